@@ -1,0 +1,132 @@
+// Package scenario says what an experiment is (Spec) and what came out of it (Result). It knows no namespace, no
+// simulator and no file: backends run a Spec, and report draws a Result.
+package scenario
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/tabane/tabane/internal/asbr"
+	"github.com/tabane/tabane/internal/edge"
+	"github.com/tabane/tabane/internal/reflector"
+	"github.com/tabane/tabane/internal/router"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// Spec is a whole scenario file: a network, and optionally an experiment to run on it.
+type Spec struct {
+	Name     string `yaml:"name"`
+	Title    string `yaml:"title"`
+	Question string `yaml:"question,omitempty"`
+	// Sysctls are set on every node, before the node's own.
+	Sysctls    map[string]string `yaml:"sysctls,omitempty"`
+	Nodes      map[string]*Node  `yaml:"nodes"`
+	Links      map[string]*Link  `yaml:"links"`
+	Experiment *Experiment       `yaml:"experiment,omitempty"`
+}
+
+// Node is one host or router. Each of ASBR, Edge, Reflector and Router is the same section that the daemon reads from
+// its own configuration file; a node may run several.
+type Node struct {
+	// Address is what the node's name means to the others; the first address of its first interface unless given.
+	Address    netip.Addr        `yaml:"address,omitempty"`
+	Forwarding bool              `yaml:"forwarding,omitempty"`
+	Sysctls    map[string]string `yaml:"sysctls,omitempty"`
+	Routes     []StaticRoute     `yaml:"routes,omitempty"`
+	// MPTCP sets the limits of the kernel's path manager where no daemon does.
+	MPTCP     *edge.MPTCP       `yaml:"mptcp,omitempty"`
+	ASBR      *asbr.Config      `yaml:"asbr,omitempty"`
+	Edge      *edge.Config      `yaml:"edge,omitempty"`
+	Reflector *reflector.Config `yaml:"reflector,omitempty"`
+	Router    *router.Config    `yaml:"router,omitempty"`
+	Serve     *Serve            `yaml:"serve,omitempty"`
+}
+
+// Serve runs the content server on a node.
+type Serve struct {
+	Port uint16 `yaml:"port"`
+}
+
+// StaticRoute is a route that no protocol provides, such as a client's default route.
+type StaticRoute struct {
+	Dst netip.Prefix `yaml:"dst"`
+	Via netip.Addr   `yaml:"via"`
+}
+
+// Link connects two ends by a wire, or more than two by a switch.
+type Link struct {
+	Ends []End `yaml:"ends"`
+	// MTU in bytes; 1500 unless given.
+	MTU   int `yaml:"mtu,omitempty"`
+	Shape `yaml:",inline"`
+}
+
+// Shape is what a link does to traffic, in each direction.
+type Shape struct {
+	// Rate counts whole Ethernet frames without preamble, as the kernel's TBF does; 0 is unlimited.
+	Rate unit.Bandwidth `yaml:"rate,omitempty"`
+	// Queue is how long a packet may wait at that rate before the queue's tail is dropped; 50 ms unless given.
+	Queue time.Duration `yaml:"queue,omitempty"`
+}
+
+// End is one interface on a link.
+type End struct {
+	Node      string         `yaml:"node"`
+	Interface string         `yaml:"interface"`
+	Addresses []netip.Prefix `yaml:"addresses,omitempty"`
+}
+
+// Experiment delivers traffic from a server to a client: every case with every traffic over every transport.
+type Experiment struct {
+	// Server and Client are node names.
+	Server     string                `yaml:"server"`
+	Client     string                `yaml:"client"`
+	Trials     int                   `yaml:"trials"`
+	Cases      []Case                `yaml:"cases"`
+	Traffic    map[string]*Traffic   `yaml:"traffic"`
+	Transports map[string]*Transport `yaml:"transports"`
+	// Baseline is the transport that gains are counted against.
+	Baseline string        `yaml:"baseline,omitempty"`
+	Expect   []Expectation `yaml:"expect,omitempty"`
+}
+
+// Case is one setting of the links, "1.3".
+type Case struct {
+	Name  string           `yaml:"name"`
+	Title string           `yaml:"title,omitempty"`
+	Links map[string]Shape `yaml:"links"`
+}
+
+// Traffic is either a bulk download (Bytes) or a constant bit rate (Rate for Duration).
+type Traffic struct {
+	Title    string         `yaml:"title,omitempty"`
+	Bytes    unit.Size      `yaml:"bytes,omitempty"`
+	Rate     unit.Bandwidth `yaml:"rate,omitempty"`
+	Duration time.Duration  `yaml:"duration,omitempty"`
+	// Quick bounds a run in a quick pass.
+	Quick time.Duration `yaml:"quick"`
+}
+
+// Transport is how the client connects, and which limited links such a connection can use: they make its limit.
+type Transport struct {
+	Title string   `yaml:"title,omitempty"`
+	MPTCP bool     `yaml:"mptcp,omitempty"`
+	Links []string `yaml:"links"`
+}
+
+// Expectation is a bound that a run must keep to for the scenario to hold. Case, Traffic and Transport select the cells;
+// empty selects all. The worst selected cell counts.
+type Expectation struct {
+	Name      string `yaml:"name"`
+	Metric    string `yaml:"metric"`
+	Case      string `yaml:"case,omitempty"`
+	Traffic   string `yaml:"traffic,omitempty"`
+	Transport string `yaml:"transport,omitempty"`
+	// Stat is the statistic over the trials: median unless given; min, max, mean, q1, q3.
+	Stat string `yaml:"stat,omitempty"`
+	// Relative divides the cell by something of the same cell: a metric ("limit_bps") or the same metric of another
+	// transport ("transport:tcp").
+	Relative string   `yaml:"relative,omitempty"`
+	AtLeast  *float64 `yaml:"at_least,omitempty"`
+	AtMost   *float64 `yaml:"at_most,omitempty"`
+}
