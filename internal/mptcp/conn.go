@@ -1,0 +1,278 @@
+// Package mptcp drives the kernel's MPTCP path manager over generic netlink (family mptcp_pm): which addresses it
+// announces or opens subflows from, and how many.
+//
+// It works in the network namespace in which it was dialled. It refuses to be a path manager itself: it follows no
+// connections, and the userspace path manager is not its business. It owns nothing: whoever adds endpoints says with
+// Plan which ones are his to remove.
+package mptcp
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/mdlayher/genetlink"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ErrNotSupported means that this kernel, or this network namespace, does not do MPTCP with the kernel's path manager.
+// The error that wraps it says why and what to change.
+var ErrNotSupported = errors.New("mptcp is not available")
+
+const (
+	familyName    = "mptcp_pm"
+	familyVersion = 1
+	sysctlDir     = "/proc/sys/net/mptcp/"
+)
+
+// Supported returns nil when the network namespace of the caller can use MPTCP with the kernel's path manager, and
+// otherwise an error that wraps ErrNotSupported and says what is missing and how to get it.
+func Supported() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_MPTCP)
+	if err := refusal(err); err != nil {
+		return err
+	}
+	if err := unix.Close(fd); err != nil {
+		return fmt.Errorf("close mptcp socket: %w", err)
+	}
+	if err := checkManager(os.ReadFile); err != nil {
+		return err
+	}
+	c, err := Dial()
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// refusal says what the kernel's answer to the request for an MPTCP socket means (mptcp_init_sock and inet_create).
+func refusal(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.ENOPROTOOPT):
+		return fmt.Errorf("%w: net.mptcp.enabled is 0 here; set it with: sysctl -w net.mptcp.enabled=1", ErrNotSupported)
+	case errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EINVAL):
+		return fmt.Errorf("%w: this kernel is built without it; use Linux 5.6 or newer with CONFIG_MPTCP=y", ErrNotSupported)
+	}
+	return fmt.Errorf("open mptcp socket: %w", err)
+}
+
+// checkManager says whether new connections are left to the kernel's path manager: path_manager (Linux 6.15) is
+// "kernel", or pm_type (5.19) is 0. Before there was no other.
+func checkManager(read func(file string) ([]byte, error)) error {
+	for _, sysctl := range []struct{ name, want string }{{"path_manager", "kernel"}, {"pm_type", "0"}} {
+		b, err := read(sysctlDir + sysctl.name)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read path manager: %w", err)
+		}
+		if got := strings.TrimSpace(string(b)); got != sysctl.want {
+			return fmt.Errorf("%w: net.mptcp.%s is %q here, which leaves connections to a path manager in user space; set it with: sysctl -w net.mptcp.%s=%s",
+				ErrNotSupported, sysctl.name, got, sysctl.name, sysctl.want)
+		}
+		return nil
+	}
+	return nil
+}
+
+// Conn speaks with the path manager of one network namespace. It is safe for concurrent use.
+type Conn struct {
+	genl   *genetlink.Conn
+	family genetlink.Family
+	// links is a socket that only names the namespace in which interfaces are looked up, whatever namespace the
+	// caller's thread is in by then.
+	links int
+}
+
+// Dial opens a connection to the path manager of the network namespace that the calling thread is in. Close it. An
+// error wraps ErrNotSupported when the kernel has no path manager.
+func Dial() (_ *Conn, err error) {
+	genl, err := genetlink.Dial(nil)
+	if err != nil {
+		return nil, fmt.Errorf("dial generic netlink: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = genl.Close()
+		}
+	}()
+	family, err := genl.GetFamily(familyName)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%w: this kernel has no netlink family %q; use Linux 5.6 or newer with CONFIG_MPTCP=y", ErrNotSupported, familyName)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find netlink family %q: %w", familyName, err)
+	}
+	if err := genl.SetOption(netlink.ExtendedAcknowledge, true); err != nil {
+		return nil, fmt.Errorf("ask netlink for reasons: %w", err)
+	}
+	links, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open socket: %w", err)
+	}
+	return &Conn{genl: genl, family: family, links: links}, nil
+}
+
+// Close ends the connection. Endpoints and limits stay as they are.
+func (c *Conn) Close() error {
+	return errors.Join(c.genl.Close(), unix.Close(c.links))
+}
+
+// Endpoints returns all endpoints of the namespace, in the order of the kernel.
+func (c *Conn) Endpoints() ([]Endpoint, error) {
+	msgs, err := c.execute(cmdGetAddr, nil, netlink.Dump)
+	if err != nil {
+		return nil, fmt.Errorf("list mptcp endpoints: %w", err)
+	}
+	endpoints := make([]Endpoint, 0, len(msgs))
+	for _, m := range msgs {
+		e, index, err := decodeEndpoint(m.Data)
+		if err != nil {
+			return nil, fmt.Errorf("list mptcp endpoints: decode: %w", err)
+		}
+		if index != 0 {
+			if e.Link, err = c.linkName(index); err != nil {
+				return nil, fmt.Errorf("list mptcp endpoints: %w", err)
+			}
+		}
+		endpoints = append(endpoints, e)
+	}
+	return endpoints, nil
+}
+
+// Add makes an endpoint. Connections that exist use it too.
+func (c *Conn) Add(e Endpoint) error {
+	err := e.check()
+	if err == nil {
+		err = c.add(e)
+	}
+	if err != nil {
+		return fmt.Errorf("add mptcp endpoint %q: %w", e.Address, err)
+	}
+	return nil
+}
+
+func (c *Conn) add(e Endpoint) error {
+	var index uint32
+	if e.Link != "" {
+		var err error
+		if index, err = c.linkIndex(e.Link); err != nil {
+			return err
+		}
+	}
+	return c.send(cmdAddAddr)(encodeEndpoint(e, index))
+}
+
+// Delete removes the endpoint with the ID. Its address is withdrawn from the peers of existing connections, and
+// subflows from it are closed.
+func (c *Conn) Delete(id uint8) error {
+	err := checkID(id)
+	if err == nil {
+		err = c.send(cmdDelAddr)(encodeID(id))
+	}
+	if err != nil {
+		return fmt.Errorf("delete mptcp endpoint %d: %w", id, err)
+	}
+	return nil
+}
+
+// SetFlags makes Backup and Fullmesh of the endpoint with e.ID those of e, on existing connections as well. Nothing
+// else can be changed while an endpoint exists.
+func (c *Conn) SetFlags(e Endpoint) error {
+	err := checkID(e.ID)
+	if err == nil {
+		changeable := Endpoint{Backup: e.Backup, Fullmesh: e.Fullmesh}
+		err = c.send(cmdSetFlags)(encodeID(e.ID, changeable.flags()))
+	}
+	if err != nil {
+		return fmt.Errorf("change mptcp endpoint %d: %w", e.ID, err)
+	}
+	return nil
+}
+
+// checkID refuses 0: the kernel takes it for the first address of every connection there is.
+func checkID(id uint8) error {
+	if id == 0 {
+		return errors.New("no endpoint has ID 0")
+	}
+	return nil
+}
+
+// Limits returns the limits of the namespace.
+func (c *Conn) Limits() (Limits, error) {
+	msgs, err := c.execute(cmdGetLimits, nil, 0)
+	if err != nil {
+		return Limits{}, fmt.Errorf("read mptcp limits: %w", err)
+	}
+	if len(msgs) != 1 {
+		return Limits{}, fmt.Errorf("read mptcp limits: got %d answers, want 1", len(msgs))
+	}
+	l, err := decodeLimits(msgs[0].Data)
+	if err != nil {
+		return Limits{}, fmt.Errorf("read mptcp limits: decode: %w", err)
+	}
+	return l, nil
+}
+
+// SetLimits sets the limits of the namespace.
+func (c *Conn) SetLimits(l Limits) error {
+	if err := c.send(cmdSetLimits)(encodeLimits(l)); err != nil {
+		return fmt.Errorf("set mptcp limits to %d subflows, %d accepted addresses: %w", l.Subflows, l.AddAddrAccepted, err)
+	}
+	return nil
+}
+
+// send returns a function that sends a command with the attributes that an encoder returned.
+func (c *Conn) send(command uint8) func(data []byte, err error) error {
+	return func(data []byte, err error) error {
+		if err != nil {
+			return fmt.Errorf("encode: %w", err)
+		}
+		_, err = c.execute(command, data, netlink.Acknowledge)
+		return err
+	}
+}
+
+// execute sends a command and returns the answers. Errors carry the kernel's own words where it has any.
+func (c *Conn) execute(command uint8, data []byte, flags netlink.HeaderFlags) ([]genetlink.Message, error) {
+	msgs, err := c.genl.Execute(genetlink.Message{
+		Header: genetlink.Header{Command: command, Version: familyVersion},
+		Data:   data,
+	}, c.family.ID, netlink.Request|flags)
+	var op *netlink.OpError
+	if errors.As(err, &op) && op.Message != "" {
+		return nil, fmt.Errorf("%w: %s", op.Err, op.Message)
+	}
+	return msgs, err
+}
+
+func (c *Conn) linkIndex(name string) (uint32, error) {
+	request, err := unix.NewIfreq(name)
+	if err == nil {
+		err = unix.IoctlIfreq(c.links, unix.SIOCGIFINDEX, request)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("find link %q: %w", name, err)
+	}
+	return request.Uint32(), nil
+}
+
+func (c *Conn) linkName(index uint32) (string, error) {
+	request, err := unix.NewIfreq("")
+	if err != nil {
+		return "", fmt.Errorf("find link %d: %w", index, err)
+	}
+	request.SetUint32(index)
+	switch err := unix.IoctlIfreq(c.links, unix.SIOCGIFNAME, request); {
+	case errors.Is(err, unix.ENODEV):
+		return fmt.Sprintf("#%d", index), nil
+	case err != nil:
+		return "", fmt.Errorf("find link %d: %w", index, err)
+	}
+	return request.Name(), nil
+}

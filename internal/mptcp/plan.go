@@ -1,0 +1,67 @@
+package mptcp
+
+import "net/netip"
+
+// Changes lead from the endpoints that are there to those that are wanted. Apply them in the order of the fields: an
+// address must be gone before it comes again with other properties, and the kernel has room for few.
+type Changes struct {
+	// Remove are the IDs of endpoints to delete.
+	Remove []uint8
+	// Flags are endpoints, with their IDs, to give to SetFlags.
+	Flags []Endpoint
+	// Add are endpoints to add.
+	Add []Endpoint
+}
+
+// Empty says that there is nothing to do.
+func (c Changes) Empty() bool { return len(c.Remove) == 0 && len(c.Flags) == 0 && len(c.Add) == 0 }
+
+type key struct {
+	address netip.Addr
+	port    uint16
+}
+
+func (e Endpoint) key() key { return key{e.Address, e.Port} }
+
+// Plan computes the changes from have to want. Endpoints are matched by address and port, since the kernel assigns the
+// IDs. When want names the same address and port twice, the first counts.
+//
+// Endpoints whose address is not owned are neither removed nor changed: when one of them has an address that is
+// wanted, but other properties, Add holds the wanted one and the kernel refuses it. Implicit endpoints are the
+// kernel's, and count as if they were not there.
+func Plan(want, have []Endpoint, owned func(netip.Addr) bool) Changes {
+	wanted := make(map[key]Endpoint, len(want))
+	for _, w := range want {
+		if _, twice := wanted[w.key()]; !twice {
+			wanted[w.key()] = w
+		}
+	}
+	var c Changes
+	satisfied := make(map[key]bool, len(want))
+	for _, h := range have {
+		if h.Implicit {
+			continue
+		}
+		w, ok := wanted[h.key()]
+		alike := ok && !satisfied[h.key()] && w.Link == h.Link && w.Signal == h.Signal && w.Subflow == h.Subflow
+		flags := w.Backup == h.Backup && w.Fullmesh == h.Fullmesh
+		switch {
+		case alike && flags:
+			satisfied[h.key()] = true
+		case !owned(h.Address):
+		case alike:
+			satisfied[h.key()] = true
+			w.ID = h.ID
+			c.Flags = append(c.Flags, w)
+		default:
+			c.Remove = append(c.Remove, h.ID)
+		}
+	}
+	for _, w := range want {
+		if !satisfied[w.key()] {
+			satisfied[w.key()] = true
+			c.Add = append(c.Add, w)
+		}
+	}
+	return c
+}
