@@ -1,0 +1,669 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ErrForeign says that another protocol number owns what was to be added.
+var ErrForeign = errors.New("exists and belongs to another protocol")
+
+// Limits of one batch. The kernel answers before the send returns, so the answers to a batch of failures must fit into
+// the receive buffer.
+const (
+	batchMessages = 512
+	batchBytes    = 64 << 10
+	readBuffer    = 2 << 20
+	// messageBuffer lets the kernel fill dumps in pieces of 32 kB, its largest.
+	messageBuffer = 64 << 10
+)
+
+// answerTimeout bounds the wait for an answer of the kernel. It answers at once; the bound is against waiting for ever.
+const answerTimeout = 30 * time.Second
+
+// dumpTries bounds how often a dump is begun again because the tables changed under it.
+const dumpTries = 10
+
+// An OpError is an operation that the kernel or the check before it refused.
+type OpError struct {
+	Op      Op
+	Err     error
+	Message string // the kernel's own explanation (extended ack), may be empty
+}
+
+func (e *OpError) Error() string {
+	verb := "add"
+	if e.Op.Delete {
+		verb = "delete"
+	}
+	s := fmt.Sprintf("%s %s %q: %v", verb, e.Op.Object.Key().class, e.Op.Object, e.Err)
+	if e.Message != "" {
+		s += " (" + strings.TrimSuffix(e.Message, ".") + ")"
+	}
+	return s
+}
+
+// Unwrap returns Err.
+func (e *OpError) Unwrap() error { return e.Err }
+
+// Retryable tells whether the same operation may succeed later without anything else having changed: the kernel was
+// short of memory or busy.
+func Retryable(err error) bool {
+	for _, e := range []error{unix.ENOMEM, unix.EBUSY, unix.ENOBUFS, unix.EAGAIN, unix.EINTR} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// A Conn changes and reads one network namespace. It may be used by several goroutines.
+type Conn struct {
+	mu  sync.Mutex
+	nl  *netlink.Conn
+	raw syscall.RawConn
+}
+
+// Dial opens a connection to the network namespace of the calling thread.
+func Dial() (*Conn, error) {
+	nl, err := dial(readBuffer)
+	if err != nil {
+		return nil, fmt.Errorf("open rtnetlink: %w", err)
+	}
+	raw, err := nl.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open rtnetlink: %w", err), nl.Close())
+	}
+	return &Conn{nl: nl, raw: raw}, nil
+}
+
+// dial opens a socket with extended acks and strict checks. NETLINK_CAP_ACK is left off: the netlink package finds the
+// extended ack behind the copy of the request, which that option removes.
+func dial(buffer int) (*netlink.Conn, error) {
+	nl, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Strict: true, MessageBufferSize: messageBuffer})
+	if err != nil {
+		return nil, err
+	}
+	if err := nl.SetReadBuffer(buffer); err != nil {
+		return nil, errors.Join(err, nl.Close())
+	}
+	return nl, nil
+}
+
+// Close closes the connection. What it put into the kernel stays.
+func (c *Conn) Close() error { return c.nl.Close() }
+
+// A step is one message of an operation.
+type step struct {
+	op   int
+	msg  netlink.Message
+	gone bool // what is not there counts as success
+}
+
+// Apply carries the operations out in order and returns one error for each, nil for success; the failure of one does
+// not stop the others. Adding what is there already and deleting what is gone are successes. Where an old rule or an
+// address of another length has to make room, that operation ends after all others.
+//
+// An object replaces the old one of its key atomically, except an address whose length changes. Deleting a nexthop
+// object makes the kernel drop the routes that use it.
+func (c *Conn) Apply(ops []Op) []error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	errs := make([]error, len(ops))
+	index := c.resolver()
+	first := make([]step, 0, len(ops))
+	var second []step
+	for i, op := range ops {
+		steps, err := encode(op, index)
+		if err != nil {
+			errs[i] = &OpError{Op: op, Err: err}
+			continue
+		}
+		for j := range steps {
+			steps[j].op = i
+		}
+		if len(steps) > 0 {
+			first = append(first, steps[0])
+			second = append(second, steps[1:]...)
+		}
+	}
+	c.send(ops, first, errs)
+	c.takeOver(ops, errs, index)
+	kept := second[:0]
+	for _, s := range second {
+		if errs[s.op] == nil {
+			kept = append(kept, s)
+		}
+	}
+	c.send(ops, kept, errs)
+	return errs
+}
+
+// takeOver looks at the objects that were in the way of an addition and replaces those of the same owner.
+func (c *Conn) takeOver(ops []Op, errs []error, index func(string) (uint32, error)) {
+	type slot struct {
+		protocol Protocol
+		class    Class
+	}
+	there := map[slot]map[Key]Object{}
+	var again []step
+	for i, op := range ops {
+		s := slot{op.Protocol, op.Object.Key().class}
+		// A rule is never replaced in place, so it can be there beside its old one.
+		if !errors.Is(errs[i], unix.EEXIST) || op.Delete || op.Old != nil && s.class != ClassRule {
+			continue
+		}
+		if there[s] == nil {
+			there[s] = map[Key]Object{}
+			objects, err := c.dump(s.protocol, s.class)
+			if err != nil {
+				errs[i] = &OpError{Op: op, Err: err}
+				delete(there, s)
+				continue
+			}
+			for _, o := range objects {
+				if _, altered := there[s][o.Key()].(Altered); altered || there[s][o.Key()] == nil {
+					there[s][o.Key()] = o
+				}
+			}
+		}
+		op.Old = there[s][op.Object.Key()]
+		switch op.Old {
+		case nil:
+			errs[i] = &OpError{Op: op, Err: ErrForeign}
+			continue
+		case op.Object.normal():
+			errs[i] = nil
+			continue
+		}
+		steps, err := encode(op, index)
+		if err != nil {
+			errs[i] = &OpError{Op: op, Err: err}
+			continue
+		}
+		errs[i] = nil
+		for _, s := range steps {
+			s.op = i
+			again = append(again, s)
+		}
+	}
+	c.send(ops, again, errs)
+}
+
+// encode gives the messages of an operation: mostly one, none when there is nothing to do.
+func encode(op Op, index func(string) (uint32, error)) ([]step, error) {
+	if op.Protocol == 0 {
+		return nil, errors.New("protocol is missing")
+	}
+	o := op.Object
+	if op.Delete {
+		o = unaltered(o)
+	}
+	if err := o.check(); err != nil && !op.Delete {
+		return nil, err
+	}
+	flags := netlink.Create | netlink.Excl
+	if op.Old != nil {
+		flags = netlink.Create | netlink.Replace
+	}
+	switch o := o.normal().(type) {
+	case Address:
+		return encodeAddress(op, o, flags, index)
+	case Rule:
+		return encodeRule(op, o)
+	case Nexthop:
+		if op.Delete {
+			return []step{{msg: message(unix.RTM_DELNEXTHOP, 0, putNexthop(nil, o, op.Protocol, 0, true)), gone: true}}, nil
+		}
+		i, err := index(o.Link)
+		if err != nil {
+			return nil, err
+		}
+		return []step{{msg: message(unix.RTM_NEWNEXTHOP, flags, putNexthop(nil, o, op.Protocol, i, false))}}, nil
+	case Route:
+		if op.Delete {
+			return []step{{msg: message(unix.RTM_DELROUTE, 0, putRoute(nil, o, op.Protocol, 0, true)), gone: true}}, nil
+		}
+		var i uint32
+		if o.Link != "" {
+			var err error
+			if i, err = index(o.Link); err != nil {
+				return nil, err
+			}
+		}
+		b := make([]byte, 0, 160)
+		return []step{{msg: message(unix.RTM_NEWROUTE, flags, putRoute(b, o, op.Protocol, i, false))}}, nil
+	}
+	return nil, fmt.Errorf("object type %T is unknown", o)
+}
+
+func encodeAddress(op Op, a Address, flags netlink.HeaderFlags, index func(string) (uint32, error)) ([]step, error) {
+	i, err := index(a.Link)
+	if err != nil {
+		if op.Delete && errors.Is(err, fs.ErrNotExist) {
+			// It went with its link.
+			return nil, nil
+		}
+		return nil, err
+	}
+	remove := func(a Address) step {
+		return step{msg: message(unix.RTM_DELADDR, 0, putAddress(nil, a, op.Protocol, i, true)), gone: true}
+	}
+	if op.Delete {
+		return []step{remove(a)}, nil
+	}
+	add := step{msg: message(unix.RTM_NEWADDR, flags, putAddress(nil, a, op.Protocol, i, false))}
+	if old, ok := unaltered(op.Old).(Address); ok && old.Prefix != a.Prefix {
+		return []step{remove(old), add}, nil
+	}
+	return []step{add}, nil
+}
+
+// encodeRule replaces by adding the new rule before it deletes the old. All fields are the key, so the old one is an
+// altered rule, which the kernel finds first because it is older.
+func encodeRule(op Op, r Rule) ([]step, error) {
+	b := putRule(nil, r, op.Protocol)
+	remove := step{msg: message(unix.RTM_DELRULE, 0, b), gone: true}
+	if op.Delete {
+		return []step{remove}, nil
+	}
+	add := step{msg: message(unix.RTM_NEWRULE, netlink.Create|netlink.Excl, b)}
+	if op.Old != nil {
+		return []step{add, remove}, nil
+	}
+	return []step{add}, nil
+}
+
+func message(typ uint16, flags netlink.HeaderFlags, b []byte) netlink.Message {
+	return netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(typ), Flags: netlink.Request | flags}, Data: b}
+}
+
+// send sends the steps in batches and notes what the kernel answers.
+func (c *Conn) send(ops []Op, steps []step, errs []error) {
+	for len(steps) > 0 {
+		n, bytes := 0, 0
+		for n < len(steps) && n < batchMessages && (n == 0 || bytes < batchBytes) {
+			bytes += 16 + len(steps[n].msg.Data)
+			n++
+		}
+		c.batch(ops, steps[:n], errs)
+		steps = steps[n:]
+	}
+}
+
+// batch sends steps at once. Only the last asks for an answer; the others answer only when they fail.
+func (c *Conn) batch(ops []Op, steps []step, errs []error) {
+	msgs := make([]netlink.Message, len(steps))
+	for i, s := range steps {
+		msgs[i] = s.msg
+	}
+	msgs[len(msgs)-1].Header.Flags |= netlink.Acknowledge
+	note := func(s step, err error, message string) {
+		if err != nil && !(s.gone && isGone(err)) {
+			errs[s.op] = &OpError{Op: ops[s.op], Err: err, Message: message}
+		}
+	}
+	fail := func(err error) {
+		for _, s := range steps {
+			note(s, err, "")
+		}
+	}
+	if err := c.nl.SetReadDeadline(time.Now().Add(answerTimeout)); err != nil {
+		fail(err)
+		return
+	}
+	sent, err := c.nl.SendMessages(msgs)
+	if err != nil {
+		fail(cause(err))
+		return
+	}
+	first := sent[0].Header.Sequence
+	last := sent[len(sent)-1].Header.Sequence
+	for {
+		var seq uint32
+		var nlerr *netlink.OpError
+		got, err := c.nl.Receive()
+		switch {
+		case err == nil && len(got) > 0:
+			seq = got[0].Header.Sequence
+		case err == nil:
+			continue
+		case errors.As(err, &nlerr) && nlerr.Sequence != 0:
+			seq = nlerr.Sequence
+		case errors.Is(err, unix.ENOBUFS) && len(steps) > 1:
+			// Answers are lost, so it is unknown what failed. Every step may be done twice.
+			c.drain()
+			c.batch(ops, steps[:len(steps)/2], errs)
+			c.batch(ops, steps[len(steps)/2:], errs)
+			return
+		default:
+			c.drain()
+			fail(cause(err))
+			return
+		}
+		// Sequence numbers wrap around.
+		i := seq - first
+		if i >= uint32(len(steps)) {
+			continue
+		}
+		if err != nil {
+			note(steps[i], nlerr.Err, nlerr.Message)
+		}
+		if seq == last {
+			return
+		}
+	}
+}
+
+// drain throws unread answers away. Only an empty queue ends the state in which the kernel drops answers silently.
+func (c *Conn) drain() {
+	// The error says that the connection is closed, which the next use says too.
+	_ = c.raw.Read(func(fd uintptr) bool {
+		var b [64]byte
+		for {
+			_, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_DONTWAIT)
+			if err != nil && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ENOBUFS) {
+				return true
+			}
+		}
+	})
+}
+
+// isGone tells whether the kernel says that what is to be deleted is not there.
+func isGone(err error) bool {
+	return errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EADDRNOTAVAIL) ||
+		errors.Is(err, unix.ENODEV)
+}
+
+// cause strips what the netlink package says about itself.
+func cause(err error) error {
+	var nlerr *netlink.OpError
+	if errors.As(err, &nlerr) {
+		return nlerr.Err
+	}
+	return err
+}
+
+// Dump returns all objects of the owner, nexthops first and then in the order of Class. Objects that carry what this
+// package never sets come as Altered.
+func (c *Conn) Dump(p Protocol) ([]Object, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []Object
+	for class := range classes {
+		objects, err := c.dump(p, class)
+		if err != nil {
+			return nil, fmt.Errorf("read %ss of protocol %d: %w", class, p, err)
+		}
+		all = append(all, objects...)
+	}
+	return all, nil
+}
+
+func (c *Conn) dump(p Protocol, class Class) ([]Object, error) {
+	if p == 0 {
+		return nil, errors.New("protocol is missing")
+	}
+	names := c.names()
+	var (
+		req    netlink.Message
+		decode func([]byte) (found, error)
+	)
+	switch class {
+	case ClassNexthop:
+		req = message(unix.RTM_GETNEXTHOP, netlink.Dump, make([]byte, sizeofNhmsg))
+		decode = func(b []byte) (found, error) { return decodeNexthop(b, names) }
+	case ClassRoute:
+		header := make([]byte, unix.SizeofRtMsg)
+		header[0], header[5] = unix.AF_INET6, uint8(p)
+		req = message(unix.RTM_GETROUTE, netlink.Dump, header)
+		decode = func(b []byte) (found, error) { return decodeRoute(b, names) }
+	case ClassRule:
+		header := make([]byte, 12)
+		header[0] = unix.AF_INET6
+		req = message(unix.RTM_GETRULE, netlink.Dump, header)
+		decode = decodeRule
+	case ClassAddress:
+		header := make([]byte, unix.SizeofIfAddrmsg)
+		header[0] = unix.AF_INET6
+		req = message(unix.RTM_GETADDR, netlink.Dump, header)
+		decode = func(b []byte) (found, error) { return decodeAddress(b, names) }
+	}
+	var objects []Object
+	err := c.dumpEach(req, func() { objects = objects[:0] }, func(b []byte) error {
+		f, err := decode(b)
+		if err != nil {
+			return err
+		}
+		if f.object != nil && f.protocol == p {
+			objects = append(objects, f.object)
+		}
+		return nil
+	})
+	return objects, err
+}
+
+// dumpEach hands every message of a dump to each. A dump that the kernel marks as inconsistent begins again, after reset.
+func (c *Conn) dumpEach(req netlink.Message, reset func(), each func([]byte) error) error {
+	for range dumpTries {
+		reset()
+		interrupted, err := c.dumpOnce(req, each)
+		if err != nil {
+			return err
+		}
+		if !interrupted {
+			return nil
+		}
+	}
+	return fmt.Errorf("dump was interrupted %d times: %w", dumpTries, unix.EAGAIN)
+}
+
+func (c *Conn) dumpOnce(req netlink.Message, each func([]byte) error) (interrupted bool, err error) {
+	if err := c.nl.SetReadDeadline(time.Now().Add(answerTimeout)); err != nil {
+		return false, err
+	}
+	sent, err := c.nl.Send(req)
+	if err != nil {
+		return false, cause(err)
+	}
+	// Every message is read even after an error, else the rest would answer the next request.
+	for m, e := range c.nl.ReceiveIter() {
+		if e != nil {
+			c.drain()
+			return false, cause(e)
+		}
+		if m.Header.Sequence != sent.Header.Sequence {
+			continue
+		}
+		interrupted = interrupted || m.Header.Flags&netlink.DumpInterrupted != 0
+		if err == nil {
+			err = each(m.Data)
+		}
+	}
+	return interrupted, err
+}
+
+// Links returns all links.
+func (c *Conn) Links() ([]Link, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []Link
+	req := message(unix.RTM_GETLINK, netlink.Dump, linkRequest("", 0))
+	err := c.dumpEach(req, func() { all = all[:0] }, func(b []byte) error {
+		l, err := decodeLink(b)
+		all = append(all, l)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read links: %w", err)
+	}
+	return all, nil
+}
+
+// Link returns a link. One that is not there is an error that matches fs.ErrNotExist.
+func (c *Conn) Link(name string) (Link, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l, err := c.link(name, 0)
+	if err != nil {
+		return Link{}, fmt.Errorf("read link %q: %w", name, err)
+	}
+	return l, nil
+}
+
+// SetLinkUp sets a link administratively up or down. One that is not there is an error that matches fs.ErrNotExist.
+func (c *Conn) SetLinkUp(name string, up bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l, err := c.link(name, 0)
+	if err != nil {
+		return fmt.Errorf("set link %q: %w", name, err)
+	}
+	b := make([]byte, unix.SizeofIfInfomsg)
+	native.PutUint32(b[4:], uint32(l.Index))
+	native.PutUint32(b[12:], unix.IFF_UP) // the mask of what changes
+	if up {
+		native.PutUint32(b[8:], unix.IFF_UP)
+	}
+	if _, err := c.execute(message(unix.RTM_NEWLINK, netlink.Acknowledge, b)); err != nil {
+		return fmt.Errorf("set link %q: %w", name, err)
+	}
+	return nil
+}
+
+// NexthopTo says how the kernel would send to an address, as to a BGP next hop: through a gateway, or directly when
+// gateway is not valid. An address without a route is an error that matches ENETUNREACH or EHOSTUNREACH.
+func (c *Conn) NexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err error) {
+	if err := checkAddr("destination", dst); err != nil {
+		return netip.Addr{}, "", fmt.Errorf("resolve next hop: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	gateway, link, err = c.nexthopTo(dst)
+	if err != nil {
+		return netip.Addr{}, "", fmt.Errorf("resolve next hop %q: %w", dst, err)
+	}
+	return gateway, link, nil
+}
+
+func (c *Conn) nexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err error) {
+	b := make([]byte, unix.SizeofRtMsg)
+	b[0], b[1] = unix.AF_INET6, 128
+	got, err := c.execute(message(unix.RTM_GETROUTE, 0, putAddr(b, unix.RTA_DST, dst)))
+	if err != nil {
+		return netip.Addr{}, "", err
+	}
+	for _, m := range got {
+		if m.Header.Type != unix.RTM_NEWROUTE || len(m.Data) < unix.SizeofRtMsg {
+			continue
+		}
+		var index uint32
+		at := attrs{b: m.Data[unix.SizeofRtMsg:]}
+		for at.next() {
+			switch at.typ {
+			case unix.RTA_GATEWAY:
+				gateway = at.addr()
+			case unix.RTA_OIF:
+				index = at.uint32()
+			}
+		}
+		if at.err != nil {
+			return netip.Addr{}, "", at.err
+		}
+		l, err := c.link("", index)
+		return gateway, l.Name, err
+	}
+	return netip.Addr{}, "", errors.New("no answer")
+}
+
+// link reads one link, by name or, when that is empty, by index.
+func (c *Conn) link(name string, index uint32) (Link, error) {
+	if name != "" {
+		if err := checkLink(name); err != nil {
+			return Link{}, err
+		}
+	}
+	got, err := c.execute(message(unix.RTM_GETLINK, 0, linkRequest(name, index)))
+	switch {
+	case errors.Is(err, unix.ENODEV):
+		return Link{}, fmt.Errorf("link %q: %w", name, fs.ErrNotExist)
+	case err != nil:
+		return Link{}, err
+	}
+	for _, m := range got {
+		if m.Header.Type == unix.RTM_NEWLINK {
+			return decodeLink(m.Data)
+		}
+	}
+	return Link{}, errors.New("no answer")
+}
+
+func linkRequest(name string, index uint32) []byte {
+	const skipStats = 1 << 3 // RTEXT_FILTER_SKIP_STATS
+	b := make([]byte, unix.SizeofIfInfomsg)
+	native.PutUint32(b[4:], index)
+	if name != "" {
+		b = putAttr(b, unix.IFLA_IFNAME, append([]byte(name), 0))
+	}
+	return putUint32(b, unix.IFLA_EXT_MASK, skipStats)
+}
+
+// execute sends one request and returns its answers; an error is the kernel's own with its explanation.
+func (c *Conn) execute(m netlink.Message) ([]netlink.Message, error) {
+	if err := c.nl.SetReadDeadline(time.Now().Add(answerTimeout)); err != nil {
+		return nil, err
+	}
+	got, err := c.nl.Execute(m)
+	var nlerr *netlink.OpError
+	if errors.As(err, &nlerr) {
+		if nlerr.Message != "" {
+			return nil, fmt.Errorf("%w (%s)", nlerr.Err, nlerr.Message)
+		}
+		return nil, nlerr.Err
+	}
+	return got, err
+}
+
+// resolver returns a function from the name of a link to its index that asks the kernel once for each name.
+func (c *Conn) resolver() func(string) (uint32, error) {
+	type answer struct {
+		index uint32
+		err   error
+	}
+	known := map[string]answer{}
+	return func(name string) (uint32, error) {
+		a, ok := known[name]
+		if !ok {
+			l, err := c.link(name, 0)
+			a = answer{uint32(l.Index), err}
+			known[name] = a
+		}
+		return a.index, a.err
+	}
+}
+
+// names returns the function from the index of a link to its name. It may not ask the kernel in the middle of a dump,
+// so it reads all links before; one that is newer than that counts as gone, and a later event says that it came.
+func (c *Conn) names() links {
+	var (
+		known map[uint32]string
+		err   error
+	)
+	known = map[uint32]string{}
+	req := message(unix.RTM_GETLINK, netlink.Dump, linkRequest("", 0))
+	err = c.dumpEach(req, func() { clear(known) }, func(b []byte) error {
+		l, err := decodeLink(b)
+		known[uint32(l.Index)] = l.Name
+		return err
+	})
+	return func(index uint32) (string, error) { return known[index], err }
+}

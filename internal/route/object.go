@@ -1,0 +1,491 @@
+// Package route brings the IPv6 addresses, policy rules, nexthop objects and routes that a daemon wants into the kernel
+// and keeps them there. Every object carries its owner's protocol number; a Reconciler holds what is wanted against
+// what the kernel has and moves only the difference, a Conn speaks rtnetlink in batches, a Watcher says what changed.
+//
+// It refuses to decide what is wanted, to touch objects of another protocol number, and to make links, VRFs or IPv4
+// state.
+package route
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// Protocol tells in the kernel who owns an object: rtm_protocol, FRA_PROTOCOL, nh_protocol and IFA_PROTO.
+type Protocol uint8
+
+// The protocol numbers of tabane's daemons. They lie in the range that rtnetlink.h leaves to user space, beside those
+// of other routing daemons.
+const (
+	ASBR   Protocol = 116
+	Edge   Protocol = 117
+	Router Protocol = 118
+)
+
+// Defaults that a zero field stands for.
+const (
+	MainTable     = 254  // RT_TABLE_MAIN
+	DefaultMetric = 1024 // IP6_RT_PRIO_USER
+)
+
+// Class says what an object is. The order of the constants is the order in which objects are added; they are deleted
+// in the opposite order.
+type Class uint8
+
+const (
+	ClassNexthop Class = iota
+	ClassRoute
+	ClassRule
+	ClassAddress
+	classes
+)
+
+func (c Class) String() string {
+	switch c {
+	case ClassNexthop:
+		return "nexthop"
+	case ClassRoute:
+		return "route"
+	case ClassRule:
+		return "rule"
+	case ClassAddress:
+		return "address"
+	}
+	return "class " + strconv.Itoa(int(c))
+}
+
+// An Object is one piece of kernel state: an Address, Rule, Nexthop or Route, or one of these as Altered. Objects are
+// values: two that mean the same are equal once normal. String gives the arguments of the iproute2 command that makes
+// the object, without its owner.
+type Object interface {
+	Key() Key
+	String() string
+	// normal replaces zero fields by what they stand for.
+	normal() Object
+	// check says why the object cannot be.
+	check() error
+}
+
+// A Key says which object of the kernel is meant. An object with the same key takes the place of the one before.
+type Key struct {
+	class  Class
+	prefix netip.Prefix
+	link   string
+	a, b   uint32
+}
+
+// Class returns the class of the object that the key belongs to.
+func (k Key) Class() Class { return k.class }
+
+func (k Key) String() string {
+	switch k.class {
+	case ClassNexthop:
+		return fmt.Sprintf("nexthop id %d", k.a)
+	case ClassRoute:
+		return fmt.Sprintf("route %s table %s metric %d", prefixText(k.prefix, "default"), tableText(k.a), k.b)
+	case ClassRule:
+		return "rule " + Rule{Priority: k.a, From: k.prefix, Table: k.b}.String()
+	case ClassAddress:
+		return fmt.Sprintf("address %s dev %s", k.prefix.Addr(), k.link)
+	}
+	return k.class.String()
+}
+
+// compare orders keys by class and then as a reader expects them.
+func (k Key) compare(l Key) int {
+	return cmp.Or(cmp.Compare(k.class, l.class), cmp.Compare(k.a, l.a), cmp.Compare(k.link, l.link),
+		k.prefix.Addr().Compare(l.prefix.Addr()), cmp.Compare(k.prefix.Bits(), l.prefix.Bits()), cmp.Compare(k.b, l.b))
+}
+
+// An Address of a link. It is usable at once (no duplicate address detection) and for ever. Its key is the link and the
+// address; the length may change.
+type Address struct {
+	Link   string
+	Prefix netip.Prefix // the address and its length
+	// Deprecated addresses have a preferred lifetime of zero: they are usable, but source address selection avoids
+	// them (RFC 4862 section 5.5.4, RFC 6724 section 5 rule 3).
+	Deprecated bool
+}
+
+// Key returns the key of the address.
+func (a Address) Key() Key {
+	return Key{class: ClassAddress, prefix: netip.PrefixFrom(a.Prefix.Addr(), a.Prefix.Addr().BitLen()), link: a.Link}
+}
+
+func (a Address) String() string {
+	s := a.Prefix.String() + " dev " + a.Link + " nodad"
+	if a.Deprecated {
+		s += " preferred_lft 0"
+	}
+	return s
+}
+
+func (a Address) normal() Object { return a }
+
+func (a Address) check() error {
+	if !a.Prefix.IsValid() {
+		return errors.New("address is missing")
+	}
+	if err := checkAddr("address", a.Prefix.Addr()); err != nil {
+		return err
+	}
+	if a.Prefix.Addr().IsMulticast() || a.Prefix.Addr().IsUnspecified() {
+		return errors.New("address is not unicast")
+	}
+	return checkLink(a.Link)
+}
+
+// A Rule sends packets with a source in From to a table. The zero From stands for all. All fields are its key.
+type Rule struct {
+	Priority uint32 // lower is asked first
+	From     netip.Prefix
+	Table    uint32
+}
+
+// Key returns the key of the rule.
+func (r Rule) Key() Key {
+	if r.From.IsValid() && r.From.Bits() == 0 {
+		r.From = netip.Prefix{}
+	}
+	return Key{class: ClassRule, prefix: r.From, a: r.Priority, b: r.Table}
+}
+
+func (r Rule) String() string {
+	return fmt.Sprintf("priority %d from %s table %s", r.Priority, prefixText(r.From, "all"), tableText(r.Table))
+}
+
+func (r Rule) normal() Object {
+	r.From = r.Key().prefix
+	return r
+}
+
+func (r Rule) check() error {
+	if r.Table == 0 {
+		return errors.New("table is missing")
+	}
+	if r.From.IsValid() {
+		return checkPrefix("source", r.From)
+	}
+	return nil
+}
+
+// EncapMode is how a packet gets its segment.
+type EncapMode uint8
+
+const (
+	// EncapRed puts an outer IPv6 header with the SID as its destination around the packet, without a segment routing
+	// header: H.Encaps.Red with one segment (RFC 8986 section 5.2). It costs 40 bytes.
+	EncapRed EncapMode = iota
+	// EncapFull adds the segment routing header too: H.Encaps (RFC 8986 section 5.1), 64 bytes.
+	EncapFull
+)
+
+func (m EncapMode) String() string {
+	if m == EncapFull {
+		return "encap"
+	}
+	return "encap.red"
+}
+
+// A Nexthop is a nexthop object, which any number of routes share. With an SID, packets are encapsulated and sent
+// there; Link is then only where the object belongs. Its key is the ID.
+type Nexthop struct {
+	ID      uint32
+	Link    string
+	Gateway netip.Addr
+	SID     netip.Addr
+	Encap   EncapMode
+}
+
+// Key returns the key of the nexthop.
+func (n Nexthop) Key() Key { return Key{class: ClassNexthop, a: n.ID} }
+
+func (n Nexthop) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "id %d", n.ID)
+	if n.SID.IsValid() {
+		fmt.Fprintf(&b, " encap seg6 mode %s segs %s", n.Encap, n.SID)
+	}
+	if n.Gateway.IsValid() {
+		fmt.Fprintf(&b, " via %s", n.Gateway)
+	}
+	fmt.Fprintf(&b, " dev %s", n.Link)
+	return b.String()
+}
+
+func (n Nexthop) normal() Object {
+	if !n.SID.IsValid() {
+		n.Encap = EncapRed
+	}
+	return n
+}
+
+func (n Nexthop) check() error {
+	if n.ID == 0 {
+		return errors.New("id is missing")
+	}
+	if n.Encap > EncapFull {
+		return fmt.Errorf("encapsulation mode %d is unknown", n.Encap)
+	}
+	if err := checkOptional("gateway", n.Gateway); err != nil {
+		return err
+	}
+	if err := checkOptional("SID", n.SID); err != nil {
+		return err
+	}
+	return checkLink(n.Link)
+}
+
+// Kind is what a route does with a packet.
+type Kind uint8
+
+const (
+	Unicast     Kind = iota // deliver it to a next hop
+	Unreachable             // drop it, with an error to the sender
+	Blackhole               // drop it silently
+)
+
+func (k Kind) String() string {
+	switch k {
+	case Unreachable:
+		return "unreachable"
+	case Blackhole:
+		return "blackhole"
+	}
+	return "unicast"
+}
+
+// Behavior is what an SRv6 endpoint does with a packet for its SID (RFC 8986 section 4).
+type Behavior uint8
+
+const (
+	NoBehavior Behavior = iota
+	EndDX6              // End.DX6: decapsulate, send to an IPv6 neighbour (section 4.4)
+	EndDT6              // End.DT6: decapsulate, look the inner destination up in a table (section 4.6)
+)
+
+func (b Behavior) String() string {
+	switch b {
+	case EndDX6:
+		return "End.DX6"
+	case EndDT6:
+		return "End.DT6"
+	}
+	return "none"
+}
+
+// LocalAction makes the destination of a route an SID of this node. The zero value is none.
+type LocalAction struct {
+	Behavior Behavior
+	Table    uint32     // of EndDT6; needs no VRF
+	Nexthop  netip.Addr // of EndDX6: the neighbour, which must be on a link
+}
+
+// A Route in a table. A unicast route has a nexthop object, or a link, or a gateway and its link, or a local action
+// and a link. Its key is the table, the destination and the metric.
+type Route struct {
+	Table     uint32 // zero: MainTable
+	Dst       netip.Prefix
+	Metric    uint32 // lower is better; zero: DefaultMetric
+	MTU       uint32 // bytes; zero: that of the link
+	Kind      Kind
+	Gateway   netip.Addr
+	Link      string
+	NexthopID uint32
+	PrefSrc   netip.Addr // preferred source; must be an address of this node
+	Local     LocalAction
+}
+
+// Key returns the key of the route.
+func (r Route) Key() Key {
+	return Key{class: ClassRoute, prefix: r.Dst, a: cmp.Or(r.Table, MainTable), b: cmp.Or(r.Metric, DefaultMetric)}
+}
+
+func (r Route) String() string {
+	var b strings.Builder
+	if r.Kind != Unicast {
+		b.WriteString(r.Kind.String() + " ")
+	}
+	fmt.Fprintf(&b, "%s table %s", prefixText(r.Dst, "default"), tableText(cmp.Or(r.Table, MainTable)))
+	switch r.Local.Behavior {
+	case EndDT6:
+		fmt.Fprintf(&b, " encap seg6local action End.DT6 table %s", tableText(r.Local.Table))
+	case EndDX6:
+		fmt.Fprintf(&b, " encap seg6local action End.DX6 nh6 %s", r.Local.Nexthop)
+	}
+	if r.NexthopID != 0 {
+		fmt.Fprintf(&b, " nhid %d", r.NexthopID)
+	}
+	if r.Gateway.IsValid() {
+		fmt.Fprintf(&b, " via %s", r.Gateway)
+	}
+	if r.Link != "" {
+		fmt.Fprintf(&b, " dev %s", r.Link)
+	}
+	if r.PrefSrc.IsValid() {
+		fmt.Fprintf(&b, " src %s", r.PrefSrc)
+	}
+	if r.Metric != 0 && r.Metric != DefaultMetric {
+		fmt.Fprintf(&b, " metric %d", r.Metric)
+	}
+	if r.MTU != 0 {
+		fmt.Fprintf(&b, " mtu %d", r.MTU)
+	}
+	return b.String()
+}
+
+func (r Route) normal() Object {
+	r.Table, r.Metric = cmp.Or(r.Table, MainTable), cmp.Or(r.Metric, DefaultMetric)
+	return r
+}
+
+func (r Route) check() error {
+	if err := checkPrefix("destination", r.Dst); err != nil {
+		return err
+	}
+	if err := checkOptional("gateway", r.Gateway); err != nil {
+		return err
+	}
+	if err := checkOptional("preferred source", r.PrefSrc); err != nil {
+		return err
+	}
+	if r.Link != "" {
+		if err := checkLink(r.Link); err != nil {
+			return err
+		}
+	}
+	direct := r.Gateway.IsValid() || r.Link != ""
+	switch {
+	case r.Kind > Blackhole:
+		return fmt.Errorf("kind %d is unknown", r.Kind)
+	case r.Kind != Unicast && (direct || r.NexthopID != 0 || r.Local != LocalAction{}):
+		return fmt.Errorf("%s route has a next hop", r.Kind)
+	case r.Kind == Unicast && !direct && r.NexthopID == 0:
+		return errors.New("route has no next hop")
+	case r.Gateway.IsValid() && r.Link == "":
+		// The kernel would choose a link and report it ever after.
+		return errors.New("gateway has no link")
+	case direct && r.NexthopID != 0:
+		return errors.New("route has a nexthop object and a gateway or link")
+	}
+	return r.Local.check(r)
+}
+
+func (l LocalAction) check(r Route) error {
+	if l == (LocalAction{}) {
+		return nil
+	}
+	switch {
+	case r.Link == "" || r.Link == "lo":
+		// On lo the kernel accepts the route and never acts on it.
+		return errors.New("local action needs a link other than lo")
+	case r.Gateway.IsValid():
+		return errors.New("local action has a gateway")
+	case l.Behavior == EndDT6 && l.Table == 0:
+		return errors.New("End.DT6 has no table")
+	case l.Behavior == EndDT6 && l.Nexthop.IsValid():
+		return errors.New("End.DT6 has a next hop")
+	case l.Behavior == EndDX6 && l.Table != 0:
+		return errors.New("End.DX6 has a table")
+	case l.Behavior == EndDX6 && !l.Nexthop.IsValid():
+		return errors.New("End.DX6 has no next hop")
+	case l.Behavior == NoBehavior || l.Behavior > EndDT6:
+		return fmt.Errorf("behavior %d is unknown", l.Behavior)
+	}
+	return checkOptional("next hop", l.Nexthop)
+}
+
+// Altered is an owned object found in the kernel that carries something this package never sets, so that it differs from
+// all that can be wanted under its key. It can be deleted and replaced, not added.
+type Altered struct{ Object }
+
+func (a Altered) String() string { return a.Object.String() + " (altered)" }
+
+func (a Altered) normal() Object { return Altered{a.Object.normal()} }
+
+func (a Altered) check() error { return errors.New("an altered object cannot be added") }
+
+func checkAddr(what string, a netip.Addr) error {
+	switch {
+	case !a.Is6() || a.Is4In6():
+		return fmt.Errorf("%s %s is not IPv6", what, a)
+	case a.Zone() != "":
+		return fmt.Errorf("%s %s has a zone", what, a)
+	}
+	return nil
+}
+
+func checkOptional(what string, a netip.Addr) error {
+	if !a.IsValid() {
+		return nil
+	}
+	if a.IsUnspecified() || a.IsMulticast() {
+		return fmt.Errorf("%s %s is not unicast", what, a)
+	}
+	return checkAddr(what, a)
+}
+
+func checkPrefix(what string, p netip.Prefix) error {
+	if !p.IsValid() {
+		return fmt.Errorf("%s is missing", what)
+	}
+	if err := checkAddr(what, p.Addr()); err != nil {
+		return err
+	}
+	if p != p.Masked() {
+		return fmt.Errorf("%s %s has bits beyond its length", what, p)
+	}
+	return nil
+}
+
+// checkLink applies the kernel's rule for names (dev_valid_name): 1 to 15 bytes.
+func checkLink(name string) error {
+	if name == "" {
+		return errors.New("link is missing")
+	}
+	if len(name) > 15 || strings.ContainsAny(name, "/: \t\n\x00") {
+		return fmt.Errorf("link %q is not a valid name", name)
+	}
+	return nil
+}
+
+func prefixText(p netip.Prefix, zero string) string {
+	if !p.IsValid() || p.Bits() == 0 {
+		return zero
+	}
+	return p.String()
+}
+
+func tableText(t uint32) string {
+	if t == MainTable {
+		return "main"
+	}
+	return strconv.FormatUint(uint64(t), 10)
+}
+
+// An Op is one change of the kernel.
+type Op struct {
+	Protocol Protocol // the owner
+	Delete   bool
+	Object   Object
+	// Old is what the kernel is known to hold under the object's key for the same owner; nil when nothing is known.
+	// With it the object is replaced at once; without it whatever is there is looked at first, and another owner's
+	// object is left alone.
+	Old Object
+}
+
+// String prints the op as the matching iproute2 command, without `ip -6`.
+func (o Op) String() string {
+	verb := "add"
+	switch {
+	case o.Delete:
+		verb = "delete"
+	case o.Old != nil:
+		verb = "replace"
+	}
+	return fmt.Sprintf("%s %s %s proto %d", o.Object.Key().class, verb, o.Object, o.Protocol)
+}

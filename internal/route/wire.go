@@ -1,0 +1,621 @@
+package route
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// Attributes that golang.org/x/sys does not name, from the kernel's uapi headers.
+const (
+	rtaNHID  = 30 // RTA_NH_ID
+	ifaProto = 11 // IFA_PROTO
+
+	seg6SRH = 1 // SEG6_IPTUNNEL_SRH
+
+	seg6ModeEncap    = 1 // SEG6_IPTUN_MODE_ENCAP
+	seg6ModeEncapRed = 3 // SEG6_IPTUN_MODE_ENCAP_RED
+
+	seg6LocalAction = 1 // SEG6_LOCAL_ACTION
+	seg6LocalTable  = 3 // SEG6_LOCAL_TABLE
+	seg6LocalNH6    = 5 // SEG6_LOCAL_NH6
+
+	seg6ActionDX6 = 5 // SEG6_LOCAL_ACTION_END_DX6
+	seg6ActionDT6 = 7 // SEG6_LOCAL_ACTION_END_DT6
+
+	sizeofNhmsg = 8 // struct nhmsg
+
+	// A segment routing header with one segment (RFC 8754 section 2).
+	srhType   = 4
+	sizeofSRH = 8 + 16
+
+	forever = math.MaxUint32 // an address lifetime
+)
+
+var native = binary.NativeEndian
+
+// Encoding. Each function appends to b.
+
+func putAttr(b []byte, typ uint16, data []byte) []byte {
+	b = native.AppendUint16(b, uint16(4+len(data)))
+	b = native.AppendUint16(b, typ)
+	b = append(b, data...)
+	return append(b, make([]byte, (4-len(data)%4)%4)...)
+}
+
+func putUint32(b []byte, typ uint16, v uint32) []byte {
+	var data [4]byte
+	native.PutUint32(data[:], v)
+	return putAttr(b, typ, data[:])
+}
+
+func putUint16(b []byte, typ uint16, v uint16) []byte {
+	var data [2]byte
+	native.PutUint16(data[:], v)
+	return putAttr(b, typ, data[:])
+}
+
+func putAddr(b []byte, typ uint16, a netip.Addr) []byte {
+	data := a.As16()
+	return putAttr(b, typ, data[:])
+}
+
+// putNested appends an attribute whose content is what fill appends.
+func putNested(b []byte, typ uint16, fill func([]byte) []byte) []byte {
+	start := len(b)
+	b = native.AppendUint16(b, 0)
+	b = native.AppendUint16(b, typ|unix.NLA_F_NESTED)
+	b = fill(b)
+	native.PutUint16(b[start:], uint16(len(b)-start))
+	return b
+}
+
+func putAddress(b []byte, a Address, p Protocol, index uint32, del bool) []byte {
+	b = append(b, unix.AF_INET6, uint8(a.Prefix.Bits()), 0, 0) // family, length, flags, scope
+	b = native.AppendUint32(b, index)
+	b = putAddr(b, unix.IFA_LOCAL, a.Prefix.Addr())
+	if del {
+		return b
+	}
+	preferred := uint32(forever)
+	if a.Deprecated {
+		preferred = 0
+	}
+	var life [unix.SizeofIfaCacheinfo]byte
+	native.PutUint32(life[0:], preferred)
+	native.PutUint32(life[4:], forever)
+	b = putAttr(b, unix.IFA_CACHEINFO, life[:])
+	b = putUint32(b, unix.IFA_FLAGS, unix.IFA_F_NODAD)
+	return putAttr(b, ifaProto, []byte{uint8(p)})
+}
+
+func putRule(b []byte, r Rule, p Protocol) []byte {
+	bits := 0
+	if r.From.IsValid() {
+		bits = r.From.Bits()
+	}
+	// family, destination and source length, tos, table, two reserved, action: struct fib_rule_hdr.
+	b = append(b, unix.AF_INET6, 0, uint8(bits), 0, 0, 0, 0, unix.FR_ACT_TO_TBL)
+	b = native.AppendUint32(b, 0)
+	b = putUint32(b, unix.FRA_PRIORITY, r.Priority)
+	b = putUint32(b, unix.FRA_TABLE, r.Table)
+	b = putAttr(b, unix.FRA_PROTOCOL, []byte{uint8(p)})
+	if bits > 0 {
+		b = putAddr(b, unix.FRA_SRC, r.From.Addr())
+	}
+	return b
+}
+
+func putNexthop(b []byte, n Nexthop, p Protocol, index uint32, del bool) []byte {
+	if del {
+		b = append(b, make([]byte, sizeofNhmsg)...)
+		return putUint32(b, unix.NHA_ID, n.ID)
+	}
+	b = append(b, unix.AF_INET6, 0, uint8(p), 0) // family, scope, protocol, reserved
+	b = native.AppendUint32(b, 0)
+	b = putUint32(b, unix.NHA_ID, n.ID)
+	b = putUint32(b, unix.NHA_OIF, index)
+	if n.Gateway.IsValid() {
+		b = putAddr(b, unix.NHA_GATEWAY, n.Gateway)
+	}
+	if n.SID.IsValid() {
+		b = putUint16(b, unix.NHA_ENCAP_TYPE, unix.LWTUNNEL_ENCAP_SEG6)
+		b = putNested(b, unix.NHA_ENCAP, func(b []byte) []byte { return putSegment(b, n.SID, n.Encap) })
+	}
+	return b
+}
+
+// putSegment appends a struct seg6_iptunnel_encap with one segment.
+func putSegment(b []byte, sid netip.Addr, m EncapMode) []byte {
+	var data [4 + sizeofSRH]byte
+	mode := uint32(seg6ModeEncapRed)
+	if m == EncapFull {
+		mode = seg6ModeEncap
+	}
+	native.PutUint32(data[:], mode)
+	srh := data[4:]
+	srh[1] = (sizeofSRH - 8) / 8
+	srh[2] = srhType
+	a := sid.As16()
+	copy(srh[8:], a[:])
+	return putAttr(b, seg6SRH, data[:])
+}
+
+func putRoute(b []byte, r Route, p Protocol, index uint32, del bool) []byte {
+	kind := uint8(unix.RTN_UNICAST)
+	switch r.Kind {
+	case Unreachable:
+		kind = unix.RTN_UNREACHABLE
+	case Blackhole:
+		kind = unix.RTN_BLACKHOLE
+	}
+	// family, destination and source length, tos, table (see RTA_TABLE), protocol, scope, type: struct rtmsg.
+	b = append(b, unix.AF_INET6, uint8(r.Dst.Bits()), 0, 0, 0, uint8(p), 0, kind)
+	b = native.AppendUint32(b, 0)
+	b = putUint32(b, unix.RTA_TABLE, r.Table)
+	b = putAddr(b, unix.RTA_DST, r.Dst.Addr())
+	b = putUint32(b, unix.RTA_PRIORITY, r.Metric)
+	if del {
+		return b
+	}
+	if r.NexthopID != 0 {
+		b = putUint32(b, rtaNHID, r.NexthopID)
+	}
+	if r.Gateway.IsValid() {
+		b = putAddr(b, unix.RTA_GATEWAY, r.Gateway)
+	}
+	if r.Link != "" {
+		b = putUint32(b, unix.RTA_OIF, index)
+	}
+	if r.PrefSrc.IsValid() {
+		b = putAddr(b, unix.RTA_PREFSRC, r.PrefSrc)
+	}
+	if r.MTU != 0 {
+		b = putNested(b, unix.RTA_METRICS, func(b []byte) []byte { return putUint32(b, unix.RTAX_MTU, r.MTU) })
+	}
+	if r.Local.Behavior != NoBehavior {
+		b = putUint16(b, unix.RTA_ENCAP_TYPE, unix.LWTUNNEL_ENCAP_SEG6_LOCAL)
+		b = putNested(b, unix.RTA_ENCAP, func(b []byte) []byte { return putLocal(b, r.Local) })
+	}
+	return b
+}
+
+func putLocal(b []byte, l LocalAction) []byte {
+	if l.Behavior == EndDX6 {
+		b = putUint32(b, seg6LocalAction, seg6ActionDX6)
+		return putAddr(b, seg6LocalNH6, l.Nexthop)
+	}
+	b = putUint32(b, seg6LocalAction, seg6ActionDT6)
+	return putUint32(b, seg6LocalTable, l.Table)
+}
+
+// Decoding. The bytes come from the kernel, and from anybody in a fuzz test.
+
+var (
+	errShort = errors.New("message is too short")
+	errAttr  = errors.New("attribute is malformed")
+)
+
+// attrs walks over attributes without copying them.
+type attrs struct {
+	b    []byte
+	typ  uint16
+	data []byte
+	err  error
+}
+
+func (a *attrs) next() bool {
+	if a.err != nil || len(a.b) < 4 {
+		// Up to three bytes of padding may follow.
+		return false
+	}
+	n := int(native.Uint16(a.b))
+	if n < 4 || n > len(a.b) {
+		a.err = errAttr
+		return false
+	}
+	a.typ, a.data = native.Uint16(a.b[2:])&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER), a.b[4:n]
+	a.b = a.b[min((n+3)&^3, len(a.b)):]
+	return true
+}
+
+func (a *attrs) fail() {
+	if a.err == nil {
+		a.err = fmt.Errorf("attribute %d has %d bytes", a.typ, len(a.data))
+	}
+}
+
+func (a *attrs) uint8() uint8 {
+	if len(a.data) != 1 {
+		a.fail()
+		return 0
+	}
+	return a.data[0]
+}
+
+func (a *attrs) uint16() uint16 {
+	if len(a.data) != 2 {
+		a.fail()
+		return 0
+	}
+	return native.Uint16(a.data)
+}
+
+func (a *attrs) uint32() uint32 {
+	if len(a.data) != 4 {
+		a.fail()
+		return 0
+	}
+	return native.Uint32(a.data)
+}
+
+func (a *attrs) addr() netip.Addr {
+	if len(a.data) != 16 {
+		a.fail()
+		return netip.Addr{}
+	}
+	return netip.AddrFrom16([16]byte(a.data))
+}
+
+// found is a decoded object with its owner. A nil object is not an error: the message is about something that this
+// package cannot own.
+type found struct {
+	object   Object
+	protocol Protocol
+}
+
+func (f *found) set(o Object, altered bool) {
+	if altered {
+		o = Altered{o}
+	}
+	f.object = o
+}
+
+// links gives the name of the link with an index; an empty name means there is none any more.
+type links func(index uint32) (string, error)
+
+func decodeAddress(b []byte, names links) (f found, err error) {
+	if len(b) < unix.SizeofIfAddrmsg {
+		return found{}, errShort
+	}
+	if b[0] != unix.AF_INET6 {
+		return found{}, nil
+	}
+	var (
+		bits      = int(b[1])
+		flags     = uint32(b[2])
+		index     = native.Uint32(b[4:])
+		preferred = uint32(forever)
+		valid     = uint32(forever)
+		ip, local netip.Addr
+	)
+	at := attrs{b: b[unix.SizeofIfAddrmsg:]}
+	for at.next() {
+		switch at.typ {
+		case unix.IFA_ADDRESS:
+			ip = at.addr()
+		case unix.IFA_LOCAL:
+			local = at.addr()
+		case unix.IFA_FLAGS:
+			flags = at.uint32()
+		case unix.IFA_CACHEINFO:
+			if len(at.data) < 8 {
+				return found{}, errAttr
+			}
+			preferred, valid = native.Uint32(at.data), native.Uint32(at.data[4:])
+		case ifaProto:
+			f.protocol = Protocol(at.uint8())
+		}
+	}
+	if at.err != nil {
+		return found{}, at.err
+	}
+	peer := local.IsValid() && ip.IsValid() && local != ip
+	if local.IsValid() {
+		ip = local
+	}
+	if !ip.IsValid() || bits > 128 {
+		return found{}, errAttr
+	}
+	name, err := names(index)
+	if err != nil || name == "" {
+		return found{}, err
+	}
+	altered := peer || valid != forever || preferred != 0 && preferred != forever || flags&unix.IFA_F_NODAD == 0
+	f.set(Address{Link: name, Prefix: netip.PrefixFrom(ip, bits), Deprecated: preferred == 0}, altered)
+	return f, nil
+}
+
+func decodeRule(b []byte) (f found, err error) {
+	const header = 12 // struct fib_rule_hdr
+	if len(b) < header {
+		return found{}, errShort
+	}
+	if b[0] != unix.AF_INET6 {
+		return found{}, nil
+	}
+	var (
+		r   = Rule{Table: uint32(b[4])}
+		src netip.Addr
+		// A destination, a traffic class, another action than a table, inversion.
+		altered = b[1] != 0 || b[3] != 0 || b[7] != unix.FR_ACT_TO_TBL ||
+			native.Uint32(b[8:])&unix.FIB_RULE_INVERT != 0
+	)
+	at := attrs{b: b[header:]}
+	for at.next() {
+		switch at.typ {
+		case unix.FRA_PRIORITY:
+			r.Priority = at.uint32()
+		case unix.FRA_TABLE:
+			r.Table = at.uint32()
+		case unix.FRA_PROTOCOL:
+			f.protocol = Protocol(at.uint8())
+		case unix.FRA_SRC:
+			src = at.addr()
+		case unix.FRA_SUPPRESS_PREFIXLEN:
+			altered = altered || at.uint32() != math.MaxUint32
+		case unix.FRA_PAD:
+		default:
+			altered = true
+		}
+	}
+	if at.err != nil {
+		return found{}, at.err
+	}
+	if bits := int(b[2]); bits > 0 {
+		r.From = netip.PrefixFrom(src, bits)
+		if !r.From.IsValid() {
+			return found{}, errAttr
+		}
+		r.From = r.From.Masked()
+	}
+	f.set(r, altered)
+	return f, nil
+}
+
+func decodeNexthop(b []byte, names links) (f found, err error) {
+	if len(b) < sizeofNhmsg {
+		return found{}, errShort
+	}
+	var (
+		n       Nexthop
+		index   uint32
+		typ     uint16
+		encap   []byte
+		altered = b[0] != unix.AF_INET6
+	)
+	f.protocol = Protocol(b[2])
+	at := attrs{b: b[sizeofNhmsg:]}
+	for at.next() {
+		switch at.typ {
+		case unix.NHA_ID:
+			n.ID = at.uint32()
+		case unix.NHA_OIF:
+			index = at.uint32()
+		case unix.NHA_GATEWAY:
+			if b[0] == unix.AF_INET6 {
+				n.Gateway = at.addr()
+			}
+		case unix.NHA_ENCAP_TYPE:
+			typ = at.uint16()
+		case unix.NHA_ENCAP:
+			encap = at.data
+		default:
+			altered = true
+		}
+	}
+	if at.err != nil {
+		return found{}, at.err
+	}
+	if n.ID == 0 {
+		return found{}, errAttr
+	}
+	switch typ {
+	case 0:
+	case unix.LWTUNNEL_ENCAP_SEG6:
+		var ok bool
+		if n.SID, n.Encap, ok = decodeSegment(encap); !ok {
+			altered = true
+		}
+	default:
+		altered = true
+	}
+	if index != 0 {
+		if n.Link, err = names(index); err != nil {
+			return found{}, err
+		}
+	}
+	if n.Link == "" {
+		altered = true
+	}
+	f.set(n, altered)
+	return f, nil
+}
+
+// decodeSegment reports false for an encapsulation that a Nexthop cannot express.
+func decodeSegment(b []byte) (sid netip.Addr, m EncapMode, ok bool) {
+	at := attrs{b: b}
+	for at.next() {
+		if at.typ != seg6SRH || len(at.data) != 4+sizeofSRH || sid.IsValid() {
+			return netip.Addr{}, 0, false
+		}
+		switch native.Uint32(at.data) {
+		case seg6ModeEncapRed:
+			m = EncapRed
+		case seg6ModeEncap:
+			m = EncapFull
+		default:
+			return netip.Addr{}, 0, false
+		}
+		sid = netip.AddrFrom16([16]byte(at.data[4+8:]))
+	}
+	return sid, m, at.err == nil && sid.IsValid()
+}
+
+func decodeRoute(b []byte, names links) (f found, err error) {
+	if len(b) < unix.SizeofRtMsg {
+		return found{}, errShort
+	}
+	// Routes with a source prefix are another kind of object; clones are the kernel's cache.
+	if b[0] != unix.AF_INET6 || b[2] != 0 || native.Uint32(b[8:])&unix.RTM_F_CLONED != 0 {
+		return found{}, nil
+	}
+	var (
+		bits    = int(b[1])
+		r       = Route{Table: uint32(b[4])}
+		dst     = netip.IPv6Unspecified()
+		index   uint32
+		typ     uint16
+		encap   []byte
+		altered bool
+	)
+	f.protocol = Protocol(b[5])
+	at := attrs{b: b[unix.SizeofRtMsg:]}
+	for at.next() {
+		switch at.typ {
+		case unix.RTA_DST:
+			dst = at.addr()
+		case unix.RTA_TABLE:
+			r.Table = at.uint32()
+		case unix.RTA_PRIORITY:
+			r.Metric = at.uint32()
+		case unix.RTA_OIF:
+			index = at.uint32()
+		case unix.RTA_GATEWAY:
+			r.Gateway = at.addr()
+		case unix.RTA_PREFSRC:
+			r.PrefSrc = at.addr()
+		case rtaNHID:
+			r.NexthopID = at.uint32()
+		case unix.RTA_METRICS:
+			mtu, ok := decodeMetrics(at.data)
+			r.MTU, altered = mtu, altered || !ok
+		case unix.RTA_ENCAP_TYPE:
+			typ = at.uint16()
+		case unix.RTA_ENCAP:
+			encap = at.data
+		case unix.RTA_CACHEINFO:
+			// rta_expires: a lifetime, as a router advertisement or `ip route expires` gives.
+			if len(at.data) < 12 {
+				return found{}, errAttr
+			}
+			altered = altered || native.Uint32(at.data[8:]) != 0
+		case unix.RTA_PREF:
+			altered = altered || at.uint8() != 0
+		default:
+			altered = true
+		}
+	}
+	if at.err != nil {
+		return found{}, at.err
+	}
+	if bits > 128 {
+		return found{}, errAttr
+	}
+	r.Dst = netip.PrefixFrom(dst, bits).Masked()
+	switch b[7] {
+	case unix.RTN_UNICAST:
+	case unix.RTN_UNREACHABLE:
+		r.Kind = Unreachable
+	case unix.RTN_BLACKHOLE:
+		r.Kind = Blackhole
+	default:
+		altered = true
+	}
+	switch {
+	case r.NexthopID != 0:
+		// The kernel adds what the object resolves to, for old readers.
+		r.Gateway = netip.Addr{}
+	case r.Kind != Unicast:
+		// The kernel puts these on lo.
+	default:
+		if typ != 0 {
+			var ok bool
+			if typ == unix.LWTUNNEL_ENCAP_SEG6_LOCAL {
+				r.Local, ok = decodeLocal(encap)
+			}
+			altered = altered || !ok
+		}
+		if index != 0 {
+			if r.Link, err = names(index); err != nil {
+				return found{}, err
+			}
+		}
+		if r.Link == "" {
+			altered = true
+		}
+	}
+	f.set(r.normal(), altered)
+	return f, nil
+}
+
+// decodeMetrics reports false for anything but an MTU.
+func decodeMetrics(b []byte) (mtu uint32, ok bool) {
+	at := attrs{b: b}
+	for at.next() {
+		if at.typ != unix.RTAX_MTU {
+			return 0, false
+		}
+		mtu = at.uint32()
+	}
+	return mtu, at.err == nil
+}
+
+// decodeLocal reports false for an action that a LocalAction cannot express.
+func decodeLocal(b []byte) (l LocalAction, ok bool) {
+	at := attrs{b: b}
+	for at.next() {
+		switch at.typ {
+		case seg6LocalAction:
+			switch at.uint32() {
+			case seg6ActionDX6:
+				l.Behavior = EndDX6
+			case seg6ActionDT6:
+				l.Behavior = EndDT6
+			}
+		case seg6LocalTable:
+			l.Table = at.uint32()
+		case seg6LocalNH6:
+			l.Nexthop = at.addr()
+		default:
+			return LocalAction{}, false
+		}
+	}
+	return l, at.err == nil && l.Behavior != NoBehavior
+}
+
+// A Link is a network interface as the kernel has it.
+type Link struct {
+	Index int
+	Name  string
+	Up    bool // administratively and down to the wire (IFF_UP and IFF_LOWER_UP)
+	MTU   int  // bytes
+}
+
+func decodeLink(b []byte) (Link, error) {
+	if len(b) < unix.SizeofIfInfomsg {
+		return Link{}, errShort
+	}
+	const up = unix.IFF_UP | unix.IFF_LOWER_UP
+	l := Link{Index: int(int32(native.Uint32(b[4:]))), Up: native.Uint32(b[8:])&up == up}
+	at := attrs{b: b[unix.SizeofIfInfomsg:]}
+	for at.next() {
+		switch at.typ {
+		case unix.IFLA_IFNAME:
+			l.Name = unix.ByteSliceToString(at.data)
+		case unix.IFLA_MTU:
+			l.MTU = int(at.uint32())
+		}
+	}
+	if at.err != nil {
+		return Link{}, at.err
+	}
+	if l.Index <= 0 || l.Name == "" {
+		return Link{}, errAttr
+	}
+	return l, nil
+}
