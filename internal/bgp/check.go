@@ -1,0 +1,47 @@
+package bgp
+
+import (
+	"net/netip"
+
+	"github.com/tabane/tabane/internal/fault"
+)
+
+// maxPassword is the kernel's limit, TCP_MD5SIG_MAXKEYLEN, in bytes.
+const maxPassword = 80
+
+// CheckIdentity says what is wrong with a speaker's AS number and router ID.
+func CheckIdentity(asn uint32, routerID netip.Addr) fault.List {
+	var faults fault.List
+	if asn == 0 {
+		faults.Add("asn", "must be > 0, got 0")
+	}
+	if !routerID.Is4() || routerID.IsUnspecified() {
+		faults.Add("router_id", "must be an IPv4 address other than 0.0.0.0, got %s", quote(routerID))
+	}
+	return faults
+}
+
+// CheckAddress says what is wrong with an address that a session runs to or from.
+func CheckAddress(address netip.Addr) fault.List {
+	var faults fault.List
+	if !address.Is6() || address.Is4In6() || address.IsUnspecified() || address.IsMulticast() || address.IsLinkLocalUnicast() || address.Zone() != "" {
+		faults.Add("address", "must be a global IPv6 address, got %s", quote(address))
+	}
+	return faults
+}
+
+// CheckPassword says what is wrong with a session's TCP-MD5 password; none at all is fine.
+func CheckPassword(password string) fault.List {
+	var faults fault.List
+	if len(password) > maxPassword {
+		faults.Add("password", "must be at most %d bytes, got %d", maxPassword, len(password))
+	}
+	return faults
+}
+
+func quote(a netip.Addr) string {
+	if !a.IsValid() {
+		return "none"
+	}
+	return a.String()
+}

@@ -1,0 +1,178 @@
+package bgp
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/osrg/gobgp/v4/api"
+)
+
+const (
+	importPolicy = "import"
+	exportPolicy = "export"
+	globalTable  = "global" // GoBGP's name for the table of everything that is not a route server
+
+	noExportSet    = "no-export"
+	noAdvertiseSet = "no-advertise"
+	martianSet     = "martians"
+)
+
+// martians are prefixes that no other AS has routes for.
+var martians = []netip.Prefix{
+	netip.MustParsePrefix("::/128"),
+	netip.MustParsePrefix("::1/128"),
+	netip.MustParsePrefix("fe80::/10"),
+	netip.MustParsePrefix("ff00::/8"),
+}
+
+// setPolicies makes GoBGP's policies those of the neighbours. Callers hold calls. Sessions that exist
+// are not told: a neighbour's part must be there before its session.
+func (s *Speaker) setPolicies(ctx context.Context) error {
+	neighbors := make([]*neighbor, 0, len(s.neighbors))
+	for _, n := range s.neighbors {
+		neighbors = append(neighbors, n)
+	}
+	slices.SortFunc(neighbors, func(a, b *neighbor) int { return cmp.Compare(a.Name, b.Name) })
+	entries := make([]policyEntry, len(neighbors))
+	for i, n := range neighbors {
+		entries[i] = policyEntry{Neighbor: n.Neighbor, ownASN: s.opt.ASN}
+	}
+	return s.server.SetPolicies(ctx, policies(entries))
+}
+
+// policyEntry is what the policies need to know of a neighbour.
+type policyEntry struct {
+	Neighbor
+	ownASN uint32
+}
+
+func (e policyEntry) internal() bool { return e.ASN == e.ownASN }
+
+// assignments put the two policies to work on the global table.
+func assignments() []*api.PolicyAssignment {
+	assign := func(name string, direction api.PolicyDirection) *api.PolicyAssignment {
+		return &api.PolicyAssignment{
+			Name:          globalTable,
+			Direction:     direction,
+			Policies:      []*api.Policy{{Name: name}},
+			DefaultAction: api.RouteAction_ROUTE_ACTION_ACCEPT,
+		}
+	}
+	return []*api.PolicyAssignment{
+		assign(importPolicy, api.PolicyDirection_POLICY_DIRECTION_IMPORT),
+		assign(exportPolicy, api.PolicyDirection_POLICY_DIRECTION_EXPORT),
+	}
+}
+
+// policies builds the import and the export policy of all neighbours. The statements are tried in order
+// until one accepts or rejects; each is bound to one neighbour, except the first import statement: the
+// import policy of GoBGP is also applied to what we originate ourselves.
+func policies(entries []policyEntry) *api.SetPoliciesRequest {
+	imports := []*api.Statement{{
+		Name:       "import-own",
+		Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
+		Actions:    accept(),
+	}}
+	var exports []*api.Statement
+	sets := []*api.DefinedSet{
+		{DefinedType: api.DefinedType_DEFINED_TYPE_COMMUNITY, Name: noExportSet,
+			List: []string{"no-export", "no-advertise", "no-export-subconfed"}},
+		{DefinedType: api.DefinedType_DEFINED_TYPE_COMMUNITY, Name: noAdvertiseSet, List: []string{"no-advertise"}},
+		prefixSet(martianSet, martians),
+	}
+	for _, e := range entries {
+		sets = append(sets, &api.DefinedSet{
+			DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: e.Name, List: []string{e.Address.String() + "/128"},
+		})
+		if len(e.Import.Reject) > 0 {
+			sets = append(sets, prefixSet(rejectSet(e.Name), e.Import.Reject))
+		}
+		if !e.internal() {
+			sets = append(sets, &api.DefinedSet{
+				DefinedType: api.DefinedType_DEFINED_TYPE_AS_PATH, Name: loopSet(e.Name),
+				// The parentheses keep GoBGP from its short cut, which does not see into AS sets.
+				List: []string{fmt.Sprintf("_(%d)_", e.ownASN)},
+			})
+		}
+		imports = append(imports, importStatements(e)...)
+		exports = append(exports, exportStatements(e)...)
+	}
+	return &api.SetPoliciesRequest{
+		DefinedSets: sets,
+		Policies: []*api.Policy{
+			{Name: importPolicy, Statements: imports},
+			{Name: exportPolicy, Statements: exports},
+		},
+	}
+}
+
+func importStatements(e policyEntry) []*api.Statement {
+	var out []*api.Statement
+	add := func(what string, c *api.Conditions, a *api.Actions) {
+		c.NeighborSet = match(e.Name)
+		out = append(out, &api.Statement{Name: "import-" + what + "-" + e.Name, Conditions: c, Actions: a})
+	}
+	if !e.internal() {
+		add("martians", &api.Conditions{PrefixSet: match(martianSet)}, reject())
+		add("loop", &api.Conditions{AsPathSet: match(loopSet(e.Name))}, reject())
+	}
+	if len(e.Import.Reject) > 0 {
+		add("reject", &api.Conditions{PrefixSet: match(rejectSet(e.Name))}, reject())
+	}
+	a := accept()
+	if e.LocalPref > 0 {
+		a.LocalPref = &api.LocalPrefAction{Value: e.LocalPref}
+	}
+	add("rest", &api.Conditions{}, a)
+	return out
+}
+
+func exportStatements(e policyEntry) []*api.Statement {
+	var out []*api.Statement
+	add := func(what string, c *api.Conditions, a *api.Actions) {
+		c.NeighborSet = match(e.Name)
+		out = append(out, &api.Statement{Name: "export-" + what + "-" + e.Name, Conditions: c, Actions: a})
+	}
+	self := accept()
+	self.Nexthop = &api.NexthopAction{Self: true}
+	if e.internal() {
+		add("no-advertise", &api.Conditions{CommunitySet: match(noAdvertiseSet)}, reject())
+		if e.NextHopSelf {
+			add("self", &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_EXTERNAL}, self)
+		}
+		add("rest", &api.Conditions{}, accept())
+		return out
+	}
+	add("no-export", &api.Conditions{CommunitySet: match(noExportSet)}, reject())
+	if e.ExportLocalOnly {
+		add("own", &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL}, self)
+		add("rest", &api.Conditions{}, reject())
+	} else {
+		add("rest", &api.Conditions{}, self)
+	}
+	return out
+}
+
+func rejectSet(neighbor string) string { return "reject-" + neighbor }
+func loopSet(neighbor string) string   { return "loop-" + neighbor }
+
+func accept() *api.Actions { return &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT} }
+func reject() *api.Actions { return &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_REJECT} }
+
+func match(set string) *api.MatchSet {
+	return &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: set}
+}
+
+// prefixSet matches the prefixes and everything inside of them.
+func prefixSet(name string, prefixes []netip.Prefix) *api.DefinedSet {
+	set := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: name}
+	for _, p := range prefixes {
+		set.Prefixes = append(set.Prefixes, &api.Prefix{
+			IpPrefix: p.String(), MaskLengthMin: uint32(p.Bits()), MaskLengthMax: 128,
+		})
+	}
+	return set
+}

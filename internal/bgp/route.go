@@ -1,0 +1,343 @@
+package bgp
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+
+	"github.com/tabane/tabane/internal/srv6"
+	"github.com/tabane/tabane/internal/vpn"
+)
+
+// NoExport is the community that keeps a route inside of our AS (RFC 1997). It is honoured for routes of
+// our own and for received ones.
+const NoExport uint32 = 0xffffff01
+
+// UnicastRoute is an IPv6 route that this speaker originates.
+type UnicastRoute struct {
+	Prefix netip.Prefix
+	// NextHop for neighbours of our own AS. Invalid: our address in each session. Neighbours of other
+	// ASes always get our address.
+	NextHop    netip.Addr
+	Attributes // LocalPref 0 is 100
+}
+
+// VPNRoute is a VPN-IPv6 route that this speaker originates, with the SRv6 SID that leads to it.
+type VPNRoute struct {
+	RD      vpn.ID
+	Prefix  netip.Prefix
+	NextHop netip.Addr
+	RTs     []vpn.ID // at least one
+	SID     netip.Addr
+	// Structure of the SID. With TransposeLen > 0 those bits travel in the label; otherwise the whole SID
+	// is sent, with label 3, implicit null (RFC 9252 section 4).
+	Structure srv6.Structure
+	Behavior  uint16 // endpoint behaviour, RFC 8986 section 10.2
+	// Attributes of the route as it was learned, for whoever looks at it; LocalPref 0 is 100.
+	Attributes
+}
+
+// VPNKey names a VPN-IPv6 destination.
+type VPNKey struct {
+	RD     vpn.ID
+	Prefix netip.Prefix
+}
+
+// chunk is the number of routes given to GoBGP at once: it handles nothing else meanwhile.
+const chunk = 1000
+
+// implicitNull is the label of a route whose SID is not transposed.
+const implicitNull = 3
+
+// maxSegment is the number of AS numbers in one segment of an AS path (RFC 4271 section 4.3).
+const maxSegment = 255
+
+// Originate announces routes, replacing those with the same prefix. When one of them is wrong, none is announced.
+func (s *Speaker) Originate(routes ...UnicastRoute) error {
+	paths := make([]*apiutil.Path, len(routes))
+	for i, r := range routes {
+		p, err := r.path()
+		if err != nil {
+			return fmt.Errorf("originate route %s: %w", r.Prefix, err)
+		}
+		paths[i] = p
+	}
+	return s.addPaths(paths)
+}
+
+// Withdraw takes back routes of Originate. Prefixes that were not originated are ignored.
+func (s *Speaker) Withdraw(prefixes ...netip.Prefix) error {
+	paths := make([]*apiutil.Path, len(prefixes))
+	for i, prefix := range prefixes {
+		nlri, err := unicastNLRI(prefix)
+		if err != nil {
+			return fmt.Errorf("withdraw route %s: %w", prefix, err)
+		}
+		paths[i] = &apiutil.Path{Family: gobgp.RF_IPv6_UC, Nlri: nlri, Withdrawal: true}
+	}
+	return s.deletePaths(paths)
+}
+
+// OriginateVPN announces routes, replacing those with the same RD and prefix. When one of them is wrong,
+// none is announced.
+func (s *Speaker) OriginateVPN(routes []VPNRoute) error {
+	paths := make([]*apiutil.Path, len(routes))
+	var memo sidMemo
+	for i, r := range routes {
+		p, err := r.path(&memo)
+		if err != nil {
+			return fmt.Errorf("originate vpn route %s %s: %w", r.RD, r.Prefix, err)
+		}
+		paths[i] = p
+	}
+	return s.addPaths(paths)
+}
+
+// WithdrawVPN takes back routes of OriginateVPN. Those that were not originated are ignored.
+func (s *Speaker) WithdrawVPN(keys []VPNKey) error {
+	paths := make([]*apiutil.Path, len(keys))
+	for i, k := range keys {
+		nlri, err := vpnNLRI(k.RD, k.Prefix, implicitNull)
+		if err != nil {
+			return fmt.Errorf("withdraw vpn route %s %s: %w", k.RD, k.Prefix, err)
+		}
+		paths[i] = &apiutil.Path{Family: gobgp.RF_IPv6_VPN, Nlri: nlri, Withdrawal: true}
+	}
+	return s.deletePaths(paths)
+}
+
+func (s *Speaker) addPaths(paths []*apiutil.Path) error {
+	return s.inChunks(paths, func(part []*apiutil.Path) error {
+		_, err := s.server.AddPath(apiutil.AddPathRequest{Paths: part})
+		return err
+	})
+}
+
+func (s *Speaker) deletePaths(paths []*apiutil.Path) error {
+	return s.inChunks(paths, func(part []*apiutil.Path) error {
+		return s.server.DeletePath(apiutil.DeletePathRequest{Paths: part})
+	})
+}
+
+func (s *Speaker) inChunks(paths []*apiutil.Path, f func([]*apiutil.Path) error) error {
+	s.calls.Lock()
+	err := s.usable()
+	s.calls.Unlock()
+	if err != nil {
+		return err
+	}
+	for part := range slices.Chunk(paths, chunk) {
+		if err := f(part); err != nil {
+			return fmt.Errorf("change originated routes: %w", err)
+		}
+	}
+	return nil
+}
+
+func checkPrefix(p netip.Prefix) error {
+	switch {
+	case !p.IsValid() || !p.Addr().Is6() || p.Addr().Is4In6():
+		return errors.New("not an IPv6 prefix")
+	case p != p.Masked():
+		return fmt.Errorf("bits set after the prefix length: use %s", p.Masked())
+	}
+	return nil
+}
+
+func checkNextHop(a netip.Addr) error {
+	if !a.Is6() || a.Is4In6() || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() {
+		return fmt.Errorf("next hop %s is not an IPv6 unicast address", a)
+	}
+	return nil
+}
+
+func unicastNLRI(prefix netip.Prefix) (gobgp.NLRI, error) {
+	if err := checkPrefix(prefix); err != nil {
+		return nil, err
+	}
+	return gobgp.NewIPAddrPrefix(prefix)
+}
+
+func vpnNLRI(rd vpn.ID, prefix netip.Prefix, label uint32) (gobgp.NLRI, error) {
+	if err := checkPrefix(prefix); err != nil {
+		return nil, err
+	}
+	native, err := distinguisher(rd)
+	if err != nil {
+		return nil, err
+	}
+	return gobgp.NewLabeledVPNIPAddrPrefix(prefix, *gobgp.NewMPLSLabelStack(label), native)
+}
+
+func (r UnicastRoute) path() (*apiutil.Path, error) {
+	nlri, err := unicastNLRI(r.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	nextHop := netip.IPv6Unspecified()
+	if r.NextHop.IsValid() {
+		if err := checkNextHop(r.NextHop); err != nil {
+			return nil, err
+		}
+		nextHop = r.NextHop
+	}
+	reach, err := gobgp.NewPathAttributeMpReachNLRI(gobgp.RF_IPv6_UC, []gobgp.PathNLRI{{NLRI: nlri}}, nextHop)
+	if err != nil {
+		return nil, err
+	}
+	attrs := []gobgp.PathAttributeInterface{gobgp.NewPathAttributeOrigin(gobgp.BGP_ORIGIN_ATTR_TYPE_IGP), reach}
+	return originated(gobgp.RF_IPv6_UC, nlri, r.appendTo(attrs)), nil
+}
+
+func originated(f gobgp.Family, nlri gobgp.NLRI, attrs []gobgp.PathAttributeInterface) *apiutil.Path {
+	return &apiutil.Path{Family: f, Nlri: nlri, Attrs: attrs, Age: time.Now().Unix()}
+}
+
+// appendTo adds the attributes that are given.
+func (a Attributes) appendTo(attrs []gobgp.PathAttributeInterface) []gobgp.PathAttributeInterface {
+	if len(a.ASPath) > 0 {
+		var segments []gobgp.AsPathParamInterface
+		for part := range slices.Chunk(a.ASPath, maxSegment) {
+			segments = append(segments, gobgp.NewAs4PathParam(gobgp.BGP_ASPATH_ATTR_TYPE_SEQ, slices.Clone(part)))
+		}
+		attrs = append(attrs, gobgp.NewPathAttributeAsPath(segments))
+	}
+	if a.HasMED {
+		attrs = append(attrs, gobgp.NewPathAttributeMultiExitDisc(a.MED))
+	}
+	if a.LocalPref > 0 {
+		attrs = append(attrs, gobgp.NewPathAttributeLocalPref(a.LocalPref))
+	}
+	if len(a.Communities) > 0 {
+		attrs = append(attrs, gobgp.NewPathAttributeCommunities(slices.Clone(a.Communities)))
+	}
+	return attrs
+}
+
+// sidMemo keeps the attributes of the last SID and targets, which the routes of one peer have in common.
+type sidMemo struct {
+	valid     bool
+	sid       netip.Addr
+	structure srv6.Structure
+	behavior  uint16
+	rts       []vpn.ID
+
+	label     uint32
+	prefixSID *gobgp.PathAttributePrefixSID
+	targets   *gobgp.PathAttributeExtendedCommunities
+}
+
+func (m *sidMemo) fill(r VPNRoute) error {
+	if m.valid && m.sid == r.SID && m.structure == r.Structure && m.behavior == r.Behavior && slices.Equal(m.rts, r.RTs) {
+		return nil
+	}
+	if !r.SID.Is6() || r.SID.Is4In6() || r.SID.Zone() != "" || !r.SID.IsGlobalUnicast() {
+		return fmt.Errorf("sid %s is not a unicast address beyond one link", r.SID)
+	}
+	stripped, label, err := srv6.Transpose(r.SID, r.Structure)
+	if err != nil {
+		return err
+	}
+	st := r.Structure
+	if st.TransposeLen == 0 {
+		label, st.TransposeOffset = implicitNull, 0
+	}
+	if len(r.RTs) == 0 {
+		return errors.New("no route target")
+	}
+	targets := make([]gobgp.ExtendedCommunityInterface, len(r.RTs))
+	for i, rt := range r.RTs {
+		if targets[i], err = target(rt); err != nil {
+			return err
+		}
+	}
+	*m = sidMemo{
+		valid: true, sid: r.SID, structure: r.Structure, behavior: r.Behavior, rts: slices.Clone(r.RTs),
+		label:   label,
+		targets: gobgp.NewPathAttributeExtendedCommunities(targets),
+		prefixSID: gobgp.NewPathAttributePrefixSID(gobgp.NewSRv6ServiceTLV(gobgp.TLVTypeSRv6L3Service,
+			gobgp.NewSRv6InformationSubTLV(stripped, gobgp.SRBehavior(r.Behavior),
+				gobgp.NewSRv6SIDStructureSubSubTLV(st.Block, st.Node, st.Function, st.Argument,
+					st.TransposeLen, st.TransposeOffset)))),
+	}
+	return nil
+}
+
+func (r VPNRoute) path(memo *sidMemo) (*apiutil.Path, error) {
+	if err := checkNextHop(r.NextHop); err != nil {
+		return nil, err
+	}
+	if err := memo.fill(r); err != nil {
+		return nil, err
+	}
+	nlri, err := vpnNLRI(r.RD, r.Prefix, memo.label)
+	if err != nil {
+		return nil, err
+	}
+	reach, err := gobgp.NewPathAttributeMpReachNLRI(gobgp.RF_IPv6_VPN, []gobgp.PathNLRI{{NLRI: nlri}}, r.NextHop)
+	if err != nil {
+		return nil, err
+	}
+	attrs := []gobgp.PathAttributeInterface{
+		gobgp.NewPathAttributeOrigin(gobgp.BGP_ORIGIN_ATTR_TYPE_IGP), reach, memo.targets, memo.prefixSID,
+	}
+	return originated(gobgp.RF_IPv6_VPN, nlri, r.appendTo(attrs)), nil
+}
+
+// fields takes a vpn.ID apart by what it prints as: "ipv4:number", or an AS number that takes four octets
+// when it is large or has a dot. (GoBGP's own parsers clamp four-octet AS numbers.)
+func fields(id vpn.ID) (ip netip.Addr, asn uint32, long bool, number uint32, err error) {
+	who, what, _ := strings.Cut(id.String(), ":")
+	n, err := strconv.ParseUint(what, 10, 32)
+	if err != nil {
+		return netip.Addr{}, 0, false, 0, errors.New("it is empty")
+	}
+	number = uint32(n)
+	if ip, err = netip.ParseAddr(who); err == nil {
+		return ip, 0, false, number, nil
+	}
+	var high uint64
+	left, low, long := strings.Cut(who, ".")
+	if !long {
+		low = who
+	} else if high, err = strconv.ParseUint(left, 10, 16); err != nil {
+		return netip.Addr{}, 0, false, 0, err
+	}
+	l, err := strconv.ParseUint(low, 10, 32)
+	asn = uint32(high<<16 | l)
+	return netip.Addr{}, asn, long || asn > math.MaxUint16, number, err
+}
+
+func distinguisher(id vpn.ID) (gobgp.RouteDistinguisherInterface, error) {
+	ip, asn, long, number, err := fields(id)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("route distinguisher %q: %w", id, err)
+	case ip.IsValid():
+		return gobgp.NewRouteDistinguisherIPAddressAS(ip, uint16(number))
+	case long:
+		return gobgp.NewRouteDistinguisherFourOctetAS(asn, uint16(number)), nil
+	}
+	return gobgp.NewRouteDistinguisherTwoOctetAS(uint16(asn), number), nil
+}
+
+func target(id vpn.ID) (gobgp.ExtendedCommunityInterface, error) {
+	ip, asn, long, number, err := fields(id)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("route target %q: %w", id, err)
+	case ip.IsValid():
+		return gobgp.NewIPv4AddressSpecificExtended(gobgp.EC_SUBTYPE_ROUTE_TARGET, ip, uint16(number), true)
+	case long:
+		return gobgp.NewFourOctetAsSpecificExtended(gobgp.EC_SUBTYPE_ROUTE_TARGET, asn, uint16(number), true), nil
+	}
+	return gobgp.NewTwoOctetAsSpecificExtended(gobgp.EC_SUBTYPE_ROUTE_TARGET, uint16(asn), number, true), nil
+}
