@@ -181,7 +181,7 @@ func (c *Conn) takeOver(ops []Op, errs []error, index func(string) (uint32, erro
 		case nil:
 			errs[i] = &OpError{Op: op, Err: ErrForeign}
 			continue
-		case op.Object.normal():
+		case op.Object.Normal():
 			errs[i] = nil
 			continue
 		}
@@ -208,14 +208,14 @@ func encode(op Op, index func(string) (uint32, error)) ([]step, error) {
 	if op.Delete {
 		o = unaltered(o)
 	}
-	if err := o.check(); err != nil && !op.Delete {
+	if err := o.Check(); err != nil && !op.Delete {
 		return nil, err
 	}
 	flags := netlink.Create | netlink.Excl
 	if op.Old != nil {
 		flags = netlink.Create | netlink.Replace
 	}
-	switch o := o.normal().(type) {
+	switch o := o.Normal().(type) {
 	case Address:
 		return encodeAddress(op, o, flags, index)
 	case Rule:
@@ -654,13 +654,9 @@ func (c *Conn) resolver() func(string) (uint32, error) {
 // names returns the function from the index of a link to its name. It may not ask the kernel in the middle of a dump,
 // so it reads all links before; one that is newer than that counts as gone, and a later event says that it came.
 func (c *Conn) names() links {
-	var (
-		known map[uint32]string
-		err   error
-	)
-	known = map[uint32]string{}
+	known := map[uint32]string{}
 	req := message(unix.RTM_GETLINK, netlink.Dump, linkRequest("", 0))
-	err = c.dumpEach(req, func() { clear(known) }, func(b []byte) error {
+	err := c.dumpEach(req, func() { clear(known) }, func(b []byte) error {
 		l, err := decodeLink(b)
 		known[uint32(l.Index)] = l.Name
 		return err

@@ -64,10 +64,12 @@ func (c Class) String() string {
 type Object interface {
 	Key() Key
 	String() string
-	// normal replaces zero fields by what they stand for.
-	normal() Object
-	// check says why the object cannot be.
-	check() error
+	// Normal replaces zero fields by what they stand for.
+	Normal() Object
+	// Check says why the object cannot be.
+	Check() error
+
+	object() // only the types of this package
 }
 
 // A Key says which object of the kernel is meant. An object with the same key takes the place of the one before.
@@ -124,9 +126,11 @@ func (a Address) String() string {
 	return s
 }
 
-func (a Address) normal() Object { return a }
+// Normal implements Object.
+func (a Address) Normal() Object { return a }
 
-func (a Address) check() error {
+// Check implements Object.
+func (a Address) Check() error {
 	if !a.Prefix.IsValid() {
 		return errors.New("address is missing")
 	}
@@ -158,12 +162,14 @@ func (r Rule) String() string {
 	return fmt.Sprintf("priority %d from %s table %s", r.Priority, prefixText(r.From, "all"), tableText(r.Table))
 }
 
-func (r Rule) normal() Object {
+// Normal implements Object.
+func (r Rule) Normal() Object {
 	r.From = r.Key().prefix
 	return r
 }
 
-func (r Rule) check() error {
+// Check implements Object.
+func (r Rule) Check() error {
 	if r.Table == 0 {
 		return errors.New("table is missing")
 	}
@@ -217,14 +223,16 @@ func (n Nexthop) String() string {
 	return b.String()
 }
 
-func (n Nexthop) normal() Object {
+// Normal implements Object.
+func (n Nexthop) Normal() Object {
 	if !n.SID.IsValid() {
 		n.Encap = EncapRed
 	}
 	return n
 }
 
-func (n Nexthop) check() error {
+// Check implements Object.
+func (n Nexthop) Check() error {
 	if n.ID == 0 {
 		return errors.New("id is missing")
 	}
@@ -338,12 +346,14 @@ func (r Route) String() string {
 	return b.String()
 }
 
-func (r Route) normal() Object {
+// Normal implements Object.
+func (r Route) Normal() Object {
 	r.Table, r.Metric = cmp.Or(r.Table, MainTable), cmp.Or(r.Metric, DefaultMetric)
 	return r
 }
 
-func (r Route) check() error {
+// Check implements Object.
+func (r Route) Check() error {
 	if err := checkPrefix("destination", r.Dst); err != nil {
 		return err
 	}
@@ -405,9 +415,16 @@ type Altered struct{ Object }
 
 func (a Altered) String() string { return a.Object.String() + " (altered)" }
 
-func (a Altered) normal() Object { return Altered{a.Object.normal()} }
+// Normal implements Object.
+func (a Altered) Normal() Object { return Altered{a.Object.Normal()} }
 
-func (a Altered) check() error { return errors.New("an altered object cannot be added") }
+// Check implements Object: an altered object cannot be added.
+func (a Altered) Check() error { return errors.New("an altered object cannot be added") }
+
+func (Address) object() {}
+func (Rule) object()    {}
+func (Nexthop) object() {}
+func (Route) object()   {}
 
 func checkAddr(what string, a netip.Addr) error {
 	switch {

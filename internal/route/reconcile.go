@@ -102,7 +102,7 @@ func (r *Reconciler) entry(k Key) *entry {
 
 // Set wants an object, in place of the one with the same key. An object that cannot be fails at Flush.
 func (r *Reconciler) Set(o Object) {
-	o = o.normal()
+	o = o.Normal()
 	e := r.entry(o.Key())
 	if e.want == o {
 		return
@@ -156,7 +156,7 @@ func (r *Reconciler) Resync() error {
 	before := r.pending
 	r.generation++
 	for _, o := range objects {
-		o = o.normal()
+		o = o.Normal()
 		e := r.entry(o.Key())
 		r.change(e, func() {
 			switch {

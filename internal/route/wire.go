@@ -549,7 +549,7 @@ func decodeRoute(b []byte, names links) (f found, err error) {
 			altered = true
 		}
 	}
-	f.set(r.normal(), altered)
+	f.set(r.Normal(), altered)
 	return f, nil
 }
 

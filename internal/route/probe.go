@@ -1,0 +1,63 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ErrNotSupported is wrapped by what says that this kernel lacks a feature.
+var ErrNotSupported = errors.New("not supported by this kernel")
+
+// SupportsSEG6 tells whether this kernel can encapsulate towards an SID and act on one, and whether the caller may ask it
+// to. Nothing is changed: it asks to replace objects that do not exist, and the kernel looks at their encapsulation
+// first.
+func SupportsSEG6() error {
+	c, err := Dial()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	nowhere := netip.MustParseAddr("100::") // the discard prefix, RFC 6666
+	for _, o := range []Object{
+		Nexthop{ID: math.MaxUint32, Link: "lo", SID: nowhere},
+		Route{
+			Table: MainTable, Dst: netip.PrefixFrom(nowhere, 128), Metric: math.MaxUint32, Link: "lo",
+			Local: LocalAction{Behavior: EndDT6, Table: MainTable},
+		},
+	} {
+		if err := c.refusal(o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refusal asks to replace an object that does not exist and returns why that is impossible other than that.
+func (c *Conn) refusal(o Object) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	lo, err := c.link("lo", 0)
+	if err != nil {
+		return err
+	}
+	var m netlink.Message
+	switch o := o.(type) {
+	case Nexthop:
+		m = message(unix.RTM_NEWNEXTHOP, 0, putNexthop(nil, o, unix.RTPROT_STATIC, uint32(lo.Index), false))
+	case Route:
+		m = message(unix.RTM_NEWROUTE, 0, putRoute(nil, o, unix.RTPROT_STATIC, uint32(lo.Index), false))
+	}
+	m.Header.Flags |= netlink.Acknowledge | netlink.Replace
+	switch _, err := c.execute(m); {
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return fmt.Errorf("SRv6: %w: use one with CONFIG_IPV6_SEG6_LWTUNNEL=y (%v)", ErrNotSupported, err)
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("change routes: %w: run as root or with CAP_NET_ADMIN", err)
+	}
+	return nil
+}

@@ -1,0 +1,146 @@
+// Package routetest has a kernel in memory for tests of what uses package route. It knows only what matters to a
+// reconciler: slots, owners, what falls with what, and failures. It refuses to forward packets.
+package routetest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/route"
+)
+
+// An Owned object in the kernel.
+type Owned struct {
+	Protocol route.Protocol
+	Object   route.Object
+}
+
+// Kernel implements route.Kernel. The zero value is an empty kernel in which every link exists.
+type Kernel struct {
+	// Fault, if not nil, is asked before each operation and lets it fail.
+	Fault func(route.Op) error
+	// Log has all operations in their order, failed ones too.
+	Log []route.Op
+
+	slots map[route.Key]Owned
+}
+
+// Apply implements route.Kernel.
+func (k *Kernel) Apply(ops []route.Op) []error {
+	errs := make([]error, len(ops))
+	for i, op := range ops {
+		k.Log = append(k.Log, op)
+		if err := k.apply(op); err != nil {
+			errs[i] = &route.OpError{Op: op, Err: err}
+		}
+	}
+	return errs
+}
+
+func (k *Kernel) apply(op route.Op) error {
+	if k.Fault != nil {
+		if err := k.Fault(op); err != nil {
+			return err
+		}
+	}
+	o := op.Object.Normal()
+	key := o.Key()
+	there, occupied := k.slots[key]
+	if op.Delete {
+		// Like the kernel, which asks for the owner of routes and rules only.
+		strict := key.Class() == route.ClassRoute || key.Class() == route.ClassRule
+		if occupied && (!strict || there.Protocol == op.Protocol) {
+			k.Remove(key)
+		}
+		return nil
+	}
+	if err := o.Check(); err != nil {
+		return err
+	}
+	if r, ok := o.(route.Route); ok {
+		if err := k.needs(r); err != nil {
+			return err
+		}
+	}
+	if occupied && op.Old == nil && there.Protocol != op.Protocol {
+		return route.ErrForeign
+	}
+	k.Put(op.Protocol, o)
+	return nil
+}
+
+// needs checks what a route refers to.
+func (k *Kernel) needs(r route.Route) error {
+	if r.NexthopID != 0 {
+		if _, ok := k.slots[route.Nexthop{ID: r.NexthopID}.Key()]; !ok {
+			return fmt.Errorf("%w (Nexthop id does not exist)", unix.EINVAL)
+		}
+	}
+	if !r.PrefSrc.IsValid() {
+		return nil
+	}
+	for _, o := range k.slots {
+		if a, ok := plain(o.Object).(route.Address); ok && a.Prefix.Addr() == r.PrefSrc {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w (Invalid source address)", unix.EINVAL)
+}
+
+// Dump implements route.Kernel.
+func (k *Kernel) Dump(p route.Protocol) ([]route.Object, error) {
+	var all []route.Object
+	for _, o := range k.slots {
+		if o.Protocol == p {
+			all = append(all, o.Object)
+		}
+	}
+	slices.SortFunc(all, func(a, b route.Object) int { return int(a.Key().Class()) - int(b.Key().Class()) })
+	return all, nil
+}
+
+// Put makes an object as if by another process, in place of what has its key.
+func (k *Kernel) Put(p route.Protocol, o route.Object) {
+	if k.slots == nil {
+		k.slots = map[route.Key]Owned{}
+	}
+	o = o.Normal()
+	k.slots[o.Key()] = Owned{p, o}
+}
+
+// Remove deletes what has the key as if by another process, whoever owns it, with all that falls with it: the routes of
+// a nexthop object, and the preferred source of routes with an address.
+func (k *Kernel) Remove(key route.Key) {
+	gone := plain(k.slots[key].Object)
+	delete(k.slots, key)
+	for other, o := range k.slots {
+		r, ok := plain(o.Object).(route.Route)
+		if !ok {
+			continue
+		}
+		switch gone := gone.(type) {
+		case route.Nexthop:
+			if r.NexthopID == gone.ID {
+				delete(k.slots, other)
+			}
+		case route.Address:
+			if r.PrefSrc == gone.Prefix.Addr() {
+				r.PrefSrc = route.Route{}.PrefSrc
+				k.slots[other] = Owned{o.Protocol, r}
+			}
+		}
+	}
+}
+
+func plain(o route.Object) route.Object {
+	if a, ok := o.(route.Altered); ok {
+		return a.Object
+	}
+	return o
+}
+
+// All returns a copy of everything in the kernel.
+func (k *Kernel) All() map[route.Key]Owned { return maps.Clone(k.slots) }
