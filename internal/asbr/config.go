@@ -1,10 +1,14 @@
 package asbr
 
 import (
+	"fmt"
+	"math"
 	"net/netip"
 
+	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/srv6"
+	"github.com/tabane/tabane/internal/vpn"
 )
 
 // Behavior names what the ASBR does with a packet that arrives for an SRv6-EPE SID (RFC 8986 section 4).
@@ -68,12 +72,124 @@ type Peer struct {
 	// Table is the routing table that holds what the peer announced.
 	Table uint32 `yaml:"table"`
 	// RT is the route target by which servers recognise the peer, "65000:101".
-	RT string `yaml:"rt"`
+	RT vpn.ID `yaml:"rt"`
 	// RD keeps the peer's routes apart from every other peer's; "<router_id>:<id>" unless given.
-	RD        string   `yaml:"rd,omitempty"`
+	RD        vpn.ID   `yaml:"rd,omitempty"`
 	Behavior  Behavior `yaml:"behavior,omitempty"`
 	LocalPref uint32   `yaml:"local_pref,omitempty"`
 	Password  string   `yaml:"password,omitempty"`
-	// MaxPrefixes ends the session when the peer announces more; 0 means no limit.
-	MaxPrefixes uint32 `yaml:"max_prefixes,omitempty"`
+	// WarnPrefixes logs a warning when the peer announces more; 0 means never.
+	WarnPrefixes int `yaml:"warn_prefixes,omitempty"`
+}
+
+// main is the kernel's main routing table, local its table of local addresses; neither can be a peer's.
+const (
+	mainTable  = 254
+	localTable = 255
+)
+
+// Check says everything that is wrong with the configuration. It does not touch the system.
+func (c *Config) Check() fault.List {
+	faults := bgp.CheckIdentity(c.ASN, c.RouterID)
+	faults.Merge("", bgp.CheckAddress(c.Address))
+	if err := c.Locator.srv6().Check(); err != nil {
+		faults.Add("locator", "%v", err)
+	}
+	if c.SIDFormat != "" && c.SIDFormat != FullSID && c.SIDFormat != TransposedSID {
+		faults.Add("sid_format", "must be %q or %q, got %q", FullSID, TransposedSID, c.SIDFormat)
+	}
+	if len(c.Prefixes) == 0 {
+		faults.Add("prefixes", "must name at least one prefix to announce to the egress peers")
+	}
+	for i, p := range c.Prefixes {
+		switch {
+		case !p.IsValid() || !p.Addr().Is6() || p != p.Masked():
+			faults.Add(fmt.Sprintf("prefixes[%d]", i), "must be an IPv6 prefix without host bits, got %v", p)
+		case p.Overlaps(c.Locator.Prefix):
+			faults.Add(fmt.Sprintf("prefixes[%d]", i), "%v overlaps the locator %v: SIDs would be reachable from outside", p, c.Locator.Prefix)
+		}
+	}
+	if len(c.Reflectors) == 0 {
+		faults.Add("reflectors", "must name at least one route reflector")
+	}
+	for i, r := range c.Reflectors {
+		at := fmt.Sprintf("reflectors[%d]", i)
+		faults.Merge(at, bgp.CheckAddress(r.Address))
+		faults.Merge(at, bgp.CheckPassword(r.Password))
+	}
+	if len(c.Peers) == 0 {
+		faults.Add("peers", "must name at least one egress peer")
+	}
+	seen := fault.Seen{}
+	for i := range c.Peers {
+		at := fmt.Sprintf("peers[%d]", i)
+		p := &c.Peers[i]
+		faults.Merge(at, c.checkPeer(p))
+		seen.Check(&faults, at, "name", p.Name)
+		seen.Check(&faults, at, "address", p.Address)
+		seen.Check(&faults, at, "id", p.ID)
+		seen.Check(&faults, at, "table", p.Table)
+		seen.Check(&faults, at, "rt", p.RT)
+		if rd, err := p.distinguisher(c.RouterID); err != nil {
+			faults.Add(at+".rd", "%v", err)
+		} else {
+			seen.Check(&faults, at, "rd", rd)
+		}
+	}
+	return faults
+}
+
+func (c *Config) checkPeer(p *Peer) fault.List {
+	faults := bgp.CheckAddress(p.Address)
+	faults.Merge("", bgp.CheckPassword(p.Password))
+	if p.Name == "" {
+		faults.Add("name", "must not be empty")
+	}
+	switch p.ASN {
+	case 0:
+		faults.Add("asn", "must be > 0, got 0")
+	case c.ASN:
+		faults.Add("asn", "an egress peer is another AS, got our own %d", p.ASN)
+	}
+	if p.Interface == "" {
+		faults.Add("interface", "must name the interface that the peer is reached by: its link decides whether the peer is alive")
+	}
+	if _, err := c.Locator.srv6().SID(p.ID); err != nil {
+		faults.Add("id", "%v", err)
+	}
+	if p.Table == 0 || p.Table == mainTable || p.Table == localTable {
+		faults.Add("table", "must be a table of its own, got %d", p.Table)
+	}
+	if !p.RT.IsValid() {
+		faults.Add("rt", "must be given: servers recognise the peer by it")
+	}
+	if p.Behavior != "" && p.Behavior != EndDT6 && p.Behavior != EndDX6 {
+		faults.Add("behavior", "must be %q or %q, got %q", EndDT6, EndDX6, p.Behavior)
+	}
+	return faults
+}
+
+// distinguisher is the peer's route distinguisher with its default filled in.
+func (p *Peer) distinguisher(router netip.Addr) (vpn.ID, error) {
+	switch {
+	case p.RD.IsValid():
+		return p.RD, nil
+	case p.ID > math.MaxUint16:
+		return vpn.ID{}, fmt.Errorf("must be given, because id %d does not fit into <router_id>:<id>", p.ID)
+	case !router.Is4():
+		return vpn.ID{}, nil // reported as a fault of router_id
+	}
+	return vpn.FromAddress(router, uint16(p.ID))
+}
+
+// srv6 is the locator with its defaults filled in.
+func (l Locator) srv6() srv6.Locator {
+	block, function := l.Block, l.Function
+	if block == 0 {
+		block = uint8(min(32, max(0, l.Prefix.Bits())))
+	}
+	if function == 0 {
+		function = 16
+	}
+	return srv6.Locator{Prefix: l.Prefix, Block: block, Function: function}
 }

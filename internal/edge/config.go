@@ -1,7 +1,15 @@
 package edge
 
 import (
+	"cmp"
+	"fmt"
 	"net/netip"
+
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/vpn"
 )
 
 // Config is the `edge:` section of a configuration file: everything that makes a host deliver over every egress path.
@@ -44,7 +52,7 @@ type Reflector struct {
 // Peer is one egress peer as the server sees it: a route target, a table and an EPE address.
 type Peer struct {
 	Name    string     `yaml:"name"`
-	RT      string     `yaml:"rt"`
+	RT      vpn.ID     `yaml:"rt"`
 	Address netip.Addr `yaml:"address"`
 	Table   uint32     `yaml:"table"`
 	// Backup asks MPTCP to use this path only when no other is left.
@@ -55,4 +63,124 @@ type Peer struct {
 type MPTCP struct {
 	Subflows        uint32 `yaml:"subflows,omitempty"`
 	AddAddrAccepted uint32 `yaml:"add_addr_accepted,omitempty"`
+}
+
+// maxSubflows is the kernel's bound on both limits (MPTCP_PM_ADDR_MAX in net/mptcp/protocol.h).
+const maxSubflows = 8
+
+// main is the kernel's main routing table, local its table of local addresses; neither can be a peer's.
+const (
+	mainTable  = 254
+	localTable = 255
+)
+
+// Check says everything that is wrong with the configuration. It does not touch the system.
+func (c *Config) Check() fault.List {
+	faults := bgp.CheckIdentity(c.ASN, c.RouterID)
+	if c.Interface == "" {
+		faults.Add("interface", "must name the interface that carries the addresses")
+	}
+	faults.Merge("", bgp.CheckAddress(c.Address))
+	if !c.Prefix.IsValid() || !c.Prefix.Addr().Is6() || c.Prefix != c.Prefix.Masked() {
+		faults.Add("prefix", "must be an IPv6 prefix without host bits, got %v", c.Prefix)
+	}
+	c.checkInside(&faults, "address", c.Address)
+	if len(c.Reflectors) == 0 {
+		faults.Add("reflectors", "must name at least one route reflector")
+	}
+	for i, r := range c.Reflectors {
+		at := fmt.Sprintf("reflectors[%d]", i)
+		faults.Merge(at, bgp.CheckAddress(r.Address))
+		faults.Merge(at, bgp.CheckPassword(r.Password))
+	}
+	c.checkLocators(&faults)
+	if c.Encap != "" && c.Encap != EncapRed && c.Encap != EncapFull {
+		faults.Add("encap", "must be %q or %q, got %q", EncapRed, EncapFull, c.Encap)
+	}
+	if len(c.Peers) == 0 {
+		faults.Add("peers", "must name at least one egress peer")
+	}
+	seen := fault.Seen{}
+	seen.Check(&faults, "", "address", c.Address)
+	for i, p := range c.Peers {
+		at := fmt.Sprintf("peers[%d]", i)
+		if p.Name == "" {
+			faults.Add(at+".name", "must not be empty")
+		}
+		if !p.RT.IsValid() {
+			faults.Add(at+".rt", "must be given: it says which routes are this peer's")
+		}
+		if p.Table == 0 || p.Table == mainTable || p.Table == localTable {
+			faults.Add(at+".table", "must be a table of its own, got %d", p.Table)
+		}
+		faults.Merge(at, bgp.CheckAddress(p.Address))
+		c.checkInside(&faults, at+".address", p.Address)
+		seen.Check(&faults, at, "name", p.Name)
+		seen.Check(&faults, at, "rt", p.RT)
+		seen.Check(&faults, at, "address", p.Address)
+		seen.Check(&faults, at, "table", p.Table)
+	}
+	faults.Merge("mptcp", c.MPTCP.Check())
+	return faults
+}
+
+// checkInside adds a fault when an address that can be judged at all lies outside the prefix.
+func (c *Config) checkInside(faults *fault.List, path string, address netip.Addr) {
+	if address.IsValid() && c.Prefix.IsValid() && !c.Prefix.Contains(address) {
+		faults.Add(path, "%v is outside the prefix %v: no answer would come back to it", address, c.Prefix)
+	}
+}
+
+func (c *Config) checkLocators(faults *fault.List) {
+	if len(c.Locators) == 0 {
+		faults.Add("locators", "must name at least one block that SIDs are accepted from")
+	}
+	for i, l := range c.Locators {
+		at := fmt.Sprintf("locators[%d]", i)
+		if !l.IsValid() || !l.Addr().Is6() || l != l.Masked() {
+			faults.Add(at, "must be an IPv6 prefix without host bits, got %v", l)
+			continue
+		}
+		if l.Overlaps(c.Prefix) {
+			faults.Add(at, "%v overlaps prefix %v: a SID must not be one of our addresses", l, c.Prefix)
+		}
+		for j, other := range c.Locators[:i] {
+			if l.Overlaps(other) {
+				faults.Add(at, "%v overlaps locators[%d] %v", l, j, other)
+			}
+		}
+	}
+}
+
+// Check says what is wrong with the limits.
+func (m MPTCP) Check() fault.List {
+	var faults fault.List
+	if m.Subflows > maxSubflows {
+		faults.Add("subflows", "must be at most %d, got %d", maxSubflows, m.Subflows)
+	}
+	if m.AddAddrAccepted > maxSubflows {
+		faults.Add("add_addr_accepted", "must be at most %d, got %d", maxSubflows, m.AddAddrAccepted)
+	}
+	return faults
+}
+
+func (c *Config) encap() route.EncapMode {
+	if c.Encap == EncapFull {
+		return route.EncapFull
+	}
+	return route.EncapRed
+}
+
+// limits are the path manager's limits with their defaults filled in.
+func (c *Config) limits() mptcp.Limits {
+	return mptcp.Limits{Subflows: cmp.Or(c.MPTCP.Subflows, maxSubflows), AddAddrAccepted: cmp.Or(c.MPTCP.AddAddrAccepted, maxSubflows)}
+}
+
+// endpoints are the EPE addresses that MPTCP announces to clients.
+func (c *Config) endpoints() []mptcp.Endpoint {
+	all := make([]mptcp.Endpoint, len(c.Peers))
+	for i, p := range c.Peers {
+		all[i] = mptcp.Endpoint{Address: p.Address, Link: c.Interface, Signal: true, Backup: p.Backup}
+	}
+	return all
 }

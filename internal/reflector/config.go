@@ -1,6 +1,12 @@
 package reflector
 
-import "net/netip"
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/fault"
+)
 
 // Config is the `reflector:` section of a configuration file.
 type Config struct {
@@ -18,4 +24,26 @@ type Client struct {
 	Name     string     `yaml:"name"`
 	Address  netip.Addr `yaml:"address"`
 	Password string     `yaml:"password,omitempty"`
+}
+
+// Check says everything that is wrong with the configuration. It does not touch the system.
+func (c *Config) Check() fault.List {
+	faults := bgp.CheckIdentity(c.ASN, c.RouterID)
+	faults.Merge("", bgp.CheckAddress(c.Address))
+	if len(c.Clients) == 0 {
+		faults.Add("clients", "must name at least one client")
+	}
+	seen := fault.Seen{}
+	seen.Check(&faults, "", "address", c.Address)
+	for i, client := range c.Clients {
+		at := fmt.Sprintf("clients[%d]", i)
+		if client.Name == "" {
+			faults.Add(at+".name", "must not be empty")
+		}
+		faults.Merge(at, bgp.CheckAddress(client.Address))
+		faults.Merge(at, bgp.CheckPassword(client.Password))
+		seen.Check(&faults, at, "name", client.Name)
+		seen.Check(&faults, at, "address", client.Address)
+	}
+	return faults
 }

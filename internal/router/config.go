@@ -1,6 +1,12 @@
 package router
 
-import "net/netip"
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/fault"
+)
 
 // Config is the `router:` section of a configuration file.
 type Config struct {
@@ -21,4 +27,38 @@ type Neighbor struct {
 	Interface string     `yaml:"interface"`
 	LocalPref uint32     `yaml:"local_pref,omitempty"`
 	Password  string     `yaml:"password,omitempty"`
+}
+
+// Check says everything that is wrong with the configuration. It does not touch the system.
+func (c *Config) Check() fault.List {
+	faults := bgp.CheckIdentity(c.ASN, c.RouterID)
+	for i, p := range c.Networks {
+		if !p.IsValid() || !p.Addr().Is6() || p != p.Masked() {
+			faults.Add(fmt.Sprintf("networks[%d]", i), "must be an IPv6 prefix without host bits, got %v", p)
+		}
+	}
+	if len(c.Neighbors) == 0 {
+		faults.Add("neighbors", "must name at least one neighbour")
+	}
+	seen := fault.Seen{}
+	for i, n := range c.Neighbors {
+		at := fmt.Sprintf("neighbors[%d]", i)
+		if n.Name == "" {
+			faults.Add(at+".name", "must not be empty")
+		}
+		switch n.ASN {
+		case 0:
+			faults.Add(at+".asn", "must be > 0, got 0")
+		case c.ASN:
+			faults.Add(at+".asn", "a neighbour is another AS, got our own %d", n.ASN)
+		}
+		if n.Interface == "" {
+			faults.Add(at+".interface", "must name the interface that the neighbour is reached by")
+		}
+		faults.Merge(at, bgp.CheckAddress(n.Address))
+		faults.Merge(at, bgp.CheckPassword(n.Password))
+		seen.Check(&faults, at, "name", n.Name)
+		seen.Check(&faults, at, "address", n.Address)
+	}
+	return faults
 }

@@ -91,14 +91,15 @@ func parseDecimal(s string, largest uint64) (uint64, error) {
 // IsValid reports whether the ID is not the zero ID.
 func (id ID) IsValid() bool { return id.kind != 0 }
 
-// String prints the ID so that Parse reads the same ID back: four-octet AS numbers as asdot, which tells them apart
-// from two-octet ones. The zero ID prints as "".
+// String prints the ID so that Parse reads the same ID back: a short AS number in the four-octet form as asdot
+// ("0.65000:7"), which tells it apart from the two-octet form. The zero ID prints as "".
 func (id ID) String() string {
 	switch id.kind {
-	case twoOctetAS:
+	case twoOctetAS, fourOctetAS:
+		if id.kind == fourOctetAS && id.admin <= math.MaxUint16 {
+			return fmt.Sprintf("0.%d:%d", id.admin, id.number)
+		}
 		return fmt.Sprintf("%d:%d", id.admin, id.number)
-	case fourOctetAS:
-		return fmt.Sprintf("%d.%d:%d", id.admin>>16, id.admin&math.MaxUint16, id.number)
 	case ipv4:
 		return fmt.Sprintf("%d.%d.%d.%d:%d", id.admin>>24, id.admin>>16&0xff, id.admin>>8&0xff, id.admin&0xff, id.number)
 	default:

@@ -1,0 +1,254 @@
+// Package edge makes a content server deliver over every egress path: it gives the host one EPE address and one table per
+// egress peer, fills the tables with the EPE Routes that the reflectors send, steers by source address, and has MPTCP
+// announce the EPE addresses to clients (paper A, sections 4.1.3, 4.2 and 4.3: the Endpoint Manager and the server's BGP in
+// one).
+//
+// It refuses to split traffic: that is the MPTCP scheduler's, packet by packet. And it never sends to an egress peer what
+// that peer has no route for.
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/daemon"
+	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/vpn"
+)
+
+// Options is what an Edge is made of.
+type Options struct {
+	Config Config
+	// Keep leaves addresses, tables, rules and endpoints in the kernel at a clean stop.
+	Keep bool
+	Log  *slog.Logger
+}
+
+// Edge is a running content server's control plane.
+type Edge struct {
+	config  Config
+	keep    bool
+	log     *slog.Logger
+	daemon  *daemon.Daemon
+	egress  *egress
+	mptcp   *mptcp.Conn
+	refused map[string]uint64 // routes refused, by reason
+	// owned are the EPE addresses of a former life; their endpoints are ours to remove.
+	owned map[netip.Addr]bool
+	// announced: the endpoints are in the kernel.
+	announced bool
+}
+
+// New checks that this host can deliver over every egress path and opens what that needs. Nothing in the kernel has changed
+// yet. A host without MPTCP, SRv6, the interface or the privilege is an error that says what to do.
+func New(ctx context.Context, o Options) (*Edge, error) {
+	if err := o.Config.Check().Err(); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(mptcp.Supported(), route.SupportsSEG6()); err != nil {
+		return nil, err
+	}
+	endpoints, err := mptcp.Dial()
+	if err != nil {
+		return nil, err
+	}
+	var neighbors []bgp.Neighbor
+	for _, r := range o.Config.Reflectors {
+		neighbors = append(neighbors, bgp.Neighbor{
+			Name: "reflector " + r.Address.String(), Address: r.Address, LocalAddress: o.Config.Address, ASN: o.Config.ASN,
+			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: r.Password,
+			// The prefix is on the link; a route for it would lead our own answers away.
+			Import: bgp.ImportPolicy{Reject: []netip.Prefix{o.Config.Prefix}},
+		})
+	}
+	d, err := daemon.New(ctx, daemon.Options{
+		Protocol:  route.Edge,
+		Speaker:   bgp.Options{ASN: o.Config.ASN, RouterID: o.Config.RouterID, NoListen: true},
+		Neighbors: neighbors,
+		Keep:      o.Keep,
+		Log:       o.Log,
+	})
+	if err != nil {
+		return nil, errors.Join(err, endpoints.Close())
+	}
+	e := &Edge{
+		config: o.Config, keep: o.Keep, log: o.Log, daemon: d, mptcp: endpoints,
+		refused: map[string]uint64{}, owned: map[netip.Addr]bool{},
+	}
+	if err := e.prepare(); err != nil {
+		return nil, errors.Join(err, d.Close(), endpoints.Close())
+	}
+	return e, nil
+}
+
+// prepare says what is wanted before any route is known.
+func (e *Edge) prepare() error {
+	link, err := e.daemon.Link(e.config.Interface)
+	if err != nil {
+		return fmt.Errorf("%w; edge.interface must name the NIC with the addresses", err)
+	}
+	e.egress = newEgress(&e.config, link.MTU, e.daemon.Kernel)
+	for _, p := range e.config.Peers {
+		e.owned[p.Address] = true
+	}
+	found, err := e.daemon.Found()
+	if err != nil {
+		return err
+	}
+	for _, o := range found {
+		if a, ok := o.(route.Address); ok {
+			e.owned[a.Prefix.Addr()] = true
+		}
+	}
+	delete(e.owned, e.config.Address)
+	address := route.Address{Link: e.config.Interface, Prefix: netip.PrefixFrom(e.config.Address, e.config.Prefix.Bits())}
+	if slices.Contains(found, route.Object(address)) || !hasAddress(e.config.Interface, e.config.Address) {
+		e.daemon.Kernel.Set(address)
+	}
+	return nil
+}
+
+// hasAddress reports whether somebody gave the interface the address already.
+func hasAddress(name string, address netip.Addr) bool {
+	link, err := net.InterfaceByName(name)
+	if err != nil {
+		return false
+	}
+	addrs, err := link.Addrs()
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(addrs, func(a net.Addr) bool {
+		p, err := netip.ParsePrefix(a.String())
+		return err == nil && p.Addr() == address
+	})
+}
+
+// Run manages the host until ctx ends. It always closes what New opened.
+func (e *Edge) Run(ctx context.Context) error {
+	err := e.daemon.Run(ctx, e)
+	if !e.keep {
+		err = errors.Join(err, e.setEndpoints(nil))
+	}
+	return errors.Join(err, e.mptcp.Close())
+}
+
+// BGP implements daemon.Machine.
+func (e *Edge) BGP(events []bgp.Event) {
+	for _, event := range events {
+		p, ok := event.(bgp.VPNPath)
+		if !ok {
+			continue
+		}
+		if err := e.egress.update(p); err != nil {
+			e.refuse(p, err)
+		}
+	}
+}
+
+// refuse counts, and logs the first of each kind.
+func (e *Edge) refuse(p bgp.VPNPath, err error) {
+	reason := "foreign-sid"
+	if r := (*bgp.RejectedError)(nil); errors.As(err, &r) {
+		reason = string(r.Reason)
+	}
+	e.refused[reason]++
+	if e.refused[reason] == 1 {
+		e.log.Warn("EPE Route refused; more for the same reason are only counted", "reason", reason, "err", err,
+			"rd", p.RD, "prefix", p.Prefix, "neighbor", p.Neighbor)
+	}
+}
+
+// Link implements daemon.Machine. A server's sessions need no link of their own.
+func (e *Edge) Link(string, bool) {}
+
+// Settled implements daemon.Machine: an address is announced to clients only once it works.
+func (e *Edge) Settled() bool {
+	if e.announced {
+		return false
+	}
+	if err := e.setEndpoints(e.config.endpoints()); err != nil {
+		e.log.Error("EPE addresses are not announced to clients", "err", err)
+		return false
+	}
+	e.announced = true
+	return false
+}
+
+// setEndpoints makes the MPTCP endpoints those wanted, leaving those of others alone.
+func (e *Edge) setEndpoints(want []mptcp.Endpoint) error {
+	have, err := e.mptcp.Endpoints()
+	if err != nil {
+		return err
+	}
+	if want != nil {
+		if err := e.mptcp.SetLimits(e.config.limits()); err != nil {
+			return err
+		}
+	}
+	changes := mptcp.Plan(want, have, func(a netip.Addr) bool { return e.owned[a] })
+	for _, id := range changes.Remove {
+		if err := e.mptcp.Delete(id); err != nil {
+			return err
+		}
+	}
+	for _, endpoint := range changes.Flags {
+		if err := e.mptcp.SetFlags(endpoint); err != nil {
+			return err
+		}
+	}
+	for _, endpoint := range changes.Add {
+		if err := e.mptcp.Add(endpoint); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Status is what /status shows.
+type Status struct {
+	Role     string              `json:"role"`
+	Ready    bool                `json:"ready"`
+	ASN      uint32              `json:"asn"`
+	Address  netip.Addr          `json:"address"`
+	Pending  int                 `json:"pending"`
+	Sessions []bgp.SessionStatus `json:"sessions"`
+	Peers    []PeerStatus        `json:"peers"`
+	// Refused counts VPNv6 routes that were not taken, by reason.
+	Refused map[string]uint64 `json:"refused"`
+}
+
+// PeerStatus is one egress peer in a Status.
+type PeerStatus struct {
+	Name    string       `json:"name"`
+	RT      vpn.ID       `json:"rt"`
+	Address netip.Addr   `json:"address"`
+	Table   uint32       `json:"table"`
+	Routes  int          `json:"routes"`
+	SIDs    []netip.Addr `json:"sids"`
+}
+
+// Status says how the edge is. It is ready when it hears the reflectors and every egress peer has routes.
+func (e *Edge) Status() any {
+	s := Status{Role: "edge", ASN: e.config.ASN, Address: e.config.Address}
+	e.daemon.Do(context.Background(), func() {
+		s.Pending, s.Sessions = e.daemon.Kernel.Pending(), e.daemon.Speaker.Sessions()
+		s.Ready = e.daemon.AllUp() && s.Pending == 0 && e.announced
+		s.Refused = map[string]uint64{}
+		for reason, n := range e.refused {
+			s.Refused[reason] = n
+		}
+		for _, p := range e.egress.peers {
+			s.Peers = append(s.Peers, p.status())
+			s.Ready = s.Ready && len(p.routes) > 0
+		}
+	})
+	return s
+}

@@ -1,0 +1,106 @@
+// Package router is a plain BGP router: what a transit provider or a client's ISP looks like from outside. It originates
+// its networks, carries routes between its neighbours and forwards by best path.
+//
+// It refuses everything that tabane adds to a network: no SID, no VPN route, no per-peer table.
+package router
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/daemon"
+	"github.com/tabane/tabane/internal/route"
+)
+
+// Options is what a Router is made of.
+type Options struct {
+	Config Config
+	// Keep leaves the routes in the kernel at a clean stop.
+	Keep bool
+	Log  *slog.Logger
+}
+
+// Router is a running router.
+type Router struct {
+	config Config
+	log    *slog.Logger
+	daemon *daemon.Daemon
+	links  map[string]bool
+}
+
+// New opens what the router needs. Nothing in the kernel has changed yet.
+func New(ctx context.Context, o Options) (*Router, error) {
+	if err := o.Config.Check().Err(); err != nil {
+		return nil, err
+	}
+	if err := daemon.CheckForwarding(); err != nil {
+		return nil, err
+	}
+	var neighbors []bgp.Neighbor
+	for _, n := range o.Config.Neighbors {
+		neighbors = append(neighbors, bgp.Neighbor{
+			Name: n.Name, Address: n.Address, ASN: n.ASN, Families: []bgp.Family{bgp.IPv6Unicast}, Password: n.Password,
+			LocalPref: n.LocalPref,
+		})
+	}
+	d, err := daemon.New(ctx, daemon.Options{
+		Protocol:  route.Router,
+		Speaker:   bgp.Options{ASN: o.Config.ASN, RouterID: o.Config.RouterID},
+		Neighbors: neighbors,
+		Keep:      o.Keep,
+		Log:       o.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Router{config: o.Config, log: o.Log, daemon: d, links: map[string]bool{}}, nil
+}
+
+// Run routes until ctx ends. It always closes what New opened.
+func (r *Router) Run(ctx context.Context) error {
+	var routes []bgp.UnicastRoute
+	for _, p := range r.config.Networks {
+		routes = append(routes, bgp.UnicastRoute{Prefix: p})
+	}
+	if err := r.daemon.Speaker.Originate(routes...); err != nil {
+		return errors.Join(err, r.daemon.Close())
+	}
+	return r.daemon.Run(ctx, r)
+}
+
+// BGP implements daemon.Machine. The daemon mirrors the best paths; there is nothing else to do.
+func (r *Router) BGP([]bgp.Event) {}
+
+// Link implements daemon.Machine: sessions end with their link.
+func (r *Router) Link(name string, up bool) {
+	for _, n := range r.config.Neighbors {
+		if n.Interface == name && r.links[n.Name] != up {
+			r.links[n.Name] = up
+			r.daemon.FollowLink(n.Name, name, up)
+		}
+	}
+}
+
+// Settled implements daemon.Machine.
+func (r *Router) Settled() bool { return false }
+
+// Status is what /status shows.
+type Status struct {
+	Role     string              `json:"role"`
+	Ready    bool                `json:"ready"`
+	ASN      uint32              `json:"asn"`
+	Pending  int                 `json:"pending"`
+	Sessions []bgp.SessionStatus `json:"sessions"`
+}
+
+// Status says how the router is. It is ready when all its sessions are up.
+func (r *Router) Status() any {
+	s := Status{Role: "router", ASN: r.config.ASN}
+	r.daemon.Do(context.Background(), func() {
+		s.Pending, s.Sessions = r.daemon.Kernel.Pending(), r.daemon.Speaker.Sessions()
+		s.Ready = r.daemon.AllUp() && s.Pending == 0
+	})
+	return s
+}
