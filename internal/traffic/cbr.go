@@ -1,0 +1,92 @@
+package traffic
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// Bounds of the chunk of a constant bit rate: below, the timer does more work than the sender; above, there is no
+// constant rate.
+const (
+	minChunk     = time.Millisecond
+	maxChunk     = 10 * time.Second
+	defaultChunk = 10 * time.Millisecond
+)
+
+// schedule says when the bytes of a constant bit rate are due. Time is cut into chunks; the bytes of a chunk are due
+// when it begins, as those of a packet or a video frame are. It is absolute: it knows nothing of what was sent when,
+// so lateness never adds up.
+type schedule struct {
+	rate            unit.Bandwidth
+	duration, chunk time.Duration
+}
+
+// total returns the bytes of the whole schedule, rounded down.
+func (s schedule) total() int64 { return int64(s.rate.SizeIn(s.duration)) }
+
+// due returns how many bytes must be on their way once the time since the start has passed.
+func (s schedule) due(elapsed time.Duration) int64 {
+	return int64(s.rate.SizeIn(min(s.next(elapsed), s.duration)))
+}
+
+// next returns when the chunk after the one at elapsed begins.
+func (s schedule) next(elapsed time.Duration) time.Duration {
+	return (elapsed/s.chunk + 1) * s.chunk
+}
+
+// parseSchedule reads the parameters rate, duration and chunk of a request. Errors are sentences for its sender.
+func parseSchedule(query string) (schedule, error) {
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return schedule{}, fmt.Errorf("the parameters are malformed: %w", err)
+	}
+	known := []string{"rate", "duration", "chunk"}
+	for name, v := range values {
+		if !slices.Contains(known, name) {
+			return schedule{}, fmt.Errorf("parameter %q is unknown; there are %s", name, strings.Join(known, ", "))
+		}
+		if len(v) != 1 {
+			return schedule{}, fmt.Errorf("parameter %q is given %d times", name, len(v))
+		}
+	}
+	for _, name := range known[:2] {
+		if !values.Has(name) {
+			return schedule{}, fmt.Errorf("parameter %q is missing; want, for example, /cbr?rate=25Mbit/s&duration=30s", name)
+		}
+	}
+	s := schedule{chunk: defaultChunk}
+	if s.rate, err = unit.ParseBandwidth(values.Get("rate")); err != nil {
+		return schedule{}, err
+	}
+	for name, d := range map[string]*time.Duration{"duration": &s.duration, "chunk": &s.chunk} {
+		if !values.Has(name) {
+			continue
+		}
+		if *d, err = time.ParseDuration(values.Get(name)); err != nil {
+			return schedule{}, fmt.Errorf("%s %q is not understood; want a number and ms, s, m or h, like \"30s\"", name, values.Get(name))
+		}
+	}
+	switch {
+	case s.rate == 0:
+		return schedule{}, fmt.Errorf("rate must be > 0, got %s", s.rate)
+	case s.duration <= 0:
+		return schedule{}, fmt.Errorf("duration must be > 0, got %s", s.duration)
+	case s.chunk < minChunk || s.chunk > maxChunk:
+		return schedule{}, fmt.Errorf("chunk must be from %s to %s, got %s", minChunk, maxChunk, s.chunk)
+	case s.total() == 0:
+		return schedule{}, fmt.Errorf("%s for %s is less than one byte", s.rate, s.duration)
+	case s.total() > int64(maxContent):
+		return schedule{}, fmt.Errorf("%s for %s is more than %s", s.rate, s.duration, maxContent)
+	case s.duration > maxDuration:
+		return schedule{}, fmt.Errorf("duration must be at most %s, got %s", maxDuration, s.duration)
+	}
+	return s, nil
+}
+
+// maxDuration is a year.
+const maxDuration = 365 * 24 * time.Hour

@@ -1,0 +1,362 @@
+package traffic
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Transport is the protocol under HTTP.
+type Transport string
+
+// The transports.
+const (
+	TCP   Transport = "tcp"
+	MPTCP Transport = "mptcp"
+)
+
+// FetchOptions say what to fetch and how.
+type FetchOptions struct {
+	// URL is what to fetch, with the scheme http.
+	URL string
+	// Transport is TCP or MPTCP. MPTCP falls back to TCP when this host or the server has none; see Report.Fallback.
+	Transport Transport
+	// Interval is the length of the intervals that bytes are counted in; 0 means 100 ms.
+	Interval time.Duration
+	// Limit ends the fetch when this time has passed since the request; 0 fetches everything.
+	Limit time.Duration
+	// Address is where to connect, when it is not what the URL names.
+	Address netip.AddrPort
+	// Source is the address to connect from, when routing shall not choose it.
+	Source netip.Addr
+	// Resolve finds the addresses of the URL's host; nil asks the system. It is not called when the host is an address or
+	// Address is set.
+	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
+	// Progress, when set, hears of each interval as it ends, also of empty ones. Calls do not overlap. It delays the
+	// counting and must return soon.
+	Progress func(Sample)
+}
+
+// Report is what a fetch measured, by the monotonic clock of the receiver. Bytes are those of the content, without
+// headers.
+type Report struct {
+	Bytes int64 `json:"bytes"`
+	// FirstByte is the time from the start of dialling to the first byte of content; 0 when none came.
+	FirstByte time.Duration `json:"first_byte_ns"`
+	// Duration is the time from when the request was written to the last byte of content, or to where the fetch was cut
+	// off.
+	Duration time.Duration `json:"duration_ns"`
+	// GoodputBps is Bytes over Duration in bit/s.
+	GoodputBps float64 `json:"goodput_bps"`
+	// UsedMPTCP says that both ends spoke MPTCP when the answer began.
+	UsedMPTCP bool `json:"used_mptcp"`
+	// Fallback says that MPTCP was asked for and TCP was used.
+	Fallback bool `json:"fallback"`
+	// Series has the intervals without gaps, the first at 0. The last may be cut short by the end.
+	Series []Sample `json:"series"`
+	// LongestGap is the longest time without a byte, looked for from 1 s after the request to the end of Duration.
+	LongestGap time.Duration `json:"longest_gap_ns"`
+	// EmptyIntervals counts the whole intervals without a byte that began 1 s after the request or later.
+	EmptyIntervals int `json:"empty_intervals"`
+}
+
+const (
+	defaultInterval = 100 * time.Millisecond
+	minInterval     = time.Millisecond
+	readBuffer      = 256 << 10
+	maxComplaint    = 512
+)
+
+var errLimit = errors.New("time limit reached")
+
+// Fetch gets the URL on a connection of its own and measures the content that arrives. The socket belongs to the network
+// namespace of the calling thread. When the limit ends the fetch, that is no error, even if nothing arrived. On other
+// errors the report holds what was measured until then.
+func Fetch(ctx context.Context, o FetchOptions) (Report, error) {
+	r, err := fetch(ctx, o)
+	if err != nil {
+		return r, fmt.Errorf("fetch %q: %w", o.URL, err)
+	}
+	return r, nil
+}
+
+func fetch(ctx context.Context, o FetchOptions) (Report, error) {
+	if o.Interval == 0 {
+		o.Interval = defaultInterval
+	}
+	target, err := o.check()
+	if err != nil {
+		return Report{}, err
+	}
+	addrs, err := o.resolve(ctx, target)
+	if err != nil {
+		return Report{}, err
+	}
+	dialled := time.Now()
+	tcp, err := o.dial(ctx, addrs)
+	if err != nil {
+		return Report{}, err
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	conn := &meteredConn{TCPConn: tcp, written: make(chan struct{})}
+	defer conn.Close()
+	if o.Limit > 0 {
+		conn.onWrite = func() (cancel func() bool) {
+			return time.AfterFunc(o.Limit, func() { stop(errLimit) }).Stop
+		}
+	}
+
+	m := &meter{interval: o.Interval, progress: o.Progress, now: conn.elapsed}
+	var ticking sync.WaitGroup
+	if o.Progress != nil {
+		ticking.Go(func() { tickUntil(ctx, m, conn.written) })
+	}
+	first, end, err := o.receive(ctx, conn, m)
+	if err != nil && errors.Is(context.Cause(ctx), errLimit) || errors.Is(err, errLimit) {
+		err, end = nil, o.Limit
+	}
+	stop(nil)
+	ticking.Wait()
+	if !conn.started() {
+		return Report{}, err
+	}
+	if conn.cancel != nil {
+		conn.cancel()
+	}
+	multipath := conn.multipath.Load()
+	m.finish(end)
+	r := Report{
+		Bytes:          m.total,
+		Duration:       end,
+		UsedMPTCP:      multipath,
+		Fallback:       o.Transport == MPTCP && !multipath,
+		Series:         m.series,
+		LongestGap:     m.longest,
+		EmptyIntervals: m.empty,
+	}
+	if m.total > 0 {
+		r.FirstByte = conn.start.Sub(dialled) + first
+	}
+	if end > 0 {
+		r.GoodputBps = float64(r.Bytes) * 8 / end.Seconds()
+	}
+	return r, err
+}
+
+// check returns the URL.
+func (o FetchOptions) check() (*url.URL, error) {
+	u, err := url.Parse(o.URL)
+	switch {
+	case err != nil:
+		return nil, errors.Unwrap(err)
+	case u.Scheme != "http" || u.Hostname() == "":
+		return nil, errors.New("want a URL like http://server/bytes/100MB")
+	case o.Transport != TCP && o.Transport != MPTCP:
+		return nil, fmt.Errorf("transport must be %q or %q, got %q", TCP, MPTCP, o.Transport)
+	case o.Interval < minInterval:
+		return nil, fmt.Errorf("interval must be at least %s, got %s", minInterval, o.Interval)
+	case o.Limit < 0:
+		return nil, fmt.Errorf("limit must be >= 0, got %s", o.Limit)
+	}
+	return u, nil
+}
+
+// resolve returns where to connect to, best first.
+func (o FetchOptions) resolve(ctx context.Context, u *url.URL) ([]netip.AddrPort, error) {
+	if o.Address.IsValid() {
+		return []netip.AddrPort{o.Address}, nil
+	}
+	port := uint64(80)
+	if p := u.Port(); p != "" {
+		var err error
+		if port, err = strconv.ParseUint(p, 10, 16); err != nil || port == 0 {
+			return nil, fmt.Errorf("port must be from 1 to 65535, got %q", p)
+		}
+	}
+	addrs := make([]netip.Addr, 1)
+	var err error
+	if addrs[0], err = netip.ParseAddr(u.Hostname()); err != nil {
+		lookup := o.Resolve
+		if lookup == nil {
+			lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
+				return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+			}
+		}
+		if addrs, err = lookup(ctx, u.Hostname()); err != nil {
+			return nil, err
+		}
+		if len(addrs) == 0 {
+			return nil, fmt.Errorf("host %q has no address", u.Hostname())
+		}
+	}
+	targets := make([]netip.AddrPort, len(addrs))
+	for i, a := range addrs {
+		targets[i] = netip.AddrPortFrom(a.Unmap(), uint16(port))
+	}
+	return targets, nil
+}
+
+// dial connects to the first address that answers. It does so on the caller's goroutine, where an HTTP transport would
+// take another one, and with it perhaps another network namespace.
+func (o FetchOptions) dial(ctx context.Context, addrs []netip.AddrPort) (*net.TCPConn, error) {
+	var d net.Dialer
+	d.SetMultipathTCP(o.Transport == MPTCP)
+	if o.Source.IsValid() {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(o.Source, 0))
+	}
+	var errs []error
+	for _, a := range addrs {
+		conn, err := d.DialContext(ctx, "tcp", a.String())
+		if err == nil {
+			return conn.(*net.TCPConn), nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, errors.Join(errs...)
+}
+
+// receive sends the request and counts the content. It returns when the first and the last byte came, or where an error
+// ended it, from the request on.
+func (o FetchOptions) receive(ctx context.Context, conn *meteredConn, m *meter) (first, end time.Duration, err error) {
+	client := http.Client{
+		Transport: &http.Transport{
+			DialContext:        func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+			DisableKeepAlives:  true,
+			DisableCompression: true,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, o.URL, nil)
+	if err != nil {
+		return 0, 0, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		var wrapped *url.Error
+		if errors.As(err, &wrapped) {
+			err = wrapped.Err // the method and URL are said already
+		}
+		if conn.started() {
+			end = conn.elapsed()
+		}
+		return 0, end, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return 0, conn.elapsed(), fmt.Errorf("server answers %q%s", response.Status, complaint(response.Body))
+	}
+	buffer := make([]byte, readBuffer)
+	for {
+		n, err := response.Body.Read(buffer)
+		at := m.count(n, o.Limit)
+		if n > 0 {
+			end = at
+			if first == 0 {
+				first = at
+			}
+		}
+		switch {
+		case o.Limit > 0 && at >= o.Limit:
+			return first, at, errLimit
+		case errors.Is(err, io.EOF):
+			return first, end, nil
+		case err != nil:
+			return first, at, err
+		}
+	}
+}
+
+// complaint returns the first line of an answer that is not content, to be printed after its status.
+func complaint(body io.Reader) string {
+	line, _ := bufio.NewReader(io.LimitReader(body, maxComplaint)).ReadString('\n')
+	if line = strings.TrimSpace(line); line == "" {
+		return ""
+	}
+	return fmt.Sprintf(": %q", line)
+}
+
+// tickUntil closes the meter's intervals from the request on until the context ends.
+func tickUntil(ctx context.Context, m *meter, written <-chan struct{}) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-written:
+	}
+	timer := time.NewTimer(m.tick())
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			timer.Reset(m.tick())
+		}
+	}
+}
+
+// meteredConn notes when the request was written and, once the answer begins, what the transport is.
+type meteredConn struct {
+	*net.TCPConn
+	// onWrite, when set, is called as the request is written; what it returns undoes what it did.
+	onWrite func() (cancel func() bool)
+
+	write   sync.Once
+	start   time.Time
+	cancel  func() bool
+	written chan struct{} // closed once start and cancel are set
+
+	read      sync.Once
+	multipath atomic.Bool
+}
+
+func (c *meteredConn) Write(b []byte) (int, error) {
+	c.write.Do(func() {
+		c.start = time.Now()
+		if c.onWrite != nil {
+			c.cancel = c.onWrite()
+		}
+		close(c.written)
+	})
+	return c.TCPConn.Write(b)
+}
+
+// ReadFrom hides that of the TCP connection, which would bypass Write.
+func (c *meteredConn) ReadFrom(r io.Reader) (int64, error) {
+	return io.Copy(struct{ io.Writer }{c}, r)
+}
+
+func (c *meteredConn) Read(b []byte) (int, error) {
+	n, err := c.TCPConn.Read(b)
+	if n > 0 {
+		c.read.Do(func() {
+			// An error means that the kernel does not know, and so that it is not MPTCP.
+			multipath, _ := c.MultipathTCP()
+			c.multipath.Store(multipath)
+		})
+	}
+	return n, err
+}
+
+func (c *meteredConn) started() bool {
+	select {
+	case <-c.written:
+		return true
+	default:
+		return false
+	}
+}
+
+// elapsed returns the time since the request was written; call it only when it was.
+func (c *meteredConn) elapsed() time.Duration { return time.Since(c.start) }

@@ -1,0 +1,39 @@
+package traffic
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/pprof"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	files, goroutines := openFiles(), runtime.NumGoroutine()
+	code := m.Run()
+	// What a test closed may take a moment to end.
+	deadline := time.Now().Add(5 * time.Second)
+	for runtime.NumGoroutine() > goroutines && time.Now().Before(deadline) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if n := runtime.NumGoroutine(); n > goroutines {
+		fmt.Fprintf(os.Stderr, "%d goroutines are left behind\n", n-goroutines)
+		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
+		code = 1
+	}
+	// The poller of the runtime keeps two descriptors from its first use on.
+	if n := openFiles(); n > files+2 {
+		fmt.Fprintf(os.Stderr, "%d files are left open\n", n-files)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func openFiles() int {
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0
+	}
+	return len(files)
+}

@@ -1,0 +1,92 @@
+package traffic
+
+import (
+	"sync"
+	"time"
+)
+
+// settle is when the search for gaps begins: before, connections and subflows are still being set up.
+const settle = time.Second
+
+// Sample is what arrived in one interval.
+type Sample struct {
+	// At is when the interval began, from the request on.
+	At time.Duration `json:"at_ns"`
+	// Bytes are the bytes of content that arrived in it.
+	Bytes int64 `json:"bytes"`
+}
+
+// meter counts bytes per interval. Time is what now returns; it is read under the lock, so that it never runs
+// backwards from one call to the next.
+type meter struct {
+	interval time.Duration
+	now      func() time.Duration
+	progress func(Sample)
+
+	mu      sync.Mutex
+	series  []Sample
+	current Sample
+	total   int64
+	last    time.Duration // when the last byte came, or 0
+	longest time.Duration
+	empty   int
+}
+
+// count records n bytes that arrived now, and returns the time. When that is at the limit or beyond (0 is none), the
+// bytes are too late and do not count.
+func (m *meter) count(n int, limit time.Duration) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at := m.now()
+	if limit > 0 && at >= limit || n == 0 {
+		return at
+	}
+	m.closeUntil(at)
+	m.current.Bytes += int64(n)
+	m.total += int64(n)
+	m.gapUntil(at)
+	m.last = at
+	return at
+}
+
+// tick closes the intervals that are over, so that progress hears of them when nothing arrives. It returns when the
+// next one is over.
+func (m *meter) tick() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at := m.now()
+	m.closeUntil(at)
+	return m.current.At + m.interval - at
+}
+
+// finish closes the measurement at end, with a last interval that may be cut short.
+func (m *meter) finish(end time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closeUntil(end)
+	m.gapUntil(end)
+	if m.current.Bytes > 0 || end > m.current.At {
+		m.emit()
+	}
+}
+
+func (m *meter) closeUntil(at time.Duration) {
+	for m.current.At+m.interval <= at {
+		if m.current.At >= settle && m.current.Bytes == 0 {
+			m.empty++
+		}
+		m.emit()
+		m.current = Sample{At: m.current.At + m.interval}
+	}
+}
+
+func (m *meter) gapUntil(at time.Duration) {
+	m.longest = max(m.longest, at-max(m.last, settle))
+}
+
+func (m *meter) emit() {
+	m.series = append(m.series, m.current)
+	if m.progress != nil {
+		m.progress(m.current)
+	}
+}

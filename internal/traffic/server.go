@@ -1,0 +1,218 @@
+// Package traffic serves and fetches the content of experiments over HTTP/1.1: as fast as the path allows, or at a
+// constant bit rate, over TCP or MPTCP, and counts what arrives when.
+//
+// It refuses everything that would put something else than the path into the figures: no TLS, no compression, no
+// caching, no redirects, no connection that serves two fetches. It measures; it does not judge.
+package traffic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// Options are what a Server needs.
+type Options struct {
+	// Listen are the addresses to serve on, at least one. Port 0 takes a free one. [::] is all addresses, IPv4 as well.
+	Listen []netip.AddrPort
+	// Log takes one line per request at level debug.
+	Log *slog.Logger
+}
+
+// Server serves content to whoever asks.
+type Server struct {
+	listeners []net.Listener
+	log       *slog.Logger
+}
+
+// New opens the listening sockets, in the network namespace of the calling thread. Clients may speak MPTCP or TCP;
+// where the kernel has no MPTCP, TCP alone. Call Run or Close to release the sockets.
+func New(o Options) (*Server, error) {
+	if len(o.Listen) == 0 {
+		return nil, errors.New("listen: no address")
+	}
+	s := &Server{log: o.Log}
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(true)
+	for _, a := range o.Listen {
+		network := "tcp"
+		if a.Addr().Is4() {
+			network = "tcp4" // or Go takes 0.0.0.0 for all addresses of both families
+		}
+		l, err := lc.Listen(context.Background(), network, a.String())
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("listen on %q: %w", a, err), s.Close())
+		}
+		s.listeners = append(s.listeners, l)
+	}
+	return s, nil
+}
+
+// Addrs returns the addresses that the server listens on, in the order of Options.Listen.
+func (s *Server) Addrs() []netip.AddrPort {
+	addrs := make([]netip.AddrPort, len(s.listeners))
+	for i, l := range s.listeners {
+		addrs[i] = l.Addr().(*net.TCPAddr).AddrPort()
+	}
+	return addrs
+}
+
+// Close releases the sockets of a server that is not running.
+func (s *Server) Close() error {
+	var errs []error
+	for _, l := range s.listeners {
+		errs = append(errs, l.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Run serves until the context ends or a listener breaks. It then cuts all connections, and returns when their
+// goroutines have ended: nil when it was the context.
+func (s *Server) Run(ctx context.Context) error {
+	var conns sync.WaitGroup
+	srv := &http.Server{
+		Handler:           handler(s.log),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ConnState: func(_ net.Conn, state http.ConnState) {
+			switch state {
+			case http.StateNew:
+				conns.Add(1)
+			case http.StateClosed:
+				conns.Done()
+			}
+		},
+	}
+	group, ended := errgroup.WithContext(ctx)
+	for _, l := range s.listeners {
+		group.Go(func() error {
+			if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serve on %q: %w", l.Addr(), err)
+			}
+			return nil
+		})
+	}
+	group.Go(func() error {
+		<-ended.Done()
+		return srv.Close()
+	})
+	err := group.Wait()
+	conns.Wait()
+	return err
+}
+
+const help = `Content for experiments, as binary data that does not compress:
+
+GET /bytes/N                             N bytes, as fast as the path allows. N is a number of bytes or a size, like 100MB.
+                                         Ranges are served.
+GET /cbr?rate=25Mbit/s&duration=30s      a constant bit rate; &chunk=10ms is how often a piece is sent.
+`
+
+// handler answers requests.
+func handler(log *slog.Logger) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = io.WriteString(w, help) // the client is gone
+	})
+	mux.HandleFunc("GET /bytes/{n}", serveBytes)
+	mux.HandleFunc("GET /cbr", serveCBR)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		mux.ServeHTTP(w, r)
+		log.Debug("request served", "client", r.RemoteAddr, "method", r.Method, "uri", r.RequestURI, "duration", time.Since(start))
+	})
+}
+
+func serveBytes(w http.ResponseWriter, r *http.Request) {
+	n, err := unit.ParseSize(r.PathValue("n"))
+	if err == nil && n > maxContent {
+		err = fmt.Errorf("size must be at most %s, got %s", maxContent, n)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	describe(w)
+	http.ServeContent(direct{w}, r, "", time.Time{}, &content{size: int64(n)})
+}
+
+// describe keeps everything on the way from changing or keeping the content.
+func describe(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Cache-Control", "no-store, no-transform")
+}
+
+// direct is a response that takes content without copying it through a buffer.
+type direct struct{ http.ResponseWriter }
+
+// ReadFrom is what io.Copy looks for.
+func (d direct) ReadFrom(r io.Reader) (int64, error) {
+	if limited, ok := r.(*io.LimitedReader); ok {
+		if c, ok := limited.R.(*content); ok {
+			return c.sendTo(d.ResponseWriter, limited.N)
+		}
+	}
+	return io.Copy(d.ResponseWriter, r)
+}
+
+// serveCBR sends what is due whenever a chunk begins. A socket that does not take it delays it, and what became due
+// meanwhile follows at once, as from the buffer of a live stream. Go sets TCP_NODELAY, so a chunk never waits for
+// the one before. TCP_NOTSENT_LOWAT is left alone: it would only move what waits from the socket to this loop.
+func serveCBR(w http.ResponseWriter, r *http.Request) {
+	s, err := parseSchedule(r.URL.RawQuery)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	describe(w)
+	total := s.total()
+	w.Header().Set("Content-Length", strconv.FormatInt(total, 10))
+	if r.Method == http.MethodHead {
+		return
+	}
+	// Errors mean that the client is gone, and with it whoever could be told.
+	_ = pace(r.Context(), s, &content{size: total}, w, http.NewResponseController(w).Flush)
+}
+
+// pace writes the content to w on the schedule, and flushes after each chunk.
+func pace(ctx context.Context, s schedule, c *content, w io.Writer, flush func() error) error {
+	start := time.Now()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+		}
+		elapsed := time.Since(start)
+		if n := s.due(elapsed) - c.at; n > 0 {
+			if _, err := c.sendTo(w, n); err != nil {
+				return err
+			}
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+		if c.at == c.size {
+			return nil
+		}
+		timer.Reset(s.next(elapsed) - time.Since(start))
+	}
+}
