@@ -1,0 +1,578 @@
+package scenario
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tabane/tabane/internal/asbr"
+	"github.com/tabane/tabane/internal/edge"
+	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/vpn"
+)
+
+const (
+	// minMTU is what IPv6 needs of a link (RFC 8200 section 5), maxMTU what the kernel's veth allows.
+	minMTU, maxMTU = 1280, 65535
+	// maxInterfaceName is IFNAMSIZ without the terminating zero.
+	maxInterfaceName = 15
+)
+
+var (
+	// A node's name is what others resolve, and the resolver takes "10" for an IPv4 address and "A" for "a": a DNS label
+	// in lower case that starts with a letter (RFC 1035 section 2.3.1).
+	label = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	// Cases, traffic and transports name files and CSV cells.
+	word          = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+	interfaceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+	// Only net.* belongs to a network namespace; any other key would change the host.
+	sysctlKey = regexp.MustCompile(`^net([./][A-Za-z0-9_-]+)+$`)
+)
+
+const (
+	wantLabel = "must be lower-case letters, digits and inner hyphens, start with a letter and have at most 63 characters, got %q"
+	wantWord  = "must be letters, digits, dots, underscores and hyphens, start with a letter or digit and have at most 64 characters, got %q"
+)
+
+// Check returns everything that is wrong with the scenario, in a fixed order: the file's own rules, those of every daemon
+// section, and what only shows when the nodes are seen together (a locator inside another, a route target used twice).
+// It fills no defaults and asks nothing of the kernel.
+func (s *Spec) Check() fault.List {
+	c := checker{spec: s, interfaces: map[string]map[string]bool{}, addresses: map[netip.Addr]string{}, networks: map[string][]netip.Prefix{}}
+	if !label.MatchString(s.Name) {
+		c.Add("name", wantLabel, s.Name)
+	}
+	c.sysctls("sysctls", s.Sysctls)
+	if len(s.Nodes) == 0 {
+		c.Add("nodes", "must name at least one node")
+	}
+	// Links first: they say which interfaces and addresses the nodes have.
+	var links fault.List
+	links, c.List = c.List, nil
+	for _, name := range slices.Sorted(maps.Keys(s.Links)) {
+		c.link(at("links", name), name, s.Links[name])
+	}
+	links, c.List = c.List, links
+	for _, name := range slices.Sorted(maps.Keys(s.Nodes)) {
+		c.node(at("nodes", name), name, s.Nodes[name])
+	}
+	c.together()
+	c.Merge("", links)
+	if s.Experiment != nil {
+		c.experiment(s.Experiment)
+	}
+	return c.List
+}
+
+// checker collects faults and what has been seen so far.
+type checker struct {
+	fault.List
+	spec *Spec
+	// interfaces are the interface names of each node, networks the prefixes its interfaces are on.
+	interfaces map[string]map[string]bool
+	networks   map[string][]netip.Prefix
+	// addresses says where each interface address was given.
+	addresses map[netip.Addr]string
+}
+
+// at is the path of a map's value; a key that would make the path ambiguous is quoted.
+func at(prefix, key string) string {
+	if !word.MatchString(key) {
+		key = strconv.Quote(key)
+	}
+	return fault.Join(prefix, key)
+}
+
+func index(prefix string, i int) string { return prefix + "[" + strconv.Itoa(i) + "]" }
+
+func (c *checker) sysctls(path string, m map[string]string) {
+	for _, key := range slices.Sorted(maps.Keys(m)) {
+		if !sysctlKey.MatchString(key) {
+			c.Add(at(path, key), "must be a key under net., because a node has nothing else of its own, got %q", key)
+		}
+		if v := m[key]; v == "" || strings.ContainsAny(v, "\n\x00") {
+			c.Add(at(path, key), "must be a value on one line, got %q", v)
+		}
+	}
+}
+
+func (c *checker) link(path, name string, l *Link) {
+	if !label.MatchString(name) {
+		c.Add(path, "name "+wantLabel, name)
+	}
+	if l == nil {
+		c.Add(path, "is empty: must have ends")
+		return
+	}
+	c.shape(path, l.Shape)
+	if l.MTU != 0 && (l.MTU < minMTU || l.MTU > maxMTU) {
+		c.Add(fault.Join(path, "mtu"), "must be %d to %d bytes, got %d", minMTU, maxMTU, l.MTU)
+	}
+	if len(l.Ends) < 2 {
+		c.Add(fault.Join(path, "ends"), "must be at least 2, got %d", len(l.Ends))
+	}
+	for i, e := range l.Ends {
+		c.end(index(fault.Join(path, "ends"), i), e)
+	}
+}
+
+func (c *checker) shape(path string, s Shape) {
+	if s.Rate < 0 {
+		c.Add(fault.Join(path, "rate"), "must not be negative, got %s", s.Rate)
+	}
+	if s.Queue < 0 {
+		c.Add(fault.Join(path, "queue"), "must not be negative, got %s", s.Queue)
+	}
+	if s.Queue > 0 && s.Rate == 0 {
+		c.Add(fault.Join(path, "queue"), "needs a rate: nothing waits on a link without one")
+	}
+}
+
+func (c *checker) end(path string, e End) {
+	c.knownNode(fault.Join(path, "node"), e.Node)
+	where := fault.Join(path, "interface")
+	switch name := e.Interface; {
+	case len(name) > maxInterfaceName:
+		c.Add(where, "must have at most %d bytes, got %q (%d)", maxInterfaceName, name, len(name))
+	case !interfaceName.MatchString(name):
+		c.Add(where, "must be letters, digits, dots, underscores and hyphens and start with a letter or digit, got %q", name)
+	case name == "lo" || name == "all" || name == "default":
+		c.Add(where, "must not be %q, which the kernel has on every node", name)
+	case c.interfaces[e.Node][name]:
+		c.Add(where, "is the second %q of node %q", name, e.Node)
+	}
+	if c.interfaces[e.Node] == nil {
+		c.interfaces[e.Node] = map[string]bool{}
+	}
+	c.interfaces[e.Node][e.Interface] = true
+	for i, p := range e.Addresses {
+		where := index(fault.Join(path, "addresses"), i)
+		if !c.usable(where, p.Addr()) {
+			continue
+		}
+		if p.Bits() < 1 {
+			c.Add(where, "must have a prefix length, got %q", p)
+			continue
+		}
+		if first, twice := c.addresses[p.Addr()]; twice {
+			c.Add(where, "%s is already given in %s", p.Addr(), first)
+			continue
+		}
+		c.addresses[p.Addr()] = where
+		c.networks[e.Node] = append(c.networks[e.Node], p)
+	}
+}
+
+// usable reports whether a is an address that an interface can have and a packet can be sent to.
+func (c *checker) usable(path string, a netip.Addr) bool {
+	switch {
+	case !a.IsValid():
+		c.Add(path, "must be an address")
+	case a.IsUnspecified(), a.IsMulticast(), a.IsLoopback(), a.Is4In6(), a.Zone() != "":
+		c.Add(path, "must be a unicast address of one host, got %s", a)
+	default:
+		return true
+	}
+	return false
+}
+
+func (c *checker) knownNode(path, name string) bool {
+	if name == "" {
+		c.Add(path, "must name a node")
+		return false
+	}
+	if _, ok := c.spec.Nodes[name]; !ok {
+		c.Add(path, "node %q is not in nodes", name)
+		return false
+	}
+	return true
+}
+
+func (c *checker) node(path, name string, n *Node) {
+	switch {
+	case !label.MatchString(name):
+		c.Add(path, "name "+wantLabel, name)
+	case name == "localhost":
+		c.Add(path, "name must not be %q, which is every node's own", name)
+	}
+	if n == nil {
+		c.Add(path, "is empty: write {} for a host without settings")
+		return
+	}
+	if len(c.interfaces[name]) == 0 {
+		c.Add(path, "is at the end of no link")
+	}
+	if n.Address.IsValid() && !c.has(name, n.Address) {
+		c.Add(fault.Join(path, "address"), "%s is not on an interface of this node", n.Address)
+	}
+	c.sysctls(fault.Join(path, "sysctls"), n.Sysctls)
+	c.routes(fault.Join(path, "routes"), name, n.Routes)
+	if n.MPTCP != nil {
+		c.mptcp(fault.Join(path, "mptcp"), n)
+	}
+	if n.Serve != nil && n.Serve.Port == 0 {
+		c.Add(fault.Join(path, "serve.port"), "must be > 0, got 0")
+	}
+	if n.ASBR != nil {
+		path := fault.Join(path, "asbr")
+		c.Merge(path, n.ASBR.Check())
+		c.own(fault.Join(path, "address"), name, n.ASBR.Address)
+		for i, p := range n.ASBR.Peers {
+			c.onInterface(fault.Join(index(fault.Join(path, "peers"), i), "interface"), name, p.Interface)
+		}
+	}
+	if n.Edge != nil {
+		path := fault.Join(path, "edge")
+		c.Merge(path, n.Edge.Check())
+		c.onInterface(fault.Join(path, "interface"), name, n.Edge.Interface)
+	}
+	if n.Reflector != nil {
+		path := fault.Join(path, "reflector")
+		c.Merge(path, n.Reflector.Check())
+		c.own(fault.Join(path, "address"), name, n.Reflector.Address)
+	}
+	if n.Router != nil {
+		path := fault.Join(path, "router")
+		c.Merge(path, n.Router.Check())
+		for i, p := range n.Router.Neighbors {
+			c.onInterface(fault.Join(index(fault.Join(path, "neighbors"), i), "interface"), name, p.Interface)
+		}
+	}
+}
+
+func (c *checker) has(node string, a netip.Addr) bool {
+	return slices.ContainsFunc(c.networks[node], func(p netip.Prefix) bool { return p.Addr() == a })
+}
+
+// own wants a daemon's address on its node; an address that is missing is the daemon's fault to report.
+func (c *checker) own(path, node string, a netip.Addr) {
+	if a.IsValid() && !c.has(node, a) {
+		c.Add(path, "%s is not on an interface of node %q", a, node)
+	}
+}
+
+// onInterface wants a daemon's interface on its node; a name that is missing is the daemon's fault to report.
+func (c *checker) onInterface(path, node, name string) {
+	if name != "" && !c.interfaces[node][name] {
+		c.Add(path, "node %q is at the end of no link with its interface %q", node, name)
+	}
+}
+
+func (c *checker) routes(path, node string, routes []StaticRoute) {
+	unique := fault.Seen{}
+	for i, r := range routes {
+		path := index(path, i)
+		switch {
+		case !r.Dst.IsValid():
+			c.Add(fault.Join(path, "dst"), "must be a prefix")
+		case r.Dst != r.Dst.Masked():
+			c.Add(fault.Join(path, "dst"), "has bits behind its length: write %s for %s", r.Dst.Masked(), r.Dst)
+		default:
+			unique.Check(&c.List, path, "dst", r.Dst)
+		}
+		via := fault.Join(path, "via")
+		if !c.usable(via, r.Via) {
+			continue
+		}
+		switch {
+		case r.Dst.IsValid() && r.Dst.Addr().Is4() != r.Via.Is4():
+			c.Add(via, "must be of the same family as %s, got %s", r.Dst, r.Via)
+		case !slices.ContainsFunc(c.networks[node], func(p netip.Prefix) bool { return p.Masked().Contains(r.Via) }):
+			c.Add(via, "%s is on no network of this node", r.Via)
+		case c.has(node, r.Via):
+			c.Add(via, "%s is this node itself", r.Via)
+		}
+	}
+}
+
+func (c *checker) mptcp(path string, n *Node) {
+	if n.Edge != nil {
+		c.Add(path, "must be left out: edge sets the limits of this node in edge.mptcp")
+	}
+	c.Merge(path, n.MPTCP.Check())
+}
+
+// speaker is what RFC 6286 wants to be unique: a router ID within an AS.
+type speaker struct {
+	asn uint32
+	id  netip.Addr
+}
+
+func (s speaker) String() string { return fmt.Sprintf("%s in AS %d", s.id, s.asn) }
+
+// locator is one ASBR's locator and where it was given.
+type locator struct {
+	path   string
+	prefix netip.Prefix
+}
+
+// seen says where something was given first.
+type seen struct{ node, path string }
+
+// together checks what one node's daemon cannot see. What is given twice within one node's section is reported by that
+// section's own check.
+func (c *checker) together() {
+	speakers := fault.Seen{}
+	targets, distinguishers := map[vpn.ID]seen{}, map[vpn.ID]seen{}
+	epe := map[netip.Addr]seen{}
+	var locators []locator
+
+	talk := func(path string, asn uint32, id netip.Addr) {
+		if asn != 0 && id.IsValid() {
+			speakers.Check(&c.List, path, "router_id", speaker{asn, id})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.spec.Nodes)) {
+		n := c.spec.Nodes[name]
+		if n == nil {
+			continue
+		}
+		path := at("nodes", name)
+		if a := n.ASBR; a != nil {
+			path := fault.Join(path, "asbr")
+			talk(path, a.ASN, a.RouterID)
+			if p := a.Locator.Prefix; p.IsValid() {
+				where := fault.Join(path, "locator.prefix")
+				for _, l := range locators {
+					if l.prefix.Overlaps(p) {
+						c.Add(where, "%s overlaps %s of %s", p, l.prefix, l.path)
+					}
+				}
+				locators = append(locators, locator{where, p})
+			}
+			for i, p := range a.Peers {
+				path := index(fault.Join(path, "peers"), i)
+				c.once(targets, name, fault.Join(path, "rt"), p.RT, "servers could not tell the peers apart")
+				c.once(distinguishers, name, fault.Join(path, "rd"), distinguisher(a, p), "reflectors would keep one peer's routes only")
+			}
+		}
+		if e := n.Edge; e != nil {
+			path := fault.Join(path, "edge")
+			talk(path, e.ASN, e.RouterID)
+			for i, p := range e.Peers {
+				c.epeAddress(epe, name, index(fault.Join(path, "peers"), i), p)
+			}
+		}
+		if r := n.Reflector; r != nil {
+			talk(fault.Join(path, "reflector"), r.ASN, r.RouterID)
+		}
+		if r := n.Router; r != nil {
+			talk(fault.Join(path, "router"), r.ASN, r.RouterID)
+		}
+	}
+}
+
+// distinguisher is the peer's RD, "<router_id>:<id>" unless given, or no ID where the ASBR's own check finds a fault.
+func distinguisher(a *asbr.Config, p asbr.Peer) vpn.ID {
+	if p.RD.IsValid() || p.ID > math.MaxUint16 {
+		return p.RD
+	}
+	rd, err := vpn.FromAddress(a.RouterID, uint16(p.ID))
+	if err != nil {
+		return vpn.ID{}
+	}
+	return rd
+}
+
+// once wants id on one node only.
+func (c *checker) once(m map[vpn.ID]seen, node, path string, id vpn.ID, otherwise string) {
+	first, twice := m[id]
+	switch {
+	case !id.IsValid():
+	case !twice:
+		m[id] = seen{node, path}
+	case first.node != node:
+		c.Add(path, "%s is already used in %s: %s", id, first.path, otherwise)
+	}
+}
+
+func (c *checker) epeAddress(m map[netip.Addr]seen, node, path string, p edge.Peer) {
+	if !p.Address.IsValid() {
+		return
+	}
+	path = fault.Join(path, "address")
+	if where, taken := c.addresses[p.Address]; taken {
+		c.Add(path, "%s is already given in %s: an EPE address belongs to edge alone", p.Address, where)
+		return
+	}
+	first, twice := m[p.Address]
+	switch {
+	case !twice:
+		m[p.Address] = seen{node, path}
+	case first.node != node:
+		c.Add(path, "%s is already used in %s", p.Address, first.path)
+	}
+}
+
+func (c *checker) experiment(e *Experiment) {
+	const path = "experiment"
+	if c.knownNode(path+".server", e.Server) {
+		if n := c.spec.Nodes[e.Server]; n != nil && n.Serve == nil {
+			c.Add(path+".server", "node %q serves nothing: give it serve", e.Server)
+		}
+	}
+	if c.knownNode(path+".client", e.Client) && e.Client == e.Server {
+		c.Add(path+".client", "must be another node than the server, got %q", e.Client)
+	}
+	if e.Trials < 1 {
+		c.Add(path+".trials", "must be at least 1, got %d", e.Trials)
+	}
+	c.cases(path+".cases", e.Cases)
+	if len(e.Traffic) == 0 {
+		c.Add(path+".traffic", "must name at least one kind of traffic")
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Traffic)) {
+		c.traffic(at(path+".traffic", name), name, e.Traffic[name])
+	}
+	if len(e.Transports) == 0 {
+		c.Add(path+".transports", "must name at least one transport")
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Transports)) {
+		c.transport(at(path+".transports", name), name, e.Transports[name])
+	}
+	if _, ok := e.Transports[e.Baseline]; e.Baseline != "" && !ok {
+		c.Add(path+".baseline", "transport %q is not in transports", e.Baseline)
+	}
+	unique := fault.Seen{}
+	for i, x := range e.Expect {
+		path := index(path+".expect", i)
+		if x.Name == "" {
+			c.Add(path+".name", "must say what is expected")
+		}
+		unique.Check(&c.List, path, "name", x.Name)
+		c.expectation(path, e, x)
+	}
+}
+
+func (c *checker) cases(path string, cases []Case) {
+	if len(cases) == 0 {
+		c.Add(path, "must have at least one case")
+	}
+	unique := fault.Seen{}
+	for i, k := range cases {
+		path := index(path, i)
+		if !word.MatchString(k.Name) {
+			c.Add(path+".name", wantWord, k.Name)
+		}
+		unique.Check(&c.List, path, "name", k.Name)
+		for _, link := range slices.Sorted(maps.Keys(k.Links)) {
+			where := at(path+".links", link)
+			if _, ok := c.spec.Links[link]; !ok {
+				c.Add(where, "link %q is not in links", link)
+			}
+			c.shape(where, k.Links[link])
+		}
+	}
+}
+
+func (c *checker) traffic(path, name string, t *Traffic) {
+	if !word.MatchString(name) {
+		c.Add(path, "name "+wantWord, name)
+	}
+	if t == nil {
+		c.Add(path, "is empty: must have bytes, or rate and duration")
+		return
+	}
+	if t.Bytes < 0 {
+		c.Add(path+".bytes", "must not be negative, got %s", t.Bytes)
+	}
+	if t.Rate < 0 {
+		c.Add(path+".rate", "must not be negative, got %s", t.Rate)
+	}
+	if t.Duration < 0 {
+		c.Add(path+".duration", "must not be negative, got %s", t.Duration)
+	}
+	cbr := t.Rate != 0 || t.Duration != 0
+	switch {
+	case t.Bytes == 0 && !cbr:
+		c.Add(path, "must have bytes, or rate and duration")
+	case t.Bytes != 0 && cbr:
+		c.Add(path, "must have either bytes, or rate and duration, got both")
+	case cbr && t.Rate == 0:
+		c.Add(path+".rate", "must be given with duration")
+	case cbr && t.Duration == 0:
+		c.Add(path+".duration", "must be given with rate")
+	}
+	if t.Quick <= 0 {
+		c.Add(path+".quick", "must be > 0, got %s", t.Quick)
+	}
+}
+
+func (c *checker) transport(path, name string, t *Transport) {
+	if !word.MatchString(name) {
+		c.Add(path, "name "+wantWord, name)
+	}
+	if t == nil {
+		c.Add(path, "is empty: must have links")
+		return
+	}
+	if len(t.Links) == 0 {
+		c.Add(path+".links", "must name at least one link that a connection can use")
+	}
+	for i, link := range t.Links {
+		where := index(path+".links", i)
+		if _, ok := c.spec.Links[link]; !ok {
+			c.Add(where, "link %q is not in links", link)
+		}
+		if slices.Index(t.Links, link) < i {
+			c.Add(where, "link %q is named twice", link)
+		}
+	}
+}
+
+func (c *checker) expectation(path string, e *Experiment, x Expectation) {
+	if _, ok := MetricNamed(x.Metric); !ok {
+		c.Add(path+".metric", "must be one of %s, got %q", metricNames(), x.Metric)
+	}
+	if x.Case != "" && !slices.ContainsFunc(e.Cases, func(k Case) bool { return k.Name == x.Case }) {
+		c.Add(path+".case", "case %q is not in cases", x.Case)
+	}
+	if _, ok := e.Traffic[x.Traffic]; x.Traffic != "" && !ok {
+		c.Add(path+".traffic", "traffic %q is not in traffic", x.Traffic)
+	}
+	if _, ok := e.Transports[x.Transport]; x.Transport != "" && !ok {
+		c.Add(path+".transport", "transport %q is not in transports", x.Transport)
+	}
+	if x.Stat != "" && !slices.Contains(statNames, x.Stat) {
+		c.Add(path+".stat", "must be one of %s, got %q", strings.Join(statNames, ", "), x.Stat)
+	}
+	c.relative(path+".relative", e, x)
+	for _, b := range []struct {
+		name  string
+		bound *float64
+	}{{"at_least", x.AtLeast}, {"at_most", x.AtMost}} {
+		if b.bound != nil && (math.IsNaN(*b.bound) || math.IsInf(*b.bound, 0)) {
+			c.Add(path+"."+b.name, "must be a finite number, got %v", *b.bound)
+		}
+	}
+	switch {
+	case x.AtLeast == nil && x.AtMost == nil:
+		c.Add(path, "must have at_least or at_most")
+	case x.AtLeast != nil && x.AtMost != nil && *x.AtLeast > *x.AtMost:
+		c.Add(path+".at_most", "must be at least at_least (%v), got %v", *x.AtLeast, *x.AtMost)
+	}
+}
+
+func (c *checker) relative(path string, e *Experiment, x Expectation) {
+	if x.Relative == "" {
+		return
+	}
+	if other, ok := strings.CutPrefix(x.Relative, relativeTransport); ok {
+		if _, known := e.Transports[other]; !known {
+			c.Add(path, "transport %q is not in transports", other)
+		} else if other == x.Transport {
+			c.Add(path, "must be another transport than the expectation's own, got %q", other)
+		}
+		return
+	}
+	if _, ok := MetricNamed(x.Relative); !ok {
+		c.Add(path, "must be %sNAME or one of %s, got %q", relativeTransport, metricNames(), x.Relative)
+	} else if x.Relative == x.Metric {
+		c.Add(path, "must be another metric than the expectation's own, got %q", x.Relative)
+	}
+}

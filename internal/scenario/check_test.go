@@ -1,0 +1,236 @@
+package scenario
+
+import (
+	"math"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tabane/tabane/internal/edge"
+	"github.com/tabane/tabane/internal/vpn"
+)
+
+// steady reads the scenario that is shipped.
+func steady(t testing.TB) *Spec {
+	t.Helper()
+	data, err := os.ReadFile("../../scenarios/epe-steady/scenario.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s Spec
+	if err := yaml.UnmarshalWithOptions(data, &s, yaml.Strict()); err != nil {
+		t.Fatal(err)
+	}
+	return &s
+}
+
+func TestCheckAcceptsTheShippedScenario(t *testing.T) {
+	if err := steady(t).Check().Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCheckAcceptsANetworkAlone(t *testing.T) {
+	s := steady(t)
+	s.Experiment = nil
+	if err := s.Check().Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCheckOfNothing(t *testing.T) {
+	want := `name: must be lower-case letters, digits and inner hyphens, start with a letter and have at most 63 characters, got ""
+nodes: must name at least one node`
+	if diff := cmp.Diff(want, (&Spec{}).Check().Error()); diff != "" {
+		t.Errorf("faults (-want +got):\n%s", diff)
+	}
+}
+
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
+
+func id(t *testing.T, s string) vpn.ID {
+	t.Helper()
+	id, err := vpn.Parse(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func TestCheck(t *testing.T) {
+	ptr := func(f float64) *float64 { return &f }
+	for _, tt := range []struct {
+		name  string
+		spoil func(*Spec)
+		// want are the faults, one per line; "..." at the end stands for the rest of a line.
+		want string
+	}{
+		{"name with a slash", func(s *Spec) { s.Name = "../x" }, `name: must be lower-case letters...`},
+		{"sysctl outside net", func(s *Spec) { s.Sysctls["kernel.hostname"] = "x" },
+			`sysctls.kernel.hostname: must be a key under net., because a node has nothing else of its own, got "kernel.hostname"`},
+		{"sysctl climbing out", func(s *Spec) { s.Sysctls["net/../kernel/hostname"] = "x" }, `sysctls."net/../kernel/hostname": must be a key under net...`},
+		{"sysctl without value", func(s *Spec) { s.Nodes["client"].Sysctls["net.ipv4.tcp_rmem"] = "" },
+			"nodes.client.sysctls.net.ipv4.tcp_rmem: must be a value on one line, got \"\"\nnodes.server.sysctls.net.ipv4.tcp_rmem: must be..."},
+		{"node name in capitals", func(s *Spec) {
+			s.Nodes["Extra"] = &Node{}
+			s.Links["access"].Ends = append(s.Links["access"].Ends, End{Node: "Extra", Interface: "x"})
+		},
+			`nodes.Extra: name must be lower-case...`},
+		{"numeric node name", func(s *Spec) { s.Nodes["10"] = &Node{} },
+			"nodes.10: name must be lower-case...\nnodes.10: is at the end of no link"},
+		{"localhost", func(s *Spec) { s.Nodes["localhost"] = &Node{} },
+			"nodes.localhost: name must not be \"localhost\", which is every node's own\nnodes.localhost: is at the end of no link"},
+		{"hostile node name", func(s *Spec) { s.Nodes["a\x1b[31m"] = nil },
+			`nodes."a\x1b[31m": name must be lower-case...
+nodes."a\x1b[31m": is empty: write {} for a host without settings`},
+		{"node address elsewhere", func(s *Spec) { s.Nodes["client"].Address = addr("2001:db8::1") },
+			"nodes.client.address: 2001:db8::1 is not on an interface of this node"},
+		{"unknown node", func(s *Spec) { s.Links["access"].Ends[1].Node = "clinet" },
+			`nodes.client: is at the end of no link
+nodes.client.routes[0].via: 2001:db8:c::1 is on no network of this node
+links.access.ends[1].node: node "clinet" is not in nodes`},
+		{"one end", func(s *Spec) { s.Links["extra"] = &Link{Ends: []End{{Node: "client", Interface: "x"}}} },
+			"links.extra.ends: must be at least 2, got 1"},
+		{"empty link", func(s *Spec) { s.Links["extra"] = nil }, "links.extra: is empty: must have ends"},
+		{"link name", func(s *Spec) { s.Links["a b"] = s.Links["access"]; delete(s.Links, "access") },
+			`links."a b": name must be lower-case...`},
+		{"interface twice", func(s *Spec) { s.Links["a"].Ends[1].Interface = "access" },
+			"nodes.client-isp.router.neighbors[0].interface: node \"client-isp\" is at the end of no link with its interface \"link-a\"\n" +
+				"links.access.ends[0].interface: is the second \"access\" of node \"client-isp\""},
+		{"interface too long", func(s *Spec) { s.Links["access"].Ends[0].Interface = "sixteen-byte-nam" },
+			`links.access.ends[0].interface: must have at most 15 bytes, got "sixteen-byte-nam" (16)`},
+		{"interface with slash", func(s *Spec) { s.Links["access"].Ends[0].Interface = "a/b" },
+			`links.access.ends[0].interface: must be letters, digits, dots, underscores and hyphens and start with a letter or digit, got "a/b"`},
+		{"interface lo", func(s *Spec) { s.Links["access"].Ends[0].Interface = "lo" },
+			`links.access.ends[0].interface: must not be "lo", which the kernel has on every node`},
+		{"address twice", func(s *Spec) { s.Links["peering-b"].Ends[0].Addresses[0] = prefix("2001:db8:a::1/64") },
+			"links.peering-b.ends[0].addresses[0]: 2001:db8:a::1 is already given in links.peering-a.ends[0].addresses[0]"},
+		{"multicast address", func(s *Spec) { s.Links["peering-b"].Ends[0].Addresses[0] = prefix("ff02::1/64") },
+			"links.peering-b.ends[0].addresses[0]: must be a unicast address of one host, got ff02::1"},
+		{"no address", func(s *Spec) { s.Links["peering-b"].Ends[0].Addresses[0] = netip.Prefix{} },
+			"links.peering-b.ends[0].addresses[0]: must be an address"},
+		{"negative rate", func(s *Spec) { s.Links["a"].Rate = -1 }, "links.a.rate: must not be negative, got -1bit/s"},
+		{"negative queue", func(s *Spec) { s.Links["a"].Queue = -time.Second }, "links.a.queue: must not be negative, got -1s"},
+		{"queue without rate", func(s *Spec) { s.Links["access"].Queue = time.Second },
+			"links.access.queue: needs a rate: nothing waits on a link without one"},
+		{"small mtu", func(s *Spec) { s.Links["a"].MTU = 1279 }, "links.a.mtu: must be 1280 to 65535 bytes, got 1279"},
+		{"route with host bits", func(s *Spec) { s.Nodes["client"].Routes[0].Dst = prefix("2001:db8::1/32") },
+			"nodes.client.routes[0].dst: has bits behind its length: write 2001:db8::/32 for 2001:db8::1/32"},
+		{"route twice", func(s *Spec) { n := s.Nodes["client"]; n.Routes = append(n.Routes, n.Routes[0]) },
+			"nodes.client.routes[1].dst: ::/0 is already nodes.client.routes[0].dst"},
+		{"route via nowhere", func(s *Spec) { s.Nodes["client"].Routes[0] = StaticRoute{} },
+			"nodes.client.routes[0].dst: must be a prefix\nnodes.client.routes[0].via: must be an address"},
+		{"route via itself", func(s *Spec) { s.Nodes["client"].Routes[0].Via = addr("2001:db8:c::10") },
+			"nodes.client.routes[0].via: 2001:db8:c::10 is this node itself"},
+		{"route of two families", func(s *Spec) { s.Nodes["client"].Routes[0].Dst = prefix("0.0.0.0/0") },
+			"nodes.client.routes[0].via: must be of the same family as 0.0.0.0/0, got 2001:db8:c::1"},
+		{"mptcp limits", func(s *Spec) { s.Nodes["client"].MPTCP.Subflows = 9 }, "nodes.client.mptcp.subflows: must be at most 8, got 9"},
+		{"mptcp beside edge", func(s *Spec) { s.Nodes["server"].MPTCP = &edge.MPTCP{} },
+			"nodes.server.mptcp: must be left out: edge sets the limits of this node in edge.mptcp"},
+		{"serve without port", func(s *Spec) { s.Nodes["server"].Serve.Port = 0 }, "nodes.server.serve.port: must be > 0, got 0"},
+		{"daemon's own fault", func(s *Spec) { s.Nodes["server"].Edge.Peers[0].RT = vpn.ID{} }, "nodes.server.edge.peers[0].rt: must be given..."},
+		{"every daemon is asked", func(s *Spec) {
+			s.Nodes["asbr1"].ASBR.ASN, s.Nodes["reflector"].Reflector.ASN, s.Nodes["transit-a"].Router.ASN = 0, 0, 0
+		}, "nodes.asbr1.asbr.asn: must be > 0, got 0\nnodes.reflector.reflector.asn: must be > 0, got 0\nnodes.transit-a.router.asn: must be > 0, got 0"},
+		{"daemon's interface", func(s *Spec) {
+			s.Nodes["server"].Edge.Interface, s.Nodes["asbr1"].ASBR.Peers[0].Interface = "eth0", "eth1"
+		},
+			"nodes.asbr1.asbr.peers[0].interface: node \"asbr1\" is at the end of no link with its interface \"eth1\"\n" +
+				"nodes.server.edge.interface: node \"server\" is at the end of no link with its interface \"eth0\""},
+		{"daemon's address", func(s *Spec) {
+			s.Nodes["reflector"].Reflector.Address, s.Nodes["asbr1"].ASBR.Address = addr("2001:db8:1::fd"), addr("2001:db8:1::3")
+		},
+			"nodes.asbr1.asbr.address: 2001:db8:1::3 is not on an interface of node \"asbr1\"\n" +
+				"nodes.reflector.reflector.address: 2001:db8:1::fd is not on an interface of node \"reflector\""},
+		{"locators overlap", func(s *Spec) { s.Nodes["asbr2"].ASBR.Locator.Prefix = prefix("fc00:1:8000::/33") },
+			"nodes.asbr2.asbr.locator.prefix: fc00:1:8000::/33 overlaps fc00:1::/32 of nodes.asbr1.asbr.locator.prefix"},
+		{"route target twice", func(s *Spec) { s.Nodes["asbr2"].ASBR.Peers[0].RT = s.Nodes["asbr1"].ASBR.Peers[0].RT },
+			"nodes.asbr2.asbr.peers[0].rt: 65000:101 is already used in nodes.asbr1.asbr.peers[0].rt: servers could not tell the peers apart"},
+		{"route distinguisher of another's default", func(s *Spec) { s.Nodes["asbr2"].ASBR.Peers[0].RD = id(t, "10.0.0.1:1") },
+			"nodes.asbr2.asbr.peers[0].rd: 10.0.0.1:1 is already used in nodes.asbr1.asbr.peers[0].rd: reflectors would keep one peer's routes only"},
+		{"router ID twice in an AS", func(s *Spec) { s.Nodes["server"].Edge.RouterID = addr("10.0.0.254") },
+			"nodes.server.edge.router_id: 10.0.0.254 in AS 65000 is already nodes.reflector.reflector.router_id"},
+		{"router ID twice in two ASes", func(s *Spec) { s.Nodes["transit-b"].Router.RouterID = addr("10.0.0.254") }, ""},
+		{"EPE address twice", func(s *Spec) {
+			other := *s.Nodes["server"].Edge
+			other.RouterID, other.Interface = addr("10.0.0.11"), "lan"
+			s.Nodes["reflector"].Edge = &other
+		}, "nodes.server.edge.peers[0].address: 2001:db8:1::a is already used in nodes.reflector.edge.peers[0].address\n" +
+			"nodes.server.edge.peers[1].address: 2001:db8:1::b is already used in nodes.reflector.edge.peers[1].address"},
+		{"EPE address of an interface", func(s *Spec) { s.Nodes["server"].Edge.Peers[1].Address = addr("2001:db8:1::2") },
+			"nodes.server.edge.peers[1].address: 2001:db8:1::2 is already given in links.csp.ends[3].addresses[0]: an EPE address belongs to edge alone"},
+
+		{"empty experiment", func(s *Spec) { s.Experiment = &Experiment{} }, `experiment.server: must name a node
+experiment.client: must name a node
+experiment.trials: must be at least 1, got 0
+experiment.cases: must have at least one case
+experiment.traffic: must name at least one kind of traffic
+experiment.transports: must name at least one transport`},
+		{"server serves nothing", func(s *Spec) { s.Experiment.Server = "asbr1" }, `experiment.server: node "asbr1" serves nothing: give it serve`},
+		{"client is server", func(s *Spec) { s.Experiment.Client = "server" }, `experiment.client: must be another node than the server, got "server"`},
+		{"case names", func(s *Spec) { s.Experiment.Cases[0].Name, s.Experiment.Cases[3].Name = "a/b", "1.2" },
+			"experiment.cases[0].name: must be letters, digits...\nexperiment.cases[3].name: 1.2 is already experiment.cases[1].name"},
+		{"case links", func(s *Spec) { s.Experiment.Cases[0].Links["c"] = Shape{Queue: 1} },
+			"experiment.cases[0].links.c: link \"c\" is not in links\nexperiment.cases[0].links.c.queue: needs a rate..."},
+		{"neither bulk nor cbr", func(s *Spec) { s.Experiment.Traffic["bi"].Bytes = 0 }, "experiment.traffic.bi: must have bytes, or rate and duration"},
+		{"bulk and cbr", func(s *Spec) { s.Experiment.Traffic["cbr"].Bytes = 1 },
+			"experiment.traffic.cbr: must have either bytes, or rate and duration, got both"},
+		{"cbr without duration", func(s *Spec) { s.Experiment.Traffic["cbr"].Duration = 0 }, "experiment.traffic.cbr.duration: must be given with rate"},
+		{"cbr without rate", func(s *Spec) { s.Experiment.Traffic["cbr"].Rate = 0 }, "experiment.traffic.cbr.rate: must be given with duration"},
+		{"negative traffic", func(s *Spec) {
+			*s.Experiment.Traffic["bi"] = Traffic{Bytes: -1, Quick: -1}
+			*s.Experiment.Traffic["cbr"] = Traffic{Rate: -1, Duration: -1, Quick: 1}
+		}, "experiment.traffic.bi.bytes: must not be negative, got -1B\nexperiment.traffic.bi.quick: must be > 0, got -1ns\n" +
+			"experiment.traffic.cbr.rate: must not be negative, got -1bit/s\nexperiment.traffic.cbr.duration: must not be negative, got -1ns"},
+		{"empty traffic and transport", func(s *Spec) { s.Experiment.Traffic["bi"], s.Experiment.Transports["tcp"] = nil, nil },
+			"experiment.traffic.bi: is empty: must have bytes, or rate and duration\nexperiment.transports.tcp: is empty: must have links"},
+		{"transport links", func(s *Spec) {
+			s.Experiment.Transports["tcp"].Links = nil
+			s.Experiment.Transports["mptcp-epe"].Links = []string{"a", "a", "z"}
+		}, "experiment.transports.mptcp-epe.links[1]: link \"a\" is named twice\nexperiment.transports.mptcp-epe.links[2]: link \"z\" is not in links\n" +
+			"experiment.transports.tcp.links: must name at least one link that a connection can use"},
+		{"baseline", func(s *Spec) { s.Experiment.Baseline = "udp" }, `experiment.baseline: transport "udp" is not in transports`},
+		{"expectation of nothing", func(s *Spec) { s.Experiment.Expect = []Expectation{{}} },
+			"experiment.expect[0].name: must say what is expected\nexperiment.expect[0].metric: must be one of goodput_bps...\n" +
+				"experiment.expect[0]: must have at_least or at_most"},
+		{"expectation of the unknown", func(s *Spec) {
+			s.Experiment.Expect[0] = Expectation{Name: "x", Metric: "speed", Case: "2.1", Traffic: "web", Transport: "udp", Stat: "p99",
+				Relative: "transport:udp", AtLeast: ptr(math.NaN())}
+			s.Experiment.Expect[1] = Expectation{Name: "x", Metric: Goodput, Transport: "tcp", Relative: "transport:tcp", AtLeast: ptr(2), AtMost: ptr(1)}
+			s.Experiment.Expect[2] = Expectation{Name: "y", Metric: Goodput, Relative: "speed", AtLeast: ptr(2)}
+			s.Experiment.Expect[3] = Expectation{Name: "z", Metric: Goodput, Relative: Goodput, AtLeast: ptr(2)}
+		}, `experiment.expect[0].metric: must be one of...
+experiment.expect[0].case: case "2.1" is not in cases
+experiment.expect[0].traffic: traffic "web" is not in traffic
+experiment.expect[0].transport: transport "udp" is not in transports
+experiment.expect[0].stat: must be one of median, min, max, mean, q1, q3, got "p99"
+experiment.expect[0].relative: transport "udp" is not in transports
+experiment.expect[0].at_least: must be a finite number, got NaN
+experiment.expect[1].name: x is already experiment.expect[0].name
+experiment.expect[1].relative: must be another transport than the expectation's own, got "tcp"
+experiment.expect[1].at_most: must be at least at_least (2), got 1
+experiment.expect[2].relative: must be transport:NAME or one of...
+experiment.expect[3].relative: must be another metric than the expectation's own, got "goodput_bps"`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := steady(t)
+			tt.spoil(s)
+			got := strings.Split(s.Check().Error(), "\n")
+			want := strings.Split(tt.want, "\n")
+			for i := range min(len(got), len(want)) {
+				if head, cut := strings.CutSuffix(want[i], "..."); cut && strings.HasPrefix(got[i], head) {
+					got[i] = want[i]
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("faults (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

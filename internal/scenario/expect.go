@@ -1,0 +1,217 @@
+package scenario
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/tabane/tabane/internal/stat"
+)
+
+// relativeTransport is what an Expectation's Relative starts with when it names a transport.
+const relativeTransport = "transport:"
+
+// statNames are the statistics that an expectation can ask for; the first is the one it asks for when it names none.
+var statNames = []string{"median", "min", "max", "mean", "q1", "q3"}
+
+// statOf returns the statistic of that name.
+func statOf(s stat.Summary, name string) (float64, bool) {
+	switch name {
+	case "", "median":
+		return s.Median, true
+	case "min":
+		return s.Min, true
+	case "max":
+		return s.Max, true
+	case "mean":
+		return s.Mean, true
+	case "q1":
+		return s.Q1, true
+	case "q3":
+		return s.Q3, true
+	}
+	return 0, false
+}
+
+// Evaluate says for each expectation of e whether it holds. It takes a value for granted in no cell that e has: an
+// expectation does not hold when it selects no cell, when a cell it needs has no run or a failed one, or when the value
+// it asks for is not there. A relative value is the quotient of the same statistic of both sides; cells of the transport
+// that others are held against are not selected. The runs are those that cells summarize.
+func Evaluate(e *Experiment, cells []Cell, runs []Run) []Verdict {
+	failed := map[CellKey]Run{}
+	for _, r := range runs {
+		if _, known := failed[r.CellKey]; r.Err() != nil && !known {
+			failed[r.CellKey] = r
+		}
+	}
+	verdicts := make([]Verdict, len(e.Expect))
+	for i, x := range e.Expect {
+		verdicts[i] = x.judge(e.Cells(), cells, failed)
+	}
+	return verdicts
+}
+
+// judge evaluates one expectation on the cells that the experiment should have.
+func (x Expectation) judge(keys []CellKey, cells []Cell, failed map[CellKey]Run) Verdict {
+	v := Verdict{Name: x.Name, Want: x.want()}
+	against, _ := strings.CutPrefix(x.Relative, relativeTransport)
+	var (
+		problems []string
+		values   int
+		missed   int
+		worst    float64
+		worstKey CellKey
+	)
+	for _, k := range keys {
+		if !x.selects(k) || x.againstTransport() && k.Transport == against {
+			continue
+		}
+		value, problem := x.value(k, cells, failed)
+		if problem != "" {
+			problems = append(problems, problem)
+			continue
+		}
+		if values == 0 || x.margin(value) < x.margin(worst) {
+			worst, worstKey = value, k
+		}
+		values++
+		if x.margin(value) < 0 {
+			missed++
+		}
+	}
+	switch {
+	case len(problems) == 0 && values == 0:
+		v.Got = "selects no cell"
+		return v
+	case len(problems) > 0:
+		v.Got = problems[0]
+		if more := len(problems) - 1; more > 0 {
+			v.Got += fmt.Sprintf(" (and %d more)", more)
+		}
+		return v
+	case values == 1:
+		v.Got = fmt.Sprintf("%s (%s)", x.format(worst), worstKey)
+	case missed > 1:
+		v.Got = fmt.Sprintf("%s (worst: %s; %d of %d cells miss)", x.format(worst), worstKey, missed, values)
+	default:
+		v.Got = fmt.Sprintf("%s (worst: %s)", x.format(worst), worstKey)
+	}
+	v.Holds = missed == 0
+	return v
+}
+
+func (x Expectation) selects(k CellKey) bool {
+	return (x.Case == "" || x.Case == k.Case) && (x.Traffic == "" || x.Traffic == k.Traffic) && (x.Transport == "" || x.Transport == k.Transport)
+}
+
+func (x Expectation) againstTransport() bool { return strings.HasPrefix(x.Relative, relativeTransport) }
+
+// value returns what the expectation bounds in a cell, or what keeps it from being known.
+func (x Expectation) value(k CellKey, cells []Cell, failed map[CellKey]Run) (value float64, problem string) {
+	value, problem = x.read(k, x.Metric, cells, failed)
+	if problem != "" || x.Relative == "" {
+		return value, problem
+	}
+	other, metric := k, x.Relative
+	if x.againstTransport() {
+		other.Transport, metric = strings.TrimPrefix(x.Relative, relativeTransport), x.Metric
+	}
+	by, problem := x.read(other, metric, cells, failed)
+	if problem != "" {
+		return 0, problem
+	}
+	if by == 0 {
+		return 0, fmt.Sprintf("%s of %s is 0, so nothing is relative to it", metric, other)
+	}
+	if value /= by; math.IsInf(value, 0) {
+		return 0, fmt.Sprintf("%s of %s is too small to be relative to", metric, other)
+	}
+	return value, ""
+}
+
+func (x Expectation) read(k CellKey, metric string, cells []Cell, failed map[CellKey]Run) (value float64, problem string) {
+	if r, ok := failed[k]; ok {
+		return 0, fmt.Sprintf("%s: trial %d failed: %v", k, r.Trial, r.Err())
+	}
+	c, ok := find(cells, k, metric)
+	if !ok {
+		return 0, fmt.Sprintf("%s has no %s", k, metric)
+	}
+	value, ok = statOf(c.Summary, x.Stat)
+	if !ok {
+		return 0, fmt.Sprintf("%q is not a statistic", x.Stat)
+	}
+	return value, ""
+}
+
+// margin is how far a value is inside the bounds, negative outside.
+func (x Expectation) margin(value float64) float64 {
+	m := math.Inf(1)
+	if x.AtLeast != nil {
+		m = value - *x.AtLeast
+	}
+	if x.AtMost != nil {
+		m = min(m, *x.AtMost-value)
+	}
+	return m
+}
+
+// want prints the expectation: "median goodput_bps / limit_bps >= 0.97 in every case, bi, mptcp-epe".
+func (x Expectation) want() string {
+	var b strings.Builder
+	name := x.Stat
+	if name == "" {
+		name = statNames[0]
+	}
+	b.WriteString(name + " " + x.Metric)
+	switch {
+	case x.againstTransport():
+		b.WriteString(" / that of " + strings.TrimPrefix(x.Relative, relativeTransport))
+	case x.Relative != "":
+		b.WriteString(" / " + x.Relative)
+	}
+	var bounds []string
+	if x.AtLeast != nil {
+		bounds = append(bounds, ">= "+plain(*x.AtLeast))
+	}
+	if x.AtMost != nil {
+		bounds = append(bounds, "<= "+plain(*x.AtMost))
+	}
+	b.WriteString(" " + strings.Join(bounds, " and "))
+	one := func(name, all, prefix string) string {
+		if name == "" {
+			return all
+		}
+		return prefix + name
+	}
+	b.WriteString(" in " + strings.Join([]string{
+		one(x.Case, "every case", "case "), one(x.Traffic, "every traffic", ""), one(x.Transport, "every transport", "")}, ", "))
+	return b.String()
+}
+
+// format prints a value with 4 significant digits, or as many more as it takes for the text to be on the same side of
+// the bounds as the value: what misses 0.97 never reads as 0.97.
+func (x Expectation) format(value float64) string {
+	rounded := value
+	for digits := 4; digits <= 17; digits++ {
+		r, err := strconv.ParseFloat(strconv.FormatFloat(value, 'g', digits, 64), 64)
+		if err == nil && (x.margin(r) < 0) == (x.margin(value) < 0) {
+			rounded = r
+			break
+		}
+	}
+	text := plain(rounded)
+	if m, ok := MetricNamed(x.Metric); ok && m.Unit != "" && x.Relative == "" {
+		text += " " + m.Unit
+	}
+	return text
+}
+
+// plain prints a number without an exponent where that is readable.
+func plain(v float64) string {
+	if abs := math.Abs(v); abs != 0 && (abs >= 1e15 || abs < 1e-6) {
+		return strconv.FormatFloat(v, 'g', -1, 64)
+	}
+	return strconv.FormatFloat(v, 'f', -1, 64)
+}
