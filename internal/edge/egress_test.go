@@ -1,0 +1,217 @@
+package edge
+
+import (
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/vpn"
+)
+
+// wanted is the kernel that only remembers.
+type wanted map[route.Key]route.Object
+
+func (w wanted) Set(o route.Object) { w[o.Key()] = o }
+func (w wanted) Delete(k route.Key) { delete(w, k) }
+func (w wanted) lines(contains string) []string {
+	var lines []string
+	for o := range maps.Values(w) {
+		if s := o.String(); strings.Contains(s, contains) {
+			lines = append(lines, s)
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+func id(s string) vpn.ID {
+	parsed, err := vpn.Parse(s)
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return parsed
+}
+
+func testConfig() Config {
+	return Config{
+		ASN: 65000, RouterID: netip.MustParseAddr("10.0.0.10"), Interface: "lan",
+		Address: netip.MustParseAddr("2001:db8:1::10"), Prefix: netip.MustParsePrefix("2001:db8:1::/64"),
+		Reflectors: []Reflector{{Address: netip.MustParseAddr("2001:db8:1::fe")}},
+		Locators:   []netip.Prefix{netip.MustParsePrefix("fc00::/16")},
+		Peers: []Peer{
+			{Name: "a", RT: id("65000:101"), Address: netip.MustParseAddr("2001:db8:1::a"), Table: 101},
+			{Name: "b", RT: id("65000:102"), Address: netip.MustParseAddr("2001:db8:1::b"), Table: 102},
+		},
+	}
+}
+
+var client = netip.MustParsePrefix("2001:db8:c::/64")
+
+func vpnPath(rd, sid string, rts ...string) bgp.VPNPath {
+	p := bgp.VPNPath{RD: id(rd), Prefix: client, SID: netip.MustParseAddr(sid)}
+	for _, rt := range rts {
+		p.RTs = append(p.RTs, id(rt))
+	}
+	return p
+}
+
+func newTestEgress(config Config) (*egress, wanted) {
+	w := wanted{}
+	return newEgress(&config, 1500, w), w
+}
+
+func check(t *testing.T, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("got:\n  %s\nwant:\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}
+
+func TestEachPeerHasItsAddressRuleAndEndOfTable(t *testing.T) {
+	_, w := newTestEgress(testConfig())
+	check(t, w.lines(""),
+		"2001:db8:1::a/128 dev lan nodad preferred_lft 0",
+		"2001:db8:1::b/128 dev lan nodad preferred_lft 0",
+		"priority 1000 from 2001:db8:1::a/128 table 101",
+		"priority 1001 from 2001:db8:1::b/128 table 102",
+		"unreachable default table 101 metric 4294967295",
+		"unreachable default table 102 metric 4294967295",
+	)
+}
+
+func TestRoutesOfAPeerShareOneNexthop(t *testing.T) {
+	e, w := newTestEgress(testConfig())
+	p := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")
+	for _, prefix := range []string{"2001:db8:c::/64", "2001:db8:d::/64"} {
+		p.Prefix = netip.MustParsePrefix(prefix)
+		if err := e.update(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nexthops := w.lines("encap seg6")
+	if len(nexthops) != 1 || !strings.Contains(nexthops[0], "mode encap.red segs fc00:1:1:: dev lan") {
+		t.Fatalf("nexthops %q", nexthops)
+	}
+	number := strings.Fields(nexthops[0])[1]
+	check(t, w.lines("nhid"),
+		"2001:db8:c::/64 table 101 nhid "+number+" metric 20 mtu 1524",
+		"2001:db8:d::/64 table 101 nhid "+number+" metric 20 mtu 1524")
+
+	p.Withdrawn = true
+	if err := e.update(p); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.lines("encap seg6"); len(got) != 1 {
+		t.Errorf("the nexthop went with the first of two routes: %q", got)
+	}
+	p.Prefix = client
+	if err := e.update(p); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.lines("lan"); len(got) != 2 {
+		t.Errorf("left beside the addresses: %q", got)
+	}
+}
+
+func TestFullEncapsulationLeavesTheMTUToTheKernel(t *testing.T) {
+	config := testConfig()
+	config.Encap = EncapFull
+	e, w := newTestEgress(config)
+	if err := e.update(vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.lines("mtu"); len(got) != 0 {
+		t.Errorf("routes with an MTU: %q", got)
+	}
+	if got := w.lines("mode encap segs"); len(got) != 1 {
+		t.Errorf("nexthops %q", w.lines("encap"))
+	}
+}
+
+func TestARouteIsRefused(t *testing.T) {
+	malformed := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")
+	malformed.Rejected = &bgp.RejectedError{Reason: bgp.RejectStructure}
+	for name, tc := range map[string]struct {
+		path    bgp.VPNPath
+		refused bool
+	}{
+		"sid from elsewhere":      {vpnPath("10.0.0.1:1", "fd00:1:1::", "65000:101"), true},
+		"malformed":               {malformed, true},
+		"another service's route": {vpnPath("10.0.0.1:1", "fd00:1:1::", "65000:999"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, w := newTestEgress(testConfig())
+			good := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")
+			if err := e.update(good); err != nil {
+				t.Fatal(err)
+			}
+			err := e.update(tc.path)
+			if (err != nil) != tc.refused {
+				t.Errorf("error %v", err)
+			}
+			if got := w.lines("nhid"); len(got) != 0 {
+				t.Errorf("the route before is still there: %q", got)
+			}
+		})
+	}
+	e, _ := newTestEgress(testConfig())
+	if err := e.update(vpnPath("10.0.0.1:1", "fd00:1:1::", "65000:101")); !errors.Is(err, errForeignSID) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestAPeerAtTwoBorderRoutersSurvivesOne(t *testing.T) {
+	e, w := newTestEgress(testConfig())
+	one := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")
+	two := vpnPath("10.0.0.2:1", "fc00:2:1::", "65000:101")
+	for _, p := range []bgp.VPNPath{two, one} {
+		if err := e.update(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := w.lines("encap seg6"); len(got) != 1 || !strings.Contains(got[0], "fc00:1:1::") {
+		t.Fatalf("nexthops %q", got)
+	}
+	one.Withdrawn = true
+	if err := e.update(one); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.lines("encap seg6"); len(got) != 1 || !strings.Contains(got[0], "fc00:2:1::") {
+		t.Errorf("nexthops %q", got)
+	}
+	if got := w.lines("nhid"); len(got) != 1 {
+		t.Errorf("routes %q", got)
+	}
+}
+
+// TestAnyHistoryEndsInWhatIsAnnounced: only what holds now decides, never the order in which it came.
+func TestAnyHistoryEndsInWhatIsAnnounced(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		e, got := newTestEgress(testConfig())
+		last := map[pathKey]bgp.VPNPath{}
+		for range rapid.IntRange(0, 40).Draw(t, "changes") {
+			p := vpnPath(
+				rapid.SampledFrom([]string{"10.0.0.1:1", "10.0.0.2:1", "10.0.0.2:2"}).Draw(t, "rd"),
+				rapid.SampledFrom([]string{"fc00:1:1::", "fc00:2:1::", "fd00::1"}).Draw(t, "sid"),
+				rapid.SliceOfN(rapid.SampledFrom([]string{"65000:101", "65000:102", "65000:9"}), 1, 3).Draw(t, "rts")...)
+			p.Prefix = rapid.SampledFrom([]netip.Prefix{client, netip.MustParsePrefix("2001:db8:d::/64")}).Draw(t, "prefix")
+			p.Withdrawn = rapid.Bool().Draw(t, "withdrawn")
+			_ = e.update(p)
+			last[pathKey{p.RD, p.Prefix}] = p
+		}
+		fresh, want := newTestEgress(testConfig())
+		for _, p := range last {
+			_ = fresh.update(p)
+		}
+		if g, w := got.lines(""), want.lines(""); !slices.Equal(g, w) {
+			t.Errorf("after the history:\n  %s\nfresh:\n  %s", strings.Join(g, "\n  "), strings.Join(w, "\n  "))
+		}
+	})
+}
