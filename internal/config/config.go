@@ -1,0 +1,163 @@
+// Package config reads the files people write: a daemon's configuration and a scenario.
+//
+// It is strict and complete. Unknown and repeated keys, wrong types and values that cannot be are faults; all of them
+// are reported at once, each with file, line, column and the path of the value. Nothing is guessed, converted or
+// clamped, no default is filled in, and the kernel is not asked. A file may come from anyone: size, nesting and what
+// aliases expand to are bounded. It is the only package that knows YAML.
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/tabane/tabane/internal/asbr"
+	"github.com/tabane/tabane/internal/edge"
+	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/reflector"
+	"github.com/tabane/tabane/internal/router"
+	"github.com/tabane/tabane/internal/scenario"
+)
+
+// MaxSize is how large a file may be, in bytes.
+const MaxSize = 1 << 20
+
+// maxFaults bounds how many faults of one file are told; the last of them then says how many more there are.
+const maxFaults = 100
+
+// File is what a file says. Either Scenario is set or at least one of the others is.
+type File struct {
+	ASBR      *asbr.Config
+	Edge      *edge.Config
+	Reflector *reflector.Config
+	Router    *router.Config
+	Scenario  *scenario.Spec
+}
+
+// daemons is the form of a daemon's file: any number of sections.
+type daemons struct {
+	ASBR      *asbr.Config      `yaml:"asbr"`
+	Edge      *edge.Config      `yaml:"edge"`
+	Reflector *reflector.Config `yaml:"reflector"`
+	Router    *router.Config    `yaml:"router"`
+}
+
+// Fault is a fault and where in the file it is. Line and Column count from 1, columns in characters; both are 0 when
+// the fault is the file's as a whole.
+type Fault struct {
+	Line, Column int
+	fault.Fault
+}
+
+// Error is all that is wrong with one file, in the order of its lines. It never is empty.
+type Error struct {
+	File   string
+	Faults []Fault
+}
+
+// Lines prints each fault on a line of its own, as "FILE:LINE:COL: path: message". What would break the line, or write
+// to a terminal more than text, is escaped.
+func (e *Error) Lines() []string {
+	lines := make([]string, len(e.Faults))
+	for i, f := range e.Faults {
+		line := fmt.Sprintf("%s:%d:%d: %s", e.File, f.Line, f.Column, f.Fault.Error())
+		if f.Line == 0 {
+			line = fmt.Sprintf("%s: %s", e.File, f.Fault.Error())
+		}
+		if strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			line = strings.ReplaceAll(strings.Trim(strconv.Quote(line), `"`), `\"`, `"`)
+		}
+		lines[i] = line
+	}
+	return lines
+}
+
+// Error prints one fault per line, without a newline at the end.
+func (e *Error) Error() string { return strings.Join(e.Lines(), "\n") }
+
+// Load reads and checks the file at path. A file that can be read but is wrong gives an *Error.
+func Load(path string) (*File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("read file: %w", err)
+	}
+	return Parse(path, data)
+}
+
+// Parse reads and checks the text of a file; name stands for it in faults. All errors are of type *Error.
+func Parse(name string, data []byte) (*File, error) {
+	file, faults := parse(data)
+	if len(faults) > 0 {
+		slices.SortStableFunc(faults, func(a, b Fault) int {
+			return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+		})
+		if more := len(faults) - maxFaults; more > 0 {
+			faults = append(faults[:maxFaults:maxFaults], whole("%d faults more", more))
+		}
+		return nil, &Error{File: name, Faults: faults}
+	}
+	return file, nil
+}
+
+func parse(data []byte) (*File, []Fault) {
+	root, err := readDocument(data)
+	if err != nil {
+		var f Fault
+		if !errors.As(err, &f) {
+			f.Message = err.Error()
+		}
+		return nil, []Fault{f}
+	}
+
+	d := newDecoder()
+	file := &File{}
+	sections, ok := d.keys(root)
+	if !ok {
+		return nil, d.faults
+	}
+	var checked fault.List
+	switch daemonKeys, scenarioKeys := keysOf[daemons](), keysOf[scenario.Spec](); {
+	case containsAny(sections, daemonKeys):
+		var into daemons
+		d.decode(root, "", reflect.ValueOf(&into).Elem())
+		*file = File{ASBR: into.ASBR, Edge: into.Edge, Reflector: into.Reflector, Router: into.Router}
+		if into.ASBR != nil {
+			checked.Merge("asbr", into.ASBR.Check())
+		}
+		if into.Edge != nil {
+			checked.Merge("edge", into.Edge.Check())
+		}
+		if into.Reflector != nil {
+			checked.Merge("reflector", into.Reflector.Check())
+		}
+		if into.Router != nil {
+			checked.Merge("router", into.Router.Check())
+		}
+	case containsAny(sections, scenarioKeys):
+		file.Scenario = &scenario.Spec{}
+		d.decode(root, "", reflect.ValueOf(file.Scenario).Elem())
+		checked = file.Scenario.Check()
+	default:
+		d.fault(root, "", "is neither a daemon's file (keys %s) nor a scenario (keys %s)%s",
+			strings.Join(daemonKeys, ", "), strings.Join(scenarioKeys, ", "),
+			suggest(sections[0], append(daemonKeys, scenarioKeys...)))
+	}
+	d.add(checked)
+	return file, d.faults
+}
+
+func containsAny(have, want []string) bool {
+	return slices.ContainsFunc(have, func(k string) bool { return slices.Contains(want, k) })
+}

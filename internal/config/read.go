@@ -1,0 +1,163 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// maxDepth bounds how deep a document may nest. The parser recurses, and a Go stack that overflows cannot be recovered.
+const maxDepth = 64
+
+// maxTokens bounds how much there is to parse: the parser's time grows with the square of a mapping's length.
+const maxTokens = 5 * maxValues
+
+// readDocument parses the one YAML document in data and returns its root. Errors are Faults.
+func readDocument(data []byte) (ast.Node, error) {
+	if len(data) > MaxSize {
+		return nil, whole("is larger than %d bytes", MaxSize)
+	}
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
+	if err := checkText(data); err != nil {
+		return nil, err
+	}
+	tokens := lexer.Tokenize(string(data))
+	if len(tokens) > maxTokens {
+		return nil, whole("holds more than %d words and marks", maxTokens)
+	}
+	if err := checkDepth(tokens); err != nil {
+		return nil, err
+	}
+	file, err := parseTokens(tokens)
+	if err != nil {
+		return nil, err
+	}
+
+	var root ast.Node
+	for _, doc := range file.Docs {
+		switch {
+		case doc.Body == nil || doc.Body.Type() == ast.DirectiveType:
+		case root != nil:
+			return nil, at(doc.Body, "a second document starts here; one file holds one")
+		default:
+			root = doc.Body
+		}
+	}
+	if root == nil || root.Type() == ast.NullType {
+		return nil, whole("is empty")
+	}
+	return root, nil
+}
+
+// parseTokens calls the parser. What it panics on is a document that it cannot read, not a state of ours.
+func parseTokens(tokens token.Tokens) (file *ast.File, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = whole("is not readable as YAML: %v", r)
+		}
+	}()
+	// Duplicate keys are found while decoding: all of them, not only the first.
+	file, err = parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
+	var y yaml.Error
+	if errors.As(err, &y) {
+		message := "is not YAML: " + strings.Join(strings.Fields(y.GetMessage()), " ")
+		if tk := y.GetToken(); tk != nil && tk.Position != nil {
+			return nil, Fault{Line: tk.Position.Line, Column: tk.Position.Column, Fault: faultOf("", message)}
+		}
+		return nil, whole("%s", message)
+	}
+	if err != nil {
+		return nil, whole("is not YAML: %v", err)
+	}
+	return file, nil
+}
+
+// checkText refuses what is not text: invalid UTF-8 and control characters.
+func checkText(data []byte) error {
+	line, column := 1, 1
+	for len(data) > 0 {
+		r, size := utf8.DecodeRune(data)
+		switch {
+		case r == utf8.RuneError && size == 1:
+			return Fault{Line: line, Column: column, Fault: faultOf("", fmt.Sprintf("byte %#x is not UTF-8 text", data[0]))}
+		case r == '\n':
+			line, column = line+1, 0
+		case r < ' ' && r != '\t' && r != '\r', r == 0x7f:
+			return Fault{Line: line, Column: column, Fault: faultOf("", fmt.Sprintf("control character %U", r))}
+		}
+		data = data[size:]
+		column++
+	}
+	return nil
+}
+
+// checkDepth refuses a document that nests deeper than maxDepth, judged by tokens alone and before anything recurses on
+// it: the brackets that are open, plus the marks that each nest what follows them and have had nothing follow yet, plus,
+// in block style, the indentations that are open.
+func checkDepth(tokens token.Tokens) error {
+	var (
+		open    int   // brackets
+		pending int   // marks since the last scalar, comma or closing bracket
+		indents []int // columns of the block collections that are open
+	)
+	for _, tk := range tokens {
+		switch tk.Type {
+		case token.MappingStartType, token.SequenceStartType:
+			open++
+		case token.MappingEndType, token.SequenceEndType:
+			open--
+			pending = 0
+		case token.SequenceEntryType, token.MappingKeyType, token.MappingValueType, token.AnchorType, token.TagType,
+			token.MergeKeyType:
+			pending++
+		case token.CommentType, token.SpaceType:
+			continue
+		case token.CollectEntryType:
+			pending = 0
+		default:
+			if tk.Prev == nil || tk.Prev.Type != token.AnchorType {
+				pending = 0
+			}
+		}
+		if open <= 0 && tk.Position != nil {
+			column := tk.Position.Column
+			for len(indents) > 0 && indents[len(indents)-1] > column {
+				indents = indents[:len(indents)-1]
+			}
+			if len(indents) == 0 || indents[len(indents)-1] < column {
+				indents = append(indents, column)
+			}
+		}
+		if open > maxDepth || pending > maxDepth || len(indents) > 2*maxDepth {
+			f := whole("nests deeper than %d levels", maxDepth)
+			if tk.Position != nil {
+				f.Line, f.Column = tk.Position.Line, tk.Position.Column
+			}
+			return f
+		}
+	}
+	return nil
+}
+
+func whole(format string, args ...any) Fault {
+	return Fault{Fault: faultOf("", fmt.Sprintf(format, args...))}
+}
+
+func at(n ast.Node, format string, args ...any) Fault {
+	f := whole(format, args...)
+	if values := mapValues(n); len(values) > 0 {
+		n = values[0].Key
+	}
+	if tk := n.GetToken(); tk != nil && tk.Position != nil {
+		f.Line, f.Column = tk.Position.Line, tk.Position.Column
+	}
+	return f
+}
