@@ -1,0 +1,284 @@
+// Package doctor examines what this host can do for tabane, by trying it for real where that leaves nothing behind.
+//
+// It changes nothing: what has to be tried is tried in a network namespace that has no name and ends with the trial. It
+// repairs nothing either; it says in plain words what to do.
+package doctor
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/netns"
+)
+
+// State is how a check came out.
+type State string
+
+// The states of a check.
+const (
+	OK      State = "ok"
+	Missing State = "missing"
+	// Limited works, but not all of it or not as well as it could.
+	Limited State = "limited"
+	// Unknown could not be checked, mostly for lack of privilege.
+	Unknown State = "unknown"
+)
+
+// Finding is what one check found.
+type Finding struct {
+	Check string `json:"check"`
+	State State  `json:"state"`
+	// Needed tells whether the content delivery over every egress path, or its lab, does not work without it.
+	Needed bool `json:"needed"`
+	// Meaning says what was found and what that is good for; Remedy what to do, when there is something to do.
+	Meaning string `json:"meaning"`
+	Remedy  string `json:"remedy,omitempty"`
+}
+
+// Examine checks everything, the needed things first. It takes about a tenth of a second.
+func Examine() []Finding {
+	list := []Finding{privilege(), kernel(), ipv6(), multipath()}
+	list = append(list, trials()...)
+	list = append(list, congestionControls(), forwarding(), segmentRouting(), reversePath())
+	list = append(list, programs()...)
+	list = append(list, typeFormat(), tcx())
+	slices.SortStableFunc(list, func(a, b Finding) int { return cmp.Compare(order(a), order(b)) })
+	return list
+}
+
+func order(f Finding) int {
+	if f.Needed {
+		return 0
+	}
+	return 1
+}
+
+// capability is one that tabane needs.
+type capability struct {
+	bit  uint
+	name string
+}
+
+var (
+	netAdmin = capability{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"}
+	sysAdmin = capability{unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN"}
+	bindPort = capability{unix.CAP_NET_BIND_SERVICE, "CAP_NET_BIND_SERVICE"}
+)
+
+// lacking names those of the wanted capabilities that are not effective in this process.
+func lacking(want ...capability) ([]string, error) {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return nil, fmt.Errorf("read capabilities: %w", err)
+	}
+	var names []string
+	for _, c := range want {
+		if data[c.bit/32].Effective&(1<<(c.bit%32)) == 0 {
+			names = append(names, c.name)
+		}
+	}
+	return names, nil
+}
+
+// ErrPrivilege is wrapped by the errors of Privileged and PrivilegedForLab.
+var ErrPrivilege = errors.New("missing privilege")
+
+// Privileged says why this process may not change the network, or nil.
+func Privileged() error { return require(netAdmin) }
+
+// PrivilegedForLab says why this process may not make and change network namespaces, or nil.
+func PrivilegedForLab() error { return require(netAdmin, sysAdmin) }
+
+func require(want ...capability) error {
+	names, err := lacking(want...)
+	if err != nil {
+		return err
+	}
+	if len(names) > 0 {
+		return fmt.Errorf("%w: user %d lacks %s", ErrPrivilege, os.Geteuid(), strings.Join(names, ", "))
+	}
+	return nil
+}
+
+func privilege() Finding {
+	f := Finding{Check: "privilege", Needed: true, State: OK, Meaning: "daemons and labs may change the network"}
+	names, err := lacking(netAdmin, sysAdmin, bindPort)
+	switch {
+	case err != nil:
+		f.State, f.Meaning = Unknown, err.Error()
+	case slices.Contains(names, netAdmin.name):
+		f.State, f.Meaning = Missing, "lacks "+strings.Join(names, ", ")+": neither daemons nor labs can run"
+		f.Remedy = "run as root"
+	case len(names) > 0:
+		f.State, f.Meaning = Limited, "lacks "+strings.Join(names, ", ")+": daemons may run, labs cannot"
+		f.Remedy = "run as root for labs"
+	}
+	return f
+}
+
+// release returns the running kernel's version.
+func release() (text string, major, minor int, err error) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "", 0, 0, fmt.Errorf("read kernel version: %w", err)
+	}
+	text = unix.ByteSliceToString(u.Release[:])
+	if _, err := fmt.Sscanf(text, "%d.%d", &major, &minor); err != nil {
+		return text, 0, 0, fmt.Errorf("read kernel version %q: %w", text, err)
+	}
+	return text, major, minor, nil
+}
+
+func kernel() Finding {
+	f := Finding{Check: "kernel", Needed: true, State: OK}
+	text, major, minor, err := release()
+	f.Meaning = "Linux " + text
+	switch {
+	case err != nil:
+		f.State, f.Meaning = Unknown, err.Error()
+	case major < 6:
+		// H.Encaps.Red came with 6.0; what is needed besides is older.
+		f.State, f.Meaning, f.Remedy = Missing, f.Meaning+fmt.Sprintf(": %d.%d has no encap.red", major, minor), "use Linux 6.1 or newer (Debian 12, Ubuntu 24.04)"
+	}
+	return f
+}
+
+func ipv6() Finding {
+	f := Finding{Check: "IPv6", Needed: true, State: OK, Meaning: "content is delivered over IPv6"}
+	v, err := netns.ReadSysctl("net.ipv6.conf.all.disable_ipv6")
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		f.State, f.Meaning, f.Remedy = Missing, "this kernel runs without IPv6", "boot without ipv6.disable=1"
+	case err != nil:
+		f.State, f.Meaning = Unknown, err.Error()
+	case v != "0":
+		f.State, f.Meaning, f.Remedy = Limited, "is switched off here; labs have their own", "sysctl -w net.ipv6.conf.all.disable_ipv6=0"
+	}
+	return f
+}
+
+func multipath() Finding {
+	f := Finding{Check: "MPTCP", Needed: true, State: OK, Meaning: "a connection uses several paths"}
+	err := mptcp.Supported()
+	if errors.Is(err, mptcp.ErrNotSupported) {
+		f.State = Missing
+		f.Meaning, f.Remedy = halves(err)
+		return f
+	}
+	if err != nil {
+		f.State, f.Meaning = Unknown, err.Error()
+		return f
+	}
+	if managers, err := netns.ReadSysctl("net.mptcp.available_path_managers"); err == nil {
+		f.Meaning += "; path managers: " + managers
+	} else if kind, err := netns.ReadSysctl("net.mptcp.pm_type"); err == nil {
+		f.Meaning += "; path manager type " + kind
+	}
+	return f
+}
+
+// halves splits "what; what to do".
+func halves(err error) (meaning, remedy string) {
+	meaning, remedy, _ = strings.Cut(err.Error(), "; ")
+	return meaning, remedy
+}
+
+func congestionControls() Finding {
+	f := Finding{Check: "congestion control", Needed: true, State: OK}
+	available, err := netns.ReadSysctl("net.ipv4.tcp_available_congestion_control")
+	if err != nil {
+		f.State, f.Meaning = Unknown, err.Error()
+		return f
+	}
+	f.Meaning = "available: " + available
+	// Absent outside the initial namespace.
+	if allowed, err := netns.ReadSysctl("net.ipv4.tcp_allowed_congestion_control"); err == nil {
+		f.Meaning += "; allowed to all: " + allowed
+	}
+	if !slices.Contains(strings.Fields(available), "cubic") {
+		f.State, f.Remedy = Missing, "modprobe tcp_cubic"
+	}
+	return f
+}
+
+func forwarding() Finding {
+	return sysctl("forwarding", "net.ipv6.conf.all.forwarding", "1", "packets are forwarded, as an ASBR must",
+		"is off: this host cannot be an ASBR; labs have their own")
+}
+
+func segmentRouting() Finding {
+	return sysctl("seg6_enabled", "net.ipv6.conf.all.seg6_enabled", "1", "packets with a segment routing header are accepted",
+		"is off: an ASBR here takes packets of encap.red only, not those with a segment routing header")
+}
+
+func sysctl(name, key, want, good, bad string) Finding {
+	f := Finding{Check: name, State: OK, Meaning: good}
+	v, err := netns.ReadSysctl(key)
+	switch {
+	case err != nil:
+		f.State, f.Meaning = Unknown, err.Error()
+	case v != want:
+		f.State, f.Meaning, f.Remedy = Limited, bad, "sysctl -w "+key+"="+want
+	}
+	return f
+}
+
+func reversePath() Finding {
+	f := Finding{Check: "rp_filter", State: OK, Meaning: "no strict reverse path check of IPv4; IPv6 has none of its own"}
+	v, err := netns.ReadSysctl("net.ipv4.conf.all.rp_filter")
+	switch {
+	case err != nil:
+		f.State, f.Meaning = Unknown, err.Error()
+	case v == "1":
+		f.State, f.Meaning, f.Remedy = Limited, "strict: IPv4 packets that come by another path than the way back are dropped", "sysctl -w net.ipv4.conf.all.rp_filter=2"
+	}
+	return f
+}
+
+func programs() []Finding {
+	var list []Finding
+	for _, p := range []struct{ name, pkg, use string }{
+		{"curl", "curl", "fetches from a lab's server"},
+		{"iperf3", "iperf3", "measures in a lab"},
+		{"mptcpize", "mptcpize", "runs a program over MPTCP"},
+		{"tcpdump", "tcpdump", "shows packets"},
+		{"vtysh", "frr", "FRR: foreign routers in a lab"},
+	} {
+		f := Finding{Check: p.name, State: OK, Meaning: p.use + " (optional)"}
+		if _, err := exec.LookPath(p.name); err != nil {
+			f.State, f.Remedy = Missing, "apt-get install "+p.pkg
+		}
+		list = append(list, f)
+	}
+	return list
+}
+
+func typeFormat() Finding {
+	f := Finding{Check: "BTF", State: OK, Meaning: "eBPF programs fit themselves to this kernel (optional)"}
+	if _, err := os.Stat("/sys/kernel/btf/vmlinux"); err != nil {
+		f.State, f.Remedy = Missing, "use a kernel with CONFIG_DEBUG_INFO_BTF=y"
+	}
+	return f
+}
+
+func tcx() Finding {
+	f := Finding{Check: "tcx", State: OK, Meaning: "eBPF programs attach to interfaces side by side (optional)"}
+	_, major, minor, err := release()
+	switch {
+	case err != nil:
+		f.State, f.Meaning = Unknown, err.Error()
+	case major < 6 || major == 6 && minor < 6:
+		f.State, f.Remedy = Missing, "use Linux 6.6 or newer, not "+strconv.Itoa(major)+"."+strconv.Itoa(minor)
+	}
+	return f
+}

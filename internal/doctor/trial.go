@@ -1,0 +1,190 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/tc"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+var (
+	// ErrNotChecked is wrapped when a trial could not be made; what was to be tried may or may not be there.
+	ErrNotChecked = errors.New("could not be checked")
+	// ErrNotSupported is wrapped when the kernel refused what was tried.
+	ErrNotSupported = errors.New("not supported by this kernel")
+)
+
+// isolated runs f on a thread in a network namespace of its own, which ends when f returns and has closed its sockets.
+func isolated(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		home, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			runtime.UnlockOSThread()
+			done <- fmt.Errorf("%w: open own network namespace: %w", ErrNotChecked, err)
+			return
+		}
+		defer home.Close()
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			runtime.UnlockOSThread()
+			done <- fmt.Errorf("%w: make a network namespace: %w", ErrNotChecked, err)
+			return
+		}
+		err = f()
+		// A thread that cannot return stays locked, and ends with this goroutine.
+		if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+const probe = "probe0"
+
+var (
+	probeAddress = netip.MustParsePrefix("2001:db8::1/64")
+	probePeer    = netip.MustParseAddr("2001:db8::2")
+	probeSID     = netip.MustParseAddr("fc00::1")
+	probeTable   = uint32(100)
+)
+
+// trial tries one thing in a namespace that has the interface probe, unless that is what is tried.
+type trial struct {
+	check, good, remedy string
+	needed              bool
+	try                 func(*route.Conn) error
+}
+
+// pair makes the interface that the trials need.
+func pair() error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = probe
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "probe1"}); err != nil {
+		return fmt.Errorf("add veth pair: %w", err)
+	}
+	for _, name := range []string{probe, "probe1", "lo"} {
+		link, err := netlink.LinkByName(name)
+		if err != nil {
+			return fmt.Errorf("find link %q: %w", name, err)
+		}
+		if err := netlink.LinkSetUp(link); err != nil {
+			return fmt.Errorf("set link %q up: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func put(c *route.Conn, objects ...route.Object) error {
+	ops := make([]route.Op, len(objects))
+	for i, o := range objects {
+		ops[i] = route.Op{Protocol: route.ASBR, Object: o}
+	}
+	return errors.Join(c.Apply(ops)...)
+}
+
+const seg6Remedy = "use a kernel with CONFIG_IPV6_SEG6_LWTUNNEL=y"
+
+var (
+	tryEncapRed = trial{"SRv6 encap.red", "a server sends to an ASBR's SID, 40 bytes a packet", seg6Remedy + ", Linux 6.0 or newer", true,
+		func(c *route.Conn) error {
+			return put(c, route.Nexthop{ID: 2, Link: probe, SID: probeSID, Encap: route.EncapRed})
+		}}
+	tryEncap = trial{"SRv6 encap", "the same with a segment routing header, 64 bytes (optional)", seg6Remedy, false,
+		func(c *route.Conn) error {
+			return put(c, route.Nexthop{ID: 3, Link: probe, SID: probeSID, Encap: route.EncapFull})
+		}}
+	tryTable = trial{"SRv6 End.DT6", "an ASBR sends by the peer's own table", seg6Remedy, true,
+		func(c *route.Conn) error {
+			return put(c, route.Route{Dst: netip.PrefixFrom(probeSID, 128), Link: probe, Local: route.LocalAction{Behavior: route.EndDT6, Table: probeTable}})
+		}}
+	tryNeighbour = trial{"SRv6 End.DX6", "an ASBR sends to the peer unseen (optional)", seg6Remedy, false,
+		func(c *route.Conn) error {
+			return put(c, route.Route{Dst: netip.PrefixFrom(probeSID.Next(), 128), Link: probe, Local: route.LocalAction{Behavior: route.EndDX6, Nexthop: probePeer}})
+		}}
+	tryNexthop = trial{"nexthop objects", "all routes to an SID change at once", "use Linux 5.3 or newer", true,
+		func(c *route.Conn) error {
+			return put(c, route.Address{Link: probe, Prefix: probeAddress}, route.Nexthop{ID: 1, Link: probe, Gateway: probePeer})
+		}}
+	tryRule = trial{"policy rules", "each EPE address has its own table", "use a kernel with CONFIG_IPV6_MULTIPLE_TABLES=y", true,
+		func(c *route.Conn) error {
+			return put(c, route.Rule{Priority: 1000, From: netip.PrefixFrom(probeAddress.Addr(), 128), Table: probeTable})
+		}}
+	tryBridge = trial{"bridge", "a lab has switches", "modprobe bridge", true,
+		func(*route.Conn) error {
+			attrs := netlink.NewLinkAttrs()
+			attrs.Name = "probe2"
+			return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})
+		}}
+	tryShaper = trial{"token bucket (TBF)", "a lab limits its links", "modprobe sch_tbf", true,
+		func(*route.Conn) error {
+			return tc.SetRate(probe, tc.Rate{Rate: 10 * unit.MbitPerSecond, Burst: 32 * unit.KiB, Queue: 50 * time.Millisecond})
+		}}
+)
+
+// run makes trials in one namespace. The first result is for the namespace and its veth pair; when that is an error, no
+// trial was made.
+func run(trials ...trial) (made error, results []error) {
+	results = make([]error, len(trials))
+	made = isolated(func() error {
+		if err := pair(); err != nil {
+			return fmt.Errorf("%w: %w", ErrNotSupported, err)
+		}
+		c, err := route.Dial()
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrNotChecked, err)
+		}
+		for i, t := range trials {
+			if err := t.try(c); err != nil {
+				results[i] = fmt.Errorf("%s is %w: %w", t.check, ErrNotSupported, err)
+			}
+		}
+		return c.Close()
+	})
+	return made, results
+}
+
+// SegmentRouting says why a daemon cannot use SRv6 here: an error that wraps ErrNotSupported, or ErrNotChecked when this
+// process may not try.
+func SegmentRouting() error {
+	made, results := run(tryEncapRed, tryTable)
+	if made != nil {
+		return made
+	}
+	return errors.Join(results...)
+}
+
+func trials() []Finding {
+	all := []trial{tryNexthop, tryRule, tryEncapRed, tryEncap, tryTable, tryNeighbour, tryBridge, tryShaper}
+	made, results := run(all...)
+
+	veth := Finding{Check: "namespaces and veth", Needed: true, State: OK, Meaning: "a lab has nodes and wires"}
+	if made != nil {
+		veth.State, veth.Meaning, veth.Remedy = Missing, made.Error(), "use a kernel with CONFIG_NET_NS=y and CONFIG_VETH"
+		if errors.Is(made, ErrNotChecked) {
+			veth.State, veth.Remedy = Unknown, "run as root to check"
+		}
+	}
+	list := []Finding{veth}
+	for i, t := range all {
+		f := Finding{Check: t.check, Needed: t.needed, State: OK, Meaning: t.good}
+		switch {
+		case made != nil:
+			f.State, f.Remedy = Unknown, veth.Remedy
+		case results[i] != nil:
+			f.State, f.Meaning, f.Remedy = Missing, results[i].Error(), t.remedy
+		}
+		list = append(list, f)
+	}
+	return list
+}
