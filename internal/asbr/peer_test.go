@@ -1,0 +1,255 @@
+package asbr
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/srv6"
+	"github.com/tabane/tabane/internal/vpn"
+)
+
+// world remembers what the kernel and the reflectors were told.
+type world struct {
+	kernel map[route.Key]route.Object
+	routes map[netip.Prefix]bgp.VPNRoute
+	log    []string
+}
+
+func (w *world) Set(o route.Object) {
+	w.kernel[o.Key()] = o
+	w.log = append(w.log, "set "+o.Key().String())
+}
+
+func (w *world) Delete(k route.Key) {
+	delete(w.kernel, k)
+	w.log = append(w.log, "delete "+k.String())
+}
+
+func (w *world) OriginateVPN(routes []bgp.VPNRoute) error {
+	for _, r := range routes {
+		w.routes[r.Prefix] = r
+		w.log = append(w.log, "originate "+r.Prefix.String())
+	}
+	return nil
+}
+
+func (w *world) WithdrawVPN(keys []bgp.VPNKey) error {
+	for _, k := range keys {
+		delete(w.routes, k.Prefix)
+		w.log = append(w.log, "withdraw "+k.Prefix.String())
+	}
+	return nil
+}
+
+func (w *world) lines() []string {
+	var lines []string
+	for o := range maps.Values(w.kernel) {
+		lines = append(lines, o.String())
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+func id(s string) vpn.ID {
+	parsed, err := vpn.Parse(s)
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return parsed
+}
+
+func testConfig() Config {
+	return Config{
+		ASN: 65000, RouterID: netip.MustParseAddr("10.0.0.1"), Address: netip.MustParseAddr("2001:db8:1::1"),
+		Locator:    Locator{Prefix: netip.MustParsePrefix("fc00:1::/32"), Block: 16},
+		Prefixes:   []netip.Prefix{netip.MustParsePrefix("2001:db8:1::/64")},
+		Reflectors: []Reflector{{Address: netip.MustParseAddr("2001:db8:1::fe")}},
+		Peers: []Peer{{
+			Name: "transit-a", ASN: 65001, Address: netip.MustParseAddr("2001:db8:a::2"), Interface: "wan", ID: 1, Table: 101,
+			RT: id("65000:101"),
+		}},
+	}
+}
+
+func newTestPeer(t *testing.T, c Config) (*peer, *world) {
+	t.Helper()
+	if err := c.Check().Err(); err != nil {
+		t.Fatal(err)
+	}
+	p, err := newPeer(&c, &c.Peers[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{kernel: map[route.Key]route.Object{}, routes: map[netip.Prefix]bgp.VPNRoute{}}
+	p.kernel, p.announcer = w, w
+	return p, w
+}
+
+// settle does what the daemon does after each event.
+func settle(t *testing.T, p *peer) {
+	t.Helper()
+	if err := p.withdraw(); err != nil {
+		t.Fatal(err)
+	}
+	for again := true; again; again = p.retire() {
+		if err := p.announce(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func announced(prefix string) bgp.Update {
+	return bgp.Update{
+		Neighbor: "transit-a", Prefix: netip.MustParsePrefix(prefix), NextHop: netip.MustParseAddr("2001:db8:a::2"),
+		Attributes: bgp.Attributes{ASPath: []uint32{65001, 65003}},
+	}
+}
+
+func check(t *testing.T, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("got:\n  %s\nwant:\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}
+
+func TestAPeerThatIsUpHasItsSIDItsTableAndItsRoutes(t *testing.T) {
+	p, w := newTestPeer(t, testConfig())
+	p.session, p.link = true, true
+	p.refresh()
+	p.update(announced("2001:db8:c::/64"))
+	settle(t, p)
+	check(t, w.lines(),
+		"2001:db8:c::/64 table 101 via 2001:db8:a::2 dev wan metric 20",
+		"fc00:1:1::/128 table main encap seg6local action End.DT6 table 101 dev wan")
+	r := w.routes[netip.MustParsePrefix("2001:db8:c::/64")]
+	if r.SID != netip.MustParseAddr("fc00:1:1::") || r.RD != id("10.0.0.1:1") || !slices.Equal(r.RTs, []vpn.ID{id("65000:101")}) ||
+		r.NextHop != netip.MustParseAddr("2001:db8:1::1") || r.Behavior != 18 || !slices.Equal(r.ASPath, []uint32{65001, 65003}) ||
+		r.Structure != (srv6.Structure{Block: 16, Node: 16, Function: 16}) {
+		t.Errorf("route %+v", r)
+	}
+}
+
+func TestEndDX6AndTransposition(t *testing.T) {
+	c := testConfig()
+	c.SIDFormat, c.Peers[0].Behavior = TransposedSID, EndDX6
+	p, w := newTestPeer(t, c)
+	p.session, p.link = true, true
+	p.refresh()
+	p.update(announced("2001:db8:c::/64"))
+	settle(t, p)
+	check(t, w.lines(),
+		"2001:db8:c::/64 table 101 via 2001:db8:a::2 dev wan metric 20",
+		"fc00:1:1::/128 table main encap seg6local action End.DX6 nh6 2001:db8:a::2 dev wan")
+	r := w.routes[netip.MustParsePrefix("2001:db8:c::/64")]
+	if r.Behavior != 16 || r.Structure.TransposeLen != 16 || r.Structure.TransposeOffset != 32 {
+		t.Errorf("route %+v", r)
+	}
+}
+
+func TestWhatThePeerLostGoesInOrder(t *testing.T) {
+	for name, lose := range map[string]func(*peer){
+		"session": func(p *peer) { p.session = false },
+		"link":    func(p *peer) { p.link = false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, w := newTestPeer(t, testConfig())
+			p.session, p.link = true, true
+			p.refresh()
+			p.update(announced("2001:db8:c::/64"))
+			settle(t, p)
+			w.log = nil
+			lose(p)
+			p.refresh()
+			settle(t, p)
+			check(t, w.log,
+				"delete route 2001:db8:c::/64 table 101 metric 20",
+				"withdraw 2001:db8:c::/64",
+				"delete route fc00:1:1::/128 table main metric 1024")
+			if len(w.kernel) > 0 || len(w.routes) > 0 {
+				t.Errorf("left: %v, %v", w.lines(), w.routes)
+			}
+
+			p.session, p.link = true, true
+			p.refresh()
+			settle(t, p)
+			if len(w.kernel) != 2 || len(w.routes) != 1 {
+				t.Errorf("not back: %v, %v", w.lines(), w.routes)
+			}
+		})
+	}
+}
+
+func TestNothingIsAnnouncedBeforeThePeerIsUp(t *testing.T) {
+	p, w := newTestPeer(t, testConfig())
+	p.session = true // the link is still down
+	p.refresh()
+	p.update(announced("2001:db8:c::/64"))
+	settle(t, p)
+	if len(w.log) > 0 {
+		t.Errorf("told %q", w.log)
+	}
+}
+
+func TestAWithdrawnOrRejectedRouteGoes(t *testing.T) {
+	gone := announced("2001:db8:c::/64")
+	gone.Withdrawn = true
+	rejected := announced("2001:db8:c::/64")
+	rejected.Rejected = &bgp.RejectedError{Reason: bgp.RejectNextHop}
+	for name, u := range map[string]bgp.Update{"withdrawn": gone, "rejected": rejected} {
+		t.Run(name, func(t *testing.T) {
+			p, w := newTestPeer(t, testConfig())
+			p.session, p.link = true, true
+			p.refresh()
+			p.update(announced("2001:db8:c::/64"))
+			settle(t, p)
+			p.update(u)
+			settle(t, p)
+			if len(w.routes) > 0 || len(w.kernel) != 1 {
+				t.Errorf("left: %v, %v", w.lines(), w.routes)
+			}
+			if counted := p.refused == 1; counted != (u.Rejected != nil) {
+				t.Errorf("refused %d", p.refused)
+			}
+		})
+	}
+}
+
+func TestCheckFindsEveryFault(t *testing.T) {
+	c := testConfig()
+	c.ASN = 0
+	c.RouterID = netip.Addr{}
+	c.Prefixes = append(c.Prefixes, netip.MustParsePrefix("fc00::/16"))
+	second := c.Peers[0]
+	second.Name, second.Address, second.ASN, second.Table = "", netip.Addr{}, 0, 254
+	second.ID = 1 << 16
+	c.Peers = append(c.Peers, second)
+	got := strings.Split(c.Check().Err().Error(), "\n")
+	for _, path := range []string{
+		"asn", "router_id", "prefixes[1]", "peers[1].name", "peers[1].address", "peers[1].asn", "peers[1].table", "peers[1].id",
+		"peers[1].rt",
+	} {
+		if !slices.ContainsFunc(got, func(line string) bool { return strings.HasPrefix(line, path+": ") }) {
+			t.Errorf("no fault at %s in:\n%s", path, strings.Join(got, "\n"))
+		}
+	}
+	if c := testConfig(); c.Check().Err() != nil {
+		t.Error(c.Check().Err())
+	}
+}
+
+func TestCheckRefusesTheSameDistinguisherTwice(t *testing.T) {
+	c := testConfig()
+	c.Peers = append(c.Peers, Peer{
+		Name: "transit-b", ASN: 65002, Address: netip.MustParseAddr("2001:db8:b::2"), Interface: "wan2", ID: 2, Table: 102,
+		RT: id("65000:102"), RD: id("10.0.0.1:1"),
+	})
+	if got, want := fmt.Sprint(c.Check().Err()), "peers[1].rd: 10.0.0.1:1 is already peers[0].rd"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
