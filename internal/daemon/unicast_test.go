@@ -1,0 +1,99 @@
+package daemon
+
+import (
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/route"
+)
+
+// wanted is the kernel that only remembers.
+type wanted map[route.Key]route.Object
+
+func (w wanted) Set(o route.Object) { w[o.Key()] = o }
+func (w wanted) Delete(k route.Key) { delete(w, k) }
+
+// table resolves next hops from a map: an invalid gateway means on the link.
+type table map[netip.Addr]struct {
+	gateway netip.Addr
+	link    string
+}
+
+func (t table) NexthopTo(dst netip.Addr) (netip.Addr, string, error) {
+	way, ok := t[dst]
+	if !ok {
+		return netip.Addr{}, "", errors.New("network is unreachable")
+	}
+	return way.gateway, way.link, nil
+}
+
+var (
+	client   = netip.MustParsePrefix("2001:db8:c::/64")
+	onLink   = netip.MustParseAddr("2001:db8:1::1")
+	far      = netip.MustParseAddr("2001:db8:9::9")
+	igp      = netip.MustParseAddr("2001:db8:1::fd")
+	zoned    = netip.MustParseAddr("fe80::1%wan")
+	withLAN  = table{onLink: {link: "lan"}}
+	announce = func(hop netip.Addr) []bgp.Event { return []bgp.Event{bgp.UnicastPath{Prefix: client, NextHop: hop}} }
+)
+
+func (w wanted) check(t *testing.T, want ...string) {
+	t.Helper()
+	var got []string
+	for o := range maps.Values(w) {
+		got = append(got, o.String())
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("got:\n  %s\nwant:\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}
+
+func TestBestPathsGoToTheMainTable(t *testing.T) {
+	w := wanted{}
+	u := newUnicast(w, withLAN)
+	u.update(announce(onLink))
+	w.check(t, "2001:db8:c::/64 table main via 2001:db8:1::1 dev lan metric 20")
+	u.update(announce(zoned))
+	w.check(t, "2001:db8:c::/64 table main via fe80::1 dev wan metric 20")
+	u.update([]bgp.Event{bgp.UnicastPath{Prefix: client, Withdrawn: true}})
+	w.check(t)
+}
+
+func TestOwnAndRefusedPathsStayOut(t *testing.T) {
+	for name, p := range map[string]bgp.UnicastPath{
+		"own":     {Prefix: client, NextHop: onLink, Local: true},
+		"refused": {Prefix: client, NextHop: onLink, Rejected: &bgp.RejectedError{Reason: bgp.RejectNextHop}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := wanted{}
+			u := newUnicast(w, withLAN)
+			u.update(announce(onLink))
+			u.update([]bgp.Event{p})
+			w.check(t)
+		})
+	}
+}
+
+func TestNextHopsAreResolvedAgain(t *testing.T) {
+	w, kernel := wanted{}, table{}
+	u := newUnicast(w, kernel)
+	u.update(announce(far))
+	w.check(t)
+	kernel[far] = table{far: {igp, "lan"}}[far]
+	u.resolve()
+	w.check(t, "2001:db8:c::/64 table main via 2001:db8:1::fd dev lan metric 20")
+	delete(kernel, far)
+	u.resolve()
+	w.check(t)
+	u.update([]bgp.Event{bgp.UnicastPath{Prefix: client, Withdrawn: true}})
+	u.resolve()
+	if len(u.via) > 0 {
+		t.Errorf("next hops that nothing uses are kept: %v", u.via)
+	}
+}
