@@ -1,0 +1,210 @@
+package report
+
+import (
+	"bytes"
+	"fmt"
+	"image/color"
+	"math"
+	"strings"
+
+	stdfont "golang.org/x/image/font"
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/text"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgimg"
+	"gonum.org/v1/plot/vg/vgsvg"
+)
+
+// figure is one picture in the two forms that it is kept in.
+type figure struct {
+	// name is the file's, without extension; alt says in words what the picture shows.
+	name, title, caption, alt string
+	svg, png                  []byte
+}
+
+// Figures are 900 CSS pixels wide; PNG files have two pixels for each of those.
+const (
+	figureWidth = 675 * vg.Length(1)
+	legendSpace = 26 * vg.Length(1)
+	pngDPI      = 192
+)
+
+var (
+	paper = rgb(0xffffff)
+	ink   = rgb(0x1a1a1a)
+	muted = rgb(0x595959)
+	grid  = rgb(0xe0e0e0)
+)
+
+// palette is Okabe and Ito's, which people with any colour vision tell apart, with grey for its black and yellow;
+// neighbours differ in lightness too, for print.
+var palette = []color.Color{rgb(0xe69f00), rgb(0x0072b2), rgb(0x009e73), rgb(0xcc79a7), rgb(0x56b4e9), rgb(0xd55e00), rgb(0x7f7f7f)}
+
+func rgb(v uint32) color.RGBA {
+	return color.RGBA{R: uint8(v >> 16), G: uint8(v >> 8), B: uint8(v), A: 255}
+}
+
+func colorOf(i int) color.Color { return palette[i%len(palette)] }
+
+func style(size vg.Length, c color.Color) text.Style {
+	return text.Style{Color: c, Font: font.Font{Typeface: "Liberation", Variant: "Sans", Size: size}, Handler: plot.DefaultTextHandler}
+}
+
+var (
+	dashed = draw.LineStyle{Color: ink, Width: 1.3, Dashes: []vg.Length{4, 2.5}}
+	dotted = draw.LineStyle{Color: muted, Width: 1.2, Dashes: []vg.Length{1.2, 2.4}}
+)
+
+// render draws a picture as SVG and PNG.
+func render(f figure, height vg.Length, paint func(draw.Canvas)) (figure, error) {
+	onPaper := func(c vg.CanvasSizer) {
+		dc := draw.New(c)
+		dc.SetColor(paper)
+		dc.Fill(dc.Path())
+		paint(dc)
+	}
+	svg := vgsvg.New(figureWidth, height)
+	onPaper(svg)
+	var b bytes.Buffer
+	if _, err := svg.WriteTo(&b); err != nil {
+		return figure{}, fmt.Errorf("draw figure %q: %w", f.name, err)
+	}
+	f.svg = bytes.ReplaceAll(b.Bytes(), []byte("font-family:Liberation Sans;"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif;"))
+
+	img := vgimg.NewWith(vgimg.UseWH(figureWidth, height), vgimg.UseDPI(pngDPI))
+	onPaper(img)
+	var p bytes.Buffer
+	if _, err := (vgimg.PngCanvas{Canvas: img}).WriteTo(&p); err != nil {
+		return figure{}, fmt.Errorf("draw figure %q: %w", f.name, err)
+	}
+	f.png = p.Bytes()
+	return f, nil
+}
+
+// newPlot returns axes in the report's style. X goes from x0 to x1 with the marks given, or with round numbers when
+// there are none; y goes from 0 to y1.
+func newPlot(title, xLabel, yLabel string, x0, x1, y1 float64, marks []plot.Tick) *plot.Plot {
+	p := plot.New()
+	p.BackgroundColor = nil
+	p.Title.Text, p.Title.Padding = title, 6
+	p.Title.TextStyle = style(10.5, ink)
+	p.Title.TextStyle.Font.Weight = stdfont.WeightBold
+	p.Title.TextStyle.XAlign, p.Title.TextStyle.YAlign = draw.XCenter, draw.YTop
+	p.X.Label.Text, p.Y.Label.Text = xLabel, yLabel
+	for _, a := range []*plot.Axis{&p.X, &p.Y} {
+		a.Label.TextStyle.Font, a.Label.TextStyle.Color = style(9.5, ink).Font, ink
+		a.Tick.Label.Font, a.Tick.Label.Color = style(9, ink).Font, ink
+		a.LineStyle = draw.LineStyle{Color: muted, Width: 0.75}
+		a.Tick.LineStyle = a.LineStyle
+		a.Tick.Length = 3
+		a.Padding, a.Label.Padding = 0, 4
+	}
+	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = x0, x1, 0, y1
+	p.X.Tick.Marker, p.Y.Tick.Marker = roundTicks{}, roundTicks{}
+	if marks != nil {
+		p.X.Tick.Marker = plot.ConstantTicks(marks)
+		p.X.Tick.LineStyle.Width, p.X.Tick.Length = 0, 2
+	}
+	g := plotter.NewGrid()
+	g.Vertical.Color = nil
+	g.Horizontal = draw.LineStyle{Color: grid, Width: 0.5}
+	p.Add(g)
+	return p
+}
+
+// roundTicks marks an axis at multiples of 1, 2 or 5 times a power of ten, five or a few more of them.
+type roundTicks struct{}
+
+func (roundTicks) Ticks(from, to float64) []plot.Tick {
+	step := math.Pow(10, math.Floor(math.Log10((to-from)/5)))
+	for _, f := range []float64{5, 2} {
+		if (to-from)/(step*f) >= 4 {
+			step *= f
+			break
+		}
+	}
+	digits := max(0, int(-math.Floor(math.Log10(step)+1e-9)))
+	var ticks []plot.Tick
+	for i := math.Ceil(from / step); i*step <= to*(1+1e-9); i++ {
+		ticks = append(ticks, plot.Tick{Value: i * step, Label: decimal(i*step, digits)})
+	}
+	return ticks
+}
+
+// legendEntry is a name and how to draw a sample of it.
+type legendEntry struct {
+	name   string
+	sample func(draw.Canvas)
+}
+
+func box(c color.Color) func(draw.Canvas) {
+	return func(dc draw.Canvas) {
+		dc.SetColor(c)
+		dc.Fill(dc.Path())
+	}
+}
+
+func line(s draw.LineStyle) func(draw.Canvas) {
+	return func(dc draw.Canvas) {
+		dc.StrokeLine2(s, dc.Min.X, dc.Center().Y, dc.Max.X, dc.Center().Y)
+	}
+}
+
+// drawLegend prints the entries in one centred line, or in as many lines as they need, and returns what is left of c
+// below them.
+func drawLegend(c draw.Canvas, entries []legendEntry) draw.Canvas {
+	const sample, gap, space, height = 16, 5, 18, 14
+	sty := style(9.5, ink)
+	sty.YAlign = draw.YCenter
+	width := func(e legendEntry) vg.Length { return sample + gap + sty.Width(e.name) }
+	y := c.Max.Y - legendSpace/2
+	for len(entries) > 0 {
+		n, total := 1, width(entries[0])
+		for n < len(entries) && total+space+width(entries[n]) <= c.Max.X-c.Min.X-10 {
+			total += space + width(entries[n])
+			n++
+		}
+		x := c.Center().X - total/2
+		for _, e := range entries[:n] {
+			e.sample(draw.Canvas{Canvas: c.Canvas, Rectangle: vg.Rectangle{Min: vg.Point{X: x, Y: y - 4.5}, Max: vg.Point{X: x + sample, Y: y + 4.5}}})
+			c.FillText(sty, vg.Point{X: x + sample + gap, Y: y}, e.name)
+			x += width(e) + space
+		}
+		entries = entries[n:]
+		y -= height
+	}
+	return draw.Crop(c, 0, 0, 0, y+height-legendSpace/2-c.Max.Y)
+}
+
+// tile draws the plots in rows of so many columns, with their axes in line.
+func tile(c draw.Canvas, plots []*plot.Plot, columns int) {
+	rows := (len(plots) + columns - 1) / columns
+	grid := make([][]*plot.Plot, rows)
+	for i := range grid {
+		grid[i] = make([]*plot.Plot, columns)
+		copy(grid[i], plots[i*columns:min(len(plots), (i+1)*columns)])
+	}
+	canvases := plot.Align(grid, draw.Tiles{Rows: rows, Cols: columns, PadX: 14, PadY: 12, PadLeft: 6, PadRight: 8, PadTop: 2, PadBottom: 6}, c)
+	for i := range grid {
+		for j, p := range grid[i] {
+			if p != nil {
+				p.Draw(canvases[i][j])
+			}
+		}
+	}
+}
+
+// shorten cuts a title that is wider than it may be and marks the cut.
+func shorten(s string, sty text.Style, width vg.Length) string {
+	if sty.Width(s) <= width {
+		return s
+	}
+	runes := []rune(s)
+	for len(runes) > 0 && sty.Width(string(runes)+"…") > width {
+		runes = runes[:len(runes)-1]
+	}
+	return strings.TrimRight(string(runes), " ") + "…"
+}

@@ -1,0 +1,174 @@
+// Package report shows people what came out of an experiment: a table for the terminal, CSV files for other programs,
+// figures, and one page that needs nothing beside it.
+//
+// It measures nothing and judges nothing: all numbers and verdicts are those of the result. It refuses a result that
+// its own file could not hold, and it never leaves a file half written.
+package report
+
+import (
+	"bytes"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/tabane/tabane/internal/scenario"
+)
+
+// Extra is what a report shows besides the result.
+type Extra struct {
+	// Series are the runs' goodput over time, in any order. Each becomes a CSV file, which its run then names in the
+	// note scenario.NoteSeries.
+	Series []Series
+	// Command makes the same result again; the page shows it.
+	Command string
+}
+
+// Write puts the result and all that is drawn from it into the directory, which it makes if needed: result.json,
+// runs.csv, summary.csv, series/*.csv, figures/*.svg and *.png, and report.html. Everything is drawn before anything is
+// written, and each file appears whole or not at all, result.json last; other files in the directory are left alone.
+// Errors say which figure or file they are about.
+func Write(dir string, r scenario.Result, spec *scenario.Spec, extra Extra) error {
+	files, err := assemble(r, spec, extra)
+	if err != nil {
+		return fmt.Errorf("write report %q: %w", dir, err)
+	}
+	if err := place(dir, files); err != nil {
+		return fmt.Errorf("write report %q: %w", dir, err)
+	}
+	return nil
+}
+
+// file is a file of a report, its name relative to the directory.
+type file struct {
+	name string
+	data []byte
+}
+
+// assemble returns the files of a report in the order in which they appear.
+func assemble(r scenario.Result, spec *scenario.Spec, extra Extra) ([]file, error) {
+	if spec.Experiment == nil {
+		return nil, errors.New("the scenario has no experiment")
+	}
+	var files []file
+	r.Runs = slices.Clone(r.Runs)
+	for _, s := range extra.Series {
+		i := slices.IndexFunc(r.Runs, func(run scenario.Run) bool { return run.CellKey == s.CellKey && run.Trial == s.Trial })
+		if i < 0 {
+			return nil, fmt.Errorf("series of %s trial %d belongs to no run", s.CellKey, s.Trial)
+		}
+		if s.Interval <= 0 {
+			return nil, fmt.Errorf("series of %s trial %d: interval must be > 0, got %s", s.CellKey, s.Trial, s.Interval)
+		}
+		notes := maps.Clone(r.Runs[i].Notes)
+		if notes == nil {
+			notes = map[string]string{}
+		}
+		notes[scenario.NoteSeries] = s.file()
+		r.Runs[i].Notes = notes
+		data, err := s.csv()
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file{s.file(), data})
+	}
+	var result bytes.Buffer
+	if err := r.Encode(&result); err != nil {
+		return nil, err
+	}
+
+	all := rows(r, spec.Experiment)
+	figures, err := goodputFigures(all, spec.Experiment)
+	if err != nil {
+		return nil, err
+	}
+	series, err := seriesFigures(extra.Series, spec.Experiment)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range slices.Concat(figures, series) {
+		files = append(files, file{"figures/" + f.name + ".svg", f.svg}, file{"figures/" + f.name + ".png", f.png})
+	}
+	// The page shows all traffic in one figure, and each kind alone is for those who want to use it elsewhere.
+	html, err := writePage(r, spec, extra.Command, all, slices.Concat(figures[:1], series))
+	if err != nil {
+		return nil, err
+	}
+	runs, err := table(runTable(r.Runs))
+	if err != nil {
+		return nil, err
+	}
+	summary, err := table(summaryTable(r.Summary))
+	if err != nil {
+		return nil, err
+	}
+	return append(files, file{"runs.csv", runs}, file{"summary.csv", summary}, file{"report.html", html}, file{"result.json", result.Bytes()}), nil
+}
+
+func summaryTable(cells []scenario.Cell) (header []string, lines [][]string) {
+	for _, c := range cells {
+		line := []string{c.Case, c.Traffic, c.Transport, c.Metric, strconv.Itoa(c.N)}
+		for _, v := range []float64{c.Min, c.Q1, c.Median, c.Q3, c.Max, c.Mean, c.CI95} {
+			line = append(line, strconv.FormatFloat(v, 'f', -1, 64))
+		}
+		lines = append(lines, line)
+	}
+	return []string{"case", "traffic", "transport", "metric", "n", "min", "q1", "median", "q3", "max", "mean", "ci95"}, lines
+}
+
+func table(header []string, lines [][]string) ([]byte, error) {
+	var b bytes.Buffer
+	if err := csv.NewWriter(&b).WriteAll(slices.Concat([][]string{header}, lines)); err != nil {
+		return nil, fmt.Errorf("encode csv: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
+// place writes all files under other names and then renames them, in order. On an error no file has changed that was not
+// renamed yet, and nothing temporary is left.
+func place(dir string, files []file) (err error) {
+	temporary := make([]string, 0, len(files))
+	defer func() {
+		for _, name := range temporary {
+			err = errors.Join(err, os.Remove(name))
+		}
+	}()
+	for _, f := range files {
+		if !filepath.IsLocal(filepath.FromSlash(f.name)) {
+			return fmt.Errorf("file %q would lie outside", f.name)
+		}
+		name, err := writeTemporary(filepath.Join(dir, filepath.FromSlash(f.name)), f.data)
+		if err != nil {
+			return err
+		}
+		temporary = append(temporary, name)
+	}
+	for _, f := range files {
+		if err := os.Rename(temporary[0], filepath.Join(dir, filepath.FromSlash(f.name))); err != nil {
+			return err
+		}
+		temporary = temporary[1:]
+	}
+	return nil
+}
+
+// writeTemporary writes data, safe from a crash, to a new file beside path.
+func writeTemporary(path string, data []byte) (string, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return "", err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return "", err
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
+	if err != nil {
+		return "", errors.Join(err, os.Remove(f.Name()))
+	}
+	return f.Name(), nil
+}

@@ -1,0 +1,258 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/stat"
+)
+
+// number is a value that may not be there.
+type number struct {
+	value float64
+	ok    bool
+}
+
+// ratio is a/b where both are there and b is not 0.
+func ratio(a, b number) number {
+	if !a.ok || !b.ok || b.value == 0 {
+		return number{}
+	}
+	return number{a.value / b.value, true}
+}
+
+// row is one cell of the experiment as people read it.
+type row struct {
+	scenario.CellKey
+	CaseTitle, TrafficTitle, TransportTitle string
+	// Trials counts the runs, Failed those of them that failed.
+	Trials, Failed int
+	// delivered is whether Goodput, in bit/s, is that of at least one run.
+	delivered bool
+	Goodput   stat.Summary
+	// limit and offered are in bit/s.
+	limit, limitTCP, offered number
+	// gain is the goodput relative to the baseline's, and absent for the baseline.
+	gain number
+}
+
+// rows returns the whole table in the scenario's order. Cells without a run are rows too: they must be missed.
+func rows(r scenario.Result, e *scenario.Experiment) []row {
+	median := func(k scenario.CellKey, metric string) number {
+		c, ok := r.Find(k, metric)
+		return number{c.Median, ok}
+	}
+	var all []row
+	for _, k := range e.Cells() {
+		w := row{
+			CellKey: k, CaseTitle: caseTitle(e, k.Case), TrafficTitle: trafficTitle(e, k.Traffic), TransportTitle: transportTitle(e, k.Transport),
+			limit: median(k, scenario.LimitRate), limitTCP: median(k, scenario.LimitTCPRate), offered: median(k, scenario.OfferedRate),
+		}
+		for _, run := range r.Runs {
+			if run.CellKey == k {
+				w.Trials++
+				if run.Err() != nil {
+					w.Failed++
+				}
+			}
+		}
+		if c, ok := r.Find(k, scenario.Goodput); ok {
+			w.delivered, w.Goodput = true, c.Summary
+		}
+		if k.Transport != e.Baseline {
+			base := k
+			base.Transport = e.Baseline
+			w.gain = ratio(w.goodput(), median(base, scenario.Goodput))
+		}
+		all = append(all, w)
+	}
+	return all
+}
+
+func (w row) goodput() number { return number{w.Goodput.Median, w.delivered} }
+
+// Value prints the median goodput in Mbit/s, or why there is none.
+func (w row) Value() string {
+	switch {
+	case w.delivered:
+		return mbit(w.Goodput.Median, 2)
+	case w.Failed > 0:
+		return "failed"
+	}
+	return "no run"
+}
+
+// Range prints what the trials range over, in Mbit/s; it is empty for a single trial.
+func (w row) Range() string {
+	if !w.delivered || w.Goodput.N < 2 {
+		return ""
+	}
+	return mbit(w.Goodput.Min, 2) + " to " + mbit(w.Goodput.Max, 2)
+}
+
+// Limit prints the limit in Mbit/s, Share and ShareTCP what part of it was reached.
+func (w row) Limit() string {
+	if !w.limit.ok {
+		return ""
+	}
+	return mbit(w.limit.value, 2)
+}
+
+func (w row) Share() string    { return percent(ratio(w.goodput(), w.limit)) }
+func (w row) ShareTCP() string { return percent(ratio(w.goodput(), w.limitTCP)) }
+
+// Gain prints how much more than the baseline was delivered: "+191 %".
+func (w row) Gain() string {
+	if !w.gain.ok {
+		return ""
+	}
+	text := fmt.Sprintf("%+.1f %%", 100*(w.gain.value-1))
+	return strings.Replace(text, "-0.0 ", "+0.0 ", 1)
+}
+
+func percent(n number) string {
+	if !n.ok {
+		return ""
+	}
+	return fmt.Sprintf("%.1f %%", 100*n.value)
+}
+
+// mbit prints bit/s in Mbit/s.
+func mbit(bps float64, digits int) string { return decimal(bps/1e6, digits) }
+
+// decimal prints v with so many digits behind the point, or with an exponent where that would be many before it.
+func decimal(v float64, digits int) string {
+	if v >= 1e9 {
+		return strconv.FormatFloat(v, 'g', 4, 64)
+	}
+	return strconv.FormatFloat(v, 'f', digits, 64)
+}
+
+func orName(title, name string) string {
+	if title == "" {
+		return clean(name)
+	}
+	return clean(title)
+}
+
+// caseTitle is what a case is called besides its name, which may be nothing.
+func caseTitle(e *scenario.Experiment, name string) string {
+	for _, c := range e.Cases {
+		if c.Name == name {
+			return clean(c.Title)
+		}
+	}
+	return ""
+}
+
+func trafficTitle(e *scenario.Experiment, name string) string {
+	if t := e.Traffic[name]; t != nil {
+		return orName(t.Title, name)
+	}
+	return clean(name)
+}
+
+func transportTitle(e *scenario.Experiment, name string) string {
+	if t := e.Transports[name]; t != nil {
+		return orName(t.Title, name)
+	}
+	return clean(name)
+}
+
+// clean replaces what is not printable, so that no text moves a terminal's cursor or breaks an XML file.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == ' ' || unicode.IsGraphic(r) && r != '\u2028' && r != '\u2029' {
+			return r
+		}
+		return utf8.RuneError
+	}, s)
+}
+
+// Table prints the result for a terminal: the cells with their goodput, share of the limit and gain, then what became
+// of the expectations. It is an error when the scenario has no experiment.
+func Table(w io.Writer, r scenario.Result, spec *scenario.Spec) error {
+	if spec.Experiment == nil {
+		return fmt.Errorf("print result %q: the scenario has no experiment", r.Scenario)
+	}
+	e := spec.Experiment
+	var b strings.Builder
+	all := rows(r, e)
+
+	header := []string{"PATTERN", "TRAFFIC", "TRANSPORT", "GOODPUT (Mbit/s)"}
+	ranged, limited, gained := false, false, false
+	for _, row := range all {
+		ranged = ranged || row.Range() != ""
+		limited = limited || row.Share() != ""
+		gained = gained || row.Gain() != ""
+	}
+	if ranged {
+		header = append(header, "MIN TO MAX")
+	}
+	if limited {
+		header = append(header, "OF LIMIT")
+	}
+	if gained {
+		header = append(header, "GAIN OVER "+strings.ToUpper(transportTitle(e, e.Baseline)))
+	}
+	lines := [][]string{header}
+	for _, row := range all {
+		line := []string{clean(row.Case), clean(row.Traffic), clean(row.Transport), row.Value()}
+		if ranged {
+			line = append(line, row.Range())
+		}
+		if limited {
+			line = append(line, row.Share())
+		}
+		if gained {
+			line = append(line, row.Gain())
+		}
+		lines = append(lines, line)
+	}
+	align(&b, lines, 3)
+
+	if len(r.Expect) > 0 {
+		b.WriteByte('\n')
+	}
+	for _, v := range r.Expect {
+		if v.Holds {
+			fmt.Fprintf(&b, "holds  %s: %s\n", clean(v.Name), clean(v.Got))
+		} else {
+			fmt.Fprintf(&b, "FAILS  %s: %s\n       want %s\n", clean(v.Name), clean(v.Got), clean(v.Want))
+		}
+	}
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return fmt.Errorf("print result %q: %w", r.Scenario, err)
+	}
+	return nil
+}
+
+// align prints lines in columns: the first left of them flush left, the others flush right.
+func align(b *strings.Builder, lines [][]string, left int) {
+	widths := make([]int, len(lines[0]))
+	for _, line := range lines {
+		for i, text := range line {
+			widths[i] = max(widths[i], utf8.RuneCountInString(text))
+		}
+	}
+	for _, line := range lines {
+		var out strings.Builder
+		for i, text := range line {
+			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(text))
+			if i > 0 {
+				out.WriteString("  ")
+			}
+			if i < left {
+				out.WriteString(text + pad)
+			} else {
+				out.WriteString(pad + text)
+			}
+		}
+		b.WriteString(strings.TrimRight(out.String(), " ") + "\n")
+	}
+}
