@@ -14,13 +14,17 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 )
 
 var loopback = netip.MustParseAddrPort("[::1]:0")
@@ -422,9 +426,26 @@ func TestClientGoesAway(t *testing.T) {
 	}
 }
 
-// A server that is told to end cuts those who are still served.
+// slowLog counts records, and takes its time before it does.
+type slowLog struct {
+	slog.Handler
+	served atomic.Int32
+}
+
+func (l *slowLog) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *slowLog) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == "request served" {
+		time.Sleep(50 * ms)
+		l.served.Add(1)
+	}
+	return nil
+}
+
+// A server that is told to end cuts those who are still served, and has ended when it says so.
 func TestRunEndsWithItsContext(t *testing.T) {
-	s, err := New(Options{Listen: []netip.AddrPort{loopback, loopback}, Log: slog.New(slog.DiscardHandler)})
+	log := &slowLog{Handler: slog.DiscardHandler}
+	s, err := New(Options{Listen: []netip.AddrPort{loopback, loopback}, Log: slog.New(log)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -448,7 +469,46 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Errorf("run: %v", err)
 	}
+	if n := log.served.Load(); n != 2 {
+		t.Errorf("%d requests had ended, want 2", n)
+	}
 	clients.Wait()
+}
+
+// Sockets belong to the network namespace of the caller, whatever goroutines HTTP starts.
+func TestSocketsBelongToTheCallersNamespace(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("TABANE_LAB") == "require" {
+			t.Fatal("making network namespaces needs root")
+		}
+		t.Skip("making network namespaces needs root")
+	}
+	// The thread is not unlocked, and so ends with the test's goroutine. The namespace has no name and ends with it.
+	runtime.LockOSThread()
+	ns, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	lo, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetUp(lo)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := FetchOptions{URL: serve(t) + "/bytes/1000", Transport: MPTCP}
+	if r, err := Fetch(t.Context(), o); err != nil || r.Bytes != 1000 {
+		t.Errorf("inside: %d bytes, %v", r.Bytes, err)
+	}
+	outside := make(chan error)
+	go func() {
+		_, err := Fetch(t.Context(), o)
+		outside <- err
+	}()
+	if err := <-outside; err == nil {
+		t.Error("the server is reached from outside of its namespace")
+	}
 }
 
 func TestReportAsJSON(t *testing.T) {
