@@ -1,0 +1,354 @@
+package lab
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/tc"
+)
+
+// space is an open namespace.
+type space struct {
+	name   string
+	file   *os.File // keeps the namespace alive, and its inode number from meaning another one
+	inode  uint64
+	handle *netlink.Handle
+}
+
+func openSpace(name string) (*space, error) {
+	s := &space{name: name}
+	err := netns.Do(name, func() error {
+		f, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			return err
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+			return errors.Join(fmt.Errorf("stat %s: %w", f.Name(), err), f.Close())
+		}
+		s.file, s.inode = f, st.Ino
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *space) close() {
+	if s.handle != nil {
+		s.handle.Close()
+	}
+	s.file.Close()
+}
+
+// builder makes a plan's network.
+type builder struct {
+	plan   *plan
+	log    *slog.Logger
+	spaces map[string]*space
+}
+
+// build makes namespaces, links, addresses, shapes and routes. What it made when it fails is the caller's to remove.
+func build(ctx context.Context, p *plan, log *slog.Logger) error {
+	b := &builder{plan: p, log: log, spaces: map[string]*space{}}
+	defer func() {
+		for _, s := range b.spaces {
+			s.close()
+		}
+	}()
+	if err := b.permitCongestion(); err != nil {
+		return err
+	}
+	if err := b.makeSpaces(ctx); err != nil {
+		return err
+	}
+	if err := each(ctx, p.links, b.makeLink); err != nil {
+		return err
+	}
+	return each(ctx, p.nodes, b.finishNode)
+}
+
+// each calls f for all elements, a few at a time, and returns the first error.
+func each[T any](ctx context.Context, list []T, f func(T) error) error {
+	var g errgroup.Group
+	g.SetLimit(8)
+	for _, e := range list {
+		g.Go(func() error {
+			if err := context.Cause(ctx); err != nil {
+				return err
+			}
+			return f(e)
+		})
+	}
+	return g.Wait()
+}
+
+// permitCongestion lets namespaces choose the congestion controls that the scenario names. The kernel keeps that list
+// for all namespaces together; an entry that is added stays, because another lab may have come to need it.
+func (b *builder) permitCongestion() error {
+	const allowed = "net.ipv4.tcp_allowed_congestion_control"
+	have, err := netns.ReadSysctl(allowed)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // not the initial namespace: the list cannot be seen or changed from here
+	}
+	if err != nil {
+		return err
+	}
+	available, err := netns.ReadSysctl("net.ipv4.tcp_available_congestion_control")
+	if err != nil {
+		return err
+	}
+	for _, cc := range b.plan.congestion {
+		if slices.Contains(strings.Fields(have), cc) {
+			continue
+		}
+		if !slices.Contains(strings.Fields(available), cc) {
+			return fmt.Errorf("congestion control %q is not available (there are %s): try modprobe tcp_%s", cc, available, cc)
+		}
+		have += " " + cc
+		if err := netns.Sysctl(allowed, have); err != nil {
+			return fmt.Errorf("permit congestion control %q in namespaces: %w", cc, err)
+		}
+		b.log.Info("permitted a congestion control in all network namespaces", "name", cc, "sysctl", allowed)
+	}
+	return nil
+}
+
+func (b *builder) makeSpaces(ctx context.Context) error {
+	early := map[string][]sysctl{}
+	for _, n := range b.plan.nodes {
+		early[n.netns] = n.early
+	}
+	names := b.plan.namespaces()
+	made := make([]*space, len(names))
+	defer func() {
+		for _, s := range made {
+			if s != nil {
+				b.spaces[s.name] = s
+			}
+		}
+	}()
+	index := map[string]int{}
+	for i, n := range names {
+		index[n] = i
+	}
+	return each(ctx, names, func(name string) error {
+		if err := netns.Create(name); err != nil {
+			return err
+		}
+		s, err := openSpace(name)
+		if err != nil {
+			return err
+		}
+		made[index[name]] = s
+		settings, isNode := early[name]
+		if !isNode {
+			// A switch has no address, and must not send anything of its own.
+			settings = []sysctl{{"net.ipv6.conf.all.disable_ipv6", "1"}, {"net.ipv6.conf.default.disable_ipv6", "1"}}
+		}
+		return netns.Do(name, func() error {
+			if err := setSysctls(settings); err != nil {
+				return fmt.Errorf("prepare namespace %q: %w", name, err)
+			}
+			if s.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+				return fmt.Errorf("open netlink in namespace %q: %w", name, err)
+			}
+			return s.up("lo")
+		})
+	})
+}
+
+func setSysctls(list []sysctl) error {
+	for _, s := range list {
+		err := netns.Sysctl(s.key, s.value)
+		if errors.Is(err, fs.ErrNotExist) && strings.HasSuffix(s.key, ".seg6_enabled") {
+			return fmt.Errorf("this kernel has no SRv6 (CONFIG_IPV6_SEG6_LWTUNNEL): %w", err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *builder) makeLink(l *link) error {
+	if l.netns != "" {
+		if err := b.spaces[l.netns].makeBridge(l.mtu); err != nil {
+			return fmt.Errorf("make switch of link %q: %w", l.name, err)
+		}
+	}
+	for _, w := range l.wires {
+		if err := b.makeWire(l, w); err != nil {
+			return fmt.Errorf("make link %q: %w", l.name, err)
+		}
+	}
+	return l.setShape(l.shape)
+}
+
+func (s *space) makeBridge(mtu int) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = bridge, mtu
+	// Without a querier snooping only ages out what neighbour discovery needs.
+	snooping := false
+	if err := s.handle.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snooping}); err != nil {
+		return err
+	}
+	return s.up(bridge)
+}
+
+// makeWire makes a veth pair with both ends where they belong from the start, so that no name appears on the host.
+func (b *builder) makeWire(l *link, w wire) error {
+	near, far := b.spaces[w.a.netns], b.spaces[w.b.netns]
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = w.a.iface, l.mtu
+	veth := netlink.NewVeth(attrs)
+	veth.PeerName, veth.PeerMTU = w.b.iface, uint32(l.mtu)
+	veth.PeerNamespace = netlink.NsFd(int(far.file.Fd()))
+	if err := near.handle.LinkAdd(veth); err != nil {
+		return fmt.Errorf("add interfaces %q and %q: %w", w.a.iface, w.b.iface, err)
+	}
+	if l.netns != "" {
+		if err := far.join(w.b.iface); err != nil {
+			return err
+		}
+	}
+	for _, p := range []port{w.a, w.b} {
+		s := b.spaces[p.netns]
+		if err := s.address(p); err != nil {
+			return err
+		}
+		if err := s.up(p.iface); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *space) join(iface string) error {
+	port, err := s.handle.LinkByName(iface)
+	if err != nil {
+		return fmt.Errorf("find interface %q: %w", iface, err)
+	}
+	master, err := s.handle.LinkByName(bridge)
+	if err != nil {
+		return fmt.Errorf("find switch: %w", err)
+	}
+	if err := s.handle.LinkSetMaster(port, master); err != nil {
+		return fmt.Errorf("connect interface %q to switch: %w", iface, err)
+	}
+	return nil
+}
+
+func (s *space) up(iface string) error {
+	l, err := s.handle.LinkByName(iface)
+	if err != nil {
+		return fmt.Errorf("find interface %q: %w", iface, err)
+	}
+	if err := s.handle.LinkSetUp(l); err != nil {
+		return fmt.Errorf("set interface %q up: %w", iface, err)
+	}
+	return nil
+}
+
+func (s *space) address(p port) error {
+	if len(p.addresses) == 0 {
+		return nil
+	}
+	l, err := s.handle.LinkByName(p.iface)
+	if err != nil {
+		return fmt.Errorf("find interface %q: %w", p.iface, err)
+	}
+	for _, a := range p.addresses {
+		addr := &netlink.Addr{IPNet: ipNet(a)}
+		if a.Addr().Is6() {
+			addr.Flags = unix.IFA_F_NODAD
+		}
+		if err := s.handle.AddrAdd(l, addr); err != nil {
+			return fmt.Errorf("add address %s to interface %q: %w", a, p.iface, err)
+		}
+	}
+	return nil
+}
+
+// finishNode does what needs all links: sysctls of interfaces, routes, limits of the path manager.
+func (b *builder) finishNode(n *node) error {
+	s := b.spaces[n.netns]
+	for _, r := range n.routes {
+		err := s.handle.RouteAdd(&netlink.Route{Dst: ipNet(r.Dst.Masked()), Gw: r.Via.AsSlice()})
+		if err != nil {
+			return fmt.Errorf("add route %s via %s on node %q: %w", r.Dst, r.Via, n.name, err)
+		}
+	}
+	return netns.Do(n.netns, func() error {
+		if err := setSysctls(n.late); err != nil {
+			return fmt.Errorf("prepare node %q: %w", n.name, err)
+		}
+		if n.mptcp == nil {
+			return nil
+		}
+		if err := setLimits(n.limits()); err != nil {
+			return fmt.Errorf("set mptcp limits of node %q: %w", n.name, err)
+		}
+		return nil
+	})
+}
+
+// limits fills in the default that edge.MPTCP promises.
+func (n *node) limits() mptcp.Limits {
+	const most = 8 // the kernel's MPTCP_PM_ADDR_MAX
+	return mptcp.Limits{
+		Subflows:        cmp.Or(n.mptcp.Subflows, most),
+		AddAddrAccepted: cmp.Or(n.mptcp.AddAddrAccepted, most),
+	}
+}
+
+func setLimits(l mptcp.Limits) error {
+	c, err := mptcp.Dial()
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.SetLimits(l), c.Close())
+}
+
+// setShape shapes every direction of the link: both ends of a wire, and of a switch every cable both ways.
+func (l *link) setShape(s scenario.Shape) error {
+	for _, w := range l.wires {
+		for _, p := range []port{w.a, w.b} {
+			err := netns.Do(p.netns, func() error { return shape(p.iface, s) })
+			if err != nil {
+				return fmt.Errorf("shape link %q: %w", l.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// shape sets the rate of one interface of the caller's namespace. What the scenario leaves open is tc's choice, which
+// is what scenario.Shape promises.
+func shape(iface string, s scenario.Shape) error {
+	if s.Rate == 0 {
+		return tc.ClearRate(iface)
+	}
+	return tc.SetRate(iface, tc.Rate{Rate: s.Rate, Queue: s.Queue})
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}

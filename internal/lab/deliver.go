@@ -1,0 +1,191 @@
+package lab
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/traffic"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+const (
+	// interval is the length of a sample.
+	interval = 100 * time.Millisecond
+	// slack and slackFactor say how much longer than expected a run may take before it has failed.
+	slack       = 30 * time.Second
+	slackFactor = 4
+	// maxLine bounds a line of a client's output: a report has some 25 bytes for each sample.
+	maxLine = 64 << 20
+)
+
+// FetchLine is one line of what `tabane fetch --progress json` prints: a sample for each interval as it ends, and the
+// report as the last line. Exactly one of the two is there.
+type FetchLine struct {
+	Sample *traffic.Sample `json:"sample,omitempty"`
+	Report *traffic.Report `json:"report,omitempty"`
+}
+
+// deliver runs one job and adds what it measured to the run.
+func (r *runner) deliver(ctx context.Context, l *Lab, j job, run *scenario.Run) error {
+	e := r.Spec.Experiment
+	ctx, cancel := context.WithTimeoutCause(ctx, slackFactor*j.expected+slack, errors.New("took far longer than it should"))
+	defer cancel()
+	arguments := fetchArguments(r.Spec, j, r.Quick)
+	report, err := l.fetch(ctx, e.Client, arguments, func(s traffic.Sample) {
+		r.tell(Event{Kind: RunSample, Lab: l.name, CellKey: j.CellKey, Trial: j.trial, Rate: unit.Size(s.Bytes).Over(interval)})
+	})
+	if err != nil {
+		if context.Cause(ctx) != nil {
+			err = context.Cause(ctx)
+		}
+		return err
+	}
+	put(run.Metrics, report)
+	if r.Out != "" {
+		name := seriesName(j)
+		if err := writeFile(filepath.Join(r.Out, name), seriesCSV(report.Series)); err != nil {
+			return err
+		}
+		run.Notes[scenario.NoteSeries] = name
+	}
+	switch want := e.Transports[j.Transport].MPTCP; {
+	case want && !report.UsedMPTCP:
+		return errors.New("the connection fell back from MPTCP to TCP")
+	case !want && report.UsedMPTCP:
+		return errors.New("the connection used MPTCP, which its transport does not")
+	case report.Bytes == 0:
+		return errors.New("not a byte arrived")
+	}
+	return nil
+}
+
+// fetchArguments are the arguments of the tabane program for a job.
+func fetchArguments(spec *scenario.Spec, j job, quick bool) []string {
+	e := spec.Experiment
+	t := e.Traffic[j.Traffic]
+	host := e.Server
+	if p := spec.Nodes[e.Server].Serve.Port; p != 80 {
+		host = net.JoinHostPort(host, strconv.Itoa(int(p)))
+	}
+	args := []string{"fetch", "--progress", "json", "--interval", interval.String()}
+	if e.Transports[j.Transport].MPTCP {
+		args = append(args, "--mptcp")
+	}
+	lasts := deliveryTime(t, quick)
+	if t.Bytes > 0 {
+		if lasts > 0 {
+			args = append(args, "--limit", lasts.String())
+		}
+		return append(args, "http://"+host+"/bytes/"+strconv.FormatInt(int64(t.Bytes), 10))
+	}
+	query := url.Values{"rate": {t.Rate.String()}, "duration": {lasts.String()}}
+	return append(args, "http://"+host+"/cbr?"+query.Encode())
+}
+
+// fetch runs the product's own client on a node and hands on its samples.
+func (l *Lab) fetch(ctx context.Context, node string, args []string, sample func(traffic.Sample)) (traffic.Report, error) {
+	n, err := l.plan.node(node)
+	if err != nil {
+		return traffic.Report{}, err
+	}
+	argv := append([]string{l.binary}, args...)
+	cmd := exec.CommandContext(ctx, l.binary, l.enterArguments(n.netns, os.Getpid(), argv)...)
+	var complaint tail
+	cmd.Stderr = &complaint
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return traffic.Report{}, err
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	if err := l.starter.start(cmd); err != nil {
+		return traffic.Report{}, err
+	}
+	report, err := readLines(out, sample)
+	if err != nil {
+		// The rest of its output must not keep it from ending.
+		_, copyErr := io.Copy(io.Discard, out)
+		err = errors.Join(err, copyErr)
+	}
+	if ended := cmd.Wait(); ended != nil {
+		if text := strings.TrimSpace(complaint.String()); text != "" {
+			return traffic.Report{}, fmt.Errorf("the client failed (%w): %s", ended, text)
+		}
+		return traffic.Report{}, fmt.Errorf("the client failed: %w", ended)
+	}
+	return report, err
+}
+
+// readLines reads a client's output to its end.
+func readLines(out io.Reader, sample func(traffic.Sample)) (traffic.Report, error) {
+	var report *traffic.Report
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
+		var line FetchLine
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			return traffic.Report{}, fmt.Errorf("the client's output is not understood: %w", err)
+		}
+		switch {
+		case report != nil:
+			return traffic.Report{}, errors.New("the client's output goes on after its report")
+		case line.Report != nil:
+			report = line.Report
+		case line.Sample != nil:
+			sample(*line.Sample)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return traffic.Report{}, fmt.Errorf("read the client's output: %w", err)
+	}
+	if report == nil {
+		return traffic.Report{}, errors.New("the client ended without a report")
+	}
+	return *report, nil
+}
+
+func put(metrics map[string]float64, r traffic.Report) {
+	metrics[scenario.Goodput] = r.GoodputBps
+	metrics[scenario.Bytes] = float64(r.Bytes)
+	metrics[scenario.FirstByte] = r.FirstByte.Seconds()
+	metrics[scenario.Duration] = r.Duration.Seconds()
+	metrics[scenario.EmptyIntervals] = float64(r.EmptyIntervals)
+	metrics[scenario.LongestGap] = r.LongestGap.Seconds()
+}
+
+// seriesCSV is a run's series: when each interval began, in seconds from the request on, what arrived in it, and the
+// rate that this is. The last interval may be cut short; its rate is that of a whole one.
+func seriesCSV(series []traffic.Sample) []byte {
+	var b bytes.Buffer
+	b.WriteString("seconds,bytes,goodput_bps\n")
+	for _, s := range series {
+		fmt.Fprintf(&b, "%.3f,%d,%d\n", s.At.Seconds(), s.Bytes, int64(unit.Size(s.Bytes).Over(interval)))
+	}
+	return b.Bytes()
+}
+
+// tail keeps the end of what a client says on standard error.
+type tail struct{ bytes.Buffer }
+
+func (t *tail) Write(p []byte) (int, error) {
+	const most = 4096
+	t.Buffer.Write(p)
+	if over := t.Len() - most; over > 0 {
+		t.Next(over)
+	}
+	return len(p), nil
+}

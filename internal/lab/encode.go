@@ -1,0 +1,80 @@
+package lab
+
+import (
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+)
+
+// encode writes a configuration section under its name, in the form that the daemons read. The form is JSON, which is
+// YAML too: nothing in it depends on how a YAML library quotes or indents.
+func encode(sections map[string]any) ([]byte, error) {
+	tree := map[string]any{}
+	for name, s := range sections {
+		v, err := plainValue(reflect.ValueOf(s))
+		if err != nil {
+			return nil, fmt.Errorf("encode section %q: %w", name, err)
+		}
+		tree[name] = v
+	}
+	b, err := json.MarshalIndent(tree, "", "  ")
+	return append(b, '\n'), err
+}
+
+// plainValue turns a value with yaml tags into maps, lists, numbers and texts. What is zero is left out of its struct: a
+// reader that finds nothing has the same.
+func plainValue(v reflect.Value) (any, error) {
+	if v.Kind() == reflect.Pointer {
+		return plainValue(v.Elem())
+	}
+	switch x := v.Interface().(type) {
+	case time.Duration:
+		return x.String(), nil
+	case encoding.TextMarshaler:
+		b, err := x.MarshalText()
+		return string(b), err
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		return plainStruct(v)
+	case reflect.Slice:
+		list := make([]any, v.Len())
+		for i := range list {
+			var err error
+			if list[i], err = plainValue(v.Index(i)); err != nil {
+				return nil, fmt.Errorf("[%d]: %w", i, err)
+			}
+		}
+		return list, nil
+	case reflect.Bool, reflect.String, reflect.Float32, reflect.Float64,
+		reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return v.Interface(), nil
+	}
+	return nil, fmt.Errorf("BUG: a configuration cannot have a %s", v.Type())
+}
+
+func plainStruct(v reflect.Value) (any, error) {
+	m := map[string]any{}
+	for i := range v.NumField() {
+		field := v.Type().Field(i)
+		if !field.IsExported() || v.Field(i).IsZero() {
+			continue
+		}
+		name, _, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+		if name == "" || field.Anonymous {
+			return nil, fmt.Errorf("BUG: field %s of %s has no key", field.Name, v.Type())
+		}
+		if name == "-" {
+			continue
+		}
+		var err error
+		if m[name], err = plainValue(v.Field(i)); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return m, nil
+}

@@ -1,0 +1,732 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
+	"github.com/vishvananda/netlink"
+
+	"github.com/tabane/tabane/internal/edge"
+	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/tc"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+func run(t *testing.T, l *Lab, node, script string) string {
+	t.Helper()
+	cmd, err := l.Command(t.Context(), node, []string{"sh", "-c", script})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v: %s", script, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func TestNetwork(t *testing.T) {
+	l := start(t, options(t, "net", plain()))
+
+	for script, want := range map[string]string{
+		"cat /etc/hosts":                                     strings.TrimSpace(l.plan.hosts),
+		"ls /sys/class/net | tr '\\n' ' '":                   "lan lo wire ",
+		"cat /sys/class/net/wire/mtu":                        "1400",
+		"cat /sys/class/net/lan/mtu":                         "1500",
+		"cat /proc/sys/net/ipv6/conf/wire/hop_limit":         "77",
+		"cat /proc/sys/net/ipv4/tcp_congestion_control":      "reno",
+		"cat /proc/sys/net/ipv6/conf/lan/accept_dad":         "0",
+		"cat /proc/sys/net/ipv6/conf/all/forwarding":         "0",
+		"cat /proc/sys/net/ipv6/conf/wire/keep_addr_on_down": "1",
+	} {
+		if got := run(t, l, "a", script); got != strings.TrimSpace(want) {
+			t.Errorf("%s on a: got %q, want %q", script, got, want)
+		}
+	}
+	if got := run(t, l, "b", "cat /proc/sys/net/ipv6/conf/wire/forwarding"); got != "1" {
+		t.Errorf("b does not forward: %s", got)
+	}
+
+	// Over the switch, and over b: c's default route leads to the wire's far end.
+	for _, c := range []struct{ from, to, address string }{
+		{"a", "b", "2001:db8:1::b"}, {"a", "c", "2001:db8:2::c"}, {"b", "c", "2001:db8:2::c"}, {"c", "a", "2001:db8:1::a"}, {"a", "b", "192.0.2.2"},
+	} {
+		if err := reach(l, c.from, c.to, c.address); err != nil {
+			t.Errorf("%s to %s at %s: %v", c.from, c.to, c.address, err)
+		}
+	}
+
+	labs, err := List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(labs, func(i Info) bool { return i.Name == l.Name() })
+	if i < 0 || labs[i].Condition != Running || labs[i].Scenario != "plain" || !slices.Equal(labs[i].Nodes, []string{"a", "b", "c"}) || labs[i].Owner != os.Getpid() {
+		t.Errorf("list: %+v", labs)
+	}
+	again, err := Open(l.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := run(t, again, "c", "cat /etc/hosts"); got != strings.TrimSpace(l.plan.hosts) {
+		t.Errorf("opened lab's hosts: %q", got)
+	}
+	if err := l.Down(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := again.Down(t.Context()); err != nil {
+		t.Errorf("second down: %v", err)
+	}
+	if _, err := Open(l.Name()); !errors.Is(err, ErrNotFound) {
+		t.Errorf("open after down: %v", err)
+	}
+}
+
+// reach sends a datagram from one node to another and back.
+func reach(l *Lab, from, to, address string) error {
+	var server net.PacketConn
+	err := netns.Do(namespaceOf(l.Name(), to), func() (err error) {
+		server, err = net.ListenPacket("udp", net.JoinHostPort(address, "0"))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	var client net.Conn
+	err = netns.Do(namespaceOf(l.Name(), from), func() (err error) {
+		client, err = net.Dial("udp", server.LocalAddr().String())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	deadline := time.Now().Add(10 * time.Second)
+	client.SetDeadline(deadline)
+	server.SetDeadline(deadline)
+	if _, err := client.Write([]byte("hello")); err != nil {
+		return err
+	}
+	b := make([]byte, 64)
+	n, peer, err := server.ReadFrom(b)
+	if err != nil {
+		return err
+	}
+	if _, err := server.WriteTo(b[:n], peer); err != nil {
+		return err
+	}
+	if n, err = client.Read(b); err != nil || string(b[:n]) != "hello" {
+		return fmt.Errorf("got %q, %w", b[:n], err)
+	}
+	return nil
+}
+
+func TestCommand(t *testing.T) {
+	l := start(t, options(t, "command", plain()))
+	cmd, err := l.Command(t.Context(), "a", []string{"sh", "-c", "cat; exit 7"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdin = strings.NewReader("through")
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 7 || string(out) != "through" {
+		t.Errorf("got %q, %v", out, err)
+	}
+	// The process that the caller has is the program itself.
+	cmd, err = l.Command(t.Context(), "a", []string{"sh", "-c", "echo $$"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := cmd.Output(); err != nil || strings.TrimSpace(string(out)) != fmt.Sprint(cmd.Process.Pid) {
+		t.Errorf("pid %q of %d, %v", out, cmd.Process.Pid, err)
+	}
+	if _, err := l.Command(t.Context(), "nobody", []string{"true"}); err == nil || !strings.Contains(err.Error(), `no node "nobody"; there are a, b, c`) {
+		t.Error(err)
+	}
+	if _, err := l.Command(t.Context(), "a", nil); err == nil {
+		t.Error("no command, no error")
+	}
+	cmd, err = l.Command(t.Context(), "a", []string{"no-such-program"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), `run "no-such-program": executable file not found in $PATH`) {
+		t.Errorf("got %q, %v", out, err)
+	}
+	// The host keeps its own names and mounts.
+	if hosts, err := os.ReadFile("/etc/hosts"); err != nil || strings.Contains(string(hosts), "2001:db8:2::c") {
+		t.Errorf("hosts file of the host: %q, %v", hosts, err)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil || strings.Contains(string(mounts), dirOf(l.Name())) {
+		t.Errorf("mounts of the host: %s, %v", mounts, err)
+	}
+}
+
+func TestEnterRefuses(t *testing.T) {
+	for want, args := range map[string][]string{
+		"need a namespace":            {"tabane-x", "/etc/hosts", "0"},
+		"is not a pid":                {"tabane-x", "/etc/hosts", "me", "true"},
+		"is not a lab's":              {"other", "/etc/hosts", "0", "true"},
+		`"tabane-test-lab-no-such"`:   {"tabane-test-lab-no-such", "/etc/hosts", "0", "true"},
+		`run "no-such-program": exec`: {"tabane-x", "/etc/hosts", "0", "no-such-program"},
+	} {
+		if err := Enter(args); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", args, err, want)
+		}
+	}
+}
+
+func TestSetLink(t *testing.T) {
+	l := start(t, options(t, "link", plain()))
+	rates := func(ports ...port) (got []string) {
+		for _, p := range ports {
+			err := netns.Do(p.netns, func() error {
+				s, err := tc.Stats(p.iface)
+				if errors.Is(err, tc.ErrNotShaped) {
+					got = append(got, "none")
+					return nil
+				}
+				got = append(got, s.Rate.Rate.String())
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		return got
+	}
+	wire := l.plan.links[1].wires[0]
+	lan := l.plan.links[0].wires[2]
+	if got := rates(wire.a, wire.b, lan.a, lan.b); !slices.Equal(got, []string{"10Mbit/s", "10Mbit/s", "none", "none"}) {
+		t.Errorf("at first %v", got)
+	}
+	for link, rate := range map[string]unit.Bandwidth{"wire": 0, "lan": 5e6} {
+		if err := l.SetLink(link, scenario.Shape{Rate: rate}); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := rates(wire.a, wire.b, lan.a, lan.b); !slices.Equal(got, []string{"none", "none", "5Mbit/s", "5Mbit/s"}) {
+		t.Errorf("then %v", got)
+	}
+	if err := l.SetLink("nolink", scenario.Shape{}); err == nil || !strings.Contains(err.Error(), `no link "nolink"; there are lan, wire`) {
+		t.Error(err)
+	}
+	if err := l.SetLink("wire", scenario.Shape{Rate: -1}); err == nil {
+		t.Error("a negative rate is accepted")
+	}
+}
+
+func TestCapture(t *testing.T) {
+	l := start(t, options(t, "capture", plain()))
+	for _, c := range []struct {
+		iface string
+		want  map[string]bool
+	}{
+		{"", map[string]bool{"wire": true, "lan": true}},
+		{"wire", map[string]bool{"wire": true}},
+	} {
+		file := filepath.Join(t.TempDir(), "capture.pcapng")
+		ctx, stop := context.WithCancel(t.Context())
+		var (
+			stats CaptureStats
+			err   error
+			done  = make(chan struct{})
+		)
+		go func() {
+			defer close(done)
+			stats, err = l.Capture(ctx, "a", c.iface, file)
+		}()
+		// The header is written when the socket listens.
+		for st, err := os.Stat(file); err != nil || st.Size() == 0; st, err = os.Stat(file) {
+			select {
+			case <-done:
+				t.Fatal(err)
+			case <-time.After(time.Millisecond):
+			}
+		}
+		before := time.Now()
+		for _, to := range []string{"2001:db8:1::b", "2001:db8:2::b"} {
+			if err := reach(l, "a", "b", to); err != nil {
+				t.Error(err)
+			}
+		}
+		stop()
+		<-done
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen, packets := readCapture(t, file, before)
+		if stats.Dropped != 0 || stats.Packets != packets {
+			t.Errorf("stats %+v for %d packets", stats, packets)
+		}
+		for name := range map[string]bool{"wire": true, "lan": true} {
+			if got, want := seen[name], c.want[name]; (got == 2) != want || got > 0 != want {
+				t.Errorf("capture of %q has %d datagrams of interface %q", c.iface, got, name)
+			}
+		}
+	}
+	if _, err := l.Capture(t.Context(), "a", "eth9", "-"); err == nil || !strings.Contains(err.Error(), `no interface "eth9"; there are lo`) {
+		t.Error(err)
+	}
+	if _, err := l.Capture(t.Context(), "z", "", "-"); err == nil || !strings.Contains(err.Error(), `no node "z"`) {
+		t.Error(err)
+	}
+}
+
+// readCapture counts the datagrams that say hello, by interface, and all packets.
+func readCapture(t *testing.T, file string, since time.Time) (hello map[string]int, packets uint64) {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	r, err := pcapgo.NewNgReader(f, pcapgo.DefaultNgReaderOptions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hello = map[string]int{}
+	whole := true
+	for {
+		data, info, err := r.ReadPacketData()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		packets++
+		p := gopacket.NewPacket(data, layers.LayerTypeEthernet, gopacket.Default)
+		if app := p.ApplicationLayer(); app == nil || !bytes.Equal(app.Payload(), []byte("hello")) {
+			continue
+		}
+		about, err := r.Interface(info.InterfaceIndex)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hello[about.Name]++
+		if info.Timestamp.Before(since) || info.Timestamp.After(time.Now()) {
+			t.Errorf("timestamp %s is not between %s and now", info.Timestamp, since)
+		}
+		whole = whole && info.Timestamp.Nanosecond()%1000 == 0
+	}
+	if whole && len(hello) > 0 {
+		t.Error("timestamps are whole microseconds")
+	}
+	return hello, packets
+}
+
+func TestCaptureEndsWithItsLab(t *testing.T) {
+	l := start(t, options(t, "captureend", plain()))
+	done := make(chan error)
+	file := filepath.Join(t.TempDir(), "c")
+	go func() {
+		_, err := l.Capture(context.Background(), "a", "", file)
+		done <- err
+	}()
+	for _, err := os.Stat(file); err != nil; _, err = os.Stat(file) {
+		time.Sleep(time.Millisecond)
+	}
+	if err := l.Down(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "the node is gone") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestUpFailsHalfWay(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*scenario.Spec)
+		want   string
+	}{
+		"sysctl":     {func(s *scenario.Spec) { s.Nodes["c"].Sysctls = map[string]string{"net.ipv6.no_such": "1"} }, "net.ipv6.no_such"},
+		"late":       {func(s *scenario.Spec) { s.Nodes["c"].Sysctls = map[string]string{"net.ipv6.conf.lan.no_such": "1"} }, "no_such"},
+		"congestion": {func(s *scenario.Spec) { s.Sysctls = map[string]string{"net.ipv4.tcp_congestion_control": "nosuch"} }, `congestion control "nosuch" is not available`},
+		"rate":       {func(s *scenario.Spec) { s.Links["wire"].Rate = 1 }, `link "wire"`},
+		"bad spec":   {func(s *scenario.Spec) { s.Links["wire"].MTU = 1 }, "mtu"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := options(t, "fails", plain())
+			c.change(o.Spec)
+			l, err := Up(t.Context(), o)
+			if err == nil {
+				l.Down(t.Context())
+			}
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+			nothingLeft(t, o.Name)
+		})
+	}
+}
+
+func TestDaemons(t *testing.T) {
+	l := start(t, options(t, "daemons", routed()))
+	if b, err := l.Status(t.Context(), "b", RoleRouter); err != nil || !strings.Contains(string(b), `"ready":true`) {
+		t.Errorf("%s %v", b, err)
+	}
+	if _, err := l.Status(t.Context(), "a", RoleRouter); err == nil || !strings.Contains(err.Error(), `node "a" runs no daemon "router"`) {
+		t.Error(err)
+	}
+	c := l.children[0]
+	if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", c.PID)); err != nil || !strings.Contains(string(line), "router\x00-c\x00"+configFile(dirOf(l.Name()), "b")) {
+		t.Errorf("command line %q, %v", line, err)
+	}
+	if err := l.Down(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-c.exited
+}
+
+func TestNotReady(t *testing.T) {
+	t.Setenv(fakeRouter, "never")
+	o := options(t, "never", routed())
+	o.Timeout = 500 * time.Millisecond
+	_, err := Up(t.Context(), o)
+	if err == nil {
+		t.Fatal("ready")
+	}
+	for _, want := range []string{"not ready after 500ms", "b (router): session with nobody is idle", "router starts with"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	nothingLeft(t, o.Name)
+}
+
+func TestDaemonEnds(t *testing.T) {
+	t.Setenv(fakeRouter, "exit")
+	o := options(t, "exit", routed())
+	_, err := Up(t.Context(), o)
+	if err == nil || !strings.Contains(err.Error(), "b (router) ended: exit status 2; its log ends:") || !strings.Contains(err.Error(), "router refuses to run") {
+		t.Errorf("got %v", err)
+	}
+	nothingLeft(t, o.Name)
+}
+
+func TestNoBinary(t *testing.T) {
+	o := options(t, "nobinary", routed())
+	o.Binary = "/no/such/program"
+	if _, err := Up(t.Context(), o); err == nil || !strings.Contains(err.Error(), o.Binary) {
+		t.Errorf("got %v", err)
+	}
+	nothingLeft(t, o.Name)
+}
+
+func TestCancel(t *testing.T) {
+	t.Setenv(fakeRouter, "never")
+	o := options(t, "cancel", routed())
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer cancel()
+		for {
+			if s, err := readState(o.Name); err == nil && len(s.Processes) > 0 {
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	if _, err := Up(ctx, o); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	nothingLeft(t, o.Name)
+
+	if _, err := Up(ctx, o); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a context that has ended: got %v", err)
+	}
+	nothingLeft(t, o.Name)
+}
+
+func TestNameTaken(t *testing.T) {
+	o := options(t, "taken", plain())
+	start(t, o)
+	want := fmt.Sprintf("lab %q is running (pid %d): tabane lab down %s", o.Name, os.Getpid(), o.Name)
+	if _, err := Up(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %q", err, want)
+	}
+	if _, err := Open(o.Name); err != nil {
+		t.Errorf("the lab is gone: %v", err)
+	}
+}
+
+func TestOneOfManyWins(t *testing.T) {
+	o := options(t, "race", plain())
+	var (
+		wg   sync.WaitGroup
+		labs [4]*Lab
+	)
+	for i := range labs {
+		wg.Go(func() {
+			var err error
+			if labs[i], err = Up(t.Context(), o); err != nil && !strings.Contains(err.Error(), "is running") {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	up := slices.DeleteFunc(labs[:], func(l *Lab) bool { return l == nil })
+	if len(up) != 1 {
+		t.Errorf("%d of 4 labs of one name are up", len(up))
+	}
+	for _, l := range up {
+		if err := l.Down(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	nothingLeft(t, o.Name)
+}
+
+// Two labs whose namespaces would have the same name must not remove each other's.
+func TestNamespaceTaken(t *testing.T) {
+	first := options(t, "one", plain())
+	first.Spec.Nodes["two-a"] = &scenario.Node{}
+	first.Spec.Links["more"] = &scenario.Link{Ends: []scenario.End{end6("two-a", "x", ""), end6("a", "more", "")}}
+	l := start(t, first)
+	second := options(t, "one-two", plain())
+	if _, err := Up(t.Context(), second); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("belongs to lab %q", first.Name)) {
+		t.Errorf("got %v", err)
+	}
+	run(t, l, "two-a", "true")
+
+	foreign := options(t, "foreign", plain())
+	name := namespaceOf(foreign.Name, "a")
+	if err := netns.Create(name); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Up(t.Context(), foreign); err == nil || !strings.Contains(err.Error(), "belongs to no lab: remove it with `ip netns del "+name) {
+		t.Errorf("got %v", err)
+	}
+	if err := netns.Delete(name); err != nil {
+		t.Errorf("foreign namespace: %v", err)
+	}
+	nothingLeft(t, foreign.Name)
+}
+
+func TestStaleIsTakenOver(t *testing.T) {
+	o := options(t, "stale", plain())
+	old, err := Up(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.closeStarter()
+	s, err := readState(o.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Owner.Start++ // the same pid, but another process
+	s.Namespaces = append(s.Namespaces, namespaceOf(o.Name, "never-made"))
+	if err := s.write(o.Name); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(o.Name); err == nil || !strings.Contains(err.Error(), "it is stale") {
+		t.Errorf("open: %v", err)
+	}
+	if err := netns.Do(namespaceOf(o.Name, "a"), func() error { return netns.Sysctl("net.ipv6.conf.wire.hop_limit", "5") }); err != nil {
+		t.Fatal(err)
+	}
+	l := start(t, o)
+	if got := run(t, l, "a", "cat /proc/sys/net/ipv6/conf/wire/hop_limit"); got != "77" {
+		t.Errorf("hop limit %s: the old namespace is still there", got)
+	}
+}
+
+// A caller that dies at once leaves namespaces but no process, and whoever comes next cleans up.
+func TestKilledCaller(t *testing.T) {
+	needRoot(t)
+	name := testPrefix() + "killed"
+	cmd := exec.Command(os.Args[0], "hold", name)
+	cmd.Stderr = t.Output()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	cmd.Stdout = w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if line := readLine(t, r); line != "up" {
+		t.Fatalf("got %q", line)
+	}
+	s, err := readState(name)
+	if err != nil || len(s.Processes) != 1 {
+		t.Fatalf("state %+v, %v", s, err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Wait()
+	for deadline := time.Now().Add(10 * time.Second); s.Processes[0].alive(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the daemon outlives the caller")
+		}
+	}
+	if got := s.condition(); got != Stale {
+		t.Errorf("condition %q", got)
+	}
+	if err := Down(t.Context(), name); err != nil {
+		t.Error(err)
+	}
+	nothingLeft(t, name)
+}
+
+func TestDetached(t *testing.T) {
+	o := options(t, "detached", routed())
+	o.Detach = true
+	l := start(t, o)
+	s, err := readState(o.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Owner.Start++ // as if the caller had ended
+	if err := s.write(o.Name); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.condition(); got != Running {
+		t.Errorf("condition %q", got)
+	}
+	other, err := Open(o.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Status(t.Context(), "b", RoleRouter); err != nil {
+		t.Error(err)
+	}
+	if err := s.Processes[0].signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-l.children[0].exited
+	if got := s.condition(); got != Stale {
+		t.Errorf("condition %q when its only daemon has ended", got)
+	}
+}
+
+// What users run in a node, even if it ignores SIGTERM, must not keep the lab alive.
+func TestDownEndsInhabitants(t *testing.T) {
+	l := start(t, options(t, "exec", plain()))
+	cmd, err := l.Command(t.Context(), "a", []string{"sh", "-c", "trap '' TERM; echo here; while :; do sleep 1; done"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	cmd.Stdout = w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if line := readLine(t, r); line != "here" {
+		t.Fatalf("got %q", line)
+	}
+	// Without patience: the context has ended.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := l.Down(ctx); err != nil {
+		t.Error(err)
+	}
+	var exit *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// A died caller's leavings, whatever they are, can be removed.
+func TestDownOfRemains(t *testing.T) {
+	needRoot(t)
+	name := testPrefix() + "remains"
+	if err := Down(t.Context(), name); err != nil {
+		t.Errorf("nothing at all: %v", err)
+	}
+	if err := os.MkdirAll(dirOf(name), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := Down(t.Context(), name); err != nil {
+		t.Errorf("an empty directory: %v", err)
+	}
+	nothingLeft(t, name)
+	if err := Down(t.Context(), "../x"); err == nil {
+		t.Error("a bad name is accepted")
+	}
+}
+
+func TestMPTCPLimits(t *testing.T) {
+	s := plain()
+	for in, want := range map[[2]uint32][2]uint32{{0, 0}: {8, 8}, {2, 0}: {2, 8}, {3, 4}: {3, 4}} {
+		n := node{mptcp: &edge.MPTCP{Subflows: in[0], AddAddrAccepted: in[1]}}
+		if got := n.limits(); got.Subflows != want[0] || got.AddAddrAccepted != want[1] {
+			t.Errorf("%v: %+v, want %v", in, got, want)
+		}
+	}
+	s.Nodes["a"].MPTCP = &edge.MPTCP{Subflows: 3, AddAddrAccepted: 4}
+	l := start(t, options(t, "mptcp", s))
+	err := netns.Do(namespaceOf(l.Name(), "a"), func() error {
+		c, err := mptcp.Dial()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		got, err := c.Limits()
+		if err == nil && (got.Subflows != 3 || got.AddAddrAccepted != 4) {
+			t.Errorf("limits %+v", got)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSwitchIsSilent(t *testing.T) {
+	l := start(t, options(t, "switch", plain()))
+	err := netns.Do(l.plan.links[0].netns, func() error {
+		addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+		for _, a := range addrs {
+			if !a.IP.IsLoopback() {
+				t.Errorf("switch has address %s", a)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func BenchmarkUpDown(b *testing.B) {
+	needRoot(b)
+	for b.Loop() {
+		l, err := Up(b.Context(), Options{Name: testPrefix() + "bench", Spec: routed()})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := l.Down(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

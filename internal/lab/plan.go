@@ -1,0 +1,338 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tabane/tabane/internal/edge"
+	"github.com/tabane/tabane/internal/scenario"
+)
+
+const (
+	// prefix starts the name of every namespace that belongs to a lab.
+	prefix = "tabane-"
+	// maxNamespace is the longest name that netns accepts.
+	maxNamespace = 64
+	defaultMTU   = 1500
+)
+
+// Roles are the daemons a node can run, in the order in which they are started.
+const (
+	RoleReflector = "reflector"
+	RoleRouter    = "router"
+	RoleASBR      = "asbr"
+	RoleEdge      = "edge"
+	RoleServe     = "serve"
+)
+
+var roles = []string{RoleReflector, RoleRouter, RoleASBR, RoleEdge, RoleServe}
+
+// statusPorts are where the daemons answer on their namespace's own loopback unless their section says otherwise.
+var statusPorts = map[string]uint16{RoleASBR: 9116, RoleEdge: 9117, RoleRouter: 9118, RoleReflector: 9119}
+
+// A lab's name is part of namespace and file names.
+var labName = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,46}[a-z0-9])?$`)
+
+// CheckName says whether a lab can have this name: 1 to 48 lower-case letters, digits, dots, underscores and hyphens,
+// with a letter or digit at both ends.
+func CheckName(name string) error {
+	if !labName.MatchString(name) {
+		return fmt.Errorf("lab name must be 1 to 48 lower-case letters, digits, dots, underscores and hyphens with a letter or digit at both ends, got %q", name)
+	}
+	return nil
+}
+
+// plan is a Spec in the kernel's terms. It is computed before anything is touched.
+type plan struct {
+	nodes []*node
+	links []*link
+	hosts string
+	// congestion are the congestion controls that the nodes' sysctls name.
+	congestion []string
+}
+
+type node struct {
+	name, netns string
+	// early sysctls are set before there is any interface, late ones belong to an interface.
+	early, late []sysctl
+	routes      []scenario.StaticRoute
+	mptcp       *edge.MPTCP
+	daemons     []daemon
+	spec        *scenario.Node
+}
+
+type sysctl struct{ key, value string }
+
+// daemon is one of the product's processes on a node.
+type daemon struct {
+	node, netns, role string
+	// status is where the daemon tells its state; serve has none.
+	status netip.AddrPort
+	// port is where serve listens.
+	port uint16
+}
+
+func (d daemon) String() string { return d.node + " (" + d.role + ")" }
+
+// link is one wire, or a switch with a wire to every end.
+type link struct {
+	name string
+	// netns holds the switch; empty for a wire.
+	netns string
+	wires []wire
+	shape scenario.Shape
+	mtu   int
+}
+
+// wire is a veth pair. Of a switch's wires b is the port.
+type wire struct{ a, b port }
+
+type port struct {
+	netns, iface string
+	addresses    []netip.Prefix
+}
+
+// bridge is a switch's device in its namespace.
+const bridge = "switch"
+
+// newPlan says what a lab of this name consists of. The Spec is checked, so only what depends on the lab's name can be
+// wrong: too long a name, or a node that is called as a switch's namespace.
+func newPlan(name string, spec *scenario.Spec) (*plan, error) {
+	if err := CheckName(name); err != nil {
+		return nil, err
+	}
+	if err := spec.Check().Err(); err != nil {
+		return nil, fmt.Errorf("check scenario %q: %w", spec.Name, err)
+	}
+	p := &plan{}
+	base := baseSysctls(spec)
+	cc := map[string]bool{}
+	for _, n := range slices.Sorted(maps.Keys(spec.Nodes)) {
+		p.nodes = append(p.nodes, newNode(name, n, spec, base, cc))
+	}
+	p.congestion = slices.Sorted(maps.Keys(cc))
+	for _, l := range slices.Sorted(maps.Keys(spec.Links)) {
+		p.links = append(p.links, newLink(name, l, spec.Links[l]))
+	}
+	p.hosts = hostsFile(spec)
+
+	seen := map[string]bool{}
+	var errs []error
+	for _, ns := range p.namespaces() {
+		if len(ns) > maxNamespace {
+			errs = append(errs, fmt.Errorf("namespace name %q has %d bytes, more than %d: choose a shorter lab, node or link name", ns, len(ns), maxNamespace))
+		}
+		if seen[ns] {
+			errs = append(errs, fmt.Errorf("two parts of the scenario need the namespace %q: rename a node", ns))
+		}
+		seen[ns] = true
+	}
+	return p, errors.Join(errs...)
+}
+
+func newNode(lab, name string, spec *scenario.Spec, base []sysctl, cc map[string]bool) *node {
+	s := spec.Nodes[name]
+	n := &node{name: name, netns: namespaceOf(lab, name), routes: s.Routes, mptcp: s.MPTCP, spec: s}
+	n.early = slices.Clone(base)
+	if s.Forwarding {
+		n.early = append(n.early, sysctl{"net.ipv4.ip_forward", "1"}, sysctl{"net.ipv6.conf.all.forwarding", "1"})
+	}
+	for _, m := range []map[string]string{spec.Sysctls, s.Sysctls} {
+		for _, key := range slices.Sorted(maps.Keys(m)) {
+			if perInterface(key) {
+				n.late = append(n.late, sysctl{key, m[key]})
+			} else {
+				n.early = append(n.early, sysctl{key, m[key]})
+			}
+			if strings.ReplaceAll(key, "/", ".") == "net.ipv4.tcp_congestion_control" {
+				cc[m[key]] = true
+			}
+		}
+	}
+	for _, role := range roles {
+		if d, ok := newDaemon(n, role); ok {
+			n.daemons = append(n.daemons, d)
+		}
+	}
+	return n
+}
+
+func newDaemon(n *node, role string) (daemon, bool) {
+	d := daemon{node: n.name, netns: n.netns, role: role}
+	switch s := n.spec; {
+	case role == RoleReflector && s.Reflector != nil:
+		d.status = s.Reflector.Status
+	case role == RoleRouter && s.Router != nil:
+		d.status = s.Router.Status
+	case role == RoleASBR && s.ASBR != nil:
+		d.status = s.ASBR.Status
+	case role == RoleEdge && s.Edge != nil:
+		d.status = s.Edge.Status
+	case role == RoleServe && s.Serve != nil:
+		d.port = s.Serve.Port
+		return d, true
+	default:
+		return d, false
+	}
+	if !d.status.IsValid() {
+		d.status = netip.AddrPortFrom(netip.IPv6Loopback(), statusPorts[role])
+	}
+	return d, true
+}
+
+func newLink(lab, name string, s *scenario.Link) *link {
+	l := &link{name: name, shape: s.Shape, mtu: s.MTU}
+	if l.mtu == 0 {
+		l.mtu = defaultMTU
+	}
+	ports := make([]port, len(s.Ends))
+	for i, e := range s.Ends {
+		ports[i] = port{netns: namespaceOf(lab, e.Node), iface: e.Interface, addresses: e.Addresses}
+	}
+	if len(ports) == 2 {
+		l.wires = []wire{{ports[0], ports[1]}}
+		return l
+	}
+	l.netns = namespaceOf(lab, "sw-"+name)
+	for i, p := range ports {
+		l.wires = append(l.wires, wire{p, port{netns: l.netns, iface: "port" + strconv.Itoa(i)}})
+	}
+	return l
+}
+
+func namespaceOf(lab, part string) string { return prefix + lab + "-" + part }
+
+// namespaces are the names of all namespaces, nodes first.
+func (p *plan) namespaces() []string {
+	var names []string
+	for _, n := range p.nodes {
+		names = append(names, n.netns)
+	}
+	for _, l := range p.links {
+		if l.netns != "" {
+			names = append(names, l.netns)
+		}
+	}
+	return names
+}
+
+func (p *plan) node(name string) (*node, error) {
+	i := slices.IndexFunc(p.nodes, func(n *node) bool { return n.name == name })
+	if i < 0 {
+		names := make([]string, len(p.nodes))
+		for i, n := range p.nodes {
+			names[i] = n.name
+		}
+		return nil, fmt.Errorf("no node %q; there are %s", name, strings.Join(names, ", "))
+	}
+	return p.nodes[i], nil
+}
+
+func (p *plan) link(name string) (*link, error) {
+	i := slices.IndexFunc(p.links, func(l *link) bool { return l.name == name })
+	if i < 0 {
+		names := make([]string, len(p.links))
+		for i, l := range p.links {
+			names[i] = l.name
+		}
+		return nil, fmt.Errorf("no link %q; there are %s", name, strings.Join(names, ", "))
+	}
+	return p.links[i], nil
+}
+
+func (p *plan) daemons() []daemon {
+	var all []daemon
+	for _, role := range roles {
+		for _, n := range p.nodes {
+			for _, d := range n.daemons {
+				if d.role == role {
+					all = append(all, d)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// baseSysctls are what every node starts with; the scenario's own come after and win.
+func baseSysctls(spec *scenario.Spec) []sysctl {
+	both := func(key, value string) []sysctl {
+		return []sysctl{{"net.ipv6.conf.all." + key, value}, {"net.ipv6.conf.default." + key, value}}
+	}
+	s := slices.Concat(
+		both("accept_dad", "0"),        // an address is usable when it is set
+		both("accept_ra", "0"),         // routes come from the scenario alone
+		both("keep_addr_on_down", "1"), // a link that fails and returns still has its addresses
+		[]sysctl{
+			// The host's own setting is inherited, and routing over several paths is asymmetric.
+			{"net.ipv4.conf.all.rp_filter", "0"},
+			{"net.ipv4.conf.default.rp_filter", "0"},
+			// A connection must not start from what an earlier one learned: runs are independent.
+			{"net.ipv4.tcp_no_metrics_save", "1"},
+		},
+	)
+	for _, n := range spec.Nodes {
+		if n.ASBR != nil || n.Edge != nil {
+			return append(s, both("seg6_enabled", "1")...)
+		}
+	}
+	return s
+}
+
+// perInterface reports whether a sysctl belongs to one interface, so that it cannot be set before that exists.
+func perInterface(key string) bool {
+	sep := "."
+	if i := strings.IndexAny(key, "./"); i >= 0 {
+		sep = key[i : i+1]
+	}
+	parts := strings.Split(key, sep)
+	return len(parts) >= 5 && parts[0] == "net" && (parts[2] == "conf" || parts[2] == "neigh") &&
+		parts[3] != "all" && parts[3] != "default" && parts[3] != "lo"
+}
+
+// addressOf is what a node's name means: its own choice, or the first address of its interface on the first link by
+// name.
+func addressOf(spec *scenario.Spec, name string) netip.Addr {
+	if a := spec.Nodes[name].Address; a.IsValid() {
+		return a
+	}
+	for _, l := range slices.Sorted(maps.Keys(spec.Links)) {
+		for _, e := range spec.Links[l].Ends {
+			if e.Node == name && len(e.Addresses) > 0 {
+				return e.Addresses[0].Addr()
+			}
+		}
+	}
+	return netip.Addr{}
+}
+
+// hostsFile is what the nodes have as /etc/hosts: every node under its name.
+func hostsFile(spec *scenario.Spec) string {
+	var b strings.Builder
+	b.WriteString("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n")
+	for _, n := range slices.Sorted(maps.Keys(spec.Nodes)) {
+		if a := addressOf(spec, n); a.IsValid() {
+			fmt.Fprintf(&b, "%s %s\n", a, n)
+		}
+	}
+	return b.String()
+}
+
+// arguments are the command line of a daemon whose files are in dir.
+func (d daemon) arguments(dir string) []string {
+	if d.role == RoleServe {
+		return []string{"serve", "--listen", netip.AddrPortFrom(netip.IPv6Unspecified(), d.port).String()}
+	}
+	return []string{d.role, "-c", configFile(dir, d.node)}
+}
+
+func configFile(dir, node string) string { return filepath.Join(dir, node+".yaml") }
+
+func logFile(dir string, d daemon) string { return filepath.Join(dir, d.node+"."+d.role+".log") }

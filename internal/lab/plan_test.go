@@ -1,0 +1,214 @@
+package lab
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/tabane/tabane/internal/asbr"
+	"github.com/tabane/tabane/internal/edge"
+	"github.com/tabane/tabane/internal/reflector"
+	"github.com/tabane/tabane/internal/router"
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+func TestCheckName(t *testing.T) {
+	for name, good := range map[string]bool{
+		"epe-steady": true, "epe-steady.2": true, "a": true, strings.Repeat("a", 48): true,
+		"": false, ".": false, "..": false, "a/b": false, "A": false, "-a": false, "a-": false, "a b": false, "ä": false,
+		strings.Repeat("a", 49): false, "a\n": false, ".new": false,
+	} {
+		if err := CheckName(name); (err == nil) != good {
+			t.Errorf("CheckName(%q) = %v", name, err)
+		}
+	}
+}
+
+func TestPlan(t *testing.T) {
+	s := routed()
+	s.Nodes["a"].Serve = &scenario.Serve{Port: 80}
+	s.Nodes["a"].Reflector = &reflector.Config{
+		ASN: 65000, RouterID: netip.MustParseAddr("10.0.0.2"), Address: netip.MustParseAddr("2001:db8:1::a"),
+		Clients: []reflector.Client{{Name: "b", Address: netip.MustParseAddr("2001:db8:1::b")}},
+		Status:  netip.MustParseAddrPort("127.0.0.1:7"),
+	}
+	p, err := newPlan("x.2", s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := p.namespaces(), []string{"tabane-x.2-a", "tabane-x.2-b", "tabane-x.2-c", "tabane-x.2-sw-lan"}; !slices.Equal(got, want) {
+		t.Errorf("namespaces %q, want %q", got, want)
+	}
+	want := "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n2001:db8:2::a a\n2001:db8:2::b b\n2001:db8:2::c c\n"
+	if p.hosts != want {
+		t.Errorf("hosts %q, want %q", p.hosts, want)
+	}
+	var commands []string
+	for _, d := range p.daemons() {
+		commands = append(commands, d.String()+" "+strings.Join(d.arguments("/d"), " "))
+	}
+	wantCommands := []string{"a (reflector) reflector -c /d/a.yaml", "b (router) router -c /d/b.yaml", "a (serve) serve --listen [::]:80"}
+	if !slices.Equal(commands, wantCommands) {
+		t.Errorf("daemons %q, want %q", commands, wantCommands)
+	}
+	if got := p.nodes[0].daemons[0].status.String(); got != "127.0.0.1:7" {
+		t.Errorf("reflector's status at %s, want its own choice", got)
+	}
+	if got := p.nodes[1].daemons[0].status.String(); got != "[::1]:9118" {
+		t.Errorf("router's status at %s, want the default", got)
+	}
+	if !slices.Equal(p.congestion, []string{"reno"}) {
+		t.Errorf("congestion controls %q", p.congestion)
+	}
+	if got := p.nodes[0].late; !slices.Equal(got, []sysctl{{"net.ipv6.conf.wire.hop_limit", "77"}}) {
+		t.Errorf("late sysctls %v", got)
+	}
+	lan, wire := p.links[0], p.links[1]
+	if len(lan.wires) != 3 || lan.wires[2].b.netns != "tabane-x.2-sw-lan" || lan.mtu != 1500 {
+		t.Errorf("switch %+v", lan)
+	}
+	if len(wire.wires) != 1 || wire.netns != "" || wire.mtu != 1400 {
+		t.Errorf("wire %+v", wire)
+	}
+}
+
+func TestPlanRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		lab    string
+		change func(*scenario.Spec)
+		want   string
+	}{
+		"lab name":     {"../x", func(*scenario.Spec) {}, "lab name must be"},
+		"bad scenario": {"x", func(s *scenario.Spec) { s.Links["wire"].Ends[0].Node = "nobody" }, "nobody"},
+		"node called as a switch": {"x", func(s *scenario.Spec) {
+			s.Nodes["sw-lan"] = &scenario.Node{}
+			s.Links["wire"].Ends[0].Node = "sw-lan"
+		}, `two parts of the scenario need the namespace "tabane-x-sw-lan"`},
+		"too long": {strings.Repeat("x", 40), func(s *scenario.Spec) {
+			long := strings.Repeat("n", 40)
+			s.Nodes[long] = &scenario.Node{}
+			s.Links["wire"].Ends[0].Node = long
+		}, "more than 64"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := plain()
+			s.Nodes["a"].Sysctls = nil
+			c.change(s)
+			if _, err := newPlan(c.lab, s); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestPerInterface(t *testing.T) {
+	for key, want := range map[string]bool{
+		"net.ipv6.conf.eth0.hop_limit": true, "net/ipv6/neigh/eth0.5/retrans_time_ms": true, "net.ipv6.conf.eth0.100.forwarding": true,
+		"net.ipv6.conf.all.forwarding": false, "net.ipv4.conf.default.rp_filter": false, "net.ipv6.conf.lo.forwarding": false,
+		"net.ipv4.tcp_rmem": false, "net": false, "": false, "net.core.conf": false,
+	} {
+		if got := perInterface(key); got != want {
+			t.Errorf("perInterface(%q) = %v", key, got)
+		}
+	}
+}
+
+// What the daemons read must be what the scenario says, with the status address written out.
+func TestConfigSurvives(t *testing.T) {
+	b, err := os.ReadFile("../../scenarios/epe-steady/scenario.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var spec scenario.Spec
+	if err := yaml.UnmarshalWithOptions(b, &spec, yaml.Strict()); err != nil {
+		t.Fatal(err)
+	}
+	p, err := newPlan("x", &spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, n := range p.nodes {
+		b, err := n.config()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got struct {
+			Reflector *reflector.Config `yaml:"reflector"`
+			Router    *router.Config    `yaml:"router"`
+			ASBR      *asbr.Config      `yaml:"asbr"`
+			Edge      *edge.Config      `yaml:"edge"`
+		}
+		if err := yaml.UnmarshalWithOptions(b, &got, yaml.Strict()); err != nil {
+			t.Fatalf("%v in\n%s", err, b)
+		}
+		same := func(role string, got, want any, status *netip.AddrPort) {
+			if reflect.ValueOf(want).IsNil() != reflect.ValueOf(got).IsNil() {
+				t.Errorf("node %s: section %s of\n%s", n.name, role, b)
+				return
+			}
+			if status == nil {
+				return
+			}
+			seen[role] = true
+			if status.String() != fmt.Sprintf("[::1]:%d", statusPorts[role]) {
+				t.Errorf("node %s: status at %s", n.name, status)
+			}
+			*status = netip.AddrPort{}
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("node %s: got %+v, want %+v", n.name, got, want)
+			}
+		}
+		var status [4]*netip.AddrPort
+		if got.Reflector != nil {
+			status[0] = &got.Reflector.Status
+		}
+		if got.Router != nil {
+			status[1] = &got.Router.Status
+		}
+		if got.ASBR != nil {
+			status[2] = &got.ASBR.Status
+		}
+		if got.Edge != nil {
+			status[3] = &got.Edge.Status
+		}
+		same(RoleReflector, got.Reflector, n.spec.Reflector, status[0])
+		same(RoleRouter, got.Router, n.spec.Router, status[1])
+		same(RoleASBR, got.ASBR, n.spec.ASBR, status[2])
+		same(RoleEdge, got.Edge, n.spec.Edge, status[3])
+	}
+	if len(seen) != 4 {
+		t.Errorf("only %v are tested", seen)
+	}
+}
+
+func TestEncode(t *testing.T) {
+	type inner struct {
+		Wait time.Duration  `yaml:"wait"`
+		Rate unit.Bandwidth `yaml:"rate"`
+		Skip string         `yaml:"-"`
+	}
+	b, err := encode(map[string]any{"x": &struct {
+		On    bool     `yaml:"on"`
+		Off   bool     `yaml:"off,omitempty"`
+		Inner []*inner `yaml:"inner"`
+	}{On: true, Inner: []*inner{{Wait: time.Second, Rate: 5e6, Skip: "s"}}}})
+	if want := `{"x":{"inner":[{"rate":"5Mbit/s","wait":"1s"}],"on":true}}`; err != nil || strings.Join(strings.Fields(string(b)), "") != want {
+		t.Errorf("got %s, %v, want %s", b, err, want)
+	}
+	for _, bad := range []any{struct{ NoKey int }{1}, struct {
+		C chan int `yaml:"c"`
+	}{make(chan int)}} {
+		if _, err := encode(map[string]any{"x": bad}); err == nil || !strings.Contains(err.Error(), "BUG") {
+			t.Errorf("%T: got %v", bad, err)
+		}
+	}
+}

@@ -1,0 +1,222 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/netns"
+)
+
+// Verb is the hidden command of the tabane program that calls Enter with its arguments.
+const Verb = "lab-exec"
+
+// Enter turns the calling process into a command on a lab's node; args are what enterArguments wrote. It returns only
+// when it could not.
+//
+// Being the command, rather than its parent, is what lets terminal, standard input, signals and exit code through
+// without any help, and what makes a pid mean the command itself. A parent that enters the namespaces on one of its
+// threads and forks would need that thread for as long as the command lives, and mounts that the Go runtime could hand
+// to unrelated goroutines by mistake.
+func Enter(args []string) error {
+	if len(args) < 4 {
+		return errors.New("enter node: need a namespace, a hosts file, a parent and a command")
+	}
+	name, hosts, argv := args[0], args[1], args[3:]
+	if !strings.HasPrefix(name, prefix) {
+		return fmt.Errorf("enter node: namespace %q is not a lab's", name)
+	}
+	parent, err := strconv.Atoi(args[2])
+	if err != nil {
+		return fmt.Errorf("enter node: parent %q is not a pid", args[2])
+	}
+	path, err := exec.LookPath(argv[0])
+	if err != nil {
+		return fmt.Errorf("run %q: %w", argv[0], errors.Unwrap(err))
+	}
+	// Do's thread becomes the process's only one with exec and keeps its namespaces.
+	return netns.Do(name, func() error {
+		if err := isolateMounts(hosts); err != nil {
+			return err
+		}
+		if parent != 0 {
+			if err := dieWith(parent); err != nil {
+				return err
+			}
+		}
+		if err := unix.Exec(path, argv, os.Environ()); err != nil {
+			return fmt.Errorf("run %q: %w", path, err)
+		}
+		return nil
+	})
+}
+
+// dieWith renews for the calling thread what the parent asked for: the signal at its death is an attribute of a thread,
+// and exec keeps only that of the thread that calls it.
+func dieWith(parent int) error {
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+		return fmt.Errorf("ask for a signal when the parent ends: %w", err)
+	}
+	if os.Getppid() != parent {
+		return fmt.Errorf("parent %d has ended", parent)
+	}
+	return nil
+}
+
+// isolateMounts gives the calling thread, which is never used for anything else, its own /etc/hosts and a /sys that shows
+// the interfaces of its namespace, as `ip netns exec` does.
+func isolateMounts(hosts string) error {
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("unshare mounts: %w", err)
+	}
+	// Slave, not private: what the host unmounts, above all a deleted namespace, must go here as well.
+	if err := unix.Mount("", "/", "none", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("keep mounts from the host: %w", err)
+	}
+	if err := unix.Mount(hosts, "/etc/hosts", "none", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount %s on /etc/hosts: %w", hosts, err)
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs("/sys", &st); err != nil {
+		return fmt.Errorf("stat /sys: %w", err)
+	}
+	var flags uintptr
+	if st.Flags&unix.ST_RDONLY != 0 {
+		flags = unix.MS_RDONLY
+	}
+	if err := unix.Mount("tabane", "/sys", "sysfs", flags, ""); err != nil {
+		return fmt.Errorf("mount /sys: %w", err)
+	}
+	return nil
+}
+
+// starter starts processes from one thread that lives until it is closed: the kernel sends PR_SET_PDEATHSIG when the
+// thread that forked ends, not when the process does.
+type starter struct {
+	jobs chan func()
+}
+
+func newStarter() *starter {
+	s := &starter{jobs: make(chan func())}
+	go func() {
+		// Never unlocked: the thread ends with this goroutine.
+		runtime.LockOSThread()
+		for job := range s.jobs {
+			job()
+		}
+	}()
+	return s
+}
+
+func (s *starter) start(cmd *exec.Cmd) error {
+	done := make(chan error)
+	s.jobs <- func() { done <- cmd.Start() }
+	return <-done
+}
+
+// close ends the thread, and with it every process that was told to die with it.
+func (s *starter) close() { close(s.jobs) }
+
+// child is a process of ours. exited is closed when it has ended and err says how.
+type child struct {
+	daemon
+	process
+	exited chan struct{}
+	err    error
+}
+
+// startDaemon starts a daemon on its node with its output in its log file.
+func (l *Lab) startDaemon(d daemon) (*child, error) {
+	out, err := os.OpenFile(logFile(dirOf(l.name), d), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	argv := append([]string{l.binary}, d.arguments(dirOf(l.name))...)
+	// Its own session: Ctrl-C is for the caller, who takes the lab down in order.
+	attr, parent := &syscall.SysProcAttr{Setsid: true}, 0
+	if !l.detached {
+		attr.Pdeathsig, parent = syscall.SIGKILL, os.Getpid()
+	}
+	cmd := exec.Command(l.binary, l.enterArguments(d.netns, parent, argv)...)
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = out, out, attr
+	if err := l.starter.start(cmd); err != nil {
+		return nil, fmt.Errorf("start %s: %w", d, err)
+	}
+	c := &child{daemon: d, process: process{PID: cmd.Process.Pid, Node: d.node, Role: d.role}, exited: make(chan struct{})}
+	// The child cannot be reaped before Wait below, so its pid still is its own.
+	c.Start, _, err = procStat(c.PID)
+	go func() {
+		c.err = cmd.Wait()
+		close(c.exited)
+	}()
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", d, err)
+	}
+	return c, nil
+}
+
+// enterArguments are the arguments of the tabane program that make it a command in a namespace: Enter's after the verb.
+// A parent other than 0 is the process that the command dies with.
+func (l *Lab) enterArguments(namespace string, parent int, argv []string) []string {
+	return append([]string{Verb, namespace, filepath.Join(dirOf(l.name), hostsName), strconv.Itoa(parent)}, argv...)
+}
+
+// inhabitants are the processes whose main thread is in one of the namespaces, except the caller.
+func inhabitants(spaces []*space) ([]process, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	links := make([]string, len(spaces))
+	for i, s := range spaces {
+		links[i] = fmt.Sprintf("net:[%d]", s.inode)
+	}
+	var found []process
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		// The start time first: a process that has taken over the pid since is then not the one that is signalled.
+		start, _, err := procStat(pid)
+		if err != nil {
+			continue
+		}
+		if link, err := os.Readlink(filepath.Join("/proc", e.Name(), "ns/net")); err == nil && slices.Contains(links, link) {
+			found = append(found, process{PID: pid, Start: start})
+		}
+	}
+	return found, nil
+}
+
+// lastLines returns the end of a log file, as much of it as an error message should carry.
+func lastLines(path string, n int) string {
+	const most = 4096
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err == nil && st.Size() > most {
+		if _, err := f.Seek(-most, io.SeekEnd); err != nil {
+			return ""
+		}
+	}
+	b, err := io.ReadAll(f)
+	if err != nil {
+		return ""
+	}
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}

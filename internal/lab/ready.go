@@ -1,0 +1,231 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tabane/tabane/internal/netns"
+)
+
+const (
+	// askEvery is how often a node that is not ready is asked again, and askFor how long one answer may take.
+	askEvery = 25 * time.Millisecond
+	askFor   = 2 * time.Second
+	// maxStatus bounds an answer, in bytes.
+	maxStatus = 16 << 20
+	logLines  = 5
+)
+
+// Status asks a daemon on a node for its state, as JSON.
+func (l *Lab) Status(ctx context.Context, node, role string) ([]byte, error) {
+	n, err := l.plan.node(node)
+	if err != nil {
+		return nil, fmt.Errorf("ask for status in lab %q: %w", l.name, err)
+	}
+	i := slices.IndexFunc(n.daemons, func(d daemon) bool { return d.role == role && d.status.IsValid() })
+	if i < 0 {
+		return nil, fmt.Errorf("ask for status in lab %q: node %q runs no daemon %q that has one", l.name, node, role)
+	}
+	b, err := get(ctx, n.netns, "http://"+n.daemons[i].status.String()+"/status")
+	if err != nil {
+		return nil, fmt.Errorf("ask %s for status: %w", n.daemons[i], err)
+	}
+	return b, nil
+}
+
+// get fetches a URL whose host is an address from inside a namespace.
+func get(ctx context.Context, namespace, url string) ([]byte, error) {
+	client := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+			// The name resolver and happy eyeballs would leave the namespace's thread; one literal address does not.
+			if _, err := netip.ParseAddrPort(address); err != nil {
+				return nil, fmt.Errorf("BUG: dial %q from a namespace: %w", address, err)
+			}
+			var d net.Dialer
+			err = netns.Do(namespace, func() error {
+				conn, err = d.DialContext(ctx, network, address)
+				return err
+			})
+			return conn, err
+		},
+	}}
+	ctx, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxStatus))
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("get %s: %s", url, resp.Status)
+	}
+	return b, nil
+}
+
+// waiting is one condition of readiness: what is waited for, and the log that says why in vain.
+type waiting struct {
+	what, log string
+	ask       func(ctx context.Context) error
+	failed    error
+}
+
+// waitReady returns when every daemon is ready and the client reaches the server. It fails as soon as a daemon ends.
+func (l *Lab) waitReady(ctx context.Context, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not ready after %s", timeout))
+	defer cancel()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+
+	l.mu.Lock()
+	children := slices.Clone(l.children)
+	l.mu.Unlock()
+	var watchers sync.WaitGroup
+	defer watchers.Wait()
+	defer fail(nil) // ends the watchers
+	for _, c := range children {
+		watchers.Go(func() {
+			select {
+			case <-c.exited:
+				fail(&endedError{c, lastLines(logFile(dirOf(l.name), c.daemon), logLines)})
+			case <-ctx.Done():
+			}
+		})
+	}
+
+	all := l.conditions()
+	var asking sync.WaitGroup
+	for _, w := range all {
+		asking.Go(func() { w.failed = w.wait(ctx) })
+	}
+	asking.Wait()
+
+	cause := context.Cause(ctx)
+	var ended *endedError
+	if errors.As(cause, &ended) {
+		return ended
+	}
+	var b strings.Builder
+	for _, w := range all {
+		if w.failed == nil {
+			continue
+		}
+		fmt.Fprintf(&b, "\n%s: %v", w.what, w.failed)
+		if tail := lastLines(w.log, logLines); tail != "" {
+			b.WriteString("; its log ends:\n" + tail)
+		}
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	if errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return fmt.Errorf("%w: %s", cause, strings.TrimPrefix(b.String(), "\n"))
+}
+
+// endedError is a daemon that ended when it should not have.
+type endedError struct {
+	child *child
+	tail  string
+}
+
+func (e *endedError) Error() string {
+	text := fmt.Sprintf("%s ended: %v", e.child.daemon, e.child.how())
+	if e.tail != "" {
+		text += "; its log ends:\n" + e.tail
+	}
+	return text
+}
+
+func (c *child) how() string {
+	if c.err == nil {
+		return "exit status 0"
+	}
+	return c.err.Error()
+}
+
+// conditions are what the lab is ready after.
+func (l *Lab) conditions() []*waiting {
+	var all []*waiting
+	for _, d := range l.plan.daemons() {
+		if d.status.IsValid() {
+			all = append(all, &waiting{what: d.String(), log: logFile(dirOf(l.name), d), ask: func(ctx context.Context) error {
+				b, err := l.Status(ctx, d.node, d.role)
+				if err != nil {
+					return err
+				}
+				return readiness(b)
+			}})
+		}
+	}
+	e := l.spec.Experiment
+	if e == nil || l.spec.Nodes[e.Server].Serve == nil {
+		return all
+	}
+	server := netip.AddrPortFrom(addressOf(l.spec, e.Server), l.spec.Nodes[e.Server].Serve.Port)
+	return append(all, &waiting{
+		what: fmt.Sprintf("%s does not reach %s", e.Client, e.Server),
+		log:  logFile(dirOf(l.name), daemon{node: e.Server, role: RoleServe}),
+		ask: func(ctx context.Context) error {
+			_, err := get(ctx, namespaceOf(l.name, e.Client), "http://"+server.String()+"/bytes/1")
+			return err
+		},
+	})
+}
+
+// readiness reads `"ready": true` from a status, and otherwise says what the status gives as reason.
+func readiness(status []byte) error {
+	var s struct {
+		Ready  bool   `json:"ready"`
+		Reason string `json:"reason"`
+	}
+	switch err := json.Unmarshal(status, &s); {
+	case err != nil:
+		return fmt.Errorf("status not understood: %w", err)
+	case s.Ready:
+		return nil
+	case s.Reason != "":
+		return errors.New(s.Reason)
+	}
+	return errors.New("is not ready")
+}
+
+// wait asks until there is no error. When ctx ends first it returns the last error that was not ctx's own.
+func (w *waiting) wait(ctx context.Context) error {
+	tick := time.NewTicker(askEvery)
+	defer tick.Stop()
+	var last error
+	for {
+		err := w.ask(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil || last == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return last
+		case <-tick.C:
+		}
+	}
+}

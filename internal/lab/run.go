@@ -1,0 +1,380 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// RunOptions is what Run needs.
+type RunOptions struct {
+	// Name of the lab; the scenario's name unless given. Labs side by side are NAME.1, NAME.2 and so on.
+	Name string
+	Spec *scenario.Spec
+	// Trials is how often each cell is run; as the scenario says, or 1 in a quick pass, unless given.
+	Trials int
+	// Quick bounds each run as its traffic says.
+	Quick bool
+	// Parallel is how many labs run side by side, at most one per case; DefaultParallel unless given.
+	Parallel int
+	// Binary is as in Options.
+	Binary string
+	// Keep leaves the labs up, with the links as the last case had them. An error of Run removes them nevertheless.
+	Keep bool
+	// Commit says which version of the program made the result.
+	Commit string
+	// Out is the result's directory. The series of each run goes to a CSV file in its folder series; none is written when
+	// Out is empty.
+	Out string
+	// Progress is told what happens, one event at a time.
+	Progress func(Event)
+	Log      *slog.Logger
+}
+
+// EventKind says what an Event is about.
+type EventKind string
+
+const (
+	// LabStarting and LabReady have no cell.
+	LabStarting EventKind = "lab-starting"
+	LabReady    EventKind = "lab-ready"
+	RunStarted  EventKind = "run-started"
+	// RunSample has the current Rate.
+	RunSample EventKind = "run-sample"
+	// RunDone has the Run.
+	RunDone EventKind = "run-done"
+	// LabsRemoving is the last event.
+	LabsRemoving EventKind = "labs-removing"
+)
+
+// Event is a step of Run.
+type Event struct {
+	Kind EventKind
+	Lab  string
+	scenario.CellKey
+	Trial int
+	// Done and Total count runs.
+	Done, Total int
+	// Elapsed is the time since Run began, ETA the estimate of what is left.
+	Elapsed, ETA time.Duration
+	// Rate is the goodput of the last interval.
+	Rate unit.Bandwidth
+	// Run is the outcome of a RunDone.
+	Run *scenario.Run
+}
+
+// DefaultParallel is how many labs Run has side by side.
+//
+// A lab waits for its links' rates nearly all the time.
+func DefaultParallel(cases int) int {
+	if runtime.NumCPU() < 2 {
+		return 1
+	}
+	return cases
+}
+
+// Host is the machine that this process runs on.
+func Host(commit string) scenario.Host {
+	h := scenario.Host{CPUs: runtime.NumCPU(), Commit: commit}
+	var u unix.Utsname
+	if unix.Uname(&u) == nil { // fails only for a bad pointer
+		h.Kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	return h
+}
+
+// Run runs the scenario's experiment in labs of its own: every case with every traffic over every transport, Trials
+// times. A run that fails is in the result as such, is not repeated, and makes the result not hold. Run removes its
+// labs before it returns, also when it fails, ctx ends or something panics. An error means that there is no result.
+func Run(ctx context.Context, o RunOptions) (scenario.Result, error) {
+	r, err := newRunner(o)
+	if err != nil {
+		return scenario.Result{}, fmt.Errorf("run scenario: %w", err)
+	}
+	result, err := r.run(ctx)
+	if err != nil {
+		return scenario.Result{}, fmt.Errorf("run scenario %q: %w", o.Spec.Name, err)
+	}
+	return result, nil
+}
+
+type runner struct {
+	RunOptions
+	names []string
+	begun time.Time
+
+	mu      sync.Mutex
+	left    [][]job
+	started []time.Time
+	total   int
+	runs    []scenario.Run
+	labs    []*Lab
+}
+
+func newRunner(o RunOptions) (*runner, error) {
+	switch {
+	case o.Spec == nil:
+		return nil, errors.New("no scenario given")
+	case o.Spec.Experiment == nil:
+		return nil, fmt.Errorf("scenario %q has no experiment", o.Spec.Name)
+	case o.Trials < 0:
+		return nil, fmt.Errorf("trials must be >= 0, got %d", o.Trials)
+	case o.Parallel < 0:
+		return nil, fmt.Errorf("parallel must be >= 0, got %d", o.Parallel)
+	}
+	if err := o.Spec.Check().Err(); err != nil {
+		return nil, fmt.Errorf("check scenario %q: %w", o.Spec.Name, err)
+	}
+	e := o.Spec.Experiment
+	if o.Spec.Nodes[e.Server].Serve == nil {
+		return nil, fmt.Errorf("node %q is the experiment's server and has no serve section", e.Server)
+	}
+	if o.Name == "" {
+		o.Name = o.Spec.Name
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	switch {
+	case o.Trials > 0:
+	case o.Quick:
+		o.Trials = 1
+	default:
+		o.Trials = e.Trials
+	}
+	if o.Parallel == 0 {
+		o.Parallel = DefaultParallel(len(e.Cases))
+	}
+	labs := min(o.Parallel, len(e.Cases))
+	left, err := schedule(o.Spec, labs, o.Trials, o.Quick)
+	if err != nil {
+		return nil, err
+	}
+	r := &runner{
+		RunOptions: o, names: labNamesFor(o.Name, labs), left: left, started: make([]time.Time, labs), labs: make([]*Lab, labs),
+	}
+	for _, l := range left {
+		r.total += len(l)
+	}
+	return r, nil
+}
+
+func (r *runner) run(ctx context.Context) (_ scenario.Result, err error) {
+	r.begun = time.Now()
+	if r.Out != "" {
+		if err := os.MkdirAll(filepath.Join(r.Out, "series"), 0o755); err != nil {
+			return scenario.Result{}, err
+		}
+	}
+	finished := false
+	defer func() {
+		if !finished || !r.Keep {
+			err = errors.Join(err, r.down(context.WithoutCancel(ctx)))
+			return
+		}
+		for _, l := range r.labs {
+			l.closeStarter()
+		}
+	}()
+	// All are up before the first run: starting daemons is the only time when a lab needs the processor.
+	err = r.all(ctx, func(ctx context.Context, i int) error {
+		r.tell(Event{Kind: LabStarting, Lab: r.names[i]})
+		l, err := Up(ctx, Options{Name: r.names[i], Spec: r.Spec, Binary: r.Binary, Detach: r.Keep, Log: r.Log})
+		if err != nil {
+			return err
+		}
+		r.mu.Lock()
+		r.labs[i] = l
+		r.mu.Unlock()
+		r.tell(Event{Kind: LabReady, Lab: r.names[i]})
+		return nil
+	})
+	if err != nil {
+		return scenario.Result{}, err
+	}
+	if err := r.all(ctx, r.work); err != nil {
+		return scenario.Result{}, err
+	}
+	result, err := r.result()
+	finished = err == nil
+	return result, err
+}
+
+// all calls f for every lab at once. The first error ends the others' context; a panic becomes the caller's, so that
+// what he deferred runs.
+func (r *runner) all(ctx context.Context, f func(ctx context.Context, lab int) error) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for i := range r.names {
+		g.Go(func() (err error) {
+			defer func() {
+				if p := recover(); p != nil {
+					err = &panicError{p, debug.Stack()}
+				}
+			}()
+			return f(ctx, i)
+		})
+	}
+	err := g.Wait()
+	var p *panicError
+	if errors.As(err, &p) {
+		panic(p.Error())
+	}
+	return err
+}
+
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (p *panicError) Error() string { return fmt.Sprintf("%v\n\n%s", p.value, p.stack) }
+
+// down removes the labs.
+func (r *runner) down(ctx context.Context) error {
+	r.tell(Event{Kind: LabsRemoving})
+	var g sync.WaitGroup
+	errs := make([]error, len(r.labs))
+	for i, l := range r.labs {
+		if l != nil {
+			g.Go(func() { errs[i] = l.Down(ctx) })
+		}
+	}
+	g.Wait()
+	return errors.Join(errs...)
+}
+
+// work does the jobs of one lab, one after the other.
+func (r *runner) work(ctx context.Context, i int) error {
+	l := r.labs[i]
+	jobs := r.left[i]
+	var broken error
+	for n, j := range jobs {
+		if n == 0 || jobs[n-1].Case != j.Case {
+			if err := r.setCase(l, j.Case); err != nil {
+				return err
+			}
+		}
+		r.mu.Lock()
+		r.started[i] = time.Now()
+		r.mu.Unlock()
+		r.tell(Event{Kind: RunStarted, Lab: l.name, CellKey: j.CellKey, Trial: j.trial})
+
+		run := scenario.Run{CellKey: j.CellKey, Trial: j.trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
+		limits, err := r.Spec.Limit(j.CellKey)
+		if err != nil {
+			return err
+		}
+		limits.Put(run.Metrics)
+		if broken == nil {
+			err = r.deliver(ctx, l, j, &run)
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			broken = l.ended()
+			err = errors.Join(err, broken)
+		} else {
+			err = fmt.Errorf("not run: %w", broken)
+		}
+		if err != nil {
+			run.Notes[scenario.NoteError] = err.Error()
+			r.Log.Warn("run failed", "lab", l.name, "cell", j.CellKey.String(), "trial", j.trial, "error", err)
+		}
+		r.mu.Lock()
+		r.runs = append(r.runs, run)
+		r.left[i] = r.left[i][1:]
+		r.started[i] = time.Time{}
+		r.mu.Unlock()
+		r.tell(Event{Kind: RunDone, Lab: l.name, CellKey: j.CellKey, Trial: j.trial, Run: &run})
+	}
+	return nil
+}
+
+// setCase sets every link as it is in a case, also those that only an earlier case had changed.
+func (r *runner) setCase(l *Lab, name string) error {
+	e := r.Spec.Experiment
+	c := e.Cases[slices.IndexFunc(e.Cases, func(c scenario.Case) bool { return c.Name == name })]
+	for _, link := range slices.Sorted(maps.Keys(r.Spec.Links)) {
+		if err := l.SetLink(link, r.Spec.ShapeIn(c, link)); err != nil {
+			return fmt.Errorf("set case %q: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// ended is the first daemon of the lab that is no longer there.
+func (l *Lab) ended() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.children {
+		select {
+		case <-c.exited:
+			return &endedError{c, lastLines(logFile(dirOf(l.name), c.daemon), logLines)}
+		default:
+		}
+	}
+	return nil
+}
+
+// tell fills in what every event says.
+func (r *runner) tell(e Event) {
+	if r.Progress == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	e.Done, e.Total = len(r.runs), r.total
+	e.Elapsed, e.ETA = now.Sub(r.begun), remaining(r.left, r.started, now)
+	r.Progress(e)
+}
+
+func (r *runner) result() (scenario.Result, error) {
+	e := r.Spec.Experiment
+	order(e, r.runs)
+	cells, err := scenario.Summarize(r.runs)
+	if err != nil {
+		return scenario.Result{}, err
+	}
+	result := scenario.Result{
+		Schema: scenario.Schema, Scenario: r.Spec.Name, Backend: "lab", Seconds: time.Since(r.begun).Seconds(), Host: Host(r.Commit),
+		Runs: r.runs, Summary: cells, Expect: scenario.Evaluate(e, cells, r.runs),
+	}
+	if v, failed := verdict(r.runs); failed {
+		result.Expect = append(result.Expect, v)
+	}
+	return result, nil
+}
+
+// verdict is what the result says when runs failed, whether or not an expectation asks for them.
+func verdict(runs []scenario.Run) (scenario.Verdict, bool) {
+	var failed []scenario.Run
+	for _, r := range runs {
+		if r.Err() != nil {
+			failed = append(failed, r)
+		}
+	}
+	if len(failed) == 0 {
+		return scenario.Verdict{}, false
+	}
+	first, _, _ := strings.Cut(failed[0].Err().Error(), "\n")
+	return scenario.Verdict{
+		Name: "Every run delivers", Want: "no run fails",
+		Got: fmt.Sprintf("%d of %d failed, first %s trial %d: %s", len(failed), len(runs), failed[0].CellKey, failed[0].Trial, first),
+	}, true
+}

@@ -1,0 +1,122 @@
+package lab
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// job is one run.
+type job struct {
+	scenario.CellKey
+	trial int
+	// expected is how long it takes when the transport reaches its limit.
+	expected time.Duration
+}
+
+// overhead is what a run takes beyond its delivery: starting the client, connecting, slow start.
+const overhead = 500 * time.Millisecond
+
+// schedule says which lab runs what and in which order: a lab has whole cases, because changing the links is a change
+// of the lab. Within a case the transports take turns, and each trial starts with another one, so that whatever drifts
+// on the machine meets all transports alike.
+func schedule(spec *scenario.Spec, labs, trials int, quick bool) ([][]job, error) {
+	e := spec.Experiment
+	lists := make([][]job, labs)
+	for i, c := range e.Cases {
+		for trial := range trials {
+			for _, t := range e.TrafficNames() {
+				for _, tr := range rotate(e.TransportNames(), trial) {
+					k := scenario.CellKey{Case: c.Name, Traffic: t, Transport: tr}
+					limit, err := spec.Limit(k)
+					if err != nil {
+						return nil, err
+					}
+					expected := expect(e.Traffic[t], limit, quick)
+					lists[i%labs] = append(lists[i%labs], job{k, trial, expected})
+				}
+			}
+		}
+	}
+	return lists, nil
+}
+
+func rotate(s []string, n int) []string {
+	n %= max(1, len(s))
+	return slices.Concat(s[n:], s[:n])
+}
+
+// expect is how long a run takes at best.
+func expect(t *scenario.Traffic, limit scenario.Limits, quick bool) time.Duration {
+	d := deliveryTime(t, quick)
+	if t.Bytes > 0 && limit.Links > 0 {
+		full := unit.Bandwidth(limit.Links).TimeFor(t.Bytes)
+		if d == 0 || full < d {
+			d = full
+		}
+	}
+	return d + overhead
+}
+
+// deliveryTime is how long a delivery lasts if something other than its last byte ends it: a constant bit rate, or the
+// bound of a quick pass. 0 means that only the last byte ends it.
+func deliveryTime(t *scenario.Traffic, quick bool) time.Duration {
+	switch {
+	case quick && t.Quick > 0 && (t.Duration == 0 || t.Quick < t.Duration):
+		return t.Quick
+	default:
+		return t.Duration
+	}
+}
+
+// labNamesFor are the names of the labs of a run.
+func labNamesFor(base string, n int) []string {
+	if n == 1 {
+		return []string{base}
+	}
+	names := make([]string, n)
+	for i := range names {
+		names[i] = base + "." + strconv.Itoa(i+1)
+	}
+	return names
+}
+
+// remaining is how long all labs still need: they work side by side, so the longest counts. started is when the current
+// run of each lab started, zero when none runs.
+func remaining(left [][]job, started []time.Time, now time.Time) time.Duration {
+	var longest time.Duration
+	for i, jobs := range left {
+		var sum time.Duration
+		for _, j := range jobs {
+			sum += j.expected
+		}
+		if len(jobs) > 0 && !started[i].IsZero() {
+			sum -= min(now.Sub(started[i]), jobs[0].expected)
+		}
+		longest = max(longest, sum)
+	}
+	return longest
+}
+
+// order sorts runs as a result has them: the experiment's cells, the trials of each in order.
+func order(e *scenario.Experiment, runs []scenario.Run) {
+	position := map[scenario.CellKey]int{}
+	for i, k := range e.Cells() {
+		position[k] = i
+	}
+	slices.SortFunc(runs, func(a, b scenario.Run) int {
+		if d := position[a.CellKey] - position[b.CellKey]; d != 0 {
+			return d
+		}
+		return a.Trial - b.Trial
+	})
+}
+
+// seriesName is the file of a run's series, relative to the result's directory.
+func seriesName(j job) string {
+	return fmt.Sprintf("series/%s_%s_%s_%d.csv", j.Case, j.Traffic, j.Transport, j.trial)
+}

@@ -1,0 +1,170 @@
+package lab
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/traffic"
+)
+
+func TestSchedule(t *testing.T) {
+	s := experiment()
+	lists, err := schedule(s, 2, 2, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for i, l := range lists {
+		for _, j := range l {
+			got = append(got, fmt.Sprintf("%d %s %d", i, j.CellKey, j.trial))
+		}
+	}
+	want := []string{
+		"0 slow bulk tcp 0", "0 slow bulk mptcp 0", "0 slow cbr tcp 0", "0 slow cbr mptcp 0",
+		"0 slow bulk mptcp 1", "0 slow bulk tcp 1", "0 slow cbr mptcp 1", "0 slow cbr tcp 1",
+		"1 fast bulk tcp 0", "1 fast bulk mptcp 0", "1 fast cbr tcp 0", "1 fast cbr mptcp 0",
+		"1 fast bulk mptcp 1", "1 fast bulk tcp 1", "1 fast cbr mptcp 1", "1 fast cbr tcp 1",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if one, err := schedule(s, 1, 3, true); err != nil || len(one) != 1 || len(one[0]) != 24 {
+		t.Errorf("one lab: %v %v", one, err)
+	}
+}
+
+func TestExpect(t *testing.T) {
+	bulk := &scenario.Traffic{Bytes: 1_000_000, Quick: 3 * time.Second}
+	cbr := &scenario.Traffic{Rate: 1e6, Duration: 30 * time.Second, Quick: 10 * time.Second}
+	for name, c := range map[string]struct {
+		t     *scenario.Traffic
+		limit float64
+		quick bool
+		want  time.Duration
+	}{
+		"bulk":               {bulk, 1e6, false, 8 * time.Second},
+		"quick bulk":         {bulk, 1e6, true, 3 * time.Second},
+		"quick bulk is done": {bulk, 8e6, true, time.Second},
+		"bulk, no limit":     {bulk, 0, false, 0},
+		"cbr":                {cbr, 1e6, false, 30 * time.Second},
+		"quick cbr":          {cbr, 1e6, true, 10 * time.Second},
+	} {
+		if got := expect(c.t, scenario.Limits{Links: c.limit}, c.quick) - overhead; got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+func TestRemaining(t *testing.T) {
+	now := time.Unix(1000, 0)
+	j := func(s int) job { return job{expected: time.Duration(s) * time.Second} }
+	left := [][]job{{j(10), j(10)}, {j(15)}, nil}
+	for name, c := range map[string]struct {
+		started []time.Time
+		want    time.Duration
+	}{
+		"not begun":            {make([]time.Time, 3), 20 * time.Second},
+		"first half done":      {[]time.Time{now.Add(-5 * time.Second), {}, {}}, 15 * time.Second},
+		"first late":           {[]time.Time{now.Add(-time.Hour), {}, {}}, 15 * time.Second},
+		"nothing but lateness": {[]time.Time{now.Add(-time.Hour), now.Add(-time.Hour), {}}, 10 * time.Second},
+	} {
+		if got := remaining(left, c.started, now); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+func TestLabNamesFor(t *testing.T) {
+	if got := labNamesFor("x", 1); !slices.Equal(got, []string{"x"}) {
+		t.Error(got)
+	}
+	if got := labNamesFor("x", 3); !slices.Equal(got, []string{"x.1", "x.2", "x.3"}) {
+		t.Error(got)
+	}
+}
+
+func TestFetchArguments(t *testing.T) {
+	s := experiment()
+	for want, c := range map[string]struct {
+		traffic, transport string
+		quick              bool
+	}{
+		"fetch --progress json --interval 100ms http://b:8080/bytes/300000":                              {"bulk", "tcp", false},
+		"fetch --progress json --interval 100ms --mptcp --limit 200ms http://b:8080/bytes/300000":        {"bulk", "mptcp", true},
+		"fetch --progress json --interval 100ms http://b:8080/cbr?duration=300ms&rate=2Mbit%2Fs":         {"cbr", "tcp", false},
+		"fetch --progress json --interval 100ms --mptcp http://b:8080/cbr?duration=200ms&rate=2Mbit%2Fs": {"cbr", "mptcp", true},
+	} {
+		j := job{CellKey: scenario.CellKey{Case: "slow", Traffic: c.traffic, Transport: c.transport}}
+		if got := strings.Join(fetchArguments(s, j, c.quick), " "); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+	s.Nodes["b"].Serve.Port = 80
+	args := fetchArguments(s, job{CellKey: scenario.CellKey{Traffic: "bulk", Transport: "tcp"}}, false)
+	if got := args[len(args)-1]; got != "http://b/bytes/300000" {
+		t.Error(got)
+	}
+}
+
+func TestReadLines(t *testing.T) {
+	for name, c := range map[string]struct{ in, want string }{
+		"report":       {`{"sample":{"at_ns":0,"bytes":7}}` + "\n" + `{"report":{"bytes":7}}` + "\n", ""},
+		"no report":    {`{"sample":{"at_ns":0,"bytes":7}}` + "\n", "without a report"},
+		"nothing":      {"", "without a report"},
+		"garbage":      {"hello\n", "not understood"},
+		"after report": {`{"report":{"bytes":7}}` + "\n" + `{"report":{"bytes":7}}` + "\n", "goes on"},
+		"cut":          {`{"report":{"bytes"`, "not understood"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var samples int64
+			r, err := readLines(strings.NewReader(c.in), func(s traffic.Sample) { samples += s.Bytes })
+			if c.want == "" {
+				if err != nil || r.Bytes != 7 || samples != 7 {
+					t.Errorf("got %+v, %d, %v", r, samples, err)
+				}
+			} else if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func TestSeriesCSV(t *testing.T) {
+	got := string(seriesCSV([]traffic.Sample{{Bytes: 125000}, {At: interval}, {At: 2 * interval, Bytes: 1}}))
+	want := "seconds,bytes,goodput_bps\n0.000,125000,10000000\n0.100,0,0\n0.200,1,80\n"
+	if got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	good := scenario.Run{}
+	bad := scenario.Run{CellKey: scenario.CellKey{Case: "c", Traffic: "t", Transport: "x"}, Trial: 1, Notes: map[string]string{scenario.NoteError: "boom\nlog"}}
+	if _, failed := verdict([]scenario.Run{good}); failed {
+		t.Error("a good run fails")
+	}
+	v, failed := verdict([]scenario.Run{good, bad, bad})
+	if want := "2 of 3 failed, first c t x trial 1: boom"; !failed || v.Holds || v.Got != want {
+		t.Errorf("got %+v, want %q", v, want)
+	}
+}
+
+func TestOrder(t *testing.T) {
+	e := experiment().Experiment
+	var runs []scenario.Run
+	for _, k := range e.Cells() {
+		runs = append(runs, scenario.Run{CellKey: k}, scenario.Run{CellKey: k, Trial: 1})
+	}
+	mixed := slices.Clone(runs)
+	slices.Reverse(mixed)
+	order(e, mixed)
+	for i := range runs {
+		if runs[i].CellKey != mixed[i].CellKey || runs[i].Trial != mixed[i].Trial {
+			t.Fatalf("run %d is %s %d, want %s %d", i, mixed[i].CellKey, mixed[i].Trial, runs[i].CellKey, runs[i].Trial)
+		}
+	}
+}

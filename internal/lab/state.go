@@ -1,0 +1,318 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/scenario"
+)
+
+const (
+	stateFile = "state.json"
+	specFile  = "scenario.json"
+	hostsName = "hosts"
+	lockFile  = "lock"
+)
+
+// root is where the labs of this machine are written down, one directory each. Tests have their own.
+var root = "/run/tabane/lab"
+
+// state is what is needed to remove a lab, by anyone and at any time: it names a namespace before that is made, and a
+// process as soon as it runs.
+type state struct {
+	Scenario string    `json:"scenario"`
+	Since    time.Time `json:"since"`
+	// Boot is the kernel's boot id: no process of another boot is meant.
+	Boot string `json:"boot"`
+	// Owner is the process that made the lab. Unless Detached, the lab ends with it.
+	Owner      process   `json:"owner"`
+	Detached   bool      `json:"detached"`
+	Ready      bool      `json:"ready"`
+	Nodes      []string  `json:"nodes"`
+	Namespaces []string  `json:"namespaces"`
+	Processes  []process `json:"processes,omitempty"`
+}
+
+// process is one process of this boot. A process id alone is reused.
+type process struct {
+	PID int `json:"pid"`
+	// Start is the kernel's start time in clock ticks since boot, field 22 of /proc/PID/stat.
+	Start uint64 `json:"start"`
+	Node  string `json:"node,omitempty"`
+	Role  string `json:"role,omitempty"`
+}
+
+// dirOf is a lab's directory.
+func dirOf(name string) string { return filepath.Join(root, name) }
+
+// readState reads what is written of a lab. No state, as a caller that died early leaves it, is an error that matches
+// fs.ErrNotExist.
+func readState(name string) (*state, error) {
+	b, err := os.ReadFile(filepath.Join(dirOf(name), stateFile))
+	if err != nil {
+		return nil, err
+	}
+	var s state
+	if err := json.Unmarshal(b, &s); err != nil {
+		return nil, fmt.Errorf("read state of lab %q: %w", name, err)
+	}
+	for _, ns := range s.Namespaces {
+		if !strings.HasPrefix(ns, prefix) || strings.Contains(ns, "/") {
+			return nil, fmt.Errorf("read state of lab %q: namespace %q is not a lab's", name, ns)
+		}
+	}
+	return &s, nil
+}
+
+func (s *state) write(name string) error {
+	b, err := json.MarshalIndent(s, "", "\t")
+	if err != nil {
+		return fmt.Errorf("BUG: encode state of lab %q: %w", name, err)
+	}
+	return writeFile(filepath.Join(dirOf(name), stateFile), append(b, '\n'))
+}
+
+// writeFile replaces a file as a whole: a reader, or whoever comes after a crash, sees the old one or the new one.
+func writeFile(path string, b []byte) error {
+	tmp := path + ".new"
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+// writeSpec and readSpec keep the scenario for those who open the lab later. It is a private format of ours, not the
+// scenario file's.
+func writeSpec(name string, spec *scenario.Spec) error {
+	b, err := json.Marshal(spec)
+	if err != nil {
+		return fmt.Errorf("encode scenario %q: %w", spec.Name, err)
+	}
+	return writeFile(filepath.Join(dirOf(name), specFile), b)
+}
+
+func readSpec(name string) (*scenario.Spec, error) {
+	b, err := os.ReadFile(filepath.Join(dirOf(name), specFile))
+	if err != nil {
+		return nil, err
+	}
+	var s scenario.Spec
+	if err := json.Unmarshal(b, &s); err != nil {
+		return nil, fmt.Errorf("read scenario of lab %q: %w", name, err)
+	}
+	return &s, nil
+}
+
+// condition says how a lab is. A lab that is being built, or is not detached, lives as long as its owner; a detached
+// one as long as anything of it does.
+func (s *state) condition() Condition {
+	if s.Boot != bootID() {
+		return Stale
+	}
+	existing, err := netns.List(prefix)
+	if err != nil {
+		return Partial
+	}
+	parts, there, running := len(s.Namespaces)+len(s.Processes), 0, 0
+	for _, ns := range s.Namespaces {
+		if slices.Contains(existing, ns) {
+			there++
+		}
+	}
+	for _, p := range s.Processes {
+		if p.alive() {
+			running++
+		}
+	}
+	there += running
+	switch owned := !s.Detached || !s.Ready; {
+	case owned && !s.Owner.alive():
+		return Stale
+	case !owned && (there == 0 || len(s.Processes) > 0 && running == 0):
+		return Stale
+	case !s.Ready || there < parts:
+		return Partial
+	}
+	return Running
+}
+
+// lock waits until nobody else builds or removes the lab. The returned function ends that. The lab's directory is made
+// when it does not exist and create is set; otherwise its absence is an error that matches fs.ErrNotExist.
+func lock(ctx context.Context, name string, create bool) (unlock func(), err error) {
+	dir := dirOf(name)
+	for {
+		if create {
+			if err := os.MkdirAll(dir, 0o700); err != nil {
+				return nil, err
+			}
+		}
+		f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			if create && errors.Is(err, fs.ErrNotExist) {
+				continue // removed in between by a Down
+			}
+			return nil, err
+		}
+		if err := flock(ctx, f); err != nil {
+			f.Close()
+			return nil, fmt.Errorf("wait for whoever else builds or removes lab %q: %w", name, err)
+		}
+		// Whoever held it may have removed the directory: then this lock locks nothing.
+		if now, err := os.Stat(f.Name()); err == nil {
+			if mine, err := f.Stat(); err == nil && os.SameFile(now, mine) {
+				return func() { f.Close() }, nil
+			}
+		}
+		f.Close()
+	}
+}
+
+// flock polls, because a blocking flock cannot be cancelled.
+func flock(ctx context.Context, f *os.File) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}
+
+// claim writes the state of a new lab, so that its namespaces are known as its own, unless another lab has them: "a-b"
+// with node "c" and "a" with node "b-c" would share one.
+func claim(ctx context.Context, name string, s *state) error {
+	all, err := os.Open(root)
+	if err != nil {
+		return err
+	}
+	defer all.Close()
+	if err := flock(ctx, all); err != nil {
+		return fmt.Errorf("wait for another lab to start: %w", err)
+	}
+	existing, err := netns.List(prefix)
+	if err != nil {
+		return err
+	}
+	names, err := labNames()
+	if err != nil {
+		return err
+	}
+	for _, other := range names {
+		if other == name {
+			continue
+		}
+		o, err := readState(other)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, ns := range s.Namespaces {
+			if slices.Contains(o.Namespaces, ns) {
+				return fmt.Errorf("namespace %q belongs to lab %q: choose another name", ns, other)
+			}
+		}
+	}
+	for _, ns := range s.Namespaces {
+		if slices.Contains(existing, ns) {
+			return fmt.Errorf("namespace %q exists and belongs to no lab: remove it with `ip netns del %s`", ns, ns)
+		}
+	}
+	return s.write(name)
+}
+
+// labNames are the labs that are written down, sorted.
+func labNames() ([]string, error) {
+	entries, err := os.ReadDir(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() && CheckName(e.Name()) == nil {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// self is the calling process.
+func self() (process, error) {
+	start, _, err := procStat(os.Getpid())
+	return process{PID: os.Getpid(), Start: start}, err
+}
+
+// alive reports whether the process still runs; one that only waits to be reaped does not.
+func (p process) alive() bool {
+	start, st, err := procStat(p.PID)
+	return err == nil && start == p.Start && st != 'Z' && st != 'X'
+}
+
+// procStat reads a process's start time and state letter (proc_pid_stat(5), fields 22 and 3).
+func procStat(pid int) (start uint64, st byte, err error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, 0, err
+	}
+	// The second field is the command's name in parentheses and may contain anything.
+	i := bytes.LastIndexByte(b, ')')
+	fields := bytes.Fields(b[i+1:])
+	if i < 0 || len(fields) < 20 || len(fields[0]) != 1 {
+		return 0, 0, fmt.Errorf("read /proc/%d/stat: not understood", pid)
+	}
+	if _, err := fmt.Sscan(string(fields[19]), &start); err != nil {
+		return 0, 0, fmt.Errorf("read /proc/%d/stat: %w", pid, err)
+	}
+	return start, fields[0][0], nil
+}
+
+func bootID() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "" // no /proc: then no process is alive either
+	}
+	return string(bytes.TrimSpace(b))
+}
+
+// signal sends sig to exactly this process: a pidfd cannot come to mean another one. A process that has ended is no
+// error.
+func (p process) signal(sig syscall.Signal) error {
+	fd, err := unix.PidfdOpen(p.PID, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("open process %d: %w", p.PID, err)
+	}
+	defer unix.Close(fd)
+	if !p.alive() {
+		return nil
+	}
+	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("send %s to process %d: %w", sig, p.PID, err)
+	}
+	return nil
+}

@@ -1,0 +1,105 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/tabane/tabane/internal/netns"
+)
+
+const (
+	// grace is how long processes have to end by themselves, and patience how long killed ones have.
+	grace    = 3 * time.Second
+	patience = 5 * time.Second
+	// look is how often it is looked whether they have.
+	look = 10 * time.Millisecond
+)
+
+// remove takes down what the state names and then forgets the lab, whose lock the caller holds.
+func remove(ctx context.Context, name string, s *state) error {
+	if err := teardown(ctx, s); err != nil {
+		return err
+	}
+	return os.RemoveAll(dirOf(name))
+}
+
+// teardown ends the processes and removes the namespaces that s names, as far as they exist. When ctx ends, processes are
+// no longer given time to end by themselves; all else is done nevertheless.
+func teardown(ctx context.Context, s *state) error {
+	var spaces []*space
+	defer func() {
+		for _, sp := range spaces {
+			sp.close()
+		}
+	}()
+	var errs []error
+	for _, name := range s.Namespaces {
+		sp, err := openSpace(name)
+		switch {
+		case err == nil:
+			spaces = append(spaces, sp)
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.EINVAL):
+			errs = append(errs, err)
+		}
+	}
+	recorded := s.Processes
+	if s.Boot != bootID() {
+		recorded = nil
+	}
+	errs = append(errs, end(ctx, recorded, spaces))
+	for _, name := range s.Namespaces {
+		if err := netns.Delete(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	// Whoever opened a name before it went may have entered only now. The open files keep the inode numbers unique.
+	errs = append(errs, end(ctx, nil, spaces))
+	return errors.Join(errs...)
+}
+
+// end ends the recorded processes and all that are in the namespaces: those that daemons or users started there.
+func end(ctx context.Context, recorded []process, spaces []*space) error {
+	asked := map[process]bool{}
+	var killing bool
+	deadline := time.Now().Add(grace)
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for {
+		left, err := inhabitants(spaces)
+		if err != nil {
+			return err
+		}
+		for _, p := range recorded {
+			if p.alive() {
+				left = append(left, process{PID: p.PID, Start: p.Start})
+			}
+		}
+		if len(left) == 0 {
+			return nil
+		}
+		if !killing && (ctx.Err() != nil || time.Now().After(deadline)) {
+			killing, deadline = true, time.Now().Add(patience)
+		}
+		if killing && time.Now().After(deadline) {
+			return fmt.Errorf("end process %d: it is still there %s after SIGKILL", left[0].PID, patience)
+		}
+		for _, p := range left {
+			sig := syscall.SIGTERM
+			if killing {
+				sig = syscall.SIGKILL
+			} else if asked[p] {
+				continue
+			}
+			asked[p] = true
+			if err := p.signal(sig); err != nil {
+				return err
+			}
+		}
+		<-tick.C
+	}
+}
