@@ -1,15 +1,21 @@
 package route_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/route"
@@ -66,7 +72,12 @@ func newLab(t testing.TB) *lab {
 		}
 	})
 	l := &lab{t: t, name: name}
+	var settled *route.Watcher
 	l.in(func() error {
+		// No link-local addresses: they would come and go by themselves.
+		if err := netns.Sysctl("net.ipv6.conf.default.addr_gen_mode", "1"); err != nil {
+			return err
+		}
 		for i := range 2 {
 			err := netlink.LinkAdd(&netlink.Veth{
 				LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("a%d", i)},
@@ -77,6 +88,9 @@ func newLab(t testing.TB) *lab {
 			}
 		}
 		var err error
+		if settled, err = route.Watch(context.Background(), route.Routes); err != nil {
+			return err
+		}
 		l.Conn, err = route.Dial()
 		return err
 	})
@@ -85,9 +99,16 @@ func newLab(t testing.TB) *lab {
 			t.Error(err)
 		}
 	})
+	defer settled.Close()
 	for _, link := range []string{"lo", "a0", "b0", "a1", "b1"} {
 		if err := l.SetLinkUp(link, true); err != nil {
 			t.Fatal(err)
+		}
+	}
+	// The kernel brings the links up in the background, and its last route for each is the multicast one.
+	for n := 0; n < 4; {
+		if c, ok := next(t, settled).(route.RouteChange); ok && c.Dst == pfx("ff00::/8") && !c.Deleted {
+			n++
 		}
 	}
 	return l
@@ -188,16 +209,19 @@ func everything() []route.Object {
 	}
 }
 
+// dependent puts addresses first, which gateways and preferred sources need.
+func dependent(objects []route.Object) []route.Object {
+	objects = slices.Clone(objects)
+	slices.SortStableFunc(objects, func(a, b route.Object) int {
+		rank := map[route.Class]int{route.ClassAddress: -1}
+		return rank[a.Key().Class()] - rank[b.Key().Class()]
+	})
+	return objects
+}
+
 func TestKernelEverything(t *testing.T) {
 	l := newLab(t)
-	objects := everything()
-	// The addresses first: gateways and preferred sources need them.
-	slices.SortStableFunc(objects, func(a, b route.Object) int {
-		first := func(o route.Object) int {
-			return map[bool]int{true: 0, false: 1}[o.Key().Class() == route.ClassAddress]
-		}
-		return first(a) - first(b)
-	})
+	objects := dependent(everything())
 	l.add(objects...)
 	l.want(objects...)
 	l.add(objects...)
@@ -208,4 +232,488 @@ func TestKernelEverything(t *testing.T) {
 		l.must(op)
 	}
 	l.want()
+}
+
+// The text of an object, given to iproute2, makes the same object.
+func TestKernelStrings(t *testing.T) {
+	l := newLab(t)
+	command := map[route.Class]string{
+		route.ClassRule: "rule", route.ClassNexthop: "nexthop", route.ClassRoute: "route",
+	}
+	proto := map[route.Class]string{
+		route.ClassRule: "protocol", route.ClassNexthop: "protocol", route.ClassRoute: "proto",
+	}
+	objects := everything()
+	for _, o := range dependent(objects) {
+		c := o.Key().Class()
+		if c == route.ClassAddress {
+			// Not every iproute2 can set the owner: it is checked that the text is understood and hits the same key.
+			l.ip(slices.Concat([]string{"addr", "add"}, strings.Fields(o.String()))...)
+			if err := l.apply(route.Op{Protocol: route.Edge, Object: o})[0]; !errors.Is(err, route.ErrForeign) {
+				t.Errorf("%v: %v", o, err)
+			}
+			l.must(route.Op{Protocol: route.Edge, Delete: true, Object: o}, route.Op{Protocol: route.Edge, Object: o})
+			continue
+		}
+		l.ip(slices.Concat([]string{command[c], "add"}, strings.Fields(o.String()), []string{proto[c], "117"})...)
+	}
+	l.want(objects...)
+	// And the other way round: iproute2 prints what this package wrote.
+	l.add(objects...)
+	out := l.ip("route", "show", "table", "101", "proto", "117")
+	if !strings.Contains(out, "2001:db8:c::/64 nhid 7") || !strings.Contains(out, "unreachable default") {
+		t.Error(out)
+	}
+}
+
+// Every kind of route becomes every other without a trace of the old one, whether the old one is known or not.
+func TestKernelReplaceRoute(t *testing.T) {
+	l := newLab(t)
+	l.add(route.Nexthop{ID: 7, Link: "a0", SID: ip("fd00:1::1")}, route.Nexthop{ID: 8, Link: "a1", Gateway: ip("fe80::1")})
+	base := route.Route{Table: 101, Dst: pfx("2001:db8:c::/64")}
+	variants := make([]route.Object, 8)
+	for i, change := range []func(*route.Route){
+		func(r *route.Route) { r.Kind = route.Unreachable },
+		func(r *route.Route) { r.Kind = route.Blackhole },
+		func(r *route.Route) { r.NexthopID = 7 },
+		func(r *route.Route) { r.NexthopID, r.MTU = 8, 1300 },
+		func(r *route.Route) { r.Link = "a0" },
+		func(r *route.Route) { r.Link, r.Gateway = "a0", ip("fe80::1") },
+		func(r *route.Route) { r.Link, r.Gateway = "a1", ip("fe80::2") },
+		func(r *route.Route) {
+			r.Link, r.Local = "a0", route.LocalAction{Behavior: route.EndDT6, Table: 102}
+		},
+	} {
+		r := base
+		change(&r)
+		variants[i] = r.Normal()
+	}
+	for _, known := range []bool{true, false} {
+		for _, from := range variants {
+			for _, to := range variants {
+				if from == to {
+					continue
+				}
+				l.must(route.Op{Protocol: route.Edge, Object: from})
+				op := route.Op{Protocol: route.Edge, Object: to}
+				if known {
+					op.Old = from
+				}
+				l.must(op)
+				got, err := l.Dump(route.Edge)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(got) != 3 || got[2] != to {
+					t.Errorf("%v to %v (known %v): %v", from, to, known, lines(got))
+				}
+				l.must(route.Op{Protocol: route.Edge, Delete: true, Object: to})
+			}
+		}
+	}
+	l.want(route.Nexthop{ID: 7, Link: "a0", SID: ip("fd00:1::1")}, route.Nexthop{ID: 8, Link: "a1", Gateway: ip("fe80::1")})
+}
+
+func TestKernelReplaceOthers(t *testing.T) {
+	l := newLab(t)
+	a := route.Address{Link: "a0", Prefix: pfx("2001:db8::1/128")}
+	deprecated, wide := a, a
+	deprecated.Deprecated, wide.Prefix = true, pfx("2001:db8::1/64")
+	n := route.Nexthop{ID: 7, Link: "a0", SID: ip("fd00::1")}
+	moved, plain := n, n
+	moved.SID, moved.Link, plain.SID, plain.Gateway = ip("fd00::2"), "a1", netip.Addr{}, ip("fe80::7")
+	for _, sequence := range [][]route.Object{{a, deprecated, wide, a, wide, deprecated, a}, {n, moved, plain, n}} {
+		for _, known := range []bool{true, false} {
+			var old route.Object
+			for _, o := range sequence {
+				op := route.Op{Protocol: route.Edge, Object: o}
+				if known {
+					op.Old = old
+				}
+				l.must(op)
+				l.want(o)
+				old = o
+			}
+			l.must(route.Op{Protocol: route.Edge, Delete: true, Object: old})
+			l.want()
+		}
+	}
+}
+
+func TestKernelForeign(t *testing.T) {
+	l := newLab(t)
+	r := route.Route{Table: 101, Dst: pfx("2001:db8:c::/64"), Link: "a0"}
+	objects := []route.Object{
+		route.Nexthop{ID: 7, Link: "a0"}, r,
+		route.Address{Link: "a0", Prefix: pfx("2001:db8::1/128")},
+		route.Rule{Priority: 1000, From: pfx("2001:db8::1/128"), Table: 101},
+	}
+	for _, o := range objects {
+		l.must(route.Op{Protocol: 99, Object: o})
+	}
+	for _, o := range objects {
+		err := l.apply(route.Op{Protocol: route.Edge, Object: o})[0]
+		if o.Key().Class() == route.ClassRule {
+			// The owner is part of what makes a rule: both can be there.
+			if err != nil {
+				t.Error(err)
+			}
+		} else if !errors.Is(err, route.ErrForeign) {
+			t.Errorf("%v: %v", o, err)
+		}
+		if c := o.Key().Class(); c == route.ClassRoute || c == route.ClassRule {
+			l.must(route.Op{Protocol: route.Edge, Delete: true, Object: o})
+		}
+	}
+	got, err := l.Dump(99)
+	if err != nil || !slices.Equal(lines(got), lines(objects)) {
+		t.Errorf("%v, %v", lines(got), err)
+	}
+	l.want()
+}
+
+func TestKernelErrors(t *testing.T) {
+	l := newLab(t)
+	good := route.Route{Dst: pfx("2001:db8:c::/64"), Link: "a0"}
+	errs := l.apply(
+		route.Op{Protocol: route.Edge, Object: route.Address{Link: "none", Prefix: pfx("2001:db8::1/128")}},
+		route.Op{Protocol: route.Edge, Object: good},
+		route.Op{Protocol: route.Edge, Object: route.Route{Dst: pfx("2001:db8:d::/64"), NexthopID: 77}},
+		route.Op{Protocol: route.Edge, Object: route.Route{Dst: pfx("2001:db8:d::/64")}},
+		route.Op{Protocol: route.Edge, Delete: true, Object: route.Address{Link: "none", Prefix: pfx("2001:db8::1/128")}},
+		route.Op{Object: good},
+	)
+	if !errors.Is(errs[0], fs.ErrNotExist) || errs[1] != nil || errs[3] == nil || errs[4] != nil || errs[5] == nil {
+		t.Errorf("got %v", errs)
+	}
+	const text = `add route "2001:db8:d::/64 table main nhid 77": invalid argument (Nexthop id does not exist)`
+	if !errors.Is(errs[2], unix.EINVAL) || errs[2].Error() != text {
+		t.Errorf("got %v", errs[2])
+	}
+	l.want(good)
+}
+
+// Answers get lost when there are more than the buffer holds; every operation still has its own result.
+func TestKernelLostAnswers(t *testing.T) {
+	l := newLab(t)
+	if err := l.SetReadBuffer(8 << 10); err != nil {
+		t.Fatal(err)
+	}
+	var ops []route.Op
+	for i, o := range manyRoutes(2000) {
+		r := o.(route.Route)
+		if i%2 == 0 {
+			r.NexthopID, r.Link = 0, "a0"
+		}
+		ops = append(ops, route.Op{Protocol: route.Edge, Object: r})
+	}
+	for i, err := range l.Apply(ops) {
+		if failed := i%2 == 1; failed != errors.Is(err, unix.EINVAL) || failed != (err != nil) {
+			t.Fatalf("%v: %v", ops[i], err)
+		}
+	}
+	got, err := l.Dump(route.Edge)
+	if err != nil || len(got) != 1000 {
+		t.Errorf("%d routes, %v", len(got), err)
+	}
+}
+
+func TestKernelLinks(t *testing.T) {
+	l := newLab(t)
+	link, err := l.Link("a0")
+	if err != nil || link.Name != "a0" || !link.Up || link.MTU != 1500 {
+		t.Errorf("%+v, %v", link, err)
+	}
+	if _, err := l.Link("none"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+	if err := l.SetLinkUp("none", true); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+	if err := l.SetLinkUp("b0", false); err != nil {
+		t.Error(err)
+	}
+	all, err := l.Links()
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := map[string]bool{}
+	for _, link := range all {
+		up[link.Name] = link.Up
+	}
+	// a0 has lost its carrier.
+	if want := map[string]bool{"lo": true, "a0": false, "b0": false, "a1": true, "b1": true}; !maps.Equal(up, want) {
+		t.Errorf("up: %v", up)
+	}
+}
+
+func TestKernelNexthopTo(t *testing.T) {
+	l := newLab(t)
+	l.add(route.Address{Link: "a0", Prefix: pfx("2001:db8:1::1/64")},
+		route.Nexthop{ID: 7, Link: "a1", Gateway: ip("fe80::7")})
+	l.add(route.Route{Dst: pfx("2001:db8:2::/64"), Gateway: ip("2001:db8:1::2"), Link: "a0"},
+		route.Route{Dst: pfx("2001:db8:3::/64"), NexthopID: 7},
+		route.Route{Dst: pfx("2001:db8:4::/64"), Kind: route.Unreachable})
+	for _, tc := range []struct {
+		dst, gateway, link string
+		err                error
+	}{
+		{dst: "2001:db8:1::2", link: "a0"},
+		{dst: "2001:db8:2::9", gateway: "2001:db8:1::2", link: "a0"},
+		{dst: "2001:db8:3::9", gateway: "fe80::7", link: "a1"},
+		{dst: "2001:db8:4::9", err: unix.EHOSTUNREACH},
+		{dst: "2001:db8:5::9", err: unix.ENETUNREACH},
+	} {
+		gateway, link, err := l.NexthopTo(ip(tc.dst))
+		if tc.err != nil {
+			if !errors.Is(err, tc.err) {
+				t.Errorf("%s: %v", tc.dst, err)
+			}
+			continue
+		}
+		if err != nil || link != tc.link || gateway.IsValid() != (tc.gateway != "") || gateway.IsValid() && gateway != ip(tc.gateway) {
+			t.Errorf("%s: via %s dev %s, %v", tc.dst, gateway, link, err)
+		}
+	}
+	if _, _, err := l.NexthopTo(ip("10.0.0.1")); err == nil {
+		t.Error("accepted IPv4")
+	}
+}
+
+// Whatever others do to our objects is repaired; what belongs to others stays.
+func TestKernelRepair(t *testing.T) {
+	l := newLab(t)
+	r := route.NewReconciler(l, route.Edge, quiet())
+	want := everything()
+	for _, o := range want {
+		r.Set(o)
+	}
+	repaired := func(what string) {
+		t.Helper()
+		for range 3 {
+			if err := r.Resync(); err != nil {
+				t.Fatal(err)
+			}
+			if r.Pending() == 0 {
+				break
+			}
+			if err := r.Flush(); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if r.Pending() != 0 {
+			t.Errorf("%s: %d pending", what, r.Pending())
+		}
+		l.want(want...)
+	}
+	flush(t, r)
+	r.Sweep()
+	l.want(want...)
+	for _, command := range []string{
+		"route del 2001:db8:c::/64 table 101",
+		"route replace 2001:db8:c::/64 table 101 dev a0 proto 117",
+		"route replace 2001:db8:c::/64 table 102 nhid 8 mtu 1400 hoplimit 3 proto 117",
+		"route append 2001:db8:d::/64 via fe80::3 dev a1 metric 20 proto 117", // a multipath sibling
+		"route append 2001:db8:c::/64 table 101 via fe80::3 dev a1 proto 117", // beside a nexthop object
+		"route add 2001:db8:99::/64 dev a0 proto 117",
+		"route replace fd00:2::1/128 encap seg6local action End dev a0 proto 117",
+		"rule del priority 1000",
+		"rule add priority 1000 from 2001:db8::1/128 fwmark 1 table 101 protocol 117",
+		"nexthop del id 7",
+		"nexthop replace id 7 dev a1 protocol 117",
+		"nexthop replace id 8 encap seg6 mode encap segs fd00::1,fd00::2 dev a0 protocol 117",
+		"addr del 2001:db8::1/128 dev lo",
+	} {
+		l.ip(strings.Fields(command)...)
+		if err := r.Resync(); err != nil || r.Pending() == 0 {
+			t.Errorf("%s: %d pending, %v", command, r.Pending(), err)
+		}
+		repaired(command)
+	}
+	l.add(route.Address{Link: "a0", Prefix: pfx("2001:db8:1::1/72")})
+	repaired("address changed by another of the same owner")
+	// A change by hand takes the owner away with it, so the address is somebody else's until it is gone.
+	l.ip("addr", "change", "2001:db8::1/128", "dev", "lo", "preferred_lft", "100", "valid_lft", "200")
+	if err := errors.Join(r.Resync(), r.Flush()); !errors.Is(err, route.ErrForeign) {
+		t.Errorf("got %v", err)
+	}
+	l.ip("addr", "del", "2001:db8::1/128", "dev", "lo")
+	repaired("address changed by hand")
+
+	l.ip("route", "add", "2001:db8:77::/64", "dev", "a0", "proto", "99")
+	for _, up := range []bool{false, true} {
+		if err := l.SetLinkUp("a0", up); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Resync(); err != nil {
+			t.Fatal(err)
+		}
+		if !up && r.Pending() == 0 {
+			t.Error("the kernel forgets nothing when a link goes down")
+		}
+	}
+	repaired("link down and up")
+
+	l.ip("route", "add", "2001:db8:77::/64", "dev", "a1", "proto", "99")
+	r.Clear()
+	flush(t, r)
+	l.want()
+	if theirs, err := l.Dump(99); err != nil || len(theirs) != 1 {
+		t.Errorf("of others: %v, %v", theirs, err)
+	}
+}
+
+func next(t testing.TB, w *route.Watcher) route.Event {
+	t.Helper()
+	e, ok := <-w.Events()
+	if !ok {
+		t.Fatalf("watcher ended: %v", w.Err())
+	}
+	return e
+}
+
+func TestKernelWatch(t *testing.T) {
+	l := newLab(t)
+	var w *route.Watcher
+	l.in(func() (err error) {
+		w, err = route.Watch(t.Context(), route.Links, route.Routes, route.Nexthops)
+		return err
+	})
+	// until reads events up to one that f accepts.
+	until := func(f func(route.Event) bool) {
+		t.Helper()
+		for !f(next(t, w)) {
+		}
+	}
+	n := route.Nexthop{ID: 7, Link: "a0", SID: ip("fd00::1")}
+	r := route.Route{Table: 4000, Dst: pfx("2001:db8:c::/64"), NexthopID: 7}
+	l.add(n, r)
+	until(func(e route.Event) bool { return e == route.NexthopChange{ID: 7, Protocol: route.Edge} })
+	isRoute := func(deleted bool) func(route.Event) bool {
+		return func(e route.Event) bool {
+			c, ok := e.(route.RouteChange)
+			if ok && c.Time.IsZero() {
+				t.Error("event has no time")
+			}
+			return ok && c.Table == 4000 && c.Dst == r.Dst && c.Protocol == route.Edge && c.Deleted == deleted
+		}
+	}
+	until(isRoute(false))
+	l.must(route.Op{Protocol: route.Edge, Delete: true, Object: r})
+	until(isRoute(true))
+	l.must(route.Op{Protocol: route.Edge, Delete: true, Object: n})
+	until(func(e route.Event) bool { return e == route.NexthopChange{ID: 7, Protocol: route.Edge, Deleted: true} })
+	// The far end goes down: the carrier is lost, and the kernel removes the object, silently.
+	l.add(n)
+	if err := l.SetLinkUp("b0", false); err != nil {
+		t.Fatal(err)
+	}
+	until(func(e route.Event) bool {
+		c, ok := e.(route.LinkChange)
+		return ok && c.Link.Name == "a0" && !c.Link.Up && !c.Deleted
+	})
+	l.want()
+	l.ip("link", "del", "a0")
+	until(func(e route.Event) bool {
+		c, ok := e.(route.LinkChange)
+		return ok && c.Link.Name == "a0" && c.Deleted
+	})
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestKernelWatchOverrun(t *testing.T) {
+	l := newLab(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var w *route.Watcher
+	l.in(func() (err error) {
+		w, err = route.WatchSmall(ctx, 8<<10, route.Routes)
+		return err
+	})
+	var objects []route.Object
+	for _, o := range manyRoutes(1000) {
+		r := o.(route.Route)
+		r.NexthopID, r.Link = 0, "a0"
+		objects = append(objects, r)
+	}
+	l.add(objects...)
+	for next(t, w) != (route.Overrun{}) {
+	}
+	// It goes on after the overrun.
+	last := route.Route{Table: 4000, Dst: pfx("2001:db8:ffff::/64"), Link: "a0"}
+	found := make(chan bool)
+	go func() {
+		for e := range w.Events() {
+			if c, ok := e.(route.RouteChange); ok && c.Table == 4000 {
+				found <- true
+				return
+			}
+		}
+		found <- false
+	}()
+	for seen := false; !seen; {
+		l.add(last)
+		select {
+		case ok := <-found:
+			if seen = true; !ok {
+				t.Errorf("ended: %v", w.Err())
+			}
+		default:
+			l.must(route.Op{Protocol: route.Edge, Delete: true, Object: last})
+		}
+	}
+	cancel()
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// 100,000 routes through one nexthop object.
+func BenchmarkKernel100k(b *testing.B) {
+	l := newLab(b)
+	n := route.Nexthop{ID: 7, Link: "a0", SID: ip("fd00::1")}
+	objects := manyRoutes(100_000)
+	var add, remove, dump, whole time.Duration
+	for b.Loop() {
+		ops := make([]route.Op, len(objects))
+		for i, o := range objects {
+			ops[i] = route.Op{Protocol: route.Edge, Object: o}
+		}
+		l.add(n)
+		start := time.Now()
+		l.must(ops...)
+		add += time.Since(start)
+		start = time.Now()
+		got, err := l.Dump(route.Edge)
+		if err != nil || len(got) != len(objects)+1 {
+			b.Fatalf("%d objects, %v", len(got), err)
+		}
+		dump += time.Since(start)
+		start = time.Now()
+		l.must(route.Op{Protocol: route.Edge, Delete: true, Object: n})
+		remove += time.Since(start)
+		l.want()
+
+		start = time.Now()
+		r := route.NewReconciler(l, route.Edge, quiet())
+		r.Set(n)
+		for _, o := range objects {
+			r.Set(o)
+		}
+		if err := r.Flush(); err != nil {
+			b.Fatal(err)
+		}
+		whole += time.Since(start)
+		r.Clear()
+		if err := r.Flush(); err != nil {
+			b.Fatal(err)
+		}
+		l.want()
+	}
+	per := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 / float64(b.N) }
+	b.ReportMetric(1e5/(per(add)/1000), "adds/s")
+	b.ReportMetric(1e5/(per(whole)/1000), "reconciled/s")
+	b.ReportMetric(per(dump), "dump-ms")
+	b.ReportMetric(per(remove), "nexthop-del-ms")
 }

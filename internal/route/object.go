@@ -104,7 +104,8 @@ func (k Key) compare(l Key) int {
 }
 
 // An Address of a link. It is usable at once (no duplicate address detection) and for ever. Its key is the link and the
-// address; the length may change.
+// address; the length may change. A change by hand (`ip address change`) makes it somebody else's: the kernel drops the
+// owner then.
 type Address struct {
 	Link   string
 	Prefix netip.Prefix // the address and its length

@@ -39,8 +39,8 @@ type RouteChange struct {
 	Time     time.Time // when it was read from the kernel
 }
 
-// A NexthopChange is a nexthop object that came, was replaced or went. The kernel removes objects by itself when their
-// link goes down or loses its carrier.
+// A NexthopChange is a nexthop object that somebody made, replaced or deleted. The objects that the kernel removes by
+// itself, because their link went down or lost its carrier, are not reported: only the LinkChange tells.
 type NexthopChange struct {
 	ID       uint32
 	Protocol Protocol
