@@ -15,6 +15,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // Transport is the protocol under HTTP.
@@ -108,9 +111,11 @@ func fetch(ctx context.Context, o FetchOptions) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
+	caller := ctx
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	conn := &meteredConn{TCPConn: tcp, written: make(chan struct{})}
+	conn.unfinished = func() bool { return caller.Err() != nil || o.Limit > 0 && conn.started() && conn.elapsed() >= o.Limit }
 	defer conn.Close()
 	if o.Limit > 0 {
 		conn.onWrite = func() (cancel func() bool) {
@@ -311,6 +316,8 @@ type meteredConn struct {
 	*net.TCPConn
 	// onWrite, when set, is called as the request is written; what it returns undoes what it did.
 	onWrite func() (cancel func() bool)
+	// unfinished tells whether the content is still coming and not wanted any more.
+	unfinished func() bool
 
 	write   sync.Once
 	start   time.Time
@@ -347,6 +354,25 @@ func (c *meteredConn) Read(b []byte) (int, error) {
 		})
 	}
 	return n, err
+}
+
+// Close ends an unfinished connection with a reset, on all its subflows. An MPTCP socket that is merely closed lives on for
+// net.mptcp.close_timeout, 60 s, and takes from the network what its receive buffer holds: megabytes of content that
+// nobody reads, beside whatever is measured next.
+func (c *meteredConn) Close() error {
+	if c.unfinished() {
+		// An error means that the connection is closed already.
+		if raw, err := c.SyscallConn(); err == nil {
+			_ = raw.Control(disconnect)
+		}
+	}
+	return c.TCPConn.Close()
+}
+
+// disconnect dissolves a connection: connect(2) with AF_UNSPEC, which package unix has no type for.
+func disconnect(fd uintptr) {
+	unspec := unix.RawSockaddr{Family: unix.AF_UNSPEC}
+	_, _, _ = unix.Syscall(unix.SYS_CONNECT, fd, uintptr(unsafe.Pointer(&unspec)), unsafe.Sizeof(unspec))
 }
 
 func (c *meteredConn) started() bool {

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -235,6 +236,30 @@ func TestFetchLimit(t *testing.T) {
 	r, err = Fetch(t.Context(), FetchOptions{URL: url + "/bytes/1MB", Transport: TCP, Limit: time.Hour})
 	if err != nil || r.Bytes != 1e6 || r.Duration >= time.Hour {
 		t.Errorf("limit not reached: %d bytes in %s, %v", r.Bytes, r.Duration, err)
+	}
+}
+
+// A merely closed MPTCP socket would stand for a minute and take what its buffer holds.
+func TestFetchLimitResetsTheConnection(t *testing.T) {
+	for _, transport := range []Transport{TCP, MPTCP} {
+		ended := make(chan error, 1)
+		url := peer(t, func(c net.Conn) {
+			ended <- c.SetWriteDeadline(time.Now().Add(20 * time.Second))
+			_, err := io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
+			for b := make([]byte, 1<<16); err == nil; {
+				_, err = c.Write(b)
+			}
+			ended <- err
+		})
+		if _, err := Fetch(t.Context(), FetchOptions{URL: url, Transport: transport, Limit: 100 * ms}); err != nil {
+			t.Errorf("%s: %v", transport, err)
+		}
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+			t.Errorf("%s: the server saw %v", transport, err)
+		}
 	}
 }
 
