@@ -178,7 +178,7 @@ func (l *Lab) conditions() []*waiting {
 		}
 	}
 	e := l.spec.Experiment
-	if e == nil || l.spec.Nodes[e.Server].Serve == nil {
+	if e == nil {
 		return all
 	}
 	server := netip.AddrPortFrom(addressOf(l.spec, e.Server), l.spec.Nodes[e.Server].Serve.Port)

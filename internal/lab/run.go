@@ -142,9 +142,6 @@ func newRunner(o RunOptions) (*runner, error) {
 		return nil, fmt.Errorf("check scenario %q: %w", o.Spec.Name, err)
 	}
 	e := o.Spec.Experiment
-	if o.Spec.Nodes[e.Server].Serve == nil {
-		return nil, fmt.Errorf("node %q is the experiment's server and has no serve section", e.Server)
-	}
 	if o.Name == "" {
 		o.Name = o.Spec.Name
 	}
@@ -292,7 +289,7 @@ func (r *runner) work(ctx context.Context, i int) error {
 			err = fmt.Errorf("not run: %w", broken)
 		}
 		if err != nil {
-			run.Notes[scenario.NoteError] = err.Error()
+			run.Notes[scenario.NoteError] = strings.ReplaceAll(err.Error(), "\n", "; ") // a note is one line in tables
 			r.Log.Warn("run failed", "lab", l.name, "cell", j.CellKey.String(), "trial", j.trial, "error", err)
 		}
 		r.mu.Lock()
@@ -372,9 +369,8 @@ func verdict(runs []scenario.Run) (scenario.Verdict, bool) {
 	if len(failed) == 0 {
 		return scenario.Verdict{}, false
 	}
-	first, _, _ := strings.Cut(failed[0].Err().Error(), "\n")
 	return scenario.Verdict{
 		Name: "Every run delivers", Want: "no run fails",
-		Got: fmt.Sprintf("%d of %d failed, first %s trial %d: %s", len(failed), len(runs), failed[0].CellKey, failed[0].Trial, first),
+		Got: fmt.Sprintf("%d of %d failed, first %s trial %d: %s", len(failed), len(runs), failed[0].CellKey, failed[0].Trial, failed[0].Err()),
 	}, true
 }

@@ -143,7 +143,7 @@ func TestSeriesCSV(t *testing.T) {
 
 func TestVerdict(t *testing.T) {
 	good := scenario.Run{}
-	bad := scenario.Run{CellKey: scenario.CellKey{Case: "c", Traffic: "t", Transport: "x"}, Trial: 1, Notes: map[string]string{scenario.NoteError: "boom\nlog"}}
+	bad := scenario.Run{CellKey: scenario.CellKey{Case: "c", Traffic: "t", Transport: "x"}, Trial: 1, Notes: map[string]string{scenario.NoteError: "boom"}}
 	if _, failed := verdict([]scenario.Run{good}); failed {
 		t.Error("a good run fails")
 	}

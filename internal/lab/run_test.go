@@ -1,0 +1,250 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tabane/tabane/internal/scenario"
+)
+
+// runOptions are those of a run in labs of this test.
+func runOptions(t *testing.T, name string) RunOptions {
+	o := options(t, name, nil)
+	return RunOptions{Name: o.Name, Spec: experiment(), Log: o.Log, Out: t.TempDir()}
+}
+
+func TestRun(t *testing.T) {
+	o := runOptions(t, "run")
+	var events []Event
+	o.Progress = func(e Event) { events = append(events, e) }
+	o.Commit = "abc"
+	o.Parallel = 9 // more than there are cases
+	result, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !result.Holds() || result.Scenario != "plain" || result.Backend != "lab" || result.Host.Commit != "abc" || result.Host.CPUs == 0 || result.Host.Kernel == "" || result.Seconds <= 0 {
+		t.Errorf("result %+v", result)
+	}
+	var want, got []string
+	for _, k := range o.Spec.Experiment.Cells() {
+		want = append(want, fmt.Sprint(k, 0), fmt.Sprint(k, 1))
+	}
+	for _, r := range result.Runs {
+		got = append(got, fmt.Sprint(r.CellKey, r.Trial))
+		if r.Err() != nil {
+			t.Errorf("%s: %v", r.CellKey, r.Err())
+		}
+		for _, metric := range []string{scenario.Goodput, scenario.LimitRate, scenario.FirstByte, scenario.Duration, scenario.Bytes} {
+			if r.Metrics[metric] <= 0 {
+				t.Errorf("%s: %s is %v", r.CellKey, metric, r.Metrics[metric])
+			}
+		}
+		bytes := map[string]float64{"bulk": 300_000, "cbr": 75_000}[r.Traffic]
+		if r.Metrics[scenario.Bytes] != bytes {
+			t.Errorf("%s: %v bytes, want %v", r.CellKey, r.Metrics[scenario.Bytes], bytes)
+		}
+		// The link's rate is the case's: what it lets through depends on it, and is never more.
+		if r.Traffic == "bulk" && r.Case == "slow" && r.Metrics[scenario.Goodput] > 20e6 {
+			t.Errorf("%s: %v bit/s through 10 Mbit/s and a bucket of 32 KiB", r.CellKey, r.Metrics[scenario.Goodput])
+		}
+		series, err := os.ReadFile(filepath.Join(o.Out, r.Notes[scenario.NoteSeries]))
+		if err != nil || !strings.HasPrefix(string(series), "seconds,bytes,goodput_bps\n0.000,") {
+			t.Errorf("%s: series %q, %v", r.CellKey, series, err)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("runs %q, want %q", got, want)
+	}
+
+	count := map[EventKind]int{}
+	labs := map[string]bool{}
+	for _, e := range events {
+		count[e.Kind]++
+		if e.Lab != "" {
+			labs[e.Lab] = true
+		}
+		if e.Total != len(want) || e.ETA < 0 || e.Elapsed <= 0 || e.Kind == RunDone && (e.Run == nil || e.Run.CellKey != e.CellKey) {
+			t.Errorf("event %+v", e)
+		}
+	}
+	if count[LabStarting] != 2 || count[LabReady] != 2 || count[RunStarted] != 16 || count[RunDone] != 16 || count[RunSample] == 0 || count[LabsRemoving] != 1 {
+		t.Errorf("events %v", count)
+	}
+	if last := events[len(events)-1]; last.Kind != LabsRemoving || last.Done != 16 || last.ETA != 0 {
+		t.Errorf("last event %+v", last)
+	}
+	if !labs[o.Name+".1"] || !labs[o.Name+".2"] || len(labs) != 2 {
+		t.Errorf("labs %v", labs)
+	}
+	for l := range labs {
+		nothingLeft(t, l)
+	}
+}
+
+func TestRunQuickInOneLab(t *testing.T) {
+	o := runOptions(t, "quick")
+	o.Quick, o.Parallel, o.Out = true, 1, ""
+	o.Spec.Experiment.Traffic["bulk"].Bytes = 100_000_000 // far more than it has time for
+	result, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(result.Runs) != 8 || !result.Holds() {
+		t.Errorf("result %+v", result)
+	}
+	for _, r := range result.Runs {
+		if got := r.Metrics[scenario.Duration]; got > 0.25 {
+			t.Errorf("%s: lasted %v s, not 0.2", r.CellKey, got)
+		}
+		if r.Notes[scenario.NoteSeries] != "" {
+			t.Errorf("%s: has a series", r.CellKey)
+		}
+	}
+	nothingLeft(t, o.Name)
+}
+
+func TestRunKeep(t *testing.T) {
+	o := runOptions(t, "keep")
+	o.Quick, o.Parallel, o.Keep = true, 1, true
+	if _, err := Run(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	l, err := Open(o.Name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, l, "a", "true")
+	if err := l.Down(t.Context()); err != nil {
+		t.Error(err)
+	}
+	nothingLeft(t, o.Name)
+}
+
+// A run that fails is told, the others count, and the result does not hold although every expectation does.
+func TestRunFails(t *testing.T) {
+	for how, want := range map[string]string{
+		"fail":    "the client failed (exit status 2): the fetch fails as it is told to",
+		"garbage": "the client's output is not understood",
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Setenv(fakeFetch, how)
+			o := runOptions(t, "fails")
+			o.Quick = true
+			o.Spec.Experiment.Expect = nil
+			result, err := Run(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range result.Runs {
+				if fails := how == "garbage" || r.Transport == "mptcp"; (r.Err() != nil) != fails {
+					t.Errorf("%s: %v", r.CellKey, r.Err())
+				} else if fails && !strings.Contains(r.Err().Error(), want) {
+					t.Errorf("%s: %v, want %q", r.CellKey, r.Err(), want)
+				}
+			}
+			if result.Holds() || len(result.Expect) != 1 || !strings.Contains(result.Expect[0].Got, "of 8 failed, first slow") {
+				t.Errorf("verdicts %+v", result.Expect)
+			}
+		})
+	}
+}
+
+// When a daemon ends, its lab's remaining runs have failed, and none of them is waited for.
+func TestRunWithoutServer(t *testing.T) {
+	o := runOptions(t, "dead")
+	o.Quick, o.Parallel = true, 1
+	killed := false
+	o.Progress = func(e Event) {
+		if e.Kind != RunStarted || killed {
+			return
+		}
+		killed = true
+		s, err := readState(o.Name)
+		if err != nil || len(s.Processes) != 1 {
+			t.Errorf("state %+v, %v", s, err)
+			return
+		}
+		if err := s.Processes[0].signal(9); err != nil {
+			t.Error(err)
+		}
+		for s.Processes[0].alive() {
+		}
+	}
+	result, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result.Holds() || len(result.Runs) != 8 {
+		t.Errorf("result %+v", result)
+	}
+	for _, r := range result.Runs {
+		if r.Err() == nil || !strings.Contains(r.Err().Error(), "b (serve) ended: signal: killed") {
+			t.Errorf("%s: %v", r.CellKey, r.Err())
+		}
+	}
+	nothingLeft(t, o.Name)
+}
+
+func TestRunCancel(t *testing.T) {
+	t.Setenv(fakeFetch, "hang")
+	for _, kind := range []EventKind{LabStarting, LabReady, RunStarted} {
+		o := runOptions(t, "cancel")
+		ctx, cancel := context.WithCancel(t.Context())
+		o.Progress = func(e Event) {
+			if e.Kind == kind {
+				cancel()
+			}
+		}
+		if _, err := Run(ctx, o); !errors.Is(err, context.Canceled) {
+			t.Errorf("cancel at %s: got %v", kind, err)
+		}
+		for _, l := range []string{".1", ".2"} {
+			nothingLeft(t, o.Name+l)
+		}
+	}
+}
+
+func TestRunPanic(t *testing.T) {
+	o := runOptions(t, "panic")
+	o.Progress = func(e Event) {
+		if e.Kind == RunStarted {
+			panic("told to")
+		}
+	}
+	func() {
+		defer func() {
+			if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "told to") {
+				t.Errorf("got %v", p)
+			}
+		}()
+		_, err := Run(t.Context(), o)
+		t.Errorf("no panic, but %v", err)
+	}()
+	for _, l := range []string{".1", ".2"} {
+		nothingLeft(t, o.Name+l)
+	}
+}
+
+func TestRunRefuses(t *testing.T) {
+	for want, change := range map[string]func(*RunOptions){
+		"no scenario given":     func(o *RunOptions) { o.Spec = nil },
+		"has no experiment":     func(o *RunOptions) { o.Spec = plain() },
+		"trials must be >= 0":   func(o *RunOptions) { o.Trials = -1 },
+		"parallel must be >= 0": func(o *RunOptions) { o.Parallel = -1 },
+		"check scenario":        func(o *RunOptions) { o.Spec.Name = "" },
+		"serves nothing":        func(o *RunOptions) { o.Spec.Nodes["b"].Serve = nil },
+	} {
+		o := RunOptions{Spec: experiment()}
+		change(&o)
+		if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
