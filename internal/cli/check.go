@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tabane/tabane/internal/config"
+)
+
+func (a *app) checkCommand() *cobra.Command {
+	var file string
+	c := &cobra.Command{
+		Use:     "check -c FILE",
+		Short:   "Check a daemon's or a scenario's file without touching the kernel",
+		GroupID: "tools",
+		Long: `Check reads a file as the daemons and the lab do and tells everything that is wrong with it, each fault on a line
+"FILE:LINE:COLUMN: path: message". It touches nothing. Exit code 0: the file is good; 2: it is not.`,
+		Example: `  tabane check -c /etc/tabane/edge.yaml
+  tabane check -c scenarios/epe-steady/scenario.yaml`,
+		Args: arguments(0, 0, "no arguments beside -c FILE"),
+		RunE: func(*cobra.Command, []string) error {
+			f, err := load(file)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(a.out, "%s: ok (%s)\n", file, summary(f))
+			return nil
+		},
+	}
+	fileFlag(c, &file)
+	return c
+}
+
+// fileFlag adds -c, which must be given.
+func fileFlag(c *cobra.Command, file *string) {
+	c.Flags().StringVarP(file, "config", "c", "", "configuration `file`; must be given")
+	if err := c.MarkFlagFilename("config", "yaml", "yml"); err != nil {
+		panic("BUG: " + err.Error())
+	}
+	none := c.Args
+	c.Args = func(c *cobra.Command, args []string) error {
+		if *file == "" {
+			return usage(c, errors.New("want -c FILE"))
+		}
+		return none(c, args)
+	}
+}
+
+func load(path string) (*config.File, error) {
+	f, err := config.Load(path)
+	if err == nil {
+		return f, nil
+	}
+	if _, faults := err.(*config.Error); faults {
+		return nil, err
+	}
+	return nil, fileFailure("read the configuration", path, err)
+}
+
+// summary says in a few words what a file holds.
+func summary(f *config.File) string {
+	var parts []string
+	if s := f.Scenario; s != nil {
+		text := fmt.Sprintf("scenario %q: %s, %s", s.Name, quantity(len(s.Nodes), "node"), quantity(len(s.Links), "link"))
+		if e := s.Experiment; e != nil {
+			text += fmt.Sprintf(", %s x %d traffic x %s", quantity(len(e.Cases), "case"), len(e.Traffic), quantity(len(e.Transports), "transport"))
+		}
+		parts = append(parts, text)
+	}
+	if c := f.ASBR; c != nil {
+		parts = append(parts, fmt.Sprintf("asbr: AS %d, %s", c.ASN, quantity(len(c.Peers), "egress peer")))
+	}
+	if c := f.Edge; c != nil {
+		parts = append(parts, fmt.Sprintf("edge: AS %d, %s", c.ASN, quantity(len(c.Peers), "egress peer")))
+	}
+	if c := f.Reflector; c != nil {
+		parts = append(parts, fmt.Sprintf("reflector: AS %d, %s", c.ASN, quantity(len(c.Clients), "client")))
+	}
+	if c := f.Router; c != nil {
+		parts = append(parts, fmt.Sprintf("router: AS %d, %s", c.ASN, quantity(len(c.Neighbors), "neighbor")))
+	}
+	return strings.Join(parts, "; ")
+}

@@ -1,0 +1,130 @@
+// Package cli is the command line of tabane: it turns arguments into options, runs what they ask for, and turns what came
+// of it into text and an exit code.
+//
+// It decides nothing about networks: a verb reads its input, asks the packages below and prints. It never ends the
+// process, installs no signal handler and knows no global logger; all of that is the main package's.
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// Options is what a command line runs with.
+type Options struct {
+	// Args are the arguments without the program's name.
+	Args     []string
+	Out, Err io.Writer
+	// Version is printed by the version verb and told to monitoring.
+	Version string
+}
+
+// Run executes one command line until it is done or ctx ends, and returns the process's exit code: 0 when all went well,
+// 1 when it ran but what was asked does not hold, 2 when it could not run. What went wrong is on Err by then.
+func Run(ctx context.Context, o Options) int {
+	a := &app{out: o.Out, err: o.Err, version: o.Version}
+	root := a.root()
+	root.SetArgs(o.Args)
+	root.SetOut(o.Out)
+	root.SetErr(o.Err)
+	return a.finish(root.ExecuteContext(ctx))
+}
+
+// app is what the verbs of one command line share.
+type app struct {
+	out, err  io.Writer
+	version   string
+	logLevel  string
+	logFormat string
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "tabane",
+		Short: "Send content over every path a network has",
+		Long: `tabane sends content over every path a network has.
+
+A content provider with several upstreams runs "asbr" on its border routers, "reflector" anywhere, and "edge" on its
+servers: each connection then uses the best mix of egress paths. "lab" runs all of it on this machine, with figures.
+
+Exit codes: 0 it ran and all is well; 1 it ran, but something that was asked for does not hold; 2 it could not run, and
+one line on standard error says what, on what, why, and what to do.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	group(root)
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usage(c, err) })
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.logLevel, "log-level", "", "least level that is logged: debug, info, warn or error (default info for daemons, warn otherwise)")
+	flags.StringVar(&a.logFormat, "log-format", "text", "form of the log on standard error: text or json")
+	root.AddGroup(
+		&cobra.Group{ID: "daemons", Title: "Daemons:"},
+		&cobra.Group{ID: "lab", Title: "Experiments:"},
+		&cobra.Group{ID: "tools", Title: "Tools:"},
+	)
+	root.AddCommand(a.daemonCommands()...)
+	root.AddCommand(a.labCommands()...)
+	root.AddCommand(a.serveCommand(), a.fetchCommand(), a.statusCommand(), a.checkCommand(), a.doctorCommand(), a.versionCommand())
+	return root
+}
+
+// group makes a command that only holds others: alone it prints its help, and an unknown verb is one line.
+func group(c *cobra.Command) {
+	c.Args = cobra.ArbitraryArgs
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return c.Help()
+		}
+		hint := ""
+		c.SuggestionsMinimumDistance = 2
+		if s := c.SuggestionsFor(args[0]); len(s) > 0 {
+			hint = "did you mean " + strings.Join(s, " or ") + "? "
+		}
+		return &failure{what: "understand the command line", on: strings.Join(args, " "), why: errors.New("there is no such verb"), do: hint + "see " + c.CommandPath() + " --help"}
+	}
+}
+
+// arguments checks the number of arguments, with an error of one line.
+func arguments(least, most int, want string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) < least || most >= 0 && len(args) > most {
+			return usage(c, errors.New("want "+want+", got "+quantity(len(args), "argument")))
+		}
+		return nil
+	}
+}
+
+// logger makes the log that the flags ask for; where it goes and its level are the verb's own choice.
+func (a *app) logger(w io.Writer, level slog.Level) (*slog.Logger, error) {
+	if a.logLevel != "" {
+		if err := level.UnmarshalText([]byte(a.logLevel)); err != nil {
+			return nil, &failure{what: "understand the command line", on: "--log-level " + a.logLevel, why: errors.New("there is no such level"), do: "use debug, info, warn or error"}
+		}
+	}
+	options := &slog.HandlerOptions{Level: level}
+	switch a.logFormat {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, options)), nil
+	}
+	return nil, &failure{what: "understand the command line", on: "--log-format " + a.logFormat, why: errors.New("there is no such form"), do: "use text or json"}
+}
+
+// terminal tells whether w is one.
+func terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}

@@ -1,0 +1,108 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tabane/tabane/internal/config"
+)
+
+// The exit codes; scripts depend on them.
+const (
+	exitOK     = 0
+	exitUnmet  = 1
+	exitFailed = 2
+)
+
+// errUnmet ends a verb that ran and has already said what does not hold.
+var errUnmet = errors.New("it ran, but not everything holds")
+
+// failure is a verb that could not run.
+type failure struct {
+	// what was to be done and on what; why it was not, and what the user can do about it. on and do may be empty.
+	what, on string
+	why      error
+	do       string
+}
+
+func (f *failure) Error() string {
+	s := f.what
+	if f.on != "" {
+		s += ", on " + f.on
+	}
+	s += ": " + reason(f.why)
+	if f.do != "" {
+		s += "; " + f.do
+	}
+	return s
+}
+
+func (f *failure) Unwrap() error { return f.why }
+
+// reason is the error without what the failure says itself: the operation and the name of a file.
+func reason(err error) string {
+	var path *fs.PathError
+	if errors.As(err, &path) && err == error(path) {
+		err = path.Err
+	}
+	return err.Error()
+}
+
+// fileFailure says why a file that a flag or an argument names cannot be read.
+func fileFailure(what, path string, err error) error {
+	do := ""
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		do = "check the path"
+	case errors.Is(err, fs.ErrPermission):
+		do = "make it readable for this user"
+	case errors.Is(err, syscall.EISDIR):
+		do = "name a file in it"
+	}
+	return &failure{what: what, on: path, why: err, do: do}
+}
+
+// usage is a command line that cannot be understood.
+func usage(c *cobra.Command, err error) error {
+	return &failure{what: "understand the command line", on: c.CommandPath(), why: err, do: "see " + c.CommandPath() + " --help"}
+}
+
+// finish prints what went wrong and decides the exit code; it is the only place that does.
+func (a *app) finish(err error) int {
+	var faults *config.Error
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, errUnmet):
+		return exitUnmet
+	case errors.As(err, &faults):
+		for _, line := range faults.Lines() {
+			fmt.Fprintln(a.err, line)
+		}
+	default:
+		fmt.Fprintln(a.err, "tabane: "+oneLine(err.Error()))
+	}
+	return exitFailed
+}
+
+// oneLine keeps an error that joins several on one line.
+func oneLine(s string) string {
+	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+}
+
+// quantity is a number and its noun: "no nodes", "1 node", "2 nodes".
+func quantity(n int, noun string) string {
+	switch n {
+	case 0:
+		return "no " + noun + "s"
+	case 1:
+		return "1 " + noun
+	}
+	return strconv.Itoa(n) + " " + noun + "s"
+}

@@ -1,0 +1,181 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/traffic"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// redraw is how often a live line changes: more often than that nobody reads it.
+const redraw = 250 * time.Millisecond
+
+type fetchFlags struct {
+	mptcp           bool
+	interval, limit time.Duration
+	json            bool
+	progress        string
+	output          string
+}
+
+func (a *app) fetchCommand() *cobra.Command {
+	var f fetchFlags
+	c := &cobra.Command{
+		Use:     "fetch URL",
+		Short:   "Fetch content and measure how it arrives",
+		GroupID: "tools",
+		Long: `Fetch gets a URL on one connection, throws the content away and measures it at the receiver: goodput, its course over time,
+and the longest gap.`,
+		Example: `  tabane fetch --mptcp http://server/bytes/100000000
+  tabane fetch --limit 10s --json 'http://server/cbr?rate=25Mbit/s&duration=30s'`,
+		Args: arguments(1, 1, "one URL"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.fetch(c.Context(), args[0], f)
+		},
+	}
+	flags := c.Flags()
+	flags.BoolVar(&f.mptcp, "mptcp", false, "connect over MPTCP; falls back to TCP when the server has none")
+	flags.DurationVar(&f.interval, "interval", 100*time.Millisecond, "length of the intervals that bytes are counted in")
+	flags.DurationVar(&f.limit, "limit", 0, "end the fetch after this time (default: fetch everything)")
+	flags.BoolVar(&f.json, "json", false, "print the report as JSON, on the last line")
+	flags.StringVar(&f.progress, "progress", "auto", "auto: a live line on a terminal; json: one JSON object a line, {\"sample\":...} for each interval and {\"report\":...} at the end; none")
+	flags.StringVarP(&f.output, "output", "o", "", "write the report as JSON to this `file`, too")
+	return c
+}
+
+func (a *app) fetch(ctx context.Context, url string, f fetchFlags) error {
+	o := traffic.FetchOptions{URL: url, Transport: traffic.TCP, Interval: f.interval, Limit: f.limit}
+	if f.mptcp {
+		o.Transport = traffic.MPTCP
+	}
+	lines := json.NewEncoder(a.out)
+	live := &liveLine{w: a.err}
+	switch {
+	case f.progress == "json":
+		// The reader going away ends the process by SIGPIPE, as with any filter.
+		o.Progress = func(s traffic.Sample) { _ = lines.Encode(lab.FetchLine{Sample: &s}) }
+	case f.progress == "auto" && terminal(a.err):
+		meter := &rateMeter{}
+		o.Progress = func(s traffic.Sample) {
+			meter.add(s.Bytes, f.interval)
+			live.show(fmt.Sprintf("%6.1f s  %9s  %s", s.At.Seconds(), unit.Size(meter.total)/1000*1000, megabits(meter.rate())))
+		}
+	case f.progress != "auto" && f.progress != "none":
+		return &failure{what: "understand the command line", on: "--progress " + f.progress, why: errors.New("there is no such form"), do: "use auto, json or none"}
+	}
+
+	report, err := traffic.Fetch(ctx, o)
+	live.clear()
+	if err != nil {
+		if ctx.Err() != nil {
+			err = errors.New("interrupted")
+		}
+		return fetchFailure(url, err)
+	}
+	if f.output != "" {
+		b, err := json.MarshalIndent(report, "", "  ")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(f.output, append(b, '\n'), 0o644); err != nil {
+			return fileFailure("write the report", f.output, err)
+		}
+	}
+	switch {
+	case f.progress == "json":
+		return lines.Encode(lab.FetchLine{Report: &report})
+	case f.json:
+		return lines.Encode(report)
+	}
+	return printReport(a.out, report)
+}
+
+func fetchFailure(url string, err error) error {
+	do := ""
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		do = "start the server, or check the port"
+	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH):
+		do = "check the routes to it"
+	}
+	// The verb and the URL are said already.
+	if e := errors.Unwrap(err); e != nil && strings.HasPrefix(err.Error(), "fetch ") {
+		err = e
+	}
+	return &failure{what: "fetch", on: url, why: err, do: do}
+}
+
+func printReport(w io.Writer, r traffic.Report) error {
+	transport := "TCP"
+	switch {
+	case r.UsedMPTCP:
+		transport = "MPTCP"
+	case r.Fallback:
+		transport = "TCP (the server, or this host, has no MPTCP)"
+	}
+	_, err := fmt.Fprintf(w, "%d bytes in %.3f s: %s over %s\nfirst byte after %.1f ms, longest gap %.1f ms, empty intervals %d\n",
+		r.Bytes, r.Duration.Seconds(), megabits(r.GoodputBps), transport,
+		1e3*r.FirstByte.Seconds(), 1e3*r.LongestGap.Seconds(), r.EmptyIntervals)
+	return err
+}
+
+func megabits(bps float64) string { return fmt.Sprintf("%.2f Mbit/s", bps/1e6) }
+
+// rateMeter is the rate of the last second or so.
+type rateMeter struct {
+	total  int64
+	bytes  []int64
+	length time.Duration
+}
+
+func (m *rateMeter) add(bytes int64, interval time.Duration) {
+	m.total += bytes
+	m.bytes, m.length = append(m.bytes, bytes), interval
+	if most := int(max(1, time.Second/interval)); len(m.bytes) > most {
+		m.bytes = m.bytes[len(m.bytes)-most:]
+	}
+}
+
+// rate is in bit/s.
+func (m *rateMeter) rate() float64 {
+	var sum int64
+	for _, b := range m.bytes {
+		sum += b
+	}
+	if len(m.bytes) == 0 {
+		return 0
+	}
+	return float64(sum) * 8 / (time.Duration(len(m.bytes)) * m.length).Seconds()
+}
+
+// liveLine is a line of a terminal that is written over.
+type liveLine struct {
+	w     io.Writer
+	last  time.Time
+	shown bool
+}
+
+func (l *liveLine) show(text string) {
+	if time.Since(l.last) < redraw {
+		return
+	}
+	l.last, l.shown = time.Now(), true
+	fmt.Fprintf(l.w, "\r\x1b[K%s", text)
+}
+
+func (l *liveLine) clear() {
+	if l.shown {
+		fmt.Fprint(l.w, "\r\x1b[K")
+	}
+}

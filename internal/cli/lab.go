@@ -1,0 +1,391 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/config"
+	"github.com/tabane/tabane/internal/doctor"
+	"github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/scenarios"
+)
+
+func (a *app) labCommands() []*cobra.Command {
+	c := &cobra.Command{
+		Use:     "lab",
+		Short:   "Build a scenario's network on this machine and run experiments in it",
+		GroupID: "lab",
+		Long: `Lab builds a scenario's network from network namespaces of this machine and runs the same daemons in them as on real hosts.
+A scenario is one that comes with the program, by name, or a file.`,
+		Example: `  tabane lab run epe-steady --quick
+  tabane lab up epe-steady
+  tabane lab exec client -- curl -o /dev/null http://server/bytes/100000000
+  tabane lab down --all`,
+	}
+	group(c)
+	c.AddCommand(a.labUp(), a.labDown(), a.labList(), a.labExec(), a.labCapture(), a.labSet(), a.labRun())
+	enter := &cobra.Command{
+		Use:                lab.Verb,
+		Hidden:             true,
+		DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			return &failure{what: "enter a lab's node", why: lab.Enter(args)}
+		},
+	}
+	return []*cobra.Command{c, enter}
+}
+
+// loadScenario reads a scenario that comes with the program, or a file when the name is a path.
+func loadScenario(name string) (*scenario.Spec, error) {
+	if strings.Contains(name, "/") || strings.HasSuffix(name, ".yaml") || strings.HasSuffix(name, ".yml") {
+		f, err := load(name)
+		if err != nil {
+			return nil, err
+		}
+		if f.Scenario == nil {
+			return nil, &failure{what: "read the scenario", on: name, why: fmt.Errorf("it is no scenario (%s)", summary(f)), do: "name a file with nodes and links"}
+		}
+		return f.Scenario, nil
+	}
+	b, err := scenarios.Read(name)
+	if err != nil {
+		return nil, &failure{what: "read the scenario", on: name, why: errors.New("no scenario of that name comes with the program"),
+			do: "there are " + strings.Join(scenarios.Names(), ", ") + "; a file's name has a slash or ends in .yaml"}
+	}
+	f, err := config.Parse("scenarios/"+name+"/scenario.yaml", b)
+	if err != nil {
+		return nil, err
+	}
+	return f.Scenario, nil
+}
+
+// needLab looks for what no lab can do without. Nothing has been made when it fails.
+func needLab(what string) error {
+	if err := doctor.PrivilegedForLab(); err != nil {
+		return &failure{what: what, why: err, do: "run it as root"}
+	}
+	return nil
+}
+
+func (a *app) labUp() *cobra.Command {
+	var name string
+	c := &cobra.Command{
+		Use:     "up NAME|FILE",
+		Short:   "Build a scenario's network and leave it running",
+		Example: "  tabane lab up epe-steady\n  tabane lab up ./my.yaml --name mine",
+		Args:    arguments(1, 1, "one scenario"),
+		RunE: func(c *cobra.Command, args []string) error {
+			log, err := a.logger(a.err, slog.LevelWarn)
+			if err != nil {
+				return err
+			}
+			spec, err := loadScenario(args[0])
+			if err != nil {
+				return err
+			}
+			if err := needLab("start a lab"); err != nil {
+				return err
+			}
+			if name == "" {
+				name = spec.Name
+			}
+			begun := time.Now()
+			l, err := lab.Up(c.Context(), lab.Options{Name: name, Spec: spec, Detach: true, Log: log})
+			if err != nil {
+				return labFailure(c.Context(), "start a lab", args[0], err)
+			}
+			fmt.Fprintf(a.out, "lab %q is up: %s, ready after %.1f s\n", l.Name(), quantity(len(spec.Nodes), "node"), time.Since(begun).Seconds())
+			fmt.Fprintf(a.out, "next: tabane lab exec --lab %s NODE -- CMD; remove it with: tabane lab down %s\n", l.Name(), l.Name())
+			return nil
+		},
+	}
+	c.Flags().StringVar(&name, "name", "", "name of the lab (default: the scenario's)")
+	return c
+}
+
+// labFailure says why a lab did not do what was asked.
+func labFailure(ctx context.Context, what, on string, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return &failure{what: what, on: on, why: errors.New("interrupted"), do: "what was made has been removed"}
+	case errors.Is(err, lab.ErrNotFound):
+		return &failure{what: what, on: on, why: err, do: "see tabane lab list, or start one with tabane lab up"}
+	}
+	return &failure{what: what, on: on, why: err}
+}
+
+func (a *app) labDown() *cobra.Command {
+	var all bool
+	c := &cobra.Command{
+		Use:   "down NAME...",
+		Short: "Remove labs, whatever is left of them",
+		Long: `Down removes the labs that are named, in any condition. --all leaves those alone whose maker still runs, such as the labs of a
+"lab run" in another terminal; the exit code is then 1.`,
+		Example: "  tabane lab down epe-steady\n  tabane lab down --all",
+		RunE: func(c *cobra.Command, args []string) error {
+			if all == (len(args) > 0) {
+				return usage(c, errors.New("want names of labs, or --all"))
+			}
+			if err := needLab("remove a lab"); err != nil {
+				return err
+			}
+			infos, err := lab.List()
+			if err != nil {
+				return labFailure(c.Context(), "list labs", "", err)
+			}
+			there := map[string]bool{}
+			var used []string
+			for _, i := range infos {
+				there[i.Name] = true
+				switch {
+				case !all:
+				case alive(i.Owner):
+					// Somebody's experiment runs in it, or it is being built: only its name says that it is meant.
+					used = append(used, i.Name)
+				default:
+					args = append(args, i.Name)
+				}
+			}
+			for _, name := range args {
+				if !there[name] {
+					return &failure{what: "remove a lab", on: name, why: lab.ErrNotFound, do: "see tabane lab list"}
+				}
+			}
+			var errs []error
+			for _, name := range args {
+				if err := lab.Down(c.Context(), name); err != nil {
+					errs = append(errs, err)
+					continue
+				}
+				fmt.Fprintf(a.out, "lab %q is removed\n", name)
+			}
+			if err := errors.Join(errs...); err != nil {
+				return &failure{what: "remove labs", why: err, do: "try again"}
+			}
+			if len(used) > 0 {
+				fmt.Fprintf(a.err, "left alone, because the process that made them still runs: %s; to remove them nevertheless, name them\n", strings.Join(used, ", "))
+				return errUnmet
+			}
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&all, "all", false, "remove all labs of this machine that no running process has made")
+	return c
+}
+
+// alive tells whether there is a process of that id.
+func alive(pid int) bool {
+	return pid > 0 && !errors.Is(unix.Kill(pid, 0), unix.ESRCH)
+}
+
+func (a *app) labList() *cobra.Command {
+	var builtIn bool
+	c := &cobra.Command{
+		Use:     "list",
+		Short:   "List the labs of this machine",
+		Example: "  tabane lab list\n  tabane lab list --scenarios",
+		Args:    arguments(0, 0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if builtIn {
+				return listScenarios(a.out)
+			}
+			infos, err := lab.List()
+			if err != nil {
+				return &failure{what: "list labs", why: err, do: "run it as root"}
+			}
+			return listLabs(a.out, infos)
+		},
+	}
+	c.Flags().BoolVar(&builtIn, "scenarios", false, "list the scenarios that come with the program instead")
+	return c
+}
+
+func listLabs(out io.Writer, infos []lab.Info) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "LAB\tSTATE\tSCENARIO\tSINCE\tNODES")
+	for _, i := range infos {
+		since := "-"
+		if !i.Since.IsZero() {
+			since = i.Since.Local().Format(time.DateTime)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", i.Name, i.Condition, i.Scenario, since, strings.Join(i.Nodes, " "))
+	}
+	return w.Flush()
+}
+
+func listScenarios(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "SCENARIO\tQUESTION")
+	for _, name := range scenarios.Names() {
+		spec, err := loadScenario(name)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(w, "%s\t%s\n", name, spec.Question)
+	}
+	return w.Flush()
+}
+
+// openLab opens the lab of that name, or the only one when no name is given.
+func openLab(ctx context.Context, what, name string) (*lab.Lab, error) {
+	if err := needLab(what); err != nil {
+		return nil, err
+	}
+	if name == "" {
+		infos, err := lab.List()
+		if err != nil {
+			return nil, labFailure(ctx, what, "", err)
+		}
+		var up []string
+		for _, i := range infos {
+			if i.Condition == lab.Running {
+				up = append(up, i.Name)
+			}
+		}
+		switch len(up) {
+		case 0:
+			return nil, &failure{what: what, why: errors.New("no lab is up"), do: "start one with: tabane lab up epe-steady"}
+		case 1:
+			name = up[0]
+		default:
+			return nil, &failure{what: what, why: errors.New("several labs are up"), do: "choose one with --lab: " + strings.Join(up, ", ")}
+		}
+	}
+	l, err := lab.Open(name)
+	if err != nil {
+		return nil, labFailure(ctx, what, name, err)
+	}
+	return l, nil
+}
+
+func labFlag(c *cobra.Command, name *string) {
+	c.Flags().StringVar(name, "lab", "", "`name` of the lab; not needed when one alone is up")
+}
+
+func (a *app) labExec() *cobra.Command {
+	var name string
+	c := &cobra.Command{
+		Use:   "exec NODE -- CMD...",
+		Short: "Run any installed program on a lab's node",
+		Long: `Exec becomes the program, inside the node's network: terminal, signals and exit code are the program's. Nodes know each other
+by name.`,
+		Example: `  tabane lab exec client -- curl -o /dev/null http://server/bytes/100000000
+  tabane lab exec server -- ip -6 route show table 101`,
+		Args: arguments(1, -1, "a node, -- and a command"),
+		RunE: func(c *cobra.Command, args []string) error {
+			node, argv := args[0], args[1:]
+			if len(argv) > 0 && argv[0] == "--" {
+				argv = argv[1:]
+			}
+			if len(argv) == 0 {
+				return usage(c, errors.New("want a node, -- and a command"))
+			}
+			l, err := openLab(c.Context(), "run a command", name)
+			if err != nil {
+				return err
+			}
+			return labFailure(c.Context(), "run a command", node, l.Exec(node, argv))
+		},
+	}
+	labFlag(c, &name)
+	// What follows the node is the command's.
+	c.Flags().SetInterspersed(false)
+	return c
+}
+
+func (a *app) labCapture() *cobra.Command {
+	var name string
+	c := &cobra.Command{
+		Use:   "capture NODE[:INTERFACE] FILE",
+		Short: "Write a node's packets to a pcapng file until interrupted",
+		Example: `  tabane lab capture asbr1:lan /tmp/asbr1.pcapng
+  tabane lab capture server - | tcpdump -nr -`,
+		Args: arguments(2, 2, "a node and a file"),
+		RunE: func(c *cobra.Command, args []string) error {
+			l, err := openLab(c.Context(), "capture packets", name)
+			if err != nil {
+				return err
+			}
+			node, iface, _ := strings.Cut(args[0], ":")
+			stats, err := l.Capture(c.Context(), node, iface, args[1])
+			if err != nil {
+				return &failure{what: "capture packets", on: args[0], why: err}
+			}
+			fmt.Fprintf(a.err, "%d packets, %d bytes, %d dropped\n", stats.Packets, stats.Bytes, stats.Dropped)
+			return nil
+		},
+	}
+	labFlag(c, &name)
+	return c
+}
+
+func (a *app) labSet() *cobra.Command {
+	var name string
+	c := &cobra.Command{
+		Use:     "set LINK rate=RATE [queue=TIME]",
+		Short:   "Change a link of a lab while traffic runs",
+		Long:    `Set limits a link in both directions: its rate counts whole Ethernet frames, "unlimited" lifts the limit. The queue is how long a packet may wait (default 50ms).`,
+		Example: "  tabane lab set a rate=15Mbit/s queue=50ms\n  tabane lab set b rate=unlimited",
+		Args:    arguments(2, 3, "a link and rate=RATE"),
+		RunE: func(c *cobra.Command, args []string) error {
+			shape, err := parseShape(args[1:])
+			if err != nil {
+				return &failure{what: "understand the command line", on: strings.Join(args[1:], " "), why: err, do: "see tabane lab set --help"}
+			}
+			l, err := openLab(c.Context(), "set a link", name)
+			if err != nil {
+				return err
+			}
+			if err := l.SetLink(args[0], shape); err != nil {
+				return &failure{what: "set a link", on: args[0], why: err}
+			}
+			return nil
+		},
+	}
+	labFlag(c, &name)
+	return c
+}
+
+func parseShape(args []string) (scenario.Shape, error) {
+	var s scenario.Shape
+	given := map[string]bool{}
+	for _, arg := range args {
+		key, value, ok := strings.Cut(arg, "=")
+		if !ok || given[key] {
+			return s, errors.New("want rate=RATE and at most one queue=TIME")
+		}
+		given[key] = true
+		var err error
+		switch {
+		case key == "rate" && value == "unlimited":
+		case key == "rate":
+			if s.Rate, err = unit.ParseBandwidth(value); err == nil && s.Rate == 0 {
+				err = errors.New("rate must be > 0, or unlimited")
+			}
+		case key == "queue":
+			if s.Queue, err = time.ParseDuration(value); err == nil && s.Queue <= 0 {
+				err = errors.New("queue must be > 0")
+			}
+		default:
+			err = fmt.Errorf("there is no %q; want rate or queue", key)
+		}
+		if err != nil {
+			return s, err
+		}
+	}
+	if !given["rate"] {
+		return s, errors.New("want rate=RATE")
+	}
+	return s, nil
+}

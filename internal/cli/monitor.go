@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+const (
+	// headerTimeout and writeTimeout bound what a slow client can hold.
+	headerTimeout = 5 * time.Second
+	writeTimeout  = 30 * time.Second
+)
+
+// listen opens the status address. Plain TCP: Go would take MPTCP, which a daemon that manages MPTCP must not.
+func listen(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false)
+	return lc.Listen(ctx, "tcp", at.String())
+}
+
+// monitor runs a machine and serves its state on the listener until the machine ends. The listener is closed then.
+func monitor(ctx context.Context, l net.Listener, role, version string, m machine) error {
+	handler, err := handler(role, version, m)
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	served := make(chan error, 1)
+	go func() {
+		err := server.Serve(l)
+		cancel() // without its status the daemon would run unseen
+		served <- err
+	}()
+	err = m.Run(ctx)
+	if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	err = errors.Join(err, server.Close())
+	if e := <-served; !errors.Is(e, http.ErrServerClosed) {
+		err = errors.Join(err, fmt.Errorf("serve status: %w", e))
+	}
+	return err
+}
+
+// handler serves /status and /metrics. A machine that is a prometheus.Collector adds its own metrics.
+func handler(role, version string, m machine) (http.Handler, error) {
+	registry := prometheus.NewRegistry()
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "tabane_build_info", Help: "Which daemon this is, of which version; always 1.",
+		ConstLabels: prometheus.Labels{"role": role, "version": version},
+	})
+	build.Set(1)
+	list := []prometheus.Collector{build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})}
+	if c, ok := m.(prometheus.Collector); ok {
+		list = append(list, c)
+	}
+	for _, c := range list {
+		if err := registry.Register(c); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		b, err := json.Marshal(m.Status())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		// A client that went away is not our error.
+		_, _ = w.Write(append(b, '\n'))
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	return mux, nil
+}

@@ -1,0 +1,159 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/report"
+)
+
+type runFlags struct {
+	out     string
+	trials  int
+	quick   bool
+	keep    bool
+	routers string
+	jobs    int
+}
+
+func (a *app) labRun() *cobra.Command {
+	var f runFlags
+	c := &cobra.Command{
+		Use:   "run NAME|FILE",
+		Short: "Run a scenario's experiment and report what came out",
+		Long: `Run builds the scenario's network, delivers every traffic over every transport in every case, and removes the network. The
+result goes to a directory: result.json, CSV files, figures, and report.html with all of it.
+
+Exit code 0: it ran and all expectations hold; 1: it ran, and some do not; 2: it could not run, or was interrupted. An
+interrupted run removes all it made.`,
+		Example: `  tabane lab run epe-steady --quick
+  tabane lab run epe-steady --trials 5 --out /tmp/epe
+  tabane lab run ./my.yaml --keep`,
+		Args: arguments(1, 1, "one scenario"),
+		RunE: func(c *cobra.Command, args []string) error {
+			switch {
+			case f.routers != "embedded":
+				return usage(c, fmt.Errorf("--routers must be embedded, got %q", f.routers))
+			case c.Flags().Changed("trials") && f.trials < 1:
+				return usage(c, fmt.Errorf("--trials must be > 0, got %d", f.trials))
+			case c.Flags().Changed("jobs") && f.jobs < 1:
+				return usage(c, fmt.Errorf("--jobs must be > 0, got %d", f.jobs))
+			}
+			return a.run(c.Context(), args[0], f)
+		},
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.out, "out", "", "`directory` for the result (default out/NAME); an earlier result in it is replaced")
+	flags.IntVar(&f.trials, "trials", 0, "how often each cell is run (default: as the scenario says, 1 with --quick)")
+	flags.BoolVar(&f.quick, "quick", false, "bound each run, for a first look")
+	flags.BoolVar(&f.keep, "keep", false, "leave the labs up afterwards")
+	flags.StringVar(&f.routers, "routers", "embedded", "what foreign routers run: embedded")
+	flags.IntVar(&f.jobs, "jobs", 0, "how many labs run side by side (default: as many as there are cases)")
+	return c
+}
+
+func (a *app) run(ctx context.Context, name string, f runFlags) error {
+	spec, err := loadScenario(name)
+	if err != nil {
+		return err
+	}
+	if err := needLab("run the scenario"); err != nil {
+		return err
+	}
+	for _, need := range []func() error{needMultipath, needSegmentRouting} {
+		if err := need(); err != nil {
+			return err
+		}
+	}
+	if f.out == "" {
+		f.out = filepath.Join("out", spec.Name)
+	}
+	if err := freshen(f.out); err != nil {
+		return err
+	}
+	screen := newScreen(a.err, terminal(a.err))
+	log, err := a.logger(screen, slog.LevelWarn)
+	if err != nil {
+		return err
+	}
+	result, err := lab.Run(ctx, lab.RunOptions{
+		Spec: spec, Trials: f.trials, Quick: f.quick, Parallel: f.jobs, Keep: f.keep, Commit: a.version, Out: f.out,
+		Progress: screen.event, Log: log,
+	})
+	screen.clear()
+	if err != nil {
+		return labFailure(ctx, "run the scenario", name, err)
+	}
+	if err := report.Write(f.out, result, spec, report.Extra{Command: f.command(name)}); err != nil {
+		return &failure{what: "write the report", on: f.out, why: err}
+	}
+	if err := report.Table(a.out, result, spec); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.out, "\nreport: %s\n", filepath.Join(f.out, "report.html"))
+	if !result.Holds() {
+		return errUnmet
+	}
+	return nil
+}
+
+// command is the command line that makes the same result again.
+func (f runFlags) command(name string) string {
+	parts := []string{"tabane lab run", name}
+	if f.quick {
+		parts = append(parts, "--quick")
+	}
+	if f.trials > 0 {
+		parts = append(parts, fmt.Sprintf("--trials %d", f.trials))
+	}
+	if f.jobs > 0 {
+		parts = append(parts, fmt.Sprintf("--jobs %d", f.jobs))
+	}
+	return strings.Join(parts, " ")
+}
+
+// resultFile is what makes a directory one of ours.
+const resultFile = "result.json"
+
+// resultParts are what a result's directory holds; nothing else is removed.
+var resultParts = []string{resultFile, "runs.csv", "summary.csv", "report.html", "series", "figures"}
+
+// freshen makes the directory ready for a result. Only an earlier result is removed; a directory that holds anything else
+// is not ours to write into.
+func freshen(dir string) error {
+	entries, err := os.ReadDir(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fileFailure("make the directory for the result", dir, err)
+		}
+		return nil
+	case err != nil:
+		return fileFailure("read the directory for the result", dir, err)
+	case len(entries) == 0:
+		return nil
+	}
+	ours := false
+	for _, e := range entries {
+		// A run that was interrupted leaves its series alone.
+		ours = ours || e.Name() == resultFile || len(entries) == 1 && e.Name() == "series"
+	}
+	if !ours {
+		return &failure{what: "use the directory for the result", on: dir, why: errors.New("it holds something else than a result"), do: "choose another with --out"}
+	}
+	for _, name := range resultParts {
+		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+			return fileFailure("remove the earlier result", dir, err)
+		}
+	}
+	return nil
+}

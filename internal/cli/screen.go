@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/scenario"
+)
+
+// sampleInterval is how often the lab tells a rate.
+const sampleInterval = 100 * time.Millisecond
+
+// screen shows what a lab's run is doing: on a terminal one line for all and one for each lab, written over again and again;
+// elsewhere a line for each step. What is logged goes through it, so that neither spoils the other.
+type screen struct {
+	w    io.Writer
+	live bool
+
+	mu    sync.Mutex
+	labs  map[string]*labLine
+	last  lab.Event
+	drawn time.Time
+	lines int // on the terminal now
+}
+
+// labLine is what one lab does.
+type labLine struct {
+	doing string
+	meter rateMeter
+}
+
+func newScreen(w io.Writer, live bool) *screen {
+	return &screen{w: w, live: live, labs: map[string]*labLine{}}
+}
+
+// Write writes text of others above the live lines.
+func (s *screen) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.erase()
+	n, err := s.w.Write(p)
+	s.draw()
+	return n, err
+}
+
+// clear removes the live lines.
+func (s *screen) clear() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.erase()
+	s.labs = map[string]*labLine{}
+}
+
+// event takes a step of the run.
+func (s *screen) event(e lab.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last = e
+	l := s.labs[e.Lab]
+	if l == nil && e.Lab != "" {
+		l = &labLine{}
+		s.labs[e.Lab] = l
+	}
+	switch e.Kind {
+	case lab.LabStarting:
+		l.doing = "starting"
+		s.plain("starting lab %s", e.Lab)
+	case lab.LabReady:
+		l.doing = "ready"
+		s.plain("lab %s is ready after %s", e.Lab, clock(e.Elapsed))
+	case lab.RunStarted:
+		l.doing = fmt.Sprintf("%s, trial %d", e.CellKey, e.Trial+1)
+		l.meter = rateMeter{}
+	case lab.RunSample:
+		l.meter.add(int64(e.Rate.SizeIn(sampleInterval)), sampleInterval)
+		if s.live && time.Since(s.drawn) < redraw {
+			return
+		}
+	case lab.RunDone:
+		l.doing = "done"
+		l.meter = rateMeter{}
+		s.plain("[%d/%d] %s, trial %d: %s; %s elapsed, about %s to go", e.Done, e.Total, e.CellKey, e.Trial+1, outcome(e.Run),
+			clock(e.Elapsed), clock(e.ETA))
+	case lab.LabsRemoving:
+		s.labs = map[string]*labLine{}
+		s.plain("removing the labs")
+	}
+	s.erase()
+	s.draw()
+}
+
+func outcome(r *scenario.Run) string {
+	if err := r.Err(); err != nil {
+		return "FAILED: " + oneLine(err.Error())
+	}
+	return megabits(r.Metrics[scenario.Goodput])
+}
+
+// plain prints a line where nothing is live.
+func (s *screen) plain(format string, args ...any) {
+	if !s.live {
+		fmt.Fprintf(s.w, format+"\n", args...)
+	}
+}
+
+// erase takes the live lines off the terminal.
+func (s *screen) erase() {
+	if s.lines > 0 {
+		fmt.Fprintf(s.w, "\x1b[%dA\x1b[J", s.lines)
+		s.lines = 0
+	}
+}
+
+// draw puts the live lines on the terminal.
+func (s *screen) draw() {
+	if !s.live || len(s.labs) == 0 {
+		return
+	}
+	e := s.last
+	lines := []string{fmt.Sprintf("%d of %d runs done, %s elapsed, about %s to go", e.Done, e.Total, clock(e.Elapsed), clock(e.ETA))}
+	names := make([]string, 0, len(s.labs))
+	for name := range s.labs {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		l := s.labs[name]
+		line := fmt.Sprintf("  %-16s %-36s", name, l.doing)
+		if len(l.meter.bytes) > 0 {
+			line += fmt.Sprintf(" %14s", megabits(l.meter.rate()))
+		}
+		lines = append(lines, line)
+	}
+	fmt.Fprintln(s.w, strings.Join(lines, "\n"))
+	s.lines, s.drawn = len(lines), time.Now()
+}
+
+// clock prints a time as minutes and seconds.
+func clock(d time.Duration) string {
+	s := int(d.Round(time.Second).Seconds())
+	return fmt.Sprintf("%d:%02d", s/60, s%60)
+}

@@ -1,0 +1,66 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tabane/tabane/internal/traffic"
+)
+
+func (a *app) serveCommand() *cobra.Command {
+	var addresses []string
+	c := &cobra.Command{
+		Use:     "serve [--listen ADDRESS]...",
+		Short:   "Serve content over HTTP, over MPTCP where the client can",
+		GroupID: "tools",
+		Long: `Serve answers GET /bytes/N with N bytes as fast as the network takes them, and GET /cbr?rate=25Mbit/s&duration=30s with a
+constant bit rate. Any HTTP client works. It runs until SIGINT or SIGTERM.`,
+		Example: `  tabane serve
+  tabane serve --listen '[::1]:8080' --listen 127.0.0.1:8080
+  curl -o /dev/null 'http://[::1]:8080/bytes/100000000'`,
+		Args: arguments(0, 0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			log, err := a.logger(a.err, slog.LevelInfo)
+			if err != nil {
+				return err
+			}
+			var listen []netip.AddrPort
+			for _, text := range addresses {
+				at, err := netip.ParseAddrPort(text)
+				if err != nil {
+					return &failure{what: "understand the command line", on: "--listen " + text, why: errors.New("it is no address with a port"), do: `use one like "[::]:8080"`}
+				}
+				listen = append(listen, at)
+			}
+			server, err := traffic.New(traffic.Options{Listen: listen, Log: log})
+			if err != nil {
+				return serveFailure(fmt.Sprint(listen), err)
+			}
+			log.Info("serving", "addresses", fmt.Sprint(server.Addrs()))
+			if err := server.Run(c.Context()); err != nil && !errors.Is(err, c.Context().Err()) {
+				return &failure{what: "serve", on: fmt.Sprint(server.Addrs()), why: err}
+			}
+			return nil
+		},
+	}
+	c.Flags().StringArrayVar(&addresses, "listen", []string{"[::]:8080"}, "`address` and port to serve on, may be given several times; port 0 takes a free one")
+	return c
+}
+
+func serveFailure(on string, err error) error {
+	do := ""
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		do = "end the program that uses it, or choose another with --listen"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		do = "add the address to an interface first"
+	case errors.Is(err, syscall.EACCES):
+		do = "run it as root, or choose a port from 1024 on"
+	}
+	return &failure{what: "serve", on: on, why: err, do: do}
+}

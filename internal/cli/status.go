@@ -1,0 +1,296 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+const (
+	statusTimeout = 5 * time.Second
+	// maxStatus bounds what is read from a daemon, in bytes.
+	maxStatus = 64 << 20
+)
+
+// source is a daemon that status asks.
+type source struct {
+	name string
+	at   netip.AddrPort
+}
+
+func (a *app) statusCommand() *cobra.Command {
+	var asJSON bool
+	var names []string
+	for _, r := range roles {
+		names = append(names, r.name)
+	}
+	c := &cobra.Command{
+		Use:     "status [ROLE|ADDRESS]",
+		Short:   "Show how the daemons on this host are",
+		GroupID: "tools",
+		Long: `Status asks the daemons on this host for their state: all that answer at their usual address, or the one that is named by
+its role (` + strings.Join(names, ", ") + `) or by the address of its status ("[::1]:9117").`,
+		Example: `  tabane status
+  tabane status edge
+  tabane status --json '[::1]:9117'
+  tabane lab exec server -- tabane status edge`,
+		Args:      arguments(0, 1, "at most one role or address"),
+		ValidArgs: names,
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.status(c.Context(), args, asJSON)
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print what the daemons say as JSON, one object for each")
+	return c
+}
+
+func (a *app) status(ctx context.Context, args []string, asJSON bool) error {
+	sources, err := statusSources(args)
+	if err != nil {
+		return err
+	}
+	found := false
+	for _, s := range sources {
+		body, err := ask(ctx, s.at)
+		if errors.Is(err, syscall.ECONNREFUSED) && len(args) == 0 {
+			continue
+		}
+		if err != nil {
+			do := ""
+			if errors.Is(err, syscall.ECONNREFUSED) {
+				do = "start it, or name its address"
+			}
+			return &failure{what: "ask for status", on: strings.TrimSpace(s.name + " " + s.at.String()), why: err, do: do}
+		}
+		if found && !asJSON {
+			fmt.Fprintln(a.out)
+		}
+		found = true
+		if err := printStatus(a.out, s, body, asJSON); err != nil {
+			return &failure{what: "print status", on: s.at.String(), why: err}
+		}
+	}
+	if !found {
+		return &failure{what: "ask for status", on: "this host", why: errors.New("no daemon answers at its usual address"), do: "start one, or name its address"}
+	}
+	return nil
+}
+
+func statusSources(args []string) ([]source, error) {
+	var all []source
+	for _, r := range roles {
+		s := source{r.name, r.status}
+		if len(args) == 1 && args[0] == r.name {
+			return []source{s}, nil
+		}
+		all = append(all, s)
+	}
+	if len(args) == 0 {
+		return all, nil
+	}
+	at, err := netip.ParseAddrPort(args[0])
+	if err != nil {
+		return nil, &failure{what: "ask for status", on: args[0], why: errors.New("it is neither a role nor an address"), do: `name a role, or an address like "[::1]:9117"`}
+	}
+	return []source{{"", at}}, nil
+}
+
+func ask(ctx context.Context, at netip.AddrPort) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+"/status", nil)
+	if err != nil {
+		return nil, err
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, errors.Unwrap(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("it answers %s", resp.Status)
+	}
+	return io.ReadAll(io.LimitReader(resp.Body, maxStatus))
+}
+
+func printStatus(w io.Writer, s source, body []byte, asJSON bool) error {
+	if asJSON {
+		var compact bytes.Buffer
+		if err := json.Compact(&compact, body); err != nil {
+			return fmt.Errorf("it answers no JSON: %w", err)
+		}
+		_, err := fmt.Fprintln(w, compact.String())
+		return err
+	}
+	v, err := readObject(body)
+	if err != nil {
+		return fmt.Errorf("it answers no JSON object: %w", err)
+	}
+	name := s.name
+	if name == "" {
+		name = "status"
+	}
+	fmt.Fprintf(w, "%s at %s\n", name, s.at)
+	return v.print(w, "  ")
+}
+
+// object is a JSON object whose order is kept: a status names its most telling parts first.
+type object struct {
+	keys   []string
+	values map[string]json.RawMessage
+}
+
+func readObject(b []byte) (object, error) {
+	o := object{values: map[string]json.RawMessage{}}
+	d := json.NewDecoder(bytes.NewReader(b))
+	if t, err := d.Token(); err != nil {
+		return o, err
+	} else if t != json.Delim('{') {
+		return o, fmt.Errorf("it starts with %v", t)
+	}
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return o, err
+		}
+		key, ok := t.(string)
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil || !ok {
+			return o, err
+		}
+		o.keys = append(o.keys, key)
+		o.values[key] = value
+	}
+	return o, nil
+}
+
+// print writes what is simple as "key: value", lists of objects as tables, and objects indented.
+func (o object) print(w io.Writer, indent string) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	var later []string
+	for _, key := range o.keys {
+		if text, ok := plainText(o.values[key]); ok {
+			fmt.Fprintf(tw, "%s%s\t%s\n", indent, label(key), text)
+		} else {
+			later = append(later, key)
+		}
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	for _, key := range later {
+		fmt.Fprintf(w, "%s%s\n", indent, label(key))
+		if sub, err := readObject(o.values[key]); err == nil {
+			if err := sub.print(w, indent+"  "); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := printTable(w, indent+"  ", o.values[key]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printTable writes a list of objects, one a line; columns are the keys in the order in which they first come up.
+func printTable(w io.Writer, indent string, raw json.RawMessage) error {
+	var rows []json.RawMessage
+	if err := json.Unmarshal(raw, &rows); err != nil {
+		return err
+	}
+	var columns []string
+	have := map[string]bool{}
+	objects := make([]object, len(rows))
+	for i, row := range rows {
+		o, err := readObject(row)
+		if err != nil {
+			// No list of objects: as it is.
+			_, err := fmt.Fprintf(w, "%s%s\n", indent, raw)
+			return err
+		}
+		objects[i] = o
+		for _, key := range o.keys {
+			if !have[key] {
+				have[key] = true
+				columns = append(columns, key)
+			}
+		}
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for i, c := range columns {
+		columns[i] = strings.ToUpper(label(c))
+	}
+	fmt.Fprintf(tw, "%s%s\n", indent, strings.Join(columns, "\t"))
+	for _, o := range objects {
+		cells := make([]string, len(columns))
+		for _, key := range o.keys {
+			text, ok := plainText(o.values[key])
+			if !ok {
+				text = string(o.values[key])
+			}
+			for i, c := range columns {
+				if c == strings.ToUpper(label(key)) {
+					cells[i] = text
+				}
+			}
+		}
+		fmt.Fprintf(tw, "%s%s\n", indent, strings.Join(cells, "\t"))
+	}
+	return tw.Flush()
+}
+
+// plainText is a value that fits on a line: text, numbers, yes or no, and short lists of these.
+func plainText(raw json.RawMessage) (string, bool) {
+	var v any
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	if err := d.Decode(&v); err != nil {
+		return string(raw), true
+	}
+	switch v := v.(type) {
+	case nil:
+		return "-", true
+	case bool:
+		if v {
+			return "yes", true
+		}
+		return "no", true
+	case string:
+		if v == "" {
+			return "-", true
+		}
+		return v, true
+	case json.Number:
+		return v.String(), true
+	case []any:
+		var parts []string
+		for _, e := range v {
+			switch e := e.(type) {
+			case string, json.Number:
+				parts = append(parts, fmt.Sprint(e))
+			default:
+				return "", false
+			}
+		}
+		if len(parts) == 0 {
+			return "-", true
+		}
+		return strings.Join(parts, ", "), true
+	}
+	return "", false
+}
+
+func label(key string) string { return strings.ReplaceAll(key, "_", " ") }
