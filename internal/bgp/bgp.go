@@ -56,8 +56,8 @@ func (o Options) check() error {
 		return errors.New("logger is missing")
 	}
 	for _, a := range o.Listen {
-		if !a.Is6() || a.Is4In6() {
-			return fmt.Errorf("listen address %s is not an IPv6 address", a)
+		if !a.Is6() || a.Is4In6() || a.Zone() != "" {
+			return fmt.Errorf("listen address %s is not an IPv6 address without zone; for link-local ones listen on ::", a)
 		}
 	}
 	return nil

@@ -202,7 +202,10 @@ func (s *Speaker) deliver() {
 // watch subscribes to the BGP server. One subscription for everything keeps the order of the events.
 func (s *Speaker) watch() error {
 	ctx, cancel := context.WithCancel(context.Background())
-	opts := []server.WatchOption{server.WatchPeer(), server.WatchEor(false), server.WatchPostUpdate(false, "", "")}
+	opts := []server.WatchOption{server.WatchPeer(), server.WatchEor(false)}
+	if s.opt.Report&ReportAdjIn != 0 {
+		opts = append(opts, server.WatchPostUpdate(false, "", ""))
+	}
 	if s.opt.Report&ReportBest != 0 {
 		opts = append(opts, server.WatchBestPath(false))
 	}
@@ -272,17 +275,15 @@ func (s *Speaker) learnedFrom(p *apiutil.Path) *neighbor {
 func (s *Speaker) onUpdate(paths []*apiutil.Path, _ time.Time) {
 	for _, p := range paths {
 		n := s.learnedFrom(p)
-		if n == nil || !s.tracksAdjIn(n) {
+		if n == nil {
 			continue
 		}
 		if u, ok := readUnicast(p, n.Interface); ok {
 			s.count(n, u.Prefix, u.Withdrawn || u.Rejected != nil)
-			if s.opt.Report&ReportAdjIn != 0 {
-				s.queue.put(Update{
-					Neighbor: n.Name, Prefix: u.Prefix, NextHop: u.NextHop, Attributes: u.Attributes,
-					Withdrawn: u.Withdrawn, Rejected: u.Rejected,
-				})
-			}
+			s.queue.put(Update{
+				Neighbor: n.Name, Prefix: u.Prefix, NextHop: u.NextHop, Attributes: u.Attributes,
+				Withdrawn: u.Withdrawn, Rejected: u.Rejected,
+			})
 		}
 	}
 }

@@ -21,8 +21,8 @@ type rawPeer struct {
 	conn net.Conn
 }
 
-// dialRaw opens a session with r from address n.
-func dialRaw(t *testing.T, r *router, n int, as uint32) *rawPeer {
+// dialRaw opens a session with r from address n, with capabilities beyond the usual ones.
+func dialRaw(t *testing.T, r *router, n int, as uint32, more ...gobgp.ParameterCapabilityInterface) *rawPeer {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: address(n).AsSlice()}}
 	var conn net.Conn
@@ -44,10 +44,10 @@ func dialRaw(t *testing.T, r *router, n int, as uint32) *rawPeer {
 	conn.SetReadDeadline(time.Time{})
 	p := &rawPeer{t: t, conn: conn}
 	open, err := gobgp.NewBGPOpenMessage(uint16(as), 90, netip.AddrFrom4([4]byte{10, 9, 9, byte(n)}),
-		[]gobgp.OptionParameterInterface{gobgp.NewOptionParameterCapability([]gobgp.ParameterCapabilityInterface{
+		[]gobgp.OptionParameterInterface{gobgp.NewOptionParameterCapability(append([]gobgp.ParameterCapabilityInterface{
 			gobgp.NewCapMultiProtocol(gobgp.RF_IPv6_UC), gobgp.NewCapMultiProtocol(gobgp.RF_IPv6_VPN),
 			gobgp.NewCapFourOctetASNumber(as),
-		})})
+		}, more...))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,4 +310,27 @@ func TestTransitFromWire(t *testing.T) {
 	r.wait("session again", func() bool { return r.up["raw"] })
 	again.update(rawOrigin, rawPath(segment(2, 65001)), unicastReach(good, address(21)))
 	r.wait("route again", announced(good))
+}
+
+// TestNoRouteOutlivesSession: a neighbour that asks us to keep its routes while it restarts is not obeyed:
+// what nobody answers for any more would be a black hole.
+func TestNoRouteOutlivesSession(t *testing.T) {
+	if raceDetector {
+		t.Skip("GoBGP marks routes as stale, for the moment until we delete them, while it reports them")
+	}
+	r := newRouter(t, 22, 65000)
+	r.must(r.AddNeighbor(t.Context(), Neighbor{
+		Name: "raw", Address: address(23), ASN: 65000, Families: []Family{IPv6Unicast}, Passive: true,
+	}))
+	p := dialRaw(t, r, 23, 65000, gobgp.NewCapGracefulRestart(false, false, 4000,
+		[]*gobgp.CapGracefulRestartTuple{gobgp.NewCapGracefulRestartTuple(gobgp.RF_IPv6_UC, true)}))
+	r.wait("session", func() bool { return r.up["raw"] })
+	good := prefix("2a00:1::/32")
+	p.update(rawOrigin, rawPath(), rawLocalPref, unicastReach(good, address(23)))
+	r.wait("route", func() bool { _, ok := r.unicast[good]; return ok })
+	p.conn.Close()
+	r.wait("end", func() bool { return !r.up["raw"] && len(r.unicast) == 0 && len(r.adjIn["raw"]) == 0 })
+	if got := r.downs["raw"]; got != "connection lost" {
+		t.Errorf("reason %q", got)
+	}
 }

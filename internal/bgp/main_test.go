@@ -92,7 +92,7 @@ func checkSockets(before int) int {
 	}
 }
 
-// setUpLoopback gives the namespace the addresses fd00::1 to fd00::1f.
+// setUpLoopback gives the namespace the addresses fd00::1 to fd00::1f, fe80::1 and fe80::2.
 func setUpLoopback() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -101,8 +101,12 @@ func setUpLoopback() error {
 	if err := netlink.LinkSetUp(lo); err != nil {
 		return err
 	}
+	addresses := []string{"fe80::1/128", "fe80::2/128"}
 	for i := 1; i < 32; i++ {
-		addr, err := netlink.ParseAddr(fmt.Sprintf("fd00::%x/128", i))
+		addresses = append(addresses, fmt.Sprintf("fd00::%x/128", i))
+	}
+	for _, a := range addresses {
+		addr, err := netlink.ParseAddr(a)
 		if err != nil {
 			return err
 		}
@@ -114,7 +118,7 @@ func setUpLoopback() error {
 	return nil
 }
 
-func needNamespace(t *testing.T) {
+func needNamespace(t testing.TB) {
 	t.Helper()
 	if os.Getenv(inNamespace) != "" {
 		return

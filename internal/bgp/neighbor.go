@@ -54,7 +54,7 @@ type ImportPolicy struct {
 	Reject []netip.Prefix
 	// WarnPrefixes is a number of accepted IPv6 unicast routes; beyond it a warning is logged, once for each time it is
 	// exceeded. The session stays, and routes are accepted still: dropping the largest upstream because
-	// it grew would be the worse fault. 0 is no limit.
+	// it grew would be the worse fault. 0 is no limit; others need ReportAdjIn.
 	WarnPrefixes int
 }
 
@@ -156,11 +156,6 @@ type neighbor struct {
 	warned bool
 }
 
-// tracksAdjIn says whether the routes that the neighbour announces are counted.
-func (s *Speaker) tracksAdjIn(n *neighbor) bool {
-	return s.opt.Report&ReportAdjIn != 0 || n.Import.WarnPrefixes > 0
-}
-
 // AddNeighbor starts to keep a session. It returns before the session is up.
 func (s *Speaker) AddNeighbor(ctx context.Context, conf Neighbor) error {
 	s.calls.Lock()
@@ -177,6 +172,9 @@ func (s *Speaker) addNeighbor(ctx context.Context, conf Neighbor) error {
 	}
 	if err := conf.check(s.opt.ASN); err != nil {
 		return err
+	}
+	if conf.Import.WarnPrefixes > 0 && s.opt.Report&ReportAdjIn == 0 {
+		return errors.New("a number of prefixes to warn at needs ReportAdjIn")
 	}
 	if _, ok := s.neighbors[conf.Name]; ok {
 		return errors.New("name is in use")
@@ -281,7 +279,7 @@ type NeighborState struct {
 	Up       bool
 	Disabled bool
 	Reason   string // why it went down last; empty if it never did
-	Routes   int    // IPv6 unicast routes accepted from it; -1 if they are not counted (see Options.Report)
+	Routes   int    // IPv6 unicast routes accepted from it; -1 without ReportAdjIn
 }
 
 // Neighbors gives the state of all sessions, sorted by name.
@@ -293,7 +291,7 @@ func (s *Speaker) Neighbors() []NeighborState {
 	states := make([]NeighborState, 0, len(s.neighbors))
 	for _, n := range s.neighbors {
 		st := NeighborState{Name: n.Name, Up: n.up, Disabled: n.disabled, Reason: n.reason, Routes: -1}
-		if s.tracksAdjIn(n) {
+		if s.opt.Report&ReportAdjIn != 0 {
 			st.Routes = len(n.adjIn)
 		}
 		states = append(states, st)

@@ -174,6 +174,7 @@ func TestOptionsCheck(t *testing.T) {
 		"router":     func(o *Options) { o.RouterID = addr("fd00::1") },
 		"log":        func(o *Options) { o.Log = nil },
 		"listen":     func(o *Options) { o.Listen = []netip.Addr{addr("192.0.2.1")} },
+		"zone":       func(o *Options) { o.Listen = []netip.Addr{addr("fe80::1%eth0")} },
 		"listen off": func(o *Options) { o.Listen, o.NoListen = []netip.Addr{addr("fd00::1")}, true },
 	} {
 		o := Options{ASN: 65000, RouterID: addr("10.0.0.1"), Log: discard()}

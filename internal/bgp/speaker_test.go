@@ -36,7 +36,7 @@ func address(n int) netip.Addr { return addr(fmt.Sprintf("fd00::%x", n)) }
 // router is a speaker and what its events added up to.
 type router struct {
 	*Speaker
-	t  *testing.T
+	t  testing.TB
 	n  int
 	as uint32
 
@@ -52,17 +52,21 @@ type router struct {
 	log     []string // what happened to the sessions and routes of neighbours, in order
 }
 
-func newRouter(t *testing.T, n int, as uint32) *router {
+func newRouter(t testing.TB, n int, as uint32) *router {
+	t.Helper()
+	return newRouterWith(t, n, as, func(o *Options) { o.Report = ReportBest | ReportAdjIn })
+}
+
+func newRouterWith(t testing.TB, n int, as uint32, change func(*Options)) *router {
 	t.Helper()
 	needNamespace(t)
 	logger := slog.New(slog.NewTextHandler(io.Discard, nil))
 	if os.Getenv("BGP_TEST_LOG") != "" {
 		logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("router", n)
 	}
-	s, err := New(Options{
-		ASN: as, RouterID: addr(fmt.Sprintf("10.0.0.%d", n)), Listen: []netip.Addr{address(n)},
-		Report: ReportBest | ReportAdjIn, Log: logger,
-	})
+	opt := Options{ASN: as, RouterID: addr(fmt.Sprintf("10.0.0.%d", n)), Listen: []netip.Addr{address(n)}, Log: logger}
+	change(&opt)
+	s, err := New(opt)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -337,34 +341,34 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// TestLoopReplacesRoute: a route that comes back with our own AS number in its path takes away the one before.
-func TestLoopReplacesRoute(t *testing.T) {
-	r, other := newRouter(t, 6, 65000), newRouter(t, 7, 65001)
-	other.peer(r, passive)
-	r.peer(other)
-	p, q := prefix("2a00:1::/32"), prefix("2a00:2::/32")
-	other.must(other.Originate(UnicastRoute{Prefix: p}))
-	r.wait("route", func() bool { _, ok := r.unicast[p]; return ok })
-	// GoBGP itself would not send a path to an AS that is in it, so the loop is sent by hand elsewhere;
-	// here the policy is asked with a path that ends in an AS set-free loop behind another AS.
-	other.must(other.Originate(UnicastRoute{Prefix: q, Attributes: Attributes{ASPath: []uint32{64999, 4200000000}}}))
-	r.wait("long path", func() bool { return slices.Equal(r.unicast[q].ASPath, []uint32{65001, 64999, 4200000000}) })
-}
+// TestKindsOfSession opens them side by side, because each takes two seconds to be tried.
+func TestKindsOfSession(t *testing.T) {
+	md5, md5Peer := newRouter(t, 8, 65000), newRouter(t, 9, 65000)
+	both, bothPeer := newRouter(t, 10, 65000), newRouter(t, 11, 65000)
+	local := newRouterWith(t, 18, 65000, func(o *Options) { o.Listen, o.Port, o.Report = nil, 1179, ReportBest|ReportAdjIn })
+	localPeer := newRouterWith(t, 19, 65001, func(o *Options) { o.Listen, o.NoListen = nil, true })
 
-func TestPassword(t *testing.T) {
-	r, other := newRouter(t, 8, 65000), newRouter(t, 9, 65000)
 	secret := func(n *Neighbor) { n.Password = "s3cret" }
-	other.peer(r, passive, secret)
-	r.peer(other, secret)
-	r.wait("session", func() bool { return r.up["r9"] })
-}
+	md5Peer.peer(md5, passive, secret)
+	md5.peer(md5Peer, secret)
 
-func TestBothConnect(t *testing.T) {
-	r, other := newRouter(t, 10, 65000), newRouter(t, 11, 65000)
-	other.peer(r)
-	r.peer(other)
-	r.wait("session", func() bool { return r.up["r11"] })
-	other.wait("session", func() bool { return other.up["r10"] })
+	bothPeer.peer(both)
+	both.peer(bothPeer)
+
+	between := func(from, to string) func(*Neighbor) {
+		return func(n *Neighbor) { n.LocalAddress, n.Address, n.Interface, n.Port = addr(from), addr(to), "lo", 1179 }
+	}
+	local.peer(localPeer, between("fe80::1", "fe80::2"), passive)
+	localPeer.peer(local, between("fe80::2", "fe80::1"))
+	p := prefix("2a00:1::/32")
+	localPeer.must(localPeer.Originate(UnicastRoute{Prefix: p}))
+
+	md5.wait("session with password", func() bool { return md5.up["r9"] })
+	both.wait("session that both open", func() bool { return both.up["r11"] })
+	bothPeer.wait("session that both open", func() bool { return bothPeer.up["r10"] })
+	// A link-local next hop says on which link it is.
+	local.wait("route", func() bool { return local.adjIn["r19"][p].NextHop == addr("fe80::2%lo") })
+	local.wait("best path", func() bool { return local.unicast[p].NextHop == addr("fe80::2%lo") })
 }
 
 func TestRestartedNeighbour(t *testing.T) {
