@@ -1,0 +1,57 @@
+# make help says what there is.
+
+SHELL   := /bin/bash
+GO      ?= go
+OUT     ?= out
+VERSION := $(shell git describe --always --dirty --tags 2>/dev/null)
+
+export CGO_ENABLED ?= 0
+
+.DEFAULT_GOAL := build
+.PHONY: build demo test race bench fuzz lint clean help FORCE
+
+build: bin/tabane ## build bin/tabane
+
+# The go command knows what has changed; make does not.
+bin/tabane: FORCE
+	@command -v $(GO) >/dev/null || { echo "make: there is no Go; install Go 1.25 or newer (https://go.dev/dl/)" >&2; exit 2; }
+	$(GO) build -trimpath -buildvcs=false -ldflags "-X main.version=$(VERSION)" -o $@ ./cmd/tabane
+
+demo: root build ## run the first experiment: content over every egress path (needs root)
+	bin/tabane lab run epe-steady --quick --out $(OUT)/epe-steady
+
+test: lint ## run all tests; as root also those in network namespaces, none of which may be skipped then
+	@set -o pipefail; [ "$$(id -u)" != 0 ] || export TABANE_LAB=require; \
+	$(GO) test -count=1 -timeout 20m -json ./... | $(GO) run .ci/summary.go
+
+race: ## run all tests with the race detector (needs a C compiler)
+	@set -o pipefail; CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 30m -json ./... | $(GO) run .ci/summary.go
+
+bench: ## run the benchmarks
+	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./...
+
+FUZZTIME ?= 10s
+
+fuzz: ## run each fuzz target for FUZZTIME (default 10s)
+	@set -e; for package in $$($(GO) list ./...); do \
+		for target in $$($(GO) test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
+			echo "== $$package $$target"; \
+			$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s $$package; \
+		done; \
+	done
+
+lint: ## check the form of the code
+	@wrong=$$(gofmt -l cmd internal scenarios .ci/*.go); [ -z "$$wrong" ] || { echo "not formatted by gofmt:"; echo "$$wrong"; exit 1; } >&2
+	$(GO) vet ./...
+
+clean: ## remove what was built and the results
+	rm -rf bin $(OUT)
+
+help: ## show this
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-12s %s\n", $$1, $$2 }'
+
+.PHONY: root
+root:
+	@[ "$$(id -u)" = 0 ] || { echo 'make: the demo makes network namespaces and needs root: sudo env "PATH=$$PATH" make demo' >&2; exit 2; }
+
+FORCE:

@@ -1,0 +1,328 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tabane/tabane/internal/config"
+	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/scenarios"
+)
+
+func TestExitCodes(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		err  error
+		code int
+		text string
+	}{
+		{"nothing wrong", nil, 0, ""},
+		{"does not hold", fmt.Errorf("run: %w", errUnmet), 1, ""},
+		{"failure", &failure{what: "serve", on: "port", why: errors.New("taken"), do: "choose another"}, 2, "tabane: serve, on port: taken; choose another\n"},
+		{"failure of a path", fileFailure("read", "a", &os.PathError{Op: "open", Path: "a", Err: os.ErrNotExist}), 2, "tabane: read, on a: file does not exist; check the path\n"},
+		{"several lines", errors.Join(errors.New("a"), errors.New("b")), 2, "tabane: a; b\n"},
+		{"faults", &config.Error{File: "f", Faults: []config.Fault{
+			{Line: 1, Column: 2, Fault: fault.Fault{Path: "p", Message: "m"}}, {Fault: fault.Fault{Message: "n"}},
+		}}, 2, "f:1:2: p: m\nf: n\n"},
+	} {
+		var out bytes.Buffer
+		a := &app{err: &out}
+		if got := a.finish(tt.err); got != tt.code || out.String() != tt.text {
+			t.Errorf("%s: exit code %d and %q, want %d and %q", tt.name, got, out.String(), tt.code, tt.text)
+		}
+	}
+}
+
+func TestFreshen(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		have        []string
+		refused     bool
+		left, taken []string
+	}{
+		{name: "missing"},
+		{name: "empty", have: []string{}},
+		{name: "result", have: []string{"result.json", "report.html", "series/1.csv", "figures/a.svg", "notes.txt"},
+			left: []string{"notes.txt"}, taken: []string{"result.json", "report.html", "series", "figures"}},
+		{name: "interrupted", have: []string{"series/1.csv"}, taken: []string{"series"}},
+		{name: "foreign", have: []string{"notes.txt"}, refused: true, left: []string{"notes.txt"}},
+		{name: "foreign with series", have: []string{"notes.txt", "series/1.csv"}, refused: true, left: []string{"notes.txt", "series/1.csv"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "out")
+			if tt.have != nil {
+				if err := os.MkdirAll(dir, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, name := range tt.have {
+				if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := freshen(dir)
+			if (err != nil) != tt.refused {
+				t.Fatalf("got %v", err)
+			}
+			for _, name := range tt.left {
+				if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+					t.Errorf("%s is gone: %v", name, err)
+				}
+			}
+			for _, name := range tt.taken {
+				if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+					t.Errorf("%s is still there", name)
+				}
+			}
+			if _, err := os.Stat(dir); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := freshen(file); err == nil {
+		t.Error("a file was taken for a directory")
+	}
+}
+
+func TestParseShape(t *testing.T) {
+	for _, tt := range []struct {
+		args string
+		want scenario.Shape
+	}{
+		{"rate=15Mbit/s", scenario.Shape{Rate: 15 * unit.MbitPerSecond}},
+		{"rate=15Mbit/s queue=20ms", scenario.Shape{Rate: 15 * unit.MbitPerSecond, Queue: 20 * time.Millisecond}},
+		{"queue=20ms rate=unlimited", scenario.Shape{Queue: 20 * time.Millisecond}},
+	} {
+		if got, err := parseShape(strings.Fields(tt.args)); err != nil || got != tt.want {
+			t.Errorf("%s: got %+v, %v", tt.args, got, err)
+		}
+	}
+	for _, args := range []string{"", "rate", "rate=", "rate=0bit/s", "rate=-1Mbit/s", "queue=1ms", "rate=1Mbit/s queue=0s", "rate=1Mbit/s queue=-1s", "rate=1Mbit/s rate=2Mbit/s", "rate=1Mbit/s loss=1"} {
+		if got, err := parseShape(strings.Fields(args)); err == nil {
+			t.Errorf("%q: got %+v", args, got)
+		}
+	}
+}
+
+func TestPrintStatus(t *testing.T) {
+	const body = `{"role":"edge","ready":true,"asn":65000,"none":null,"locators":["fc00::/16","fd00::/16"],
+		"peers":[{"name":"a","routes":2},{"name":"bcd","routes":10,"last_error":"gone"}],"mptcp":{"subflows":8},"odd":[[1]]}`
+	var out bytes.Buffer
+	if err := printStatus(&out, source{"edge", local(9117)}, []byte(body), false); err != nil {
+		t.Fatal(err)
+	}
+	want := `edge at [::1]:9117
+  role      edge
+  ready     yes
+  asn       65000
+  none      -
+  locators  fc00::/16, fd00::/16
+  peers
+    NAME  ROUTES  LAST ERROR
+    a     2       
+    bcd   10      gone
+  mptcp
+    subflows  8
+  odd
+    [[1]]
+`
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+	for _, bad := range []string{"", "[]", "hello", `{"a":`} {
+		if err := printStatus(io.Discard, source{}, []byte(bad), false); err == nil {
+			t.Errorf("%q was printed", bad)
+		}
+	}
+}
+
+// fakeMachine runs until it is told to stop, or fails.
+type fakeMachine struct {
+	prometheus.Gauge
+	fail error
+}
+
+func (m fakeMachine) Run(ctx context.Context) error {
+	if m.fail != nil {
+		return m.fail
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (fakeMachine) Status() any { return map[string]any{"ready": true} }
+
+func TestMonitor(t *testing.T) {
+	gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: "tabane_test_routes", Help: "Routes."})
+	gauge.Set(7)
+	l, err := listen(t.Context(), local(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := netip.MustParseAddrPort(l.Addr().String())
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- monitor(ctx, l, "edge", "1.2", fakeMachine{Gauge: gauge}) }()
+
+	body, err := ask(t.Context(), at)
+	if err != nil || string(body) != "{\"ready\":true}\n" {
+		t.Errorf("status: got %q, %v", body, err)
+	}
+	resp, err := http.Get("http://" + at.String() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics, err := io.ReadAll(resp.Body)
+	if err = errors.Join(err, resp.Body.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`tabane_build_info{role="edge",version="1.2"} 1`, "tabane_test_routes 7", "go_goroutines", "process_open_fds"} {
+		if !strings.Contains(string(metrics), want) {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("stopped: got %v", err)
+	}
+	if c, err := net.Dial("tcp", at.String()); err == nil {
+		c.Close()
+		t.Error("the status is still served")
+	}
+
+	// A machine that fails ends the rest, and its error is what is told.
+	l, err = listen(t.Context(), local(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken := errors.New("broken")
+	if err := monitor(t.Context(), l, "edge", "1.2", fakeMachine{Gauge: gauge, fail: broken}); !errors.Is(err, broken) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestScreen(t *testing.T) {
+	key := scenario.CellKey{Case: "1.1", Traffic: "bi", Transport: "tcp"}
+	events := []lab.Event{
+		{Kind: lab.LabStarting, Lab: "x", Total: 2},
+		{Kind: lab.LabReady, Lab: "x", Total: 2, Elapsed: time.Second},
+		{Kind: lab.RunStarted, Lab: "x", CellKey: key, Total: 2, ETA: 90 * time.Second},
+		{Kind: lab.RunSample, Lab: "x", CellKey: key, Total: 2, Rate: 20 * unit.MbitPerSecond},
+		{Kind: lab.RunDone, Lab: "x", CellKey: key, Done: 1, Total: 2, Elapsed: 62 * time.Second, ETA: time.Minute,
+			Run: &scenario.Run{CellKey: key, Metrics: map[string]float64{scenario.Goodput: 28.5e6}}},
+		{Kind: lab.RunDone, Lab: "x", CellKey: key, Trial: 1, Done: 2, Total: 2,
+			Run: &scenario.Run{CellKey: key, Notes: map[string]string{scenario.NoteError: "no\nroute"}}},
+		{Kind: lab.LabsRemoving, Done: 2, Total: 2},
+	}
+	var out bytes.Buffer
+	s := newScreen(&out, false)
+	for _, e := range events {
+		s.event(e)
+	}
+	want := `starting lab x
+lab x is ready after 0:01
+[1/2] 1.1 bi tcp, trial 1: 28.50 Mbit/s; 1:02 elapsed, about 1:00 to go
+[2/2] 1.1 bi tcp, trial 2: FAILED: no; route; 0:00 elapsed, about 0:00 to go
+removing the labs
+`
+	if out.String() != want {
+		t.Errorf("plain: got\n%s\nwant\n%s", out.String(), want)
+	}
+
+	out.Reset()
+	s = newScreen(&out, true)
+	for _, e := range events[:4] {
+		s.event(e)
+		s.drawn = time.Time{}
+	}
+	if text := out.String(); !strings.Contains(text, "0 of 2 runs done") || !strings.Contains(text, "1.1 bi tcp, trial 1") {
+		t.Errorf("live: got %q", text)
+	}
+	out.Reset()
+	if _, err := s.Write([]byte("log line\n")); err != nil {
+		t.Fatal(err)
+	}
+	// The live lines go, the log line stays, the live lines come back below.
+	if text := out.String(); !strings.HasPrefix(text, "\x1b[2A\x1b[Jlog line\n0 of 2") {
+		t.Errorf("log: got %q", text)
+	}
+	out.Reset()
+	s.clear()
+	s.event(events[6])
+	if text := out.String(); text != "\x1b[2A\x1b[J" {
+		t.Errorf("cleared: got %q", text)
+	}
+}
+
+func TestRateMeter(t *testing.T) {
+	var m rateMeter
+	if got := m.rate(); got != 0 {
+		t.Errorf("nothing: got %v", got)
+	}
+	for range 20 {
+		m.add(0, 100*time.Millisecond)
+	}
+	for range 10 {
+		m.add(125_000, 100*time.Millisecond) // 10 Mbit/s for the last second
+	}
+	if got := m.rate(); got != 10e6 {
+		t.Errorf("got %v", got)
+	}
+}
+
+// TestScenarios loads every scenario that comes with the program.
+func TestScenarios(t *testing.T) {
+	names := scenarios.Names()
+	if len(names) == 0 {
+		t.Fatal("there are none")
+	}
+	for _, name := range names {
+		spec, err := loadScenario(name)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if spec.Name != name {
+			t.Errorf("%s calls itself %q", name, spec.Name)
+		}
+	}
+	for _, name := range []string{"../x", "", ".", "epe-steady\x00"} {
+		if _, err := scenarios.Read(name); err == nil {
+			t.Errorf("%q was read", name)
+		}
+	}
+}
+
+// TestExamples checks that what is shown to users is good.
+func TestExamples(t *testing.T) {
+	files, err := filepath.Glob("../../examples/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("got %v, %v", files, err)
+	}
+	for _, f := range files {
+		if _, err := load(f); err != nil {
+			t.Error(err)
+		}
+	}
+}
