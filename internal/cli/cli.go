@@ -119,12 +119,19 @@ func (a *app) logger(w io.Writer, level slog.Level) (*slog.Logger, error) {
 	return nil, &failure{what: "understand the command line", on: "--log-format " + a.logFormat, why: errors.New("there is no such form"), do: "use text or json"}
 }
 
-// terminal tells whether w is one.
-func terminal(w io.Writer) bool {
+// width is how many columns the terminal w has, and 0 when it is none.
+func width(w io.Writer) int {
+	const usual = 80
 	f, ok := w.(*os.File)
 	if !ok {
-		return false
+		return 0
 	}
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	switch {
+	case err != nil:
+		return 0
+	case size.Col == 0: // a terminal that does not know, such as a serial line
+		return usual
+	}
+	return int(size.Col)
 }

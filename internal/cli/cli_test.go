@@ -238,7 +238,7 @@ func TestScreen(t *testing.T) {
 		{Kind: lab.LabsRemoving, Done: 2, Total: 2},
 	}
 	var out bytes.Buffer
-	s := newScreen(&out, false)
+	s := newScreen(&out, 0)
 	for _, e := range events {
 		s.event(e)
 	}
@@ -253,13 +253,18 @@ removing the labs
 	}
 
 	out.Reset()
-	s = newScreen(&out, true)
+	s = newScreen(&out, 60)
 	for _, e := range events[:4] {
 		s.event(e)
 		s.drawn = time.Time{}
 	}
 	if text := out.String(); !strings.Contains(text, "0 of 2 runs done") || !strings.Contains(text, "1.1 bi tcp, trial 1") {
 		t.Errorf("live: got %q", text)
+	}
+	for _, line := range strings.Split(out.String(), "\n") {
+		if text := line[strings.LastIndex(line, "\x1b[J")+1:]; len(strings.TrimPrefix(text, "[J")) >= 60 {
+			t.Errorf("live: a line wraps: %q", line)
+		}
 	}
 	out.Reset()
 	if _, err := s.Write([]byte("log line\n")); err != nil {

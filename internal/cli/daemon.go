@@ -34,7 +34,7 @@ type role struct {
 	// status is where /status and /metrics are served unless the file says otherwise.
 	status netip.AddrPort
 	// needs are looked at before anything is opened; nothing in the kernel has changed when one of them fails.
-	needs []func() error
+	needs []need
 	// section finds the role's part of a file: where its status is to be served, and how to start it. nil when there is none.
 	section func(*config.File) (netip.AddrPort, starter)
 }
@@ -50,7 +50,7 @@ var roles = []role{
 		name: "asbr", short: "Give each egress peer of a border router a SID of its own", status: local(9116),
 		long: `Asbr runs a border router's part: it speaks BGP with its egress peers and the route reflectors, gives every peer an SRv6 SID
 and a table with exactly what that peer announced, and tells the servers both.`,
-		needs: []func() error{needPrivilege, needSegmentRouting},
+		needs: []need{needPrivilege, needSegmentRouting},
 		section: func(f *config.File) (netip.AddrPort, starter) {
 			if f.ASBR == nil {
 				return netip.AddrPort{}, nil
@@ -64,7 +64,7 @@ and a table with exactly what that peer announced, and tells the servers both.`,
 		name: "edge", short: "Deliver a server's content over every egress path", status: local(9117),
 		long: `Edge runs on a content server: it learns from the route reflectors which egress peers lead to whom, gives each peer an
 address of its own on this server, and lets MPTCP use them.`,
-		needs: []func() error{needPrivilege, needMultipath, needSegmentRouting},
+		needs: []need{needPrivilege, needMultipath, needSegmentRouting},
 		section: func(f *config.File) (netip.AddrPort, starter) {
 			if f.Edge == nil {
 				return netip.AddrPort{}, nil
@@ -78,7 +78,7 @@ address of its own on this server, and lets MPTCP use them.`,
 		name: "router", short: "Run a plain BGP router, such as a transit provider in a lab", status: local(9118),
 		long: `Router speaks eBGP with its neighbours and forwards by the best paths: what a transit provider or an access network is to
 the others.`,
-		needs: []func() error{needPrivilege},
+		needs: []need{needPrivilege},
 		section: func(f *config.File) (netip.AddrPort, starter) {
 			if f.Router == nil {
 				return netip.AddrPort{}, nil
@@ -102,27 +102,47 @@ the others.`,
 	},
 }
 
-func needPrivilege() error {
-	if err := doctor.Privileged(); err != nil {
-		return &failure{what: "start", why: err, do: "run it as root, or grant the capability"}
+// need is something that this host must have. Looking for it changes nothing.
+type need func(what string) error
+
+// require returns what is missing for what is to be done.
+func require(what string, needs ...need) error {
+	for _, n := range needs {
+		if err := n(what); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-func needMultipath() error {
+func needPrivilege(what string) error {
+	if err := doctor.Privileged(); err != nil {
+		return &failure{what: what, why: err, do: "run it as root, or grant the capability"}
+	}
+	return nil
+}
+
+func needLabPrivilege(what string) error {
+	if err := doctor.PrivilegedForLab(); err != nil {
+		return &failure{what: what, why: err, do: "run it as root"}
+	}
+	return nil
+}
+
+func needMultipath(what string) error {
 	if err := mptcp.Supported(); err != nil {
-		return &failure{what: "start", on: "MPTCP", why: err}
+		return &failure{what: what, on: "MPTCP", why: err}
 	}
 	return nil
 }
 
 // needSegmentRouting fails only when the kernel says no. Where this process may not try, the daemon finds out itself.
-func needSegmentRouting() error {
+func needSegmentRouting(what string) error {
 	err := doctor.SegmentRouting()
 	if err == nil || errors.Is(err, doctor.ErrNotChecked) {
 		return nil
 	}
-	return &failure{what: "start", on: "SRv6", why: err, do: "see tabane doctor"}
+	return &failure{what: what, on: "SRv6", why: err, do: "see tabane doctor"}
 }
 
 func (a *app) daemonCommands() []*cobra.Command {
@@ -175,14 +195,8 @@ func (a *app) runDaemon(ctx context.Context, r role, file string, keep bool) err
 	if !at.IsValid() {
 		at = r.status
 	}
-	for _, need := range r.needs {
-		if err := need(); err != nil {
-			var f *failure
-			if errors.As(err, &f) {
-				f.what = "start " + r.name
-			}
-			return err
-		}
+	if err := require("start "+r.name, r.needs...); err != nil {
+		return err
 	}
 	listener, err := listen(ctx, at)
 	if err != nil {

@@ -65,7 +65,7 @@ func (a *app) fetch(ctx context.Context, url string, f fetchFlags) error {
 	case f.progress == "json":
 		// The reader going away ends the process by SIGPIPE, as with any filter.
 		o.Progress = func(s traffic.Sample) { _ = lines.Encode(lab.FetchLine{Sample: &s}) }
-	case f.progress == "auto" && terminal(a.err):
+	case f.progress == "auto" && width(a.err) > 0:
 		meter := &rateMeter{}
 		o.Progress = func(s traffic.Sample) {
 			meter.add(s.Bytes, f.interval)

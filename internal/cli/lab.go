@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/config"
-	"github.com/tabane/tabane/internal/doctor"
 	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/unit"
@@ -70,14 +69,6 @@ func loadScenario(name string) (*scenario.Spec, error) {
 	return f.Scenario, nil
 }
 
-// needLab looks for what no lab can do without. Nothing has been made when it fails.
-func needLab(what string) error {
-	if err := doctor.PrivilegedForLab(); err != nil {
-		return &failure{what: what, why: err, do: "run it as root"}
-	}
-	return nil
-}
-
 func (a *app) labUp() *cobra.Command {
 	var name string
 	c := &cobra.Command{
@@ -94,7 +85,7 @@ func (a *app) labUp() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := needLab("start a lab"); err != nil {
+			if err := needLabPrivilege("start a lab"); err != nil {
 				return err
 			}
 			if name == "" {
@@ -137,7 +128,7 @@ func (a *app) labDown() *cobra.Command {
 			if all == (len(args) > 0) {
 				return usage(c, errors.New("want names of labs, or --all"))
 			}
-			if err := needLab("remove a lab"); err != nil {
+			if err := needLabPrivilege("remove a lab"); err != nil {
 				return err
 			}
 			infos, err := lab.List()
@@ -239,7 +230,7 @@ func listScenarios(out io.Writer) error {
 
 // openLab opens the lab of that name, or the only one when no name is given.
 func openLab(ctx context.Context, what, name string) (*lab.Lab, error) {
-	if err := needLab(what); err != nil {
+	if err := needLabPrivilege(what); err != nil {
 		return nil, err
 	}
 	if name == "" {

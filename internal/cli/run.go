@@ -66,13 +66,8 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := needLab("run the scenario"); err != nil {
+	if err := require("run the scenario", needLabPrivilege, needMultipath, needSegmentRouting); err != nil {
 		return err
-	}
-	for _, need := range []func() error{needMultipath, needSegmentRouting} {
-		if err := need(); err != nil {
-			return err
-		}
 	}
 	if f.out == "" {
 		f.out = filepath.Join("out", spec.Name)
@@ -80,7 +75,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	if err := freshen(f.out); err != nil {
 		return err
 	}
-	screen := newScreen(a.err, terminal(a.err))
+	screen := newScreen(a.err, width(a.err))
 	log, err := a.logger(screen, slog.LevelWarn)
 	if err != nil {
 		return err

@@ -18,8 +18,10 @@ const sampleInterval = 100 * time.Millisecond
 // screen shows what a lab's run is doing: on a terminal one line for all and one for each lab, written over again and again;
 // elsewhere a line for each step. What is logged goes through it, so that neither spoils the other.
 type screen struct {
-	w    io.Writer
-	live bool
+	w io.Writer
+	// columns is the terminal's width: a line that wrapped would not be written over.
+	columns int
+	live    bool
 
 	mu    sync.Mutex
 	labs  map[string]*labLine
@@ -34,8 +36,8 @@ type labLine struct {
 	meter rateMeter
 }
 
-func newScreen(w io.Writer, live bool) *screen {
-	return &screen{w: w, live: live, labs: map[string]*labLine{}}
+func newScreen(w io.Writer, columns int) *screen {
+	return &screen{w: w, columns: columns, live: columns > 0, labs: map[string]*labLine{}}
 }
 
 // Write writes text of others above the live lines.
@@ -135,6 +137,11 @@ func (s *screen) draw() {
 			line += fmt.Sprintf(" %14s", megabits(l.meter.rate()))
 		}
 		lines = append(lines, line)
+	}
+	for i, line := range lines {
+		if r := []rune(line); len(r) >= s.columns {
+			lines[i] = string(r[:s.columns-1])
+		}
 	}
 	fmt.Fprintln(s.w, strings.Join(lines, "\n"))
 	s.lines, s.drawn = len(lines), time.Now()
