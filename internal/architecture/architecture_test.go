@@ -78,6 +78,7 @@ var house = map[string]floor{
 	"cmd/tabane":      door,
 
 	"internal/architecture": door,
+	"internal/acceptance":   door,
 }
 
 // reserved are libraries that belong to certain packages, so that they can be replaced and their faults contained.

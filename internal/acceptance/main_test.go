@@ -1,0 +1,257 @@
+// Package acceptance drives the program as its users do: the built binary, a lab with real BGP, SRv6 and MPTCP, real
+// clients, and faults. It knows nothing of the packages inside.
+package acceptance
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// program is the binary under test.
+var program string
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "tabane-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	program = filepath.Join(dir, "tabane")
+	if out, err := exec.Command("go", "build", "-o", program, "../../cmd/tabane").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
+		return 1
+	}
+	code := m.Run()
+	if left := leftovers(); len(left) > 0 {
+		fmt.Fprintf(os.Stderr, "left behind: %s\n", strings.Join(left, ", "))
+		return 1
+	}
+	return code
+}
+
+// leftovers are traces of this process's labs.
+func leftovers() []string {
+	var left []string
+	for _, pattern := range []string{"/run/netns/tabane-" + labPrefix() + "*", "/run/tabane/lab/" + labPrefix() + "*"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			panic("BUG: " + err.Error())
+		}
+		left = append(left, found...)
+	}
+	return left
+}
+
+func labPrefix() string { return fmt.Sprintf("test%d", os.Getpid()) }
+
+// lab is a running lab.
+type lab struct {
+	t    *testing.T
+	name string
+}
+
+// epe brings the network of epe-steady up for one test, with pieces of its scenario replaced: old, new, old, new ...
+func epe(t *testing.T, replace ...string) *lab {
+	t.Helper()
+	needLab(t)
+	l := &lab{t, labPrefix() + strings.ToLower(strings.NewReplacer("/", "", "_", "").Replace(t.Name()))[4:]}
+	l.name = l.name[:min(len(l.name), 24)]
+	scenario := "epe-steady"
+	if len(replace) > 0 {
+		scenario = variant(t, replace...)
+	}
+	out, err := exec.Command(program, "lab", "up", scenario, "--name", l.name).CombinedOutput()
+	if err != nil {
+		t.Fatalf("lab up: %v\n%s", err, out)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, log := range []string{"server.edge.log", "asbr1.asbr.log", "reflector.reflector.log"} {
+				b, _ := os.ReadFile(filepath.Join("/run/tabane/lab", l.name, log))
+				t.Logf("%s:\n%s", log, b)
+			}
+		}
+		if out, err := exec.Command(program, "lab", "down", l.name).CombinedOutput(); err != nil {
+			t.Errorf("lab down: %v\n%s", err, out)
+		}
+	})
+	return l
+}
+
+// needLab skips, or fails where labs are required, when this process cannot make labs.
+func needLab(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("TABANE_LAB") == "require" {
+		t.Fatal("needs root")
+	}
+	t.Skip("needs root")
+}
+
+// need skips, or fails where labs are required, when a program is not installed.
+func need(t *testing.T, programs ...string) {
+	t.Helper()
+	for _, p := range programs {
+		if _, err := exec.LookPath(p); err != nil {
+			if os.Getenv("TABANE_LAB") == "require" {
+				t.Fatal(err)
+			}
+			t.Skip(err)
+		}
+	}
+}
+
+// command is a command on a node.
+func (l *lab) command(node string, argv ...string) *exec.Cmd {
+	return exec.Command(program, append([]string{"lab", "exec", "--lab", l.name, node, "--"}, argv...)...)
+}
+
+// try runs a command on a node and returns what it printed.
+func (l *lab) try(node string, argv ...string) (string, error) {
+	var out, diag bytes.Buffer
+	cmd := l.command(node, argv...)
+	cmd.Stdout, cmd.Stderr = &out, &diag
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s: %s: %w: %s", node, strings.Join(argv, " "), err, diag.String())
+	}
+	return out.String(), nil
+}
+
+func (l *lab) must(node string, argv ...string) string {
+	l.t.Helper()
+	out, err := l.try(node, argv...)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return out
+}
+
+// eventually waits until ok holds; when it does not within the time, the test fails with what it last said.
+func (l *lab) eventually(what string, within time.Duration, ok func() (bool, string)) {
+	l.t.Helper()
+	var last string
+	for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		var done bool
+		if done, last = ok(); done {
+			return
+		}
+	}
+	l.t.Fatalf("not within %s: %s; last:\n%s", within, what, last)
+}
+
+// contains is an eventually condition on what a command prints.
+func (l *lab) contains(want bool, text, node string, argv ...string) func() (bool, string) {
+	return func() (bool, string) {
+		out, err := l.try(node, argv...)
+		return err == nil && strings.Contains(out, text) == want, fmt.Sprint(out, err)
+	}
+}
+
+// report is what `tabane fetch --json` says.
+type report struct {
+	Bytes     int64 `json:"bytes"`
+	UsedMPTCP bool  `json:"used_mptcp"`
+}
+
+func (l *lab) fetch(args ...string) report {
+	l.t.Helper()
+	out := strings.TrimSpace(l.must("client", append([]string{program, "fetch", "--json"}, args...)...))
+	lines := strings.Split(out, "\n")
+	var r report
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &r); err != nil {
+		l.t.Fatalf("%v in %q", err, out)
+	}
+	return r
+}
+
+// process is a daemon of a lab.
+type process struct {
+	PID        int
+	Node, Role string
+}
+
+func (l *lab) process(node, role string) process {
+	l.t.Helper()
+	b, err := os.ReadFile(filepath.Join("/run/tabane/lab", l.name, "state.json"))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	var s struct{ Processes []process }
+	if err := json.Unmarshal(b, &s); err != nil {
+		l.t.Fatal(err)
+	}
+	i := slices.IndexFunc(s.Processes, func(p process) bool { return p.Node == node && p.Role == role })
+	if i < 0 {
+		l.t.Fatalf("no %s on %s in %s", role, node, b)
+	}
+	return s.Processes[i]
+}
+
+// end sends a signal to a daemon and waits until it is gone.
+func (l *lab) end(node, role string, sig syscall.Signal) {
+	l.t.Helper()
+	p := l.process(node, role)
+	if err := syscall.Kill(p.PID, sig); err != nil {
+		l.t.Fatal(err)
+	}
+	l.eventually(role+" ends", 10*time.Second, func() (bool, string) {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID))
+		zombie := strings.Contains(string(b), ") Z ")
+		return errors.Is(err, os.ErrNotExist) || zombie, string(b)
+	})
+}
+
+// start starts a daemon on a node with the lab's own configuration file, until the test ends.
+func (l *lab) start(node, role string) {
+	l.t.Helper()
+	cmd := l.command(node, program, role, "-c", filepath.Join("/run/tabane/lab", l.name, node+".yaml"))
+	var diag bytes.Buffer
+	cmd.Stderr = &diag
+	if err := cmd.Start(); err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+		if l.t.Failed() {
+			l.t.Logf("%s on %s, started again:\n%s", role, node, diag.String())
+		}
+	})
+}
+
+// variant is the file of epe-steady with pieces replaced, each of which must be there.
+func variant(t *testing.T, replace ...string) string {
+	t.Helper()
+	b, err := os.ReadFile("../../scenarios/epe-steady/scenario.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pair := range slices.Chunk(replace, 2) {
+		if !bytes.Contains(b, []byte(pair[0])) {
+			t.Fatalf("the scenario has no %q", pair[0])
+		}
+		b = bytes.Replace(b, []byte(pair[0]), []byte(pair[1]), 1)
+	}
+	file := filepath.Join(t.TempDir(), "scenario.yaml")
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
