@@ -1,0 +1,121 @@
+package doctor
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/tabane/tabane/internal/route"
+)
+
+// needRoot skips a test that makes network namespaces.
+func needRoot(t *testing.T) {
+	t.Helper()
+	if PrivilegedForLab() == nil {
+		return
+	}
+	if os.Getenv("TABANE_LAB") == "require" {
+		t.Fatal("TABANE_LAB=require, and network namespaces cannot be made")
+	}
+	t.Skip("needs root")
+}
+
+// traces is what an examination could leave behind.
+type traces struct {
+	links, files, namespaces int
+	home                     string
+}
+
+func look(t *testing.T) traces {
+	t.Helper()
+	count := func(dir string) int {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	links, err := netlink.LinkList()
+	if err != nil {
+		t.Fatal(err)
+	}
+	home, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Threads in another namespace than the process's.
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	away := 0
+	for _, thread := range threads {
+		if ns, err := os.Readlink("/proc/self/task/" + thread.Name() + "/ns/net"); err == nil && ns != home {
+			away++
+		}
+	}
+	return traces{links: len(links), files: count("/proc/self/fd"), namespaces: away, home: home}
+}
+
+func TestExamineLeavesNothing(t *testing.T) {
+	needRoot(t)
+	Examine() // what is opened once and for all is open now
+	before := look(t)
+	for range 3 {
+		var g sync.WaitGroup
+		for range 4 {
+			g.Go(func() { Examine() })
+		}
+		g.Wait()
+	}
+	if after := look(t); after != before {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+}
+
+func TestExamine(t *testing.T) {
+	list := Examine()
+	if len(list) < 15 {
+		t.Errorf("only %d findings", len(list))
+	}
+	optional := false
+	seen := map[string]bool{}
+	for _, f := range list {
+		if seen[f.Check] {
+			t.Errorf("%s comes twice", f.Check)
+		}
+		seen[f.Check] = true
+		if f.Needed && optional {
+			t.Errorf("%s is needed and comes after what is not", f.Check)
+		}
+		optional = !f.Needed
+		if !slices.Contains([]State{OK, Missing, Limited, Unknown}, f.State) || f.Meaning == "" {
+			t.Errorf("unfinished: %+v", f)
+		}
+		if (f.State == Missing || f.State == Limited) == (f.Remedy == "") {
+			t.Errorf("remedy does not fit: %+v", f)
+		}
+	}
+}
+
+// TestRun makes trials that fail: one must not hide or cause another's failure.
+func TestRun(t *testing.T) {
+	needRoot(t)
+	broken := trial{check: "broken", try: func(c *route.Conn) error {
+		return put(c, route.Nexthop{ID: 9, Link: "no-such-link", SID: probeSID})
+	}}
+	made, results := run(broken, tryEncapRed, broken)
+	if made != nil {
+		t.Fatal(made)
+	}
+	if !errors.Is(results[0], ErrNotSupported) || results[1] != nil || !errors.Is(results[2], ErrNotSupported) {
+		t.Errorf("got %v", results)
+	}
+	if err := SegmentRouting(); err != nil {
+		t.Errorf("this kernel has SRv6: %v", err)
+	}
+}
