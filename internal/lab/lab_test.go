@@ -683,6 +683,7 @@ func TestMPTCPLimits(t *testing.T) {
 			t.Errorf("%v: %+v, want %v", in, got, want)
 		}
 	}
+	needMPTCP(t)
 	s.Nodes["a"].MPTCP = &edge.MPTCP{Subflows: 3, AddAddrAccepted: 4}
 	l := start(t, options(t, "mptcp", s))
 	err := netns.Do(namespaceOf(l.Name(), "a"), func() error {

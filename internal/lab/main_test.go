@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/router"
 	"github.com/tabane/tabane/internal/scenario"
@@ -169,13 +170,24 @@ func testPrefix() string { return fmt.Sprintf("test-lab%d-", os.Getpid()) }
 
 func needRoot(t testing.TB) {
 	t.Helper()
-	if os.Geteuid() == 0 {
-		return
+	if os.Geteuid() != 0 {
+		skip(t, "needs root")
 	}
+}
+
+func needMPTCP(t testing.TB) {
+	t.Helper()
+	if err := mptcp.Supported(); err != nil {
+		skip(t, err.Error())
+	}
+}
+
+func skip(t testing.TB, why string) {
+	t.Helper()
 	if os.Getenv("TABANE_LAB") == "require" {
-		t.Fatal("needs root")
+		t.Fatal(why)
 	}
-	t.Skip("needs root")
+	t.Skip(why)
 }
 
 // options are those of a lab of this test.

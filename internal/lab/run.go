@@ -79,9 +79,12 @@ type Event struct {
 	Run *scenario.Run
 }
 
-// DefaultParallel is how many labs Run has side by side.
+// DefaultParallel is how many labs Run has side by side: one for each case, if there are two processors.
 //
-// A lab waits for its links' rates nearly all the time.
+// A lab waits for its links nearly all the time. The four cases of epe-steady side by side on two processors, with
+// other work on them, took 13 % of the processors' time; compared with one lab after the other (10 s per run, two
+// trials), TCP and CBR goodput differed by at most 0.1 % and that of MPTCP in bulk by at most 0.5 %, in both directions,
+// which is what trials of one kind differ by as well. With one processor the daemons' start alone would be in the way.
 func DefaultParallel(cases int) int {
 	if runtime.NumCPU() < 2 {
 		return 1

@@ -15,6 +15,8 @@ import (
 
 // runOptions are those of a run in labs of this test.
 func runOptions(t *testing.T, name string) RunOptions {
+	t.Helper()
+	needMPTCP(t)
 	o := options(t, name, nil)
 	return RunOptions{Name: o.Name, Spec: experiment(), Log: o.Log, Out: t.TempDir()}
 }

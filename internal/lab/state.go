@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -277,16 +278,22 @@ func procStat(pid int) (start uint64, st byte, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
+	start, st, err = parseStat(b)
+	if err != nil {
+		return 0, 0, fmt.Errorf("read /proc/%d/stat: %w", pid, err)
+	}
+	return start, st, nil
+}
+
+func parseStat(b []byte) (start uint64, st byte, err error) {
 	// The second field is the command's name in parentheses and may contain anything.
 	i := bytes.LastIndexByte(b, ')')
 	fields := bytes.Fields(b[i+1:])
 	if i < 0 || len(fields) < 20 || len(fields[0]) != 1 {
-		return 0, 0, fmt.Errorf("read /proc/%d/stat: not understood", pid)
+		return 0, 0, errors.New("not understood")
 	}
-	if _, err := fmt.Sscan(string(fields[19]), &start); err != nil {
-		return 0, 0, fmt.Errorf("read /proc/%d/stat: %w", pid, err)
-	}
-	return start, fields[0][0], nil
+	start, err = strconv.ParseUint(string(fields[19]), 10, 64)
+	return start, fields[0][0], err
 }
 
 func bootID() string {

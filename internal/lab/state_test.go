@@ -1,0 +1,74 @@
+package lab
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tabane/tabane/internal/traffic"
+)
+
+func TestParseStat(t *testing.T) {
+	const rest = " 1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 0 0"
+	for in, want := range map[string]struct {
+		start uint64
+		state byte
+		bad   bool
+	}{
+		"42 (tabane) S" + rest:             {start: 4711, state: 'S'},
+		"42 (a) R 1 (b) (x y)) Z" + rest:   {start: 4711, state: 'Z'},
+		"42 (new\nline) S" + rest:          {start: 4711, state: 'S'},
+		"42 (tabane) S 1 1":                {bad: true},
+		"42 tabane S" + rest:               {bad: true},
+		"42 (tabane) S" + rest[:41] + " x": {bad: true},
+		"":                                 {bad: true},
+	} {
+		start, state, err := parseStat([]byte(in))
+		if (err != nil) != want.bad || !want.bad && (start != want.start || state != want.state) {
+			t.Errorf("%q: got %d, %c, %v", in, start, state, err)
+		}
+	}
+}
+
+// A state file that somebody changed must not make Down remove what is no lab's.
+func TestReadStateRefuses(t *testing.T) {
+	needRoot(t)
+	name := testPrefix() + "state"
+	if err := os.MkdirAll(dirOf(name), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dirOf(name))
+	for in, want := range map[string]string{
+		"{":                                     "read state of lab",
+		`{"namespaces": ["host"]}`:              `namespace "host" is not a lab's`,
+		`{"namespaces": ["tabane-/../../etc"]}`: "is not a lab's",
+	} {
+		if err := os.WriteFile(filepath.Join(dirOf(name), stateFile), []byte(in), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := Down(t.Context(), name); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", in, err, want)
+		}
+	}
+}
+
+func FuzzParseStat(f *testing.F) {
+	f.Add([]byte("42 (a) R (b)) S 1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 0 0"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if start, state, err := parseStat(b); err != nil && start != 0 && state == 0 {
+			t.Errorf("a start time with error %v", err)
+		}
+	})
+}
+
+func FuzzReadLines(f *testing.F) {
+	f.Add([]byte(`{"sample":{"at_ns":0,"bytes":7}}` + "\n" + `{"report":{"bytes":7}}` + "\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := readLines(bytes.NewReader(b), func(traffic.Sample) {})
+		if err != nil && r.Bytes != 0 {
+			t.Errorf("a report with error %v", err)
+		}
+	})
+}
