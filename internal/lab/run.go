@@ -136,6 +136,8 @@ func newRunner(o RunOptions) (*runner, error) {
 		return nil, errors.New("no scenario given")
 	case o.Spec.Experiment == nil:
 		return nil, fmt.Errorf("scenario %q has no experiment", o.Spec.Name)
+	case !o.Spec.Experiment.Delivers():
+		return nil, fmt.Errorf("scenario %q has an experiment of kind %q, which is no delivery", o.Spec.Name, o.Spec.Experiment.Kind)
 	case o.Trials < 0:
 		return nil, fmt.Errorf("trials must be >= 0, got %d", o.Trials)
 	case o.Parallel < 0:

@@ -34,6 +34,8 @@ var (
 	sysctlKey = regexp.MustCompile(`^net([./][A-Za-z0-9_-]+)+$`)
 )
 
+var kinds = []string{KindDelivery, KindRoutes}
+
 const (
 	wantLabel = "must be lower-case letters, digits and inner hyphens, start with a letter and have at most 63 characters, got %q"
 	wantWord  = "must be letters, digits, dots, underscores and hyphens, start with a letter or digit and have at most 64 characters, got %q"
@@ -411,6 +413,10 @@ func (c *checker) epeAddress(m map[netip.Addr]seen, node, path string, p edge.Pe
 
 func (c *checker) experiment(e *Experiment) {
 	const path = "experiment"
+	if e.Kind != "" && !slices.Contains(kinds, e.Kind) {
+		c.Add(path+".kind", "must be one of %s, got %q", strings.Join(kinds, ", "), e.Kind)
+		return // what else it must have is not known
+	}
 	if c.knownNode(path+".server", e.Server) {
 		if n := c.spec.Nodes[e.Server]; n != nil && n.Serve == nil {
 			c.Add(path+".server", "node %q serves nothing: give it serve", e.Server)
@@ -422,6 +428,13 @@ func (c *checker) experiment(e *Experiment) {
 	if e.Trials < 1 {
 		c.Add(path+".trials", "must be at least 1, got %d", e.Trials)
 	}
+	if e.Delivers() {
+		c.delivery(path, e)
+	}
+}
+
+// delivery checks what only an experiment of KindDelivery has.
+func (c *checker) delivery(path string, e *Experiment) {
 	c.cases(path+".cases", e.Cases)
 	if len(e.Traffic) == 0 {
 		c.Add(path+".traffic", "must name at least one kind of traffic")

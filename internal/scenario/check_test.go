@@ -172,6 +172,11 @@ experiment.trials: must be at least 1, got 0
 experiment.cases: must have at least one case
 experiment.traffic: must name at least one kind of traffic
 experiment.transports: must name at least one transport`},
+		{"unknown kind", func(s *Spec) { s.Experiment.Kind, s.Experiment.Trials = "route", 0 },
+			`experiment.kind: must be one of delivery, routes, got "route"`},
+		{"routes deliver nothing", func(s *Spec) {
+			*s.Experiment = Experiment{Kind: KindRoutes, Server: "server", Client: "client", Trials: 1}
+		}, ""},
 		{"server serves nothing", func(s *Spec) { s.Experiment.Server = "asbr1" }, `experiment.server: node "asbr1" serves nothing: give it serve`},
 		{"client is server", func(s *Spec) { s.Experiment.Client = "server" }, `experiment.client: must be another node than the server, got "server"`},
 		{"case names", func(s *Spec) { s.Experiment.Cases[0].Name, s.Experiment.Cases[3].Name = "a/b", "1.2" },

@@ -76,8 +76,18 @@ type End struct {
 	Addresses []netip.Prefix `yaml:"addresses,omitempty"`
 }
 
+// The kinds of experiment.
+const (
+	// KindDelivery delivers every traffic over every transport in every case and measures at the client.
+	KindDelivery = "delivery"
+	// KindRoutes changes what is announced and measures when the routes have followed.
+	KindRoutes = "routes"
+)
+
 // Experiment delivers traffic from a server to a client: every case with every traffic over every transport.
 type Experiment struct {
+	// Kind is KindDelivery unless given.
+	Kind string `yaml:"kind,omitempty"`
 	// Server and Client are node names.
 	Server     string                `yaml:"server"`
 	Client     string                `yaml:"client"`
@@ -89,6 +99,9 @@ type Experiment struct {
 	Baseline string        `yaml:"baseline,omitempty"`
 	Expect   []Expectation `yaml:"expect,omitempty"`
 }
+
+// Delivers reports whether the experiment is of KindDelivery.
+func (e *Experiment) Delivers() bool { return e.Kind == "" || e.Kind == KindDelivery }
 
 // Case is one setting of the links, "1.3".
 type Case struct {
