@@ -105,12 +105,12 @@ func needLab(t *testing.T) {
 	t.Skip("needs root")
 }
 
-// need skips, or fails where labs are required, when a program is not installed.
+// need skips, or fails where TABANE_PROGRAMS=require, when a program is not installed.
 func need(t *testing.T, programs ...string) {
 	t.Helper()
 	for _, p := range programs {
 		if _, err := exec.LookPath(p); err != nil {
-			if os.Getenv("TABANE_LAB") == "require" {
+			if os.Getenv("TABANE_PROGRAMS") == "require" {
 				t.Fatal(err)
 			}
 			t.Skip(err)

@@ -58,6 +58,7 @@ var house = map[string]floor{
 	"internal/bgp":   adapters,
 
 	"internal/route/routetest": stands,
+	"internal/netns/netnstest": stands,
 
 	"internal/daemon": frame,
 

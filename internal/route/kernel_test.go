@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"maps"
 	"net/netip"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -18,33 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/route"
 )
 
-func namespacePrefix() string { return fmt.Sprintf("tabane-test-route%d-", os.Getpid()) }
-
-func TestMain(m *testing.M) {
-	before := openFiles()
-	code := m.Run()
-	if left, err := netns.List(namespacePrefix()); err != nil || len(left) > 0 {
-		fmt.Fprintf(os.Stderr, "namespaces left behind: %v %v\n", left, err)
-		code = 1
-	}
-	// The runtime's poller opens files of its own at first use.
-	if after := openFiles(); after > before+4 {
-		fmt.Fprintf(os.Stderr, "files left open: %d before, %d after\n", before, after)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func openFiles() int {
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		return 0
-	}
-	return len(entries)
-}
+func TestMain(m *testing.M) { netnstest.Main(m) }
 
 // A lab is a namespace with two pairs of links, a0-b0 and a1-b1, all up.
 type lab struct {
@@ -55,22 +32,7 @@ type lab struct {
 
 func newLab(t testing.TB) *lab {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("TABANE_LAB") == "require" {
-			t.Fatal("needs root")
-		}
-		t.Skip("needs root")
-	}
-	name := namespacePrefix() + strings.ToLower(t.Name())
-	name = strings.NewReplacer("/", "-").Replace(name)
-	if err := netns.Create(name); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := netns.Delete(name); err != nil {
-			t.Error(err)
-		}
-	})
+	name := netnstest.New(t)
 	l := &lab{t: t, name: name}
 	var settled *route.Watcher
 	l.in(func() error {

@@ -2,81 +2,31 @@ package tc
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
+	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/unit"
 )
-
-// prefix starts the names of the namespaces that these tests make.
-const prefix = "tabane-test-tc-"
 
 // tick is what PSCHED_SHIFT 6 gives on every Linux since 2.6.31: ticks of 64 ns.
 const tick = 1000.0 / 64
 
-func TestMain(m *testing.M) {
-	before := openFiles()
-	code := m.Run()
-	left, err := os.ReadDir("/run/netns")
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	for _, e := range left {
-		if strings.HasPrefix(e.Name(), fmt.Sprintf("%s%d-", prefix, os.Getpid())) {
-			fmt.Fprintf(os.Stderr, "network namespace %q is left behind\n", e.Name())
-			code = 1
-		}
-	}
-	// The poller of the runtime keeps two descriptors from its first use on.
-	if after := openFiles(); after > before+2 {
-		fmt.Fprintf(os.Stderr, "%d files are left open\n", after-before)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func openFiles() int {
-	files, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		return 0
-	}
-	return len(files)
-}
+func TestMain(m *testing.M) { netnstest.Main(m) }
 
 // enter puts the calling test on a thread of its own in a new network namespace with the veth pair "shaped" and "far".
 func enter(t *testing.T) netlink.Link {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("TABANE_LAB") == "require" {
-			t.Fatal("making network namespaces needs root")
-		}
-		t.Skip("making network namespaces needs root")
-	}
-	// The thread is not unlocked, and so ends with the test's goroutine: no other may run in this namespace.
-	runtime.LockOSThread()
-	name := fmt.Sprintf("%s%d-%s", prefix, os.Getpid(), strings.ToLower(t.Name()))
-	ns, err := netns.NewNamed(name)
-	if err != nil {
-		t.Fatalf("make network namespace %q: %v", name, err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(ns.Close(), netns.DeleteNamed(name)); err != nil {
-			t.Errorf("delete network namespace %q: %v", name, err)
-		}
-	})
+	netnstest.Enter(t)
 	// Nothing but the test's own packets may be counted.
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0); err != nil {
 		t.Fatal(err)
@@ -86,6 +36,7 @@ func enter(t *testing.T) netlink.Link {
 	}
 	var shaped netlink.Link
 	for _, name := range []string{"far", "shaped"} {
+		var err error
 		if shaped, err = netlink.LinkByName(name); err == nil {
 			err = netlink.LinkSetUp(shaped)
 		}

@@ -14,7 +14,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,7 +24,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
+
+	"github.com/tabane/tabane/internal/netns/netnstest"
 )
 
 var loopback = netip.MustParseAddrPort("[::1]:0")
@@ -502,19 +502,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 
 // Sockets belong to the network namespace of the caller, whatever goroutines HTTP starts.
 func TestSocketsBelongToTheCallersNamespace(t *testing.T) {
-	if os.Geteuid() != 0 {
-		if os.Getenv("TABANE_LAB") == "require" {
-			t.Fatal("making network namespaces needs root")
-		}
-		t.Skip("making network namespaces needs root")
-	}
-	// The thread is not unlocked, and so ends with the test's goroutine. The namespace has no name and ends with it.
-	runtime.LockOSThread()
-	ns, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
+	netnstest.Enter(t)
 	lo, err := netlink.LinkByName("lo")
 	if err == nil {
 		err = netlink.LinkSetUp(lo)

@@ -1,0 +1,106 @@
+// Package netnstest gives tests network namespaces of their own and fails a test run that leaves anything behind. It refuses
+// to put anything into them.
+package netnstest
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/netns"
+)
+
+// pollerFiles is how many files the runtime's poller opens at its first use and keeps.
+const pollerFiles = 4
+
+// Main runs a package's tests. A namespace or a file that they leave behind fails the run.
+func Main(m *testing.M) {
+	before := openFiles()
+	code := m.Run()
+	if left, err := netns.List(prefix()); err != nil || len(left) > 0 {
+		fmt.Fprintf(os.Stderr, "network namespaces left behind: %q %v\n", left, err)
+		code = 1
+	}
+	if after := openFiles(); after > before+pollerFiles {
+		fmt.Fprintf(os.Stderr, "files left open: %d before the tests, %d after\n", before, after)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func openFiles() int {
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0
+	}
+	return len(files)
+}
+
+func prefix() string { return fmt.Sprintf("tabane-test-%d-", os.Getpid()) }
+
+// Need skips the test when this process cannot make namespaces; where TABANE_LAB=require it fails instead.
+func Need(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("TABANE_LAB") == "require" {
+		t.Fatal("making network namespaces needs root")
+	}
+	t.Skip("making network namespaces needs root")
+}
+
+// New makes a namespace and returns its name. It is deleted when the test ends.
+func New(t testing.TB) string {
+	t.Helper()
+	Need(t)
+	suffix := strings.NewReplacer("/", "-", "#", "-", "=", "-", ",", "-").Replace(strings.ToLower(t.Name()))
+	name := prefix() + suffix
+	for i := 2; exists(t, name); i++ {
+		name = fmt.Sprintf("%s%s.%d", prefix(), suffix, i)
+	}
+	if err := netns.Create(name); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := netns.Delete(name); err != nil {
+			t.Error(err)
+		}
+	})
+	return name
+}
+
+func exists(t testing.TB, name string) bool {
+	t.Helper()
+	names, err := netns.List(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range names {
+		if n == name {
+			return true
+		}
+	}
+	return false
+}
+
+// Enter moves the calling test to a thread of its own in a new namespace, whose name it returns. The thread ends with the
+// test's goroutine: no other ever runs in this namespace.
+func Enter(t *testing.T) string {
+	t.Helper()
+	name := New(t)
+	runtime.LockOSThread()
+	f, err := os.Open("/run/netns/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
+		t.Fatalf("enter network namespace %q: %v", name, err)
+	}
+	return name
+}
