@@ -58,11 +58,11 @@ func TestRouteMTU(t *testing.T) {
 	_ = cmd.Wait() // ends by the signal
 }
 
-// TestOtherFormsDeliver: a segment routing header, a transposed SID, and a peer reached without a look into its table.
+// TestOtherFormsDeliver: a segment routing header, a transposed SID, and a peer reached without a look into its table. None
+// needs net.ipv6.conf.*.seg6_enabled, which is for segments that end at a local address; an SID is a route.
 func TestOtherFormsDeliver(t *testing.T) {
 	l := epe(t,
 		"locators: [fc00::/16]", "locators: [fc00::/16]\n      encap: encap",
-		"sysctls: &buffers", "sysctls: &buffers\n      net.ipv6.conf.all.seg6_enabled: \"0\"",
 		`locator: {prefix: "fc00:1::/32", block: 16}`, "locator: {prefix: \"fc00:1::/32\", block: 16}\n      sid_format: transposed",
 		`rt: "65000:102"`+"\n\n", `rt: "65000:102"`+"\n          behavior: end.dx6\n\n")
 	if nexthops := l.must("server", "ip", "nexthop"); strings.Count(nexthops, "mode encap segs") != 2 ||

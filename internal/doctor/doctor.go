@@ -48,7 +48,7 @@ type Finding struct {
 func Examine() []Finding {
 	list := []Finding{privilege(), kernel(), ipv6(), multipath()}
 	list = append(list, trials()...)
-	list = append(list, congestionControls(), forwarding(), segmentRouting(), reversePath())
+	list = append(list, congestionControls(), forwarding(), reversePath())
 	list = append(list, programs()...)
 	list = append(list, typeFormat(), tcx())
 	slices.SortStableFunc(list, func(a, b Finding) int { return cmp.Compare(order(a), order(b)) })
@@ -214,11 +214,6 @@ func congestionControls() Finding {
 func forwarding() Finding {
 	return sysctl("forwarding", "net.ipv6.conf.all.forwarding", "1", "packets are forwarded, as an ASBR must",
 		"is off: this host cannot be an ASBR; labs have their own")
-}
-
-func segmentRouting() Finding {
-	return sysctl("seg6_enabled", "net.ipv6.conf.all.seg6_enabled", "1", "packets with a segment routing header are accepted",
-		"is off: an ASBR here takes packets of encap.red only, not those with a segment routing header")
 }
 
 func sysctl(name, key, want, good, bad string) Finding {

@@ -112,7 +112,7 @@ func newPlan(name string, spec *scenario.Spec) (*plan, error) {
 		return nil, fmt.Errorf("check scenario %q: %w", spec.Name, err)
 	}
 	p := &plan{}
-	base := baseSysctls(spec)
+	base := baseSysctls()
 	cc := map[string]bool{}
 	for _, n := range slices.Sorted(maps.Keys(spec.Nodes)) {
 		p.nodes = append(p.nodes, newNode(name, n, spec, base, cc))
@@ -262,11 +262,11 @@ func (p *plan) daemons() []daemon {
 }
 
 // baseSysctls are what every node starts with; the scenario's own come after and win.
-func baseSysctls(spec *scenario.Spec) []sysctl {
+func baseSysctls() []sysctl {
 	both := func(key, value string) []sysctl {
 		return []sysctl{{"net.ipv6.conf.all." + key, value}, {"net.ipv6.conf.default." + key, value}}
 	}
-	s := slices.Concat(
+	return slices.Concat(
 		both("accept_dad", "0"),        // an address is usable when it is set
 		both("accept_ra", "0"),         // routes come from the scenario alone
 		both("keep_addr_on_down", "1"), // a link that fails and returns still has its addresses
@@ -278,12 +278,6 @@ func baseSysctls(spec *scenario.Spec) []sysctl {
 			{"net.ipv4.tcp_no_metrics_save", "1"},
 		},
 	)
-	for _, n := range spec.Nodes {
-		if n.ASBR != nil || n.Edge != nil {
-			return append(s, both("seg6_enabled", "1")...)
-		}
-	}
-	return s
 }
 
 // perInterface reports whether a sysctl belongs to one interface, so that it cannot be set before that exists.
