@@ -1,24 +1,22 @@
-// Package mptcp drives the kernel's MPTCP path manager over generic netlink (family mptcp_pm): which addresses it
-// announces or opens subflows from, and how many.
+// Package mptcp speaks with the kernel about MPTCP paths over generic netlink (family mptcp_pm): it drives the kernel's
+// path manager (which addresses to announce or open subflows from, and how many), and it carries the events and requests
+// of a path manager in user space. What connections and subflows there are it reads from sock_diag.
 //
-// It works in the network namespace in which it was dialled. It refuses to be a path manager itself: it follows no
-// connections, and the userspace path manager is not its business. It owns nothing: whoever adds endpoints says with
-// Plan which ones are his to remove.
+// It works in the network namespace in which it was dialled. It refuses to decide: it follows no connections, and whoever
+// adds endpoints says with Plan which ones are his to remove.
 package mptcp
 
 import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 
 	"github.com/mdlayher/genetlink"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotSupported means that this kernel, or this network namespace, does not do MPTCP with the kernel's path manager.
-// The error that wraps it says why and what to change.
+// ErrNotSupported means that this kernel, or this network namespace, does not do what is asked of MPTCP. The error that wraps it says why and what to change.
 var ErrNotSupported = errors.New("mptcp is not available")
 
 const (
@@ -27,8 +25,8 @@ const (
 	sysctlDir     = "/proc/sys/net/mptcp/"
 )
 
-// Supported returns nil when the network namespace of the caller can use MPTCP with the kernel's path manager, and
-// otherwise an error that wraps ErrNotSupported and says what is missing and how to get it.
+// Supported returns nil when the network namespace of the caller can use MPTCP and be told about paths, and otherwise an
+// error that wraps ErrNotSupported and says what is missing and how to get it.
 func Supported() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_MPTCP)
 	if err := refusal(err); err != nil {
@@ -36,9 +34,6 @@ func Supported() error {
 	}
 	if err := unix.Close(fd); err != nil {
 		return fmt.Errorf("close mptcp socket: %w", err)
-	}
-	if err := checkManager(os.ReadFile); err != nil {
-		return err
 	}
 	c, err := Dial()
 	if err != nil {
@@ -58,26 +53,6 @@ func refusal(err error) error {
 		return fmt.Errorf("%w: this kernel is built without it; use Linux 5.6 or newer with CONFIG_MPTCP=y", ErrNotSupported)
 	}
 	return fmt.Errorf("open mptcp socket: %w", err)
-}
-
-// checkManager says whether new connections are left to the kernel's path manager: path_manager (Linux 6.15) is
-// "kernel", or pm_type (5.19) is 0. Before there was no other.
-func checkManager(read func(file string) ([]byte, error)) error {
-	for _, sysctl := range []struct{ name, want string }{{"path_manager", "kernel"}, {"pm_type", "0"}} {
-		b, err := read(sysctlDir + sysctl.name)
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("read path manager: %w", err)
-		}
-		if got := strings.TrimSpace(string(b)); got != sysctl.want {
-			return fmt.Errorf("%w: net.mptcp.%s is %q here, which leaves connections to a path manager in user space; set it with: sysctl -w net.mptcp.%s=%s",
-				ErrNotSupported, sysctl.name, got, sysctl.name, sysctl.want)
-		}
-		return nil
-	}
-	return nil
 }
 
 // Conn speaks with the path manager of one network namespace. It is safe for concurrent use.
@@ -101,12 +76,9 @@ func Dial() (_ *Conn, err error) {
 			_ = genl.Close()
 		}
 	}()
-	family, err := genl.GetFamily(familyName)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%w: this kernel has no netlink family %q; use Linux 5.6 or newer with CONFIG_MPTCP=y", ErrNotSupported, familyName)
-	}
+	family, err := findFamily(genl)
 	if err != nil {
-		return nil, fmt.Errorf("find netlink family %q: %w", familyName, err)
+		return nil, err
 	}
 	if err := genl.SetOption(netlink.ExtendedAcknowledge, true); err != nil {
 		return nil, fmt.Errorf("ask netlink for reasons: %w", err)
@@ -116,6 +88,17 @@ func Dial() (_ *Conn, err error) {
 		return nil, fmt.Errorf("open socket: %w", err)
 	}
 	return &Conn{genl: genl, family: family, links: links}, nil
+}
+
+func findFamily(genl *genetlink.Conn) (genetlink.Family, error) {
+	family, err := genl.GetFamily(familyName)
+	if errors.Is(err, os.ErrNotExist) {
+		return family, fmt.Errorf("%w: this kernel has no netlink family %q; use Linux 5.6 or newer with CONFIG_MPTCP=y", ErrNotSupported, familyName)
+	}
+	if err != nil {
+		return family, fmt.Errorf("find netlink family %q: %w", familyName, err)
+	}
+	return family, nil
 }
 
 // Close ends the connection. Endpoints and limits stay as they are.

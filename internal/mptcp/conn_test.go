@@ -274,7 +274,6 @@ func TestSupportedSaysWhatIsMissing(t *testing.T) {
 	dial(t)
 	for _, tt := range []struct{ sysctl, bad, good, says string }{
 		{"enabled", "0", "1", "sysctl -w net.mptcp.enabled=1"},
-		{"pm_type", "1", "0", "user space"},
 	} {
 		file := path.Join(sysctlDir, tt.sysctl)
 		if err := os.WriteFile(file, []byte(tt.bad), 0); err != nil {
@@ -306,30 +305,52 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
-func TestCheckManager(t *testing.T) {
+func TestCurrentManager(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		files map[string]string
-		holds bool
+		want  Manager
 	}{
-		{"before 5.19", nil, true},
-		{"5.19, kernel", map[string]string{"pm_type": "0\n"}, true},
-		{"5.19, user space", map[string]string{"pm_type": "1\n"}, false},
-		{"6.15, kernel", map[string]string{"path_manager": "kernel\n", "pm_type": "0\n"}, true},
-		{"6.15, user space", map[string]string{"path_manager": "userspace\n", "pm_type": "1\n"}, false},
-		{"6.15, a third", map[string]string{"path_manager": "bpf\n", "pm_type": "2\n"}, false},
+		{"before 5.19", nil, KernelManager},
+		{"5.19, kernel", map[string]string{"pm_type": "0\n"}, KernelManager},
+		{"5.19, user space", map[string]string{"pm_type": "1\n"}, UserManager},
+		{"5.19, a third", map[string]string{"pm_type": "2\n"}, "type 2"},
+		{"6.15, kernel", map[string]string{"path_manager": "kernel\n", "pm_type": "0\n"}, KernelManager},
+		{"6.15, user space", map[string]string{"path_manager": "userspace\n", "pm_type": "1\n"}, UserManager},
+		{"6.15, a third", map[string]string{"path_manager": "bpf\n", "pm_type": "2\n"}, "bpf"},
 	} {
-		err := checkManager(func(file string) ([]byte, error) {
+		got, err := currentManager(func(file string) ([]byte, error) {
 			if s, ok := tt.files[path.Base(file)]; ok {
 				return []byte(s), nil
 			}
 			return nil, os.ErrNotExist
 		})
-		if (err == nil) != tt.holds || err != nil && !errors.Is(err, ErrNotSupported) {
-			t.Errorf("%s: %v", tt.name, err)
+		if err != nil || got != tt.want {
+			t.Errorf("%s: %q, %v, want %q", tt.name, got, err, tt.want)
 		}
 	}
-	if err := checkManager(func(string) ([]byte, error) { return nil, os.ErrPermission }); err == nil || errors.Is(err, ErrNotSupported) {
-		t.Errorf("unreadable: %v, want the error as it is", err)
+	if m, err := currentManager(func(string) ([]byte, error) { return nil, os.ErrPermission }); !errors.Is(err, os.ErrPermission) {
+		t.Errorf("unreadable: %q, %v, want the error as it is", m, err)
+	}
+}
+
+func TestSetManager(t *testing.T) {
+	dial(t)
+	for _, want := range []Manager{UserManager, KernelManager, UserManager} {
+		if err := SetManager(want); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := CurrentManager(); err != nil || got != want {
+			t.Errorf("path manager %q, %v, want %q", got, err, want)
+		}
+		if err := CheckKernelManager(); (err == nil) != (want == KernelManager) || err != nil && !errors.Is(err, ErrNotSupported) {
+			t.Errorf("with %q: %v", want, err)
+		}
+		if err := Supported(); err != nil {
+			t.Errorf("with %q: %v", want, err)
+		}
+	}
+	if err := SetManager("absent"); err == nil {
+		t.Error("a path manager that is not there is accepted")
 	}
 }

@@ -1,0 +1,270 @@
+package mptcp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Subflow is one established TCP socket of an MPTCP connection, and how its sending goes.
+type Subflow struct {
+	// Token is this host's name for the connection that the subflow belongs to.
+	Token             uint32
+	Local, Remote     netip.AddrPort
+	LocalID, RemoteID uint8
+	// Joined says that it is not the connection's first subflow.
+	Joined bool
+	// BackupHere and BackupThere say which end asked for the subflow to be used only when no other works.
+	BackupHere, BackupThere bool
+
+	// InFlight is how many segments are sent and not acknowledged, lost ones included.
+	InFlight uint32
+	// Acked counts bytes that were acknowledged in sequence, Delivered the segments that were acknowledged at all. Delivered
+	// wraps around.
+	Acked     uint64
+	Delivered uint32
+	// RTT is the smoothed round-trip time, Deviation its mean deviation (RFC 6298).
+	RTT, Deviation time.Duration
+}
+
+// Diag reads the subflows of a network namespace from sock_diag. It is safe for concurrent use.
+type Diag struct {
+	mu     sync.Mutex
+	fd     int
+	buffer []byte
+	seq    uint32
+}
+
+const (
+	// diagBuffer is more than the kernel puts into one message of a dump (32 KiB).
+	diagBuffer = 64 << 10
+	// diagPatience bounds the wait for the kernel's answer, which it has at once.
+	diagPatience = 5 * time.Second
+)
+
+// DialDiag opens sock_diag in the network namespace that the calling thread is in. Close it.
+func DialDiag() (*Diag, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
+	if err != nil {
+		return nil, fmt.Errorf("open sock_diag: %w", err)
+	}
+	patience := unix.NsecToTimeval(diagPatience.Nanoseconds())
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience); err != nil {
+		return nil, errors.Join(fmt.Errorf("bound wait for sock_diag: %w", err), unix.Close(fd))
+	}
+	return &Diag{fd: fd, buffer: make([]byte, diagBuffer)}, nil
+}
+
+// Close closes the socket.
+func (d *Diag) Close() error { return unix.Close(d.fd) }
+
+// Family is the address family of a socket. A socket of IPv6 may have IPv4 addresses, mapped into IPv6; they are given
+// as IPv4.
+type Family uint8
+
+// The families.
+const (
+	IPv4 Family = unix.AF_INET
+	IPv6 Family = unix.AF_INET6
+)
+
+// Subflows calls f for each subflow of the family that data can be sent on. The kernel tells the connections of a socket
+// only to those who may administer the network. Subflows that come and go meanwhile may be missing.
+func (d *Diag) Subflows(family Family, f func(Subflow)) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.subflows(family, f); err != nil {
+		return fmt.Errorf("list mptcp subflows: %w", err)
+	}
+	return nil
+}
+
+// Layout of sock_diag requests and answers (include/uapi/linux/inet_diag.h, tcp.h and mptcp.h).
+const (
+	diagRequestLen = unix.NLMSG_HDRLEN + 56
+	diagExtInfo    = 1 << (diagAttrInfo - 1)
+	diagMessageLen = 72
+
+	diagAttrInfo    = 2
+	diagAttrULP     = 19
+	diagAttrMPTCP   = 3
+	subflowTokenLoc = 2
+	subflowFlags    = 8
+	subflowIDRemote = 9
+	subflowIDLocal  = 10
+
+	subflowFlagJoined    = 1<<2 | 1<<3 // MPTCP_SUBFLOW_FLAG_JOIN_REM and _LOC
+	subflowFlagBackupRem = 1 << 4
+	subflowFlagBackupLoc = 1 << 5
+
+	// tcpInfoLen reaches to tcpi_delivered (Linux 4.18).
+	tcpInfoLen = 196
+
+	tcpEstablished = 1
+	tcpCloseWait   = 8
+)
+
+func (d *Diag) subflows(family Family, f func(Subflow)) error {
+	d.seq++
+	var request [diagRequestLen]byte
+	native := binary.NativeEndian
+	native.PutUint32(request[0:], diagRequestLen)
+	native.PutUint16(request[4:], unix.SOCK_DIAG_BY_FAMILY)
+	native.PutUint16(request[6:], unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
+	native.PutUint32(request[8:], d.seq)
+	body := request[unix.NLMSG_HDRLEN:]
+	body[0], body[1], body[2] = byte(family), unix.IPPROTO_TCP, diagExtInfo
+	native.PutUint32(body[4:], 1<<tcpEstablished|1<<tcpCloseWait)
+	if err := unix.Sendto(d.fd, request[:], 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return err
+	}
+	for {
+		n, from, err := unix.Recvfrom(d.fd, d.buffer, unix.MSG_TRUNC)
+		switch sender, _ := from.(*unix.SockaddrNetlink); {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return err
+		case n > len(d.buffer):
+			return fmt.Errorf("answer of %d bytes, want at most %d", n, len(d.buffer))
+		case sender == nil || sender.Pid != 0:
+			continue // not from the kernel
+		}
+		done, err := d.answer(d.buffer[:n], f)
+		if done || err != nil {
+			return err
+		}
+	}
+}
+
+// answer reads the messages of one datagram; done says that the dump is at its end. Messages of an earlier dump, which
+// ended in an error, are skipped.
+func (d *Diag) answer(b []byte, f func(Subflow)) (done bool, err error) {
+	native := binary.NativeEndian
+	for len(b) > 0 {
+		if len(b) < unix.NLMSG_HDRLEN {
+			return false, fmt.Errorf("message of %d bytes", len(b))
+		}
+		size := int(native.Uint32(b))
+		if size < unix.NLMSG_HDRLEN || size > len(b) {
+			return false, fmt.Errorf("message says it has %d bytes, there are %d", size, len(b))
+		}
+		kind, seq, body := native.Uint16(b[4:]), native.Uint32(b[8:]), b[unix.NLMSG_HDRLEN:size]
+		b = b[min(len(b), (size+3)&^3):]
+		if seq != d.seq {
+			continue
+		}
+		switch kind {
+		case unix.NLMSG_DONE, unix.NLMSG_ERROR:
+			if len(body) < 4 {
+				return false, errors.New("message of an error is cut short")
+			}
+			if code := int32(native.Uint32(body)); code < 0 {
+				return true, unix.Errno(-code)
+			}
+			return true, nil
+		case unix.SOCK_DIAG_BY_FAMILY:
+			s, ok, err := decodeSubflow(body)
+			if err != nil {
+				return false, err
+			}
+			if ok {
+				f(s)
+			}
+		}
+	}
+	return false, nil
+}
+
+// decodeSubflow reads one socket; ok is false when it is none of MPTCP, or has no connection yet.
+func decodeSubflow(b []byte) (s Subflow, ok bool, err error) {
+	if len(b) < diagMessageLen {
+		return s, false, fmt.Errorf("socket of %d bytes, want %d", len(b), diagMessageLen)
+	}
+	end := func(port, addr []byte) netip.AddrPort {
+		var a netip.Addr
+		if Family(b[0]) == IPv4 {
+			a, _ = netip.AddrFromSlice(addr[:4])
+		} else {
+			a, _ = netip.AddrFromSlice(addr[:16])
+		}
+		return netip.AddrPortFrom(a.Unmap(), binary.BigEndian.Uint16(port))
+	}
+	s.Local, s.Remote = end(b[4:], b[8:]), end(b[6:], b[24:])
+	var info []byte
+	err = eachAttr(b[diagMessageLen:], func(kind uint16, v []byte) error {
+		switch kind {
+		case diagAttrInfo:
+			info = v
+		case diagAttrULP:
+			return eachAttr(v, func(kind uint16, v []byte) error {
+				if kind != diagAttrMPTCP {
+					return nil
+				}
+				return eachAttr(v, s.attr)
+			})
+		}
+		return nil
+	})
+	if err != nil || s.Token == 0 {
+		return s, false, err
+	}
+	if len(info) < tcpInfoLen {
+		return s, false, fmt.Errorf("tcp_info of %d bytes, want %d", len(info), tcpInfoLen)
+	}
+	native := binary.NativeEndian
+	s.InFlight = native.Uint32(info[24:])
+	s.RTT = time.Duration(native.Uint32(info[68:])) * time.Microsecond
+	s.Deviation = time.Duration(native.Uint32(info[72:])) * time.Microsecond
+	s.Acked = native.Uint64(info[120:])
+	s.Delivered = native.Uint32(info[192:])
+	return s, true, nil
+}
+
+// attr takes one attribute of what the kernel says of a subflow's part in its connection.
+func (s *Subflow) attr(kind uint16, v []byte) error {
+	var size int
+	switch kind {
+	case subflowTokenLoc, subflowFlags:
+		size = 4
+	case subflowIDLocal, subflowIDRemote:
+		size = 1
+	}
+	if len(v) < size {
+		return fmt.Errorf("attribute %d has %d bytes, want %d", kind, len(v), size)
+	}
+	switch kind {
+	case subflowTokenLoc:
+		s.Token = binary.NativeEndian.Uint32(v)
+	case subflowFlags:
+		flags := binary.NativeEndian.Uint32(v)
+		s.Joined = flags&subflowFlagJoined != 0
+		s.BackupHere, s.BackupThere = flags&subflowFlagBackupLoc != 0, flags&subflowFlagBackupRem != 0
+	case subflowIDLocal:
+		s.LocalID = v[0]
+	case subflowIDRemote:
+		s.RemoteID = v[0]
+	}
+	return nil
+}
+
+// eachAttr calls f for each attribute in b, without copying: a dump has tens of thousands.
+func eachAttr(b []byte, f func(kind uint16, v []byte) error) error {
+	for len(b) >= unix.SizeofNlAttr {
+		size := int(binary.NativeEndian.Uint16(b))
+		if size < unix.SizeofNlAttr || size > len(b) {
+			return fmt.Errorf("attribute says it has %d bytes, there are %d", size, len(b))
+		}
+		kind := binary.NativeEndian.Uint16(b[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
+		if err := f(kind, b[unix.SizeofNlAttr:size]); err != nil {
+			return err
+		}
+		b = b[min(len(b), (size+3)&^3):]
+	}
+	return nil
+}

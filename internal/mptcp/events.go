@@ -1,0 +1,399 @@
+package mptcp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"github.com/mdlayher/genetlink"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Event is one of Created, Established, Closed, Announced, Removed, SubEstablished, SubClosed, SubPriority,
+// ListenerCreated, ListenerClosed and Overrun. Addresses are as seen from this host, and IPv4 ones are never mapped into
+// IPv6.
+type Event interface{ event() }
+
+// Created tells that the first subflow of a connection shook hands. Data may not flow on further ones yet.
+type Created struct {
+	// Token is this host's name for the connection (RFC 8684 section 3.2).
+	Token         uint32
+	Local, Remote netip.AddrPort
+	// ServerSide says that the peer opened the connection.
+	ServerSide bool
+	// DenyJoinID0 says that the peer wants no subflow to the address that it used for the first one.
+	DenyJoinID0 bool
+}
+
+// Established tells that a connection is confirmed by both ends: addresses may be announced and subflows opened.
+type Established Created
+
+// Closed tells that a connection has ended.
+type Closed struct{ Token uint32 }
+
+// Announced tells that the peer announced an address of its own (ADD_ADDR).
+type Announced struct {
+	Token uint32
+	ID    uint8
+	// Address has port 0 when the port is that of the connection.
+	Address netip.AddrPort
+}
+
+// Removed tells that the peer withdrew an address of its own (REMOVE_ADDR).
+type Removed struct {
+	Token uint32
+	ID    uint8
+}
+
+// SubflowEvent is what events about one subflow tell.
+type SubflowEvent struct {
+	Token             uint32
+	Local, Remote     netip.AddrPort
+	LocalID, RemoteID uint8
+	// Backup says that the subflow is to be used only when no other works.
+	Backup bool
+	// Error is the errno of the subflow's socket, 0 for none.
+	Error unix.Errno
+	// ResetReason and ResetFlags are those of an MP_TCPRST (RFC 8684 section 3.6), valid with WasReset.
+	ResetReason, ResetFlags uint32
+	WasReset                bool
+	// Interface is the index of the interface that the subflow is bound to, 0 for none.
+	Interface int32
+}
+
+// SubEstablished tells that a further subflow joined a connection.
+type SubEstablished SubflowEvent
+
+// SubClosed tells that a subflow ended; the connection may go on without it.
+type SubClosed SubflowEvent
+
+// SubPriority tells that the peer changed the priority of a subflow (MP_PRIO).
+type SubPriority SubflowEvent
+
+// ListenerCreated tells that an MPTCP socket listens.
+type ListenerCreated struct{ Address netip.AddrPort }
+
+// ListenerClosed tells that an MPTCP socket does not listen any more.
+type ListenerClosed struct{ Address netip.AddrPort }
+
+// Overrun tells that events were lost: what was known from events must be read anew.
+type Overrun struct{ Reason error }
+
+func (Created) event()         {}
+func (Established) event()     {}
+func (Closed) event()          {}
+func (Announced) event()       {}
+func (Removed) event()         {}
+func (SubEstablished) event()  {}
+func (SubClosed) event()       {}
+func (SubPriority) event()     {}
+func (ListenerCreated) event() {}
+func (ListenerClosed) event()  {}
+func (Overrun) event()         {}
+
+// Events of the family's multicast group and their attributes (enum mptcp_event_type and mptcp_event_attr in
+// include/uapi/linux/mptcp_pm.h).
+const (
+	eventGroup = "mptcp_pm_events"
+
+	eventCreated         = 1
+	eventEstablished     = 2
+	eventClosed          = 3
+	eventAnnounced       = 6
+	eventRemoved         = 7
+	eventSubEstablished  = 10
+	eventSubClosed       = 11
+	eventSubPriority     = 13
+	eventListenerCreated = 15
+	eventListenerClosed  = 16
+
+	eventAttrToken       = 1
+	eventAttrLocalID     = 3
+	eventAttrRemoteID    = 4
+	eventAttrSource4     = 5
+	eventAttrSource6     = 6
+	eventAttrDest4       = 7
+	eventAttrDest6       = 8
+	eventAttrSourcePort  = 9
+	eventAttrDestPort    = 10
+	eventAttrBackup      = 11
+	eventAttrError       = 12
+	eventAttrFlags       = 13
+	eventAttrInterface   = 15
+	eventAttrResetReason = 16
+	eventAttrResetFlags  = 17
+	eventAttrServerSide  = 18
+
+	eventFlagDenyJoinID0 = 1 << 0
+	eventFlagServerSide  = 1 << 1
+)
+
+// eventBuffer is the receive buffer in bytes: room for some thousand events at the kernel's 4 KiB each.
+const eventBuffer = 32 << 20
+
+// Events receives what happens to the MPTCP connections of one network namespace. As long as one is open, the kernel
+// accepts further subflows on connections that it leaves to user space.
+type Events struct {
+	genl *genetlink.Conn
+	id   uint16
+}
+
+// Subscribe receives events of the network namespace that the calling thread is in. Close it. An error wraps
+// ErrNotSupported when the kernel sends none.
+func Subscribe() (_ *Events, err error) {
+	genl, err := genetlink.Dial(nil)
+	if err != nil {
+		return nil, fmt.Errorf("dial generic netlink: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = genl.Close()
+		}
+	}()
+	family, err := findFamily(genl)
+	if err != nil {
+		return nil, err
+	}
+	group := uint32(0)
+	for _, g := range family.Groups {
+		if g.Name == eventGroup {
+			group = g.ID
+		}
+	}
+	if group == 0 {
+		return nil, fmt.Errorf("%w: this kernel tells nobody of mptcp connections; use Linux 5.12 or newer", ErrNotSupported)
+	}
+	if err := forceReadBuffer(genl, eventBuffer); err != nil {
+		return nil, fmt.Errorf("enlarge buffer for mptcp events: %w", err)
+	}
+	if err := genl.JoinGroup(group); err != nil {
+		return nil, fmt.Errorf("join netlink group %q: %w", eventGroup, err)
+	}
+	return &Events{genl: genl, id: family.ID}, nil
+}
+
+// forceReadBuffer goes beyond net.core.rmem_max where the caller may.
+func forceReadBuffer(genl *genetlink.Conn, bytes int) error {
+	raw, err := genl.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var set error
+	if err := raw.Control(func(fd uintptr) {
+		set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, bytes)
+	}); err != nil {
+		return err
+	}
+	if errors.Is(set, unix.EPERM) {
+		return genl.SetReadBuffer(bytes)
+	}
+	return set
+}
+
+// Receive blocks until something happened and returns it in order. Events that this package does not know are left out,
+// so there may be none. After Close it returns an error that matches os.ErrClosed.
+func (e *Events) Receive() ([]Event, error) {
+	msgs, raw, err := e.genl.Receive()
+	switch {
+	case errors.Is(err, unix.ENOBUFS):
+		return []Event{Overrun{Reason: err}}, e.drain()
+	case errors.Is(err, os.ErrClosed), errors.Is(err, unix.EBADF):
+		return nil, fmt.Errorf("receive mptcp events: %w", os.ErrClosed)
+	case err != nil:
+		return nil, fmt.Errorf("receive mptcp events: %w", err)
+	}
+	var events []Event
+	for i, m := range msgs {
+		if uint16(raw[i].Header.Type) != e.id {
+			continue
+		}
+		event, err := decodeEvent(m.Header.Command, m.Data)
+		if err != nil {
+			// What it said is lost, like an event that found no room.
+			event = Overrun{Reason: fmt.Errorf("decode mptcp event %d: %w", m.Header.Command, err)}
+		}
+		if event != nil {
+			events = append(events, event)
+		}
+	}
+	return events, nil
+}
+
+// drain throws away what waits. A socket that ran over takes no event, and says nothing of it, until it has been read
+// empty: only what is looked up after that misses nothing.
+func (e *Events) drain() error {
+	raw, err := e.genl.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("drain mptcp events: %w", err)
+	}
+	var failed error
+	b := make([]byte, 1)
+	err = raw.Read(func(fd uintptr) bool {
+		for {
+			_, _, err := unix.Recvfrom(int(fd), b, unix.MSG_DONTWAIT)
+			switch {
+			case err == nil, errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR):
+			case errors.Is(err, unix.EAGAIN):
+				return true
+			default:
+				failed = fmt.Errorf("drain mptcp events: %w", err)
+				return true
+			}
+		}
+	})
+	return errors.Join(err, failed)
+}
+
+// Close ends the subscription and wakes Receive.
+func (e *Events) Close() error { return e.genl.Close() }
+
+// eventAttrs is everything that an event may carry.
+type eventAttrs struct {
+	SubflowEvent
+	flags      uint16
+	serverSide bool
+	has        uint32 // attributes seen, a bit each
+}
+
+func (a *eventAttrs) need(attrs ...int) error {
+	for _, t := range attrs {
+		if a.has&(1<<t) == 0 {
+			return fmt.Errorf("attribute %d missing", t)
+		}
+	}
+	return nil
+}
+
+// address assembles one end; the kernel gives the family by which attribute it uses.
+func (a *eventAttrs) address(p *netip.AddrPort, addr4, addr6 int) error {
+	if a.has&(1<<addr4|1<<addr6) == 0 {
+		return errors.New("address missing")
+	}
+	*p = netip.AddrPortFrom(p.Addr().Unmap(), p.Port())
+	return nil
+}
+
+// decodeEvent reads one event; it returns nil when the command is none that this package knows.
+func decodeEvent(command uint8, b []byte) (Event, error) {
+	switch command {
+	case eventCreated, eventEstablished, eventClosed, eventAnnounced, eventRemoved, eventSubEstablished, eventSubClosed,
+		eventSubPriority, eventListenerCreated, eventListenerClosed:
+	default:
+		return nil, nil
+	}
+	var a eventAttrs
+	if err := a.decode(b); err != nil {
+		return nil, err
+	}
+	local := func() error { return a.address(&a.Local, eventAttrSource4, eventAttrSource6) }
+	remote := func() error { return a.address(&a.Remote, eventAttrDest4, eventAttrDest6) }
+	if command == eventListenerCreated || command == eventListenerClosed {
+		if err := errors.Join(a.need(eventAttrSourcePort), local()); err != nil {
+			return nil, err
+		}
+		if command == eventListenerCreated {
+			return ListenerCreated{a.Local}, nil
+		}
+		return ListenerClosed{a.Local}, nil
+	}
+	if err := a.need(eventAttrToken); err != nil {
+		return nil, err
+	}
+	switch command {
+	case eventClosed:
+		return Closed{a.Token}, nil
+	case eventRemoved:
+		return Removed{a.Token, a.RemoteID}, a.need(eventAttrRemoteID)
+	case eventAnnounced:
+		err := errors.Join(a.need(eventAttrRemoteID), remote())
+		return Announced{a.Token, a.RemoteID, a.Remote}, err
+	}
+	if err := errors.Join(a.need(eventAttrSourcePort, eventAttrDestPort), local(), remote()); err != nil {
+		return nil, err
+	}
+	created := Created{
+		Token: a.Token, Local: a.Local, Remote: a.Remote, ServerSide: a.serverSide || a.flags&eventFlagServerSide != 0,
+		DenyJoinID0: a.flags&eventFlagDenyJoinID0 != 0,
+	}
+	switch command {
+	case eventCreated:
+		return created, nil
+	case eventEstablished:
+		return Established(created), nil
+	case eventSubEstablished:
+		return SubEstablished(a.SubflowEvent), nil
+	case eventSubClosed:
+		return SubClosed(a.SubflowEvent), nil
+	}
+	return SubPriority(a.SubflowEvent), nil
+}
+
+func (a *eventAttrs) decode(b []byte) error {
+	ad, err := netlink.NewAttributeDecoder(b)
+	if err != nil {
+		return err
+	}
+	for ad.Next() {
+		if ad.Type() < 32 {
+			a.has |= 1 << ad.Type()
+		}
+		switch ad.Type() {
+		case eventAttrToken:
+			a.Token = ad.Uint32()
+		case eventAttrLocalID:
+			a.LocalID = ad.Uint8()
+		case eventAttrRemoteID:
+			a.RemoteID = ad.Uint8()
+		case eventAttrSource4:
+			ad.Do(host(&a.Local, 4))
+		case eventAttrSource6:
+			ad.Do(host(&a.Local, 16))
+		case eventAttrDest4:
+			ad.Do(host(&a.Remote, 4))
+		case eventAttrDest6:
+			ad.Do(host(&a.Remote, 16))
+		case eventAttrSourcePort:
+			ad.Do(port(&a.Local))
+		case eventAttrDestPort:
+			ad.Do(port(&a.Remote))
+		case eventAttrBackup:
+			a.Backup = ad.Uint8() != 0
+		case eventAttrError:
+			a.Error = unix.Errno(ad.Uint8())
+		case eventAttrFlags:
+			a.flags = ad.Uint16()
+		case eventAttrInterface:
+			a.Interface = ad.Int32()
+		case eventAttrResetReason:
+			a.ResetReason, a.WasReset = ad.Uint32(), true
+		case eventAttrResetFlags:
+			a.ResetFlags = ad.Uint32()
+		case eventAttrServerSide:
+			a.serverSide = ad.Uint8() != 0
+		}
+	}
+	return ad.Err()
+}
+
+func host(p *netip.AddrPort, size int) func([]byte) error {
+	return func(b []byte) error {
+		var a netip.Addr
+		err := address(&a, size)(b)
+		*p = netip.AddrPortFrom(a, p.Port())
+		return err
+	}
+}
+
+// port reads a port in network order: that of events, where requests have the host's.
+func port(p *netip.AddrPort) func([]byte) error {
+	return func(b []byte) error {
+		if len(b) != 2 {
+			return fmt.Errorf("port has %d bytes, want 2", len(b))
+		}
+		*p = netip.AddrPortFrom(p.Addr(), binary.BigEndian.Uint16(b))
+		return nil
+	}
+}

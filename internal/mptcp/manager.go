@@ -1,0 +1,95 @@
+package mptcp
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// Manager is who decides about the addresses and subflows of the connections that a network namespace creates. Those
+// that exist keep theirs.
+type Manager string
+
+const (
+	// KernelManager has the kernel do it, by endpoints and limits.
+	KernelManager Manager = "kernel"
+	// UserManager leaves it to Requests.
+	UserManager Manager = "userspace"
+)
+
+// managerTypes are the values of the sysctl pm_type, which kernels before 6.15 have instead of names.
+var managerTypes = map[Manager]string{KernelManager: "0", UserManager: "1"}
+
+// CurrentManager returns the path manager of the namespace that the calling thread is in.
+func CurrentManager() (Manager, error) { return currentManager(os.ReadFile) }
+
+// currentManager reads path_manager (Linux 6.15) or pm_type (5.19). Before there was no choice.
+func currentManager(read func(file string) ([]byte, error)) (Manager, error) {
+	b, err := read(sysctlDir + "path_manager")
+	if err == nil {
+		return Manager(strings.TrimSpace(string(b))), nil
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		b, err = read(sysctlDir + "pm_type")
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return KernelManager, nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read path manager: %w", err)
+	}
+	text := strings.TrimSpace(string(b))
+	for m, number := range managerTypes {
+		if number == text {
+			return m, nil
+		}
+	}
+	return Manager("type " + text), nil
+}
+
+// SetManager chooses the path manager of connections that are created from now on in the namespace that the calling
+// thread is in. An error wraps ErrNotSupported when this kernel does not have it.
+func SetManager(m Manager) error {
+	file, value := sysctlDir+"path_manager", string(m)
+	if _, err := os.Stat(file); errors.Is(err, os.ErrNotExist) {
+		number, ok := managerTypes[m]
+		if !ok {
+			return fmt.Errorf("set path manager %q: %w: this kernel knows no names; use Linux 6.15 or newer", m, ErrNotSupported)
+		}
+		file, value = sysctlDir+"pm_type", number
+	}
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		if m == KernelManager {
+			return nil
+		}
+		return fmt.Errorf("set path manager %q: %w: this kernel leaves no connection to user space; use Linux 5.19 or newer", m, ErrNotSupported)
+	}
+	if err != nil {
+		return fmt.Errorf("set path manager %q: %w", m, err)
+	}
+	_, err = f.WriteString(value)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("set path manager %q: %w", m, err)
+	}
+	return nil
+}
+
+// CheckKernelManager returns an error that wraps ErrNotSupported when new connections are not left to the kernel's path
+// manager, so that endpoints have no effect on them.
+func CheckKernelManager() error {
+	m, err := CurrentManager()
+	if err != nil {
+		return err
+	}
+	if m == KernelManager {
+		return nil
+	}
+	sysctl, value := "path_manager", string(KernelManager)
+	if _, err := os.Stat(sysctlDir + sysctl); err != nil {
+		sysctl, value = "pm_type", managerTypes[KernelManager]
+	}
+	return fmt.Errorf("%w: net.mptcp.%s leaves connections to the path manager %q; set it with: sysctl -w net.mptcp.%s=%s",
+		ErrNotSupported, sysctl, m, sysctl, value)
+}

@@ -1,0 +1,383 @@
+package mptcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// pair is a server and a client in namespaces of their own with two links between them. The server has the default
+// address on the first, and an address to announce on the second.
+type pair struct {
+	t              testing.TB
+	server, client netns.NsHandle
+	conn           *Conn
+	events         *Events
+	diag           *Diag
+	listener       net.Listener
+}
+
+var (
+	defaultAddress  = netip.MustParseAddr("2001:db8:1::10")
+	clientAddress   = netip.MustParseAddr("2001:db8:1::20")
+	announceAddress = netip.MustParseAddr("2001:db8:2::a")
+	clientSecond    = netip.MustParseAddr("2001:db8:2::20")
+)
+
+// within runs f on a thread of its own in the namespace.
+func within(ns netns.NsHandle, f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the thread ends with the goroutine
+		if err := netns.Set(ns); err != nil {
+			done <- err
+			return
+		}
+		done <- f()
+	}()
+	return <-done
+}
+
+func newPair(t testing.TB) *pair {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		if os.Getenv("TABANE_LAB") == "require" {
+			t.Fatal("making network namespaces needs root")
+		}
+		t.Skip("making network namespaces needs root")
+	}
+	p := &pair{t: t, server: namespace(t, "server"), client: namespace(t, "client")}
+	p.wire("first", defaultAddress, clientAddress)
+	p.wire("second", announceAddress, clientSecond)
+	err := within(p.client, func() error {
+		c, err := Dial()
+		if err != nil {
+			return err
+		}
+		return errors.Join(c.SetLimits(Limits{Subflows: 8, AddAddrAccepted: 8}), c.Close())
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = within(p.server, func() (err error) {
+		if err := SetManager(UserManager); err != nil {
+			return err
+		}
+		if p.conn, err = Dial(); err != nil {
+			return err
+		}
+		if p.events, err = Subscribe(); err != nil {
+			return err
+		}
+		if p.diag, err = DialDiag(); err != nil {
+			return err
+		}
+		config := net.ListenConfig{}
+		config.SetMultipathTCP(true)
+		p.listener, err = config.Listen(context.Background(), "tcp", "[::]:80")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(p.listener.Close(), p.conn.Close(), p.events.Close(), p.diag.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func namespace(t testing.TB, role string) netns.NsHandle {
+	t.Helper()
+	name := fmt.Sprintf("%s%d-%s-%s", prefix, os.Getpid(), strings.ToLower(t.Name()), role)
+	var ns netns.NsHandle
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		var err error
+		ns, err = netns.NewNamed(name)
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatalf("make network namespace %q: %v", name, err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(ns.Close(), netns.DeleteNamed(name)); err != nil {
+			t.Errorf("delete network namespace %q: %v", name, err)
+		}
+	})
+	return ns
+}
+
+// wire makes a veth pair with an address at each end.
+func (p *pair) wire(name string, server, client netip.Addr) {
+	p.t.Helper()
+	err := within(p.server, func() error {
+		return netlink.LinkAdd(&netlink.Veth{
+			LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name, PeerNamespace: netlink.NsFd(p.client),
+		})
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for ns, a := range map[netns.NsHandle]netip.Addr{p.server: server, p.client: client} {
+		err := within(ns, func() error {
+			if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/accept_dad", []byte("0"), 0); err != nil {
+				return err
+			}
+			lo, err := netlink.LinkByName("lo")
+			if err != nil {
+				return err
+			}
+			link, err := netlink.LinkByName(name)
+			if err != nil {
+				return err
+			}
+			on := &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(64, 128)}
+			return errors.Join(netlink.LinkSetUp(lo), netlink.AddrAdd(link, &netlink.Addr{IPNet: on, Flags: unix.IFA_F_NODAD}), netlink.LinkSetUp(link))
+		})
+		if err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+// connect opens a connection to the server's default address and passes a byte in each direction, so that it is
+// established at both ends. It returns the client's and the server's socket.
+func (p *pair) connect() (client, server net.Conn) {
+	p.t.Helper()
+	var accepted net.Conn
+	var acceptErr error
+	var wg sync.WaitGroup
+	wg.Go(func() { accepted, acceptErr = p.listener.Accept() })
+	var dialled net.Conn
+	err := within(p.client, func() (err error) {
+		d := net.Dialer{Timeout: 10 * time.Second}
+		d.SetMultipathTCP(true)
+		dialled, err = d.Dial("tcp", netip.AddrPortFrom(defaultAddress, 80).String())
+		return err
+	})
+	wg.Wait()
+	if err := errors.Join(err, acceptErr); err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { _, _ = dialled.Close(), accepted.Close() })
+	for from, to := range map[net.Conn]net.Conn{dialled: accepted, accepted: dialled} {
+		if _, err := from.Write([]byte{1}); err != nil {
+			p.t.Fatal(err)
+		}
+		if _, err := io.ReadFull(to, make([]byte, 1)); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	return dialled, accepted
+}
+
+// expect receives events until one is an E.
+func expect[E Event](p *pair) E {
+	p.t.Helper()
+	timer := time.AfterFunc(20*time.Second, func() { _ = p.events.genl.SetReadDeadline(time.Unix(1, 0)) })
+	defer timer.Stop()
+	for {
+		events, err := p.events.Receive()
+		if err != nil {
+			p.t.Fatalf("wait for %T: %v", *new(E), err)
+		}
+		for _, e := range events {
+			p.t.Logf("%T%+v", e, e)
+			if wanted, ok := e.(E); ok {
+				return wanted
+			}
+		}
+	}
+}
+
+func (p *pair) request(r Request) {
+	p.t.Helper()
+	if err := p.conn.Request(r); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *pair) subflows() []Subflow {
+	p.t.Helper()
+	var all []Subflow
+	for _, f := range []Family{IPv4, IPv6} {
+		if err := p.diag.Subflows(f, func(s Subflow) { all = append(all, s) }); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	return all
+}
+
+func TestPathsOfAConnection(t *testing.T) {
+	p := newPair(t)
+	client, server := p.connect()
+	established := expect[Established](p)
+	token := established.Token
+	if established.Local != netip.AddrPortFrom(defaultAddress, 80) || established.Remote.Addr() != clientAddress || !established.ServerSide {
+		t.Errorf("established %+v", established)
+	}
+
+	p.request(Announce{Token: token, ID: 7, Address: announceAddress})
+	joined := expect[SubEstablished](p)
+	if joined.Token != token || joined.Local != netip.AddrPortFrom(announceAddress, 80) || joined.LocalID != 7 || joined.Backup {
+		t.Errorf("joined %+v", joined)
+	}
+	p.request(SetBackup{Token: token, Local: joined.Local, Remote: joined.Remote, Backup: true})
+	subflows := p.subflows()
+	if len(subflows) != 2 {
+		t.Fatalf("subflows %+v", subflows)
+	}
+	for _, s := range subflows {
+		if s.Token != token || s.Joined != (s.Local == joined.Local) || s.BackupHere != s.Joined {
+			t.Errorf("subflow %+v", s)
+		}
+	}
+	p.request(SetBackup{Token: token, Local: joined.Local, Remote: joined.Remote})
+
+	p.request(RemoveAddress{Token: token, ID: 7})
+	if closed := expect[SubClosed](p); closed.Local != joined.Local || closed.Token != token {
+		t.Errorf("closed %+v", closed)
+	}
+
+	p.request(Announce{Token: token, ID: 7, Address: announceAddress})
+	joined = expect[SubEstablished](p)
+	p.request(RemoveAddress{Token: token, ID: 7})
+	err := p.conn.Request(DestroySubflow{Token: token, Local: joined.Local, Remote: joined.Remote})
+	if err != nil && !errors.Is(err, ErrUnknownSubflow) {
+		t.Error(err) // the client may have been faster
+	}
+	if got := p.subflows(); len(got) != 1 {
+		t.Errorf("subflows %+v", got)
+	}
+
+	// The connection goes on, and ends as any other.
+	if _, err := server.Write([]byte("on")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(client, make([]byte, 2)); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(client.Close(), server.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if closed := expect[Closed](p); closed.Token != token {
+		t.Errorf("closed %+v", closed)
+	}
+}
+
+func TestRequestsForWhatIsGone(t *testing.T) {
+	p := newPair(t)
+	p.connect()
+	token := expect[Established](p).Token
+	here, there := netip.AddrPortFrom(announceAddress, 80), netip.AddrPortFrom(clientSecond, 4711)
+	for _, tt := range []struct {
+		request Request
+		want    error
+	}{
+		{Announce{Token: token + 1, ID: 7, Address: announceAddress}, ErrUnknownConnection},
+		{RemoveAddress{Token: token + 1, ID: 7}, ErrUnknownConnection},
+		{CreateSubflow{Token: token + 1, ID: 7, Local: announceAddress, Remote: there}, ErrUnknownConnection},
+		{DestroySubflow{Token: token + 1, Local: here, Remote: there}, ErrUnknownConnection},
+		{SetBackup{Token: token + 1, Local: here, Remote: there}, ErrUnknownConnection},
+		{RemoveAddress{Token: token, ID: 9}, ErrUnknownAddress},
+		{DestroySubflow{Token: token, Local: here, Remote: there}, ErrUnknownSubflow},
+		{SetBackup{Token: token, Local: here, Remote: there, Backup: true}, ErrUnknownSubflow},
+		{Announce{Token: token, Address: announceAddress}, nil},
+		{Announce{Token: token, ID: 7}, nil},
+	} {
+		err := p.conn.Request(tt.request)
+		if err == nil || tt.want != nil && !errors.Is(err, tt.want) {
+			t.Errorf("%v: %v, want %v", tt.request, err, tt.want)
+		}
+	}
+}
+
+// Connections from before belong to the kernel's path manager.
+func TestRequestsForTheKernelsConnections(t *testing.T) {
+	p := newPair(t)
+	if err := within(p.server, func() error { return SetManager(KernelManager) }); err != nil {
+		t.Fatal(err)
+	}
+	p.connect()
+	token := expect[Established](p).Token
+	if err := p.conn.Request(Announce{Token: token, ID: 7, Address: announceAddress}); !errors.Is(err, ErrUnknownConnection) {
+		t.Errorf("announce on a connection of the kernel's: %v", err)
+	}
+}
+
+func TestSubflowsOfBothFamilies(t *testing.T) {
+	p := newPair(t)
+	var ipv4 net.Conn
+	err := within(p.server, func() (err error) {
+		d := net.Dialer{Timeout: 10 * time.Second}
+		d.SetMultipathTCP(true)
+		ipv4, err = d.Dial("tcp", "127.0.0.1:80")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ipv4.Close()
+	accepted, err := p.listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer accepted.Close()
+	here := netip.MustParseAddrPort("127.0.0.1:80")
+	if created := expect[Created](p); created.Local != here && created.Remote != here {
+		t.Errorf("created %+v", created)
+	}
+	found := 0
+	for _, s := range p.subflows() {
+		if s.Local == here || s.Remote == here {
+			found++
+			// One end is a socket of both families, whose addresses the kernel has mapped into IPv6.
+			p.request(SetBackup{Token: s.Token, Local: s.Local, Remote: s.Remote, Backup: true})
+		}
+	}
+	if found != 2 {
+		t.Errorf("subflows %+v", p.subflows())
+	}
+}
+
+func TestCloseWakesReceive(t *testing.T) {
+	p := newPair(t)
+	events, err := func() (e *Events, err error) {
+		err = within(p.server, func() (err error) { e, err = Subscribe(); return err })
+		return e, err
+	}()
+	if err != nil {
+		t.Fatal(err)
+	}
+	received := make(chan error)
+	go func() {
+		for {
+			if _, err := events.Receive(); err != nil {
+				received <- err
+				return
+			}
+		}
+	}()
+	if err := events.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-received; !errors.Is(err, os.ErrClosed) {
+		t.Errorf("receive: %v, want os.ErrClosed", err)
+	}
+}
