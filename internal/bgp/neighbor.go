@@ -58,6 +58,12 @@ type ImportPolicy struct {
 	WarnPrefixes int
 }
 
+// ExportPolicy limits what a neighbour is told.
+type ExportPolicy struct {
+	// Reject keeps these prefixes and everything inside of them from the neighbour.
+	Reject []netip.Prefix
+}
+
 // Neighbor describes a session.
 type Neighbor struct {
 	Name         string // appears in events and logs; unique
@@ -81,6 +87,7 @@ type Neighbor struct {
 	// LocalPref is set on everything it sends us; 0 leaves it.
 	LocalPref uint32
 	Import    ImportPolicy
+	Export    ExportPolicy
 	// ExportLocalOnly announces only what this speaker originates itself: no transit between neighbours.
 	ExportLocalOnly bool
 }
@@ -131,7 +138,11 @@ func (n Neighbor) check(own uint32) error {
 		}
 		seen[f] = true
 	}
-	for _, p := range n.Import.Reject {
+	return errors.Join(checkRejected(n.Import.Reject), checkRejected(n.Export.Reject))
+}
+
+func checkRejected(prefixes []netip.Prefix) error {
+	for _, p := range prefixes {
 		if !p.IsValid() || !p.Addr().Is6() || p.Addr().Is4In6() || p != p.Masked() {
 			return fmt.Errorf("rejected prefix %s is not an IPv6 prefix without further bits", p)
 		}
@@ -188,7 +199,7 @@ func (s *Speaker) addNeighbor(ctx context.Context, conf Neighbor) error {
 	conf.Families = slices.Clone(conf.Families)
 	// Unicast goes first, so that next hops are there before, and gone before, what uses them.
 	slices.Sort(conf.Families)
-	conf.Import.Reject = slices.Clone(conf.Import.Reject)
+	conf.Import.Reject, conf.Export.Reject = slices.Clone(conf.Import.Reject), slices.Clone(conf.Export.Reject)
 	n := &neighbor{Neighbor: conf, key: conf.Address.WithZone(conf.Interface), adjIn: map[netip.Prefix]struct{}{}}
 	s.neighbors[n.Name] = n
 	s.mu.Lock()
@@ -217,6 +228,32 @@ func (s *Speaker) DeleteNeighbor(ctx context.Context, name string) error {
 		// byAddr keeps the neighbour: events about the end of the session may still be on their way.
 		delete(s.neighbors, n.Name)
 		return s.setPolicies(ctx)
+	})
+}
+
+// SetExport changes what a neighbour is told while the session stays up: what it may no longer know is withdrawn from it,
+// and everything else is announced to it again (a soft reset outward). The policy is in force when this returns; the
+// messages to the neighbour are on their way. The same policy again changes nothing.
+func (s *Speaker) SetExport(ctx context.Context, name string, policy ExportPolicy) error {
+	return s.change("change export policy of", name, func(n *neighbor) error {
+		if err := checkRejected(policy.Reject); err != nil {
+			return err
+		}
+		if slices.Equal(n.Export.Reject, policy.Reject) {
+			return nil
+		}
+		old := n.Export
+		n.Export = ExportPolicy{Reject: slices.Clone(policy.Reject)}
+		if err := s.setPolicies(ctx); err != nil {
+			n.Export = old
+			return errors.Join(err, s.setPolicies(ctx))
+		}
+		if n.disabled {
+			return nil // the next session begins with the new policy
+		}
+		return s.server.ResetPeer(ctx, &api.ResetPeerRequest{
+			Address: n.key.String(), Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT,
+		})
 	})
 }
 

@@ -90,6 +90,9 @@ func policies(entries []policyEntry) *api.SetPoliciesRequest {
 		if len(e.Import.Reject) > 0 {
 			sets = append(sets, prefixSet(rejectSet(e.Name), e.Import.Reject))
 		}
+		if len(e.Export.Reject) > 0 {
+			sets = append(sets, prefixSet(withholdSet(e.Name), e.Export.Reject))
+		}
 		if !e.internal() {
 			sets = append(sets, &api.DefinedSet{
 				DefinedType: api.DefinedType_DEFINED_TYPE_AS_PATH, Name: loopSet(e.Name),
@@ -136,6 +139,9 @@ func exportStatements(e policyEntry) []*api.Statement {
 		c.NeighborSet = match(e.Name)
 		out = append(out, &api.Statement{Name: "export-" + what + "-" + e.Name, Conditions: c, Actions: a})
 	}
+	if len(e.Export.Reject) > 0 {
+		add("reject", &api.Conditions{PrefixSet: match(withholdSet(e.Name))}, reject())
+	}
 	self := accept()
 	self.Nexthop = &api.NexthopAction{Self: true}
 	if e.internal() {
@@ -156,8 +162,9 @@ func exportStatements(e policyEntry) []*api.Statement {
 	return out
 }
 
-func rejectSet(neighbor string) string { return "reject-" + neighbor }
-func loopSet(neighbor string) string   { return "loop-" + neighbor }
+func rejectSet(neighbor string) string   { return "reject-" + neighbor }
+func withholdSet(neighbor string) string { return "withhold-" + neighbor }
+func loopSet(neighbor string) string     { return "loop-" + neighbor }
 
 func accept() *api.Actions { return &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT} }
 func reject() *api.Actions { return &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_REJECT} }

@@ -1,0 +1,82 @@
+package bgp
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestSetExport changes what one of two neighbours is told while both sessions stay up.
+func TestSetExport(t *testing.T) {
+	origin, a, b := newRouter(t, 1, 65003), newRouter(t, 2, 65001), newRouter(t, 3, 65002)
+	wide, inside, other := prefix("2a00:1::/32"), prefix("2a00:1:2::/48"), prefix("2a00:2::/32")
+	origin.must(origin.Originate(UnicastRoute{Prefix: wide}, UnicastRoute{Prefix: inside}, UnicastRoute{Prefix: other}))
+	origin.peer(a, passive, func(n *Neighbor) { n.Export.Reject = []netip.Prefix{other} })
+	origin.peer(b, passive)
+	a.peer(origin)
+	b.peer(origin)
+	hears := func(r *router, want ...netip.Prefix) {
+		t.Helper()
+		r.wait("exactly "+strings.Join(texts(want), " "), func() bool {
+			if len(r.adjIn["r1"]) != len(want) {
+				return false
+			}
+			return !slices.ContainsFunc(want, func(p netip.Prefix) bool { _, ok := r.adjIn["r1"][p]; return !ok })
+		})
+	}
+	hears(a, wide, inside)
+	hears(b, wide, inside, other)
+
+	set := func(reject ...netip.Prefix) {
+		t.Helper()
+		origin.must(origin.SetExport(t.Context(), "r2", ExportPolicy{Reject: reject}))
+	}
+	set(wide)
+	hears(a, other)
+	set(other, inside)
+	hears(a, wide)
+	set()
+	hears(a, wide, inside, other)
+	set(prefix("::/0"))
+	hears(a)
+
+	// What comes later is under the policy too, and so is the next session.
+	late := prefix("2a00:3::/32")
+	set(late)
+	hears(a, wide, inside, other)
+	origin.must(origin.Originate(UnicastRoute{Prefix: late}))
+	hears(b, wide, inside, other, late)
+	hears(a, wide, inside, other)
+	a.mu.Lock()
+	if slices.Contains(a.log, "r1 up=false") {
+		t.Errorf("the session did not stay up: %s", strings.Join(a.log, "; "))
+	}
+	a.mu.Unlock()
+	origin.must(origin.Disable(t.Context(), "r2"))
+	a.wait("session end", func() bool { return !a.up["r1"] })
+	set(inside)
+	origin.must(origin.Enable(t.Context(), "r2"))
+	hears(a, wide, other, late)
+
+	b.mu.Lock()
+	if n := strings.Count(strings.Join(b.log, "\n"), "withdrawn=true"); n > 0 || len(b.adjIn["r1"]) != 4 {
+		t.Errorf("the other neighbour heard of it: %d withdrawals: %s", n, strings.Join(b.log, "; "))
+	}
+	b.mu.Unlock()
+
+	if err := origin.SetExport(t.Context(), "r2", ExportPolicy{Reject: []netip.Prefix{prefix("2a00:1::1/32")}}); err == nil {
+		t.Error("a prefix with host bits was taken")
+	}
+	if err := origin.SetExport(t.Context(), "r9", ExportPolicy{}); err == nil {
+		t.Error("an unknown neighbour was taken")
+	}
+}
+
+func texts(prefixes []netip.Prefix) []string {
+	list := make([]string, len(prefixes))
+	for i, p := range prefixes {
+		list[i] = p.String()
+	}
+	return list
+}
