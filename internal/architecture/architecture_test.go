@@ -56,6 +56,7 @@ var house = map[string]floor{
 	"internal/tc":    adapters,
 	"internal/mptcp": adapters,
 	"internal/bgp":   adapters,
+	"internal/bpf":   adapters,
 
 	"internal/route/routetest": stands,
 	"internal/netns/netnstest": stands,
@@ -91,6 +92,7 @@ var reserved = []struct {
 	{"github.com/osrg/gobgp", []string{"internal/bgp"}, "GoBGP is behind the speaker of bgp, so that a machine is tested without it"},
 	// The lab writes the files that its daemons read; it reads none, so the strictness of config does not suffer.
 	{"github.com/goccy/go-yaml", []string{"internal/config", "internal/lab"}, "YAML is read by config alone, which bounds and places everything"},
+	{"github.com/cilium/ebpf", []string{"internal/bpf"}, "programs and maps are behind bpf, so that a machine is tested without a kernel"},
 	{"github.com/spf13/cobra", []string{"internal/cli"}, "flags are the command line's"},
 	{"gonum.org/v1/plot", []string{"internal/report"}, "figures are report's"},
 }
