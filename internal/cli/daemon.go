@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
+	"os/signal"
 	"strings"
 	"syscall"
 
@@ -37,6 +39,8 @@ type role struct {
 	needs []need
 	// section finds the role's part of a file: where its status is to be served, and how to start it. nil when there is none.
 	section func(*config.File) (netip.AddrPort, starter)
+	// reload makes a running machine follow the file; nil when it cannot.
+	reload func(machine, *config.File) error
 }
 
 // starter makes the machine. It has not changed the kernel yet when it returns.
@@ -77,7 +81,8 @@ address of its own on this server, and lets MPTCP use them.`,
 	{
 		name: "router", short: "Run a plain BGP router, such as a transit provider in a lab", status: local(9118),
 		long: `Router speaks eBGP with its neighbours and forwards by the best paths: what a transit provider or an access network is to
-the others.`,
+the others. SIGHUP makes it read its file again and follow it: networks, neighbours, and what each of them is told. A file that is
+wrong is refused, and the old one stays in force.`,
 		needs: []need{needPrivilege},
 		section: func(f *config.File) (netip.AddrPort, starter) {
 			if f.Router == nil {
@@ -87,6 +92,7 @@ the others.`,
 				return router.New(ctx, router.Options{Config: *f.Router, Keep: keep, Log: log})
 			}
 		},
+		reload: func(m machine, f *config.File) error { return m.(*router.Router).Reload(*f.Router) },
 	},
 	{
 		name: "reflector", short: "Reflect routes between border routers and servers", status: local(9119),
@@ -189,6 +195,11 @@ func (a *app) runDaemon(ctx context.Context, r role, file string, keep bool) err
 		return err
 	}
 	at, start := r.section(f)
+	hangups := make(chan os.Signal, 1)
+	if r.reload != nil {
+		signal.Notify(hangups, syscall.SIGHUP)
+		defer signal.Stop(hangups)
+	}
 	if start == nil {
 		return &failure{what: "start " + r.name, on: file, why: fmt.Errorf("it has no section %q (it holds %s)", r.name+":", summary(f)), do: "add the section"}
 	}
@@ -206,12 +217,42 @@ func (a *app) runDaemon(ctx context.Context, r role, file string, keep bool) err
 	if err != nil {
 		return errors.Join(startFailure(r, file, err), listener.Close())
 	}
+	if r.reload != nil {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go a.reloads(ctx, r, m, file, log, hangups)
+	}
 	log.Info("started", "role", r.name, "version", a.version, "status", "http://"+at.String()+"/status")
 	if err := monitor(ctx, listener, r.name, a.version, m); err != nil {
 		return &failure{what: "run " + r.name, on: file, why: err}
 	}
 	log.Info("stopped", "role", r.name)
 	return nil
+}
+
+// reloads follows the file at each SIGHUP until ctx ends.
+func (a *app) reloads(ctx context.Context, r role, m machine, file string, log *slog.Logger, hangups <-chan os.Signal) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangups:
+			if err := reload(r, m, file); err != nil {
+				log.Error("configuration is not reloaded, the old one stays in force", "file", file, "err", err)
+			}
+		}
+	}
+}
+
+func reload(r role, m machine, file string) error {
+	f, err := load(file)
+	if err != nil {
+		return err
+	}
+	if _, start := r.section(f); start == nil {
+		return fmt.Errorf("it has no section %q", r.name+":")
+	}
+	return r.reload(m, f)
 }
 
 // startFailure says why a daemon did not start, with what to do about the usual reasons.

@@ -191,10 +191,30 @@ func (d *Daemon) track(events []bgp.Event) (changed bool) {
 			continue
 		}
 		changed = true
-		d.up[s.Neighbor] = s.Up
+		if _, known := d.up[s.Neighbor]; known { // the session of a removed neighbour ends after that
+			d.up[s.Neighbor] = s.Up
+		}
 	}
 	bgp.LogSessions(d.options.Log, events)
 	return changed
+}
+
+// AddNeighbor starts to keep one more session, from the daemon's loop.
+func (d *Daemon) AddNeighbor(n bgp.Neighbor) error {
+	if err := d.Speaker.AddNeighbor(context.Background(), n); err != nil {
+		return err
+	}
+	d.up[n.Name] = false
+	return nil
+}
+
+// RemoveNeighbor ends a session for good, from the daemon's loop.
+func (d *Daemon) RemoveNeighbor(name string) error {
+	if err := d.Speaker.DeleteNeighbor(context.Background(), name); err != nil {
+		return err
+	}
+	delete(d.up, name)
+	return nil
 }
 
 // AllUp reports whether all sessions are up.

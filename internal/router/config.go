@@ -27,16 +27,15 @@ type Neighbor struct {
 	Interface string     `yaml:"interface"`
 	LocalPref uint32     `yaml:"local_pref,omitempty"`
 	Password  string     `yaml:"password,omitempty"`
+	// Deny keeps these prefixes and everything inside of them from the neighbour; it is told everything else. "::/0" tells
+	// it nothing.
+	Deny []netip.Prefix `yaml:"deny,omitempty"`
 }
 
 // Check says everything that is wrong with the configuration. It does not touch the system.
 func (c *Config) Check() fault.List {
 	faults := bgp.CheckIdentity(c.ASN, c.RouterID)
-	for i, p := range c.Networks {
-		if !p.IsValid() || !p.Addr().Is6() || p != p.Masked() {
-			faults.Add(fmt.Sprintf("networks[%d]", i), "must be an IPv6 prefix without host bits, got %v", p)
-		}
-	}
+	checkPrefixes(&faults, "networks", c.Networks)
 	if len(c.Neighbors) == 0 {
 		faults.Add("neighbors", "must name at least one neighbour")
 	}
@@ -57,8 +56,17 @@ func (c *Config) Check() fault.List {
 		}
 		faults.Merge(at, bgp.CheckAddress(n.Address))
 		faults.Merge(at, bgp.CheckPassword(n.Password))
+		checkPrefixes(&faults, at+".deny", n.Deny)
 		seen.Check(&faults, at, "name", n.Name)
 		seen.Check(&faults, at, "address", n.Address)
 	}
 	return faults
+}
+
+func checkPrefixes(faults *fault.List, at string, prefixes []netip.Prefix) {
+	for i, p := range prefixes {
+		if !p.IsValid() || !p.Addr().Is6() || p.Addr().Is4In6() || p != p.Masked() {
+			faults.Add(fmt.Sprintf("%s[%d]", at, i), "must be an IPv6 prefix without host bits, got %v", p)
+		}
+	}
 }

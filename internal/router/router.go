@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/daemon"
@@ -40,10 +41,7 @@ func New(ctx context.Context, o Options) (*Router, error) {
 	}
 	var neighbors []bgp.Neighbor
 	for _, n := range o.Config.Neighbors {
-		neighbors = append(neighbors, bgp.Neighbor{
-			Name: n.Name, Address: n.Address, ASN: n.ASN, Families: []bgp.Family{bgp.IPv6Unicast}, Password: n.Password,
-			LocalPref: n.LocalPref,
-		})
+		neighbors = append(neighbors, n.speaker())
 	}
 	d, err := daemon.New(ctx, daemon.Options{
 		Protocol:  route.Router,
@@ -58,16 +56,28 @@ func New(ctx context.Context, o Options) (*Router, error) {
 	return &Router{config: o.Config, log: o.Log, daemon: d, links: map[string]bool{}}, nil
 }
 
+// speaker is the neighbour as the BGP speaker knows it.
+func (n Neighbor) speaker() bgp.Neighbor {
+	return bgp.Neighbor{
+		Name: n.Name, Address: n.Address, ASN: n.ASN, Families: []bgp.Family{bgp.IPv6Unicast}, Password: n.Password,
+		LocalPref: n.LocalPref, Export: bgp.ExportPolicy{Reject: n.Deny},
+	}
+}
+
 // Run routes until ctx ends. It always closes what New opened.
 func (r *Router) Run(ctx context.Context) error {
-	var routes []bgp.UnicastRoute
-	for _, p := range r.config.Networks {
-		routes = append(routes, bgp.UnicastRoute{Prefix: p})
-	}
-	if err := r.daemon.Speaker.Originate(routes...); err != nil {
+	if err := r.originate(r.config.Networks); err != nil {
 		return errors.Join(err, r.daemon.Close())
 	}
 	return r.daemon.Run(ctx, r)
+}
+
+func (r *Router) originate(networks []netip.Prefix) error {
+	routes := make([]bgp.UnicastRoute, len(networks))
+	for i, p := range networks {
+		routes[i] = bgp.UnicastRoute{Prefix: p}
+	}
+	return r.daemon.Speaker.Originate(routes...)
 }
 
 // BGP implements daemon.Machine. The daemon mirrors the best paths; there is nothing else to do.

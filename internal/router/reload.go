@@ -1,0 +1,150 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"github.com/tabane/tabane/internal/fault"
+)
+
+// changes lead from one configuration to another while the router runs.
+type changes struct {
+	originate, withdraw []netip.Prefix
+	remove              []string
+	add                 []Neighbor
+	// policy are neighbours of which nothing but Deny has changed: their sessions stay up.
+	policy []Neighbor
+}
+
+func (c changes) none() bool {
+	return len(c.originate)+len(c.withdraw)+len(c.remove)+len(c.add)+len(c.policy) == 0
+}
+
+// difference says what has to change, or what cannot while the router runs. A neighbour that differs in more than what it
+// is told begins a new session.
+func difference(old, now Config) (changes, fault.List) {
+	var (
+		c      changes
+		faults fault.List
+	)
+	if now.ASN != old.ASN {
+		faults.Add("asn", "cannot change while the router runs, from %d to %d", old.ASN, now.ASN)
+	}
+	if now.RouterID != old.RouterID {
+		faults.Add("router_id", "cannot change while the router runs, from %s to %s", old.RouterID, now.RouterID)
+	}
+	if now.Status != old.Status {
+		faults.Add("status", "cannot change while the router runs")
+	}
+	c.originate, c.withdraw = without(now.Networks, old.Networks), without(old.Networks, now.Networks)
+	before := map[string]Neighbor{}
+	owner := map[netip.Addr]string{}
+	for _, n := range old.Neighbors {
+		before[n.Name], owner[n.Address] = n, n.Name
+	}
+	for i, n := range now.Neighbors {
+		if name, taken := owner[n.Address]; taken && name != n.Name {
+			faults.Add(fmt.Sprintf("neighbors[%d].name", i),
+				"%q takes the address of %q, whose session has to end first: reload once without it", n.Name, name)
+		}
+		was, known := before[n.Name]
+		delete(before, n.Name)
+		if known && reflect.DeepEqual(was.session(), n.session()) {
+			if !slices.Equal(was.Deny, n.Deny) {
+				c.policy = append(c.policy, n)
+			}
+			continue
+		}
+		if known {
+			c.remove = append(c.remove, n.Name)
+		}
+		c.add = append(c.add, n)
+	}
+	for _, n := range old.Neighbors {
+		if _, gone := before[n.Name]; gone {
+			c.remove = append(c.remove, n.Name)
+		}
+	}
+	return c, faults
+}
+
+// session is all of the neighbour that a session begins with.
+func (n Neighbor) session() Neighbor {
+	n.Deny = nil
+	return n
+}
+
+func without(list, other []netip.Prefix) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(list), func(p netip.Prefix) bool { return slices.Contains(other, p) })
+}
+
+// Reload makes the running router follow another configuration: networks, neighbours, and what each of them is told.
+// Sessions of neighbours that stay are not touched. A configuration that is wrong, or that changes what only a restart
+// can, is refused as a whole.
+func (r *Router) Reload(now Config) error {
+	if err := now.Check().Err(); err != nil {
+		return err
+	}
+	var err error
+	ran := r.daemon.Do(context.Background(), func() {
+		var (
+			c      changes
+			faults fault.List
+		)
+		if c, faults = difference(r.config, now); len(faults) > 0 {
+			err = faults.Err()
+			return
+		}
+		err = r.apply(c)
+		r.config = now
+	})
+	if !ran {
+		return errors.New("the router is not running")
+	}
+	return err
+}
+
+// apply does what it can; errors say what it could not.
+func (r *Router) apply(c changes) error {
+	if c.none() {
+		r.log.Info("configuration reloaded, nothing has changed")
+		return nil
+	}
+	var errs []error
+	try := func(err error) { errs = append(errs, err) }
+	for _, n := range c.policy {
+		try(r.daemon.Speaker.SetExport(context.Background(), n.Name, n.speaker().Export))
+	}
+	if len(c.originate) > 0 {
+		try(r.originate(c.originate))
+	}
+	if len(c.withdraw) > 0 {
+		try(r.daemon.Speaker.Withdraw(c.withdraw...))
+	}
+	for _, name := range c.remove {
+		try(r.daemon.RemoveNeighbor(name))
+		delete(r.links, name)
+	}
+	for _, n := range c.add {
+		if err := r.daemon.AddNeighbor(n.speaker()); err != nil {
+			try(err)
+			continue
+		}
+		// Nothing tells of a link that has not changed.
+		if l, err := r.daemon.Link(n.Interface); err == nil {
+			if r.links[n.Name] = l.Up; !l.Up {
+				r.daemon.FollowLink(n.Name, n.Interface, false)
+			}
+		}
+	}
+	r.log.Info("configuration reloaded", "networks added", len(c.originate), "networks removed", len(c.withdraw),
+		"neighbors added", len(c.add), "neighbors removed", len(c.remove), "policies changed", len(c.policy))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("apply configuration in part only: %w; restart the router", err)
+	}
+	return nil
+}
