@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/tabane/tabane/internal/config"
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/lab"
@@ -160,10 +158,7 @@ func TestPrintStatus(t *testing.T) {
 }
 
 // fakeMachine runs until it is told to stop, or fails.
-type fakeMachine struct {
-	prometheus.Gauge
-	fail error
-}
+type fakeMachine struct{ fail error }
 
 func (m fakeMachine) Run(ctx context.Context) error {
 	if m.fail != nil {
@@ -176,8 +171,6 @@ func (m fakeMachine) Run(ctx context.Context) error {
 func (fakeMachine) Status() any { return map[string]any{"ready": true} }
 
 func TestMonitor(t *testing.T) {
-	gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: "tabane_test_routes", Help: "Routes."})
-	gauge.Set(7)
 	l, err := listen(t.Context(), local(0))
 	if err != nil {
 		t.Fatal(err)
@@ -185,7 +178,7 @@ func TestMonitor(t *testing.T) {
 	at := netip.MustParseAddrPort(l.Addr().String())
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- monitor(ctx, l, "edge", "1.2", fakeMachine{Gauge: gauge}) }()
+	go func() { done <- monitor(ctx, l, "edge", "1.2", fakeMachine{}) }()
 
 	body, err := ask(t.Context(), at)
 	if err != nil || string(body) != "{\"ready\":true}\n" {
@@ -199,7 +192,7 @@ func TestMonitor(t *testing.T) {
 	if err = errors.Join(err, resp.Body.Close()); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`tabane_build_info{role="edge",version="1.2"} 1`, "tabane_test_routes 7", "go_goroutines", "process_open_fds"} {
+	for _, want := range []string{`tabane_build_info{role="edge",version="1.2"} 1`, "tabane_ready 1", "go_goroutines", "process_open_fds"} {
 		if !strings.Contains(string(metrics), want) {
 			t.Errorf("metrics lack %s", want)
 		}
@@ -219,7 +212,7 @@ func TestMonitor(t *testing.T) {
 		t.Fatal(err)
 	}
 	broken := errors.New("broken")
-	if err := monitor(t.Context(), l, "edge", "1.2", fakeMachine{Gauge: gauge, fail: broken}); !errors.Is(err, broken) {
+	if err := monitor(t.Context(), l, "edge", "1.2", fakeMachine{fail: broken}); !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -54,7 +54,7 @@ func monitor(ctx context.Context, l net.Listener, role, version string, m machin
 	return err
 }
 
-// handler serves /status and /metrics. A machine that is a prometheus.Collector adds its own metrics.
+// handler serves /status and /metrics.
 func handler(role, version string, m machine) (http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -62,11 +62,9 @@ func handler(role, version string, m machine) (http.Handler, error) {
 		ConstLabels: prometheus.Labels{"role": role, "version": version},
 	})
 	build.Set(1)
-	list := []prometheus.Collector{build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})}
-	if c, ok := m.(prometheus.Collector); ok {
-		list = append(list, c)
-	}
-	for _, c := range list {
+	for _, c := range []prometheus.Collector{
+		build, statusMetrics{m.Status}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}
