@@ -75,7 +75,7 @@ func (a *ASBR) reflectors() []bgp.Neighbor {
 	for i, r := range a.config.Reflectors {
 		neighbors[i] = bgp.Neighbor{
 			Name: "reflector " + r.Address.String(), Address: r.Address, LocalAddress: a.config.Address, ASN: a.config.ASN,
-			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: r.Password, NextHopSelf: true,
+			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: r.Password, NextHopSelf: true, BFD: r.BFD,
 		}
 	}
 	return neighbors
@@ -84,7 +84,7 @@ func (a *ASBR) reflectors() []bgp.Neighbor {
 func (a *ASBR) neighbor(p *peer) bgp.Neighbor {
 	return bgp.Neighbor{
 		Name: p.Name, Address: p.Address, ASN: p.ASN, Families: []bgp.Family{bgp.IPv6Unicast}, Password: p.Password,
-		LocalPref: p.LocalPref, ExportLocalOnly: true,
+		LocalPref: p.LocalPref, ExportLocalOnly: true, BFD: p.BFD,
 		// Our own space and our SIDs cannot lie behind a peer.
 		Import: bgp.ImportPolicy{Reject: append([]netip.Prefix{a.config.Locator.Prefix}, a.config.Prefixes...), WarnPrefixes: p.WarnPrefixes},
 	}

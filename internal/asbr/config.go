@@ -59,6 +59,7 @@ type Locator struct {
 type Reflector struct {
 	Address  netip.Addr `yaml:"address"`
 	Password string     `yaml:"password,omitempty"`
+	BFD      bgp.BFD    `yaml:"bfd,omitempty"`
 }
 
 // Peer is one egress peer: a neighbouring AS that content can leave through.
@@ -78,6 +79,7 @@ type Peer struct {
 	Behavior  Behavior `yaml:"behavior,omitempty"`
 	LocalPref uint32   `yaml:"local_pref,omitempty"`
 	Password  string   `yaml:"password,omitempty"`
+	BFD       bgp.BFD  `yaml:"bfd,omitempty"`
 	// WarnPrefixes logs a warning when the peer announces more; 0 means never.
 	WarnPrefixes int `yaml:"warn_prefixes,omitempty"`
 }
@@ -116,6 +118,7 @@ func (c *Config) Check() fault.List {
 		at := fmt.Sprintf("reflectors[%d]", i)
 		faults.Merge(at, bgp.CheckAddress(r.Address))
 		faults.Merge(at, bgp.CheckPassword(r.Password))
+		faults.Merge(at, bgp.CheckBFD(r.BFD))
 	}
 	if len(c.Peers) == 0 {
 		faults.Add("peers", "must name at least one egress peer")
@@ -142,6 +145,7 @@ func (c *Config) Check() fault.List {
 func (c *Config) checkPeer(p *Peer) fault.List {
 	faults := bgp.CheckAddress(p.Address)
 	faults.Merge("", bgp.CheckPassword(p.Password))
+	faults.Merge("", bgp.CheckBFD(p.BFD))
 	if p.Name == "" {
 		faults.Add("name", "must not be empty")
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/route"
@@ -228,11 +229,13 @@ func TestCheckFindsEveryFault(t *testing.T) {
 	second := c.Peers[0]
 	second.Name, second.Address, second.ASN, second.Table = "", netip.Addr{}, 0, 254
 	second.ID = 1 << 16
+	second.BFD.Interval = 1
+	c.Reflectors[0].BFD = bgp.BFD{Interval: time.Second, Multiplier: 1}
 	c.Peers = append(c.Peers, second)
 	got := strings.Split(c.Check().Err().Error(), "\n")
 	for _, path := range []string{
 		"asn", "router_id", "prefixes[1]", "peers[1].name", "peers[1].address", "peers[1].asn", "peers[1].table", "peers[1].id",
-		"peers[1].rt",
+		"peers[1].rt", "peers[1].bfd.interval", "reflectors[0].bfd.multiplier",
 	} {
 		if !slices.ContainsFunc(got, func(line string) bool { return strings.HasPrefix(line, path+": ") }) {
 			t.Errorf("no fault at %s in:\n%s", path, strings.Join(got, "\n"))

@@ -80,6 +80,7 @@ type Neighbor struct {
 	Multihop        uint8         // 0: directly connected when of another AS; otherwise the largest hop limit
 	HoldTime        time.Duration // whole seconds; 0 is DefaultHoldTime
 	ConnectRetry    time.Duration // whole seconds, time between attempts to connect; 0 is DefaultConnectRetry
+	BFD             BFD
 
 	// NextHopSelf replaces the next hop of routes learned from other ASes by our address when they are
 	// sent to this neighbour of our own AS. Neighbours of other ASes always get our address.
@@ -125,6 +126,10 @@ func (n Neighbor) check(own uint32) error {
 		return fmt.Errorf("hold time must be whole seconds from %s to %s, got %s", minHoldTime, maxHoldTime, n.HoldTime)
 	case n.ConnectRetry != 0 && (n.ConnectRetry < minConnectRetry || n.ConnectRetry%time.Second != 0):
 		return fmt.Errorf("connect retry must be whole seconds from %s, got %s", minConnectRetry, n.ConnectRetry)
+	case len(CheckBFD(n.BFD)) > 0:
+		return CheckBFD(n.BFD).Err()
+	case n.BFD != (BFD{}) && n.Multihop != 0:
+		return errors.New("bfd is for neighbours on a link, multihop for others")
 	case n.Import.WarnPrefixes < 0:
 		return fmt.Errorf("number of prefixes to warn at must be >= 0, got %d", n.Import.WarnPrefixes)
 	}
@@ -317,6 +322,8 @@ type NeighborState struct {
 	Disabled bool
 	Reason   string // why it went down last; empty if it never did
 	Routes   int    // IPv6 unicast routes accepted from it; -1 without ReportAdjIn
+	// BFD: the neighbour is asked to be watched by BFD, and BFDUp: it is.
+	BFD, BFDUp bool
 }
 
 // Neighbors gives the state of all sessions, sorted by name.
@@ -326,11 +333,16 @@ func (s *Speaker) Neighbors() []NeighborState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	states := make([]NeighborState, 0, len(s.neighbors))
+	var watched map[string]bool
+	if s.running && !s.stopped {
+		watched = s.bfdUp()
+	}
 	for _, n := range s.neighbors {
 		st := NeighborState{Name: n.Name, Up: n.up, Disabled: n.disabled, Reason: n.reason, Routes: -1}
 		if s.opt.Report&ReportAdjIn != 0 {
 			st.Routes = len(n.adjIn)
 		}
+		st.BFD, st.BFDUp = n.BFD != (BFD{}), watched[n.key.String()]
 		states = append(states, st)
 	}
 	slices.SortFunc(states, func(a, b NeighborState) int {
@@ -427,6 +439,7 @@ func (s *Speaker) peer(n *neighbor) *api.Peer {
 			RemotePort:  uint32(port),
 			PassiveMode: n.Passive,
 		},
+		Bfd: n.BFD.config(),
 	}
 	if n.LocalAddress.IsValid() {
 		p.Transport.LocalAddress = n.LocalAddress.WithZone(n.Interface).String()

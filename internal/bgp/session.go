@@ -6,6 +6,9 @@ import "log/slog"
 type SessionStatus struct {
 	Neighbor string `json:"neighbor"`
 	Up       bool   `json:"up"`
+	// BFD is "up" while BFD watches the neighbour, "down" while it should but the neighbour does not answer, and
+	// empty where it was not asked for.
+	BFD string `json:"bfd,omitempty"`
 	// Reason says why the session went down last.
 	Reason string `json:"reason,omitempty"`
 }
@@ -18,6 +21,12 @@ func (s *Speaker) Sessions() []SessionStatus {
 		all[i] = SessionStatus{Neighbor: n.Name, Up: n.Up}
 		if !n.Up {
 			all[i].Reason = n.Reason
+		}
+		switch {
+		case n.BFDUp:
+			all[i].BFD = "up"
+		case n.BFD:
+			all[i].BFD = "down"
 		}
 	}
 	return all

@@ -24,6 +24,7 @@ type Client struct {
 	Name     string     `yaml:"name"`
 	Address  netip.Addr `yaml:"address"`
 	Password string     `yaml:"password,omitempty"`
+	BFD      bgp.BFD    `yaml:"bfd,omitempty"`
 }
 
 // Check says everything that is wrong with the configuration. It does not touch the system.
@@ -42,6 +43,7 @@ func (c *Config) Check() fault.List {
 		}
 		faults.Merge(at, bgp.CheckAddress(client.Address))
 		faults.Merge(at, bgp.CheckPassword(client.Password))
+		faults.Merge(at, bgp.CheckBFD(client.BFD))
 		seen.Check(&faults, at, "name", client.Name)
 		seen.Check(&faults, at, "address", client.Address)
 	}

@@ -49,7 +49,7 @@ func (r *Reflector) Run(ctx context.Context) error {
 	for _, c := range r.config.Clients {
 		err := r.speaker.AddNeighbor(ctx, bgp.Neighbor{
 			Name: c.Name, Address: c.Address, LocalAddress: r.config.Address, ASN: r.config.ASN,
-			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: c.Password, ReflectorClient: true, Passive: true,
+			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: c.Password, ReflectorClient: true, Passive: true, BFD: c.BFD,
 		})
 		if err != nil {
 			return err

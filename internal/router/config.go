@@ -27,6 +27,7 @@ type Neighbor struct {
 	Interface string     `yaml:"interface"`
 	LocalPref uint32     `yaml:"local_pref,omitempty"`
 	Password  string     `yaml:"password,omitempty"`
+	BFD       bgp.BFD    `yaml:"bfd,omitempty"`
 	// Deny keeps these prefixes and everything inside of them from the neighbour; it is told everything else. "::/0" tells
 	// it nothing.
 	Deny []netip.Prefix `yaml:"deny,omitempty"`
@@ -56,6 +57,7 @@ func (c *Config) Check() fault.List {
 		}
 		faults.Merge(at, bgp.CheckAddress(n.Address))
 		faults.Merge(at, bgp.CheckPassword(n.Password))
+		faults.Merge(at, bgp.CheckBFD(n.BFD))
 		checkPrefixes(&faults, at+".deny", n.Deny)
 		seen.Check(&faults, at, "name", n.Name)
 		seen.Check(&faults, at, "address", n.Address)

@@ -60,7 +60,7 @@ func New(ctx context.Context, o Options) (*Router, error) {
 func (n Neighbor) speaker() bgp.Neighbor {
 	return bgp.Neighbor{
 		Name: n.Name, Address: n.Address, ASN: n.ASN, Families: []bgp.Family{bgp.IPv6Unicast}, Password: n.Password,
-		LocalPref: n.LocalPref, Export: bgp.ExportPolicy{Reject: n.Deny},
+		LocalPref: n.LocalPref, BFD: n.BFD, Export: bgp.ExportPolicy{Reject: n.Deny},
 	}
 }
 
