@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"net/netip"
 
 	"github.com/tabane/tabane/internal/bgp"
@@ -120,6 +121,7 @@ func (a *ASBR) BGP(events []bgp.Event) {
 		case bgp.Session:
 			if p := a.peer(e.Neighbor); p != nil {
 				p.session = e.Up
+				p.onLink = onLink(p.Interface)
 				p.refresh()
 			}
 		case bgp.Update:
@@ -129,6 +131,25 @@ func (a *ASBR) BGP(events []bgp.Event) {
 		}
 	}
 	a.withdraw()
+}
+
+// onLink are the prefixes of an interface's addresses; none when it is not there.
+func onLink(name string) []netip.Prefix {
+	link, err := net.InterfaceByName(name)
+	if err != nil {
+		return nil
+	}
+	addrs, err := link.Addrs()
+	if err != nil {
+		return nil
+	}
+	var prefixes []netip.Prefix
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			prefixes = append(prefixes, p.Masked())
+		}
+	}
+	return prefixes
 }
 
 // withdraw comes before the kernel forgets: what is still on its way finds its route for as long as possible.

@@ -2,6 +2,7 @@ package asbr
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/route"
@@ -26,6 +27,8 @@ const (
 type desired interface {
 	Set(route.Object)
 	Delete(route.Key)
+	// Settled tells whether the kernel has it so.
+	Settled(route.Key) bool
 }
 
 // announcer tells the reflectors.
@@ -45,9 +48,11 @@ type peer struct {
 	announcer announcer
 
 	session, link bool
-	up            bool // what kernel and announcer were last told
-	routes        map[netip.Prefix]bgp.Update
-	refused       uint64
+	// onLink are the prefixes of the interface: a next hop must be in one of them.
+	onLink  []netip.Prefix
+	up      bool // what kernel and announcer were last told
+	routes  map[netip.Prefix]bgp.Update
+	refused uint64
 
 	// changed are the prefixes that the reflectors have to be told about.
 	changed map[netip.Prefix]struct{}
@@ -81,10 +86,11 @@ func newPeer(c *Config, conf *Peer) (*peer, error) {
 // update takes one change of what the peer announces.
 func (p *peer) update(u bgp.Update) {
 	prefix := u.Prefix
-	if u.Rejected != nil {
+	refused := u.Rejected != nil || !u.Withdrawn && !p.reaches(u.NextHop)
+	if refused {
 		p.refused++
 	}
-	withdrawn := u.Withdrawn || u.Rejected != nil
+	withdrawn := u.Withdrawn || refused
 	if withdrawn {
 		if _, known := p.routes[prefix]; !known {
 			return
@@ -100,6 +106,12 @@ func (p *peer) update(u bgp.Update) {
 	if p.up || withdrawn {
 		p.changed[prefix] = struct{}{}
 	}
+}
+
+// reaches tells whether a next hop is the peer or, as at an exchange, somebody else on the same link.
+func (p *peer) reaches(nextHop netip.Addr) bool {
+	return nextHop == p.Address || nextHop.IsLinkLocalUnicast() ||
+		slices.ContainsFunc(p.onLink, func(on netip.Prefix) bool { return on.Contains(nextHop) })
 }
 
 // refresh makes everything of the peer follow its session and its link.
@@ -159,16 +171,22 @@ func (p *peer) withdraw() error {
 	return p.announcer.WithdrawVPN(gone)
 }
 
-// announce tells the reflectors what is newly reached through the peer; the kernel forwards it by now.
+// announce tells the reflectors what is newly reached through the peer and forwarded by the kernel. What the kernel does
+// not have yet stays for the next time.
 func (p *peer) announce() error {
-	if len(p.changed) == 0 {
+	if len(p.changed) == 0 || !p.kernel.Settled(p.local().Key()) {
 		return nil
 	}
 	routes := make([]bgp.VPNRoute, 0, len(p.changed))
 	for prefix := range p.changed {
-		routes = append(routes, p.epeRoute(p.routes[prefix]))
+		if r := p.routes[prefix]; p.kernel.Settled(p.route(r).Key()) {
+			routes = append(routes, p.epeRoute(r))
+			delete(p.changed, prefix)
+		}
 	}
-	clear(p.changed)
+	if len(routes) == 0 {
+		return nil
+	}
 	return p.announcer.OriginateVPN(routes)
 }
 

@@ -20,6 +20,12 @@ type world struct {
 	kernel map[route.Key]route.Object
 	routes map[netip.Prefix]bgp.VPNRoute
 	log    []string
+	// refuses makes the kernel refuse what has this in its name.
+	refuses string
+}
+
+func (w *world) Settled(k route.Key) bool {
+	return w.refuses == "" || !strings.Contains(k.String(), w.refuses)
 }
 
 func (w *world) Set(o route.Object) {
@@ -183,6 +189,55 @@ func TestWhatThePeerLostGoesInOrder(t *testing.T) {
 				t.Errorf("not back: %v, %v", w.lines(), w.routes)
 			}
 		})
+	}
+}
+
+func TestOneRouteThatTheKernelRefusesHoldsNoOtherUp(t *testing.T) {
+	p, w := newTestPeer(t, testConfig())
+	w.refuses = "2001:db8:d::/64"
+	p.session, p.link = true, true
+	p.refresh()
+	p.update(announced("2001:db8:c::/64"))
+	p.update(announced("2001:db8:d::/64"))
+	settle(t, p)
+	if len(w.routes) != 1 || w.routes[netip.MustParsePrefix("2001:db8:c::/64")].RD != id("10.0.0.1:1") {
+		t.Errorf("announced %v", w.routes)
+	}
+	w.refuses = ""
+	settle(t, p)
+	if len(w.routes) != 2 {
+		t.Errorf("announced %v once the kernel has both", w.routes)
+	}
+}
+
+func TestAnSIDThatTheKernelRefusesIsNotAnnounced(t *testing.T) {
+	p, w := newTestPeer(t, testConfig())
+	w.refuses = "fc00:1:1::/128"
+	p.session, p.link = true, true
+	p.refresh()
+	p.update(announced("2001:db8:c::/64"))
+	settle(t, p)
+	if len(w.routes) != 0 {
+		t.Errorf("announced %v", w.routes)
+	}
+}
+
+func TestANextHopElsewhereIsRefused(t *testing.T) {
+	p, w := newTestPeer(t, testConfig())
+	p.onLink = []netip.Prefix{netip.MustParsePrefix("2001:db8:a::/64")}
+	p.session, p.link = true, true
+	p.refresh()
+	for hop, accepted := range map[string]bool{"2001:db8:a::9": true, "fe80::9%wan": true, "2001:db8:b::2": false, "2001:db8:1::10": false} {
+		u := announced("2001:db8:c::/64")
+		u.NextHop = netip.MustParseAddr(hop)
+		p.update(u)
+		settle(t, p)
+		if _, ok := w.routes[u.Prefix]; ok != accepted {
+			t.Errorf("next hop %s: announced %v", hop, ok)
+		}
+	}
+	if p.refused != 2 {
+		t.Errorf("refused %d", p.refused)
 	}
 }
 

@@ -23,8 +23,9 @@ type Machine interface {
 	BGP(events []bgp.Event)
 	// Link takes the state of an interface, again and again: up is administratively and down to the wire.
 	Link(name string, up bool)
-	// Settled is called when the kernel has taken everything that was wanted. What must come after that is done
-	// here, such as announcing an SID that works now; true asks for another round.
+	// Settled is called when the kernel has been brought what is wanted. What must come after that is done here, such as
+	// announcing a route that works now; true asks for another round. The kernel may have refused some of it, by the
+	// fault of one route: Kernel.Settled tells for each object.
 	Settled() (again bool)
 }
 
@@ -261,19 +262,23 @@ func (d *Daemon) resync() {
 
 // settle brings what is wanted to the kernel, and what the kernel refuses back after a pause.
 func (d *Daemon) settle(m Machine) {
-	for again := true; again; {
-		if err := d.Kernel.Flush(); err != nil {
-			if err.Error() != d.flushErr {
-				d.options.Log.Error("kernel refused changes, trying again", "err", err)
-			}
-			d.flushErr = err.Error()
-			d.pause = min(max(2*d.pause, retryFirst), retryMost)
-			d.retry.Reset(d.pause)
-			return
-		}
-		d.flushErr, d.pause = "", 0
-		again = m.Settled()
+	for again := true; again; again = m.Settled() {
+		d.flush()
 	}
+}
+
+func (d *Daemon) flush() {
+	err := d.Kernel.Flush()
+	if err == nil {
+		d.flushErr, d.pause = "", 0
+		return
+	}
+	if err.Error() != d.flushErr {
+		d.options.Log.Error("kernel refused changes, trying again", "err", err)
+	}
+	d.flushErr = err.Error()
+	d.pause = min(max(2*d.pause, retryFirst), retryMost)
+	d.retry.Reset(d.pause)
 }
 
 // leave removes everything at a clean stop. The sessions end first, so that others stop sending here.

@@ -184,6 +184,12 @@ func (r *Reconciler) Resync() error {
 	return nil
 }
 
+// Settled tells whether the kernel is known to have what is wanted under the key, be it nothing.
+func (r *Reconciler) Settled(k Key) bool {
+	e := r.entries[k]
+	return e == nil || !e.dirty()
+}
+
 // Pending returns how many objects the next Flush has to bring to the kernel.
 func (r *Reconciler) Pending() int { return r.pending }
 
