@@ -73,6 +73,8 @@ type Speaker struct {
 	done    chan struct{} // closed by Stop
 	unwatch context.CancelFunc
 	pump    sync.WaitGroup
+	// retention stands between the BGP server's events and the queue.
+	retention *retention
 
 	// calls serialises the changes of neighbours, from check to effect.
 	calls     sync.Mutex
@@ -93,10 +95,12 @@ func New(opt Options) (*Speaker, error) {
 	if opt.Port == 0 {
 		opt.Port = DefaultPort
 	}
+	q := newQueue()
 	return &Speaker{
 		opt:       opt,
 		log:       opt.Log,
-		queue:     newQueue(),
+		queue:     q,
+		retention: newRetention(q.put),
 		events:    make(chan []Event),
 		done:      make(chan struct{}),
 		neighbors: map[string]*neighbor{},
@@ -189,6 +193,7 @@ func (s *Speaker) Stop() {
 	}
 	s.stopped = true
 	close(s.done)
+	s.retention.stop()
 	if s.running {
 		s.server.Stop()
 		s.unwatch()

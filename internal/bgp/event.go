@@ -203,15 +203,19 @@ func (s *Speaker) deliver() {
 func (s *Speaker) watch() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	opts := []server.WatchOption{server.WatchPeer(), server.WatchEor(false)}
+	onUpdate := s.onUpdate
 	if s.opt.Report&ReportAdjIn != 0 {
 		opts = append(opts, server.WatchPostUpdate(false, "", ""))
+	} else {
+		opts = append(opts, server.WatchAdjInWithdraw())
+		onUpdate = s.onDropped
 	}
 	if s.opt.Report&ReportBest != 0 {
 		opts = append(opts, server.WatchBestPath(false))
 	}
 	err := s.server.WatchEvent(ctx, server.WatchEventMessageCallbacks{
 		OnPeerUpdate: s.onPeer,
-		OnPathUpdate: s.onUpdate,
+		OnPathUpdate: onUpdate,
 		OnBestPath:   s.onBest,
 		OnPathEor:    s.onEndOfRIB,
 	}, opts...)
@@ -247,7 +251,10 @@ func (s *Speaker) onPeer(e *apiutil.WatchEventMessage_PeerEvent, _ time.Time) {
 	}
 	s.mu.Unlock()
 	if event != nil {
-		s.queue.put(event)
+		s.retention.event(event)
+		if kept := s.retention.stale(n.Name); kept > 0 && state != gobgp.BGP_FSM_ESTABLISHED {
+			s.log.Warn("routes are kept although the session is down", "neighbor", n.Name, "routes", kept, "for", n.Retain)
+		}
 	}
 	if idle {
 		go s.restartIdle(n)
@@ -277,6 +284,15 @@ func (s *Speaker) learnedFrom(p *apiutil.Path) *neighbor {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.byAddr[p.PeerAddress]
+}
+
+// onDropped is told of what the BGP server drops because a session ends, before the best paths change.
+func (s *Speaker) onDropped(paths []*apiutil.Path, _ time.Time) {
+	if len(paths) > 0 {
+		if n := s.learnedFrom(paths[0]); n != nil {
+			s.retention.ending(n.Name)
+		}
+	}
 }
 
 func (s *Speaker) onUpdate(paths []*apiutil.Path, _ time.Time) {
@@ -321,10 +337,10 @@ func (s *Speaker) onBest(paths []*apiutil.Path, _ time.Time) {
 		}
 		if u, ok := readUnicast(p, zone); ok {
 			u.Neighbor = name
-			s.queue.put(u)
+			s.retention.event(u)
 		} else if v, ok := readVPN(p); ok {
 			v.Neighbor = name
-			s.queue.put(v)
+			s.retention.event(v)
 		}
 	}
 }
@@ -333,9 +349,9 @@ func (s *Speaker) onEndOfRIB(p *apiutil.Path, _ time.Time) {
 	if n := s.learnedFrom(p); n != nil {
 		switch p.Family {
 		case gobgp.RF_IPv6_UC:
-			s.queue.put(EndOfRIB{Neighbor: n.Name, Family: IPv6Unicast})
+			s.retention.event(EndOfRIB{Neighbor: n.Name, Family: IPv6Unicast})
 		case gobgp.RF_IPv6_VPN:
-			s.queue.put(EndOfRIB{Neighbor: n.Name, Family: VPNv6})
+			s.retention.event(EndOfRIB{Neighbor: n.Name, Family: VPNv6})
 		}
 	}
 }

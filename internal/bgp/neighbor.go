@@ -81,6 +81,10 @@ type Neighbor struct {
 	HoldTime        time.Duration // whole seconds; 0 is DefaultHoldTime
 	ConnectRetry    time.Duration // whole seconds, time between attempts to connect; 0 is DefaultConnectRetry
 	BFD             BFD
+	// Retain keeps best paths learned from the neighbour for this long when the session ends from the other side or is
+	// lost, as one to a route reflector: that carries routes, not packets. Once it is back, what it does not announce
+	// again goes soon. 0: what was learned is withdrawn at once. Needs a speaker without ReportAdjIn.
+	Retain time.Duration
 
 	// NextHopSelf replaces the next hop of routes learned from other ASes by our address when they are
 	// sent to this neighbour of our own AS. Neighbours of other ASes always get our address.
@@ -126,6 +130,8 @@ func (n Neighbor) check(own uint32) error {
 		return fmt.Errorf("hold time must be whole seconds from %s to %s, got %s", minHoldTime, maxHoldTime, n.HoldTime)
 	case n.ConnectRetry != 0 && (n.ConnectRetry < minConnectRetry || n.ConnectRetry%time.Second != 0):
 		return fmt.Errorf("connect retry must be whole seconds from %s, got %s", minConnectRetry, n.ConnectRetry)
+	case n.Retain < 0:
+		return fmt.Errorf("time to retain routes must be >= 0, got %s", n.Retain)
 	case len(CheckBFD(n.BFD)) > 0:
 		return CheckBFD(n.BFD).Err()
 	case n.BFD != (BFD{}) && n.Multihop != 0:
@@ -191,6 +197,9 @@ func (s *Speaker) addNeighbor(ctx context.Context, conf Neighbor) error {
 	}
 	if conf.Import.WarnPrefixes > 0 && s.opt.Report&ReportAdjIn == 0 {
 		return errors.New("a number of prefixes to warn at needs ReportAdjIn")
+	}
+	if conf.Retain > 0 && s.opt.Report&ReportAdjIn != 0 {
+		return errors.New("routes cannot be retained with ReportAdjIn")
 	}
 	if _, ok := s.neighbors[conf.Name]; ok {
 		return errors.New("name is in use")
@@ -324,6 +333,7 @@ type NeighborState struct {
 	Routes   int    // IPv6 unicast routes accepted from it; -1 without ReportAdjIn
 	// BFD: the neighbour is asked to be watched by BFD, and BFDUp: it is.
 	BFD, BFDUp bool
+	Retained   int // best paths that are kept although the neighbour has not announced them in its current session
 }
 
 // Neighbors gives the state of all sessions, sorted by name.
@@ -343,6 +353,7 @@ func (s *Speaker) Neighbors() []NeighborState {
 			st.Routes = len(n.adjIn)
 		}
 		st.BFD, st.BFDUp = n.BFD != (BFD{}), watched[n.key.String()]
+		st.Retained = s.retention.stale(n.Name)
 		states = append(states, st)
 	}
 	slices.SortFunc(states, func(a, b NeighborState) int {
@@ -368,11 +379,16 @@ func (s *Speaker) addPeer(ctx context.Context, n *neighbor) error {
 	s.mu.Lock()
 	n.idle = false
 	s.mu.Unlock()
+	s.retention.add(n.Neighbor)
 	return s.server.AddPeer(ctx, &api.AddPeerRequest{Peer: s.peer(n)})
 }
 
-// deletePeer ends a session in GoBGP, which withdraws the routes before it returns.
+// deletePeer ends a session in GoBGP, which withdraws the routes before it returns. Nothing is retained when there is a
+// reason: without one, the session is only given to GoBGP anew.
 func (s *Speaker) deletePeer(ctx context.Context, n *neighbor, reason string) error {
+	if reason != "" {
+		s.retention.remove(n.Name)
+	}
 	s.mu.Lock()
 	if n.up {
 		n.reason = reason

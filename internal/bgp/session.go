@@ -9,6 +9,8 @@ type SessionStatus struct {
 	// BFD is "up" while BFD watches the neighbour, "down" while it should but the neighbour does not answer, and
 	// empty where it was not asked for.
 	BFD string `json:"bfd,omitempty"`
+	// Retained is how many best paths are kept over the end of the session.
+	Retained int `json:"retained,omitempty"`
 	// Reason says why the session went down last.
 	Reason string `json:"reason,omitempty"`
 }
@@ -18,7 +20,7 @@ func (s *Speaker) Sessions() []SessionStatus {
 	states := s.Neighbors()
 	all := make([]SessionStatus, len(states))
 	for i, n := range states {
-		all[i] = SessionStatus{Neighbor: n.Name, Up: n.Up}
+		all[i] = SessionStatus{Neighbor: n.Name, Up: n.Up, Retained: n.Retained}
 		if !n.Up {
 			all[i].Reason = n.Reason
 		}
