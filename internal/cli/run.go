@@ -14,6 +14,7 @@ import (
 
 	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/report"
+	"github.com/tabane/tabane/internal/scenario"
 )
 
 type runFlags struct {
@@ -80,15 +81,21 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	if err != nil {
 		return err
 	}
+	var series []scenario.Trace
 	result, err := lab.Run(ctx, lab.RunOptions{
-		Spec: spec, Trials: f.trials, Quick: f.quick, Parallel: f.jobs, Keep: f.keep, Commit: a.version, Out: f.out,
-		Progress: screen.event, Log: log,
+		Spec: spec, Trials: f.trials, Quick: f.quick, Parallel: f.jobs, Keep: f.keep, Commit: a.version, Log: log,
+		Progress: func(e lab.Event) {
+			if e.Trace != nil {
+				series = append(series, *e.Trace)
+			}
+			screen.event(e)
+		},
 	})
 	screen.clear()
 	if err != nil {
 		return labFailure(ctx, "run the scenario", name, err)
 	}
-	if err := report.Write(f.out, result, spec, report.Extra{Command: f.command(name)}); err != nil {
+	if err := report.Write(f.out, result, spec, report.Extra{Series: series, Command: f.command(name)}); err != nil {
 		return &failure{what: "write the report", on: f.out, why: err}
 	}
 	if err := report.Table(a.out, result, spec); err != nil {
@@ -139,7 +146,7 @@ func freshen(dir string) error {
 	}
 	ours := false
 	for _, e := range entries {
-		// A run that was interrupted leaves its series alone.
+		// An interruption while it was written leaves the series alone.
 		ours = ours || e.Name() == resultFile || len(entries) == 1 && e.Name() == "series"
 	}
 	if !ours {

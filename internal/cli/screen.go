@@ -83,6 +83,9 @@ func (s *screen) event(e lab.Event) {
 		if s.live && time.Since(s.drawn) < redraw {
 			return
 		}
+	case lab.LabRestoring:
+		l.doing = fmt.Sprintf("%s, trial %d: undoing its events", e.CellKey, e.Trial+1)
+		l.meter = rateMeter{}
 	case lab.RunDone:
 		l.doing = "done"
 		l.meter = rateMeter{}

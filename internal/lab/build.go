@@ -195,7 +195,7 @@ func (b *builder) makeLink(l *link) error {
 			return fmt.Errorf("make link %q: %w", l.name, err)
 		}
 	}
-	return l.setShape(l.shape)
+	return l.setShape(l.shape, nil)
 }
 
 func (s *space) makeBridge(mtu int) error {
@@ -286,11 +286,8 @@ func (s *space) address(p port) error {
 // finishNode does what needs all links: sysctls of interfaces, routes, limits of the path manager.
 func (b *builder) finishNode(n *node) error {
 	s := b.spaces[n.netns]
-	for _, r := range n.routes {
-		err := s.handle.RouteAdd(&netlink.Route{Dst: ipNet(r.Dst.Masked()), Gw: r.Via.AsSlice()})
-		if err != nil {
-			return fmt.Errorf("add route %s via %s on node %q: %w", r.Dst, r.Via, n.name, err)
-		}
+	if err := s.addRoutes(n); err != nil {
+		return err
 	}
 	return netns.Do(n.netns, func() error {
 		if err := setSysctls(n.late); err != nil {
@@ -304,6 +301,17 @@ func (b *builder) finishNode(n *node) error {
 		}
 		return nil
 	})
+}
+
+// addRoutes makes the node's static routes, as far as they are not there.
+func (s *space) addRoutes(n *node) error {
+	for _, r := range n.routes {
+		err := s.handle.RouteReplace(&netlink.Route{Dst: ipNet(r.Dst.Masked()), Gw: r.Via.AsSlice()})
+		if err != nil {
+			return fmt.Errorf("add route %s via %s on node %q: %w", r.Dst, r.Via, n.name, err)
+		}
+	}
+	return nil
 }
 
 // limits fills in the default that edge.MPTCP promises.
@@ -323,10 +331,14 @@ func setLimits(l mptcp.Limits) error {
 	return errors.Join(c.SetLimits(l), c.Close())
 }
 
-// setShape shapes every direction of the link: both ends of a wire, and of a switch every cable both ways.
-func (l *link) setShape(s scenario.Shape) error {
+// setShape shapes every direction of the link: both ends of a wire, and of a switch every cable both ways. What ends in a
+// black hole is left alone.
+func (l *link) setShape(s scenario.Shape, holes map[spot]bool) error {
 	for _, w := range l.wires {
 		for _, p := range []port{w.a, w.b} {
+			if holes[p.spot()] {
+				continue
+			}
 			err := netns.Do(p.netns, func() error { return shape(p.iface, s) })
 			if err != nil {
 				return fmt.Errorf("shape link %q: %w", l.name, err)

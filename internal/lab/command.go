@@ -50,5 +50,8 @@ func (l *Lab) SetLink(link string, s scenario.Shape) error {
 	if s.Rate < 0 || s.Queue < 0 {
 		return fmt.Errorf("set link %q: rate and queue must not be negative, got %s and %s", link, s.Rate, s.Queue)
 	}
-	return k.setShape(s)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.shapes[link] = s
+	return k.setShape(s, l.holes)
 }

@@ -12,9 +12,9 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -40,38 +40,99 @@ type FetchLine struct {
 	Report *traffic.Report `json:"report,omitempty"`
 }
 
-// deliver runs one job and adds what it measured to the run.
-func (r *runner) deliver(ctx context.Context, l *Lab, j job, run *scenario.Run) error {
+// deliver runs one job with the case's events and adds what it measured to the run. The trace is there when there is no
+// error.
+func (r *runner) deliver(ctx context.Context, l *Lab, j job, run *scenario.Run) (*scenario.Trace, error) {
 	e := r.Spec.Experiment
 	ctx, cancel := context.WithTimeoutCause(ctx, slackFactor*j.expected+slack, errors.New("took far longer than it should"))
 	defer cancel()
-	arguments := fetchArguments(r.Spec, j, r.Quick)
-	report, err := l.fetch(ctx, e.Client, arguments, func(s traffic.Sample) {
+	c := e.Case(j.Case)
+
+	watching, stopWatching := context.WithCancel(ctx)
+	defer stopWatching()
+	var (
+		readings  []reading
+		watchErr  error
+		observers sync.WaitGroup
+		begun     = make(chan struct{})
+	)
+	if len(c.Events) > 0 && e.Transports[j.Transport].MPTCP {
+		observers.Go(func() { readings, watchErr = l.observe(watching, e.Server, r.Spec.Nodes[e.Server].Serve.Port, begun) })
+		<-begun
+	}
+	clock := newRunClock()
+	acting, stopActing := context.WithCancelCause(ctx)
+	defer stopActing(nil)
+	var (
+		actors   sync.WaitGroup
+		happened []time.Duration
+		actErr   error
+	)
+	if len(c.Events) > 0 {
+		actors.Go(func() { happened, actErr = l.act(acting, clock, e.Traffic[j.Traffic].EventAt, c.Events, r.Quick) })
+	}
+
+	report, err := l.fetch(ctx, e.Client, fetchArguments(r.Spec, j, r.Quick), func(s traffic.Sample) {
+		clock.hear(time.Now(), s.At+interval)
 		r.tell(Event{Kind: RunSample, Lab: l.name, CellKey: j.CellKey, Trial: j.trial, Rate: unit.Size(s.Bytes).Over(interval)})
 	})
+	stopActing(errors.New("the delivery ended before it"))
+	stopWatching()
+	actors.Wait()
+	observers.Wait()
 	if err != nil {
 		if context.Cause(ctx) != nil {
 			err = context.Cause(ctx)
 		}
-		return err
-	}
-	put(run.Metrics, report)
-	if r.Out != "" {
-		name := seriesName(j)
-		if err := writeFile(filepath.Join(r.Out, name), seriesCSV(report.Series)); err != nil {
-			return err
+		if len(c.Events) > 0 {
+			run.Metrics[scenario.ConnectionsLost] = 1
 		}
-		run.Notes[scenario.NoteSeries] = name
+		return nil, errors.Join(err, notCancelled(acting, actErr))
+	}
+	if err := errors.Join(actErr, watchErr); err != nil {
+		return nil, err
+	}
+	trace := &scenario.Trace{CellKey: j.CellKey, Trial: j.trial, Interval: interval, Samples: report.Series, Events: happened}
+	trace.Subflows = subflows(readings, subflowNames(r.Spec, e.Server), clock.began(), len(report.Series))
+	put(run.Metrics, report)
+	scenario.Mean(j.phases, report.Duration).Put(run.Metrics)
+	trace.Measure(j.phases, run.Metrics)
+	if len(c.Events) > 0 {
+		run.Metrics[scenario.ConnectionsLost] = 0
 	}
 	switch want := e.Transports[j.Transport].MPTCP; {
 	case want && !report.UsedMPTCP:
-		return errors.New("the connection fell back from MPTCP to TCP")
+		return nil, errors.New("the connection fell back from MPTCP to TCP")
 	case !want && report.UsedMPTCP:
-		return errors.New("the connection used MPTCP, which its transport does not")
+		return nil, errors.New("the connection used MPTCP, which its transport does not")
 	case report.Bytes == 0:
-		return errors.New("not a byte arrived")
+		return nil, errors.New("not a byte arrived")
 	}
-	return nil
+	return trace, nil
+}
+
+// notCancelled is err unless it only says that ctx has ended.
+func notCancelled(ctx context.Context, err error) error {
+	if errors.Is(err, context.Cause(ctx)) {
+		return nil
+	}
+	return err
+}
+
+// act lets the events happen when it is time, and returns when that was.
+func (l *Lab) act(ctx context.Context, clock *runClock, from time.Duration, events []scenario.Event, quick bool) ([]time.Duration, error) {
+	var happened []time.Duration
+	for i, e := range events {
+		now, err := clock.until(ctx, from+e.After)
+		if err == nil {
+			happened = append(happened, now)
+			err = l.Happen(ctx, e, quick)
+		}
+		if err != nil {
+			return happened, fmt.Errorf("event %d of %d, at %s: %w", i+1, len(events), from+e.After, err)
+		}
+	}
+	return happened, nil
 }
 
 // fetchArguments are the arguments of the tabane program for a job.
@@ -165,17 +226,6 @@ func put(metrics map[string]float64, r traffic.Report) {
 	metrics[scenario.Duration] = r.Duration.Seconds()
 	metrics[scenario.EmptyIntervals] = float64(r.EmptyIntervals)
 	metrics[scenario.LongestGap] = r.LongestGap.Seconds()
-}
-
-// seriesCSV is a run's series: when each interval began, in seconds from the request on, what arrived in it, and the
-// rate that this is. The last interval may be cut short; its rate is that of a whole one.
-func seriesCSV(series []traffic.Sample) []byte {
-	var b bytes.Buffer
-	b.WriteString("seconds,bytes,goodput_bps\n")
-	for _, s := range series {
-		fmt.Fprintf(&b, "%.3f,%d,%d\n", s.At.Seconds(), s.Bytes, int64(unit.Size(s.Bytes).Over(interval)))
-	}
-	return b.Bytes()
 }
 
 // tail keeps the end of what a client says on standard error.

@@ -79,6 +79,11 @@ type Lab struct {
 
 	mu       sync.Mutex
 	children []*child
+	// state is what is written of a lab that this Lab made.
+	state *state
+	// shapes are the links that do something else than the plan says, holes where packets vanish.
+	shapes map[string]scenario.Shape
+	holes  map[spot]bool
 }
 
 // Name is the lab's name.
@@ -95,7 +100,9 @@ func Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("start lab %q: %w", o.Name, err)
 	}
-	l := &Lab{name: o.Name, spec: o.Spec, plan: p, detached: o.Detach, log: o.Log}
+	l := &Lab{
+		name: o.Name, spec: o.Spec, plan: p, detached: o.Detach, log: o.Log, shapes: map[string]scenario.Shape{}, holes: map[spot]bool{},
+	}
 	if l.log == nil {
 		l.log = slog.New(slog.DiscardHandler)
 	}
@@ -166,6 +173,7 @@ func (l *Lab) up(ctx context.Context, timeout time.Duration) (err error) {
 	if err := s.write(l.name); err != nil {
 		return err
 	}
+	l.state = s
 	done = true
 	return nil
 }
@@ -306,7 +314,10 @@ func Open(name string) (*Lab, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open lab %q: %w", name, err)
 	}
-	return &Lab{name: name, spec: spec, plan: p, binary: binary, detached: s.Detached, log: slog.New(slog.DiscardHandler)}, nil
+	return &Lab{
+		name: name, spec: spec, plan: p, binary: binary, detached: s.Detached, log: slog.New(slog.DiscardHandler),
+		shapes: map[string]scenario.Shape{}, holes: map[spot]bool{},
+	}, nil
 }
 
 // others is the hint which labs there are.

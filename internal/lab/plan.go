@@ -99,6 +99,44 @@ type port struct {
 	addresses    []netip.Prefix
 }
 
+// spot is an interface in a namespace.
+type spot struct{ netns, iface string }
+
+func (p port) spot() spot { return spot{p.netns, p.iface} }
+
+// port finds the node's interface, the link that it is on, and what the link has at its other end.
+func (p *plan) port(at scenario.Port) (l *link, near, far port, err error) {
+	n, err := p.node(at.Node)
+	if err != nil {
+		return nil, port{}, port{}, err
+	}
+	want := spot{n.netns, at.Interface}
+	for _, l := range p.links {
+		for _, w := range l.wires {
+			switch want {
+			case w.a.spot():
+				return l, w.a, w.b, nil
+			case w.b.spot():
+				return l, w.b, w.a, nil
+			}
+		}
+	}
+	return nil, port{}, port{}, fmt.Errorf("node %q has no interface %q", at.Node, at.Interface)
+}
+
+// daemon finds a node's daemon of the role.
+func (p *plan) daemon(at scenario.Daemon) (daemon, error) {
+	n, err := p.node(at.Node)
+	if err != nil {
+		return daemon{}, err
+	}
+	i := slices.IndexFunc(n.daemons, func(d daemon) bool { return d.role == at.Role })
+	if i < 0 {
+		return daemon{}, fmt.Errorf("node %q runs no daemon %q", at.Node, at.Role)
+	}
+	return n.daemons[i], nil
+}
+
 // bridge is a switch's device in its namespace.
 const bridge = "switch"
 

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
-	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -39,9 +37,6 @@ type RunOptions struct {
 	Keep bool
 	// Commit says which version of the program made the result.
 	Commit string
-	// Out is the result's directory. The series of each run goes to a CSV file in its folder series; none is written when
-	// Out is empty.
-	Out string
 	// Progress is told what happens, one event at a time.
 	Progress func(Event)
 	Log      *slog.Logger
@@ -57,8 +52,10 @@ const (
 	RunStarted  EventKind = "run-started"
 	// RunSample has the current Rate.
 	RunSample EventKind = "run-sample"
-	// RunDone has the Run.
+	// RunDone has the Run, and the Trace of one that delivered.
 	RunDone EventKind = "run-done"
+	// LabRestoring tells that the events of the last run are undone.
+	LabRestoring EventKind = "lab-restoring"
 	// LabsRemoving is the last event.
 	LabsRemoving EventKind = "labs-removing"
 )
@@ -75,8 +72,9 @@ type Event struct {
 	Elapsed, ETA time.Duration
 	// Rate is the goodput of the last interval.
 	Rate unit.Bandwidth
-	// Run is the outcome of a RunDone.
-	Run *scenario.Run
+	// Run is the outcome of a RunDone, and Trace its course unless it failed.
+	Run   *scenario.Run
+	Trace *scenario.Trace
 }
 
 // DefaultParallel is how many labs Run has side by side: one for each case, if there are two processors.
@@ -179,11 +177,6 @@ func newRunner(o RunOptions) (*runner, error) {
 
 func (r *runner) run(ctx context.Context) (_ scenario.Result, err error) {
 	r.begun = time.Now()
-	if r.Out != "" {
-		if err := os.MkdirAll(filepath.Join(r.Out, "series"), 0o755); err != nil {
-			return scenario.Result{}, err
-		}
-	}
 	finished := false
 	defer func() {
 		if !finished || !r.Keep {
@@ -265,7 +258,16 @@ func (r *runner) down(ctx context.Context) error {
 func (r *runner) work(ctx context.Context, i int) error {
 	l := r.labs[i]
 	jobs := r.left[i]
-	var broken error
+	var (
+		whole  []string
+		broken error
+	)
+	if r.Spec.Experiment.Eventful() {
+		var err error
+		if whole, err = l.settle(ctx); err != nil {
+			return err
+		}
+	}
 	for n, j := range jobs {
 		if n == 0 || jobs[n-1].Case != j.Case {
 			if err := r.setCase(l, j.Case); err != nil {
@@ -278,22 +280,29 @@ func (r *runner) work(ctx context.Context, i int) error {
 		r.tell(Event{Kind: RunStarted, Lab: l.name, CellKey: j.CellKey, Trial: j.trial})
 
 		run := scenario.Run{CellKey: j.CellKey, Trial: j.trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
-		limits, err := r.Spec.Limit(j.CellKey)
-		if err != nil {
-			return err
-		}
-		limits.Put(run.Metrics)
+		j.phases[0].Put(run.Metrics)
+		var (
+			trace *scenario.Trace
+			err   error
+		)
 		if broken == nil {
-			err = r.deliver(ctx, l, j, &run)
+			trace, err = r.deliver(ctx, l, j, &run)
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
 			broken = l.ended()
+			if broken == nil {
+				broken = r.undo(ctx, l, j, whole)
+				if ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
+			}
 			err = errors.Join(err, broken)
 		} else {
 			err = fmt.Errorf("not run: %w", broken)
 		}
 		if err != nil {
+			trace = nil
 			run.Notes[scenario.NoteError] = strings.ReplaceAll(err.Error(), "\n", "; ") // a note is one line in tables
 			r.Log.Warn("run failed", "lab", l.name, "cell", j.CellKey.String(), "trial", j.trial, "error", err)
 		}
@@ -302,15 +311,27 @@ func (r *runner) work(ctx context.Context, i int) error {
 		r.left[i] = r.left[i][1:]
 		r.started[i] = time.Time{}
 		r.mu.Unlock()
-		r.tell(Event{Kind: RunDone, Lab: l.name, CellKey: j.CellKey, Trial: j.trial, Run: &run})
+		r.tell(Event{Kind: RunDone, Lab: l.name, CellKey: j.CellKey, Trial: j.trial, Run: &run, Trace: trace})
 	}
 	return nil
 }
 
+// undo makes the lab what it was before a run with events.
+func (r *runner) undo(ctx context.Context, l *Lab, j job, whole []string) error {
+	c := r.Spec.Experiment.Case(j.Case)
+	if len(c.Events) == 0 {
+		return nil
+	}
+	r.tell(Event{Kind: LabRestoring, Lab: l.name, CellKey: j.CellKey, Trial: j.trial})
+	if err := r.setCase(l, j.Case); err != nil {
+		return err
+	}
+	return l.restore(ctx, c.Events, whole)
+}
+
 // setCase sets every link as it is in a case, also those that only an earlier case had changed.
 func (r *runner) setCase(l *Lab, name string) error {
-	e := r.Spec.Experiment
-	c := e.Cases[slices.IndexFunc(e.Cases, func(c scenario.Case) bool { return c.Name == name })]
+	c := r.Spec.Experiment.Case(name)
 	for _, link := range slices.Sorted(maps.Keys(r.Spec.Links)) {
 		if err := l.SetLink(link, r.Spec.ShapeIn(c, link)); err != nil {
 			return fmt.Errorf("set case %q: %w", name, err)

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -14,12 +13,17 @@ import (
 type job struct {
 	scenario.CellKey
 	trial int
+	// phases are the limits over its time, at least one.
+	phases []scenario.Phase
 	// expected is how long it takes when the transport reaches its limit.
 	expected time.Duration
 }
 
 // overhead is what a run takes beyond its delivery: starting the client, connecting, slow start.
 const overhead = 500 * time.Millisecond
+
+// recovery is what a lab takes at best after a run with events until it is as it was.
+const recovery = 2 * time.Second
 
 // schedule says which lab runs what and in which order: a lab has whole cases, because changing the links is a change
 // of the lab. Within a case the transports take turns, and each trial starts with another one, so that whatever drifts
@@ -32,12 +36,15 @@ func schedule(spec *scenario.Spec, labs, trials int, quick bool) ([][]job, error
 			for _, t := range e.TrafficNames() {
 				for _, tr := range rotate(e.TransportNames(), trial) {
 					k := scenario.CellKey{Case: c.Name, Traffic: t, Transport: tr}
-					limit, err := spec.Limit(k)
+					phases, err := spec.Phases(k)
 					if err != nil {
 						return nil, err
 					}
-					expected := expect(e.Traffic[t], limit, quick)
-					lists[i%labs] = append(lists[i%labs], job{k, trial, expected})
+					expected := expect(e.Traffic[t], phases, quick)
+					if len(c.Events) > 0 {
+						expected += recovery
+					}
+					lists[i%labs] = append(lists[i%labs], job{k, trial, phases, expected})
 				}
 			}
 		}
@@ -50,16 +57,33 @@ func rotate(s []string, n int) []string {
 	return slices.Concat(s[n:], s[:n])
 }
 
-// expect is how long a run takes at best.
-func expect(t *scenario.Traffic, limit scenario.Limits, quick bool) time.Duration {
+// expect is how long a run takes at best: until the limits let its last byte through, or something else ends it.
+func expect(t *scenario.Traffic, phases []scenario.Phase, quick bool) time.Duration {
 	d := deliveryTime(t, quick)
-	if t.Bytes > 0 && limit.Links > 0 {
-		full := unit.Bandwidth(limit.Links).TimeFor(t.Bytes)
-		if d == 0 || full < d {
-			d = full
-		}
+	bytes := t.Bytes
+	if t.Rate > 0 {
+		bytes = t.Rate.SizeIn(d)
+	}
+	if full, known := through(bytes, phases); known && (t.Rate > 0 || d == 0 || full < d) {
+		d = full
 	}
 	return d + overhead
+}
+
+// through is how long the limits take to let so much through, if they are known.
+func through(bytes unit.Size, phases []scenario.Phase) (took time.Duration, known bool) {
+	for i, p := range phases {
+		if p.Links == 0 {
+			return 0, false
+		}
+		rate := unit.Bandwidth(p.Links)
+		need := rate.TimeFor(bytes)
+		if i+1 == len(phases) || p.At+need <= phases[i+1].At {
+			return p.At + need, true
+		}
+		bytes -= rate.SizeIn(phases[i+1].At - p.At)
+	}
+	return 0, false
 }
 
 // deliveryTime is how long a delivery lasts if something other than its last byte ends it: a constant bit rate, or the
@@ -114,9 +138,4 @@ func order(e *scenario.Experiment, runs []scenario.Run) {
 		}
 		return a.Trial - b.Trial
 	})
-}
-
-// seriesName is the file of a run's series, relative to the result's directory.
-func seriesName(j job) string {
-	return fmt.Sprintf("series/%s_%s_%s_%d.csv", j.Case, j.Traffic, j.Transport, j.trial)
 }

@@ -53,7 +53,26 @@ func TestExpect(t *testing.T) {
 		"cbr":                {cbr, 1e6, false, 30 * time.Second},
 		"quick cbr":          {cbr, 1e6, true, 10 * time.Second},
 	} {
-		if got := expect(c.t, scenario.Limits{Links: c.limit}, c.quick) - overhead; got != c.want {
+		phases := []scenario.Phase{{Limits: scenario.Limits{Links: c.limit}}}
+		if got := expect(c.t, phases, c.quick) - overhead; got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+	at := func(seconds int, limit float64) scenario.Phase {
+		return scenario.Phase{At: time.Duration(seconds) * time.Second, Limits: scenario.Limits{Links: limit}}
+	}
+	for name, c := range map[string]struct {
+		t      *scenario.Traffic
+		phases []scenario.Phase
+		want   time.Duration
+	}{
+		"over before the change": {bulk, []scenario.Phase{at(0, 1e6), at(8, 1)}, 8 * time.Second},
+		"slower after it":        {bulk, []scenario.Phase{at(0, 1e6), at(4, 0.5e6)}, 12 * time.Second},
+		"two changes":            {bulk, []scenario.Phase{at(0, 1e6), at(4, 0.5e6), at(6, 1e6)}, 9 * time.Second},
+		"not known afterwards":   {bulk, []scenario.Phase{at(0, 1e6), at(4, 0)}, 0},
+		"a rate that falls":      {cbr, []scenario.Phase{at(0, 1e6), at(10, 0.5e6)}, 50 * time.Second},
+	} {
+		if got := expect(c.t, c.phases, false) - overhead; got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
 	}
@@ -130,14 +149,6 @@ func TestReadLines(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})
-	}
-}
-
-func TestSeriesCSV(t *testing.T) {
-	got := string(seriesCSV([]traffic.Sample{{Bytes: 125000}, {At: interval}, {At: 2 * interval, Bytes: 1}}))
-	want := "seconds,bytes,goodput_bps\n0.000,125000,10000000\n0.100,0,0\n0.200,1,80\n"
-	if got != want {
-		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -21,9 +21,9 @@ import (
 
 // Extra is what a report shows besides the result.
 type Extra struct {
-	// Series are the runs' goodput over time, in any order. Each becomes a CSV file, which its run then names in the
-	// note scenario.NoteSeries.
-	Series []Series
+	// Series are the courses of runs, in any order. Each becomes a CSV file, which its run then names in the note
+	// scenario.NoteSeries.
+	Series []scenario.Trace
 	// Command makes the same result again; the page shows it.
 	Command string
 }
@@ -56,7 +56,10 @@ func assemble(r scenario.Result, spec *scenario.Spec, extra Extra) ([]file, erro
 	}
 	var files []file
 	r.Runs = slices.Clone(r.Runs)
-	for _, s := range extra.Series {
+	var traces []series
+	for _, trace := range extra.Series {
+		s := series{trace}
+		traces = append(traces, s)
 		i := slices.IndexFunc(r.Runs, func(run scenario.Run) bool { return run.CellKey == s.CellKey && run.Trial == s.Trial })
 		if i < 0 {
 			return nil, fmt.Errorf("series of %s trial %d belongs to no run", s.CellKey, s.Trial)
@@ -86,15 +89,15 @@ func assemble(r scenario.Result, spec *scenario.Spec, extra Extra) ([]file, erro
 	if err != nil {
 		return nil, err
 	}
-	series, err := seriesFigures(extra.Series, spec.Experiment)
+	overTime, err := seriesFigures(traces, spec.Experiment)
 	if err != nil {
 		return nil, err
 	}
-	for _, f := range slices.Concat(figures, series) {
+	for _, f := range slices.Concat(figures, overTime) {
 		files = append(files, file{"figures/" + f.name + ".svg", f.svg}, file{"figures/" + f.name + ".png", f.png})
 	}
 	// The page shows all traffic in one figure, and each kind alone is for those who want to use it elsewhere.
-	html, err := writePage(r, spec, extra.Command, all, slices.Concat(figures[:1], series))
+	html, err := writePage(r, spec, extra.Command, all, slices.Concat(figures[:1], overTime))
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ import (
 var keep = flag.String("keep", "", "also write the report of the tests to this directory, to look at")
 
 // made is a made-up result of the size of epe-steady, with so many trials.
-func made(t testing.TB, trials int) (scenario.Result, *scenario.Spec, []Series) {
+func made(t testing.TB, trials int) (scenario.Result, *scenario.Spec, []scenario.Trace) {
 	t.Helper()
 	shapes := func(a, b unit.Bandwidth) map[string]scenario.Shape {
 		return map[string]scenario.Shape{"a": {Rate: a * unit.MbitPerSecond}, "b": {Rate: b * unit.MbitPerSecond}}
@@ -63,14 +63,15 @@ func made(t testing.TB, trials int) (scenario.Result, *scenario.Spec, []Series) 
 	e := spec.Experiment
 	random := rand.New(rand.NewPCG(1, 2))
 	r := scenario.Result{Schema: scenario.Schema, Scenario: "epe-steady", Backend: "lab", Seconds: 612.4, Host: scenario.Host{Kernel: "6.1.0-18-amd64", CPUs: 4, Commit: "1234567"}}
-	var series []Series
+	var series []scenario.Trace
 	for _, k := range e.Cells() {
-		limits, err := spec.Limit(k)
+		phases, err := spec.Phases(k)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for trial := range trials {
 			m := map[string]float64{scenario.FirstByte: 0.0412, scenario.EmptyIntervals: 0, scenario.LongestGap: 0.011}
+			limits := phases[0].Limits
 			limits.Put(m)
 			m[scenario.Goodput] = math.Round(limits.Links * (0.974 + 0.02*random.Float64()))
 			if limits.Offered > 0 && limits.Links == limits.Offered {
@@ -79,7 +80,7 @@ func made(t testing.TB, trials int) (scenario.Result, *scenario.Spec, []Series) 
 			m[scenario.Duration], m[scenario.Bytes] = 8e8/m[scenario.Goodput], 1e8
 			if limits.Offered > 0 {
 				m[scenario.Duration], m[scenario.Bytes] = 30, m[scenario.Goodput]*30/8
-				s := Series{CellKey: k, Trial: trial, Interval: 100 * time.Millisecond}
+				s := scenario.Trace{CellKey: k, Trial: trial, Interval: 100 * time.Millisecond}
 				for i := range 300 {
 					n := m[scenario.Goodput] / 80 * (0.96 + 0.08*random.Float64())
 					if k.Transport == "tcp" && k.Case == "1.3" && i > 120 && i < 126 {

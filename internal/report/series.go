@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -16,27 +15,33 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 
 	"github.com/tabane/tabane/internal/scenario"
-	"github.com/tabane/tabane/internal/traffic"
 )
 
-// Series is what the receiver of one run got in each interval.
-type Series struct {
-	scenario.CellKey
-	Trial int
-	// Interval is how long an interval is; the last sample may be of a shorter one.
-	Interval time.Duration
-	Samples  []traffic.Sample
-}
+// series is a trace as it is drawn and kept.
+type series struct{ scenario.Trace }
 
 // file is where the series is kept, relative to the result's directory.
-func (s Series) file() string {
+func (s series) file() string {
 	return fmt.Sprintf("series/%s-%s-%s-%d.csv", s.Case, s.Traffic, s.Transport, s.Trial)
 }
 
-func (s Series) csv() ([]byte, error) {
-	lines := [][]string{{"start_s", "bytes"}}
-	for _, x := range s.Samples {
-		lines = append(lines, []string{strconv.FormatFloat(x.At.Seconds(), 'f', -1, 64), strconv.FormatInt(x.Bytes, 10)})
+// csv has a line for each interval: what arrived, and what each subflow brought.
+func (s series) csv() ([]byte, error) {
+	header := []string{"start_s", "bytes"}
+	for _, f := range s.Subflows {
+		header = append(header, f.Name)
+	}
+	lines := [][]string{header}
+	for i, x := range s.Samples {
+		line := []string{strconv.FormatFloat(x.At.Seconds(), 'f', -1, 64), strconv.FormatInt(x.Bytes, 10)}
+		for _, f := range s.Subflows {
+			text := ""
+			if i < len(f.Bytes) {
+				text = strconv.FormatInt(f.Bytes[i], 10)
+			}
+			line = append(line, text)
+		}
+		lines = append(lines, line)
 	}
 	var b bytes.Buffer
 	if err := csv.NewWriter(&b).WriteAll(lines); err != nil {
@@ -46,7 +51,7 @@ func (s Series) csv() ([]byte, error) {
 }
 
 // points are the whole intervals: their middles in seconds and their goodput in Mbit/s.
-func (s Series) points() plotter.XYs {
+func (s series) points() plotter.XYs {
 	var points plotter.XYs
 	for i, x := range s.Samples {
 		if i == len(s.Samples)-1 && len(s.Samples) > 1 {
@@ -58,7 +63,7 @@ func (s Series) points() plotter.XYs {
 }
 
 // pauses counts the whole intervals after the first second in which nothing arrived.
-func (s Series) pauses() int {
+func (s series) pauses() int {
 	n := 0
 	for _, p := range s.points() {
 		if p.X >= 1 && p.Y == 0 {
@@ -69,10 +74,10 @@ func (s Series) pauses() int {
 }
 
 // worst returns for the cell the series of the trial that paused most, the first of them where several did.
-func worst(series []Series, k scenario.CellKey) (Series, bool) {
-	var found Series
+func worst(all []series, k scenario.CellKey) (series, bool) {
+	var found series
 	ok := false
-	for _, s := range series {
+	for _, s := range all {
 		if s.CellKey == k && len(s.points()) > 0 && (!ok || s.pauses() > found.pauses()) {
 			found, ok = s, true
 		}
@@ -81,13 +86,13 @@ func worst(series []Series, k scenario.CellKey) (Series, bool) {
 }
 
 // seriesFigures draws goodput over time for each kind of constant bit rate traffic that there are series of.
-func seriesFigures(series []Series, e *scenario.Experiment) ([]figure, error) {
+func seriesFigures(all []series, e *scenario.Experiment) ([]figure, error) {
 	var figures []figure
 	for _, name := range e.TrafficNames() {
-		if e.Traffic[name].Rate == 0 || !slices.ContainsFunc(series, func(s Series) bool { return s.Traffic == name && len(s.points()) > 0 }) {
+		if e.Traffic[name].Rate == 0 || !slices.ContainsFunc(all, func(s series) bool { return s.Traffic == name && len(s.points()) > 0 }) {
 			continue
 		}
-		f, err := seriesFigure(series, e, name)
+		f, err := seriesFigure(all, e, name)
 		if err != nil {
 			return nil, err
 		}
@@ -96,7 +101,7 @@ func seriesFigures(series []Series, e *scenario.Experiment) ([]figure, error) {
 	return figures, nil
 }
 
-func seriesFigure(series []Series, e *scenario.Experiment, name string) (figure, error) {
+func seriesFigure(all []series, e *scenario.Experiment, name string) (figure, error) {
 	columns := min(2, len(e.Cases))
 	lines := (len(e.Cases) + columns - 1) / columns
 	width := figureWidth/vg.Length(columns) - 60
@@ -110,7 +115,7 @@ func seriesFigure(series []Series, e *scenario.Experiment, name string) (figure,
 	for i, c := range e.Cases {
 		charts[i] = &pulse{offered: offered}
 		for j, transport := range e.TransportNames() {
-			s, ok := worst(series, scenario.CellKey{Case: c.Name, Traffic: name, Transport: transport})
+			s, ok := worst(all, scenario.CellKey{Case: c.Name, Traffic: name, Transport: transport})
 			if !ok {
 				continue
 			}

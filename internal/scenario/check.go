@@ -448,6 +448,7 @@ func (c *checker) delivery(path string, e *Experiment) {
 	for _, name := range slices.Sorted(maps.Keys(e.Transports)) {
 		c.transport(at(path+".transports", name), name, e.Transports[name])
 	}
+	c.eventTimes(path, e)
 	if _, ok := e.Transports[e.Baseline]; e.Baseline != "" && !ok {
 		c.Add(path+".baseline", "transport %q is not in transports", e.Baseline)
 	}
@@ -480,6 +481,7 @@ func (c *checker) cases(path string, cases []Case) {
 			}
 			c.shape(where, k.Links[link])
 		}
+		c.events(path, k)
 	}
 }
 

@@ -3,8 +3,10 @@ package scenario
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/tabane/tabane/internal/traffic"
+	"github.com/tabane/tabane/internal/unit"
 )
 
 // defaultMTU is a link's MTU unless given, in bytes.
@@ -21,27 +23,91 @@ type Limits struct {
 	Offered float64
 }
 
-// Limit returns the limits of one cell. The usable links are those of the transport; their rates are those of the case,
-// where it sets them, and count Ethernet frames as Shape does. Full frames carry the payload: the rest of a delivery,
-// handshakes and acknowledgements are not counted, and neither is that packets are smaller where they were encapsulated on
-// the way to the link. It is an error when the key is not a cell of the experiment.
-func (s *Spec) Limit(k CellKey) (Limits, error) {
+// Phase is a time in a run in which the limits stay the same.
+type Phase struct {
+	// At is when it begins, from the request on; it lasts until the next begins, the last one until the run ends.
+	At time.Duration
+	// Event is the index of the event that it begins with, of the case's events; 0 for the first phase too.
+	Event int
+	Limits
+}
+
+// Phases returns the limits of one cell over time, at least one, the first at 0. The usable links are those of the
+// transport, and from a case's first event on those of them that remain; their rates are those of the case, where it
+// sets them, or what its events set, and count Ethernet frames as Shape does. Full frames carry the payload: the rest of
+// a delivery, handshakes and acknowledgements are not counted, and neither is that packets are smaller where they were
+// encapsulated on the way to the link. It is an error when the key is not a cell of the experiment.
+func (s *Spec) Phases(k CellKey) ([]Phase, error) {
 	if s.Experiment == nil || !slices.Contains(s.Experiment.Cells(), k) {
-		return Limits{}, fmt.Errorf("limit cell %q: is not in the experiment", k)
+		return nil, fmt.Errorf("limit cell %q: is not in the experiment", k)
 	}
 	e := s.Experiment
-	c := e.Cases[slices.IndexFunc(e.Cases, func(c Case) bool { return c.Name == k.Case })]
-	transport := e.Transports[k.Transport]
-	offered := float64(e.Traffic[k.Traffic].Rate)
-	links, err := s.carries(transport.Links, c, traffic.Overhead{MPTCP: transport.MPTCP})
-	if err != nil {
-		return Limits{}, fmt.Errorf("limit cell %q: %w", k, err)
+	c := e.Case(k.Case)
+	for _, name := range e.Transports[k.Transport].Links {
+		if _, err := traffic.PayloadShare(s.mtu(name), traffic.Overhead{MPTCP: true}); err != nil {
+			return nil, fmt.Errorf("limit cell %q: link %q: %w", k, name, err)
+		}
 	}
-	linksTCP, err := s.carries(transport.Links, c, traffic.Overhead{})
-	if err != nil {
-		return Limits{}, fmt.Errorf("limit cell %q: %w", k, err)
+	return s.phases(c, e.Traffic[k.Traffic], e.Transports[k.Transport]), nil
+}
+
+func (s *Spec) phases(c Case, t *Traffic, transport *Transport) []Phase {
+	rates := map[string]unit.Bandwidth{}
+	for _, name := range transport.Links {
+		rates[name] = s.ShapeIn(c, name).Rate
 	}
-	return Limits{Links: lesser(links, offered), LinksTCP: lesser(linksTCP, offered), Offered: offered}, nil
+	usable := transport.Links
+	limits := func() Limits {
+		return Limits{
+			Links:    lesser(s.carries(usable, rates, traffic.Overhead{MPTCP: transport.MPTCP}), float64(t.Rate)),
+			LinksTCP: lesser(s.carries(usable, rates, traffic.Overhead{}), float64(t.Rate)),
+			Offered:  float64(t.Rate),
+		}
+	}
+	list := []Phase{{Limits: limits()}}
+	for i, x := range c.Events {
+		if i == 0 && len(c.Remaining) > 0 {
+			usable = slices.DeleteFunc(slices.Clone(usable), func(link string) bool { return !slices.Contains(c.Remaining, link) })
+		}
+		if x.Set != nil {
+			if _, used := rates[x.Set.Link]; used {
+				rates[x.Set.Link] = x.Set.Rate
+			}
+		}
+		p, last := Phase{t.EventAt + x.After, i, limits()}, &list[len(list)-1]
+		switch {
+		case p.Limits == last.Limits:
+		case p.At == last.At:
+			*last = p
+		default:
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// Mean returns the limits of a run that lasted so long: what its phases allow together.
+func Mean(phases []Phase, lasted time.Duration) Limits {
+	var sum Limits
+	known := true
+	for i, p := range phases {
+		until := lasted
+		if i+1 < len(phases) {
+			until = min(until, phases[i+1].At)
+		}
+		if share := until - p.At; share > 0 {
+			known = known && p.Links > 0
+			sum.Links += p.Links * share.Seconds()
+			sum.LinksTCP += p.LinksTCP * share.Seconds()
+		}
+		sum.Offered = p.Offered
+	}
+	if !known || lasted <= 0 {
+		return Limits{Offered: sum.Offered}
+	}
+	sum.Links /= lasted.Seconds()
+	sum.LinksTCP /= lasted.Seconds()
+	return sum
 }
 
 // Put adds the limits that there are to a run's metrics.
@@ -64,25 +130,25 @@ func (s *Spec) ShapeIn(c Case, link string) Shape {
 	return Shape{}
 }
 
-// carries is the payload that the links carry together, or 0 when one of them has no rate.
-func (s *Spec) carries(links []string, c Case, o traffic.Overhead) (float64, error) {
+// carries is the payload that the links carry together, or 0 when there is none of them, when one of them has no rate, or
+// when its MTU is impossible.
+func (s *Spec) carries(links []string, rates map[string]unit.Bandwidth, o traffic.Overhead) float64 {
 	total := 0.0
 	for _, name := range links {
-		rate := s.ShapeIn(c, name).Rate
-		if rate == 0 {
-			return 0, nil
+		share, err := traffic.PayloadShare(s.mtu(name), o)
+		if rates[name] == 0 || err != nil {
+			return 0
 		}
-		mtu := defaultMTU
-		if l := s.Links[name]; l != nil && l.MTU != 0 {
-			mtu = l.MTU
-		}
-		share, err := traffic.PayloadShare(mtu, o)
-		if err != nil {
-			return 0, fmt.Errorf("link %q: %w", name, err)
-		}
-		total += share * float64(rate)
+		total += share * float64(rates[name])
 	}
-	return total, nil
+	return total
+}
+
+func (s *Spec) mtu(link string) int {
+	if l := s.Links[link]; l != nil && l.MTU != 0 {
+		return l.MTU
+	}
+	return defaultMTU
 }
 
 // lesser is the lesser of two limits of which 0 is none.

@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"fmt"
 	"math"
 	"testing"
 
@@ -8,6 +9,18 @@ import (
 
 	"github.com/tabane/tabane/internal/unit"
 )
+
+// limit is that of a cell in which nothing happens.
+func limit(s *Spec, k CellKey) (Limits, error) {
+	phases, err := s.Phases(k)
+	if err != nil {
+		return Limits{}, err
+	}
+	if len(phases) != 1 || phases[0].At != 0 {
+		return Limits{}, fmt.Errorf("phases %+v", phases)
+	}
+	return phases[0].Limits, nil
+}
 
 func TestLimit(t *testing.T) {
 	for _, tt := range []struct {
@@ -20,7 +33,7 @@ func TestLimit(t *testing.T) {
 		{CellKey{"1.1", "cbr", "mptcp-epe"}, Limits{Links: 25e6, LinksTCP: 25e6, Offered: 25e6}},
 		{CellKey{"1.4", "cbr", "tcp"}, Limits{Links: 15e6 * 1428 / 1514, LinksTCP: 15e6 * 1428 / 1514, Offered: 25e6}},
 	} {
-		got, err := steady(t).Limit(tt.key)
+		got, err := limit(steady(t), tt.key)
 		near := cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) < 1 })
 		if diff := cmp.Diff(tt.want, got, near); err != nil || diff != "" {
 			t.Errorf("Limit(%s): %v (-want +got):\n%s", tt.key, err, diff)
@@ -33,21 +46,21 @@ func TestLimitOfLinksWithoutRateAndOtherMTU(t *testing.T) {
 	s.Experiment.Cases[0].Links["b"] = Shape{}
 	delete(s.Experiment.Cases[1].Links, "b")
 	s.Links["b"].Rate, s.Links["b"].MTU = 10*unit.MbitPerSecond, 9000
-	if got, err := s.Limit(CellKey{"1.1", "bi", "mptcp-epe"}); err != nil || got != (Limits{}) {
+	if got, err := limit(s, CellKey{"1.1", "bi", "mptcp-epe"}); err != nil || got != (Limits{}) {
 		t.Errorf("a link without rate limits to %+v, %v", got, err)
 	}
-	if got, err := s.Limit(CellKey{"1.1", "cbr", "mptcp-epe"}); err != nil || got != (Limits{Links: 25e6, LinksTCP: 25e6, Offered: 25e6}) {
+	if got, err := limit(s, CellKey{"1.1", "cbr", "mptcp-epe"}); err != nil || got != (Limits{Links: 25e6, LinksTCP: 25e6, Offered: 25e6}) {
 		t.Errorf("a link without rate limits CBR to %+v, %v", got, err)
 	}
 	want := 30e6*1400/1514 + 10e6*8900/9014
-	if got, err := s.Limit(CellKey{"1.2", "bi", "mptcp-epe"}); err != nil || math.Abs(got.Links-want) > 1 {
+	if got, err := limit(s, CellKey{"1.2", "bi", "mptcp-epe"}); err != nil || math.Abs(got.Links-want) > 1 {
 		t.Errorf("the link's own rate and MTU limit to %+v, %v, want %v", got, err, want)
 	}
-	if got, err := s.Limit(CellKey{"2.1", "bi", "tcp"}); err == nil {
+	if got, err := limit(s, CellKey{"2.1", "bi", "tcp"}); err == nil {
 		t.Errorf("an unknown cell has the limit %+v", got)
 	}
 	s.Experiment = nil
-	if got, err := s.Limit(CellKey{"1.1", "bi", "tcp"}); err == nil {
+	if got, err := limit(s, CellKey{"1.1", "bi", "tcp"}); err == nil {
 		t.Errorf("a network alone has the limit %+v", got)
 	}
 }

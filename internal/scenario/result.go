@@ -86,6 +86,16 @@ const (
 	Bytes          = "bytes"
 	EmptyIntervals = "empty_intervals"
 	LongestGap     = "longest_gap_s"
+	// WorstSecond is the least goodput of any second.
+	WorstSecond = "worst_second_bps"
+	// The rest is of runs in which something happens.
+	EventTime       = "event_s"
+	GoodputBefore   = "goodput_before_bps"
+	GoodputAfter    = "goodput_after_bps"
+	LimitAfter      = "limit_after_bps"
+	GapAfter        = "gap_after_event_s"
+	TimeToLimit     = "time_to_limit_s"
+	ConnectionsLost = "connections_lost"
 )
 
 // The notes that a run can have. A run with the note Error failed, and its metrics count for nothing.
@@ -108,6 +118,14 @@ var metrics = []Metric{
 	{Bytes, "payload", "B"},
 	{EmptyIntervals, "100 ms intervals without data", ""},
 	{LongestGap, "longest pause", "s"},
+	{WorstSecond, "goodput of the worst second", "bit/s"},
+	{EventTime, "when the first event happened", "s"},
+	{GoodputBefore, "goodput before the first event", "bit/s"},
+	{GoodputAfter, "goodput after the first event", "bit/s"},
+	{LimitAfter, "payload that the usable links carry in the end", "bit/s"},
+	{GapAfter, "longest pause that ended after the first event", "s"},
+	{TimeToLimit, "time from the last change of the limit to 95 % of it", "s"},
+	{ConnectionsLost, "connections that broke", ""},
 }
 
 // Metrics returns the metrics that an expectation can name.

@@ -4,6 +4,7 @@ package scenario
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/tabane/tabane/internal/asbr"
@@ -103,11 +104,21 @@ type Experiment struct {
 // Delivers reports whether the experiment is of KindDelivery.
 func (e *Experiment) Delivers() bool { return e.Kind == "" || e.Kind == KindDelivery }
 
-// Case is one setting of the links, "1.3".
+// Case returns the case of that name, which must be there.
+func (e *Experiment) Case(name string) Case {
+	return e.Cases[slices.IndexFunc(e.Cases, func(c Case) bool { return c.Name == name })]
+}
+
+// Case is one setting of the links, "1.3", and what happens to them.
 type Case struct {
 	Name  string           `yaml:"name"`
 	Title string           `yaml:"title,omitempty"`
-	Links map[string]Shape `yaml:"links"`
+	Links map[string]Shape `yaml:"links,omitempty"`
+	// Events happen in every run of the case, in this order.
+	Events []Event `yaml:"events,omitempty"`
+	// Remaining are the links that a connection can use once the first event has happened; all of its transport unless
+	// given. It says what the limit is from then on.
+	Remaining []string `yaml:"remaining,omitempty"`
 }
 
 // Traffic is either a bulk download (Bytes) or a constant bit rate (Rate for Duration).
@@ -118,6 +129,8 @@ type Traffic struct {
 	Duration time.Duration  `yaml:"duration,omitempty"`
 	// Quick bounds a run in a quick pass.
 	Quick time.Duration `yaml:"quick"`
+	// EventAt is when a case's events begin, from the request on; needed where a case has events.
+	EventAt time.Duration `yaml:"event_at,omitempty"`
 }
 
 // Transport is how the client connects, and which limited links such a connection can use: they make its limit.

@@ -14,6 +14,8 @@ type Sample struct {
 	At time.Duration `json:"at_ns"`
 	// Bytes are the bytes of content that arrived in it.
 	Bytes int64 `json:"bytes"`
+	// Gap is the longest time without a byte that ended in it, looked for from 1 s after the request to the end.
+	Gap time.Duration `json:"gap_ns,omitempty"`
 }
 
 // meter counts bytes per interval. Time is what now returns; it is read under the lock, so that it never runs
@@ -65,8 +67,12 @@ func (m *meter) finish(end time.Duration) {
 	defer m.mu.Unlock()
 	m.closeUntil(end)
 	m.gapUntil(end)
-	if m.current.Bytes > 0 || end > m.current.At {
+	switch last := len(m.series) - 1; {
+	case m.current.Bytes > 0 || end > m.current.At:
 		m.emit()
+	case last >= 0:
+		// It ends with an interval, and so does the gap.
+		m.series[last].Gap = max(m.series[last].Gap, m.current.Gap)
 	}
 }
 
@@ -81,7 +87,8 @@ func (m *meter) closeUntil(at time.Duration) {
 }
 
 func (m *meter) gapUntil(at time.Duration) {
-	m.longest = max(m.longest, at-max(m.last, settle))
+	gap := at - max(m.last, settle)
+	m.longest, m.current.Gap = max(m.longest, gap), max(m.current.Gap, gap)
 }
 
 func (m *meter) emit() {

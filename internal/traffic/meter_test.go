@@ -45,7 +45,9 @@ func TestMeter(t *testing.T) {
 			}
 			m.finish(tt.end)
 			var series []int64
+			var gap time.Duration
 			for i, s := range m.series {
+				gap = max(gap, s.Gap)
 				if s.At != time.Duration(i)*m.interval {
 					t.Errorf("interval %d begins at %s", i, s.At)
 				}
@@ -53,6 +55,12 @@ func TestMeter(t *testing.T) {
 			}
 			if diff := cmp.Diff(tt.series, series); diff != "" {
 				t.Errorf("series (-want +got):\n%s", diff)
+			}
+			if gap != tt.longest && len(series) > 0 {
+				t.Errorf("longest gap of the series is %s, want %s", gap, tt.longest)
+			}
+			for i := range heard {
+				heard[i].Gap = m.series[i].Gap // that of the very end is known only then
 			}
 			if !slices.Equal(heard, m.series) {
 				t.Errorf("progress heard %v, the series is %v", heard, m.series)
@@ -72,7 +80,7 @@ func TestMeterIgnoresWhatComesAfterTheLimit(t *testing.T) {
 		m.count(10, 300*ms)
 	}
 	m.finish(300 * ms)
-	if diff := cmp.Diff([]Sample{{0, 10}, {100 * ms, 10}, {200 * ms, 10}}, m.series); diff != "" || m.total != 30 {
+	if diff := cmp.Diff([]Sample{{0, 10, 0}, {100 * ms, 10, 0}, {200 * ms, 10, 0}}, m.series); diff != "" || m.total != 30 {
 		t.Errorf("total %d, series (-want +got):\n%s", m.total, diff)
 	}
 }

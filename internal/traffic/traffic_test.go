@@ -337,6 +337,7 @@ func TestFetchLimitOfSilentServer(t *testing.T) {
 	for i := range want.Series {
 		want.Series[i].At = time.Duration(i) * 100 * ms
 	}
+	want.Series[11].Gap = 200 * ms
 	if diff := cmp.Diff(want, r); diff != "" || heard != 12 {
 		t.Errorf("%d heard, report (-want +got):\n%s", heard, diff)
 	}
@@ -525,7 +526,7 @@ func TestSocketsBelongToTheCallersNamespace(t *testing.T) {
 }
 
 func TestReportAsJSON(t *testing.T) {
-	want := Report{Bytes: 1, FirstByte: 2, Duration: 3, GoodputBps: 4.5, UsedMPTCP: true, Series: []Sample{{5, 6}}, LongestGap: 7, EmptyIntervals: 8}
+	want := Report{Bytes: 1, FirstByte: 2, Duration: 3, GoodputBps: 4.5, UsedMPTCP: true, Series: []Sample{{5, 6, 0}}, LongestGap: 7, EmptyIntervals: 8}
 	b, err := json.Marshal(want)
 	if err != nil {
 		t.Fatal(err)

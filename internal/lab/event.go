@@ -1,0 +1,248 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/tc"
+)
+
+// bgpPort is where BGP listens (RFC 4271 section 8.2.1).
+const bgpPort = 179
+
+// Happen lets an event happen now, whatever its time. It returns when it has happened, or when ctx ends: a daemon that
+// is started need not be ready by then. quick asks for as few repetitions as the event knows.
+func (l *Lab) Happen(ctx context.Context, e scenario.Event, quick bool) error {
+	var err error
+	switch {
+	case e.Set != nil:
+		err = l.SetLink(e.Set.Link, e.Set.Shape)
+	case e.Down != nil:
+		err = l.setCarrier(*e.Down, false)
+	case e.Up != nil:
+		err = l.setCarrier(*e.Up, true)
+	case e.Blackhole != nil:
+		err = l.blackhole(*e.Blackhole)
+	case e.Clear != nil:
+		err = l.clear(*e.Clear)
+	case e.Kill != nil:
+		err = l.endDaemon(ctx, *e.Kill, syscall.SIGKILL)
+	case e.Stop != nil:
+		err = l.endDaemon(ctx, *e.Stop, syscall.SIGTERM)
+	case e.Start != nil:
+		err = l.restartDaemon(*e.Start)
+	case e.Flap != nil:
+		err = l.flap(ctx, *e.Flap, quick)
+	default:
+		err = errors.New("it is of no kind")
+	}
+	if err != nil {
+		return fmt.Errorf("let an event happen in lab %q: %w", l.name, err)
+	}
+	return nil
+}
+
+// setCarrier takes an interface down or brings it back with the node's static routes, which the kernel forgets.
+func (l *Lab) setCarrier(at scenario.Port, up bool) error {
+	n, err := l.plan.node(at.Node)
+	if err != nil {
+		return err
+	}
+	return netns.Do(n.netns, func() error {
+		c, err := route.Dial()
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(c.SetLinkUp(at.Interface, up), c.Close()); err != nil || !up || len(n.routes) == 0 {
+			return err
+		}
+		s := &space{}
+		if s.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+			return err
+		}
+		defer s.handle.Close()
+		return s.addRoutes(n)
+	})
+}
+
+// blackhole lets packets vanish where they would be sent: at the interface itself, and at the far end of its wire.
+func (l *Lab) blackhole(h scenario.Hole) error {
+	_, near, far, err := l.plan.port(h.Port())
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, side := range []struct {
+		port
+		direction scenario.Direction
+	}{{near, scenario.Out}, {far, scenario.In}} {
+		if !h.Direction.Has(side.direction) {
+			continue
+		}
+		l.holes[side.spot()] = true
+		if err := netns.Do(side.netns, func() error { return tc.Block(side.iface) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clear ends what blackhole began.
+func (l *Lab) clear(at scenario.Port) error {
+	k, near, far, err := l.plan.port(at)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.holes, near.spot())
+	delete(l.holes, far.spot())
+	s, changed := l.shapes[k.name]
+	if !changed {
+		s = k.shape
+	}
+	return k.setShape(s, l.holes)
+}
+
+// endDaemon ends a daemon and waits until it has.
+func (l *Lab) endDaemon(ctx context.Context, at scenario.Daemon, sig syscall.Signal) error {
+	d, err := l.plan.daemon(at)
+	if err != nil {
+		return err
+	}
+	c := l.forget(d)
+	if c == nil {
+		return fmt.Errorf("%s does not run", d)
+	}
+	if err := c.signal(sig); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%s is still there %s after %s", d, patience, sig))
+	defer cancel()
+	select {
+	case <-c.exited:
+	case <-ctx.Done():
+		return errors.Join(context.Cause(ctx), c.signal(syscall.SIGKILL))
+	}
+	return l.writeProcesses()
+}
+
+// forget takes a daemon off the list of those that are to run, and returns it.
+func (l *Lab) forget(d daemon) *child {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := slices.IndexFunc(l.children, func(c *child) bool { return c.daemon == d })
+	if i < 0 {
+		return nil
+	}
+	c := l.children[i]
+	l.children = slices.Delete(l.children, i, i+1)
+	return c
+}
+
+func (l *Lab) restartDaemon(at scenario.Daemon) error {
+	d, err := l.plan.daemon(at)
+	if err != nil {
+		return err
+	}
+	c, err := l.startDaemon(d)
+	if c != nil {
+		l.mu.Lock()
+		l.children = append(l.children, c)
+		l.mu.Unlock()
+	}
+	return errors.Join(err, l.writeProcesses())
+}
+
+// writeProcesses writes down which daemons run.
+func (l *Lab) writeProcesses() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.state.Processes = nil
+	for _, c := range l.children {
+		l.state.Processes = append(l.state.Processes, c.process)
+	}
+	return l.state.write(l.name)
+}
+
+// flap fails and heals again and again. An interface ends up; a session that is cut comes back by itself.
+func (l *Lab) flap(ctx context.Context, f scenario.Flap, quick bool) error {
+	tick := time.NewTicker(f.Every / 2)
+	defer tick.Stop()
+	half := func() error {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+			return nil
+		}
+	}
+	for range f.Repeats(quick) {
+		var err error
+		if f.Interface != "" {
+			err = l.setCarrier(scenario.Port{Node: f.Node, Interface: f.Interface}, false)
+		} else {
+			err = l.cutSessions(f.Node, f.Neighbor)
+		}
+		if err := errors.Join(err, half()); err != nil {
+			return err
+		}
+		if f.Interface != "" {
+			err = l.setCarrier(scenario.Port{Node: f.Node, Interface: f.Interface}, true)
+		}
+		if err := errors.Join(err, half()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cutSessions ends the TCP connections of BGP between two nodes with a reset, as a router does that has lost its mind. None
+// is no error: the session may not have come back since the last time.
+func (l *Lab) cutSessions(name, neighbor string) error {
+	n, err := l.plan.node(name)
+	if err != nil {
+		return err
+	}
+	theirs := map[netip.Addr]bool{}
+	for _, k := range l.spec.Links {
+		for _, e := range k.Ends {
+			for _, a := range e.Addresses {
+				if e.Node == neighbor {
+					theirs[a.Addr()] = true
+				}
+			}
+		}
+	}
+	return netns.Do(n.netns, func() error {
+		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+			sockets, err := netlink.SocketDiagTCP(family)
+			if err != nil {
+				return fmt.Errorf("list connections: %w", err)
+			}
+			for _, s := range sockets {
+				remote, _ := netip.AddrFromSlice(s.ID.Destination)
+				if !theirs[remote.Unmap()] || s.ID.SourcePort != bgpPort && s.ID.DestinationPort != bgpPort {
+					continue
+				}
+				// It may have ended in between.
+				if err := destroy(s); err != nil && !errors.Is(err, unix.ENOENT) {
+					return fmt.Errorf("cut connection to %s: %w", neighbor, err)
+				}
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,189 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/scenario"
+)
+
+const (
+	// recoverFor is how long a lab may take until it is as it was. BGP alone may wait for a minute: an implementation
+	// holds back a session that it has lost (RFC 4271 section 8.1.1, DampPeerOscillations).
+	recoverFor = 90 * time.Second
+	// unchanged is for how long nothing must have changed in a lab that is taken for settled.
+	unchanged = time.Second
+)
+
+// holdings is what the daemons hold in the kernel, node by node, as sorted lines.
+func (l *Lab) holdings() ([]string, error) {
+	var all []string
+	for _, n := range l.plan.nodes {
+		owners := map[string]route.Protocol{RoleASBR: route.ASBR, RoleEdge: route.Edge, RoleRouter: route.Router}
+		for _, d := range n.daemons {
+			owner, has := owners[d.role]
+			if !has {
+				continue
+			}
+			err := netns.Do(n.netns, func() error {
+				lines, err := held(owner)
+				for _, line := range lines {
+					all = append(all, n.name+": "+line)
+				}
+				return err
+			})
+			if err != nil {
+				return nil, fmt.Errorf("look what %s holds: %w", d, err)
+			}
+		}
+	}
+	slices.Sort(all)
+	return all, nil
+}
+
+// held is what the owner has in the kernel of the caller's namespace.
+func held(owner route.Protocol) ([]string, error) {
+	c, err := route.Dial()
+	if err != nil {
+		return nil, err
+	}
+	objects, err := c.Dump(owner)
+	if err := errors.Join(err, c.Close()); err != nil {
+		return nil, err
+	}
+	var lines []string
+	for _, o := range objects {
+		lines = append(lines, o.String())
+	}
+	if owner != route.Edge {
+		return lines, nil
+	}
+	m, err := mptcp.Dial()
+	if err != nil {
+		return nil, err
+	}
+	endpoints, err := m.Endpoints()
+	for _, e := range endpoints {
+		lines = append(lines, fmt.Sprintf("mptcp endpoint %s backup %t", e.Address, e.Backup))
+	}
+	return lines, errors.Join(err, m.Close())
+}
+
+// settle waits until nothing changes any more in what the daemons hold, and returns that.
+func (l *Lab) settle(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, recoverFor, fmt.Errorf("still changing after %s", recoverFor))
+	defer cancel()
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	var last []string
+	since := time.Now()
+	for {
+		now, err := l.holdings()
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Equal(now, last) {
+			last, since = now, time.Now()
+		}
+		if time.Since(since) >= unchanged {
+			return last, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("settle lab %q: %w", l.name, context.Cause(ctx))
+		case <-tick.C:
+		}
+	}
+}
+
+// restore undoes what a case's events have done, and waits until the daemons are ready and hold what they held.
+func (l *Lab) restore(ctx context.Context, events []scenario.Event, whole []string) error {
+	if err := l.repair(events); err != nil {
+		return fmt.Errorf("restore lab %q: %w", l.name, err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, recoverFor, fmt.Errorf("not as it was after %s", recoverFor))
+	defer cancel()
+	if err := l.waitReady(ctx, recoverFor); err != nil {
+		return fmt.Errorf("restore lab %q: %w", l.name, err)
+	}
+	tick := time.NewTicker(5 * look)
+	defer tick.Stop()
+	for {
+		now, err := l.holdings()
+		if err != nil {
+			return fmt.Errorf("restore lab %q: %w", l.name, err)
+		}
+		if slices.Equal(now, whole) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("restore lab %q: %w: %s", l.name, context.Cause(ctx), difference(whole, now))
+		case <-tick.C:
+		}
+	}
+}
+
+// repair undoes events that may or may not have happened, except changes of links' shapes.
+func (l *Lab) repair(events []scenario.Event) error {
+	var errs []error
+	for _, e := range events {
+		switch {
+		case e.Down != nil:
+			errs = append(errs, l.setCarrier(*e.Down, true))
+		case e.Flap != nil && e.Flap.Interface != "":
+			errs = append(errs, l.setCarrier(scenario.Port{Node: e.Flap.Node, Interface: e.Flap.Interface}, true))
+		case e.Blackhole != nil:
+			errs = append(errs, l.clear(e.Blackhole.Port()))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for _, d := range l.plan.daemons() {
+		at := scenario.Daemon{Node: d.node, Role: d.role}
+		if stopped := slices.ContainsFunc(events, func(e scenario.Event) bool { return e.Ends(at) }); stopped && !l.runs(d) {
+			errs = append(errs, l.restartDaemon(at))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (l *Lab) runs(d daemon) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.children, func(c *child) bool { return c.daemon == d })
+}
+
+// difference says what is missing and what is too much, as far as it fits on a line.
+func difference(want, got []string) string {
+	count := map[string]int{}
+	for _, line := range want {
+		count[line]++
+	}
+	for _, line := range got {
+		count[line]--
+	}
+	const most = 4
+	var parts []string
+	for _, line := range slices.Sorted(maps.Keys(count)) {
+		switch n := count[line]; {
+		case n > 0:
+			parts = append(parts, "missing "+line)
+		case n < 0:
+			parts = append(parts, "too much "+line)
+		}
+	}
+	if more := len(parts) - most; more > 0 {
+		parts = append(parts[:most], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(parts, "; ")
+}

@@ -1,0 +1,143 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/scenario"
+)
+
+// pair tells a connection from others on a host.
+type pair struct{ local, remote netip.AddrPort }
+
+// reading is how much each subflow of a server has brought to the other end, at one time.
+type reading struct {
+	at    time.Time
+	acked map[pair]uint64
+}
+
+// observe reads a node's subflows until ctx ends. The first reading is there when begun is closed; it tells what does not
+// belong to what comes afterwards.
+func (l *Lab) observe(ctx context.Context, node string, port uint16, begun chan<- struct{}) ([]reading, error) {
+	n, err := l.plan.node(node)
+	if err != nil {
+		close(begun)
+		return nil, err
+	}
+	var diag *mptcp.Diag
+	err = netns.Do(n.netns, func() error {
+		diag, err = mptcp.DialDiag()
+		return err
+	})
+	if err != nil {
+		close(begun)
+		return nil, err
+	}
+	defer diag.Close()
+	var all []reading
+	read := func() error {
+		r := reading{at: time.Now(), acked: map[pair]uint64{}}
+		for _, family := range []mptcp.Family{mptcp.IPv6, mptcp.IPv4} {
+			err := diag.Subflows(family, func(s mptcp.Subflow) {
+				if s.Local.Port() == port {
+					r.acked[pair{s.Local, s.Remote}] = s.Acked
+				}
+			})
+			if err != nil {
+				return err
+			}
+		}
+		all = append(all, r)
+		return nil
+	}
+	err = read()
+	close(begun)
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for err == nil {
+		select {
+		case <-ctx.Done():
+			return all, read()
+		case <-tick.C:
+			err = read()
+		}
+	}
+	return nil, fmt.Errorf("observe subflows of node %q: %w", node, err)
+}
+
+// subflowNames says what the subflows of a server are called by their address there.
+func subflowNames(spec *scenario.Spec, node string) map[netip.Addr]string {
+	e := spec.Nodes[node].Edge
+	if e == nil {
+		return nil
+	}
+	names := map[netip.Addr]string{e.Address: "best path"}
+	for _, p := range e.Peers {
+		names[p.Address] = p.Name
+	}
+	return names
+}
+
+// subflows counts for each address of the server what was acknowledged in each of n intervals from start on. Between two
+// readings it flows evenly. An address without a name is its own.
+func subflows(readings []reading, names map[netip.Addr]string, start time.Time, n int) []scenario.Subflow {
+	if len(readings) == 0 {
+		return nil
+	}
+	seen := readings[0].acked
+	last := map[pair]uint64{}
+	brought := map[string][]float64{}
+	before := readings[0].at
+	for _, r := range readings[1:] {
+		for p, acked := range r.acked {
+			if _, old := seen[p]; old {
+				continue
+			}
+			name, ok := names[p.local.Addr()]
+			if !ok {
+				name = p.local.Addr().String()
+			}
+			if brought[name] == nil {
+				brought[name] = make([]float64, n)
+			}
+			// A counter that falls is that of a new connection between the same ends.
+			added := acked
+			if acked >= last[p] {
+				added = acked - last[p]
+			}
+			last[p] = acked
+			spread(brought[name], float64(added), before.Sub(start), r.at.Sub(start))
+		}
+		before = r.at
+	}
+	var list []scenario.Subflow
+	for name, values := range brought {
+		s := scenario.Subflow{Name: name, Bytes: make([]int64, n)}
+		for i, v := range values {
+			s.Bytes[i] = int64(v + 0.5)
+		}
+		list = append(list, s)
+	}
+	slices.SortFunc(list, func(a, b scenario.Subflow) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}
+
+// spread adds bytes that came between two times to the intervals that these touch, in proportion. What lies outside of all
+// intervals is not counted.
+func spread(intervals []float64, bytes float64, from, to time.Duration) {
+	if to <= from {
+		return
+	}
+	for i := range intervals {
+		begin, end := time.Duration(i)*interval, time.Duration(i+1)*interval
+		if share := min(to, end) - max(from, begin); share > 0 {
+			intervals[i] += bytes * float64(share) / float64(to-from)
+		}
+	}
+}

@@ -1,0 +1,133 @@
+package scenario
+
+import (
+	"time"
+)
+
+// Event is something that happens while traffic runs. Exactly one of its kinds is set.
+//
+// The lab undoes after each run what its events have done; a case need not end as it began.
+type Event struct {
+	// After counts from the traffic's EventAt.
+	After time.Duration `yaml:"after,omitempty"`
+	// Set is what a link does from now on. It replaces the link's shape as a whole.
+	Set *LinkSet `yaml:"set,omitempty"`
+	// Down takes an interface down, so that its peer loses the carrier; Up brings it back.
+	Down *Port `yaml:"down,omitempty"`
+	Up   *Port `yaml:"up,omitempty"`
+	// Blackhole lets packets vanish at an interface without any sign; Clear ends that.
+	Blackhole *Hole `yaml:"blackhole,omitempty"`
+	Clear     *Port `yaml:"clear,omitempty"`
+	// Kill ends a daemon with SIGKILL, Stop asks it to end (SIGTERM), Start starts it again.
+	Kill  *Daemon `yaml:"kill,omitempty"`
+	Stop  *Daemon `yaml:"stop,omitempty"`
+	Start *Daemon `yaml:"start,omitempty"`
+	// Flap lets something fail and return many times.
+	Flap *Flap `yaml:"flap,omitempty"`
+}
+
+// LinkSet is a link and what it does.
+type LinkSet struct {
+	Link  string `yaml:"link"`
+	Shape `yaml:",inline"`
+}
+
+// Port is an interface of a node.
+type Port struct {
+	Node      string `yaml:"node"`
+	Interface string `yaml:"interface"`
+}
+
+// Direction is a direction at an interface, as its node sees it.
+type Direction string
+
+// The directions. Both is what an empty one means.
+const (
+	Out  Direction = "out"
+	In   Direction = "in"
+	Both Direction = "both"
+)
+
+// Has reports whether d includes the one direction.
+func (d Direction) Has(one Direction) bool { return d == "" || d == Both || d == one }
+
+// Hole is where packets vanish: what the node sends (out), what is sent to it (in), or both.
+type Hole struct {
+	Node      string    `yaml:"node"`
+	Interface string    `yaml:"interface"`
+	Direction Direction `yaml:"direction,omitempty"`
+}
+
+// Port is the interface that the hole is at.
+func (h Hole) Port() Port { return Port{h.Node, h.Interface} }
+
+// Daemon is one of the processes that the lab runs on a node.
+type Daemon struct {
+	Node string `yaml:"node"`
+	// Role is asbr, edge, reflector, router or serve.
+	Role string `yaml:"role"`
+}
+
+// Flap is a failure that repeats: of an interface, which goes down for half the time, or of the BGP session with a
+// neighbor, whose connection is cut.
+type Flap struct {
+	Node      string `yaml:"node"`
+	Interface string `yaml:"interface,omitempty"`
+	// Neighbor is the name of a node that Node has a BGP session with.
+	Neighbor string        `yaml:"neighbor,omitempty"`
+	Times    int           `yaml:"times"`
+	Every    time.Duration `yaml:"every"`
+	// Quick is how many times in a quick pass; Times unless given.
+	Quick int `yaml:"quick,omitempty"`
+}
+
+// Repeats is how many times it flaps.
+func (f Flap) Repeats(quick bool) int {
+	if quick && f.Quick > 0 {
+		return f.Quick
+	}
+	return f.Times
+}
+
+// roles are the daemons that a node can run.
+var roles = []string{"asbr", "edge", "reflector", "router", "serve"}
+
+// Runs reports whether the node runs a daemon of the role.
+func (n *Node) Runs(role string) bool {
+	switch role {
+	case "asbr":
+		return n.ASBR != nil
+	case "edge":
+		return n.Edge != nil
+	case "reflector":
+		return n.Reflector != nil
+	case "router":
+		return n.Router != nil
+	case "serve":
+		return n.Serve != nil
+	}
+	return false
+}
+
+// last is how long after the traffic's EventAt the event is over.
+func (e Event) last(quick bool) time.Duration {
+	if e.Flap != nil {
+		return e.After + time.Duration(e.Flap.Repeats(quick))*e.Flap.Every
+	}
+	return e.After
+}
+
+// Eventful reports whether anything happens while traffic runs.
+func (e *Experiment) Eventful() bool {
+	for _, c := range e.Cases {
+		if len(c.Events) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Ends reports whether the event ends the daemon.
+func (e Event) Ends(d Daemon) bool {
+	return e.Kill != nil && *e.Kill == d || e.Stop != nil && *e.Stop == d
+}

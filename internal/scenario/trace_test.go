@@ -1,0 +1,136 @@
+package scenario
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/tabane/tabane/internal/traffic"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+const (
+	ms = time.Millisecond
+	// one is 10 Mbit/s in 100 ms.
+	one = 125_000
+)
+
+// course makes a trace of runs of equal samples.
+func course(events []time.Duration, runs ...[2]int64) Trace {
+	t := Trace{Interval: 100 * ms, Events: events}
+	for _, r := range runs {
+		for range r[0] {
+			t.Samples = append(t.Samples, traffic.Sample{At: time.Duration(len(t.Samples)) * t.Interval, Bytes: r[1]})
+		}
+	}
+	return t
+}
+
+func TestMeasure(t *testing.T) {
+	steady := []Phase{{Limits: Limits{Links: 20e6}}}
+	falls := []Phase{{Limits: Limits{Links: 20e6}}, {At: 2 * time.Second, Event: 0, Limits: Limits{Links: 10e6}}}
+	rises := []Phase{{Limits: Limits{Links: 10e6}}, {At: 2 * time.Second, Event: 0, Limits: Limits{Links: 20e6}}}
+	at := func(d ...time.Duration) []time.Duration { return d }
+	for _, tt := range []struct {
+		name   string
+		trace  Trace
+		phases []Phase
+		want   map[string]float64
+	}{
+		{"nothing arrived", Trace{Interval: 100 * ms}, steady, map[string]float64{}},
+		{"too short for a second", course(nil, [2]int64{15, one}), steady, map[string]float64{}},
+		{"the first second and the last interval do not count", course(nil, [2]int64{10, 0}, [2]int64{10, one}, [2]int64{1, 0}), steady,
+			map[string]float64{WorstSecond: 10e6}},
+		{"the worst second is no clock's second", course(nil, [2]int64{15, one}, [2]int64{10, one / 2}, [2]int64{20, one}), steady,
+			map[string]float64{WorstSecond: 5e6}},
+		{"a limit that falls is reached at once", course(at(2*time.Second), [2]int64{20, 2 * one}, [2]int64{21, one}), falls,
+			map[string]float64{WorstSecond: 10e6, EventTime: 2, GoodputBefore: 20e6, GoodputAfter: 10e6, GapAfter: 0, LimitAfter: 10e6, TimeToLimit: 0}},
+		{"a limit that rises takes time", course(at(2*time.Second), [2]int64{20, one}, [2]int64{5, one}, [2]int64{16, 2 * one}), rises,
+			map[string]float64{WorstSecond: 10e6, EventTime: 2, GoodputBefore: 10e6, GoodputAfter: 17.5e6, GapAfter: 0, LimitAfter: 20e6, TimeToLimit: 0.5}},
+		{"a peak is not sustained", course(at(2*time.Second), [2]int64{20, one}, [2]int64{2, one}, [2]int64{1, 3 * one}, [2]int64{2, one}, [2]int64{16, 2 * one}), rises,
+			map[string]float64{WorstSecond: 12e6, EventTime: 2, GoodputBefore: 10e6, GoodputAfter: 18.5e6, GapAfter: 0, LimitAfter: 20e6, TimeToLimit: 0.5}},
+		{"never reached is until the end", course(at(2050*ms), [2]int64{40, one}), rises,
+			map[string]float64{WorstSecond: 10e6, EventTime: 2.05, GoodputBefore: 10e6, GoodputAfter: 10e6, GapAfter: 0, LimitAfter: 20e6, TimeToLimit: 1.95}},
+		{"no limit, no time to it", course(at(2*time.Second), [2]int64{40, one}), []Phase{{}},
+			map[string]float64{WorstSecond: 10e6, EventTime: 2, GoodputBefore: 10e6, GoodputAfter: 10e6, GapAfter: 0}},
+		{"the limit changes with the second event", course(at(1500*ms, 2*time.Second), [2]int64{23, one}, [2]int64{20, 2 * one}),
+			[]Phase{{Limits: Limits{Links: 10e6}}, {At: 2 * time.Second, Event: 1, Limits: Limits{Links: 20e6}}},
+			map[string]float64{WorstSecond: 10e6, EventTime: 1.5, GoodputBefore: 10e6, GoodputAfter: math.NaN(), GapAfter: 0, LimitAfter: 20e6, TimeToLimit: 0.3}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := map[string]float64{}
+			tt.trace.Measure(tt.phases, got)
+			for k, v := range tt.want {
+				if math.IsNaN(v) {
+					tt.want[k] = got[k]
+				}
+			}
+			// A worst second may lie across the change.
+			if _, eventful := tt.want[EventTime]; eventful {
+				tt.want[WorstSecond] = got[WorstSecond]
+			}
+			if diff := cmp.Diff(tt.want, got, cmpopts.EquateApprox(1e-9, 0)); diff != "" {
+				t.Errorf("metrics (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestMeasureCountsTheGapsThatEndAfterTheEvent(t *testing.T) {
+	trace := course([]time.Duration{2050 * ms}, [2]int64{40, one})
+	trace.Samples[15].Gap, trace.Samples[20].Gap, trace.Samples[25].Gap = 900*ms, 50*ms, 30*ms
+	got := map[string]float64{}
+	trace.Measure([]Phase{{}}, got)
+	if got[GapAfter] != 0.05 {
+		t.Errorf("gap %v s", got[GapAfter])
+	}
+}
+
+func TestPhases(t *testing.T) {
+	s := steady(t)
+	e := s.Experiment
+	e.Traffic["bi"].EventAt, e.Traffic["cbr"].EventAt = 9*time.Second, 4*time.Second
+	set := func(after time.Duration, link string, rate unit.Bandwidth) Event {
+		return Event{After: after, Set: &LinkSet{link, Shape{Rate: rate}}}
+	}
+	e.Cases = []Case{{Name: "2.1", Links: map[string]Shape{"b": {Rate: 15e6}}, Events: []Event{set(0, "a", 15e6), set(time.Second, "b", 15e6), set(2*time.Second, "b", 30e6)}},
+		{Name: "down", Events: []Event{{Down: &Port{"transit-a", "link-a"}}, set(time.Second, "b", 15e6)}, Remaining: []string{"b"}},
+		{Name: "at once", Events: []Event{set(0, "a", 1e6), set(0, "a", 15e6)}}}
+	const one, two = 1428.0 / 1514, 1400.0 / 1514
+	for _, tt := range []struct {
+		key  CellKey
+		want []Phase
+	}{
+		{CellKey{"2.1", "bi", "mptcp-epe"}, []Phase{{0, 0, Limits{45e6 * two, 45e6 * one, 0}}, {9 * time.Second, 0, Limits{30e6 * two, 30e6 * one, 0}},
+			{11 * time.Second, 2, Limits{45e6 * two, 45e6 * one, 0}}}},
+		{CellKey{"2.1", "cbr", "tcp"}, []Phase{{0, 0, Limits{25e6, 25e6, 25e6}}, {4 * time.Second, 0, Limits{15e6 * one, 15e6 * one, 25e6}}}},
+		{CellKey{"2.1", "cbr", "mptcp-epe"}, []Phase{{0, 0, Limits{25e6, 25e6, 25e6}}}},
+		{CellKey{"down", "bi", "mptcp-epe"}, []Phase{{0, 0, Limits{60e6 * two, 60e6 * one, 0}}, {9 * time.Second, 0, Limits{30e6 * two, 30e6 * one, 0}},
+			{10 * time.Second, 1, Limits{15e6 * two, 15e6 * one, 0}}}},
+		{CellKey{"down", "bi", "tcp"}, []Phase{{0, 0, Limits{30e6 * one, 30e6 * one, 0}}, {9 * time.Second, 0, Limits{}}}},
+		{CellKey{"at once", "bi", "tcp"}, []Phase{{0, 0, Limits{30e6 * one, 30e6 * one, 0}}, {9 * time.Second, 1, Limits{15e6 * one, 15e6 * one, 0}}}},
+	} {
+		got, err := s.Phases(tt.key)
+		if diff := cmp.Diff(tt.want, got, cmpopts.EquateApprox(1e-9, 0)); err != nil || diff != "" {
+			t.Errorf("phases of %s: %v (-want +got):\n%s", tt.key, err, diff)
+		}
+	}
+}
+
+func TestMean(t *testing.T) {
+	phases := []Phase{{Limits: Limits{Links: 40, LinksTCP: 44, Offered: 50}}, {At: 4 * time.Second, Limits: Limits{Links: 20, LinksTCP: 22, Offered: 50}}}
+	for lasted, want := range map[time.Duration]Limits{
+		2 * time.Second: {40, 44, 50}, 4 * time.Second: {40, 44, 50}, 8 * time.Second: {30, 33, 50}, 0: {0, 0, 50},
+	} {
+		if got := Mean(phases, lasted); got != want {
+			t.Errorf("mean over %s is %+v, want %+v", lasted, got, want)
+		}
+	}
+	phases[1].Links = 0
+	if got := Mean(phases, 8*time.Second); got != (Limits{Offered: 50}) {
+		t.Errorf("mean with a limit that is not known is %+v", got)
+	}
+}

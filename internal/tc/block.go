@@ -1,0 +1,47 @@
+package tc
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Block lets everything vanish that the link is to send from now on, without a sign: the link stays up, and what forwards
+// through it is told nothing. (A socket of this very host hears of a local congestion.) What waits in a token bucket
+// filter of SetRate is still sent. SetRate and ClearRate end it. Errors wrap ErrNotSupported when the kernel has no TBF.
+func Block(link string) error {
+	if err := block(link); err != nil {
+		return fmt.Errorf("block link %q: %w", link, err)
+	}
+	return nil
+}
+
+func block(name string) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	root, err := rootQdisc(link)
+	if err != nil {
+		return err
+	}
+	if live, ok := root.(*netlink.Tbf); ok {
+		live.Limit = noRoom
+		return refusal(netlink.QdiscChange(live))
+	}
+	ticksPerMicrosecond := netlink.TickInUsec()
+	if ticksPerMicrosecond <= 0 {
+		return errors.New("read tick of the packet scheduler from /proc/net/psched: not there")
+	}
+	tbf, err := Rate{Rate: minRate}.tbf(link.Attrs().MTU, ticksPerMicrosecond)
+	if err != nil {
+		return err
+	}
+	tbf.LinkIndex, tbf.Parent, tbf.Handle = link.Attrs().Index, netlink.HANDLE_ROOT, netlink.MakeHandle(1, 0)
+	tbf.Limit = noRoom
+	return refusal(netlink.QdiscReplace(tbf))
+}
+
+// noRoom is the length of a queue, in bytes, that no packet fits into. 0 would leave the queue as it was.
+const noRoom = 1
