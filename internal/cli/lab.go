@@ -70,13 +70,16 @@ func loadScenario(name string) (*scenario.Spec, error) {
 }
 
 func (a *app) labUp() *cobra.Command {
-	var name string
+	var name, routers string
 	c := &cobra.Command{
 		Use:     "up NAME|FILE",
 		Short:   "Build a scenario's network and leave it running",
 		Example: "  tabane lab up epe-steady\n  tabane lab up ./my.yaml --name mine",
 		Args:    arguments(1, 1, "one scenario"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if _, err := parseRouters(routers, false); err != nil {
+				return usage(c, err)
+			}
 			log, err := a.logger(a.err, slog.LevelWarn)
 			if err != nil {
 				return err
@@ -88,11 +91,14 @@ func (a *app) labUp() *cobra.Command {
 			if err := needLabPrivilege("start a lab"); err != nil {
 				return err
 			}
+			if err := needRouters("start a lab", routers); err != nil {
+				return err
+			}
 			if name == "" {
 				name = spec.Name
 			}
 			begun := time.Now()
-			l, err := lab.Up(c.Context(), lab.Options{Name: name, Spec: spec, Detach: true, Log: log})
+			l, err := lab.Up(c.Context(), lab.Options{Name: name, Spec: spec, Routers: routers, Detach: true, Log: log})
 			if err != nil {
 				return labFailure(c.Context(), "start a lab", args[0], err)
 			}
@@ -102,6 +108,7 @@ func (a *app) labUp() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&name, "name", "", "name of the lab (default: the scenario's)")
+	c.Flags().StringVar(&routers, "routers", lab.RoutersEmbedded, "what routers and reflectors run: embedded or frr")
 	return c
 }
 

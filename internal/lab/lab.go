@@ -35,6 +35,8 @@ type Options struct {
 	// Name of the lab; several labs run side by side under different names.
 	Name string
 	Spec *scenario.Spec
+	// Routers is RoutersEmbedded, the default, or RoutersFRR.
+	Routers string
 	// Binary is the tabane program that the nodes run; the calling program unless given.
 	Binary string
 	// Detach lets the lab live on when the caller ends. Otherwise its processes die with the caller, however that ends.
@@ -72,6 +74,7 @@ type Lab struct {
 	name     string
 	spec     *scenario.Spec
 	plan     *plan
+	routers  string
 	binary   string
 	detached bool
 	log      *slog.Logger
@@ -106,6 +109,15 @@ func Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	if l.log == nil {
 		l.log = slog.New(slog.DiscardHandler)
 	}
+	if l.routers = cmp.Or(o.Routers, RoutersEmbedded); l.routers == RoutersFRR {
+		zebra, bgpd, err := frrPrograms()
+		if err == nil {
+			err = p.useFRR(dirOf(o.Name), zebra, bgpd)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("start lab %q: %w", o.Name, err)
+		}
+	}
 	if l.binary, err = program(o.Binary); err != nil {
 		return nil, fmt.Errorf("start lab %q: %w", o.Name, err)
 	}
@@ -139,7 +151,7 @@ func (l *Lab) up(ctx context.Context, timeout time.Duration) (err error) {
 		return err
 	}
 	s := &state{
-		Scenario: l.spec.Name, Since: time.Now(), Boot: bootID(), Owner: owner, Detached: l.detached,
+		Scenario: l.spec.Name, Since: time.Now(), Boot: bootID(), Owner: owner, Detached: l.detached, Routers: l.routers,
 		Namespaces: l.plan.namespaces(),
 	}
 	for _, n := range l.plan.nodes {
@@ -231,6 +243,8 @@ func (l *Lab) writeFiles() error {
 			return err
 		} else if err := writeFile(configFile(dirOf(l.name), n.name), b); err != nil {
 			return err
+		} else if err := n.writeFRR(dirOf(l.name)); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -246,7 +260,7 @@ func (n *node) config() ([]byte, error) {
 			c.Status = d.status
 			sections[d.role] = c
 		case RoleRouter:
-			c := *n.spec.Router
+			c := *n.router
 			c.Status = d.status
 			sections[d.role] = c
 		case RoleASBR:
@@ -269,6 +283,11 @@ func (n *node) config() ([]byte, error) {
 // startDaemons starts all daemons at once. Each is written down before the next is started.
 func (l *Lab) startDaemons(s *state) error {
 	for _, d := range l.plan.daemons() {
+		if d.role == RoleBGPD {
+			if err := awaitZebra(dirOf(l.name), d.node); err != nil {
+				return err
+			}
+		}
 		c, err := l.startDaemon(d)
 		if c != nil {
 			l.mu.Lock()
@@ -310,12 +329,17 @@ func Open(name string) (*Lab, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open lab %q: %w", name, err)
 	}
+	if s.Routers == RoutersFRR {
+		if err := p.useFRR(dirOf(name), "", ""); err != nil {
+			return nil, fmt.Errorf("open lab %q: %w", name, err)
+		}
+	}
 	binary, err := program("")
 	if err != nil {
 		return nil, fmt.Errorf("open lab %q: %w", name, err)
 	}
 	return &Lab{
-		name: name, spec: spec, plan: p, binary: binary, detached: s.Detached, log: slog.New(slog.DiscardHandler),
+		name: name, spec: spec, plan: p, routers: s.Routers, binary: binary, detached: s.Detached, log: slog.New(slog.DiscardHandler),
 		shapes: map[string]scenario.Shape{}, holes: map[spot]bool{},
 	}, nil
 }

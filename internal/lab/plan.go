@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/tabane/tabane/internal/edge"
+	"github.com/tabane/tabane/internal/router"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
@@ -32,7 +33,7 @@ const (
 	RoleServe     = "serve"
 )
 
-var roles = []string{RoleReflector, RoleRouter, RoleASBR, RoleEdge, RoleServe}
+var roles = []string{RoleZebra, RoleReflector, RoleRouter, RoleASBR, RoleEdge, RoleServe, RoleBGPD}
 
 // statusPorts are where the daemons answer on their namespace's own loopback unless their section says otherwise.
 var statusPorts = map[string]uint16{RoleASBR: 9116, RoleEdge: 9117, RoleRouter: 9118, RoleReflector: 9119}
@@ -66,13 +67,17 @@ type node struct {
 	mptcp       *edge.MPTCP
 	daemons     []daemon
 	spec        *scenario.Node
+	// router is the configuration of the node's router that is in force.
+	router *router.Config
 }
 
 type sysctl struct{ key, value string }
 
-// daemon is one of the product's processes on a node.
+// daemon is one of the product's processes on a node, or one of FRR's.
 type daemon struct {
 	node, netns, role string
+	// program is FRR's; empty for the product's own.
+	program string
 	// status is where the daemon tells its state; serve has none.
 	status netip.AddrPort
 	// port is where serve listens.
@@ -177,7 +182,7 @@ func newPlan(name string, spec *scenario.Spec) (*plan, error) {
 
 func newNode(lab, name string, spec *scenario.Spec, base []sysctl, cc map[string]bool) *node {
 	s := spec.Nodes[name]
-	n := &node{name: name, netns: namespaceOf(lab, name), routes: s.Routes, mptcp: s.MPTCP, spec: s}
+	n := &node{name: name, netns: namespaceOf(lab, name), routes: s.Routes, mptcp: s.MPTCP, spec: s, router: s.Router}
 	n.early = slices.Clone(base)
 	if s.Forwarding {
 		n.early = append(n.early, sysctl{"net.ipv4.ip_forward", "1"}, sysctl{"net.ipv6.conf.all.forwarding", "1"})
@@ -359,7 +364,10 @@ func hostsFile(spec *scenario.Spec) string {
 
 // arguments are the command line of a daemon whose files are in dir.
 func (d daemon) arguments(dir string) []string {
-	if d.role == RoleServe {
+	switch d.role {
+	case RoleZebra, RoleBGPD:
+		return d.frrArguments(dir)
+	case RoleServe:
 		return []string{"serve", "--listen", netip.AddrPortFrom(netip.IPv6Unspecified(), d.port).String()}
 	}
 	return []string{d.role, "-c", configFile(dir, d.node)}

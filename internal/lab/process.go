@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -142,7 +143,7 @@ func (l *Lab) startDaemon(d daemon) (*child, error) {
 		return nil, err
 	}
 	defer out.Close()
-	argv := append([]string{l.binary}, d.arguments(dirOf(l.name))...)
+	argv := append([]string{cmp.Or(d.program, l.binary)}, d.arguments(dirOf(l.name))...)
 	// Its own session: Ctrl-C is for the caller, who takes the lab down in order.
 	attr, parent := &syscall.SysProcAttr{Setsid: true}, 0
 	if !l.detached {

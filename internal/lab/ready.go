@@ -176,6 +176,15 @@ func (l *Lab) conditions() []*waiting {
 				return readiness(b)
 			}})
 		}
+		if d.role == RoleBGPD {
+			all = append(all, &waiting{what: d.String(), log: logFile(dirOf(l.name), d), ask: func(context.Context) error {
+				n, err := l.plan.node(d.node)
+				if err != nil {
+					return err
+				}
+				return askFRR(dirOf(l.name), n)
+			}})
+		}
 	}
 	e := l.spec.Experiment
 	if e == nil {

@@ -39,9 +39,11 @@ type state struct {
 	// Boot is the kernel's boot id: no process of another boot is meant.
 	Boot string `json:"boot"`
 	// Owner is the process that made the lab. Unless Detached, the lab ends with it.
-	Owner      process   `json:"owner"`
-	Detached   bool      `json:"detached"`
-	Ready      bool      `json:"ready"`
+	Owner    process `json:"owner"`
+	Detached bool    `json:"detached"`
+	Ready    bool    `json:"ready"`
+	// Routers is what routers and reflectors run.
+	Routers    string    `json:"routers,omitempty"`
 	Nodes      []string  `json:"nodes"`
 	Namespaces []string  `json:"namespaces"`
 	Processes  []process `json:"processes,omitempty"`

@@ -52,6 +52,9 @@ func teardown(ctx context.Context, s *state) error {
 		recorded = nil
 	}
 	errs = append(errs, end(ctx, recorded, spaces))
+	for _, p := range recorded {
+		errs = append(errs, removeFRRCrashDir(p))
+	}
 	for _, name := range s.Namespaces {
 		if err := netns.Delete(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)

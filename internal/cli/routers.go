@@ -1,0 +1,35 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tabane/tabane/internal/lab"
+)
+
+// parseRouters reads --routers: embedded or frr, or, where several are of use, both with a comma between them.
+func parseRouters(given string, several bool) ([]string, error) {
+	list := strings.Split(given, ",")
+	for i, r := range list {
+		if r != lab.RoutersEmbedded && r != lab.RoutersFRR || slices.Index(list, r) < i || i > 0 && !several {
+			want := lab.RoutersEmbedded + " or " + lab.RoutersFRR
+			if several {
+				want += ", or embedded,frr for both"
+			}
+			return nil, fmt.Errorf("--routers must be %s, got %q", want, given)
+		}
+	}
+	return list, nil
+}
+
+// needRouters says what to do when a program for the routers is missing.
+func needRouters(what string, routers ...string) error {
+	if !slices.Contains(routers, lab.RoutersFRR) {
+		return nil
+	}
+	if err := lab.FRRInstalled(); err != nil {
+		return &failure{what: what, on: "--routers " + lab.RoutersFRR, why: err, do: "or leave --routers out"}
+	}
+	return nil
+}

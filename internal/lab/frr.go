@@ -1,0 +1,305 @@
+package lab
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/reflector"
+	"github.com/tabane/tabane/internal/router"
+)
+
+// What the routers and reflectors of a lab run.
+const (
+	// RoutersEmbedded are the product's own daemons.
+	RoutersEmbedded = "embedded"
+	// RoutersFRR are FRR's zebra and bgpd, from the same sections of the scenario.
+	RoutersFRR = "frr"
+)
+
+// ErrNoFRR is wrapped by errors about labs that need FRR on a machine that has none.
+var ErrNoFRR = errors.New("FRR is not installed (apt-get install frr)")
+
+// The roles of FRR's two daemons. bgpd starts last: it waits long before it asks again for a zebra that is not there.
+const (
+	RoleZebra = "zebra"
+	RoleBGPD  = "bgpd"
+)
+
+// frrDirs are where distributions put FRR's daemons.
+var frrDirs = []string{"/usr/lib/frr", "/usr/libexec/frr", "/usr/sbin", "/usr/local/sbin"}
+
+// frrCrashDir is where FRR's daemons each make a directory of their own, which not all of them can remove.
+const frrCrashDir = "/var/tmp/frr"
+
+// maxSocketPath is the longest path of a Unix socket, sun_path without its zero byte.
+const maxSocketPath = 107
+
+// frrPrograms finds FRR's daemons; its error wraps ErrNoFRR.
+func frrPrograms() (zebra, bgpd string, err error) {
+	for _, dir := range frrDirs {
+		zebra, bgpd = filepath.Join(dir, RoleZebra), filepath.Join(dir, RoleBGPD)
+		if executable(zebra) && executable(bgpd) {
+			return zebra, bgpd, nil
+		}
+	}
+	return "", "", fmt.Errorf("find zebra and bgpd in %s: %w", strings.Join(frrDirs, ", "), ErrNoFRR)
+}
+
+func executable(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0
+}
+
+// FRRInstalled says whether labs with RoutersFRR can be made; its error wraps ErrNoFRR.
+func FRRInstalled() error {
+	_, _, err := frrPrograms()
+	return err
+}
+
+// useFRR replaces routers and reflectors by FRR. Without programs the plan is good for a lab that is there already.
+func (p *plan) useFRR(dir, zebra, bgpd string) error {
+	for _, n := range p.nodes {
+		replaced := slices.DeleteFunc(slices.Clone(n.daemons), func(d daemon) bool { return d.role == RoleRouter || d.role == RoleReflector })
+		switch len(n.daemons) - len(replaced) {
+		case 0:
+			continue
+		case 1:
+		default:
+			return fmt.Errorf("run FRR on node %q: it is both a router and a reflector, of which one bgpd can be one", n.name)
+		}
+		if path := frrSocket(dir, n.name, "zserv.api"); len(path) > maxSocketPath {
+			return fmt.Errorf("run FRR on node %q: its socket %q has %d bytes, more than %d: choose a shorter lab or node name", n.name, path, len(path), maxSocketPath)
+		}
+		n.daemons = append(replaced,
+			daemon{node: n.name, netns: n.netns, role: RoleZebra, program: zebra},
+			daemon{node: n.name, netns: n.netns, role: RoleBGPD, program: bgpd})
+	}
+	return nil
+}
+
+// frrDir holds a node's FRR files.
+func frrDir(dir, node string) string { return filepath.Join(dir, node+".frr") }
+
+func frrSocket(dir, node, name string) string { return filepath.Join(frrDir(dir, node), name) }
+
+// frrArguments are the command line of one of FRR's daemons: in the foreground, with everything that it would put into
+// the host's directories in the lab's.
+func (d daemon) frrArguments(dir string) []string {
+	at := func(name string) string { return frrSocket(dir, d.node, name) }
+	args := []string{
+		"--config_file", at(d.role + ".conf"), "--pid_file", at(d.role + ".pid"), "--socket", at("zserv.api"),
+		"--vty_socket", frrDir(dir, d.node), "--vty_port", "0", "--log", "stdout", "--log-level", "notifications",
+	}
+	if d.role == RoleBGPD {
+		return append(args, "--skip_runas")
+	}
+	// zebra has no such option, and insists on its group.
+	return append(args, "--user", "root", "--group", "frrvty")
+}
+
+// writeFRR writes the configuration of a node's FRR, if it has one.
+func (n *node) writeFRR(dir string) error {
+	if !slices.ContainsFunc(n.daemons, func(d daemon) bool { return d.role == RoleBGPD }) {
+		return nil
+	}
+	var (
+		bgpd string
+		err  error
+	)
+	if n.spec.Reflector != nil {
+		bgpd, err = frrReflector(n.name, n.spec.Reflector)
+	} else {
+		bgpd, err = frrRouter(n.name, n.router)
+	}
+	if err != nil {
+		return fmt.Errorf("write FRR configuration of node %q: %w", n.name, err)
+	}
+	if err := os.MkdirAll(frrDir(dir, n.name), 0o700); err != nil {
+		return err
+	}
+	return errors.Join(
+		writeFile(frrSocket(dir, n.name, RoleZebra+".conf"), []byte("hostname "+n.name+"\n")),
+		writeFile(frrSocket(dir, n.name, RoleBGPD+".conf"), []byte(bgpd)),
+	)
+}
+
+// frrConnectRetry is the pause between attempts to connect, in seconds; FRR's own 120 would make a lab's start a matter of
+// luck. All that decides how fast a change passes is as FRR ships it: above all the advertisement interval, which is 0.
+const frrConnectRetry = 2
+
+// frrRouter is bgpd's configuration for a router section.
+func frrRouter(node string, c *router.Config) (string, error) {
+	var b strings.Builder
+	// As the embedded router: no policy is needed to talk to another AS, and networks are announced as they are written.
+	fmt.Fprintf(&b, "hostname %s\nrouter bgp %d\n bgp router-id %s\n no bgp ebgp-requires-policy\n no bgp default ipv4-unicast\n no bgp network import-check\n",
+		node, c.ASN, c.RouterID)
+	for _, n := range c.Neighbors {
+		if err := frrNeighbor(&b, n.Address, n.ASN, n.Name, n.Password, n.BFD); err != nil {
+			return "", err
+		}
+	}
+	b.WriteString(" address-family ipv6 unicast\n")
+	for _, p := range c.Networks {
+		fmt.Fprintf(&b, "  network %s\n", p)
+	}
+	for _, n := range c.Neighbors {
+		fmt.Fprintf(&b, "  neighbor %s activate\n  neighbor %s prefix-list %s out\n", n.Address, n.Address, frrExport(n.Address))
+		if n.LocalPref > 0 {
+			fmt.Fprintf(&b, "  neighbor %s route-map %s in\n", n.Address, frrImport(n.Address))
+		}
+	}
+	b.WriteString(" exit-address-family\nexit\n")
+	for _, n := range c.Neighbors {
+		for _, command := range frrPermit(n.Address, n.Deny) {
+			b.WriteString(command + "\n")
+		}
+		if n.LocalPref > 0 {
+			fmt.Fprintf(&b, "route-map %s permit 10\n set local-preference %d\nexit\n", frrImport(n.Address), n.LocalPref)
+		}
+	}
+	return b.String(), nil
+}
+
+// frrReflector is bgpd's configuration for a reflector section.
+func frrReflector(node string, c *reflector.Config) (string, error) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "hostname %s\nrouter bgp %d\n bgp router-id %s\n no bgp default ipv4-unicast\n", node, c.ASN, c.RouterID)
+	for _, n := range c.Clients {
+		if err := frrNeighbor(&b, n.Address, c.ASN, n.Name, n.Password, n.BFD); err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&b, " neighbor %s update-source %s\n neighbor %s passive\n", n.Address, c.Address, n.Address)
+	}
+	for _, family := range []string{"unicast", "vpn"} {
+		fmt.Fprintf(&b, " address-family ipv6 %s\n", family)
+		for _, n := range c.Clients {
+			fmt.Fprintf(&b, "  neighbor %s activate\n  neighbor %s route-reflector-client\n", n.Address, n.Address)
+		}
+		b.WriteString(" exit-address-family\n")
+	}
+	b.WriteString("exit\n")
+	return b.String(), nil
+}
+
+func frrNeighbor(b *strings.Builder, address netip.Addr, asn uint32, name, password string, bfd bgp.BFD) error {
+	for _, text := range []string{name, password} {
+		if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			return fmt.Errorf("neighbor %q: FRR takes no control characters in names and passwords", name)
+		}
+	}
+	if bfd != (bgp.BFD{}) {
+		return fmt.Errorf("neighbor %q: labs start no bfdd of FRR, so there is no BFD with it", name)
+	}
+	fmt.Fprintf(b, " neighbor %s remote-as %d\n neighbor %s description %s\n neighbor %s timers connect %d\n",
+		address, asn, address, name, address, frrConnectRetry)
+	if password != "" {
+		fmt.Fprintf(b, " neighbor %s password %s\n", address, password)
+	}
+	return nil
+}
+
+func frrExport(neighbor netip.Addr) string { return "out-" + neighbor.String() }
+func frrImport(neighbor netip.Addr) string { return "in-" + neighbor.String() }
+
+// frrPermit are the commands that make the list of what a neighbour is told from nothing.
+func frrPermit(neighbor netip.Addr, deny []netip.Prefix) []string {
+	var commands []string
+	for i, p := range deny {
+		rule := fmt.Sprintf("ipv6 prefix-list %s seq %d deny %s", frrExport(neighbor), i+1, p)
+		if p.Bits() < p.Addr().BitLen() {
+			rule += fmt.Sprintf(" le %d", p.Addr().BitLen())
+		}
+		commands = append(commands, rule)
+	}
+	return append(commands, fmt.Sprintf("ipv6 prefix-list %s seq %d permit any", frrExport(neighbor), uint32(math.MaxUint32)))
+}
+
+// frrChange are the commands that change what a running FRR tells a neighbour. The list is never empty in between: an
+// empty one permits everything.
+func frrChange(neighbor netip.Addr, old, now []netip.Prefix) []string {
+	commands := []string{"configure terminal"}
+	for i := len(now); i < len(old); i++ {
+		commands = append(commands, fmt.Sprintf("no ipv6 prefix-list %s seq %d", frrExport(neighbor), i+1))
+	}
+	commands = append(commands, frrPermit(neighbor, now)[:len(now)]...)
+	return append(commands, "end", fmt.Sprintf("clear bgp ipv6 unicast %s soft out", neighbor))
+}
+
+// awaitZebra waits until a node's zebra answers.
+func awaitZebra(dir, node string) error {
+	for end := time.Now().Add(patience); ; time.Sleep(look) {
+		c, err := net.Dial("unix", frrSocket(dir, node, "zserv.api"))
+		if err == nil {
+			return c.Close()
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("wait for zebra on node %q: %w", node, err)
+		}
+	}
+}
+
+// askFRR says why a node's FRR is not ready yet.
+func askFRR(dir string, n *node) error {
+	v, err := dialVTY(frrSocket(dir, n.name, RoleBGPD+".vty"))
+	if err != nil {
+		return err
+	}
+	defer v.close()
+	answer, err := v.do("show bgp ipv6 unicast summary json")
+	if err != nil {
+		return err
+	}
+	return frrReadiness([]byte(answer), n.frrNeighbors())
+}
+
+// frrNeighbors are the addresses of those who must have a session with the node's FRR.
+func (n *node) frrNeighbors() []netip.Addr {
+	var all []netip.Addr
+	if n.spec.Reflector != nil {
+		for _, c := range n.spec.Reflector.Clients {
+			all = append(all, c.Address)
+		}
+		return all
+	}
+	for _, c := range n.spec.Router.Neighbors {
+		all = append(all, c.Address)
+	}
+	return all
+}
+
+// frrReadiness reads bgpd's summary of its sessions.
+func frrReadiness(summary []byte, neighbors []netip.Addr) error {
+	var s struct {
+		Peers map[netip.Addr]struct {
+			State string `json:"state"`
+		} `json:"peers"`
+	}
+	if err := json.Unmarshal(summary, &s); err != nil {
+		return fmt.Errorf("summary of bgpd not understood: %w", err)
+	}
+	for _, a := range neighbors {
+		if state := s.Peers[a].State; state != "Established" {
+			return fmt.Errorf("session with %s is %q", a, state)
+		}
+	}
+	return nil
+}
+
+// removeFRRCrashDir removes what a daemon of FRR that has ended may have left on the host.
+func removeFRRCrashDir(p process) error {
+	if p.Role != RoleZebra && p.Role != RoleBGPD {
+		return nil
+	}
+	return os.RemoveAll(filepath.Join(frrCrashDir, fmt.Sprintf("%s.%d", p.Role, p.PID)))
+}
