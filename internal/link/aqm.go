@@ -1,0 +1,126 @@
+package link
+
+import (
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// red is the state of random early detection.
+type red struct {
+	average float64 // of the length, in the unit of the thresholds
+	count   int     // frames since the last drop, or -1 when the average is below the minimum
+	random  *rand.Rand
+}
+
+// drop says whether a frame that arrives is dropped. length is that of the queue as the frame finds it; idle is how many
+// typical frames could have been sent since there was nothing to send, 0 when something is sent or waits.
+func (r *red) drop(p *RED, length, idle float64) bool {
+	weight := p.Weight
+	if weight == 0 {
+		weight = DefaultWeight
+	}
+	if idle > 0 {
+		r.average *= math.Pow(1-weight, idle)
+	} else {
+		r.average += weight * (length - r.average)
+	}
+	low, high := p.Min.amount(), p.Max.amount()
+	var base float64
+	switch {
+	case r.average < low:
+		r.count = -1
+		return false
+	case r.average < high:
+		base = p.P * (r.average - low) / (high - low)
+	case r.average < 2*high:
+		base = p.P + (1-p.P)*(r.average-high)/high
+	default:
+		r.count = 0
+		return true
+	}
+	r.count++
+	// Spreads the drops evenly: the distance between them is uniform, not geometric.
+	rest := 1 - float64(r.count)*base
+	if rest > 0 && r.random.Float64() >= base/rest {
+		return false
+	}
+	r.count = 0
+	return true
+}
+
+// codel is the state of controlled delay, named as in RFC 8289, section 5.
+type codel struct {
+	above           bool // firstAbove is set
+	firstAbove      time.Duration
+	dropNext        time.Duration
+	count, previous int // previous is lastcount_
+	dropping        bool
+}
+
+// waiting is what CoDel dequeues from.
+type waiting interface {
+	// pop takes the first frame, and false when there is none.
+	pop() (packet, bool)
+	// bytes is what waits.
+	bytes() unit.Size
+	// drop ends a frame that was taken.
+	drop(packet)
+}
+
+// dequeue returns the frame to send at the time now, and false when none is left (RFC 8289, section 5.6).
+func (c *codel) dequeue(p CoDel, frame unit.Size, now time.Duration, q waiting) (packet, bool) {
+	f, exists, mayDrop := c.take(p, frame, now, q)
+	switch {
+	case c.dropping:
+		if !mayDrop {
+			c.dropping = false
+		}
+		for c.dropping && now >= c.dropNext {
+			q.drop(f)
+			c.count++
+			if f, exists, mayDrop = c.take(p, frame, now, q); !mayDrop {
+				c.dropping = false
+			} else {
+				c.dropNext = control(c.dropNext, p.Interval, c.count)
+			}
+		}
+	case mayDrop:
+		q.drop(f)
+		f, exists, _ = c.take(p, frame, now, q)
+		c.dropping = true
+		// When it stopped dropping only just now, the rate that controlled the queue then is the best to start with.
+		delta := c.count - c.previous
+		c.count = 1
+		if delta > 1 && now-c.dropNext < 16*p.Interval {
+			c.count = delta
+		}
+		c.dropNext = control(now, p.Interval, c.count)
+		c.previous = c.count
+	}
+	return f, exists
+}
+
+// take is the RFC's dodequeue.
+func (c *codel) take(p CoDel, frame unit.Size, now time.Duration, q waiting) (f packet, exists, mayDrop bool) {
+	if f, exists = q.pop(); !exists {
+		c.above = false
+		return f, false, false
+	}
+	switch {
+	case now-f.arrived < p.Target || q.bytes() <= frame:
+		c.above = false
+	case !c.above:
+		c.above, c.firstAbove = true, now+p.Interval
+	default:
+		mayDrop = now >= c.firstAbove
+	}
+	return f, true, mayDrop
+}
+
+// control is the control law: the time of the next drop.
+func control(t, interval time.Duration, count int) time.Duration {
+	return t + time.Duration(float64(interval)/math.Sqrt(float64(count)))
+}

@@ -1,0 +1,68 @@
+package link
+
+import "github.com/tabane/tabane/internal/unit"
+
+// arena holds the bytes of frames that are in a pipe. It grows by chunks up to its limit and does not shrink.
+type arena struct {
+	slot   int // bytes
+	most   int // slots
+	chunks [][]byte
+	length []int32
+	refs   []uint8
+	free   []int32
+}
+
+// chunkSlots is how many slots a chunk has.
+const chunkSlots = 128
+
+func newArena(longest int, memory unit.Size) *arena {
+	return &arena{slot: longest, most: max(chunkSlots, int(memory/unit.Size(longest)))}
+}
+
+// take returns an empty slot with one reference, and false when the limit is reached.
+func (a *arena) take() (int32, bool) {
+	if len(a.free) == 0 {
+		first := len(a.refs)
+		if first+chunkSlots > a.most {
+			return 0, false
+		}
+		a.chunks = append(a.chunks, make([]byte, chunkSlots*a.slot))
+		a.length = append(a.length, make([]int32, chunkSlots)...)
+		a.refs = append(a.refs, make([]uint8, chunkSlots)...)
+		for i := chunkSlots - 1; i >= 0; i-- {
+			a.free = append(a.free, int32(first+i))
+		}
+	}
+	last := len(a.free) - 1
+	slot := a.free[last]
+	a.free = a.free[:last]
+	a.refs[slot] = 1
+	return slot, true
+}
+
+// space is all of the slot's memory.
+func (a *arena) space(slot int32) []byte {
+	from := int(slot) % chunkSlots * a.slot
+	return a.chunks[slot/chunkSlots][from : from+a.slot]
+}
+
+// fill says how much of the slot is used.
+func (a *arena) fill(slot int32, length int) { a.length[slot] = int32(length) }
+
+// bytes is what is in the slot.
+func (a *arena) bytes(slot int32) []byte { return a.space(slot)[:a.length[slot]] }
+
+func (a *arena) retain(slot int32) { a.refs[slot]++ }
+
+func (a *arena) release(slot int32) {
+	switch a.refs[slot] {
+	case 0:
+		panic("BUG: slot of a frame released twice")
+	case 1:
+		a.free = append(a.free, slot)
+	}
+	a.refs[slot]--
+}
+
+// used is how many slots are taken.
+func (a *arena) used() int { return len(a.refs) - len(a.free) }

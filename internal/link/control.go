@@ -1,0 +1,178 @@
+package link
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+// Report is how a link is.
+type Report struct {
+	A string `json:"a"`
+	B string `json:"b"`
+	// Connected says that both nodes' interfaces are up; Cuts is how often that ended.
+	Connected bool   `json:"connected"`
+	Cuts      uint64 `json:"cuts"`
+	// Realtime says that the relay has real-time priority.
+	Realtime bool       `json:"realtime"`
+	Forward  Statistics `json:"forward"`
+	Backward Statistics `json:"backward"`
+	// Steps is how many steps of the schedule are still to come, of both directions together.
+	Steps int `json:"steps"`
+}
+
+// Report reads statistics and state. After the end of Run they are the last.
+func (l *Link) Report() (Report, error) {
+	var r Report
+	var failed error
+	err := l.do(func(time.Duration) { r, failed = l.report() })
+	if errors.Is(err, ErrClosed) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.last, l.lastErr
+	}
+	return r, failed
+}
+
+// report is called on the relay's goroutine, or when there is none.
+func (l *Link) report() (Report, error) {
+	r := Report{
+		A: l.config.A, B: l.config.B,
+		Connected: l.cable.connected(), Cuts: l.cable.pulls.Load(), Realtime: l.realtime.Load(),
+		Steps: len(l.ways[0].steps) + len(l.ways[1].steps),
+	}
+	var errs [2]error
+	r.Forward, errs[0] = l.ways[0].statistics()
+	r.Backward, errs[1] = l.ways[1].statistics()
+	return r, errors.Join(errs[:]...)
+}
+
+// Status is the Report, or its error, for JSON.
+func (l *Link) Status() any {
+	r, err := l.Report()
+	if err != nil {
+		return map[string]string{"error": err.Error()}
+	}
+	return r
+}
+
+// Set changes a direction, or both, now. A change that makes an impossible profile, at once or together with what is
+// still to come of the schedule, is refused as a whole. The error wraps ErrClosed after the end.
+func (l *Link) Set(d Direction, c Change) error {
+	if err := l.set(d, c); err != nil {
+		return fmt.Errorf("change link between %q and %q: %w", l.config.A, l.config.B, err)
+	}
+	return nil
+}
+
+func (l *Link) set(d Direction, c Change) error {
+	var refused error
+	err := l.do(func(now time.Duration) {
+		forward, backward := l.ways[0].profileAt(now), l.ways[1].profileAt(now)
+		if refused = (Schedule{{Direction: d, Change: c}}).Check(forward, backward).Err(); refused != nil {
+			return
+		}
+		for i, one := range []Direction{Forward, Backward} {
+			if d.has(one) {
+				refused = errors.Join(refused, l.ways[i].fits(now, c))
+			}
+		}
+		if refused != nil {
+			return
+		}
+		for i, one := range []Direction{Forward, Backward} {
+			if d.has(one) {
+				l.ways[i].pipe.set(now, l.ways[i].pipe.profile.With(c))
+			}
+		}
+	})
+	return errors.Join(err, refused)
+}
+
+// profileAt is the profile at the time now, after the steps that are due.
+func (w *way) profileAt(now time.Duration) Profile {
+	w.change(now)
+	return w.pipe.profile
+}
+
+// fits says whether the steps to come are still possible after the change.
+func (w *way) fits(now time.Duration, c Change) error {
+	after := w.profileAt(now).With(c)
+	for _, step := range w.steps {
+		after = after.With(step.Change)
+		if err := after.Check().Err(); err != nil {
+			return fmt.Errorf("does not go with the step of the schedule that comes in %s: %w", step.At-now, err)
+		}
+	}
+	return nil
+}
+
+// Play starts a schedule now, in place of what is left of the one before. A schedule that does not Check is refused as
+// a whole. Before Run it takes the place of Config.Schedule. The error wraps ErrClosed after the end.
+func (l *Link) Play(s Schedule) error {
+	var refused error
+	err := l.do(func(now time.Duration) {
+		if refused = s.Check(l.ways[0].profileAt(now), l.ways[1].profileAt(now)).Err(); refused != nil {
+			return
+		}
+		if l.config.Schedule = s; l.state == running {
+			l.ways[0].steps, l.ways[1].steps = split(s, now)
+		}
+	})
+	if err = errors.Join(err, refused); err != nil {
+		return fmt.Errorf("play schedule of link between %q and %q: %w", l.config.A, l.config.B, err)
+	}
+	return nil
+}
+
+// maxRequest bounds what Handler reads.
+const maxRequest = 1 << 20
+
+// Handler changes the link on request: POST /set with a Step as JSON, whose At must be 0, and POST /schedule with a
+// Schedule. Times are in nanoseconds, rates as text. It answers 204, or 400 with what is wrong.
+func (l *Link) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /set", func(w http.ResponseWriter, r *http.Request) {
+		var s Step
+		answer(w, decode(w, r, &s), func() error {
+			if s.At != 0 {
+				return fmt.Errorf("at must be 0: a change is made now, got %s", s.At)
+			}
+			return l.Set(s.Direction, s.Change)
+		})
+	})
+	mux.HandleFunc("POST /schedule", func(w http.ResponseWriter, r *http.Request) {
+		var s Schedule
+		answer(w, decode(w, r, &s), func() error { return l.Play(s) })
+	})
+	return mux
+}
+
+func decode(w http.ResponseWriter, r *http.Request, to any) error {
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest))
+	d.DisallowUnknownFields()
+	if err := d.Decode(to); err != nil {
+		return fmt.Errorf("read request: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("read request: more than one JSON value")
+	}
+	return nil
+}
+
+func answer(w http.ResponseWriter, err error, do func() error) {
+	if err == nil {
+		err = do()
+	}
+	switch {
+	case errors.Is(err, ErrClosed):
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	default:
+		w.WriteHeader(http.StatusNoContent)
+	}
+}

@@ -1,0 +1,199 @@
+package link
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/netns"
+)
+
+// prefix starts the names of the namespaces that these tests make.
+var prefix = fmt.Sprintf("tabane-test-link-%d-", os.Getpid())
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(childEnv); text != "" {
+		if err := beLink(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	before := openFiles()
+	code := m.Run()
+	left, err := netns.List(prefix)
+	if err != nil || len(left) > 0 {
+		fmt.Fprintf(os.Stderr, "network namespaces are left behind: %v %v\n", left, err)
+		code = 1
+	}
+	// The poller of the runtime keeps two descriptors from its first use on.
+	if after := openFiles(); after > before+2 {
+		fmt.Fprintf(os.Stderr, "%d files are left open\n", after-before)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func openFiles() int {
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0
+	}
+	return len(files)
+}
+
+func needRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("TABANE_LAB") == "require" {
+		t.Fatal("making network namespaces needs root")
+	}
+	t.Skip("making network namespaces needs root")
+}
+
+// bed is two nodes with a link's namespace between them.
+type bed struct {
+	t                    testing.TB
+	left, middle, right  string
+	nearLeft, nearRight  string // the interfaces of the nodes
+	addressLeft, address string // IPv4 of the nodes; address is the right one's
+}
+
+func (b *bed) do(ns string, f func() error) {
+	b.t.Helper()
+	if err := netns.Do(ns, f); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+var unfit = strings.NewReplacer("/", "-", "_", "-", "=", "-")
+
+// newBed makes left.end -- ra | rb -- right.end. Both nodes have addresses in 10.0.0.0/24 and fd00::/64.
+func newBed(t testing.TB, mtu int) *bed {
+	t.Helper()
+	needRoot(t)
+	base := prefix + unfit.Replace(strings.ToLower(t.Name()))
+	base = base[:min(len(base), 58)]
+	b := &bed{t: t, left: base + "-l", middle: base + "-m", right: base + "-r", addressLeft: "10.0.0.1", address: "10.0.0.2"}
+	for _, ns := range []string{b.left, b.middle, b.right} {
+		if err := netns.Create(ns); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := netns.Delete(ns); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	b.connect(b.left, "ra", 1, mtu)
+	b.connect(b.right, "rb", 2, mtu)
+	return b
+}
+
+// connect makes a pair between "end" of a node and an interface of the middle, and prepares the end.
+func (b *bed) connect(node, middle string, host byte, mtu int) {
+	b.t.Helper()
+	b.pair(node, middle, host, mtu)
+	b.do(node, func() error { return Prepare("end") })
+}
+
+func (b *bed) pair(node, middle string, host byte, mtu int) {
+	b.t.Helper()
+	var far netlink.NsFd
+	ns, err := os.Open("/run/netns/" + b.middle)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer ns.Close()
+	far = netlink.NsFd(int(ns.Fd()))
+	b.do(node, func() error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.MTU = "end", mtu
+		veth := netlink.NewVeth(attrs)
+		veth.PeerName, veth.PeerMTU, veth.PeerNamespace = middle, uint32(mtu), far
+		if err := netlink.LinkAdd(veth); err != nil {
+			return err
+		}
+		end, err := netlink.LinkByName("end")
+		if err != nil {
+			return err
+		}
+		for _, text := range []string{fmt.Sprintf("10.0.0.%d/24", host), fmt.Sprintf("fd00::%d/64", host)} {
+			a, err := netlink.ParseAddr(text)
+			if err != nil {
+				return err
+			}
+			a.Flags = unix.IFA_F_NODAD
+			if a.IP.To4() != nil {
+				a.Flags = 0
+			}
+			if err := netlink.AddrAdd(end, a); err != nil {
+				return err
+			}
+		}
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return errors.Join(netlink.LinkSetUp(lo), netlink.LinkSetUp(end))
+	})
+}
+
+// open opens a link in the middle.
+func (b *bed) open(o Options) *Link {
+	b.t.Helper()
+	var l *Link
+	o.Config.A, o.Config.B = "ra", "rb"
+	b.do(b.middle, func() (err error) {
+		l, err = New(o)
+		return err
+	})
+	return l
+}
+
+// run runs a link until the test ends or stop is called.
+func (b *bed) run(l *Link) (stop func()) {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- l.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			b.t.Errorf("Run: %v", err)
+		}
+	})
+	b.t.Cleanup(stop)
+	return stop
+}
+
+// lines is a log that a test can read.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }

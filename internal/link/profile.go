@@ -1,0 +1,354 @@
+package link
+
+import (
+	"math"
+	"time"
+
+	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// Profile is what one direction of a link does to frames. The zero value is a plain wire.
+//
+// A frame first waits in the queue, then is sent at the rate, and then is on the wire, where it is delayed, lost or
+// duplicated. A frame that the wire loses has used the rate; one that the queue drops has not; a duplicate does not.
+type Profile struct {
+	// Rate counts whole Ethernet frames without preamble, FCS and gap, as the kernel's TBF does; 0 is unlimited,
+	// anything else is at least 8 kbit/s: below, one frame of 1500 bytes takes longer than a second.
+	Rate unit.Bandwidth `yaml:"rate,omitempty" json:"rate,omitempty"`
+	// Delay is one way, from the last bit sent to the last bit delivered; at most MaxDelay.
+	Delay  time.Duration `yaml:"delay,omitempty" json:"delay,omitempty"`
+	Jitter Jitter        `yaml:"jitter,omitempty" json:"jitter,omitzero"`
+	Loss   Loss          `yaml:"loss,omitempty" json:"loss,omitzero"`
+	// Duplicate is the probability that a frame is delivered twice.
+	Duplicate float64 `yaml:"duplicate,omitempty" json:"duplicate,omitempty"`
+	Queue     Queue   `yaml:"queue,omitempty" json:"queue,omitzero"`
+}
+
+const (
+	minRate = 8 * unit.KbitPerSecond
+	// MaxDelay is the longest delay of a link.
+	MaxDelay = time.Minute
+)
+
+// JitterKind is the distribution of a delay around its middle.
+type JitterKind string
+
+const (
+	// Uniform is evenly distributed between -Amount and +Amount.
+	Uniform JitterKind = "uniform"
+	// Normal has the standard deviation Amount. A delay that would be negative is none: the distribution is cut
+	// there, one draw in six when Amount is the whole delay, one in 700 when it is a third of it.
+	Normal JitterKind = "normal"
+)
+
+// Jitter varies the delay of each frame.
+type Jitter struct {
+	Kind JitterKind `yaml:"kind,omitempty" json:"kind,omitempty"`
+	// Amount is at most the delay.
+	Amount time.Duration `yaml:"amount,omitempty" json:"amount,omitempty"`
+	// Reorder lets frames overtake each other. Otherwise a frame is delivered with the one before it at the earliest,
+	// which makes the delays less varied than Amount says where frames are closer than that.
+	Reorder bool `yaml:"reorder,omitempty" json:"reorder,omitempty"`
+}
+
+// LossKind is a model of loss.
+type LossKind string
+
+const (
+	// Random loses each frame with probability P, independently.
+	Random LossKind = "random"
+	// GilbertElliott has a good and a bad state. After each frame it goes from good to bad with probability P, and from
+	// bad to good with probability R; it starts in good. A frame is lost with probability Good in the one, Bad in
+	// the other, so that in the long run (P*Bad + R*Good) / (P+R) are lost (Hasslinger and Hohlfeld, "The Gilbert-Elliott
+	// model for packet loss in real time services on the internet", MMB 2008; Good = 1-k, Bad = 1-h).
+	GilbertElliott LossKind = "gilbert-elliott"
+)
+
+// Loss is what the wire loses. The fields are probabilities.
+type Loss struct {
+	Kind LossKind `yaml:"kind,omitempty" json:"kind,omitempty"`
+	P    float64  `yaml:"p,omitempty" json:"p,omitempty"`
+	R    float64  `yaml:"r,omitempty" json:"r,omitempty"`
+	Good float64  `yaml:"good,omitempty" json:"good,omitempty"`
+	Bad  float64  `yaml:"bad,omitempty" json:"bad,omitempty"`
+}
+
+// Limit is a length of a queue, not counting the frame that is being sent. At most one field is set.
+type Limit struct {
+	Bytes   unit.Size `yaml:"bytes,omitempty" json:"bytes,omitempty"`
+	Packets int       `yaml:"packets,omitempty" json:"packets,omitempty"`
+	// Time is how long a frame would wait at the present rate, the rest of the frame that is being sent included.
+	Time time.Duration `yaml:"time,omitempty" json:"time,omitempty"`
+}
+
+// Discipline says which frame is dropped when.
+type Discipline string
+
+const (
+	// DropTail drops the frame for which there is no room.
+	DropTail Discipline = "drop-tail"
+	// EarlyDrop is random early detection in its gentle form.
+	EarlyDrop Discipline = "red"
+	// ControlledDelay is CoDel.
+	ControlledDelay Discipline = "codel"
+)
+
+// DefaultQueue is the limit of a queue that has none: the same as package tc's.
+const DefaultQueue = 50 * time.Millisecond
+
+// Queue is where frames wait for the rate. It never marks (ECN): it drops.
+type Queue struct {
+	// Limit is how much may wait, whatever the discipline; without one it is DefaultQueue.
+	Limit `yaml:",inline"`
+	// Discipline is DropTail when empty.
+	Discipline Discipline `yaml:"discipline,omitempty" json:"discipline,omitempty"`
+	RED        RED        `yaml:"red,omitempty" json:"red,omitzero"`
+	CoDel      CoDel      `yaml:"codel,omitempty" json:"codel,omitzero"`
+}
+
+// RED are the parameters of random early detection (Floyd and Jacobson, "Random early detection gateways for congestion
+// avoidance", IEEE/ACM ToN 1(4), 1993), with the gentle slope from P at Max to 1 at twice Max (Floyd 2000).
+type RED struct {
+	// Min and Max are the thresholds of the average length, both in the same unit.
+	Min Limit `yaml:"min" json:"min,omitzero"`
+	Max Limit `yaml:"max" json:"max,omitzero"`
+	// P is the probability of a drop when the average is just below Max.
+	P float64 `yaml:"p" json:"p,omitempty"`
+	// Weight is that of the present length in the average; 0 means DefaultWeight.
+	Weight float64 `yaml:"weight,omitempty" json:"weight,omitempty"`
+}
+
+// DefaultWeight is the weight that Floyd and Jacobson use.
+const DefaultWeight = 0.002
+
+// CoDel are the parameters of controlled delay (RFC 8289).
+type CoDel struct {
+	// Target is the acceptable standing delay; 0 means 5 ms (section 4.4).
+	Target time.Duration `yaml:"target,omitempty" json:"target,omitempty"`
+	// Interval is a round trip time that most flows do not exceed; 0 means 100 ms (section 4.3).
+	Interval time.Duration `yaml:"interval,omitempty" json:"interval,omitempty"`
+}
+
+const (
+	defaultTarget   = 5 * time.Millisecond
+	defaultInterval = 100 * time.Millisecond
+)
+
+// Check finds what is wrong with the profile.
+func (p Profile) Check() fault.List {
+	var faults fault.List
+	if p.Rate < minRate && p.Rate != 0 {
+		faults.Add("rate", "must be at least %s, or 0 for unlimited, got %s", minRate, p.Rate)
+	}
+	if p.Delay < 0 || p.Delay > MaxDelay {
+		faults.Add("delay", "must be from 0s to %s, got %s", MaxDelay, p.Delay)
+	}
+	probability(&faults, "duplicate", p.Duplicate)
+	faults.Merge("jitter", p.Jitter.check(p.Delay))
+	faults.Merge("loss", p.Loss.check())
+	faults.Merge("queue", p.Queue.check())
+	return faults
+}
+
+func probability(faults *fault.List, path string, p float64) {
+	if !(p >= 0 && p <= 1) { // also NaN
+		faults.Add(path, "must be a probability from 0 to 1, got %v", p)
+	}
+}
+
+func (j Jitter) check(delay time.Duration) fault.List {
+	var faults fault.List
+	switch j.Kind {
+	case Uniform, Normal:
+		if j.Amount <= 0 {
+			faults.Add("amount", "must be > 0s, got %s", j.Amount)
+		} else if j.Amount > delay {
+			faults.Add("amount", "must not be more than the delay, %s: nothing arrives before it is sent; got %s", delay, j.Amount)
+		}
+	case "":
+		if j != (Jitter{}) {
+			faults.Add("kind", "must be %s or %s when there is jitter", Uniform, Normal)
+		}
+	default:
+		faults.Add("kind", "must be %s or %s, got %q", Uniform, Normal, string(j.Kind))
+	}
+	return faults
+}
+
+func (l Loss) check() fault.List {
+	var faults fault.List
+	probability(&faults, "p", l.P)
+	probability(&faults, "r", l.R)
+	probability(&faults, "good", l.Good)
+	probability(&faults, "bad", l.Bad)
+	switch l.Kind {
+	case Random:
+		if l.R != 0 || l.Good != 0 || l.Bad != 0 {
+			faults.Add("", "r, good and bad are of %s, not of %s", GilbertElliott, Random)
+		}
+	case GilbertElliott:
+		if l.Good == 0 && l.Bad == 0 {
+			faults.Add("bad", "must be > 0, or nothing is ever lost")
+		}
+	case "":
+		if l != (Loss{}) {
+			faults.Add("kind", "must be %s or %s when there is loss", Random, GilbertElliott)
+		}
+	default:
+		faults.Add("kind", "must be %s or %s, got %q", Random, GilbertElliott, string(l.Kind))
+	}
+	return faults
+}
+
+// fields is how many of the fields are set.
+func (l Limit) fields() int {
+	n := 0
+	for _, set := range []bool{l.Bytes != 0, l.Packets != 0, l.Time != 0} {
+		if set {
+			n++
+		}
+	}
+	return n
+}
+
+func (l Limit) check() fault.List {
+	var faults fault.List
+	switch {
+	case l.Bytes < 0:
+		faults.Add("bytes", "must be > 0B, got %s", l.Bytes)
+	case l.Packets < 0:
+		faults.Add("packets", "must be > 0, got %d", l.Packets)
+	case l.Time < 0 || l.Time > MaxDelay:
+		faults.Add("time", "must be > 0s and at most %s, got %s", MaxDelay, l.Time)
+	case l.fields() > 1:
+		faults.Add("", "must have one of bytes, packets and time, got %d of them", l.fields())
+	}
+	return faults
+}
+
+// amount is the limit as a number of its unit.
+func (l Limit) amount() float64 {
+	return float64(l.Bytes) + float64(l.Packets) + float64(l.Time)
+}
+
+func (q Queue) check() fault.List {
+	faults := q.Limit.check()
+	switch q.Discipline {
+	case "", DropTail:
+	case EarlyDrop:
+		faults.Merge("red", q.RED.check())
+	case ControlledDelay:
+		faults.Merge("codel", q.CoDel.check())
+	default:
+		faults.Add("discipline", "must be %s, %s or %s, got %q", DropTail, EarlyDrop, ControlledDelay, string(q.Discipline))
+	}
+	if q.Discipline != EarlyDrop && q.RED != (RED{}) {
+		faults.Add("red", "is for the discipline %s only", EarlyDrop)
+	}
+	if q.Discipline != ControlledDelay && q.CoDel != (CoDel{}) {
+		faults.Add("codel", "is for the discipline %s only", ControlledDelay)
+	}
+	return faults
+}
+
+func (r RED) check() fault.List {
+	var faults fault.List
+	faults.Merge("min", r.Min.check())
+	faults.Merge("max", r.Max.check())
+	switch {
+	case len(faults) > 0:
+	case r.Min.fields() == 0:
+		faults.Add("min", "must have one of bytes, packets and time")
+	case (r.Min.Bytes == 0) != (r.Max.Bytes == 0) || (r.Min.Packets == 0) != (r.Max.Packets == 0) || (r.Min.Time == 0) != (r.Max.Time == 0):
+		faults.Add("max", "must be in the unit of min")
+	case r.Max.amount() <= r.Min.amount():
+		faults.Add("max", "must be more than min")
+	}
+	if !(r.P > 0 && r.P <= 1) {
+		faults.Add("p", "must be a probability > 0, got %v", r.P)
+	}
+	if !(r.Weight >= 0 && r.Weight <= 1) {
+		faults.Add("weight", "must be from 0 to 1, got %v", r.Weight)
+	}
+	return faults
+}
+
+func (c CoDel) check() fault.List {
+	var faults fault.List
+	if c.Target < 0 || c.Target > MaxDelay {
+		faults.Add("target", "must be > 0s and at most %s, got %s", MaxDelay, c.Target)
+	}
+	if c.Interval < 0 || c.Interval > MaxDelay {
+		faults.Add("interval", "must be > 0s and at most %s, got %s", MaxDelay, c.Interval)
+	}
+	if f := c.filled(); len(faults) == 0 && f.Target >= f.Interval {
+		faults.Add("target", "must be less than the interval, %s, got %s", f.Interval, f.Target)
+	}
+	return faults
+}
+
+// filled has the defaults in place.
+func (c CoDel) filled() CoDel {
+	if c.Target == 0 {
+		c.Target = defaultTarget
+	}
+	if c.Interval == 0 {
+		c.Interval = defaultInterval
+	}
+	return c
+}
+
+// Change is a change of a Profile: what is nil stays. Jitter, Loss and Queue are replaced as a whole.
+type Change struct {
+	Rate      *unit.Bandwidth `yaml:"rate,omitempty" json:"rate,omitempty"`
+	Delay     *time.Duration  `yaml:"delay,omitempty" json:"delay,omitempty"`
+	Jitter    *Jitter         `yaml:"jitter,omitempty" json:"jitter,omitempty"`
+	Loss      *Loss           `yaml:"loss,omitempty" json:"loss,omitempty"`
+	Duplicate *float64        `yaml:"duplicate,omitempty" json:"duplicate,omitempty"`
+	Queue     *Queue          `yaml:"queue,omitempty" json:"queue,omitempty"`
+}
+
+// With returns the profile after the change.
+func (p Profile) With(c Change) Profile {
+	replace(&p.Rate, c.Rate)
+	replace(&p.Delay, c.Delay)
+	replace(&p.Jitter, c.Jitter)
+	replace(&p.Loss, c.Loss)
+	replace(&p.Duplicate, c.Duplicate)
+	replace(&p.Queue, c.Queue)
+	return p
+}
+
+func replace[T any](to, from *T) {
+	if from != nil {
+		*to = *from
+	}
+}
+
+// least is the shortest time that a frame can be on the wire.
+func (p *Profile) least() time.Duration {
+	switch p.Jitter.Kind {
+	case Uniform:
+		return p.Delay - p.Jitter.Amount
+	case Normal:
+		return 0
+	}
+	return p.Delay
+}
+
+// limited says whether there is no room for a frame: bytes and packets wait already, and it would wait for the time wait.
+func (q *Queue) limited(bytes unit.Size, packets int, wait time.Duration, frame unit.Size) bool {
+	switch {
+	case q.Bytes != 0:
+		return bytes+frame > q.Bytes
+	case q.Packets != 0:
+		return packets >= q.Packets
+	case q.Time != 0:
+		return wait > q.Time
+	}
+	return wait > DefaultQueue
+}
+
+// never is later than all that happens.
+const never = time.Duration(math.MaxInt64)
