@@ -62,6 +62,13 @@ type ImportPolicy struct {
 type ExportPolicy struct {
 	// Reject keeps these prefixes and everything inside of them from the neighbour.
 	Reject []netip.Prefix
+	// Shutdown tells the neighbour that every route is about to go: with the community GracefulShutdown and, in our own AS,
+	// as the last choice.
+	Shutdown bool
+}
+
+func (p ExportPolicy) equal(q ExportPolicy) bool {
+	return p.Shutdown == q.Shutdown && slices.Equal(p.Reject, q.Reject)
 }
 
 // Neighbor describes a session.
@@ -253,11 +260,11 @@ func (s *Speaker) SetExport(ctx context.Context, name string, policy ExportPolic
 		if err := checkRejected(policy.Reject); err != nil {
 			return err
 		}
-		if slices.Equal(n.Export.Reject, policy.Reject) {
+		if n.Export.equal(policy) {
 			return nil
 		}
 		old := n.Export
-		n.Export = ExportPolicy{Reject: slices.Clone(policy.Reject)}
+		n.Export = ExportPolicy{Reject: slices.Clone(policy.Reject), Shutdown: policy.Shutdown}
 		if err := s.setPolicies(ctx); err != nil {
 			n.Export = old
 			return errors.Join(err, s.setPolicies(ctx))

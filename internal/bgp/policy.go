@@ -18,7 +18,11 @@ const (
 	noExportSet    = "no-export"
 	noAdvertiseSet = "no-advertise"
 	martianSet     = "martians"
+	shutdownSet    = "graceful-shutdown"
 )
+
+// lastChoice is the LOCAL_PREF of routes that are about to go. RFC 8326 section 4.2 asks for 0, which GoBGP takes for none.
+const lastChoice = 1
 
 // martians are prefixes that no other AS has routes for.
 var martians = []netip.Prefix{
@@ -81,6 +85,7 @@ func policies(entries []policyEntry) *api.SetPoliciesRequest {
 		{DefinedType: api.DefinedType_DEFINED_TYPE_COMMUNITY, Name: noExportSet,
 			List: []string{"no-export", "no-advertise", "no-export-subconfed"}},
 		{DefinedType: api.DefinedType_DEFINED_TYPE_COMMUNITY, Name: noAdvertiseSet, List: []string{"no-advertise"}},
+		{DefinedType: api.DefinedType_DEFINED_TYPE_COMMUNITY, Name: shutdownSet, List: []string{communityText(GracefulShutdown)}},
 		prefixSet(martianSet, martians),
 	}
 	for _, e := range entries {
@@ -125,6 +130,11 @@ func importStatements(e policyEntry) []*api.Statement {
 	if len(e.Import.Reject) > 0 {
 		add("reject", &api.Conditions{PrefixSet: match(rejectSet(e.Name))}, reject())
 	}
+	if !e.internal() {
+		last := accept()
+		last.LocalPref = &api.LocalPrefAction{Value: lastChoice}
+		add("shutdown", &api.Conditions{CommunitySet: match(shutdownSet)}, last)
+	}
 	a := accept()
 	if e.LocalPref > 0 {
 		a.LocalPref = &api.LocalPrefAction{Value: e.LocalPref}
@@ -142,14 +152,14 @@ func exportStatements(e policyEntry) []*api.Statement {
 	if len(e.Export.Reject) > 0 {
 		add("reject", &api.Conditions{PrefixSet: match(withholdSet(e.Name))}, reject())
 	}
-	self := accept()
+	told, self := exportActions(e), exportActions(e)
 	self.Nexthop = &api.NexthopAction{Self: true}
 	if e.internal() {
 		add("no-advertise", &api.Conditions{CommunitySet: match(noAdvertiseSet)}, reject())
 		if e.NextHopSelf {
 			add("self", &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_EXTERNAL}, self)
 		}
-		add("rest", &api.Conditions{}, accept())
+		add("rest", &api.Conditions{}, told)
 		return out
 	}
 	add("no-export", &api.Conditions{CommunitySet: match(noExportSet)}, reject())
@@ -161,6 +171,21 @@ func exportStatements(e policyEntry) []*api.Statement {
 	}
 	return out
 }
+
+// exportActions are what happens to every route that the neighbour is told.
+func exportActions(e policyEntry) *api.Actions {
+	a := accept()
+	if !e.Export.Shutdown {
+		return a
+	}
+	a.Community = &api.CommunityAction{Type: api.CommunityAction_TYPE_ADD, Communities: []string{communityText(GracefulShutdown)}}
+	if e.internal() {
+		a.LocalPref = &api.LocalPrefAction{Value: lastChoice}
+	}
+	return a
+}
+
+func communityText(c uint32) string { return fmt.Sprintf("%d:%d", c>>16, c&0xffff) }
 
 func rejectSet(neighbor string) string   { return "reject-" + neighbor }
 func withholdSet(neighbor string) string { return "withhold-" + neighbor }

@@ -21,6 +21,10 @@ import (
 // our own and for received ones.
 const NoExport uint32 = 0xffffff01
 
+// GracefulShutdown is the community of routes that are about to go: whoever has another path moves to it now (RFC 8326).
+// From another AS it makes a route the last choice; an ExportPolicy adds it.
+const GracefulShutdown uint32 = 0xffff0000
+
 // UnicastRoute is an IPv6 route that this speaker originates.
 type UnicastRoute struct {
 	Prefix netip.Prefix
