@@ -1,0 +1,222 @@
+package mptcp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Socket is one TCP socket and how its sending goes. Token is 0 when it is no subflow of an MPTCP connection; what
+// Subflow says of connections is then empty, the rest is not.
+type Socket struct {
+	Subflow
+	State State
+	// Congestion is the name of the congestion control, Window what it allows to be in flight, in segments.
+	Congestion string
+	Window     uint32
+	// SegmentSize is the largest segment that is sent, in bytes.
+	SegmentSize uint32
+	// DeliveryRate is the latest measured goodput in bytes per second.
+	DeliveryRate uint64
+	// Retransmitted counts segments that were sent again. It wraps around.
+	Retransmitted uint32
+	// Reordering is by how many segments packets are expected to overtake each other; Reordered counts how often
+	// they were seen to. It wraps around.
+	Reordering, Reordered uint32
+}
+
+// State is that of a TCP socket (RFC 9293 section 3.3.2), in the kernel's numbers.
+type State uint8
+
+var stateNames = [...]string{1: "established", "syn-sent", "syn-received", "fin-wait-1", "fin-wait-2", "time-wait", "closed", "close-wait", "last-ack", "listen", "closing"}
+
+func (s State) String() string {
+	if s > 0 && int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return fmt.Sprintf("state %d", uint8(s))
+}
+
+// connected are the states in which a socket has a peer and counts what it sends: established, both waits for a FIN,
+// close-wait, last-ack and closing.
+const connected = 1<<1 | 1<<4 | 1<<5 | 1<<8 | 1<<9 | 1<<11
+
+// More of the layout of sock_diag.
+const (
+	diagAttrCongestion = 4
+	diagExtCongestion  = 1 << (diagAttrCongestion - 1)
+	diagOffsetState    = 1
+)
+
+// Sockets calls f for each TCP socket of the family that has a peer, whether it is a subflow or not. The socket is valid
+// during the call only. It asks once for all of them, and allocates nothing. Sockets that come and go meanwhile may be
+// missing.
+func (d *Diag) Sockets(family Family, f func(*Socket)) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	names := map[string]string{}
+	err := d.dump(family, diagExtInfo|diagExtCongestion, connected, func(body []byte) error {
+		s, err := decodeSocket(body, names)
+		if err != nil {
+			return err
+		}
+		f(&s)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("list tcp sockets: %w", err)
+	}
+	return nil
+}
+
+// dump asks for the TCP sockets in the states, a set of bits, with the extensions, another one, and calls f with what the
+// kernel says of each.
+func (d *Diag) dump(family Family, extensions uint8, states uint32, f func(body []byte) error) error {
+	d.seq++
+	var request [diagRequestLen]byte
+	native := binary.NativeEndian
+	native.PutUint32(request[0:], diagRequestLen)
+	native.PutUint16(request[4:], unix.SOCK_DIAG_BY_FAMILY)
+	native.PutUint16(request[6:], unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
+	native.PutUint32(request[8:], d.seq)
+	body := request[unix.NLMSG_HDRLEN:]
+	body[0], body[1], body[2] = byte(family), unix.IPPROTO_TCP, extensions
+	native.PutUint32(body[4:], states)
+	if err := unix.Sendto(d.fd, request[:], 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return err
+	}
+	for {
+		n, from, err := unix.Recvfrom(d.fd, d.buffer, unix.MSG_TRUNC)
+		switch sender, _ := from.(*unix.SockaddrNetlink); {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return err
+		case n > len(d.buffer):
+			return fmt.Errorf("answer of %d bytes, want at most %d", n, len(d.buffer))
+		case sender == nil || sender.Pid != 0:
+			continue // not from the kernel
+		}
+		if done, err := eachMessage(d.buffer[:n], d.seq, f); done || err != nil {
+			return err
+		}
+	}
+}
+
+// eachMessage calls f for each socket in the messages of one datagram; done says that the dump is at its end. Messages of
+// an earlier dump, which ended in an error, are skipped.
+func eachMessage(b []byte, seq uint32, f func(body []byte) error) (done bool, err error) {
+	native := binary.NativeEndian
+	for len(b) > 0 {
+		if len(b) < unix.NLMSG_HDRLEN {
+			return false, fmt.Errorf("message of %d bytes", len(b))
+		}
+		size := int(native.Uint32(b))
+		if size < unix.NLMSG_HDRLEN || size > len(b) {
+			return false, fmt.Errorf("message says it has %d bytes, there are %d", size, len(b))
+		}
+		kind, number, body := native.Uint16(b[4:]), native.Uint32(b[8:]), b[unix.NLMSG_HDRLEN:size]
+		b = b[min(len(b), (size+3)&^3):]
+		if number != seq {
+			continue
+		}
+		switch kind {
+		case unix.NLMSG_DONE, unix.NLMSG_ERROR:
+			if len(body) < 4 {
+				return false, errors.New("message of an error is cut short")
+			}
+			if code := int32(native.Uint32(body)); code < 0 {
+				return true, unix.Errno(-code)
+			}
+			return true, nil
+		case unix.SOCK_DIAG_BY_FAMILY:
+			if err := f(body); err != nil {
+				return false, err
+			}
+		}
+	}
+	return false, nil
+}
+
+// decodeSocket reads one socket. Names are those of congestion controls met before, so that each is kept once.
+func decodeSocket(b []byte, names map[string]string) (Socket, error) {
+	var s Socket
+	if len(b) < diagMessageLen {
+		return s, fmt.Errorf("socket of %d bytes, want %d", len(b), diagMessageLen)
+	}
+	s.State = State(b[diagOffsetState])
+	s.Local, s.Remote = socketAddress(b, b[4:6], b[8:24]), socketAddress(b, b[6:8], b[24:40])
+	var info []byte
+	err := eachAttr(b[diagMessageLen:], func(kind uint16, v []byte) error {
+		switch kind {
+		case diagAttrInfo:
+			info = v
+		case diagAttrCongestion:
+			s.Congestion = intern(names, v)
+		case diagAttrULP:
+			return s.upperLayer(v)
+		}
+		return nil
+	})
+	if err != nil {
+		return s, err
+	}
+	if len(info) < tcpInfoLen {
+		return s, fmt.Errorf("tcp_info of %d bytes, want %d", len(info), tcpInfoLen)
+	}
+	native := binary.NativeEndian
+	microseconds := func(offset int) time.Duration {
+		return time.Duration(native.Uint32(info[offset:])) * time.Microsecond
+	}
+	s.SegmentSize, s.InFlight = native.Uint32(info[16:]), native.Uint32(info[24:])
+	s.RTT, s.Deviation = microseconds(68), microseconds(72)
+	s.Window, s.Reordering = native.Uint32(info[80:]), native.Uint32(info[88:])
+	s.Retransmitted = native.Uint32(info[100:])
+	s.Acked, s.DeliveryRate = native.Uint64(info[120:]), native.Uint64(info[160:])
+	s.Delivered = native.Uint32(info[192:])
+	// Linux 4.19.
+	if len(info) >= tcpInfoReordSeen+4 {
+		s.Reordered = native.Uint32(info[tcpInfoReordSeen:])
+	}
+	return s, nil
+}
+
+const tcpInfoReordSeen = 220
+
+// upperLayer takes what the kernel says of the protocol above TCP, which may be another than MPTCP.
+func (s *Socket) upperLayer(b []byte) error {
+	return eachAttr(b, func(kind uint16, v []byte) error {
+		if kind != diagAttrMPTCP {
+			return nil
+		}
+		return eachAttr(v, s.attr)
+	})
+}
+
+func socketAddress(b, port, addr []byte) netip.AddrPort {
+	a := netip.AddrFrom16([16]byte(addr))
+	if Family(b[0]) == IPv4 {
+		a = netip.AddrFrom4([4]byte(addr))
+	}
+	return netip.AddrPortFrom(a.Unmap(), binary.BigEndian.Uint16(port))
+}
+
+// intern returns the text in b, which ends at its first zero byte, from names where it is there already.
+func intern(names map[string]string, b []byte) string {
+	for i, c := range b {
+		if c == 0 {
+			b = b[:i]
+			break
+		}
+	}
+	s, ok := names[string(b)]
+	if !ok {
+		s = string(b)
+		names[s] = s
+	}
+	return s
+}

@@ -1,0 +1,141 @@
+package mptcp
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// fullSocketAnswer is socketAnswer with the parts that only Sockets asks for.
+func fullSocketAnswer() []byte {
+	b := socketAnswer()
+	b[diagOffsetState] = tcpEstablished
+	native := binary.NativeEndian
+	info := b[diagMessageLen+unix.SizeofNlAttr:]
+	for offset, v := range map[int]uint32{16: 1364, 80: 44, 88: 17, 100: 5, tcpInfoReordSeen: 3} {
+		native.PutUint32(info[offset:], v)
+	}
+	native.PutUint64(info[160:], 4<<20)
+	return append(b, attrs(func(ae *netlink.AttributeEncoder) { ae.String(diagAttrCongestion, "cubic") })...)
+}
+
+func TestDecodeSocket(t *testing.T) {
+	// What is said of subflows is the same in both.
+	subflow, ok, err := decodeSubflow(fullSocketAnswer())
+	if !ok || err != nil {
+		t.Fatal(err)
+	}
+	want := Socket{
+		Subflow: subflow, State: tcpEstablished, Congestion: "cubic", Window: 44, SegmentSize: 1364, DeliveryRate: 4 << 20, Retransmitted: 5,
+		Reordering: 17, Reordered: 3,
+	}
+	b := fullSocketAnswer()
+	names := map[string]string{}
+	got, err := decodeSocket(b, names)
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.AddrPort{})); err != nil || diff != "" {
+		t.Errorf("%v, (-want +got):\n%s", err, diff)
+	}
+	if len(names) != 1 {
+		t.Errorf("names %v", names)
+	}
+	for n := range diagMessageLen + unix.SizeofNlAttr + tcpInfoLen {
+		if _, err := decodeSocket(b[:n], names); err == nil {
+			t.Fatalf("%d bytes are accepted", n)
+		}
+	}
+	if s := State(tcpEstablished).String(); s != "established" {
+		t.Errorf("state %q", s)
+	}
+	if s := State(200).String(); s != "state 200" {
+		t.Errorf("state %q", s)
+	}
+}
+
+func TestDecodeSocketOfIPv4(t *testing.T) {
+	b := fullSocketAnswer()
+	b[0] = byte(IPv4)
+	copy(b[8:], []byte{192, 0, 2, 1})
+	copy(b[24:], []byte{192, 0, 2, 2})
+	s, err := decodeSocket(b, map[string]string{})
+	if err != nil || s.Local != netip.MustParseAddrPort("192.0.2.1:80") || s.Remote != netip.MustParseAddrPort("192.0.2.2:4711") {
+		t.Errorf("%v, %v, %v", s.Local, s.Remote, err)
+	}
+}
+
+func FuzzDecodeSocket(f *testing.F) {
+	f.Add(fullSocketAnswer())
+	f.Add(socketAnswer()[:diagMessageLen])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := decodeSocket(b, map[string]string{})
+		if err == nil && (!s.Local.IsValid() || s.Local.Addr().Is4In6()) {
+			t.Errorf("socket %+v", s)
+		}
+	})
+}
+
+func FuzzDump(f *testing.F) {
+	message := make([]byte, unix.NLMSG_HDRLEN)
+	binary.NativeEndian.PutUint16(message[4:], unix.SOCK_DIAG_BY_FAMILY)
+	message = append(message, fullSocketAnswer()...)
+	binary.NativeEndian.PutUint32(message, uint32(len(message)))
+	f.Add(message)
+	f.Add(message[:unix.NLMSG_HDRLEN+2])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_, _ = eachMessage(b, 0, func(body []byte) error {
+			_, err := decodeSocket(body, map[string]string{})
+			return err
+		})
+	})
+}
+
+// TestSockets finds both ends of a connection over loopback, with what they have sent.
+func TestSockets(t *testing.T) {
+	d, err := DialDiag()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false)
+	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	const size = 5000
+	if _, err := client.Write(make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(server, make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	at := client.LocalAddr().(*net.TCPAddr).AddrPort()
+	found := map[netip.AddrPort]Socket{}
+	if err := d.Sockets(IPv4, func(s *Socket) { found[s.Local] = *s }); err != nil {
+		t.Fatal(err)
+	}
+	s, ok := found[at]
+	if !ok || s.Remote != l.Addr().(*net.TCPAddr).AddrPort() || s.State != tcpEstablished || s.Token != 0 || s.Window == 0 || s.Congestion == "" || s.RTT == 0 {
+		t.Errorf("socket %+v, %t", s, ok)
+	}
+	if _, ok := found[s.Remote]; !ok {
+		t.Errorf("the other end is not in %v", found)
+	}
+}
