@@ -66,6 +66,7 @@ var house = map[string]floor{
 	"internal/asbr":      machines,
 	"internal/reflector": machines,
 	"internal/edge":      machines,
+	"internal/flows":     machines,
 	"internal/router":    machines,
 	"internal/traffic":   machines,
 

@@ -54,7 +54,8 @@ func monitor(ctx context.Context, l net.Listener, role, version string, m machin
 	return err
 }
 
-// handler serves /status and /metrics.
+// handler serves /status and /metrics. A machine that is a prometheus.Collector has metrics with labels of its own in place
+// of those made from its status.
 func handler(role, version string, m machine) (http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -62,8 +63,12 @@ func handler(role, version string, m machine) (http.Handler, error) {
 		ConstLabels: prometheus.Labels{"role": role, "version": version},
 	})
 	build.Set(1)
+	own, ok := m.(prometheus.Collector)
+	if !ok {
+		own = statusMetrics{m.Status}
+	}
 	for _, c := range []prometheus.Collector{
-		build, statusMetrics{m.Status}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		build, own, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)

@@ -1,0 +1,240 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/bpf"
+	"github.com/tabane/tabane/internal/flows"
+)
+
+// drawEvery is how often the table of flows is drawn at most: more often, no one can read it.
+const drawEvery = time.Second
+
+// bestPath is what the default address of an edge stands for.
+const bestPath = "best path"
+
+type flowsFlags struct {
+	interfaces []string
+	file       string
+	interval   time.Duration
+	count      int
+	duration   time.Duration
+	json, csv  bool
+	top        int
+	max        int
+	metrics    string
+}
+
+func (a *app) flowsCommand() *cobra.Command {
+	var o flowsFlags
+	c := &cobra.Command{
+		Use:     "flows [-i INTERFACE]... [-c FILE]",
+		Short:   "Show what every subflow carries, and over which egress peer",
+		GroupID: "tools",
+		Long: `Flows counts, with a program in the kernel, the packets and bytes of every flow that network interfaces send and receive:
+by the addresses and ports inside SRv6 encapsulation, and by the SID. It shows them with the MPTCP connection that they
+belong to and the TCP metrics of their sockets, as a table that is drawn anew, as JSON lines, or as CSV. It changes no packet.
+
+Bytes are those on the wire, from the Ethernet header on. Every line of JSON or CSV is a flow that carried something in the
+interval, or has ended; what is not there carried nothing.`,
+		Example: `  tabane flows
+  tabane flows -i lan -c /etc/tabane/edge.yaml
+  tabane flows --json --for 30s >flows.jsonl
+  tabane flows --metrics '[::1]:9120'
+  tabane lab exec server -- tabane flows`,
+		Args: arguments(0, 0, "no arguments beside flags"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return usage(c, err)
+			}
+			return a.flows(c.Context(), o)
+		},
+	}
+	f := c.Flags()
+	f.StringSliceVarP(&o.interfaces, "interface", "i", nil, "`interface` to watch, may be given several times (default that of the file, or all that are up but loopback)")
+	f.StringVarP(&o.file, "config", "c", "", "configuration `file` of this host's edge: its EPE addresses are shown as the peers they stand for")
+	f.DurationVar(&o.interval, "interval", flows.DefaultInterval, "how often flows are read")
+	f.IntVar(&o.count, "count", 0, "end after so many intervals")
+	f.DurationVar(&o.duration, "for", 0, "end after this time")
+	f.BoolVar(&o.json, "json", false, "print JSON lines")
+	f.BoolVar(&o.csv, "csv", false, "print comma-separated values")
+	f.IntVar(&o.top, "top", 0, "show only the `n` that carry most: connections in the table, flows in JSON and CSV")
+	f.IntVar(&o.max, "max-flows", bpf.DefaultMaxFlows, "how many flows are kept in the kernel; the one that was idle for longest makes room for a new one")
+	f.StringVar(&o.metrics, "metrics", "", "`address` and port to serve /metrics (Prometheus) and /status on, like [::1]:9120")
+	return c
+}
+
+func (o *flowsFlags) check() error {
+	switch {
+	case o.interval < flows.MinInterval || o.interval > flows.MaxInterval:
+		return fmt.Errorf("--interval must be between %v and %v, got %v", flows.MinInterval, flows.MaxInterval, o.interval)
+	case o.count < 0:
+		return fmt.Errorf("--count must not be negative, got %d", o.count)
+	case o.duration < 0:
+		return fmt.Errorf("--for must not be negative, got %v", o.duration)
+	case o.top < 0:
+		return fmt.Errorf("--top must not be negative, got %d", o.top)
+	case o.max < 1 || o.max > bpf.MaxMaxFlows:
+		return fmt.Errorf("--max-flows must be between 1 and %d, got %d", bpf.MaxMaxFlows, o.max)
+	case o.json && o.csv:
+		return errors.New("--json and --csv exclude each other")
+	}
+	return nil
+}
+
+// errEnough ends the watch after the intervals that were asked for.
+var errEnough = errors.New("all intervals are read")
+
+func (a *app) flows(ctx context.Context, o flowsFlags) error {
+	log, err := a.logger(a.err, slog.LevelWarn)
+	if err != nil {
+		return err
+	}
+	options := flows.Options{Interfaces: o.interfaces, Interval: o.interval, MaxFlows: o.max, Log: log}
+	if o.file != "" {
+		if err := o.readFile(&options); err != nil {
+			return err
+		}
+	}
+	if len(options.Interfaces) == 0 {
+		if options.Interfaces, err = watchable(); err != nil {
+			return err
+		}
+	}
+	on := strings.Join(options.Interfaces, ", ")
+	if err := require("watch flows", needPrivilege); err != nil {
+		return err
+	}
+	if o.duration > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, o.duration)
+		defer cancel()
+	}
+	write, read := a.flowsWriter(o), 0
+	options.Sink = func(s *flows.Snapshot) error {
+		read++
+		last := read == o.count
+		if err := write(s, last || ctx.Err() != nil); err != nil {
+			return err
+		}
+		if last {
+			return errEnough
+		}
+		return nil
+	}
+	var listener net.Listener
+	if o.metrics != "" {
+		at, err := netip.ParseAddrPort(o.metrics)
+		if err != nil {
+			return &failure{what: "understand the command line", on: "--metrics " + o.metrics, why: errors.New("it is no address with a port"), do: `use one like "[::1]:9120"`}
+		}
+		if listener, err = listen(ctx, at); err != nil {
+			return &failure{what: "serve metrics", on: at.String(), why: err, do: "choose another address with --metrics"}
+		}
+	}
+	w, err := flows.New(options)
+	if err != nil {
+		if listener != nil {
+			err = errors.Join(err, listener.Close())
+		}
+		return watchFailure(on, err)
+	}
+	if listener != nil {
+		err = monitor(ctx, listener, "flows", a.version, w)
+	} else {
+		err = w.Run(ctx)
+	}
+	if errors.Is(err, errEnough) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		err = nil
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		return watchFailure(on, err)
+	}
+	return nil
+}
+
+// readFile takes from the configuration of an edge what it says of interfaces and peers.
+func (o *flowsFlags) readFile(options *flows.Options) error {
+	f, err := load(o.file)
+	if err != nil {
+		return err
+	}
+	if f.Edge == nil {
+		return &failure{what: "watch flows", on: o.file, why: fmt.Errorf("it has no section %q (it holds %s)", "edge:", summary(f)), do: "name the file that this host's edge runs with"}
+	}
+	if len(options.Interfaces) == 0 {
+		options.Interfaces = []string{f.Edge.Interface}
+	}
+	options.Peers = map[netip.Addr]string{f.Edge.Address: bestPath}
+	for _, p := range f.Edge.Peers {
+		options.Peers[p.Address] = p.Name
+	}
+	return nil
+}
+
+// watchable names the interfaces that are up and may carry flows of this host to others.
+func watchable() ([]string, error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil, &failure{what: "watch flows", on: "this host", why: err}
+	}
+	var names []string
+	for _, i := range all {
+		// Links that begin with Ethernet have six bytes of address, those that begin with IP none.
+		if n := len(i.HardwareAddr); i.Flags&net.FlagUp != 0 && i.Flags&net.FlagLoopback == 0 && (n == 6 || n == 0) {
+			names = append(names, i.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, &failure{what: "watch flows", on: "this host", why: errors.New("no interface is up"), do: "name one with -i"}
+	}
+	return names, nil
+}
+
+// flowsWriter is what shows snapshots as the flags say.
+func (a *app) flowsWriter(o flowsFlags) func(s *flows.Snapshot, last bool) error {
+	switch {
+	case o.json:
+		w := flows.NewJSON(a.out, o.top)
+		return func(s *flows.Snapshot, _ bool) error { return w.Write(s) }
+	case o.csv:
+		w := flows.NewCSV(a.out, o.top)
+		return func(s *flows.Snapshot, _ bool) error { return w.Write(s) }
+	case width(a.out) > 0:
+		f := a.out.(*os.File)
+		return flows.NewTable(f, o.top, drawEvery, func() (columns, lines int) {
+			size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+			if err != nil {
+				return 0, 0
+			}
+			return int(size.Col), int(size.Row)
+		}).Write
+	case o.metrics != "":
+		// Nobody is there to read.
+		return func(*flows.Snapshot, bool) error { return nil }
+	}
+	return flows.NewTable(a.out, o.top, drawEvery, nil).Write
+}
+
+func watchFailure(on string, err error) error {
+	do := ""
+	switch {
+	case errors.Is(err, bpf.ErrNotSupported):
+		do = "tabane doctor says what this host can do"
+	case errors.Is(err, fs.ErrNotExist):
+		do = "name an interface of this host with -i"
+	}
+	return &failure{what: "watch flows", on: on, why: err, do: do}
+}

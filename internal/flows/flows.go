@@ -1,0 +1,236 @@
+// Package flows tells what every flow of a host carries and how its sending goes: packets and bytes per inner flow and SID
+// from the kernel's counters, joined with the MPTCP connection and the TCP metrics from sock_diag.
+//
+// It watches and changes nothing: no packet, no route, no socket. It refuses to judge what it sees, and it keeps no history:
+// what is to be kept is written by whoever receives the snapshots.
+package flows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/bpf"
+	"github.com/tabane/tabane/internal/mptcp"
+)
+
+const (
+	// DefaultInterval is how often flows are read unless told otherwise.
+	DefaultInterval = 100 * time.Millisecond
+	// MinInterval bounds how often: below, the clock and the reading itself blur what is measured.
+	MinInterval = 10 * time.Millisecond
+	// MaxInterval bounds how seldom.
+	MaxInterval = time.Hour
+	// DefaultIdle is how long a flow without a socket must be quiet to be over, unless told otherwise.
+	DefaultIdle = 30 * time.Second
+
+	// grace is how long a flow must be quiet whose socket is gone: its last packets may be under way.
+	grace = time.Second
+	// socketShare is the part of a processor that reading sockets may take. They are read at every interval as long as
+	// that takes less, and otherwise as often as it allows.
+	socketShare = 0.005
+)
+
+// Options say what is watched.
+type Options struct {
+	// Interfaces are the names of those whose packets are counted.
+	Interfaces []string
+	// Interval is how often flows are read; 0 means DefaultInterval.
+	Interval time.Duration
+	// Idle is how long a flow without a socket must be quiet to be over; 0 means DefaultIdle.
+	Idle time.Duration
+	// MaxFlows is how many flows are kept in the kernel; 0 means bpf.DefaultMaxFlows.
+	MaxFlows int
+	// Peers are names for the local addresses of subflows: the egress peer that each leads to.
+	Peers map[netip.Addr]string
+	// Sink takes each snapshot; an error ends Run. The snapshot and its flows are valid during the call only.
+	Sink func(*Snapshot) error
+	Log  *slog.Logger
+}
+
+func (o *Options) check() error {
+	switch {
+	case len(o.Interfaces) == 0:
+		return errors.New("no interface is named")
+	case o.Interval < MinInterval || o.Interval > MaxInterval:
+		return fmt.Errorf("interval must be between %v and %v, got %v", MinInterval, MaxInterval, o.Interval)
+	case o.Idle < o.Interval:
+		return fmt.Errorf("a flow is quiet after no less than an interval, got %v", o.Idle)
+	}
+	for i, name := range o.Interfaces {
+		if slices.Contains(o.Interfaces[:i], name) {
+			return fmt.Errorf("interface %q is named twice", name)
+		}
+	}
+	return nil
+}
+
+// counter counts packets per flow.
+type counter interface {
+	Each(func(*bpf.FlowKey, bpf.FlowCount)) error
+	Take(*bpf.FlowKey) (bpf.FlowCount, bool, error)
+	Reasons() ([bpf.NumReasons]bpf.Count, error)
+}
+
+// sockets lists those of the host.
+type sockets interface {
+	Sockets(mptcp.Family, func(*mptcp.Socket)) error
+}
+
+// Watcher reads flows at an interval.
+type Watcher struct {
+	options Options
+	counter counter
+	sockets sockets
+	closers []io.Closer
+	// cost is the processor time that the calling thread has used.
+	cost func() time.Duration
+
+	// mu protects the tracker: metrics are asked for by others.
+	mu sync.Mutex
+	t  *tracker
+	// nextSockets is when sockets may be read again; deaf, that they cannot be.
+	nextSockets time.Time
+	deaf        error
+}
+
+// New attaches the counters to the interfaces of the calling thread's network namespace. They count from then on until
+// Close. Errors wrap bpf.ErrNotSupported when this host cannot, and fs.ErrNotExist when there is no such interface.
+func New(o Options) (_ *Watcher, err error) {
+	if o.Interval == 0 {
+		o.Interval = DefaultInterval
+	}
+	if o.Idle == 0 {
+		o.Idle = max(DefaultIdle, o.Interval)
+	}
+	if err := o.check(); err != nil {
+		return nil, fmt.Errorf("watch flows: %w", err)
+	}
+	f, err := bpf.NewFlows(bpf.FlowsOptions{MaxFlows: o.MaxFlows})
+	if err != nil {
+		return nil, err
+	}
+	w := &Watcher{options: o, counter: f, closers: []io.Closer{f}, cost: threadTime}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.Close())
+		}
+	}()
+	names := map[uint32]string{}
+	for _, name := range o.Interfaces {
+		if err := f.Attach(name); err != nil {
+			return nil, err
+		}
+		l, err := net.InterfaceByName(name)
+		if err != nil {
+			return nil, fmt.Errorf("watch interface %q: %w", name, err)
+		}
+		// Names of interfaces are bytes, those in metrics text.
+		names[uint32(l.Index)] = strings.ToValidUTF8(name, "?")
+	}
+	d, err := mptcp.DialDiag()
+	if err != nil {
+		return nil, err
+	}
+	w.sockets, w.closers = d, append(w.closers, d)
+	w.t = newTracker(names, o.Peers, o.Idle)
+	return w, nil
+}
+
+// Close takes the counters away. Run must have ended.
+func (w *Watcher) Close() error {
+	var errs []error
+	for _, c := range w.closers {
+		errs = append(errs, c.Close())
+	}
+	w.closers = nil
+	return errors.Join(errs...)
+}
+
+// Run reads flows at every interval and gives them to the sink, until ctx ends or something fails. What came since the
+// last interval is read and given once more before it returns.
+func (w *Watcher) Run(ctx context.Context) error {
+	// What reading costs is measured as this thread's time.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	ticker := time.NewTicker(w.options.Interval)
+	defer ticker.Stop()
+	last := time.Now()
+	for {
+		stop := false
+		select {
+		case <-ctx.Done():
+			stop = true
+		case <-ticker.C:
+		}
+		now := time.Now()
+		if err := w.read(now, now.Sub(last)); err != nil {
+			return err
+		}
+		if stop {
+			return ctx.Err()
+		}
+		last = now
+	}
+}
+
+// read makes one snapshot and gives it away.
+func (w *Watcher) read(now time.Time, elapsed time.Duration) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.t.read(w.counter, now, elapsed); err != nil {
+		return err
+	}
+	w.join(now)
+	if err := w.t.finish(w.counter, now); err != nil {
+		return err
+	}
+	if w.options.Sink == nil {
+		return nil
+	}
+	return w.options.Sink(&w.t.snapshot)
+}
+
+// join reads the sockets when there is TCP and they have not been read too much already.
+func (w *Watcher) join(now time.Time) {
+	if w.deaf != nil || now.Before(w.nextSockets) {
+		return
+	}
+	families := w.t.families()
+	if len(families) == 0 {
+		return
+	}
+	start := w.cost()
+	w.t.startSockets(now)
+	for _, family := range families {
+		if err := w.sockets.Sockets(family, w.t.socket); err != nil {
+			// Counting goes on without.
+			w.deaf = err
+			w.options.Log.Warn("flows are shown without connections and TCP metrics; the kernel needs CONFIG_INET_TCP_DIAG and CONFIG_INET_MPTCP_DIAG", "err", err)
+			return
+		}
+	}
+	w.t.endSockets()
+	w.nextSockets = now.Add(time.Duration(float64(w.cost()-start) / socketShare))
+}
+
+// threadTime is the processor time that the calling thread has used.
+func threadTime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+		// It exists since Linux 2.6.12 and takes no argument that could be wrong.
+		panic("BUG: read thread time: " + err.Error())
+	}
+	return time.Duration(t.Nano())
+}

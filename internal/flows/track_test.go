@@ -1,0 +1,599 @@
+package flows
+
+import (
+	"bytes"
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
+	"github.com/tabane/tabane/internal/bpf"
+	"github.com/tabane/tabane/internal/mptcp"
+)
+
+// kernel stands in for the counters: entries with a count each, in an order.
+type kernel struct {
+	order   []bpf.FlowKey
+	entries map[bpf.FlowKey]bpf.FlowCount
+	reasons [bpf.NumReasons]bpf.Count
+	born    uint64
+	fail    error
+}
+
+func (k *kernel) carry(key bpf.FlowKey, packets, size uint64) {
+	if k.entries == nil {
+		k.entries = map[bpf.FlowKey]bpf.FlowCount{}
+	}
+	c, ok := k.entries[key]
+	if !ok {
+		k.born++
+		c.Born = k.born
+		k.order = append(k.order, key)
+	}
+	c.Packets += packets
+	c.Bytes += size
+	k.entries[key] = c
+	k.reasons[bpf.Counted] = plus(k.reasons[bpf.Counted], bpf.Count{Packets: packets, Bytes: size})
+}
+
+func (k *kernel) evict(key bpf.FlowKey) {
+	delete(k.entries, key)
+	k.order = slices.DeleteFunc(k.order, func(o bpf.FlowKey) bool { return o == key })
+}
+
+func (k *kernel) Each(f func(*bpf.FlowKey, bpf.FlowCount)) error {
+	for i := range k.order {
+		key := k.order[i]
+		f(&key, k.entries[key])
+	}
+	return k.fail
+}
+
+func (k *kernel) Take(key *bpf.FlowKey) (bpf.FlowCount, bool, error) {
+	c, ok := k.entries[*key]
+	k.evict(*key)
+	return c, ok, nil
+}
+
+func (k *kernel) Reasons() ([bpf.NumReasons]bpf.Count, error) { return k.reasons, nil }
+
+// host stands in for sock_diag.
+type host struct {
+	sockets []mptcp.Socket
+	asked   int
+	fail    error
+}
+
+func (h *host) Sockets(family mptcp.Family, f func(*mptcp.Socket)) error {
+	h.asked++
+	for i := range h.sockets {
+		if family == mptcp.IPv6 {
+			f(&h.sockets[i])
+		}
+	}
+	return h.fail
+}
+
+var (
+	serverA = netip.MustParseAddr("2001:db8:1::a")
+	serverB = netip.MustParseAddr("2001:db8:1::b")
+	client  = netip.MustParseAddr("2001:db8:c::2")
+	sidA    = netip.MustParseAddr("fc00:1:1::")
+)
+
+func sent(from netip.Addr, port uint16, sid netip.Addr, proto uint8) bpf.FlowKey {
+	k := bpf.FlowKey{Source: from.As16(), Destination: client.As16(), SourcePort: 80, DestinationPort: port, Family: 6, Protocol: proto, Direction: 1, Ifindex: 2}
+	if sid.IsValid() {
+		k.Sid = sid.As16()
+	}
+	return k
+}
+
+func received(to netip.Addr, port uint16) bpf.FlowKey {
+	return bpf.FlowKey{Source: client.As16(), Destination: to.As16(), SourcePort: port, DestinationPort: 80, Family: 6, Protocol: 6, Ifindex: 2}
+}
+
+func socketOf(local netip.Addr, port uint16, token uint32) mptcp.Socket {
+	return mptcp.Socket{
+		Subflow: mptcp.Subflow{Token: token, Local: netip.AddrPortFrom(local, 80), Remote: netip.AddrPortFrom(client, port), RTT: 40 * time.Millisecond},
+		State:   1, Congestion: "cubic", Window: 44,
+	}
+}
+
+// watch is a watcher on stand-ins, with a clock of its own.
+type watch struct {
+	*Watcher
+	kernel *kernel
+	host   *host
+	now    time.Time
+}
+
+func newWatch() *watch {
+	w := &watch{kernel: &kernel{}, host: &host{}, now: time.Unix(1000, 0)}
+	w.Watcher = &Watcher{
+		options: Options{Interval: DefaultInterval, Idle: DefaultIdle, Log: slog.New(slog.DiscardHandler)},
+		counter: w.kernel, sockets: w.host, cost: func() time.Duration { return 0 },
+		t: newTracker(map[uint32]string{2: "lan"}, map[netip.Addr]string{serverA: "transit-a"}, DefaultIdle),
+	}
+	return w
+}
+
+// next goes on by d and returns the snapshot.
+func (w *watch) next(t testing.TB, d time.Duration) *Snapshot {
+	t.Helper()
+	w.now = w.now.Add(d)
+	if err := w.read(w.now, d); err != nil {
+		t.Fatal(err)
+	}
+	return &w.t.snapshot
+}
+
+func find(t testing.TB, s *Snapshot, key bpf.FlowKey) *Flow {
+	t.Helper()
+	for _, f := range s.Flows {
+		if f.key == key {
+			return f
+		}
+	}
+	return nil
+}
+
+func TestDeltasAndJoin(t *testing.T) {
+	w := newWatch()
+	a, b, back, dns := sent(serverA, 4000, sidA, 6), sent(serverB, 4001, netip.Addr{}, 6), received(serverA, 4000), sent(serverA, 53, netip.Addr{}, 17)
+	w.host.sockets = []mptcp.Socket{socketOf(serverA, 4000, 0xcafe), socketOf(serverB, 4001, 0xcafe)}
+	w.kernel.carry(a, 10, 3000)
+	w.kernel.carry(b, 5, 1000)
+	w.kernel.carry(back, 3, 200)
+	w.kernel.carry(dns, 1, 90)
+	s := w.next(t, 100*time.Millisecond)
+	fa, fb, fback, fdns := find(t, s, a), find(t, s, b), find(t, s, back), find(t, s, dns)
+	if fa.Delta != (bpf.Count{Packets: 10, Bytes: 3000}) || fa.BitsPerSecond(s.Elapsed) != 240000 || fa.Peer != "transit-a" || fa.SID != sidA || fa.Interface != "lan" {
+		t.Errorf("flow %+v", fa)
+	}
+	if fa.Share() != 0.75 || fb.Share() != 0.25 || fback.Share() != 1 || fdns.Share() != 1 {
+		t.Errorf("shares %v, %v, %v, %v", fa.Share(), fb.Share(), fback.Share(), fdns.Share())
+	}
+	if fa.Token() != 0xcafe || fback.Token() != 0xcafe || fdns.Token() != 0 {
+		t.Errorf("tokens %x, %x, %x", fa.Token(), fback.Token(), fdns.Token())
+	}
+	if fback.Local != fa.Local || fback.Remote != fa.Remote {
+		t.Errorf("what is received is %v to %v", fback.Local, fback.Remote)
+	}
+	if socket, at := fback.Socket(); socket == nil || socket.Window != 44 || at != w.now {
+		t.Errorf("socket %+v at %v", socket, at)
+	}
+	if socket, _ := fdns.Socket(); socket != nil {
+		t.Errorf("UDP has the socket %+v", socket)
+	}
+
+	w.kernel.carry(a, 1, 100)
+	s = w.next(t, 100*time.Millisecond)
+	if fa = find(t, s, a); fa.Delta.Bytes != 100 || fa.Total.Bytes != 3100 || fa.Share() != 1 {
+		t.Errorf("then %+v", fa)
+	}
+	if fb = find(t, s, b); fb.Delta.Bytes != 0 || fb.Share() != 0 || fb.Total.Bytes != 1000 {
+		t.Errorf("quiet %+v", fb)
+	}
+}
+
+func TestEnd(t *testing.T) {
+	w := newWatch()
+	a, dns := sent(serverA, 4000, sidA, 6), sent(serverA, 53, netip.Addr{}, 17)
+	w.host.sockets = []mptcp.Socket{socketOf(serverA, 4000, 0xcafe)}
+	w.kernel.carry(a, 10, 3000)
+	w.kernel.carry(dns, 1, 90)
+	w.next(t, 0)
+	if s := w.next(t, time.Hour); find(t, s, a).Ended || !find(t, s, dns).Ended {
+		t.Error("an open socket has no end, a quiet flow without one has")
+	}
+	w.host.sockets = nil
+	s := w.next(t, time.Second)
+	if f := find(t, s, a); !f.Ended || f.Total.Bytes != 3000 {
+		t.Errorf("after its socket is gone: %+v", f)
+	}
+	if s := w.next(t, time.Second); len(s.Flows) != 0 || len(w.kernel.entries) != 0 {
+		t.Errorf("left are %d flows and %v", len(s.Flows), w.kernel.entries)
+	}
+	if len(w.t.flows)+len(w.t.pairs)+len(w.t.connections)+len(w.t.absent) != 0 {
+		t.Errorf("kept: %v, %v, %v, %v", w.t.flows, w.t.pairs, w.t.connections, w.t.absent)
+	}
+	// The same addresses again are another flow, even in the same place.
+	w.kernel.carry(a, 1, 50)
+	if f := find(t, w.next(t, time.Second), a); f == nil || f.ID != 3 || f.Total.Bytes != 50 || f.Ended {
+		t.Errorf("again: %+v", f)
+	}
+}
+
+// lateKernel carries something more between the read and the end.
+type lateKernel struct{ *kernel }
+
+func (k lateKernel) Take(key *bpf.FlowKey) (bpf.FlowCount, bool, error) {
+	k.carry(*key, 1, 70)
+	return k.kernel.Take(key)
+}
+
+func TestFinalDelta(t *testing.T) {
+	w := newWatch()
+	dns := sent(serverA, 53, netip.Addr{}, 17)
+	w.kernel.carry(dns, 1, 90)
+	w.next(t, 0)
+	w.counter = lateKernel{w.kernel}
+	if f := find(t, w.next(t, time.Hour), dns); !f.Ended || f.Delta.Bytes != 70 || f.Total.Bytes != 160 {
+		t.Errorf("flow %+v", f)
+	}
+}
+
+func TestEviction(t *testing.T) {
+	w := newWatch()
+	a := sent(serverA, 53, sidA, 17)
+	w.kernel.carry(a, 10, 3000)
+	w.next(t, 100*time.Millisecond)
+	// Counted, thrown out before it is read, and back with more than it had.
+	w.kernel.carry(a, 1, 100)
+	w.kernel.evict(a)
+	if s := w.next(t, 100*time.Millisecond); find(t, s, a) == nil || find(t, s, a).Delta.Bytes != 0 || s.Evicted.Bytes != 100 {
+		t.Errorf("thrown out: %+v, evicted %+v", find(t, s, a), s.Evicted)
+	}
+	w.kernel.carry(a, 20, 5000)
+	s := w.next(t, 100*time.Millisecond)
+	if f := find(t, s, a); f.Delta.Bytes != 5000 || f.Total.Bytes != 8000 || s.Evicted.Bytes != 100 || f.ID != 1 {
+		t.Errorf("back: %+v, evicted %+v", f, s.Evicted)
+	}
+	w.kernel.evict(a)
+	w.next(t, 100*time.Millisecond)
+	if s := w.next(t, time.Hour); !find(t, s, a).Ended || len(w.t.flows) != 0 || len(w.t.absent) != 0 {
+		t.Errorf("never back: %+v", find(t, s, a))
+	}
+}
+
+// TestNothingIsLost does what a kernel may do, in any order, and finds every byte in the flows or as evicted.
+func TestNothingIsLost(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWatch()
+		sums := map[uint64]uint64{}
+		for range rapid.IntRange(1, 60).Draw(rt, "steps") {
+			key := sent(serverA, rapid.Uint16Range(1, 6).Draw(rt, "port"), sidA, rapid.SampledFrom([]uint8{6, 17}).Draw(rt, "protocol"))
+			switch rapid.IntRange(0, 5).Draw(rt, "what") {
+			case 0, 1:
+				w.kernel.carry(key, 1, rapid.Uint64Range(1, 1000).Draw(rt, "bytes"))
+			case 2:
+				w.kernel.evict(key)
+			case 3:
+				if len(w.kernel.order) > 1 {
+					slices.Reverse(w.kernel.order)
+				}
+			case 4:
+				w.host.sockets = nil
+				if rapid.Bool().Draw(rt, "socket") {
+					w.host.sockets = []mptcp.Socket{socketOf(serverA, key.DestinationPort, rapid.Uint32Range(0, 2).Draw(rt, "token"))}
+				}
+			default:
+				elapsed := rapid.SampledFrom([]time.Duration{100 * time.Millisecond, time.Second, time.Minute}).Draw(rt, "elapsed")
+				s := w.next(t, elapsed)
+				shares := map[uint32]float64{}
+				for _, f := range s.Flows {
+					sums[f.ID] += f.Delta.Bytes
+					if sums[f.ID] != f.Total.Bytes {
+						rt.Fatalf("flow %d: deltas %d, total %d", f.ID, sums[f.ID], f.Total.Bytes)
+					}
+					if f.Token() != 0 {
+						shares[f.Token()] += f.Share()
+					}
+				}
+				for token, sum := range shares {
+					if sum > 1.0001 {
+						rt.Fatalf("shares of %x add up to %v", token, sum)
+					}
+				}
+				var all uint64
+				for _, sum := range sums {
+					all += sum
+				}
+				if want := w.kernel.reasons[bpf.Counted].Bytes; all+s.Evicted.Bytes != want {
+					rt.Fatalf("%d in flows and %d evicted, want %d", all, s.Evicted.Bytes, want)
+				}
+			}
+		}
+	})
+}
+
+func TestSocketsAreReadWithinTheirShare(t *testing.T) {
+	w := newWatch()
+	cost := time.Duration(0)
+	w.cost = func() time.Duration { cost += time.Millisecond; return cost }
+	w.next(t, 100*time.Millisecond)
+	if w.host.asked != 0 {
+		t.Error("sockets are read without a flow of TCP")
+	}
+	w.kernel.carry(sent(serverA, 4000, sidA, 6), 1, 100)
+	for range 21 {
+		w.next(t, 100*time.Millisecond)
+	}
+	// A millisecond each, of which 0.5 % of the time is one each 200 ms.
+	if w.host.asked != 11 {
+		t.Errorf("sockets were read %d times in 2.1 s, want 11", w.host.asked)
+	}
+}
+
+func TestCountingGoesOnWithoutSockets(t *testing.T) {
+	w := newWatch()
+	w.host.fail = unix.ENOENT
+	a := sent(serverA, 4000, sidA, 6)
+	w.kernel.carry(a, 1, 100)
+	w.next(t, 100*time.Millisecond)
+	if f := find(t, w.next(t, 100*time.Millisecond), a); f.Total.Bytes != 100 || w.host.asked != 1 {
+		t.Errorf("flow %+v, asked %d times", f, w.host.asked)
+	}
+	if s := w.Status().(Status); s.Sockets != unix.ENOENT.Error() {
+		t.Errorf("status %+v", s)
+	}
+}
+
+func TestRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatch()
+		w.kernel.carry(sent(serverA, 53, sidA, 17), 1, 100)
+		var at []time.Duration
+		start := time.Now()
+		w.options.Sink = func(s *Snapshot) error {
+			at = append(at, time.Since(start))
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
+		defer cancel()
+		if err := w.Run(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		want := []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 250 * time.Millisecond}
+		if !slices.Equal(at, want) {
+			t.Errorf("read at %v, want %v", at, want)
+		}
+		broken := errors.New("broken")
+		w.kernel.fail = broken
+		if err := w.Run(t.Context()); !errors.Is(err, broken) {
+			t.Errorf("a failed read: %v", err)
+		}
+		w.kernel.fail, w.options.Sink = nil, func(*Snapshot) error { return broken }
+		if err := w.Run(t.Context()); !errors.Is(err, broken) {
+			t.Errorf("a failed sink: %v", err)
+		}
+	})
+}
+
+func TestMetrics(t *testing.T) {
+	w := newWatch()
+	a := sent(serverA, 4000, sidA, 6)
+	w.host.sockets = []mptcp.Socket{socketOf(serverA, 4000, 0xcafe)}
+	w.kernel.carry(a, 10, 3000)
+	w.kernel.reasons[bpf.Fragment] = bpf.Count{Packets: 7}
+	w.next(t, 100*time.Millisecond)
+	w.host.sockets[0].Retransmitted = 4
+	w.next(t, 100*time.Millisecond)
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(w)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			name := f.GetName()
+			for _, l := range m.Label {
+				name += " " + l.GetValue()
+			}
+			got[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	for name, want := range map[string]float64{
+		"tabane_flows_bytes_total sent lan transit-a fc00:1:1::":                  3000,
+		"tabane_flows_packets_total sent lan transit-a fc00:1:1::":                10,
+		"tabane_flows sent lan transit-a fc00:1:1::":                              1,
+		"tabane_flows_retransmitted_segments_total sent lan transit-a fc00:1:1::": 4,
+		"tabane_flows_srtt_seconds sent lan transit-a fc00:1:1::":                 0.04,
+		"tabane_flows_mptcp_connections":                                          1,
+		"tabane_flows_unparsed_packets_total fragment":                            7,
+	} {
+		if v, ok := got[name]; !ok || v != want {
+			t.Errorf("%s: %v, %t; want %v of %v", name, v, ok, want, got)
+		}
+	}
+}
+
+func TestMetricsAreBounded(t *testing.T) {
+	w := newWatch()
+	for i := range 3 * maxAggregates {
+		w.kernel.carry(sent(serverA, 80, netip.AddrFrom16([16]byte{0xfc, 14: byte(i >> 8), 15: byte(i)}), 17), 1, 100)
+	}
+	w.next(t, 100*time.Millisecond)
+	if n := len(w.t.aggregates); n > maxAggregates+1 {
+		t.Errorf("%d sums, want at most %d", n, maxAggregates+1)
+	}
+	var all uint64
+	for _, a := range w.t.aggregates {
+		all += a.Bytes
+	}
+	if all != 300*maxAggregates {
+		t.Errorf("%d bytes in sums, want %d", all, 300*maxAggregates)
+	}
+}
+
+// busy has a connection of two subflows, what comes back, and a flow of UDP.
+func busy(t *testing.T) (*watch, *Snapshot) {
+	w := newWatch()
+	w.host.sockets = []mptcp.Socket{socketOf(serverA, 4000, 0xcafe), socketOf(serverB, 4001, 0xcafe)}
+	w.host.sockets[1].BackupThere = true
+	w.host.sockets[1].Congestion = "a\"b,\x1b[c"
+	w.t.peers[serverA] = `transit "a", ü`
+	w.kernel.carry(sent(serverA, 4000, sidA, 6), 10, 250000)
+	w.kernel.carry(sent(serverB, 4001, netip.Addr{}, 6), 10, 125000)
+	w.kernel.carry(received(serverA, 4000), 10, 12500)
+	w.kernel.carry(sent(serverB, 53, netip.Addr{}, 17), 1, 100)
+	return w, w.next(t, 100*time.Millisecond)
+}
+
+func TestJSON(t *testing.T) {
+	w, s := busy(t)
+	var out bytes.Buffer
+	j := NewJSON(&out, 0)
+	if err := j.Write(s); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(lines) != 4 {
+		t.Fatalf("%d lines: %s", len(lines), out.String())
+	}
+	var all []map[string]any
+	for _, l := range lines {
+		var v map[string]any
+		if err := json.Unmarshal([]byte(l), &v); err != nil {
+			t.Fatalf("%v: %s", err, l)
+		}
+		all = append(all, v)
+	}
+	if v := all[0]; v["peer"] != `transit "a", ü` || v["sid"] != "fc00:1:1::" || v["token"] != "0000cafe" || v["bits_per_second"] != 20e6 ||
+		v["share"] != 0.6667 || v["direction"] != "sent" || v["local"] != "[2001:db8:1::a]:80" || v["tcp"].(map[string]any)["srtt_ms"] != 40.0 {
+		t.Errorf("%v", v)
+	}
+	if v := all[1]; v["backup"] != true || v["sid"] != nil || v["tcp"].(map[string]any)["congestion"] != "a?b??[c" {
+		t.Errorf("%v", v)
+	}
+	if v := all[3]; v["tcp"] != nil || v["token"] != nil {
+		t.Errorf("%v", v)
+	}
+	out.Reset()
+	if err := j.Write(w.next(t, 100*time.Millisecond)); err != nil || out.Len() > 0 {
+		t.Errorf("a quiet interval: %v, %s", err, out.String())
+	}
+	w.kernel.carry(sent(serverB, 53, netip.Addr{}, 17), 1, 100)
+	w.kernel.carry(sent(serverB, 4001, netip.Addr{}, 6), 10, 5000)
+	if err := NewJSON(&out, 1).Write(w.next(t, 100*time.Millisecond)); err != nil || strings.Count(out.String(), "\n") != 1 || !strings.Contains(out.String(), `"bytes":5000,`) {
+		t.Errorf("the busiest: %v, %s", err, out.String())
+	}
+}
+
+func TestCSV(t *testing.T) {
+	_, s := busy(t)
+	var out bytes.Buffer
+	c := NewCSV(&out, 0)
+	for range 2 {
+		if err := c.Write(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows, err := csv.NewReader(&out).ReadAll() // of equal length
+	if err != nil || len(rows) != 9 {
+		t.Fatalf("%d rows, %v", len(rows), err)
+	}
+	column := func(row int, name string) string { return rows[row][slices.Index(rows[0], name)] }
+	for name, want := range map[string]string{
+		"peer": `transit "a", ü`, "sid": "fc00:1:1::", "token": "0000cafe", "bytes": "250000", "cwnd": "44", "ended": "false", "age_ms": "0.000", "state": "established",
+	} {
+		if got := column(1, name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	if got := column(4, "age_ms") + column(4, "token"); got != "" {
+		t.Errorf("UDP has %q", got)
+	}
+}
+
+func TestTable(t *testing.T) {
+	w, s := busy(t)
+	w.t.snapshot.Unparsed[bpf.Fragment] = bpf.Count{Packets: 7}
+	var out bytes.Buffer
+	if err := NewTable(&out, 0, 100*time.Millisecond, nil).Write(s, false); err != nil {
+		t.Fatal(err)
+	}
+	want := `  2 connections, 4 flows  sent 30.01 Mbit/s  received 1.00 Mbit/s
+packets of no flow: fragment 7
+CONNECTION                      LOCAL               VIA             SID         Mbit/s  SHARE  IN Mbit/s  SRTT     CWND  RETRANS  CC       NOTE
+0000cafe [2001:db8:c::2]:4000   [2001:db8:1::a]:80  transit "a", ü  fc00:1:1::  20.00   67 %   1.00       40.0 ms  44    0        cubic    
+                                [2001:db8:1::b]:80  -               -           10.00   33 %   0.00       40.0 ms  44    0        a?b??[c  backup
+  sum                                                                           30.00          1.00                                        
+udp [2001:db8:c::2]:53          [2001:db8:1::b]:53  -               -           0.01    100 %  0.00       -        -     -        -        
+`
+	want = strings.Replace(want, "udp [2001:db8:c::2]:53          [2001:db8:1::b]:53", "udp [2001:db8:c::2]:53          [2001:db8:1::b]:80", 1)
+	squeeze := func(s string) string {
+		var lines []string
+		for l := range strings.SplitSeq(s, "\n") {
+			lines = append(lines, strings.Join(strings.Fields(l), " "))
+		}
+		return strings.TrimSpace(strings.Join(lines, "\n"))
+	}
+	_, got, _ := strings.Cut(out.String(), "  ")
+	if squeeze(got) != squeeze(want) {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestTableFits draws on small terminals: it must not leave them, and overwrite exactly what it wrote.
+func TestTableFits(t *testing.T) {
+	w, s := busy(t)
+	controls := regexp.MustCompile("\x1b\\[[0-9]*[A-Z]")
+	for _, size := range [][2]int{{80, 24}, {20, 5}, {1, 1}, {0, 0}} {
+		var out bytes.Buffer
+		table := NewTable(&out, 0, 0, func() (int, int) { return size[0], size[1] })
+		for range 2 {
+			if err := table.Write(s, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for l := range strings.SplitSeq(out.String(), "\n") {
+			if n := len([]rune(controls.ReplaceAllString(l, ""))); size[0] > 0 && n > size[0] {
+				t.Errorf("a line of %d columns on %v: %q", n, size, l)
+			}
+		}
+		if lines := strings.Count(out.String(), "\n"); size[1] > 1 && lines > 2*(size[1]-1) {
+			t.Errorf("%d lines in two tables on %v", lines, size)
+		}
+		if !strings.Contains(out.String(), "\x1b[") {
+			t.Errorf("nothing is written over on %v", size)
+		}
+	}
+	// Between two drawings rates are means.
+	var out bytes.Buffer
+	table := NewTable(&out, 1, time.Second, nil)
+	for range 10 {
+		w.kernel.carry(sent(serverA, 4000, sidA, 6), 10, 125000)
+		if err := table.Write(w.next(t, 100*time.Millisecond), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if strings.Count(out.String(), "CONNECTION") != 1 || !strings.Contains(out.String(), "sent 10.00 Mbit/s") || !strings.Contains(out.String(), "and 1 connection more") {
+		t.Errorf("got\n%s", out.String())
+	}
+}
+
+func TestOptions(t *testing.T) {
+	good := Options{Interfaces: []string{"lan"}, Interval: DefaultInterval, Idle: DefaultIdle}
+	if err := good.check(); err != nil {
+		t.Error(err)
+	}
+	for name, change := range map[string]func(*Options){
+		"no interface":    func(o *Options) { o.Interfaces = nil },
+		"interface twice": func(o *Options) { o.Interfaces = []string{"lan", "lan"} },
+		"too often":       func(o *Options) { o.Interval = time.Millisecond },
+		"too seldom":      func(o *Options) { o.Interval = 2 * time.Hour },
+		"never idle":      func(o *Options) { o.Idle = time.Millisecond },
+	} {
+		o := good
+		change(&o)
+		if o.check() == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+}
