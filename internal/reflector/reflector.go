@@ -43,9 +43,15 @@ func New(ctx context.Context, o Options) (*Reflector, error) {
 	return &Reflector{config: o.Config, log: o.Log, speaker: speaker}, nil
 }
 
-// Run reflects until ctx ends. It always closes what New opened.
-func (r *Reflector) Run(ctx context.Context) error {
-	defer r.speaker.Stop()
+// Run reflects until ctx ends. When it ends in order, its sessions are left to end with the process, all at once: ended one
+// after the other, each would withdraw from the clients that are left what its own client had announced, although that
+// still works. Stop ends them where the process goes on.
+func (r *Reflector) Run(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil {
+			r.Stop()
+		}
+	}()
 	for _, c := range r.config.Clients {
 		err := r.speaker.AddNeighbor(ctx, bgp.Neighbor{
 			Name: c.Name, Address: c.Address, LocalAddress: r.config.Address, ASN: r.config.ASN,
@@ -67,6 +73,9 @@ func (r *Reflector) Run(ctx context.Context) error {
 		}
 	}
 }
+
+// Stop ends the sessions, and Run.
+func (r *Reflector) Stop() { r.speaker.Stop() }
 
 // Status is what /status shows.
 type Status struct {
