@@ -28,7 +28,7 @@ type Config struct {
 	// Encap is encap.red (no SRH where one SID suffices, RFC 8986 section 5.2) unless told otherwise.
 	Encap Encap  `yaml:"encap,omitempty"`
 	Peers []Peer `yaml:"peers"`
-	MPTCP MPTCP  `yaml:"mptcp,omitempty"`
+	MPTCP Paths  `yaml:"mptcp,omitempty"`
 	// Status is where /status and /metrics are served; loopback unless told otherwise.
 	Status netip.AddrPort `yaml:"status,omitempty"`
 }
@@ -57,6 +57,25 @@ type Peer struct {
 	Table   uint32     `yaml:"table"`
 	// Backup asks MPTCP to use this path only when no other is left.
 	Backup bool `yaml:"backup,omitempty"`
+}
+
+// PathManager is who decides what clients hear of EPE addresses.
+type PathManager string
+
+const (
+	// UserPathManager is this daemon: it announces an address to a client only when the peer has a route to it, withdraws it
+	// at once when the route goes, and watches whether what is sent arrives.
+	UserPathManager PathManager = "user"
+	// KernelPathManager announces every address to every client.
+	KernelPathManager PathManager = "kernel"
+)
+
+// Paths is how the server manages the paths of its connections.
+type Paths struct {
+	// PathManager is the kernel unless told otherwise.
+	PathManager PathManager `yaml:"path_manager,omitempty"`
+	// MPTCP is for the kernel's path manager only.
+	MPTCP `yaml:",inline"`
 }
 
 // MPTCP bounds what the kernel's path manager does; both default to 8, the kernel's maximum.
@@ -151,6 +170,23 @@ func (c *Config) checkLocators(faults *fault.List) {
 		}
 	}
 }
+
+// Check says what is wrong with the path manager and its limits.
+func (p Paths) Check() fault.List {
+	faults := p.MPTCP.Check()
+	switch p.PathManager {
+	case "", KernelPathManager:
+	case UserPathManager:
+		if p.MPTCP != (MPTCP{}) {
+			faults.Add("path_manager", "%q has no limits: remove subflows and add_addr_accepted", UserPathManager)
+		}
+	default:
+		faults.Add("path_manager", "must be %q or %q, got %q", UserPathManager, KernelPathManager, p.PathManager)
+	}
+	return faults
+}
+
+func (c *Config) pathManager() PathManager { return cmp.Or(c.MPTCP.PathManager, KernelPathManager) }
 
 // Check says what is wrong with the limits.
 func (m MPTCP) Check() fault.List {

@@ -12,9 +12,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/daemon"
@@ -44,7 +46,30 @@ type Edge struct {
 	owned map[netip.Addr]bool
 	// announced: the endpoints are in the kernel.
 	announced bool
+
+	// paths is the path manager, nil when that is the kernel's.
+	paths *pathLoop
+	diag  *mptcp.Diag
+	// working are routes that the kernel has not been seen to have yet, and so are not offered to clients.
+	working map[peerPrefix]bool
+	// former are routes that a former life left in the kernel, where they stay until all sessions have told theirs.
+	former map[peerPrefix]bool
+	// again says that there was a former life.
+	again bool
+	quiet *time.Timer
 }
+
+type peerPrefix struct {
+	peer   int
+	prefix netip.Prefix
+}
+
+const (
+	// routesQuiet is how long all sessions must have been up until all routes are taken for known, and routesLatest when
+	// they are although some are not. Both are past the moments at which the daemon does the same with the kernel's.
+	routesQuiet  = 11 * time.Second
+	routesLatest = 61 * time.Second
+)
 
 // New checks that this host can deliver over every egress path and opens what that needs. Nothing in the kernel has changed
 // yet. A host without MPTCP, SRv6, the interface or the privilege is an error that says what to do.
@@ -81,9 +106,10 @@ func New(ctx context.Context, o Options) (*Edge, error) {
 	e := &Edge{
 		config: o.Config, keep: o.Keep, log: o.Log, daemon: d, mptcp: endpoints,
 		refused: map[string]uint64{}, owned: map[netip.Addr]bool{},
+		working: map[peerPrefix]bool{}, former: map[peerPrefix]bool{},
 	}
 	if err := e.prepare(); err != nil {
-		return nil, errors.Join(err, d.Close(), endpoints.Close())
+		return nil, errors.Join(err, d.Close(), e.close())
 	}
 	return e, nil
 }
@@ -102,12 +128,25 @@ func (e *Edge) prepare() error {
 	if err != nil {
 		return err
 	}
+	e.again = len(found) > 0
+	tables := map[uint32]int{}
+	for i, p := range e.config.Peers {
+		tables[p.Table] = i
+	}
 	for _, o := range found {
-		if a, ok := o.(route.Address); ok {
-			e.owned[a.Prefix.Addr()] = true
+		switch o := o.(type) {
+		case route.Address:
+			e.owned[o.Prefix.Addr()] = true
+		case route.Route:
+			if i, ok := tables[o.Table]; ok && o.Kind == route.Unicast {
+				e.former[peerPrefix{i, o.Dst}] = true
+			}
 		}
 	}
 	delete(e.owned, e.config.Address)
+	if err := e.preparePaths(); err != nil {
+		return err
+	}
 	address := route.Address{Link: e.config.Interface, Prefix: netip.PrefixFrom(e.config.Address, e.config.Prefix.Bits())}
 	if slices.Contains(found, route.Object(address)) || !hasAddress(e.config.Interface, e.config.Address) {
 		e.daemon.Kernel.Set(address)
@@ -131,18 +170,154 @@ func hasAddress(name string, address netip.Addr) bool {
 	})
 }
 
-// Run manages the host until ctx ends. It always closes what New opened.
-func (e *Edge) Run(ctx context.Context) error {
-	err := e.daemon.Run(ctx, e)
-	if !e.keep {
-		err = errors.Join(err, e.setEndpoints(nil))
+// preparePaths makes the path manager that the configuration asks for.
+func (e *Edge) preparePaths() error {
+	if e.config.pathManager() == KernelPathManager {
+		if e.again {
+			return nil // a former life may have had it in user space; Run takes it back
+		}
+		return mptcp.CheckKernelManager()
 	}
-	return errors.Join(err, e.mptcp.Close())
+	diag, err := mptcp.DialDiag()
+	if err != nil {
+		return err
+	}
+	e.diag = diag
+	m := newPathManager(e.config.Peers, slices.Collect(maps.Keys(e.owned)))
+	m.settled = !e.again
+	for f := range e.former {
+		m.route(time.Now(), f.peer, f.prefix, routePresent)
+	}
+	e.paths = newPathLoop(m, kernelPaths{e.mptcp, diag}, e.log)
+	e.egress.routed = e.routed
+	return nil
+}
+
+// Close gives up what New opened without changing anything.
+func (e *Edge) close() error {
+	err := e.mptcp.Close()
+	if e.diag != nil {
+		err = errors.Join(err, e.diag.Close())
+	}
+	return err
+}
+
+// Run manages the host until ctx ends. It always closes what New opened.
+func (e *Edge) Run(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, e.close()) }()
+	if e.paths == nil {
+		err := mptcp.SetManager(mptcp.KernelManager)
+		if err != nil {
+			return errors.Join(err, e.daemon.Close())
+		}
+		err = e.daemon.Run(ctx, e)
+		if !e.keep {
+			err = errors.Join(err, e.setEndpoints(nil))
+		}
+		return err
+	}
+	return e.runPaths(ctx)
+}
+
+// runPaths runs the path manager beside the daemon. It ends before the daemon takes the addresses away, so that nothing is
+// on them by then.
+func (e *Edge) runPaths(ctx context.Context) error {
+	restore, events, err := e.takeOver()
+	if err != nil {
+		return errors.Join(err, e.daemon.Close())
+	}
+	e.quiet = time.AfterFunc(routesQuiet, func() {
+		e.daemon.Do(ctx, func() {
+			if e.daemon.AllUp() {
+				e.allRoutesKnown()
+			}
+		})
+	})
+	defer e.quiet.Stop()
+	latest := time.AfterFunc(routesLatest, func() { e.daemon.Do(ctx, e.allRoutesKnown) })
+	defer latest.Stop()
+
+	pathsCtx, stopPaths := context.WithCancel(ctx)
+	defer stopPaths()
+	daemonCtx, stopDaemon := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopDaemon()
+	ended := make(chan error, 1)
+	go func() {
+		defer stopDaemon()
+		err := e.paths.run(pathsCtx, events)
+		if !e.keep {
+			e.paths.leave()
+			err = errors.Join(err, mptcp.SetManager(restore))
+		}
+		ended <- err
+	}()
+	err = e.daemon.Run(daemonCtx, e)
+	stopPaths()
+	return errors.Join(err, <-ended)
+}
+
+// takeOver has new connections left to this daemon and hears of them. It returns the path manager to restore: after a
+// kill nobody knows what was before, and the kernel's is what a host starts with.
+func (e *Edge) takeOver() (restore mptcp.Manager, _ *mptcp.Events, err error) {
+	restore, err = mptcp.CurrentManager()
+	if err != nil {
+		return "", nil, err
+	}
+	if e.again {
+		restore = mptcp.KernelManager
+	}
+	// The kernel's would go on announcing them on connections that it has.
+	if err := e.setEndpoints(nil); err != nil {
+		return "", nil, err
+	}
+	events, err := mptcp.Subscribe()
+	if err != nil {
+		return "", nil, err
+	}
+	if err := mptcp.SetManager(mptcp.UserManager); err != nil {
+		return "", nil, errors.Join(err, events.Close())
+	}
+	return restore, events, nil
+}
+
+// routed hears what a peer offers for a prefix. What goes is taken from clients at once, what comes is offered to them
+// once the kernel has it.
+func (e *Edge) routed(peer int, prefix netip.Prefix, state routeState) {
+	at := peerPrefix{peer, prefix}
+	delete(e.working, at)
+	delete(e.former, at)
+	if state == routePresent {
+		e.working[at] = true
+		return
+	}
+	e.offer(at, state)
+}
+
+func (e *Edge) offer(at peerPrefix, state routeState) {
+	e.paths.post(func(now time.Time) error {
+		e.paths.manager.route(now, at.peer, at.prefix, state)
+		return nil
+	})
+}
+
+// allRoutesKnown ends what a former life offered and nobody has told of since.
+func (e *Edge) allRoutesKnown() {
+	for at := range e.former {
+		e.offer(at, routeAbsent)
+	}
+	clear(e.former)
+	e.paths.post(func(now time.Time) error {
+		e.paths.manager.allRoutesKnown(now)
+		return nil
+	})
 }
 
 // BGP implements daemon.Machine.
 func (e *Edge) BGP(events []bgp.Event) {
 	for _, event := range events {
+		if _, ok := event.(bgp.Session); ok && e.quiet != nil {
+			e.quiet.Reset(routesQuiet)
+		}
 		p, ok := event.(bgp.VPNPath)
 		if !ok {
 			continue
@@ -171,6 +346,14 @@ func (e *Edge) Link(string, bool) {}
 
 // Settled implements daemon.Machine: an address is announced to clients only once it works.
 func (e *Edge) Settled() bool {
+	if e.paths != nil {
+		for at := range e.working {
+			e.offer(at, routePresent)
+		}
+		clear(e.working)
+		e.announced = true
+		return false
+	}
 	if e.announced {
 		return false
 	}
@@ -223,6 +406,7 @@ type Status struct {
 	Peers    []PeerStatus        `json:"peers"`
 	// Refused counts VPNv6 routes that were not taken, by reason.
 	Refused map[string]uint64 `json:"refused"`
+	Paths   PathStatus        `json:"paths"`
 }
 
 // PeerStatus is one egress peer in a Status.
@@ -237,7 +421,10 @@ type PeerStatus struct {
 
 // Status says how the edge is. It is ready when it hears the reflectors and every egress peer has routes.
 func (e *Edge) Status() any {
-	s := Status{Role: "edge", ASN: e.config.ASN, Address: e.config.Address}
+	s := Status{Role: "edge", ASN: e.config.ASN, Address: e.config.Address, Paths: PathStatus{Manager: KernelPathManager}}
+	if e.paths != nil {
+		s.Paths = e.paths.Status()
+	}
 	e.daemon.Do(context.Background(), func() {
 		s.Pending, s.Sessions = e.daemon.Kernel.Pending(), e.daemon.Speaker.Sessions()
 		s.Ready = e.daemon.AllUp() && s.Pending == 0 && e.announced

@@ -46,19 +46,47 @@ type egress struct {
 	paths  map[pathKey]path
 	sids   map[netip.Addr]*sid
 	ids    map[uint32]netip.Addr
+	// routed, when set, hears what a peer offers for a prefix whenever that changes.
+	routed func(peer int, prefix netip.Prefix, state routeState)
 }
+
+// gracefulShutdown is the community of routes that are about to go (RFC 8326 section 3.1).
+const gracefulShutdown = 0xffff0000
 
 type peer struct {
 	Peer
-	// routes maps each prefix to the paths that lead there through this peer, best first. More than one exists when
-	// several ASBRs have a session with the peer.
+	index int
+	// routes maps each prefix to the paths that lead there through this peer, best first: those that stay before those
+	// that are about to go. More than one exists when several ASBRs have a session with the peer.
 	routes map[netip.Prefix][]hop
 }
 
 // hop is one way to a prefix: the route distinguisher tells the ASBR, the SID what it does.
 type hop struct {
-	rd  vpn.ID
-	sid netip.Addr
+	rd       vpn.ID
+	sid      netip.Addr
+	draining bool
+}
+
+func (a hop) compare(b hop) int {
+	if a.draining != b.draining {
+		if b.draining {
+			return -1
+		}
+		return 1
+	}
+	return strings.Compare(a.rd.String(), b.rd.String())
+}
+
+// state is what the ways to a prefix, best first, offer.
+func state(hops []hop) routeState {
+	switch {
+	case len(hops) == 0:
+		return routeAbsent
+	case hops[0].draining:
+		return routeDraining
+	}
+	return routePresent
 }
 
 type pathKey struct {
@@ -67,8 +95,9 @@ type pathKey struct {
 }
 
 type path struct {
-	sid   netip.Addr
-	peers []*peer
+	sid      netip.Addr
+	draining bool
+	peers    []*peer
 }
 
 // sid is a nexthop object and the number of routes through it.
@@ -83,7 +112,7 @@ func newEgress(config *Config, mtu int, kernel desired) *egress {
 		sids: map[netip.Addr]*sid{}, ids: map[uint32]netip.Addr{},
 	}
 	for i, p := range config.Peers {
-		peer := &peer{Peer: p, routes: map[netip.Prefix][]hop{}}
+		peer := &peer{Peer: p, index: i, routes: map[netip.Prefix][]hop{}}
 		e.peers = append(e.peers, peer)
 		e.byRT[p.RT] = peer
 		// An EPE address never falls through to the best path: its table ends in unreachable.
@@ -105,7 +134,7 @@ func (e *egress) update(b bgp.VPNPath) error {
 	key := pathKey{b.RD, b.Prefix}
 	old := e.paths[key]
 	now, err := e.accept(b)
-	if old.sid == now.sid && slices.Equal(old.peers, now.peers) {
+	if old.sid == now.sid && old.draining == now.draining && slices.Equal(old.peers, now.peers) {
 		return err
 	}
 	if len(now.peers) == 0 {
@@ -119,8 +148,8 @@ func (e *egress) update(b bgp.VPNPath) error {
 		}
 	}
 	for _, p := range now.peers {
-		hops := append(without(p.routes[key.prefix], key.rd), hop{key.rd, now.sid})
-		slices.SortFunc(hops, func(a, b hop) int { return strings.Compare(a.rd.String(), b.rd.String()) })
+		hops := append(without(p.routes[key.prefix], key.rd), hop{key.rd, now.sid, now.draining})
+		slices.SortFunc(hops, hop.compare)
 		e.choose(p, key.prefix, hops)
 	}
 	return err
@@ -131,7 +160,7 @@ func (e *egress) accept(b bgp.VPNPath) (path, error) {
 	if b.Withdrawn || b.Rejected != nil {
 		return path{}, b.Rejected
 	}
-	found := path{sid: b.SID}
+	found := path{sid: b.SID, draining: slices.Contains(b.Communities, gracefulShutdown)}
 	for _, rt := range b.RTs {
 		if p := e.byRT[rt]; p != nil && !slices.Contains(found.peers, p) {
 			found.peers = append(found.peers, p)
@@ -157,6 +186,9 @@ func (e *egress) choose(p *peer, prefix netip.Prefix, hops []hop) {
 		delete(p.routes, prefix)
 	} else {
 		p.routes[prefix] = hops
+	}
+	if e.routed != nil && state(old) != state(hops) {
+		e.routed(p.index, prefix, state(hops))
 	}
 	switch {
 	case len(old) > 0 && len(hops) > 0 && old[0].sid == hops[0].sid:

@@ -17,8 +17,8 @@ type Subflow struct {
 	Token             uint32
 	Local, Remote     netip.AddrPort
 	LocalID, RemoteID uint8
-	// Joined says that it is not the connection's first subflow.
-	Joined bool
+	// Joined says that it is not the connection's first subflow, Active that this host opened it.
+	Joined, Active bool
 	// BackupHere and BackupThere say which end asked for the subflow to be used only when no other works.
 	BackupHere, BackupThere bool
 
@@ -98,6 +98,7 @@ const (
 	subflowIDRemote = 9
 	subflowIDLocal  = 10
 
+	subflowFlagActive    = 1<<1 | 1<<3 // MPTCP_SUBFLOW_FLAG_MCAP_LOC and _JOIN_LOC
 	subflowFlagJoined    = 1<<2 | 1<<3 // MPTCP_SUBFLOW_FLAG_JOIN_REM and _LOC
 	subflowFlagBackupRem = 1 << 4
 	subflowFlagBackupLoc = 1 << 5
@@ -243,7 +244,7 @@ func (s *Subflow) attr(kind uint16, v []byte) error {
 		s.Token = binary.NativeEndian.Uint32(v)
 	case subflowFlags:
 		flags := binary.NativeEndian.Uint32(v)
-		s.Joined = flags&subflowFlagJoined != 0
+		s.Joined, s.Active = flags&subflowFlagJoined != 0, flags&subflowFlagActive != 0
 		s.BackupHere, s.BackupThere = flags&subflowFlagBackupLoc != 0, flags&subflowFlagBackupRem != 0
 	case subflowIDLocal:
 		s.LocalID = v[0]

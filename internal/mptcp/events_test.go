@@ -147,7 +147,7 @@ func socketAnswer() []byte {
 			ae.String(1, "mptcp")
 			ae.Nested(diagAttrMPTCP, func(ae *netlink.AttributeEncoder) error {
 				ae.Uint32(subflowTokenLoc, 0xcafe)
-				ae.Uint32(subflowFlags, 1<<2|subflowFlagBackupLoc)
+				ae.Uint32(subflowFlags, 1<<3|subflowFlagBackupLoc)
 				ae.Uint8(subflowIDLocal, 5)
 				ae.Uint8(subflowIDRemote, 6)
 				return nil
@@ -160,7 +160,7 @@ func socketAnswer() []byte {
 func TestDecodeSubflow(t *testing.T) {
 	want := Subflow{
 		Token: 0xcafe, Local: netip.MustParseAddrPort("[2001:db8::1]:80"), Remote: netip.MustParseAddrPort("[2001:db8::2]:4711"),
-		LocalID: 5, RemoteID: 6, Joined: true, BackupHere: true,
+		LocalID: 5, RemoteID: 6, Joined: true, Active: true, BackupHere: true,
 		InFlight: 12, Acked: 1 << 40, Delivered: 99, RTT: 30 * time.Millisecond, Deviation: 2 * time.Millisecond,
 	}
 	b := socketAnswer()

@@ -347,6 +347,9 @@ func TestSubflowsOfBothFamilies(t *testing.T) {
 	for _, s := range p.subflows() {
 		if s.Local == here || s.Remote == here {
 			found++
+			if s.Active != (s.Remote == here) {
+				t.Errorf("which end opened it: %+v", s)
+			}
 			// One end is a socket of both families, whose addresses the kernel has mapped into IPv6.
 			p.request(SetBackup{Token: s.Token, Local: s.Local, Remote: s.Remote, Backup: true})
 		}

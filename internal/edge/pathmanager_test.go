@@ -1,0 +1,666 @@
+package edge
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/tabane/tabane/internal/mptcp"
+)
+
+var (
+	start       = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	defaultAt   = netip.MustParseAddrPort("[2001:db8:1::10]:80")
+	clientAt    = netip.MustParseAddrPort("[2001:db8:c::10]:40000")
+	elsewhereAt = netip.MustParseAddrPort("[2001:db8:d::10]:40000")
+	onA, onB    = netip.MustParseAddrPort("[2001:db8:1::a]:80"), netip.MustParseAddrPort("[2001:db8:1::b]:80")
+)
+
+// errNoMemory is a refusal that says nothing of what is there.
+var errNoMemory = errors.New("no memory")
+
+// fakeKernel is the kernels of the server and of all clients. Clients take up every address they hear of.
+type fakeKernel struct {
+	there  map[uint32]*fakeConn
+	events []mptcp.Event
+	port   uint16
+	// refuse, when set, may refuse a request.
+	refuse func(mptcp.Request) error
+	// deaf clients do not hear that an address is withdrawn or a subflow closed.
+	deaf bool
+	log  []string
+}
+
+type fakeConn struct {
+	announced map[uint8]netip.Addr
+	subflows  []*mptcp.Subflow
+	// known are the subflows that the client believes in.
+	known map[subflowEnds]uint8
+}
+
+func newFakeKernel() *fakeKernel { return &fakeKernel{there: map[uint32]*fakeConn{}, port: 50000} }
+
+func (k *fakeKernel) connect(token uint32, local, remote netip.AddrPort) {
+	s := &mptcp.Subflow{Token: token, Local: local, Remote: remote}
+	k.there[token] = &fakeConn{announced: map[uint8]netip.Addr{}, subflows: []*mptcp.Subflow{s}, known: map[subflowEnds]uint8{{local, remote}: 0}}
+	k.events = append(k.events, mptcp.Created{Token: token, Local: local, Remote: remote, ServerSide: true},
+		mptcp.Established{Token: token, Local: local, Remote: remote, ServerSide: true})
+}
+
+func (k *fakeKernel) disconnect(token uint32) {
+	c := k.there[token]
+	for _, s := range c.subflows {
+		k.closed(s)
+	}
+	delete(k.there, token)
+	k.events = append(k.events, mptcp.Closed{Token: token})
+}
+
+func (k *fakeKernel) closed(s *mptcp.Subflow) {
+	k.events = append(k.events, mptcp.SubClosed{Token: s.Token, Local: s.Local, Remote: s.Remote, LocalID: s.LocalID})
+}
+
+// drop closes the subflows for which which says so. With the last one the connection ends.
+func (k *fakeKernel) drop(c *fakeConn, which func(*mptcp.Subflow) bool) (n int) {
+	token := c.subflows[0].Token
+	defer func() {
+		if len(c.subflows) == 0 {
+			k.disconnect(token)
+		}
+	}()
+	c.subflows = slices.DeleteFunc(c.subflows, func(s *mptcp.Subflow) bool {
+		if !which(s) {
+			return false
+		}
+		n++
+		// The end of a first subflow is heard in the end: the kernel repeats it, and nothing else could tell the client.
+		if !k.deaf || !s.Joined {
+			delete(c.known, subflowEnds{s.Local, s.Remote})
+		}
+		k.closed(s)
+		return true
+	})
+	return n
+}
+
+func (k *fakeKernel) Request(r mptcp.Request) error {
+	k.log = append(k.log, r.String())
+	if k.refuse != nil {
+		if err := k.refuse(r); err != nil {
+			return err
+		}
+	}
+	c := k.there[token(r)]
+	if c == nil {
+		return mptcp.ErrUnknownConnection
+	}
+	local, remote := ends(r)
+	is := func(s *mptcp.Subflow) bool { return s.Local == local && s.Remote == remote }
+	switch r := r.(type) {
+	case mptcp.Announce:
+		for id, a := range c.announced {
+			if (id == r.ID) != (a == r.Address) {
+				return errors.New("did not match address and id")
+			}
+		}
+		c.announced[r.ID] = r.Address
+		k.join(r.Token, c, r.ID, r.Address)
+	case mptcp.RemoveAddress:
+		if _, ok := c.announced[r.ID]; !ok && r.ID != 0 {
+			return mptcp.ErrUnknownAddress
+		}
+		delete(c.announced, r.ID)
+		if k.deaf {
+			return nil
+		}
+		for at, id := range c.known {
+			if id == r.ID {
+				delete(c.known, at)
+			}
+		}
+		k.drop(c, func(s *mptcp.Subflow) bool { return s.LocalID == r.ID })
+	case mptcp.DestroySubflow:
+		if k.drop(c, is) == 0 {
+			return mptcp.ErrUnknownSubflow
+		}
+		for id, a := range c.announced {
+			if a == local.Addr() {
+				delete(c.announced, id) // as the kernel does
+			}
+		}
+	case mptcp.SetBackup:
+		i := slices.IndexFunc(c.subflows, is)
+		if i < 0 {
+			return mptcp.ErrUnknownSubflow
+		}
+		c.subflows[i].BackupHere = r.Backup
+	}
+	return nil
+}
+
+// join has the client open a subflow to an address that it believes to have none to.
+func (k *fakeKernel) join(token uint32, c *fakeConn, id uint8, a netip.Addr) {
+	for at := range c.known {
+		if at.local.Addr() == a {
+			return
+		}
+	}
+	k.port++
+	s := &mptcp.Subflow{
+		Token: token, Local: netip.AddrPortFrom(a, 80), Remote: netip.AddrPortFrom(c.client(), k.port),
+		LocalID: id, Joined: true,
+	}
+	c.subflows = append(c.subflows, s)
+	c.known[subflowEnds{s.Local, s.Remote}] = id
+	k.events = append(k.events, mptcp.SubEstablished{Token: token, Local: s.Local, Remote: s.Remote, LocalID: id})
+}
+
+func (c *fakeConn) client() netip.Addr {
+	if len(c.subflows) == 0 {
+		return clientAt.Addr()
+	}
+	return c.subflows[0].Remote.Addr()
+}
+
+func (k *fakeKernel) Subflows(family mptcp.Family, f func(mptcp.Subflow)) error {
+	if family == mptcp.IPv6 {
+		for _, c := range k.there {
+			for _, s := range c.subflows {
+				f(*s)
+			}
+		}
+	}
+	return nil
+}
+
+func (k *fakeKernel) all() []mptcp.Subflow {
+	var all []mptcp.Subflow
+	_ = k.Subflows(mptcp.IPv6, func(s mptcp.Subflow) { all = append(all, s) })
+	return all
+}
+
+// on says which addresses a connection has subflows on, with a * for backups.
+func (k *fakeKernel) on(token uint32) []string {
+	var on []string
+	for _, s := range k.there[token].subflows {
+		name := s.Local.Addr().String()
+		if s.BackupHere {
+			name += "*"
+		}
+		on = append(on, name)
+	}
+	slices.Sort(on)
+	return on
+}
+
+// managed is a path manager that is run against the fake kernel.
+type managed struct {
+	*pathManager
+	*fakeKernel
+	now time.Time
+}
+
+func newManaged(backupB bool) *managed {
+	config := testConfig()
+	config.Peers[1].Backup = backupB
+	m := &managed{pathManager: newPathManager(config.Peers, nil), fakeKernel: newFakeKernel(), now: start}
+	m.pathManager.settled = true
+	return m
+}
+
+// work lets events and requests go back and forth until there are none.
+func (m *managed) work() {
+	for {
+		for _, e := range m.fakeKernel.events {
+			m.pathManager.event(m.now, e)
+		}
+		m.fakeKernel.events = nil
+		requests := m.take()
+		for _, r := range requests {
+			m.done(m.now, r, m.Request(r))
+		}
+		if len(requests)+len(m.fakeKernel.events) == 0 {
+			return
+		}
+	}
+}
+
+// pass lets time pass.
+func (m *managed) pass(d time.Duration) {
+	end := m.now.Add(d)
+	m.work()
+	for at, ok := m.next(); ok && !at.After(end); at, ok = m.next() {
+		m.now = at
+		m.tick(at)
+		m.work()
+	}
+	m.now = end
+}
+
+func (m *managed) setRoute(peer int, prefix string, state routeState) {
+	m.pathManager.route(m.now, peer, netip.MustParsePrefix(prefix), state)
+	m.work()
+}
+
+func (m *managed) open(token uint32, local, remote netip.AddrPort) {
+	m.connect(token, local, remote)
+	m.work()
+}
+
+func TestAnAddressFollowsItsRoute(t *testing.T) {
+	m := newManaged(false)
+	m.setRoute(0, "2001:db8:c::/64", routePresent)
+	m.open(1, defaultAt, clientAt)
+	m.open(2, defaultAt, elsewhereAt)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a")
+	check(t, m.on(2), "2001:db8:1::10")
+
+	m.setRoute(1, "::/0", routePresent)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b")
+	check(t, m.on(2), "2001:db8:1::10", "2001:db8:1::b")
+
+	m.setRoute(0, "2001:db8:c::/64", routeAbsent)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b")
+	if got := m.conns[1]; len(got.subflows) != 2 || m.counts.Removed != 1 {
+		t.Errorf("%+v, %+v", got, m.counts)
+	}
+	// Back at once: only after the client had time to close what it had.
+	m.setRoute(0, "2001:db8::/32", routePresent)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b")
+	m.pass(removeHold)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b")
+	check(t, m.on(2), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b")
+
+	// A longer prefix that goes uncovers the shorter one.
+	m.setRoute(1, "2001:db8:c::/64", routePresent)
+	m.setRoute(1, "2001:db8:c::/64", routeAbsent)
+	if m.conns[1] == nil {
+		t.Fatal("forgotten")
+	}
+	m.disconnect(1)
+	m.disconnect(2)
+	m.work()
+	if len(m.conns) != 0 || m.clients.Size() != 0 || m.subflows != 0 {
+		t.Errorf("left: %v, %d clients, %d subflows", m.conns, m.clients.Size(), m.subflows)
+	}
+}
+
+func TestALongerPrefixThatGoesUncoversTheShorter(t *testing.T) {
+	m := newManaged(false)
+	m.setRoute(0, "::/0", routePresent)
+	m.setRoute(0, "2001:db8:c::/64", routeDraining)
+	m.open(1, defaultAt, clientAt)
+	check(t, m.on(1), "2001:db8:1::10")
+	m.setRoute(0, "2001:db8:c::/64", routeAbsent)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a")
+	if m.counts.Removed != 0 {
+		t.Errorf("%+v", m.counts)
+	}
+}
+
+func TestTheAddressIsWithdrawnBeforeItsSubflow(t *testing.T) {
+	m := newManaged(false)
+	m.setRoute(0, "::/0", routePresent)
+	m.open(1, defaultAt, clientAt)
+	m.deaf = true // so that the subflow is there to be destroyed
+	m.fakeKernel.log = nil
+	m.setRoute(0, "::/0", routeAbsent)
+	id := m.peers[0].id
+	check(t, m.fakeKernel.log, fmt.Sprintf("remove address %d from connection 00000001", id),
+		"destroy subflow [2001:db8:1::a]:80 to [2001:db8:c::10]:50001 of connection 00000001")
+}
+
+func TestBackup(t *testing.T) {
+	m := newManaged(true)
+	m.setRoute(0, "::/0", routePresent)
+	m.setRoute(1, "::/0", routePresent)
+	m.open(1, defaultAt, clientAt)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b*")
+	m.setRoute(0, "::/0", routeDraining)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a*", "2001:db8:1::b*")
+	m.open(2, defaultAt, elsewhereAt)
+	check(t, m.on(2), "2001:db8:1::10", "2001:db8:1::b*")
+	m.setRoute(0, "::/0", routePresent)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b*")
+	check(t, m.on(2), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b*")
+}
+
+func TestAConnectionToAnEPEAddress(t *testing.T) {
+	m := newManaged(false)
+	m.setRoute(0, "::/0", routePresent)
+	m.open(1, onA, clientAt)
+	check(t, m.on(1), "2001:db8:1::a")
+	m.setRoute(0, "::/0", routeAbsent)
+	check(t, m.on(1), "2001:db8:1::a") // all that it has
+	m.setRoute(1, "::/0", routePresent)
+	check(t, m.on(1), "2001:db8:1::b") // not any more
+	m.pass(removeHold)
+	m.setRoute(0, "::/0", routePresent)
+	check(t, m.on(1), "2001:db8:1::a", "2001:db8:1::b")
+}
+
+func TestOtherConnectionsAreNotManaged(t *testing.T) {
+	m := newManaged(false)
+	m.setRoute(0, "::/0", routePresent)
+	m.event(m.now, mptcp.Established{Token: 1, Local: defaultAt, Remote: clientAt})
+	m.event(m.now, mptcp.SubEstablished{Token: 2, Local: netip.MustParseAddrPort("[2001:db8:1::77]:80"), Remote: clientAt})
+	m.event(m.now, mptcp.SubClosed{Token: 3, Local: onA, Remote: clientAt})
+	m.event(m.now, mptcp.Closed{Token: 3})
+	m.alarm(m.now, 3, []subflowEnds{{onA, clientAt}})
+	m.moved(m.now, 3, subflowEnds{onA, clientAt})
+	m.resync(m.now, []mptcp.Subflow{{Token: 4, Local: defaultAt, Remote: clientAt, Active: true}})
+	if got := m.take(); len(got) != 0 || len(m.conns) != 0 {
+		t.Errorf("requests %v, connections %v", got, m.conns)
+	}
+}
+
+func TestAClientThatDidNotHear(t *testing.T) {
+	m := newManaged(false)
+	m.setRoute(0, "::/0", routePresent)
+	m.open(1, defaultAt, clientAt)
+	m.deaf = true
+	m.setRoute(0, "::/0", routeAbsent)
+	m.setRoute(0, "::/0", routePresent)
+	m.pass(10 * time.Second)
+	check(t, m.on(1), "2001:db8:1::10") // it believes that it has a subflow
+	m.deaf = false
+	m.pass(time.Minute)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a")
+	if n := m.counts.Announced; n < 3 || n > 8 {
+		t.Errorf("announced %d times in 70 s, want a few: it is done less and less often", n)
+	}
+}
+
+func TestASubflowThatTheClientClosedIsOfferedAgain(t *testing.T) {
+	m := newManaged(false)
+	m.setRoute(0, "::/0", routePresent)
+	m.open(1, defaultAt, clientAt)
+	c := m.there[1]
+	m.drop(c, func(s *mptcp.Subflow) bool { return s.Joined })
+	m.pass(answerWait / 2)
+	check(t, m.on(1), "2001:db8:1::10")
+	m.pass(answerWait)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a")
+}
+
+func TestAlarm(t *testing.T) {
+	m := newManaged(false)
+	m.setRoute(0, "::/0", routePresent)
+	m.setRoute(1, "::/0", routePresent)
+	m.open(1, defaultAt, clientAt)
+	stalled := func() (stalled []subflowEnds) {
+		for _, s := range m.conns[1].subflows {
+			if s.local != onB {
+				stalled = append(stalled, subflowEnds{s.local, s.remote})
+			}
+		}
+		return stalled
+	}
+	m.fakeKernel.log = nil
+	m.alarm(m.now, 1, stalled())
+	m.work()
+	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
+	check(t, m.fakeKernel.log[:1], "set backup true on subflow [2001:db8:1::10]:80 to [2001:db8:c::10]:40000 of connection 00000001")
+	m.pass(probation - time.Millisecond)
+	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
+	m.pass(time.Millisecond)
+	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
+
+	// It swallows data again: twice as long.
+	m.alarm(m.now, 1, stalled())
+	m.pass(2*probation - time.Millisecond)
+	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
+	// The first subflow moves: so may the other path.
+	m.moved(m.now, 1, subflowEnds{defaultAt, clientAt})
+	m.work()
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b")
+
+	// What went well for long starts anew.
+	m.pass(probationOver + time.Second)
+	m.alarm(m.now, 1, stalled())
+	m.pass(probation)
+	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
+	if m.counts.Alarms != 5 {
+		t.Errorf("%+v", m.counts)
+	}
+}
+
+func TestUnknownIsCounted(t *testing.T) {
+	m := newManaged(false)
+	m.open(1, defaultAt, clientAt)
+	delete(m.there, 1) // before the event comes
+	m.setRoute(0, "::/0", routePresent)
+	m.setRoute(1, "::/0", routePresent)
+	if m.counts.Unknown != 1 || m.counts.Failed != 0 || len(m.conns) != 0 {
+		t.Errorf("%+v, %v", m.counts, m.conns)
+	}
+}
+
+func TestARefusalIsTriedAgain(t *testing.T) {
+	m := newManaged(true)
+	m.setRoute(1, "::/0", routePresent)
+	refused := map[string]bool{}
+	m.refuse = func(r mptcp.Request) error {
+		if kind := fmt.Sprintf("%T", r); !refused[kind] {
+			refused[kind] = true
+			return errNoMemory
+		}
+		return nil
+	}
+	m.open(1, defaultAt, clientAt)
+	check(t, m.on(1), "2001:db8:1::10")
+	m.pass(3 * retryAfter)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b*")
+	m.deaf = true
+	m.setRoute(1, "::/0", routeAbsent)
+	m.pass(3 * retryAfter)
+	check(t, m.on(1), "2001:db8:1::10")
+	if m.counts.Failed != 4 || len(m.there[1].announced) != 0 {
+		t.Errorf("%+v, refused %v, left %v", m.counts, refused, m.there[1].announced)
+	}
+}
+
+func TestRestart(t *testing.T) {
+	m := newManaged(false)
+	m.setRoute(0, "::/0", routePresent)
+	m.setRoute(1, "::/0", routePresent)
+	m.open(1, defaultAt, clientAt)
+	m.fakeKernel.log = nil
+
+	// Another life, which knows no route yet.
+	m.pathManager = newPathManager(testConfig().Peers, nil)
+	m.open(2, defaultAt, elsewhereAt)
+	m.resync(m.now, m.all())
+	m.pass(time.Minute)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b")
+	check(t, m.fakeKernel.log)
+	m.setRoute(0, "::/0", routePresent)
+	check(t, m.on(2), "2001:db8:1::10", "2001:db8:1::a")
+	if got := m.counts.Announced; got != 1 {
+		t.Errorf("announced %d times, want once: the first connection has it", got)
+	}
+	m.allRoutesKnown(m.now)
+	m.work()
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a")
+	m.setRoute(0, "::/0", routeAbsent)
+	check(t, m.on(1), "2001:db8:1::10")
+}
+
+func TestRetiredAddresses(t *testing.T) {
+	m := newManaged(false)
+	m.setRoute(1, "::/0", routePresent)
+	m.open(1, defaultAt, clientAt)
+	config := testConfig()
+	m.pathManager = newPathManager(config.Peers[:1], []netip.Addr{config.Peers[0].Address, config.Peers[1].Address})
+	m.pathManager.settled = true
+	m.resync(m.now, m.all())
+	m.work()
+	check(t, m.on(1), "2001:db8:1::10")
+}
+
+func TestLeave(t *testing.T) {
+	m := newManaged(false)
+	m.setRoute(0, "::/0", routePresent)
+	m.open(1, defaultAt, clientAt)
+	m.open(2, onA, elsewhereAt)
+	m.leave(m.now)
+	m.work()
+	check(t, m.on(1), "2001:db8:1::10")
+	check(t, m.on(2), "2001:db8:1::a")
+}
+
+// In whatever order connections, routes, losses and refusals come, everybody has in the end what the routes say.
+func TestAnyOrderEndsRight(t *testing.T) {
+	prefixes := []string{"::/0", "2001:db8:c::/64", "2001:db8:c::/56", "2001:db8:d::/64"}
+	clients := []netip.AddrPort{clientAt, elsewhereAt, netip.MustParseAddrPort("192.0.2.1:40000")}
+	rapid.Check(t, func(t *rapid.T) {
+		m := newManaged(rapid.Bool().Draw(t, "backup"))
+		var next uint32
+		anyConn := func() (uint32, bool) {
+			tokens := slices.Sorted(maps.Keys(m.there))
+			if len(tokens) == 0 {
+				return 0, false
+			}
+			return rapid.SampledFrom(tokens).Draw(t, "connection"), true
+		}
+		failing := 0
+		m.refuse = func(mptcp.Request) error {
+			if failing > 0 {
+				failing--
+				return errNoMemory
+			}
+			return nil
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"connect": func(t *rapid.T) {
+				next++
+				m.connect(next, rapid.SampledFrom([]netip.AddrPort{defaultAt, defaultAt, onA}).Draw(t, "local"), rapid.SampledFrom(clients).Draw(t, "client"))
+			},
+			"disconnect": func(t *rapid.T) {
+				if token, ok := anyConn(); ok {
+					m.disconnect(token)
+				}
+			},
+			"client closes": func(t *rapid.T) {
+				if token, ok := anyConn(); ok {
+					c := m.there[token]
+					left := len(c.subflows)
+					m.drop(c, func(s *mptcp.Subflow) bool { left--; return s.Joined && left > 0 })
+				}
+			},
+			"route": func(t *rapid.T) {
+				m.pathManager.route(m.now, rapid.IntRange(0, 1).Draw(t, "peer"), netip.MustParsePrefix(rapid.SampledFrom(prefixes).Draw(t, "prefix")),
+					rapid.SampledFrom([]routeState{routeAbsent, routeDraining, routePresent, routePresent}).Draw(t, "state"))
+			},
+			"alarm": func(t *rapid.T) {
+				if token, ok := anyConn(); ok {
+					if all := m.there[token].subflows; len(all) > 1 {
+						one := rapid.SampledFrom(all).Draw(t, "subflow")
+						m.alarm(m.now, token, []subflowEnds{{one.Local, one.Remote}})
+					}
+				}
+			},
+			"moved": func(t *rapid.T) {
+				for token, c := range m.conns {
+					for _, s := range c.subflows {
+						m.moved(m.now, token, subflowEnds{s.local, s.remote})
+					}
+				}
+			},
+			"overrun": func(*rapid.T) {
+				m.fakeKernel.events = nil
+				m.resync(m.now, m.all())
+			},
+			"restart": func(*rapid.T) {
+				old := m.pathManager
+				m.pathManager = newManaged(old.peers[1].backup).pathManager
+				m.fakeKernel.events = nil
+				for i, p := range old.peers {
+					for prefix, state := range p.routes.All() {
+						m.pathManager.route(m.now, i, prefix, state)
+					}
+				}
+				m.resync(m.now, m.all())
+			},
+			"refuse":     func(t *rapid.T) { failing += rapid.IntRange(1, 3).Draw(t, "requests") },
+			"hear or no": func(*rapid.T) { m.deaf = !m.deaf },
+			"work":       func(*rapid.T) { m.work() },
+			"pass":       func(t *rapid.T) { m.pass(time.Duration(rapid.IntRange(1, 3000).Draw(t, "ms")) * time.Millisecond) },
+		})
+		failing, m.deaf = 0, false
+		m.resync(m.now, m.all())
+		for token, c := range m.conns {
+			for _, s := range c.subflows {
+				m.moved(m.now, token, subflowEnds{s.local, s.remote})
+			}
+		}
+		m.pass(10 * time.Minute)
+		m.verify(t)
+	})
+}
+
+// verify holds what is there against the routes.
+func (m *managed) verify(t *rapid.T) {
+	subflows := 0
+	for token, c := range m.there {
+		subflows += len(c.subflows)
+		for i, p := range m.peers {
+			state := p.state(c.client())
+			on := slices.DeleteFunc(slices.Clone(c.subflows), func(s *mptcp.Subflow) bool { return s.Local.Addr() != p.address })
+			only := len(on) > 0 && len(on) == len(c.subflows)
+			switch {
+			case state == routePresent && len(on) != 1:
+				t.Errorf("connection %d has %d subflows to peer %d with a route: %+v", token, len(on), i, m.conns[token])
+			case state == routeAbsent && len(on) > 0 && !only:
+				t.Errorf("connection %d has %d subflows to peer %d without a route", token, len(on), i)
+			case state == routeAbsent && !only && slices.Contains(slices.Collect(maps.Values(c.announced)), p.address):
+				t.Errorf("connection %d was told of peer %d without a route", token, i)
+			}
+			for _, s := range on {
+				if want := p.backup || state == routeDraining; s.BackupHere != want && state != routeAbsent {
+					t.Errorf("connection %d: backup to peer %d is %t", token, i, s.BackupHere)
+				}
+			}
+		}
+	}
+	if len(m.conns) != len(m.there) || m.subflows != subflows {
+		t.Errorf("manages %d connections and %d subflows, there are %d and %d", len(m.conns), m.subflows, len(m.there), subflows)
+	}
+}
+
+func BenchmarkWithdrawal(b *testing.B) {
+	const conns = 10_000
+	m := newManaged(false)
+	m.setRoute(0, "::/0", routePresent)
+	m.setRoute(1, "::/0", routePresent)
+	for i := range uint32(conns) {
+		a := netip.MustParseAddr("2001:db8:c::").As16()
+		a[14], a[15] = byte(i>>8), byte(i)
+		m.connect(i+1, defaultAt, netip.AddrPortFrom(netip.AddrFrom16(a), 40000))
+	}
+	m.work()
+	prefix := netip.MustParsePrefix("::/0")
+	b.ResetTimer()
+	for range b.N {
+		m.pathManager.route(m.now, 0, prefix, routeAbsent)
+		requests := m.take()
+		b.StopTimer()
+		if len(requests) != 2*conns {
+			b.Fatalf("%d requests, want %d", len(requests), 2*conns)
+		}
+		for _, r := range requests {
+			m.done(m.now, r, m.Request(r))
+		}
+		m.work()
+		m.pathManager.route(m.now, 0, prefix, routePresent)
+		m.pass(time.Second)
+		b.StartTimer()
+	}
+	b.ReportMetric(float64(b.Elapsed().Milliseconds())/float64(b.N), "ms/withdrawal")
+}

@@ -1,0 +1,158 @@
+package edge
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/tabane/tabane/internal/mptcp"
+)
+
+const (
+	// stallLeast is the shortest silence of a subflow that is taken for a hole: some ten times what scheduling and batched
+	// acknowledgements cost.
+	stallLeast = 150 * time.Millisecond
+	// stallFew is that of a subflow with fewer segments in flight than tailSegments: losing all of them is no rarity, and the
+	// kernel waits for 200 ms more before it sends the last one again (RFC 8985 section 7.2).
+	stallFew     = 450 * time.Millisecond
+	tailSegments = 4
+)
+
+// subflowEnds name a subflow within its connection.
+type subflowEnds struct{ local, remote netip.AddrPort }
+
+// stallWatch finds subflows that swallow what is sent: data is in flight, nothing of it arrives for longer than the path's
+// round trips explain, and meanwhile something of the same connection arrives over another path. When nothing arrives
+// anywhere it is the client, and nothing to do. It is fed with samples and the time they were taken.
+//
+// Arrival is any acknowledgement of new data, selective ones included: a path that queues and drops still delivers
+// something in every round trip.
+type stallWatch struct {
+	subflows map[subflowKey]*progress
+	round    uint64
+	busy     bool
+	paths    bool
+	conns    map[uint32][]*progress // of this round
+}
+
+type subflowKey struct {
+	token uint32
+	subflowEnds
+}
+
+// progress is what is known of one subflow's sending.
+type progress struct {
+	key       subflowKey
+	acked     uint64
+	delivered uint32
+	inFlight  uint32
+	patience  time.Duration
+	// arrived is when last something arrived, waits since when something in flight has not.
+	arrived, waits time.Time
+	alarmed        bool
+	round          uint64
+}
+
+// stall is what a round found on one connection.
+type stall struct {
+	token uint32
+	// stalled swallow what is sent, moving did and do not any more.
+	stalled, moving []subflowEnds
+}
+
+func newStallWatch() *stallWatch {
+	return &stallWatch{subflows: map[subflowKey]*progress{}, conns: map[uint32][]*progress{}}
+}
+
+// patience is how long a subflow may be silent. Twice the round trip and its spread let a lost retransmission pass (RFC 8985
+// section 7.2); the queue of a path is part of its round trip.
+func patience(s mptcp.Subflow) time.Duration {
+	least := stallLeast
+	if s.InFlight < tailSegments {
+		least = stallFew
+	}
+	return max(least, 2*s.RTT+4*s.Deviation)
+}
+
+// begin starts a round of samples.
+func (w *stallWatch) begin() {
+	w.round++
+	w.busy, w.paths = false, false
+	clear(w.conns)
+}
+
+// sample takes the state of one subflow.
+func (w *stallWatch) sample(now time.Time, s mptcp.Subflow) {
+	key := subflowKey{s.Token, subflowEnds{s.Local, s.Remote}}
+	p := w.subflows[key]
+	switch {
+	case p == nil:
+		p = &progress{key: key, arrived: now, waits: now}
+		w.subflows[key] = p
+	case s.Acked != p.acked || s.Delivered != p.delivered:
+		p.arrived, p.waits = now, now
+	case p.inFlight == 0:
+		p.waits = now
+	}
+	p.acked, p.delivered, p.inFlight, p.patience, p.round = s.Acked, s.Delivered, s.InFlight, patience(s), w.round
+	of := append(w.conns[s.Token], p)
+	w.conns[s.Token] = of
+	w.paths = w.paths || len(of) > 1
+	w.busy = w.busy || s.InFlight > 0
+}
+
+// silence is how long something in flight has not arrived.
+func (p *progress) silence(now time.Time) time.Duration {
+	if p.inFlight == 0 {
+		return 0
+	}
+	return now.Sub(p.waits)
+}
+
+// end closes the round and returns what it found.
+func (w *stallWatch) end(now time.Time) []stall {
+	var found []stall
+	for token, of := range w.conns {
+		if s := judge(now, token, of); len(s.stalled)+len(s.moving) > 0 {
+			found = append(found, s)
+		}
+	}
+	for key, p := range w.subflows {
+		if p.round != w.round {
+			delete(w.subflows, key)
+		}
+	}
+	return found
+}
+
+func judge(now time.Time, token uint32, of []*progress) stall {
+	s := stall{token: token}
+	alarm := false
+	for _, p := range of {
+		if p.alarmed && p.silence(now) == 0 {
+			p.alarmed = false
+			s.moving = append(s.moving, p.key.subflowEnds)
+		}
+		alarm = alarm || !p.alarmed && p.silence(now) >= p.patience && goesOn(now, p, of)
+	}
+	if !alarm {
+		return s
+	}
+	// Another subflow over the same hole fell silent at about the same time; what is sent again must not go there.
+	for _, p := range of {
+		if !p.alarmed && p.silence(now) >= p.patience/2 && goesOn(now, p, of) {
+			p.alarmed = true
+			s.stalled = append(s.stalled, p.key.subflowEnds)
+		}
+	}
+	return s
+}
+
+// goesOn says whether data arrived over another subflow well after p fell silent, and that one is not silent itself.
+func goesOn(now time.Time, p *progress, of []*progress) bool {
+	for _, other := range of {
+		if other != p && other.arrived.Sub(p.waits) >= p.patience/3 && other.silence(now) < other.patience/2 {
+			return true
+		}
+	}
+	return false
+}
