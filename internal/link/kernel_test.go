@@ -35,16 +35,6 @@ func (b *bed) ping(to string, n int, more ...string) (string, error) {
 	return string(out), err
 }
 
-// until waits for a condition that the kernel or the relay makes true.
-func until(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(5 * time.Second); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("still not: %s", what)
-		}
-	}
-}
-
 func report(t *testing.T, l *Link) Report {
 	t.Helper()
 	r, err := l.Report()
@@ -371,18 +361,7 @@ func TestChangesOfALiveLink(t *testing.T) {
 }
 
 // carrier says whether the node's interface has a carrier.
-func (b *bed) carrier(ns string) bool {
-	var on bool
-	b.do(ns, func() error {
-		end, err := netlink.LinkByName("end")
-		if err != nil {
-			return err
-		}
-		on = end.Attrs().RawFlags&unix.IFF_LOWER_UP != 0
-		return nil
-	})
-	return on
-}
+func (b *bed) carrier(ns string) bool { return b.end(ns).RawFlags&unix.IFF_LOWER_UP != 0 }
 
 func (b *bed) turn(ns string, up bool) {
 	b.t.Helper()
@@ -466,6 +445,47 @@ func TestInterfaceIsRemoved(t *testing.T) {
 	})
 	if err := <-done; err == nil || !strings.Contains(err.Error(), `"ra"`) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// What the link sends does not come back to it, and its namespace says nothing of its own.
+func TestLinkIsSilent(t *testing.T) {
+	b := newBed(t, 1500)
+	l := b.open(Options{})
+	b.run(l)
+	if out, err := b.ping("10.0.0.2", 10); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	r := report(t, l)
+	for i, ns := range []string{b.left, b.right} {
+		sent := r.Forward.Arrived
+		if i == 1 {
+			sent = r.Backward.Arrived
+		}
+		s := b.end(ns).Statistics
+		// The node may have sent something since, or before its end had a carrier, which it then did not send.
+		if sent > s.TxPackets {
+			t.Errorf("%d frames arrive from %s, which sent %d", sent, ns, s.TxPackets)
+		}
+		other := r.Backward.Delivered
+		if i == 1 {
+			other = r.Forward.Delivered
+		}
+		if s.RxPackets > other+5 {
+			t.Errorf("%s received %d frames, and the link delivered %d", ns, s.RxPackets, other)
+		}
+	}
+}
+
+func TestOffloads(t *testing.T) {
+	for feature, want := range map[string]bool{
+		"tx-checksum-ip-generic": true, "tx-checksum-sctp": true, "tx-tcp-segmentation": true, "tx-tcp6-segmentation": true,
+		"tx-udp-segmentation": true, "tx-gso-list": true, "tx-generic-segmentation": true, "rx-gro": true, "rx-gro-list": true, "rx-udp-gro-forwarding": true,
+		"tx-vlan-hw-insert": false, "rx-checksum": false, "tx-scatter-gather": false, "highdma": false, "tx-lockless": false,
+	} {
+		if got := offload(feature); got != want {
+			t.Errorf("offload(%q) = %v", feature, got)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -175,7 +176,35 @@ func (b *bed) run(l *Link) (stop func()) {
 		}
 	})
 	b.t.Cleanup(stop)
+	// The kernel drops what a node sends before it has seen to the new carrier.
+	for _, ns := range []string{b.left, b.right} {
+		until(b.t, "the nodes' interfaces are operational", func() bool { return b.end(ns).OperState == netlink.OperUp })
+	}
 	return stop
+}
+
+// end is the state of the node's interface.
+func (b *bed) end(ns string) *netlink.LinkAttrs {
+	b.t.Helper()
+	var attrs *netlink.LinkAttrs
+	b.do(ns, func() error {
+		end, err := netlink.LinkByName("end")
+		if err == nil {
+			attrs = end.Attrs()
+		}
+		return err
+	})
+	return attrs
+}
+
+// until waits for a condition that the kernel or the relay makes true.
+func until(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(5 * time.Second); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("still not: %s", what)
+		}
+	}
 }
 
 // lines is a log that a test can read.

@@ -295,6 +295,14 @@ func TestGilbertElliott(t *testing.T) {
 	if got := float64(pipe.counted.lost) / n; math.Abs(got/want-1) > 0.05 {
 		t.Errorf("loss %v, want %v", got, want)
 	}
+	if pipe := newPipe(Profile{Loss: Loss{Kind: GilbertElliott, Good: 1}}, 1514, 1, 0, nil); !pipe.lose() || pipe.bad {
+		t.Error("does not start in the good state")
+	}
+	// It goes to bad for good after the first frame, and loses there alone.
+	only := newPipe(Profile{Loss: Loss{Kind: GilbertElliott, P: 1, R: 0, Bad: 1}}, 1514, 1, 0, nil)
+	if only.lose() || !only.lose() || !only.lose() {
+		t.Error("states do not follow P and R")
+	}
 	// With Good 0 and Bad 1 a burst of losses is a stay in the bad state, of 1/R frames on average, at least one.
 	out, pipe = play(t, Profile{Loss: Loss{Kind: GilbertElliott, P: 0.01, R: 0.2, Bad: 1}}, 3, steady(n, 1000, 100), nil, always)
 	bursts := 0
@@ -339,6 +347,17 @@ func TestJitterDistribution(t *testing.T) {
 		if !overtaken {
 			t.Errorf("%s: no frame overtakes another", tt.kind)
 		}
+	}
+}
+
+// What is to leave the queue before a frame comes has left it when the frame looks for room, although nobody looked.
+func TestRoomIsMadeInTime(t *testing.T) {
+	p := Profile{Rate: 8 * unit.MbitPerSecond, Queue: Queue{Limit: Limit{Packets: 1}}}
+	offers := []offer{{0, 1000}, {0, 1000}, {ms, 1000}, {ms + 1, 1000}, {2 * ms, 1000}}
+	out, pipe := play(t, p, 1, offers, nil, func(int) bool { return false })
+	want := []sent{{ms, 0, 1000}, {2 * ms, 1, 1000}, {3 * ms, 2, 1000}, {4 * ms, 4, 1000}}
+	if !slices.Equal(out, want) || pipe.counted.tail != 1 {
+		t.Errorf("delivered %v, want %v; %d dropped", out, want, pipe.counted.tail)
 	}
 }
 

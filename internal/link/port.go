@@ -190,12 +190,18 @@ func (p *port) stage(i int, bytes []byte) {
 // send sends the staged frames from the first on, and returns how many the kernel took. The error is of the frame
 // after those, and nil when the kernel merely stopped there.
 func (p *port) send(first, end int) (int, error) {
-	for {
+	for again := true; ; {
 		n, _, e := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(p.fd), uintptr(unsafe.Pointer(&p.messages[first])), uintptr(end-first), 0, 0, 0)
 		switch e {
 		case 0:
 			return int(n), nil
 		case unix.EINTR:
+		case unix.ENETDOWN:
+			// It may be what the socket remembers of an interface that is up by now; telling clears it.
+			if !again {
+				return 0, e
+			}
+			again = false
 		default:
 			return 0, e
 		}
