@@ -299,6 +299,7 @@ func TestNetwork(t *testing.T) {
 	a.must(a.Disable(t.Context(), "r1"))
 	asbr.wait("session end", func() bool { return !asbr.up["r4"] && asbr.downs["r4"] != "" })
 	server.wait("other path", func() bool { return slices.Equal(server.unicast[net1].ASPath, []uint32{4200000002}) })
+	a.wait("our own session end", func() bool { return !a.up["r1"] })
 	if st := a.Neighbors()[0]; st.Up || !st.Disabled || st.Reason != "disabled" {
 		t.Errorf("state of a disabled neighbour: %+v", st)
 	}
