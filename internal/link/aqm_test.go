@@ -136,7 +136,7 @@ func TestREDDistances(t *testing.T) {
 	}{
 		{10, 0.05},
 		{12.5, 0.075},
-		{22.5, 0.1 + 0.9*0.5}, // the gentle slope
+		{17.5, 0.1 + 0.9*2.5/15}, // the gentle slope
 	} {
 		p := &RED{Min: Limit{Packets: 5}, Max: Limit{Packets: 15}, P: 0.1}
 		r := red{count: 0, average: tt.average, random: rand.New(rand.NewPCG(2, 2))}

@@ -371,3 +371,17 @@ func TestFlush(t *testing.T) {
 		t.Errorf("flushed %d, want 4; %d slots left, next %s", n, len(store.refs), p.next())
 	}
 }
+
+// A step of the schedule is an event of its own: what waits for a slow rate may leave when it goes.
+func TestStepsWakeTheLink(t *testing.T) {
+	w := &way{pipe: newPipe(Profile{}, 1514, 1, 0, nil), steps: Schedule{{At: 5 * ms, Change: Change{Delay: ptr(ms)}}}}
+	if at := w.next(); at != 5*ms {
+		t.Errorf("next is at %s", at)
+	}
+	if w.change(5*ms - 1); len(w.steps) != 1 {
+		t.Error("step is done too early")
+	}
+	if w.change(5 * ms); len(w.steps) != 0 || w.pipe.profile.Delay != ms || w.next() != never {
+		t.Errorf("after the step: %+v, next at %s", w.pipe.profile, w.next())
+	}
+}
