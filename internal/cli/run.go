@@ -38,12 +38,14 @@ Exit code 0: it ran and all expectations hold; 1: it ran, and some do not; 2: it
 interrupted run removes all it made.`,
 		Example: `  tabane lab run epe-steady --quick
   tabane lab run epe-steady --trials 5 --out /tmp/epe
+  tabane lab run epe-routes --routers embedded,frr
   tabane lab run ./my.yaml --keep`,
 		Args: arguments(1, 1, "one scenario"),
 		RunE: func(c *cobra.Command, args []string) error {
+			_, err := parseRouters(f.routers, true)
 			switch {
-			case f.routers != "embedded":
-				return usage(c, fmt.Errorf("--routers must be embedded, got %q", f.routers))
+			case err != nil:
+				return usage(c, err)
 			case c.Flags().Changed("trials") && f.trials < 1:
 				return usage(c, fmt.Errorf("--trials must be > 0, got %d", f.trials))
 			case c.Flags().Changed("jobs") && f.jobs < 1:
@@ -57,7 +59,7 @@ interrupted run removes all it made.`,
 	flags.IntVar(&f.trials, "trials", 0, "how often each cell is run (default: as the scenario says, 1 with --quick)")
 	flags.BoolVar(&f.quick, "quick", false, "bound each run, for a first look")
 	flags.BoolVar(&f.keep, "keep", false, "leave the labs up afterwards")
-	flags.StringVar(&f.routers, "routers", "embedded", "what foreign routers run: embedded")
+	flags.StringVar(&f.routers, "routers", lab.RoutersEmbedded, "what routers and reflectors run: embedded, frr, or embedded,frr to compare them where the scenario does")
 	flags.IntVar(&f.jobs, "jobs", 0, "how many labs run side by side (default: as many as there are cases)")
 	return c
 }
@@ -69,6 +71,20 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	}
 	if err := require("run the scenario", needLabPrivilege, needMultipath, needSegmentRouting); err != nil {
 		return err
+	}
+	routers, err := parseRouters(f.routers, true)
+	if err != nil {
+		return err
+	}
+	compares := spec.Experiment != nil && spec.Experiment.Kind == scenario.KindRoutes
+	if len(routers) > 1 && !compares {
+		return &failure{what: "run the scenario", on: name, why: errors.New("it does not compare routers"), do: "give --routers one kind"}
+	}
+	if err := needRouters("run the scenario", routers...); err != nil {
+		return err
+	}
+	if spec = spec.WithRouters(routers); compares && len(spec.Experiment.Transports) == 0 {
+		return &failure{what: "run the scenario", on: name, why: fmt.Errorf("none of its transports has routers %s", f.routers), do: "choose others with --routers"}
 	}
 	if f.out == "" {
 		f.out = filepath.Join("out", spec.Name)
@@ -83,7 +99,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	}
 	var series []scenario.Trace
 	result, err := lab.Run(ctx, lab.RunOptions{
-		Spec: spec, Trials: f.trials, Quick: f.quick, Parallel: f.jobs, Keep: f.keep, Commit: a.version, Log: log,
+		Spec: spec, Routers: routers[0], Trials: f.trials, Quick: f.quick, Parallel: f.jobs, Keep: f.keep, Commit: a.version, Log: log,
 		Progress: func(e lab.Event) {
 			if e.Trace != nil {
 				series = append(series, *e.Trace)
@@ -116,6 +132,9 @@ func (f runFlags) command(name string) string {
 	}
 	if f.trials > 0 {
 		parts = append(parts, fmt.Sprintf("--trials %d", f.trials))
+	}
+	if f.routers != lab.RoutersEmbedded {
+		parts = append(parts, "--routers "+f.routers)
 	}
 	if f.jobs > 0 {
 		parts = append(parts, fmt.Sprintf("--jobs %d", f.jobs))

@@ -103,6 +103,9 @@ func outcome(r *scenario.Run) string {
 	if err := r.Err(); err != nil {
 		return "FAILED: " + oneLine(err.Error())
 	}
+	if followed, ok := r.Metrics[scenario.EPERoute]; ok {
+		return fmt.Sprintf("EPE Route after %.1f ms", 1000*followed)
+	}
 	return megabits(r.Metrics[scenario.Goodput])
 }
 

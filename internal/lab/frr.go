@@ -17,14 +17,13 @@ import (
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/reflector"
 	"github.com/tabane/tabane/internal/router"
+	"github.com/tabane/tabane/internal/scenario"
 )
 
 // What the routers and reflectors of a lab run.
 const (
-	// RoutersEmbedded are the product's own daemons.
-	RoutersEmbedded = "embedded"
-	// RoutersFRR are FRR's zebra and bgpd, from the same sections of the scenario.
-	RoutersFRR = "frr"
+	RoutersEmbedded = scenario.RoutersEmbedded
+	RoutersFRR      = scenario.RoutersFRR
 )
 
 // ErrNoFRR is wrapped by errors about labs that need FRR on a machine that has none.

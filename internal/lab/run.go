@@ -25,7 +25,9 @@ type RunOptions struct {
 	// Name of the lab; the scenario's name unless given. Labs side by side are NAME.1, NAME.2 and so on.
 	Name string
 	Spec *scenario.Spec
-	// Trials is how often each cell is run; as the scenario says, or 1 in a quick pass, unless given.
+	// Routers is as in Options. In an experiment of scenario.KindRoutes the transports say it.
+	Routers string
+	// Trials is how often each cell is run; as the scenario says, or in a quick pass 1 (10 changes of routes), unless given.
 	Trials int
 	// Quick bounds each run as its traffic says.
 	Quick bool
@@ -134,8 +136,6 @@ func newRunner(o RunOptions) (*runner, error) {
 		return nil, errors.New("no scenario given")
 	case o.Spec.Experiment == nil:
 		return nil, fmt.Errorf("scenario %q has no experiment", o.Spec.Name)
-	case !o.Spec.Experiment.Delivers():
-		return nil, fmt.Errorf("scenario %q has an experiment of kind %q, which is no delivery", o.Spec.Name, o.Spec.Experiment.Kind)
 	case o.Trials < 0:
 		return nil, fmt.Errorf("trials must be >= 0, got %d", o.Trials)
 	case o.Parallel < 0:
@@ -153,10 +153,15 @@ func newRunner(o RunOptions) (*runner, error) {
 	}
 	switch {
 	case o.Trials > 0:
+	case o.Quick && e.Kind == scenario.KindRoutes:
+		o.Trials = quickRoutes
 	case o.Quick:
 		o.Trials = 1
 	default:
 		o.Trials = e.Trials
+	}
+	if e.Kind == scenario.KindRoutes {
+		return newRoutesRunner(o), nil
 	}
 	if o.Parallel == 0 {
 		o.Parallel = DefaultParallel(len(e.Cases))
@@ -187,10 +192,18 @@ func (r *runner) run(ctx context.Context) (_ scenario.Result, err error) {
 			l.closeStarter()
 		}
 	}()
+	if r.Spec.Experiment.Kind == scenario.KindRoutes {
+		if err := r.runRoutes(ctx); err != nil {
+			return scenario.Result{}, err
+		}
+		result, err := r.result()
+		finished = err == nil
+		return result, err
+	}
 	// All are up before the first run: starting daemons is the only time when a lab needs the processor.
 	err = r.all(ctx, func(ctx context.Context, i int) error {
 		r.tell(Event{Kind: LabStarting, Lab: r.names[i]})
-		l, err := Up(ctx, Options{Name: r.names[i], Spec: r.Spec, Binary: r.Binary, Detach: r.Keep, Log: r.Log})
+		l, err := Up(ctx, Options{Name: r.names[i], Spec: r.Spec, Routers: r.Routers, Binary: r.Binary, Detach: r.Keep, Log: r.Log})
 		if err != nil {
 			return err
 		}

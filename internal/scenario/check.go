@@ -428,12 +428,15 @@ func (c *checker) experiment(e *Experiment) {
 	if e.Trials < 1 {
 		c.Add(path+".trials", "must be at least 1, got %d", e.Trials)
 	}
-	if e.Delivers() {
-		c.delivery(path, e)
+	c.delivery(path, e)
+	if e.Kind == KindRoutes {
+		c.routesExperiment(path, e)
+	} else {
+		c.routesOnly(path, e)
 	}
 }
 
-// delivery checks what only an experiment of KindDelivery has.
+// delivery checks what is delivered, how and when, and what is expected of it.
 func (c *checker) delivery(path string, e *Experiment) {
 	c.cases(path+".cases", e.Cases)
 	if len(e.Traffic) == 0 {

@@ -174,9 +174,11 @@ experiment.traffic: must name at least one kind of traffic
 experiment.transports: must name at least one transport`},
 		{"unknown kind", func(s *Spec) { s.Experiment.Kind, s.Experiment.Trials = "route", 0 },
 			`experiment.kind: must be one of delivery, routes, got "route"`},
-		{"routes deliver nothing", func(s *Spec) {
-			*s.Experiment = Experiment{Kind: KindRoutes, Server: "server", Client: "client", Trials: 1}
-		}, ""},
+		{"delivery with parts of routes", func(s *Spec) {
+			s.Experiment.Routes, s.Experiment.Cases[1].Change, s.Experiment.Transports["tcp"].Routers = &Routes{}, ChangeAnnounce, RoutersFRR
+		}, `experiment.routes: is for experiments of kind routes
+experiment.cases[1].change: is for experiments of kind routes
+experiment.transports.tcp.routers: is for experiments of kind routes`},
 		{"server serves nothing", func(s *Spec) { s.Experiment.Server = "asbr1" }, `experiment.server: node "asbr1" serves nothing: give it serve`},
 		{"client is server", func(s *Spec) { s.Experiment.Client = "server" }, `experiment.client: must be another node than the server, got "server"`},
 		{"case names", func(s *Spec) { s.Experiment.Cases[0].Name, s.Experiment.Cases[3].Name = "a/b", "1.2" },

@@ -96,6 +96,19 @@ const (
 	GapAfter        = "gap_after_event_s"
 	TimeToLimit     = "time_to_limit_s"
 	ConnectionsLost = "connections_lost"
+	// The rest is of experiments of KindRoutes, in seconds; unless told otherwise, from the change of policy on.
+	EPERoute    = "epe_route_s"
+	BestPath    = "best_path_s"
+	SubflowTime = "subflow_s"
+	ASBRRoute   = "asbr_route_s"
+	ASBRHeard   = "asbr_heard_s"
+	// ASBRPart is from the peer's message at the ASBR to the ASBR's message to the reflector, ReflectorPart from there to
+	// the reflector's message at the server, EdgePart from there to the change of the EPE Route.
+	ASBRPart      = "asbr_part_s"
+	ReflectorPart = "reflector_part_s"
+	EdgePart      = "edge_part_s"
+	// OwnPart is ASBRPart and EdgePart together: what the product adds to what others' routers take.
+	OwnPart = "own_part_s"
 )
 
 // The notes that a run can have. A run with the note Error failed, and its metrics count for nothing.
@@ -126,6 +139,15 @@ var metrics = []Metric{
 	{GapAfter, "longest pause that ended after the first event", "s"},
 	{TimeToLimit, "time from the last change of the limit to 95 % of it", "s"},
 	{ConnectionsLost, "connections that broke", ""},
+	{EPERoute, "time to the change of the EPE Route on the server", "s"},
+	{BestPath, "time to the last change of the best path on the server", "s"},
+	{SubflowTime, "time to the first or last packet on the subflow", "s"},
+	{ASBRRoute, "time to the change of the ASBR's own route", "s"},
+	{ASBRHeard, "time until the ASBR hears of the change", "s"},
+	{ASBRPart, "time that the ASBR takes", "s"},
+	{ReflectorPart, "time that the reflector takes", "s"},
+	{EdgePart, "time that the server takes", "s"},
+	{OwnPart, "time that ASBR and server take together", "s"},
 }
 
 // Metrics returns the metrics that an expectation can name.

@@ -90,9 +90,11 @@ type Experiment struct {
 	// Kind is KindDelivery unless given.
 	Kind string `yaml:"kind,omitempty"`
 	// Server and Client are node names.
-	Server     string                `yaml:"server"`
-	Client     string                `yaml:"client"`
-	Trials     int                   `yaml:"trials"`
+	Server string `yaml:"server"`
+	Client string `yaml:"client"`
+	Trials int    `yaml:"trials"`
+	// Routes is what an experiment of KindRoutes changes and watches.
+	Routes     *Routes               `yaml:"routes,omitempty"`
 	Cases      []Case                `yaml:"cases"`
 	Traffic    map[string]*Traffic   `yaml:"traffic"`
 	Transports map[string]*Transport `yaml:"transports"`
@@ -114,6 +116,8 @@ type Case struct {
 	Name  string           `yaml:"name"`
 	Title string           `yaml:"title,omitempty"`
 	Links map[string]Shape `yaml:"links,omitempty"`
+	// Change is what happens in an experiment of KindRoutes: ChangeAnnounce or ChangeWithdraw.
+	Change string `yaml:"change,omitempty"`
 	// Events happen in every run of the case, in this order.
 	Events []Event `yaml:"events,omitempty"`
 	// Remaining are the links that a connection can use once the first event has happened; all of its transport unless
@@ -138,6 +142,9 @@ type Transport struct {
 	Title string   `yaml:"title,omitempty"`
 	MPTCP bool     `yaml:"mptcp,omitempty"`
 	Links []string `yaml:"links"`
+	// Routers is what the network's routers and reflectors run in an experiment of KindRoutes: RoutersEmbedded or
+	// RoutersFRR. A kind of experiment that compares them has a transport for each.
+	Routers string `yaml:"routers,omitempty"`
 }
 
 // Expectation is a bound that a run must keep to for the scenario to hold. Case, Traffic and Transport select the cells;

@@ -1,0 +1,331 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tabane/tabane/internal/asbr"
+	"github.com/tabane/tabane/internal/edge"
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/scenario"
+)
+
+// what is one thing that can be seen of a change of routes, in the order in which it passes through the network.
+type what int
+
+const (
+	// asbrHeard is an update of the peer at the ASBR; asbrSet and asbrDeleted are what the ASBR then did to its own route,
+	// and asbrTold its update of the VPN route to a reflector.
+	asbrHeard what = iota
+	asbrSet
+	asbrDeleted
+	asbrTold
+	// serverTold is a reflector's update of a VPN route at the server.
+	serverTold
+	// epeSet and epeDeleted change the EPE Route, bestSet and bestDeleted the best path, both in the server's kernel.
+	epeSet
+	epeDeleted
+	bestSet
+	bestDeleted
+)
+
+// sighting is something that was seen, on the clock that the kernel gives packets their times by.
+type sighting struct {
+	what
+	at time.Time
+}
+
+// watch looks at a network for what a change of routes does.
+type watch struct {
+	prefix netip.Prefix
+	server edge.Peer
+	border asbr.Peer
+	// reflectors are those of the ASBR and of the server.
+	asbrReflectors, serverReflectors []netip.Addr
+
+	mu    sync.Mutex
+	since time.Time // what is older is not of interest
+	seen  []sighting
+	last  time.Time // of seen
+	// ports are those of the client on the subflow over the peer, as they were seen; old are those of former connections,
+	// which the kernel may keep and try again when there is a route.
+	ports, old map[uint16]bool
+	subflow    [2]time.Time // first and last packet since
+	lastEver   time.Time    // packet of this connection on the subflow
+	overrun    bool
+}
+
+// watchRoutes begins to look. The function ends that, and returns what went wrong meanwhile.
+func watchRoutes(ctx context.Context, l *Lab) (*watch, func() error, error) {
+	e := l.spec.Experiment
+	server, node, border, ok := l.spec.EgressPeer()
+	if !ok {
+		return nil, nil, fmt.Errorf("BUG: no egress peer %q", e.Routes.Peer)
+	}
+	w := &watch{prefix: e.Routes.Prefix, server: server, border: border, ports: map[uint16]bool{}}
+	for _, r := range l.spec.Nodes[node].ASBR.Reflectors {
+		w.asbrReflectors = append(w.asbrReflectors, r.Address)
+	}
+	for _, r := range l.spec.Nodes[e.Server].Edge.Reflectors {
+		w.serverReflectors = append(w.serverReflectors, r.Address)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var (
+		watchers sync.WaitGroup
+		mu       sync.Mutex
+		errs     []error
+	)
+	failed := func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		errs = append(errs, err)
+	}
+	stop := func() error {
+		cancel()
+		watchers.Wait()
+		return errors.Join(errs...)
+	}
+	for _, n := range []struct {
+		node   string
+		route  func(route.RouteChange)
+		packet func([]byte, time.Time, bool)
+	}{
+		{node, w.borderRoute, w.borderPacket},
+		{e.Server, w.serverRoute, w.serverPacket},
+	} {
+		namespace := namespaceOf(l.name, n.node)
+		t, err := openTap(namespace)
+		if err != nil {
+			return nil, nil, errors.Join(err, stop())
+		}
+		watchers.Go(func() { failed(errors.Join(t.run(ctx, n.packet), t.close())) })
+		var routes *route.Watcher
+		if err := netns.Do(namespace, func() error { routes, err = route.Watch(ctx, route.Routes); return err }); err != nil {
+			return nil, nil, errors.Join(err, stop())
+		}
+		watchers.Go(func() {
+			for event := range routes.Events() {
+				switch event := event.(type) {
+				case route.RouteChange:
+					n.route(event)
+				case route.Overrun:
+					w.lost()
+				}
+			}
+			failed(routes.Err())
+		})
+	}
+	return w, stop, nil
+}
+
+// begin forgets what was seen and returns the time.
+func (w *watch) begin() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.seen, w.subflow, w.overrun = nil, [2]time.Time{}, false
+	// Without the monotonic clock: what packets are stamped with has none either.
+	w.since = time.Now().Round(0)
+	w.last = w.since
+	return w.since
+}
+
+// follow takes the next connection for the one whose subflow is watched.
+func (w *watch) follow() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.old, w.lastEver = maps.Clone(w.ports), time.Time{}
+}
+
+func (w *watch) see(what what, at time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if at = at.Round(0); at.Before(w.since) {
+		return
+	}
+	w.seen = append(w.seen, sighting{what, at})
+	if at.After(w.last) {
+		w.last = at
+	}
+}
+
+func (w *watch) lost() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.overrun = true
+}
+
+func (w *watch) serverRoute(c route.RouteChange) {
+	switch {
+	case c.Dst != w.prefix:
+	case c.Table == w.server.Table && c.Deleted:
+		w.see(epeDeleted, c.Time)
+	case c.Table == w.server.Table:
+		w.see(epeSet, c.Time)
+	case c.Table == route.MainTable && c.Deleted:
+		w.see(bestDeleted, c.Time)
+	case c.Table == route.MainTable:
+		w.see(bestSet, c.Time)
+	}
+}
+
+func (w *watch) borderRoute(c route.RouteChange) {
+	switch {
+	case c.Dst != w.prefix || c.Table != w.border.Table:
+	case c.Deleted:
+		w.see(asbrDeleted, c.Time)
+	default:
+		w.see(asbrSet, c.Time)
+	}
+}
+
+func (w *watch) borderPacket(packet []byte, at time.Time, sent bool) {
+	s, ok := parseSegment(packet)
+	if !ok {
+		return
+	}
+	unicast, vpn := changed(s.payload)
+	switch {
+	case !sent && unicast && s.from == w.border.Address:
+		w.see(asbrHeard, at)
+	case sent && vpn && slices.Contains(w.asbrReflectors, s.to):
+		w.see(asbrTold, at)
+	}
+}
+
+func (w *watch) serverPacket(packet []byte, at time.Time, sent bool) {
+	if c, ok := parseCarried(packet); ok {
+		if sent && c.from == w.server.Address {
+			w.onSubflow(c.port, at)
+		}
+		return
+	}
+	s, ok := parseSegment(packet)
+	if !ok || sent || !slices.Contains(w.serverReflectors, s.from) {
+		return
+	}
+	if _, vpn := changed(s.payload); vpn {
+		w.see(serverTold, at)
+	}
+}
+
+// onSubflow takes a packet that the server sends over the peer.
+func (w *watch) onSubflow(port uint16, at time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ports[port] = true
+	if w.old[port] {
+		return
+	}
+	w.lastEver = at
+	if at.Before(w.since) {
+		return
+	}
+	if w.subflow[0].IsZero() {
+		w.subflow[0] = at
+	}
+	w.subflow[1] = at
+}
+
+// lastPacket is when the server last sent on the subflow.
+func (w *watch) lastPacket() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lastEver
+}
+
+// snapshot is what was seen since begin.
+func (w *watch) snapshot() (seen []sighting, last time.Time, subflow [2]time.Time, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.overrun {
+		err = errors.New("the kernel's events were lost")
+	}
+	return slices.Clone(w.seen), w.last, w.subflow, err
+}
+
+// missing says what has not been seen yet of a change that must be.
+func missing(change string, seen []sighting) string {
+	epe, best := false, false
+	for _, s := range seen {
+		switch s.what {
+		case epeSet:
+			epe = change == scenario.ChangeAnnounce
+		case epeDeleted:
+			epe = change == scenario.ChangeWithdraw
+		case bestSet:
+			best = true
+		case bestDeleted:
+			best = false
+		}
+	}
+	switch {
+	case !epe:
+		return "the EPE Route has not changed on the server"
+	case !best:
+		return "there is no other best path on the server"
+	}
+	return ""
+}
+
+// measure turns what was seen from t0 on into metrics. What was not seen has none, except that a subflow which was used
+// until t0 and no more ended at once.
+func measure(change string, t0 time.Time, seen []sighting, subflow [2]time.Time) map[string]float64 {
+	metrics := map[string]float64{}
+	// A part's time begins with the first sighting that is not older than what came before it on the way.
+	first := func(what what, from time.Time) (time.Time, bool) {
+		var found time.Time
+		for _, s := range seen {
+			if s.what == what && !s.at.Before(from) && (found.IsZero() || s.at.Before(found)) {
+				found = s.at
+			}
+		}
+		return found, !found.IsZero()
+	}
+	put := func(metric string, from, to time.Time, ok bool) {
+		if ok {
+			metrics[metric] = to.Sub(from).Seconds()
+		}
+	}
+	epe, border, packet := epeSet, asbrSet, subflow[0]
+	if change == scenario.ChangeWithdraw {
+		epe, border, packet = epeDeleted, asbrDeleted, subflow[1]
+		if packet.IsZero() {
+			packet = t0
+		}
+	}
+	epeAt, epeOK := first(epe, t0)
+	put(scenario.EPERoute, t0, epeAt, epeOK)
+	var bestAt time.Time
+	for _, s := range seen {
+		if s.what == bestSet && s.at.After(bestAt) {
+			bestAt = s.at
+		}
+	}
+	put(scenario.BestPath, t0, bestAt, !bestAt.IsZero())
+	put(scenario.SubflowTime, t0, packet, !packet.IsZero())
+	at, ok := first(border, t0)
+	put(scenario.ASBRRoute, t0, at, ok)
+
+	heard, heardOK := first(asbrHeard, t0)
+	put(scenario.ASBRHeard, t0, heard, heardOK)
+	told, toldOK := first(asbrTold, heard)
+	toldOK = toldOK && heardOK
+	put(scenario.ASBRPart, heard, told, toldOK)
+	arrived, arrivedOK := first(serverTold, told)
+	arrivedOK = arrivedOK && toldOK
+	put(scenario.ReflectorPart, told, arrived, arrivedOK)
+	// The kernel may have been seen before the packet was: they come by different ways.
+	if arrivedOK && epeOK {
+		edgePart := max(0, epeAt.Sub(arrived))
+		put(scenario.EdgePart, arrived, arrived.Add(edgePart), true)
+		put(scenario.OwnPart, heard, told.Add(edgePart), true)
+	}
+	return metrics
+}

@@ -1,0 +1,234 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/netns"
+)
+
+// Positions in an IPv6 packet (RFC 8200), a segment routing header (RFC 8754) and TCP.
+const (
+	ipv6Header = 40
+	tcpHeader  = 20
+	// maxEncapsulated is how much is read of a packet that is encapsulated: two IPv6 headers and a routing header.
+	maxEncapsulated = 256
+)
+
+// bgpOrEncapsulated lets IPv6 packets of BGP pass whole, of encapsulated ones the headers, and nothing else.
+var bgpOrEncapsulated = []unix.SockFilter{
+	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 0},
+	{Code: unix.BPF_ALU | unix.BPF_RSH | unix.BPF_K, K: 4},
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 6, Jf: 9}, // version
+	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 6},
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.IPPROTO_IPV6, Jt: 8},
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.IPPROTO_ROUTING, Jt: 7},
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.IPPROTO_TCP, Jf: 5},
+	{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: ipv6Header},
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: bgpPort, Jt: 2},
+	{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: ipv6Header + 2},
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: bgpPort, Jf: 1},
+	{Code: unix.BPF_RET | unix.BPF_K, K: maxPacket},
+	{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	{Code: unix.BPF_RET | unix.BPF_K, K: maxEncapsulated},
+}
+
+// tap is a packet socket that hears BGP and encapsulated packets on all interfaces of a node.
+type tap struct{ socket *os.File }
+
+// openTap opens a tap in a namespace. It hears packets from when this returns.
+func openTap(namespace string) (*tap, error) {
+	t := &tap{}
+	return t, netns.Do(namespace, func() error {
+		// Protocol 0 receives nothing until bind says what: no packet comes past the filter. Cooked packets begin with the
+		// network header.
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		if err != nil {
+			return fmt.Errorf("open packet socket: %w", err)
+		}
+		err = errors.Join(
+			unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+				&unix.SockFprog{Len: uint16(len(bgpOrEncapsulated)), Filter: &bgpOrEncapsulated[0]}),
+			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, captureBuffer),
+			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
+			unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: ethPAll}),
+		)
+		if err != nil {
+			unix.Close(fd)
+			return fmt.Errorf("open packet socket: %w", err)
+		}
+		t.socket = os.NewFile(uintptr(fd), "packet socket")
+		return nil
+	})
+}
+
+func (t *tap) close() error { return t.socket.Close() }
+
+// run hands on packets until ctx ends, with when the kernel saw them.
+func (t *tap) run(ctx context.Context, handle func(packet []byte, at time.Time, sent bool)) error {
+	stop := context.AfterFunc(ctx, func() { t.socket.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	raw, err := t.socket.SyscallConn()
+	if err != nil {
+		return err
+	}
+	data, oob := make([]byte, maxPacket), make([]byte, 128)
+	for ctx.Err() == nil {
+		var failed error
+		err := raw.Read(func(fd uintptr) bool {
+			for {
+				n, oobn, _, from, err := unix.Recvmsg(int(fd), data, oob, 0)
+				switch {
+				case errors.Is(err, unix.EAGAIN):
+					return false
+				case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENETDOWN):
+					continue
+				case err != nil:
+					failed = fmt.Errorf("read packet socket: %w", err)
+					return true
+				}
+				if ll, ok := from.(*unix.SockaddrLinklayer); ok {
+					handle(data[:n], timestamp(oob[:oobn]), ll.Pkttype == unix.PACKET_OUTGOING)
+				}
+			}
+		})
+		if failed != nil {
+			return failed
+		}
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+	}
+	return nil
+}
+
+// carried is a TCP segment that is encapsulated in IPv6: where it comes from, and the port that it goes to.
+type carried struct {
+	from netip.Addr
+	port uint16
+}
+
+// parseCarried reads the headers of a segment behind an IPv6 header, with a routing header or without.
+func parseCarried(packet []byte) (carried, bool) {
+	if len(packet) < ipv6Header {
+		return carried{}, false
+	}
+	next, rest := packet[6], packet[ipv6Header:]
+	if next == unix.IPPROTO_ROUTING {
+		if len(rest) < 2 || len(rest) < 8*(int(rest[1])+1) {
+			return carried{}, false
+		}
+		next, rest = rest[0], rest[8*(int(rest[1])+1):]
+	}
+	if next != unix.IPPROTO_IPV6 || len(rest) < ipv6Header+tcpHeader || rest[6] != unix.IPPROTO_TCP {
+		return carried{}, false
+	}
+	return carried{netip.AddrFrom16([16]byte(rest[8:24])), binary.BigEndian.Uint16(rest[ipv6Header+2:])}, true
+}
+
+// segment is a TCP segment in IPv6.
+type segment struct {
+	from, to netip.Addr
+	payload  []byte
+}
+
+func parseSegment(packet []byte) (segment, bool) {
+	if len(packet) < ipv6Header+tcpHeader || packet[6] != unix.IPPROTO_TCP {
+		return segment{}, false
+	}
+	tcp := packet[ipv6Header:]
+	// What the link padded is not the packet's; a packet larger than the field can say has 0 there.
+	if length := int(binary.BigEndian.Uint16(packet[4:])); length > 0 && length < len(tcp) {
+		tcp = tcp[:length]
+	}
+	if len(tcp) < tcpHeader {
+		return segment{}, false
+	}
+	offset := int(tcp[12]>>4) * 4
+	if offset < tcpHeader || offset > len(tcp) {
+		return segment{}, false
+	}
+	return segment{netip.AddrFrom16([16]byte(packet[8:24])), netip.AddrFrom16([16]byte(packet[24:40])), tcp[offset:]}, true
+}
+
+// BGP messages (RFC 4271 section 4) and attributes with routes of other families than IPv4 (RFC 4760).
+const (
+	bgpHeader       = 19
+	bgpUpdate       = 2
+	extendedLength  = 0x10
+	mpReach         = 14
+	mpUnreach       = 15
+	afiIPv6         = 2
+	safiUnicast     = 1
+	safiVPN         = 128
+	mpUnreachHeader = 3 // AFI and SAFI; nothing behind them marks the end of a table
+)
+
+var bgpMarker = bytes.Repeat([]byte{0xff}, 16)
+
+// changed says of which families the BGP updates in a TCP payload change routes. Messages that begin in another segment
+// are not looked at.
+func changed(payload []byte) (unicast, vpn bool) {
+	for {
+		i := bytes.Index(payload, bgpMarker)
+		if i < 0 || len(payload) < i+bgpHeader {
+			return unicast, vpn
+		}
+		message := payload[i:]
+		length := int(binary.BigEndian.Uint16(message[16:]))
+		if length < bgpHeader || length > len(message) {
+			payload = payload[i+1:]
+			continue
+		}
+		if message[18] == bgpUpdate {
+			u, v := changedBy(message[bgpHeader:length])
+			unicast, vpn = unicast || u, vpn || v
+		}
+		payload = message[length:]
+	}
+}
+
+// changedBy is changed for the body of one update.
+func changedBy(update []byte) (unicast, vpn bool) {
+	skip := func(b []byte) ([]byte, []byte, bool) { // a field with its length before it
+		if len(b) < 2 || len(b) < 2+int(binary.BigEndian.Uint16(b)) {
+			return nil, nil, false
+		}
+		end := 2 + int(binary.BigEndian.Uint16(b))
+		return b[2:end], b[end:], true
+	}
+	_, rest, ok := skip(update) // withdrawn IPv4 routes
+	if !ok {
+		return false, false
+	}
+	attributes, _, ok := skip(rest)
+	for ok && len(attributes) >= 3 {
+		flags, typ := attributes[0], attributes[1]
+		var value []byte
+		if flags&extendedLength != 0 {
+			if value, attributes, ok = skip(attributes[2:]); !ok {
+				break
+			}
+		} else {
+			end := 3 + int(attributes[2])
+			if len(attributes) < end {
+				break
+			}
+			value, attributes = attributes[3:end], attributes[end:]
+		}
+		if typ != mpReach && (typ != mpUnreach || len(value) <= mpUnreachHeader) || len(value) < mpUnreachHeader || binary.BigEndian.Uint16(value) != afiIPv6 {
+			continue
+		}
+		unicast = unicast || value[2] == safiUnicast
+		vpn = vpn || value[2] == safiVPN
+	}
+	return unicast, vpn
+}
