@@ -37,6 +37,8 @@ var (
 	ink   = rgb(0x1a1a1a)
 	muted = rgb(0x595959)
 	grid  = rgb(0xe0e0e0)
+	// soft is for what stands behind.
+	soft = rgb(0xa6a6a6)
 )
 
 // palette is Okabe and Ito's, which people with any colour vision tell apart, with grey for its black and yellow;

@@ -31,11 +31,13 @@ type pageData struct {
 	Failures          []string
 	Baseline          string
 	Ranged, Gained    bool
-	Rows              []row
-	Expect            []scenario.Verdict
-	Figures           []pageFigure
-	RunHeader         []string
-	Runs              [][]string
+	// Eventful is whether something happened in the runs.
+	Eventful  bool
+	Rows      []row
+	Expect    []scenario.Verdict
+	Figures   []pageFigure
+	RunHeader []string
+	Runs      [][]string
 }
 
 type pageFigure struct {
@@ -48,7 +50,7 @@ func writePage(r scenario.Result, spec *scenario.Spec, command string, all []row
 	d := pageData{
 		Title: orName(spec.Title, r.Scenario), Name: clean(r.Scenario), Question: clean(spec.Question), Backend: clean(r.Backend),
 		Took: (time.Duration(r.Seconds * float64(time.Second))).Round(time.Second).String(), Command: clean(command),
-		Host: scenario.Host{Kernel: clean(r.Host.Kernel), CPUs: r.Host.CPUs, Commit: clean(r.Host.Commit)}, Rows: all,
+		Host: scenario.Host{Kernel: clean(r.Host.Kernel), CPUs: r.Host.CPUs, Commit: clean(r.Host.Commit)}, Rows: all, Eventful: e.Eventful(),
 	}
 	if e.Baseline != "" {
 		d.Baseline = transportTitle(e, e.Baseline)

@@ -89,7 +89,12 @@ func assemble(r scenario.Result, spec *scenario.Spec, extra Extra) ([]file, erro
 	if err != nil {
 		return nil, err
 	}
-	overTime, err := seriesFigures(traces, spec.Experiment)
+	var overTime []figure
+	if spec.Experiment.Eventful() {
+		overTime, err = courseFigures(traces, spec)
+	} else {
+		overTime, err = seriesFigures(traces, spec.Experiment)
+	}
 	if err != nil {
 		return nil, err
 	}

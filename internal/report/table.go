@@ -39,6 +39,10 @@ type row struct {
 	limit, limitTCP, offered number
 	// gain is the goodput relative to the baseline's, and absent for the baseline.
 	gain number
+	// gap and reach are in seconds, the worst over the trials: the longest pause since something happened, and the time to the
+	// limit from then on. lost counts connections that broke.
+	gap, reach number
+	lost       int
 }
 
 // rows returns the whole table in the scenario's order. Cells without a run are rows too: they must be missed.
@@ -47,11 +51,16 @@ func rows(r scenario.Result, e *scenario.Experiment) []row {
 		c, ok := r.Find(k, metric)
 		return number{c.Median, ok}
 	}
+	worst := func(k scenario.CellKey, metric string) number {
+		c, ok := r.Find(k, metric)
+		return number{c.Max, ok}
+	}
 	var all []row
 	for _, k := range e.Cells() {
 		w := row{
 			CellKey: k, CaseTitle: caseTitle(e, k.Case), TrafficTitle: trafficTitle(e, k.Traffic), TransportTitle: transportTitle(e, k.Transport),
 			limit: median(k, scenario.LimitRate), limitTCP: median(k, scenario.LimitTCPRate), offered: median(k, scenario.OfferedRate),
+			gap: worst(k, scenario.GapAfter), reach: worst(k, scenario.TimeToLimit),
 		}
 		for _, run := range r.Runs {
 			if run.CellKey == k {
@@ -59,6 +68,7 @@ func rows(r scenario.Result, e *scenario.Experiment) []row {
 				if run.Err() != nil {
 					w.Failed++
 				}
+				w.lost += int(run.Metrics[scenario.ConnectionsLost])
 			}
 		}
 		if c, ok := r.Find(k, scenario.Goodput); ok {
@@ -114,6 +124,24 @@ func (w row) Gain() string {
 	text := fmt.Sprintf("%+.1f %%", 100*(w.gain.value-1))
 	return strings.Replace(text, "-0.0 ", "+0.0 ", 1)
 }
+
+// Gap prints the longest pause in milliseconds, Reach the time to the limit in seconds.
+func (w row) Gap() string {
+	if !w.gap.ok {
+		return ""
+	}
+	return decimal(1000*w.gap.value, 0)
+}
+
+func (w row) Reach() string {
+	if !w.reach.ok {
+		return ""
+	}
+	return decimal(w.reach.value, 1)
+}
+
+// Lost prints how many connections broke.
+func (w row) Lost() string { return strconv.Itoa(w.lost) }
 
 func percent(n number) string {
 	if !n.ok {
@@ -200,6 +228,9 @@ func Table(w io.Writer, r scenario.Result, spec *scenario.Spec) error {
 	if gained {
 		header = append(header, "GAIN OVER "+strings.ToUpper(transportTitle(e, e.Baseline)))
 	}
+	if e.Eventful() {
+		header = append(header, "GAP (ms)", "TO LIMIT (s)", "LOST")
+	}
 	lines := [][]string{header}
 	for _, row := range all {
 		line := []string{clean(row.Case), clean(row.Traffic), clean(row.Transport), row.Value()}
@@ -211,6 +242,9 @@ func Table(w io.Writer, r scenario.Result, spec *scenario.Spec) error {
 		}
 		if gained {
 			line = append(line, row.Gain())
+		}
+		if e.Eventful() {
+			line = append(line, row.Gap(), row.Reach(), row.Lost())
 		}
 		lines = append(lines, line)
 	}

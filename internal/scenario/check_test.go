@@ -4,6 +4,7 @@ import (
 	"math"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,10 +16,12 @@ import (
 	"github.com/tabane/tabane/internal/vpn"
 )
 
-// steady reads the scenario that is shipped.
-func steady(t testing.TB) *Spec {
+// steady is a scenario that is shipped.
+func steady(t testing.TB) *Spec { return read(t, "../../scenarios/epe-steady/scenario.yaml") }
+
+func read(t testing.TB, name string) *Spec {
 	t.Helper()
-	data, err := os.ReadFile("../../scenarios/epe-steady/scenario.yaml")
+	data, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,9 +32,15 @@ func steady(t testing.TB) *Spec {
 	return &s
 }
 
-func TestCheckAcceptsTheShippedScenario(t *testing.T) {
-	if err := steady(t).Check().Err(); err != nil {
-		t.Error(err)
+func TestCheckAcceptsTheShippedScenarios(t *testing.T) {
+	names, err := filepath.Glob("../../scenarios/*/scenario.yaml")
+	if err != nil || len(names) == 0 {
+		t.Fatal(names, err)
+	}
+	for _, name := range names {
+		if err := read(t, name).Check().Err(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -30,6 +30,8 @@ type Phase struct {
 	// Event is the index of the event that it begins with, of the case's events; 0 for the first phase too.
 	Event int
 	Limits
+	// carry and carryTCP are what the links carry, whatever the source offers.
+	carry, carryTCP float64
 }
 
 // Phases returns the limits of one cell over time, at least one, the first at 0. The usable links are those of the
@@ -57,14 +59,13 @@ func (s *Spec) phases(c Case, t *Traffic, transport *Transport) []Phase {
 		rates[name] = s.ShapeIn(c, name).Rate
 	}
 	usable := transport.Links
-	limits := func() Limits {
-		return Limits{
-			Links:    lesser(s.carries(usable, rates, traffic.Overhead{MPTCP: transport.MPTCP}), float64(t.Rate)),
-			LinksTCP: lesser(s.carries(usable, rates, traffic.Overhead{}), float64(t.Rate)),
-			Offered:  float64(t.Rate),
-		}
+	now := func(at time.Duration, event int) Phase {
+		p := Phase{At: at, Event: event, carry: s.carries(usable, rates, traffic.Overhead{MPTCP: transport.MPTCP}), carryTCP: s.carries(usable, rates, traffic.Overhead{})}
+		offered := float64(t.Rate)
+		p.Limits = Limits{Links: lesser(p.carry, offered), LinksTCP: lesser(p.carryTCP, offered), Offered: offered}
+		return p
 	}
-	list := []Phase{{Limits: limits()}}
+	list := []Phase{now(0, 0)}
 	for i, x := range c.Events {
 		if i == 0 && len(c.Remaining) > 0 {
 			usable = slices.DeleteFunc(slices.Clone(usable), func(link string) bool { return !slices.Contains(c.Remaining, link) })
@@ -74,9 +75,9 @@ func (s *Spec) phases(c Case, t *Traffic, transport *Transport) []Phase {
 				rates[x.Set.Link] = x.Set.Rate
 			}
 		}
-		p, last := Phase{t.EventAt + x.After, i, limits()}, &list[len(list)-1]
+		p, last := now(t.EventAt+x.After, i), &list[len(list)-1]
 		switch {
-		case p.Limits == last.Limits:
+		case p.carry == last.carry && p.carryTCP == last.carryTCP:
 		case p.At == last.At:
 			*last = p
 		default:
@@ -86,28 +87,37 @@ func (s *Spec) phases(c Case, t *Traffic, transport *Transport) []Phase {
 	return list
 }
 
-// Mean returns the limits of a run that lasted so long: what its phases allow together.
+// Mean returns the limits of a run that lasted so long: what its phases let through together. What a source offered while
+// the links did not carry it may follow when they do.
 func Mean(phases []Phase, lasted time.Duration) Limits {
-	var sum Limits
-	known := true
-	for i, p := range phases {
-		until := lasted
-		if i+1 < len(phases) {
-			until = min(until, phases[i+1].At)
-		}
-		if share := until - p.At; share > 0 {
-			known = known && p.Links > 0
-			sum.Links += p.Links * share.Seconds()
-			sum.LinksTCP += p.LinksTCP * share.Seconds()
-		}
-		sum.Offered = p.Offered
+	mean := Limits{Offered: phases[0].Offered}
+	if lasted <= 0 {
+		return mean
 	}
-	if !known || lasted <= 0 {
-		return Limits{Offered: sum.Offered}
+	through := func(carry func(Phase) float64) float64 {
+		sum := 0.0
+		for i, p := range phases {
+			until := lasted
+			if i+1 < len(phases) {
+				until = min(until, phases[i+1].At)
+			}
+			if until <= p.At {
+				continue
+			}
+			switch rate, offered := carry(p), mean.Offered*until.Seconds(); {
+			case rate == 0 && mean.Offered == 0:
+				return 0
+			case rate == 0:
+				sum = offered
+			default:
+				sum = lesser(sum+rate*(until-p.At).Seconds(), offered)
+			}
+		}
+		return sum / lasted.Seconds()
 	}
-	sum.Links /= lasted.Seconds()
-	sum.LinksTCP /= lasted.Seconds()
-	return sum
+	mean.Links = through(func(p Phase) float64 { return p.carry })
+	mean.LinksTCP = through(func(p Phase) float64 { return p.carryTCP })
+	return mean
 }
 
 // Put adds the limits that there are to a run's metrics.

@@ -104,33 +104,43 @@ func TestPhases(t *testing.T) {
 		key  CellKey
 		want []Phase
 	}{
-		{CellKey{"2.1", "bi", "mptcp-epe"}, []Phase{{0, 0, Limits{45e6 * two, 45e6 * one, 0}}, {9 * time.Second, 0, Limits{30e6 * two, 30e6 * one, 0}},
-			{11 * time.Second, 2, Limits{45e6 * two, 45e6 * one, 0}}}},
-		{CellKey{"2.1", "cbr", "tcp"}, []Phase{{0, 0, Limits{25e6, 25e6, 25e6}}, {4 * time.Second, 0, Limits{15e6 * one, 15e6 * one, 25e6}}}},
-		{CellKey{"2.1", "cbr", "mptcp-epe"}, []Phase{{0, 0, Limits{25e6, 25e6, 25e6}}}},
-		{CellKey{"down", "bi", "mptcp-epe"}, []Phase{{0, 0, Limits{60e6 * two, 60e6 * one, 0}}, {9 * time.Second, 0, Limits{30e6 * two, 30e6 * one, 0}},
-			{10 * time.Second, 1, Limits{15e6 * two, 15e6 * one, 0}}}},
-		{CellKey{"down", "bi", "tcp"}, []Phase{{0, 0, Limits{30e6 * one, 30e6 * one, 0}}, {9 * time.Second, 0, Limits{}}}},
-		{CellKey{"at once", "bi", "tcp"}, []Phase{{0, 0, Limits{30e6 * one, 30e6 * one, 0}}, {9 * time.Second, 1, Limits{15e6 * one, 15e6 * one, 0}}}},
+		{CellKey{"2.1", "bi", "mptcp-epe"}, []Phase{{Limits: Limits{45e6 * two, 45e6 * one, 0}}, {At: 9 * time.Second, Event: 0, Limits: Limits{30e6 * two, 30e6 * one, 0}},
+			{At: 11 * time.Second, Event: 2, Limits: Limits{45e6 * two, 45e6 * one, 0}}}},
+		{CellKey{"2.1", "cbr", "tcp"}, []Phase{{Limits: Limits{25e6, 25e6, 25e6}}, {At: 4 * time.Second, Event: 0, Limits: Limits{15e6 * one, 15e6 * one, 25e6}}}},
+		{CellKey{"2.1", "cbr", "mptcp-epe"}, []Phase{{Limits: Limits{25e6, 25e6, 25e6}}, {At: 4 * time.Second, Event: 0, Limits: Limits{25e6, 25e6, 25e6}},
+			{At: 6 * time.Second, Event: 2, Limits: Limits{25e6, 25e6, 25e6}}}},
+		{CellKey{"down", "bi", "mptcp-epe"}, []Phase{{Limits: Limits{60e6 * two, 60e6 * one, 0}}, {At: 9 * time.Second, Event: 0, Limits: Limits{30e6 * two, 30e6 * one, 0}},
+			{At: 10 * time.Second, Event: 1, Limits: Limits{15e6 * two, 15e6 * one, 0}}}},
+		{CellKey{"down", "bi", "tcp"}, []Phase{{Limits: Limits{30e6 * one, 30e6 * one, 0}}, {At: 9 * time.Second, Event: 0, Limits: Limits{}}}},
+		{CellKey{"at once", "bi", "tcp"}, []Phase{{Limits: Limits{30e6 * one, 30e6 * one, 0}}, {At: 9 * time.Second, Event: 1, Limits: Limits{15e6 * one, 15e6 * one, 0}}}},
 	} {
 		got, err := s.Phases(tt.key)
-		if diff := cmp.Diff(tt.want, got, cmpopts.EquateApprox(1e-9, 0)); err != nil || diff != "" {
+		if diff := cmp.Diff(tt.want, got, cmpopts.EquateApprox(1e-9, 0), cmpopts.IgnoreUnexported(Phase{})); err != nil || diff != "" {
 			t.Errorf("phases of %s: %v (-want +got):\n%s", tt.key, err, diff)
 		}
 	}
 }
 
 func TestMean(t *testing.T) {
-	phases := []Phase{{Limits: Limits{Links: 40, LinksTCP: 44, Offered: 50}}, {At: 4 * time.Second, Limits: Limits{Links: 20, LinksTCP: 22, Offered: 50}}}
-	for lasted, want := range map[time.Duration]Limits{
-		2 * time.Second: {40, 44, 50}, 4 * time.Second: {40, 44, 50}, 8 * time.Second: {30, 33, 50}, 0: {0, 0, 50},
-	} {
-		if got := Mean(phases, lasted); got != want {
-			t.Errorf("mean over %s is %+v, want %+v", lasted, got, want)
-		}
+	of := func(offered float64, at int, carry, tcp float64) Phase {
+		return Phase{At: time.Duration(at) * time.Second, Limits: Limits{Offered: offered}, carry: carry, carryTCP: tcp}
 	}
-	phases[1].Links = 0
-	if got := Mean(phases, 8*time.Second); got != (Limits{Offered: 50}) {
-		t.Errorf("mean with a limit that is not known is %+v", got)
+	for _, tt := range []struct {
+		name   string
+		phases []Phase
+		lasted time.Duration
+		want   Limits
+	}{
+		{"no change yet", []Phase{of(0, 0, 40, 44), of(0, 4, 20, 22)}, 2 * time.Second, Limits{40, 44, 0}},
+		{"half and half", []Phase{of(0, 0, 40, 44), of(0, 4, 20, 22)}, 8 * time.Second, Limits{30, 33, 0}},
+		{"no time", []Phase{of(0, 0, 40, 44)}, 0, Limits{}},
+		{"not known afterwards", []Phase{of(0, 0, 40, 44), of(0, 4, 0, 0)}, 8 * time.Second, Limits{}},
+		{"no more than is offered", []Phase{of(30, 0, 40, 44), of(30, 4, 20, 22)}, 8 * time.Second, Limits{25, 26, 30}},
+		{"what was held up follows", []Phase{of(30, 0, 20, 20), of(30, 4, 40, 35)}, 8 * time.Second, Limits{30, 27.5, 30}},
+		{"not known, but offered", []Phase{of(30, 0, 20, 20), of(30, 4, 0, 0)}, 8 * time.Second, Limits{30, 30, 30}},
+	} {
+		if got := Mean(tt.phases, tt.lasted); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
+		}
 	}
 }

@@ -1,0 +1,304 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tabane/tabane/internal/scenario"
+)
+
+func TestRunClockTakesTheLeastLateSample(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newRunClock()
+		begun := time.Now()
+		at := make(chan time.Duration)
+		go func() {
+			now, err := c.until(t.Context(), 250*time.Millisecond)
+			if err != nil {
+				t.Error(err)
+			}
+			at <- now
+		}()
+		time.Sleep(140 * time.Millisecond)
+		c.hear(time.Now(), 100*time.Millisecond) // 40 ms late
+		time.Sleep(65 * time.Millisecond)
+		c.hear(time.Now(), 200*time.Millisecond) // 5 ms late
+		if got := c.began().Sub(begun); got != 5*time.Millisecond {
+			t.Errorf("the run seems to have begun %s late", got)
+		}
+		// The waiting had begun with the first estimate.
+		if now := <-at; now != 285*time.Millisecond {
+			t.Errorf("it is %s", now)
+		}
+		time.Sleep(time.Second)
+		c.hear(time.Now(), 300*time.Millisecond)
+		if got := c.began().Sub(begun); got != 5*time.Millisecond {
+			t.Errorf("a late sample moves the beginning to %s", got)
+		}
+	})
+}
+
+func TestRunClockIsNotWaitedForInVain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := errors.New("over")
+		for _, heard := range []bool{false, true} {
+			c := newRunClock()
+			if heard {
+				c.hear(time.Now(), 0)
+			}
+			ctx, cancel := context.WithCancelCause(t.Context())
+			time.AfterFunc(time.Second, func() { cancel(ended) })
+			if _, err := c.until(ctx, time.Hour); !errors.Is(err, ended) {
+				t.Errorf("got %v", err)
+			}
+		}
+	})
+}
+
+func TestSubflows(t *testing.T) {
+	start := time.Unix(1000, 0)
+	a, b := netip.MustParseAddr("2001:db8::a"), netip.MustParseAddr("2001:db8::b")
+	to := func(local netip.Addr, port uint16) pair {
+		return pair{netip.AddrPortFrom(local, 80), netip.AddrPortFrom(netip.MustParseAddr("2001:db8::c"), port)}
+	}
+	at := func(ms int, acked map[pair]uint64) reading {
+		return reading{start.Add(time.Duration(ms) * time.Millisecond), acked}
+	}
+	earlier := to(a, 9)
+	readings := []reading{
+		at(-50, map[pair]uint64{earlier: 7000}),
+		at(50, map[pair]uint64{earlier: 8000, to(a, 1): 1000}),
+		at(150, map[pair]uint64{to(a, 1): 2000, to(b, 1): 600}),
+		at(250, map[pair]uint64{to(a, 1): 2000, to(b, 1): 600, to(a, 2): 400}),
+		at(350, map[pair]uint64{to(a, 2): 100}), // another connection between the same ends
+	}
+	want := []scenario.Subflow{{Name: "2001:db8::b", Bytes: []int64{300, 300, 0}}, {Name: "transit-a", Bytes: []int64{1000, 700, 250}}}
+	if diff := cmp.Diff(want, subflows(readings, map[netip.Addr]string{a: "transit-a"}, start, 3)); diff != "" {
+		t.Errorf("subflows (-want +got):\n%s", diff)
+	}
+	if got := subflows(nil, nil, start, 3); got != nil {
+		t.Errorf("subflows of nothing: %v", got)
+	}
+}
+
+func TestSpreadLosesNothing(t *testing.T) {
+	intervals := make([]float64, 10)
+	spread(intervals, 100, 130*time.Millisecond, 130*time.Millisecond) // no time, no bytes
+	spread(intervals, 1000, 130*time.Millisecond, 655*time.Millisecond)
+	sum := 0.0
+	for _, v := range intervals {
+		sum += v
+	}
+	if math.Abs(sum-1000) > 1e-9 || intervals[0] != 0 || intervals[7] != 0 || intervals[6] == 0 {
+		t.Errorf("%v", intervals)
+	}
+}
+
+func TestDifference(t *testing.T) {
+	got := difference([]string{"a", "b", "c", "c"}, []string{"b", "c", "d"})
+	if want := "missing a; missing c; too much d"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := difference([]string{"a", "b", "c", "d", "e", "f"}, nil); !strings.HasSuffix(got, "missing d; and 2 more") {
+		t.Errorf("got %q", got)
+	}
+}
+
+func happen(t *testing.T, l *Lab, events ...scenario.Event) {
+	t.Helper()
+	for _, e := range events {
+		if err := l.Happen(t.Context(), e, true); err != nil {
+			t.Fatalf("%+v: %v", e, err)
+		}
+	}
+}
+
+// TestEvents lets everything happen that can, and looks at what the nodes see of it; then the lab is as it was.
+func TestEvents(t *testing.T) {
+	l := start(t, options(t, "events", routed()))
+	whole, err := l.settle(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	carrier := func() string { return run(t, l, "b", "cat /sys/class/net/wire/carrier") }
+	queue := func(node, iface string) string { return run(t, l, node, "tc qdisc show dev "+iface) }
+	wire := scenario.Port{Node: "a", Interface: "wire"}
+
+	down := scenario.Event{Down: &wire}
+	happen(t, l, down)
+	if got := carrier(); got != "0" {
+		t.Error("b does not see that the wire is down")
+	}
+	happen(t, l, scenario.Event{Up: &wire})
+	if err := reach(l, "a", "b", "2001:db8:1::b"); err != nil {
+		t.Errorf("after up: %v", err)
+	}
+	// The node's static routes come back with its interface.
+	lan := scenario.Port{Node: "c", Interface: "lan"}
+	happen(t, l, scenario.Event{Down: &lan}, scenario.Event{Up: &lan})
+	if err := reach(l, "c", "a", "2001:db8:1::a"); err != nil {
+		t.Errorf("after up: %v", err)
+	}
+
+	hole := scenario.Event{Blackhole: &scenario.Hole{Node: "a", Interface: "wire", Direction: scenario.Out}}
+	set := scenario.Event{Set: &scenario.LinkSet{Link: "wire", Shape: scenario.Shape{Rate: 5e6}}}
+	happen(t, l, hole, set)
+	if got := carrier(); got != "1" {
+		t.Errorf("the carrier is %s at a black hole", got)
+	}
+	if out, in := queue("a", "wire"), queue("b", "wire"); !strings.Contains(out, "rate 10Mbit") || !strings.Contains(in, "rate 5Mbit") {
+		t.Errorf("a sends through %q, b through %q", out, in)
+	}
+	happen(t, l, scenario.Event{Clear: &wire})
+	if got := queue("a", "wire"); !strings.Contains(got, "rate 5Mbit") {
+		t.Errorf("after the hole a sends through %q", got)
+	}
+	both := scenario.Event{Blackhole: &scenario.Hole{Node: "c", Interface: "lan"}}
+	happen(t, l, both, scenario.Event{Clear: &lan})
+	if err := reach(l, "c", "a", "2001:db8:1::a"); err != nil {
+		t.Errorf("after the hole: %v", err)
+	}
+
+	daemon := scenario.Daemon{Node: "b", Role: RoleRouter}
+	kill, stop, again := scenario.Event{Kill: &daemon}, scenario.Event{Stop: &daemon}, scenario.Event{Start: &daemon}
+	for _, end := range []scenario.Event{kill, stop} {
+		happen(t, l, end)
+		if _, err := l.Status(t.Context(), "b", RoleRouter); err == nil {
+			t.Errorf("%+v: it still answers", end)
+		}
+		if err := l.Happen(t.Context(), kill, true); err == nil || !strings.Contains(err.Error(), "b (router) does not run") {
+			t.Errorf("killed when it is not there: %v", err)
+		}
+		if err := l.ended(); err != nil {
+			t.Errorf("what was ended counts as lost: %v", err)
+		}
+		happen(t, l, again)
+	}
+	s, err := readState(l.Name())
+	if err != nil || len(s.Processes) != 1 || !s.Processes[0].alive() {
+		t.Errorf("state %+v, %v", s, err)
+	}
+
+	happen(t, l, scenario.Event{Flap: &scenario.Flap{Node: "a", Interface: "wire", Times: 99, Quick: 2, Every: 100 * time.Millisecond}},
+		scenario.Event{Flap: &scenario.Flap{Node: "a", Neighbor: "b", Times: 1, Every: 100 * time.Millisecond}})
+
+	happen(t, l, down, both, kill)
+	if err := l.SetLink("wire", l.spec.Links["wire"].Shape); err != nil {
+		t.Error(err)
+	}
+	if err := l.restore(t.Context(), []scenario.Event{down, both, kill}, whole); err != nil {
+		t.Fatal(err)
+	}
+	if err := reach(l, "c", "a", "2001:db8:1::a"); err != nil || carrier() != "1" {
+		t.Errorf("after restoring: %v, wire %s", err, carrier())
+	}
+	for want, e := range map[string]scenario.Event{
+		`no link "x"`:                      {Set: &scenario.LinkSet{Link: "x"}},
+		`node "a" has no interface "eth0"`: {Blackhole: &scenario.Hole{Node: "a", Interface: "eth0"}},
+		`node "a" runs no daemon "edge"`:   {Start: &scenario.Daemon{Node: "a", Role: RoleEdge}},
+		`no node "z"`:                      {Up: &scenario.Port{Node: "z"}},
+		"it is of no kind":                 {},
+	} {
+		if err := l.Happen(t.Context(), e, true); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+// A lab that does not become what it was says what is missing.
+func TestRestoreThatFails(t *testing.T) {
+	l := start(t, options(t, "lost", plain()))
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("not as it was"))
+	err := l.restore(ctx, nil, []string{"b: route 2001:db8::/64"})
+	if err == nil || !strings.Contains(err.Error(), "not as it was") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// changing is an experiment in which the wire loses half its rate, goes silent for a moment, and the router dies.
+func changing() *scenario.Spec {
+	s := experiment()
+	s.Nodes["b"].Router = routed().Nodes["b"].Router
+	e := s.Experiment
+	e.Trials = 1
+	e.Cases = []scenario.Case{{Name: "change", Links: map[string]scenario.Shape{"wire": {Rate: 10e6}}, Events: []scenario.Event{
+		{Set: &scenario.LinkSet{Link: "wire", Shape: scenario.Shape{Rate: 5e6}}},
+		{After: 400 * time.Millisecond, Blackhole: &scenario.Hole{Node: "b", Interface: "wire", Direction: scenario.Out}},
+		{After: 600 * time.Millisecond, Clear: &scenario.Port{Node: "b", Interface: "wire"}},
+		{After: 600 * time.Millisecond, Kill: &scenario.Daemon{Node: "b", Role: RoleRouter}},
+	}}}
+	e.Traffic = map[string]*scenario.Traffic{"bulk": {Bytes: 100e6, EventAt: time.Second, Quick: 2500 * time.Millisecond}}
+	e.Expect = nil
+	return s
+}
+
+func TestRunWithEvents(t *testing.T) {
+	o := runOptions(t, "eventful")
+	o.Spec, o.Quick = changing(), true
+	var traces []*scenario.Trace
+	o.Progress = func(e Event) {
+		if e.Kind == RunDone {
+			traces = append(traces, e.Trace)
+		}
+	}
+	result, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !result.Holds() || len(result.Runs) != 2 || len(traces) != 2 {
+		t.Fatalf("result %+v", result)
+	}
+	for i, r := range result.Runs {
+		trace := traces[slices.IndexFunc(traces, func(x *scenario.Trace) bool { return x.CellKey == r.CellKey })]
+		if len(trace.Events) != 4 || trace.Events[0] < time.Second || trace.Events[1] < 1400*time.Millisecond {
+			t.Errorf("%s: events at %v", r.CellKey, trace.Events)
+		}
+		// 5 Mbit/s for 1.5 s less 0.2 s, after 10 Mbit/s for 1 s; the hole shows.
+		if m := r.Metrics; m[scenario.GoodputBefore] > 11e6 || m[scenario.LimitAfter] > 5e6 || m[scenario.GapAfter] < 0.15 || m[scenario.ConnectionsLost] != 0 {
+			t.Errorf("run %d: %v", i, m)
+		}
+		if r.Transport != "mptcp" {
+			continue
+		}
+		var brought int64
+		for _, f := range trace.Subflows {
+			for _, b := range f.Bytes {
+				brought += b
+			}
+		}
+		if all := r.Metrics[scenario.Bytes]; float64(brought) < 0.8*all || float64(brought) > 1.2*all {
+			t.Errorf("subflows brought %d of %v bytes", brought, all)
+		}
+	}
+	nothingLeft(t, o.Name)
+}
+
+// A delivery that ends before the case's events have happened has failed.
+func TestRunEndsBeforeItsEvents(t *testing.T) {
+	t.Setenv(fakeFetch, "garbage")
+	o := runOptions(t, "early")
+	o.Spec, o.Quick = changing(), true
+	result, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range result.Runs {
+		if r.Err() == nil || r.Metrics[scenario.ConnectionsLost] != 1 {
+			t.Errorf("%s: %v, %v", r.CellKey, r.Err(), r.Metrics)
+		}
+	}
+	if _, err := os.Stat(dirOf(o.Name)); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
