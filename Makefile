@@ -44,6 +44,10 @@ lint: ## check the form of the code
 	@wrong=$$(gofmt -l cmd internal scenarios .ci/*.go); [ -z "$$wrong" ] || { echo "not formatted by gofmt:"; echo "$$wrong"; exit 1; } >&2
 	$(GO) vet ./...
 
+.PHONY: generate
+generate: ## compile the eBPF programs anew (needs clang-14 and llvm-strip-14)
+	$(GO) generate ./internal/bpf
+
 clean: ## remove what was built and the results
 	rm -rf bin $(OUT)
 

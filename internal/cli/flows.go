@@ -34,6 +34,7 @@ type flowsFlags struct {
 	json, csv  bool
 	top        int
 	max        int
+	cpu        float64
 	metrics    string
 }
 
@@ -72,6 +73,7 @@ interval, or has ended; what is not there carried nothing.`,
 	f.BoolVar(&o.csv, "csv", false, "print comma-separated values")
 	f.IntVar(&o.top, "top", 0, "show only the `n` that carry most: connections in the table, flows in JSON and CSV")
 	f.IntVar(&o.max, "max-flows", bpf.DefaultMaxFlows, "how many flows are kept in the kernel; the one that was idle for longest makes room for a new one")
+	f.Float64Var(&o.cpu, "cpu", 100*flows.DefaultShare, "how many `percent` of a core reading may take; with so many flows that it would take more, intervals are left out")
 	f.StringVar(&o.metrics, "metrics", "", "`address` and port to serve /metrics (Prometheus) and /status on, like [::1]:9120")
 	return c
 }
@@ -88,6 +90,8 @@ func (o *flowsFlags) check() error {
 		return fmt.Errorf("--top must not be negative, got %d", o.top)
 	case o.max < 1 || o.max > bpf.MaxMaxFlows:
 		return fmt.Errorf("--max-flows must be between 1 and %d, got %d", bpf.MaxMaxFlows, o.max)
+	case !(o.cpu > 0 && o.cpu <= 100):
+		return fmt.Errorf("--cpu must be above 0 and up to 100, got %v", o.cpu)
 	case o.json && o.csv:
 		return errors.New("--json and --csv exclude each other")
 	}
@@ -102,7 +106,7 @@ func (a *app) flows(ctx context.Context, o flowsFlags) error {
 	if err != nil {
 		return err
 	}
-	options := flows.Options{Interfaces: o.interfaces, Interval: o.interval, MaxFlows: o.max, Log: log}
+	options := flows.Options{Interfaces: o.interfaces, Interval: o.interval, MaxFlows: o.max, Share: o.cpu / 100, Log: log}
 	if o.file != "" {
 		if err := o.readFile(&options); err != nil {
 			return err

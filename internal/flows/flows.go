@@ -37,9 +37,10 @@ const (
 
 	// grace is how long a flow must be quiet whose socket is gone: its last packets may be under way.
 	grace = time.Second
-	// socketShare is the part of a processor that reading sockets may take. They are read at every interval as long as
-	// that takes less, and otherwise as often as it allows.
-	socketShare = 0.005
+	// DefaultShare is the part of a processor that reading may take unless told otherwise.
+	DefaultShare = 0.02
+	// socketShare is the part of that which is for sockets, the rest is for counters.
+	socketShare = 0.25
 )
 
 // Options say what is watched.
@@ -52,6 +53,11 @@ type Options struct {
 	Idle time.Duration
 	// MaxFlows is how many flows are kept in the kernel; 0 means bpf.DefaultMaxFlows.
 	MaxFlows int
+	// Share is the part of one processor that reading may take, above 0 and up to 1; 0 means DefaultShare. With so many
+	// flows that an interval's reading takes more, counters are read at every second interval, or third, and so on.
+	// Nothing is lost by that, and snapshots say how long they are. Sockets have a quarter of it for themselves, and
+	// are read less often before that.
+	Share float64
 	// Peers are names for the local addresses of subflows: the egress peer that each leads to.
 	Peers map[netip.Addr]string
 	// Sink takes each snapshot; an error ends Run. The snapshot and its flows are valid during the call only.
@@ -65,6 +71,8 @@ func (o *Options) check() error {
 		return errors.New("no interface is named")
 	case o.Interval < MinInterval || o.Interval > MaxInterval:
 		return fmt.Errorf("interval must be between %v and %v, got %v", MinInterval, MaxInterval, o.Interval)
+	case !(o.Share > 0 && o.Share <= 1):
+		return fmt.Errorf("share of a processor must be above 0 and up to 1, got %v", o.Share)
 	case o.Idle < o.Interval:
 		return fmt.Errorf("a flow is quiet after no less than an interval, got %v", o.Idle)
 	}
@@ -100,9 +108,9 @@ type Watcher struct {
 	// mu protects the tracker: metrics are asked for by others.
 	mu sync.Mutex
 	t  *tracker
-	// nextSockets is when sockets may be read again; deaf, that they cannot be.
-	nextSockets time.Time
-	deaf        error
+	// next and nextSockets are when counters and sockets may be read again; deaf, that sockets cannot be.
+	next, nextSockets time.Time
+	deaf              error
 }
 
 // New attaches the counters to the interfaces of the calling thread's network namespace. They count from then on until
@@ -110,6 +118,9 @@ type Watcher struct {
 func New(o Options) (_ *Watcher, err error) {
 	if o.Interval == 0 {
 		o.Interval = DefaultInterval
+	}
+	if o.Share == 0 {
+		o.Share = DefaultShare
 	}
 	if o.Idle == 0 {
 		o.Idle = max(DefaultIdle, o.Interval)
@@ -175,6 +186,9 @@ func (w *Watcher) Run(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		now := time.Now()
+		if !stop && now.Before(w.next) {
+			continue
+		}
 		if err := w.read(now, now.Sub(last)); err != nil {
 			return err
 		}
@@ -189,13 +203,17 @@ func (w *Watcher) Run(ctx context.Context) error {
 func (w *Watcher) read(now time.Time, elapsed time.Duration) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	start := w.cost()
 	if err := w.t.read(w.counter, now, elapsed); err != nil {
 		return err
 	}
+	counted := w.cost()
 	w.join(now)
+	finish := w.cost()
 	if err := w.t.finish(w.counter, now); err != nil {
 		return err
 	}
+	w.next = now.Add(pause(w.cost()-finish+counted-start, w.options.Share*(1-socketShare)))
 	if w.options.Sink == nil {
 		return nil
 	}
@@ -222,7 +240,12 @@ func (w *Watcher) join(now time.Time) {
 		}
 	}
 	w.t.endSockets()
-	w.nextSockets = now.Add(time.Duration(float64(w.cost()-start) / socketShare))
+	w.nextSockets = now.Add(pause(w.cost()-start, w.options.Share*socketShare))
+}
+
+// pause is how long to wait until what takes the cost has taken no more than the share.
+func pause(cost time.Duration, share float64) time.Duration {
+	return time.Duration(float64(cost) / share)
 }
 
 // threadTime is the processor time that the calling thread has used.

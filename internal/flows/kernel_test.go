@@ -20,8 +20,7 @@ import (
 // A server with a default address and two EPE addresses, each of which leads to a SID, and a client that is also the
 // router of both SIDs.
 const (
-	serverBatch = `link set lo up
-link set eth0 up
+	serverBatch = `link set eth0 up
 address add 2001:db8:1::10/64 dev eth0 nodad
 address add 2001:db8:1::a/128 dev eth0 nodad
 address add 2001:db8:1::b/128 dev eth0 nodad
@@ -31,8 +30,7 @@ route add 2001:db8:c::/64 encap seg6 mode encap.red segs fc00:1:1:: dev eth0 tab
 route add 2001:db8:c::/64 encap seg6 mode encap segs fc00:1:2:: dev eth0 table 102
 rule add from 2001:db8:1::a lookup 101
 rule add from 2001:db8:1::b lookup 102`
-	clientBatch = `link set lo up
-link set eth0 up
+	clientBatch = `link set eth0 up
 address add 2001:db8:1::2/64 dev eth0 nodad
 address add 2001:db8:c::2/128 dev lo nodad
 route add 2001:db8:1::/64 dev eth0 src 2001:db8:c::2 metric 1
@@ -61,20 +59,27 @@ func ip(t testing.TB, ns, batch string) {
 	}
 }
 
+// inNamespace makes a namespace for the time of the test.
+func inNamespace(t testing.TB, ns string) {
+	t.Helper()
+	if err := netns.Create(ns); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := netns.Delete(ns); err != nil {
+			t.Error(err)
+		}
+	})
+	ip(t, ns, "link set lo up")
+}
+
 // testbed makes both and returns the names of their namespaces.
 func testbed(t testing.TB) (server, client string) {
 	t.Helper()
 	needKernel(t)
 	server, client = prefix+"server", prefix+"client"
 	for _, ns := range []string{server, client} {
-		if err := netns.Create(ns); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := netns.Delete(ns); err != nil {
-				t.Error(err)
-			}
-		})
+		inNamespace(t, ns)
 		inside(t, ns, func() error {
 			for _, file := range []string{"ipv6/conf/all/seg6_enabled", "ipv6/conf/default/seg6_enabled", "ipv6/conf/all/forwarding"} {
 				if err := os.WriteFile("/proc/sys/net/"+file, []byte("1"), 0); err != nil {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"math"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -123,7 +124,7 @@ type watch struct {
 func newWatch() *watch {
 	w := &watch{kernel: &kernel{}, host: &host{}, now: time.Unix(1000, 0)}
 	w.Watcher = &Watcher{
-		options: Options{Interval: DefaultInterval, Idle: DefaultIdle, Log: slog.New(slog.DiscardHandler)},
+		options: Options{Interval: DefaultInterval, Idle: DefaultIdle, Share: DefaultShare, Log: slog.New(slog.DiscardHandler)},
 		counter: w.kernel, sockets: w.host, cost: func() time.Duration { return 0 },
 		t: newTracker(map[uint32]string{2: "lan"}, map[netip.Addr]string{serverA: "transit-a"}, DefaultIdle),
 	}
@@ -326,6 +327,30 @@ func TestSocketsAreReadWithinTheirShare(t *testing.T) {
 	if w.host.asked != 11 {
 		t.Errorf("sockets were read %d times in 2.1 s, want 11", w.host.asked)
 	}
+}
+
+func TestReadingStaysWithinItsShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatch()
+		cost := time.Duration(0)
+		// Four looks at the clock are one reading: twice from one to the next, 4 ms in all.
+		w.cost = func() time.Duration { cost += 2 * time.Millisecond; return cost }
+		var lengths []time.Duration
+		w.options.Sink = func(s *Snapshot) error {
+			lengths = append(lengths, s.Elapsed)
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 950*time.Millisecond)
+		defer cancel()
+		if err := w.Run(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		// 4 ms are 1.5 % of 267 ms; the last is what is left.
+		want := []time.Duration{100 * time.Millisecond, 300 * time.Millisecond, 300 * time.Millisecond, 250 * time.Millisecond}
+		if !slices.Equal(lengths, want) {
+			t.Errorf("intervals %v, want %v", lengths, want)
+		}
+	})
 }
 
 func TestCountingGoesOnWithoutSockets(t *testing.T) {
@@ -579,7 +604,7 @@ func TestTableFits(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	good := Options{Interfaces: []string{"lan"}, Interval: DefaultInterval, Idle: DefaultIdle}
+	good := Options{Interfaces: []string{"lan"}, Interval: DefaultInterval, Idle: DefaultIdle, Share: DefaultShare}
 	if err := good.check(); err != nil {
 		t.Error(err)
 	}
@@ -588,6 +613,9 @@ func TestOptions(t *testing.T) {
 		"interface twice": func(o *Options) { o.Interfaces = []string{"lan", "lan"} },
 		"too often":       func(o *Options) { o.Interval = time.Millisecond },
 		"too seldom":      func(o *Options) { o.Interval = 2 * time.Hour },
+		"no share":        func(o *Options) { o.Share = -0.1 },
+		"too much":        func(o *Options) { o.Share = 1.1 },
+		"share not said":  func(o *Options) { o.Share = math.NaN() },
 		"never idle":      func(o *Options) { o.Idle = time.Millisecond },
 	} {
 		o := good
