@@ -264,9 +264,9 @@ func BenchmarkDelayError(b *testing.B) {
 		join    func(*testing.B, Profile) (*bed, *child)
 		profile Profile
 	}{
-		{"relay/delay=10ms", byRelay, Profile{Delay: 10 * time.Millisecond}},
-		{"relay/delay=0", byRelay, Profile{}},
-		{"relay/rate=100Mbit,delay=10ms", byRelay, Profile{Rate: 100 * unit.MbitPerSecond, Delay: 10 * time.Millisecond}},
+		{"relay/10ms", byRelay, Profile{Delay: 10 * time.Millisecond}},
+		{"relay/0ms", byRelay, Profile{}},
+		{"relay/100Mbit,10ms", byRelay, Profile{Rate: 100 * unit.MbitPerSecond, Delay: 10 * time.Millisecond}},
 		{"veth", byVeth, Profile{}},
 		{"bridge", byBridge, Profile{}},
 	} {

@@ -144,7 +144,8 @@ func TestTrafficCrosses(t *testing.T) {
 					t.Errorf("%s: %s", ns, wrong)
 				}
 			}
-			r := report(t, l)
+			var r Report
+			until(t, "all frames are delivered", func() bool { r = report(t, l); return r.Forward.Flying+r.Backward.Flying == 0 })
 			for _, s := range []Statistics{r.Forward, r.Backward} {
 				if s.Drops != (Drops{}) || s.Delivered != s.Arrived || s.DeliveredBytes < 2*n {
 					t.Errorf("%+v", s)

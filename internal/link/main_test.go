@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,10 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/netns/netnstest"
 )
-
-// prefix starts the names of the namespaces that these tests make.
-var prefix = fmt.Sprintf("tabane-test-link-%d-", os.Getpid())
 
 func TestMain(m *testing.M) {
 	if text := os.Getenv(childEnv); text != "" {
@@ -29,46 +26,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	before := openFiles()
-	code := m.Run()
-	left, err := netns.List(prefix)
-	if err != nil || len(left) > 0 {
-		fmt.Fprintf(os.Stderr, "network namespaces are left behind: %v %v\n", left, err)
-		code = 1
-	}
-	// The poller of the runtime keeps two descriptors from its first use on.
-	if after := openFiles(); after > before+2 {
-		fmt.Fprintf(os.Stderr, "%d files are left open\n", after-before)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func openFiles() int {
-	files, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		return 0
-	}
-	return len(files)
-}
-
-func needRoot(t testing.TB) {
-	t.Helper()
-	if os.Geteuid() == 0 {
-		return
-	}
-	if os.Getenv("TABANE_LAB") == "require" {
-		t.Fatal("making network namespaces needs root")
-	}
-	t.Skip("making network namespaces needs root")
+	netnstest.Main(m)
 }
 
 // bed is two nodes with a link's namespace between them.
 type bed struct {
-	t                    testing.TB
-	left, middle, right  string
-	nearLeft, nearRight  string // the interfaces of the nodes
-	addressLeft, address string // IPv4 of the nodes; address is the right one's
+	t                   testing.TB
+	left, middle, right string // namespaces
 }
 
 func (b *bed) do(ns string, f func() error) {
@@ -78,25 +42,10 @@ func (b *bed) do(ns string, f func() error) {
 	}
 }
 
-var unfit = strings.NewReplacer("/", "-", "_", "-", "=", "-")
-
 // newBed makes left.end -- ra | rb -- right.end. Both nodes have addresses in 10.0.0.0/24 and fd00::/64.
 func newBed(t testing.TB, mtu int) *bed {
 	t.Helper()
-	needRoot(t)
-	base := prefix + unfit.Replace(strings.ToLower(t.Name()))
-	base = base[:min(len(base), 58)]
-	b := &bed{t: t, left: base + "-l", middle: base + "-m", right: base + "-r", addressLeft: "10.0.0.1", address: "10.0.0.2"}
-	for _, ns := range []string{b.left, b.middle, b.right} {
-		if err := netns.Create(ns); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := netns.Delete(ns); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	b := &bed{t: t, left: netnstest.New(t), middle: netnstest.New(t), right: netnstest.New(t)}
 	b.connect(b.left, "ra", 1, mtu)
 	b.connect(b.right, "rb", 2, mtu)
 	return b
@@ -111,13 +60,12 @@ func (b *bed) connect(node, middle string, host byte, mtu int) {
 
 func (b *bed) pair(node, middle string, host byte, mtu int) {
 	b.t.Helper()
-	var far netlink.NsFd
 	ns, err := os.Open("/run/netns/" + b.middle)
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	defer ns.Close()
-	far = netlink.NsFd(int(ns.Fd()))
+	far := netlink.NsFd(int(ns.Fd()))
 	b.do(node, func() error {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.MTU = "end", mtu
