@@ -56,6 +56,7 @@ var house = map[string]floor{
 	"internal/tc":    adapters,
 	"internal/mptcp": adapters,
 	"internal/bgp":   adapters,
+	"internal/link":  adapters,
 	"internal/bpf":   adapters,
 
 	"internal/route/routetest": stands,
