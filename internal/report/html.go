@@ -32,8 +32,10 @@ type pageData struct {
 	Baseline          string
 	Ranged, Gained    bool
 	// Eventful is whether something happened in the runs.
-	Eventful  bool
-	Rows      []row
+	Eventful bool
+	Rows     []row
+	// Routes is there instead of Rows where changes of routes were measured.
+	Routes    *routeTable
 	Expect    []scenario.Verdict
 	Figures   []pageFigure
 	RunHeader []string
@@ -90,6 +92,7 @@ func writePage(r scenario.Result, spec *scenario.Spec, command string, all []row
 		}
 		d.Figures = append(d.Figures, pageFigure{f.title, f.caption, svg})
 	}
+	d.Routes = newRouteTable(r, e)
 	d.RunHeader, d.Runs = runTable(r.Runs)
 	for _, line := range d.Runs {
 		for i := range line {

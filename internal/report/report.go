@@ -85,7 +85,7 @@ func assemble(r scenario.Result, spec *scenario.Spec, extra Extra) ([]file, erro
 	}
 
 	all := rows(r, spec.Experiment)
-	figures, err := goodputFigures(all, spec.Experiment)
+	figures, err := overview(r, all, spec.Experiment)
 	if err != nil {
 		return nil, err
 	}

@@ -248,7 +248,11 @@ func Table(w io.Writer, r scenario.Result, spec *scenario.Spec) error {
 		}
 		lines = append(lines, line)
 	}
-	align(&b, lines, 3)
+	if routes := newRouteTable(r, e); routes != nil {
+		align(&b, routes.text(), 2)
+	} else {
+		align(&b, lines, 3)
+	}
 
 	if len(r.Expect) > 0 {
 		b.WriteByte('\n')

@@ -477,6 +477,15 @@ func (c *checker) cases(path string, cases []Case) {
 			c.Add(path+".name", wantWord, k.Name)
 		}
 		unique.Check(&c.List, path, "name", k.Name)
+		for _, metric := range slices.Sorted(maps.Keys(k.Published)) {
+			where := at(path+".published", metric)
+			if _, ok := MetricNamed(metric); !ok {
+				c.Add(where, "must be one of %s, got %q", metricNames(), metric)
+			}
+			if v := k.Published[metric]; !(v > 0) || math.IsInf(v, 0) {
+				c.Add(where, "must be > 0, got %v", v)
+			}
+		}
 		for _, link := range slices.Sorted(maps.Keys(k.Links)) {
 			where := at(path+".links", link)
 			if _, ok := c.spec.Links[link]; !ok {

@@ -118,6 +118,8 @@ type Case struct {
 	Links map[string]Shape `yaml:"links,omitempty"`
 	// Change is what happens in an experiment of KindRoutes: ChangeAnnounce or ChangeWithdraw.
 	Change string `yaml:"change,omitempty"`
+	// Published are medians of metrics that others published for the case; figures show them beside what was measured.
+	Published map[string]float64 `yaml:"published,omitempty"`
 	// Events happen in every run of the case, in this order.
 	Events []Event `yaml:"events,omitempty"`
 	// Remaining are the links that a connection can use once the first event has happened; all of its transport unless

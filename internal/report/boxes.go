@@ -1,0 +1,332 @@
+package report
+
+import (
+	"fmt"
+	"image/color"
+	"math"
+	"slices"
+	"strings"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/stat"
+)
+
+// routeTimes are the metrics of an experiment of scenario.KindRoutes that people look at, in the order of columns; those
+// that are drawn come first.
+var routeTimes = []struct {
+	metric, title, caption string
+	drawn                  bool
+}{
+	{scenario.EPERoute, "EPE Route", "EPE ROUTE (ms)", true},
+	{scenario.BestPath, "best path", "BEST PATH (ms)", true},
+	{scenario.SubflowTime, "subflow", "SUBFLOW (ms)", true},
+	{scenario.ASBRHeard, "until the ASBR hears", "ASBR HEARS (ms)", false},
+	{scenario.ReflectorPart, "reflector", "REFLECTOR (ms)", false},
+	{scenario.OwnPart, "ASBR and server", "ASBR+SERVER (ms)", false},
+}
+
+// overview draws the figures of all runs together, first of them the one that the page shows.
+func overview(r scenario.Result, all []row, e *scenario.Experiment) ([]figure, error) {
+	if e.Kind != scenario.KindRoutes {
+		return goodputFigures(all, e)
+	}
+	f, err := routesFigure(r, e)
+	return []figure{f}, err
+}
+
+// routesFigure draws paper A's Fig. 10: a panel for each case, and in it for each time a box for each kind of routers.
+func routesFigure(r scenario.Result, e *scenario.Experiment) (figure, error) {
+	columns := min(2, len(e.Cases))
+	lines := (len(e.Cases) + columns - 1) / columns
+	width := figureWidth/vg.Length(columns) - 60
+	panels := make([]*boxes, len(e.Cases))
+	low, high := math.Inf(1), 0.0
+	for i, c := range e.Cases {
+		var err error
+		if panels[i], err = newBoxes(r, e, c); err != nil {
+			return figure{}, fmt.Errorf("draw figure %q: %w", "routes", err)
+		}
+		l, h := panels[i].bounds()
+		low, high = min(low, l), max(high, h)
+	}
+	if high == 0 {
+		low, high = 1, 10
+	}
+	low, high = math.Pow(10, math.Floor(math.Log10(low))), 1.6*high
+	plots := make([]*plot.Plot, len(panels))
+	for i, b := range panels {
+		p := newPlot("", "", "Time from the change of policy (ms)", -0.5, float64(len(b.groups))-0.5, 1, b.marks())
+		// In decades, on a linear axis: the library leaves room in vain beside a logarithmic one's label.
+		p.Y.Min, p.Y.Max, p.Y.Tick.Marker = math.Log10(low), math.Log10(high), decades{}
+		p.Title.Text = shorten(strings.TrimSpace(clean(b.name)+"  "+clean(b.title)), p.Title.TextStyle, width)
+		p.Add(b)
+		plots[i] = p
+	}
+	f := figure{name: "routes", title: "Time until a change of routes has been followed", alt: routesWords(r, e),
+		caption: "Boxes are quartiles and median, whiskers reach to the last value within 1.5 times the box's height, circles are beyond; " +
+			"the axis is logarithmic, and what took no time is on its foot. The subflow's time is that of the first packet on it, or of the last. " +
+			"Crosses on dotted lines are the medians that were published, with FRR."}
+	return render(f, legendSpace+vg.Length(lines)*310, func(c draw.Canvas) {
+		tile(drawLegend(c, panels[0].legend(e, panels)), plots, columns)
+	})
+}
+
+// routesWords says what the boxes show, for those who cannot see them.
+func routesWords(r scenario.Result, e *scenario.Experiment) string {
+	var b strings.Builder
+	b.WriteString("Box plots of times in milliseconds, medians:")
+	sep := " "
+	for _, k := range e.Cells() {
+		for _, t := range routeTimes {
+			if c, ok := r.Find(k, t.metric); ok && t.drawn {
+				fmt.Fprintf(&b, "%s%s %s %s %s", sep, clean(k.Case), transportTitle(e, k.Transport), t.title, milliseconds(c.Median))
+				sep = ", "
+			}
+		}
+	}
+	return b.String() + "."
+}
+
+// boxes is one panel: for each time a group with a box for each transport.
+type boxes struct {
+	name, title string
+	transports  []string
+	groups      []boxGroup
+}
+
+type boxGroup struct {
+	title string
+	// published is in milliseconds.
+	published number
+	// boxes has one for each transport, nil where no run has the time.
+	boxes []*stat.Box
+}
+
+func newBoxes(r scenario.Result, e *scenario.Experiment, c scenario.Case) (*boxes, error) {
+	b := &boxes{name: c.Name, title: c.Title, transports: e.TransportNames()}
+	for _, t := range routeTimes {
+		if !t.drawn {
+			continue
+		}
+		g := boxGroup{title: t.title}
+		if v, ok := c.Published[t.metric]; ok {
+			g.published = number{1000 * v, true}
+		}
+		for _, transport := range b.transports {
+			var values []float64
+			for _, run := range r.Runs {
+				v, ok := run.Metrics[t.metric]
+				if ok && run.Err() == nil && run.Case == c.Name && run.Transport == transport {
+					values = append(values, 1000*v)
+				}
+			}
+			if len(values) == 0 {
+				g.boxes = append(g.boxes, nil)
+				continue
+			}
+			box, err := stat.TukeyBox(values)
+			if err != nil {
+				return nil, err
+			}
+			g.boxes = append(g.boxes, &box)
+		}
+		b.groups = append(b.groups, g)
+	}
+	return b, nil
+}
+
+// bounds are the least and the largest thing drawn that is more than 0, in milliseconds.
+func (b *boxes) bounds() (low, high float64) {
+	low = math.Inf(1)
+	include := func(values ...float64) {
+		for _, v := range values {
+			if v > 0 {
+				low, high = min(low, v), max(high, v)
+			}
+		}
+	}
+	for _, g := range b.groups {
+		include(g.published.value)
+		for _, box := range g.boxes {
+			if box != nil {
+				include(box.Low, box.Q1, box.High)
+				include(box.Outliers...)
+			}
+		}
+	}
+	return low, high
+}
+
+func (b *boxes) marks() []plot.Tick {
+	ticks := make([]plot.Tick, len(b.groups))
+	for i, g := range b.groups {
+		ticks[i] = plot.Tick{Value: float64(i), Label: g.title}
+	}
+	return ticks
+}
+
+func (b *boxes) legend(e *scenario.Experiment, panels []*boxes) []legendEntry {
+	var entries []legendEntry
+	for i, t := range b.transports {
+		entries = append(entries, legendEntry{transportTitle(e, t), box(colorOf(i))})
+	}
+	if slices.ContainsFunc(panels, func(b *boxes) bool {
+		return slices.ContainsFunc(b.groups, func(g boxGroup) bool { return g.published.ok })
+	}) {
+		entries = append(entries, legendEntry{"published median", func(c draw.Canvas) {
+			line(dotted)(c)
+			cross(c, c.Center())
+		}})
+	}
+	return entries
+}
+
+// Plot implements plot.Plotter.
+func (b *boxes) Plot(c draw.Canvas, p *plot.Plot) {
+	trX, decadeY := p.Transforms(&c)
+	trY := func(v float64) vg.Length { return decadeY(math.Log10(max(v, math.Pow(10, p.Y.Min)))) }
+	group := trX(1) - trX(0)
+	slot := group * groupShare / vg.Length(len(b.transports))
+	value := valueStyle
+	value.XAlign, value.YAlign = draw.XCenter, draw.YBottom
+	for i, g := range b.groups {
+		x := trX(float64(i)) - group*groupShare/2
+		if g.published.ok {
+			y := trY(g.published.value)
+			c.StrokeLine2(dotted, x, y, x+group*groupShare, y)
+			cross(c, vg.Point{X: x + group*groupShare/2, Y: y})
+		}
+		for j, box := range g.boxes {
+			if box != nil {
+				drawBox(c, *box, x+slot/2, min(0.7*slot, 34), trY, colorOf(j))
+				top := trY(slices.Max(append([]float64{box.High}, box.Outliers...)))
+				c.FillText(value, vg.Point{X: x + slot/2, Y: top + 4}, milliseconds(box.Median/1000))
+			}
+			x += slot
+		}
+	}
+}
+
+func drawBox(c draw.Canvas, b stat.Box, x, width vg.Length, y func(float64) vg.Length, fill color.Color) {
+	const cap = 4
+	s := draw.LineStyle{Color: ink, Width: 1}
+	left, right := x-width/2, x+width/2
+	c.StrokeLine2(s, x, y(b.Low), x, y(b.Q1))
+	c.StrokeLine2(s, x, y(b.Q3), x, y(b.High))
+	c.StrokeLine2(s, x-cap, y(b.Low), x+cap, y(b.Low))
+	c.StrokeLine2(s, x-cap, y(b.High), x+cap, y(b.High))
+	r := vg.Rectangle{Min: vg.Point{X: left, Y: y(b.Q1)}, Max: vg.Point{X: right, Y: y(b.Q3)}}
+	c.SetColor(fill)
+	c.Fill(r.Path())
+	c.SetLineStyle(s)
+	c.Stroke(r.Path())
+	c.StrokeLine2(draw.LineStyle{Color: ink, Width: 2}, left, y(b.Median), right, y(b.Median))
+	for _, v := range b.Outliers {
+		c.DrawGlyph(draw.GlyphStyle{Color: ink, Radius: 1.6, Shape: draw.RingGlyph{}}, vg.Point{X: x, Y: y(v)})
+	}
+}
+
+func cross(c draw.Canvas, at vg.Point) {
+	c.DrawGlyph(draw.GlyphStyle{Color: ink, Radius: 3, Shape: draw.CrossGlyph{}}, at)
+}
+
+// decades marks an axis of powers of ten at each of them and, without a label, at their multiples.
+type decades struct{}
+
+func (decades) Ticks(from, to float64) []plot.Tick {
+	var ticks []plot.Tick
+	for power := math.Floor(from); power <= to; power++ {
+		for m := 1.0; m < 10; m++ {
+			t := plot.Tick{Value: power + math.Log10(m)}
+			if t.Value < from-1e-9 || t.Value > to {
+				continue
+			}
+			if m == 1 {
+				t.Label = decimal(math.Pow(10, power), max(0, int(-power)))
+			}
+			ticks = append(ticks, t)
+		}
+	}
+	return ticks
+}
+
+// milliseconds prints seconds as milliseconds, with as many digits as mean something.
+func milliseconds(seconds float64) string {
+	ms := 1000 * seconds
+	if ms >= 100 {
+		return decimal(ms, 0)
+	}
+	return decimal(ms, 1)
+}
+
+// routeTable is the result of an experiment of scenario.KindRoutes as people read it: a line for each cell, with the
+// median and, where there are several trials, the quartiles of each time.
+type routeTable struct {
+	Columns []string
+	Lines   []routeLine
+}
+
+type routeLine struct {
+	Case, CaseTitle, Routers string
+	Times                    []string
+	Trials, Failed           int
+}
+
+func newRouteTable(r scenario.Result, e *scenario.Experiment) *routeTable {
+	if e.Kind != scenario.KindRoutes {
+		return nil
+	}
+	t := &routeTable{}
+	for _, m := range routeTimes {
+		t.Columns = append(t.Columns, m.title)
+	}
+	for _, k := range e.Cells() {
+		l := routeLine{Case: clean(k.Case), CaseTitle: caseTitle(e, k.Case), Routers: transportTitle(e, k.Transport)}
+		for _, run := range r.Runs {
+			if run.CellKey == k {
+				l.Trials++
+				if run.Err() != nil {
+					l.Failed++
+				}
+			}
+		}
+		for _, m := range routeTimes {
+			text := "-"
+			if c, ok := r.Find(k, m.metric); ok {
+				text = milliseconds(c.Median)
+				if c.N > 1 {
+					text += fmt.Sprintf(" (%s to %s)", milliseconds(c.Q1), milliseconds(c.Q3))
+				}
+			}
+			l.Times = append(l.Times, text)
+		}
+		t.Lines = append(t.Lines, l)
+	}
+	return t
+}
+
+// text is the table for a terminal: medians alone.
+func (t *routeTable) text() [][]string {
+	header := []string{"PATTERN", "ROUTERS"}
+	for _, m := range routeTimes {
+		header = append(header, m.caption)
+	}
+	lines := [][]string{append(header, "TRIALS")}
+	for _, l := range t.Lines {
+		line := []string{l.Case, l.Routers}
+		for _, v := range l.Times {
+			median, _, _ := strings.Cut(v, " ")
+			line = append(line, median)
+		}
+		trials := fmt.Sprint(l.Trials)
+		if l.Failed > 0 {
+			trials += fmt.Sprintf(" (%d failed)", l.Failed)
+		}
+		lines = append(lines, append(line, trials))
+	}
+	return lines
+}
