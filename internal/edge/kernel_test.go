@@ -1,0 +1,297 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/netns"
+)
+
+func TestMain(m *testing.M) {
+	before := openFiles()
+	code := m.Run()
+	left, err := netns.List(testPrefix())
+	if err != nil || len(left) > 0 {
+		fmt.Fprintf(os.Stderr, "network namespaces left behind: %q, %v\n", left, err)
+		code = 1
+	}
+	// The poller of the runtime keeps two descriptors from its first use on.
+	if after := openFiles(); after > before+2 {
+		fmt.Fprintf(os.Stderr, "%d files are left open\n", after-before)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func testPrefix() string { return fmt.Sprintf("tabane-test-edge-%d-", os.Getpid()) }
+
+func openFiles() int {
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0
+	}
+	return len(files)
+}
+
+// site is a server and a client in namespaces of their own, on one link with all addresses of the test's configuration.
+type site struct {
+	t              testing.TB
+	server, client string
+	kernel         kernelPaths
+	listener       net.Listener
+	config         Config
+}
+
+func newSite(t testing.TB) *site {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		if os.Getenv("TABANE_LAB") == "require" {
+			t.Fatal("making network namespaces needs root")
+		}
+		t.Skip("making network namespaces needs root")
+	}
+	name := testPrefix() + strings.ToLower(t.Name())
+	s := &site{t: t, server: name + "-s", client: name + "-c", config: testConfig()}
+	for _, ns := range []string{s.server, s.client} {
+		if err := netns.Create(ns); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := netns.Delete(ns); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	s.wire()
+	err := netns.Do(s.client, func() error {
+		c, err := mptcp.Dial()
+		if err != nil {
+			return err
+		}
+		return errors.Join(c.SetLimits(mptcp.Limits{Subflows: 8, AddAddrAccepted: 8}), c.Close())
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = netns.Do(s.server, func() (err error) {
+		if err := mptcp.SetManager(mptcp.UserManager); err != nil {
+			return err
+		}
+		if s.kernel.Conn, err = mptcp.Dial(); err != nil {
+			return err
+		}
+		if s.kernel.Diag, err = mptcp.DialDiag(); err != nil {
+			return err
+		}
+		lc := net.ListenConfig{}
+		lc.SetMultipathTCP(true)
+		s.listener, err = lc.Listen(context.Background(), "tcp", "[::]:80")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(s.listener.Close(), s.kernel.Conn.Close(), s.kernel.Diag.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func (s *site) wire() {
+	s.t.Helper()
+	lan := s.config.Interface
+	f, err := os.Open("/run/netns/" + s.client)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer f.Close()
+	err = netns.Do(s.server, func() error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: lan}, PeerName: lan, PeerNamespace: netlink.NsFd(int(f.Fd()))})
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for ns, addrs := range map[string][]netip.Addr{
+		s.server: {s.config.Address, s.config.Peers[0].Address, s.config.Peers[1].Address},
+		s.client: {netip.MustParseAddr("2001:db8:1::c")},
+	} {
+		err := netns.Do(ns, func() error {
+			link, err := netlink.LinkByName(lan)
+			if err != nil {
+				return err
+			}
+			for _, a := range addrs {
+				on := &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(64, 128)}
+				if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: on, Flags: unix.IFA_F_NODAD}); err != nil {
+					return err
+				}
+			}
+			return errors.Join(netns.Sysctl("net.ipv6.conf."+lan+".accept_dad", "0"), netlink.LinkSetUp(link))
+		})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// connect opens a connection to the default address over which a byte has passed each way.
+func (s *site) connect() (client, server net.Conn) {
+	s.t.Helper()
+	var err, acceptErr error
+	var wg sync.WaitGroup
+	wg.Go(func() { server, acceptErr = s.listener.Accept() })
+	err = netns.Do(s.client, func() (err error) {
+		d := net.Dialer{Timeout: 10 * time.Second}
+		d.SetMultipathTCP(true)
+		client, err = d.Dial("tcp", netip.AddrPortFrom(s.config.Address, 80).String())
+		return err
+	})
+	wg.Wait()
+	if err := errors.Join(err, acceptErr); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _, _ = client.Close(), server.Close() })
+	exchange(s.t, client, server)
+	return client, server
+}
+
+func exchange(t testing.TB, a, b net.Conn) {
+	t.Helper()
+	for _, way := range [][2]net.Conn{{a, b}, {b, a}} {
+		if _, err := way[0].Write([]byte{1}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(way[1], make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// manage runs a path manager until stop is called.
+func (s *site) manage() (l *pathLoop, stop func()) {
+	s.t.Helper()
+	var events *mptcp.Events
+	err := netns.Do(s.server, func() (err error) { events, err = mptcp.Subscribe(); return err })
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	m := newPathManager(s.config.Peers, nil)
+	l = newPathLoop(m, s.kernel, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- l.run(ctx, events) }()
+	return l, func() {
+		cancel()
+		if err := <-ended; err != nil {
+			s.t.Error(err)
+		}
+	}
+}
+
+func offerAll(l *pathLoop, peer int, state routeState) {
+	l.post(func(now time.Time) error {
+		l.manager.route(now, peer, netip.MustParsePrefix("::/0"), state)
+		return nil
+	})
+}
+
+// until waits until as many subflows as wanted are on the peer's address.
+func (s *site) until(peer, want int) {
+	s.t.Helper()
+	got := 0
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		got = 0
+		err := s.kernel.Subflows(mptcp.IPv6, func(sub mptcp.Subflow) {
+			if sub.Local.Addr() == s.config.Peers[peer].Address {
+				got++
+			}
+		})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if got == want {
+			return
+		}
+	}
+	s.t.Fatalf("%d subflows on peer %d, want %d", got, peer, want)
+}
+
+func TestPathsInTheKernel(t *testing.T) {
+	s := newSite(t)
+	first, stop := s.manage()
+	offerAll(first, 0, routePresent)
+	client, server := s.connect()
+	s.until(0, 1)
+	offerAll(first, 1, routePresent)
+	s.until(1, 1)
+	offerAll(first, 0, routeAbsent)
+	s.until(0, 0)
+	exchange(t, client, server)
+	offerAll(first, 0, routePresent)
+	s.until(0, 1)
+	stop()
+
+	// Killed, and started again without knowing any route: what exists goes on and is managed again.
+	second, stop := s.manage()
+	defer stop()
+	client2, server2 := s.connect()
+	exchange(t, client, server)
+	offerAll(second, 0, routePresent)
+	s.until(0, 2)
+	s.until(1, 1)
+	second.post(func(now time.Time) error { second.manager.allRoutesKnown(now); return nil })
+	s.until(1, 0)
+	offerAll(second, 0, routeAbsent)
+	s.until(0, 0)
+	exchange(t, client, server)
+	exchange(t, client2, server2)
+}
+
+// BenchmarkKernelWithdrawal withdraws an address from a thousand connections.
+func BenchmarkKernelWithdrawal(b *testing.B) {
+	const conns = 1000
+	s := newSite(b)
+	l, stop := s.manage()
+	defer stop()
+	offerAll(l, 0, routePresent)
+	for range conns {
+		s.connect()
+	}
+	s.until(0, conns)
+	looking := time.Now()
+	if err := s.kernel.Subflows(mptcp.IPv6, func(mptcp.Subflow) {}); err != nil {
+		b.Fatal(err)
+	}
+	look := time.Since(looking)
+	b.ResetTimer()
+	for range b.N {
+		offerAll(l, 0, routeAbsent)
+		for want := l.Status().Removed + conns; l.Status().Removed < want; {
+			time.Sleep(time.Millisecond)
+		}
+		b.StopTimer()
+		s.until(0, 0)
+		offerAll(l, 0, routePresent)
+		s.until(0, conns)
+		b.StartTimer()
+	}
+	b.ReportMetric(float64(b.Elapsed().Milliseconds())/float64(b.N), "ms/withdrawal")
+	b.ReportMetric(look.Seconds()*1000, "ms/look")
+	b.Logf("%+v", l.Status())
+}

@@ -1,0 +1,224 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"os"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tabane/tabane/internal/mptcp"
+)
+
+// fakeEvents hands out what is put into it.
+type fakeEvents struct {
+	list   chan []mptcp.Event
+	failed chan error
+	closed chan struct{}
+}
+
+func newFakeEvents() *fakeEvents {
+	return &fakeEvents{list: make(chan []mptcp.Event), failed: make(chan error), closed: make(chan struct{})}
+}
+
+func (f *fakeEvents) Receive() ([]mptcp.Event, error) {
+	select {
+	case list := <-f.list:
+		return list, nil
+	case err := <-f.failed:
+		return nil, err
+	case <-f.closed:
+		return nil, os.ErrClosed
+	}
+}
+
+func (f *fakeEvents) Close() error {
+	close(f.closed)
+	return nil
+}
+
+// lockedKernel is a fakeKernel that loop and test may use at once.
+type lockedKernel struct {
+	mu sync.Mutex
+	*fakeKernel
+	unreadable error
+}
+
+func (k *lockedKernel) Request(r mptcp.Request) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.fakeKernel.Request(r)
+}
+
+func (k *lockedKernel) Subflows(family mptcp.Family, f func(mptcp.Subflow)) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.unreadable != nil {
+		return k.unreadable
+	}
+	return k.fakeKernel.Subflows(family, f)
+}
+
+// looped is a path manager in its loop, in a bubble.
+type looped struct {
+	t      *testing.T
+	loop   *pathLoop
+	kernel *lockedKernel
+	events *fakeEvents
+	ended  chan error
+	stop   context.CancelFunc
+}
+
+func newLooped(t *testing.T) *looped {
+	m := newPathManager(testConfig().Peers, nil)
+	m.settled = true
+	l := &looped{t: t, kernel: &lockedKernel{fakeKernel: newFakeKernel()}, events: newFakeEvents(), ended: make(chan error, 1)}
+	l.loop = newPathLoop(m, l.kernel, slog.New(slog.DiscardHandler))
+	ctx, stop := context.WithCancel(t.Context())
+	l.stop = stop
+	go func() { l.ended <- l.loop.run(ctx, l.events) }()
+	synctest.Wait()
+	return l
+}
+
+// work lets events and requests go back and forth.
+func (l *looped) work() {
+	for {
+		synctest.Wait()
+		l.kernel.mu.Lock()
+		list := l.kernel.events
+		l.kernel.events = nil
+		l.kernel.mu.Unlock()
+		if len(list) == 0 {
+			return
+		}
+		l.events.list <- list
+	}
+}
+
+func (l *looped) end() {
+	l.t.Helper()
+	l.stop()
+	if err := <-l.ended; err != nil {
+		l.t.Error(err)
+	}
+}
+
+func (l *looped) route(peer int, state routeState) {
+	l.loop.post(func(now time.Time) error {
+		l.loop.manager.route(now, peer, netip.MustParsePrefix("::/0"), state)
+		return nil
+	})
+	l.work()
+}
+
+func TestTheLoopManagesConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLooped(t)
+		l.route(0, routePresent)
+		l.kernel.connect(1, defaultAt, clientAt)
+		l.work()
+		check(t, l.kernel.on(1), "2001:db8:1::10", "2001:db8:1::a")
+		l.route(0, routeAbsent)
+		check(t, l.kernel.on(1), "2001:db8:1::10")
+		l.route(0, routePresent)
+		time.Sleep(time.Second)
+		l.work()
+		s := l.loop.Status()
+		if s.Manager != UserPathManager || s.Connections != 1 || s.Subflows != 2 || s.Announced != 2 || s.Removed != 1 {
+			t.Errorf("status %+v", s)
+		}
+		l.loop.leave()
+		check(t, l.kernel.on(1), "2001:db8:1::10")
+		l.end()
+	})
+}
+
+func TestLostEventsAreReadAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLooped(t)
+		l.route(0, routePresent)
+		l.kernel.connect(1, defaultAt, clientAt)
+		l.kernel.fakeKernel.events = nil // nobody hears of it
+		l.kernel.unreadable = errNoMemory
+		l.events.list <- []mptcp.Event{mptcp.Overrun{Reason: errNoMemory}}
+		l.work()
+		check(t, l.kernel.on(1), "2001:db8:1::10")
+		l.kernel.mu.Lock()
+		l.kernel.unreadable = nil
+		l.kernel.mu.Unlock()
+		time.Sleep(resyncFirst)
+		l.work()
+		check(t, l.kernel.on(1), "2001:db8:1::10", "2001:db8:1::a")
+		if s := l.loop.Status(); s.Overruns != 1 {
+			t.Errorf("status %+v", s)
+		}
+		l.end()
+	})
+}
+
+func TestRefusedRequestsAreMadeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLooped(t)
+		refusals := 3
+		l.kernel.refuse = func(mptcp.Request) error {
+			if refusals--; refusals >= 0 {
+				return errNoMemory
+			}
+			return nil
+		}
+		l.route(0, routePresent)
+		l.kernel.connect(1, defaultAt, clientAt)
+		l.work()
+		check(t, l.kernel.on(1), "2001:db8:1::10")
+		time.Sleep(4 * retryAfter)
+		l.work()
+		check(t, l.kernel.on(1), "2001:db8:1::10", "2001:db8:1::a")
+		if s := l.loop.Status(); s.Failed != 3 {
+			t.Errorf("status %+v", s)
+		}
+		l.end()
+	})
+}
+
+func TestTheLoopGivesUpAHole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLooped(t)
+		l.route(0, routePresent)
+		l.route(1, routePresent)
+		l.kernel.connect(1, defaultAt, clientAt)
+		l.work()
+		began := time.Now()
+		for time.Since(began) < 2*watchIdle+stallLeast+3*watchBusy {
+			l.kernel.mu.Lock()
+			for _, s := range l.kernel.there[1].subflows {
+				s.InFlight, s.RTT = 20, 10*time.Millisecond
+				if s.Local == onB {
+					s.Acked++
+				}
+			}
+			l.kernel.mu.Unlock()
+			time.Sleep(5 * time.Millisecond)
+			l.work()
+		}
+		check(t, l.kernel.on(1), "2001:db8:1::10*", "2001:db8:1::b")
+		if s := l.loop.Status(); s.Alarms != 2 {
+			t.Errorf("status %+v", s)
+		}
+		l.end()
+	})
+}
+
+func TestTheLoopEndsWithoutEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLooped(t)
+		l.events.failed <- errNoMemory
+		if err := <-l.ended; !errors.Is(err, errNoMemory) {
+			t.Errorf("ended with %v", err)
+		}
+	})
+}
