@@ -1,0 +1,124 @@
+package acceptance
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// reload replaces a router's file, as far as old is in it, and tells the router.
+func (l *lab) reload(node, old, now string) {
+	l.t.Helper()
+	file := filepath.Join("/run/tabane/lab", l.name, node+".yaml")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if !bytes.Contains(b, []byte(old)) {
+		l.t.Fatalf("the file has no %q:\n%s", old, b)
+	}
+	if err := os.WriteFile(file, bytes.Replace(b, []byte(old), []byte(now), 1), 0o600); err != nil {
+		l.t.Fatal(err)
+	}
+	if err := syscall.Kill(l.process(node, "router").PID, syscall.SIGHUP); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// TestRouterReload changes what the client's ISP announces while everything runs.
+func TestRouterReload(t *testing.T) {
+	l := epe(t)
+	const (
+		client = "2001:db8:c::/64"
+		named  = `"name": "transit-a"`
+		denied = `"deny": ["2001:db8:c::/64"], "name": "transit-a"`
+	)
+	tableOf := func(table string) []string { return []string{"ip", "-6", "route", "show", "table", table} }
+	log := func(want string) func() (bool, string) {
+		return func() (bool, string) {
+			b, err := os.ReadFile(filepath.Join("/run/tabane/lab", l.name, "client-isp.router.log"))
+			return err == nil && bytes.Contains(b, []byte(want)), string(b)
+		}
+	}
+	l.reload("client-isp", named, denied)
+	l.eventually("Transit A's route goes", 5*time.Second, l.contains(false, client, "server", tableOf("101")...))
+	l.eventually("the best path moves to Transit B", 5*time.Second, l.contains(true, client+" via 2001:db8:1::2", "server", tableOf("main")...))
+
+	// A file that is wrong, or that only a restart could follow, changes nothing.
+	l.reload("client-isp", denied, `"deny": ["2001:db8:c::1/64"], "name": "transit-a"`)
+	l.eventually("the wrong file is refused", 5*time.Second, log("must be an IPv6 prefix without host bits"))
+	l.reload("client-isp", `"deny": ["2001:db8:c::1/64"], "name": "transit-a"`, named)
+	l.eventually("Transit A's route returns", 5*time.Second, l.contains(true, client, "server", tableOf("101")...))
+	l.reload("client-isp", `"router_id": "10.3.0.1"`, `"router_id": "10.3.0.9"`)
+	l.eventually("the other router ID is refused", 5*time.Second, log("cannot change while the router runs"))
+	l.reload("client-isp", `"router_id": "10.3.0.9"`, `"router_id": "10.3.0.1"`)
+
+	// Another network, and a session that begins anew.
+	l.reload("client-isp", `"2001:db8:c::/64"`, `"2001:db8:c::/64", "2001:db8:c:1::/64"`)
+	l.eventually("the other network arrives", 5*time.Second, l.contains(true, "2001:db8:c:1::/64", "server", tableOf("101")...))
+	l.reload("client-isp", `"local_pref": 200,`, `"local_pref": 300,`)
+	l.eventually("the session ends", 10*time.Second, log("session down"))
+	l.eventually("the route is back", 15*time.Second, l.contains(true, client, "server", tableOf("101")...))
+	b, err := os.ReadFile(filepath.Join("/run/tabane/lab", l.name, "client-isp.router.log"))
+	if err != nil || strings.Count(string(b), "session down") != 1 {
+		t.Errorf("sessions ended for other reasons than the change of one: %v\n%s", err, b)
+	}
+}
+
+// TestFollowingRoutes makes both changes of epe-routes once. How long they took is not judged here.
+func TestFollowingRoutes(t *testing.T) {
+	for _, routers := range []string{"embedded", "frr"} {
+		t.Run(routers, func(t *testing.T) {
+			needLab(t)
+			if routers == "frr" {
+				need(t, "vtysh")
+			}
+			b, err := os.ReadFile("../../scenarios/epe-routes/scenario.yaml")
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := t.TempDir()
+			file, out := filepath.Join(dir, "scenario.yaml"), filepath.Join(dir, "out")
+			b = bytes.Replace(b, []byte("name: epe-routes"), []byte("name: "+labPrefix()+"routes"), 1)
+			if err := os.WriteFile(file, b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			said, err := exec.Command(program, "lab", "run", file, "--routers", routers, "--trials", "1", "--out", out).CombinedOutput()
+			// Exit code 1 says that a bound on time did not hold.
+			if exit := (*exec.ExitError)(nil); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
+				t.Fatalf("%v: %s", err, said)
+			}
+			b, err = os.ReadFile(filepath.Join(out, "result.json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var result struct{ Runs []map[string]any }
+			if err := json.Unmarshal(b, &result); err != nil {
+				t.Fatal(err)
+			}
+			if len(result.Runs) != 2 {
+				t.Errorf("%d runs: %s", len(result.Runs), said)
+			}
+			for _, run := range result.Runs {
+				for _, metric := range []string{"epe_route_s", "best_path_s", "subflow_s", "asbr_route_s", "asbr_heard_s", "own_part_s", "reflector_part_s"} {
+					if v, ok := run[metric].(float64); !ok || v < 0 || run["transport"] != routers {
+						t.Errorf("%s %s: %s is %v, error %v", run["case"], run["transport"], metric, run[metric], run["error"])
+					}
+				}
+				if run["connections_lost"] != 0.0 {
+					t.Errorf("%s: %v connections lost", run["case"], run["connections_lost"])
+				}
+			}
+			if _, err := os.Stat(filepath.Join(out, "figures/routes.svg")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
