@@ -15,9 +15,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tabane/tabane/internal/config"
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/unit"
 	"github.com/tabane/tabane/scenarios"
@@ -112,13 +115,19 @@ func TestParseShape(t *testing.T) {
 	}{
 		{"rate=15Mbit/s", scenario.Shape{Rate: 15 * unit.MbitPerSecond}},
 		{"rate=15Mbit/s queue=20ms", scenario.Shape{Rate: 15 * unit.MbitPerSecond, Queue: 20 * time.Millisecond}},
-		{"queue=20ms rate=unlimited", scenario.Shape{Queue: 20 * time.Millisecond}},
+		{"rate=unlimited", scenario.Shape{}},
+		{"delay=20ms jitter=5ms loss=1%", scenario.Shape{Delay: 20 * time.Millisecond, Jitter: &link.Jitter{Kind: link.Uniform, Amount: 5 * time.Millisecond},
+			Loss: &link.Loss{Kind: link.Random, P: 0.01}}},
+		{"delay=20ms jitter=normal:5ms loss=ge:1%,0.2 duplicate=0.5", scenario.Shape{Delay: 20 * time.Millisecond, Duplicate: 0.5,
+			Jitter: &link.Jitter{Kind: link.Normal, Amount: 5 * time.Millisecond}, Loss: &link.Loss{Kind: link.GilbertElliott, P: 0.01, R: 0.2, Bad: 1}}},
 	} {
-		if got, err := parseShape(strings.Fields(tt.args)); err != nil || got != tt.want {
-			t.Errorf("%s: got %+v, %v", tt.args, got, err)
+		got, err := parseShape(strings.Fields(tt.args))
+		if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
+			t.Errorf("%s: %v (-want +got):\n%s", tt.args, err, diff)
 		}
 	}
-	for _, args := range []string{"", "rate", "rate=", "rate=0bit/s", "rate=-1Mbit/s", "queue=1ms", "rate=1Mbit/s queue=0s", "rate=1Mbit/s queue=-1s", "rate=1Mbit/s rate=2Mbit/s", "rate=1Mbit/s loss=1"} {
+	for _, args := range []string{"", "rate", "rate=", "rate=0bit/s", "rate=-1Mbit/s", "queue=1ms", "rate=1Mbit/s queue=0s", "rate=1Mbit/s queue=-1s", "rate=1Mbit/s rate=2Mbit/s", "queue=20ms rate=unlimited",
+		"loss=2", "loss=101%", "loss=NaN", "loss=ge:1%", "loss=ge:1%,x", "delay=-1ms", "jitter=5ms", "delay=5ms jitter=6ms", "delay=2h", "speed=1"} {
 		if got, err := parseShape(strings.Fields(args)); err == nil {
 			t.Errorf("%q: got %+v", args, got)
 		}

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -15,6 +18,7 @@ import (
 
 	"github.com/tabane/tabane/internal/config"
 	"github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/unit"
 	"github.com/tabane/tabane/scenarios"
@@ -42,7 +46,22 @@ A scenario is one that comes with the program, by name, or a file.`,
 			return &failure{what: "enter a lab's node", why: lab.Enter(args)}
 		},
 	}
-	return []*cobra.Command{c, enter}
+	relay := &cobra.Command{
+		Use:    lab.RelayVerb,
+		Hidden: true,
+		Args:   arguments(1, 1, "a file"),
+		RunE: func(c *cobra.Command, args []string) error {
+			log, err := a.logger(a.err, slog.LevelInfo)
+			if err != nil {
+				return err
+			}
+			if err := lab.Relay(c.Context(), args[0], log); err != nil {
+				return &failure{what: "emulate a link", why: err}
+			}
+			return nil
+		},
+	}
+	return []*cobra.Command{c, enter, relay}
 }
 
 // loadScenario reads a scenario that comes with the program, or a file when the name is a path.
@@ -331,11 +350,21 @@ func (a *app) labCapture() *cobra.Command {
 func (a *app) labSet() *cobra.Command {
 	var name string
 	c := &cobra.Command{
-		Use:     "set LINK rate=RATE [queue=TIME]",
-		Short:   "Change a link of a lab while traffic runs",
-		Long:    `Set limits a link in both directions: its rate counts whole Ethernet frames, "unlimited" lifts the limit. The queue is how long a packet may wait (default 50ms).`,
-		Example: "  tabane lab set a rate=15Mbit/s queue=50ms\n  tabane lab set b rate=unlimited",
-		Args:    arguments(2, 3, "a link and rate=RATE"),
+		Use:   "set LINK KEY=VALUE...",
+		Short: "Change a link of a lab while traffic runs",
+		Long: `Set says all that a link does from now on, in both directions; what is not named is not done.
+
+  rate=30Mbit/s     counts whole Ethernet frames; "unlimited" lifts the limit
+  queue=50ms        how long a packet may wait at that rate (default 50ms)
+  delay=20ms        one way
+  jitter=5ms        the delay varies by as much, evenly distributed; normal:5ms has that standard deviation
+  loss=1%           packets that are lost, independently of each other; ge:1%,20% loses all while the link is bad, and after each packet
+                    it becomes bad with the first probability, good again with the second (Gilbert-Elliott)
+  duplicate=0.1%    packets that arrive twice
+
+More than rate and queue needs an emulated link: one that the scenario gives more than that, or "emulate: true".`,
+		Example: "  tabane lab set a rate=15Mbit/s queue=50ms\n  tabane lab set b rate=30Mbit/s delay=20ms jitter=2ms loss=0.1%\n  tabane lab set b rate=unlimited",
+		Args:    arguments(2, -1, "a link and what it does"),
 		RunE: func(c *cobra.Command, args []string) error {
 			shape, err := parseShape(args[1:])
 			if err != nil {
@@ -355,35 +384,101 @@ func (a *app) labSet() *cobra.Command {
 	return c
 }
 
+// parseShape reads what a link does from KEY=VALUE.
 func parseShape(args []string) (scenario.Shape, error) {
 	var s scenario.Shape
 	given := map[string]bool{}
+	if len(args) == 0 {
+		return s, errors.New("want at least one KEY=VALUE")
+	}
 	for _, arg := range args {
 		key, value, ok := strings.Cut(arg, "=")
-		if !ok || given[key] {
-			return s, errors.New("want rate=RATE and at most one queue=TIME")
+		read, known := shapeKeys[key]
+		switch {
+		case !ok:
+			return s, fmt.Errorf("want KEY=VALUE, got %q", arg)
+		case !known:
+			return s, fmt.Errorf("there is no %q; there are %s", key, strings.Join(slices.Sorted(maps.Keys(shapeKeys)), ", "))
+		case given[key]:
+			return s, fmt.Errorf("%s is given twice", key)
 		}
 		given[key] = true
-		var err error
-		switch {
-		case key == "rate" && value == "unlimited":
-		case key == "rate":
-			if s.Rate, err = unit.ParseBandwidth(value); err == nil && s.Rate == 0 {
-				err = errors.New("rate must be > 0, or unlimited")
-			}
-		case key == "queue":
-			if s.Queue, err = time.ParseDuration(value); err == nil && s.Queue <= 0 {
-				err = errors.New("queue must be > 0")
-			}
-		default:
-			err = fmt.Errorf("there is no %q; want rate or queue", key)
-		}
-		if err != nil {
-			return s, err
+		if err := read(&s, value); err != nil {
+			return s, fmt.Errorf("%s: %w", key, err)
 		}
 	}
-	if !given["rate"] {
-		return s, errors.New("want rate=RATE")
+	return s, s.Check().Err()
+}
+
+var shapeKeys = map[string]func(s *scenario.Shape, value string) error{
+	"rate": func(s *scenario.Shape, value string) (err error) {
+		if value == "unlimited" {
+			return nil
+		}
+		if s.Rate, err = unit.ParseBandwidth(value); err == nil && s.Rate == 0 {
+			err = errors.New("must be > 0, or unlimited")
+		}
+		return err
+	},
+	"queue": func(s *scenario.Shape, value string) (err error) {
+		s.Queue, err = positive(value)
+		return err
+	},
+	"delay": func(s *scenario.Shape, value string) (err error) {
+		s.Delay, err = positive(value)
+		return err
+	},
+	"jitter": func(s *scenario.Shape, value string) (err error) {
+		s.Jitter = &link.Jitter{Kind: link.Uniform}
+		if rest, normal := strings.CutPrefix(value, "normal:"); normal {
+			s.Jitter.Kind, value = link.Normal, rest
+		}
+		s.Jitter.Amount, err = positive(value)
+		return err
+	},
+	"loss": func(s *scenario.Shape, value string) (err error) {
+		rest, bursts := strings.CutPrefix(value, "ge:")
+		if !bursts {
+			s.Loss = &link.Loss{Kind: link.Random}
+			s.Loss.P, err = probability(value)
+			return err
+		}
+		s.Loss = &link.Loss{Kind: link.GilbertElliott, Bad: 1}
+		p, r, ok := strings.Cut(rest, ",")
+		if !ok {
+			return fmt.Errorf("want ge:P,R like ge:1%%,20%%, got %q", value)
+		}
+		if s.Loss.P, err = probability(p); err == nil {
+			s.Loss.R, err = probability(r)
+		}
+		return err
+	},
+	"duplicate": func(s *scenario.Shape, value string) (err error) {
+		s.Duplicate, err = probability(value)
+		return err
+	},
+}
+
+func positive(value string) (time.Duration, error) {
+	d, err := time.ParseDuration(value)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("want a duration like 50ms, got %q", value)
+	case d <= 0:
+		return 0, fmt.Errorf("must be > 0, got %s", d)
 	}
-	return s, nil
+	return d, nil
+}
+
+// probability reads "1%" or "0.01".
+func probability(value string) (float64, error) {
+	number, percent := strings.CutSuffix(value, "%")
+	p, err := strconv.ParseFloat(number, 64)
+	if percent {
+		p /= 100
+	}
+	if err != nil || !(p >= 0 && p <= 1) { // also NaN
+		return 0, fmt.Errorf("want a probability like 1%% or 0.01, got %q", value)
+	}
+	return p, nil
 }

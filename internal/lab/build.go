@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	emulator "github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/scenario"
@@ -185,7 +186,7 @@ func setSysctls(list []sysctl) error {
 }
 
 func (b *builder) makeLink(l *link) error {
-	if l.netns != "" {
+	if l.netns != "" && l.relay == nil {
 		if err := b.spaces[l.netns].makeBridge(l.mtu); err != nil {
 			return fmt.Errorf("make switch of link %q: %w", l.name, err)
 		}
@@ -194,6 +195,9 @@ func (b *builder) makeLink(l *link) error {
 		if err := b.makeWire(l, w); err != nil {
 			return fmt.Errorf("make link %q: %w", l.name, err)
 		}
+	}
+	if l.relay != nil {
+		return nil // its process begins with that shape
 	}
 	return l.setShape(l.shape, nil)
 }
@@ -220,8 +224,14 @@ func (b *builder) makeWire(l *link, w wire) error {
 	if err := near.handle.LinkAdd(veth); err != nil {
 		return fmt.Errorf("add interfaces %q and %q: %w", w.a.iface, w.b.iface, err)
 	}
-	if l.netns != "" {
+	if l.netns != "" && l.relay == nil {
 		if err := far.join(w.b.iface); err != nil {
+			return err
+		}
+	}
+	if l.relay != nil {
+		// The far end is prepared by the relay.
+		if err := netns.Do(w.a.netns, func() error { return emulator.Prepare(w.a.iface) }); err != nil {
 			return err
 		}
 	}
@@ -334,6 +344,12 @@ func setLimits(l mptcp.Limits) error {
 // setShape shapes every direction of the link: both ends of a wire, and of a switch every cable both ways. What ends in a
 // black hole is left alone.
 func (l *link) setShape(s scenario.Shape, holes map[spot]bool) error {
+	if l.relay != nil {
+		return l.setRelay(s, holes)
+	}
+	if !s.Plain() {
+		return fmt.Errorf("shape link %q: it is a plain wire, which has a rate and a queue: give it \"emulate: true\" in the scenario for more", l.name)
+	}
 	for _, w := range l.wires {
 		for _, p := range []port{w.a, w.b} {
 			if holes[p.spot()] {

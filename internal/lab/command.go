@@ -47,8 +47,8 @@ func (l *Lab) SetLink(link string, s scenario.Shape) error {
 	if err != nil {
 		return fmt.Errorf("set link in lab %q: %w", l.name, err)
 	}
-	if s.Rate < 0 || s.Queue < 0 {
-		return fmt.Errorf("set link %q: rate and queue must not be negative, got %s and %s", link, s.Rate, s.Queue)
+	if err := s.Check().Err(); err != nil {
+		return fmt.Errorf("set link %q: %w", link, err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -238,6 +238,11 @@ func (l *Lab) writeFiles() error {
 	if err := os.WriteFile(hosts, []byte(l.plan.hosts), 0o644); err != nil {
 		return err
 	}
+	for _, k := range l.plan.links {
+		if err := k.writeRelay(dirOf(l.name)); err != nil {
+			return err
+		}
+	}
 	for _, n := range l.plan.nodes {
 		if b, err := n.config(); err != nil {
 			return err

@@ -33,6 +33,9 @@ const (
 	RoleServe     = "serve"
 )
 
+// RoleLink is the process of an emulated link, which belongs to no node. It starts before all daemons.
+const RoleLink = "link"
+
 var roles = []string{RoleZebra, RoleReflector, RoleRouter, RoleASBR, RoleEdge, RoleServe, RoleBGPD}
 
 // statusPorts are where the daemons answer on their namespace's own loopback unless their section says otherwise.
@@ -86,14 +89,17 @@ type daemon struct {
 
 func (d daemon) String() string { return d.node + " (" + d.role + ")" }
 
-// link is one wire, or a switch with a wire to every end.
+// link is one wire, or a switch with a wire to every end, or an emulator between two wires.
 type link struct {
 	name string
-	// netns holds the switch; empty for a wire.
+	// netns holds the switch or the emulator; empty for a wire.
 	netns string
 	wires []wire
 	shape scenario.Shape
 	mtu   int
+	// relay is the emulator's process, or nil.
+	relay *daemon
+	seed  uint64
 }
 
 // wire is a veth pair. Of a switch's wires b is the port.
@@ -117,9 +123,12 @@ func (p *plan) port(at scenario.Port) (l *link, near, far port, err error) {
 	}
 	want := spot{n.netns, at.Interface}
 	for _, l := range p.links {
-		for _, w := range l.wires {
+		for i, w := range l.wires {
 			switch want {
 			case w.a.spot():
+				if l.relay != nil {
+					return l, w.a, l.wires[1-i].a, nil
+				}
 				return l, w.a, w.b, nil
 			case w.b.spot():
 				return l, w.b, w.a, nil
@@ -162,7 +171,7 @@ func newPlan(name string, spec *scenario.Spec) (*plan, error) {
 	}
 	p.congestion = slices.Sorted(maps.Keys(cc))
 	for _, l := range slices.Sorted(maps.Keys(spec.Links)) {
-		p.links = append(p.links, newLink(name, l, spec.Links[l]))
+		p.links = append(p.links, newLink(name, l, spec.Links[l], spec.Emulated(l)))
 	}
 	p.hosts = hostsFile(spec)
 
@@ -230,14 +239,22 @@ func newDaemon(n *node, role string) (daemon, bool) {
 	return d, true
 }
 
-func newLink(lab, name string, s *scenario.Link) *link {
-	l := &link{name: name, shape: s.Shape, mtu: s.MTU}
+func newLink(lab, name string, s *scenario.Link, emulated bool) *link {
+	l := &link{name: name, shape: s.Shape, mtu: s.MTU, seed: s.Seed}
 	if l.mtu == 0 {
 		l.mtu = defaultMTU
 	}
 	ports := make([]port, len(s.Ends))
 	for i, e := range s.Ends {
 		ports[i] = port{netns: namespaceOf(lab, e.Node), iface: e.Interface, addresses: e.Addresses}
+	}
+	if emulated {
+		l.netns = namespaceOf(lab, "link-"+name)
+		l.relay = &daemon{node: name, netns: l.netns, role: RoleLink, status: relayStatus}
+		for i, p := range ports {
+			l.wires = append(l.wires, wire{p, port{netns: l.netns, iface: relayEnds[i]}})
+		}
+		return l
 	}
 	if len(ports) == 2 {
 		l.wires = []wire{{ports[0], ports[1]}}
@@ -292,6 +309,11 @@ func (p *plan) link(name string) (*link, error) {
 
 func (p *plan) daemons() []daemon {
 	var all []daemon
+	for _, l := range p.links {
+		if l.relay != nil {
+			all = append(all, *l.relay)
+		}
+	}
 	for _, role := range roles {
 		for _, n := range p.nodes {
 			for _, d := range n.daemons {
@@ -367,6 +389,8 @@ func (d daemon) arguments(dir string) []string {
 	switch d.role {
 	case RoleZebra, RoleBGPD:
 		return d.frrArguments(dir)
+	case RoleLink:
+		return []string{RelayVerb, relayFile(dir, d.node)}
 	case RoleServe:
 		return []string{"serve", "--listen", netip.AddrPortFrom(netip.IPv6Unspecified(), d.port).String()}
 	}

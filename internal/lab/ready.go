@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -45,6 +46,11 @@ func (l *Lab) Status(ctx context.Context, node, role string) ([]byte, error) {
 
 // get fetches a URL whose host is an address from inside a namespace.
 func get(ctx context.Context, namespace, url string) ([]byte, error) {
+	return ask(ctx, namespace, http.MethodGet, url, nil)
+}
+
+// ask makes a request to a URL whose host is an address from inside a namespace, and returns the answer's body.
+func ask(ctx context.Context, namespace, method, url string, body io.Reader) ([]byte, error) {
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
@@ -62,7 +68,7 @@ func get(ctx context.Context, namespace, url string) ([]byte, error) {
 	}}
 	ctx, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
 		return nil, err
 	}
@@ -75,8 +81,11 @@ func get(ctx context.Context, namespace, url string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("get %s: %s", url, resp.Status)
+	switch {
+	case resp.StatusCode == http.StatusBadRequest:
+		return nil, fmt.Errorf("%s %s: %s", strings.ToLower(method), url, bytes.TrimSpace(b))
+	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusNoContent:
+		return nil, fmt.Errorf("%s %s: %s", strings.ToLower(method), url, resp.Status)
 	}
 	return b, nil
 }
@@ -169,7 +178,7 @@ func (l *Lab) conditions() []*waiting {
 	for _, d := range l.plan.daemons() {
 		if d.status.IsValid() {
 			all = append(all, &waiting{what: d.String(), log: logFile(dirOf(l.name), d), ask: func(ctx context.Context) error {
-				b, err := l.Status(ctx, d.node, d.role)
+				b, err := get(ctx, d.netns, "http://"+d.status.String()+"/status")
 				if err != nil {
 					return err
 				}

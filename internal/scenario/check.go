@@ -118,22 +118,18 @@ func (c *checker) link(path, name string, l *Link) {
 	if len(l.Ends) < 2 {
 		c.Add(fault.Join(path, "ends"), "must be at least 2, got %d", len(l.Ends))
 	}
+	if len(l.Ends) > 2 && c.spec.Emulated(name) {
+		c.Add(fault.Join(path, "ends"), "must be 2 where the link is to do more than a rate and a queue, got %d", len(l.Ends))
+	}
+	if l.Seed != 0 && !c.spec.Emulated(name) {
+		c.Add(fault.Join(path, "seed"), "is of no use: nothing is random on this link")
+	}
 	for i, e := range l.Ends {
 		c.end(index(fault.Join(path, "ends"), i), e)
 	}
 }
 
-func (c *checker) shape(path string, s Shape) {
-	if s.Rate < 0 {
-		c.Add(fault.Join(path, "rate"), "must not be negative, got %s", s.Rate)
-	}
-	if s.Queue < 0 {
-		c.Add(fault.Join(path, "queue"), "must not be negative, got %s", s.Queue)
-	}
-	if s.Queue > 0 && s.Rate == 0 {
-		c.Add(fault.Join(path, "queue"), "needs a rate: nothing waits on a link without one")
-	}
-}
+func (c *checker) shape(path string, s Shape) { c.Merge(path, s.Check()) }
 
 func (c *checker) end(path string, e End) {
 	c.knownNode(fault.Join(path, "node"), e.Node)

@@ -58,16 +58,12 @@ type StaticRoute struct {
 type Link struct {
 	Ends []End `yaml:"ends"`
 	// MTU in bytes; 1500 unless given.
-	MTU   int `yaml:"mtu,omitempty"`
+	MTU int `yaml:"mtu,omitempty"`
+	// Emulate makes a link that can do all that a Shape says, also when the scenario itself asks for no more than a rate.
+	Emulate bool `yaml:"emulate,omitempty"`
+	// Seed decides all that is random on an emulated link.
+	Seed  uint64 `yaml:"seed,omitempty"`
 	Shape `yaml:",inline"`
-}
-
-// Shape is what a link does to traffic, in each direction.
-type Shape struct {
-	// Rate counts whole Ethernet frames without preamble, as the kernel's TBF does; 0 is unlimited.
-	Rate unit.Bandwidth `yaml:"rate,omitempty"`
-	// Queue is how long a packet may wait at that rate before the queue's tail is dropped; 50 ms unless given.
-	Queue time.Duration `yaml:"queue,omitempty"`
 }
 
 // End is one interface on a link.

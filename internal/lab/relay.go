@@ -1,0 +1,122 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	emulator "github.com/tabane/tabane/internal/link"
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/tc"
+)
+
+// RelayVerb is the hidden command of the tabane program that calls Relay with its argument: an emulated link is a process of
+// its own, because the work of others in the same process would delay frames.
+const RelayVerb = "lab-link"
+
+// relayEnds are the interfaces in an emulated link's namespace, toward the link's first and second end.
+var relayEnds = [2]string{"a", "b"}
+
+// relayStatus is where a relay answers in its namespace, which has no IPv6.
+var relayStatus = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 9120)
+
+func relayFile(dir, link string) string { return filepath.Join(dir, "link-"+link+".json") }
+
+// writeRelay writes what an emulated link's process begins with.
+func (l *link) writeRelay(dir string) error {
+	if l.relay == nil {
+		return nil
+	}
+	forward, backward := l.shape.Profiles()
+	b, err := json.Marshal(emulator.Config{A: relayEnds[0], B: relayEnds[1], Forward: forward, Backward: backward, Seed: l.seed})
+	if err != nil {
+		return fmt.Errorf("encode link %q: %w", l.name, err)
+	}
+	return writeFile(relayFile(dir, l.name), b)
+}
+
+// Relay is an emulated link in the calling process's namespace until ctx ends; file is what writeRelay wrote.
+func Relay(ctx context.Context, file string, log *slog.Logger) error {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("emulate link: %w", err)
+	}
+	var c emulator.Config
+	if err := json.Unmarshal(b, &c); err != nil {
+		return fmt.Errorf("emulate link %q: %w", file, err)
+	}
+	l, err := emulator.New(emulator.Options{Config: c, Log: log})
+	if err != nil {
+		return fmt.Errorf("emulate link %q: %w", file, err)
+	}
+	listener, err := net.Listen("tcp", relayStatus.String())
+	if err != nil {
+		return errors.Join(fmt.Errorf("emulate link %q: %w", file, err), l.Close())
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/", l.Handler())
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		r, err := l.Report()
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		// The client is gone if that fails.
+		_ = json.NewEncoder(w).Encode(struct {
+			Ready  bool   `json:"ready"`
+			Reason string `json:"reason"`
+			emulator.Report
+		}{r.Connected, "an end of the link is down", r})
+	})
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	err = l.Run(ctx)
+	err = errors.Join(err, server.Close())
+	if ended := <-served; !errors.Is(ended, http.ErrServerClosed) {
+		err = errors.Join(err, ended)
+	}
+	return err
+}
+
+// setRelay tells an emulated link's process what to do from now on, and takes away the kernel's black holes except those
+// given.
+func (l *link) setRelay(s scenario.Shape, holes map[spot]bool) error {
+	forward, backward := s.Profiles()
+	var schedule emulator.Schedule
+	for _, way := range []struct {
+		direction emulator.Direction
+		emulator.Profile
+	}{{emulator.Forward, forward}, {emulator.Backward, backward}} {
+		p := way.Profile
+		schedule = append(schedule, emulator.Step{Direction: way.direction, Change: emulator.Change{
+			Rate: &p.Rate, Delay: &p.Delay, Jitter: &p.Jitter, Loss: &p.Loss, Duplicate: &p.Duplicate, Queue: &p.Queue,
+		}})
+	}
+	b, err := json.Marshal(schedule)
+	if err != nil {
+		return fmt.Errorf("shape link %q: %w", l.name, err)
+	}
+	if _, err := ask(context.Background(), l.netns, http.MethodPost, "http://"+relayStatus.String()+"/schedule", bytes.NewReader(b)); err != nil {
+		return fmt.Errorf("shape link %q: %w", l.name, err)
+	}
+	for _, w := range l.wires {
+		if holes[w.a.spot()] {
+			continue
+		}
+		if err := netns.Do(w.a.netns, func() error { return tc.ClearRate(w.a.iface) }); err != nil {
+			return fmt.Errorf("shape link %q: %w", l.name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,71 @@
+package lab
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	emulator "github.com/tabane/tabane/internal/link"
+	"github.com/tabane/tabane/internal/scenario"
+)
+
+func TestEmulatedLink(t *testing.T) {
+	spec := plain()
+	const delay = 30 * time.Millisecond
+	spec.Links["wire"].Delay, spec.Links["wire"].Seed = delay, 7
+	l := start(t, options(t, "emulated", spec))
+	trip := func() time.Duration {
+		begun := time.Now()
+		if err := reach(l, "a", "b", "2001:db8:1::b"); err != nil {
+			t.Fatal(err)
+		}
+		return time.Since(begun)
+	}
+	trip() // finds the neighbour
+	if took := trip(); took < 2*delay {
+		t.Errorf("a datagram and its answer take %s over a delay of %s", took, delay)
+	}
+	// A direction of its own, and then nothing at all.
+	short := time.Duration(0)
+	if err := l.SetLink("wire", scenario.Shape{Delay: delay, Backward: &emulator.Change{Delay: &short}}); err != nil {
+		t.Fatal(err)
+	}
+	if took := trip(); took < delay {
+		t.Errorf("with a delay in one direction they take %s", took)
+	}
+	both, wire := scenario.Event{Blackhole: &scenario.Hole{Node: "a", Interface: "wire"}}, scenario.Port{Node: "a", Interface: "wire"}
+	happen(t, l, both)
+	for _, node := range []string{"a", "b"} {
+		if got := run(t, l, node, "tc qdisc show dev wire"); !strings.Contains(got, "tbf") {
+			t.Errorf("%s sends through %q", node, got)
+		}
+	}
+	happen(t, l, scenario.Event{Clear: &wire}, scenario.Event{Down: &wire}, scenario.Event{Up: &wire})
+	if err := l.SetLink("wire", scenario.Shape{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.waitReady(t.Context(), DefaultTimeout); err != nil {
+		t.Fatal(err)
+	}
+	trip()
+
+	other, err := Open(l.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, shape := range map[string]scenario.Shape{
+		"delay: must be from 0s to 1m0s":       {Delay: time.Hour},
+		"queue: needs a rate":                  {Queue: time.Second},
+		"loss.kind: must be random or gilbert": {Loss: &emulator.Loss{P: 1}},
+	} {
+		if err := other.SetLink("wire", shape); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	if err := other.SetLink("wire", scenario.Shape{Rate: 10e6, Loss: &emulator.Loss{Kind: emulator.Random, P: 0.1}}); err != nil {
+		t.Error(err)
+	}
+	if err := l.SetLink("lan", scenario.Shape{Delay: delay}); err == nil || !strings.Contains(err.Error(), `give it "emulate: true"`) {
+		t.Errorf("a plain link is given a delay: %v", err)
+	}
+}

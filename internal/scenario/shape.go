@@ -1,0 +1,136 @@
+package scenario
+
+import (
+	"time"
+
+	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/link"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// Shape is what a link does to traffic, in each direction unless Forward or Backward say otherwise. A link that has no
+// more than a rate and a queue is the kernel's; any other is emulated.
+type Shape struct {
+	// Rate counts whole Ethernet frames without preamble, as the kernel's TBF does; 0 is unlimited.
+	Rate unit.Bandwidth `yaml:"rate,omitempty"`
+	// Queue is how long a packet may wait at that rate before the queue's tail is dropped; 50 ms unless given.
+	Queue time.Duration `yaml:"queue,omitempty"`
+	// Buffer is the queue in all detail, instead of Queue.
+	Buffer *link.Queue `yaml:"buffer,omitempty"`
+	// Delay is one way.
+	Delay     time.Duration `yaml:"delay,omitempty"`
+	Jitter    *link.Jitter  `yaml:"jitter,omitempty"`
+	Loss      *link.Loss    `yaml:"loss,omitempty"`
+	Duplicate float64       `yaml:"duplicate,omitempty"`
+	// Forward is what differs from the first end of the link to its second, Backward the other way.
+	Forward  *link.Change `yaml:"forward,omitempty"`
+	Backward *link.Change `yaml:"backward,omitempty"`
+}
+
+// Plain reports whether the kernel's own queueing discipline is enough for the shape.
+func (s Shape) Plain() bool {
+	return s == (Shape{Rate: s.Rate, Queue: s.Queue})
+}
+
+// Profiles are the shape in the emulator's terms.
+func (s Shape) Profiles() (forward, backward link.Profile) {
+	p := link.Profile{Rate: s.Rate, Delay: s.Delay, Duplicate: s.Duplicate, Queue: link.Queue{Limit: link.Limit{Time: s.Queue}}}
+	if s.Buffer != nil {
+		p.Queue = *s.Buffer
+	}
+	if s.Jitter != nil {
+		p.Jitter = *s.Jitter
+	}
+	if s.Loss != nil {
+		p.Loss = *s.Loss
+	}
+	forward, backward = p, p
+	if s.Forward != nil {
+		forward = p.With(*s.Forward)
+	}
+	if s.Backward != nil {
+		backward = p.With(*s.Backward)
+	}
+	return forward, backward
+}
+
+// Check returns what is wrong with the shape, except that its link may not be able to have it.
+func (s Shape) Check() fault.List {
+	var faults fault.List
+	if s.Rate < 0 {
+		faults.Add("rate", "must not be negative, got %s", s.Rate)
+	}
+	if s.Queue < 0 {
+		faults.Add("queue", "must not be negative, got %s", s.Queue)
+	}
+	if s.Queue > 0 && s.Rate == 0 && s.Forward == nil && s.Backward == nil {
+		faults.Add("queue", "needs a rate: nothing waits on a link without one")
+	}
+	if s.Queue != 0 && s.Buffer != nil {
+		faults.Add("buffer", "must be left out where queue is given: it says the same in more detail")
+	}
+	if s.Plain() || len(faults) > 0 {
+		return faults
+	}
+	both := s
+	both.Forward, both.Backward = nil, nil
+	profile, _ := both.Profiles()
+	for _, f := range profile.Check() {
+		// The profile's queue is what the shape calls buffer.
+		if s.Buffer != nil {
+			f.Path = renamed(f.Path, "queue", "buffer")
+		}
+		faults = append(faults, f)
+	}
+	if len(faults) > 0 {
+		return faults
+	}
+	forward, backward := s.Profiles()
+	for _, way := range []struct {
+		name    string
+		change  *link.Change
+		profile link.Profile
+	}{{"forward", s.Forward, forward}, {"backward", s.Backward, backward}} {
+		switch {
+		case way.change == nil:
+		case *way.change == (link.Change{}):
+			faults.Add(way.name, "says nothing: give at least one of rate, delay, jitter, loss, duplicate, queue")
+		default:
+			faults.Merge(way.name, way.profile.Check())
+		}
+	}
+	return faults
+}
+
+// renamed replaces the first step of a path.
+func renamed(path, from, to string) string {
+	if path == from {
+		return to
+	}
+	if len(path) > len(from) && path[:len(from)] == from && (path[len(from)] == '.' || path[len(from)] == '[') {
+		return to + path[len(from):]
+	}
+	return path
+}
+
+// Emulated reports whether the link needs the emulator: for itself, or because a case or an event asks for what the kernel
+// cannot do.
+func (s *Spec) Emulated(name string) bool {
+	if l := s.Links[name]; l != nil && (l.Emulate || !l.Shape.Plain()) {
+		return true
+	}
+	if s.Experiment == nil {
+		return false
+	}
+	for _, c := range s.Experiment.Cases {
+		if shape, ok := c.Links[name]; ok && !shape.Plain() {
+			return true
+		}
+		for _, e := range c.Events {
+			if e.Set != nil && e.Set.Link == name && !e.Set.Shape.Plain() {
+				return true
+			}
+		}
+	}
+	return false
+}
