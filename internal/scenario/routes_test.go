@@ -83,9 +83,9 @@ func TestWithRouters(t *testing.T) {
 		baseline        string
 		expected, cells int
 	}{
-		{[]string{RoutersEmbedded}, []string{"embedded"}, "embedded", 3, 2},
+		{[]string{RoutersEmbedded}, []string{"embedded"}, "embedded", 4, 2},
 		{[]string{RoutersFRR}, []string{"frr"}, "", 2, 2},
-		{[]string{RoutersFRR, RoutersEmbedded}, []string{"embedded", "frr"}, "embedded", 4, 4},
+		{[]string{RoutersFRR, RoutersEmbedded}, []string{"embedded", "frr"}, "embedded", 5, 4},
 	} {
 		got := s.WithRouters(tt.kinds)
 		e := got.Experiment
@@ -96,7 +96,7 @@ func TestWithRouters(t *testing.T) {
 			t.Errorf("%v: %v", tt.kinds, err)
 		}
 	}
-	if len(s.Experiment.Transports) != 2 || len(s.Experiment.Expect) != 4 {
+	if len(s.Experiment.Transports) != 2 || len(s.Experiment.Expect) != 5 {
 		t.Error("the scenario itself has changed")
 	}
 	if d := steady(t).WithRouters([]string{RoutersFRR}); len(d.Experiment.Transports) != 2 || len(d.Experiment.Expect) == 0 {
