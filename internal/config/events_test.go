@@ -1,0 +1,48 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// A schedule that cannot be is refused with the place in the file.
+func TestImpossibleEventsAreRefusedWithTheirPlace(t *testing.T) {
+	data, err := os.ReadFile("../../scenarios/epe-change/scenario.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const event = "        - set: {link: a, rate: 15Mbit/s}\n"
+	if strings.Count(string(data), event) != 1 {
+		t.Fatalf("the scenario does not have the event once")
+	}
+	line := 1 + strings.Count(string(data[:strings.Index(string(data), event)]), "\n")
+	for _, tt := range []struct {
+		event        string
+		line, column int
+		want         string
+	}{
+		{"        - set: {link: c, rate: 15Mbit/s}\n", 0, 23, `experiment.cases[0].events[0].set.link: link "c" is not in links`},
+		{"        - after: 30s\n          set: {link: a, rate: 15Mbit/s}\n", 0, 11, `experiment.cases[0].events[0]: must be over before traffic "bi" can end`},
+		{event + "        - after: -1s\n          down: {node: transit-a, interface: link-a}\n", 1, 18, "experiment.cases[0].events[1].after: must not be negative, got -1s"},
+		{"        - after: 1s\n          down: {node: transit-a, interface: link-a}\n        - up: {node: transit-a, interface: link-a}\n", 2, 0,
+			"experiment.cases[0].events[1].after: must not be before the event above, at 1s, got 0s"},
+		{"        - kill: {node: asbr3, role: asbr}\n", 0, 24, `experiment.cases[0].events[0].kill.node: node "asbr3" is not in nodes`},
+		{"        - kill: {node: asbr1, role: edge}\n", 0, 37, `experiment.cases[0].events[0].kill.role: node "asbr1" runs no edge`},
+		{"        - explode: {node: asbr1}\n", 0, 11, `experiment.cases[0].events[0].explode: unknown key`},
+	} {
+		_, err := Parse("file.yaml", []byte(strings.Replace(string(data), event, tt.event, 1)))
+		if err == nil {
+			t.Errorf("%s is accepted", tt.event)
+			continue
+		}
+		place := fmt.Sprintf("file.yaml:%d:%d: ", line+tt.line, tt.column)
+		if tt.column == 0 {
+			place = fmt.Sprintf("file.yaml:%d:", line+tt.line)
+		}
+		if text := err.Error(); !strings.Contains(text, place) || !strings.Contains(text, tt.want) {
+			t.Errorf("%s: got\n%s\nwant %s%s", tt.event, text, place, tt.want)
+		}
+	}
+}
