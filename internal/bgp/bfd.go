@@ -4,14 +4,15 @@ import (
 	"context"
 	"time"
 
-	"github.com/osrg/gobgp/v4/api"
-
 	"github.com/tabane/tabane/internal/fault"
 )
 
 // BFD ends a session when nothing was heard from the neighbour for Multiplier times Interval, and withdraws what was
 // learned there (RFC 5880 section 6.8.4, RFC 5882 section 4.1): the neighbour died, or the way to it lost every packet.
 // Both sides must ask for it, and be neighbours on a link (RFC 5881). The zero value is none; then the hold time decides.
+//
+// GoBGP has BFD too. It is not used: it takes its own pauses for the neighbour's silence, and the resets that it asks for
+// hit the sessions that follow.
 type BFD struct {
 	// Interval is how often we send, and how often the neighbour may send at most.
 	Interval time.Duration `yaml:"interval"`
@@ -45,25 +46,24 @@ func CheckBFD(b BFD) fault.List {
 	return faults
 }
 
-// config translates for GoBGP, whose intervals are microseconds; nil is none.
-func (b BFD) config() *api.BfdPeerConfig {
-	if b == (BFD{}) {
-		return nil
-	}
-	if b.Multiplier == 0 {
-		b.Multiplier = DefaultBFDMultiplier
-	}
-	interval := uint32(b.Interval / time.Microsecond)
-	return &api.BfdPeerConfig{
-		Enabled: true, DesiredMinimumTxInterval: interval, RequiredMinimumReceive: interval, DetectionMultiplier: uint32(b.Multiplier),
-	}
-}
+// bfdReason is why BFD ends a session.
+const bfdReason = "nothing heard within the time of BFD"
 
-// bfdUp says which neighbours are watched by BFD at the moment, by their address as GoBGP prints it.
-func (s *Speaker) bfdUp() map[string]bool {
-	up := map[string]bool{}
-	s.server.ListBfdPeer(context.Background(), func(address string, state *api.BfdPeerState) {
-		up[address] = state.SessionState == api.BfdSessionState_BFD_SESSION_STATE_UP
-	})
-	return up
+// bfdLost ends the session with a neighbour that is silent, and waits for it to come back.
+func (s *Speaker) bfdLost(name string) {
+	s.calls.Lock()
+	defer s.calls.Unlock()
+	n := s.neighbors[name]
+	if n == nil || s.usable() != nil || n.disabled {
+		return
+	}
+	s.mu.Lock()
+	up := n.up
+	s.mu.Unlock()
+	if !up {
+		return // found out otherwise
+	}
+	if err := s.restart(context.Background(), n, bfdReason); err != nil {
+		s.log.Error("cannot end the session with a silent neighbor", "neighbor", name, "err", err)
+	}
 }

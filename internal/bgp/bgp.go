@@ -75,6 +75,7 @@ type Speaker struct {
 	pump    sync.WaitGroup
 	// retention stands between the BGP server's events and the queue.
 	retention *retention
+	bfd       *bfdWatch
 
 	// calls serialises the changes of neighbours, from check to effect.
 	calls     sync.Mutex
@@ -96,7 +97,7 @@ func New(opt Options) (*Speaker, error) {
 		opt.Port = DefaultPort
 	}
 	q := newQueue()
-	return &Speaker{
+	s := &Speaker{
 		opt:       opt,
 		log:       opt.Log,
 		queue:     q,
@@ -105,7 +106,9 @@ func New(opt Options) (*Speaker, error) {
 		done:      make(chan struct{}),
 		neighbors: map[string]*neighbor{},
 		byAddr:    map[netip.Addr]*neighbor{},
-	}, nil
+	}
+	s.bfd = newBFDWatch(opt.Log, s.bfdLost)
+	return s, nil
 }
 
 // Events gives batches of what happened, for one reader; it is closed by Stop.
@@ -194,6 +197,7 @@ func (s *Speaker) Stop() {
 	s.stopped = true
 	close(s.done)
 	s.retention.stop()
+	s.bfd.stop()
 	if s.running {
 		s.server.Stop()
 		s.unwatch()

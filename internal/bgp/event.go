@@ -245,7 +245,7 @@ func (s *Speaker) onPeer(e *apiutil.WatchEventMessage_PeerEvent, _ time.Time) {
 	case !up && n.up:
 		n.up = false
 		if reason != "" {
-			n.reason = explain(reason, n.BFD != (BFD{}))
+			n.reason = explain(reason)
 		}
 		event = Session{Neighbor: n.Name, Reason: n.reason}
 	}
@@ -261,20 +261,13 @@ func (s *Speaker) onPeer(e *apiutil.WatchEventMessage_PeerEvent, _ time.Time) {
 	}
 }
 
-// adminReset is how GoBGP says that this side reset a session. We never ask for that, so it was BFD.
-const adminReset = "notification-sent code 6(cease) subcode 4(administrative reset)"
-
 // explain puts GoBGP's reasons for the end of a session into words.
-func explain(reason string, bfd bool) string {
+func explain(reason string) string {
 	switch reason {
 	case "read-failed", "write-failed", "graceful-restart":
 		return "connection lost"
 	case "hold-timer-expired":
 		return "nothing heard within the hold time"
-	case adminReset:
-		if bfd {
-			return "nothing heard within the time of BFD"
-		}
 	}
 	return reason
 }

@@ -228,9 +228,13 @@ func (s *Speaker) addNeighbor(ctx context.Context, conf Neighbor) error {
 	s.mu.Unlock()
 	err := s.setPolicies(ctx)
 	if err == nil {
+		err = s.bfd.add(n)
+	}
+	if err == nil {
 		err = s.addPeer(ctx, n)
 	}
 	if err != nil {
+		s.forget(n)
 		delete(s.neighbors, n.Name)
 		return errors.Join(err, s.setPolicies(ctx))
 	}
@@ -241,6 +245,7 @@ func (s *Speaker) addNeighbor(ctx context.Context, conf Neighbor) error {
 // the same address under another name may be added after the Down only.
 func (s *Speaker) DeleteNeighbor(ctx context.Context, name string) error {
 	return s.change("delete", name, func(n *neighbor) error {
+		s.forget(n)
 		if !n.disabled {
 			if err := s.deletePeer(ctx, n, "deleted"); err != nil {
 				return err
@@ -284,7 +289,8 @@ func (s *Speaker) Reset(ctx context.Context, name string) error {
 		if n.disabled {
 			return errors.New("it is disabled")
 		}
-		return s.restart(ctx, n, "reset")
+		s.forget(n)
+		return errors.Join(s.restart(ctx, n, "reset"), s.bfd.add(n))
 	})
 }
 
@@ -296,6 +302,7 @@ func (s *Speaker) Disable(ctx context.Context, name string) error {
 			return nil
 		}
 		n.disabled = true
+		s.forget(n)
 		return s.deletePeer(ctx, n, "disabled")
 	})
 }
@@ -310,7 +317,7 @@ func (s *Speaker) Enable(ctx context.Context, name string) error {
 			return err
 		}
 		n.disabled = false
-		return nil
+		return s.bfd.add(n)
 	})
 }
 
@@ -350,16 +357,12 @@ func (s *Speaker) Neighbors() []NeighborState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	states := make([]NeighborState, 0, len(s.neighbors))
-	var watched map[string]bool
-	if s.running && !s.stopped {
-		watched = s.bfdUp()
-	}
 	for _, n := range s.neighbors {
 		st := NeighborState{Name: n.Name, Up: n.up, Disabled: n.disabled, Reason: n.reason, Routes: -1}
 		if s.opt.Report&ReportAdjIn != 0 {
 			st.Routes = len(n.adjIn)
 		}
-		st.BFD, st.BFDUp = n.BFD != (BFD{}), watched[n.key.String()]
+		st.BFD, st.BFDUp = n.BFD != (BFD{}), s.bfd.isUp(n.Name)
 		st.Retained = s.retention.stale(n.Name)
 		states = append(states, st)
 	}
@@ -390,12 +393,14 @@ func (s *Speaker) addPeer(ctx context.Context, n *neighbor) error {
 	return s.server.AddPeer(ctx, &api.AddPeerRequest{Peer: s.peer(n)})
 }
 
-// deletePeer ends a session in GoBGP, which withdraws the routes before it returns. Nothing is retained when there is a
-// reason: without one, the session is only given to GoBGP anew.
+// forget is for a session that we end because we are told to: neither is it watched any more nor is anything retained.
+func (s *Speaker) forget(n *neighbor) {
+	s.bfd.remove(n.Name)
+	s.retention.remove(n.Name)
+}
+
+// deletePeer ends a session in GoBGP, which withdraws the routes before it returns.
 func (s *Speaker) deletePeer(ctx context.Context, n *neighbor, reason string) error {
-	if reason != "" {
-		s.retention.remove(n.Name)
-	}
 	s.mu.Lock()
 	if n.up {
 		n.reason = reason
@@ -462,7 +467,6 @@ func (s *Speaker) peer(n *neighbor) *api.Peer {
 			RemotePort:  uint32(port),
 			PassiveMode: n.Passive,
 		},
-		Bfd: n.BFD.config(),
 	}
 	if n.LocalAddress.IsValid() {
 		p.Transport.LocalAddress = n.LocalAddress.WithZone(n.Interface).String()
