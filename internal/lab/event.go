@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -42,6 +43,8 @@ func (l *Lab) Happen(ctx context.Context, e scenario.Event, quick bool) error {
 		err = l.endDaemon(ctx, *e.Stop, syscall.SIGTERM)
 	case e.Start != nil:
 		err = l.restartDaemon(*e.Start)
+	case e.Drain != nil:
+		err = l.drain(ctx, *e.Drain)
 	case e.Flap != nil:
 		err = l.flap(ctx, *e.Flap, quick)
 	default:
@@ -175,6 +178,37 @@ func (l *Lab) writeProcesses() error {
 		l.state.Processes = append(l.state.Processes, c.process)
 	}
 	return l.state.write(l.name)
+}
+
+// drainPath is where a border router is asked to leave service (POST), or to return to it (DELETE).
+const drainPath = "/drain"
+
+// drain asks a border router to leave service; it takes the time it was given.
+func (l *Lab) drain(ctx context.Context, x scenario.Drain) error {
+	d, err := l.plan.daemon(scenario.Daemon{Node: x.Node, Role: RoleASBR})
+	if err != nil {
+		return err
+	}
+	url := "http://" + d.status.String() + drainPath
+	if x.Wait > 0 {
+		url += "?wait=" + x.Wait.String()
+	}
+	_, err = ask(ctx, d.netns, http.MethodPost, url, nil)
+	return err
+}
+
+// undrain brings a border router back into service; one that is in service stays so.
+func (l *Lab) undrain(ctx context.Context, x scenario.Drain) error {
+	d, err := l.plan.daemon(scenario.Daemon{Node: x.Node, Role: RoleASBR})
+	if err != nil {
+		return err
+	}
+	_, err = ask(ctx, d.netns, http.MethodDelete, "http://"+d.status.String()+drainPath, nil)
+	var answer *answerError
+	if errors.As(err, &answer) && answer.code == http.StatusConflict {
+		return nil
+	}
+	return err
 }
 
 // flap fails and heals again and again. An interface ends up; a session that is cut comes back by itself.

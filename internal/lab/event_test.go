@@ -206,6 +206,7 @@ func TestEvents(t *testing.T) {
 		`no link "x"`:                      {Set: &scenario.LinkSet{Link: "x"}},
 		`node "a" has no interface "eth0"`: {Blackhole: &scenario.Hole{Node: "a", Interface: "eth0"}},
 		`node "a" runs no daemon "edge"`:   {Start: &scenario.Daemon{Node: "a", Role: RoleEdge}},
+		`node "b" runs no daemon "asbr"`:   {Drain: &scenario.Drain{Node: "b"}},
 		`no node "z"`:                      {Up: &scenario.Port{Node: "z"}},
 		"it is of no kind":                 {},
 	} {

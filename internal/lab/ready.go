@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -81,14 +80,23 @@ func ask(ctx context.Context, namespace, method, url string, body io.Reader) ([]
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case resp.StatusCode == http.StatusBadRequest:
-		return nil, fmt.Errorf("%s %s: %s", strings.ToLower(method), url, bytes.TrimSpace(b))
-	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusNoContent:
-		return nil, fmt.Errorf("%s %s: %s", strings.ToLower(method), url, resp.Status)
+	if resp.StatusCode/100 != 2 {
+		text := resp.Status
+		if line, _, _ := strings.Cut(strings.TrimSpace(string(b)), "\n"); line != "" {
+			text += ": " + line
+		}
+		return nil, fmt.Errorf("%s %s: %w", strings.ToLower(method), url, &answerError{resp.StatusCode, text})
 	}
 	return b, nil
 }
+
+// answerError is an answer that is none.
+type answerError struct {
+	code int
+	text string
+}
+
+func (e *answerError) Error() string { return e.text }
 
 // waiting is one condition of readiness: what is waited for, and the log that says why in vain.
 type waiting struct {

@@ -106,7 +106,7 @@ func (l *Lab) settle(ctx context.Context) ([]string, error) {
 
 // restore undoes what a case's events have done, and waits until the daemons are ready and hold what they held.
 func (l *Lab) restore(ctx context.Context, events []scenario.Event, whole []string) error {
-	if err := l.repair(events); err != nil {
+	if err := l.repair(ctx, events); err != nil {
 		return fmt.Errorf("restore lab %q: %w", l.name, err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, recoverFor, fmt.Errorf("not as it was after %s", recoverFor))
@@ -133,7 +133,7 @@ func (l *Lab) restore(ctx context.Context, events []scenario.Event, whole []stri
 }
 
 // repair undoes events that may or may not have happened, except changes of links' shapes.
-func (l *Lab) repair(events []scenario.Event) error {
+func (l *Lab) repair(ctx context.Context, events []scenario.Event) error {
 	var errs []error
 	for _, e := range events {
 		switch {
@@ -153,6 +153,13 @@ func (l *Lab) repair(events []scenario.Event) error {
 		if stopped := slices.ContainsFunc(events, func(e scenario.Event) bool { return e.Ends(at) }); stopped && !l.runs(d) {
 			errs = append(errs, l.restartDaemon(at))
 		}
+	}
+	for _, e := range events {
+		// A daemon that has just been started is in service, and does not answer yet.
+		if e.Drain == nil || slices.ContainsFunc(events, func(x scenario.Event) bool { return x.Ends(scenario.Daemon{Node: e.Drain.Node, Role: RoleASBR}) }) {
+			continue
+		}
+		errs = append(errs, l.undrain(ctx, *e.Drain))
 	}
 	return errors.Join(errs...)
 }

@@ -80,7 +80,7 @@ func (c *checker) fastest(e *Experiment, k Case, t *Traffic) time.Duration {
 // events checks what can be said of a case's events without its traffic. They are followed in order: nothing comes back that
 // has not gone.
 func (c *checker) events(path string, k Case) {
-	f := follower{checker: c, down: map[Port]bool{}, holes: map[Port]bool{}, gone: map[Daemon]bool{}}
+	f := follower{checker: c, down: map[Port]bool{}, holes: map[Port]bool{}, gone: map[Daemon]bool{}, drained: map[string]bool{}}
 	for i, x := range k.Events {
 		path := index(path+".events", i)
 		switch {
@@ -110,6 +110,7 @@ type follower struct {
 	*checker
 	down, holes map[Port]bool
 	gone        map[Daemon]bool
+	drained     map[string]bool
 }
 
 func (f *follower) follow(path string, x Event) {
@@ -142,10 +143,12 @@ func (f *follower) follow(path string, x Event) {
 			f.Add(path, "%s of node %q has not been killed or stopped", x.Start.Role, x.Start.Node)
 		}
 		delete(f.gone, *x.Start)
+		delete(f.drained, x.Start.Node) // a daemon that starts anew is in service
 	})
+	kind("drain", x.Drain != nil, func(path string) { f.drain(path, *x.Drain) })
 	kind("flap", x.Flap != nil, func(path string) { f.flap(path, *x.Flap) })
 	if len(kinds) != 1 {
-		const want = "must be exactly one of set, down, up, blackhole, clear, kill, stop, start and flap"
+		const want = "must be exactly one of set, down, up, blackhole, clear, kill, stop, start, drain and flap"
 		if len(kinds) == 0 {
 			f.Add(path, want)
 		} else {
@@ -201,6 +204,23 @@ func (f *follower) daemon(path string, d Daemon) bool {
 		return false
 	}
 	return true
+}
+
+func (f *follower) drain(path string, x Drain) {
+	d := Daemon{Node: x.Node, Role: "asbr"}
+	switch known := f.knownNode(path+".node", x.Node); {
+	case !known:
+	case f.spec.Nodes[x.Node] == nil || !f.spec.Nodes[x.Node].Runs(d.Role):
+		f.Add(path+".node", "node %q runs no %s", x.Node, d.Role)
+	case f.gone[d]:
+		f.Add(path, "%s of node %q has ended already", d.Role, x.Node)
+	case f.drained[x.Node]:
+		f.Add(path, "node %q is drained already", x.Node)
+	}
+	f.drained[x.Node] = true
+	if x.Wait < 0 {
+		f.Add(path+".wait", "must not be negative, got %s", x.Wait)
+	}
 }
 
 func (f *follower) flap(path string, x Flap) {

@@ -22,6 +22,8 @@ type Event struct {
 	Kill  *Daemon `yaml:"kill,omitempty"`
 	Stop  *Daemon `yaml:"stop,omitempty"`
 	Start *Daemon `yaml:"start,omitempty"`
+	// Drain asks a border router to leave service.
+	Drain *Drain `yaml:"drain,omitempty"`
 	// Flap lets something fail and return many times.
 	Flap *Flap `yaml:"flap,omitempty"`
 }
@@ -66,6 +68,13 @@ type Daemon struct {
 	Node string `yaml:"node"`
 	// Role is asbr, edge, reflector, router or serve.
 	Role string `yaml:"role"`
+}
+
+// Drain is a border router's clean way out of service.
+type Drain struct {
+	Node string `yaml:"node"`
+	// Wait is how long others have to move; the daemon's own default unless given.
+	Wait time.Duration `yaml:"wait,omitempty"`
 }
 
 // Flap is a failure that repeats: of an interface, which goes down for half the time, or of the BGP session with a

@@ -25,7 +25,7 @@ func TestCheckEvents(t *testing.T) {
 	}
 	flap := func(f Flap) Event { return Event{Flap: &f} }
 	const cases = "experiment.cases[0].events"
-	const kinds = ": must be exactly one of set, down, up, blackhole, clear, kill, stop, start and flap"
+	const kinds = ": must be exactly one of set, down, up, blackhole, clear, kill, stop, start, drain and flap"
 	for _, tt := range []struct {
 		name   string
 		events []Event
@@ -51,6 +51,11 @@ func TestCheckEvents(t *testing.T) {
 		{"role of another node", []Event{{Stop: &Daemon{"asbr1", "edge"}}}, nil, cases + `[0].stop.role: node "asbr1" runs no edge`},
 		{"killed twice", []Event{{Kill: asbr}, {Stop: asbr}}, nil, cases + `[1].stop: asbr of node "asbr1" has ended already`},
 		{"start of what runs", []Event{{Start: asbr}}, nil, cases + `[0].start: asbr of node "asbr1" has not been killed or stopped`},
+		{"drained twice", []Event{{Drain: &Drain{Node: "asbr1"}}, {Drain: &Drain{Node: "asbr1"}}}, nil, cases + `[1].drain: node "asbr1" is drained already`},
+		{"drained after its death", []Event{{Kill: asbr}, {Drain: &Drain{Node: "asbr1"}}}, nil, cases + `[1].drain: asbr of node "asbr1" has ended already`},
+		{"drained after another start", []Event{{Drain: &Drain{Node: "asbr1"}}, {Kill: asbr}, {Start: asbr}, {Drain: &Drain{Node: "asbr1"}}}, nil, ""},
+		{"drain of another role", []Event{{Drain: &Drain{Node: "server", Wait: -1}}}, nil,
+			cases + "[0].drain.node: node \"server\" runs no asbr\n" + cases + "[0].drain.wait: must not be negative, got -1ns"},
 		{"flap of nothing", []Event{flap(Flap{Node: "transit-a", Times: 1, Every: time.Second})}, nil, cases + "[0].flap: must have either interface or neighbor"},
 		{"flap of impossible numbers", []Event{flap(Flap{Node: "transit-a", Interface: "link-a", Neighbor: "asbr1", Quick: 2})}, nil,
 			cases + "[0].flap: must have either interface or neighbor\n" + cases + "[0].flap.times: must be 1 to 1000, got 0\n" +
