@@ -14,10 +14,10 @@ import (
 
 const (
 	// watchBusy and watchIdle lie between two looks at the subflows while something is in flight on a connection with
-	// several, and otherwise; watchShare bounds what of a core looking may cost.
+	// several, and otherwise; one in watchShare of a core is what looking may cost, so that it is rarer with very many.
 	watchBusy  = 25 * time.Millisecond
 	watchIdle  = 100 * time.Millisecond
-	watchShare = 10
+	watchShare = 5
 	// resyncFirst and resyncMost bound the pause before connections that could not be read are read again.
 	resyncFirst = 100 * time.Millisecond
 	resyncMost  = 5 * time.Second
@@ -290,6 +290,7 @@ func (l *pathLoop) logStalls(stalls []stall) {
 	}
 	if count > 0 {
 		l.log.Warn("a path swallows data", "connections", count,
-			"example", fmt.Sprintf("%08x", example.token), "from", example.stalled[0].local, "to", example.stalled[0].remote)
+			"example", fmt.Sprintf("%08x", example.token), "from", example.stalled[0].local, "to", example.stalled[0].remote,
+			"silence", example.silence, "in_flight", example.inFlight)
 	}
 }

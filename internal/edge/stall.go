@@ -8,13 +8,12 @@ import (
 )
 
 const (
-	// stallLeast is the shortest silence of a subflow that is taken for a hole: some ten times what scheduling and batched
-	// acknowledgements cost.
+	// stallLeast is the shortest silence of a subflow that is taken for a hole.
 	stallLeast = 150 * time.Millisecond
-	// stallFew is that of a subflow with fewer segments in flight than tailSegments: losing all of them is no rarity, and the
-	// kernel waits for 200 ms more before it sends the last one again (RFC 8985 section 7.2).
-	stallFew     = 450 * time.Millisecond
-	tailSegments = 4
+	// stallFew is that of a subflow with fewer segments in flight than fewSegments. A full queue may drop as many in a row, and
+	// then the kernel sends again only after its retransmission timeout, which is 200 ms and a round trip.
+	stallFew    = 450 * time.Millisecond
+	fewSegments = 16
 )
 
 // subflowEnds name a subflow within its connection.
@@ -32,6 +31,9 @@ type stallWatch struct {
 	busy     bool
 	paths    bool
 	conns    map[uint32][]*progress // of this round
+	// latest is when something arrived last over each path, computed in a round that needs it.
+	latest map[[2]netip.Addr]time.Time
+	lively bool
 }
 
 type subflowKey struct {
@@ -57,26 +59,29 @@ type stall struct {
 	token uint32
 	// stalled swallow what is sent, moving did and do not any more.
 	stalled, moving []subflowEnds
+	// silence and inFlight are those of the subflow that gave the alarm.
+	silence  time.Duration
+	inFlight uint32
 }
 
 func newStallWatch() *stallWatch {
-	return &stallWatch{subflows: map[subflowKey]*progress{}, conns: map[uint32][]*progress{}}
+	return &stallWatch{subflows: map[subflowKey]*progress{}, conns: map[uint32][]*progress{}, latest: map[[2]netip.Addr]time.Time{}}
 }
 
-// patience is how long a subflow may be silent. Twice the round trip and its spread let a lost retransmission pass (RFC 8985
-// section 7.2); the queue of a path is part of its round trip.
+// patience is how long a subflow may be silent. Two round trips after the last arrival the kernel probes what is lost
+// (RFC 8985 section 7.2), and the answer takes a third. The queue of a path is part of its round trip.
 func patience(s mptcp.Subflow) time.Duration {
 	least := stallLeast
-	if s.InFlight < tailSegments {
+	if s.InFlight < fewSegments {
 		least = stallFew
 	}
-	return max(least, 2*s.RTT+4*s.Deviation)
+	return max(least, 3*s.RTT+4*s.Deviation)
 }
 
 // begin starts a round of samples.
 func (w *stallWatch) begin() {
 	w.round++
-	w.busy, w.paths = false, false
+	w.busy, w.paths, w.lively = false, false, false
 	clear(w.conns)
 }
 
@@ -112,7 +117,7 @@ func (p *progress) silence(now time.Time) time.Duration {
 func (w *stallWatch) end(now time.Time) []stall {
 	var found []stall
 	for token, of := range w.conns {
-		if s := judge(now, token, of); len(s.stalled)+len(s.moving) > 0 {
+		if s := w.judge(now, token, of); len(s.stalled)+len(s.moving) > 0 {
 			found = append(found, s)
 		}
 	}
@@ -124,7 +129,7 @@ func (w *stallWatch) end(now time.Time) []stall {
 	return found
 }
 
-func judge(now time.Time, token uint32, of []*progress) stall {
+func (w *stallWatch) judge(now time.Time, token uint32, of []*progress) stall {
 	s := stall{token: token}
 	alarm := false
 	for _, p := range of {
@@ -132,14 +137,16 @@ func judge(now time.Time, token uint32, of []*progress) stall {
 			p.alarmed = false
 			s.moving = append(s.moving, p.key.subflowEnds)
 		}
-		alarm = alarm || !p.alarmed && p.silence(now) >= p.patience && goesOn(now, p, of)
+		if !p.alarmed && p.silence(now) >= p.patience && goesOn(now, p, of) && !w.carries(now, p) {
+			alarm, s.silence, s.inFlight = true, p.silence(now), p.inFlight
+		}
 	}
 	if !alarm {
 		return s
 	}
 	// Another subflow over the same hole fell silent at about the same time; what is sent again must not go there.
 	for _, p := range of {
-		if !p.alarmed && p.silence(now) >= p.patience/2 && goesOn(now, p, of) {
+		if !p.alarmed && p.silence(now) >= p.patience/2 && goesOn(now, p, of) && !w.carries(now, p) {
 			p.alarmed = true
 			s.stalled = append(s.stalled, p.key.subflowEnds)
 		}
@@ -156,3 +163,22 @@ func goesOn(now time.Time, p *progress, of []*progress) bool {
 	}
 	return false
 }
+
+// carries says whether the path of p delivered something for another connection of the same client lately: then p had bad
+// luck in a queue, and its path is none that swallows everything.
+func (w *stallWatch) carries(now time.Time, p *progress) bool {
+	if !w.lively {
+		w.lively = true
+		clear(w.latest)
+		for key, other := range w.subflows {
+			path := key.path()
+			if other.arrived.After(w.latest[path]) {
+				w.latest[path] = other.arrived
+			}
+		}
+	}
+	return now.Sub(w.latest[p.key.path()]) < p.patience*2/3
+}
+
+// path is what the subflows of a client over the same EPE address, or over the default one, have in common.
+func (k subflowKey) path() [2]netip.Addr { return [2]netip.Addr{k.local.Addr(), k.remote.Addr()} }

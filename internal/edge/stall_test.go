@@ -215,7 +215,7 @@ func TestAHoleIsFound(t *testing.T) {
 		}
 		a.hole = true
 		last := max(begin, a.busyUntil+2*a.delay)
-		most := max(stallLeast, 2*(2*a.delay+queue)+4*(queue+2*a.delay)) + 3*watchBusy
+		most := max(stallFew, 3*(2*a.delay+queue)+4*(queue+2*a.delay)) + 3*watchBusy
 		at, s := watchPaths(w, begin, begin+5*time.Second, paths)
 		if len(s.stalled) != 1 || s.stalled[0].local != onA {
 			t.Fatalf("found %+v", s)
@@ -282,7 +282,7 @@ func TestStalls(t *testing.T) {
 		{"the other is idle", []func(int) mptcp.Subflow{still(onA, 20), still(onB, 0)}, nil},
 		{"the other went on for a while and has nothing more to send", []func(int) mptcp.Subflow{still(onA, 20), until(5, moving(onB), still(onB, 0))}, []netip.AddrPort{onA}},
 		{"a round trip of two seconds", []func(int) mptcp.Subflow{long, moving(onB)}, nil},
-		{"the last segment waits for its timeout", []func(int) mptcp.Subflow{still(onA, 1), moving(onB)}, nil},
+		{"few segments wait for their timeout", []func(int) mptcp.Subflow{still(onA, 10), moving(onB)}, nil},
 	} {
 		r := &rounds{t: t, w: newStallWatch(), now: start}
 		var found []stall
@@ -331,5 +331,27 @@ func TestAStalledSubflowMovesAgain(t *testing.T) {
 	r.round(other(60))
 	if len(r.w.subflows) != 1 {
 		t.Errorf("remembers %d subflows, there is 1", len(r.w.subflows))
+	}
+}
+
+// Another connection of the same client over the same address shows that the path works.
+func TestAnotherConnectionVouchesForThePath(t *testing.T) {
+	for _, vouching := range []bool{true, false} {
+		w, now, alarms := newStallWatch(), start, 0
+		for n := range 12 {
+			now = now.Add(watchBusy)
+			other := uint64(0)
+			if vouching {
+				other = uint64(n)
+			}
+			w.begin()
+			w.sample(now, mptcp.Subflow{Token: 1, Local: onA, Remote: clientAt, InFlight: 20})
+			w.sample(now, mptcp.Subflow{Token: 1, Local: onB, Remote: clientAt, InFlight: 20, Acked: uint64(n)})
+			w.sample(now, mptcp.Subflow{Token: 2, Local: onA, Remote: netip.AddrPortFrom(clientAt.Addr(), 5), InFlight: 20, Acked: other})
+			alarms += len(w.end(now))
+		}
+		if want := map[bool]int{true: 0, false: 1}[vouching]; alarms != want {
+			t.Errorf("vouching %t: %d alarms, want %d", vouching, alarms, want)
+		}
 	}
 }
