@@ -44,8 +44,9 @@ type Edge struct {
 	refused map[string]uint64 // routes refused, by reason
 	// owned are the EPE addresses of a former life; their endpoints are ours to remove.
 	owned map[netip.Addr]bool
-	// announced: the endpoints are in the kernel.
+	// announced: the endpoints are in the kernel, where its path manager has offered.
 	announced bool
+	offered   []mptcp.Endpoint
 
 	// paths is the path manager, nil when that is the kernel's.
 	paths *pathLoop
@@ -88,7 +89,7 @@ func New(ctx context.Context, o Options) (*Edge, error) {
 	for _, r := range o.Config.Reflectors {
 		neighbors = append(neighbors, bgp.Neighbor{
 			Name: "reflector " + r.Address.String(), Address: r.Address, LocalAddress: o.Config.Address, ASN: o.Config.ASN,
-			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: r.Password,
+			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: r.Password, Retain: retainRoutes,
 			// The prefix is on the link; a route for it would lead our own answers away.
 			Import: bgp.ImportPolicy{Reject: []netip.Prefix{o.Config.Prefix}},
 		})
@@ -318,12 +319,13 @@ func (e *Edge) BGP(events []bgp.Event) {
 		if _, ok := event.(bgp.Session); ok && e.quiet != nil {
 			e.quiet.Reset(routesQuiet)
 		}
-		p, ok := event.(bgp.VPNPath)
-		if !ok {
-			continue
-		}
-		if err := e.egress.update(p); err != nil {
-			e.refuse(p, err)
+		switch p := event.(type) {
+		case bgp.UnicastPath:
+			e.egress.locator(p)
+		case bgp.VPNPath:
+			if err := e.egress.update(p); err != nil {
+				e.refuse(p, err)
+			}
 		}
 	}
 }
@@ -354,14 +356,15 @@ func (e *Edge) Settled() bool {
 		e.announced = true
 		return false
 	}
-	if e.announced {
+	want := e.endpoints()
+	if e.announced && slices.Equal(want, e.offered) {
 		return false
 	}
-	if err := e.setEndpoints(e.config.endpoints()); err != nil {
+	if err := e.setEndpoints(want); err != nil {
 		e.log.Error("EPE addresses are not announced to clients", "err", err)
 		return false
 	}
-	e.announced = true
+	e.announced, e.offered = true, want
 	return false
 }
 

@@ -46,12 +46,14 @@ type egress struct {
 	paths  map[pathKey]path
 	sids   map[netip.Addr]*sid
 	ids    map[uint32]netip.Addr
+	// locators say which SIDs are out of reach: no route leads through these, although it is among the paths.
+	locators locators
 	// routed, when set, hears what a peer offers for a prefix whenever that changes.
 	routed func(peer int, prefix netip.Prefix, state routeState)
 }
 
 // gracefulShutdown is the community of routes that are about to go (RFC 8326 section 3.1).
-const gracefulShutdown = 0xffff0000
+const gracefulShutdown = bgp.GracefulShutdown
 
 type peer struct {
 	Peer
@@ -59,6 +61,9 @@ type peer struct {
 	// routes maps each prefix to the paths that lead there through this peer, best first: those that stay before those
 	// that are about to go. More than one exists when several ASBRs have a session with the peer.
 	routes map[netip.Prefix][]hop
+	// states counts the prefixes in each state; leaving: none is present, and the last ones were draining.
+	states  [routePresent + 1]int
+	leaving bool
 }
 
 // hop is one way to a prefix: the route distinguisher tells the ASBR, the SID what it does.
@@ -110,6 +115,7 @@ func newEgress(config *Config, mtu int, kernel desired) *egress {
 	e := &egress{
 		config: config, mtu: mtu, kernel: kernel, byRT: map[vpn.ID]*peer{}, paths: map[pathKey]path{},
 		sids: map[netip.Addr]*sid{}, ids: map[uint32]netip.Addr{},
+		locators: locators{known: map[netip.Prefix]bool{}, lost: map[netip.Prefix]bool{}},
 	}
 	for i, p := range config.Peers {
 		peer := &peer{Peer: p, index: i, routes: map[netip.Prefix][]hop{}}
@@ -148,9 +154,7 @@ func (e *egress) update(b bgp.VPNPath) error {
 		}
 	}
 	for _, p := range now.peers {
-		hops := append(without(p.routes[key.prefix], key.rd), hop{key.rd, now.sid, now.draining})
-		slices.SortFunc(hops, hop.compare)
-		e.choose(p, key.prefix, hops)
+		e.choose(p, key.prefix, e.hops(p, key, now))
 	}
 	return err
 }
@@ -187,6 +191,7 @@ func (e *egress) choose(p *peer, prefix netip.Prefix, hops []hop) {
 	} else {
 		p.routes[prefix] = hops
 	}
+	p.count(state(old), state(hops))
 	if e.routed != nil && state(old) != state(hops) {
 		e.routed(p.index, prefix, state(hops))
 	}

@@ -1,0 +1,170 @@
+package edge
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/tabane/tabane/internal/bgp"
+)
+
+func locator(prefix string, there bool) bgp.UnicastPath {
+	return bgp.UnicastPath{Prefix: netip.MustParsePrefix(prefix), NextHop: netip.MustParseAddr("2001:db8:1::1"), Withdrawn: !there}
+}
+
+func TestRoutesGoWithTheirLocator(t *testing.T) {
+	e, w := newTestEgress(testConfig())
+	var told []string
+	e.routed = func(peer int, prefix netip.Prefix, s routeState) { told = append(told, fmt.Sprint(peer, prefix, s)) }
+	e.locator(locator("fc00:1::/32", true))
+	e.locator(locator("fc00:2::/32", true))
+	for _, p := range []bgp.VPNPath{vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101"), vpnPath("10.0.0.2:1", "fc00:2:1::", "65000:102")} {
+		if err := e.update(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	full := w.lines("")
+	told = nil
+	e.locator(locator("fc00:1::/32", false))
+	if n, m := len(w.lines("fc00:1:1::")), len(w.lines("table 101 nhid")); n != 0 || m != 0 {
+		t.Errorf("left: %q", w.lines(""))
+	}
+	if n, m := len(w.lines("fc00:2:1::")), len(w.lines("table 102 nhid")); n != 1 || m != 1 {
+		t.Errorf("the other ASBR's: %q", w.lines(""))
+	}
+	e.locator(locator("fc00:1::/32", false))
+	e.locator(locator("fc00:1::/32", true))
+	check(t, w.lines(""), full...)
+	check(t, told, fmt.Sprint(0, client, routeAbsent), fmt.Sprint(0, client, routePresent))
+
+	// What is withdrawn meanwhile does not come back, and what is announced meanwhile waits.
+	e.locator(locator("fc00:1::/32", false))
+	gone := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")
+	gone.Withdrawn = true
+	late := vpnPath("10.0.0.1:1", "fc00:1:7::", "65000:101")
+	late.Prefix = netip.MustParsePrefix("2001:db8:d::/64")
+	for _, p := range []bgp.VPNPath{gone, late} {
+		if err := e.update(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(t, w.lines("table 101 nhid"))
+	e.locator(locator("fc00:1::/32", true))
+	if got := w.lines("table 101 nhid"); len(got) != 1 || len(w.lines("segs fc00:1:7::")) != 1 || len(w.lines("segs fc00:1:1::")) != 0 {
+		t.Errorf("got %q", w.lines(""))
+	}
+}
+
+func TestAnotherASBROfThePeerTakesOver(t *testing.T) {
+	e, w := newTestEgress(testConfig())
+	e.locator(locator("fc00:1::/32", true))
+	e.locator(locator("fc00:2::/32", true))
+	for _, p := range []bgp.VPNPath{vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101"), vpnPath("10.0.0.2:1", "fc00:2:1::", "65000:101")} {
+		if err := e.update(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(w.lines("segs fc00:1:1::")) != 1 || len(w.lines("segs fc00:2:1::")) != 0 {
+		t.Fatalf("got %q", w.lines("segs"))
+	}
+	e.locator(locator("fc00:1::/32", false))
+	if len(w.lines("segs fc00:1:1::")) != 0 || len(w.lines("segs fc00:2:1::")) != 1 || len(w.lines("table 101 nhid")) != 1 {
+		t.Errorf("got %q", w.lines(""))
+	}
+	e.locator(locator("fc00:1::/32", true))
+	if len(w.lines("segs fc00:1:1::")) != 1 || len(w.lines("segs fc00:2:1::")) != 0 {
+		t.Errorf("got %q", w.lines("segs"))
+	}
+}
+
+func TestOnlyALocatorsLossCounts(t *testing.T) {
+	e, w := newTestEgress(testConfig())
+	if err := e.update(vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")); err != nil {
+		t.Fatal(err)
+	}
+	there := func(what string) {
+		t.Helper()
+		if len(w.lines("segs fc00:1:1::")) != 1 {
+			t.Errorf("%s: the route is gone", what)
+		}
+	}
+	e.locator(locator("fc00:1::/32", false))
+	there("a withdrawal of what was never announced")
+	for _, p := range []string{"::/0", "2001:db8::/32", "fc00:2::/32", "fc00:1:2::/48"} {
+		e.locator(locator(p, true))
+		e.locator(locator(p, false))
+		there(p)
+	}
+	e.locator(locator("fc00:1::/32", true))
+	e.locator(locator("fc00:1:1::/48", true))
+	e.locator(locator("fc00:1::/32", false))
+	there("another route to the SID")
+	e.locator(locator("fc00:1:1::/48", false))
+	if len(w.lines("segs")) != 0 {
+		t.Errorf("the last one: %q", w.lines("segs"))
+	}
+}
+
+func TestAPeerThatLeavesIsTheLastChoice(t *testing.T) {
+	c := testConfig()
+	c.Peers[1].Backup = true
+	e, _ := newTestEgress(c)
+	edge := &Edge{config: c, egress: e}
+	want := func(what string, backup ...bool) {
+		t.Helper()
+		var got []bool
+		for _, endpoint := range edge.endpoints() {
+			got = append(got, endpoint.Backup)
+		}
+		if !slices.Equal(got, backup) {
+			t.Errorf("%s: backup %v, want %v", what, got, backup)
+		}
+	}
+	stays := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")
+	other := stays
+	other.Prefix = netip.MustParsePrefix("2001:db8:d::/64")
+	leaves := func(p bgp.VPNPath) bgp.VPNPath { p.Communities = []uint32{bgp.GracefulShutdown}; return p }
+	gone := func(p bgp.VPNPath) bgp.VPNPath { p.Withdrawn = true; return p }
+	for _, step := range []struct {
+		what   string
+		path   bgp.VPNPath
+		backup bool
+	}{
+		{"present", stays, false},
+		{"both present", other, false},
+		{"one leaves", leaves(stays), false},
+		{"both leave", leaves(other), true},
+		{"one gone", gone(stays), true},
+		{"both gone", gone(other), true},
+		{"back", stays, false},
+		{"gone at once", gone(stays), false},
+	} {
+		if err := e.update(step.path); err != nil {
+			t.Fatal(err)
+		}
+		want(step.what, step.backup, true)
+	}
+}
+
+// BenchmarkLostLocator: an ASBR with 100,000 routes dies. One operation is what the edge decides about all of them.
+func BenchmarkLostLocator(b *testing.B) {
+	const routes = 100_000
+	for b.Loop() {
+		b.StopTimer()
+		e, _ := newTestEgress(testConfig())
+		e.locator(locator("fc00:1::/32", true))
+		for i := range uint32(routes) {
+			p := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")
+			a := p.Prefix.Addr().As16()
+			binary.BigEndian.PutUint32(a[4:], i)
+			p.Prefix = netip.PrefixFrom(netip.AddrFrom16(a), 64)
+			if err := e.update(p); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.StartTimer()
+		e.locator(locator("fc00:1::/32", false))
+	}
+}
