@@ -44,7 +44,7 @@ const (
 	// resyncEvery bounds for how long a foreign change of our objects goes unrepaired.
 	resyncEvery = 30 * time.Second
 	// sweepQuiet is how long all sessions must have been up before a restarted daemon deletes what nobody wants any
-	// more, and sweepAfter when it does so although some are not.
+	// more, and sweepAfter when it does so although some are not. Without any session it does not.
 	sweepQuiet = 10 * time.Second
 	sweepAfter = time.Minute
 	// retryFirst and retryMost bound the pause before what the kernel refused is tried again.
@@ -60,7 +60,7 @@ type Daemon struct {
 	options  Options
 	conn     *route.Conn
 	unicast  *unicast
-	requests chan func()
+	requests chan request
 	stopped  chan struct{}
 
 	up       map[string]bool // sessions
@@ -84,7 +84,7 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 	}
 	d := &Daemon{
 		Kernel: route.NewReconciler(conn, o.Protocol, o.Log), Speaker: speaker,
-		options: o, conn: conn, requests: make(chan func()), stopped: make(chan struct{}), up: map[string]bool{},
+		options: o, conn: conn, requests: make(chan request), stopped: make(chan struct{}), up: map[string]bool{},
 	}
 	d.unicast = newUnicast(d.Kernel, conn)
 	for _, n := range o.Neighbors {
@@ -175,10 +175,16 @@ func (d *Daemon) loop(ctx context.Context, m Machine, watcher *route.Watcher) er
 				d.Kernel.Sweep()
 			}
 		case <-latest.C:
-			d.Kernel.Sweep()
-		case f := <-d.requests:
-			f()
-			continue
+			if d.noneUp() {
+				latest.Reset(sweepAfter) // whoever knows what is wanted is away too
+			} else {
+				d.Kernel.Sweep()
+			}
+		case r := <-d.requests:
+			r.run()
+			if !r.change {
+				continue
+			}
 		}
 		d.settle(m)
 	}
@@ -216,6 +222,16 @@ func (d *Daemon) RemoveNeighbor(name string) error {
 	}
 	delete(d.up, name)
 	return nil
+}
+
+// noneUp reports whether there are sessions, and none of them is up.
+func (d *Daemon) noneUp() bool {
+	for _, up := range d.up {
+		if up {
+			return false
+		}
+	}
+	return len(d.up) > 0
 }
 
 // AllUp reports whether all sessions are up.
@@ -296,10 +312,21 @@ func (d *Daemon) leave() error {
 
 // Do runs f in the daemon's loop, where the machine's state can be read. It reports whether f ran: not before Run has
 // begun or after it has ended.
-func (d *Daemon) Do(ctx context.Context, f func()) bool {
+func (d *Daemon) Do(ctx context.Context, f func()) bool { return d.request(ctx, false, f) }
+
+// Change runs f like Do. What it wants of the kernel is brought there next, and the machine is told.
+func (d *Daemon) Change(ctx context.Context, f func()) bool { return d.request(ctx, true, f) }
+
+// request is something to be done in the daemon's loop.
+type request struct {
+	run    func()
+	change bool
+}
+
+func (d *Daemon) request(ctx context.Context, change bool, f func()) bool {
 	done := make(chan struct{})
 	select {
-	case d.requests <- func() { f(); close(done) }:
+	case d.requests <- request{func() { f(); close(done) }, change}:
 		<-done
 		return true
 	case <-d.stopped:
