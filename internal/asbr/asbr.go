@@ -33,6 +33,10 @@ type ASBR struct {
 	log    *slog.Logger
 	daemon *daemon.Daemon
 	peers  []*peer
+	// neighbors are the sessions, with what each of them is told while the ASBR is in service.
+	neighbors []bgp.Neighbor
+	drain     drain
+	running   context.Context // ends with Run
 }
 
 // New checks that this host can be an ASBR and opens what it needs. Nothing in the kernel has changed yet. A host without
@@ -45,19 +49,19 @@ func New(ctx context.Context, o Options) (*ASBR, error) {
 		return nil, err
 	}
 	a := &ASBR{config: o.Config, log: o.Log}
-	neighbors := a.reflectors()
+	a.neighbors = a.reflectors()
 	for i := range o.Config.Peers {
 		p, err := newPeer(&a.config, &a.config.Peers[i])
 		if err != nil {
 			return nil, err
 		}
 		a.peers = append(a.peers, p)
-		neighbors = append(neighbors, a.neighbor(p))
+		a.neighbors = append(a.neighbors, a.neighbor(p))
 	}
 	d, err := daemon.New(ctx, daemon.Options{
 		Protocol:  route.ASBR,
 		Speaker:   bgp.Options{ASN: o.Config.ASN, RouterID: o.Config.RouterID, Report: bgp.ReportAdjIn},
-		Neighbors: neighbors,
+		Neighbors: a.neighbors,
 		Keep:      o.Keep,
 		Log:       o.Log,
 	})
@@ -77,6 +81,8 @@ func (a *ASBR) reflectors() []bgp.Neighbor {
 		neighbors[i] = bgp.Neighbor{
 			Name: "reflector " + r.Address.String(), Address: r.Address, LocalAddress: a.config.Address, ASN: a.config.ASN,
 			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: r.Password, NextHopSelf: true, BFD: r.BFD,
+			// Our prefixes are here; another ASBR's route for them would lead our own answers a way round.
+			Import: bgp.ImportPolicy{Reject: a.config.Prefixes},
 		}
 	}
 	return neighbors
@@ -98,18 +104,30 @@ func (a *ASBR) Run(ctx context.Context) error {
 	for _, p := range a.peers {
 		a.daemon.Kernel.Set(route.Route{Table: p.Table, Dst: anywhere, Metric: worstMetric, Kind: route.Unreachable})
 	}
+	if err := a.daemon.Speaker.Originate(a.config.routes()...); err != nil {
+		return errors.Join(err, a.daemon.Close())
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	a.running = ctx
+	err := a.daemon.Run(ctx, a)
+	cancel()
+	if a.drain.done != nil {
+		<-a.drain.done
+	}
+	return err
+}
+
+// routes are what the ASBR originates itself.
+func (c *Config) routes() []bgp.UnicastRoute {
 	routes := []bgp.UnicastRoute{{
-		Prefix: a.config.Locator.Prefix, NextHop: a.config.Address,
+		Prefix: c.Locator.Prefix, NextHop: c.Address,
 		// Servers need the locator, egress peers must not have it.
 		Attributes: bgp.Attributes{Communities: []uint32{bgp.NoExport}},
 	}}
-	for _, p := range a.config.Prefixes {
-		routes = append(routes, bgp.UnicastRoute{Prefix: p, NextHop: a.config.Address})
+	for _, p := range c.Prefixes {
+		routes = append(routes, bgp.UnicastRoute{Prefix: p, NextHop: c.Address})
 	}
-	if err := a.daemon.Speaker.Originate(routes...); err != nil {
-		return errors.Join(err, a.daemon.Close())
-	}
-	return a.daemon.Run(ctx, a)
+	return routes
 }
 
 var anywhere = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
@@ -196,9 +214,11 @@ func (a *ASBR) Settled() (again bool) {
 
 // Status is what /status shows.
 type Status struct {
-	Role     string              `json:"role"`
-	Ready    bool                `json:"ready"`
-	ASN      uint32              `json:"asn"`
+	Role  string `json:"role"`
+	Ready bool   `json:"ready"`
+	ASN   uint32 `json:"asn"`
+	// Drain is how far the ASBR has left service; nothing while it is in service.
+	Drain    Stage               `json:"drain,omitempty"`
 	Locator  netip.Prefix        `json:"locator"`
 	Pending  int                 `json:"pending"`
 	Sessions []bgp.SessionStatus `json:"sessions"`
@@ -224,7 +244,8 @@ func (a *ASBR) Status() any {
 	s := Status{Role: "asbr", ASN: a.config.ASN, Locator: a.config.Locator.Prefix}
 	a.daemon.Do(context.Background(), func() {
 		s.Pending, s.Sessions = a.daemon.Kernel.Pending(), a.daemon.Speaker.Sessions()
-		s.Ready = a.daemon.AllUp() && s.Pending == 0
+		s.Drain = a.drain.stage
+		s.Ready = a.daemon.AllUp() && s.Pending == 0 && s.Drain == Serving
 		for _, p := range a.peers {
 			s.Peers = append(s.Peers, p.status())
 			s.Ready = s.Ready && len(p.routes) > 0

@@ -49,10 +49,12 @@ type peer struct {
 
 	session, link bool
 	// onLink are the prefixes of the interface: a next hop must be in one of them.
-	onLink  []netip.Prefix
-	up      bool // what kernel and announcer were last told
-	routes  map[netip.Prefix]bgp.Update
-	refused uint64
+	onLink []netip.Prefix
+	up     bool // what kernel and announcer were last told
+	// hidden: the reflectors are told of no route, while the kernel still has them. closed: as if the peer were down.
+	hidden, closed bool
+	routes         map[netip.Prefix]bgp.Update
+	refused        uint64
 
 	// changed are the prefixes that the reflectors have to be told about.
 	changed map[netip.Prefix]struct{}
@@ -116,7 +118,7 @@ func (p *peer) reaches(nextHop netip.Addr) bool {
 
 // refresh makes everything of the peer follow its session and its link.
 func (p *peer) refresh() {
-	up := p.session && p.link
+	up := p.session && p.link && !p.closed
 	if up == p.up {
 		return
 	}
@@ -136,6 +138,25 @@ func (p *peer) refresh() {
 	if !up {
 		p.retiring = true
 	}
+}
+
+// hide withdraws the peer's routes from the reflectors, or announces them again. The kernel keeps them.
+func (p *peer) hide(hidden bool) {
+	if p.hidden == hidden {
+		return
+	}
+	p.hidden = hidden
+	if p.up {
+		for prefix := range p.routes {
+			p.changed[prefix] = struct{}{}
+		}
+	}
+}
+
+// close takes everything of the peer away although it is up, or brings it back.
+func (p *peer) close(closed bool) {
+	p.closed = closed
+	p.refresh()
 }
 
 // route is a route of the peer in its table.
@@ -160,7 +181,7 @@ func (p *peer) local() route.Route {
 func (p *peer) withdraw() error {
 	var gone []bgp.VPNKey
 	for prefix := range p.changed {
-		if _, ok := p.routes[prefix]; !ok || !p.up {
+		if _, ok := p.routes[prefix]; !ok || !p.up || p.hidden {
 			gone = append(gone, bgp.VPNKey{RD: p.rd, Prefix: prefix})
 			delete(p.changed, prefix)
 		}

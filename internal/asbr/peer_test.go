@@ -311,3 +311,56 @@ func TestCheckRefusesTheSameDistinguisherTwice(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+func TestADrainTakesTheSIDLast(t *testing.T) {
+	p, w := newTestPeer(t, testConfig())
+	p.session, p.link = true, true
+	p.refresh()
+	p.update(announced("2001:db8:c::/64"))
+	settle(t, p)
+	w.log = nil
+	p.hide(true)
+	settle(t, p)
+	check(t, w.log, "withdraw 2001:db8:c::/64")
+	if len(w.kernel) != 2 {
+		t.Errorf("what is on its way finds %v", w.lines())
+	}
+	// What the peer tells meanwhile is delivered, but announced to nobody.
+	p.update(announced("2001:db8:d::/64"))
+	settle(t, p)
+	if len(w.kernel) != 3 || len(w.routes) != 0 {
+		t.Errorf("kernel %v, announced %v", w.lines(), w.routes)
+	}
+	w.log = nil
+	p.close(true)
+	settle(t, p)
+	if len(w.kernel) != 0 || len(w.routes) != 0 || w.log[len(w.log)-1] != "delete route fc00:1:1::/128 table main metric 1024" {
+		t.Errorf("left %v, %v; told %q", w.lines(), w.routes, w.log)
+	}
+	gone := announced("2001:db8:d::/64")
+	gone.Withdrawn = true
+	p.update(gone)
+	settle(t, p)
+
+	p.close(false)
+	p.hide(false)
+	settle(t, p)
+	if len(w.kernel) != 2 || len(w.routes) != 1 {
+		t.Errorf("back in service: %v, %v", w.lines(), w.routes)
+	}
+}
+
+func TestUndoingADrainEarlyAnnouncesAgain(t *testing.T) {
+	p, w := newTestPeer(t, testConfig())
+	p.session, p.link = true, true
+	p.refresh()
+	p.update(announced("2001:db8:c::/64"))
+	settle(t, p)
+	p.hide(true)
+	settle(t, p)
+	p.hide(false)
+	settle(t, p)
+	if len(w.kernel) != 2 || len(w.routes) != 1 {
+		t.Errorf("back in service: %v, %v", w.lines(), w.routes)
+	}
+}

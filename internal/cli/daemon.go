@@ -154,7 +154,11 @@ func needSegmentRouting(what string) error {
 func (a *app) daemonCommands() []*cobra.Command {
 	var list []*cobra.Command
 	for _, r := range roles {
-		list = append(list, a.daemonCommand(r))
+		c := a.daemonCommand(r)
+		if r.name == "asbr" {
+			c.AddCommand(a.drainCommand(r))
+		}
+		list = append(list, c)
 	}
 	return list
 }

@@ -86,6 +86,9 @@ func handler(role, version string, m machine) (http.Handler, error) {
 		// A client that went away is not our error.
 		_, _ = w.Write(append(b, '\n'))
 	})
+	if d, ok := m.(drainable); ok {
+		serveDrain(mux, d)
+	}
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	return mux, nil
 }

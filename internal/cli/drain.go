@@ -1,0 +1,190 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tabane/tabane/internal/asbr"
+)
+
+// drainable is a machine that can leave service without losing a packet.
+type drainable interface {
+	Drain(wait time.Duration) error
+	Undrain() error
+}
+
+// drainPath is where a daemon is asked to leave service (POST), or to take it up again (DELETE).
+const drainPath = "/drain"
+
+// defaultDrainWait is how long others have to move. They do within a second; a client that was told of a change of
+// addresses answers within its round trip.
+const defaultDrainWait = 5 * time.Second
+
+// serveDrain takes requests to leave service. Whoever may ask is on this host: a status address may be anywhere. A
+// browser's page is not whoever may ask.
+func serveDrain(mux *http.ServeMux, d drainable) {
+	local := func(f func(*http.Request) error) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			from, err := netip.ParseAddrPort(r.RemoteAddr)
+			if err != nil || !from.Addr().Unmap().IsLoopback() || r.Header.Get("Origin") != "" {
+				http.Error(w, "only a program on this host may ask for this, over the loopback interface", http.StatusForbidden)
+				return
+			}
+			if err := f(r); err != nil {
+				http.Error(w, err.Error(), http.StatusConflict)
+				return
+			}
+			w.WriteHeader(http.StatusAccepted)
+		}
+	}
+	mux.HandleFunc("POST "+drainPath, local(func(r *http.Request) error {
+		wait := defaultDrainWait
+		if text := r.URL.Query().Get("wait"); text != "" {
+			var err error
+			if wait, err = time.ParseDuration(text); err != nil {
+				return fmt.Errorf(`drain: wait must be a duration like "5s", got %q`, text)
+			}
+		}
+		return d.Drain(wait)
+	}))
+	mux.HandleFunc("DELETE "+drainPath, local(func(*http.Request) error { return d.Undrain() }))
+}
+
+func (a *app) drainCommand(r role) *cobra.Command {
+	var (
+		at   string
+		wait time.Duration
+		undo bool
+	)
+	c := &cobra.Command{
+		Use:   "drain [--wait DURATION | --undo]",
+		Short: "Take a running border router out of service, or back, without losing a packet",
+		Long: `Drain prepares the maintenance of a border router. Its daemon asks servers and egress peers to move to other paths while all
+of its own still work (the community GRACEFUL_SHUTDOWN, RFC 8326): servers stop using the addresses of its egress peers.
+After the wait it withdraws its routes, and last its SIDs. Then nothing passes through it any more, and it can be stopped.
+
+What has no other path is lost when its routes are withdrawn. The daemon forgets a drain when it is started again.`,
+		Example: `  tabane asbr drain
+  tabane asbr drain --wait 30s
+  tabane asbr drain --undo`,
+		Args: arguments(0, 0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			to, err := netip.ParseAddrPort(at)
+			if err != nil {
+				return &failure{what: "understand the command line", on: "--status " + at, why: errors.New("it is no address with a port"), do: `use one like "` + r.status.String() + `"`}
+			}
+			if undo && c.Flags().Changed("wait") {
+				return usage(c, errors.New("--wait and --undo do not go together"))
+			}
+			return a.drain(c.Context(), to, wait, undo)
+		},
+	}
+	c.Flags().StringVar(&at, "status", r.status.String(), "`address` and port of the daemon's status")
+	c.Flags().DurationVar(&wait, "wait", defaultDrainWait, "how long everything goes on working while others move")
+	c.Flags().BoolVar(&undo, "undo", false, "bring it back into service")
+	return c
+}
+
+// drainPoll is how often the daemon is asked how far it is, and drainPatience how long it may take beyond the wait: a full
+// table is withdrawn in seconds.
+const (
+	drainPoll     = 100 * time.Millisecond
+	drainPatience = time.Minute
+)
+
+func (a *app) drain(ctx context.Context, at netip.AddrPort, wait time.Duration, undo bool) error {
+	what, method, query, want := "drain", http.MethodPost, url.Values{"wait": {wait.String()}}, asbr.Drained
+	if undo {
+		what, method, query, want = "undo the drain", http.MethodDelete, nil, asbr.Serving
+	}
+	if err := askDrain(ctx, at, method, query); err != nil {
+		do := ""
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			do = "start the daemon, or name its address with --status"
+		}
+		return &failure{what: what, on: "asbr " + at.String(), why: err, do: do}
+	}
+	last := asbr.Stage("none")
+	for deadline := time.Now().Add(wait + drainPatience); ; {
+		stage, err := drainStage(ctx, at)
+		if err != nil {
+			return &failure{what: what, on: "asbr " + at.String(), why: err}
+		}
+		if stage != last {
+			fmt.Fprintln(a.out, stageText(stage, wait))
+		}
+		last = stage
+		if stage == want {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return &failure{what: what, on: "asbr " + at.String(), why: fmt.Errorf("it is still %q", stage), do: "see tabane status asbr"}
+		}
+		select {
+		case <-time.After(drainPoll):
+		case <-ctx.Done():
+			return &failure{what: what, on: "asbr " + at.String(), why: ctx.Err(), do: "the daemon goes on; undo it with --undo"}
+		}
+	}
+}
+
+func stageText(s asbr.Stage, wait time.Duration) string {
+	switch s {
+	case asbr.Moving:
+		return fmt.Sprintf("moving: servers and egress peers move to other paths, for %s", wait)
+	case asbr.Withdrawn:
+		return "withdrawn: no route leads here any more"
+	case asbr.Drained:
+		return "drained: the SIDs are gone, the daemon can be stopped"
+	}
+	return "in service"
+}
+
+// askDrain asks the daemon; an answer that refuses is an error with what it says.
+func askDrain(ctx context.Context, at netip.AddrPort, method string, query url.Values) error {
+	ctx, cancel := context.WithTimeout(ctx, drainPatience)
+	defer cancel()
+	to := url.URL{Scheme: "http", Host: at.String(), Path: drainPath, RawQuery: query.Encode()}
+	req, err := http.NewRequestWithContext(ctx, method, to.String(), nil)
+	if err != nil {
+		return err
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return errors.Unwrap(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusAccepted {
+		return nil
+	}
+	const most = 1 << 10
+	text, err := io.ReadAll(io.LimitReader(resp.Body, most))
+	if err != nil || len(text) == 0 {
+		return fmt.Errorf("it answers %s", resp.Status)
+	}
+	return errors.New(strings.TrimSpace(string(text)))
+}
+
+func drainStage(ctx context.Context, at netip.AddrPort) (asbr.Stage, error) {
+	body, err := ask(ctx, at)
+	if err != nil {
+		return "", err
+	}
+	var s struct{ Drain asbr.Stage }
+	if err := json.Unmarshal(body, &s); err != nil {
+		return "", fmt.Errorf("it answers no JSON: %w", err)
+	}
+	return s.Drain, nil
+}
