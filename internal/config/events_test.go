@@ -13,7 +13,7 @@ func TestImpossibleEventsAreRefusedWithTheirPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const event = "        - set: {link: a, rate: 15Mbit/s}\n"
+	const event = "        - set: {link: a, rate: 15Mbit/s, queue: 20ms}\n"
 	if strings.Count(string(data), event) != 1 {
 		t.Fatalf("the scenario does not have the event once")
 	}
