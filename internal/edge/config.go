@@ -55,6 +55,9 @@ type Peer struct {
 	RT      vpn.ID     `yaml:"rt"`
 	Address netip.Addr `yaml:"address"`
 	Table   uint32     `yaml:"table"`
+	// Prefix is the on-link prefix that Address belongs to, when it is not the common one: where it is announced through
+	// this peer alone, answers come back the way that the content went.
+	Prefix netip.Prefix `yaml:"prefix,omitempty"`
 	// Backup asks MPTCP to use this path only when no other is left.
 	Backup bool `yaml:"backup,omitempty"`
 }
@@ -133,7 +136,7 @@ func (c *Config) Check() fault.List {
 			faults.Add(at+".table", "must be a table of its own, got %d", p.Table)
 		}
 		faults.Merge(at, bgp.CheckAddress(p.Address))
-		c.checkInside(&faults, at+".address", p.Address)
+		c.checkPrefix(&faults, at, i)
 		seen.Check(&faults, at, "name", p.Name)
 		seen.Check(&faults, at, "rt", p.RT)
 		seen.Check(&faults, at, "address", p.Address)
@@ -141,6 +144,45 @@ func (c *Config) Check() fault.List {
 	}
 	faults.Merge("mptcp", c.MPTCP.Check())
 	return faults
+}
+
+// checkPrefix says what is wrong with the prefix of a peer, its own or the common one.
+func (c *Config) checkPrefix(faults *fault.List, at string, peer int) {
+	p := c.Peers[peer]
+	if p.Prefix == (netip.Prefix{}) {
+		c.checkInside(faults, at+".address", p.Address)
+		return
+	}
+	at += ".prefix"
+	switch {
+	case !p.Prefix.IsValid() || !p.Prefix.Addr().Is6() || p.Prefix.Addr().Is4In6() || p.Prefix != p.Prefix.Masked():
+		faults.Add(at, "must be an IPv6 prefix without host bits, got %v", p.Prefix)
+	case p.Address.IsValid() && !p.Prefix.Contains(p.Address):
+		faults.Add(at, "%v does not hold the address %v: no answer would come back to it", p.Prefix, p.Address)
+	case p.Prefix.Contains(c.Address):
+		faults.Add(at, "%v holds the default address, whose answers come back every way", p.Prefix)
+	}
+	for i, l := range c.Locators {
+		if p.Prefix.IsValid() && l.IsValid() && l.Overlaps(p.Prefix) {
+			faults.Add(at, "%v overlaps locators[%d] %v: a SID must not be one of our addresses", p.Prefix, i, l)
+		}
+	}
+	for i, other := range c.Peers[:peer] {
+		if p.Prefix.IsValid() && other.Prefix.IsValid() && other.Prefix.Overlaps(p.Prefix) {
+			faults.Add(at, "%v overlaps peers[%d].prefix %v", p.Prefix, i, other.Prefix)
+		}
+	}
+}
+
+// onLink are the prefixes of the default address and of all EPE addresses.
+func (c *Config) onLink() []netip.Prefix {
+	prefixes := []netip.Prefix{c.Prefix}
+	for _, p := range c.Peers {
+		if p.Prefix.IsValid() {
+			prefixes = append(prefixes, p.Prefix)
+		}
+	}
+	return prefixes
 }
 
 // checkInside adds a fault when an address that can be judged at all lies outside the prefix.

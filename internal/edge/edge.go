@@ -90,8 +90,8 @@ func New(ctx context.Context, o Options) (*Edge, error) {
 		neighbors = append(neighbors, bgp.Neighbor{
 			Name: "reflector " + r.Address.String(), Address: r.Address, LocalAddress: o.Config.Address, ASN: o.Config.ASN,
 			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: r.Password, Retain: retainRoutes,
-			// The prefix is on the link; a route for it would lead our own answers away.
-			Import: bgp.ImportPolicy{Reject: []netip.Prefix{o.Config.Prefix}},
+			// The prefixes are on the link; a route for one would lead our own answers away.
+			Import: bgp.ImportPolicy{Reject: o.Config.onLink()},
 		})
 	}
 	d, err := daemon.New(ctx, daemon.Options{

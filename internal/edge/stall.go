@@ -137,16 +137,17 @@ func (w *stallWatch) judge(now time.Time, token uint32, of []*progress) stall {
 			p.alarmed = false
 			s.moving = append(s.moving, p.key.subflowEnds)
 		}
-		if !p.alarmed && p.silence(now) >= p.patience && goesOn(now, p, of) && !w.carries(now, p) {
+		if !p.alarmed && p.silence(now) >= p.patience && goesOn(now, p, of, p.patience) && !w.carries(now, p, p.patience) {
 			alarm, s.silence, s.inFlight = true, p.silence(now), p.inFlight
 		}
 	}
 	if !alarm {
 		return s
 	}
-	// Another subflow over the same hole fell silent at about the same time; what is sent again must not go there.
+	// Another subflow over the same hole fell silent at about the same time, or was first used then; what is sent again must
+	// not go there. Its own patience does not count any more.
 	for _, p := range of {
-		if !p.alarmed && p.silence(now) >= p.patience/2 && goesOn(now, p, of) && !w.carries(now, p) {
+		if !p.alarmed && p.silence(now) >= s.silence/2 && goesOn(now, p, of, s.silence/2) && !w.carries(now, p, s.silence/2) {
 			p.alarmed = true
 			s.stalled = append(s.stalled, p.key.subflowEnds)
 		}
@@ -154,19 +155,20 @@ func (w *stallWatch) judge(now time.Time, token uint32, of []*progress) stall {
 	return s
 }
 
-// goesOn says whether data arrived over another subflow well after p fell silent, and that one is not silent itself.
-func goesOn(now time.Time, p *progress, of []*progress) bool {
+// goesOn says whether data arrived over another subflow well after p fell silent for that long, and the other is not silent
+// itself.
+func goesOn(now time.Time, p *progress, of []*progress, long time.Duration) bool {
 	for _, other := range of {
-		if other != p && other.arrived.Sub(p.waits) >= p.patience/3 && other.silence(now) < other.patience/2 {
+		if other != p && other.arrived.Sub(p.waits) >= long/3 && other.silence(now) < long/2 {
 			return true
 		}
 	}
 	return false
 }
 
-// carries says whether the path of p delivered something for another connection of the same client lately: then p had bad
-// luck in a queue, and its path is none that swallows everything.
-func (w *stallWatch) carries(now time.Time, p *progress) bool {
+// carries says whether the path of p, silent for that long, delivered something for another connection of the same client
+// lately: then p had bad luck in a queue, and its path is none that swallows everything.
+func (w *stallWatch) carries(now time.Time, p *progress, long time.Duration) bool {
 	if !w.lively {
 		w.lively = true
 		clear(w.latest)
@@ -177,7 +179,7 @@ func (w *stallWatch) carries(now time.Time, p *progress) bool {
 			}
 		}
 	}
-	return now.Sub(w.latest[p.key.path()]) < p.patience*2/3
+	return now.Sub(w.latest[p.key.path()]) < long*2/3
 }
 
 // path is what the subflows of a client over the same EPE address, or over the default one, have in common.
