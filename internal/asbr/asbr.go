@@ -83,6 +83,7 @@ func (a *ASBR) reflectors() []bgp.Neighbor {
 			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: r.Password, NextHopSelf: true, BFD: r.BFD,
 			// Our prefixes are here; another ASBR's route for them would lead our own answers a way round.
 			Import: bgp.ImportPolicy{Reject: a.config.Prefixes},
+			Export: bgp.ExportPolicy{Reject: a.config.alone(nil)},
 		}
 	}
 	return neighbors
@@ -94,6 +95,7 @@ func (a *ASBR) neighbor(p *peer) bgp.Neighbor {
 		LocalPref: p.LocalPref, ExportLocalOnly: true, BFD: p.BFD,
 		// Our own space and our SIDs cannot lie behind a peer.
 		Import: bgp.ImportPolicy{Reject: append([]netip.Prefix{a.config.Locator.Prefix}, a.config.Prefixes...), WarnPrefixes: p.WarnPrefixes},
+		Export: bgp.ExportPolicy{Reject: a.config.alone(&p.Peer)},
 	}
 }
 
@@ -124,7 +126,7 @@ func (c *Config) routes() []bgp.UnicastRoute {
 		// Servers need the locator, egress peers must not have it.
 		Attributes: bgp.Attributes{Communities: []uint32{bgp.NoExport}},
 	}}
-	for _, p := range c.Prefixes {
+	for _, p := range c.announced() {
 		routes = append(routes, bgp.UnicastRoute{Prefix: p, NextHop: c.Address})
 	}
 	return routes

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/fault"
@@ -80,6 +81,9 @@ type Peer struct {
 	LocalPref uint32   `yaml:"local_pref,omitempty"`
 	Password  string   `yaml:"password,omitempty"`
 	BFD       bgp.BFD  `yaml:"bfd,omitempty"`
+	// Prefixes are announced to this peer alone, beside the common ones that they lie in: what servers send through the
+	// peer is answered through it too, when their EPE addresses for it come from here.
+	Prefixes []netip.Prefix `yaml:"prefixes,omitempty"`
 	// WarnPrefixes logs a warning when the peer announces more; 0 means never.
 	WarnPrefixes int `yaml:"warn_prefixes,omitempty"`
 }
@@ -133,6 +137,7 @@ func (c *Config) Check() fault.List {
 		seen.Check(&faults, at, "id", p.ID)
 		seen.Check(&faults, at, "table", p.Table)
 		seen.Check(&faults, at, "rt", p.RT)
+		c.checkReturn(&faults, at, i)
 		if rd, err := p.distinguisher(c.RouterID); err != nil {
 			faults.Add(at+".rd", "%v", err)
 		} else {
@@ -140,6 +145,45 @@ func (c *Config) Check() fault.List {
 		}
 	}
 	return faults
+}
+
+// checkReturn says what is wrong with the prefixes of one peer alone.
+func (c *Config) checkReturn(faults *fault.List, at string, peer int) {
+	for i, p := range c.Peers[peer].Prefixes {
+		at := fmt.Sprintf("%s.prefixes[%d]", at, i)
+		covered := slices.ContainsFunc(c.Prefixes, func(common netip.Prefix) bool {
+			return common.IsValid() && common.Bits() < p.Bits() && common.Contains(p.Addr())
+		})
+		switch {
+		case !p.IsValid() || !p.Addr().Is6() || p.Addr().Is4In6() || p != p.Masked():
+			faults.Add(at, "must be an IPv6 prefix without host bits, got %v", p)
+		case p.Overlaps(c.Locator.Prefix):
+			faults.Add(at, "%v overlaps the locator %v: SIDs would be reachable from outside", p, c.Locator.Prefix)
+		case !covered:
+			faults.Add(at, "%v must lie inside of one of the common prefixes, which carries the answers when this peer is gone", p)
+		}
+		for j, other := range c.Peers[:peer+1] {
+			for k, q := range other.Prefixes {
+				if (j < peer || k < i) && p.Overlaps(q) {
+					faults.Add(at, "%v overlaps peers[%d].prefixes[%d] %v", p, j, k, q)
+				}
+			}
+		}
+	}
+}
+
+// announced are the prefixes of all peers, common or not.
+func (c *Config) announced() []netip.Prefix { return append(slices.Clone(c.Prefixes), c.alone(nil)...) }
+
+// alone are the prefixes that are announced to one peer each, other than this one.
+func (c *Config) alone(except *Peer) []netip.Prefix {
+	var all []netip.Prefix
+	for i := range c.Peers {
+		if except == nil || c.Peers[i].Name != except.Name {
+			all = append(all, c.Peers[i].Prefixes...)
+		}
+	}
+	return all
 }
 
 func (c *Config) checkPeer(p *Peer) fault.List {

@@ -75,7 +75,7 @@ func (a *ASBR) leave(ctx context.Context, done chan struct{}, wait time.Duration
 		return
 	}
 	a.log.Info("drain: routes are withdrawn")
-	if err := a.daemon.Speaker.Withdraw(a.config.Prefixes...); err != nil {
+	if err := a.daemon.Speaker.Withdraw(a.config.announced()...); err != nil {
 		a.log.Error("drain: withdraw own prefixes", "err", err)
 	}
 	if !pause(ctx, withdrawnFor) || !a.step(ctx, Drained, func(p *peer) { p.close(true) }) {

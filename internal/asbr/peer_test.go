@@ -286,10 +286,15 @@ func TestCheckFindsEveryFault(t *testing.T) {
 	second.ID = 1 << 16
 	second.BFD.Interval = 1
 	c.Reflectors[0].BFD = bgp.BFD{Interval: time.Second, Multiplier: 1}
+	c.Peers[0].Prefixes = []netip.Prefix{netip.MustParsePrefix("2001:db8:1:0:a::/80"), netip.MustParsePrefix("2001:db8:1::/64")}
+	second.Prefixes = []netip.Prefix{
+		netip.MustParsePrefix("2001:db8:1:0:a::/96"), netip.MustParsePrefix("2001:db8:9::/64"), netip.MustParsePrefix("fc00:1::/64"),
+	}
 	c.Peers = append(c.Peers, second)
 	got := strings.Split(c.Check().Err().Error(), "\n")
 	for _, path := range []string{
 		"asn", "router_id", "prefixes[1]", "peers[1].name", "peers[1].address", "peers[1].asn", "peers[1].table", "peers[1].id",
+		"peers[0].prefixes[1]", "peers[1].prefixes[0]", "peers[1].prefixes[1]", "peers[1].prefixes[2]",
 		"peers[1].rt", "peers[1].bfd.interval", "reflectors[0].bfd.multiplier",
 	} {
 		if !slices.ContainsFunc(got, func(line string) bool { return strings.HasPrefix(line, path+": ") }) {
