@@ -192,19 +192,19 @@ func (b *boxes) Plot(c draw.Canvas, p *plot.Plot) {
 	group := trX(1) - trX(0)
 	slot := group * groupShare / vg.Length(len(b.transports))
 	value := valueStyle
-	value.XAlign, value.YAlign = draw.XCenter, draw.YBottom
+	value.XAlign, value.YAlign = draw.XLeft, draw.YCenter
 	for i, g := range b.groups {
 		x := trX(float64(i)) - group*groupShare/2
 		if g.published.ok {
 			y := trY(g.published.value)
 			c.StrokeLine2(dotted, x, y, x+group*groupShare, y)
-			cross(c, vg.Point{X: x + group*groupShare/2, Y: y})
+			cross(c, vg.Point{X: x, Y: y})
 		}
 		for j, box := range g.boxes {
 			if box != nil {
-				drawBox(c, *box, x+slot/2, min(0.7*slot, 34), trY, colorOf(j))
-				top := trY(slices.Max(append([]float64{box.High}, box.Outliers...)))
-				c.FillText(value, vg.Point{X: x + slot/2, Y: top + 4}, milliseconds(box.Median/1000))
+				// The median in figures stands beside the box: above, it could be read as an outlier's.
+				drawBox(c, *box, x+0.28*slot, 0.44*slot, trY, colorOf(j))
+				c.FillText(value, vg.Point{X: x + 0.5*slot + 3, Y: trY(box.Median)}, milliseconds(box.Median/1000))
 			}
 			x += slot
 		}
