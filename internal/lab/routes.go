@@ -25,8 +25,10 @@ const (
 	subflowPatience = 8 * time.Second
 	// subflowQuiet is how long nothing must have been sent on a subflow for its last packet to have been seen.
 	subflowQuiet = 300 * time.Millisecond
+	// warmUp is how long a connection has before something changes: its slow start is not to be in the way.
+	warmUp = 300 * time.Millisecond
 	// routesExpected is how long a trial takes when all goes well.
-	routesExpected = 1200 * time.Millisecond
+	routesExpected = 1400 * time.Millisecond
 )
 
 // newRoutesRunner is newRunner for an experiment of scenario.KindRoutes; the options are checked.
@@ -150,6 +152,9 @@ func (r *runner) tryRoutes(ctx context.Context, l *Lab, w *watch, j job, announc
 		return announced, err
 	}
 	defer transfer.stop()
+	if err := sleep(ctx, warmUp); err != nil {
+		return announced, err
+	}
 	// What is to end must be in use.
 	if change == scenario.ChangeWithdraw {
 		begun := time.Now()
@@ -214,6 +219,17 @@ func (r *runner) changeRoutes(ctx context.Context, l *Lab, w *watch, change stri
 		err = fmt.Errorf("%s: %w", problem, err)
 	}
 	return t0, err
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // errPatience is why poll ends without what it waited for.
