@@ -224,8 +224,10 @@ func (s *Speaker) addNeighbor(ctx context.Context, conf Neighbor) error {
 	n := &neighbor{Neighbor: conf, key: conf.Address.WithZone(conf.Interface), adjIn: map[netip.Prefix]struct{}{}}
 	s.neighbors[n.Name] = n
 	s.mu.Lock()
+	former := s.byAddr[n.key]
 	s.byAddr[n.key] = n
 	s.mu.Unlock()
+	s.endFormer(former)
 	err := s.setPolicies(ctx)
 	if err == nil {
 		err = s.bfd.add(n)
@@ -382,6 +384,21 @@ func (s *Speaker) restart(ctx context.Context, n *neighbor, reason string) error
 		return err
 	}
 	return s.addPeer(ctx, n)
+}
+
+// endFormer tells of the end of the session that a deleted neighbour of the same address had: the BGP server's own word of
+// it, which may still be on its way, would be taken for the new neighbour's.
+func (s *Speaker) endFormer(n *neighbor) {
+	if n == nil {
+		return
+	}
+	s.mu.Lock()
+	up := n.up
+	n.up = false
+	s.mu.Unlock()
+	if up {
+		s.retention.event(Session{Neighbor: n.Name, Reason: n.reason})
+	}
 }
 
 func (s *Speaker) addPeer(ctx context.Context, n *neighbor) error {

@@ -342,6 +342,19 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
+// TestReplacedNeighborEnds: the end of a deleted neighbour's session is told even when its successor is there at once.
+func TestReplacedNeighborEnds(t *testing.T) {
+	a, b := newRouter(t, 28, 65000), newRouter(t, 29, 65000)
+	b.peer(a, passive)
+	a.peer(b)
+	const name = "r29"
+	a.wait("session", func() bool { return a.up[name] })
+	a.must(a.DeleteNeighbor(t.Context(), name))
+	a.peer(b)
+	a.wait("the old session's end", func() bool { return slices.Contains(a.log, name+" up=false") })
+	a.wait("the new session", func() bool { return a.up[name] })
+}
+
 // TestKindsOfSession opens them side by side, because each takes two seconds to be tried.
 func TestKindsOfSession(t *testing.T) {
 	md5, md5Peer := newRouter(t, 8, 65000), newRouter(t, 9, 65000)
