@@ -75,7 +75,7 @@ const (
 
 // Paths is how the server manages the paths of its connections.
 type Paths struct {
-	// PathManager is the kernel unless told otherwise.
+	// PathManager is this daemon unless told otherwise, or unless there are limits, which only the kernel's has.
 	PathManager PathManager `yaml:"path_manager,omitempty"`
 	// MPTCP is for the kernel's path manager only.
 	MPTCP `yaml:",inline"`
@@ -228,7 +228,15 @@ func (p Paths) Check() fault.List {
 	return faults
 }
 
-func (c *Config) pathManager() PathManager { return cmp.Or(c.MPTCP.PathManager, KernelPathManager) }
+func (c *Config) pathManager() PathManager {
+	switch p := c.MPTCP; {
+	case p.PathManager != "":
+		return p.PathManager
+	case p.MPTCP != (MPTCP{}):
+		return KernelPathManager
+	}
+	return UserPathManager
+}
 
 // Check says what is wrong with the limits.
 func (m MPTCP) Check() fault.List {

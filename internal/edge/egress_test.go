@@ -2,6 +2,7 @@ package edge
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -214,4 +215,40 @@ func TestAnyHistoryEndsInWhatIsAnnounced(t *testing.T) {
 			t.Errorf("after the history:\n  %s\nfresh:\n  %s", strings.Join(g, "\n  "), strings.Join(w, "\n  "))
 		}
 	})
+}
+
+// What a peer offers to clients changes with its routes, whoever of several ASBRs has them.
+func TestEgressTellsWhatIsOffered(t *testing.T) {
+	e, _ := newTestEgress(testConfig())
+	var got []string
+	e.routed = func(peer int, prefix netip.Prefix, state routeState) {
+		got = append(got, fmt.Sprintf("%d %v %d", peer, prefix, state))
+	}
+	one, two := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101"), vpnPath("10.0.0.2:1", "fc00:2:1::", "65000:101")
+	drained := one
+	drained.Communities = []uint32{1, gracefulShutdown}
+	gone := func(p bgp.VPNPath) bgp.VPNPath { p.Withdrawn = true; return p }
+	for _, p := range []bgp.VPNPath{one, two, gone(one), two, one, drained, gone(two), one, drained, gone(one)} {
+		if err := e.update(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(t, got,
+		"0 2001:db8:c::/64 2",
+		"0 2001:db8:c::/64 1", // only the drained one is left
+		"0 2001:db8:c::/64 2", "0 2001:db8:c::/64 1", "0 2001:db8:c::/64 0")
+}
+
+func TestADrainedWayIsTheLastChoice(t *testing.T) {
+	e, w := newTestEgress(testConfig())
+	drained := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")
+	drained.Communities = []uint32{gracefulShutdown}
+	for _, p := range []bgp.VPNPath{drained, vpnPath("10.0.0.2:1", "fc00:2:1::", "65000:101")} {
+		if err := e.update(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := w.lines("encap seg6"); len(got) != 1 || !strings.Contains(got[0], "fc00:2:1::") {
+		t.Errorf("nexthops %q", got)
+	}
 }

@@ -18,6 +18,9 @@ const (
 	watchBusy  = 25 * time.Millisecond
 	watchIdle  = 100 * time.Millisecond
 	watchShare = 5
+	// watchEach is how many subflows are looked at one by one. For more it is cheaper to walk all sockets, which takes 1.3 ms
+	// and 2 us for each subflow, where a single one takes 6 us.
+	watchEach = 256
 	// resyncFirst and resyncMost bound the pause before connections that could not be read are read again.
 	resyncFirst = 100 * time.Millisecond
 	resyncMost  = 5 * time.Second
@@ -27,6 +30,7 @@ const (
 type pathKernel interface {
 	Request(mptcp.Request) error
 	Subflows(mptcp.Family, func(mptcp.Subflow)) error
+	Look([]mptcp.Ends, func(mptcp.Subflow)) error
 }
 
 // kernelPaths is the kernel as a pathLoop sees it.
@@ -251,7 +255,13 @@ func (l *pathLoop) readAll(now time.Time) {
 func (l *pathLoop) lookAt() {
 	began := time.Now()
 	l.watch.begin()
-	err := l.kernel.Subflows(mptcp.IPv6, func(s mptcp.Subflow) { l.watch.sample(began, s) })
+	sample := func(s mptcp.Subflow) { l.watch.sample(began, s) }
+	var err error
+	if at := l.manager.choices(); len(at) <= watchEach {
+		err = l.kernel.Look(at, sample)
+	} else {
+		err = l.kernel.Subflows(mptcp.IPv6, sample)
+	}
 	took := time.Since(began)
 	every := watchIdle
 	switch {
@@ -290,7 +300,7 @@ func (l *pathLoop) logStalls(stalls []stall) {
 	}
 	if count > 0 {
 		l.log.Warn("a path swallows data", "connections", count,
-			"example", fmt.Sprintf("%08x", example.token), "from", example.stalled[0].local, "to", example.stalled[0].remote,
+			"example", fmt.Sprintf("%08x", example.token), "from", example.stalled[0].Local, "to", example.stalled[0].Remote,
 			"silence", example.silence, "in_flight", example.inFlight)
 	}
 }

@@ -63,6 +63,12 @@ func (k *lockedKernel) Subflows(family mptcp.Family, f func(mptcp.Subflow)) erro
 	return k.fakeKernel.Subflows(family, f)
 }
 
+func (k *lockedKernel) Look(at []mptcp.Ends, f func(mptcp.Subflow)) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.fakeKernel.Look(at, f)
+}
+
 // looped is a path manager in its loop, in a bubble.
 type looped struct {
 	t      *testing.T

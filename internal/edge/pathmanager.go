@@ -279,6 +279,20 @@ func (m *pathManager) closed(c *connection, local, remote netip.AddrPort) {
 	}
 }
 
+// choices are the subflows of connections that have several.
+func (m *pathManager) choices() []mptcp.Ends {
+	var all []mptcp.Ends
+	for _, c := range m.conns {
+		if len(c.subflows) < 2 {
+			continue
+		}
+		for _, s := range c.subflows {
+			all = append(all, mptcp.Ends{Local: s.local, Remote: s.remote})
+		}
+	}
+	return all
+}
+
 // route takes what a peer offers for a prefix.
 func (m *pathManager) route(now time.Time, peer int, prefix netip.Prefix, state routeState) {
 	m.now = now
@@ -440,7 +454,7 @@ func (m *pathManager) withdraw(c *connection, peer int) {
 // alarm takes subflows of a connection that swallow what is sent, while others go on. Those to EPE addresses are
 // destroyed, which makes the kernel send again on the others what they swallowed, and not offered for a while; the first
 // one becomes a backup until it moves again.
-func (m *pathManager) alarm(now time.Time, token uint32, stalled []subflowEnds) {
+func (m *pathManager) alarm(now time.Time, token uint32, stalled []mptcp.Ends) {
 	m.now = now
 	c := m.conns[token]
 	if c == nil {
@@ -449,7 +463,7 @@ func (m *pathManager) alarm(now time.Time, token uint32, stalled []subflowEnds) 
 	var peers []int
 	// The backup flags come first, so that nothing is sent again on a subflow that swallows it.
 	for _, ends := range stalled {
-		s := c.find(ends.local, ends.remote)
+		s := c.find(ends.Local, ends.Remote)
 		if s == nil || s.dying || s.suspect {
 			continue
 		}
@@ -475,13 +489,13 @@ func (m *pathManager) alarm(now time.Time, token uint32, stalled []subflowEnds) 
 }
 
 // moved takes subflows that were stalled and move again. A path is back, perhaps that of addresses on probation too.
-func (m *pathManager) moved(now time.Time, token uint32, ends subflowEnds) {
+func (m *pathManager) moved(now time.Time, token uint32, ends mptcp.Ends) {
 	m.now = now
 	c := m.conns[token]
 	if c == nil {
 		return
 	}
-	s := c.find(ends.local, ends.remote)
+	s := c.find(ends.Local, ends.Remote)
 	if s == nil || !s.suspect {
 		return
 	}
@@ -533,9 +547,9 @@ func (m *pathManager) isServer(list []mptcp.Subflow) bool {
 }
 
 func (m *pathManager) resyncOne(c *connection, list []mptcp.Subflow) {
-	there := map[subflowEnds]bool{}
+	there := map[mptcp.Ends]bool{}
 	for _, s := range list {
-		there[subflowEnds{s.Local, s.Remote}] = true
+		there[mptcp.Ends{Local: s.Local, Remote: s.Remote}] = true
 		own := m.add(c, s.Local, s.Remote)
 		own.first, own.backup, own.unsure = !s.Joined, s.BackupHere, false
 		if own.peer >= 0 && s.Joined && !own.dying {
@@ -543,7 +557,7 @@ func (m *pathManager) resyncOne(c *connection, list []mptcp.Subflow) {
 		}
 	}
 	for i := len(c.subflows) - 1; i >= 0; i-- {
-		if s := c.subflows[i]; !there[subflowEnds{s.local, s.remote}] {
+		if s := c.subflows[i]; !there[mptcp.Ends{Local: s.local, Remote: s.remote}] {
 			m.closed(c, s.local, s.remote)
 		}
 	}

@@ -41,14 +41,14 @@ type fakeConn struct {
 	announced map[uint8]netip.Addr
 	subflows  []*mptcp.Subflow
 	// known are the subflows that the client believes in.
-	known map[subflowEnds]uint8
+	known map[mptcp.Ends]uint8
 }
 
 func newFakeKernel() *fakeKernel { return &fakeKernel{there: map[uint32]*fakeConn{}, port: 50000} }
 
 func (k *fakeKernel) connect(token uint32, local, remote netip.AddrPort) {
 	s := &mptcp.Subflow{Token: token, Local: local, Remote: remote}
-	k.there[token] = &fakeConn{announced: map[uint8]netip.Addr{}, subflows: []*mptcp.Subflow{s}, known: map[subflowEnds]uint8{{local, remote}: 0}}
+	k.there[token] = &fakeConn{announced: map[uint8]netip.Addr{}, subflows: []*mptcp.Subflow{s}, known: map[mptcp.Ends]uint8{{Local: local, Remote: remote}: 0}}
 	k.events = append(k.events, mptcp.Created{Token: token, Local: local, Remote: remote, ServerSide: true},
 		mptcp.Established{Token: token, Local: local, Remote: remote, ServerSide: true})
 }
@@ -81,7 +81,7 @@ func (k *fakeKernel) drop(c *fakeConn, which func(*mptcp.Subflow) bool) (n int) 
 		n++
 		// The end of a first subflow is heard in the end: the kernel repeats it, and nothing else could tell the client.
 		if !k.deaf || !s.Joined {
-			delete(c.known, subflowEnds{s.Local, s.Remote})
+			delete(c.known, mptcp.Ends{Local: s.Local, Remote: s.Remote})
 		}
 		k.closed(s)
 		return true
@@ -147,7 +147,7 @@ func (k *fakeKernel) Request(r mptcp.Request) error {
 // join has the client open a subflow to an address that it believes to have none to.
 func (k *fakeKernel) join(token uint32, c *fakeConn, id uint8, a netip.Addr) {
 	for at := range c.known {
-		if at.local.Addr() == a {
+		if at.Local.Addr() == a {
 			return
 		}
 	}
@@ -157,7 +157,7 @@ func (k *fakeKernel) join(token uint32, c *fakeConn, id uint8, a netip.Addr) {
 		LocalID: id, Joined: true,
 	}
 	c.subflows = append(c.subflows, s)
-	c.known[subflowEnds{s.Local, s.Remote}] = id
+	c.known[mptcp.Ends{Local: s.Local, Remote: s.Remote}] = id
 	k.events = append(k.events, mptcp.SubEstablished{Token: token, Local: s.Local, Remote: s.Remote, LocalID: id})
 }
 
@@ -177,6 +177,14 @@ func (k *fakeKernel) Subflows(family mptcp.Family, f func(mptcp.Subflow)) error 
 		}
 	}
 	return nil
+}
+
+func (k *fakeKernel) Look(at []mptcp.Ends, f func(mptcp.Subflow)) error {
+	return k.Subflows(mptcp.IPv6, func(s mptcp.Subflow) {
+		if slices.Contains(at, mptcp.Ends{Local: s.Local, Remote: s.Remote}) {
+			f(s)
+		}
+	})
 }
 
 func (k *fakeKernel) all() []mptcp.Subflow {
@@ -352,8 +360,8 @@ func TestOtherConnectionsAreNotManaged(t *testing.T) {
 	m.event(m.now, mptcp.SubEstablished{Token: 2, Local: netip.MustParseAddrPort("[2001:db8:1::77]:80"), Remote: clientAt})
 	m.event(m.now, mptcp.SubClosed{Token: 3, Local: onA, Remote: clientAt})
 	m.event(m.now, mptcp.Closed{Token: 3})
-	m.alarm(m.now, 3, []subflowEnds{{onA, clientAt}})
-	m.moved(m.now, 3, subflowEnds{onA, clientAt})
+	m.alarm(m.now, 3, []mptcp.Ends{{Local: onA, Remote: clientAt}})
+	m.moved(m.now, 3, mptcp.Ends{Local: onA, Remote: clientAt})
 	m.resync(m.now, []mptcp.Subflow{{Token: 4, Local: defaultAt, Remote: clientAt, Active: true}})
 	if got := m.take(); len(got) != 0 || len(m.conns) != 0 {
 		t.Errorf("requests %v, connections %v", got, m.conns)
@@ -394,10 +402,10 @@ func TestAlarm(t *testing.T) {
 	m.setRoute(0, "::/0", routePresent)
 	m.setRoute(1, "::/0", routePresent)
 	m.open(1, defaultAt, clientAt)
-	stalled := func() (stalled []subflowEnds) {
+	stalled := func() (stalled []mptcp.Ends) {
 		for _, s := range m.conns[1].subflows {
 			if s.local != onB {
-				stalled = append(stalled, subflowEnds{s.local, s.remote})
+				stalled = append(stalled, mptcp.Ends{Local: s.local, Remote: s.remote})
 			}
 		}
 		return stalled
@@ -417,7 +425,7 @@ func TestAlarm(t *testing.T) {
 	m.pass(2*probation - time.Millisecond)
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
 	// The first subflow moves: so may the other path.
-	m.moved(m.now, 1, subflowEnds{defaultAt, clientAt})
+	m.moved(m.now, 1, mptcp.Ends{Local: defaultAt, Remote: clientAt})
 	m.work()
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b")
 
@@ -562,14 +570,14 @@ func TestAnyOrderEndsRight(t *testing.T) {
 				if token, ok := anyConn(); ok {
 					if all := m.there[token].subflows; len(all) > 1 {
 						one := rapid.SampledFrom(all).Draw(t, "subflow")
-						m.alarm(m.now, token, []subflowEnds{{one.Local, one.Remote}})
+						m.alarm(m.now, token, []mptcp.Ends{{Local: one.Local, Remote: one.Remote}})
 					}
 				}
 			},
 			"moved": func(t *rapid.T) {
 				for token, c := range m.conns {
 					for _, s := range c.subflows {
-						m.moved(m.now, token, subflowEnds{s.local, s.remote})
+						m.moved(m.now, token, mptcp.Ends{Local: s.local, Remote: s.remote})
 					}
 				}
 			},
@@ -597,7 +605,7 @@ func TestAnyOrderEndsRight(t *testing.T) {
 		m.resync(m.now, m.all())
 		for token, c := range m.conns {
 			for _, s := range c.subflows {
-				m.moved(m.now, token, subflowEnds{s.local, s.remote})
+				m.moved(m.now, token, mptcp.Ends{Local: s.local, Remote: s.remote})
 			}
 		}
 		m.pass(10 * time.Minute)

@@ -16,9 +16,6 @@ const (
 	fewSegments = 16
 )
 
-// subflowEnds name a subflow within its connection.
-type subflowEnds struct{ local, remote netip.AddrPort }
-
 // stallWatch finds subflows that swallow what is sent: data is in flight, nothing of it arrives for longer than the path's
 // round trips explain, and meanwhile something of the same connection arrives over another path. When nothing arrives
 // anywhere it is the client, and nothing to do. It is fed with samples and the time they were taken.
@@ -38,7 +35,7 @@ type stallWatch struct {
 
 type subflowKey struct {
 	token uint32
-	subflowEnds
+	mptcp.Ends
 }
 
 // progress is what is known of one subflow's sending.
@@ -58,7 +55,7 @@ type progress struct {
 type stall struct {
 	token uint32
 	// stalled swallow what is sent, moving did and do not any more.
-	stalled, moving []subflowEnds
+	stalled, moving []mptcp.Ends
 	// silence and inFlight are those of the subflow that gave the alarm.
 	silence  time.Duration
 	inFlight uint32
@@ -87,7 +84,7 @@ func (w *stallWatch) begin() {
 
 // sample takes the state of one subflow.
 func (w *stallWatch) sample(now time.Time, s mptcp.Subflow) {
-	key := subflowKey{s.Token, subflowEnds{s.Local, s.Remote}}
+	key := subflowKey{s.Token, mptcp.Ends{Local: s.Local, Remote: s.Remote}}
 	p := w.subflows[key]
 	switch {
 	case p == nil:
@@ -135,7 +132,7 @@ func (w *stallWatch) judge(now time.Time, token uint32, of []*progress) stall {
 	for _, p := range of {
 		if p.alarmed && p.silence(now) == 0 {
 			p.alarmed = false
-			s.moving = append(s.moving, p.key.subflowEnds)
+			s.moving = append(s.moving, p.key.Ends)
 		}
 		if !p.alarmed && p.silence(now) >= p.patience && goesOn(now, p, of, p.patience) && !w.carries(now, p, p.patience) {
 			alarm, s.silence, s.inFlight = true, p.silence(now), p.inFlight
@@ -149,7 +146,7 @@ func (w *stallWatch) judge(now time.Time, token uint32, of []*progress) stall {
 	for _, p := range of {
 		if !p.alarmed && p.silence(now) >= s.silence/2 && goesOn(now, p, of, s.silence/2) && !w.carries(now, p, s.silence/2) {
 			p.alarmed = true
-			s.stalled = append(s.stalled, p.key.subflowEnds)
+			s.stalled = append(s.stalled, p.key.Ends)
 		}
 	}
 	return s
@@ -183,4 +180,4 @@ func (w *stallWatch) carries(now time.Time, p *progress, long time.Duration) boo
 }
 
 // path is what the subflows of a client over the same EPE address, or over the default one, have in common.
-func (k subflowKey) path() [2]netip.Addr { return [2]netip.Addr{k.local.Addr(), k.remote.Addr()} }
+func (k subflowKey) path() [2]netip.Addr { return [2]netip.Addr{k.Local.Addr(), k.Remote.Addr()} }

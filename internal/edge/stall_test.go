@@ -217,7 +217,7 @@ func TestAHoleIsFound(t *testing.T) {
 		last := max(begin, a.busyUntil+2*a.delay)
 		most := max(stallFew, 3*(2*a.delay+queue)+4*(queue+2*a.delay)) + 3*watchBusy
 		at, s := watchPaths(w, begin, begin+5*time.Second, paths)
-		if len(s.stalled) != 1 || s.stalled[0].local != onA {
+		if len(s.stalled) != 1 || s.stalled[0].Local != onA {
 			t.Fatalf("found %+v", s)
 		}
 		if at > last+most {
@@ -296,7 +296,7 @@ func TestStalls(t *testing.T) {
 		var got []netip.AddrPort
 		for _, s := range found {
 			for _, ends := range s.stalled {
-				got = append(got, ends.local)
+				got = append(got, ends.Local)
 			}
 		}
 		if fmt.Sprint(got) != fmt.Sprint(tt.stalled) {

@@ -249,6 +249,15 @@ func TestPathsOfAConnection(t *testing.T) {
 		}
 	}
 	p.request(SetBackup{Token: token, Local: joined.Local, Remote: joined.Remote})
+	var looked []Subflow
+	gone := Ends{joined.Local, netip.AddrPortFrom(clientSecond, 1)}
+	err := p.diag.Look([]Ends{{established.Local, established.Remote}, gone, {joined.Local, joined.Remote}}, func(s Subflow) {
+		looked = append(looked, s)
+	})
+	if err != nil || len(looked) != 2 || looked[0].Local != established.Local || looked[1].Local != joined.Local ||
+		looked[0].Token != token || looked[1].Token != token || !looked[1].Joined {
+		t.Errorf("looked at %+v, %v", looked, err)
+	}
 
 	p.request(RemoveAddress{Token: token, ID: 7})
 	if closed := expect[SubClosed](p); closed.Local != joined.Local || closed.Token != token {
@@ -258,7 +267,7 @@ func TestPathsOfAConnection(t *testing.T) {
 	p.request(Announce{Token: token, ID: 7, Address: announceAddress})
 	joined = expect[SubEstablished](p)
 	p.request(RemoveAddress{Token: token, ID: 7})
-	err := p.conn.Request(DestroySubflow{Token: token, Local: joined.Local, Remote: joined.Remote})
+	err = p.conn.Request(DestroySubflow{Token: token, Local: joined.Local, Remote: joined.Remote})
 	if err != nil && !errors.Is(err, ErrUnknownSubflow) {
 		t.Error(err) // the client may have been faster
 	}
