@@ -348,11 +348,16 @@ func (e *Edge) Link(string, bool) {}
 
 // Settled implements daemon.Machine: an address is announced to clients only once it works.
 func (e *Edge) Settled() bool {
+	if !e.egress.framed() {
+		return false
+	}
 	if e.paths != nil {
 		for at := range e.working {
-			e.offer(at, routePresent)
+			if e.egress.works(at.peer, at.prefix) {
+				e.offer(at, routePresent)
+				delete(e.working, at)
+			}
 		}
-		clear(e.working)
 		e.announced = true
 		return false
 	}

@@ -34,6 +34,8 @@ var errForeignSID = errors.New("sid outside the permitted locators")
 type desired interface {
 	Set(route.Object)
 	Delete(route.Key)
+	// Settled tells whether the kernel has it so.
+	Settled(route.Key) bool
 }
 
 // egress turns VPNv6 routes into EPE Routes: one table per egress peer, one nexthop object per SID.
@@ -121,13 +123,34 @@ func newEgress(config *Config, mtu int, kernel desired) *egress {
 		peer := &peer{Peer: p, index: i, routes: map[netip.Prefix][]hop{}}
 		e.peers = append(e.peers, peer)
 		e.byRT[p.RT] = peer
-		// An EPE address never falls through to the best path: its table ends in unreachable.
-		kernel.Set(route.Route{Table: p.Table, Dst: anywhere, Metric: unreachableMetric, Kind: route.Unreachable})
-		kernel.Set(route.Rule{Priority: ruleBase + uint32(i), From: host(p.Address), Table: p.Table})
-		// Deprecated, so that nothing else picks the address as a source (RFC 6724 section 5, rule 3).
-		kernel.Set(route.Address{Link: config.Interface, Prefix: host(p.Address), Deprecated: true})
+		for _, o := range e.frame(peer) {
+			kernel.Set(o)
+		}
 	}
 	return e
+}
+
+// frame is what a peer has in the kernel whatever routes there are.
+func (e *egress) frame(p *peer) []route.Object {
+	return []route.Object{
+		// An EPE address never falls through to the best path: its table ends in unreachable.
+		route.Route{Table: p.Table, Dst: anywhere, Metric: unreachableMetric, Kind: route.Unreachable},
+		route.Rule{Priority: ruleBase + uint32(p.index), From: host(p.Address), Table: p.Table},
+		// Deprecated, so that nothing else picks the address as a source (RFC 6724 section 5, rule 3).
+		route.Address{Link: e.config.Interface, Prefix: host(p.Address), Deprecated: true},
+	}
+}
+
+// framed tells whether the kernel has the frames of all peers, so that their addresses can be given to clients.
+func (e *egress) framed() bool {
+	return !slices.ContainsFunc(e.peers, func(p *peer) bool {
+		return slices.ContainsFunc(e.frame(p), func(o route.Object) bool { return !e.kernel.Settled(o.Key()) })
+	})
+}
+
+// works tells whether the kernel has the peer's route to a prefix.
+func (e *egress) works(peer int, prefix netip.Prefix) bool {
+	return e.kernel.Settled(e.route(e.peers[peer], prefix, 0).Key())
 }
 
 var anywhere = netip.PrefixFrom(netip.IPv6Unspecified(), 0)

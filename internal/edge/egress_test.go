@@ -21,6 +21,10 @@ type wanted map[route.Key]route.Object
 
 func (w wanted) Set(o route.Object) { w[o.Key()] = o }
 func (w wanted) Delete(k route.Key) { delete(w, k) }
+
+// Settled finds that the kernel refuses prefixes in 2001:db8:bad::/48.
+func (w wanted) Settled(k route.Key) bool { return !strings.Contains(k.String(), "2001:db8:bad:") }
+
 func (w wanted) lines(contains string) []string {
 	var lines []string
 	for o := range maps.Values(w) {
@@ -85,6 +89,18 @@ func TestEachPeerHasItsAddressRuleAndEndOfTable(t *testing.T) {
 		"unreachable default table 101 metric 4294967295",
 		"unreachable default table 102 metric 4294967295",
 	)
+}
+
+func TestWhatTheKernelRefusesIsNotGivenToClients(t *testing.T) {
+	e, _ := newTestEgress(testConfig())
+	if !e.framed() || !e.works(0, client) || e.works(0, netip.MustParsePrefix("2001:db8:bad:1::/64")) {
+		t.Error("a refused route counts as working, or another one does not")
+	}
+	config := testConfig()
+	config.Peers[1].Address = netip.MustParseAddr("2001:db8:bad::b")
+	if e, _ := newTestEgress(config); e.framed() {
+		t.Error("a refused address counts as working")
+	}
 }
 
 func TestRoutesOfAPeerShareOneNexthop(t *testing.T) {
