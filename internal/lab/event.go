@@ -119,11 +119,17 @@ func (l *Lab) clear(at scenario.Port) error {
 	return k.setShape(s, l.holes)
 }
 
+// errNotOurs is for what takes the parent of a lab's daemons.
+var errNotOurs = errors.New("only the process that made the lab can do that")
+
 // endDaemon ends a daemon and waits until it has.
 func (l *Lab) endDaemon(ctx context.Context, at scenario.Daemon, sig syscall.Signal) error {
 	d, err := l.plan.daemon(at)
 	if err != nil {
 		return err
+	}
+	if l.state == nil {
+		return errNotOurs
 	}
 	c := l.forget(d)
 	if c == nil {
@@ -159,6 +165,9 @@ func (l *Lab) restartDaemon(at scenario.Daemon) error {
 	d, err := l.plan.daemon(at)
 	if err != nil {
 		return err
+	}
+	if l.state == nil {
+		return errNotOurs
 	}
 	c, err := l.startDaemon(d)
 	if c != nil {

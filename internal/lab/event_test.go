@@ -202,6 +202,15 @@ func TestEvents(t *testing.T) {
 	if err := reach(l, "c", "a", "2001:db8:1::a"); err != nil || carrier() != "1" {
 		t.Errorf("after restoring: %v, wire %s", err, carrier())
 	}
+	opened, err := Open(l.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range []scenario.Event{kill, again} {
+		if err := opened.Happen(t.Context(), e, true); !errors.Is(err, errNotOurs) {
+			t.Errorf("of another's lab: %v", err)
+		}
+	}
 	for want, e := range map[string]scenario.Event{
 		`no link "x"`:                      {Set: &scenario.LinkSet{Link: "x"}},
 		`node "a" has no interface "eth0"`: {Blackhole: &scenario.Hole{Node: "a", Interface: "eth0"}},

@@ -149,7 +149,7 @@ func (s series) rate(f scenario.Subflow, i int) float64 {
 type course struct {
 	trace series
 	drawn bool
-	// limit has the corners of a step line, in seconds and Mbit/s; NaN is not used: where no limit is known there is no line.
+	// limit has step lines by their corners, in seconds and Mbit/s. Where no limit is known there is no line.
 	limit  []plotter.XYs
 	end    float64
 	colors map[string]int
