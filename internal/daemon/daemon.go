@@ -59,14 +59,31 @@ type Daemon struct {
 
 	options  Options
 	conn     *route.Conn
+	host     host
 	unicast  *unicast
 	requests chan request
 	stopped  chan struct{}
 
-	up       map[string]bool // sessions
-	flushErr string          // last one logged
-	retry    *time.Timer
-	pause    time.Duration
+	up      map[string]bool // sessions
+	retry   *time.Timer
+	pause   time.Duration
+	refused string // the last error of the kernel that was logged
+	// unread: what the kernel has, or what its links are, could not be read; until it is, it may differ from what we take
+	// it for.
+	unread bool
+}
+
+// host is what a daemon asks of its host beside the objects that it owns; a route.Conn is one.
+type host interface {
+	resolver
+	Links() ([]route.Link, error)
+}
+
+// source tells what happens; a route.Watcher is one.
+type source interface {
+	Events() <-chan route.Event
+	// Err says why Events was closed.
+	Err() error
 }
 
 // New opens the kernel and starts the speaker, so that a missing privilege or a taken port is known before anything has
@@ -84,7 +101,7 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 	}
 	d := &Daemon{
 		Kernel: route.NewReconciler(conn, o.Protocol, o.Log), Speaker: speaker,
-		options: o, conn: conn, requests: make(chan request), stopped: make(chan struct{}), up: map[string]bool{},
+		options: o, conn: conn, host: conn, requests: make(chan request), stopped: make(chan struct{}), up: map[string]bool{},
 	}
 	d.unicast = newUnicast(d.Kernel, conn)
 	for _, n := range o.Neighbors {
@@ -130,15 +147,15 @@ func (d *Daemon) Run(ctx context.Context, m Machine) (err error) {
 			return err
 		}
 	}
-	d.links(m)
+	d.reread(m)
 	d.settle(m)
-	if err := d.loop(ctx, m, watcher); err != nil {
+	if err := d.loop(ctx, m, d.Speaker.Events(), watcher); err != nil {
 		return err
 	}
 	return d.leave()
 }
 
-func (d *Daemon) loop(ctx context.Context, m Machine, watcher *route.Watcher) error {
+func (d *Daemon) loop(ctx context.Context, m Machine, learned <-chan []bgp.Event, watcher source) error {
 	resync := time.NewTicker(resyncEvery)
 	defer resync.Stop()
 	latest := time.NewTimer(sweepAfter)
@@ -149,7 +166,7 @@ func (d *Daemon) loop(ctx context.Context, m Machine, watcher *route.Watcher) er
 		select {
 		case <-ctx.Done():
 			return nil
-		case events, ok := <-d.Speaker.Events():
+		case events, ok := <-learned:
 			if !ok {
 				return errors.New("bgp speaker stopped by itself")
 			}
@@ -167,9 +184,11 @@ func (d *Daemon) loop(ctx context.Context, m Machine, watcher *route.Watcher) er
 			}
 			d.kernelEvent(m, e)
 		case <-d.retry.C:
+			if d.unread {
+				d.reread(m)
+			}
 		case <-resync.C:
-			d.resync()
-			d.unicast.resolve()
+			d.reread(m)
 		case <-quiet.C:
 			if d.AllUp() {
 				d.Kernel.Sweep()
@@ -250,19 +269,23 @@ func (d *Daemon) kernelEvent(m Machine, e route.Event) {
 		m.Link(e.Link.Name, e.Link.Up && !e.Deleted)
 		// The kernel drops what depends on a link that went down, some of it silently.
 		d.resync()
-		d.unicast.resolve()
 	case route.Overrun:
 		d.options.Log.Warn("kernel events were lost, reading everything again")
-		d.links(m)
-		d.resync()
-		d.unicast.resolve()
+		d.reread(m)
 	}
 }
 
+// reread asks the kernel for everything: links, our objects, the ways to next hops.
+func (d *Daemon) reread(m Machine) {
+	d.unread = false
+	d.links(m)
+	d.resync()
+}
+
 func (d *Daemon) links(m Machine) {
-	links, err := d.conn.Links()
+	links, err := d.host.Links()
 	if err != nil {
-		d.options.Log.Error("links are unknown", "err", err)
+		d.unknown(fmt.Errorf("links are unknown: %w", err))
 		return
 	}
 	for _, l := range links {
@@ -272,8 +295,27 @@ func (d *Daemon) links(m Machine) {
 
 func (d *Daemon) resync() {
 	if err := d.Kernel.Resync(); err != nil {
-		d.options.Log.Error("kernel state is unknown", "err", err)
+		d.unknown(fmt.Errorf("kernel state is unknown: %w", err))
 	}
+	if err := d.unicast.resolve(); err != nil {
+		d.unknown(fmt.Errorf("ways to next hops are unknown: %w", err))
+	}
+}
+
+// unknown has the kernel asked again soon: what it has may differ from what we take it for.
+func (d *Daemon) unknown(err error) {
+	d.unread = true
+	d.again(err)
+}
+
+// again logs what went wrong, once, and tries again after a pause that grows.
+func (d *Daemon) again(err error) {
+	if err.Error() != d.refused {
+		d.options.Log.Error("kernel refused, trying again", "err", err)
+	}
+	d.refused = err.Error()
+	d.pause = min(max(2*d.pause, retryFirst), retryMost)
+	d.retry.Reset(d.pause)
 }
 
 // settle brings what is wanted to the kernel, and what the kernel refuses back after a pause.
@@ -285,16 +327,15 @@ func (d *Daemon) settle(m Machine) {
 
 func (d *Daemon) flush() {
 	err := d.Kernel.Flush()
-	if err == nil {
-		d.flushErr, d.pause = "", 0
-		return
+	if u := d.unicast.unsure; u != nil && !d.unread {
+		d.unknown(u)
 	}
-	if err.Error() != d.flushErr {
-		d.options.Log.Error("kernel refused changes, trying again", "err", err)
+	switch {
+	case err != nil:
+		d.again(err)
+	case !d.unread:
+		d.refused, d.pause = "", 0
 	}
-	d.flushErr = err.Error()
-	d.pause = min(max(2*d.pause, retryFirst), retryMost)
-	d.retry.Reset(d.pause)
 }
 
 // leave removes everything at a clean stop. The sessions end first, so that others stop sending here.

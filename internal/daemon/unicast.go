@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"net/netip"
 
 	"github.com/tabane/tabane/internal/bgp"
@@ -28,6 +29,8 @@ type unicast struct {
 	resolver resolver
 	best     map[netip.Prefix]netip.Addr // next hops
 	via      map[netip.Addr]via          // what the next hops resolve to
+	// unsure says why the way to some next hop is unknown. What was known of it holds until resolve finds out.
+	unsure error
 }
 
 // via is how to send to a next hop; the zero via is not at all.
@@ -55,8 +58,10 @@ func (u *unicast) update(events []bgp.Event) {
 	}
 }
 
-// resolve asks the kernel again how to reach each next hop, and moves the routes whose answer changed.
-func (u *unicast) resolve() {
+// resolve asks the kernel again how to reach each next hop, and moves the routes whose answer changed. The error says that
+// some way is still unknown.
+func (u *unicast) resolve() error {
+	u.unsure = nil
 	used := map[netip.Addr]bool{}
 	changed := map[netip.Addr]bool{}
 	for _, hop := range u.best {
@@ -64,7 +69,8 @@ func (u *unicast) resolve() {
 			continue
 		}
 		used[hop] = true
-		if now := u.ask(hop); now != u.via[hop] {
+		was, asked := u.via[hop]
+		if now, known := u.ask(hop); known && (!asked || now != was) {
 			u.via[hop], changed[hop] = now, true
 		}
 	}
@@ -78,20 +84,26 @@ func (u *unicast) resolve() {
 			u.install(prefix)
 		}
 	}
+	return u.unsure
 }
 
-func (u *unicast) ask(hop netip.Addr) via {
+// ask reports false when the kernel did not tell, which is another thing than that there is no way.
+func (u *unicast) ask(hop netip.Addr) (way via, known bool) {
 	if hop.Zone() != "" {
-		return via{hop.WithZone(""), hop.Zone()}
+		return via{hop.WithZone(""), hop.Zone()}, true
 	}
 	gateway, link, err := u.resolver.NexthopTo(hop)
-	if err != nil {
-		return via{} // resolve asks again
+	switch {
+	case errors.Is(err, route.ErrNoRoute):
+		return via{}, true // resolve asks again
+	case err != nil:
+		u.unsure = err
+		return via{}, false
 	}
 	if !gateway.IsValid() {
 		gateway = hop
 	}
-	return via{gateway, link}
+	return via{gateway, link}, true
 }
 
 // install brings one prefix to the kernel's table, or takes it away.
@@ -99,9 +111,12 @@ func (u *unicast) install(prefix netip.Prefix) {
 	r := route.Route{Table: route.MainTable, Dst: prefix, Metric: unicastMetric, Kind: route.Unicast}
 	hop, ok := u.best[prefix]
 	if ok {
-		way, known := u.via[hop]
-		if !known {
-			way = u.ask(hop)
+		way, asked := u.via[hop]
+		if !asked {
+			var known bool
+			if way, known = u.ask(hop); !known {
+				return // what the kernel has is better than nothing, until resolve finds out
+			}
 			u.via[hop] = way
 		}
 		r.Gateway, r.Link = way.gateway, way.link

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"errors"
 	"maps"
 	"net/netip"
 	"slices"
@@ -27,7 +26,7 @@ type table map[netip.Addr]struct {
 func (t table) NexthopTo(dst netip.Addr) (netip.Addr, string, error) {
 	way, ok := t[dst]
 	if !ok {
-		return netip.Addr{}, "", errors.New("network is unreachable")
+		return netip.Addr{}, "", route.ErrNoRoute
 	}
 	return way.gateway, way.link, nil
 }

@@ -540,8 +540,21 @@ func (c *Conn) SetLinkUp(name string, up bool) error {
 	return nil
 }
 
+// ErrNoRoute says that the kernel would send to an address by no way at all.
+var ErrNoRoute = errors.New("no route")
+
+// noRoute tells whether an error of the kernel says so: no entry, unreachable, prohibited or blackhole.
+func noRoute(err error) bool {
+	for _, e := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
 // NexthopTo says how the kernel would send to an address, as to a BGP next hop: through a gateway, or directly when
-// gateway is not valid. An address without a route is an error that matches ENETUNREACH or EHOSTUNREACH.
+// gateway is not valid. An address without a route is an error that matches ErrNoRoute, beside the kernel's own.
 func (c *Conn) NexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err error) {
 	if err := checkAddr("destination", dst); err != nil {
 		return netip.Addr{}, "", fmt.Errorf("resolve next hop: %w", err)
@@ -549,6 +562,9 @@ func (c *Conn) NexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err e
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	gateway, link, err = c.nexthopTo(dst)
+	if noRoute(err) {
+		err = fmt.Errorf("%w: %w", ErrNoRoute, err)
+	}
 	if err != nil {
 		return netip.Addr{}, "", fmt.Errorf("resolve next hop %q: %w", dst, err)
 	}

@@ -1,0 +1,337 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/route/routetest"
+)
+
+// rig is a daemon's loop between a made-up speaker, kernel and machine.
+type rig struct {
+	*Daemon
+	t      *testing.T
+	kernel *routetest.Kernel
+	// dumpErr and linksErr, when set, are what reading the kernel gives; reads counts both.
+	dumpErr, linksErr error
+	reads             int
+	table             table
+	wayErr            error
+	learned           chan []bgp.Event
+	events            chan route.Event
+
+	links    map[string]bool
+	settled  int
+	learnt   int
+	finished chan error
+}
+
+// Apply, Dump, Links and NexthopTo are the kernel's.
+func (r *rig) Apply(ops []route.Op) []error { return r.kernel.Apply(ops) }
+
+func (r *rig) Dump(p route.Protocol) ([]route.Object, error) {
+	r.reads++
+	if r.dumpErr != nil {
+		return nil, r.dumpErr
+	}
+	return r.kernel.Dump(p)
+}
+
+func (r *rig) Links() ([]route.Link, error) {
+	r.reads++
+	return []route.Link{{Index: 2, Name: "lan", Up: true}}, r.linksErr
+}
+
+func (r *rig) NexthopTo(dst netip.Addr) (netip.Addr, string, error) {
+	if r.wayErr != nil {
+		return netip.Addr{}, "", r.wayErr
+	}
+	return r.table.NexthopTo(dst)
+}
+
+// Events and Err are the watcher's.
+func (r *rig) Events() <-chan route.Event { return r.events }
+func (r *rig) Err() error                 { return errors.New("closed") }
+
+// BGP, Link and Settled are the machine's.
+func (r *rig) BGP(events []bgp.Event)    { r.learnt += len(events) }
+func (r *rig) Link(name string, up bool) { r.links[name] = up }
+func (r *rig) Settled() bool             { r.settled++; return false }
+
+// run starts the loop in a synctest bubble. It ends with the test.
+func run(t *testing.T, test func(r *rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{
+			t: t, kernel: &routetest.Kernel{}, table: table{onLink: {link: "lan"}},
+			learned: make(chan []bgp.Event), events: make(chan route.Event), links: map[string]bool{}, finished: make(chan error, 1),
+		}
+		log := slog.New(slog.NewTextHandler(io.Discard, nil))
+		kernel := route.NewReconciler(r, route.Edge, log)
+		r.Daemon = &Daemon{
+			Kernel: kernel, options: Options{Protocol: route.Edge, Log: log}, host: r, requests: make(chan request),
+			stopped: make(chan struct{}), up: map[string]bool{"rr": false}, unicast: newUnicast(kernel, r),
+		}
+		r.retry = time.NewTimer(time.Hour)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { r.finished <- r.loop(ctx, r, r.learned, r) }()
+		test(r)
+		cancel()
+		if err := <-r.finished; err != nil {
+			t.Error(err)
+		}
+		r.retry.Stop()
+	})
+}
+
+func (r *rig) learn(events ...bgp.Event) {
+	r.learned <- events
+	synctest.Wait()
+}
+
+// in runs f in the loop, once that has nothing else to do: all of the rig is the loop's.
+func (r *rig) in(f func()) {
+	r.t.Helper()
+	synctest.Wait()
+	if !r.Do(context.Background(), f) {
+		r.t.Fatal("the loop has ended")
+	}
+}
+
+var clientKey = route.Route{Dst: client, Metric: unicastMetric}.Key()
+
+func (r *rig) want(what string, there bool) {
+	r.t.Helper()
+	r.in(func() {
+		if o, ok := r.kernel.All()[clientKey]; ok != there {
+			r.t.Errorf("%s: the kernel has %v, want it there: %t", what, o.Object, there)
+		}
+	})
+}
+
+func path(hop netip.Addr) bgp.UnicastPath { return bgp.UnicastPath{Prefix: client, NextHop: hop} }
+
+func TestWhatTheKernelRefusesComesLater(t *testing.T) {
+	for _, refusal := range []error{unix.ENOMEM, unix.EBUSY, unix.ENOBUFS, unix.EINTR} {
+		t.Run(refusal.Error(), func(t *testing.T) {
+			run(t, func(r *rig) {
+				r.in(func() { r.kernel.Fault = func(route.Op) error { return refusal } })
+				r.learn(path(onLink))
+				r.want("refused", false)
+				r.in(func() {
+					if r.settled == 0 {
+						t.Error("the machine was not told")
+					}
+				})
+				time.Sleep(3 * time.Second)
+				r.want("still refused", false)
+				r.in(func() {
+					if tries := len(r.kernel.Log); tries < 4 || tries > 20 {
+						t.Errorf("%d tries in three seconds", tries)
+					}
+					r.kernel.Fault = nil
+				})
+				time.Sleep(retryMost + time.Second)
+				r.want("accepted", true)
+				r.in(func() {
+					if r.pause != 0 {
+						t.Errorf("the pause is %s after a success", r.pause)
+					}
+				})
+			})
+		})
+	}
+}
+
+func TestLostEventsMeanReadingEverything(t *testing.T) {
+	run(t, func(r *rig) {
+		r.learn(path(onLink))
+		r.want("at first", true)
+		r.in(func() { r.kernel.Remove(clientKey); clear(r.links) })
+		r.events <- route.Overrun{}
+		r.want("after an overrun", true)
+		r.in(func() {
+			if !r.links["lan"] {
+				t.Error("the links were not read again")
+			}
+		})
+	})
+}
+
+func TestWhatCannotBeReadIsReadLater(t *testing.T) {
+	for name, fail := range map[string]func(*rig, error){
+		"objects": func(r *rig, err error) { r.dumpErr = err },
+		"links":   func(r *rig, err error) { r.linksErr = err },
+		"ways":    func(r *rig, err error) { r.wayErr = err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(r *rig) {
+				r.learn(path(onLink))
+				r.want("at first", true)
+				r.in(func() { fail(r, unix.ENOBUFS) })
+				r.events <- route.Overrun{}
+				r.want("nothing is thrown away in doubt", true)
+				r.in(func() {
+					if r.Kernel.Pending() != 0 {
+						t.Errorf("%d objects are to change", r.Kernel.Pending())
+					}
+					r.kernel.Remove(clientKey)
+					fail(r, nil)
+				})
+				time.Sleep(retryFirst + time.Millisecond)
+				r.want("read again", true)
+				var reads int
+				r.in(func() { reads = r.reads })
+				time.Sleep(resyncEvery / 2)
+				r.in(func() {
+					if r.reads != reads {
+						t.Errorf("it is read %d times more", r.reads-reads)
+					}
+				})
+			})
+		})
+	}
+}
+
+func TestANextHopThatCannotBeAskedForWaits(t *testing.T) {
+	run(t, func(r *rig) {
+		r.in(func() { r.wayErr = unix.ENOMEM })
+		r.learn(path(onLink))
+		r.want("the way is unknown", false)
+		r.in(func() { r.wayErr = nil })
+		time.Sleep(retryFirst + time.Millisecond)
+		r.want("the way is known", true)
+		// Another next hop whose way is unknown: the old one is better than none.
+		r.in(func() { r.wayErr = unix.ENOMEM })
+		r.learn(path(far))
+		r.want("the new way is unknown", true)
+		r.in(func() { r.wayErr = nil })
+		time.Sleep(time.Second)
+		r.want("there is no way", false)
+	})
+}
+
+func TestNothingIsSweptWithoutASession(t *testing.T) {
+	run(t, func(r *rig) {
+		stale := route.Route{Table: 7, Dst: client, Kind: route.Unreachable}
+		r.in(func() {
+			r.kernel.Put(route.Edge, stale)
+			if err := r.Kernel.Resync(); err != nil {
+				t.Error(err)
+			}
+		})
+		there := func(what string, want bool) {
+			t.Helper()
+			r.in(func() {
+				if _, ok := r.kernel.All()[stale.Key()]; ok != want {
+					t.Errorf("%s: the former life's route is there: %t", what, ok)
+				}
+			})
+		}
+		time.Sleep(3 * sweepAfter)
+		there("no session", true)
+		r.learn(bgp.Session{Neighbor: "rr", Up: true})
+		time.Sleep(sweepQuiet - time.Second)
+		there("the session is young", true)
+		time.Sleep(2 * time.Second)
+		there("the session is up", false)
+	})
+}
+
+// TestTheKernelEndsUpAsWanted: whatever is refused, lost and changed from outside, the kernel has what the last path says
+// once the faults are over.
+func TestTheKernelEndsUpAsWanted(t *testing.T) {
+	faults := []error{nil, unix.ENOMEM, unix.EBUSY, unix.ENOBUFS}
+	rapid.Check(t, func(rt *rapid.T) {
+		seed := rapid.SliceOfN(rapid.IntRange(0, 9), 1, 30).Draw(rt, "steps")
+		fault := rapid.SampledFrom(faults)
+		run(t, func(r *rig) {
+			r.in(func() {
+				r.table[far] = struct {
+					gateway netip.Addr
+					link    string
+				}{igp, "lan"}
+			})
+			there := false
+			for _, step := range seed {
+				switch step {
+				case 0, 1:
+					r.learn(path(onLink))
+					there = true
+				case 2:
+					r.learn(path(far))
+					there = true
+				case 3:
+					r.learn(bgp.UnicastPath{Prefix: client, Withdrawn: true})
+					there = false
+				case 4:
+					refused := fault.Draw(rt, "refused")
+					r.in(func() { r.kernel.Fault = func(route.Op) error { return refused } })
+				case 5:
+					err := fault.Draw(rt, "dump")
+					r.in(func() { r.dumpErr = err })
+				case 6:
+					err := fault.Draw(rt, "way")
+					r.in(func() { r.wayErr = err })
+				case 7:
+					r.in(func() { r.kernel.Remove(clientKey) })
+					r.events <- route.Overrun{}
+				case 8:
+					r.events <- route.LinkChange{Link: route.Link{Name: "lan", Up: true}}
+				case 9:
+					time.Sleep(time.Second)
+				}
+			}
+			r.in(func() { r.kernel.Fault, r.dumpErr, r.wayErr = nil, nil, nil })
+			time.Sleep(resyncEvery + retryMost)
+			r.want("in the end", there)
+			r.in(func() {
+				if r.Kernel.Pending() != 0 {
+					rt.Errorf("%d objects are pending", r.Kernel.Pending())
+				}
+			})
+		})
+	})
+}
+
+func TestTheLoopEndsWithItsSources(t *testing.T) {
+	for name, end := range map[string]func(*rig){
+		"speaker": func(r *rig) { close(r.learned) },
+		"watcher": func(r *rig) { close(r.events) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(r *rig) {
+				end(r)
+				if err := <-r.finished; err == nil {
+					t.Error("no error")
+				}
+				r.finished <- nil
+			})
+		})
+	}
+}
+
+func TestChangeSettlesAndDoDoesNot(t *testing.T) {
+	run(t, func(r *rig) {
+		settled := func() (n int) { r.in(func() { n = r.settled }); return n }
+		before := settled()
+		if n := settled(); n != before {
+			t.Error("looking settles")
+		}
+		r.Change(context.Background(), func() {})
+		if n := settled(); n != before+1 {
+			t.Errorf("a change settled %d times", n-before)
+		}
+	})
+}
