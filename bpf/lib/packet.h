@@ -23,7 +23,7 @@ enum reason {
 	REASON_FRAGMENT,   /* not the first fragment: the ports are in the first alone */
 	REASON_EXTENSIONS, /* more extension headers than are followed */
 	REASON_NESTED,     /* encapsulated more than once */
-	REASON_FULL,       /* the map had no room */
+	REASON_FULL,       /* there was no slot for a new flow */
 	REASONS,
 };
 

@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -57,9 +58,7 @@ func BenchmarkEach(b *testing.B) {
 			_ = unix.Getrusage(unix.RUSAGE_SELF, &before)
 			for b.Loop() {
 				n = 0
-				if err := f.Each(func(*FlowKey, FlowCount) { n++ }); err != nil {
-					b.Fatal(err)
-				}
+				f.Each(func(int, *FlowKey, Count) { n++ })
 				rounds++
 			}
 			_ = unix.Getrusage(unix.RUSAGE_SELF, &after)
@@ -68,4 +67,27 @@ func BenchmarkEach(b *testing.B) {
 			b.ReportMetric(float64(after.Stime.Nano()-before.Stime.Nano())/float64(rounds), "system-ns/op")
 		})
 	}
+}
+
+// BenchmarkNewFlow measures the program when every packet begins a flow, and what giving the slot back costs.
+func BenchmarkNewFlow(b *testing.B) {
+	f := newFlows(b, FlowsOptions{})
+	packet := ethernet(0x86dd, ipv6(41, router, sid, ipv6(6, server, client, tcp(80, 40000, 12, 1000))))
+	var counted, given time.Duration
+	rounds := 0
+	for b.Loop() {
+		_, d, err := f.objects.Sent.Benchmark(packet, 1, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		counted += d
+		start := time.Now()
+		if err := errors.Join(f.Remove(0), f.Reuse(0)); err != nil {
+			b.Fatal(err)
+		}
+		given += time.Since(start)
+		rounds++
+	}
+	b.ReportMetric(float64(counted.Nanoseconds())/float64(rounds), "ns/packet")
+	b.ReportMetric(float64(given.Nanoseconds())/float64(rounds), "ns/reuse")
 }

@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
 )
 
 // FlowKey is a flow in one direction on one interface, in the layout of the kernel's map.
@@ -45,14 +48,6 @@ type Count struct {
 	Packets, Bytes uint64
 }
 
-// FlowCount is what has been counted of a flow since its entry was made.
-type FlowCount struct {
-	Count
-	// Born is when the entry was made, in nanoseconds of the kernel's monotonic clock. Two counts of one flow with
-	// different Born are of different entries: the first has been thrown out between them to make room.
-	Born uint64
-}
-
 // Reason is why packets are counted under no flow, or Counted.
 type Reason uint8
 
@@ -87,33 +82,33 @@ func (r Reason) String() string {
 const (
 	// DefaultMaxFlows is how many flows are kept unless told otherwise.
 	DefaultMaxFlows = 1 << 15
-	// MaxMaxFlows bounds what can be asked for: an entry takes about 150 bytes and 24 more for every CPU.
+	// MaxMaxFlows bounds what can be asked for: each takes about 230 bytes, whether it is there or not.
 	MaxMaxFlows = 1 << 20
 )
 
 // FlowsOptions say how flows are counted.
 type FlowsOptions struct {
-	// MaxFlows is how many flows are kept; the one that was idle for longest makes room for a new one. 0 means
-	// DefaultMaxFlows.
+	// MaxFlows is how many flows there is room for; 0 means DefaultMaxFlows. Packets of others are counted under Full
+	// until Reuse makes room.
 	MaxFlows int
 	// Legacy attaches with cls_bpf even where the kernel has tcx.
 	Legacy bool
 }
 
-// Flows counts the packets of network interfaces per flow and SID. It is not safe for concurrent use.
+// Flows counts the packets of network interfaces per flow and SID. Each flow has a slot, from its first packet until Reuse.
+// It is not safe for concurrent use.
 type Flows struct {
 	objects  flowsObjects
 	legacy   bool
 	attached []attachment
-	cpus     int
-	keys     []FlowKey
-	values   []flowsFlowCount
-	one      []flowsFlowCount
-	reasons  []flowsReasonCount
+	mapped   [][]byte
+	// counts and owners are the kernel's own memory.
+	counts []flowsCount
+	owners []flowsOwner
+	// known are slots whose owner has been seen whole.
+	known   []bool
+	reasons []flowsCount
 }
-
-// readAtOnce is how many flows one system call reads.
-const readAtOnce = 4096
 
 // NewFlows loads the programs; nothing is counted before Attach. Close it. Errors wrap ErrNotSupported when this host
 // cannot.
@@ -140,7 +135,9 @@ func (f *Flows) load(maxFlows int) error {
 	if err != nil {
 		return err
 	}
-	spec.Maps[flowsMapFlows].MaxEntries = uint32(maxFlows)
+	for _, name := range []string{flowsMapCounts, flowsMapOwners, flowsMapSlots, flowsMapSpare} {
+		spec.Maps[name].MaxEntries = uint32(maxFlows)
+	}
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
 		return err
@@ -148,59 +145,87 @@ func (f *Flows) load(maxFlows int) error {
 	if err := refusal(spec.LoadAndAssign(&f.objects, nil)); err != nil {
 		return err
 	}
-	f.cpus = cpus
-	chunk := min(readAtOnce, maxFlows)
-	f.keys = make([]FlowKey, chunk)
-	f.values = make([]flowsFlowCount, chunk*cpus)
-	f.one = make([]flowsFlowCount, cpus)
-	f.reasons = make([]flowsReasonCount, cpus)
+	f.reasons = make([]flowsCount, cpus)
+	f.known = make([]bool, maxFlows)
+	if f.counts, err = share[flowsCount](f, f.objects.Counts); err == nil {
+		f.owners, err = share[flowsOwner](f, f.objects.Owners)
+	}
+	for slot := maxFlows - 1; slot >= 0 && err == nil; slot-- {
+		err = f.objects.Spare.Put(nil, uint32(slot))
+	}
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
 	return nil
 }
 
-// Each calls each for every flow. The key is valid during the call only. Flows that come and go meanwhile may be left out;
-// flows that stay are in it once, in an order that stays the same as long as they do.
-func (f *Flows) Each(each func(*FlowKey, FlowCount)) error {
-	var cursor ebpf.MapBatchCursor
-	for {
-		n, err := f.objects.Flows.BatchLookup(&cursor, f.keys, f.values, nil)
-		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("read flows: %w", err)
-		}
-		for i := range n {
-			each(&f.keys[i], sum(f.values[i*f.cpus:][:f.cpus]))
-		}
-		if err != nil {
-			return nil
-		}
-	}
-}
-
-// Take returns the count of a flow and forgets it, or false when it is not there.
-func (f *Flows) Take(key *FlowKey) (FlowCount, bool, error) {
-	err := f.objects.Flows.LookupAndDelete(key, f.one)
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return FlowCount{}, false, nil
-	}
+// share maps the memory of an array. The kernel rounds entries up to 8 bytes, which those here are a multiple of.
+func share[T any](f *Flows, m *ebpf.Map) ([]T, error) {
+	var entry T
+	n := int(m.MaxEntries())
+	b, err := unix.Mmap(m.FD(), 0, n*int(unsafe.Sizeof(entry)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
-		return FlowCount{}, false, fmt.Errorf("take flow from %v to %v: %w", key.From(), key.To(), err)
+		return nil, fmt.Errorf("map memory of counters: %w", err)
 	}
-	return sum(f.one), true, nil
+	f.mapped = append(f.mapped, b)
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), n), nil
 }
 
-func sum(values []flowsFlowCount) FlowCount {
-	var c FlowCount
-	for i := range values {
-		v := &values[i]
-		c.Packets += v.Packets
-		c.Bytes += v.Bytes
-		// On all CPUs but one it is 0.
-		c.Born |= v.Born
+// whole tells whether the program has written all of an owner; the last of it may come some nanoseconds after the flow's
+// first count.
+func (o *flowsOwner) whole() bool {
+	words := (*[unsafe.Sizeof(o.Key) / 8]uint64)(unsafe.Pointer(&o.Key))
+	mark := uint64(1)
+	for i := range words {
+		mark = mark*0x9e3779b97f4a7c15 + atomic.LoadUint64(&words[i])
 	}
-	return c
+	return atomic.LoadUint64(&o.Mark) == max(mark, 1)
 }
 
-// Reasons returns how many packets there were, of all interfaces: those that are counted in flows under Counted, also
-// when the flow is no longer there, and the others by why they are not.
+// Each calls each for every flow with what was counted in its slot, in the order of slots. The key is valid until Reuse.
+// A packet may be in a count before its bytes are, or the other way round; the next one makes up for it.
+func (f *Flows) Each(each func(slot int, key *FlowKey, count Count)) {
+	for slot := range f.counts {
+		c := &f.counts[slot]
+		packets := atomic.LoadUint64(&c.Packets)
+		if packets == 0 {
+			continue
+		}
+		o := &f.owners[slot]
+		if !f.known[slot] {
+			if !o.whole() {
+				continue
+			}
+			f.known[slot] = true
+		}
+		each(slot, (*FlowKey)(&o.Key), Count{packets, atomic.LoadUint64(&c.Bytes)})
+	}
+}
+
+// Remove takes the flow of a slot away: its next packet begins another flow, with another slot. Only packets that are just
+// being counted still come to this one.
+func (f *Flows) Remove(slot int) error {
+	key := (*FlowKey)(&f.owners[slot].Key)
+	if err := f.objects.Slots.Delete(key); err != nil {
+		return fmt.Errorf("remove flow from %v to %v: %w", key.From(), key.To(), err)
+	}
+	return nil
+}
+
+// Reuse forgets what a slot has counted and lets another flow have it. Its flow must have been removed so long ago that no
+// packet is being counted in it.
+func (f *Flows) Reuse(slot int) error {
+	f.known[slot] = false
+	f.owners[slot] = flowsOwner{}
+	atomic.StoreUint64(&f.counts[slot].Packets, 0)
+	atomic.StoreUint64(&f.counts[slot].Bytes, 0)
+	if err := f.objects.Spare.Put(nil, uint32(slot)); err != nil {
+		return fmt.Errorf("reuse slot %d: %w", slot, err)
+	}
+	return nil
+}
+
+// Reasons returns how many packets there were, of all interfaces: those that were counted in flows under Counted, and the others by why they are not.
 func (f *Flows) Reasons() ([NumReasons]Count, error) {
 	var counts [NumReasons]Count
 	for r := range counts {
@@ -222,5 +247,9 @@ func (f *Flows) Close() error {
 		errs = append(errs, a.detach())
 	}
 	f.attached = nil
+	for _, b := range f.mapped {
+		errs = append(errs, unix.Munmap(b))
+	}
+	f.mapped, f.counts, f.owners = nil, nil, nil
 	return errors.Join(append(errs, f.objects.Close())...)
 }

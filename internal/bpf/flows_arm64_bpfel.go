@@ -13,11 +13,10 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-type flowsFlowCount struct {
+type flowsCount struct {
 	_       structs.HostLayout
 	Packets uint64
 	Bytes   uint64
-	Born    uint64
 }
 
 type flowsFlowKey struct {
@@ -32,6 +31,12 @@ type flowsFlowKey struct {
 	Protocol        uint8
 	Direction       uint8
 	Reserved        [5]uint8
+}
+
+type flowsOwner struct {
+	_    structs.HostLayout
+	Key  flowsFlowKey
+	Mark uint64
 }
 
 type flowsReason uint32
@@ -49,18 +54,15 @@ const (
 	flowsReasonREASONS           flowsReason = 9
 )
 
-type flowsReasonCount struct {
-	_       structs.HostLayout
-	Packets uint64
-	Bytes   uint64
-}
-
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	flowsMapFlows        = "flows"
+	flowsMapCounts       = "counts"
+	flowsMapOwners       = "owners"
 	flowsMapReasons      = "reasons"
+	flowsMapSlots        = "slots"
+	flowsMapSpare        = "spare"
 	flowsProgReceived    = "received"
 	flowsProgReceivedRaw = "received_raw"
 	flowsProgSent        = "sent"
@@ -119,8 +121,11 @@ type flowsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type flowsMapSpecs struct {
-	Flows   *ebpf.MapSpec `ebpf:"flows"`
+	Counts  *ebpf.MapSpec `ebpf:"counts"`
+	Owners  *ebpf.MapSpec `ebpf:"owners"`
 	Reasons *ebpf.MapSpec `ebpf:"reasons"`
+	Slots   *ebpf.MapSpec `ebpf:"slots"`
+	Spare   *ebpf.MapSpec `ebpf:"spare"`
 }
 
 // flowsVariableSpecs contains global variables before they are loaded into the kernel.
@@ -149,14 +154,20 @@ func (o *flowsObjects) Close() error {
 //
 // It can be passed to loadFlowsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type flowsMaps struct {
-	Flows   *ebpf.Map `ebpf:"flows"`
+	Counts  *ebpf.Map `ebpf:"counts"`
+	Owners  *ebpf.Map `ebpf:"owners"`
 	Reasons *ebpf.Map `ebpf:"reasons"`
+	Slots   *ebpf.Map `ebpf:"slots"`
+	Spare   *ebpf.Map `ebpf:"spare"`
 }
 
 func (m *flowsMaps) Close() error {
 	return _FlowsClose(
-		m.Flows,
+		m.Counts,
+		m.Owners,
 		m.Reasons,
+		m.Slots,
+		m.Spare,
 	)
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -186,11 +187,9 @@ func (p pair) transfer(t testing.TB, from netip.AddrPort, client netip.Addr, siz
 func sides(t testing.TB, f *Flows) map[string]Count {
 	t.Helper()
 	all := map[string]Count{}
-	if err := f.Each(func(k *FlowKey, c FlowCount) {
-		all[fmt.Sprint(k.From(), k.To(), k.SegmentID())] = c.Count
-	}); err != nil {
-		t.Fatal(err)
-	}
+	f.Each(func(_ int, k *FlowKey, c Count) {
+		all[fmt.Sprint(k.From(), k.To(), k.SegmentID())] = c
+	})
 	return all
 }
 
@@ -419,20 +418,222 @@ func TestNewFlowsRefuses(t *testing.T) {
 	}
 }
 
-// TestEviction has more flows than there is room for, and finds all packets under Counted even so.
-func TestEviction(t *testing.T) {
-	f := newFlows(t, FlowsOptions{MaxFlows: 256})
-	const n = 4000
+// TestFull has more flows than there is room for, finds every packet in a flow or under Full, and room for others once
+// some are gone.
+func TestFull(t *testing.T) {
+	const n, room = 4000, 256
+	f := newFlows(t, FlowsOptions{MaxFlows: room})
+	check := func(flows int, counted, full uint64) {
+		t.Helper()
+		all, err := f.Reasons()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all[Counted].Packets != counted || all[Full].Packets != full {
+			t.Errorf("%+v, want %d counted and %d without room", all, counted, full)
+		}
+		if kept := len(sides(t, f)); kept != flows {
+			t.Errorf("%d flows are kept, want %d", kept, flows)
+		}
+	}
 	fill(t, f, n)
+	check(room, room, n-room)
+	// A flow that is removed has its slot until that is reused.
+	var slots []int
+	f.Each(func(slot int, _ *FlowKey, _ Count) {
+		if len(slots) < 10 {
+			slots = append(slots, slot)
+		}
+	})
+	for _, slot := range slots {
+		if err := f.Remove(slot); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fill(t, f, 10)
+	check(room, room, n-room+10)
+	for _, slot := range slots {
+		if err := f.Reuse(slot); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fill(t, f, 20)
+	check(room, room+20, n-room+10)
+}
+
+// TestSlotsAreNotShared has flows counted on all CPUs at once while their slots change owners all the time, and finds in
+// every slot what was counted of its flow alone.
+func TestSlotsAreNotShared(t *testing.T) {
+	const flows, rounds, room = 64, 200, 100
+	f := newFlows(t, FlowsOptions{MaxFlows: room})
+	// Each flow's packets have a size of their own, so that one in the wrong slot shows.
+	packet := func(i int) []byte {
+		return ethernet(0x86dd, ipv6(41, router, sid, ipv6(17, server, client, udp(uint16(1000+i), 53, 10+i))))
+	}
+	stop := make(chan struct{})
+	sent := make(chan uint64)
+	const senders = 4
+	for s := range senders {
+		go func() {
+			var n uint64
+			defer func() { sent <- n }()
+			for i := s * flows / senders; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, err := f.objects.Received.Run(newRun(packet(i%flows), nil)); err != nil {
+					t.Error(err)
+					return
+				}
+				n++
+			}
+		}()
+	}
+	size := func(key *FlowKey) uint64 { return uint64(len(packet(int(key.SourcePort) - 1000))) }
+	var taken Count
+	take := func(key *FlowKey, c Count) {
+		if c.Bytes != c.Packets*size(key) {
+			t.Errorf("flow from %v has %+v, in packets of %d", key.From(), c, size(key))
+		}
+		taken.Packets += c.Packets
+		taken.Bytes += c.Bytes
+	}
+	removed := map[int]FlowKey{}
+	for range rounds {
+		f.Each(func(slot int, key *FlowKey, c Count) {
+			if c.Bytes%size(key) != 0 {
+				t.Errorf("flow from %v has %+v, in packets of %d", key.From(), c, size(key))
+			}
+			was, ok := removed[slot]
+			if !ok {
+				return
+			}
+			if was != *key {
+				t.Errorf("slot %d of %v went to %v before it was given back", slot, was.From(), key.From())
+			}
+			take(key, c)
+			if err := f.Reuse(slot); err != nil {
+				t.Error(err)
+			}
+		})
+		clear(removed)
+		f.Each(func(slot int, key *FlowKey, _ Count) {
+			if slot%3 == 0 {
+				removed[slot] = *key
+			}
+		})
+		for slot := range removed {
+			if err := f.Remove(slot); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// Removed flows keep their slots until no program that began before can still run.
+		waitForPrograms(t)
+	}
+	close(stop)
+	var want uint64
+	for range senders {
+		want += <-sent
+	}
+	f.Each(func(_ int, key *FlowKey, c Count) { take(key, c) })
 	all, err := f.Reasons()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if all[Counted].Packets != n {
-		t.Errorf("%+v, want %d counted", all, n)
+	if all[Counted] != taken || taken.Packets != want {
+		t.Errorf("%d packets were sent, flows have %+v, counted are %+v", want, taken, all[Counted])
 	}
-	if kept := len(sides(t, f)); kept == 0 || kept > 256 {
-		t.Errorf("%d flows are kept, want up to 256", kept)
+	// No slot got lost: others can have all that are left.
+	fill(t, f, room)
+	for slot := range room {
+		if f.counts[slot].Packets == 0 {
+			t.Errorf("slot %d is not in use", slot)
+		}
+	}
+}
+
+// TestEntryOfAnother has the program find the entry of another flow, as when the kernel uses one anew that was just looked
+// up: the packet must not be counted there, and no slot get lost.
+func TestEntryOfAnother(t *testing.T) {
+	const room = 4
+	f := newFlows(t, FlowsOptions{MaxFlows: room})
+	packet := ethernet(0x86dd, ipv6(17, server, client, udp(1000, 53, 10)))
+	receive := func() {
+		t.Helper()
+		if _, err := f.objects.Received.Run(newRun(packet, nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	receive()
+	var key FlowKey
+	f.Each(func(_ int, k *FlowKey, _ Count) { key = *k })
+	mark := f.owners[0].Mark
+	if err := f.objects.Slots.Put(&key, (mark^1<<32)>>32<<32); err != nil {
+		t.Fatal(err)
+	}
+	receive()
+	all, err := f.Reasons()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := f.counts[0]; c.Packets != 1 || all[Full].Packets != 1 {
+		t.Errorf("slot of another has %+v, without one are %+v", c, all[Full])
+	}
+	fill(t, f, room)
+	for slot := range room {
+		if f.counts[slot].Packets != 1 {
+			t.Errorf("slot %d has %+v", slot, f.counts[slot])
+		}
+	}
+}
+
+// TestHalfAnOwner has a flow whose owner is not written to the end yet.
+func TestHalfAnOwner(t *testing.T) {
+	f := newFlows(t, FlowsOptions{MaxFlows: 4})
+	fill(t, f, 1)
+	whole := f.owners[0]
+	f.owners[0].Key.SourcePort = 0
+	f.Each(func(_ int, k *FlowKey, _ Count) { t.Errorf("flow %+v", k) })
+	f.owners[0] = whole
+	if n := len(sides(t, f)); n != 1 {
+		t.Errorf("%d flows, want 1", n)
+	}
+}
+
+// TestCPUsAddUp has several CPUs count packets of one flow at the same time.
+func TestCPUsAddUp(t *testing.T) {
+	f := newFlows(t, FlowsOptions{})
+	const senders, packets = 4, 1 << 18
+	packet := ethernet(0x86dd, ipv6(17, server, client, udp(1000, 53, 10)))
+	var sending sync.WaitGroup
+	for range senders {
+		sending.Go(func() {
+			if _, _, err := f.objects.Received.Benchmark(packet, packets, nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	sending.Wait()
+	n := 0
+	f.Each(func(_ int, _ *FlowKey, c Count) {
+		n++
+		if want := (Count{senders * packets, senders * packets * uint64(len(packet))}); c != want {
+			t.Errorf("%+v, want %+v", c, want)
+		}
+	})
+	if n != 1 {
+		t.Errorf("%d flows, want 1", n)
+	}
+}
+
+// waitForPrograms returns when all programs that now run have ended.
+func waitForPrograms(t *testing.T) {
+	t.Helper()
+	const global = 1 // MEMBARRIER_CMD_GLOBAL waits for what the kernel calls a grace period
+	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0); errno != 0 {
+		t.Skipf("no grace period can be waited for: %v", errno)
 	}
 }
 

@@ -24,9 +24,9 @@ func BenchmarkTrack(b *testing.B) {
 			}
 			w.next(b, 100*time.Millisecond)
 			// What the stand-in itself takes is not measured.
-			still := still{w.kernel.order, make([]bpf.FlowCount, n)}
-			for i, key := range w.kernel.order {
-				still.counts[i] = w.kernel.entries[key]
+			still := still{make([]bpf.FlowKey, n), make([]bpf.Count, n)}
+			for i, slot := range w.kernel.slots {
+				still.keys[i], still.counts[i] = slot.key, slot.count
 			}
 			w.counter = &still
 			w.nextSockets = time.Now().Add(time.Hour * 1e6)
@@ -46,17 +46,14 @@ func BenchmarkTrack(b *testing.B) {
 // still is a kernel whose flows stay.
 type still struct {
 	keys   []bpf.FlowKey
-	counts []bpf.FlowCount
+	counts []bpf.Count
 }
 
-func (s *still) Each(f func(*bpf.FlowKey, bpf.FlowCount)) error {
+func (s *still) Each(f func(int, *bpf.FlowKey, bpf.Count)) {
 	for i := range s.keys {
-		f(&s.keys[i], s.counts[i])
+		f(i, &s.keys[i], s.counts[i])
 	}
-	return nil
 }
-
-func (s *still) Take(*bpf.FlowKey) (bpf.FlowCount, bool, error) { return bpf.FlowCount{}, false, nil }
 
 func (s *still) Reasons() (r [bpf.NumReasons]bpf.Count, err error) { return r, nil }
 

@@ -51,12 +51,13 @@ type Options struct {
 	Interval time.Duration
 	// Idle is how long a flow without a socket must be quiet to be over; 0 means DefaultIdle.
 	Idle time.Duration
-	// MaxFlows is how many flows are kept in the kernel; 0 means bpf.DefaultMaxFlows.
+	// MaxFlows is how many flows there is room for in the kernel; 0 means bpf.DefaultMaxFlows. When a quarter of it is
+	// left, the flows that were quiet longest, and for a second at least, end early.
 	MaxFlows int
-	// Share is the part of one processor that reading may take, above 0 and up to 1; 0 means DefaultShare. With so many
-	// flows that an interval's reading takes more, counters are read at every second interval, or third, and so on.
-	// Nothing is lost by that, and snapshots say how long they are. Sockets have a quarter of it for themselves, and
-	// are read less often before that.
+	// Share is the part of one processor that reading may take, above 0 and up to 1; 0 means DefaultShare. Sockets have
+	// a quarter of it, and are read as seldom as that takes. The rest is for counters: with so many flows, or so many
+	// that begin and end, that an interval takes more, the next one is longer. Nothing is lost by that, and snapshots
+	// say how long they are.
 	Share float64
 	// Peers are names for the local addresses of subflows: the egress peer that each leads to.
 	Peers map[netip.Addr]string
@@ -86,9 +87,14 @@ func (o *Options) check() error {
 
 // counter counts packets per flow.
 type counter interface {
-	Each(func(*bpf.FlowKey, bpf.FlowCount)) error
-	Take(*bpf.FlowKey) (bpf.FlowCount, bool, error)
+	Each(func(slot int, key *bpf.FlowKey, count bpf.Count))
 	Reasons() ([bpf.NumReasons]bpf.Count, error)
+}
+
+// slots are what the counter keeps flows in.
+type slots interface {
+	Remove(slot int) error
+	Reuse(slot int) error
 }
 
 // sockets lists those of the host.
@@ -100,6 +106,7 @@ type sockets interface {
 type Watcher struct {
 	options Options
 	counter counter
+	slots   slots
 	sockets sockets
 	closers []io.Closer
 	// cost is the processor time that the calling thread has used.
@@ -125,6 +132,9 @@ func New(o Options) (_ *Watcher, err error) {
 	if o.Idle == 0 {
 		o.Idle = max(DefaultIdle, o.Interval)
 	}
+	if o.MaxFlows == 0 {
+		o.MaxFlows = bpf.DefaultMaxFlows
+	}
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("watch flows: %w", err)
 	}
@@ -132,7 +142,7 @@ func New(o Options) (_ *Watcher, err error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Watcher{options: o, counter: f, closers: []io.Closer{f}, cost: threadTime}
+	w := &Watcher{options: o, counter: f, slots: f, closers: []io.Closer{f}, cost: threadTime}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, w.Close())
@@ -155,7 +165,7 @@ func New(o Options) (_ *Watcher, err error) {
 		return nil, err
 	}
 	w.sockets, w.closers = d, append(w.closers, d)
-	w.t = newTracker(names, o.Peers, o.Idle)
+	w.t = newTracker(names, o.Peers, o.Idle, o.MaxFlows)
 	return w, nil
 }
 
@@ -210,7 +220,7 @@ func (w *Watcher) read(now time.Time, elapsed time.Duration) error {
 	counted := w.cost()
 	w.join(now)
 	finish := w.cost()
-	if err := w.t.finish(w.counter, now); err != nil {
+	if err := w.t.finish(w.slots, now); err != nil {
 		return err
 	}
 	w.next = now.Add(pause(w.cost()-finish+counted-start, w.options.Share*(1-socketShare)))

@@ -65,13 +65,11 @@ var (
 		"MPTCP connections that flows belong to.", nil, nil)
 	unparsedDesc = prometheus.NewDesc("tabane_flows_unparsed_packets_total",
 		"Packets that belong to no flow, by the reason.", []string{"reason"}, nil)
-	evictedDesc = prometheus.NewDesc("tabane_flows_evicted_bytes_total",
-		"Bytes of flows that had to make room before they were read.", nil, nil)
 )
 
 // Describe is part of prometheus.Collector.
 func (w *Watcher) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{bytesDesc, packetsDesc, flowsDesc, retransmittedDesc, rttDesc, connectionsDesc, unparsedDesc, evictedDesc} {
+	for _, d := range []*prometheus.Desc{bytesDesc, packetsDesc, flowsDesc, retransmittedDesc, rttDesc, connectionsDesc, unparsedDesc} {
 		ch <- d
 	}
 }
@@ -115,7 +113,6 @@ func (w *Watcher) Collect(ch chan<- prometheus.Metric) {
 			constant(unparsedDesc, prometheus.CounterValue, float64(c.Packets), bpf.Reason(r).String())
 		}
 	}
-	constant(evictedDesc, prometheus.CounterValue, float64(w.t.snapshot.Evicted.Bytes))
 }
 
 func direction(sent bool) string {
@@ -133,7 +130,6 @@ type Status struct {
 	Connections int               `json:"mptcp_connections"`
 	Sockets     string            `json:"sockets"`
 	Unparsed    map[string]uint64 `json:"unparsed_packets"`
-	Evicted     uint64            `json:"evicted_bytes"`
 }
 
 // Status says how the watcher is.
@@ -142,7 +138,7 @@ func (w *Watcher) Status() any {
 	defer w.mu.Unlock()
 	s := Status{
 		Interfaces: w.options.Interfaces, Interval: w.options.Interval.String(), Flows: len(w.t.flows),
-		Connections: len(w.t.connections), Sockets: "read", Unparsed: unparsed(&w.t.snapshot), Evicted: w.t.snapshot.Evicted.Bytes,
+		Connections: len(w.t.connections), Sockets: "read", Unparsed: unparsed(&w.t.snapshot),
 	}
 	if w.deaf != nil {
 		s.Sockets = w.deaf.Error()

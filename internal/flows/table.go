@@ -271,17 +271,10 @@ func (t *Table) notes(s *Snapshot) string {
 			parts = append(parts, fmt.Sprintf("%s %d", bpf.Reason(r), c.Packets))
 		}
 	}
-	text := ""
-	if len(parts) > 0 {
-		text = "packets of no flow: " + strings.Join(parts, ", ")
+	if len(parts) == 0 {
+		return ""
 	}
-	if s.Evicted.Bytes > 0 {
-		if text != "" {
-			text += "; "
-		}
-		text += fmt.Sprintf("bytes of flows that had to make room: %d", s.Evicted.Bytes)
-	}
-	return text
+	return "packets of no flow: " + strings.Join(parts, ", ")
 }
 
 func megabits(bitsPerSecond float64) string { return number2(bitsPerSecond) + " Mbit/s" }

@@ -2,6 +2,7 @@ package flows
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/tabane/tabane/internal/bpf"
@@ -18,9 +19,6 @@ type Snapshot struct {
 	Flows []*Flow
 	// Unparsed are the packets that belong to no flow, since the start, by the reason; that for Counted is 0.
 	Unparsed [bpf.NumReasons]bpf.Count
-	// Evicted is how much was counted in flows that had to make room before they were read again, since the start. What
-	// is between two reads may be missing in it.
-	Evicted bpf.Count
 }
 
 // Flow is one direction of a connection, on one interface and to one SID.
@@ -43,12 +41,13 @@ type Flow struct {
 	Ended bool
 
 	key   bpf.FlowKey
-	last  bpf.FlowCount
-	round uint64 // when it was last read
-	place int    // in the order of the last read
+	slot  int
+	last  bpf.Count
 	moved time.Time
-	pair  *pair
-	sum   *Aggregate
+	// left is when the flow was removed from the kernel, zero before.
+	left time.Time
+	pair *pair
+	sum  *Aggregate
 	// What writers keep with a flow.
 	drawn uint64
 	fixed []byte
@@ -124,8 +123,13 @@ type connection struct {
 	bytes [2]uint64
 }
 
-// maxTaken bounds how many flows that are over are taken from the kernel at one interval.
-const maxTaken = 256
+const (
+	// late is how long a flow keeps its slot after its removal, so that a packet which another processor was just then
+	// counting is the flow's. That takes less than a microsecond, unless the host of a virtual machine stops it.
+	late = time.Second
+	// maxRemoved bounds how many flows are removed at one interval.
+	maxRemoved = 1024
+)
 
 // tracker turns counts into flows. It is pure but for what it is given.
 type tracker struct {
@@ -133,29 +137,27 @@ type tracker struct {
 	peers      map[netip.Addr]string
 	idle       time.Duration
 
-	round       uint64
-	lastID      uint64
-	flows       map[bpf.FlowKey]*Flow
-	order, next []*Flow
-	quiet       []*Flow
-	absent      map[*Flow]struct{}
+	round  uint64
+	lastID uint64
+	// slots are the flows by their slot in the kernel, as many as there is room for, flows those that were read last.
+	slots, flows []*Flow
+	quiet        []*Flow
+	// leaving are those that were removed and still have their slot, in this order.
+	leaving     []*Flow
 	pairs       map[ends]*pair
 	connections map[uint32]*connection
 	aggregates  map[aggregateKey]*Aggregate
 	tcp         [2]int // flows of IPv4 and IPv6
 
-	dump   uint64
-	dumped time.Time
-	// known is what is in flows of all that was counted.
-	known    bpf.Count
+	dump     uint64
+	dumped   time.Time
 	snapshot Snapshot
 }
 
-func newTracker(interfaces map[uint32]string, peers map[netip.Addr]string, idle time.Duration) *tracker {
+func newTracker(interfaces map[uint32]string, peers map[netip.Addr]string, idle time.Duration, room int) *tracker {
 	return &tracker{
-		interfaces: interfaces, peers: peers, idle: idle,
-		flows: map[bpf.FlowKey]*Flow{}, absent: map[*Flow]struct{}{}, pairs: map[ends]*pair{},
-		connections: map[uint32]*connection{}, aggregates: map[aggregateKey]*Aggregate{},
+		interfaces: interfaces, peers: peers, idle: idle, slots: make([]*Flow, room),
+		pairs: map[ends]*pair{}, connections: map[uint32]*connection{}, aggregates: map[aggregateKey]*Aggregate{},
 	}
 }
 
@@ -163,76 +165,40 @@ func newTracker(interfaces map[uint32]string, peers map[netip.Addr]string, idle 
 func (t *tracker) read(c counter, now time.Time, elapsed time.Duration) error {
 	t.round++
 	t.snapshot.Time, t.snapshot.Elapsed = now, elapsed
-	// Before the flows, so that nothing is missing in them that is in this.
 	reasons, err := c.Reasons()
 	if err != nil {
 		return err
 	}
-	t.next, t.quiet = t.next[:0], t.quiet[:0]
-	cursor := 0
-	err = c.Each(func(key *bpf.FlowKey, count bpf.FlowCount) {
-		// The kernel tells them in the same order as last time, with few exceptions.
-		var f *Flow
-		if cursor < len(t.order) && t.order[cursor].key == *key && !t.order[cursor].Ended {
-			f = t.order[cursor]
-		} else if f = t.flows[*key]; f == nil {
-			f = t.add(key, now)
+	t.flows, t.quiet = t.flows[:0], t.quiet[:0]
+	c.Each(func(slot int, key *bpf.FlowKey, count bpf.Count) {
+		f := t.slots[slot]
+		if f == nil {
+			f = t.add(slot, key, now)
 		}
-		if f.round == t.round {
-			return // told twice
-		}
-		if f.round == t.round-1 {
-			cursor = f.place + 1
-		}
-		f.round, f.place = t.round, len(t.next)
-		t.next = append(t.next, f)
+		t.flows = append(t.flows, f)
 		t.count(f, count, now)
 	})
-	if err != nil {
-		return err
-	}
-	for _, f := range t.order {
-		switch {
-		case f.round == t.round:
-		case f.Ended:
-		default:
-			// Thrown out to make room; it may come back.
-			f.Delta = bpf.Count{}
-			t.absent[f] = struct{}{}
-		}
-	}
-	t.order, t.next = t.next, t.order
 	t.snapshot.Unparsed = reasons
 	t.snapshot.Unparsed[bpf.Counted] = bpf.Count{}
-	if all := reasons[bpf.Counted]; all.Bytes > t.known.Bytes {
-		t.snapshot.Evicted = minus(all, t.known)
-	}
 	return nil
 }
 
 // count notes what has been counted of a flow so far.
-func (t *tracker) count(f *Flow, count bpf.FlowCount, now time.Time) {
-	before := f.last.Count
-	if count.Born != f.last.Born || count.Packets < before.Packets || count.Bytes < before.Bytes {
-		// An entry that began at 0.
-		before = bpf.Count{}
-	}
-	f.last = count
-	f.Delta = minus(count.Count, before)
-	if f.Delta.Packets == 0 {
-		if now.Sub(f.moved) >= min(grace, t.idle) {
+func (t *tracker) count(f *Flow, count bpf.Count, now time.Time) {
+	f.Delta = minus(count, f.last)
+	if f.Delta == (bpf.Count{}) {
+		if f.left.IsZero() && now.Sub(f.moved) >= min(grace, t.idle) {
 			t.quiet = append(t.quiet, f)
 		}
 		return
 	}
-	f.moved = now
+	f.last, f.moved = count, now
 	t.carry(f)
 }
 
 // carry adds what a flow carried to the sums.
 func (t *tracker) carry(f *Flow) {
 	f.Total = plus(f.Total, f.Delta)
-	t.known = plus(t.known, f.Delta)
 	f.sum.Count = plus(f.sum.Count, f.Delta)
 	if f.pair == nil {
 		return
@@ -255,9 +221,9 @@ func (t *tracker) carryConnection(f *Flow) {
 }
 
 // add makes a flow that is seen for the first time.
-func (t *tracker) add(key *bpf.FlowKey, now time.Time) *Flow {
+func (t *tracker) add(slot int, key *bpf.FlowKey, now time.Time) *Flow {
 	t.lastID++
-	f := &Flow{ID: t.lastID, Interface: t.interfaces[key.Ifindex], Sent: key.Sent(), SID: key.SegmentID(), key: *key, moved: now}
+	f := &Flow{ID: t.lastID, Interface: t.interfaces[key.Ifindex], Sent: key.Sent(), SID: key.SegmentID(), key: *key, slot: slot, moved: now}
 	f.Local, f.Remote = key.From(), key.To()
 	if !f.Sent {
 		f.Local, f.Remote = f.Remote, f.Local
@@ -278,7 +244,7 @@ func (t *tracker) add(key *bpf.FlowKey, now time.Time) *Flow {
 	}
 	f.sum = t.aggregate(f)
 	f.sum.Flows++
-	t.flows[*key] = f
+	t.slots[slot] = f
 	return f
 }
 
@@ -294,8 +260,7 @@ func family(key *bpf.FlowKey) int {
 
 // remove forgets a flow.
 func (t *tracker) remove(f *Flow) {
-	delete(t.flows, f.key)
-	delete(t.absent, f)
+	t.slots[f.slot] = nil
 	f.sum.Flows--
 	p := f.pair
 	if p == nil {
@@ -369,7 +334,7 @@ func (t *tracker) endSockets() {
 	for _, c := range t.connections {
 		c.round, c.bytes = t.round, [2]uint64{}
 	}
-	for _, f := range t.order {
+	for _, f := range t.flows {
 		if f.pair != nil && f.Delta.Bytes > 0 {
 			t.carryConnection(f)
 		}
@@ -387,39 +352,43 @@ func (t *tracker) over(f *Flow, now time.Time) bool {
 	return now.Sub(f.moved) >= t.idle
 }
 
-// finish ends the flows that are over, with what the kernel counted of them last, and completes the snapshot.
-func (t *tracker) finish(c counter, now time.Time) error {
-	t.snapshot.Flows = append(t.snapshot.Flows[:0], t.order...)
-	taken := 0
-	for _, f := range t.quiet {
-		if taken == maxTaken {
+// finish ends the flows that are over: their slots go to others when nothing can be counted in them any more, and what
+// was counted until then is in their last delta. It completes the snapshot.
+func (t *tracker) finish(s slots, now time.Time) error {
+	t.snapshot.Flows = t.flows
+	gone := 0
+	for _, f := range t.leaving {
+		if now.Sub(f.left) < late {
 			break
 		}
-		if !t.over(f, now) {
-			continue
-		}
-		taken++
-		count, ok, err := c.Take(&f.key)
-		if err != nil {
+		if err := s.Reuse(f.slot); err != nil {
 			return err
-		}
-		if ok && count.Born == f.last.Born && count.Packets >= f.last.Packets {
-			f.Delta = minus(count.Count, f.last.Count)
-			t.carry(f)
 		}
 		f.Ended = true
 		t.remove(f)
+		gone++
 	}
-	for f := range t.absent {
-		if f.round == t.round {
-			delete(t.absent, f)
+	t.leaving = slices.Delete(t.leaving, 0, gone)
+	// When a quarter is left, those that were quiet longest make room, whether they are over or not.
+	early := 0
+	if room := len(t.slots); len(t.flows)-gone-len(t.leaving) > room-room/4 {
+		slices.SortFunc(t.quiet, func(a, b *Flow) int { return a.moved.Compare(b.moved) })
+		early = max(room/8, 1)
+	}
+	removed := 0
+	for i, f := range t.quiet {
+		if removed == maxRemoved {
+			break
+		}
+		if i >= early && !t.over(f, now) {
 			continue
 		}
-		t.snapshot.Flows = append(t.snapshot.Flows, f)
-		if t.over(f, now) {
-			f.Ended = true
-			t.remove(f)
+		if err := s.Remove(f.slot); err != nil {
+			return err
 		}
+		f.left = now
+		t.leaving = append(t.leaving, f)
+		removed++
 	}
 	return nil
 }

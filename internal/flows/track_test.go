@@ -6,7 +6,9 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"net/netip"
 	"regexp"
@@ -24,51 +26,76 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
-// kernel stands in for the counters: entries with a count each, in an order.
+// kernel stands in for the counters: slots with a count each.
 type kernel struct {
-	order   []bpf.FlowKey
-	entries map[bpf.FlowKey]bpf.FlowCount
+	slots   map[int]*slot
+	byKey   map[bpf.FlowKey]int
+	spare   []int
 	reasons [bpf.NumReasons]bpf.Count
-	born    uint64
 	fail    error
 }
 
+type slot struct {
+	key     bpf.FlowKey
+	count   bpf.Count
+	removed bool
+}
+
+func newKernel(room int) *kernel {
+	k := &kernel{slots: map[int]*slot{}, byKey: map[bpf.FlowKey]int{}}
+	for i := range room {
+		k.spare = append(k.spare, room-1-i)
+	}
+	return k
+}
+
 func (k *kernel) carry(key bpf.FlowKey, packets, size uint64) {
-	if k.entries == nil {
-		k.entries = map[bpf.FlowKey]bpf.FlowCount{}
-	}
-	c, ok := k.entries[key]
+	n, ok := k.byKey[key]
 	if !ok {
-		k.born++
-		c.Born = k.born
-		k.order = append(k.order, key)
+		if len(k.spare) == 0 {
+			k.reasons[bpf.Full] = plus(k.reasons[bpf.Full], bpf.Count{Packets: packets, Bytes: size})
+			return
+		}
+		last := len(k.spare) - 1
+		n, k.spare = k.spare[last], k.spare[:last]
+		k.byKey[key] = n
+		k.slots[n] = &slot{key: key}
 	}
-	c.Packets += packets
-	c.Bytes += size
-	k.entries[key] = c
-	k.reasons[bpf.Counted] = plus(k.reasons[bpf.Counted], bpf.Count{Packets: packets, Bytes: size})
+	k.carryIn(n, packets, size)
 }
 
-func (k *kernel) evict(key bpf.FlowKey) {
-	delete(k.entries, key)
-	k.order = slices.DeleteFunc(k.order, func(o bpf.FlowKey) bool { return o == key })
+// carryIn counts in a slot, as a processor does that found it before its flow was removed.
+func (k *kernel) carryIn(n int, packets, size uint64) {
+	c := bpf.Count{Packets: packets, Bytes: size}
+	k.slots[n].count = plus(k.slots[n].count, c)
+	k.reasons[bpf.Counted] = plus(k.reasons[bpf.Counted], c)
 }
 
-func (k *kernel) Each(f func(*bpf.FlowKey, bpf.FlowCount)) error {
-	for i := range k.order {
-		key := k.order[i]
-		f(&key, k.entries[key])
+func (k *kernel) Each(f func(int, *bpf.FlowKey, bpf.Count)) {
+	for _, n := range slices.Sorted(maps.Keys(k.slots)) {
+		f(n, &k.slots[n].key, k.slots[n].count)
 	}
-	return k.fail
 }
 
-func (k *kernel) Take(key *bpf.FlowKey) (bpf.FlowCount, bool, error) {
-	c, ok := k.entries[*key]
-	k.evict(*key)
-	return c, ok, nil
+func (k *kernel) Remove(n int) error {
+	if k.slots[n] == nil || k.slots[n].removed {
+		return fmt.Errorf("slot %d has no flow", n)
+	}
+	k.slots[n].removed = true
+	delete(k.byKey, k.slots[n].key)
+	return nil
 }
 
-func (k *kernel) Reasons() ([bpf.NumReasons]bpf.Count, error) { return k.reasons, nil }
+func (k *kernel) Reuse(n int) error {
+	if k.slots[n] == nil || !k.slots[n].removed {
+		return fmt.Errorf("the flow of slot %d was not removed", n)
+	}
+	delete(k.slots, n)
+	k.spare = append(k.spare, n)
+	return nil
+}
+
+func (k *kernel) Reasons() ([bpf.NumReasons]bpf.Count, error) { return k.reasons, k.fail }
 
 // host stands in for sock_diag.
 type host struct {
@@ -121,12 +148,15 @@ type watch struct {
 	now    time.Time
 }
 
-func newWatch() *watch {
-	w := &watch{kernel: &kernel{}, host: &host{}, now: time.Unix(1000, 0)}
+func newWatch() *watch { return newWatchOf(1 << 15) }
+
+// newWatchOf has room for so many flows.
+func newWatchOf(room int) *watch {
+	w := &watch{kernel: newKernel(room), host: &host{}, now: time.Unix(1000, 0)}
 	w.Watcher = &Watcher{
 		options: Options{Interval: DefaultInterval, Idle: DefaultIdle, Share: DefaultShare, Log: slog.New(slog.DiscardHandler)},
-		counter: w.kernel, sockets: w.host, cost: func() time.Duration { return 0 },
-		t: newTracker(map[uint32]string{2: "lan"}, map[netip.Addr]string{serverA: "transit-a"}, DefaultIdle),
+		counter: w.kernel, slots: w.kernel, sockets: w.host, cost: func() time.Duration { return 0 },
+		t: newTracker(map[uint32]string{2: "lan"}, map[netip.Addr]string{serverA: "transit-a"}, DefaultIdle, room),
 	}
 	return w
 }
@@ -197,19 +227,21 @@ func TestEnd(t *testing.T) {
 	w.kernel.carry(a, 10, 3000)
 	w.kernel.carry(dns, 1, 90)
 	w.next(t, 0)
-	if s := w.next(t, time.Hour); find(t, s, a).Ended || !find(t, s, dns).Ended {
+	w.next(t, time.Hour)
+	if s := w.next(t, late); find(t, s, a).Ended || !find(t, s, dns).Ended {
 		t.Error("an open socket has no end, a quiet flow without one has")
 	}
 	w.host.sockets = nil
-	s := w.next(t, time.Second)
+	w.next(t, time.Second)
+	s := w.next(t, late)
 	if f := find(t, s, a); !f.Ended || f.Total.Bytes != 3000 {
 		t.Errorf("after its socket is gone: %+v", f)
 	}
-	if s := w.next(t, time.Second); len(s.Flows) != 0 || len(w.kernel.entries) != 0 {
-		t.Errorf("left are %d flows and %v", len(s.Flows), w.kernel.entries)
+	if s := w.next(t, time.Second); len(s.Flows) != 0 || len(w.kernel.slots) != 0 {
+		t.Errorf("left are %d flows and %v", len(s.Flows), w.kernel.slots)
 	}
-	if len(w.t.flows)+len(w.t.pairs)+len(w.t.connections)+len(w.t.absent) != 0 {
-		t.Errorf("kept: %v, %v, %v, %v", w.t.flows, w.t.pairs, w.t.connections, w.t.absent)
+	if len(w.t.flows)+len(w.t.pairs)+len(w.t.connections)+len(w.t.leaving) != 0 {
+		t.Errorf("kept: %v, %v, %v, %v", w.t.flows, w.t.pairs, w.t.connections, w.t.leaving)
 	}
 	// The same addresses again are another flow, even in the same place.
 	w.kernel.carry(a, 1, 50)
@@ -218,52 +250,76 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// lateKernel carries something more between the read and the end.
-type lateKernel struct{ *kernel }
-
-func (k lateKernel) Take(key *bpf.FlowKey) (bpf.FlowCount, bool, error) {
-	k.carry(*key, 1, 70)
-	return k.kernel.Take(key)
-}
-
+// TestFinalDelta has packets counted while their flow is removed, and after it has come back.
 func TestFinalDelta(t *testing.T) {
 	w := newWatch()
 	dns := sent(serverA, 53, netip.Addr{}, 17)
 	w.kernel.carry(dns, 1, 90)
+	first := find(t, w.next(t, 0), dns)
+	w.next(t, time.Hour)
+	if first.Ended || len(w.kernel.byKey) != 0 {
+		t.Fatalf("flow %+v, the kernel has %v", first, w.kernel.byKey)
+	}
+	w.kernel.carryIn(0, 1, 70)
+	w.kernel.carry(dns, 1, 1000)
+	s := w.next(t, late)
+	if !first.Ended || first.Delta.Bytes != 70 || first.Total.Bytes != 160 {
+		t.Errorf("flow %+v", first)
+	}
+	if len(s.Flows) != 2 || s.Flows[1].ID != 2 || s.Flows[1].Total.Bytes != 1000 || s.Flows[1].Ended {
+		t.Errorf("flows %+v", s.Flows)
+	}
+	// Its slot is another's now.
+	other := sent(serverB, 53, netip.Addr{}, 17)
+	w.kernel.carry(other, 1, 5)
+	if f := find(t, w.next(t, 0), other); f.slot != first.slot || f.Total.Bytes != 5 || first.Total.Bytes != 160 {
+		t.Errorf("flow %+v in the slot of %+v", f, first)
+	}
+}
+
+// TestSlotsAreKeptForLatePackets gives no slot to another flow before the time is over.
+func TestSlotsAreKeptForLatePackets(t *testing.T) {
+	w := newWatchOf(1)
+	a, b := sent(serverA, 53, netip.Addr{}, 17), sent(serverB, 53, netip.Addr{}, 17)
+	w.kernel.carry(a, 1, 90)
 	w.next(t, 0)
-	w.counter = lateKernel{w.kernel}
-	if f := find(t, w.next(t, time.Hour), dns); !f.Ended || f.Delta.Bytes != 70 || f.Total.Bytes != 160 {
-		t.Errorf("flow %+v", f)
+	w.next(t, time.Hour)
+	w.kernel.carry(b, 1, 50)
+	w.next(t, late-1)
+	w.kernel.carry(b, 1, 50)
+	if s := w.next(t, 1); !find(t, s, a).Ended || s.Unparsed[bpf.Full].Packets != 2 {
+		t.Errorf("flow %+v, without a flow are %+v", find(t, s, a), s.Unparsed[bpf.Full])
+	}
+	w.kernel.carry(b, 1, 50)
+	if f := find(t, w.next(t, 0), b); f == nil || f.Total.Bytes != 50 {
+		t.Errorf("then %+v", f)
 	}
 }
 
-func TestEviction(t *testing.T) {
-	w := newWatch()
-	a := sent(serverA, 53, sidA, 17)
-	w.kernel.carry(a, 10, 3000)
-	w.next(t, 100*time.Millisecond)
-	// Counted, thrown out before it is read, and back with more than it had.
-	w.kernel.carry(a, 1, 100)
-	w.kernel.evict(a)
-	if s := w.next(t, 100*time.Millisecond); find(t, s, a) == nil || find(t, s, a).Delta.Bytes != 0 || s.Evicted.Bytes != 100 {
-		t.Errorf("thrown out: %+v, evicted %+v", find(t, s, a), s.Evicted)
+// TestRoomIsMade has more flows than three quarters of the room: the ones that were quiet longest go, open sockets or not.
+func TestRoomIsMade(t *testing.T) {
+	w := newWatchOf(16)
+	for port := range uint16(13) {
+		w.host.sockets = append(w.host.sockets, socketOf(serverA, port, 1))
+		w.kernel.carry(sent(serverA, port, sidA, 6), 1, 100)
+		w.next(t, 10*time.Millisecond)
 	}
-	w.kernel.carry(a, 20, 5000)
-	s := w.next(t, 100*time.Millisecond)
-	if f := find(t, s, a); f.Delta.Bytes != 5000 || f.Total.Bytes != 8000 || s.Evicted.Bytes != 100 || f.ID != 1 {
-		t.Errorf("back: %+v, evicted %+v", f, s.Evicted)
+	w.next(t, grace-time.Millisecond)
+	s := w.next(t, late)
+	for port := range uint16(13) {
+		if f := find(t, s, sent(serverA, port, sidA, 6)); f.Ended != (port < 2) {
+			t.Errorf("flow %d ended: %v", port, f.Ended)
+		}
 	}
-	w.kernel.evict(a)
-	w.next(t, 100*time.Millisecond)
-	if s := w.next(t, time.Hour); !find(t, s, a).Ended || len(w.t.flows) != 0 || len(w.t.absent) != 0 {
-		t.Errorf("never back: %+v", find(t, s, a))
+	if n := len(w.t.leaving); n != 0 {
+		t.Errorf("%d flows more are leaving", n)
 	}
 }
 
-// TestNothingIsLost does what a kernel may do, in any order, and finds every byte in the flows or as evicted.
+// TestNothingIsLost does what a kernel may do, in any order, and finds every byte in the flows.
 func TestNothingIsLost(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		w := newWatch()
+		w := newWatchOf(8)
 		sums := map[uint64]uint64{}
 		for range rapid.IntRange(1, 60).Draw(rt, "steps") {
 			key := sent(serverA, rapid.Uint16Range(1, 6).Draw(rt, "port"), sidA, rapid.SampledFrom([]uint8{6, 17}).Draw(rt, "protocol"))
@@ -271,12 +327,12 @@ func TestNothingIsLost(t *testing.T) {
 			case 0, 1:
 				w.kernel.carry(key, 1, rapid.Uint64Range(1, 1000).Draw(rt, "bytes"))
 			case 2:
-				w.kernel.evict(key)
-			case 3:
-				if len(w.kernel.order) > 1 {
-					slices.Reverse(w.kernel.order)
+				for n, s := range w.kernel.slots {
+					if s.removed {
+						w.kernel.carryIn(n, 1, 100)
+					}
 				}
-			case 4:
+			case 3:
 				w.host.sockets = nil
 				if rapid.Bool().Draw(rt, "socket") {
 					w.host.sockets = []mptcp.Socket{socketOf(serverA, key.DestinationPort, rapid.Uint32Range(0, 2).Draw(rt, "token"))}
@@ -303,8 +359,8 @@ func TestNothingIsLost(t *testing.T) {
 				for _, sum := range sums {
 					all += sum
 				}
-				if want := w.kernel.reasons[bpf.Counted].Bytes; all+s.Evicted.Bytes != want {
-					rt.Fatalf("%d in flows and %d evicted, want %d", all, s.Evicted.Bytes, want)
+				if want := w.kernel.reasons[bpf.Counted].Bytes; all != want {
+					rt.Fatalf("%d in flows, want %d", all, want)
 				}
 			}
 		}
