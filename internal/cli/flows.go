@@ -72,7 +72,7 @@ interval, or has ended; what is not there carried nothing.`,
 	f.BoolVar(&o.json, "json", false, "print JSON lines")
 	f.BoolVar(&o.csv, "csv", false, "print comma-separated values")
 	f.IntVar(&o.top, "top", 0, "show only the `n` that carry most: connections in the table, flows in JSON and CSV")
-	f.IntVar(&o.max, "max-flows", bpf.DefaultMaxFlows, "how many flows are kept in the kernel; the one that was idle for longest makes room for a new one")
+	f.IntVar(&o.max, "max-flows", bpf.DefaultMaxFlows, "how many flows are kept in the kernel; when room gets short, those that were idle for longest end early")
 	f.Float64Var(&o.cpu, "cpu", 100*flows.DefaultShare, "how many `percent` of a core reading may take; with so many flows that it would take more, intervals are left out")
 	f.StringVar(&o.metrics, "metrics", "", "`address` and port to serve /metrics (Prometheus) and /status on, like [::1]:9120")
 	return c
