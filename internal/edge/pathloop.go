@@ -15,7 +15,7 @@ import (
 const (
 	// watchBusy and watchIdle lie between two looks at the subflows while something is in flight on a connection with
 	// several, and otherwise; one in watchShare of a core is what looking may cost, so that it is rarer with very many.
-	watchBusy  = 25 * time.Millisecond
+	watchBusy  = 40 * time.Millisecond
 	watchIdle  = 100 * time.Millisecond
 	watchShare = 5
 	// watchEach is how many subflows are looked at one by one. For more it is cheaper to walk all sockets, which takes 1.3 ms
@@ -277,7 +277,7 @@ func (l *pathLoop) lookAt() {
 				l.manager.moved(began, s.token, ends)
 			}
 			if len(s.stalled) > 0 {
-				l.manager.alarm(began, s.token, s.stalled)
+				l.manager.alarm(began, s.token, s.stalled, s.idle)
 			}
 		}
 		l.logStalls(stalls)

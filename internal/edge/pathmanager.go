@@ -5,6 +5,7 @@ import (
 	"errors"
 	"hash/fnv"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/gaissmai/bart"
@@ -452,15 +453,17 @@ func (m *pathManager) withdraw(c *connection, peer int) {
 }
 
 // alarm takes subflows of a connection that swallow what is sent, while others go on. Those to EPE addresses are
-// destroyed, which makes the kernel send again on the others what they swallowed, and not offered for a while; the first
-// one becomes a backup until it moves again.
-func (m *pathManager) alarm(now time.Time, token uint32, stalled []mptcp.Ends) {
+// destroyed, which makes the kernel send again on the others what all of them swallowed, and not offered for a while. The
+// first one becomes a backup until it moves again. Where it is the only one, a subflow that is idle is destroyed in its
+// place and offered again at once: nothing else makes the kernel send again soon.
+func (m *pathManager) alarm(now time.Time, token uint32, stalled, idle []mptcp.Ends) {
 	m.now = now
 	c := m.conns[token]
 	if c == nil {
 		return
 	}
 	var peers []int
+	suspects := 0
 	// The backup flags come first, so that nothing is sent again on a subflow that swallows it.
 	for _, ends := range stalled {
 		s := c.find(ends.Local, ends.Remote)
@@ -470,13 +473,16 @@ func (m *pathManager) alarm(now time.Time, token uint32, stalled []mptcp.Ends) {
 		m.counts.Alarms++
 		if s.peer < 0 || s.first {
 			s.suspect = true
+			suspects++
 			m.prioritize(c, s)
 			continue
 		}
+		if slices.Contains(peers, s.peer) {
+			continue
+		}
 		peers = append(peers, s.peer)
-		o := &c.offers[s.peer]
 		if now.Sub(s.since) > probationOver {
-			o.strikes = 0
+			c.offers[s.peer].strikes = 0
 		}
 	}
 	for _, peer := range peers {
@@ -485,6 +491,22 @@ func (m *pathManager) alarm(now time.Time, token uint32, stalled []mptcp.Ends) {
 		o.quiet = now.Add(backoff(probation, probationMost, o.strikes))
 		o.strikes++
 		m.wake(c, peer, o.quiet)
+	}
+	if suspects > 0 && len(peers) == 0 {
+		m.sacrifice(c, idle)
+	}
+}
+
+// sacrifice destroys one of the idle subflows, if there is any to an EPE address.
+func (m *pathManager) sacrifice(c *connection, idle []mptcp.Ends) {
+	for _, ends := range idle {
+		s := c.find(ends.Local, ends.Remote)
+		if s == nil || s.dying || s.first || s.peer < 0 {
+			continue
+		}
+		m.withdraw(c, s.peer)
+		m.wake(c, s.peer, c.offers[s.peer].quiet)
+		return
 	}
 }
 

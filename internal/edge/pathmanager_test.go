@@ -360,7 +360,7 @@ func TestOtherConnectionsAreNotManaged(t *testing.T) {
 	m.event(m.now, mptcp.SubEstablished{Token: 2, Local: netip.MustParseAddrPort("[2001:db8:1::77]:80"), Remote: clientAt})
 	m.event(m.now, mptcp.SubClosed{Token: 3, Local: onA, Remote: clientAt})
 	m.event(m.now, mptcp.Closed{Token: 3})
-	m.alarm(m.now, 3, []mptcp.Ends{{Local: onA, Remote: clientAt}})
+	m.alarm(m.now, 3, []mptcp.Ends{{Local: onA, Remote: clientAt}}, nil)
 	m.moved(m.now, 3, mptcp.Ends{Local: onA, Remote: clientAt})
 	m.resync(m.now, []mptcp.Subflow{{Token: 4, Local: defaultAt, Remote: clientAt, Active: true}})
 	if got := m.take(); len(got) != 0 || len(m.conns) != 0 {
@@ -411,7 +411,7 @@ func TestAlarm(t *testing.T) {
 		return stalled
 	}
 	m.fakeKernel.log = nil
-	m.alarm(m.now, 1, stalled())
+	m.alarm(m.now, 1, stalled(), nil)
 	m.work()
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
 	check(t, m.fakeKernel.log[:1], "set backup true on subflow [2001:db8:1::10]:80 to [2001:db8:c::10]:40000 of connection 00000001")
@@ -421,7 +421,7 @@ func TestAlarm(t *testing.T) {
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
 
 	// It swallows data again: twice as long.
-	m.alarm(m.now, 1, stalled())
+	m.alarm(m.now, 1, stalled(), nil)
 	m.pass(2*probation - time.Millisecond)
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
 	// The first subflow moves: so may the other path.
@@ -431,12 +431,35 @@ func TestAlarm(t *testing.T) {
 
 	// What went well for long starts anew.
 	m.pass(probationOver + time.Second)
-	m.alarm(m.now, 1, stalled())
+	m.alarm(m.now, 1, stalled(), nil)
 	m.pass(probation)
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
 	if m.counts.Alarms != 5 {
 		t.Errorf("%+v", m.counts)
 	}
+}
+
+func TestAnIdleSubflowIsSacrificed(t *testing.T) {
+	m := newManaged(false)
+	m.setRoute(0, "::/0", routePresent)
+	m.setRoute(1, "::/0", routePresent)
+	m.open(1, defaultAt, clientAt)
+	var idle []mptcp.Ends
+	for _, s := range m.there[1].subflows {
+		if s.Local != onB {
+			idle = append(idle, mptcp.Ends{Local: s.Local, Remote: s.Remote})
+		}
+	}
+	m.alarm(m.now, 1, []mptcp.Ends{{Local: defaultAt, Remote: clientAt}}, idle)
+	m.work()
+	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
+	m.pass(removeHold)
+	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
+	// Without an idle one nothing more can be done.
+	m.moved(m.now, 1, mptcp.Ends{Local: defaultAt, Remote: clientAt})
+	m.alarm(m.now, 1, []mptcp.Ends{{Local: defaultAt, Remote: clientAt}}, nil)
+	m.work()
+	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
 }
 
 func TestUnknownIsCounted(t *testing.T) {
@@ -570,7 +593,8 @@ func TestAnyOrderEndsRight(t *testing.T) {
 				if token, ok := anyConn(); ok {
 					if all := m.there[token].subflows; len(all) > 1 {
 						one := rapid.SampledFrom(all).Draw(t, "subflow")
-						m.alarm(m.now, token, []mptcp.Ends{{Local: one.Local, Remote: one.Remote}})
+						idle := rapid.SampledFrom(all).Draw(t, "idle")
+						m.alarm(m.now, token, []mptcp.Ends{{Local: one.Local, Remote: one.Remote}}, []mptcp.Ends{{Local: idle.Local, Remote: idle.Remote}})
 					}
 				}
 			},

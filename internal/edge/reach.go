@@ -43,7 +43,7 @@ func (e *egress) locator(p bgp.UnicastPath) {
 		return
 	}
 	l := &e.locators
-	gone := p.Withdrawn || p.Rejected != nil
+	gone := p.Withdrawn || p.Rejected != nil || slices.Contains(p.Communities, bgp.Blackhole)
 	if gone != l.known[p.Prefix] {
 		return // nothing new
 	}

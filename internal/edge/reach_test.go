@@ -37,7 +37,16 @@ func TestRoutesGoWithTheirLocator(t *testing.T) {
 	e.locator(locator("fc00:1::/32", false))
 	e.locator(locator("fc00:1::/32", true))
 	check(t, w.lines(""), full...)
-	check(t, told, fmt.Sprint(0, client, routeAbsent), fmt.Sprint(0, client, routePresent))
+	lost := locator("fc00:1::/32", true)
+	lost.Communities = []uint32{bgp.Blackhole}
+	e.locator(lost)
+	if n, m := len(w.lines("fc00:1:1::")), len(w.lines("table 101 nhid")); n != 0 || m != 0 {
+		t.Errorf("left after the reflector's word: %q", w.lines(""))
+	}
+	e.locator(locator("fc00:1::/32", true))
+	check(t, w.lines(""), full...)
+	absent, present := fmt.Sprint(0, client, routeAbsent), fmt.Sprint(0, client, routePresent)
+	check(t, told, absent, present, absent, present)
 
 	// What is withdrawn meanwhile does not come back, and what is announced meanwhile waits.
 	e.locator(locator("fc00:1::/32", false))

@@ -56,6 +56,8 @@ type stall struct {
 	token uint32
 	// stalled swallow what is sent, moving did and do not any more.
 	stalled, moving []mptcp.Ends
+	// idle have nothing in flight beside those that stalled.
+	idle []mptcp.Ends
 	// silence and inFlight are those of the subflow that gave the alarm.
 	silence  time.Duration
 	inFlight uint32
@@ -147,6 +149,8 @@ func (w *stallWatch) judge(now time.Time, token uint32, of []*progress) stall {
 		if !p.alarmed && p.silence(now) >= s.silence/2 && goesOn(now, p, of, s.silence/2) && !w.carries(now, p, s.silence/2) {
 			p.alarmed = true
 			s.stalled = append(s.stalled, p.key.Ends)
+		} else if p.inFlight == 0 {
+			s.idle = append(s.idle, p.key.Ends)
 		}
 	}
 	return s

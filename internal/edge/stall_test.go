@@ -152,7 +152,7 @@ func (p *simPath) sample(local netip.AddrPort) mptcp.Subflow {
 	}
 }
 
-// watchPaths lets paths send from begin to end, looking every 25 ms, and returns the first stall with its time.
+// watchPaths lets paths send from begin to end, looking every watchBusy, and returns the first stall with its time.
 func watchPaths(w *stallWatch, begin, end time.Duration, paths map[netip.AddrPort]*simPath) (time.Duration, stall) {
 	for now := begin; now < end; now += simTick {
 		for _, p := range paths {
@@ -226,7 +226,7 @@ func TestAHoleIsFound(t *testing.T) {
 	})
 }
 
-// rounds feeds a watch with samples, one round each 25 ms; a nil stops.
+// rounds feeds a watch with samples, one round each watchBusy.
 type rounds struct {
 	t   *testing.T
 	w   *stallWatch
