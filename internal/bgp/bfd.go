@@ -2,7 +2,13 @@ package bgp
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
 	"time"
+
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
 
 	"github.com/tabane/tabane/internal/fault"
 )
@@ -63,7 +69,38 @@ func (s *Speaker) bfdLost(name string) {
 	if !up {
 		return // found out otherwise
 	}
-	if err := s.restart(context.Background(), n, bfdReason); err != nil {
+	err := s.blackhole(n.Locators, false)
+	err = errors.Join(err, s.restart(context.Background(), n, bfdReason))
+	err = errors.Join(err, s.blackhole(n.Locators, true))
+	if err != nil {
 		s.log.Error("cannot end the session with a silent neighbor", "neighbor", name, "err", err)
 	}
+}
+
+// blackhole tells everybody that locators lead nowhere, or takes that back. Callers hold calls.
+func (s *Speaker) blackhole(locators []netip.Prefix, withdraw bool) error {
+	if len(locators) == 0 {
+		return nil
+	}
+	paths := make([]*apiutil.Path, len(locators))
+	for i, l := range locators {
+		p, err := UnicastRoute{Prefix: l, Attributes: Attributes{
+			LocalPref: math.MaxUint32, Communities: []uint32{Blackhole, NoExport},
+		}}.path()
+		if err != nil {
+			return fmt.Errorf("announce lost locator %s: %w", l, err)
+		}
+		p.Withdrawal = withdraw
+		paths[i] = p
+	}
+	var err error
+	if withdraw {
+		err = s.server.DeletePath(apiutil.DeletePathRequest{Paths: paths})
+	} else {
+		_, err = s.server.AddPath(apiutil.AddPathRequest{Paths: paths})
+	}
+	if err != nil {
+		return fmt.Errorf("announce lost locators: %w", err)
+	}
+	return nil
 }

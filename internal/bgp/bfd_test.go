@@ -278,6 +278,46 @@ func TestBFDEndsSessions(t *testing.T) {
 	b.wait("the end of the session", func() bool { return !b.up["r23"] })
 }
 
+// TestALostLocatorIsToldFirst: when a neighbour is silent, its locator is announced as lost, and withdrawn with the rest.
+func TestALostLocatorIsToldFirst(t *testing.T) {
+	asbr, rr := newRouter(t, 25, 65000), newRouter(t, 26, 65000)
+	server := newRouterWith(t, 27, 65000, func(o *Options) { o.Report = ReportBest })
+	l := prefix("fc00:1::/32")
+	bfd := BFD{Interval: 50 * time.Millisecond}
+	rr.peer(asbr, client, func(n *Neighbor) { n.BFD, n.Locators = bfd, []netip.Prefix{l} })
+	rr.peer(server, client)
+	asbr.peer(rr, func(n *Neighbor) { n.BFD = bfd })
+	server.peer(rr)
+	routes := []UnicastRoute{{Prefix: l, NextHop: address(25)}}
+	for i := range 2000 {
+		routes = append(routes, UnicastRoute{Prefix: prefix(fmt.Sprintf("2a00:%x::/32", i)), NextHop: address(25)})
+	}
+	asbr.must(asbr.Originate(routes...))
+	server.wait("routes", func() bool { return len(server.unicast) == len(routes) })
+	for end := time.Now().Add(10 * time.Second); rr.Sessions()[0].BFD != "up"; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never watched: %+v", rr.Sessions())
+		}
+	}
+	told := make(chan int, 1) // how many routes there were when the locator was lost
+	go func() {
+		server.wait("word of the locator", func() bool {
+			u, there := server.unicast[l]
+			return !there || slices.Contains(u.Communities, Blackhole)
+		})
+		server.mu.Lock()
+		defer server.mu.Unlock()
+		told <- len(server.unicast)
+	}()
+	moveAddress(t, address(25), false)
+	t.Logf("%d of %d routes were there when the locator was lost", <-told, len(routes))
+	server.wait("the rest goes, the locator too", func() bool { return len(server.unicast) == 0 })
+	moveAddress(t, address(25), true)
+	server.wait("all of it again", func() bool {
+		return len(server.unicast) == len(routes) && server.unicast[l].NextHop == address(25)
+	})
+}
+
 // moveAddress takes an address from the loopback interface, or gives it back.
 func moveAddress(t *testing.T, a netip.Addr, there bool) {
 	t.Helper()

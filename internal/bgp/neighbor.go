@@ -88,6 +88,10 @@ type Neighbor struct {
 	HoldTime        time.Duration // whole seconds; 0 is DefaultHoldTime
 	ConnectRetry    time.Duration // whole seconds, time between attempts to connect; 0 is DefaultConnectRetry
 	BFD             BFD
+	// Locators are prefixes of the neighbour that others have to know lost first when BFD finds it silent: a full table is
+	// withdrawn in seconds, in no order, while these say that all of it is gone. They are announced as Blackhole until
+	// the rest is withdrawn.
+	Locators []netip.Prefix
 	// Retain keeps best paths learned from the neighbour for this long when the session ends from the other side or is
 	// lost, as one to a route reflector: that carries routes, not packets. Once it is back, what it does not announce
 	// again goes soon. 0: what was learned is withdrawn at once. Needs a speaker without ReportAdjIn.
@@ -141,6 +145,8 @@ func (n Neighbor) check(own uint32) error {
 		return fmt.Errorf("time to retain routes must be >= 0, got %s", n.Retain)
 	case len(CheckBFD(n.BFD)) > 0:
 		return CheckBFD(n.BFD).Err()
+	case n.BFD == (BFD{}) && len(n.Locators) > 0:
+		return errors.New("locators need bfd, which finds the neighbour silent")
 	case n.BFD != (BFD{}) && n.Multihop != 0:
 		return errors.New("bfd is for neighbours on a link, multihop for others")
 	case n.Import.WarnPrefixes < 0:
@@ -155,6 +161,11 @@ func (n Neighbor) check(own uint32) error {
 			return fmt.Errorf("%s is given twice", f)
 		}
 		seen[f] = true
+	}
+	for _, p := range n.Locators {
+		if err := checkPrefix(p); err != nil {
+			return fmt.Errorf("locator %s: %w", p, err)
+		}
 	}
 	return errors.Join(checkRejected(n.Import.Reject), checkRejected(n.Export.Reject))
 }
@@ -220,6 +231,7 @@ func (s *Speaker) addNeighbor(ctx context.Context, conf Neighbor) error {
 	conf.Families = slices.Clone(conf.Families)
 	// Unicast goes first, so that next hops are there before, and gone before, what uses them.
 	slices.Sort(conf.Families)
+	conf.Locators = slices.Clone(conf.Locators)
 	conf.Import.Reject, conf.Export.Reject = slices.Clone(conf.Import.Reject), slices.Clone(conf.Export.Reject)
 	n := &neighbor{Neighbor: conf, key: conf.Address.WithZone(conf.Interface), adjIn: map[netip.Prefix]struct{}{}}
 	s.neighbors[n.Name] = n

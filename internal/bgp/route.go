@@ -25,6 +25,10 @@ const NoExport uint32 = 0xffffff01
 // From another AS it makes a route the last choice; an ExportPolicy adds it.
 const GracefulShutdown uint32 = 0xffff0000
 
+// Blackhole is the community of routes that lead nowhere (RFC 7999). A reflector tells with it that a locator is lost, ahead
+// of everything else that went with the router.
+const Blackhole uint32 = 0xffff029a
+
 // UnicastRoute is an IPv6 route that this speaker originates.
 type UnicastRoute struct {
 	Prefix netip.Prefix

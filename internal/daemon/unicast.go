@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/route"
@@ -49,7 +50,7 @@ func (u *unicast) update(events []bgp.Event) {
 		if !ok {
 			continue
 		}
-		if p.Withdrawn || p.Rejected != nil || p.Local {
+		if p.Withdrawn || p.Rejected != nil || p.Local || slices.Contains(p.Communities, bgp.Blackhole) {
 			delete(u.best, p.Prefix)
 		} else {
 			u.best[p.Prefix] = p.NextHop

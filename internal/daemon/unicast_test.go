@@ -67,6 +67,7 @@ func TestBestPathsGoToTheMainTable(t *testing.T) {
 func TestOwnAndRefusedPathsStayOut(t *testing.T) {
 	for name, p := range map[string]bgp.UnicastPath{
 		"own":     {Prefix: client, NextHop: onLink, Local: true},
+		"nowhere": {Prefix: client, NextHop: onLink, Attributes: bgp.Attributes{Communities: []uint32{1, bgp.Blackhole}}},
 		"refused": {Prefix: client, NextHop: onLink, Rejected: &bgp.RejectedError{Reason: bgp.RejectNextHop}},
 	} {
 		t.Run(name, func(t *testing.T) {

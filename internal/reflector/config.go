@@ -25,6 +25,26 @@ type Client struct {
 	Address  netip.Addr `yaml:"address"`
 	Password string     `yaml:"password,omitempty"`
 	BFD      bgp.BFD    `yaml:"bfd,omitempty"`
+	// Locator is the client's SRv6 locator. When BFD finds the client silent, the servers are told of its loss first.
+	Locator netip.Prefix `yaml:"locator,omitempty"`
+}
+
+// checkLocator says what is wrong with a client's locator; none is fine.
+func (c *Config) checkLocator(faults *fault.List, at string, client int) {
+	l := c.Clients[client].Locator
+	switch {
+	case l == (netip.Prefix{}):
+	case !l.IsValid() || !l.Addr().Is6() || l.Addr().Is4In6() || l != l.Masked():
+		faults.Add(at, "must be an IPv6 prefix without host bits, got %v", l)
+	case c.Clients[client].BFD == (bgp.BFD{}):
+		faults.Add(at, "needs bfd, which finds the client silent")
+	default:
+		for i, other := range c.Clients[:client] {
+			if other.Locator.IsValid() && other.Locator.Overlaps(l) {
+				faults.Add(at, "%v overlaps clients[%d].locator %v", l, i, other.Locator)
+			}
+		}
+	}
 }
 
 // Check says everything that is wrong with the configuration. It does not touch the system.
@@ -44,6 +64,7 @@ func (c *Config) Check() fault.List {
 		faults.Merge(at, bgp.CheckAddress(client.Address))
 		faults.Merge(at, bgp.CheckPassword(client.Password))
 		faults.Merge(at, bgp.CheckBFD(client.BFD))
+		c.checkLocator(&faults, at+".locator", i)
 		seen.Check(&faults, at, "name", client.Name)
 		seen.Check(&faults, at, "address", client.Address)
 	}

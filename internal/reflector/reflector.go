@@ -53,9 +53,14 @@ func (r *Reflector) Run(ctx context.Context) (err error) {
 		}
 	}()
 	for _, c := range r.config.Clients {
+		var locators []netip.Prefix
+		if c.Locator.IsValid() {
+			locators = []netip.Prefix{c.Locator}
+		}
 		err := r.speaker.AddNeighbor(ctx, bgp.Neighbor{
 			Name: c.Name, Address: c.Address, LocalAddress: r.config.Address, ASN: r.config.ASN,
 			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: c.Password, ReflectorClient: true, Passive: true, BFD: c.BFD,
+			Locators: locators,
 		})
 		if err != nil {
 			return err

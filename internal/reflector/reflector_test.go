@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tabane/tabane/internal/bgp"
 )
@@ -19,10 +20,13 @@ func TestCheckFindsEveryFault(t *testing.T) {
 	}
 	bad := Config{Clients: []Client{
 		{Name: "a", Address: good.Address, BFD: bgp.BFD{Multiplier: 3}},
-		{Address: good.Address, Password: strings.Repeat("x", 81)},
+		{Address: good.Address, Password: strings.Repeat("x", 81), Locator: netip.MustParsePrefix("fc00::1/32")},
+		{Name: "c", Locator: netip.MustParsePrefix("fc00:1::/32")},
+		{Name: "d", Locator: netip.MustParsePrefix("fc00:1::/48"), BFD: bgp.BFD{Interval: time.Second}},
 	}}
 	got := strings.Split(bad.Check().Err().Error(), "\n")
 	for _, path := range []string{
+		"clients[1].locator", "clients[2].locator", "clients[3].locator",
 		"asn", "router_id", "address", "clients[0].bfd.interval", "clients[1].name", "clients[1].password", "clients[1].address",
 	} {
 		if !slices.ContainsFunc(got, func(line string) bool { return strings.HasPrefix(line, path+": ") }) {

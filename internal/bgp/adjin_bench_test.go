@@ -1,0 +1,41 @@
+package bgp
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"testing"
+)
+
+// BenchmarkAdjIn carries routes from an egress peer into an ASBR: one operation is one route. The routes have their
+// attributes in common in groups of the given size, as in a full table a few prefixes of each origin have.
+func BenchmarkAdjIn(b *testing.B) {
+	for _, c := range []struct {
+		name  string
+		group int
+	}{{"one-origin", 1 << 30}, {"three-each", 3}, {"all-different", 1}} {
+		b.Run(c.name, func(b *testing.B) {
+			transit := newRouterWith(b, 1, 65001, func(o *Options) { o.Report = 0 })
+			asbr := newRouterWith(b, 2, 65000, func(o *Options) { o.Report = ReportBest | ReportAdjIn })
+			asbr.peer(transit, passive)
+			transit.peer(asbr)
+			asbr.wait("session", func() bool { return asbr.up["r1"] })
+			transit.wait("session", func() bool { return transit.up["r2"] })
+			routes := make([]UnicastRoute, b.N)
+			for i := range routes {
+				a := addr("2a00::").As16()
+				binary.BigEndian.PutUint32(a[2:], uint32(i))
+				routes[i] = UnicastRoute{
+					Prefix:     netip.PrefixFrom(netip.AddrFrom16(a), 48),
+					Attributes: Attributes{ASPath: []uint32{uint32(i/c.group) + 1e6, 65010}},
+				}
+			}
+			b.ResetTimer()
+			if err := transit.Originate(routes...); err != nil {
+				b.Fatal(err)
+			}
+			asbr.wait("routes", func() bool { return len(asbr.adjIn["r1"]) == b.N })
+			b.StopTimer()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "routes/s")
+		})
+	}
+}
