@@ -194,7 +194,7 @@ func (e *Edge) preparePaths() error {
 	return nil
 }
 
-// Close gives up what New opened without changing anything.
+// close gives up what New opened without changing anything.
 func (e *Edge) close() error {
 	err := e.mptcp.Close()
 	if e.diag != nil {

@@ -69,6 +69,18 @@ func (k *lockedKernel) Look(at []mptcp.Ends, f func(mptcp.Subflow)) error {
 	return k.fakeKernel.Look(at, f)
 }
 
+func (k *lockedKernel) connect(token uint32, local, remote netip.AddrPort) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.fakeKernel.connect(token, local, remote)
+}
+
+func (k *lockedKernel) on(token uint32) []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.fakeKernel.on(token)
+}
+
 // looped is a path manager in its loop, in a bubble.
 type looped struct {
 	t      *testing.T
@@ -138,9 +150,9 @@ func TestTheLoopManagesConnections(t *testing.T) {
 		if s.Manager != UserPathManager || s.Connections != 1 || s.Subflows != 2 || s.Announced != 2 || s.Removed != 1 {
 			t.Errorf("status %+v", s)
 		}
+		l.end()
 		l.loop.leave()
 		check(t, l.kernel.on(1), "2001:db8:1::10")
-		l.end()
 	})
 }
 
@@ -149,8 +161,10 @@ func TestLostEventsAreReadAnew(t *testing.T) {
 		l := newLooped(t)
 		l.route(0, routePresent)
 		l.kernel.connect(1, defaultAt, clientAt)
+		l.kernel.mu.Lock()
 		l.kernel.fakeKernel.events = nil // nobody hears of it
 		l.kernel.unreadable = errNoMemory
+		l.kernel.mu.Unlock()
 		l.events.list <- []mptcp.Event{mptcp.Overrun{Reason: errNoMemory}}
 		l.work()
 		check(t, l.kernel.on(1), "2001:db8:1::10")
@@ -171,12 +185,14 @@ func TestRefusedRequestsAreMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLooped(t)
 		refusals := 3
+		l.kernel.mu.Lock()
 		l.kernel.refuse = func(mptcp.Request) error {
 			if refusals--; refusals >= 0 {
 				return errNoMemory
 			}
 			return nil
 		}
+		l.kernel.mu.Unlock()
 		l.route(0, routePresent)
 		l.kernel.connect(1, defaultAt, clientAt)
 		l.work()

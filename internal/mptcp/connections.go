@@ -78,10 +78,22 @@ const (
 func (d *Diag) Subflows(family Family, f func(Subflow)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.subflows(family, f); err != nil {
+	err := d.dump(family, diagExtInfo, 1<<tcpEstablished|1<<tcpCloseWait, each(f))
+	if err != nil {
 		return fmt.Errorf("list mptcp subflows: %w", err)
 	}
 	return nil
+}
+
+// each calls f for those sockets that are subflows.
+func each(f func(Subflow)) func(body []byte) error {
+	return func(body []byte) error {
+		s, ok, err := decodeSubflow(body)
+		if ok && err == nil {
+			f(s)
+		}
+		return err
+	}
 }
 
 // Layout of sock_diag requests and answers (include/uapi/linux/inet_diag.h, tcp.h and mptcp.h).
@@ -110,26 +122,6 @@ const (
 	tcpCloseWait   = 8
 )
 
-func (d *Diag) subflows(family Family, f func(Subflow)) error {
-	d.seq++
-	var request [diagRequestLen]byte
-	putRequest(request[:], family, d.seq, unix.NLM_F_DUMP)
-	binary.NativeEndian.PutUint32(request[unix.NLMSG_HDRLEN+4:], 1<<tcpEstablished|1<<tcpCloseWait)
-	if err := d.send(request[:]); err != nil {
-		return err
-	}
-	for {
-		b, err := d.receive()
-		if err != nil {
-			return err
-		}
-		done, err := d.answer(b, f)
-		if done || err != nil {
-			return err
-		}
-	}
-}
-
 // Ends are both ends of a socket.
 type Ends struct{ Local, Remote netip.AddrPort }
 
@@ -154,9 +146,15 @@ const lookAtOnce = 64
 func (d *Diag) look(at []Ends, f func(Subflow)) error {
 	requests := make([]byte, len(at)*diagRequestLen)
 	d.seq++
+	native := binary.NativeEndian
 	for i, ends := range at {
 		b := requests[i*diagRequestLen:][:diagRequestLen]
-		putRequest(b, IPv6, d.seq, 0)
+		native.PutUint32(b, diagRequestLen)
+		native.PutUint16(b[4:], unix.SOCK_DIAG_BY_FAMILY)
+		native.PutUint16(b[6:], unix.NLM_F_REQUEST)
+		native.PutUint32(b[8:], d.seq)
+		body := b[unix.NLMSG_HDRLEN:]
+		body[0], body[1], body[2] = byte(IPv6), unix.IPPROTO_TCP, diagExtInfo
 		id := b[unix.NLMSG_HDRLEN+8:]
 		local, remote := ends.Local.Addr().As16(), ends.Remote.Addr().As16()
 		binary.BigEndian.PutUint16(id, ends.Local.Port())
@@ -176,21 +174,11 @@ func (d *Diag) look(at []Ends, f func(Subflow)) error {
 		if err != nil {
 			return err
 		}
-		if _, err := d.answer(b, f); err != nil && !errors.Is(err, unix.ENOENT) {
+		if _, err := eachMessage(b, d.seq, each(f)); err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
 	}
 	return nil
-}
-
-func putRequest(b []byte, family Family, seq uint32, flags uint16) {
-	native := binary.NativeEndian
-	native.PutUint32(b, diagRequestLen)
-	native.PutUint16(b[4:], unix.SOCK_DIAG_BY_FAMILY)
-	native.PutUint16(b[6:], unix.NLM_F_REQUEST|flags)
-	native.PutUint32(b[8:], seq)
-	body := b[unix.NLMSG_HDRLEN:]
-	body[0], body[1], body[2] = byte(family), unix.IPPROTO_TCP, diagExtInfo
 }
 
 // send throws away what is left of an exchange that broke off, and sends requests.
@@ -223,45 +211,6 @@ func (d *Diag) receive() ([]byte, error) {
 			return d.buffer[:n], nil
 		}
 	}
-}
-
-// answer reads the messages of one datagram; done says that the dump is at its end. Messages of an earlier dump, which
-// ended in an error, are skipped.
-func (d *Diag) answer(b []byte, f func(Subflow)) (done bool, err error) {
-	native := binary.NativeEndian
-	for len(b) > 0 {
-		if len(b) < unix.NLMSG_HDRLEN {
-			return false, fmt.Errorf("message of %d bytes", len(b))
-		}
-		size := int(native.Uint32(b))
-		if size < unix.NLMSG_HDRLEN || size > len(b) {
-			return false, fmt.Errorf("message says it has %d bytes, there are %d", size, len(b))
-		}
-		kind, seq, body := native.Uint16(b[4:]), native.Uint32(b[8:]), b[unix.NLMSG_HDRLEN:size]
-		b = b[min(len(b), (size+3)&^3):]
-		if seq != d.seq {
-			continue
-		}
-		switch kind {
-		case unix.NLMSG_DONE, unix.NLMSG_ERROR:
-			if len(body) < 4 {
-				return false, errors.New("message of an error is cut short")
-			}
-			if code := int32(native.Uint32(body)); code < 0 {
-				return true, unix.Errno(-code)
-			}
-			return true, nil
-		case unix.SOCK_DIAG_BY_FAMILY:
-			s, ok, err := decodeSubflow(body)
-			if err != nil {
-				return false, err
-			}
-			if ok {
-				f(s)
-			}
-		}
-	}
-	return false, nil
 }
 
 // decodeSubflow reads one socket; ok is false when it is none of MPTCP, or has no connection yet.

@@ -189,11 +189,11 @@ func FuzzDiagAnswer(f *testing.F) {
 	f.Add(message(unix.NLMSG_DONE, make([]byte, 4)))
 	f.Add(message(unix.NLMSG_ERROR, []byte{0xff, 0xff, 0xff, 0xff}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, _ = new(Diag).answer(b, func(s Subflow) {
+		_, _ = eachMessage(b, 0, each(func(s Subflow) {
 			if s.Token == 0 || !s.Local.IsValid() {
 				t.Errorf("subflow %+v", s)
 			}
-		})
+		}))
 	})
 }
 
