@@ -72,7 +72,9 @@ func TestExamineLeavesNothing(t *testing.T) {
 		}
 		g.Wait()
 	}
-	if after := look(t); after != before {
+	after := look(t)
+	// What was on its way out before may be gone by now.
+	if after.files > before.files || after.namespaces > before.namespaces || after.links != before.links || after.home != before.home {
 		t.Errorf("before %+v, after %+v", before, after)
 	}
 }

@@ -24,6 +24,9 @@ const (
 	// resyncFirst and resyncMost bound the pause before connections that could not be read are read again.
 	resyncFirst = 100 * time.Millisecond
 	resyncMost  = 5 * time.Second
+	// reviewEvery is how often all connections are read although nothing was lost: the kernel does not tell of the end of one
+	// that its client resets (MP_FASTCLOSE).
+	reviewEvery = time.Minute
 )
 
 // pathKernel is what a pathLoop asks and reads; *kernelPaths is one.
@@ -60,6 +63,7 @@ type pathLoop struct {
 
 	look   time.Time // when to look at the subflows next; zero: not at all
 	resync time.Time // when to read all connections anew; zero: not needed
+	review time.Time // when to do so at the latest; zero: there are none
 	pause  time.Duration
 	failed map[string]bool // refusals that were logged
 }
@@ -174,19 +178,24 @@ func (l *pathLoop) step() error {
 		}
 	}
 	now := time.Now()
-	if !l.resync.IsZero() && !now.Before(l.resync) {
+	if due(l.resync, now) || due(l.review, now) {
 		l.readAll(now)
 	}
 	l.manager.tick(now)
 	l.execute()
-	if !l.look.IsZero() && !now.Before(l.look) {
+	if due(l.look, now) {
 		l.lookAt()
 		l.execute()
 	}
 	if len(l.manager.conns) == 0 {
-		l.look = time.Time{}
-	} else if l.look.IsZero() {
-		l.look = now.Add(watchIdle)
+		l.look, l.review = time.Time{}, time.Time{}
+	} else {
+		if l.look.IsZero() {
+			l.look = now.Add(watchIdle)
+		}
+		if l.review.IsZero() {
+			l.review = now.Add(reviewEvery)
+		}
 	}
 	l.mu.Lock()
 	l.status.PathCounts, l.status.Connections, l.status.Subflows = l.manager.counts, len(l.manager.conns), l.manager.subflows
@@ -194,13 +203,16 @@ func (l *pathLoop) step() error {
 	return nil
 }
 
+// due tells whether a time that was set has come.
+func due(at, now time.Time) bool { return !at.IsZero() && !now.Before(at) }
+
 // next is when step has something to do again, zero when nothing is foreseen.
 func (l *pathLoop) next() time.Time {
 	next, ok := l.manager.next()
 	if !ok {
 		next = time.Time{}
 	}
-	for _, at := range []time.Time{l.look, l.resync} {
+	for _, at := range []time.Time{l.look, l.resync, l.review} {
 		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
 			next = at
 		}
@@ -243,11 +255,11 @@ func (l *pathLoop) readAll(now time.Time) {
 				l.log.Error("connections are unknown, trying again", "err", err)
 			}
 			l.pause = min(max(2*l.pause, resyncFirst), resyncMost)
-			l.resync = now.Add(l.pause)
+			l.resync, l.review = now.Add(l.pause), time.Time{}
 			return
 		}
 	}
-	l.pause, l.resync = 0, time.Time{}
+	l.pause, l.resync, l.review = 0, time.Time{}, time.Time{}
 	l.manager.resync(now, all)
 }
 
