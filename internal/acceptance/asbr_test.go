@@ -66,7 +66,7 @@ func TestATransitThatLosesEveryPacketIsFound(t *testing.T) {
 
 // TestADrainedASBRLosesNothing takes an ASBR out of service in the middle of a stream, and stops it.
 func TestADrainedASBRLosesNothing(t *testing.T) {
-	l := epe(t, "locators: [fc00::/16]", "locators: [fc00::/16]\n      mptcp: {path_manager: user}")
+	l := epe(t, "path_manager: kernel", "path_manager: user")
 	stream := l.command("client", program, "fetch", "--mptcp", "--json", "http://server/cbr?rate=15Mbit/s&duration=6s")
 	out := &strings.Builder{}
 	stream.Stdout = out
