@@ -117,7 +117,7 @@ func (r *Router) apply(c changes) error {
 	var errs []error
 	try := func(err error) { errs = append(errs, err) }
 	for _, n := range c.policy {
-		try(r.daemon.Speaker.SetExport(context.Background(), n.Name, n.speaker().Export))
+		try(r.daemon.Speaker.SetExport(context.Background(), n.Name, n.speaker(r.config.ASN).Export))
 	}
 	if len(c.originate) > 0 {
 		try(r.originate(c.originate))
@@ -130,7 +130,7 @@ func (r *Router) apply(c changes) error {
 		delete(r.links, name)
 	}
 	for _, n := range c.add {
-		if err := r.daemon.AddNeighbor(n.speaker()); err != nil {
+		if err := r.daemon.AddNeighbor(n.speaker(r.config.ASN)); err != nil {
 			try(err)
 			continue
 		}

@@ -41,7 +41,7 @@ func New(ctx context.Context, o Options) (*Router, error) {
 	}
 	var neighbors []bgp.Neighbor
 	for _, n := range o.Config.Neighbors {
-		neighbors = append(neighbors, n.speaker())
+		neighbors = append(neighbors, n.speaker(o.Config.ASN))
 	}
 	d, err := daemon.New(ctx, daemon.Options{
 		Protocol:  route.Router,
@@ -56,10 +56,12 @@ func New(ctx context.Context, o Options) (*Router, error) {
 	return &Router{config: o.Config, log: o.Log, daemon: d, links: map[string]bool{}}, nil
 }
 
-// speaker is the neighbour as the BGP speaker knows it.
-func (n Neighbor) speaker() bgp.Neighbor {
+// speaker is the neighbour as the BGP speaker knows it. Of two routers that both open it at the same moment GoBGP now and then keeps neither
+// connection, and tries again only after minutes; so the one with the higher AS number waits for the other.
+func (n Neighbor) speaker(own uint32) bgp.Neighbor {
 	return bgp.Neighbor{
-		Name: n.Name, Address: n.Address, ASN: n.ASN, Families: []bgp.Family{bgp.IPv6Unicast}, Password: n.Password,
+		Passive: own > n.ASN,
+		Name:    n.Name, Address: n.Address, ASN: n.ASN, Families: []bgp.Family{bgp.IPv6Unicast}, Password: n.Password,
 		LocalPref: n.LocalPref, BFD: n.BFD, Export: bgp.ExportPolicy{Reject: n.Deny},
 	}
 }
