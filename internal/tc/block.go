@@ -1,7 +1,6 @@
 package tc
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/vishvananda/netlink"
@@ -18,11 +17,7 @@ func Block(link string) error {
 }
 
 func block(name string) error {
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	root, err := rootQdisc(link)
+	link, root, err := find(name)
 	if err != nil {
 		return err
 	}
@@ -30,15 +25,10 @@ func block(name string) error {
 		live.Limit = noRoom
 		return refusal(netlink.QdiscChange(live))
 	}
-	ticksPerMicrosecond := netlink.TickInUsec()
-	if ticksPerMicrosecond <= 0 {
-		return errors.New("read tick of the packet scheduler from /proc/net/psched: not there")
-	}
-	tbf, err := Rate{Rate: minRate}.tbf(link.Attrs().MTU, ticksPerMicrosecond)
+	tbf, err := Rate{Rate: minRate}.on(link)
 	if err != nil {
 		return err
 	}
-	tbf.LinkIndex, tbf.Parent, tbf.Handle = link.Attrs().Index, netlink.HANDLE_ROOT, netlink.MakeHandle(1, 0)
 	tbf.Limit = noRoom
 	return refusal(netlink.QdiscReplace(tbf))
 }

@@ -59,30 +59,18 @@ func SetRate(link string, r Rate) error {
 }
 
 func setRate(name string, r Rate) error {
-	link, err := netlink.LinkByName(name)
+	link, root, err := find(name)
 	if err != nil {
 		return err
 	}
-	root, err := rootQdisc(link)
+	tbf, err := r.on(link)
 	if err != nil {
 		return err
 	}
-	// The tick comes from /proc/net/psched; without it the library would send a bucket of no size.
-	ticksPerMicrosecond := netlink.TickInUsec()
-	if ticksPerMicrosecond <= 0 {
-		return errors.New("read tick of the packet scheduler from /proc/net/psched: not there")
-	}
-	tbf, err := r.tbf(link.Attrs().MTU, ticksPerMicrosecond)
-	if err != nil {
-		return err
-	}
-	tbf.LinkIndex = link.Attrs().Index
-	tbf.Parent = netlink.HANDLE_ROOT
 	if live, ok := root.(*netlink.Tbf); ok {
 		tbf.Handle = live.Handle
 		return refusal(netlink.QdiscChange(tbf))
 	}
-	tbf.Handle = netlink.MakeHandle(1, 0)
 	return refusal(netlink.QdiscReplace(tbf))
 }
 
@@ -92,6 +80,21 @@ func refusal(err error) error {
 		return fmt.Errorf("%w: %w", ErrNotSupported, err)
 	}
 	return err
+}
+
+// on returns the root discipline that gives the link the rate.
+func (r Rate) on(link netlink.Link) (*netlink.Tbf, error) {
+	// The tick comes from /proc/net/psched; without it the library would send a bucket of no size.
+	ticksPerMicrosecond := netlink.TickInUsec()
+	if ticksPerMicrosecond <= 0 {
+		return nil, errors.New("read tick of the packet scheduler from /proc/net/psched: not there")
+	}
+	tbf, err := r.tbf(link.Attrs().MTU, ticksPerMicrosecond)
+	if err != nil {
+		return nil, err
+	}
+	tbf.LinkIndex, tbf.Parent, tbf.Handle = link.Attrs().Index, netlink.HANDLE_ROOT, netlink.MakeHandle(1, 0)
+	return tbf, nil
 }
 
 // linkHeader is the length of the Ethernet header that a packet carries beyond the MTU.
@@ -144,11 +147,7 @@ func ClearRate(link string) error {
 }
 
 func clearRate(name string) error {
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	root, err := rootQdisc(link)
+	_, root, err := find(name)
 	if err != nil {
 		return err
 	}
@@ -187,11 +186,7 @@ func Stats(link string) (Statistics, error) {
 }
 
 func stats(name string) (Statistics, error) {
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return Statistics{}, err
-	}
-	root, err := rootQdisc(link)
+	_, root, err := find(name)
 	if err != nil {
 		return Statistics{}, err
 	}
@@ -221,6 +216,16 @@ func rateOf(tbf *netlink.Tbf, ticksPerMicrosecond float64) Rate {
 	}
 	r.Queue = r.Rate.TimeFor(unit.Size(tbf.Limit) - r.Burst)
 	return r
+}
+
+// find returns the link of that name and its root discipline, as rootQdisc does.
+func find(name string) (netlink.Link, netlink.Qdisc, error) {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	root, err := rootQdisc(link)
+	return link, root, err
 }
 
 // rootQdisc returns the root discipline of the link, or nil when it has none of its own.
