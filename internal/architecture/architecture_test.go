@@ -38,6 +38,7 @@ var (
 	machines = floor{20, "the machines' floor", "a machine does not know other machines, nor the experiment it stands in"}
 	scenes   = floor{30, "the experiments' floor", "a scenario says what an experiment is, not who runs it"}
 	benches  = floor{31, "the experiments' floor", "who runs an experiment, who draws it and who examines the host do not know each other, nor how they are called"}
+	judges   = floor{32, "the experiments' floor", "it holds experiments against each other and against theory, so it knows who runs them and they do not know it"}
 	files    = floor{40, "the roof", "reading files is for whoever calls the program, and knows no command line"}
 	roof     = floor{41, "the roof", "the command line is imported by the main package alone"}
 	door     = floor{50, "the door", "nothing imports a main package"}
@@ -45,11 +46,16 @@ var (
 
 // house is every package of the module. A package that is not in it has no place yet: choose one here.
 var house = map[string]floor{
-	"internal/unit":  ground,
-	"internal/stat":  ground,
-	"internal/fault": ground,
-	"internal/srv6":  ground,
-	"internal/vpn":   ground,
+	"internal/unit":    ground,
+	"internal/stat":    ground,
+	"internal/fault":   ground,
+	"internal/srv6":    ground,
+	"internal/vpn":     ground,
+	"internal/channel": ground,
+	"internal/cc":      ground,
+	"internal/sched":   ground,
+	"internal/quality": ground,
+	"internal/reseq":   ground,
 
 	"internal/netns": adapters,
 	"internal/route": adapters,
@@ -58,6 +64,7 @@ var house = map[string]floor{
 	"internal/bgp":   adapters,
 	"internal/link":  adapters,
 	"internal/bpf":   adapters,
+	"internal/pcap":  adapters,
 
 	"internal/route/routetest": stands,
 	"internal/netns/netnstest": stands,
@@ -70,10 +77,14 @@ var house = map[string]floor{
 	"internal/flows":     machines,
 	"internal/router":    machines,
 	"internal/traffic":   machines,
+	"internal/sim":       machines,
+	"internal/capture":   machines,
 
 	"internal/scenario": scenes,
 	"scenarios":         scenes,
 	"internal/lab":      benches,
+	"internal/simrun":   benches,
+	"internal/validate": benches,
 	"internal/report":   benches,
 	"internal/doctor":   benches,
 
