@@ -1,0 +1,50 @@
+package sched
+
+// ratio gives each path as many packets in succession as its Ratio says, in the order of the paths, and begins again: m packets, n
+// packets, m packets (paper C, section 3). It keeps the proportion exactly: when it is the turn of a path that is full, it
+// waits. It passes over a path that is not usable or has no ratio.
+type ratio struct {
+	at   int // whose turn it is
+	sent int // what that path got of its turn
+}
+
+func (r *ratio) Next(paths []Path, s Segment) Set {
+	may := candidates(paths)
+	// One more than all paths: the turn may come back to the path that has just finished it.
+	for range len(paths) + 1 {
+		if r.at < len(paths) && may.Has(r.at) && r.sent < paths[r.at].Ratio {
+			if !paths[r.at].open(s.Size) {
+				return 0
+			}
+			r.sent++
+			return One(r.at)
+		}
+		r.sent = 0
+		if r.at++; r.at >= len(paths) {
+			r.at = 0
+		}
+	}
+	return 0
+}
+
+// roundRobin gives each segment to the next path in turn that has room. A path that is full is passed over: it is the
+// windows that bound how unequal the shares become.
+type roundRobin struct {
+	next int
+}
+
+func (r *roundRobin) Next(paths []Path, s Segment) Set {
+	may := candidates(paths)
+	i := r.next
+	for range paths {
+		if i >= len(paths) {
+			i = 0
+		}
+		if may.Has(i) && paths[i].open(s.Size) {
+			r.next = i + 1
+			return One(i)
+		}
+		i++
+	}
+	return 0
+}
