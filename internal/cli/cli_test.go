@@ -17,10 +17,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/config"
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/lab"
-	"github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/unit"
 	"github.com/tabane/tabane/scenarios"
@@ -116,10 +116,10 @@ func TestParseShape(t *testing.T) {
 		{"rate=15Mbit/s", scenario.Shape{Rate: 15 * unit.MbitPerSecond}},
 		{"rate=15Mbit/s queue=20ms", scenario.Shape{Rate: 15 * unit.MbitPerSecond, Queue: 20 * time.Millisecond}},
 		{"rate=unlimited", scenario.Shape{}},
-		{"delay=20ms jitter=5ms loss=1%", scenario.Shape{Delay: 20 * time.Millisecond, Jitter: &link.Jitter{Kind: link.Uniform, Amount: 5 * time.Millisecond},
-			Loss: &link.Loss{Kind: link.Random, P: 0.01}}},
+		{"delay=20ms jitter=5ms loss=1%", scenario.Shape{Delay: 20 * time.Millisecond, Jitter: &channel.Jitter{Kind: channel.Uniform, Amount: 5 * time.Millisecond},
+			Loss: &channel.Loss{Kind: channel.Random, P: 0.01}}},
 		{"delay=20ms jitter=normal:5ms loss=ge:1%,0.2 duplicate=0.5", scenario.Shape{Delay: 20 * time.Millisecond, Duplicate: 0.5,
-			Jitter: &link.Jitter{Kind: link.Normal, Amount: 5 * time.Millisecond}, Loss: &link.Loss{Kind: link.GilbertElliott, P: 0.01, R: 0.2, Bad: 1}}},
+			Jitter: &channel.Jitter{Kind: channel.Normal, Amount: 5 * time.Millisecond}, Loss: &channel.Loss{Kind: channel.GilbertElliott, P: 0.01, R: 0.2, Bad: 1}}},
 	} {
 		got, err := parseShape(strings.Fields(tt.args))
 		if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {

@@ -16,9 +16,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/config"
 	"github.com/tabane/tabane/internal/lab"
-	"github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/unit"
 	"github.com/tabane/tabane/scenarios"
@@ -429,9 +429,9 @@ var shapeKeys = map[string]func(s *scenario.Shape, value string) error{
 		return err
 	},
 	"jitter": func(s *scenario.Shape, value string) (err error) {
-		s.Jitter = &link.Jitter{Kind: link.Uniform}
+		s.Jitter = &channel.Jitter{Kind: channel.Uniform}
 		if rest, normal := strings.CutPrefix(value, "normal:"); normal {
-			s.Jitter.Kind, value = link.Normal, rest
+			s.Jitter.Kind, value = channel.Normal, rest
 		}
 		s.Jitter.Amount, err = positive(value)
 		return err
@@ -439,11 +439,11 @@ var shapeKeys = map[string]func(s *scenario.Shape, value string) error{
 	"loss": func(s *scenario.Shape, value string) (err error) {
 		rest, bursts := strings.CutPrefix(value, "ge:")
 		if !bursts {
-			s.Loss = &link.Loss{Kind: link.Random}
+			s.Loss = &channel.Loss{Kind: channel.Random}
 			s.Loss.P, err = probability(value)
 			return err
 		}
-		s.Loss = &link.Loss{Kind: link.GilbertElliott, Bad: 1}
+		s.Loss = &channel.Loss{Kind: channel.GilbertElliott, Bad: 1}
 		p, r, ok := strings.Cut(rest, ",")
 		if !ok {
 			return fmt.Errorf("want ge:P,R like ge:1%%,20%%, got %q", value)

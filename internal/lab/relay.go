@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/tabane/tabane/internal/channel"
 	emulator "github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/scenario"
@@ -96,10 +97,10 @@ func (l *link) setRelay(s scenario.Shape, holes map[spot]bool) error {
 	var schedule emulator.Schedule
 	for _, way := range []struct {
 		direction emulator.Direction
-		emulator.Profile
+		channel.Profile
 	}{{emulator.Forward, forward}, {emulator.Backward, backward}} {
 		p := way.Profile
-		schedule = append(schedule, emulator.Step{Direction: way.direction, Change: emulator.Change{
+		schedule = append(schedule, emulator.Step{Direction: way.direction, Change: channel.Change{
 			Rate: &p.Rate, Delay: &p.Delay, Jitter: &p.Jitter, Loss: &p.Loss, Duplicate: &p.Duplicate, Queue: &p.Queue,
 		}})
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	emulator "github.com/tabane/tabane/internal/link"
+	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
@@ -27,7 +27,7 @@ func TestEmulatedLink(t *testing.T) {
 	}
 	// A direction of its own, and then nothing at all.
 	short := time.Duration(0)
-	if err := l.SetLink("wire", scenario.Shape{Delay: delay, Backward: &emulator.Change{Delay: &short}}); err != nil {
+	if err := l.SetLink("wire", scenario.Shape{Delay: delay, Backward: &channel.Change{Delay: &short}}); err != nil {
 		t.Fatal(err)
 	}
 	if took := trip(); took < delay {
@@ -56,13 +56,13 @@ func TestEmulatedLink(t *testing.T) {
 	for want, shape := range map[string]scenario.Shape{
 		"delay: must be from 0s to 1m0s":       {Delay: time.Hour},
 		"queue: needs a rate":                  {Queue: time.Second},
-		"loss.kind: must be random or gilbert": {Loss: &emulator.Loss{P: 1}},
+		"loss.kind: must be random or gilbert": {Loss: &channel.Loss{P: 1}},
 	} {
 		if err := other.SetLink("wire", shape); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
-	if err := other.SetLink("wire", scenario.Shape{Rate: 10e6, Loss: &emulator.Loss{Kind: emulator.Random, P: 0.1}}); err != nil {
+	if err := other.SetLink("wire", scenario.Shape{Rate: 10e6, Loss: &channel.Loss{Kind: channel.Random, P: 0.1}}); err != nil {
 		t.Error(err)
 	}
 	if err := l.SetLink("lan", scenario.Shape{Delay: delay}); err == nil || !strings.Contains(err.Error(), `give it "emulate: true"`) {

@@ -52,9 +52,9 @@ func (a *arena) fill(slot int32, length int) { a.length[slot] = int32(length) }
 // bytes is what is in the slot.
 func (a *arena) bytes(slot int32) []byte { return a.space(slot)[:a.length[slot]] }
 
-func (a *arena) retain(slot int32) { a.refs[slot]++ }
+func (a *arena) Retain(slot int32) { a.refs[slot]++ }
 
-func (a *arena) release(slot int32) {
+func (a *arena) Release(slot int32) {
 	switch a.refs[slot] {
 	case 0:
 		panic("BUG: slot of a frame released twice")

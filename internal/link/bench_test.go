@@ -22,6 +22,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/unit"
 )
@@ -38,12 +39,12 @@ const (
 type wiring struct {
 	name string
 	// join makes the way between the nodes; the link is nil if there is none.
-	join func(b *testing.B, p Profile) (*bed, *child)
+	join func(b *testing.B, p channel.Profile) (*bed, *child)
 }
 
 // byRelay runs the link in a process of its own, as it is used: here it would have to share the scheduler of Go with
 // sender and receiver.
-func byRelay(b *testing.B, p Profile) (*bed, *child) {
+func byRelay(b *testing.B, p channel.Profile) (*bed, *child) {
 	d := newBed(b, 1500)
 	config, err := json.Marshal(Config{A: "ra", B: "rb", Forward: p})
 	if err != nil {
@@ -121,7 +122,7 @@ func beLink(text string) error {
 }
 
 // byBridge makes the middle a bridge of the kernel.
-func byBridge(b *testing.B, _ Profile) (*bed, *child) {
+func byBridge(b *testing.B, _ channel.Profile) (*bed, *child) {
 	d := newBed(b, 1500)
 	d.do(d.middle, func() error {
 		bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br"}}
@@ -139,7 +140,7 @@ func byBridge(b *testing.B, _ Profile) (*bed, *child) {
 }
 
 // byVeth joins the nodes by one pair.
-func byVeth(b *testing.B, _ Profile) (*bed, *child) {
+func byVeth(b *testing.B, _ channel.Profile) (*bed, *child) {
 	d := newBed(b, 1500)
 	for _, ns := range []string{d.left, d.right} {
 		d.do(ns, func() error {
@@ -261,14 +262,14 @@ func (f *flow) send(n int, interval time.Duration) {
 func BenchmarkDelayError(b *testing.B) {
 	for _, tt := range []struct {
 		name    string
-		join    func(*testing.B, Profile) (*bed, *child)
-		profile Profile
+		join    func(*testing.B, channel.Profile) (*bed, *child)
+		profile channel.Profile
 	}{
-		{"relay/10ms", byRelay, Profile{Delay: 10 * time.Millisecond}},
-		{"relay/0ms", byRelay, Profile{}},
-		{"relay/100Mbit,10ms", byRelay, Profile{Rate: 100 * unit.MbitPerSecond, Delay: 10 * time.Millisecond}},
-		{"veth", byVeth, Profile{}},
-		{"bridge", byBridge, Profile{}},
+		{"relay/10ms", byRelay, channel.Profile{Delay: 10 * time.Millisecond}},
+		{"relay/0ms", byRelay, channel.Profile{}},
+		{"relay/100Mbit,10ms", byRelay, channel.Profile{Rate: 100 * unit.MbitPerSecond, Delay: 10 * time.Millisecond}},
+		{"veth", byVeth, channel.Profile{}},
+		{"bridge", byBridge, channel.Profile{}},
 	} {
 		b.Run(tt.name, func(b *testing.B) {
 			d, l := tt.join(b, tt.profile)
@@ -323,7 +324,7 @@ func (c *child) share(b *testing.B, elapsed time.Duration) {
 func BenchmarkRate(b *testing.B) {
 	for _, rate := range []unit.Bandwidth{15e6, 30e6, 100e6} {
 		b.Run(rate.String(), func(b *testing.B) {
-			d, l := byRelay(b, Profile{Rate: rate, Delay: 5 * time.Millisecond, Queue: Queue{Limit: Limit{Time: time.Second}}})
+			d, l := byRelay(b, channel.Profile{Rate: rate, Delay: 5 * time.Millisecond, Queue: channel.Queue{Limit: channel.Limit{Time: time.Second}}})
 			f := newFlow(b, d)
 			start := time.Now()
 			b.ResetTimer()
@@ -347,7 +348,7 @@ func BenchmarkRate(b *testing.B) {
 func BenchmarkThroughput(b *testing.B) {
 	for _, w := range wirings {
 		b.Run("tcp/"+w.name, func(b *testing.B) {
-			d, l := w.join(b, Profile{})
+			d, l := w.join(b, channel.Profile{})
 			var listener net.Listener
 			d.do(d.right, func() (err error) {
 				listener, err = net.Listen("tcp4", "10.0.0.2:0")
@@ -392,7 +393,7 @@ func BenchmarkThroughput(b *testing.B) {
 			l.share(b, elapsed)
 		})
 		b.Run("udp/"+w.name, func(b *testing.B) {
-			d, l := w.join(b, Profile{})
+			d, l := w.join(b, channel.Profile{})
 			f := newFlow(b, d)
 			start := time.Now()
 			b.ResetTimer()

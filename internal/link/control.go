@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/tabane/tabane/internal/channel"
 )
 
 // Report is how a link is.
@@ -61,14 +63,14 @@ func (l *Link) Status() any {
 
 // Set changes a direction, or both, now. A change that makes an impossible profile, at once or together with what is
 // still to come of the schedule, is refused as a whole. The error wraps ErrClosed after the end.
-func (l *Link) Set(d Direction, c Change) error {
+func (l *Link) Set(d Direction, c channel.Change) error {
 	if err := l.set(d, c); err != nil {
 		return fmt.Errorf("change link between %q and %q: %w", l.config.A, l.config.B, err)
 	}
 	return nil
 }
 
-func (l *Link) set(d Direction, c Change) error {
+func (l *Link) set(d Direction, c channel.Change) error {
 	var refused error
 	err := l.do(func(now time.Duration) {
 		forward, backward := l.ways[0].profileAt(now), l.ways[1].profileAt(now)
@@ -85,7 +87,7 @@ func (l *Link) set(d Direction, c Change) error {
 		}
 		for i, one := range []Direction{Forward, Backward} {
 			if d.has(one) {
-				l.ways[i].pipe.set(now, l.ways[i].pipe.profile.With(c))
+				l.ways[i].pipe.Set(now, l.ways[i].pipe.Profile().With(c))
 			}
 		}
 	})
@@ -93,13 +95,13 @@ func (l *Link) set(d Direction, c Change) error {
 }
 
 // profileAt is the profile at the time now, after the steps that are due.
-func (w *way) profileAt(now time.Duration) Profile {
+func (w *way) profileAt(now time.Duration) channel.Profile {
 	w.change(now)
-	return w.pipe.profile
+	return w.pipe.Profile()
 }
 
 // fits says whether the steps to come are still possible after the change.
-func (w *way) fits(now time.Duration, c Change) error {
+func (w *way) fits(now time.Duration, c channel.Change) error {
 	after := w.profileAt(now).With(c)
 	for _, step := range w.steps {
 		after = after.With(step.Change)

@@ -19,6 +19,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/unit"
 )
@@ -118,7 +119,7 @@ func TestTrafficCrosses(t *testing.T) {
 	for _, mtu := range []int{1500, 9000} {
 		t.Run(fmt.Sprint(mtu), func(t *testing.T) {
 			b := newBed(t, mtu)
-			l := b.open(Options{Config: Config{Forward: Profile{Delay: 3 * ms}, Backward: Profile{Delay: 2 * ms}}})
+			l := b.open(Options{Config: Config{Forward: channel.Profile{Delay: 3 * ms}, Backward: channel.Profile{Delay: 2 * ms}}})
 			b.run(l)
 			for to, header := range map[string]int{"10.0.0.2": 28, "fd00::2": 48} {
 				out, err := b.ping(to, 3, "-M", "do", "-s", fmt.Sprint(mtu-header))
@@ -301,8 +302,8 @@ func TestChangesOfALiveLink(t *testing.T) {
 	if out, err := b.ping("10.0.0.2", 2); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	all := Loss{Kind: Random, P: 1}
-	if err := l.Set(Backward, Change{Loss: &all}); err != nil {
+	all := channel.Loss{Kind: channel.Random, P: 1}
+	if err := l.Set(Backward, channel.Change{Loss: &all}); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := b.ping("10.0.0.2", 2); err == nil {
@@ -342,18 +343,18 @@ func TestChangesOfALiveLink(t *testing.T) {
 	post("/schedule", `[{"at":0,"direction":"forward","rate":"15Mbit/s"},{"at":1000000,"delay":30000000},{"at":3600000000000,"duplicate":1}]`, 204, "")
 	until(t, "two steps are done", func() bool { return report(t, l).Steps == 2 })
 	r = report(t, l)
-	if r.Forward.Profile != (Profile{Rate: 15 * unit.MbitPerSecond, Delay: delay}) || r.Backward.Profile != (Profile{Delay: delay}) {
+	if r.Forward.Profile != (channel.Profile{Rate: 15 * unit.MbitPerSecond, Delay: delay}) || r.Backward.Profile != (channel.Profile{Delay: delay}) {
 		t.Errorf("profiles are %+v and %+v", r.Forward.Profile, r.Backward.Profile)
 	}
 	// What is possible alone, but not with what is to come.
-	if err := l.Play(Schedule{{At: time.Hour, Change: Change{Jitter: &Jitter{Kind: Uniform, Amount: delay}}}}); err != nil {
+	if err := l.Play(Schedule{{At: time.Hour, Change: channel.Change{Jitter: &channel.Jitter{Kind: channel.Uniform, Amount: delay}}}}); err != nil {
 		t.Fatal(err)
 	}
 	none := time.Duration(0)
-	if err := l.Set(Forward, Change{Delay: &none}); err == nil || !strings.Contains(err.Error(), "step of the schedule") {
+	if err := l.Set(Forward, channel.Change{Delay: &none}); err == nil || !strings.Contains(err.Error(), "step of the schedule") {
 		t.Errorf("error %v", err)
 	}
-	if err := l.Set(Both, Change{Duplicate: &twice}); err != nil {
+	if err := l.Set(Both, channel.Change{Duplicate: &twice}); err != nil {
 		t.Error(err)
 	}
 	if out, err := b.ping("10.0.0.2", 2); err != nil || !strings.Contains(out, "duplicates") {
@@ -421,7 +422,7 @@ func TestStopAndStartAgain(t *testing.T) {
 	if r := report(t, l); r.Forward.Delivered < 2 {
 		t.Errorf("no statistics after the end: %+v", r)
 	}
-	if err := l.Set(Both, Change{Delay: new(time.Duration)}); !errors.Is(err, ErrClosed) {
+	if err := l.Set(Both, channel.Change{Delay: new(time.Duration)}); !errors.Is(err, ErrClosed) {
 		t.Errorf("Set after the end: %v", err)
 	}
 	if err := l.Run(context.Background()); !errors.Is(err, ErrClosed) {
@@ -499,7 +500,7 @@ func TestNewRefuses(t *testing.T) {
 		says    string
 	}{
 		"no such interface": {nil, Options{Config: Config{A: "ra", B: "rx"}}, `find interface "rx"`},
-		"wrong profile":     {nil, Options{Config: Config{A: "ra", B: "rb", Forward: Profile{Delay: -1}}}, "forward.delay: must be from 0s"},
+		"wrong profile":     {nil, Options{Config: Config{A: "ra", B: "rb", Forward: channel.Profile{Delay: -1}}}, "forward.delay: must be from 0s"},
 		"two MTUs": {func() error {
 			end, err := netlink.LinkByName("ra")
 			if err != nil {

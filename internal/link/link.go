@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/fault"
 )
 
@@ -51,9 +52,9 @@ func (d Direction) has(one Direction) bool { return d == Both || d == one }
 // Step is a change of a link at a time.
 type Step struct {
 	// At counts from the start of the schedule.
-	At        time.Duration `yaml:"at" json:"at"`
-	Direction Direction     `yaml:"direction,omitempty" json:"direction,omitempty"`
-	Change    `yaml:",inline"`
+	At             time.Duration `yaml:"at" json:"at"`
+	Direction      Direction     `yaml:"direction,omitempty" json:"direction,omitempty"`
+	channel.Change `yaml:",inline"`
 }
 
 // Schedule is what happens to a link, in order of time. Steps of the same time apply in the order given.
@@ -61,7 +62,7 @@ type Schedule []Step
 
 // Check finds what is wrong with the schedule of a link that starts with the two profiles: a time that is negative or
 // earlier than the one before, a step that changes nothing, and a profile that a step makes impossible.
-func (s Schedule) Check(forward, backward Profile) fault.List {
+func (s Schedule) Check(forward, backward channel.Profile) fault.List {
 	var faults fault.List
 	for i, step := range s {
 		at := fmt.Sprintf("[%d]", i)
@@ -71,7 +72,7 @@ func (s Schedule) Check(forward, backward Profile) fault.List {
 		case i > 0 && step.At < s[i-1].At:
 			faults.Add(fault.Join(at, "at"), "must not be before the step above it, at %s, got %s", s[i-1].At, step.At)
 		}
-		if step.Change == (Change{}) {
+		if step.Change == (channel.Change{}) {
 			faults.Add(at, "changes nothing: give at least one of rate, delay, jitter, loss, duplicate, queue")
 		}
 		var wrong fault.List
@@ -103,8 +104,8 @@ type Config struct {
 	A string `yaml:"a" json:"a"`
 	B string `yaml:"b" json:"b"`
 	// Forward is what happens from A to B, Backward from B to A.
-	Forward  Profile `yaml:"forward,omitempty" json:"forward"`
-	Backward Profile `yaml:"backward,omitempty" json:"backward"`
+	Forward  channel.Profile `yaml:"forward,omitempty" json:"forward"`
+	Backward channel.Profile `yaml:"backward,omitempty" json:"backward"`
 	// Schedule counts from the start of Run.
 	Schedule Schedule `yaml:"schedule,omitempty" json:"schedule,omitempty"`
 	// Seed decides all that is random; the two directions draw from it independently.

@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -117,11 +118,11 @@ func open(o Options) (_ *Link, err error) {
 			return nil, fmt.Errorf("open interface %q: %w", link.Attrs().Name, err)
 		}
 	}
-	for i, profile := range []Profile{o.Config.Forward, o.Config.Backward} {
+	for i, profile := range []channel.Profile{o.Config.Forward, o.Config.Backward} {
 		a := newArena(longest, o.Memory)
 		l.ways[i] = &way{
 			from: l.ends[i], to: l.ends[1-i], longest: longest, arena: a, log: l.log, told: map[string]bool{},
-			pipe: newPipe(profile, unit.Size(longest-vlanTag), o.Config.Seed, uint64(i), a),
+			pipe: channel.NewPipe(profile, unit.Size(longest-vlanTag), o.Config.Seed, uint64(i), a),
 		}
 	}
 	if l.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
@@ -163,7 +164,7 @@ func (l *Link) release() error {
 	return errors.Join(errs...)
 }
 
-// Close releases a link whose Run was never called. Otherwise Run does, and Close does nothing.
+// Close releases a link whose Run was channel.Never called. Otherwise Run does, and Close does nothing.
 func (l *Link) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -185,7 +186,7 @@ func (l *Link) Run(ctx context.Context) error {
 		return fmt.Errorf("run link: %w", ErrClosed)
 	}
 	// Set may have changed the profiles since New.
-	if err := l.config.Schedule.Check(l.ways[0].pipe.profile, l.ways[1].pipe.profile).Err(); err != nil {
+	if err := l.config.Schedule.Check(l.ways[0].pipe.Profile(), l.ways[1].pipe.Profile()).Err(); err != nil {
 		l.mu.Unlock()
 		return errors.Join(fmt.Errorf("run link: schedule: %w", err), l.Close())
 	}
@@ -318,8 +319,8 @@ func (l *Link) relay() error {
 // sleep waits until the time next or, when one that comes now may have to leave before, until a frame comes, and says
 // whether one did. When not idle it does not wait for longer than linger.
 func (l *Link) sleep(fds []unix.PollFd, now, next time.Duration, idle bool) (bool, error) {
-	wait := never
-	if next != never {
+	wait := channel.Never
+	if next != channel.Never {
 		wait = next - now - lead
 		// A frame that comes while something else is waited for, and cannot leave before that, need not wake it:
 		// its stamp says when it came. This saves every other wake-up of a busy link.
@@ -351,7 +352,7 @@ func (l *Link) sleep(fds []unix.PollFd, now, next time.Duration, idle bool) (boo
 func poll(fds []unix.PollFd, wait time.Duration, idle bool) (int, error) {
 	if wait > linger && idle {
 		var timeout *unix.Timespec
-		if wait != never {
+		if wait != channel.Never {
 			ts := unix.NsecToTimespec(int64(wait))
 			timeout = &ts
 		}

@@ -3,13 +3,15 @@ package link
 import (
 	"math/bits"
 	"time"
+
+	"github.com/tabane/tabane/internal/channel"
 )
 
 // Statistics are what happened in one direction since the link was made, and what is in it. Bytes are of whole Ethernet
 // frames without FCS.
 type Statistics struct {
 	// Profile is in force now.
-	Profile Profile `json:"profile"`
+	Profile channel.Profile `json:"profile"`
 	// Arrived is what the sending node gave to the link and what the relay saw of it.
 	Arrived      uint64 `json:"arrived"`
 	ArrivedBytes uint64 `json:"arrived_bytes"`

@@ -67,7 +67,7 @@ func TestPropertyArena(t *testing.T) {
 			"retain": func(t *rapid.T) {
 				for slot := range held {
 					if held[slot] < 2 {
-						a.retain(slot)
+						a.Retain(slot)
 						held[slot]++
 					}
 					return
@@ -78,7 +78,7 @@ func TestPropertyArena(t *testing.T) {
 					if b := a.bytes(slot); len(b) != 4 || b[0] != byte(slot) || b[1] != byte(slot>>8) {
 						t.Fatalf("slot %d holds %x", slot, b)
 					}
-					a.release(slot)
+					a.Release(slot)
 					if held[slot]--; held[slot] == 0 {
 						delete(held, slot)
 					}

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -16,14 +17,14 @@ import (
 type way struct {
 	from, to *port
 	longest  int
-	pipe     *pipe
+	pipe     *channel.Pipe
 	arena    *arena
 	steps    Schedule // still to come; At is the relay's time
 	log      *slog.Logger
 
 	// emptied is when the ring was last seen empty: what is in it came later.
 	emptied time.Duration
-	staged  [batch]arrival
+	staged  [batch]channel.Arrival
 	told    map[string]bool // causes that were logged
 
 	drops                     Drops
@@ -71,13 +72,13 @@ func (w *way) accept(f frame, now time.Duration, offset int64) {
 	// The stamp is of the real time, which someone may set in between.
 	at := min(max(time.Duration(f.stamp()+offset), w.emptied), now)
 	w.change(at)
-	w.pipe.arrive(at, int32(n), slot)
+	w.pipe.Arrive(at, int32(n), slot)
 }
 
 // change does the steps of the schedule until and at the time now.
 func (w *way) change(now time.Duration) {
 	for len(w.steps) > 0 && w.steps[0].At <= now {
-		w.pipe.set(w.steps[0].At, w.pipe.profile.With(w.steps[0].Change))
+		w.pipe.Set(w.steps[0].At, w.pipe.Profile().With(w.steps[0].Change))
 		w.steps = w.steps[1:]
 	}
 }
@@ -88,12 +89,12 @@ func (w *way) give(clock func() time.Duration) bool {
 	w.change(now)
 	n := 0
 	for n < batch {
-		a, ok := w.pipe.due(now)
+		a, ok := w.pipe.Due(now)
 		if !ok {
 			break
 		}
 		w.staged[n] = a
-		w.to.stage(n, w.arena.bytes(a.slot))
+		w.to.stage(n, w.arena.bytes(a.Slot))
 		n++
 	}
 	for sent := 0; sent < n; {
@@ -107,13 +108,13 @@ func (w *way) give(clock func() time.Duration) bool {
 		after := clock()
 		for _, a := range w.staged[sent : sent+k] {
 			w.delivered++
-			w.deliveredBytes += uint64(a.size)
-			w.late.add(after - a.at)
+			w.deliveredBytes += uint64(a.Size)
+			w.late.add(after - a.At)
 		}
 		sent += k
 	}
 	for _, a := range w.staged[:n] {
-		w.arena.release(a.slot)
+		w.arena.Release(a.Slot)
 	}
 	return n == batch
 }
@@ -134,7 +135,7 @@ func (w *way) refused(err error) {
 }
 
 // flush loses what is in the pipe.
-func (w *way) flush() { w.drops.Down += uint64(w.pipe.flush()) }
+func (w *way) flush() { w.drops.Down += uint64(w.pipe.Flush()) }
 
 // tell logs each cause once: a flood of frames must not become a flood of lines.
 func (w *way) tell(cause, message string, args ...any) {
@@ -147,7 +148,7 @@ func (w *way) tell(cause, message string, args ...any) {
 
 // next is when there is something to do unless a frame comes.
 func (w *way) next() time.Duration {
-	at := w.pipe.next()
+	at := w.pipe.Next()
 	if len(w.steps) > 0 {
 		at = min(at, w.steps[0].At)
 	}
@@ -155,7 +156,7 @@ func (w *way) next() time.Duration {
 }
 
 // least is the shortest time from the arrival of a frame to its delivery, until the next step of the schedule.
-func (w *way) least() time.Duration { return w.pipe.profile.least() }
+func (w *way) least() time.Duration { return w.pipe.Least() }
 
 // statistics reads the counters. They are complete but for frames that are still in the ring.
 func (w *way) statistics() (Statistics, error) {
@@ -164,16 +165,17 @@ func (w *way) statistics() (Statistics, error) {
 		return Statistics{}, err
 	}
 	w.drops.Overrun += overruns
-	c := &w.pipe.counted
+	c := w.pipe.Counted()
+	waiting, size := w.pipe.Waiting()
 	d := w.drops
-	d.Queue, d.RED, d.CoDel, d.Loss = c.tail, c.red, c.codel, c.lost
+	d.Queue, d.RED, d.CoDel, d.Loss = c.Tail, c.RED, c.CoDel, c.Lost
 	refusedOnEntry := d.Checksum + d.Memory + d.Overrun
 	return Statistics{
-		Profile: w.pipe.profile,
-		Arrived: c.arrived + refusedOnEntry, ArrivedBytes: c.arrivedBytes,
+		Profile: w.pipe.Profile(),
+		Arrived: c.Arrived + refusedOnEntry, ArrivedBytes: c.ArrivedBytes,
 		Delivered: w.delivered, DeliveredBytes: w.deliveredBytes,
-		Duplicated: c.duplicated, Drops: d,
-		Waiting: w.pipe.queue.len(), WaitingBytes: int64(w.pipe.queue.size), Flying: len(w.pipe.fly),
+		Duplicated: c.Duplicated, Drops: d,
+		Waiting: waiting, WaitingBytes: int64(size), Flying: w.pipe.Flying(),
 		Late: w.late.lateness(),
 	}, nil
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/edge"
-	"github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/vpn"
 )
 
@@ -130,16 +130,16 @@ links.access.ends[1].node: node "clinet" is not in nodes`},
 		{"queue without rate", func(s *Spec) { s.Links["access"].Queue = time.Second },
 			"links.access.queue: needs a rate: nothing waits on a link without one"},
 		{"delay and jitter", func(s *Spec) {
-			s.Links["a"].Delay, s.Links["a"].Jitter = time.Millisecond, &link.Jitter{Kind: link.Uniform, Amount: 2 * time.Millisecond}
+			s.Links["a"].Delay, s.Links["a"].Jitter = time.Millisecond, &channel.Jitter{Kind: channel.Uniform, Amount: 2 * time.Millisecond}
 		},
 			"links.a.jitter.amount: must not be more than the delay, 1ms: nothing arrives before it is sent; got 2ms"},
-		{"loss of no kind", func(s *Spec) { s.Links["a"].Loss = &link.Loss{P: 0.1} }, "links.a.loss.kind: must be random or gilbert-elliott when there is loss"},
-		{"queue and buffer", func(s *Spec) { s.Links["a"].Queue, s.Links["a"].Buffer = time.Second, &link.Queue{} },
+		{"loss of no kind", func(s *Spec) { s.Links["a"].Loss = &channel.Loss{P: 0.1} }, "links.a.loss.kind: must be random or gilbert-elliott when there is loss"},
+		{"queue and buffer", func(s *Spec) { s.Links["a"].Queue, s.Links["a"].Buffer = time.Second, &channel.Queue{} },
 			"links.a.buffer: must be left out where queue is given: it says the same in more detail"},
-		{"impossible buffer", func(s *Spec) { s.Links["a"].Buffer = &link.Queue{Discipline: "fq"} }, `links.a.buffer.discipline: must be drop-tail, red or codel, got "fq"`},
-		{"a direction that says nothing", func(s *Spec) { s.Links["a"].Backward = &link.Change{} },
+		{"impossible buffer", func(s *Spec) { s.Links["a"].Buffer = &channel.Queue{Discipline: "fq"} }, `links.a.buffer.discipline: must be drop-tail, red or codel, got "fq"`},
+		{"a direction that says nothing", func(s *Spec) { s.Links["a"].Backward = &channel.Change{} },
 			"links.a.backward: says nothing: give at least one of rate, delay, jitter, loss, duplicate, queue"},
-		{"an impossible direction", func(s *Spec) { d := -time.Second; s.Links["a"].Forward = &link.Change{Delay: &d} },
+		{"an impossible direction", func(s *Spec) { d := -time.Second; s.Links["a"].Forward = &channel.Change{Delay: &d} },
 			"links.a.forward.delay: must be from 0s to 1m0s, got -1s"},
 		{"impossible delay in a case", func(s *Spec) { s.Experiment.Cases[0].Links["a"] = Shape{Delay: -1} },
 			"experiment.cases[0].links.a.delay: must be from 0s to 1m0s, got -1ns"},
@@ -148,7 +148,7 @@ links.access.ends[1].node: node "clinet" is not in nodes`},
 		{"a seed of nothing", func(s *Spec) { s.Links["b"].Seed = 7 }, "links.b.seed: is of no use: nothing is random on this link"},
 		{"an emulated link", func(s *Spec) {
 			s.Links["a"].Emulate, s.Links["a"].Seed = true, 7
-			s.Experiment.Cases[0].Links["b"] = Shape{Delay: time.Second, Buffer: &link.Queue{Limit: link.Limit{Packets: 100}, Discipline: link.ControlledDelay}}
+			s.Experiment.Cases[0].Links["b"] = Shape{Delay: time.Second, Buffer: &channel.Queue{Limit: channel.Limit{Packets: 100}, Discipline: channel.ControlledDelay}}
 		}, ""},
 		{"small mtu", func(s *Spec) { s.Links["a"].MTU = 1279 }, "links.a.mtu: must be 1280 to 65535 bytes, got 1279"},
 		{"route with host bits", func(s *Spec) { s.Nodes["client"].Routes[0].Dst = prefix("2001:db8::1/32") },

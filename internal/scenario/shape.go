@@ -3,8 +3,8 @@ package scenario
 import (
 	"time"
 
+	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/fault"
-	"github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -16,15 +16,15 @@ type Shape struct {
 	// Queue is how long a packet may wait at that rate before the queue's tail is dropped; 50 ms unless given.
 	Queue time.Duration `yaml:"queue,omitempty"`
 	// Buffer is the queue in all detail, instead of Queue.
-	Buffer *link.Queue `yaml:"buffer,omitempty"`
+	Buffer *channel.Queue `yaml:"buffer,omitempty"`
 	// Delay is one way.
-	Delay     time.Duration `yaml:"delay,omitempty"`
-	Jitter    *link.Jitter  `yaml:"jitter,omitempty"`
-	Loss      *link.Loss    `yaml:"loss,omitempty"`
-	Duplicate float64       `yaml:"duplicate,omitempty"`
+	Delay     time.Duration   `yaml:"delay,omitempty"`
+	Jitter    *channel.Jitter `yaml:"jitter,omitempty"`
+	Loss      *channel.Loss   `yaml:"loss,omitempty"`
+	Duplicate float64         `yaml:"duplicate,omitempty"`
 	// Forward is what differs from the first end of the link to its second, Backward the other way.
-	Forward  *link.Change `yaml:"forward,omitempty"`
-	Backward *link.Change `yaml:"backward,omitempty"`
+	Forward  *channel.Change `yaml:"forward,omitempty"`
+	Backward *channel.Change `yaml:"backward,omitempty"`
 }
 
 // Plain reports whether the kernel's own queueing discipline is enough for the shape.
@@ -33,8 +33,8 @@ func (s Shape) Plain() bool {
 }
 
 // Profiles are the shape in the emulator's terms.
-func (s Shape) Profiles() (forward, backward link.Profile) {
-	p := link.Profile{Rate: s.Rate, Delay: s.Delay, Duplicate: s.Duplicate, Queue: link.Queue{Limit: link.Limit{Time: s.Queue}}}
+func (s Shape) Profiles() (forward, backward channel.Profile) {
+	p := channel.Profile{Rate: s.Rate, Delay: s.Delay, Duplicate: s.Duplicate, Queue: channel.Queue{Limit: channel.Limit{Time: s.Queue}}}
 	if s.Buffer != nil {
 		p.Queue = *s.Buffer
 	}
@@ -88,12 +88,12 @@ func (s Shape) Check() fault.List {
 	forward, backward := s.Profiles()
 	for _, way := range []struct {
 		name    string
-		change  *link.Change
-		profile link.Profile
+		change  *channel.Change
+		profile channel.Profile
 	}{{"forward", s.Forward, forward}, {"backward", s.Backward, backward}} {
 		switch {
 		case way.change == nil:
-		case *way.change == (link.Change{}):
+		case *way.change == (channel.Change{}):
 			faults.Add(way.name, "says nothing: give at least one of rate, delay, jitter, loss, duplicate, queue")
 		default:
 			faults.Merge(way.name, way.profile.Check())

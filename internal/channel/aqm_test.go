@@ -1,4 +1,4 @@
-package link
+package channel
 
 import (
 	"math"
@@ -107,8 +107,8 @@ func TestCoDelBringsTheDelayDown(t *testing.T) {
 	offers := steady(60_000, p.Rate.TimeFor(1000)*10/11, 1000)
 	out, pipe := play(t, p, 1, offers, nil, always)
 	last := out[len(out)-1]
-	if wait := last.at - offers[last.slot].at; wait > 150*ms || pipe.counted.codel == 0 || pipe.counted.tail != 0 {
-		t.Errorf("delay %s after %d drops of CoDel and %d of the tail", wait, pipe.counted.codel, pipe.counted.tail)
+	if wait := last.at - offers[last.slot].at; wait > 150*ms || pipe.counted.CoDel == 0 || pipe.counted.Tail != 0 {
+		t.Errorf("delay %s after %d drops of CoDel and %d of the tail", wait, pipe.counted.CoDel, pipe.counted.Tail)
 	}
 }
 

@@ -1,4 +1,6 @@
-package link
+// Package channel says what one direction of a link does to frames (Profile), and does it in virtual time (Pipe): rate, delay, jitter,
+// loss, duplication, queue. It moves no frame and has no clock; package link does with frames, package sim without.
+package channel
 
 import (
 	"math"
@@ -350,5 +352,5 @@ func (q *Queue) limited(bytes unit.Size, packets int, wait time.Duration, frame 
 	return wait > DefaultQueue
 }
 
-// never is later than all that happens.
-const never = time.Duration(math.MaxInt64)
+// Never is later than all that happens.
+const Never = time.Duration(math.MaxInt64)

@@ -1,4 +1,4 @@
-package link
+package channel
 
 import (
 	"math"
@@ -19,8 +19,8 @@ type refs struct {
 	refs map[int32]int
 }
 
-func (r *refs) retain(slot int32) { r.refs[slot]++ }
-func (r *refs) release(slot int32) {
+func (r *refs) Retain(slot int32) { r.refs[slot]++ }
+func (r *refs) Release(slot int32) {
 	if r.refs[slot] == 0 {
 		r.t.Fatalf("slot %d released twice", slot)
 	}
@@ -49,36 +49,36 @@ type change struct {
 }
 
 // play passes the offers through a pipe, which is asked for what is due only when look says so, and at its end.
-func play(t rapid.TB, p Profile, seed uint64, offers []offer, changes []change, look func(i int) bool) ([]sent, *pipe) {
+func play(t rapid.TB, p Profile, seed uint64, offers []offer, changes []change, look func(i int) bool) ([]sent, *Pipe) {
 	store := &refs{t, map[int32]int{}}
-	pipe := newPipe(p, 1514, seed, 0, store)
+	pipe := NewPipe(p, 1514, seed, 0, store)
 	var out []sent
 	collect := func(now time.Duration) {
 		for {
-			a, ok := pipe.due(now)
+			a, ok := pipe.Due(now)
 			if !ok {
-				if next := pipe.next(); next <= now {
+				if next := pipe.Next(); next <= now {
 					t.Fatalf("next is %s, but nothing is due at %s", next, now)
 				}
 				return
 			}
-			out = append(out, sent{a.at, a.slot, a.size})
-			pipe.store.release(a.slot)
+			out = append(out, sent{a.At, a.Slot, a.Size})
+			pipe.store.Release(a.Slot)
 		}
 	}
 	for i, o := range offers {
 		for len(changes) > 0 && changes[0].at <= o.at {
-			pipe.set(changes[0].at, changes[0].profile)
+			pipe.Set(changes[0].at, changes[0].profile)
 			changes = changes[1:]
 		}
 		if look(i) {
 			collect(o.at)
 		}
 		store.refs[int32(i)] = 1
-		pipe.arrive(o.at, o.size, int32(i))
+		pipe.Arrive(o.at, o.size, int32(i))
 	}
-	for pipe.next() != never {
-		collect(pipe.next())
+	for pipe.Next() != Never {
+		collect(pipe.Next())
 	}
 	if len(store.refs) != 0 {
 		t.Fatalf("%d slots are never released", len(store.refs))
@@ -163,7 +163,7 @@ func TestPropertyDeterministic(t *testing.T) {
 			t.Fatalf("counts %+v and %+v", first.counted, second.counted)
 		}
 		c := first.counted
-		if int(c.arrived+c.duplicated-c.tail-c.red-c.codel-c.lost) != len(one) {
+		if int(c.Arrived+c.Duplicated-c.Tail-c.RED-c.CoDel-c.Lost) != len(one) {
 			t.Fatalf("%+v, but %d delivered", c, len(one))
 		}
 	})
@@ -262,8 +262,8 @@ func TestDropTail(t *testing.T) {
 	} {
 		p := Profile{Rate: 8 * unit.MbitPerSecond, Queue: Queue{Limit: tt.limit}}
 		out, pipe := play(t, p, 1, steady(100, 0, 1000), nil, always)
-		if len(out) != tt.want || int(pipe.counted.tail) != 100-tt.want {
-			t.Errorf("%s: %d frames pass and %d are dropped, want %d", tt.name, len(out), pipe.counted.tail, tt.want)
+		if len(out) != tt.want || int(pipe.counted.Tail) != 100-tt.want {
+			t.Errorf("%s: %d frames pass and %d are dropped, want %d", tt.name, len(out), pipe.counted.Tail, tt.want)
 		}
 	}
 }
@@ -277,12 +277,12 @@ func TestLossAndDuplicationFrequency(t *testing.T) {
 	const n = 200_000
 	for _, chance := range []float64{0, 0.001, 0.03, 0.5, 1} {
 		_, pipe := play(t, Profile{Loss: Loss{Kind: Random, P: chance}}, 7, steady(n, 1000, 100), nil, always)
-		if !within(pipe.counted.lost, n, chance) {
-			t.Errorf("probability %v: %d of %d lost", chance, pipe.counted.lost, n)
+		if !within(pipe.counted.Lost, n, chance) {
+			t.Errorf("probability %v: %d of %d lost", chance, pipe.counted.Lost, n)
 		}
 		_, pipe = play(t, Profile{Duplicate: chance}, 7, steady(n, 1000, 100), nil, always)
-		if !within(pipe.counted.duplicated, n, chance) {
-			t.Errorf("probability %v: %d of %d duplicated", chance, pipe.counted.duplicated, n)
+		if !within(pipe.counted.Duplicated, n, chance) {
+			t.Errorf("probability %v: %d of %d duplicated", chance, pipe.counted.Duplicated, n)
 		}
 	}
 }
@@ -292,14 +292,14 @@ func TestGilbertElliott(t *testing.T) {
 	l := Loss{Kind: GilbertElliott, P: 0.01, R: 0.2, Good: 0.001, Bad: 0.7}
 	out, pipe := play(t, Profile{Loss: l}, 3, steady(n, 1000, 100), nil, always)
 	want := (l.P*l.Bad + l.R*l.Good) / (l.P + l.R)
-	if got := float64(pipe.counted.lost) / n; math.Abs(got/want-1) > 0.05 {
+	if got := float64(pipe.counted.Lost) / n; math.Abs(got/want-1) > 0.05 {
 		t.Errorf("loss %v, want %v", got, want)
 	}
-	if pipe := newPipe(Profile{Loss: Loss{Kind: GilbertElliott, Good: 1}}, 1514, 1, 0, nil); !pipe.lose() || pipe.bad {
+	if pipe := NewPipe(Profile{Loss: Loss{Kind: GilbertElliott, Good: 1}}, 1514, 1, 0, nil); !pipe.lose() || pipe.bad {
 		t.Error("does not start in the good state")
 	}
 	// It goes to bad for good after the first frame, and loses there alone.
-	only := newPipe(Profile{Loss: Loss{Kind: GilbertElliott, P: 1, R: 0, Bad: 1}}, 1514, 1, 0, nil)
+	only := NewPipe(Profile{Loss: Loss{Kind: GilbertElliott, P: 1, R: 0, Bad: 1}}, 1514, 1, 0, nil)
 	if only.lose() || !only.lose() || !only.lose() {
 		t.Error("states do not follow P and R")
 	}
@@ -311,7 +311,7 @@ func TestGilbertElliott(t *testing.T) {
 			bursts++
 		}
 	}
-	if got := float64(pipe.counted.lost) / float64(bursts); math.Abs(got*0.2-1) > 0.05 {
+	if got := float64(pipe.counted.Lost) / float64(bursts); math.Abs(got*0.2-1) > 0.05 {
 		t.Errorf("mean burst %v, want 5", got)
 	}
 }
@@ -356,32 +356,18 @@ func TestRoomIsMadeInTime(t *testing.T) {
 	offers := []offer{{0, 1000}, {0, 1000}, {ms, 1000}, {ms + 1, 1000}, {2 * ms, 1000}}
 	out, pipe := play(t, p, 1, offers, nil, func(int) bool { return false })
 	want := []sent{{ms, 0, 1000}, {2 * ms, 1, 1000}, {3 * ms, 2, 1000}, {4 * ms, 4, 1000}}
-	if !slices.Equal(out, want) || pipe.counted.tail != 1 {
-		t.Errorf("delivered %v, want %v; %d dropped", out, want, pipe.counted.tail)
+	if !slices.Equal(out, want) || pipe.counted.Tail != 1 {
+		t.Errorf("delivered %v, want %v; %d dropped", out, want, pipe.counted.Tail)
 	}
 }
 
 func TestFlush(t *testing.T) {
 	store := &refs{t, map[int32]int{0: 1, 1: 1, 2: 1}}
-	p := newPipe(Profile{Rate: unit.MbitPerSecond, Delay: ms, Duplicate: 1}, 1514, 1, 0, store)
+	p := NewPipe(Profile{Rate: unit.MbitPerSecond, Delay: ms, Duplicate: 1}, 1514, 1, 0, store)
 	for i := range int32(3) {
-		p.arrive(0, 1000, i)
+		p.Arrive(0, 1000, i)
 	}
-	if n := p.flush(); n != 4 || len(store.refs) != 0 || p.next() != never {
-		t.Errorf("flushed %d, want 4; %d slots left, next %s", n, len(store.refs), p.next())
-	}
-}
-
-// A step of the schedule is an event of its own: what waits for a slow rate may leave when it goes.
-func TestStepsWakeTheLink(t *testing.T) {
-	w := &way{pipe: newPipe(Profile{}, 1514, 1, 0, nil), steps: Schedule{{At: 5 * ms, Change: Change{Delay: ptr(ms)}}}}
-	if at := w.next(); at != 5*ms {
-		t.Errorf("next is at %s", at)
-	}
-	if w.change(5*ms - 1); len(w.steps) != 1 {
-		t.Error("step is done too early")
-	}
-	if w.change(5 * ms); len(w.steps) != 0 || w.pipe.profile.Delay != ms || w.next() != never {
-		t.Errorf("after the step: %+v, next at %s", w.pipe.profile, w.next())
+	if n := p.Flush(); n != 4 || len(store.refs) != 0 || p.Next() != Never {
+		t.Errorf("flushed %d, want 4; %d slots left, next %s", n, len(store.refs), p.Next())
 	}
 }

@@ -1,4 +1,4 @@
-package link
+package channel
 
 import (
 	"math/rand/v2"
@@ -14,28 +14,30 @@ type packet struct {
 	arrived time.Duration
 }
 
-// store keeps the bytes of frames. A slot that arrives in a pipe has one reference.
-type store interface {
-	retain(slot int32)
-	release(slot int32)
+// Store keeps the bytes of frames. A slot that arrives in a pipe has one reference.
+type Store interface {
+	Retain(slot int32)
+	Release(slot int32)
 }
 
-// counters are what a pipe counts.
-type counters struct {
-	arrived, arrivedBytes uint64
-	duplicated            uint64
-	tail, red, codel      uint64
-	lost                  uint64
+// Counters are what a pipe counts.
+type Counters struct {
+	Arrived, ArrivedBytes uint64
+	Duplicated            uint64
+	// Tail, RED and CoDel are drops of the queue, by cause.
+	Tail, RED, CoDel uint64
+	// Lost is what the wire lost.
+	Lost uint64
 }
 
-// pipe is one direction of a link in virtual time: it has no clock. Times count from any start and must not go
+// Pipe is one direction of a link in virtual time: it has no clock. Times count from any start and must not go
 // backwards; one that does means the latest time so far.
-type pipe struct {
+type Pipe struct {
 	profile Profile
 	codel   CoDel     // the profile's, with defaults in place
 	frame   unit.Size // the largest, for CoDel and for the average of RED
-	store   store
-	counted counters
+	store   Store
+	counted Counters
 
 	now   time.Duration
 	free  time.Duration // when the transmitter is done with the last frame given to it
@@ -52,20 +54,35 @@ type pipe struct {
 	sequence uint64
 }
 
-// newPipe makes a pipe. All randomness comes from seed and stream; what is random in different ways draws from
+// NewPipe makes a pipe. All randomness comes from seed and stream; what is random in different ways draws from
 // different generators, so that a change of the one does not change the other.
-func newPipe(p Profile, frame unit.Size, seed, stream uint64, s store) *pipe {
+func NewPipe(p Profile, frame unit.Size, seed, stream uint64, s Store) *Pipe {
 	generator := func(purpose uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, stream<<8|purpose)) }
-	return &pipe{
+	return &Pipe{
 		profile: p, codel: p.Queue.CoDel.filled(), frame: frame, store: s,
 		losses: generator(1), copies: generator(2), jitters: generator(3),
 		early: red{count: -1, random: generator(4)},
 	}
 }
 
-// set changes the profile at the time now. A frame that is being sent or on the wire keeps what it was given; frames
+// Profile is in force now.
+func (p *Pipe) Profile() Profile { return p.profile }
+
+// Counted is what happened since the pipe was made.
+func (p *Pipe) Counted() Counters { return p.counted }
+
+// Waiting is how many frames, and how much, wait in the queue, without the frame that is being sent.
+func (p *Pipe) Waiting() (int, unit.Size) { return p.queue.len(), p.queue.size }
+
+// Least is the shortest time from the arrival of a frame to its delivery.
+func (p *Pipe) Least() time.Duration { return p.profile.least() }
+
+// Flying is how many frames are being sent or on the wire.
+func (p *Pipe) Flying() int { return len(p.fly) }
+
+// Set changes the profile at the time now. A frame that is being sent or on the wire keeps what it was given; frames
 // that wait stay, even beyond a smaller limit.
-func (p *pipe) set(now time.Duration, profile Profile) {
+func (p *Pipe) Set(now time.Duration, profile Profile) {
 	p.advance(now)
 	if profile.Queue != p.profile.Queue {
 		p.codel = profile.Queue.CoDel.filled()
@@ -75,21 +92,21 @@ func (p *pipe) set(now time.Duration, profile Profile) {
 	p.profile = profile
 }
 
-// arrive takes a frame.
-func (p *pipe) arrive(at time.Duration, size int32, slot int32) {
+// Arrive takes a frame.
+func (p *Pipe) Arrive(at time.Duration, size int32, slot int32) {
 	p.advance(at)
 	at = p.now
-	p.counted.arrived++
-	p.counted.arrivedBytes += uint64(size)
+	p.counted.Arrived++
+	p.counted.ArrivedBytes += uint64(size)
 	busy := p.free > at || p.queue.len() > 0
 	q := &p.profile.Queue
 	switch {
 	case q.Discipline == EarlyDrop && p.early.drop(&q.RED, p.length(q.RED.Min), p.idle()):
-		p.counted.red++
-		p.store.release(slot)
+		p.counted.RED++
+		p.store.Release(slot)
 	case busy && q.limited(p.queue.size, p.queue.len(), p.wait(), unit.Size(size)):
-		p.counted.tail++
-		p.store.release(slot)
+		p.counted.Tail++
+		p.store.Release(slot)
 	default:
 		p.queue.push(packet{slot, size, at})
 		p.advance(at)
@@ -97,7 +114,7 @@ func (p *pipe) arrive(at time.Duration, size int32, slot int32) {
 }
 
 // wait is how long a frame that arrives now waits until it is sent.
-func (p *pipe) wait() time.Duration {
+func (p *Pipe) wait() time.Duration {
 	w := max(0, p.free-p.now)
 	if p.profile.Rate > 0 {
 		w += p.profile.Rate.TimeFor(p.queue.size)
@@ -106,7 +123,7 @@ func (p *pipe) wait() time.Duration {
 }
 
 // length is that of the queue in the unit of a limit.
-func (p *pipe) length(in Limit) float64 {
+func (p *Pipe) length(in Limit) float64 {
 	switch {
 	case in.Bytes != 0:
 		return float64(p.queue.size)
@@ -117,7 +134,7 @@ func (p *pipe) length(in Limit) float64 {
 }
 
 // idle is how many of the largest frames could have been sent since there was nothing to send.
-func (p *pipe) idle() float64 {
+func (p *Pipe) idle() float64 {
 	if p.queue.len() > 0 || p.now <= p.free {
 		return 0
 	}
@@ -128,7 +145,7 @@ func (p *pipe) idle() float64 {
 }
 
 // advance does what happens until and at the time now: frames whose turn comes leave the queue.
-func (p *pipe) advance(now time.Duration) {
+func (p *Pipe) advance(now time.Duration) {
 	for p.queue.len() > 0 {
 		t := max(p.free, p.queue.head().arrived)
 		if t > now {
@@ -147,36 +164,36 @@ func (p *pipe) advance(now time.Duration) {
 }
 
 // controlled is a pipe as CoDel sees it.
-type controlled pipe
+type controlled Pipe
 
 func (c *controlled) pop() (packet, bool) { return c.queue.pop() }
 func (c *controlled) bytes() unit.Size    { return c.queue.size }
 func (c *controlled) drop(f packet) {
-	c.counted.codel++
-	c.store.release(f.slot)
+	c.counted.CoDel++
+	c.store.Release(f.slot)
 }
 
 // send gives a frame to the transmitter at the time t and, from there, to the wire.
-func (p *pipe) send(f packet, t time.Duration) {
+func (p *Pipe) send(f packet, t time.Duration) {
 	p.free = t
 	if p.profile.Rate > 0 {
 		p.free += p.profile.Rate.TimeFor(unit.Size(f.size))
 	}
 	if p.lose() {
-		p.counted.lost++
-		p.store.release(f.slot)
+		p.counted.Lost++
+		p.store.Release(f.slot)
 		return
 	}
 	p.deliver(f)
 	if p.profile.Duplicate > 0 && p.copies.Float64() < p.profile.Duplicate {
-		p.counted.duplicated++
-		p.store.retain(f.slot)
+		p.counted.Duplicated++
+		p.store.Retain(f.slot)
 		p.deliver(f)
 	}
 }
 
 // lose draws the fate of a frame on the wire.
-func (p *pipe) lose() bool {
+func (p *Pipe) lose() bool {
 	l := &p.profile.Loss
 	switch l.Kind {
 	case Random:
@@ -196,7 +213,7 @@ func (p *pipe) lose() bool {
 }
 
 // deliver puts a frame on the wire that the transmitter is done with at p.free.
-func (p *pipe) deliver(f packet) {
+func (p *Pipe) deliver(f packet) {
 	delay := p.profile.Delay
 	switch amount := float64(p.profile.Jitter.Amount); p.profile.Jitter.Kind {
 	case Uniform:
@@ -210,25 +227,25 @@ func (p *pipe) deliver(f packet) {
 	}
 	p.last = max(p.last, at)
 	p.sequence++
-	p.fly.push(arrival{at: at, sequence: p.sequence, slot: f.slot, size: f.size})
+	p.fly.push(Arrival{At: at, sequence: p.sequence, Slot: f.slot, Size: f.size})
 }
 
-// due takes the next frame that is to be delivered until and at the time now, and false when there is none. The caller
+// Due takes the next frame that is to be delivered until and at the time now, and false when there is none. The caller
 // releases its slot.
-func (p *pipe) due(now time.Duration) (arrival, bool) {
+func (p *Pipe) Due(now time.Duration) (Arrival, bool) {
 	p.advance(now)
-	if len(p.fly) == 0 || p.fly[0].at > now {
-		return arrival{}, false
+	if len(p.fly) == 0 || p.fly[0].At > now {
+		return Arrival{}, false
 	}
 	return p.fly.pop(), true
 }
 
-// next is the time at which due has something, or a little earlier when CoDel may still drop; never when there is
+// Next is the time at which due has something, or a little earlier when CoDel may still drop; Never when there is
 // nothing.
-func (p *pipe) next() time.Duration {
-	at := never
+func (p *Pipe) Next() time.Duration {
+	at := Never
 	if len(p.fly) > 0 {
-		at = p.fly[0].at
+		at = p.fly[0].At
 	}
 	if p.queue.len() > 0 {
 		// The first that waits cannot be delivered before this. CoDel may drop it, and the second be shorter.
@@ -241,15 +258,15 @@ func (p *pipe) next() time.Duration {
 	return at
 }
 
-// flush ends all frames that wait or are on the wire, and says how many there were.
-func (p *pipe) flush() int {
+// Flush ends all frames that wait or are on the wire, and says how many there were.
+func (p *Pipe) Flush() int {
 	n := p.queue.len() + len(p.fly)
 	for p.queue.len() > 0 {
 		f, _ := p.queue.pop()
-		p.store.release(f.slot)
+		p.store.Release(f.slot)
 	}
 	for _, a := range p.fly {
-		p.store.release(a.slot)
+		p.store.Release(a.Slot)
 	}
 	p.fly = p.fly[:0]
 	return n
@@ -289,23 +306,23 @@ func (q *fifo) pop() (packet, bool) {
 	return f, true
 }
 
-// arrival is a frame on the wire.
-type arrival struct {
-	at       time.Duration
+// Arrival is a frame on the wire.
+type Arrival struct {
+	At       time.Duration
 	sequence uint64
-	slot     int32
-	size     int32
+	// Slot and Size are as the frame arrived with.
+	Slot, Size int32
 }
 
-func (a *arrival) before(b *arrival) bool {
-	return a.at < b.at || a.at == b.at && a.sequence < b.sequence
+func (a *Arrival) before(b *Arrival) bool {
+	return a.At < b.At || a.At == b.At && a.sequence < b.sequence
 }
 
 // flight is a heap of frames by their time, those of the same time in the order in which they were sent. While order is
 // kept push costs a comparison. container/heap would allocate for each frame.
-type flight []arrival
+type flight []Arrival
 
-func (h *flight) push(a arrival) {
+func (h *flight) push(a Arrival) {
 	*h = append(*h, a)
 	s := *h
 	for i := len(s) - 1; i > 0; {
@@ -318,7 +335,7 @@ func (h *flight) push(a arrival) {
 	}
 }
 
-func (h *flight) pop() arrival {
+func (h *flight) pop() Arrival {
 	s := *h
 	top := s[0]
 	n := len(s) - 1

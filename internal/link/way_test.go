@@ -1,0 +1,21 @@
+package link
+
+import (
+	"testing"
+
+	"github.com/tabane/tabane/internal/channel"
+)
+
+// A step of the schedule is an event of its own: what waits for a slow rate may leave when it goes.
+func TestStepsWakeTheLink(t *testing.T) {
+	w := &way{pipe: channel.NewPipe(channel.Profile{}, 1514, 1, 0, nil), steps: Schedule{{At: 5 * ms, Change: channel.Change{Delay: ptr(ms)}}}}
+	if at := w.next(); at != 5*ms {
+		t.Errorf("next is at %s", at)
+	}
+	if w.change(5*ms - 1); len(w.steps) != 1 {
+		t.Error("step is done too early")
+	}
+	if w.change(5 * ms); len(w.steps) != 0 || w.pipe.Profile().Delay != ms || w.next() != channel.Never {
+		t.Errorf("after the step: %+v, next at %s", w.pipe.Profile(), w.next())
+	}
+}
