@@ -38,8 +38,14 @@ type Segment struct {
 	Now time.Duration
 	// Size is how many bytes of a path's room it takes.
 	Size int
-	// Window is how many more bytes the shared receive window lets through; this segment is not yet taken off.
+	// Window is how many more bytes the shared receive window lets through; this segment is not yet taken off. Whoever asks for
+	// a segment that it does not let through is told to wait, and blest learns from it.
 	Window int
+	// Unacked is how many bytes of the connection have been sent and are not acknowledged at its level: they may be in flight, or
+	// have arrived and wait for others. Window and Unacked together are the whole send window.
+	Unacked int
+	// Queued is how many bytes wait to be given to a path, this segment among them: ecf asks how long they will take.
+	Queued int
 }
 
 // Set is a set of paths: bit i is path i. The empty set means: wait, until something changes.
@@ -71,7 +77,14 @@ type Scheduler interface {
 }
 
 // Options are the parameters of the schedulers. Each has its source's value when it is 0.
-type Options struct{}
+type Options struct {
+	// Beta is how much ecf hesitates to take up a slower path again once it waited for a faster (Lim et al., section 4.2: 0.25).
+	Beta float64
+	// Overtaken is how many packets must not overtake one that jitter holds up, for dqj (paper D, section 3.2: 3).
+	Overtaken int
+	// Own makes dqj count the packets that follow on the jittery path itself too.
+	Own bool
+}
 
 // schedulers is in the order that Names tells.
 var schedulers = []struct {
