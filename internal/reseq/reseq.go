@@ -1,0 +1,400 @@
+package reseq
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// Options say where a buffer begins and what it keeps.
+type Options struct {
+	// Start is the sequence number of the first byte that is released.
+	Start uint64
+	// Bursts keeps every burst with its time, for 24 bytes each.
+	Bursts bool
+	// Released, when it is set, is told of every segment as it is released. Segments that one arrival releases are told in any
+	// order.
+	Released func(now time.Duration, s Segment)
+}
+
+// Segment is bytes [Seq, Seq+Length) of the sequence space that arrived over a path.
+type Segment struct {
+	Arrived time.Duration
+	Path    int
+	Seq     uint64
+	// Length is positive. In what Released is told it leaves out what was there before at the front.
+	Length int
+}
+
+// Release is what an arrival led to.
+type Release struct {
+	// New is how many of its bytes were not there before; the others are duplicates.
+	New int
+	// Segments and Bytes were released by it, itself included.
+	Segments, Bytes int
+}
+
+// Burst is what one arrival released.
+type Burst struct {
+	At              time.Duration
+	Segments, Bytes int
+}
+
+// Count is segments and their bytes.
+type Count struct{ Segments, Bytes uint64 }
+
+// Buffer puts segments into order and measures it. Times are those of any clock that does not run backwards: a time before the
+// latest one counts as the latest. Sequence numbers wrap at 2^64 and must be less than 2^63 apart. In steady state it does not
+// allocate. It is not safe for concurrent use.
+type Buffer struct {
+	next  uint64
+	held  runs
+	hints [paths]int
+	pool  []node
+	free  int32
+
+	// now is the latest time, holding the bytes that are held since then.
+	now     time.Duration
+	holding uint64
+	area    wide
+
+	batch    Release
+	released func(time.Duration, Segment)
+	series   bool
+	m        Measures
+}
+
+// paths is how many paths have a hint of their own; the others share.
+const paths = 16
+
+// node is a segment that is held; next is the index of the following one of its run, or of the list of free ones.
+type node struct {
+	Segment
+	next int32
+}
+
+const none = -1
+
+// New returns an empty buffer.
+func New(o Options) *Buffer {
+	return &Buffer{next: o.Start, free: none, released: o.Released, series: o.Bursts}
+}
+
+// Next is the sequence number of the first byte that is missing.
+func (b *Buffer) Next() uint64 { return b.next }
+
+// Held is what waits for bytes that are missing before it. Bytes that came twice count once.
+func (b *Buffer) Held() Count { return Count{Segments: b.m.Held.Segments, Bytes: b.holding} }
+
+// Push takes a segment that arrives now. Bytes that were there before are counted as duplicates, and a segment that has none but
+// those releases nothing. It panics when length is not positive.
+func (b *Buffer) Push(now time.Duration, path int, seq uint64, length int) Release {
+	now = b.begin(now)
+	b.push(now, &Segment{Arrived: now, Path: path, Seq: seq, Length: length})
+	return b.end(now)
+}
+
+// PushBatch takes segments that become available together, which may have arrived before: those that another buffer
+// released at once. What they release is one burst.
+func (b *Buffer) PushBatch(now time.Duration, all []Segment) Release {
+	now = b.begin(now)
+	for i := range all {
+		b.push(now, &all[i])
+	}
+	return b.end(now)
+}
+
+// Skip gives up what is missing before seq: it will not come. What waited for that alone is released, as one burst. Bytes that
+// were missing count in Measures.Skipped.
+func (b *Buffer) Skip(now time.Duration, seq uint64) Release {
+	now = b.begin(now)
+	if !before(b.next, seq) {
+		return b.end(now)
+	}
+	missing := seq - b.next
+	n := 0
+	b.next = seq
+	for p, ok := b.front(); ok; p, ok = b.held.next(p) {
+		r := b.held.run(p)
+		if before(b.next, r.start) {
+			break
+		}
+		// Of this run, what is before seq is not missing.
+		if before(r.end, seq) {
+			missing -= r.end - r.start
+		} else {
+			missing -= seq - r.start
+			b.next = r.end
+		}
+		b.releaseHeld(now, r.first, r.last, r.end-r.start)
+		n++
+	}
+	if n > 0 {
+		b.held.remove(b.held.begin(), n)
+	}
+	b.m.Skipped += missing
+	return b.end(now)
+}
+
+func (b *Buffer) front() (place, bool) {
+	if b.held.empty() {
+		return place{}, false
+	}
+	return b.held.begin(), true
+}
+
+func (b *Buffer) begin(now time.Duration) time.Duration {
+	if b.m.started {
+		if now <= b.now {
+			now = b.now
+		} else if b.holding > 0 {
+			b.area.addProduct(b.holding, uint64(now-b.now))
+		}
+	} else {
+		b.m.started, b.m.First = true, now
+	}
+	b.now = now
+	b.batch = Release{}
+	return now
+}
+
+func (b *Buffer) end(now time.Duration) Release {
+	if b.holding > b.m.MaxHeld.Bytes {
+		b.m.MaxHeld.Bytes = b.holding
+	}
+	if b.m.Held.Segments > b.m.MaxHeld.Segments {
+		b.m.MaxHeld.Segments = b.m.Held.Segments
+	}
+	if r := b.batch; r.Segments > 0 {
+		b.m.Bursts.Add(int64(r.Segments))
+		if b.series {
+			b.m.Series = append(b.m.Series, Burst{now, r.Segments, r.Bytes})
+		}
+	}
+	return b.batch
+}
+
+func (b *Buffer) push(now time.Duration, s *Segment) {
+	if s.Length <= 0 {
+		panic(fmt.Sprintf("BUG: segment of %d bytes", s.Length))
+	}
+	start, end := s.Seq, s.Seq+uint64(s.Length)
+	if before(start, b.next) {
+		if !before(b.next, end) {
+			b.duplicate(s.Length)
+			return
+		}
+		start = b.next
+	}
+	if b.held.empty() && start == b.next {
+		b.arrive(s, int(end-start))
+		b.next = end
+		b.deliver(now, s, start, int(end-start))
+		return
+	}
+	hint := &b.hints[uint(s.Path)%paths]
+	p, ok := b.held.find(start, *hint)
+	if ok && !before(b.held.run(p).end, end) {
+		*hint = p.chunk
+		b.duplicate(s.Length)
+		return
+	}
+	// The run before may reach up to this segment; those behind may begin in it.
+	at, there := p, ok && !before(b.held.run(p).end, start)
+	if !there {
+		if ok {
+			at, there = b.held.next(p)
+		} else {
+			at, there = b.front()
+		}
+		there = there && !before(end, b.held.run(at).start)
+	}
+	if !there {
+		n := int(end - start)
+		b.arrive(s, n)
+		if start == b.next { // there are runs, but they wait for more than this
+			b.next = end
+			b.deliver(now, s, start, n)
+			return
+		}
+		i := b.hold(s, start, n)
+		b.holding += uint64(n)
+		*hint = b.held.insertAfter(p, ok, run{start, end, i, i})
+		return
+	}
+	first := b.held.run(at)
+	*hint = at.chunk
+	lo, hi := first.start, first.end
+	if before(start, lo) {
+		lo = start
+	}
+	overlap := shared(start, end, first)
+	others := 0 // runs behind the first that this segment reaches
+	for q, ok := b.held.next(at); ok; q, ok = b.held.next(q) {
+		r := b.held.run(q)
+		if before(end, r.start) {
+			break
+		}
+		overlap += shared(start, end, r)
+		hi = r.end
+		others++
+		b.pool[first.last].next = r.first
+		first.last = r.last
+	}
+	if before(hi, end) {
+		hi = end
+	}
+	fresh := int(end-start) - int(overlap)
+	b.arrive(s, fresh)
+	if start == b.next {
+		// All runs that it reaches follow it without a gap.
+		b.next = hi
+		b.deliver(now, s, start, fresh)
+		b.releaseHeld(now, first.first, first.last, hi-start-uint64(fresh))
+		b.held.remove(at, 1+others)
+		return
+	}
+	i := b.hold(s, start, fresh)
+	first.start, first.end = lo, hi
+	b.pool[first.last].next = i
+	first.last = i
+	b.holding += uint64(fresh)
+	if others > 0 {
+		q, _ := b.held.next(at)
+		b.held.remove(q, others)
+	}
+}
+
+// shared is how many bytes of [start, end) are in the run.
+func shared(start, end uint64, r *run) uint64 {
+	from, to := r.start, r.end
+	if before(from, start) {
+		from = start
+	}
+	if before(end, to) {
+		to = end
+	}
+	if !before(from, to) {
+		return 0
+	}
+	return to - from
+}
+
+// arrive counts a segment of which so many bytes are new.
+func (b *Buffer) arrive(s *Segment, fresh int) {
+	b.m.Arrived.Segments++
+	b.m.Arrived.Bytes += uint64(fresh)
+	b.m.Duplicate.Bytes += uint64(s.Length - fresh)
+	b.batch.New += fresh
+}
+
+func (b *Buffer) duplicate(length int) {
+	b.m.Duplicate.Segments++
+	b.m.Duplicate.Bytes += uint64(length)
+}
+
+// deliver releases a segment that waits for nothing.
+func (b *Buffer) deliver(now time.Duration, s *Segment, start uint64, fresh int) {
+	b.batch.Bytes += fresh
+	b.m.Released.Bytes += uint64(fresh)
+	b.one(now, s, start)
+}
+
+// one counts the release of one segment, whose bytes are counted already.
+func (b *Buffer) one(now time.Duration, s *Segment, start uint64) {
+	b.batch.Segments++
+	b.m.Released.Segments++
+	b.m.Delay.Add(int64(max(0, now-s.Arrived)))
+	if b.released != nil {
+		told := *s
+		told.Length -= int(start - s.Seq)
+		told.Seq = start
+		b.released(now, told)
+	}
+}
+
+// releaseHeld releases a list of segments, of so many bytes.
+func (b *Buffer) releaseHeld(now time.Duration, first, last int32, bytes uint64) {
+	b.batch.Bytes += int(bytes)
+	b.m.Released.Bytes += bytes
+	b.holding -= bytes
+	for i := first; ; {
+		s := &b.pool[i]
+		b.one(now, &s.Segment, s.Seq)
+		b.m.Held.Segments--
+		next := s.next
+		s.next, b.free = b.free, i
+		if i == last {
+			return
+		}
+		i = next
+	}
+}
+
+// hold keeps a segment and returns its index.
+func (b *Buffer) hold(s *Segment, start uint64, fresh int) int32 {
+	i := b.free
+	if i == none {
+		if len(b.pool) == math.MaxInt32 {
+			panic("BUG: 2^31 segments are held")
+		}
+		i = int32(len(b.pool))
+		b.pool = append(b.pool, node{})
+	} else {
+		b.free = b.pool[i].next
+	}
+	held := *s
+	held.Length -= int(start - s.Seq)
+	held.Seq = start
+	b.pool[i] = node{Segment: held, next: none}
+	b.m.Held.Segments++
+	return i
+}
+
+// Measures is what a buffer has measured so far.
+type Measures struct {
+	// First and Last are the times of the first and the last arrival (or Skip).
+	First, Last time.Duration
+	// Arrived is what brought bytes that were not there before, and those bytes; Released what is in order; Held the difference.
+	Arrived, Released, Held Count
+	// Duplicate is segments of which all bytes were there before, and all bytes that were.
+	Duplicate Count
+	// Skipped is bytes that never came.
+	Skipped uint64
+	// MaxHeld is the most that was held at once, MeanHeld the mean over time in bytes.
+	MaxHeld  Count
+	MeanHeld float64
+	// Delay is the time between arrival and release of each released segment, in nanoseconds; Bursts the number of segments
+	// that each arrival released, when it released any.
+	Delay, Bursts Histogram
+	// Series has all bursts when Options.Bursts is set.
+	Series []Burst
+
+	started bool
+}
+
+// Measures returns what was measured up to now. It shares its histograms with the buffer: read it before the next Push.
+func (b *Buffer) Measures() Measures {
+	m := b.m
+	m.Last = b.now
+	m.Held.Bytes = b.holding
+	if d := m.Last - m.First; d > 0 {
+		m.MeanHeld = b.area.float() / float64(d)
+	}
+	return m
+}
+
+// Before is the rate at which new bytes arrived between First and Last, before they are put into order; 0 when that is no time.
+func (m *Measures) Before() unit.Bandwidth { return rate(m.Arrived.Bytes, m.Last-m.First) }
+
+// After is the rate at which bytes were released between First and Last; 0 when that is no time.
+func (m *Measures) After() unit.Bandwidth { return rate(m.Released.Bytes, m.Last-m.First) }
+
+func rate(bytes uint64, d time.Duration) unit.Bandwidth {
+	if d <= 0 {
+		return 0
+	}
+	return unit.Bandwidth(math.Round(float64(bytes) * 8 / d.Seconds()))
+}
