@@ -2,6 +2,9 @@ package sched
 
 // lowestRTT gives the segment to the path with the smallest SRTT among those with room: the first default scheduler of MPTCP
 // in Linux (Raiciu et al., How Hard Can It Be?, NSDI 2012). A path without an estimate is the slowest; of equals the first is taken.
+//
+// The default of today's Linux (mptcp_subflow_get_send) is another: of the subflows that can take data it chooses the one whose
+// queue is soonest empty (queued bytes over pacing rate), and stays with it for a burst of up to 64 KB.
 type lowestRTT struct{}
 
 func (lowestRTT) Next(paths []Path, s Segment) Set {
@@ -16,7 +19,7 @@ func fastest(paths []Path, among Set, size int) int {
 	best := -1
 	for i := range paths {
 		p := &paths[i]
-		if !among.Has(i) || !p.open(size) {
+		if !among.Has(i) || p.Room < size {
 			continue
 		}
 		if best < 0 || p.SRTT != 0 && (paths[best].SRTT == 0 || p.SRTT < paths[best].SRTT) {
@@ -24,4 +27,35 @@ func fastest(paths []Path, among Set, size int) int {
 		}
 	}
 	return best
+}
+
+// pair returns the fastest path whatever its room, and the fastest that has room. They are the same when there is nothing to
+// weigh up: blest and ecf decide whether the second is worth it or the first worth waiting for. Both are -1 when none has room.
+func pair(paths []Path, size int) (fast, open int) {
+	may := candidates(paths)
+	if open = fastest(paths, may, size); open < 0 {
+		return -1, -1
+	}
+	fast = fastest(paths, may, noRoom)
+	if f, s := &paths[fast], &paths[open]; f.SRTT == 0 || s.SRTT == 0 || f.Cwnd <= 0 || s.Cwnd <= 0 {
+		return open, open // nothing is known to weigh up
+	}
+	return fast, open
+}
+
+// noRoom is a size for which every path has room.
+const noRoom = -1 << 63
+
+// redundant sends each segment on every path that has room for it: the earliest copy counts. What a full path misses it does not get
+// later, so that a slow path never lags behind.
+type redundant struct{}
+
+func (redundant) Next(paths []Path, s Segment) Set {
+	may := candidates(paths)
+	for i := range paths {
+		if may.Has(i) && paths[i].Room < s.Size {
+			may &^= One(i)
+		}
+	}
+	return may
 }

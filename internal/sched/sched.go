@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -38,8 +39,8 @@ type Segment struct {
 	Now time.Duration
 	// Size is how many bytes of a path's room it takes.
 	Size int
-	// Window is how many more bytes the shared receive window lets through; this segment is not yet taken off. Whoever asks for
-	// a segment that it does not let through is told to wait, and blest learns from it.
+	// Window is how many more bytes the shared receive window lets through; this segment is not yet taken off. It is the caller
+	// who keeps within it. blest alone uses it; told of a segment that does not fit, it learns that the window was the limit.
 	Window int
 	// Unacked is how many bytes of the connection have been sent and are not acknowledged at its level: they may be in flight, or
 	// have arrived and wait for others. Window and Unacked together are the whole send window.
@@ -86,6 +87,18 @@ type Options struct {
 	Own bool
 }
 
+// Check says what is wrong with the options, or nothing.
+func (o Options) Check() fault.List {
+	var faults fault.List
+	if !(o.Beta >= 0 && o.Beta <= 1) {
+		faults.Add("beta", "must be from 0 to 1, got %g", o.Beta)
+	}
+	if o.Overtaken < 0 {
+		faults.Add("overtaken", "must not be negative, got %d", o.Overtaken)
+	}
+	return faults
+}
+
 // schedulers is in the order that Names tells.
 var schedulers = []struct {
 	name string
@@ -94,6 +107,11 @@ var schedulers = []struct {
 	{"ratio", func(Options) Scheduler { return new(ratio) }},
 	{"round-robin", func(Options) Scheduler { return new(roundRobin) }},
 	{"lowest-rtt", func(Options) Scheduler { return lowestRTT{} }},
+	{"blest", func(Options) Scheduler { return &blest{lambda: blestStart} }},
+	{"ecf", newECF},
+	{"redundant", func(Options) Scheduler { return redundant{} }},
+	{"dq", func(Options) Scheduler { return new(dq) }},
+	{"dqj", newDQJ},
 }
 
 // Names returns the names that New knows.
@@ -105,10 +123,13 @@ func Names() []string {
 	return names
 }
 
-// New returns a scheduler for one connection or one flow of datagrams.
+// New returns a scheduler for one connection or one flow of datagrams. An unknown name and impossible options are errors.
 func New(name string, o Options) (Scheduler, error) {
 	for _, s := range schedulers {
 		if s.name == name {
+			if err := o.Check().Err(); err != nil {
+				return nil, fmt.Errorf("make scheduler %q: %w", name, err)
+			}
 			return s.make(o), nil
 		}
 	}

@@ -1,0 +1,49 @@
+package sched
+
+// ecfBeta is the value of Lim et al., section 5.
+const ecfBeta = 0.25
+
+// ecf is earliest completion first (Lim et al., ECF: An MPTCP Path Scheduler to Manage Heterogeneous Paths, CoNEXT 2017,
+// algorithm 1). When the fastest path F is full, it waits for it rather than use a slower S if the k bytes that wait would so be
+// finished earlier:
+//
+//	n = 1 + k / CWND_F,  delta = max(sigma_F, sigma_S)
+//	n RTT_F < (1 + waiting beta) (RTT_S + delta)   and   k / CWND_S RTT_S >= 2 RTT_F + delta
+type ecf struct {
+	beta    float64
+	waiting bool
+}
+
+func newECF(o Options) Scheduler {
+	if o.Beta == 0 {
+		o.Beta = ecfBeta
+	}
+	return &ecf{beta: o.Beta}
+}
+
+func (e *ecf) Next(paths []Path, s Segment) Set {
+	fast, open := pair(paths, s.Size)
+	if open < 0 {
+		return 0
+	}
+	if fast == open {
+		return One(open)
+	}
+	f, p := &paths[fast], &paths[open]
+	k := float64(max(s.Queued, s.Size))
+	rttF, rttS := float64(f.SRTT), float64(p.SRTT)
+	delta := float64(max(f.RTTVar, p.RTTVar))
+	hesitation := 1.0
+	if e.waiting {
+		hesitation += e.beta
+	}
+	if (1+k/float64(f.Cwnd))*rttF >= hesitation*(rttS+delta) {
+		e.waiting = false
+		return One(open)
+	}
+	if k/float64(p.Cwnd)*rttS < 2*rttF+delta {
+		return One(open)
+	}
+	e.waiting = true
+	return 0
+}
