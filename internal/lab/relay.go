@@ -94,13 +94,13 @@ func Relay(ctx context.Context, file string, log *slog.Logger) error {
 // given.
 func (l *link) setRelay(s scenario.Shape, holes map[spot]bool) error {
 	forward, backward := s.Profiles()
-	var schedule emulator.Schedule
+	var schedule channel.Schedule
 	for _, way := range []struct {
-		direction emulator.Direction
+		direction channel.Direction
 		channel.Profile
-	}{{emulator.Forward, forward}, {emulator.Backward, backward}} {
+	}{{channel.Forward, forward}, {channel.Backward, backward}} {
 		p := way.Profile
-		schedule = append(schedule, emulator.Step{Direction: way.direction, Change: channel.Change{
+		schedule = append(schedule, channel.Step{Direction: way.direction, Change: channel.Change{
 			Rate: &p.Rate, Delay: &p.Delay, Jitter: &p.Jitter, Loss: &p.Loss, Duplicate: &p.Duplicate, Queue: &p.Queue,
 		}})
 	}

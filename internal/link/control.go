@@ -63,30 +63,30 @@ func (l *Link) Status() any {
 
 // Set changes a direction, or both, now. A change that makes an impossible profile, at once or together with what is
 // still to come of the schedule, is refused as a whole. The error wraps ErrClosed after the end.
-func (l *Link) Set(d Direction, c channel.Change) error {
+func (l *Link) Set(d channel.Direction, c channel.Change) error {
 	if err := l.set(d, c); err != nil {
 		return fmt.Errorf("change link between %q and %q: %w", l.config.A, l.config.B, err)
 	}
 	return nil
 }
 
-func (l *Link) set(d Direction, c channel.Change) error {
+func (l *Link) set(d channel.Direction, c channel.Change) error {
 	var refused error
 	err := l.do(func(now time.Duration) {
 		forward, backward := l.ways[0].profileAt(now), l.ways[1].profileAt(now)
-		if refused = (Schedule{{Direction: d, Change: c}}).Check(forward, backward).Err(); refused != nil {
+		if refused = (channel.Schedule{{Direction: d, Change: c}}).Check(forward, backward).Err(); refused != nil {
 			return
 		}
-		for i, one := range []Direction{Forward, Backward} {
-			if d.has(one) {
+		for i, one := range []channel.Direction{channel.Forward, channel.Backward} {
+			if d.Has(one) {
 				refused = errors.Join(refused, l.ways[i].fits(now, c))
 			}
 		}
 		if refused != nil {
 			return
 		}
-		for i, one := range []Direction{Forward, Backward} {
-			if d.has(one) {
+		for i, one := range []channel.Direction{channel.Forward, channel.Backward} {
+			if d.Has(one) {
 				l.ways[i].pipe.Set(now, l.ways[i].pipe.Profile().With(c))
 			}
 		}
@@ -114,14 +114,14 @@ func (w *way) fits(now time.Duration, c channel.Change) error {
 
 // Play starts a schedule now, in place of what is left of the one before. A schedule that does not Check is refused as
 // a whole. Before Run it takes the place of Config.Schedule. The error wraps ErrClosed after the end.
-func (l *Link) Play(s Schedule) error {
+func (l *Link) Play(s channel.Schedule) error {
 	var refused error
 	err := l.do(func(now time.Duration) {
 		if refused = s.Check(l.ways[0].profileAt(now), l.ways[1].profileAt(now)).Err(); refused != nil {
 			return
 		}
 		if l.config.Schedule = s; l.state == running {
-			l.ways[0].steps, l.ways[1].steps = split(s, now)
+			l.ways[0].steps, l.ways[1].steps = begin(s, now)
 		}
 	})
 	if err = errors.Join(err, refused); err != nil {
@@ -138,7 +138,7 @@ const maxRequest = 1 << 20
 func (l *Link) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /set", func(w http.ResponseWriter, r *http.Request) {
-		var s Step
+		var s channel.Step
 		answer(w, decode(w, r, &s), func() error {
 			if s.At != 0 {
 				return fmt.Errorf("at must be 0: a change is made now, got %s", s.At)
@@ -147,7 +147,7 @@ func (l *Link) Handler() http.Handler {
 		})
 	})
 	mux.HandleFunc("POST /schedule", func(w http.ResponseWriter, r *http.Request) {
-		var s Schedule
+		var s channel.Schedule
 		answer(w, decode(w, r, &s), func() error { return l.Play(s) })
 	})
 	return mux

@@ -303,7 +303,7 @@ func TestChangesOfALiveLink(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	all := channel.Loss{Kind: channel.Random, P: 1}
-	if err := l.Set(Backward, channel.Change{Loss: &all}); err != nil {
+	if err := l.Set(channel.Backward, channel.Change{Loss: &all}); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := b.ping("10.0.0.2", 2); err == nil {
@@ -347,14 +347,14 @@ func TestChangesOfALiveLink(t *testing.T) {
 		t.Errorf("profiles are %+v and %+v", r.Forward.Profile, r.Backward.Profile)
 	}
 	// What is possible alone, but not with what is to come.
-	if err := l.Play(Schedule{{At: time.Hour, Change: channel.Change{Jitter: &channel.Jitter{Kind: channel.Uniform, Amount: delay}}}}); err != nil {
+	if err := l.Play(channel.Schedule{{At: time.Hour, Change: channel.Change{Jitter: &channel.Jitter{Kind: channel.Uniform, Amount: delay}}}}); err != nil {
 		t.Fatal(err)
 	}
 	none := time.Duration(0)
-	if err := l.Set(Forward, channel.Change{Delay: &none}); err == nil || !strings.Contains(err.Error(), "step of the schedule") {
+	if err := l.Set(channel.Forward, channel.Change{Delay: &none}); err == nil || !strings.Contains(err.Error(), "step of the schedule") {
 		t.Errorf("error %v", err)
 	}
-	if err := l.Set(Both, channel.Change{Duplicate: &twice}); err != nil {
+	if err := l.Set(channel.Both, channel.Change{Duplicate: &twice}); err != nil {
 		t.Error(err)
 	}
 	if out, err := b.ping("10.0.0.2", 2); err != nil || !strings.Contains(out, "duplicates") {
@@ -422,7 +422,7 @@ func TestStopAndStartAgain(t *testing.T) {
 	if r := report(t, l); r.Forward.Delivered < 2 {
 		t.Errorf("no statistics after the end: %+v", r)
 	}
-	if err := l.Set(Both, channel.Change{Delay: new(time.Duration)}); !errors.Is(err, ErrClosed) {
+	if err := l.Set(channel.Both, channel.Change{Delay: new(time.Duration)}); !errors.Is(err, ErrClosed) {
 		t.Errorf("Set after the end: %v", err)
 	}
 	if err := l.Run(context.Background()); !errors.Is(err, ErrClosed) {

@@ -11,92 +11,9 @@
 package link
 
 import (
-	"encoding"
-	"fmt"
-	"time"
-
 	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/fault"
 )
-
-// Direction says which way frames go.
-type Direction string
-
-const (
-	// Both is forward and backward alike.
-	Both Direction = ""
-	// Forward is from the link's end A to its end B.
-	Forward Direction = "forward"
-	// Backward is from the link's end B to its end A.
-	Backward Direction = "backward"
-)
-
-var _ encoding.TextUnmarshaler = (*Direction)(nil)
-
-// UnmarshalText reads "forward", "backward", or "both" and the empty text for both.
-func (d *Direction) UnmarshalText(text []byte) error {
-	switch v := Direction(text); v {
-	case Both, Forward, Backward:
-		*d = v
-	case "both":
-		*d = Both
-	default:
-		return fmt.Errorf("direction %q is none of forward, backward and both", text)
-	}
-	return nil
-}
-
-// has says whether d includes one of the two directions.
-func (d Direction) has(one Direction) bool { return d == Both || d == one }
-
-// Step is a change of a link at a time.
-type Step struct {
-	// At counts from the start of the schedule.
-	At             time.Duration `yaml:"at" json:"at"`
-	Direction      Direction     `yaml:"direction,omitempty" json:"direction,omitempty"`
-	channel.Change `yaml:",inline"`
-}
-
-// Schedule is what happens to a link, in order of time. Steps of the same time apply in the order given.
-type Schedule []Step
-
-// Check finds what is wrong with the schedule of a link that starts with the two profiles: a time that is negative or
-// earlier than the one before, a step that changes nothing, and a profile that a step makes impossible.
-func (s Schedule) Check(forward, backward channel.Profile) fault.List {
-	var faults fault.List
-	for i, step := range s {
-		at := fmt.Sprintf("[%d]", i)
-		switch {
-		case step.At < 0:
-			faults.Add(fault.Join(at, "at"), "must be >= 0s, got %s", step.At)
-		case i > 0 && step.At < s[i-1].At:
-			faults.Add(fault.Join(at, "at"), "must not be before the step above it, at %s, got %s", s[i-1].At, step.At)
-		}
-		if step.Change == (channel.Change{}) {
-			faults.Add(at, "changes nothing: give at least one of rate, delay, jitter, loss, duplicate, queue")
-		}
-		var wrong fault.List
-		switch step.Direction {
-		case Both, Forward, Backward:
-		default:
-			faults.Add(fault.Join(at, "direction"), "must be forward, backward or both, got %q", string(step.Direction))
-			continue
-		}
-		if step.Direction.has(Forward) {
-			forward = forward.With(step.Change)
-			wrong = forward.Check()
-		}
-		if step.Direction.has(Backward) {
-			backward = backward.With(step.Change)
-			// What is wrong in both directions is told once.
-			if len(wrong) == 0 {
-				wrong = backward.Check()
-			}
-		}
-		faults.Merge(at, wrong)
-	}
-	return faults
-}
 
 // Config describes a link.
 type Config struct {
@@ -107,7 +24,7 @@ type Config struct {
 	Forward  channel.Profile `yaml:"forward,omitempty" json:"forward"`
 	Backward channel.Profile `yaml:"backward,omitempty" json:"backward"`
 	// Schedule counts from the start of Run.
-	Schedule Schedule `yaml:"schedule,omitempty" json:"schedule,omitempty"`
+	Schedule channel.Schedule `yaml:"schedule,omitempty" json:"schedule,omitempty"`
 	// Seed decides all that is random; the two directions draw from it independently.
 	Seed uint64 `yaml:"seed,omitempty" json:"seed,omitempty"`
 }

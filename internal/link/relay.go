@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -191,7 +192,7 @@ func (l *Link) Run(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("run link: schedule: %w", err), l.Close())
 	}
 	l.state = running
-	l.ways[0].steps, l.ways[1].steps = split(l.config.Schedule, l.now())
+	l.ways[0].steps, l.ways[1].steps = begin(l.config.Schedule, l.now())
 	l.mu.Unlock()
 
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -244,18 +245,13 @@ func (l *Link) finish() {
 // now is the time of the relay: since New, monotonic.
 func (l *Link) now() time.Duration { return time.Since(l.start) }
 
-// split makes a schedule that starts at the time now into one for each direction.
-func split(s Schedule, now time.Duration) (forward, backward Schedule) {
-	for _, step := range s {
-		step.At += now
-		if step.Direction.has(Forward) {
-			forward = append(forward, step)
-		}
-		if step.Direction.has(Backward) {
-			backward = append(backward, step)
-		}
+// begin makes a schedule that starts at the time now into one for each direction, in the relay's time.
+func begin(s channel.Schedule, now time.Duration) (forward, backward channel.Schedule) {
+	s = slices.Clone(s)
+	for i := range s {
+		s[i].At += now
 	}
-	return forward, backward
+	return s.Split()
 }
 
 // lead is how much earlier than needed it asks to be woken, about as long as waking takes; it spins for the

@@ -19,7 +19,7 @@ type way struct {
 	longest  int
 	pipe     *channel.Pipe
 	arena    *arena
-	steps    Schedule // still to come; At is the relay's time
+	steps    channel.Schedule // still to come; At is the relay's time
 	log      *slog.Logger
 
 	// emptied is when the ring was last seen empty: what is in it came later.
