@@ -74,6 +74,8 @@ type PathStatus struct {
 	// Connections counts those of clients, Subflows theirs on any address; both only with the path manager in user space.
 	Connections int `json:"connections"`
 	Subflows    int `json:"subflows"`
+	// Parked counts connections that keep a subflow whose route has gone, unused, until it can be closed without harm.
+	Parked int `json:"parked"`
 	PathCounts
 }
 
@@ -198,7 +200,8 @@ func (l *pathLoop) step() error {
 		}
 	}
 	l.mu.Lock()
-	l.status.PathCounts, l.status.Connections, l.status.Subflows = l.manager.counts, len(l.manager.conns), l.manager.subflows
+	l.status.PathCounts, l.status.Parked = l.manager.counts, len(l.manager.parked)
+	l.status.Connections, l.status.Subflows = len(l.manager.conns), l.manager.subflows
 	l.mu.Unlock()
 	return nil
 }
@@ -267,7 +270,10 @@ func (l *pathLoop) readAll(now time.Time) {
 func (l *pathLoop) lookAt() {
 	began := time.Now()
 	l.watch.begin()
-	sample := func(s mptcp.Subflow) { l.watch.sample(began, s) }
+	sample := func(s mptcp.Subflow) {
+		l.watch.sample(began, s)
+		l.manager.observe(began, s)
+	}
 	var err error
 	if at := l.manager.choices(); len(at) <= watchEach {
 		err = l.kernel.Look(at, sample)
@@ -292,6 +298,7 @@ func (l *pathLoop) lookAt() {
 				l.manager.alarm(began, s.token, s.stalled, s.idle)
 			}
 		}
+		l.manager.release(began)
 		l.logStalls(stalls)
 		if l.watch.busy && l.watch.paths {
 			every = watchBusy

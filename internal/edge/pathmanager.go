@@ -58,6 +58,8 @@ type pathManager struct {
 	requests []mptcp.Request
 	subflows int
 	counts   PathCounts
+	// parked are the connections with parked subflows.
+	parked map[*connection]bool
 	// settled: all routes are known, so that an address without one has to go. Before, a restarted daemon takes nothing
 	// from clients but what was withdrawn before its eyes.
 	settled bool
@@ -88,7 +90,13 @@ type subflow struct {
 	unsure        bool // whether the kernel took that
 	suspect       bool // swallows what is sent
 	dying         bool // asked to be closed
-	since         time.Time
+	// drained: as of the last look it was a backup with nothing left to deliver.
+	drained bool
+	// parked: its route has gone, and it stays as a backup that nobody uses until it can be closed without harm.
+	parked bool
+	queued uint32    // bytes left to deliver, as of the last look
+	looked time.Time // when that was
+	since  time.Time
 }
 
 // offer is one EPE address towards one connection.
@@ -125,7 +133,7 @@ type PathCounts struct {
 // newPathManager manages the peers' addresses. Connections keep no subflow to those that are retired: EPE addresses of
 // a former configuration.
 func newPathManager(peers []Peer, retired []netip.Addr) *pathManager {
-	m := &pathManager{byAddress: map[netip.Addr]int{}, conns: map[uint32]*connection{}}
+	m := &pathManager{byAddress: map[netip.Addr]int{}, conns: map[uint32]*connection{}, parked: map[*connection]bool{}}
 	used := map[uint8]bool{0: true}
 	add := func(address netip.Addr, backup bool) {
 		m.byAddress[address] = len(m.peers)
@@ -234,6 +242,7 @@ func (m *pathManager) connection(token uint32, client netip.Addr) *connection {
 
 func (m *pathManager) forget(c *connection) {
 	delete(m.conns, c.token)
+	delete(m.parked, c)
 	m.subflows -= len(c.subflows)
 	m.clients.Modify(host(c.client), func(same map[*connection]bool, _ bool) (map[*connection]bool, bool) {
 		delete(same, c)
@@ -306,7 +315,7 @@ func (m *pathManager) route(now time.Time, peer int, prefix netip.Prefix, state 
 	for _, same := range m.clients.Subnets(prefix) {
 		for c := range same {
 			if p.state(c.client) == routeAbsent {
-				m.withdraw(c, peer)
+				m.retire(c, peer)
 			} else {
 				m.settle(c, peer)
 			}
@@ -356,14 +365,14 @@ func (m *pathManager) settle(c *connection, peer int) {
 	state := p.state(c.client)
 	if state == routeAbsent {
 		if m.settled {
-			m.withdraw(c, peer)
+			m.retire(c, peer)
 		}
 		return
 	}
 	live := false
 	for _, s := range c.subflows {
 		if s.peer == peer && !s.dying {
-			live = true
+			live, s.parked = true, false
 			m.prioritize(c, s)
 		}
 	}
@@ -399,7 +408,7 @@ func backoff(first, most time.Duration, n int) time.Duration {
 
 // prioritize makes a subflow's priority what it should be.
 func (m *pathManager) prioritize(c *connection, s *subflow) {
-	backup := s.suspect
+	backup := s.suspect || s.parked
 	if s.peer >= 0 {
 		p := m.peers[s.peer]
 		backup = backup || p.backup || p.state(c.client) == routeDraining
@@ -407,7 +416,7 @@ func (m *pathManager) prioritize(c *connection, s *subflow) {
 	if s.dying || backup == s.backup && !s.unsure {
 		return
 	}
-	s.backup, s.unsure = backup, false
+	s.backup, s.unsure, s.drained = backup, false, false
 	m.ask(mptcp.SetBackup{Token: c.token, Local: s.local, Remote: s.remote, Backup: backup})
 }
 
@@ -418,21 +427,25 @@ func (m *pathManager) remove(c *connection, o *offer) {
 	o.quiet = m.now.Add(removeHold)
 }
 
-// withdraw takes an address and its subflows from a connection, unless they are all that it has: without any it would end.
-// The address goes first: destroying a subflow makes the kernel forget it.
-func (m *pathManager) withdraw(c *connection, peer int) {
-	o := &c.offers[peer]
-	elsewhere := false
-	var here []*subflow
+// on returns the subflows that a connection has to a peer, and whether it has others to go on with.
+func (c *connection) on(peer int) (here []*subflow, elsewhere bool) {
 	for _, s := range c.subflows {
 		switch {
 		case s.dying:
 		case s.peer == peer:
 			here = append(here, s)
-		default:
+		case !s.parked:
 			elsewhere = true
 		}
 	}
+	return here, elsewhere
+}
+
+// withdraw takes an address and its subflows from a connection, unless they are all that it has: without any it would end.
+// The address goes first: destroying a subflow makes the kernel forget it.
+func (m *pathManager) withdraw(c *connection, peer int) {
+	o := &c.offers[peer]
+	here, elsewhere := c.on(peer)
 	if len(here) > 0 && !elsewhere {
 		return
 	}
@@ -492,7 +505,13 @@ func (m *pathManager) alarm(now time.Time, token uint32, stalled, idle []mptcp.E
 		o.strikes++
 		m.wake(c, peer, o.quiet)
 	}
-	if suspects > 0 && len(peers) == 0 {
+	if suspects == 0 && len(peers) == 0 {
+		return
+	}
+	// What is parked is a backup like the suspects, and would be used beside them.
+	parked := m.parked[c]
+	m.unpark(c, func(*subflow) bool { return true })
+	if len(peers) == 0 && !parked {
 		m.sacrifice(c, idle)
 	}
 }

@@ -598,6 +598,13 @@ func TestAnyOrderEndsRight(t *testing.T) {
 					}
 				}
 			},
+			"look": func(t *rapid.T) {
+				queued := map[string]uint32{}
+				for _, a := range []string{addressA, addressB, addressDefault} {
+					queued[a] = rapid.SampledFrom([]uint32{0, 0, 1}).Draw(t, "queued")
+				}
+				m.look(queued)
+			},
 			"moved": func(t *rapid.T) {
 				for token, c := range m.conns {
 					for _, s := range c.subflows {
@@ -632,6 +639,7 @@ func TestAnyOrderEndsRight(t *testing.T) {
 				m.moved(m.now, token, mptcp.Ends{Local: s.local, Remote: s.remote})
 			}
 		}
+		m.look(nil)
 		m.pass(10 * time.Minute)
 		m.verify(t)
 	})
@@ -661,8 +669,8 @@ func (m *managed) verify(t *rapid.T) {
 			}
 		}
 	}
-	if len(m.conns) != len(m.there) || m.subflows != subflows {
-		t.Errorf("manages %d connections and %d subflows, there are %d and %d", len(m.conns), m.subflows, len(m.there), subflows)
+	if len(m.conns) != len(m.there) || m.subflows != subflows || len(m.parked) > 0 {
+		t.Errorf("manages %d connections, %d subflows, %d parked; there are %d and %d", len(m.conns), m.subflows, len(m.parked), len(m.there), subflows)
 	}
 }
 

@@ -24,6 +24,8 @@ type Subflow struct {
 
 	// InFlight is how many segments are sent and not acknowledged, lost ones included.
 	InFlight uint32
+	// Queued is how many bytes the subflow still has to deliver, whether sent or not.
+	Queued uint32
 	// Acked counts bytes that were acknowledged in sequence, Delivered the segments that were acknowledged at all. Delivered
 	// wraps around.
 	Acked     uint64
@@ -101,6 +103,8 @@ const (
 	diagRequestLen = unix.NLMSG_HDRLEN + 56
 	diagExtInfo    = 1 << (diagAttrInfo - 1)
 	diagMessageLen = 72
+	// diagOffsetQueued is that of idiag_wqueue.
+	diagOffsetQueued = 60
 
 	diagAttrInfo    = 2
 	diagAttrULP     = 19
@@ -249,13 +253,18 @@ func decodeSubflow(b []byte) (s Subflow, ok bool, err error) {
 	if len(info) < tcpInfoLen {
 		return s, false, fmt.Errorf("tcp_info of %d bytes, want %d", len(info), tcpInfoLen)
 	}
+	s.sending(b, info)
+	return s, true, nil
+}
+
+// sending takes how a socket's sending goes from what the kernel says of it and from its tcp_info.
+func (s *Subflow) sending(b, info []byte) {
 	native := binary.NativeEndian
-	s.InFlight = native.Uint32(info[24:])
+	s.Queued, s.InFlight = native.Uint32(b[diagOffsetQueued:]), native.Uint32(info[24:])
 	s.RTT = time.Duration(native.Uint32(info[68:])) * time.Microsecond
 	s.Deviation = time.Duration(native.Uint32(info[72:])) * time.Microsecond
 	s.Acked = native.Uint64(info[120:])
 	s.Delivered = native.Uint32(info[192:])
-	return s, true, nil
 }
 
 // attr takes one attribute of what the kernel says of a subflow's part in its connection.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -168,16 +167,11 @@ func decodeSocket(b []byte, names map[string]string) (Socket, error) {
 	if len(info) < tcpInfoLen {
 		return s, fmt.Errorf("tcp_info of %d bytes, want %d", len(info), tcpInfoLen)
 	}
+	s.sending(b, info)
 	native := binary.NativeEndian
-	microseconds := func(offset int) time.Duration {
-		return time.Duration(native.Uint32(info[offset:])) * time.Microsecond
-	}
-	s.SegmentSize, s.InFlight = native.Uint32(info[16:]), native.Uint32(info[24:])
-	s.RTT, s.Deviation = microseconds(68), microseconds(72)
+	s.SegmentSize = native.Uint32(info[16:])
 	s.Window, s.Reordering = native.Uint32(info[80:]), native.Uint32(info[88:])
-	s.Retransmitted = native.Uint32(info[100:])
-	s.Acked, s.DeliveryRate = native.Uint64(info[120:]), native.Uint64(info[160:])
-	s.Delivered = native.Uint32(info[192:])
+	s.Retransmitted, s.DeliveryRate = native.Uint32(info[100:]), native.Uint64(info[160:])
 	// Linux 4.19.
 	if len(info) >= tcpInfoReordSeen+4 {
 		s.Reordered = native.Uint32(info[tcpInfoReordSeen:])

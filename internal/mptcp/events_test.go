@@ -136,6 +136,7 @@ func socketAnswer() []byte {
 	copy(b[24:], netip.MustParseAddr("2001:db8::2").AsSlice())
 	info := make([]byte, 248)
 	native := binary.NativeEndian
+	native.PutUint32(b[diagOffsetQueued:], 200_000)
 	native.PutUint32(info[24:], 12)
 	native.PutUint32(info[68:], 30000)
 	native.PutUint32(info[72:], 2000)
@@ -161,7 +162,7 @@ func TestDecodeSubflow(t *testing.T) {
 	want := Subflow{
 		Token: 0xcafe, Local: netip.MustParseAddrPort("[2001:db8::1]:80"), Remote: netip.MustParseAddrPort("[2001:db8::2]:4711"),
 		LocalID: 5, RemoteID: 6, Joined: true, Active: true, BackupHere: true,
-		InFlight: 12, Acked: 1 << 40, Delivered: 99, RTT: 30 * time.Millisecond, Deviation: 2 * time.Millisecond,
+		InFlight: 12, Queued: 200_000, Acked: 1 << 40, Delivered: 99, RTT: 30 * time.Millisecond, Deviation: 2 * time.Millisecond,
 	}
 	b := socketAnswer()
 	got, ok, err := decodeSubflow(b)
