@@ -75,7 +75,7 @@ func (p *Pipe) Counted() Counters { return p.counted }
 func (p *Pipe) Waiting() (int, unit.Size) { return p.queue.len(), p.queue.size }
 
 // Least is the shortest time from the arrival of a frame to its delivery.
-func (p *Pipe) Least() time.Duration { return p.profile.least() }
+func (p *Pipe) Least() time.Duration { return p.profile.Least() }
 
 // Flying is how many frames are being sent or on the wire.
 func (p *Pipe) Flying() int { return len(p.fly) }
@@ -249,7 +249,7 @@ func (p *Pipe) Next() time.Duration {
 	}
 	if p.queue.len() > 0 {
 		// The first that waits cannot be delivered before this. CoDel may drop it, and the second be shorter.
-		first := p.free + p.profile.least()
+		first := p.free + p.profile.Least()
 		if p.profile.Rate > 0 && p.profile.Queue.Discipline != ControlledDelay {
 			first += p.profile.Rate.TimeFor(unit.Size(p.queue.head().size))
 		}

@@ -177,7 +177,7 @@ func TestPropertyOrder(t *testing.T) {
 		after := genProfile(t)
 		after.Jitter.Reorder = false
 		out, _ := play(t, p, 1, offers, []change{{offers[len(offers)/2].at, after}}, always)
-		least := min(p.least(), after.least())
+		least := min(p.Least(), after.Least())
 		for i, s := range out {
 			if i > 0 && (s.slot < out[i-1].slot || s.at < out[i-1].at) {
 				t.Fatalf("frame %d at %s comes after frame %d at %s", s.slot, s.at, out[i-1].slot, out[i-1].at)

@@ -328,8 +328,8 @@ func replace[T any](to, from *T) {
 	}
 }
 
-// least is the shortest time that a frame can be on the wire.
-func (p *Profile) least() time.Duration {
+// Least is the shortest time that a frame can be on the wire.
+func (p *Profile) Least() time.Duration {
 	switch p.Jitter.Kind {
 	case Uniform:
 		return p.Delay - p.Jitter.Amount

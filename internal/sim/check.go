@@ -1,0 +1,257 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tabane/tabane/internal/cc"
+	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/sched"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// What a simulation is limited to, so that its memory is.
+const (
+	// MaxDuration is the longest simulated time.
+	MaxDuration = 24 * time.Hour
+
+	maxLinks       = 100_000
+	maxConnections = 100_000
+	maxCross       = 100_000
+	maxChanges     = 1_000_000
+	maxHops        = 64
+	maxSegment     = 65_535
+	maxSamples     = 50_000_000 // of all series together
+	maxWindow      = 100_000    // segments
+	maxQuick       = 1_000_000
+)
+
+// Check finds what is wrong with the config.
+func (c Config) Check() fault.List {
+	var faults fault.List
+	if c.Duration <= 0 || c.Duration > MaxDuration {
+		faults.Add("duration", "must be > 0s and at most %s, got %s", MaxDuration, c.Duration)
+	}
+	bound(&faults, "links", len(c.Links), maxLinks)
+	bound(&faults, "connections", len(c.Connections), maxConnections)
+	bound(&faults, "cross", len(c.Cross), maxCross)
+	bound(&faults, "changes", len(c.Changes), maxChanges)
+	if len(faults) > 0 {
+		return faults
+	}
+	if len(c.Connections)+len(c.Cross) == 0 {
+		faults.Add("connections", "must have one at least, or there is nothing to simulate")
+	}
+	for i := range c.Links {
+		faults.Merge(fmt.Sprintf("links[%d]", i), c.Links[i].Check())
+	}
+	faults.Merge("changes", c.checkChanges())
+	instant := c.instant()
+	for i := range c.Connections {
+		faults.Merge(fmt.Sprintf("connections[%d]", i), c.Connections[i].check(len(c.Links), instant))
+	}
+	for i := range c.Cross {
+		faults.Merge(fmt.Sprintf("cross[%d]", i), c.Cross[i].check(len(c.Links)))
+	}
+	faults.Merge("series", c.checkSeries())
+	return faults
+}
+
+func bound(faults *fault.List, path string, n, most int) {
+	if n > most {
+		faults.Add(path, "must be at most %d, got %d", most, n)
+	}
+}
+
+func notNegative[T int | time.Duration | unit.Size | unit.Bandwidth](faults *fault.List, path string, v T) {
+	if v < 0 {
+		faults.Add(path, "must not be negative, got %v", v)
+	}
+}
+
+func (c Config) checkSeries() fault.List {
+	var faults fault.List
+	if c.Series < 0 {
+		faults.Add("", "must not be negative, got %s", c.Series)
+	}
+	if c.Series <= 0 || c.Duration <= 0 {
+		return faults
+	}
+	series := 0
+	for i := range c.Connections {
+		series += 1 + len(c.Connections[i].Paths)
+	}
+	if n := int64(c.Duration / c.Series); n > maxSamples || n*int64(series) > maxSamples {
+		faults.Add("", "must be so long that there are at most %d samples, got %d series of %d", maxSamples, series, n)
+	}
+	return faults
+}
+
+func (c Config) checkChanges() fault.List {
+	var faults fault.List
+	profiles := make(map[int]Link)
+	for i, change := range c.Changes {
+		at := fmt.Sprintf("[%d]", i)
+		switch {
+		case change.At < 0:
+			faults.Add(fault.Join(at, "at"), "must not be negative, got %s", change.At)
+		case i > 0 && change.At < c.Changes[i-1].At:
+			faults.Add(fault.Join(at, "at"), "must not be before the change above it, at %s, got %s", c.Changes[i-1].At, change.At)
+		}
+		if change.Down && change.Up {
+			faults.Add(at, "must not be down and up at once")
+		}
+		if change.Link < 0 || change.Link >= len(c.Links) {
+			faults.Add(fault.Join(at, "link"), "must be from 0 to %d, got %d", len(c.Links)-1, change.Link)
+			continue
+		}
+		l, ok := profiles[change.Link]
+		if !ok {
+			l = c.Links[change.Link]
+		}
+		l.Profile = l.With(change.Change)
+		profiles[change.Link] = l
+		faults.Merge(at, l.Check())
+	}
+	return faults
+}
+
+// instant says of each link whether there is a time at which a packet passes it without taking time.
+func (c Config) instant() []bool {
+	least := func(l Link) bool { return l.Rate == 0 && l.Least() <= 0 }
+	now, ever := slices.Clone(c.Links), make([]bool, len(c.Links))
+	for i, l := range c.Links {
+		ever[i] = least(l)
+	}
+	for _, change := range c.Changes {
+		if i := change.Link; i >= 0 && i < len(now) {
+			now[i].Profile = now[i].With(change.Change)
+			ever[i] = ever[i] || least(now[i])
+		}
+	}
+	return ever
+}
+
+func way(faults *fault.List, path string, way []int, links int) {
+	if len(way) == 0 {
+		faults.Add(path, "must have at least one link")
+	}
+	bound(faults, path, len(way), maxHops)
+	for i, l := range way {
+		if l < 0 || l >= links {
+			faults.Add(fmt.Sprintf("%s[%d]", path, i), "must be a link, from 0 to %d, got %d", links-1, l)
+		}
+	}
+}
+
+func (c *Connection) check(links int, instant []bool) fault.List {
+	var faults fault.List
+	if c.Start < 0 {
+		faults.Add("start", "must not be negative, got %s", c.Start)
+	}
+	if c.Stop != 0 && c.Stop <= c.Start {
+		faults.Add("stop", "must be after the start, %s, or 0 for never, got %s", c.Start, c.Stop)
+	}
+	notNegative(&faults, "bytes", c.Bytes)
+	notNegative(&faults, "rate", c.Rate)
+	switch {
+	case len(c.Paths) == 0:
+		faults.Add("paths", "must have at least one")
+	case !c.MPTCP && len(c.Paths) > 1:
+		faults.Add("paths", "must be one without MPTCP, got %d", len(c.Paths))
+	case len(c.Paths) > sched.MaxPaths:
+		faults.Add("paths", "must be at most %d, got %d", sched.MaxPaths, len(c.Paths))
+	}
+	f := c.filled()
+	for i := range c.Paths {
+		faults.Merge(fmt.Sprintf("paths[%d]", i), c.Paths[i].check(f.Segment, links, instant))
+	}
+	if !slices.Contains(cc.Names(), f.Congestion) {
+		faults.Add("congestion", "must be one of %s, got %q", strings.Join(cc.Names(), ", "), f.Congestion)
+	}
+	if !slices.Contains(sched.Names(), f.Scheduler) {
+		faults.Add("scheduler", "must be one of %s, got %q", strings.Join(sched.Names(), ", "), f.Scheduler)
+	}
+	faults.Merge("sched_options", c.SchedOptions.Check())
+	if f.Segment < 1 || f.Segment > maxSegment {
+		faults.Add("segment", "must be from 1 to %d bytes, got %d", maxSegment, f.Segment)
+	}
+	if f.Header < 1 || f.Header > maxSegment {
+		faults.Add("header", "must be from 1 to %d bytes, got %d", maxSegment, f.Header)
+	}
+	window(&faults, "window", c.Window, f.Segment)
+	notNegative(&faults, "rbuf", c.RBuf)
+	window(&faults, "receive_buffer", c.ReceiveBuffer, f.Segment)
+	window(&faults, "send_buffer", c.SendBuffer, f.Segment)
+	if c.QuickACKs < 0 || c.QuickACKs > maxQuick {
+		faults.Add("quick_acks", "must be from 0 to %d, got %d", maxQuick, c.QuickACKs)
+	}
+	if f.InitialWindow < 1 || f.InitialWindow > maxWindow {
+		faults.Add("initial_window", "must be from 1 to %d segments, got %d", maxWindow, f.InitialWindow)
+	}
+	if f.MinRTO < time.Millisecond || f.MinRTO > time.Minute {
+		faults.Add("min_rto", "must be from 1ms to 1m0s, got %s", f.MinRTO)
+	}
+	notNegative(&faults, "stale_after", c.StaleAfter)
+	return faults
+}
+
+// window checks a limit that lets nothing through when it is less than a segment.
+func window(faults *fault.List, path string, w unit.Size, segment int) {
+	if w != 0 && w < unit.Size(segment) {
+		faults.Add(path, "must be at least a segment, %d bytes, or 0 for no limit, got %s", segment, w)
+	}
+}
+
+func (p *Path) check(segment, links int, instant []bool) fault.List {
+	var faults fault.List
+	before := len(faults)
+	way(&faults, "out", p.Out, links)
+	way(&faults, "back", p.Back, links)
+	if len(faults) == before {
+		takes := func(l int) bool { return !instant[l] }
+		if !slices.ContainsFunc(p.Out, takes) && !slices.ContainsFunc(p.Back, takes) {
+			faults.Add("", "must have a link with a rate or a delay at all times: a round trip takes time")
+		}
+	}
+	notNegative(&faults, "start", p.Start)
+	window(&faults, "window", p.Window, segment)
+	notNegative(&faults, "ratio", p.Ratio)
+	notNegative(&faults, "rate", p.Rate)
+	return faults
+}
+
+func (c *Cross) check(links int) fault.List {
+	var faults fault.List
+	way(&faults, "out", c.Out, links)
+	if c.Start < 0 {
+		faults.Add("start", "must not be negative, got %s", c.Start)
+	}
+	if c.Stop != 0 && c.Stop <= c.Start {
+		faults.Add("stop", "must be after the start, %s, or 0 for never, got %s", c.Start, c.Stop)
+	}
+	if c.Rate < 1 {
+		faults.Add("rate", "must be > 0bit/s, got %s", c.Rate)
+	}
+	if c.Size < 1 || c.Size > maxSegment {
+		faults.Add("size", "must be from 1 to %d bytes, got %d", maxSegment, c.Size)
+	}
+	switch c.Kind {
+	case CBR, Poisson:
+		if c.On != 0 || c.Off != 0 || c.Pareto != 0 {
+			faults.Add("kind", "must be %s with on, off or pareto, got %q", OnOff, string(c.Kind))
+		}
+	case OnOff:
+		if c.On <= 0 || c.Off <= 0 {
+			faults.Add("on", "must be > 0s, and so must off, got %s and %s", c.On, c.Off)
+		}
+		if c.Pareto != 0 && !(c.Pareto > 1 && c.Pareto <= 100) {
+			faults.Add("pareto", "must be a shape > 1, at which there is a mean, got %v", c.Pareto)
+		}
+	default:
+		faults.Add("kind", "must be %s, %s or %s, got %q", CBR, Poisson, OnOff, string(c.Kind))
+	}
+	return faults
+}
