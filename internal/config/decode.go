@@ -419,6 +419,9 @@ func (d *decoder) decodeText(n ast.Node, path string, v reflect.Value) {
 		return
 	}
 	err := v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(text))
+	if b, ok := v.Interface().(unit.Bandwidth); ok && err == nil && b == 0 {
+		d.fault(n, path, "must be > 0, got %s: nothing passes at no rate; leave it out where there is no limit", describe(n))
+	}
 	if err == nil {
 		return
 	}

@@ -447,7 +447,9 @@ func (c *checker) delivery(path string, e *Experiment) {
 	for _, name := range slices.Sorted(maps.Keys(e.Transports)) {
 		c.transport(at(path+".transports", name), name, e.Transports[name])
 	}
+	c.transportSettings(path, e)
 	c.eventTimes(path, e)
+	c.figures(path, e)
 	if _, ok := e.Transports[e.Baseline]; e.Baseline != "" && !ok {
 		c.Add(path+".baseline", "transport %q is not in transports", e.Baseline)
 	}
@@ -489,6 +491,7 @@ func (c *checker) cases(path string, cases []Case) {
 			}
 			c.shape(where, k.Links[link])
 		}
+		c.parameters(path, k)
 		c.events(path, k)
 	}
 }
@@ -510,15 +513,14 @@ func (c *checker) traffic(path, name string, t *Traffic) {
 	if t.Duration < 0 {
 		c.Add(path+".duration", "must not be negative, got %s", t.Duration)
 	}
-	cbr := t.Rate != 0 || t.Duration != 0
 	switch {
-	case t.Bytes == 0 && !cbr:
+	case t.Bytes == 0 && t.Rate == 0 && t.Duration == 0:
 		c.Add(path, "must have bytes, or rate and duration")
-	case t.Bytes != 0 && cbr:
-		c.Add(path, "must have either bytes, or rate and duration, got both")
-	case cbr && t.Rate == 0:
-		c.Add(path+".rate", "must be given with duration")
-	case cbr && t.Duration == 0:
+	case t.Bytes != 0 && t.Rate != 0:
+		c.Add(path, "must have either bytes or rate, got both")
+	case t.Bytes == 0 && t.Rate == 0:
+		c.Add(path+".rate", "must be given with duration, or bytes")
+	case t.Rate != 0 && t.Duration == 0:
 		c.Add(path+".duration", "must be given with rate")
 	}
 	if t.Quick <= 0 {
@@ -552,7 +554,7 @@ func (c *checker) expectation(path string, e *Experiment, x Expectation) {
 	if _, ok := MetricNamed(x.Metric); !ok {
 		c.Add(path+".metric", "must be one of %s, got %q", metricNames(), x.Metric)
 	}
-	if x.Case != "" && !slices.ContainsFunc(e.Cases, func(k Case) bool { return k.Name == x.Case }) {
+	if x.Case != "" && !slices.ContainsFunc(e.Cases, func(k Case) bool { return x.selectsCase(k.Name) }) {
 		c.Add(path+".case", "case %q is not in cases", x.Case)
 	}
 	if _, ok := e.Traffic[x.Traffic]; x.Traffic != "" && !ok {
@@ -593,8 +595,16 @@ func (c *checker) relative(path string, e *Experiment, x Expectation) {
 		}
 		return
 	}
+	if other, ok := strings.CutPrefix(x.Relative, relativeCase); ok {
+		if !slices.ContainsFunc(e.Cases, func(k Case) bool { return k.Name == other }) {
+			c.Add(path, "case %q is not in cases", other)
+		} else if other == x.Case {
+			c.Add(path, "must be another case than the expectation's own, got %q", other)
+		}
+		return
+	}
 	if _, ok := MetricNamed(x.Relative); !ok {
-		c.Add(path, "must be %sNAME or one of %s, got %q", relativeTransport, metricNames(), x.Relative)
+		c.Add(path, "must be %sNAME, %sNAME or one of %s, got %q", relativeTransport, relativeCase, metricNames(), x.Relative)
 	} else if x.Relative == x.Metric {
 		c.Add(path, "must be another metric than the expectation's own, got %q", x.Relative)
 	}

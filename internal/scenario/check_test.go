@@ -218,9 +218,9 @@ experiment.transports.tcp.routers: is for experiments of kind routes`},
 			"experiment.cases[0].links.c: link \"c\" is not in links\nexperiment.cases[0].links.c.queue: needs a rate..."},
 		{"neither bulk nor cbr", func(s *Spec) { s.Experiment.Traffic["bi"].Bytes = 0 }, "experiment.traffic.bi: must have bytes, or rate and duration"},
 		{"bulk and cbr", func(s *Spec) { s.Experiment.Traffic["cbr"].Bytes = 1 },
-			"experiment.traffic.cbr: must have either bytes, or rate and duration, got both"},
+			"experiment.traffic.cbr: must have either bytes or rate, got both"},
 		{"cbr without duration", func(s *Spec) { s.Experiment.Traffic["cbr"].Duration = 0 }, "experiment.traffic.cbr.duration: must be given with rate"},
-		{"cbr without rate", func(s *Spec) { s.Experiment.Traffic["cbr"].Rate = 0 }, "experiment.traffic.cbr.rate: must be given with duration"},
+		{"cbr without rate", func(s *Spec) { s.Experiment.Traffic["cbr"].Rate = 0 }, "experiment.traffic.cbr.rate: must be given with duration, or bytes"},
 		{"negative traffic", func(s *Spec) {
 			*s.Experiment.Traffic["bi"] = Traffic{Bytes: -1, Quick: -1}
 			*s.Experiment.Traffic["cbr"] = Traffic{Rate: -1, Duration: -1, Quick: 1}
@@ -253,7 +253,7 @@ experiment.expect[0].at_least: must be a finite number, got NaN
 experiment.expect[1].name: x is already experiment.expect[0].name
 experiment.expect[1].relative: must be another transport than the expectation's own, got "tcp"
 experiment.expect[1].at_most: must be at least at_least (2), got 1
-experiment.expect[2].relative: must be transport:NAME or one of...
+experiment.expect[2].relative: must be transport:NAME, case:NAME or one of...
 experiment.expect[3].relative: must be another metric than the expectation's own, got "goodput_bps"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

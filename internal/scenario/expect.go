@@ -9,8 +9,11 @@ import (
 	"github.com/tabane/tabane/internal/stat"
 )
 
-// relativeTransport is what an Expectation's Relative starts with when it names a transport.
-const relativeTransport = "transport:"
+// What an Expectation's Relative starts with when it names a transport or a case.
+const (
+	relativeTransport = "transport:"
+	relativeCase      = "case:"
+)
 
 // statNames are the statistics that an expectation can ask for; the first is the one it asks for when it names none.
 var statNames = []string{"median", "min", "max", "mean", "q1", "q3"}
@@ -36,8 +39,8 @@ func statOf(s stat.Summary, name string) (float64, bool) {
 
 // Evaluate says for each expectation of e whether it holds. It takes a value for granted in no cell that e has: an
 // expectation does not hold when it selects no cell, when a cell it needs has no run or a failed one, or when the value
-// it asks for is not there. A relative value is the quotient of the same statistic of both sides; cells of the transport
-// that others are held against are not selected. The runs are those that cells summarize.
+// it asks for is not there. A relative value is the quotient of the same statistic of both sides; cells that others
+// are held against are not selected. The runs are those that cells summarize.
 func Evaluate(e *Experiment, cells []Cell, runs []Run) []Verdict {
 	failed := map[CellKey]Run{}
 	for _, r := range runs {
@@ -55,7 +58,6 @@ func Evaluate(e *Experiment, cells []Cell, runs []Run) []Verdict {
 // judge evaluates one expectation on the cells that the experiment should have.
 func (x Expectation) judge(keys []CellKey, cells []Cell, failed map[CellKey]Run) Verdict {
 	v := Verdict{Name: x.Name, Want: x.want()}
-	against, _ := strings.CutPrefix(x.Relative, relativeTransport)
 	var (
 		problems []string
 		values   int
@@ -64,7 +66,7 @@ func (x Expectation) judge(keys []CellKey, cells []Cell, failed map[CellKey]Run)
 		worstKey CellKey
 	)
 	for _, k := range keys {
-		if !x.selects(k) || x.againstTransport() && k.Transport == against {
+		if !x.selects(k) || x.against(k) == k && x.againstCell() {
 			continue
 		}
 		value, problem := x.value(k, cells, failed)
@@ -102,10 +104,41 @@ func (x Expectation) judge(keys []CellKey, cells []Cell, failed map[CellKey]Run)
 }
 
 func (x Expectation) selects(k CellKey) bool {
-	return (x.Case == "" || x.Case == k.Case) && (x.Traffic == "" || x.Traffic == k.Traffic) && (x.Transport == "" || x.Transport == k.Transport)
+	return x.selectsCase(k.Case) && (x.Traffic == "" || x.Traffic == k.Traffic) && (x.Transport == "" || x.Transport == k.Transport)
 }
 
-func (x Expectation) againstTransport() bool { return strings.HasPrefix(x.Relative, relativeTransport) }
+// selectsCase matches a case's name, in which nothing but * stands for anything else.
+func (x Expectation) selectsCase(name string) bool {
+	parts := strings.Split(x.Case, "*")
+	if x.Case == "" || len(parts) == 1 {
+		return x.Case == "" || x.Case == name
+	}
+	rest, ok := strings.CutPrefix(name, parts[0])
+	if !ok {
+		return false
+	}
+	for _, part := range parts[1 : len(parts)-1] {
+		if _, rest, ok = strings.Cut(rest, part); !ok {
+			return false
+		}
+	}
+	return strings.HasSuffix(rest, parts[len(parts)-1])
+}
+
+// againstCell reports whether cells are held against other cells.
+func (x Expectation) againstCell() bool {
+	return strings.HasPrefix(x.Relative, relativeTransport) || strings.HasPrefix(x.Relative, relativeCase)
+}
+
+// against is the cell that k is held against.
+func (x Expectation) against(k CellKey) CellKey {
+	if name, ok := strings.CutPrefix(x.Relative, relativeTransport); ok {
+		k.Transport = name
+	} else if name, ok := strings.CutPrefix(x.Relative, relativeCase); ok {
+		k.Case = name
+	}
+	return k
+}
 
 // value returns what the expectation bounds in a cell, or what keeps it from being known.
 func (x Expectation) value(k CellKey, cells []Cell, failed map[CellKey]Run) (value float64, problem string) {
@@ -113,9 +146,9 @@ func (x Expectation) value(k CellKey, cells []Cell, failed map[CellKey]Run) (val
 	if problem != "" || x.Relative == "" {
 		return value, problem
 	}
-	other, metric := k, x.Relative
-	if x.againstTransport() {
-		other.Transport, metric = strings.TrimPrefix(x.Relative, relativeTransport), x.Metric
+	other, metric := x.against(k), x.Relative
+	if x.againstCell() {
+		metric = x.Metric
 	}
 	by, problem := x.read(other, metric, cells, failed)
 	if problem != "" {
@@ -166,8 +199,10 @@ func (x Expectation) want() string {
 	}
 	b.WriteString(name + " " + x.Metric)
 	switch {
-	case x.againstTransport():
+	case strings.HasPrefix(x.Relative, relativeTransport):
 		b.WriteString(" / that of " + strings.TrimPrefix(x.Relative, relativeTransport))
+	case strings.HasPrefix(x.Relative, relativeCase):
+		b.WriteString(" / that of case " + strings.TrimPrefix(x.Relative, relativeCase))
 	case x.Relative != "":
 		b.WriteString(" / " + x.Relative)
 	}

@@ -96,6 +96,30 @@ const (
 	GapAfter        = "gap_after_event_s"
 	TimeToLimit     = "time_to_limit_s"
 	ConnectionsLost = "connections_lost"
+	// What putting the segments of several subflows in order costs (paper B). Throughput is payload, as a share of the sum of
+	// the rates of the transport's links. Before is what arrived in the order of each subflow, after what was in order
+	// altogether.
+	ThroughputBefore = "throughput_before"
+	ThroughputAfter  = "throughput_after"
+	ReseqDelayMean   = "reseq_delay_mean_s"
+	ReseqDelayP50    = "reseq_delay_p50_s"
+	ReseqDelayP95    = "reseq_delay_p95_s"
+	ReseqDelayP99    = "reseq_delay_p99_s"
+	ReseqDelayMax    = "reseq_delay_max_s"
+	BurstMax         = "burst_max_segments"
+	BurstP99         = "burst_p99_segments"
+	// BurstFirst is the longest burst of the first 3 s. The others of bursts that follow count from there on; a large burst
+	// has LargeBurst segments or more.
+	BurstFirst      = "burst_first_segments"
+	BurstLarge      = "burst_large_segments"
+	BurstSmall      = "burst_small_segments"
+	BurstsPerSecond = "large_bursts_per_s"
+	BurstPeriod     = "burst_period_s"
+	BufferMax       = "buffer_max_bytes"
+	BufferMean      = "buffer_mean_bytes"
+	Retransmissions = "retransmissions"
+	Timeouts        = "timeouts"
+	Reinjections    = "reinjections"
 	// The rest is of experiments of KindRoutes, in seconds; unless told otherwise, from the change of policy on.
 	EPERoute    = "epe_route_s"
 	BestPath    = "best_path_s"
@@ -139,6 +163,25 @@ var metrics = []Metric{
 	{GapAfter, "longest pause that ended after the first event", "s"},
 	{TimeToLimit, "time from the last change of the limit to 95 % of it", "s"},
 	{ConnectionsLost, "connections that broke", ""},
+	{ThroughputBefore, "throughput before resequencing, of the sum of the rates", ""},
+	{ThroughputAfter, "throughput after resequencing, of the sum of the rates", ""},
+	{ReseqDelayMean, "mean resequencing delay", "s"},
+	{ReseqDelayP50, "median resequencing delay", "s"},
+	{ReseqDelayP95, "95 % quantile of the resequencing delay", "s"},
+	{ReseqDelayP99, "99 % quantile of the resequencing delay", "s"},
+	{ReseqDelayMax, "longest resequencing delay", "s"},
+	{BurstMax, "longest burst", "segments"},
+	{BurstP99, "99 % quantile of the length of bursts", "segments"},
+	{BurstFirst, "longest burst of the first 3 s", "segments"},
+	{BurstLarge, "median length of bursts of 10 segments or more, after 3 s", "segments"},
+	{BurstSmall, "longest burst of fewer than 10 segments, after 3 s", "segments"},
+	{BurstsPerSecond, "bursts of 10 segments or more in a second, after 3 s", "1/s"},
+	{BurstPeriod, "median time between bursts of 10 segments or more, after 3 s", "s"},
+	{BufferMax, "most that the resequencing buffer held", "B"},
+	{BufferMean, "mean that the resequencing buffer held", "B"},
+	{Retransmissions, "segments sent again on their subflow", ""},
+	{Timeouts, "retransmission timeouts", ""},
+	{Reinjections, "segments sent again on another subflow", ""},
 	{EPERoute, "time to the change of the EPE Route on the server", "s"},
 	{BestPath, "time to the last change of the best path on the server", "s"},
 	{SubflowTime, "time to the first or last packet on the subflow", "s"},

@@ -97,6 +97,8 @@ type Experiment struct {
 	// Baseline is the transport that gains are counted against.
 	Baseline string        `yaml:"baseline,omitempty"`
 	Expect   []Expectation `yaml:"expect,omitempty"`
+	// Figures are what the report draws; the goodput of all cells unless given.
+	Figures []Figure `yaml:"figures,omitempty"`
 }
 
 // Delivers reports whether the experiment is of KindDelivery.
@@ -112,6 +114,10 @@ type Case struct {
 	Name  string           `yaml:"name"`
 	Title string           `yaml:"title,omitempty"`
 	Links map[string]Shape `yaml:"links,omitempty"`
+	// Settings replace those of the transports.
+	Settings Settings `yaml:"settings,omitempty"`
+	// Parameters are numbers that figures have along their axes.
+	Parameters map[string]float64 `yaml:"parameters,omitempty"`
 	// Change is what happens in an experiment of KindRoutes: ChangeAnnounce or ChangeWithdraw.
 	Change string `yaml:"change,omitempty"`
 	// Published are medians of metrics that others published for the case; figures show them beside what was measured.
@@ -123,7 +129,7 @@ type Case struct {
 	Remaining []string `yaml:"remaining,omitempty"`
 }
 
-// Traffic is either a bulk download (Bytes) or a constant bit rate (Rate for Duration).
+// Traffic is either a bulk download (Bytes, for Duration at most) or a constant bit rate (Rate for Duration).
 type Traffic struct {
 	Title    string         `yaml:"title,omitempty"`
 	Bytes    unit.Size      `yaml:"bytes,omitempty"`
@@ -142,21 +148,23 @@ type Transport struct {
 	Links []string `yaml:"links"`
 	// Routers is what the network's routers and reflectors run in an experiment of KindRoutes: RoutersEmbedded or
 	// RoutersFRR. A kind of experiment that compares them has a transport for each.
-	Routers string `yaml:"routers,omitempty"`
+	Routers  string `yaml:"routers,omitempty"`
+	Settings `yaml:",inline"`
 }
 
 // Expectation is a bound that a run must keep to for the scenario to hold. Case, Traffic and Transport select the cells;
 // empty selects all. The worst selected cell counts.
 type Expectation struct {
-	Name      string `yaml:"name"`
-	Metric    string `yaml:"metric"`
+	Name   string `yaml:"name"`
+	Metric string `yaml:"metric"`
+	// Case may have * for any part of a name: "lossy-*".
 	Case      string `yaml:"case,omitempty"`
 	Traffic   string `yaml:"traffic,omitempty"`
 	Transport string `yaml:"transport,omitempty"`
 	// Stat is the statistic over the trials: median unless given; min, max, mean, q1, q3.
 	Stat string `yaml:"stat,omitempty"`
-	// Relative divides the cell by something of the same cell: a metric ("limit_bps") or the same metric of another
-	// transport ("transport:tcp").
+	// Relative divides the cell by something else: another metric of it ("limit_bps"), or the same metric of another transport
+	// ("transport:tcp") or of another case ("case:1.1").
 	Relative string   `yaml:"relative,omitempty"`
 	AtLeast  *float64 `yaml:"at_least,omitempty"`
 	AtMost   *float64 `yaml:"at_most,omitempty"`

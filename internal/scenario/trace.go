@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tabane/tabane/internal/reseq"
 	"github.com/tabane/tabane/internal/traffic"
 )
 
@@ -19,6 +20,8 @@ type Trace struct {
 	Subflows []Subflow
 	// Events are when the case's events happened, in their order.
 	Events []time.Duration
+	// Bursts are what the resequencing buffer released at once, if that is known and a figure shows it.
+	Bursts []reseq.Burst
 }
 
 // Subflow is one connection of the sender.

@@ -1,0 +1,246 @@
+package scenario
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Figure is a picture that an experiment is drawn as, besides or instead of the bars of goodput.
+type Figure struct {
+	// Name is the file's, without extension.
+	Name    string `yaml:"name"`
+	Title   string `yaml:"title"`
+	Caption string `yaml:"caption,omitempty"`
+	// Kind is FigureLines unless given.
+	Kind string `yaml:"kind,omitempty"`
+	// Traffic is what the figure is about; the only one there is unless given.
+	Traffic string `yaml:"traffic,omitempty"`
+
+	// X is the parameter of cases along the axis, Metric what is drawn over it: the mean over the trials with its standard
+	// deviation. Metrics is several of them in one figure. Divide is what their values are divided by before they are drawn.
+	X       string   `yaml:"x,omitempty"`
+	Metric  string   `yaml:"metric,omitempty"`
+	Metrics []string `yaml:"metrics,omitempty"`
+	Divide  float64  `yaml:"divide,omitempty"`
+	// Where leaves only cases whose parameters have these values.
+	Where map[string]float64 `yaml:"where,omitempty"`
+	// Transports leaves only these; all unless given. Each has a line of its own.
+	Transports []string `yaml:"transports,omitempty"`
+	// Log makes the axis x, LogY the other one logarithmic.
+	Log  bool `yaml:"log,omitempty"`
+	LogY bool `yaml:"log_y,omitempty"`
+	// Without is what the place beyond the end of the axis is called, where cases stand that do not have the parameter X.
+	Without string `yaml:"without,omitempty"`
+	// Zero is what the place before the begin of a logarithmic axis is called, where cases stand whose X is 0.
+	Zero string `yaml:"zero,omitempty"`
+
+	// Case and From to To are what a figure of kind FigureBursts shows, of the transports' first trial.
+	Case string        `yaml:"case,omitempty"`
+	From time.Duration `yaml:"from,omitempty"`
+	To   time.Duration `yaml:"to,omitempty"`
+
+	XLabel string `yaml:"x_label,omitempty"`
+	YLabel string `yaml:"y_label,omitempty"`
+	// Published are values that others published, drawn lightly behind.
+	Published []Published `yaml:"published,omitempty"`
+}
+
+// Published is a value that others published: over the whole axis, or at one X of it.
+type Published struct {
+	Title string   `yaml:"title"`
+	Y     float64  `yaml:"y"`
+	X     *float64 `yaml:"x,omitempty"`
+}
+
+// The kinds of figures.
+const (
+	// FigureLines draws metrics over a parameter of the cases, as lines with error bars.
+	FigureLines = "lines"
+	// FigureBursts draws what was released at one instant, over time, as impulses.
+	FigureBursts = "bursts"
+)
+
+var figureKinds = []string{FigureLines, FigureBursts}
+
+// AllMetrics returns what a figure of kind FigureLines draws.
+func (f *Figure) AllMetrics() []string {
+	if f.Metric != "" {
+		return []string{f.Metric}
+	}
+	return f.Metrics
+}
+
+// Bursts reports whether the figure is of kind FigureBursts.
+func (f *Figure) Bursts() bool { return f.Kind == FigureBursts }
+
+// TrafficOf returns the traffic that the figure is about.
+func (f *Figure) TrafficOf(e *Experiment) string {
+	if f.Traffic == "" {
+		return e.TrafficNames()[0]
+	}
+	return f.Traffic
+}
+
+// TransportsOf returns the transports that the figure is about, in the order of results.
+func (f *Figure) TransportsOf(e *Experiment) []string {
+	names := e.TransportNames()
+	if len(f.Transports) == 0 {
+		return names
+	}
+	return slices.DeleteFunc(names, func(n string) bool { return !slices.Contains(f.Transports, n) })
+}
+
+// Selects reports whether a figure of kind FigureLines shows the case: it has the values that Where asks for, and the
+// parameter X or a place for those without.
+func (f *Figure) Selects(c Case) bool {
+	for name, want := range f.Where {
+		if got, ok := c.Parameters[name]; !ok || got != want {
+			return false
+		}
+	}
+	_, ok := c.Parameters[f.X]
+	return ok || f.Without != ""
+}
+
+// DrawsBursts reports whether a figure needs the bursts of a run.
+func (e *Experiment) DrawsBursts(k CellKey, trial int) bool {
+	return trial == 0 && slices.ContainsFunc(e.Figures, func(f Figure) bool {
+		return f.Bursts() && f.Case == k.Case && f.TrafficOf(e) == k.Traffic && slices.Contains(f.TransportsOf(e), k.Transport)
+	})
+}
+
+// figures checks the figures of an experiment.
+func (c *checker) figures(path string, e *Experiment) {
+	taken := []string{"goodput", "routes"}
+	for i, f := range e.Figures {
+		path := index(path+".figures", i)
+		switch {
+		case !word.MatchString(f.Name):
+			c.Add(path+".name", wantWord, f.Name)
+		case slices.Contains(taken, f.Name) || strings.HasPrefix(f.Name, "goodput-") || strings.HasPrefix(f.Name, "course-") || strings.HasPrefix(f.Name, "series-"):
+			c.Add(path+".name", "%q is another figure's name", f.Name)
+		}
+		taken = append(taken, f.Name)
+		if f.Title == "" {
+			c.Add(path+".title", "must say what the figure shows")
+		}
+		if f.Kind != "" && !slices.Contains(figureKinds, f.Kind) {
+			c.Add(path+".kind", "must be one of %s, got %q", strings.Join(figureKinds, ", "), f.Kind)
+			continue
+		}
+		if _, ok := e.Traffic[f.Traffic]; f.Traffic != "" && !ok {
+			c.Add(path+".traffic", "traffic %q is not in traffic", f.Traffic)
+		} else if f.Traffic == "" && len(e.Traffic) > 1 {
+			c.Add(path+".traffic", "must say which of the traffic the figure is about: %s", strings.Join(e.TrafficNames(), ", "))
+		}
+		for j, t := range f.Transports {
+			if _, ok := e.Transports[t]; !ok {
+				c.Add(index(path+".transports", j), "transport %q is not in transports", t)
+			}
+		}
+		if f.Bursts() {
+			c.burstFigure(path, e, f)
+		} else {
+			c.lineFigure(path, e, f)
+		}
+		for j, p := range f.Published {
+			if p.Title == "" {
+				c.Add(index(path+".published", j)+".title", "must say what was published")
+			}
+			if p.Y <= 0 && f.LogY {
+				c.Add(index(path+".published", j)+".y", "must be > 0 on a logarithmic axis, got %v", p.Y)
+			}
+		}
+	}
+}
+
+func (c *checker) lineFigure(path string, e *Experiment, f Figure) {
+	c.onlyFor(path, FigureBursts, map[string]bool{"case": f.Case != "", "from": f.From != 0, "to": f.To != 0})
+	switch {
+	case (f.Metric == "") == (len(f.Metrics) == 0):
+		c.Add(path, "must have either metric or metrics")
+	default:
+		for _, m := range f.AllMetrics() {
+			if _, ok := MetricNamed(m); !ok {
+				c.Add(path, "metric must be one of %s, got %q", metricNames(), m)
+			}
+		}
+	}
+	if f.Divide < 0 || math.IsInf(f.Divide, 0) || math.IsNaN(f.Divide) {
+		c.Add(path+".divide", "must be > 0, got %v", f.Divide)
+	}
+	parameters := map[string]bool{}
+	for _, k := range e.Cases {
+		for name := range k.Parameters {
+			parameters[name] = true
+		}
+	}
+	if f.X == "" || !parameters[f.X] {
+		c.Add(path+".x", "must be a parameter of cases, got %q", f.X)
+		return
+	}
+	for name := range f.Where {
+		if !parameters[name] {
+			c.Add(at(path+".where", name), "is no parameter of any case")
+		}
+	}
+	if f.Zero != "" && !f.Log {
+		c.Add(path+".zero", "is for a logarithmic axis")
+	}
+	shown := false
+	for i, k := range e.Cases {
+		if !f.Selects(k) {
+			continue
+		}
+		shown = true
+		switch x, ok := k.Parameters[f.X]; {
+		case !ok || !f.Log || x > 0 || x == 0 && f.Zero != "":
+		case x == 0:
+			c.Add(index("experiment.cases", i)+".parameters."+f.X, "is 0, which figure %q has no place for: its axis is logarithmic; give it zero", f.Name)
+		default:
+			c.Add(index("experiment.cases", i)+".parameters."+f.X, "must not be negative on the logarithmic axis of figure %q, got %v", f.Name, x)
+		}
+	}
+	if !shown {
+		c.Add(path, "selects no case")
+	}
+}
+
+func (c *checker) burstFigure(path string, e *Experiment, f Figure) {
+	c.onlyFor(path, FigureLines, map[string]bool{
+		"x": f.X != "", "metric": f.Metric != "", "metrics": f.Metrics != nil, "divide": f.Divide != 0, "where": f.Where != nil,
+		"log": f.Log, "log_y": f.LogY, "without": f.Without != "", "zero": f.Zero != "",
+	})
+	if !slices.ContainsFunc(e.Cases, func(k Case) bool { return k.Name == f.Case }) {
+		c.Add(path+".case", "case %q is not in cases", f.Case)
+	}
+	if f.From < 0 {
+		c.Add(path+".from", "must not be negative, got %s", f.From)
+	}
+	if f.To != 0 && f.To <= f.From {
+		c.Add(path+".to", "must be after from, %s, got %s", f.From, f.To)
+	}
+}
+
+// onlyFor faults keys that are set and belong to another kind of figure.
+func (c *checker) onlyFor(path, kind string, set map[string]bool) {
+	for _, key := range sortedKeys(set) {
+		if set[key] {
+			c.Add(path+"."+key, "is for figures of kind %s", kind)
+		}
+	}
+}
+
+// parameters checks the numbers that cases carry for figures.
+func (c *checker) parameters(path string, k Case) {
+	for _, name := range sortedKeys(k.Parameters) {
+		if !metricName.MatchString(name) {
+			c.Add(at(path+".parameters", name), "name must be lower-case letters, digits and underscores and start with a letter, got %q", name)
+		}
+		if v := k.Parameters[name]; math.IsNaN(v) || math.IsInf(v, 0) {
+			c.Add(at(path+".parameters", name), "must be a finite number, got %v", v)
+		}
+	}
+}

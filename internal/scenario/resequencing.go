@@ -1,0 +1,90 @@
+package scenario
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tabane/tabane/internal/reseq"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+const (
+	// LargeBurst is how many segments make a burst a large one.
+	LargeBurst = 10
+	// burstsSettle is how long a connection has until its bursts count as those of its steady state (paper B, section 4.1).
+	burstsSettle = 3 * time.Second
+)
+
+// SumRates is the sum of the rates of the transport's links towards the client as a run begins; 0 when one of them has none.
+func (s *Spec) SumRates(k CellKey) unit.Bandwidth {
+	var sum unit.Bandwidth
+	c := s.Experiment.Case(k.Case)
+	for _, link := range s.Experiment.Transports[k.Transport].Links {
+		rate := s.ShapeIn(c, link).Rate
+		if rate == 0 {
+			return 0
+		}
+		sum += rate
+	}
+	return sum
+}
+
+// PutResequencing adds to a run's metrics what its resequencing buffer measured. Throughput is a share of rates, and left out
+// when these are not known; what bursts were over time is left out when the buffer did not keep them.
+func PutResequencing(metrics map[string]float64, m *reseq.Measures, rates unit.Bandwidth, lasted time.Duration) {
+	if rates > 0 && lasted > 0 {
+		capacity := float64(rates) * lasted.Seconds() / 8
+		metrics[ThroughputBefore] = float64(m.Arrived.Bytes) / capacity
+		metrics[ThroughputAfter] = float64(m.Released.Bytes) / capacity
+	}
+	metrics[ReseqDelayMean] = m.Delay.Mean() / float64(time.Second)
+	for name, ns := range map[string]int64{
+		ReseqDelayP50: m.Delay.Quantile(0.5), ReseqDelayP95: m.Delay.Quantile(0.95), ReseqDelayP99: m.Delay.Quantile(0.99), ReseqDelayMax: m.Delay.Max(),
+	} {
+		metrics[name] = time.Duration(ns).Seconds()
+	}
+	metrics[BurstMax], metrics[BurstP99] = float64(m.Bursts.Max()), float64(m.Bursts.Quantile(0.99))
+	metrics[BufferMax], metrics[BufferMean] = float64(m.MaxHeld.Bytes), m.MeanHeld
+	putBursts(metrics, m.Series, lasted)
+}
+
+// putBursts adds what bursts over time tell: of the begin, and of the time after it.
+func putBursts(metrics map[string]float64, series []reseq.Burst, lasted time.Duration) {
+	if len(series) == 0 {
+		return
+	}
+	first, small := 0, 0
+	var large, periods []float64
+	var last time.Duration
+	for _, b := range series {
+		switch {
+		case b.At < burstsSettle:
+			first = max(first, b.Segments)
+		case b.Segments < LargeBurst:
+			small = max(small, b.Segments)
+		default:
+			if len(large) > 0 {
+				periods = append(periods, (b.At - last).Seconds())
+			}
+			large, last = append(large, float64(b.Segments)), b.At
+		}
+	}
+	metrics[BurstFirst] = float64(first)
+	if lasted <= burstsSettle {
+		return
+	}
+	metrics[BurstSmall] = float64(small)
+	metrics[BurstsPerSecond] = float64(len(large)) / (lasted - burstsSettle).Seconds()
+	if len(large) > 0 {
+		metrics[BurstLarge] = middle(large)
+	}
+	if len(periods) > 0 {
+		metrics[BurstPeriod] = middle(periods)
+	}
+}
+
+// middle is the median of at least one value; of an even number the lower one of the middle two.
+func middle(values []float64) float64 {
+	slices.Sort(values)
+	return values[(len(values)-1)/2]
+}

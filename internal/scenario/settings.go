@@ -1,0 +1,135 @@
+package scenario
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/tabane/tabane/internal/cc"
+	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/sched"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// Settings are how the two ends of a connection behave. What is not given is as mainline Linux has it.
+type Settings struct {
+	// Scheduler and Congestion are names of packages sched and cc.
+	Scheduler  string `yaml:"scheduler,omitempty"`
+	Congestion string `yaml:"congestion,omitempty"`
+	// Window is the most that a subflow may have in flight, in payload.
+	Window unit.Size `yaml:"window,omitempty"`
+	// RBuf is paper B's rule for the sender of several subflows: nothing new is sent while what was sent and is not
+	// acknowledged at the data level is more.
+	RBuf unit.Size `yaml:"rbuf,omitempty"`
+	// ReceiveBuffer is the receiver's, which it advertises and all subflows share.
+	ReceiveBuffer unit.Size `yaml:"receive_buffer,omitempty"`
+	// Segment is the payload of a full segment in bytes, when it is less than what the MTU leaves.
+	Segment int `yaml:"segment,omitempty"`
+	// InitialWindow is in segments.
+	InitialWindow int `yaml:"initial_window,omitempty"`
+	// DelayedACK lets the receiver acknowledge every other segment (RFC 9293 section 3.8.6.3); RACK finds losses by time (RFC
+	// 8985) and not by duplicates alone (RFC 6675). Both are on unless given.
+	DelayedACK *bool `yaml:"delayed_ack,omitempty"`
+	RACK       *bool `yaml:"rack,omitempty"`
+}
+
+const (
+	// minSegment is what every host takes (RFC 9293 section 3.7.1, of IPv4's 576 bytes, rounded down to what a link's
+	// smallest useful segment is), maxSegment what IPv6 without jumbo payload leaves.
+	minSegment, maxSegment = 88, 65535 - 60
+	// maxInitialWindow bounds a window that would be no start any more.
+	maxInitialWindow = 1000
+)
+
+// With returns the settings after those that over gives have replaced them.
+func (s Settings) With(over Settings) Settings {
+	replace(&s.Scheduler, over.Scheduler)
+	replace(&s.Congestion, over.Congestion)
+	replace(&s.Window, over.Window)
+	replace(&s.RBuf, over.RBuf)
+	replace(&s.ReceiveBuffer, over.ReceiveBuffer)
+	replace(&s.Segment, over.Segment)
+	replace(&s.InitialWindow, over.InitialWindow)
+	replace(&s.DelayedACK, over.DelayedACK)
+	replace(&s.RACK, over.RACK)
+	return s
+}
+
+func replace[T comparable](to *T, from T) {
+	var none T
+	if from != none {
+		*to = from
+	}
+}
+
+// Settings returns how connections of a cell behave: as its transport says, and as its case says over that.
+func (e *Experiment) Settings(k CellKey) Settings {
+	return e.Transports[k.Transport].Settings.With(e.Case(k.Case).Settings)
+}
+
+// Check returns what is wrong with the settings of a connection, over several subflows or not.
+func (s Settings) Check() fault.List {
+	var faults fault.List
+	if s.Scheduler != "" && !slices.Contains(sched.Names(), s.Scheduler) {
+		faults.Add("scheduler", "must be one of %s, got %q", strings.Join(sched.Names(), ", "), s.Scheduler)
+	}
+	if s.Congestion != "" && !slices.Contains(cc.Names(), s.Congestion) {
+		faults.Add("congestion", "must be one of %s, got %q", strings.Join(cc.Names(), ", "), s.Congestion)
+	}
+	for _, b := range []struct {
+		name string
+		size unit.Size
+	}{{"window", s.Window}, {"rbuf", s.RBuf}, {"receive_buffer", s.ReceiveBuffer}} {
+		switch {
+		case b.size < 0:
+			faults.Add(b.name, "must not be negative, got %s", b.size)
+		case b.size != 0 && s.Segment > 0 && b.size < unit.Size(s.Segment):
+			faults.Add(b.name, "must hold at least one segment, %d bytes, got %s", s.Segment, b.size)
+		}
+	}
+	if s.Segment != 0 && (s.Segment < minSegment || s.Segment > maxSegment) {
+		faults.Add("segment", "must be %d to %d bytes, got %d", minSegment, maxSegment, s.Segment)
+	}
+	if s.InitialWindow < 0 || s.InitialWindow > maxInitialWindow {
+		faults.Add("initial_window", "must be 1 to %d segments, got %d", maxInitialWindow, s.InitialWindow)
+	}
+	return faults
+}
+
+// transportSettings checks what transports say, and what cases say over it.
+func (c *checker) transportSettings(path string, e *Experiment) {
+	multipath := false
+	for _, t := range e.Transports {
+		multipath = multipath || t != nil && t.MPTCP
+	}
+	for _, name := range e.TransportNames() {
+		t, path := e.Transports[name], at(path+".transports", name)
+		if t == nil {
+			continue
+		}
+		c.Merge(path, t.Settings.Check())
+		if !t.MPTCP {
+			c.singlePath(path, t.Settings)
+		}
+	}
+	for i, k := range e.Cases {
+		path := index(path+".cases", i) + ".settings"
+		c.Merge(path, k.Settings.Check())
+		if !multipath {
+			c.singlePath(path, k.Settings)
+		}
+	}
+}
+
+// singlePath faults what means nothing to a connection over one path.
+func (c *checker) singlePath(path string, s Settings) {
+	if s.Scheduler != "" {
+		c.Add(path+".scheduler", "is for transports with mptcp: there is nothing to choose from")
+	}
+	if s.RBuf != 0 {
+		c.Add(path+".rbuf", "is for transports with mptcp: on one path the window says it")
+	}
+}
+
+// sortedKeys are the keys of a map, sorted.
+func sortedKeys[T any](m map[string]T) []string { return slices.Sorted(maps.Keys(m)) }
