@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The windows that no event takes a subflow below, in segments.
+// Windows that the standards name, in segments.
 const (
 	// InitialWindow is that of a fresh subflow (RFC 6928, section 2).
 	InitialWindow = 10
@@ -15,6 +15,8 @@ const (
 	minThreshold = 2
 	// lossWindow is the window after a timeout (RFC 5681, section 3.1).
 	lossWindow = 1
+	// maxWindow is the largest: no TCP window has more bytes (RFC 7323, section 2.3), let alone segments.
+	maxWindow = 1 << 30
 )
 
 // NoThreshold is the slow start threshold before the first loss: "arbitrarily high" (RFC 5681, section 3.1), yet finite.
@@ -40,10 +42,13 @@ type Subflow struct {
 	state
 }
 
-// state is what controls keep between calls.
+// state is what controls keep of a subflow between calls.
 type state struct {
 	// afterTimeout: the slow start that follows a timeout grows by one segment an acknowledgement at most.
 	afterTimeout bool
+	cubicState
+	vegasState
+	oliaState
 }
 
 // Start returns a fresh subflow with a window of that many segments; InitialWindow is the usual one. A window below one segment
@@ -87,6 +92,11 @@ var controls = []struct {
 	make func() Control
 }{
 	{"newreno", func() Control { return newReno{} }},
+	{"cubic", func() Control { return cubic{} }},
+	{"vegas", func() Control { return vegas{} }},
+	{"lia", func() Control { return lia{} }},
+	{"olia", func() Control { return olia{} }},
+	{"balia", func() Control { return balia{} }},
 }
 
 // Names returns the names that New knows.

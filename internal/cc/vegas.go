@@ -1,0 +1,93 @@
+package cc
+
+import "time"
+
+// How many segments Vegas wants to have in the queues of its path: at least, at most, and at most in slow start (Linux' tcp_vegas;
+// Brakmo and Peterson, TCP Vegas: End to End Congestion Avoidance on a Global Internet, 1995, sections 3.2 and 3.3).
+const (
+	vegasAlpha = 2
+	vegasBeta  = 4
+	vegasGamma = 1
+	// vegasSamples is how many round trip samples a round needs at least, or it is as NewReno's: two may both be of delayed
+	// acknowledgements.
+	vegasSamples = 3
+)
+
+// vegas is TCP Vegas on each subflow by itself, in the form of Linux' tcp_vegas: the rates are those at which acknowledgements come
+// back, the window grows in every round trip of slow start, and losses are NewReno's. Once in a round trip it compares what the
+// window would bring without queues with what it brings:
+//
+//	diff = cwnd (rtt - base) / base
+//
+// base is the least round trip time ever, rtt the least of this round. A round ends with the first acknowledgement of a segment that
+// was sent after it began, which a sample tells: it was sent at Now - RTT. Linux compares with diff's whole part.
+type vegas struct{}
+
+type vegasState struct {
+	started bool // a round has begun
+	round   time.Duration
+	least   time.Duration
+	samples int
+}
+
+func (vegas) Acked(s []Subflow, i int, a Ack) {
+	f := &s[i]
+	if !f.started {
+		f.beginRound(a.Now)
+	}
+	if a.RTT > 0 {
+		if f.samples == 0 || a.RTT < f.least {
+			f.least = a.RTT
+		}
+		f.samples++
+	}
+	if a.RTT <= 0 || a.Now-a.RTT < f.round {
+		if a.Limited {
+			f.slowStart(a.Segments)
+		}
+		return
+	}
+	enough, rtt := f.samples >= vegasSamples, f.least
+	f.beginRound(a.Now)
+	if !enough || f.MinRTT <= 0 {
+		newReno{}.Acked(s, i, a)
+		return
+	}
+	f.adjust(float64(f.MinRTT), float64(rtt), a)
+}
+
+// adjust is done once in a round.
+func (f *Subflow) adjust(base, rtt float64, a Ack) {
+	diff := max(f.Cwnd*(rtt-base)/base, 0)
+	switch slow := f.Cwnd < f.Ssthresh; {
+	case slow && diff > vegasGamma:
+		// The window that brings the actual rate without queues; one more as in Linux.
+		f.Cwnd = min(f.Cwnd, f.Cwnd*base/rtt+1)
+		f.Ssthresh = min(f.Ssthresh, f.Cwnd)
+	case slow:
+		if a.Limited {
+			f.slowStart(a.Segments)
+		}
+	case diff > vegasBeta:
+		f.Cwnd--
+		f.Ssthresh = min(f.Ssthresh, f.Cwnd)
+	case diff < vegasAlpha && a.Limited:
+		f.Cwnd++
+	}
+	f.Cwnd = min(max(f.Cwnd, minThreshold), maxWindow)
+}
+
+func (v *vegasState) beginRound(now time.Duration) {
+	v.started, v.round, v.samples = true, now, 0
+}
+
+// Lost stops the round: after recovery all samples are old.
+func (vegas) Lost(s []Subflow, i int, now time.Duration) {
+	s[i].started = false
+	newReno{}.Lost(s, i, now)
+}
+
+func (vegas) TimedOut(s []Subflow, i int, now time.Duration) {
+	s[i].started = false
+	newReno{}.TimedOut(s, i, now)
+}
