@@ -46,3 +46,32 @@ func TestImpossibleEventsAreRefusedWithTheirPlace(t *testing.T) {
 		}
 	}
 }
+
+// A schedule of a link that cannot be is refused with the place in the file.
+func TestImpossibleSchedulesAreRefusedWithTheirPlace(t *testing.T) {
+	data, err := os.ReadFile("../../scenarios/epe-steady/scenario.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const link = "\n  a:\n"
+	if strings.Count(string(data), link) != 1 {
+		t.Fatal("the scenario does not have the link once")
+	}
+	line := 3 + strings.Count(string(data[:strings.Index(string(data), link)]), "\n")
+	for schedule, want := range map[string]string{
+		"[{at: 9s, rate: 15Mbit/s}, {at: 4s, loss: {kind: random, p: 0.01}}]": ":%d:47: links.a.schedule[1].at: must not be before the step above it, at 9s, got 4s",
+		"[{at: 4s, rate: 15Mbit/s, direction: sideways}]":                     `:%d:52: links.a.schedule[0].direction: direction "sideways" is none of`,
+		"[{at: 4s, speed: 15Mbit/s}]":                                         ":%d:25: links.a.schedule[0].speed: unknown key",
+		"[{at: -4s, rate: 15Mbit/s}]":                                         ":%d:21: links.a.schedule[0].at: must be >= 0s, got -4s",
+	} {
+		text := strings.Replace(string(data), link, link+"    schedule: "+schedule+"\n", 1)
+		_, err := Parse("file.yaml", []byte(text))
+		if want := "file.yaml" + fmt.Sprintf(want, line); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got\n%v\nwant %s", schedule, err, want)
+		}
+	}
+	fine := strings.Replace(string(data), link, link+"    schedule: [{at: 4s, rate: 15Mbit/s, direction: forward}, {at: 4s, delay: 20ms, queue: {time: 20ms}}]\n", 1)
+	if _, err := Parse("file.yaml", []byte(fine)); err != nil {
+		t.Error(err)
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -67,7 +68,11 @@ func (r *runner) deliver(ctx context.Context, l *Lab, j job, run *scenario.Run) 
 		actors   sync.WaitGroup
 		happened []time.Duration
 		actErr   error
+		playErr  error
 	)
+	if len(r.Spec.Scheduled()) > 0 {
+		actors.Go(func() { playErr = l.play(acting, clock) })
+	}
 	if len(c.Events) > 0 {
 		actors.Go(func() { happened, actErr = l.act(acting, clock, e.Traffic[j.Traffic].EventAt, c.Events, r.Quick) })
 	}
@@ -87,9 +92,9 @@ func (r *runner) deliver(ctx context.Context, l *Lab, j job, run *scenario.Run) 
 		if len(c.Events) > 0 {
 			run.Metrics[scenario.ConnectionsLost] = 1
 		}
-		return nil, errors.Join(err, notCancelled(acting, actErr))
+		return nil, errors.Join(err, notCancelled(acting, actErr), notCancelled(acting, playErr))
 	}
-	if err := errors.Join(actErr, watchErr); err != nil {
+	if err := errors.Join(actErr, playErr, watchErr); err != nil {
 		return nil, err
 	}
 	trace := &scenario.Trace{CellKey: j.CellKey, Trial: j.trial, Interval: interval, Samples: report.Series, Events: happened}
@@ -133,6 +138,28 @@ func (l *Lab) act(ctx context.Context, clock *runClock, from time.Duration, even
 		}
 	}
 	return happened, nil
+}
+
+// play starts the schedules of the lab's links, by the clock of the run.
+func (l *Lab) play(ctx context.Context, clock *runClock) error {
+	elapsed, err := clock.until(ctx, 0)
+	if err != nil {
+		return fmt.Errorf("start the schedules of the links: %w", err)
+	}
+	for _, name := range l.spec.Scheduled() {
+		k, err := l.plan.link(name)
+		if err != nil {
+			return err
+		}
+		steps := slices.Clone(l.spec.Links[name].Schedule)
+		for i := range steps {
+			steps[i].At = max(0, steps[i].At-elapsed)
+		}
+		if err := k.play(ctx, steps); err != nil {
+			return fmt.Errorf("start the schedule of link %q: %w", name, err)
+		}
+	}
+	return nil
 }
 
 // fetchArguments are the arguments of the tabane program for a job.

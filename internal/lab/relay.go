@@ -104,11 +104,7 @@ func (l *link) setRelay(s scenario.Shape, holes map[spot]bool) error {
 			Rate: &p.Rate, Delay: &p.Delay, Jitter: &p.Jitter, Loss: &p.Loss, Duplicate: &p.Duplicate, Queue: &p.Queue,
 		}})
 	}
-	b, err := json.Marshal(schedule)
-	if err != nil {
-		return fmt.Errorf("shape link %q: %w", l.name, err)
-	}
-	if _, err := ask(context.Background(), l.netns, http.MethodPost, "http://"+relayStatus.String()+"/schedule", bytes.NewReader(b)); err != nil {
+	if err := l.play(context.Background(), schedule); err != nil {
 		return fmt.Errorf("shape link %q: %w", l.name, err)
 	}
 	for _, w := range l.wires {
@@ -120,4 +116,14 @@ func (l *link) setRelay(s scenario.Shape, holes map[spot]bool) error {
 		}
 	}
 	return nil
+}
+
+// play starts a schedule on an emulated link, in place of what is left of the one before.
+func (l *link) play(ctx context.Context, s channel.Schedule) error {
+	b, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	_, err = ask(ctx, l.netns, http.MethodPost, "http://"+relayStatus.String()+"/schedule", bytes.NewReader(b))
+	return err
 }

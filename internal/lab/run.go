@@ -329,10 +329,15 @@ func (r *runner) work(ctx context.Context, i int) error {
 	return nil
 }
 
-// undo makes the lab what it was before a run with events.
+// undo makes the lab what it was before a run with events or schedules.
 func (r *runner) undo(ctx context.Context, l *Lab, j job, whole []string) error {
 	c := r.Spec.Experiment.Case(j.Case)
 	if len(c.Events) == 0 {
+		for _, name := range r.Spec.Scheduled() {
+			if err := l.SetLink(name, r.Spec.ShapeIn(c, name)); err != nil {
+				return err
+			}
+		}
 		return nil
 	}
 	r.tell(Event{Kind: LabRestoring, Lab: l.name, CellKey: j.CellKey, Trial: j.trial})

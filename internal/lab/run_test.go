@@ -7,8 +7,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/unit"
 )
 
 // runOptions are those of a run in labs of this test.
@@ -249,5 +252,31 @@ func TestRunRefuses(t *testing.T) {
 		if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
+	}
+}
+
+// TestRunFollowsTheSchedule: each run meets the link as it was before the last.
+func TestRunFollowsTheSchedule(t *testing.T) {
+	o := runOptions(t, "sched")
+	e := o.Spec.Experiment
+	e.Cases, e.Trials, e.Traffic = e.Cases[1:], 2, map[string]*scenario.Traffic{"cbr": {Rate: 8e6, Duration: 1500 * time.Millisecond, Quick: time.Second}}
+	delete(e.Transports, "mptcp")
+	slow := 2 * unit.MbitPerSecond
+	o.Spec.Links["wire"].Schedule = channel.Schedule{{At: time.Second, Change: channel.Change{Rate: &slow}}}
+	result, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range result.Runs {
+		before, after := r.Metrics[scenario.GoodputBefore], r.Metrics[scenario.GoodputAfter]
+		if r.Err() != nil || after <= 0 || after > 4e6 {
+			t.Errorf("trial %d: %.0f bit/s after the step to 2 Mbit/s, %v", r.Trial, after, r.Err())
+		}
+		if first := r.Metrics[scenario.FirstByte]; first > 0.5 {
+			t.Errorf("trial %d: before the step %.0f bit/s, first byte after %.2f s", r.Trial, before, first)
+		}
+	}
+	if len(result.Runs) != 2 {
+		t.Errorf("runs %+v", result.Runs)
 	}
 }

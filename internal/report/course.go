@@ -188,8 +188,8 @@ func newCourse(all []series, spec *scenario.Spec, k scenario.CellKey) (*course, 
 
 // phaseAt is when a phase began in this run: when its event happened, or should have.
 func (u *course) phaseAt(i int, p scenario.Phase) float64 {
-	if i > 0 && p.Event < len(u.trace.Events) {
-		return u.trace.Events[p.Event].Seconds()
+	if at, began := u.trace.Began(p); i > 0 && began {
+		return at.Seconds()
 	}
 	return p.At.Seconds()
 }

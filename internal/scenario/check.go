@@ -124,6 +124,7 @@ func (c *checker) link(path, name string, l *Link) {
 	if l.Seed != 0 && !c.spec.Emulated(name) {
 		c.Add(fault.Join(path, "seed"), "is of no use: nothing is random on this link")
 	}
+	c.schedule(path, name, l)
 	for i, e := range l.Ends {
 		c.end(index(fault.Join(path, "ends"), i), e)
 	}

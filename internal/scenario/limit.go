@@ -27,7 +27,8 @@ type Limits struct {
 type Phase struct {
 	// At is when it begins, from the request on; it lasts until the next begins, the last one until the run ends.
 	At time.Duration
-	// Event is the index of the event that it begins with, of the case's events; 0 for the first phase too.
+	// Event is the index of the event that it begins with, of the case's events; 0 for the first phase too, and negative
+	// for one that begins with a step of a link's schedule.
 	Event int
 	Limits
 	// carry and carryTCP are what the links carry, whatever the source offers.
@@ -35,8 +36,9 @@ type Phase struct {
 }
 
 // Phases returns the limits of one cell over time, at least one, the first at 0. The usable links are those of the
-// transport, and from a case's first event on those of them that remain; their rates are those of the case, where it
-// sets them, or what its events set, and count Ethernet frames as Shape does. Full frames carry the payload: the rest of
+// transport, and from a case's first event on those of them that remain; their rates towards the client are those of the
+// case, where it sets them, or what its events and the links' schedules make of them, and count Ethernet frames as Shape
+// does. Full frames carry the payload: the rest of
 // a delivery, handshakes and acknowledgements are not counted, and neither is that packets are smaller where they were
 // encapsulated on the way to the link. It is an error when the key is not a cell of the experiment.
 func (s *Spec) Phases(k CellKey) ([]Phase, error) {
@@ -54,28 +56,22 @@ func (s *Spec) Phases(k CellKey) ([]Phase, error) {
 }
 
 func (s *Spec) phases(c Case, t *Traffic, transport *Transport) []Phase {
-	rates := map[string]unit.Bandwidth{}
-	for _, name := range transport.Links {
-		rates[name] = s.ShapeIn(c, name).Rate
-	}
+	links := s.carriage(c, transport.Links)
 	usable := transport.Links
 	now := func(at time.Duration, event int) Phase {
+		rates := links.rates()
 		p := Phase{At: at, Event: event, carry: s.carries(usable, rates, traffic.Overhead{MPTCP: transport.MPTCP}), carryTCP: s.carries(usable, rates, traffic.Overhead{})}
 		offered := float64(t.Rate)
 		p.Limits = Limits{Links: lesser(p.carry, offered), LinksTCP: lesser(p.carryTCP, offered), Offered: offered}
 		return p
 	}
 	list := []Phase{now(0, 0)}
-	for i, x := range c.Events {
-		if i == 0 && len(c.Remaining) > 0 {
+	for _, x := range s.steps(c, t) {
+		if x.event == 0 && len(c.Remaining) > 0 {
 			usable = slices.DeleteFunc(slices.Clone(usable), func(link string) bool { return !slices.Contains(c.Remaining, link) })
 		}
-		if x.Set != nil {
-			if _, used := rates[x.Set.Link]; used {
-				rates[x.Set.Link] = x.Set.Rate
-			}
-		}
-		p, last := now(t.EventAt+x.After, i), &list[len(list)-1]
+		links.take(x)
+		p, last := now(x.at, x.event), &list[len(list)-1]
 		switch {
 		case p.carry == last.carry && p.carryTCP == last.carryTCP:
 		case p.At == last.At:

@@ -116,7 +116,7 @@ func renamed(path, from, to string) string {
 // Emulated reports whether the link needs the emulator: for itself, or because a case or an event asks for what the kernel
 // cannot do.
 func (s *Spec) Emulated(name string) bool {
-	if l := s.Links[name]; l != nil && (l.Emulate || !l.Shape.Plain()) {
+	if l := s.Links[name]; l != nil && (l.Emulate || !l.Shape.Plain() || len(l.Schedule) > 0) {
 		return true
 	}
 	if s.Experiment == nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/asbr"
+	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/reflector"
 	"github.com/tabane/tabane/internal/router"
@@ -62,8 +63,11 @@ type Link struct {
 	// Emulate makes a link that can do all that a Shape says, also when the scenario itself asks for no more than a rate.
 	Emulate bool `yaml:"emulate,omitempty"`
 	// Seed decides all that is random on an emulated link.
-	Seed  uint64 `yaml:"seed,omitempty"`
-	Shape `yaml:",inline"`
+	Seed uint64 `yaml:"seed,omitempty"`
+	// Schedule are changes of the shape in each run, whatever the case; times count from the request on. It makes the link
+	// an emulated one.
+	Schedule channel.Schedule `yaml:"schedule,omitempty"`
+	Shape    `yaml:",inline"`
 }
 
 // End is one interface on a link.

@@ -80,10 +80,10 @@ func (t Trace) Measure(phases []Phase, metrics map[string]float64) {
 	if len(seconds) > 0 {
 		metrics[WorstSecond] = slices.Min(seconds)
 	}
-	if len(t.Events) == 0 {
+	event, happened := t.change(phases)
+	if !happened {
 		return
 	}
-	event := t.Events[0]
 	metrics[EventTime] = event.Seconds()
 	var before, after []traffic.Sample
 	gap := time.Duration(0)
@@ -107,15 +107,52 @@ func (t Trace) Measure(phases []Phase, metrics map[string]float64) {
 	if len(after) > 0 {
 		metrics[GoodputAfter] = t.rate(after)
 	}
-	if last := phases[len(phases)-1]; last.Links > 0 && last.Event < len(t.Events) {
+	if last, began, ok := t.lastPhase(phases); ok && last.Links > 0 {
 		metrics[LimitAfter] = last.Links
-		metrics[TimeToLimit] = t.reach(last.Links, t.Events[last.Event]).Seconds()
+		metrics[TimeToLimit] = t.reach(last.Links, began).Seconds()
 	}
+}
+
+// end is when the last sample ended.
+func (t Trace) end() time.Duration { return t.Samples[len(t.Samples)-1].At + t.Interval }
+
+// change is when something happened for the first time: an event, or a step of a schedule that changed the limit.
+func (t Trace) change(phases []Phase) (at time.Duration, happened bool) {
+	if len(t.Events) > 0 {
+		at, happened = t.Events[0], true
+	}
+	for _, p := range phases {
+		if p.Event == scheduled && p.At < t.end() && (!happened || p.At < at) {
+			at, happened = p.At, true
+		}
+	}
+	return at, happened
+}
+
+// Began is when a phase began in the run, if it did: with an event that happened, or by the clock.
+func (t Trace) Began(p Phase) (time.Duration, bool) {
+	switch {
+	case p.Event == scheduled:
+		return p.At, p.At < t.end()
+	case p.Event < len(t.Events):
+		return t.Events[p.Event], true
+	}
+	return p.At, p.At == 0
+}
+
+// lastPhase is the last phase that began in the run, and when.
+func (t Trace) lastPhase(phases []Phase) (last Phase, began time.Duration, ok bool) {
+	for _, p := range phases {
+		if at, has := t.Began(p); has {
+			last, began, ok = p, at, true
+		}
+	}
+	return last, began, ok
 }
 
 // reach returns how long after a change the goodput is at the limit for the first time, or until the end when it never is.
 func (t Trace) reach(limit float64, changed time.Duration) time.Duration {
-	took := t.Samples[len(t.Samples)-1].At + t.Interval - changed
+	took := t.end() - changed
 	t.windows(sustained, func(w []traffic.Sample) bool {
 		// The interval that the change fell into may count: what was on its way before arrives after it.
 		if w[0].At+t.Interval <= changed || t.rate(w) < reached*limit {

@@ -1,0 +1,178 @@
+package scenario
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// Scheduled are the links that have a schedule, by name.
+func (s *Spec) Scheduled() []string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(s.Links)) {
+		if l := s.Links[name]; l != nil && len(l.Schedule) > 0 {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// schedule checks a link's schedule against what the link does before it, in every case.
+func (c *checker) schedule(path string, name string, l *Link) {
+	if len(l.Schedule) == 0 {
+		return
+	}
+	where := fault.Join(path, "schedule")
+	e := c.spec.Experiment
+	if e == nil || !e.Delivers() {
+		c.Add(where, "is of no use: it begins with a delivery, and there is none")
+		return
+	}
+	wrong := l.Schedule.Check(l.Shape.Profiles())
+	c.Merge(where, wrong)
+	for i, step := range l.Schedule {
+		where := index(where, i) + ".at"
+		if step.At >= 0 && step.At < earliest {
+			c.Add(where, "must be at least %s: before, connections and subflows are still being set up; got %s", earliest, step.At)
+		}
+		for _, traffic := range e.TrafficNames() {
+			if t := e.Traffic[traffic]; t != nil && t.Duration > 0 && step.At >= t.Duration {
+				c.Add(where, "must be before traffic %q ends, after %s, got %s", traffic, t.Duration, step.At)
+			}
+		}
+	}
+	for i, k := range e.Cases {
+		path := index("experiment.cases", i)
+		if shape, own := k.Links[name]; own && len(wrong) == 0 {
+			for _, f := range l.Schedule.Check(shape.Profiles()) {
+				c.Add(at(path+".links", name), "does not go with the link's schedule: %s", f.Error())
+			}
+		}
+		for j, x := range k.Events {
+			if x.Set != nil && x.Set.Link == name {
+				c.Add(index(path+".events", j)+".set.link", "link %q does what its schedule says", name)
+			}
+		}
+	}
+}
+
+// toClient is the direction of the link that content takes on a shortest way from the server; both when the two ends are
+// equally far from it.
+func (s *Spec) toClient(name string) channel.Direction {
+	l := s.Links[name]
+	if l == nil || len(l.Ends) != 2 {
+		return channel.Both
+	}
+	far := s.distances(s.Experiment.Server)
+	switch first, second := far[l.Ends[0].Node], far[l.Ends[1].Node]; {
+	case first < second:
+		return channel.Forward
+	case second < first:
+		return channel.Backward
+	}
+	return channel.Both
+}
+
+// distances is how many links lie between a node and each other that it reaches.
+func (s *Spec) distances(from string) map[string]int {
+	far := map[string]int{from: 0}
+	for queue := []string{from}; len(queue) > 0; queue = queue[1:] {
+		for _, l := range s.Links {
+			if l == nil || !slices.ContainsFunc(l.Ends, func(e End) bool { return e.Node == queue[0] }) {
+				continue
+			}
+			for _, e := range l.Ends {
+				if _, known := far[e.Node]; !known {
+					far[e.Node] = far[queue[0]] + 1
+					queue = append(queue, e.Node)
+				}
+			}
+		}
+	}
+	return far
+}
+
+// step is a change of what a link carries.
+type step struct {
+	at   time.Duration
+	link string
+	// shape replaces what the link does; otherwise change is made in a direction.
+	shape     *Shape
+	direction channel.Direction
+	change    channel.Change
+	// event is the index of the case's event that does it, or scheduled.
+	event int
+}
+
+// scheduled is Phase.Event of a phase that begins with a step of a link's schedule.
+const scheduled = -1
+
+// steps are the changes of links in a run, in the order of time: what the schedules say, and what the case's events do.
+// Every event has a step, also one that changes no link.
+func (s *Spec) steps(c Case, t *Traffic) []step {
+	var list []step
+	for _, name := range s.Scheduled() {
+		for _, x := range s.Links[name].Schedule {
+			list = append(list, step{at: x.At, link: name, direction: x.Direction, change: x.Change, event: scheduled})
+		}
+	}
+	for i, x := range c.Events {
+		e := step{at: t.EventAt + x.After, event: i}
+		if x.Set != nil {
+			e.link, e.shape = x.Set.Link, &x.Set.Shape
+		}
+		list = append(list, e)
+	}
+	slices.SortStableFunc(list, func(a, b step) int { return int(a.at - b.at) })
+	return list
+}
+
+// carriage follows what the links carry towards the client.
+type carriage struct {
+	spec              *Spec
+	forward, backward map[string]channel.Profile
+}
+
+func (s *Spec) carriage(c Case, links []string) *carriage {
+	k := &carriage{spec: s, forward: map[string]channel.Profile{}, backward: map[string]channel.Profile{}}
+	for _, name := range links {
+		k.forward[name], k.backward[name] = s.ShapeIn(c, name).Profiles()
+	}
+	return k
+}
+
+func (k *carriage) take(x step) {
+	if _, followed := k.forward[x.link]; !followed {
+		return
+	}
+	if x.shape != nil {
+		k.forward[x.link], k.backward[x.link] = x.shape.Profiles()
+		return
+	}
+	if x.direction.Has(channel.Forward) {
+		k.forward[x.link] = k.forward[x.link].With(x.change)
+	}
+	if x.direction.Has(channel.Backward) {
+		k.backward[x.link] = k.backward[x.link].With(x.change)
+	}
+}
+
+// rates are those towards the client, by link; 0 is unlimited.
+func (k *carriage) rates() map[string]unit.Bandwidth {
+	rates := map[string]unit.Bandwidth{}
+	for name := range k.forward {
+		switch forward, backward := k.forward[name].Rate, k.backward[name].Rate; k.spec.toClient(name) {
+		case channel.Forward:
+			rates[name] = forward
+		case channel.Backward:
+			rates[name] = backward
+		default:
+			rates[name] = unit.Bandwidth(lesser(float64(forward), float64(backward)))
+		}
+	}
+	return rates
+}

@@ -1,0 +1,105 @@
+package scenario
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/traffic"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+func rate(mbit unit.Bandwidth) channel.Change {
+	r := mbit * unit.MbitPerSecond
+	return channel.Change{Rate: &r}
+}
+
+// TestLimitFollowsTheSchedule: the towards-client direction counts, whichever end of the link comes first in the file.
+func TestLimitFollowsTheSchedule(t *testing.T) {
+	s := steady(t)
+	s.Links["a"].Schedule = channel.Schedule{
+		{At: 4 * time.Second, Direction: channel.Forward, Change: rate(15)},
+		{At: 5 * time.Second, Direction: channel.Backward, Change: rate(1)},
+		{At: 6 * time.Second, Change: rate(20)},
+	}
+	if faults := s.Check(); len(faults) > 0 {
+		t.Fatal(faults.Err())
+	}
+	check := func(want ...Phase) {
+		t.Helper()
+		phases, err := s.Phases(CellKey{"1.1", "bi", "tcp"})
+		if err != nil || len(phases) != len(want) {
+			t.Fatalf("phases %+v, %v", phases, err)
+		}
+		for i, p := range phases {
+			if p.At != want[i].At || p.Event != want[i].Event || math.Abs(p.Links-want[i].Links*1428/1514) > 1 {
+				t.Errorf("phase %d is %+v, want %+v", i, p, want[i])
+			}
+		}
+	}
+	check(Phase{Limits: Limits{Links: 30e6}}, Phase{At: 4 * time.Second, Event: -1, Limits: Limits{Links: 15e6}}, Phase{At: 6 * time.Second, Event: -1, Limits: Limits{Links: 20e6}})
+	ends := s.Links["a"].Ends
+	ends[0], ends[1] = ends[1], ends[0]
+	check(Phase{Limits: Limits{Links: 30e6}}, Phase{At: 5 * time.Second, Event: -1, Limits: Limits{Links: 1e6}}, Phase{At: 6 * time.Second, Event: -1, Limits: Limits{Links: 20e6}})
+}
+
+func TestMeasureFollowsTheSchedule(t *testing.T) {
+	interval := 100 * time.Millisecond
+	trace := Trace{Interval: interval}
+	for i := range 40 {
+		bytes := int64(125_000) // 10 Mbit/s
+		if i >= 22 {
+			bytes = 62_500
+		}
+		trace.Samples = append(trace.Samples, traffic.Sample{At: time.Duration(i) * interval, Bytes: bytes})
+	}
+	phases := []Phase{
+		{Limits: Limits{Links: 10e6}}, {At: 2 * time.Second, Event: scheduled, Limits: Limits{Links: 5e6}},
+		{At: time.Hour, Event: scheduled, Limits: Limits{Links: 1e6}}, // the run did not last so long
+	}
+	m := map[string]float64{}
+	trace.Measure(phases, m)
+	if m[EventTime] != 2 || m[LimitAfter] != 5e6 || m[GoodputBefore] != 10e6 || m[TimeToLimit] > 0.001 {
+		t.Errorf("metrics %v", m)
+	}
+}
+
+func TestImpossibleSchedules(t *testing.T) {
+	delay, none := 20*time.Millisecond, time.Duration(0)
+	for _, tt := range []struct {
+		want   string
+		change func(s *Spec)
+	}{
+		{"links.a.schedule[0].at: must be at least 1s", func(s *Spec) { s.Links["a"].Schedule = channel.Schedule{{At: 1, Change: rate(5)}} }},
+		{"links.a.schedule[0].at: must be >= 0s", func(s *Spec) { s.Links["a"].Schedule = channel.Schedule{{At: -1, Change: rate(5)}} }},
+		{"links.a.schedule[1].at: must not be before the step above it, at 5s, got 4s", func(s *Spec) {
+			s.Links["a"].Schedule = channel.Schedule{{At: 5 * time.Second, Change: rate(5)}, {At: 4 * time.Second, Change: rate(5)}}
+		}},
+		{`links.a.schedule[0].at: must be before traffic "cbr" ends, after 10s, got 1h0m0s`, func(s *Spec) {
+			s.Experiment.Traffic["cbr"].Duration = 10 * time.Second
+			s.Links["a"].Schedule = channel.Schedule{{At: time.Hour, Change: rate(5)}}
+		}},
+		{"links.csp.ends: must be 2", func(s *Spec) { s.Links["csp"].Schedule = channel.Schedule{{At: 2 * time.Second, Change: rate(5)}} }},
+		{`links.a.schedule: is of no use`, func(s *Spec) {
+			s.Experiment = nil
+			s.Links["a"].Schedule = channel.Schedule{{At: 2 * time.Second, Change: rate(5)}}
+		}},
+		{`experiment.cases[0].links.a: does not go with the link's schedule: [0].jitter.amount: must not be more than the delay`, func(s *Spec) {
+			s.Links["a"].Delay = delay
+			s.Links["a"].Schedule = channel.Schedule{{At: 2 * time.Second, Change: channel.Change{Jitter: &channel.Jitter{Kind: channel.Uniform, Amount: delay}}}}
+			s.Experiment.Cases[0].Links["a"] = Shape{Delay: none, Rate: 5e6}
+		}},
+		{`experiment.cases[0].events[0].set.link: link "a" does what its schedule says`, func(s *Spec) {
+			s.Links["a"].Schedule = channel.Schedule{{At: 2 * time.Second, Change: rate(5)}}
+			s.Experiment.Cases[0].Events = []Event{{Set: &LinkSet{Link: "a", Shape: Shape{Rate: 5e6}}}}
+		}},
+	} {
+		s := steady(t)
+		tt.change(s)
+		if got := s.Check().Error(); !strings.Contains(got, tt.want) {
+			t.Errorf("got %q, want %q", got, tt.want)
+		}
+	}
+}
