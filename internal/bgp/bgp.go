@@ -26,10 +26,15 @@ const DefaultPort = 179
 type Report uint8
 
 const (
-	// ReportBest asks for a UnicastPath or VPNPath event for each change of a best path.
-	ReportBest Report = 1 << iota
-	// ReportAdjIn asks for an Update event for each change of what a neighbour announces.
+	// ReportUnicast asks for a UnicastPath event for each change of a best path.
+	ReportUnicast Report = 1 << iota
+	// ReportVPN asks for a VPNPath event for each change of a best path.
+	ReportVPN
+	// ReportAdjIn asks for an Update event for each change of what a neighbour of another AS announces.
 	ReportAdjIn
+
+	// ReportBest asks for every change of a best path.
+	ReportBest = ReportUnicast | ReportVPN
 )
 
 // Options describe a speaker.
@@ -101,7 +106,7 @@ func New(opt Options) (*Speaker, error) {
 		opt:       opt,
 		log:       opt.Log,
 		queue:     q,
-		retention: newRetention(q.put),
+		retention: newRetention(func(e Event) { q.put(e) }),
 		events:    make(chan []Event),
 		done:      make(chan struct{}),
 		neighbors: map[string]*neighbor{},

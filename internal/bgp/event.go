@@ -33,7 +33,7 @@ type Attributes struct {
 	Communities []uint32
 }
 
-// Update tells what one neighbour announces, after the import policy: a new or changed IPv6 unicast
+// Update tells what one neighbour of another AS announces, after the import policy: a new or changed IPv6 unicast
 // route, or that it announces the route no more. The end of the session withdraws every route one by one.
 type Update struct {
 	Neighbor string
@@ -117,7 +117,20 @@ func newQueue() *queue {
 	return &queue{newest: map[queueKey]int{}, wake: make(chan struct{}, 1)}
 }
 
-func (q *queue) put(e Event) {
+func (q *queue) put(events ...Event) {
+	q.mu.Lock()
+	for _, e := range events {
+		q.add(e)
+	}
+	q.mu.Unlock()
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// add appends one event. Callers hold mu.
+func (q *queue) add(e Event) {
 	var key queueKey
 	switch e := e.(type) {
 	case Update:
@@ -127,7 +140,6 @@ func (q *queue) put(e Event) {
 	case VPNPath:
 		key = queueKey{best: true, rd: e.RD, prefix: e.Prefix}
 	}
-	q.mu.Lock()
 	if key != (queueKey{}) {
 		if i, ok := q.newest[key]; ok {
 			q.events[i] = nil
@@ -138,11 +150,6 @@ func (q *queue) put(e Event) {
 	q.events = append(q.events, e)
 	if q.dropped > len(q.events)/2 && len(q.events) > maxBatch {
 		q.compact()
-	}
-	q.mu.Unlock()
-	select {
-	case q.wake <- struct{}{}:
-	default:
 	}
 }
 
@@ -202,12 +209,13 @@ func (s *Speaker) deliver() {
 // watch subscribes to the BGP server. One subscription for everything keeps the order of the events.
 func (s *Speaker) watch() error {
 	ctx, cancel := context.WithCancel(context.Background())
-	opts := []server.WatchOption{server.WatchPeer(), server.WatchEor(false)}
+	opts := []server.WatchOption{server.WatchPeer(), server.WatchEor(false), server.WatchAdjInWithdraw()}
 	onUpdate := s.onUpdate
 	if s.opt.Report&ReportAdjIn != 0 {
-		opts = append(opts, server.WatchPostUpdate(false, "", ""))
+		// After the policy there would be an event for each route, which GoBGP makes a copy of its whole configuration of the
+		// neighbour for; before it there is one for each message.
+		opts = append(opts, server.WatchUpdate(false, "", ""))
 	} else {
-		opts = append(opts, server.WatchAdjInWithdraw())
 		onUpdate = s.onDropped
 	}
 	if s.opt.Report&ReportBest != 0 {
@@ -288,29 +296,38 @@ func (s *Speaker) onDropped(paths []*apiutil.Path, _ time.Time) {
 	}
 }
 
+// onUpdate is told of what one neighbour announced in one message, before the import policy, or of all that the BGP server
+// drops because its session ends.
 func (s *Speaker) onUpdate(paths []*apiutil.Path, _ time.Time) {
+	if len(paths) == 0 {
+		return
+	}
+	n := s.learnedFrom(paths[0])
+	if n == nil || n.ASN == s.opt.ASN {
+		return
+	}
+	events := make([]Event, 0, len(paths))
 	for _, p := range paths {
-		n := s.learnedFrom(p)
-		if n == nil {
-			continue
-		}
 		if u, ok := readUnicast(p, n.Interface); ok {
-			s.count(n, u.Prefix, u.Withdrawn || u.Rejected != nil)
-			s.queue.put(Update{
+			events = append(events, n.rules.admit(Update{
 				Neighbor: n.Name, Prefix: u.Prefix, NextHop: u.NextHop, Attributes: u.Attributes,
 				Withdrawn: u.Withdrawn, Rejected: u.Rejected,
-			})
+			}))
 		}
 	}
+	s.count(n, events)
+	s.queue.put(events...)
 }
 
 // count keeps the set of what a neighbour announces, and warns when it is large.
-func (s *Speaker) count(n *neighbor, prefix netip.Prefix, gone bool) {
+func (s *Speaker) count(n *neighbor, updates []Event) {
 	s.mu.Lock()
-	if gone {
-		delete(n.adjIn, prefix)
-	} else {
-		n.adjIn[prefix] = struct{}{}
+	for _, e := range updates {
+		if u, ok := e.(Update); ok && !u.Withdrawn && u.Rejected == nil {
+			n.adjIn[u.Prefix] = struct{}{}
+		} else if ok {
+			delete(n.adjIn, u.Prefix)
+		}
 	}
 	limit := n.Import.WarnPrefixes
 	beyond := limit > 0 && len(n.adjIn) > limit
@@ -324,6 +341,9 @@ func (s *Speaker) count(n *neighbor, prefix netip.Prefix, gone bool) {
 
 func (s *Speaker) onBest(paths []*apiutil.Path, _ time.Time) {
 	for _, p := range paths {
+		if !s.reported(p.Family) {
+			continue
+		}
 		var name, zone string
 		if n := s.learnedFrom(p); n != nil {
 			name, zone = n.Name, n.Interface
@@ -336,6 +356,17 @@ func (s *Speaker) onBest(paths []*apiutil.Path, _ time.Time) {
 			s.retention.event(v)
 		}
 	}
+}
+
+// reported tells whether somebody wants to know of best paths of a family.
+func (s *Speaker) reported(f gobgp.Family) bool {
+	switch f {
+	case gobgp.RF_IPv6_UC:
+		return s.opt.Report&ReportUnicast != 0
+	case gobgp.RF_IPv6_VPN:
+		return s.opt.Report&ReportVPN != 0
+	}
+	return false
 }
 
 func (s *Speaker) onEndOfRIB(p *apiutil.Path, _ time.Time) {

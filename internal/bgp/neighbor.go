@@ -54,7 +54,7 @@ type ImportPolicy struct {
 	Reject []netip.Prefix
 	// WarnPrefixes is a number of accepted IPv6 unicast routes; beyond it a warning is logged, once for each time it is
 	// exceeded. The session stays, and routes are accepted still: dropping the largest upstream because
-	// it grew would be the worse fault. 0 is no limit; others need ReportAdjIn.
+	// it grew would be the worse fault. 0 is no limit; others need ReportAdjIn and a neighbour of another AS.
 	WarnPrefixes int
 }
 
@@ -183,6 +183,8 @@ func checkRejected(prefixes []netip.Prefix) error {
 type neighbor struct {
 	Neighbor
 	key netip.Addr // address as GoBGP knows it: with zone
+	// rules is the neighbour as it was added: its import policy never changes.
+	rules policyEntry
 
 	// Guarded by Speaker.calls.
 	disabled bool
@@ -213,8 +215,8 @@ func (s *Speaker) addNeighbor(ctx context.Context, conf Neighbor) error {
 	if err := conf.check(s.opt.ASN); err != nil {
 		return err
 	}
-	if conf.Import.WarnPrefixes > 0 && s.opt.Report&ReportAdjIn == 0 {
-		return errors.New("a number of prefixes to warn at needs ReportAdjIn")
+	if conf.Import.WarnPrefixes > 0 && (s.opt.Report&ReportAdjIn == 0 || conf.ASN == s.opt.ASN) {
+		return errors.New("a number of prefixes to warn at needs ReportAdjIn and a neighbor of another as")
 	}
 	if conf.Retain > 0 && s.opt.Report&ReportAdjIn != 0 {
 		return errors.New("routes cannot be retained with ReportAdjIn")
@@ -233,7 +235,8 @@ func (s *Speaker) addNeighbor(ctx context.Context, conf Neighbor) error {
 	slices.Sort(conf.Families)
 	conf.Locators = slices.Clone(conf.Locators)
 	conf.Import.Reject, conf.Export.Reject = slices.Clone(conf.Import.Reject), slices.Clone(conf.Export.Reject)
-	n := &neighbor{Neighbor: conf, key: conf.Address.WithZone(conf.Interface), adjIn: map[netip.Prefix]struct{}{}}
+	n := &neighbor{Neighbor: conf, key: conf.Address.WithZone(conf.Interface), adjIn: map[netip.Prefix]struct{}{},
+		rules: policyEntry{Neighbor: conf, ownASN: s.opt.ASN}}
 	s.neighbors[n.Name] = n
 	s.mu.Lock()
 	former := s.byAddr[n.key]
@@ -358,7 +361,7 @@ type NeighborState struct {
 	Up       bool
 	Disabled bool
 	Reason   string // why it went down last; empty if it never did
-	Routes   int    // IPv6 unicast routes accepted from it; -1 without ReportAdjIn
+	Routes   int    // IPv6 unicast routes accepted from it; -1 without ReportAdjIn and for our own AS
 	// BFD: the neighbour is asked to be watched by BFD, and BFDUp: it is.
 	BFD, BFDUp bool
 	Retained   int // best paths that are kept although the neighbour has not announced them in its current session
@@ -373,7 +376,7 @@ func (s *Speaker) Neighbors() []NeighborState {
 	states := make([]NeighborState, 0, len(s.neighbors))
 	for _, n := range s.neighbors {
 		st := NeighborState{Name: n.Name, Up: n.up, Disabled: n.disabled, Reason: n.reason, Routes: -1}
-		if s.opt.Report&ReportAdjIn != 0 {
+		if s.opt.Report&ReportAdjIn != 0 && n.ASN != s.opt.ASN {
 			st.Routes = len(n.adjIn)
 		}
 		st.BFD, st.BFDUp = n.BFD != (BFD{}), s.bfd.isUp(n.Name)

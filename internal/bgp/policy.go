@@ -198,6 +198,33 @@ func match(set string) *api.MatchSet {
 	return &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: set}
 }
 
+// admit applies the import policy to what the neighbour announces. It has to agree with importStatements, which decide what
+// becomes a best path.
+func (e policyEntry) admit(u Update) Update {
+	if u.Withdrawn || u.Rejected != nil {
+		return u
+	}
+	external := !e.internal()
+	if external && (inside(martians, u.Prefix) || slices.Contains(u.ASPath, e.ownASN)) || inside(e.Import.Reject, u.Prefix) {
+		return Update{Neighbor: u.Neighbor, Prefix: u.Prefix, Withdrawn: true}
+	}
+	if external {
+		u.LocalPref = 0 // it means nothing between ASes (RFC 4271 section 5.1.5)
+	}
+	switch {
+	case external && slices.Contains(u.Communities, GracefulShutdown):
+		u.LocalPref = lastChoice
+	case e.LocalPref > 0:
+		u.LocalPref = e.LocalPref
+	}
+	return u
+}
+
+// inside tells whether a prefix is one of others or lies in one.
+func inside(others []netip.Prefix, p netip.Prefix) bool {
+	return slices.ContainsFunc(others, func(o netip.Prefix) bool { return o.Bits() <= p.Bits() && o.Contains(p.Addr()) })
+}
+
 // prefixSet matches the prefixes and everything inside of them.
 func prefixSet(name string, prefixes []netip.Prefix) *api.DefinedSet {
 	set := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: name}

@@ -80,3 +80,37 @@ func texts(prefixes []netip.Prefix) []string {
 	}
 	return list
 }
+
+// TestAdmit: what is told of a neighbour's routes is what becomes best paths of them.
+func TestAdmit(t *testing.T) {
+	r, other := newRouter(t, 30, 65000), newRouter(t, 31, 65001)
+	other.peer(r, passive)
+	r.peer(other, func(n *Neighbor) { n.LocalPref, n.Import.Reject = 300, []netip.Prefix{ownSpace} })
+	path := func(asns ...uint32) Attributes { return Attributes{ASPath: asns} }
+	other.must(other.Originate(
+		UnicastRoute{Prefix: prefix("2a00:1::/32"), Attributes: path(64999)},
+		UnicastRoute{Prefix: prefix("2a00:2::/32"), Attributes: Attributes{Communities: []uint32{GracefulShutdown}}},
+		UnicastRoute{Prefix: prefix("::/0"), Attributes: path(65001, 64999)},
+		UnicastRoute{Prefix: prefix("2a00:3::/32"), Attributes: path(64999, 65000)},
+		UnicastRoute{Prefix: prefix("2001:db8:5::/48")},
+		UnicastRoute{Prefix: ownSpace},
+		UnicastRoute{Prefix: prefix("2001::/16")},
+		UnicastRoute{Prefix: prefix("fe80:1::/32")},
+		UnicastRoute{Prefix: prefix("ff02::/16")},
+		UnicastRoute{Prefix: prefix("::1/128")},
+		UnicastRoute{Prefix: prefix("2a00:4::/32")}, // the last one sent
+	))
+	want := map[string]uint32{"2a00:1::/32": 300, "2a00:2::/32": lastChoice, "::/0": 300, "2001::/16": 300, "2a00:4::/32": 300}
+	r.wait("routes", func() bool { return len(r.adjIn["r31"]) == len(want) && len(r.unicast) == len(want) })
+	r.mu.Lock()
+	for p, pref := range want {
+		u, best := r.adjIn["r31"][prefix(p)], r.unicast[prefix(p)]
+		if u.LocalPref != pref || best.LocalPref != pref || !slices.Equal(u.ASPath, best.ASPath) || u.NextHop != best.NextHop {
+			t.Errorf("%s: announced as %+v, best path %+v", p, u, best)
+		}
+	}
+	r.mu.Unlock()
+	// A route that is no longer admitted is gone.
+	other.must(other.Originate(UnicastRoute{Prefix: prefix("2a00:1::/32"), Attributes: path(65000)}))
+	r.wait("withdrawal", func() bool { return len(r.adjIn["r31"]) == len(want)-1 && len(r.unicast) == len(want)-1 })
+}

@@ -89,7 +89,7 @@ type source interface {
 // New opens the kernel and starts the speaker, so that a missing privilege or a taken port is known before anything has
 // changed, and reads what a former life left behind. Close undoes it; Run does so at its end.
 func New(ctx context.Context, o Options) (*Daemon, error) {
-	o.Speaker.Report |= bgp.ReportBest
+	o.Speaker.Report |= bgp.ReportUnicast
 	o.Speaker.Log = o.Log
 	speaker, err := bgp.New(o.Speaker)
 	if err != nil {

@@ -96,7 +96,7 @@ func New(ctx context.Context, o Options) (*Edge, error) {
 	}
 	d, err := daemon.New(ctx, daemon.Options{
 		Protocol:  route.Edge,
-		Speaker:   bgp.Options{ASN: o.Config.ASN, RouterID: o.Config.RouterID, NoListen: true},
+		Speaker:   bgp.Options{ASN: o.Config.ASN, RouterID: o.Config.RouterID, NoListen: true, Report: bgp.ReportVPN},
 		Neighbors: neighbors,
 		Keep:      o.Keep,
 		Log:       o.Log,
