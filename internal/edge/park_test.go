@@ -67,6 +67,21 @@ func TestABusySubflowIsNotParked(t *testing.T) {
 	m.setRoute(0, "::/0", routeDraining)
 	m.setRoute(0, "::/0", routeAbsent)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b")
+	// Nor one that was none any more.
+	m = newLeaving()
+	m.setRoute(0, "::/0", routePresent)
+	m.setRoute(0, "::/0", routeAbsent)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b")
+}
+
+func TestAParkedSubflowOfAConnectionThatEnds(t *testing.T) {
+	m := newLeaving()
+	m.setRoute(0, "::/0", routeAbsent)
+	m.disconnect(1)
+	m.work()
+	if len(m.parked) != 0 {
+		t.Errorf("%d parked", len(m.parked))
+	}
 }
 
 func TestAParkedSubflowComesBack(t *testing.T) {
