@@ -255,7 +255,7 @@ func TestLIA(t *testing.T) {
 	c := control(t, "lia")
 	s := []Subflow{flow(10, 50*ms), flow(20, 100*ms)}
 	all := look(s, 0)
-	near(t, "alpha", all.alpha(), 0.75)
+	near(t, "alpha", 30*all.alpha(), 0.75)
 	for i, w := range []float64{10, 20} {
 		c.Acked(s, i, Ack{Segments: 1, Limited: true})
 		near(t, "the window", s[i].Cwnd, w+0.025)

@@ -9,7 +9,6 @@ type shares struct {
 	rate     float64 // that of the subflow itself
 	sum      float64 // of all rates
 	fastest  float64 // the largest rate
-	total    float64 // of all windows
 	steepest float64 // the largest window / rtt^2
 }
 
@@ -27,16 +26,19 @@ func look(s []Subflow, i int) shares {
 		if !f.part() {
 			continue
 		}
-		rtt := float64(f.SRTT)
-		rate := f.Cwnd / rtt
+		perTime := 1 / float64(f.SRTT)
+		rate := f.Cwnd * perTime
 		if j == i {
 			all.rate = rate
 		}
 		all.flows++
 		all.sum += rate
-		all.total += f.Cwnd
-		all.fastest = max(all.fastest, rate)
-		all.steepest = max(all.steepest, rate/rtt)
+		if rate > all.fastest {
+			all.fastest = rate
+		}
+		if steep := rate * perTime; steep > all.steepest {
+			all.steepest = steep
+		}
 	}
 	return all
 }
@@ -67,13 +69,13 @@ func (lia) Acked(s []Subflow, i int, a Ack) {
 	}
 	each := 1 / f.Cwnd
 	if all := look(s, i); all.flows > 1 {
-		each = min(each, all.alpha()/all.total)
+		each = min(each, all.alpha())
 	}
 	f.grow(a.Segments, each)
 }
 
-// alpha is equation 2.
-func (all *shares) alpha() float64 { return all.total * all.steepest / (all.sum * all.sum) }
+// alpha is equation 2 without cwnd_total, which equation 1 divides by again.
+func (all *shares) alpha() float64 { return all.steepest / (all.sum * all.sum) }
 
 func (lia) Lost(s []Subflow, i int, now time.Duration)     { newReno{}.Lost(s, i, now) }
 func (lia) TimedOut(s []Subflow, i int, now time.Duration) { newReno{}.TimedOut(s, i, now) }
