@@ -174,7 +174,7 @@ func fetchArguments(spec *scenario.Spec, j job, quick bool) []string {
 	if e.Transports[j.Transport].MPTCP {
 		args = append(args, "--mptcp")
 	}
-	lasts := deliveryTime(t, quick)
+	lasts := t.Lasts(quick)
 	if t.Bytes > 0 {
 		if lasts > 0 {
 			args = append(args, "--limit", lasts.String())

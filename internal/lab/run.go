@@ -386,35 +386,7 @@ func (r *runner) tell(e Event) {
 }
 
 func (r *runner) result() (scenario.Result, error) {
-	e := r.Spec.Experiment
-	order(e, r.runs)
-	cells, err := scenario.Summarize(r.runs)
-	if err != nil {
-		return scenario.Result{}, err
-	}
-	result := scenario.Result{
-		Schema: scenario.Schema, Scenario: r.Spec.Name, Backend: "lab", Seconds: time.Since(r.begun).Seconds(), Host: Host(r.Commit),
-		Runs: r.runs, Summary: cells, Expect: scenario.Evaluate(e, cells, r.runs),
-	}
-	if v, failed := verdict(r.runs); failed {
-		result.Expect = append(result.Expect, v)
-	}
-	return result, nil
-}
-
-// verdict is what the result says when runs failed, whether or not an expectation asks for them.
-func verdict(runs []scenario.Run) (scenario.Verdict, bool) {
-	var failed []scenario.Run
-	for _, r := range runs {
-		if r.Err() != nil {
-			failed = append(failed, r)
-		}
-	}
-	if len(failed) == 0 {
-		return scenario.Verdict{}, false
-	}
-	return scenario.Verdict{
-		Name: "Every run delivers", Want: "no run fails",
-		Got: fmt.Sprintf("%d of %d failed, first %s trial %d: %s", len(failed), len(runs), failed[0].CellKey, failed[0].Trial, failed[0].Err()),
-	}, true
+	return r.Spec.Experiment.Conclude(scenario.Result{
+		Scenario: r.Spec.Name, Backend: "lab", Seconds: time.Since(r.begun).Seconds(), Host: Host(r.Commit), Runs: r.runs,
+	})
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/scenario"
-	"github.com/tabane/tabane/internal/unit"
 )
 
 // job is one run.
@@ -59,42 +58,15 @@ func rotate(s []string, n int) []string {
 
 // expect is how long a run takes at best: until the limits let its last byte through, or something else ends it.
 func expect(t *scenario.Traffic, phases []scenario.Phase, quick bool) time.Duration {
-	d := deliveryTime(t, quick)
+	d := t.Lasts(quick)
 	bytes := t.Bytes
 	if t.Rate > 0 {
 		bytes = t.Rate.SizeIn(d)
 	}
-	if full, known := through(bytes, phases); known && (t.Rate > 0 || d == 0 || full < d) {
+	if full, known := scenario.Through(bytes, phases); known && (t.Rate > 0 || d == 0 || full < d) {
 		d = full
 	}
 	return d + overhead
-}
-
-// through is how long the limits take to let so much through, if they are known.
-func through(bytes unit.Size, phases []scenario.Phase) (took time.Duration, known bool) {
-	for i, p := range phases {
-		if p.Links == 0 {
-			return 0, false
-		}
-		rate := unit.Bandwidth(p.Links)
-		need := rate.TimeFor(bytes)
-		if i+1 == len(phases) || p.At+need <= phases[i+1].At {
-			return p.At + need, true
-		}
-		bytes -= rate.SizeIn(phases[i+1].At - p.At)
-	}
-	return 0, false
-}
-
-// deliveryTime is how long a delivery lasts if something other than its last byte ends it: a constant bit rate, or the
-// bound of a quick pass. 0 means that only the last byte ends it.
-func deliveryTime(t *scenario.Traffic, quick bool) time.Duration {
-	switch {
-	case quick && t.Quick > 0 && (t.Duration == 0 || t.Quick < t.Duration):
-		return t.Quick
-	default:
-		return t.Duration
-	}
 }
 
 // labNamesFor are the names of the labs of a run.
@@ -124,18 +96,4 @@ func remaining(left [][]job, started []time.Time, now time.Time) time.Duration {
 		longest = max(longest, sum)
 	}
 	return longest
-}
-
-// order sorts runs as a result has them: the experiment's cells, the trials of each in order.
-func order(e *scenario.Experiment, runs []scenario.Run) {
-	position := map[scenario.CellKey]int{}
-	for i, k := range e.Cells() {
-		position[k] = i
-	}
-	slices.SortFunc(runs, func(a, b scenario.Run) int {
-		if d := position[a.CellKey] - position[b.CellKey]; d != 0 {
-			return d
-		}
-		return a.Trial - b.Trial
-	})
 }

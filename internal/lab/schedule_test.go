@@ -151,31 +151,3 @@ func TestReadLines(t *testing.T) {
 		})
 	}
 }
-
-func TestVerdict(t *testing.T) {
-	good := scenario.Run{}
-	bad := scenario.Run{CellKey: scenario.CellKey{Case: "c", Traffic: "t", Transport: "x"}, Trial: 1, Notes: map[string]string{scenario.NoteError: "boom"}}
-	if _, failed := verdict([]scenario.Run{good}); failed {
-		t.Error("a good run fails")
-	}
-	v, failed := verdict([]scenario.Run{good, bad, bad})
-	if want := "2 of 3 failed, first c t x trial 1: boom"; !failed || v.Holds || v.Got != want {
-		t.Errorf("got %+v, want %q", v, want)
-	}
-}
-
-func TestOrder(t *testing.T) {
-	e := experiment().Experiment
-	var runs []scenario.Run
-	for _, k := range e.Cells() {
-		runs = append(runs, scenario.Run{CellKey: k}, scenario.Run{CellKey: k, Trial: 1})
-	}
-	mixed := slices.Clone(runs)
-	slices.Reverse(mixed)
-	order(e, mixed)
-	for i := range runs {
-		if runs[i].CellKey != mixed[i].CellKey || runs[i].Trial != mixed[i].Trial {
-			t.Fatalf("run %d is %s %d, want %s %d", i, mixed[i].CellKey, mixed[i].Trial, runs[i].CellKey, runs[i].Trial)
-		}
-	}
-}
