@@ -21,7 +21,9 @@ type Options struct {
 
 // Segment is bytes [Seq, Seq+Length) of the sequence space that arrived over a path.
 type Segment struct {
-	Arrived time.Duration
+	// Arrived is when it came; Ready, which Push and PushBatch set, when it was given to the buffer: later, when another buffer
+	// held it first.
+	Arrived, Ready time.Duration
 	Path    int
 	Seq     uint64
 	// Length is positive. In what Released is told it leaves out what was there before at the front.
@@ -92,7 +94,7 @@ func (b *Buffer) Held() Count { return Count{Segments: b.m.Held.Segments, Bytes:
 // those releases nothing. It panics when length is not positive.
 func (b *Buffer) Push(now time.Duration, path int, seq uint64, length int) Release {
 	now = b.begin(now)
-	b.push(now, &Segment{Arrived: now, Path: path, Seq: seq, Length: length})
+	b.push(now, &Segment{Arrived: now, Ready: now, Path: path, Seq: seq, Length: length})
 	return b.end(now)
 }
 
@@ -100,8 +102,9 @@ func (b *Buffer) Push(now time.Duration, path int, seq uint64, length int) Relea
 // released at once. What they release is one burst.
 func (b *Buffer) PushBatch(now time.Duration, all []Segment) Release {
 	now = b.begin(now)
-	for i := range all {
-		b.push(now, &all[i])
+	for _, s := range all {
+		s.Ready = now
+		b.push(now, &s)
 	}
 	return b.end(now)
 }

@@ -1,6 +1,7 @@
 package reseq_test
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -299,7 +300,7 @@ func BenchmarkPush(b *testing.B) {
 		}
 	})
 	for _, lag := range []int{10, 1000, 10_000} {
-		b.Run("4 paths, lag "+time.Duration(lag).String()[:len(time.Duration(lag).String())-2], func(b *testing.B) {
+		b.Run(fmt.Sprintf("4 paths, lag %d", lag), func(b *testing.B) {
 			const segments = 200_000
 			path, seq := interleaved(4, lag, segments)
 			q := reseq.New(reseq.Options{})

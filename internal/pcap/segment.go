@@ -1,0 +1,379 @@
+package pcap
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// Flow is the addresses and ports of one direction of a TCP connection. IPv4 addresses are mapped into IPv6.
+type Flow struct {
+	Source, Destination         [16]byte
+	SourcePort, DestinationPort uint16
+}
+
+// Reverse is the other direction.
+func (f Flow) Reverse() Flow {
+	return Flow{Source: f.Destination, Destination: f.Source, SourcePort: f.DestinationPort, DestinationPort: f.SourcePort}
+}
+
+// From and To are the ends of the flow.
+func (f Flow) From() netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom16(f.Source).Unmap(), f.SourcePort)
+}
+
+// To is documented with From.
+func (f Flow) To() netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom16(f.Destination).Unmap(), f.DestinationPort)
+}
+
+// The flags of a TCP header.
+const (
+	FIN = 1 << iota
+	SYN
+	RST
+	PSH
+	ACK
+)
+
+// Segment is a TCP segment with what is needed of its headers.
+type Segment struct {
+	// At, Interface and Direction are the packet's.
+	At        int64
+	Interface int
+	Direction Direction
+	// Index is the kernel's number of the interface, where a capture of all interfaces says it (LinkSLL2).
+	Index uint32
+	Flow      Flow
+	// Tunnelled means that the segment was inside another IP packet: Tunnel is the last SID of its SRv6 policy, or the
+	// destination of the outer header.
+	Tunnelled bool
+	Tunnel    [16]byte
+	HopLimit  uint8
+	Flags     uint8
+	Window    uint16
+	Seq, Ack  uint32
+	// Payload is the length of the payload in bytes, as the IP header says it.
+	Payload int
+	// Options are the TCP options, valid as long as the packet's data. OptionsCut means that the capture has only some.
+	Options    []byte
+	OptionsCut bool
+}
+
+// Verdict says what a packet is.
+type Verdict uint8
+
+// The verdicts.
+const (
+	// TCP is a segment.
+	TCP Verdict = iota
+	// NotTCP is IP with something else in it, such as UDP or ICMP; NotIP another protocol of the link, such as ARP.
+	NotTCP
+	NotIP
+	// Fragment is a piece of an IP packet; it is not put together.
+	Fragment
+	// Cut is a packet of which too little was captured to see its TCP header.
+	Cut
+	// Malformed is a packet whose lengths contradict each other.
+	Malformed
+	// UnknownLink is a packet of a link type that is not known.
+	UnknownLink
+	// Verdicts is how many there are.
+	Verdicts
+)
+
+func (v Verdict) String() string {
+	return [...]string{"TCP", "IP without TCP", "not IP", "IP fragments", "cut before the TCP header", "malformed", "of an unknown link type"}[v]
+}
+
+// maxHeaders bounds how many headers are looked at within a packet.
+const maxHeaders = 24
+
+const (
+	ethIPv4   = 0x0800
+	ethIPv6   = 0x86dd
+	ethVLAN   = 0x8100
+	ethQinQ   = 0x88a8
+	ethQinQ9  = 0x9100
+	ethPPPoE  = 0x8864
+	ethHeader = 14
+)
+
+// Decode finds the TCP segment in a packet: behind the header of its link, VLAN tags, IPv6 extension headers, and in tunnels of IP in
+// IP and SRv6. It sets s only when it returns TCP.
+func Decode(p *Packet, s *Segment) Verdict {
+	b, rest := p.Data, p.Length // rest is how long b was before it was cut
+	drop := func(n int) bool {
+		if n > len(b) {
+			return false
+		}
+		b, rest = b[n:], rest-n
+		return true
+	}
+	var kind uint16
+	var index uint32
+	direction := p.Direction
+	switch p.Link {
+	case LinkEthernet:
+		if len(b) < ethHeader {
+			return Cut
+		}
+		kind = binary.BigEndian.Uint16(b[12:])
+		drop(ethHeader)
+	case LinkSLL:
+		if len(b) < 16 {
+			return Cut
+		}
+		if direction == DirectionUnknown {
+			direction = cooked(binary.BigEndian.Uint16(b))
+		}
+		kind = binary.BigEndian.Uint16(b[14:])
+		drop(16)
+	case LinkSLL2:
+		if len(b) < 20 {
+			return Cut
+		}
+		if direction == DirectionUnknown {
+			direction = cooked(uint16(b[10]))
+		}
+		kind, index = binary.BigEndian.Uint16(b), binary.BigEndian.Uint32(b[4:])
+		drop(20)
+	case LinkNull, LinkLoop:
+		if len(b) < 4 {
+			return Cut
+		}
+		family := binary.LittleEndian.Uint32(b)
+		if p.bigEndian || p.Link == LinkLoop {
+			family = binary.BigEndian.Uint32(b)
+		}
+		switch family {
+		case 2:
+			kind = ethIPv4
+		case 10, 24, 28, 30: // AF_INET6 of Linux, NetBSD and OpenBSD, FreeBSD, Darwin
+			kind = ethIPv6
+		default:
+			return NotIP
+		}
+		drop(4)
+	case LinkRaw, LinkRawBSD, LinkRawOBSD, LinkIPv4, LinkIPv6:
+		if len(b) == 0 {
+			return Cut
+		}
+		kind = ethIPv4
+		if b[0]>>4 == 6 {
+			kind = ethIPv6
+		}
+	default:
+		return UnknownLink
+	}
+	for headers := 0; kind == ethVLAN || kind == ethQinQ || kind == ethQinQ9; headers++ {
+		if headers == maxHeaders {
+			return Malformed
+		}
+		if len(b) < 4 {
+			return Cut
+		}
+		kind = binary.BigEndian.Uint16(b[2:])
+		drop(4)
+	}
+	if kind == ethPPPoE {
+		if len(b) < 8 {
+			return Cut
+		}
+		switch binary.BigEndian.Uint16(b[6:]) {
+		case 0x0021:
+			kind = ethIPv4
+		case 0x0057:
+			kind = ethIPv6
+		}
+		drop(8)
+	}
+	if kind != ethIPv4 && kind != ethIPv6 {
+		return NotIP
+	}
+	d := decoder{b: b, rest: rest}
+	v := d.ip(kind == ethIPv6)
+	if v != TCP {
+		return v
+	}
+	v = d.tcp(s)
+	if v == TCP {
+		s.At, s.Interface, s.Direction, s.Index = p.At, p.Interface, direction, index
+	}
+	return v
+}
+
+// cooked is the direction that Linux says in a cooked header.
+func cooked(kind uint16) Direction {
+	switch kind {
+	case 0: // PACKET_HOST
+		return Inbound
+	case 4: // PACKET_OUTGOING
+		return Outbound
+	}
+	return DirectionUnknown
+}
+
+// decoder goes through the headers of an IP packet.
+type decoder struct {
+	b      []byte // what was captured from here on
+	rest   int    // how long the innermost IP payload is from here on
+	flow   Flow
+	hops   uint8
+	levels int
+	sid    [16]byte // the last one of a segment routing header
+	routed bool
+	tunnel [16]byte
+}
+
+func (d *decoder) skip(n int) {
+	d.b, d.rest = d.b[n:], d.rest-n
+}
+
+// ip goes to the TCP header.
+func (d *decoder) ip(six bool) Verdict {
+	for headers := 0; headers < maxHeaders; headers++ {
+		if d.levels > 0 {
+			d.tunnel = d.flow.Destination
+			if d.routed {
+				d.tunnel = d.sid
+			}
+			d.routed = false
+		}
+		d.levels++
+		var next uint8
+		var v Verdict
+		if six {
+			next, v = d.ipv6()
+		} else {
+			next, v = d.ipv4()
+		}
+		if v != TCP {
+			return v
+		}
+		switch next {
+		case 6:
+			return TCP
+		case 4:
+			six = false
+		case 41:
+			six = true
+		default:
+			return NotTCP
+		}
+	}
+	return Malformed
+}
+
+func (d *decoder) ipv4() (next uint8, v Verdict) {
+	if len(d.b) < 20 {
+		return 0, Cut
+	}
+	n := int(d.b[0]&15) * 4
+	if d.b[0]>>4 != 4 || n < 20 {
+		return 0, Malformed
+	}
+	total := int(binary.BigEndian.Uint16(d.b[2:]))
+	if total == 0 { // larger than the field can say: not yet divided by the sender's interface, or put together by the receiver's
+		total = d.rest
+	}
+	if total < n || total > d.rest {
+		return 0, Malformed
+	}
+	d.rest = total
+	fragment := binary.BigEndian.Uint16(d.b[6:])
+	d.hops, next = d.b[8], d.b[9]
+	d.flow.Source, d.flow.Destination = mapped(d.b[12:]), mapped(d.b[16:])
+	if fragment&0x3fff != 0 { // more fragments, or not the first
+		return 0, Fragment
+	}
+	if len(d.b) < n {
+		return 0, Cut
+	}
+	d.skip(n)
+	return next, TCP
+}
+
+func mapped(b []byte) [16]byte {
+	return [16]byte{10: 0xff, 11: 0xff, 12: b[0], 13: b[1], 14: b[2], 15: b[3]}
+}
+
+func (d *decoder) ipv6() (next uint8, v Verdict) {
+	if len(d.b) < 40 {
+		return 0, Cut
+	}
+	if d.b[0]>>4 != 6 {
+		return 0, Malformed
+	}
+	payload := int(binary.BigEndian.Uint16(d.b[4:]))
+	next, d.hops = d.b[6], d.b[7]
+	d.flow.Source, d.flow.Destination = [16]byte(d.b[8:]), [16]byte(d.b[24:])
+	d.skip(40)
+	switch {
+	case payload == 0 && d.rest > 0xffff: // a jumbogram
+		payload = d.rest
+	case payload > d.rest:
+		return 0, Malformed
+	}
+	d.rest = payload
+	for range maxHeaders {
+		var n int
+		switch next {
+		case 0, 43, 60, 135, 139, 140: // hop by hop, routing, destination, mobility, HIP, shim6
+			if len(d.b) < 8 {
+				return 0, Cut
+			}
+			n = 8 + int(d.b[1])*8
+			if next == 43 && d.b[2] == 4 && n >= 24 && len(d.b) >= 24 { // segment routing header, RFC 8754: the last segment is first
+				d.sid, d.routed = [16]byte(d.b[8:]), true
+			}
+		case 51: // authentication header
+			if len(d.b) < 8 {
+				return 0, Cut
+			}
+			n = 8 + int(d.b[1])*4
+		case 44:
+			if len(d.b) < 8 {
+				return 0, Cut
+			}
+			if binary.BigEndian.Uint16(d.b[2:])&0xfff9 != 0 {
+				return 0, Fragment
+			}
+			n = 8 // an atomic fragment is whole
+		default:
+			return next, TCP
+		}
+		if n > d.rest {
+			return 0, Malformed
+		}
+		next = d.b[0]
+		if n > len(d.b) {
+			return 0, Cut
+		}
+		d.skip(n)
+	}
+	return 0, Malformed
+}
+
+func (d *decoder) tcp(s *Segment) Verdict {
+	b := d.b
+	if d.rest < 20 {
+		return Malformed
+	}
+	if len(b) < 20 {
+		return Cut
+	}
+	n := int(b[12]>>4) * 4
+	if n < 20 || n > d.rest {
+		return Malformed
+	}
+	d.flow.SourcePort, d.flow.DestinationPort = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
+	*s = Segment{
+		Flow: d.flow, Tunnelled: d.levels > 1, HopLimit: d.hops, Flags: b[13], Window: binary.BigEndian.Uint16(b[14:]),
+		Seq: binary.BigEndian.Uint32(b[4:]), Ack: binary.BigEndian.Uint32(b[8:]), Payload: d.rest - n,
+		OptionsCut: len(b) < n, Options: b[20:min(n, len(b))],
+	}
+	if s.Tunnelled {
+		s.Tunnel = d.tunnel
+	}
+	return TCP
+}
