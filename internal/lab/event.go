@@ -67,15 +67,10 @@ func (l *Lab) setCarrier(at scenario.Port, up bool) error {
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(c.SetLinkUp(at.Interface, up), c.Close()); err != nil || !up || len(n.routes) == 0 {
+		if err := errors.Join(c.SetLinkUp(at.Interface, up), c.Close()); err != nil || !up {
 			return err
 		}
-		s := &space{}
-		if s.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
-			return err
-		}
-		defer s.handle.Close()
-		return s.addRoutes(n)
+		return n.addRoutes()
 	})
 }
 
@@ -220,40 +215,81 @@ func (l *Lab) undrain(ctx context.Context, x scenario.Drain) error {
 	return err
 }
 
-// flap fails and heals again and again. An interface ends up; a session that is cut comes back by itself.
+// flap fails and heals again and again.
 func (l *Lab) flap(ctx context.Context, f scenario.Flap, quick bool) error {
+	if f.Interface != "" {
+		return l.flapInterface(ctx, f, quick)
+	}
+	return l.flapSession(ctx, f, quick)
+}
+
+// flapInterface leaves the interface up.
+func (l *Lab) flapInterface(ctx context.Context, f scenario.Flap, quick bool) error {
 	tick := time.NewTicker(f.Every / 2)
 	defer tick.Stop()
-	half := func() error {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-tick.C:
-			return nil
-		}
-	}
+	at := scenario.Port{Node: f.Node, Interface: f.Interface}
 	for range f.Repeats(quick) {
-		var err error
-		if f.Interface != "" {
-			err = l.setCarrier(scenario.Port{Node: f.Node, Interface: f.Interface}, false)
-		} else {
-			err = l.cutSessions(f.Node, f.Neighbor)
-		}
-		if err := errors.Join(err, half()); err != nil {
-			return err
-		}
-		if f.Interface != "" {
-			err = l.setCarrier(scenario.Port{Node: f.Node, Interface: f.Interface}, true)
-		}
-		if err := errors.Join(err, half()); err != nil {
-			return err
+		for _, up := range []bool{false, true} {
+			if err := errors.Join(l.setCarrier(at, up), next(ctx, tick)); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// cutSessions ends the TCP connections of BGP between two nodes with a reset, as a router does that has lost its mind. None
-// is no error: the session may not have come back since the last time.
+// comeBack bounds the wait for a session that was cut. A router tries again after some seconds, or after a minute when it
+// has lost the session often.
+const comeBack = 90 * time.Second
+
+// flapSession cuts a session that works, each time: after a cut it waits until both ends say that all is well again.
+func (l *Lab) flapSession(ctx context.Context, f scenario.Flap, quick bool) error {
+	tick := time.NewTicker(f.Every)
+	defer tick.Stop()
+	for i := range f.Repeats(quick) {
+		if i > 0 {
+			if err := errors.Join(next(ctx, tick), l.comesBack(ctx, f.Node, f.Neighbor)); err != nil {
+				return fmt.Errorf("flap %d of %d: %w", i+1, f.Repeats(quick), err)
+			}
+		}
+		if err := l.cutSessions(f.Node, f.Neighbor); err != nil {
+			return err
+		}
+	}
+	return next(ctx, tick)
+}
+
+// comesBack waits until the daemons of the nodes are ready.
+func (l *Lab) comesBack(ctx context.Context, nodes ...string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, comeBack, fmt.Errorf("no session again after %s", comeBack))
+	defer cancel()
+	for _, d := range l.plan.daemons() {
+		w := l.condition(d)
+		if w == nil || !slices.Contains(nodes, d.node) {
+			continue
+		}
+		if err := w.wait(ctx); err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				err = fmt.Errorf("%w: %w", cause, err)
+			}
+			return fmt.Errorf("%s: %w", w.what, err)
+		}
+	}
+	return nil
+}
+
+// next waits for the next tick.
+func next(ctx context.Context, tick *time.Ticker) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-tick.C:
+		return nil
+	}
+}
+
+// cutSessions ends the TCP connections of BGP between two nodes with a reset, as a router does that has lost its mind. That
+// there is none is an error: nothing would happen.
 func (l *Lab) cutSessions(name, neighbor string) error {
 	n, err := l.plan.node(name)
 	if err != nil {
@@ -269,7 +305,8 @@ func (l *Lab) cutSessions(name, neighbor string) error {
 			}
 		}
 	}
-	return netns.Do(n.netns, func() error {
+	cut := 0
+	err = netns.Do(n.netns, func() error {
 		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 			sockets, err := netlink.SocketDiagTCP(family)
 			if err != nil {
@@ -284,8 +321,15 @@ func (l *Lab) cutSessions(name, neighbor string) error {
 				if err := destroy(s); err != nil && !errors.Is(err, unix.ENOENT) {
 					return fmt.Errorf("cut connection to %s: %w", neighbor, err)
 				}
+				if s.State == netlink.TCP_ESTABLISHED {
+					cut++
+				}
 			}
 		}
 		return nil
 	})
+	if err == nil && cut == 0 {
+		err = fmt.Errorf("%s has no BGP connection to %s that could be cut", name, neighbor)
+	}
+	return err
 }

@@ -3,17 +3,21 @@ package lab
 import (
 	"context"
 	"errors"
+	"io"
 	"math"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
@@ -123,6 +127,62 @@ func happen(t *testing.T, l *Lab, events ...scenario.Event) {
 	}
 }
 
+// reconnecting keeps a connection to the port of BGP between two nodes until cuts is called, which says how often it was cut.
+func reconnecting(t *testing.T, l *Lab, from, to, address string) (cuts func() int) {
+	t.Helper()
+	server := netip.AddrPortFrom(netip.MustParseAddr(address), bgpPort).String()
+	var listener net.Listener
+	err := netns.Do(namespaceOf(l.name, to), func() (err error) {
+		listener, err = net.Listen("tcp", server)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var g sync.WaitGroup
+	g.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			g.Go(func() { _, _ = io.Copy(io.Discard, conn); _ = conn.Close() })
+		}
+	})
+	n := -1 // the first connection is none that follows a cut
+	first := make(chan struct{})
+	g.Go(func() {
+		for ctx.Err() == nil {
+			var conn net.Conn
+			err := netns.Do(namespaceOf(l.name, from), func() (err error) {
+				conn, err = new(net.Dialer).DialContext(ctx, "tcp", server)
+				return err
+			})
+			if err != nil {
+				if ctx.Err() == nil {
+					t.Error(err)
+				}
+				return
+			}
+			if n++; n == 0 {
+				close(first)
+			}
+			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+			_, _ = conn.Read(make([]byte, 1))
+			stop()
+			_ = conn.Close()
+		}
+	})
+	<-first
+	return func() int {
+		cancel()
+		_ = listener.Close()
+		g.Wait()
+		return n
+	}
+}
+
 // TestEvents lets everything happen that can, and looks at what the nodes see of it; then the lab is as it was.
 func TestEvents(t *testing.T) {
 	l := start(t, options(t, "events", routed()))
@@ -189,8 +249,16 @@ func TestEvents(t *testing.T) {
 		t.Errorf("state %+v, %v", s, err)
 	}
 
-	happen(t, l, scenario.Event{Flap: &scenario.Flap{Node: "a", Interface: "wire", Times: 99, Quick: 2, Every: 100 * time.Millisecond}},
-		scenario.Event{Flap: &scenario.Flap{Node: "a", Neighbor: "b", Times: 1, Every: 100 * time.Millisecond}})
+	happen(t, l, scenario.Event{Flap: &scenario.Flap{Node: "a", Interface: "wire", Times: 99, Quick: 2, Every: 100 * time.Millisecond}})
+	flap := scenario.Event{Flap: &scenario.Flap{Node: "a", Neighbor: "b", Times: 99, Quick: 3, Every: 100 * time.Millisecond}}
+	if err := l.Happen(t.Context(), flap, true); err == nil || !strings.Contains(err.Error(), "a has no BGP connection to b that could be cut") {
+		t.Errorf("flap of a session that is not there: %v", err)
+	}
+	cuts := reconnecting(t, l, "a", "b", "2001:db8:1::b")
+	happen(t, l, flap)
+	if got := cuts(); got != 3 {
+		t.Errorf("%d sessions were cut, want 3", got)
+	}
 
 	happen(t, l, down, both, kill)
 	if err := l.SetLink("wire", l.spec.Links["wire"].Shape); err != nil {

@@ -180,27 +180,38 @@ func (c *child) how() string {
 	return c.err.Error()
 }
 
+// condition is what a daemon is ready after, nil for one that does not tell.
+func (l *Lab) condition(d daemon) *waiting {
+	w := &waiting{what: d.String(), log: logFile(dirOf(l.name), d)}
+	switch {
+	case d.status.IsValid():
+		w.ask = func(ctx context.Context) error {
+			b, err := get(ctx, d.netns, "http://"+d.status.String()+"/status")
+			if err != nil {
+				return err
+			}
+			return readiness(b)
+		}
+	case d.role == RoleBGPD:
+		w.ask = func(context.Context) error {
+			n, err := l.plan.node(d.node)
+			if err != nil {
+				return err
+			}
+			return askFRR(dirOf(l.name), n)
+		}
+	default:
+		return nil
+	}
+	return w
+}
+
 // conditions are what the lab is ready after.
 func (l *Lab) conditions() []*waiting {
 	var all []*waiting
 	for _, d := range l.plan.daemons() {
-		if d.status.IsValid() {
-			all = append(all, &waiting{what: d.String(), log: logFile(dirOf(l.name), d), ask: func(ctx context.Context) error {
-				b, err := get(ctx, d.netns, "http://"+d.status.String()+"/status")
-				if err != nil {
-					return err
-				}
-				return readiness(b)
-			}})
-		}
-		if d.role == RoleBGPD {
-			all = append(all, &waiting{what: d.String(), log: logFile(dirOf(l.name), d), ask: func(context.Context) error {
-				n, err := l.plan.node(d.node)
-				if err != nil {
-					return err
-				}
-				return askFRR(dirOf(l.name), n)
-			}})
+		if w := l.condition(d); w != nil {
+			all = append(all, w)
 		}
 	}
 	e := l.spec.Experiment
