@@ -99,7 +99,7 @@ func (r *runner) deliver(ctx context.Context, l *Lab, j job, run *scenario.Run) 
 	}
 	trace := &scenario.Trace{CellKey: j.CellKey, Trial: j.trial, Interval: interval, Samples: report.Series, Events: happened}
 	trace.Subflows = subflows(readings, subflowNames(r.Spec, e.Server), clock.began(), len(report.Series))
-	put(run.Metrics, report)
+	scenario.PutDelivery(run.Metrics, report)
 	scenario.Mean(j.phases, report.Duration).Put(run.Metrics)
 	trace.Measure(j.phases, run.Metrics)
 	if len(c.Events) > 0 {
@@ -244,15 +244,6 @@ func readLines(out io.Reader, sample func(traffic.Sample)) (traffic.Report, erro
 		return traffic.Report{}, errors.New("the client ended without a report")
 	}
 	return *report, nil
-}
-
-func put(metrics map[string]float64, r traffic.Report) {
-	metrics[scenario.Goodput] = r.GoodputBps
-	metrics[scenario.Bytes] = float64(r.Bytes)
-	metrics[scenario.FirstByte] = r.FirstByte.Seconds()
-	metrics[scenario.Duration] = r.Duration.Seconds()
-	metrics[scenario.EmptyIntervals] = float64(r.EmptyIntervals)
-	metrics[scenario.LongestGap] = r.LongestGap.Seconds()
 }
 
 // tail keeps the end of what a client says on standard error.

@@ -48,7 +48,7 @@ func (s *Spec) Phases(k CellKey) ([]Phase, error) {
 	e := s.Experiment
 	c := e.Case(k.Case)
 	for _, name := range e.Transports[k.Transport].Links {
-		if _, err := traffic.PayloadShare(s.mtu(name), traffic.Overhead{MPTCP: true}); err != nil {
+		if _, err := traffic.PayloadShare(s.MTU(name), traffic.Overhead{MPTCP: true}); err != nil {
 			return nil, fmt.Errorf("limit cell %q: link %q: %w", k, name, err)
 		}
 	}
@@ -58,9 +58,14 @@ func (s *Spec) Phases(k CellKey) ([]Phase, error) {
 func (s *Spec) phases(c Case, t *Traffic, transport *Transport) []Phase {
 	links := s.carriage(c, transport.Links)
 	usable := transport.Links
+	segment := transport.Settings.With(c.Settings).Segment
 	now := func(at time.Duration, event int) Phase {
 		rates := links.rates()
-		p := Phase{At: at, Event: event, carry: s.carries(usable, rates, traffic.Overhead{MPTCP: transport.MPTCP}), carryTCP: s.carries(usable, rates, traffic.Overhead{})}
+		p := Phase{
+			At: at, Event: event,
+			carry:    s.carries(usable, rates, segment, traffic.Overhead{MPTCP: transport.MPTCP}),
+			carryTCP: s.carries(usable, rates, segment, traffic.Overhead{}),
+		}
 		offered := float64(t.Rate)
 		p.Limits = Limits{Links: lesser(p.carry, offered), LinksTCP: lesser(p.carryTCP, offered), Offered: offered}
 		return p
@@ -137,20 +142,24 @@ func (s *Spec) ShapeIn(c Case, link string) Shape {
 }
 
 // carries is the payload that the links carry together, or 0 when there is none of them, when one of them has no rate, or
-// when its MTU is impossible.
-func (s *Spec) carries(links []string, rates map[string]unit.Bandwidth, o traffic.Overhead) float64 {
+// when its MTU is impossible. Segments are no larger than segment, unless that is 0.
+func (s *Spec) carries(links []string, rates map[string]unit.Bandwidth, segment int, o traffic.Overhead) float64 {
 	total := 0.0
 	for _, name := range links {
-		share, err := traffic.PayloadShare(s.mtu(name), o)
+		share, err := traffic.PayloadShare(s.MTU(name), o)
 		if rates[name] == 0 || err != nil {
 			return 0
+		}
+		if segment > 0 && segment < o.MaxSegment(s.MTU(name)) {
+			share = o.SegmentShare(segment)
 		}
 		total += share * float64(rates[name])
 	}
 	return total
 }
 
-func (s *Spec) mtu(link string) int {
+// MTU is that of the link, in bytes; the default one where it says none.
+func (s *Spec) MTU(link string) int {
 	if l := s.Links[link]; l != nil && l.MTU != 0 {
 		return l.MTU
 	}

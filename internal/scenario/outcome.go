@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tabane/tabane/internal/traffic"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -31,6 +32,16 @@ func Through(bytes unit.Size, phases []Phase) (took time.Duration, known bool) {
 		bytes -= rate.SizeIn(phases[i+1].At - p.At)
 	}
 	return 0, false
+}
+
+// PutDelivery adds to a run's metrics what the receiver measured.
+func PutDelivery(metrics map[string]float64, r traffic.Report) {
+	metrics[Goodput] = r.GoodputBps
+	metrics[Bytes] = float64(r.Bytes)
+	metrics[FirstByte] = r.FirstByte.Seconds()
+	metrics[Duration] = r.Duration.Seconds()
+	metrics[EmptyIntervals] = float64(r.EmptyIntervals)
+	metrics[LongestGap] = r.LongestGap.Seconds()
 }
 
 // Conclude completes a result that has its runs: it puts them in order, summarizes them, and says for each expectation whether

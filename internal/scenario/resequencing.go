@@ -18,9 +18,7 @@ const (
 // SumRates is the sum of the rates of the transport's links towards the client as a run begins; 0 when one of them has none.
 func (s *Spec) SumRates(k CellKey) unit.Bandwidth {
 	var sum unit.Bandwidth
-	c := s.Experiment.Case(k.Case)
-	for _, link := range s.Experiment.Transports[k.Transport].Links {
-		rate := s.ShapeIn(c, link).Rate
+	for _, rate := range s.carriage(s.Experiment.Case(k.Case), s.Experiment.Transports[k.Transport].Links).rates() {
 		if rate == 0 {
 			return 0
 		}

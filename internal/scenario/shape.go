@@ -32,6 +32,9 @@ func (s Shape) Plain() bool {
 	return s == (Shape{Rate: s.Rate, Queue: s.Queue})
 }
 
+// Nothing reports whether a link with the shape does nothing to traffic.
+func (s Shape) Nothing() bool { return s == (Shape{}) }
+
 // Profiles are the shape in the emulator's terms.
 func (s Shape) Profiles() (forward, backward channel.Profile) {
 	p := channel.Profile{Rate: s.Rate, Delay: s.Delay, Duplicate: s.Duplicate, Queue: channel.Queue{Limit: channel.Limit{Time: s.Queue}}}

@@ -45,9 +45,22 @@ func PayloadShare(mtu int, o Overhead) (float64, error) {
 	case inner < ipv6MinMTU:
 		return 0, fmt.Errorf("compute payload share: mtu %d less %d bytes of encapsulation must be at least %d", mtu, o.Encap, ipv6MinMTU)
 	}
-	payload := inner - ipv6Header - tcpHeader - tcpTimestamps
+	return float64(inner+ethernetHeader-o.Headers()) / float64(inner+ethernetHeader), nil
+}
+
+// Headers is what a shaper counts of a segment beside its payload, in bytes.
+func (o Overhead) Headers() int {
+	n := ethernetHeader + ipv6Header + tcpHeader + tcpTimestamps
 	if o.MPTCP {
-		payload -= mptcpDSS
+		n += mptcpDSS
 	}
-	return float64(payload) / float64(inner+ethernetHeader), nil
+	return n
+}
+
+// MaxSegment is the payload of a full segment in bytes, where all links have the MTU.
+func (o Overhead) MaxSegment(mtu int) int { return mtu - o.Encap + ethernetHeader - o.Headers() }
+
+// SegmentShare is PayloadShare of segments with a payload of so many bytes.
+func (o Overhead) SegmentShare(segment int) float64 {
+	return float64(segment) / float64(segment+o.Headers())
 }
