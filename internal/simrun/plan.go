@@ -1,0 +1,463 @@
+package simrun
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tabane/tabane/internal/cc"
+	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/sim"
+	"github.com/tabane/tabane/internal/traffic"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+const (
+	// interval is the length of a sample, the same as in a lab.
+	interval = 100 * time.Millisecond
+	// patience and slack say how much longer than at its limit a delivery may take before it has failed, and unlimited how
+	// long one may take whose limit is not known.
+	patience  = 4
+	slack     = 30 * time.Second
+	unlimited = time.Hour
+	// quickACKs is how many segments of a subflow Linux acknowledges one by one (TCP_MAX_QUICKACKS).
+	quickACKs = 16
+	// What Linux does unless told otherwise.
+	defaultScheduler  = "blest"
+	defaultCongestion = "cubic"
+	congestionSysctl  = "net.ipv4.tcp_congestion_control"
+)
+
+// Check returns what a scenario has that the simulator cannot do, with paths as scenario.Spec.Check has them. The scenario is
+// otherwise right.
+func Check(spec *scenario.Spec) fault.List {
+	var faults fault.List
+	e := spec.Experiment
+	if e == nil {
+		faults.Add("", "the scenario has no experiment")
+		return faults
+	}
+	if !e.Delivers() {
+		faults.Add("experiment.kind", "the simulator has no BGP: an experiment of kind %s needs a lab", e.Kind)
+		return faults
+	}
+	p := newPlan(spec, false)
+	for _, name := range e.TransportNames() {
+		for i, w := range p.ways[name] {
+			if w.err != nil {
+				faults.Add(fmt.Sprintf("experiment.transports.%s.links[%d]", name, i), "%v", w.err)
+			}
+		}
+		if t := e.Transports[name]; !t.MPTCP && len(t.Links) > 1 {
+			faults.Add("experiment.transports."+name+".links", "the simulator takes one path without mptcp, got %d links", len(t.Links))
+		}
+	}
+	for i, c := range e.Cases {
+		for j, x := range c.Events {
+			if kind, why := refuse(spec, x); kind != "" {
+				faults.Add(fmt.Sprintf("experiment.cases[%d].events[%d].%s", i, j, kind), "%s", why)
+			}
+		}
+	}
+	if _, where, err := p.congestion(); err != nil {
+		faults.Add(where, "%v", err)
+	}
+	if len(faults) > 0 {
+		return faults
+	}
+	for _, k := range e.Cells() {
+		config, err := p.config(k, 1)
+		if err == nil {
+			err = config.Check().Err()
+		}
+		if err != nil {
+			faults.Add("experiment", "%s cannot be simulated: %v", k, err)
+		}
+	}
+	return faults
+}
+
+// refuse says of an event that only a lab can do which kind it is and why.
+func refuse(spec *scenario.Spec, x scenario.Event) (kind, why string) {
+	const daemons = "the simulator runs no daemons: this needs a lab"
+	const wires = "the simulator takes down wires only, and this is a port of a switch: it needs a lab"
+	port := func(kind string, p scenario.Port) (string, string) {
+		if l, _, _ := wire(spec, p); l == "" {
+			return kind, wires
+		}
+		return "", ""
+	}
+	switch {
+	case x.Kill != nil:
+		return "kill", daemons
+	case x.Stop != nil:
+		return "stop", daemons
+	case x.Start != nil:
+		return "start", daemons
+	case x.Drain != nil:
+		return "drain", daemons
+	case x.Flap != nil && x.Flap.Neighbor != "":
+		return "flap", "the simulator has no BGP sessions: this needs a lab"
+	case x.Flap != nil:
+		return port("flap", scenario.Port{Node: x.Flap.Node, Interface: x.Flap.Interface})
+	case x.Down != nil:
+		return port("down", *x.Down)
+	case x.Up != nil:
+		return port("up", *x.Up)
+	case x.Blackhole != nil:
+		return port("blackhole", x.Blackhole.Port())
+	case x.Clear != nil:
+		return port("clear", *x.Clear)
+	}
+	return "", ""
+}
+
+// wire is the link of two ends that a port is on, with the hops that leave it and come to it; no link for a port of a switch.
+func wire(spec *scenario.Spec, p scenario.Port) (link string, out, in hop) {
+	for name, l := range spec.Links {
+		for i, end := range l.Ends {
+			if end.Node == p.Node && end.Interface == p.Interface && len(l.Ends) == 2 {
+				out = hop{name, end.Node, l.Ends[1-i].Node}
+				return name, out, out.back()
+			}
+		}
+	}
+	return "", hop{}, hop{}
+}
+
+// plan makes a scenario's cells into what the simulator takes.
+type plan struct {
+	spec  *scenario.Spec
+	net   *network
+	quick bool
+	// ways are those of each transport's subflows.
+	ways map[string][]way
+}
+
+// way is that of a subflow from the server to the client, or why there is none.
+type way struct {
+	hops []hop
+	err  error
+}
+
+func newPlan(spec *scenario.Spec, quick bool) *plan {
+	p := &plan{spec: spec, net: newNetwork(spec), quick: quick, ways: map[string][]way{}}
+	for name, t := range spec.Experiment.Transports {
+		for i, link := range t.Links {
+			// Over its link and none of the other subflows'.
+			hops, err := p.net.over(spec.Experiment.Server, spec.Experiment.Client, link, slices.Concat(t.Links[:i], t.Links[i+1:]))
+			p.ways[name] = append(p.ways[name], way{hops, err})
+		}
+	}
+	return p
+}
+
+// congestion is the congestion control that the server's sysctls ask for, and where they do.
+func (p *plan) congestion() (name, where string, err error) {
+	server := p.spec.Experiment.Server
+	where = "nodes." + server + ".sysctls." + congestionSysctl
+	name, ok := p.spec.Nodes[server].Sysctls[congestionSysctl]
+	if !ok {
+		where = "sysctls." + congestionSysctl
+		name, ok = p.spec.Sysctls[congestionSysctl]
+	}
+	switch {
+	case !ok:
+		return defaultCongestion, "", nil
+	case name == "reno":
+		return "newreno", where, nil
+	case !slices.Contains(cc.Names(), name):
+		return "", where, fmt.Errorf("the simulator knows no congestion control %q; it has %s", name, strings.Join(cc.Names(), ", "))
+	}
+	return name, where, nil
+}
+
+// builder numbers the directions of links of one simulation.
+type builder struct {
+	*plan
+	c      scenario.Case
+	eventy map[string]bool
+	always []string
+	index  map[hop]int
+	config sim.Config
+}
+
+// config is the simulation of one cell.
+func (p *plan) config(k scenario.CellKey, seed uint64) (sim.Config, error) {
+	e := p.spec.Experiment
+	t, transport := e.Traffic[k.Traffic], e.Transports[k.Transport]
+	b := &builder{plan: p, c: e.Case(k.Case), always: transport.Links, index: map[hop]int{}, eventy: map[string]bool{}}
+	b.config = sim.Config{Seed: seed, Series: interval, Bursts: true}
+	for _, name := range p.spec.Scheduled() {
+		b.eventy[name] = true
+	}
+	for _, x := range b.c.Events {
+		for _, h := range b.touched(x) {
+			b.eventy[h.link] = true
+		}
+	}
+
+	overhead := traffic.Overhead{MPTCP: transport.MPTCP}
+	conn := sim.Connection{Name: k.String(), MPTCP: transport.MPTCP, Bytes: t.Bytes, Rate: t.Rate, Header: overhead.Headers(), Handshake: true}
+	lasts := t.Lasts(p.quick)
+	if t.Rate > 0 {
+		conn.Bytes = t.Rate.SizeIn(lasts)
+	}
+	mtu := 0
+	for _, w := range p.ways[k.Transport] {
+		if w.err != nil {
+			return sim.Config{}, w.err
+		}
+		var path sim.Path
+		for _, h := range w.hops {
+			if m := p.spec.MTU(h.link); mtu == 0 || m < mtu {
+				mtu = m
+			}
+			path.Out = b.pass(path.Out, h)
+		}
+		for _, h := range slices.Backward(w.hops) {
+			path.Back = b.pass(path.Back, h.back())
+		}
+		conn.Paths = append(conn.Paths, path)
+	}
+	if err := p.behave(&conn, e.Settings(k), overhead.MaxSegment(mtu)); err != nil {
+		return sim.Config{}, err
+	}
+	b.config.Connections = []sim.Connection{conn}
+	b.changes(t)
+
+	switch phases, err := p.spec.Phases(k); {
+	case err != nil:
+		return sim.Config{}, err
+	case t.Bytes > 0 && lasts > 0:
+		b.config.Duration = lasts
+	default:
+		b.config.Duration = unlimited
+		if took, known := scenario.Through(conn.Bytes, phases); known {
+			b.config.Duration = patience*max(took, lasts) + slack
+		}
+	}
+	return b.config, nil
+}
+
+// behave makes a connection behave as the settings say, and as Linux does where they say nothing.
+func (p *plan) behave(c *sim.Connection, s scenario.Settings, most int) error {
+	c.Scheduler, c.Congestion = s.Scheduler, s.Congestion
+	if c.Scheduler == "" {
+		c.Scheduler = defaultScheduler
+	}
+	if c.Congestion == "" {
+		var err error
+		if c.Congestion, _, err = p.congestion(); err != nil {
+			return err
+		}
+	}
+	c.Segment = most
+	if s.Segment > 0 {
+		if s.Segment > most {
+			return fmt.Errorf("segments of %d bytes do not pass the links, of which the least MTU leaves %d", s.Segment, most)
+		}
+		c.Segment = s.Segment
+	}
+	c.Window, c.RBuf, c.ReceiveBuffer, c.InitialWindow = s.Window, s.RBuf, s.ReceiveBuffer, s.InitialWindow
+	c.DelayedACK, c.RACK = s.DelayedACK == nil || *s.DelayedACK, s.RACK == nil || *s.RACK
+	if c.DelayedACK {
+		c.QuickACKs = quickACKs
+	}
+	return nil
+}
+
+// pass adds a hop to a way, unless nothing ever happens to a packet there.
+func (b *builder) pass(way []int, h hop) []int {
+	shape := b.spec.ShapeIn(b.c, h.link)
+	if shape.Nothing() && !b.eventy[h.link] && !slices.Contains(b.always, h.link) {
+		return way
+	}
+	l := b.spec.Links[h.link]
+	forward, backward := shape.Profiles()
+	profile := forward
+	if len(l.Ends) > 2 {
+		// A switch's port shapes what it is given, whoever it is for.
+		h.to = ""
+	} else if h.from != l.Ends[0].Node {
+		profile = backward
+	}
+	i, known := b.index[h]
+	if !known {
+		i = len(b.config.Links)
+		b.index[h] = i
+		b.config.Links = append(b.config.Links, sim.Link{Name: h.link + " from " + h.from, Profile: profile})
+	}
+	return append(way, i)
+}
+
+// touched are the directions of links that an event does something to.
+func (b *builder) touched(x scenario.Event) []hop {
+	port := func(p scenario.Port) []hop {
+		_, out, in := wire(b.spec, p)
+		return []hop{out, in}
+	}
+	switch {
+	case x.Set != nil:
+		return b.net.across(x.Set.Link)
+	case x.Down != nil:
+		return port(*x.Down)
+	case x.Up != nil:
+		return port(*x.Up)
+	case x.Clear != nil:
+		return port(*x.Clear)
+	case x.Flap != nil:
+		return port(scenario.Port{Node: x.Flap.Node, Interface: x.Flap.Interface})
+	case x.Blackhole != nil:
+		hops := port(x.Blackhole.Port())
+		switch d := x.Blackhole.Direction; {
+		case !d.Has(scenario.In):
+			return hops[:1]
+		case !d.Has(scenario.Out):
+			return hops[1:]
+		}
+		return hops
+	}
+	return nil
+}
+
+// changes adds what schedules and events do, in the order of time.
+func (b *builder) changes(t *scenario.Traffic) {
+	add := func(at time.Duration, h hop, change sim.Change) {
+		if len(b.spec.Links[h.link].Ends) > 2 {
+			h.to = ""
+		}
+		if i, passed := b.index[h]; passed {
+			change.At, change.Link = at, i
+			b.config.Changes = append(b.config.Changes, change)
+		}
+	}
+	for _, name := range b.spec.Scheduled() {
+		l := b.spec.Links[name]
+		ways := map[channel.Direction]hop{
+			channel.Forward:  {name, l.Ends[0].Node, l.Ends[1].Node},
+			channel.Backward: {name, l.Ends[1].Node, l.Ends[0].Node},
+		}
+		for _, step := range l.Schedule {
+			for _, d := range []channel.Direction{channel.Forward, channel.Backward} {
+				if step.Direction.Has(d) {
+					add(step.At, ways[d], sim.Change{Change: step.Change})
+				}
+			}
+		}
+	}
+	for _, x := range b.c.Events {
+		at := t.EventAt + x.After
+		hops := b.touched(x)
+		all := func(at time.Duration, change sim.Change) {
+			for _, h := range hops {
+				add(at, h, change)
+			}
+		}
+		switch {
+		case x.Set != nil:
+			forward, backward := x.Set.Shape.Profiles()
+			for _, h := range hops {
+				profile := forward
+				if l := b.spec.Links[h.link]; len(l.Ends) == 2 && h.from != l.Ends[0].Node {
+					profile = backward
+				}
+				add(at, h, sim.Change{Change: replaced(profile)})
+			}
+		case x.Down != nil, x.Blackhole != nil:
+			all(at, sim.Change{Down: true})
+		case x.Up != nil, x.Clear != nil:
+			all(at, sim.Change{Up: true})
+		case x.Flap != nil:
+			for i := range x.Flap.Repeats(b.quick) {
+				begin := at + time.Duration(i)*x.Flap.Every
+				all(begin, sim.Change{Down: true})
+				all(begin+x.Flap.Every/2, sim.Change{Up: true})
+			}
+		}
+	}
+	slices.SortStableFunc(b.config.Changes, func(x, y sim.Change) int { return int(x.At - y.At) })
+}
+
+// replaced is the change that makes any profile this one.
+func replaced(p channel.Profile) channel.Change {
+	return channel.Change{Rate: &p.Rate, Delay: &p.Delay, Jitter: &p.Jitter, Loss: &p.Loss, Duplicate: &p.Duplicate, Queue: &p.Queue}
+}
+
+// measure makes of a simulation's result the run that the receiver would have measured, and its course.
+func (p *plan) measure(k scenario.CellKey, trial int, config sim.Config, result sim.Result) (scenario.Run, *scenario.Trace, error) {
+	e := p.spec.Experiment
+	run := scenario.Run{CellKey: k, Trial: trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
+	phases, err := p.spec.Phases(k)
+	if err != nil {
+		return run, nil, err
+	}
+	c := &result.Connections[0]
+	t, transport := e.Traffic[k.Traffic], e.Transports[k.Transport]
+	limit := time.Duration(0)
+	if t.Bytes > 0 {
+		limit = t.Lasts(p.quick)
+	}
+	done := c.Finish != sim.Never
+	report := traffic.Replay(interval, limit, done, func(yield func(time.Duration, int) bool) {
+		for _, b := range c.Reseq.Series {
+			if !yield(b.At, b.Bytes) {
+				return
+			}
+		}
+	})
+	phases[0].Put(run.Metrics)
+	switch {
+	case report.Bytes == 0:
+		err = errors.New("not a byte arrived")
+	case limit == 0 && !done:
+		err = fmt.Errorf("took far longer than it should: after %s %s of %s had arrived", config.Duration, unit.Size(report.Bytes), config.Connections[0].Bytes)
+	}
+	if err != nil {
+		if len(e.Case(k.Case).Events) > 0 {
+			run.Metrics[scenario.ConnectionsLost] = 1
+		}
+		run.Notes[scenario.NoteError] = err.Error()
+		return run, nil, nil
+	}
+	trace := &scenario.Trace{CellKey: k, Trial: trial, Interval: interval, Samples: report.Series}
+	for _, x := range e.Case(k.Case).Events {
+		if at := t.EventAt + x.After; at < report.Duration {
+			trace.Events = append(trace.Events, at)
+		}
+	}
+	scenario.PutDelivery(run.Metrics, report)
+	scenario.Mean(phases, report.Duration).Put(run.Metrics)
+	trace.Measure(phases, run.Metrics)
+	if len(e.Case(k.Case).Events) > 0 {
+		run.Metrics[scenario.ConnectionsLost] = 0
+	}
+	if transport.MPTCP {
+		scenario.PutResequencing(run.Metrics, &c.Reseq, p.spec.SumRates(k), report.Duration)
+		run.Metrics[scenario.Reinjections] = float64(c.Reinjected)
+		for i, path := range c.Paths {
+			bytes := make([]int64, len(path.Series))
+			for j, n := range path.Series {
+				bytes[j] = int64(n)
+			}
+			trace.Subflows = append(trace.Subflows, scenario.Subflow{Name: transport.Links[i], Bytes: bytes})
+		}
+		slices.SortFunc(trace.Subflows, func(a, b scenario.Subflow) int { return strings.Compare(a.Name, b.Name) })
+	}
+	for _, path := range c.Paths {
+		run.Metrics[scenario.Retransmissions] += float64(path.Retransmissions)
+		run.Metrics[scenario.Timeouts] += float64(path.Timeouts)
+	}
+	if e.DrawsBursts(k, trial) {
+		trace.Bursts = c.Reseq.Series
+	}
+	return run, trace, nil
+}
+
+// links are the names of a scenario's links, sorted.
+func links(spec *scenario.Spec) []string { return slices.Sorted(maps.Keys(spec.Links)) }

@@ -1,0 +1,161 @@
+package simrun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/sim"
+)
+
+// Backend is what results of the simulator say of their origin.
+const Backend = "sim"
+
+// FirstSeed is the seed of the first trial unless another is given.
+const FirstSeed = 1
+
+// Options is what Run needs.
+type Options struct {
+	// Spec is a scenario that Check has no fault with.
+	Spec *scenario.Spec
+	// Trials is how often each cell is run, as the scenario says, or once in a quick pass, unless given. Trial i of every cell
+	// has the seed Seed + i, so that cells are compared under the same dice.
+	Trials int
+	Seed   uint64
+	// Quick bounds each run as its traffic says.
+	Quick bool
+	// Jobs is how many runs are simulated side by side; as many as there are processors unless given. It changes no result.
+	Jobs int
+	// Host says where it ran.
+	Host scenario.Host
+	// Progress is told of each run as it ends, one at a time.
+	Progress func(Event)
+}
+
+// Event is a run that has ended.
+type Event struct {
+	// Done and Total count runs.
+	Done, Total int
+	// Elapsed is the time since the begin, ETA the estimate of what is left.
+	Elapsed, ETA time.Duration
+	Run          scenario.Run
+	// Trace is its course, unless it failed.
+	Trace *scenario.Trace
+}
+
+// Run simulates the scenario's experiment: every case with every traffic over every transport, Trials times. The same scenario and
+// seed give the same runs. When ctx ends there is no result.
+func Run(ctx context.Context, o Options) (scenario.Result, error) {
+	switch {
+	case o.Spec == nil:
+		return scenario.Result{}, errors.New("simulate scenario: no scenario given")
+	case o.Trials < 0:
+		return scenario.Result{}, fmt.Errorf("simulate scenario %q: trials must be >= 0, got %d", o.Spec.Name, o.Trials)
+	case o.Jobs < 0:
+		return scenario.Result{}, fmt.Errorf("simulate scenario %q: jobs must be >= 0, got %d", o.Spec.Name, o.Jobs)
+	}
+	if err := Check(o.Spec).Err(); err != nil {
+		return scenario.Result{}, fmt.Errorf("simulate scenario %q: %w", o.Spec.Name, err)
+	}
+	e := o.Spec.Experiment
+	switch {
+	case o.Trials > 0:
+	case o.Quick:
+		o.Trials = 1
+	default:
+		o.Trials = e.Trials
+	}
+	if o.Seed == 0 {
+		o.Seed = FirstSeed
+	}
+	begun := time.Now()
+	cells := e.Cells()
+	runs := make([]scenario.Run, len(cells)*o.Trials)
+	p := newPlan(o.Spec, o.Quick)
+	var mu sync.Mutex
+	done := 0
+	err := parallel(ctx, o.Jobs, len(runs), func(ctx context.Context, i int) error {
+		k, trial := cells[i/o.Trials], i%o.Trials
+		run, trace, err := p.simulate(ctx, k, trial, o.Seed+uint64(trial))
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		runs[i] = run
+		done++
+		if o.Progress != nil {
+			elapsed := time.Since(begun)
+			o.Progress(Event{Done: done, Total: len(runs), Elapsed: elapsed, ETA: remaining(elapsed, done, len(runs)), Run: run, Trace: trace})
+		}
+		return nil
+	})
+	if err != nil {
+		return scenario.Result{}, fmt.Errorf("simulate scenario %q: %w", o.Spec.Name, err)
+	}
+	return e.Conclude(scenario.Result{
+		Scenario: o.Spec.Name, Backend: Backend, Seconds: time.Since(begun).Seconds(), Host: o.Host, Runs: runs,
+	})
+}
+
+// simulate runs one trial of one cell. An error is one of the whole experiment; a delivery that fails is a run.
+func (p *plan) simulate(ctx context.Context, k scenario.CellKey, trial int, seed uint64) (scenario.Run, *scenario.Trace, error) {
+	config, err := p.config(k, seed)
+	if err != nil {
+		return scenario.Run{}, nil, fmt.Errorf("%s: %w", k, err)
+	}
+	s, err := sim.New(config)
+	if err != nil {
+		return scenario.Run{}, nil, fmt.Errorf("%s: %w", k, err)
+	}
+	result, err := s.Run(ctx)
+	if err != nil {
+		return scenario.Run{}, nil, fmt.Errorf("%s trial %d: %w", k, trial, err)
+	}
+	return p.measure(k, trial, config, result)
+}
+
+// parallel calls f for 0 to n-1, so many at once, in about this order. The first error ends all.
+func parallel(ctx context.Context, jobs, n int, f func(ctx context.Context, i int) error) error {
+	if jobs == 0 {
+		jobs = runtime.GOMAXPROCS(0)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	next := make(chan int)
+	g.Go(func() error {
+		defer close(next)
+		for i := range n {
+			select {
+			case next <- i:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		return nil
+	})
+	for range min(jobs, n) {
+		g.Go(func() error {
+			for i := range next {
+				if err := f(ctx, i); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// remaining is how long the rest takes at the pace so far.
+func remaining(elapsed time.Duration, done, total int) time.Duration {
+	if done == 0 {
+		return 0
+	}
+	return time.Duration(float64(elapsed) / float64(done) * float64(total-done))
+}
