@@ -141,6 +141,7 @@ func (s *Speaker) Start(ctx context.Context) error {
 	}
 	s.running = true
 	s.pump.Go(s.deliver)
+	go s.watchOpening()
 	return nil
 }
 

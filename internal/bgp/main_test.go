@@ -21,6 +21,10 @@ const inNamespace = "TABANE_TEST_BGP_NETNS"
 // speakers can have the port and addresses they want. Goroutines of the BGP server cannot be moved into one.
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if half := os.Getenv(dialler); half != "" {
+		fmt.Fprintln(os.Stderr, dial(half))
+		os.Exit(1)
+	}
 	if os.Getenv(inNamespace) == "" && !fuzzing() {
 		cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 		cmd.Env = append(os.Environ(), inNamespace+"=1")

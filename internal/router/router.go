@@ -56,8 +56,8 @@ func New(ctx context.Context, o Options) (*Router, error) {
 	return &Router{config: o.Config, log: o.Log, daemon: d, links: map[string]bool{}}, nil
 }
 
-// speaker is the neighbour as the BGP speaker knows it. Of two routers that both open it at the same moment GoBGP now and then keeps neither
-// connection, and tries again only after minutes; so the one with the higher AS number waits for the other.
+// speaker is the neighbour as the BGP speaker knows it. Of two routers the one with the higher AS number waits for the other:
+// when both open the session at the same moment, it may take until the speaker gives the attempt up after some seconds.
 func (n Neighbor) speaker(own uint32) bgp.Neighbor {
 	return bgp.Neighbor{
 		Passive: own > n.ASN,

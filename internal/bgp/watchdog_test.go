@@ -1,0 +1,251 @@
+package bgp
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"github.com/vishvananda/netlink"
+)
+
+func TestWatchdog(t *testing.T) {
+	const (
+		active  = api.PeerState_SESSION_STATE_ACTIVE
+		sent    = api.PeerState_SESSION_STATE_OPENSENT
+		confirm = api.PeerState_SESSION_STATE_OPENCONFIRM
+		idle    = api.PeerState_SESSION_STATE_IDLE
+	)
+	type look struct {
+		at   time.Duration
+		seen opening
+		anew bool
+	}
+	s := func(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
+	for name, looks := range map[string][]look{
+		"nobody is asked":         {{0, opening{state: active}, false}, {s(500), opening{state: active}, false}},
+		"at rest":                 {{0, opening{state: idle, opensSent: 1}, false}, {s(500), opening{state: idle, opensSent: 1}, false}},
+		"no answer to our own":    {{0, opening{active, 1, 0}, false}, {s(4.9), opening{active, 1, 0}, false}, {s(5), opening{active, 1, 0}, true}},
+		"no answer to the peer's": {{0, opening{sent, 1, 0}, false}, {s(5), opening{sent, 1, 0}, true}},
+		"collision":               {{0, opening{confirm, 2, 2}, false}, {s(5), opening{confirm, 2, 2}, true}},
+		"it refuses and is tried": {{0, opening{active, 1, 0}, false}, {s(3), opening{active, 2, 0}, false}, {s(6), opening{active, 3, 0}, false}},
+		"it comes along":          {{0, opening{sent, 1, 0}, false}, {s(4), opening{confirm, 1, 1}, false}, {s(8), opening{confirm, 1, 1}, false}, {s(9), opening{confirm, 1, 1}, true}},
+		"time begins with a wait": {{0, opening{state: active}, false}, {s(100), opening{active, 1, 0}, false}, {s(104), opening{active, 1, 0}, false}},
+		"more patience every time": {
+			{0, opening{active, 1, 0}, false}, {s(5), opening{active, 1, 0}, true},
+			{s(6), opening{state: active}, false}, {s(7), opening{active, 1, 0}, false}, {s(16), opening{active, 1, 0}, false}, {s(17), opening{active, 1, 0}, true},
+			{s(20), opening{sent, 1, 0}, false}, {s(39), opening{sent, 1, 0}, false}, {s(40), opening{sent, 1, 0}, true},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var w watchdog
+			start := time.Now()
+			for _, l := range looks {
+				if got := w.look(start.Add(l.at), l.seen); got != l.anew {
+					t.Fatalf("after %s: begins anew %t, want %t", l.at, got, l.anew)
+				}
+			}
+		})
+	}
+	w := watchdog{attempts: 1000}
+	if w.patience() != openPatienceMost {
+		t.Errorf("patience %s after many attempts", w.patience())
+	}
+}
+
+// TestSilentNeighbors: neighbours that let an attempt stand still get another one.
+func TestSilentNeighbors(t *testing.T) {
+	needNamespace(t)
+	t.Parallel()
+	// The first accepts our connection and says nothing, the second opens one and says nothing, the third sends its OPEN and no
+	// KEEPALIVE, as GoBGP itself does after a collision.
+	r := newRouterWith(t, 21, 65000, func(o *Options) { o.Report = ReportBest })
+	listener, err := net.ListenTCP("tcp6", &net.TCPAddr{IP: net.ParseIP("fd00::16"), Port: 1790})
+	r.must(err)
+	t.Cleanup(func() { _ = listener.Close() })
+	r.must(r.AddNeighbor(t.Context(), Neighbor{Name: "mute", Address: address(22), LocalAddress: address(21), ASN: 65001, Port: 1790, Families: []Family{IPv6Unicast}}))
+	for name, n := range map[string]int{"shy": 23, "half": 24} {
+		r.must(r.AddNeighbor(t.Context(), Neighbor{Name: name, Address: address(n), LocalAddress: address(21), ASN: 65001, Passive: true, Families: []Family{IPv6Unicast}}))
+	}
+	shy, half := dialFrom(t, r, 23), dialFrom(t, r, 24)
+	open, err := gobgp.NewBGPOpenMessage(65001, 9, addr("10.0.0.24"), []gobgp.OptionParameterInterface{
+		gobgp.NewOptionParameterCapability([]gobgp.ParameterCapabilityInterface{gobgp.NewCapMultiProtocol(gobgp.RF_IPv6_UC)}),
+	})
+	r.must(err)
+	b, err := open.Serialize()
+	r.must(err)
+	_, err = half.Write(b)
+	r.must(err)
+	// Each connection ends, and the one of ours is tried again.
+	done := make(chan string, 3)
+	for name, conn := range map[string]net.Conn{"shy": shy, "half": half} {
+		go func() { _, _ = io.Copy(io.Discard, conn); done <- name }()
+	}
+	go func() {
+		for i := range 2 {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			if i == 0 {
+				_, _ = io.Copy(io.Discard, conn)
+			}
+			_ = conn.Close()
+		}
+		done <- "mute"
+	}()
+	for deadline := time.After(30 * time.Second); len(done) < 3; {
+		select {
+		case <-deadline:
+			t.Fatalf("%d of 3 attempts ended", len(done))
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func dialFrom(t *testing.T, r *router, n int) net.Conn {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: address(n).AsSlice()}}
+	conn, err := d.DialContext(t.Context(), "tcp6", netip.AddrPortFrom(address(r.n), DefaultPort).String())
+	r.must(err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+const (
+	// dialler makes a process one half of the neighbours of TestBothDial: "a" or "b".
+	dialler = "TABANE_TEST_BGP_DIALLER"
+	// diallers is the number of its speakers.
+	diallers = 60
+)
+
+func diallerAddress(half string, n int) netip.Addr {
+	return addr(fmt.Sprintf("fd01::%s:%x", half, n+1))
+}
+
+// dial runs one half of the neighbours, and says which sessions are up, until it is killed.
+func dial(half string) error {
+	other := map[string]string{"a": "b", "b": "a"}[half]
+	up := make(chan string)
+	for i := range diallers {
+		id := map[string]string{"a": "10.1.0.%d", "b": "10.2.0.%d"}[half]
+		s, err := New(Options{ASN: 65000, RouterID: addr(fmt.Sprintf(id, i+1)), Listen: []netip.Addr{diallerAddress(half, i)}, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			return err
+		}
+		if err := s.Start(context.Background()); err != nil {
+			return err
+		}
+		if err := s.AddNeighbor(context.Background(), Neighbor{
+			Name: fmt.Sprint(i), Address: diallerAddress(other, i), LocalAddress: diallerAddress(half, i), ASN: 65000, Families: []Family{IPv6Unicast},
+		}); err != nil {
+			return err
+		}
+		go func() {
+			for events := range s.Events() {
+				for _, e := range events {
+					if s, ok := e.(Session); ok && s.Up {
+						up <- s.Neighbor
+					}
+				}
+			}
+		}()
+	}
+	fmt.Println("begun")
+	for name := range up {
+		fmt.Println("up", name)
+	}
+	return nil
+}
+
+// TestBothDial: neighbours that open a connection to each other at the same moment get their session, however often their
+// connections collide.
+func TestBothDial(t *testing.T) {
+	needNamespace(t)
+	t.Parallel()
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	halves := map[string]*exec.Cmd{}
+	up := make(chan string)
+	begun := make(chan string, 2)
+	for _, half := range []string{"a", "b"} {
+		for i := range diallers {
+			a := &netlink.Addr{IPNet: netlink.NewIPNet(diallerAddress(half, i).AsSlice()), Flags: syscall.IFA_F_NODAD}
+			if err := netlink.AddrAdd(lo, a); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, half := range []string{"a", "b"} {
+		cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+		cmd.Env = append(os.Environ(), dialler+"="+half)
+		cmd.Stderr = os.Stderr
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		halves[half] = cmd
+		go func() {
+			for lines := bufio.NewScanner(out); lines.Scan(); {
+				if lines.Text() == "begun" {
+					begun <- half
+				} else if name, ok := strings.CutPrefix(lines.Text(), "up "); ok {
+					select {
+					case up <- half + name:
+					case <-t.Context().Done():
+						return
+					}
+				}
+			}
+		}()
+	}
+	<-begun
+	<-begun
+	// GoBGP tries to connect 1.5 to 2 s after a session is begun. Both processes sleep through that, so that all attempts are
+	// made at once when they wake.
+	signal := func(s syscall.Signal) {
+		for _, cmd := range halves {
+			if err := cmd.Process.Signal(s); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	time.Sleep(1200 * time.Millisecond)
+	signal(syscall.SIGSTOP)
+	time.Sleep(time.Second)
+	signal(syscall.SIGCONT)
+	woken := time.Now()
+	sessions := map[string]time.Duration{}
+	for deadline := time.After(time.Minute); len(sessions) < 2*diallers; {
+		select {
+		case name := <-up:
+			sessions[name] = time.Since(woken)
+		case <-deadline:
+			t.Fatalf("%d of %d sessions are up: %v", len(sessions), 2*diallers, sessions)
+		}
+	}
+	late := 0
+	for _, d := range sessions {
+		if d > openPatience {
+			late++
+		}
+	}
+	t.Logf("all sessions up %s after everybody connected at once, %d of %d after a collision", time.Since(woken), late/2, diallers)
+}
