@@ -41,8 +41,11 @@ type Pipe struct {
 
 	now   time.Duration
 	free  time.Duration // when the transmitter is done with the last frame given to it
+	line  line
 	queue fifo
-	fly   flight
+	// What is on the wire: fly is in order of time, loose is what may overtake.
+	fly   ring[Arrival]
+	loose flight
 	last  time.Duration // latest delivery so far
 
 	bad      bool // state of Gilbert-Elliott
@@ -59,7 +62,7 @@ type Pipe struct {
 func NewPipe(p Profile, frame unit.Size, seed, stream uint64, s Store) *Pipe {
 	generator := func(purpose uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, stream<<8|purpose)) }
 	return &Pipe{
-		profile: p, codel: p.Queue.CoDel.filled(), frame: frame, store: s,
+		profile: p, codel: p.Queue.CoDel.filled(), frame: frame, store: s, line: line{rate: uint64(p.Rate)},
 		losses: generator(1), copies: generator(2), jitters: generator(3),
 		early: red{count: -1, random: generator(4)},
 	}
@@ -77,8 +80,11 @@ func (p *Pipe) Waiting() (int, unit.Size) { return p.queue.len(), p.queue.size }
 // Least is the shortest time from the arrival of a frame to its delivery.
 func (p *Pipe) Least() time.Duration { return p.profile.Least() }
 
+// Overtakes says whether a frame may be delivered before one that came earlier.
+func (p *Pipe) Overtakes() bool { return p.profile.Jitter.Reorder }
+
 // Flying is how many frames are being sent or on the wire.
-func (p *Pipe) Flying() int { return len(p.fly) }
+func (p *Pipe) Flying() int { return p.fly.count + len(p.loose) }
 
 // Set changes the profile at the time now. A frame that is being sent or on the wire keeps what it was given; frames
 // that wait stay, even beyond a smaller limit.
@@ -88,6 +94,9 @@ func (p *Pipe) Set(now time.Duration, profile Profile) {
 		p.codel = profile.Queue.CoDel.filled()
 		p.control = codel{}
 		p.early = red{count: -1, random: p.early.random}
+	}
+	if profile.Rate != p.profile.Rate {
+		p.line = line{rate: uint64(profile.Rate)}
 	}
 	p.profile = profile
 }
@@ -107,9 +116,13 @@ func (p *Pipe) Arrive(at time.Duration, size int32, slot int32) {
 	case busy && q.limited(p.queue.size, p.queue.len(), p.wait(), unit.Size(size)):
 		p.counted.Tail++
 		p.store.Release(slot)
-	default:
+	case busy:
+		p.queue.push(packet{slot, size, at})
+	case q.Discipline == ControlledDelay: // its state follows every frame
 		p.queue.push(packet{slot, size, at})
 		p.advance(at)
+	default:
+		p.send(packet{slot, size, at}, at)
 	}
 }
 
@@ -175,10 +188,10 @@ func (c *controlled) drop(f packet) {
 
 // send gives a frame to the transmitter at the time t and, from there, to the wire.
 func (p *Pipe) send(f packet, t time.Duration) {
-	p.free = t
-	if p.profile.Rate > 0 {
-		p.free += p.profile.Rate.TimeFor(unit.Size(f.size))
+	if t > p.free {
+		p.line.rest = 0
 	}
+	p.free = t + p.line.send(f.size)
 	if p.lose() {
 		p.counted.Lost++
 		p.store.Release(f.slot)
@@ -225,16 +238,27 @@ func (p *Pipe) deliver(f packet) {
 	if !p.profile.Jitter.Reorder {
 		at = max(at, p.last)
 	}
-	p.last = max(p.last, at)
 	p.sequence++
-	p.fly.push(Arrival{At: at, sequence: p.sequence, Slot: f.slot, Size: f.size})
+	a := Arrival{At: at, sequence: p.sequence, Slot: f.slot, Size: f.size}
+	if at >= p.last {
+		p.last = at
+		p.fly.push(a)
+	} else {
+		p.loose.push(a)
+	}
 }
 
 // Due takes the next frame that is to be delivered until and at the time now, and false when there is none. The caller
 // releases its slot.
 func (p *Pipe) Due(now time.Duration) (Arrival, bool) {
 	p.advance(now)
-	if len(p.fly) == 0 || p.fly[0].At > now {
+	if len(p.loose) > 0 && (p.fly.count == 0 || p.loose[0].before(p.fly.head())) {
+		if p.loose[0].At > now {
+			return Arrival{}, false
+		}
+		return p.loose.pop(), true
+	}
+	if p.fly.count == 0 || p.fly.head().At > now {
 		return Arrival{}, false
 	}
 	return p.fly.pop(), true
@@ -244,14 +268,17 @@ func (p *Pipe) Due(now time.Duration) (Arrival, bool) {
 // nothing.
 func (p *Pipe) Next() time.Duration {
 	at := Never
-	if len(p.fly) > 0 {
-		at = p.fly[0].At
+	if p.fly.count > 0 {
+		at = p.fly.head().At
+	}
+	if len(p.loose) > 0 {
+		at = min(at, p.loose[0].At)
 	}
 	if p.queue.len() > 0 {
 		// The first that waits cannot be delivered before this. CoDel may drop it, and the second be shorter.
 		first := p.free + p.profile.Least()
-		if p.profile.Rate > 0 && p.profile.Queue.Discipline != ControlledDelay {
-			first += p.profile.Rate.TimeFor(unit.Size(p.queue.head().size))
+		if p.profile.Queue.Discipline != ControlledDelay {
+			first += p.line.next(p.queue.head().size)
 		}
 		at = min(at, first)
 	}
@@ -260,48 +287,111 @@ func (p *Pipe) Next() time.Duration {
 
 // Flush ends all frames that wait or are on the wire, and says how many there were.
 func (p *Pipe) Flush() int {
-	n := p.queue.len() + len(p.fly)
+	n := p.queue.len() + p.Flying()
 	for p.queue.len() > 0 {
 		f, _ := p.queue.pop()
 		p.store.Release(f.slot)
 	}
-	for _, a := range p.fly {
+	for p.fly.count > 0 {
+		p.store.Release(p.fly.pop().Slot)
+	}
+	for _, a := range p.loose {
 		p.store.Release(a.Slot)
 	}
-	p.fly = p.fly[:0]
+	p.loose = p.loose[:0]
 	return n
 }
 
-// fifo is a queue of frames in a ring that grows.
-type fifo struct {
-	ring  []packet // its length is a power of two
-	first int
-	count int
-	size  unit.Size // of the frames
+// line is a transmitter of a rate in bit/s, 0 for unlimited. It carries over what is left of a nanosecond from one frame to the
+// next, so that the rate is exact in the long run.
+type line struct {
+	rate uint64
+	// rest is by how much the end of the last frame is later than the nanosecond that was told, in parts of 1/rate ns.
+	rest uint64
+	// The time of a frame of the size is whole, and part in parts of 1/rate ns.
+	size  int32
+	whole time.Duration
+	part  uint64
 }
 
-func (q *fifo) len() int      { return q.count }
-func (q *fifo) head() *packet { return &q.ring[q.first] }
+// next is how long a frame takes if it follows the last one.
+func (l *line) next(size int32) time.Duration {
+	if l.rate == 0 {
+		return 0
+	}
+	if size != l.size {
+		bits := uint64(size) * 8 * uint64(time.Second) // less than 2^64: a size has 31 bits
+		l.size, l.whole, l.part = size, time.Duration(bits/l.rate), bits%l.rate
+	}
+	if l.rest+l.part >= l.rate {
+		return l.whole + 1
+	}
+	return l.whole
+}
+
+// send is next, and takes the frame.
+func (l *line) send(size int32) time.Duration {
+	d := l.next(size)
+	if l.rate == 0 {
+		return d
+	}
+	if l.rest += l.part; l.rest >= l.rate {
+		l.rest -= l.rate
+	}
+	return d
+}
+
+// ring is a queue that grows.
+type ring[T any] struct {
+	slots []T // its length is a power of two
+	first int
+	count int
+}
+
+func (r *ring[T]) head() *T { return &r.slots[r.first] }
+
+func (r *ring[T]) push(v T) {
+	if r.count == len(r.slots) {
+		r.grow()
+	}
+	r.slots[(r.first+r.count)&(len(r.slots)-1)] = v
+	r.count++
+}
+
+func (r *ring[T]) grow() {
+	slots := make([]T, max(64, 2*len(r.slots)))
+	n := copy(slots, r.slots[r.first:])
+	copy(slots[n:], r.slots[:r.first])
+	r.slots, r.first = slots, 0
+}
+
+// pop takes the first; there is one.
+func (r *ring[T]) pop() T {
+	v := r.slots[r.first]
+	r.first = (r.first + 1) & (len(r.slots) - 1)
+	r.count--
+	return v
+}
+
+// fifo is a queue of frames.
+type fifo struct {
+	frames ring[packet]
+	size   unit.Size // of the frames
+}
+
+func (q *fifo) len() int      { return q.frames.count }
+func (q *fifo) head() *packet { return q.frames.head() }
 
 func (q *fifo) push(f packet) {
-	if q.count == len(q.ring) {
-		ring := make([]packet, max(64, 2*len(q.ring)))
-		n := copy(ring, q.ring[q.first:])
-		copy(ring[n:], q.ring[:q.first])
-		q.ring, q.first = ring, 0
-	}
-	q.ring[(q.first+q.count)&(len(q.ring)-1)] = f
-	q.count++
+	q.frames.push(f)
 	q.size += unit.Size(f.size)
 }
 
 func (q *fifo) pop() (packet, bool) {
-	if q.count == 0 {
+	if q.frames.count == 0 {
 		return packet{}, false
 	}
-	f := q.ring[q.first]
-	q.first = (q.first + 1) & (len(q.ring) - 1)
-	q.count--
+	f := q.frames.pop()
 	q.size -= unit.Size(f.size)
 	return f, true
 }

@@ -3,22 +3,246 @@ package sim
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/tabane/tabane/internal/cc"
+	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/reseq"
+	"github.com/tabane/tabane/internal/sched"
+	"github.com/tabane/tabane/internal/unit"
 )
 
-// Sim is one simulation.
+// Sim is one simulation. It is not safe for concurrent use; several of them are.
 type Sim struct {
 	config Config
+	ran    bool
+
+	now     time.Duration
+	events  heap
+	handled uint64
+
+	pool        pool
+	hops        []int32
+	links       []link
+	senders     []sender
+	receivers   []receiver
+	connections []connection
+	sources     []source
+	changed     int // of config.Changes, how many are applied
+
+	spent    int  // segments that there is room for
+	tooLarge bool // more than that
 }
+
+// ErrTooLarge is the error of a simulation that has more packets on the way, or segments outstanding, than it has memory for: windows
+// without limit over links without limit.
+var ErrTooLarge = errors.New("too many packets on the way or segments outstanding")
+
+// mostSegments is how many segments all subflows together may have outstanding, which need 1.5 GiB.
+const mostSegments = 1 << 26
+
+// spend counts room for so many more segments.
+func (s *Sim) spend(segments int) {
+	s.spent += segments
+	s.tooLarge = s.tooLarge || s.spent > mostSegments
+}
+
+// The sources of events: links come first.
+func (s *Sim) senderSource(flow int32) int32   { return int32(len(s.links)) + flow }
+func (s *Sim) receiverSource(flow int32) int32 { return s.senderSource(int32(len(s.senders)) + flow) }
+func (s *Sim) connectionSource(id int32) int32 { return s.senderSource(2*int32(len(s.senders)) + id) }
+func (s *Sim) crossSource(x int32) int32 {
+	return s.connectionSource(int32(len(s.connections)) + x)
+}
+func (s *Sim) changeSource() int32 { return s.crossSource(int32(len(s.sources))) }
+func (s *Sim) sampleSource() int32 { return s.changeSource() + 1 }
+
+// What the random numbers of a source are for. Links have stream numbers of their own; channel shifts them by 8 bits.
+const streamCross = 1 << 62
 
 // New makes a simulation. What is wrong with the config is a fault.List.
 func New(c Config) (*Sim, error) {
 	if err := c.Check().Err(); err != nil {
 		return nil, err
 	}
-	return &Sim{config: c}, nil
+	s := &Sim{config: c}
+	flows := 0
+	for i := range c.Connections {
+		flows += len(c.Connections[i].Paths)
+	}
+	s.links = make([]link, len(c.Links))
+	for i := range c.Links {
+		s.links[i].Pipe = channel.NewPipe(c.Links[i].Profile, frame, c.Seed, uint64(i), &s.pool)
+	}
+	s.senders, s.receivers = make([]sender, flows), make([]receiver, flows)
+	s.connections, s.sources = make([]connection, len(c.Connections)), make([]source, len(c.Cross))
+	s.events = newHeap(int(s.sampleSource()) + 1)
+	first := int32(0)
+	for i := range s.connections {
+		if err := s.connect(&s.connections[i], int32(i), first); err != nil {
+			return nil, fmt.Errorf("make connection %q: %w", c.Connections[i].Name, err)
+		}
+		first += int32(len(c.Connections[i].Paths))
+	}
+	for i := range s.sources {
+		x := &s.sources[i]
+		*x = source{
+			Cross: &c.Cross[i], flow: int32(i), out: s.way(c.Cross[i].Out), interval: c.Cross[i].Rate.TimeFor(unit.Size(c.Cross[i].Size)),
+			random: rand.New(rand.NewPCG(c.Seed, streamCross|uint64(i))),
+		}
+		s.events.set(s.crossSource(x.flow), x.Start)
+	}
+	if len(c.Changes) > 0 {
+		s.events.set(s.changeSource(), c.Changes[0].At)
+	}
+	if c.Series > 0 {
+		s.events.set(s.sampleSource(), c.Series)
+	}
+	return s, nil
 }
+
+// connect makes both ends of a connection and of its subflows.
+func (s *Sim) connect(c *connection, id, first int32) (err error) {
+	*c = connection{Connection: s.config.Connections[id].filled(), id: id, first: first, limit: math.MaxInt64}
+	if c.Bytes > 0 {
+		c.limit = uint64(c.Bytes)
+	}
+	if c.control, err = cc.New(c.Congestion); err != nil {
+		return err
+	}
+	if c.scheduler, err = sched.New(c.Scheduler, c.SchedOptions); err != nil {
+		return err
+	}
+	c.blest, c.delays = c.Scheduler == "blest", c.Scheduler == "dq" || c.Scheduler == "dqj"
+	c.flows, c.lastRTT = make([]cc.Subflow, len(c.Paths)), make([]time.Duration, len(c.Paths))
+	c.newPaths(s)
+	c.buffer = reseq.New(reseq.Options{Bursts: s.config.Bursts})
+	c.advertised = uint64(c.ReceiveBuffer)
+	c.edge = c.advertised
+	c.result = ConnectionResult{Name: c.Name, FirstByte: Never, Finish: Never}
+	samples := 0
+	if s.config.Series > 0 {
+		samples = int(s.config.Duration / s.config.Series)
+		c.result.Series = make([]unit.Size, 0, samples)
+	}
+	for i := range c.Paths {
+		p := &c.Paths[i]
+		flow := first + int32(i)
+		window := c.Window
+		if p.Window > 0 {
+			window = p.Window
+		}
+		if window == 0 {
+			window = unit.GiB
+		}
+		s.senders[flow] = sender{
+			c: c, index: i, flow: flow, una: 1, next: 1, judged: 1, resent: 1, out: s.way(p.Out),
+			window: uint32(min(window/unit.Size(c.Segment), maxSegments)), result: PathResult{Established: Never},
+		}
+		s.receivers[flow] = receiver{
+			c: c, index: i, flow: flow, back: s.way(p.Back), next: 1, confirmed: 1, quick: c.QuickACKs,
+			series: make([]unit.Size, 0, samples),
+		}
+		s.events.set(s.senderSource(flow), c.Start+p.Start)
+	}
+	if c.Stop > 0 {
+		s.events.set(s.connectionSource(id), c.Stop)
+	}
+	return nil
+}
+
+// attention is how many events pass between two looks at the context.
+const attention = 1 << 14
 
 // Run simulates, once. When ctx is done it ends with its error.
 func (s *Sim) Run(ctx context.Context) (Result, error) {
-	return Result{}, errors.New("run simulation: there are no endpoints yet")
+	if s.ran {
+		return Result{}, errors.New("run simulation: it ran before")
+	}
+	s.ran = true
+	for len(s.events.entries) > 0 && s.events.entries[0].at <= s.config.Duration {
+		if s.handled++; s.handled%attention == 0 && ctx.Err() != nil {
+			return Result{}, fmt.Errorf("run simulation: at %s: %w", s.now, context.Cause(ctx))
+		}
+		s.step()
+		if s.tooLarge {
+			return Result{}, fmt.Errorf("run simulation: at %s: %w", s.now, ErrTooLarge)
+		}
+	}
+	s.now = s.config.Duration
+	return s.collect(), nil
+}
+
+// step handles the next event.
+func (s *Sim) step() {
+	e := s.events.entries[0]
+	s.now = e.at
+	id := e.source
+	if id < int32(len(s.links)) {
+		s.deliver(id)
+		return
+	}
+	id -= int32(len(s.links))
+	flows := int32(len(s.senders))
+	switch {
+	case id < flows:
+		s.senders[id].timer(s)
+		return
+	case id < 2*flows:
+		s.receivers[id-flows].timer(s)
+		return
+	}
+	id -= 2 * flows
+	if id < int32(len(s.connections)) {
+		s.connections[id].timer(s)
+		return
+	}
+	id -= int32(len(s.connections))
+	switch {
+	case id < int32(len(s.sources)):
+		s.sources[id].timer(s)
+	case e.source == s.changeSource():
+		s.change()
+	default:
+		s.sample()
+	}
+}
+
+// sample adds to all series.
+func (s *Sim) sample() {
+	for i := range s.connections {
+		c := &s.connections[i]
+		c.result.Series = append(c.result.Series, unit.Size(c.delivered-c.sampled))
+		c.sampled = c.delivered
+	}
+	for i := range s.receivers {
+		r := &s.receivers[i]
+		r.series = append(r.series, unit.Size(r.arrived-r.sampled))
+		r.sampled = r.arrived
+	}
+	s.events.set(s.sampleSource(), s.now+s.config.Series)
+}
+
+// collect makes the result.
+func (s *Sim) collect() Result {
+	r := Result{Duration: s.config.Duration, Events: s.handled}
+	for i := range s.connections {
+		r.Connections = append(r.Connections, s.connections[i].collect(s))
+	}
+	for i := range s.links {
+		l := &s.links[i]
+		n := l.Counted()
+		r.Links = append(r.Links, LinkResult{
+			Name: s.config.Links[i].Name, Arrived: n.Arrived + l.lost, ArrivedBytes: n.ArrivedBytes, Sent: l.sent, SentBytes: l.sentBytes,
+			Dropped: n.Tail + n.RED + n.CoDel, Lost: n.Lost, Duplicated: n.Duplicated, Down: l.lost,
+		})
+	}
+	for i := range s.sources {
+		x := &s.sources[i]
+		r.Cross = append(r.Cross, CrossResult{Name: x.Name, Sent: x.sent, Received: x.received, ReceivedBytes: unit.Size(x.receivedBytes)})
+	}
+	return r
 }

@@ -1,0 +1,64 @@
+package sim
+
+import (
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// source is a source of cross traffic.
+type source struct {
+	*Cross
+	flow     int32
+	out      uint32 // the way
+	interval time.Duration
+	random   *rand.Rand
+	until    time.Duration // it is on until then
+
+	sent, received, receivedBytes uint64
+}
+
+// timer sends a datagram, and sets when it sends the next.
+func (x *source) timer(s *Sim) {
+	id := s.crossSource(x.flow)
+	if x.Stop > 0 && s.now >= x.Stop {
+		s.events.remove(id)
+		return
+	}
+	if x.Kind == OnOff && s.now >= x.until {
+		// It is silent first, and then on.
+		wake := sum(s.now, x.sojourn(x.Off))
+		x.until = sum(wake, x.sojourn(x.On))
+		s.events.set(id, wake)
+		return
+	}
+	x.sent++
+	s.send(&packet{hop: x.out, flow: x.flow, length: uint16(x.Size), kind: cross}, int32(x.Size))
+	wait := x.interval
+	if x.Kind == Poisson {
+		wait = duration(x.random.ExpFloat64() * float64(wait))
+	}
+	s.events.set(id, sum(s.now, wait))
+}
+
+// sojourn draws a time of that mean.
+func (x *source) sojourn(mean time.Duration) time.Duration {
+	if x.Pareto == 0 {
+		return duration(x.random.ExpFloat64() * float64(mean))
+	}
+	// The least is such that the mean of all is mean.
+	least := float64(mean) * (x.Pareto - 1) / x.Pareto
+	return duration(least / math.Pow(1-x.random.Float64(), 1/x.Pareto))
+}
+
+// duration makes a time of a number of nanoseconds: at least one, and no more than anything lasts.
+func duration(ns float64) time.Duration {
+	return time.Duration(max(min(ns, float64(2*MaxDuration)), 1))
+}
+
+// sum is a time later by d, which is at least a nanosecond.
+func sum(t, d time.Duration) time.Duration { return t + max(min(d, 2*MaxDuration), 1) }
+
+func unitSize(n uint64) unit.Size { return unit.Size(min(n, math.MaxInt64)) }

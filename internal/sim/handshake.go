@@ -1,0 +1,76 @@
+package sim
+
+import "time"
+
+// handshake is how far the opening of a subflow has come, at both ends.
+type handshake struct {
+	asked, answered bool // SYN and SYN/ACK have arrived
+	sent            time.Duration
+	tries           uint
+}
+
+// handshakeTimeout is that of the first SYN (RFC 6298, section 2.1); it doubles.
+const handshakeTimeout = time.Second
+
+// begin opens the subflow, or tries again to: it is the timer's event while the subflow is closed.
+func (f *sender) begin(s *Sim) {
+	c := f.c
+	source := s.senderSource(f.flow)
+	switch {
+	case c.done:
+		s.events.remove(source)
+		return
+	case !c.Handshake:
+		s.events.remove(source)
+		f.establish(s)
+		return
+	case f.index > 0 && s.senders[c.first].phase == closed:
+		s.events.remove(source) // connection.established sets it again
+		return
+	}
+	s.events.set(source, s.now+handshakeTimeout<<min(f.hand.tries, 6))
+	f.hand.tries++
+	if f.hand.answered {
+		f.sayAccept(s)
+		return
+	}
+	s.send(&packet{hop: s.receivers[f.flow].back, flow: f.flow, kind: open}, int32(c.Header))
+}
+
+func (f *sender) sayAccept(s *Sim) {
+	f.hand.sent = s.now
+	s.send(&packet{hop: f.out, flow: f.flow, kind: accept}, int32(f.c.Header))
+}
+
+// shake takes a packet of the handshake, at the end where it belongs.
+func (f *sender) shake(s *Sim, p *packet) {
+	if f.phase != closed {
+		return
+	}
+	switch p.kind {
+	case open:
+		f.sayAccept(s)
+	case accept:
+		f.hand.answered = true
+		s.send(&packet{hop: s.receivers[f.flow].back, flow: f.flow, kind: ready}, int32(f.c.Header))
+	case ready:
+		if f.hand.tries == 1 { // Karn: which of several was answered is not known
+			f.rtt.Update(s.now - f.hand.sent)
+		}
+		s.events.remove(s.senderSource(f.flow))
+		f.establish(s)
+	}
+}
+
+// established lets further subflows join after the first.
+func (c *connection) established(s *Sim, index int) {
+	if index != 0 || !c.Handshake {
+		return
+	}
+	for i := 1; i < len(c.flows); i++ {
+		f := &s.senders[int(c.first)+i]
+		if f.phase == closed && !s.events.has(s.senderSource(f.flow)) {
+			s.events.set(s.senderSource(f.flow), max(s.now, c.Start+c.Paths[i].Start))
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package sim
+
+import (
+	"github.com/tabane/tabane/internal/channel"
+)
+
+// link is one direction of a link.
+type link struct {
+	*channel.Pipe
+	down      bool
+	sent      uint64
+	sentBytes uint64
+	lost      uint64 // for being down
+}
+
+// end is the hop behind the last link of a way.
+const end = -1
+
+// way stores the way over these links, and returns the hop before the first.
+func (s *Sim) way(links []int) uint32 {
+	s.hops = append(s.hops, end)
+	before := uint32(len(s.hops) - 1)
+	for _, l := range links {
+		s.hops = append(s.hops, int32(l))
+	}
+	s.hops = append(s.hops, end)
+	return before
+}
+
+// send puts a packet on its way: a new one, at the hop before the first.
+func (s *Sim) send(p *packet, size int32) {
+	slot, ok := s.pool.take()
+	if !ok {
+		s.tooLarge = true
+		return
+	}
+	to := &s.pool.packets[slot]
+	*to = *p
+	to.copies = 1
+	to.hop++
+	s.enter(s.hops[to.hop], slot, size)
+}
+
+// enter gives a packet to a link. The link has an event at the next delivery; one that is not the first in line changes nothing,
+// unless packets overtake each other.
+func (s *Sim) enter(i, slot, size int32) {
+	l := &s.links[i]
+	if l.down {
+		l.lost++
+		s.pool.Release(slot)
+		return
+	}
+	l.Arrive(s.now, size, slot)
+	if !s.events.has(i) {
+		if at := l.Next(); at != channel.Never {
+			s.events.set(i, at)
+		}
+	} else if l.Overtakes() {
+		if at := l.Next(); at < s.events.at(i) {
+			s.events.set(i, at)
+		}
+	}
+}
+
+// deliver takes what a link delivers now to the next link, or to its end.
+func (s *Sim) deliver(i int32) {
+	l := &s.links[i]
+	for {
+		if a, ok := l.Due(s.now); ok {
+			l.sent++
+			l.sentBytes += uint64(a.Size)
+			p := &s.pool.packets[a.Slot]
+			if p.copies > 1 { // each copy has a place of its own
+				s.split(a.Slot, a.Size)
+			} else if p.hop++; s.hops[p.hop] != end {
+				s.enter(s.hops[p.hop], a.Slot, a.Size)
+			} else {
+				s.arrive(a.Slot)
+			}
+		}
+		at := l.Next()
+		if at == channel.Never {
+			s.events.remove(i)
+			return
+		}
+		if at > s.now {
+			s.events.set(i, at)
+			return
+		}
+	}
+}
+
+// split sends one of several copies of a packet on, as a packet of its own.
+func (s *Sim) split(slot, size int32) {
+	s.pool.Release(slot)
+	one, ok := s.pool.take()
+	if !ok {
+		s.tooLarge = true
+		return
+	}
+	p := &s.pool.packets[one]
+	*p = s.pool.packets[slot]
+	p.copies = 1
+	if p.hop++; s.hops[p.hop] != end {
+		s.enter(s.hops[p.hop], one, size)
+	} else {
+		s.arrive(one)
+	}
+}
+
+// arrive takes a packet at the end of its way.
+func (s *Sim) arrive(slot int32) {
+	p := s.pool.packets[slot] // what is sent in return may take its place
+	s.pool.Release(slot)
+	switch p.kind {
+	case data:
+		s.receivers[p.flow].data(s, &p)
+	case ack:
+		s.senders[p.flow].ack(s, &p)
+	case cross:
+		s.sources[p.flow].received++
+		s.sources[p.flow].receivedBytes += uint64(p.length)
+	default:
+		s.senders[p.flow].shake(s, &p)
+	}
+}
+
+// change applies what is due of the config's changes, and returns whether there are more.
+func (s *Sim) change() {
+	for s.changed < len(s.config.Changes) && s.config.Changes[s.changed].At <= s.now {
+		c := &s.config.Changes[s.changed]
+		s.changed++
+		i := int32(c.Link)
+		l := &s.links[i]
+		if c.Up {
+			l.down = false
+		}
+		if c.Down {
+			l.down = true
+			l.lost += uint64(l.Flush())
+		}
+		l.Set(s.now, l.Profile().With(c.Change))
+		switch at := l.Next(); {
+		case at != channel.Never:
+			s.events.set(i, max(at, s.now))
+		case s.events.has(i):
+			s.events.remove(i)
+		}
+	}
+	if s.changed < len(s.config.Changes) {
+		s.events.set(s.changeSource(), s.config.Changes[s.changed].At)
+	} else if s.events.has(s.changeSource()) {
+		s.events.remove(s.changeSource())
+	}
+}

@@ -1,0 +1,138 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/tabane/tabane/internal/sched"
+)
+
+// reinject queues what a subflow has outstanding for the others, each segment once (RFC 8684, section 3.3.6).
+func (c *connection) reinject(s *Sim, f *sender) {
+	if len(c.flows) < 2 {
+		return
+	}
+	for seq := f.una; seq != f.next; seq++ {
+		e := f.at(seq)
+		if e.flags&reinjected != 0 || e.data+uint64(e.length) <= c.acked {
+			continue
+		}
+		e.flags |= reinjected
+		if len(c.queue) == cap(c.queue) {
+			s.spend(max(1, cap(c.queue)))
+		}
+		c.queue = append(c.queue, reinjection{data: e.data, length: int(e.length), from: f.index})
+	}
+}
+
+// scheduleQueue sends what is queued while other subflows have room. What none of them takes does not hold up new data.
+func (c *connection) scheduleQueue(s *Sim) {
+	n := 0
+	for n < len(c.queue) {
+		r := &c.queue[n]
+		if r.data+uint64(r.length) > c.acked && !c.sendElsewhere(s, r) {
+			break
+		}
+		n++
+	}
+	if n > 0 {
+		c.queue = c.queue[:copy(c.queue, c.queue[n:])]
+	}
+}
+
+// sendElsewhere sends data again, over another subflow than before, and says whether one took it.
+func (c *connection) sendElsewhere(s *Sim, r *reinjection) bool {
+	p := &c.paths[r.from]
+	usable := p.Usable
+	p.Usable = false
+	seg := c.segment(s, r.length)
+	seg.Window = max(seg.Window, r.length) // it has been sent before, and is within
+	set := c.scheduler.Next(c.paths, seg)
+	if set == 0 {
+		c.askAgain(s)
+	}
+	p.Usable = usable
+	for i := range c.paths {
+		if set.Has(i) {
+			f := &s.senders[int(c.first)+i]
+			f.sendNew(s, r.data, r.length)
+			f.result.Reinjected++
+			c.result.Reinjected++
+		}
+	}
+	return set != 0
+}
+
+// full does what can be done when the shared window is full, and says whether it is in the way: whether a subflow has room.
+func (c *connection) full(s *Sim, n int) bool {
+	if !c.MPTCP {
+		f := &s.senders[c.first]
+		return f.phase != closed && f.open()
+	}
+	room := false
+	for i := range c.paths {
+		room = room || c.paths[i].Usable && c.paths[i].Room >= n
+	}
+	if !room {
+		return false
+	}
+	if c.blest {
+		c.scheduler.Next(c.paths, c.segment(s, n))
+	}
+	if c.Opportunistic || c.Penalise {
+		c.unblock(s)
+	}
+	return true
+}
+
+// unblock acts on the subflow that holds up the window: whose first outstanding segment is the first that is missing (Raiciu et al.,
+// NSDI 2012, section 4).
+func (c *connection) unblock(s *Sim) {
+	for i := range c.flows {
+		f := &s.senders[int(c.first)+i]
+		if f.phase == closed || f.una == f.next || f.at(f.una).data != c.acked {
+			continue
+		}
+		other := false
+		for j := range c.paths {
+			other = other || j != i && c.paths[j].Usable && c.paths[j].Room >= c.Segment
+		}
+		if !other {
+			return
+		}
+		if e := f.at(f.una); c.Opportunistic && c.opportune != c.acked+1 {
+			if c.sendElsewhere(s, &reinjection{data: e.data, length: int(e.length), from: i}) {
+				c.opportune = c.acked + 1
+			}
+		}
+		if flow := f.control(); c.Penalise && s.now-f.penalised >= max(flow.SRTT, time.Millisecond) && flow.Cwnd > 1 {
+			f.penalised = s.now
+			c.result.Penalties++
+			flow.Cwnd = max(flow.Cwnd/2, 1)
+			flow.Ssthresh = min(flow.Ssthresh, max(flow.Cwnd, 2))
+			f.refresh()
+		}
+		return
+	}
+}
+
+// newPaths makes what the scheduler knows of the paths at the start.
+func (c *connection) newPaths(s *Sim) {
+	c.paths = make([]sched.Path, len(c.Paths))
+	for i := range c.Paths {
+		from, to := &c.Paths[i], &c.paths[i]
+		*to = sched.Path{Backup: from.Backup, MSS: c.Segment, Ratio: max(from.Ratio, 1), Rate: from.Rate}
+		for _, l := range from.Out {
+			p := &s.config.Links[l].Profile
+			to.Delay += p.Delay
+			if from.Rate == 0 && p.Rate > 0 && (to.Rate == 0 || p.Rate < to.Rate) {
+				to.Rate = p.Rate
+			}
+		}
+		if to.Rate == 0 {
+			to.Rate = unlimited
+		}
+	}
+}
+
+// unlimited is the rate that dq and dqj are told of a path whose links have none.
+const unlimited = 100e9

@@ -1,0 +1,390 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/tabane/tabane/internal/cc"
+	"github.com/tabane/tabane/internal/quality"
+	"github.com/tabane/tabane/internal/sched"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// segment is one that a subflow sent and that is not acknowledged cumulatively.
+type segment struct {
+	data   uint64        // data sequence number of its first byte
+	sent   time.Duration // when it was last sent
+	length uint16
+	flags
+}
+
+// flags are what the scoreboard knows of a segment (RFC 6675, section 3).
+type flags uint8
+
+const (
+	sacked     flags = 1 << iota // selectively acknowledged
+	lost                         // deemed lost
+	again                        // sent again, and that may be in flight
+	ever                         // sent again at some time
+	reinjected                   // given to the other subflows
+)
+
+// phase is where a sender is in recovering from losses.
+type phase uint8
+
+const (
+	closed   phase = iota // not established
+	steady                // nothing is deemed lost
+	recovery              // fast recovery (RFC 6675)
+	slow                  // after a timeout, until all that was sent before it is acknowledged
+)
+
+// sender is the sending end of a subflow. Segments are numbered from 1.
+type sender struct {
+	c     *connection
+	index int   // of the subflow in the connection
+	flow  int32 // and among all
+
+	phase phase
+	// una is the first segment that is not acknowledged, next the first that has not been sent.
+	una, next uint32
+	window    uint32 // most of next - una
+	ring      []segment
+
+	// How many segments from una on are flagged sacked, lost and again, and how many are lost, but neither sacked nor again: those
+	// that are to be sent again.
+	sacked, lost, again, pending int32
+	// highest are the three highest segments that were selectively acknowledged: what is below the third is lost. Up to judged that has
+	// been done, and up to resent nothing is pending.
+	highest        [3]uint32
+	judged, resent uint32
+	// blocks are the last acknowledgement's.
+	blocks   [maxBlocks]span
+	nblocks  int
+	recover  uint32 // recovery ends when this is una
+	rescued  bool   // the last segment was sent again in this recovery (RFC 6675, section 4, NextSeg 4)
+	timedOut uint32 // una at the last timeout
+
+	rtt     quality.RTT
+	rto     time.Duration // without backoff
+	backoff uint
+	// deadline is when the retransmission timer expires, 0 when it does not run. There is an event no later than that, so that the timer
+	// can be restarted for each acknowledgement.
+	deadline time.Duration
+	timeouts int // in succession
+
+	rack rack
+	hand handshake
+
+	windowSince time.Duration
+	windowArea  float64 // segments times nanoseconds
+	rttSum      time.Duration
+	rttCount    int64
+	penalised   time.Duration
+	out         uint32 // the way
+	result      PathResult
+}
+
+// flow returns what congestion control knows of the subflow, path what the scheduler does.
+func (f *sender) control() *cc.Subflow { return &f.c.flows[f.index] }
+func (f *sender) path() *sched.Path    { return &f.c.paths[f.index] }
+
+func (f *sender) at(seq uint32) *segment { return &f.ring[seq&uint32(len(f.ring)-1)] }
+
+// inFlight is RFC 6675's pipe, in segments.
+func (f *sender) inFlight() int32 { return int32(f.next-f.una) - f.sacked - f.lost + f.again }
+
+// room is how many segments congestion control lets through.
+func (f *sender) room() int32 { return int32(min(f.control().Cwnd, maxSegments)) - f.inFlight() }
+
+// maxSegments is the most that a subflow has outstanding: a window of 1 GiB (RFC 7323, section 2.3), with the smallest segments that are
+// in use.
+const maxSegments = 1 << 20
+
+// establish lets the subflow send.
+func (f *sender) establish(s *Sim) {
+	c := f.c
+	f.phase = steady
+	f.result.Established = s.now
+	f.windowSince = s.now
+	rtt, least := f.rtt.Smoothed, f.rtt.Least
+	*f.control() = cc.Start(c.InitialWindow)
+	f.control().SRTT, f.control().MinRTT = rtt, least
+	f.rto = f.rtt.RTO(c.MinRTO)
+	f.path().Usable = true
+	f.refresh()
+	c.established(s, f.index)
+	c.schedule(s)
+}
+
+// refresh tells scheduler and congestion control what is in flight.
+func (f *sender) refresh() {
+	flight := f.inFlight()
+	flow := f.control()
+	flow.InFlight = float64(flight)
+	if !f.c.MPTCP {
+		return
+	}
+	p := f.path()
+	size := f.c.Segment
+	room := int(min(f.room(), int32(f.window-(f.next-f.una))))
+	if f.pending > 0 || f.phase == closed {
+		room = 0
+	}
+	p.Room = max(room, 0) * size
+	p.Cwnd = int(flow.Cwnd) * size
+	p.InFlight = int(flight) * size
+	p.SRTT, p.RTTVar = f.rtt.Smoothed, f.rtt.Variation
+}
+
+// open says whether there is room for a new segment.
+func (f *sender) open() bool {
+	return f.pending == 0 && f.next-f.una < f.window && f.room() > 0
+}
+
+// transmit sends a segment that is in the ring.
+func (f *sender) transmit(s *Sim, seq uint32, e *segment) {
+	e.sent = s.now
+	f.result.Segments++
+	s.send(&packet{at: s.now, data: e.data, seq: seq, hop: f.out, flow: f.flow, length: e.length, kind: data}, int32(e.length)+int32(f.c.Header))
+}
+
+// sendNew sends data on the subflow for the first time. There is room.
+func (f *sender) sendNew(s *Sim, at uint64, length int) {
+	if int(f.next-f.una) == len(f.ring) {
+		f.grow(s)
+	}
+	seq := f.next
+	e := f.at(seq)
+	*e = segment{data: at, length: uint16(length)}
+	f.next++
+	if f.deadline == 0 {
+		f.restart(s) // RFC 6298, 5.1
+	}
+	f.transmit(s, seq, e)
+	f.sentTail(s)
+	f.refresh()
+}
+
+func (f *sender) grow(s *Sim) {
+	ring := make([]segment, max(64, 2*len(f.ring)))
+	s.spend(len(ring) - len(f.ring))
+	for seq := f.una; seq != f.next; seq++ {
+		ring[seq&uint32(len(ring)-1)] = *f.at(seq)
+	}
+	f.ring = ring
+}
+
+// resend sends a segment again.
+func (f *sender) resend(s *Sim, seq uint32, e *segment) {
+	if e.flags&again == 0 {
+		if e.flags&lost != 0 {
+			f.pending--
+		}
+		f.again++
+	}
+	e.flags |= again | ever
+	f.result.Retransmissions++
+	f.transmit(s, seq, e)
+	if seq == f.una {
+		// The first segment gets its whole timeout, or the time that it took to find its loss would count against its
+		// retransmission.
+		f.restart(s)
+	}
+}
+
+// ack takes an acknowledgement.
+func (f *sender) ack(s *Sim, p *packet) {
+	f.result.Acks++
+	c := f.c
+	c.acknowledged(p)
+	if c.done || f.phase == closed || p.seq < f.una {
+		if !c.done {
+			c.schedule(s)
+		}
+		return
+	}
+	flow := f.control()
+	f.windowArea += flow.Cwnd * float64(s.now-f.windowSince)
+	f.windowSince = s.now
+
+	before := f.inFlight()
+	outstanding := f.next - f.una
+	segments := int(p.seq - f.una)
+	delivered := f.advance(s, p.seq)
+	if p.blocks > 0 || f.nblocks > 0 {
+		delivered += f.selective(s, p)
+	}
+	flow.Delivered += uint64(delivered)
+
+	var sample time.Duration
+	if segments > 0 {
+		sample = s.now - p.at
+		f.measured(sample)
+		f.backoff, f.timeouts = 0, 0
+		if pa := f.path(); !pa.Usable {
+			pa.Usable = true
+		}
+	}
+	was := f.phase
+	if was != steady && f.una >= f.recover {
+		f.phase, f.rescued = steady, false
+	}
+	if c.RACK {
+		f.rackAck(s, p)
+	} else {
+		f.judge()
+	}
+	switch {
+	case f.phase == steady && f.lost > 0:
+		flow.InFlight = float64(outstanding)
+		f.enterRecovery(s)
+	case segments > 0 && was != recovery && f.phase != recovery:
+		flow.InFlight = float64(f.inFlight())
+		// In slow start a window that was more than half used is about to be the limit (Linux: tcp_is_cwnd_limited).
+		limited := float64(before+1) > flow.Cwnd || flow.Cwnd < flow.Ssthresh && float64(2*before) > flow.Cwnd
+		c.control.Acked(c.flows, f.index, cc.Ack{Now: s.now, Segments: segments, RTT: sample, Limited: limited})
+	}
+	if f.una == f.next {
+		f.deadline = 0 // RFC 6298, 5.2
+	} else if segments > 0 {
+		f.restart(s) // 5.3
+	}
+	if c.RACK {
+		f.armProbe(s)
+	}
+	f.recoverLosses(s)
+	f.refresh()
+	c.schedule(s)
+	if f.phase == recovery && f.room() > 0 && c.idle(f) {
+		f.fill(s)
+		f.refresh()
+	}
+}
+
+// measured takes a round trip time.
+func (f *sender) measured(sample time.Duration) {
+	before := f.rtt.Smoothed
+	f.rtt.Update(sample)
+	f.rto = f.rtt.RTO(f.c.MinRTO)
+	f.rttSum += sample
+	f.rttCount++
+	flow := f.control()
+	flow.SRTT, flow.MinRTT = f.rtt.Smoothed, f.rtt.Least
+	if f.c.delays && before > 0 {
+		f.measureDelay(sample)
+	}
+}
+
+// measureDelay keeps delay and jitter for dq and dqj, from half the round trip as the probes of paper D do.
+func (f *sender) measureDelay(rtt time.Duration) {
+	p := f.path()
+	if f.c.lastRTT[f.index] > 0 {
+		p.Jitter += (max(rtt-f.c.lastRTT[f.index], f.c.lastRTT[f.index]-rtt) - p.Jitter) / 16
+	}
+	f.c.lastRTT[f.index] = rtt
+	p.Delay = f.rtt.Smoothed / 2
+}
+
+// restart runs the retransmission timer anew.
+func (f *sender) restart(s *Sim) {
+	f.expire(s, s.now+min(f.rto<<f.backoff, quality.MaxRTO))
+}
+
+// expire sets the deadline.
+func (f *sender) expire(s *Sim, at time.Duration) {
+	f.deadline = at
+	f.wake(s, at)
+}
+
+// wake sees to it that there is an event at that time at the latest.
+func (f *sender) wake(s *Sim, at time.Duration) {
+	source := s.senderSource(f.flow)
+	if !s.events.has(source) || at < s.events.at(source) {
+		s.events.set(source, at)
+	}
+}
+
+// timer is the event that wake asked for: the earliest of what may be waited for.
+func (f *sender) timer(s *Sim) {
+	if f.phase == closed {
+		f.begin(s)
+		return
+	}
+	source := s.senderSource(f.flow)
+	if f.c.done {
+		s.events.remove(source)
+		return
+	}
+	if f.rack.due(s.now) {
+		f.rackTimer(s)
+	}
+	if f.deadline != 0 && f.deadline <= s.now {
+		f.timeout(s)
+	}
+	next := f.deadline
+	if r := f.rack.next(); r != 0 && (next == 0 || r < next) {
+		next = r
+	}
+	if next == 0 {
+		s.events.remove(source)
+		return
+	}
+	s.events.set(source, next)
+}
+
+// timeout is RFC 6298, 5.4 to 5.6, with a scoreboard that is kept (RFC 6675, section 5.1).
+func (f *sender) timeout(s *Sim) {
+	c := f.c
+	f.result.Timeouts++
+	f.timeouts++
+	if f.timeouts >= c.StaleAfter {
+		f.path().Usable = false
+	}
+	flow := f.control()
+	f.windowArea += flow.Cwnd * float64(s.now-f.windowSince)
+	f.windowSince = s.now
+	if f.timedOut != f.una {
+		f.timedOut = f.una
+		flow.InFlight = float64(f.next - f.una)
+		c.control.TimedOut(c.flows, f.index, s.now)
+	}
+	f.again, f.lost = 0, 0
+	for seq := f.una; seq != f.next; seq++ {
+		e := f.at(seq)
+		e.flags &^= again
+		if e.flags&sacked == 0 {
+			e.flags |= lost
+			f.lost++
+		}
+	}
+	f.pending = f.lost
+	f.judged, f.resent = f.next, f.una
+	f.phase, f.recover, f.rescued = slow, f.next, false
+	f.rack.stop()
+	if min(f.rto<<f.backoff, quality.MaxRTO) < quality.MaxRTO {
+		f.backoff++
+	}
+	f.restart(s)
+	c.reinject(s, f)
+	f.recoverLosses(s)
+	f.refresh()
+	c.schedule(s)
+}
+
+// collect completes the result at the end.
+func (f *sender) collect(s *Sim) PathResult {
+	r := f.result
+	r.SRTT, r.MinRTT, r.RTO = f.rtt.Smoothed, f.rtt.Least, f.rto
+	if f.rttCount > 0 {
+		r.MeanRTT = f.rttSum / time.Duration(f.rttCount)
+	}
+	flow := f.control()
+	r.Cwnd = flow.Cwnd
+	r.Stale = f.timeouts >= f.c.StaleAfter
+	if d := s.now - r.Established; r.Established != Never && d > 0 {
+		r.MeanCwnd = (f.windowArea + flow.Cwnd*float64(s.now-f.windowSince)) / float64(d)
+	}
+	in := &s.receivers[f.flow]
+	r.Arrived, r.Duplicates, r.Series = unit.Size(in.arrived), in.duplicates, in.series
+	return r
+}

@@ -1,0 +1,65 @@
+package sim
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+const ms = time.Millisecond
+
+// road is one path of the paper: a limited link and one of 10 ms, each way.
+type road struct {
+	rate  unit.Bandwidth
+	delay time.Duration
+	loss  float64
+	queue channel.Limit
+}
+
+// lay adds the links of a road, and returns the path over them.
+func lay(c *Config, r road) Path {
+	n := len(c.Links)
+	limited := channel.Profile{Rate: r.rate, Delay: r.delay, Queue: channel.Queue{Limit: r.queue}}
+	if r.queue == (channel.Limit{}) {
+		limited.Queue.Limit = channel.Limit{Packets: 50}
+	}
+	back := limited
+	if r.loss > 0 {
+		limited.Loss = channel.Loss{Kind: channel.Random, P: r.loss}
+	}
+	short := channel.Profile{Rate: 100 * unit.MbitPerSecond, Delay: 10 * ms, Queue: channel.Queue{Limit: channel.Limit{Packets: 50}}}
+	c.Links = append(c.Links, Link{Profile: limited}, Link{Profile: short}, Link{Profile: back}, Link{Profile: short})
+	return Path{Out: []int{n, n + 1}, Back: []int{n + 3, n + 2}}
+}
+
+// paper is a connection of the paper over these roads.
+func paper(roads ...road) Config {
+	c := Config{Seed: 1, Duration: 30 * time.Second}
+	k := Connection{MPTCP: len(roads) > 1, Congestion: "newreno", Segment: 1340, Header: 40, Window: 53600, InitialWindow: 2}
+	for _, r := range roads {
+		k.Paths = append(k.Paths, lay(&c, r))
+	}
+	c.Connections = []Connection{k}
+	return c
+}
+
+var (
+	first  = road{rate: 5 * unit.MbitPerSecond, delay: 20 * ms}
+	second = road{rate: 10 * unit.MbitPerSecond, delay: 50 * ms, loss: 1e-3}
+)
+
+func run(t testing.TB, c Config) Result {
+	t.Helper()
+	s, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.Run(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
