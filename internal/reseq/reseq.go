@@ -24,8 +24,8 @@ type Segment struct {
 	// Arrived is when it came; Ready, which Push and PushBatch set, when it was given to the buffer: later, when another buffer
 	// held it first.
 	Arrived, Ready time.Duration
-	Path    int
-	Seq     uint64
+	Path           int
+	Seq            uint64
 	// Length is positive. In what Released is told it leaves out what was there before at the front.
 	Length int
 }
@@ -171,6 +171,7 @@ func (b *Buffer) end(now time.Duration) Release {
 		b.m.MaxHeld.Segments = b.m.Held.Segments
 	}
 	if r := b.batch; r.Segments > 0 {
+		b.m.LastRelease = now
 		b.m.Bursts.Add(int64(r.Segments))
 		if b.series {
 			b.m.Series = append(b.m.Series, Burst{now, r.Segments, r.Bytes})
@@ -358,8 +359,8 @@ func (b *Buffer) hold(s *Segment, start uint64, fresh int) int32 {
 
 // Measures is what a buffer has measured so far.
 type Measures struct {
-	// First and Last are the times of the first and the last arrival (or Skip).
-	First, Last time.Duration
+	// First and Last are the times of the first and the last arrival (or Skip), LastRelease that of the last release.
+	First, Last, LastRelease time.Duration
 	// Arrived is what brought bytes that were not there before, and those bytes; Released what is in order; Held the difference.
 	Arrived, Released, Held Count
 	// Duplicate is segments of which all bytes were there before, and all bytes that were.
