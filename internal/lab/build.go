@@ -293,31 +293,29 @@ func (s *space) address(p port) error {
 	return nil
 }
 
-// finishNode does what needs all links: sysctls of interfaces, routes, limits of the path manager.
+// finishNode does what needs all links: sysctls of interfaces, routes, what the path manager does.
 func (b *builder) finishNode(n *node) error {
-	s := b.spaces[n.netns]
-	if err := s.addRoutes(n); err != nil {
-		return err
-	}
 	return netns.Do(n.netns, func() error {
+		if err := n.addRoutes(); err != nil {
+			return err
+		}
 		if err := setSysctls(n.late); err != nil {
 			return fmt.Errorf("prepare node %q: %w", n.name, err)
 		}
 		if n.mptcp == nil {
 			return nil
 		}
-		if err := setLimits(n.limits()); err != nil {
-			return fmt.Errorf("set mptcp limits of node %q: %w", n.name, err)
+		if err := n.setPaths(); err != nil {
+			return fmt.Errorf("set up mptcp of node %q: %w", n.name, err)
 		}
 		return nil
 	})
 }
 
-// addRoutes makes the node's static routes, as far as they are not there.
-func (s *space) addRoutes(n *node) error {
+// addRoutes makes the node's static routes in the caller's namespace, as far as they are not there.
+func (n *node) addRoutes() error {
 	for _, r := range n.routes {
-		err := s.handle.RouteReplace(&netlink.Route{Dst: ipNet(r.Dst.Masked()), Gw: r.Via.AsSlice()})
-		if err != nil {
+		if err := replaceRoute(r); err != nil {
 			return fmt.Errorf("add route %s via %s on node %q: %w", r.Dst, r.Via, n.name, err)
 		}
 	}
@@ -333,12 +331,20 @@ func (n *node) limits() mptcp.Limits {
 	}
 }
 
-func setLimits(l mptcp.Limits) error {
+// setPaths tells the path manager of the caller's namespace its limits and its addresses.
+func (n *node) setPaths() error {
 	c, err := mptcp.Dial()
 	if err != nil {
 		return err
 	}
-	return errors.Join(c.SetLimits(l), c.Close())
+	errs := []error{c.SetLimits(n.limits())}
+	for _, a := range n.mptcp.Announce {
+		errs = append(errs, c.Add(mptcp.Endpoint{Address: a, Signal: true}))
+	}
+	for _, a := range n.mptcp.From {
+		errs = append(errs, c.Add(mptcp.Endpoint{Address: a, Subflow: true}))
+	}
+	return errors.Join(errors.Join(errs...), c.Close())
 }
 
 // setShape shapes every direction of the link: both ends of a wire, and of a switch every cable both ways. What ends in a

@@ -162,27 +162,38 @@ func (l *Lab) play(ctx context.Context, clock *runClock) error {
 	return nil
 }
 
+// clientArguments are the arguments of the tabane program that make it a client, but for what it fetches.
+func clientArguments(t *scenario.Transport) []string {
+	args := []string{"fetch", "--progress", "json", "--interval", interval.String()}
+	if t.MPTCP {
+		args = append(args, "--mptcp")
+	}
+	return args
+}
+
+// serverURL is that of the experiment's server, without a path.
+func serverURL(spec *scenario.Spec) string {
+	host := spec.Experiment.Server
+	if p := spec.Nodes[host].Serve.Port; p != 80 {
+		host = net.JoinHostPort(host, strconv.Itoa(int(p)))
+	}
+	return "http://" + host
+}
+
 // fetchArguments are the arguments of the tabane program for a job.
 func fetchArguments(spec *scenario.Spec, j job, quick bool) []string {
 	e := spec.Experiment
 	t := e.Traffic[j.Traffic]
-	host := e.Server
-	if p := spec.Nodes[e.Server].Serve.Port; p != 80 {
-		host = net.JoinHostPort(host, strconv.Itoa(int(p)))
-	}
-	args := []string{"fetch", "--progress", "json", "--interval", interval.String()}
-	if e.Transports[j.Transport].MPTCP {
-		args = append(args, "--mptcp")
-	}
+	args := clientArguments(e.Transports[j.Transport])
 	lasts := t.Lasts(quick)
 	if t.Bytes > 0 {
 		if lasts > 0 {
 			args = append(args, "--limit", lasts.String())
 		}
-		return append(args, "http://"+host+"/bytes/"+strconv.FormatInt(int64(t.Bytes), 10))
+		return append(args, serverURL(spec)+"/bytes/"+strconv.FormatInt(int64(t.Bytes), 10))
 	}
 	query := url.Values{"rate": {t.Rate.String()}, "duration": {lasts.String()}}
-	return append(args, "http://"+host+"/cbr?"+query.Encode())
+	return append(args, serverURL(spec)+"/cbr?"+query.Encode())
 }
 
 // fetch runs the product's own client on a node and hands on its samples.

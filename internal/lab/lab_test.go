@@ -678,13 +678,13 @@ func TestDownOfRemains(t *testing.T) {
 func TestMPTCPLimits(t *testing.T) {
 	s := plain()
 	for in, want := range map[[2]uint32][2]uint32{{0, 0}: {8, 8}, {2, 0}: {2, 8}, {3, 4}: {3, 4}} {
-		n := node{mptcp: &edge.MPTCP{Subflows: in[0], AddAddrAccepted: in[1]}}
+		n := node{mptcp: &scenario.MPTCP{MPTCP: edge.MPTCP{Subflows: in[0], AddAddrAccepted: in[1]}}}
 		if got := n.limits(); got.Subflows != want[0] || got.AddAddrAccepted != want[1] {
 			t.Errorf("%v: %+v, want %v", in, got, want)
 		}
 	}
 	needMPTCP(t)
-	s.Nodes["a"].MPTCP = &edge.MPTCP{Subflows: 3, AddAddrAccepted: 4}
+	s.Nodes["a"].MPTCP = &scenario.MPTCP{MPTCP: edge.MPTCP{Subflows: 3, AddAddrAccepted: 4}}
 	l := start(t, options(t, "mptcp", s))
 	err := netns.Do(namespaceOf(l.Name(), "a"), func() error {
 		c, err := mptcp.Dial()

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/router"
 	"github.com/tabane/tabane/internal/scenario"
 )
@@ -67,7 +66,7 @@ type node struct {
 	// early sysctls are set before there is any interface, late ones belong to an interface.
 	early, late []sysctl
 	routes      []scenario.StaticRoute
-	mptcp       *edge.MPTCP
+	mptcp       *scenario.MPTCP
 	daemons     []daemon
 	spec        *scenario.Node
 	// router is the configuration of the node's router that is in force.
@@ -195,6 +194,9 @@ func newNode(lab, name string, spec *scenario.Spec, base []sysctl, cc map[string
 	n.early = slices.Clone(base)
 	if s.Forwarding {
 		n.early = append(n.early, sysctl{"net.ipv4.ip_forward", "1"}, sysctl{"net.ipv6.conf.all.forwarding", "1"})
+	}
+	if slices.ContainsFunc(s.Routes, func(r scenario.StaticRoute) bool { return r.Cwnd > 0 }) {
+		n.early = append(n.early, sysctl{noMetrics, "0"})
 	}
 	for _, m := range []map[string]string{spec.Sysctls, s.Sysctls} {
 		for _, key := range slices.Sorted(maps.Keys(m)) {
@@ -326,6 +328,10 @@ func (p *plan) daemons() []daemon {
 	return all
 }
 
+// noMetrics keeps the kernel from remembering what connections met; and from bounding their window, which it does by what
+// it remembers.
+const noMetrics = "net.ipv4.tcp_no_metrics_save"
+
 // baseSysctls are what every node starts with; the scenario's own come after and win.
 func baseSysctls() []sysctl {
 	both := func(key, value string) []sysctl {
@@ -340,7 +346,7 @@ func baseSysctls() []sysctl {
 			{"net.ipv4.conf.all.rp_filter", "0"},
 			{"net.ipv4.conf.default.rp_filter", "0"},
 			// A connection must not start from what an earlier one learned: runs are independent.
-			{"net.ipv4.tcp_no_metrics_save", "1"},
+			{noMetrics, "1"},
 		},
 	)
 }

@@ -128,6 +128,7 @@ type runner struct {
 	total   int
 	runs    []scenario.Run
 	labs    []*Lab
+	tunings map[scenario.CellKey]tuning
 }
 
 func newRunner(o RunOptions) (*runner, error) {
@@ -163,6 +164,10 @@ func newRunner(o RunOptions) (*runner, error) {
 	if e.Kind == scenario.KindRoutes {
 		return newRoutesRunner(o), nil
 	}
+	tunings, err := tunings(o.Spec)
+	if err != nil {
+		return nil, err
+	}
 	if o.Parallel == 0 {
 		o.Parallel = DefaultParallel(len(e.Cases))
 	}
@@ -173,6 +178,7 @@ func newRunner(o RunOptions) (*runner, error) {
 	}
 	r := &runner{
 		RunOptions: o, names: labNamesFor(o.Name, labs), left: left, started: make([]time.Time, labs), labs: make([]*Lab, labs),
+		tunings: tunings,
 	}
 	for _, l := range left {
 		r.total += len(l)
@@ -281,6 +287,7 @@ func (r *runner) work(ctx context.Context, i int) error {
 			return err
 		}
 	}
+	ends := tuner{lab: l}
 	for n, j := range jobs {
 		if n == 0 || jobs[n-1].Case != j.Case {
 			if err := r.setCase(l, j.Case); err != nil {
@@ -299,7 +306,9 @@ func (r *runner) work(ctx context.Context, i int) error {
 			err   error
 		)
 		if broken == nil {
-			trace, err = r.deliver(ctx, l, j, &run)
+			if err = r.tune(ctx, &ends, j, &run); err == nil {
+				trace, err = r.deliver(ctx, l, j, &run)
+			}
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}

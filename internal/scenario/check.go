@@ -212,7 +212,7 @@ func (c *checker) node(path, name string, n *Node) {
 	c.sysctls(fault.Join(path, "sysctls"), n.Sysctls)
 	c.routes(fault.Join(path, "routes"), name, n.Routes)
 	if n.MPTCP != nil {
-		c.mptcp(fault.Join(path, "mptcp"), n)
+		c.mptcp(fault.Join(path, "mptcp"), name, n)
 	}
 	if n.Serve != nil && n.Serve.Port == 0 {
 		c.Add(fault.Join(path, "serve.port"), "must be > 0, got 0")
@@ -274,6 +274,7 @@ func (c *checker) routes(path, node string, routes []StaticRoute) {
 		default:
 			unique.Check(&c.List, path, "dst", r.Dst)
 		}
+		c.Merge(path, r.RouteMetrics.check())
 		via := fault.Join(path, "via")
 		if !c.usable(via, r.Via) {
 			continue
@@ -287,13 +288,6 @@ func (c *checker) routes(path, node string, routes []StaticRoute) {
 			c.Add(via, "%s is this node itself", r.Via)
 		}
 	}
-}
-
-func (c *checker) mptcp(path string, n *Node) {
-	if n.Edge != nil {
-		c.Add(path, "must be left out: edge sets the limits of this node in edge.mptcp")
-	}
-	c.Merge(path, n.MPTCP.Check())
 }
 
 // speaker is what RFC 6286 wants to be unique: a router ID within an AS.

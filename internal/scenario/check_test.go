@@ -13,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tabane/tabane/internal/channel"
-	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/vpn"
 )
 
@@ -162,7 +161,7 @@ links.access.ends[1].node: node "clinet" is not in nodes`},
 		{"route of two families", func(s *Spec) { s.Nodes["client"].Routes[0].Dst = prefix("0.0.0.0/0") },
 			"nodes.client.routes[0].via: must be of the same family as 0.0.0.0/0, got 2001:db8:c::1"},
 		{"mptcp limits", func(s *Spec) { s.Nodes["client"].MPTCP.Subflows = 9 }, "nodes.client.mptcp.subflows: must be at most 8, got 9"},
-		{"mptcp beside edge", func(s *Spec) { s.Nodes["server"].MPTCP = &edge.MPTCP{} },
+		{"mptcp beside edge", func(s *Spec) { s.Nodes["server"].MPTCP = &MPTCP{} },
 			"nodes.server.mptcp: must be left out: edge sets the limits of this node in edge.mptcp"},
 		{"serve without port", func(s *Spec) { s.Nodes["server"].Serve.Port = 0 }, "nodes.server.serve.port: must be > 0, got 0"},
 		{"daemon's own fault", func(s *Spec) { s.Nodes["server"].Edge.Peers[0].RT = vpn.ID{} }, "nodes.server.edge.peers[0].rt: must be given..."},

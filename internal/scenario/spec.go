@@ -35,8 +35,8 @@ type Node struct {
 	Forwarding bool              `yaml:"forwarding,omitempty"`
 	Sysctls    map[string]string `yaml:"sysctls,omitempty"`
 	Routes     []StaticRoute     `yaml:"routes,omitempty"`
-	// MPTCP sets the limits of the kernel's path manager where no daemon does.
-	MPTCP     *edge.MPTCP       `yaml:"mptcp,omitempty"`
+	// MPTCP sets up the kernel's path manager where no daemon does.
+	MPTCP     *MPTCP            `yaml:"mptcp,omitempty"`
 	ASBR      *asbr.Config      `yaml:"asbr,omitempty"`
 	Edge      *edge.Config      `yaml:"edge,omitempty"`
 	Reflector *reflector.Config `yaml:"reflector,omitempty"`
@@ -47,12 +47,6 @@ type Node struct {
 // Serve runs the content server on a node.
 type Serve struct {
 	Port uint16 `yaml:"port"`
-}
-
-// StaticRoute is a route that no protocol provides, such as a client's default route.
-type StaticRoute struct {
-	Dst netip.Prefix `yaml:"dst"`
-	Via netip.Addr   `yaml:"via"`
 }
 
 // Link connects two ends by a wire, or more than two by a switch.

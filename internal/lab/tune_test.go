@@ -1,0 +1,161 @@
+package lab
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+func TestTune(t *testing.T) {
+	no := false
+	kernel := offers{congestion: []string{"reno", "cubic"}, schedulers: []string{"default", "bpf_rr"}}
+	for _, tt := range []struct {
+		name      string
+		settings  scenario.Settings
+		multipath bool
+		want      tuning
+		err       string
+	}{
+		{name: "nothing"},
+		{
+			name: "paper B", multipath: true,
+			settings: scenario.Settings{Scheduler: "blest", Congestion: "newreno", Window: 53600, Segment: 1340, DelayedACK: &no, RACK: &no, InitialWindow: 2},
+			want: tuning{
+				server: map[string]string{congestionKey: "reno", schedulerKey: "default", recoveryKey: "0"},
+				out:    scenario.RouteMetrics{Cwnd: 40, InitCwnd: 2}, back: scenario.RouteMetrics{AdvMSS: 1380, QuickACK: true},
+			},
+		},
+		{
+			name: "one path", settings: scenario.Settings{Scheduler: "ecf", RBuf: 1, Window: 1, Segment: 1340},
+			want: tuning{out: scenario.RouteMetrics{Cwnd: 1}, back: scenario.RouteMetrics{AdvMSS: 1352}},
+		},
+		{
+			name: "full segments", settings: scenario.Settings{Window: 14000},
+			want: tuning{out: scenario.RouteMetrics{Cwnd: 10}},
+		},
+		{
+			name: "receive buffer", multipath: true, settings: scenario.Settings{ReceiveBuffer: 100 * unit.KB, RBuf: 200 * unit.KB},
+			want: tuning{client: map[string]string{receiveKey: "4096 200000 200000"}},
+		},
+		{
+			name: "the sender's rule", multipath: true, settings: scenario.Settings{ReceiveBuffer: 300 * unit.KB, RBuf: 200 * unit.KB},
+			want: tuning{client: map[string]string{receiveKey: "4096 400000 400000"}, notes: []string{"rbuf 200kB: a receive buffer of that size"}},
+		},
+		{
+			name: "near", multipath: true, settings: scenario.Settings{Scheduler: "lowest-rtt"},
+			want: tuning{server: map[string]string{schedulerKey: "default"}, notes: []string{"scheduler lowest-rtt: the kernel's default, which avoids blocking as blest does"}},
+		},
+		{name: "by name", multipath: true, settings: scenario.Settings{Scheduler: "bpf_rr"}, want: tuning{server: map[string]string{schedulerKey: "bpf_rr"}}},
+		{
+			name: "what there is not", multipath: true, settings: scenario.Settings{Scheduler: "dq", Congestion: "lia"},
+			err: "congestion control \"lia\" is not available in this kernel, which has reno, cubic\nscheduler \"dq\" is not available in this kernel, which has default, bpf_rr",
+		},
+	} {
+		got, err := tune(tt.settings, tt.multipath, 1400, kernel)
+		if tt.err != "" {
+			if err == nil || err.Error() != tt.err {
+				t.Errorf("%s: %v, want %s", tt.name, err, tt.err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		for _, m := range []*map[string]string{&tt.want.server, &tt.want.client} {
+			if *m == nil {
+				*m = map[string]string{}
+			}
+		}
+		if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(tuning{})); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+// paths is a server with two ways to a client, both over routers of their own.
+func paths() *scenario.Spec {
+	route := func(dst, via string) scenario.StaticRoute {
+		return scenario.StaticRoute{Dst: netip.MustParsePrefix(dst), Via: netip.MustParseAddr(via)}
+	}
+	on := func(a, b scenario.End) *scenario.Link { return &scenario.Link{Ends: []scenario.End{a, b}} }
+	s := &scenario.Spec{
+		Name: "paths",
+		Nodes: map[string]*scenario.Node{
+			"server": {
+				Serve: &scenario.Serve{Port: 80}, Routes: []scenario.StaticRoute{route("2001:db8:c1::/64", "2001:db8:51::2"), route("2001:db8:c2::/64", "2001:db8:52::2")},
+				MPTCP: &scenario.MPTCP{Announce: []netip.Addr{netip.MustParseAddr("2001:db8:52::10")}},
+			},
+			"r1": {Forwarding: true}, "r2": {Forwarding: true},
+			"client": {
+				Routes: []scenario.StaticRoute{route("2001:db8:51::/64", "2001:db8:c1::2"), route("2001:db8:52::/64", "2001:db8:c2::2")},
+				MPTCP:  &scenario.MPTCP{},
+			},
+		},
+		Links: map[string]*scenario.Link{
+			"s1": on(end6("server", "p1", "2001:db8:51::10/64"), end6("r1", "s", "2001:db8:51::2/64")),
+			"s2": on(end6("server", "p2", "2001:db8:52::10/64"), end6("r2", "s", "2001:db8:52::2/64")),
+			"c1": on(end6("r1", "c", "2001:db8:c1::2/64"), end6("client", "p1", "2001:db8:c1::10/64")),
+			"c2": on(end6("r2", "c", "2001:db8:c2::2/64"), end6("client", "p2", "2001:db8:c2::10/64")),
+		},
+		Experiment: &scenario.Experiment{
+			Server: "server", Client: "client", Trials: 1, Cases: []scenario.Case{{Name: "one"}},
+			Traffic: map[string]*scenario.Traffic{"bulk": {Bytes: 1 * unit.GB, Duration: 800 * time.Millisecond, Quick: 500 * time.Millisecond}},
+			Transports: map[string]*scenario.Transport{"mptcp": {
+				MPTCP: true, Links: []string{"c1", "c2"}, Settings: scenario.Settings{Congestion: "newreno", Window: 13400, Segment: 1340, Scheduler: "blest"},
+			}},
+		},
+	}
+	s.Links["c1"].Rate, s.Links["c2"].Rate = 50*unit.MbitPerSecond, 50*unit.MbitPerSecond
+	return s
+}
+
+// TestWindowIsBounded: no subflow of a run ever has more in flight than the settings let it.
+func TestWindowIsBounded(t *testing.T) {
+	o := runOptions(t, "window")
+	o.Spec = paths()
+	most, subflows := uint32(0), map[netip.Addr]bool{}
+	o.Progress = func(e Event) {
+		if e.Kind != RunSample {
+			return
+		}
+		err := netns.Do(namespaceOf(e.Lab, "server"), func() error {
+			d, err := mptcp.DialDiag()
+			if err != nil {
+				return err
+			}
+			defer d.Close()
+			return d.Sockets(mptcp.IPv6, func(s *mptcp.Socket) {
+				if s.Local.Port() == 80 {
+					most, subflows[s.Local.Addr()] = max(most, s.Window), true
+				}
+			})
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	result, err := Run(t.Context(), o)
+	if err != nil || len(result.Runs) != 1 || result.Runs[0].Err() != nil {
+		t.Fatalf("%+v, %v", result.Runs, err)
+	}
+	if most != 10 || len(subflows) != 2 {
+		t.Errorf("the largest window was %d segments, want 10; subflows of %v", most, subflows)
+	}
+	o.Spec.Experiment.Transports["mptcp"].Congestion = "lia"
+	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), `case "one" with transport "mptcp": congestion control "lia" is not available`) {
+		t.Errorf("a congestion control that there is not: %v", err)
+	}
+	o.Spec = paths()
+	o.Spec.Nodes["server"].Routes = nil
+	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), `window and initial_window need static routes on node "server"`) {
+		t.Errorf("a window without a route: %v", err)
+	}
+}

@@ -1,0 +1,89 @@
+package scenario
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/tabane/tabane/internal/edge"
+	"github.com/tabane/tabane/internal/fault"
+)
+
+// MPTCP is what the kernel's path manager does on a node without edge: its limits, and addresses for further subflows.
+type MPTCP struct {
+	edge.MPTCP `yaml:",inline"`
+	// Announce are addresses of the node that every client hears of, so that it opens a subflow to each.
+	Announce []netip.Addr `yaml:"announce,omitempty"`
+	// From are addresses of the node that further subflows to the other end are opened from.
+	From []netip.Addr `yaml:"from,omitempty"`
+}
+
+// maxEndpoints is how many addresses the kernel's path manager takes (MPTCP_PM_ADDR_MAX of net/mptcp/protocol.h).
+const maxEndpoints = 8
+
+// StaticRoute is a route that no protocol provides, such as a client's default route.
+type StaticRoute struct {
+	Dst          netip.Prefix `yaml:"dst"`
+	Via          netip.Addr   `yaml:"via"`
+	RouteMetrics `yaml:",inline"`
+}
+
+// RouteMetrics are what TCP takes from a route; 0 leaves it to the kernel.
+type RouteMetrics struct {
+	// Cwnd is the most segments that a connection over the route may have in flight. The kernel keeps to it from the
+	// second connection between two addresses on, because it looks such a bound up where it remembers what earlier
+	// connections met.
+	Cwnd int `yaml:"cwnd,omitempty"`
+	// InitCwnd is how many segments a connection may send at first.
+	InitCwnd int `yaml:"initcwnd,omitempty"`
+	// AdvMSS is the largest segment that the node asks its peers for, in bytes and with TCP's options.
+	AdvMSS int `yaml:"advmss,omitempty"`
+	// QuickACK acknowledges every segment that comes at once.
+	QuickACK bool `yaml:"quickack,omitempty"`
+}
+
+// maxRouteWindow is far more than any path needs, and fits the kernel's numbers.
+const maxRouteWindow = 1 << 20
+
+func (m RouteMetrics) check() fault.List {
+	var faults fault.List
+	for _, w := range []struct {
+		name  string
+		value int
+	}{{"cwnd", m.Cwnd}, {"initcwnd", m.InitCwnd}} {
+		if w.value < 0 || w.value > maxRouteWindow {
+			faults.Add(w.name, "must be 1 to %d segments, got %d", maxRouteWindow, w.value)
+		}
+	}
+	if m.AdvMSS != 0 && (m.AdvMSS < minSegment || m.AdvMSS > maxSegment) {
+		faults.Add("advmss", "must be %d to %d bytes, got %d", minSegment, maxSegment, m.AdvMSS)
+	}
+	return faults
+}
+
+func (c *checker) mptcp(path, name string, n *Node) {
+	if n.Edge != nil {
+		c.Add(path, "must be left out: edge sets the limits of this node in edge.mptcp")
+	}
+	c.Merge(path, n.MPTCP.MPTCP.Check())
+	seen := map[netip.Addr]string{}
+	for _, l := range []struct {
+		key  string
+		list []netip.Addr
+	}{{"announce", n.MPTCP.Announce}, {"from", n.MPTCP.From}} {
+		for i, a := range l.list {
+			where := index(fault.Join(path, l.key), i)
+			first, twice := seen[a]
+			switch {
+			case !c.usable(where, a):
+			case !c.has(name, a):
+				c.Add(where, "%s is not on an interface of this node", a)
+			case twice:
+				c.Add(where, "%s is already given in %s", a, first)
+			}
+			seen[a] = where
+		}
+	}
+	if both := slices.Concat(n.MPTCP.Announce, n.MPTCP.From); len(both) > maxEndpoints {
+		c.Add(path, "must have at most %d addresses in announce and from together, got %d", maxEndpoints, len(both))
+	}
+}
