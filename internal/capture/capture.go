@@ -1,0 +1,250 @@
+package capture
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/tabane/tabane/internal/pcap"
+)
+
+// Options say what an analysis keeps.
+type Options struct {
+	// Record keeps every segment with its times, every burst and the course of what is held, for figures and tables. It takes
+	// about 100 bytes for each segment.
+	Record bool
+	// MaxRecords bounds the segments that are kept together; what is more is left out and said so. 0 means DefaultMaxRecords.
+	MaxRecords int
+	// Idle is from when on a time without new data counts as a gap; 0 means DefaultIdle.
+	Idle time.Duration
+
+	// chosen is where each flow is looked at, when it was captured in more than one place.
+	chosen map[pcap.Flow]point
+}
+
+// The defaults of Options.
+const (
+	DefaultMaxRecords = 4_000_000
+	DefaultIdle       = time.Second
+)
+
+// Analysis takes the TCP segments of captures, in the order of their times, and follows the connections that they belong to. It is not safe
+// for concurrent use.
+type Analysis struct {
+	o Options
+	// origin is the time of the first segment, now that of the latest, as the time since then.
+	origin  int64
+	started bool
+	now     time.Duration
+
+	halves      map[pcap.Flow]*half
+	connections []*connection
+	tokens      map[uint32]*connection
+	// near finds the connection of a data sequence number when the start of a subflow was not captured.
+	near map[nearKey]*connection
+
+	records int
+	m       missed
+	several bool // some flow was captured in more than one place
+
+	// What one segment needs, kept to be used again.
+	opt    options
+	pieces []piece
+}
+
+// piece is bytes of a subflow that the subflow's own order lets through.
+type piece struct {
+	arrived  time.Duration
+	seq      uint64
+	length   int
+	released time.Duration
+}
+
+// missed is what could not be used, or is not as it should be.
+type missed struct {
+	Segments   uint64
+	OptionsCut uint64
+	Broken     uint64 // segments with options that are malformed
+	Stray      uint64 // segments far outside their window
+	Disorder   uint64
+	MaxBack    time.Duration
+	Elsewhere  uint64 // segments seen at another place, too
+	Unrecorded uint64
+}
+
+// New returns an analysis that has seen nothing.
+func New(o Options) *Analysis {
+	if o.MaxRecords == 0 {
+		o.MaxRecords = DefaultMaxRecords
+	}
+	if o.Idle == 0 {
+		o.Idle = DefaultIdle
+	}
+	return &Analysis{o: o, halves: map[pcap.Flow]*half{}, tokens: map[uint32]*connection{}, near: map[nearKey]*connection{}}
+}
+
+// point is a place where packets were captured.
+type point struct {
+	file, iface int
+	index       uint32
+	out         bool // as cooked captures of all interfaces tell packets of a bridge or router apart
+}
+
+// Add takes a segment. Times should not run backwards: one that does counts as the latest time, and how often is reported.
+// Segments of a captured interface that all flows pass twice should not be given twice; Read sorts that out.
+func (a *Analysis) Add(s *pcap.Segment) { a.add(s, point{iface: s.Interface}) }
+
+func (a *Analysis) add(s *pcap.Segment, at point) {
+	if !a.started {
+		a.started, a.origin = true, s.At
+	}
+	if now := time.Duration(s.At - a.origin); now >= a.now {
+		a.now = now
+	} else {
+		a.m.Disorder++
+		a.m.MaxBack = max(a.m.MaxBack, a.now-now)
+	}
+	a.m.Segments++
+
+	h := a.halves[s.Flow]
+	switch {
+	case s.Flags&pcap.SYN != 0 && (h == nil || h.renewedBy(s)):
+		a.subflow(s, s.Flags&pcap.ACK != 0)
+		h = a.halves[s.Flow]
+		h.at = at
+	case h == nil:
+		// Its beginning was not captured. A server's port is the lower one.
+		a.subflow(s, s.Flow.SourcePort < s.Flow.DestinationPort)
+		h = a.halves[s.Flow]
+		h.at = at
+	case !h.seen:
+		h.at = at
+	}
+	if chosen, ok := a.o.chosen[s.Flow]; ok {
+		h.at = chosen
+		if at != chosen {
+			h.tunnel(s) // here it may be inside another packet, and there not any more
+			a.m.Elsewhere++
+			return
+		}
+	} else if h.at != at {
+		a.several = true
+	}
+
+	o := &a.opt
+	if len(s.Options) > 0 {
+		o.parse(s.Options)
+	} else {
+		*o = options{}
+	}
+	if s.OptionsCut {
+		a.m.OptionsCut++
+		h.optionsCut++
+	} else if o.broken {
+		a.m.Broken++
+	}
+	h.segment(a, s, o)
+}
+
+// subflow makes the subflow of a segment, in a connection of its own: what belongs to another one is moved when that is known. What
+// was at these addresses and ports before has ended.
+func (a *Analysis) subflow(s *pcap.Segment, fromServer bool) {
+	flow := s.Flow
+	if fromServer {
+		flow = flow.Reverse()
+	}
+	sub := &subflow{flow: flow, began: a.now}
+	sub.halves[0] = &half{sub: sub, index: 0}
+	sub.halves[1] = &half{sub: sub, index: 1}
+	sub.halves[0].other, sub.halves[1].other = sub.halves[1], sub.halves[0]
+	a.halves[flow], a.halves[flow.Reverse()] = sub.halves[0], sub.halves[1]
+	c := &connection{id: len(a.connections)}
+	for i := range c.dirs {
+		c.dirs[i] = &direction{conn: c, index: i}
+	}
+	a.connections = append(a.connections, c)
+	c.take(sub, false)
+}
+
+// nearKey is the neighbourhood of a data sequence number: the upper bits of one of 8 bytes, or of one of 4.
+type nearKey struct {
+	number uint64
+	short  bool
+}
+
+const (
+	nearBits      = 30
+	nearShortBits = 22
+)
+
+func keyOf(dsn uint64, long bool) nearKey {
+	if long {
+		return nearKey{dsn >> nearBits, false}
+	}
+	return nearKey{uint64(uint32(dsn)) >> nearShortBits, true}
+}
+
+// neighbour finds the connection, and the direction of it, whose data sequence numbers are near to one that an unknown subflow
+// has. Numbers of 4 bytes prove little, so it must share an address with the subflow, too.
+func (a *Analysis) neighbour(sub *subflow, dsn uint64, long bool) (*connection, int) {
+	k := keyOf(dsn, long)
+	for _, shift := range []uint64{0, 1, ^uint64(0)} {
+		c := a.near[nearKey{k.number + shift, k.short}]
+		if c == nil || c == sub.conn || c.merged {
+			continue
+		}
+		for i := range c.dirs {
+			d := c.dirs[i]
+			if !d.anyDSN {
+				continue
+			}
+			if long && distance(d.lastDSN, dsn) < 1<<nearBits {
+				return c, i
+			}
+			if !long && distance(uint64(uint32(d.lastDSN))<<32, dsn<<32)>>32 < 1<<nearShortBits && c.shares(sub) {
+				return c, i
+			}
+		}
+	}
+	return nil, 0
+}
+
+func distance(a, b uint64) uint64 { return min(a-b, b-a) }
+
+// noteDSN keeps where the data sequence numbers of a direction are.
+func (a *Analysis) noteDSN(d *direction, dsn uint64, long bool) {
+	k := keyOf(dsn, long)
+	if !d.anyDSN || d.key != k {
+		d.key = k
+		a.near[k] = d.conn
+		a.near[keyOf(dsn, false)] = d.conn
+	}
+	d.anyDSN, d.lastDSN = true, dsn
+}
+
+// shares says whether a subflow of the connection has an address with this one in common.
+func (c *connection) shares(sub *subflow) bool {
+	for _, s := range c.subflows {
+		for _, x := range [...][16]byte{s.flow.Source, s.flow.Destination} {
+			if x == sub.flow.Source || x == sub.flow.Destination {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Event is something that happened beside the data.
+type Event struct {
+	At time.Duration `json:"at_ns"`
+	// Subflow is that which brought it, and FromClient where from.
+	Subflow    int    `json:"subflow"`
+	FromClient bool   `json:"from_client"`
+	What       string `json:"what"`
+}
+
+func address(a netip.Addr, port uint16) string {
+	if port == 0 {
+		return a.String()
+	}
+	return netip.AddrPortFrom(a, port).String()
+}

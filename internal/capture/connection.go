@@ -1,0 +1,433 @@
+package capture
+
+import (
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/binary"
+	"time"
+
+	"github.com/tabane/tabane/internal/reseq"
+)
+
+// connection is a TCP connection or the subflows of an MPTCP connection.
+type connection struct {
+	id           int
+	mptcp        bool
+	version      int
+	versionKnown bool
+	confirmed    bool // both sides speak MPTCP
+	signals      bool // there was a data sequence signal
+	merged       bool // its subflows belong to another connection
+	fallback     string
+	fastclosed   bool
+	initial      *subflow
+	subflows     []*subflow
+	dirs         [2]*direction // 0: from the client
+	events       []Event
+	moreEvents   int
+}
+
+const maxEvents = 1000
+
+func (c *connection) event(e Event) {
+	if len(c.events) < maxEvents {
+		c.events = append(c.events, e)
+	} else {
+		c.moreEvents++
+	}
+}
+
+// take makes a subflow one of this connection.
+func (c *connection) take(s *subflow, turned bool) {
+	if old := s.conn; old != nil {
+		old.merged = true
+		old.subflows = nil
+		c.events = append(c.events, old.events...)
+		old.events = nil
+	}
+	s.conn, s.index, s.turned = c, len(c.subflows), turned
+	c.subflows = append(c.subflows, s)
+}
+
+// digest is the token and the initial data sequence number of a key: the first 32 and the last 64 bits of its SHA-1 in version 0
+// (RFC 6824 section 3.1), of its SHA-256 in version 1 (RFC 8684 section 3.1).
+func digest(version int, key uint64) (token uint32, idsn uint64) {
+	var k [8]byte
+	binary.BigEndian.PutUint64(k[:], key)
+	if version == 0 {
+		h := sha1.Sum(k[:])
+		return binary.BigEndian.Uint32(h[:]), binary.BigEndian.Uint64(h[12:])
+	}
+	h := sha256.Sum256(k[:])
+	return binary.BigEndian.Uint32(h[:]), binary.BigEndian.Uint64(h[24:])
+}
+
+// key takes the key of one side: 0 the client's.
+func (a *Analysis) key(c *connection, side int, key uint64) {
+	d := c.dirs[side]
+	if d.keyKnown && d.peerKey == key {
+		return
+	}
+	d.peerKey, d.keyKnown = key, true
+	d.token, d.idsn = digest(c.version, key)
+	if old := a.tokens[d.token]; old != nil && old != c && old.unidentified() {
+		// Its subflows joined before the key was seen: files are put together by clocks.
+		a.adopt(c, old, side == 0)
+	}
+	a.tokens[d.token] = c
+	a.noteDSN(d, d.idsn+1, true)
+	if d.buffer == nil && len(d.queue) > 0 {
+		d.start(a, d.idsn+1)
+	}
+}
+
+// rehash computes anew what follows from keys, when the version turns out to be another one.
+func (c *connection) rehash(version int) {
+	for _, d := range c.dirs {
+		if d.keyKnown {
+			d.token, d.idsn = digest(version, d.peerKey)
+		}
+	}
+}
+
+// unidentified says that nothing is known of the connection but a token.
+func (c *connection) unidentified() bool {
+	return c.initial == nil && c.dirs[0].buffer == nil && c.dirs[1].buffer == nil && !c.merged
+}
+
+// adopt takes all subflows of another connection, of which no data was put into order yet.
+func (a *Analysis) adopt(c, old *connection, turned bool) {
+	subflows := old.subflows
+	for _, s := range subflows {
+		s.hasUnknownToken = false
+		c.take(s, turned)
+	}
+}
+
+// joinToken finds the connection of a subflow that joins. The token is that of who is joined.
+func (a *Analysis) joinToken(sub *subflow, token uint32) {
+	c := a.tokens[token]
+	if c == nil || c.merged {
+		// Keep those with the same token together.
+		a.tokens[token] = sub.conn
+		sub.unknownToken, sub.hasUnknownToken = token, true
+		sub.loose = true
+		return
+	}
+	if c == sub.conn {
+		return
+	}
+	turned := c.dirs[0].keyKnown && c.dirs[0].token == token
+	for _, s := range c.subflows {
+		if s.hasUnknownToken {
+			sub.unknownToken, sub.hasUnknownToken, sub.loose = token, true, true
+			break
+		}
+	}
+	c.take(sub, turned)
+}
+
+// settle finds the connection of a subflow by a data sequence number.
+func (a *Analysis) settle(h *half, o *dss) {
+	sub := h.sub
+	own := sub.conn
+	if own.initial != nil || own.dirs[0].buffer != nil || own.dirs[1].buffer != nil || len(own.dirs[0].queue)+len(own.dirs[1].queue) > 0 {
+		sub.loose = false
+		return
+	}
+	try := func(h *half, dsn uint64, long bool) bool {
+		c, i := a.neighbour(sub, dsn, long)
+		if c == nil {
+			return false
+		}
+		if sub.hasUnknownToken {
+			a.tokens[sub.unknownToken] = c
+		}
+		for _, s := range own.subflows {
+			c.take(s, h.index != i)
+		}
+		sub.loose = false
+		return true
+	}
+	if o.hasMap && try(h, o.dsn, o.map8) {
+		return
+	}
+	if o.hasAck {
+		try(h.other, o.ack, o.ack8)
+	}
+}
+
+// fallBack makes a connection of one subflow plain TCP, from its beginning.
+func (c *connection) fallBack(a *Analysis, why string) {
+	c.fallback, c.mptcp = why, false
+	for _, h := range c.subflows[0].halves {
+		d := h.dir()
+		for i := range h.waiting {
+			p := &h.waiting[i]
+			d.record(a, 0, p, p.released, p.released, p.seq)
+		}
+		h.waiting = nil
+	}
+}
+
+// direction is the data of one side.
+type direction struct {
+	conn  *connection
+	index int
+
+	// Of the side that sends it.
+	peerKey  uint64
+	keyKnown bool
+	token    uint32
+	idsn     uint64
+
+	anyDSN  bool
+	lastDSN uint64
+	key     nearKey
+	ack     uint64
+	hasAck  bool
+	fin     uint64
+	hasFin  bool
+
+	buffer *reseq.Buffer
+	origin uint64 // the sequence number that counts as 0 in records
+	known  bool   // that is where the data begins
+	batch  []reseq.Segment
+	queue  []reseq.Segment // before it is known where the data begins
+
+	wait    reseq.Histogram // for other subflows
+	own     reseq.Histogram // for the own subflow's order
+	missing uint64          // bytes that were acknowledged but never seen
+
+	held      occupancy
+	heldData  reseq.Count
+	total     reseq.Count
+	first     time.Duration
+	last      time.Duration
+	anyNew    bool
+	longest   time.Duration
+	longestAt time.Duration
+	gaps      int
+
+	records []Record
+	course  []Held
+}
+
+// Record is one piece of data: what one mapping and one segment have in common.
+type Record struct {
+	// Arrived is when it was seen; Ordered when its subflow's order let it through; Released when all data before it was there.
+	Arrived, Ordered, Released time.Duration
+	Subflow                    int
+	// Seq counts from the first byte of the direction.
+	Seq    uint64
+	Length int
+}
+
+// Held is how many bytes are held from a time on.
+type Held struct {
+	At    time.Duration
+	Bytes uint64
+}
+
+// occupancy is a number over time.
+type occupancy struct {
+	since time.Duration
+	begun time.Duration
+	any   bool
+	now   reseq.Count
+	most  reseq.Count
+	area  float64 // bytes times nanoseconds
+}
+
+func (o *occupancy) set(now time.Duration, c reseq.Count) {
+	if !o.any {
+		o.any, o.begun = true, now
+	} else {
+		o.area += float64(o.now.Bytes) * float64(now-o.since)
+	}
+	o.since, o.now = now, c
+	o.most.Bytes = max(o.most.Bytes, c.Bytes)
+	o.most.Segments = max(o.most.Segments, c.Segments)
+}
+
+func (o *occupancy) mean() float64 {
+	if d := o.since - o.begun; d > 0 {
+		return o.area / float64(d)
+	}
+	return 0
+}
+
+// expand completes a data sequence number of 4 bytes with the nearest that is known.
+func (d *direction) expand(n uint64, long bool) uint64 {
+	if long {
+		return n
+	}
+	near := d.idsn
+	if d.anyDSN {
+		near = d.lastDSN
+	}
+	return near + uint64(int64(int32(uint32(n)-uint32(near))))
+}
+
+// maxQueue bounds what waits for an acknowledgement to say where the data begins.
+const maxQueue = 256
+
+// push gives the batch, which one arrival of a half brought, to the buffer.
+func (d *direction) push(a *Analysis, h *half) {
+	if len(d.batch) == 0 {
+		return
+	}
+	for i := range d.batch {
+		s := &d.batch[i]
+		d.own.Add(int64(a.now - s.Arrived))
+		if end := s.Seq + uint64(s.Length); !h.anyData || int64(end-h.topDSN) > 0 {
+			h.topDSN, h.anyData = end, true
+		} else {
+			h.reinjected += uint64(s.Length)
+		}
+	}
+	if d.buffer == nil {
+		switch {
+		case d.keyKnown:
+			d.known = true
+			d.start(a, d.idsn+1)
+		case d.hasAck:
+			d.start(a, d.ack)
+		default:
+			d.queue = append(d.queue, d.batch...)
+			d.batch = d.batch[:0]
+			if len(d.queue) >= maxQueue {
+				d.start(a, d.lowest())
+			}
+			return
+		}
+	}
+	total := 0
+	for i := range d.batch {
+		total += d.batch[i].Length
+	}
+	r := d.buffer.PushBatch(a.now, d.batch)
+	d.batch = d.batch[:0]
+	h.duplicateData += uint64(total - r.New)
+}
+
+func (d *direction) lowest() uint64 {
+	low := d.queue[0].Seq
+	for _, s := range d.queue {
+		if int64(s.Seq-low) < 0 {
+			low = s.Seq
+		}
+	}
+	return low
+}
+
+// start makes the buffer and gives it what waited for that.
+func (d *direction) start(a *Analysis, at uint64) {
+	d.origin = at
+	d.buffer = reseq.New(reseq.Options{Start: at, Bursts: a.o.Record, Released: func(now time.Duration, s reseq.Segment) {
+		wait := now - s.Ready
+		d.wait.Add(int64(wait))
+		h := d.carrierOf(s.Path)
+		h.delay.Add(int64(now - s.Arrived))
+		h.wait.Add(int64(wait))
+		d.record(a, s.Path, &piece{arrived: s.Arrived, length: s.Length}, s.Ready, now, s.Seq)
+	}})
+	if len(d.queue) > 0 {
+		d.buffer.PushBatch(a.now, d.queue)
+		d.queue = nil
+	}
+}
+
+// carrierOf is the half that carries this direction on a subflow.
+func (d *direction) carrierOf(subflow int) *half {
+	s := d.conn.subflows[subflow]
+	if s.turned {
+		return s.halves[d.index^1]
+	}
+	return s.halves[d.index]
+}
+
+// acknowledged takes a data acknowledgement: what is before it and was not captured will not come.
+func (d *direction) acknowledged(a *Analysis, ack uint64) {
+	if d.hasFin && int64(ack-d.fin) > 0 {
+		ack = d.fin
+	}
+	if !d.hasAck || int64(ack-d.ack) > 0 {
+		d.ack, d.hasAck = ack, true
+	}
+	if d.buffer == nil {
+		if len(d.queue) > 0 {
+			d.start(a, min(ack, d.lowest()))
+		}
+		return
+	}
+	next := d.buffer.Next()
+	ahead := int64(ack - next)
+	if ahead <= 0 || ahead > farthest || ahead == 1 && d.heldData.Segments == 0 {
+		return
+	}
+	m := d.buffer.Measures()
+	d.buffer.Skip(a.now, ack)
+	if d.known || m.Released.Segments > 0 {
+		d.missing += d.buffer.Measures().Skipped - m.Skipped
+	}
+	d.account(a, nil)
+}
+
+// arrived notes that new bytes came.
+func (d *direction) arrived(a *Analysis, n int) {
+	if !d.anyNew {
+		d.anyNew, d.first = true, a.now
+	} else {
+		gap := a.now - d.last
+		if gap > d.longest {
+			d.longest, d.longestAt = gap, d.last
+		}
+		if gap >= a.o.Idle {
+			d.gaps++
+		}
+	}
+	d.last = a.now
+}
+
+// account notes what is held now: for the order of the subflow that changed, and for that of the data.
+func (d *direction) account(a *Analysis, h *half) {
+	change := func(old *reseq.Count, b *reseq.Buffer) {
+		if b == nil {
+			return
+		}
+		held := b.Held()
+		d.total.Bytes += held.Bytes - old.Bytes
+		d.total.Segments += held.Segments - old.Segments
+		*old = held
+	}
+	if h != nil {
+		change(&h.held, h.buffer)
+	}
+	change(&d.heldData, d.buffer)
+	if d.total != d.held.now || !d.held.any {
+		d.held.set(a.now, d.total)
+		if d.course != nil {
+			d.course = append(d.course, Held{a.now, d.total.Bytes})
+		}
+	}
+}
+
+// record keeps a piece for figures and tables.
+func (d *direction) record(a *Analysis, subflow int, p *piece, ordered, released time.Duration, seq uint64) {
+	if !a.o.Record {
+		return
+	}
+	if a.records >= a.o.MaxRecords {
+		a.m.Unrecorded++
+		return
+	}
+	a.records++
+	if d.course == nil {
+		d.course = []Held{{}}
+	}
+	if d.buffer == nil && len(d.records) == 0 {
+		d.origin = seq
+	}
+	d.records = append(d.records, Record{Arrived: p.arrived, Ordered: ordered, Released: released, Subflow: subflow, Seq: seq - d.origin, Length: p.length})
+}

@@ -1,0 +1,84 @@
+package capture
+
+import (
+	"math"
+	"slices"
+	"sort"
+)
+
+// mapping says which data the bytes [start, end) of a subflow are; both count from the subflow's initial sequence number.
+type mapping struct {
+	start, end uint64
+	dsn        uint64
+}
+
+// maxMappings bounds what one subflow keeps of mappings that it has not used yet: with 64 kB each, more than any window.
+const maxMappings = 1 << 16
+
+// mappings are those of one direction of a subflow, in order and without overlap.
+type mappings struct {
+	list []mapping
+	head int // those before it are used up
+}
+
+func (m *mappings) all() []mapping { return m.list[m.head:] }
+
+// outcome is what came of a mapping.
+type outcome uint8
+
+const (
+	repeated outcome = iota // it is known
+	added
+	conflicting // it contradicts another
+	refused     // there are too many
+)
+
+// add keeps a mapping. One that is known from another segment of it, as segmentation offload makes them, is no news.
+func (m *mappings) add(v mapping) outcome {
+	all := m.all()
+	n := len(all)
+	if n > 0 && v.start < all[n-1].end {
+		i := sort.Search(n, func(i int) bool { return all[i].end > v.start })
+		o := all[i]
+		switch {
+		case o.start <= v.start && v.end <= o.end && v.dsn-o.dsn == v.start-o.start:
+			return repeated
+		case o.start < v.end:
+			return conflicting
+		}
+		m.list = slices.Insert(m.list, m.head+i, v)
+		return added
+	}
+	if n >= maxMappings {
+		return refused
+	}
+	if m.head > 64 && m.head > len(m.list)/2 {
+		m.list = slices.Delete(m.list, 0, m.head)
+		m.head = 0
+	}
+	m.list = append(m.list, v)
+	return added
+}
+
+// find returns the mapping of the byte at, or where the next one begins when it has none: MaxUint64 when there is no other.
+func (m *mappings) find(at uint64) (v mapping, next uint64, ok bool) {
+	all := m.all()
+	i := 0
+	if len(all) > 0 && all[0].end <= at {
+		i = sort.Search(len(all), func(i int) bool { return all[i].end > at })
+	}
+	if i == len(all) {
+		return mapping{}, math.MaxUint64, false
+	}
+	if all[i].start > at {
+		return mapping{}, all[i].start, false
+	}
+	return all[i], 0, true
+}
+
+// prune forgets what ends before all bytes that are still to come. The last one stays: its repetitions must be known.
+func (m *mappings) prune(before uint64) {
+	for len(m.list)-m.head > 1 && m.list[m.head].end <= before {
+		m.head++
+	}
+}

@@ -1,0 +1,93 @@
+package capture
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tabane/tabane/internal/unit"
+)
+
+func hex32(v uint32) string { return fmt.Sprintf("%08x", v) }
+
+// missed says what of all that was captured could not be used.
+func (a *Analysis) missed() []string {
+	var list []string
+	say := func(n uint64, format string, arguments ...any) {
+		if n > 0 {
+			list = append(list, fmt.Sprintf(format, arguments...))
+		}
+	}
+	m := &a.m
+	say(m.OptionsCut, "%s of which the capture has not all TCP options (a larger snapshot length is needed: tcpdump -s 200)", count(m.OptionsCut, "segment"))
+	say(m.Broken, "%s with options that are malformed", count(m.Broken, "segment"))
+	say(m.Stray, "%s with sequence numbers far outside the window, not used", count(m.Stray, "segment"))
+	if m.MaxBack >= minBack {
+		say(m.Disorder, "%s with a time before that of an earlier one, by up to %v: the later time was taken", count(m.Disorder, "segment"), m.MaxBack.Round(time.Microsecond))
+	}
+	say(m.Elsewhere, "%s seen at another place, too: of each direction, the place nearest to its receiver was taken", count(m.Elsewhere, "segment"))
+	say(m.Unrecorded, "%s beyond the number that is kept for figures and tables", count(m.Unrecorded, "piece"))
+	return list
+}
+
+// minBack is the disorder that packets of several interfaces of one host have; nothing that is measured here suffers from it.
+const minBack = 100 * time.Microsecond
+
+func count(n uint64, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// missed says what is not known of a connection.
+func (c *connection) missed(r *Connection) []string {
+	var list []string
+	say := func(format string, arguments ...any) { list = append(list, fmt.Sprintf(format, arguments...)) }
+	if !r.FromStart {
+		say("its beginning was not captured")
+	}
+	if c.mptcp && !c.dirs[0].keyKnown && !c.dirs[1].keyKnown {
+		say("its keys were not captured: subflows are put together by their data sequence numbers")
+	}
+	for _, s := range c.subflows {
+		if s.hasUnknownToken && s.loose {
+			say("subflow %d joined with token %s, whose connection was not captured", s.index+1, hex32(s.unknownToken))
+		}
+	}
+	for _, x := range []struct {
+		d    *Direction
+		s    func(*Subflow) *SubflowDirection
+		what string
+	}{
+		{&r.ToClient, func(s *Subflow) *SubflowDirection { return &s.ToClient }, "to the client"},
+		{&r.ToServer, func(s *Subflow) *SubflowDirection { return &s.ToServer }, "to the server"},
+	} {
+		if n := x.d.Uncaptured; n > 0 {
+			say("%s: %v of %v were acknowledged but are in no file", x.what, unit.Size(n), unit.Size(n+x.d.Bytes))
+		}
+		if n := x.d.StillHeld; n > 0 {
+			say("%s: %v still waited for what was before them when the capture ended", x.what, unit.Size(n))
+		}
+		sender := 0
+		for i := range r.Subflows {
+			s := x.s(&r.Subflows[i])
+			if s.Unmapped > 0 {
+				say("%s: %v of subflow %d have no data sequence signal", x.what, unit.Size(s.Unmapped), r.Subflows[i].Number)
+			}
+			if s.Vantage == "sender" && s.Bytes > 0 {
+				sender++
+			}
+		}
+		if sender > 0 && 2*x.d.Bytes > r.Bytes() {
+			say("%s: captured at the sender, so times are those of sending, and nothing is late there; capture at the receiver", x.what)
+		}
+	}
+	for _, s := range c.subflows {
+		for _, h := range s.halves {
+			if h.conflicts > 0 {
+				say("subflow %d: %s that contradict others", s.index+1, count(h.conflicts, "mapping"))
+			}
+		}
+	}
+	return list
+}

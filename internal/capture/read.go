@@ -1,0 +1,316 @@
+package capture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"github.com/tabane/tabane/internal/pcap"
+)
+
+// FileError is a file that could not be read.
+type FileError struct {
+	Name string
+	Err  error
+}
+
+func (e *FileError) Error() string { return fmt.Sprintf("read capture %q: %v", e.Name, e.Err) }
+
+func (e *FileError) Unwrap() error { return e.Err }
+
+// ErrTwice means that a file was named twice.
+var ErrTwice = errors.New("it is named twice")
+
+// Read analyses the files as one capture, in the order of their packets' times: one file for each path or interface, or one of all. Where
+// a flow was captured in several places, each direction is looked at where it is nearest to its receiver. Files are read again when
+// that, or disorder of the times, shows itself. An error is a *FileError, or that of ctx; broken places in files are in the report.
+func Read(ctx context.Context, names []string, o Options) (Report, error) {
+	if err := checkNames(names); err != nil {
+		return Report{}, err
+	}
+	a, files, err := pass(ctx, names, o, nil)
+	if err != nil {
+		return Report{}, err
+	}
+	if a.several {
+		places, err := survey(ctx, names)
+		if err != nil {
+			return Report{}, err
+		}
+		o.chosen = places
+	}
+	if sorting := a.m.MaxBack >= minBack; a.several || sorting {
+		var sorted *sorter
+		if sorting {
+			sorted = &sorter{}
+		}
+		if a, files, err = pass(ctx, names, o, sorted); err != nil {
+			return Report{}, err
+		}
+	}
+	r := a.Report()
+	r.Files = files
+	r.Missed = append(missedOf(files), r.Missed...)
+	return r, nil
+}
+
+func checkNames(names []string) error {
+	var seen []os.FileInfo
+	for _, name := range names {
+		info, err := os.Stat(name)
+		if err != nil {
+			return &FileError{name, err}
+		}
+		for _, s := range seen {
+			if os.SameFile(s, info) {
+				return &FileError{name, ErrTwice}
+			}
+		}
+		seen = append(seen, info)
+	}
+	return nil
+}
+
+// source is a file with its next segment.
+type source struct {
+	name   string
+	index  int
+	file   *os.File
+	reader *pcap.Reader
+	packet pcap.Packet
+	next   pcap.Segment
+	at     point
+	others [pcap.Verdicts]uint64
+}
+
+func openSource(name string, index int) (*source, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, &FileError{name, err}
+	}
+	r, err := pcap.New(f)
+	if err != nil {
+		f.Close()
+		return nil, &FileError{name, err}
+	}
+	return &source{name: name, index: index, file: f, reader: r}, nil
+}
+
+// advance reads up to the next TCP segment; io.EOF is the end.
+func (s *source) advance() error {
+	for {
+		if err := s.reader.Next(&s.packet); err != nil {
+			if !errors.Is(err, io.EOF) {
+				return &FileError{s.name, err}
+			}
+			return io.EOF
+		}
+		v := pcap.Decode(&s.packet, &s.next)
+		s.others[v]++
+		if v == pcap.TCP {
+			// A cooked capture of all interfaces has no names for them, but a router's packets pass in and out.
+			s.at = point{s.index, s.next.Interface, s.next.Index, s.packet.Link == pcap.LinkSLL && s.next.Direction == pcap.Outbound}
+			return nil
+		}
+	}
+}
+
+func (s *source) report() File {
+	st := s.reader.Stats()
+	f := File{Name: s.name, Format: st.Format, Packets: st.Packets, Dropped: st.Dropped, Cut: st.Cut, faults: st.Faults, more: st.FaultCount - len(st.Faults)}
+	for _, x := range st.Faults {
+		f.LostBytes += x.Skipped
+	}
+	for v, n := range s.others {
+		if n > 0 && pcap.Verdict(v) != pcap.TCP {
+			if f.Others == nil {
+				f.Others = map[string]uint64{}
+			}
+			f.Others[pcap.Verdict(v).String()] = n
+		}
+	}
+	return f
+}
+
+// each calls do for all segments of the files, merged by their times.
+func each(ctx context.Context, names []string, do func(*pcap.Segment, point)) (files []File, err error) {
+	var all, open []*source
+	defer func() {
+		for _, s := range all {
+			err = errors.Join(err, s.file.Close())
+		}
+	}()
+	for i, name := range names {
+		s, err := openSource(name, i)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, s)
+		switch err := s.advance(); {
+		case err == nil:
+			open = append(open, s)
+		case !errors.Is(err, io.EOF):
+			return nil, err
+		}
+	}
+	for n := 0; len(open) > 0; n++ {
+		if n%8192 == 0 && ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		first := open[0]
+		for _, s := range open[1:] {
+			if s.next.At < first.next.At {
+				first = s
+			}
+		}
+		do(&first.next, first.at)
+		if err := first.advance(); errors.Is(err, io.EOF) {
+			open = slices.DeleteFunc(open, func(s *source) bool { return s == first })
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	for _, s := range all {
+		files = append(files, s.report())
+	}
+	return files, nil
+}
+
+// sorter keeps all segments, for files whose times are in disorder.
+type sorter struct{ all []stored }
+
+type stored struct {
+	segment pcap.Segment
+	at      point
+}
+
+func (t *sorter) add(s *pcap.Segment, at point) {
+	c := *s
+	c.Options = slices.Clone(s.Options)
+	t.all = append(t.all, stored{c, at})
+}
+
+// pass analyses the files once, with a sorter in the order of time.
+func pass(ctx context.Context, names []string, o Options, t *sorter) (*Analysis, []File, error) {
+	a := New(o)
+	do := a.add
+	if t != nil {
+		do = t.add
+	}
+	files, err := each(ctx, names, do)
+	if err != nil {
+		return nil, nil, err
+	}
+	if t != nil {
+		slices.SortStableFunc(t.all, func(x, y stored) int { return int(min(max(x.segment.At-y.segment.At, -1), 1)) })
+		for i := range t.all {
+			a.add(&t.all[i].segment, t.all[i].at)
+		}
+	}
+	return a, files, nil
+}
+
+// sightings is where the segments of a flow were seen.
+type sightings struct {
+	points []point
+	hops   []uint8
+	// later counts, for each point, how often a segment was seen there after it was seen elsewhere.
+	later []int
+	count []int
+	seen  map[sighting]int
+}
+
+// sighting is what does not change on the way, and differs from one segment to the next.
+type sighting struct {
+	seq, ack uint32
+	payload  int
+	flags    uint8
+	options  uint64
+}
+
+// maxSightings is how many segments of a flow are looked at to find out where it was seen first.
+const maxSightings = 512
+
+// survey finds, for each flow that was captured in several places, the one nearest to the receiver: where the hop limit is the
+// lowest or, of those with the same, where segments are seen last.
+func survey(ctx context.Context, names []string) (map[pcap.Flow]point, error) {
+	flows := map[pcap.Flow]*sightings{}
+	_, err := each(ctx, names, func(s *pcap.Segment, at point) {
+		f := flows[s.Flow]
+		if f == nil {
+			f = &sightings{seen: map[sighting]int{}}
+			flows[s.Flow] = f
+		}
+		i := slices.Index(f.points, at)
+		if i < 0 {
+			i = len(f.points)
+			f.points, f.hops, f.later, f.count = append(f.points, at), append(f.hops, s.HopLimit), append(f.later, 0), append(f.count, 0)
+		}
+		f.count[i]++
+		if s.HopLimit < f.hops[i] {
+			f.hops[i] = s.HopLimit
+		}
+		k := sighting{s.Seq, s.Ack, s.Payload, s.Flags, digestOf(s.Options)}
+		if n, ok := f.seen[k]; ok {
+			f.later[i] += n
+			f.seen[k]++
+		} else if len(f.seen) < maxSightings {
+			f.seen[k] = 1
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	chosen := map[pcap.Flow]point{}
+	for flow, f := range flows {
+		if len(f.points) < 2 {
+			continue
+		}
+		best := 0
+		for i := range f.points {
+			// A place that saw few segments of many saw a flow change its way, and is no better for that.
+			few, were := f.count[i]*2 < f.count[best], f.count[best]*2 < f.count[i]
+			switch {
+			case few:
+			case were, f.hops[i] < f.hops[best], f.hops[i] == f.hops[best] && f.later[i] > f.later[best]:
+				best = i
+			}
+		}
+		chosen[flow] = f.points[best]
+	}
+	return chosen, nil
+}
+
+// digestOf is FNV-1a.
+func digestOf(b []byte) uint64 {
+	h := uint64(14695981039346656037)
+	for _, c := range b {
+		h = (h ^ uint64(c)) * 1099511628211
+	}
+	return h
+}
+
+// missedOf says what of the files could not be used.
+func missedOf(files []File) []string {
+	var list []string
+	for _, f := range files {
+		for _, x := range f.faults {
+			list = append(list, fmt.Sprintf("%s: %v", f.Name, x))
+		}
+		if f.more > 0 {
+			list = append(list, fmt.Sprintf("%s: %d more broken places", f.Name, f.more))
+		}
+		if f.Dropped > 0 {
+			list = append(list, fmt.Sprintf("%s: the capture lost %s itself", f.Name, count(f.Dropped, "packet")))
+		}
+		for v := range pcap.Verdicts {
+			if n := f.Others[v.String()]; n > 0 {
+				list = append(list, fmt.Sprintf("%s: %s %s", f.Name, count(n, "packet"), v))
+			}
+		}
+	}
+	return list
+}

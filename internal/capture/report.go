@@ -1,0 +1,412 @@
+package capture
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tabane/tabane/internal/pcap"
+	"github.com/tabane/tabane/internal/reseq"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// Report is what an analysis found. Times count from Start.
+type Report struct {
+	Start    time.Time     `json:"start"`
+	Duration time.Duration `json:"duration_ns"`
+	Segments uint64        `json:"tcp_segments"`
+	// Connections are in the order of their numbers, which is that of their beginning.
+	Connections []Connection `json:"connections"`
+	// Files is what was read, when Read did it.
+	Files []File `json:"files,omitempty"`
+	// Missed says what could not be used, in words.
+	Missed []string `json:"missed,omitempty"`
+}
+
+// Connection is an MPTCP connection, or one of TCP.
+type Connection struct {
+	Number int `json:"number"`
+	// Protocol is "mptcp" or "tcp"; Version is that of MPTCP, and -1 when it was not seen.
+	Protocol string `json:"protocol"`
+	Version  int    `json:"version"`
+	// Tokens are those of the client and the server, in hexadecimal; empty where the key was not captured.
+	Tokens   [2]string      `json:"tokens"`
+	Client   netip.AddrPort `json:"client"`
+	Server   netip.AddrPort `json:"server"`
+	Fallback string         `json:"fallback,omitempty"`
+	// FromStart says that the first handshake was captured.
+	FromStart bool      `json:"from_start"`
+	Subflows  []Subflow `json:"subflows"`
+	// ToClient is the data that the server sent, ToServer that of the client.
+	ToClient   Direction `json:"to_client"`
+	ToServer   Direction `json:"to_server"`
+	Events     []Event   `json:"events,omitempty"`
+	MoreEvents int       `json:"more_events,omitempty"`
+	Missed     []string  `json:"missed,omitempty"`
+}
+
+// Bytes is what both sides got.
+func (c *Connection) Bytes() uint64 { return c.ToClient.Bytes + c.ToServer.Bytes }
+
+// Subflow is one TCP connection. Its client is the connection's.
+type Subflow struct {
+	Number int            `json:"number"`
+	Client netip.AddrPort `json:"client"`
+	Server netip.AddrPort `json:"server"`
+	// Start says how it began: "initial", "join", or "unknown" when that was not captured. FromServer means that the server opened it.
+	Start      string        `json:"start"`
+	FromServer bool          `json:"from_server,omitempty"`
+	Backup     bool          `json:"backup,omitempty"`
+	Reset      bool          `json:"reset,omitempty"`
+	Began      time.Duration `json:"began_ns"`
+	// RTT is that of the handshake, and 0 when that was not captured.
+	RTT      time.Duration    `json:"rtt_ns"`
+	ToClient SubflowDirection `json:"to_client"`
+	ToServer SubflowDirection `json:"to_server"`
+}
+
+// SubflowDirection is what one side sent on a subflow.
+type SubflowDirection struct {
+	Packets uint64 `json:"packets"`
+	// Segments have payload. Bytes is their payload without repetitions, Share its part of all subflows'.
+	Segments uint64  `json:"segments"`
+	Bytes    uint64  `json:"bytes"`
+	Share    float64 `json:"share"`
+	// Retransmitted is what came again, or late enough to have been lost; Reordered what came late by less than that. Both are of
+	// the subflow.
+	Retransmitted SegmentCount `json:"retransmitted"`
+	Reordered     SegmentCount `json:"reordered"`
+	// Reinjected is bytes of data that were sent behind later data of the same subflow: they had been sent on another one before.
+	// DuplicateData had arrived before, over whatever subflow.
+	Reinjected    uint64 `json:"reinjected_bytes"`
+	DuplicateData uint64 `json:"duplicate_data_bytes"`
+	// Unmapped is bytes of which the data sequence signal was not seen; Uncaptured those that were acknowledged but not seen.
+	Unmapped   uint64         `json:"unmapped_bytes"`
+	Uncaptured uint64         `json:"uncaptured_bytes"`
+	Rate       unit.Bandwidth `json:"rate_bps"`
+	// Delay is that of the data it brought; OwnOrder the part of that in which it waited for the subflow's own order; Others that
+	// for other subflows.
+	Delay    Distribution `json:"delay"`
+	OwnOrder Distribution `json:"own_order"`
+	Others   Distribution `json:"others"`
+	// Tunnels are the SIDs, or outer destinations, when it was inside other IP packets.
+	Tunnels []netip.Addr `json:"tunnels,omitempty"`
+	// Vantage is where it was captured: "receiver", "sender", "between", or "unknown".
+	Vantage string `json:"vantage"`
+}
+
+// SegmentCount is segments and their bytes.
+type SegmentCount struct {
+	Segments uint64 `json:"segments"`
+	Bytes    uint64 `json:"bytes"`
+}
+
+// Distribution describes times. Quantiles have an error of up to 1 %, the others none.
+type Distribution struct {
+	Count uint64        `json:"n"`
+	Mean  time.Duration `json:"mean_ns"`
+	SD    time.Duration `json:"sd_ns"`
+	P50   time.Duration `json:"p50_ns"`
+	P95   time.Duration `json:"p95_ns"`
+	P99   time.Duration `json:"p99_ns"`
+	Max   time.Duration `json:"max_ns"`
+}
+
+func describe(h *reseq.Histogram) Distribution {
+	return Distribution{
+		Count: h.Count(), Mean: time.Duration(h.Mean()), SD: time.Duration(h.SD()), P50: time.Duration(h.Quantile(0.5)),
+		P95: time.Duration(h.Quantile(0.95)), P99: time.Duration(h.Quantile(0.99)), Max: time.Duration(h.Max()),
+	}
+}
+
+// Direction is the data of one side, and what it cost to put it into order.
+type Direction struct {
+	// Segments and Bytes were put into order. A segment counts once for each mapping that it has bytes of.
+	Segments uint64 `json:"segments"`
+	Bytes    uint64 `json:"bytes"`
+	// First and Last are when new bytes arrived first and last.
+	First time.Duration `json:"first_ns"`
+	Last  time.Duration `json:"last_ns"`
+	// Before is the rate at which new bytes arrived on the subflows; Goodput that at which data was released in order; both from First
+	// to the last of it.
+	Before  unit.Bandwidth `json:"before_bps"`
+	Goodput unit.Bandwidth `json:"goodput_bps"`
+	// Delay is between the arrival of a segment and its release; OwnOrder the part until the order of its own subflow let it
+	// through, which a loss there causes; Others the rest, in which it waited for other subflows.
+	Delay    Distribution `json:"delay"`
+	OwnOrder Distribution `json:"own_order"`
+	Others   Distribution `json:"others"`
+	Bursts   Bursts       `json:"bursts"`
+	// MaxHeld is the most that waited at once, of both orders: the need for a buffer. MeanHeld is its mean over time in bytes.
+	MaxHeld      SegmentCount  `json:"max_held"`
+	MeanHeld     float64       `json:"mean_held_bytes"`
+	StillHeld    uint64        `json:"still_held_bytes"`
+	Duplicate    uint64        `json:"duplicate_bytes"`
+	Uncaptured   uint64        `json:"uncaptured_bytes"`
+	LongestGap   time.Duration `json:"longest_gap_ns"`
+	LongestGapAt time.Duration `json:"longest_gap_at_ns"`
+	// Gaps is how many were at least Options.Idle long.
+	Gaps int `json:"gaps"`
+	// Finished says that a DATA_FIN, or the FIN of TCP, was seen.
+	Finished bool `json:"finished"`
+	// What Options.Record keeps: the pieces in the order of their release, the bursts, and the course of what was held.
+	Records []Record      `json:"-"`
+	Series  []reseq.Burst `json:"-"`
+	Course  []Held        `json:"-"`
+	// DelayBins is the distribution that Delay describes, in nanoseconds.
+	DelayBins *reseq.Histogram `json:"-"`
+}
+
+// Bursts describes how many segments one arrival released.
+type Bursts struct {
+	Count    uint64  `json:"n"`
+	Mean     float64 `json:"mean_segments"`
+	P50      int64   `json:"p50_segments"`
+	P99      int64   `json:"p99_segments"`
+	Max      int64   `json:"max_segments"`
+	MaxBytes int     `json:"max_bytes,omitempty"`
+}
+
+// Report tells what was found up to now.
+func (a *Analysis) Report() Report {
+	r := Report{Start: time.Unix(0, a.origin).UTC(), Duration: a.now, Segments: a.m.Segments, Missed: a.missed()}
+	for _, c := range a.connections {
+		if c.merged {
+			continue
+		}
+		a.finish(c)
+		r.Connections = append(r.Connections, a.report(c, len(r.Connections)+1))
+	}
+	return r
+}
+
+// finish decides what had to wait for the end.
+func (a *Analysis) finish(c *connection) {
+	if c.mptcp && c.capableOnly() {
+		c.fallBack(a, "there was no data sequence signal")
+	}
+	for _, d := range c.dirs {
+		if d.buffer == nil && len(d.queue) > 0 {
+			d.start(a, d.lowest())
+			d.account(a, nil)
+		}
+	}
+}
+
+// capableOnly says that data went without a signal on the only subflow: after MP_CAPABLE that is a fallback.
+func (c *connection) capableOnly() bool {
+	if c.signals || len(c.subflows) != 1 || !c.subflows[0].capable || c.fallback != "" {
+		return false
+	}
+	for _, h := range c.subflows[0].halves {
+		if h.buffer != nil && h.optionsCut == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *Analysis) report(c *connection, number int) Connection {
+	r := Connection{Number: number, Protocol: "tcp", Version: -1, Fallback: c.fallback, Events: c.events, MoreEvents: c.moreEvents}
+	if c.mptcp || c.fallback != "" {
+		r.Protocol = "mptcp"
+		if c.versionKnown {
+			r.Version = c.version
+		}
+	}
+	for i, d := range c.dirs {
+		if d.keyKnown {
+			r.Tokens[i] = hex32(d.token)
+		}
+	}
+	first := c.subflows[0]
+	if c.initial != nil {
+		first = c.initial
+	}
+	r.Client, r.Server = first.ends()
+	r.FromStart = first.hasSyn && first.hasSynAck && (!c.mptcp || first.capable)
+	r.ToClient, r.ToServer = a.direction(c, 1), a.direction(c, 0)
+	for _, s := range c.subflows {
+		r.Subflows = append(r.Subflows, c.subflow(s))
+	}
+	share(r.Subflows, func(s *Subflow) *SubflowDirection { return &s.ToClient })
+	share(r.Subflows, func(s *Subflow) *SubflowDirection { return &s.ToServer })
+	r.Missed = c.missed(&r)
+	return r
+}
+
+func share(all []Subflow, side func(*Subflow) *SubflowDirection) {
+	var sum uint64
+	for i := range all {
+		sum += side(&all[i]).Bytes
+	}
+	for i := range all {
+		if d := side(&all[i]); sum > 0 {
+			d.Share = float64(d.Bytes) / float64(sum)
+		}
+	}
+}
+
+// ends are the subflow's ends at the connection's client and server.
+func (s *subflow) ends() (client, server netip.AddrPort) {
+	if s.turned {
+		return s.flow.To(), s.flow.From()
+	}
+	return s.flow.From(), s.flow.To()
+}
+
+func (c *connection) subflow(s *subflow) Subflow {
+	r := Subflow{Number: s.index + 1, Start: "unknown", FromServer: s.turned, Backup: s.backup, Reset: s.reset, Began: s.began, RTT: s.rtt()}
+	r.Client, r.Server = s.ends()
+	switch {
+	case s.joined:
+		r.Start = "join"
+	case s.hasSyn || s.hasSynAck:
+		r.Start = "initial"
+	}
+	r.ToServer, r.ToClient = s.halves[0].report(c), s.halves[1].report(c)
+	if s.turned {
+		r.ToServer, r.ToClient = r.ToClient, r.ToServer
+	}
+	return r
+}
+
+func (h *half) report(c *connection) SubflowDirection {
+	r := SubflowDirection{
+		Packets: h.packets, Segments: h.segments, Retransmitted: SegmentCount(h.retransmitted), Reordered: SegmentCount(h.reordered),
+		Reinjected: h.reinjected, DuplicateData: h.duplicateData, Unmapped: h.unmapped, Uncaptured: h.skipped, Vantage: h.vantage(),
+	}
+	for _, p := range h.waiting {
+		r.Unmapped += uint64(p.length)
+	}
+	for _, t := range h.tunnels {
+		r.Tunnels = append(r.Tunnels, netip.AddrFrom16(t).Unmap())
+	}
+	if h.buffer == nil {
+		return r
+	}
+	m := h.buffer.Measures()
+	r.Bytes = m.Arrived.Bytes
+	r.Rate = rate(r.Bytes, h.last-h.first)
+	r.OwnOrder = describe(&m.Delay)
+	r.Delay, r.Others = describe(&h.delay), describe(&h.wait)
+	if !c.mptcp {
+		r.Delay = r.OwnOrder
+	}
+	return r
+}
+
+func rate(bytes uint64, d time.Duration) unit.Bandwidth {
+	if d <= 0 {
+		return 0
+	}
+	return unit.Bandwidth(float64(bytes) * 8 / d.Seconds())
+}
+
+// vantage is where the half was captured, from the two parts of the handshake's round trip: near the server, it answers at once.
+func (h *half) vantage() string {
+	s := h.sub
+	if !s.hasSyn || !s.hasSynAck || !s.hasAck || s.halves[0].at != s.halves[1].at {
+		return h.passed()
+	}
+	server, client := s.synAck-s.syn, s.ack-s.synAck
+	nearServer := h.index == 0
+	switch {
+	case server > 4*client:
+		nearServer = !nearServer
+	case client > 4*server:
+	case server+client < time.Millisecond:
+		return h.passed() // too short to tell from the time that hosts take
+	default:
+		return "between"
+	}
+	if nearServer {
+		return "receiver"
+	}
+	return "sender"
+}
+
+// passed is where the half was captured, as far as the direction of its packets at the interface says: a router's are sent with a hop
+// limit that was counted down.
+func (h *half) passed() string {
+	whole := h.hops == 64 || h.hops == 128 || h.hops == 255
+	switch {
+	case h.inbound > 0 && h.outbound == 0:
+		return "receiver"
+	case h.outbound > 0 && h.inbound == 0 && whole:
+		return "sender"
+	}
+	return "unknown"
+}
+
+func (a *Analysis) direction(c *connection, side int) Direction {
+	d := c.dirs[side]
+	r := Direction{
+		First: d.first, Last: d.last, MaxHeld: SegmentCount(d.held.most), MeanHeld: d.held.mean(), StillHeld: d.total.Bytes, Uncaptured: d.missing,
+		LongestGap: d.longest, LongestGapAt: d.longestAt, Gaps: d.gaps, Finished: d.hasFin, Records: d.records, Course: d.course,
+	}
+	var arrived uint64
+	for _, s := range c.subflows {
+		h := d.carrierOf(s.index)
+		if h.buffer != nil {
+			m := h.buffer.Measures()
+			arrived += m.Arrived.Bytes
+		}
+		if !c.mptcp {
+			r.Finished = r.Finished || h.hasFin
+		}
+	}
+	r.Before = rate(arrived, d.last-d.first)
+	b := d.buffer
+	if !c.mptcp {
+		if b = d.carrierOf(0).buffer; b == nil {
+			return r
+		}
+		r.Uncaptured = d.carrierOf(0).skipped
+	}
+	if b == nil {
+		return r
+	}
+	m := b.Measures()
+	r.Segments, r.Bytes, r.Duplicate = m.Released.Segments, m.Released.Bytes, m.Duplicate.Bytes
+	r.Delay = describe(&m.Delay)
+	r.DelayBins = &m.Delay
+	r.Series = m.Series
+	if c.mptcp {
+		r.OwnOrder, r.Others = describe(&d.own), describe(&d.wait)
+	} else {
+		r.OwnOrder = r.Delay
+	}
+	r.Bursts = Bursts{Count: m.Bursts.Count(), Mean: m.Bursts.Mean(), P50: m.Bursts.Quantile(0.5), P99: m.Bursts.Quantile(0.99), Max: m.Bursts.Max()}
+	for _, x := range m.Series {
+		r.Bursts.MaxBytes = max(r.Bursts.MaxBytes, x.Bytes)
+	}
+	// What was released came up to the last arrival.
+	r.Goodput = rate(r.Bytes, max(d.last, m.LastRelease)-d.first)
+	return r
+}
+
+// Largest returns the connections by what they carried, the largest first.
+func (r *Report) Largest() []*Connection {
+	all := make([]*Connection, len(r.Connections))
+	for i := range r.Connections {
+		all[i] = &r.Connections[i]
+	}
+	slices.SortStableFunc(all, func(x, y *Connection) int { return cmp.Compare(y.Bytes(), x.Bytes()) })
+	return all
+}
+
+// File is one file that was read.
+type File struct {
+	Name      string `json:"name"`
+	Format    string `json:"format"`
+	Packets   uint64 `json:"packets"`
+	Dropped   uint64 `json:"dropped_by_capture"`
+	Cut       bool   `json:"cut"`
+	LostBytes int64  `json:"lost_bytes"`
+	// Others is packets that are no TCP segments, by what they are.
+	Others map[string]uint64 `json:"others,omitempty"`
+	faults []pcap.Fault
+	more   int
+}
