@@ -110,22 +110,22 @@ func (s *Sim) split(slot, size int32) {
 
 // arrive takes a packet at the end of its way.
 func (s *Sim) arrive(slot int32) {
-	p := s.pool.packets[slot] // what is sent in return may take its place
-	s.pool.Release(slot)
+	p := &s.pool.packets[slot] // it stays what it is until it is released, even if the pool grows
 	switch p.kind {
 	case data:
-		s.receivers[p.flow].data(s, &p)
+		s.receivers[p.flow].data(s, p)
 	case ack:
-		s.senders[p.flow].ack(s, &p)
+		s.senders[p.flow].ack(s, p)
 	case cross:
 		s.sources[p.flow].received++
 		s.sources[p.flow].receivedBytes += uint64(p.length)
 	default:
-		s.senders[p.flow].shake(s, &p)
+		s.senders[p.flow].shake(s, p)
 	}
+	s.pool.Release(slot)
 }
 
-// change applies what is due of the config's changes, and returns whether there are more.
+// change applies what is due of the config's changes.
 func (s *Sim) change() {
 	for s.changed < len(s.config.Changes) && s.config.Changes[s.changed].At <= s.now {
 		c := &s.config.Changes[s.changed]
@@ -140,16 +140,15 @@ func (s *Sim) change() {
 			l.lost += uint64(l.Flush())
 		}
 		l.Set(s.now, l.Profile().With(c.Change))
-		switch at := l.Next(); {
-		case at != channel.Never:
+		if at := l.Next(); at != channel.Never {
 			s.events.set(i, max(at, s.now))
-		case s.events.has(i):
+		} else {
 			s.events.remove(i)
 		}
 	}
 	if s.changed < len(s.config.Changes) {
 		s.events.set(s.changeSource(), s.config.Changes[s.changed].At)
-	} else if s.events.has(s.changeSource()) {
+	} else {
 		s.events.remove(s.changeSource())
 	}
 }

@@ -163,7 +163,7 @@ func (s *Sim) Run(ctx context.Context) (Result, error) {
 		return Result{}, errors.New("run simulation: it ran before")
 	}
 	s.ran = true
-	for len(s.events.entries) > 0 && s.events.entries[0].at <= s.config.Duration {
+	for len(s.events.entries) > 0 && s.events.entries[0].at() <= s.config.Duration {
 		if s.handled++; s.handled%attention == 0 && ctx.Err() != nil {
 			return Result{}, fmt.Errorf("run simulation: at %s: %w", s.now, context.Cause(ctx))
 		}
@@ -179,7 +179,7 @@ func (s *Sim) Run(ctx context.Context) (Result, error) {
 // step handles the next event.
 func (s *Sim) step() {
 	e := s.events.entries[0]
-	s.now = e.at
+	s.now = e.at()
 	id := e.source
 	if id < int32(len(s.links)) {
 		s.deliver(id)

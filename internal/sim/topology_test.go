@@ -2,8 +2,9 @@ package sim
 
 import (
 	"context"
-	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 
 	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/unit"
@@ -51,7 +52,7 @@ var (
 	second = road{rate: 10 * unit.MbitPerSecond, delay: 50 * ms, loss: 1e-3}
 )
 
-func run(t testing.TB, c Config) Result {
+func run(t rapid.TB, c Config) Result {
 	t.Helper()
 	s, err := New(c)
 	if err != nil {

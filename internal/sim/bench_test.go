@@ -1,0 +1,100 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// many is n connections over the roads of the paper, each as wide as that many need, so that each connection has the same share.
+func many(n int) Config {
+	one := paper(first, second)
+	c := Config{Seed: 1, Duration: one.Duration, Links: one.Links}
+	for i := range c.Links {
+		p := &c.Links[i].Profile
+		p.Rate *= unit.Bandwidth(n)
+		p.Queue.Limit = channel.Limit{Packets: p.Queue.Packets * n}
+	}
+	for i := range n {
+		k := one.Connections[0]
+		// Not all in step.
+		k.Start = time.Duration(i) * 97 * time.Microsecond
+		c.Connections = append(c.Connections, k)
+	}
+	return c
+}
+
+// BenchmarkPaper is 30 s on the paper's topology with all measures on: seg/s are data segments, delivered in order.
+func BenchmarkPaper(b *testing.B) {
+	for _, tt := range []struct {
+		name   string
+		change func(*Config)
+	}{
+		{"measures", func(c *Config) { c.Series, c.Bursts = 100*ms, true }},
+		{"plain", func(*Config) {}},
+		{"lia", func(c *Config) { c.Connections[0].Congestion = "lia" }},
+		{"delayed-ack", func(c *Config) { c.Connections[0].DelayedACK = true }},
+		{"rack", func(c *Config) { c.Connections[0].RACK = true }},
+		{"receive-buffer", func(c *Config) { c.Connections[0].ReceiveBuffer = 260 * unit.KB }},
+	} {
+		b.Run(tt.name, func(b *testing.B) {
+			c := paper(first, second)
+			tt.change(&c)
+			benchmark(b, c)
+		})
+	}
+}
+
+// BenchmarkConnections is the same with many connections at once.
+func BenchmarkConnections(b *testing.B) {
+	for _, n := range []int{2, 10, 100, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			c := many(n)
+			c.Duration = min(c.Duration, 3*time.Minute/time.Duration(n)+2*time.Second)
+			benchmark(b, c)
+		})
+	}
+}
+
+func benchmark(b *testing.B, c Config) {
+	segments, events := uint64(0), uint64(0)
+	b.ReportAllocs()
+	for b.Loop() {
+		s, err := New(c)
+		if err != nil {
+			b.Fatal(err)
+		}
+		r, err := s.Run(context.Background())
+		if err != nil {
+			b.Fatal(err)
+		}
+		events += r.Events
+		for i := range r.Connections {
+			segments += r.Connections[i].Reseq.Released.Segments
+		}
+	}
+	b.ReportMetric(float64(segments)/b.Elapsed().Seconds(), "seg/s")
+	b.ReportMetric(float64(events)/float64(segments), "events/seg")
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkEvent is one event in steady state.
+func BenchmarkEvent(b *testing.B) {
+	c := paper(first, second)
+	c.Duration = MaxDuration
+	s, err := New(c)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for range 100_000 {
+		s.step()
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		s.step()
+	}
+}

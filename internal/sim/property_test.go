@@ -1,0 +1,237 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/tabane/tabane/internal/cc"
+	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/sched"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+func genProfile(t *rapid.T, harm bool) channel.Profile {
+	p := channel.Profile{
+		Rate:  unit.Bandwidth(rapid.Int64Range(100_000, 50_000_000).Draw(t, "rate")),
+		Delay: time.Duration(rapid.IntRange(0, 100).Draw(t, "delay")) * ms,
+	}
+	switch rapid.IntRange(0, 3).Draw(t, "queue") {
+	case 0:
+		p.Queue.Packets = rapid.IntRange(1, 100).Draw(t, "packets")
+	case 1:
+		p.Queue.Bytes = unit.Size(rapid.IntRange(2000, 200_000).Draw(t, "bytes"))
+	case 2:
+		p.Queue.Discipline = channel.ControlledDelay
+	case 3:
+		p.Queue.Discipline = channel.EarlyDrop
+		p.Queue.RED = channel.RED{Min: channel.Limit{Packets: 5}, Max: channel.Limit{Packets: 15}, P: 0.1}
+	}
+	if !harm {
+		return p
+	}
+	if p.Delay > 0 && rapid.Bool().Draw(t, "jittery") {
+		p.Jitter = channel.Jitter{
+			Kind: channel.Uniform, Amount: time.Duration(rapid.Int64Range(1, int64(p.Delay)).Draw(t, "amount")),
+			Reorder: rapid.Bool().Draw(t, "reorder"),
+		}
+	}
+	if rapid.Bool().Draw(t, "lossy") {
+		p.Loss = channel.Loss{Kind: channel.Random, P: rapid.Float64Range(0, 0.1).Draw(t, "p")}
+	}
+	p.Duplicate = rapid.SampledFrom([]float64{0, 0, 0.01, 0.3}).Draw(t, "duplicate")
+	return p
+}
+
+func genWay(t *rapid.T, links int, name string) []int {
+	return rapid.SliceOfN(rapid.IntRange(0, links-1), 1, 3).Draw(t, name)
+}
+
+func genConnection(t *rapid.T, links int) Connection {
+	k := Connection{
+		Start:         time.Duration(rapid.IntRange(0, 300).Draw(t, "start")) * ms,
+		MPTCP:         rapid.Bool().Draw(t, "mptcp"),
+		Scheduler:     rapid.SampledFrom(sched.Names()).Draw(t, "scheduler"),
+		Congestion:    rapid.SampledFrom(cc.Names()).Draw(t, "congestion"),
+		Segment:       rapid.SampledFrom([]int{1, 100, 1340, 9000}).Draw(t, "segment"),
+		Bytes:         unit.Size(rapid.IntRange(1, 100_000).Draw(t, "bytes")),
+		DelayedACK:    rapid.Bool().Draw(t, "delayed"),
+		RACK:          rapid.Bool().Draw(t, "rack"),
+		Handshake:     rapid.Bool().Draw(t, "handshake"),
+		Opportunistic: rapid.Bool().Draw(t, "opportunistic"),
+		Penalise:      rapid.Bool().Draw(t, "penalise"),
+		InitialWindow: rapid.IntRange(1, 20).Draw(t, "initial"),
+	}
+	k.Bytes = min(k.Bytes, unit.Size(300*k.Segment))
+	some := func(name string) unit.Size {
+		if rapid.Bool().Draw(t, name) {
+			return 0
+		}
+		return unit.Size(k.Segment * rapid.IntRange(1, 60).Draw(t, name+" segments"))
+	}
+	k.Window, k.RBuf, k.ReceiveBuffer, k.SendBuffer = some("window"), some("rbuf"), some("receive buffer"), some("send buffer")
+	if rapid.Bool().Draw(t, "paced") {
+		k.Rate = unit.Bandwidth(rapid.IntRange(50_000, 5_000_000).Draw(t, "pace"))
+	}
+	paths := 1
+	if k.MPTCP {
+		paths = rapid.IntRange(1, 4).Draw(t, "paths")
+	}
+	for range paths {
+		k.Paths = append(k.Paths, Path{
+			Out: genWay(t, links, "out"), Back: genWay(t, links, "back"),
+			Start:  time.Duration(rapid.IntRange(0, 100).Draw(t, "path start")) * ms,
+			Backup: rapid.Bool().Draw(t, "backup"), Ratio: rapid.IntRange(0, 3).Draw(t, "ratio"),
+		})
+	}
+	return k
+}
+
+// genConfig makes configs that end: what is sent arrives in a time that is known to be enough.
+func genConfig(t *rapid.T) Config {
+	c := Config{
+		Seed: rapid.Uint64().Draw(t, "seed"), Duration: 4 * time.Hour, Series: time.Minute,
+		Bursts: rapid.Bool().Draw(t, "bursts"),
+	}
+	harm := rapid.Bool().Draw(t, "harm")
+	for range rapid.IntRange(1, 5).Draw(t, "links") {
+		c.Links = append(c.Links, Link{Profile: genProfile(t, harm)})
+	}
+	for range rapid.IntRange(1, 3).Draw(t, "connections") {
+		c.Connections = append(c.Connections, genConnection(t, len(c.Links)))
+	}
+	if rapid.Bool().Draw(t, "busy") {
+		x := Cross{
+			Kind: rapid.SampledFrom([]CrossKind{CBR, Poisson, OnOff}).Draw(t, "kind"), Rate: 50 * unit.KbitPerSecond,
+			Size: rapid.IntRange(40, 1500).Draw(t, "size"), Out: genWay(t, len(c.Links), "cross"), Stop: 60 * time.Second,
+		}
+		if x.Kind == OnOff {
+			x.On, x.Off = 100*ms, 100*ms
+			x.Pareto = rapid.SampledFrom([]float64{0, 1.5}).Draw(t, "pareto")
+		}
+		c.Cross = append(c.Cross, x)
+	}
+	at := time.Duration(0)
+	for range rapid.IntRange(0, 4).Draw(t, "changes") {
+		at += time.Duration(rapid.IntRange(0, 2000).Draw(t, "at")) * ms
+		i := rapid.IntRange(0, len(c.Links)-1).Draw(t, "link")
+		// What goes down comes up again.
+		c.Changes = append(c.Changes, Change{At: at, Link: i, Down: true})
+		at += time.Duration(rapid.IntRange(0, 2000).Draw(t, "for")) * ms
+		p := genProfile(t, harm)
+		c.Changes = append(c.Changes, Change{At: at, Link: i, Up: true, Change: channel.Change{Rate: &p.Rate, Loss: &p.Loss, Queue: &p.Queue}})
+	}
+	return c
+}
+
+// checkResult finds what cannot be.
+func checkResult(c Config, r Result) error {
+	for i := range r.Connections {
+		k, got := &c.Connections[i], &r.Connections[i]
+		if got.Delivered != unit.Size(got.Reseq.Released.Bytes) || got.Arrived != unit.Size(got.Reseq.Arrived.Bytes) {
+			return fmt.Errorf("connection %d: delivered %s of %s, but resequencing had %+v", i, got.Delivered, got.Arrived, got.Reseq.Released)
+		}
+		if got.Delivered > k.Bytes {
+			return fmt.Errorf("connection %d: delivered %s of %s", i, got.Delivered, k.Bytes)
+		}
+		// A connection with paths that are there does not come to a halt.
+		if got.Finish == Never {
+			return fmt.Errorf("connection %d: delivered %s of %s in %s", i, got.Delivered, k.Bytes, r.Duration)
+		}
+		if got.FirstByte > got.Finish || got.FirstByte < k.Start {
+			return fmt.Errorf("connection %d: first byte at %s, last at %s", i, got.FirstByte, got.Finish)
+		}
+		var series, arrived unit.Size
+		for _, n := range got.Series {
+			series += n
+		}
+		if series != got.Delivered {
+			return fmt.Errorf("connection %d: series of %s, delivered %s", i, series, got.Delivered)
+		}
+		for _, p := range got.Paths {
+			arrived += p.Arrived
+			if p.Retransmissions > p.Segments {
+				return fmt.Errorf("connection %d: %d of %d segments are retransmissions", i, p.Retransmissions, p.Segments)
+			}
+		}
+		if arrived < got.Arrived {
+			return fmt.Errorf("connection %d: %s arrived on its paths, %s in all", i, arrived, got.Arrived)
+		}
+		if k.RBuf > 0 && got.Reseq.MaxHeld.Bytes > uint64(k.RBuf)+uint64(k.Segment) {
+			return fmt.Errorf("connection %d: %d bytes held with an rbuf of %s", i, got.Reseq.MaxHeld.Bytes, k.RBuf)
+		}
+		if k.ReceiveBuffer > 0 && got.Reseq.MaxHeld.Bytes > uint64(k.ReceiveBuffer) {
+			return fmt.Errorf("connection %d: %d bytes held in a receive buffer of %s", i, got.Reseq.MaxHeld.Bytes, k.ReceiveBuffer)
+		}
+	}
+	for i, l := range r.Links {
+		if l.Sent+l.Dropped+l.Lost > l.Arrived+l.Duplicated {
+			return fmt.Errorf("link %d: %+v", i, l)
+		}
+	}
+	return nil
+}
+
+// Whatever passes Check runs: all data arrives, once and in order; nothing is held beyond the buffers; nobody waits for ever.
+func TestPropertyEverythingArrives(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := genConfig(t)
+		s, err := New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := s.Run(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := checkResult(c, r); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.check(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// check compares counts that are kept with those that they count.
+func (s *Sim) check() error {
+	for i := range s.senders {
+		f := &s.senders[i]
+		var sackedSegments, lostSegments, againSegments, pending int32
+		for seq := f.una; seq != f.next; seq++ {
+			switch g := f.at(seq).flags; {
+			case g&sacked != 0:
+				sackedSegments++
+			default:
+				if g&lost != 0 {
+					lostSegments++
+				}
+				if g&again != 0 {
+					againSegments++
+				}
+				if g&(lost|again) == lost {
+					pending++
+				}
+			}
+		}
+		if sackedSegments != f.sacked || lostSegments != f.lost || againSegments != f.again || pending != f.pending {
+			return fmt.Errorf("subflow %d counts %d %d %d %d, has %d %d %d %d", i, f.sacked, f.lost, f.again, f.pending,
+				sackedSegments, lostSegments, againSegments, pending)
+		}
+	}
+	return nil
+}
+
+func TestPropertySameConfigSameResult(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := genConfig(t)
+		c.Duration = 5 * time.Second
+		if one, two := run(t, c), run(t, c); !reflect.DeepEqual(one, two) {
+			t.Fatalf("%+v and %+v", one, two)
+		}
+	})
+}
