@@ -199,6 +199,8 @@ type direction struct {
 	own     reseq.Histogram // for the own subflow's order
 	missing uint64          // bytes that were acknowledged but never seen
 
+	maxBurst int // in bytes
+
 	held      occupancy
 	heldData  reseq.Count
 	total     reseq.Count
@@ -309,6 +311,7 @@ func (d *direction) push(a *Analysis, h *half) {
 	r := d.buffer.PushBatch(a.now, d.batch)
 	d.batch = d.batch[:0]
 	h.duplicateData += uint64(total - r.New)
+	d.maxBurst = max(d.maxBurst, r.Bytes)
 }
 
 func (d *direction) lowest() uint64 {

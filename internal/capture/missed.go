@@ -82,12 +82,20 @@ func (c *connection) missed(r *Connection) []string {
 			say("%s: captured at the sender, so times are those of sending, and nothing is late there; capture at the receiver", x.what)
 		}
 	}
+	largest := 0
 	for _, s := range c.subflows {
 		for _, h := range s.halves {
+			largest = max(largest, h.largest)
 			if h.conflicts > 0 {
 				say("subflow %d: %s that contradict others", s.index+1, count(h.conflicts, "mapping"))
 			}
 		}
 	}
+	if largest > maxPayload {
+		say("segments of up to %v: the interface put them together, or had not divided them yet; segments and bursts are counted as captured (ethtool -K INTERFACE gro off tso off gso off)", unit.Size(largest))
+	}
 	return list
 }
+
+// maxPayload is the payload of the largest frame that is usual, a jumbo frame.
+const maxPayload = 9000

@@ -8,7 +8,6 @@ import (
 
 	"github.com/tabane/tabane/internal/pcap"
 	"github.com/tabane/tabane/internal/reseq"
-	"github.com/tabane/tabane/internal/unit"
 )
 
 // Report is what an analysis found. Times count from Start.
@@ -82,9 +81,9 @@ type SubflowDirection struct {
 	Reinjected    uint64 `json:"reinjected_bytes"`
 	DuplicateData uint64 `json:"duplicate_data_bytes"`
 	// Unmapped is bytes of which the data sequence signal was not seen; Uncaptured those that were acknowledged but not seen.
-	Unmapped   uint64         `json:"unmapped_bytes"`
-	Uncaptured uint64         `json:"uncaptured_bytes"`
-	Rate       unit.Bandwidth `json:"rate_bps"`
+	Unmapped   uint64  `json:"unmapped_bytes"`
+	Uncaptured uint64  `json:"uncaptured_bytes"`
+	RateBps    float64 `json:"rate_bps"`
 	// Delay is that of the data it brought; OwnOrder the part of that in which it waited for the subflow's own order; Others that
 	// for other subflows.
 	Delay    Distribution `json:"delay"`
@@ -128,10 +127,10 @@ type Direction struct {
 	// First and Last are when new bytes arrived first and last.
 	First time.Duration `json:"first_ns"`
 	Last  time.Duration `json:"last_ns"`
-	// Before is the rate at which new bytes arrived on the subflows; Goodput that at which data was released in order; both from First
-	// to the last of it.
-	Before  unit.Bandwidth `json:"before_bps"`
-	Goodput unit.Bandwidth `json:"goodput_bps"`
+	// BeforeBps is the rate at which new bytes arrived on the subflows; GoodputBps that at which data was released in order; both from First
+	// to the last of it, in bit/s.
+	BeforeBps  float64 `json:"before_bps"`
+	GoodputBps float64 `json:"goodput_bps"`
 	// Delay is between the arrival of a segment and its release; OwnOrder the part until the order of its own subflow let it
 	// through, which a loss there causes; Others the rest, in which it waited for other subflows.
 	Delay    Distribution `json:"delay"`
@@ -165,7 +164,7 @@ type Bursts struct {
 	P50      int64   `json:"p50_segments"`
 	P99      int64   `json:"p99_segments"`
 	Max      int64   `json:"max_segments"`
-	MaxBytes int     `json:"max_bytes,omitempty"`
+	MaxBytes int     `json:"max_bytes"`
 }
 
 // Report tells what was found up to now.
@@ -288,7 +287,7 @@ func (h *half) report(c *connection) SubflowDirection {
 	}
 	m := h.buffer.Measures()
 	r.Bytes = m.Arrived.Bytes
-	r.Rate = rate(r.Bytes, h.last-h.first)
+	r.RateBps = rate(r.Bytes, h.last-h.first)
 	r.OwnOrder = describe(&m.Delay)
 	r.Delay, r.Others = describe(&h.delay), describe(&h.wait)
 	if !c.mptcp {
@@ -297,11 +296,12 @@ func (h *half) report(c *connection) SubflowDirection {
 	return r
 }
 
-func rate(bytes uint64, d time.Duration) unit.Bandwidth {
+// rate is in bit/s.
+func rate(bytes uint64, d time.Duration) float64 {
 	if d <= 0 {
 		return 0
 	}
-	return unit.Bandwidth(float64(bytes) * 8 / d.Seconds())
+	return float64(bytes) * 8 / d.Seconds()
 }
 
 // vantage is where the half was captured, from the two parts of the handshake's round trip: near the server, it answers at once.
@@ -357,7 +357,7 @@ func (a *Analysis) direction(c *connection, side int) Direction {
 			r.Finished = r.Finished || h.hasFin
 		}
 	}
-	r.Before = rate(arrived, d.last-d.first)
+	r.BeforeBps = rate(arrived, d.last-d.first)
 	b := d.buffer
 	if !c.mptcp {
 		if b = d.carrierOf(0).buffer; b == nil {
@@ -378,12 +378,9 @@ func (a *Analysis) direction(c *connection, side int) Direction {
 	} else {
 		r.OwnOrder = r.Delay
 	}
-	r.Bursts = Bursts{Count: m.Bursts.Count(), Mean: m.Bursts.Mean(), P50: m.Bursts.Quantile(0.5), P99: m.Bursts.Quantile(0.99), Max: m.Bursts.Max()}
-	for _, x := range m.Series {
-		r.Bursts.MaxBytes = max(r.Bursts.MaxBytes, x.Bytes)
-	}
+	r.Bursts = Bursts{Count: m.Bursts.Count(), Mean: m.Bursts.Mean(), P50: m.Bursts.Quantile(0.5), P99: m.Bursts.Quantile(0.99), Max: m.Bursts.Max(), MaxBytes: d.maxBurst}
 	// What was released came up to the last arrival.
-	r.Goodput = rate(r.Bytes, max(d.last, m.LastRelease)-d.first)
+	r.GoodputBps = rate(r.Bytes, max(d.last, m.LastRelease)-d.first)
 	return r
 }
 

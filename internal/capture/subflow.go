@@ -82,6 +82,7 @@ type half struct {
 	unmapped, conflicts           uint64
 	skipped                       uint64
 	first, last                   time.Duration // of payload
+	largest                       int           // payload of one segment
 	hops                          uint8
 	tunnels                       [][16]byte
 	outbound, inbound             uint64
@@ -462,9 +463,13 @@ func (h *half) payload(a *Analysis, at uint64, length int) {
 	}
 	h.segments++
 	h.wire += uint64(length)
+	h.largest = max(h.largest, length)
 	h.last = a.now
 	a.pieces = a.pieces[:0]
 	r := h.buffer.Push(a.now, 0, at, length)
+	if !d.conn.mptcp {
+		d.maxBurst = max(d.maxBurst, r.Bytes)
+	}
 	switch end := at + uint64(length); {
 	case r.New == 0:
 		h.retransmitted.Segments++
