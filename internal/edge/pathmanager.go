@@ -23,6 +23,12 @@ const (
 	answerWait  = time.Second
 	answerMost  = time.Minute
 	answerTries = 10
+	// repeatAfter is how long an address that the client has not used yet stays announced without a subflow until it is
+	// announced again, the first time; it doubles, and after repeatTries the kernel's own repetitions have to do. An
+	// announcement is easily lost in the very moment in which it is made: a provider may have told its neighbours of a route
+	// before its own hardware forwards, and the best path, which carries the announcement, has moved there already.
+	repeatAfter = 100 * time.Millisecond
+	repeatTries = 3
 	// probation is how long an address is not announced after its path swallowed what was sent, the first time; it doubles
 	// up to probationMost, and what lasted for probationOver starts anew.
 	probation     = time.Second
@@ -96,6 +102,7 @@ type subflow struct {
 	parked bool
 	queued uint32    // bytes left to deliver, as of the last look
 	looked time.Time // when that was
+	aside  time.Time // a backup until then
 	since  time.Time
 }
 
@@ -378,7 +385,9 @@ func (m *pathManager) settle(c *connection, peer int) {
 	}
 	switch {
 	case live || state == routeDraining:
-	case o.announced && (!o.served || o.unheard >= answerTries):
+	case o.announced && !o.served:
+		m.repeat(c, peer)
+	case o.announced && o.unheard >= answerTries:
 	case o.announced && m.now.Before(o.since.Add(o.patience())):
 		m.wake(c, peer, o.since.Add(o.patience()))
 	case o.announced:
@@ -395,8 +404,28 @@ func (m *pathManager) settle(c *connection, peer int) {
 		o.announced, o.unsure, o.since = true, false, m.now
 		if o.served {
 			m.wake(c, peer, m.now.Add(o.patience()))
+		} else {
+			o.unheard = 0
+			m.repeat(c, peer)
 		}
 	}
+}
+
+// repeat announces an address again that the client may not have heard of.
+func (m *pathManager) repeat(c *connection, peer int) {
+	o := &c.offers[peer]
+	if o.unheard >= repeatTries {
+		return
+	}
+	at := o.since.Add(backoff(repeatAfter, answerMost, o.unheard))
+	if m.now.Before(at) {
+		m.wake(c, peer, at)
+		return
+	}
+	o.unheard++
+	o.since = m.now
+	m.ask(mptcp.Announce{Token: c.token, ID: o.id, Address: m.peers[peer].address})
+	m.repeat(c, peer)
 }
 
 // patience is how long an announcement may stay without answer.
@@ -408,7 +437,7 @@ func backoff(first, most time.Duration, n int) time.Duration {
 
 // prioritize makes a subflow's priority what it should be.
 func (m *pathManager) prioritize(c *connection, s *subflow) {
-	backup := s.suspect || s.parked
+	backup := s.suspect || s.parked || m.now.Before(s.aside)
 	if s.peer >= 0 {
 		p := m.peers[s.peer]
 		backup = backup || p.backup || p.state(c.client) == routeDraining

@@ -34,6 +34,8 @@ type fakeKernel struct {
 	refuse func(mptcp.Request) error
 	// deaf clients do not hear that an address is withdrawn or a subflow closed.
 	deaf bool
+	// lose is how many announcements more do not reach their client.
+	lose int
 	log  []string
 }
 
@@ -110,6 +112,10 @@ func (k *fakeKernel) Request(r mptcp.Request) error {
 			}
 		}
 		c.announced[r.ID] = r.Address
+		if k.lose > 0 {
+			k.lose--
+			return nil
+		}
 		k.join(r.Token, c, r.ID, r.Address)
 	case mptcp.RemoveAddress:
 		if _, ok := c.announced[r.ID]; !ok && r.ID != 0 {
@@ -382,6 +388,36 @@ func TestAClientThatDidNotHear(t *testing.T) {
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a")
 	if n := m.counts.Announced; n < 3 || n > 8 {
 		t.Errorf("announced %d times in 70 s, want a few: it is done less and less often", n)
+	}
+}
+
+func TestALostAnnouncementIsRepeated(t *testing.T) {
+	m := newManaged(false)
+	m.setRoute(0, "::/0", routePresent)
+	m.lose = 2
+	m.open(1, defaultAt, clientAt)
+	m.pass(repeatAfter / 2)
+	check(t, m.on(1), "2001:db8:1::10")
+	m.pass(repeatAfter)
+	check(t, m.on(1), "2001:db8:1::10")
+	m.pass(2 * repeatAfter)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a")
+	if m.counts.Announced != 3 {
+		t.Errorf("announced %d times, want 3", m.counts.Announced)
+	}
+	// One that never answers is left in peace, and one whose route has gone is not told of it.
+	m.lose = 1000
+	m.open(2, defaultAt, elsewhereAt)
+	m.pass(time.Minute)
+	if n := m.counts.Announced; n != 3+1+repeatTries {
+		t.Errorf("announced %d times, want %d", n, 3+1+repeatTries)
+	}
+	m.open(3, defaultAt, netip.MustParseAddrPort("[2001:db8:e::10]:40000"))
+	m.setRoute(0, "::/0", routeAbsent)
+	n := m.counts.Announced
+	m.pass(time.Minute)
+	if m.counts.Announced != n {
+		t.Errorf("announced %d times after the route had gone", m.counts.Announced-n)
 	}
 }
 
