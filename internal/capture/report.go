@@ -162,6 +162,7 @@ type Bursts struct {
 	Count    uint64  `json:"n"`
 	Mean     float64 `json:"mean_segments"`
 	P50      int64   `json:"p50_segments"`
+	P95      int64   `json:"p95_segments"`
 	P99      int64   `json:"p99_segments"`
 	Max      int64   `json:"max_segments"`
 	MaxBytes int     `json:"max_bytes"`
@@ -378,7 +379,7 @@ func (a *Analysis) direction(c *connection, side int) Direction {
 	} else {
 		r.OwnOrder = r.Delay
 	}
-	r.Bursts = Bursts{Count: m.Bursts.Count(), Mean: m.Bursts.Mean(), P50: m.Bursts.Quantile(0.5), P99: m.Bursts.Quantile(0.99), Max: m.Bursts.Max(), MaxBytes: d.maxBurst}
+	r.Bursts = Bursts{Count: m.Bursts.Count(), Mean: m.Bursts.Mean(), P50: m.Bursts.Quantile(0.5), P95: m.Bursts.Quantile(0.95), P99: m.Bursts.Quantile(0.99), Max: m.Bursts.Max(), MaxBytes: d.maxBurst}
 	// What was released came up to the last arrival.
 	r.GoodputBps = rate(r.Bytes, max(d.last, m.LastRelease)-d.first)
 	return r

@@ -1,0 +1,310 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strconv"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tabane/tabane/internal/capture"
+	"github.com/tabane/tabane/internal/pcap"
+	"github.com/tabane/tabane/internal/report"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+type reseqFlags struct {
+	json         bool
+	csv, figures string
+	connection   int
+	idle         time.Duration
+	all          bool
+}
+
+// reseqShown is how many connections the table shows unless it is asked for all.
+const reseqShown = 10
+
+func (a *app) reseqCommand() *cobra.Command {
+	var o reseqFlags
+	c := &cobra.Command{
+		Use:     "reseq FILE...",
+		Short:   "Find in captures what putting MPTCP data into order costs",
+		GroupID: "tools",
+		Long: `Reseq reads captures (pcap or pcapng, also compressed with gzip) and follows the MPTCP connections in them, of version 0 and 1, and
+those of plain TCP: subflows and what each carried, retransmissions and reinjections, how long segments had to wait for those
+before them, how many were released at once, and how much had to be held. Several files are read as one capture: one for each path,
+or one for each side. Capture at the receiver; the first 200 bytes of each packet are enough. Packets inside SRv6 and IP in IP
+are read, too.
+
+What a capture does not have (its beginning, packets, options) is listed under "missed"; the rest is reported all the same.`,
+		Example: `  tabane reseq client.pcap
+  tabane reseq path1.pcapng.gz path2.pcapng.gz --figures out
+  tabane reseq client.pcap --connection 2 --csv out --json
+  tabane lab capture client client.pcapng    # until interrupted, then: tabane reseq client.pcapng`,
+		Args: arguments(1, -1, "one capture file or more"),
+		RunE: func(c *cobra.Command, files []string) error {
+			if o.connection < 0 || c.Flags().Changed("connection") && o.connection == 0 {
+				return usage(c, fmt.Errorf("--connection must be > 0, got %d", o.connection))
+			}
+			if o.idle <= 0 {
+				return usage(c, fmt.Errorf("--idle must be > 0, got %v", o.idle))
+			}
+			return a.reseq(c.Context(), files, o)
+		},
+	}
+	f := c.Flags()
+	f.BoolVar(&o.json, "json", false, "print the report as JSON; times are in nanoseconds")
+	f.StringVar(&o.csv, "csv", "", "write connections, subflows and every segment, burst and change of what is held as CSV files into this `directory`")
+	f.StringVar(&o.figures, "figures", "", "draw figures (PNG and SVG) of the connections that are shown into this `directory`")
+	f.IntVar(&o.connection, "connection", 0, "show only the connection with this `number`")
+	f.DurationVar(&o.idle, "idle", capture.DefaultIdle, "from when on a time without new data counts as a gap")
+	f.BoolVar(&o.all, "all", false, fmt.Sprintf("show all connections, not only the %d that carried most", reseqShown))
+	return c
+}
+
+func (a *app) reseq(ctx context.Context, files []string, o reseqFlags) error {
+	r, err := capture.Read(ctx, files, capture.Options{Record: o.csv != "" || o.figures != "", Idle: o.idle})
+	if err != nil {
+		return captureFailure(err)
+	}
+	shown := r.Largest()
+	if o.connection > 0 {
+		if o.connection > len(r.Connections) {
+			return &failure{what: "find the connection", on: fmt.Sprintf("--connection %d", o.connection), why: fmt.Errorf("there %s", are(len(r.Connections))), do: "run without --connection to see them"}
+		}
+		shown = []*capture.Connection{&r.Connections[o.connection-1]}
+		r.Connections = []capture.Connection{*shown[0]}
+	}
+	more := 0
+	if !o.all && len(shown) > reseqShown {
+		more = len(shown) - reseqShown
+		shown = shown[:reseqShown]
+	}
+	if o.json {
+		e := json.NewEncoder(a.out)
+		e.SetIndent("", "  ")
+		err = e.Encode(r)
+	} else {
+		err = printReseq(a.out, &r, shown, more)
+	}
+	if err != nil {
+		return err
+	}
+	if o.csv != "" {
+		names, err := report.ReseqTables(o.csv, shown)
+		if err != nil {
+			return fileFailure("write the tables", o.csv, err)
+		}
+		fmt.Fprintf(a.err, "%s in %s\n", quantity(len(names), "table"), o.csv)
+	}
+	if o.figures != "" {
+		names, err := report.ReseqFigures(o.figures, shown)
+		if err != nil {
+			return fileFailure("draw the figures", o.figures, err)
+		}
+		fmt.Fprintf(a.err, "%s in %s\n", quantity(len(names), "figure"), o.figures)
+	}
+	return nil
+}
+
+func are(n int) string {
+	if n == 1 {
+		return "is 1 connection"
+	}
+	return "are " + quantity(n, "connection")
+}
+
+// captureFailure says why a capture cannot be read.
+func captureFailure(err error) error {
+	const what = "read the capture"
+	var file *capture.FileError
+	if !errors.As(err, &file) {
+		return &failure{what: what, why: err}
+	}
+	do := ""
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EISDIR):
+		return fileFailure(what, file.Name, file.Err)
+	case errors.Is(err, pcap.ErrEmpty):
+		do = "capture again, and end the capture before it is read"
+	case errors.Is(err, pcap.ErrCompressed):
+		do = "decompress it first, or compress it with gzip"
+	case errors.Is(err, pcap.ErrNotCapture):
+		do = "name a file that tcpdump, Wireshark or tabane lab capture has written"
+	case errors.Is(err, capture.ErrTwice):
+		do = "name each file once"
+	}
+	return &failure{what: what, on: file.Name, why: file.Err, do: do}
+}
+
+// printReseq writes the report as people read it.
+func printReseq(w io.Writer, r *capture.Report, shown []*capture.Connection, more int) error {
+	var b strings.Builder
+	var packets uint64
+	for _, f := range r.Files {
+		packets += f.Packets
+	}
+	fmt.Fprintf(&b, "%s, %d packets, %d of them TCP, over %s: %s\n", quantity(len(r.Files), "file"), packets, r.Segments, short(r.Duration), quantity(len(r.Connections), "connection"))
+	for _, c := range shown {
+		b.WriteByte('\n')
+		writeConnection(&b, c)
+	}
+	if more > 0 {
+		fmt.Fprintf(&b, "\n%s carried less and are not shown; --all shows them\n", quantity(more, "connection"))
+	}
+	if len(r.Missed) > 0 {
+		b.WriteString("\nmissed:\n")
+		for _, m := range r.Missed {
+			fmt.Fprintf(&b, "  %s\n", m)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func writeConnection(b *strings.Builder, c *capture.Connection) {
+	protocol := "TCP"
+	if c.Protocol == "mptcp" {
+		protocol = "MPTCP"
+		if c.Version >= 0 {
+			protocol = fmt.Sprintf("MPTCP v%d", c.Version)
+		}
+		if c.Fallback != "" {
+			protocol += " that fell back to TCP (" + c.Fallback + ")"
+		}
+	}
+	fmt.Fprintf(b, "connection %d: %s, client %s, server %s, %s\n", c.Number, protocol, c.Client, c.Server, quantity(len(c.Subflows), "subflow"))
+	for _, x := range []struct {
+		d    *capture.Direction
+		side func(*capture.Subflow) *capture.SubflowDirection
+		what string
+	}{
+		{&c.ToClient, func(s *capture.Subflow) *capture.SubflowDirection { return &s.ToClient }, "to the client"},
+		{&c.ToServer, func(s *capture.Subflow) *capture.SubflowDirection { return &s.ToServer }, "to the server"},
+	} {
+		switch {
+		case x.d.Segments == 0 && x.d.StillHeld == 0:
+			fmt.Fprintf(b, "  %s: no data\n", x.what)
+		case x.d.Segments < 10 && x.d.MaxHeld.Segments == 0:
+			fmt.Fprintf(b, "  %s: %s, %s, all in order\n", x.what, bytesOf(x.d.Bytes), quantity(int(x.d.Segments), "segment"))
+		default:
+			fmt.Fprintf(b, "  %s: %s in %s, %s\n", x.what, bytesOf(x.d.Bytes), short(x.d.Last-x.d.First), megabits(x.d.GoodputBps))
+			writeOrder(b, x.d)
+			writeSubflows(b, c, x.side)
+		}
+	}
+	for i, e := range c.Events {
+		if i == 5 {
+			fmt.Fprintf(b, "  ... %d more events (--json has them)\n", len(c.Events)-5+c.MoreEvents)
+			break
+		}
+		from := "server"
+		if e.FromClient {
+			from = "client"
+		}
+		fmt.Fprintf(b, "  %9.3f s  %s on subflow %d: %s\n", e.At.Seconds(), from, e.Subflow+1, e.What)
+	}
+	for _, m := range c.Missed {
+		fmt.Fprintf(b, "  missed: %s\n", m)
+	}
+}
+
+// writeOrder is what the order of one direction costs.
+func writeOrder(b *strings.Builder, d *capture.Direction) {
+	const format = "    %-21s%9s%9s%9s%9s%9s  %s\n"
+	b.WriteString(strings.TrimRight(fmt.Sprintf(format, "", "mean", "p50", "p95", "p99", "max", ""), " \n") + "\n")
+	row := func(name string, x capture.Distribution) {
+		fmt.Fprintf(b, format, name, ms(x.Mean), ms(x.P50), ms(x.P95), ms(x.P99), ms(x.Max), "ms")
+	}
+	row("resequencing delay", d.Delay)
+	if d.Others.Count > 0 {
+		row("  own subflow's order", d.OwnOrder)
+		row("  other subflows", d.Others)
+	}
+	n := func(v int64) string { return strconv.FormatInt(v, 10) }
+	fmt.Fprintf(b, format, "burst", fmt.Sprintf("%.1f", d.Bursts.Mean), n(d.Bursts.P50), n(d.Bursts.P95), n(d.Bursts.P99), n(d.Bursts.Max), "segments")
+	fmt.Fprintf(b, format, "held", fmt.Sprintf("%.1f", d.MeanHeld/1e3), "", "", "", fmt.Sprintf("%.1f", float64(d.MaxHeld.Bytes)/1e3), "kB")
+	var more []string
+	if d.Duplicate > 0 {
+		more = append(more, bytesOf(d.Duplicate)+" came twice")
+	}
+	if d.LongestGap >= 10*time.Millisecond {
+		more = append(more, fmt.Sprintf("longest time without new data %s at %.3f s", short(d.LongestGap), d.LongestGapAt.Seconds()))
+	}
+	if len(more) > 0 {
+		fmt.Fprintf(b, "    %s\n", strings.Join(more, "; "))
+	}
+}
+
+func writeSubflows(b *strings.Builder, c *capture.Connection, side func(*capture.Subflow) *capture.SubflowDirection) {
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "    SUBFLOW\tCLIENT\tSERVER\tVIA\tSHARE\tBYTES\tMbit/s\tRETRANS\tREORDERED\tREINJECTED\tDUPLICATE\tDELAY\tRTT")
+	for i := range c.Subflows {
+		s := &c.Subflows[i]
+		d := side(s)
+		kind := ""
+		switch {
+		case s.Backup:
+			kind = " (backup)"
+		case s.Start == "unknown" && c.Protocol == "mptcp":
+			kind = " (began before)"
+		}
+		via := "-"
+		if len(d.Tunnels) > 0 {
+			via = d.Tunnels[0].String()
+			if n := len(d.Tunnels); n > 1 {
+				via += fmt.Sprintf(" +%d", n-1)
+			}
+		}
+		rtt := "-"
+		if s.RTT > 0 {
+			rtt = ms(s.RTT) + " ms"
+		}
+		fmt.Fprintf(w, "    %d%s\t%s\t%s\t%s\t%.1f %%\t%s\t%.2f\t%d\t%d\t%s\t%s\t%s ms\t%s\n", s.Number, kind, s.Client, s.Server, via, 100*d.Share, bytesOf(d.Bytes), d.RateBps/1e6,
+			d.Retransmitted.Segments, d.Reordered.Segments, bytesOf(d.Reinjected), bytesOf(d.DuplicateData), ms(d.Delay.Mean), rtt)
+	}
+	w.Flush()
+}
+
+// ms is a time in milliseconds, with the digits that people read.
+func ms(d time.Duration) string {
+	v := d.Seconds() * 1e3
+	switch {
+	case v == 0:
+		return "0"
+	case v < 10:
+		return fmt.Sprintf("%.2f", v)
+	}
+	return fmt.Sprintf("%.1f", v)
+}
+
+// bytesOf is an amount of data in at most four digits and its unit.
+func bytesOf(n uint64) string {
+	switch {
+	case n >= 10_000_000_000:
+		return fmt.Sprintf("%.1f GB", float64(n)/1e9)
+	case n >= 10_000_000:
+		return fmt.Sprintf("%.1f MB", float64(n)/1e6)
+	case n >= 10_000:
+		return fmt.Sprintf("%.1f kB", float64(n)/1e3)
+	case n == 0:
+		return "0"
+	}
+	return unit.Size(n).String()
+}
+
+// short is a time in seconds or milliseconds.
+func short(d time.Duration) string {
+	if d < time.Second {
+		return ms(d) + " ms"
+	}
+	return fmt.Sprintf("%.3f s", d.Seconds())
+}
