@@ -55,16 +55,11 @@ func (l *Lab) Capture(ctx context.Context, node, iface, file string) (CaptureSta
 }
 
 func captureNode(ctx context.Context, namespace, iface, file string) (stats CaptureStats, err error) {
-	node, err := openSpace(namespace)
+	c, err := openPackets(namespace, iface, maxPacket)
 	if err != nil {
 		return stats, err
 	}
-	defer node.close()
-	c := &capture{ids: map[int]int{}, inode: node.inode, data: make([]byte, maxPacket), oob: make([]byte, 128)}
-	if err := netns.Do(namespace, func() error { return c.open(iface) }); err != nil {
-		return stats, err
-	}
-	defer func() { err = errors.Join(err, c.socket.Close()) }()
+	defer func() { err = errors.Join(err, c.close()) }()
 
 	out := os.Stdout
 	if file != "-" {
@@ -73,27 +68,57 @@ func captureNode(ctx context.Context, namespace, iface, file string) (stats Capt
 		}
 		defer func() { err = errors.Join(err, out.Close()) }()
 	}
-	stop := context.AfterFunc(ctx, func() { c.socket.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	err = c.run(ctx, namespace, out)
+	w := &pcapng{packets: c, ids: map[int]int{}}
+	if err := w.header(out); err != nil {
+		return stats, err
+	}
+	c.take, c.quiet = w.write, w.file.Flush
+	err = errors.Join(c.run(ctx), w.footer())
 	return c.stats, err
 }
 
-// capture is one packet socket and the interfaces that it sees.
-type capture struct {
+// packets is one packet socket and the interfaces that it sees.
+type packets struct {
+	node   *space
 	socket *os.File
-	// names are the interfaces to capture by index, ids their numbers in the file.
+	// names are the interfaces to capture by index.
 	names map[int]string
-	ids   map[int]int
-	inode uint64 // of the namespace
 	stats CaptureStats
-
-	file      *pcapgo.NgWriter
+	// take is told of a packet of length n, of which data has as much as fits; quiet that no more wait.
+	take      func(c *packets, n, index int, at time.Time, out bool) error
+	quiet     func() error
 	data, oob []byte
 }
 
+// openPackets sees packets of a namespace from now on. An empty iface is all interfaces but the loopback; at most snap bytes of a
+// packet are kept.
+func openPackets(namespace, iface string, snap int) (*packets, error) {
+	node, err := openSpace(namespace)
+	if err != nil {
+		return nil, err
+	}
+	c := &packets{node: node, data: make([]byte, snap), oob: make([]byte, 128)}
+	if err := netns.Do(namespace, func() error { return c.open(iface) }); err != nil {
+		node.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *packets) close() error {
+	c.node.close()
+	return c.socket.Close()
+}
+
+// pcapng is a file that packets are written to.
+type pcapng struct {
+	packets *packets
+	ids     map[int]int // the interfaces' numbers in the file, by index
+	file    *pcapgo.NgWriter
+}
+
 // open opens the socket in the namespace of the calling thread.
-func (c *capture) open(iface string) error {
+func (c *packets) open(iface string) error {
 	all, err := net.Interfaces()
 	if err != nil {
 		return fmt.Errorf("list interfaces: %w", err)
@@ -140,15 +165,11 @@ func (c *capture) open(iface string) error {
 // ethPAll is htons(ETH_P_ALL).
 var ethPAll = binary.NativeEndian.Uint16([]byte{0, unix.ETH_P_ALL})
 
-// run copies packets until ctx ends or the node goes.
-func (c *capture) run(ctx context.Context, namespace string, out io.Writer) (err error) {
-	if err := c.header(out); err != nil {
-		return err
-	}
-	defer func() {
-		c.countDrops()
-		err = errors.Join(err, c.footer())
-	}()
+// run takes packets until ctx ends or the node goes.
+func (c *packets) run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { c.socket.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	defer c.countDrops()
 	raw, err := c.socket.SyscallConn()
 	if err != nil {
 		return err
@@ -169,8 +190,9 @@ func (c *capture) run(ctx context.Context, namespace string, out io.Writer) (err
 					return true
 				}
 				if !more {
-					// What came should be in the file while nothing more comes.
-					failed = c.file.Flush()
+					if c.quiet != nil {
+						failed = c.quiet()
+					}
 					return failed != nil
 				}
 			}
@@ -186,7 +208,7 @@ func (c *capture) run(ctx context.Context, namespace string, out io.Writer) (err
 			continue
 		}
 		// The socket keeps the namespace alive, so nothing else tells that its lab is gone.
-		if gone(namespace, c.inode) {
+		if gone(c.node) {
 			return errors.New("the node is gone")
 		}
 		next = time.Now().Add(checkEvery)
@@ -194,7 +216,7 @@ func (c *capture) run(ctx context.Context, namespace string, out io.Writer) (err
 }
 
 // last copies the packets that wait when the capture ends, but under a flood does not go on for ever.
-func (c *capture) last(raw syscall.RawConn) error {
+func (c *packets) last(raw syscall.RawConn) error {
 	var failed error
 	end, more := time.Now().Add(checkEvery), true
 	err := raw.Control(func(fd uintptr) {
@@ -206,7 +228,7 @@ func (c *capture) last(raw syscall.RawConn) error {
 }
 
 // drain copies packets that wait, a number of them at most. It reports whether there may be more.
-func (c *capture) drain(fd int) (more bool, err error) {
+func (c *packets) drain(fd int) (more bool, err error) {
 	for range 256 {
 		n, oobn, _, from, err := unix.Recvmsg(fd, c.data, c.oob, unix.MSG_TRUNC)
 		switch {
@@ -217,77 +239,81 @@ func (c *capture) drain(fd int) (more bool, err error) {
 		case err != nil:
 			return false, fmt.Errorf("read packet socket: %w", err)
 		}
-		if err := c.write(n, timestamp(c.oob[:oobn]), from); err != nil {
+		if err := c.packet(n, timestamp(c.oob[:oobn]), from); err != nil {
 			return false, err
 		}
 	}
 	return true, nil
 }
 
-// gone reports whether the name means another namespace now, or none. The inode number is that of one that is still
+// gone reports whether the namespace's name means another one now, or none. The inode number is that of one that is still
 // open, so it cannot have been reused.
-func gone(namespace string, inode uint64) bool {
-	s, err := openSpace(namespace)
+func gone(was *space) bool {
+	s, err := openSpace(was.name)
 	if err != nil {
 		return true
 	}
 	defer s.close()
-	return s.inode != inode
+	return s.inode != was.inode
 }
 
-// write adds one packet of length n, of which data has as much as fits.
-func (c *capture) write(n int, at time.Time, from unix.Sockaddr) error {
+// packet takes one packet of length n.
+func (c *packets) packet(n int, at time.Time, from unix.Sockaddr) error {
 	ll, ok := from.(*unix.SockaddrLinklayer)
 	if !ok {
 		return nil
 	}
-	id, ok := c.ids[ll.Ifindex]
-	if !ok {
+	if _, ok := c.names[ll.Ifindex]; !ok {
 		return nil
 	}
+	c.stats.Packets++
+	c.stats.Bytes += uint64(n)
+	return c.take(c, n, ll.Ifindex, at, ll.Pkttype == unix.PACKET_OUTGOING)
+}
+
+// write adds one packet.
+func (w *pcapng) write(c *packets, n, index int, at time.Time, out bool) error {
 	direction := pcapgo.NgEpbFlagDirectionInbound
-	if ll.Pkttype == unix.PACKET_OUTGOING {
+	if out {
 		direction = pcapgo.NgEpbFlagDirectionOutbound
 	}
 	captured := min(n, len(c.data))
-	c.stats.Packets++
-	c.stats.Bytes += uint64(n)
-	return c.file.WritePacketWithOptions(
-		gopacket.CaptureInfo{Timestamp: at, CaptureLength: captured, Length: n, InterfaceIndex: id},
+	return w.file.WritePacketWithOptions(
+		gopacket.CaptureInfo{Timestamp: at, CaptureLength: captured, Length: n, InterfaceIndex: w.ids[index]},
 		c.data[:captured], pcapgo.NgPacketOptions{Flags: &pcapgo.NgEpbFlags{Direction: direction}})
 }
 
 // header starts the file and declares the interfaces.
-func (c *capture) header(out io.Writer) error {
-	for id, index := range slices.Sorted(maps.Keys(c.names)) {
-		c.ids[index] = id // the file numbers them as they come
+func (w *pcapng) header(out io.Writer) error {
+	for id, index := range slices.Sorted(maps.Keys(w.packets.names)) {
+		w.ids[index] = id // the file numbers them as they come
 		about := pcapgo.NgInterface{
-			Name: c.names[index], OS: runtime.GOOS, LinkType: layers.LinkTypeEthernet, SnapLength: maxPacket, TimestampResolution: 9,
+			Name: w.packets.names[index], OS: runtime.GOOS, LinkType: layers.LinkTypeEthernet, SnapLength: maxPacket, TimestampResolution: 9,
 		}
 		var err error
-		if c.file == nil {
-			c.file, err = pcapgo.NewNgWriterInterface(out, about, pcapgo.NgWriterOptions{
+		if w.file == nil {
+			w.file, err = pcapgo.NewNgWriterInterface(out, about, pcapgo.NgWriterOptions{
 				SectionInfo: pcapgo.NgSectionInfo{Hardware: runtime.GOARCH, OS: runtime.GOOS, Application: "tabane"},
 			})
 		} else {
-			_, err = c.file.AddInterface(about)
+			_, err = w.file.AddInterface(about)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	return c.file.Flush()
+	return w.file.Flush()
 }
 
 // footer ends the file; the drops are those of the one socket, so they are told with its first interface.
-func (c *capture) footer() error {
-	err := c.file.WriteInterfaceStats(0, pcapgo.NgInterfaceStatistics{
-		LastUpdate: time.Now(), PacketsReceived: pcapgo.NgNoValue64, PacketsDropped: c.stats.Dropped,
+func (w *pcapng) footer() error {
+	err := w.file.WriteInterfaceStats(0, pcapgo.NgInterfaceStatistics{
+		LastUpdate: time.Now(), PacketsReceived: pcapgo.NgNoValue64, PacketsDropped: w.packets.stats.Dropped,
 	})
-	return errors.Join(err, c.file.Flush())
+	return errors.Join(err, w.file.Flush())
 }
 
-func (c *capture) countDrops() {
+func (c *packets) countDrops() {
 	raw, err := c.socket.SyscallConn()
 	if err != nil {
 		return

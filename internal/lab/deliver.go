@@ -61,6 +61,16 @@ func (r *runner) deliver(ctx context.Context, l *Lab, j job, run *scenario.Run) 
 		observers.Go(func() { readings, watchErr = l.observe(watching, e.Server, r.Spec.Nodes[e.Server].Serve.Port, begun) })
 		<-begun
 	}
+	var packets *receiver
+	receiving, stopReceiving := context.WithCancel(ctx)
+	defer stopReceiving()
+	if r.resequences && e.Transports[j.Transport].MPTCP {
+		var err error
+		if packets, err = l.receive(receiving, e.Client); err != nil {
+			return nil, err
+		}
+		defer packets.stop(stopReceiving)
+	}
 	clock := newRunClock()
 	acting, stopActing := context.WithCancelCause(ctx)
 	defer stopActing(nil)
@@ -104,6 +114,16 @@ func (r *runner) deliver(ctx context.Context, l *Lab, j job, run *scenario.Run) 
 	trace.Measure(j.phases, run.Metrics)
 	if len(c.Events) > 0 {
 		run.Metrics[scenario.ConnectionsLost] = 0
+	}
+	if packets != nil {
+		packets.stop(stopReceiving)
+		bursts, err := packets.measure(r.Spec, j.CellKey, run)
+		if err != nil {
+			return nil, err
+		}
+		if e.DrawsBursts(j.CellKey, j.trial) {
+			trace.Bursts = bursts
+		}
 	}
 	switch want := e.Transports[j.Transport].MPTCP; {
 	case want && !report.UsedMPTCP:

@@ -37,6 +37,8 @@ type RunOptions struct {
 	Binary string
 	// Keep leaves the labs up, with the links as the last case had them. An error of Run removes them nevertheless.
 	Keep bool
+	// Resequencing asks for what the client's packets tell also where the scenario does not.
+	Resequencing bool
 	// Commit says which version of the program made the result.
 	Commit string
 	// Progress is told what happens, one event at a time.
@@ -129,6 +131,8 @@ type runner struct {
 	runs    []scenario.Run
 	labs    []*Lab
 	tunings map[scenario.CellKey]tuning
+	// resequences is whether the client's packets are analysed.
+	resequences bool
 }
 
 func newRunner(o RunOptions) (*runner, error) {
@@ -178,7 +182,7 @@ func newRunner(o RunOptions) (*runner, error) {
 	}
 	r := &runner{
 		RunOptions: o, names: labNamesFor(o.Name, labs), left: left, started: make([]time.Time, labs), labs: make([]*Lab, labs),
-		tunings: tunings,
+		tunings: tunings, resequences: o.Resequencing || resequences(e),
 	}
 	for _, l := range left {
 		r.total += len(l)
@@ -217,6 +221,9 @@ func (r *runner) run(ctx context.Context) (_ scenario.Result, err error) {
 		r.labs[i] = l
 		r.mu.Unlock()
 		r.tell(Event{Kind: LabReady, Lab: r.names[i]})
+		if r.resequences {
+			return l.prepareReceiver()
+		}
 		return nil
 	})
 	if err != nil {

@@ -1,0 +1,144 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tabane/tabane/internal/capture"
+	emulator "github.com/tabane/tabane/internal/link"
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/pcap"
+	"github.com/tabane/tabane/internal/reseq"
+	"github.com/tabane/tabane/internal/scenario"
+)
+
+// resequencing are the metrics that take the packets at the receiver to know.
+var resequencing = []string{
+	scenario.ThroughputBefore, scenario.ThroughputAfter, scenario.ReseqDelayMean, scenario.ReseqDelayP50, scenario.ReseqDelayP95,
+	scenario.ReseqDelayP99, scenario.ReseqDelayMax, scenario.BurstMax, scenario.BurstP99, scenario.BurstFirst, scenario.BurstLarge,
+	scenario.BurstSmall, scenario.BurstsPerSecond, scenario.BurstPeriod, scenario.BufferMax, scenario.BufferMean, scenario.Retransmissions,
+}
+
+// resequences reports whether an expectation or a figure of the experiment needs what only the packets tell.
+func resequences(e *scenario.Experiment) bool {
+	return slices.ContainsFunc(e.Expect, func(x scenario.Expectation) bool {
+		return slices.Contains(resequencing, x.Metric) || slices.Contains(resequencing, x.Relative)
+	}) || slices.ContainsFunc(e.Figures, func(f scenario.Figure) bool {
+		return f.Bursts() || slices.ContainsFunc(f.AllMetrics(), func(m string) bool { return slices.Contains(resequencing, m) })
+	})
+}
+
+const (
+	// receiverSnap is how much is looked at of a packet: its headers, also those of a tunnel.
+	receiverSnap = 512
+	// receiverRecords bounds what is kept of one run, some 200 MB.
+	receiverRecords = 2_000_000
+	// NotePackets says how many packets of a run a full buffer swallowed.
+	NotePackets = "packets_missed"
+)
+
+// prepareReceiver makes all interfaces give whole frames, of which there is one for each segment.
+func (l *Lab) prepareReceiver() error {
+	for _, k := range l.plan.links {
+		for _, w := range k.wires {
+			for _, p := range []port{w.a, w.b} {
+				if err := netns.Do(p.netns, func() error { return emulator.Prepare(p.iface) }); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// receiver analyses what arrives at a node while it runs.
+type receiver struct {
+	capture  *packets
+	analysis *capture.Analysis
+	packet   pcap.Packet
+	segment  pcap.Segment
+	done     chan struct{}
+	err      error // once done is closed
+}
+
+// receive starts it; it ends with ctx. It sees all packets from its return on.
+func (l *Lab) receive(ctx context.Context, node string) (*receiver, error) {
+	n, err := l.plan.node(node)
+	if err != nil {
+		return nil, err
+	}
+	r := &receiver{analysis: capture.New(capture.Options{Record: true, MaxRecords: receiverRecords}), done: make(chan struct{})}
+	r.packet.Link = pcap.LinkEthernet
+	r.capture, err = openPackets(n.netns, "", receiverSnap)
+	if err != nil {
+		return nil, err
+	}
+	r.capture.take = r.take
+	go func() {
+		defer close(r.done)
+		r.err = errors.Join(r.capture.run(ctx), r.capture.close())
+	}()
+	return r, nil
+}
+
+// stop ends it by what ends its context, and returns when it has ended.
+func (r *receiver) stop(cancel context.CancelFunc) {
+	cancel()
+	<-r.done
+}
+
+// take is called for each packet.
+func (r *receiver) take(c *packets, n, index int, at time.Time, out bool) error {
+	r.packet.At, r.packet.Data, r.packet.Length, r.packet.Interface = at.UnixNano(), c.data[:min(n, len(c.data))], n, index
+	r.packet.Direction = pcap.Inbound
+	if out {
+		r.packet.Direction = pcap.Outbound
+	}
+	if pcap.Decode(&r.packet, &r.segment) == pcap.TCP {
+		r.analysis.Add(&r.segment)
+	}
+	return nil
+}
+
+// measure adds to a run what the packets told of its connection, once it is stopped. It returns the connection's bursts.
+func (r *receiver) measure(spec *scenario.Spec, k scenario.CellKey, run *scenario.Run) ([]reseq.Burst, error) {
+	if r.err != nil {
+		return nil, fmt.Errorf("capture at the client: %w", r.err)
+	}
+	report := r.analysis.Report()
+	var c *capture.Connection
+	for i := range report.Connections {
+		if x := &report.Connections[i]; c == nil || x.ToClient.Bytes > c.ToClient.Bytes {
+			c = x
+		}
+	}
+	if c == nil || c.ToClient.DelayBins == nil {
+		return nil, errors.New("no connection was captured at the client")
+	}
+	if r.capture.stats.Dropped > 0 || c.ToClient.Uncaptured > 0 {
+		run.Notes[NotePackets] = fmt.Sprintf("%d packets, %d bytes", r.capture.stats.Dropped, c.ToClient.Uncaptured)
+	}
+	d := &c.ToClient
+	m := reseq.Measures{
+		Arrived:  reseq.Count{Segments: d.Segments, Bytes: d.Bytes + d.StillHeld},
+		Released: reseq.Count{Segments: d.Segments, Bytes: d.Bytes},
+		MaxHeld:  reseq.Count{Segments: d.MaxHeld.Segments, Bytes: d.MaxHeld.Bytes},
+		MeanHeld: d.MeanHeld, Delay: *d.DelayBins, Series: d.Series,
+	}
+	for _, b := range d.Series {
+		m.Bursts.Add(int64(b.Segments))
+	}
+	lasted := time.Duration(run.Metrics[scenario.Duration] * float64(time.Second))
+	scenario.PutResequencing(run.Metrics, &m, spec.SumRates(k), lasted)
+	for _, s := range c.Subflows {
+		run.Metrics[scenario.Retransmissions] += float64(s.ToClient.Retransmitted.Segments)
+	}
+	if len(c.Missed) > 0 {
+		run.Notes["capture"] = strings.Join(c.Missed, "; ")
+	}
+	return d.Series, nil
+}
