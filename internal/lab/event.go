@@ -242,37 +242,47 @@ func (l *Lab) flapInterface(ctx context.Context, f scenario.Flap, quick bool) er
 // has lost the session often.
 const comeBack = 90 * time.Second
 
-// flapSession cuts a session that works, each time: after a cut it waits until both ends say that all is well again.
+// flapSession cuts a session that works, each time: it waits until both ends say that all is well again.
 func (l *Lab) flapSession(ctx context.Context, f scenario.Flap, quick bool) error {
 	tick := time.NewTicker(f.Every)
 	defer tick.Stop()
 	for i := range f.Repeats(quick) {
-		if i > 0 {
-			if err := errors.Join(next(ctx, tick), l.comesBack(ctx, f.Node, f.Neighbor)); err != nil {
-				return fmt.Errorf("flap %d of %d: %w", i+1, f.Repeats(quick), err)
-			}
-		}
-		if err := l.cutSessions(f.Node, f.Neighbor); err != nil {
-			return err
+		if err := l.flapOnce(ctx, f, tick); err != nil {
+			return fmt.Errorf("flap %d of %d: %w", i+1, f.Repeats(quick), err)
 		}
 	}
-	return next(ctx, tick)
+	return nil
 }
 
-// comesBack waits until the daemons of the nodes are ready.
-func (l *Lab) comesBack(ctx context.Context, nodes ...string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, comeBack, fmt.Errorf("no session again after %s", comeBack))
+func (l *Lab) flapOnce(ctx context.Context, f scenario.Flap, tick *time.Ticker) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, comeBack, fmt.Errorf("not after %s", comeBack))
 	defer cancel()
+	for {
+		if err := l.ready(ctx, f.Node, f.Neighbor); err != nil {
+			return err
+		}
+		cut, err := l.cutSessions(f.Node, f.Neighbor)
+		if err != nil {
+			return err
+		}
+		switch err := next(ctx, tick); {
+		case cut > 0:
+			return err
+		case err != nil:
+			return fmt.Errorf("%s has no BGP connection to %s that could be cut: %w", f.Node, f.Neighbor, err)
+		}
+	}
+}
+
+// ready waits until the daemons of the nodes are ready.
+func (l *Lab) ready(ctx context.Context, nodes ...string) error {
 	for _, d := range l.plan.daemons() {
 		w := l.condition(d)
 		if w == nil || !slices.Contains(nodes, d.node) {
 			continue
 		}
 		if err := w.wait(ctx); err != nil {
-			if cause := context.Cause(ctx); cause != nil {
-				err = fmt.Errorf("%w: %w", cause, err)
-			}
-			return fmt.Errorf("%s: %w", w.what, err)
+			return fmt.Errorf("%s: %w: %w", w.what, context.Cause(ctx), err)
 		}
 	}
 	return nil
@@ -288,12 +298,12 @@ func next(ctx context.Context, tick *time.Ticker) error {
 	}
 }
 
-// cutSessions ends the TCP connections of BGP between two nodes with a reset, as a router does that has lost its mind. That
-// there is none is an error: nothing would happen.
-func (l *Lab) cutSessions(name, neighbor string) error {
+// cutSessions ends the TCP connections of BGP between two nodes with a reset, as a router does that has lost its mind, and
+// says how many there were.
+func (l *Lab) cutSessions(name, neighbor string) (cut int, err error) {
 	n, err := l.plan.node(name)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	theirs := map[netip.Addr]bool{}
 	for _, k := range l.spec.Links {
@@ -305,7 +315,6 @@ func (l *Lab) cutSessions(name, neighbor string) error {
 			}
 		}
 	}
-	cut := 0
 	err = netns.Do(n.netns, func() error {
 		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 			sockets, err := netlink.SocketDiagTCP(family)
@@ -328,8 +337,5 @@ func (l *Lab) cutSessions(name, neighbor string) error {
 		}
 		return nil
 	})
-	if err == nil && cut == 0 {
-		err = fmt.Errorf("%s has no BGP connection to %s that could be cut", name, neighbor)
-	}
-	return err
+	return cut, err
 }

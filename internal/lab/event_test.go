@@ -251,7 +251,9 @@ func TestEvents(t *testing.T) {
 
 	happen(t, l, scenario.Event{Flap: &scenario.Flap{Node: "a", Interface: "wire", Times: 99, Quick: 2, Every: 100 * time.Millisecond}})
 	flap := scenario.Event{Flap: &scenario.Flap{Node: "a", Neighbor: "b", Times: 99, Quick: 3, Every: 100 * time.Millisecond}}
-	if err := l.Happen(t.Context(), flap, true); err == nil || !strings.Contains(err.Error(), "a has no BGP connection to b that could be cut") {
+	soon, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, errors.New("long enough"))
+	defer cancel()
+	if err := l.Happen(soon, flap, true); err == nil || !strings.Contains(err.Error(), "flap 1 of 3: ") || !errors.Is(err, context.Cause(soon)) {
 		t.Errorf("flap of a session that is not there: %v", err)
 	}
 	cuts := reconnecting(t, l, "a", "b", "2001:db8:1::b")
