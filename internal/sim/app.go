@@ -41,13 +41,19 @@ func (c *connection) ready(bytes uint64) time.Duration {
 	return c.Start + at
 }
 
-// timer is the event of the application: data is ready, or there is none any more.
+// timer is the event of the connection: data is ready, or there is none any more, or it is time to probe or to ask the scheduler again.
 func (c *connection) timer(s *Sim) {
 	s.events.remove(s.connectionSource(c.id))
 	if c.Stop > 0 && s.now >= c.Stop {
 		c.stop(s)
 	} else if c.Stop > 0 {
 		s.events.set(s.connectionSource(c.id), c.Stop)
+	}
+	if c.probeAt > 0 && !c.done {
+		if s.now >= c.probeAt {
+			c.sendProbes(s)
+		}
+		c.wake(s, c.probeAt)
 	}
 	c.schedule(s)
 }

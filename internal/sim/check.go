@@ -24,7 +24,8 @@ const (
 	maxHops        = 64
 	maxSegment     = 65_535
 	maxSamples     = 50_000_000 // of all series together
-	maxWindow      = 100_000    // segments
+	maxInitial     = 100_000    // segments
+	maxBuffer      = unit.GiB   // the largest window (RFC 7323, section 2.3)
 	maxQuick       = 1_000_000
 )
 
@@ -146,14 +147,23 @@ func way(faults *fault.List, path string, way []int, links int) {
 	}
 }
 
+func times(faults *fault.List, start, stop time.Duration) {
+	begins(faults, start)
+	if stop != 0 && stop <= start {
+		faults.Add("stop", "must be after the start, %s, or 0 for never, got %s", start, stop)
+	}
+}
+
+func begins(faults *fault.List, start time.Duration) {
+	notNegative(faults, "start", start)
+	if start > MaxDuration {
+		faults.Add("start", "must be at most %s, got %s", MaxDuration, start)
+	}
+}
+
 func (c *Connection) check(links int, instant []bool) fault.List {
 	var faults fault.List
-	if c.Start < 0 {
-		faults.Add("start", "must not be negative, got %s", c.Start)
-	}
-	if c.Stop != 0 && c.Stop <= c.Start {
-		faults.Add("stop", "must be after the start, %s, or 0 for never, got %s", c.Start, c.Stop)
-	}
+	times(&faults, c.Start, c.Stop)
 	notNegative(&faults, "bytes", c.Bytes)
 	notNegative(&faults, "rate", c.Rate)
 	switch {
@@ -184,12 +194,15 @@ func (c *Connection) check(links int, instant []bool) fault.List {
 	window(&faults, "window", c.Window, f.Segment)
 	notNegative(&faults, "rbuf", c.RBuf)
 	window(&faults, "receive_buffer", c.ReceiveBuffer, f.Segment)
+	if c.ReceiveBuffer > maxBuffer {
+		faults.Add("receive_buffer", "must be at most %s, got %s", maxBuffer, c.ReceiveBuffer)
+	}
 	window(&faults, "send_buffer", c.SendBuffer, f.Segment)
 	if c.QuickACKs < 0 || c.QuickACKs > maxQuick {
 		faults.Add("quick_acks", "must be from 0 to %d, got %d", maxQuick, c.QuickACKs)
 	}
-	if f.InitialWindow < 1 || f.InitialWindow > maxWindow {
-		faults.Add("initial_window", "must be from 1 to %d segments, got %d", maxWindow, f.InitialWindow)
+	if f.InitialWindow < 1 || f.InitialWindow > maxInitial {
+		faults.Add("initial_window", "must be from 1 to %d segments, got %d", maxInitial, f.InitialWindow)
 	}
 	if f.MinRTO < time.Millisecond || f.MinRTO > time.Minute {
 		faults.Add("min_rto", "must be from 1ms to 1m0s, got %s", f.MinRTO)
@@ -216,7 +229,7 @@ func (p *Path) check(segment, links int, instant []bool) fault.List {
 			faults.Add("", "must have a link with a rate or a delay at all times: a round trip takes time")
 		}
 	}
-	notNegative(&faults, "start", p.Start)
+	begins(&faults, p.Start)
 	window(&faults, "window", p.Window, segment)
 	notNegative(&faults, "ratio", p.Ratio)
 	notNegative(&faults, "rate", p.Rate)
@@ -226,12 +239,7 @@ func (p *Path) check(segment, links int, instant []bool) fault.List {
 func (c *Cross) check(links int) fault.List {
 	var faults fault.List
 	way(&faults, "out", c.Out, links)
-	if c.Start < 0 {
-		faults.Add("start", "must not be negative, got %s", c.Start)
-	}
-	if c.Stop != 0 && c.Stop <= c.Start {
-		faults.Add("stop", "must be after the start, %s, or 0 for never, got %s", c.Start, c.Stop)
-	}
+	times(&faults, c.Start, c.Stop)
 	if c.Rate < 1 {
 		faults.Add("rate", "must be > 0bit/s, got %s", c.Rate)
 	}

@@ -121,7 +121,7 @@ func (c Connection) filled() Connection {
 		header, congestion = headerMPTCP, "lia"
 	}
 	fill(&c.Header, header)
-	fill(&c.Segment, frame-header)
+	fill(&c.Segment, frame-c.Header)
 	fill(&c.Scheduler, defaultScheduler)
 	fill(&c.Congestion, congestion)
 	fill(&c.InitialWindow, cc.InitialWindow)

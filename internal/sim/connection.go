@@ -28,8 +28,9 @@ type connection struct {
 	done  bool // all data is acknowledged
 
 	blest     bool // the scheduler wants to hear of a window that is too small
-	delays    bool // and this one of delays
-	lastRTT   []time.Duration
+	delays    bool // and this one knows delays from probes
+	probes    []probing
+	probeAt   time.Duration // the next
 	blocked   bool
 	blockedAt time.Duration
 	opportune uint64 // data that was retransmitted for holding up the window, plus 1

@@ -62,8 +62,12 @@ func (f *sender) shake(s *Sim, p *packet) {
 	}
 }
 
-// established lets further subflows join after the first.
+// established lets further subflows join after the first, and probes begin.
 func (c *connection) established(s *Sim, index int) {
+	if c.delays && c.probeAt == 0 {
+		c.probeAt = s.now + s.phase(c.id)
+		c.wake(s, c.probeAt)
+	}
 	if index != 0 || !c.Handshake {
 		return
 	}

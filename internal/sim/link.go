@@ -116,6 +116,10 @@ func (s *Sim) arrive(slot int32) {
 		s.receivers[p.flow].data(s, p)
 	case ack:
 		s.senders[p.flow].ack(s, p)
+	case probe:
+		s.receivers[p.flow].probed(s, p)
+	case reply:
+		s.senders[p.flow].replied(s, p)
 	case cross:
 		s.sources[p.flow].received++
 		s.sources[p.flow].receivedBytes += uint64(p.length)

@@ -41,6 +41,8 @@ const (
 	open   // SYN, from the receiver
 	accept // SYN/ACK, from the sender
 	ready  // ACK with the request, or the third ACK of a join, from the receiver
+	probe
+	reply
 	cross
 )
 
@@ -51,10 +53,11 @@ const noWindow = 1<<32 - 1
 type pool struct {
 	packets []packet
 	free    []int32
+	most    int // there may be at once
 }
 
-// most is how many packets there may be at once.
-const most = 1 << 22
+// mostPackets is how many packets there may be at once: 256 MiB.
+const mostPackets = 1 << 22
 
 // take returns an unused packet, whose fields are not zero, and false when there are too many.
 func (p *pool) take() (int32, bool) {
@@ -63,7 +66,7 @@ func (p *pool) take() (int32, bool) {
 		p.free = p.free[:n]
 		return slot, true
 	}
-	if len(p.packets) == most {
+	if len(p.packets) == p.most {
 		return 0, false
 	}
 	p.packets = append(p.packets, packet{})

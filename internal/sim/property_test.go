@@ -22,9 +22,9 @@ func genProfile(t *rapid.T, harm bool) channel.Profile {
 	}
 	switch rapid.IntRange(0, 3).Draw(t, "queue") {
 	case 0:
-		p.Queue.Packets = rapid.IntRange(1, 100).Draw(t, "packets")
+		p.Queue.Packets = rapid.IntRange(3, 100).Draw(t, "packets")
 	case 1:
-		p.Queue.Bytes = unit.Size(rapid.IntRange(2000, 200_000).Draw(t, "bytes"))
+		p.Queue.Bytes = unit.Size(rapid.IntRange(20_000, 200_000).Draw(t, "bytes"))
 	case 2:
 		p.Queue.Discipline = channel.ControlledDelay
 	case 3:
@@ -177,24 +177,26 @@ func checkResult(c Config, r Result) error {
 }
 
 // Whatever passes Check runs: all data arrives, once and in order; nothing is held beyond the buffers; nobody waits for ever.
-func TestPropertyEverythingArrives(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		c := genConfig(t)
-		s, err := New(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := s.Run(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := checkResult(c, r); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.check(); err != nil {
-			t.Fatal(err)
-		}
-	})
+func TestPropertyEverythingArrives(t *testing.T) { rapid.Check(t, everythingArrives) }
+
+func FuzzEverythingArrives(f *testing.F) { f.Fuzz(rapid.MakeFuzz(everythingArrives)) }
+
+func everythingArrives(t *rapid.T) {
+	c := genConfig(t)
+	s, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.Run(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := checkResult(c, r); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.check(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // check compares counts that are kept with those that they count.

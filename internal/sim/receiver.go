@@ -21,7 +21,8 @@ type receiver struct {
 	blocks  [maxBlocks]span
 	nblocks int
 
-	// confirmed is the last acknowledgement, and echo the timestamp of the segment that was the next one then (RFC 7323, section 4.3).
+	// confirmed is the last acknowledgement, and echo TS.Recent: the timestamp of the latest segment that was not beyond it (RFC 7323,
+	// section 4.3).
 	confirmed uint32
 	echo      time.Duration
 	waiting   int // segments that are not acknowledged
@@ -42,7 +43,7 @@ func (r *receiver) word(seq uint32) (*uint64, uint64) {
 // data takes a segment.
 func (r *receiver) data(s *Sim, p *packet) {
 	seq := p.seq
-	if seq == r.confirmed {
+	if seq <= r.confirmed && p.at > r.echo {
 		r.echo = p.at
 	}
 	duplicate, gap := false, r.held > 0

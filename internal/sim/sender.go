@@ -263,26 +263,12 @@ func (f *sender) ack(s *Sim, p *packet) {
 
 // measured takes a round trip time.
 func (f *sender) measured(sample time.Duration) {
-	before := f.rtt.Smoothed
 	f.rtt.Update(sample)
 	f.rto = f.rtt.RTO(f.c.MinRTO)
 	f.rttSum += sample
 	f.rttCount++
 	flow := f.control()
 	flow.SRTT, flow.MinRTT = f.rtt.Smoothed, f.rtt.Least
-	if f.c.delays && before > 0 {
-		f.measureDelay(sample)
-	}
-}
-
-// measureDelay keeps delay and jitter for dq and dqj, from half the round trip as the probes of paper D do.
-func (f *sender) measureDelay(rtt time.Duration) {
-	p := f.path()
-	if f.c.lastRTT[f.index] > 0 {
-		p.Jitter += (max(rtt-f.c.lastRTT[f.index], f.c.lastRTT[f.index]-rtt) - p.Jitter) / 16
-	}
-	f.c.lastRTT[f.index] = rtt
-	p.Delay = f.rtt.Smoothed / 2
 }
 
 // restart runs the retransmission timer anew.

@@ -61,14 +61,17 @@ func (s *Sim) changeSource() int32 { return s.crossSource(int32(len(s.sources)))
 func (s *Sim) sampleSource() int32 { return s.changeSource() + 1 }
 
 // What the random numbers of a source are for. Links have stream numbers of their own; channel shifts them by 8 bits.
-const streamCross = 1 << 62
+const (
+	streamCross = 1 << 62
+	streamProbe = 1 << 61
+)
 
 // New makes a simulation. What is wrong with the config is a fault.List.
 func New(c Config) (*Sim, error) {
 	if err := c.Check().Err(); err != nil {
 		return nil, err
 	}
-	s := &Sim{config: c}
+	s := &Sim{config: c, pool: pool{most: mostPackets}}
 	flows := 0
 	for i := range c.Connections {
 		flows += len(c.Connections[i].Paths)
@@ -117,7 +120,7 @@ func (s *Sim) connect(c *connection, id, first int32) (err error) {
 		return err
 	}
 	c.blest, c.delays = c.Scheduler == "blest", c.Scheduler == "dq" || c.Scheduler == "dqj"
-	c.flows, c.lastRTT = make([]cc.Subflow, len(c.Paths)), make([]time.Duration, len(c.Paths))
+	c.flows, c.probes = make([]cc.Subflow, len(c.Paths)), make([]probing, len(c.Paths))
 	c.newPaths(s)
 	c.buffer = reseq.New(reseq.Options{Bursts: s.config.Bursts})
 	c.advertised = uint64(c.ReceiveBuffer)

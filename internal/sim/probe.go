@@ -1,0 +1,54 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/tabane/tabane/internal/quality"
+)
+
+// The schedulers dq and dqj know delay and jitter from active probing, as in paper D, section 3.2: every second a probe of 60 bytes over
+// each path, of which the receiver says by how much the delay varies, answered with 64.
+const (
+	probeInterval = time.Second
+	probeSize     = 60
+	replySize     = 64
+)
+
+// phase is when in its interval a connection probes: in step with its own retransmissions a probe would meet them in every queue.
+func (s *Sim) phase(connection int32) time.Duration {
+	return 1 + time.Duration(rand.New(rand.NewPCG(s.config.Seed, streamProbe|uint64(connection))).Int64N(int64(probeInterval)))
+}
+
+// probing is what probes found out of a path.
+type probing struct {
+	jitter quality.Jitter // at the receiver
+	delay  quality.OneWayDelay
+}
+
+// sendProbes sends one over each path that is established.
+func (c *connection) sendProbes(s *Sim) {
+	c.probeAt = s.now + probeInterval
+	for i := range c.paths {
+		f := &s.senders[int(c.first)+i]
+		if f.phase != closed {
+			s.send(&packet{at: s.now, hop: f.out, flow: f.flow, kind: probe}, probeSize)
+		}
+	}
+}
+
+// probed takes a probe at the receiver.
+func (r *receiver) probed(s *Sim, p *packet) {
+	state := &r.c.probes[r.index]
+	state.jitter.Update(p.at, s.now)
+	s.send(&packet{at: p.at, data: uint64(state.jitter.Value), hop: r.back, flow: r.flow, kind: reply}, replySize)
+}
+
+// replied takes the answer.
+func (f *sender) replied(s *Sim, p *packet) {
+	state := &f.c.probes[f.index]
+	state.delay.Update(s.now-p.at, 0)
+	to := f.path()
+	to.Delay, to.Jitter = state.delay.Value, time.Duration(p.data)
+	f.c.schedule(s)
+}

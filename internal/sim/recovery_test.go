@@ -1,0 +1,213 @@
+package sim
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// stage is a simulation of which a test loses packets of its choice, and looks at every step.
+type stage struct {
+	*Sim
+	t    *testing.T
+	seen map[copyOf]int
+	// lose says whether the n-th copy of a segment, from 1, is lost.
+	lose func(seq uint32, n int) bool
+}
+
+type copyOf struct {
+	seq  uint32
+	sent time.Duration
+}
+
+// newStage is one TCP connection with a window that grows from 10, over a path of 5 Mbit/s and 60 ms there and back.
+func newStage(t *testing.T, lose func(seq uint32, n int) bool, change func(*Connection)) *stage {
+	t.Helper()
+	c := paper(road{rate: 5 * unit.MbitPerSecond, delay: 20 * ms})
+	c.Connections[0].InitialWindow = 10
+	change(&c.Connections[0])
+	// What is lost ends here.
+	c.Cross = []Cross{{Kind: CBR, Rate: unit.KbitPerSecond, Size: 100, Out: []int{0}, Start: MaxDuration}}
+	s, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &stage{Sim: s, t: t, seen: map[copyOf]int{}, lose: lose}
+}
+
+// until steps until the condition holds, or fails at the end.
+func (s *stage) until(what string, done func(f *sender) bool) {
+	s.t.Helper()
+	f := &s.senders[0]
+	copies := map[uint32]int{}
+	for c := range s.seen {
+		copies[c.seq]++
+	}
+	for !done(f) {
+		if s.now > 20*time.Second || len(s.events.entries) == 0 {
+			s.t.Fatalf("never: %s", what)
+		}
+		for i := range s.pool.packets {
+			p := &s.pool.packets[i]
+			id := copyOf{p.seq, p.at}
+			if p.kind != data || s.seen[id] > 0 {
+				continue
+			}
+			copies[p.seq]++
+			s.seen[id] = copies[p.seq]
+			if s.lose(p.seq, copies[p.seq]) {
+				p.kind, p.flow = cross, 0
+			}
+		}
+		s.step()
+		if err := s.check(); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+func once(lost ...uint32) func(uint32, int) bool {
+	return func(seq uint32, n int) bool {
+		for _, l := range lost {
+			if seq == l && n == 1 {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+func as(*Connection) {}
+
+// The acknowledgement that ends recovery is of up to a whole window; if it counted, the window would grow by what recovery just took.
+func TestLeavingRecoveryDoesNotGrowTheWindow(t *testing.T) {
+	s := newStage(t, once(20, 21, 25), as)
+	s.until("recovery", func(f *sender) bool { return f.phase == recovery })
+	s.until("the end of recovery", func(f *sender) bool { return f.phase == steady })
+	if w := s.senders[0].control(); w.Cwnd != w.Ssthresh {
+		t.Errorf("window %v after recovery, want the threshold, %v", w.Cwnd, w.Ssthresh)
+	}
+}
+
+// A retransmission that completes what arrived behind it is acknowledged together with it: a jump that says nothing of the rate.
+func TestJumpDoesNotGrowTheWindow(t *testing.T) {
+	s := newStage(t, func(seq uint32, n int) bool { return seq == 20 && n <= 2 }, as)
+	s.until("timeout", func(f *sender) bool { return f.result.Timeouts == 1 })
+	una := s.senders[0].una
+	s.until("the jump", func(f *sender) bool { return f.una != una })
+	if f := &s.senders[0]; f.una < una+10 || f.control().Cwnd > 2 {
+		t.Errorf("window %v after an acknowledgement of %d segments, want 2 at most", f.control().Cwnd, f.una-una)
+	}
+}
+
+// The timer is restarted for a retransmission: otherwise it would expire before its acknowledgement can be there.
+func TestRetransmissionRestartsTheTimer(t *testing.T) {
+	s := newStage(t, once(20), as)
+	s.until("recovery", func(f *sender) bool { return f.phase == recovery })
+	if f := &s.senders[0]; f.deadline != s.now+f.rto {
+		t.Errorf("the timer expires %s after the retransmission, want %s", f.deadline-s.now, f.rto)
+	}
+	s.until("the end of recovery", func(f *sender) bool { return f.phase == steady })
+	if n := s.senders[0].result.Timeouts; n != 0 {
+		t.Errorf("%d timeouts", n)
+	}
+}
+
+// Selective acknowledgements tell exactly what is missing.
+func TestWhatIsLostIsSentAgain(t *testing.T) {
+	for _, rack := range []bool{false, true} {
+		lost := []uint32{20, 21, 25, 30, 31, 32}
+		s := newStage(t, once(lost...), func(c *Connection) { c.RACK, c.Bytes = rack, 1340*200 })
+		s.until("the end", func(f *sender) bool { return f.c.done })
+		r := s.senders[0].result
+		if r.Timeouts != 0 || r.Recoveries != 1 || r.Probes != 0 {
+			t.Errorf("rack %v: %d recoveries, %d timeouts, %d probes, want one recovery", rack, r.Recoveries, r.Timeouts, r.Probes)
+		}
+		for c, n := range s.seen {
+			if n > 2 {
+				t.Errorf("rack %v: segment %d is sent %d times", rack, c.seq, n)
+			}
+		}
+		// The window was not used up, so the last one may be sent again to be sure (RFC 6675, NextSeg 4).
+		if n := int(r.Retransmissions) - len(lost); n < 0 || n > 1 {
+			t.Errorf("rack %v: %d retransmissions of %d lost", rack, r.Retransmissions, len(lost))
+		}
+	}
+}
+
+// A retransmission that is lost too is found by time, but not by counting.
+func TestLostRetransmission(t *testing.T) {
+	for rack, timeouts := range map[bool]uint64{false: 1, true: 0} {
+		s := newStage(t, func(seq uint32, n int) bool { return seq == 20 && n <= 2 }, func(c *Connection) { c.RACK = rack })
+		s.until("the third copy", func(f *sender) bool { return f.una > 20 })
+		if n := s.senders[0].result.Timeouts; n != timeouts {
+			t.Errorf("rack %v: %d timeouts, want %d", rack, n, timeouts)
+		}
+	}
+}
+
+// The end of the data has nothing behind it that could tell of its loss: a probe does, or the timer.
+func TestLostTail(t *testing.T) {
+	for rack, want := range map[bool][2]uint64{false: {1, 0}, true: {0, 1}} {
+		s := newStage(t, once(40), func(c *Connection) { c.RACK, c.Bytes = rack, 1340*40 })
+		s.until("the end", func(f *sender) bool { return f.c.done })
+		if r := s.senders[0].result; r.Timeouts != want[0] || r.Probes != want[1] {
+			t.Errorf("rack %v: %d timeouts and %d probes, want %v", rack, r.Timeouts, r.Probes, want)
+		}
+	}
+}
+
+// Timeouts in succession wait for twice as long each, and take the threshold down once.
+func TestBackoff(t *testing.T) {
+	s := newStage(t, func(seq uint32, n int) bool { return seq >= 20 && n <= 4 }, as)
+	var at []time.Duration
+	var threshold float64
+	for n := range uint64(4) {
+		s.until("timeout", func(f *sender) bool { return f.result.Timeouts == n+1 })
+		at = append(at, s.now)
+		if w := s.senders[0].control(); n == 0 {
+			threshold = w.Ssthresh
+		} else if w.Ssthresh != threshold || w.Cwnd != 1 {
+			t.Errorf("threshold %v and window %v after timeout %d, want %v and 1", w.Ssthresh, w.Cwnd, n+1, threshold)
+		}
+	}
+	first := at[1] - at[0]
+	if at[2]-at[1] != 2*first || at[3]-at[2] != 4*first {
+		t.Errorf("timeouts at %v", at)
+	}
+	s.until("a new sample", func(f *sender) bool { return f.una > 20 })
+	if f := &s.senders[0]; f.backoff != 0 {
+		t.Errorf("backs off %d times after an acknowledgement", f.backoff)
+	}
+}
+
+func TestDelayedAcknowledgements(t *testing.T) {
+	run := func(change func(*Connection)) PathResult {
+		s := newStage(t, once(), func(c *Connection) { c.Bytes = 1340 * 1001; change(c) })
+		s.until("the end", func(f *sender) bool { return f.c.done })
+		return s.senders[0].result
+	}
+	if r := run(as); r.Acks != 1001 {
+		t.Errorf("%d acknowledgements of 1001 segments", r.Acks)
+	}
+	if r := run(func(c *Connection) { c.DelayedACK = true }); r.Acks != 501 {
+		t.Errorf("%d acknowledgements of every second of 1001 segments, want 501", r.Acks)
+	}
+	if r := run(func(c *Connection) { c.DelayedACK, c.QuickACKs = true, 101 }); r.Acks != 101+450 {
+		t.Errorf("%d acknowledgements of 101 segments and every second of 900, want 551", r.Acks)
+	}
+}
+
+// A segment that had arrived is sent again when its acknowledgement is lost: the answer echoes the time of the copy (RFC 7323, section
+// 4.3), and is no sample of as long as the timeout.
+func TestLostAcknowledgementsAreNoRoundTrip(t *testing.T) {
+	c := paper(first)
+	c.Links[2].Loss = channel.Loss{Kind: channel.Random, P: 0.5}
+	c.Connections[0].Window = 1340
+	r := run(t, c).Connections[0].Paths[0]
+	if r.Timeouts == 0 || r.MeanRTT > 65*ms {
+		t.Errorf("mean round trip %s with %d timeouts", r.MeanRTT, r.Timeouts)
+	}
+}
