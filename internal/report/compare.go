@@ -1,0 +1,94 @@
+package report
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/tabane/tabane/internal/scenario"
+)
+
+// compareLine is one line of a comparison as people read it.
+type compareLine struct {
+	Case, Traffic, Transport string
+	What                     string
+	Measured, Simulated      string
+	Error                    string
+}
+
+func compareLines(list []scenario.Comparison) []compareLine {
+	var lines []compareLine
+	for _, c := range list {
+		m, _ := scenario.MetricNamed(c.Metric)
+		unit, by := m.Unit, 1.0
+		switch m.Unit {
+		case "bit/s":
+			unit, by = "Mbit/s", 1e-6
+		case "s":
+			unit, by = "ms", 1e3
+		case "B":
+			unit, by = "kB", 1e-3
+		}
+		what := m.Title
+		if unit != "" {
+			what += " (" + unit + ")"
+		}
+		l := compareLine{clean(c.Case), clean(c.Traffic), clean(c.Transport), what, digits(c.Measured * by), digits(c.Simulated * by), ""}
+		if e, known := c.Error(); known {
+			l.Error = fmt.Sprintf("%+.1f %%", e*100)
+		}
+		lines = append(lines, l)
+	}
+	return lines
+}
+
+// digits is a number with as many places as say something.
+func digits(v float64) string {
+	switch {
+	case v == float64(int64(v)):
+		return fmt.Sprintf("%d", int64(v))
+	case v < 10:
+		return fmt.Sprintf("%.2f", v)
+	}
+	return fmt.Sprintf("%.1f", v)
+}
+
+// Comparison prints a result of a lab beside what was simulated.
+func Comparison(w io.Writer, list []scenario.Comparison) error {
+	var b bytes.Buffer
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "PATTERN\tTRAFFIC\tTRANSPORT\tMETRIC\tLAB\tSIM\tERROR")
+	last := scenario.CellKey{}
+	for i, l := range compareLines(list) {
+		if k := list[i].CellKey; k != last {
+			last = k
+		} else {
+			l.Case, l.Traffic, l.Transport = "", "", ""
+		}
+		fmt.Fprintln(t, strings.Join([]string{l.Case, l.Traffic, l.Transport, l.What, l.Measured, l.Simulated, l.Error}, "\t"))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+// comparisonFiles are what a report has of a simulation that a lab is compared with.
+func comparisonFiles(r scenario.Result, simulated *scenario.Result) ([]file, []compareLine, error) {
+	if simulated == nil {
+		return nil, nil, nil
+	}
+	list := scenario.Compare(r, *simulated)
+	data, err := scenario.EncodeComparison(r.Scenario, list)
+	if err != nil {
+		return nil, nil, err
+	}
+	var result bytes.Buffer
+	if err := simulated.Encode(&result); err != nil {
+		return nil, nil, err
+	}
+	return []file{{"sim/result.json", result.Bytes()}, {"compare.json", data}}, compareLines(list), nil
+}

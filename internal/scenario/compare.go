@@ -1,0 +1,80 @@
+package scenario
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// Comparison is one metric of one cell as a lab measured it and as a simulator has it, both the median over their trials.
+type Comparison struct {
+	CellKey
+	Metric         string
+	Measured       float64
+	Simulated      float64
+	MeasuredTrials int
+	// SimulatedTrials is how many runs the simulated median is of.
+	SimulatedTrials int
+}
+
+// Error is by how much of the measured value the simulated one is off; it is not known where nothing was measured.
+func (c Comparison) Error() (relative float64, known bool) {
+	if c.Measured == 0 {
+		return 0, c.Simulated == 0
+	}
+	return (c.Simulated - c.Measured) / c.Measured, true
+}
+
+// compared are the metrics that say how near a simulation is, in the order in which they are shown.
+var compared = []string{Goodput, ReseqDelayMean, ReseqDelayP95, ReseqDelayMax, BurstMax, BurstFirst, BurstLarge, BurstPeriod, BufferMax, BufferMean, Retransmissions}
+
+// Compare puts side by side what two results have of the same cells and metrics, in the order of the measured one.
+func Compare(measured, simulated Result) []Comparison {
+	var list []Comparison
+	seen := map[CellKey]bool{}
+	for _, cell := range measured.Summary {
+		if seen[cell.CellKey] {
+			continue
+		}
+		seen[cell.CellKey] = true
+		for _, metric := range compared {
+			a, measuredIt := measured.Find(cell.CellKey, metric)
+			b, simulatedIt := simulated.Find(cell.CellKey, metric)
+			if measuredIt && simulatedIt {
+				list = append(list, Comparison{cell.CellKey, metric, a.Median, b.Median, a.N, b.N})
+			}
+		}
+	}
+	return list
+}
+
+// EncodeComparison is the content of a comparison's file. An error that is not known is left out.
+func EncodeComparison(scenario string, list []Comparison) ([]byte, error) {
+	type line struct {
+		Case            string   `json:"case"`
+		Traffic         string   `json:"traffic"`
+		Transport       string   `json:"transport"`
+		Metric          string   `json:"metric"`
+		Measured        float64  `json:"lab"`
+		Simulated       float64  `json:"sim"`
+		Error           *float64 `json:"error,omitempty"`
+		MeasuredTrials  int      `json:"lab_n"`
+		SimulatedTrials int      `json:"sim_n"`
+	}
+	lines := []line{}
+	for _, c := range list {
+		l := line{c.Case, c.Traffic, c.Transport, c.Metric, c.Measured, c.Simulated, nil, c.MeasuredTrials, c.SimulatedTrials}
+		if e, known := c.Error(); known {
+			l.Error = &e
+		}
+		lines = append(lines, l)
+	}
+	b, err := json.MarshalIndent(struct {
+		Schema   int    `json:"schema"`
+		Scenario string `json:"scenario"`
+		Cells    []line `json:"cells"`
+	}{Schema, scenario, lines}, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode comparison of %q: %w", scenario, err)
+	}
+	return append(b, '\n'), nil
+}
