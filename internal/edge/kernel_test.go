@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/tc"
 )
 
 func TestMain(m *testing.M) {
@@ -261,6 +263,98 @@ func TestPathsInTheKernel(t *testing.T) {
 	s.until(0, 0)
 	exchange(t, client, server)
 	exchange(t, client2, server2)
+}
+
+// TestMaintenanceInTheKernel takes an egress peer's routes away in two steps, as a border router in maintenance does, while
+// a download fills the link.
+func TestMaintenanceInTheKernel(t *testing.T) {
+	s := newSite(t)
+	err := netns.Do(s.server, func() error {
+		return tc.SetRate(s.config.Interface, tc.Rate{Rate: 20e6, Burst: 5000, Queue: 20 * time.Millisecond})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, stop := s.manage()
+	defer stop()
+	offerAll(l, 0, routePresent)
+	offerAll(l, 1, routePresent)
+	client, server := s.connect()
+	s.until(0, 1)
+	s.until(1, 1)
+	var sent, received atomic.Int64
+	var enough atomic.Bool
+	var both sync.WaitGroup
+	both.Go(func() {
+		for b := make([]byte, 64<<10); !enough.Load(); {
+			n, err := server.Write(b)
+			if sent.Add(int64(n)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	both.Go(func() {
+		n, err := io.Copy(io.Discard, client)
+		if received.Store(n); err != nil {
+			t.Error(err)
+		}
+	})
+	defer both.Wait()
+	defer server.Close()
+	defer enough.Store(true)
+	// on says what the path manager knows of the subflow to the first peer.
+	on := func(ok func(*subflow) bool) func() bool {
+		return func() bool {
+			answer := make(chan bool)
+			l.post(func(time.Time) error {
+				found := false
+				for _, c := range l.manager.conns {
+					for _, sub := range c.subflows {
+						found = found || sub.peer == 0 && ok(sub)
+					}
+				}
+				answer <- found
+				return nil
+			})
+			return <-answer
+		}
+	}
+	eventually(t, "the subflow carries data", on(func(sub *subflow) bool { return sub.queued > 0 }))
+	offerAll(l, 0, routeDraining)
+	eventually(t, "the subflow is a backup without data", on(func(sub *subflow) bool { return sub.drained }))
+	offerAll(l, 0, routeAbsent)
+	eventually(t, "the subflow is parked", func() bool { return l.Status().Parked == 1 })
+	// It works again when the route comes back.
+	offerAll(l, 0, routePresent)
+	eventually(t, "the subflow carries data again", on(func(sub *subflow) bool { return !sub.backup && sub.queued > 0 }))
+	offerAll(l, 0, routeDraining)
+	eventually(t, "the subflow is a backup without data", on(func(sub *subflow) bool { return sub.drained }))
+	offerAll(l, 0, routeAbsent)
+	eventually(t, "the subflow is parked", func() bool { return l.Status().Parked == 1 })
+	s.until(0, 1)
+	if got := l.Status(); got.Removed+got.Destroyed+got.Unknown+got.Failed != 0 {
+		t.Errorf("while data flows: %+v", got)
+	}
+	enough.Store(true)
+	s.until(0, 0)
+	eventually(t, "nothing is parked", func() bool { return l.Status().Parked == 0 })
+	if err := server.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	both.Wait()
+	if sent.Load() != received.Load() {
+		t.Errorf("%d bytes arrived of %d", received.Load(), sent.Load())
+	}
+}
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not so: %s", what)
+		}
+	}
 }
 
 // BenchmarkKernelWithdrawal withdraws an address from a thousand connections.
