@@ -66,6 +66,15 @@ A scenario is one that comes with the program, by name, or a file.`,
 
 // loadScenario reads a scenario that comes with the program, or a file when the name is a path.
 func loadScenario(name string) (*scenario.Spec, error) {
+	f, err := loadScenarioFile(name)
+	if err != nil {
+		return nil, err
+	}
+	return f.Scenario, nil
+}
+
+// loadScenarioFile does so and returns the file, which knows where in it what is said.
+func loadScenarioFile(name string) (*config.File, error) {
 	if strings.Contains(name, "/") || strings.HasSuffix(name, ".yaml") || strings.HasSuffix(name, ".yml") {
 		f, err := load(name)
 		if err != nil {
@@ -74,18 +83,14 @@ func loadScenario(name string) (*scenario.Spec, error) {
 		if f.Scenario == nil {
 			return nil, &failure{what: "read the scenario", on: name, why: fmt.Errorf("it is no scenario (%s)", summary(f)), do: "name a file with nodes and links"}
 		}
-		return f.Scenario, nil
+		return f, nil
 	}
 	b, err := scenarios.Read(name)
 	if err != nil {
 		return nil, &failure{what: "read the scenario", on: name, why: errors.New("no scenario of that name comes with the program"),
 			do: "there are " + strings.Join(scenarios.Names(), ", ") + "; a file's name has a slash or ends in .yaml"}
 	}
-	f, err := config.Parse("scenarios/"+name+"/scenario.yaml", b)
-	if err != nil {
-		return nil, err
-	}
-	return f.Scenario, nil
+	return config.Parse("scenarios/"+name+"/scenario.yaml", b)
 }
 
 func (a *app) labUp() *cobra.Command {

@@ -76,6 +76,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	if err != nil {
 		return err
 	}
+	spec = spec.Real()
 	compares := spec.Experiment != nil && spec.Experiment.Kind == scenario.KindRoutes
 	if len(routers) > 1 && !compares {
 		return &failure{what: "run the scenario", on: name, why: errors.New("it does not compare routers"), do: "give --routers one kind"}

@@ -39,6 +39,18 @@ type File struct {
 	Reflector *reflector.Config
 	Router    *router.Config
 	Scenario  *scenario.Spec
+
+	name string
+	// place finds where in the file a fault is.
+	place func(fault.List) []Fault
+}
+
+// Locate makes faults that a user of the file finds later into an error with their places; nil when there are none.
+func (f *File) Locate(list fault.List) error {
+	if len(list) == 0 {
+		return nil
+	}
+	return newError(f.name, f.place(list))
 }
 
 // daemons is the form of a daemon's file: any number of sections.
@@ -100,15 +112,21 @@ func Load(path string) (*File, error) {
 func Parse(name string, data []byte) (*File, error) {
 	file, faults := parse(data)
 	if len(faults) > 0 {
-		slices.SortStableFunc(faults, func(a, b Fault) int {
-			return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
-		})
-		if more := len(faults) - maxFaults; more > 0 {
-			faults = append(faults[:maxFaults:maxFaults], whole("%d faults more", more))
-		}
-		return nil, &Error{File: name, Faults: faults}
+		return nil, newError(name, faults)
 	}
+	file.name = name
 	return file, nil
+}
+
+// newError puts faults into the order of their lines, and bounds how many are told.
+func newError(name string, faults []Fault) *Error {
+	slices.SortStableFunc(faults, func(a, b Fault) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	if more := len(faults) - maxFaults; more > 0 {
+		faults = append(faults[:maxFaults:maxFaults], whole("%d faults more", more))
+	}
+	return &Error{File: name, Faults: faults}
 }
 
 func parse(data []byte) (*File, []Fault) {
@@ -155,6 +173,11 @@ func parse(data []byte) (*File, []Fault) {
 			suggest(sections[0], append(daemonKeys, scenarioKeys...)))
 	}
 	d.add(checked)
+	file.place = func(list fault.List) []Fault {
+		d.faults = nil
+		d.add(list)
+		return d.faults
+	}
 	return file, d.faults
 }
 

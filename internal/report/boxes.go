@@ -29,13 +29,19 @@ var routeTimes = []struct {
 	{scenario.OwnPart, "ASBR and server", "ASBR+SERVER (ms)", false},
 }
 
-// overview draws the figures of all runs together, first of them the one that the page shows.
-func overview(r scenario.Result, all []row, e *scenario.Experiment) ([]figure, error) {
-	if e.Kind != scenario.KindRoutes {
-		return goodputFigures(all, e)
+// overview draws the figures of all runs together, and says how many of them, the first ones, the page shows.
+func overview(r scenario.Result, all []row, traces []series, e *scenario.Experiment) (figures []figure, onPage int, err error) {
+	switch {
+	case e.Kind == scenario.KindRoutes:
+		f, err := routesFigure(r, e)
+		return []figure{f}, 1, err
+	case len(e.Figures) > 0:
+		figures, err = ownFigures(r, traces, e)
+		return figures, len(figures), err
 	}
-	f, err := routesFigure(r, e)
-	return []figure{f}, err
+	// The page shows all traffic in one figure, and each kind alone is for those who want to use it elsewhere.
+	figures, err = goodputFigures(all, e)
+	return figures, 1, err
 }
 
 // routesFigure draws paper A's Fig. 10: a panel for each case, and in it for each time a box for each kind of routers.

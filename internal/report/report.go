@@ -85,7 +85,7 @@ func assemble(r scenario.Result, spec *scenario.Spec, extra Extra) ([]file, erro
 	}
 
 	all := rows(r, spec.Experiment)
-	figures, err := overview(r, all, spec.Experiment)
+	figures, onPage, err := overview(r, all, traces, spec.Experiment)
 	if err != nil {
 		return nil, err
 	}
@@ -101,8 +101,7 @@ func assemble(r scenario.Result, spec *scenario.Spec, extra Extra) ([]file, erro
 	for _, f := range slices.Concat(figures, overTime) {
 		files = append(files, file{"figures/" + f.name + ".svg", f.svg}, file{"figures/" + f.name + ".png", f.png})
 	}
-	// The page shows all traffic in one figure, and each kind alone is for those who want to use it elsewhere.
-	html, err := writePage(r, spec, extra.Command, all, slices.Concat(figures[:1], overTime))
+	html, err := writePage(r, spec, extra.Command, all, slices.Concat(figures[:onPage], overTime))
 	if err != nil {
 		return nil, err
 	}

@@ -43,12 +43,12 @@ type Figure struct {
 
 	XLabel string `yaml:"x_label,omitempty"`
 	YLabel string `yaml:"y_label,omitempty"`
-	// Published are values that others published, drawn lightly behind.
-	Published []Published `yaml:"published,omitempty"`
+	// References are values to compare with, such as published ones, drawn lightly behind.
+	References []Reference `yaml:"references,omitempty"`
 }
 
-// Published is a value that others published: over the whole axis, or at one X of it.
-type Published struct {
+// Reference is a value to compare with: over the whole axis, or at one X of it.
+type Reference struct {
 	Title string   `yaml:"title"`
 	Y     float64  `yaml:"y"`
 	X     *float64 `yaml:"x,omitempty"`
@@ -145,12 +145,16 @@ func (c *checker) figures(path string, e *Experiment) {
 		} else {
 			c.lineFigure(path, e, f)
 		}
-		for j, p := range f.Published {
-			if p.Title == "" {
-				c.Add(index(path+".published", j)+".title", "must say what was published")
+		for j, r := range f.References {
+			where := index(path+".references", j)
+			if r.Title == "" {
+				c.Add(where+".title", "must say what it is")
 			}
-			if p.Y <= 0 && f.LogY {
-				c.Add(index(path+".published", j)+".y", "must be > 0 on a logarithmic axis, got %v", p.Y)
+			if math.IsNaN(r.Y) || math.IsInf(r.Y, 0) || r.Y <= 0 && f.LogY {
+				c.Add(where+".y", "must be a finite number, > 0 on a logarithmic axis, got %v", r.Y)
+			}
+			if r.X != nil && f.Bursts() {
+				c.Add(where+".x", "is for figures of kind %s", FigureLines)
 			}
 		}
 	}

@@ -59,12 +59,13 @@ func (s *Spec) phases(c Case, t *Traffic, transport *Transport) []Phase {
 	links := s.carriage(c, transport.Links)
 	usable := transport.Links
 	segment := transport.Settings.With(c.Settings).Segment
+	own := traffic.Overhead{MPTCP: transport.MPTCP}
 	now := func(at time.Duration, event int) Phase {
 		rates := links.rates()
 		p := Phase{
 			At: at, Event: event,
-			carry:    s.carries(usable, rates, segment, traffic.Overhead{MPTCP: transport.MPTCP}),
-			carryTCP: s.carries(usable, rates, segment, traffic.Overhead{}),
+			carry:    s.carries(usable, rates, segment, own, transport.Headers()),
+			carryTCP: s.carries(usable, rates, segment, traffic.Overhead{}, traffic.Overhead{}.Headers()),
 		}
 		offered := float64(t.Rate)
 		p.Limits = Limits{Links: lesser(p.carry, offered), LinksTCP: lesser(p.carryTCP, offered), Offered: offered}
@@ -142,18 +143,19 @@ func (s *Spec) ShapeIn(c Case, link string) Shape {
 }
 
 // carries is the payload that the links carry together, or 0 when there is none of them, when one of them has no rate, or
-// when its MTU is impossible. Segments are no larger than segment, unless that is 0.
-func (s *Spec) carries(links []string, rates map[string]unit.Bandwidth, segment int, o traffic.Overhead) float64 {
+// when its MTU is impossible. Segments have the payload that the overhead leaves, or segment where that is less and not 0,
+// and so many bytes of headers.
+func (s *Spec) carries(links []string, rates map[string]unit.Bandwidth, segment int, o traffic.Overhead, headers int) float64 {
 	total := 0.0
 	for _, name := range links {
-		share, err := traffic.PayloadShare(s.MTU(name), o)
-		if rates[name] == 0 || err != nil {
+		if _, err := traffic.PayloadShare(s.MTU(name), o); rates[name] == 0 || err != nil {
 			return 0
 		}
-		if segment > 0 && segment < o.MaxSegment(s.MTU(name)) {
-			share = o.SegmentShare(segment)
+		payload := o.MaxSegment(s.MTU(name))
+		if segment > 0 {
+			payload = min(payload, segment)
 		}
-		total += share * float64(rates[name])
+		total += float64(payload) / float64(payload+headers) * float64(rates[name])
 	}
 	return total
 }

@@ -51,10 +51,13 @@ func putBursts(metrics map[string]float64, series []reseq.Burst, lasted time.Dur
 	if len(series) == 0 {
 		return
 	}
-	first, small := 0, 0
+	first, steady, small := 0, 0, 0
 	var large, periods []float64
 	var last time.Duration
 	for _, b := range series {
+		if b.At >= burstsSettle {
+			steady = max(steady, b.Segments)
+		}
 		switch {
 		case b.At < burstsSettle:
 			first = max(first, b.Segments)
@@ -71,7 +74,7 @@ func putBursts(metrics map[string]float64, series []reseq.Burst, lasted time.Dur
 	if lasted <= burstsSettle {
 		return
 	}
-	metrics[BurstSmall] = float64(small)
+	metrics[BurstSteady], metrics[BurstSmall] = float64(steady), float64(small)
 	metrics[BurstsPerSecond] = float64(len(large)) / (lasted - burstsSettle).Seconds()
 	if len(large) > 0 {
 		metrics[BurstLarge] = middle(large)

@@ -111,6 +111,7 @@ const (
 	// BurstFirst is the longest burst of the first 3 s. The others of bursts that follow count from there on; a large burst
 	// has LargeBurst segments or more.
 	BurstFirst      = "burst_first_segments"
+	BurstSteady     = "burst_steady_segments"
 	BurstLarge      = "burst_large_segments"
 	BurstSmall      = "burst_small_segments"
 	BurstsPerSecond = "large_bursts_per_s"
@@ -173,6 +174,7 @@ var metrics = []Metric{
 	{BurstMax, "longest burst", "segments"},
 	{BurstP99, "99 % quantile of the length of bursts", "segments"},
 	{BurstFirst, "longest burst of the first 3 s", "segments"},
+	{BurstSteady, "longest burst after 3 s", "segments"},
 	{BurstLarge, "median length of bursts of 10 segments or more, after 3 s", "segments"},
 	{BurstSmall, "longest burst of fewer than 10 segments, after 3 s", "segments"},
 	{BurstsPerSecond, "bursts of 10 segments or more in a second, after 3 s", "1/s"},

@@ -45,14 +45,22 @@ var routerKinds = []string{RoutersEmbedded, RoutersFRR}
 // WithRouters returns the scenario with those transports only that want one of these kinds of routers, or no particular
 // one, and without what is expected of the others.
 func (s *Spec) WithRouters(kinds []string) *Spec {
+	return s.without(func(t *Transport) bool { return t.Routers != "" && !slices.Contains(kinds, t.Routers) })
+}
+
+// Real returns the scenario without transports that there are in the simulator alone, and without what is expected of them.
+func (s *Spec) Real() *Spec {
+	return s.without(func(t *Transport) bool { return t.Model != nil })
+}
+
+// without returns the scenario without some transports, what is expected of them, and their part in figures.
+func (s *Spec) without(leave func(*Transport) bool) *Spec {
 	if s.Experiment == nil {
 		return s
 	}
 	e := *s.Experiment
 	e.Transports = maps.Clone(e.Transports)
-	maps.DeleteFunc(e.Transports, func(_ string, t *Transport) bool {
-		return t != nil && t.Routers != "" && !slices.Contains(kinds, t.Routers)
-	})
+	maps.DeleteFunc(e.Transports, func(_ string, t *Transport) bool { return t != nil && leave(t) })
 	gone := func(name string) bool {
 		_, there := e.Transports[name]
 		return name != "" && !there
@@ -61,6 +69,11 @@ func (s *Spec) WithRouters(kinds []string) *Spec {
 		other, relative := strings.CutPrefix(x.Relative, relativeTransport)
 		return gone(x.Transport) || relative && gone(other)
 	})
+	e.Figures = slices.Clone(e.Figures)
+	for i := range e.Figures {
+		// A figure of none but those that are left out is one of those that are there.
+		e.Figures[i].Transports = slices.DeleteFunc(slices.Clone(e.Figures[i].Transports), gone)
+	}
 	if gone(e.Baseline) {
 		e.Baseline = ""
 	}

@@ -37,6 +37,8 @@ const (
 	// minSegment is what every host takes (RFC 9293 section 3.7.1, of IPv4's 576 bytes, rounded down to what a link's
 	// smallest useful segment is), maxSegment what IPv6 without jumbo payload leaves.
 	minSegment, maxSegment = 88, 65535 - 60
+	// maxHeader is more than any stack of headers.
+	maxHeader = 1000
 	// maxInitialWindow bounds a window that would be no start any more.
 	maxInitialWindow = 1000
 )
@@ -108,6 +110,13 @@ func (c *checker) transportSettings(path string, e *Experiment) {
 			continue
 		}
 		c.Merge(path, t.Settings.Check())
+		switch m := t.Model; {
+		case m == nil:
+		case *m == (Model{}):
+			c.Add(path+".model", "says nothing: give header or at_once")
+		case m.Header < 0 || m.Header > maxHeader:
+			c.Add(path+".model.header", "must be 1 to %d bytes, got %d", maxHeader, m.Header)
+		}
 		if !t.MPTCP {
 			c.singlePath(path, t.Settings)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/reflector"
 	"github.com/tabane/tabane/internal/router"
+	"github.com/tabane/tabane/internal/traffic"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -146,8 +147,26 @@ type Transport struct {
 	Links []string `yaml:"links"`
 	// Routers is what the network's routers and reflectors run in an experiment of KindRoutes: RoutersEmbedded or
 	// RoutersFRR. A kind of experiment that compares them has a transport for each.
-	Routers  string `yaml:"routers,omitempty"`
+	Routers string `yaml:"routers,omitempty"`
+	// Model is what others simulated otherwise than it is. Such a transport there is in the simulator alone.
+	Model    *Model `yaml:"model,omitempty"`
 	Settings `yaml:",inline"`
+}
+
+// Model is what a simulation of others leaves out of a connection.
+type Model struct {
+	// Header is what links count of a segment beside its payload, in bytes; what IPv6 over Ethernet has unless given.
+	Header int `yaml:"header,omitempty"`
+	// AtOnce: all subflows are there from the begin, and none takes a handshake.
+	AtOnce bool `yaml:"at_once,omitempty"`
+}
+
+// Headers is what links count of a segment beside its payload, in bytes.
+func (t *Transport) Headers() int {
+	if t.Model != nil && t.Model.Header > 0 {
+		return t.Model.Header
+	}
+	return traffic.Overhead{MPTCP: t.MPTCP}.Headers()
 }
 
 // Expectation is a bound that a run must keep to for the scenario to hold. Case, Traffic and Transport select the cells;

@@ -203,7 +203,7 @@ func (p *plan) config(k scenario.CellKey, seed uint64) (sim.Config, error) {
 	}
 
 	overhead := traffic.Overhead{MPTCP: transport.MPTCP}
-	conn := sim.Connection{Name: k.String(), MPTCP: transport.MPTCP, Bytes: t.Bytes, Rate: t.Rate, Header: overhead.Headers(), Handshake: true}
+	conn := sim.Connection{Name: k.String(), MPTCP: transport.MPTCP, Bytes: t.Bytes, Rate: t.Rate, Header: transport.Headers(), Handshake: transport.Model == nil || !transport.Model.AtOnce}
 	lasts := t.Lasts(p.quick)
 	if t.Rate > 0 {
 		conn.Bytes = t.Rate.SizeIn(lasts)

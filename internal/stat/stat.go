@@ -54,6 +54,20 @@ func quantile(p float64, sorted []float64) float64 {
 	return (1-f)*sorted[below] + f*sorted[below+1]
 }
 
+// MeanSD returns the mean and the standard deviation of the sample (with n-1), which is 0 of one value. Errors wrap ErrTooFew
+// or ErrNotFinite.
+func MeanSD(xs []float64) (mean, sd float64, err error) {
+	sorted, err := sortFinite(xs)
+	if err != nil {
+		return 0, 0, fmt.Errorf("compute mean and standard deviation: %w", err)
+	}
+	if sorted[0] == sorted[len(sorted)-1] {
+		return sorted[0], 0, nil // exactly, where a sum would round
+	}
+	mean, sd = stat.MeanStdDev(sorted, nil)
+	return mean, sd, nil
+}
+
 // Summary describes a set of measurements, in their unit.
 type Summary struct {
 	N      int     `json:"n"`

@@ -59,8 +59,3 @@ func (o Overhead) Headers() int {
 
 // MaxSegment is the payload of a full segment in bytes, where all links have the MTU.
 func (o Overhead) MaxSegment(mtu int) int { return mtu - o.Encap + ethernetHeader - o.Headers() }
-
-// SegmentShare is PayloadShare of segments with a payload of so many bytes.
-func (o Overhead) SegmentShare(segment int) float64 {
-	return float64(segment) / float64(segment+o.Headers())
-}

@@ -1,0 +1,198 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/report"
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/simrun"
+)
+
+func (a *app) simCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "sim",
+		Short:   "Run a scenario's experiment in a simulator, once or over a grid of parameters",
+		GroupID: "lab",
+		Long: `Sim takes the same scenarios as lab and simulates them packet by packet: TCP and MPTCP with their windows, losses and
+timers over links with rates, delays, queues and losses. It needs no privileges, and a run of 30 s takes some milliseconds.
+There are no daemons and no BGP in it: a subflow takes the shortest way over its link.`,
+		Example: `  tabane sim run reseq-delay
+  tabane sim run epe-steady
+  tabane sim sweep reseq-delay --set path2.delay=20ms,50ms,100ms --seeds 12 --out delay.csv`,
+	}
+	group(c)
+	c.AddCommand(a.simRun())
+	return c
+}
+
+type simFlags struct {
+	out    string
+	trials int
+	quick  bool
+	seed   uint64
+	jobs   int
+}
+
+func (a *app) simRun() *cobra.Command {
+	var f simFlags
+	c := &cobra.Command{
+		Use:   "run NAME|FILE",
+		Short: "Simulate a scenario's experiment and report what came out",
+		Long: `Run simulates every traffic over every transport in every case. The result goes to a directory: result.json, CSV files,
+figures, and report.html with all of it, as "lab run" writes them. The same scenario and seed give the same result.
+
+Exit code 0: it ran and all expectations hold; 1: it ran, and some do not; 2: it could not run, or was interrupted.`,
+		Example: `  tabane sim run reseq-buffer
+  tabane sim run epe-change --quick
+  tabane sim run ./my.yaml --trials 50 --out /tmp/mine`,
+		Args: arguments(1, 1, "one scenario"),
+		RunE: func(c *cobra.Command, args []string) error {
+			switch {
+			case c.Flags().Changed("trials") && f.trials < 1:
+				return usage(c, fmt.Errorf("--trials must be > 0, got %d", f.trials))
+			case c.Flags().Changed("jobs") && f.jobs < 1:
+				return usage(c, fmt.Errorf("--jobs must be > 0, got %d", f.jobs))
+			case f.seed < 1:
+				return usage(c, fmt.Errorf("--seed must be > 0, got %d", f.seed))
+			}
+			return a.simulate(c.Context(), args[0], f)
+		},
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.out, "out", "", "`directory` for the result (default out/sim-NAME); an earlier result in it is replaced")
+	flags.IntVar(&f.trials, "trials", 0, "how often each cell is run (default: as the scenario says, 1 with --quick)")
+	flags.BoolVar(&f.quick, "quick", false, "bound each run, for a first look")
+	flags.Uint64Var(&f.seed, "seed", simrun.FirstSeed, "seed of the first trial; each further one has the next")
+	flags.IntVar(&f.jobs, "jobs", 0, "how many runs are simulated side by side (default: as many as there are processors)")
+	return c
+}
+
+// simulated reads a scenario and refuses what the simulator cannot do, with its place in the file.
+func simulated(name string) (*scenario.Spec, error) {
+	f, err := loadScenarioFile(name)
+	if err != nil {
+		return nil, err
+	}
+	if f.Scenario.Experiment == nil {
+		return nil, &failure{what: "simulate the scenario", on: name, why: errors.New("it has no experiment"), do: "see docs/scenarios.md"}
+	}
+	if err := f.Locate(simrun.Check(f.Scenario)); err != nil {
+		return nil, err
+	}
+	return f.Scenario, nil
+}
+
+func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
+	spec, err := simulated(name)
+	if err != nil {
+		return err
+	}
+	if f.out == "" {
+		f.out = filepath.Join("out", "sim-"+spec.Name)
+	}
+	if err := freshen(f.out); err != nil {
+		return err
+	}
+	var series []scenario.Trace
+	p := newProgress(a.err, width(a.err))
+	result, err := simrun.Run(ctx, simrun.Options{
+		Spec: spec, Trials: f.trials, Quick: f.quick, Seed: f.seed, Jobs: f.jobs, Host: lab.Host(a.version),
+		Progress: func(e simrun.Event) {
+			if e.Trace != nil {
+				series = append(series, *e.Trace)
+			}
+			p.show(e.Done, e.Total, e.Elapsed, e.ETA)
+		},
+	})
+	p.clear()
+	if err != nil {
+		return simFailure(ctx, "simulate the scenario", name, err, "nothing was written")
+	}
+	if err := report.Write(f.out, result, spec, report.Extra{Series: series, Command: f.command(name)}); err != nil {
+		return &failure{what: "write the report", on: f.out, why: err}
+	}
+	if err := report.Table(a.out, result, spec); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.out, "\nreport: %s\n", filepath.Join(f.out, "report.html"))
+	if !result.Holds() {
+		return errUnmet
+	}
+	return nil
+}
+
+// simFailure says why a simulation has no result, and after an interruption what there is instead.
+func simFailure(ctx context.Context, what, on string, err error, left string) error {
+	if ctx.Err() != nil {
+		return &failure{what: what, on: on, why: errors.New("interrupted"), do: left}
+	}
+	return &failure{what: what, on: on, why: err}
+}
+
+// command is the command line that makes the same result again.
+func (f simFlags) command(name string) string {
+	parts := []string{"tabane sim run", name}
+	if f.quick {
+		parts = append(parts, "--quick")
+	}
+	if f.trials > 0 {
+		parts = append(parts, fmt.Sprintf("--trials %d", f.trials))
+	}
+	if f.seed != simrun.FirstSeed {
+		parts = append(parts, fmt.Sprintf("--seed %d", f.seed))
+	}
+	return strings.Join(parts, " ")
+}
+
+// progress shows how far many short runs are: one line written over again on a terminal, a line now and then elsewhere.
+type progress struct {
+	w       io.Writer
+	columns int
+	last    time.Time
+	drawn   bool
+}
+
+// seldom is how often a line is written where nothing is live.
+const seldom = 5 * time.Second
+
+func newProgress(w io.Writer, columns int) *progress {
+	return &progress{w: w, columns: columns, last: time.Now()}
+}
+
+func (p *progress) show(done, total int, elapsed, eta time.Duration) {
+	pause := redraw
+	if p.columns == 0 {
+		pause = seldom
+	}
+	if time.Since(p.last) < pause {
+		return
+	}
+	p.last = time.Now()
+	text := fmt.Sprintf("%d of %d runs done, %s elapsed, about %s to go", done, total, clock(elapsed), clock(eta))
+	if p.columns == 0 {
+		fmt.Fprintln(p.w, text)
+		return
+	}
+	if len(text) >= p.columns {
+		text = text[:p.columns-1]
+	}
+	fmt.Fprint(p.w, "\r\x1b[K"+text)
+	p.drawn = true
+}
+
+// clear takes the live line off the terminal.
+func (p *progress) clear() {
+	if p.drawn {
+		fmt.Fprint(p.w, "\r\x1b[K")
+		p.drawn = false
+	}
+}
