@@ -67,19 +67,15 @@ type Conn struct {
 // Dial opens a connection to the path manager of the network namespace that the calling thread is in. Close it. An
 // error wraps ErrNotSupported when the kernel has no path manager.
 func Dial() (_ *Conn, err error) {
-	genl, err := genetlink.Dial(nil)
+	genl, family, err := dialFamily()
 	if err != nil {
-		return nil, fmt.Errorf("dial generic netlink: %w", err)
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
 			_ = genl.Close()
 		}
 	}()
-	family, err := findFamily(genl)
-	if err != nil {
-		return nil, err
-	}
 	if err := genl.SetOption(netlink.ExtendedAcknowledge, true); err != nil {
 		return nil, fmt.Errorf("ask netlink for reasons: %w", err)
 	}
@@ -90,15 +86,23 @@ func Dial() (_ *Conn, err error) {
 	return &Conn{genl: genl, family: family, links: links}, nil
 }
 
-func findFamily(genl *genetlink.Conn) (genetlink.Family, error) {
+// dialFamily opens generic netlink and finds the path manager in it.
+func dialFamily() (*genetlink.Conn, genetlink.Family, error) {
+	genl, err := genetlink.Dial(nil)
+	if err != nil {
+		return nil, genetlink.Family{}, fmt.Errorf("dial generic netlink: %w", err)
+	}
 	family, err := genl.GetFamily(familyName)
-	if errors.Is(err, os.ErrNotExist) {
-		return family, fmt.Errorf("%w: this kernel has no netlink family %q; use Linux 5.6 or newer with CONFIG_MPTCP=y", ErrNotSupported, familyName)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		err = fmt.Errorf("%w: this kernel has no netlink family %q; use Linux 5.6 or newer with CONFIG_MPTCP=y", ErrNotSupported, familyName)
+	case err != nil:
+		err = fmt.Errorf("find netlink family %q: %w", familyName, err)
 	}
 	if err != nil {
-		return family, fmt.Errorf("find netlink family %q: %w", familyName, err)
+		return nil, family, errors.Join(err, genl.Close())
 	}
-	return family, nil
+	return genl, family, nil
 }
 
 // Close ends the connection. Endpoints and limits stay as they are.

@@ -144,19 +144,15 @@ type Events struct {
 // Subscribe receives events of the network namespace that the calling thread is in. Close it. An error wraps
 // ErrNotSupported when the kernel sends none.
 func Subscribe() (_ *Events, err error) {
-	genl, err := genetlink.Dial(nil)
+	genl, family, err := dialFamily()
 	if err != nil {
-		return nil, fmt.Errorf("dial generic netlink: %w", err)
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
 			_ = genl.Close()
 		}
 	}()
-	family, err := findFamily(genl)
-	if err != nil {
-		return nil, err
-	}
 	group := uint32(0)
 	for _, g := range family.Groups {
 		if g.Name == eventGroup {
