@@ -352,3 +352,30 @@ func ExampleSim_Run() {
 	fmt.Println(r.Connections[0].Finish == Never, len(r.Connections[0].Paths))
 	// Output: true 2
 }
+
+// patient waits until a time, with nothing in flight that could tell of it.
+type patient time.Duration
+
+func (p patient) Next(paths []sched.Path, s sched.Segment) sched.Set {
+	if s.Now < time.Duration(p) || paths[0].Room < s.Size {
+		return 0
+	}
+	return sched.One(0)
+}
+
+func TestSchedulerThatWaitsIsAskedAgain(t *testing.T) {
+	c := paper(first, second)
+	c.Connections[0].Bytes = 100 * unit.KB
+	s, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.connections[0].scheduler = patient(500 * ms)
+	r, err := s.Run(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.Connections[0].FirstByte; got < 530*ms || got > 530*ms+pause+5*ms {
+		t.Errorf("first byte at %s, although the scheduler waits until 500ms only", got)
+	}
+}

@@ -211,3 +211,21 @@ func TestLostAcknowledgementsAreNoRoundTrip(t *testing.T) {
 		t.Errorf("mean round trip %s with %d timeouts", r.MeanRTT, r.Timeouts)
 	}
 }
+
+// Three segments that arrived above one that did not are needed to deem it lost (RFC 6675, DupThresh); fewer may have overtaken it.
+func TestThreshold(t *testing.T) {
+	s := newStage(t, once(20), as)
+	s.until("recovery", func(f *sender) bool { return f.phase == recovery })
+	if n := s.senders[0].sacked; n != 3 {
+		t.Errorf("recovery begins with %d segments above the one that is lost, want 3", n)
+	}
+}
+
+// Two segments above do for time: a quarter of the least round trip after they are known to have arrived (RFC 8985, section 6.2).
+func TestReorderingWindow(t *testing.T) {
+	s := newStage(t, once(38), func(c *Connection) { c.RACK, c.Bytes = true, 1340*40 })
+	s.until("the end", func(f *sender) bool { return f.c.done })
+	if r := s.senders[0].result; r.Timeouts != 0 || r.Probes != 0 || r.Recoveries != 1 || r.Retransmissions != 1 {
+		t.Errorf("%+v, want one recovery with one retransmission", r)
+	}
+}
