@@ -144,6 +144,7 @@ func (a *Analysis) settle(h *half, o *dss) {
 			a.tokens[sub.unknownToken] = c
 		}
 		for _, s := range own.subflows {
+			s.hasUnknownToken = false
 			c.take(s, h.index != i)
 		}
 		sub.loose = false

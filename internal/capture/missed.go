@@ -50,7 +50,7 @@ func (c *connection) missed(r *Connection) []string {
 		say("its keys were not captured: subflows are put together by their data sequence numbers")
 	}
 	for _, s := range c.subflows {
-		if s.hasUnknownToken && s.loose {
+		if s.hasUnknownToken {
 			say("subflow %d joined with token %s, whose connection was not captured", s.index+1, hex32(s.unknownToken))
 		}
 	}

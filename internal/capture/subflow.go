@@ -167,6 +167,7 @@ func (h *half) segment(a *Analysis, s *pcap.Segment, o *options) {
 		h.signal(a, &o.dss, at, s.Payload)
 	} else if o.has(subCapable) && o.capable.length > 0 && h.lagKnown && h.sub.capable {
 		if d := h.dir(); d.keyKnown {
+			h.sub.conn.signals = true
 			h.mapped(a, mapping{start: 1, end: 1 + uint64(o.capable.length), dsn: d.idsn + 1})
 		}
 	}

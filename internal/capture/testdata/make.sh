@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes the captures in this folder again: real MPTCP connections of this kernel over two paths, in namespaces of their own.
-# Needs root, iproute2, tcpdump, mptcpize, curl, python3; TABANE=path of the program. They are cut to the headers, so small.
+# Needs root, iproute2, tcpdump and editcap (wireshark-common); TABANE=path of the program. They are cut to the headers, so small. The
+# numbers that tests expect are those of the files that are here: after making them again, put in what tshark says.
 set -euo pipefail
 out=${1:-$(dirname "$0")}
 tabane=${TABANE:-tabane}
@@ -62,3 +63,21 @@ sleep 0.1; ip -n $s link set p1 down; wait $fetched; ip -n $s link set p1 up; fi
 capture $c tcp.pcap -i p1 -s 94
 sleep 0.5; ip netns exec $c "$tabane" fetch --progress none http://10.0.1.2/bytes/150000; finish
 gzip -9nf "$out"/*.pcap
+
+# The built-in scenario with SRv6 and three subflows: the server, where packets leave inside SRv6, and the client.
+lab=test-capture
+"$tabane" lab up epe-steady --name $lab >/dev/null
+trap '"$tabane" lab down $lab >/dev/null; cleanup' EXIT
+for node in server client; do
+	"$tabane" lab capture --lab $lab $node "$out/$node.pcapng" 2>/dev/null &
+	dumps+=($!)
+done
+sleep 1
+"$tabane" lab exec --lab $lab client -- "$tabane" fetch --mptcp --progress none http://server/bytes/300000
+sleep 0.5
+kill -INT "${dumps[@]}"; wait "${dumps[@]}" || true
+for node in server client; do
+	editcap -s 160 "$out/$node.pcapng" "$out/srv6-$node.pcapng"
+	rm "$out/$node.pcapng"
+	gzip -9nf "$out/srv6-$node.pcapng"
+done
