@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/sched"
 	"github.com/tabane/tabane/internal/unit"
 )
@@ -377,5 +378,22 @@ func TestSchedulerThatWaitsIsAskedAgain(t *testing.T) {
 	}
 	if got := r.Connections[0].FirstByte; got < 530*ms || got > 530*ms+pause+5*ms {
 		t.Errorf("first byte at %s, although the scheduler waits until 500ms only", got)
+	}
+}
+
+// Packets that overtake others are delivered at their own time, not with the first in line.
+func TestOvertaking(t *testing.T) {
+	c := paper(road{rate: 50 * unit.MbitPerSecond, delay: 50 * ms})
+	c.Links[1].Jitter = channel.Jitter{Kind: channel.Uniform, Amount: 10 * ms, Reorder: true}
+	c.Connections[0].Window = 100 * 1340
+	s, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for s.now < time.Second {
+		s.step()
+		if err := s.check(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -199,8 +199,13 @@ func everythingArrives(t *rapid.T) {
 	}
 }
 
-// check compares counts that are kept with those that they count.
+// check compares counts that are kept with those that they count, and events with what they are of.
 func (s *Sim) check() error {
+	for i := range s.links {
+		if at := s.links[i].Next(); at != channel.Never && (!s.events.has(int32(i)) || s.events.at(int32(i)) > at) {
+			return fmt.Errorf("link %d delivers at %s, and has no event then", i, at)
+		}
+	}
 	for i := range s.senders {
 		f := &s.senders[i]
 		var sackedSegments, lostSegments, againSegments, pending int32

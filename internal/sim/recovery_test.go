@@ -204,7 +204,7 @@ func TestDelayedAcknowledgements(t *testing.T) {
 // 4.3), and is no sample of as long as the timeout.
 func TestLostAcknowledgementsAreNoRoundTrip(t *testing.T) {
 	c := paper(first)
-	c.Links[2].Loss = channel.Loss{Kind: channel.Random, P: 0.5}
+	c.Links[2].Loss = channel.Loss{Kind: channel.Random, P: 0.2}
 	c.Connections[0].Window = 1340
 	r := run(t, c).Connections[0].Paths[0]
 	if r.Timeouts == 0 || r.MeanRTT > 65*ms {
