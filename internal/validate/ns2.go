@@ -1,0 +1,198 @@
+package validate
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/sim"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+//go:embed ns2.tcl
+var ns2Script string
+
+// The connection that is simulated by both: that of the reference experiments.
+const (
+	ns2Runs    = 12
+	ns2Seconds = 30
+	ns2Rate    = 10 * unit.MbitPerSecond
+	ns2Access  = 10 * time.Millisecond
+	ns2Segment = 1340
+	ns2Header  = 40
+	ns2Initial = 10
+)
+
+// ns2 compares one TCP with the same in ns-2.
+func ns2(b *bench, o Options) func() Part {
+	part := Part{
+		Title:    "One TCP beside ns-2",
+		Question: "Does the simulator agree with the one that the experiments on resequencing were first made with?",
+		Method: fmt.Sprintf(`The same connection in both, %d runs each: %d s over a link of %s that loses packets at random, after one without limits
+and %s of delay; segments of %d bytes and headers of %d, an acknowledgement for each segment, an initial window of %d. The send window is 40
+segments as in the experiments (53.6 kB), or no limit. ns-2 runs its `+"`Agent/TCP/FullTcp/Sack`"+`, from which the program of these experiments
+derives its subflows; its script is internal/validate/ns2.tcl; the handshake, which ns-2 makes and the simulator leaves out here, does not count. Each simulator draws its own losses, so the means differ by chance: z is the
+difference over its standard error, and |z| is above 2 in one of 22 cells even where nothing differs.`,
+			ns2Runs, ns2Seconds, ns2Rate, ns2Access, ns2Segment, ns2Header, ns2Initial),
+	}
+	program := o.NS2
+	if program == "" {
+		program = "ns"
+	}
+	program, err := exec.LookPath(program)
+	if err != nil {
+		part.Missing = "ns-2 is not installed (on Debian: `apt-get install ns2`)"
+		return func() Part { return part }
+	}
+
+	type cell struct {
+		loss         float64
+		delay        time.Duration
+		window       int
+		ours, theirs *sample
+	}
+	losses := []float64{0, 1e-4, 1e-3, 3e-3, 1e-2}
+	delays := []time.Duration{20 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond}
+	if o.Quick {
+		losses, delays = []float64{1e-3, 1e-2}, delays[1:2]
+	}
+	var cells []*cell
+	for _, window := range []int{40, 0} {
+		for _, loss := range losses {
+			if window == 0 && loss < 1e-3 {
+				continue // the queue would lose too, and what is compared is how losses are repaired
+			}
+			for _, delay := range delays {
+				c := &cell{loss: loss, delay: delay, window: window, theirs: &sample{}}
+				c.ours = b.repeat(ns2Runs, func(seed uint64) sim.Config { return ns2Config(seed, loss, delay, window) }, func(r *sim.Result) float64 {
+					return megabits(float64(r.Connections[0].Delivered), ns2Seconds*time.Second)
+				})[0]
+				b.jobs = append(b.jobs, func(ctx context.Context) error {
+					values, err := runNS2(ctx, program, loss, delay, window)
+					c.theirs.values = values
+					return err
+				})
+				cells = append(cells, c)
+			}
+		}
+	}
+	return func() Part {
+		t := Table{Caption: "Throughput, Mbit/s of payload",
+			Head: []string{"loss", "delay", "window", "n", "tabane ± sd", "ns-2 ± sd", "difference", "z", "within 2 standard errors"}}
+		off := 0
+		for _, c := range cells {
+			difference := c.ours.mean()/c.theirs.mean() - 1
+			spread := math.Hypot(c.ours.standardError(), c.theirs.standardError())
+			fits, shown := math.Abs(difference) <= exact, "–"
+			if spread > 1e-9 { // without losses there is no chance
+				z := (c.ours.mean() - c.theirs.mean()) / spread
+				fits, shown = fits || math.Abs(z) <= 2, fmt.Sprintf("%+.1f", z)
+			}
+			if !fits {
+				off++
+			}
+			window := "40"
+			if c.window == 0 {
+				window = "no limit"
+			}
+			t.Rows = append(t.Rows, []string{fmt.Sprintf("%g", c.loss), c.delay.String(), window, fmt.Sprint(c.ours.n()), c.ours.String(), c.theirs.String(),
+				fmt.Sprintf("%+.1f %%", 100*difference), shown, verdict(fits)})
+		}
+		part.Tables = []Table{t}
+		part.Claims = []Claim{{
+			Text:  fmt.Sprintf("each mean is within 2 standard errors of ns-2's, or within %.1f %%", 100*exact),
+			Got:   fmt.Sprintf("%d of %d cells outside", off, len(cells)),
+			Holds: off == 0,
+		}}
+		return part
+	}
+}
+
+// exact is how far two simulators without chance may differ: by what is on its way at the end.
+const exact = 0.005
+
+func ns2Config(seed uint64, loss float64, delay time.Duration, window int) sim.Config {
+	n := newNetwork(seed, ns2Seconds*time.Second)
+	access := n.link(channel.Profile{Rate: unit.GbitPerSecond, Delay: ns2Access, Queue: channel.Queue{Limit: channel.Limit{Packets: 100_000}}})
+	bottleneck := channel.Profile{Rate: ns2Rate, Delay: delay, Queue: channel.Queue{Limit: channel.Limit{Packets: 100_000}}}
+	if loss > 0 {
+		bottleneck.Loss = channel.Loss{Kind: channel.Random, P: loss}
+	}
+	path := n.path(ns2Access+delay, access, n.link(bottleneck))
+	n.config.Connections = []sim.Connection{{
+		Name: "tcp", Paths: []sim.Path{path}, Congestion: "newreno", Segment: ns2Segment, Header: ns2Header,
+		Window: unit.Size(window * ns2Segment), InitialWindow: ns2Initial,
+	}}
+	return n.config
+}
+
+// runNS2 returns the throughput of each run in Mbit/s.
+func runNS2(ctx context.Context, program string, loss float64, delay time.Duration, window int) ([]float64, error) {
+	if window == 0 {
+		window = 100_000
+	}
+	script, err := writeScript()
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(script)
+	arguments := []string{script}
+	for _, v := range []any{ns2Runs, ns2Seconds, int64(ns2Rate), delay.Seconds(), loss, ns2Segment, ns2Header, window, ns2Initial, ns2Access.Seconds()} {
+		arguments = append(arguments, fmt.Sprint(v))
+	}
+	cmd := exec.CommandContext(ctx, program, arguments...)
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("run ns-2 %q: %w: %s", program, err, firstLine(stderr.String()))
+	}
+	return parseNS2(out.String())
+}
+
+// writeScript puts the script where ns-2 can read it: from standard input it would go on after a fault.
+func writeScript() (name string, err error) {
+	f, err := os.CreateTemp("", "tabane-ns2-*.tcl")
+	if err != nil {
+		return "", fmt.Errorf("write the script of ns-2: %w", err)
+	}
+	_, err = f.WriteString(ns2Script)
+	if err = errors.Join(err, f.Close()); err != nil {
+		os.Remove(f.Name())
+		return "", fmt.Errorf("write the script of ns-2: %w", err)
+	}
+	return f.Name(), nil
+}
+
+// parseNS2 reads what the script printed.
+func parseNS2(out string) ([]float64, error) {
+	fields := strings.Fields(out)
+	if len(fields) != ns2Runs {
+		return nil, fmt.Errorf("read the output of ns-2: want %d numbers, got %q", ns2Runs, firstLine(out))
+	}
+	values := make([]float64, len(fields))
+	for i, f := range fields {
+		v, err := strconv.ParseFloat(f, 64)
+		if err == nil && !(v >= 0 && v < 1e15) {
+			err = errors.New("is not a number of bytes")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the output of ns-2: %q: %w", f, err)
+		}
+		values[i] = megabits(v, ns2Seconds*time.Second)
+	}
+	return values, nil
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
+	return line
+}
