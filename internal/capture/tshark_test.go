@@ -114,7 +114,7 @@ func read(t *testing.T, names ...string) Report {
 // TestAgainstTshark compares what real captures are found to hold with what Wireshark's dissectors say of them, and every release with one that is
 // worked out from their fields byte by byte.
 func TestAgainstTshark(t *testing.T) {
-	for _, name := range []string{"receiver-any.pcap.gz", "receiver-1.pcap.gz", "receiver-2.pcap.gz", "reinjection.pcap.gz", "sender-any.pcap.gz", "tcp.pcap.gz", "srv6-client.pcapng.gz", "srv6-server.pcapng.gz"} {
+	for _, name := range []string{"receiver-any.pcap.gz", "reinjection.pcap.gz", "tcp.pcap.gz", "srv6-server.pcapng.gz"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			file := "testdata/" + name
@@ -125,6 +125,7 @@ func TestAgainstTshark(t *testing.T) {
 }
 
 func TestFilesTogetherAgainstTshark(t *testing.T) {
+	t.Parallel()
 	one, two := "testdata/receiver-1.pcap.gz", "testdata/receiver-2.pcap.gz"
 	a, b := dissect(t, one), dissect(t, two)
 	for i := range b {
@@ -134,6 +135,7 @@ func TestFilesTogetherAgainstTshark(t *testing.T) {
 	for i := range a {
 		a[i].mptcp = ""
 	}
+	compare(t, read(t, one), a)
 	rows := append(a, b...)
 	slices.SortStableFunc(rows, func(x, y row) int { return cmp.Compare(x.at, y.at) })
 	r := read(t, one, two)

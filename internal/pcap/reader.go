@@ -333,7 +333,7 @@ func (d *Reader) pcapHeader(order binary.ByteOrder, micro bool) error {
 // record is the header of a pcap record; ok is false when it cannot be one.
 func (d *Reader) record(b []byte) (captured, length int, ok bool) {
 	c, l, fraction := d.order.Uint32(b[8:]), d.order.Uint32(b[12:]), d.order.Uint32(b[4:])
-	return int(c), int(l), c <= maxRecord-recordHeader && c <= l && l <= 1<<26 && int64(fraction)*d.fraction < 2e9
+	return int(c), int(l), l > 0 && c <= maxRecord-recordHeader && c <= l && l <= 1<<26 && int64(fraction)*d.fraction < 2e9
 }
 
 // near says whether a time can follow the last one, in a file that was broken in between.
@@ -351,8 +351,8 @@ func (d *Reader) chain(b []byte) bool {
 		if len(b) < recordHeader {
 			return false
 		}
-		n, length, ok := d.record(b)
-		if !ok || length == 0 || !d.near(d.order.Uint32(b)) || len(b) < recordHeader+n {
+		n, _, ok := d.record(b)
+		if !ok || !d.near(d.order.Uint32(b)) || len(b) < recordHeader+n {
 			return false
 		}
 		b = b[recordHeader+n:]
@@ -370,6 +370,15 @@ func (d *Reader) nextRecord(p *Packet) error {
 			return d.cut(len(b))
 		}
 		captured, length, ok := d.record(b)
+		if ok && !d.near(d.order.Uint32(b)) {
+			// A leap in time is possible, but when a piece of the file is missing, anything looks like a header.
+			if b, err = d.peek(2*recordHeader + captured); err != nil {
+				return err
+			}
+			if len(b) == 2*recordHeader+captured {
+				_, _, ok = d.record(b[recordHeader+captured:])
+			}
+		}
 		if !ok {
 			ok, err := d.resume("what should be a packet is none", d.chain)
 			if err != nil {

@@ -43,7 +43,7 @@ type Segment struct {
 	Direction Direction
 	// Index is the kernel's number of the interface, where a capture of all interfaces says it (LinkSLL2).
 	Index uint32
-	Flow      Flow
+	Flow  Flow
 	// Tunnelled means that the segment was inside another IP packet: Tunnel is the last SID of its SRv6 policy, or the
 	// destination of the outer header.
 	Tunnelled bool
