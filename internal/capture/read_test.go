@@ -1,0 +1,319 @@
+package capture
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tabane/tabane/internal/pcap"
+)
+
+// unzip is the content of a capture in testdata.
+func unzip(t testing.TB, name string) []byte {
+	t.Helper()
+	f, err := os.Open("testdata/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func write(t *testing.T, name string, b []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// busiest is the connection that carried most.
+func busiest(r Report) *Connection { return r.Largest()[0] }
+
+func TestRealCaptures(t *testing.T) {
+	for _, tt := range []struct {
+		files    []string
+		subflows int
+		bytes    uint64 // what a response header has, too
+		tunnels  int
+		missed   string
+	}{
+		{[]string{"receiver-any.pcap.gz"}, 2, 500_200, 0, ""},
+		{[]string{"receiver-1.pcap.gz", "receiver-2.pcap.gz"}, 3, 300_200, 0, ""},
+		{[]string{"sender-any.pcap.gz"}, 3, 300_200, 0, "captured at the sender"},
+		{[]string{"sender-any.pcap.gz", "receiver-2.pcap.gz", "receiver-1.pcap.gz"}, 3, 300_200, 0, ""},
+		{[]string{"reinjection.pcap.gz"}, 2, 400_200, 0, ""},
+		{[]string{"tcp.pcap.gz"}, 1, 150_200, 0, ""},
+		{[]string{"srv6-client.pcapng.gz"}, 3, 300_200, 0, "put them together"},
+		{[]string{"srv6-server.pcapng.gz"}, 3, 300_200, 2, "captured at the sender"},
+		{[]string{"srv6-server.pcapng.gz", "srv6-client.pcapng.gz"}, 3, 300_200, 2, "put them together"},
+	} {
+		t.Run(strings.Join(tt.files, " "), func(t *testing.T) {
+			names := make([]string, len(tt.files))
+			for i, f := range tt.files {
+				names[i] = "testdata/" + f
+			}
+			c := busiest(read(t, names...))
+			d := c.ToClient
+			if len(c.Subflows) != tt.subflows || d.Bytes != tt.bytes || d.Uncaptured != 0 || !d.Finished {
+				t.Errorf("%d subflows, %d bytes, %d uncaptured, finished %v; want %d, %d, 0, true", len(c.Subflows), d.Bytes, d.Uncaptured, d.Finished, tt.subflows, tt.bytes)
+			}
+			tunnels := 0
+			for _, s := range c.Subflows {
+				tunnels += len(s.ToClient.Tunnels)
+			}
+			if tunnels != tt.tunnels {
+				t.Errorf("%d tunnels, want %d", tunnels, tt.tunnels)
+			}
+			if all := strings.Join(c.Missed, "; "); tt.missed == "" && strings.Contains(all, "sender") || !strings.Contains(all, tt.missed) {
+				t.Errorf("missed %q, want %q", all, tt.missed)
+			}
+		})
+	}
+}
+
+// TestBothSides: with the sender's capture beside it, what is measured is the receiver's.
+func TestBothSides(t *testing.T) {
+	receiver := busiest(read(t, "testdata/srv6-client.pcapng.gz"))
+	both := busiest(read(t, "testdata/srv6-server.pcapng.gz", "testdata/srv6-client.pcapng.gz"))
+	if a, b := fmt.Sprint(receiver.ToClient.Delay, receiver.ToClient.Bursts, receiver.ToClient.MaxHeld), fmt.Sprint(both.ToClient.Delay, both.ToClient.Bursts, both.ToClient.MaxHeld); a != b {
+		t.Errorf("with the sender's capture %s, alone %s", b, a)
+	}
+}
+
+// TestDisorder: a file whose packets are not in the order of their times gives what the ordered one gives.
+func TestDisorder(t *testing.T) {
+	whole := unzip(t, "receiver-any.pcap.gz")
+	var packets [][]byte
+	for b := whole[24:]; len(b) > 0; {
+		n := 16 + int(b[8]) + int(b[9])<<8
+		packets, b = append(packets, b[:n]), b[n:]
+	}
+	half := len(packets) / 2
+	mixed := slices.Concat(append([][]byte{whole[:24]}, append(slices.Clone(packets[half:]), packets[:half]...)...)...)
+	got, want := busiest(read(t, write(t, "mixed.pcap", mixed))), busiest(read(t, "testdata/receiver-any.pcap.gz"))
+	if a, b := fmt.Sprint(got.ToClient.Delay), fmt.Sprint(want.ToClient.Delay); a != b || got.ToClient.Bytes != want.ToClient.Bytes {
+		t.Errorf("in disorder %s, in order %s", a, b)
+	}
+}
+
+// TestFromAnyPacketOn: whatever is missing at the front, no data is made up and nothing stays held for what was before.
+func TestFromAnyPacketOn(t *testing.T) {
+	whole := unzip(t, "receiver-any.pcap.gz")
+	var at []int
+	for i := 24; i < len(whole); {
+		at = append(at, i)
+		i += 16 + int(whole[i+8]) + int(whole[i+9])<<8
+	}
+	for _, from := range []int{1, 2, 3, 5, 9, 12, 20, 50, 101, 300, 500} {
+		path := write(t, "part.pcap", append(slices.Clone(whole[:24]), whole[at[from]:]...))
+		r := read(t, path)
+		var bytes, brought uint64
+		for i := range r.Connections {
+			d := &r.Connections[i].ToClient
+			bytes += d.Bytes
+			for _, s := range r.Connections[i].Subflows {
+				brought += s.ToClient.Bytes
+			}
+			if d.StillHeld > 0 {
+				t.Errorf("from packet %d: %d bytes are still held", from, d.StillHeld)
+			}
+		}
+		if len(r.Connections) != 1 || bytes > brought || brought-bytes > 70_000 {
+			t.Errorf("from packet %d: %d connections, %d bytes in order of %d", from, len(r.Connections), bytes, brought)
+		}
+	}
+}
+
+func TestWhatCannotBeRead(t *testing.T) {
+	empty := write(t, "empty.pcap", nil)
+	text := write(t, "notes.txt", []byte("this is no capture at all"))
+	good := "testdata/tcp.pcap.gz"
+	for _, tt := range []struct {
+		files []string
+		want  error
+	}{
+		{[]string{empty}, pcap.ErrEmpty}, {[]string{good, text}, pcap.ErrNotCapture}, {[]string{filepath.Join(t.TempDir(), "none")}, os.ErrNotExist}, {[]string{good, good}, ErrTwice},
+	} {
+		_, err := Read(context.Background(), tt.files, Options{})
+		var file *FileError
+		if !errors.Is(err, tt.want) || !errors.As(err, &file) || file.Name != tt.files[len(tt.files)-1] {
+			t.Errorf("%v: got %v, want %v of the last file", tt.files, err, tt.want)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := Read(ctx, []string{good}, Options{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want that it was cancelled", err)
+	}
+}
+
+func TestCutFileIsReportedAndUsed(t *testing.T) {
+	whole := unzip(t, "receiver-any.pcap.gz")
+	r := read(t, write(t, "cut.pcap", whole[:40_011]))
+	if len(r.Missed) == 0 || !strings.Contains(r.Missed[0], "ends in the middle") || !r.Files[0].Cut {
+		t.Errorf("missed %q", r.Missed)
+	}
+	if c := busiest(r); len(c.Subflows) != 2 || c.ToClient.Bytes == 0 || c.ToClient.Finished && c.ToClient.Bytes > 400_000 {
+		t.Errorf("got %+v", c.ToClient)
+	}
+}
+
+func TestSnapshotLengthThatCutsOptions(t *testing.T) {
+	whole := unzip(t, "tcp.pcap.gz")
+	cut := slices.Clone(whole[:24])
+	for b := whole[24:]; len(b) > 0; {
+		n := int(b[8]) + int(b[9])<<8
+		short := min(n, 60)
+		head := slices.Clone(b[:16])
+		head[8], head[9] = byte(short), 0
+		cut = append(append(cut, head...), b[16:16+short]...)
+		b = b[16+n:]
+	}
+	r := read(t, write(t, "short.pcap", cut))
+	if !strings.Contains(strings.Join(r.Missed, ";"), "larger snapshot length") {
+		t.Errorf("missed %q", r.Missed)
+	}
+	if d := busiest(r).ToClient; d.Bytes != 150_200 {
+		t.Errorf("%d bytes, want 150200: the headers say it", d.Bytes)
+	}
+}
+
+// analyse is what Read does, of bytes.
+func analyse(b []byte) (Report, error) {
+	r, err := pcap.New(bytes.NewReader(b))
+	if err != nil {
+		return Report{}, err
+	}
+	a := New(Options{Record: true, MaxRecords: 100_000})
+	var p pcap.Packet
+	var s pcap.Segment
+	for range 100_000 {
+		if err := r.Next(&p); err != nil {
+			break
+		}
+		if pcap.Decode(&p, &s) == pcap.TCP {
+			a.Add(&s)
+		}
+	}
+	return a.Report(), nil
+}
+
+func FuzzAnalysis(f *testing.F) {
+	for _, name := range []string{"receiver-any.pcap.gz", "tcp.pcap.gz", "srv6-server.pcapng.gz", "reinjection.pcap.gz"} {
+		b := unzip(f, name)
+		f.Add(b[:min(len(b), 6000)])
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := analyse(b)
+		if err != nil {
+			return
+		}
+		for i := range r.Connections {
+			c := &r.Connections[i]
+			for _, d := range []*Direction{&c.ToClient, &c.ToServer} {
+				if d.Delay.Max < 0 || d.Delay.Max > r.Duration || d.MeanHeld < 0 || d.MeanHeld > float64(d.MaxHeld.Bytes)+1 {
+					t.Fatalf("a delay up to %v in a capture of %v, %v held on average of at most %d", d.Delay.Max, r.Duration, d.MeanHeld, d.MaxHeld.Bytes)
+				}
+				for _, x := range d.Records {
+					if x.Arrived > x.Ordered || x.Ordered > x.Released || x.Length <= 0 || x.Subflow >= len(c.Subflows) {
+						t.Fatalf("%+v is not possible", x)
+					}
+				}
+			}
+		}
+	})
+}
+
+// BenchmarkAnalysis is of segments of an MPTCP connection over two paths, with the reading of the file and without.
+func BenchmarkAnalysis(b *testing.B) {
+	const name = "receiver-any.pcap.gz"
+	file := unzip(b, name)
+	b.Run("file", func(b *testing.B) {
+		b.ReportAllocs()
+		for n := 0; n < b.N; {
+			r, err := analyse2(file)
+			if err != nil {
+				b.Fatal(err)
+			}
+			n += r
+		}
+	})
+	b.Run("many connections", func(b *testing.B) {
+		b.ReportAllocs()
+		const connections = 1000
+		a := New(Options{})
+		segments := make([]pcap.Segment, connections)
+		s := newScene(1, Options{})
+		s.a = a
+		for i := range connections {
+			s.key = [2]uint64{uint64(i)*2 + 1, uint64(i)*2 + 2}
+			k := s.open(0)
+			f := s.subflows[k]
+			_, idsn := digest(1, s.key[1])
+			segments[i] = pcap.Segment{
+				At: 1e18, Flow: f.flow.Reverse(), Flags: pcap.ACK, Seq: f.isn[1] + 1, Ack: f.isn[0] + 1, Payload: 1400,
+				Options: signalOption{hasAck: true, ack: s.idsn(0) + 1, hasMap: true, dsn: idsn + 1, subflow: 1, length: 1400}.bytes(),
+			}
+		}
+		b.ResetTimer()
+		for i := range b.N {
+			g := &segments[i%connections]
+			g.At += 1000
+			a.Add(g)
+			// The next mapping of this connection.
+			g.Seq += 1400
+			o := g.Options
+			put(o[12:20], get(o[12:20])+1400)
+			put(o[20:24], get(o[20:24])+1400)
+		}
+	})
+}
+
+// analyse2 is analyse without records; it returns the number of packets.
+func analyse2(b []byte) (int, error) {
+	r, err := pcap.New(bytes.NewReader(b))
+	if err != nil {
+		return 0, err
+	}
+	a := New(Options{})
+	var p pcap.Packet
+	var s pcap.Segment
+	n := 0
+	for ; r.Next(&p) == nil; n++ {
+		if pcap.Decode(&p, &s) == pcap.TCP {
+			a.Add(&s)
+		}
+	}
+	return n, nil
+}
+
+func get(b []byte) (v uint64) {
+	for _, x := range b {
+		v = v<<8 | uint64(x)
+	}
+	return v
+}
+
+func put(b []byte, v uint64) {
+	for i := range b {
+		b[len(b)-1-i] = byte(v >> (8 * i))
+	}
+}
