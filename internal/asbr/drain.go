@@ -44,6 +44,9 @@ type drain struct {
 // Drain takes the ASBR out of service without losing a packet, and returns at once; Status tells how far it is. For wait,
 // everything works and everybody is asked to move to other paths (RFC 8326); then the routes are withdrawn, and the SIDs go
 // last. It holds until Undrain, or until the daemon starts anew.
+//
+// The wait has to be longer than what servers have queued towards the egress peers takes to arrive: they deliver that over
+// the old path, and so send nothing twice. A shorter one loses no data either, but pauses downloads.
 func (a *ASBR) Drain(wait time.Duration) error {
 	if wait < 0 || wait > MaxWait {
 		return fmt.Errorf("drain: the wait must be from 0 to %s, got %s", MaxWait, wait)
