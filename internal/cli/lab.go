@@ -66,16 +66,7 @@ A scenario is one that comes with the program, by name, or a file.`,
 
 // loadScenario reads a scenario that comes with the program, or a file when the name is a path.
 func loadScenario(name string) (*scenario.Spec, error) {
-	f, err := loadScenarioFile(name)
-	if err != nil {
-		return nil, err
-	}
-	return f.Scenario, nil
-}
-
-// loadScenarioFile does so and returns the file, which knows where in it what is said.
-func loadScenarioFile(name string) (*config.File, error) {
-	if strings.Contains(name, "/") || strings.HasSuffix(name, ".yaml") || strings.HasSuffix(name, ".yml") {
+	if fromFile(name) {
 		f, err := load(name)
 		if err != nil {
 			return nil, err
@@ -83,15 +74,26 @@ func loadScenarioFile(name string) (*config.File, error) {
 		if f.Scenario == nil {
 			return nil, &failure{what: "read the scenario", on: name, why: fmt.Errorf("it is no scenario (%s)", summary(f)), do: "name a file with nodes and links"}
 		}
-		return f, nil
+		return f.Scenario, nil
 	}
 	b, err := scenarios.Read(name)
 	if err != nil {
 		return nil, &failure{what: "read the scenario", on: name, why: errors.New("no scenario of that name comes with the program"),
 			do: "there are " + strings.Join(scenarios.Names(), ", ") + "; a file's name has a slash or ends in .yaml"}
 	}
-	return config.Parse("scenarios/"+name+"/scenario.yaml", b)
+	f, err := config.Parse(builtIn(name), b)
+	if err != nil {
+		return nil, err
+	}
+	return f.Scenario, nil
 }
+
+func fromFile(name string) bool {
+	return strings.Contains(name, "/") || strings.HasSuffix(name, ".yaml") || strings.HasSuffix(name, ".yml")
+}
+
+// builtIn is what faults call the file of a scenario that comes with the program.
+func builtIn(name string) string { return "scenarios/" + name + "/scenario.yaml" }
 
 func (a *app) labUp() *cobra.Command {
 	var name, routers string

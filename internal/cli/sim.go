@@ -5,16 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/config"
 	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/report"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/simrun"
+	"github.com/tabane/tabane/scenarios"
 )
 
 func (a *app) simCommand() *cobra.Command {
@@ -30,7 +33,7 @@ There are no daemons and no BGP in it: a subflow takes the shortest way over its
   tabane sim sweep reseq-delay --set path2.delay=20ms,50ms,100ms --seeds 12 --out delay.csv`,
 	}
 	group(c)
-	c.AddCommand(a.simRun())
+	c.AddCommand(a.simRun(), a.simSweep())
 	return c
 }
 
@@ -78,17 +81,28 @@ Exit code 0: it ran and all expectations hold; 1: it ran, and some do not; 2: it
 
 // simulated reads a scenario and refuses what the simulator cannot do, with its place in the file.
 func simulated(name string) (*scenario.Spec, error) {
-	f, err := loadScenarioFile(name)
+	spec, err := loadScenario(name)
 	if err != nil {
 		return nil, err
 	}
-	if f.Scenario.Experiment == nil {
+	if spec.Experiment == nil {
 		return nil, &failure{what: "simulate the scenario", on: name, why: errors.New("it has no experiment"), do: "see docs/scenarios.md"}
 	}
-	if err := f.Locate(simrun.Check(f.Scenario)); err != nil {
-		return nil, err
+	faults := simrun.Check(spec)
+	if len(faults) == 0 {
+		return spec, nil
 	}
-	return f.Scenario, nil
+	var data []byte
+	if fromFile(name) {
+		data, err = os.ReadFile(name)
+	} else {
+		data, err = scenarios.Read(name)
+		name = builtIn(name)
+	}
+	if err != nil {
+		return nil, fileFailure("read the scenario", name, err)
+	}
+	return nil, config.Locate(name, data, faults)
 }
 
 func (a *app) simulate(ctx context.Context, name string, f simFlags) error {

@@ -39,18 +39,6 @@ type File struct {
 	Reflector *reflector.Config
 	Router    *router.Config
 	Scenario  *scenario.Spec
-
-	name string
-	// place finds where in the file a fault is.
-	place func(fault.List) []Fault
-}
-
-// Locate makes faults that a user of the file finds later into an error with their places; nil when there are none.
-func (f *File) Locate(list fault.List) error {
-	if len(list) == 0 {
-		return nil
-	}
-	return newError(f.name, f.place(list))
 }
 
 // daemons is the form of a daemon's file: any number of sections.
@@ -110,12 +98,25 @@ func Load(path string) (*File, error) {
 
 // Parse reads and checks the text of a file; name stands for it in faults. All errors are of type *Error.
 func Parse(name string, data []byte) (*File, error) {
-	file, faults := parse(data)
+	file, _, faults := parse(data)
 	if len(faults) > 0 {
 		return nil, newError(name, faults)
 	}
-	file.name = name
 	return file, nil
+}
+
+// Locate makes faults that are found in the text of a file after it was read into an error that says where they are; nil when
+// there are none.
+func Locate(name string, data []byte, list fault.List) error {
+	if len(list) == 0 {
+		return nil
+	}
+	_, d, faults := parse(data)
+	if len(faults) == 0 {
+		d.add(list)
+		faults = d.faults
+	}
+	return newError(name, faults)
 }
 
 // newError puts faults into the order of their lines, and bounds how many are told.
@@ -129,21 +130,21 @@ func newError(name string, faults []Fault) *Error {
 	return &Error{File: name, Faults: faults}
 }
 
-func parse(data []byte) (*File, []Fault) {
+func parse(data []byte) (*File, *decoder, []Fault) {
 	root, err := readDocument(data)
 	if err != nil {
 		var f Fault
 		if !errors.As(err, &f) {
 			f.Message = err.Error()
 		}
-		return nil, []Fault{f}
+		return nil, nil, []Fault{f}
 	}
 
 	d := newDecoder()
 	file := &File{}
 	sections, ok := d.keys(root)
 	if !ok {
-		return nil, d.faults
+		return nil, nil, d.faults
 	}
 	var checked fault.List
 	switch daemonKeys, scenarioKeys := keysOf[daemons](), keysOf[scenario.Spec](); {
@@ -170,15 +171,10 @@ func parse(data []byte) (*File, []Fault) {
 	default:
 		d.fault(root, "", "is neither a daemon's file (keys %s) nor a scenario (keys %s)%s",
 			strings.Join(daemonKeys, ", "), strings.Join(scenarioKeys, ", "),
-			suggest(sections[0], append(daemonKeys, scenarioKeys...)))
+			fault.Suggest(sections[0], append(daemonKeys, scenarioKeys...)))
 	}
 	d.add(checked)
-	file.place = func(list fault.List) []Fault {
-		d.faults = nil
-		d.add(list)
-		return d.faults
-	}
-	return file, d.faults
+	return file, d, d.faults
 }
 
 func containsAny(have, want []string) bool {

@@ -353,7 +353,7 @@ func (d *decoder) decodeStruct(n ast.Node, path string, v reflect.Value) {
 		below := fault.Join(path, p.name)
 		field, ok := fields[p.name]
 		if !ok {
-			d.fault(p.key, fault.Join(path, clip(p.name)), "unknown key%s; known here: %s", suggest(p.name, names), strings.Join(names, ", "))
+			d.fault(p.key, fault.Join(path, clip(p.name)), "unknown key%s; known here: %s", fault.Suggest(p.name, names), strings.Join(names, ", "))
 			continue
 		}
 		d.holders[below] = p.key
@@ -515,41 +515,3 @@ func clip(s string) string {
 }
 
 func faultOf(path, message string) fault.Fault { return fault.Fault{Path: path, Message: message} }
-
-// suggest returns the known name that name probably was meant to be, as `, did you mean "asn"?`, or nothing.
-func suggest(name string, known []string) string {
-	best, least := "", 3
-	for _, k := range known {
-		if n := distance(name, k, least); n < least && n < len(k) {
-			best, least = k, n
-		}
-	}
-	if best == "" {
-		return ""
-	}
-	return fmt.Sprintf(", did you mean %q?", best)
-}
-
-// distance is the Levenshtein distance of a and b, or most when it is not below that.
-func distance(a, b string, most int) int {
-	if len(a)-len(b) >= most || len(b)-len(a) >= most {
-		return most
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return min(row[len(b)], most)
-}

@@ -129,9 +129,9 @@ func (s scale) at(f *scenario.Figure, c scenario.Case) (x float64, apart bool) {
 	}
 }
 
-// short prints a number of an axis: 0.0005 is 5e-4.
+// short prints a number of an axis: 0.0005 is 5e-4, as is usual for losses.
 func short(v float64) string {
-	if abs := math.Abs(v); abs != 0 && (abs < 0.01 || abs >= 1e6) {
+	if abs := math.Abs(v); abs != 0 && (abs < 0.02 || abs >= 1e6) {
 		text := strconv.FormatFloat(v, 'e', -1, 64)
 		return strings.NewReplacer("e-0", "e-", "e+0", "e").Replace(text)
 	}
@@ -157,7 +157,7 @@ func lineFigure(spec *scenario.Figure, r scenario.Result, e *scenario.Experiment
 			if p.mean > 0 {
 				low = min(low, p.mean)
 			}
-			spread = spread || p.n > 1
+			spread = spread || p.sd > 0
 		}
 	}
 	for _, ref := range spec.References {
@@ -197,7 +197,7 @@ func lineFigure(spec *scenario.Figure, r scenario.Result, e *scenario.Experiment
 	}
 	caption := "Means over the trials with their standard deviation."
 	if !spread {
-		caption = "One trial each."
+		caption = "Means over the trials, which do not differ."
 	}
 	f := figure{name: spec.Name, title: clean(spec.Title), caption: strings.TrimSpace(clean(spec.Caption) + " " + caption), alt: lineWords(spec, e, curves, cases)}
 	return render(f, legendSpace+290, func(c draw.Canvas) { tile(drawLegend(c, entries), []*plot.Plot{p}, 1) })
@@ -225,8 +225,7 @@ func newCurves(spec *scenario.Figure, r scenario.Result, e *scenario.Experiment,
 	var curves []curve
 	for i, transport := range transports {
 		for j, metric := range metrics {
-			n := i*len(metrics) + j
-			c := curve{title: curveTitle(e, transports, metrics, transport, metric), color: colorOf(n + 1), shape: n}
+			c := curve{title: curveTitle(e, transports, metrics, transport, metric), color: colorOf(i + 1), shape: i*len(metrics) + j}
 			c.dodge = vg.Length(2*i-len(transports)+1) * 2
 			for _, k := range cases {
 				var values []float64
@@ -359,9 +358,14 @@ func (l *lines) Plot(c draw.Canvas, p *plot.Plot) {
 	}
 }
 
-// marker draws the mark of a curve: a ring that another's disc fits into, a disc, a square, a triangle.
+// marker draws the mark of a curve. Neighbours in the list fit into each other, so that both show where curves are the same.
 func marker(c draw.Canvas, shape int, color color.Color, at vg.Point) {
-	glyphs := []draw.GlyphDrawer{draw.RingGlyph{}, draw.CircleGlyph{}, draw.BoxGlyph{}, draw.PyramidGlyph{}}
-	radii := []vg.Length{4.4, 2.2, 3, 3.4}
-	c.DrawGlyph(draw.GlyphStyle{Color: color, Radius: radii[shape%len(radii)], Shape: glyphs[shape%len(glyphs)]}, at)
+	marks := []struct {
+		glyph  draw.GlyphDrawer
+		radius vg.Length
+	}{
+		{draw.RingGlyph{}, 4.4}, {draw.CircleGlyph{}, 2.2}, {draw.SquareGlyph{}, 4.2}, {draw.BoxGlyph{}, 2.2}, {draw.TriangleGlyph{}, 5}, {draw.PyramidGlyph{}, 2.4},
+	}
+	m := marks[shape%len(marks)]
+	c.DrawGlyph(draw.GlyphStyle{Color: color, Radius: m.radius, Shape: m.glyph}, at)
 }

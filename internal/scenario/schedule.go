@@ -60,9 +60,9 @@ func (c *checker) schedule(path string, name string, l *Link) {
 	}
 }
 
-// toClient is the direction of the link that content takes on a shortest way from the server; both when the two ends are
+// ToClient is the direction of the link that content takes on a shortest way from the server; both when the two ends are
 // equally far from it.
-func (s *Spec) toClient(name string) channel.Direction {
+func (s *Spec) ToClient(name string) channel.Direction {
 	l := s.Links[name]
 	if l == nil || len(l.Ends) != 2 {
 		return channel.Both
@@ -165,7 +165,7 @@ func (k *carriage) take(x step) {
 func (k *carriage) rates() map[string]unit.Bandwidth {
 	rates := map[string]unit.Bandwidth{}
 	for name := range k.forward {
-		switch forward, backward := k.forward[name].Rate, k.backward[name].Rate; k.spec.toClient(name) {
+		switch forward, backward := k.forward[name].Rate, k.backward[name].Rate; k.spec.ToClient(name) {
 		case channel.Forward:
 			rates[name] = forward
 		case channel.Backward:

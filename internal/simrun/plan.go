@@ -264,7 +264,10 @@ func (p *plan) behave(c *sim.Connection, s scenario.Settings, most int) error {
 		}
 		c.Segment = s.Segment
 	}
-	c.Window, c.RBuf, c.ReceiveBuffer, c.InitialWindow = s.Window, s.RBuf, s.ReceiveBuffer, s.InitialWindow
+	c.Window, c.ReceiveBuffer, c.InitialWindow = s.Window, s.ReceiveBuffer, s.InitialWindow
+	if c.MPTCP { // a case may set it for all transports
+		c.RBuf = s.RBuf
+	}
 	c.DelayedACK, c.RACK = s.DelayedACK == nil || *s.DelayedACK, s.RACK == nil || *s.RACK
 	if c.DelayedACK {
 		c.QuickACKs = quickACKs

@@ -1,0 +1,287 @@
+package simrun
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/sim"
+	"github.com/tabane/tabane/internal/stat"
+)
+
+// maxRows bounds a grid: more is a mistake.
+const maxRows = 10_000_000
+
+// Grid is what a sweep runs: every value of each axis with every value of the others, for every seed.
+type Grid struct {
+	// Spec is a scenario that Check has no fault with.
+	Spec *scenario.Spec
+	// Case is the one that the axes change, the scenario's first unless given; Traffic and Transport leave only that one.
+	Case, Traffic, Transport string
+	Axes                     []Axis
+	// Seeds is how many there are, Seed the first one.
+	Seeds int
+	Seed  uint64
+	// Version is that of the program: rows of another version are not taken for the same.
+	Version string
+	// Summary makes one row of all seeds, with mean and standard deviation of each metric.
+	Summary bool
+}
+
+// sweepMetrics are the columns of a sweep.
+var sweepMetrics = []string{
+	scenario.Goodput, scenario.LimitRate, scenario.Bytes, scenario.Duration, scenario.FirstByte, scenario.LongestGap,
+	scenario.ThroughputBefore, scenario.ThroughputAfter,
+	scenario.ReseqDelayMean, scenario.ReseqDelayP50, scenario.ReseqDelayP95, scenario.ReseqDelayP99, scenario.ReseqDelayMax,
+	scenario.BurstMax, scenario.BurstP99, scenario.BurstFirst, scenario.BurstSteady, scenario.BurstLarge, scenario.BurstsPerSecond, scenario.BurstPeriod,
+	scenario.BufferMax, scenario.BufferMean, scenario.Retransmissions, scenario.Timeouts, scenario.Reinjections,
+}
+
+// The columns that every row has besides the axes and the metrics.
+const (
+	columnSeed        = "seed"
+	columnError       = "error"
+	columnFingerprint = "fingerprint"
+)
+
+// header are the names of a sweep's columns.
+func (g Grid) header() []string {
+	names := []string{"scenario", "case", "traffic", "transport"}
+	for _, a := range g.Axes {
+		names = append(names, a.Name)
+	}
+	names = append(names, columnSeed)
+	if g.Summary {
+		names[len(names)-1] = "seeds"
+	}
+	for _, m := range sweepMetrics {
+		if g.Summary {
+			names = append(names, m+"_mean", m+"_sd")
+		} else {
+			names = append(names, m)
+		}
+	}
+	return append(names, columnError, columnFingerprint)
+}
+
+// task is one row that is to be made.
+type task struct {
+	plan  *plan
+	key   scenario.CellKey
+	point []string
+	seeds []uint64
+	// fingerprint says what is simulated, all of it.
+	fingerprint string
+}
+
+// tasks are the rows of the grid in their order: point by point, the last axis fastest, then cells, then seeds.
+func (g Grid) tasks() ([]task, error) {
+	e := g.Spec.Experiment
+	c := e.Cases[0]
+	if g.Case != "" {
+		i := slices.IndexFunc(e.Cases, func(c scenario.Case) bool { return c.Name == g.Case })
+		if i < 0 {
+			return nil, fmt.Errorf("the scenario has no case %q", g.Case)
+		}
+		c = e.Cases[i]
+	}
+	if _, ok := e.Traffic[g.Traffic]; g.Traffic != "" && !ok {
+		return nil, fmt.Errorf("the scenario has no traffic %q", g.Traffic)
+	}
+	if _, ok := e.Transports[g.Transport]; g.Transport != "" && !ok {
+		return nil, fmt.Errorf("the scenario has no transport %q", g.Transport)
+	}
+	if g.Seeds < 1 {
+		return nil, fmt.Errorf("seeds must be > 0, got %d", g.Seeds)
+	}
+	rows := g.Seeds * len(e.Traffic) * len(e.Transports)
+	for i, a := range g.Axes {
+		if slices.ContainsFunc(g.Axes[:i], func(b Axis) bool { return a.Name == b.Name }) {
+			return nil, fmt.Errorf("parameter %q is given twice", a.Name)
+		}
+		if rows *= len(a.Values); rows > maxRows {
+			return nil, fmt.Errorf("the grid has more than %d runs", maxRows)
+		}
+	}
+	var list []task
+	for point := range points(g.Axes) {
+		spec, err := at(g.Spec, c, g.Axes, point)
+		if err != nil {
+			return nil, err
+		}
+		p := newPlan(spec, false)
+		for _, k := range spec.Experiment.Cells() {
+			if g.Traffic != "" && k.Traffic != g.Traffic || g.Transport != "" && k.Transport != g.Transport {
+				continue
+			}
+			t := task{plan: p, key: k, point: slices.Clone(point)}
+			for i := range g.Seeds {
+				if t.seeds = append(t.seeds, g.Seed+uint64(i)); g.Summary && i+1 < g.Seeds {
+					continue
+				}
+				if t.fingerprint, err = g.fingerprint(t); err != nil {
+					return nil, err
+				}
+				list = append(list, t)
+				t.seeds = nil
+			}
+		}
+	}
+	return list, nil
+}
+
+// points are all combinations of values, the last axis fastest.
+func points(axes []Axis) func(yield func([]string) bool) {
+	return func(yield func([]string) bool) {
+		point := make([]string, len(axes))
+		var walk func(i int) bool
+		walk = func(i int) bool {
+			if i == len(axes) {
+				return yield(point)
+			}
+			for _, v := range axes[i].Values {
+				if point[i] = v; !walk(i + 1) {
+					return false
+				}
+			}
+			return true
+		}
+		walk(0)
+	}
+}
+
+// fingerprint is the same for the same simulation by the same program, and otherwise another.
+func (g Grid) fingerprint(t task) (string, error) {
+	config, err := t.plan.config(t.key, 0)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", t.key, err)
+	}
+	data, err := json.Marshal(struct {
+		Version  string
+		Scenario string
+		Columns  []string
+		Seeds    []uint64
+		Rates    int64
+		Config   sim.Config
+	}{g.Version, g.Spec.Name, g.header(), t.seeds, int64(t.plan.spec.SumRates(t.key)), config})
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", t.key, err)
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:8]), nil
+}
+
+// run simulates a row.
+func (g Grid) run(ctx context.Context, t task) ([]string, error) {
+	values := map[string][]float64{}
+	problem := ""
+	for trial, seed := range t.seeds {
+		run, _, err := t.plan.simulate(ctx, t.key, trial, seed)
+		if err != nil {
+			return nil, err
+		}
+		if err := run.Err(); err != nil && problem == "" {
+			problem = err.Error()
+		}
+		for name, v := range run.Metrics {
+			values[name] = append(values[name], v)
+		}
+	}
+	row := append([]string{g.Spec.Name, t.key.Case, t.key.Traffic, t.key.Transport}, t.point...)
+	if g.Summary {
+		row = append(row, strconv.Itoa(len(t.seeds)))
+	} else {
+		row = append(row, strconv.FormatUint(t.seeds[0], 10))
+	}
+	for _, name := range sweepMetrics {
+		mean, sd := "", ""
+		if list := values[name]; len(list) > 0 {
+			m, d, err := stat.MeanSD(list)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", t.key, name, err)
+			}
+			mean, sd = strconv.FormatFloat(m, 'g', -1, 64), strconv.FormatFloat(d, 'g', -1, 64)
+		}
+		row = append(row, mean)
+		if g.Summary {
+			row = append(row, sd)
+		}
+	}
+	return append(row, problem, t.fingerprint), nil
+}
+
+// SweepOptions is what Sweep needs.
+type SweepOptions struct {
+	Grid
+	// File is the CSV file that rows are added to.
+	File string
+	// Jobs is how many runs are simulated side by side; as many as there are processors unless given. It changes no result.
+	Jobs int
+	// Progress is told of rows as they are written, one at a time.
+	Progress func(done, total int, elapsed, eta time.Duration)
+}
+
+// SweepResult says what a sweep did.
+type SweepResult struct {
+	// Rows is how many the grid has, Kept how many of them were in the file before, Failed how many say that a delivery failed.
+	Rows, Kept, Failed int
+	// Repaired is whether the file ended within a row, which was run again.
+	Repaired bool
+}
+
+// Sweep runs what of the grid is not in the file yet, and adds it row by row, in the order of the grid. A sweep that was
+// interrupted in any way goes on where it was: a row that was cut off is made again. A file of other columns is refused.
+func Sweep(ctx context.Context, o SweepOptions) (SweepResult, error) {
+	if o.Jobs < 0 {
+		return SweepResult{}, fmt.Errorf("jobs must be >= 0, got %d", o.Jobs)
+	}
+	tasks, err := o.tasks()
+	if err != nil {
+		return SweepResult{}, err
+	}
+	file, err := openTable(o.File, o.header())
+	if err != nil {
+		return SweepResult{}, err
+	}
+	result := SweepResult{Rows: len(tasks), Repaired: file.repaired}
+	left := slices.DeleteFunc(tasks, func(t task) bool { return file.rows[t.fingerprint] })
+	result.Kept = result.Rows - len(left)
+
+	begun := time.Now()
+	var mu sync.Mutex
+	// Rows that are done before those in front of them wait here, so that the file does not depend on who was faster.
+	waiting := map[int][]string{}
+	next := 0
+	err = parallel(ctx, o.Jobs, len(left), func(ctx context.Context, i int) error {
+		row, err := o.run(ctx, left[i])
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		waiting[i] = row
+		for ; waiting[next] != nil; next++ {
+			if err := file.add(waiting[next]); err != nil {
+				return err
+			}
+			if waiting[next][len(row)-2] != "" {
+				result.Failed++
+			}
+			delete(waiting, next)
+		}
+		if o.Progress != nil {
+			elapsed, done := time.Since(begun), next+len(waiting)
+			o.Progress(result.Kept+done, result.Rows, elapsed, remaining(elapsed, done, len(left)))
+		}
+		return nil
+	})
+	return result, errors.Join(err, file.close())
+}
