@@ -19,12 +19,13 @@ const (
 // therefore mean and deviation are exact; quantiles have a relative error of at most 2^-7, 0.8 %. It needs 512 bytes for each
 // doubling of the largest value. The zero value is empty. It is not safe for concurrent use.
 type Histogram struct {
-	bins     []uint64
-	count    uint64
-	least    int64
-	largest  int64
-	sum, sq  wide
-	notEmpty bool
+	// zeros counts the zeros, by far the most frequent value: most segments wait for nothing. The rest is of the others.
+	zeros   uint64
+	count   uint64
+	bins    []uint64
+	least   int64
+	largest int64
+	sum, sq wide
 }
 
 // wide is an unsigned number of 128 bits.
@@ -71,22 +72,22 @@ func (h *Histogram) Add(v int64) {
 	if v < 0 {
 		panic(fmt.Sprintf("BUG: histogram of numbers from 0 is given %d", v))
 	}
+	if v == 0 {
+		h.zeros++
+		return
+	}
 	i := bin(uint64(v))
 	if i >= len(h.bins) {
 		h.grow(i)
 	}
 	h.bins[i]++
+	if v < h.least || h.count == 0 {
+		h.least = v
+	}
+	h.largest = max(h.largest, v)
 	h.count++
-	if v > h.largest {
-		h.largest = v
-	}
-	if v < h.least || !h.notEmpty {
-		h.least, h.notEmpty = v, true
-	}
-	if v > 0 {
-		h.sum.add(0, uint64(v))
-		h.sq.addProduct(uint64(v), uint64(v))
-	}
+	h.sum.add(0, uint64(v))
+	h.sq.addProduct(uint64(v), uint64(v))
 }
 
 // grow makes room for bin i and those up to the next doubling.
@@ -97,6 +98,7 @@ func (h *Histogram) grow(i int) {
 
 // Merge adds all that o counted.
 func (h *Histogram) Merge(o *Histogram) {
+	h.zeros += o.zeros
 	if o.count == 0 {
 		return
 	}
@@ -106,10 +108,9 @@ func (h *Histogram) Merge(o *Histogram) {
 	for i, n := range o.bins {
 		h.bins[i] += n
 	}
-	if !h.notEmpty || o.least < h.least {
+	if h.count == 0 || o.least < h.least {
 		h.least = o.least
 	}
-	h.notEmpty = true
 	h.largest = max(h.largest, o.largest)
 	h.count += o.count
 	h.sum.add(o.sum.hi, o.sum.lo)
@@ -117,10 +118,15 @@ func (h *Histogram) Merge(o *Histogram) {
 }
 
 // Count is how many values there are.
-func (h *Histogram) Count() uint64 { return h.count }
+func (h *Histogram) Count() uint64 { return h.zeros + h.count }
 
 // Min and Max are the least and the largest value; 0 when there is none.
-func (h *Histogram) Min() int64 { return h.least }
+func (h *Histogram) Min() int64 {
+	if h.zeros > 0 {
+		return 0
+	}
+	return h.least
+}
 
 // Max is documented with Min.
 func (h *Histogram) Max() int64 { return h.largest }
@@ -133,16 +139,16 @@ func (h *Histogram) Mean() float64 {
 	if h.count == 0 {
 		return 0
 	}
-	return h.sum.float() / float64(h.count)
+	return h.sum.float() / float64(h.Count())
 }
 
 // SD is the standard deviation of the sample (with n-1), and 0 when there are fewer than two values.
 func (h *Histogram) SD() float64 {
-	if h.count < 2 {
+	n := h.Count()
+	if n < 2 || h.count == 0 {
 		return 0
 	}
 	// n*sum(v^2) - sum(v)^2 in whole numbers, when they fit, so that nothing is lost where the values hardly differ.
-	n := h.count
 	if h.sum.hi == 0 {
 		high, low := bits.Mul64(h.sq.lo, n)
 		over, upper := bits.Mul64(h.sq.hi, n)
@@ -163,11 +169,14 @@ func (h *Histogram) Quantile(p float64) int64 {
 	if !(p >= 0 && p <= 1) {
 		panic(fmt.Sprintf("BUG: quantile %g of a histogram", p))
 	}
-	want := max(1, uint64(math.Ceil(p*float64(h.count))))
-	if want >= h.count {
+	want := max(1, uint64(math.Ceil(p*float64(h.Count()))))
+	switch {
+	case want >= h.Count():
 		return h.largest
+	case want <= h.zeros:
+		return 0
 	}
-	var seen uint64
+	seen := h.zeros
 	for i, n := range h.bins {
 		if seen += n; seen >= want {
 			from, to := bounds(i)
@@ -186,6 +195,9 @@ type Bin struct {
 // Bins goes through the bins that are not empty, in ascending order.
 func (h *Histogram) Bins() iter.Seq[Bin] {
 	return func(yield func(Bin) bool) {
+		if h.zeros > 0 && !yield(Bin{Count: h.zeros}) {
+			return
+		}
 		for i, n := range h.bins {
 			if n == 0 {
 				continue
