@@ -190,17 +190,21 @@ func (a *ASBR) peer(name string) *peer {
 	return nil
 }
 
-// Link implements daemon.Machine: a link that is down ends the session at once, without waiting for the hold timer.
+// Link implements daemon.Machine: a link that is down ends the session at once, without waiting for the hold timer. The
+// reflectors hear first: with a full table the end of a session takes seconds.
 func (a *ASBR) Link(name string, up bool) {
+	var changed []*peer
 	for _, p := range a.peers {
-		if p.Interface != name || p.link == up {
-			continue
+		if p.Interface == name && p.link != up {
+			p.link = up
+			p.refresh()
+			changed = append(changed, p)
 		}
-		p.link = up
-		p.refresh()
-		a.daemon.FollowLink(p.Name, name, up)
 	}
 	a.withdraw()
+	for _, p := range changed {
+		a.daemon.FollowLink(p.Name, name, up)
+	}
 }
 
 // Settled implements daemon.Machine: an SID that works is announced, one whose routes are gone is taken away.

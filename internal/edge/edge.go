@@ -122,6 +122,8 @@ func (e *Edge) prepare() error {
 		return fmt.Errorf("%w; edge.interface must name the NIC with the addresses", err)
 	}
 	e.egress = newEgress(&e.config, link.MTU, e.daemon.Kernel)
+	// What fails stays wanted, and the daemon's next flush says why.
+	e.egress.urgent = func() { _ = e.daemon.Kernel.Flush() }
 	for _, p := range e.config.Peers {
 		e.owned[p.Address] = true
 	}

@@ -52,6 +52,8 @@ type egress struct {
 	locators locators
 	// routed, when set, hears what a peer offers for a prefix whenever that changes.
 	routed func(peer int, prefix netip.Prefix, state routeState)
+	// urgent, when set, brings what is wanted so far to the kernel.
+	urgent func()
 }
 
 // gracefulShutdown is the community of routes that are about to go (RFC 8326 section 3.1).

@@ -55,6 +55,7 @@ func (e *egress) locator(p bgp.UnicastPath) {
 		l.known[p.Prefix] = true
 		delete(l.lost, p.Prefix)
 	}
+	e.drop(&old)
 	changed := map[netip.Addr]bool{} // by SID, of which there are few
 	for key, path := range e.paths {
 		differs, asked := changed[path.sid]
@@ -68,6 +69,21 @@ func (e *egress) locator(p bgp.UnicastPath) {
 		for _, peer := range path.peers {
 			e.choose(peer, key.prefix, e.hops(peer, key, path))
 		}
+	}
+}
+
+// drop takes the nexthop objects of SIDs that are out of reach from the kernel, at once: its routes through them go with
+// them, in one operation, while the account of a full table takes a while.
+func (e *egress) drop(was *locators) {
+	dropped := false
+	for addr, s := range e.sids {
+		if was.reaches(addr) && !e.locators.reaches(addr) {
+			e.kernel.Delete(s.object.Key())
+			dropped = true
+		}
+	}
+	if dropped && e.urgent != nil {
+		e.urgent()
 	}
 }
 

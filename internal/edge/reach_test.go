@@ -177,3 +177,32 @@ func BenchmarkLostLocator(b *testing.B) {
 		e.locator(locator("fc00:1::/32", false))
 	}
 }
+
+// TestLostLocatorIsUrgent: the kernel loses the nexthop object before anything else is thought about.
+func TestLostLocatorIsUrgent(t *testing.T) {
+	e, w := newTestEgress(testConfig())
+	e.locator(locator("fc00:1::/32", true))
+	e.locator(locator("fc00:2::/32", true))
+	for _, p := range []bgp.VPNPath{vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101"), vpnPath("10.0.0.2:1", "fc00:2:1::", "65000:102")} {
+		if err := e.update(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	urgent := 0
+	e.urgent = func() {
+		urgent++
+		if objects, routes := len(w.lines("fc00:1:1::")), len(w.lines("table 101 nhid")); objects != 0 || routes != 1 {
+			t.Errorf("%d nexthop objects and %d routes are wanted, want 0 and 1", objects, routes)
+		}
+		if others := len(w.lines("fc00:2:1::")); others != 1 {
+			t.Errorf("%d nexthop objects of the other ASBR, want 1", others)
+		}
+	}
+	e.locator(locator("fc00:3::/32", true)) // nobody's
+	e.locator(locator("fc00:3::/32", false))
+	e.locator(locator("fc00:1::/32", false))
+	e.locator(locator("fc00:1::/32", false))
+	if urgent != 1 {
+		t.Errorf("urgent %d times, want once", urgent)
+	}
+}
