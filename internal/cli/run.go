@@ -15,6 +15,7 @@ import (
 	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/report"
 	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/simrun"
 )
 
 type runFlags struct {
@@ -24,6 +25,7 @@ type runFlags struct {
 	keep    bool
 	routers string
 	jobs    int
+	compare string
 }
 
 func (a *app) labRun() *cobra.Command {
@@ -39,6 +41,7 @@ interrupted run removes all it made.`,
 		Example: `  tabane lab run epe-steady --quick
   tabane lab run epe-steady --trials 5 --out /tmp/epe
   tabane lab run epe-routes --routers embedded,frr
+  tabane lab run reseq-rate --compare sim
   tabane lab run ./my.yaml --keep`,
 		Args: arguments(1, 1, "one scenario"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -50,6 +53,8 @@ interrupted run removes all it made.`,
 				return usage(c, fmt.Errorf("--trials must be > 0, got %d", f.trials))
 			case c.Flags().Changed("jobs") && f.jobs < 1:
 				return usage(c, fmt.Errorf("--jobs must be > 0, got %d", f.jobs))
+			case f.compare != "" && f.compare != simrun.Backend:
+				return usage(c, fmt.Errorf("--compare must be %s, got %q", simrun.Backend, f.compare))
 			}
 			return a.run(c.Context(), args[0], f)
 		},
@@ -61,6 +66,7 @@ interrupted run removes all it made.`,
 	flags.BoolVar(&f.keep, "keep", false, "leave the labs up afterwards")
 	flags.StringVar(&f.routers, "routers", lab.RoutersEmbedded, "what routers and reflectors run: embedded, frr, or embedded,frr to compare them where the scenario does")
 	flags.IntVar(&f.jobs, "jobs", 0, "how many labs run side by side (default: as many as there are cases)")
+	flags.StringVar(&f.compare, "compare", "", "sim: simulate the same and show both side by side")
 	return c
 }
 
@@ -87,6 +93,12 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	if spec = spec.WithRouters(routers); compares && len(spec.Experiment.Transports) == 0 {
 		return &failure{what: "run the scenario", on: name, why: fmt.Errorf("none of its transports has routers %s", f.routers), do: "choose others with --routers"}
 	}
+	if f.compare != "" {
+		// Told now, and not when the lab has run.
+		if _, err := simulated(name); err != nil {
+			return err
+		}
+	}
 	if f.out == "" {
 		f.out = filepath.Join("out", spec.Name)
 	}
@@ -101,6 +113,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	var series []scenario.Trace
 	result, err := lab.Run(ctx, lab.RunOptions{
 		Spec: spec, Routers: routers[0], Trials: f.trials, Quick: f.quick, Parallel: f.jobs, Keep: f.keep, Commit: a.version, Log: log,
+		Resequencing: f.compare != "",
 		Progress: func(e lab.Event) {
 			if e.Trace != nil {
 				series = append(series, *e.Trace)
@@ -112,11 +125,26 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	if err != nil {
 		return labFailure(ctx, "run the scenario", name, err)
 	}
-	if err := report.Write(f.out, result, spec, report.Extra{Series: series, Command: f.command(name)}); err != nil {
+	extra := report.Extra{Series: series, Command: f.command(name)}
+	if f.compare != "" {
+		// Afterwards: the simulator takes all processors that there are.
+		simulation, err := simrun.Run(ctx, simrun.Options{Spec: spec, Trials: f.trials, Quick: f.quick, Host: lab.Host(a.version)})
+		if err != nil {
+			return simFailure(ctx, "simulate the scenario", name, err, "the lab's result was not written")
+		}
+		extra.Simulated = &simulation
+	}
+	if err := report.Write(f.out, result, spec, extra); err != nil {
 		return &failure{what: "write the report", on: f.out, why: err}
 	}
 	if err := report.Table(a.out, result, spec); err != nil {
 		return err
+	}
+	if extra.Simulated != nil {
+		fmt.Fprintln(a.out)
+		if err := report.Comparison(a.out, scenario.Compare(result, *extra.Simulated)); err != nil {
+			return err
+		}
 	}
 	fmt.Fprintf(a.out, "\nreport: %s\n", filepath.Join(f.out, "report.html"))
 	if !result.Holds() {
@@ -140,6 +168,9 @@ func (f runFlags) command(name string) string {
 	if f.jobs > 0 {
 		parts = append(parts, fmt.Sprintf("--jobs %d", f.jobs))
 	}
+	if f.compare != "" {
+		parts = append(parts, "--compare "+f.compare)
+	}
 	return strings.Join(parts, " ")
 }
 
@@ -147,7 +178,7 @@ func (f runFlags) command(name string) string {
 const resultFile = "result.json"
 
 // resultParts are what a result's directory holds; nothing else is removed.
-var resultParts = []string{resultFile, "runs.csv", "summary.csv", "report.html", "series", "figures"}
+var resultParts = []string{resultFile, "runs.csv", "summary.csv", "report.html", "series", "figures", "compare.json", "sim"}
 
 // freshen makes the directory ready for a result. Only an earlier result is removed; a directory that holds anything else
 // is not ours to write into.

@@ -35,7 +35,9 @@ type pageData struct {
 	Eventful bool
 	Rows     []row
 	// Routes is there instead of Rows where changes of routes were measured.
-	Routes    *routeTable
+	Routes *routeTable
+	// Compared is the result beside that of a simulator.
+	Compared  []compareLine
 	Expect    []scenario.Verdict
 	Figures   []pageFigure
 	RunHeader []string
@@ -47,12 +49,12 @@ type pageFigure struct {
 	SVG            template.HTML
 }
 
-func writePage(r scenario.Result, spec *scenario.Spec, command string, all []row, figures []figure) ([]byte, error) {
+func writePage(r scenario.Result, spec *scenario.Spec, command string, all []row, compared []compareLine, figures []figure) ([]byte, error) {
 	e := spec.Experiment
 	d := pageData{
 		Title: orName(spec.Title, r.Scenario), Name: clean(r.Scenario), Question: clean(spec.Question), Backend: clean(r.Backend),
 		Took: (time.Duration(r.Seconds * float64(time.Second))).Round(time.Second).String(), Command: clean(command),
-		Host: scenario.Host{Kernel: clean(r.Host.Kernel), CPUs: r.Host.CPUs, Commit: clean(r.Host.Commit)}, Rows: all, Eventful: e.Eventful(),
+		Host: scenario.Host{Kernel: clean(r.Host.Kernel), CPUs: r.Host.CPUs, Commit: clean(r.Host.Commit)}, Rows: all, Eventful: e.Eventful(), Compared: compared,
 	}
 	if e.Baseline != "" {
 		d.Baseline = transportTitle(e, e.Baseline)

@@ -26,10 +26,12 @@ type Extra struct {
 	Series []scenario.Trace
 	// Command makes the same result again; the page shows it.
 	Command string
+	// Simulated is what a simulator has of the same experiment, to be shown beside the result; nil for none.
+	Simulated *scenario.Result
 }
 
 // Write puts the result and all that is drawn from it into the directory, which it makes if needed: result.json,
-// runs.csv, summary.csv, series/*.csv, figures/*.svg and *.png, and report.html. Everything is drawn before anything is
+// runs.csv, summary.csv, series/*.csv, figures/*.svg and *.png, sim/result.json and compare.json with Extra.Simulated, and report.html. Everything is drawn before anything is
 // written, and each file appears whole or not at all, result.json last; other files in the directory are left alone.
 // Errors say which figure or file they are about.
 func Write(dir string, r scenario.Result, spec *scenario.Spec, extra Extra) error {
@@ -101,7 +103,12 @@ func assemble(r scenario.Result, spec *scenario.Spec, extra Extra) ([]file, erro
 	for _, f := range slices.Concat(figures, overTime) {
 		files = append(files, file{"figures/" + f.name + ".svg", f.svg}, file{"figures/" + f.name + ".png", f.png})
 	}
-	html, err := writePage(r, spec, extra.Command, all, slices.Concat(figures[:onPage], overTime))
+	beside, compared, err := comparisonFiles(r, extra.Simulated)
+	if err != nil {
+		return nil, err
+	}
+	files = append(files, beside...)
+	html, err := writePage(r, spec, extra.Command, all, compared, slices.Concat(figures[:onPage], overTime))
 	if err != nil {
 		return nil, err
 	}
