@@ -150,8 +150,12 @@ func (l *Lab) up(ctx context.Context, timeout time.Duration) (err error) {
 	if err != nil {
 		return err
 	}
+	boot, err := bootID()
+	if err != nil {
+		return err
+	}
 	s := &state{
-		Scenario: l.spec.Name, Since: time.Now(), Boot: bootID(), Owner: owner, Detached: l.detached, Routers: l.routers,
+		Scenario: l.spec.Name, Since: time.Now(), Boot: boot, Owner: owner, Detached: l.detached, Routers: l.routers,
 		Namespaces: l.plan.namespaces(),
 	}
 	for _, n := range l.plan.nodes {

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -83,6 +84,21 @@ var verbs = map[string]func(args []string) error{
 	RoleServe:  playServe,
 	"fetch":    playFetch,
 	"hold":     playHold,
+	"headless": playHeadless,
+}
+
+func init() {
+	if len(os.Args) > 1 && os.Args[1] == "headless" {
+		runtime.LockOSThread() // main on the first thread
+	}
+}
+
+// playHeadless ends its first thread alone.
+func playHeadless([]string) error {
+	go func() { select {} }()
+	fmt.Println("headless")
+	syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0)
+	select {}
 }
 
 func playRouter(args []string) error {

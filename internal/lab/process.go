@@ -156,7 +156,8 @@ func (l *Lab) startDaemon(d daemon) (*child, error) {
 	}
 	c := &child{daemon: d, process: process{PID: cmd.Process.Pid, Node: d.node, Role: d.role}, exited: make(chan struct{})}
 	// The child cannot be reaped before Wait below, so its pid still is its own.
-	c.Start, _, err = procStat(c.PID)
+	st, err := procStat(c.PID)
+	c.Start = st.start
 	go func() {
 		c.err = cmd.Wait()
 		close(c.exited)
@@ -190,12 +191,12 @@ func inhabitants(spaces []*space) ([]process, error) {
 			continue
 		}
 		// The start time first: a process that has taken over the pid since is then not the one that is signalled.
-		start, _, err := procStat(pid)
+		st, err := procStat(pid)
 		if err != nil {
 			continue
 		}
 		if link, err := os.Readlink(filepath.Join("/proc", e.Name(), "ns/net")); err == nil && slices.Contains(links, link) {
-			found = append(found, process{PID: pid, Start: start})
+			found = append(found, process{PID: pid, Start: st.start})
 		}
 	}
 	return found, nil

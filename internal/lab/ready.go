@@ -200,6 +200,11 @@ func (l *Lab) condition(d daemon) *waiting {
 			}
 			return askFRR(dirOf(l.name), n)
 		}
+	case d.role == RoleServe:
+		w.ask = func(ctx context.Context) error {
+			_, err := get(ctx, d.netns, "http://"+netip.AddrPortFrom(netip.IPv6Loopback(), d.port).String()+"/bytes/1")
+			return err
+		}
 	default:
 		return nil
 	}

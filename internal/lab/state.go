@@ -122,7 +122,10 @@ func readSpec(name string) (*scenario.Spec, error) {
 // condition says how a lab is. A lab that is being built, or is not detached, lives as long as its owner; a detached
 // one as long as anything of it does.
 func (s *state) condition() Condition {
-	if s.Boot != bootID() {
+	switch boot, err := bootID(); {
+	case err != nil:
+		return Partial // what is not known is no reason to remove anything
+	case s.Boot != boot:
 		return Stale
 	}
 	existing, err := netns.List(prefix)
@@ -264,46 +267,69 @@ func labNames() ([]string, error) {
 
 // self is the calling process.
 func self() (process, error) {
-	start, _, err := procStat(os.Getpid())
-	return process{PID: os.Getpid(), Start: start}, err
+	st, err := procStat(os.Getpid())
+	return process{PID: os.Getpid(), Start: st.start}, err
 }
 
-// alive reports whether the process still runs; one that only waits to be reaped does not.
+// alive reports whether the process still runs; one that only waits to be reaped does not. Of one that cannot be looked at
+// nothing else is known than that it is there.
 func (p process) alive() bool {
-	start, st, err := procStat(p.PID)
-	return err == nil && start == p.Start && st != 'Z' && st != 'X'
+	st, err := procStat(p.PID)
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH)
+	}
+	return st.start == p.Start && !st.ended()
 }
 
-// procStat reads a process's start time and state letter (proc_pid_stat(5), fields 22 and 3).
-func procStat(pid int) (start uint64, st byte, err error) {
+// stat is what the kernel tells of a process.
+type stat struct {
+	// start is the start time in clock ticks since boot, state the letter, threads how many there are.
+	start   uint64
+	state   byte
+	threads int
+}
+
+// ended reports whether the process only waits to be reaped. The first thread of a process may have ended alone: it has while
+// another thread becomes a program by exec, as Enter's does.
+func (s stat) ended() bool { return (s.state == 'Z' || s.state == 'X') && s.threads <= 1 }
+
+// procStat reads a process's start time, state and threads (proc_pid_stat(5), fields 22, 3 and 20).
+func procStat(pid int) (stat, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, 0, err
+		return stat{}, err
 	}
-	start, st, err = parseStat(b)
+	s, err := parseStat(b)
 	if err != nil {
-		return 0, 0, fmt.Errorf("read /proc/%d/stat: %w", pid, err)
+		return stat{}, fmt.Errorf("read /proc/%d/stat: %w", pid, err)
 	}
-	return start, st, nil
+	return s, nil
 }
 
-func parseStat(b []byte) (start uint64, st byte, err error) {
+func parseStat(b []byte) (s stat, err error) {
 	// The second field is the command's name in parentheses and may contain anything.
 	i := bytes.LastIndexByte(b, ')')
 	fields := bytes.Fields(b[i+1:])
 	if i < 0 || len(fields) < 20 || len(fields[0]) != 1 {
-		return 0, 0, errors.New("not understood")
+		return stat{}, errors.New("not understood")
 	}
-	start, err = strconv.ParseUint(string(fields[19]), 10, 64)
-	return start, fields[0][0], err
+	if s.start, err = strconv.ParseUint(string(fields[19]), 10, 64); err != nil {
+		return stat{}, err
+	}
+	if s.threads, err = strconv.Atoi(string(fields[17])); err != nil {
+		return stat{}, err
+	}
+	s.state = fields[0][0]
+	return s, nil
 }
 
-func bootID() string {
+// bootID names the kernel's present boot.
+func bootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return "" // no /proc: then no process is alive either
+		return "", fmt.Errorf("read the kernel's boot id: %w", err)
 	}
-	return string(bytes.TrimSpace(b))
+	return string(bytes.TrimSpace(b)), nil
 }
 
 // signal sends sig to exactly this process: a pidfd cannot come to mean another one. A process that has ended is no

@@ -3,6 +3,7 @@ package lab
 import (
 	"bytes"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -25,10 +26,40 @@ func TestParseStat(t *testing.T) {
 		"42 (tabane) S" + rest[:41] + " x": {bad: true},
 		"":                                 {bad: true},
 	} {
-		start, state, err := parseStat([]byte(in))
-		if (err != nil) != want.bad || !want.bad && (start != want.start || state != want.state) {
-			t.Errorf("%q: got %d, %c, %v", in, start, state, err)
+		got, err := parseStat([]byte(in))
+		if (err != nil) != want.bad || !want.bad && got != (stat{want.start, want.state, 1}) {
+			t.Errorf("%q: got %+v, %v", in, got, err)
 		}
+	}
+}
+
+// A process whose first thread has ended is alive as long as another runs: it may be on its way into another program.
+func TestAliveWithoutItsFirstThread(t *testing.T) {
+	cmd := exec.Command("/proc/self/exe", "headless")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line := readLine(t, out.(*os.File)); line != "headless" {
+		t.Fatalf("it says %q", line)
+	}
+	st, err := procStat(cmd.Process.Pid)
+	for err == nil && st.state != 'Z' { // it says so just before
+		st, err = procStat(cmd.Process.Pid)
+	}
+	p := process{PID: cmd.Process.Pid, Start: st.start}
+	if err != nil || !p.alive() {
+		t.Errorf("is taken for dead: %+v, %v", st, err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	_ = cmd.Wait() // killed
+	if p.alive() {
+		t.Error("is taken for alive when it has ended")
 	}
 }
 
@@ -57,8 +88,8 @@ func TestReadStateRefuses(t *testing.T) {
 func FuzzParseStat(f *testing.F) {
 	f.Add([]byte("42 (a) R (b)) S 1 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 0 0"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if start, state, err := parseStat(b); err != nil && start != 0 && state == 0 {
-			t.Errorf("a start time with error %v", err)
+		if s, err := parseStat(b); err != nil && s.state != 0 {
+			t.Errorf("%+v with error %v", s, err)
 		}
 	})
 }

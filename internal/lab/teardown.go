@@ -48,7 +48,9 @@ func teardown(ctx context.Context, s *state) error {
 		}
 	}
 	recorded := s.Processes
-	if s.Boot != bootID() {
+	boot, err := bootID()
+	errs = append(errs, err)
+	if s.Boot != boot {
 		recorded = nil
 	}
 	errs = append(errs, end(ctx, recorded, spaces))
