@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,10 +30,12 @@ const (
 // ErrNoFRR is wrapped by errors about labs that need FRR on a machine that has none.
 var ErrNoFRR = errors.New("FRR is not installed (apt-get install frr)")
 
-// The roles of FRR's two daemons. bgpd starts last: it waits long before it asks again for a zebra that is not there.
+// The roles of FRR's daemons. bgpd starts after zebra: it waits long before it asks again for one that is not there. bfdd,
+// on nodes that ask for BFD, starts last, and has bgpd tell it then what it wants.
 const (
 	RoleZebra = "zebra"
 	RoleBGPD  = "bgpd"
+	RoleBFDD  = "bfdd"
 )
 
 // frrDirs are where distributions put FRR's daemons.
@@ -83,8 +86,26 @@ func (p *plan) useFRR(dir, zebra, bgpd string) error {
 		n.daemons = append(replaced,
 			daemon{node: n.name, netns: n.netns, role: RoleZebra, program: zebra},
 			daemon{node: n.name, netns: n.netns, role: RoleBGPD, program: bgpd})
+		if !n.frrBFD() {
+			continue
+		}
+		bfdd := ""
+		if bgpd != "" {
+			if bfdd = filepath.Join(filepath.Dir(bgpd), RoleBFDD); !executable(bfdd) {
+				return fmt.Errorf("run BFD of FRR on node %q: find %s: %w", n.name, bfdd, ErrNoFRR)
+			}
+		}
+		n.daemons = append(n.daemons, daemon{node: n.name, netns: n.netns, role: RoleBFDD, program: bfdd})
 	}
 	return nil
+}
+
+// frrBFD tells whether some neighbour of the node's FRR asks for BFD.
+func (n *node) frrBFD() bool {
+	if n.spec.Reflector != nil {
+		return slices.ContainsFunc(n.spec.Reflector.Clients, func(c reflector.Client) bool { return c.BFD != bgp.BFD{} })
+	}
+	return slices.ContainsFunc(n.spec.Router.Neighbors, func(n router.Neighbor) bool { return n.BFD != bgp.BFD{} })
 }
 
 // frrDir holds a node's FRR files.
@@ -100,10 +121,13 @@ func (d daemon) frrArguments(dir string) []string {
 		"--config_file", at(d.role + ".conf"), "--pid_file", at(d.role + ".pid"), "--socket", at("zserv.api"),
 		"--vty_socket", frrDir(dir, d.node), "--vty_port", "0", "--log", "stdout", "--log-level", "notifications",
 	}
-	if d.role == RoleBGPD {
+	switch d.role {
+	case RoleBGPD:
 		return append(args, "--skip_runas")
+	case RoleBFDD:
+		args = append(args, "--bfdctl", at("bfdctl"))
 	}
-	// zebra has no such option, and insists on its group.
+	// The others have no such option, and insist on their group.
 	return append(args, "--user", "root", "--group", "frrvty")
 }
 
@@ -130,12 +154,16 @@ func (n *node) writeFRR(dir string) error {
 	return errors.Join(
 		writeFile(frrSocket(dir, n.name, RoleZebra+".conf"), []byte("hostname "+n.name+"\n")),
 		writeFile(frrSocket(dir, n.name, RoleBGPD+".conf"), []byte(bgpd)),
+		writeFile(frrSocket(dir, n.name, RoleBFDD+".conf"), []byte("hostname "+n.name+"\n")),
 	)
 }
 
 // frrConnectRetry is the pause between attempts to connect, in seconds; FRR's own 120 would make a lab's start a matter of
 // luck. All that decides how fast a change passes is as FRR ships it: above all the advertisement interval, which is 0.
 const frrConnectRetry = 2
+
+// frrMinBFD is the shortest BFD interval that bgpd takes, in milliseconds.
+const frrMinBFD = 50
 
 // frrRouter is bgpd's configuration for a router section.
 func frrRouter(node string, c *router.Config) (string, error) {
@@ -197,13 +225,17 @@ func frrNeighbor(b *strings.Builder, address netip.Addr, asn uint32, name, passw
 			return fmt.Errorf("neighbor %q: FRR takes no control characters in names and passwords", name)
 		}
 	}
-	if bfd != (bgp.BFD{}) {
-		return fmt.Errorf("neighbor %q: labs start no bfdd of FRR, so there is no BFD with it", name)
+	ms := bfd.Interval.Milliseconds()
+	if bfd != (bgp.BFD{}) && (bfd.Interval != time.Duration(ms)*time.Millisecond || ms < frrMinBFD) {
+		return fmt.Errorf("neighbor %q: BFD with FRR needs an interval of whole milliseconds from %d ms, got %s", name, frrMinBFD, bfd.Interval)
 	}
 	fmt.Fprintf(b, " neighbor %s remote-as %d\n neighbor %s description %s\n neighbor %s timers connect %d\n",
 		address, asn, address, name, address, frrConnectRetry)
 	if password != "" {
 		fmt.Fprintf(b, " neighbor %s password %s\n", address, password)
+	}
+	if bfd != (bgp.BFD{}) {
+		fmt.Fprintf(b, " neighbor %s bfd %d %d %d\n", address, cmp.Or(bfd.Multiplier, bgp.DefaultBFDMultiplier), ms, ms)
 	}
 	return nil
 }
@@ -297,7 +329,7 @@ func frrReadiness(summary []byte, neighbors []netip.Addr) error {
 
 // removeFRRCrashDir removes what a daemon of FRR that has ended may have left on the host.
 func removeFRRCrashDir(p process) error {
-	if p.Role != RoleZebra && p.Role != RoleBGPD {
+	if p.Role != RoleZebra && p.Role != RoleBGPD && p.Role != RoleBFDD {
 		return nil
 	}
 	return os.RemoveAll(filepath.Join(frrCrashDir, fmt.Sprintf("%s.%d", p.Role, p.PID)))

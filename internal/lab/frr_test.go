@@ -54,7 +54,7 @@ func reflecting() *reflector.Config {
 		ASN: 65000, RouterID: netip.MustParseAddr("10.0.0.254"), Address: netip.MustParseAddr("2001:db8:1::fe"),
 		Clients: []reflector.Client{
 			{Name: "server", Address: netip.MustParseAddr("2001:db8:1::10")},
-			{Name: "asbr1", Address: netip.MustParseAddr("2001:db8:1::1"), Password: "secret"},
+			{Name: "asbr1", Address: netip.MustParseAddr("2001:db8:1::1"), Password: "secret", BFD: bgp.BFD{Interval: 100 * time.Millisecond}},
 		},
 	}
 }
@@ -83,8 +83,8 @@ func TestFRRConfigurationRefuses(t *testing.T) {
 		t.Errorf("a name of two lines was written:\n%s", got)
 	}
 	r = reflecting()
-	r.Clients[1].BFD = bgp.BFD{Interval: 100 * time.Millisecond}
-	if _, err := frrReflector("x", r); err == nil || !strings.Contains(err.Error(), "bfdd") {
+	r.Clients[1].BFD = bgp.BFD{Interval: 20 * time.Millisecond}
+	if _, err := frrReflector("x", r); err == nil || !strings.Contains(err.Error(), "from 50 ms, got 20ms") {
 		t.Errorf("bfd: %v", err)
 	}
 }
@@ -244,6 +244,7 @@ func TestFRRLab(t *testing.T) {
 			Networks: []netip.Prefix{netip.MustParsePrefix("2001:db8:" + map[string]string{"a": "aa", "b": "bb"}[node] + "::/48")},
 			Neighbors: []router.Neighbor{{
 				Name: neighbor, ASN: asn[neighbor], Address: netip.MustParseAddr("2001:db8:1::" + neighbor), Interface: "wire", Password: "pass word",
+				BFD: bgp.BFD{Interval: 200 * time.Millisecond, Multiplier: 5},
 			}},
 		}
 	}
@@ -275,6 +276,22 @@ func TestFRRLab(t *testing.T) {
 			t.Fatal(err)
 		}
 		knows(on)
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(look) {
+		v, err := dialVTY(frrSocket(dirOf(l.name), "a", RoleBFDD+".vty"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		peers, err := v.do("show bfd peers json")
+		if err := errors.Join(err, v.close()); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(peers, `"peer":"2001:db8:1::b"`) && strings.Contains(peers, `"status":"up"`) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("bfd is not up: %s", peers)
+		}
 	}
 }
 

@@ -35,7 +35,7 @@ const (
 // RoleLink is the process of an emulated link, which belongs to no node. It starts before all daemons.
 const RoleLink = "link"
 
-var roles = []string{RoleZebra, RoleReflector, RoleRouter, RoleASBR, RoleEdge, RoleServe, RoleBGPD}
+var roles = []string{RoleZebra, RoleReflector, RoleRouter, RoleASBR, RoleEdge, RoleServe, RoleBGPD, RoleBFDD}
 
 // statusPorts are where the daemons answer on their namespace's own loopback unless their section says otherwise.
 var statusPorts = map[string]uint16{RoleASBR: 9116, RoleEdge: 9117, RoleRouter: 9118, RoleReflector: 9119}
@@ -393,7 +393,7 @@ func hostsFile(spec *scenario.Spec) string {
 // arguments are the command line of a daemon whose files are in dir.
 func (d daemon) arguments(dir string) []string {
 	switch d.role {
-	case RoleZebra, RoleBGPD:
+	case RoleZebra, RoleBGPD, RoleBFDD:
 		return d.frrArguments(dir)
 	case RoleLink:
 		return []string{RelayVerb, relayFile(dir, d.node)}
