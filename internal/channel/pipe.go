@@ -39,6 +39,10 @@ type Pipe struct {
 	store   Store
 	counted Counters
 
+	// plain: no frame is lost, duplicated or delayed differently than others, and the tail alone is dropped. Most pipes are, and for them
+	// there is a short way.
+	plain bool
+
 	now   time.Duration
 	free  time.Duration // when the transmitter is done with the last frame given to it
 	line  line
@@ -62,7 +66,7 @@ type Pipe struct {
 func NewPipe(p Profile, frame unit.Size, seed, stream uint64, s Store) *Pipe {
 	generator := func(purpose uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, stream<<8|purpose)) }
 	return &Pipe{
-		profile: p, codel: p.Queue.CoDel.filled(), frame: frame, store: s, line: line{rate: uint64(p.Rate)},
+		plain: p.plain(), profile: p, codel: p.Queue.CoDel.filled(), frame: frame, store: s, line: line{rate: uint64(p.Rate)},
 		losses: generator(1), copies: generator(2), jitters: generator(3),
 		early: red{count: -1, random: generator(4)},
 	}
@@ -98,16 +102,28 @@ func (p *Pipe) Set(now time.Duration, profile Profile) {
 	if profile.Rate != p.profile.Rate {
 		p.line = line{rate: uint64(profile.Rate)}
 	}
-	p.profile = profile
+	p.profile, p.plain = profile, profile.plain()
+}
+
+// plain says whether nothing but rate, delay and a drop-tail queue is in it.
+func (p *Profile) plain() bool {
+	return p.Loss.Kind == "" && p.Jitter.Kind == "" && p.Duplicate == 0 && (p.Queue.Discipline == "" || p.Queue.Discipline == DropTail)
 }
 
 // Arrive takes a frame.
 func (p *Pipe) Arrive(at time.Duration, size int32, slot int32) {
-	p.advance(at)
-	at = p.now
+	if p.queue.len() > 0 {
+		p.advance(at)
+	}
+	at = max(at, p.now)
+	p.now = at
 	p.counted.Arrived++
 	p.counted.ArrivedBytes += uint64(size)
 	busy := p.free > at || p.queue.len() > 0
+	if p.plain && !busy {
+		p.transmit(packet{slot, size, at}, at)
+		return
+	}
 	q := &p.profile.Queue
 	switch {
 	case q.Discipline == EarlyDrop && p.early.drop(&q.RED, p.length(q.RED.Min), p.idle()):
@@ -188,10 +204,11 @@ func (c *controlled) drop(f packet) {
 
 // send gives a frame to the transmitter at the time t and, from there, to the wire.
 func (p *Pipe) send(f packet, t time.Duration) {
-	if t > p.free {
-		p.line.rest = 0
+	if p.plain {
+		p.transmit(f, t)
+		return
 	}
-	p.free = t + p.line.send(f.size)
+	p.occupy(f.size, t)
 	if p.lose() {
 		p.counted.Lost++
 		p.store.Release(f.slot)
@@ -203,6 +220,23 @@ func (p *Pipe) send(f packet, t time.Duration) {
 		p.store.Retain(f.slot)
 		p.deliver(f)
 	}
+}
+
+// occupy is the transmitter's part of sending.
+func (p *Pipe) occupy(size int32, t time.Duration) {
+	if t > p.free {
+		p.line.rest = 0
+	}
+	p.free = t + p.line.send(size)
+}
+
+// transmit is send in a plain pipe.
+func (p *Pipe) transmit(f packet, t time.Duration) {
+	p.occupy(f.size, t)
+	p.sequence++
+	// After a change that shortens the delay frames stay in order.
+	p.last = max(p.last, p.free+p.profile.Delay)
+	p.fly.push(Arrival{At: p.last, sequence: p.sequence, Slot: f.slot, Size: f.size})
 }
 
 // lose draws the fate of a frame on the wire.
@@ -251,7 +285,11 @@ func (p *Pipe) deliver(f packet) {
 // Due takes the next frame that is to be delivered until and at the time now, and false when there is none. The caller
 // releases its slot.
 func (p *Pipe) Due(now time.Duration) (Arrival, bool) {
-	p.advance(now)
+	if p.queue.len() > 0 {
+		p.advance(now)
+	} else if now > p.now {
+		p.now = now
+	}
 	if len(p.loose) > 0 && (p.fly.count == 0 || p.loose[0].before(p.fly.head())) {
 		if p.loose[0].At > now {
 			return Arrival{}, false
@@ -267,6 +305,9 @@ func (p *Pipe) Due(now time.Duration) (Arrival, bool) {
 // Next is the time at which due has something, or a little earlier when CoDel may still drop; Never when there is
 // nothing.
 func (p *Pipe) Next() time.Duration {
+	if p.plain && p.fly.count > 0 && len(p.loose) == 0 {
+		return p.fly.head().At // what waits comes after it
+	}
 	at := Never
 	if p.fly.count > 0 {
 		at = p.fly.head().At

@@ -17,16 +17,13 @@ const (
 	// MaxDuration is the longest simulated time.
 	MaxDuration = 24 * time.Hour
 
-	maxLinks       = 100_000
-	maxConnections = 100_000
-	maxCross       = 100_000
-	maxChanges     = 1_000_000
-	maxHops        = 64
-	maxSegment     = 65_535
-	maxSamples     = 50_000_000 // of all series together
-	maxInitial     = 100_000    // segments
-	maxBuffer      = unit.GiB   // the largest window (RFC 7323, section 2.3)
-	maxQuick       = 1_000_000
+	maxChanges = 1_000_000
+	maxHops    = 64
+	maxSegment = 65_535
+	maxSamples = 50_000_000 // of all series together
+	maxInitial = 100_000    // segments
+	maxBuffer  = unit.GiB   // the largest window (RFC 7323, section 2.3)
+	maxQuick   = 1_000_000
 )
 
 // Check finds what is wrong with the config.
@@ -35,10 +32,10 @@ func (c Config) Check() fault.List {
 	if c.Duration <= 0 || c.Duration > MaxDuration {
 		faults.Add("duration", "must be > 0s and at most %s, got %s", MaxDuration, c.Duration)
 	}
-	bound(&faults, "links", len(c.Links), maxLinks)
-	bound(&faults, "connections", len(c.Connections), maxConnections)
-	bound(&faults, "cross", len(c.Cross), maxCross)
 	bound(&faults, "changes", len(c.Changes), maxChanges)
+	if events := c.sources(); events > maxSources {
+		faults.Add("", "must have at most %d of links, connections, both ends of their paths, and cross traffic together, got %d", maxSources, events)
+	}
 	if len(faults) > 0 {
 		return faults
 	}
@@ -58,6 +55,15 @@ func (c Config) Check() fault.List {
 	}
 	faults.Merge("series", c.checkSeries())
 	return faults
+}
+
+// sources is how many sources of events there are, those of changes and series included.
+func (c Config) sources() int {
+	n := len(c.Links) + len(c.Connections) + len(c.Cross) + 2
+	for i := range c.Connections {
+		n += 2 * len(c.Connections[i].Paths)
+	}
+	return n
 }
 
 func bound(faults *fault.List, path string, n, most int) {

@@ -83,7 +83,7 @@ func TestCheck(t *testing.T) {
 		{"cross traffic that is never off", func(c *Config) { c.Cross[0].Kind, c.Cross[0].On = OnOff, 1 }, "cross[0].on: must be > 0s, and so must off"},
 		{"no mean", func(c *Config) { x := &c.Cross[0]; x.Kind, x.On, x.Off, x.Pareto = OnOff, 1, 1, math.NaN() }, "cross[0].pareto: must be a shape > 1"},
 		{"stop of cross traffic", func(c *Config) { c.Cross[0].Stop = -1 }, "cross[0].stop: must be after the start"},
-		{"many", func(c *Config) { c.Connections = make([]Connection, maxConnections+1) }, "connections: must be at most 100000, got 100001"},
+		{"many", func(c *Config) { c.Connections = make([]Connection, maxSources) }, "must have at most 131072 of links, connections, "},
 	} {
 		c := paper(first, second)
 		c.Cross = []Cross{{Kind: CBR, Rate: unit.MbitPerSecond, Size: 1000, Out: []int{0}}}

@@ -141,6 +141,9 @@ func (c *connection) sendOne(s *Sim, n int) bool {
 		f.sendNew(s, c.next, n)
 		return true
 	}
+	if !c.room(n) {
+		return false // what fills the windows will be acknowledged, or time out
+	}
 	set := c.scheduler.Next(c.paths, c.segment(s, n))
 	if set == 0 {
 		c.askAgain(s)
@@ -152,6 +155,16 @@ func (c *connection) sendOne(s *Sim, n int) bool {
 		}
 	}
 	return true
+}
+
+// room says whether there is a usable path that has room for n bytes.
+func (c *connection) room(n int) bool {
+	for i := range c.paths {
+		if p := &c.paths[i]; p.Usable && p.Room >= n {
+			return true
+		}
+	}
+	return false
 }
 
 // segment is what schedulers are told of the next n bytes.

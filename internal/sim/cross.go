@@ -35,7 +35,9 @@ func (x *source) timer(s *Sim) {
 		return
 	}
 	x.sent++
-	s.send(&packet{hop: x.out, flow: x.flow, length: uint16(x.Size), kind: cross}, int32(x.Size))
+	p, slot := s.packet(cross, x.flow, x.out)
+	p.length = uint16(x.Size)
+	s.send(p, slot, int32(x.Size))
 	wait := x.interval
 	if x.Kind == Poisson {
 		wait = duration(x.random.ExpFloat64() * float64(wait))

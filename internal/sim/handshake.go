@@ -34,12 +34,17 @@ func (f *sender) begin(s *Sim) {
 		f.sayAccept(s)
 		return
 	}
-	s.send(&packet{hop: s.receivers[f.flow].back, flow: f.flow, kind: open}, int32(c.Header))
+	f.say(s, open, s.receivers[f.flow].back)
 }
 
 func (f *sender) sayAccept(s *Sim) {
 	f.hand.sent = s.now
-	s.send(&packet{hop: f.out, flow: f.flow, kind: accept}, int32(f.c.Header))
+	f.say(s, accept, f.out)
+}
+
+func (f *sender) say(s *Sim, kind kind, before uint32) {
+	p, slot := s.packet(kind, f.flow, before)
+	s.send(p, slot, int32(f.c.Header))
 }
 
 // shake takes a packet of the handshake, at the end where it belongs.
@@ -52,7 +57,7 @@ func (f *sender) shake(s *Sim, p *packet) {
 		f.sayAccept(s)
 	case accept:
 		f.hand.answered = true
-		s.send(&packet{hop: s.receivers[f.flow].back, flow: f.flow, kind: ready}, int32(f.c.Header))
+		f.say(s, ready, s.receivers[f.flow].back)
 	case ready:
 		if f.hand.tries == 1 { // Karn: which of several was answered is not known
 			f.rtt.Update(s.now - f.hand.sent)

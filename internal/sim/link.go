@@ -27,18 +27,24 @@ func (s *Sim) way(links []int) uint32 {
 	return before
 }
 
-// send puts a packet on its way: a new one, at the hop before the first.
-func (s *Sim) send(p *packet, size int32) {
+// packet returns a new packet at the hop before the first of a way, to be filled and sent. When there are too many it is one that goes
+// nowhere, and the simulation is over.
+func (s *Sim) packet(kind kind, flow int32, before uint32) (*packet, int32) {
 	slot, ok := s.pool.take()
 	if !ok {
 		s.tooLarge = true
-		return
+		return &packet{}, absent
 	}
-	to := &s.pool.packets[slot]
-	*to = *p
-	to.copies = 1
-	to.hop++
-	s.enter(s.hops[to.hop], slot, size)
+	p := &s.pool.packets[slot]
+	p.kind, p.flow, p.hop, p.copies = kind, flow, before+1, 1
+	return p, slot
+}
+
+// send puts a new packet on its way.
+func (s *Sim) send(p *packet, slot, size int32) {
+	if slot != absent {
+		s.enter(s.hops[p.hop], slot, size)
+	}
 }
 
 // enter gives a packet to a link. The link has an event at the next delivery; one that is not the first in line changes nothing,

@@ -334,7 +334,7 @@ func TestHeap(t *testing.T) {
 				least = at
 			}
 		}
-		if len(h.entries) != len(times) || len(times) > 0 && h.entries[0].at() != least {
+		if at, _, ok := h.first(); len(h.entries) != len(times) || ok != (len(times) > 0) || ok && at != least {
 			t.Fatalf("step %d: first of %d is wrong, want %s of %d", step, len(h.entries), least, len(times))
 		}
 		for source := range int32(100) {

@@ -59,7 +59,7 @@ type pool struct {
 // mostPackets is how many packets there may be at once: 256 MiB.
 const mostPackets = 1 << 22
 
-// take returns an unused packet, whose fields are not zero, and false when there are too many.
+// take returns an unused packet, which has still what it had, and false when there are too many.
 func (p *pool) take() (int32, bool) {
 	if n := len(p.free) - 1; n >= 0 {
 		slot := p.free[n]

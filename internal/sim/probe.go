@@ -32,7 +32,9 @@ func (c *connection) sendProbes(s *Sim) {
 	for i := range c.paths {
 		f := &s.senders[int(c.first)+i]
 		if f.phase != closed {
-			s.send(&packet{at: s.now, hop: f.out, flow: f.flow, kind: probe}, probeSize)
+			p, slot := s.packet(probe, f.flow, f.out)
+			p.at = s.now
+			s.send(p, slot, probeSize)
 		}
 	}
 }
@@ -41,7 +43,9 @@ func (c *connection) sendProbes(s *Sim) {
 func (r *receiver) probed(s *Sim, p *packet) {
 	state := &r.c.probes[r.index]
 	state.jitter.Update(p.at, s.now)
-	s.send(&packet{at: p.at, data: uint64(state.jitter.Value), hop: r.back, flow: r.flow, kind: reply}, replySize)
+	answer, slot := s.packet(reply, r.flow, r.back)
+	answer.at, answer.data = p.at, uint64(state.jitter.Value)
+	s.send(answer, slot, replySize)
 }
 
 // replied takes the answer.

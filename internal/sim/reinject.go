@@ -68,11 +68,7 @@ func (c *connection) full(s *Sim, n int) bool {
 		f := &s.senders[c.first]
 		return f.phase != closed && f.open()
 	}
-	room := false
-	for i := range c.paths {
-		room = room || c.paths[i].Usable && c.paths[i].Room >= n
-	}
-	if !room {
+	if !c.room(n) {
 		return false
 	}
 	if c.blest {

@@ -93,8 +93,10 @@ func (f *sender) at(seq uint32) *segment { return &f.ring[seq&uint32(len(f.ring)
 // inFlight is RFC 6675's pipe, in segments.
 func (f *sender) inFlight() int32 { return int32(f.next-f.una) - f.sacked - f.lost + f.again }
 
-// room is how many segments congestion control lets through.
-func (f *sender) room() int32 { return int32(min(f.control().Cwnd, maxSegments)) - f.inFlight() }
+// room is how many segments congestion control lets through: with nothing in flight one, whatever the window.
+func (f *sender) room() int32 {
+	return int32(max(min(f.control().Cwnd, maxSegments), 1)) - f.inFlight()
+}
 
 // maxSegments is the most that a subflow has outstanding: a window of 1 GiB (RFC 7323, section 2.3), with the smallest segments that are
 // in use.
@@ -145,7 +147,9 @@ func (f *sender) open() bool {
 func (f *sender) transmit(s *Sim, seq uint32, e *segment) {
 	e.sent = s.now
 	f.result.Segments++
-	s.send(&packet{at: s.now, data: e.data, seq: seq, hop: f.out, flow: f.flow, length: e.length, kind: data}, int32(e.length)+int32(f.c.Header))
+	p, slot := s.packet(data, f.flow, f.out)
+	p.at, p.data, p.seq, p.length = s.now, e.data, seq, e.length
+	s.send(p, slot, int32(e.length)+int32(f.c.Header))
 }
 
 // sendNew sends data on the subflow for the first time. There is room.
@@ -162,7 +166,12 @@ func (f *sender) sendNew(s *Sim, at uint64, length int) {
 	}
 	f.transmit(s, seq, e)
 	f.sentTail(s)
-	f.refresh()
+	f.control().InFlight++
+	if f.c.MPTCP {
+		p := f.path()
+		p.Room -= f.c.Segment
+		p.InFlight += f.c.Segment
+	}
 }
 
 func (f *sender) grow(s *Sim) {

@@ -166,7 +166,11 @@ func (s *Sim) Run(ctx context.Context) (Result, error) {
 		return Result{}, errors.New("run simulation: it ran before")
 	}
 	s.ran = true
-	for len(s.events.entries) > 0 && s.events.entries[0].at() <= s.config.Duration {
+	for {
+		at, _, ok := s.events.first()
+		if !ok || at > s.config.Duration {
+			break
+		}
 		if s.handled++; s.handled%attention == 0 && ctx.Err() != nil {
 			return Result{}, fmt.Errorf("run simulation: at %s: %w", s.now, context.Cause(ctx))
 		}
@@ -179,11 +183,11 @@ func (s *Sim) Run(ctx context.Context) (Result, error) {
 	return s.collect(), nil
 }
 
-// step handles the next event.
+// step handles the next event. There is one.
 func (s *Sim) step() {
-	e := s.events.entries[0]
-	s.now = e.at()
-	id := e.source
+	at, source, _ := s.events.first()
+	s.now = at
+	id := source
 	if id < int32(len(s.links)) {
 		s.deliver(id)
 		return
@@ -207,7 +211,7 @@ func (s *Sim) step() {
 	switch {
 	case id < int32(len(s.sources)):
 		s.sources[id].timer(s)
-	case e.source == s.changeSource():
+	case source == s.changeSource():
 		s.change()
 	default:
 		s.sample()
