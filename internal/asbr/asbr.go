@@ -82,7 +82,8 @@ func (a *ASBR) reflectors() []bgp.Neighbor {
 			Name: "reflector " + r.Address.String(), Address: r.Address, LocalAddress: a.config.Address, ASN: a.config.ASN,
 			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: r.Password, NextHopSelf: true, BFD: r.BFD,
 			// Our prefixes are here; another ASBR's route for them would lead our own answers a way round.
-			Import: bgp.ImportPolicy{Reject: a.config.Prefixes},
+			// The EPE Routes of other ASBRs are for servers.
+			Import: bgp.ImportPolicy{Reject: a.config.Prefixes, RejectVPN: true},
 			Export: bgp.ExportPolicy{Reject: a.config.alone(nil)},
 		}
 	}

@@ -52,6 +52,8 @@ const (
 type ImportPolicy struct {
 	// Reject refuses these prefixes and everything inside of them, such as our own address space.
 	Reject []netip.Prefix
+	// RejectVPN refuses every VPN-IPv6 route: whoever only originates them has no use for those of others.
+	RejectVPN bool
 	// WarnPrefixes is a number of accepted IPv6 unicast routes; beyond it a warning is logged, once for each time it is
 	// exceeded. The session stays, and routes are accepted still: dropping the largest upstream because
 	// it grew would be the worse fault. 0 is no limit; others need ReportAdjIn and a neighbour of another AS.

@@ -123,6 +123,9 @@ func importStatements(e policyEntry) []*api.Statement {
 		c.NeighborSet = match(e.Name)
 		out = append(out, &api.Statement{Name: "import-" + what + "-" + e.Name, Conditions: c, Actions: a})
 	}
+	if e.Import.RejectVPN {
+		add("vpn", &api.Conditions{AfiSafiIn: []*api.Family{{Afi: api.Family_AFI_IP6, Safi: api.Family_SAFI_MPLS_VPN}}}, reject())
+	}
 	if !e.internal() {
 		add("martians", &api.Conditions{PrefixSet: match(martianSet)}, reject())
 		add("loop", &api.Conditions{AsPathSet: match(loopSet(e.Name))}, reject())

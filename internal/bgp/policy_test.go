@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tabane/tabane/internal/vpn"
 )
 
 // TestSetExport changes what one of two neighbours is told while both sessions stay up.
@@ -113,4 +115,29 @@ func TestAdmit(t *testing.T) {
 	// A route that is no longer admitted is gone.
 	other.must(other.Originate(UnicastRoute{Prefix: prefix("2a00:1::/32"), Attributes: path(65000)}))
 	r.wait("withdrawal", func() bool { return len(r.adjIn["r31"]) == len(want)-1 && len(r.unicast) == len(want)-1 })
+}
+
+// TestRejectVPN: who only originates VPN routes hears of unicast routes alone.
+func TestRejectVPN(t *testing.T) {
+	rr, asbr, other := newRouter(t, 25, 65000), newRouter(t, 26, 65000), newRouter(t, 27, 65000)
+	rr.peer(asbr, client)
+	rr.peer(other, client)
+	asbr.peer(rr, func(n *Neighbor) { n.Import.RejectVPN = true })
+	other.peer(rr)
+	vpnRoute := func(rd string, r *router) VPNRoute {
+		return VPNRoute{RD: id(t, rd), Prefix: prefix("2a00:1::/32"), NextHop: address(r.n), RTs: []vpn.ID{id(t, "65000:1")},
+			SID: sidA, Structure: structure, Behavior: 18}
+	}
+	asbr.must(asbr.OriginateVPN([]VPNRoute{vpnRoute("65000:1", asbr)}))
+	other.must(other.OriginateVPN([]VPNRoute{vpnRoute("65000:2", other)}))
+	other.must(other.Originate(UnicastRoute{Prefix: prefix("2a00:1::/32"), NextHop: address(27)}))
+	other.wait("both vpn routes", func() bool { return len(other.vpn) == 2 })
+	rr.wait("both vpn routes", func() bool { return len(rr.vpn) == 2 })
+	asbr.wait("unicast route", func() bool { return len(asbr.unicast) == 1 })
+	asbr.wait("end of rib", func() bool { return asbr.ended[EndOfRIB{"r25", VPNv6}] == 1 })
+	asbr.mu.Lock()
+	defer asbr.mu.Unlock()
+	if len(asbr.vpn) != 1 || !asbr.vpn[VPNKey{id(t, "65000:1"), prefix("2a00:1::/32")}].Local {
+		t.Errorf("vpn routes: %v", asbr.vpn)
+	}
 }
