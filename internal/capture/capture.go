@@ -42,7 +42,8 @@ type Analysis struct {
 	// near finds the connection of a data sequence number when the start of a subflow was not captured.
 	near map[nearKey]*connection
 
-	records int
+	records, subflows int
+
 	m       missed
 	several bool // some flow was captured in more than one place
 
@@ -59,6 +60,9 @@ type piece struct {
 	released time.Duration
 }
 
+// maxSubflows bounds how many TCP connections are followed, and with it the memory that a scan or a flood of SYNs takes: about 1.5 GB.
+const maxSubflows = 1 << 18
+
 // missed is what could not be used, or is not as it should be.
 type missed struct {
 	Segments   uint64
@@ -69,6 +73,7 @@ type missed struct {
 	MaxBack    time.Duration
 	Elsewhere  uint64 // segments seen at another place, too
 	Unrecorded uint64
+	Unfollowed uint64 // segments of flows beyond maxSubflows
 }
 
 // New returns an analysis that has seen nothing.
@@ -106,6 +111,10 @@ func (a *Analysis) add(s *pcap.Segment, at point) {
 	a.m.Segments++
 
 	h := a.halves[s.Flow]
+	if a.subflows == maxSubflows && (h == nil || s.Flags&pcap.SYN != 0 && h.renewedBy(s)) {
+		a.m.Unfollowed++
+		return
+	}
 	switch {
 	case s.Flags&pcap.SYN != 0 && (h == nil || h.renewedBy(s)):
 		a.subflow(s, s.Flags&pcap.ACK != 0)
@@ -148,6 +157,7 @@ func (a *Analysis) add(s *pcap.Segment, at point) {
 // subflow makes the subflow of a segment, in a connection of its own: what belongs to another one is moved when that is known. What
 // was at these addresses and ports before has ended.
 func (a *Analysis) subflow(s *pcap.Segment, fromServer bool) {
+	a.subflows++
 	flow := s.Flow
 	if fromServer {
 		flow = flow.Reverse()
@@ -221,9 +231,9 @@ func (a *Analysis) noteDSN(d *direction, dsn uint64, long bool) {
 	d.anyDSN, d.lastDSN = true, dsn
 }
 
-// shares says whether a subflow of the connection has an address with this one in common.
+// shares says whether one of the first subflows of the connection has an address with this one in common.
 func (c *connection) shares(sub *subflow) bool {
-	for _, s := range c.subflows {
+	for _, s := range c.subflows[:min(len(c.subflows), 64)] {
 		for _, x := range [...][16]byte{s.flow.Source, s.flow.Destination} {
 			if x == sub.flow.Source || x == sub.flow.Destination {
 				return true

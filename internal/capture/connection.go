@@ -118,11 +118,8 @@ func (a *Analysis) joinToken(sub *subflow, token uint32) {
 		return
 	}
 	turned := c.dirs[0].keyKnown && c.dirs[0].token == token
-	for _, s := range c.subflows {
-		if s.hasUnknownToken {
-			sub.unknownToken, sub.hasUnknownToken, sub.loose = token, true, true
-			break
-		}
+	if last := c.subflows[len(c.subflows)-1]; last.hasUnknownToken {
+		sub.unknownToken, sub.hasUnknownToken, sub.loose = token, true, true
 	}
 	c.take(sub, turned)
 }
@@ -272,6 +269,10 @@ func (d *direction) expand(n uint64, long bool) uint64 {
 	return near + uint64(int64(int32(uint32(n)-uint32(near))))
 }
 
+// farthestData is how far from the expected one a data sequence number may be. It is more than any window, since what a capture lost
+// moves the expected one on with the next acknowledgement only.
+const farthestData = 1 << 32
+
 // maxQueue bounds what waits for an acknowledgement to say where the data begins.
 const maxQueue = 256
 
@@ -305,10 +306,16 @@ func (d *direction) push(a *Analysis, h *half) {
 			return
 		}
 	}
-	total := 0
-	for i := range d.batch {
-		total += d.batch[i].Length
+	total, kept := 0, d.batch[:0]
+	for _, s := range d.batch {
+		if distance(s.Seq, d.buffer.Next()) > farthestData {
+			a.m.Stray++
+			continue
+		}
+		kept = append(kept, s)
+		total += s.Length
 	}
+	d.batch = kept
 	r := d.buffer.PushBatch(a.now, d.batch)
 	d.batch = d.batch[:0]
 	h.duplicateData += uint64(total - r.New)

@@ -25,6 +25,7 @@ func (a *Analysis) missed() []string {
 		say(m.Disorder, "%s with a time before that of an earlier one, by up to %v: the later time was taken", count(m.Disorder, "segment"), m.MaxBack.Round(time.Microsecond))
 	}
 	say(m.Elsewhere, "%s seen at another place, too: of each direction, the place nearest to its receiver was taken", count(m.Elsewhere, "segment"))
+	say(m.Unfollowed, "%s of TCP connections beyond the %d that are followed", count(m.Unfollowed, "segment"), maxSubflows)
 	say(m.Unrecorded, "%s beyond the number that is kept for figures and tables", count(m.Unrecorded, "piece"))
 	return list
 }

@@ -42,7 +42,7 @@ func Read(ctx context.Context, names []string, o Options) (Report, error) {
 		}
 		o.chosen = places
 	}
-	if sorting := a.m.MaxBack >= minBack; a.several || sorting {
+	if sorting := a.m.MaxBack >= minBack && a.m.Segments <= maxSorted; a.several || sorting {
 		var sorted *sorter
 		if sorting {
 			sorted = &sorter{}
@@ -178,6 +178,9 @@ func each(ctx context.Context, names []string, do func(*pcap.Segment, point)) (f
 	}
 	return files, nil
 }
+
+// maxSorted is how many segments are kept in memory to be sorted, 250 bytes each. In a larger file with disorder the later time is taken.
+const maxSorted = 20_000_000
 
 // sorter keeps all segments, for files whose times are in disorder.
 type sorter struct{ all []stored }

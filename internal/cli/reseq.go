@@ -210,7 +210,7 @@ func writeConnection(b *strings.Builder, c *capture.Connection) {
 		if e.FromClient {
 			from = "client"
 		}
-		fmt.Fprintf(b, "  %9.3f s  %s on subflow %d: %s\n", e.At.Seconds(), from, e.Subflow+1, e.What)
+		fmt.Fprintf(b, "  at %s, %s on subflow %d: %s\n", short(e.At), from, e.Subflow+1, e.What)
 	}
 	for _, m := range c.Missed {
 		fmt.Fprintf(b, "  missed: %s\n", m)
