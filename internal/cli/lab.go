@@ -369,7 +369,7 @@ func (a *app) labSet() *cobra.Command {
                     it becomes bad with the first probability, good again with the second (Gilbert-Elliott)
   duplicate=0.1%    packets that arrive twice
 
-More than rate and queue needs an emulated link: one that the scenario gives more than that, or "emulate: true".`,
+Any link of two ends can do all of it; a switch has a rate and a queue.`,
 		Example: "  tabane lab set a rate=15Mbit/s queue=50ms\n  tabane lab set b rate=30Mbit/s delay=20ms jitter=2ms loss=0.1%\n  tabane lab set b rate=unlimited",
 		Args:    arguments(2, -1, "a link and what it does"),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -354,7 +354,7 @@ func (l *link) setShape(s scenario.Shape, holes map[spot]bool) error {
 		return l.setRelay(s, holes)
 	}
 	if !s.Plain() {
-		return fmt.Errorf("shape link %q: it is a plain wire, which has a rate and a queue: give it \"emulate: true\" in the scenario for more", l.name)
+		return fmt.Errorf("BUG: shape link %q: it is not emulated", l.name)
 	}
 	for _, w := range l.wires {
 		for _, p := range []port{w.a, w.b} {

@@ -81,9 +81,10 @@ func captureNode(ctx context.Context, namespace, iface, file string) (stats Capt
 type packets struct {
 	node   *space
 	socket *os.File
-	// names are the interfaces to capture by index.
-	names map[int]string
-	stats CaptureStats
+	// names are the interfaces to capture by index; detours lead from one of them to an emulator, and show what it sends.
+	names   map[int]string
+	detours map[int]int
+	stats   CaptureStats
 	// take is told of a packet of length n, of which data has as much as fits; quiet that no more wait.
 	take      func(c *packets, n, index int, at time.Time, out bool) error
 	quiet     func() error
@@ -123,10 +124,13 @@ func (c *packets) open(iface string) error {
 	if err != nil {
 		return fmt.Errorf("list interfaces: %w", err)
 	}
-	c.names = map[int]string{}
+	c.names, c.detours = map[int]string{}, map[int]int{}
 	bind := 0
 	for _, i := range all {
+		of, detour := detourOf(i.Name)
 		switch {
+		case detour:
+			c.detours[i.Index] = of
 		case iface == i.Name:
 			bind = i.Index
 			c.names[i.Index] = i.Name
@@ -143,6 +147,11 @@ func (c *packets) open(iface string) error {
 			names += " " + i.Name
 		}
 		return fmt.Errorf("no interface %q; there are%s", iface, names)
+	}
+	for _, of := range c.detours {
+		if of == bind {
+			bind = 0
+		}
 	}
 	// Protocol 0 receives nothing until bind says what: no packet of another interface slips in.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -263,12 +272,16 @@ func (c *packets) packet(n int, at time.Time, from unix.Sockaddr) error {
 	if !ok {
 		return nil
 	}
-	if _, ok := c.names[ll.Ifindex]; !ok {
+	index, out := ll.Ifindex, ll.Pkttype == unix.PACKET_OUTGOING
+	if of, detour := c.detours[index]; detour && out {
+		index = of
+	}
+	if _, ok := c.names[index]; !ok {
 		return nil
 	}
 	c.stats.Packets++
 	c.stats.Bytes += uint64(n)
-	return c.take(c, n, ll.Ifindex, at, ll.Pkttype == unix.PACKET_OUTGOING)
+	return c.take(c, n, index, at, out)
 }
 
 // write adds one packet.

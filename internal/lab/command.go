@@ -50,6 +50,14 @@ func (l *Lab) SetLink(link string, s scenario.Shape) error {
 	if err := s.Check().Err(); err != nil {
 		return fmt.Errorf("set link %q: %w", link, err)
 	}
+	if err := l.refresh(); err != nil {
+		return fmt.Errorf("set link %q: %w", link, err)
+	}
+	if k.relay == nil && !s.Plain() {
+		if err := l.interpose(context.Background(), k, s); err != nil {
+			return fmt.Errorf("set link %q: emulate it: %w", link, err)
+		}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.shapes[link] = s

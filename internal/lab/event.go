@@ -76,7 +76,7 @@ func (l *Lab) setCarrier(at scenario.Port, up bool) error {
 
 // blackhole lets packets vanish where they would be sent: at the interface itself, and at the far end of its wire.
 func (l *Lab) blackhole(h scenario.Hole) error {
-	_, near, far, err := l.plan.port(h.Port())
+	k, near, far, err := l.plan.port(h.Port())
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,8 @@ func (l *Lab) blackhole(h scenario.Hole) error {
 			continue
 		}
 		l.holes[side.spot()] = true
-		if err := netns.Do(side.netns, func() error { return tc.Block(side.iface) }); err != nil {
+		gate := k.gate(side.port)
+		if err := netns.Do(gate.netns, func() error { return tc.Block(gate.iface) }); err != nil {
 			return err
 		}
 	}
@@ -173,11 +174,21 @@ func (l *Lab) restartDaemon(at scenario.Daemon) error {
 	return errors.Join(err, l.writeProcesses())
 }
 
-// writeProcesses writes down which daemons run.
+// writeProcesses writes down which daemons run. What others have put into the lab stays written.
 func (l *Lab) writeProcesses() error {
+	unlock, err := lock(context.Background(), l.name, false)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	written, err := readState(l.name)
+	if err != nil {
+		return err
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.state.Processes = nil
+	l.mergeState(written)
+	l.state.Processes = l.foreignRelays(written)
 	for _, c := range l.children {
 		l.state.Processes = append(l.state.Processes, c.process)
 	}

@@ -77,6 +77,7 @@ type Lab struct {
 	routers  string
 	binary   string
 	detached bool
+	opened   bool // and made by somebody else
 	log      *slog.Logger
 	starter  *starter // nil unless this Lab made the lab
 
@@ -347,10 +348,14 @@ func Open(name string) (*Lab, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open lab %q: %w", name, err)
 	}
-	return &Lab{
-		name: name, spec: spec, plan: p, routers: s.Routers, binary: binary, detached: s.Detached, log: slog.New(slog.DiscardHandler),
+	l := &Lab{
+		name: name, spec: spec, plan: p, routers: s.Routers, binary: binary, detached: s.Detached, opened: true, log: slog.New(slog.DiscardHandler),
 		shapes: map[string]scenario.Shape{}, holes: map[spot]bool{},
-	}, nil
+	}
+	if err := l.refresh(); err != nil {
+		return nil, fmt.Errorf("open lab %q: %w", name, err)
+	}
+	return l, nil
 }
 
 // others is the hint which labs there are.

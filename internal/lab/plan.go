@@ -99,6 +99,8 @@ type link struct {
 	// relay is the emulator's process, or nil.
 	relay *daemon
 	seed  uint64
+	// detours lead from the ends of a wire to an emulator that was put into it later.
+	detours map[spot]spot
 }
 
 // wire is a veth pair. Of a switch's wires b is the port.
@@ -125,7 +127,7 @@ func (p *plan) port(at scenario.Port) (l *link, near, far port, err error) {
 		for i, w := range l.wires {
 			switch want {
 			case w.a.spot():
-				if l.relay != nil {
+				if l.relay != nil && l.detours == nil {
 					return l, w.a, l.wires[1-i].a, nil
 				}
 				return l, w.a, w.b, nil

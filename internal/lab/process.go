@@ -146,7 +146,7 @@ func (l *Lab) startDaemon(d daemon) (*child, error) {
 	argv := append([]string{cmp.Or(d.program, l.binary)}, d.arguments(dirOf(l.name))...)
 	// Its own session: Ctrl-C is for the caller, who takes the lab down in order.
 	attr, parent := &syscall.SysProcAttr{Setsid: true}, 0
-	if !l.detached {
+	if !l.detached && !l.opened {
 		attr.Pdeathsig, parent = syscall.SIGKILL, os.Getpid()
 	}
 	cmd := exec.Command(l.binary, l.enterArguments(d.netns, parent, argv)...)

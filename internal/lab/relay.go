@@ -107,11 +107,12 @@ func (l *link) setRelay(s scenario.Shape, holes map[spot]bool) error {
 	if err := l.play(context.Background(), schedule); err != nil {
 		return fmt.Errorf("shape link %q: %w", l.name, err)
 	}
-	for _, w := range l.wires {
-		if holes[w.a.spot()] {
+	for _, p := range l.nodePorts() {
+		if holes[p.spot()] {
 			continue
 		}
-		if err := netns.Do(w.a.netns, func() error { return tc.ClearRate(w.a.iface) }); err != nil {
+		gate := l.gate(p)
+		if err := netns.Do(gate.netns, func() error { return tc.ClearRate(gate.iface) }); err != nil {
 			return fmt.Errorf("shape link %q: %w", l.name, err)
 		}
 	}

@@ -65,7 +65,4 @@ func TestEmulatedLink(t *testing.T) {
 	if err := other.SetLink("wire", scenario.Shape{Rate: 10e6, Loss: &channel.Loss{Kind: channel.Random, P: 0.1}}); err != nil {
 		t.Error(err)
 	}
-	if err := l.SetLink("lan", scenario.Shape{Delay: delay}); err == nil || !strings.Contains(err.Error(), `give it "emulate: true"`) {
-		t.Errorf("a plain link is given a delay: %v", err)
-	}
 }

@@ -47,6 +47,8 @@ type state struct {
 	Nodes      []string  `json:"nodes"`
 	Namespaces []string  `json:"namespaces"`
 	Processes  []process `json:"processes,omitempty"`
+	// Interposed are the wires that have become emulated since the lab was made.
+	Interposed []string `json:"interposed,omitempty"`
 }
 
 // process is one process of this boot. A process id alone is reused.

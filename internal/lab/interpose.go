@@ -1,0 +1,255 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	emulator "github.com/tabane/tabane/internal/link"
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/tc"
+)
+
+// detourPrefix and the index of an interface are the name of what leads from there to an emulator that was put into a wire.
+const detourPrefix = "emulator"
+
+// detourOf is the index of the interface that an interface is the detour of, if it is one.
+func detourOf(name string) (index int, is bool) {
+	number, is := strings.CutPrefix(name, detourPrefix)
+	if !is {
+		return 0, false
+	}
+	index, err := strconv.Atoi(number)
+	return index, err == nil && index > 0
+}
+
+// interposed makes the plan's wire one with an emulator, whose detours are there.
+func (l *link) interposed(lab string) error {
+	l.netns = namespaceOf(lab, "link-"+l.name)
+	l.relay = &daemon{node: l.name, netns: l.netns, role: RoleLink, status: relayStatus}
+	l.detours = map[spot]spot{}
+	for _, p := range []port{l.wires[0].a, l.wires[0].b} {
+		index, err := p.index()
+		if err != nil {
+			return err
+		}
+		l.detours[p.spot()] = spot{p.netns, detourPrefix + strconv.Itoa(index)}
+	}
+	return nil
+}
+
+func (p port) index() (index int, err error) {
+	return index, netns.Do(p.netns, func() error {
+		l, err := netlink.LinkByName(p.iface)
+		if err != nil {
+			return fmt.Errorf("find interface %q: %w", p.iface, err)
+		}
+		index = l.Attrs().Index
+		return nil
+	})
+}
+
+// nodePorts are the link's ends at nodes.
+func (l *link) nodePorts() []port {
+	var ports []port
+	for _, w := range l.wires {
+		ports = append(ports, w.a)
+		if l.netns == "" || l.detours != nil {
+			ports = append(ports, w.b)
+		}
+	}
+	return ports
+}
+
+// gate is where what the port sends can be held up.
+func (l *link) gate(p port) spot {
+	if d, ok := l.detours[p.spot()]; ok {
+		return d
+	}
+	return p.spot()
+}
+
+// refresh learns of emulators that others have put into wires of the lab.
+func (l *Lab) refresh() error {
+	s, err := readState(l.name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, name := range s.Interposed {
+		k, err := l.plan.link(name)
+		if err != nil {
+			return err
+		}
+		if k.relay == nil {
+			if err := k.interposed(l.name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// interpose puts an emulator into a wire while traffic runs, without a change at the nodes' interfaces: their addresses, routes and
+// carrier stay. Each end gets a detour, an interface that leads to the emulator, which what the end sends takes, and what the
+// emulator delivers comes back by.
+func (l *Lab) interpose(ctx context.Context, k *link, s scenario.Shape) (err error) {
+	if len(k.wires) != 1 {
+		return fmt.Errorf("it is a switch of %d ends, which has a rate and a queue; more takes a link of two ends", len(k.wires))
+	}
+	unlock, err := lock(ctx, l.name, false)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	state, err := readState(l.name)
+	if err != nil {
+		return err
+	}
+	if slices.Contains(state.Interposed, k.name) {
+		return l.refresh()
+	}
+	planned := *k
+	if err := planned.interposed(l.name); err != nil {
+		return err
+	}
+	planned.shape = s
+	if len(planned.netns) > maxNamespace {
+		return fmt.Errorf("namespace name %q has %d bytes, more than %d: choose a shorter lab or link name", planned.netns, len(planned.netns), maxNamespace)
+	}
+	existing, err := netns.List(prefix)
+	if err != nil {
+		return err
+	}
+	if slices.Contains(existing, planned.netns) {
+		return fmt.Errorf("namespace %q exists already", planned.netns)
+	}
+	// Whatever happens from here on, whoever removes the lab removes this too.
+	state.Namespaces = append(state.Namespaces, planned.netns)
+	if err := state.write(l.name); err != nil {
+		return err
+	}
+	if err := planned.makeDetours(ctx); err != nil {
+		return err
+	}
+	c, err := l.startRelay(&planned)
+	if err != nil {
+		return err
+	}
+	state.Processes = append(state.Processes, c.process)
+	if err := state.write(l.name); err != nil {
+		return err
+	}
+	ready, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not ready after %s", patience))
+	defer cancel()
+	if err := l.condition(*planned.relay).wait(ready); err != nil {
+		return errors.Join(err, context.Cause(ready))
+	}
+	for _, p := range []port{k.wires[0].a, k.wires[0].b} {
+		through := planned.detours[p.spot()]
+		if err := netns.Do(p.netns, func() error { return tc.Redirect(p.iface, through.iface) }); err != nil {
+			return err
+		}
+	}
+	state.Interposed = append(state.Interposed, k.name)
+	k.netns, k.relay, k.detours = planned.netns, planned.relay, planned.detours
+	if l.state != nil {
+		l.mergeState(state)
+	}
+	return state.write(l.name)
+}
+
+// makeDetours makes the emulator's namespace and the detours to it.
+func (l *link) makeDetours(ctx context.Context) error {
+	b := &builder{plan: &plan{}, spaces: map[string]*space{}}
+	defer func() {
+		for _, s := range b.spaces {
+			s.close()
+		}
+	}()
+	b.plan.links = []*link{l}
+	if err := b.makeSpaces(ctx); err != nil {
+		return err
+	}
+	for i, p := range []port{l.wires[0].a, l.wires[0].b} {
+		if err := b.makeDetour(l, p, relayEnds[i]); err != nil {
+			return fmt.Errorf("make the detour of interface %q: %w", p.iface, err)
+		}
+	}
+	return nil
+}
+
+// makeDetour makes the detour of one end. It has the end's MAC address, so that the kernel takes what arrives by it for its own.
+func (b *builder) makeDetour(l *link, p port, end string) error {
+	name := l.detours[p.spot()].iface
+	return netns.Do(p.netns, func() error {
+		iface, err := netlink.LinkByName(p.iface)
+		if err != nil {
+			return err
+		}
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.MTU, attrs.HardwareAddr = name, l.mtu, iface.Attrs().HardwareAddr
+		veth := netlink.NewVeth(attrs)
+		veth.PeerName, veth.PeerMTU = end, uint32(l.mtu)
+		veth.PeerNamespace = netlink.NsFd(int(b.spaces[l.netns].file.Fd()))
+		if err := netlink.LinkAdd(veth); err != nil {
+			return err
+		}
+		// It has no address, and must not send anything of its own.
+		if err := netns.Sysctl("net/ipv6/conf/"+name+"/disable_ipv6", "1"); err != nil {
+			return err
+		}
+		if err := emulator.Prepare(name); err != nil {
+			return err
+		}
+		detour, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(detour)
+	})
+}
+
+// startRelay starts an emulator that was not there from the beginning. It dies with whoever owns the lab, if that is us; otherwise
+// it stays until the lab is removed.
+func (l *Lab) startRelay(k *link) (*child, error) {
+	if err := k.writeRelay(dirOf(l.name)); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	if l.starter == nil {
+		l.starter = newStarter()
+	}
+	l.mu.Unlock()
+	c, err := l.startDaemon(*k.relay)
+	if c != nil && l.state != nil {
+		l.mu.Lock()
+		l.children = append(l.children, c)
+		l.mu.Unlock()
+	}
+	return c, err
+}
+
+// mergeState takes over what somebody else may have added to the lab.
+func (l *Lab) mergeState(s *state) {
+	l.state.Namespaces, l.state.Interposed = slices.Clone(s.Namespaces), slices.Clone(s.Interposed)
+	l.state.Processes = slices.Clone(s.Processes)
+}
+
+// foreignRelays are emulators that others have added to the lab.
+func (l *Lab) foreignRelays(s *state) []process {
+	ours := map[int]bool{}
+	for _, c := range l.children {
+		ours[c.PID] = true
+	}
+	return slices.DeleteFunc(slices.Clone(s.Processes), func(p process) bool { return p.Role != RoleLink || ours[p.PID] || !p.alive() })
+}

@@ -1,0 +1,160 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/scenario"
+)
+
+// roundTrips opens an echo over a lab's wire and returns what measures it. It fails when the connection does.
+func roundTrips(t *testing.T, l *Lab) (measure func() time.Duration) {
+	t.Helper()
+	var listener net.Listener
+	err := netns.Do(namespaceOf(l.Name(), "b"), func() (err error) {
+		listener, err = net.Listen("tcp", "[2001:db8:1::b]:7")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		c, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		b := make([]byte, 1)
+		for {
+			if _, err := c.Read(b); err != nil {
+				return
+			}
+			if _, err := c.Write(b); err != nil {
+				return
+			}
+		}
+	}()
+	var c net.Conn
+	err = netns.Do(namespaceOf(l.Name(), "a"), func() (err error) {
+		c, err = net.Dial("tcp", "[2001:db8:1::b]:7")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return func() time.Duration {
+		t.Helper()
+		begun, b := time.Now(), make([]byte, 1)
+		_, err := c.Write(b)
+		if err == nil {
+			err = c.SetReadDeadline(begun.Add(10 * time.Second))
+		}
+		if err == nil {
+			_, err = c.Read(b)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return time.Since(begun)
+	}
+}
+
+// TestAnyWireBecomesEmulated: a wire that was made without an emulator gets one in the middle of a connection, and nothing changes
+// at its ends; who made the lab and who opened it agree on it.
+func TestAnyWireBecomesEmulated(t *testing.T) {
+	l := start(t, options(t, "emulate", plain()))
+	trip := roundTrips(t, l)
+	if d := trip(); d > 40*time.Millisecond {
+		t.Logf("a wire without a delay took %s", d)
+	}
+	before := run(t, l, "a", "ip -o addr show dev wire; ip -6 route; ip -o link show wire | grep -o 'state [A-Z]*'")
+	other, err := Open(l.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.SetLink("wire", scenario.Shape{Rate: 10e6, Delay: 20 * time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	if d := trip(); d < 40*time.Millisecond {
+		t.Errorf("a round trip over 20 ms each way took %s", d)
+	}
+	if after := run(t, l, "a", "ip -o addr show dev wire; ip -6 route; ip -o link show wire | grep -o 'state [A-Z]*'"); after != before {
+		t.Errorf("the end has changed from\n%s\nto\n%s", before, after)
+	}
+	// The owner knows nothing of it yet.
+	if err := l.SetLink("wire", scenario.Shape{Rate: 10e6, Delay: 40 * time.Millisecond, Backward: &channel.Change{Delay: new(time.Duration)}}); err != nil {
+		t.Fatal(err)
+	}
+	if d := trip(); d < 40*time.Millisecond || d > 75*time.Millisecond {
+		t.Errorf("a round trip over 40 ms and back over none took %s", d)
+	}
+	at := scenario.Port{Node: "a", Interface: "wire"}
+	if err := l.blackhole(scenario.Hole{Node: at.Node, Interface: at.Interface, Direction: scenario.Out}); err != nil {
+		t.Fatal(err)
+	}
+	if out := run(t, l, "a", "ping -q -c 1 -W 1 2001:db8:1::b || true"); !strings.Contains(out, "0 received") {
+		t.Errorf("a black hole lets packets through: %s", out)
+	}
+	if err := l.clear(at); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.SetLink("wire", scenario.Shape{}); err != nil {
+		t.Fatal(err)
+	}
+	trip()
+	if err := l.SetLink("lan", scenario.Shape{Delay: time.Millisecond}); err == nil || !strings.Contains(err.Error(), "it is a switch of 3 ends") {
+		t.Errorf("a switch with a delay: %v", err)
+	}
+	infos, err := List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range infos {
+		if i.Name == l.Name() && i.Condition != Running {
+			t.Errorf("the lab is %s", i.Condition)
+		}
+	}
+}
+
+// TestCaptureOfAnEmulatedWire sees what its ends send once, and by the name of the end.
+func TestCaptureOfAnEmulatedWire(t *testing.T) {
+	l := start(t, options(t, "detour", plain()))
+	if err := l.SetLink("wire", scenario.Shape{Delay: time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	p, err := openPackets(namespaceOf(l.Name(), "a"), "wire", 256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]int{}
+	p.take = func(c *packets, n, index int, _ time.Time, out bool) error {
+		if n == 14+20+8+1000 { // the datagrams below
+			seen[fmt.Sprintf("%s %t", c.names[index], out)]++
+		}
+		return nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- p.run(ctx) }()
+	run(t, l, "a", "ip addr add 198.51.100.1/24 dev wire")
+	run(t, l, "b", "ip addr add 198.51.100.2/24 dev wire")
+	run(t, l, "a", "ping -q -c 3 -i 0.2 -s 1000 198.51.100.2")
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if err := p.close(); err != nil {
+		t.Error(err)
+	}
+	if seen["wire true"] != 3 || seen["wire false"] != 3 || len(seen) != 2 {
+		t.Errorf("captured %v", seen)
+	}
+}

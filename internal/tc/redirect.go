@@ -1,0 +1,65 @@
+package tc
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoRedirect means that this kernel cannot send what one interface gives to another.
+var ErrNoRedirect = errors.New("this kernel cannot redirect packets between interfaces; it needs CONFIG_NET_SCH_INGRESS, CONFIG_NET_CLS_U32 and CONFIG_NET_ACT_MIRRED")
+
+// Redirect lets the link through be a detour of the link: all that the link is to send leaves by through instead, before the
+// link's own queueing discipline, and all that comes in by through is received as if by the link. What the link itself receives
+// stays as it is. It lasts as long as the two links, and doing it twice is an error. Errors wrap ErrNoRedirect when the kernel
+// cannot.
+func Redirect(link, through string) error {
+	if err := redirect(link, through); err != nil {
+		return fmt.Errorf("redirect link %q through %q: %w", link, through, err)
+	}
+	return nil
+}
+
+func redirect(link, through string) error {
+	l, err := netlink.LinkByName(link)
+	if err != nil {
+		return err
+	}
+	t, err := netlink.LinkByName(through)
+	if err != nil {
+		return err
+	}
+	// What comes in first: nothing that was sent may find no way back.
+	if err := mirred(t, netlink.HANDLE_MIN_INGRESS, l, netlink.TCA_INGRESS_REDIR); err != nil {
+		return err
+	}
+	return mirred(l, netlink.HANDLE_MIN_EGRESS, t, netlink.TCA_EGRESS_REDIR)
+}
+
+// mirred makes a filter that takes all packets at one hook of a link and gives them to another link.
+func mirred(at netlink.Link, hook uint32, to netlink.Link, how netlink.MirredAct) error {
+	classify := &netlink.GenericQdisc{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: at.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT},
+		QdiscType:  "clsact",
+	}
+	if err := netlink.QdiscAdd(classify); err != nil && !errors.Is(err, unix.EEXIST) {
+		return cannotRedirect(err)
+	}
+	all := &netlink.U32{
+		FilterAttrs: netlink.FilterAttrs{LinkIndex: at.Attrs().Index, Parent: hook, Priority: 1, Protocol: unix.ETH_P_ALL},
+		Actions: []netlink.Action{&netlink.MirredAction{
+			ActionAttrs: netlink.ActionAttrs{Action: netlink.TC_ACT_STOLEN}, MirredAction: how, Ifindex: to.Attrs().Index,
+		}},
+	}
+	return cannotRedirect(netlink.FilterAdd(all))
+}
+
+// cannotRedirect says what the kernel's answer means. A kind that the kernel does not know is ENOENT.
+func cannotRedirect(err error) error {
+	if errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("%w: %w", ErrNoRedirect, err)
+	}
+	return err
+}
