@@ -33,7 +33,7 @@ There are no daemons and no BGP in it: a subflow takes the shortest way over its
   tabane sim sweep reseq-delay --set path2.delay=20ms,50ms,100ms --seeds 12 --out delay.csv`,
 	}
 	group(c)
-	c.AddCommand(a.simRun(), a.simSweep())
+	c.AddCommand(a.simRun(), a.simSweep(), a.simValidate())
 	return c
 }
 
@@ -117,7 +117,7 @@ func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
 		return err
 	}
 	var series []scenario.Trace
-	p := newProgress(a.err, width(a.err))
+	p := newProgress(a.err, width(a.err), "runs")
 	result, err := simrun.Run(ctx, simrun.Options{
 		Spec: spec, Trials: f.trials, Quick: f.quick, Seed: f.seed, Jobs: f.jobs, Host: lab.Host(a.version),
 		Progress: func(e simrun.Event) {
@@ -171,15 +171,17 @@ func (f simFlags) command(name string) string {
 type progress struct {
 	w       io.Writer
 	columns int
-	last    time.Time
-	drawn   bool
+	// noun is what is counted.
+	noun  string
+	last  time.Time
+	drawn bool
 }
 
 // seldom is how often a line is written where nothing is live.
 const seldom = 5 * time.Second
 
-func newProgress(w io.Writer, columns int) *progress {
-	return &progress{w: w, columns: columns, last: time.Now()}
+func newProgress(w io.Writer, columns int, noun string) *progress {
+	return &progress{w: w, columns: columns, noun: noun, last: time.Now()}
 }
 
 func (p *progress) show(done, total int, elapsed, eta time.Duration) {
@@ -191,7 +193,7 @@ func (p *progress) show(done, total int, elapsed, eta time.Duration) {
 		return
 	}
 	p.last = time.Now()
-	text := fmt.Sprintf("%d of %d runs done, %s elapsed, about %s to go", done, total, clock(elapsed), clock(eta))
+	text := fmt.Sprintf("%d of %d %s done, %s elapsed, about %s to go", done, total, p.noun, clock(elapsed), clock(eta))
 	if p.columns == 0 {
 		fmt.Fprintln(p.w, text)
 		return

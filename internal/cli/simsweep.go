@@ -90,7 +90,7 @@ func (a *app) sweep(ctx context.Context, name string, f sweepFlags) error {
 		}
 		grid.Axes = append(grid.Axes, axis)
 	}
-	p := newProgress(a.err, width(a.err))
+	p := newProgress(a.err, width(a.err), "rows")
 	begun := time.Now()
 	result, err := simrun.Sweep(ctx, simrun.SweepOptions{Grid: grid, File: f.out, Jobs: f.jobs, Progress: p.show})
 	p.clear()

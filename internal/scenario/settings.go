@@ -113,9 +113,11 @@ func (c *checker) transportSettings(path string, e *Experiment) {
 		switch m := t.Model; {
 		case m == nil:
 		case *m == (Model{}):
-			c.Add(path+".model", "says nothing: give header or at_once")
+			c.Add(path+".model", "says nothing: give header, at_once or min_rto")
 		case m.Header < 0 || m.Header > maxHeader:
 			c.Add(path+".model.header", "must be 1 to %d bytes, got %d", maxHeader, m.Header)
+		case m.MinRTO < 0:
+			c.Add(path+".model.min_rto", "must not be negative, got %s", m.MinRTO)
 		}
 		if !t.MPTCP {
 			c.singlePath(path, t.Settings)

@@ -159,6 +159,8 @@ type Model struct {
 	Header int `yaml:"header,omitempty"`
 	// AtOnce: all subflows are there from the begin, and none takes a handshake.
 	AtOnce bool `yaml:"at_once,omitempty"`
+	// MinRTO is the least retransmission timeout; Linux' 200 ms unless given.
+	MinRTO time.Duration `yaml:"min_rto,omitempty"`
 }
 
 // Headers is what links count of a segment beside its payload, in bytes.

@@ -91,6 +91,18 @@ var parameters = []Parameter{
 	ofConnection("rack", "true or false", "find losses by time", func(s *scenario.Settings, v string) error {
 		return truth(&s.RACK, v)
 	}),
+	{"min_rto", "200ms", "least retransmission timeout", func(s *scenario.Spec, _, v string) error {
+		d, err := time.ParseDuration(v)
+		for _, t := range s.Experiment.Transports {
+			model := scenario.Model{}
+			if t.Model != nil {
+				model = *t.Model
+			}
+			model.MinRTO = d
+			t.Model = &model
+		}
+		return err
+	}},
 	ofTraffic("duration", "30s", "how long the delivery lasts at most", func(t *scenario.Traffic, v string) (err error) {
 		t.Duration, err = time.ParseDuration(v)
 		if err == nil && t.Duration <= 0 {
@@ -237,7 +249,7 @@ func ParseAxis(spec *scenario.Spec, text string) (Axis, error) {
 	wanted := name
 	if link, what, dotted := strings.Cut(name, "."); dotted {
 		if _, there := spec.Links[link]; !there {
-			return Axis{}, fmt.Errorf("the scenario has no link %q%s; it has %s", link, fault.Suggest(link, links(spec)), strings.Join(links(spec), ", "))
+			return Axis{}, fmt.Errorf("the scenario has no link %q%s; it has %s", link, fault.Suggest(link, sortedLinks(spec)), strings.Join(sortedLinks(spec), ", "))
 		}
 		a.link, wanted = link, linkParameter+what
 	}
@@ -251,12 +263,14 @@ func ParseAxis(spec *scenario.Spec, text string) (Axis, error) {
 	if a.set == nil {
 		hint := strings.Replace(fault.Suggest(wanted, known), linkParameter, a.link+".", 1)
 		if _, _, dotted := strings.Cut(name, "."); !dotted && hint == "" && slices.Contains(known, linkParameter+name) {
-			hint = fmt.Sprintf(", did you mean %q?", links(spec)[0]+"."+name)
+			hint = fmt.Sprintf(", did you mean %q?", sortedLinks(spec)[0]+"."+name)
 		}
 		return Axis{}, fmt.Errorf("there is no parameter %q%s; there are %s", name, hint, strings.Join(known, ", "))
 	}
 	return a, nil
 }
+
+func sortedLinks(spec *scenario.Spec) []string { return slices.Sorted(maps.Keys(spec.Links)) }
 
 // at returns the scenario with one case and the values of a point of the grid; texts are as they are written on the axes.
 func at(spec *scenario.Spec, c scenario.Case, axes []Axis, point []string) (*scenario.Spec, error) {

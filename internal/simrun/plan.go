@@ -3,7 +3,6 @@ package simrun
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -203,7 +202,10 @@ func (p *plan) config(k scenario.CellKey, seed uint64) (sim.Config, error) {
 	}
 
 	overhead := traffic.Overhead{MPTCP: transport.MPTCP}
-	conn := sim.Connection{Name: k.String(), MPTCP: transport.MPTCP, Bytes: t.Bytes, Rate: t.Rate, Header: transport.Headers(), Handshake: transport.Model == nil || !transport.Model.AtOnce}
+	conn := sim.Connection{Name: k.String(), MPTCP: transport.MPTCP, Bytes: t.Bytes, Rate: t.Rate, Header: transport.Headers(), Handshake: true}
+	if m := transport.Model; m != nil {
+		conn.Handshake, conn.MinRTO = !m.AtOnce, m.MinRTO
+	}
 	lasts := t.Lasts(p.quick)
 	if t.Rate > 0 {
 		conn.Bytes = t.Rate.SizeIn(lasts)
@@ -461,6 +463,3 @@ func (p *plan) measure(k scenario.CellKey, trial int, config sim.Config, result 
 	}
 	return run, trace, nil
 }
-
-// links are the names of a scenario's links, sorted.
-func links(spec *scenario.Spec) []string { return slices.Sorted(maps.Keys(spec.Links)) }

@@ -1,0 +1,185 @@
+package scenario
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tabane/tabane/internal/reseq"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// loss is the scenario with cases along an axis.
+func loss(t testing.TB) *Spec { return read(t, "../../scenarios/reseq-loss/scenario.yaml") }
+
+func TestCheckOfFiguresAndSettings(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		spoil func(*Experiment)
+		want  string
+	}{
+		{"figure without name", func(e *Experiment) { e.Figures[0].Name = "" }, `experiment.figures[0].name: must be letters`},
+		{"name of another", func(e *Experiment) { e.Figures[1].Name = e.Figures[0].Name }, `experiment.figures[1].name: "throughput-loss" is another figure's name`},
+		{"name of the report's own", func(e *Experiment) { e.Figures[0].Name = "goodput" }, `experiment.figures[0].name: "goodput" is another figure's name`},
+		{"no title", func(e *Experiment) { e.Figures[0].Title = "" }, `experiment.figures[0].title: must say`},
+		{"kind", func(e *Experiment) { e.Figures[0].Kind = "pie" }, `experiment.figures[0].kind: must be one of lines, bursts, got "pie"`},
+		{"metric", func(e *Experiment) { e.Figures[0].Metric = "speed" }, `experiment.figures[0]: metric must be one of`},
+		{"metric and metrics", func(e *Experiment) { e.Figures[0].Metrics = []string{Goodput} }, `experiment.figures[0]: must have either metric or metrics`},
+		{"x", func(e *Experiment) { e.Figures[0].X = "los" }, `experiment.figures[0].x: must be a parameter of cases, got "los"`},
+		{"where", func(e *Experiment) { e.Figures[0].Where = map[string]float64{"rate": 1} }, `experiment.figures[0].where.rate: is no parameter of any case`},
+		{"selects nothing", func(e *Experiment) { e.Figures[0].Where = map[string]float64{"loss": 7} }, `experiment.figures[0]: selects no case`},
+		{"zero on a logarithmic axis", func(e *Experiment) { e.Figures[0].Zero = "" }, `experiment.cases[0].parameters.loss: is 0, which figure "throughput-loss" has no place for`},
+		{"negative on a logarithmic axis", func(e *Experiment) { e.Cases[1].Parameters["loss"] = -1 }, `experiment.cases[1].parameters.loss: must not be negative`},
+		{"zero without one", func(e *Experiment) { e.Figures[0].Log = false }, `experiment.figures[0].zero: is for a logarithmic axis`},
+		{"transport", func(e *Experiment) { e.Figures[0].Transports[0] = "ns3" }, `experiment.figures[0].transports[0]: transport "ns3" is not in transports`},
+		{"traffic", func(e *Experiment) { e.Figures[0].Traffic = "cbr" }, `experiment.figures[0].traffic: traffic "cbr" is not in traffic`},
+		{"reference", func(e *Experiment) { e.Figures[0].References = []Reference{{Y: math.NaN()}} }, "experiment.figures[0].references[0].title: must say what it is\nexperiment.figures[0].references[0].y: must be a finite number"},
+		{"bursts of lines", func(e *Experiment) {
+			e.Figures = []Figure{{Name: "b", Title: "b", Kind: FigureBursts, Case: "p7", From: 2, To: 1, X: "loss"}}
+		}, "experiment.figures[0].x: is for figures of kind lines\nexperiment.figures[0].case: case \"p7\" is not in cases\nexperiment.figures[0].to: must be after from, 2ns, got 1ns"},
+		{"lines of bursts", func(e *Experiment) { e.Figures[0].To = time.Second }, `experiment.figures[0].to: is for figures of kind bursts`},
+		{"parameter name", func(e *Experiment) { e.Cases[0].Parameters["Loss of it"] = 1 }, `experiment.cases[0].parameters."Loss of it": name must be lower-case`},
+		{"parameter", func(e *Experiment) { e.Cases[0].Parameters["loss"] = math.Inf(1) }, `experiment.cases[0].parameters.loss: must be a finite number`},
+		{"scheduler", func(e *Experiment) { e.Transports["mptcp"].Scheduler = "best" }, `experiment.transports.mptcp.scheduler: must be one of ratio`},
+		{"congestion", func(e *Experiment) { e.Cases[0].Settings.Congestion = "reno" }, `experiment.cases[0].settings.congestion: must be one of newreno`},
+		{"window", func(e *Experiment) { e.Transports["mptcp"].Window = 100 }, `experiment.transports.mptcp.window: must hold at least one segment, 536 bytes, got 100B`},
+		{"rbuf", func(e *Experiment) { e.Cases[0].Settings.RBuf = -1 }, `experiment.cases[0].settings.rbuf: must not be negative`},
+		{"segment", func(e *Experiment) { e.Transports["mptcp"].Segment = 70_000 }, `experiment.transports.mptcp.segment: must be 88 to 65475 bytes, got 70000`},
+		{"initial window", func(e *Experiment) { e.Transports["mptcp"].InitialWindow = -1 }, `experiment.transports.mptcp.initial_window: must be 1 to 1000 segments, got -1`},
+		{"model", func(e *Experiment) { e.Transports["ns2"].Model = &Model{} }, `experiment.transports.ns2.model: says nothing`},
+		{"header", func(e *Experiment) { e.Transports["ns2"].Model.Header = -40 }, `experiment.transports.ns2.model.header: must be 1 to 1000 bytes, got -40`},
+		{"single path", func(e *Experiment) { e.Transports["mptcp-260"].MPTCP = false }, "experiment.transports.mptcp-260.scheduler: is for transports with mptcp: there is nothing to choose from\nexperiment.transports.mptcp-260.rbuf: is for transports with mptcp"},
+		{"relative to no case", func(e *Experiment) { e.Expect[2].Relative = "case:p7" }, `experiment.expect[2].relative: case "p7" is not in cases`},
+		{"relative to itself", func(e *Experiment) { e.Expect[2].Relative = "case:p1e-3" }, `experiment.expect[2].relative: must be another case than the expectation's own`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := loss(t)
+			tt.spoil(s.Experiment)
+			if got := s.Check().Error(); !strings.Contains(got, tt.want) {
+				t.Errorf("got %s\nwant %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestSettingsOfACell(t *testing.T) {
+	s := loss(t)
+	off := false
+	s.Experiment.Cases[0].Settings = Settings{RBuf: 65 * unit.KB, RACK: &off}
+	got := s.Experiment.Settings(CellKey{"p0", "bulk", "mptcp-260"})
+	if got.RBuf != 65*unit.KB || got.Window != 53600 || got.Segment != 536 || *got.DelayedACK {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestReal wants labs to run nothing that there is in a simulator alone.
+func TestReal(t *testing.T) {
+	s := loss(t)
+	real := s.Real()
+	if err := real.Check().Err(); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"mptcp", "mptcp-260"}, real.Experiment.TransportNames()); diff != "" {
+		t.Error(diff)
+	}
+	for _, f := range real.Experiment.Figures {
+		if diff := cmp.Diff(real.Experiment.TransportNames(), f.TransportsOf(real.Experiment)); diff != "" {
+			t.Errorf("figure %s: %s", f.Name, diff)
+		}
+	}
+	if len(s.Experiment.Transports) != 4 || len(s.Experiment.Figures[0].Transports) != 2 {
+		t.Error("the scenario itself has changed")
+	}
+}
+
+// TestLimitOfSmallSegments wants the limit to count the headers that each segment has.
+func TestLimitOfSmallSegments(t *testing.T) {
+	for transport, want := range map[string]float64{"mptcp": 10e6 * 536 / 650, "ns2": 10e6 * 536 / 576} {
+		got, err := limit(loss(t), CellKey{"p0", "bulk", transport})
+		if err != nil || math.Abs(got.Links-want) > 1 {
+			t.Errorf("%s: %v, %v, want %v", transport, got.Links, err, want)
+		}
+	}
+}
+
+func TestExpectationsOfCases(t *testing.T) {
+	e := &Experiment{
+		Cases:      []Case{{Name: "a-1"}, {Name: "a-2"}, {Name: "b-2"}},
+		Traffic:    map[string]*Traffic{"bulk": {}},
+		Transports: map[string]*Transport{"mptcp": {}},
+	}
+	var runs []Run
+	for i, c := range e.Cases {
+		runs = append(runs, Run{CellKey: CellKey{c.Name, "bulk", "mptcp"}, Metrics: map[string]float64{BurstMax: float64(10 * (i + 1))}})
+	}
+	cells, err := Summarize(runs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bound := func(f float64) *float64 { return &f }
+	for _, tt := range []struct {
+		x    Expectation
+		want Verdict
+	}{
+		{Expectation{Metric: BurstMax, Case: "b-2", Relative: "case:a-2", AtLeast: bound(1.4)},
+			Verdict{Want: "median burst_max_segments / that of case a-2 >= 1.4 in case b-2, every traffic, every transport", Got: "1.5 (b-2 bulk mptcp)", Holds: true}},
+		// What others are held against is not held against itself.
+		{Expectation{Metric: BurstMax, Relative: "case:a-1", AtLeast: bound(2)},
+			Verdict{Want: "median burst_max_segments / that of case a-1 >= 2 in every case, every traffic, every transport", Got: "2 (worst: a-2 bulk mptcp)", Holds: true}},
+		{Expectation{Metric: BurstMax, Case: "a-*", AtMost: bound(19)},
+			Verdict{Want: "median burst_max_segments <= 19 in case a-*, every traffic, every transport", Got: "20 segments (worst: a-2 bulk mptcp)"}},
+		{Expectation{Metric: BurstMax, Case: "*-2", AtLeast: bound(20)},
+			Verdict{Want: "median burst_max_segments >= 20 in case *-2, every traffic, every transport", Got: "20 segments (worst: a-2 bulk mptcp)", Holds: true}},
+		{Expectation{Metric: BurstMax, Case: "a-*-1", AtLeast: bound(20)},
+			Verdict{Want: "median burst_max_segments >= 20 in case a-*-1, every traffic, every transport", Got: "selects no cell"}},
+	} {
+		e.Expect = []Expectation{tt.x}
+		if diff := cmp.Diff([]Verdict{tt.want}, Evaluate(e, cells, runs)); diff != "" {
+			t.Errorf("%+v (-want +got):\n%s", tt.x, diff)
+		}
+	}
+}
+
+func TestPutResequencing(t *testing.T) {
+	b := reseq.New(reseq.Options{Bursts: true})
+	at := func(ms int) time.Duration { return time.Duration(ms) * time.Millisecond }
+	next := uint64(0)
+	// A segment that is late by 4 ms, and n-1 that wait for it.
+	burst := func(ms, n int) {
+		for i := 1; i < n; i++ {
+			b.Push(at(ms), 0, next+uint64(i)*100, 100)
+		}
+		b.Push(at(ms+4), 1, next, 100)
+		next += uint64(n) * 100
+	}
+	burst(0, 30)
+	burst(1000, 20)
+	burst(4000, 12)
+	burst(4300, 2)
+	burst(4500, 14)
+	burst(5000, 16)
+	m := b.Measures()
+	got := map[string]float64{}
+	PutResequencing(got, &m, 10*unit.KbitPerSecond, 10*time.Second)
+	want := map[string]float64{
+		ThroughputBefore: 0.752, ThroughputAfter: 0.752, BurstMax: 30, BurstP99: 30, BurstFirst: 30, BurstSteady: 16, BurstSmall: 2, BurstLarge: 14,
+		BurstsPerSecond: 3. / 7, BurstPeriod: 0.5, BufferMax: 2900, ReseqDelayMax: 0.004, ReseqDelayMean: 0.004 * 88 / 94, ReseqDelayP50: 0.004, ReseqDelayP95: 0.004, ReseqDelayP99: 0.004,
+	}
+	delete(got, BufferMean)
+	near := cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) <= 0.01*math.Abs(b) })
+	if diff := cmp.Diff(want, got, near); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	// Without rates and bursts over time there is no more than is known.
+	m.Series = nil
+	got = map[string]float64{}
+	PutResequencing(got, &m, 0, 10*time.Second)
+	for _, name := range []string{ThroughputBefore, ThroughputAfter, BurstFirst, BurstLarge, BurstPeriod} {
+		if v, there := got[name]; there {
+			t.Errorf("%s is %v", name, v)
+		}
+	}
+}

@@ -1,0 +1,460 @@
+package simrun
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/sim"
+	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/scenarios"
+)
+
+func builtIn(t testing.TB, name string) *scenario.Spec {
+	t.Helper()
+	data, err := scenarios.Read(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s scenario.Spec
+	if err := yaml.UnmarshalWithOptions(data, &s, yaml.Strict()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Check().Err(); err != nil {
+		t.Fatal(err)
+	}
+	return &s
+}
+
+// short is a scenario whose deliveries last 4 s at most.
+func short(t testing.TB, name string) *scenario.Spec {
+	s := builtIn(t, name)
+	for _, traffic := range s.Experiment.Traffic {
+		traffic.Duration = 4 * time.Second
+	}
+	return s
+}
+
+func TestWays(t *testing.T) {
+	s := builtIn(t, "epe-steady")
+	p := newPlan(s, false)
+	for _, tt := range []struct {
+		transport string
+		subflow   int
+		want      string
+	}{
+		{"tcp", 0, "server asbr1 transit-a client-isp client"},
+		{"mptcp-epe", 0, "server asbr1 transit-a client-isp client"},
+		{"mptcp-epe", 1, "server asbr2 transit-b client-isp client"},
+	} {
+		w := p.ways[tt.transport][tt.subflow]
+		nodes := []string{s.Experiment.Server}
+		for _, h := range w.hops {
+			nodes = append(nodes, h.to)
+		}
+		if got := strings.Join(nodes, " "); w.err != nil || got != tt.want {
+			t.Errorf("%s %d goes %q, %v, want %q", tt.transport, tt.subflow, got, w.err, tt.want)
+		}
+	}
+	// The links between are part of the way only where something happens on them.
+	config, err := p.config(scenario.CellKey{Case: "1.3", Traffic: "bi", Transport: "mptcp-epe"}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, l := range config.Links {
+		names = append(names, l.Name+" "+l.Rate.String())
+	}
+	want := []string{"a from transit-a 15Mbit/s", "a from client-isp 15Mbit/s", "b from transit-b 30Mbit/s", "b from client-isp 30Mbit/s"}
+	if diff := cmp.Diff(want, names); diff != "" {
+		t.Errorf("links (-want +got):\n%s", diff)
+	}
+	if c := config.Connections[0]; c.Segment != 1400 || c.Header != 114 || c.Bytes != 100*unit.MB || c.Scheduler != "blest" || c.Congestion != "cubic" {
+		t.Errorf("connection %+v", c)
+	}
+}
+
+func TestNoWay(t *testing.T) {
+	for name, spoil := range map[string]func(*scenario.Spec){
+		"a node that does not forward": func(s *scenario.Spec) { s.Nodes["r4"].Forwarding = false },
+		"a link that leads back":       func(s *scenario.Spec) { s.Links["exit2"].Ends[1].Node = "r2" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := builtIn(t, "reseq-delay")
+			spoil(s)
+			got := Check(s).Error()
+			if !strings.Contains(got, `experiment.transports.mptcp.links[1]: there is no way from server to client over link "path2" without path1`) {
+				t.Errorf("got %s", got)
+			}
+		})
+	}
+}
+
+func TestRefused(t *testing.T) {
+	if got := Check(builtIn(t, "epe-routes")).Error(); !strings.Contains(got, "experiment.kind: the simulator has no BGP") {
+		t.Errorf("got %s", got)
+	}
+	s := builtIn(t, "epe-change")
+	s.Sysctls[congestionSysctl] = "bbr"
+	c := &s.Experiment.Cases[0]
+	asbr, link := scenario.Daemon{Node: "asbr1", Role: "asbr"}, scenario.Port{Node: "transit-a", Interface: "link-a"}
+	c.Events = append(c.Events, scenario.Event{Kill: &asbr}, scenario.Event{Start: &asbr}, scenario.Event{Stop: &asbr},
+		scenario.Event{Drain: &scenario.Drain{Node: "asbr2"}}, scenario.Event{Flap: &scenario.Flap{Node: "asbr1", Neighbor: "transit-a", Times: 1, Every: time.Second}},
+		scenario.Event{Down: &scenario.Port{Node: "asbr1", Interface: "lan"}}, scenario.Event{Down: &link}, scenario.Event{Up: &link})
+	want := `experiment.cases[0].events[1].kill: the simulator runs no daemons: this needs a lab
+experiment.cases[0].events[2].start: the simulator runs no daemons: this needs a lab
+experiment.cases[0].events[3].stop: the simulator runs no daemons: this needs a lab
+experiment.cases[0].events[4].drain: the simulator runs no daemons: this needs a lab
+experiment.cases[0].events[5].flap: the simulator has no BGP sessions: this needs a lab
+experiment.cases[0].events[6].down: the simulator takes down wires only, and this is a port of a switch: it needs a lab
+`
+	if got := Check(s).Error(); !strings.HasPrefix(got, want) || !strings.Contains(got, `sysctls.net.ipv4.tcp_congestion_control: the simulator knows no congestion control "bbr"`) {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestChanges(t *testing.T) {
+	s := builtIn(t, "epe-change")
+	port := scenario.Port{Node: "client-isp", Interface: "link-b"}
+	s.Experiment.Cases[0].Events = append(s.Experiment.Cases[0].Events,
+		scenario.Event{After: time.Second, Blackhole: &scenario.Hole{Node: port.Node, Interface: port.Interface, Direction: scenario.In}},
+		scenario.Event{After: 2 * time.Second, Clear: &port},
+		scenario.Event{After: 3 * time.Second, Flap: &scenario.Flap{Node: port.Node, Interface: port.Interface, Times: 2, Every: time.Second}})
+	config, err := newPlan(s, false).config(scenario.CellKey{Case: "2.1", Traffic: "cbr", Transport: "mptcp-epe"}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range config.Changes {
+		text := c.At.String() + " " + config.Links[c.Link].Name
+		switch {
+		case c.Down:
+			text += " down"
+		case c.Up:
+			text += " up"
+		default:
+			text += " " + c.Rate.String() + " " + c.Queue.Time.String()
+		}
+		got = append(got, text)
+	}
+	b, back := "b from transit-b", "b from client-isp"
+	want := []string{
+		"4s a from client-isp 15Mbit/s 20ms", "4s a from transit-a 15Mbit/s 20ms",
+		"5s " + b + " down", "6s " + back + " up", "6s " + b + " up",
+		"7s " + back + " down", "7s " + b + " down", "7.5s " + back + " up", "7.5s " + b + " up",
+		"8s " + back + " down", "8s " + b + " down", "8.5s " + back + " up", "8.5s " + b + " up",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("changes (-want +got):\n%s", diff)
+	}
+}
+
+// TestLimit holds the headers of the simulator against the limit that the scenario computes: a full link delivers it.
+func TestLimit(t *testing.T) {
+	s := builtIn(t, "epe-steady")
+	p := newPlan(s, true)
+	for _, k := range []scenario.CellKey{{Case: "1.3", Traffic: "bi", Transport: "tcp"}, {Case: "1.3", Traffic: "bi", Transport: "mptcp-epe"}} {
+		run, _, err := p.simulate(context.Background(), k, 0, 1)
+		if err != nil || run.Err() != nil {
+			t.Fatal(err, run.Err())
+		}
+		if share := run.Metrics[scenario.Goodput] / run.Metrics[scenario.LimitRate]; share < 0.98 || share > 1 {
+			t.Errorf("%s delivers %v of its limit", k, share)
+		}
+	}
+}
+
+// TestScenarios runs every scenario on resequencing in a quick pass: what is expected of them holds.
+func TestScenarios(t *testing.T) {
+	for _, name := range scenarios.Names() {
+		if !strings.HasPrefix(name, "reseq-") {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			result, err := Run(context.Background(), Options{Spec: builtIn(t, name), Quick: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(result.Expect) == 0 || result.Backend != Backend {
+				t.Errorf("a result of %q with %d expectations", result.Backend, len(result.Expect))
+			}
+			for _, v := range result.Expect {
+				if !v.Holds {
+					t.Errorf("%s: %s, want %s", v.Name, v.Got, v.Want)
+				}
+			}
+		})
+	}
+}
+
+// TestTheSameWhateverIsAtOnce wants the same runs from one job and from several, and others from another seed.
+func TestTheSameWhateverIsAtOnce(t *testing.T) {
+	s := short(t, "reseq-loss")
+	s.Experiment.Cases = s.Experiment.Cases[4:6]
+	run := func(jobs int, seed uint64) []scenario.Run {
+		r, err := Run(context.Background(), Options{Spec: s, Trials: 2, Jobs: jobs, Seed: seed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Runs
+	}
+	one := run(1, 1)
+	if diff := cmp.Diff(one, run(3, 1)); diff != "" {
+		t.Errorf("three jobs make other runs (-one +three):\n%s", diff)
+	}
+	if cmp.Equal(one, run(1, 7)) {
+		t.Error("another seed makes the same runs")
+	}
+}
+
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	s := short(t, "reseq-loss")
+	_, err := Run(ctx, Options{Spec: s, Trials: 100, Progress: func(Event) { cancel() }})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestNothingArrives(t *testing.T) {
+	s := short(t, "reseq-delay")
+	for _, l := range []string{"access1", "access2"} {
+		s.Links[l].Loss = &channel.Loss{Kind: channel.Random, P: 1}
+	}
+	result, err := Run(context.Background(), Options{Spec: s, Trials: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range result.Runs {
+		if r.Err() == nil || !strings.Contains(r.Err().Error(), "not a byte arrived") {
+			t.Errorf("%s: %v", r.CellKey, r.Err())
+		}
+	}
+	if result.Holds() {
+		t.Error("it holds")
+	}
+}
+
+func axes(t *testing.T, s *scenario.Spec, texts ...string) []Axis {
+	t.Helper()
+	var list []Axis
+	for _, text := range texts {
+		a, err := ParseAxis(s, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, a)
+	}
+	return list
+}
+
+func TestParameters(t *testing.T) {
+	s := builtIn(t, "reseq-delay")
+	values := map[string]string{
+		"LINK.rate": "7Mbit/s", "LINK.delay": "33ms", "LINK.jitter": "3ms", "LINK.loss": "0.25", "LINK.queue": "70ms", "LINK.packets": "7", "scheduler": "round-robin",
+		"congestion": "vegas", "window": "70kB", "rbuf": "77kB", "receive_buffer": "unlimited", "segment": "777", "initial_window": "7",
+		"delayed_ack": "true", "rack": "true", "min_rto": "777ms", "duration": "7s",
+	}
+	key := scenario.CellKey{Case: "d20", Traffic: "bulk", Transport: "mptcp"}
+	before, err := newPlan(s, false).config(key, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range Parameters() {
+		value, ok := values[p.Name]
+		if !ok {
+			t.Errorf("%s is not tested", p.Name)
+			continue
+		}
+		list := axes(t, s, strings.Replace(p.Name, "LINK", "path2", 1)+"="+value)
+		changed, err := at(s, s.Experiment.Cases[0], list, []string{value})
+		if err != nil {
+			t.Errorf("%s: %v", p.Name, err)
+			continue
+		}
+		after, err := newPlan(changed, false).config(key, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if value != none && cmp.Equal(before, after) {
+			t.Errorf("%s changes nothing", p.Name)
+		}
+	}
+	again, err := newPlan(s, false).config(key, 1)
+	if diff := cmp.Diff(before, again); err != nil || diff != "" {
+		t.Errorf("a grid changes the scenario: %v\n%s", err, diff)
+	}
+}
+
+func TestBadAxes(t *testing.T) {
+	s := builtIn(t, "reseq-delay")
+	for text, want := range map[string]string{
+		"rbfu=1kB":          `did you mean "rbuf"?`,
+		"path2.dleay=1ms":   `did you mean "path2.delay"?`,
+		"pth2.delay=1ms":    `did you mean "path2"?`,
+		"delay=1ms":         `did you mean "access1.delay"?`,
+		"rbuf":              "want NAME=VALUE",
+		"rbuf=":             "want NAME=VALUE",
+		"rbuf=1kB,,2kB":     "a value is empty",
+		"rbuf=65kB,65kB":    "given twice",
+		"path2.rate=0bit/s": "must be > 0, or unlimited",
+		"path2.loss=2":      "must be a probability from 0 to 1, got 2",
+		"path2.delay=-1ms":  "must be from 0s to 1m0s, got -1ms",
+		"path2.delay=soon":  `set path2.delay to "soon"`,
+		"segment=9000":      "segments of 9000 bytes do not pass",
+		"scheduler=best":    "must be one of",
+		"duration=0s":       "must be > 0s",
+		"rack=maybe":        "want true or false",
+		"path2.packets=0":   "want a whole number > 0",
+	} {
+		a, err := ParseAxis(s, text)
+		if err == nil {
+			_, err = Grid{Spec: s, Axes: []Axis{a}, Seeds: 1}.tasks()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", text, err, want)
+		}
+	}
+}
+
+func sweep(t *testing.T, s *scenario.Spec, file string, jobs int) SweepResult {
+	t.Helper()
+	r, err := Sweep(context.Background(), SweepOptions{File: file, Jobs: jobs, Grid: Grid{
+		Spec: s, Seeds: 2, Seed: 1, Transport: "mptcp", Axes: axes(t, s, "path2.delay=20ms,50ms", "path2.loss=0,1e-3"),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestSweepGoesOn cuts the file of a sweep at every place that matters: the next sweep makes the same file of it.
+func TestSweepGoesOn(t *testing.T) {
+	s := short(t, "reseq-delay")
+	file := filepath.Join(t.TempDir(), "grid.csv")
+	if got := sweep(t, s, file, 1); got != (SweepResult{Rows: 8}) {
+		t.Errorf("the first sweep: %+v", got)
+	}
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bytes.SplitAfter(whole, []byte("\n"))
+	header, row := len(lines[0]), len(lines[1])
+	for _, tt := range []struct {
+		name string
+		left int
+		want SweepResult
+	}{
+		{"all is there", len(whole), SweepResult{Rows: 8, Kept: 8}},
+		{"an empty file", 0, SweepResult{Rows: 8}},
+		{"half a header", header / 2, SweepResult{Rows: 8, Repaired: true}},
+		{"the header", header, SweepResult{Rows: 8}},
+		{"half a row", header + row/2, SweepResult{Rows: 8, Repaired: true}},
+		{"a row without its end", header + row - 1, SweepResult{Rows: 8, Repaired: true}},
+		{"a row", header + row, SweepResult{Rows: 8, Kept: 1}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if err := os.WriteFile(file, whole[:tt.left], 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if got := sweep(t, s, file, 3); got != tt.want {
+				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+			if again, err := os.ReadFile(file); err != nil || !bytes.Equal(again, whole) {
+				t.Errorf("the file is another: %v\n%s", err, again)
+			}
+		})
+	}
+	t.Run("another scenario", func(t *testing.T) {
+		other := short(t, "reseq-delay")
+		other.Links["path1"].Delay = 21 * time.Millisecond
+		if got := sweep(t, other, file, 2); got.Kept != 0 {
+			t.Errorf("%d rows of another scenario are taken", got.Kept)
+		}
+	})
+	t.Run("busy", func(t *testing.T) {
+		g := Grid{Spec: s, Seeds: 1, Seed: 1}
+		held, err := openTable(filepath.Join(t.TempDir(), "held"), g.header())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := openTable(held.f.Name(), g.header()); !errors.Is(err, ErrBusy) {
+			t.Errorf("got %v", err)
+		}
+		if err := held.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("another file", func(t *testing.T) {
+		for _, text := range []string{"a,b\n1,2\n", "hello", string(whole[:header]) + "1,2\n", "\x00\x01"} {
+			name := filepath.Join(t.TempDir(), "other")
+			if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			_, err := Sweep(context.Background(), SweepOptions{File: name, Grid: Grid{
+				Spec: s, Seeds: 2, Seed: 1, Transport: "mptcp", Axes: axes(t, s, "path2.delay=20ms,50ms", "path2.loss=0,1e-3"),
+			}})
+			if after, readErr := os.ReadFile(name); !errors.Is(err, ErrOtherFile) || readErr != nil || string(after) != text {
+				t.Errorf("%q: %v, then %q", text, err, after)
+			}
+		}
+	})
+}
+
+func TestSummary(t *testing.T) {
+	s := short(t, "reseq-delay")
+	g := Grid{Spec: s, Seeds: 3, Seed: 1, Transport: "mptcp", Summary: true, Axes: axes(t, s, "path2.loss=0,1e-2")}
+	tasks, err := g.tasks()
+	if err != nil || len(tasks) != 2 || !slices.Equal(tasks[1].seeds, []uint64{1, 2, 3}) {
+		t.Fatalf("tasks %+v, %v", tasks, err)
+	}
+	row, err := g.run(context.Background(), tasks[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for i, name := range g.header() {
+		got[name] = row[i]
+	}
+	if got["seeds"] != "3" || got["path2.loss"] != "1e-2" || got["throughput_after_sd"] == "0" || got["throughput_after_mean"] == "" {
+		t.Errorf("row %v", maps.All(got))
+	}
+}
+
+// BenchmarkSweep is a run of 30 s of paper B's topology, with all measures on.
+func BenchmarkSweep(b *testing.B) {
+	s := builtIn(b, "reseq-delay")
+	p := newPlan(s, false)
+	k := scenario.CellKey{Case: "d50", Traffic: "bulk", Transport: "mptcp"}
+	var events uint64
+	for b.Loop() {
+		config, err := p.config(k, 1)
+		if err != nil {
+			b.Fatal(err)
+		}
+		m, err := sim.New(config)
+		if err != nil {
+			b.Fatal(err)
+		}
+		r, err := m.Run(context.Background())
+		if err != nil {
+			b.Fatal(err)
+		}
+		events += r.Events
+	}
+	b.ReportMetric(float64(events)/b.Elapsed().Seconds(), "events/s")
+}
