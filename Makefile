@@ -8,7 +8,7 @@ VERSION := $(shell git describe --always --dirty --tags 2>/dev/null)
 export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test race bench fuzz lint clean help FORCE
+.PHONY: build demo test race bench bench-sim fuzz lint clean help FORCE
 
 build: bin/tabane ## build bin/tabane
 
@@ -30,6 +30,16 @@ race: ## run all tests with the race detector (needs a C compiler)
 bench: ## run the benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./...
 
+PINNED = $(shell command -v taskset >/dev/null && echo taskset -c $$(($$(nproc) - 1)))
+
+bench-sim: ## measure the simulator on one core, beside ns-2 where it is installed, and a grid on all cores
+	@mkdir -p $(OUT)
+	$(GO) test -c -o $(OUT)/sim.test ./internal/sim
+	@cd internal/sim && bench="$(abspath $(OUT))/sim.test -test.run ^$$ -test.benchmem" && \
+	$(PINNED) $$bench -test.bench 'Paper|Connections|Event' -test.benchtime 2s && \
+	$(PINNED) $$bench -test.bench BesideNS2 -test.benchtime 9x && \
+	$$bench -test.bench Sweep -test.benchtime 1x
+
 FUZZTIME ?= 10s
 
 fuzz: ## run each fuzz target for FUZZTIME (default 10s)
@@ -44,6 +54,10 @@ lint: ## check the form of the code
 	@wrong=$$(gofmt -l cmd internal scenarios .ci/*.go); [ -z "$$wrong" ] || { echo "not formatted by gofmt:"; echo "$$wrong"; exit 1; } >&2
 	$(GO) vet ./...
 
+.PHONY: validate
+validate: build ## write docs/validation.md anew: the simulator beside theory, ns-2 (where installed) and the kernel
+	bin/tabane sim validate $(addprefix --kernel ,$(wildcard docs/validation/*.json)) --out docs/validation.md
+
 .PHONY: generate
 generate: ## compile the eBPF programs anew (needs clang-14 and llvm-strip-14)
 	$(GO) generate ./internal/bpf
@@ -52,7 +66,7 @@ clean: ## remove what was built and the results
 	rm -rf bin $(OUT)
 
 help: ## show this
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-12s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-12s %s\n", $$1, $$2 }'
 
 .PHONY: root
 root:

@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/unit"
 )
@@ -30,33 +28,14 @@ func processor(who int) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// pin keeps this thread, and what it starts, on one core.
-func pin(b *testing.B) {
-	b.Helper()
-	runtime.LockOSThread()
-	var before, set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &before); err != nil {
-		b.Fatal(err)
-	}
-	set.Set(runtime.NumCPU() - 1)
-	if err := unix.SchedSetaffinity(0, &set); err != nil {
-		b.Logf("not pinned: %v", err)
-	}
-	b.Cleanup(func() {
-		_ = unix.SchedSetaffinity(0, &before)
-		runtime.UnlockOSThread()
-	})
-}
-
 // BenchmarkBesideNS2 runs the paper's topology here and in ns-2, in turn, and prints the medians. Figures are by processor time, so that
-// what else runs on the machine counts less. ns-2 runs for long once, with two TCPs that know nothing of each other and no measures;
+// what else runs on the machine counts less; make bench-sim keeps both on one core. ns-2 runs for long once, with two TCPs that know nothing of each other and no measures;
 // here each 30 s are a run of its own, with MPTCP and all measures.
 func BenchmarkBesideNS2(b *testing.B) {
 	ns, err := exec.LookPath("ns")
 	if err != nil {
 		b.Skip("ns-2 is not installed (on Debian: apt-get install ns2)")
 	}
-	pin(b)
 	const runs = 40
 	var ours, theirs, ratios []float64
 	for range b.N {
@@ -89,7 +68,7 @@ func BenchmarkBesideNS2(b *testing.B) {
 		return // the framework's first try
 	}
 	var t strings.Builder
-	fmt.Fprintf(&t, "\n%-34s %12s %7s\n", fmt.Sprintf("median of %d, in turn, one core", b.N), "seg/s", "ratio")
+	fmt.Fprintf(&t, "\n%-34s %12s %7s\n", fmt.Sprintf("median of %d, in turn", b.N), "seg/s", "ratio")
 	fmt.Fprintf(&t, "%-34s %12.0f %7s\n", "tabane, MPTCP, all measures", median(ours), "1")
 	fmt.Fprintf(&t, "%-34s %12.0f %7.1f\n", "ns-2, two TCPs, no measures", median(theirs), median(ratios))
 	if _, err := os.Stat("/usr/include/ns3"); err == nil {
