@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -74,6 +75,18 @@ func burstFigure(spec *scenario.Figure, traces []series, e *scenario.Experiment)
 		alt:     "Lengths of bursts over time." + words.String(),
 	}
 	return render(f, legendSpace+vg.Length(len(panels))*235, func(c draw.Canvas) { tile(drawLegend(c, entries), plots, 1) })
+}
+
+// burstsFile is where the bursts of a series are kept, relative to the result's directory.
+func (s series) burstsFile() string { return strings.TrimSuffix(s.file(), ".csv") + "-bursts.csv" }
+
+// burstsCSV has a line for each instant at which something was released.
+func (s series) burstsCSV() ([]byte, error) {
+	lines := make([][]string, len(s.Bursts))
+	for i, b := range s.Bursts {
+		lines[i] = []string{strconv.FormatFloat(b.At.Seconds(), 'f', -1, 64), strconv.Itoa(b.Segments), strconv.Itoa(b.Bytes)}
+	}
+	return table([]string{"time_s", "segments", "bytes"}, lines)
 }
 
 var impulseStyle = draw.LineStyle{Color: colorOf(1), Width: 0.8}

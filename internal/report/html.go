@@ -33,7 +33,9 @@ type pageData struct {
 	Ranged, Gained    bool
 	// Eventful is whether something happened in the runs.
 	Eventful bool
-	Rows     []row
+	// Ordered is whether what putting segments into order costs was measured.
+	Ordered bool
+	Rows    []row
 	// Routes is there instead of Rows where changes of routes were measured.
 	Routes *routeTable
 	// Compared is the result beside that of a simulator.
@@ -54,7 +56,7 @@ func writePage(r scenario.Result, spec *scenario.Spec, command string, all []row
 	d := pageData{
 		Title: orName(spec.Title, r.Scenario), Name: clean(r.Scenario), Question: clean(spec.Question), Backend: clean(r.Backend),
 		Took: (time.Duration(r.Seconds * float64(time.Second))).Round(time.Second).String(), Command: clean(command),
-		Host: scenario.Host{Kernel: clean(r.Host.Kernel), CPUs: r.Host.CPUs, Commit: clean(r.Host.Commit)}, Rows: all, Eventful: e.Eventful(), Compared: compared,
+		Host: scenario.Host{Kernel: clean(r.Host.Kernel), CPUs: r.Host.CPUs, Commit: clean(r.Host.Commit)}, Rows: all, Eventful: e.Eventful(), Ordered: resequences(all), Compared: compared,
 	}
 	if e.Baseline != "" {
 		d.Baseline = transportTitle(e, e.Baseline)

@@ -80,6 +80,13 @@ func assemble(r scenario.Result, spec *scenario.Spec, extra Extra) ([]file, erro
 			return nil, err
 		}
 		files = append(files, file{s.file(), data})
+		if len(s.Bursts) > 0 {
+			data, err := s.burstsCSV()
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, file{s.burstsFile(), data})
+		}
 	}
 	var result bytes.Buffer
 	if err := r.Encode(&result); err != nil {

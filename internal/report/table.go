@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -43,6 +44,8 @@ type row struct {
 	// limit from then on. lost counts connections that broke.
 	gap, reach number
 	lost       int
+	// delay is the mean resequencing delay in seconds, burst the longest burst in segments: the mean of all trials, and the worst.
+	delay, burst number
 }
 
 // rows returns the whole table in the scenario's order. Cells without a run are rows too: they must be missed.
@@ -71,6 +74,10 @@ func rows(r scenario.Result, e *scenario.Experiment) []row {
 				w.lost += int(run.Metrics[scenario.ConnectionsLost])
 			}
 		}
+		if c, ok := r.Find(k, scenario.ReseqDelayMean); ok {
+			w.delay = number{c.Mean, true}
+		}
+		w.burst = worst(k, scenario.BurstMax)
 		if c, ok := r.Find(k, scenario.Goodput); ok {
 			w.delivered, w.Goodput = true, c.Summary
 		}
@@ -138,6 +145,26 @@ func (w row) Reach() string {
 		return ""
 	}
 	return decimal(w.reach.value, 1)
+}
+
+// Delay prints the mean resequencing delay in milliseconds, Burst the longest burst in segments.
+func (w row) Delay() string {
+	if !w.delay.ok {
+		return ""
+	}
+	return decimal(1000*w.delay.value, 2)
+}
+
+func (w row) Burst() string {
+	if !w.burst.ok {
+		return ""
+	}
+	return decimal(w.burst.value, 0)
+}
+
+// resequences reports whether what order costs was measured in any of the rows.
+func resequences(all []row) bool {
+	return slices.ContainsFunc(all, func(w row) bool { return w.delay.ok })
 }
 
 // Lost prints how many connections broke.
@@ -231,6 +258,9 @@ func Table(w io.Writer, r scenario.Result, spec *scenario.Spec) error {
 	if e.Eventful() {
 		header = append(header, "GAP (ms)", "TO LIMIT (s)", "LOST")
 	}
+	if resequences(all) {
+		header = append(header, "RESEQ DELAY (ms)", "MAX BURST")
+	}
 	lines := [][]string{header}
 	for _, row := range all {
 		line := []string{clean(row.Case), clean(row.Traffic), clean(row.Transport), row.Value()}
@@ -245,6 +275,9 @@ func Table(w io.Writer, r scenario.Result, spec *scenario.Spec) error {
 		}
 		if e.Eventful() {
 			line = append(line, row.Gap(), row.Reach(), row.Lost())
+		}
+		if resequences(all) {
+			line = append(line, row.Delay(), row.Burst())
 		}
 		lines = append(lines, line)
 	}
