@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -189,6 +190,10 @@ once. Its state is served as /status (JSON) and /metrics (Prometheus), on ` + r.
 	return c
 }
 
+// gcPercent is the growth of the heap at which a daemon collects garbage, in percent, unless GOGC says otherwise: with a full
+// table of routes arriving, Go's own 100 costs a third of the CPU.
+const gcPercent = 200
+
 func (a *app) runDaemon(ctx context.Context, r role, file string, keep bool) error {
 	log, err := a.logger(a.err, slog.LevelInfo)
 	if err != nil {
@@ -197,6 +202,9 @@ func (a *app) runDaemon(ctx context.Context, r role, file string, keep bool) err
 	f, err := load(file)
 	if err != nil {
 		return err
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
 	}
 	at, start := r.section(f)
 	hangups := make(chan os.Signal, 1)
