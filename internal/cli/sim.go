@@ -33,7 +33,7 @@ There are no daemons and no BGP in it: a subflow takes the shortest way over its
   tabane sim sweep reseq-delay --set path2.delay=20ms,50ms,100ms --seeds 12 --out delay.csv`,
 	}
 	group(c)
-	c.AddCommand(a.simRun(), a.simSweep())
+	c.AddCommand(a.simRun(), a.simSweep(), a.simValidate())
 	return c
 }
 

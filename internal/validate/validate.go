@@ -90,10 +90,10 @@ func Run(ctx context.Context, o Options) (Report, error) {
 		finish = append(finish, p(b, o))
 	}
 	if err := errors.Join(b.faults...); err != nil {
-		return Report{}, fmt.Errorf("validate the simulator: %w", err)
+		return Report{}, err
 	}
 	if err := b.run(ctx, o.Workers, o.Progress); err != nil {
-		return Report{}, fmt.Errorf("validate the simulator: %w", err)
+		return Report{}, err
 	}
 	r := Report{Quick: o.Quick}
 	for _, f := range finish {

@@ -1,0 +1,120 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tabane/tabane/internal/validate"
+)
+
+type validateFlags struct {
+	out    string
+	ns2    string
+	kernel []string
+	quick  bool
+	jobs   int
+}
+
+func (a *app) simValidate() *cobra.Command {
+	var f validateFlags
+	c := &cobra.Command{
+		Use:   "validate",
+		Short: "Hold the simulator against theory, ns-2 and the kernel",
+		Long: `Validate runs the simulator where it is known what must come out: Mathis' formula, the three goals of RFC 6356, the fixed points
+of LIA, OLIA and BALIA, and ns-2 where it is installed. It writes a page of tables and claims, docs/validation.md in the
+repository, and says which claims do not hold. What the kernel does is measured by "lab run NAME --compare sim"; --kernel
+enters such results. It takes a minute or two on two processors.
+
+Exit code 0: all claims hold; 1: some do not; 2: it could not run, or was interrupted.`,
+		Example: `  tabane sim validate --quick
+  tabane sim validate --out docs/validation.md
+  tabane sim validate --kernel out/reseq-rate --kernel out/reseq-delay`,
+		Args: arguments(0, 0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if c.Flags().Changed("jobs") && f.jobs < 1 {
+				return usage(c, fmt.Errorf("--jobs must be > 0, got %d", f.jobs))
+			}
+			return a.validate(c.Context(), f)
+		},
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.out, "out", "", "`file` for the page (default: standard output)")
+	flags.StringVar(&f.ns2, "ns2", "", "the `program` ns of ns-2 (default: the one in PATH, if any)")
+	flags.StringArrayVar(&f.kernel, "kernel", nil, "`directory` of a result of lab run --compare sim, or its compare.json; may be given several times")
+	flags.BoolVar(&f.quick, "quick", false, "fewer and shorter runs, some seconds")
+	flags.IntVar(&f.jobs, "jobs", 0, "how many simulations run at a time (default: one for each processor)")
+	return c
+}
+
+func (a *app) validate(ctx context.Context, f validateFlags) error {
+	began := time.Now()
+	r, err := validate.Run(ctx, validate.Options{
+		Quick: f.quick, NS2: f.ns2, Kernel: f.kernel, Workers: f.jobs, Progress: validateProgress(a.err, began),
+	})
+	if err != nil {
+		if ctx.Err() != nil {
+			err = errors.New("it was interrupted")
+		}
+		return &failure{what: "validate the simulator", why: err}
+	}
+	page := []byte(r.Markdown())
+	if f.out == "" {
+		if _, err := a.out.Write(page); err != nil {
+			return &failure{what: "write the page", why: err}
+		}
+	} else {
+		if err := replaceFile(f.out, page); err != nil {
+			return &failure{what: "write the page", on: f.out, why: err, do: "name a file in a directory that this user can write"}
+		}
+		fmt.Fprintf(a.out, "%s\npage: %s (%s)\n", r.Verdict(), f.out, time.Since(began).Round(time.Second))
+	}
+	if !r.Holds() {
+		return errUnmet
+	}
+	return nil
+}
+
+// replaceFile writes a file anew, all of it or nothing.
+func replaceFile(name string, content []byte) error {
+	if old, err := os.ReadFile(name); err == nil && bytes.Equal(old, content) {
+		return nil
+	}
+	f, err := os.CreateTemp(filepath.Dir(name), ".tabane-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), name)
+}
+
+// validateProgress says on a terminal how far it is.
+func validateProgress(w io.Writer, began time.Time) func(done, all int) {
+	if width(w) == 0 {
+		return nil
+	}
+	var last time.Time
+	return func(done, all int) {
+		if now := time.Now(); done < all && now.Sub(last) < 200*time.Millisecond {
+			return
+		} else {
+			last = now
+		}
+		end := ""
+		if done == all {
+			end = "\n"
+		}
+		fmt.Fprintf(w, "\r%d of %d runs, %s%s", done, all, time.Since(began).Round(time.Second), end)
+	}
+}
