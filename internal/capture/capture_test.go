@@ -48,6 +48,18 @@ func TestTwoSubflows(t *testing.T) {
 	}
 }
 
+func TestDigest(t *testing.T) {
+	const key = 0x1122334455667788
+	for version, want := range []struct {
+		token uint32
+		idsn  uint64
+	}{{0xbdc04c09, 15011795807459873237}, {0x1dce6604, 7098050234200811941}} {
+		if token, idsn := digest(version, key); token != want.token || idsn != want.idsn {
+			t.Errorf("version %d: got %08x, %d; want %08x, %d", version, token, idsn, want.token, want.idsn)
+		}
+	}
+}
+
 func TestDelayOfLossAndOfOtherSubflows(t *testing.T) {
 	s := newScene(1, Options{Record: true})
 	s.open(0)
@@ -138,6 +150,14 @@ func TestMappings(t *testing.T) {
 		}, 1000, func(t *testing.T, c *Connection) {
 			if !c.ToClient.Finished || c.ToClient.Uncaptured != 0 {
 				t.Errorf("finished %v, %d uncaptured; want true, 0", c.ToClient.Finished, c.ToClient.Uncaptured)
+			}
+		}},
+		{"of DATA_FIN with data, and what comes again behind it", func(s *scene) {
+			s.data(10*ms, 0, 1, 1000, mapped{start: 1, offset: 0, length: 1001, fin: true})
+			s.data(11*ms, 0, 1001, 500, mapped{start: 1001, offset: 500, length: 500})
+		}, 1000, func(t *testing.T, c *Connection) {
+			if x := c.Subflows[0].ToClient; x.Unmapped != 0 || x.Reinjected != 500 || len(c.Missed) > 0 {
+				t.Errorf("%d unmapped, %d reinjected, missed %q; want 0, 500, nothing", x.Unmapped, x.Reinjected, c.Missed)
 			}
 		}},
 		{"that comes again over another subflow", func(s *scene) {

@@ -216,13 +216,13 @@ func (n *naive) skip(now time.Duration, to uint64) reseq.Release {
 func TestBufferIsLikeASetOfBytes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		start := rapid.SampledFrom([]uint64{0, 1, math.MaxUint64 - 200, 1<<63 - 100}).Draw(t, "start")
-		reach := rapid.SampledFrom([]uint64{60, 600, 6000}).Draw(t, "reach")
+		reach := rapid.SampledFrom([]uint64{60, 600, 20000}).Draw(t, "reach")
 		var told []time.Duration
 		b := reseq.New(reseq.Options{Start: start, Released: func(now time.Duration, s reseq.Segment) { told = append(told, now-s.Arrived) }})
 		n := &naive{have: map[uint64]bool{}}
 		var now time.Duration
 		var duplicates, pushed uint64
-		for range rapid.IntRange(1, 400).Draw(t, "steps") {
+		for range rapid.IntRange(1, 600).Draw(t, "steps") {
 			now += time.Duration(rapid.IntRange(0, 3).Draw(t, "later"))
 			if rapid.IntRange(0, 60).Draw(t, "what") == 0 {
 				to := n.next + rapid.Uint64Range(0, reach/2).Draw(t, "to")
@@ -236,6 +236,9 @@ func TestBufferIsLikeASetOfBytes(t *testing.T) {
 				seq -= back
 			}
 			length := rapid.IntRange(1, 30).Draw(t, "length")
+			if rapid.IntRange(0, 80).Draw(t, "long") == 77 { // small numbers are drawn more often
+				length = rapid.IntRange(1, int(reach)).Draw(t, "length")
+			}
 			got, want := b.Push(now, rapid.IntRange(0, 20).Draw(t, "path"), start+seq, length), n.push(now, seq, length)
 			if got != want {
 				t.Fatalf("push [%d,%d): got %+v, want %+v", seq, seq+uint64(length), got, want)
@@ -256,6 +259,26 @@ func TestBufferIsLikeASetOfBytes(t *testing.T) {
 			t.Fatalf("%d duplicate, %d new, at most %d held, %d delays; want %d, %d, %d, %d", m.Duplicate.Bytes, m.Arrived.Bytes, m.MaxHeld.Bytes, m.Delay.Count(), duplicates, pushed-duplicates, n.maxBytes, len(told))
 		}
 	})
+}
+
+// TestSegmentOverManyRuns joins runs that are kept far apart, from any one to any other.
+func TestSegmentOverManyRuns(t *testing.T) {
+	const n = 400
+	for from := 0; from < n; from += 13 {
+		for to := from; to < n; to += 29 {
+			b := reseq.New(reseq.Options{})
+			for i := range n {
+				b.Push(0, 0, uint64(10+10*i), 5)
+			}
+			b.Push(0, 1, uint64(10+10*from), 10*(to-from)+5)
+			for i := range n {
+				b.Push(0, 2, uint64(15+10*i), 5)
+			}
+			if r := b.Push(0, 3, 0, 10); r.Bytes != 10+10*n || b.Held() != (reseq.Count{}) {
+				t.Fatalf("segment over runs %d to %d: %+v released, %+v held; want %d bytes, nothing", from, to, r, b.Held(), 10+10*n)
+			}
+		}
+	}
 }
 
 // interleaved is the order in which segments of so many paths arrive when each path is later than the one before it.
