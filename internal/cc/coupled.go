@@ -44,7 +44,7 @@ func look(s []Subflow, i int) shares {
 }
 
 // least returns the threshold that a loss leaves at least. One of several subflows gives up all but a segment, so that no more than
-// probing is left on a congested path (draft-khalili-mptcp-congestion-control-05 and draft-walid-mptcp-congestion-control-04, section 3).
+// probing is left on a congested path (draft-khalili-mptcp-congestion-control-05 and draft-walid-mptcp-congestion-control-04).
 func (all *shares) least() float64 {
 	if all.flows > 1 {
 		return lossWindow
@@ -81,7 +81,7 @@ func (lia) Lost(s []Subflow, i int, now time.Duration)     { newReno{}.Lost(s, i
 func (lia) TimedOut(s []Subflow, i int, now time.Duration) { newReno{}.TimedOut(s, i, now) }
 
 // balia is the balanced linked adaptation (Peng et al., Multipath TCP: Analysis, Design, and Implementation, IEEE/ACM Transactions on
-// Networking 2016, section V; draft-walid-mptcp-congestion-control-04, section 3). With x_i = cwnd_i / rtt_i and alpha_i = max x / x_i,
+// Networking 2016; draft-walid-mptcp-congestion-control-04). With x_i = cwnd_i / rtt_i and alpha_i = max x / x_i,
 // for each segment in congestion avoidance and on a loss:
 //
 //	cwnd_i += x_i / (rtt_i (sum x)^2) (1 + alpha_i) / 2 (4 + alpha_i) / 5

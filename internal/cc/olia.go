@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// olia is the opportunistic linked increases algorithm (Khalili et al., MPTCP is not Pareto-Optimal, CoNEXT 2012, section IV;
+// olia is the opportunistic linked increases algorithm (Khalili et al., MPTCP is not Pareto-Optimal, CoNEXT 2012;
 // draft-khalili-mptcp-congestion-control-05, section 3). For each segment in congestion avoidance:
 //
 //	w_i += w_i / rtt_i^2 / (sum w / rtt)^2 + alpha_i / w_i

@@ -1,7 +1,7 @@
 package cc
 
 // slowStart grows the window in slow start and says whether it is in it. It counts what was delivered (RFC 3465), of one
-// acknowledgement two segments at most, and one after a timeout (section 2.3: L): an acknowledgement of a whole window that a
+// acknowledgement two segments at most, and one after a timeout (sections 2.3 and 2.4: L): an acknowledgement of a whole window that a
 // retransmission completes says nothing about the rate of the path.
 func (f *Subflow) slowStart(segments int) bool {
 	if f.Cwnd >= f.Ssthresh {

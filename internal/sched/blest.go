@@ -13,7 +13,7 @@ const (
 
 // blest is the blocking estimation scheduler (Ferlin et al., BLEST: Blocking Estimation-based MPTCP Scheduler for Heterogeneous
 // Networks, IFIP Networking 2016). When the fastest path is full, it uses a slower one S only if what S keeps of the shared send window
-// for its round trip leaves the faster F enough of it (section III):
+// for its round trip leaves the faster F enough of it:
 //
 //	rtts = RTT_S / RTT_F
 //	X    = MSS_F (CWND_F + (rtts - 1) / 2) rtts      what F could send meanwhile, growing by a segment a round trip

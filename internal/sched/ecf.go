@@ -1,6 +1,6 @@
 package sched
 
-// ecfBeta is the value of Lim et al., section 5.
+// ecfBeta is the value of Lim et al.
 const ecfBeta = 0.25
 
 // ecf is earliest completion first (Lim et al., ECF: An MPTCP Path Scheduler to Manage Heterogeneous Paths, CoNEXT 2017,

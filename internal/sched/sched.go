@@ -79,7 +79,7 @@ type Scheduler interface {
 
 // Options are the parameters of the schedulers. Each has its source's value when it is 0.
 type Options struct {
-	// Beta is how much ecf hesitates to take up a slower path again once it waited for a faster (Lim et al., section 4.2: 0.25).
+	// Beta is how much ecf hesitates to take up a slower path again once it waited for a faster (Lim et al.: 0.25).
 	Beta float64
 	// Overtaken is how many packets must not overtake one that jitter holds up, for dqj (paper D, section 3.2: 3).
 	Overtaken int

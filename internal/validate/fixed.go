@@ -49,7 +49,7 @@ simulator show what their analysis and their testbed show?`,
 Scenario A: all MPTCP connections come from a server with 10 Mbit/s; a second path of theirs leads from there over the link of the TCPs as well, so they
 cannot gain by it. Scenario C: the first paths have a link of 10 Mbit/s of their own, the second ones share that of the TCPs. The fixed point of LIA
 is the root of z + z²/(1 + 2z²) = 1 in A (a TCP gets z of its share) and of z³ + z² + z = 1 in C (it gets z(1 + z²)), with z = √(p₁/p₂), from the
-balance of LIA's increases and decreases (their sections III.A and III.C, with as many connections and as much capacity on each side). An optimal
+balance of LIA's increases and decreases (their analysis, with as many connections and as much capacity on each side). An optimal
 control would leave the TCPs everything but what probing costs.`,
 		}
 		for _, k := range kinds {

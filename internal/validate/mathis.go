@@ -57,11 +57,12 @@ func mathis(b *bench, o Options) func() Part {
 			Question: "Does a single TCP get out of a path with a given loss and round trip time what theory says?",
 			Method: `A link of 1 Gbit/s loses packets at random, independently of each other. The rate of the TCP over it should be
 C · segment / (RTT · √p). With losses at equal distances C is √(3/2) = 1.22; with random ones it is 1.31 (Mathis, Semke, Mahdavi, Ott: The
-Macroscopic Behavior of the TCP Congestion Avoidance Algorithm, 1997, table 1). Where windows are so small that timeouts matter, the formula
-of Padhye et al. (1998, equation 32) is lower; it counts several losses in a window as in Reno, where SACK does better. Each run is so
+Macroscopic Behavior of the TCP Congestion Avoidance Algorithm, 1997). Where windows are so small that timeouts matter, the formula
+of Padhye et al. (Modeling TCP Throughput, 1998; "with timeouts" in the table) is lower; it has Reno fail on several losses in a window, which
+SACK repairs. Each run is so
 long that it has about ` + fmt.Sprintf("%g", cycles) + ` losses; slow start is left out.`,
-			Answer: fmt.Sprintf(`The constant is %.2f to %.2f. A window that was halved grows again by one segment a round trip, and nothing else
-happens: that is the whole of the formula, so this table finds every fault in how windows grow and shrink.`, lowest, highest),
+			Answer: fmt.Sprintf(`The measured constant is %.2f to %.2f. The formula has a window that is halved at each loss and grows by a segment in each round trip, and nothing
+else; a window that grows or shrinks otherwise shows here at once.`, lowest, highest),
 			Tables: []Table{t},
 			Claims: []Claim{{
 				Text:  fmt.Sprintf("each rate is between Padhye's and Mathis' for random losses, with a margin of %.0f %%", 100*margin),
@@ -75,7 +76,7 @@ happens: that is the whole of the formula, so this table finds every fault in ho
 // margin is what formulas are allowed that leave things out.
 const margin = 0.1
 
-// The constants of Mathis et al., table 1, with an acknowledgement for each segment.
+// The constants of Mathis et al. with an acknowledgement for each segment.
 const (
 	periodicLoss = 1.2247
 	randomLoss   = 1.31
@@ -86,7 +87,7 @@ func rateOfMathis(c, p float64, rtt time.Duration) float64 {
 	return c / math.Sqrt(p) * payload * 8 / 1e6 / rtt.Seconds()
 }
 
-// rateOfPadhye is equation 32 of Padhye, Firoiu, Towsley and Kurose (Modeling TCP Throughput, SIGCOMM 1998) with b = 1 and a
+// rateOfPadhye is the approximate formula of Padhye, Firoiu, Towsley and Kurose (Modeling TCP Throughput, SIGCOMM 1998) with b = 1 and a
 // timeout of RTT and 200 ms, in Mbit/s.
 func rateOfPadhye(p float64, rtt time.Duration) float64 {
 	timeout := rtt.Seconds() + 0.2

@@ -58,7 +58,7 @@ func (n *network) mptcp(congestion string, paths ...sim.Path) int {
 	return i
 }
 
-// early is a bottleneck with random early detection as in the experiments of Khalili et al. (CoNEXT 2012, section III): no drops up to 25
+// early is a bottleneck with random early detection as in the experiments of Khalili et al. (CoNEXT 2012): no drops up to 25
 // packets at 10 Mbit/s, one in ten at 50, all at 100, and in proportion at other rates. The queue itself is no limit.
 func early(rate unit.Bandwidth, delay time.Duration) channel.Profile {
 	packets := func(n int64) channel.Limit {
