@@ -33,24 +33,23 @@ type Counters struct {
 // Pipe is one direction of a link in virtual time: it has no clock. Times count from any start and must not go
 // backwards; one that does means the latest time so far.
 type Pipe struct {
+	// plain: no frame is lost, duplicated or delayed differently than others, and the tail alone is dropped. Most pipes are, and for them
+	// there is a short way. What it needs comes first.
+	plain bool
+	now   time.Duration
+	free  time.Duration // when the transmitter is done with the last frame given to it
+	last  time.Duration // latest delivery so far
+	line  line
+	// What is on the wire: fly is in order of time, loose is what overtakes.
+	fly     ring[Arrival]
+	queue   fifo
+	counted Counters
+
 	profile Profile
+	loose   flight
 	codel   CoDel     // the profile's, with defaults in place
 	frame   unit.Size // the largest, for CoDel and for the average of RED
 	store   Store
-	counted Counters
-
-	// plain: no frame is lost, duplicated or delayed differently than others, and the tail alone is dropped. Most pipes are, and for them
-	// there is a short way.
-	plain bool
-
-	now   time.Duration
-	free  time.Duration // when the transmitter is done with the last frame given to it
-	line  line
-	queue fifo
-	// What is on the wire: fly is in order of time, loose is what may overtake.
-	fly   ring[Arrival]
-	loose flight
-	last  time.Duration // latest delivery so far
 
 	bad      bool // state of Gilbert-Elliott
 	early    red
@@ -58,7 +57,7 @@ type Pipe struct {
 	losses   *rand.Rand
 	copies   *rand.Rand
 	jitters  *rand.Rand
-	sequence uint64
+	sequence uint64 // of frames in loose
 }
 
 // NewPipe makes a pipe. All randomness comes from seed and stream; what is random in different ways draws from
@@ -85,7 +84,7 @@ func (p *Pipe) Waiting() (int, unit.Size) { return p.queue.len(), p.queue.size }
 func (p *Pipe) Least() time.Duration { return p.profile.Least() }
 
 // Overtakes says whether a frame may be delivered before one that came earlier.
-func (p *Pipe) Overtakes() bool { return p.profile.Jitter.Reorder }
+func (p *Pipe) Overtakes() bool { return !p.plain && p.profile.Jitter.Reorder }
 
 // Flying is how many frames are being sent or on the wire.
 func (p *Pipe) Flying() int { return p.fly.count + len(p.loose) }
@@ -129,7 +128,7 @@ func (p *Pipe) Arrive(at time.Duration, size int32, slot int32) {
 	case q.Discipline == EarlyDrop && p.early.drop(&q.RED, p.length(q.RED.Min), p.idle()):
 		p.counted.RED++
 		p.store.Release(slot)
-	case busy && q.limited(p.queue.size, p.queue.len(), p.wait(), unit.Size(size)):
+	case busy && p.full(unit.Size(size)):
 		p.counted.Tail++
 		p.store.Release(slot)
 	case busy:
@@ -140,6 +139,19 @@ func (p *Pipe) Arrive(at time.Duration, size int32, slot int32) {
 	default:
 		p.send(packet{slot, size, at}, at)
 	}
+}
+
+// full says whether there is no room for a frame that arrives now.
+func (p *Pipe) full(frame unit.Size) bool {
+	switch l := &p.profile.Queue.Limit; {
+	case l.Bytes != 0:
+		return p.queue.size+frame > l.Bytes
+	case l.Packets != 0:
+		return p.queue.len() >= l.Packets
+	case l.Time != 0:
+		return p.wait() > l.Time
+	}
+	return p.wait() > DefaultQueue
 }
 
 // wait is how long a frame that arrives now waits until it is sent.
@@ -233,10 +245,9 @@ func (p *Pipe) occupy(size int32, t time.Duration) {
 // transmit is send in a plain pipe.
 func (p *Pipe) transmit(f packet, t time.Duration) {
 	p.occupy(f.size, t)
-	p.sequence++
 	// After a change that shortens the delay frames stay in order.
 	p.last = max(p.last, p.free+p.profile.Delay)
-	p.fly.push(Arrival{At: p.last, sequence: p.sequence, Slot: f.slot, Size: f.size})
+	p.fly.push(Arrival{At: p.last, Slot: f.slot, Size: f.size})
 }
 
 // lose draws the fate of a frame on the wire.
@@ -272,13 +283,13 @@ func (p *Pipe) deliver(f packet) {
 	if !p.profile.Jitter.Reorder {
 		at = max(at, p.last)
 	}
-	p.sequence++
-	a := Arrival{At: at, sequence: p.sequence, Slot: f.slot, Size: f.size}
+	a := Arrival{At: at, Slot: f.slot, Size: f.size}
 	if at >= p.last {
 		p.last = at
 		p.fly.push(a)
 	} else {
-		p.loose.push(a)
+		p.sequence++
+		p.loose.push(overtaker{a, p.sequence})
 	}
 }
 
@@ -290,7 +301,8 @@ func (p *Pipe) Due(now time.Duration) (Arrival, bool) {
 	} else if now > p.now {
 		p.now = now
 	}
-	if len(p.loose) > 0 && (p.fly.count == 0 || p.loose[0].before(p.fly.head())) {
+	// Of the same time, what is in order was sent before what overtakes: for that to overtake, something later was sent before it.
+	if len(p.loose) > 0 && (p.fly.count == 0 || p.loose[0].At < p.fly.head().At) {
 		if p.loose[0].At > now {
 			return Arrival{}, false
 		}
@@ -300,6 +312,20 @@ func (p *Pipe) Due(now time.Duration) (Arrival, bool) {
 		return Arrival{}, false
 	}
 	return p.fly.pop(), true
+}
+
+// Take is Due and then Next.
+func (p *Pipe) Take(now time.Duration) (a Arrival, ok bool, next time.Duration) {
+	if !p.plain || p.queue.len() > 0 || len(p.loose) > 0 || p.fly.count == 0 || p.fly.head().At > now {
+		a, ok = p.Due(now)
+		return a, ok, p.Next()
+	}
+	p.now = max(p.now, now)
+	a = p.fly.pop()
+	if p.fly.count == 0 {
+		return a, true, Never
+	}
+	return a, true, p.fly.head().At
 }
 
 // Next is the time at which due has something, or a little earlier when CoDel may still drop; Never when there is
@@ -439,21 +465,26 @@ func (q *fifo) pop() (packet, bool) {
 
 // Arrival is a frame on the wire.
 type Arrival struct {
-	At       time.Duration
-	sequence uint64
+	At time.Duration
 	// Slot and Size are as the frame arrived with.
 	Slot, Size int32
 }
 
-func (a *Arrival) before(b *Arrival) bool {
+// overtaker is a frame that is delivered before one that was sent earlier.
+type overtaker struct {
+	Arrival
+	sequence uint64
+}
+
+func (a *overtaker) before(b *overtaker) bool {
 	return a.At < b.At || a.At == b.At && a.sequence < b.sequence
 }
 
-// flight is a heap of frames by their time, those of the same time in the order in which they were sent. While order is
-// kept push costs a comparison. container/heap would allocate for each frame.
-type flight []Arrival
+// flight is a heap of frames by their time, those of the same time in the order in which they were sent. container/heap would allocate for
+// each frame.
+type flight []overtaker
 
-func (h *flight) push(a Arrival) {
+func (h *flight) push(a overtaker) {
 	*h = append(*h, a)
 	s := *h
 	for i := len(s) - 1; i > 0; {
@@ -487,5 +518,5 @@ func (h *flight) pop() Arrival {
 		s[i], s[down] = s[down], s[i]
 		i = down
 	}
-	return top
+	return top.Arrival
 }

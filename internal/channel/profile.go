@@ -339,18 +339,5 @@ func (p *Profile) Least() time.Duration {
 	return p.Delay
 }
 
-// limited says whether there is no room for a frame: bytes and packets wait already, and it would wait for the time wait.
-func (q *Queue) limited(bytes unit.Size, packets int, wait time.Duration, frame unit.Size) bool {
-	switch {
-	case q.Bytes != 0:
-		return bytes+frame > q.Bytes
-	case q.Packets != 0:
-		return packets >= q.Packets
-	case q.Time != 0:
-		return wait > q.Time
-	}
-	return wait > DefaultQueue
-}
-
 // Never is later than all that happens.
 const Never = time.Duration(math.MaxInt64)

@@ -71,28 +71,24 @@ func (s *Sim) enter(i, slot, size int32) {
 // deliver takes what a link delivers now to the next link, or to its end.
 func (s *Sim) deliver(i int32) {
 	l := &s.links[i]
-	for {
-		if a, ok := l.Due(s.now); ok {
-			l.sent++
-			l.sentBytes += uint64(a.Size)
-			p := &s.pool.packets[a.Slot]
-			if p.copies > 1 { // each copy has a place of its own
-				s.split(a.Slot, a.Size)
-			} else if p.hop++; s.hops[p.hop] != end {
-				s.enter(s.hops[p.hop], a.Slot, a.Size)
-			} else {
-				s.arrive(a.Slot)
-			}
-		}
-		at := l.Next()
-		if at == channel.Never {
-			s.events.remove(i)
-			return
-		}
-		if at > s.now {
-			s.events.set(i, at)
-			return
-		}
+	a, ok, next := l.Take(s.now)
+	if next == channel.Never {
+		s.events.remove(i)
+	} else {
+		s.events.set(i, next)
+	}
+	if !ok {
+		return
+	}
+	l.sent++
+	l.sentBytes += uint64(a.Size)
+	p := &s.pool.packets[a.Slot]
+	if p.copies > 1 { // each copy has a place of its own
+		s.split(a.Slot, a.Size)
+	} else if p.hop++; s.hops[p.hop] != end {
+		s.enter(s.hops[p.hop], a.Slot, a.Size)
+	} else {
+		s.arrive(a.Slot)
 	}
 }
 
