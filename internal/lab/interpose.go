@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/vishvananda/netlink"
 
@@ -46,7 +47,7 @@ func (l *link) interposed(lab string) error {
 }
 
 func (p port) index() (index int, err error) {
-	return index, netns.Do(p.netns, func() error {
+	err = netns.Do(p.netns, func() error {
 		l, err := netlink.LinkByName(p.iface)
 		if err != nil {
 			return fmt.Errorf("find interface %q: %w", p.iface, err)
@@ -54,6 +55,7 @@ func (p port) index() (index int, err error) {
 		index = l.Attrs().Index
 		return nil
 	})
+	return index, err
 }
 
 // nodePorts are the link's ends at nodes.
@@ -133,19 +135,28 @@ func (l *Lab) interpose(ctx context.Context, k *link, s scenario.Shape) (err err
 	if slices.Contains(existing, planned.netns) {
 		return fmt.Errorf("namespace %q exists already", planned.netns)
 	}
-	// Whatever happens from here on, whoever removes the lab removes this too.
-	state.Namespaces = append(state.Namespaces, planned.netns)
+	// If we end in between, whoever removes the lab removes this too.
+	before := *state
+	state.Namespaces = append(slices.Clone(state.Namespaces), planned.netns)
 	if err := state.write(l.name); err != nil {
 		return err
 	}
-	if err := planned.makeDetours(ctx); err != nil {
+	var (
+		relay *child
+		made  []spot
+	)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.withdraw(&planned, relay, made), before.write(l.name))
+		}
+	}()
+	if made, err = planned.makeDetours(ctx); err != nil {
 		return err
 	}
-	c, err := l.startRelay(&planned)
-	if err != nil {
+	if relay, err = l.startRelay(&planned); err != nil {
 		return err
 	}
-	state.Processes = append(state.Processes, c.process)
+	state.Processes = append(slices.Clone(state.Processes), relay.process)
 	if err := state.write(l.name); err != nil {
 		return err
 	}
@@ -154,7 +165,7 @@ func (l *Lab) interpose(ctx context.Context, k *link, s scenario.Shape) (err err
 	if err := l.condition(*planned.relay).wait(ready); err != nil {
 		return errors.Join(err, context.Cause(ready))
 	}
-	for _, p := range []port{k.wires[0].a, k.wires[0].b} {
+	for _, p := range planned.nodePorts() {
 		through := planned.detours[p.spot()]
 		if err := netns.Do(p.netns, func() error { return tc.Redirect(p.iface, through.iface) }); err != nil {
 			return err
@@ -168,8 +179,35 @@ func (l *Lab) interpose(ctx context.Context, k *link, s scenario.Shape) (err err
 	return state.write(l.name)
 }
 
-// makeDetours makes the emulator's namespace and the detours to it.
-func (l *link) makeDetours(ctx context.Context) error {
+// withdraw undoes as much of interpose as was done.
+func (l *Lab) withdraw(k *link, relay *child, detours []spot) error {
+	var errs []error
+	for _, p := range k.nodePorts() {
+		errs = append(errs, netns.Do(p.netns, func() error { return tc.EndRedirect(p.iface) }))
+	}
+	if relay != nil {
+		l.forget(relay.daemon)
+		errs = append(errs, relay.signal(syscall.SIGKILL))
+		<-relay.exited
+	}
+	// With the namespace alone they would go later, when the kernel comes to it.
+	for _, d := range detours {
+		errs = append(errs, netns.Do(d.netns, func() error {
+			detour, err := netlink.LinkByName(d.iface)
+			if err != nil {
+				return err
+			}
+			return netlink.LinkDel(detour)
+		}))
+	}
+	if err := netns.Delete(k.netns); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// makeDetours makes the emulator's namespace and the detours to it. It returns those that it made, also when it fails.
+func (l *link) makeDetours(ctx context.Context) (made []spot, err error) {
 	b := &builder{plan: &plan{}, spaces: map[string]*space{}}
 	defer func() {
 		for _, s := range b.spaces {
@@ -178,20 +216,25 @@ func (l *link) makeDetours(ctx context.Context) error {
 	}()
 	b.plan.links = []*link{l}
 	if err := b.makeSpaces(ctx); err != nil {
-		return err
+		return nil, err
 	}
-	for i, p := range []port{l.wires[0].a, l.wires[0].b} {
-		if err := b.makeDetour(l, p, relayEnds[i]); err != nil {
-			return fmt.Errorf("make the detour of interface %q: %w", p.iface, err)
+	for i, p := range l.nodePorts() {
+		there, err := b.makeDetour(l, p, relayEnds[i])
+		if there {
+			made = append(made, l.detours[p.spot()])
+		}
+		if err != nil {
+			return made, fmt.Errorf("make the detour of interface %q: %w", p.iface, err)
 		}
 	}
-	return nil
+	return made, nil
 }
 
 // makeDetour makes the detour of one end. It has the end's MAC address, so that the kernel takes what arrives by it for its own.
-func (b *builder) makeDetour(l *link, p port, end string) error {
+// It returns whether it is there.
+func (b *builder) makeDetour(l *link, p port, end string) (there bool, err error) {
 	name := l.detours[p.spot()].iface
-	return netns.Do(p.netns, func() error {
+	err = netns.Do(p.netns, func() error {
 		iface, err := netlink.LinkByName(p.iface)
 		if err != nil {
 			return err
@@ -204,6 +247,7 @@ func (b *builder) makeDetour(l *link, p port, end string) error {
 		if err := netlink.LinkAdd(veth); err != nil {
 			return err
 		}
+		there = true
 		// It has no address, and must not send anything of its own.
 		if err := netns.Sysctl("net/ipv6/conf/"+name+"/disable_ipv6", "1"); err != nil {
 			return err
@@ -217,6 +261,7 @@ func (b *builder) makeDetour(l *link, p port, end string) error {
 		}
 		return netlink.LinkSetUp(detour)
 	})
+	return there, err
 }
 
 // startRelay starts an emulator that was not there from the beginning. It dies with whoever owns the lab, if that is us; otherwise

@@ -158,3 +158,29 @@ func TestCaptureOfAnEmulatedWire(t *testing.T) {
 		t.Errorf("captured %v", seen)
 	}
 }
+
+// TestAnEmulatorThatCannotBeMadeLeavesTheWire: what was made of it is gone, the wire works, and the next attempt may succeed.
+func TestAnEmulatorThatCannotBeMadeLeavesTheWire(t *testing.T) {
+	l := start(t, options(t, "half", plain()))
+	trip := roundTrips(t, l)
+	index := strings.TrimSpace(run(t, l, "b", "cat /sys/class/net/wire/ifindex"))
+	run(t, l, "b", "ip link add emulator"+index+" type veth peer name other")
+	delay := scenario.Shape{Delay: 20 * time.Millisecond}
+	if err := l.SetLink("wire", delay); err == nil || !strings.Contains(err.Error(), `make the detour of interface "wire"`) {
+		t.Fatalf("a detour in the place of another interface: %v", err)
+	}
+	trip()
+	if left, err := netns.List(namespaceOf(l.Name(), "link-")); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	if s, err := readState(l.Name()); err != nil || s.condition() != Running || len(s.Interposed) > 0 {
+		t.Errorf("state %+v, %v", s, err)
+	}
+	run(t, l, "b", "ip link del emulator"+index)
+	if err := l.SetLink("wire", delay); err != nil {
+		t.Fatal(err)
+	}
+	if d := trip(); d < 40*time.Millisecond {
+		t.Errorf("a round trip over 20 ms each way took %s", d)
+	}
+}

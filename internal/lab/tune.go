@@ -301,7 +301,7 @@ func (u *tuner) routes(name string, m scenario.RouteMetrics) (bound bool, err er
 	if err != nil {
 		return false, err
 	}
-	return bound, netns.Do(n.netns, func() error {
+	err = netns.Do(n.netns, func() error {
 		for i, r := range u.lab.spec.Nodes[name].Routes {
 			r.RouteMetrics = over(r.RouteMetrics, m)
 			bound = bound || r.Cwnd > 0
@@ -317,6 +317,7 @@ func (u *tuner) routes(name string, m scenario.RouteMetrics) (bound bool, err er
 		}
 		return nil
 	})
+	return bound, err
 }
 
 // over is what of the metrics is given, and what own says of the rest.

@@ -38,6 +38,44 @@ func redirect(link, through string) error {
 	return mirred(l, netlink.HANDLE_MIN_EGRESS, t, netlink.TCA_EGRESS_REDIR)
 }
 
+// EndRedirect lets what the link sends leave by the link itself again. A link that is not redirected is left as it is.
+func EndRedirect(link string) error {
+	if err := endRedirect(link); err != nil {
+		return fmt.Errorf("end redirection of link %q: %w", link, err)
+	}
+	return nil
+}
+
+func endRedirect(name string) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	filters, err := netlink.FilterList(l, netlink.HANDLE_MIN_EGRESS)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+		return nil // there is no hook for filters
+	}
+	if err != nil {
+		return fmt.Errorf("list filters: %w", err)
+	}
+	for _, f := range filters {
+		u, ok := f.(*netlink.U32)
+		if !ok || u.Priority != priority || len(u.Actions) == 0 {
+			continue
+		}
+		if _, ours := u.Actions[0].(*netlink.MirredAction); !ours {
+			continue
+		}
+		if err := netlink.FilterDel(u); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// priority is that of the filters of Redirect.
+const priority = 1
+
 // mirred makes a filter that takes all packets at one hook of a link and gives them to another link.
 func mirred(at netlink.Link, hook uint32, to netlink.Link, how netlink.MirredAct) error {
 	classify := &netlink.GenericQdisc{
@@ -48,7 +86,7 @@ func mirred(at netlink.Link, hook uint32, to netlink.Link, how netlink.MirredAct
 		return cannotRedirect(err)
 	}
 	all := &netlink.U32{
-		FilterAttrs: netlink.FilterAttrs{LinkIndex: at.Attrs().Index, Parent: hook, Priority: 1, Protocol: unix.ETH_P_ALL},
+		FilterAttrs: netlink.FilterAttrs{LinkIndex: at.Attrs().Index, Parent: hook, Priority: priority, Protocol: unix.ETH_P_ALL},
 		Actions: []netlink.Action{&netlink.MirredAction{
 			ActionAttrs: netlink.ActionAttrs{Action: netlink.TC_ACT_STOLEN}, MirredAction: how, Ifindex: to.Attrs().Index,
 		}},

@@ -44,6 +44,16 @@ func TestRedirect(t *testing.T) {
 	if got := count("far") - far; got != 0 {
 		t.Errorf("%d of 10 packets took the direct way", got)
 	}
+	for range 2 { // what is not redirected stays so
+		if err := EndRedirect("shaped"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	far, beyond = count("far"), count("beyond")
+	flood(t, shaped, 10)
+	if toFar, toBeyond := count("far")-far, count("beyond")-beyond; toFar != 10 || toBeyond != 0 {
+		t.Errorf("afterwards %d packets took the direct way and %d the detour", toFar, toBeyond)
+	}
 	if err := Redirect("shaped", "nolink"); err == nil {
 		t.Error("a detour that is not there is taken")
 	}
