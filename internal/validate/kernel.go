@@ -74,24 +74,12 @@ func decodeComparison(in io.Reader) (comparison, error) {
 	return c, nil
 }
 
-// aims says for each metric how near the simulator should be, and what it is.
-var aims = []struct {
-	name    string
-	metrics []string
-	within  float64
-}{
-	{"goodput", []string{scenario.Goodput}, 0.05},
-	{"resequencing delay", []string{scenario.ReseqDelayMean}, 0.2},
-	{"bursts", []string{scenario.BurstMax, scenario.BurstLarge}, 0.2},
-}
-
-func aimOf(metric string) (name string, within float64, ok bool) {
-	for _, a := range aims {
-		if slices.Contains(a.metrics, metric) {
-			return a.name, a.within, true
-		}
-	}
-	return "", 0, false
+// aims says for each metric that is shown how near the simulator should be.
+var aims = map[string]float64{
+	scenario.Goodput:        0.05,
+	scenario.ReseqDelayMean: 0.2,
+	scenario.BurstMax:       0.2,
+	scenario.BurstLarge:     0.2,
 }
 
 // kernel shows what a lab measured beside what was simulated.
@@ -103,6 +91,9 @@ func kernel(b *bench, o Options) func() Part {
 ` + "`tabane lab run NAME --compare sim --out DIR`" + ` (as root) puts both side by side. These are measurements of a machine, so they are not made anew with
 this page: ` + "`tabane sim validate --kernel DIR`" + ` enters them, and ` + "`make validate`" + ` enters all docs/validation/*.json, which are compare.json files of such
 directories. Both are medians. The aim is goodput within 5 %, mean resequencing delay and bursts within 20 %, where nothing is lost by chance.`,
+		Answer: `Goodput is what is claimed. Resequencing delay and bursts are not: the kernel's default scheduler gives a path up to 64 kB at once, long before its
+window has room, and that, not the paths, decides how much arrives out of order ([compare.md](compare.md) has the evidence). The simulator's schedulers decide for
+each segment. A machine with other work makes the emulated links of a lab late at times, which a simulation never is.`,
 	}
 	if len(o.Kernel) == 0 {
 		part.Missing = "no measurement was given (`tabane lab run reseq-rate --compare sim --out DIR`, then `tabane sim validate --kernel DIR`)"
@@ -117,52 +108,54 @@ directories. Both are medians. The aim is goodput within 5 %, mean resequencing 
 		comparisons[i] = c
 	}
 	return func() Part {
-		off := map[string][]float64{}
+		var off []float64
 		for _, c := range comparisons {
 			t := Table{Caption: "Scenario " + c.Scenario, Head: []string{"case, traffic, transport", "metric", "n lab / sim", "lab", "sim", "error", "within the aim"}}
 			for _, cell := range c.Cells {
-				shown, aim := "–", "–"
+				within, aimed := aims[cell.Metric]
+				if !aimed {
+					continue
+				}
+				shown, holds := "–", "–"
 				if cell.Error != nil {
-					shown = fmt.Sprintf("%+.1f %%", 100**cell.Error)
-					if name, within, ok := aimOf(cell.Metric); ok {
-						off[name] = append(off[name], math.Abs(*cell.Error))
-						aim = verdict(math.Abs(*cell.Error) <= within)
+					shown, holds = fmt.Sprintf("%+.1f %%", 100**cell.Error), verdict(math.Abs(*cell.Error) <= within)
+					if cell.Metric == scenario.Goodput {
+						off = append(off, math.Abs(*cell.Error))
 					}
 				}
-				title, by := cell.Metric, 1.0
-				if m, known := scenario.MetricNamed(cell.Metric); known {
-					title = m.Title
-					unit := m.Unit
-					switch unit {
-					case "bit/s":
-						unit, by = "Mbit/s", 1e-6
-					case "s":
-						unit, by = "ms", 1e3
-					case "B":
-						unit, by = "kB", 1e-3
-					}
-					if unit != "" {
-						title += ", " + unit
-					}
-				}
+				title, by := inUnit(cell.Metric)
 				t.Rows = append(t.Rows, []string{strings.Join([]string{cell.Case, cell.Traffic, cell.Transport}, " "), title,
-					fmt.Sprintf("%d / %d", cell.LabN, cell.SimN), digits(cell.Lab * by), digits(cell.Sim * by), shown, aim})
+					fmt.Sprintf("%d / %d", cell.LabN, cell.SimN), digits(cell.Lab * by), digits(cell.Sim * by), shown, holds})
 			}
 			part.Tables = append(part.Tables, t)
 		}
-		for _, a := range aims {
-			errs := off[a.name]
-			if len(errs) == 0 {
-				continue
-			}
-			slices.Sort(errs)
-			middle := (errs[(len(errs)-1)/2] + errs[len(errs)/2]) / 2
-			part.Claims = append(part.Claims, Claim{
-				Text:  fmt.Sprintf("%s is within %.0f %% of the kernel's in at least half of the cells", a.name, 100*a.within),
-				Got:   fmt.Sprintf("median error %.1f %%, largest %.1f %%, of %d", 100*middle, 100*errs[len(errs)-1], len(errs)),
-				Holds: middle <= a.within,
-			})
+		if len(off) > 0 {
+			slices.Sort(off)
+			middle := (off[(len(off)-1)/2] + off[len(off)/2]) / 2
+			part.Claims = []Claim{{
+				Text:  fmt.Sprintf("goodput is within %.0f %% of the kernel's in at least half of the cells", 100*aims[scenario.Goodput]),
+				Got:   fmt.Sprintf("median error %.1f %%, largest %.1f %%, of %d", 100*middle, 100*off[len(off)-1], len(off)),
+				Holds: middle <= aims[scenario.Goodput],
+			}}
 		}
 		return part
 	}
+}
+
+// inUnit is a metric's title with the unit that it is shown in, and what it is multiplied by for that.
+func inUnit(metric string) (title string, by float64) {
+	m, known := scenario.MetricNamed(metric)
+	if !known {
+		return metric, 1
+	}
+	unit, by := m.Unit, 1.0
+	switch unit {
+	case "bit/s":
+		unit, by = "Mbit/s", 1e-6
+	case "s":
+		unit, by = "ms", 1e3
+	case "":
+		return m.Title, 1
+	}
+	return m.Title + ", " + unit, by
 }
