@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/unit"
 )
@@ -373,4 +374,26 @@ func TestEveryTypeIsKnown(t *testing.T) {
 	}
 	walk("", reflect.TypeFor[daemons]())
 	walk("", reflect.TypeFor[scenario.Spec]())
+}
+
+// TestLocate wants faults that are found after reading at their places.
+func TestLocate(t *testing.T) {
+	data, err := os.ReadFile(scenarioFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list fault.List
+	list.Add("experiment.transports.tcp.links[0]", "leads nowhere")
+	list.Add("nodes.reflector.reflector.asn", "is not ours")
+	got := Locate("f", data, list).Error()
+	lines := strings.Split(string(data), "\n")
+	for i, want := range []string{"asn: 65000", "links: [a]"} {
+		var line, column int
+		if _, err := fmt.Sscanf(strings.Split(got, "\n")[i], "f:%d:%d:", &line, &column); err != nil || !strings.Contains(lines[line-1], want) {
+			t.Errorf("%q is at %q, %v", strings.Split(got, "\n")[i], lines[max(0, line-1)], err)
+		}
+	}
+	if err := Locate("f", data, nil); err != nil {
+		t.Errorf("no faults are %v", err)
+	}
 }

@@ -147,3 +147,24 @@ func TestPropertySummaryIsOrdered(t *testing.T) {
 		}
 	})
 }
+
+func TestMeanSD(t *testing.T) {
+	for _, tt := range []struct {
+		xs       []float64
+		mean, sd float64
+	}{
+		{[]float64{0.1, 0.1, 0.1}, 0.1, 0},
+		{[]float64{7}, 7, 0},
+		{[]float64{4, 2, 6}, 4, 2},
+	} {
+		if mean, sd, err := MeanSD(tt.xs); err != nil || mean != tt.mean || sd != tt.sd {
+			t.Errorf("MeanSD(%v) = %v, %v, %v, want %v, %v", tt.xs, mean, sd, err, tt.mean, tt.sd)
+		}
+	}
+	if _, _, err := MeanSD(nil); !errors.Is(err, ErrTooFew) {
+		t.Errorf("of nothing: %v", err)
+	}
+	if _, _, err := MeanSD([]float64{1, math.NaN()}); !errors.Is(err, ErrNotFinite) {
+		t.Errorf("of NaN: %v", err)
+	}
+}
