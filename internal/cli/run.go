@@ -65,7 +65,7 @@ interrupted run removes all it made.`,
 	flags.BoolVar(&f.quick, "quick", false, "bound each run, for a first look")
 	flags.BoolVar(&f.keep, "keep", false, "leave the labs up afterwards")
 	flags.StringVar(&f.routers, "routers", lab.RoutersEmbedded, "what routers and reflectors run: embedded, frr, or embedded,frr to compare them where the scenario does")
-	flags.IntVar(&f.jobs, "jobs", 0, "how many labs run side by side (default: as many as there are cases)")
+	flags.IntVar(&f.jobs, "jobs", 0, "how many labs run side by side (default: as many as there are cases, at most four for each processor)")
 	flags.StringVar(&f.compare, "compare", "", "sim: simulate the same and show both side by side")
 	return c
 }

@@ -77,7 +77,8 @@ func held(owner route.Protocol) ([]string, error) {
 	return lines, errors.Join(err, m.Close())
 }
 
-// settle waits until nothing changes any more in what the daemons hold, and returns that.
+// settle waits until nothing changes any more in what the daemons hold while all are ready, and returns that. A session that was
+// lost in between, as on a busy machine, would leave holes in what later runs are measured by.
 func (l *Lab) settle(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, recoverFor, fmt.Errorf("still changing after %s", recoverFor))
 	defer cancel()
@@ -94,7 +95,16 @@ func (l *Lab) settle(ctx context.Context) ([]string, error) {
 			last, since = now, time.Now()
 		}
 		if time.Since(since) >= unchanged {
-			return last, nil
+			if err := l.waitReady(ctx, recoverFor); err != nil {
+				return nil, fmt.Errorf("settle lab %q: %w", l.name, err)
+			}
+			switch now, err := l.holdings(); {
+			case err != nil:
+				return nil, err
+			case slices.Equal(now, last):
+				return last, nil
+			}
+			continue
 		}
 		select {
 		case <-ctx.Done():
