@@ -192,7 +192,7 @@ func newReseqView(c *capture.Connection, d *capture.Direction, to string) *reseq
 const (
 	reseqHeight = 240 * vg.Length(1)
 	// reseqMarks is how many segments are drawn of a direction: more make a picture heavy, not clearer.
-	reseqMarks = 5000
+	reseqMarks = 4000
 	timeLabel  = "Time since the connection's first data (s)"
 )
 
@@ -383,7 +383,7 @@ func (s *stemPlot) Plot(c draw.Canvas, p *plot.Plot) {
 
 // highest keeps, of the points in each column of the picture, the highest; with last, also the last one, for a line that goes on from there.
 func highest(points plotter.XYs, end float64, last bool) plotter.XYs {
-	const columns = 1200
+	const columns = 600
 	var kept plotter.XYs
 	for from := 0; from < len(points); {
 		column, top, to := int(points[from].X/end*columns), from, from+1
@@ -455,9 +455,19 @@ func (s *stepPlot) Plot(c draw.Canvas, p *plot.Plot) {
 		path = append(path, vg.Point{X: x, Y: y})
 	}
 	path = append(path, vg.Point{X: trX(s.end), Y: y})
-	area := append(slices.Clone(path), vg.Point{X: trX(s.end), Y: trY(0)})
-	c.FillPolygon(rgb(0xd9e7f2), area)
-	c.StrokeLines(draw.LineStyle{Color: colorOf(1), Width: 0.9}, path)
+	// In pieces: the time to paint one grows with the square of the steps in it.
+	const piece = 40
+	pieces := func(do func([]vg.Point)) {
+		for i := 0; i+1 < len(path); i += piece {
+			do(path[i:min(len(path), i+piece+1)])
+		}
+	}
+	pieces(func(part []vg.Point) {
+		const seam = 0.2 // so that no line shows between two
+		last := part[len(part)-1]
+		c.FillPolygon(rgb(0xd9e7f2), slices.Concat([]vg.Point{{X: part[0].X, Y: trY(0)}}, part, []vg.Point{{X: last.X + seam, Y: last.Y}, {X: last.X + seam, Y: trY(0)}}))
+	})
+	pieces(func(part []vg.Point) { c.StrokeLines(draw.LineStyle{Color: colorOf(1), Width: 0.9}, part) })
 }
 
 // levelPlot is a level over the whole width.
