@@ -12,6 +12,7 @@ type packet struct {
 	slot    int32 // where its bytes are
 	size    int32
 	arrived time.Duration
+	tag     uint32
 }
 
 // Store keeps the bytes of frames. A slot that arrives in a pipe has one reference.
@@ -86,6 +87,9 @@ func (p *Pipe) Least() time.Duration { return p.profile.Least() }
 // Overtakes says whether a frame may be delivered before one that came earlier.
 func (p *Pipe) Overtakes() bool { return !p.plain && p.profile.Jitter.Reorder }
 
+// Duplicates says whether a frame that is delivered may have a copy: whether any was duplicated since the pipe was made.
+func (p *Pipe) Duplicates() bool { return p.counted.Duplicated > 0 }
+
 // Flying is how many frames are being sent or on the wire.
 func (p *Pipe) Flying() int { return p.fly.count + len(p.loose) }
 
@@ -110,7 +114,11 @@ func (p *Profile) plain() bool {
 }
 
 // Arrive takes a frame.
-func (p *Pipe) Arrive(at time.Duration, size int32, slot int32) {
+func (p *Pipe) Arrive(at time.Duration, size int32, slot int32) { p.ArriveTagged(at, size, slot, 0) }
+
+// ArriveTagged takes a frame with a tag, which comes back with it: who has many frames on the way need not look at one to know what
+// to do with it.
+func (p *Pipe) ArriveTagged(at time.Duration, size int32, slot int32, tag uint32) {
 	if p.queue.len() > 0 {
 		p.advance(at)
 	}
@@ -120,7 +128,7 @@ func (p *Pipe) Arrive(at time.Duration, size int32, slot int32) {
 	p.counted.ArrivedBytes += uint64(size)
 	busy := p.free > at || p.queue.len() > 0
 	if p.plain && !busy {
-		p.transmit(packet{slot, size, at}, at)
+		p.transmit(packet{slot: slot, size: size, arrived: at, tag: tag}, at)
 		return
 	}
 	q := &p.profile.Queue
@@ -132,12 +140,12 @@ func (p *Pipe) Arrive(at time.Duration, size int32, slot int32) {
 		p.counted.Tail++
 		p.store.Release(slot)
 	case busy:
-		p.queue.push(packet{slot, size, at})
+		p.queue.push(packet{slot: slot, size: size, arrived: at, tag: tag})
 	case q.Discipline == ControlledDelay: // its state follows every frame
-		p.queue.push(packet{slot, size, at})
+		p.queue.push(packet{slot: slot, size: size, arrived: at, tag: tag})
 		p.advance(at)
 	default:
-		p.send(packet{slot, size, at}, at)
+		p.send(packet{slot: slot, size: size, arrived: at, tag: tag}, at)
 	}
 }
 
@@ -247,7 +255,7 @@ func (p *Pipe) transmit(f packet, t time.Duration) {
 	p.occupy(f.size, t)
 	// After a change that shortens the delay frames stay in order.
 	p.last = max(p.last, p.free+p.profile.Delay)
-	p.fly.push(Arrival{At: p.last, Slot: f.slot, Size: f.size})
+	p.fly.push(Arrival{At: p.last, Slot: f.slot, Size: f.size, Tag: f.tag})
 }
 
 // lose draws the fate of a frame on the wire.
@@ -283,7 +291,7 @@ func (p *Pipe) deliver(f packet) {
 	if !p.profile.Jitter.Reorder {
 		at = max(at, p.last)
 	}
-	a := Arrival{At: at, Slot: f.slot, Size: f.size}
+	a := Arrival{At: at, Slot: f.slot, Size: f.size, Tag: f.tag}
 	if at >= p.last {
 		p.last = at
 		p.fly.push(a)
@@ -466,8 +474,9 @@ func (q *fifo) pop() (packet, bool) {
 // Arrival is a frame on the wire.
 type Arrival struct {
 	At time.Duration
-	// Slot and Size are as the frame arrived with.
+	// Slot, Size and Tag are as the frame arrived with.
 	Slot, Size int32
+	Tag        uint32
 }
 
 // overtaker is a frame that is delivered before one that was sent earlier.

@@ -43,20 +43,22 @@ func (s *Sim) packet(kind kind, flow int32, before uint32) (*packet, int32) {
 // send puts a new packet on its way.
 func (s *Sim) send(p *packet, slot, size int32) {
 	if slot != absent {
-		s.enter(s.hops[p.hop], slot, size)
+		s.enter(p.hop, slot, size)
 	}
 }
 
-// enter gives a packet to a link. The link has an event at the next delivery; one that is not the first in line changes nothing,
+// enter gives a packet to the link of a hop. The hop goes with it, so that the packet itself, one of many thousands, is not looked at before
+// the end of its way. The link has an event at the next delivery; one that is not the first in line changes nothing,
 // unless packets overtake each other.
-func (s *Sim) enter(i, slot, size int32) {
+func (s *Sim) enter(hop uint32, slot, size int32) {
+	i := s.hops[hop]
 	l := &s.links[i]
 	if l.down {
 		l.lost++
 		s.pool.Release(slot)
 		return
 	}
-	l.Arrive(s.now, size, slot)
+	l.ArriveTagged(s.now, size, slot, hop)
 	if !s.events.has(i) {
 		if at := l.Next(); at != channel.Never {
 			s.events.set(i, at)
@@ -82,32 +84,30 @@ func (s *Sim) deliver(i int32) {
 	}
 	l.sent++
 	l.sentBytes += uint64(a.Size)
-	p := &s.pool.packets[a.Slot]
-	if p.copies > 1 { // each copy has a place of its own
-		s.split(a.Slot, a.Size)
-	} else if p.hop++; s.hops[p.hop] != end {
-		s.enter(s.hops[p.hop], a.Slot, a.Size)
+	slot := a.Slot
+	if l.Duplicates() && s.pool.packets[slot].copies > 1 {
+		if slot, ok = s.split(slot); !ok {
+			return
+		}
+	}
+	if hop := a.Tag + 1; s.hops[hop] != end {
+		s.enter(hop, slot, a.Size)
 	} else {
-		s.arrive(a.Slot)
+		s.arrive(slot)
 	}
 }
 
-// split sends one of several copies of a packet on, as a packet of its own.
-func (s *Sim) split(slot, size int32) {
+// split gives one of several copies of a packet a place of its own.
+func (s *Sim) split(slot int32) (int32, bool) {
 	s.pool.Release(slot)
 	one, ok := s.pool.take()
 	if !ok {
 		s.tooLarge = true
-		return
+		return 0, false
 	}
-	p := &s.pool.packets[one]
-	*p = s.pool.packets[slot]
-	p.copies = 1
-	if p.hop++; s.hops[p.hop] != end {
-		s.enter(s.hops[p.hop], one, size)
-	} else {
-		s.arrive(one)
-	}
+	s.pool.packets[one] = s.pool.packets[slot]
+	s.pool.packets[one].copies = 1
+	return one, true
 }
 
 // arrive takes a packet at the end of its way.

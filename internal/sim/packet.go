@@ -12,7 +12,7 @@ type packet struct {
 	seq uint32
 	// window is how many bytes from data on the receiver has room for.
 	window uint32
-	// hop is where the packet is in Sim.hops.
+	// hop is the first of its way in Sim.hops.
 	hop uint32
 	// flow is the subflow or the source of cross traffic.
 	flow int32
