@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -398,6 +399,25 @@ func TestDaemons(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-c.exited
+}
+
+// What stands for other machines goes before what the host does; what a user runs on a node does not.
+func TestPriority(t *testing.T) {
+	nice := func(pid string) string {
+		out, err := exec.Command("ps", "-o", "ni=", "-p", pid).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	own := nice(strconv.Itoa(os.Getpid()))
+	l := start(t, options(t, "nice", routed()))
+	if got := nice(strconv.Itoa(l.children[0].PID)); got != strconv.Itoa(niceness) {
+		t.Errorf("daemon at %s, want %d", got, niceness)
+	}
+	if got := run(t, l, "a", "ps -o ni= -p $$"); strings.TrimSpace(got) != own {
+		t.Errorf("command at %s, want %s", got, own)
+	}
 }
 
 func TestNotReady(t *testing.T) {
