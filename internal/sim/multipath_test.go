@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"errors"
-	"fmt"
 	"reflect"
 	"testing"
 	"time"
@@ -343,15 +342,6 @@ func TestHeap(t *testing.T) {
 			}
 		}
 	}
-}
-
-func ExampleSim_Run() {
-	c := paper(first, second)
-	c.Duration = time.Second
-	s, _ := New(c)
-	r, _ := s.Run(context.Background())
-	fmt.Println(r.Connections[0].Finish == Never, len(r.Connections[0].Paths))
-	// Output: true 2
 }
 
 // patient waits until a time, with nothing in flight that could tell of it.
