@@ -21,19 +21,29 @@ func (e *FileError) Error() string { return fmt.Sprintf("read capture %q: %v", e
 
 func (e *FileError) Unwrap() error { return e.Err }
 
-// ErrTwice means that a file was named twice.
-var ErrTwice = errors.New("it is named twice")
+// Errors of files that are good captures.
+var (
+	// ErrTwice means that a file was named twice.
+	ErrTwice = errors.New("it is named twice")
+	// ErrAgain means that a pipe would have to be read again: its times are in disorder, or flows were captured in several places.
+	ErrAgain = errors.New("it has to be read twice, and is no file")
+)
 
 // Read analyses the files as one capture, in the order of their packets' times: one file for each path or interface, or one of all. Where
 // a flow was captured in several places, each direction is looked at where it is nearest to its receiver. Files are read again when
 // that, or disorder of the times, shows itself. An error is a *FileError, or that of ctx; broken places in files are in the report.
 func Read(ctx context.Context, names []string, o Options) (Report, error) {
-	if err := checkNames(names); err != nil {
+	pipe, err := checkNames(names)
+	if err != nil {
 		return Report{}, err
 	}
 	a, files, err := pass(ctx, names, o, nil)
 	if err != nil {
 		return Report{}, err
+	}
+	sorting := a.m.MaxBack >= minBack && a.m.Segments <= maxSorted
+	if pipe != "" && (a.several || sorting) {
+		return Report{}, &FileError{pipe, ErrAgain}
 	}
 	if a.several {
 		places, err := survey(ctx, names)
@@ -42,7 +52,7 @@ func Read(ctx context.Context, names []string, o Options) (Report, error) {
 		}
 		o.chosen = places
 	}
-	if sorting := a.m.MaxBack >= minBack && a.m.Segments <= maxSorted; a.several || sorting {
+	if a.several || sorting {
 		var sorted *sorter
 		if sorting {
 			sorted = &sorter{}
@@ -57,21 +67,25 @@ func Read(ctx context.Context, names []string, o Options) (Report, error) {
 	return r, nil
 }
 
-func checkNames(names []string) error {
+// checkNames returns the first that is no regular file, such as a pipe.
+func checkNames(names []string) (pipe string, err error) {
 	var seen []os.FileInfo
 	for _, name := range names {
 		info, err := os.Stat(name)
 		if err != nil {
-			return &FileError{name, err}
+			return "", &FileError{name, err}
 		}
 		for _, s := range seen {
 			if os.SameFile(s, info) {
-				return &FileError{name, ErrTwice}
+				return "", &FileError{name, ErrTwice}
 			}
 		}
 		seen = append(seen, info)
+		if pipe == "" && !info.Mode().IsRegular() {
+			pipe = name
+		}
 	}
-	return nil
+	return pipe, nil
 }
 
 // source is a file with its next segment.

@@ -34,8 +34,8 @@ func dissect(t *testing.T, file string) []row {
 	t.Helper()
 	path, err := exec.LookPath("tshark")
 	if err != nil {
-		if os.Getenv("TABANE_LAB") == "require" {
-			t.Fatal("TABANE_LAB=require, and there is no tshark")
+		if os.Getenv("TABANE_PROGRAMS") == "require" {
+			t.Fatal("TABANE_PROGRAMS=require, and there is no tshark")
 		}
 		t.Skip("there is no tshark")
 	}

@@ -139,6 +139,8 @@ func captureFailure(err error) error {
 		do = "decompress it first, or compress it with gzip"
 	case errors.Is(err, pcap.ErrNotCapture):
 		do = "name a file that tcpdump, Wireshark or tabane lab capture has written"
+	case errors.Is(err, capture.ErrAgain):
+		do = "save it to a file first"
 	case errors.Is(err, capture.ErrTwice):
 		do = "name each file once"
 	}

@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"image/color"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -192,7 +193,7 @@ func newReseqView(c *capture.Connection, d *capture.Direction, to string) *reseq
 const (
 	reseqHeight = 240 * vg.Length(1)
 	// reseqMarks is how many segments are drawn of a direction: more make a picture heavy, not clearer.
-	reseqMarks = 4000
+	reseqMarks = 2000
 	timeLabel  = "Time since the connection's first data (s)"
 )
 
@@ -226,30 +227,47 @@ func byteUnit(most float64) (name string, worth float64) {
 	return "kB", 1e3
 }
 
-// sequence draws where each segment was in the data, when it arrived, and until when it was held.
+// sequence draws where each segment was in the data, when it arrived, and until when it was held: of all, or when these are too many
+// to see anything, of those around the one that was held for longest.
 func (v *reseqView) sequence() (figure, error) {
-	top := 0.0
+	drawn, part := v.d.Records, ""
+	if len(drawn) > reseqMarks {
+		longest := 0
+		for i, r := range drawn {
+			if r.Released-r.Arrived > drawn[longest].Released-drawn[longest].Arrived {
+				longest = i
+			}
+		}
+		from := min(max(0, longest-reseqMarks/2), len(drawn)-reseqMarks)
+		drawn = drawn[from : from+reseqMarks]
+		part = fmt.Sprintf("; %d of %d segments, around the longest wait", len(drawn), len(v.d.Records))
+	}
+	first, last := v.end, v.start
+	low, top := math.Inf(1), 0.0
 	used := map[int]bool{}
-	for _, r := range v.d.Records {
-		top = max(top, float64(r.Seq)+float64(r.Length))
+	for _, r := range drawn {
+		first, last = min(first, r.Arrived.Seconds()), max(last, r.Released.Seconds())
+		low, top = min(low, float64(r.Seq)), max(top, float64(r.Seq)+float64(r.Length))
 		used[r.Subflow] = true
 	}
+	if part == "" {
+		first, low = v.start, 0
+	}
 	name, worth := byteUnit(top)
-	p := v.plot("Data over time, "+v.title, "Data sequence ("+name+")", top/worth)
-	step := (len(v.d.Records) + reseqMarks - 1) / reseqMarks
-	p.Add(&sequencePlot{v, worth, step})
+	margin := 0.05 * (top - low)
+	p := newPlot("Data over time, "+v.title+part, timeLabel, "Data sequence ("+name+")", first-v.start, last-v.start+max(0.005*(last-first), 1e-6), (top+margin)/worth, nil)
+	if part != "" {
+		p.Y.Min = (low - margin) / worth
+	}
+	p.Add(&sequencePlot{v, drawn, worth})
 	var entries []legendEntry
 	for i := range v.c.Subflows {
 		if used[i] {
 			entries = append(entries, legendEntry{v.subflowName(i), dot(colorOf(i))})
 		}
 	}
-	held := "held until released"
-	if step > 1 {
-		held += fmt.Sprintf(" (one of %d segments is drawn)", step)
-	}
-	entries = append(entries, legendEntry{held, line(draw.LineStyle{Color: soft, Width: 0.8})})
-	f := figure{name: v.name + "sequence", title: "Data over time", alt: fmt.Sprintf("Data sequence of %d segments over time, by subflow, with the time that each was held.", len(v.d.Records))}
+	entries = append(entries, legendEntry{"held until released", line(draw.LineStyle{Color: soft, Width: 0.8})})
+	f := figure{name: v.name + "sequence", title: "Data over time", alt: fmt.Sprintf("Data sequence of %d segments over time, by subflow, with the time that each was held.", len(drawn))}
 	return render(f, reseqHeight+90, func(c draw.Canvas) { tile(drawLegend(c, entries), []*plot.Plot{p}, 1) })
 }
 
@@ -262,26 +280,24 @@ func dot(c color.Color) func(draw.Canvas) {
 
 type sequencePlot struct {
 	v     *reseqView
+	drawn []capture.Record
 	worth float64
-	step  int
 }
 
 // Plot implements plot.Plotter.
 func (s *sequencePlot) Plot(c draw.Canvas, p *plot.Plot) {
 	trX, trY := p.Transforms(&c)
 	held := draw.LineStyle{Color: soft, Width: 0.35}
+	middle := func(r *capture.Record) vg.Length { return trY((float64(r.Seq) + float64(r.Length)/2) / s.worth) }
 	// The lines first, so that marks are on top.
-	for i := 0; i < len(s.v.d.Records); i += s.step {
-		r := &s.v.d.Records[i]
-		if r.Released > r.Arrived {
-			y := trY((float64(r.Seq) + float64(r.Length)/2) / s.worth)
-			c.StrokeLine2(held, trX(s.v.at(r.Arrived)), y, trX(s.v.at(r.Released)), y)
+	for i := range s.drawn {
+		if r := &s.drawn[i]; r.Released > r.Arrived {
+			c.StrokeLine2(held, trX(s.v.at(r.Arrived)), middle(r), trX(s.v.at(r.Released)), middle(r))
 		}
 	}
-	for i := 0; i < len(s.v.d.Records); i += s.step {
-		r := &s.v.d.Records[i]
-		at := vg.Point{X: trX(s.v.at(r.Arrived)), Y: trY((float64(r.Seq) + float64(r.Length)/2) / s.worth)}
-		c.DrawGlyph(draw.GlyphStyle{Color: colorOf(r.Subflow), Radius: 1.1, Shape: draw.CircleGlyph{}}, at)
+	for i := range s.drawn {
+		r := &s.drawn[i]
+		c.DrawGlyph(draw.GlyphStyle{Color: colorOf(r.Subflow), Radius: 1.1, Shape: draw.CircleGlyph{}}, vg.Point{X: trX(s.v.at(r.Arrived)), Y: middle(r)})
 	}
 }
 

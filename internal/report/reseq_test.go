@@ -53,7 +53,7 @@ func TestReseqFigures(t *testing.T) {
 		t.Fatalf("got %q, want %q: a connection without data has no figures", names, want)
 	}
 	for i, says := range [][]string{
-		{"Data over time, connection 3 to the client", "2: from 10.0.1.2 via fc00:2:1::", "one of 3 segments is drawn", "Data sequence (MB)"},
+		{"Data over time, connection 3 to the client", "2: from 10.0.1.2 via fc00:2:1::", "2000 of 10000 segments", "Data sequence (MB)"},
 		{"Resequencing delay", "for other subflows", "Delay (ms)"}, {"Segments released at once"}, {"Held (kB)", "mean"},
 	} {
 		svg, err := os.ReadFile(filepath.Join(dir, names[i]+".svg"))
