@@ -35,6 +35,8 @@ type desired interface {
 type announcer interface {
 	OriginateVPN([]bgp.VPNRoute) error
 	WithdrawVPN([]bgp.VPNKey) error
+	// SetLost says that a prefix leads nowhere.
+	SetLost(lost bool, prefixes ...netip.Prefix) error
 }
 
 // peer is an egress peer: its SID, its table and its EPE Routes. They exist while both the session and the link are up.
@@ -60,6 +62,8 @@ type peer struct {
 	changed map[netip.Prefix]struct{}
 	// retiring: the routes are gone, the SID is next.
 	retiring bool
+	// dead: the SID, once announced, leads nowhere, and told: the reflectors know.
+	dead, told bool
 }
 
 func newPeer(c *Config, conf *Peer) (*peer, error) {
@@ -122,7 +126,11 @@ func (p *peer) refresh() {
 	if up == p.up {
 		return
 	}
-	p.up = up
+	p.up, p.dead = up, !up
+	if up && p.BFD != (bgp.BFD{}) {
+		p.told = true // BFD may have said so by itself
+	}
+	_ = p.tellLost() // before the work that follows; withdraw tries again
 	if up {
 		p.retiring = false
 		p.kernel.Set(p.local())
@@ -173,12 +181,30 @@ func (p *peer) local() route.Route {
 		action = route.LocalAction{Behavior: route.EndDX6, Nexthop: p.Address}
 	}
 	return route.Route{
-		Table: route.MainTable, Dst: netip.PrefixFrom(p.sid, p.sid.BitLen()), Kind: route.Unicast, Link: p.Interface, Local: action,
+		Table: route.MainTable, Dst: p.host(), Kind: route.Unicast, Link: p.Interface, Local: action,
 	}
+}
+
+// host is the SID as a prefix.
+func (p *peer) host() netip.Prefix { return netip.PrefixFrom(p.sid, p.sid.BitLen()) }
+
+// tellLost says in one message what will take many: nothing is reached through the peer.
+func (p *peer) tellLost() error {
+	if !p.dead || p.told {
+		return nil
+	}
+	if err := p.announcer.SetLost(true, p.host()); err != nil {
+		return err
+	}
+	p.told = true
+	return nil
 }
 
 // withdraw tells the reflectors at once what is no longer reached through the peer.
 func (p *peer) withdraw() error {
+	if err := p.tellLost(); err != nil {
+		return err
+	}
 	var gone []bgp.VPNKey
 	for prefix := range p.changed {
 		if _, ok := p.routes[prefix]; !ok || !p.up || p.hidden {
@@ -197,6 +223,12 @@ func (p *peer) withdraw() error {
 func (p *peer) announce() error {
 	if len(p.changed) == 0 || !p.kernel.Settled(p.local().Key()) {
 		return nil
+	}
+	if p.told && !p.dead {
+		if err := p.announcer.SetLost(false, p.host()); err != nil {
+			return err
+		}
+		p.told = false
 	}
 	routes := make([]bgp.VPNRoute, 0, len(p.changed))
 	for prefix := range p.changed {

@@ -54,6 +54,13 @@ func (w *world) WithdrawVPN(keys []bgp.VPNKey) error {
 	return nil
 }
 
+func (w *world) SetLost(lost bool, prefixes ...netip.Prefix) error {
+	for _, p := range prefixes {
+		w.log = append(w.log, map[bool]string{true: "lost ", false: "back "}[lost]+p.String())
+	}
+	return nil
+}
+
 func (w *world) lines() []string {
 	var lines []string
 	for o := range maps.Values(w.kernel) {
@@ -175,6 +182,7 @@ func TestWhatThePeerLostGoesInOrder(t *testing.T) {
 			p.refresh()
 			settle(t, p)
 			check(t, w.log,
+				"lost fc00:1:1::/128",
 				"delete route 2001:db8:c::/64 table 101 metric 20",
 				"withdraw 2001:db8:c::/64",
 				"delete route fc00:1:1::/128 table main metric 1024")
@@ -183,11 +191,13 @@ func TestWhatThePeerLostGoesInOrder(t *testing.T) {
 			}
 
 			p.session, p.link = true, true
+			w.log = nil
 			p.refresh()
 			settle(t, p)
 			if len(w.kernel) != 2 || len(w.routes) != 1 {
 				t.Errorf("not back: %v, %v", w.lines(), w.routes)
 			}
+			check(t, w.log[len(w.log)-2:], "back fc00:1:1::/128", "originate 2001:db8:c::/64")
 		})
 	}
 }

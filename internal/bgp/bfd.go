@@ -71,10 +71,23 @@ func (s *Speaker) bfdLost(name string) {
 	}
 	err := s.blackhole(n.Locators, false)
 	err = errors.Join(err, s.restart(context.Background(), n, bfdReason))
-	err = errors.Join(err, s.blackhole(n.Locators, true))
+	if n.ASN == s.opt.ASN {
+		err = errors.Join(err, s.blackhole(n.Locators, true))
+	}
 	if err != nil {
 		s.log.Error("cannot end the session with a silent neighbor", "neighbor", name, "err", err)
 	}
+}
+
+// SetLost tells everybody in our AS that prefixes lead nowhere, ahead of what else there is to be withdrawn, or takes that
+// back.
+func (s *Speaker) SetLost(lost bool, prefixes ...netip.Prefix) error {
+	s.calls.Lock()
+	defer s.calls.Unlock()
+	if err := s.usable(); err != nil {
+		return err
+	}
+	return s.blackhole(prefixes, !lost)
 }
 
 // blackhole tells everybody that locators lead nowhere, or takes that back. Callers hold calls.

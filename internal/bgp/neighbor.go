@@ -90,9 +90,10 @@ type Neighbor struct {
 	HoldTime        time.Duration // whole seconds; 0 is DefaultHoldTime
 	ConnectRetry    time.Duration // whole seconds, time between attempts to connect; 0 is DefaultConnectRetry
 	BFD             BFD
-	// Locators are prefixes of the neighbour that others have to know lost first when BFD finds it silent: a full table is
-	// withdrawn in seconds, in no order, while these say that all of it is gone. They are announced as Blackhole until
-	// the rest is withdrawn.
+	// Locators are prefixes behind the neighbour that others have to know lost first when BFD finds it silent: a full table
+	// is withdrawn in seconds, in no order, while these say that all of it is gone. They are announced as Blackhole until
+	// the rest is withdrawn; with a neighbour of another AS, whose routes others may have in another form, until SetLost
+	// takes that back.
 	Locators []netip.Prefix
 	// Retain keeps best paths learned from the neighbour for this long when the session ends from the other side or is
 	// lost, as one to a route reflector: that carries routes, not packets. Once it is back, what it does not announce

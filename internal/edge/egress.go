@@ -119,7 +119,7 @@ func newEgress(config *Config, mtu int, kernel desired) *egress {
 	e := &egress{
 		config: config, mtu: mtu, kernel: kernel, byRT: map[vpn.ID]*peer{}, paths: map[pathKey]path{},
 		sids: map[netip.Addr]*sid{}, ids: map[uint32]netip.Addr{},
-		locators: locators{known: map[netip.Prefix]bool{}, lost: map[netip.Prefix]bool{}},
+		locators: newLocators(),
 	}
 	for i, p := range config.Peers {
 		peer := &peer{Peer: p, index: i, routes: map[netip.Prefix][]hop{}}

@@ -14,26 +14,74 @@ import (
 // could deliver nothing, with what it knew it delivers what still works.
 const retainRoutes = time.Hour
 
-// locators are the ASBRs' locators as BGP carries them. An ASBR that dies takes its locator's route along, in one message,
-// long before the last of its EPE Routes is withdrawn.
+// locators are the ASBRs' locators, and SIDs of theirs, as BGP carries them. An ASBR that dies takes its locator's route
+// along, in one message, long before the last of its EPE Routes is withdrawn; one that loses an egress peer says of the
+// peer's SID that it leads nowhere.
 type locators struct {
-	known map[netip.Prefix]bool
-	lost  map[netip.Prefix]bool
+	known map[netip.Prefix]bool // have a route
+	dead  map[netip.Prefix]bool // have one that leads nowhere; true for those that had another before
+	lost  map[netip.Prefix]bool // had a route
 }
 
-// reaches tells whether packets for the SID arrive, as far as BGP knows: they do not when its locator had a route and lost
-// it. A locator that BGP never had is some other protocol's matter.
+func newLocators() locators {
+	return locators{known: map[netip.Prefix]bool{}, dead: map[netip.Prefix]bool{}, lost: map[netip.Prefix]bool{}}
+}
+
+func (l *locators) clone() locators {
+	return locators{maps.Clone(l.known), maps.Clone(l.dead), maps.Clone(l.lost)}
+}
+
+// reaches tells whether packets for the SID arrive, as far as BGP knows: they do not when the longest prefix around it leads
+// nowhere, or has lost its route and no other is around it. A locator that BGP never had is some other protocol's matter.
 func (l *locators) reaches(sid netip.Addr) bool {
-	return !covers(l.lost, sid) || covers(l.known, sid)
+	known := longest(l.known, sid)
+	if longest(l.dead, sid) > known {
+		return false
+	}
+	return known >= 0 || longest(l.lost, sid) < 0
 }
 
-func covers(prefixes map[netip.Prefix]bool, a netip.Addr) bool {
+// longest is the length of the longest of the prefixes around an address, -1 when there is none.
+func longest(prefixes map[netip.Prefix]bool, a netip.Addr) int {
+	bits := -1
 	for p := range prefixes {
 		if p.Contains(a) {
-			return true
+			bits = max(bits, p.Bits())
 		}
 	}
-	return false
+	return bits
+}
+
+// change takes what BGP says of a prefix, and reports whether that is news.
+func (l *locators) change(p bgp.UnicastPath) bool {
+	known := l.known[p.Prefix]
+	had, dead := l.dead[p.Prefix]
+	switch {
+	case p.Withdrawn || p.Rejected != nil:
+		if !known && !dead {
+			return false
+		}
+		delete(l.known, p.Prefix)
+		delete(l.dead, p.Prefix)
+		if known || had {
+			l.lost[p.Prefix] = true
+		}
+	case slices.Contains(p.Communities, bgp.Blackhole):
+		if dead {
+			return false
+		}
+		l.dead[p.Prefix] = known || l.lost[p.Prefix]
+		delete(l.known, p.Prefix)
+		delete(l.lost, p.Prefix)
+	default:
+		if known {
+			return false
+		}
+		l.known[p.Prefix] = true
+		delete(l.dead, p.Prefix)
+		delete(l.lost, p.Prefix)
+	}
+	return true
 }
 
 // locator takes a change of a unicast path. When it is about a locator, the EPE Routes through its SIDs go, or come back.
@@ -43,17 +91,9 @@ func (e *egress) locator(p bgp.UnicastPath) {
 		return
 	}
 	l := &e.locators
-	gone := p.Withdrawn || p.Rejected != nil || slices.Contains(p.Communities, bgp.Blackhole)
-	if gone != l.known[p.Prefix] {
-		return // nothing new
-	}
-	old := locators{maps.Clone(l.known), maps.Clone(l.lost)}
-	if gone {
-		delete(l.known, p.Prefix)
-		l.lost[p.Prefix] = true
-	} else {
-		l.known[p.Prefix] = true
-		delete(l.lost, p.Prefix)
+	old := l.clone()
+	if !l.change(p) {
+		return
 	}
 	e.drop(&old)
 	changed := map[netip.Addr]bool{} // by SID, of which there are few

@@ -206,3 +206,59 @@ func TestLostLocatorIsUrgent(t *testing.T) {
 		t.Errorf("urgent %d times, want once", urgent)
 	}
 }
+
+// TestLostSID: an ASBR says that one of its SIDs leads nowhere, and takes that back. Its other SIDs stay.
+func TestLostSID(t *testing.T) {
+	e, w := newTestEgress(testConfig())
+	e.locator(locator("fc00:1::/32", true))
+	for _, p := range []bgp.VPNPath{vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101"), vpnPath("10.0.0.1:2", "fc00:1:2::", "65000:102")} {
+		if err := e.update(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	full := w.lines("")
+	there := func(what string, first, second int) {
+		t.Helper()
+		if a, b := len(w.lines("table 101 nhid")), len(w.lines("table 102 nhid")); a != first || b != second {
+			t.Errorf("%s: %d and %d routes, want %d and %d", what, a, b, first, second)
+		}
+	}
+	lost := locator("fc00:1:1::/128", true)
+	lost.Communities = []uint32{bgp.Blackhole}
+	back := locator("fc00:1:1::/128", false)
+	e.locator(back)
+	there("taken back before it was said", 1, 1)
+	for range 2 {
+		e.locator(lost)
+		there("lost", 0, 1)
+	}
+	// Routes that come meanwhile wait.
+	more := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")
+	more.Prefix = netip.MustParsePrefix("2001:db8:d::/64")
+	if err := e.update(more); err != nil {
+		t.Fatal(err)
+	}
+	there("lost, with one more", 0, 1)
+	e.locator(back)
+	there("back", 2, 1)
+	more.Withdrawn = true
+	if err := e.update(more); err != nil {
+		t.Fatal(err)
+	}
+	check(t, w.lines(""), full...)
+	// A SID is lost with its locator, and is not back before both are.
+	e.locator(lost)
+	e.locator(locator("fc00:1::/32", false))
+	there("all lost", 0, 0)
+	e.locator(back)
+	there("the locator is lost", 0, 0)
+	e.locator(lost)
+	e.locator(locator("fc00:1::/32", true))
+	there("the SID is lost", 0, 1)
+	e.locator(back)
+	check(t, w.lines(""), full...)
+	// A route for a part of the locator may go without harm.
+	e.locator(locator("fc00:1:1::/48", true))
+	e.locator(locator("fc00:1:1::/48", false))
+	there("the locator's route is there", 1, 1)
+}
