@@ -86,6 +86,53 @@ func TestWays(t *testing.T) {
 	}
 }
 
+// TestWayWithoutTheOthers wants a subflow to go round the links of the other subflows, also where that is longer.
+func TestWayWithoutTheOthers(t *testing.T) {
+	s := &scenario.Spec{Nodes: map[string]*scenario.Node{"s": {}, "x": {Forwarding: true}, "m": {Forwarding: true}, "c": {}}, Links: map[string]*scenario.Link{}}
+	for name, ends := range map[string][2]string{"a": {"s", "m"}, "b": {"m", "c"}, "round": {"s", "x"}, "again": {"x", "m"}} {
+		s.Links[name] = &scenario.Link{Ends: []scenario.End{{Node: ends[0]}, {Node: ends[1]}}}
+	}
+	n := newNetwork(s)
+	for _, tt := range []struct {
+		avoid []string
+		want  []hop
+	}{
+		{nil, []hop{{"a", "s", "m"}, {"b", "m", "c"}}},
+		{[]string{"a"}, []hop{{"round", "s", "x"}, {"again", "x", "m"}, {"b", "m", "c"}}},
+	} {
+		got, err := n.over("s", "c", "b", tt.avoid)
+		if err != nil || !slices.Equal(got, tt.want) {
+			t.Errorf("without %v: %v, %v, want %v", tt.avoid, got, err, tt.want)
+		}
+	}
+}
+
+// TestDirections wants what a link does towards the client there, and what it does the other way there.
+func TestDirections(t *testing.T) {
+	for _, turned := range []bool{false, true} {
+		s := builtIn(t, "reseq-buffer")
+		want := map[string]float64{"path2 from r2": 1e-4, "path2 from r4": 0, "path1 from r1": 0, "path1 from r3": 0}
+		if turned {
+			slices.Reverse(s.Links["path2"].Ends)
+			want["path2 from r2"], want["path2 from r4"] = 0, 1e-4
+		}
+		config, err := newPlan(s, false).config(scenario.CellKey{Case: "p1e-4-65", Traffic: "bulk", Transport: "mptcp"}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range config.Links {
+			if p, shaped := want[l.Name]; shaped && (l.Loss.P != p || l.Rate != 5*unit.MbitPerSecond) {
+				t.Errorf("turned %v: %s loses %v at %s", turned, l.Name, l.Loss.P, l.Rate)
+			}
+		}
+		for _, p := range config.Connections[0].Paths {
+			if len(p.Out) != 3 || len(p.Back) != 3 {
+				t.Errorf("path %+v", p)
+			}
+		}
+	}
+}
+
 func TestNoWay(t *testing.T) {
 	for name, spoil := range map[string]func(*scenario.Spec){
 		"a node that does not forward": func(s *scenario.Spec) { s.Nodes["r4"].Forwarding = false },
@@ -217,6 +264,12 @@ func TestTheSameWhateverIsAtOnce(t *testing.T) {
 	}
 	if cmp.Equal(one, run(1, 7)) {
 		t.Error("another seed makes the same runs")
+	}
+	if cmp.Equal(one[0].Metrics, one[1].Metrics) {
+		t.Error("both trials of a cell are the same")
+	}
+	if second := run(1, 2); !cmp.Equal(second[0].Metrics, one[1].Metrics) {
+		t.Error("the second trial does not have the next seed")
 	}
 }
 
