@@ -27,7 +27,7 @@ const (
 	// announced again, the first time; it doubles, and after repeatTries the kernel's own repetitions have to do. An
 	// announcement is easily lost in the very moment in which it is made: a provider may have told its neighbours of a route
 	// before its own hardware forwards, and the best path, which carries the announcement, has moved there already.
-	repeatAfter = 100 * time.Millisecond
+	repeatAfter = 50 * time.Millisecond
 	repeatTries = 3
 	// probation is how long an address is not announced after its path swallowed what was sent, the first time; it doubles
 	// up to probationMost, and what lasted for probationOver starts anew.
