@@ -281,6 +281,37 @@ func TestCaptureThatBeginsInTheMiddle(t *testing.T) {
 	}
 }
 
+// TestOneWayFromTheMiddle: without acknowledgements, the data begins where the last of the subflows that were there begins: what is
+// before that was there before the capture, in part.
+func TestOneWayFromTheMiddle(t *testing.T) {
+	for _, acknowledged := range []bool{false, true} {
+		s := newScene(1, Options{})
+		s.add()
+		s.add()
+		const lead, n = 10_000, 300
+		if acknowledged {
+			s.ack(0, 0, 1, 0)
+		}
+		for i := range n {
+			at := time.Duration(i+1) * ms
+			seq := uint32(1000*i + 1)
+			s.data(at, 0, seq, 1000, mapped{start: seq, offset: uint64(2000*i + 1000 + lead), length: 1000})
+			s.data(at, 1, seq, 1000, mapped{start: seq, offset: uint64(2000 * i), length: 1000})
+			if acknowledged {
+				s.ack(at, 0, 1, uint64(2000*i+1000))
+			}
+		}
+		c := only(t, s.a.Report())
+		want := uint64(2000*n - 1000 - lead)
+		if acknowledged {
+			want = 2000*n - lead/2 // the slow one's data of the time before are there
+		}
+		if d := c.ToClient; d.Bytes != want || d.Uncaptured != 0 || d.StillHeld != lead/2 || d.Duplicate != 0 {
+			t.Errorf("acknowledged %v: %d bytes in order, %d uncaptured, %d held, %d twice; want %d, 0, %d, 0", acknowledged, d.Bytes, d.Uncaptured, d.StillHeld, d.Duplicate, want, lead/2)
+		}
+	}
+}
+
 func TestMiddleOfAMappingOfManySegments(t *testing.T) {
 	s := newScene(1, Options{})
 	s.add()

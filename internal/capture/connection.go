@@ -4,6 +4,7 @@ import (
 	"crypto/sha1"
 	"crypto/sha256"
 	"encoding/binary"
+	"slices"
 	"time"
 
 	"github.com/tabane/tabane/internal/reseq"
@@ -190,8 +191,12 @@ type direction struct {
 	buffer *reseq.Buffer
 	origin uint64 // the sequence number that counts as 0 in records
 	known  bool   // that is where the data begins
-	batch  []reseq.Segment
-	queue  []reseq.Segment // before it is known where the data begins
+	// settled is the first data sequence number of that subflow, of those which began before the capture, whose first is the
+	// highest: of what is below, some may have come before the capture.
+	settled    uint64
+	hasSettled bool
+	batch      []reseq.Segment
+	queue      []reseq.Segment // before it is known where the data begins
 
 	wait    reseq.Histogram // for other subflows
 	own     reseq.Histogram // for the own subflow's order
@@ -284,6 +289,9 @@ func (d *direction) push(a *Analysis, h *half) {
 	for i := range d.batch {
 		s := &d.batch[i]
 		d.own.Add(int64(a.now - s.Arrived))
+		if !h.anyData && !h.fromStart() && (!d.hasSettled || int64(s.Seq-d.settled) > 0) {
+			d.settled, d.hasSettled = s.Seq, true
+		}
 		if end := s.Seq + uint64(s.Length); !h.anyData || int64(end-h.topDSN) > 0 {
 			h.topDSN, h.anyData = end, true
 		} else {
@@ -301,7 +309,7 @@ func (d *direction) push(a *Analysis, h *half) {
 			d.queue = append(d.queue, d.batch...)
 			d.batch = d.batch[:0]
 			if len(d.queue) >= maxQueue {
-				d.start(a, d.lowest())
+				d.start(a, d.begin())
 			}
 			return
 		}
@@ -312,6 +320,9 @@ func (d *direction) push(a *Analysis, h *half) {
 			a.m.Stray++
 			continue
 		}
+		if d.early(&s) {
+			continue
+		}
 		kept = append(kept, s)
 		total += s.Length
 	}
@@ -320,6 +331,19 @@ func (d *direction) push(a *Analysis, h *half) {
 	d.batch = d.batch[:0]
 	h.duplicateData += uint64(total - r.New)
 	d.maxBurst = max(d.maxBurst, r.Bytes)
+}
+
+// begin is where the data of the queue begins, when no acknowledgement says it.
+func (d *direction) begin() uint64 {
+	if d.hasSettled {
+		return d.settled
+	}
+	return d.lowest()
+}
+
+// early says whether a segment is of the time before the capture, when that began in the middle.
+func (d *direction) early(s *reseq.Segment) bool {
+	return !d.known && int64(s.Seq+uint64(s.Length)-d.origin) <= 0
 }
 
 func (d *direction) lowest() uint64 {
@@ -343,9 +367,10 @@ func (d *direction) start(a *Analysis, at uint64) {
 		h.wait.Add(int64(wait))
 		d.record(a, s.Path, &piece{arrived: s.Arrived, length: s.Length}, s.Ready, now, s.Seq)
 	}})
-	if len(d.queue) > 0 {
-		d.buffer.PushBatch(a.now, d.queue)
-		d.queue = nil
+	queue := slices.DeleteFunc(d.queue, func(s reseq.Segment) bool { return d.early(&s) })
+	d.queue = nil
+	if len(queue) > 0 {
+		d.buffer.PushBatch(a.now, queue)
 	}
 }
 
@@ -377,10 +402,17 @@ func (d *direction) acknowledged(a *Analysis, ack uint64) {
 	if ahead <= 0 || ahead > farthest || ahead == 1 && d.heldData.Segments == 0 {
 		return
 	}
-	m := d.buffer.Measures()
+	if !d.known && d.hasSettled {
+		before := d.settled
+		if int64(ack-before) < 0 {
+			before = ack
+		}
+		d.buffer.Skip(a.now, before)
+	}
+	skipped := d.buffer.Measures().Skipped
 	d.buffer.Skip(a.now, ack)
-	if d.known || m.Released.Segments > 0 {
-		d.missing += d.buffer.Measures().Skipped - m.Skipped
+	if d.known || d.hasSettled {
+		d.missing += d.buffer.Measures().Skipped - skipped
 	}
 	d.account(a, nil)
 }

@@ -188,7 +188,7 @@ func (a *Analysis) finish(c *connection) {
 	}
 	for _, d := range c.dirs {
 		if d.buffer == nil && len(d.queue) > 0 {
-			d.start(a, d.lowest())
+			d.start(a, d.begin())
 			d.account(a, nil)
 		}
 	}

@@ -108,6 +108,9 @@ func (h *half) renewedBy(s *pcap.Segment) bool {
 	return h.seen || h.sub.ended()
 }
 
+// fromStart says whether the subflow's beginning was captured.
+func (h *half) fromStart() bool { return h.sub.hasSyn || h.sub.hasSynAck }
+
 func (s *subflow) ended() bool { return s.reset || s.halves[0].hasFin && s.halves[1].hasFin }
 
 const unplaced = 1 << 32
