@@ -128,7 +128,7 @@ func (p *Pipe) ArriveTagged(at time.Duration, size int32, slot int32, tag uint32
 	p.counted.ArrivedBytes += uint64(size)
 	busy := p.free > at || p.queue.len() > 0
 	if p.plain && !busy {
-		p.transmit(packet{slot: slot, size: size, arrived: at, tag: tag}, at)
+		p.transmit(size, slot, tag, at)
 		return
 	}
 	q := &p.profile.Queue
@@ -225,7 +225,7 @@ func (c *controlled) drop(f packet) {
 // send gives a frame to the transmitter at the time t and, from there, to the wire.
 func (p *Pipe) send(f packet, t time.Duration) {
 	if p.plain {
-		p.transmit(f, t)
+		p.transmit(f.size, f.slot, f.tag, t)
 		return
 	}
 	p.occupy(f.size, t)
@@ -251,11 +251,11 @@ func (p *Pipe) occupy(size int32, t time.Duration) {
 }
 
 // transmit is send in a plain pipe.
-func (p *Pipe) transmit(f packet, t time.Duration) {
-	p.occupy(f.size, t)
+func (p *Pipe) transmit(size, slot int32, tag uint32, t time.Duration) {
+	p.occupy(size, t)
 	// After a change that shortens the delay frames stay in order.
 	p.last = max(p.last, p.free+p.profile.Delay)
-	p.fly.push(Arrival{At: p.last, Slot: f.slot, Size: f.size, Tag: f.tag})
+	p.fly.push(Arrival{At: p.last, Slot: slot, Size: size, Tag: tag})
 }
 
 // lose draws the fate of a frame on the wire.

@@ -49,7 +49,11 @@ func (h *heap) at(source int32) time.Duration { return entryAt(h.entries[h.place
 func (h *heap) set(source int32, at time.Duration) {
 	e := uint64(min(at, latest))<<sourceBits | uint64(source)
 	i := int(h.place[source])
-	if i == absent {
+	switch i {
+	case 0: // most often: it is this source's turn now
+		h.down(0, e)
+		return
+	case absent:
 		i = len(h.entries)
 		h.entries = append(h.entries, e)
 	}

@@ -52,7 +52,7 @@ func (r *receiver) probed(s *Sim, p *packet) {
 func (f *sender) replied(s *Sim, p *packet) {
 	state := &f.c.probes[f.index]
 	state.delay.Update(s.now-p.at, 0)
-	to := f.path()
+	to := f.path
 	to.Delay, to.Jitter = state.delay.Value, time.Duration(p.data)
 	f.c.schedule(s)
 }

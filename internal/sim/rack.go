@@ -100,7 +100,7 @@ func (f *sender) rackTimer(s *Sim) {
 	if r.reorder != 0 && r.reorder <= s.now {
 		f.rackDetect(s)
 		if f.phase == steady && f.lost > 0 {
-			f.control().InFlight = float64(f.next - f.una)
+			f.cc.InFlight = float64(f.next - f.una)
 			f.enterRecovery(s)
 		}
 		f.recoverLosses(s)
@@ -181,7 +181,7 @@ func (f *sender) accountProbe(s *Sim, p *packet) {
 	case p.seq > r.probed:
 		r.probing = false
 		if f.phase == steady {
-			f.control().InFlight = float64(f.inFlight())
+			f.cc.InFlight = float64(f.inFlight())
 			f.c.control.Lost(f.c.flows, f.index, s.now)
 		}
 	}

@@ -86,7 +86,7 @@ func TestLeavingRecoveryDoesNotGrowTheWindow(t *testing.T) {
 	s := newStage(t, once(20, 21, 25), as)
 	s.until("recovery", func(f *sender) bool { return f.phase == recovery })
 	s.until("the end of recovery", func(f *sender) bool { return f.phase == steady })
-	if w := s.senders[0].control(); w.Cwnd != w.Ssthresh {
+	if w := s.senders[0].cc; w.Cwnd != w.Ssthresh {
 		t.Errorf("window %v after recovery, want the threshold, %v", w.Cwnd, w.Ssthresh)
 	}
 }
@@ -97,8 +97,8 @@ func TestJumpDoesNotGrowTheWindow(t *testing.T) {
 	s.until("timeout", func(f *sender) bool { return f.result.Timeouts == 1 })
 	una := s.senders[0].una
 	s.until("the jump", func(f *sender) bool { return f.una != una })
-	if f := &s.senders[0]; f.una < una+10 || f.control().Cwnd > 2 {
-		t.Errorf("window %v after an acknowledgement of %d segments, want 2 at most", f.control().Cwnd, f.una-una)
+	if f := &s.senders[0]; f.una < una+10 || f.cc.Cwnd > 2 {
+		t.Errorf("window %v after an acknowledgement of %d segments, want 2 at most", f.cc.Cwnd, f.una-una)
 	}
 }
 
@@ -167,7 +167,7 @@ func TestBackoff(t *testing.T) {
 	for n := range uint64(4) {
 		s.until("timeout", func(f *sender) bool { return f.result.Timeouts == n+1 })
 		at = append(at, s.now)
-		if w := s.senders[0].control(); n == 0 {
+		if w := s.senders[0].cc; n == 0 {
 			threshold = w.Ssthresh
 		} else if w.Ssthresh != threshold || w.Cwnd != 1 {
 			t.Errorf("threshold %v and window %v after timeout %d, want %v and 1", w.Ssthresh, w.Cwnd, n+1, threshold)

@@ -100,7 +100,7 @@ func (c *connection) unblock(s *Sim) {
 				c.opportune = c.acked + 1
 			}
 		}
-		if flow := f.control(); c.Penalise && s.now-f.penalised >= max(flow.SRTT, time.Millisecond) && flow.Cwnd > 1 {
+		if flow := f.cc; c.Penalise && s.now-f.penalised >= max(flow.SRTT, time.Millisecond) && flow.Cwnd > 1 {
 			f.penalised = s.now
 			c.result.Penalties++
 			flow.Cwnd = max(flow.Cwnd/2, 1)

@@ -43,6 +43,9 @@ type sender struct {
 	c     *connection
 	index int   // of the subflow in the connection
 	flow  int32 // and among all
+	// What congestion control and the scheduler know of the subflow: elements of the connection's slices, which never move.
+	cc   *cc.Subflow
+	path *sched.Path
 
 	phase phase
 	// una is the first segment that is not acknowledged, next the first that has not been sent.
@@ -84,10 +87,6 @@ type sender struct {
 	result      PathResult
 }
 
-// flow returns what congestion control knows of the subflow, path what the scheduler does.
-func (f *sender) control() *cc.Subflow { return &f.c.flows[f.index] }
-func (f *sender) path() *sched.Path    { return &f.c.paths[f.index] }
-
 func (f *sender) at(seq uint32) *segment { return &f.ring[seq&uint32(len(f.ring)-1)] }
 
 // inFlight is RFC 6675's pipe, in segments.
@@ -95,7 +94,7 @@ func (f *sender) inFlight() int32 { return int32(f.next-f.una) - f.sacked - f.lo
 
 // room is how many segments congestion control lets through: with nothing in flight one, whatever the window.
 func (f *sender) room() int32 {
-	return int32(max(min(f.control().Cwnd, maxSegments), 1)) - f.inFlight()
+	return int32(max(min(f.cc.Cwnd, maxSegments), 1)) - f.inFlight()
 }
 
 // maxSegments is the most that a subflow has outstanding: a window of 1 GiB (RFC 7323, section 2.3), with the smallest segments that are
@@ -109,10 +108,10 @@ func (f *sender) establish(s *Sim) {
 	f.result.Established = s.now
 	f.windowSince = s.now
 	rtt, least := f.rtt.Smoothed, f.rtt.Least
-	*f.control() = cc.Start(c.InitialWindow)
-	f.control().SRTT, f.control().MinRTT = rtt, least
+	*f.cc = cc.Start(c.InitialWindow)
+	f.cc.SRTT, f.cc.MinRTT = rtt, least
 	f.rto = f.rtt.RTO(c.MinRTO)
-	f.path().Usable = true
+	f.path.Usable = true
 	f.refresh()
 	c.established(s, f.index)
 	c.schedule(s)
@@ -121,12 +120,12 @@ func (f *sender) establish(s *Sim) {
 // refresh tells scheduler and congestion control what is in flight.
 func (f *sender) refresh() {
 	flight := f.inFlight()
-	flow := f.control()
+	flow := f.cc
 	flow.InFlight = float64(flight)
 	if !f.c.MPTCP {
 		return
 	}
-	p := f.path()
+	p := f.path
 	size := f.c.Segment
 	room := int(min(f.room(), int32(f.window-(f.next-f.una))))
 	if f.pending > 0 || f.phase == closed {
@@ -166,9 +165,9 @@ func (f *sender) sendNew(s *Sim, at uint64, length int) {
 	}
 	f.transmit(s, seq, e)
 	f.sentTail(s)
-	f.control().InFlight++
+	f.cc.InFlight++
 	if f.c.MPTCP {
-		p := f.path()
+		p := f.path
 		p.Room -= f.c.Segment
 		p.InFlight += f.c.Segment
 	}
@@ -212,7 +211,7 @@ func (f *sender) ack(s *Sim, p *packet) {
 		}
 		return
 	}
-	flow := f.control()
+	flow := f.cc
 	f.windowArea += flow.Cwnd * float64(s.now-f.windowSince)
 	f.windowSince = s.now
 
@@ -230,7 +229,7 @@ func (f *sender) ack(s *Sim, p *packet) {
 		sample = s.now - p.at
 		f.measured(sample)
 		f.backoff, f.timeouts = 0, 0
-		if pa := f.path(); !pa.Usable {
+		if pa := f.path; !pa.Usable {
 			pa.Usable = true
 		}
 	}
@@ -276,7 +275,7 @@ func (f *sender) measured(sample time.Duration) {
 	f.rto = f.rtt.RTO(f.c.MinRTO)
 	f.rttSum += sample
 	f.rttCount++
-	flow := f.control()
+	flow := f.cc
 	flow.SRTT, flow.MinRTT = f.rtt.Smoothed, f.rtt.Least
 }
 
@@ -333,9 +332,9 @@ func (f *sender) timeout(s *Sim) {
 	f.result.Timeouts++
 	f.timeouts++
 	if f.timeouts >= c.StaleAfter {
-		f.path().Usable = false
+		f.path.Usable = false
 	}
-	flow := f.control()
+	flow := f.cc
 	f.windowArea += flow.Cwnd * float64(s.now-f.windowSince)
 	f.windowSince = s.now
 	if f.timedOut != f.una {
@@ -373,7 +372,7 @@ func (f *sender) collect(s *Sim) PathResult {
 	if f.rttCount > 0 {
 		r.MeanRTT = f.rttSum / time.Duration(f.rttCount)
 	}
-	flow := f.control()
+	flow := f.cc
 	r.Cwnd = flow.Cwnd
 	r.Stale = f.timeouts >= f.c.StaleAfter
 	if d := s.now - r.Established; r.Established != Never && d > 0 {
