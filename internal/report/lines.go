@@ -170,6 +170,7 @@ func lineFigure(spec *scenario.Figure, r scenario.Result, e *scenario.Experiment
 		top = 1
 	}
 	p := newPlot("", orName(spec.XLabel, spec.X), lineLabel(spec), axis.from, axis.to, 1.08*top, axis.ticks)
+	p.X.Padding = 6 // for marks at 0
 	chart := &lines{curves: curves, references: spec.References, axis: axis, logY: spec.LogY}
 	if spec.LogY {
 		if math.IsInf(low, 1) {
@@ -190,7 +191,11 @@ func lineFigure(spec *scenario.Figure, r scenario.Result, e *scenario.Experiment
 		}
 	}
 	for i, ref := range spec.References {
-		entries = append(entries, legendEntry{clean(ref.Title), line(referenceStyle(i))})
+		sample := line(referenceStyle(i))
+		if ref.X != nil {
+			sample = func(dc draw.Canvas) { cross(dc, dc.Center()) }
+		}
+		entries = append(entries, legendEntry{clean(ref.Title), sample})
 	}
 	if spread {
 		entries = append(entries, legendEntry{"standard deviation", func(dc draw.Canvas) { whisker(dc, dc.Center().X, dc.Min.Y, dc.Max.Y) }})
@@ -326,11 +331,6 @@ func (l *lines) Plot(c draw.Canvas, p *plot.Plot) {
 		y := trY(l.y(ref.Y))
 		if ref.X == nil {
 			c.StrokeLine2(referenceStyle(i), c.Min.X, y, c.Max.X, y)
-			continue
-		}
-		at := vg.Point{X: trX(l.axis.place(*ref.X)), Y: y}
-		for _, d := range []vg.Length{1, -1} {
-			c.StrokeLine2(draw.LineStyle{Color: soft, Width: 1.4}, at.X-4, at.Y-4*d, at.X+4, at.Y+4*d)
 		}
 	}
 	for _, u := range l.curves {
@@ -354,6 +354,11 @@ func (l *lines) Plot(c draw.Canvas, p *plot.Plot) {
 		}
 		for _, m := range u.points {
 			marker(c, u.shape, u.color, vg.Point{X: trX(m.x) + u.dodge, Y: trY(l.y(m.mean))})
+		}
+	}
+	for _, ref := range l.references {
+		if ref.X != nil {
+			cross(c, vg.Point{X: trX(l.axis.place(*ref.X)), Y: trY(l.y(ref.Y))})
 		}
 	}
 }
