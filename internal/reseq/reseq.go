@@ -3,6 +3,7 @@ package reseq
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/tabane/tabane/internal/unit"
@@ -174,6 +175,9 @@ func (b *Buffer) end(now time.Duration) Release {
 		b.m.LastRelease = now
 		b.m.Bursts.Add(int64(r.Segments))
 		if b.series {
+			if n := len(b.m.Series); n == cap(b.m.Series) {
+				b.m.Series = slices.Grow(b.m.Series, max(n, 1024)) // long ones grow by a quarter otherwise
+			}
 			b.m.Series = append(b.m.Series, Burst{now, r.Segments, r.Bytes})
 		}
 	}
