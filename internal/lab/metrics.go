@@ -59,6 +59,7 @@ func metricsOf(m scenario.RouteMetrics) *nl.RtAttr {
 	add(unix.RTAX_CWND, m.Cwnd)
 	add(unix.RTAX_INITCWND, m.InitCwnd)
 	add(unix.RTAX_ADVMSS, m.AdvMSS)
+	add(unix.RTAX_WINDOW, m.Window)
 	if m.QuickACK {
 		add(unix.RTAX_QUICKACK, 1)
 	}

@@ -60,11 +60,25 @@ const (
 	// tcpOptions is what timestamps take of each segment (RFC 7323 section 3.2), dataSequence what MPTCP does (RFC 8684 section
 	// 3.3, with a 64-bit acknowledgement and sequence number).
 	tcpOptions, dataSequence = 12, 28
-	// memoryFactor is how much memory the kernel takes for a byte that waits, as far as it knows before it has seen
-	// segments (TCP_DEFAULT_SCALING_RATIO of include/net/tcp.h).
-	memoryFactor = 2
-	minReceive   = 4096
+	// headers is what a segment has before its payload, and the room that the kernel leaves before it, shared what it has behind
+	// (struct skb_shared_info), and packet what describes it (struct sk_buff).
+	headers, shared, packet = 160, 320, 256
+	minReceive              = 4096
 )
+
+// memory is what the kernel's receive buffer must hold so that a window of so many bytes fits in it, in segments. It takes segments for
+// no larger in memory than twice their payload (TCP_DEFAULT_SCALING_RATIO of include/net/tcp.h). Where they are, it would offer
+// more than it can hold, and of several subflows that are full none can take the data that is missing: they stand still.
+func memory(window int64, segment int) int64 {
+	block := 1
+	for block < segment+headers+shared {
+		block *= 2
+	}
+	if of := int64(block + packet); of > 2*int64(segment) {
+		return window * of / int64(segment) * 5 / 4
+	}
+	return 2 * window
+}
 
 // tune says how a kernel does what the settings ask for, of connections with segments of so many bytes unless they ask for
 // others. An error says what it has nothing for.
@@ -115,8 +129,9 @@ func tune(s scenario.Settings, multipath bool, segment int, o offers) (tuning, e
 		t.notes = append(t.notes, fmt.Sprintf("rbuf %s: a receive buffer of that size", s.RBuf))
 	}
 	if receive > 0 {
-		v := max(minReceive, memoryFactor*int64(receive))
+		v := max(minReceive, memory(int64(receive), segment))
 		t.client[receiveKey] = fmt.Sprintf("%d %d %d", minReceive, v, v)
+		t.back.Window = int(receive)
 	}
 	return t, errors.Join(errs...)
 }
@@ -184,7 +199,7 @@ func reachable(spec *scenario.Spec, t tuning) error {
 		node    string
 		metrics scenario.RouteMetrics
 		what    string
-	}{{e.Server, t.out, "window and initial_window"}, {e.Client, t.back, "segment and delayed_ack"}} {
+	}{{e.Server, t.out, "window and initial_window"}, {e.Client, t.back, "segment, receive_buffer, rbuf and delayed_ack"}} {
 		if side.metrics != (scenario.RouteMetrics{}) && len(spec.Nodes[side.node].Routes) == 0 {
 			return fmt.Errorf("%s need static routes on node %q: the kernel takes them from there", side.what, side.node)
 		}
@@ -330,6 +345,9 @@ func over(own, m scenario.RouteMetrics) scenario.RouteMetrics {
 	}
 	if m.AdvMSS > 0 {
 		own.AdvMSS = m.AdvMSS
+	}
+	if m.Window > 0 {
+		own.Window = m.Window
 	}
 	own.QuickACK = own.QuickACK || m.QuickACK
 	return own

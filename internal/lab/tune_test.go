@@ -43,11 +43,15 @@ func TestTune(t *testing.T) {
 		},
 		{
 			name: "receive buffer", multipath: true, settings: scenario.Settings{ReceiveBuffer: 100 * unit.KB, RBuf: 200 * unit.KB},
-			want: tuning{client: map[string]string{receiveKey: "4096 200000 200000"}},
+			want: tuning{client: map[string]string{receiveKey: "4096 200000 200000"}, back: scenario.RouteMetrics{Window: 100_000}},
 		},
 		{
 			name: "the sender's rule", multipath: true, settings: scenario.Settings{ReceiveBuffer: 300 * unit.KB, RBuf: 200 * unit.KB},
-			want: tuning{client: map[string]string{receiveKey: "4096 400000 400000"}, notes: []string{"rbuf 200kB: a receive buffer of that size"}},
+			want: tuning{client: map[string]string{receiveKey: "4096 400000 400000"}, back: scenario.RouteMetrics{Window: 200_000}, notes: []string{"rbuf 200kB: a receive buffer of that size"}},
+		},
+		{
+			name: "small segments", multipath: true, settings: scenario.Settings{ReceiveBuffer: 100 * unit.KB, Segment: 536},
+			want: tuning{client: map[string]string{receiveKey: "4096 298506 298506"}, back: scenario.RouteMetrics{Window: 100_000, AdvMSS: 576}},
 		},
 		{
 			name: "near", multipath: true, settings: scenario.Settings{Scheduler: "lowest-rtt"},

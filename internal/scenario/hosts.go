@@ -37,12 +37,15 @@ type RouteMetrics struct {
 	InitCwnd int `yaml:"initcwnd,omitempty"`
 	// AdvMSS is the largest segment that the node asks its peers for, in bytes and with TCP's options.
 	AdvMSS int `yaml:"advmss,omitempty"`
+	// Window is the largest receive window that the node offers, in bytes.
+	Window int `yaml:"window,omitempty"`
 	// QuickACK acknowledges every segment that comes at once.
 	QuickACK bool `yaml:"quickack,omitempty"`
 }
 
-// maxRouteWindow is far more than any path needs, and fits the kernel's numbers.
-const maxRouteWindow = 1 << 20
+// maxRouteWindow is far more than any path needs, and fits the kernel's numbers; maxReceiveWindow is what TCP has (RFC 7323
+// section 2.3).
+const maxRouteWindow, maxReceiveWindow = 1 << 20, 1 << 30
 
 func (m RouteMetrics) check() fault.List {
 	var faults fault.List
@@ -53,6 +56,9 @@ func (m RouteMetrics) check() fault.List {
 		if w.value < 0 || w.value > maxRouteWindow {
 			faults.Add(w.name, "must be 1 to %d segments, got %d", maxRouteWindow, w.value)
 		}
+	}
+	if m.Window < 0 || m.Window > maxReceiveWindow {
+		faults.Add("window", "must be 1 to %d bytes, got %d", maxReceiveWindow, m.Window)
 	}
 	if m.AdvMSS != 0 && (m.AdvMSS < minSegment || m.AdvMSS > maxSegment) {
 		faults.Add("advmss", "must be %d to %d bytes, got %d", minSegment, maxSegment, m.AdvMSS)
