@@ -113,16 +113,29 @@ const niceness = -10
 
 func newStarter() *starter {
 	s := &starter{jobs: make(chan func())}
-	go func() {
-		// Never unlocked: the thread ends with this goroutine.
-		runtime.LockOSThread()
-		// Where the host does not allow it, the lab does without.
-		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, niceness)
-		for job := range s.jobs {
-			job()
-		}
-	}()
+	go s.run(make(chan struct{}))
 	return s
+}
+
+// run does jobs on a thread of its own, which settled tells of.
+func (s *starter) run(settled chan<- struct{}) {
+	// Unlocked on the first thread only, which would neither end with its goroutine nor lose its priority: while it is held, another
+	// goroutine gets another thread.
+	runtime.LockOSThread()
+	if unix.Gettid() == os.Getpid() {
+		elsewhere := make(chan struct{})
+		go s.run(elsewhere)
+		<-elsewhere
+		runtime.UnlockOSThread()
+		close(settled)
+		return
+	}
+	close(settled)
+	// Where the host does not allow it, the lab does without.
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, niceness)
+	for job := range s.jobs {
+		job()
+	}
 }
 
 func (s *starter) start(cmd *exec.Cmd) error {
