@@ -43,7 +43,7 @@ func TestCheckOfFiguresAndSettings(t *testing.T) {
 		{"lines of bursts", func(e *Experiment) { e.Figures[0].To = time.Second }, `experiment.figures[0].to: is for figures of kind bursts`},
 		{"parameter name", func(e *Experiment) { e.Cases[0].Parameters["Loss of it"] = 1 }, `experiment.cases[0].parameters."Loss of it": name must be lower-case`},
 		{"parameter", func(e *Experiment) { e.Cases[0].Parameters["loss"] = math.Inf(1) }, `experiment.cases[0].parameters.loss: must be a finite number`},
-		{"scheduler", func(e *Experiment) { e.Transports["mptcp"].Scheduler = "best" }, `experiment.transports.mptcp.scheduler: must be one of ratio`},
+		{"scheduler", func(e *Experiment) { e.Transports["mptcp"].Scheduler = "best" }, `experiment.transports.mptcp.scheduler: must be one of default, ratio`},
 		{"congestion", func(e *Experiment) { e.Cases[0].Settings.Congestion = "reno" }, `experiment.cases[0].settings.congestion: must be one of newreno`},
 		{"window", func(e *Experiment) { e.Transports["mptcp"].Window = 100 }, `experiment.transports.mptcp.window: must hold at least one segment, 536 bytes, got 100B`},
 		{"rbuf", func(e *Experiment) { e.Cases[0].Settings.RBuf = -1 }, `experiment.cases[0].settings.rbuf: must not be negative`},

@@ -2,9 +2,7 @@ package sched
 
 // lowestRTT gives the segment to the path with the smallest SRTT among those with room: the first default scheduler of MPTCP
 // in Linux (Raiciu et al., How Hard Can It Be?, NSDI 2012). A path without an estimate is the slowest; of equals the first is taken.
-//
-// The default of today's Linux (mptcp_subflow_get_send) is another: of the subflows that can take data it chooses the one whose
-// queue is soonest empty (queued bytes over pacing rate), and stays with it for a burst of up to 64 KB.
+// Today's is another, see linux.
 type lowestRTT struct{}
 
 func (lowestRTT) Next(paths []Path, s Segment) Set {

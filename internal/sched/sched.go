@@ -21,6 +21,9 @@ type Path struct {
 	Room int
 	// Cwnd and InFlight are the congestion window and what of it is in use, in bytes. MSS is the payload of a full segment.
 	Cwnd, InFlight, MSS int
+	// Queued is what was given to the path before, is not acknowledged and not in flight, in bytes: it waits for the window or is to be
+	// sent again. Only the scheduler default asks, and only it gives more than the window lets through.
+	Queued int
 	// SRTT and RTTVar are the smoothed round trip time and its variation, or 0 before the first sample.
 	SRTT, RTTVar time.Duration
 	// Delay, Jitter and Rate are measured one way; the datagram schedulers use them.
@@ -99,11 +102,16 @@ func (o Options) Check() fault.List {
 	return faults
 }
 
+// Default is the name of Linux' default scheduler, as the kernel has it (net.mptcp.scheduler). It gives to a path more than its
+// window lets through: Room is then what the path's send buffer has room for.
+const Default = "default"
+
 // schedulers is in the order that Names tells.
 var schedulers = []struct {
 	name string
 	make func(Options) Scheduler
 }{
+	{Default, func(Options) Scheduler { return new(linux) }},
 	{"ratio", func(Options) Scheduler { return new(ratio) }},
 	{"round-robin", func(Options) Scheduler { return new(roundRobin) }},
 	{"lowest-rtt", func(Options) Scheduler { return lowestRTT{} }},

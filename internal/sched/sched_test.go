@@ -266,7 +266,7 @@ func TestNew(t *testing.T) {
 		o    Options
 		says string
 	}{
-		{"fastest", Options{}, `choose scheduler "fastest": want one of ratio, round-robin`},
+		{"fastest", Options{}, `choose scheduler "fastest": want one of default, ratio, round-robin`},
 		{"ecf", Options{Beta: math.NaN()}, "beta: must be from 0 to 1, got NaN"},
 		{"ecf", Options{Beta: -0.25}, "beta: must be from 0 to 1"},
 		{"dqj", Options{Overtaken: -1}, "overtaken: must not be negative, got -1"},

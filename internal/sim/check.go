@@ -200,6 +200,9 @@ func (c *Connection) check(links int, instant []bool) fault.List {
 	window(&faults, "window", c.Window, f.Segment)
 	notNegative(&faults, "rbuf", c.RBuf)
 	window(&faults, "receive_buffer", c.ReceiveBuffer, f.Segment)
+	if c.InitialReceive < 0 || c.InitialReceive > c.ReceiveBuffer {
+		faults.Add("initial_receive", "must be from 0B to the receive buffer, %s, got %s", c.ReceiveBuffer, c.InitialReceive)
+	}
 	if c.ReceiveBuffer > maxBuffer {
 		faults.Add("receive_buffer", "must be at most %s, got %s", maxBuffer, c.ReceiveBuffer)
 	}

@@ -46,7 +46,7 @@ func TestCheck(t *testing.T) {
 				c.Changes = append(c.Changes, Change{Link: i, Change: channel.Change{Rate: &zero, Delay: &none}})
 			}
 		}, "connections[0].paths[0]: must have a link with a rate or a delay at all times"},
-		{"scheduler", func(c *Config) { c.Connections[0].Scheduler = "best" }, "connections[0].scheduler: must be one of ratio, "},
+		{"scheduler", func(c *Config) { c.Connections[0].Scheduler = "best" }, "connections[0].scheduler: must be one of default, ratio, "},
 		{"congestion", func(c *Config) { c.Connections[0].Congestion = "bbr" }, `connections[0].congestion: must be one of newreno, `},
 		{"options", func(c *Config) { c.Connections[0].SchedOptions = sched.Options{Beta: 2} }, "connections[0].sched_options.beta: must be from 0 to 1"},
 		{"segment", func(c *Config) { c.Connections[0].Segment = 65_536 }, "connections[0].segment: must be from 1 to 65535 bytes, got 65536"},
@@ -54,6 +54,7 @@ func TestCheck(t *testing.T) {
 		{"negative header", func(c *Config) { c.Connections[0].Header = -1 }, "connections[0].header: must be from 1"},
 		{"window below a segment", func(c *Config) { c.Connections[0].Window = 1339 }, "connections[0].window: must be at least a segment, 1340 bytes, or 0 for no limit, got 1339B"},
 		{"window of a path", func(c *Config) { c.Connections[0].Paths[0].Window = -1 }, "connections[0].paths[0].window: must be at least a segment"},
+		{"initial receive", func(c *Config) { c.Connections[0].InitialReceive = 1 }, "connections[0].initial_receive: must be from 0B to the receive buffer, 0B, got 1B"},
 		{"receive buffer", func(c *Config) { c.Connections[0].ReceiveBuffer = 2 * unit.GiB }, "connections[0].receive_buffer: must be at most 1GiB, got 2GiB"},
 		{"send buffer", func(c *Config) { c.Connections[0].SendBuffer = 1 }, "connections[0].send_buffer: must be at least a segment"},
 		{"rbuf", func(c *Config) { c.Connections[0].RBuf = -1 }, "connections[0].rbuf: must not be negative"},

@@ -78,6 +78,9 @@ type Connection struct {
 	// ReceiveBuffer is the memory of the receiver, from which it advertises the window that all subflows share. What is out of
 	// order, in subflows or in data sequence, occupies it. 0 is for no limit.
 	ReceiveBuffer unit.Size
+	// InitialReceive is what of ReceiveBuffer is offered at first, 0 is for all. It grows with what the application reads in a round trip
+	// (dynamic right-sizing, Linux: mptcp_rcv_space_adjust).
+	InitialReceive unit.Size
 	// SendBuffer is the most that is kept until it is data-acknowledged. 0 is for no limit.
 	SendBuffer unit.Size
 

@@ -27,6 +27,7 @@ type connection struct {
 	queue []reinjection
 	done  bool // all data is acknowledged
 
+	ahead     bool // the scheduler gives data to subflows before they can send it
 	blest     bool // the scheduler wants to hear of a window that is too small
 	delays    bool // and this one knows delays from probes
 	probes    []probing
@@ -38,6 +39,7 @@ type connection struct {
 	// The receiving end.
 	buffer     *reseq.Buffer
 	advertised uint64 // edge of the window
+	sizing     rightSizing
 	delivered  uint64
 	deliveries deliveries
 
@@ -94,7 +96,7 @@ func (c *connection) fits(n int) bool {
 
 // idle says whether there is no new data that the subflow might send.
 func (c *connection) idle(f *sender) bool {
-	return c.blocked || f.next-f.una >= f.window || c.next >= c.limit
+	return c.blocked || f.next-f.una >= f.window || c.next >= c.limit || c.ahead && f.backlog.bytes == 0
 }
 
 // schedule sends all that can be sent now. Whatever may make more possible calls it again: every acknowledgement, timeout, start of a
@@ -112,7 +114,7 @@ func (c *connection) schedule(s *Sim) {
 		if n == 0 {
 			break
 		}
-		if !c.fits(n) {
+		if !c.fits(n) || c.ahead && c.next+uint64(n)-c.acked > c.sendBuffers(s) {
 			blocked = c.full(s, n)
 			break
 		}
@@ -151,7 +153,7 @@ func (c *connection) sendOne(s *Sim, n int) bool {
 	}
 	for i := range c.paths {
 		if set.Has(i) {
-			s.senders[int(c.first)+i].sendNew(s, c.next, n)
+			s.senders[int(c.first)+i].take(s, c.next, n, false)
 		}
 	}
 	return true
@@ -230,6 +232,7 @@ func (c *connection) hand(s *Sim, n uint64) {
 	}
 	d.last = s.now
 	c.delivered += n
+	c.resize(s)
 	if c.Bytes > 0 && c.delivered >= uint64(c.Bytes) && c.result.Finish == Never {
 		c.result.Finish = s.now
 	}
@@ -242,7 +245,7 @@ func (c *connection) advertise() (acked uint64, window uint32) {
 	if c.ReceiveBuffer == 0 {
 		return acked, noWindow
 	}
-	if free, held := uint64(c.ReceiveBuffer), c.buffer.Held().Bytes; free > held {
+	if free, held := c.memory(), c.buffer.Held().Bytes; free > held {
 		c.advertised = max(c.advertised, acked+free-held)
 	}
 	return acked, uint32(c.advertised - acked)

@@ -52,7 +52,7 @@ func TestPathFails(t *testing.T) {
 			continue // it waits for the path that fails until that is stale
 		}
 		one := 5 * 1340. / 1380
-		if got := rate(r.Series, c.Series, 7*time.Second, 10*time.Second); !near(got, one, 0.03) {
+		if got := rate(r.Series, c.Series, 8*time.Second, 10*time.Second); !near(got, one, 0.03) {
 			t.Errorf("%s: %.2f Mbit/s over the path that is left, want %.2f", scheduler, got, one)
 		}
 		if got := rate(r.Paths[1].Series, c.Series, 20*time.Second, 30*time.Second); got < 2.5 {

@@ -17,11 +17,16 @@ func (c *connection) reinject(s *Sim, f *sender) {
 			continue
 		}
 		e.flags |= reinjected
-		if len(c.queue) == cap(c.queue) {
-			s.spend(max(1, cap(c.queue)))
-		}
-		c.queue = append(c.queue, reinjection{data: e.data, length: int(e.length), from: f.index})
+		c.requeue(s, reinjection{data: e.data, length: int(e.length), from: f.index})
 	}
+	c.abandon(s, f)
+}
+
+func (c *connection) requeue(s *Sim, r reinjection) {
+	if len(c.queue) == cap(c.queue) {
+		s.spend(max(1, cap(c.queue)))
+	}
+	c.queue = append(c.queue, r)
 }
 
 // scheduleQueue sends what is queued while other subflows have room. What none of them takes does not hold up new data.
@@ -54,7 +59,7 @@ func (c *connection) sendElsewhere(s *Sim, r *reinjection) bool {
 	for i := range c.paths {
 		if set.Has(i) {
 			f := &s.senders[int(c.first)+i]
-			f.sendNew(s, r.data, r.length)
+			f.take(s, r.data, r.length, true)
 			f.result.Reinjected++
 			c.result.Reinjected++
 		}

@@ -75,6 +75,8 @@ type sender struct {
 	deadline time.Duration
 	timeouts int // in succession
 
+	backlog backlog
+
 	rack rack
 	hand handshake
 
@@ -131,9 +133,16 @@ func (f *sender) refresh() {
 	if f.pending > 0 || f.phase == closed {
 		room = 0
 	}
-	p.Room = max(room, 0) * size
 	p.Cwnd = int(flow.Cwnd) * size
 	p.InFlight = int(flight) * size
+	p.Room = max(room, 0) * size
+	if f.c.ahead {
+		unacked := int(f.next-f.una)*size + f.backlog.bytes
+		p.Room, p.Queued = 0, unacked-p.InFlight
+		if f.phase != closed {
+			p.Room = f.sendBuffer() - unacked
+		}
+	}
 	p.SRTT, p.RTTVar = f.rtt.Smoothed, f.rtt.Variation
 }
 
@@ -168,8 +177,20 @@ func (f *sender) sendNew(s *Sim, at uint64, length int) {
 	f.cc.InFlight++
 	if f.c.MPTCP {
 		p := f.path
-		p.Room -= f.c.Segment
 		p.InFlight += f.c.Segment
+		if !f.c.ahead {
+			p.Room -= f.c.Segment
+		}
+	}
+}
+
+// take takes data from the scheduler: there is room for it in the window, or in the send buffer where data is given ahead, which may
+// put data in front that is to be sent again.
+func (f *sender) take(s *Sim, data uint64, length int, front bool) {
+	if f.c.ahead {
+		f.give(s, data, length, front)
+	} else {
+		f.sendNew(s, data, length)
 	}
 }
 
@@ -261,6 +282,9 @@ func (f *sender) ack(s *Sim, p *packet) {
 		f.armProbe(s)
 	}
 	f.recoverLosses(s)
+	if c.ahead {
+		f.sendBacklog(s)
+	}
 	f.refresh()
 	c.schedule(s)
 	if f.phase == recovery && f.room() > 0 && c.idle(f) {

@@ -119,11 +119,14 @@ func (s *Sim) connect(c *connection, id, first int32) (err error) {
 	if c.scheduler, err = sched.New(c.Scheduler, c.SchedOptions); err != nil {
 		return err
 	}
+	c.ahead = c.MPTCP && c.Scheduler == sched.Default
 	c.blest, c.delays = c.Scheduler == "blest", c.Scheduler == "dq" || c.Scheduler == "dqj"
 	c.flows, c.probes = make([]cc.Subflow, len(c.Paths)), make([]probing, len(c.Paths))
 	c.newPaths(s)
 	c.buffer = reseq.New(reseq.Options{Bursts: s.config.Bursts})
-	c.advertised = uint64(c.ReceiveBuffer)
+	// The first round trip is measured against the initial window (tcp_init_buffer_space).
+	c.sizing = rightSizing{window: uint64(c.InitialReceive), since: c.Start, space: max(uint64(c.InitialReceive), 1)}
+	c.advertised = c.memory()
 	c.edge = c.advertised
 	c.result = ConnectionResult{Name: c.Name, FirstByte: Never, Finish: Never}
 	samples := 0

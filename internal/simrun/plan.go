@@ -11,6 +11,7 @@ import (
 	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/sched"
 	"github.com/tabane/tabane/internal/sim"
 	"github.com/tabane/tabane/internal/traffic"
 	"github.com/tabane/tabane/internal/unit"
@@ -29,7 +30,9 @@ const (
 	// What Linux does unless told otherwise.
 	defaultScheduler  = "blest"
 	defaultCongestion = "cubic"
-	congestionSysctl  = "net.ipv4.tcp_congestion_control"
+	// A receive buffer of 128 KiB and 6 MiB at most (net.ipv4.tcp_rmem), of which a half is window.
+	initialReceive, mostReceive = 64 * unit.KiB, 3 * unit.MiB
+	congestionSysctl            = "net.ipv4.tcp_congestion_control"
 )
 
 // Check returns what a scenario has that the simulator cannot do, with paths as scenario.Spec.Check has them. The scenario is
@@ -267,6 +270,9 @@ func (p *plan) behave(c *sim.Connection, s scenario.Settings, most int) error {
 		c.Segment = s.Segment
 	}
 	c.Window, c.ReceiveBuffer, c.InitialWindow = s.Window, s.ReceiveBuffer, s.InitialWindow
+	if c.MPTCP && c.Scheduler == sched.Default && c.ReceiveBuffer == 0 {
+		c.InitialReceive, c.ReceiveBuffer = initialReceive, mostReceive
+	}
 	if c.MPTCP { // a case may set it for all transports
 		c.RBuf = s.RBuf
 	}

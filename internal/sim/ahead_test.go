@@ -1,0 +1,101 @@
+package sim
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/tabane/tabane/internal/sched"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// What is put in comes out once, in its order, in segments.
+func TestBacklog(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var b backlog
+		var model []uint64 // each byte
+		next := uint64(0)
+		t.Repeat(map[string]func(*rapid.T){
+			"": func(t *rapid.T) {
+				if b.bytes != len(model) {
+					t.Fatalf("%d bytes wait, want %d", b.bytes, len(model))
+				}
+			},
+			"add": func(t *rapid.T) {
+				next += uint64(rapid.IntRange(0, 1).Draw(t, "gap"))
+				n := rapid.IntRange(1, 5).Draw(t, "length")
+				b.add(next, n, false)
+				for range n {
+					model = append(model, next)
+					next++
+				}
+			},
+			"add in front": func(t *rapid.T) {
+				n := rapid.IntRange(1, 5).Draw(t, "length")
+				b.add(1<<40, n, true)
+				var front []uint64
+				for i := range n {
+					front = append(front, 1<<40+uint64(i))
+				}
+				model = append(front, model...)
+			},
+			"take": func(t *rapid.T) {
+				if len(model) == 0 {
+					t.Skip("nothing waits")
+				}
+				data, n := b.take(3)
+				if n < 1 || n > 3 {
+					t.Fatalf("took %d bytes", n)
+				}
+				for i := range n {
+					if model[i] != data+uint64(i) {
+						t.Fatalf("took %d, want %d", data+uint64(i), model[i])
+					}
+				}
+				model = model[n:]
+			},
+		})
+	})
+}
+
+// The kernel's scheduler fills both paths, and what one of them delivers in a row is a burst of 64 kB.
+func TestDefaultSchedulerDeliversInPieces(t *testing.T) {
+	c := paper(first, lossless())
+	c.Bursts = true
+	k := &c.Connections[0]
+	k.Scheduler = sched.Default
+	r := run(t, c).Connections[0]
+	k.Scheduler = "lowest-rtt"
+	each := run(t, c).Connections[0]
+	if got, want := float64(r.Delivered), float64(each.Delivered); !near(got, want, 0.02) {
+		t.Errorf("delivered %.0f bytes, a scheduler of single segments %.0f", got, want)
+	}
+	if r.Reseq.Delay.Mean() < 2*each.Reseq.Delay.Mean() {
+		t.Errorf("mean delay %v, a scheduler of single segments %v", time.Duration(r.Reseq.Delay.Mean()), time.Duration(each.Reseq.Delay.Mean()))
+	}
+}
+
+// The window grows with what is read, to what is needed and not beyond the buffer.
+func TestRightSizing(t *testing.T) {
+	c := paper(first, lossless())
+	k := &c.Connections[0]
+	unlimited := run(t, c).Connections[0].Delivered
+	k.ReceiveBuffer = 64 * unit.KiB
+	small := run(t, c).Connections[0].Delivered
+	k.InitialReceive, k.ReceiveBuffer = 64*unit.KiB, 3*unit.MiB
+	s, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.Connections[0].Delivered; !near(float64(got), float64(unlimited), 0.02) || near(float64(small), float64(unlimited), 0.02) {
+		t.Errorf("delivered %s with a window that grows, %s without a limit, %s with one of 64 KiB", got, unlimited, small)
+	}
+	if got := s.connections[0].memory(); got <= 64<<10 || got > 3<<20 {
+		t.Errorf("the window is %d bytes in the end", got)
+	}
+}
