@@ -128,7 +128,11 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	extra := report.Extra{Series: series, Command: f.command(name)}
 	if f.compare != "" {
 		// Afterwards: the simulator takes all processors that there are.
-		simulation, err := simrun.Run(ctx, simrun.Options{Spec: spec, Trials: f.trials, Quick: f.quick, Host: lab.Host(a.version)})
+		same, err := lab.OnKernel(spec)
+		if err != nil {
+			return &failure{what: "simulate the scenario", on: name, why: err, do: "the lab's result was not written"}
+		}
+		simulation, err := simrun.Run(ctx, simrun.Options{Spec: same, Trials: f.trials, Quick: f.quick, Host: lab.Host(a.version)})
 		if err != nil {
 			return simFailure(ctx, "simulate the scenario", name, err, "the lab's result was not written")
 		}

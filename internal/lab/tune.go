@@ -13,6 +13,7 @@ import (
 
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/sched"
 	"github.com/tabane/tabane/internal/traffic"
 	"github.com/tabane/tabane/internal/unit"
 )
@@ -96,11 +97,11 @@ func tune(s scenario.Settings, multipath bool, segment int, o offers) (tuning, e
 		t.server[congestionKey] = name
 	}
 	if multipath && s.Scheduler != "" {
-		switch standard := "default"; {
-		case slices.Contains(o.schedulers, s.Scheduler):
-			t.server[schedulerKey] = s.Scheduler
-		case slices.Contains(nearDefault, s.Scheduler) && slices.Contains(o.schedulers, standard):
-			t.server[schedulerKey] = standard
+		switch name, ok := o.scheduler(s.Scheduler); {
+		case ok && name == s.Scheduler:
+			t.server[schedulerKey] = name
+		case ok:
+			t.server[schedulerKey] = name
 			if s.Scheduler != nearDefault[0] {
 				t.notes = append(t.notes, fmt.Sprintf("scheduler %s: the kernel's default, which avoids blocking as blest does", s.Scheduler))
 			}
@@ -146,6 +147,55 @@ func fullSegment(spec *scenario.Spec, k scenario.CellKey) int {
 		}
 	}
 	return traffic.Overhead{MPTCP: t.MPTCP}.MaxSegment(mtu)
+}
+
+// scheduler is what the kernel does the work of that scheduler with: itself, or its default one where that is near.
+func (o offers) scheduler(name string) (string, bool) {
+	switch {
+	case slices.Contains(o.schedulers, name):
+		return name, true
+	case slices.Contains(nearDefault, name) && slices.Contains(o.schedulers, sched.Default):
+		return sched.Default, true
+	}
+	return "", false
+}
+
+// OnKernel returns the scenario with the schedulers that this kernel uses in place of those that it asks for: what a simulation
+// has to do to be held against the lab.
+func OnKernel(spec *scenario.Spec) (*scenario.Spec, error) {
+	o, err := kernelOffers()
+	if err != nil {
+		return nil, fmt.Errorf("ask the kernel for its schedulers: %w", err)
+	}
+	return o.instead(spec), nil
+}
+
+// instead is OnKernel of a kernel that offers o.
+func (o offers) instead(spec *scenario.Spec) *scenario.Spec {
+	if spec.Experiment == nil {
+		return spec
+	}
+	replace := func(s *scenario.Settings) {
+		if name, ok := o.scheduler(s.Scheduler); ok {
+			s.Scheduler = name
+		}
+	}
+	e := *spec.Experiment
+	e.Transports = maps.Clone(e.Transports)
+	for name, t := range e.Transports {
+		if t != nil {
+			t := *t
+			replace(&t.Settings)
+			e.Transports[name] = &t
+		}
+	}
+	e.Cases = slices.Clone(e.Cases)
+	for i := range e.Cases {
+		replace(&e.Cases[i].Settings)
+	}
+	same := *spec
+	same.Experiment = &e
+	return &same
 }
 
 // nearDefault are the schedulers that the kernel's own is like, the nearest first.

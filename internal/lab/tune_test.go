@@ -122,6 +122,29 @@ func paths() *scenario.Spec {
 }
 
 // TestWindowIsBounded: no subflow of a run ever has more in flight than the settings let it.
+func TestASimulationHasTheKernelsScheduler(t *testing.T) {
+	spec := &scenario.Spec{Experiment: &scenario.Experiment{
+		Transports: map[string]*scenario.Transport{
+			"tcp": {}, "near": {MPTCP: true, Settings: scenario.Settings{Scheduler: "lowest-rtt"}}, "own": {MPTCP: true, Settings: scenario.Settings{Scheduler: "bpf_rr"}},
+		},
+		Cases: []scenario.Case{{Name: "a"}, {Name: "b", Settings: scenario.Settings{Scheduler: "blest"}}},
+	}}
+	got := offers{schedulers: []string{"default", "bpf_rr"}}.instead(spec)
+	e := got.Experiment
+	if near, own, tcp := e.Transports["near"].Scheduler, e.Transports["own"].Scheduler, e.Transports["tcp"].Scheduler; near != "default" || own != "bpf_rr" || tcp != "" {
+		t.Errorf("schedulers %q, %q and %q", near, own, tcp)
+	}
+	if e.Cases[0].Settings.Scheduler != "" || e.Cases[1].Settings.Scheduler != "default" {
+		t.Errorf("cases %+v", e.Cases)
+	}
+	if spec.Experiment.Transports["near"].Scheduler != "lowest-rtt" || spec.Experiment.Cases[1].Settings.Scheduler != "blest" {
+		t.Error("the scenario itself is changed")
+	}
+	if old := (offers{schedulers: []string{"bpf_rr"}}).instead(spec); old.Experiment.Transports["near"].Scheduler != "lowest-rtt" {
+		t.Error("a scheduler that the kernel has not is used")
+	}
+}
+
 func TestWindowIsBounded(t *testing.T) {
 	o := runOptions(t, "window")
 	o.Spec = paths()
