@@ -36,7 +36,8 @@ type Phase struct {
 }
 
 // Phases returns the limits of one cell over time, at least one, the first at 0. The usable links are those of the
-// transport, and from a case's first event on those of them that remain; their rates towards the client are those of the
+// transport, and from a case's first event on those of them that remain, or where none does the first that remains at all, to
+// which routing moves the connection; their rates towards the client are those of the
 // case, where it sets them, or what its events and the links' schedules make of them, and count Ethernet frames as Shape
 // does. Full frames carry the payload: the rest of
 // a delivery, handshakes and acknowledgements are not counted, and neither is that packets are smaller where they were
@@ -56,7 +57,7 @@ func (s *Spec) Phases(k CellKey) ([]Phase, error) {
 }
 
 func (s *Spec) phases(c Case, t *Traffic, transport *Transport) []Phase {
-	links := s.carriage(c, transport.Links)
+	links := s.carriage(c, slices.Concat(transport.Links, c.Remaining))
 	usable := transport.Links
 	segment := transport.Settings.With(c.Settings).Segment
 	own := traffic.Overhead{MPTCP: transport.MPTCP}
@@ -73,13 +74,17 @@ func (s *Spec) phases(c Case, t *Traffic, transport *Transport) []Phase {
 	}
 	list := []Phase{now(0, 0)}
 	for _, x := range s.steps(c, t) {
-		if x.event == 0 && len(c.Remaining) > 0 {
+		moves := x.event == 0 && len(c.Remaining) > 0
+		if moves {
 			usable = slices.DeleteFunc(slices.Clone(usable), func(link string) bool { return !slices.Contains(c.Remaining, link) })
+			if len(usable) == 0 {
+				usable = c.Remaining[:1]
+			}
 		}
 		links.take(x)
 		p, last := now(x.at, x.event), &list[len(list)-1]
 		switch {
-		case p.carry == last.carry && p.carryTCP == last.carryTCP:
+		case p.carry == last.carry && p.carryTCP == last.carryTCP && !moves:
 		case p.At == last.At:
 			*last = p
 		default:

@@ -123,7 +123,8 @@ type Case struct {
 	Published map[string]float64 `yaml:"published,omitempty"`
 	// Events happen in every run of the case, in this order.
 	Events []Event `yaml:"events,omitempty"`
-	// Remaining are the links that a connection can use once the first event has happened; all of its transport unless
+	// Remaining are the links that a connection can use once the first event has happened, the first of them also where it used
+	// none of them before, because routing moves it there; all of its transport unless
 	// given. It says what the limit is from then on.
 	Remaining []string `yaml:"remaining,omitempty"`
 }

@@ -111,7 +111,8 @@ func TestPhases(t *testing.T) {
 			{At: 6 * time.Second, Event: 2, Limits: Limits{25e6, 25e6, 25e6}}}},
 		{CellKey{"down", "bi", "mptcp-epe"}, []Phase{{Limits: Limits{60e6 * two, 60e6 * one, 0}}, {At: 9 * time.Second, Event: 0, Limits: Limits{30e6 * two, 30e6 * one, 0}},
 			{At: 10 * time.Second, Event: 1, Limits: Limits{15e6 * two, 15e6 * one, 0}}}},
-		{CellKey{"down", "bi", "tcp"}, []Phase{{Limits: Limits{30e6 * one, 30e6 * one, 0}}, {At: 9 * time.Second, Event: 0, Limits: Limits{}}}},
+		{CellKey{"down", "bi", "tcp"}, []Phase{{Limits: Limits{30e6 * one, 30e6 * one, 0}}, {At: 9 * time.Second, Event: 0, Limits: Limits{30e6 * one, 30e6 * one, 0}},
+			{At: 10 * time.Second, Event: 1, Limits: Limits{15e6 * one, 15e6 * one, 0}}}},
 		{CellKey{"at once", "bi", "tcp"}, []Phase{{Limits: Limits{30e6 * one, 30e6 * one, 0}}, {At: 9 * time.Second, Event: 1, Limits: Limits{15e6 * one, 15e6 * one, 0}}}},
 	} {
 		got, err := s.Phases(tt.key)
