@@ -91,9 +91,10 @@ func kernel(b *bench, o Options) func() Part {
 ` + "`tabane lab run NAME --compare sim --out DIR`" + ` (as root) puts both side by side. These are measurements of a machine, so they are not made anew with
 this page: ` + "`tabane sim validate --kernel DIR`" + ` enters them, and ` + "`make validate`" + ` enters all docs/validation/*.json, which are compare.json files of such
 directories. Both are medians. The aim is goodput within 5 %, mean resequencing delay and bursts within 20 %, where nothing is lost by chance.`,
-		Answer: `Goodput is what is claimed. Resequencing delay and bursts are not: the kernel's default scheduler gives a path up to 64 kB at once, long before its
-window has room, and that, not the paths, decides how much arrives out of order ([compare.md](compare.md) has the evidence). The simulator's schedulers decide for
-each segment. A machine with other work makes the emulated links of a lab late at times, which a simulation never is.`,
+		Answer: `Goodput is what is claimed. Resequencing delay and bursts are shown: they come from the kernel's default scheduler, which gives a path up
+to 64 kB at once, long before its window has room. The simulator does the same, but not to the detail of when a receive window
+grows, and on two equal paths small differences at the begin matter ([compare.md](compare.md)). A machine with other work makes the emulated
+links of a lab late at times, which a simulation never is.`,
 	}
 	if len(o.Kernel) == 0 {
 		part.Missing = "no measurement was given (`tabane lab run reseq-rate --compare sim --out DIR`, then `tabane sim validate --kernel DIR`)"
