@@ -82,6 +82,12 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	if err != nil {
 		return err
 	}
+	if f.compare != "" {
+		// Told now, and not when the lab has run.
+		if err := simulable(name, spec); err != nil {
+			return err
+		}
+	}
 	spec = spec.Real()
 	compares := spec.Experiment != nil && spec.Experiment.Kind == scenario.KindRoutes
 	if len(routers) > 1 && !compares {
@@ -93,10 +99,10 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	if spec = spec.WithRouters(routers); compares && len(spec.Experiment.Transports) == 0 {
 		return &failure{what: "run the scenario", on: name, why: fmt.Errorf("none of its transports has routers %s", f.routers), do: "choose others with --routers"}
 	}
+	var simulation *scenario.Spec
 	if f.compare != "" {
-		// Told now, and not when the lab has run.
-		if _, err := simulated(name); err != nil {
-			return err
+		if simulation, err = lab.OnKernel(spec); err != nil {
+			return &failure{what: "simulate the scenario", on: name, why: err}
 		}
 	}
 	if f.out == "" {
@@ -126,17 +132,13 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 		return labFailure(ctx, "run the scenario", name, err)
 	}
 	extra := report.Extra{Series: series, Command: f.command(name)}
-	if f.compare != "" {
+	if simulation != nil {
 		// Afterwards: the simulator takes all processors that there are.
-		same, err := lab.OnKernel(spec)
-		if err != nil {
-			return &failure{what: "simulate the scenario", on: name, why: err, do: "the lab's result was not written"}
-		}
-		simulation, err := simrun.Run(ctx, simrun.Options{Spec: same, Trials: f.trials, Quick: f.quick, Host: lab.Host(a.version)})
+		simulated, err := simrun.Run(ctx, simrun.Options{Spec: simulation, Trials: f.trials, Quick: f.quick, Host: lab.Host(a.version)})
 		if err != nil {
 			return simFailure(ctx, "simulate the scenario", name, err, "the lab's result was not written")
 		}
-		extra.Simulated = &simulation
+		extra.Simulated = &simulated
 	}
 	if err := report.Write(f.out, result, spec, extra); err != nil {
 		return &failure{what: "write the report", on: f.out, why: err}

@@ -79,30 +79,36 @@ Exit code 0: it ran and all expectations hold; 1: it ran, and some do not; 2: it
 	return c
 }
 
-// simulated reads a scenario and refuses what the simulator cannot do, with its place in the file.
+// simulated reads a scenario that the simulator shall run.
 func simulated(name string) (*scenario.Spec, error) {
 	spec, err := loadScenario(name)
 	if err != nil {
 		return nil, err
 	}
+	return spec, simulable(name, spec)
+}
+
+// simulable refuses what the simulator cannot do, with its place in the scenario's file.
+func simulable(name string, spec *scenario.Spec) error {
 	if spec.Experiment == nil {
-		return nil, &failure{what: "simulate the scenario", on: name, why: errors.New("it has no experiment"), do: "see docs/scenarios.md"}
+		return &failure{what: "simulate the scenario", on: name, why: errors.New("it has no experiment"), do: "see docs/scenarios.md"}
 	}
 	faults := simrun.Check(spec)
 	if len(faults) == 0 {
-		return spec, nil
+		return nil
 	}
-	var data []byte
-	if fromFile(name) {
-		data, err = os.ReadFile(name)
-	} else {
-		data, err = scenarios.Read(name)
+	read := os.ReadFile
+	if !fromFile(name) {
+		read = scenarios.Read
+	}
+	data, err := read(name)
+	if err != nil {
+		return fileFailure("read the scenario", name, err)
+	}
+	if !fromFile(name) {
 		name = builtIn(name)
 	}
-	if err != nil {
-		return nil, fileFailure("read the scenario", name, err)
-	}
-	return nil, config.Locate(name, data, faults)
+	return config.Locate(name, data, faults)
 }
 
 func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
