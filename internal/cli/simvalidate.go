@@ -1,15 +1,12 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 	"time"
 
+	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/validate"
@@ -55,10 +52,16 @@ Exit code 0: all claims hold; 1: some do not; 2: it could not run, or was interr
 }
 
 func (a *app) validate(ctx context.Context, f validateFlags) error {
-	began := time.Now()
+	begun := time.Now()
+	p := newProgress(a.err, width(a.err), "runs")
 	r, err := validate.Run(ctx, validate.Options{
-		Quick: f.quick, NS2: f.ns2, Kernel: f.kernel, Workers: f.jobs, Progress: validateProgress(a.err, began),
+		Quick: f.quick, NS2: f.ns2, Kernel: f.kernel, Workers: f.jobs,
+		Progress: func(done, all int) {
+			elapsed := time.Since(begun)
+			p.show(done, all, elapsed, elapsed*time.Duration(all-done)/time.Duration(done))
+		},
 	})
+	p.clear()
 	if err != nil {
 		if ctx.Err() != nil {
 			err = errors.New("it was interrupted")
@@ -71,50 +74,13 @@ func (a *app) validate(ctx context.Context, f validateFlags) error {
 			return &failure{what: "write the page", why: err}
 		}
 	} else {
-		if err := replaceFile(f.out, page); err != nil {
+		if err := renameio.WriteFile(f.out, page, 0o644); err != nil {
 			return &failure{what: "write the page", on: f.out, why: err, do: "name a file in a directory that this user can write"}
 		}
-		fmt.Fprintf(a.out, "%s\npage: %s (%s)\n", r.Verdict(), f.out, time.Since(began).Round(time.Second))
+		fmt.Fprintf(a.out, "%s\npage: %s (%s)\n", r.Verdict(), f.out, time.Since(begun).Round(time.Second))
 	}
 	if !r.Holds() {
 		return errUnmet
 	}
 	return nil
-}
-
-// replaceFile writes a file anew, all of it or nothing.
-func replaceFile(name string, content []byte) error {
-	if old, err := os.ReadFile(name); err == nil && bytes.Equal(old, content) {
-		return nil
-	}
-	f, err := os.CreateTemp(filepath.Dir(name), ".tabane-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(content)
-	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), name)
-}
-
-// validateProgress says on a terminal how far it is.
-func validateProgress(w io.Writer, began time.Time) func(done, all int) {
-	if width(w) == 0 {
-		return nil
-	}
-	var last time.Time
-	return func(done, all int) {
-		if now := time.Now(); done < all && now.Sub(last) < 200*time.Millisecond {
-			return
-		} else {
-			last = now
-		}
-		end := ""
-		if done == all {
-			end = "\n"
-		}
-		fmt.Fprintf(w, "\r%d of %d runs, %s%s", done, all, time.Since(began).Round(time.Second), end)
-	}
 }

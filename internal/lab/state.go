@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/netns"
@@ -92,11 +93,7 @@ func (s *state) write(name string) error {
 
 // writeFile replaces a file as a whole: a reader, or whoever comes after a crash, sees the old one or the new one.
 func writeFile(path string, b []byte) error {
-	tmp := path + ".new"
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
+	return renameio.WriteFile(path, b, 0o600, renameio.WithTempDir(filepath.Dir(path)))
 }
 
 // writeSpec and readSpec keep the scenario for those who open the lab later. It is a private format of ours, not the
