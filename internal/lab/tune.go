@@ -97,17 +97,13 @@ func tune(s scenario.Settings, multipath bool, segment int, o offers) (tuning, e
 		t.server[congestionKey] = name
 	}
 	if multipath && s.Scheduler != "" {
-		switch name, ok := o.scheduler(s.Scheduler); {
-		case ok && name == s.Scheduler:
-			t.server[schedulerKey] = name
-		case ok:
-			t.server[schedulerKey] = name
-			if s.Scheduler != nearDefault[0] {
-				t.notes = append(t.notes, fmt.Sprintf("scheduler %s: the kernel's default, which avoids blocking as blest does", s.Scheduler))
-			}
-		default:
+		name, ok := o.scheduler(s.Scheduler)
+		if !ok {
 			errs = append(errs, fmt.Errorf("scheduler %q is not available in this kernel, which has %s", s.Scheduler, strings.Join(o.schedulers, ", ")))
+		} else if name != s.Scheduler && s.Scheduler != nearDefault[0] {
+			t.notes = append(t.notes, fmt.Sprintf("scheduler %s: the kernel's default, which avoids blocking as blest does", s.Scheduler))
 		}
+		t.server[schedulerKey] = name
 	}
 	if s.Segment > 0 {
 		segment = s.Segment

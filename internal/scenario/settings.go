@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -45,23 +46,16 @@ const (
 
 // With returns the settings after those that over gives have replaced them.
 func (s Settings) With(over Settings) Settings {
-	replace(&s.Scheduler, over.Scheduler)
-	replace(&s.Congestion, over.Congestion)
-	replace(&s.Window, over.Window)
-	replace(&s.RBuf, over.RBuf)
-	replace(&s.ReceiveBuffer, over.ReceiveBuffer)
-	replace(&s.Segment, over.Segment)
-	replace(&s.InitialWindow, over.InitialWindow)
-	replace(&s.DelayedACK, over.DelayedACK)
-	replace(&s.RACK, over.RACK)
+	s.Scheduler = cmp.Or(over.Scheduler, s.Scheduler)
+	s.Congestion = cmp.Or(over.Congestion, s.Congestion)
+	s.Window = cmp.Or(over.Window, s.Window)
+	s.RBuf = cmp.Or(over.RBuf, s.RBuf)
+	s.ReceiveBuffer = cmp.Or(over.ReceiveBuffer, s.ReceiveBuffer)
+	s.Segment = cmp.Or(over.Segment, s.Segment)
+	s.InitialWindow = cmp.Or(over.InitialWindow, s.InitialWindow)
+	s.DelayedACK = cmp.Or(over.DelayedACK, s.DelayedACK)
+	s.RACK = cmp.Or(over.RACK, s.RACK)
 	return s
-}
-
-func replace[T comparable](to *T, from T) {
-	var none T
-	if from != none {
-		*to = from
-	}
 }
 
 // Settings returns how connections of a cell behave: as its transport says, and as its case says over that.

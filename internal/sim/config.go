@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/tabane/tabane/internal/cc"
@@ -123,21 +124,14 @@ func (c Connection) filled() Connection {
 	if c.MPTCP {
 		header, congestion = headerMPTCP, "lia"
 	}
-	fill(&c.Header, header)
-	fill(&c.Segment, frame-c.Header)
-	fill(&c.Scheduler, defaultScheduler)
-	fill(&c.Congestion, congestion)
-	fill(&c.InitialWindow, cc.InitialWindow)
-	fill(&c.MinRTO, quality.MinRTO)
-	fill(&c.StaleAfter, DefaultStaleAfter)
+	c.Header = cmp.Or(c.Header, header)
+	c.Segment = cmp.Or(c.Segment, frame-c.Header)
+	c.Scheduler = cmp.Or(c.Scheduler, defaultScheduler)
+	c.Congestion = cmp.Or(c.Congestion, congestion)
+	c.InitialWindow = cmp.Or(c.InitialWindow, cc.InitialWindow)
+	c.MinRTO = cmp.Or(c.MinRTO, quality.MinRTO)
+	c.StaleAfter = cmp.Or(c.StaleAfter, DefaultStaleAfter)
 	return c
-}
-
-func fill[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // CrossKind is how datagrams of cross traffic follow each other.
