@@ -77,6 +77,7 @@ func (r *runner) deliver(ctx context.Context, l *Lab, j job, run *scenario.Run) 
 	var (
 		actors   sync.WaitGroup
 		happened []time.Duration
+		ends     []time.Duration
 		actErr   error
 		playErr  error
 	)
@@ -84,7 +85,7 @@ func (r *runner) deliver(ctx context.Context, l *Lab, j job, run *scenario.Run) 
 		actors.Go(func() { playErr = l.play(acting, clock) })
 	}
 	if len(c.Events) > 0 {
-		actors.Go(func() { happened, actErr = l.act(acting, clock, e.Traffic[j.Traffic].EventAt, c.Events, r.Quick) })
+		actors.Go(func() { happened, ends, actErr = l.act(acting, clock, e.Traffic[j.Traffic].EventAt, c.Events, r.Quick) })
 	}
 
 	report, err := l.fetch(ctx, e.Client, fetchArguments(r.Spec, j, r.Quick), func(s traffic.Sample) {
@@ -107,7 +108,7 @@ func (r *runner) deliver(ctx context.Context, l *Lab, j job, run *scenario.Run) 
 	if err := errors.Join(actErr, playErr, watchErr); err != nil {
 		return nil, err
 	}
-	trace := &scenario.Trace{CellKey: j.CellKey, Trial: j.trial, Interval: interval, Samples: report.Series, Events: happened}
+	trace := &scenario.Trace{CellKey: j.CellKey, Trial: j.trial, Interval: interval, Samples: report.Series, Events: happened, Ends: ends}
 	trace.Subflows = subflows(readings, subflowNames(r.Spec, e.Server), clock.began(), len(report.Series))
 	scenario.PutDelivery(run.Metrics, report)
 	scenario.Mean(j.phases, report.Duration).Put(run.Metrics)
@@ -144,20 +145,23 @@ func notCancelled(ctx context.Context, err error) error {
 	return err
 }
 
-// act lets the events happen when it is time, and returns when that was.
-func (l *Lab) act(ctx context.Context, clock *runClock, from time.Duration, events []scenario.Event, quick bool) ([]time.Duration, error) {
-	var happened []time.Duration
+// act lets the events happen when it is time, and returns when that was, for the first and for the last time.
+func (l *Lab) act(
+	ctx context.Context, clock *runClock, from time.Duration, events []scenario.Event, quick bool,
+) (happened, ends []time.Duration, err error) {
 	for i, e := range events {
 		now, err := clock.until(ctx, from+e.After)
 		if err == nil {
+			var last time.Time
 			happened = append(happened, now)
-			err = l.Happen(ctx, e, quick)
+			last, err = l.Happen(ctx, e, quick)
+			ends = append(ends, max(now, last.Sub(clock.began())))
 		}
 		if err != nil {
-			return happened, fmt.Errorf("event %d of %d, at %s: %w", i+1, len(events), from+e.After, err)
+			return happened, ends, fmt.Errorf("event %d of %d, at %s: %w", i+1, len(events), from+e.After, err)
 		}
 	}
-	return happened, nil
+	return happened, ends, nil
 }
 
 // play starts the schedules of the lab's links, by the clock of the run.
@@ -203,7 +207,7 @@ func serverURL(spec *scenario.Spec) string {
 // fetchArguments are the arguments of the tabane program for a job.
 func fetchArguments(spec *scenario.Spec, j job, quick bool) []string {
 	e := spec.Experiment
-	t := e.Traffic[j.Traffic]
+	t := e.TrafficIn(e.Case(j.Case), j.Traffic)
 	args := clientArguments(e.Transports[j.Transport])
 	lasts := t.Lasts(quick)
 	if t.Bytes > 0 {

@@ -22,10 +22,11 @@ import (
 // bgpPort is where BGP listens (RFC 4271 section 8.2.1).
 const bgpPort = 179
 
-// Happen lets an event happen now, whatever its time. It returns when it has happened, or when ctx ends: a daemon that
-// is started need not be ready by then. quick asks for as few repetitions as the event knows.
-func (l *Lab) Happen(ctx context.Context, e scenario.Event, quick bool) error {
-	var err error
+// Happen lets an event happen now, whatever its time, and says when it did so for the last time: a flap repeats. It returns
+// when it has happened, or when ctx ends: a daemon that is started need not be ready by then. quick asks for as few
+// repetitions as the event knows.
+func (l *Lab) Happen(ctx context.Context, e scenario.Event, quick bool) (last time.Time, err error) {
+	last = time.Now()
 	switch {
 	case e.Set != nil:
 		err = l.SetLink(e.Set.Link, e.Set.Shape)
@@ -46,14 +47,14 @@ func (l *Lab) Happen(ctx context.Context, e scenario.Event, quick bool) error {
 	case e.Drain != nil:
 		err = l.drain(ctx, *e.Drain)
 	case e.Flap != nil:
-		err = l.flap(ctx, *e.Flap, quick)
+		last, err = l.flap(ctx, *e.Flap, quick)
 	default:
 		err = errors.New("it is of no kind")
 	}
 	if err != nil {
-		return fmt.Errorf("let an event happen in lab %q: %w", l.name, err)
+		return last, fmt.Errorf("let an event happen in lab %q: %w", l.name, err)
 	}
-	return nil
+	return last, nil
 }
 
 // setCarrier takes an interface down or brings it back with the node's static routes, which the kernel forgets.
@@ -226,8 +227,8 @@ func (l *Lab) undrain(ctx context.Context, x scenario.Drain) error {
 	return err
 }
 
-// flap fails and heals again and again.
-func (l *Lab) flap(ctx context.Context, f scenario.Flap, quick bool) error {
+// flap fails and heals again and again. It says when it failed last.
+func (l *Lab) flap(ctx context.Context, f scenario.Flap, quick bool) (last time.Time, err error) {
 	if f.Interface != "" {
 		return l.flapInterface(ctx, f, quick)
 	}
@@ -235,54 +236,60 @@ func (l *Lab) flap(ctx context.Context, f scenario.Flap, quick bool) error {
 }
 
 // flapInterface leaves the interface up.
-func (l *Lab) flapInterface(ctx context.Context, f scenario.Flap, quick bool) error {
+func (l *Lab) flapInterface(ctx context.Context, f scenario.Flap, quick bool) (last time.Time, err error) {
 	tick := time.NewTicker(f.Every / 2)
 	defer tick.Stop()
 	at := scenario.Port{Node: f.Node, Interface: f.Interface}
 	for range f.Repeats(quick) {
+		last = time.Now()
 		for _, up := range []bool{false, true} {
 			if err := errors.Join(l.setCarrier(at, up), next(ctx, tick)); err != nil {
-				return err
+				return last, err
 			}
 		}
 	}
-	return nil
+	return last, nil
 }
 
 // comeBack bounds the wait for a session that was cut. A router tries again after some seconds, or after a minute when it
 // has lost the session often.
 const comeBack = 90 * time.Second
 
-// flapSession cuts a session that works, each time: it waits until both ends say that all is well again.
-func (l *Lab) flapSession(ctx context.Context, f scenario.Flap, quick bool) error {
+// flapSession cuts a session that works, each time: it waits until both ends say that all is well again, and then a while in
+// which traffic returns to what was lost.
+func (l *Lab) flapSession(ctx context.Context, f scenario.Flap, quick bool) (last time.Time, err error) {
 	tick := time.NewTicker(f.Every)
 	defer tick.Stop()
 	for i := range f.Repeats(quick) {
-		if err := l.flapOnce(ctx, f, tick); err != nil {
-			return fmt.Errorf("flap %d of %d: %w", i+1, f.Repeats(quick), err)
+		if last, err = l.flapOnce(ctx, f, tick, i > 0); err != nil {
+			return last, fmt.Errorf("flap %d of %d: %w", i+1, f.Repeats(quick), err)
 		}
 	}
-	return nil
+	tick.Reset(f.Every)
+	return last, next(ctx, tick)
 }
 
-func (l *Lab) flapOnce(ctx context.Context, f scenario.Flap, tick *time.Ticker) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, comeBack, fmt.Errorf("not after %s", comeBack))
+// flapOnce cuts a session that works, and has for a while if it is to stay so long, and says when.
+func (l *Lab) flapOnce(ctx context.Context, f scenario.Flap, tick *time.Ticker, stay bool) (at time.Time, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, comeBack, fmt.Errorf("%s has no BGP connection to %s that could be cut, not after %s",
+		f.Node, f.Neighbor, comeBack))
 	defer cancel()
-	for {
+	for cut := 0; cut == 0; stay = true { // a session that is about to end may still say that it is ready
 		if err := l.ready(ctx, f.Node, f.Neighbor); err != nil {
-			return err
+			return at, err
 		}
-		cut, err := l.cutSessions(f.Node, f.Neighbor)
-		if err != nil {
-			return err
+		if stay {
+			tick.Reset(f.Every)
+			if err := next(ctx, tick); err != nil {
+				return at, err
+			}
 		}
-		switch err := next(ctx, tick); {
-		case cut > 0:
-			return err
-		case err != nil:
-			return fmt.Errorf("%s has no BGP connection to %s that could be cut: %w", f.Node, f.Neighbor, err)
+		at = time.Now()
+		if cut, err = l.cutSessions(f.Node, f.Neighbor); err != nil {
+			return at, err
 		}
 	}
+	return at, nil
 }
 
 // ready waits until the daemons of the nodes are ready.

@@ -121,7 +121,7 @@ func TestDifference(t *testing.T) {
 func happen(t *testing.T, l *Lab, events ...scenario.Event) {
 	t.Helper()
 	for _, e := range events {
-		if err := l.Happen(t.Context(), e, true); err != nil {
+		if _, err := l.Happen(t.Context(), e, true); err != nil {
 			t.Fatalf("%+v: %v", e, err)
 		}
 	}
@@ -236,7 +236,7 @@ func TestEvents(t *testing.T) {
 		if _, err := l.Status(t.Context(), "b", RoleRouter); err == nil {
 			t.Errorf("%+v: it still answers", end)
 		}
-		if err := l.Happen(t.Context(), kill, true); err == nil || !strings.Contains(err.Error(), "b (router) does not run") {
+		if _, err := l.Happen(t.Context(), kill, true); err == nil || !strings.Contains(err.Error(), "b (router) does not run") {
 			t.Errorf("killed when it is not there: %v", err)
 		}
 		if err := l.ended(); err != nil {
@@ -253,7 +253,7 @@ func TestEvents(t *testing.T) {
 	flap := scenario.Event{Flap: &scenario.Flap{Node: "a", Neighbor: "b", Times: 99, Quick: 3, Every: 100 * time.Millisecond}}
 	soon, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, errors.New("long enough"))
 	defer cancel()
-	if err := l.Happen(soon, flap, true); err == nil || !strings.Contains(err.Error(), "flap 1 of 3: ") || !errors.Is(err, context.Cause(soon)) {
+	if _, err := l.Happen(soon, flap, true); err == nil || !strings.Contains(err.Error(), "flap 1 of 3: ") || !errors.Is(err, context.Cause(soon)) {
 		t.Errorf("flap of a session that is not there: %v", err)
 	}
 	cuts := reconnecting(t, l, "a", "b", "2001:db8:1::b")
@@ -277,7 +277,7 @@ func TestEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, e := range []scenario.Event{kill, again} {
-		if err := opened.Happen(t.Context(), e, true); !errors.Is(err, errNotOurs) {
+		if _, err := opened.Happen(t.Context(), e, true); !errors.Is(err, errNotOurs) {
 			t.Errorf("of another's lab: %v", err)
 		}
 	}
@@ -289,7 +289,7 @@ func TestEvents(t *testing.T) {
 		`no node "z"`:                      {Up: &scenario.Port{Node: "z"}},
 		"it is of no kind":                 {},
 	} {
-		if err := l.Happen(t.Context(), e, true); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := l.Happen(t.Context(), e, true); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}

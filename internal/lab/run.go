@@ -159,16 +159,14 @@ func newRunner(o RunOptions) (*runner, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	switch {
-	case o.Trials > 0:
-	case o.Quick && e.Kind == scenario.KindRoutes:
-		o.Trials = quickRoutes
-	case o.Quick:
-		o.Trials = 1
-	default:
-		o.Trials = e.Trials
-	}
 	if e.Kind == scenario.KindRoutes {
+		switch {
+		case o.Trials > 0:
+		case o.Quick:
+			o.Trials = quickRoutes
+		default:
+			o.Trials = e.Trials
+		}
 		return newRoutesRunner(o), nil
 	}
 	tunings, err := tunings(o.Spec)

@@ -26,12 +26,12 @@ const recovery = 2 * time.Second
 
 // schedule says which lab runs what and in which order: a lab has whole cases, because changing the links is a change
 // of the lab. Within a case the transports take turns, and each trial starts with another one, so that whatever drifts
-// on the machine meets all transports alike.
+// on the machine meets all transports alike. trials is as RunOptions have it.
 func schedule(spec *scenario.Spec, labs, trials int, quick bool) ([][]job, error) {
 	e := spec.Experiment
 	lists := make([][]job, labs)
 	for i, c := range e.Cases {
-		for trial := range trials {
+		for trial := range e.TrialsOf(c, trials, quick) {
 			for _, t := range e.TrafficNames() {
 				for _, tr := range rotate(e.TransportNames(), trial) {
 					k := scenario.CellKey{Case: c.Name, Traffic: t, Transport: tr}
@@ -39,7 +39,7 @@ func schedule(spec *scenario.Spec, labs, trials int, quick bool) ([][]job, error
 					if err != nil {
 						return nil, err
 					}
-					expected := expect(e.Traffic[t], phases, quick)
+					expected := expect(e.TrafficIn(c, t), phases, quick)
 					if len(c.Events) > 0 {
 						expected += recovery
 					}

@@ -32,6 +32,10 @@ func TestSchedule(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
+	s.Experiment.Cases[0].Trials, s.Experiment.Cases[0].Duration = 1, time.Hour
+	if own, err := schedule(s, 2, 0, false); err != nil || len(own[0]) != 4 || len(own[1]) != 4*s.Experiment.Trials || own[0][0].expected < time.Hour {
+		t.Errorf("a case of its own: %d and %d runs, %v", len(own[0]), len(own[1]), err)
+	}
 	if one, err := schedule(s, 1, 3, true); err != nil || len(one) != 1 || len(one[0]) != 24 {
 		t.Errorf("one lab: %v %v", one, err)
 	}

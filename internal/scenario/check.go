@@ -486,6 +486,12 @@ func (c *checker) cases(path string, cases []Case) {
 			}
 			c.shape(where, k.Links[link])
 		}
+		if k.Duration < 0 {
+			c.Add(path+".duration", "must not be negative, got %s", k.Duration)
+		}
+		if k.Trials < 0 {
+			c.Add(path+".trials", "must not be negative, got %d", k.Trials)
+		}
 		c.parameters(path, k)
 		c.events(path, k)
 	}

@@ -27,16 +27,16 @@ func (c *checker) eventTimes(path string, e *Experiment) {
 		return
 	}
 	for _, name := range e.TrafficNames() {
-		t := e.Traffic[name]
-		if t == nil {
+		if e.Traffic[name] == nil {
 			continue
 		}
 		where := at(path+".traffic", name) + ".event_at"
-		if t.EventAt < earliest {
+		if t := e.Traffic[name]; t.EventAt < earliest {
 			c.Add(where, "must be at least %s where cases have events: before, connections and subflows are still being set up; got %s", earliest, t.EventAt)
 			continue
 		}
 		for i, k := range e.Cases {
+			t := e.TrafficIn(k, name)
 			for j, x := range k.Events {
 				where := index(index(path+".cases", i)+".events", j)
 				switch full, quick := t.EventAt+x.last(false), t.EventAt+x.last(true); {

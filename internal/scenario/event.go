@@ -118,6 +118,14 @@ func (n *Node) Runs(role string) bool {
 	return false
 }
 
+// Lasts is how long after its begin the event happens for the last time: a flap repeats.
+func (e Event) Lasts(quick bool) time.Duration {
+	if e.Flap == nil {
+		return 0
+	}
+	return time.Duration(e.Flap.Repeats(quick)-1) * e.Flap.Every
+}
+
 // last is how long after the traffic's EventAt the event is over.
 func (e Event) last(quick bool) time.Duration {
 	if e.Flap != nil {

@@ -79,6 +79,15 @@ func TestCheckEvents(t *testing.T) {
 			cases + `[0]: must be over before traffic "bi" can end, after 14.419s: is at 15s`},
 		{"after a quick pass", []Event{flap(Flap{Node: "transit-a", Interface: "link-a", Times: 9, Every: time.Second, Quick: 6})}, func(e *Experiment) { e.Traffic["bi"].Quick = time.Minute },
 			cases + `[0]: must be over before traffic "cbr" ends in a quick pass, after 10s: is at 10s`},
+		{"long enough by the case", []Event{flap(Flap{Node: "transit-a", Neighbor: "asbr1", Times: 100, Every: time.Second, Quick: 3})}, func(e *Experiment) {
+			e.Cases[0].Duration, e.Cases[0].Trials = 2*time.Minute, 1
+		}, ""},
+		{"after the case's deliveries", []Event{flap(Flap{Node: "transit-a", Neighbor: "asbr1", Times: 100, Every: time.Second, Quick: 3})}, func(e *Experiment) {
+			e.Cases[0].Duration = 104 * time.Second
+		}, cases + `[0]: must be over before traffic "bi" ends, after 1m44s: is at 1m44s` + "\n" +
+			cases + `[0]: must be over before traffic "cbr" ends, after 1m44s: is at 1m44s`},
+		{"impossible duration and trials", []Event{down}, func(e *Experiment) { e.Cases[0].Duration, e.Cases[0].Trials = -time.Second, -1 },
+			"experiment.cases[0].duration: must not be negative, got -1s\nexperiment.cases[0].trials: must not be negative, got -1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := eventful(t, tt.events...)
@@ -89,5 +98,32 @@ func TestCheckEvents(t *testing.T) {
 				t.Errorf("faults (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestCasesOfTheirOwn(t *testing.T) {
+	e := steady(t).Experiment
+	long := &e.Cases[0]
+	long.Duration, long.Trials = time.Hour, 7
+	for _, name := range []string{"bi", "cbr"} {
+		if own := e.TrafficIn(*long, name); own.Lasts(false) != time.Hour || own.Lasts(true) != e.Traffic[name].Quick {
+			t.Errorf("%s lasts %s, quick %s", name, own.Lasts(false), own.Lasts(true))
+		}
+		if e.TrafficIn(e.Cases[1], name) != e.Traffic[name] || e.Traffic[name].Duration == time.Hour {
+			t.Errorf("%s is another in other cases", name)
+		}
+	}
+	if took, known := Through(e.TrafficIn(*long, "bi").Bytes, []Phase{{Limits: Limits{Links: 1e9}}}); !known || took < time.Hour {
+		t.Errorf("the download is over after %s", took)
+	}
+	for _, tt := range []struct {
+		c     Case
+		asked int
+		quick bool
+		want  int
+	}{{*long, 0, false, 7}, {*long, 2, false, 2}, {*long, 2, true, 2}, {*long, 0, true, 1}, {e.Cases[1], 0, false, e.Trials}} {
+		if got := e.TrialsOf(tt.c, tt.asked, tt.quick); got != tt.want {
+			t.Errorf("case %s, asked for %d, quick %v: %d trials, want %d", tt.c.Name, tt.asked, tt.quick, got, tt.want)
+		}
 	}
 }

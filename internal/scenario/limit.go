@@ -53,7 +53,7 @@ func (s *Spec) Phases(k CellKey) ([]Phase, error) {
 			return nil, fmt.Errorf("limit cell %q: link %q: %w", k, name, err)
 		}
 	}
-	return s.phases(c, e.Traffic[k.Traffic], e.Transports[k.Transport]), nil
+	return s.phases(c, e.TrafficIn(c, k.Traffic), e.Transports[k.Transport]), nil
 }
 
 func (s *Spec) phases(c Case, t *Traffic, transport *Transport) []Phase {

@@ -136,6 +136,12 @@ func (c *checker) routesExperiment(path string, e *Experiment) {
 		if len(k.Events) > 0 {
 			c.Add(path+".events", "is for experiments of kind %s: here the change is the event", KindDelivery)
 		}
+		if k.Duration != 0 {
+			c.Add(path+".duration", "is for experiments of kind %s: here a trial lasts until routes have settled", KindDelivery)
+		}
+		if k.Trials != 0 {
+			c.Add(path+".trials", "is for experiments of kind %s: here cases take turns", KindDelivery)
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(e.Traffic)) {
 		if t := e.Traffic[name]; t != nil && t.Rate == 0 {

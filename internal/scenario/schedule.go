@@ -44,6 +44,11 @@ func (c *checker) schedule(path string, name string, l *Link) {
 				c.Add(where, "must be before traffic %q ends, after %s, got %s", traffic, t.Duration, step.At)
 			}
 		}
+		for _, k := range e.Cases {
+			if k.Duration > 0 && step.At >= k.Duration {
+				c.Add(where, "must be before a delivery of case %q ends, after %s, got %s", k.Name, k.Duration, step.At)
+			}
+		}
 	}
 	for i, k := range e.Cases {
 		path := index("experiment.cases", i)

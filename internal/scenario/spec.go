@@ -3,6 +3,7 @@
 package scenario
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -108,6 +109,35 @@ func (e *Experiment) Case(name string) Case {
 	return e.Cases[slices.IndexFunc(e.Cases, func(c Case) bool { return c.Name == name })]
 }
 
+// TrialsOf is how often each cell of a case is run: as often as asked for, unless that is 0; once in a quick pass; otherwise as
+// the case says, or the experiment.
+func (e *Experiment) TrialsOf(c Case, asked int, quick bool) int {
+	switch {
+	case asked > 0:
+		return asked
+	case quick:
+		return 1
+	}
+	return cmp.Or(c.Trials, e.Trials)
+}
+
+// endless is more than a download brings in the time that a case gives it.
+const endless = unit.TiB
+
+// TrafficIn is the traffic of that name as it is in a case.
+func (e *Experiment) TrafficIn(c Case, name string) *Traffic {
+	t := e.Traffic[name]
+	if t == nil || c.Duration == 0 {
+		return t
+	}
+	own := *t
+	own.Duration = c.Duration
+	if own.Bytes > 0 {
+		own.Bytes = max(own.Bytes, endless)
+	}
+	return &own
+}
+
 // Case is one setting of the links, "1.3", and what happens to them.
 type Case struct {
 	Name  string           `yaml:"name"`
@@ -127,6 +157,11 @@ type Case struct {
 	// none of them before, because routing moves it there; all of its transport unless
 	// given. It says what the limit is from then on.
 	Remaining []string `yaml:"remaining,omitempty"`
+	// Duration is how long every delivery of the case lasts, instead of what its traffic says: a download brings as much as
+	// there is time for. A quick pass goes by the traffic's bound.
+	Duration time.Duration `yaml:"duration,omitempty"`
+	// Trials is how often each cell of the case is run, instead of the experiment's.
+	Trials int `yaml:"trials,omitempty"`
 }
 
 // Traffic is either a bulk download (Bytes, for Duration at most) or a constant bit rate (Rate for Duration).

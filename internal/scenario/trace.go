@@ -18,8 +18,8 @@ type Trace struct {
 	Samples []traffic.Sample
 	// Subflows are what the sender brought over each of its connections, if that is known, in the order of their names.
 	Subflows []Subflow
-	// Events are when the case's events happened, in their order.
-	Events []time.Duration
+	// Events are when the case's events happened, in their order, and Ends when each did so for the last time: a flap repeats.
+	Events, Ends []time.Duration
 	// Bursts are what the resequencing buffer released at once, if that is known and a figure shows it.
 	Bursts []reseq.Burst
 }
@@ -109,6 +109,9 @@ func (t Trace) Measure(phases []Phase, metrics map[string]float64) {
 	}
 	if last, began, ok := t.lastPhase(phases); ok && last.Links > 0 {
 		metrics[LimitAfter] = last.Links
+		if last.Event >= 0 && last.Event < len(t.Ends) {
+			began = max(began, t.Ends[last.Event])
+		}
 		metrics[TimeToLimit] = t.reach(last.Links, began).Seconds()
 	}
 }

@@ -79,6 +79,17 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
+// TestMeasureAfterTheLastRepetition: what repeats is over after the last time, whenever it began.
+func TestMeasureAfterTheLastRepetition(t *testing.T) {
+	trace := course([]time.Duration{2 * time.Second}, [2]int64{35, 2 * one}, [2]int64{10, one}, [2]int64{10, 2 * one})
+	trace.Ends = []time.Duration{4 * time.Second}
+	m := map[string]float64{}
+	trace.Measure([]Phase{{Limits: Limits{Links: 20e6}}}, m)
+	if m[EventTime] != 2 || m[TimeToLimit] != 0.5 {
+		t.Errorf("metrics %v", m)
+	}
+}
+
 func TestMeasureCountsTheGapsThatEndAfterTheEvent(t *testing.T) {
 	trace := course([]time.Duration{2050 * ms}, [2]int64{40, one})
 	trace.Samples[15].Gap, trace.Samples[20].Gap, trace.Samples[25].Gap = 900*ms, 50*ms, 30*ms

@@ -192,8 +192,9 @@ type builder struct {
 // config is the simulation of one cell.
 func (p *plan) config(k scenario.CellKey, seed uint64) (sim.Config, error) {
 	e := p.spec.Experiment
-	t, transport := e.Traffic[k.Traffic], e.Transports[k.Transport]
-	b := &builder{plan: p, c: e.Case(k.Case), always: transport.Links, index: map[hop]int{}, eventy: map[string]bool{}}
+	c := e.Case(k.Case)
+	t, transport := e.TrafficIn(c, k.Traffic), e.Transports[k.Transport]
+	b := &builder{plan: p, c: c, always: transport.Links, index: map[hop]int{}, eventy: map[string]bool{}}
 	b.config = sim.Config{Seed: seed, Series: interval, Bursts: true}
 	for _, name := range p.spec.Scheduled() {
 		b.eventy[name] = true
@@ -409,7 +410,7 @@ func (p *plan) measure(k scenario.CellKey, trial int, config sim.Config, result 
 		return run, nil, err
 	}
 	c := &result.Connections[0]
-	t, transport := e.Traffic[k.Traffic], e.Transports[k.Transport]
+	t, transport := e.TrafficIn(e.Case(k.Case), k.Traffic), e.Transports[k.Transport]
 	limit := time.Duration(0)
 	if t.Bytes > 0 {
 		limit = t.Lasts(p.quick)
@@ -439,7 +440,7 @@ func (p *plan) measure(k scenario.CellKey, trial int, config sim.Config, result 
 	trace := &scenario.Trace{CellKey: k, Trial: trial, Interval: interval, Samples: report.Series}
 	for _, x := range e.Case(k.Case).Events {
 		if at := t.EventAt + x.After; at < report.Duration {
-			trace.Events = append(trace.Events, at)
+			trace.Events, trace.Ends = append(trace.Events, at), append(trace.Ends, min(at+x.Lasts(p.quick), report.Duration))
 		}
 	}
 	scenario.PutDelivery(run.Metrics, report)

@@ -64,25 +64,27 @@ func Run(ctx context.Context, o Options) (scenario.Result, error) {
 		return scenario.Result{}, fmt.Errorf("simulate scenario %q: %w", o.Spec.Name, err)
 	}
 	e := o.Spec.Experiment
-	switch {
-	case o.Trials > 0:
-	case o.Quick:
-		o.Trials = 1
-	default:
-		o.Trials = e.Trials
-	}
 	if o.Seed == 0 {
 		o.Seed = FirstSeed
 	}
 	begun := time.Now()
-	cells := e.Cells()
-	runs := make([]scenario.Run, len(cells)*o.Trials)
+	type job struct {
+		scenario.CellKey
+		trial int
+	}
+	var jobs []job
+	for _, k := range e.Cells() {
+		for trial := range e.TrialsOf(e.Case(k.Case), o.Trials, o.Quick) {
+			jobs = append(jobs, job{k, trial})
+		}
+	}
+	runs := make([]scenario.Run, len(jobs))
 	p := newPlan(o.Spec, o.Quick)
 	var mu sync.Mutex
 	done := 0
 	err := parallel(ctx, o.Jobs, len(runs), func(ctx context.Context, i int) error {
-		k, trial := cells[i/o.Trials], i%o.Trials
-		run, trace, err := p.simulate(ctx, k, trial, o.Seed+uint64(trial))
+		j := jobs[i]
+		run, trace, err := p.simulate(ctx, j.CellKey, j.trial, o.Seed+uint64(j.trial))
 		if err != nil {
 			return err
 		}
