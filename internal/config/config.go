@@ -26,8 +26,8 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// MaxSize is how large a file may be, in bytes.
-const MaxSize = 1 << 20
+// MaxSize is how large a file may be, in bytes: a router's networks may be all the routes of the Internet.
+const MaxSize = 8 << 20
 
 // maxFaults bounds how many faults of one file are told; the last of them then says how many more there are.
 const maxFaults = 100
@@ -172,6 +172,10 @@ func parse(data []byte) (*File, *decoder, []Fault) {
 		d.fault(root, "", "is neither a daemon's file (keys %s) nor a scenario (keys %s)%s",
 			strings.Join(daemonKeys, ", "), strings.Join(scenarioKeys, ", "),
 			fault.Suggest(sections[0], append(daemonKeys, scenarioKeys...)))
+	}
+	if d.values > maxValues {
+		// What was not read would be found wrong.
+		return nil, d, []Fault{d.spare}
 	}
 	d.add(checked)
 	return file, d, d.faults

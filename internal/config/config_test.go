@@ -142,7 +142,7 @@ func TestFaults(t *testing.T) {
 		{"tab", "edge:\n\tasn: 1\n", []string{"f:2:1: is not YAML: ..."}},
 		{"NUL", "edge:\n  asn: \x00", []string{"f:2:8: control character U+0000"}},
 		{"not UTF-8", "edge: \xff", []string{"f:1:7: byte 0xff is not UTF-8 text"}},
-		{"too large", strings.Repeat("#", MaxSize+1), []string{"f: is larger than 1048576 bytes"}},
+		{"too large", strings.Repeat("#", MaxSize+1), []string{"f: is larger than 8388608 bytes"}},
 		{"unknown alias", "edge: *nothing\n", []string{`f:1:7: alias "nothing" has no anchor before it`}},
 		{"alias of itself", "edge: &a\n  peers: [*a]\n", []string{`f:2:11: alias "a" has no anchor before it`}},
 
@@ -280,7 +280,7 @@ func TestHostile(t *testing.T) {
 		"closing":             many("]"),
 		"10 MB":               strings.Repeat("a: 1\n", 2_000_000),
 		"one key, many times": many("name: a\n"),
-		"one key, often":      strings.Repeat("name: a\n", maxTokens/3-1),
+		"one key, often":      strings.Repeat("name: a\n", maxKeys),
 		"comments":            many("#\n"),
 		"carriage returns":    many("\r"),
 		"deep block mapping": func() string {
@@ -299,6 +299,49 @@ func TestHostile(t *testing.T) {
 				t.Errorf("tells %d faults", n+1)
 			}
 		})
+	}
+}
+
+// withNetworks is a router's file with so many networks.
+func withNetworks(n int) []byte {
+	var b strings.Builder
+	b.WriteString("router:\n  asn: 65001\n  router_id: 10.1.0.1\n  neighbors:\n" +
+		"    - {name: a, asn: 65000, address: \"2001:db8:a::1\", interface: eth0}\n  networks:\n")
+	for i := range n {
+		fmt.Fprintf(&b, "    - 2001:db8:%x:%x::/64\n", i>>16, i&0xffff)
+	}
+	return []byte(b.String())
+}
+
+func TestLargeFiles(t *testing.T) {
+	f, err := Parse("f", withNetworks(250_000))
+	if err != nil || len(f.Router.Networks) != 250_000 {
+		t.Fatal("the routes of the Internet do not fit: ", err)
+	}
+	var aliases strings.Builder
+	aliases.WriteString("router:\n  networks: &n [" + strings.Repeat("\"2001:db8::/32\", ", 50) + "]\n  neighbors:\n")
+	for range maxValues / 50 {
+		aliases.WriteString("    - {deny: *n}\n")
+	}
+	var keys strings.Builder
+	keys.WriteString("name: x\nsysctls:\n")
+	for i := range maxKeys {
+		fmt.Fprintf(&keys, "  net.x%d: 1\n", i)
+	}
+	for name, tt := range map[string]struct {
+		file []byte
+		want string
+	}{
+		"values": {withNetworks(maxValues), "f:299986:7: router.networks[299979]: is value 300001 of the file, aliases expanded, which may hold 300000"},
+		"words":  {[]byte(strings.Repeat("x ", 800_000)), "f: holds 800000 words and marks, more than 700000"},
+		"keys":   {[]byte(keys.String()), "f: holds 20002 keys, more than 20000"},
+	} {
+		if _, err := Parse("f", tt.file); err == nil || err.Error() != tt.want {
+			t.Errorf("%s: got %v\nwant %s", name, err, tt.want)
+		}
+	}
+	if _, err := Parse("f", []byte(aliases.String())); err == nil || strings.Count(err.Error(), "\n") != 0 || !strings.Contains(err.Error(), "is value 300001 of the file") {
+		t.Errorf("aliases: got %.500v", err)
 	}
 }
 

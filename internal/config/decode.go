@@ -17,7 +17,7 @@ import (
 )
 
 // maxValues bounds how many values a document may hold after its aliases are expanded.
-const maxValues = 20_000
+const maxValues = 300_000
 
 // decoder fills Go values from YAML nodes. The library's own decoder stops at the first fault and forgets where values
 // stood; this one goes on, and remembers the place of every path for the faults that are found later.
@@ -29,6 +29,8 @@ type decoder struct {
 	// broken are the paths that already have a fault: what a checker says of them or of what is below would only repeat it.
 	broken map[string]bool
 	values int
+	// spare is the first value that was too many.
+	spare Fault
 }
 
 func newDecoder() *decoder {
@@ -237,11 +239,12 @@ func keyName(n ast.Node) (string, bool) {
 	return "", false
 }
 
-// spent counts a value and says, recording one fault, when there are too many.
+// spent counts a value and says when there are too many, which is then the only fault of the file.
 func (d *decoder) spent(n ast.Node, path string) bool {
 	d.values++
 	if d.values == maxValues+1 {
-		d.fault(n, path, "the file holds more than %d values, aliases expanded", maxValues)
+		d.spare = at(n, "is value %d of the file, aliases expanded, which may hold %d", d.values, maxValues)
+		d.spare.Path = path
 	}
 	return d.values > maxValues
 }

@@ -17,8 +17,13 @@ import (
 // maxDepth bounds how deep a document may nest. The parser recurses, and a Go stack that overflows cannot be recovered.
 const maxDepth = 64
 
-// maxTokens bounds how much there is to parse: the parser's time grows with the square of a mapping's length.
-const maxTokens = 5 * maxValues
+const (
+	// maxTokens bounds the words and marks of a document, two for each item of a list: each costs many times its length in
+	// memory.
+	maxTokens = 2*maxValues + 5*maxKeys
+	// maxKeys bounds the keys of a document: the parser's time grows with the square of a mapping's length.
+	maxKeys = 20_000
+)
 
 // readDocument parses the one YAML document in data and returns its root. Errors are Faults.
 func readDocument(data []byte) (ast.Node, error) {
@@ -29,9 +34,12 @@ func readDocument(data []byte) (ast.Node, error) {
 	if err := checkText(data); err != nil {
 		return nil, err
 	}
+	if n := countTokens(data); n > maxTokens {
+		return nil, whole("holds %d words and marks, more than %d", n, maxTokens)
+	}
 	tokens := lexer.Tokenize(string(data))
-	if len(tokens) > maxTokens {
-		return nil, whole("holds more than %d words and marks", maxTokens)
+	if n := countKeys(tokens); n > maxKeys {
+		return nil, whole("holds %d keys, more than %d", n, maxKeys)
 	}
 	if err := checkDepth(tokens); err != nil {
 		return nil, err
@@ -55,6 +63,37 @@ func readDocument(data []byte) (ast.Node, error) {
 		return nil, whole("is empty")
 	}
 	return root, nil
+}
+
+// countTokens says about how many tokens there will be, before any is made: words, and marks that need no space around them.
+func countTokens(data []byte) int {
+	n := 0
+	space := true
+	for _, c := range data {
+		switch c {
+		case ' ', '\t', '\r', '\n':
+			space = true
+			continue
+		case '[', ']', '{', '}', ',', '"', '\'', '&', '*', '!', '#', '|', '>', '%', '?':
+			n++
+		}
+		if space {
+			n++
+		}
+		space = false
+	}
+	return n
+}
+
+// countKeys counts the marks of keys.
+func countKeys(tokens token.Tokens) int {
+	n := 0
+	for _, tk := range tokens {
+		if tk.Type == token.MappingValueType || tk.Type == token.MappingKeyType {
+			n++
+		}
+	}
+	return n
 }
 
 // parseTokens calls the parser. What it panics on is a document that it cannot read, not a state of ours.

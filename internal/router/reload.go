@@ -79,7 +79,11 @@ func (n Neighbor) session() Neighbor {
 }
 
 func without(list, other []netip.Prefix) []netip.Prefix {
-	return slices.DeleteFunc(slices.Clone(list), func(p netip.Prefix) bool { return slices.Contains(other, p) })
+	there := make(map[netip.Prefix]bool, len(other)) // both may be all the routes of the Internet
+	for _, p := range other {
+		there[p] = true
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(p netip.Prefix) bool { return there[p] })
 }
 
 // Reload makes the running router follow another configuration: networks, neighbours, and what each of them is told.
