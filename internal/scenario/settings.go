@@ -107,11 +107,13 @@ func (c *checker) transportSettings(path string, e *Experiment) {
 		switch m := t.Model; {
 		case m == nil:
 		case *m == (Model{}):
-			c.Add(path+".model", "says nothing: give header, at_once or min_rto")
+			c.Add(path+".model", "says nothing: give header, at_once, min_rto or uncounted")
 		case m.Header < 0 || m.Header > maxHeader:
 			c.Add(path+".model.header", "must be 1 to %d bytes, got %d", maxHeader, m.Header)
 		case m.MinRTO < 0:
 			c.Add(path+".model.min_rto", "must not be negative, got %s", m.MinRTO)
+		case m.Uncounted && (!t.MPTCP || t.Scheduler == sched.Default):
+			c.Add(path+".model.uncounted", "needs mptcp and a scheduler other than %s", sched.Default)
 		}
 		if !t.MPTCP {
 			c.singlePath(path, t.Settings)

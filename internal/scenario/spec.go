@@ -197,6 +197,9 @@ type Model struct {
 	AtOnce bool `yaml:"at_once,omitempty"`
 	// MinRTO is the least retransmission timeout; Linux' 200 ms unless given.
 	MinRTO time.Duration `yaml:"min_rto,omitempty"`
+	// Uncounted: a subflow is given data for all of its window that is not in flight, and what waits there already is not counted
+	// (the ns-2 program of paper B).
+	Uncounted bool `yaml:"uncounted,omitempty"`
 }
 
 // Headers is what links count of a segment beside its payload, in bytes.

@@ -75,6 +75,17 @@ func (f *sender) sendBacklog(s *Sim) {
 	}
 }
 
+// uncount tells the scheduler of the room that Connection.Uncounted sees: in a recovery all that was acknowledged selectively makes some,
+// again with each acknowledgement of any subflow, although nothing new can be sent before the gap is filled.
+func (c *connection) uncount(s *Sim) {
+	for i := range c.flows {
+		if f := &s.senders[int(c.first)+i]; f.phase != closed {
+			inFlight := int(f.next-f.una) - int(f.sacked)
+			f.path.Room = max(int(min(f.cc.Cwnd, float64(f.window)))-inFlight, 0) * c.Segment
+		}
+	}
+}
+
 // sendBuffer is how much the subflow's send buffer holds, in flight or waiting: twice the congestion window, in what a segment takes of
 // memory (Linux: tcp_sndbuf_expand).
 func (f *sender) sendBuffer() int {

@@ -76,6 +76,28 @@ func TestDefaultSchedulerDeliversInPieces(t *testing.T) {
 	}
 }
 
+// While nothing is lost, nothing waits that is not counted. A recovery gives the subflow that is in it far more than its window, as much
+// as RBuf allows.
+func TestUncounted(t *testing.T) {
+	measure := func(loss float64, rbuf unit.Size, uncounted bool) ConnectionResult {
+		other := lossless()
+		other.loss = loss
+		c := paper(first, other)
+		c.Connections[0].RBuf, c.Connections[0].Uncounted = rbuf, uncounted
+		return run(t, c).Connections[0]
+	}
+	if got, want := measure(0, 0, true), measure(0, 0, false); got.Delivered != want.Delivered || got.Reseq.Delay.Mean() != want.Reseq.Delay.Mean() {
+		t.Errorf("without loss %s delivered, mean delay %v; counted %s, %v", got.Delivered, got.Reseq.Delay.Mean(), want.Delivered, want.Reseq.Delay.Mean())
+	}
+	counted, free, bounded := measure(1e-3, 0, false), measure(1e-3, 0, true), measure(1e-3, 260*unit.KB, true)
+	if got, want := free.Reseq.MaxHeld.Bytes, 5*counted.Reseq.MaxHeld.Bytes; got < want {
+		t.Errorf("%d bytes were held, want at least %d", got, want)
+	}
+	if got, most := bounded.Reseq.MaxHeld.Bytes, uint64(260_000+1340); got > most || got < counted.Reseq.MaxHeld.Bytes {
+		t.Errorf("%d bytes were held under a bound of 260 kB, %d without counting less", got, counted.Reseq.MaxHeld.Bytes)
+	}
+}
+
 // The window grows with what is read, to what is needed and not beyond the buffer.
 func TestRightSizing(t *testing.T) {
 	c := paper(first, lossless())

@@ -199,6 +199,9 @@ func (c *Connection) check(links int, instant []bool) fault.List {
 	}
 	window(&faults, "window", c.Window, f.Segment)
 	notNegative(&faults, "rbuf", c.RBuf)
+	if c.Uncounted && (!c.MPTCP || f.Scheduler == sched.Default) {
+		faults.Add("uncounted", "needs mptcp and a scheduler other than %s", sched.Default)
+	}
 	window(&faults, "receive_buffer", c.ReceiveBuffer, f.Segment)
 	if c.InitialReceive < 0 || c.InitialReceive > c.ReceiveBuffer {
 		faults.Add("initial_receive", "must be from 0B to the receive buffer, %s, got %s", c.ReceiveBuffer, c.InitialReceive)

@@ -108,13 +108,16 @@ func (c *connection) schedule(s *Sim) {
 	if len(c.queue) > 0 {
 		c.scheduleQueue(s)
 	}
+	if c.Uncounted {
+		c.uncount(s)
+	}
 	blocked := false
 	for {
 		n := c.offered(s)
 		if n == 0 {
 			break
 		}
-		if !c.fits(n) || c.ahead && c.next+uint64(n)-c.acked > c.sendBuffers(s) {
+		if !c.fits(n) || c.ahead && !c.Uncounted && c.next+uint64(n)-c.acked > c.sendBuffers(s) {
 			blocked = c.full(s, n)
 			break
 		}

@@ -183,6 +183,10 @@ func FuzzEverythingArrives(f *testing.F) { f.Fuzz(rapid.MakeFuzz(everythingArriv
 
 func everythingArrives(t *rapid.T) {
 	c := genConfig(t)
+	for i := range c.Connections {
+		k := &c.Connections[i]
+		k.Uncounted = k.MPTCP && k.Scheduler != sched.Default && rapid.SampledFrom([]bool{false, false, true}).Draw(t, "uncounted")
+	}
 	s, err := New(c)
 	if err != nil {
 		t.Fatal(err)

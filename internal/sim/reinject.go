@@ -8,7 +8,7 @@ import (
 
 // reinject queues what a subflow has outstanding for the others, each segment once (RFC 8684, section 3.3.6).
 func (c *connection) reinject(s *Sim, f *sender) {
-	if len(c.flows) < 2 {
+	if len(c.flows) < 2 || c.Uncounted {
 		return
 	}
 	for seq := f.una; seq != f.next; seq++ {

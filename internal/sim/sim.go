@@ -119,7 +119,7 @@ func (s *Sim) connect(c *connection, id, first int32) (err error) {
 	if c.scheduler, err = sched.New(c.Scheduler, c.SchedOptions); err != nil {
 		return err
 	}
-	c.ahead = c.MPTCP && c.Scheduler == sched.Default
+	c.ahead = c.MPTCP && (c.Scheduler == sched.Default || c.Uncounted)
 	c.blest, c.delays = c.Scheduler == "blest", c.Scheduler == "dq" || c.Scheduler == "dqj"
 	c.flows, c.probes = make([]cc.Subflow, len(c.Paths)), make([]probing, len(c.Paths))
 	c.newPaths(s)

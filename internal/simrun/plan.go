@@ -208,7 +208,7 @@ func (p *plan) config(k scenario.CellKey, seed uint64) (sim.Config, error) {
 	overhead := traffic.Overhead{MPTCP: transport.MPTCP}
 	conn := sim.Connection{Name: k.String(), MPTCP: transport.MPTCP, Bytes: t.Bytes, Rate: t.Rate, Header: transport.Headers(), Handshake: true}
 	if m := transport.Model; m != nil {
-		conn.Handshake, conn.MinRTO = !m.AtOnce, m.MinRTO
+		conn.Handshake, conn.MinRTO, conn.Uncounted = !m.AtOnce, m.MinRTO, m.Uncounted
 	}
 	lasts := t.Lasts(p.quick)
 	if t.Rate > 0 {
