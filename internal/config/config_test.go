@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -314,9 +315,17 @@ func withNetworks(n int) []byte {
 }
 
 func TestLargeFiles(t *testing.T) {
-	f, err := Parse("f", withNetworks(250_000))
-	if err != nil || len(f.Router.Networks) != 250_000 {
+	f, err := Parse("f", withNetworks(230_000))
+	if err != nil || len(f.Router.Networks) != 230_000 {
 		t.Fatal("the routes of the Internet do not fit: ", err)
+	}
+	var list []string
+	for _, p := range f.Router.Networks {
+		list = append(list, strconv.Quote(p.String()))
+	}
+	if f, err = Parse("f", []byte(`{"router": {"asn": 65001, "router_id": "10.1.0.1", "neighbors": [{"name": "a", "asn": 65000,
+		"address": "2001:db8:a::1", "interface": "eth0"}], "networks": [`+strings.Join(list, ",\n")+"]}}")); err != nil || len(f.Router.Networks) != len(list) {
+		t.Fatal("as JSON: ", err)
 	}
 	var aliases strings.Builder
 	aliases.WriteString("router:\n  networks: &n [" + strings.Repeat("\"2001:db8::/32\", ", 50) + "]\n  neighbors:\n")

@@ -66,23 +66,27 @@ func readDocument(data []byte) (ast.Node, error) {
 }
 
 // countTokens says about how many tokens there will be, before any is made: words, and marks that need no space around them.
+// A text in quotes is one.
 func countTokens(data []byte) int {
-	n := 0
+	n, quotes := 0, 0
 	space := true
 	for _, c := range data {
 		switch c {
 		case ' ', '\t', '\r', '\n':
 			space = true
 			continue
-		case '[', ']', '{', '}', ',', '"', '\'', '&', '*', '!', '#', '|', '>', '%', '?':
+		case '"', '\'':
+			quotes++
+		case '[', ']', '{', '}', ',', '&', '*', '!', '#', '|', '>', '%', '?':
 			n++
-		}
-		if space {
-			n++
+		default:
+			if space {
+				n++
+			}
 		}
 		space = false
 	}
-	return n
+	return n + (quotes+1)/2
 }
 
 // countKeys counts the marks of keys.
