@@ -19,6 +19,7 @@ type Options struct {
 
 	// chosen is where each flow is looked at, when it was captured in more than one place.
 	chosen map[pcap.Flow]point
+	names  []string // of the files
 }
 
 // The defaults of Options.
@@ -43,6 +44,9 @@ type Analysis struct {
 	near map[nearKey]*connection
 
 	records, subflows int
+	early             int    // bytes of payload that are kept
+	packet            uint64 // the number of that which is looked at
+	summed            bool   // there was a checksum
 
 	m       missed
 	several bool // some flow was captured in more than one place
@@ -109,6 +113,7 @@ func (a *Analysis) add(s *pcap.Segment, at point) {
 		a.m.MaxBack = max(a.m.MaxBack, a.now-now)
 	}
 	a.m.Segments++
+	a.packet = s.Number
 
 	h := a.halves[s.Flow]
 	if a.subflows == maxSubflows && (h == nil || s.Flags&pcap.SYN != 0 && h.renewedBy(s)) {
@@ -228,7 +233,7 @@ func (a *Analysis) noteDSN(d *direction, dsn uint64, long bool) {
 		a.near[k] = d.conn
 		a.near[keyOf(dsn, false)] = d.conn
 	}
-	d.anyDSN, d.lastDSN = true, dsn
+	d.anyDSN, d.lastDSN, d.wide = true, dsn, d.wide || long
 }
 
 // shares says whether one of the first subflows of the connection has an address with this one in common.

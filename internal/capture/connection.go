@@ -21,6 +21,7 @@ type connection struct {
 	merged       bool // its subflows belong to another connection
 	fallback     string
 	fastclosed   bool
+	checksums    bool // one side asked for them, so both have to send them
 	initial      *subflow
 	subflows     []*subflow
 	dirs         [2]*direction // 0: from the client
@@ -181,6 +182,7 @@ type direction struct {
 	idsn     uint64
 
 	anyDSN  bool
+	wide    bool // its upper 32 bits are known
 	lastDSN uint64
 	key     nearKey
 	ack     uint64

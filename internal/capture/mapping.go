@@ -10,6 +10,7 @@ import (
 type mapping struct {
 	start, end uint64
 	dsn        uint64
+	signed     signed
 }
 
 // maxMappings bounds what one subflow keeps of mappings that it has not used yet: with 64 kB each, more than any window.

@@ -75,6 +75,12 @@ func (c *connection) missed(r *Connection) []string {
 			if s.Unmapped > 0 {
 				say("%s: %v of subflow %d have no data sequence signal", x.what, unit.Size(s.Unmapped), r.Subflows[i].Number)
 			}
+			if n := s.Checksums.Wrong; n > 0 {
+				say("%s: subflow %d has %s of which the checksum is wrong; a receiver closes the subflow, or falls back to TCP, and does not take their data, which counts here as it came", x.what, r.Subflows[i].Number, count(n, "mapping"))
+			}
+			if n := s.Checksums.Absent; n > 0 {
+				say("%s: subflow %d has %s without a checksum, although checksums were agreed on", x.what, r.Subflows[i].Number, count(n, "mapping"))
+			}
 			if s.Vantage == "sender" && s.Bytes > 0 {
 				sender++
 			}

@@ -47,6 +47,8 @@ type capable struct {
 	hasSender, hasBoth bool
 	// length is that of the mapping which the first data of version 1 brings this way; 0 when there is none.
 	length uint16
+	sum    uint16
+	hasSum bool
 }
 
 // join is MP_JOIN; only that of a SYN has a token.
@@ -65,6 +67,8 @@ type dss struct {
 	dsn          uint64
 	subflow      uint32 // relative to the initial sequence number
 	length       uint16 // 0: from here on for ever
+	sum          uint16
+	hasSum       bool
 	fin          bool
 }
 
@@ -123,6 +127,9 @@ func (o *options) option(b []byte) bool {
 		}
 		if n >= 22 {
 			c.length = be.Uint16(b[20:])
+		}
+		if n == 24 {
+			c.sum, c.hasSum = be.Uint16(b[22:]), true
 		}
 	case subJoin:
 		switch n {
@@ -205,6 +212,9 @@ func (d *dss) parse(b []byte) bool {
 			return false
 		}
 		v.subflow, v.length = binary.BigEndian.Uint32(rest), binary.BigEndian.Uint16(rest[4:])
+		if len(rest) == 8 {
+			v.sum, v.hasSum = binary.BigEndian.Uint16(rest[6:]), true
+		}
 	}
 	if !ok {
 		return false

@@ -10,7 +10,7 @@ func TestOptions(t *testing.T) {
 	signal := func(s signalOption) []byte { return s.bytes() }
 	full := signalOption{hasAck: true, hasMap: true, ack: 1 << 40, dsn: 1 << 50, subflow: 7, length: 1400, fin: true}
 	short := full
-	short.short, short.ack, short.dsn, short.checksum = true, 5, 6, true
+	short.short, short.ack, short.dsn, short.checksum, short.sum = true, 5, 6, true, 0xabcd
 	tests := []struct {
 		name  string
 		bytes []byte
@@ -27,7 +27,7 @@ func TestOptions(t *testing.T) {
 			return o.dss == dss{hasAck: true, ack8: true, ack: 1 << 40, hasMap: true, map8: true, dsn: 1 << 50, subflow: 7, length: 1400, fin: true}
 		}},
 		{"DSS, short, with a checksum", signal(short), []int{subDSS}, func(o *options) bool {
-			return o.dss == dss{hasAck: true, ack: 5, hasMap: true, dsn: 6, subflow: 7, length: 1400, fin: true}
+			return o.dss == dss{hasAck: true, ack: 5, hasMap: true, dsn: 6, subflow: 7, length: 1400, sum: 0xabcd, hasSum: true, fin: true}
 		}},
 		{"DSS of an acknowledgement behind others", append([]byte{1, 1}, signal(signalOption{hasAck: true, ack: 9})...), []int{subDSS}, func(o *options) bool { return o.dss.ack == 9 && !o.dss.hasMap }},
 		{"two of a kind: the first counts", append(signal(signalOption{hasAck: true, ack: 9}), signal(signalOption{hasAck: true, ack: 10})...), []int{subDSS}, func(o *options) bool { return o.dss.ack == 9 }},

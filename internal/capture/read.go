@@ -37,6 +37,7 @@ func Read(ctx context.Context, names []string, o Options) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
+	o.names = names
 	a, files, err := pass(ctx, names, o, nil)
 	if err != nil {
 		return Report{}, err
@@ -55,7 +56,7 @@ func Read(ctx context.Context, names []string, o Options) (Report, error) {
 	if a.several || sorting {
 		var sorted *sorter
 		if sorting {
-			sorted = &sorter{}
+			sorted = &sorter{payload: a.summed}
 		}
 		if a, files, err = pass(ctx, names, o, sorted); err != nil {
 			return Report{}, err
@@ -197,7 +198,10 @@ func each(ctx context.Context, names []string, do func(*pcap.Segment, point)) (f
 const maxSorted = 20_000_000
 
 // sorter keeps all segments, for files whose times are in disorder.
-type sorter struct{ all []stored }
+type sorter struct {
+	all     []stored
+	payload bool // is needed, for checksums
+}
 
 type stored struct {
 	segment pcap.Segment
@@ -206,7 +210,10 @@ type stored struct {
 
 func (t *sorter) add(s *pcap.Segment, at point) {
 	c := *s
-	c.Options = slices.Clone(s.Options)
+	c.Options, c.Data = slices.Clone(s.Options), nil
+	if t.payload {
+		c.Data = slices.Clone(s.Data)
+	}
 	t.all = append(t.all, stored{c, at})
 }
 

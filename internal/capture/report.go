@@ -34,6 +34,8 @@ type Connection struct {
 	Client   netip.AddrPort `json:"client"`
 	Server   netip.AddrPort `json:"server"`
 	Fallback string         `json:"fallback,omitempty"`
+	// Checksums says that a side asked for checksums, so that both have to send them (RFC 8684, section 3.1).
+	Checksums bool `json:"checksums"`
 	// FromStart says that the first handshake was captured.
 	FromStart bool      `json:"from_start"`
 	Subflows  []Subflow `json:"subflows"`
@@ -84,6 +86,9 @@ type SubflowDirection struct {
 	Unmapped   uint64  `json:"unmapped_bytes"`
 	Uncaptured uint64  `json:"uncaptured_bytes"`
 	RateBps    float64 `json:"rate_bps"`
+	// Checksums counts mappings by their checksums, and Wrong lists the first that are wrong.
+	Checksums Checksums       `json:"checksums"`
+	Wrong     []WrongChecksum `json:"wrong_checksums,omitempty"`
 	// Delay is that of the data it brought; OwnOrder the part of that in which it waited for the subflow's own order; Others that
 	// for other subflows.
 	Delay    Distribution `json:"delay"`
@@ -149,6 +154,8 @@ type Direction struct {
 	Gaps int `json:"gaps"`
 	// Finished says that a DATA_FIN, or the FIN of TCP, was seen.
 	Finished bool `json:"finished"`
+	// Checksums counts the mappings of all subflows by their checksums.
+	Checksums Checksums `json:"checksums"`
 	// What Options.Record keeps: the pieces in the order of their release, the bursts, and the course of what was held.
 	Records []Record      `json:"-"`
 	Series  []reseq.Burst `json:"-"`
@@ -208,7 +215,7 @@ func (c *connection) capableOnly() bool {
 }
 
 func (a *Analysis) report(c *connection, number int) Connection {
-	r := Connection{Number: number, Protocol: "tcp", Version: -1, Fallback: c.fallback, Events: c.events, MoreEvents: c.moreEvents}
+	r := Connection{Number: number, Protocol: "tcp", Version: -1, Fallback: c.fallback, Checksums: c.checksums, Events: c.events, MoreEvents: c.moreEvents}
 	if c.mptcp || c.fallback != "" {
 		r.Protocol = "mptcp"
 		if c.versionKnown {
@@ -276,6 +283,7 @@ func (h *half) report(c *connection) SubflowDirection {
 	r := SubflowDirection{
 		Packets: h.packets, Segments: h.segments, Retransmitted: SegmentCount(h.retransmitted), Reordered: SegmentCount(h.reordered),
 		Reinjected: h.reinjected, DuplicateData: h.duplicateData, Unmapped: h.unmapped, Uncaptured: h.skipped, Vantage: h.vantage(),
+		Checksums: h.verifier.count, Wrong: h.wrongs,
 	}
 	for _, p := range h.waiting {
 		r.Unmapped += uint64(p.length)
@@ -350,6 +358,7 @@ func (a *Analysis) direction(c *connection, side int) Direction {
 	var arrived uint64
 	for _, s := range c.subflows {
 		h := d.carrierOf(s.index)
+		r.Checksums.add(h.verifier.count)
 		if h.buffer != nil {
 			m := h.buffer.Measures()
 			arrived += m.Arrived.Bytes

@@ -87,6 +87,10 @@ type half struct {
 	tunnels                       [][16]byte
 	outbound, inbound             uint64
 	delay, wait                   reseq.Histogram // of the data it brought: in all, and for other subflows
+
+	verifier    verifier
+	wrongs      []WrongChecksum
+	finVerified bool
 }
 
 func (h *half) dir() *direction {
@@ -171,11 +175,15 @@ func (h *half) segment(a *Analysis, s *pcap.Segment, o *options) {
 	} else if o.has(subCapable) && o.capable.length > 0 && h.lagKnown && h.sub.capable {
 		if d := h.dir(); d.keyKnown {
 			h.sub.conn.signals = true
-			h.mapped(a, mapping{start: 1, end: 1 + uint64(o.capable.length), dsn: d.idsn + 1})
+			k := &o.capable
+			h.mapped(a, mapping{
+				start: 1, end: 1 + uint64(k.length), dsn: d.idsn + 1,
+				signed: signed{sum: k.sum, subflow: 1, length: k.length, present: k.hasSum},
+			})
 		}
 	}
 	if s.Payload > 0 {
-		h.payload(a, at, s.Payload)
+		h.payload(a, at, s.Payload, s.Data)
 	}
 	if s.Flags&pcap.FIN != 0 && !h.hasFin {
 		h.hasFin, h.fin = true, at+uint64(s.Payload)
@@ -297,6 +305,7 @@ func (h *half) capable(a *Analysis, s *pcap.Segment, o *capable) {
 	}
 	sub.capable = true
 	c.initial = sub
+	c.checksums = c.checksums || o.checksum && !o.hasBoth
 	switch {
 	case s.Flags&pcap.SYN != 0 && s.Flags&pcap.ACK == 0:
 		c.version, c.versionKnown = int(o.version), true
@@ -357,7 +366,12 @@ func (h *half) signal(a *Analysis, o *dss, at uint64, payload int) {
 			c.event(Event{At: a.now, Subflow: sub.index, FromClient: (h.index == 0) != sub.turned, What: "infinite mapping"})
 		}
 	}
+	s := signed{sum: o.sum, subflow: o.subflow, length: o.length, present: o.hasSum, partial: !out.wide}
 	if length == 0 || payload == 0 && o.subflow == 0 {
+		if o.fin && length == 0 && !h.finVerified { // a DATA_FIN alone
+			h.finVerified = true
+			h.judge(a, s, dsn, 0, true)
+		}
 		return
 	}
 	if !h.lagKnown {
@@ -371,7 +385,10 @@ func (h *half) signal(a *Analysis, o *dss, at uint64, payload int) {
 		base = at
 	}
 	start := base + uint64(int64(int32(o.subflow+h.lag-uint32(base))))
-	h.mapped(a, mapping{start: start, end: start + length, dsn: dsn})
+	if o.length == 0 {
+		s = signed{} // RFC 8684, section 3.7: it has none that means something
+	}
+	h.mapped(a, mapping{start: start, end: start + length, dsn: dsn, signed: s})
 }
 
 // learnLag finds out where a subflow without a SYN counts from. A mapping may have been copied to all segments that an interface made
@@ -412,6 +429,16 @@ func (h *half) mapped(a *Analysis, m mapping) {
 		h.conflicts++
 		return
 	}
+	if !h.verifier.on && (m.signed.present || h.sub.conn.checksums) {
+		a.summed = true
+		h.verifier.on, h.verifier.start = true, math.MaxUint64
+		if h.buffer != nil {
+			h.verifier.at = h.buffer.Next()
+		}
+	}
+	if h.verifier.on && h.buffer != nil {
+		h.verify(a, h.buffer.Next(), 0, nil)
+	}
 	if len(h.waiting) > 0 {
 		again := h.waiting
 		h.waiting = nil
@@ -439,12 +466,15 @@ func (h *half) acknowledged(a *Analysis, ack uint32) {
 	h.buffer.Skip(a.now, at)
 	h.skipped += h.buffer.Measures().Skipped - before
 	h.top = max(h.top, at)
+	if h.verifier.on {
+		h.verify(a, at, 0, nil)
+	}
 	h.deliver(a, a.pieces)
 	h.dir().account(a, h)
 }
 
-// payload takes bytes.
-func (h *half) payload(a *Analysis, at uint64, length int) {
+// payload takes bytes, of which the capture has data.
+func (h *half) payload(a *Analysis, at uint64, length int, data []byte) {
 	if h.buffer == nil {
 		start := at
 		if h.lagKnown && h.top == 1 {
@@ -490,6 +520,9 @@ func (h *half) payload(a *Analysis, at uint64, length int) {
 	h.top = max(h.top, at+uint64(length))
 	if r.New > 0 {
 		d.arrived(a, r.New)
+	}
+	if h.verifier.on {
+		h.verify(a, h.buffer.Next(), at, data)
 	}
 	h.deliver(a, a.pieces)
 	d.account(a, h)

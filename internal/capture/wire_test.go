@@ -46,7 +46,7 @@ type signalOption struct {
 	hasAck, hasMap  bool
 	short, checksum bool
 	subflow         uint32
-	length          uint16
+	length, sum     uint16
 	fin             bool
 }
 
@@ -73,7 +73,7 @@ func (s signalOption) bytes() []byte {
 		}
 		rest = slices.Concat(rest, number(s.dsn), be32(s.subflow), be16(s.length))
 		if s.checksum {
-			rest = append(rest, 0xab, 0xcd)
+			rest = append(rest, be16(s.sum)...)
 		}
 	}
 	if s.fin {

@@ -202,6 +202,7 @@ func writeConnection(b *strings.Builder, c *capture.Connection) {
 			writeOrder(b, x.d)
 			writeSubflows(b, c, x.side)
 		}
+		writeChecksums(b, c, x.d.Checksums, x.side)
 	}
 	for i, e := range c.Events {
 		if i == 5 {
@@ -243,6 +244,29 @@ func writeOrder(b *strings.Builder, d *capture.Direction) {
 	}
 	if len(more) > 0 {
 		fmt.Fprintf(b, "    %s\n", strings.Join(more, "; "))
+	}
+}
+
+// writeChecksums says how many mappings have a right checksum, and in which packets are wrong ones.
+func writeChecksums(b *strings.Builder, c *capture.Connection, n capture.Checksums, side func(*capture.Subflow) *capture.SubflowDirection) {
+	if !n.Any() {
+		return
+	}
+	fmt.Fprintf(b, "    checksums of mappings: %d verified, %d wrong, %d not verifiable", n.Verified, n.Wrong, n.Unverifiable)
+	if n.Absent > 0 {
+		fmt.Fprintf(b, ", %d absent", n.Absent)
+	}
+	b.WriteByte('\n')
+	for i := range c.Subflows {
+		s := &c.Subflows[i]
+		wrong := side(s).Wrong
+		for j, w := range wrong {
+			if j == 3 && len(wrong) > 4 {
+				fmt.Fprintf(b, "      ... more of subflow %d (--json has %d of them)\n", s.Number, len(wrong))
+				break
+			}
+			fmt.Fprintf(b, "      subflow %d, %v\n", s.Number, w)
+		}
 	}
 }
 

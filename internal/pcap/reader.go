@@ -58,6 +58,8 @@ type Packet struct {
 	Direction Direction
 	// Interface counts the interfaces of a file, through all its sections.
 	Interface int
+	// Number counts the packets of the file, from 1.
+	Number uint64
 
 	bigEndian bool // of the file, for LinkNull
 }
@@ -202,6 +204,7 @@ func (d *Reader) Next(p *Packet) error {
 		return err
 	}
 	d.stats.Packets++
+	p.Number = d.stats.Packets
 	d.stats.Captured += uint64(len(p.Data))
 	d.stats.Wire += uint64(p.Length)
 	if p.At == 0 {

@@ -37,8 +37,9 @@ const (
 
 // Segment is a TCP segment with what is needed of its headers.
 type Segment struct {
-	// At, Interface and Direction are the packet's.
+	// At, Number, Interface and Direction are the packet's.
 	At        int64
+	Number    uint64
 	Interface int
 	Direction Direction
 	// Index is the kernel's number of the interface, where a capture of all interfaces says it (LinkSLL2).
@@ -57,6 +58,8 @@ type Segment struct {
 	// Options are the TCP options, valid as long as the packet's data. OptionsCut means that the capture has only some.
 	Options    []byte
 	OptionsCut bool
+	// Data is what was captured of the payload, valid as long as the packet's data.
+	Data []byte
 }
 
 // Verdict says what a packet is.
@@ -197,7 +200,7 @@ func Decode(p *Packet, s *Segment) Verdict {
 	}
 	v = d.tcp(s)
 	if v == TCP {
-		s.At, s.Interface, s.Direction, s.Index = p.At, p.Interface, direction, index
+		s.At, s.Number, s.Interface, s.Direction, s.Index = p.At, p.Number, p.Interface, direction, index
 	}
 	return v
 }
@@ -370,7 +373,7 @@ func (d *decoder) tcp(s *Segment) Verdict {
 	*s = Segment{
 		Flow: d.flow, Tunnelled: d.levels > 1, HopLimit: d.hops, Flags: b[13], Window: binary.BigEndian.Uint16(b[14:]),
 		Seq: binary.BigEndian.Uint32(b[4:]), Ack: binary.BigEndian.Uint32(b[8:]), Payload: d.rest - n,
-		OptionsCut: len(b) < n, Options: b[20:min(n, len(b))],
+		OptionsCut: len(b) < n, Options: b[20:min(n, len(b))], Data: b[min(n, len(b)):min(d.rest, len(b))],
 	}
 	if s.Tunnelled {
 		s.Tunnel = d.tunnel
