@@ -33,7 +33,7 @@ func (s *Sim) packet(kind kind, flow int32, before uint32) (*packet, int32) {
 	slot, ok := s.pool.take()
 	if !ok {
 		s.tooLarge = true
-		return &packet{}, absent
+		return &packet{}, -1
 	}
 	p := &s.pool.packets[slot]
 	p.kind, p.flow, p.hop, p.copies = kind, flow, before+1, 1
@@ -42,7 +42,7 @@ func (s *Sim) packet(kind kind, flow int32, before uint32) (*packet, int32) {
 
 // send puts a new packet on its way.
 func (s *Sim) send(p *packet, slot, size int32) {
-	if slot != absent {
+	if slot != -1 {
 		s.enter(p.hop, slot, size)
 	}
 }

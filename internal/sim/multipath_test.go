@@ -312,38 +312,6 @@ func TestSteadyStateDoesNotAllocate(t *testing.T) {
 	}
 }
 
-func TestHeap(t *testing.T) {
-	h := newHeap(100)
-	// A sequence that covers insertion, moves both ways and removal, against what a scan finds.
-	times := map[int32]time.Duration{}
-	state := uint64(1)
-	for step := range 20_000 {
-		state = state*6364136223846793005 + 1442695040888963407
-		source, at := int32(state>>33%100), time.Duration(state>>40%1000)
-		if state>>60 < 4 {
-			h.remove(source)
-			delete(times, source)
-		} else {
-			h.set(source, at)
-			times[source] = at
-		}
-		least := time.Duration(-1)
-		for _, at := range times {
-			if least < 0 || at < least {
-				least = at
-			}
-		}
-		if at, _, ok := h.first(); len(h.entries) != len(times) || ok != (len(times) > 0) || ok && at != least {
-			t.Fatalf("step %d: first of %d is wrong, want %s of %d", step, len(h.entries), least, len(times))
-		}
-		for source := range int32(100) {
-			if at, ok := times[source]; ok != h.has(source) || ok && h.at(source) != at {
-				t.Fatalf("step %d: source %d", step, source)
-			}
-		}
-	}
-}
-
 // patient waits until a time, with nothing in flight that could tell of it.
 type patient time.Duration
 

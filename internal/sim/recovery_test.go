@@ -46,7 +46,7 @@ func (s *stage) until(what string, done func(f *sender) bool) {
 		copies[c.seq]++
 	}
 	for !done(f) {
-		if s.now > 20*time.Second || len(s.events.entries) == 0 {
+		if _, _, ok := s.events.first(); !ok || s.now > 20*time.Second {
 			s.t.Fatalf("never: %s", what)
 		}
 		for i := range s.pool.packets {
