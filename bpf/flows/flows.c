@@ -17,9 +17,9 @@ enum {
 #define TAG 4
 
 /*
- * A flow has a slot as long as user space knows it. The counters and the owners of slots lie in memory that user space
- * has mapped, so that reading them takes no system call. Slots are handed out here and given back by user space alone,
- * when no program can have a count for the former owner under way.
+ * A flow has a slot as long as user space knows it. The slots lie in memory that user space has mapped, so that reading
+ * them takes no system call. They are handed out here and given back by user space alone, when no program can have a count
+ * for the former owner under way.
  */
 
 struct count {
@@ -28,36 +28,35 @@ struct count {
 };
 
 /* Whose slot it is. User space takes the key for whole when mark is what mark_of makes of it: that needs no order among
- * the stores, which on some processors has a price. */
+ * the stores, which on some processors has a price. To take the slot from its flow it sets the mark to 0. */
 struct owner {
 	struct flow_key key;
-	__u64 mark;
+	__u32 mark;
+} __attribute__((aligned(8)));
+
+/* Two lines of the processor's cache that are fetched together, the first of them for the owner. */
+struct slot {
+	struct owner owner;
+	struct count count;
+	__u64 unused[6];
 };
 
-/* User space sets the sizes of these four. */
+/* User space sets the sizes of these three. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 32768);
 	__type(key, __u32);
-	__type(value, struct count);
-} counts SEC(".maps");
+	__type(value, struct slot);
+} slots SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 32768);
-	__type(key, __u32);
-	__type(value, struct owner);
-} owners SEC(".maps");
-
-/* The slot of each flow, and above it half of the key's mark. */
+/* The slot of each flow, and above it the key's mark. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 32768);
 	__type(key, struct flow_key);
 	__type(value, __u64);
-} slots SEC(".maps");
+} places SEC(".maps");
 
 /* Slots that nobody has. The last to come back is the first to go, which keeps those in use together. */
 struct {
@@ -66,7 +65,25 @@ struct {
 	__type(value, __u32);
 } spare SEC(".maps");
 
-/* All packets there were: those in flows under REASON_COUNTED, the others by why they are not. */
+/*
+ * Which slot a packet's flow may have. Nothing depends on it: a hint that is wrong sends the packet the longer way. There
+ * are no more of them than fit into 32 kB: so much the kernel takes from memory that large pages cover, and more from such
+ * that a small page has to be looked up for first, in a virtual machine twice.
+ */
+#define HINTS_IN_ROW 16
+#define HINT_ROWS 500
+struct hint_row {
+	__u32 slots[HINTS_IN_ROW];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, HINT_ROWS);
+	__type(key, __u32);
+	__type(value, struct hint_row);
+} hints SEC(".maps");
+
+/* The packets that are in no flow, by why they are not. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, REASONS);
@@ -74,116 +91,227 @@ struct {
 	__type(value, struct count);
 } reasons SEC(".maps");
 
-/* How many packets the skb is on the wire, and in how many bytes from the link layer's header on. */
-static __always_inline void size_on_wire(struct __sk_buff *skb, int direction, __u32 headers, __u64 *packets, __u64 *bytes)
+/* How many packets an skb with a payload is on the wire. */
+static __attribute__((noinline)) __u32 segments_of(struct __sk_buff *skb, __u32 headers)
 {
 	__u32 segments = skb->gso_segs;
 
 	/* A NIC that joins segments itself may leave their number out. */
 	if (!segments && skb->gso_size && headers && skb->len > headers)
 		segments = (skb->len - headers + skb->gso_size - 1) / skb->gso_size;
-	if (!segments)
-		segments = 1;
-	*packets = segments;
-	if (direction == SENT)
-		/* The kernel has added the headers of every segment. */
-		*bytes = skb->wire_len;
-	else
-		*bytes = skb->len + (__u64)(segments - 1) * headers;
-	if (skb->vlan_present)
-		*bytes += (__u64)segments * TAG;
+	return segments ? segments : 1;
 }
 
-/* A number that hardly any other key has, and no key that is only partly written. Never 0. */
-static __always_inline __u64 mark_of(const struct flow_key *key)
+/* How many packets the skb is on the wire, and in how many bytes from the link layer's header on. */
+static __always_inline struct count size_on_wire(struct __sk_buff *skb, int direction, __u32 headers)
 {
-	const __u64 *words = (const __u64 *)key;
-	__u64 mark = 1;
+	struct count size = {.packets = 1};
+
+	/* Without a payload it is one; else the number is at the other end of its memory, and that is far. */
+	if (skb->len != headers)
+		size.packets = segments_of(skb, headers);
+	if (direction == SENT)
+		/* The kernel has added the headers of every segment. */
+		size.bytes = skb->wire_len;
+	else
+		size.bytes = skb->len + (size.packets - 1) * headers;
+	if (unlikely(skb->vlan_present))
+		size.bytes += size.packets * TAG;
+	return size;
+}
+
+/* A flow is mostly on one CPU at a time: adding at once costs less than reading a counter for each of them. */
+static __always_inline void add(struct count *to, struct count size)
+{
+	__sync_fetch_and_add(&to->packets, size.packets);
+	__sync_fetch_and_add(&to->bytes, size.bytes);
+}
+
+/* The golden ratio's fraction: multiplying by it spreads the bits of a number over those above them. */
+#define SPREAD 0x9e3779b97f4a7c15ULL
+#define OWNER_WORDS (sizeof(struct owner) / sizeof(__u64))
+
+/* A number that hardly any other key has, and no key that is only partly written. Never 0. */
+static __always_inline __u32 mark_of(const struct owner *owner)
+{
+	const __u64 *words = (const __u64 *)owner;
+	__u64 mark = 0;
 
 #pragma unroll
-	for (int i = 0; i < (int)(sizeof(*key) / sizeof(*words)); i++)
-		mark = mark * 0x9e3779b97f4a7c15ULL + words[i];
+	for (unsigned int i = 0; i < OWNER_WORDS - 1; i++)
+		mark = (mark + words[i]) * SPREAD;
+	mark = (mark + (__u32)words[OWNER_WORDS - 1]) * SPREAD >> 32;
 	return mark ? mark : 1;
+}
+
+/* The number of a flow's hint, from its addresses and its interface and ports: as good as any that is quickly found. */
+static __always_inline __u32 hint_of(const __u64 *addresses, __u64 rest)
+{
+	__u64 sum = (addresses[0] ^ addresses[1]) * SPREAD + (addresses[2] ^ addresses[3]);
+
+	return ((sum * SPREAD + rest) * SPREAD >> 32) * (HINT_ROWS * HINTS_IN_ROW) >> 32;
 }
 
 #define NO_SLOT (~0U)
 
 /*
  * The slot of a flow that has one. The kernel may use the entry of a flow that was removed for another one while it is
- * looked at here: half of the mark tells. The entry is read in one piece.
+ * looked at here: the mark tells. The entry is read in one piece.
  */
-static __always_inline __u32 find_slot(const struct flow_key *key, __u64 mark)
+static __always_inline __u32 find_slot(const struct owner *flow)
 {
-	const volatile __u64 *entry = bpf_map_lookup_elem(&slots, key);
+	const volatile __u64 *entry = bpf_map_lookup_elem(&places, &flow->key);
 	__u64 value;
 
 	if (!entry)
 		return NO_SLOT;
 	value = *entry;
-	return value >> 32 == mark >> 32 ? (__u32)value : NO_SLOT;
+	return value >> 32 == flow->mark ? (__u32)value : NO_SLOT;
 }
 
-/* Gives a flow a slot. */
-static __attribute__((noinline)) __u32 take_slot(const struct flow_key *key, __u64 mark)
+/* The slot of a flow, which gets one if it has none. */
+static __attribute__((noinline)) __u32 take_slot(const struct owner *flow)
 {
-	struct owner *owner;
-	__u32 slot = 0;
+	__u32 number = find_slot(flow);
+	struct slot *slot;
 	__u64 entry;
 
+	if (number != NO_SLOT)
+		return number;
 	/* Another CPU may have taken the last one for the same flow. */
-	if (bpf_map_pop_elem(&spare, &slot))
-		return find_slot(key, mark);
-	entry = slot | mark >> 32 << 32;
-	if (bpf_map_update_elem(&slots, key, &entry, BPF_NOEXIST)) {
+	if (bpf_map_pop_elem(&spare, &number))
+		return find_slot(flow);
+	entry = number | (__u64)flow->mark << 32;
+	if (bpf_map_update_elem(&places, &flow->key, &entry, BPF_NOEXIST)) {
 		/* It was faster. */
-		bpf_map_push_elem(&spare, &slot, 0);
-		return find_slot(key, mark);
+		bpf_map_push_elem(&spare, &number, 0);
+		return find_slot(flow);
 	}
-	owner = bpf_map_lookup_elem(&owners, &slot);
-	if (owner) {
-		owner->key = *key;
-		owner->mark = mark;
-	}
-	return slot;
+	slot = bpf_map_lookup_elem(&slots, &number);
+	if (slot)
+		slot->owner = *flow;
+	return number;
 }
 
-static __always_inline enum reason count_flow(const struct flow_key *key, __u64 packets, __u64 bytes)
+static __always_inline enum reason count_flow(struct owner *flow, struct count size)
 {
-	__u64 mark = mark_of(key);
-	__u32 slot = find_slot(key, mark);
-	struct count *count;
+	const __u64 *words = (const __u64 *)flow;
+	__u32 number, hint, row;
+	struct hint_row *hinted;
+	struct slot *slot;
 
-	if (unlikely(slot == NO_SLOT))
-		slot = take_slot(key, mark);
-	count = bpf_map_lookup_elem(&counts, &slot);
-	if (!count)
+	flow->mark = mark_of(flow);
+	number = take_slot(flow);
+	slot = bpf_map_lookup_elem(&slots, &number);
+	if (!slot)
 		return REASON_FULL;
-	/* A flow is mostly on one CPU at a time: adding at once costs less than reading a counter for each of them. */
-	__sync_fetch_and_add(&count->packets, packets);
-	__sync_fetch_and_add(&count->bytes, bytes);
+	add(&slot->count, size);
+	hint = hint_of(words, words[6]);
+	row = hint / HINTS_IN_ROW;
+	hinted = bpf_map_lookup_elem(&hints, &row);
+	if (hinted)
+		hinted->slots[hint % HINTS_IN_ROW] = number;
 	return REASON_COUNTED;
+}
+
+/* Counts any packet. */
+static __attribute__((noinline)) int count_any(struct __sk_buff *skb, int direction, int raw)
+{
+	struct owner flow = {};
+	struct count size, *all;
+	__u32 headers = 0;
+	__u32 reason;
+
+	reason = find_flow(skb, raw, &flow.key, &headers);
+	size = size_on_wire(skb, direction, headers);
+	if (reason == REASON_COUNTED) {
+		flow.key.ifindex = skb->ifindex;
+		flow.key.direction = direction;
+		reason = count_flow(&flow, size);
+	}
+	if (reason == REASON_COUNTED)
+		return 0;
+	all = bpf_map_lookup_elem(&reasons, &reason);
+	if (all) {
+		all->packets += size.packets;
+		all->bytes += size.bytes;
+	}
+	return 0;
+}
+
+/*
+ * Counts a packet of a flow that has a slot, when it is one of those there are most of: TCP over IPv6, plain or encapsulated.
+ * Not 0 when it did.
+ *
+ * From one packet to the next the processor does so much else that it has to get from afar what is needed here, code and data
+ * alike: it costs as much as it is long, and as many places as it looks at. So it compares with the slot's owner where
+ * find_flow copies, and it is not general.
+ */
+static __always_inline int count_known(struct __sk_buff *skb, int direction, int raw)
+{
+	const __u8 *h = (const __u8 *)(long)skb->data;
+	const __u8 *end = (const __u8 *)(long)skb->data_end;
+	__u32 headers = raw ? 0 : ETHERNET_HEADER;
+	__u32 length, hint, number, row;
+	const __u64 *addresses, *owner;
+	struct hint_row *hinted;
+	__u64 sid[2] = {}, rest;
+	struct slot *slot;
+
+	if (h + headers + IPV6_HEADER + TCP_HEADER > end)
+		return 0;
+	if ((raw ? (__u16)skb->protocol : *(const __u16 *)(h + ETHERNET_TYPE)) != htons(ETHERTYPE_IPV6))
+		return 0;
+	h += headers;
+	headers += IPV6_HEADER;
+	if (h[0] >> 4 != 6)
+		return 0;
+	if (unlikely(h[IPV6_NEXT] != PROTO_TCP)) {
+		length = IPV6_HEADER;
+		if (h[IPV6_NEXT] == PROTO_ROUTING) {
+			if (h[IPV6_HEADER] != PROTO_IPV6)
+				return 0;
+			length += ((__u32)h[IPV6_HEADER + 1] + 1) * 8;
+		} else if (h[IPV6_NEXT] != PROTO_IPV6) {
+			return 0;
+		}
+		copy((__u8 *)sid, h + IPV6_DESTINATION, sizeof(sid));
+		h += length;
+		headers += length;
+		if (h + IPV6_HEADER + TCP_HEADER > end || h[0] >> 4 != 6 || h[IPV6_NEXT] != PROTO_TCP)
+			return 0;
+	}
+	headers += (h[IPV6_HEADER + TCP_OFFSET] >> 4) * 4;
+
+	addresses = (const __u64 *)(h + IPV6_SOURCE);
+	/* As the key has it: the interface, and the ports after it. */
+	rest = skb->ifindex | (__u64)ntohl(*(const __u32 *)(h + IPV6_HEADER)) << 32;
+	hint = hint_of(addresses, rest);
+	row = hint / HINTS_IN_ROW;
+	hinted = bpf_map_lookup_elem(&hints, &row);
+	if (!hinted)
+		return 0;
+	number = hinted->slots[hint % HINTS_IN_ROW];
+	slot = bpf_map_lookup_elem(&slots, &number);
+	if (!slot)
+		return 0;
+	/* So that it is there when it is needed: what adds to it below waits until all before is certain. */
+	(void)*(volatile __u64 *)&slot->count.packets;
+	owner = (const __u64 *)&slot->owner;
+	if ((owner[0] ^ addresses[0]) | (owner[1] ^ addresses[1]) | (owner[2] ^ addresses[2]) | (owner[3] ^ addresses[3]) |
+	    (owner[4] ^ sid[0]) | (owner[5] ^ sid[1]) | (owner[6] ^ rest))
+		return 0;
+	if (slot->owner.key.family != 6 || slot->owner.key.protocol != PROTO_TCP || slot->owner.key.direction != direction ||
+	    !slot->owner.mark)
+		return 0;
+	add(&slot->count, size_on_wire(skb, direction, headers));
+	return 1;
 }
 
 static __always_inline int count(struct __sk_buff *skb, int direction, int raw)
 {
-	struct flow_key key = {};
-	struct count *all;
-	__u64 packets, bytes;
-	__u32 headers = 0;
-	__u32 reason;
-
-	reason = find_flow(skb, raw, &key, &headers);
-	size_on_wire(skb, direction, headers, &packets, &bytes);
-	if (reason == REASON_COUNTED) {
-		key.ifindex = skb->ifindex;
-		key.direction = direction;
-		reason = count_flow(&key, packets, bytes);
-	}
-	all = bpf_map_lookup_elem(&reasons, &reason);
-	if (all) {
-		all->packets += packets;
-		all->bytes += bytes;
-	}
+	if (!count_known(skb, direction, raw))
+		count_any(skb, direction, raw);
 	return TC_NEXT;
 }
 

@@ -21,12 +21,15 @@ typedef unsigned long long __u64;
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
-/* From network to host byte order. */
+/* From network to host byte order, and back. */
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define ntohs(x) __builtin_bswap16(x)
+#define ntohl(x) __builtin_bswap32(x)
 #else
 #define ntohs(x) (x)
+#define ntohl(x) (x)
 #endif
+#define htons(x) ntohs(x)
 
 enum {
 	BPF_MAP_TYPE_HASH = 1,

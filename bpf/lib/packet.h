@@ -29,19 +29,20 @@ enum reason {
 
 /*
  * A flow in one direction on one interface. IPv4 addresses are mapped into IPv6 (::ffff:0:0/96). The SID is zero for
- * packets that are not encapsulated. Ports are in host byte order. Source and destination must stay next to each other.
+ * packets that are not encapsulated. Ports are in host byte order, the second first:
+ * read as one number they are that of the packet, turned round. Source and destination must stay next to each other.
  */
 struct flow_key {
-	__u8 source[16] __attribute__((aligned(8)));
+	__u8 source[16];
 	__u8 destination[16];
 	__u8 sid[16];
 	__u32 ifindex;
-	__u16 source_port;
 	__u16 destination_port;
+	__u16 source_port;
 	__u8 family;    /* 4 or 6: the inner packet's */
 	__u8 protocol;  /* IPPROTO_TCP or IPPROTO_UDP */
 	__u8 direction; /* 0 received, 1 sent */
-	__u8 reserved[5];
+	__u8 reserved;
 };
 
 enum {
@@ -64,22 +65,28 @@ enum {
 	PROTO_DESTINATION_OPTIONS = 60,
 
 	ETHERNET_HEADER = 14,
+	ETHERNET_TYPE = 12,
 	VLAN_HEADER = 4,
 	IPV4_HEADER = 20,
 	IPV6_HEADER = 40,
+	IPV6_NEXT = 6,
 	IPV6_SOURCE = 8,
 	IPV6_DESTINATION = 24,
+	EXTENSION_START = 4, /* what is looked at of an extension header */
 	FRAGMENT_HEADER = 8,
+	TCP_HEADER = 20,
 	TCP_OFFSET = 12, /* of the byte whose upper half is the header's length */
 	UDP_HEADER = 8,
+
+	LONGEST_VIEW = IPV6_HEADER,
 };
 
 /*
- * Copies size bytes, a constant and a multiple of 4, from the packet to an aligned place. Directly where the packet is
- * in one piece up to there, which the headers nearly always are and which is several times as fast; otherwise with the
- * kernel's help. Not 0 when the packet ends before.
+ * Where size bytes, a constant, of the packet are: in the packet, where it is in one piece up to there, which the headers
+ * nearly always are and which is several times as fast; otherwise the kernel copies them to room, of LONGEST_VIEW bytes. 0
+ * when the packet ends before.
  */
-static __always_inline long load(struct __sk_buff *skb, __u32 offset, void *to, __u32 size)
+static __always_inline const __u8 *view(struct __sk_buff *skb, __u32 offset, __u32 size, void *room)
 {
 	const __u8 *data = (const __u8 *)(long)skb->data;
 	const __u8 *end = (const __u8 *)(long)skb->data_end;
@@ -87,25 +94,57 @@ static __always_inline long load(struct __sk_buff *skb, __u32 offset, void *to, 
 	/* The bound is the verifier's: it follows no pointer farther. */
 	if (likely(offset < 0x7fff)) {
 		data += offset;
-		if (likely(data + size <= end)) {
-			__u32 i = 0;
-
-			for (; i + 8 <= size; i += 8)
-				*(__u64 *)(to + i) = *(const __u64 *)(data + i);
-			if (i < size)
-				*(__u32 *)(to + i) = *(const __u32 *)(data + i);
-			return 0;
-		}
+		if (likely(data + size <= end))
+			return data;
 	}
-	return bpf_skb_load_bytes(skb, offset, to, size);
+	return bpf_skb_load_bytes(skb, offset, room, size) ? 0 : room;
+}
+
+/* A number of the packet, in host byte order. */
+static __always_inline __u16 number(const __u8 *at)
+{
+	return ntohs(*(const __u16 *)at);
+}
+
+/* Copies size bytes, a constant and a multiple of 4, to a place that is aligned to that. */
+static __always_inline void copy(__u8 *to, const __u8 *from, __u32 size)
+{
+	__u32 i = 0;
+
+	for (; i + 8 <= size; i += 8)
+		*(__u64 *)(to + i) = *(const __u64 *)(from + i);
+	if (i < size)
+		*(__u32 *)(to + i) = *(const __u32 *)(from + i);
 }
 
 /* What follows a header, in one number so that a function can return it: where it begins, what it is, and the reason
  * why it is not known. */
-#define NEXT(offset, proto, reason) ((__u32)(offset) | (__u64)(proto) << 32 | (__u64)(reason) << 40)
+#define NEXT(offset, type, reason) ((__u32)(offset) | (__u64)(type) << 32 | (__u64)(reason) << 48)
 #define NEXT_OFFSET(next) ((__u32)(next))
-#define NEXT_PROTO(next) ((__u8)((next) >> 32))
-#define NEXT_REASON(next) ((__u8)((next) >> 40))
+#define NEXT_TYPE(next) ((__u16)((next) >> 32))
+#define NEXT_REASON(next) ((__u8)((next) >> 48))
+
+static __always_inline int is_tag(__u16 ethertype)
+{
+	return ethertype == ETHERTYPE_VLAN || ethertype == ETHERTYPE_SERVICE_VLAN;
+}
+
+/* Walks over VLAN tags. Global, so that the verifier looks at it once and not for every way that leads here. */
+__attribute__((noinline)) __u64 skip_tags(struct __sk_buff *skb, __u16 ethertype)
+{
+	__u8 room[LONGEST_VIEW] __attribute__((aligned(8)));
+	__u32 offset = ETHERNET_HEADER;
+
+	for (int i = 0; i < MAX_VLANS && is_tag(ethertype); i++) {
+		const __u8 *h = view(skb, offset, VLAN_HEADER, room);
+
+		if (!h)
+			return NEXT(0, 0, REASON_TRUNCATED);
+		ethertype = number(h + 2);
+		offset += VLAN_HEADER;
+	}
+	return NEXT(offset, ethertype, REASON_COUNTED);
+}
 
 static __always_inline int is_extension(__u8 proto)
 {
@@ -113,21 +152,22 @@ static __always_inline int is_extension(__u8 proto)
 	       proto == PROTO_AUTHENTICATION || proto == PROTO_FRAGMENT;
 }
 
-/*
- * Walks over extension headers. Global, so that the verifier looks at it once and not for every way that leads here.
- */
+/* Walks over extension headers. Global for the same reason. */
 __attribute__((noinline)) __u64 skip_extensions(struct __sk_buff *skb, __u32 offset, __u8 proto)
 {
-	__u8 h[4] __attribute__((aligned(8)));
+	__u8 room[LONGEST_VIEW] __attribute__((aligned(8)));
 
 	for (int i = 0; i < MAX_EXTENSIONS; i++) {
+		const __u8 *h;
+
 		if (!is_extension(proto))
 			return NEXT(offset, proto, REASON_COUNTED);
-		if (bpf_skb_load_bytes(skb, offset, h, sizeof(h)))
+		h = view(skb, offset, EXTENSION_START, room);
+		if (!h)
 			return NEXT(0, 0, REASON_TRUNCATED);
 		if (proto == PROTO_FRAGMENT) {
 			/* The fragment's offset is the upper 13 bits. */
-			if (h[2] | (h[3] & 0xf8))
+			if (number(h + 2) >> 3)
 				return NEXT(0, 0, REASON_FRAGMENT);
 			offset += FRAGMENT_HEADER;
 		} else if (proto == PROTO_AUTHENTICATION) {
@@ -142,112 +182,120 @@ __attribute__((noinline)) __u64 skip_extensions(struct __sk_buff *skb, __u32 off
 	return NEXT(offset, proto, REASON_COUNTED);
 }
 
-/* Reads an IPv6 header and its extension headers, but for the addresses. */
-static __always_inline __u64 ipv6_header(struct __sk_buff *skb, __u32 offset)
+/* Reads an IPv6 header and walks over its extension headers. */
+static __always_inline __u64 ipv6_header(struct __sk_buff *skb, __u32 offset, struct flow_key *key)
 {
-	__u8 h[8] __attribute__((aligned(8)));
+	__u8 room[LONGEST_VIEW] __attribute__((aligned(8)));
+	const __u8 *h = view(skb, offset, IPV6_HEADER, room);
+	__u8 proto;
 
-	if (load(skb, offset, h, sizeof(h)))
+	if (!h)
 		return NEXT(0, 0, REASON_TRUNCATED);
 	if (h[0] >> 4 != 6)
 		return NEXT(0, 0, REASON_MALFORMED);
-	if (unlikely(is_extension(h[6])))
-		return skip_extensions(skb, offset + IPV6_HEADER, h[6]);
-	return NEXT(offset + IPV6_HEADER, h[6], REASON_COUNTED);
+	proto = h[IPV6_NEXT];
+	key->family = 6;
+	/* Both addresses at once: they are neighbours in the header and in the key. */
+	copy(key->source, h + IPV6_SOURCE, 32);
+	if (unlikely(is_extension(proto)))
+		return skip_extensions(skb, offset + IPV6_HEADER, proto);
+	return NEXT(offset + IPV6_HEADER, proto, REASON_COUNTED);
 }
 
-/* Reads an IPv4 header, addresses included. */
+static __always_inline void map_address(__u8 *to, const __u8 *from)
+{
+	*(__u64 *)to = 0;
+	to[8] = to[9] = 0;
+	to[10] = to[11] = 0xff;
+	copy(to + 12, from, 4);
+}
+
 static __always_inline __u64 ipv4_header(struct __sk_buff *skb, __u32 offset, struct flow_key *key)
 {
-	__u8 h[IPV4_HEADER] __attribute__((aligned(8)));
+	__u8 room[LONGEST_VIEW] __attribute__((aligned(8)));
+	const __u8 *h = view(skb, offset, IPV4_HEADER, room);
 	__u32 length;
 
-	if (load(skb, offset, h, sizeof(h)))
+	if (!h)
 		return NEXT(0, 0, REASON_TRUNCATED);
 	length = (h[0] & 0xf) * 4;
 	if (h[0] >> 4 != 4 || length < IPV4_HEADER)
 		return NEXT(0, 0, REASON_MALFORMED);
-	if ((h[6] & 0x1f) | h[7])
+	if (number(h + 6) & 0x1fff)
 		return NEXT(0, 0, REASON_FRAGMENT);
 	key->family = 4;
-	key->source[10] = key->source[11] = 0xff;
-	key->destination[10] = key->destination[11] = 0xff;
-	__builtin_memcpy(key->source + 12, h + 12, 4);
-	__builtin_memcpy(key->destination + 12, h + 16, 4);
+	map_address(key->source, h + 12);
+	map_address(key->destination, h + 16);
 	return NEXT(offset + length, h[9], REASON_COUNTED);
 }
 
 /*
- * Fills the key, which must be zero, from a packet that begins with an Ethernet header or, with raw, with that of IP.
- * *headers is then how many bytes come before the payload of TCP or UDP.
+ * Fills the key, which must be zero and lie at a multiple of 8, from a packet that begins with an Ethernet header or, with
+ * raw, with that of IP. *headers is then how many bytes come before the payload of TCP or UDP.
  */
 static __always_inline enum reason find_flow(struct __sk_buff *skb, int raw, struct flow_key *key, __u32 *headers)
 {
-	__u16 ethertype = ntohs((__u16)skb->protocol);
-	__u8 b[8] __attribute__((aligned(8)));
+	__u8 room[LONGEST_VIEW] __attribute__((aligned(8)));
+	__u16 type = ntohs((__u16)skb->protocol);
 	__u32 offset = 0;
+	const __u8 *h;
 	__u64 next;
 
 	if (!raw) {
-		if (load(skb, 12, b, 4))
+		h = view(skb, 0, ETHERNET_HEADER, room);
+		if (!h)
 			return REASON_TRUNCATED;
-		ethertype = (__u16)b[0] << 8 | b[1];
+		type = number(h + ETHERNET_TYPE);
 		offset = ETHERNET_HEADER;
-		for (int i = 0; i < MAX_VLANS; i++) {
-			if (likely(ethertype != ETHERTYPE_VLAN && ethertype != ETHERTYPE_SERVICE_VLAN))
-				break;
-			if (load(skb, offset, b, VLAN_HEADER))
-				return REASON_TRUNCATED;
-			ethertype = (__u16)b[2] << 8 | b[3];
-			offset += VLAN_HEADER;
-		}
-	}
-
-	if (likely(ethertype == ETHERTYPE_IPV6)) {
-		next = ipv6_header(skb, offset);
-		if (NEXT_REASON(next))
-			return NEXT_REASON(next);
-		if (NEXT_PROTO(next) == PROTO_IPV6 || NEXT_PROTO(next) == PROTO_IPV4) {
-			if (load(skb, offset + IPV6_DESTINATION, key->sid, sizeof(key->sid)))
-				return REASON_TRUNCATED;
-			offset = NEXT_OFFSET(next);
-			if (NEXT_PROTO(next) == PROTO_IPV4)
-				next = ipv4_header(skb, offset, key);
-			else
-				next = ipv6_header(skb, offset);
+		if (unlikely(is_tag(type))) {
+			next = skip_tags(skb, type);
 			if (NEXT_REASON(next))
 				return NEXT_REASON(next);
-			if (NEXT_PROTO(next) == PROTO_IPV6 || NEXT_PROTO(next) == PROTO_IPV4)
-				return REASON_NESTED;
+			type = NEXT_TYPE(next);
+			offset = NEXT_OFFSET(next);
 		}
-		if (key->family != 4) {
-			key->family = 6;
-			/* Both addresses at once: they are neighbours in the header and in the key. */
-			if (load(skb, offset + IPV6_SOURCE, key->source, 32))
-				return REASON_TRUNCATED;
-		}
-	} else if (ethertype == ETHERTYPE_IPV4) {
-		next = ipv4_header(skb, offset, key);
-		if (NEXT_REASON(next))
-			return NEXT_REASON(next);
-	} else {
-		return REASON_NOT_IP;
 	}
 
-	offset = NEXT_OFFSET(next);
-	key->protocol = NEXT_PROTO(next);
-	if (key->protocol != PROTO_TCP && key->protocol != PROTO_UDP)
-		return REASON_PROTOCOL;
-	if (load(skb, offset, b, 8))
-		return REASON_TRUNCATED;
-	key->source_port = (__u16)b[0] << 8 | b[1];
-	key->destination_port = (__u16)b[2] << 8 | b[3];
-	*headers = offset + UDP_HEADER;
-	if (key->protocol == PROTO_TCP) {
-		if (load(skb, offset + TCP_OFFSET, b, 8))
-			return REASON_TRUNCATED;
-		*headers = offset + (b[0] >> 4) * 4;
+	/* The outer header and the one inside have the same code: little of it stays in the processor's cache from one packet to
+	 * the next. */
+#pragma clang loop unroll(disable)
+	for (int inside = 0;; inside = 1) {
+		if (likely(type == ETHERTYPE_IPV6))
+			next = ipv6_header(skb, offset, key);
+		else if (type == ETHERTYPE_IPV4)
+			next = ipv4_header(skb, offset, key);
+		else
+			return REASON_NOT_IP;
+		if (NEXT_REASON(next))
+			return NEXT_REASON(next);
+		offset = NEXT_OFFSET(next);
+		key->protocol = NEXT_TYPE(next);
+		if (key->protocol != PROTO_IPV6 && key->protocol != PROTO_IPV4)
+			break;
+		if (inside)
+			return REASON_NESTED;
+		/* Encapsulation in IPv4 is not followed. */
+		if (type == ETHERTYPE_IPV4)
+			return REASON_PROTOCOL;
+		copy(key->sid, key->destination, sizeof(key->sid));
+		type = key->protocol == PROTO_IPV6 ? ETHERTYPE_IPV6 : ETHERTYPE_IPV4;
 	}
+
+	if (likely(key->protocol == PROTO_TCP)) {
+		h = view(skb, offset, TCP_HEADER, room);
+		if (!h)
+			return REASON_TRUNCATED;
+		*headers = offset + (h[TCP_OFFSET] >> 4) * 4;
+	} else if (key->protocol == PROTO_UDP) {
+		h = view(skb, offset, UDP_HEADER, room);
+		if (!h)
+			return REASON_TRUNCATED;
+		*headers = offset + UDP_HEADER;
+	} else {
+		return REASON_PROTOCOL;
+	}
+	key->source_port = number(h);
+	key->destination_port = number(h + 2);
 	return REASON_COUNTED;
 }
 

@@ -82,7 +82,7 @@ func (r Reason) String() string {
 const (
 	// DefaultMaxFlows is how many flows are kept unless told otherwise.
 	DefaultMaxFlows = 1 << 15
-	// MaxMaxFlows bounds what can be asked for: each takes about 230 bytes, whether it is there or not.
+	// MaxMaxFlows bounds what can be asked for: each takes about 280 bytes, whether it is there or not.
 	MaxMaxFlows = 1 << 20
 )
 
@@ -101,12 +101,12 @@ type Flows struct {
 	objects  flowsObjects
 	legacy   bool
 	attached []attachment
-	mapped   [][]byte
-	// counts and owners are the kernel's own memory.
-	counts []flowsCount
-	owners []flowsOwner
-	// known are slots whose owner has been seen whole.
+	mapped   []byte
+	// slots are the kernel's own memory.
+	slots []flowsSlot
+	// known are slots whose owner has been seen whole, and used is above all that had one so far.
 	known   []bool
+	used    int
 	reasons []flowsCount
 }
 
@@ -135,7 +135,7 @@ func (f *Flows) load(maxFlows int) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{flowsMapCounts, flowsMapOwners, flowsMapSlots, flowsMapSpare} {
+	for _, name := range []string{flowsMapSlots, flowsMapPlaces, flowsMapSpare} {
 		spec.Maps[name].MaxEntries = uint32(maxFlows)
 	}
 	cpus, err := ebpf.PossibleCPU()
@@ -147,9 +147,7 @@ func (f *Flows) load(maxFlows int) error {
 	}
 	f.reasons = make([]flowsCount, cpus)
 	f.known = make([]bool, maxFlows)
-	if f.counts, err = share[flowsCount](f, f.objects.Counts); err == nil {
-		f.owners, err = share[flowsOwner](f, f.objects.Owners)
-	}
+	err = f.share()
 	for slot := maxFlows - 1; slot >= 0 && err == nil; slot-- {
 		err = f.objects.Spare.Put(nil, uint32(slot))
 	}
@@ -159,56 +157,66 @@ func (f *Flows) load(maxFlows int) error {
 	return nil
 }
 
-// share maps the memory of an array. The kernel rounds entries up to 8 bytes, which those here are a multiple of.
-func share[T any](f *Flows, m *ebpf.Map) ([]T, error) {
-	var entry T
-	n := int(m.MaxEntries())
-	b, err := unix.Mmap(m.FD(), 0, n*int(unsafe.Sizeof(entry)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return nil, fmt.Errorf("map memory of counters: %w", err)
+// share maps the memory of the slots.
+func (f *Flows) share() (err error) {
+	n := int(f.objects.Slots.MaxEntries())
+	if f.mapped, err = unix.Mmap(f.objects.Slots.FD(), 0, n*int(unsafe.Sizeof(flowsSlot{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		return fmt.Errorf("map memory of counters: %w", err)
 	}
-	f.mapped = append(f.mapped, b)
-	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), n), nil
+	f.slots = unsafe.Slice((*flowsSlot)(unsafe.Pointer(unsafe.SliceData(f.mapped))), n)
+	return nil
 }
 
-// whole tells whether the program has written all of an owner; the last of it may come some nanoseconds after the flow's
-// first count.
-func (o *flowsOwner) whole() bool {
-	words := (*[unsafe.Sizeof(o.Key) / 8]uint64)(unsafe.Pointer(&o.Key))
-	mark := uint64(1)
+// whole tells whether the program has written all of the slot's owner; the last of it may come some nanoseconds after the
+// flow's first count.
+func (s *flowsSlot) whole() bool {
+	words := (*[unsafe.Sizeof(s.Owner) / 8]uint64)(unsafe.Pointer(&s.Owner))
+	mark := uint64(0)
 	for i := range words {
-		mark = mark*0x9e3779b97f4a7c15 + atomic.LoadUint64(&words[i])
+		word := atomic.LoadUint64(&words[i])
+		if i == len(words)-1 {
+			// The mark is the last of it.
+			word &= 1<<32 - 1
+		}
+		mark = (mark + word) * 0x9e3779b97f4a7c15
 	}
-	return atomic.LoadUint64(&o.Mark) == max(mark, 1)
+	return atomic.LoadUint32(&s.Owner.Mark) == max(uint32(mark>>32), 1)
 }
+
+// ahead is how far behind the last slot in use Each looks for another. Slots that were never used go in their order, so the
+// next one is mostly just behind; but it may be in use before one that another processor took earlier.
+const ahead = 256
 
 // Each calls each for every flow with what was counted in its slot, in the order of slots. The key is valid until Reuse.
 // A packet may be in a count before its bytes are, or the other way round; the next one makes up for it.
 func (f *Flows) Each(each func(slot int, key *FlowKey, count Count)) {
-	for slot := range f.counts {
-		c := &f.counts[slot]
-		packets := atomic.LoadUint64(&c.Packets)
+	for slot := 0; slot < len(f.slots) && slot < f.used+ahead; slot++ {
+		s := &f.slots[slot]
+		packets := atomic.LoadUint64(&s.Count.Packets)
 		if packets == 0 {
 			continue
 		}
-		o := &f.owners[slot]
+		f.used = max(f.used, slot+1)
 		if !f.known[slot] {
-			if !o.whole() {
+			if !s.whole() {
 				continue
 			}
 			f.known[slot] = true
 		}
-		each(slot, (*FlowKey)(&o.Key), Count{packets, atomic.LoadUint64(&c.Bytes)})
+		each(slot, (*FlowKey)(&s.Owner.Key), Count{packets, atomic.LoadUint64(&s.Count.Bytes)})
 	}
 }
 
 // Remove takes the flow of a slot away: its next packet begins another flow, with another slot. Only packets that are just
 // being counted still come to this one.
 func (f *Flows) Remove(slot int) error {
-	key := (*FlowKey)(&f.owners[slot].Key)
-	if err := f.objects.Slots.Delete(key); err != nil {
+	owner := &f.slots[slot].Owner
+	key := (*FlowKey)(&owner.Key)
+	if err := f.objects.Places.Delete(key); err != nil {
 		return fmt.Errorf("remove flow from %v to %v: %w", key.From(), key.To(), err)
 	}
+	// The program may still be led to the slot by a hint; it has no owner any more.
+	atomic.StoreUint32(&owner.Mark, 0)
 	return nil
 }
 
@@ -216,16 +224,17 @@ func (f *Flows) Remove(slot int) error {
 // packet is being counted in it.
 func (f *Flows) Reuse(slot int) error {
 	f.known[slot] = false
-	f.owners[slot] = flowsOwner{}
-	atomic.StoreUint64(&f.counts[slot].Packets, 0)
-	atomic.StoreUint64(&f.counts[slot].Bytes, 0)
+	s := &f.slots[slot]
+	s.Owner.Key = flowsFlowKey{}
+	atomic.StoreUint64(&s.Count.Packets, 0)
+	atomic.StoreUint64(&s.Count.Bytes, 0)
 	if err := f.objects.Spare.Put(nil, uint32(slot)); err != nil {
 		return fmt.Errorf("reuse slot %d: %w", slot, err)
 	}
 	return nil
 }
 
-// Reasons returns how many packets there were, of all interfaces: those that were counted in flows under Counted, and the others by why they are not.
+// Reasons returns how many packets of all interfaces are in no flow, by why they are not; there are none under Counted.
 func (f *Flows) Reasons() ([NumReasons]Count, error) {
 	var counts [NumReasons]Count
 	for r := range counts {
@@ -247,9 +256,9 @@ func (f *Flows) Close() error {
 		errs = append(errs, a.detach())
 	}
 	f.attached = nil
-	for _, b := range f.mapped {
-		errs = append(errs, unix.Munmap(b))
+	if f.mapped != nil {
+		errs = append(errs, unix.Munmap(f.mapped))
 	}
-	f.mapped, f.counts, f.owners = nil, nil, nil
+	f.mapped, f.slots = nil, nil
 	return errors.Join(append(errs, f.objects.Close())...)
 }

@@ -25,18 +25,12 @@ type flowsFlowKey struct {
 	Destination     [16]uint8
 	Sid             [16]uint8
 	Ifindex         uint32
-	SourcePort      uint16
 	DestinationPort uint16
+	SourcePort      uint16
 	Family          uint8
 	Protocol        uint8
 	Direction       uint8
-	Reserved        [5]uint8
-}
-
-type flowsOwner struct {
-	_    structs.HostLayout
-	Key  flowsFlowKey
-	Mark uint64
+	Reserved        uint8
 }
 
 type flowsReason uint32
@@ -54,12 +48,23 @@ const (
 	flowsReasonREASONS           flowsReason = 9
 )
 
+type flowsSlot struct {
+	_     structs.HostLayout
+	Owner struct {
+		_    structs.HostLayout
+		Key  flowsFlowKey
+		Mark uint32
+	}
+	Count  flowsCount
+	Unused [6]uint64
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	flowsMapCounts       = "counts"
-	flowsMapOwners       = "owners"
+	flowsMapHints        = "hints"
+	flowsMapPlaces       = "places"
 	flowsMapReasons      = "reasons"
 	flowsMapSlots        = "slots"
 	flowsMapSpare        = "spare"
@@ -121,8 +126,8 @@ type flowsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type flowsMapSpecs struct {
-	Counts  *ebpf.MapSpec `ebpf:"counts"`
-	Owners  *ebpf.MapSpec `ebpf:"owners"`
+	Hints   *ebpf.MapSpec `ebpf:"hints"`
+	Places  *ebpf.MapSpec `ebpf:"places"`
 	Reasons *ebpf.MapSpec `ebpf:"reasons"`
 	Slots   *ebpf.MapSpec `ebpf:"slots"`
 	Spare   *ebpf.MapSpec `ebpf:"spare"`
@@ -154,8 +159,8 @@ func (o *flowsObjects) Close() error {
 //
 // It can be passed to loadFlowsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type flowsMaps struct {
-	Counts  *ebpf.Map `ebpf:"counts"`
-	Owners  *ebpf.Map `ebpf:"owners"`
+	Hints   *ebpf.Map `ebpf:"hints"`
+	Places  *ebpf.Map `ebpf:"places"`
 	Reasons *ebpf.Map `ebpf:"reasons"`
 	Slots   *ebpf.Map `ebpf:"slots"`
 	Spare   *ebpf.Map `ebpf:"spare"`
@@ -163,8 +168,8 @@ type flowsMaps struct {
 
 func (m *flowsMaps) Close() error {
 	return _FlowsClose(
-		m.Counts,
-		m.Owners,
+		m.Hints,
+		m.Places,
 		m.Reasons,
 		m.Slots,
 		m.Spare,

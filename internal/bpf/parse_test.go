@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -108,6 +109,12 @@ func vectors() []vector {
 	counted("plain udp", 14+40+8, 17, none, ethernet(0x86dd, ipv6(17, server, client, udp(80, 40000, 9))))
 	counted("without srh", 14+40+40+32, 6, sid, ethernet(0x86dd, ipv6(41, router, sid, inner)))
 	counted("with srh", 14+40+24+40+32, 6, sid, ethernet(0x86dd, ipv6(43, router, sid, segments(41, []netip.Addr{sid}, inner))))
+	counted("segments left", 14+40+40+40+32, 6, sid,
+		ethernet(0x86dd, ipv6(43, router, sid, mutate(segments(41, []netip.Addr{sid, router}, inner), 3, 1))))
+	counted("srh inserted", 14+40+24+32, 6, none, ethernet(0x86dd, ipv6(43, server, client, segments(6, []netip.Addr{sid}, t))))
+	counted("no payload", 14+40+32, 6, none, ethernet(0x86dd, ipv6(6, server, client, tcp(80, 40000, 12, 0))))
+	counted("no payload, without srh", 14+40+40+32, 6, sid, ethernet(0x86dd, ipv6(41, router, sid, ipv6(6, server, client, tcp(80, 40000, 12, 0)))))
+	counted("header longer than the packet", 14+40+60, 6, none, ethernet(0x86dd, ipv6(6, server, client, mutate(tcp(80, 40000, 0, 0), 12, 0xf0))))
 	counted("srh of three", 14+40+56+40+32, 6, sid, ethernet(0x86dd, ipv6(43, router, sid, segments(41, []netip.Addr{sid, router, client}, inner))))
 	counted("hop-by-hop before srh", 14+40+8+24+40+32, 6, sid,
 		ethernet(0x86dd, ipv6(0, router, sid, extension(43, 0, segments(41, []netip.Addr{sid}, inner)))))
@@ -203,27 +210,33 @@ func run(t *testing.T, f *Flows, program *ebpf.Program, direction uint8, packet,
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := &ebpf.RunOptions{Data: packet, DataOut: make([]byte, len(packet)+256), Context: context, Repeat: 1}
-	verdict, err := program.Run(options)
-	if errors.Is(err, unix.EINVAL) {
-		t.Skipf("the kernel makes no packet of %d bytes", len(packet))
+	// The second time its flow has a slot, and the packet may be recognised.
+	const times = 2
+	for range times {
+		options := &ebpf.RunOptions{Data: packet, DataOut: make([]byte, len(packet)+256), Context: context, Repeat: 1}
+		verdict, err := program.Run(options)
+		if errors.Is(err, unix.EINVAL) {
+			t.Skipf("the kernel makes no packet of %d bytes", len(packet))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if int32(verdict) != -1 {
+			t.Errorf("verdict %d on %x, want -1", int32(verdict), packet)
+		}
+		if !bytes.Equal(options.DataOut, packet) {
+			t.Errorf("%x became %x", packet, options.DataOut)
+		}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if int32(verdict) != -1 {
-		t.Errorf("verdict %d on %x, want -1", int32(verdict), packet)
-	}
-	if !bytes.Equal(options.DataOut, packet) {
-		t.Errorf("%x became %x", packet, options.DataOut)
-	}
+	want.Packets *= times
+	want.Bytes *= times
 	after, err := f.Reasons()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for r := range after {
 		got := Count{after[r].Packets - before[r].Packets, after[r].Bytes - before[r].Bytes}
-		if Reason(r) == reason && got != want || Reason(r) != reason && got != (Count{}) {
+		if there := Reason(r) == reason && reason != Counted; there && got != want || !there && got != (Count{}) {
 			t.Errorf("%v: %+v, want %+v under %v, of %x", Reason(r), got, want, reason, packet)
 		}
 	}
@@ -276,6 +289,68 @@ func TestSegments(t *testing.T) {
 			run(t, f, tt.program, tt.direction, packet, tt.context, Count{tt.packets, tt.size})
 		})
 	}
+}
+
+// FuzzKnown has flows of all kinds, and holds the program to counting any packet in the one that is its own, if there is one.
+func FuzzKnown(f *testing.F) {
+	flows, err := NewFlows(FlowsOptions{MaxFlows: 1 << 16})
+	if errors.Is(err, ErrNotSupported) {
+		f.Skip(err)
+	}
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() {
+		if err := flows.Close(); err != nil {
+			f.Error(err)
+		}
+	})
+	for _, v := range vectors() {
+		f.Add(v.packet)
+		if v.reason != Counted {
+			continue
+		}
+		if _, err := flows.objects.Received.Run(newRun(v.packet, nil)); err != nil {
+			f.Fatal(err)
+		}
+	}
+	counts := func() map[FlowKey]uint64 {
+		all := map[FlowKey]uint64{}
+		flows.Each(func(_ int, k *FlowKey, c Count) { all[*k] += c.Packets })
+		return all
+	}
+	f.Fuzz(func(t *testing.T, packet []byte) {
+		if len(packet) <= 14 || len(packet) >= 3000 {
+			return
+		}
+		want := counts()
+		key, _, reason := referenceFlow(packet)
+		key.Ifindex = 1
+		if _, err := flows.objects.Received.Run(newRun(packet, nil)); errors.Is(err, unix.EINVAL) {
+			t.Skipf("the kernel makes no packet of %d bytes", len(packet))
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if reason == Counted {
+			want[key]++
+		}
+		got := counts()
+		if !maps.Equal(got, want) {
+			t.Errorf("%v, want one more in %+v (%v), of %x", got, key, reason, packet)
+		}
+		// Flows that the fuzzer made go again.
+		var made []int
+		flows.Each(func(slot int, k *FlowKey, _ Count) {
+			if *k == key && want[key] == 1 {
+				made = append(made, slot)
+			}
+		})
+		for _, slot := range made {
+			if err := errors.Join(flows.Remove(slot), flows.Reuse(slot)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
 }
 
 // FuzzParse holds the reference to giving an answer for any packet and, where programs can be loaded, the program to giving

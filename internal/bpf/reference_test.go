@@ -15,8 +15,7 @@ func referenceFlow(packet []byte) (FlowKey, int, Reason) {
 		return packet[offset : offset+n]
 	}
 
-	// The type and what follows it are read together; no IP packet is shorter.
-	b := at(12, 4)
+	b := at(12, 2)
 	if b == nil {
 		return key, 0, Truncated
 	}
@@ -44,11 +43,7 @@ func referenceFlow(packet []byte) (FlowKey, int, Reason) {
 		}
 		addresses := outer
 		if proto == 41 || proto == 4 {
-			sid := at(outer+24, 16)
-			if sid == nil {
-				return key, 0, Truncated
-			}
-			copy(key.Sid[:], sid)
+			copy(key.Sid[:], at(outer+24, 16))
 			addresses = offset
 			if proto == 4 {
 				proto, offset, reason = referenceIPv4(at, offset, &key)
@@ -64,9 +59,6 @@ func referenceFlow(packet []byte) (FlowKey, int, Reason) {
 		}
 		if key.Family == 0 {
 			b := at(addresses+8, 32)
-			if b == nil {
-				return key, 0, Truncated
-			}
 			key.Family = 6
 			copy(key.Source[:], b[:16])
 			copy(key.Destination[:], b[16:])
@@ -111,7 +103,7 @@ func referenceIPv4(at func(int, int) []byte, offset int, key *FlowKey) (proto by
 }
 
 func referenceIPv6(at func(int, int) []byte, offset int) (proto byte, next int, reason Reason) {
-	b := at(offset, 8)
+	b := at(offset, 40)
 	if b == nil {
 		return 0, 0, Truncated
 	}

@@ -179,7 +179,6 @@ func (t *tracker) read(c counter, now time.Time, elapsed time.Duration) error {
 		t.count(f, count, now)
 	})
 	t.snapshot.Unparsed = reasons
-	t.snapshot.Unparsed[bpf.Counted] = bpf.Count{}
 	return nil
 }
 
