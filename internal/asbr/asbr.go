@@ -91,13 +91,9 @@ func (a *ASBR) reflectors() []bgp.Neighbor {
 }
 
 func (a *ASBR) neighbor(p *peer) bgp.Neighbor {
-	var lost []netip.Prefix
-	if p.BFD != (bgp.BFD{}) {
-		lost = []netip.Prefix{p.host()}
-	}
 	return bgp.Neighbor{
 		Name: p.Name, Address: p.Address, ASN: p.ASN, Families: []bgp.Family{bgp.IPv6Unicast}, Password: p.Password,
-		LocalPref: p.LocalPref, ExportLocalOnly: true, BFD: p.BFD, Locators: lost,
+		LocalPref: p.LocalPref, ExportLocalOnly: true, BFD: p.BFD, Locators: []netip.Prefix{p.host()},
 		// Our own space and our SIDs cannot lie behind a peer.
 		Import: bgp.ImportPolicy{Reject: append([]netip.Prefix{a.config.Locator.Prefix}, a.config.Prefixes...), WarnPrefixes: p.WarnPrefixes},
 		Export: bgp.ExportPolicy{Reject: a.config.alone(&p.Peer)},

@@ -127,8 +127,8 @@ func (p *peer) refresh() {
 		return
 	}
 	p.up, p.dead = up, !up
-	if up && p.BFD != (bgp.BFD{}) {
-		p.told = true // BFD may have said so by itself
+	if up {
+		p.told = true // the speaker may have said so by itself
 	}
 	_ = p.tellLost() // before the work that follows; withdraw tries again
 	if up {

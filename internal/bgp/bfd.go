@@ -79,6 +79,49 @@ func (s *Speaker) bfdLost(name string) {
 	}
 }
 
+// endPatience is how long a session's end waits until its locators are told lost. It takes a fraction of that unless the speaker
+// is busy, and then the end itself is not held up.
+const endPatience = 100 * time.Millisecond
+
+// sessionEnds is called when the session with a neighbour is over and nothing of that has been done yet. With a neighbour of
+// another AS, what is lost with it is told first: to drop a full table takes seconds, in which nothing else can be told.
+func (s *Speaker) sessionEnds(key netip.Addr) {
+	s.mu.Lock()
+	n := s.byAddr[key]
+	unexpected := n != nil && n.up && !n.deleting
+	s.mu.Unlock()
+	if !unexpected || n.ASN == s.opt.ASN || len(n.Locators) == 0 {
+		return
+	}
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		if err := s.locatorsLost(n); err != nil {
+			s.log.Error("cannot tell what is lost with a neighbor", "neighbor", n.Name, "err", err)
+		}
+	}()
+	patience := time.NewTimer(endPatience)
+	defer patience.Stop()
+	select {
+	case <-told:
+	case <-patience.C: // whoever holds calls may wait for this session
+	case <-s.done:
+	}
+}
+
+// locatorsLost tells that a neighbour's locators lead nowhere if its session is still the one that ends.
+func (s *Speaker) locatorsLost(n *neighbor) error {
+	s.calls.Lock()
+	defer s.calls.Unlock()
+	s.mu.Lock()
+	ending := n.up && !n.deleting
+	s.mu.Unlock()
+	if s.usable() != nil || s.neighbors[n.Name] != n || !ending {
+		return nil
+	}
+	return s.blackhole(n.Locators, false)
+}
+
 // SetLost tells everybody in our AS that prefixes lead nowhere, ahead of what else there is to be withdrawn, or takes that
 // back.
 func (s *Speaker) SetLost(lost bool, prefixes ...netip.Prefix) error {

@@ -318,6 +318,33 @@ func TestALostLocatorIsToldFirst(t *testing.T) {
 	})
 }
 
+// TestEndIsToldFirst: when a neighbour of another AS ends the session, what is lost with it is told by the speaker itself, which
+// needs GoBGP to log the end; and not when we end it.
+func TestEndIsToldFirst(t *testing.T) {
+	border, rr, peer := newRouter(t, 28, 65000), newRouterWith(t, 29, 65000, func(o *Options) { o.Report = ReportBest }), newRouter(t, 30, 65001)
+	sid := prefix("fc00:1:1::/128")
+	rr.peer(border, client)
+	border.peer(rr)
+	border.peer(peer, func(n *Neighbor) { n.Locators = []netip.Prefix{sid} })
+	peer.peer(border)
+	peer.must(peer.Originate(UnicastRoute{Prefix: prefix("2a00::/32"), NextHop: address(30)}))
+	rr.wait("routes", func() bool { return len(rr.unicast) == 1 })
+	// Nobody else tells: a session that we end is told by whoever ended it.
+	border.must(border.Disable(t.Context(), "r30"))
+	rr.wait("no routes", func() bool { return len(rr.unicast) == 0 })
+	border.must(border.Enable(t.Context(), "r30"))
+	border.wait("the session", func() bool { return border.up["r30"] })
+	rr.wait("routes again", func() bool { return len(rr.unicast) == 1 })
+
+	peer.must(peer.Disable(t.Context(), "r28"))
+	rr.wait("word of what is lost", func() bool { return slices.Contains(rr.unicast[sid].Communities, Blackhole) })
+	border.wait("the end of the session", func() bool { return !border.up["r30"] })
+	peer.must(peer.Enable(t.Context(), "r28"))
+	border.wait("the session", func() bool { return border.up["r30"] })
+	border.must(border.SetLost(false, sid))
+	rr.wait("all as before", func() bool { return len(rr.unicast) == 1 })
+}
+
 // moveAddress takes an address from the loopback interface, or gives it back.
 func moveAddress(t *testing.T, a netip.Addr, there bool) {
 	t.Helper()

@@ -133,7 +133,7 @@ func (s *Speaker) Start(ctx context.Context) error {
 	if s.running || s.stopped {
 		return errors.New("start bgp speaker: already started")
 	}
-	s.server = server.NewBgpServer(server.LoggerOption(slog.New(newHandler(s.log.Handler())), nil))
+	s.server = server.NewBgpServer(server.LoggerOption(slog.New(newHandler(s.log.Handler(), s.sessionEnds)), nil))
 	go s.server.Serve()
 	if err := s.start(ctx); err != nil {
 		s.server.Stop()

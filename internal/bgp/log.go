@@ -3,6 +3,7 @@ package bgp
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"time"
 )
@@ -14,11 +15,23 @@ const repeatAfter = time.Minute
 // handler makes GoBGP's log fit into ours: what it calls information (a state of a session, a policy that
 // was set) is detail to the operator, who learns of sessions from the daemon that owns the speaker; and
 // repeated warnings are detail too.
+//
+// It also hears of the end of a session: GoBGP logs that at once and tells its watchers when it has dropped what the neighbour
+// announced, which takes seconds with a full table.
 type handler struct {
-	next  slog.Handler
-	scope string // attributes of the logger, which tell whom a message is about
-	seen  *seen
+	next     slog.Handler
+	scope    string     // attributes of the logger, which tell whom a message is about
+	neighbor netip.Addr // the one of them that is its address
+	ended    func(netip.Addr)
+	seen     *seen
 }
+
+// What GoBGP logs in the goroutine of a session, before anything of the session's end is done, and the attribute that names the
+// neighbour. Another version may do otherwise; then the end is heard of with all others. TestEndIsToldFirst would show it.
+const (
+	endMessage  = "Peer Down"
+	neighborKey = "Key"
+)
 
 // seen is when each warning was logged last.
 type seen struct {
@@ -26,8 +39,9 @@ type seen struct {
 	last map[string]time.Time
 }
 
-func newHandler(next slog.Handler) slog.Handler {
-	return handler{next: next, seen: &seen{last: map[string]time.Time{}}}
+// newHandler makes a handler that calls ended, in the goroutine of the session, for each session that ends.
+func newHandler(next slog.Handler, ended func(netip.Addr)) slog.Handler {
+	return handler{next: next, ended: ended, seen: &seen{last: map[string]time.Time{}}}
 }
 
 // repeated tells whether a warning was logged not long ago, and remembers it otherwise.
@@ -50,11 +64,17 @@ func demote(l slog.Level) slog.Level {
 }
 
 func (h handler) Enabled(ctx context.Context, l slog.Level) bool {
-	return h.next.Enabled(ctx, demote(l))
+	return l == slog.LevelInfo || h.next.Enabled(ctx, demote(l))
 }
 
 func (h handler) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == endMessage && h.neighbor.IsValid() {
+		h.ended(h.neighbor)
+	}
 	r.Level = demote(r.Level)
+	if !h.next.Enabled(ctx, r.Level) {
+		return nil
+	}
 	if r.Level == slog.LevelWarn && h.seen.repeated(h.scope+r.Message, r.Time) {
 		r.Level = slog.LevelDebug
 		if !h.next.Enabled(ctx, r.Level) {
@@ -67,6 +87,9 @@ func (h handler) Handle(ctx context.Context, r slog.Record) error {
 func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	h.next = h.next.WithAttrs(attrs)
 	for _, a := range attrs {
+		if a.Key == neighborKey {
+			h.neighbor, _ = netip.ParseAddr(a.Value.String()) // something else is not a neighbour
+		}
 		h.scope += a.String() + " "
 	}
 	return h

@@ -2,6 +2,7 @@ package bgp
 
 import (
 	"log/slog"
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,7 +12,7 @@ import (
 func TestLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder
-		log := slog.New(newHandler(slog.NewTextHandler(&out, nil)))
+		log := slog.New(newHandler(slog.NewTextHandler(&out, nil), func(netip.Addr) { t.Error("a session ended") }))
 		a, b := log.With("Key", "a"), log.With("Key", "b")
 		lines := func() int { return strings.Count(out.String(), "\n") }
 

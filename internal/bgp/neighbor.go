@@ -93,7 +93,7 @@ type Neighbor struct {
 	// Locators are prefixes behind the neighbour that others have to know lost first when BFD finds it silent: a full table
 	// is withdrawn in seconds, in no order, while these say that all of it is gone. They are announced as Blackhole until
 	// the rest is withdrawn; with a neighbour of another AS, whose routes others may have in another form, until SetLost
-	// takes that back.
+	// takes that back, and also when the session ends from the other side.
 	Locators []netip.Prefix
 	// Retain keeps best paths learned from the neighbour for this long when the session ends from the other side or is
 	// lost, as one to a route reflector: that carries routes, not packets. Once it is back, what it does not announce
@@ -148,8 +148,8 @@ func (n Neighbor) check(own uint32) error {
 		return fmt.Errorf("time to retain routes must be >= 0, got %s", n.Retain)
 	case len(CheckBFD(n.BFD)) > 0:
 		return CheckBFD(n.BFD).Err()
-	case n.BFD == (BFD{}) && len(n.Locators) > 0:
-		return errors.New("locators need bfd, which finds the neighbour silent")
+	case n.BFD == (BFD{}) && internal && len(n.Locators) > 0:
+		return errors.New("locators of a neighbour of our own as need bfd, which finds it silent")
 	case n.BFD != (BFD{}) && n.Multihop != 0:
 		return errors.New("bfd is for neighbours on a link, multihop for others")
 	case n.Import.WarnPrefixes < 0:
@@ -194,11 +194,13 @@ type neighbor struct {
 	added    time.Time // when the session was last given to GoBGP
 
 	// Guarded by Speaker.mu.
-	up     bool
-	idle   bool // GoBGP waits before it tries again
-	reason string
-	adjIn  map[netip.Prefix]struct{}
-	warned bool
+	up   bool
+	idle bool // GoBGP waits before it tries again
+	// deleting: it is us who end the session.
+	deleting bool
+	reason   string
+	adjIn    map[netip.Prefix]struct{}
+	warned   bool
 }
 
 // AddNeighbor starts to keep a session. It returns before the session is up.
@@ -422,7 +424,7 @@ func (s *Speaker) endFormer(n *neighbor) {
 func (s *Speaker) addPeer(ctx context.Context, n *neighbor) error {
 	n.added = time.Now()
 	s.mu.Lock()
-	n.idle = false
+	n.idle, n.deleting = false, false
 	s.mu.Unlock()
 	s.retention.add(n.Neighbor)
 	return s.server.AddPeer(ctx, &api.AddPeerRequest{Peer: s.peer(n)})
@@ -440,6 +442,7 @@ func (s *Speaker) deletePeer(ctx context.Context, n *neighbor, reason string) er
 	if n.up {
 		n.reason = reason
 	}
+	n.deleting = true
 	s.mu.Unlock()
 	return s.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: n.key.String()})
 }
