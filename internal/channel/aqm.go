@@ -66,11 +66,12 @@ type waiting interface {
 	pop() (packet, bool)
 	// bytes is what waits.
 	bytes() unit.Size
-	// drop ends a frame that was taken.
-	drop(packet)
+	// signal tells the sender of a frame that was taken of congestion: it marks the frame, or ends it and returns false.
+	signal(packet) bool
 }
 
-// dequeue returns the frame to send at the time now, and false when none is left (RFC 8289, section 5.6).
+// dequeue returns the frame to send at the time now, and false when none is left (RFC 8289, section 5.6). A frame that is
+// marked in place of being dropped is the one to send, as in Linux.
 func (c *codel) dequeue(p CoDel, frame unit.Size, now time.Duration, q waiting) (packet, bool) {
 	f, exists, mayDrop := c.take(p, frame, now, q)
 	switch {
@@ -79,8 +80,11 @@ func (c *codel) dequeue(p CoDel, frame unit.Size, now time.Duration, q waiting) 
 			c.dropping = false
 		}
 		for c.dropping && now >= c.dropNext {
-			q.drop(f)
 			c.count++
+			if q.signal(f) {
+				c.dropNext = control(c.dropNext, p.Interval, c.count)
+				break
+			}
 			if f, exists, mayDrop = c.take(p, frame, now, q); !mayDrop {
 				c.dropping = false
 			} else {
@@ -88,8 +92,9 @@ func (c *codel) dequeue(p CoDel, frame unit.Size, now time.Duration, q waiting) 
 			}
 		}
 	case mayDrop:
-		q.drop(f)
-		f, exists, _ = c.take(p, frame, now, q)
+		if !q.signal(f) {
+			f, exists, _ = c.take(p, frame, now, q)
+		}
 		c.dropping = true
 		// When it stopped dropping only just now, the rate that controlled the queue then is the best to start with.
 		delta := c.count - c.previous

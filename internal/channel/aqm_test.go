@@ -3,8 +3,11 @@ package channel
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 
 	"github.com/tabane/tabane/internal/unit"
 )
@@ -13,6 +16,9 @@ import (
 type list struct {
 	frames  []packet
 	dropped []int32
+	// capable frames are marked in place of being dropped.
+	capable bool
+	marked  int
 }
 
 func (l *list) pop() (packet, bool) {
@@ -32,13 +38,27 @@ func (l *list) bytes() unit.Size {
 	return n
 }
 
-func (l *list) drop(f packet) { l.dropped = append(l.dropped, f.slot) }
+func (l *list) signal(f packet) bool {
+	if l.capable {
+		l.marked++
+		return true
+	}
+	l.dropped = append(l.dropped, f.slot)
+	return false
+}
 
 // The times of drops follow RFC 8289, section 5: the first an interval after the sojourn time went above the target, the
 // next ones an interval, divided by the root of their count, apart.
 func TestCoDelDropTimes(t *testing.T) {
+	for _, marks := range []bool{false, true} {
+		testCoDelTimes(t, marks)
+	}
+}
+
+// testCoDelTimes looks at the times of drops, or at those of marks, which are the same.
+func testCoDelTimes(t *testing.T, marks bool) {
 	var c codel
-	q := &list{}
+	q := &list{capable: marks}
 	p := CoDel{Target: 5 * ms, Interval: 100 * ms}
 	var drops []time.Duration
 	// A frame is dequeued each millisecond, having waited for 20 ms, and the queue stays long.
@@ -49,11 +69,11 @@ func TestCoDelDropTimes(t *testing.T) {
 		for i := range q.frames {
 			q.frames[i].arrived = now - 20*ms
 		}
-		before := len(q.dropped)
+		before := len(q.dropped) + q.marked
 		if _, ok := c.dequeue(p, 1514, now, q); !ok {
 			t.Fatal("nothing to send")
 		}
-		for range len(q.dropped) - before {
+		for range len(q.dropped) + q.marked - before {
 			drops = append(drops, now)
 		}
 	}
@@ -74,6 +94,120 @@ func TestCoDelDropTimes(t *testing.T) {
 			t.Errorf("drop %d at %s, want %s", i, drops[i], want[i])
 		}
 	}
+	if marks && len(q.dropped) > 0 || !marks && q.marked > 0 {
+		t.Errorf("%d dropped and %d marked, where marking is %v", len(q.dropped), q.marked, marks)
+	}
+}
+
+// markable is a store in which every share-th frame can be marked.
+type markable struct {
+	*refs
+	share  int32
+	marked map[int32]bool
+}
+
+func (m *markable) Mark(slot int32) bool {
+	if m.refs.refs[slot] != 1 {
+		m.t.Fatalf("slot %d is marked with %d references", slot, m.refs.refs[slot])
+	}
+	if slot%m.share != 0 {
+		return false
+	}
+	m.marked[slot] = true
+	return true
+}
+
+// overload offers a fifth more than the link carries to a queue of two seconds, and returns the pipe, what it delivered of which
+// size in all, and when.
+func overload(t *testing.T, queue Queue, store *markable) (pipe *Pipe, size int64, last time.Duration) {
+	queue.Limit = Limit{Time: 2 * time.Second}
+	p := Profile{Rate: 10 * unit.MbitPerSecond, Delay: 10 * ms, Queue: queue}
+	pipe = NewPipe(p, 1514, 1, 0, store)
+	for i, o := range steady(8000, p.Rate.TimeFor(1000)*5/6, 1000) {
+		store.refs.refs[int32(i)] = 1
+		pipe.Arrive(o.at, o.size, int32(i))
+	}
+	for pipe.Next() != Never {
+		a, ok := pipe.Due(pipe.Next())
+		if ok {
+			size, last = size+int64(a.Size), a.At
+			store.Release(a.Slot)
+		}
+	}
+	return pipe, size, last
+}
+
+// disciplines are those that can mark.
+var disciplines = map[string]Queue{
+	"red":   {Discipline: EarlyDrop, RED: RED{Min: Limit{Time: 5 * ms}, Max: Limit{Time: 50 * ms}, P: 0.1}},
+	"codel": {Discipline: ControlledDelay},
+}
+
+// What can be marked is marked where it would be dropped, what cannot is dropped, and the rate stays.
+func TestMarksInPlaceOfDrops(t *testing.T) {
+	for name, queue := range disciplines {
+		for _, tt := range []struct {
+			ecn   bool
+			share int32 // of frames that can be marked
+		}{{false, 1}, {true, 1}, {true, 2}, {true, 1 << 30}} {
+			queue.ECN = tt.ecn
+			store := &markable{&refs{t, map[int32]int{}}, tt.share, map[int32]bool{}}
+			pipe, size, last := overload(t, queue, store)
+			c := pipe.Counted()
+			drops := c.RED + c.CoDel
+			if int(c.Marked) != len(store.marked) && tt.ecn {
+				t.Errorf("%s %+v: %d marks are counted, %d frames have one", name, tt, c.Marked, len(store.marked))
+			}
+			if c.Tail != 0 && c.Marked == 0 || size != int64(c.Arrived-drops-c.Tail)*1000 {
+				t.Errorf("%s %+v: %+v, %d bytes delivered", name, tt, c, size)
+			}
+			marks, dropped := tt.ecn && tt.share < 1<<30, !tt.ecn || tt.share > 1
+			if marks != (c.Marked > 1) || dropped != (drops > 1) {
+				t.Errorf("%s %+v: %d marked and %d dropped", name, tt, c.Marked, drops)
+			}
+			// Frames that fill the link at its rate from the first on, and then the delay.
+			if want := pipe.Profile().Rate.TimeFor(unit.Size(size)) + 10*ms; last < want || last > want+ms {
+				t.Errorf("%s %+v: %d bytes by %s, want %s", name, tt, size, last, want)
+			}
+			if len(store.refs.refs) != 0 {
+				t.Errorf("%s %+v: %d slots are never released", name, tt, len(store.refs.refs))
+			}
+		}
+	}
+}
+
+// Where no frame can be marked, a queue that marks does what one does that does not.
+func TestPropertyNothingToMark(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p, offers := genProfile(t), genOffers(t)
+		p.Queue.Discipline = rapid.SampledFrom([]Discipline{EarlyDrop, ControlledDelay}).Draw(t, "marking")
+		p.Queue.RED, p.Queue.CoDel = RED{}, CoDel{}
+		if p.Queue.Discipline == EarlyDrop {
+			p.Queue.RED = RED{Min: Limit{Packets: 2}, Max: Limit{Packets: 5}, P: 0.5, Weight: 0.5}
+		}
+		drops, _ := play(t, p, 1, offers, nil, always)
+		p.Queue.ECN = true
+		marks, _ := play(t, p, 1, offers, nil, always)
+		if !slices.Equal(drops, marks) {
+			t.Fatalf("%v, and without marks %v", marks, drops)
+		}
+	})
+}
+
+// A frame that finds the queue full is dropped, not marked.
+func TestFullQueueMarksNothing(t *testing.T) {
+	store := &markable{&refs{t, map[int32]int{}}, 1, map[int32]bool{}}
+	queue := Queue{Limit: Limit{Packets: 1}, Discipline: EarlyDrop, ECN: true, RED: RED{Min: Limit{Bytes: 1}, Max: Limit{Bytes: 2}, P: 1, Weight: 1}}
+	pipe := NewPipe(Profile{Rate: minRate, Queue: queue}, 1514, 1, 0, store)
+	for slot := range int32(4) {
+		store.refs.refs[slot] = 1
+		pipe.Arrive(0, 1000, slot)
+	}
+	// The first is sent, the second waits: the average is nothing until the third.
+	if c := pipe.Counted(); c.Marked != 0 || c.RED != 2 {
+		t.Errorf("%+v", c)
+	}
+	pipe.Flush()
 }
 
 func TestCoDelLeavesShortQueuesAlone(t *testing.T) {

@@ -21,6 +21,12 @@ type Store interface {
 	Release(slot int32)
 }
 
+// Marker is a Store whose frames can be marked. Where a Store is none, no frame can.
+type Marker interface {
+	// Mark tells the receiver of a frame of congestion (RFC 3168), and says whether the frame can be told with.
+	Mark(slot int32) bool
+}
+
 // Counters are what a pipe counts.
 type Counters struct {
 	Arrived, ArrivedBytes uint64
@@ -29,6 +35,8 @@ type Counters struct {
 	Tail, RED, CoDel uint64
 	// Lost is what the wire lost.
 	Lost uint64
+	// Marked is what RED or CoDel marked in place of dropping.
+	Marked uint64
 }
 
 // Pipe is one direction of a link in virtual time: it has no clock. Times count from any start and must not go
@@ -51,6 +59,7 @@ type Pipe struct {
 	codel   CoDel     // the profile's, with defaults in place
 	frame   unit.Size // the largest, for CoDel and for the average of RED
 	store   Store
+	marker  Marker // the store, or nil
 
 	bad      bool // state of Gilbert-Elliott
 	early    red
@@ -65,8 +74,9 @@ type Pipe struct {
 // different generators, so that a change of the one does not change the other.
 func NewPipe(p Profile, frame unit.Size, seed, stream uint64, s Store) *Pipe {
 	generator := func(purpose uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, stream<<8|purpose)) }
+	marker, _ := s.(Marker)
 	return &Pipe{
-		plain: p.plain(), profile: p, codel: p.Queue.CoDel.filled(), frame: frame, store: s, line: line{rate: uint64(p.Rate)},
+		plain: p.plain(), profile: p, codel: p.Queue.CoDel.filled(), frame: frame, store: s, marker: marker, line: line{rate: uint64(p.Rate)},
 		losses: generator(1), copies: generator(2), jitters: generator(3),
 		early: red{count: -1, random: generator(4)},
 	}
@@ -133,7 +143,7 @@ func (p *Pipe) ArriveTagged(at time.Duration, size int32, slot int32, tag uint32
 	}
 	q := &p.profile.Queue
 	switch {
-	case q.Discipline == EarlyDrop && p.early.drop(&q.RED, p.length(q.RED.Min), p.idle()):
+	case q.Discipline == EarlyDrop && p.early.drop(&q.RED, p.length(q.RED.Min), p.idle()) && (busy && p.full(unit.Size(size)) || !p.mark(slot)):
 		p.counted.RED++
 		p.store.Release(slot)
 	case busy && p.full(unit.Size(size)):
@@ -147,6 +157,15 @@ func (p *Pipe) ArriveTagged(at time.Duration, size int32, slot int32, tag uint32
 	default:
 		p.send(packet{slot: slot, size: size, arrived: at, tag: tag}, at)
 	}
+}
+
+// mark tells of congestion by a frame that stays, where the queue is to and the frame can.
+func (p *Pipe) mark(slot int32) bool {
+	if !p.profile.Queue.ECN || p.marker == nil || !p.marker.Mark(slot) {
+		return false
+	}
+	p.counted.Marked++
+	return true
 }
 
 // full says whether there is no room for a frame that arrives now.
@@ -217,9 +236,13 @@ type controlled Pipe
 
 func (c *controlled) pop() (packet, bool) { return c.queue.pop() }
 func (c *controlled) bytes() unit.Size    { return c.queue.size }
-func (c *controlled) drop(f packet) {
+func (c *controlled) signal(f packet) bool {
+	if (*Pipe)(c).mark(f.slot) {
+		return true
+	}
 	c.counted.CoDel++
 	c.store.Release(f.slot)
+	return false
 }
 
 // send gives a frame to the transmitter at the time t and, from there, to the wire.

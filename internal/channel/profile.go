@@ -99,7 +99,7 @@ const (
 // DefaultQueue is the limit of a queue that has none: the same as package tc's.
 const DefaultQueue = 50 * time.Millisecond
 
-// Queue is where frames wait for the rate. It never marks (ECN): it drops.
+// Queue is where frames wait for the rate.
 type Queue struct {
 	// Limit is how much may wait, whatever the discipline; without one it is DefaultQueue.
 	Limit `yaml:",inline"`
@@ -107,6 +107,9 @@ type Queue struct {
 	Discipline Discipline `yaml:"discipline,omitempty" json:"discipline,omitempty"`
 	RED        RED        `yaml:"red,omitempty" json:"red,omitzero"`
 	CoDel      CoDel      `yaml:"codel,omitempty" json:"codel,omitzero"`
+	// ECN marks a frame of a transport that understands it where RED or CoDel would drop it (RFC 3168, section 5); others are
+	// dropped. However long the queue, such a frame is marked, as Linux' red and codel do: what does not slow down meets Limit.
+	ECN bool `yaml:"ecn,omitempty" json:"ecn,omitempty"`
 }
 
 // RED are the parameters of random early detection (Floyd and Jacobson, "Random early detection gateways for congestion
@@ -244,6 +247,9 @@ func (q Queue) check() fault.List {
 		faults.Merge("codel", q.CoDel.check())
 	default:
 		faults.Add("discipline", "must be %s, %s or %s, got %q", DropTail, EarlyDrop, ControlledDelay, string(q.Discipline))
+	}
+	if q.ECN && q.Discipline != EarlyDrop && q.Discipline != ControlledDelay {
+		faults.Add("ecn", "is for the disciplines %s and %s: a queue that drops its tail has no room for what it would mark", EarlyDrop, ControlledDelay)
 	}
 	if q.Discipline != EarlyDrop && q.RED != (RED{}) {
 		faults.Add("red", "is for the discipline %s only", EarlyDrop)

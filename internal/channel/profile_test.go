@@ -53,6 +53,8 @@ func TestProfileCheck(t *testing.T) {
 		{"RED upside down", Profile{Queue: Queue{Discipline: EarlyDrop, RED: with(func(r *RED) { r.Max = r.Min })}}, "queue.red.max: must be more than min"},
 		{"RED that never drops", Profile{Queue: Queue{Discipline: EarlyDrop, RED: with(func(r *RED) { r.P = 0 })}}, "queue.red.p: must be a probability > 0"},
 		{"weight", Profile{Queue: Queue{Discipline: EarlyDrop, RED: with(func(r *RED) { r.Weight = 2 })}}, "queue.red.weight: must be from 0 to 1"},
+		{"marks of drop-tail", Profile{Queue: Queue{ECN: true}}, "queue.ecn: is for the disciplines red and codel"},
+		{"marks of CoDel", Profile{Queue: Queue{Discipline: ControlledDelay, ECN: true}}, ""},
 		{"CoDel by default", Profile{Queue: Queue{Discipline: ControlledDelay}}, ""},
 		{"target", Profile{Queue: Queue{Discipline: ControlledDelay, CoDel: CoDel{Target: 100 * ms}}}, "queue.codel.target: must be less than the interval, 100ms, got 100ms"},
 		{"interval", Profile{Queue: Queue{Discipline: ControlledDelay, CoDel: CoDel{Interval: -1}}}, "queue.codel.interval: must be > 0s"},

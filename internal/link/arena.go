@@ -64,5 +64,8 @@ func (a *arena) Release(slot int32) {
 	a.refs[slot]--
 }
 
+// Mark tells of congestion by the frame, if its transport understands that.
+func (a *arena) Mark(slot int32) bool { return mark(a.bytes(slot)) }
+
 // used is how many slots are taken.
 func (a *arena) used() int { return len(a.refs) - len(a.free) }

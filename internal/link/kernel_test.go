@@ -12,6 +12,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -154,6 +156,84 @@ func TestTrafficCrosses(t *testing.T) {
 				if longest := s.DeliveredBytes / s.Delivered; longest > uint64(mtu+etherHeader) {
 					t.Errorf("frames of %d bytes on average", longest)
 				}
+			}
+		})
+	}
+}
+
+// congestion is how many packets the node has received with Congestion Experienced.
+func (b *bed) congestion(ns string) (n int) {
+	b.do(ns, func() error {
+		for file, name := range map[string]string{"/proc/thread-self/net/netstat": "InCEPkts", "/proc/thread-self/net/snmp6": "Ip6InCEPkts"} {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			// A line of names is followed by one of values, or a line has both.
+			lines := strings.Split(string(text), "\n")
+			for i, line := range lines {
+				fields := strings.Fields(line)
+				at := slices.Index(fields, name)
+				switch {
+				case at > 0:
+					fields = strings.Fields(lines[i+1])
+				case at < 0 || len(fields) < 2:
+					continue
+				default:
+					at = 1
+				}
+				count, err := strconv.Atoi(fields[at])
+				if err != nil {
+					return err
+				}
+				n += count
+			}
+		}
+		return nil
+	})
+	return n
+}
+
+// TCP that has agreed on ECN fills a link: the queue marks, drops nothing, and TCP is told as often as the queue says. Without the
+// agreement the same queue drops.
+func TestTCPIsToldByMarks(t *testing.T) {
+	for name, queue := range map[string]channel.Queue{
+		"codel": {Discipline: channel.ControlledDelay, CoDel: channel.CoDel{Target: 2 * ms, Interval: 20 * ms}},
+		"red":   {Discipline: channel.EarlyDrop, RED: channel.RED{Min: channel.Limit{Time: 2 * ms}, Max: channel.Limit{Time: 20 * ms}, P: 0.1, Weight: 0.05}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			queue.Time, queue.ECN = time.Second, true
+			b := newBed(t, 1500)
+			agree := func(value string) {
+				for _, ns := range []string{b.left, b.right} {
+					b.do(ns, func() error {
+						return errors.Join(netns.Sysctl("net.ipv4.tcp_ecn", value), netns.Sysctl("net.ipv4.tcp_congestion_control", "reno"))
+					})
+				}
+			}
+			l := b.open(Options{Config: Config{Forward: channel.Profile{Rate: 50 * unit.MbitPerSecond, Delay: 5 * ms, Queue: queue}}})
+			b.run(l)
+			for _, address := range []string{"10.0.0.2", "fd00::2"} {
+				before, told := report(t, l).Forward, b.congestion(b.right)
+				agree("1")
+				b.stream(b.left, b.right, address, 2<<20)
+				after := report(t, l).Forward
+				marked := after.Marked - before.Marked
+				if marked == 0 || after.Drops != before.Drops {
+					t.Errorf("%s: %d marked, drops %+v, before %+v", address, marked, after.Drops, before.Drops)
+				}
+				if got := b.congestion(b.right) - told; uint64(got) != marked {
+					t.Errorf("%s: %d are marked, %d arrive with a mark", address, marked, got)
+				}
+				agree("0")
+				b.stream(b.left, b.right, address, 2<<20)
+				last := report(t, l).Forward
+				if last.Marked != after.Marked || last.Drops.RED+last.Drops.CoDel == after.Drops.RED+after.Drops.CoDel {
+					t.Errorf("%s without ECN: %d marked, %+v dropped, before %+v", address, last.Marked-after.Marked, last.Drops, after.Drops)
+				}
+			}
+			if wrong := b.checksumErrors(b.right); wrong != "" {
+				t.Error(wrong)
 			}
 		})
 	}

@@ -38,7 +38,7 @@ func TestForms(t *testing.T) {
 			Loss: channel.Loss{Kind: channel.GilbertElliott, P: 0.01, R: 0.3, Bad: 0.8}, Duplicate: 0.001,
 			Queue: channel.Queue{Limit: channel.Limit{Bytes: 64 * unit.KiB}, Discipline: channel.EarlyDrop, RED: channel.RED{Min: channel.Limit{Packets: 5}, Max: channel.Limit{Packets: 15}, P: 0.1}},
 		},
-		Schedule: channel.Schedule{{At: 4 * time.Second, Direction: channel.Backward, Change: channel.Change{Rate: ptr(15 * unit.MbitPerSecond), Queue: &channel.Queue{Discipline: channel.ControlledDelay, CoDel: channel.CoDel{Target: ms}}}}},
+		Schedule: channel.Schedule{{At: 4 * time.Second, Direction: channel.Backward, Change: channel.Change{Rate: ptr(15 * unit.MbitPerSecond), Queue: &channel.Queue{Discipline: channel.ControlledDelay, CoDel: channel.CoDel{Target: ms}, ECN: true}}}},
 	}
 	text := `
 a: ra
@@ -55,7 +55,7 @@ schedule:
 - at: 4s
   direction: backward
   rate: 15Mbit/s
-  queue: {discipline: codel, codel: {target: 1ms}}
+  queue: {discipline: codel, codel: {target: 1ms}, ecn: true}
 `
 	var fromYAML Config
 	if err := yaml.UnmarshalWithOptions([]byte(text), &fromYAML, yaml.Strict()); err != nil {

@@ -19,7 +19,9 @@ type Statistics struct {
 	Delivered      uint64 `json:"delivered"`
 	DeliveredBytes uint64 `json:"delivered_bytes"`
 	Duplicated     uint64 `json:"duplicated"`
-	Drops          Drops  `json:"drops"`
+	// Marked is what the queue marked in place of dropping (ECN).
+	Marked uint64 `json:"marked"`
+	Drops  Drops  `json:"drops"`
 	// Waiting is in the queue now, without the frame that is being sent; Flying is being sent or on the wire.
 	Waiting      int   `json:"waiting"`
 	WaitingBytes int64 `json:"waiting_bytes"`

@@ -174,7 +174,7 @@ func (w *way) statistics() (Statistics, error) {
 		Profile: w.pipe.Profile(),
 		Arrived: c.Arrived + refusedOnEntry, ArrivedBytes: c.ArrivedBytes,
 		Delivered: w.delivered, DeliveredBytes: w.deliveredBytes,
-		Duplicated: c.Duplicated, Drops: d,
+		Duplicated: c.Duplicated, Marked: c.Marked, Drops: d,
 		Waiting: waiting, WaitingBytes: int64(size), Flying: w.pipe.Flying(),
 		Late: w.late.lateness(),
 	}, nil
