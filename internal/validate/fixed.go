@@ -38,19 +38,25 @@ func fixedPoints(b *bench, o Options) func() Part {
 			got[k.name+c] = b.repeat(runs, func(seed uint64) sim.Config { return khalili(seed, c, duration, k.through) }, mean(own...), mean(tcps...))
 		}
 	}
+	third := upgrade(b, o)
 	// What one connection can get of a megabit as payload.
 	fair := megabits(float64(capacity)/8*payload/(payload+header), time.Second) / users
 	return func() Part {
 		p := Part{
 			Title: "LIA, OLIA and BALIA where they are known to differ",
-			Question: `Khalili et al. (MPTCP is not Pareto-Optimal, CoNEXT 2012) found two settings in which LIA takes from others what it gains nothing by. Does the
+			Question: `Khalili et al. (MPTCP is not Pareto-Optimal, CoNEXT 2012) found three settings in which LIA takes from others what it gains nothing by. Does the
 simulator show what their analysis and their testbed show?`,
 			Method: `Ten MPTCP connections and ten TCPs (NewReno), a megabit per second for each, a round trip time of 80 ms without queues, the queues of their testbed.
 Scenario A: all MPTCP connections come from a server with 10 Mbit/s; a second path of theirs leads from there over the link of the TCPs as well, so they
 cannot gain by it. Scenario C: the first paths have a link of 10 Mbit/s of their own, the second ones share that of the TCPs. The fixed point of LIA
 is the root of z + z²/(1 + 2z²) = 1 in A (a TCP gets z of its share) and of z³ + z² + z = 1 in C (it gets z(1 + z²)), with z = √(p₁/p₂), from the
 balance of LIA's increases and decreases (their analysis, with as many connections and as much capacity on each side). An optimal
-control would leave the TCPs everything but what probing costs.`,
+control would leave the TCPs everything but what probing costs.
+
+Scenario B: 15 blue users with MPTCP have a path through the provider X, with 27 Mbit/s, and one through T, with 36. 15 red users have one through T, with
+a TCP. They upgrade to MPTCP: their second path leads through X, and from there through T as well. So it only takes from X, and nobody can gain. The fixed
+point of LIA: a user gets in all what a TCP would on the best path, and on each path in proportion to 1/p; of b for a blue user and zb for a red one,
+z = √(pX/pT), X and T are full at z = 0.646 before and 0.813 after. Changes are of the same seed before and after.`,
 		}
 		for _, k := range kinds {
 			t := Table{Caption: fmt.Sprintf("Scenario %s, %s; shares of %s Mbit/s of payload", k.name, k.what, digits(fair)),
@@ -81,6 +87,8 @@ control would leave the TCPs everything but what probing costs.`,
 				Claim{Text: fmt.Sprintf("scenario %s: without coupling TCPs get less than with LIA", k.name), Got: digits(share["newreno"]), Holds: share["newreno"] < share["lia"]},
 			)
 		}
+		t, claims := third()
+		p.Tables, p.Claims = append(p.Tables, t), append(p.Claims, claims...)
 		return p
 	}
 }
