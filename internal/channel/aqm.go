@@ -61,19 +61,19 @@ type codel struct {
 }
 
 // waiting is what CoDel dequeues from.
-type waiting interface {
+type waiting[F any] interface {
 	// pop takes the first frame, and false when there is none.
-	pop() (packet, bool)
+	pop() (packet[F], bool)
 	// bytes is what waits.
 	bytes() unit.Size
 	// signal tells the sender of a frame that was taken of congestion: it marks the frame, or ends it and returns false.
-	signal(packet) bool
+	signal(packet[F]) bool
 }
 
 // dequeue returns the frame to send at the time now, and false when none is left (RFC 8289, section 5.6). A frame that is
 // marked in place of being dropped is the one to send, as in Linux.
-func (c *codel) dequeue(p CoDel, frame unit.Size, now time.Duration, q waiting) (packet, bool) {
-	f, exists, mayDrop := c.take(p, frame, now, q)
+func dequeue[F any](c *codel, p CoDel, frame unit.Size, now time.Duration, q waiting[F]) (packet[F], bool) {
+	f, exists, mayDrop := take(c, p, frame, now, q)
 	switch {
 	case c.dropping:
 		if !mayDrop {
@@ -85,7 +85,7 @@ func (c *codel) dequeue(p CoDel, frame unit.Size, now time.Duration, q waiting) 
 				c.dropNext = control(c.dropNext, p.Interval, c.count)
 				break
 			}
-			if f, exists, mayDrop = c.take(p, frame, now, q); !mayDrop {
+			if f, exists, mayDrop = take(c, p, frame, now, q); !mayDrop {
 				c.dropping = false
 			} else {
 				c.dropNext = control(c.dropNext, p.Interval, c.count)
@@ -93,7 +93,7 @@ func (c *codel) dequeue(p CoDel, frame unit.Size, now time.Duration, q waiting) 
 		}
 	case mayDrop:
 		if !q.signal(f) {
-			f, exists, _ = c.take(p, frame, now, q)
+			f, exists, _ = take(c, p, frame, now, q)
 		}
 		c.dropping = true
 		// When it stopped dropping only just now, the rate that controlled the queue then is the best to start with.
@@ -109,7 +109,7 @@ func (c *codel) dequeue(p CoDel, frame unit.Size, now time.Duration, q waiting) 
 }
 
 // take is the RFC's dodequeue.
-func (c *codel) take(p CoDel, frame unit.Size, now time.Duration, q waiting) (f packet, exists, mayDrop bool) {
+func take[F any](c *codel, p CoDel, frame unit.Size, now time.Duration, q waiting[F]) (f packet[F], exists, mayDrop bool) {
 	if f, exists = q.pop(); !exists {
 		c.above = false
 		return f, false, false

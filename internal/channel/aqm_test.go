@@ -14,16 +14,16 @@ import (
 
 // list is a queue for CoDel.
 type list struct {
-	frames  []packet
+	frames  []packet[int32]
 	dropped []int32
 	// capable frames are marked in place of being dropped.
 	capable bool
 	marked  int
 }
 
-func (l *list) pop() (packet, bool) {
+func (l *list) pop() (packet[int32], bool) {
 	if len(l.frames) == 0 {
-		return packet{}, false
+		return packet[int32]{}, false
 	}
 	f := l.frames[0]
 	l.frames = l.frames[1:]
@@ -38,12 +38,12 @@ func (l *list) bytes() unit.Size {
 	return n
 }
 
-func (l *list) signal(f packet) bool {
+func (l *list) signal(f packet[int32]) bool {
 	if l.capable {
 		l.marked++
 		return true
 	}
-	l.dropped = append(l.dropped, f.slot)
+	l.dropped = append(l.dropped, f.frame)
 	return false
 }
 
@@ -64,13 +64,13 @@ func testCoDelTimes(t *testing.T, marks bool) {
 	// A frame is dequeued each millisecond, having waited for 20 ms, and the queue stays long.
 	for now := time.Duration(0); now < 400*ms; now += ms {
 		for len(q.frames) < 10 {
-			q.frames = append(q.frames, packet{size: 1000, arrived: now - 20*ms})
+			q.frames = append(q.frames, packet[int32]{size: 1000, arrived: now - 20*ms})
 		}
 		for i := range q.frames {
 			q.frames[i].arrived = now - 20*ms
 		}
 		before := len(q.dropped) + q.marked
-		if _, ok := c.dequeue(p, 1514, now, q); !ok {
+		if _, ok := dequeue(&c, p, 1514, now, q); !ok {
 			t.Fatal("nothing to send")
 		}
 		for range len(q.dropped) + q.marked - before {
@@ -119,19 +119,20 @@ func (m *markable) Mark(slot int32) bool {
 
 // overload offers a fifth more than the link carries to a queue of two seconds, and returns the pipe, what it delivered of which
 // size in all, and when.
-func overload(t *testing.T, queue Queue, store *markable) (pipe *Pipe, size int64, last time.Duration) {
+func overload(t *testing.T, queue Queue, store *markable) (pipe *Pipe[int32], size int64, last time.Duration) {
 	queue.Limit = Limit{Time: 2 * time.Second}
 	p := Profile{Rate: 10 * unit.MbitPerSecond, Delay: 10 * ms, Queue: queue}
 	pipe = NewPipe(p, 1514, 1, 0, store)
 	for i, o := range steady(8000, p.Rate.TimeFor(1000)*5/6, 1000) {
 		store.refs.refs[int32(i)] = 1
-		pipe.Arrive(o.at, o.size, int32(i))
+		slot := int32(i)
+		pipe.Arrive(o.at, o.size, &slot)
 	}
 	for pipe.Next() != Never {
 		a, ok := pipe.Due(pipe.Next())
 		if ok {
 			size, last = size+int64(a.Size), a.At
-			store.Release(a.Slot)
+			store.Release(a.Frame)
 		}
 	}
 	return pipe, size, last
@@ -201,7 +202,7 @@ func TestFullQueueMarksNothing(t *testing.T) {
 	pipe := NewPipe(Profile{Rate: minRate, Queue: queue}, 1514, 1, 0, store)
 	for slot := range int32(4) {
 		store.refs.refs[slot] = 1
-		pipe.Arrive(0, 1000, slot)
+		pipe.Arrive(0, 1000, &slot)
 	}
 	// The first is sent, the second waits: the average is nothing until the third.
 	if c := pipe.Counted(); c.Marked != 0 || c.RED != 2 {
@@ -224,9 +225,9 @@ func TestCoDelLeavesShortQueuesAlone(t *testing.T) {
 		for now := time.Duration(0); now < time.Second; now += ms {
 			q.frames = q.frames[:0]
 			for range tt.count {
-				q.frames = append(q.frames, packet{size: 1000, arrived: now - tt.wait})
+				q.frames = append(q.frames, packet[int32]{size: 1000, arrived: now - tt.wait})
 			}
-			c.dequeue(CoDel{Target: 5 * ms, Interval: 100 * ms}, 1514, now, q)
+			dequeue(&c, CoDel{Target: 5 * ms, Interval: 100 * ms}, 1514, now, q)
 		}
 		if len(q.dropped) > 0 {
 			t.Errorf("%s: %d dropped", tt.name, len(q.dropped))

@@ -8,23 +8,22 @@ import (
 )
 
 // packet is a frame in the queue.
-type packet struct {
-	slot    int32 // where its bytes are
-	size    int32
+type packet[F any] struct {
 	arrived time.Duration
-	tag     uint32
+	size    int32
+	frame   F
 }
 
-// Store keeps the bytes of frames. A slot that arrives in a pipe has one reference.
-type Store interface {
-	Retain(slot int32)
-	Release(slot int32)
+// Store keeps what frames refer to. A frame that arrives in a pipe has one reference.
+type Store[F any] interface {
+	Retain(F)
+	Release(F)
 }
 
 // Marker is a Store whose frames can be marked. Where a Store is none, no frame can.
-type Marker interface {
+type Marker[F any] interface {
 	// Mark tells the receiver of a frame of congestion (RFC 3168), and says whether the frame can be told with.
-	Mark(slot int32) bool
+	Mark(frame F) bool
 }
 
 // Counters are what a pipe counts.
@@ -40,8 +39,8 @@ type Counters struct {
 }
 
 // Pipe is one direction of a link in virtual time: it has no clock. Times count from any start and must not go
-// backwards; one that does means the latest time so far.
-type Pipe struct {
+// backwards; one that does means the latest time so far. What it carries as a frame is a number, or all that there is of it.
+type Pipe[F any] struct {
 	// plain: no frame is lost, duplicated or delayed differently than others, and the tail alone is dropped. Most pipes are, and for them
 	// there is a short way. What it needs comes first.
 	plain bool
@@ -50,16 +49,17 @@ type Pipe struct {
 	last  time.Duration // latest delivery so far
 	line  line
 	// What is on the wire: fly is in order of time, loose is what overtakes.
-	fly     ring[Arrival]
-	queue   fifo
+	fly     ring[Arrival[F]]
+	queue   fifo[F]
 	counted Counters
 
-	profile Profile
-	loose   flight
-	codel   CoDel     // the profile's, with defaults in place
-	frame   unit.Size // the largest, for CoDel and for the average of RED
-	store   Store
-	marker  Marker // the store, or nil
+	profile  Profile
+	loose    flight[F]
+	overtook Arrival[F] // the last that was taken of these
+	codel    CoDel      // the profile's, with defaults in place
+	frame    unit.Size  // the largest, for CoDel and for the average of RED
+	store    Store[F]
+	marker   Marker[F] // the store, or nil
 
 	bad      bool // state of Gilbert-Elliott
 	early    red
@@ -72,10 +72,10 @@ type Pipe struct {
 
 // NewPipe makes a pipe. All randomness comes from seed and stream; what is random in different ways draws from
 // different generators, so that a change of the one does not change the other.
-func NewPipe(p Profile, frame unit.Size, seed, stream uint64, s Store) *Pipe {
+func NewPipe[F any](p Profile, frame unit.Size, seed, stream uint64, s Store[F]) *Pipe[F] {
 	generator := func(purpose uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, stream<<8|purpose)) }
-	marker, _ := s.(Marker)
-	return &Pipe{
+	marker, _ := s.(Marker[F])
+	return &Pipe[F]{
 		plain: p.plain(), profile: p, codel: p.Queue.CoDel.filled(), frame: frame, store: s, marker: marker, line: line{rate: uint64(p.Rate)},
 		losses: generator(1), copies: generator(2), jitters: generator(3),
 		early: red{count: -1, random: generator(4)},
@@ -83,29 +83,26 @@ func NewPipe(p Profile, frame unit.Size, seed, stream uint64, s Store) *Pipe {
 }
 
 // Profile is in force now.
-func (p *Pipe) Profile() Profile { return p.profile }
+func (p *Pipe[F]) Profile() Profile { return p.profile }
 
 // Counted is what happened since the pipe was made.
-func (p *Pipe) Counted() Counters { return p.counted }
+func (p *Pipe[F]) Counted() Counters { return p.counted }
 
 // Waiting is how many frames, and how much, wait in the queue, without the frame that is being sent.
-func (p *Pipe) Waiting() (int, unit.Size) { return p.queue.len(), p.queue.size }
+func (p *Pipe[F]) Waiting() (int, unit.Size) { return p.queue.len(), p.queue.size }
 
 // Least is the shortest time from the arrival of a frame to its delivery.
-func (p *Pipe) Least() time.Duration { return p.profile.Least() }
+func (p *Pipe[F]) Least() time.Duration { return p.profile.Least() }
 
 // Overtakes says whether a frame may be delivered before one that came earlier.
-func (p *Pipe) Overtakes() bool { return !p.plain && p.profile.Jitter.Reorder }
-
-// Duplicates says whether a frame that is delivered may have a copy: whether any was duplicated since the pipe was made.
-func (p *Pipe) Duplicates() bool { return p.counted.Duplicated > 0 }
+func (p *Pipe[F]) Overtakes() bool { return !p.plain && p.profile.Jitter.Reorder }
 
 // Flying is how many frames are being sent or on the wire.
-func (p *Pipe) Flying() int { return p.fly.count + len(p.loose) }
+func (p *Pipe[F]) Flying() int { return p.fly.count + len(p.loose) }
 
 // Set changes the profile at the time now. A frame that is being sent or on the wire keeps what it was given; frames
 // that wait stay, even beyond a smaller limit.
-func (p *Pipe) Set(now time.Duration, profile Profile) {
+func (p *Pipe[F]) Set(now time.Duration, profile Profile) {
 	p.advance(now)
 	if profile.Queue != p.profile.Queue {
 		p.codel = profile.Queue.CoDel.filled()
@@ -124,11 +121,7 @@ func (p *Profile) plain() bool {
 }
 
 // Arrive takes a frame.
-func (p *Pipe) Arrive(at time.Duration, size int32, slot int32) { p.ArriveTagged(at, size, slot, 0) }
-
-// ArriveTagged takes a frame with a tag, which comes back with it: who has many frames on the way need not look at one to know what
-// to do with it.
-func (p *Pipe) ArriveTagged(at time.Duration, size int32, slot int32, tag uint32) {
+func (p *Pipe[F]) Arrive(at time.Duration, size int32, frame *F) {
 	if p.queue.len() > 0 {
 		p.advance(at)
 	}
@@ -138,30 +131,30 @@ func (p *Pipe) ArriveTagged(at time.Duration, size int32, slot int32, tag uint32
 	p.counted.ArrivedBytes += uint64(size)
 	busy := p.free > at || p.queue.len() > 0
 	if p.plain && !busy {
-		p.transmit(size, slot, tag, at)
+		p.transmit(size, frame, at)
 		return
 	}
 	q := &p.profile.Queue
 	switch {
-	case q.Discipline == EarlyDrop && p.early.drop(&q.RED, p.length(q.RED.Min), p.idle()) && (busy && p.full(unit.Size(size)) || !p.mark(slot)):
+	case q.Discipline == EarlyDrop && p.early.drop(&q.RED, p.length(q.RED.Min), p.idle()) && (busy && p.full(unit.Size(size)) || !p.mark(*frame)):
 		p.counted.RED++
-		p.store.Release(slot)
+		p.store.Release(*frame)
 	case busy && p.full(unit.Size(size)):
 		p.counted.Tail++
-		p.store.Release(slot)
+		p.store.Release(*frame)
 	case busy:
-		p.queue.push(packet{slot: slot, size: size, arrived: at, tag: tag})
+		p.queue.push(at, size, frame)
 	case q.Discipline == ControlledDelay: // its state follows every frame
-		p.queue.push(packet{slot: slot, size: size, arrived: at, tag: tag})
+		p.queue.push(at, size, frame)
 		p.advance(at)
 	default:
-		p.send(packet{slot: slot, size: size, arrived: at, tag: tag}, at)
+		p.send(size, frame, at)
 	}
 }
 
 // mark tells of congestion by a frame that stays, where the queue is to and the frame can.
-func (p *Pipe) mark(slot int32) bool {
-	if !p.profile.Queue.ECN || p.marker == nil || !p.marker.Mark(slot) {
+func (p *Pipe[F]) mark(frame F) bool {
+	if !p.profile.Queue.ECN || p.marker == nil || !p.marker.Mark(frame) {
 		return false
 	}
 	p.counted.Marked++
@@ -169,7 +162,7 @@ func (p *Pipe) mark(slot int32) bool {
 }
 
 // full says whether there is no room for a frame that arrives now.
-func (p *Pipe) full(frame unit.Size) bool {
+func (p *Pipe[F]) full(frame unit.Size) bool {
 	switch l := &p.profile.Queue.Limit; {
 	case l.Bytes != 0:
 		return p.queue.size+frame > l.Bytes
@@ -182,7 +175,7 @@ func (p *Pipe) full(frame unit.Size) bool {
 }
 
 // wait is how long a frame that arrives now waits until it is sent.
-func (p *Pipe) wait() time.Duration {
+func (p *Pipe[F]) wait() time.Duration {
 	w := max(0, p.free-p.now)
 	if p.profile.Rate > 0 {
 		w += p.profile.Rate.TimeFor(p.queue.size)
@@ -191,7 +184,7 @@ func (p *Pipe) wait() time.Duration {
 }
 
 // length is that of the queue in the unit of a limit.
-func (p *Pipe) length(in Limit) float64 {
+func (p *Pipe[F]) length(in Limit) float64 {
 	switch {
 	case in.Bytes != 0:
 		return float64(p.queue.size)
@@ -202,7 +195,7 @@ func (p *Pipe) length(in Limit) float64 {
 }
 
 // idle is how many of the largest frames could have been sent since there was nothing to send.
-func (p *Pipe) idle() float64 {
+func (p *Pipe[F]) idle() float64 {
 	if p.queue.len() > 0 || p.now <= p.free {
 		return 0
 	}
@@ -213,60 +206,60 @@ func (p *Pipe) idle() float64 {
 }
 
 // advance does what happens until and at the time now: frames whose turn comes leave the queue.
-func (p *Pipe) advance(now time.Duration) {
+func (p *Pipe[F]) advance(now time.Duration) {
 	for p.queue.len() > 0 {
 		t := max(p.free, p.queue.head().arrived)
 		if t > now {
 			break
 		}
 		if p.profile.Queue.Discipline == ControlledDelay {
-			if f, ok := p.control.dequeue(p.codel, p.frame, t, (*controlled)(p)); ok {
-				p.send(f, t)
+			if f, ok := dequeue(&p.control, p.codel, p.frame, t, (*controlled[F])(p)); ok {
+				p.send(f.size, &f.frame, t)
 			}
 			continue
 		}
-		f, _ := p.queue.pop()
-		p.send(f, t)
+		f := p.queue.drop()
+		p.send(f.size, &f.frame, t)
 	}
 	p.now = max(p.now, now)
 }
 
 // controlled is a pipe as CoDel sees it.
-type controlled Pipe
+type controlled[F any] Pipe[F]
 
-func (c *controlled) pop() (packet, bool) { return c.queue.pop() }
-func (c *controlled) bytes() unit.Size    { return c.queue.size }
-func (c *controlled) signal(f packet) bool {
-	if (*Pipe)(c).mark(f.slot) {
+func (c *controlled[F]) pop() (packet[F], bool) { return c.queue.pop() }
+func (c *controlled[F]) bytes() unit.Size       { return c.queue.size }
+func (c *controlled[F]) signal(f packet[F]) bool {
+	if (*Pipe[F])(c).mark(f.frame) {
 		return true
 	}
 	c.counted.CoDel++
-	c.store.Release(f.slot)
+	c.store.Release(f.frame)
 	return false
 }
 
 // send gives a frame to the transmitter at the time t and, from there, to the wire.
-func (p *Pipe) send(f packet, t time.Duration) {
+func (p *Pipe[F]) send(size int32, frame *F, t time.Duration) {
 	if p.plain {
-		p.transmit(f.size, f.slot, f.tag, t)
+		p.transmit(size, frame, t)
 		return
 	}
-	p.occupy(f.size, t)
+	p.occupy(size, t)
 	if p.lose() {
 		p.counted.Lost++
-		p.store.Release(f.slot)
+		p.store.Release(*frame)
 		return
 	}
-	p.deliver(f)
+	p.deliver(size, frame)
 	if p.profile.Duplicate > 0 && p.copies.Float64() < p.profile.Duplicate {
 		p.counted.Duplicated++
-		p.store.Retain(f.slot)
-		p.deliver(f)
+		p.store.Retain(*frame)
+		p.deliver(size, frame)
 	}
 }
 
 // occupy is the transmitter's part of sending.
-func (p *Pipe) occupy(size int32, t time.Duration) {
+func (p *Pipe[F]) occupy(size int32, t time.Duration) {
 	if t > p.free {
 		p.line.rest = 0
 	}
@@ -274,15 +267,16 @@ func (p *Pipe) occupy(size int32, t time.Duration) {
 }
 
 // transmit is send in a plain pipe.
-func (p *Pipe) transmit(size, slot int32, tag uint32, t time.Duration) {
+func (p *Pipe[F]) transmit(size int32, frame *F, t time.Duration) {
 	p.occupy(size, t)
 	// After a change that shortens the delay frames stay in order.
 	p.last = max(p.last, p.free+p.profile.Delay)
-	p.fly.push(Arrival{At: p.last, Slot: slot, Size: size, Tag: tag})
+	a := p.fly.push()
+	a.At, a.Size, a.Frame = p.last, size, *frame
 }
 
 // lose draws the fate of a frame on the wire.
-func (p *Pipe) lose() bool {
+func (p *Pipe[F]) lose() bool {
 	l := &p.profile.Loss
 	switch l.Kind {
 	case Random:
@@ -302,7 +296,7 @@ func (p *Pipe) lose() bool {
 }
 
 // deliver puts a frame on the wire that the transmitter is done with at p.free.
-func (p *Pipe) deliver(f packet) {
+func (p *Pipe[F]) deliver(size int32, frame *F) {
 	delay := p.profile.Delay
 	switch amount := float64(p.profile.Jitter.Amount); p.profile.Jitter.Kind {
 	case Uniform:
@@ -314,19 +308,26 @@ func (p *Pipe) deliver(f packet) {
 	if !p.profile.Jitter.Reorder {
 		at = max(at, p.last)
 	}
-	a := Arrival{At: at, Slot: f.slot, Size: f.size, Tag: f.tag}
 	if at >= p.last {
 		p.last = at
-		p.fly.push(a)
+		a := p.fly.push()
+		a.At, a.Size, a.Frame = at, size, *frame
 	} else {
 		p.sequence++
-		p.loose.push(overtaker{a, p.sequence})
+		p.loose.push(overtaker[F]{Arrival[F]{At: at, Size: size, Frame: *frame}, p.sequence})
 	}
 }
 
 // Due takes the next frame that is to be delivered until and at the time now, and false when there is none. The caller
-// releases its slot.
-func (p *Pipe) Due(now time.Duration) (Arrival, bool) {
+// releases it.
+func (p *Pipe[F]) Due(now time.Duration) (Arrival[F], bool) {
+	if a := p.due(now); a != nil {
+		return *a, true
+	}
+	return Arrival[F]{}, false
+}
+
+func (p *Pipe[F]) due(now time.Duration) *Arrival[F] {
 	if p.queue.len() > 0 {
 		p.advance(now)
 	} else if now > p.now {
@@ -335,33 +336,35 @@ func (p *Pipe) Due(now time.Duration) (Arrival, bool) {
 	// Of the same time, what is in order was sent before what overtakes: for that to overtake, something later was sent before it.
 	if len(p.loose) > 0 && (p.fly.count == 0 || p.loose[0].At < p.fly.head().At) {
 		if p.loose[0].At > now {
-			return Arrival{}, false
+			return nil
 		}
-		return p.loose.pop(), true
+		p.overtook = p.loose.pop()
+		return &p.overtook
 	}
 	if p.fly.count == 0 || p.fly.head().At > now {
-		return Arrival{}, false
+		return nil
 	}
-	return p.fly.pop(), true
+	return p.fly.drop()
 }
 
-// Take is Due and then Next.
-func (p *Pipe) Take(now time.Duration) (a Arrival, ok bool, next time.Duration) {
-	if !p.plain || p.queue.len() > 0 || len(p.loose) > 0 || p.fly.count == 0 || p.fly.head().At > now {
-		a, ok = p.Due(now)
-		return a, ok, p.Next()
+// Take is Due and then Next, without a copy: the frame, nil when there is none, stays where it is until the pipe is given another, or it
+// itself, at the same time.
+func (p *Pipe[F]) Take(now time.Duration) (*Arrival[F], time.Duration) {
+	if p.queue.len() > 0 || len(p.loose) > 0 || p.fly.count == 0 || p.fly.head().At > now {
+		a := p.due(now)
+		return a, p.Next()
 	}
 	p.now = max(p.now, now)
-	a = p.fly.pop()
+	a := p.fly.drop()
 	if p.fly.count == 0 {
-		return a, true, Never
+		return a, Never
 	}
-	return a, true, p.fly.head().At
+	return a, p.fly.head().At
 }
 
 // Next is the time at which due has something, or a little earlier when CoDel may still drop; Never when there is
 // nothing.
-func (p *Pipe) Next() time.Duration {
+func (p *Pipe[F]) Next() time.Duration {
 	if p.plain && p.fly.count > 0 && len(p.loose) == 0 {
 		return p.fly.head().At // what waits comes after it
 	}
@@ -383,20 +386,33 @@ func (p *Pipe) Next() time.Duration {
 	return at
 }
 
+// Frames goes through all frames that wait or are on the wire.
+func (p *Pipe[F]) Frames(yield func(*F) bool) {
+	for i := range p.queue.frames.count {
+		if !yield(&p.queue.frames.at(i).frame) {
+			return
+		}
+	}
+	for i := range p.fly.count {
+		if !yield(&p.fly.at(i).Frame) {
+			return
+		}
+	}
+	for i := range p.loose {
+		if !yield(&p.loose[i].Frame) {
+			return
+		}
+	}
+}
+
 // Flush ends all frames that wait or are on the wire, and says how many there were.
-func (p *Pipe) Flush() int {
-	n := p.queue.len() + p.Flying()
-	for p.queue.len() > 0 {
-		f, _ := p.queue.pop()
-		p.store.Release(f.slot)
+func (p *Pipe[F]) Flush() int {
+	n := 0
+	for f := range p.Frames {
+		p.store.Release(*f)
+		n++
 	}
-	for p.fly.count > 0 {
-		p.store.Release(p.fly.pop().Slot)
-	}
-	for _, a := range p.loose {
-		p.store.Release(a.Slot)
-	}
-	p.loose = p.loose[:0]
+	p.queue, p.fly, p.loose = fifo[F]{frames: p.queue.frames.empty()}, p.fly.empty(), p.loose[:0]
 	return n
 }
 
@@ -448,12 +464,18 @@ type ring[T any] struct {
 
 func (r *ring[T]) head() *T { return &r.slots[r.first] }
 
-func (r *ring[T]) push(v T) {
+func (r *ring[T]) at(i int) *T { return &r.slots[(r.first+i)&(len(r.slots)-1)] }
+
+// empty is the ring without what was in it.
+func (r *ring[T]) empty() ring[T] { return ring[T]{slots: r.slots} }
+
+// push makes room for one more at the end, to be filled.
+func (r *ring[T]) push() *T {
 	if r.count == len(r.slots) {
 		r.grow()
 	}
-	r.slots[(r.first+r.count)&(len(r.slots)-1)] = v
 	r.count++
+	return r.at(r.count - 1)
 }
 
 func (r *ring[T]) grow() {
@@ -463,60 +485,66 @@ func (r *ring[T]) grow() {
 	r.slots, r.first = slots, 0
 }
 
-// pop takes the first; there is one.
-func (r *ring[T]) pop() T {
-	v := r.slots[r.first]
+// drop takes the first, which stays where it is until the next push; there is one.
+func (r *ring[T]) drop() *T {
+	v := &r.slots[r.first]
 	r.first = (r.first + 1) & (len(r.slots) - 1)
 	r.count--
 	return v
 }
 
 // fifo is a queue of frames.
-type fifo struct {
-	frames ring[packet]
+type fifo[F any] struct {
+	frames ring[packet[F]]
 	size   unit.Size // of the frames
 }
 
-func (q *fifo) len() int      { return q.frames.count }
-func (q *fifo) head() *packet { return q.frames.head() }
+func (q *fifo[F]) len() int         { return q.frames.count }
+func (q *fifo[F]) head() *packet[F] { return q.frames.head() }
 
-func (q *fifo) push(f packet) {
-	q.frames.push(f)
-	q.size += unit.Size(f.size)
+func (q *fifo[F]) push(at time.Duration, size int32, frame *F) {
+	f := q.frames.push()
+	f.arrived, f.size, f.frame = at, size, *frame
+	q.size += unit.Size(size)
 }
 
-func (q *fifo) pop() (packet, bool) {
-	if q.frames.count == 0 {
-		return packet{}, false
-	}
-	f := q.frames.pop()
+func (q *fifo[F]) drop() *packet[F] {
+	f := q.frames.drop()
 	q.size -= unit.Size(f.size)
-	return f, true
+	return f
+}
+
+// pop takes the first, and returns false when there is none.
+func (q *fifo[F]) pop() (packet[F], bool) {
+	if q.frames.count == 0 {
+		return packet[F]{}, false
+	}
+	return *q.drop(), true
 }
 
 // Arrival is a frame on the wire.
-type Arrival struct {
+type Arrival[F any] struct {
 	At time.Duration
-	// Slot, Size and Tag are as the frame arrived with.
-	Slot, Size int32
-	Tag        uint32
+	// Size and Frame are as it arrived with.
+	Size  int32
+	Frame F
 }
 
 // overtaker is a frame that is delivered before one that was sent earlier.
-type overtaker struct {
-	Arrival
+type overtaker[F any] struct {
+	Arrival[F]
 	sequence uint64
 }
 
-func (a *overtaker) before(b *overtaker) bool {
+func (a *overtaker[F]) before(b *overtaker[F]) bool {
 	return a.At < b.At || a.At == b.At && a.sequence < b.sequence
 }
 
 // flight is a heap of frames by their time, those of the same time in the order in which they were sent. container/heap would allocate for
 // each frame.
-type flight []overtaker
+type flight[F any] []overtaker[F]
 
-func (h *flight) push(a overtaker) {
+func (h *flight[F]) push(a overtaker[F]) {
 	*h = append(*h, a)
 	s := *h
 	for i := len(s) - 1; i > 0; {
@@ -529,7 +557,7 @@ func (h *flight) push(a overtaker) {
 	}
 }
 
-func (h *flight) pop() Arrival {
+func (h *flight[F]) pop() Arrival[F] {
 	s := *h
 	top := s[0]
 	n := len(s) - 1

@@ -49,7 +49,7 @@ type change struct {
 }
 
 // play passes the offers through a pipe, which is asked for what is due only when look says so, and at its end.
-func play(t rapid.TB, p Profile, seed uint64, offers []offer, changes []change, look func(i int) bool) ([]sent, *Pipe) {
+func play(t rapid.TB, p Profile, seed uint64, offers []offer, changes []change, look func(i int) bool) ([]sent, *Pipe[int32]) {
 	store := &refs{t, map[int32]int{}}
 	pipe := NewPipe(p, 1514, seed, 0, store)
 	var out []sent
@@ -62,8 +62,8 @@ func play(t rapid.TB, p Profile, seed uint64, offers []offer, changes []change, 
 				}
 				return
 			}
-			out = append(out, sent{a.At, a.Slot, a.Size})
-			pipe.store.Release(a.Slot)
+			out = append(out, sent{a.At, a.Frame, a.Size})
+			pipe.store.Release(a.Frame)
 		}
 	}
 	for i, o := range offers {
@@ -75,7 +75,8 @@ func play(t rapid.TB, p Profile, seed uint64, offers []offer, changes []change, 
 			collect(o.at)
 		}
 		store.refs[int32(i)] = 1
-		pipe.Arrive(o.at, o.size, int32(i))
+		slot := int32(i)
+		pipe.Arrive(o.at, o.size, &slot)
 	}
 	for pipe.Next() != Never {
 		collect(pipe.Next())
@@ -295,11 +296,11 @@ func TestGilbertElliott(t *testing.T) {
 	if got := float64(pipe.counted.Lost) / n; math.Abs(got/want-1) > 0.05 {
 		t.Errorf("loss %v, want %v", got, want)
 	}
-	if pipe := NewPipe(Profile{Loss: Loss{Kind: GilbertElliott, Good: 1}}, 1514, 1, 0, nil); !pipe.lose() || pipe.bad {
+	if pipe := NewPipe[int32](Profile{Loss: Loss{Kind: GilbertElliott, Good: 1}}, 1514, 1, 0, nil); !pipe.lose() || pipe.bad {
 		t.Error("does not start in the good state")
 	}
 	// It goes to bad for good after the first frame, and loses there alone.
-	only := NewPipe(Profile{Loss: Loss{Kind: GilbertElliott, P: 1, R: 0, Bad: 1}}, 1514, 1, 0, nil)
+	only := NewPipe[int32](Profile{Loss: Loss{Kind: GilbertElliott, P: 1, R: 0, Bad: 1}}, 1514, 1, 0, nil)
 	if only.lose() || !only.lose() || !only.lose() {
 		t.Error("states do not follow P and R")
 	}
@@ -365,7 +366,7 @@ func TestFlush(t *testing.T) {
 	store := &refs{t, map[int32]int{0: 1, 1: 1, 2: 1}}
 	p := NewPipe(Profile{Rate: unit.MbitPerSecond, Delay: ms, Duplicate: 1}, 1514, 1, 0, store)
 	for i := range int32(3) {
-		p.Arrive(0, 1000, i)
+		p.Arrive(0, 1000, &i)
 	}
 	if n := p.Flush(); n != 4 || len(store.refs) != 0 || p.Next() != Never {
 		t.Errorf("flushed %d, want 4; %d slots left, next %s", n, len(store.refs), p.Next())

@@ -17,14 +17,14 @@ import (
 type way struct {
 	from, to *port
 	longest  int
-	pipe     *channel.Pipe
+	pipe     *channel.Pipe[int32]
 	arena    *arena
 	steps    channel.Schedule // still to come; At is the relay's time
 	log      *slog.Logger
 
 	// emptied is when the ring was last seen empty: what is in it came later.
 	emptied time.Duration
-	staged  [batch]channel.Arrival
+	staged  [batch]channel.Arrival[int32]
 	told    map[string]bool // causes that were logged
 
 	drops                     Drops
@@ -72,7 +72,7 @@ func (w *way) accept(f frame, now time.Duration, offset int64) {
 	// The stamp is of the real time, which someone may set in between.
 	at := min(max(time.Duration(f.stamp()+offset), w.emptied), now)
 	w.change(at)
-	w.pipe.Arrive(at, int32(n), slot)
+	w.pipe.Arrive(at, int32(n), &slot)
 }
 
 // change does the steps of the schedule until and at the time now.
@@ -94,7 +94,7 @@ func (w *way) give(clock func() time.Duration) bool {
 			break
 		}
 		w.staged[n] = a
-		w.to.stage(n, w.arena.bytes(a.Slot))
+		w.to.stage(n, w.arena.bytes(a.Frame))
 		n++
 	}
 	for sent := 0; sent < n; {
@@ -114,7 +114,7 @@ func (w *way) give(clock func() time.Duration) bool {
 		sent += k
 	}
 	for _, a := range w.staged[:n] {
-		w.arena.Release(a.Slot)
+		w.arena.Release(a.Frame)
 	}
 	return n == batch
 }

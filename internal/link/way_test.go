@@ -8,7 +8,7 @@ import (
 
 // A step of the schedule is an event of its own: what waits for a slow rate may leave when it goes.
 func TestStepsWakeTheLink(t *testing.T) {
-	w := &way{pipe: channel.NewPipe(channel.Profile{}, 1514, 1, 0, nil), steps: channel.Schedule{{At: 5 * ms, Change: channel.Change{Delay: ptr(ms)}}}}
+	w := &way{pipe: channel.NewPipe[int32](channel.Profile{}, 1514, 1, 0, nil), steps: channel.Schedule{{At: 5 * ms, Change: channel.Change{Delay: ptr(ms)}}}}
 	if at := w.next(); at != 5*ms {
 		t.Errorf("next is at %s", at)
 	}

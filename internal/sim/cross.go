@@ -35,9 +35,7 @@ func (x *source) timer(s *Sim) {
 		return
 	}
 	x.sent++
-	p, slot := s.packet(cross, x.flow, x.out)
-	p.length = uint16(x.Size)
-	s.send(p, slot, int32(x.Size))
+	s.send(&packet{kind: cross, flow: x.flow, hop: x.out, length: uint16(x.Size)}, int32(x.Size))
 	wait := x.interval
 	if x.Kind == Poisson {
 		wait = duration(x.random.ExpFloat64() * float64(wait))

@@ -100,6 +100,15 @@ func TestResultsStay(t *testing.T) {
 	} {
 		is(tt.name, short(tt.change))
 	}
+	// Packets that pass a link again, with more or less on its wire.
+	var again []Config
+	for delay := 100 * ms; delay <= 300*ms; delay += 20 * ms {
+		again = append(again, short(func(c *Config, k *Connection) {
+			c.Links[0].Delay, c.Links[0].Queue.Limit, k.Window = delay, channel.Limit{Packets: 300}, 0
+			k.Paths = []Path{{Out: []int{0, 0}, Back: []int{0}}}
+		}))
+	}
+	is("again", again...)
 	crowd := many(50)
 	crowd.Duration = 3 * time.Second
 	is("crowd", crowd)

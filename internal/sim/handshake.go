@@ -43,8 +43,7 @@ func (f *sender) sayAccept(s *Sim) {
 }
 
 func (f *sender) say(s *Sim, kind kind, before uint32) {
-	p, slot := s.packet(kind, f.flow, before)
-	s.send(p, slot, int32(f.c.Header))
+	s.send(&packet{kind: kind, flow: f.flow, hop: before}, int32(f.c.Header))
 }
 
 // shake takes a packet of the handshake, at the end where it belongs.

@@ -1,12 +1,10 @@
 package sim
 
-import (
-	"github.com/tabane/tabane/internal/channel"
-)
+import "github.com/tabane/tabane/internal/channel"
 
 // link is one direction of a link.
 type link struct {
-	*channel.Pipe
+	channel.Pipe[packet]
 	down      bool
 	sent      uint64
 	sentBytes uint64
@@ -27,38 +25,26 @@ func (s *Sim) way(links []int) uint32 {
 	return before
 }
 
-// packet returns a new packet at the hop before the first of a way, to be filled and sent. When there are too many it is one that goes
-// nowhere, and the simulation is over.
-func (s *Sim) packet(kind kind, flow int32, before uint32) (*packet, int32) {
-	slot, ok := s.pool.take()
-	if !ok {
+// send puts a new packet on its way. When there are too many the simulation is over.
+func (s *Sim) send(p *packet, size int32) {
+	if s.traffic.packets++; s.traffic.packets > s.traffic.most {
 		s.tooLarge = true
-		return &packet{}, -1
 	}
-	p := &s.pool.packets[slot]
-	p.kind, p.flow, p.hop, p.copies = kind, flow, before+1, 1
-	return p, slot
+	s.enter(p, size)
 }
 
-// send puts a new packet on its way.
-func (s *Sim) send(p *packet, slot, size int32) {
-	if slot != -1 {
-		s.enter(p.hop, slot, size)
-	}
-}
-
-// enter gives a packet to the link of a hop. The hop goes with it, so that the packet itself, one of many thousands, is not looked at before
-// the end of its way. The link has an event at the next delivery; one that is not the first in line changes nothing,
-// unless packets overtake each other.
-func (s *Sim) enter(hop uint32, slot, size int32) {
-	i := s.hops[hop]
+// enter gives a packet to the link of its next hop. The link has an event at the next delivery; one that is not the first in line changes
+// nothing, unless packets overtake each other.
+func (s *Sim) enter(p *packet, size int32) {
+	p.hop++
+	i := s.hops[p.hop]
 	l := &s.links[i]
 	if l.down {
 		l.lost++
-		s.pool.Release(slot)
+		s.traffic.packets--
 		return
 	}
-	l.ArriveTagged(s.now, size, slot, hop)
+	l.Arrive(s.now, size, p)
 	if !s.events.has(i) {
 		if at := l.Next(); at != channel.Never {
 			s.events.set(i, at)
@@ -73,46 +59,27 @@ func (s *Sim) enter(hop uint32, slot, size int32) {
 // deliver takes what a link delivers now to the next link, or to its end.
 func (s *Sim) deliver(i int32) {
 	l := &s.links[i]
-	a, ok, next := l.Take(s.now)
+	a, next := l.Take(s.now)
 	if next == channel.Never {
 		s.events.remove(i)
 	} else {
 		s.events.set(i, next)
 	}
-	if !ok {
+	if a == nil {
 		return
 	}
 	l.sent++
 	l.sentBytes += uint64(a.Size)
-	slot := a.Slot
-	if l.Duplicates() && s.pool.packets[slot].copies > 1 {
-		if slot, ok = s.split(slot); !ok {
-			return
-		}
+	if s.hops[a.Frame.hop+1] != end {
+		s.enter(&a.Frame, a.Size)
+		return
 	}
-	if hop := a.Tag + 1; s.hops[hop] != end {
-		s.enter(hop, slot, a.Size)
-	} else {
-		s.arrive(slot)
-	}
+	s.traffic.packets--
+	s.arrive(&a.Frame)
 }
 
-// split gives one of several copies of a packet a place of its own.
-func (s *Sim) split(slot int32) (int32, bool) {
-	s.pool.Release(slot)
-	one, ok := s.pool.take()
-	if !ok {
-		s.tooLarge = true
-		return 0, false
-	}
-	s.pool.packets[one] = s.pool.packets[slot]
-	s.pool.packets[one].copies = 1
-	return one, true
-}
-
-// arrive takes a packet at the end of its way.
-func (s *Sim) arrive(slot int32) {
-	p := &s.pool.packets[slot] // it stays what it is until it is released, even if the pool grows
+// arrive takes a packet at the end of its way. Who takes it reads it before sending another, which may take its place.
+func (s *Sim) arrive(p *packet) {
 	switch p.kind {
 	case data:
 		s.receivers[p.flow].data(s, p)
@@ -128,7 +95,6 @@ func (s *Sim) arrive(slot int32) {
 	default:
 		s.senders[p.flow].shake(s, p)
 	}
-	s.pool.Release(slot)
 }
 
 // change applies what is due of the config's changes.

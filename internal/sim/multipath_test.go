@@ -281,7 +281,7 @@ func TestTooLarge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.pool.most = 100_000
+	s.traffic.most = 100_000
 	if _, err := s.Run(context.Background()); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("%v, want %v", err, ErrTooLarge)
 	}

@@ -12,15 +12,13 @@ type packet struct {
 	seq uint32
 	// window is how many bytes from data on the receiver has room for.
 	window uint32
-	// hop is the first of its way in Sim.hops.
+	// hop is where it is, in Sim.hops.
 	hop uint32
 	// flow is the subflow or the source of cross traffic.
 	flow int32
 	// length is the payload.
 	length uint16
 	kind   kind
-	// copies is how many there are of it: links may duplicate.
-	copies uint8
 	// blocks is how many of sack are used. duplicate: what is acknowledged had arrived before (RFC 2883).
 	blocks    uint8
 	duplicate bool
@@ -49,36 +47,15 @@ const (
 // noWindow stands for a window without limit.
 const noWindow = 1<<32 - 1
 
-// pool has all packets. It is the store of the links' pipes.
-type pool struct {
-	packets []packet
-	free    []int32
-	most    int // there may be at once
-}
+// traffic counts the packets that are on the way. It is the store of the links' pipes, which carry packets as they are: what many
+// connections have on the way is more than a cache holds, and so lies in the order in which it is needed.
+type traffic struct{ packets, most int }
 
-// mostPackets is how many packets there may be at once: 256 MiB.
+// mostPackets is how many packets there may be at once: they need 512 MiB.
 const mostPackets = 1 << 22
 
-// take returns an unused packet, which has still what it had, and false when there are too many.
-func (p *pool) take() (int32, bool) {
-	if n := len(p.free) - 1; n >= 0 {
-		slot := p.free[n]
-		p.free = p.free[:n]
-		return slot, true
-	}
-	if len(p.packets) == p.most {
-		return 0, false
-	}
-	p.packets = append(p.packets, packet{})
-	return int32(len(p.packets) - 1), true
-}
-
-// Retain and Release count the copies of a packet.
-func (p *pool) Retain(slot int32) { p.packets[slot].copies++ }
+// Retain and Release tell of a copy more, and of one that does not arrive.
+func (t *traffic) Retain(packet) { t.packets++ }
 
 // Release is documented with Retain.
-func (p *pool) Release(slot int32) {
-	if p.packets[slot].copies--; p.packets[slot].copies == 0 {
-		p.free = append(p.free, slot)
-	}
-}
+func (t *traffic) Release(packet) { t.packets-- }

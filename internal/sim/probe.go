@@ -32,9 +32,7 @@ func (c *connection) sendProbes(s *Sim) {
 	for i := range c.paths {
 		f := &s.senders[int(c.first)+i]
 		if f.phase != closed {
-			p, slot := s.packet(probe, f.flow, f.out)
-			p.at = s.now
-			s.send(p, slot, probeSize)
+			s.send(&packet{kind: probe, flow: f.flow, hop: f.out, at: s.now}, probeSize)
 		}
 	}
 }
@@ -43,9 +41,7 @@ func (c *connection) sendProbes(s *Sim) {
 func (r *receiver) probed(s *Sim, p *packet) {
 	state := &r.c.probes[r.index]
 	state.jitter.Update(p.at, s.now)
-	answer, slot := s.packet(reply, r.flow, r.back)
-	answer.at, answer.data = p.at, uint64(state.jitter.Value)
-	s.send(answer, slot, replySize)
+	s.send(&packet{kind: reply, flow: r.flow, hop: r.back, at: p.at, data: uint64(state.jitter.Value)}, replySize)
 }
 
 // replied takes the answer.

@@ -146,11 +146,9 @@ func (r *receiver) grow(s *Sim) {
 func (r *receiver) acknowledge(s *Sim, duplicate bool) {
 	r.waiting, r.deadline = 0, 0
 	r.confirmed = r.next
-	p, slot := s.packet(ack, r.flow, r.back)
-	p.at, p.seq, p.duplicate = r.echo, r.next, duplicate
-	p.sack, p.blocks = r.blocks, uint8(r.nblocks)
+	p := packet{kind: ack, flow: r.flow, hop: r.back, at: r.echo, seq: r.next, duplicate: duplicate, sack: r.blocks, blocks: uint8(r.nblocks)}
 	p.data, p.window = r.c.advertise()
-	s.send(p, slot, int32(r.c.Header))
+	s.send(&p, int32(r.c.Header))
 }
 
 // timer is the event of the deadline.

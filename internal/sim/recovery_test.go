@@ -37,6 +37,17 @@ func newStage(t *testing.T, lose func(seq uint32, n int) bool, change func(*Conn
 	return &stage{Sim: s, t: t, seen: map[copyOf]int{}, lose: lose}
 }
 
+// onTheWay goes through the packets that links have.
+func (s *stage) onTheWay(yield func(*packet) bool) {
+	for i := range s.links {
+		for p := range s.links[i].Frames {
+			if !yield(p) {
+				return
+			}
+		}
+	}
+}
+
 // until steps until the condition holds, or fails at the end.
 func (s *stage) until(what string, done func(f *sender) bool) {
 	s.t.Helper()
@@ -49,8 +60,7 @@ func (s *stage) until(what string, done func(f *sender) bool) {
 		if _, _, ok := s.events.first(); !ok || s.now > 20*time.Second {
 			s.t.Fatalf("never: %s", what)
 		}
-		for i := range s.pool.packets {
-			p := &s.pool.packets[i]
+		for p := range s.onTheWay {
 			id := copyOf{p.seq, p.at}
 			if p.kind != data || s.seen[id] > 0 {
 				continue

@@ -155,9 +155,7 @@ func (f *sender) open() bool {
 func (f *sender) transmit(s *Sim, seq uint32, e *segment) {
 	e.sent = s.now
 	f.result.Segments++
-	p, slot := s.packet(data, f.flow, f.out)
-	p.at, p.data, p.seq, p.length = s.now, e.data, seq, e.length
-	s.send(p, slot, int32(e.length)+int32(f.c.Header))
+	s.send(&packet{kind: data, flow: f.flow, hop: f.out, at: s.now, data: e.data, seq: seq, length: e.length}, int32(e.length)+int32(f.c.Header))
 }
 
 // sendNew sends data on the subflow for the first time. There is room.

@@ -24,7 +24,7 @@ type Sim struct {
 	events  tournament
 	handled uint64
 
-	pool        pool
+	traffic     traffic
 	hops        []int32
 	links       []link
 	senders     []sender
@@ -71,14 +71,14 @@ func New(c Config) (*Sim, error) {
 	if err := c.Check().Err(); err != nil {
 		return nil, err
 	}
-	s := &Sim{config: c, pool: pool{most: mostPackets}}
+	s := &Sim{config: c, traffic: traffic{most: mostPackets}}
 	flows := 0
 	for i := range c.Connections {
 		flows += len(c.Connections[i].Paths)
 	}
 	s.links = make([]link, len(c.Links))
 	for i := range c.Links {
-		s.links[i].Pipe = channel.NewPipe(c.Links[i].Profile, frame, c.Seed, uint64(i), &s.pool)
+		s.links[i].Pipe = *channel.NewPipe(c.Links[i].Profile, frame, c.Seed, uint64(i), &s.traffic)
 	}
 	s.senders, s.receivers = make([]sender, flows), make([]receiver, flows)
 	s.connections, s.sources = make([]connection, len(c.Connections)), make([]source, len(c.Cross))
@@ -170,14 +170,14 @@ func (s *Sim) Run(ctx context.Context) (Result, error) {
 	}
 	s.ran = true
 	for {
-		at, _, ok := s.events.first()
+		at, source, ok := s.events.first()
 		if !ok || at > s.config.Duration {
 			break
 		}
 		if s.handled++; s.handled%attention == 0 && ctx.Err() != nil {
 			return Result{}, fmt.Errorf("run simulation: at %s: %w", s.now, context.Cause(ctx))
 		}
-		s.step()
+		s.handle(at, source)
 		if s.tooLarge {
 			return Result{}, fmt.Errorf("run simulation: at %s: %w", s.now, ErrTooLarge)
 		}
@@ -189,6 +189,11 @@ func (s *Sim) Run(ctx context.Context) (Result, error) {
 // step handles the next event. There is one.
 func (s *Sim) step() {
 	at, source, _ := s.events.first()
+	s.handle(at, source)
+}
+
+// handle does what a source has to do at that time.
+func (s *Sim) handle(at time.Duration, source int32) {
 	s.now = at
 	id := source
 	if id < int32(len(s.links)) {
