@@ -73,10 +73,23 @@ const (
 	KernelPathManager PathManager = "kernel"
 )
 
+// BestPath is what a connection uses the subflow on the default address for, which follows BGP's best path, once it has one to
+// every egress peer.
+type BestPath string
+
+const (
+	// BackupBestPath is for when the others do not work: the best path leads to one of the peers.
+	BackupBestPath BestPath = "backup"
+	// SharingBestPath is for its share always: the best path may lead to an egress peer that is not among the edge's.
+	SharingBestPath BestPath = "share"
+)
+
 // Paths is how the server manages the paths of its connections.
 type Paths struct {
 	// PathManager is this daemon unless told otherwise, or unless there are limits, which only the kernel's has.
 	PathManager PathManager `yaml:"path_manager,omitempty"`
+	// BestPath is BackupBestPath unless told otherwise. The kernel's path manager has it share.
+	BestPath BestPath `yaml:"best_path,omitempty"`
 	// MPTCP is for the kernel's path manager only.
 	MPTCP `yaml:",inline"`
 }
@@ -225,11 +238,20 @@ func (p Paths) Check() fault.List {
 	default:
 		faults.Add("path_manager", "must be %q or %q, got %q", UserPathManager, KernelPathManager, p.PathManager)
 	}
+	switch p.BestPath {
+	case "", SharingBestPath:
+	case BackupBestPath:
+		if p.manager() == KernelPathManager {
+			faults.Add("best_path", "%q needs path_manager: %q, without limits", BackupBestPath, UserPathManager)
+		}
+	default:
+		faults.Add("best_path", "must be %q or %q, got %q", BackupBestPath, SharingBestPath, p.BestPath)
+	}
 	return faults
 }
 
-func (c *Config) pathManager() PathManager {
-	switch p := c.MPTCP; {
+func (p Paths) manager() PathManager {
+	switch {
 	case p.PathManager != "":
 		return p.PathManager
 	case p.MPTCP != (MPTCP{}):

@@ -175,7 +175,7 @@ func hasAddress(name string, address netip.Addr) bool {
 
 // preparePaths makes the path manager that the configuration asks for.
 func (e *Edge) preparePaths() error {
-	if e.config.pathManager() == KernelPathManager {
+	if e.config.MPTCP.manager() == KernelPathManager {
 		if e.again {
 			return nil // a former life may have had it in user space; Run takes it back
 		}
@@ -187,7 +187,7 @@ func (e *Edge) preparePaths() error {
 	}
 	e.diag = diag
 	m := newPathManager(e.config.Peers, slices.Collect(maps.Keys(e.owned)))
-	m.settled = !e.again
+	m.settled, m.sharing = !e.again, e.config.MPTCP.BestPath == SharingBestPath
 	for f := range e.former {
 		m.route(time.Now(), f.peer, f.prefix, routePresent)
 	}

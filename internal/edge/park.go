@@ -32,27 +32,6 @@ func (m *pathManager) retire(c *connection, peer int) {
 	m.parked[c] = true
 }
 
-// asideFor is how long a subflow on the default address steps aside: some retransmission timeouts.
-const asideFor = time.Second
-
-// stepAside makes busy subflows on the default address backups for a while, where the connection has one to another egress
-// peer. What took a peer's route took BGP's best path too, if that led there, and what is sent again must not go on a
-// subflow that changes its path and has lost what it had in flight. Nothing is lost by it: whatever the best path is now,
-// it leads to an egress peer, to which there is a subflow as well.
-func (m *pathManager) stepAside(c *connection, lost int) {
-	other := func(s *subflow) bool { return s.peer >= 0 && s.peer != lost && !s.dying && !s.backup }
-	if !slices.ContainsFunc(c.subflows, other) {
-		return
-	}
-	for _, s := range c.subflows {
-		if s.peer < 0 && !s.dying && s.queued > 0 {
-			s.aside = m.now.Add(asideFor)
-			m.prioritize(c, s)
-			m.wake(c, -1, s.aside)
-		}
-	}
-}
-
 // observe takes what a look found of a subflow.
 func (m *pathManager) observe(now time.Time, found mptcp.Subflow) {
 	c := m.conns[found.Token]

@@ -2,7 +2,6 @@ package edge
 
 import (
 	"testing"
-	"time"
 
 	"github.com/tabane/tabane/internal/mptcp"
 )
@@ -124,32 +123,4 @@ func TestWhatIsParkedCarriesNothing(t *testing.T) {
 	m.work()
 	m.setRoute(1, "::/0", routeAbsent)
 	check(t, m.on(1), "2001:db8:1::a*", "2001:db8:1::b")
-}
-
-// TestTheDefaultAddressStepsAside: BGP's best path went as well, perhaps, and what is sent again must not go there.
-func TestTheDefaultAddressStepsAside(t *testing.T) {
-	m := newManaged(false)
-	m.setRoute(0, "::/0", routePresent)
-	m.setRoute(1, "::/0", routePresent)
-	m.open(1, defaultAt, clientAt)
-	m.look(map[string]uint32{addressA: 100_000, addressB: 100_000, addressDefault: 100_000})
-	m.fakeKernel.log = nil
-	m.setRoute(0, "::/0", routeAbsent)
-	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
-	check(t, m.fakeKernel.log[:1], "set backup true on subflow [2001:db8:1::10]:80 to [2001:db8:c::10]:40000 of connection 00000001")
-	m.pass(asideFor - time.Millisecond)
-	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
-	m.pass(time.Millisecond)
-	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b")
-	// It does not where nothing else is left, or nothing is on its way.
-	m.look(map[string]uint32{addressB: 100_000, addressDefault: 100_000})
-	m.setRoute(1, "::/0", routeAbsent)
-	check(t, m.on(1), "2001:db8:1::10")
-	for peer := range 2 {
-		m.setRoute(peer, "::/0", routePresent)
-	}
-	m.pass(time.Second)
-	m.look(map[string]uint32{addressA: 100_000})
-	m.setRoute(0, "::/0", routeAbsent)
-	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b")
 }

@@ -181,6 +181,7 @@ func (l *pathLoop) step() error {
 	}
 	now := time.Now()
 	if due(l.resync, now) || due(l.review, now) {
+		l.execute() // what is read is to have what was decided
 		l.readAll(now)
 	}
 	l.manager.tick(now)

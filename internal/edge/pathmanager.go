@@ -51,10 +51,13 @@ const (
 // pathManager decides which client hears of which EPE address, and what becomes of the subflows to them. It is fed with
 // events, routes and the passing of time, and leaves what to ask of the kernel in requests; it opens nothing itself.
 //
-// The first subflow of a connection is the client's choice. On the default address it follows BGP's best path, and stays; on
-// an EPE address it is like any other there. The last subflow of a connection always stays.
+// The first subflow of a connection is the client's choice. On the default address it follows BGP's best path, and stays, as a
+// backup where the others reach all that it can, see spare; on an EPE address it is like any other there. The last subflow of a
+// connection always stays.
 type pathManager struct {
-	peers     []*pathPeer
+	peers []*pathPeer
+	// sharing: the subflow on the default address takes its share always.
+	sharing   bool
 	byAddress map[netip.Addr]int
 	conns     map[uint32]*connection
 	// clients finds the connections that a route concerns.
@@ -102,7 +105,7 @@ type subflow struct {
 	parked bool
 	queued uint32    // bytes left to deliver, as of the last look
 	looked time.Time // when that was
-	aside  time.Time // a backup until then
+	aside  time.Time // a backup until then, and until it has nothing to deliver
 	since  time.Time
 }
 
@@ -215,6 +218,7 @@ func (m *pathManager) joined(e mptcp.SubEstablished) {
 	m.add(c, e.Local, e.Remote)
 	if ours {
 		c.offers[peer].taken(e.LocalID)
+		m.wake(c, -1, m.now.Add(warmUp))
 	}
 	// All of them: the connection may have waited for another subflow to give up one whose route has gone.
 	m.settleAll(c)
@@ -326,6 +330,7 @@ func (m *pathManager) route(now time.Time, peer int, prefix netip.Prefix, state 
 			} else {
 				m.settle(c, peer)
 			}
+			m.prioritizeDefault(c)
 		}
 	}
 }
@@ -437,10 +442,12 @@ func backoff(first, most time.Duration, n int) time.Duration {
 
 // prioritize makes a subflow's priority what it should be.
 func (m *pathManager) prioritize(c *connection, s *subflow) {
-	backup := s.suspect || s.parked || m.now.Before(s.aside)
+	backup := s.suspect || s.parked
 	if s.peer >= 0 {
 		p := m.peers[s.peer]
 		backup = backup || p.backup || p.state(c.client) == routeDraining
+	} else {
+		backup = backup || m.stillAside(c, s) || m.spare(c, s)
 	}
 	if s.dying || backup == s.backup && !s.unsure {
 		return
@@ -620,7 +627,11 @@ func (m *pathManager) resyncOne(c *connection, list []mptcp.Subflow) {
 	there := map[mptcp.Ends]bool{}
 	for _, s := range list {
 		there[mptcp.Ends{Local: s.Local, Remote: s.Remote}] = true
-		own := m.add(c, s.Local, s.Remote)
+		own := c.find(s.Local, s.Remote)
+		if own == nil {
+			own = m.add(c, s.Local, s.Remote)
+			own.since = time.Time{} // nobody saw when, so long ago
+		}
 		own.first, own.backup, own.unsure = !s.Joined, s.BackupHere, false
 		if own.peer >= 0 && s.Joined && !own.dying {
 			c.offers[own.peer].taken(s.LocalID)
@@ -785,6 +796,7 @@ func (m *pathManager) tick(now time.Time) {
 				o.wakes = time.Time{}
 			}
 			m.settle(c, t.peer)
+			m.prioritizeDefault(c)
 		default:
 			m.settleAll(c)
 		}

@@ -235,14 +235,19 @@ func (m *managed) work() {
 			m.pathManager.event(m.now, e)
 		}
 		m.fakeKernel.events = nil
-		requests := m.take()
-		for _, r := range requests {
-			m.done(m.now, r, m.Request(r))
-		}
-		if len(requests)+len(m.fakeKernel.events) == 0 {
+		if m.execute()+len(m.fakeKernel.events) == 0 {
 			return
 		}
 	}
+}
+
+// execute brings the requests to the kernel, and returns how many there were.
+func (m *managed) execute() int {
+	requests := m.take()
+	for _, r := range requests {
+		m.done(m.now, r, m.Request(r))
+	}
+	return len(requests)
 }
 
 // pass lets time pass.
@@ -435,6 +440,7 @@ func TestASubflowThatTheClientClosedIsOfferedAgain(t *testing.T) {
 
 func TestAlarm(t *testing.T) {
 	m := newManaged(false)
+	m.sharing = true
 	m.setRoute(0, "::/0", routePresent)
 	m.setRoute(1, "::/0", routePresent)
 	m.open(1, defaultAt, clientAt)
@@ -538,6 +544,7 @@ func TestRestart(t *testing.T) {
 	m.setRoute(0, "::/0", routePresent)
 	m.setRoute(1, "::/0", routePresent)
 	m.open(1, defaultAt, clientAt)
+	m.pass(warmUp)
 	m.fakeKernel.log = nil
 
 	// Another life, which knows no route yet.
@@ -545,7 +552,7 @@ func TestRestart(t *testing.T) {
 	m.open(2, defaultAt, elsewhereAt)
 	m.resync(m.now, m.all())
 	m.pass(time.Minute)
-	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b")
+	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
 	check(t, m.fakeKernel.log)
 	m.setRoute(0, "::/0", routePresent)
 	check(t, m.on(2), "2001:db8:1::10", "2001:db8:1::a")
@@ -554,7 +561,7 @@ func TestRestart(t *testing.T) {
 	}
 	m.allRoutesKnown(m.now)
 	m.work()
-	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a")
+	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a")
 	m.setRoute(0, "::/0", routeAbsent)
 	check(t, m.on(1), "2001:db8:1::10")
 }
@@ -649,6 +656,7 @@ func TestAnyOrderEndsRight(t *testing.T) {
 				}
 			},
 			"overrun": func(*rapid.T) {
+				m.execute()
 				m.fakeKernel.events = nil
 				m.resync(m.now, m.all())
 			},
@@ -669,6 +677,7 @@ func TestAnyOrderEndsRight(t *testing.T) {
 			"pass":       func(t *rapid.T) { m.pass(time.Duration(rapid.IntRange(1, 3000).Draw(t, "ms")) * time.Millisecond) },
 		})
 		failing, m.deaf = 0, false
+		m.execute()
 		m.resync(m.now, m.all())
 		for token, c := range m.conns {
 			for _, s := range c.subflows {
@@ -676,6 +685,8 @@ func TestAnyOrderEndsRight(t *testing.T) {
 			}
 		}
 		m.look(nil)
+		m.pass(10 * time.Minute)
+		m.look(nil) // what was drained may have been parked since
 		m.pass(10 * time.Minute)
 		m.verify(t)
 	})
@@ -686,6 +697,17 @@ func (m *managed) verify(t *rapid.T) {
 	subflows := 0
 	for token, c := range m.there {
 		subflows += len(c.subflows)
+		carry := 0
+		for _, s := range c.subflows {
+			if s.Local != defaultAt && !s.BackupHere {
+				carry++
+			}
+		}
+		for _, s := range c.subflows {
+			if s.Local == defaultAt && (carry == 0 && s.BackupHere || carry == 2 && !s.BackupHere) {
+				t.Errorf("connection %d: backup on the default address is %t beside %d others", token, s.BackupHere, carry)
+			}
+		}
 		for i, p := range m.peers {
 			state := p.state(c.client())
 			on := slices.DeleteFunc(slices.Clone(c.subflows), func(s *mptcp.Subflow) bool { return s.Local.Addr() != p.address })

@@ -1,0 +1,146 @@
+package edge
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/tabane/tabane/internal/mptcp"
+)
+
+// newReached is a connection with a subflow to each of two peers.
+func newReached(backupB bool) *managed {
+	m := newManaged(backupB)
+	m.setRoute(0, "::/0", routePresent)
+	m.setRoute(1, "::/0", routePresent)
+	m.open(1, defaultAt, clientAt)
+	return m
+}
+
+func TestTheBestPathIsABackupWhereAllPeersAreReached(t *testing.T) {
+	m := newReached(false)
+	m.fakeKernel.log = nil
+	m.pass(warmUp - time.Millisecond)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b")
+	m.pass(time.Millisecond)
+	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
+
+	// It stays so while one of the others is lost and comes back, by routes or by an alarm.
+	m.setRoute(0, "::/0", routeAbsent)
+	m.pass(time.Minute)
+	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
+	m.setRoute(0, "::/0", routePresent)
+	m.pass(time.Minute)
+	a := m.conns[1].subflows[2]
+	m.alarm(m.now, 1, []mptcp.Ends{{Local: a.local, Remote: a.remote}}, nil)
+	m.work()
+	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
+	m.pass(time.Minute)
+	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
+	if m.counts.Backup != 1 {
+		t.Errorf("%d priorities changed, want 1", m.counts.Backup)
+	}
+
+	// It carries when no other is to.
+	m.setRoute(0, "::/0", routeDraining)
+	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a*", "2001:db8:1::b")
+	m.setRoute(1, "::/0", routeDraining)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a*", "2001:db8:1::b*")
+	m.setRoute(0, "::/0", routeAbsent)
+	m.setRoute(1, "::/0", routeAbsent)
+	m.look(nil)
+	check(t, m.on(1), "2001:db8:1::10")
+}
+
+func TestTheBestPathSharesWhereItMayAddAPath(t *testing.T) {
+	t.Run("asked for", func(t *testing.T) {
+		m := newManaged(false)
+		m.sharing = true
+		m.setRoute(0, "::/0", routePresent)
+		m.setRoute(1, "::/0", routePresent)
+		m.open(1, defaultAt, clientAt)
+		m.pass(time.Minute)
+		check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b")
+	})
+	t.Run("one peer alone", func(t *testing.T) {
+		m := newManaged(false)
+		m.setRoute(0, "::/0", routePresent)
+		m.open(1, defaultAt, clientAt)
+		m.pass(time.Minute)
+		check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a")
+	})
+	t.Run("the other peer is a backup", func(t *testing.T) {
+		m := newReached(true)
+		m.pass(time.Minute)
+		check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b*")
+	})
+	t.Run("an address that the client did not take up", func(t *testing.T) {
+		m := newManaged(false)
+		config := testConfig()
+		third := config.Peers[1]
+		third.Address = netip.MustParseAddr("2001:db8:1::77")
+		m.pathManager = newPathManager(append(config.Peers, third), nil)
+		m.pathManager.settled = true
+		m.setRoute(0, "::/0", routePresent)
+		m.setRoute(1, "::/0", routePresent)
+		m.open(1, defaultAt, clientAt)
+		m.pass(time.Minute)
+		check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
+		m.lose = 1 << 30
+		m.setRoute(2, "::/0", routePresent)
+		m.pass(time.Minute)
+		check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b")
+	})
+	t.Run("another address of the client", func(t *testing.T) {
+		m := newReached(false)
+		second := netip.MustParseAddrPort("[2001:db8:f::10]:41000")
+		m.there[1].subflows = append(m.there[1].subflows, &mptcp.Subflow{Token: 1, Local: defaultAt, Remote: second, Joined: true})
+		m.fakeKernel.events = append(m.fakeKernel.events, mptcp.SubEstablished{Token: 1, Local: defaultAt, Remote: second})
+		m.pass(time.Minute)
+		check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
+	})
+}
+
+// TestTheDefaultAddressStepsAside: BGP's best path went as well, perhaps, and what is sent again must not go there.
+func TestTheDefaultAddressStepsAside(t *testing.T) {
+	m := newReached(false)
+	m.sharing = true
+	busy := map[string]uint32{addressA: 100_000, addressB: 100_000, addressDefault: 100_000}
+	m.look(busy)
+	m.fakeKernel.log = nil
+	m.setRoute(0, "::/0", routeAbsent)
+	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
+	check(t, m.fakeKernel.log[:1], "set backup true on subflow [2001:db8:1::10]:80 to [2001:db8:c::10]:40000 of connection 00000001")
+	m.pass(asideFor - time.Millisecond)
+	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
+	// It holds something still, such as what a hole swallows.
+	for range 30 {
+		m.look(busy)
+		m.pass(asideMore)
+		check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
+	}
+	m.look(map[string]uint32{addressB: 100_000})
+	m.pass(asideMore)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b")
+	// It does not where nothing else is left, or nothing is on its way.
+	m.look(busy)
+	m.setRoute(1, "::/0", routeAbsent)
+	check(t, m.on(1), "2001:db8:1::10")
+	for peer := range 2 {
+		m.setRoute(peer, "::/0", routePresent)
+	}
+	m.pass(time.Second)
+	m.look(map[string]uint32{addressA: 100_000})
+	m.setRoute(0, "::/0", routeAbsent)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b")
+}
+
+// TestASubflowThatNobodyLooksAtDoesNotStayAside: alone it is not looked at, and nothing is known of what it delivers.
+func TestASubflowThatNobodyLooksAtDoesNotStayAside(t *testing.T) {
+	m := newReached(false)
+	m.sharing = true
+	m.look(map[string]uint32{addressDefault: 100_000})
+	m.setRoute(0, "::/0", routeAbsent)
+	m.pass(asideFor)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b")
+}
