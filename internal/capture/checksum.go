@@ -3,6 +3,7 @@ package capture
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"math/bits"
 	"slices"
 	"sort"
@@ -29,20 +30,18 @@ func (c *Checksums) add(o Checksums) {
 // Any says that there were checksums, or should have been.
 func (c *Checksums) Any() bool { return *c != Checksums{} }
 
-// signed is what the checksum of a mapping covers beside its data.
+// signed is what a mapping says of its data: the ones' complement sum of the pseudo-header and of the checksum itself.
 type signed struct {
 	sum     uint16
-	subflow uint32
-	length  uint16 // with the DATA_FIN
 	present bool
 	partial bool // of the data sequence number only the lower 32 bits are known
 }
 
-// right says whether the checksum fits data of that sum: the pseudo-header has the data sequence number in 64 bits, whatever the option had.
-func (s *signed) right(dsn, data uint64) bool {
-	data += dsn>>48 + dsn>>32&0xffff + dsn>>16&0xffff + dsn&0xffff
-	data += uint64(s.subflow>>16) + uint64(s.subflow&0xffff) + uint64(s.length) + uint64(s.sum)
-	return fold(data) == 0xffff
+// sign has the data sequence number in 64 bits, whatever the option had, and the length with the DATA_FIN.
+func sign(dsn uint64, subflow uint32, length, checksum uint16, partial bool) signed {
+	sum := dsn>>48 + dsn>>32&0xffff + dsn>>16&0xffff + dsn&0xffff
+	sum += uint64(subflow>>16) + uint64(subflow&0xffff) + uint64(length) + uint64(checksum)
+	return signed{sum: fold(sum), present: true, partial: partial}
 }
 
 // fold makes 16 bits of a ones' complement sum.
@@ -76,19 +75,39 @@ type chunk struct {
 	data []byte
 }
 
-// verifier checks the mappings of a half in the subflow's order, once there was a checksum.
+// verifier checks the mappings of a half in the subflow's order. There is one when there was a checksum, or should have been.
 type verifier struct {
-	on    bool
 	at    uint64 // what is before is checked, or given up
 	start uint64 // of the mapping that sum is of
 	sum   uint64
 	whole bool // all of it up to at was captured
 	early []chunk
+	fin   bool // a DATA_FIN alone was checked
 	count Checksums
+	wrong []WrongChecksum
 }
 
-// maxEarly bounds the payload that one analysis keeps for checksums, in bytes. What is more cannot be verified.
-const maxEarly = 64 << 20
+// checks makes the verifier of a half when a mapping that came has a checksum, or should have one, and says whether there is one.
+func (h *half) checks(a *Analysis, s signed) bool {
+	if h.verifier == nil && (s.present || h.sub.conn.checksums) {
+		a.summed = true
+		h.verifier = &verifier{start: math.MaxUint64}
+		if h.buffer != nil {
+			h.verifier.at = h.buffer.Next()
+		}
+	}
+	return h.verifier != nil
+}
+
+// size is what a chunk takes of maxEarly.
+func (c chunk) size() int { return len(c.data) + 64 }
+
+// What is kept for checksums is bounded: of one analysis in bytes, of one half in chunks, which is a window of 12 MB even without
+// an interface that puts segments together. What is more cannot be verified.
+const (
+	maxEarly  = 64 << 20
+	maxChunks = 1 << 13
+)
 
 // keep copies payload behind what is in order. Of what is kept already nothing is kept again.
 func (v *verifier) keep(a *Analysis, seq uint64, data []byte) {
@@ -96,22 +115,24 @@ func (v *verifier) keep(a *Analysis, seq uint64, data []byte) {
 		data = data[min(v.at-seq, uint64(len(data))):]
 		seq = v.at
 	}
-	if len(data) == 0 || a.early+len(data) > maxEarly {
+	c := chunk{seq, data}
+	if len(data) == 0 || a.early+c.size() > maxEarly || len(v.early) == maxChunks {
 		return
 	}
 	i := sort.Search(len(v.early), func(i int) bool { return v.early[i].seq >= seq })
 	if i < len(v.early) && v.early[i].seq == seq && len(v.early[i].data) >= len(data) {
 		return
 	}
-	a.early += len(data)
-	v.early = slices.Insert(v.early, i, chunk{seq, slices.Clone(data)})
+	a.early += c.size()
+	c.data = slices.Clone(data)
+	v.early = slices.Insert(v.early, i, c)
 }
 
 // forget drops what was kept of what is behind.
 func (v *verifier) forget(a *Analysis) {
 	n := 0
 	for n < len(v.early) && v.early[n].seq+uint64(len(v.early[n].data)) <= v.at {
-		a.early -= len(v.early[n].data)
+		a.early -= v.early[n].size()
 		n++
 	}
 	v.early = slices.Delete(v.early, 0, n)
@@ -135,7 +156,7 @@ func (v *verifier) next(a *Analysis) []byte {
 // verify goes on to until, which is in the subflow's order, with the payload of the segment that came, of which the capture may have
 // only a part.
 func (h *half) verify(a *Analysis, until, seq uint64, payload []byte) {
-	v := &h.verifier
+	v := h.verifier
 	for v.at < until {
 		m, next, ok := h.maps.find(v.at)
 		if !ok {
@@ -168,28 +189,34 @@ func (h *half) verify(a *Analysis, until, seq uint64, payload []byte) {
 			v.at += uint64(len(data))
 		}
 		if v.at == m.end {
-			h.judge(a, m.signed, m.dsn, v.sum, v.whole)
+			h.judge(a, &m, v.sum, v.whole)
 		}
 	}
 	v.forget(a)
 	v.keep(a, seq, payload)
 }
 
-// judge counts a mapping with all of its data.
-func (h *half) judge(a *Analysis, s signed, dsn, sum uint64, whole bool) {
-	count := &h.verifier.count
-	switch {
+// judge counts a mapping with all of its data, of that sum.
+func (h *half) judge(a *Analysis, m *mapping, sum uint64, whole bool) {
+	v := h.verifier
+	switch s := &m.signed; {
 	case !s.present:
 		if h.sub.conn.checksums {
-			count.Absent++
+			v.count.Absent++
 		}
 	case !whole || s.partial:
-		count.Unverifiable++
-	case s.right(dsn, sum):
-		count.Verified++
+		v.count.Unverifiable++
+	case fold(uint64(s.sum)+sum) == 0xffff:
+		v.count.Verified++
 	default:
-		count.Wrong++
-		h.wrong(a, s, dsn)
+		v.count.Wrong++
+		if len(v.wrong) < maxWrong {
+			w := WrongChecksum{At: a.now, Packet: a.packet, Seq: m.dsn, Length: m.end - m.start}
+			if len(a.o.names) > 0 {
+				w.File = a.o.names[h.at.file]
+			}
+			v.wrong = append(v.wrong, w)
+		}
 	}
 }
 
@@ -199,9 +226,9 @@ type WrongChecksum struct {
 	// Packet is the number of the packet that completed it, in the file of that name.
 	Packet uint64 `json:"packet"`
 	File   string `json:"file,omitempty"`
-	// Seq is its data sequence number, and Length what it says of its length.
+	// Seq is its data sequence number, and Length that of its data.
 	Seq    uint64 `json:"data_sequence_number"`
-	Length uint16 `json:"length"`
+	Length uint64 `json:"length"`
 }
 
 func (w WrongChecksum) String() string {
@@ -214,14 +241,3 @@ func (w WrongChecksum) String() string {
 
 // maxWrong is how many wrong checksums a direction of a subflow lists; all are counted.
 const maxWrong = 20
-
-func (h *half) wrong(a *Analysis, s signed, dsn uint64) {
-	if len(h.wrongs) == maxWrong {
-		return
-	}
-	w := WrongChecksum{At: a.now, Packet: a.packet, Seq: dsn, Length: s.length}
-	if len(a.o.names) > 0 {
-		w.File = a.o.names[h.at.file]
-	}
-	h.wrongs = append(h.wrongs, w)
-}

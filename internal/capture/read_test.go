@@ -216,6 +216,7 @@ func hostile(b []byte, do func(*pcap.Segment)) {
 		s.Tunnelled = b[8]&64 != 0
 		n := min(int(b[9]&63), 40, len(b)-12)
 		s.Options = b[12 : 12+n]
+		s.Data = b[:min(len(b), s.Payload)]
 		b = b[12+n:]
 		do(&s)
 	}
@@ -235,11 +236,18 @@ func FuzzAnalysis(f *testing.F) {
 	}
 	seed(capableOption(1), capableOption(1, 1), capableOption(1, 1, 2), m(0, 1, 500), m(500, 501, 500))
 	seed(joinOption(1, false), m(0, 1, 500), m(1000, 501, 1500), m(500, 2001, 0), nil, nil)
+	sums := func(offset uint64, start uint32, length uint16) []byte {
+		return signalOption{hasMap: true, dsn: s.idsn(1) + 1 + offset, subflow: start, length: length, checksum: true, sum: 1}.bytes()
+	}
+	seed(capableOption(1), capableOption(1, 1), capableOption(1, 1, 2), sums(0, 1, 500), sums(500, 501, 700), sums(1200, 1201, 500), sums(0, 0, 1))
 	seed(m(0, 1, 500), signalOption{hasAck: true, ack: s.idsn(1)}.bytes(), m(500, 501, 500), signalOption{hasMap: true, short: true, length: 7}.bytes())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		a := New(Options{Record: true, MaxRecords: 10_000})
 		hostile(b, a.Add)
 		r := a.Report()
+		if a.early < 0 || a.early > maxEarly {
+			t.Fatalf("%d bytes of payload are kept", a.early)
+		}
 		for i := range r.Connections {
 			c := &r.Connections[i]
 			for _, d := range []*Direction{&c.ToClient, &c.ToServer} {

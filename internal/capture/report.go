@@ -283,7 +283,9 @@ func (h *half) report(c *connection) SubflowDirection {
 	r := SubflowDirection{
 		Packets: h.packets, Segments: h.segments, Retransmitted: SegmentCount(h.retransmitted), Reordered: SegmentCount(h.reordered),
 		Reinjected: h.reinjected, DuplicateData: h.duplicateData, Unmapped: h.unmapped, Uncaptured: h.skipped, Vantage: h.vantage(),
-		Checksums: h.verifier.count, Wrong: h.wrongs,
+	}
+	if v := h.verifier; v != nil {
+		r.Checksums, r.Wrong = v.count, v.wrong
 	}
 	for _, p := range h.waiting {
 		r.Unmapped += uint64(p.length)
@@ -358,7 +360,9 @@ func (a *Analysis) direction(c *connection, side int) Direction {
 	var arrived uint64
 	for _, s := range c.subflows {
 		h := d.carrierOf(s.index)
-		r.Checksums.add(h.verifier.count)
+		if h.verifier != nil {
+			r.Checksums.add(h.verifier.count)
+		}
 		if h.buffer != nil {
 			m := h.buffer.Measures()
 			arrived += m.Arrived.Bytes

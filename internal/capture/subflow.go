@@ -88,9 +88,7 @@ type half struct {
 	outbound, inbound             uint64
 	delay, wait                   reseq.Histogram // of the data it brought: in all, and for other subflows
 
-	verifier    verifier
-	wrongs      []WrongChecksum
-	finVerified bool
+	verifier *verifier
 }
 
 func (h *half) dir() *direction {
@@ -176,10 +174,11 @@ func (h *half) segment(a *Analysis, s *pcap.Segment, o *options) {
 		if d := h.dir(); d.keyKnown {
 			h.sub.conn.signals = true
 			k := &o.capable
-			h.mapped(a, mapping{
-				start: 1, end: 1 + uint64(k.length), dsn: d.idsn + 1,
-				signed: signed{sum: k.sum, subflow: 1, length: k.length, present: k.hasSum},
-			})
+			m := mapping{start: 1, end: 1 + uint64(k.length), dsn: d.idsn + 1}
+			if k.hasSum {
+				m.signed = sign(m.dsn, 1, k.length, k.sum, false)
+			}
+			h.mapped(a, m)
 		}
 	}
 	if s.Payload > 0 {
@@ -366,11 +365,14 @@ func (h *half) signal(a *Analysis, o *dss, at uint64, payload int) {
 			c.event(Event{At: a.now, Subflow: sub.index, FromClient: (h.index == 0) != sub.turned, What: "infinite mapping"})
 		}
 	}
-	s := signed{sum: o.sum, subflow: o.subflow, length: o.length, present: o.hasSum, partial: !out.wide}
+	var s signed
+	if o.hasSum && o.length > 0 { // the infinite mapping has none that means something (RFC 8684, section 3.7)
+		s = sign(dsn, o.subflow, o.length, o.sum, !out.wide)
+	}
 	if length == 0 || payload == 0 && o.subflow == 0 {
-		if o.fin && length == 0 && !h.finVerified { // a DATA_FIN alone
-			h.finVerified = true
-			h.judge(a, s, dsn, 0, true)
+		if o.fin && length == 0 && h.checks(a, s) && !h.verifier.fin { // a DATA_FIN alone
+			h.verifier.fin = true
+			h.judge(a, &mapping{dsn: dsn, signed: s}, 0, true)
 		}
 		return
 	}
@@ -385,9 +387,6 @@ func (h *half) signal(a *Analysis, o *dss, at uint64, payload int) {
 		base = at
 	}
 	start := base + uint64(int64(int32(o.subflow+h.lag-uint32(base))))
-	if o.length == 0 {
-		s = signed{} // RFC 8684, section 3.7: it has none that means something
-	}
 	h.mapped(a, mapping{start: start, end: start + length, dsn: dsn, signed: s})
 }
 
@@ -429,14 +428,7 @@ func (h *half) mapped(a *Analysis, m mapping) {
 		h.conflicts++
 		return
 	}
-	if !h.verifier.on && (m.signed.present || h.sub.conn.checksums) {
-		a.summed = true
-		h.verifier.on, h.verifier.start = true, math.MaxUint64
-		if h.buffer != nil {
-			h.verifier.at = h.buffer.Next()
-		}
-	}
-	if h.verifier.on && h.buffer != nil {
+	if h.checks(a, m.signed) && h.buffer != nil {
 		h.verify(a, h.buffer.Next(), 0, nil)
 	}
 	if len(h.waiting) > 0 {
@@ -466,7 +458,7 @@ func (h *half) acknowledged(a *Analysis, ack uint32) {
 	h.buffer.Skip(a.now, at)
 	h.skipped += h.buffer.Measures().Skipped - before
 	h.top = max(h.top, at)
-	if h.verifier.on {
+	if h.verifier != nil {
 		h.verify(a, at, 0, nil)
 	}
 	h.deliver(a, a.pieces)
@@ -521,7 +513,7 @@ func (h *half) payload(a *Analysis, at uint64, length int, data []byte) {
 	if r.New > 0 {
 		d.arrived(a, r.New)
 	}
-	if h.verifier.on {
+	if h.verifier != nil {
 		h.verify(a, h.buffer.Next(), at, data)
 	}
 	h.deliver(a, a.pieces)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes the captures in this folder again: real MPTCP connections of this kernel over two paths, in namespaces of their own.
-# Needs root, iproute2, tcpdump and editcap (wireshark-common); TABANE=path of the program. They are cut to the headers, so small. The
+# Needs root, iproute2, tcpdump and editcap (wireshark-common); TABANE=path of the program. They are cut to the headers, so small, but for those with checksums. The
 # numbers that tests expect are those of the files that are here: after making them again, put in what tshark says.
 set -euo pipefail
 out=${1:-$(dirname "$0")}
@@ -64,20 +64,32 @@ capture $c tcp.pcap -i p1 -s 94
 sleep 0.5; ip netns exec $c "$tabane" fetch --progress none http://10.0.1.2/bytes/150000; finish
 gzip -9nf "$out"/*.pcap
 
+# Captured at that node of the lab, while some bytes are fetched: one file for each node, in whole packets.
+both() {
+	local name=$1 bytes=$2
+	for node in server client; do
+		"$tabane" lab capture --lab $lab $node "$out/$name-$node.pcapng" 2>/dev/null &
+		dumps+=($!)
+	done
+	sleep 1
+	"$tabane" lab exec --lab $lab client -- "$tabane" fetch --mptcp --progress none "http://server/bytes/$bytes"
+	sleep 0.5
+	kill -INT "${dumps[@]}"; wait "${dumps[@]}" || true
+	dumps=()
+}
+
 # The built-in scenario with SRv6 and three subflows: the server, where packets leave inside SRv6, and the client.
 lab=test-capture
 "$tabane" lab up epe-steady --name $lab >/dev/null
 trap '"$tabane" lab down $lab >/dev/null; cleanup' EXIT
+both whole 300000
 for node in server client; do
-	"$tabane" lab capture --lab $lab $node "$out/$node.pcapng" 2>/dev/null &
-	dumps+=($!)
-done
-sleep 1
-"$tabane" lab exec --lab $lab client -- "$tabane" fetch --mptcp --progress none http://server/bytes/300000
-sleep 0.5
-kill -INT "${dumps[@]}"; wait "${dumps[@]}" || true
-for node in server client; do
-	editcap -s 160 "$out/$node.pcapng" "$out/srv6-$node.pcapng"
-	rm "$out/$node.pcapng"
+	editcap -s 160 "$out/whole-$node.pcapng" "$out/srv6-$node.pcapng"
+	rm "$out/whole-$node.pcapng"
 	gzip -9nf "$out/srv6-$node.pcapng"
 done
+
+# The same with checksums, for which whole packets are needed.
+for node in server client; do "$tabane" lab exec --lab $lab $node -- sysctl -qw net.mptcp.checksum_enabled=1; done
+both checksums 80000
+gzip -9nf "$out"/checksums-*.pcapng
