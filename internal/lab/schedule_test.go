@@ -127,9 +127,16 @@ func TestFetchArguments(t *testing.T) {
 		}
 	}
 	s.Nodes["b"].Serve.Port = 80
-	args := fetchArguments(s, job{CellKey: scenario.CellKey{Traffic: "bulk", Transport: "tcp"}}, false)
-	if got := args[len(args)-1]; got != "http://b/bytes/300000" {
+	last := func() string {
+		args := fetchArguments(s, job{CellKey: scenario.CellKey{Case: "slow", Traffic: "bulk", Transport: "tcp"}}, false)
+		return strings.Join(args[len(args)-3:], " ")
+	}
+	if got := last(); got != "--interval 100ms http://b/bytes/300000" {
 		t.Error(got)
+	}
+	s.Experiment.Cases[0].Duration = time.Minute
+	if got := last(); got != "--limit 1m0s http://b/bytes/1099511627776" {
+		t.Error("a case of its own: ", got)
 	}
 }
 
