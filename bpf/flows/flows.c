@@ -28,7 +28,7 @@ struct count {
 };
 
 /* Whose slot it is. User space takes the key for whole when mark is what mark_of makes of it: that needs no order among
- * the stores, which on some processors has a price. To take the slot from its flow it sets the mark to 0. */
+ * the stores, which on some processors has a price. Of a slot that it takes from its flow it sets the key's removed. */
 struct owner {
 	struct flow_key key;
 	__u32 mark;
@@ -103,7 +103,7 @@ static __attribute__((noinline)) __u32 segments_of(struct __sk_buff *skb, __u32 
 }
 
 /* How many packets the skb is on the wire, and in how many bytes from the link layer's header on. */
-static __always_inline struct count size_on_wire(struct __sk_buff *skb, int direction, __u32 headers)
+static __always_inline struct count size_on_wire(struct __sk_buff *skb, int direction, int tagged, __u32 headers)
 {
 	struct count size = {.packets = 1};
 
@@ -115,7 +115,7 @@ static __always_inline struct count size_on_wire(struct __sk_buff *skb, int dire
 		size.bytes = skb->wire_len;
 	else
 		size.bytes = skb->len + (size.packets - 1) * headers;
-	if (unlikely(skb->vlan_present))
+	if (tagged)
 		size.bytes += size.packets * TAG;
 	return size;
 }
@@ -147,9 +147,20 @@ static __always_inline __u32 mark_of(const struct owner *owner)
 /* The number of a flow's hint, from its addresses and its interface and ports: as good as any that is quickly found. */
 static __always_inline __u32 hint_of(const __u64 *addresses, __u64 rest)
 {
-	__u64 sum = (addresses[0] ^ addresses[1]) * SPREAD + (addresses[2] ^ addresses[3]);
+	__u64 sum = (addresses[0] ^ addresses[1] ^ addresses[2] ^ addresses[3]) + rest;
 
-	return ((sum * SPREAD + rest) * SPREAD >> 32) * (HINT_ROWS * HINTS_IN_ROW) >> 32;
+	return (sum * SPREAD >> 32) * (HINT_ROWS * HINTS_IN_ROW) >> 32;
+}
+
+static __always_inline int is_owner(const struct owner *owner, const struct owner *flow)
+{
+	const __u64 *a = (const __u64 *)owner, *b = (const __u64 *)flow;
+	__u64 differ = 0;
+
+#pragma unroll
+	for (unsigned int i = 0; i < OWNER_WORDS; i++)
+		differ |= a[i] ^ b[i];
+	return !differ;
 }
 
 #define NO_SLOT (~0U)
@@ -201,16 +212,21 @@ static __always_inline enum reason count_flow(struct owner *flow, struct count s
 	struct slot *slot;
 
 	flow->mark = mark_of(flow);
-	number = take_slot(flow);
-	slot = bpf_map_lookup_elem(&slots, &number);
-	if (!slot)
-		return REASON_FULL;
-	add(&slot->count, size);
 	hint = hint_of(words, words[6]);
 	row = hint / HINTS_IN_ROW;
 	hinted = bpf_map_lookup_elem(&hints, &row);
-	if (hinted)
+	if (!hinted)
+		return REASON_FULL;
+	number = hinted->slots[hint % HINTS_IN_ROW];
+	slot = bpf_map_lookup_elem(&slots, &number);
+	if (!slot || !is_owner(&slot->owner, flow)) {
+		number = take_slot(flow);
+		slot = bpf_map_lookup_elem(&slots, &number);
+		if (!slot)
+			return REASON_FULL;
 		hinted->slots[hint % HINTS_IN_ROW] = number;
+	}
+	add(&slot->count, size);
 	return REASON_COUNTED;
 }
 
@@ -223,7 +239,7 @@ static __attribute__((noinline)) int count_any(struct __sk_buff *skb, int direct
 	__u32 reason;
 
 	reason = find_flow(skb, raw, &flow.key, &headers);
-	size = size_on_wire(skb, direction, headers);
+	size = size_on_wire(skb, direction, skb->vlan_present, headers);
 	if (reason == REASON_COUNTED) {
 		flow.key.ifindex = skb->ifindex;
 		flow.key.direction = direction;
@@ -258,7 +274,7 @@ static __always_inline int count_known(struct __sk_buff *skb, int direction, int
 	__u64 sid[2] = {}, rest;
 	struct slot *slot;
 
-	if (h + headers + IPV6_HEADER + TCP_HEADER > end)
+	if (h + headers + IPV6_HEADER + TCP_HEADER > end || skb->vlan_present)
 		return 0;
 	if ((raw ? (__u16)skb->protocol : *(const __u16 *)(h + ETHERNET_TYPE)) != htons(ETHERTYPE_IPV6))
 		return 0;
@@ -284,8 +300,8 @@ static __always_inline int count_known(struct __sk_buff *skb, int direction, int
 	headers += (h[IPV6_HEADER + TCP_OFFSET] >> 4) * 4;
 
 	addresses = (const __u64 *)(h + IPV6_SOURCE);
-	/* As the key has it: the interface, and the ports after it. */
-	rest = skb->ifindex | (__u64)ntohl(*(const __u32 *)(h + IPV6_HEADER)) << 32;
+	/* As the key has it: the ports, and the interface after them. */
+	rest = ntohl(*(const __u32 *)(h + IPV6_HEADER)) | (__u64)skb->ifindex << 32;
 	hint = hint_of(addresses, rest);
 	row = hint / HINTS_IN_ROW;
 	hinted = bpf_map_lookup_elem(&hints, &row);
@@ -301,10 +317,10 @@ static __always_inline int count_known(struct __sk_buff *skb, int direction, int
 	if ((owner[0] ^ addresses[0]) | (owner[1] ^ addresses[1]) | (owner[2] ^ addresses[2]) | (owner[3] ^ addresses[3]) |
 	    (owner[4] ^ sid[0]) | (owner[5] ^ sid[1]) | (owner[6] ^ rest))
 		return 0;
-	if (slot->owner.key.family != 6 || slot->owner.key.protocol != PROTO_TCP || slot->owner.key.direction != direction ||
-	    !slot->owner.mark)
+	/* Family, protocol, direction, and that it is not removed. */
+	if ((__u32)owner[7] != htonl(6 << 24 | PROTO_TCP << 16 | direction << 8))
 		return 0;
-	add(&slot->count, size_on_wire(skb, direction, headers));
+	add(&slot->count, size_on_wire(skb, direction, 0, headers));
 	return 1;
 }
 

@@ -30,6 +30,7 @@ typedef unsigned long long __u64;
 #define ntohl(x) (x)
 #endif
 #define htons(x) ntohs(x)
+#define htonl(x) ntohl(x)
 
 enum {
 	BPF_MAP_TYPE_HASH = 1,

@@ -36,13 +36,13 @@ struct flow_key {
 	__u8 source[16];
 	__u8 destination[16];
 	__u8 sid[16];
-	__u32 ifindex;
 	__u16 destination_port;
 	__u16 source_port;
+	__u32 ifindex;
 	__u8 family;    /* 4 or 6: the inner packet's */
 	__u8 protocol;  /* IPPROTO_TCP or IPPROTO_UDP */
 	__u8 direction; /* 0 received, 1 sent */
-	__u8 reserved;
+	__u8 removed;   /* 0 in every key that is looked for */
 };
 
 enum {

@@ -187,7 +187,8 @@ func (s *flowsSlot) whole() bool {
 // next one is mostly just behind; but it may be in use before one that another processor took earlier.
 const ahead = 256
 
-// Each calls each for every flow with what was counted in its slot, in the order of slots. The key is valid until Reuse.
+// Each calls each for every flow with what was counted in its slot, in the order of slots. The key is valid until Reuse, and
+// after Remove it says so.
 // A packet may be in a count before its bytes are, or the other way round; the next one makes up for it.
 func (f *Flows) Each(each func(slot int, key *FlowKey, count Count)) {
 	for slot := 0; slot < len(f.slots) && slot < f.used+ahead; slot++ {
@@ -215,8 +216,8 @@ func (f *Flows) Remove(slot int) error {
 	if err := f.objects.Places.Delete(key); err != nil {
 		return fmt.Errorf("remove flow from %v to %v: %w", key.From(), key.To(), err)
 	}
-	// The program may still be led to the slot by a hint; it has no owner any more.
-	atomic.StoreUint32(&owner.Mark, 0)
+	// The program may still be led to the slot by a hint, and then finds no key that it looks for.
+	atomic.OrUint32((*uint32)(unsafe.Pointer(&owner.Key.Family)), 0xff<<24)
 	return nil
 }
 

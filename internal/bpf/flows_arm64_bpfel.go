@@ -24,13 +24,13 @@ type flowsFlowKey struct {
 	Source          [16]uint8
 	Destination     [16]uint8
 	Sid             [16]uint8
-	Ifindex         uint32
 	DestinationPort uint16
 	SourcePort      uint16
+	Ifindex         uint32
 	Family          uint8
 	Protocol        uint8
 	Direction       uint8
-	Reserved        uint8
+	Removed         uint8
 }
 
 type flowsReason uint32
