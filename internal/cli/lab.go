@@ -363,6 +363,9 @@ func (a *app) labSet() *cobra.Command {
 
   rate=30Mbit/s     counts whole Ethernet frames; "unlimited" lifts the limit
   queue=50ms        how long a packet may wait at that rate (default 50ms)
+  discipline=codel  keeps the queue short (RFC 8289); codel:5ms,100ms has that target and interval. red:5ms,50ms,10% drops early
+                    (RED): from the first mean wait on, with the probability at the second
+  ecn=true          codel and red mark packets that understand ECN, in place of dropping them
   delay=20ms        one way
   jitter=5ms        the delay varies by as much, evenly distributed; normal:5ms has that standard deviation
   loss=1%           packets that are lost, independently of each other; ge:1%,20% loses all while the link is bad, and after each packet
@@ -370,7 +373,7 @@ func (a *app) labSet() *cobra.Command {
   duplicate=0.1%    packets that arrive twice
 
 Any link of two ends can do all of it; a switch has a rate and a queue.`,
-		Example: "  tabane lab set a rate=15Mbit/s queue=50ms\n  tabane lab set b rate=30Mbit/s delay=20ms jitter=2ms loss=0.1%\n  tabane lab set b rate=unlimited",
+		Example: "  tabane lab set a rate=15Mbit/s queue=50ms\n  tabane lab set a rate=15Mbit/s queue=500ms discipline=codel ecn=true\n  tabane lab set b rate=30Mbit/s delay=20ms jitter=2ms loss=0.1%\n  tabane lab set b rate=unlimited",
 		Args:    arguments(2, -1, "a link and what it does"),
 		RunE: func(c *cobra.Command, args []string) error {
 			shape, err := parseShape(args[1:])
@@ -414,7 +417,45 @@ func parseShape(args []string) (scenario.Shape, error) {
 			return s, fmt.Errorf("%s: %w", key, err)
 		}
 	}
+	if s.Buffer != nil {
+		if s.Rate == 0 {
+			return s, errors.New("discipline, ecn: need a rate: nothing waits on a link without one")
+		}
+		s.Buffer.Time, s.Queue = s.Queue, 0
+	}
 	return s, s.Check().Err()
+}
+
+// buffer is the shape's queue in detail.
+func buffer(s *scenario.Shape) *channel.Queue {
+	if s.Buffer == nil {
+		s.Buffer = &channel.Queue{}
+	}
+	return s.Buffer
+}
+
+// parseDiscipline reads NAME, or NAME:PARAMETER,...
+func parseDiscipline(q *channel.Queue, value string) (err error) {
+	name, rest, detailed := strings.Cut(value, ":")
+	parameters := strings.Split(rest, ",")
+	q.Discipline = channel.Discipline(name)
+	switch {
+	case q.Discipline == channel.DropTail && !detailed, q.Discipline == channel.ControlledDelay && !detailed:
+	case q.Discipline == channel.ControlledDelay && len(parameters) == 2:
+		if q.CoDel.Target, err = positive(parameters[0]); err == nil {
+			q.CoDel.Interval, err = positive(parameters[1])
+		}
+	case q.Discipline == channel.EarlyDrop && len(parameters) == 3:
+		if q.RED.Min.Time, err = positive(parameters[0]); err != nil {
+			return err
+		}
+		if q.RED.Max.Time, err = positive(parameters[1]); err == nil {
+			q.RED.P, err = probability(parameters[2])
+		}
+	default:
+		return fmt.Errorf("want drop-tail, codel, codel:TARGET,INTERVAL like codel:5ms,100ms, or red:MIN,MAX,P like red:5ms,50ms,10%%, got %q", value)
+	}
+	return err
 }
 
 var shapeKeys = map[string]func(s *scenario.Shape, value string) error{
@@ -429,6 +470,13 @@ var shapeKeys = map[string]func(s *scenario.Shape, value string) error{
 	},
 	"queue": func(s *scenario.Shape, value string) (err error) {
 		s.Queue, err = positive(value)
+		return err
+	},
+	"discipline": func(s *scenario.Shape, value string) error { return parseDiscipline(buffer(s), value) },
+	"ecn": func(s *scenario.Shape, value string) (err error) {
+		if buffer(s).ECN, err = strconv.ParseBool(value); err != nil {
+			err = fmt.Errorf("want true or false, got %q", value)
+		}
 		return err
 	},
 	"delay": func(s *scenario.Shape, value string) (err error) {

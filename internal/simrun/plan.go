@@ -69,6 +69,7 @@ func Check(spec *scenario.Spec) fault.List {
 	if _, where, err := p.congestion(); err != nil {
 		faults.Add(where, "%v", err)
 	}
+	faults.Merge("", marks(spec))
 	if len(faults) > 0 {
 		return faults
 	}

@@ -149,6 +149,30 @@ func TestNoWay(t *testing.T) {
 	}
 }
 
+// A queue that marks is refused wherever it stands, with its place.
+func TestMarksAreRefused(t *testing.T) {
+	marking := &channel.Queue{Discipline: channel.ControlledDelay, ECN: true}
+	shape := scenario.Shape{Rate: unit.MbitPerSecond, Buffer: marking}
+	for path, spoil := range map[string]func(*scenario.Spec){
+		"links.path1.buffer.ecn":         func(s *scenario.Spec) { s.Links["path1"].Shape = shape },
+		"links.path1.backward.queue.ecn": func(s *scenario.Spec) { s.Links["path1"].Backward = &channel.Change{Queue: marking} },
+		"links.path2.schedule[0].queue.ecn": func(s *scenario.Spec) {
+			s.Links["path2"].Schedule = channel.Schedule{{At: time.Second, Change: channel.Change{Queue: marking}}}
+		},
+		"experiment.cases[0].links.path2.buffer.ecn": func(s *scenario.Spec) { s.Experiment.Cases[0].Links = map[string]scenario.Shape{"path2": shape} },
+		"experiment.cases[0].events[0].set.buffer.ecn": func(s *scenario.Spec) {
+			s.Experiment.Cases[0].Events = []scenario.Event{{Set: &scenario.LinkSet{Link: "path1", Shape: shape}}}
+		},
+	} {
+		s := builtIn(t, "reseq-delay")
+		spoil(s)
+		got := Check(s)
+		if len(got) != 1 || got[0].Path != path || !strings.Contains(got.Error(), "segments carry no ECN: this needs a lab") {
+			t.Errorf("%s: %v", path, got)
+		}
+	}
+}
+
 func TestRefused(t *testing.T) {
 	if got := Check(builtIn(t, "epe-routes")).Error(); !strings.Contains(got, "experiment.kind: the simulator has no BGP") {
 		t.Errorf("got %s", got)

@@ -1,0 +1,48 @@
+package simrun
+
+import (
+	"fmt"
+
+	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/scenario"
+)
+
+// marks finds the queues that are to mark. Simulated segments have nothing to be marked, and a queue that dropped in place of
+// that would be another experiment.
+func marks(spec *scenario.Spec) fault.List {
+	var faults fault.List
+	queue := func(path string, q *channel.Queue) {
+		if q != nil && q.ECN {
+			faults.Add(path+".ecn", "the simulator's segments carry no ECN: this needs a lab, or a queue that drops")
+		}
+	}
+	shape := func(path string, s scenario.Shape) {
+		queue(path+".buffer", s.Buffer)
+		for name, change := range map[string]*channel.Change{"forward": s.Forward, "backward": s.Backward} {
+			if change != nil {
+				queue(path+"."+name+".queue", change.Queue)
+			}
+		}
+	}
+	for _, name := range sortedLinks(spec) {
+		l, path := spec.Links[name], "links."+name
+		shape(path, l.Shape)
+		for i, step := range l.Schedule {
+			queue(fmt.Sprintf("%s.schedule[%d].queue", path, i), step.Queue)
+		}
+	}
+	for i, c := range spec.Experiment.Cases {
+		for _, name := range sortedLinks(spec) {
+			if s, ok := c.Links[name]; ok {
+				shape(fmt.Sprintf("experiment.cases[%d].links.%s", i, name), s)
+			}
+		}
+		for j, x := range c.Events {
+			if x.Set != nil {
+				shape(fmt.Sprintf("experiment.cases[%d].events[%d].set", i, j), x.Set.Shape)
+			}
+		}
+	}
+	return faults
+}
