@@ -82,7 +82,7 @@ func New(c Config) (*Sim, error) {
 	}
 	s.senders, s.receivers = make([]sender, flows), make([]receiver, flows)
 	s.connections, s.sources = make([]connection, len(c.Connections)), make([]source, len(c.Cross))
-	s.events = newTournament(int(s.sampleSource()) + 1)
+	s.events = newTournament(int(s.sampleSource())+1, len(s.links))
 	first := int32(0)
 	for i := range s.connections {
 		if err := s.connect(&s.connections[i], int32(i), first); err != nil {

@@ -56,7 +56,8 @@ func FuzzTournament(f *testing.F) { f.Fuzz(rapid.MakeFuzz(tournamentIsHeap)) }
 
 func tournamentIsHeap(t *rapid.T) {
 	sources := rapid.OneOf(rapid.IntRange(1, 20), rapid.IntRange(1, 300), rapid.SampledFrom([]int{4, 5, 16, 17, 64, 65, maxSources})).Draw(t, "sources")
-	got, want := newTournament(sources), turns{at: map[int32]time.Duration{}, place: map[int32]int{}}
+	often := rapid.OneOf(rapid.Just(0), rapid.Just(sources), rapid.IntRange(0, min(sources, 20))).Draw(t, "often")
+	got, want := newTournament(sources, often), turns{at: map[int32]time.Duration{}, place: map[int32]int{}}
 	source := rapid.Int32Range(0, int32(sources-1))
 	// Close together, so that some are equal; and as late as any.
 	at := rapid.OneOf(rapid.Int64Range(0, 5), rapid.Int64Range(0, int64(MaxDuration)), rapid.Just(int64(latest)))
@@ -102,7 +103,7 @@ func tournamentIsHeap(t *rapid.T) {
 
 // What is later than an entry has room for is as late as any, and not never.
 func TestTournamentLate(t *testing.T) {
-	got := newTournament(maxSources)
+	got := newTournament(maxSources, 1)
 	got.set(maxSources-1, 1<<62)
 	if at, s, ok := got.first(); !ok || s != maxSources-1 || at != latest || at <= MaxDuration {
 		t.Errorf("%d at %s, %v", s, at, ok)
