@@ -3,34 +3,37 @@ package sched
 import (
 	"math"
 	"testing"
+	"time"
 )
 
-// Hand-computed: 10 segments a window, so that pacing rates are 1000 and 100 bytes/ms; 64 segments fit in a burst, and one more begins
-// when one byte of it is left.
+// quarter is a segment of which four make a piece.
+const quarter = Piece / 4
+
+// Hand-computed: 10 segments a window, so that pacing rates are 1000 and 100 bytes/ms; a burst is two pieces.
 func TestDefaultGivesBurstsToTheQueueThatIsSoonestEmpty(t *testing.T) {
 	paths := []Path{open(), open()}
 	for i := range paths {
-		paths[i].Cwnd, paths[i].SRTT = 10_000, 10*ms
+		paths[i].Cwnd, paths[i].SRTT, paths[i].Room = 10_000, 10*ms, quarter
 	}
 	paths[1].SRTT = 100 * ms
 	s := scheduler(t, Default, Options{})
 	next := func(want int) {
 		t.Helper()
-		set := s.Next(paths, Segment{Size: 1000, Window: math.MaxInt})
+		set := s.Next(paths, Segment{Size: quarter, Window: math.MaxInt})
 		if set != One(want) {
 			t.Fatalf("chose %b with %d and %d bytes queued, want path %d", set, paths[0].Queued, paths[1].Queued, want)
 		}
-		paths[want].Queued += 1000
+		paths[want].Queued += quarter
 	}
-	for range 66 {
+	for range 8 {
 		next(0) // both are empty: the first
 	}
-	// 66 ms at the one, nothing at the other.
-	for range 66 {
+	// 65 ms at the one, nothing at the other.
+	for range 8 {
 		next(1)
 	}
-	// 66 ms against 660: the next 594 kB, nine bursts of 66 segments, go to the first.
-	for range 9 * 66 {
+	// 65 ms against 655: the next nine bursts go to the first.
+	for range 9 * 8 {
 		next(0)
 	}
 	paths[0].Queued += 1
@@ -52,17 +55,47 @@ func TestDefaultWaitsForTheChosenPath(t *testing.T) {
 	}
 }
 
-// What the window leaves is the burst.
-func TestDefaultBurstEndsWithTheWindow(t *testing.T) {
-	paths := []Path{open(), open()}
-	s := scheduler(t, Default, Options{})
+// pushes are choices of n segments at a time, and what was given waits.
+func pushes(s Scheduler, paths []Path, window int, n ...int) []int {
 	var got []int
-	for range 4 {
-		i := s.Next(paths, Segment{Size: 1000, Window: 2000}).First()
-		paths[i].Queued += 1000
-		got = append(got, i)
+	for i, n := range n {
+		for range n {
+			chosen := s.Next(paths, Segment{Now: time.Duration(i + 1), Size: quarter, Window: window}).First()
+			got = append(got, chosen)
+			if chosen >= 0 {
+				paths[chosen].Queued += quarter
+				paths[chosen].Room -= quarter
+			}
+		}
 	}
-	if want := []int{0, 0, 1, 1}; got[0] != want[0] || got[1] != want[1] || got[2] != want[2] || got[3] != want[3] {
+	return got
+}
+
+// A push that the window ends is over, and with it the burst.
+func TestDefaultChoosesAnewForEachPush(t *testing.T) {
+	paths := []Path{open(), open()}
+	paths[0].Room, paths[1].Room = 100*quarter, 100*quarter
+	got := pushes(scheduler(t, Default, Options{}), paths, 2*quarter, 2, 2, 1, 1)
+	if want := [...]int{0, 0, 1, 1, 0, 1}; [6]int(got) != want {
 		t.Errorf("chose %v, want %v", got, want)
+	}
+}
+
+// A piece that was begun is given to its end, whatever the room; then it is looked at.
+func TestDefaultGivesWholePieces(t *testing.T) {
+	for _, tt := range []struct {
+		name         string
+		room, window int
+		want         [10]int
+	}{
+		{"room for all", 100 * quarter, math.MaxInt, [10]int{0, 0, 0, 0, 0, 0, 0, 0, 1, 1}},
+		{"room for one", quarter, math.MaxInt, [10]int{0, 0, 0, 0, 1, 1, 1, 1, -1, -1}},
+		{"a burst of less than a piece", 100 * quarter, quarter, [10]int{0, 0, 0, 0, 1, 1, 1, 1, 0, 0}},
+	} {
+		paths := []Path{open(), open()}
+		paths[0].Room, paths[1].Room = tt.room, tt.room
+		if got := [10]int(pushes(scheduler(t, Default, Options{}), paths, tt.window, 10)); got != tt.want {
+			t.Errorf("%s: chose %v, want %v", tt.name, got, tt.want)
+		}
 	}
 }

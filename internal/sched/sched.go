@@ -103,7 +103,7 @@ func (o Options) Check() fault.List {
 }
 
 // Default is the name of Linux' default scheduler, as the kernel has it (net.mptcp.scheduler). It gives to a path more than its
-// window lets through: Room is then what the path's send buffer has room for.
+// window lets through: Room is then what the path's send buffer has room for, and the rest of a Piece is given beyond it.
 const Default = "default"
 
 // schedulers is in the order that Names tells.

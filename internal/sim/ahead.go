@@ -1,6 +1,12 @@
 package sim
 
-import "math/bits"
+import (
+	"math"
+	"math/bits"
+	"time"
+
+	"github.com/tabane/tabane/internal/sched"
+)
 
 // Linux' scheduler gives data to a subflow before the subflow's window has room for it. What is given so waits in the order in
 // which it was given, and comes to be sent by no other subflow unless this one fails.
@@ -58,20 +64,29 @@ func (b *backlog) take(most int) (data uint64, length int) {
 	return data, length
 }
 
+// pieces is how many buffers of up to 64 KiB it is.
+func (b *backlog) pieces() int { return len(b.list) - b.first + b.bytes>>16 }
+
 // give has the subflow send data as soon as it can.
 func (f *sender) give(s *Sim, data uint64, length int, front bool) {
 	f.backlog.add(data, length, front)
-	f.path.Queued += length
-	f.path.Room -= length
 	f.sendBacklog(s)
+	if f.c.buffered() {
+		f.account()
+	} else {
+		f.path.Room -= length
+	}
 }
+
+// buffered says whether send buffers bound what is given ahead.
+func (c *connection) buffered() bool { return c.ahead && !c.Uncounted }
 
 // sendBacklog sends what waits and the window lets through.
 func (f *sender) sendBacklog(s *Sim) {
 	for f.backlog.bytes > 0 && f.phase != closed && f.open() {
 		data, length := f.backlog.take(f.c.Segment)
-		f.path.Queued -= length
 		f.sendNew(s, data, length)
+		f.buffers.count(s.now)
 	}
 }
 
@@ -86,31 +101,76 @@ func (c *connection) uncount(s *Sim) {
 	}
 }
 
-// sendBuffer is how much the subflow's send buffer holds, in flight or waiting: twice the congestion window, in what a segment takes of
-// memory (Linux: tcp_sndbuf_expand).
+// account tells the scheduler of memory: what waits and what is in flight takes, and whether the send buffer has room. It takes no more once
+// that is used up, but all of what was begun (sk_stream_memory_free).
+func (f *sender) account() {
+	p := f.path
+	flight := int(f.next - f.una)
+	queue := flight*f.c.Segment + f.backlog.bytes + (int(math.Ceil(float64(flight)/max(f.buffers.average, 1)))+f.backlog.pieces())*segmentBuffer
+	p.Cwnd, p.Room, p.Queued = int(f.clamped())*f.c.Segment, 0, queue-p.InFlight
+	if free := f.sendBuffer() - queue; f.phase != closed && free > 0 {
+		p.Room = max(free, f.c.Segment)
+	}
+}
+
+// buffers are how many segments a subflow sends in one buffer, an average of some. With one segment alone it waits for a second one or for a
+// millisecond since it sent the last (tcp_tso_should_defer, tcp_tso_autosize). Here they are sent at once, and are but counted so.
+type buffers struct {
+	average float64
+	waiting int
+	sent    time.Duration // the last buffer
+}
+
+// count counts a segment.
+func (b *buffers) count(now time.Duration) {
+	if b.waiting++; b.waiting < 2 && now-b.sent < time.Millisecond {
+		return
+	}
+	if b.average == 0 {
+		b.average = float64(b.waiting)
+	}
+	b.average += (float64(b.waiting) - b.average) / 16
+	b.waiting, b.sent = 0, now
+}
+
+// clamped is the congestion window, of no more segments than may be outstanding (snd_cwnd_clamp).
+func (f *sender) clamped() float64 { return min(f.cc.Cwnd, float64(f.window)) }
+
+// sendBuffer is the subflow's send buffer: twice the congestion window, in what a segment takes of memory when it is alone
+// (tcp_sndbuf_expand).
 func (f *sender) sendBuffer() int {
-	memory := 1<<bits.Len(uint(f.c.Segment+segmentHead-1)) + segmentBody
-	window := max(min(int(f.cc.Cwnd), int(f.window)), leastBuffer)
+	memory := 1<<bits.Len(uint(f.c.Segment+segmentHead+segmentShared-1)) + segmentBody
+	window := max(int(f.clamped()), leastBuffer)
 	f.backlog.most = max(f.backlog.most, 2*window*memory)
 	return f.backlog.most
 }
 
 const (
-	// segmentHead is MAX_TCP_HEADER and struct skb_shared_info, segmentBody is struct sk_buff.
-	segmentHead, segmentBody = 320 + 320, 256
-	leastBuffer              = 10 // TCP_INIT_CWND
+	// segmentHead is MAX_TCP_HEADER, segmentShared struct skb_shared_info, and segmentBody struct sk_buff: what a buffer takes beside payload.
+	segmentHead, segmentShared, segmentBody = 256, 320, 256
+	segmentBuffer                           = segmentHead + segmentShared + segmentBody
+	leastBuffer                             = 10      // TCP_INIT_CWND
+	leastMemory                             = 4 << 10 // net.ipv4.tcp_wmem, the first
 )
 
-// sendBuffers is what the connection may have sent or given and not seen acknowledged: its own buffer is as large as those of its subflows
-// together (Linux: __mptcp_sync_sndbuf).
-func (c *connection) sendBuffers(s *Sim) uint64 {
-	all := 0
+// written says whether the application has written n more bytes. It writes pieces until what has not been acknowledged of them fills the
+// connection's send buffer, which is as large as those of the subflows together (__mptcp_sync_sndbuf), and is woken when a third of that
+// is free (sk_stream_is_writeable).
+func (c *connection) written(s *Sim, n int) bool {
+	if c.next+uint64(n) <= c.wrote {
+		return true
+	}
+	all := uint64(leastMemory)
 	for i := range c.flows {
 		if f := &s.senders[int(c.first)+i]; f.phase != closed {
-			all += f.sendBuffer()
+			all += uint64(f.sendBuffer())
 		}
 	}
-	return uint64(all)
+	if c.wrote > c.acked+all/3*2 {
+		return false
+	}
+	c.wrote = max((c.acked+all+sched.Piece-1)/sched.Piece*sched.Piece, c.next+uint64(n))
+	return true
 }
 
 // abandon queues for the others what waits at a subflow that failed.

@@ -117,7 +117,76 @@ func TestRightSizing(t *testing.T) {
 	if got := r.Connections[0].Delivered; !near(float64(got), float64(unlimited), 0.02) || near(float64(small), float64(unlimited), 0.02) {
 		t.Errorf("delivered %s with a window that grows, %s without a limit, %s with one of 64 KiB", got, unlimited, small)
 	}
-	if got := s.connections[0].memory(); got <= 64<<10 || got > 3<<20 {
+	if got := s.connections[0].sizing.window; got <= 64<<10 || got > 3<<20 {
 		t.Errorf("the window is %d bytes in the end", got)
+	}
+}
+
+// As captured on Linux 6.18: 60 segments read in a round trip where 10 were expected let the window grow to 669,200 bytes, two segments
+// for each that arrives.
+func TestRightSizingGrowsAsLinux(t *testing.T) {
+	c := paper(first, lossless())
+	k := &c.Connections[0]
+	k.Segment, k.InitialReceive, k.ReceiveBuffer = 536, 64*unit.KiB, 16*unit.MiB
+	s, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, r := &s.connections[0], &s.receivers[0]
+	s.now, r.rtt, conn.delivered = 100*ms, 101*ms, 60*536
+	conn.resize(s)
+	if got := conn.sizing.window; got != 64<<10 {
+		t.Errorf("before a round trip is over the window is %d bytes", got)
+	}
+	s.now = 101 * ms
+	conn.resize(s)
+	if got := conn.sizing.window; !near(float64(got), 669_200, 1e-5) {
+		t.Errorf("the window is %d bytes, want 669,200", got)
+	}
+	if got := conn.offers(r); got != 64<<10 {
+		t.Errorf("%d bytes are offered before anything arrives", got)
+	}
+	for range 2 {
+		r.widen(s, &packet{at: s.now - 30*ms})
+	}
+	if got, want := conn.offers(r), uint64(64<<10+4*536+1023)&^1023; got != want {
+		t.Errorf("%d bytes are offered after two segments, want %d", got, want)
+	}
+	for i := range 10 {
+		conn.buffer.Push(s.now, 0, uint64(1000+536*i), 536)
+	}
+	for range 1000 {
+		r.widen(s, &packet{at: s.now - 30*ms})
+	}
+	// A segment that waits takes 1280 bytes of memory, of which half is window.
+	if got, want := conn.offers(r), (conn.sizing.window-10*640+1023)&^1023; got != want {
+		t.Errorf("%d bytes are offered while ten segments wait, want %d", got, want)
+	}
+}
+
+// The application fills the send buffer with pieces, and goes on when a third of it is free.
+func TestApplicationWritesWhenAThirdIsFree(t *testing.T) {
+	c := paper(first, lossless())
+	c.Connections[0].Scheduler = sched.Default
+	s, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := &s.connections[0]
+	if !conn.written(s, 536) {
+		t.Fatal("nothing is written at first")
+	}
+	all := conn.wrote
+	if all%sched.Piece != 0 || all < 4<<10 {
+		t.Errorf("wrote %d bytes, no number of pieces", all)
+	}
+	conn.next = all
+	conn.acked = all - leastMemory/3*2 - 2
+	if conn.written(s, 536) {
+		t.Error("writes while more than two thirds are used")
+	}
+	conn.acked += 3
+	if !conn.written(s, 536) || conn.wrote <= all {
+		t.Error("does not write when a third is free")
 	}
 }

@@ -27,9 +27,10 @@ type connection struct {
 	queue []reinjection
 	done  bool // all data is acknowledged
 
-	ahead     bool // the scheduler gives data to subflows before they can send it
-	blest     bool // the scheduler wants to hear of a window that is too small
-	delays    bool // and this one knows delays from probes
+	ahead     bool   // the scheduler gives data to subflows before they can send it
+	wrote     uint64 // by the application, where the scheduler gives ahead
+	blest     bool   // the scheduler wants to hear of a window that is too small
+	delays    bool   // and this one knows delays from probes
 	probes    []probing
 	probeAt   time.Duration // the next
 	blocked   bool
@@ -117,7 +118,7 @@ func (c *connection) schedule(s *Sim) {
 		if n == 0 {
 			break
 		}
-		if !c.fits(n) || c.ahead && !c.Uncounted && c.next+uint64(n)-c.acked > c.sendBuffers(s) {
+		if !c.fits(n) || c.buffered() && !c.written(s, n) {
 			blocked = c.full(s, n)
 			break
 		}
@@ -146,7 +147,7 @@ func (c *connection) sendOne(s *Sim, n int) bool {
 		f.sendNew(s, c.next, n)
 		return true
 	}
-	if !c.room(n) {
+	if !c.buffered() && !c.room(n) {
 		return false // what fills the windows will be acknowledged, or time out
 	}
 	set := c.scheduler.Next(c.paths, c.segment(s, n))
@@ -243,15 +244,13 @@ func (c *connection) hand(s *Sim, n uint64) {
 
 // advertise returns the data acknowledgement and the window. What is held out of order occupies the buffer, and the window never
 // shrinks from the right, as in Linux (tcp_select_window).
-func (c *connection) advertise() (acked uint64, window uint32) {
+func (c *connection) advertise(r *receiver) (acked uint64, window uint32) {
 	acked = c.buffer.Next()
 	if c.ReceiveBuffer == 0 {
 		return acked, noWindow
 	}
-	if free, held := c.memory(), c.buffer.Held().Bytes; free > held {
-		c.advertised = max(c.advertised, acked+free-held)
-	}
-	return acked, uint32(c.advertised - acked)
+	c.advertised = max(c.advertised, acked+c.offers(r))
+	return acked, uint32(c.scaled(c.advertised - acked))
 }
 
 // collect completes the result at the end.

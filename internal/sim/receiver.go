@@ -30,6 +30,11 @@ type receiver struct {
 	// deadline is when waiting segments are acknowledged. There is an event no later than that.
 	deadline time.Duration
 
+	// offer is how much of the window the subflow offers so far (Linux: rcv_ssthresh). rtt is the round trip time as this end knows it, when
+	// it was measured last, and way the least of the way here.
+	offer              uint64
+	rtt, measured, way time.Duration
+
 	arrived    uint64 // bytes
 	duplicates uint64
 	series     []unit.Size
@@ -62,6 +67,7 @@ func (r *receiver) data(s *Sim, p *packet) {
 		r.duplicates++
 	} else {
 		r.arrived += uint64(p.length)
+		r.widen(s, p)
 	}
 	r.c.take(s, r.index, p)
 	r.waiting++
@@ -147,7 +153,7 @@ func (r *receiver) acknowledge(s *Sim, duplicate bool) {
 	r.waiting, r.deadline = 0, 0
 	r.confirmed = r.next
 	p := packet{kind: ack, flow: r.flow, hop: r.back, at: r.echo, seq: r.next, duplicate: duplicate, sack: r.blocks, blocks: uint8(r.nblocks)}
-	p.data, p.window = r.c.advertise()
+	p.data, p.window = r.c.advertise(r)
 	s.send(&p, int32(r.c.Header))
 }
 

@@ -76,6 +76,7 @@ type sender struct {
 	timeouts int // in succession
 
 	backlog backlog
+	buffers buffers
 
 	rack rack
 	hand handshake
@@ -136,12 +137,8 @@ func (f *sender) refresh() {
 	p.Cwnd = int(flow.Cwnd) * size
 	p.InFlight = int(flight) * size
 	p.Room = max(room, 0) * size
-	if f.c.ahead {
-		unacked := int(f.next-f.una)*size + f.backlog.bytes
-		p.Room, p.Queued = 0, unacked-p.InFlight
-		if f.phase != closed {
-			p.Room = f.sendBuffer() - unacked
-		}
+	if f.c.buffered() {
+		f.account()
 	}
 	p.SRTT, p.RTTVar = f.rtt.Smoothed, f.rtt.Variation
 }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -124,9 +125,8 @@ func (s *Sim) connect(c *connection, id, first int32) (err error) {
 	c.flows, c.probes = make([]cc.Subflow, len(c.Paths)), make([]probing, len(c.Paths))
 	c.newPaths(s)
 	c.buffer = reseq.New(reseq.Options{Bursts: s.config.Bursts})
-	// The first round trip is measured against the initial window (tcp_init_buffer_space).
-	c.sizing = rightSizing{window: uint64(c.InitialReceive), since: c.Start, space: max(uint64(c.InitialReceive), 1)}
-	c.advertised = c.memory()
+	c.sizing = newRightSizing(c)
+	c.advertised = uint64(cmp.Or(c.InitialReceive, c.ReceiveBuffer))
 	c.edge = c.advertised
 	c.result = ConnectionResult{Name: c.Name, FirstByte: Never, Finish: Never}
 	samples := 0
@@ -149,7 +149,7 @@ func (s *Sim) connect(c *connection, id, first int32) (err error) {
 			window: uint32(min(window/unit.Size(c.Segment), maxSegments)), result: PathResult{Established: Never},
 		}
 		s.receivers[flow] = receiver{
-			c: c, index: i, flow: flow, back: s.way(p.Back), next: 1, confirmed: 1, quick: c.QuickACKs,
+			c: c, index: i, flow: flow, back: s.way(p.Back), next: 1, confirmed: 1, quick: c.QuickACKs, offer: uint64(c.InitialReceive),
 			series: make([]unit.Size, 0, samples),
 		}
 		s.events.set(s.senderSource(flow), c.Start+p.Start)
