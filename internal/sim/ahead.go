@@ -181,5 +181,4 @@ func (c *connection) abandon(s *Sim, f *sender) {
 			c.requeue(s, reinjection{data: data, length: length, from: f.index})
 		}
 	}
-	f.refresh()
 }
