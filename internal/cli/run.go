@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -134,7 +135,9 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	extra := report.Extra{Series: series, Command: f.command(name)}
 	if simulation != nil {
 		// Afterwards: the simulator takes all processors that there are.
-		simulated, err := simrun.Run(ctx, simrun.Options{Spec: simulation, Trials: f.trials, Quick: f.quick, Host: lab.Host(a.version)})
+		simulated, err := simrun.Run(ctx, simrun.Options{
+			Spec: simulation, Trials: max(f.trials, comparedSeeds), Quick: f.quick, Lateness: labLateness, Host: lab.Host(a.version),
+		})
 		if err != nil {
 			return simFailure(ctx, "simulate the scenario", name, err, "the lab's result was not written")
 		}
@@ -216,3 +219,10 @@ func freshen(dir string) error {
 	}
 	return nil
 }
+
+const (
+	// comparedSeeds is how many simulations of each cell a lab is compared with at least.
+	comparedSeeds = 12
+	// labLateness is about how exactly processes that wait for a packet's time are woken.
+	labLateness = 100 * time.Microsecond
+)

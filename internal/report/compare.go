@@ -35,13 +35,25 @@ func compareLines(list []scenario.Comparison) []compareLine {
 		if unit != "" {
 			what += " (" + unit + ")"
 		}
-		l := compareLine{clean(c.Case), clean(c.Traffic), clean(c.Transport), what, digits(c.Measured * by), digits(c.Simulated * by), ""}
+		l := compareLine{
+			clean(c.Case), clean(c.Traffic), clean(c.Transport), what,
+			spread(c.Measured, c.MeasuredRange, by), spread(c.Simulated, c.SimulatedRange, by), "",
+		}
 		if e, known := c.Error(); known {
 			l.Error = fmt.Sprintf("%+.1f %%", e*100)
 		}
 		lines = append(lines, l)
 	}
 	return lines
+}
+
+// spread is a mean, and between what values it lies where trials differ.
+func spread(mean float64, between [2]float64, by float64) string {
+	s := digits(mean * by)
+	if least, most := digits(between[0]*by), digits(between[1]*by); least != most && between != [2]float64{} {
+		s += " (" + least + " to " + most + ")"
+	}
+	return s
 }
 
 // digits is a number with as many places as say something.

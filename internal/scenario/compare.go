@@ -5,15 +5,17 @@ import (
 	"fmt"
 )
 
-// Comparison is one metric of one cell as a lab measured it and as a simulator has it, both the median over their trials.
+// Comparison is one metric of one cell as a lab measured it and as a simulator has it, both the mean over their trials.
 type Comparison struct {
 	CellKey
 	Metric         string
 	Measured       float64
 	Simulated      float64
 	MeasuredTrials int
-	// SimulatedTrials is how many runs the simulated median is of.
+	// SimulatedTrials is how many runs the simulated mean is of.
 	SimulatedTrials int
+	// MeasuredRange and SimulatedRange are the least and the largest of all trials.
+	MeasuredRange, SimulatedRange [2]float64
 }
 
 // Error is by how much of the measured value the simulated one is off; it is not known where nothing was measured.
@@ -40,7 +42,9 @@ func Compare(measured, simulated Result) []Comparison {
 			a, measuredIt := measured.Find(cell.CellKey, metric)
 			b, simulatedIt := simulated.Find(cell.CellKey, metric)
 			if measuredIt && simulatedIt {
-				list = append(list, Comparison{cell.CellKey, metric, a.Median, b.Median, a.N, b.N})
+				list = append(list, Comparison{
+					cell.CellKey, metric, a.Mean, b.Mean, a.N, b.N, [2]float64{a.Min, a.Max}, [2]float64{b.Min, b.Max},
+				})
 			}
 		}
 	}
@@ -59,10 +63,13 @@ func EncodeComparison(scenario string, list []Comparison) ([]byte, error) {
 		Error           *float64 `json:"error,omitempty"`
 		MeasuredTrials  int      `json:"lab_n"`
 		SimulatedTrials int      `json:"sim_n"`
+		// From the least to the largest trial.
+		MeasuredRange  [2]float64 `json:"lab_range"`
+		SimulatedRange [2]float64 `json:"sim_range"`
 	}
 	lines := []line{}
 	for _, c := range list {
-		l := line{c.Case, c.Traffic, c.Transport, c.Metric, c.Measured, c.Simulated, nil, c.MeasuredTrials, c.SimulatedTrials}
+		l := line{c.Case, c.Traffic, c.Transport, c.Metric, c.Measured, c.Simulated, nil, c.MeasuredTrials, c.SimulatedTrials, c.MeasuredRange, c.SimulatedRange}
 		if e, known := c.Error(); known {
 			l.Error = &e
 		}

@@ -30,8 +30,8 @@ const (
 	// What Linux does unless told otherwise.
 	defaultScheduler  = "blest"
 	defaultCongestion = "cubic"
-	// A receive buffer of 128 KiB and 6 MiB at most (net.ipv4.tcp_rmem), of which a half is window.
-	initialReceive, mostReceive = 64 * unit.KiB, 3 * unit.MiB
+	// A receive buffer of 128 KiB and 32 MiB at most (net.ipv4.tcp_rmem since Linux 6.16), of which a half is window.
+	initialReceive, mostReceive = 64 * unit.KiB, 16 * unit.MiB
 	congestionSysctl            = "net.ipv4.tcp_congestion_control"
 )
 
@@ -138,6 +138,8 @@ type plan struct {
 	spec  *scenario.Spec
 	net   *network
 	quick bool
+	// lateness is Options.Lateness.
+	lateness time.Duration
 	// ways are those of each transport's subflows.
 	ways map[string][]way
 }
@@ -231,6 +233,11 @@ func (p *plan) config(k scenario.CellKey, seed uint64) (sim.Config, error) {
 			path.Back = b.pass(path.Back, h.back())
 		}
 		conn.Paths = append(conn.Paths, path)
+	}
+	for i := range b.config.Links {
+		if l := &b.config.Links[i]; p.lateness > 0 && l.Delay > 0 && l.Jitter == (channel.Jitter{}) {
+			l.Jitter = channel.Jitter{Kind: channel.Uniform, Amount: min(p.lateness, l.Delay)}
+		}
 	}
 	if err := p.behave(&conn, e.Settings(k), overhead.MaxSegment(mtu)); err != nil {
 		return sim.Config{}, err

@@ -32,6 +32,9 @@ type Options struct {
 	Quick bool
 	// Jobs is how many runs are simulated side by side; as many as there are processors unless given. It changes no result.
 	Jobs int
+	// Lateness is by how much, evenly distributed, packets are early or late on each link that has a delay and no jitter of its own, in
+	// order: what the links of a lab are. It also makes trials differ of which nothing else is random.
+	Lateness time.Duration
 	// Host says where it ran.
 	Host scenario.Host
 	// Progress is told of each run as it ends, one at a time.
@@ -80,6 +83,7 @@ func Run(ctx context.Context, o Options) (scenario.Result, error) {
 	}
 	runs := make([]scenario.Run, len(jobs))
 	p := newPlan(o.Spec, o.Quick)
+	p.lateness = o.Lateness
 	var mu sync.Mutex
 	done := 0
 	err := parallel(ctx, o.Jobs, len(runs), func(ctx context.Context, i int) error {

@@ -535,3 +535,24 @@ func BenchmarkSweep(b *testing.B) {
 	}
 	b.ReportMetric(float64(events)/b.Elapsed().Seconds(), "events/s")
 }
+
+// Links that are late as a lab's make trials differ of which nothing else is random.
+func TestLateness(t *testing.T) {
+	s := builtIn(t, "reseq-delay")
+	p := newPlan(s, true)
+	p.lateness = 100 * time.Microsecond
+	key := scenario.CellKey{Case: "d20", Traffic: "bulk", Transport: "mptcp"}
+	config, err := p.config(key, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range config.Links {
+		if want := (channel.Jitter{Kind: channel.Uniform, Amount: p.lateness}); l.Jitter != want {
+			t.Errorf("link %s has jitter %+v", l.Name, l.Jitter)
+		}
+	}
+	on := newPlan(s, true)
+	if config, err = on.config(key, 1); err != nil || config.Links[0].Jitter != (channel.Jitter{}) {
+		t.Errorf("link %s has jitter %+v that nobody asked for, %v", config.Links[0].Name, config.Links[0].Jitter, err)
+	}
+}

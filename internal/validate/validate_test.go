@@ -167,7 +167,7 @@ func TestKernel(t *testing.T) {
 		}
 		got := fmt.Sprint(p.Tables[0].Rows, p.Claims)
 		for _, want := range []string{"goodput, Mbit/s 3 / 12 9.00 9.18 +2.0 % yes", "mean resequencing delay, ms 3 / 12 40.0 60.0 +50.0 % **no**", "longest burst, segments 3 / 12 0 1.00 – –",
-			"{goodput is within 5 % of the kernel's in at least half of the cells median error 2.0 %, largest 2.0 %, of 1 true}"} {
+			"{goodput is within 5 % of the kernel's in each cell 1 of 1, median error 2.0 %, largest 2.0 % true}"} {
 			if !strings.Contains(got, want) {
 				t.Errorf("%s: the part has no %q:\n%s", path, want, got)
 			}
