@@ -67,8 +67,13 @@ func (b *backlog) take(most int) (data uint64, length int) {
 // pieces is how many buffers of up to 64 KiB it is.
 func (b *backlog) pieces() int { return len(b.list) - b.first + b.bytes>>16 }
 
-// give has the subflow send data as soon as it can.
-func (f *sender) give(s *Sim, data uint64, length int, front bool) {
+// take takes data from the scheduler: there is room for it in the window, or in the send buffer where data is given ahead, which may
+// put data in front that is to be sent again. It is sent as soon as it can be.
+func (f *sender) take(s *Sim, data uint64, length int, front bool) {
+	if !f.c.ahead {
+		f.sendNew(s, data, length)
+		return
+	}
 	f.backlog.add(data, length, front)
 	f.sendBacklog(s)
 	if f.c.buffered() {

@@ -179,16 +179,6 @@ func (f *sender) sendNew(s *Sim, at uint64, length int) {
 	}
 }
 
-// take takes data from the scheduler: there is room for it in the window, or in the send buffer where data is given ahead, which may
-// put data in front that is to be sent again.
-func (f *sender) take(s *Sim, data uint64, length int, front bool) {
-	if f.c.ahead {
-		f.give(s, data, length, front)
-	} else {
-		f.sendNew(s, data, length)
-	}
-}
-
 func (f *sender) grow(s *Sim) {
 	ring := make([]segment, max(64, 2*len(f.ring)))
 	s.spend(len(ring) - len(f.ring))
