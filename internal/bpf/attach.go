@@ -30,7 +30,7 @@ func (f *Flows) attach(name string) error {
 	l, err := netlink.LinkByName(name)
 	var none netlink.LinkNotFoundError
 	if errors.As(err, &none) {
-		return fs.ErrNotExist
+		return noInterface{}
 	}
 	if err != nil {
 		return err
@@ -52,6 +52,12 @@ func (f *Flows) attach(name string) error {
 	}
 	return f.attachClassifier(index, received, sent)
 }
+
+// noInterface is fs.ErrNotExist in the words of interfaces.
+type noInterface struct{}
+
+func (noInterface) Error() string { return "there is no such interface" }
+func (noInterface) Unwrap() error { return fs.ErrNotExist }
 
 // tcx is a program on a link of tcx (Linux 6.6). The kernel takes it away with the process and with the interface.
 type tcx struct{ link.Link }

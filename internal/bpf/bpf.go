@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -34,9 +35,14 @@ func refusal(err error) error {
 		if len(lines) == 0 {
 			return fmt.Errorf("%w: this kernel refuses the program: %w; use Linux 5.14 or newer", ErrNotSupported, verifier.Cause)
 		}
-		return fmt.Errorf("%w: this kernel refuses the program: %s; use Linux 5.14 or newer", ErrNotSupported, lines[len(lines)-1])
+		reason := lines[len(lines)-1]
+		if strings.Contains(reason, "for !root") {
+			// What the kernel calls root here is one capability (kernel/bpf/verifier.c, allow_ptr_leaks).
+			return fmt.Errorf("%w: this process lacks CAP_PERFMON, without which the kernel lets no program follow pointers; run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (%s)", ErrNotSupported, reason)
+		}
+		return fmt.Errorf("%w: this kernel refuses the program: %s; use Linux 5.14 or newer", ErrNotSupported, reason)
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		return fmt.Errorf("%w: this process may not load programs; run as root, or with CAP_BPF and CAP_NET_ADMIN, on a kernel that is not locked down (%w)", ErrNotSupported, err)
+		return fmt.Errorf("%w: this process may not load programs; run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, on a kernel that is not locked down (%w)", ErrNotSupported, err)
 	case errors.Is(err, unix.ENOSYS):
 		return fmt.Errorf("%w: this kernel has no bpf system call; use a kernel with CONFIG_BPF_SYSCALL=y", ErrNotSupported)
 	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL):

@@ -410,11 +410,21 @@ func TestAttachRefuses(t *testing.T) {
 	p := newPair(t)
 	f := newFlows(t, FlowsOptions{})
 	inside(t, p.server, func() error {
-		if err := f.Attach("eth9"); !errors.Is(err, fs.ErrNotExist) {
+		if err := f.Attach("eth9"); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "no such interface") {
 			t.Errorf("attach to what is not there: %v", err)
 		}
 		return nil
 	})
+}
+
+// A process that may load programs, but none that follow pointers, is told what it lacks.
+func TestRefusalNamesTheCapability(t *testing.T) {
+	err := refusal(&ebpf.VerifierError{Log: []string{
+		"0: R1=ctx() R10=fp0", "R3 has pointer with unsupported alu operation, pointer arithmetic with it prohibited for !root", "processed 55 insns",
+	}})
+	if !errors.Is(err, ErrNotSupported) || !strings.Contains(err.Error(), "lacks CAP_PERFMON") {
+		t.Errorf("got %v", err)
+	}
 }
 
 func TestNewFlowsRefuses(t *testing.T) {

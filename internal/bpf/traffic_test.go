@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -192,11 +193,13 @@ func (p pair) load(t testing.TB, n int) (stop func()) {
 		}
 		return nil
 	})
+	// With a thousand that all have something to send it takes long until each has found its connection closed.
+	var ended atomic.Bool
 	var busy sync.WaitGroup
 	for i := range n {
 		busy.Go(func() {
-			chunk := make([]byte, 256<<10)
-			for {
+			chunk := make([]byte, 64<<10)
+			for !ended.Load() {
 				if _, err := servers[i].Write(chunk); err != nil {
 					return // it is closed
 				}
@@ -204,10 +207,11 @@ func (p pair) load(t testing.TB, n int) (stop func()) {
 		})
 		busy.Go(func() {
 			// Neither end may take a shortcut within the kernel.
-			_, _ = io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{clients[i]}, make([]byte, 256<<10))
+			_, _ = io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{clients[i]}, make([]byte, 64<<10))
 		})
 	}
 	return func() {
+		ended.Store(true)
 		for _, c := range slices.Concat(clients, servers) {
 			c.Close()
 		}
