@@ -137,13 +137,19 @@ func TestParseSegment(t *testing.T) {
 
 func TestParseCarried(t *testing.T) {
 	inner := ipv6(unix.IPPROTO_TCP, here, there, tcp(80, 40000, 0, nil))
-	want := carried{here, 40000}
-	for name, b := range map[string][]byte{
-		"without routing header": ipv6(unix.IPPROTO_IPV6, there, here, inner),
-		"with routing header":    ipv6(unix.IPPROTO_ROUTING, there, here, routing(inner)),
+	begins := slices.Clone(inner)
+	begins[ipv6Header+13] |= flagSYN
+	for _, tt := range []struct {
+		name   string
+		packet []byte
+		want   carried
+	}{
+		{"without routing header", ipv6(unix.IPPROTO_IPV6, there, here, inner), carried{here, 40000, false}},
+		{"with routing header", ipv6(unix.IPPROTO_ROUTING, there, here, routing(inner)), carried{here, 40000, false}},
+		{"the first one", ipv6(unix.IPPROTO_ROUTING, there, here, routing(begins)), carried{here, 40000, true}},
 	} {
-		if c, ok := parseCarried(b); !ok || c != want {
-			t.Errorf("%s: got %v, %t", name, c, ok)
+		if c, ok := parseCarried(tt.packet); !ok || c != tt.want {
+			t.Errorf("%s: got %v, %t", tt.name, c, ok)
 		}
 	}
 	for name, b := range map[string][]byte{
@@ -214,18 +220,22 @@ func TestMeasure(t *testing.T) {
 func TestWatchSubflow(t *testing.T) {
 	w := &watch{ports: map[uint16]bool{}}
 	w.follow()
-	w.onSubflow(1, at(-5))
+	w.onSubflow(1, true, at(-5))
 	w.follow()
 	t0 := w.begin()
-	w.onSubflow(1, t0.Add(time.Millisecond))
+	w.onSubflow(1, false, t0.Add(time.Millisecond))
 	if _, _, subflow, _ := w.snapshot(); !subflow[0].IsZero() || !w.lastPacket().IsZero() {
 		t.Errorf("an old connection's packet counts: %v", subflow)
 	}
-	w.onSubflow(2, t0.Add(-time.Millisecond))
-	w.onSubflow(2, t0.Add(2*time.Millisecond))
-	w.onSubflow(2, t0.Add(3*time.Millisecond))
+	w.onSubflow(2, false, t0.Add(-time.Millisecond))
+	w.onSubflow(2, false, t0.Add(2*time.Millisecond))
+	w.onSubflow(2, false, t0.Add(3*time.Millisecond))
 	if _, _, subflow, _ := w.snapshot(); subflow != [2]time.Time{t0.Add(2 * time.Millisecond), t0.Add(3 * time.Millisecond)} {
 		t.Errorf("got %v", subflow)
+	}
+	w.onSubflow(1, true, t0.Add(4*time.Millisecond))
+	if _, _, subflow, _ := w.snapshot(); subflow[1] != t0.Add(4*time.Millisecond) {
+		t.Errorf("a subflow that begins on an old one's port does not count: %v", subflow)
 	}
 	w.see(epeSet, t0.Add(-time.Millisecond))
 	w.lost()

@@ -202,7 +202,7 @@ func (w *watch) borderPacket(packet []byte, at time.Time, sent bool) {
 func (w *watch) serverPacket(packet []byte, at time.Time, sent bool) {
 	if c, ok := parseCarried(packet); ok {
 		if sent && c.from == w.server.Address {
-			w.onSubflow(c.port, at)
+			w.onSubflow(c.port, c.syn, at)
 		}
 		return
 	}
@@ -215,11 +215,15 @@ func (w *watch) serverPacket(packet []byte, at time.Time, sent bool) {
 	}
 }
 
-// onSubflow takes a packet that the server sends over the peer.
-func (w *watch) onSubflow(port uint16, at time.Time) {
+// onSubflow takes a packet that the server sends over the peer. With a SYN it begins a subflow, whoever had the port before: of
+// some hundred connections two have the same as a rule.
+func (w *watch) onSubflow(port uint16, syn bool, at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ports[port] = true
+	if syn {
+		delete(w.old, port)
+	}
 	if w.old[port] {
 		return
 	}

@@ -19,6 +19,7 @@ import (
 const (
 	ipv6Header = 40
 	tcpHeader  = 20
+	flagSYN    = 0x02
 	// maxEncapsulated is how much is read of a packet that is encapsulated: two IPv6 headers and a routing header.
 	maxEncapsulated = 256
 )
@@ -110,10 +111,12 @@ func (t *tap) run(ctx context.Context, handle func(packet []byte, at time.Time, 
 	return nil
 }
 
-// carried is a TCP segment that is encapsulated in IPv6: where it comes from, and the port that it goes to.
+// carried is a TCP segment that is encapsulated in IPv6: where it comes from, the port that it goes to, and whether a connection
+// begins with it.
 type carried struct {
 	from netip.Addr
 	port uint16
+	syn  bool
 }
 
 // parseCarried reads the headers of a segment behind an IPv6 header, with a routing header or without.
@@ -131,7 +134,8 @@ func parseCarried(packet []byte) (carried, bool) {
 	if next != unix.IPPROTO_IPV6 || len(rest) < ipv6Header+tcpHeader || rest[6] != unix.IPPROTO_TCP {
 		return carried{}, false
 	}
-	return carried{netip.AddrFrom16([16]byte(rest[8:24])), binary.BigEndian.Uint16(rest[ipv6Header+2:])}, true
+	tcp := rest[ipv6Header:]
+	return carried{netip.AddrFrom16([16]byte(rest[8:24])), binary.BigEndian.Uint16(tcp[2:]), tcp[13]&flagSYN != 0}, true
 }
 
 // segment is a TCP segment in IPv6.
