@@ -50,6 +50,7 @@ var house = map[string]floor{
 	"internal/unit":    ground,
 	"internal/stat":    ground,
 	"internal/fault":   ground,
+	"internal/feature": ground,
 	"internal/srv6":    ground,
 	"internal/vpn":     ground,
 	"internal/channel": models,

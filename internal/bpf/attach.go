@@ -17,8 +17,9 @@ type attachment interface {
 }
 
 // Attach counts from now on what the interface of the calling thread's network namespace receives and sends: what it
-// receives before other programs of tcx see it, what it sends after them. Errors wrap ErrNotSupported when the kernel
-// or the kind of interface cannot, and fs.ErrNotExist when there is no such interface.
+// receives before other programs of tcx see it, what it sends after them. It returns a
+// *feature.Error when the kernel or the type of interface is not supported, and an error that wraps fs.ErrNotExist when
+// there is no such interface.
 func (f *Flows) Attach(name string) error {
 	if err := f.attach(name); err != nil {
 		return fmt.Errorf("attach flow counter to interface %q: %w", name, err)
@@ -41,7 +42,7 @@ func (f *Flows) attach(name string) error {
 	case "none", "ppp", "rawip":
 		received, sent = f.objects.ReceivedRaw, f.objects.SentRaw
 	default:
-		return fmt.Errorf("%w: packets of links of type %q are not understood; name an Ethernet or tun interface", ErrNotSupported, kind)
+		return missing(fmt.Sprintf("link type %q is not supported", kind), "name an Ethernet or tun interface", nil)
 	}
 	index := l.Attrs().Index
 	if !f.legacy {
@@ -109,7 +110,7 @@ func (f *Flows) attachClassifier(index int, received, sent *ebpf.Program) (err e
 		c.qdisc = qdisc
 	case errors.Is(err, unix.EEXIST):
 	case errors.Is(err, unix.ENOENT):
-		return fmt.Errorf("%w: this kernel has neither tcx nor clsact; use Linux 6.6 or newer, or one with CONFIG_NET_SCH_INGRESS and CONFIG_NET_CLS_BPF", ErrNotSupported)
+		return missing("this kernel has neither tcx nor clsact", "use Linux 6.6 or newer, or CONFIG_NET_SCH_INGRESS and CONFIG_NET_CLS_BPF", nil)
 	default:
 		return fmt.Errorf("add clsact: %w", err)
 	}
@@ -123,7 +124,7 @@ func (f *Flows) attachClassifier(index int, received, sent *ebpf.Program) (err e
 		}
 		switch err := conn.FilterReplace(filter); {
 		case errors.Is(err, unix.ENOENT):
-			return fmt.Errorf("%w: this kernel has neither tcx nor cls_bpf; use Linux 6.6 or newer, or one with CONFIG_NET_CLS_BPF", ErrNotSupported)
+			return missing("this kernel has neither tcx nor cls_bpf", "use Linux 6.6 or newer, or CONFIG_NET_CLS_BPF", nil)
 		case err != nil:
 			return fmt.Errorf("add filter: %w", err)
 		}

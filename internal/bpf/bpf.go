@@ -8,19 +8,27 @@ package bpf
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/feature"
 )
 
-// ErrNotSupported means that this kernel, or this process on it, cannot do what a program needs. The error that wraps it
-// says what is missing and what to do.
-var ErrNotSupported = errors.New("eBPF is not available")
+const (
+	needLinux        = "use Linux 5.14 or newer"
+	needCapabilities = "run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"
+)
 
-// refusal says what the kernel's answer to loading a program or making a map means, where it means that this host cannot.
+// missing is what this kernel, or this process on it, lacks.
+func missing(reason, remedy string, err error) error {
+	return &feature.Error{Feature: "eBPF", Reason: reason, Remedy: remedy, Err: err}
+}
+
+// refusal turns the kernel's answer to loading a program or creating a map into a *feature.Error where it means that
+// this host lacks something.
 func refusal(err error) error {
 	var verifier *ebpf.VerifierError
 	switch {
@@ -33,20 +41,20 @@ func refusal(err error) error {
 			lines = lines[:last]
 		}
 		if len(lines) == 0 {
-			return fmt.Errorf("%w: this kernel refuses the program: %w; use Linux 5.14 or newer", ErrNotSupported, verifier.Cause)
+			return missing("the verifier rejects the program", needLinux, verifier.Cause)
 		}
 		reason := lines[len(lines)-1]
 		if strings.Contains(reason, "for !root") {
 			// What the kernel calls root here is one capability (kernel/bpf/verifier.c, allow_ptr_leaks).
-			return fmt.Errorf("%w: this process lacks CAP_PERFMON, without which the kernel lets no program follow pointers; run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (%s)", ErrNotSupported, reason)
+			return missing("this process lacks CAP_PERFMON, without which the verifier rejects pointer arithmetic", needCapabilities, errors.New(reason))
 		}
-		return fmt.Errorf("%w: this kernel refuses the program: %s; use Linux 5.14 or newer", ErrNotSupported, reason)
+		return missing("the verifier rejects the program", needLinux, errors.New(reason))
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		return fmt.Errorf("%w: this process may not load programs; run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, on a kernel that is not locked down (%w)", ErrNotSupported, err)
+		return missing("this process may not load programs", needCapabilities+", on a kernel that is not locked down", err)
 	case errors.Is(err, unix.ENOSYS):
-		return fmt.Errorf("%w: this kernel has no bpf system call; use a kernel with CONFIG_BPF_SYSCALL=y", ErrNotSupported)
+		return missing("this kernel has no bpf system call", "use a kernel with CONFIG_BPF_SYSCALL=y", nil)
 	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL):
-		return fmt.Errorf("%w: this kernel is too old for the program: %w; use Linux 5.14 or newer", ErrNotSupported, err)
+		return missing("this kernel is too old for the program", needLinux, err)
 	}
 	return err
 }

@@ -110,8 +110,8 @@ type Flows struct {
 	reasons []flowsCount
 }
 
-// NewFlows loads the programs; nothing is counted before Attach. Close it. Errors wrap ErrNotSupported when this host
-// cannot.
+// NewFlows loads the programs; nothing is counted before Attach. Close it. It returns a *feature.Error when this host
+// cannot load them.
 func NewFlows(o FlowsOptions) (*Flows, error) {
 	if o.MaxFlows == 0 {
 		o.MaxFlows = DefaultMaxFlows

@@ -422,7 +422,7 @@ func TestRefusalNamesTheCapability(t *testing.T) {
 	err := refusal(&ebpf.VerifierError{Log: []string{
 		"0: R1=ctx() R10=fp0", "R3 has pointer with unsupported alu operation, pointer arithmetic with it prohibited for !root", "processed 55 insns",
 	}})
-	if !errors.Is(err, ErrNotSupported) || !strings.Contains(err.Error(), "lacks CAP_PERFMON") {
+	if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "lacks CAP_PERFMON") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -294,7 +294,7 @@ func TestSegments(t *testing.T) {
 // FuzzKnown has flows of all kinds, and holds the program to counting any packet in the one that is its own, if there is one.
 func FuzzKnown(f *testing.F) {
 	flows, err := NewFlows(FlowsOptions{MaxFlows: 1 << 16})
-	if errors.Is(err, ErrNotSupported) {
+	if errors.Is(err, errors.ErrUnsupported) {
 		f.Skip(err)
 	}
 	if err != nil {
@@ -366,7 +366,7 @@ func FuzzParse(f *testing.F) {
 				f.Error(err)
 			}
 		})
-	} else if !errors.Is(unsupported, ErrNotSupported) {
+	} else if !errors.Is(unsupported, errors.ErrUnsupported) {
 		f.Fatal(unsupported)
 	}
 	f.Fuzz(func(t *testing.T, packet []byte) {

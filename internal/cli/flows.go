@@ -235,7 +235,7 @@ func (a *app) flowsWriter(o flowsFlags) func(s *flows.Snapshot, last bool) error
 func watchFailure(on string, err error) error {
 	do := ""
 	switch {
-	case errors.Is(err, bpf.ErrNotSupported):
+	case errors.Is(err, errors.ErrUnsupported):
 		do = "tabane doctor says what this host can do"
 	case errors.Is(err, fs.ErrNotExist):
 		do = "name an interface of this host with -i"

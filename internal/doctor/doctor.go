@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/feature"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
 )
@@ -42,6 +43,17 @@ type Finding struct {
 	// Meaning says what was found and what that is good for; Remedy what to do, when there is something to do.
 	Meaning string `json:"meaning"`
 	Remedy  string `json:"remedy,omitempty"`
+}
+
+// check sets the state from the result of a probe: a feature that is missing, or one that could not be probed.
+func (f *Finding) check(err error) {
+	var missing *feature.Error
+	switch {
+	case errors.As(err, &missing):
+		f.State, f.Meaning, f.Remedy = Missing, missing.Cause(), missing.Remedy
+	case err != nil:
+		f.State, f.Meaning = Unknown, err.Error()
+	}
 }
 
 // Examine checks everything, the needed things first. It takes about a tenth of a second.
@@ -169,14 +181,8 @@ func ipv6() Finding {
 
 func multipath() Finding {
 	f := Finding{Check: "MPTCP", Needed: true, State: OK, Meaning: "a connection uses several paths"}
-	err := mptcp.Supported()
-	if errors.Is(err, mptcp.ErrNotSupported) {
-		f.State = Missing
-		f.Meaning, f.Remedy = halves(err)
-		return f
-	}
-	if err != nil {
-		f.State, f.Meaning = Unknown, err.Error()
+	if err := mptcp.Supported(); err != nil {
+		f.check(err)
 		return f
 	}
 	if managers, err := netns.ReadSysctl("net.mptcp.available_path_managers"); err == nil {
@@ -185,12 +191,6 @@ func multipath() Finding {
 		f.Meaning += "; path manager type " + kind
 	}
 	return f
-}
-
-// halves splits "what; what to do".
-func halves(err error) (meaning, remedy string) {
-	meaning, remedy, _ = strings.Cut(err.Error(), "; ")
-	return meaning, remedy
 }
 
 func congestionControls() Finding {

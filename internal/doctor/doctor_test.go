@@ -114,7 +114,7 @@ func TestRun(t *testing.T) {
 	if made != nil {
 		t.Fatal(made)
 	}
-	if !errors.Is(results[0], ErrNotSupported) || results[1] != nil || !errors.Is(results[2], ErrNotSupported) {
+	if !errors.Is(results[0], errors.ErrUnsupported) || results[1] != nil || !errors.Is(results[2], errors.ErrUnsupported) {
 		t.Errorf("got %v", results)
 	}
 	if err := SegmentRouting(); err != nil {

@@ -11,17 +11,14 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/feature"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/tc"
 	"github.com/tabane/tabane/internal/unit"
 )
 
-var (
-	// ErrNotChecked is wrapped when a trial could not be made; what was to be tried may or may not be there.
-	ErrNotChecked = errors.New("could not be checked")
-	// ErrNotSupported is wrapped when the kernel refused what was tried.
-	ErrNotSupported = errors.New("not supported by this kernel")
-)
+// ErrNotChecked is wrapped when a trial could not be made, so that it is unknown whether the feature is available.
+var ErrNotChecked = errors.New("could not be checked")
 
 // isolated runs f on a thread in a network namespace of its own, which ends when f returns and has closed its sockets.
 func isolated(f func() error) error {
@@ -138,7 +135,7 @@ func run(trials ...trial) (made error, results []error) {
 	results = make([]error, len(trials))
 	made = isolated(func() error {
 		if err := pair(); err != nil {
-			return fmt.Errorf("%w: %w", ErrNotSupported, err)
+			return &feature.Error{Feature: "veth pair", Err: err}
 		}
 		c, err := route.Dial()
 		if err != nil {
@@ -146,7 +143,7 @@ func run(trials ...trial) (made error, results []error) {
 		}
 		for i, t := range trials {
 			if err := t.try(c); err != nil {
-				results[i] = fmt.Errorf("%s is %w: %w", t.check, ErrNotSupported, err)
+				results[i] = &feature.Error{Feature: t.check, Err: err, Remedy: t.remedy}
 			}
 		}
 		return c.Close()
@@ -154,8 +151,8 @@ func run(trials ...trial) (made error, results []error) {
 	return made, results
 }
 
-// SegmentRouting says why a daemon cannot use SRv6 here: an error that wraps ErrNotSupported, or ErrNotChecked when this
-// process may not try.
+// SegmentRouting says why a daemon cannot use SRv6 here: a *feature.Error, or an error that wraps ErrNotChecked
+// when this process may not try.
 func SegmentRouting() error {
 	made, results := run(tryEncapRed, tryTable)
 	if made != nil {
@@ -178,11 +175,10 @@ func trials() []Finding {
 	list := []Finding{veth}
 	for i, t := range all {
 		f := Finding{Check: t.check, Needed: t.needed, State: OK, Meaning: t.good}
-		switch {
-		case made != nil:
+		if made != nil {
 			f.State, f.Remedy = Unknown, veth.Remedy
-		case results[i] != nil:
-			f.State, f.Meaning, f.Remedy = Missing, results[i].Error(), t.remedy
+		} else {
+			f.check(results[i])
 		}
 		list = append(list, f)
 	}

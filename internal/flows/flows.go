@@ -121,7 +121,7 @@ type Watcher struct {
 }
 
 // New attaches the counters to the interfaces of the calling thread's network namespace. They count from then on until
-// Close. Errors wrap bpf.ErrNotSupported when this host cannot, and fs.ErrNotExist when there is no such interface.
+// Close. Errors wrap errors.ErrUnsupported when this host cannot, and fs.ErrNotExist when there is no such interface.
 func New(o Options) (_ *Watcher, err error) {
 	if o.Interval == 0 {
 		o.Interval = DefaultInterval

@@ -14,19 +14,24 @@ import (
 	"github.com/mdlayher/genetlink"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/feature"
 )
 
-// ErrNotSupported means that this kernel, or this network namespace, does not do what is asked of MPTCP. The error that wraps it says why and what to change.
-var ErrNotSupported = errors.New("mptcp is not available")
+// missing is what this kernel or network namespace lacks of MPTCP.
+func missing(reason, remedy string) error {
+	return &feature.Error{Feature: "MPTCP", Reason: reason, Remedy: remedy}
+}
 
 const (
 	familyName    = "mptcp_pm"
 	familyVersion = 1
 	sysctlDir     = "/proc/sys/net/mptcp/"
+	needLinux     = "use Linux 5.6 or newer with CONFIG_MPTCP=y"
 )
 
-// Supported returns nil when the network namespace of the caller can use MPTCP and be told about paths, and otherwise an
-// error that wraps ErrNotSupported and says what is missing and how to get it.
+// Supported returns nil when the network namespace of the caller has MPTCP and its path manager, and otherwise a
+// *feature.Error.
 func Supported() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_MPTCP)
 	if err := refusal(err); err != nil {
@@ -48,9 +53,9 @@ func refusal(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.ENOPROTOOPT):
-		return fmt.Errorf("%w: net.mptcp.enabled is 0 here; set it with: sysctl -w net.mptcp.enabled=1", ErrNotSupported)
+		return missing("net.mptcp.enabled is 0", "sysctl -w net.mptcp.enabled=1")
 	case errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EINVAL):
-		return fmt.Errorf("%w: this kernel is built without it; use Linux 5.6 or newer with CONFIG_MPTCP=y", ErrNotSupported)
+		return missing("not built into this kernel", needLinux)
 	}
 	return fmt.Errorf("open mptcp socket: %w", err)
 }
@@ -64,8 +69,8 @@ type Conn struct {
 	links int
 }
 
-// Dial opens a connection to the path manager of the network namespace that the calling thread is in. Close it. An
-// error wraps ErrNotSupported when the kernel has no path manager.
+// Dial opens a connection to the path manager of the network namespace that the calling thread is in. Close it. It
+// returns a *feature.Error when the kernel has no path manager.
 func Dial() (_ *Conn, err error) {
 	genl, family, err := dialFamily()
 	if err != nil {
@@ -95,7 +100,7 @@ func dialFamily() (*genetlink.Conn, genetlink.Family, error) {
 	family, err := genl.GetFamily(familyName)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		err = fmt.Errorf("%w: this kernel has no netlink family %q; use Linux 5.6 or newer with CONFIG_MPTCP=y", ErrNotSupported, familyName)
+		err = missing("this kernel has no netlink family "+familyName, needLinux)
 	case err != nil:
 		err = fmt.Errorf("find netlink family %q: %w", familyName, err)
 	}

@@ -77,7 +77,7 @@ func dial(t *testing.T) *Conn {
 	t.Helper()
 	enter(t)
 	if err := Supported(); err != nil {
-		if errors.Is(err, ErrNotSupported) && os.Getenv("TABANE_LAB") != "require" {
+		if errors.Is(err, errors.ErrUnsupported) && os.Getenv("TABANE_LAB") != "require" {
 			t.Skip(err)
 		}
 		t.Fatal(err)
@@ -279,7 +279,7 @@ func TestSupportedSaysWhatIsMissing(t *testing.T) {
 		if err := os.WriteFile(file, []byte(tt.bad), 0); err != nil {
 			t.Fatal(err)
 		}
-		if err := Supported(); !errors.Is(err, ErrNotSupported) || !strings.Contains(err.Error(), tt.says) {
+		if err := Supported(); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("%s is %s: %v, want it to say %q", tt.sysctl, tt.bad, err, tt.says)
 		}
 		if err := os.WriteFile(file, []byte(tt.good), 0); err != nil {
@@ -293,11 +293,11 @@ func TestSupportedSaysWhatIsMissing(t *testing.T) {
 
 func TestRefusal(t *testing.T) {
 	for _, err := range []error{unix.ENOPROTOOPT, unix.EPROTONOSUPPORT, unix.EINVAL} {
-		if got := refusal(err); !errors.Is(got, ErrNotSupported) {
-			t.Errorf("refusal(%v) = %v, want ErrNotSupported", err, got)
+		if got := refusal(err); !errors.Is(got, errors.ErrUnsupported) {
+			t.Errorf("refusal(%v) = %v, want errors.ErrUnsupported", err, got)
 		}
 	}
-	if got := refusal(unix.EMFILE); !errors.Is(got, unix.EMFILE) || errors.Is(got, ErrNotSupported) {
+	if got := refusal(unix.EMFILE); !errors.Is(got, unix.EMFILE) || errors.Is(got, errors.ErrUnsupported) {
 		t.Errorf("refusal(EMFILE) = %v, want EMFILE as it is", got)
 	}
 	if got := refusal(nil); got != nil {
@@ -343,7 +343,7 @@ func TestSetManager(t *testing.T) {
 		if got, err := CurrentManager(); err != nil || got != want {
 			t.Errorf("path manager %q, %v, want %q", got, err, want)
 		}
-		if err := CheckKernelManager(); (err == nil) != (want == KernelManager) || err != nil && !errors.Is(err, ErrNotSupported) {
+		if err := CheckKernelManager(); (err == nil) != (want == KernelManager) || err != nil && !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("with %q: %v", want, err)
 		}
 		if err := Supported(); err != nil {

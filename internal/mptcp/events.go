@@ -141,8 +141,8 @@ type Events struct {
 	id   uint16
 }
 
-// Subscribe receives events of the network namespace that the calling thread is in. Close it. An error wraps
-// ErrNotSupported when the kernel sends none.
+// Subscribe receives events of the network namespace that the calling thread is in. Close it. It returns a
+// *feature.Error when the kernel sends none.
 func Subscribe() (_ *Events, err error) {
 	genl, family, err := dialFamily()
 	if err != nil {
@@ -160,7 +160,7 @@ func Subscribe() (_ *Events, err error) {
 		}
 	}
 	if group == 0 {
-		return nil, fmt.Errorf("%w: this kernel tells nobody of mptcp connections; use Linux 5.12 or newer", ErrNotSupported)
+		return nil, missing("this kernel sends no events", "use Linux 5.12 or newer")
 	}
 	if err := forceReadBuffer(genl, eventBuffer); err != nil {
 		return nil, fmt.Errorf("enlarge buffer for mptcp events: %w", err)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
+
+	"github.com/tabane/tabane/internal/feature"
 )
 
 // Manager is who decides about the addresses and subflows of the connections that a network namespace creates. Those
@@ -49,13 +51,13 @@ func currentManager(read func(file string) ([]byte, error)) (Manager, error) {
 }
 
 // SetManager chooses the path manager of connections that are created from now on in the namespace that the calling
-// thread is in. An error wraps ErrNotSupported when this kernel does not have it.
+// thread is in. It returns a *feature.Error when this kernel does not have it.
 func SetManager(m Manager) error {
 	file, value := sysctlDir+"path_manager", string(m)
 	if _, err := os.Stat(file); errors.Is(err, os.ErrNotExist) {
 		number, ok := managerTypes[m]
 		if !ok {
-			return fmt.Errorf("set path manager %q: %w: this kernel knows no names; use Linux 6.15 or newer", m, ErrNotSupported)
+			return fmt.Errorf("set path manager %q: %w", m, missing("this kernel selects path managers by number", "use Linux 6.15 or newer"))
 		}
 		file, value = sysctlDir+"pm_type", number
 	}
@@ -64,7 +66,7 @@ func SetManager(m Manager) error {
 		if m == KernelManager {
 			return nil
 		}
-		return fmt.Errorf("set path manager %q: %w: this kernel leaves no connection to user space; use Linux 5.19 or newer", m, ErrNotSupported)
+		return fmt.Errorf("set path manager %q: %w", m, missing("this kernel has no user-space path manager", "use Linux 5.19 or newer"))
 	}
 	if err != nil {
 		return fmt.Errorf("set path manager %q: %w", m, err)
@@ -76,8 +78,8 @@ func SetManager(m Manager) error {
 	return nil
 }
 
-// CheckKernelManager returns an error that wraps ErrNotSupported when new connections are not left to the kernel's path
-// manager, so that endpoints have no effect on them.
+// CheckKernelManager returns a *feature.Error when new connections do not use the kernel's path manager, so that
+// endpoints have no effect on them.
 func CheckKernelManager() error {
 	m, err := CurrentManager()
 	if err != nil {
@@ -90,6 +92,9 @@ func CheckKernelManager() error {
 	if _, err := os.Stat(sysctlDir + sysctl); err != nil {
 		sysctl, value = "pm_type", managerTypes[KernelManager]
 	}
-	return fmt.Errorf("%w: net.mptcp.%s leaves connections to the path manager %q; set it with: sysctl -w net.mptcp.%s=%s",
-		ErrNotSupported, sysctl, m, sysctl, value)
+	return &feature.Error{
+		Feature: "the kernel's MPTCP path manager",
+		Reason:  fmt.Sprintf("net.mptcp.%s selects %q", sysctl, m),
+		Remedy:  fmt.Sprintf("sysctl -w net.mptcp.%s=%s", sysctl, value),
+	}
 }

@@ -8,14 +8,13 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/feature"
 )
 
-// ErrNotSupported is wrapped by what says that this kernel lacks a feature.
-var ErrNotSupported = errors.New("not supported by this kernel")
-
-// SupportsSEG6 tells whether this kernel can encapsulate towards an SID and act on one, and whether the caller may ask it
-// to. Nothing is changed: it asks to replace objects that do not exist, and the kernel looks at their encapsulation
-// first.
+// SupportsSEG6 returns nil when this kernel can encapsulate towards a SID and has local SIDs, and the caller may
+// configure them; a *feature.Error otherwise. It changes nothing: it asks to replace objects that do not exist, and the
+// kernel checks their encapsulation first.
 func SupportsSEG6() error {
 	c, err := Dial()
 	if err != nil {
@@ -55,7 +54,7 @@ func (c *Conn) refusal(o Object) error {
 	m.Header.Flags |= netlink.Acknowledge | netlink.Replace
 	switch _, err := c.execute(m); {
 	case errors.Is(err, unix.EOPNOTSUPP):
-		return fmt.Errorf("SRv6: %w: use one with CONFIG_IPV6_SEG6_LWTUNNEL=y (%v)", ErrNotSupported, err)
+		return &feature.Error{Feature: "SRv6", Err: err, Remedy: "use a kernel with CONFIG_IPV6_SEG6_LWTUNNEL=y"}
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("change routes: %w: run as root or with CAP_NET_ADMIN", err)
 	}

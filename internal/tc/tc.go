@@ -14,11 +14,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/feature"
 	"github.com/tabane/tabane/internal/unit"
 )
-
-// ErrNotSupported means that this kernel has no token bucket filter.
-var ErrNotSupported = errors.New("this kernel has no token bucket filter; it needs CONFIG_NET_SCH_TBF (module sch_tbf)")
 
 // ErrNotShaped means that the interface has no token bucket filter as root.
 var ErrNotShaped = errors.New("link has no token bucket filter")
@@ -50,7 +48,7 @@ func DefaultBurst(rate unit.Bandwidth) unit.Size {
 }
 
 // SetRate limits what the link sends. A rate that the link already has from SetRate is changed in place: packets that
-// wait stay, in their order. Errors wrap ErrNotSupported when the kernel has no TBF.
+// wait stay, in their order. It returns a *feature.Error when the kernel has no TBF.
 func SetRate(link string, r Rate) error {
 	if err := setRate(link, r); err != nil {
 		return fmt.Errorf("set rate of link %q: %w", link, err)
@@ -77,7 +75,7 @@ func setRate(name string, r Rate) error {
 // refusal says what the kernel's answer means. A kind that the kernel does not know is ENOENT (qdisc_create).
 func refusal(err error) error {
 	if errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("%w: %w", ErrNotSupported, err)
+		return &feature.Error{Feature: "token bucket filter", Err: err, Remedy: "modprobe sch_tbf, or use a kernel with CONFIG_NET_SCH_TBF"}
 	}
 	return err
 }

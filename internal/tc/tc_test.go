@@ -50,7 +50,7 @@ func enter(t *testing.T) netlink.Link {
 // supported skips, or fails, when the error says that this kernel has no TBF.
 func supported(t *testing.T, err error) {
 	t.Helper()
-	if errors.Is(err, ErrNotSupported) && os.Getenv("TABANE_LAB") != "require" {
+	if errors.Is(err, errors.ErrUnsupported) && os.Getenv("TABANE_LAB") != "require" {
 		t.Skip(err)
 	}
 	if err != nil {
@@ -257,10 +257,10 @@ func TestWrongInput(t *testing.T) {
 }
 
 func TestRefusal(t *testing.T) {
-	if err := refusal(unix.ENOENT); !errors.Is(err, ErrNotSupported) || !errors.Is(err, unix.ENOENT) {
-		t.Errorf("refusal(ENOENT) = %v, want ErrNotSupported", err)
+	if err := refusal(unix.ENOENT); !errors.Is(err, errors.ErrUnsupported) || !errors.Is(err, unix.ENOENT) {
+		t.Errorf("refusal(ENOENT) = %v, want errors.ErrUnsupported", err)
 	}
-	if err := refusal(unix.EPERM); !errors.Is(err, unix.EPERM) || errors.Is(err, ErrNotSupported) {
+	if err := refusal(unix.EPERM); !errors.Is(err, unix.EPERM) || errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("refusal(EPERM) = %v, want it as it is", err)
 	}
 	if err := refusal(nil); err != nil {
