@@ -100,10 +100,13 @@ func tune(s scenario.Settings, multipath bool, segment int, o offers) (tuning, e
 		name, ok := o.scheduler(s.Scheduler)
 		if !ok {
 			errs = append(errs, fmt.Errorf("scheduler %q is not available in this kernel, which has %s", s.Scheduler, strings.Join(o.schedulers, ", ")))
-		} else if name != s.Scheduler && s.Scheduler != nearDefault[0] {
-			t.notes = append(t.notes, fmt.Sprintf("scheduler %s: the kernel's default, which avoids blocking as blest does", s.Scheduler))
+		} else if name != s.Scheduler {
+			t.notes = append(t.notes, fmt.Sprintf("scheduler %s: the kernel's own, %s", s.Scheduler, name))
 		}
 		t.server[schedulerKey] = name
+	}
+	if set := s.SchedulerOptions.Set(); multipath && len(set) > 0 {
+		errs = append(errs, fmt.Errorf("scheduler_options %s cannot be set: the kernel's schedulers have no parameters; this needs the simulator", strings.Join(set, ", ")))
 	}
 	if s.Segment > 0 {
 		segment = s.Segment

@@ -31,6 +31,7 @@ func TestTune(t *testing.T) {
 			want: tuning{
 				server: map[string]string{congestionKey: "reno", schedulerKey: "default", recoveryKey: "0"},
 				out:    scenario.RouteMetrics{Cwnd: 40, InitCwnd: 2}, back: scenario.RouteMetrics{AdvMSS: 1380, QuickACK: true},
+				notes: []string{"scheduler blest: the kernel's own, default"},
 			},
 		},
 		{
@@ -55,9 +56,13 @@ func TestTune(t *testing.T) {
 		},
 		{
 			name: "near", multipath: true, settings: scenario.Settings{Scheduler: "lowest-rtt"},
-			want: tuning{server: map[string]string{schedulerKey: "default"}, notes: []string{"scheduler lowest-rtt: the kernel's default, which avoids blocking as blest does"}},
+			want: tuning{server: map[string]string{schedulerKey: "default"}, notes: []string{"scheduler lowest-rtt: the kernel's own, default"}},
 		},
 		{name: "by name", multipath: true, settings: scenario.Settings{Scheduler: "bpf_rr"}, want: tuning{server: map[string]string{schedulerKey: "bpf_rr"}}},
+		{
+			name: "parameters", multipath: true, settings: scenario.Settings{Scheduler: "bpf_rr", SchedulerOptions: scenario.SchedulerOptions{Beta: 0.5, Ratio: "3:1"}},
+			err: "scheduler_options beta, ratio cannot be set: the kernel's schedulers have no parameters; this needs the simulator",
+		},
 		{
 			name: "what there is not", multipath: true, settings: scenario.Settings{Scheduler: "dq", Congestion: "lia"},
 			err: "congestion control \"lia\" is not available in this kernel, which has reno, cubic\nscheduler \"dq\" is not available in this kernel, which has default, bpf_rr",

@@ -44,6 +44,12 @@ func TestCheckOfFiguresAndSettings(t *testing.T) {
 		{"parameter name", func(e *Experiment) { e.Cases[0].Parameters["Loss of it"] = 1 }, `experiment.cases[0].parameters."Loss of it": name must be lower-case`},
 		{"parameter", func(e *Experiment) { e.Cases[0].Parameters["loss"] = math.Inf(1) }, `experiment.cases[0].parameters.loss: must be a finite number`},
 		{"scheduler", func(e *Experiment) { e.Transports["mptcp"].Scheduler = "best" }, `experiment.transports.mptcp.scheduler: must be one of default, ratio`},
+		{"beta", func(e *Experiment) { e.Cases[0].Settings.SchedulerOptions.Beta = 2 }, `experiment.cases[0].settings.scheduler_options.beta: must be from 0 to 1, got 2`},
+		{"ratio", func(e *Experiment) { e.Transports["mptcp"].SchedulerOptions.Ratio = "3:x" }, `experiment.transports.mptcp.scheduler_options.ratio: must be numbers from 1 to 10000 like 3:1, one for each link, got "3:x"`},
+		{"ratios", func(e *Experiment) {
+			e.Transports["mptcp"].Scheduler, e.Transports["mptcp"].SchedulerOptions.Ratio = "ratio", "3:1:1:1:1"
+		}, `experiment.transports.mptcp.scheduler_options.ratio: must have one number for each of the 2 links, got "3:1:1:1:1"`},
+		{"another scheduler's", func(e *Experiment) { e.Transports["mptcp"].SchedulerOptions.Overtaken = 2 }, `experiment.transports.mptcp.scheduler_options.overtaken: is no parameter of scheduler`},
 		{"congestion", func(e *Experiment) { e.Cases[0].Settings.Congestion = "reno" }, `experiment.cases[0].settings.congestion: must be one of newreno`},
 		{"window", func(e *Experiment) { e.Transports["mptcp"].Window = 100 }, `experiment.transports.mptcp.window: must hold at least one segment, 536 bytes, got 100B`},
 		{"rbuf", func(e *Experiment) { e.Cases[0].Settings.RBuf = -1 }, `experiment.cases[0].settings.rbuf: must not be negative`},

@@ -17,6 +17,8 @@ type Settings struct {
 	// Scheduler and Congestion are names of packages sched and cc.
 	Scheduler  string `yaml:"scheduler,omitempty"`
 	Congestion string `yaml:"congestion,omitempty"`
+	// SchedulerOptions are the parameters of Scheduler.
+	SchedulerOptions SchedulerOptions `yaml:"scheduler_options,omitempty"`
 	// Window is the most that a subflow may have in flight, in payload.
 	Window unit.Size `yaml:"window,omitempty"`
 	// RBuf is paper B's rule for the sender of several subflows: nothing new is sent while what was sent and is not
@@ -47,6 +49,7 @@ const (
 // With returns the settings after those that over gives have replaced them.
 func (s Settings) With(over Settings) Settings {
 	s.Scheduler = cmp.Or(over.Scheduler, s.Scheduler)
+	s.SchedulerOptions = s.SchedulerOptions.With(over.SchedulerOptions)
 	s.Congestion = cmp.Or(over.Congestion, s.Congestion)
 	s.Window = cmp.Or(over.Window, s.Window)
 	s.RBuf = cmp.Or(over.RBuf, s.RBuf)
@@ -69,6 +72,7 @@ func (s Settings) Check() fault.List {
 	if s.Scheduler != "" && !slices.Contains(sched.Names(), s.Scheduler) {
 		faults.Add("scheduler", "must be one of %s, got %q", strings.Join(sched.Names(), ", "), s.Scheduler)
 	}
+	faults.Merge("scheduler_options", s.SchedulerOptions.Check())
 	if s.Congestion != "" && !slices.Contains(cc.Names(), s.Congestion) {
 		faults.Add("congestion", "must be one of %s, got %q", strings.Join(cc.Names(), ", "), s.Congestion)
 	}
@@ -94,9 +98,11 @@ func (s Settings) Check() fault.List {
 
 // transportSettings checks what transports say, and what cases say over it.
 func (c *checker) transportSettings(path string, e *Experiment) {
-	multipath := false
+	var mptcp []*Transport
 	for _, t := range e.Transports {
-		multipath = multipath || t != nil && t.MPTCP
+		if t != nil && t.MPTCP {
+			mptcp = append(mptcp, t)
+		}
 	}
 	for _, name := range e.TransportNames() {
 		t, path := e.Transports[name], at(path+".transports", name)
@@ -112,18 +118,32 @@ func (c *checker) transportSettings(path string, e *Experiment) {
 			c.Add(path+".model.header", "must be 1 to %d bytes, got %d", maxHeader, m.Header)
 		case m.MinRTO < 0:
 			c.Add(path+".model.min_rto", "must not be negative, got %s", m.MinRTO)
-		case m.Uncounted && (!t.MPTCP || t.Scheduler == sched.Default):
-			c.Add(path+".model.uncounted", "needs mptcp and a scheduler other than %s", sched.Default)
+		case m.Uncounted && (!t.MPTCP || sched.NeedsOf(cmp.Or(t.Scheduler, sched.Default)).Ahead):
+			c.Add(path+".model.uncounted", "needs mptcp and a scheduler that does not send ahead of windows itself, got %q", cmp.Or(t.Scheduler, sched.Default))
 		}
 		if !t.MPTCP {
 			c.singlePath(path, t.Settings)
+		} else if name, why := t.SchedulerOptions.foreign(t.Scheduler, len(t.Links)); name != "" {
+			c.Add(path+".scheduler_options."+name, "%s", why)
 		}
 	}
 	for i, k := range e.Cases {
 		path := index(path+".cases", i) + ".settings"
 		c.Merge(path, k.Settings.Check())
-		if !multipath {
+		if len(mptcp) == 0 {
 			c.singlePath(path, k.Settings)
+			continue
+		}
+		// What a case sets must have an effect on one of the transports at least.
+		name, why := "", ""
+		for _, t := range mptcp {
+			over := t.Settings.With(k.Settings)
+			if name, why = k.Settings.SchedulerOptions.foreign(over.Scheduler, len(t.Links)); name == "" {
+				break
+			}
+		}
+		if name != "" {
+			c.Add(path+".scheduler_options."+name, "%s", why)
 		}
 	}
 }
@@ -132,6 +152,9 @@ func (c *checker) transportSettings(path string, e *Experiment) {
 func (c *checker) singlePath(path string, s Settings) {
 	if s.Scheduler != "" {
 		c.Add(path+".scheduler", "is for transports with mptcp: there is nothing to choose from")
+	}
+	for _, name := range s.SchedulerOptions.Set() {
+		c.Add(path+".scheduler_options."+name, "is for transports with mptcp: there is nothing to choose from")
 	}
 	if s.RBuf != 0 {
 		c.Add(path+".rbuf", "is for transports with mptcp: on one path the window says it")

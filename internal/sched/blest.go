@@ -11,18 +11,18 @@ const (
 	blestBad   = 0.04
 )
 
-// blest is the blocking estimation scheduler (Ferlin et al., BLEST: Blocking Estimation-based MPTCP Scheduler for Heterogeneous
-// Networks, IFIP Networking 2016). When the fastest path is full, it uses a slower one S only if what S keeps of the shared send window
-// for its round trip leaves the faster F enough of it:
+// blest is the blocking estimation scheduler (Ferlin et al., BLEST: Blocking Estimation-based MPTCP
+// Scheduler for Heterogeneous Networks, IFIP Networking 2016). When the fastest path F is full, it uses
+// a slower one S only if what S takes of the shared send window for a round trip leaves enough for F:
 //
 //	rtts = RTT_S / RTT_F
-//	X    = MSS_F (CWND_F + (rtts - 1) / 2) rtts      what F could send meanwhile, growing by a segment a round trip
+//	X    = MSS_F (CWND_F + (rtts - 1) / 2) rtts      what F could send in the meantime
 //	S is used unless X lambda > |M| - MSS_S (inflight_S + 1)
 //
-// lambda corrects the estimate once in a round trip of S: up when the window was the limit meanwhile, down when not.
+// lambda is corrected once in a round trip of S: up when the window was the limit, else down.
 type blest struct {
 	lambda  float64
-	blocked bool          // the window was the limit since updated
+	blocked bool          // the window was the limit since the last update
 	updated time.Duration // when lambda last changed
 }
 

@@ -1,2 +1,3 @@
-// Package sched decides which path carries the next packet or segment. It sends nothing, has no clock, and measures nothing itself.
+// Package sched has the schedulers: they choose the paths that carry the next packet or segment. It
+// sends nothing, has no clock and measures nothing.
 package sched

@@ -6,37 +6,37 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// dq is delay queueing (paper D, section 2.2): each path has a virtual queue that its rate empties, and the packet goes where it
-// is expected to arrive first.
+// dq is delay queueing (paper D, section 2.2): each path has a virtual queue that is drained at the
+// path's rate, and a packet is sent on the path on which it is expected to arrive first.
 //
 //	Q_i(t) = max(0, Q_i(tau) - B_i (t - tau)) + S    (equation 1)
 //	D_i    = Q_i / B_i + d_i                         (equation 2)
 //
-// B_i is the path's Rate, d_i its Delay, S the packet's Size; tau is when the queue was last added to. A path without a Rate cannot be
-// estimated and is not used. Of equals the first is taken.
+// B_i is the path's Rate, d_i its Delay, S the packet's Size, and tau the time of the last arrival at the
+// queue. A path without a Rate is not used. Of equal paths the first is used.
 //
-// The queue is kept as the time that it takes to send it, so that a division a path suffices; with a Rate that changes, what is
+// The queue is kept as the time until it is empty, which saves a division; when Rate changes, what is
 // queued keeps its time.
 type dq struct {
 	queue [MaxPaths]virtual
 }
 
-// virtual is a virtual queue: it is empty at that time.
+// virtual is a virtual queue.
 type virtual struct {
-	empty time.Duration
+	empty time.Duration // when it will be empty
 }
 
-// wait returns how long a packet that is added now is in the queue: Q_i/B_i with the packet in it, which is sent within line.
+// wait returns how long a packet added now is in the queue, Q_i/B_i; line is its transmission time.
 func (v *virtual) wait(now, line time.Duration) time.Duration {
 	return max(0, v.empty-now) + min(line, tooLong+1)
 }
 
-// tooLong is a queue in which nothing is put: arrival times are to be compared without overflow.
+// tooLong bounds the queueing delay, so that arrival times can be compared without overflow.
 const tooLong = 24 * time.Hour
 
 func (d *dq) Next(paths []Path, s Segment) Set { return d.choose(paths, candidates(paths), s) }
 
-// choose gives the packet to the path in the set where it arrives first.
+// choose adds the packet to the queue of the path in the set on which it arrives first.
 func (d *dq) choose(paths []Path, among Set, s Segment) Set {
 	best, wait, arrives := -1, time.Duration(0), time.Duration(0)
 	for i := range paths {
@@ -59,21 +59,23 @@ func (d *dq) choose(paths []Path, among Set, s Segment) Set {
 	return One(best)
 }
 
-// dqjOvertaken is how many packets make TCP retransmit (paper D, section 3.2): as many duplicate acknowledgements.
+// dqjOvertaken is TCP's duplicate acknowledgement threshold (paper D, section 3.2).
 const dqjOvertaken = 3
 
-// dqj is delay queueing with a judgement of jitter (paper D, section 3.3): of the usable paths it uses those together that do not hold
-// up a packet for so long that three others overtake it.
+// dqj is delay queueing with jitter evaluation (paper D, section 3.3): of the usable paths it uses those
+// together whose jitter does not delay a packet so long that three others overtake it.
 //
 //	P_i(t) = floor(B_i t / (8 S))          (equation 3: packets that path i sends in time t)
 //	sum over i of P_i(J_j) < 3             (equation 4: for each path j that is used with others)
 //
-// Paths that break the rule rest, the worst first, until it holds for the others. A path used alone keeps its order whatever its
-// jitter (the paper's premise), so if one that rests has a higher rate than all that do not rest together, it is used alone.
+// Paths that violate the rule are excluded, the worst first, until it holds for the others. A path used
+// alone keeps its order whatever its jitter (the paper's premise), so an excluded path whose rate is
+// higher than the sum of the others is used alone.
 //
-// The sum is over the other paths. Equation 4 as printed has path j itself in it too, but then the paper's own setting, three paths of 384
-// kbit/s with a jitter of 50 ms, would break it (1 + 1 + 1 packets of 1500 bytes), and so would 128, 128 and 384 kbit/s with 150 ms on
-// the last (1 + 1 + 4), while in its experiments all three are used in both. Options.Own counts as printed.
+// The sum is over the other paths. Equation 4 as printed includes path j itself, but then the paper's own
+// settings would violate it: three paths of 384 kbit/s with a jitter of 50 ms (1 + 1 + 1 packets of 1500
+// bytes), and 128, 128 and 384 kbit/s with 150 ms on the last (1 + 1 + 4). In its experiments all three
+// are used in both. Options.Own counts as printed.
 type dqj struct {
 	dq
 	overtaken int
@@ -88,11 +90,11 @@ func newDQJ(o Options) Scheduler {
 }
 
 func (d *dqj) Next(paths []Path, s Segment) Set {
-	return d.choose(paths, d.judge(paths, candidates(paths), s.Size), s)
+	return d.choose(paths, d.eligible(paths, candidates(paths), s.Size), s)
 }
 
-// judge returns the paths to use together, or the one to use alone.
-func (d *dqj) judge(paths []Path, may Set, size int) Set {
+// eligible returns the paths to use together, or the one to use alone.
+func (d *dqj) eligible(paths []Path, may Set, size int) Set {
 	for i := range paths {
 		if may.Has(i) && paths[i].Rate <= 0 {
 			may &^= One(i)
@@ -131,10 +133,10 @@ func (d *dqj) judge(paths []Path, may Set, size int) Set {
 	return use
 }
 
-// many is more packets than any threshold, and small enough that MaxPaths of it can be added up.
+// many is more packets than any threshold; MaxPaths times many does not overflow.
 const many = 1 << 40
 
-// overtake is how many packets of that size the paths in use send while path j's jitter holds one up.
+// overtake returns how many packets of that size the paths in use send during the jitter of path j.
 func (d *dqj) overtake(paths []Path, use Set, j, size int) int {
 	n := 0
 	for i := range paths {

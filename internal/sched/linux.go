@@ -2,20 +2,21 @@ package sched
 
 import "time"
 
-// linux is the default scheduler of MPTCP in Linux since 5.7 (mptcp_subflow_get_send in net/mptcp/protocol.c, as of 6.18): the path whose
-// queue is soonest empty gets a burst. The queue is what is in flight and what waits behind the window, in memory; it empties at the path's
-// pacing rate, of which an average is kept, weighted by bytes. When that path's send buffer is full, all wait.
+// linux is the default scheduler of MPTCP in Linux since 5.7 (mptcp_subflow_get_send in
+// net/mptcp/protocol.c, as of 6.18): the path with the shortest linger time gets a burst. The linger time
+// is what is in flight or waits behind the window, in memory, over an average of the path's pacing rate,
+// weighted by bytes. When that path's send buffer is full, nothing is sent.
 //
-// A burst is given in whole pieces of the page that the application's data lies in, and ends with the piece in which it was used up or the
-// send buffer became full (__subflow_push_pending). What ends a push otherwise, a window or the end of the data, ends the burst as well: the
-// next push chooses anew.
+// A burst consists of whole page fragments and ends with the fragment in which it is used up or the send
+// buffer is full (__subflow_push_pending). A full window and the end of the data end it as well: the next
+// push chooses again.
 //
-// The pacing rate is cwnd / srtt. The kernel's is larger by a factor, which matters only while one path is in slow start and another
-// is not.
+// The pacing rate is cwnd / srtt. The kernel's is larger by a factor, which makes a difference only while
+// one path is in slow start and another is not.
 type linux struct {
-	path, burst int  // bytes that the path still gets
-	begun       bool // a piece of which some has been given
-	left        int  // of it
+	path, burst int  // the path that has the burst, and what is left of it in bytes
+	begun       bool // a fragment is partly sent
+	left        int  // of the fragment, in bytes
 	now         time.Duration
 	pace        [MaxPaths]float64
 }
@@ -23,8 +24,8 @@ type linux struct {
 const (
 	// burstSize is MPTCP_SEND_BURST_SIZE.
 	burstSize = 1<<16 - 108
-	// Piece is how many bytes of the application's data Linux keeps together: what a page fragment of 32 KiB holds beside its struct
-	// mptcp_data_frag (mptcp_carve_data_frag).
+	// Piece is the payload of a page fragment of 32 KiB, which also has a struct mptcp_data_frag
+	// (mptcp_carve_data_frag).
 	Piece = 1<<15 - 40
 )
 
@@ -56,7 +57,8 @@ func (l *linux) Next(paths []Path, s Segment) Set {
 	return l.give(s)
 }
 
-// give notes that the path gets the segment. One that is nearer to the end of the piece than the next would be ends it.
+// give records that the path gets the segment. The fragment ends with the segment whose end is nearest to
+// its own.
 func (l *linux) give(s Segment) Set {
 	l.burst -= s.Size
 	if !l.begun {
@@ -67,7 +69,8 @@ func (l *linux) give(s Segment) Set {
 	return One(l.path)
 }
 
-// pacing is the path's rate, in bytes per nanosecond. A path that was never measured is taken for a fast one, as in the kernel.
+// pacing returns the path's pacing rate in bytes per nanosecond. A path without an SRTT is assumed to be
+// fast, as in the kernel.
 func (p *Path) pacing() float64 {
 	if p.SRTT <= 0 {
 		return 1

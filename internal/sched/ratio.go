@@ -1,16 +1,16 @@
 package sched
 
-// ratio gives each path as many packets in succession as its Ratio says, in the order of the paths, and begins again: m packets, n
-// packets, m packets (paper C, section 3). It keeps the proportion exactly: when it is the turn of a path that is full, it
-// waits. It passes over a path that is not usable or has no ratio.
+// ratio gives each path as many packets in succession as its Ratio says, in the order of the paths, and
+// starts over: m packets, n packets, m packets (paper C, section 3). The proportion is exact: when it is
+// the turn of a path that is full, it waits. A path that is not usable or has no Ratio is skipped.
 type ratio struct {
-	at   int // whose turn it is
-	sent int // what that path got of its turn
+	at   int // the path whose turn it is
+	sent int // packets of this turn sent so far
 }
 
 func (r *ratio) Next(paths []Path, s Segment) Set {
 	may := candidates(paths)
-	// One more than all paths: the turn may come back to the path that has just finished it.
+	// One more than all paths: it may be the turn of the same path again.
 	for range len(paths) + 1 {
 		if r.at < len(paths) && may.Has(r.at) && r.sent < paths[r.at].Ratio {
 			if !paths[r.at].open(s.Size) {
@@ -27,8 +27,8 @@ func (r *ratio) Next(paths []Path, s Segment) Set {
 	return 0
 }
 
-// roundRobin gives each segment to the next path in turn that has room. A path that is full is passed over: it is the
-// windows that bound how unequal the shares become.
+// roundRobin gives each segment to the next path in turn that has room. A path that is full is skipped, so
+// the shares follow the windows.
 type roundRobin struct {
 	next int
 }

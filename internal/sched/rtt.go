@@ -1,8 +1,7 @@
 package sched
 
-// lowestRTT gives the segment to the path with the smallest SRTT among those with room: the first default scheduler of MPTCP
-// in Linux (Raiciu et al., How Hard Can It Be?, NSDI 2012). A path without an estimate is the slowest; of equals the first is taken.
-// Today's is another, see linux.
+// lowestRTT gives the segment to the path with the smallest SRTT among those with room (Raiciu et al., How
+// Hard Can It Be?, NSDI 2012). A path without an SRTT is the slowest; of equal paths the first is used.
 type lowestRTT struct{}
 
 func (lowestRTT) Next(paths []Path, s Segment) Set {
@@ -12,7 +11,8 @@ func (lowestRTT) Next(paths []Path, s Segment) Set {
 	return 0
 }
 
-// fastest returns the path of the smallest SRTT among those that are in the set and have room for size bytes, or -1.
+// fastest returns the path with the smallest SRTT among those in the set that have room for size bytes,
+// or -1.
 func fastest(paths []Path, among Set, size int) int {
 	best := -1
 	for i := range paths {
@@ -27,8 +27,9 @@ func fastest(paths []Path, among Set, size int) int {
 	return best
 }
 
-// pair returns the fastest path whatever its room, and the fastest that has room. They are the same when there is nothing to
-// weigh up: blest and ecf decide whether the second is worth it or the first worth waiting for. Both are -1 when none has room.
+// pair returns the fastest path whatever its room, and the fastest that has room: blest and ecf decide
+// between using the second and waiting for the first. They are the same when there is nothing to decide,
+// and -1 when no path has room.
 func pair(paths []Path, size int) (fast, open int) {
 	may := candidates(paths)
 	if open = fastest(paths, may, size); open < 0 {
@@ -36,7 +37,7 @@ func pair(paths []Path, size int) (fast, open int) {
 	}
 	fast = fastest(paths, may, noRoom)
 	if f, s := &paths[fast], &paths[open]; f.SRTT == 0 || s.SRTT == 0 || f.Cwnd <= 0 || s.Cwnd <= 0 {
-		return open, open // nothing is known to weigh up
+		return open, open // no estimates to decide by
 	}
 	return fast, open
 }
@@ -44,8 +45,8 @@ func pair(paths []Path, size int) (fast, open int) {
 // noRoom is a size for which every path has room.
 const noRoom = -1 << 63
 
-// redundant sends each segment on every path that has room for it: the earliest copy counts. What a full path misses it does not get
-// later, so that a slow path never lags behind.
+// redundant sends each segment on every path that has room for it. A path that is full does not get the
+// segment later, so that a slow path does not lag behind.
 type redundant struct{}
 
 func (redundant) Next(paths []Path, s Segment) Set {

@@ -3,6 +3,7 @@ package sched
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,58 +11,61 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// MaxPaths is how many paths a Set has bits for.
+// MaxPaths is the number of paths that a Set can hold.
 const MaxPaths = 64
 
-// Path is what is known of a path when a decision is made.
+// Path is the state of a path when a segment is scheduled.
 type Path struct {
-	// Usable: the path is up and may be used. Backup: only while no other path is usable.
+	// Usable: the path is up and may be used. Backup: it is used only while no other path is usable.
 	Usable, Backup bool
-	// Room is how many bytes the path's window lets through now. A datagram path without a window has a large one.
+	// Room is how many bytes may be given to the path now, by its congestion window or, with
+	// Needs.Ahead, by its send buffer. A datagram path has no window and a large Room.
 	Room int
-	// Cwnd and InFlight are the congestion window and what of it is in use, in bytes. MSS is the payload of a full segment.
+	// Cwnd and InFlight are the congestion window and what is in flight, in bytes. MSS is the payload of
+	// a full segment.
 	Cwnd, InFlight, MSS int
-	// Queued is what was given to the path before, is not acknowledged and not in flight, in bytes: it waits for the window or is to be
-	// sent again. Only the scheduler default asks, and only it gives more than the window lets through.
+	// Queued is what was given to the path and is neither acknowledged nor in flight, in bytes: it waits
+	// for the window or for its retransmission. It is set with Needs.Ahead only.
 	Queued int
-	// SRTT and RTTVar are the smoothed round trip time and its variation, or 0 before the first sample.
+	// SRTT and RTTVar are the smoothed round-trip time and its variation (RFC 6298), 0 before the first
+	// sample.
 	SRTT, RTTVar time.Duration
-	// Delay, Jitter and Rate are measured one way; the datagram schedulers use them.
+	// Delay and Jitter are one-way, Rate is the path's rate. They are set with Needs.Delay only.
 	Delay, Jitter time.Duration
 	Rate          unit.Bandwidth
 	// Ratio is how many packets in succession the scheduler ratio gives to the path.
 	Ratio int
 }
 
-// open says whether the path is able to take a packet of that size now.
+// open reports whether the path can take a packet of size bytes now.
 func (p *Path) open(size int) bool { return p.Usable && p.Room >= size }
 
-// Segment is the packet or segment that is to be sent.
+// Segment is the packet or segment to be scheduled.
 type Segment struct {
 	// Now is the time on the caller's clock, which never goes back.
 	Now time.Duration
-	// Size is how many bytes of a path's room it takes.
+	// Size is the number of bytes that the segment takes of a path's Room.
 	Size int
-	// Window is how many more bytes the shared receive window lets through; this segment is not yet taken off. It is the caller
-	// who keeps within it. blest alone uses it; told of a segment that does not fit, it learns that the window was the limit.
+	// Window is what is left of the shared window, in bytes, before this segment. The caller keeps
+	// within it.
 	Window int
-	// Unacked is how many bytes of the connection have been sent and are not acknowledged at its level: they may be in flight, or
-	// have arrived and wait for others. Window and Unacked together are the whole send window.
+	// Unacked is the number of bytes sent and not acknowledged at the data level. Window and Unacked
+	// together are the whole send window.
 	Unacked int
-	// Queued is how many bytes wait to be given to a path, this segment among them: ecf asks how long they will take.
+	// Queued is how many bytes wait to be scheduled, this segment included.
 	Queued int
 }
 
-// Set is a set of paths: bit i is path i. The empty set means: wait, until something changes.
+// Set is a set of paths: bit i is path i. The empty set means: wait until something changes.
 type Set uint64
 
-// One is the set of path i alone.
+// One returns the set of path i alone.
 func One(i int) Set { return 1 << i }
 
-// Has says whether path i is in the set.
+// Has reports whether path i is in the set.
 func (s Set) Has(i int) bool { return s>>i&1 != 0 }
 
-// First returns the path of the lowest number. The empty set has none: -1.
+// First returns the path with the lowest number, or -1 for the empty set.
 func (s Set) First() int {
 	if s == 0 {
 		return -1
@@ -69,28 +73,32 @@ func (s Set) First() int {
 	return bits.TrailingZeros64(uint64(s))
 }
 
-// Len says how many paths are in the set.
+// Len returns the number of paths in the set.
 func (s Set) Len() int { return bits.OnesCount64(uint64(s)) }
 
-// Scheduler decides for one connection or one flow of datagrams, whose state it may hold.
+// Scheduler schedules the segments of one connection, or the packets of one flow of datagrams. It may
+// keep state and is not safe for concurrent use.
 type Scheduler interface {
-	// Next chooses where the segment goes. A path that it chooses is usable and has room for the segment; the caller sends there
-	// or at least on one of them, for the choice is remembered as done. paths are the same ones in the same order at every
-	// call, MaxPaths at most. No call allocates.
+	// Next chooses the paths for the segment. Each chosen path is usable and has room for it. The caller
+	// sends the segment on at least one of them: the choice is recorded as made. paths has the same
+	// paths in the same order at every call, at most MaxPaths. Next does not allocate.
 	Next(paths []Path, s Segment) Set
 }
 
-// Options are the parameters of the schedulers. Each has its source's value when it is 0.
+// Options are the parameters of the schedulers. A zero value stands for the value of the source named
+// with the scheduler.
 type Options struct {
-	// Beta is how much ecf hesitates to take up a slower path again once it waited for a faster (Lim et al.: 0.25).
+	// Beta is the hysteresis of ecf: how much it hesitates to leave the state of waiting for the fastest
+	// path (Lim et al.: 0.25).
 	Beta float64
-	// Overtaken is how many packets must not overtake one that jitter holds up, for dqj (paper D, section 3.2: 3).
+	// Overtaken is the reordering, in packets, that dqj tolerates less than (paper D, section 3.2: 3).
 	Overtaken int
-	// Own makes dqj count the packets that follow on the jittery path itself too.
+	// Own makes dqj count the packets that follow on the jittery path itself as well (equation 4 as
+	// printed).
 	Own bool
 }
 
-// Check says what is wrong with the options, or nothing.
+// Check returns what is wrong with the options.
 func (o Options) Check() fault.List {
 	var faults fault.List
 	if !(o.Beta >= 0 && o.Beta <= 1) {
@@ -102,27 +110,63 @@ func (o Options) Check() fault.List {
 	return faults
 }
 
-// Default is the name of Linux' default scheduler, as the kernel has it (net.mptcp.scheduler). It gives to a path more than its
-// window lets through: Room is then what the path's send buffer has room for, and the rest of a Piece is given beyond it.
+// Default is Linux' default scheduler (net.mptcp.scheduler). Whatever runs or simulates a connection
+// uses it unless another is chosen.
 const Default = "default"
 
-// schedulers is in the order that Names tells.
-var schedulers = []struct {
-	name string
-	make func(Options) Scheduler
-}{
-	{Default, func(Options) Scheduler { return new(linux) }},
-	{"ratio", func(Options) Scheduler { return new(ratio) }},
-	{"round-robin", func(Options) Scheduler { return new(roundRobin) }},
-	{"lowest-rtt", func(Options) Scheduler { return lowestRTT{} }},
-	{"blest", func(Options) Scheduler { return &blest{lambda: blestStart} }},
-	{"ecf", newECF},
-	{"redundant", func(Options) Scheduler { return redundant{} }},
-	{"dq", func(Options) Scheduler { return new(dq) }},
-	{"dqj", newDQJ},
+// Needs is what a scheduler needs of its caller beyond the state of the paths.
+type Needs struct {
+	// Delay: Path.Delay, Path.Jitter and Path.Rate are measured.
+	Delay bool
+	// Blocked: Next is also called for a segment that does not fit the shared window. It then sends
+	// nothing, and the scheduler learns that the window was the limit.
+	Blocked bool
+	// Ahead: the scheduler gives a path data before the path's congestion window has room for it.
+	// Path.Room is then what the path's send buffer has room for, Path.Queued what waits there, and the
+	// rest of a Piece is given even beyond Room.
+	Ahead bool
 }
 
-// Names returns the names that New knows.
+// Names of parameters, as scenarios and sweeps have them.
+const (
+	ParameterBeta      = "beta"
+	ParameterOvertaken = "overtaken"
+	ParameterOwn       = "own"
+	ParameterRatio     = "ratio"
+)
+
+// descriptor is all there is to know of a scheduler before it is made.
+type descriptor struct {
+	name       string
+	needs      Needs
+	parameters []string
+	make       func(Options) Scheduler
+}
+
+// schedulers is in the order of Names.
+var schedulers = []descriptor{
+	{name: Default, needs: Needs{Ahead: true}, make: func(Options) Scheduler { return new(linux) }},
+	{name: "ratio", parameters: []string{ParameterRatio}, make: func(Options) Scheduler { return new(ratio) }},
+	{name: "round-robin", make: func(Options) Scheduler { return new(roundRobin) }},
+	{name: "lowest-rtt", make: func(Options) Scheduler { return lowestRTT{} }},
+	{name: "blest", needs: Needs{Blocked: true}, make: func(Options) Scheduler { return &blest{lambda: blestStart} }},
+	{name: "ecf", parameters: []string{ParameterBeta}, make: newECF},
+	{name: "redundant", make: func(Options) Scheduler { return redundant{} }},
+	{name: "dq", needs: Needs{Delay: true}, make: func(Options) Scheduler { return new(dq) }},
+	{name: "dqj", needs: Needs{Delay: true}, parameters: []string{ParameterOvertaken, ParameterOwn}, make: newDQJ},
+}
+
+// find returns the descriptor of a scheduler, or an error that names all schedulers.
+func find(name string) (*descriptor, error) {
+	for i := range schedulers {
+		if schedulers[i].name == name {
+			return &schedulers[i], nil
+		}
+	}
+	return nil, fmt.Errorf("unknown scheduler %q: want one of %s", name, strings.Join(Names(), ", "))
+}
+
+// Names returns the names of all schedulers.
 func Names() []string {
 	names := make([]string, len(schedulers))
 	for i, s := range schedulers {
@@ -131,21 +175,37 @@ func Names() []string {
 	return names
 }
 
-// New returns a scheduler for one connection or one flow of datagrams. An unknown name and impossible options are errors.
-func New(name string, o Options) (Scheduler, error) {
-	for _, s := range schedulers {
-		if s.name == name {
-			if err := o.Check().Err(); err != nil {
-				return nil, fmt.Errorf("make scheduler %q: %w", name, err)
-			}
-			return s.make(o), nil
-		}
+// NeedsOf returns what the scheduler needs. An unknown one needs nothing.
+func NeedsOf(name string) Needs {
+	if d, err := find(name); err == nil {
+		return d.needs
 	}
-	return nil, fmt.Errorf("choose scheduler %q: want one of %s", name, strings.Join(Names(), ", "))
+	return Needs{}
 }
 
-// candidates returns the paths that a decision is about: the usable ones, or, when all of these are backups, those. Whether
-// they have room makes no difference: a backup does not help out a path that is merely full.
+// ParametersOf returns the names of the parameters that the scheduler has. An unknown one has none.
+func ParametersOf(name string) []string {
+	if d, err := find(name); err == nil {
+		return slices.Clone(d.parameters)
+	}
+	return nil
+}
+
+// New returns a scheduler for one connection or one flow of datagrams. An unknown or empty name and
+// options out of range are errors.
+func New(name string, o Options) (Scheduler, error) {
+	d, err := find(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.Check().Err(); err != nil {
+		return nil, fmt.Errorf("make scheduler %q: %w", name, err)
+	}
+	return d.make(o), nil
+}
+
+// candidates returns the usable paths that are no backups, or the usable backups when there are no
+// others. Room makes no difference: a backup does not replace a path that is merely full.
 func candidates(paths []Path) Set {
 	var all, regular Set
 	for i := range paths {

@@ -243,7 +243,7 @@ func TestDQJ(t *testing.T) {
 				paths[i].Rate, paths[i].Jitter, paths[i].Delay = tt.rates[i], tt.jitters[i], 200*ms
 			}
 			d := scheduler(t, "dqj", tt.options)
-			if got := d.(*dqj).judge(paths, candidates(paths), 1500); got != tt.want {
+			if got := d.(*dqj).eligible(paths, candidates(paths), 1500); got != tt.want {
 				t.Errorf("uses %03b, want %03b", got, tt.want)
 			}
 			var used Set
@@ -266,7 +266,7 @@ func TestNew(t *testing.T) {
 		o    Options
 		says string
 	}{
-		{"fastest", Options{}, `choose scheduler "fastest": want one of default, ratio, round-robin`},
+		{"fastest", Options{}, `unknown scheduler "fastest": want one of default, ratio, round-robin`},
 		{"ecf", Options{Beta: math.NaN()}, "beta: must be from 0 to 1, got NaN"},
 		{"ecf", Options{Beta: -0.25}, "beta: must be from 0 to 1"},
 		{"dqj", Options{Overtaken: -1}, "overtaken: must not be negative, got -1"},
@@ -419,7 +419,7 @@ func TestPropertyDQJKeepsItsRule(t *testing.T) {
 		paths := drawPaths(t)
 		size := rapid.IntRange(1, 1500).Draw(t, "size")
 		d := scheduler(t, "dqj", Options{}).(*dqj)
-		use := d.judge(paths, candidates(paths), size)
+		use := d.eligible(paths, candidates(paths), size)
 		for j, p := range paths {
 			sum := 0.0
 			for i, other := range paths {

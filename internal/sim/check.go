@@ -187,8 +187,11 @@ func (c *Connection) check(links int, instant []bool) fault.List {
 	if !slices.Contains(cc.Names(), f.Congestion) {
 		faults.Add("congestion", "must be one of %s, got %q", strings.Join(cc.Names(), ", "), f.Congestion)
 	}
-	if !slices.Contains(sched.Names(), f.Scheduler) {
-		faults.Add("scheduler", "must be one of %s, got %q", strings.Join(sched.Names(), ", "), f.Scheduler)
+	switch known := slices.Contains(sched.Names(), c.Scheduler); {
+	case c.MPTCP && !known:
+		faults.Add("scheduler", "must be one of %s, got %q", strings.Join(sched.Names(), ", "), c.Scheduler)
+	case !c.MPTCP && c.Scheduler != "":
+		faults.Add("scheduler", "must be empty without MPTCP, got %q", c.Scheduler)
 	}
 	faults.Merge("sched_options", c.SchedOptions.Check())
 	if f.Segment < 1 || f.Segment > maxSegment {
@@ -199,8 +202,8 @@ func (c *Connection) check(links int, instant []bool) fault.List {
 	}
 	window(&faults, "window", c.Window, f.Segment)
 	notNegative(&faults, "rbuf", c.RBuf)
-	if c.Uncounted && (!c.MPTCP || f.Scheduler == sched.Default) {
-		faults.Add("uncounted", "needs mptcp and a scheduler other than %s", sched.Default)
+	if c.Uncounted && (!c.MPTCP || sched.NeedsOf(c.Scheduler).Ahead) {
+		faults.Add("uncounted", "needs mptcp and a scheduler that does not send ahead of windows itself, got %q", c.Scheduler)
 	}
 	window(&faults, "receive_buffer", c.ReceiveBuffer, f.Segment)
 	if c.InitialReceive < 0 || c.InitialReceive > c.ReceiveBuffer {

@@ -57,7 +57,7 @@ func TestCheck(t *testing.T) {
 		{"initial receive", func(c *Config) { c.Connections[0].InitialReceive = 1 }, "connections[0].initial_receive: must be from 0B to the receive buffer, 0B, got 1B"},
 		{"receive buffer", func(c *Config) { c.Connections[0].ReceiveBuffer = 2 * unit.GiB }, "connections[0].receive_buffer: must be at most 1GiB, got 2GiB"},
 		{"send buffer", func(c *Config) { c.Connections[0].SendBuffer = 1 }, "connections[0].send_buffer: must be at least a segment"},
-		{"uncounted by one path", func(c *Config) { c.Connections[0].Uncounted, c.Connections[0].Scheduler = true, sched.Default }, "connections[0].uncounted: needs mptcp and a scheduler other than default"},
+		{"uncounted by one path", func(c *Config) { c.Connections[0].Uncounted, c.Connections[0].Scheduler = true, sched.Default }, "connections[0].uncounted: needs mptcp and a scheduler that does not send ahead of windows itself, got \"default\""},
 		{"rbuf", func(c *Config) { c.Connections[0].RBuf = -1 }, "connections[0].rbuf: must not be negative"},
 		{"initial window", func(c *Config) { c.Connections[0].InitialWindow = -1 }, "connections[0].initial_window: must be from 1 to 100000 segments, got -1"},
 		{"quick acknowledgements", func(c *Config) { c.Connections[0].QuickACKs = -1 }, "connections[0].quick_acks: must be from 0"},
@@ -106,7 +106,7 @@ func TestDefaults(t *testing.T) {
 	if tcp.Segment != 1428 || tcp.Header != 86 || tcp.Congestion != "cubic" || tcp.InitialWindow != 10 || tcp.MinRTO != 200*ms {
 		t.Errorf("TCP: %+v", tcp)
 	}
-	if mptcp.Segment != 1400 || mptcp.Header != 114 || mptcp.Congestion != "lia" || mptcp.Scheduler != "lowest-rtt" || mptcp.StaleAfter != 4 {
+	if mptcp.Segment != 1400 || mptcp.Header != 114 || mptcp.Congestion != "lia" || mptcp.StaleAfter != 4 {
 		t.Errorf("MPTCP: %+v", mptcp)
 	}
 }

@@ -62,7 +62,8 @@ type Connection struct {
 	Paths []Path
 	// MPTCP: there are data sequence numbers, and possibly several paths. Without it there is one path.
 	MPTCP bool
-	// Scheduler and Congestion are names of packages sched and cc; the empty ones are lowest-rtt, and cubic or with MPTCP lia.
+	// Scheduler is a name of package sched; MPTCP needs one, TCP has none. Congestion is a name of package
+	// cc, cubic or with MPTCP lia if empty.
 	Scheduler    string
 	SchedOptions sched.Options
 	Congestion   string
@@ -116,10 +117,9 @@ const (
 	// DefaultStaleAfter is Linux' net.mptcp.stale_loss_cnt.
 	DefaultStaleAfter = 4
 
-	frame            = 1514
-	headerTCP        = 86  // Ethernet 14, IPv6 40, TCP 20, timestamps 12
-	headerMPTCP      = 114 // and DSS 28
-	defaultScheduler = "lowest-rtt"
+	frame       = 1514
+	headerTCP   = 86  // Ethernet 14, IPv6 40, TCP 20, timestamps 12
+	headerMPTCP = 114 // and DSS 28
 )
 
 // filled has the defaults in place.
@@ -130,7 +130,6 @@ func (c Connection) filled() Connection {
 	}
 	c.Header = cmp.Or(c.Header, header)
 	c.Segment = cmp.Or(c.Segment, frame-c.Header)
-	c.Scheduler = cmp.Or(c.Scheduler, defaultScheduler)
 	c.Congestion = cmp.Or(c.Congestion, congestion)
 	c.InitialWindow = cmp.Or(c.InitialWindow, cc.InitialWindow)
 	c.MinRTO = cmp.Or(c.MinRTO, quality.MinRTO)

@@ -29,8 +29,7 @@ type connection struct {
 
 	ahead     bool   // the scheduler gives data to subflows before they can send it
 	wrote     uint64 // by the application, where the scheduler gives ahead
-	blest     bool   // the scheduler wants to hear of a window that is too small
-	delays    bool   // and this one knows delays from probes
+	needs     sched.Needs
 	probes    []probing
 	probeAt   time.Duration // the next
 	blocked   bool

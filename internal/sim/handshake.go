@@ -68,7 +68,7 @@ func (f *sender) shake(s *Sim, p *packet) {
 
 // established lets further subflows join after the first, and probes begin.
 func (c *connection) established(s *Sim, index int) {
-	if c.delays && c.probeAt == 0 {
+	if c.needs.Delay && c.probeAt == 0 {
 		c.probeAt = s.now + s.phase(c.id)
 		c.wake(s, c.probeAt)
 	}

@@ -66,6 +66,9 @@ func genConnection(t *rapid.T, links int) Connection {
 		Penalise:      rapid.Bool().Draw(t, "penalise"),
 		InitialWindow: rapid.IntRange(1, 20).Draw(t, "initial"),
 	}
+	if !k.MPTCP {
+		k.Scheduler = ""
+	}
 	k.Bytes = min(k.Bytes, unit.Size(300*k.Segment))
 	some := func(name string) unit.Size {
 		if rapid.Bool().Draw(t, name) {

@@ -76,7 +76,7 @@ func (c *connection) full(s *Sim, n int) bool {
 	if !c.room(n) {
 		return false
 	}
-	if c.blest {
+	if c.needs.Blocked {
 		c.scheduler.Next(c.paths, c.segment(s, n))
 	}
 	if c.Opportunistic || c.Penalise {

@@ -117,11 +117,13 @@ func (s *Sim) connect(c *connection, id, first int32) (err error) {
 	if c.control, err = cc.New(c.Congestion); err != nil {
 		return err
 	}
-	if c.scheduler, err = sched.New(c.Scheduler, c.SchedOptions); err != nil {
-		return err
+	if c.MPTCP {
+		if c.scheduler, err = sched.New(c.Scheduler, c.SchedOptions); err != nil {
+			return err
+		}
+		c.needs = sched.NeedsOf(c.Scheduler)
+		c.ahead = c.needs.Ahead || c.Uncounted
 	}
-	c.ahead = c.MPTCP && (c.Scheduler == sched.Default || c.Uncounted)
-	c.blest, c.delays = c.Scheduler == "blest", c.Scheduler == "dq" || c.Scheduler == "dqj"
 	c.flows, c.probes = make([]cc.Subflow, len(c.Paths)), make([]probing, len(c.Paths))
 	c.newPaths(s)
 	c.buffer = reseq.New(reseq.Options{Bursts: s.config.Bursts})

@@ -43,6 +43,9 @@ func paper(roads ...road) Config {
 	for _, r := range roads {
 		k.Paths = append(k.Paths, lay(&c, r))
 	}
+	if k.MPTCP {
+		k.Scheduler = "lowest-rtt"
+	}
 	c.Connections = []Connection{k}
 	return c
 }

@@ -64,6 +64,23 @@ var parameters = []Parameter{
 		s.Scheduler = v
 		return nil
 	}),
+	ofConnection(sched.ParameterBeta, "0.25", "hysteresis of scheduler ecf", func(s *scenario.Settings, v string) (err error) {
+		if s.SchedulerOptions.Beta, err = strconv.ParseFloat(v, 64); err != nil || s.SchedulerOptions.Beta == 0 {
+			return fmt.Errorf("want a number > 0 like 0.25, got %q", v)
+		}
+		return nil
+	}),
+	ofConnection(sched.ParameterOvertaken, "3", "packets that must not overtake another, for scheduler dqj", func(s *scenario.Settings, v string) (err error) {
+		s.SchedulerOptions.Overtaken, err = number(v)
+		return err
+	}),
+	ofConnection(sched.ParameterOwn, "true or false", "whether dqj counts packets of the jittery path itself", func(s *scenario.Settings, v string) error {
+		return truth(&s.SchedulerOptions.Own, v)
+	}),
+	ofConnection(sched.ParameterRatio, "3:1", "segments in succession on each path, for scheduler ratio", func(s *scenario.Settings, v string) error {
+		s.SchedulerOptions.Ratio = v
+		return nil
+	}),
 	ofConnection("congestion", strings.Join(cc.Names(), ", "), "congestion control", func(s *scenario.Settings, v string) error {
 		s.Congestion = v
 		return nil

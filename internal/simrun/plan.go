@@ -1,6 +1,7 @@
 package simrun
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -28,7 +29,6 @@ const (
 	// quickACKs is how many segments of a subflow Linux acknowledges one by one (TCP_MAX_QUICKACKS).
 	quickACKs = 16
 	// What Linux does unless told otherwise.
-	defaultScheduler  = "blest"
 	defaultCongestion = "cubic"
 	// A receive buffer of 128 KiB and 32 MiB at most (net.ipv4.tcp_rmem since Linux 6.16), of which a half is window.
 	initialReceive, mostReceive = 64 * unit.KiB, 16 * unit.MiB
@@ -261,9 +261,13 @@ func (p *plan) config(k scenario.CellKey, seed uint64) (sim.Config, error) {
 
 // behave makes a connection behave as the settings say, and as Linux does where they say nothing.
 func (p *plan) behave(c *sim.Connection, s scenario.Settings, most int) error {
-	c.Scheduler, c.Congestion = s.Scheduler, s.Congestion
-	if c.Scheduler == "" {
-		c.Scheduler = defaultScheduler
+	c.Congestion = s.Congestion
+	if c.MPTCP {
+		c.Scheduler = cmp.Or(s.Scheduler, sched.Default)
+		c.SchedOptions = s.SchedulerOptions.Options()
+		for i, n := range s.SchedulerOptions.Ratios() {
+			c.Paths[i].Ratio = n
+		}
 	}
 	if c.Congestion == "" {
 		var err error
@@ -279,7 +283,7 @@ func (p *plan) behave(c *sim.Connection, s scenario.Settings, most int) error {
 		c.Segment = s.Segment
 	}
 	c.Window, c.ReceiveBuffer, c.InitialWindow = s.Window, s.ReceiveBuffer, s.InitialWindow
-	if c.MPTCP && c.Scheduler == sched.Default && c.ReceiveBuffer == 0 {
+	if sched.NeedsOf(c.Scheduler).Ahead && c.ReceiveBuffer == 0 {
 		c.InitialReceive, c.ReceiveBuffer = initialReceive, mostReceive
 	}
 	if c.MPTCP { // a case may set it for all transports

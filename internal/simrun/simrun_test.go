@@ -81,7 +81,7 @@ func TestWays(t *testing.T) {
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("links (-want +got):\n%s", diff)
 	}
-	if c := config.Connections[0]; c.Segment != 1400 || c.Header != 114 || c.Bytes != 100*unit.MB || c.Scheduler != "blest" || c.Congestion != "cubic" {
+	if c := config.Connections[0]; c.Segment != 1400 || c.Header != 114 || c.Bytes != 100*unit.MB || c.Scheduler != "default" || c.Congestion != "cubic" {
 		t.Errorf("connection %+v", c)
 	}
 }
@@ -344,7 +344,10 @@ func TestParameters(t *testing.T) {
 		"LINK.rate": "7Mbit/s", "LINK.delay": "33ms", "LINK.jitter": "3ms", "LINK.loss": "0.25", "LINK.queue": "70ms", "LINK.packets": "7", "scheduler": "round-robin",
 		"congestion": "vegas", "window": "70kB", "rbuf": "77kB", "receive_buffer": "unlimited", "segment": "777", "initial_window": "7",
 		"delayed_ack": "true", "rack": "true", "min_rto": "777ms", "duration": "7s",
+		"beta": "0.5", "overtaken": "7", "own": "true", "ratio": "7:1",
 	}
+	// Parameters of a scheduler need that scheduler.
+	scheduler := map[string]string{"beta": "ecf", "overtaken": "dqj", "own": "dqj", "ratio": "ratio"}
 	key := scenario.CellKey{Case: "d20", Traffic: "bulk", Transport: "mptcp"}
 	before, err := newPlan(s, false).config(key, 1)
 	if err != nil {
@@ -357,7 +360,22 @@ func TestParameters(t *testing.T) {
 			continue
 		}
 		list := axes(t, s, strings.Replace(p.Name, "LINK", "path2", 1)+"="+value)
-		changed, err := at(s, s.Experiment.Cases[0], list, []string{value})
+		c := s.Experiment.Cases[0]
+		if name, needed := scheduler[p.Name]; needed {
+			if _, err := at(s, c, list, []string{value}); err == nil || !strings.Contains(err.Error(), p.Name+": is no parameter of scheduler lowest-rtt") {
+				t.Errorf("%s with another scheduler: %v", p.Name, err)
+			}
+			c.Settings.Scheduler = name
+		}
+		unset, err := at(s, c, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		without, err := newPlan(unset, false).config(key, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed, err := at(s, c, list, []string{value})
 		if err != nil {
 			t.Errorf("%s: %v", p.Name, err)
 			continue
@@ -366,7 +384,7 @@ func TestParameters(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if value != none && cmp.Equal(before, after) {
+		if value != none && cmp.Equal(without, after) {
 			t.Errorf("%s changes nothing", p.Name)
 		}
 	}

@@ -54,7 +54,8 @@ func (n *network) tcp(congestion string, path sim.Path) int {
 func (n *network) mptcp(congestion string, paths ...sim.Path) int {
 	i := n.tcp(congestion, sim.Path{})
 	c := &n.config.Connections[i]
-	c.MPTCP, c.Paths = true, paths
+	// Each segment is sent where a window has room, so that the rates are those of congestion control.
+	c.MPTCP, c.Scheduler, c.Paths = true, "lowest-rtt", paths
 	return i
 }
 

@@ -1,0 +1,106 @@
+package scenario
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/sched"
+)
+
+// SchedulerOptions are the parameters of a connection's scheduler. Zero values are the defaults of
+// package sched.
+type SchedulerOptions struct {
+	// Beta is sched.Options.Beta, Overtaken and Own are its fields of the same names.
+	Beta      float64 `yaml:"beta,omitempty"`
+	Overtaken int     `yaml:"overtaken,omitempty"`
+	Own       *bool   `yaml:"own,omitempty"`
+	// Ratio is how many segments in succession each path gets from the scheduler ratio, in the order of
+	// the transport's links: "3:1". Every path has 1 if it is empty.
+	Ratio string `yaml:"ratio,omitempty"`
+}
+
+// maxRatio bounds the segments that one path gets in succession.
+const maxRatio = 10_000
+
+// With returns the options after those set in over have replaced them.
+func (o SchedulerOptions) With(over SchedulerOptions) SchedulerOptions {
+	o.Beta = cmp.Or(over.Beta, o.Beta)
+	o.Overtaken = cmp.Or(over.Overtaken, o.Overtaken)
+	o.Own = cmp.Or(over.Own, o.Own)
+	o.Ratio = cmp.Or(over.Ratio, o.Ratio)
+	return o
+}
+
+// Options returns the options as package sched has them.
+func (o SchedulerOptions) Options() sched.Options {
+	return sched.Options{Beta: o.Beta, Overtaken: o.Overtaken, Own: o.Own != nil && *o.Own}
+}
+
+// Ratios returns the values of Ratio, none if it is empty or malformed.
+func (o SchedulerOptions) Ratios() []int {
+	list, err := o.ratios()
+	if err != nil {
+		return nil
+	}
+	return list
+}
+
+func (o SchedulerOptions) ratios() ([]int, error) {
+	if o.Ratio == "" {
+		return nil, nil
+	}
+	var list []int
+	for text := range strings.SplitSeq(o.Ratio, ":") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > maxRatio {
+			return nil, fmt.Errorf("must be numbers from 1 to %d like 3:1, one for each link, got %q", maxRatio, o.Ratio)
+		}
+		list = append(list, n)
+	}
+	return list, nil
+}
+
+// Set returns the names of the parameters that are set.
+func (o SchedulerOptions) Set() []string {
+	var names []string
+	for _, p := range []struct {
+		name string
+		set  bool
+	}{
+		{sched.ParameterBeta, o.Beta != 0}, {sched.ParameterOvertaken, o.Overtaken != 0},
+		{sched.ParameterOwn, o.Own != nil}, {sched.ParameterRatio, o.Ratio != ""},
+	} {
+		if p.set {
+			names = append(names, p.name)
+		}
+	}
+	return names
+}
+
+// Check returns the options that are out of range.
+func (o SchedulerOptions) Check() fault.List {
+	faults := o.Options().Check()
+	if _, err := o.ratios(); err != nil {
+		faults.Add(sched.ParameterRatio, "%v", err)
+	}
+	return faults
+}
+
+// foreign returns why one of the options set has no effect on a connection with that scheduler and as
+// many paths; the name is empty if all have.
+func (o SchedulerOptions) foreign(scheduler string, paths int) (name, why string) {
+	scheduler = cmp.Or(scheduler, sched.Default)
+	for _, name := range o.Set() {
+		if !slices.Contains(sched.ParametersOf(scheduler), name) {
+			return name, fmt.Sprintf("is no parameter of scheduler %s", scheduler)
+		}
+	}
+	if list := o.Ratios(); list != nil && len(list) != paths {
+		return sched.ParameterRatio, fmt.Sprintf("must have one number for each of the %d links, got %q", paths, o.Ratio)
+	}
+	return "", ""
+}
