@@ -195,7 +195,7 @@ static __always_inline __u64 ipv6_header(struct __sk_buff *skb, __u32 offset, st
 		return NEXT(0, 0, REASON_MALFORMED);
 	proto = h[IPV6_NEXT];
 	key->family = 6;
-	/* Both addresses at once: they are neighbours in the header and in the key. */
+	/* Both addresses at once: they are neighbors in the header and in the key. */
 	copy(key->source, h + IPV6_SOURCE, 32);
 	if (unlikely(is_extension(proto)))
 		return skip_extensions(skb, offset + IPV6_HEADER, proto);

@@ -52,7 +52,7 @@ func TestATransitThatLosesEveryPacketIsFound(t *testing.T) {
 	l := epe(t, watched...)
 	l.eventually("asbr1 watches transit-a", 10*time.Second,
 		l.contains(true, `"neighbor":"transit-a","up":true,"bfd":"up"`, "asbr1", program, "status", "--json", "asbr"))
-	// A neighbour that is not who it was: frames to it are dropped by its NIC.
+	// A neighbor that is not who it was: frames to it are dropped by its NIC.
 	l.must("asbr1", "ip", "-6", "neigh", "replace", "2001:db8:a::2", "lladdr", "02:00:00:00:00:01", "dev", "wan", "nud", "permanent")
 	l.must("transit-a", "ip", "-6", "neigh", "replace", "2001:db8:a::1", "lladdr", "02:00:00:00:00:02", "dev", "csp", "nud", "permanent")
 	l.eventually("the SID goes", 4*time.Second, l.contains(false, "fc00:1:1::", "asbr1", "ip", "-6", "route"))

@@ -65,7 +65,7 @@ func TestRouterReload(t *testing.T) {
 	if ok, log := logged(2, "session up")(); !ok {
 		t.Errorf("a session ended:\n%s", log)
 	}
-	// One neighbour's session begins anew, the other's stays.
+	// One neighbor's session begins anew, the other's stays.
 	l.reload("client-isp", `"local_pref": 200,`, `"local_pref": 300,`)
 	l.eventually("one session begins anew", 20*time.Second, logged(3, "session up"))
 	l.eventually("the route is back", 15*time.Second, l.contains(true, client, "server", tableOf("101")...))

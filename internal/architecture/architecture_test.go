@@ -164,7 +164,7 @@ func upward(from, to string) string {
 	case !known || !also || a.height > b.height:
 		return ""
 	case a.height == b.height:
-		return fmt.Sprintf("%s must not import %s, its neighbour on %s: %s", from, to, a.name, a.because)
+		return fmt.Sprintf("%s must not import %s, its neighbor on %s: %s", from, to, a.name, a.because)
 	}
 	return fmt.Sprintf("%s must not import %s, which is above it on %s: %s", from, to, b.name, a.because)
 }

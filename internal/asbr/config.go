@@ -63,7 +63,7 @@ type Reflector struct {
 	BFD      bgp.BFD    `yaml:"bfd,omitempty"`
 }
 
-// Peer is one egress peer: a neighbouring AS that content can leave through.
+// Peer is one egress peer: a neighboring AS that content can leave through.
 type Peer struct {
 	Name      string     `yaml:"name"`
 	ASN       uint32     `yaml:"asn"`
@@ -73,7 +73,7 @@ type Peer struct {
 	ID uint32 `yaml:"id"`
 	// Table is the routing table that holds what the peer announced.
 	Table uint32 `yaml:"table"`
-	// RT is the route target by which servers recognise the peer, "65000:101".
+	// RT is the route target by which servers recognize the peer, "65000:101".
 	RT vpn.ID `yaml:"rt"`
 	// RD keeps the peer's routes apart from every other peer's; "<router_id>:<id>" unless given.
 	RD        vpn.ID   `yaml:"rd,omitempty"`
@@ -209,7 +209,7 @@ func (c *Config) checkPeer(p *Peer) fault.List {
 		faults.Add("table", "must be a table of its own, got %d", p.Table)
 	}
 	if !p.RT.IsValid() {
-		faults.Add("rt", "must be given: servers recognise the peer by it")
+		faults.Add("rt", "must be given: servers recognize the peer by it")
 	}
 	if p.Behavior != "" && p.Behavior != EndDT6 && p.Behavior != EndDX6 {
 		faults.Add("behavior", "must be %q or %q, got %q", EndDT6, EndDX6, p.Behavior)

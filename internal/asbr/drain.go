@@ -135,11 +135,11 @@ func (a *ASBR) step(ctx context.Context, stage Stage, change func(*peer)) bool {
 	return ok
 }
 
-// export gives every neighbour its own export policy, changed.
+// export gives every neighbor its own export policy, changed.
 func (a *ASBR) export(change func(bgp.ExportPolicy) bgp.ExportPolicy) {
 	for _, n := range a.neighbors {
 		if err := a.daemon.Speaker.SetExport(context.Background(), n.Name, change(n.Export)); err != nil {
-			a.log.Error("drain: change what a neighbour is told", "err", err)
+			a.log.Error("drain: change what a neighbor is told", "err", err)
 		}
 	}
 }

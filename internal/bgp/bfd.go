@@ -13,14 +13,14 @@ import (
 	"github.com/tabane/tabane/internal/fault"
 )
 
-// BFD ends a session when nothing was heard from the neighbour for Multiplier times Interval, and withdraws what was
-// learned there (RFC 5880 section 6.8.4, RFC 5882 section 4.1): the neighbour died, or the way to it lost every packet.
-// Both sides must ask for it, and be neighbours on a link (RFC 5881). The zero value is none; then the hold time decides.
+// BFD ends a session when nothing was heard from the neighbor for Multiplier times Interval, and withdraws what was
+// learned there (RFC 5880 section 6.8.4, RFC 5882 section 4.1): the neighbor died, or the way to it lost every packet.
+// Both sides must ask for it, and be neighbors on a link (RFC 5881). The zero value is none; then the hold time decides.
 //
-// GoBGP has BFD too. It is not used: it takes its own pauses for the neighbour's silence, and the resets that it asks for
+// GoBGP has BFD too. It is not used: it takes its own pauses for the neighbor's silence, and the resets that it asks for
 // hit the sessions that follow.
 type BFD struct {
-	// Interval is how often we send, and how often the neighbour may send at most.
+	// Interval is how often we send, and how often the neighbor may send at most.
 	Interval time.Duration `yaml:"interval"`
 	// Multiplier is how many packets in a row may be lost; 0 is DefaultBFDMultiplier.
 	Multiplier uint8 `yaml:"multiplier,omitempty"`
@@ -55,7 +55,7 @@ func CheckBFD(b BFD) fault.List {
 // bfdReason is why BFD ends a session.
 const bfdReason = "nothing heard within the time of BFD"
 
-// bfdLost ends the session with a neighbour that is silent, and waits for it to come back.
+// bfdLost ends the session with a neighbor that is silent, and waits for it to come back.
 func (s *Speaker) bfdLost(name string) {
 	s.calls.Lock()
 	defer s.calls.Unlock()
@@ -83,7 +83,7 @@ func (s *Speaker) bfdLost(name string) {
 // is busy, and then the end itself is not held up.
 const endPatience = 100 * time.Millisecond
 
-// sessionEnds is called when the session with a neighbour is over and nothing of that has been done yet. With a neighbour of
+// sessionEnds is called when the session with a neighbor is over and nothing of that has been done yet. With a neighbor of
 // another AS, what is lost with it is told first: to drop a full table takes seconds, in which nothing else can be told.
 func (s *Speaker) sessionEnds(key netip.Addr) {
 	s.mu.Lock()
@@ -109,7 +109,7 @@ func (s *Speaker) sessionEnds(key netip.Addr) {
 	}
 }
 
-// locatorsLost tells that a neighbour's locators lead nowhere if its session is still the one that ends.
+// locatorsLost tells that a neighbor's locators lead nowhere if its session is still the one that ends.
 func (s *Speaker) locatorsLost(n *neighbor) error {
 	s.calls.Lock()
 	defer s.calls.Unlock()

@@ -131,7 +131,7 @@ func TestBFDFindsSilence(t *testing.T) {
 	if !w.up() || w.ends[0].polling || w.ends[1].polling {
 		t.Fatalf("not up: %+v, %+v", w.ends[0], w.ends[1])
 	}
-	// The neighbour's multiplier counts: 5 packets of 50 ms.
+	// The neighbor's multiplier counts: 5 packets of 50 ms.
 	w.drop = func(to int) bool { return to == 0 }
 	w.run(190 * time.Millisecond)
 	if !w.up() {
@@ -265,7 +265,7 @@ func TestBFDEndsSessions(t *testing.T) {
 	a.wait("the session again", func() bool { return a.up["r24"] && len(a.unicast) == 1 })
 	watching(a)
 
-	// A neighbour that stops in order, or is disabled, is no silent one.
+	// A neighbor that stops in order, or is disabled, is no silent one.
 	b.must(b.Disable(t.Context(), "r23"))
 	a.wait("the end of the session", func() bool { return !a.up["r24"] })
 	if a.downs["r24"] == bfdReason {
@@ -278,7 +278,7 @@ func TestBFDEndsSessions(t *testing.T) {
 	b.wait("the end of the session", func() bool { return !b.up["r23"] })
 }
 
-// TestALostLocatorIsToldFirst: when a neighbour is silent, its locator is announced as lost, and withdrawn with the rest.
+// TestALostLocatorIsToldFirst: when a neighbor is silent, its locator is announced as lost, and withdrawn with the rest.
 func TestALostLocatorIsToldFirst(t *testing.T) {
 	asbr, rr := newRouter(t, 25, 65000), newRouter(t, 26, 65000)
 	server := newRouterWith(t, 27, 65000, func(o *Options) { o.Report = ReportBest })
@@ -318,7 +318,7 @@ func TestALostLocatorIsToldFirst(t *testing.T) {
 	})
 }
 
-// TestEndIsToldFirst: when a neighbour of another AS ends the session, what is lost with it is told by the speaker itself, which
+// TestEndIsToldFirst: when a neighbor of another AS ends the session, what is lost with it is told by the speaker itself, which
 // needs GoBGP to log the end; and not when we end it.
 func TestEndIsToldFirst(t *testing.T) {
 	border, rr, peer := newRouter(t, 28, 65000), newRouterWith(t, 29, 65000, func(o *Options) { o.Report = ReportBest }), newRouter(t, 30, 65001)

@@ -22,17 +22,17 @@ const (
 	bfdPort       = 3784
 	bfdSourceLow  = 49152
 	bfdSourceHigh = 65535
-	// bfdHops is what a neighbour on the link sends with; whoever is farther away cannot (RFC 5881 section 5, RFC 5082).
+	// bfdHops is what a neighbor on the link sends with; whoever is farther away cannot (RFC 5881 section 5, RFC 5082).
 	bfdHops = 255
 	// bfdClass is CS6, network control (RFC 4594 section 3.1).
 	bfdClass = 0xc0
 
-	// bfdPending is how many packets wait for a session's loop; a neighbour that sends more loses some.
+	// bfdPending is how many packets wait for a session's loop; a neighbor that sends more loses some.
 	bfdPending = 16
-	// bfdLastLook is how long a silent neighbour is given once its time is up, so that what is in the socket already counts.
+	// bfdLastLook is how long a silent neighbor is given once its time is up, so that what is in the socket already counts.
 	bfdLastLook = 2 * time.Millisecond
-	// bfdLate is how late a loop may run before it takes the neighbour's silence for its own: the process, or the whole
-	// host, stood still. It then gives the neighbour its full time again. Half an interval counts where that is longer.
+	// bfdLate is how late a loop may run before it takes the neighbor's silence for its own: the process, or the whole
+	// host, stood still. It then gives the neighbor its full time again. Half an interval counts where that is longer.
 	bfdLate = 10 * time.Millisecond
 )
 
@@ -43,7 +43,7 @@ type bfdWatch struct {
 
 	mu        sync.Mutex
 	listeners map[netip.Addr]*bfdListener // by local address
-	peers     map[string]*bfdPeer         // by the neighbour's name
+	peers     map[string]*bfdPeer         // by the neighbor's name
 }
 
 func newBFDWatch(log *slog.Logger, lost func(string)) *bfdWatch {
@@ -69,7 +69,7 @@ type bfdPeer struct {
 	up            atomic.Bool
 }
 
-// add begins to watch a neighbour that asks for it.
+// add begins to watch a neighbor that asks for it.
 func (w *bfdWatch) add(n *neighbor) error {
 	if n.BFD == (BFD{}) {
 		return nil
@@ -104,7 +104,7 @@ func (w *bfdWatch) add(n *neighbor) error {
 	return nil
 }
 
-// remove stops to watch a neighbour, and tells it so.
+// remove stops to watch a neighbor, and tells it so.
 func (w *bfdWatch) remove(name string) {
 	w.mu.Lock()
 	p := w.peers[name]
@@ -235,7 +235,7 @@ func (p *bfdPeer) run(s *bfdSession, w *bfdWatch) {
 	defer out.close()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var looked bool // once more, after the neighbour's time was up
+	var looked bool // once more, after the neighbor's time was up
 	wake := time.Now()
 	for {
 		var answers []bfdPacket
@@ -287,7 +287,7 @@ func (p *bfdPeer) run(s *bfdSession, w *bfdWatch) {
 	}
 }
 
-// tell says what has become of the neighbour.
+// tell says what has become of the neighbor.
 func (p *bfdPeer) tell(change bfdChange, s *bfdSession, w *bfdWatch) {
 	p.up.Store(s.state == bfdUp)
 	switch change {
@@ -317,7 +317,7 @@ func next(s *bfdSession, now time.Time, looked bool) time.Time {
 	return wake
 }
 
-// bfdSender sends to one neighbour. It opens its socket when it can: the address or the route may come later.
+// bfdSender sends to one neighbor. It opens its socket when it can: the address or the route may come later.
 type bfdSender struct {
 	local, remote netip.Addr
 	conn          net.Conn
@@ -337,7 +337,7 @@ func (b *bfdSender) send(p bfdPacket) {
 		}
 		b.conn = conn
 	}
-	// A neighbour without BFD answers with an ICMP error, which says nothing of the next packet.
+	// A neighbor without BFD answers with an ICMP error, which says nothing of the next packet.
 	if _, err := b.conn.Write(p.encode()); err != nil && !errors.Is(err, syscall.ECONNREFUSED) {
 		b.close() // the source address may have changed
 	}

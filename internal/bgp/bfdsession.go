@@ -13,9 +13,9 @@ type bfdSession struct {
 	my, your   uint32
 	state      bfdState
 	diag       bfdDiag
-	polling    bool // the neighbour has not confirmed our new interval yet
+	polling    bool // the neighbor has not confirmed our new interval yet
 
-	// Of the neighbour.
+	// Of the neighbor.
 	remoteTx, remoteRx time.Duration
 	remoteMultiplier   uint8
 	heard              time.Time // the last packet, or when we last know that we could not have heard one
@@ -42,19 +42,19 @@ type bfdChange uint8
 const (
 	bfdSame bfdChange = iota
 	bfdCame
-	// bfdLost: the neighbour was heard and is no more, or says that it does not hear us.
+	// bfdLost: the neighbor was heard and is no more, or says that it does not hear us.
 	bfdLost
-	// bfdLeft: the neighbour switched BFD off, which says nothing about the path (RFC 5882 section 4.2).
+	// bfdLeft: the neighbor switched BFD off, which says nothing about the path (RFC 5882 section 4.2).
 	bfdLeft
 )
 
-// receive takes a packet of the neighbour. answer is set when a packet must be sent at once.
+// receive takes a packet of the neighbor. answer is set when a packet must be sent at once.
 func (s *bfdSession) receive(now time.Time, p bfdPacket) (change bfdChange, answer bool) {
 	if p.your != 0 && p.your != s.my {
 		return bfdSame, false
 	}
 	if p.your == 0 && s.your != 0 && p.my != s.your {
-		// Somebody else, or the neighbour after a restart: the old session ends by its own time.
+		// Somebody else, or the neighbor after a restart: the old session ends by its own time.
 		return bfdSame, false
 	}
 	s.your, s.remoteTx, s.remoteRx, s.remoteMultiplier, s.heard = p.my, p.desiredTx, p.requiredRx, p.multiplier, now
@@ -89,15 +89,15 @@ func left(old bfdState) bfdChange {
 
 func (s *bfdSession) fall(why bfdDiag) {
 	s.state, s.diag, s.polling, s.your, s.remoteRx = bfdDown, why, false, 0, time.Microsecond
-	s.sent = time.Time{} // the neighbour should know at once
+	s.sent = time.Time{} // the neighbor should know at once
 }
 
-// detection is how long the neighbour may be silent (RFC 5880 section 6.8.4).
+// detection is how long the neighbor may be silent (RFC 5880 section 6.8.4).
 func (s *bfdSession) detection() time.Duration {
 	return time.Duration(s.remoteMultiplier) * max(s.interval, s.remoteTx)
 }
 
-// expire ends a session whose neighbour was silent for too long.
+// expire ends a session whose neighbor was silent for too long.
 func (s *bfdSession) expire(now time.Time) bfdChange {
 	if s.your == 0 || now.Before(s.heard.Add(s.detection())) {
 		return bfdSame
@@ -125,7 +125,7 @@ func (s *bfdSession) deadline() time.Time {
 	return s.heard.Add(s.detection())
 }
 
-// due is when the next packet has to be sent; zero is never, because the neighbour wants none.
+// due is when the next packet has to be sent; zero is never, because the neighbor wants none.
 func (s *bfdSession) due() time.Time {
 	if s.remoteRx == 0 {
 		return time.Time{}
@@ -150,7 +150,7 @@ func (s *bfdSession) packet(now time.Time, final bool) bfdPacket {
 	}
 }
 
-// farewell tells the neighbour that BFD is switched off here.
+// farewell tells the neighbor that BFD is switched off here.
 func (s *bfdSession) farewell(now time.Time) bfdPacket {
 	s.state, s.diag, s.polling = bfdAdminDown, bfdDiagByAdmin, false
 	return s.packet(now, false)

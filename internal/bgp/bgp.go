@@ -1,4 +1,4 @@
-// Package bgp is a BGP speaker inside the process: it keeps the sessions with the neighbours, announces
+// Package bgp is a BGP speaker inside the process: it keeps the sessions with the neighbors, announces
 // IPv6 unicast and VPN-IPv6 routes with SRv6 SIDs (RFC 4271, 4364, 4659, 9252), and reports what it
 // learns as batches of typed events.
 //
@@ -30,7 +30,7 @@ const (
 	ReportUnicast Report = 1 << iota
 	// ReportVPN asks for a VPNPath event for each change of a best path.
 	ReportVPN
-	// ReportAdjIn asks for an Update event for each change of what a neighbour of another AS announces.
+	// ReportAdjIn asks for an Update event for each change of what a neighbor of another AS announces.
 	ReportAdjIn
 
 	// ReportBest asks for every change of a best path.
@@ -41,7 +41,7 @@ const (
 type Options struct {
 	ASN      uint32
 	RouterID netip.Addr // IPv4, unique among all speakers of the network
-	// Listen holds the addresses for sessions that neighbours open. Empty: every IPv6 address.
+	// Listen holds the addresses for sessions that neighbors open. Empty: every IPv6 address.
 	Listen []netip.Addr
 	// NoListen makes the speaker open all its sessions itself and take no port.
 	NoListen bool
@@ -82,7 +82,7 @@ type Speaker struct {
 	retention *retention
 	bfd       *bfdWatch
 
-	// calls serialises the changes of neighbours, from check to effect.
+	// calls serializes the changes of neighbors, from check to effect.
 	calls     sync.Mutex
 	neighbors map[string]*neighbor // by name
 	running   bool
@@ -119,13 +119,13 @@ func New(opt Options) (*Speaker, error) {
 // Events gives batches of what happened, for one reader; it is closed by Stop.
 //
 // Events arrive in the order in which they happened, with one exception: while the reader is busy, only
-// the newest event about the same route (and neighbour, for Update) is kept, in its newest place, so
+// the newest event about the same route (and neighbor, for Update) is kept, in its newest place, so
 // that a slow reader never makes the queue longer than the number of routes. An Up precedes all
 // updates of that session, and all withdrawals caused by its end precede the Down. A route reported as
 // withdrawn need not have been reported as present before.
 func (s *Speaker) Events() <-chan []Event { return s.events }
 
-// Start listens and is ready for neighbours and routes. An address or port that is taken by another
+// Start listens and is ready for neighbors and routes. An address or port that is taken by another
 // process is an error that wraps syscall.EADDRINUSE; nothing is left behind then.
 func (s *Speaker) Start(ctx context.Context) error {
 	s.calls.Lock()
@@ -192,7 +192,7 @@ func (s *Speaker) explainListen(err error) error {
 	return err
 }
 
-// Stop ends all sessions with a notification to the neighbours, frees the port and closes Events. The
+// Stop ends all sessions with a notification to the neighbors, frees the port and closes Events. The
 // withdrawals that the end of the sessions causes are not reported.
 func (s *Speaker) Stop() {
 	s.calls.Lock()
@@ -212,7 +212,7 @@ func (s *Speaker) Stop() {
 	close(s.events)
 }
 
-// usable reports why neighbours and routes cannot be changed now. Callers hold calls.
+// usable reports why neighbors and routes cannot be changed now. Callers hold calls.
 func (s *Speaker) usable() error {
 	if !s.running || s.stopped {
 		return errors.New("bgp speaker is not running")

@@ -115,7 +115,7 @@ func readAttributes(attrs []gobgp.PathAttributeInterface) Attributes {
 	return out
 }
 
-// readNextHop returns the next hop, which is the global one where a neighbour gives that and a link-local one.
+// readNextHop returns the next hop, which is the global one where a neighbor gives that and a link-local one.
 func readNextHop(p *apiutil.Path) (netip.Addr, error) {
 	reach := attribute[*gobgp.PathAttributeMpReachNLRI](p.Attrs)
 	if reach == nil {
@@ -149,7 +149,7 @@ func readTargets(communities []gobgp.ExtendedCommunityInterface) []vpn.ID {
 
 // readSID takes the SID out of the Prefix-SID attribute of a VPN route and, if it was transposed, out of
 // its label (RFC 9252 sections 3.1, 3.2.1 and 4). Of several services, SIDs or structures the first
-// counts. The endpoint behaviour is not looked at: reflectors are known to change it.
+// counts. The endpoint behavior is not looked at: reflectors are known to change it.
 func readSID(attr *gobgp.PathAttributePrefixSID, labels []uint32) (netip.Addr, srv6.Structure, uint16, error) {
 	none := netip.Addr{}
 	if attr == nil {

@@ -33,7 +33,7 @@ type Attributes struct {
 	Communities []uint32
 }
 
-// Update tells what one neighbour of another AS announces, after the import policy: a new or changed IPv6 unicast
+// Update tells what one neighbor of another AS announces, after the import policy: a new or changed IPv6 unicast
 // route, or that it announces the route no more. The end of the session withdraws every route one by one.
 type Update struct {
 	Neighbor string
@@ -65,7 +65,7 @@ type VPNPath struct {
 	Prefix  netip.Prefix
 	NextHop netip.Addr
 	RTs     []vpn.ID
-	// SID is whole, whether or not it travelled transposed (RFC 9252 section 4).
+	// SID is whole, whether or not it traveled transposed (RFC 9252 section 4).
 	SID       netip.Addr
 	Structure srv6.Structure // all zero when there was none
 	Behavior  uint16         // as received; some reflectors change it, so it decides nothing
@@ -78,8 +78,8 @@ type VPNPath struct {
 	Rejected error
 }
 
-// EndOfRIB tells that the neighbour has sent all it had at the start of the session. It is sent by
-// neighbours of our own AS that know RFC 4724, which all speakers of this package do. A reflector that has
+// EndOfRIB tells that the neighbor has sent all it had at the start of the session. It is sent by
+// neighbors of our own AS that know RFC 4724, which all speakers of this package do. A reflector that has
 // itself just started knows less than it will.
 type EndOfRIB struct {
 	Neighbor string
@@ -92,7 +92,7 @@ func (UnicastPath) event() {}
 func (VPNPath) event()     {}
 func (EndOfRIB) event()    {}
 
-// queueKey names what only the newest event is worth keeping of: the route of a neighbour, or a best path.
+// queueKey names what only the newest event is worth keeping of: the route of a neighbor, or a best path.
 type queueKey struct {
 	neighbor string
 	best     bool
@@ -213,7 +213,7 @@ func (s *Speaker) watch() error {
 	onUpdate := s.onUpdate
 	if s.opt.Report&ReportAdjIn != 0 {
 		// After the policy there would be an event for each route, which GoBGP makes a copy of its whole configuration of the
-		// neighbour for; before it there is one for each message.
+		// neighbor for; before it there is one for each message.
 		opts = append(opts, server.WatchUpdate(false, "", ""))
 	} else {
 		onUpdate = s.onDropped
@@ -280,7 +280,7 @@ func explain(reason string) string {
 	return reason
 }
 
-// learnedFrom finds the neighbour that sent a path, nil for our own paths.
+// learnedFrom finds the neighbor that sent a path, nil for our own paths.
 func (s *Speaker) learnedFrom(p *apiutil.Path) *neighbor {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -296,7 +296,7 @@ func (s *Speaker) onDropped(paths []*apiutil.Path, _ time.Time) {
 	}
 }
 
-// onUpdate is told of what one neighbour announced in one message, before the import policy, or of all that the BGP server
+// onUpdate is told of what one neighbor announced in one message, before the import policy, or of all that the BGP server
 // drops because its session ends.
 func (s *Speaker) onUpdate(paths []*apiutil.Path, _ time.Time) {
 	if len(paths) == 0 {
@@ -319,7 +319,7 @@ func (s *Speaker) onUpdate(paths []*apiutil.Path, _ time.Time) {
 	s.queue.put(events...)
 }
 
-// count keeps the set of what a neighbour announces, and warns when it is large.
+// count keeps the set of what a neighbor announces, and warns when it is large.
 func (s *Speaker) count(n *neighbor, updates []Event) {
 	s.mu.Lock()
 	for _, e := range updates {

@@ -17,7 +17,7 @@ type extended = gobgp.ExtendedCommunityInterface
 
 func discard() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
-// FuzzPrefixSID reads a Prefix-SID attribute and a label field as a neighbour might send them.
+// FuzzPrefixSID reads a Prefix-SID attribute and a label field as a neighbor might send them.
 func FuzzPrefixSID(f *testing.F) {
 	for _, c := range prefixSIDCases {
 		for _, a := range c.attrs {

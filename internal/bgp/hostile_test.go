@@ -31,7 +31,7 @@ func dialRaw(t *testing.T, r *router, n int, as uint32, more ...gobgp.ParameterC
 		if err != nil {
 			t.Fatal(err)
 		}
-		// A speaker that has only just learned of the neighbour closes the connection.
+		// A speaker that has only just learned of the neighbor closes the connection.
 		c.SetReadDeadline(time.Now().Add(10 * time.Second))
 		header := make([]byte, gobgp.BGP_HEADER_LENGTH)
 		if _, err := io.ReadFull(c, header); err == nil {
@@ -146,7 +146,7 @@ var (
 	goodService = prefixSID(l3(sidInfo("fcbb:1:1:a::", 18, plain)))
 )
 
-// prefixSIDCases are Prefix-SID attributes and labels as a neighbour may send them.
+// prefixSIDCases are Prefix-SID attributes and labels as a neighbor may send them.
 var prefixSIDCases = []struct {
 	name   string
 	label  []byte
@@ -156,7 +156,7 @@ var prefixSIDCases = []struct {
 }{
 	{"full sid", nullLabel, [][]byte{rawTarget, goodService}, "", "fcbb:1:1:a::"},
 	{"transposed", []byte{0x00, 0x0a, 0x01}, [][]byte{rawTarget, prefixSID(l3(sidInfo("fcbb:1:1::", 18, transposed)))}, "", "fcbb:1:1:a::"},
-	{"opaque behaviour, low bits of the label changed, no bottom of stack", []byte{0x00, 0x0a, 0xfe},
+	{"opaque behavior, low bits of the label changed, no bottom of stack", []byte{0x00, 0x0a, 0xfe},
 		[][]byte{rawTarget, prefixSID(l3(sidInfo("fcbb:1:1::", 0xffff, transposed)))}, "", "fcbb:1:1:a::"},
 	{"label that looks like a withdrawal", []byte{0x80, 0x00, 0x00},
 		[][]byte{rawTarget, prefixSID(l3(sidInfo("fcbb:1:1::", 18, transposed)))}, "", "fcbb:1:1:8000::"},
@@ -312,7 +312,7 @@ func TestTransitFromWire(t *testing.T) {
 	r.wait("route again", announced(good))
 }
 
-// TestNoRouteOutlivesSession: a neighbour that asks us to keep its routes while it restarts is not obeyed:
+// TestNoRouteOutlivesSession: a neighbor that asks us to keep its routes while it restarts is not obeyed:
 // what nobody answers for any more would be a black hole.
 func TestNoRouteOutlivesSession(t *testing.T) {
 	if raceDetector {

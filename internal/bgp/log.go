@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// repeatAfter is how long the same warning about the same neighbour stays out of the log. A neighbour
+// repeatAfter is how long the same warning about the same neighbor stays out of the log. A neighbor
 // that sends nothing but nonsense would fill it otherwise.
 const repeatAfter = time.Minute
 
@@ -16,7 +16,7 @@ const repeatAfter = time.Minute
 // was set) is detail to the operator, who learns of sessions from the daemon that owns the speaker; and
 // repeated warnings are detail too.
 //
-// It also hears of the end of a session: GoBGP logs that at once and tells its watchers when it has dropped what the neighbour
+// It also hears of the end of a session: GoBGP logs that at once and tells its watchers when it has dropped what the neighbor
 // announced, which takes seconds with a full table.
 type handler struct {
 	next     slog.Handler
@@ -27,7 +27,7 @@ type handler struct {
 }
 
 // What GoBGP logs in the goroutine of a session, before anything of the session's end is done, and the attribute that names the
-// neighbour. Another version may do otherwise; then the end is heard of with all others. TestEndIsToldFirst would show it.
+// neighbor. Another version may do otherwise; then the end is heard of with all others. TestEndIsToldFirst would show it.
 const (
 	endMessage  = "Peer Down"
 	neighborKey = "Key"
@@ -88,7 +88,7 @@ func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	h.next = h.next.WithAttrs(attrs)
 	for _, a := range attrs {
 		if a.Key == neighborKey {
-			h.neighbor, _ = netip.ParseAddr(a.Value.String()) // something else is not a neighbour
+			h.neighbor, _ = netip.ParseAddr(a.Value.String()) // something else is not a neighbor
 		}
 		h.scope += a.String() + " "
 	}

@@ -36,7 +36,7 @@ const (
 )
 
 const (
-	// DefaultHoldTime is short because nothing else ends a session whose neighbour went silent; keepalives
+	// DefaultHoldTime is short because nothing else ends a session whose neighbor went silent; keepalives
 	// are sent three times as often.
 	DefaultHoldTime = 9 * time.Second
 	// DefaultConnectRetry is the shortest that GoBGP permits.
@@ -47,7 +47,7 @@ const (
 	minConnectRetry = 2 * time.Second
 )
 
-// ImportPolicy limits what a neighbour may tell us. Routes that carry our own AS number, and, from
+// ImportPolicy limits what a neighbor may tell us. Routes that carry our own AS number, and, from
 // another AS, routes for link-local, loopback or multicast space are always refused.
 type ImportPolicy struct {
 	// Reject refuses these prefixes and everything inside of them, such as our own address space.
@@ -56,15 +56,15 @@ type ImportPolicy struct {
 	RejectVPN bool
 	// WarnPrefixes is a number of accepted IPv6 unicast routes; beyond it a warning is logged, once for each time it is
 	// exceeded. The session stays, and routes are accepted still: dropping the largest upstream because
-	// it grew would be the worse fault. 0 is no limit; others need ReportAdjIn and a neighbour of another AS.
+	// it grew would be the worse fault. 0 is no limit; others need ReportAdjIn and a neighbor of another AS.
 	WarnPrefixes int
 }
 
-// ExportPolicy limits what a neighbour is told.
+// ExportPolicy limits what a neighbor is told.
 type ExportPolicy struct {
-	// Reject keeps these prefixes and everything inside of them from the neighbour.
+	// Reject keeps these prefixes and everything inside of them from the neighbor.
 	Reject []netip.Prefix
-	// Shutdown tells the neighbour that every route is about to go: with the community GracefulShutdown and, in our own AS,
+	// Shutdown tells the neighbor that every route is about to go: with the community GracefulShutdown and, in our own AS,
 	// as the last choice.
 	Shutdown bool
 }
@@ -90,24 +90,24 @@ type Neighbor struct {
 	HoldTime        time.Duration // whole seconds; 0 is DefaultHoldTime
 	ConnectRetry    time.Duration // whole seconds, time between attempts to connect; 0 is DefaultConnectRetry
 	BFD             BFD
-	// Locators are prefixes behind the neighbour that others have to know lost first when BFD finds it silent: a full table
+	// Locators are prefixes behind the neighbor that others have to know lost first when BFD finds it silent: a full table
 	// is withdrawn in seconds, in no order, while these say that all of it is gone. They are announced as Blackhole until
-	// the rest is withdrawn; with a neighbour of another AS, whose routes others may have in another form, until SetLost
+	// the rest is withdrawn; with a neighbor of another AS, whose routes others may have in another form, until SetLost
 	// takes that back, and also when the session ends from the other side.
 	Locators []netip.Prefix
-	// Retain keeps best paths learned from the neighbour for this long when the session ends from the other side or is
+	// Retain keeps best paths learned from the neighbor for this long when the session ends from the other side or is
 	// lost, as one to a route reflector: that carries routes, not packets. Once it is back, what it does not announce
 	// again goes soon. 0: what was learned is withdrawn at once. Needs a speaker without ReportAdjIn.
 	Retain time.Duration
 
 	// NextHopSelf replaces the next hop of routes learned from other ASes by our address when they are
-	// sent to this neighbour of our own AS. Neighbours of other ASes always get our address.
+	// sent to this neighbor of our own AS. Neighbors of other ASes always get our address.
 	NextHopSelf bool
 	// LocalPref is set on everything it sends us; 0 leaves it.
 	LocalPref uint32
 	Import    ImportPolicy
 	Export    ExportPolicy
-	// ExportLocalOnly announces only what this speaker originates itself: no transit between neighbours.
+	// ExportLocalOnly announces only what this speaker originates itself: no transit between neighbors.
 	ExportLocalOnly bool
 }
 
@@ -135,9 +135,9 @@ func (n Neighbor) check(own uint32) error {
 	case n.ReflectorClient && !internal:
 		return fmt.Errorf("reflector client has as number %d, must be our own %d", n.ASN, own)
 	case n.NextHopSelf && !internal:
-		return errors.New("next hop self is for neighbours of our own as")
+		return errors.New("next hop self is for neighbors of our own as")
 	case n.Multihop != 0 && internal:
-		return errors.New("multihop is for neighbours of another as")
+		return errors.New("multihop is for neighbors of another as")
 	case len(CheckPassword(n.Password)) > 0:
 		return CheckPassword(n.Password).Err()
 	case n.HoldTime != 0 && (n.HoldTime < minHoldTime || n.HoldTime > maxHoldTime || n.HoldTime%time.Second != 0):
@@ -149,9 +149,9 @@ func (n Neighbor) check(own uint32) error {
 	case len(CheckBFD(n.BFD)) > 0:
 		return CheckBFD(n.BFD).Err()
 	case n.BFD == (BFD{}) && internal && len(n.Locators) > 0:
-		return errors.New("locators of a neighbour of our own as need bfd, which finds it silent")
+		return errors.New("locators of a neighbor of our own as need bfd, which finds it silent")
 	case n.BFD != (BFD{}) && n.Multihop != 0:
-		return errors.New("bfd is for neighbours on a link, multihop for others")
+		return errors.New("bfd is for neighbors on a link, multihop for others")
 	case n.Import.WarnPrefixes < 0:
 		return fmt.Errorf("number of prefixes to warn at must be >= 0, got %d", n.Import.WarnPrefixes)
 	}
@@ -186,7 +186,7 @@ func checkRejected(prefixes []netip.Prefix) error {
 type neighbor struct {
 	Neighbor
 	key netip.Addr // address as GoBGP knows it: with zone
-	// rules is the neighbour as it was added: its import policy never changes.
+	// rules is the neighbor as it was added: its import policy never changes.
 	rules policyEntry
 
 	// Guarded by Speaker.calls.
@@ -230,7 +230,7 @@ func (s *Speaker) addNeighbor(ctx context.Context, conf Neighbor) error {
 		return errors.New("name is in use")
 	}
 	for _, other := range s.neighbors {
-		// The zone is left out of the comparison: policies know neighbours by address only.
+		// The zone is left out of the comparison: policies know neighbors by address only.
 		if other.Address == conf.Address {
 			return fmt.Errorf("address %s is that of neighbor %q", conf.Address, other.Name)
 		}
@@ -263,7 +263,7 @@ func (s *Speaker) addNeighbor(ctx context.Context, conf Neighbor) error {
 	return nil
 }
 
-// DeleteNeighbor ends the session and forgets the neighbour. Its withdrawals and its Down still come;
+// DeleteNeighbor ends the session and forgets the neighbor. Its withdrawals and its Down still come;
 // the same address under another name may be added after the Down only.
 func (s *Speaker) DeleteNeighbor(ctx context.Context, name string) error {
 	return s.change("delete", name, func(n *neighbor) error {
@@ -273,15 +273,15 @@ func (s *Speaker) DeleteNeighbor(ctx context.Context, name string) error {
 				return err
 			}
 		}
-		// byAddr keeps the neighbour: events about the end of the session may still be on their way.
+		// byAddr keeps the neighbor: events about the end of the session may still be on their way.
 		delete(s.neighbors, n.Name)
 		return s.setPolicies(ctx)
 	})
 }
 
-// SetExport changes what a neighbour is told while the session stays up: what it may no longer know is withdrawn from it,
+// SetExport changes what a neighbor is told while the session stays up: what it may no longer know is withdrawn from it,
 // and everything else is announced to it again (a soft reset outward). The policy is in force when this returns; the
-// messages to the neighbour are on their way. The same policy again changes nothing.
+// messages to the neighbor are on their way. The same policy again changes nothing.
 func (s *Speaker) SetExport(ctx context.Context, name string, policy ExportPolicy) error {
 	return s.change("change export policy of", name, func(n *neighbor) error {
 		if err := checkRejected(policy.Reject); err != nil {
@@ -367,9 +367,9 @@ type NeighborState struct {
 	Disabled bool
 	Reason   string // why it went down last; empty if it never did
 	Routes   int    // IPv6 unicast routes accepted from it; -1 without ReportAdjIn and for our own AS
-	// BFD: the neighbour is asked to be watched by BFD, and BFDUp: it is.
+	// BFD: the neighbor is asked to be watched by BFD, and BFDUp: it is.
 	BFD, BFDUp bool
-	Retained   int // best paths that are kept although the neighbour has not announced them in its current session
+	Retained   int // best paths that are kept although the neighbor has not announced them in its current session
 }
 
 // Neighbors gives the state of all sessions, sorted by name.
@@ -406,8 +406,8 @@ func (s *Speaker) restart(ctx context.Context, n *neighbor, reason string) error
 	return s.addPeer(ctx, n)
 }
 
-// endFormer tells of the end of the session that a deleted neighbour of the same address had: the BGP server's own word of
-// it, which may still be on its way, would be taken for the new neighbour's.
+// endFormer tells of the end of the session that a deleted neighbor of the same address had: the BGP server's own word of
+// it, which may still be on its way, would be taken for the new neighbor's.
 func (s *Speaker) endFormer(n *neighbor) {
 	if n == nil {
 		return
@@ -477,7 +477,7 @@ func (s *Speaker) restartIdle(n *neighbor) {
 	}
 }
 
-// peer translates a neighbour for GoBGP.
+// peer translates a neighbor for GoBGP.
 func (s *Speaker) peer(n *neighbor) *api.Peer {
 	hold, retry := n.HoldTime, n.ConnectRetry
 	if hold == 0 {

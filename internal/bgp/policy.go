@@ -32,8 +32,8 @@ var martians = []netip.Prefix{
 	netip.MustParsePrefix("ff00::/8"),
 }
 
-// setPolicies makes GoBGP's policies those of the neighbours. Callers hold calls. Sessions that exist
-// are not told: a neighbour's part must be there before its session.
+// setPolicies makes GoBGP's policies those of the neighbors. Callers hold calls. Sessions that exist
+// are not told: a neighbor's part must be there before its session.
 func (s *Speaker) setPolicies(ctx context.Context) error {
 	neighbors := make([]*neighbor, 0, len(s.neighbors))
 	for _, n := range s.neighbors {
@@ -47,7 +47,7 @@ func (s *Speaker) setPolicies(ctx context.Context) error {
 	return s.server.SetPolicies(ctx, policies(entries))
 }
 
-// policyEntry is what the policies need to know of a neighbour.
+// policyEntry is what the policies need to know of a neighbor.
 type policyEntry struct {
 	Neighbor
 	ownASN uint32
@@ -71,8 +71,8 @@ func assignments() []*api.PolicyAssignment {
 	}
 }
 
-// policies builds the import and the export policy of all neighbours. The statements are tried in order
-// until one accepts or rejects; each is bound to one neighbour, except the first import statement: the
+// policies builds the import and the export policy of all neighbors. The statements are tried in order
+// until one accepts or rejects; each is bound to one neighbor, except the first import statement: the
 // import policy of GoBGP is also applied to what we originate ourselves.
 func policies(entries []policyEntry) *api.SetPoliciesRequest {
 	imports := []*api.Statement{{
@@ -175,7 +175,7 @@ func exportStatements(e policyEntry) []*api.Statement {
 	return out
 }
 
-// exportActions are what happens to every route that the neighbour is told.
+// exportActions are what happens to every route that the neighbor is told.
 func exportActions(e policyEntry) *api.Actions {
 	a := accept()
 	if !e.Export.Shutdown {
@@ -201,7 +201,7 @@ func match(set string) *api.MatchSet {
 	return &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: set}
 }
 
-// admit applies the import policy to what the neighbour announces. It has to agree with importStatements, which decide what
+// admit applies the import policy to what the neighbor announces. It has to agree with importStatements, which decide what
 // becomes a best path.
 func (e policyEntry) admit(u Update) Update {
 	if u.Withdrawn || u.Rejected != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/tabane/tabane/internal/vpn"
 )
 
-// TestSetExport changes what one of two neighbours is told while both sessions stay up.
+// TestSetExport changes what one of two neighbors is told while both sessions stay up.
 func TestSetExport(t *testing.T) {
 	origin, a, b := newRouter(t, 1, 65003), newRouter(t, 2, 65001), newRouter(t, 3, 65002)
 	wide, inside, other := prefix("2a00:1::/32"), prefix("2a00:1:2::/48"), prefix("2a00:2::/32")
@@ -63,7 +63,7 @@ func TestSetExport(t *testing.T) {
 
 	b.mu.Lock()
 	if n := strings.Count(strings.Join(b.log, "\n"), "withdrawn=true"); n > 0 || len(b.adjIn["r1"]) != 4 {
-		t.Errorf("the other neighbour heard of it: %d withdrawals: %s", n, strings.Join(b.log, "; "))
+		t.Errorf("the other neighbor heard of it: %d withdrawals: %s", n, strings.Join(b.log, "; "))
 	}
 	b.mu.Unlock()
 
@@ -71,7 +71,7 @@ func TestSetExport(t *testing.T) {
 		t.Error("a prefix with host bits was taken")
 	}
 	if err := origin.SetExport(t.Context(), "r9", ExportPolicy{}); err == nil {
-		t.Error("an unknown neighbour was taken")
+		t.Error("an unknown neighbor was taken")
 	}
 }
 
@@ -83,7 +83,7 @@ func texts(prefixes []netip.Prefix) []string {
 	return list
 }
 
-// TestAdmit: what is told of a neighbour's routes is what becomes best paths of them.
+// TestAdmit: what is told of a neighbor's routes is what becomes best paths of them.
 func TestAdmit(t *testing.T) {
 	r, other := newRouter(t, 30, 65000), newRouter(t, 31, 65001)
 	other.peer(r, passive)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// retainSettle is how long after a neighbour's End-of-RIB markers what it did not announce again is still kept: a
-// reflector that has itself just started sends the markers before its own neighbours are back.
+// retainSettle is how long after a neighbor's End-of-RIB markers what it did not announce again is still kept: a
+// reflector that has itself just started sends the markers before its own neighbors are back.
 const retainSettle = 10 * time.Second
 
 // retention keeps best paths over the end of the session that they were learned in. It stands between the BGP server's
@@ -16,11 +16,11 @@ type retention struct {
 	put func(Event)
 
 	mu    sync.Mutex
-	kept  map[string]*keeping // by the neighbour's name
+	kept  map[string]*keeping // by the neighbor's name
 	owner map[queueKey]*keeping
 }
 
-// keeping is what is kept of one neighbour.
+// keeping is what is kept of one neighbor.
 type keeping struct {
 	name     string
 	families int
@@ -38,7 +38,7 @@ func newRetention(put func(Event)) *retention {
 	return &retention{put: put, kept: map[string]*keeping{}, owner: map[queueKey]*keeping{}}
 }
 
-// add begins to keep what a neighbour announces.
+// add begins to keep what a neighbor announces.
 func (r *retention) add(n Neighbor) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -165,7 +165,7 @@ func (r *retention) stop() {
 	}
 }
 
-// stale says how many routes are kept of a neighbour that it has not announced in its current session.
+// stale says how many routes are kept of a neighbor that it has not announced in its current session.
 func (r *retention) stale(name string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -149,7 +149,7 @@ func TestASessionThatEndsAgainKeepsOn(t *testing.T) {
 	})
 }
 
-func TestAnotherNeighboursRouteTakesOver(t *testing.T) {
+func TestAnotherNeighborsRouteTakesOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		other := reflector
 		other.Name = "rr2"
@@ -181,7 +181,7 @@ func TestWhatWeEndOurselvesIsNotKept(t *testing.T) {
 		h.lose(kept1)
 		h.take()
 		h.remove("rr")
-		h.want(t, "a neighbour that is deleted while it is away", "2a00:1::/32 withdrawn=true")
+		h.want(t, "a neighbor that is deleted while it is away", "2a00:1::/32 withdrawn=true")
 		h.stop()
 	})
 }
@@ -230,6 +230,6 @@ func TestALostSessionTakesNoRouteAlong(t *testing.T) {
 	if err := origin.AddNeighbor(t.Context(), Neighbor{
 		Name: "x", Address: address(30), ASN: 65000, Families: []Family{IPv6Unicast}, Retain: time.Hour,
 	}); err == nil {
-		t.Error("a speaker that reports what neighbours announce cannot retain")
+		t.Error("a speaker that reports what neighbors announce cannot retain")
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/tabane/tabane/internal/vpn"
 )
 
-// NoExport is the community that keeps a route inside of our AS (RFC 1997). It is honoured for routes of
+// NoExport is the community that keeps a route inside of our AS (RFC 1997). It is honored for routes of
 // our own and for received ones.
 const NoExport uint32 = 0xffffff01
 
@@ -32,7 +32,7 @@ const Blackhole uint32 = 0xffff029a
 // UnicastRoute is an IPv6 route that this speaker originates.
 type UnicastRoute struct {
 	Prefix netip.Prefix
-	// NextHop for neighbours of our own AS. Invalid: our address in each session. Neighbours of other
+	// NextHop for neighbors of our own AS. Invalid: our address in each session. Neighbors of other
 	// ASes always get our address.
 	NextHop    netip.Addr
 	Attributes // LocalPref 0 is 100
@@ -48,7 +48,7 @@ type VPNRoute struct {
 	// Structure of the SID. With TransposeLen > 0 those bits travel in the label; otherwise the whole SID
 	// is sent, with label 3, implicit null (RFC 9252 section 4).
 	Structure srv6.Structure
-	Behavior  uint16 // endpoint behaviour, RFC 8986 section 10.2
+	Behavior  uint16 // endpoint behavior, RFC 8986 section 10.2
 	// Attributes of the route as it was learned, for whoever looks at it; LocalPref 0 is 100.
 	Attributes
 }

@@ -6,7 +6,7 @@ import "log/slog"
 type SessionStatus struct {
 	Neighbor string `json:"neighbor"`
 	Up       bool   `json:"up"`
-	// BFD is "up" while BFD watches the neighbour, "down" while it should but the neighbour does not answer, and
+	// BFD is "up" while BFD watches the neighbor, "down" while it should but the neighbor does not answer, and
 	// empty where it was not asked for.
 	BFD string `json:"bfd,omitempty"`
 	// Retained is how many best paths are kept over the end of the session.
@@ -15,7 +15,7 @@ type SessionStatus struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Sessions says how the sessions are, by the neighbours' names.
+// Sessions says how the sessions are, by the neighbors' names.
 func (s *Speaker) Sessions() []SessionStatus {
 	states := s.Neighbors()
 	all := make([]SessionStatus, len(states))

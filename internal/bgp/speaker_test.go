@@ -49,7 +49,7 @@ type router struct {
 	vpn     map[VPNKey]VPNPath
 	refused map[VPNKey]error
 	ended   map[EndOfRIB]int
-	log     []string // what happened to the sessions and routes of neighbours, in order
+	log     []string // what happened to the sessions and routes of neighbors, in order
 }
 
 func newRouter(t testing.TB, n int, as uint32) *router {
@@ -155,7 +155,7 @@ func (r *router) wait(what string, condition func() bool) {
 	}
 }
 
-// peer adds a neighbour; change adjusts it.
+// peer adds a neighbor; change adjusts it.
 func (r *router) peer(other *router, change ...func(*Neighbor)) {
 	r.t.Helper()
 	n := Neighbor{
@@ -301,7 +301,7 @@ func TestNetwork(t *testing.T) {
 	server.wait("other path", func() bool { return slices.Equal(server.unicast[net1].ASPath, []uint32{4200000002}) })
 	a.wait("our own session end", func() bool { return !a.up["r1"] })
 	if st := a.Neighbors()[0]; st.Up || !st.Disabled || st.Reason != "disabled" {
-		t.Errorf("state of a disabled neighbour: %+v", st)
+		t.Errorf("state of a disabled neighbor: %+v", st)
 	}
 	began = time.Now()
 	a.must(a.Enable(t.Context(), "r1"))
@@ -336,13 +336,13 @@ func TestNetwork(t *testing.T) {
 	asbr.wait("transit stays", func() bool { return asbr.up["r4"] && asbr.up["r5"] })
 
 	asbr.must(asbr.DeleteNeighbor(t.Context(), "r5"))
-	asbr.wait("neighbour deleted", func() bool { return !asbr.up["r5"] && len(asbr.adjIn["r5"]) == 0 })
+	asbr.wait("neighbor deleted", func() bool { return !asbr.up["r5"] && len(asbr.adjIn["r5"]) == 0 })
 	if n := len(asbr.Neighbors()); n != 2 {
-		t.Errorf("%d neighbours are left", n)
+		t.Errorf("%d neighbors are left", n)
 	}
 }
 
-// TestReplacedNeighborEnds: the end of a deleted neighbour's session is told even when its successor is there at once.
+// TestReplacedNeighborEnds: the end of a deleted neighbor's session is told even when its successor is there at once.
 func TestReplacedNeighborEnds(t *testing.T) {
 	a, b := newRouter(t, 28, 65000), newRouter(t, 29, 65000)
 	b.peer(a, passive)
@@ -385,7 +385,7 @@ func TestKindsOfSession(t *testing.T) {
 	local.wait("best path", func() bool { return local.unicast[p].NextHop == addr("fe80::2%lo") })
 }
 
-func TestRestartedNeighbour(t *testing.T) {
+func TestRestartedNeighbor(t *testing.T) {
 	r, other := newRouter(t, 12, 65000), newRouter(t, 13, 65000)
 	r.peer(other, passive)
 	other.peer(r)
@@ -396,7 +396,7 @@ func TestRestartedNeighbour(t *testing.T) {
 	again := newRouter(t, 13, 65000)
 	again.peer(r)
 	r.wait("session", func() bool { return r.up["r13"] })
-	t.Logf("session with a restarted neighbour after %v", time.Since(began))
+	t.Logf("session with a restarted neighbor after %v", time.Since(began))
 }
 
 func TestPortInUse(t *testing.T) {
@@ -427,6 +427,6 @@ func TestStopTwice(t *testing.T) {
 		t.Error("a stopped speaker starts again")
 	}
 	if err := r.AddNeighbor(context.Background(), Neighbor{}); err == nil {
-		t.Error("a stopped speaker takes a neighbour")
+		t.Error("a stopped speaker takes a neighbor")
 	}
 }

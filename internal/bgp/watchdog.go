@@ -11,7 +11,7 @@ import (
 // sides keep the connection that they opened themselves, each waits on its own for ever. A watchdog begins anew long before.
 const (
 	// openPatience is how long an attempt to open a session may stand still at first. It doubles with each attempt that did,
-	// up to openPatienceMost (RFC 4271 section 8.2.2), so that a neighbour that is merely slow gets its session.
+	// up to openPatienceMost (RFC 4271 section 8.2.2), so that a neighbor that is merely slow gets its session.
 	openPatience     = 5 * time.Second
 	openPatienceMost = 4 * time.Minute
 	// openLook is how often sessions that are not up are looked at.
@@ -25,8 +25,8 @@ type opening struct {
 	opensSent, received uint64
 }
 
-// waiting tells whether it is the neighbour's turn. In the state ACTIVE that is so when we have opened a connection: the
-// state is that of the connection which the neighbour may open.
+// waiting tells whether it is the neighbor's turn. In the state ACTIVE that is so when we have opened a connection: the
+// state is that of the connection which the neighbor may open.
 func (o opening) waiting() bool {
 	switch o.state {
 	case api.PeerState_SESSION_STATE_OPENSENT, api.PeerState_SESSION_STATE_OPENCONFIRM:
@@ -100,7 +100,7 @@ func (s *Speaker) watchOpening() {
 	}
 }
 
-// notUp are the neighbours that should have a session and have none.
+// notUp are the neighbors that should have a session and have none.
 func (s *Speaker) notUp() map[*neighbor]bool {
 	s.calls.Lock()
 	defer s.calls.Unlock()

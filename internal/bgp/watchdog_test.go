@@ -64,7 +64,7 @@ func TestWatchdog(t *testing.T) {
 	}
 }
 
-// TestSilentNeighbors: neighbours that let an attempt stand still get another one.
+// TestSilentNeighbors: neighbors that let an attempt stand still get another one.
 func TestSilentNeighbors(t *testing.T) {
 	needNamespace(t)
 	t.Parallel()
@@ -124,7 +124,7 @@ func dialFrom(t *testing.T, r *router, n int) net.Conn {
 }
 
 const (
-	// dialler makes a process one half of the neighbours of TestBothDial: "a" or "b".
+	// dialler makes a process one half of the neighbors of TestBothDial: "a" or "b".
 	dialler = "TABANE_TEST_BGP_DIALLER"
 	// diallers is the number of its speakers.
 	diallers = 60
@@ -134,7 +134,7 @@ func diallerAddress(half string, n int) netip.Addr {
 	return addr(fmt.Sprintf("fd01::%s:%x", half, n+1))
 }
 
-// dial runs one half of the neighbours, and says which sessions are up, until it is killed.
+// dial runs one half of the neighbors, and says which sessions are up, until it is killed.
 func dial(half string) error {
 	other := map[string]string{"a": "b", "b": "a"}[half]
 	up := make(chan string)
@@ -169,7 +169,7 @@ func dial(half string) error {
 	return nil
 }
 
-// TestBothDial: neighbours that open a connection to each other at the same moment get their session, however often their
+// TestBothDial: neighbors that open a connection to each other at the same moment get their session, however often their
 // connections collide.
 func TestBothDial(t *testing.T) {
 	needNamespace(t)

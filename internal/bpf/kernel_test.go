@@ -80,7 +80,7 @@ address add 2001:db8:1::2/64 dev eth0 nodad
 address add 2001:db8:c::2/128 dev lo nodad
 address add 198.51.100.2/32 dev lo
 route add 192.0.2.0/24 dev eth0
-neighbour add 192.0.2.1 lladdr 02:00:00:00:00:01 dev eth0
+neighbor add 192.0.2.1 lladdr 02:00:00:00:00:01 dev eth0
 route add fc00:1:1:: encap seg6local action End.DT6 table 255 dev eth0
 route add fc00:1:4:: encap seg6local action End.DX4 nh4 198.51.100.2 dev eth0`)
 }
@@ -624,7 +624,7 @@ func forgetHints(t *testing.T, f *Flows) {
 	}
 }
 
-// TestKnownFlows has flows that have a slot recognised without being looked up, and no longer once they are removed.
+// TestKnownFlows has flows that have a slot recognized without being looked up, and no longer once they are removed.
 func TestKnownFlows(t *testing.T) {
 	f := newFlows(t, FlowsOptions{MaxFlows: 8})
 	inner := ipv6(6, server, client, tcp(80, 40000, 12, 100))
@@ -656,7 +656,7 @@ func TestKnownFlows(t *testing.T) {
 		var first int
 		var key FlowKey
 		f.Each(func(slot int, k *FlowKey, _ Count) { first, key = slot, *k })
-		// A flow that cannot be looked up and still is counted was recognised.
+		// A flow that cannot be looked up and still is counted was recognized.
 		if err := f.objects.Places.Delete(&key); err != nil {
 			t.Fatal(err)
 		}

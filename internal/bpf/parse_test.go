@@ -210,7 +210,7 @@ func run(t *testing.T, f *Flows, program *ebpf.Program, direction uint8, packet,
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The second time its flow has a slot, and the packet may be recognised.
+	// The second time its flow has a slot, and the packet may be recognized.
 	const times = 2
 	for range times {
 		options := &ebpf.RunOptions{Data: packet, DataOut: make([]byte, len(packet)+256), Context: context, Repeat: 1}

@@ -52,7 +52,7 @@ func BenchmarkTraffic(b *testing.B) {
 }
 
 // BenchmarkThroughput has a server send over eight connections as fast as it can, in turn without and with flows being counted
-// where it sends. Figures are quartiles of the ratio, with to without, of neighbouring turns. Give it -benchtime 20x.
+// where it sends. Figures are quartiles of the ratio, with to without, of neighboring turns. Give it -benchtime 20x.
 func BenchmarkThroughput(b *testing.B) {
 	p := newPair(b)
 	p.connect(b, "encap.red")

@@ -180,7 +180,7 @@ func (a *Analysis) subflow(s *pcap.Segment, fromServer bool) {
 	c.take(sub, false)
 }
 
-// nearKey is the neighbourhood of a data sequence number: the upper bits of one of 8 bytes, or of one of 4.
+// nearKey is the neighborhood of a data sequence number: the upper bits of one of 8 bytes, or of one of 4.
 type nearKey struct {
 	number uint64
 	short  bool
@@ -198,9 +198,9 @@ func keyOf(dsn uint64, long bool) nearKey {
 	return nearKey{uint64(uint32(dsn)) >> nearShortBits, true}
 }
 
-// neighbour finds the connection, and the direction of it, whose data sequence numbers are near to one that an unknown subflow
+// neighbor finds the connection, and the direction of it, whose data sequence numbers are near to one that an unknown subflow
 // has. Numbers of 4 bytes prove little, so it must share an address with the subflow, too.
-func (a *Analysis) neighbour(sub *subflow, dsn uint64, long bool) (*connection, int) {
+func (a *Analysis) neighbor(sub *subflow, dsn uint64, long bool) (*connection, int) {
 	k := keyOf(dsn, long)
 	for _, shift := range []uint64{0, 1, ^uint64(0)} {
 		c := a.near[nearKey{k.number + shift, k.short}]

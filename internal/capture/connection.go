@@ -135,7 +135,7 @@ func (a *Analysis) settle(h *half, o *dss) {
 		return
 	}
 	try := func(h *half, dsn uint64, long bool) bool {
-		c, i := a.neighbour(sub, dsn, long)
+		c, i := a.neighbor(sub, dsn, long)
 		if c == nil {
 			return false
 		}

@@ -161,7 +161,7 @@ func TestWhatCannotBeRead(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := Read(ctx, []string{good}, Options{}); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want that it was cancelled", err)
+		t.Errorf("got %v, want that it was canceled", err)
 	}
 }
 
@@ -213,7 +213,7 @@ func hostile(b []byte, do func(*pcap.Segment)) {
 		s.Ack = uint32(int32(int8(b[5]))*100) + uint32(b[6])<<24
 		s.Payload = int(b[7]) * 100 >> (b[8] & 7)
 		s.OptionsCut = b[8]&128 != 0
-		s.Tunnelled = b[8]&64 != 0
+		s.Tunneled = b[8]&64 != 0
 		n := min(int(b[9]&63), 40, len(b)-12)
 		s.Options = b[12 : 12+n]
 		s.Data = b[:min(len(b), s.Payload)]

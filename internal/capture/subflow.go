@@ -27,7 +27,7 @@ type subflow struct {
 	loose            bool // what connection it belongs to can only be told by its data sequence numbers
 	backup           bool
 	addressID        uint8
-	signalled        bool // some segment had an MPTCP option
+	signaled         bool // some segment had an MPTCP option
 	reset            bool
 	unknownToken     uint32
 	hasUnknownToken  bool
@@ -194,7 +194,7 @@ func (h *half) segment(a *Analysis, s *pcap.Segment, o *options) {
 
 // tunnel notes what the segment was inside of.
 func (h *half) tunnel(s *pcap.Segment) {
-	if s.Tunnelled && !slices.Contains(h.tunnels, s.Tunnel) && len(h.tunnels) < 8 {
+	if s.Tunneled && !slices.Contains(h.tunnels, s.Tunnel) && len(h.tunnels) < 8 {
 		h.tunnels = append(h.tunnels, s.Tunnel)
 	}
 }
@@ -237,8 +237,8 @@ func (h *half) signals(a *Analysis, s *pcap.Segment, o *options) {
 		}
 	}
 	c := sub.conn
-	if !sub.signalled {
-		sub.signalled, c.mptcp = true, true
+	if !sub.signaled {
+		sub.signaled, c.mptcp = true, true
 	}
 	event := func(format string, arguments ...any) {
 		from := h.index == 0

@@ -81,8 +81,8 @@ address of its own on this server, and lets MPTCP use them.`,
 	},
 	{
 		name: "router", short: "Run a plain BGP router, such as a transit provider in a lab", status: local(9118),
-		long: `Router speaks eBGP with its neighbours and forwards by the best paths: what a transit provider or an access network is to
-the others. SIGHUP makes it read its file again and follow it: networks, neighbours, and what each of them is told. A file that is
+		long: `Router speaks eBGP with its neighbors and forwards by the best paths: what a transit provider or an access network is to
+the others. SIGHUP makes it read its file again and follow it: networks, neighbors, and what each of them is told. A file that is
 wrong is refused, and the old one stays in force.`,
 		needs: []need{needPrivilege},
 		section: func(f *config.File) (netip.AddrPort, starter) {

@@ -50,7 +50,7 @@ func (s statusMetrics) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// collectItem gives the numbers of one of many, told apart by its name or its neighbour.
+// collectItem gives the numbers of one of many, told apart by its name or its neighbor.
 func collectItem(metrics chan<- prometheus.Metric, one string, item map[string]any) {
 	label, id := one, item["name"]
 	if id == nil {

@@ -217,7 +217,7 @@ func (d *Daemon) track(events []bgp.Event) (changed bool) {
 			continue
 		}
 		changed = true
-		if _, known := d.up[s.Neighbor]; known { // the session of a removed neighbour ends after that
+		if _, known := d.up[s.Neighbor]; known { // the session of a removed neighbor ends after that
 			d.up[s.Neighbor] = s.Up
 		}
 	}

@@ -105,7 +105,7 @@ var (
 		func(c *route.Conn) error {
 			return put(c, route.Route{Dst: netip.PrefixFrom(probeSID, 128), Link: probe, Local: route.LocalAction{Behavior: route.EndDT6, Table: probeTable}})
 		}}
-	tryNeighbour = trial{"SRv6 End.DX6", "an ASBR sends to the peer unseen (optional)", seg6Remedy, false,
+	tryNeighbor = trial{"SRv6 End.DX6", "an ASBR sends to the peer unseen (optional)", seg6Remedy, false,
 		func(c *route.Conn) error {
 			return put(c, route.Route{Dst: netip.PrefixFrom(probeSID.Next(), 128), Link: probe, Local: route.LocalAction{Behavior: route.EndDX6, Nexthop: probePeer}})
 		}}
@@ -162,7 +162,7 @@ func SegmentRouting() error {
 }
 
 func trials() []Finding {
-	all := []trial{tryNexthop, tryRule, tryEncapRed, tryEncap, tryTable, tryNeighbour, tryBridge, tryShaper}
+	all := []trial{tryNexthop, tryRule, tryEncapRed, tryEncap, tryTable, tryNeighbor, tryBridge, tryShaper}
 	made, results := run(all...)
 
 	veth := Finding{Check: "namespaces and veth", Needed: true, State: OK, Meaning: "a lab has nodes and wires"}

@@ -25,7 +25,7 @@ const (
 	answerTries = 10
 	// repeatAfter is how long an address that the client has not used yet stays announced without a subflow until it is
 	// announced again, the first time; it doubles, and after repeatTries the kernel's own repetitions have to do. An
-	// announcement is easily lost in the very moment in which it is made: a provider may have told its neighbours of a route
+	// announcement is easily lost in the very moment in which it is made: a provider may have told its neighbors of a route
 	// before its own hardware forwards, and the best path, which carries the announcement, has moved there already.
 	repeatAfter = 50 * time.Millisecond
 	repeatTries = 3

@@ -205,7 +205,7 @@ func (b *builder) makeLink(l *link) error {
 func (s *space) makeBridge(mtu int) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = bridge, mtu
-	// Without a querier snooping only ages out what neighbour discovery needs.
+	// Without a querier snooping only ages out what neighbor discovery needs.
 	snooping := false
 	if err := s.handle.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snooping}); err != nil {
 		return err

@@ -103,7 +103,7 @@ func (r *runner) deliver(ctx context.Context, l *Lab, j job, run *scenario.Run) 
 		if len(c.Events) > 0 {
 			run.Metrics[scenario.ConnectionsLost] = 1
 		}
-		return nil, errors.Join(err, notCancelled(acting, actErr), notCancelled(acting, playErr))
+		return nil, errors.Join(err, notCanceled(acting, actErr), notCanceled(acting, playErr))
 	}
 	if err := errors.Join(actErr, playErr, watchErr); err != nil {
 		return nil, err
@@ -137,8 +137,8 @@ func (r *runner) deliver(ctx context.Context, l *Lab, j job, run *scenario.Run) 
 	return trace, nil
 }
 
-// notCancelled is err unless it only says that ctx has ended.
-func notCancelled(ctx context.Context, err error) error {
+// notCanceled is err unless it only says that ctx has ended.
+func notCanceled(ctx context.Context, err error) error {
 	if errors.Is(err, context.Cause(ctx)) {
 		return nil
 	}

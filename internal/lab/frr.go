@@ -100,7 +100,7 @@ func (p *plan) useFRR(dir, zebra, bgpd string) error {
 	return nil
 }
 
-// frrBFD tells whether some neighbour of the node's FRR asks for BFD.
+// frrBFD tells whether some neighbor of the node's FRR asks for BFD.
 func (n *node) frrBFD() bool {
 	if n.spec.Reflector != nil {
 		return slices.ContainsFunc(n.spec.Reflector.Clients, func(c reflector.Client) bool { return c.BFD != bgp.BFD{} })
@@ -243,7 +243,7 @@ func frrNeighbor(b *strings.Builder, address netip.Addr, asn uint32, name, passw
 func frrExport(neighbor netip.Addr) string { return "out-" + neighbor.String() }
 func frrImport(neighbor netip.Addr) string { return "in-" + neighbor.String() }
 
-// frrPermit are the commands that make the list of what a neighbour is told from nothing.
+// frrPermit are the commands that make the list of what a neighbor is told from nothing.
 func frrPermit(neighbor netip.Addr, deny []netip.Prefix) []string {
 	var commands []string
 	for i, p := range deny {
@@ -256,7 +256,7 @@ func frrPermit(neighbor netip.Addr, deny []netip.Prefix) []string {
 	return append(commands, fmt.Sprintf("ipv6 prefix-list %s seq %d permit any", frrExport(neighbor), uint32(math.MaxUint32)))
 }
 
-// frrChange are the commands that change what a running FRR tells a neighbour. The list is never empty in between: an
+// frrChange are the commands that change what a running FRR tells a neighbor. The list is never empty in between: an
 // empty one permits everything.
 func frrChange(neighbor netip.Addr, old, now []netip.Prefix) []string {
 	commands := []string{"configure terminal"}

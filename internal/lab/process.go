@@ -209,7 +209,7 @@ func inhabitants(spaces []*space) ([]process, error) {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		// The start time first: a process that has taken over the pid since is then not the one that is signalled.
+		// The start time first: a process that has taken over the pid since is then not the one that is signaled.
 		st, err := procStat(pid)
 		if err != nil {
 			continue

@@ -21,7 +21,7 @@ func TestEmulatedLink(t *testing.T) {
 		}
 		return time.Since(begun)
 	}
-	trip() // finds the neighbour
+	trip() // finds the neighbor
 	if took := trip(); took < 2*delay {
 		t.Errorf("a datagram and its answer take %s over a delay of %s", took, delay)
 	}

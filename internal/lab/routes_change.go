@@ -9,7 +9,7 @@ import (
 	"github.com/tabane/tabane/internal/router"
 )
 
-// announce prepares a change of what a router tells one neighbour: whether it announces the prefix, without touching
+// announce prepares a change of what a router tells one neighbor: whether it announces the prefix, without touching
 // the session. All that takes time besides the change itself is done before it returns; calling the function makes the
 // change, as an operator's command would.
 func (l *Lab) announce(node, neighbor string, prefix netip.Prefix, on bool) (change func() error, err error) {

@@ -134,7 +134,7 @@ type runner struct {
 	runs    []scenario.Run
 	labs    []*Lab
 	tunings map[scenario.CellKey]tuning
-	// resequences is whether the client's packets are analysed.
+	// resequences is whether the client's packets are analyzed.
 	resequences bool
 }
 

@@ -185,7 +185,7 @@ func lock(ctx context.Context, name string, create bool) (unlock func(), err err
 	}
 }
 
-// flock polls, because a blocking flock cannot be cancelled.
+// flock polls, because a blocking flock cannot be canceled.
 func flock(ctx context.Context, f *os.File) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

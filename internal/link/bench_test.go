@@ -197,7 +197,7 @@ func newFlow(b *testing.B, d *bed) *flow {
 		return err
 	})
 	b.Cleanup(func() { f.tx.Close(); f.rx.Close() })
-	// Resolve the neighbour, and wait until the way is open.
+	// Resolve the neighbor, and wait until the way is open.
 	probe := make([]byte, payload)
 	for {
 		f.tx.Write(probe)

@@ -2,7 +2,7 @@
 // path manager (which addresses to announce or open subflows from, and how many), and it carries the events and requests
 // of a path manager in user space. What connections and subflows there are it reads from sock_diag.
 //
-// It works in the network namespace in which it was dialled. It refuses to decide: it follows no connections, and whoever
+// It works in the network namespace in which it was dialed. It refuses to decide: it follows no connections, and whoever
 // adds endpoints says with Plan which ones are his to remove.
 package mptcp
 

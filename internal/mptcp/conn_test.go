@@ -243,7 +243,7 @@ func TestKernelRefusals(t *testing.T) {
 	}
 }
 
-// The connection belongs to the namespace where it was dialled, interfaces included.
+// The connection belongs to the namespace where it was dialed, interfaces included.
 func TestConnStaysInItsNamespace(t *testing.T) {
 	c := dial(t)
 	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "here"}, PeerName: "there"}); err != nil {

@@ -164,19 +164,19 @@ func (p *pair) connect() (client, server net.Conn) {
 	var acceptErr error
 	var wg sync.WaitGroup
 	wg.Go(func() { accepted, acceptErr = p.listener.Accept() })
-	var dialled net.Conn
+	var dialed net.Conn
 	err := within(p.client, func() (err error) {
 		d := net.Dialer{Timeout: 10 * time.Second}
 		d.SetMultipathTCP(true)
-		dialled, err = d.Dial("tcp", netip.AddrPortFrom(defaultAddress, 80).String())
+		dialed, err = d.Dial("tcp", netip.AddrPortFrom(defaultAddress, 80).String())
 		return err
 	})
 	wg.Wait()
 	if err := errors.Join(err, acceptErr); err != nil {
 		p.t.Fatal(err)
 	}
-	p.t.Cleanup(func() { _, _ = dialled.Close(), accepted.Close() })
-	for from, to := range map[net.Conn]net.Conn{dialled: accepted, accepted: dialled} {
+	p.t.Cleanup(func() { _, _ = dialed.Close(), accepted.Close() })
+	for from, to := range map[net.Conn]net.Conn{dialed: accepted, accepted: dialed} {
 		if _, err := from.Write([]byte{1}); err != nil {
 			p.t.Fatal(err)
 		}
@@ -184,7 +184,7 @@ func (p *pair) connect() (client, server net.Conn) {
 			p.t.Fatal(err)
 		}
 	}
-	return dialled, accepted
+	return dialed, accepted
 }
 
 // expect receives events until one is an E.

@@ -156,8 +156,8 @@ func TestDecode(t *testing.T) {
 			if from := s.Flow.From().Addr().String(); from != "10.0.0.1" && from != "2001:db8::1" || s.HopLimit != 61 && s.HopLimit != 62 {
 				t.Errorf("from %v, hop limit %d", from, s.HopLimit)
 			}
-			if tunnel := netip.AddrFrom16(s.Tunnel).Unmap().String(); s.Tunnelled != (tt.tunnel != "") || s.Tunnelled && tunnel != tt.tunnel {
-				t.Errorf("tunnel %v %s, want %q", s.Tunnelled, tunnel, tt.tunnel)
+			if tunnel := netip.AddrFrom16(s.Tunnel).Unmap().String(); s.Tunneled != (tt.tunnel != "") || s.Tunneled && tunnel != tt.tunnel {
+				t.Errorf("tunnel %v %s, want %q", s.Tunneled, tunnel, tt.tunnel)
 			}
 			if tt.check != nil && !tt.check(&s) {
 				t.Errorf("got %+v", s)

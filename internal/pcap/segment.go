@@ -45,14 +45,14 @@ type Segment struct {
 	// Index is the kernel's number of the interface, where a capture of all interfaces says it (LinkSLL2).
 	Index uint32
 	Flow  Flow
-	// Tunnelled means that the segment was inside another IP packet: Tunnel is the last SID of its SRv6 policy, or the
+	// Tunneled means that the segment was inside another IP packet: Tunnel is the last SID of its SRv6 policy, or the
 	// destination of the outer header.
-	Tunnelled bool
-	Tunnel    [16]byte
-	HopLimit  uint8
-	Flags     uint8
-	Window    uint16
-	Seq, Ack  uint32
+	Tunneled bool
+	Tunnel   [16]byte
+	HopLimit uint8
+	Flags    uint8
+	Window   uint16
+	Seq, Ack uint32
 	// Payload is the length of the payload in bytes, as the IP header says it.
 	Payload int
 	// Options are the TCP options, valid as long as the packet's data. OptionsCut means that the capture has only some.
@@ -371,11 +371,11 @@ func (d *decoder) tcp(s *Segment) Verdict {
 	}
 	d.flow.SourcePort, d.flow.DestinationPort = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
 	*s = Segment{
-		Flow: d.flow, Tunnelled: d.levels > 1, HopLimit: d.hops, Flags: b[13], Window: binary.BigEndian.Uint16(b[14:]),
+		Flow: d.flow, Tunneled: d.levels > 1, HopLimit: d.hops, Flags: b[13], Window: binary.BigEndian.Uint16(b[14:]),
 		Seq: binary.BigEndian.Uint32(b[4:]), Ack: binary.BigEndian.Uint32(b[8:]), Payload: d.rest - n,
 		OptionsCut: len(b) < n, Options: b[20:min(n, len(b))], Data: b[min(n, len(b)):min(d.rest, len(b))],
 	}
-	if s.Tunnelled {
+	if s.Tunneled {
 		s.Tunnel = d.tunnel
 	}
 	return TCP

@@ -102,7 +102,7 @@ func TestCourseFigures(t *testing.T) {
 		}
 		for i := range 3 {
 			if n := count(img, colorOf(i)); n < 500 {
-				t.Errorf("%s.png has %d pixels of the colour of subflow %d", name, n, i)
+				t.Errorf("%s.png has %d pixels of the color of subflow %d", name, n, i)
 			}
 		}
 		if n := count(img, soft); n < 500 {

@@ -41,8 +41,8 @@ var (
 	soft = rgb(0xa6a6a6)
 )
 
-// palette is Okabe and Ito's, which people with any colour vision tell apart, with grey for its black and yellow;
-// neighbours differ in lightness too, for print.
+// palette is Okabe and Ito's, which people with any color vision tell apart, with grey for its black and yellow;
+// neighbors differ in lightness too, for print.
 var palette = []color.Color{rgb(0xe69f00), rgb(0x0072b2), rgb(0x009e73), rgb(0xcc79a7), rgb(0x56b4e9), rgb(0xd55e00), rgb(0x7f7f7f)}
 
 func rgb(v uint32) color.RGBA {
@@ -155,7 +155,7 @@ func line(s draw.LineStyle) func(draw.Canvas) {
 	}
 }
 
-// drawLegend prints the entries in one centred line, or in as many lines as they need, and returns what is left of c
+// drawLegend prints the entries in one centered line, or in as many lines as they need, and returns what is left of c
 // below them.
 func drawLegend(c draw.Canvas, entries []legendEntry) draw.Canvas {
 	const sample, gap, space, height = 16, 5, 18, 14

@@ -115,7 +115,7 @@ func (w row) Missing() bool { return !w.delivered }
 
 var svgStart = regexp.MustCompile(`(?s)^.*?<svg width="[^"]*" height="[^"]*" viewBox="([^"]*)"[^>]*>`)
 
-// inline makes of a figure's SVG file a part of the page: with words for those who do not see it, and in colours that
+// inline makes of a figure's SVG file a part of the page: with words for those who do not see it, and in colors that
 // the page decides where the figure's own would be hard to see on a dark page.
 func inline(f figure) (template.HTML, error) {
 	m := svgStart.FindSubmatchIndex(f.svg)

@@ -328,7 +328,7 @@ func TestFigures(t *testing.T) {
 		}
 		for i := range 2 {
 			if n := count(img, colorOf(i)); n < 1000 {
-				t.Errorf("%s.png has %d pixels of the colour of transport %d", name, n, i)
+				t.Errorf("%s.png has %d pixels of the color of transport %d", name, n, i)
 			}
 		}
 		// Nothing may touch the edge: it would be cut off.

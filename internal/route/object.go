@@ -273,7 +273,7 @@ type Behavior uint8
 
 const (
 	NoBehavior Behavior = iota
-	EndDX6              // End.DX6: decapsulate, send to an IPv6 neighbour (section 4.4)
+	EndDX6              // End.DX6: decapsulate, send to an IPv6 neighbor (section 4.4)
 	EndDT6              // End.DT6: decapsulate, look the inner destination up in a table (section 4.6)
 )
 
@@ -291,7 +291,7 @@ func (b Behavior) String() string {
 type LocalAction struct {
 	Behavior Behavior
 	Table    uint32     // of EndDT6; needs no VRF
-	Nexthop  netip.Addr // of EndDX6: the neighbour, which must be on a link
+	Nexthop  netip.Addr // of EndDX6: the neighbor, which must be on a link
 }
 
 // A Route in a table. A unicast route has a nexthop object, or a link, or a gateway and its link, or a local action

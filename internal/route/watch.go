@@ -105,7 +105,7 @@ func watch(ctx context.Context, buffer int, groups ...Group) (*Watcher, error) {
 // Events returns the channel of events. It is closed when the watcher ends.
 func (w *Watcher) Events() <-chan Event { return w.events }
 
-// Err says why the watcher ended; nil while it runs and after a cancelled context or Close.
+// Err says why the watcher ended; nil while it runs and after a canceled context or Close.
 func (w *Watcher) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

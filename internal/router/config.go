@@ -12,14 +12,14 @@ import (
 type Config struct {
 	ASN      uint32     `yaml:"asn"`
 	RouterID netip.Addr `yaml:"router_id"`
-	// Networks are originated to every neighbour.
+	// Networks are originated to every neighbor.
 	Networks  []netip.Prefix `yaml:"networks,omitempty"`
 	Neighbors []Neighbor     `yaml:"neighbors"`
 	// Status is where /status and /metrics are served; loopback unless told otherwise.
 	Status netip.AddrPort `yaml:"status,omitempty"`
 }
 
-// Neighbor is one eBGP neighbour.
+// Neighbor is one eBGP neighbor.
 type Neighbor struct {
 	Name      string     `yaml:"name"`
 	ASN       uint32     `yaml:"asn"`
@@ -28,7 +28,7 @@ type Neighbor struct {
 	LocalPref uint32     `yaml:"local_pref,omitempty"`
 	Password  string     `yaml:"password,omitempty"`
 	BFD       bgp.BFD    `yaml:"bfd,omitempty"`
-	// Deny keeps these prefixes and everything inside of them from the neighbour; it is told everything else. "::/0" tells
+	// Deny keeps these prefixes and everything inside of them from the neighbor; it is told everything else. "::/0" tells
 	// it nothing.
 	Deny []netip.Prefix `yaml:"deny,omitempty"`
 }
@@ -38,7 +38,7 @@ func (c *Config) Check() fault.List {
 	faults := bgp.CheckIdentity(c.ASN, c.RouterID)
 	checkPrefixes(&faults, "networks", c.Networks)
 	if len(c.Neighbors) == 0 {
-		faults.Add("neighbors", "must name at least one neighbour")
+		faults.Add("neighbors", "must name at least one neighbor")
 	}
 	seen := fault.Seen{}
 	for i, n := range c.Neighbors {
@@ -50,10 +50,10 @@ func (c *Config) Check() fault.List {
 		case 0:
 			faults.Add(at+".asn", "must be > 0, got 0")
 		case c.ASN:
-			faults.Add(at+".asn", "a neighbour is another AS, got our own %d", n.ASN)
+			faults.Add(at+".asn", "a neighbor is another AS, got our own %d", n.ASN)
 		}
 		if n.Interface == "" {
-			faults.Add(at+".interface", "must name the interface that the neighbour is reached by")
+			faults.Add(at+".interface", "must name the interface that the neighbor is reached by")
 		}
 		faults.Merge(at, bgp.CheckAddress(n.Address))
 		faults.Merge(at, bgp.CheckPassword(n.Password))

@@ -16,7 +16,7 @@ type changes struct {
 	originate, withdraw []netip.Prefix
 	remove              []string
 	add                 []Neighbor
-	// policy are neighbours of which nothing but Deny has changed: their sessions stay up.
+	// policy are neighbors of which nothing but Deny has changed: their sessions stay up.
 	policy []Neighbor
 }
 
@@ -24,7 +24,7 @@ func (c changes) none() bool {
 	return len(c.originate)+len(c.withdraw)+len(c.remove)+len(c.add)+len(c.policy) == 0
 }
 
-// difference says what has to change, or what cannot while the router runs. A neighbour that differs in more than what it
+// difference says what has to change, or what cannot while the router runs. A neighbor that differs in more than what it
 // is told begins a new session.
 func difference(old, now Config) (changes, fault.List) {
 	var (
@@ -72,7 +72,7 @@ func difference(old, now Config) (changes, fault.List) {
 	return c, faults
 }
 
-// session is all of the neighbour that a session begins with.
+// session is all of the neighbor that a session begins with.
 func (n Neighbor) session() Neighbor {
 	n.Deny = nil
 	return n
@@ -86,8 +86,8 @@ func without(list, other []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(list), func(p netip.Prefix) bool { return there[p] })
 }
 
-// Reload makes the running router follow another configuration: networks, neighbours, and what each of them is told.
-// Sessions of neighbours that stay are not touched. A configuration that is wrong, or that changes what only a restart
+// Reload makes the running router follow another configuration: networks, neighbors, and what each of them is told.
+// Sessions of neighbors that stay are not touched. A configuration that is wrong, or that changes what only a restart
 // can, is refused as a whole.
 func (r *Router) Reload(now Config) error {
 	if err := now.Check().Err(); err != nil {

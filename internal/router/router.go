@@ -1,5 +1,5 @@
 // Package router is a plain BGP router: what a transit provider or a client's ISP looks like from outside. It originates
-// its networks, carries routes between its neighbours and forwards by best path.
+// its networks, carries routes between its neighbors and forwards by best path.
 //
 // It refuses everything that tabane adds to a network: no SID, no VPN route, no per-peer table.
 package router
@@ -56,7 +56,7 @@ func New(ctx context.Context, o Options) (*Router, error) {
 	return &Router{config: o.Config, log: o.Log, daemon: d, links: map[string]bool{}}, nil
 }
 
-// speaker is the neighbour as the BGP speaker knows it. Of two routers the one with the higher AS number waits for the other:
+// speaker is the neighbor as the BGP speaker knows it. Of two routers the one with the higher AS number waits for the other:
 // when both open the session at the same moment, it may take until the speaker gives the attempt up after some seconds.
 func (n Neighbor) speaker(own uint32) bgp.Neighbor {
 	return bgp.Neighbor{

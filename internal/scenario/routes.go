@@ -12,10 +12,10 @@ import (
 )
 
 // Routes is what an experiment of KindRoutes changes and watches: a router that starts or stops to announce a prefix to
-// one neighbour, and the egress peer of the server through which that prefix is then reached or not. BGP has to prefer
+// one neighbor, and the egress peer of the server through which that prefix is then reached or not. BGP has to prefer
 // that peer, so that the server's best path changes too.
 type Routes struct {
-	// Router is the node whose announcements change, Neighbor the name of the neighbour that is told.
+	// Router is the node whose announcements change, Neighbor the name of the neighbor that is told.
 	Router   string `yaml:"router"`
 	Neighbor string `yaml:"neighbor"`
 	// Prefix is one that Router announces.

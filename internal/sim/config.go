@@ -100,9 +100,9 @@ type Connection struct {
 	// Start. Further subflows join when the first is there. Otherwise subflows are there when they start.
 	Handshake bool
 
-	// Opportunistic retransmits what holds up the shared window over a path that has room, and Penalise halves the congestion
+	// Opportunistic retransmits what holds up the shared window over a path that has room, and Penalize halves the congestion
 	// window of the subflow that holds it up, once a round trip (Raiciu et al., How Hard Can It Be?, NSDI 2012, sections 4.1 and 4.2).
-	Opportunistic, Penalise bool
+	Opportunistic, Penalize bool
 	// Uncounted gives a subflow data for all of its congestion window that it does not see in flight, in front of every new piece anew: what it
 	// was given before and waits for the window is not counted. Nothing is sent again over another subflow. So does the program for
 	// ns-2 with which the experiments of paper B were made (Nishida, MptcpAgent::send_control); it is no other scheduler's way.

@@ -81,7 +81,7 @@ func TestResultsStay(t *testing.T) {
 		{"rack", func(_ *Config, k *Connection) { k.RACK = true }},
 		{"delayed-ack", func(_ *Config, k *Connection) { k.DelayedACK, k.QuickACKs = true, 16 }},
 		{"right-sizing", func(_ *Config, k *Connection) { k.Window, k.ReceiveBuffer, k.InitialReceive = 0, unit.MB, 64*unit.KB }},
-		{"blocked", func(_ *Config, k *Connection) { k.ReceiveBuffer, k.Opportunistic, k.Penalise = 40*unit.KB, true, true }},
+		{"blocked", func(_ *Config, k *Connection) { k.ReceiveBuffer, k.Opportunistic, k.Penalize = 40*unit.KB, true, true }},
 		{"paced", func(_ *Config, k *Connection) { k.Rate, k.Stop = 3*unit.MbitPerSecond, 8*time.Second }},
 		{"fails", func(c *Config, _ *Connection) {
 			c.Changes = []Change{{At: 2 * time.Second, Link: 4, Down: true}, {At: 6 * time.Second, Link: 4, Up: true}}

@@ -128,7 +128,7 @@ func TestOpportunisticRetransmission(t *testing.T) {
 		c := paper(wifi, mobile)
 		k := &c.Connections[0]
 		k.Window, k.ReceiveBuffer, k.InitialWindow = 0, 100*unit.KB, 10
-		k.Opportunistic, k.Penalise = with, with
+		k.Opportunistic, k.Penalize = with, with
 		r := run(t, c).Connections[0]
 		got[with] = r.After()
 		if with && (r.Penalties == 0 || r.Reinjected == 0) {

@@ -63,7 +63,7 @@ func genConnection(t *rapid.T, links int) Connection {
 		RACK:          rapid.Bool().Draw(t, "rack"),
 		Handshake:     rapid.Bool().Draw(t, "handshake"),
 		Opportunistic: rapid.Bool().Draw(t, "opportunistic"),
-		Penalise:      rapid.Bool().Draw(t, "penalise"),
+		Penalize:      rapid.Bool().Draw(t, "penalize"),
 		InitialWindow: rapid.IntRange(1, 20).Draw(t, "initial"),
 	}
 	if !k.MPTCP {

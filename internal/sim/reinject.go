@@ -79,7 +79,7 @@ func (c *connection) full(s *Sim, n int) bool {
 	if c.needs.Blocked {
 		c.scheduler.Next(c.paths, c.segment(s, n))
 	}
-	if c.Opportunistic || c.Penalise {
+	if c.Opportunistic || c.Penalize {
 		c.unblock(s)
 	}
 	return true
@@ -105,8 +105,8 @@ func (c *connection) unblock(s *Sim) {
 				c.opportune = c.acked + 1
 			}
 		}
-		if flow := f.cc; c.Penalise && s.now-f.penalised >= max(flow.SRTT, time.Millisecond) && flow.Cwnd > 1 {
-			f.penalised = s.now
+		if flow := f.cc; c.Penalize && s.now-f.penalized >= max(flow.SRTT, time.Millisecond) && flow.Cwnd > 1 {
+			f.penalized = s.now
 			c.result.Penalties++
 			flow.Cwnd = max(flow.Cwnd/2, 1)
 			flow.Ssthresh = min(flow.Ssthresh, max(flow.Cwnd, 2))

@@ -41,7 +41,7 @@ type ConnectionResult struct {
 	Series []unit.Size
 	// Reinjected is how often a segment was sent again over another path.
 	Reinjected uint64
-	// Penalties is how often a subflow was penalised.
+	// Penalties is how often a subflow was penalized.
 	Penalties uint64
 	// Blocked is how long there was data and room in a congestion window, but the shared window, RBuf or SendBuffer was full.
 	Blocked time.Duration

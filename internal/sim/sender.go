@@ -85,7 +85,7 @@ type sender struct {
 	windowArea  float64 // segments times nanoseconds
 	rttSum      time.Duration
 	rttCount    int64
-	penalised   time.Duration
+	penalized   time.Duration
 	out         uint32 // the way
 	result      PathResult
 }

@@ -17,7 +17,7 @@ type hop struct {
 
 func (h hop) back() hop { return hop{h.link, h.to, h.from} }
 
-// network knows which nodes are neighbours.
+// network knows which nodes are neighbors.
 type network struct {
 	spec *scenario.Spec
 	// hops are those that leave a node, in the order of the links' names, so that of two ways of the same length the same is

@@ -55,7 +55,7 @@ type FetchOptions struct {
 // headers.
 type Report struct {
 	Bytes int64 `json:"bytes"`
-	// FirstByte is the time from the start of dialling to the first byte of content; 0 when none came.
+	// FirstByte is the time from the start of dialing to the first byte of content; 0 when none came.
 	FirstByte time.Duration `json:"first_byte_ns"`
 	// Duration is the time from when the request was written to the last byte of content, or to where the fetch was cut
 	// off.
@@ -106,7 +106,7 @@ func fetch(ctx context.Context, o FetchOptions) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	dialled := time.Now()
+	dialed := time.Now()
 	tcp, err := o.dial(ctx, addrs)
 	if err != nil {
 		return Report{}, err
@@ -152,7 +152,7 @@ func fetch(ctx context.Context, o FetchOptions) (Report, error) {
 		EmptyIntervals: m.empty,
 	}
 	if m.total > 0 {
-		r.FirstByte = conn.start.Sub(dialled) + first
+		r.FirstByte = conn.start.Sub(dialed) + first
 	}
 	if end > 0 {
 		r.GoodputBps = float64(r.Bytes) * 8 / end.Seconds()

@@ -343,7 +343,7 @@ func TestFetchLimitOfSilentServer(t *testing.T) {
 	}
 }
 
-func TestFetchIsCancelled(t *testing.T) {
+func TestFetchIsCanceled(t *testing.T) {
 	url := serve(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -353,10 +353,10 @@ func TestFetchIsCancelled(t *testing.T) {
 		}
 	}})
 	if !errors.Is(err, context.Canceled) || r.Bytes == 0 || r.Duration == 0 {
-		t.Errorf("cancelled: %v, %d bytes in %s", err, r.Bytes, r.Duration)
+		t.Errorf("canceled: %v, %d bytes in %s", err, r.Bytes, r.Duration)
 	}
 	if _, err := Fetch(ctx, FetchOptions{URL: url + "/bytes/1", Transport: TCP}); err == nil {
-		t.Error("cancelled before: no error")
+		t.Error("canceled before: no error")
 	}
 }
 

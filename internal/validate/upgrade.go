@@ -9,14 +9,14 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// Khalili's scenario B: fifteen users of each colour, and the capacities of the providers X and T.
+// Khalili's scenario B: fifteen users of each color, and the capacities of the providers X and T.
 const (
 	townsmen  = 15
 	capacityX = 27 * unit.MbitPerSecond
 	capacityT = 36 * unit.MbitPerSecond
 )
 
-// upgraded is what connections of each colour get before the red ones have a second path and after, and all together.
+// upgraded is what connections of each color get before the red ones have a second path and after, and all together.
 type upgraded struct{ blue, red, all *sample }
 
 // upgrade compares scenario B of Khalili et al. with the fixed points of LIA.
@@ -132,7 +132,7 @@ func town(seed uint64, congestion string, duration time.Duration, after bool) si
 // townFixedPoint is what LIA leaves to a blue and to a red user in scenario B, in Mbit/s: its rate on paths of one round trip time is in all that of a
 // TCP on the best one, and on each in proportion to 1/p (RFC 6356, section 5). With z = √(pX/pT), and b what a blue user gets, a red one gets zb.
 func townFixedPoint(after bool) (blue, red float64) {
-	use := func(z float64) (x, t float64) { // of X and T, for b = 1 and as many of each colour
+	use := func(z float64) (x, t float64) { // of X and T, for b = 1 and as many of each color
 		x, t = 1/(1+z*z), z*z/(1+z*z)+z
 		if after {
 			x += z / (2 + z*z)
