@@ -33,6 +33,7 @@ type floor struct {
 var (
 	ground   = floor{0, "the ground floor", "it is pure: values and arithmetic that everything else stands on"}
 	models   = floor{1, "the ground floor", "a model is pure arithmetic on values, and knows no other model: who wants two of them brings them together"}
+	probes   = floor{9, "the adapters' floor", "it finds out for an adapter whether a neighbor is reachable, and knows none of them"}
 	adapters = floor{10, "the adapters' floor", "an adapter knows the one thing outside that it adapts, and nothing that uses it"}
 	stands   = floor{11, "the adapters' floor", "it stands in for an adapter in tests"}
 	frame    = floor{15, "the machines' frame", "it is what all machines share, so it knows none of them"}
@@ -58,6 +59,8 @@ var house = map[string]floor{
 	"internal/sched":   models,
 	"internal/quality": models,
 	"internal/reseq":   models,
+
+	"internal/bfd": probes,
 
 	"internal/netns": adapters,
 	"internal/route": adapters,

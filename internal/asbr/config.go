@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/tabane/tabane/internal/bfd"
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/srv6"
@@ -60,7 +61,7 @@ type Locator struct {
 type Reflector struct {
 	Address  netip.Addr `yaml:"address"`
 	Password string     `yaml:"password,omitempty"`
-	BFD      bgp.BFD    `yaml:"bfd,omitempty"`
+	BFD      bfd.Config `yaml:"bfd,omitempty"`
 }
 
 // Peer is one egress peer: a neighboring AS that content can leave through.
@@ -76,11 +77,11 @@ type Peer struct {
 	// RT is the route target by which servers recognize the peer, "65000:101".
 	RT vpn.ID `yaml:"rt"`
 	// RD keeps the peer's routes apart from every other peer's; "<router_id>:<id>" unless given.
-	RD        vpn.ID   `yaml:"rd,omitempty"`
-	Behavior  Behavior `yaml:"behavior,omitempty"`
-	LocalPref uint32   `yaml:"local_pref,omitempty"`
-	Password  string   `yaml:"password,omitempty"`
-	BFD       bgp.BFD  `yaml:"bfd,omitempty"`
+	RD        vpn.ID     `yaml:"rd,omitempty"`
+	Behavior  Behavior   `yaml:"behavior,omitempty"`
+	LocalPref uint32     `yaml:"local_pref,omitempty"`
+	Password  string     `yaml:"password,omitempty"`
+	BFD       bfd.Config `yaml:"bfd,omitempty"`
 	// Prefixes are announced to this peer alone, beside the common ones that they lie in: what servers send through the
 	// peer is answered through it too, when their EPE addresses for it come from here.
 	Prefixes []netip.Prefix `yaml:"prefixes,omitempty"`
@@ -122,7 +123,7 @@ func (c *Config) Check() fault.List {
 		at := fmt.Sprintf("reflectors[%d]", i)
 		faults.Merge(at, bgp.CheckAddress(r.Address))
 		faults.Merge(at, bgp.CheckPassword(r.Password))
-		faults.Merge(at, bgp.CheckBFD(r.BFD))
+		faults.Merge(at, r.BFD.Check())
 	}
 	if len(c.Peers) == 0 {
 		faults.Add("peers", "must name at least one egress peer")
@@ -189,7 +190,7 @@ func (c *Config) alone(except *Peer) []netip.Prefix {
 func (c *Config) checkPeer(p *Peer) fault.List {
 	faults := bgp.CheckAddress(p.Address)
 	faults.Merge("", bgp.CheckPassword(p.Password))
-	faults.Merge("", bgp.CheckBFD(p.BFD))
+	faults.Merge("", p.BFD.Check())
 	if p.Name == "" {
 		faults.Add("name", "must not be empty")
 	}

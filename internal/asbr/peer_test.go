@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/bfd"
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/srv6"
@@ -295,7 +296,7 @@ func TestCheckFindsEveryFault(t *testing.T) {
 	second.Name, second.Address, second.ASN, second.Table = "", netip.Addr{}, 0, 254
 	second.ID = 1 << 16
 	second.BFD.Interval = 1
-	c.Reflectors[0].BFD = bgp.BFD{Interval: time.Second, Multiplier: 1}
+	c.Reflectors[0].BFD = bfd.Config{Interval: time.Second, Multiplier: 1}
 	c.Peers[0].Prefixes = []netip.Prefix{netip.MustParsePrefix("2001:db8:1:0:a::/80"), netip.MustParsePrefix("2001:db8:1::/64")}
 	second.Prefixes = []netip.Prefix{
 		netip.MustParsePrefix("2001:db8:1:0:a::/96"), netip.MustParsePrefix("2001:db8:9::/64"), netip.MustParsePrefix("fc00:1::/64"),

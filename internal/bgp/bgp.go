@@ -17,6 +17,8 @@ import (
 
 	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/server"
+
+	"github.com/tabane/tabane/internal/bfd"
 )
 
 // DefaultPort is the port of BGP (RFC 4271 section 8.2.1).
@@ -80,7 +82,9 @@ type Speaker struct {
 	pump    sync.WaitGroup
 	// retention stands between the BGP server's events and the queue.
 	retention *retention
-	bfd       *bfdWatch
+	// bfd is used instead of GoBGP's own, which pauses by itself for a silent neighbor and whose resets hit
+	// later sessions.
+	bfd *bfd.Detector
 
 	// calls serializes the changes of neighbors, from check to effect.
 	calls     sync.Mutex
@@ -112,7 +116,7 @@ func New(opt Options) (*Speaker, error) {
 		neighbors: map[string]*neighbor{},
 		byAddr:    map[netip.Addr]*neighbor{},
 	}
-	s.bfd = newBFDWatch(opt.Log, s.bfdLost)
+	s.bfd = bfd.New(opt.Log, s.bfdDown)
 	return s, nil
 }
 
@@ -203,7 +207,7 @@ func (s *Speaker) Stop() {
 	s.stopped = true
 	close(s.done)
 	s.retention.stop()
-	s.bfd.stop()
+	s.bfd.Close()
 	if s.running {
 		s.server.Stop()
 		s.unwatch()

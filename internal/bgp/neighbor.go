@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
+
+	"github.com/tabane/tabane/internal/bfd"
 )
 
 // Family is a kind of route.
@@ -89,7 +91,7 @@ type Neighbor struct {
 	Multihop        uint8         // 0: directly connected when of another AS; otherwise the largest hop limit
 	HoldTime        time.Duration // whole seconds; 0 is DefaultHoldTime
 	ConnectRetry    time.Duration // whole seconds, time between attempts to connect; 0 is DefaultConnectRetry
-	BFD             BFD
+	BFD             bfd.Config
 	// Locators are prefixes behind the neighbor that others have to know lost first when BFD finds it silent: a full table
 	// is withdrawn in seconds, in no order, while these say that all of it is gone. They are announced as Blackhole until
 	// the rest is withdrawn; with a neighbor of another AS, whose routes others may have in another form, until SetLost
@@ -146,11 +148,11 @@ func (n Neighbor) check(own uint32) error {
 		return fmt.Errorf("connect retry must be whole seconds from %s, got %s", minConnectRetry, n.ConnectRetry)
 	case n.Retain < 0:
 		return fmt.Errorf("time to retain routes must be >= 0, got %s", n.Retain)
-	case len(CheckBFD(n.BFD)) > 0:
-		return CheckBFD(n.BFD).Err()
-	case n.BFD == (BFD{}) && internal && len(n.Locators) > 0:
+	case len(n.BFD.Check()) > 0:
+		return n.BFD.Check().Err()
+	case !n.BFD.Enabled() && internal && len(n.Locators) > 0:
 		return errors.New("locators of a neighbor of our own as need bfd, which finds it silent")
-	case n.BFD != (BFD{}) && n.Multihop != 0:
+	case n.BFD.Enabled() && n.Multihop != 0:
 		return errors.New("bfd is for neighbors on a link, multihop for others")
 	case n.Import.WarnPrefixes < 0:
 		return fmt.Errorf("number of prefixes to warn at must be >= 0, got %d", n.Import.WarnPrefixes)
@@ -250,7 +252,7 @@ func (s *Speaker) addNeighbor(ctx context.Context, conf Neighbor) error {
 	s.endFormer(former)
 	err := s.setPolicies(ctx)
 	if err == nil {
-		err = s.bfd.add(n)
+		err = s.monitor(n)
 	}
 	if err == nil {
 		err = s.addPeer(ctx, n)
@@ -312,7 +314,7 @@ func (s *Speaker) Reset(ctx context.Context, name string) error {
 			return errors.New("it is disabled")
 		}
 		s.forget(n)
-		return errors.Join(s.restart(ctx, n, "reset"), s.bfd.add(n))
+		return errors.Join(s.restart(ctx, n, "reset"), s.monitor(n))
 	})
 }
 
@@ -339,7 +341,7 @@ func (s *Speaker) Enable(ctx context.Context, name string) error {
 			return err
 		}
 		n.disabled = false
-		return s.bfd.add(n)
+		return s.monitor(n)
 	})
 }
 
@@ -384,7 +386,7 @@ func (s *Speaker) Neighbors() []NeighborState {
 		if s.opt.Report&ReportAdjIn != 0 && n.ASN != s.opt.ASN {
 			st.Routes = len(n.adjIn)
 		}
-		st.BFD, st.BFDUp = n.BFD != (BFD{}), s.bfd.isUp(n.Name)
+		st.BFD, st.BFDUp = n.BFD.Enabled(), s.bfd.Up(n.Name)
 		st.Retained = s.retention.stale(n.Name)
 		states = append(states, st)
 	}
@@ -432,8 +434,17 @@ func (s *Speaker) addPeer(ctx context.Context, n *neighbor) error {
 
 // forget is for a session that we end because we are told to: neither is it watched any more nor is anything retained.
 func (s *Speaker) forget(n *neighbor) {
-	s.bfd.remove(n.Name)
+	s.bfd.Remove(n.Name)
 	s.retention.remove(n.Name)
+}
+
+// monitor starts BFD with a neighbor that is configured for it.
+func (s *Speaker) monitor(n *neighbor) error {
+	local := n.LocalAddress
+	if local.IsValid() {
+		local = local.WithZone(n.Interface)
+	}
+	return s.bfd.Add(bfd.Neighbor{Name: n.Name, Local: local, Remote: n.key, Config: n.BFD})
 }
 
 // deletePeer ends a session in GoBGP, which withdraws the routes before it returns.

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/tabane/tabane/internal/bfd"
 	"github.com/tabane/tabane/internal/vpn"
 )
 
@@ -125,8 +126,8 @@ func TestNeighborCheck(t *testing.T) {
 		"":           func(*Neighbor) {},
 		"internal":   func(n *Neighbor) { internal(n); n.ReflectorClient, n.NextHopSelf = true, true },
 		"link-local": func(n *Neighbor) { n.Address, n.Interface, n.LocalAddress = addr("fe80::1"), "eth0", addr("fe80::2") },
-		"bfd":        func(n *Neighbor) { n.BFD = BFD{Interval: minBFDInterval, Multiplier: minBFDMultiplier} },
-		"bfd alone":  func(n *Neighbor) { n.BFD = BFD{Interval: maxBFDInterval} },
+		"bfd":        func(n *Neighbor) { n.BFD = bfd.Config{Interval: 10 * time.Millisecond, Multiplier: 2} },
+		"bfd alone":  func(n *Neighbor) { n.BFD = bfd.Config{Interval: 10 * time.Second} },
 		"limits":     func(n *Neighbor) { n.HoldTime, n.ConnectRetry, n.Multihop = minHoldTime, minConnectRetry, 255 },
 	} {
 		n := good()
@@ -155,12 +156,12 @@ func TestNeighborCheck(t *testing.T) {
 		"short hold time":       func(n *Neighbor) { n.HoldTime = minHoldTime - 1 },
 		"uneven hold time":      func(n *Neighbor) { n.HoldTime = minHoldTime + 1 },
 		"long hold time":        func(n *Neighbor) { n.HoldTime = maxHoldTime * 2 },
-		"short bfd":             func(n *Neighbor) { n.BFD = BFD{Interval: minBFDInterval - 1} },
-		"long bfd":              func(n *Neighbor) { n.BFD = BFD{Interval: maxBFDInterval + time.Second} },
-		"fine bfd":              func(n *Neighbor) { n.BFD = BFD{Interval: minBFDInterval + 1} },
-		"bfd without interval":  func(n *Neighbor) { n.BFD = BFD{Multiplier: 3} },
-		"bfd for one packet":    func(n *Neighbor) { n.BFD = BFD{Interval: time.Second, Multiplier: 1} },
-		"bfd over hops":         func(n *Neighbor) { n.BFD, n.Multihop = BFD{Interval: time.Second}, 2 },
+		"short bfd":             func(n *Neighbor) { n.BFD = bfd.Config{Interval: 10*time.Millisecond - 1} },
+		"long bfd":              func(n *Neighbor) { n.BFD = bfd.Config{Interval: 10*time.Second + time.Second} },
+		"fine bfd":              func(n *Neighbor) { n.BFD = bfd.Config{Interval: 10*time.Millisecond + 1} },
+		"bfd without interval":  func(n *Neighbor) { n.BFD = bfd.Config{Multiplier: 3} },
+		"bfd for one packet":    func(n *Neighbor) { n.BFD = bfd.Config{Interval: time.Second, Multiplier: 1} },
+		"bfd over hops":         func(n *Neighbor) { n.BFD, n.Multihop = bfd.Config{Interval: time.Second}, 2 },
 		"short retry":           func(n *Neighbor) { n.ConnectRetry = 1 },
 		"negative limit":        func(n *Neighbor) { n.Import.WarnPrefixes = -1 },
 		"rejected ipv4":         func(n *Neighbor) { n.Import.Reject = []netip.Prefix{prefix("192.0.2.0/24")} },

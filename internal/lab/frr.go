@@ -15,7 +15,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/bfd"
 	"github.com/tabane/tabane/internal/reflector"
 	"github.com/tabane/tabane/internal/router"
 	"github.com/tabane/tabane/internal/scenario"
@@ -103,9 +103,9 @@ func (p *plan) useFRR(dir, zebra, bgpd string) error {
 // frrBFD tells whether some neighbor of the node's FRR asks for BFD.
 func (n *node) frrBFD() bool {
 	if n.spec.Reflector != nil {
-		return slices.ContainsFunc(n.spec.Reflector.Clients, func(c reflector.Client) bool { return c.BFD != bgp.BFD{} })
+		return slices.ContainsFunc(n.spec.Reflector.Clients, func(c reflector.Client) bool { return c.BFD.Enabled() })
 	}
-	return slices.ContainsFunc(n.spec.Router.Neighbors, func(n router.Neighbor) bool { return n.BFD != bgp.BFD{} })
+	return slices.ContainsFunc(n.spec.Router.Neighbors, func(n router.Neighbor) bool { return n.BFD.Enabled() })
 }
 
 // frrDir holds a node's FRR files.
@@ -219,23 +219,23 @@ func frrReflector(node string, c *reflector.Config) (string, error) {
 	return b.String(), nil
 }
 
-func frrNeighbor(b *strings.Builder, address netip.Addr, asn uint32, name, password string, bfd bgp.BFD) error {
+func frrNeighbor(b *strings.Builder, address netip.Addr, asn uint32, name, password string, detect bfd.Config) error {
 	for _, text := range []string{name, password} {
 		if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			return fmt.Errorf("neighbor %q: FRR takes no control characters in names and passwords", name)
 		}
 	}
-	ms := bfd.Interval.Milliseconds()
-	if bfd != (bgp.BFD{}) && (bfd.Interval != time.Duration(ms)*time.Millisecond || ms < frrMinBFD) {
-		return fmt.Errorf("neighbor %q: BFD with FRR needs an interval of whole milliseconds from %d ms, got %s", name, frrMinBFD, bfd.Interval)
+	ms := detect.Interval.Milliseconds()
+	if detect.Enabled() && (detect.Interval != time.Duration(ms)*time.Millisecond || ms < frrMinBFD) {
+		return fmt.Errorf("neighbor %q: BFD with FRR needs an interval of whole milliseconds from %d ms, got %s", name, frrMinBFD, detect.Interval)
 	}
 	fmt.Fprintf(b, " neighbor %s remote-as %d\n neighbor %s description %s\n neighbor %s timers connect %d\n",
 		address, asn, address, name, address, frrConnectRetry)
 	if password != "" {
 		fmt.Fprintf(b, " neighbor %s password %s\n", address, password)
 	}
-	if bfd != (bgp.BFD{}) {
-		fmt.Fprintf(b, " neighbor %s bfd %d %d %d\n", address, cmp.Or(bfd.Multiplier, bgp.DefaultBFDMultiplier), ms, ms)
+	if detect.Enabled() {
+		fmt.Fprintf(b, " neighbor %s bfd %d %d %d\n", address, cmp.Or(detect.Multiplier, bfd.DefaultMultiplier), ms, ms)
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/bfd"
 	"github.com/tabane/tabane/internal/reflector"
 	"github.com/tabane/tabane/internal/router"
 	"github.com/tabane/tabane/internal/scenario"
@@ -54,7 +54,7 @@ func reflecting() *reflector.Config {
 		ASN: 65000, RouterID: netip.MustParseAddr("10.0.0.254"), Address: netip.MustParseAddr("2001:db8:1::fe"),
 		Clients: []reflector.Client{
 			{Name: "server", Address: netip.MustParseAddr("2001:db8:1::10")},
-			{Name: "asbr1", Address: netip.MustParseAddr("2001:db8:1::1"), Password: "secret", BFD: bgp.BFD{Interval: 100 * time.Millisecond}},
+			{Name: "asbr1", Address: netip.MustParseAddr("2001:db8:1::1"), Password: "secret", BFD: bfd.Config{Interval: 100 * time.Millisecond}},
 		},
 	}
 }
@@ -83,7 +83,7 @@ func TestFRRConfigurationRefuses(t *testing.T) {
 		t.Errorf("a name of two lines was written:\n%s", got)
 	}
 	r = reflecting()
-	r.Clients[1].BFD = bgp.BFD{Interval: 20 * time.Millisecond}
+	r.Clients[1].BFD = bfd.Config{Interval: 20 * time.Millisecond}
 	if _, err := frrReflector("x", r); err == nil || !strings.Contains(err.Error(), "from 50 ms, got 20ms") {
 		t.Errorf("bfd: %v", err)
 	}
@@ -244,7 +244,7 @@ func TestFRRLab(t *testing.T) {
 			Networks: []netip.Prefix{netip.MustParsePrefix("2001:db8:" + map[string]string{"a": "aa", "b": "bb"}[node] + "::/48")},
 			Neighbors: []router.Neighbor{{
 				Name: neighbor, ASN: asn[neighbor], Address: netip.MustParseAddr("2001:db8:1::" + neighbor), Interface: "wire", Password: "pass word",
-				BFD: bgp.BFD{Interval: 200 * time.Millisecond, Multiplier: 5},
+				BFD: bfd.Config{Interval: 200 * time.Millisecond, Multiplier: 5},
 			}},
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/tabane/tabane/internal/bfd"
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/fault"
 )
@@ -24,7 +25,7 @@ type Client struct {
 	Name     string     `yaml:"name"`
 	Address  netip.Addr `yaml:"address"`
 	Password string     `yaml:"password,omitempty"`
-	BFD      bgp.BFD    `yaml:"bfd,omitempty"`
+	BFD      bfd.Config `yaml:"bfd,omitempty"`
 	// Locator is the client's SRv6 locator. When BFD finds the client silent, the servers are told of its loss first.
 	Locator netip.Prefix `yaml:"locator,omitempty"`
 }
@@ -36,7 +37,7 @@ func (c *Config) checkLocator(faults *fault.List, at string, client int) {
 	case l == (netip.Prefix{}):
 	case !l.IsValid() || !l.Addr().Is6() || l.Addr().Is4In6() || l != l.Masked():
 		faults.Add(at, "must be an IPv6 prefix without host bits, got %v", l)
-	case c.Clients[client].BFD == (bgp.BFD{}):
+	case !c.Clients[client].BFD.Enabled():
 		faults.Add(at, "needs bfd, which finds the client silent")
 	default:
 		for i, other := range c.Clients[:client] {
@@ -63,7 +64,7 @@ func (c *Config) Check() fault.List {
 		}
 		faults.Merge(at, bgp.CheckAddress(client.Address))
 		faults.Merge(at, bgp.CheckPassword(client.Password))
-		faults.Merge(at, bgp.CheckBFD(client.BFD))
+		faults.Merge(at, client.BFD.Check())
 		c.checkLocator(&faults, at+".locator", i)
 		seen.Check(&faults, at, "name", client.Name)
 		seen.Check(&faults, at, "address", client.Address)

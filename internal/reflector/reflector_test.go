@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/bfd"
 )
 
 func TestCheckFindsEveryFault(t *testing.T) {
@@ -19,10 +19,10 @@ func TestCheckFindsEveryFault(t *testing.T) {
 		t.Error(err)
 	}
 	bad := Config{Clients: []Client{
-		{Name: "a", Address: good.Address, BFD: bgp.BFD{Multiplier: 3}},
+		{Name: "a", Address: good.Address, BFD: bfd.Config{Multiplier: 3}},
 		{Address: good.Address, Password: strings.Repeat("x", 81), Locator: netip.MustParsePrefix("fc00::1/32")},
 		{Name: "c", Locator: netip.MustParsePrefix("fc00:1::/32")},
-		{Name: "d", Locator: netip.MustParsePrefix("fc00:1::/48"), BFD: bgp.BFD{Interval: time.Second}},
+		{Name: "d", Locator: netip.MustParsePrefix("fc00:1::/48"), BFD: bfd.Config{Interval: time.Second}},
 	}}
 	got := strings.Split(bad.Check().Err().Error(), "\n")
 	for _, path := range []string{

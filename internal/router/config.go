@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/tabane/tabane/internal/bfd"
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/fault"
 )
@@ -27,7 +28,7 @@ type Neighbor struct {
 	Interface string     `yaml:"interface"`
 	LocalPref uint32     `yaml:"local_pref,omitempty"`
 	Password  string     `yaml:"password,omitempty"`
-	BFD       bgp.BFD    `yaml:"bfd,omitempty"`
+	BFD       bfd.Config `yaml:"bfd,omitempty"`
 	// Deny keeps these prefixes and everything inside of them from the neighbor; it is told everything else. "::/0" tells
 	// it nothing.
 	Deny []netip.Prefix `yaml:"deny,omitempty"`
@@ -57,7 +58,7 @@ func (c *Config) Check() fault.List {
 		}
 		faults.Merge(at, bgp.CheckAddress(n.Address))
 		faults.Merge(at, bgp.CheckPassword(n.Password))
-		faults.Merge(at, bgp.CheckBFD(n.BFD))
+		faults.Merge(at, n.BFD.Check())
 		checkPrefixes(&faults, at+".deny", n.Deny)
 		seen.Check(&faults, at, "name", n.Name)
 		seen.Check(&faults, at, "address", n.Address)

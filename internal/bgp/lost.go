@@ -9,54 +9,13 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
-
-	"github.com/tabane/tabane/internal/fault"
 )
 
-// BFD ends a session when nothing was heard from the neighbor for Multiplier times Interval, and withdraws what was
-// learned there (RFC 5880 section 6.8.4, RFC 5882 section 4.1): the neighbor died, or the way to it lost every packet.
-// Both sides must ask for it, and be neighbors on a link (RFC 5881). The zero value is none; then the hold time decides.
-//
-// GoBGP has BFD too. It is not used: it takes its own pauses for the neighbor's silence, and the resets that it asks for
-// hit the sessions that follow.
-type BFD struct {
-	// Interval is how often we send, and how often the neighbor may send at most.
-	Interval time.Duration `yaml:"interval"`
-	// Multiplier is how many packets in a row may be lost; 0 is DefaultBFDMultiplier.
-	Multiplier uint8 `yaml:"multiplier,omitempty"`
-}
+// bfdReason is why a session ends that BFD took down, as FRR words it.
+const bfdReason = "bfd down"
 
-// DefaultBFDMultiplier is what operators use: one lost packet is noise, three are not.
-const DefaultBFDMultiplier = 3
-
-// Limits of what BFD may be asked for. A shorter interval would measure this process's scheduling; a multiplier of one
-// would end a session for a single lost packet.
-const (
-	minBFDInterval   = 10 * time.Millisecond
-	maxBFDInterval   = 10 * time.Second
-	minBFDMultiplier = 2
-)
-
-// CheckBFD says what is wrong with b.
-func CheckBFD(b BFD) fault.List {
-	var faults fault.List
-	if b == (BFD{}) {
-		return nil
-	}
-	if b.Interval < minBFDInterval || b.Interval > maxBFDInterval || b.Interval%time.Microsecond != 0 {
-		faults.Add("bfd.interval", "must be whole microseconds from %s to %s, got %s", minBFDInterval, maxBFDInterval, b.Interval)
-	}
-	if b.Multiplier != 0 && b.Multiplier < minBFDMultiplier {
-		faults.Add("bfd.multiplier", "must be at least %d, got %d", minBFDMultiplier, b.Multiplier)
-	}
-	return faults
-}
-
-// bfdReason is why BFD ends a session.
-const bfdReason = "nothing heard within the time of BFD"
-
-// bfdLost ends the session with a neighbor that is silent, and waits for it to come back.
-func (s *Speaker) bfdLost(name string) {
+// bfdDown resets the session with a neighbor that BFD found dead (RFC 5882 section 4.1).
+func (s *Speaker) bfdDown(name string) {
 	s.calls.Lock()
 	defer s.calls.Unlock()
 	n := s.neighbors[name]
@@ -67,7 +26,7 @@ func (s *Speaker) bfdLost(name string) {
 	up := n.up
 	s.mu.Unlock()
 	if !up {
-		return // found out otherwise
+		return // the session ended already
 	}
 	err := s.blackhole(n.Locators, false)
 	err = errors.Join(err, s.restart(context.Background(), n, bfdReason))
@@ -75,7 +34,7 @@ func (s *Speaker) bfdLost(name string) {
 		err = errors.Join(err, s.blackhole(n.Locators, true))
 	}
 	if err != nil {
-		s.log.Error("cannot end the session with a silent neighbor", "neighbor", name, "err", err)
+		s.log.Error("reset session after bfd down", "neighbor", name, "err", err)
 	}
 }
 

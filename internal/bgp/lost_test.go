@@ -1,0 +1,147 @@
+package bgp
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/bfd"
+)
+
+// TestBFDEndsSessions: real speakers. What is sent to an address that nobody has any more is gone without a word.
+func TestBFDEndsSessions(t *testing.T) {
+	a, b := newRouter(t, 23, 65000), newRouter(t, 24, 65000)
+	withBFD := func(n *Neighbor) { n.BFD = bfd.Config{Interval: 50 * time.Millisecond} }
+	a.peer(b, withBFD, passive)
+	b.peer(a, withBFD)
+	p := prefix("2a00:1::/32")
+	b.must(b.Originate(UnicastRoute{Prefix: p, NextHop: address(24)}))
+	a.wait("route", func() bool { return len(a.unicast) == 1 })
+	watching := func(r *router) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); r.Sessions()[0].BFD != "up"; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("never watched: %+v", r.Sessions())
+			}
+		}
+	}
+	watching(a)
+	watching(b)
+
+	began := time.Now()
+	moveAddress(t, address(24), false)
+	a.wait("the end of the session", func() bool { return !a.up["r24"] && len(a.unicast) == 0 })
+	t.Logf("found after %v", time.Since(began))
+	b.wait("the end of the session", func() bool { return !b.up["r23"] })
+	if a.downs["r24"] != bfdReason && b.downs["r23"] != bfdReason {
+		t.Errorf("reasons %q and %q", a.downs["r24"], b.downs["r23"])
+	}
+	moveAddress(t, address(24), true)
+	a.wait("the session again", func() bool { return a.up["r24"] && len(a.unicast) == 1 })
+	watching(a)
+
+	// A neighbor that stops in order, or is disabled, is no silent one.
+	b.must(b.Disable(t.Context(), "r23"))
+	a.wait("the end of the session", func() bool { return !a.up["r24"] })
+	if a.downs["r24"] == bfdReason {
+		t.Error("a session that was ended in order was ended by BFD")
+	}
+	b.must(b.Enable(t.Context(), "r23"))
+	a.wait("the session again", func() bool { return a.up["r24"] })
+	watching(a)
+	a.must(a.DeleteNeighbor(t.Context(), "r24"))
+	b.wait("the end of the session", func() bool { return !b.up["r23"] })
+}
+
+// TestALostLocatorIsToldFirst: when a neighbor is silent, its locator is announced as lost, and withdrawn with the rest.
+func TestALostLocatorIsToldFirst(t *testing.T) {
+	asbr, rr := newRouter(t, 25, 65000), newRouter(t, 26, 65000)
+	server := newRouterWith(t, 27, 65000, func(o *Options) { o.Report = ReportBest })
+	l := prefix("fc00:1::/32")
+	config := bfd.Config{Interval: 50 * time.Millisecond}
+	rr.peer(asbr, client, func(n *Neighbor) { n.BFD, n.Locators = config, []netip.Prefix{l} })
+	rr.peer(server, client)
+	asbr.peer(rr, func(n *Neighbor) { n.BFD = config })
+	server.peer(rr)
+	routes := []UnicastRoute{{Prefix: l, NextHop: address(25)}}
+	for i := range 2000 {
+		routes = append(routes, UnicastRoute{Prefix: prefix(fmt.Sprintf("2a00:%x::/32", i)), NextHop: address(25)})
+	}
+	asbr.must(asbr.Originate(routes...))
+	server.wait("routes", func() bool { return len(server.unicast) == len(routes) })
+	for end := time.Now().Add(10 * time.Second); rr.Sessions()[0].BFD != "up"; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never watched: %+v", rr.Sessions())
+		}
+	}
+	told := make(chan int, 1) // how many routes there were when the locator was lost
+	go func() {
+		server.wait("word of the locator", func() bool {
+			u, there := server.unicast[l]
+			return !there || slices.Contains(u.Communities, Blackhole)
+		})
+		server.mu.Lock()
+		defer server.mu.Unlock()
+		told <- len(server.unicast)
+	}()
+	moveAddress(t, address(25), false)
+	t.Logf("%d of %d routes were there when the locator was lost", <-told, len(routes))
+	server.wait("the rest goes, the locator too", func() bool { return len(server.unicast) == 0 })
+	moveAddress(t, address(25), true)
+	server.wait("all of it again", func() bool {
+		return len(server.unicast) == len(routes) && server.unicast[l].NextHop == address(25)
+	})
+}
+
+// TestEndIsToldFirst: when a neighbor of another AS ends the session, what is lost with it is told by the speaker itself, which
+// needs GoBGP to log the end; and not when we end it.
+func TestEndIsToldFirst(t *testing.T) {
+	border, rr, peer := newRouter(t, 28, 65000), newRouterWith(t, 29, 65000, func(o *Options) { o.Report = ReportBest }), newRouter(t, 30, 65001)
+	sid := prefix("fc00:1:1::/128")
+	rr.peer(border, client)
+	border.peer(rr)
+	border.peer(peer, func(n *Neighbor) { n.Locators = []netip.Prefix{sid} })
+	peer.peer(border)
+	peer.must(peer.Originate(UnicastRoute{Prefix: prefix("2a00::/32"), NextHop: address(30)}))
+	rr.wait("routes", func() bool { return len(rr.unicast) == 1 })
+	// Nobody else tells: a session that we end is told by whoever ended it.
+	border.must(border.Disable(t.Context(), "r30"))
+	rr.wait("no routes", func() bool { return len(rr.unicast) == 0 })
+	border.must(border.Enable(t.Context(), "r30"))
+	border.wait("the session", func() bool { return border.up["r30"] })
+	rr.wait("routes again", func() bool { return len(rr.unicast) == 1 })
+
+	peer.must(peer.Disable(t.Context(), "r28"))
+	rr.wait("word of what is lost", func() bool { return slices.Contains(rr.unicast[sid].Communities, Blackhole) })
+	border.wait("the end of the session", func() bool { return !border.up["r30"] })
+	peer.must(peer.Enable(t.Context(), "r28"))
+	border.wait("the session", func() bool { return border.up["r30"] })
+	border.must(border.SetLost(false, sid))
+	rr.wait("all as before", func() bool { return len(rr.unicast) == 1 })
+}
+
+// moveAddress takes an address from the loopback interface, or gives it back.
+func moveAddress(t *testing.T, a netip.Addr, there bool) {
+	t.Helper()
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr, err := netlink.ParseAddr(fmt.Sprintf("%s/128", a))
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr.Flags = unix.IFA_F_NODAD
+	change := netlink.AddrDel
+	if there {
+		change = netlink.AddrAdd
+	}
+	if err := change(lo, addr); err != nil {
+		t.Fatal(err)
+	}
+}
