@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
@@ -86,7 +87,7 @@ func TestSubflows(t *testing.T) {
 		at(250, map[pair]uint64{to(a, 1): 2000, to(b, 1): 600, to(a, 2): 400}),
 		at(350, map[pair]uint64{to(a, 2): 100}), // another connection between the same ends
 	}
-	want := []scenario.Subflow{{Name: "2001:db8::b", Bytes: []int64{300, 300, 0}}, {Name: "transit-a", Bytes: []int64{1000, 700, 250}}}
+	want := []result.Subflow{{Name: "2001:db8::b", Bytes: []int64{300, 300, 0}}, {Name: "transit-a", Bytes: []int64{1000, 700, 250}}}
 	if diff := cmp.Diff(want, subflows(readings, map[netip.Addr]string{a: "transit-a"}, start, 3)); diff != "" {
 		t.Errorf("subflows (-want +got):\n%s", diff)
 	}
@@ -326,26 +327,26 @@ func changing() *scenario.Spec {
 func TestRunWithEvents(t *testing.T) {
 	o := runOptions(t, "eventful")
 	o.Spec, o.Quick = changing(), true
-	var traces []*scenario.Trace
+	var traces []*result.Trace
 	o.Progress = func(e Event) {
 		if e.Kind == RunDone {
 			traces = append(traces, e.Trace)
 		}
 	}
-	result, err := Run(t.Context(), o)
+	outcome, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !result.Holds() || len(result.Runs) != 2 || len(traces) != 2 {
-		t.Fatalf("result %+v", result)
+	if !outcome.Holds() || len(outcome.Runs) != 2 || len(traces) != 2 {
+		t.Fatalf("result %+v", outcome)
 	}
-	for i, r := range result.Runs {
-		trace := traces[slices.IndexFunc(traces, func(x *scenario.Trace) bool { return x.CellKey == r.CellKey })]
+	for i, r := range outcome.Runs {
+		trace := traces[slices.IndexFunc(traces, func(x *result.Trace) bool { return x.CellKey == r.CellKey })]
 		if len(trace.Events) != 4 || trace.Events[0] < time.Second || trace.Events[1] < 1400*time.Millisecond {
 			t.Errorf("%s: events at %v", r.CellKey, trace.Events)
 		}
 		// 5 Mbit/s for 1.5 s less 0.2 s, after 10 Mbit/s for 1 s; the hole shows.
-		if m := r.Metrics; m[scenario.GoodputBefore] > 11e6 || m[scenario.LimitAfter] > 5e6 || m[scenario.GapAfter] < 0.15 || m[scenario.ConnectionsLost] != 0 {
+		if m := r.Metrics; m[result.GoodputBefore] > 11e6 || m[result.LimitAfter] > 5e6 || m[result.GapAfter] < 0.15 || m[result.ConnectionsLost] != 0 {
 			t.Errorf("run %d: %v", i, m)
 		}
 		if r.Transport != "mptcp" {
@@ -357,7 +358,7 @@ func TestRunWithEvents(t *testing.T) {
 				brought += b
 			}
 		}
-		if all := r.Metrics[scenario.Bytes]; float64(brought) < 0.8*all || float64(brought) > 1.2*all {
+		if all := r.Metrics[result.Bytes]; float64(brought) < 0.8*all || float64(brought) > 1.2*all {
 			t.Errorf("subflows brought %d of %v bytes", brought, all)
 		}
 	}
@@ -369,12 +370,12 @@ func TestRunEndsBeforeItsEvents(t *testing.T) {
 	t.Setenv(fakeFetch, "garbage")
 	o := runOptions(t, "early")
 	o.Spec, o.Quick = changing(), true
-	result, err := Run(t.Context(), o)
+	outcome, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range result.Runs {
-		if r.Err() == nil || r.Metrics[scenario.ConnectionsLost] != 1 {
+	for _, r := range outcome.Runs {
+		if r.Err() == nil || r.Metrics[result.ConnectionsLost] != 1 {
 			t.Errorf("%s: %v, %v", r.CellKey, r.Err(), r.Metrics)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/router"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/traffic"
@@ -311,7 +312,7 @@ func experiment() *scenario.Spec {
 			"tcp":   {Links: []string{"wire"}},
 			"mptcp": {Links: []string{"wire"}, MPTCP: true},
 		},
-		Expect: []scenario.Expectation{{Name: "delivers", Metric: scenario.Bytes, AtLeast: &one}, {Name: "fast enough", Metric: scenario.EmptyIntervals, AtLeast: &zero}},
+		Expect: []scenario.Expectation{{Name: "delivers", Metric: result.Bytes, AtLeast: &one}, {Name: "fast enough", Metric: result.EmptyIntervals, AtLeast: &zero}},
 	}
 	return s
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tabane/tabane/internal/asbr"
 	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/vpn"
 )
 
@@ -472,8 +473,8 @@ func (c *checker) cases(path string, cases []Case) {
 		unique.Check(&c.List, path, "name", k.Name)
 		for _, metric := range slices.Sorted(maps.Keys(k.Published)) {
 			where := at(path+".published", metric)
-			if _, ok := MetricNamed(metric); !ok {
-				c.Add(where, "must be one of %s, got %q", metricNames(), metric)
+			if _, ok := result.MetricNamed(metric); !ok {
+				c.Add(where, "must be one of %s, got %q", result.MetricNames(), metric)
 			}
 			if v := k.Published[metric]; !(v > 0) || math.IsInf(v, 0) {
 				c.Add(where, "must be > 0, got %v", v)
@@ -552,8 +553,8 @@ func (c *checker) transport(path, name string, t *Transport) {
 }
 
 func (c *checker) expectation(path string, e *Experiment, x Expectation) {
-	if _, ok := MetricNamed(x.Metric); !ok {
-		c.Add(path+".metric", "must be one of %s, got %q", metricNames(), x.Metric)
+	if _, ok := result.MetricNamed(x.Metric); !ok {
+		c.Add(path+".metric", "must be one of %s, got %q", result.MetricNames(), x.Metric)
 	}
 	if x.Case != "" && !slices.ContainsFunc(e.Cases, func(k Case) bool { return x.selectsCase(k.Name) }) {
 		c.Add(path+".case", "case %q is not in cases", x.Case)
@@ -604,8 +605,8 @@ func (c *checker) relative(path string, e *Experiment, x Expectation) {
 		}
 		return
 	}
-	if _, ok := MetricNamed(x.Relative); !ok {
-		c.Add(path, "must be %sNAME, %sNAME or one of %s, got %q", relativeTransport, relativeCase, metricNames(), x.Relative)
+	if _, ok := result.MetricNamed(x.Relative); !ok {
+		c.Add(path, "must be %sNAME, %sNAME or one of %s, got %q", relativeTransport, relativeCase, result.MetricNames(), x.Relative)
 	} else if x.Relative == x.Metric {
 		c.Add(path, "must be another metric than the expectation's own, got %q", x.Relative)
 	}
