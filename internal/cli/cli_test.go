@@ -148,7 +148,7 @@ func TestPrintStatus(t *testing.T) {
 	const body = `{"role":"edge","ready":true,"asn":65000,"none":null,"locators":["fc00::/16","fd00::/16"],
 		"peers":[{"name":"a","routes":2},{"name":"bcd","routes":10,"last_error":"gone"}],"mptcp":{"subflows":8},"odd":[[1]]}`
 	var out bytes.Buffer
-	if err := printStatus(&out, source{"edge", local(9117)}, []byte(body), false); err != nil {
+	if err := printStatus(&out, source{"edge", netip.MustParseAddrPort("[::1]:9117")}, []byte(body), false); err != nil {
 		t.Fatal(err)
 	}
 	want := `edge at [::1]:9117
@@ -190,7 +190,7 @@ func (m fakeMachine) Run(ctx context.Context) error {
 func (fakeMachine) Status() any { return map[string]any{"ready": true} }
 
 func TestMonitor(t *testing.T) {
-	l, err := listen(t.Context(), local(0))
+	l, err := listen(t.Context(), netip.MustParseAddrPort("[::1]:0"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func TestMonitor(t *testing.T) {
 	}
 
 	// A machine that fails ends the rest, and its error is what is told.
-	l, err = listen(t.Context(), local(0))
+	l, err = listen(t.Context(), netip.MustParseAddrPort("[::1]:0"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/report"
 	"github.com/tabane/tabane/internal/result"
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/simrun"
 )
@@ -77,7 +78,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := require("run the scenario", needLabPrivilege, needMultipath, needSegmentRouting); err != nil {
+	if err := require("run the scenario", role.Namespaces, role.MPTCP, role.SRv6); err != nil {
 		return err
 	}
 	routers, err := parseRouters(f.routers, true)

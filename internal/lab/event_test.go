@@ -19,6 +19,7 @@ import (
 
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/result"
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
@@ -230,11 +231,11 @@ func TestEvents(t *testing.T) {
 		t.Errorf("after the hole: %v", err)
 	}
 
-	daemon := scenario.Daemon{Node: "b", Role: RoleRouter}
+	daemon := scenario.Daemon{Node: "b", Role: role.Router}
 	kill, stop, again := scenario.Event{Kill: &daemon}, scenario.Event{Stop: &daemon}, scenario.Event{Start: &daemon}
 	for _, end := range []scenario.Event{kill, stop} {
 		happen(t, l, end)
-		if _, err := l.Status(t.Context(), "b", RoleRouter); err == nil {
+		if _, err := l.Status(t.Context(), "b", role.Router); err == nil {
 			t.Errorf("%+v: it still answers", end)
 		}
 		if _, err := l.Happen(t.Context(), kill, true); err == nil || !strings.Contains(err.Error(), "b (router) does not run") {
@@ -285,7 +286,7 @@ func TestEvents(t *testing.T) {
 	for want, e := range map[string]scenario.Event{
 		`no link "x"`:                      {Set: &scenario.LinkSet{Link: "x"}},
 		`node "a" has no interface "eth0"`: {Blackhole: &scenario.Hole{Node: "a", Interface: "eth0"}},
-		`node "a" runs no daemon "edge"`:   {Start: &scenario.Daemon{Node: "a", Role: RoleEdge}},
+		`node "a" runs no daemon "edge"`:   {Start: &scenario.Daemon{Node: "a", Role: role.Edge}},
 		`node "b" runs no daemon "asbr"`:   {Drain: &scenario.Drain{Node: "b"}},
 		`no node "z"`:                      {Up: &scenario.Port{Node: "z"}},
 		"it is of no kind":                 {},
@@ -317,7 +318,7 @@ func changing() *scenario.Spec {
 		{Set: &scenario.LinkSet{Link: "wire", Shape: scenario.Shape{Rate: 5e6}}},
 		{After: 400 * time.Millisecond, Blackhole: &scenario.Hole{Node: "b", Interface: "wire", Direction: scenario.Out}},
 		{After: 600 * time.Millisecond, Clear: &scenario.Port{Node: "b", Interface: "wire"}},
-		{After: 600 * time.Millisecond, Kill: &scenario.Daemon{Node: "b", Role: RoleRouter}},
+		{After: 600 * time.Millisecond, Kill: &scenario.Daemon{Node: "b", Role: role.Router}},
 	}}}
 	e.Traffic = map[string]*scenario.Traffic{"bulk": {Bytes: 100e6, EventAt: time.Second, Quick: 2500 * time.Millisecond}}
 	e.Expect = nil

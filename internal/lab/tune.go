@@ -13,6 +13,7 @@ import (
 
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/result"
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/sched"
 	"github.com/tabane/tabane/internal/traffic"
@@ -312,7 +313,7 @@ func (u *tuner) set(ctx context.Context, t tuning) error {
 	if !restart {
 		return nil
 	}
-	serve := scenario.Daemon{Node: e.Server, Role: RoleServe}
+	serve := scenario.Daemon{Node: e.Server, Role: role.Serve}
 	if err := u.lab.endDaemon(ctx, serve, syscall.SIGTERM); err != nil {
 		return err
 	}

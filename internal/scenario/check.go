@@ -14,6 +14,7 @@ import (
 	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/result"
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/vpn"
 )
 
@@ -215,32 +216,12 @@ func (c *checker) node(path, name string, n *Node) {
 	if n.MPTCP != nil {
 		c.mptcp(fault.Join(path, "mptcp"), name, n)
 	}
-	if n.Serve != nil && n.Serve.Port == 0 {
-		c.Add(fault.Join(path, "serve.port"), "must be > 0, got 0")
-	}
-	if n.ASBR != nil {
-		path := fault.Join(path, "asbr")
-		c.Merge(path, n.ASBR.Check())
-		c.own(fault.Join(path, "address"), name, n.ASBR.Address)
-		for i, p := range n.ASBR.Peers {
-			c.onInterface(fault.Join(index(fault.Join(path, "peers"), i), "interface"), name, p.Interface)
-		}
-	}
-	if n.Edge != nil {
-		path := fault.Join(path, "edge")
-		c.Merge(path, n.Edge.Check())
-		c.onInterface(fault.Join(path, "interface"), name, n.Edge.Interface)
-	}
-	if n.Reflector != nil {
-		path := fault.Join(path, "reflector")
-		c.Merge(path, n.Reflector.Check())
-		c.own(fault.Join(path, "address"), name, n.Reflector.Address)
-	}
-	if n.Router != nil {
-		path := fault.Join(path, "router")
-		c.Merge(path, n.Router.Check())
-		for i, p := range n.Router.Neighbors {
-			c.onInterface(fault.Join(index(fault.Join(path, "neighbors"), i), "interface"), name, p.Interface)
+	c.Merge(path, n.Sections.Check())
+	for _, d := range n.Sections.Present() {
+		for _, u := range d.Host(&n.Sections).Uses {
+			path := fault.Join(fault.Join(path, d.Name), u.Path)
+			c.own(path, name, u.Address)
+			c.onInterface(path, name, u.Interface)
 		}
 	}
 }
@@ -327,9 +308,12 @@ func (c *checker) together() {
 			continue
 		}
 		path := at("nodes", name)
+		for _, d := range n.Sections.Present() {
+			h := d.Host(&n.Sections)
+			talk(fault.Join(path, d.Name), h.ASN, h.RouterID)
+		}
 		if a := n.ASBR; a != nil {
-			path := fault.Join(path, "asbr")
-			talk(path, a.ASN, a.RouterID)
+			path := fault.Join(path, role.ASBR)
 			if p := a.Locator.Prefix; p.IsValid() {
 				where := fault.Join(path, "locator.prefix")
 				for _, l := range locators {
@@ -346,17 +330,10 @@ func (c *checker) together() {
 			}
 		}
 		if e := n.Edge; e != nil {
-			path := fault.Join(path, "edge")
-			talk(path, e.ASN, e.RouterID)
+			path := fault.Join(path, role.Edge)
 			for i, p := range e.Peers {
 				c.epeAddress(epe, name, index(fault.Join(path, "peers"), i), p)
 			}
-		}
-		if r := n.Reflector; r != nil {
-			talk(fault.Join(path, "reflector"), r.ASN, r.RouterID)
-		}
-		if r := n.Router; r != nil {
-			talk(fault.Join(path, "router"), r.ASN, r.RouterID)
 		}
 	}
 }
