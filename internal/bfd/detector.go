@@ -310,6 +310,7 @@ func (p *peer) report(t transition, s *session, d *Detector) {
 	case wentDown:
 		// The caller may be busy, or waiting for this loop to end.
 		go d.down(p.name)
+	case unchanged:
 	}
 }
 

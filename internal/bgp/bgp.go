@@ -64,7 +64,7 @@ func (o Options) check() error {
 	}
 	for _, a := range o.Listen {
 		if !a.Is6() || a.Is4In6() || a.Zone() != "" {
-			return fmt.Errorf("listen address %s is not an IPv6 address without zone; for link-local ones listen on ::", a)
+			return fmt.Errorf("listen address %s is not an IPv6 address without zone; for link-local ones listen on all addresses (::)", a)
 		}
 	}
 	return nil

@@ -365,8 +365,9 @@ func (s *Speaker) reported(f gobgp.Family) bool {
 		return s.opt.Report&ReportUnicast != 0
 	case gobgp.RF_IPv6_VPN:
 		return s.opt.Report&ReportVPN != 0
+	default:
+		return false
 	}
-	return false
 }
 
 func (s *Speaker) onEndOfRIB(p *apiutil.Path, _ time.Time) {
@@ -376,6 +377,7 @@ func (s *Speaker) onEndOfRIB(p *apiutil.Path, _ time.Time) {
 			s.retention.event(EndOfRIB{Neighbor: n.Name, Family: IPv6Unicast})
 		case gobgp.RF_IPv6_VPN:
 			s.retention.event(EndOfRIB{Neighbor: n.Name, Family: VPNv6})
+		default: // not reported
 		}
 	}
 }

@@ -33,8 +33,9 @@ func (o opening) waiting() bool {
 		return true
 	case api.PeerState_SESSION_STATE_ACTIVE:
 		return o.opensSent > 0
+	default:
+		return false
 	}
-	return false
 }
 
 // watchdog notices attempts to open one session that stand still. The zero value is ready.

@@ -147,6 +147,7 @@ func (h *half) segment(a *Analysis, s *pcap.Segment, o *options) {
 		h.inbound++
 	case pcap.Outbound:
 		h.outbound++
+	case pcap.DirectionUnknown:
 	}
 	h.tunnel(s)
 	if s.Flags&pcap.SYN != 0 {
@@ -427,6 +428,7 @@ func (h *half) mapped(a *Analysis, m mapping) {
 	case conflicting, refused:
 		h.conflicts++
 		return
+	case added:
 	}
 	if h.checks(a, m.signed) && h.buffer != nil {
 		h.verify(a, h.buffer.Next(), 0, nil)

@@ -21,6 +21,8 @@ type list struct {
 	marked  int
 }
 
+var _ waiting[int32] = (*list)(nil)
+
 func (l *list) pop() (packet[int32], bool) {
 	if len(l.frames) == 0 {
 		return packet[int32]{}, false

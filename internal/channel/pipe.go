@@ -227,8 +227,13 @@ func (p *Pipe[F]) advance(now time.Duration) {
 // controlled is a pipe as CoDel sees it.
 type controlled[F any] Pipe[F]
 
+//lint:ignore U1000 called through waiting
 func (c *controlled[F]) pop() (packet[F], bool) { return c.queue.pop() }
-func (c *controlled[F]) bytes() unit.Size       { return c.queue.size }
+
+//lint:ignore U1000 called through waiting
+func (c *controlled[F]) bytes() unit.Size { return c.queue.size }
+
+//lint:ignore U1000 called through waiting
 func (c *controlled[F]) signal(f packet[F]) bool {
 	if (*Pipe[F])(c).mark(f.frame) {
 		return true

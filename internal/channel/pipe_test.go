@@ -130,6 +130,7 @@ func genProfile(t *rapid.T) Profile {
 		p.Queue.RED = RED{Min: Limit{Packets: 5}, Max: Limit{Packets: 15}, P: 0.1, Weight: 0.1}
 	case ControlledDelay:
 		p.Queue.CoDel = CoDel{Target: time.Duration(rapid.IntRange(1, 10).Draw(t, "target")) * ms, Interval: 20 * ms}
+	case DropTail:
 	}
 	if faults := p.Check(); len(faults) > 0 {
 		t.Fatalf("generated profile is wrong: %v", faults)
@@ -291,7 +292,7 @@ func TestLossAndDuplicationFrequency(t *testing.T) {
 func TestGilbertElliott(t *testing.T) {
 	const n = 500_000
 	l := Loss{Kind: GilbertElliott, P: 0.01, R: 0.2, Good: 0.001, Bad: 0.7}
-	out, pipe := play(t, Profile{Loss: l}, 3, steady(n, 1000, 100), nil, always)
+	_, pipe := play(t, Profile{Loss: l}, 3, steady(n, 1000, 100), nil, always)
 	want := (l.P*l.Bad + l.R*l.Good) / (l.P + l.R)
 	if got := float64(pipe.counted.Lost) / n; math.Abs(got/want-1) > 0.05 {
 		t.Errorf("loss %v, want %v", got, want)
@@ -305,7 +306,7 @@ func TestGilbertElliott(t *testing.T) {
 		t.Error("states do not follow P and R")
 	}
 	// With Good 0 and Bad 1 a burst of losses is a stay in the bad state, of 1/R frames on average, at least one.
-	out, pipe = play(t, Profile{Loss: Loss{Kind: GilbertElliott, P: 0.01, R: 0.2, Bad: 1}}, 3, steady(n, 1000, 100), nil, always)
+	out, pipe := play(t, Profile{Loss: Loss{Kind: GilbertElliott, P: 0.01, R: 0.2, Bad: 1}}, 3, steady(n, 1000, 100), nil, always)
 	bursts := 0
 	for i := 1; i < len(out); i++ {
 		if out[i].slot != out[i-1].slot+1 {

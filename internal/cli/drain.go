@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/asbr"
-	"github.com/tabane/tabane/internal/role"
 )
 
 // drainable is a machine that can leave service without losing a packet.
@@ -62,7 +61,7 @@ func serveDrain(mux *http.ServeMux, d drainable) {
 	mux.HandleFunc("DELETE "+drainPath, local(func(*http.Request) error { return d.Undrain() }))
 }
 
-func (a *app) drainCommand(r role.Descriptor) *cobra.Command {
+func (a *app) drainCommand(r role) *cobra.Command {
 	var (
 		at   string
 		wait time.Duration
@@ -83,7 +82,7 @@ What has no other path is lost when its routes are withdrawn. The daemon forgets
 		RunE: func(c *cobra.Command, _ []string) error {
 			to, err := netip.ParseAddrPort(at)
 			if err != nil {
-				return &failure{what: "understand the command line", on: "--status " + at, why: errors.New("it is no address with a port"), do: `use one like "` + r.DefaultStatus().String() + `"`}
+				return &failure{what: "understand the command line", on: "--status " + at, why: errors.New("it is no address with a port"), do: `use one like "` + r.status.String() + `"`}
 			}
 			if undo && c.Flags().Changed("wait") {
 				return usage(c, errors.New("--wait and --undo do not go together"))
@@ -91,7 +90,7 @@ What has no other path is lost when its routes are withdrawn. The daemon forgets
 			return a.drain(c.Context(), to, wait, undo)
 		},
 	}
-	c.Flags().StringVar(&at, "status", r.DefaultStatus().String(), "`address` and port of the daemon's status")
+	c.Flags().StringVar(&at, "status", r.status.String(), "`address` and port of the daemon's status")
 	c.Flags().DurationVar(&wait, "wait", defaultDrainWait, "how long everything goes on working while others move")
 	c.Flags().BoolVar(&undo, "undo", false, "bring it back into service")
 	return c
@@ -148,8 +147,9 @@ func stageText(s asbr.Stage, wait time.Duration) string {
 		return "withdrawn: no route leads here any more"
 	case asbr.Drained:
 		return "drained: the SIDs are gone, the daemon can be stopped"
+	default:
+		return "in service"
 	}
-	return "in service"
 }
 
 // askDrain asks the daemon; an answer that refuses is an error with what it says.

@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-
-	"github.com/tabane/tabane/internal/role"
 )
 
 const (
@@ -33,7 +31,10 @@ type source struct {
 
 func (a *app) statusCommand() *cobra.Command {
 	var asJSON bool
-	names := statusNames()
+	var names []string
+	for _, r := range roles {
+		names = append(names, r.name)
+	}
 	c := &cobra.Command{
 		Use:     "status [ROLE|ADDRESS]",
 		Short:   "Show how the daemons on this host are",
@@ -86,25 +87,11 @@ func (a *app) status(ctx context.Context, args []string, asJSON bool) error {
 	return nil
 }
 
-// statusNames are the daemons that serve a status.
-func statusNames() []string {
-	var names []string
-	for _, r := range role.All() {
-		if r.DefaultStatus().IsValid() {
-			names = append(names, r.Name)
-		}
-	}
-	return names
-}
-
 func statusSources(args []string) ([]source, error) {
 	var all []source
-	for _, r := range role.All() {
-		s := source{r.Name, r.DefaultStatus()}
-		if !s.at.IsValid() {
-			continue
-		}
-		if len(args) == 1 && args[0] == r.Name {
+	for _, r := range roles {
+		s := source{r.name, r.status}
+		if len(args) == 1 && args[0] == r.name {
 			return []source{s}, nil
 		}
 		all = append(all, s)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/route"
 )
 
@@ -111,14 +110,14 @@ func TestRun(t *testing.T) {
 	broken := trial{check: "broken", try: func(c *route.Conn) error {
 		return put(c, route.Nexthop{ID: 9, Link: "no-such-link", SID: probeSID})
 	}}
-	made, results := run(broken, tryEncapRed, broken)
+	results, made := run(broken, tryEncapRed, broken)
 	if made != nil {
 		t.Fatal(made)
 	}
 	if !errors.Is(results[0], errors.ErrUnsupported) || results[1] != nil || !errors.Is(results[2], errors.ErrUnsupported) {
 		t.Errorf("got %v", results)
 	}
-	if err := Provides(role.SRv6); err != nil {
+	if err := SegmentRouting(); err != nil {
 		t.Errorf("this kernel has SRv6: %v", err)
 	}
 }

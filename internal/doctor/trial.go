@@ -12,8 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/feature"
-	"github.com/tabane/tabane/internal/mptcp"
-	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/tc"
 	"github.com/tabane/tabane/internal/unit"
@@ -131,9 +129,9 @@ var (
 		}}
 )
 
-// run makes trials in one namespace. The first result is for the namespace and its veth pair; when that is an error, no
-// trial was made.
-func run(trials ...trial) (made error, results []error) {
+// run makes trials in one namespace and returns the result of each. The error is for the namespace and its veth pair: no
+// trial was made then.
+func run(trials ...trial) (results []error, made error) {
 	results = make([]error, len(trials))
 	made = isolated(func() error {
 		if err := pair(); err != nil {
@@ -150,32 +148,22 @@ func run(trials ...trial) (made error, results []error) {
 		}
 		return c.Close()
 	})
-	return made, results
+	return results, made
 }
 
-// Provides says why this host does not provide what a daemon needs, or nil: an error that wraps ErrPrivilege or
-// ErrNotChecked when this process may not try, or a *feature.Error.
-func Provides(n role.Need) error {
-	switch n {
-	case role.NetAdmin:
-		return Privileged()
-	case role.Namespaces:
-		return PrivilegedForLab()
-	case role.MPTCP:
-		return mptcp.Supported()
-	case role.SRv6:
-		made, results := run(tryEncapRed, tryTable)
-		if made != nil {
-			return made
-		}
-		return errors.Join(results...)
+// SegmentRouting says why a daemon cannot use SRv6 here: a *feature.Error, or an error that wraps ErrNotChecked
+// when this process may not try.
+func SegmentRouting() error {
+	results, made := run(tryEncapRed, tryTable)
+	if made != nil {
+		return made
 	}
-	panic("BUG: nothing checks the need " + string(n))
+	return errors.Join(results...)
 }
 
 func trials() []Finding {
 	all := []trial{tryNexthop, tryRule, tryEncapRed, tryEncap, tryTable, tryNeighbor, tryBridge, tryShaper}
-	made, results := run(all...)
+	results, made := run(all...)
 
 	veth := Finding{Check: "namespaces and veth", Needed: true, State: OK, Meaning: "a lab has nodes and wires"}
 	if made != nil {

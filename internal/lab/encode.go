@@ -4,7 +4,6 @@ import (
 	"encoding"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"reflect"
 	"strings"
 	"time"
@@ -54,8 +53,9 @@ func plainValue(v reflect.Value) (any, error) {
 		reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
 		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		return v.Interface(), nil
+	default:
+		return nil, fmt.Errorf("BUG: a configuration cannot have a %s", v.Type())
 	}
-	return nil, fmt.Errorf("BUG: a configuration cannot have a %s", v.Type())
 }
 
 func plainStruct(v reflect.Value) (any, error) {
@@ -65,16 +65,8 @@ func plainStruct(v reflect.Value) (any, error) {
 		if !field.IsExported() || v.Field(i).IsZero() {
 			continue
 		}
-		name, options, _ := strings.Cut(field.Tag.Get("yaml"), ",")
-		if name == "" && options == "inline" {
-			inner, err := plainValue(v.Field(i))
-			if err != nil {
-				return nil, err
-			}
-			maps.Copy(m, inner.(map[string]any))
-			continue
-		}
-		if name == "" {
+		name, _, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+		if name == "" || field.Anonymous {
 			return nil, fmt.Errorf("BUG: field %s of %s has no key", field.Name, v.Type())
 		}
 		if name == "-" {

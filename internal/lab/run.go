@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/unit"
 )
@@ -69,7 +68,7 @@ const (
 type Event struct {
 	Kind EventKind
 	Lab  string
-	result.CellKey
+	scenario.CellKey
 	Trial int
 	// Done and Total count runs.
 	Done, Total int
@@ -78,8 +77,8 @@ type Event struct {
 	// Rate is the goodput of the last interval.
 	Rate unit.Bandwidth
 	// Run is the outcome of a RunDone, and Trace its course unless it failed.
-	Run   *result.Run
-	Trace *result.Trace
+	Run   *scenario.Run
+	Trace *scenario.Trace
 }
 
 // DefaultParallel is how many labs Run has side by side: one for each case, if there are two processors, and four for each
@@ -99,8 +98,8 @@ func DefaultParallel(cases int) int {
 const labsPerProcessor = 4
 
 // Host is the machine that this process runs on.
-func Host(commit string) result.Host {
-	h := result.Host{CPUs: runtime.NumCPU(), Commit: commit}
+func Host(commit string) scenario.Host {
+	h := scenario.Host{CPUs: runtime.NumCPU(), Commit: commit}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil { // fails only for a bad pointer
 		h.Kernel = unix.ByteSliceToString(u.Release[:])
@@ -111,16 +110,16 @@ func Host(commit string) result.Host {
 // Run runs the scenario's experiment in labs of its own: every case with every traffic over every transport, Trials
 // times. A run that fails is in the result as such, is not repeated, and makes the result not hold. Run removes its
 // labs before it returns, also when it fails, ctx ends or something panics. An error means that there is no result.
-func Run(ctx context.Context, o RunOptions) (result.Result, error) {
+func Run(ctx context.Context, o RunOptions) (scenario.Result, error) {
 	r, err := newRunner(o)
 	if err != nil {
-		return result.Result{}, fmt.Errorf("run scenario: %w", err)
+		return scenario.Result{}, fmt.Errorf("run scenario: %w", err)
 	}
-	out, err := r.run(ctx)
+	result, err := r.run(ctx)
 	if err != nil {
-		return result.Result{}, fmt.Errorf("run scenario %q: %w", o.Spec.Name, err)
+		return scenario.Result{}, fmt.Errorf("run scenario %q: %w", o.Spec.Name, err)
 	}
-	return out, nil
+	return result, nil
 }
 
 type runner struct {
@@ -132,9 +131,9 @@ type runner struct {
 	left    [][]job
 	started []time.Time
 	total   int
-	runs    []result.Run
+	runs    []scenario.Run
 	labs    []*Lab
-	tunings map[result.CellKey]tuning
+	tunings map[scenario.CellKey]tuning
 	// resequences is whether the client's packets are analyzed.
 	resequences bool
 }
@@ -192,7 +191,7 @@ func newRunner(o RunOptions) (*runner, error) {
 	return r, nil
 }
 
-func (r *runner) run(ctx context.Context) (_ result.Result, err error) {
+func (r *runner) run(ctx context.Context) (_ scenario.Result, err error) {
 	r.begun = time.Now()
 	finished := false
 	defer func() {
@@ -206,7 +205,7 @@ func (r *runner) run(ctx context.Context) (_ result.Result, err error) {
 	}()
 	if r.Spec.Experiment.Kind == scenario.KindRoutes {
 		if err := r.runRoutes(ctx); err != nil {
-			return result.Result{}, err
+			return scenario.Result{}, err
 		}
 		result, err := r.result()
 		finished = err == nil
@@ -229,10 +228,10 @@ func (r *runner) run(ctx context.Context) (_ result.Result, err error) {
 		return nil
 	})
 	if err != nil {
-		return result.Result{}, err
+		return scenario.Result{}, err
 	}
 	if err := r.all(ctx, r.work); err != nil {
-		return result.Result{}, err
+		return scenario.Result{}, err
 	}
 	result, err := r.result()
 	finished = err == nil
@@ -308,10 +307,10 @@ func (r *runner) work(ctx context.Context, i int) error {
 		r.mu.Unlock()
 		r.tell(Event{Kind: RunStarted, Lab: l.name, CellKey: j.CellKey, Trial: j.trial})
 
-		run := result.Run{CellKey: j.CellKey, Trial: j.trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
+		run := scenario.Run{CellKey: j.CellKey, Trial: j.trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
 		j.phases[0].Put(run.Metrics)
 		var (
-			trace *result.Trace
+			trace *scenario.Trace
 			err   error
 		)
 		if broken == nil {
@@ -334,7 +333,7 @@ func (r *runner) work(ctx context.Context, i int) error {
 		}
 		if err != nil {
 			trace = nil
-			run.Notes[result.NoteError] = strings.ReplaceAll(err.Error(), "\n", "; ") // a note is one line in tables
+			run.Notes[scenario.NoteError] = strings.ReplaceAll(err.Error(), "\n", "; ") // a note is one line in tables
 			r.Log.Warn("run failed", "lab", l.name, "cell", j.CellKey.String(), "trial", j.trial, "error", err)
 		}
 		r.mu.Lock()
@@ -403,8 +402,8 @@ func (r *runner) tell(e Event) {
 	r.Progress(e)
 }
 
-func (r *runner) result() (result.Result, error) {
-	return r.Spec.Experiment.Conclude(result.Result{
+func (r *runner) result() (scenario.Result, error) {
+	return r.Spec.Experiment.Conclude(scenario.Result{
 		Scenario: r.Spec.Name, Backend: "lab", Seconds: time.Since(r.begun).Seconds(), Host: Host(r.Commit), Runs: r.runs,
 	})
 }

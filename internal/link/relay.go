@@ -365,8 +365,9 @@ func poll(fds []unix.PollFd, wait time.Duration, idle bool) (int, error) {
 		return int(n), nil
 	case unix.EINTR:
 		return 0, nil
+	default:
+		return 0, e
 	}
-	return 0, e
 }
 
 // hurry does what a thread without real-time priority needs to wake up in time.
@@ -417,6 +418,7 @@ func (l *Link) do(f func(now time.Duration)) error {
 	case ended:
 		l.mu.Unlock()
 		return ErrClosed
+	case running:
 	}
 	done := make(chan struct{})
 	l.calls = append(l.calls, func(now time.Duration) {

@@ -20,8 +20,6 @@ type chunk struct {
 	runs   [chunkRuns]run
 }
 
-func (c *chunk) all() []run { return c.runs[c.lo:c.hi] }
-
 // runs is the ordered list of the runs that are held, in chunks: finding a place takes two binary searches, or none when the
 // caller's hint is good, and making room moves one chunk at most. A list with pointers would be walked, and a file whose
 // segments come in a bad order must not take quadratic time.

@@ -437,6 +437,8 @@ func (c *Conn) dump(p Protocol, class Class) ([]Object, error) {
 		header[0] = unix.AF_INET6
 		req = message(unix.RTM_GETADDR, netlink.Dump, header)
 		decode = func(b []byte) (found, error) { return decodeAddress(b, names) }
+	default:
+		return nil, fmt.Errorf("BUG: no dump of %s", class)
 	}
 	var objects []Object
 	err := c.dumpEach(req, func() { objects = objects[:0] }, func(b []byte) error {

@@ -54,8 +54,9 @@ func (c Class) String() string {
 		return "rule"
 	case ClassAddress:
 		return "address"
+	default:
+		return "class " + strconv.Itoa(int(c))
 	}
-	return "class " + strconv.Itoa(int(c))
 }
 
 // An Object is one piece of kernel state: an Address, Rule, Nexthop or Route, or one of these as Altered. Objects are
@@ -93,8 +94,9 @@ func (k Key) String() string {
 		return "rule " + Rule{Priority: k.a, From: k.prefix, Table: k.b}.String()
 	case ClassAddress:
 		return fmt.Sprintf("address %s dev %s", k.prefix.Addr(), k.link)
+	default:
+		return k.class.String()
 	}
-	return k.class.String()
 }
 
 // compare orders keys by class and then as a reader expects them.
@@ -264,8 +266,9 @@ func (k Kind) String() string {
 		return "unreachable"
 	case Blackhole:
 		return "blackhole"
+	default:
+		return "unicast"
 	}
-	return "unicast"
 }
 
 // Behavior is what an SRv6 endpoint does with a packet for its SID (RFC 8986 section 4).
@@ -283,8 +286,9 @@ func (b Behavior) String() string {
 		return "End.DX6"
 	case EndDT6:
 		return "End.DT6"
+	default:
+		return "none"
 	}
-	return "none"
 }
 
 // LocalAction makes the destination of a route an SID of this node. The zero value is none.
@@ -325,6 +329,7 @@ func (r Route) String() string {
 		fmt.Fprintf(&b, " encap seg6local action End.DT6 table %s", tableText(r.Local.Table))
 	case EndDX6:
 		fmt.Fprintf(&b, " encap seg6local action End.DX6 nh6 %s", r.Local.Nexthop)
+	case NoBehavior:
 	}
 	if r.NexthopID != 0 {
 		fmt.Fprintf(&b, " nhid %d", r.NexthopID)

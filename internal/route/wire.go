@@ -152,6 +152,7 @@ func putRoute(b []byte, r Route, p Protocol, index uint32, del bool) []byte {
 		kind = unix.RTN_UNREACHABLE
 	case Blackhole:
 		kind = unix.RTN_BLACKHOLE
+	case Unicast:
 	}
 	// family, destination and source length, tos, table (see RTA_TABLE), protocol, scope, type: struct rtmsg.
 	b = append(b, unix.AF_INET6, uint8(r.Dst.Bits()), 0, 0, 0, uint8(p), 0, kind)

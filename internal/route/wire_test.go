@@ -51,8 +51,9 @@ func decode(class Class, b []byte) (found, error) {
 		return decodeRoute(b, oneLink)
 	case ClassRule:
 		return decodeRule(b)
+	default:
+		return decodeAddress(b, oneLink)
 	}
-	return decodeAddress(b, oneLink)
 }
 
 // What is encoded for the kernel decodes to the same object, and any attribute of unknown meaning makes it altered.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/fault"
-	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -110,9 +109,12 @@ type step struct {
 	shape     *Shape
 	direction channel.Direction
 	change    channel.Change
-	// event is the index of the case's event that does it, or result.EventSchedule.
+	// event is the index of the case's event that does it, or scheduled.
 	event int
 }
+
+// scheduled is Phase.Event of a phase that begins with a step of a link's schedule.
+const scheduled = -1
 
 // steps are the changes of links in a run, in the order of time: what the schedules say, and what the case's events do.
 // Every event has a step, also one that changes no link.
@@ -120,7 +122,7 @@ func (s *Spec) steps(c Case, t *Traffic) []step {
 	var list []step
 	for _, name := range s.Scheduled() {
 		for _, x := range s.Links[name].Schedule {
-			list = append(list, step{at: x.At, link: name, direction: x.Direction, change: x.Change, event: result.EventSchedule})
+			list = append(list, step{at: x.At, link: name, direction: x.Direction, change: x.Change, event: scheduled})
 		}
 	}
 	for i, x := range c.Events {
@@ -174,7 +176,7 @@ func (k *carriage) rates() map[string]unit.Bandwidth {
 		case channel.Backward:
 			rates[name] = backward
 		default:
-			rates[name] = unit.Bandwidth(result.Lesser(float64(forward), float64(backward)))
+			rates[name] = unit.Bandwidth(lesser(float64(forward), float64(backward)))
 		}
 	}
 	return rates

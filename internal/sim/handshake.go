@@ -4,9 +4,9 @@ import "time"
 
 // handshake is how far the opening of a subflow has come, at both ends.
 type handshake struct {
-	asked, answered bool // SYN and SYN/ACK have arrived
-	sent            time.Duration
-	tries           uint
+	answered bool // the SYN/ACK has arrived
+	sent     time.Duration
+	tries    uint
 }
 
 // handshakeTimeout is that of the first SYN (RFC 6298, section 2.1); it doubles.
@@ -63,6 +63,7 @@ func (f *sender) shake(s *Sim, p *packet) {
 		}
 		s.events.remove(s.senderSource(f.flow))
 		f.establish(s)
+	default: // not part of a handshake
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/sim"
 )
@@ -37,7 +36,7 @@ type Options struct {
 	// order: what the links of a lab are. It also makes trials differ of which nothing else is random.
 	Lateness time.Duration
 	// Host says where it ran.
-	Host result.Host
+	Host scenario.Host
 	// Progress is told of each run as it ends, one at a time.
 	Progress func(Event)
 }
@@ -48,24 +47,24 @@ type Event struct {
 	Done, Total int
 	// Elapsed is the time since the begin, ETA the estimate of what is left.
 	Elapsed, ETA time.Duration
-	Run          result.Run
+	Run          scenario.Run
 	// Trace is its course, unless it failed.
-	Trace *result.Trace
+	Trace *scenario.Trace
 }
 
 // Run simulates the scenario's experiment: every case with every traffic over every transport, Trials times. The same scenario and
 // seed give the same runs. When ctx ends there is no result.
-func Run(ctx context.Context, o Options) (result.Result, error) {
+func Run(ctx context.Context, o Options) (scenario.Result, error) {
 	switch {
 	case o.Spec == nil:
-		return result.Result{}, errors.New("simulate scenario: no scenario given")
+		return scenario.Result{}, errors.New("simulate scenario: no scenario given")
 	case o.Trials < 0:
-		return result.Result{}, fmt.Errorf("simulate scenario %q: trials must be >= 0, got %d", o.Spec.Name, o.Trials)
+		return scenario.Result{}, fmt.Errorf("simulate scenario %q: trials must be >= 0, got %d", o.Spec.Name, o.Trials)
 	case o.Jobs < 0:
-		return result.Result{}, fmt.Errorf("simulate scenario %q: jobs must be >= 0, got %d", o.Spec.Name, o.Jobs)
+		return scenario.Result{}, fmt.Errorf("simulate scenario %q: jobs must be >= 0, got %d", o.Spec.Name, o.Jobs)
 	}
 	if err := Check(o.Spec).Err(); err != nil {
-		return result.Result{}, fmt.Errorf("simulate scenario %q: %w", o.Spec.Name, err)
+		return scenario.Result{}, fmt.Errorf("simulate scenario %q: %w", o.Spec.Name, err)
 	}
 	e := o.Spec.Experiment
 	if o.Seed == 0 {
@@ -73,7 +72,7 @@ func Run(ctx context.Context, o Options) (result.Result, error) {
 	}
 	begun := time.Now()
 	type job struct {
-		result.CellKey
+		scenario.CellKey
 		trial int
 	}
 	var jobs []job
@@ -82,7 +81,7 @@ func Run(ctx context.Context, o Options) (result.Result, error) {
 			jobs = append(jobs, job{k, trial})
 		}
 	}
-	runs := make([]result.Run, len(jobs))
+	runs := make([]scenario.Run, len(jobs))
 	p := newPlan(o.Spec, o.Quick)
 	p.lateness = o.Lateness
 	var mu sync.Mutex
@@ -104,28 +103,28 @@ func Run(ctx context.Context, o Options) (result.Result, error) {
 		return nil
 	})
 	if err != nil {
-		return result.Result{}, fmt.Errorf("simulate scenario %q: %w", o.Spec.Name, err)
+		return scenario.Result{}, fmt.Errorf("simulate scenario %q: %w", o.Spec.Name, err)
 	}
-	return e.Conclude(result.Result{
+	return e.Conclude(scenario.Result{
 		Scenario: o.Spec.Name, Backend: Backend, Seconds: time.Since(begun).Seconds(), Host: o.Host, Runs: runs,
 	})
 }
 
 // simulate runs one trial of one cell. An error is one of the whole experiment; a delivery that fails is a run.
-func (p *plan) simulate(ctx context.Context, k result.CellKey, trial int, seed uint64) (result.Run, *result.Trace, error) {
+func (p *plan) simulate(ctx context.Context, k scenario.CellKey, trial int, seed uint64) (scenario.Run, *scenario.Trace, error) {
 	config, err := p.config(k, seed)
 	if err != nil {
-		return result.Run{}, nil, fmt.Errorf("%s: %w", k, err)
+		return scenario.Run{}, nil, fmt.Errorf("%s: %w", k, err)
 	}
 	s, err := sim.New(config)
 	if err != nil {
-		return result.Run{}, nil, fmt.Errorf("%s: %w", k, err)
+		return scenario.Run{}, nil, fmt.Errorf("%s: %w", k, err)
 	}
-	simulated, err := s.Run(ctx)
+	result, err := s.Run(ctx)
 	if err != nil {
-		return result.Run{}, nil, fmt.Errorf("%s trial %d: %w", k, trial, err)
+		return scenario.Run{}, nil, fmt.Errorf("%s trial %d: %w", k, trial, err)
 	}
-	return p.measure(k, trial, config, simulated)
+	return p.measure(k, trial, config, result)
 }
 
 // parallel calls f for 0 to n-1, so many at once, in about this order. The first error ends all.

@@ -95,6 +95,7 @@ func (s *Server) Run(ctx context.Context) error {
 				conns.Add(1)
 			case http.StateClosed:
 				conns.Done()
+			default:
 			}
 		},
 	}

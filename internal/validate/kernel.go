@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tabane/tabane/internal/result"
+	"github.com/tabane/tabane/internal/scenario"
 )
 
 // comparisonFile is what `tabane lab run --compare sim` writes beside its result.json.
@@ -57,20 +57,20 @@ func readComparison(path string) (comparison, error) {
 }
 
 func decodeComparison(in io.Reader) (comparison, error) {
-	data, err := io.ReadAll(io.LimitReader(in, result.MaxResult+1))
+	data, err := io.ReadAll(io.LimitReader(in, scenario.MaxResult+1))
 	if err != nil {
 		return comparison{}, err
 	}
-	if len(data) > result.MaxResult {
-		return comparison{}, fmt.Errorf("is larger than %d bytes", result.MaxResult)
+	if len(data) > scenario.MaxResult {
+		return comparison{}, fmt.Errorf("is larger than %d bytes", scenario.MaxResult)
 	}
 	var c comparison
 	if err := json.Unmarshal(data, &c); err != nil {
 		return comparison{}, err
 	}
 	switch {
-	case c.Schema != result.Schema:
-		return comparison{}, fmt.Errorf("has schema %d, want %d", c.Schema, result.Schema)
+	case c.Schema != scenario.Schema:
+		return comparison{}, fmt.Errorf("has schema %d, want %d", c.Schema, scenario.Schema)
 	case c.Scenario == "":
 		return comparison{}, errors.New("names no scenario")
 	}
@@ -79,10 +79,10 @@ func decodeComparison(in io.Reader) (comparison, error) {
 
 // aims says for each metric that is shown how near the simulator should be.
 var aims = map[string]float64{
-	result.Goodput:        0.05,
-	result.ReseqDelayMean: 0.2,
-	result.BurstMax:       0.2,
-	result.BurstLarge:     0.2,
+	scenario.Goodput:        0.05,
+	scenario.ReseqDelayMean: 0.2,
+	scenario.BurstMax:       0.2,
+	scenario.BurstLarge:     0.2,
 }
 
 // claimed is of what share of the cells it is claimed that they are so near.
@@ -90,9 +90,9 @@ var claimed = []struct {
 	metric, what, cells string
 	share               float64
 }{
-	{result.Goodput, "goodput", "each cell", 1},
-	{result.ReseqDelayMean, "mean resequencing delay", "two of three cells", 2. / 3},
-	{result.BurstMax, "the longest burst", "two of three cells", 2. / 3},
+	{scenario.Goodput, "goodput", "each cell", 1},
+	{scenario.ReseqDelayMean, "mean resequencing delay", "two of three cells", 2. / 3},
+	{scenario.BurstMax, "the longest burst", "two of three cells", 2. / 3},
 }
 
 // middle is the median of sorted values.
@@ -178,7 +178,7 @@ of a single burst.`,
 
 // inUnit is a metric's title with the unit that it is shown in, and what it is multiplied by for that.
 func inUnit(metric string) (title string, by float64) {
-	m, known := result.MetricNamed(metric)
+	m, known := scenario.MetricNamed(metric)
 	if !known {
 		return metric, 1
 	}

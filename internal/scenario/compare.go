@@ -1,4 +1,4 @@
-package result
+package scenario
 
 import (
 	"encoding/json"
