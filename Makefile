@@ -50,9 +50,12 @@ fuzz: ## run each fuzz target for FUZZTIME (default 10s)
 		done; \
 	done
 
-lint: ## check the form of the code
+lint: ## check format, suspicious code, switches without a case, US spelling
 	@wrong=$$(gofmt -l cmd internal scenarios .ci/*.go); [ -z "$$wrong" ] || { echo "not formatted by gofmt:"; echo "$$wrong"; exit 1; } >&2
 	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	$(GO) tool exhaustive -default-signifies-exhaustive ./...
+	@$(GO) tool misspell -error -locale US .ci Makefile *.md bpf cmd docs examples internal scenarios
 
 .PHONY: validate
 validate: build ## write docs/validation.md anew: the simulator beside theory, ns-2 (where installed) and the kernel
