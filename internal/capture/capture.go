@@ -14,6 +14,9 @@ type Options struct {
 	Record bool
 	// MaxRecords bounds the segments that are kept together; what is more is left out and said so. 0 means DefaultMaxRecords.
 	MaxRecords int
+	// SortMemory bounds, in bytes, the segments that Read holds to sort files whose times run backwards;
+	// 0 means DefaultSortMemory. What needs more is refused with ErrDisorder.
+	SortMemory int
 	// Idle is from when on a time without new data counts as a gap; 0 means DefaultIdle.
 	Idle time.Duration
 

@@ -27,6 +27,8 @@ type connection struct {
 	dirs         [2]*direction // 0: from the client
 	events       []Event
 	moreEvents   int
+	// contradictions counts joins by subflows that had carried data of another connection.
+	contradictions uint64
 }
 
 const maxEvents = 1000
@@ -39,16 +41,45 @@ func (c *connection) event(e Event) {
 	}
 }
 
-// take makes a subflow one of this connection.
+// take appends a subflow to the connection. turned says that the subflow's client is the connection's server.
 func (c *connection) take(s *subflow, turned bool) {
-	if old := s.conn; old != nil {
-		old.merged = true
-		old.subflows = nil
-		c.events = append(c.events, old.events...)
-		old.events = nil
-	}
 	s.conn, s.index, s.turned = c, len(c.subflows), turned
 	c.subflows = append(c.subflows, s)
+}
+
+// movable says that the connection can still become part of another: none of its data has been put
+// into order, so that no buffer refers to its subflows by their index.
+func (c *connection) movable() bool {
+	for _, d := range c.dirs {
+		if d.buffer != nil || len(d.queue) > 0 {
+			return false
+		}
+	}
+	return c.initial == nil && !c.merged
+}
+
+// merge moves all subflows of old, which must be movable, to c. turned says that the client of one is
+// the server of the other. Subflows never move one by one: old would be left with data of subflows
+// that it does not have.
+func (c *connection) merge(old *connection, turned bool) {
+	first := len(c.subflows)
+	for _, s := range old.subflows {
+		for _, h := range s.halves {
+			h.dir().uncount(h.held)
+		}
+		s.hasUnknownToken = false
+		c.take(s, s.turned != turned)
+		for _, h := range s.halves {
+			h.dir().count(h.held)
+		}
+	}
+	for _, e := range old.events {
+		e.Subflow += first
+		e.FromClient = e.FromClient != turned
+		c.event(e)
+	}
+	c.moreEvents += old.moreEvents
+	old.merged, old.subflows, old.events = true, nil, nil
 }
 
 // digest is the token and the initial data sequence number of a key: the first 32 and the last 64 bits of its SHA-1 in version 0
@@ -72,9 +103,9 @@ func (a *Analysis) key(c *connection, side int, key uint64) {
 	}
 	d.peerKey, d.keyKnown = key, true
 	d.token, d.idsn = digest(c.version, key)
-	if old := a.tokens[d.token]; old != nil && old != c && old.unidentified() {
-		// Its subflows joined before the key was seen: files are put together by clocks.
-		a.adopt(c, old, side == 0)
+	if old := a.tokens[d.token]; old != nil && old != c && old.movable() {
+		// Its subflows joined before the key was seen: files are merged by their clocks.
+		c.merge(old, side == 0)
 	}
 	a.tokens[d.token] = c
 	a.noteDSN(d, d.idsn+1, true)
@@ -92,20 +123,6 @@ func (c *connection) rehash(version int) {
 	}
 }
 
-// unidentified says that nothing is known of the connection but a token.
-func (c *connection) unidentified() bool {
-	return c.initial == nil && c.dirs[0].buffer == nil && c.dirs[1].buffer == nil && !c.merged
-}
-
-// adopt takes all subflows of another connection, of which no data was put into order yet.
-func (a *Analysis) adopt(c, old *connection, turned bool) {
-	subflows := old.subflows
-	for _, s := range subflows {
-		s.hasUnknownToken = false
-		c.take(s, turned)
-	}
-}
-
 // joinToken finds the connection of a subflow that joins. The token is that of who is joined.
 func (a *Analysis) joinToken(sub *subflow, token uint32) {
 	c := a.tokens[token]
@@ -119,18 +136,24 @@ func (a *Analysis) joinToken(sub *subflow, token uint32) {
 	if c == sub.conn {
 		return
 	}
+	if !sub.conn.movable() {
+		// A second SYN of a subflow that has carried data: it was damaged, or the first one was.
+		c.contradictions++
+		return
+	}
 	turned := c.dirs[0].keyKnown && c.dirs[0].token == token
-	if last := c.subflows[len(c.subflows)-1]; last.hasUnknownToken {
+	last := c.subflows[len(c.subflows)-1]
+	c.merge(sub.conn, turned != sub.turned)
+	if last.hasUnknownToken {
 		sub.unknownToken, sub.hasUnknownToken, sub.loose = token, true, true
 	}
-	c.take(sub, turned)
 }
 
 // settle finds the connection of a subflow by a data sequence number.
 func (a *Analysis) settle(h *half, o *dss) {
 	sub := h.sub
 	own := sub.conn
-	if own.initial != nil || own.dirs[0].buffer != nil || own.dirs[1].buffer != nil || len(own.dirs[0].queue)+len(own.dirs[1].queue) > 0 {
+	if !own.movable() {
 		sub.loose = false
 		return
 	}
@@ -142,10 +165,7 @@ func (a *Analysis) settle(h *half, o *dss) {
 		if sub.hasUnknownToken {
 			a.tokens[sub.unknownToken] = c
 		}
-		for _, s := range own.subflows {
-			s.hasUnknownToken = false
-			c.take(s, h.index != i)
-		}
+		c.merge(own, h.dir().index != i)
 		sub.loose = false
 		return true
 	}
@@ -435,16 +455,26 @@ func (d *direction) arrived(a *Analysis, n int) {
 	d.last = a.now
 }
 
+// count and uncount add to and take from what both orders hold.
+func (d *direction) count(c reseq.Count) {
+	d.total.Bytes += c.Bytes
+	d.total.Segments += c.Segments
+}
+
+func (d *direction) uncount(c reseq.Count) {
+	d.total.Bytes -= c.Bytes
+	d.total.Segments -= c.Segments
+}
+
 // account notes what is held now: for the order of the subflow that changed, and for that of the data.
 func (d *direction) account(a *Analysis, h *half) {
 	change := func(old *reseq.Count, b *reseq.Buffer) {
 		if b == nil {
 			return
 		}
-		held := b.Held()
-		d.total.Bytes += held.Bytes - old.Bytes
-		d.total.Segments += held.Segments - old.Segments
-		*old = held
+		d.uncount(*old)
+		*old = b.Held()
+		d.count(*old)
 	}
 	if h != nil {
 		change(&h.held, h.buffer)

@@ -55,6 +55,9 @@ func (c *connection) missed(r *Connection) []string {
 			say("subflow %d joined with token %s, whose connection was not captured", s.index+1, hex32(s.unknownToken))
 		}
 	}
+	if c.contradictions > 0 {
+		say("%s with its token of subflows that carry data of another connection, which were not moved", count(c.contradictions, "join"))
+	}
 	for _, x := range []struct {
 		d    *Direction
 		s    func(*Subflow) *SubflowDirection

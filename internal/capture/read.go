@@ -38,11 +38,14 @@ func Read(ctx context.Context, names []string, o Options) (Report, error) {
 		return Report{}, err
 	}
 	o.names = names
+	if o.SortMemory == 0 {
+		o.SortMemory = DefaultSortMemory
+	}
 	a, files, err := pass(ctx, names, o, nil)
 	if err != nil {
 		return Report{}, err
 	}
-	sorting := a.m.MaxBack >= minBack && a.m.Segments <= maxSorted
+	sorting := a.m.MaxBack >= minBack
 	if pipe != "" && (a.several || sorting) {
 		return Report{}, &FileError{pipe, ErrAgain}
 	}
@@ -56,7 +59,7 @@ func Read(ctx context.Context, names []string, o Options) (Report, error) {
 	if a.several || sorting {
 		var sorted *sorter
 		if sorting {
-			sorted = &sorter{payload: a.summed}
+			sorted = &sorter{back: a.m.MaxBack, memory: o.SortMemory, payload: a.summed}
 		}
 		if a, files, err = pass(ctx, names, o, sorted); err != nil {
 			return Report{}, err
@@ -150,8 +153,8 @@ func (s *source) report() File {
 	return f
 }
 
-// each calls do for all segments of the files, merged by their times.
-func each(ctx context.Context, names []string, do func(*pcap.Segment, point)) (files []File, err error) {
+// each calls do for all segments of the files, merged by their times, until it returns an error.
+func each(ctx context.Context, names []string, do func(*pcap.Segment, point) error) (files []File, err error) {
 	var all, open []*source
 	defer func() {
 		for _, s := range all {
@@ -181,7 +184,9 @@ func each(ctx context.Context, names []string, do func(*pcap.Segment, point)) (f
 				first = s
 			}
 		}
-		do(&first.next, first.at)
+		if err := do(&first.next, first.at); err != nil {
+			return nil, err
+		}
 		if err := first.advance(); errors.Is(err, io.EOF) {
 			open = slices.DeleteFunc(open, func(s *source) bool { return s == first })
 		} else if err != nil {
@@ -194,45 +199,26 @@ func each(ctx context.Context, names []string, do func(*pcap.Segment, point)) (f
 	return files, nil
 }
 
-// maxSorted is how many segments are kept in memory to be sorted, 250 bytes each. In a larger file with disorder the later time is taken.
-const maxSorted = 20_000_000
-
-// sorter keeps all segments, for files whose times are in disorder.
-type sorter struct {
-	all     []stored
-	payload bool // is needed, for checksums
-}
-
-type stored struct {
-	segment pcap.Segment
-	at      point
-}
-
-func (t *sorter) add(s *pcap.Segment, at point) {
-	c := *s
-	c.Options, c.Data = slices.Clone(s.Options), nil
-	if t.payload {
-		c.Data = slices.Clone(s.Data)
-	}
-	t.all = append(t.all, stored{c, at})
-}
-
-// pass analyses the files once, with a sorter in the order of time.
+// pass analyzes the files once, with a sorter in the order of time.
 func pass(ctx context.Context, names []string, o Options, t *sorter) (*Analysis, []File, error) {
 	a := New(o)
 	do := a.add
 	if t != nil {
+		t.do = a.add
 		do = t.add
 	}
-	files, err := each(ctx, names, do)
+	files, err := each(ctx, names, func(s *pcap.Segment, at point) error {
+		do(s, at)
+		if t != nil && t.full {
+			return &FileError{names[at.file], ErrDisorder}
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, nil, err
 	}
 	if t != nil {
-		slices.SortStableFunc(t.all, func(x, y stored) int { return int(min(max(x.segment.At-y.segment.At, -1), 1)) })
-		for i := range t.all {
-			a.add(&t.all[i].segment, t.all[i].at)
-		}
+		t.flush()
 	}
 	return a, files, nil
 }
@@ -262,7 +248,7 @@ const maxSightings = 512
 // lowest or, of those with the same, where segments are seen last.
 func survey(ctx context.Context, names []string) (map[pcap.Flow]point, error) {
 	flows := map[pcap.Flow]*sightings{}
-	_, err := each(ctx, names, func(s *pcap.Segment, at point) {
+	_, err := each(ctx, names, func(s *pcap.Segment, at point) error {
 		f := flows[s.Flow]
 		if f == nil {
 			f = &sightings{seen: map[sighting]int{}}
@@ -284,6 +270,7 @@ func survey(ctx context.Context, names []string) (map[pcap.Flow]point, error) {
 		} else if len(f.seen) < maxSightings {
 			f.seen[k] = 1
 		}
+		return nil
 	})
 	if err != nil {
 		return nil, err

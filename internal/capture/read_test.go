@@ -2,16 +2,21 @@ package capture
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"pgregory.net/rapid"
 
 	"github.com/tabane/tabane/internal/pcap"
 )
@@ -98,20 +103,84 @@ func TestBothSides(t *testing.T) {
 	}
 }
 
-// TestDisorder: a file whose packets are not in the order of their times gives what the ordered one gives.
-func TestDisorder(t *testing.T) {
-	whole := unzip(t, "receiver-any.pcap.gz")
-	var packets [][]byte
-	for b := whole[24:]; len(b) > 0; {
+// records are the packets of a pcap file with their headers.
+func records(file []byte) (packets [][]byte) {
+	for b := file[24:]; len(b) > 0; {
 		n := 16 + int(b[8]) + int(b[9])<<8
 		packets, b = append(packets, b[:n]), b[n:]
 	}
+	return packets
+}
+
+// TestDisorder: a file whose packets are not in the order of their times gives what the ordered one gives.
+func TestDisorder(t *testing.T) {
+	whole := unzip(t, "receiver-any.pcap.gz")
+	packets := records(whole)
 	half := len(packets) / 2
 	mixed := slices.Concat(append([][]byte{whole[:24]}, append(slices.Clone(packets[half:]), packets[:half]...)...)...)
 	got, want := busiest(read(t, write(t, "mixed.pcap", mixed))), busiest(read(t, "testdata/receiver-any.pcap.gz"))
 	if a, b := fmt.Sprint(got.ToClient.Delay), fmt.Sprint(want.ToClient.Delay); a != b || got.ToClient.Bytes != want.ToClient.Bytes {
 		t.Errorf("in disorder %s, in order %s", a, b)
 	}
+}
+
+// TestSortMemory: sorting takes the memory of the distance that times run back, not of the file, and
+// what needs more than is allowed is refused.
+func TestSortMemory(t *testing.T) {
+	whole := unzip(t, "receiver-any.pcap.gz")
+	want := busiest(read(t, "testdata/receiver-any.pcap.gz"))
+	packets := records(whole)
+	for i := 0; i+8 <= len(packets); i += 8 { // near ones change places
+		slices.Reverse(packets[i : i+8])
+	}
+	path := write(t, "near.pcap", slices.Concat(append([][]byte{whole[:24]}, packets...)...))
+	for _, tt := range []struct {
+		memory int
+		want   error
+	}{{100_000, nil}, {3_000, ErrDisorder}} {
+		r, err := Read(context.Background(), []string{path}, Options{SortMemory: tt.memory})
+		var file *FileError
+		if !errors.Is(err, tt.want) || err != nil && (!errors.As(err, &file) || file.Name != path) {
+			t.Fatalf("with %d bytes: got %v, want %v", tt.memory, err, tt.want)
+		}
+		if err == nil {
+			if got := busiest(r); fmt.Sprint(got.ToClient.Delay, got.ToClient.Bursts) != fmt.Sprint(want.ToClient.Delay, want.ToClient.Bursts) {
+				t.Errorf("sorted %+v, in order %+v", got.ToClient.Delay, want.ToClient.Delay)
+			}
+		}
+	}
+}
+
+// TestPropertySorter: whatever the order in which segments come, they leave in that of their times, and
+// those of one time as they came.
+func TestPropertySorter(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		times := rapid.SliceOf(rapid.Int64Range(0, 50)).Draw(t, "times")
+		var back, latest int64
+		for i, at := range times {
+			if i == 0 || at > latest {
+				latest = at
+			}
+			back = max(back, latest-at)
+		}
+		var got []pcap.Segment
+		q := sorter{back: time.Duration(back), memory: 1 << 20, do: func(s *pcap.Segment, _ point) { got = append(got, *s) }}
+		want := make([]pcap.Segment, len(times))
+		for i, at := range times {
+			want[i] = pcap.Segment{At: at, Number: uint64(i)}
+			q.add(&want[i], point{})
+		}
+		q.flush()
+		slices.SortStableFunc(want, func(x, y pcap.Segment) int { return cmp.Compare(x.At, y.At) })
+		for i := range want {
+			if i >= len(got) || got[i].At != want[i].At || got[i].Number != want[i].Number {
+				t.Fatalf("of %v segment %d is %+v, want %+v", times, i, got, want[i])
+			}
+		}
+		if q.used != 0 || len(q.heap) != 0 {
+			t.Fatalf("%d bytes in %d segments are left", q.used, len(q.heap))
+		}
+	})
 }
 
 // TestFromAnyPacketOn: whatever is missing at the front, no data is made up and nothing stays held for what was before.
@@ -244,24 +313,121 @@ func FuzzAnalysis(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		a := New(Options{Record: true, MaxRecords: 10_000})
 		hostile(b, a.Add)
-		r := a.Report()
 		if a.early < 0 || a.early > maxEarly {
 			t.Fatalf("%d bytes of payload are kept", a.early)
 		}
-		for i := range r.Connections {
-			c := &r.Connections[i]
-			for _, d := range []*Direction{&c.ToClient, &c.ToServer} {
-				if d.Delay.Max < 0 || d.Delay.Max > r.Duration || d.MeanHeld < 0 || d.MeanHeld > float64(d.MaxHeld.Bytes)*1.001 {
-					t.Fatalf("a delay up to %v in a capture of %v, %v held on average of at most %d", d.Delay.Max, r.Duration, d.MeanHeld, d.MaxHeld.Bytes)
-				}
-				for _, x := range d.Records {
-					if x.Arrived > x.Ordered || x.Ordered > x.Released || x.Length <= 0 || x.Subflow >= len(c.Subflows) {
-						t.Fatalf("%+v is not possible", x)
-					}
+		plausible(t, a.Report())
+	})
+}
+
+// plausible checks what holds for every report, whatever the capture has.
+func plausible(t *testing.T, r Report) {
+	t.Helper()
+	for i := range r.Connections {
+		c := &r.Connections[i]
+		if len(c.Subflows) == 0 {
+			t.Fatalf("connection %d has no subflows", c.Number)
+		}
+		for _, e := range c.Events {
+			if e.Subflow < 0 || e.Subflow >= len(c.Subflows) {
+				t.Fatalf("event %+v of %d subflows", e, len(c.Subflows))
+			}
+		}
+		for _, d := range []*Direction{&c.ToClient, &c.ToServer} {
+			if d.Delay.Max < 0 || d.Delay.Max > r.Duration || d.MeanHeld < 0 || d.MeanHeld > float64(d.MaxHeld.Bytes)*1.001 {
+				t.Fatalf("a delay up to %v in a capture of %v, %v held on average of at most %d", d.Delay.Max, r.Duration, d.MeanHeld, d.MaxHeld.Bytes)
+			}
+			if d.StillHeld > d.MaxHeld.Bytes {
+				t.Fatalf("%d bytes are held at the end, at most %d before", d.StillHeld, d.MaxHeld.Bytes)
+			}
+			for _, x := range d.Records {
+				if x.Arrived > x.Ordered || x.Ordered > x.Released || x.Length <= 0 || x.Subflow >= len(c.Subflows) {
+					t.Fatalf("%+v is not possible", x)
 				}
 			}
 		}
+	}
+}
+
+// small are captures of every kind in testdata that are quickly read.
+var small = []string{
+	"receiver-any.pcap.gz", "receiver-1.pcap.gz", "receiver-2.pcap.gz", "sender-any.pcap.gz", "reinjection.pcap.gz", "tcp.pcap.gz",
+	"srv6-client.pcapng.gz", "srv6-server.pcapng.gz", "join-of-several.pcap.gz",
+}
+
+// flipped reads a capture with so many of its bytes changed to others.
+func flipped(t *testing.T, whole []byte, seed uint64, flips int) {
+	random := rand.New(rand.NewPCG(seed, uint64(flips)))
+	damaged := slices.Clone(whole)
+	for range flips {
+		damaged[random.IntN(len(damaged))] ^= 1 << random.IntN(8)
+	}
+	path := write(t, "flipped", damaged)
+	r, err := Read(context.Background(), []string{path}, Options{Record: true, MaxRecords: 10_000, SortMemory: 64 << 20})
+	if errors.Is(err, pcap.ErrNotCapture) || errors.Is(err, pcap.ErrEmpty) || errors.Is(err, ErrDisorder) {
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	plausible(t, r)
+}
+
+// TestFlippedBytes: captures with changed bytes are read, and what is reported is possible.
+func TestFlippedBytes(t *testing.T) {
+	for _, name := range small {
+		whole := unzip(t, name)
+		for seed := range uint64(4) {
+			for _, flips := range []int{3, 300} {
+				flipped(t, whole, seed, flips)
+			}
+		}
+	}
+}
+
+// FuzzFlippedBytes searches for captures with changed bytes that are not read. Its inputs say which
+// bytes of which real capture change, since mutations of the file itself seldom keep it readable.
+func FuzzFlippedBytes(f *testing.F) {
+	whole := make([][]byte, len(small))
+	for i, name := range small {
+		whole[i] = unzip(f, name)
+		f.Add(uint8(i), uint64(i), uint16(100))
+	}
+	f.Fuzz(func(t *testing.T, file uint8, seed uint64, flips uint16) {
+		flipped(t, whole[int(file)%len(whole)], seed, int(flips%2000))
 	})
+}
+
+// TestJoinOfSeveral: the SYN of a subflow that was seen before comes late, and brings what its subflow
+// was put together with to the connection that it joins.
+func TestJoinOfSeveral(t *testing.T) {
+	r := read(t, "testdata/join-of-several.pcap.gz")
+	plausible(t, r)
+	if len(r.Connections) != 1 || len(r.Connections[0].Subflows) != 3 {
+		t.Errorf("%d connections, of which the first has %d subflows; want 1 with 3", len(r.Connections), len(r.Connections[0].Subflows))
+	}
+}
+
+// TestJoinThatContradicts: a SYN of the initial subflow of one connection has the token of another, as
+// after damage. Data that was put into order stays where it is.
+func TestJoinThatContradicts(t *testing.T) {
+	s := newScene(1, Options{Record: true})
+	first := s.open(0)
+	s.data(10*ms, first, 1, 500, mapped{offset: 0, start: 1, length: 500})
+	s.data(11*ms, first, 1001, 500, mapped{offset: 1000, start: 1001, length: 500})
+	s.key = [2]uint64{77, 78}
+	s.open(20 * ms)
+	s.packet(30*ms, first, 0, pcap.SYN, 0, 0, 0, joinOption(s.token(1), false))
+	s.key = newScene(1, Options{}).key
+	s.data(40*ms, first, 501, 500, mapped{offset: 500, start: 501, length: 500})
+	r := s.a.Report()
+	plausible(t, r)
+	if d := r.Connections[0].ToClient; len(r.Connections) != 2 || d.Bytes != 1500 {
+		t.Errorf("%d connections, %d bytes in the first; want 2, 1500", len(r.Connections), d.Bytes)
+	}
+	if all := strings.Join(r.Connections[1].Missed, "; "); !strings.Contains(all, "1 join with its token") {
+		t.Errorf("missed %q, want the join that was not followed", all)
+	}
 }
 
 // BenchmarkAnalysis is of the segments of MPTCP connections, without reading them.

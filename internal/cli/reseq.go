@@ -27,6 +27,7 @@ type reseqFlags struct {
 	connection   int
 	idle         time.Duration
 	all          bool
+	memory       string
 }
 
 // reseqShown is how many connections the table shows unless it is asked for all.
@@ -57,7 +58,11 @@ What a capture does not have (its beginning, packets, options) is listed under "
 			if o.idle <= 0 {
 				return usage(c, fmt.Errorf("--idle must be > 0, got %v", o.idle))
 			}
-			return a.reseq(c.Context(), files, o)
+			memory, err := unit.ParseSize(o.memory)
+			if err != nil || memory <= 0 {
+				return usage(c, fmt.Errorf("--sort-memory must be a size > 0 such as 2GB, got %q", o.memory))
+			}
+			return a.reseq(c.Context(), files, o, int(memory))
 		},
 	}
 	f := c.Flags()
@@ -66,12 +71,13 @@ What a capture does not have (its beginning, packets, options) is listed under "
 	f.StringVar(&o.figures, "figures", "", "draw figures (PNG and SVG) of the connections that are shown into this `directory`")
 	f.IntVar(&o.connection, "connection", 0, "show only the connection with this `number`")
 	f.DurationVar(&o.idle, "idle", capture.DefaultIdle, "from when on a time without new data counts as a gap")
+	f.StringVar(&o.memory, "sort-memory", unit.Size(capture.DefaultSortMemory).String(), "largest `size` of the packets held to sort files whose times run backwards")
 	f.BoolVar(&o.all, "all", false, fmt.Sprintf("show all connections, not only the %d that carried most", reseqShown))
 	return c
 }
 
-func (a *app) reseq(ctx context.Context, files []string, o reseqFlags) error {
-	r, err := capture.Read(ctx, files, capture.Options{Record: o.csv != "" || o.figures != "", Idle: o.idle})
+func (a *app) reseq(ctx context.Context, files []string, o reseqFlags, memory int) error {
+	r, err := capture.Read(ctx, files, capture.Options{Record: o.csv != "" || o.figures != "", Idle: o.idle, SortMemory: memory})
 	if err != nil {
 		return captureFailure(err)
 	}
@@ -139,6 +145,8 @@ func captureFailure(err error) error {
 		do = "decompress it first, or compress it with gzip"
 	case errors.Is(err, pcap.ErrNotCapture):
 		do = "name a file that tcpdump, Wireshark or tabane lab capture has written"
+	case errors.Is(err, capture.ErrDisorder):
+		do = "sort it first (reordercap FILE SORTED, which comes with Wireshark), or allow more with --sort-memory"
 	case errors.Is(err, capture.ErrAgain):
 		do = "save it to a file first"
 	case errors.Is(err, capture.ErrTwice):
