@@ -399,19 +399,46 @@ func (f failing) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func TestReadingErrorIsNoEnd(t *testing.T) {
-	r, err := New(failing{bytes.NewReader(pcapFile(binary.LittleEndian, false, 101, segment4))})
-	if err != nil {
-		t.Fatal(err)
+// TestReadErrorIsNotDamage: an I/O error is returned, also from within compressed data, while data that
+// cannot be decompressed is a fault of the file, which ends there.
+func TestReadErrorIsNotDamage(t *testing.T) {
+	file := pcapFile(binary.LittleEndian, false, 101, slices.Repeat([][]byte{segment4}, 2000)...)
+	for i := 24; i < len(file); i++ { // something that does not compress away
+		file[i] ^= byte(i * i >> 7)
 	}
-	var p Packet
-	for range 3 {
-		if err = r.Next(&p); err != nil {
-			break
+	z := zip(t, file)
+	corrupt, wrongSum := slices.Clone(z), slices.Clone(z)
+	for i := len(z) / 2; i < len(z)/2+50; i++ {
+		corrupt[i] ^= 0xff
+	}
+	wrongSum[len(z)-6] ^= 0xff
+	for _, tt := range []struct {
+		name   string
+		r      io.Reader
+		failed bool
+		fault  string
+	}{
+		{"I/O error", failing{bytes.NewReader(file)}, true, ""},
+		{"I/O error in compressed data", failing{bytes.NewReader(z[:len(z)/2])}, true, ""},
+		{"cut compressed data", bytes.NewReader(z[:len(z)/2]), false, "compressed file is cut"},
+		{"corrupt compressed data", bytes.NewReader(corrupt), false, "compressed data is damaged"},
+		{"wrong checksum of compressed data", bytes.NewReader(wrongSum), false, "compressed data is damaged"},
+	} {
+		r, err := New(tt.r)
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
 		}
-	}
-	if err == nil || errors.Is(err, io.EOF) {
-		t.Errorf("got %v, want the error of the file", err)
+		var p Packet
+		for err == nil {
+			err = r.Next(&p)
+		}
+		if failed := !errors.Is(err, io.EOF); failed != tt.failed {
+			t.Errorf("%s: got %v", tt.name, err)
+		}
+		s := r.Stats()
+		if tt.fault != "" && !slices.ContainsFunc(s.Faults, func(f Fault) bool { return strings.Contains(f.What, tt.fault) }) {
+			t.Errorf("%s: faults %v, want one with %q", tt.name, s.Faults, tt.fault)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package pcap
 import (
 	"bufio"
 	"bytes"
+	"compress/flate"
 	"compress/gzip"
 	"encoding/binary"
 	"errors"
@@ -231,9 +232,8 @@ func (d *Reader) peek(n int) ([]byte, error) {
 		}
 		return b, nil
 	}
-	var corrupt interface{ Error() string }
-	if d.stats.Gzip && errors.As(err, &corrupt) {
-		// Whatever is wrong with the compressed data, it ends here.
+	if d.stats.Gzip && damaged(err) {
+		// Nothing can be decompressed behind this place.
 		if !d.stats.Cut {
 			d.stats.Cut = true
 			what := "the compressed file is cut"
@@ -248,6 +248,12 @@ func (d *Reader) peek(n int) ([]byte, error) {
 		return b, nil
 	}
 	return b, fmt.Errorf("read at byte %d: %w", d.offset, err)
+}
+
+// damaged says whether an error of decompression is about the data, and not about reading the file.
+func damaged(err error) bool {
+	var corrupt flate.CorruptInputError
+	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || errors.As(err, &corrupt)
 }
 
 func (d *Reader) fault(f Fault) {
