@@ -36,7 +36,7 @@ var (
 	probes   = floor{9, "the adapters' floor", "it finds out for an adapter whether a neighbor is reachable, and knows none of them"}
 	adapters = floor{10, "the adapters' floor", "an adapter knows the one thing outside that it adapts, and nothing that uses it"}
 	stands   = floor{11, "the adapters' floor", "it stands in for an adapter in tests"}
-	frame    = floor{15, "the machines' frame", "it is what all machines share, so it knows none of them"}
+	frame    = floor{15, "the machines' frame", "it is what machines share, so it knows none of them"}
 	machines = floor{20, "the machines' floor", "a machine does not know other machines, nor the experiment it stands in"}
 	scenes   = floor{30, "the experiments' floor", "a scenario says what an experiment is, not who runs it"}
 	benches  = floor{31, "the experiments' floor", "who runs an experiment, who draws it and who examines the host do not know each other, nor how they are called"}
@@ -74,7 +74,8 @@ var house = map[string]floor{
 	"internal/route/routetest": stands,
 	"internal/netns/netnstest": stands,
 
-	"internal/daemon": frame,
+	"internal/daemon":      frame,
+	"internal/pathmanager": frame,
 
 	"internal/asbr":      machines,
 	"internal/reflector": machines,

@@ -21,6 +21,7 @@ import (
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/pathmanager"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/vpn"
 )
@@ -49,15 +50,15 @@ type Edge struct {
 	offered   []mptcp.Endpoint
 
 	// paths is the path manager, nil when that is the kernel's.
-	paths *pathLoop
-	diag  *mptcp.Diag
-	// working are routes that the kernel has not been seen to have yet, and so are not offered to clients.
-	working map[peerPrefix]bool
-	// former are routes that a former life left in the kernel, where they stay until all sessions have told theirs.
-	former map[peerPrefix]bool
-	// again says that there was a former life.
-	again bool
-	quiet *time.Timer
+	paths *pathmanager.Manager
+	// pending are routes that are not known to be in the kernel yet, so that their address is not announced.
+	pending map[peerPrefix]bool
+	// inherited are routes that a previous instance left in the kernel, where they remain until all sessions have
+	// advertised theirs.
+	inherited map[peerPrefix]bool
+	// restarted: a previous instance left objects in the kernel.
+	restarted bool
+	quiet     *time.Timer
 }
 
 type peerPrefix struct {
@@ -107,7 +108,7 @@ func New(ctx context.Context, o Options) (*Edge, error) {
 	e := &Edge{
 		config: o.Config, keep: o.Keep, log: o.Log, daemon: d, mptcp: endpoints,
 		refused: map[string]uint64{}, owned: map[netip.Addr]bool{},
-		working: map[peerPrefix]bool{}, former: map[peerPrefix]bool{},
+		pending: map[peerPrefix]bool{}, inherited: map[peerPrefix]bool{},
 	}
 	if err := e.prepare(); err != nil {
 		return nil, errors.Join(err, d.Close(), e.close())
@@ -131,7 +132,7 @@ func (e *Edge) prepare() error {
 	if err != nil {
 		return err
 	}
-	e.again = len(found) > 0
+	e.restarted = len(found) > 0
 	tables := map[uint32]int{}
 	for i, p := range e.config.Peers {
 		tables[p.Table] = i
@@ -142,7 +143,7 @@ func (e *Edge) prepare() error {
 			e.owned[o.Prefix.Addr()] = true
 		case route.Route:
 			if i, ok := tables[o.Table]; ok && o.Kind == route.Unicast {
-				e.former[peerPrefix{i, o.Dst}] = true
+				e.inherited[peerPrefix{i, o.Dst}] = true
 			}
 		}
 	}
@@ -176,31 +177,34 @@ func hasAddress(name string, address netip.Addr) bool {
 // preparePaths makes the path manager that the configuration asks for.
 func (e *Edge) preparePaths() error {
 	if e.config.MPTCP.manager() == KernelPathManager {
-		if e.again {
+		if e.restarted {
 			return nil // a former life may have had it in user space; Run takes it back
 		}
 		return mptcp.CheckKernelManager()
 	}
-	diag, err := mptcp.DialDiag()
+	o := pathmanager.Options{
+		Retired: slices.Collect(maps.Keys(e.owned)), Restarted: e.restarted, ShareDefault: e.config.MPTCP.BestPath == SharingBestPath,
+		Keep: e.keep, Log: e.log,
+	}
+	for _, p := range e.config.Peers {
+		o.Peers = append(o.Peers, pathmanager.Peer{Address: p.Address, Backup: p.Backup})
+	}
+	paths, err := pathmanager.New(o)
 	if err != nil {
 		return err
 	}
-	e.diag = diag
-	m := newPathManager(e.config.Peers, slices.Collect(maps.Keys(e.owned)))
-	m.settled, m.sharing = !e.again, e.config.MPTCP.BestPath == SharingBestPath
-	for f := range e.former {
-		m.route(time.Now(), f.peer, f.prefix, routePresent)
+	for f := range e.inherited {
+		paths.SetRoute(f.peer, f.prefix, pathmanager.RoutePresent)
 	}
-	e.paths = newPathLoop(m, kernelPaths{e.mptcp, diag}, e.log)
-	e.egress.routed = e.routed
+	e.paths, e.egress.routed = paths, e.routeChanged
 	return nil
 }
 
-// close gives up what New opened without changing anything.
+// close releases what New opened. It changes nothing in the kernel.
 func (e *Edge) close() error {
 	err := e.mptcp.Close()
-	if e.diag != nil {
-		err = errors.Join(err, e.diag.Close())
+	if e.paths != nil {
+		err = errors.Join(err, e.paths.Close())
 	}
 	return err
 }
@@ -222,22 +226,26 @@ func (e *Edge) Run(ctx context.Context) (err error) {
 	return e.runPaths(ctx)
 }
 
-// runPaths runs the path manager beside the daemon. It ends before the daemon takes the addresses away, so that nothing is
-// on them by then.
+// runPaths runs the path manager beside the daemon. It ends before the daemon removes the EPE addresses, so that no
+// subflow is on them by then.
 func (e *Edge) runPaths(ctx context.Context) error {
-	restore, events, err := e.takeOver()
+	// With endpoints, the kernel's path manager would continue to announce on the connections that it manages.
+	err := e.setEndpoints(nil)
+	if err == nil {
+		err = e.paths.Start()
+	}
 	if err != nil {
 		return errors.Join(err, e.daemon.Close())
 	}
 	e.quiet = time.AfterFunc(routesQuiet, func() {
 		e.daemon.Do(ctx, func() {
 			if e.daemon.AllUp() {
-				e.allRoutesKnown()
+				e.routesComplete()
 			}
 		})
 	})
 	defer e.quiet.Stop()
-	latest := time.AfterFunc(routesLatest, func() { e.daemon.Do(ctx, e.allRoutesKnown) })
+	latest := time.AfterFunc(routesLatest, func() { e.daemon.Do(ctx, e.routesComplete) })
 	defer latest.Stop()
 
 	pathsCtx, stopPaths := context.WithCancel(ctx)
@@ -247,72 +255,33 @@ func (e *Edge) runPaths(ctx context.Context) error {
 	ended := make(chan error, 1)
 	go func() {
 		defer stopDaemon()
-		err := e.paths.run(pathsCtx, events)
-		if !e.keep {
-			e.paths.leave()
-			err = errors.Join(err, mptcp.SetManager(restore))
-		}
-		ended <- err
+		ended <- e.paths.Run(pathsCtx)
 	}()
 	err = e.daemon.Run(daemonCtx, e)
 	stopPaths()
 	return errors.Join(err, <-ended)
 }
 
-// takeOver has new connections left to this daemon and hears of them. It returns the path manager to restore: after a
-// kill nobody knows what was before, and the kernel's is what a host starts with.
-func (e *Edge) takeOver() (restore mptcp.Manager, _ *mptcp.Events, err error) {
-	restore, err = mptcp.CurrentManager()
-	if err != nil {
-		return "", nil, err
-	}
-	if e.again {
-		restore = mptcp.KernelManager
-	}
-	// The kernel's would go on announcing them on connections that it has.
-	if err := e.setEndpoints(nil); err != nil {
-		return "", nil, err
-	}
-	events, err := mptcp.Subscribe()
-	if err != nil {
-		return "", nil, err
-	}
-	if err := mptcp.SetManager(mptcp.UserManager); err != nil {
-		return "", nil, errors.Join(err, events.Close())
-	}
-	return restore, events, nil
-}
-
-// routed hears what a peer offers for a prefix. What goes is taken from clients at once, what comes is offered to them
-// once the kernel has it.
-func (e *Edge) routed(peer int, prefix netip.Prefix, state routeState) {
+// routeChanged handles a change of a peer's route to a prefix. A route that goes is withdrawn from clients at once; a new
+// one is announced to them once the kernel has it.
+func (e *Edge) routeChanged(peer int, prefix netip.Prefix, state pathmanager.RouteState) {
 	at := peerPrefix{peer, prefix}
-	delete(e.working, at)
-	delete(e.former, at)
-	if state == routePresent {
-		e.working[at] = true
+	delete(e.pending, at)
+	delete(e.inherited, at)
+	if state == pathmanager.RoutePresent {
+		e.pending[at] = true
 		return
 	}
-	e.offer(at, state)
+	e.paths.SetRoute(peer, prefix, state)
 }
 
-func (e *Edge) offer(at peerPrefix, state routeState) {
-	e.paths.post(func(now time.Time) error {
-		e.paths.manager.route(now, at.peer, at.prefix, state)
-		return nil
-	})
-}
-
-// allRoutesKnown ends what a former life offered and nobody has told of since.
-func (e *Edge) allRoutesKnown() {
-	for at := range e.former {
-		e.offer(at, routeAbsent)
+// routesComplete drops the routes of a previous instance that no reflector has advertised since.
+func (e *Edge) routesComplete() {
+	for at := range e.inherited {
+		e.paths.SetRoute(at.peer, at.prefix, pathmanager.RouteAbsent)
 	}
-	clear(e.former)
-	e.paths.post(func(now time.Time) error {
-		e.paths.manager.allRoutesKnown(now)
-		return nil
-	})
+	clear(e.inherited)
+	e.paths.RoutesComplete()
 }
 
 // BGP implements daemon.Machine.
@@ -354,10 +323,10 @@ func (e *Edge) Settled() bool {
 		return false
 	}
 	if e.paths != nil {
-		for at := range e.working {
+		for at := range e.pending {
 			if e.egress.works(at.peer, at.prefix) {
-				e.offer(at, routePresent)
-				delete(e.working, at)
+				e.paths.SetRoute(at.peer, at.prefix, pathmanager.RoutePresent)
+				delete(e.pending, at)
 			}
 		}
 		e.announced = true
@@ -419,6 +388,12 @@ type Status struct {
 	Paths   PathStatus        `json:"paths"`
 }
 
+// PathStatus is the path manager in a Status; the kernel's gives no numbers.
+type PathStatus struct {
+	Manager PathManager `json:"manager"`
+	pathmanager.Status
+}
+
 // PeerStatus is one egress peer in a Status.
 type PeerStatus struct {
 	Name    string       `json:"name"`
@@ -431,9 +406,9 @@ type PeerStatus struct {
 
 // Status says how the edge is. It is ready when it hears the reflectors and every egress peer has routes.
 func (e *Edge) Status() any {
-	s := Status{Role: "edge", ASN: e.config.ASN, Address: e.config.Address, Paths: PathStatus{Manager: KernelPathManager}}
+	s := Status{Role: "edge", ASN: e.config.ASN, Address: e.config.Address, Paths: PathStatus{Manager: e.config.MPTCP.manager()}}
 	if e.paths != nil {
-		s.Paths = e.paths.Status()
+		s.Paths.Status = e.paths.Status()
 	}
 	e.daemon.Do(context.Background(), func() {
 		s.Pending, s.Sessions = e.daemon.Kernel.Pending(), e.daemon.Speaker.Sessions()

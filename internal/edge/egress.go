@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/pathmanager"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/vpn"
 )
@@ -51,7 +52,7 @@ type egress struct {
 	// locators say which SIDs are out of reach: no route leads through these, although it is among the paths.
 	locators locators
 	// routed, when set, hears what a peer offers for a prefix whenever that changes.
-	routed func(peer int, prefix netip.Prefix, state routeState)
+	routed func(peer int, prefix netip.Prefix, state pathmanager.RouteState)
 	// urgent, when set, brings what is wanted so far to the kernel.
 	urgent func()
 }
@@ -66,7 +67,7 @@ type peer struct {
 	// that are about to go. More than one exists when several ASBRs have a session with the peer.
 	routes map[netip.Prefix][]hop
 	// states counts the prefixes in each state; leaving: none is present, and the last ones were draining.
-	states  [routePresent + 1]int
+	states  [pathmanager.RoutePresent + 1]int
 	leaving bool
 }
 
@@ -88,14 +89,14 @@ func (a hop) compare(b hop) int {
 }
 
 // state is what the ways to a prefix, best first, offer.
-func state(hops []hop) routeState {
+func state(hops []hop) pathmanager.RouteState {
 	switch {
 	case len(hops) == 0:
-		return routeAbsent
+		return pathmanager.RouteAbsent
 	case hops[0].draining:
-		return routeDraining
+		return pathmanager.RouteDraining
 	}
-	return routePresent
+	return pathmanager.RoutePresent
 }
 
 type pathKey struct {

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/pathmanager"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/vpn"
 )
@@ -237,7 +238,7 @@ func TestAnyHistoryEndsInWhatIsAnnounced(t *testing.T) {
 func TestEgressTellsWhatIsOffered(t *testing.T) {
 	e, _ := newTestEgress(testConfig())
 	var got []string
-	e.routed = func(peer int, prefix netip.Prefix, state routeState) {
+	e.routed = func(peer int, prefix netip.Prefix, state pathmanager.RouteState) {
 		got = append(got, fmt.Sprintf("%d %v %d", peer, prefix, state))
 	}
 	one, two := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101"), vpnPath("10.0.0.2:1", "fc00:2:1::", "65000:101")

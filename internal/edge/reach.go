@@ -8,6 +8,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/pathmanager"
 )
 
 // retainRoutes is how long routes outlive all reflectors. None of them is on a packet's way: without a route this server
@@ -138,13 +139,13 @@ func (e *egress) hops(p *peer, key pathKey, now path) []hop {
 }
 
 // count keeps how many prefixes of the peer are in which state.
-func (p *peer) count(old, now routeState) {
+func (p *peer) count(old, now pathmanager.RouteState) {
 	p.states[old]--
 	p.states[now]++
 	switch {
-	case p.states[routePresent] > 0:
+	case p.states[pathmanager.RoutePresent] > 0:
 		p.leaving = false
-	case p.states[routeDraining] > 0:
+	case p.states[pathmanager.RouteDraining] > 0:
 		p.leaving = true
 	}
 }

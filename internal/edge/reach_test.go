@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/pathmanager"
 )
 
 func locator(prefix string, there bool) bgp.UnicastPath {
@@ -17,7 +18,9 @@ func locator(prefix string, there bool) bgp.UnicastPath {
 func TestRoutesGoWithTheirLocator(t *testing.T) {
 	e, w := newTestEgress(testConfig())
 	var told []string
-	e.routed = func(peer int, prefix netip.Prefix, s routeState) { told = append(told, fmt.Sprint(peer, prefix, s)) }
+	e.routed = func(peer int, prefix netip.Prefix, s pathmanager.RouteState) {
+		told = append(told, fmt.Sprint(peer, prefix, s))
+	}
 	e.locator(locator("fc00:1::/32", true))
 	e.locator(locator("fc00:2::/32", true))
 	for _, p := range []bgp.VPNPath{vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101"), vpnPath("10.0.0.2:1", "fc00:2:1::", "65000:102")} {
@@ -45,7 +48,7 @@ func TestRoutesGoWithTheirLocator(t *testing.T) {
 	}
 	e.locator(locator("fc00:1::/32", true))
 	check(t, w.lines(""), full...)
-	absent, present := fmt.Sprint(0, client, routeAbsent), fmt.Sprint(0, client, routePresent)
+	absent, present := fmt.Sprint(0, client, pathmanager.RouteAbsent), fmt.Sprint(0, client, pathmanager.RoutePresent)
 	check(t, told, absent, present, absent, present)
 
 	// What is withdrawn meanwhile does not come back, and what is announced meanwhile waits.

@@ -1,4 +1,4 @@
-package edge
+package pathmanager
 
 import (
 	"context"
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func testPrefix() string { return fmt.Sprintf("tabane-test-edge-%d-", os.Getpid()) }
+func testPrefix() string { return fmt.Sprintf("tabane-test-pathmanager-%d-", os.Getpid()) }
 
 func openFiles() int {
 	files, err := os.ReadDir("/proc/self/fd")
@@ -49,13 +49,16 @@ func openFiles() int {
 	return len(files)
 }
 
-// site is a server and a client in namespaces of their own, on one link with all addresses of the test's configuration.
+// lan is the interface of both hosts of a site.
+const lan = "lan"
+
+// site is a server and a client in namespaces of their own, on one link, the server with all addresses.
 type site struct {
 	t              testing.TB
 	server, client string
-	kernel         kernelPaths
+	kernel         netlinkKernel
 	listener       net.Listener
-	config         Config
+	peers          []Peer
 }
 
 func newSite(t testing.TB) *site {
@@ -67,7 +70,7 @@ func newSite(t testing.TB) *site {
 		t.Skip("making network namespaces needs root")
 	}
 	name := testPrefix() + strings.ToLower(t.Name())
-	s := &site{t: t, server: name + "-s", client: name + "-c", config: testConfig()}
+	s := &site{t: t, server: name + "-s", client: name + "-c", peers: testPeers()}
 	for _, ns := range []string{s.server, s.client} {
 		if err := netns.Create(ns); err != nil {
 			t.Fatal(err)
@@ -117,7 +120,6 @@ func newSite(t testing.TB) *site {
 
 func (s *site) wire() {
 	s.t.Helper()
-	lan := s.config.Interface
 	f, err := os.Open("/run/netns/" + s.client)
 	if err != nil {
 		s.t.Fatal(err)
@@ -130,7 +132,7 @@ func (s *site) wire() {
 		s.t.Fatal(err)
 	}
 	for ns, addrs := range map[string][]netip.Addr{
-		s.server: {s.config.Address, s.config.Peers[0].Address, s.config.Peers[1].Address},
+		s.server: {defaultAt.Addr(), onA.Addr(), onB.Addr()},
 		s.client: {netip.MustParseAddr("2001:db8:1::c")},
 	} {
 		err := netns.Do(ns, func() error {
@@ -161,7 +163,7 @@ func (s *site) connect() (client, server net.Conn) {
 	err = netns.Do(s.client, func() (err error) {
 		d := net.Dialer{Timeout: 10 * time.Second}
 		d.SetMultipathTCP(true)
-		client, err = d.Dial("tcp", netip.AddrPortFrom(s.config.Address, 80).String())
+		client, err = d.Dial("tcp", defaultAt.String())
 		return err
 	})
 	wg.Wait()
@@ -186,15 +188,14 @@ func exchange(t testing.TB, a, b net.Conn) {
 }
 
 // manage runs a path manager until stop is called.
-func (s *site) manage() (l *pathLoop, stop func()) {
+func (s *site) manage() (l *Manager, stop func()) {
 	s.t.Helper()
 	var events *mptcp.Events
 	err := netns.Do(s.server, func() (err error) { events, err = mptcp.Subscribe(); return err })
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	m := newPathManager(s.config.Peers, nil)
-	l = newPathLoop(m, s.kernel, slog.New(slog.DiscardHandler))
+	l = newManager(Options{Peers: s.peers, Restarted: true, Log: slog.New(slog.DiscardHandler)}, s.kernel)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- l.run(ctx, events) }()
@@ -206,9 +207,9 @@ func (s *site) manage() (l *pathLoop, stop func()) {
 	}
 }
 
-func offerAll(l *pathLoop, peer int, state routeState) {
+func offerAll(l *Manager, peer int, state RouteState) {
 	l.post(func(now time.Time) error {
-		l.manager.route(now, peer, netip.MustParsePrefix("::/0"), state)
+		l.machine.setRoute(now, peer, netip.MustParsePrefix("::/0"), state)
 		return nil
 	})
 }
@@ -220,7 +221,7 @@ func (s *site) until(peer, want int) {
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		got = 0
 		err := s.kernel.Subflows(mptcp.IPv6, func(sub mptcp.Subflow) {
-			if sub.Local.Addr() == s.config.Peers[peer].Address {
+			if sub.Local.Addr() == s.peers[peer].Address {
 				got++
 			}
 		})
@@ -237,15 +238,15 @@ func (s *site) until(peer, want int) {
 func TestPathsInTheKernel(t *testing.T) {
 	s := newSite(t)
 	first, stop := s.manage()
-	offerAll(first, 0, routePresent)
+	offerAll(first, 0, RoutePresent)
 	client, server := s.connect()
 	s.until(0, 1)
-	offerAll(first, 1, routePresent)
+	offerAll(first, 1, RoutePresent)
 	s.until(1, 1)
-	offerAll(first, 0, routeAbsent)
+	offerAll(first, 0, RouteAbsent)
 	s.until(0, 0)
 	exchange(t, client, server)
-	offerAll(first, 0, routePresent)
+	offerAll(first, 0, RoutePresent)
 	s.until(0, 1)
 	stop()
 
@@ -254,12 +255,12 @@ func TestPathsInTheKernel(t *testing.T) {
 	defer stop()
 	client2, server2 := s.connect()
 	exchange(t, client, server)
-	offerAll(second, 0, routePresent)
+	offerAll(second, 0, RoutePresent)
 	s.until(0, 2)
 	s.until(1, 1)
-	second.post(func(now time.Time) error { second.manager.allRoutesKnown(now); return nil })
+	second.post(func(now time.Time) error { second.machine.routesComplete(now); return nil })
 	s.until(1, 0)
-	offerAll(second, 0, routeAbsent)
+	offerAll(second, 0, RouteAbsent)
 	s.until(0, 0)
 	exchange(t, client, server)
 	exchange(t, client2, server2)
@@ -270,15 +271,15 @@ func TestPathsInTheKernel(t *testing.T) {
 func TestMaintenanceInTheKernel(t *testing.T) {
 	s := newSite(t)
 	err := netns.Do(s.server, func() error {
-		return tc.SetRate(s.config.Interface, tc.Rate{Rate: 20e6, Burst: 5000, Queue: 20 * time.Millisecond})
+		return tc.SetRate(lan, tc.Rate{Rate: 20e6, Burst: 5000, Queue: 20 * time.Millisecond})
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l, stop := s.manage()
 	defer stop()
-	offerAll(l, 0, routePresent)
-	offerAll(l, 1, routePresent)
+	offerAll(l, 0, RoutePresent)
+	offerAll(l, 1, RoutePresent)
 	client, server := s.connect()
 	s.until(0, 1)
 	s.until(1, 1)
@@ -309,7 +310,7 @@ func TestMaintenanceInTheKernel(t *testing.T) {
 			answer := make(chan bool)
 			l.post(func(time.Time) error {
 				found := false
-				for _, c := range l.manager.conns {
+				for _, c := range l.machine.conns {
 					for _, sub := range c.subflows {
 						found = found || sub.peer == 0 && ok(sub)
 					}
@@ -321,16 +322,16 @@ func TestMaintenanceInTheKernel(t *testing.T) {
 		}
 	}
 	eventually(t, "the subflow carries data", on(func(sub *subflow) bool { return sub.queued > 0 }))
-	offerAll(l, 0, routeDraining)
+	offerAll(l, 0, RouteDraining)
 	eventually(t, "the subflow is a backup without data", on(func(sub *subflow) bool { return sub.drained }))
-	offerAll(l, 0, routeAbsent)
+	offerAll(l, 0, RouteAbsent)
 	eventually(t, "the subflow is parked", func() bool { return l.Status().Parked == 1 })
 	// It works again when the route comes back.
-	offerAll(l, 0, routePresent)
+	offerAll(l, 0, RoutePresent)
 	eventually(t, "the subflow carries data again", on(func(sub *subflow) bool { return !sub.backup && sub.queued > 0 }))
-	offerAll(l, 0, routeDraining)
+	offerAll(l, 0, RouteDraining)
 	eventually(t, "the subflow is a backup without data", on(func(sub *subflow) bool { return sub.drained }))
-	offerAll(l, 0, routeAbsent)
+	offerAll(l, 0, RouteAbsent)
 	eventually(t, "the subflow is parked", func() bool { return l.Status().Parked == 1 })
 	s.until(0, 1)
 	if got := l.Status(); got.Removed+got.Destroyed+got.Unknown+got.Failed != 0 {
@@ -363,7 +364,7 @@ func BenchmarkKernelWithdrawal(b *testing.B) {
 	s := newSite(b)
 	l, stop := s.manage()
 	defer stop()
-	offerAll(l, 0, routePresent)
+	offerAll(l, 0, RoutePresent)
 	for range conns {
 		s.connect()
 	}
@@ -375,13 +376,13 @@ func BenchmarkKernelWithdrawal(b *testing.B) {
 	look := time.Since(looking)
 	b.ResetTimer()
 	for range b.N {
-		offerAll(l, 0, routeAbsent)
+		offerAll(l, 0, RouteAbsent)
 		for want := l.Status().Removed + conns; l.Status().Removed < want; {
 			time.Sleep(time.Millisecond)
 		}
 		b.StopTimer()
 		s.until(0, 0)
-		offerAll(l, 0, routePresent)
+		offerAll(l, 0, RoutePresent)
 		s.until(0, conns)
 		b.StartTimer()
 	}

@@ -1,4 +1,4 @@
-package edge
+package pathmanager
 
 import (
 	"container/heap"
@@ -152,13 +152,13 @@ func (p *simPath) sample(local netip.AddrPort) mptcp.Subflow {
 	}
 }
 
-// watchPaths lets paths send from begin to end, looking every watchBusy, and returns the first stall with its time.
-func watchPaths(w *stallWatch, begin, end time.Duration, paths map[netip.AddrPort]*simPath) (time.Duration, stall) {
+// watchPaths lets paths send from begin to end, looking every sampleBusy, and returns the first stall with its time.
+func watchPaths(w *stallDetector, begin, end time.Duration, paths map[netip.AddrPort]*simPath) (time.Duration, stall) {
 	for now := begin; now < end; now += simTick {
 		for _, p := range paths {
 			p.step(now)
 		}
-		if now%watchBusy != 0 {
+		if now%sampleBusy != 0 {
 			continue
 		}
 		w.begin()
@@ -183,7 +183,7 @@ func TestACongestedPathIsNoHole(t *testing.T) {
 					a := newSimPath(1, mbit, 2*time.Millisecond, queue*time.Millisecond, loss)
 					b := newSimPath(2, 30, 5*time.Millisecond, 50*time.Millisecond, 0)
 					paths := map[netip.AddrPort]*simPath{onA: a, onB: b}
-					w := newStallWatch()
+					w := newStallDetector()
 					if at, s := watchPaths(w, 0, 20*time.Second, paths); len(s.stalled) > 0 {
 						t.Errorf("alarm at %v: %+v", at, s)
 					}
@@ -208,14 +208,14 @@ func TestAHoleIsFound(t *testing.T) {
 			a.offered = a.rate / 2
 		}
 		paths := map[netip.AddrPort]*simPath{onA: a, onB: b}
-		w := newStallWatch()
+		w := newStallDetector()
 		begin := time.Duration(rapid.IntRange(2000, 6000).Draw(t, "hole ms")) * time.Millisecond
 		if at, s := watchPaths(w, 0, begin, paths); len(s.stalled) > 0 {
 			t.Fatalf("alarm at %v before there was a hole", at)
 		}
 		a.hole = true
 		last := max(begin, a.busyUntil+2*a.delay)
-		most := max(stallFew, 3*(2*a.delay+queue)+4*(queue+2*a.delay)) + 3*watchBusy
+		most := max(stallMinShort, 3*(2*a.delay+queue)+4*(queue+2*a.delay)) + 3*sampleBusy
 		at, s := watchPaths(w, begin, begin+5*time.Second, paths)
 		if len(s.stalled) != 1 || s.stalled[0].Local != onA {
 			t.Fatalf("found %+v", s)
@@ -226,15 +226,15 @@ func TestAHoleIsFound(t *testing.T) {
 	})
 }
 
-// rounds feeds a watch with samples, one round each watchBusy.
+// rounds feeds a watch with samples, one round each sampleBusy.
 type rounds struct {
 	t   *testing.T
-	w   *stallWatch
+	w   *stallDetector
 	now time.Time
 }
 
 func (r *rounds) round(samples ...mptcp.Subflow) []stall {
-	r.now = r.now.Add(watchBusy)
+	r.now = r.now.Add(sampleBusy)
 	r.w.begin()
 	for _, s := range samples {
 		s.Token, s.Remote = 1, clientAt
@@ -284,7 +284,7 @@ func TestStalls(t *testing.T) {
 		{"a round trip of two seconds", []func(int) mptcp.Subflow{long, moving(onB)}, nil},
 		{"few segments wait for their timeout", []func(int) mptcp.Subflow{still(onA, 10), moving(onB)}, nil},
 	} {
-		r := &rounds{t: t, w: newStallWatch(), now: start}
+		r := &rounds{t: t, w: newStallDetector(), now: start}
 		var found []stall
 		for n := 1; n <= 12; n++ {
 			var samples []mptcp.Subflow
@@ -306,7 +306,7 @@ func TestStalls(t *testing.T) {
 }
 
 func TestAStalledSubflowMovesAgain(t *testing.T) {
-	r := &rounds{t: t, w: newStallWatch(), now: start}
+	r := &rounds{t: t, w: newStallDetector(), now: start}
 	other := func(n int) mptcp.Subflow {
 		return mptcp.Subflow{Local: onB, InFlight: 9, Acked: uint64(n), RTT: time.Millisecond}
 	}
@@ -318,7 +318,7 @@ func TestAStalledSubflowMovesAgain(t *testing.T) {
 		}
 		for _, s := range r.round(a, other(n)) {
 			alarms += len(s.stalled)
-			moves += len(s.moving)
+			moves += len(s.recovered)
 		}
 		if n < 40 && moves > 0 {
 			t.Fatal("moves while it stands")
@@ -337,9 +337,9 @@ func TestAStalledSubflowMovesAgain(t *testing.T) {
 // Another connection of the same client over the same address shows that the path works.
 func TestAnotherConnectionVouchesForThePath(t *testing.T) {
 	for _, vouching := range []bool{true, false} {
-		w, now, alarms := newStallWatch(), start, 0
+		w, now, alarms := newStallDetector(), start, 0
 		for n := range 12 {
-			now = now.Add(watchBusy)
+			now = now.Add(sampleBusy)
 			other := uint64(0)
 			if vouching {
 				other = uint64(n)

@@ -1,4 +1,4 @@
-package edge
+package pathmanager
 
 import (
 	"testing"
@@ -14,9 +14,9 @@ func (m *managed) look(queued map[string]uint32) {
 		}
 	}
 	for _, s := range m.all() {
-		m.observe(m.now, s)
+		m.sample(m.now, s)
 	}
-	m.release(m.now)
+	m.closeParked(m.now)
 	m.work()
 }
 
@@ -25,10 +25,10 @@ const addressA, addressB, addressDefault = "2001:db8:1::a", "2001:db8:1::b", "20
 // newLeaving is a connection whose subflow to A is drained, while data flows on the others.
 func newLeaving() *managed {
 	m := newManaged(false)
-	m.setRoute(0, "::/0", routePresent)
-	m.setRoute(1, "::/0", routePresent)
+	m.setRoute(0, "::/0", RoutePresent)
+	m.setRoute(1, "::/0", RoutePresent)
 	m.open(1, defaultAt, clientAt)
-	m.setRoute(0, "::/0", routeDraining)
+	m.setRoute(0, "::/0", RouteDraining)
 	m.look(map[string]uint32{addressB: 100_000, addressDefault: 100_000})
 	return m
 }
@@ -36,7 +36,7 @@ func newLeaving() *managed {
 func TestADrainedSubflowIsParked(t *testing.T) {
 	m := newLeaving()
 	m.fakeKernel.log = nil
-	m.setRoute(0, "::/0", routeAbsent)
+	m.setRoute(0, "::/0", RouteAbsent)
 	m.look(map[string]uint32{addressB: 100_000})
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a*", "2001:db8:1::b")
 	check(t, m.fakeKernel.log)
@@ -45,7 +45,7 @@ func TestADrainedSubflowIsParked(t *testing.T) {
 	}
 	// Nothing that has it decided again makes anything of it.
 	m.resync(m.now, m.all())
-	m.setRoute(1, "2001:db8:c::/64", routePresent)
+	m.setRoute(1, "2001:db8:c::/64", RoutePresent)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a*", "2001:db8:1::b")
 
 	m.look(nil)
@@ -58,26 +58,26 @@ func TestADrainedSubflowIsParked(t *testing.T) {
 func TestABusySubflowIsNotParked(t *testing.T) {
 	m := newLeaving()
 	m.look(map[string]uint32{addressA: 1})
-	m.setRoute(0, "::/0", routeAbsent)
+	m.setRoute(0, "::/0", RouteAbsent)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b")
 	// Nor one of which nothing is known since it became a backup.
-	m.setRoute(0, "::/0", routePresent)
+	m.setRoute(0, "::/0", RoutePresent)
 	m.pass(removeHold)
 	m.look(nil)
-	m.setRoute(0, "::/0", routeDraining)
-	m.setRoute(0, "::/0", routeAbsent)
+	m.setRoute(0, "::/0", RouteDraining)
+	m.setRoute(0, "::/0", RouteAbsent)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b")
 	// Nor one that was none any more.
 	m = newLeaving()
 	m.look(nil)
-	m.setRoute(0, "::/0", routePresent)
-	m.setRoute(0, "::/0", routeAbsent)
+	m.setRoute(0, "::/0", RoutePresent)
+	m.setRoute(0, "::/0", RouteAbsent)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b")
 }
 
 func TestAParkedSubflowOfAConnectionThatEnds(t *testing.T) {
 	m := newLeaving()
-	m.setRoute(0, "::/0", routeAbsent)
+	m.setRoute(0, "::/0", RouteAbsent)
 	m.disconnect(1)
 	m.work()
 	if len(m.parked) != 0 {
@@ -87,9 +87,9 @@ func TestAParkedSubflowOfAConnectionThatEnds(t *testing.T) {
 
 func TestAParkedSubflowComesBack(t *testing.T) {
 	m := newLeaving()
-	m.setRoute(0, "::/0", routeAbsent)
+	m.setRoute(0, "::/0", RouteAbsent)
 	m.fakeKernel.log = nil
-	m.setRoute(0, "::/0", routePresent)
+	m.setRoute(0, "::/0", RoutePresent)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b")
 	check(t, m.fakeKernel.log, "set backup false on subflow [2001:db8:1::a]:80 to [2001:db8:c::10]:50001 of connection 00000001")
 	m.look(nil)
@@ -101,7 +101,7 @@ func TestAParkedSubflowComesBack(t *testing.T) {
 
 func TestAParkedSubflowThatIsUsedIsClosed(t *testing.T) {
 	m := newLeaving()
-	m.setRoute(0, "::/0", routeAbsent)
+	m.setRoute(0, "::/0", RouteAbsent)
 	m.look(map[string]uint32{addressA: 1400, addressB: 100_000})
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b")
 }
@@ -109,18 +109,18 @@ func TestAParkedSubflowThatIsUsedIsClosed(t *testing.T) {
 // TestAnAlarmClosesWhatIsParked: the suspect is a backup from then on, and the parked one would be as good.
 func TestAnAlarmClosesWhatIsParked(t *testing.T) {
 	m := newLeaving()
-	m.setRoute(0, "::/0", routeAbsent)
-	m.alarm(m.now, 1, []mptcp.Ends{{Local: defaultAt, Remote: clientAt}}, nil)
+	m.setRoute(0, "::/0", RouteAbsent)
+	m.stalled(m.now, 1, []mptcp.Ends{{Local: defaultAt, Remote: clientAt}}, nil)
 	m.work()
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
 }
 
 func TestWhatIsParkedCarriesNothing(t *testing.T) {
 	m := newLeaving()
-	m.setRoute(0, "::/0", routeAbsent)
+	m.setRoute(0, "::/0", RouteAbsent)
 	// The client closes its first subflow, and then the other path goes: its subflow is all that works, perhaps.
 	m.drop(m.there[1], func(s *mptcp.Subflow) bool { return !s.Joined })
 	m.work()
-	m.setRoute(1, "::/0", routeAbsent)
+	m.setRoute(1, "::/0", RouteAbsent)
 	check(t, m.on(1), "2001:db8:1::a*", "2001:db8:1::b")
 }

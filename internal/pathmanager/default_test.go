@@ -1,4 +1,4 @@
-package edge
+package pathmanager
 
 import (
 	"net/netip"
@@ -11,8 +11,8 @@ import (
 // newReached is a connection with a subflow to each of two peers.
 func newReached(backupB bool) *managed {
 	m := newManaged(backupB)
-	m.setRoute(0, "::/0", routePresent)
-	m.setRoute(1, "::/0", routePresent)
+	m.setRoute(0, "::/0", RoutePresent)
+	m.setRoute(1, "::/0", RoutePresent)
 	m.open(1, defaultAt, clientAt)
 	return m
 }
@@ -26,13 +26,13 @@ func TestTheBestPathIsABackupWhereAllPeersAreReached(t *testing.T) {
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
 
 	// It stays so while one of the others is lost and comes back, by routes or by an alarm.
-	m.setRoute(0, "::/0", routeAbsent)
+	m.setRoute(0, "::/0", RouteAbsent)
 	m.pass(time.Minute)
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
-	m.setRoute(0, "::/0", routePresent)
+	m.setRoute(0, "::/0", RoutePresent)
 	m.pass(time.Minute)
 	a := m.conns[1].subflows[2]
-	m.alarm(m.now, 1, []mptcp.Ends{{Local: a.local, Remote: a.remote}}, nil)
+	m.stalled(m.now, 1, []mptcp.Ends{{Local: a.local, Remote: a.remote}}, nil)
 	m.work()
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
 	m.pass(time.Minute)
@@ -42,12 +42,12 @@ func TestTheBestPathIsABackupWhereAllPeersAreReached(t *testing.T) {
 	}
 
 	// It carries when no other is to.
-	m.setRoute(0, "::/0", routeDraining)
+	m.setRoute(0, "::/0", RouteDraining)
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a*", "2001:db8:1::b")
-	m.setRoute(1, "::/0", routeDraining)
+	m.setRoute(1, "::/0", RouteDraining)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a*", "2001:db8:1::b*")
-	m.setRoute(0, "::/0", routeAbsent)
-	m.setRoute(1, "::/0", routeAbsent)
+	m.setRoute(0, "::/0", RouteAbsent)
+	m.setRoute(1, "::/0", RouteAbsent)
 	m.look(nil)
 	check(t, m.on(1), "2001:db8:1::10")
 }
@@ -55,16 +55,16 @@ func TestTheBestPathIsABackupWhereAllPeersAreReached(t *testing.T) {
 func TestTheBestPathSharesWhereItMayAddAPath(t *testing.T) {
 	t.Run("asked for", func(t *testing.T) {
 		m := newManaged(false)
-		m.sharing = true
-		m.setRoute(0, "::/0", routePresent)
-		m.setRoute(1, "::/0", routePresent)
+		m.shareDefault = true
+		m.setRoute(0, "::/0", RoutePresent)
+		m.setRoute(1, "::/0", RoutePresent)
 		m.open(1, defaultAt, clientAt)
 		m.pass(time.Minute)
 		check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b")
 	})
 	t.Run("one peer alone", func(t *testing.T) {
 		m := newManaged(false)
-		m.setRoute(0, "::/0", routePresent)
+		m.setRoute(0, "::/0", RoutePresent)
 		m.open(1, defaultAt, clientAt)
 		m.pass(time.Minute)
 		check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a")
@@ -76,18 +76,16 @@ func TestTheBestPathSharesWhereItMayAddAPath(t *testing.T) {
 	})
 	t.Run("an address that the client did not take up", func(t *testing.T) {
 		m := newManaged(false)
-		config := testConfig()
-		third := config.Peers[1]
-		third.Address = netip.MustParseAddr("2001:db8:1::77")
-		m.pathManager = newPathManager(append(config.Peers, third), nil)
-		m.pathManager.settled = true
-		m.setRoute(0, "::/0", routePresent)
-		m.setRoute(1, "::/0", routePresent)
+		third := Peer{Address: netip.MustParseAddr("2001:db8:1::77")}
+		m.machine = newMachine(append(testPeers(), third), nil)
+		m.machine.complete = true
+		m.setRoute(0, "::/0", RoutePresent)
+		m.setRoute(1, "::/0", RoutePresent)
 		m.open(1, defaultAt, clientAt)
 		m.pass(time.Minute)
 		check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
 		m.lose = 1 << 30
-		m.setRoute(2, "::/0", routePresent)
+		m.setRoute(2, "::/0", RoutePresent)
 		m.pass(time.Minute)
 		check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b")
 	})
@@ -104,43 +102,43 @@ func TestTheBestPathSharesWhereItMayAddAPath(t *testing.T) {
 // TestTheDefaultAddressStepsAside: BGP's best path went as well, perhaps, and what is sent again must not go there.
 func TestTheDefaultAddressStepsAside(t *testing.T) {
 	m := newReached(false)
-	m.sharing = true
+	m.shareDefault = true
 	busy := map[string]uint32{addressA: 100_000, addressB: 100_000, addressDefault: 100_000}
 	m.look(busy)
 	m.fakeKernel.log = nil
-	m.setRoute(0, "::/0", routeAbsent)
+	m.setRoute(0, "::/0", RouteAbsent)
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
 	check(t, m.fakeKernel.log[:1], "set backup true on subflow [2001:db8:1::10]:80 to [2001:db8:c::10]:40000 of connection 00000001")
-	m.pass(asideFor - time.Millisecond)
+	m.pass(standbyFor - time.Millisecond)
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
 	// It holds something still, such as what a hole swallows.
 	for range 30 {
 		m.look(busy)
-		m.pass(asideMore)
+		m.pass(standbyMore)
 		check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
 	}
 	m.look(map[string]uint32{addressB: 100_000})
-	m.pass(asideMore)
+	m.pass(standbyMore)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b")
 	// It does not where nothing else is left, or nothing is on its way.
 	m.look(busy)
-	m.setRoute(1, "::/0", routeAbsent)
+	m.setRoute(1, "::/0", RouteAbsent)
 	check(t, m.on(1), "2001:db8:1::10")
 	for peer := range 2 {
-		m.setRoute(peer, "::/0", routePresent)
+		m.setRoute(peer, "::/0", RoutePresent)
 	}
 	m.pass(time.Second)
 	m.look(map[string]uint32{addressA: 100_000})
-	m.setRoute(0, "::/0", routeAbsent)
+	m.setRoute(0, "::/0", RouteAbsent)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b")
 }
 
 // TestASubflowThatNobodyLooksAtDoesNotStayAside: alone it is not looked at, and nothing is known of what it delivers.
 func TestASubflowThatNobodyLooksAtDoesNotStayAside(t *testing.T) {
 	m := newReached(false)
-	m.sharing = true
+	m.shareDefault = true
 	m.look(map[string]uint32{addressDefault: 100_000})
-	m.setRoute(0, "::/0", routeAbsent)
-	m.pass(asideFor)
+	m.setRoute(0, "::/0", RouteAbsent)
+	m.pass(standbyFor)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b")
 }

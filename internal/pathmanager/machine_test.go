@@ -1,4 +1,4 @@
-package edge
+package pathmanager
 
 import (
 	"errors"
@@ -215,16 +215,16 @@ func (k *fakeKernel) on(token uint32) []string {
 
 // managed is a path manager that is run against the fake kernel.
 type managed struct {
-	*pathManager
+	*machine
 	*fakeKernel
 	now time.Time
 }
 
 func newManaged(backupB bool) *managed {
-	config := testConfig()
-	config.Peers[1].Backup = backupB
-	m := &managed{pathManager: newPathManager(config.Peers, nil), fakeKernel: newFakeKernel(), now: start}
-	m.pathManager.settled = true
+	peers := testPeers()
+	peers[1].Backup = backupB
+	m := &managed{machine: newMachine(peers, nil), fakeKernel: newFakeKernel(), now: start}
+	m.machine.complete = true
 	return m
 }
 
@@ -232,7 +232,7 @@ func newManaged(backupB bool) *managed {
 func (m *managed) work() {
 	for {
 		for _, e := range m.fakeKernel.events {
-			m.pathManager.event(m.now, e)
+			m.machine.event(m.now, e)
 		}
 		m.fakeKernel.events = nil
 		if m.execute()+len(m.fakeKernel.events) == 0 {
@@ -243,7 +243,7 @@ func (m *managed) work() {
 
 // execute brings the requests to the kernel, and returns how many there were.
 func (m *managed) execute() int {
-	requests := m.take()
+	requests := m.takeRequests()
 	for _, r := range requests {
 		m.done(m.now, r, m.Request(r))
 	}
@@ -254,16 +254,16 @@ func (m *managed) execute() int {
 func (m *managed) pass(d time.Duration) {
 	end := m.now.Add(d)
 	m.work()
-	for at, ok := m.next(); ok && !at.After(end); at, ok = m.next() {
+	for at, ok := m.nextTimer(); ok && !at.After(end); at, ok = m.nextTimer() {
 		m.now = at
-		m.tick(at)
+		m.runTimers(at)
 		m.work()
 	}
 	m.now = end
 }
 
-func (m *managed) setRoute(peer int, prefix string, state routeState) {
-	m.pathManager.route(m.now, peer, netip.MustParsePrefix(prefix), state)
+func (m *managed) setRoute(peer int, prefix string, state RouteState) {
+	m.machine.setRoute(m.now, peer, netip.MustParsePrefix(prefix), state)
 	m.work()
 }
 
@@ -274,31 +274,31 @@ func (m *managed) open(token uint32, local, remote netip.AddrPort) {
 
 func TestAnAddressFollowsItsRoute(t *testing.T) {
 	m := newManaged(false)
-	m.setRoute(0, "2001:db8:c::/64", routePresent)
+	m.setRoute(0, "2001:db8:c::/64", RoutePresent)
 	m.open(1, defaultAt, clientAt)
 	m.open(2, defaultAt, elsewhereAt)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a")
 	check(t, m.on(2), "2001:db8:1::10")
 
-	m.setRoute(1, "::/0", routePresent)
+	m.setRoute(1, "::/0", RoutePresent)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b")
 	check(t, m.on(2), "2001:db8:1::10", "2001:db8:1::b")
 
-	m.setRoute(0, "2001:db8:c::/64", routeAbsent)
+	m.setRoute(0, "2001:db8:c::/64", RouteAbsent)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b")
 	if got := m.conns[1]; len(got.subflows) != 2 || m.counts.Removed != 1 {
 		t.Errorf("%+v, %+v", got, m.counts)
 	}
 	// Back at once: only after the client had time to close what it had.
-	m.setRoute(0, "2001:db8::/32", routePresent)
+	m.setRoute(0, "2001:db8::/32", RoutePresent)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b")
 	m.pass(removeHold)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b")
 	check(t, m.on(2), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b")
 
 	// A longer prefix that goes uncovers the shorter one.
-	m.setRoute(1, "2001:db8:c::/64", routePresent)
-	m.setRoute(1, "2001:db8:c::/64", routeAbsent)
+	m.setRoute(1, "2001:db8:c::/64", RoutePresent)
+	m.setRoute(1, "2001:db8:c::/64", RouteAbsent)
 	if m.conns[1] == nil {
 		t.Fatal("forgotten")
 	}
@@ -312,11 +312,11 @@ func TestAnAddressFollowsItsRoute(t *testing.T) {
 
 func TestALongerPrefixThatGoesUncoversTheShorter(t *testing.T) {
 	m := newManaged(false)
-	m.setRoute(0, "::/0", routePresent)
-	m.setRoute(0, "2001:db8:c::/64", routeDraining)
+	m.setRoute(0, "::/0", RoutePresent)
+	m.setRoute(0, "2001:db8:c::/64", RouteDraining)
 	m.open(1, defaultAt, clientAt)
 	check(t, m.on(1), "2001:db8:1::10")
-	m.setRoute(0, "2001:db8:c::/64", routeAbsent)
+	m.setRoute(0, "2001:db8:c::/64", RouteAbsent)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a")
 	if m.counts.Removed != 0 {
 		t.Errorf("%+v", m.counts)
@@ -325,11 +325,11 @@ func TestALongerPrefixThatGoesUncoversTheShorter(t *testing.T) {
 
 func TestTheAddressIsWithdrawnBeforeItsSubflow(t *testing.T) {
 	m := newManaged(false)
-	m.setRoute(0, "::/0", routePresent)
+	m.setRoute(0, "::/0", RoutePresent)
 	m.open(1, defaultAt, clientAt)
 	m.deaf = true // so that the subflow is there to be destroyed
 	m.fakeKernel.log = nil
-	m.setRoute(0, "::/0", routeAbsent)
+	m.setRoute(0, "::/0", RouteAbsent)
 	id := m.peers[0].id
 	check(t, m.fakeKernel.log, fmt.Sprintf("remove address %d from connection 00000001", id),
 		"destroy subflow [2001:db8:1::a]:80 to [2001:db8:c::10]:50001 of connection 00000001")
@@ -337,55 +337,55 @@ func TestTheAddressIsWithdrawnBeforeItsSubflow(t *testing.T) {
 
 func TestBackup(t *testing.T) {
 	m := newManaged(true)
-	m.setRoute(0, "::/0", routePresent)
-	m.setRoute(1, "::/0", routePresent)
+	m.setRoute(0, "::/0", RoutePresent)
+	m.setRoute(1, "::/0", RoutePresent)
 	m.open(1, defaultAt, clientAt)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b*")
-	m.setRoute(0, "::/0", routeDraining)
+	m.setRoute(0, "::/0", RouteDraining)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a*", "2001:db8:1::b*")
 	m.open(2, defaultAt, elsewhereAt)
 	check(t, m.on(2), "2001:db8:1::10", "2001:db8:1::b*")
-	m.setRoute(0, "::/0", routePresent)
+	m.setRoute(0, "::/0", RoutePresent)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b*")
 	check(t, m.on(2), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b*")
 }
 
 func TestAConnectionToAnEPEAddress(t *testing.T) {
 	m := newManaged(false)
-	m.setRoute(0, "::/0", routePresent)
+	m.setRoute(0, "::/0", RoutePresent)
 	m.open(1, onA, clientAt)
 	check(t, m.on(1), "2001:db8:1::a")
-	m.setRoute(0, "::/0", routeAbsent)
+	m.setRoute(0, "::/0", RouteAbsent)
 	check(t, m.on(1), "2001:db8:1::a") // all that it has
-	m.setRoute(1, "::/0", routePresent)
+	m.setRoute(1, "::/0", RoutePresent)
 	check(t, m.on(1), "2001:db8:1::b") // not any more
 	m.pass(removeHold)
-	m.setRoute(0, "::/0", routePresent)
+	m.setRoute(0, "::/0", RoutePresent)
 	check(t, m.on(1), "2001:db8:1::a", "2001:db8:1::b")
 }
 
 func TestOtherConnectionsAreNotManaged(t *testing.T) {
 	m := newManaged(false)
-	m.setRoute(0, "::/0", routePresent)
+	m.setRoute(0, "::/0", RoutePresent)
 	m.event(m.now, mptcp.Established{Token: 1, Local: defaultAt, Remote: clientAt})
 	m.event(m.now, mptcp.SubEstablished{Token: 2, Local: netip.MustParseAddrPort("[2001:db8:1::77]:80"), Remote: clientAt})
 	m.event(m.now, mptcp.SubClosed{Token: 3, Local: onA, Remote: clientAt})
 	m.event(m.now, mptcp.Closed{Token: 3})
-	m.alarm(m.now, 3, []mptcp.Ends{{Local: onA, Remote: clientAt}}, nil)
-	m.moved(m.now, 3, mptcp.Ends{Local: onA, Remote: clientAt})
+	m.stalled(m.now, 3, []mptcp.Ends{{Local: onA, Remote: clientAt}}, nil)
+	m.recovered(m.now, 3, mptcp.Ends{Local: onA, Remote: clientAt})
 	m.resync(m.now, []mptcp.Subflow{{Token: 4, Local: defaultAt, Remote: clientAt, Active: true}})
-	if got := m.take(); len(got) != 0 || len(m.conns) != 0 {
+	if got := m.takeRequests(); len(got) != 0 || len(m.conns) != 0 {
 		t.Errorf("requests %v, connections %v", got, m.conns)
 	}
 }
 
 func TestAClientThatDidNotHear(t *testing.T) {
 	m := newManaged(false)
-	m.setRoute(0, "::/0", routePresent)
+	m.setRoute(0, "::/0", RoutePresent)
 	m.open(1, defaultAt, clientAt)
 	m.deaf = true
-	m.setRoute(0, "::/0", routeAbsent)
-	m.setRoute(0, "::/0", routePresent)
+	m.setRoute(0, "::/0", RouteAbsent)
+	m.setRoute(0, "::/0", RoutePresent)
 	m.pass(10 * time.Second)
 	check(t, m.on(1), "2001:db8:1::10") // it believes that it has a subflow
 	m.deaf = false
@@ -398,7 +398,7 @@ func TestAClientThatDidNotHear(t *testing.T) {
 
 func TestALostAnnouncementIsRepeated(t *testing.T) {
 	m := newManaged(false)
-	m.setRoute(0, "::/0", routePresent)
+	m.setRoute(0, "::/0", RoutePresent)
 	m.lose = 2
 	m.open(1, defaultAt, clientAt)
 	m.pass(repeatAfter / 2)
@@ -418,7 +418,7 @@ func TestALostAnnouncementIsRepeated(t *testing.T) {
 		t.Errorf("announced %d times, want %d", n, 3+1+repeatTries)
 	}
 	m.open(3, defaultAt, netip.MustParseAddrPort("[2001:db8:e::10]:40000"))
-	m.setRoute(0, "::/0", routeAbsent)
+	m.setRoute(0, "::/0", RouteAbsent)
 	n := m.counts.Announced
 	m.pass(time.Minute)
 	if m.counts.Announced != n {
@@ -428,21 +428,21 @@ func TestALostAnnouncementIsRepeated(t *testing.T) {
 
 func TestASubflowThatTheClientClosedIsOfferedAgain(t *testing.T) {
 	m := newManaged(false)
-	m.setRoute(0, "::/0", routePresent)
+	m.setRoute(0, "::/0", RoutePresent)
 	m.open(1, defaultAt, clientAt)
 	c := m.there[1]
 	m.drop(c, func(s *mptcp.Subflow) bool { return s.Joined })
-	m.pass(answerWait / 2)
+	m.pass(answerTimeout / 2)
 	check(t, m.on(1), "2001:db8:1::10")
-	m.pass(answerWait)
+	m.pass(answerTimeout)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a")
 }
 
 func TestAlarm(t *testing.T) {
 	m := newManaged(false)
-	m.sharing = true
-	m.setRoute(0, "::/0", routePresent)
-	m.setRoute(1, "::/0", routePresent)
+	m.shareDefault = true
+	m.setRoute(0, "::/0", RoutePresent)
+	m.setRoute(1, "::/0", RoutePresent)
 	m.open(1, defaultAt, clientAt)
 	stalled := func() (stalled []mptcp.Ends) {
 		for _, s := range m.conns[1].subflows {
@@ -453,38 +453,38 @@ func TestAlarm(t *testing.T) {
 		return stalled
 	}
 	m.fakeKernel.log = nil
-	m.alarm(m.now, 1, stalled(), nil)
+	m.stalled(m.now, 1, stalled(), nil)
 	m.work()
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
 	check(t, m.fakeKernel.log[:1], "set backup true on subflow [2001:db8:1::10]:80 to [2001:db8:c::10]:40000 of connection 00000001")
-	m.pass(probation - time.Millisecond)
+	m.pass(holdDown - time.Millisecond)
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
 	m.pass(time.Millisecond)
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
 
 	// It swallows data again: twice as long.
-	m.alarm(m.now, 1, stalled(), nil)
-	m.pass(2*probation - time.Millisecond)
+	m.stalled(m.now, 1, stalled(), nil)
+	m.pass(2*holdDown - time.Millisecond)
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
 	// The first subflow moves: so may the other path.
-	m.moved(m.now, 1, mptcp.Ends{Local: defaultAt, Remote: clientAt})
+	m.recovered(m.now, 1, mptcp.Ends{Local: defaultAt, Remote: clientAt})
 	m.work()
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b")
 
 	// What went well for long starts anew.
-	m.pass(probationOver + time.Second)
-	m.alarm(m.now, 1, stalled(), nil)
-	m.pass(probation)
+	m.pass(holdDownReset + time.Second)
+	m.stalled(m.now, 1, stalled(), nil)
+	m.pass(holdDown)
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
-	if m.counts.Alarms != 5 {
+	if m.counts.Stalls != 5 {
 		t.Errorf("%+v", m.counts)
 	}
 }
 
 func TestAnIdleSubflowIsSacrificed(t *testing.T) {
 	m := newManaged(false)
-	m.setRoute(0, "::/0", routePresent)
-	m.setRoute(1, "::/0", routePresent)
+	m.setRoute(0, "::/0", RoutePresent)
+	m.setRoute(1, "::/0", RoutePresent)
 	m.open(1, defaultAt, clientAt)
 	var idle []mptcp.Ends
 	for _, s := range m.there[1].subflows {
@@ -492,14 +492,14 @@ func TestAnIdleSubflowIsSacrificed(t *testing.T) {
 			idle = append(idle, mptcp.Ends{Local: s.Local, Remote: s.Remote})
 		}
 	}
-	m.alarm(m.now, 1, []mptcp.Ends{{Local: defaultAt, Remote: clientAt}}, idle)
+	m.stalled(m.now, 1, []mptcp.Ends{{Local: defaultAt, Remote: clientAt}}, idle)
 	m.work()
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
 	m.pass(removeHold)
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
 	// Without an idle one nothing more can be done.
-	m.moved(m.now, 1, mptcp.Ends{Local: defaultAt, Remote: clientAt})
-	m.alarm(m.now, 1, []mptcp.Ends{{Local: defaultAt, Remote: clientAt}}, nil)
+	m.recovered(m.now, 1, mptcp.Ends{Local: defaultAt, Remote: clientAt})
+	m.stalled(m.now, 1, []mptcp.Ends{{Local: defaultAt, Remote: clientAt}}, nil)
 	m.work()
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
 }
@@ -508,8 +508,8 @@ func TestUnknownIsCounted(t *testing.T) {
 	m := newManaged(false)
 	m.open(1, defaultAt, clientAt)
 	delete(m.there, 1) // before the event comes
-	m.setRoute(0, "::/0", routePresent)
-	m.setRoute(1, "::/0", routePresent)
+	m.setRoute(0, "::/0", RoutePresent)
+	m.setRoute(1, "::/0", RoutePresent)
 	if m.counts.Unknown != 1 || m.counts.Failed != 0 || len(m.conns) != 0 {
 		t.Errorf("%+v, %v", m.counts, m.conns)
 	}
@@ -517,7 +517,7 @@ func TestUnknownIsCounted(t *testing.T) {
 
 func TestARefusalIsTriedAgain(t *testing.T) {
 	m := newManaged(true)
-	m.setRoute(1, "::/0", routePresent)
+	m.setRoute(1, "::/0", RoutePresent)
 	refused := map[string]bool{}
 	m.refuse = func(r mptcp.Request) error {
 		if kind := fmt.Sprintf("%T", r); !refused[kind] {
@@ -531,7 +531,7 @@ func TestARefusalIsTriedAgain(t *testing.T) {
 	m.pass(3 * retryAfter)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b*")
 	m.deaf = true
-	m.setRoute(1, "::/0", routeAbsent)
+	m.setRoute(1, "::/0", RouteAbsent)
 	m.pass(3 * retryAfter)
 	check(t, m.on(1), "2001:db8:1::10")
 	if m.counts.Failed != 4 || len(m.there[1].announced) != 0 {
@@ -541,49 +541,77 @@ func TestARefusalIsTriedAgain(t *testing.T) {
 
 func TestRestart(t *testing.T) {
 	m := newManaged(false)
-	m.setRoute(0, "::/0", routePresent)
-	m.setRoute(1, "::/0", routePresent)
+	m.setRoute(0, "::/0", RoutePresent)
+	m.setRoute(1, "::/0", RoutePresent)
 	m.open(1, defaultAt, clientAt)
 	m.pass(warmUp)
 	m.fakeKernel.log = nil
 
 	// Another life, which knows no route yet.
-	m.pathManager = newPathManager(testConfig().Peers, nil)
+	m.machine = newMachine(testPeers(), nil)
 	m.open(2, defaultAt, elsewhereAt)
 	m.resync(m.now, m.all())
 	m.pass(time.Minute)
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
 	check(t, m.fakeKernel.log)
-	m.setRoute(0, "::/0", routePresent)
+	m.setRoute(0, "::/0", RoutePresent)
 	check(t, m.on(2), "2001:db8:1::10", "2001:db8:1::a")
 	if got := m.counts.Announced; got != 1 {
 		t.Errorf("announced %d times, want once: the first connection has it", got)
 	}
-	m.allRoutesKnown(m.now)
+	m.routesComplete(m.now)
 	m.work()
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a")
-	m.setRoute(0, "::/0", routeAbsent)
+	m.setRoute(0, "::/0", RouteAbsent)
 	check(t, m.on(1), "2001:db8:1::10")
 }
 
 func TestRetiredAddresses(t *testing.T) {
 	m := newManaged(false)
-	m.setRoute(1, "::/0", routePresent)
+	m.setRoute(1, "::/0", RoutePresent)
 	m.open(1, defaultAt, clientAt)
-	config := testConfig()
-	m.pathManager = newPathManager(config.Peers[:1], []netip.Addr{config.Peers[0].Address, config.Peers[1].Address})
-	m.pathManager.settled = true
+	m.machine = newMachine(testPeers()[:1], []netip.Addr{onA.Addr(), onB.Addr()})
+	m.machine.complete = true
 	m.resync(m.now, m.all())
 	m.work()
 	check(t, m.on(1), "2001:db8:1::10")
 }
 
+// A client with add_addr_accepted 0 joins no address, one that lacks an answer for a moment is not counted yet.
+func TestUnjoined(t *testing.T) {
+	m := newManaged(false)
+	m.setRoute(0, "::/0", RoutePresent)
+	m.setRoute(1, "2001:db8:d::/64", RoutePresent)
+	m.open(1, defaultAt, clientAt)
+	if got := m.unjoined(m.now); got != (Unjoined{}) {
+		t.Errorf("all joined: %+v", got)
+	}
+	m.lose = 1 << 30
+	m.open(2, defaultAt, elsewhereAt)
+	if got := m.unjoined(m.now); got != (Unjoined{}) {
+		t.Errorf("just announced: %+v", got)
+	}
+	m.pass(2 * answerTimeout)
+	if got, want := m.unjoined(m.now), (Unjoined{1, elsewhereAt.Addr(), 0, 2}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	m.setRoute(0, "::/0", RouteAbsent)
+	if got, want := m.unjoined(m.now), (Unjoined{1, elsewhereAt.Addr(), 0, 1}); got != want {
+		t.Errorf("one withdrawn: got %+v, want %+v", got, want)
+	}
+	m.disconnect(2)
+	m.work()
+	if got := m.unjoined(m.now); got != (Unjoined{}) {
+		t.Errorf("closed: %+v", got)
+	}
+}
+
 func TestLeave(t *testing.T) {
 	m := newManaged(false)
-	m.setRoute(0, "::/0", routePresent)
+	m.setRoute(0, "::/0", RoutePresent)
 	m.open(1, defaultAt, clientAt)
 	m.open(2, onA, elsewhereAt)
-	m.leave(m.now)
+	m.withdrawAll(m.now)
 	m.work()
 	check(t, m.on(1), "2001:db8:1::10")
 	check(t, m.on(2), "2001:db8:1::a")
@@ -629,15 +657,15 @@ func TestAnyOrderEndsRight(t *testing.T) {
 				}
 			},
 			"route": func(t *rapid.T) {
-				m.pathManager.route(m.now, rapid.IntRange(0, 1).Draw(t, "peer"), netip.MustParsePrefix(rapid.SampledFrom(prefixes).Draw(t, "prefix")),
-					rapid.SampledFrom([]routeState{routeAbsent, routeDraining, routePresent, routePresent}).Draw(t, "state"))
+				m.machine.setRoute(m.now, rapid.IntRange(0, 1).Draw(t, "peer"), netip.MustParsePrefix(rapid.SampledFrom(prefixes).Draw(t, "prefix")),
+					rapid.SampledFrom([]RouteState{RouteAbsent, RouteDraining, RoutePresent, RoutePresent}).Draw(t, "state"))
 			},
 			"alarm": func(t *rapid.T) {
 				if token, ok := anyConn(); ok {
 					if all := m.there[token].subflows; len(all) > 1 {
 						one := rapid.SampledFrom(all).Draw(t, "subflow")
 						idle := rapid.SampledFrom(all).Draw(t, "idle")
-						m.alarm(m.now, token, []mptcp.Ends{{Local: one.Local, Remote: one.Remote}}, []mptcp.Ends{{Local: idle.Local, Remote: idle.Remote}})
+						m.stalled(m.now, token, []mptcp.Ends{{Local: one.Local, Remote: one.Remote}}, []mptcp.Ends{{Local: idle.Local, Remote: idle.Remote}})
 					}
 				}
 			},
@@ -651,7 +679,7 @@ func TestAnyOrderEndsRight(t *testing.T) {
 			"moved": func(t *rapid.T) {
 				for token, c := range m.conns {
 					for _, s := range c.subflows {
-						m.moved(m.now, token, mptcp.Ends{Local: s.local, Remote: s.remote})
+						m.recovered(m.now, token, mptcp.Ends{Local: s.local, Remote: s.remote})
 					}
 				}
 			},
@@ -661,12 +689,12 @@ func TestAnyOrderEndsRight(t *testing.T) {
 				m.resync(m.now, m.all())
 			},
 			"restart": func(*rapid.T) {
-				old := m.pathManager
-				m.pathManager = newManaged(old.peers[1].backup).pathManager
+				old := m.machine
+				m.machine = newManaged(old.peers[1].backup).machine
 				m.fakeKernel.events = nil
 				for i, p := range old.peers {
 					for prefix, state := range p.routes.All() {
-						m.pathManager.route(m.now, i, prefix, state)
+						m.machine.setRoute(m.now, i, prefix, state)
 					}
 				}
 				m.resync(m.now, m.all())
@@ -681,7 +709,7 @@ func TestAnyOrderEndsRight(t *testing.T) {
 		m.resync(m.now, m.all())
 		for token, c := range m.conns {
 			for _, s := range c.subflows {
-				m.moved(m.now, token, mptcp.Ends{Local: s.local, Remote: s.remote})
+				m.recovered(m.now, token, mptcp.Ends{Local: s.local, Remote: s.remote})
 			}
 		}
 		m.look(nil)
@@ -713,15 +741,15 @@ func (m *managed) verify(t *rapid.T) {
 			on := slices.DeleteFunc(slices.Clone(c.subflows), func(s *mptcp.Subflow) bool { return s.Local.Addr() != p.address })
 			only := len(on) > 0 && len(on) == len(c.subflows)
 			switch {
-			case state == routePresent && len(on) != 1:
+			case state == RoutePresent && len(on) != 1:
 				t.Errorf("connection %d has %d subflows to peer %d with a route: %+v", token, len(on), i, m.conns[token])
-			case state == routeAbsent && len(on) > 0 && !only:
+			case state == RouteAbsent && len(on) > 0 && !only:
 				t.Errorf("connection %d has %d subflows to peer %d without a route", token, len(on), i)
-			case state == routeAbsent && !only && slices.Contains(slices.Collect(maps.Values(c.announced)), p.address):
+			case state == RouteAbsent && !only && slices.Contains(slices.Collect(maps.Values(c.announced)), p.address):
 				t.Errorf("connection %d was told of peer %d without a route", token, i)
 			}
 			for _, s := range on {
-				if want := p.backup || state == routeDraining; s.BackupHere != want && state != routeAbsent {
+				if want := p.backup || state == RouteDraining; s.BackupHere != want && state != RouteAbsent {
 					t.Errorf("connection %d: backup to peer %d is %t", token, i, s.BackupHere)
 				}
 			}
@@ -735,8 +763,8 @@ func (m *managed) verify(t *rapid.T) {
 func BenchmarkWithdrawal(b *testing.B) {
 	const conns = 10_000
 	m := newManaged(false)
-	m.setRoute(0, "::/0", routePresent)
-	m.setRoute(1, "::/0", routePresent)
+	m.setRoute(0, "::/0", RoutePresent)
+	m.setRoute(1, "::/0", RoutePresent)
 	for i := range uint32(conns) {
 		a := netip.MustParseAddr("2001:db8:c::").As16()
 		a[14], a[15] = byte(i>>8), byte(i)
@@ -746,8 +774,8 @@ func BenchmarkWithdrawal(b *testing.B) {
 	prefix := netip.MustParsePrefix("::/0")
 	b.ResetTimer()
 	for range b.N {
-		m.pathManager.route(m.now, 0, prefix, routeAbsent)
-		requests := m.take()
+		m.machine.setRoute(m.now, 0, prefix, RouteAbsent)
+		requests := m.takeRequests()
 		b.StopTimer()
 		if len(requests) != 2*conns {
 			b.Fatalf("%d requests, want %d", len(requests), 2*conns)
@@ -756,9 +784,19 @@ func BenchmarkWithdrawal(b *testing.B) {
 			m.done(m.now, r, m.Request(r))
 		}
 		m.work()
-		m.pathManager.route(m.now, 0, prefix, routePresent)
+		m.machine.setRoute(m.now, 0, prefix, RoutePresent)
 		m.pass(time.Second)
 		b.StartTimer()
 	}
 	b.ReportMetric(float64(b.Elapsed().Milliseconds())/float64(b.N), "ms/withdrawal")
+}
+
+// testPeers returns two egress peers, on the addresses onA and onB.
+func testPeers() []Peer { return []Peer{{Address: onA.Addr()}, {Address: onB.Addr()}} }
+
+func check(t *testing.T, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
 }

@@ -1,4 +1,4 @@
-package edge
+package pathmanager
 
 import (
 	"context"
@@ -84,7 +84,7 @@ func (k *lockedKernel) on(token uint32) []string {
 // looped is a path manager in its loop, in a bubble.
 type looped struct {
 	t      *testing.T
-	loop   *pathLoop
+	loop   *Manager
 	kernel *lockedKernel
 	events *fakeEvents
 	ended  chan error
@@ -92,10 +92,8 @@ type looped struct {
 }
 
 func newLooped(t *testing.T) *looped {
-	m := newPathManager(testConfig().Peers, nil)
-	m.settled = true
 	l := &looped{t: t, kernel: &lockedKernel{fakeKernel: newFakeKernel()}, events: newFakeEvents(), ended: make(chan error, 1)}
-	l.loop = newPathLoop(m, l.kernel, slog.New(slog.DiscardHandler))
+	l.loop = newManager(Options{Peers: testPeers(), Log: slog.New(slog.DiscardHandler)}, l.kernel)
 	ctx, stop := context.WithCancel(t.Context())
 	l.stop = stop
 	go func() { l.ended <- l.loop.run(ctx, l.events) }()
@@ -126,9 +124,9 @@ func (l *looped) end() {
 	}
 }
 
-func (l *looped) route(peer int, state routeState) {
+func (l *looped) route(peer int, state RouteState) {
 	l.loop.post(func(now time.Time) error {
-		l.loop.manager.route(now, peer, netip.MustParsePrefix("::/0"), state)
+		l.loop.machine.setRoute(now, peer, netip.MustParsePrefix("::/0"), state)
 		return nil
 	})
 	l.work()
@@ -137,21 +135,21 @@ func (l *looped) route(peer int, state routeState) {
 func TestTheLoopManagesConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLooped(t)
-		l.route(0, routePresent)
+		l.route(0, RoutePresent)
 		l.kernel.connect(1, defaultAt, clientAt)
 		l.work()
 		check(t, l.kernel.on(1), "2001:db8:1::10", "2001:db8:1::a")
-		l.route(0, routeAbsent)
+		l.route(0, RouteAbsent)
 		check(t, l.kernel.on(1), "2001:db8:1::10")
-		l.route(0, routePresent)
+		l.route(0, RoutePresent)
 		time.Sleep(time.Second)
 		l.work()
 		s := l.loop.Status()
-		if s.Manager != UserPathManager || s.Connections != 1 || s.Subflows != 2 || s.Announced != 2 || s.Removed != 1 {
+		if s.Connections != 1 || s.Subflows != 2 || s.Announced != 2 || s.Removed != 1 {
 			t.Errorf("status %+v", s)
 		}
 		l.end()
-		l.loop.leave()
+		l.loop.withdrawAll()
 		check(t, l.kernel.on(1), "2001:db8:1::10")
 	})
 }
@@ -159,7 +157,7 @@ func TestTheLoopManagesConnections(t *testing.T) {
 func TestLostEventsAreReadAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLooped(t)
-		l.route(0, routePresent)
+		l.route(0, RoutePresent)
 		l.kernel.connect(1, defaultAt, clientAt)
 		l.kernel.mu.Lock()
 		l.kernel.fakeKernel.events = nil // nobody hears of it
@@ -193,7 +191,7 @@ func TestRefusedRequestsAreMadeAgain(t *testing.T) {
 			return nil
 		}
 		l.kernel.mu.Unlock()
-		l.route(0, routePresent)
+		l.route(0, RoutePresent)
 		l.kernel.connect(1, defaultAt, clientAt)
 		l.work()
 		check(t, l.kernel.on(1), "2001:db8:1::10")
@@ -210,12 +208,12 @@ func TestRefusedRequestsAreMadeAgain(t *testing.T) {
 func TestTheLoopGivesUpAHole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLooped(t)
-		l.route(0, routePresent)
-		l.route(1, routePresent)
+		l.route(0, RoutePresent)
+		l.route(1, RoutePresent)
 		l.kernel.connect(1, defaultAt, clientAt)
 		l.work()
 		began := time.Now()
-		for time.Since(began) < 2*watchIdle+stallLeast+3*watchBusy {
+		for time.Since(began) < 2*sampleIdle+stallMin+3*sampleBusy {
 			l.kernel.mu.Lock()
 			for _, s := range l.kernel.there[1].subflows {
 				s.InFlight, s.RTT = 20, 10*time.Millisecond
@@ -228,7 +226,7 @@ func TestTheLoopGivesUpAHole(t *testing.T) {
 			l.work()
 		}
 		check(t, l.kernel.on(1), "2001:db8:1::10*", "2001:db8:1::b")
-		if s := l.loop.Status(); s.Alarms != 2 {
+		if s := l.loop.Status(); s.Stalls != 2 {
 			t.Errorf("status %+v", s)
 		}
 		l.end()

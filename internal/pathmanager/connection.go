@@ -1,0 +1,362 @@
+package pathmanager
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/tabane/tabane/internal/mptcp"
+)
+
+const (
+	// removeHold is the pause between REMOVE_ADDR and the next ADD_ADDR of an address. A client that processes both at once
+	// handles the ADD_ADDR first, finds a subflow to the address, and then closes that.
+	removeHold = 50 * time.Millisecond
+	// answerTimeout is how long an address to which the client has had a subflow stays announced without one before it is
+	// withdrawn and announced again. It doubles up to answerTimeoutMax; after answerTries the client is left alone.
+	answerTimeout    = time.Second
+	answerTimeoutMax = time.Minute
+	answerTries      = 10
+	// repeatAfter is how long an address to which the client has had no subflow stays announced before the announcement is
+	// repeated. It doubles; after repeatTries the kernel's own retransmissions of ADD_ADDR have to do. The first is easily
+	// lost: a provider may advertise a route before its hardware forwards, and BGP's best path, which carries the
+	// announcement, has moved there already.
+	repeatAfter = 50 * time.Millisecond
+	repeatTries = 3
+	// holdDown is how long an address is not announced after a subflow to it stalled. It doubles up to holdDownMax, and
+	// starts again from holdDown once a subflow has lasted for holdDownReset.
+	holdDown      = time.Second
+	holdDownMax   = time.Minute
+	holdDownReset = 30 * time.Second
+)
+
+// connection is an MPTCP connection of a client. Announcements are indexed by peer.
+type connection struct {
+	machine       *machine
+	token         uint32
+	client        netip.Addr
+	subflows      []*subflow
+	announcements []announcement
+}
+
+// subflow is a subflow of a connection; peer is -1 on the default address.
+type subflow struct {
+	local, remote netip.AddrPort
+	peer          int
+	initial       bool // opened by MP_CAPABLE (RFC 8684 section 3.1)
+	backup        bool // as requested
+	uncertain     bool // the kernel may have refused backup
+	stalled       bool // makes no progress while others do
+	closing       bool // destruction was requested
+	// drained: when it was sampled last it was a backup with nothing unacknowledged.
+	drained bool
+	// parked: its route is gone, and it is kept as an unused backup until it can be closed without reinjection.
+	parked       bool
+	queued       uint32    // unacknowledged bytes when it was sampled last
+	sampled      time.Time // when that was
+	standbyUntil time.Time // a backup until then, and until nothing is queued
+	since        time.Time // established
+}
+
+// announcement is the state of one EPE address on one connection.
+type announcement struct {
+	id         uint8 // address ID on this connection; the kernel may have chosen another than the peer's
+	announced  bool
+	uncertain  bool      // a previous instance may have announced it
+	since      time.Time // when it was announced, or when its last subflow was closed
+	used       bool      // the client has, had, or may have had a subflow to it
+	unanswered int       // announcements in a row that led to no subflow
+	stalls     int       // stalls in a row
+	notBefore  time.Time // no announcement before
+	timer      time.Time // when it is reconciled next, zero when no timer is set
+}
+
+// joined notes that the client has a subflow to the address.
+func (a *announcement) joined(id uint8) {
+	if id != 0 {
+		a.id = id
+	}
+	a.announced, a.used, a.unanswered, a.notBefore = true, true, 0, time.Time{}
+}
+
+// timeout is how long an announcement may remain unanswered.
+func (a *announcement) timeout() time.Duration {
+	return backoff(answerTimeout, answerTimeoutMax, a.unanswered)
+}
+
+// backoff doubles first n times, up to most.
+func backoff(first, most time.Duration, n int) time.Duration {
+	return min(most, first<<min(n, 16))
+}
+
+func (c *connection) find(local, remote netip.AddrPort) *subflow {
+	for _, s := range c.subflows {
+		if s.local == local && s.remote == remote {
+			return s
+		}
+	}
+	return nil
+}
+
+// add returns the subflow, which is added if it is unknown.
+func (c *connection) add(local, remote netip.AddrPort) *subflow {
+	if s := c.find(local, remote); s != nil {
+		return s
+	}
+	s := &subflow{local: local, remote: remote, peer: -1, since: c.machine.now}
+	if i, ok := c.machine.byAddress[local.Addr()]; ok {
+		s.peer = i
+	}
+	c.subflows = append(c.subflows, s)
+	c.machine.subflows++
+	return s
+}
+
+// subflowClosed removes a subflow. If the client closed it although the route is there, its address is announced again
+// after a while, unless the whole connection is closed.
+func (c *connection) subflowClosed(local, remote netip.AddrPort) {
+	m := c.machine
+	for i, s := range c.subflows {
+		if s.local != local || s.remote != remote {
+			continue
+		}
+		c.subflows = append(c.subflows[:i], c.subflows[i+1:]...)
+		m.subflows--
+		if s.peer < 0 {
+			return
+		}
+		if a := &c.announcements[s.peer]; a.announced || a.uncertain {
+			a.since = m.now
+			m.schedule(c, s.peer, m.now.Add(a.timeout()))
+		}
+		return
+	}
+}
+
+// addresses returns how many addresses are announced to the client, and to how many of these it has a subflow. Those
+// that were announced less than answerTimeout ago and have none are not counted.
+func (c *connection) addresses() (joined, announced int) {
+	for i := range c.announcements {
+		here, _ := c.on(i)
+		switch a := &c.announcements[i]; {
+		case !a.announced:
+		case len(here) > 0:
+			joined++
+			announced++
+		case c.machine.now.Sub(a.since) >= answerTimeout:
+			announced++
+		}
+	}
+	return joined, announced
+}
+
+func (c *connection) reconcileAll() {
+	for i := range c.announcements {
+		c.reconcile(i)
+	}
+	for _, s := range c.subflows {
+		c.setPriority(s)
+	}
+}
+
+// reconcile announces or withdraws a peer's address as its route demands.
+func (c *connection) reconcile(peer int) {
+	m, a := c.machine, &c.announcements[peer]
+	state := m.peers[peer].state(c.client)
+	if state == RouteAbsent {
+		if m.complete {
+			c.routeLost(peer)
+		}
+		return
+	}
+	live := false
+	for _, s := range c.subflows {
+		if s.peer == peer && !s.closing {
+			live, s.parked = true, false
+			c.setPriority(s)
+		}
+	}
+	switch {
+	case live || state == RouteDraining:
+	case a.announced && !a.used:
+		c.repeat(peer)
+	case a.announced && a.unanswered >= answerTries:
+	case a.announced && m.now.Before(a.since.Add(a.timeout())):
+		m.schedule(c, peer, a.since.Add(a.timeout()))
+	case a.announced:
+		// The client missed that its last subflow was closed, and so finds the address in use; or it missed the address.
+		a.unanswered++
+		c.removeAddress(a)
+		m.schedule(c, peer, a.notBefore)
+	case m.now.Before(a.notBefore):
+		m.schedule(c, peer, a.notBefore)
+	default:
+		c.announce(peer)
+		a.used = a.used || a.uncertain
+		a.announced, a.uncertain, a.since = true, false, m.now
+		if a.used {
+			m.schedule(c, peer, m.now.Add(a.timeout()))
+		} else {
+			a.unanswered = 0
+			c.repeat(peer)
+		}
+	}
+}
+
+func (c *connection) announce(peer int) {
+	c.machine.request(mptcp.Announce{Token: c.token, ID: c.announcements[peer].id, Address: c.machine.peers[peer].address})
+}
+
+// repeat announces an address again, which the client may not have received.
+func (c *connection) repeat(peer int) {
+	m, a := c.machine, &c.announcements[peer]
+	if a.unanswered >= repeatTries {
+		return
+	}
+	at := a.since.Add(backoff(repeatAfter, answerTimeoutMax, a.unanswered))
+	if m.now.Before(at) {
+		m.schedule(c, peer, at)
+		return
+	}
+	a.unanswered++
+	a.since = m.now
+	c.announce(peer)
+	c.repeat(peer)
+}
+
+// setPriority requests the priority that a subflow is to have, unless it has it.
+func (c *connection) setPriority(s *subflow) {
+	backup := s.stalled || s.parked
+	if s.peer >= 0 {
+		p := c.machine.peers[s.peer]
+		backup = backup || p.backup || p.state(c.client) == RouteDraining
+	} else {
+		backup = backup || c.onStandby(s) || c.defaultRedundant(s)
+	}
+	if s.closing || backup == s.backup && !s.uncertain {
+		return
+	}
+	s.backup, s.uncertain, s.drained = backup, false, false
+	c.machine.request(mptcp.SetBackup{Token: c.token, Local: s.local, Remote: s.remote, Backup: backup})
+}
+
+func (c *connection) removeAddress(a *announcement) {
+	c.machine.request(mptcp.RemoveAddress{Token: c.token, ID: a.id})
+	a.used = a.used || a.uncertain
+	a.announced, a.uncertain = false, false
+	a.notBefore = c.machine.now.Add(removeHold)
+}
+
+// on returns the subflows on a peer's address, and whether the connection has others that can carry data.
+func (c *connection) on(peer int) (here []*subflow, elsewhere bool) {
+	for _, s := range c.subflows {
+		switch {
+		case s.closing:
+		case s.peer == peer:
+			here = append(here, s)
+		case !s.parked:
+			elsewhere = true
+		}
+	}
+	return here, elsewhere
+}
+
+// withdraw removes a peer's address from a connection and closes the subflows on it, unless the connection has no others.
+// The address comes first: destroying a subflow makes the kernel forget it.
+func (c *connection) withdraw(peer int) {
+	a := &c.announcements[peer]
+	here, elsewhere := c.on(peer)
+	if len(here) > 0 && !elsewhere {
+		return
+	}
+	joined := false
+	for _, s := range here {
+		joined = joined || !s.initial
+	}
+	if a.announced || a.uncertain || joined {
+		c.removeAddress(a)
+	}
+	for _, s := range here {
+		if s.initial {
+			c.machine.request(mptcp.RemoveAddress{Token: c.token})
+		}
+		s.closing = true
+		c.machine.request(mptcp.DestroySubflow{Token: c.token, Local: s.local, Remote: s.remote})
+	}
+}
+
+// closeIdle closes one of the idle subflows on EPE addresses, if there is one.
+func (c *connection) closeIdle(idle []mptcp.Ends) {
+	for _, ends := range idle {
+		s := c.find(ends.Local, ends.Remote)
+		if s == nil || s.closing || s.initial || s.peer < 0 {
+			continue
+		}
+		c.withdraw(s.peer)
+		c.machine.schedule(c, s.peer, c.announcements[s.peer].notBefore)
+		return
+	}
+}
+
+// resync applies a dump of the connection's subflows.
+func (c *connection) resync(list []mptcp.Subflow) {
+	m := c.machine
+	found := map[mptcp.Ends]bool{}
+	for _, l := range list {
+		found[mptcp.Ends{Local: l.Local, Remote: l.Remote}] = true
+		s := c.find(l.Local, l.Remote)
+		if s == nil {
+			s = c.add(l.Local, l.Remote)
+			s.since = time.Time{} // unknown, so long ago
+		}
+		s.initial, s.backup, s.uncertain = !l.Joined, l.BackupHere, false
+		if s.peer >= 0 && l.Joined && !s.closing {
+			c.announcements[s.peer].joined(l.LocalID)
+		}
+	}
+	for i := len(c.subflows) - 1; i >= 0; i-- {
+		if s := c.subflows[i]; !found[mptcp.Ends{Local: s.local, Remote: s.remote}] {
+			c.subflowClosed(s.local, s.remote)
+		}
+	}
+	for i := range c.announcements {
+		// A subflow may have been established and closed unseen.
+		if a := &c.announcements[i]; a.announced && !a.used {
+			a.used = true
+			m.schedule(c, i, m.now.Add(a.timeout()))
+		}
+	}
+}
+
+// undo reverts the state that a refused request would have changed, and schedules another decision.
+func (c *connection) undo(r mptcp.Request) {
+	m := c.machine
+	at := m.now.Add(retryAfter)
+	local, remote := ends(r)
+	s := c.find(local, remote)
+	switch r := r.(type) {
+	case mptcp.Announce:
+		if i, ok := m.byAddress[r.Address]; ok {
+			// A removal before it may have been refused too.
+			a := &c.announcements[i]
+			a.announced, a.uncertain, a.notBefore = false, true, at
+			m.schedule(c, i, at)
+		}
+	case mptcp.RemoveAddress:
+		for i := range c.announcements {
+			if a := &c.announcements[i]; r.ID != 0 && a.id == r.ID {
+				a.announced, a.since = true, m.now
+				m.schedule(c, i, at)
+			}
+		}
+	case mptcp.DestroySubflow:
+		if s != nil && s.peer >= 0 {
+			s.closing = false
+			m.schedule(c, s.peer, at)
+		}
+	case mptcp.SetBackup:
+		if s != nil {
+			s.uncertain = true
+			m.schedule(c, s.peer, at)
+		}
+	}
+}

@@ -1,0 +1,491 @@
+package pathmanager
+
+import (
+	"container/heap"
+	"errors"
+	"hash/fnv"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/gaissmai/bart"
+
+	"github.com/tabane/tabane/internal/mptcp"
+)
+
+// retryAfter is the delay before a request that the kernel refused is decided again.
+const retryAfter = 200 * time.Millisecond
+
+// RouteState is the state of an egress peer's route to a prefix.
+type RouteState uint8
+
+// The states of a route.
+const (
+	RouteAbsent RouteState = iota
+	// RouteDraining still forwards but is about to be withdrawn (RFC 8326): existing subflows become backups, and no new
+	// ones are asked for.
+	RouteDraining
+	RoutePresent
+)
+
+// machine is the state machine of the path manager: events, routes, samples and time go in, requests to the kernel come
+// out. It does no I/O and is not safe for concurrent use.
+//
+// The client chooses the initial subflow. On the default address it follows BGP's best path and is kept, as a backup
+// once the others cover all egress peers (see connection.defaultRedundant); on an EPE address it is treated as any other
+// subflow there. The last subflow of a connection is never closed.
+type machine struct {
+	peers []*peer
+	// shareDefault: the subflow on the default address is never made a redundant backup.
+	shareDefault bool
+	byAddress    map[netip.Addr]int
+	conns        map[uint32]*connection
+	// clients indexes the connections by client address, to find those that a route covers.
+	clients  bart.Table[map[*connection]bool]
+	timers   timers
+	now      time.Time
+	requests []mptcp.Request
+	subflows int
+	counts   Counts
+	// parked are the connections with parked subflows.
+	parked map[*connection]bool
+	// complete: all routes are known, so that an address without a route is withdrawn. Before that, after a restart, an
+	// address is withdrawn only when its route is.
+	complete bool
+}
+
+// peer is an egress peer with its EPE address and its routes.
+type peer struct {
+	address netip.Addr
+	id      uint8
+	backup  bool
+	routes  bart.Table[RouteState]
+}
+
+func (p *peer) state(client netip.Addr) RouteState {
+	state, _ := p.routes.Lookup(client)
+	return state
+}
+
+// newMachine returns a machine for the peers. Subflows on retired addresses, those of peers that are no longer
+// configured, are closed.
+func newMachine(peers []Peer, retired []netip.Addr) *machine {
+	m := &machine{byAddress: map[netip.Addr]int{}, conns: map[uint32]*connection{}, parked: map[*connection]bool{}}
+	used := map[uint8]bool{0: true}
+	add := func(address netip.Addr, backup bool) {
+		m.byAddress[address] = len(m.peers)
+		m.peers = append(m.peers, &peer{address: address, id: addressID(address, used), backup: backup})
+	}
+	for _, p := range peers {
+		add(p.Address, p.Backup)
+	}
+	for _, a := range retired {
+		if _, ok := m.byAddress[a]; !ok {
+			add(a, false)
+		}
+	}
+	return m
+}
+
+// addressID derives the address ID (RFC 8684 section 3.4.1) from the address, so that it is the same after a restart.
+func addressID(a netip.Addr, used map[uint8]bool) uint8 {
+	h := fnv.New32a()
+	b := a.As16()
+	_, _ = h.Write(b[:])
+	id := uint8(h.Sum32())
+	for used[id] {
+		id++
+	}
+	used[id] = true
+	return id
+}
+
+// takeRequests returns the pending requests and clears them.
+func (m *machine) takeRequests() []mptcp.Request {
+	r := m.requests
+	m.requests = nil
+	return r
+}
+
+func (m *machine) request(r mptcp.Request) { m.requests = append(m.requests, r) }
+
+// event applies an event of the kernel.
+func (m *machine) event(now time.Time, e mptcp.Event) {
+	m.now = now
+	switch e := e.(type) {
+	case mptcp.Established:
+		if e.ServerSide {
+			c := m.connection(e.Token, e.Remote.Addr())
+			c.add(e.Local, e.Remote).initial = true
+			c.reconcileAll()
+		}
+	case mptcp.SubEstablished:
+		m.subflowEstablished(e)
+	case mptcp.SubClosed:
+		if c := m.conns[e.Token]; c != nil {
+			c.subflowClosed(e.Local, e.Remote)
+		}
+	case mptcp.Closed:
+		if c := m.conns[e.Token]; c != nil {
+			m.remove(c)
+		}
+	}
+}
+
+func (m *machine) subflowEstablished(e mptcp.SubEstablished) {
+	i, ours := m.byAddress[e.Local.Addr()]
+	c := m.conns[e.Token]
+	if c == nil {
+		// Its establishment was not seen: the initial subflow was closed before this process started.
+		if !ours {
+			return
+		}
+		c = m.connection(e.Token, e.Remote.Addr())
+	}
+	c.add(e.Local, e.Remote)
+	if ours {
+		c.announcements[i].joined(e.LocalID)
+		m.schedule(c, -1, m.now.Add(warmUp))
+	}
+	// All of them: a subflow without a route may have been kept only because it was the last one.
+	c.reconcileAll()
+}
+
+// connection returns the connection with the token, which is added if it is unknown.
+func (m *machine) connection(token uint32, client netip.Addr) *connection {
+	if c := m.conns[token]; c != nil {
+		return c
+	}
+	c := &connection{machine: m, token: token, client: client, announcements: make([]announcement, len(m.peers))}
+	for i := range c.announcements {
+		c.announcements[i].id = m.peers[i].id
+	}
+	m.conns[token] = c
+	m.clients.Modify(hostPrefix(client), func(same map[*connection]bool, ok bool) (map[*connection]bool, bool) {
+		if !ok {
+			same = map[*connection]bool{}
+		}
+		same[c] = true
+		return same, false
+	})
+	return c
+}
+
+func (m *machine) remove(c *connection) {
+	delete(m.conns, c.token)
+	delete(m.parked, c)
+	m.subflows -= len(c.subflows)
+	m.clients.Modify(hostPrefix(c.client), func(same map[*connection]bool, _ bool) (map[*connection]bool, bool) {
+		delete(same, c)
+		return same, len(same) == 0
+	})
+}
+
+func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// multipath returns the subflows of connections that have more than one.
+func (m *machine) multipath() []mptcp.Ends {
+	var all []mptcp.Ends
+	for _, c := range m.conns {
+		if len(c.subflows) < 2 {
+			continue
+		}
+		for _, s := range c.subflows {
+			all = append(all, mptcp.Ends{Local: s.local, Remote: s.remote})
+		}
+	}
+	return all
+}
+
+// setRoute applies a change of a peer's route.
+func (m *machine) setRoute(now time.Time, peer int, prefix netip.Prefix, state RouteState) {
+	m.now = now
+	p := m.peers[peer]
+	if state == RouteAbsent {
+		p.routes.Delete(prefix)
+	} else {
+		p.routes.Insert(prefix, state)
+	}
+	for _, same := range m.clients.Subnets(prefix) {
+		for c := range same {
+			if p.state(c.client) == RouteAbsent {
+				c.routeLost(peer)
+			} else {
+				c.reconcile(peer)
+			}
+			c.setDefaultPriority()
+		}
+	}
+}
+
+// routesComplete withdraws the addresses that have no route, now and from now on.
+func (m *machine) routesComplete(now time.Time) {
+	m.now = now
+	if m.complete {
+		return
+	}
+	m.complete = true
+	for _, c := range m.conns {
+		c.reconcileAll()
+	}
+}
+
+// withdrawAll withdraws all addresses from all connections.
+func (m *machine) withdrawAll(now time.Time) {
+	m.now = now
+	for _, c := range m.conns {
+		for i := range m.peers {
+			c.withdraw(i)
+		}
+	}
+}
+
+// stalled applies a stall: the stalled subflows of a connection make no progress while others do. Those on EPE addresses
+// are closed, which makes the kernel reinject what all of them have in flight, and their addresses are held down. The
+// initial subflow becomes a backup until it makes progress again. If it is the only one that stalled, an idle subflow
+// is closed in its place and announced again at once, because nothing else makes the kernel reinject soon.
+func (m *machine) stalled(now time.Time, token uint32, stalled, idle []mptcp.Ends) {
+	m.now = now
+	c := m.conns[token]
+	if c == nil {
+		return
+	}
+	var peers []int
+	backups := 0
+	// Backup flags are set first, so that nothing is reinjected on a stalled subflow.
+	for _, ends := range stalled {
+		s := c.find(ends.Local, ends.Remote)
+		if s == nil || s.closing || s.stalled {
+			continue
+		}
+		m.counts.Stalls++
+		if s.peer < 0 || s.initial {
+			s.stalled = true
+			backups++
+			c.setPriority(s)
+			continue
+		}
+		if slices.Contains(peers, s.peer) {
+			continue
+		}
+		peers = append(peers, s.peer)
+		if now.Sub(s.since) > holdDownReset {
+			c.announcements[s.peer].stalls = 0
+		}
+	}
+	for _, i := range peers {
+		a := &c.announcements[i]
+		c.withdraw(i)
+		a.notBefore = now.Add(backoff(holdDown, holdDownMax, a.stalls))
+		a.stalls++
+		m.schedule(c, i, a.notBefore)
+	}
+	if backups == 0 && len(peers) == 0 {
+		return
+	}
+	// A parked subflow is a backup too, and would be used beside the stalled ones.
+	parked := m.parked[c]
+	c.unpark(func(*subflow) bool { return true })
+	if len(peers) == 0 && !parked {
+		c.closeIdle(idle)
+	}
+}
+
+// recovered applies the end of a stall. The addresses that are held down may work again too.
+func (m *machine) recovered(now time.Time, token uint32, ends mptcp.Ends) {
+	m.now = now
+	c := m.conns[token]
+	if c == nil {
+		return
+	}
+	s := c.find(ends.Local, ends.Remote)
+	if s == nil || !s.stalled {
+		return
+	}
+	s.stalled = false
+	c.setPriority(s)
+	for i := range c.announcements {
+		if a := &c.announcements[i]; a.stalls > 0 {
+			a.notBefore, a.unanswered = m.now, 0
+			c.reconcile(i)
+		}
+	}
+}
+
+// resync applies a dump of all subflows: connections without any are removed, unknown ones are added.
+func (m *machine) resync(now time.Time, all []mptcp.Subflow) {
+	m.now = now
+	byToken := map[uint32][]mptcp.Subflow{}
+	for _, s := range all {
+		byToken[s.Token] = append(byToken[s.Token], s)
+	}
+	for token, c := range m.conns {
+		if byToken[token] == nil {
+			m.remove(c)
+		}
+	}
+	for token, list := range byToken {
+		known := m.conns[token] != nil
+		if !known && !isServer(list) {
+			continue
+		}
+		c := m.connection(token, list[0].Remote.Addr())
+		for i := range c.announcements {
+			c.announcements[i].uncertain = c.announcements[i].uncertain || !known
+		}
+		c.resync(list)
+		c.reconcileAll()
+	}
+}
+
+// isServer reports whether all subflows of a connection were opened by the client.
+func isServer(list []mptcp.Subflow) bool {
+	return !slices.ContainsFunc(list, func(s mptcp.Subflow) bool { return s.Active })
+}
+
+// sample applies the sampled state of a subflow.
+func (m *machine) sample(now time.Time, sample mptcp.Subflow) {
+	c := m.conns[sample.Token]
+	if c == nil {
+		return
+	}
+	if s := c.find(sample.Local, sample.Remote); s != nil {
+		s.queued, s.sampled = sample.Queued, now
+		s.drained = s.backup && sample.BackupHere && sample.Queued == 0
+	}
+}
+
+// done applies the kernel's answer to a request.
+func (m *machine) done(now time.Time, r mptcp.Request, err error) {
+	m.now = now
+	switch {
+	case err == nil:
+		switch r.(type) {
+		case mptcp.Announce:
+			m.counts.Announced++
+		case mptcp.RemoveAddress:
+			m.counts.Removed++
+		case mptcp.DestroySubflow:
+			m.counts.Destroyed++
+		case mptcp.SetBackup:
+			m.counts.Backup++
+		}
+	case errors.Is(err, mptcp.ErrUnknownConnection):
+		m.counts.Unknown++
+		if c := m.conns[token(r)]; c != nil {
+			m.remove(c)
+		}
+	case errors.Is(err, mptcp.ErrUnknownSubflow):
+		m.counts.Unknown++
+		local, remote := ends(r)
+		if c := m.conns[token(r)]; c != nil {
+			c.subflowClosed(local, remote)
+		}
+	case errors.Is(err, mptcp.ErrUnknownAddress):
+		m.counts.Unknown++
+	default:
+		m.counts.Failed++
+		if c := m.conns[token(r)]; c != nil {
+			c.undo(r)
+		}
+	}
+}
+
+func token(r mptcp.Request) uint32 {
+	switch r := r.(type) {
+	case mptcp.Announce:
+		return r.Token
+	case mptcp.RemoveAddress:
+		return r.Token
+	case mptcp.DestroySubflow:
+		return r.Token
+	case mptcp.SetBackup:
+		return r.Token
+	}
+	return 0
+}
+
+func ends(r mptcp.Request) (local, remote netip.AddrPort) {
+	switch r := r.(type) {
+	case mptcp.DestroySubflow:
+		return r.Local, r.Remote
+	case mptcp.SetBackup:
+		return r.Local, r.Remote
+	}
+	return netip.AddrPort{}, netip.AddrPort{}
+}
+
+// timer has an announcement reconciled; peer is -1 for the whole connection with the priorities of its subflows.
+type timer struct {
+	at    time.Time
+	token uint32
+	peer  int
+}
+
+type timers []timer
+
+func (t timers) Len() int           { return len(t) }
+func (t timers) Less(i, j int) bool { return t[i].at.Before(t[j].at) }
+func (t timers) Swap(i, j int)      { t[i], t[j] = t[j], t[i] }
+func (t *timers) Push(x any)        { *t = append(*t, x.(timer)) }
+func (t *timers) Pop() any {
+	last := (*t)[len(*t)-1]
+	*t = (*t)[:len(*t)-1]
+	return last
+}
+
+func (m *machine) schedule(c *connection, peer int, at time.Time) {
+	if peer >= 0 {
+		a := &c.announcements[peer]
+		if !a.timer.IsZero() && !a.timer.After(at) {
+			return // it schedules the next one if need be
+		}
+		a.timer = at
+	}
+	heap.Push(&m.timers, timer{at, c.token, peer})
+}
+
+// nextTimer returns when the next timer expires; false when there is none.
+func (m *machine) nextTimer() (time.Time, bool) {
+	if len(m.timers) == 0 {
+		return time.Time{}, false
+	}
+	return m.timers[0].at, true
+}
+
+// runTimers handles the timers that have expired.
+func (m *machine) runTimers(now time.Time) {
+	m.now = now
+	for len(m.timers) > 0 && !m.timers[0].at.After(now) {
+		t := heap.Pop(&m.timers).(timer)
+		c := m.conns[t.token]
+		switch {
+		case c == nil:
+		case t.peer >= 0:
+			if a := &c.announcements[t.peer]; a.timer.Equal(t.at) {
+				a.timer = time.Time{}
+			}
+			c.reconcile(t.peer)
+			c.setDefaultPriority()
+		default:
+			c.reconcileAll()
+		}
+	}
+}
+
+// unjoined counts the connections whose client joined fewer addresses than were announced to it.
+func (m *machine) unjoined(now time.Time) Unjoined {
+	m.now = now
+	var u Unjoined
+	for _, c := range m.conns {
+		joined, announced := c.addresses()
+		if joined == announced {
+			continue
+		}
+		u.Connections++
+		if announced-joined > u.Announced-u.Joined {
+			u.Client, u.Joined, u.Announced = c.client, joined, announced
+		}
+	}
+	return u
+}

@@ -1,0 +1,476 @@
+// Package pathmanager is a user-space path manager for MPTCP servers (RFC 8684 section 3.4), based on the kernel's
+// generic netlink API: it announces an EPE address to a client while its egress peer has a route to that client,
+// withdraws it when the route is gone, and closes subflows whose path drops what is sent.
+//
+// It configures no addresses, routes or rules, and does not choose the subflow of a packet: that is the scheduler's.
+package pathmanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/tabane/tabane/internal/mptcp"
+)
+
+const (
+	// sampleBusy and sampleIdle are the intervals between samples of the subflows while a connection with several of them has
+	// data in flight, and otherwise. Sampling may cost one core in sampleShare, and is less frequent with very many.
+	sampleBusy  = 40 * time.Millisecond
+	sampleIdle  = 100 * time.Millisecond
+	sampleShare = 5
+	// sampleEach is how many subflows are queried one by one. For more it is cheaper to dump all sockets, which takes 1.3 ms
+	// plus 2 us a subflow; a single query takes 6 us.
+	sampleEach = 256
+	// resyncFirst and resyncMax bound the pause before a failed dump of the connections is retried.
+	resyncFirst = 100 * time.Millisecond
+	resyncMax   = 5 * time.Second
+	// resyncEvery is how often all connections are dumped although no event was lost: the kernel sends none for a
+	// connection that its client resets (MP_FASTCLOSE).
+	resyncEvery = time.Minute
+	// unjoinedEvery is how often the connections with unjoined addresses are counted.
+	unjoinedEvery = time.Second
+)
+
+// kernel is the part of the kernel's API that a Manager uses; *netlinkKernel implements it.
+type kernel interface {
+	Request(mptcp.Request) error
+	Subflows(mptcp.Family, func(mptcp.Subflow)) error
+	Look([]mptcp.Ends, func(mptcp.Subflow)) error
+}
+
+type netlinkKernel struct {
+	*mptcp.Conn
+	*mptcp.Diag
+}
+
+// eventSource delivers the kernel's events; *mptcp.Events implements it.
+type eventSource interface {
+	// Receive returns an error that matches os.ErrClosed after Close.
+	Receive() ([]mptcp.Event, error)
+	Close() error
+}
+
+// Peer is an egress peer: the EPE address that is announced for it, and whether its subflows are backups.
+type Peer struct {
+	Address netip.Addr
+	Backup  bool
+}
+
+// Options configure a Manager.
+type Options struct {
+	Peers []Peer
+	// Retired are EPE addresses of a previous configuration, on which no subflow is kept.
+	Retired []netip.Addr
+	// Restarted: a previous instance was killed. Its announcements are kept until RoutesComplete, and Run restores the
+	// kernel's path manager, because what was there before is unknown.
+	Restarted bool
+	// ShareDefault has the subflow on the default address always carry its share; otherwise it becomes a backup once the
+	// connection has a subflow to every egress peer.
+	ShareDefault bool
+	// Keep leaves announcements and the selected path manager in place when Run returns.
+	Keep bool
+	Log  *slog.Logger
+}
+
+// Manager is the path manager of one network namespace. SetRoute, RoutesComplete and Status are safe for concurrent use.
+type Manager struct {
+	machine *machine
+	stalls  *stallDetector
+	kernel  kernel
+	keep    bool
+	log     *slog.Logger
+
+	events    eventSource
+	restarted bool
+	previous  mptcp.Manager
+
+	mu     sync.Mutex
+	inbox  []func(now time.Time) error
+	status Status
+	posted chan struct{}
+
+	sampleAt time.Time // next sample of the subflows; zero: none
+	resyncAt time.Time // next dump that is needed; zero: none
+	reviewAt time.Time // next periodic dump; zero: none, there are no connections
+	countAt  time.Time // next count of unjoined addresses
+	pause    time.Duration
+	logged   map[string]bool // refused requests that were logged, by kind
+}
+
+// Status is the state of a Manager.
+type Status struct {
+	// Connections counts the clients' connections, and Subflows their subflows on any address.
+	Connections int `json:"connections"`
+	Subflows    int `json:"subflows"`
+	// Parked counts connections that keep an unused subflow without a route until it can be closed without reinjection.
+	Parked   int      `json:"parked"`
+	Unjoined Unjoined `json:"unjoined"`
+	Counts
+}
+
+// Unjoined describes the connections whose client joined fewer addresses than were announced to it. That is normal for
+// clients whose limit of accepted addresses is lower; Linux' own default is 0 (ip-mptcp(8), add_addr_accepted).
+type Unjoined struct {
+	Connections int `json:"connections"`
+	// Client is that of the connection that lacks most, with the addresses that it joined and that were announced to it.
+	Client    netip.Addr `json:"client,omitzero"`
+	Joined    int        `json:"joined"`
+	Announced int        `json:"announced"`
+}
+
+// Counts are counters since the start.
+type Counts struct {
+	// Announced, Removed and Destroyed count ADD_ADDRs, REMOVE_ADDRs and closed subflows, Backup changes of priority.
+	Announced uint64 `json:"announced"`
+	Removed   uint64 `json:"removed"`
+	Destroyed uint64 `json:"destroyed"`
+	Backup    uint64 `json:"backup"`
+	// Stalls counts subflows that made no progress while others of the connection did.
+	Stalls uint64 `json:"stalls"`
+	// Unknown counts requests about connections, subflows or addresses that were gone by then. Failed counts those that
+	// the kernel refused for other reasons; they are retried.
+	Unknown uint64 `json:"unknown"`
+	Failed  uint64 `json:"failed"`
+	// Overruns counts losses of kernel events, each followed by a dump of all connections.
+	Overruns uint64 `json:"overruns"`
+}
+
+// New opens the kernel's path manager API in the network namespace of the calling thread. It changes nothing. The caller
+// calls Close.
+func New(o Options) (*Manager, error) {
+	conn, err := mptcp.Dial()
+	if err != nil {
+		return nil, err
+	}
+	diag, err := mptcp.DialDiag()
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return newManager(o, netlinkKernel{conn, diag}), nil
+}
+
+func newManager(o Options, k kernel) *Manager {
+	machine := newMachine(o.Peers, o.Retired)
+	machine.complete, machine.shareDefault = !o.Restarted, o.ShareDefault
+	return &Manager{
+		machine: machine, stalls: newStallDetector(), kernel: k, keep: o.Keep, log: o.Log, restarted: o.Restarted,
+		posted: make(chan struct{}, 1), logged: map[string]bool{},
+	}
+}
+
+// Close releases what New and Start opened. It is not called while Run runs.
+func (m *Manager) Close() error {
+	var errs []error
+	if m.events != nil {
+		errs = append(errs, m.events.Close())
+	}
+	if k, ok := m.kernel.(netlinkKernel); ok {
+		errs = append(errs, k.Conn.Close(), k.Diag.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Start selects the user-space path manager for new connections of the calling thread's network namespace, and
+// subscribes to their events. Run follows.
+func (m *Manager) Start() error {
+	previous, err := mptcp.CurrentManager()
+	if err != nil {
+		return err
+	}
+	if m.restarted {
+		previous = mptcp.KernelManager
+	}
+	events, err := mptcp.Subscribe()
+	if err != nil {
+		return err
+	}
+	if err := mptcp.SetManager(mptcp.UserManager); err != nil {
+		return errors.Join(err, events.Close())
+	}
+	m.previous, m.events = previous, events
+	return nil
+}
+
+// Run manages the connections until ctx ends. Then, unless Options.Keep, it withdraws all addresses and restores the
+// previous path manager.
+func (m *Manager) Run(ctx context.Context) error {
+	err := m.run(ctx, m.events)
+	m.events = nil
+	if !m.keep {
+		m.withdrawAll()
+		err = errors.Join(err, mptcp.SetManager(m.previous))
+	}
+	return err
+}
+
+// SetRoute applies a change of the route of a peer, an index into Options.Peers.
+func (m *Manager) SetRoute(peer int, prefix netip.Prefix, state RouteState) {
+	m.post(func(now time.Time) error {
+		m.machine.setRoute(now, peer, prefix, state)
+		return nil
+	})
+}
+
+// RoutesComplete is called after a restart once all routes are known: addresses without one are withdrawn.
+func (m *Manager) RoutesComplete() {
+	m.post(func(now time.Time) error {
+		m.machine.routesComplete(now)
+		return nil
+	})
+}
+
+// Status returns the state as of the last event.
+func (m *Manager) Status() Status {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.status
+}
+
+// post queues a function for the loop, which calls them in order.
+func (m *Manager) post(f func(now time.Time) error) {
+	m.mu.Lock()
+	m.inbox = append(m.inbox, f)
+	m.mu.Unlock()
+	select {
+	case m.posted <- struct{}{}:
+	default:
+	}
+}
+
+// run manages connections until ctx ends, and closes events. Announcements remain.
+func (m *Manager) run(ctx context.Context, events eventSource) (err error) {
+	var receiving sync.WaitGroup
+	receiving.Go(func() { m.receive(events) })
+	defer func() {
+		err = errors.Join(err, events.Close())
+		receiving.Wait()
+	}()
+	m.resyncAt = time.Now()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.posted:
+		case <-timer.C:
+		}
+		if err := m.step(); err != nil {
+			return err
+		}
+		timer.Stop()
+		if at := m.next(); !at.IsZero() {
+			timer.Reset(time.Until(at))
+		}
+	}
+}
+
+// withdrawAll withdraws all addresses; the connections continue on their initial subflows.
+func (m *Manager) withdrawAll() {
+	m.machine.withdrawAll(time.Now())
+	m.execute()
+}
+
+// receive empties the kernel's buffer, however long a step takes.
+func (m *Manager) receive(events eventSource) {
+	for {
+		list, err := events.Receive()
+		if errors.Is(err, os.ErrClosed) {
+			return
+		}
+		m.post(func(now time.Time) error {
+			for _, e := range list {
+				m.event(now, e)
+			}
+			return err
+		})
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (m *Manager) event(now time.Time, e mptcp.Event) {
+	o, lost := e.(mptcp.Overrun)
+	if !lost {
+		m.machine.event(now, e)
+		return
+	}
+	m.machine.counts.Overruns++
+	m.log.Warn("lost mptcp events, dumping all connections", "err", o.Reason)
+	m.resyncAt = now
+}
+
+// step handles everything that is due.
+func (m *Manager) step() error {
+	m.mu.Lock()
+	inbox := m.inbox
+	m.inbox = nil
+	m.mu.Unlock()
+	for _, f := range inbox {
+		if err := f(time.Now()); err != nil {
+			return fmt.Errorf("manage paths: %w", err)
+		}
+	}
+	now := time.Now()
+	if due(m.resyncAt, now) || due(m.reviewAt, now) {
+		m.execute() // the dump is to include what was decided
+		m.resync(now)
+	}
+	m.machine.runTimers(now)
+	m.execute()
+	if due(m.sampleAt, now) {
+		m.sample()
+		m.execute()
+	}
+	if len(m.machine.conns) == 0 {
+		m.sampleAt, m.reviewAt = time.Time{}, time.Time{}
+	} else {
+		if m.sampleAt.IsZero() {
+			m.sampleAt = now.Add(sampleIdle)
+		}
+		if m.reviewAt.IsZero() {
+			m.reviewAt = now.Add(resyncEvery)
+		}
+	}
+	m.updateStatus(now)
+	return nil
+}
+
+func (m *Manager) updateStatus(now time.Time) {
+	unjoined := m.status.Unjoined // written by this goroutine alone
+	if !now.Before(m.countAt) || len(m.machine.conns) == 0 {
+		m.countAt = now.Add(unjoinedEvery)
+		unjoined = m.machine.unjoined(now)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.status = Status{
+		Connections: len(m.machine.conns), Subflows: m.machine.subflows, Parked: len(m.machine.parked), Unjoined: unjoined,
+		Counts: m.machine.counts,
+	}
+}
+
+// due reports whether a time is set and has come.
+func due(at, now time.Time) bool { return !at.IsZero() && !now.Before(at) }
+
+// next returns when the next step is due, zero when none is.
+func (m *Manager) next() time.Time {
+	next, ok := m.machine.nextTimer()
+	if !ok {
+		next = time.Time{}
+	}
+	for _, at := range []time.Time{m.sampleAt, m.resyncAt, m.reviewAt} {
+		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	return next
+}
+
+// execute sends the pending requests to the kernel. If it refuses one for a reason of its own, such as lack of memory,
+// all connections are dumped and the request is decided again.
+func (m *Manager) execute() {
+	for {
+		requests := m.machine.takeRequests()
+		if len(requests) == 0 {
+			return
+		}
+		for _, r := range requests {
+			err := m.kernel.Request(r)
+			now, failed := time.Now(), m.machine.counts.Failed
+			m.machine.done(now, r, err)
+			if m.machine.counts.Failed == failed {
+				continue
+			}
+			if kind := fmt.Sprintf("%T", r); !m.logged[kind] {
+				m.logged[kind] = true
+				m.log.Error("kernel refused a request, retrying; further ones of this kind are only counted", "err", err)
+			}
+			if m.resyncAt.IsZero() {
+				m.resyncAt = now.Add(retryAfter)
+			}
+		}
+	}
+}
+
+// resync dumps all connections.
+func (m *Manager) resync(now time.Time) {
+	var all []mptcp.Subflow
+	for _, family := range []mptcp.Family{mptcp.IPv6, mptcp.IPv4} {
+		if err := m.kernel.Subflows(family, func(s mptcp.Subflow) { all = append(all, s) }); err != nil {
+			if m.pause == 0 {
+				m.log.Error("dump connections failed, retrying", "err", err)
+			}
+			m.pause = min(max(2*m.pause, resyncFirst), resyncMax)
+			m.resyncAt, m.reviewAt = now.Add(m.pause), time.Time{}
+			return
+		}
+	}
+	m.pause, m.resyncAt, m.reviewAt = 0, time.Time{}, time.Time{}
+	m.machine.resync(now, all)
+}
+
+// sample reads the progress of the subflows. EPE addresses are IPv6, so only IPv6 connections have several.
+func (m *Manager) sample() {
+	start := time.Now()
+	m.stalls.begin()
+	sample := func(s mptcp.Subflow) {
+		m.stalls.sample(start, s)
+		m.machine.sample(start, s)
+	}
+	var err error
+	if at := m.machine.multipath(); len(at) <= sampleEach {
+		err = m.kernel.Look(at, sample)
+	} else {
+		err = m.kernel.Subflows(mptcp.IPv6, sample)
+	}
+	took := time.Since(start)
+	every := sampleIdle
+	switch {
+	case err != nil:
+		if !m.logged["sample"] {
+			m.logged["sample"] = true
+			m.log.Error("read progress of subflows failed", "err", err)
+		}
+	default:
+		stalls := m.stalls.end(start)
+		for _, s := range stalls {
+			for _, ends := range s.recovered {
+				m.machine.recovered(start, s.token, ends)
+			}
+			if len(s.stalled) > 0 {
+				m.machine.stalled(start, s.token, s.stalled, s.idle)
+			}
+		}
+		m.machine.closeParked(start)
+		m.logStalls(stalls)
+		if m.stalls.inFlight && m.stalls.multiple {
+			every = sampleBusy
+		}
+	}
+	m.sampleAt = start.Add(max(every, sampleShare*took))
+}
+
+// logStalls logs one line with one connection as an example.
+func (m *Manager) logStalls(stalls []stall) {
+	count := 0
+	var example stall
+	for _, s := range stalls {
+		if len(s.stalled) > 0 {
+			count++
+			example = s
+		}
+	}
+	if count > 0 {
+		m.log.Warn("subflows stalled", "connections", count,
+			"token", fmt.Sprintf("%08x", example.token), "local", example.stalled[0].Local, "remote", example.stalled[0].Remote,
+			"silence", example.silence, "in_flight", example.inFlight)
+	}
+}
