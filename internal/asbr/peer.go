@@ -35,8 +35,8 @@ type desired interface {
 type announcer interface {
 	OriginateVPN([]bgp.VPNRoute) error
 	WithdrawVPN([]bgp.VPNKey) error
-	// SetLost says that a prefix leads nowhere.
-	SetLost(lost bool, prefixes ...netip.Prefix) error
+	// SetBlackhole advertises or withdraws a prefix with BLACKHOLE.
+	SetBlackhole(on bool, prefixes ...netip.Prefix) error
 }
 
 // peer is an egress peer: its SID, its table and its EPE Routes. They exist while both the session and the link are up.
@@ -193,7 +193,7 @@ func (p *peer) tellLost() error {
 	if !p.dead || p.told {
 		return nil
 	}
-	if err := p.announcer.SetLost(true, p.host()); err != nil {
+	if err := p.announcer.SetBlackhole(true, p.host()); err != nil {
 		return err
 	}
 	p.told = true
@@ -225,7 +225,7 @@ func (p *peer) announce() error {
 		return nil
 	}
 	if p.told && !p.dead {
-		if err := p.announcer.SetLost(false, p.host()); err != nil {
+		if err := p.announcer.SetBlackhole(false, p.host()); err != nil {
 			return err
 		}
 		p.told = false

@@ -55,7 +55,7 @@ func (w *world) WithdrawVPN(keys []bgp.VPNKey) error {
 	return nil
 }
 
-func (w *world) SetLost(lost bool, prefixes ...netip.Prefix) error {
+func (w *world) SetBlackhole(lost bool, prefixes ...netip.Prefix) error {
 	for _, p := range prefixes {
 		w.log = append(w.log, map[bool]string{true: "lost ", false: "back "}[lost]+p.String())
 	}

@@ -1,9 +1,10 @@
-// Package bgp is a BGP speaker inside the process: it keeps the sessions with the neighbors, announces
-// IPv6 unicast and VPN-IPv6 routes with SRv6 SIDs (RFC 4271, 4364, 4659, 9252), and reports what it
-// learns as batches of typed events.
+// Package bgp is a BGP speaker inside the process: it maintains the sessions with the neighbors,
+// advertises IPv6 unicast and VPN-IPv6 routes with SRv6 SIDs (RFC 4271, 4364, 4659, 9252), applies
+// import and export policy, and reports what it receives as batches of typed events.
 //
-// It is the only package that knows GoBGP, and no type of it shows. It refuses to decide what a route is
-// good for and to touch the kernel's tables; sessions run over IPv6 only, routes are IPv6 only.
+// It is the only package that imports GoBGP, and none of its exported types is GoBGP's. It does not
+// decide what a route is used for and does not touch the kernel's tables. Sessions and routes are IPv6
+// only.
 package bgp
 
 import (
@@ -17,25 +18,23 @@ import (
 
 	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/server"
-
-	"github.com/tabane/tabane/internal/bfd"
 )
 
 // DefaultPort is the port of BGP (RFC 4271 section 8.2.1).
 const DefaultPort = 179
 
-// Report selects the events beyond those of sessions, which are always given.
+// Report selects the events beyond those of sessions, which are always reported.
 type Report uint8
 
 const (
-	// ReportUnicast asks for a UnicastPath event for each change of a best path.
+	// ReportUnicast selects a UnicastPath event for each change of a best path.
 	ReportUnicast Report = 1 << iota
-	// ReportVPN asks for a VPNPath event for each change of a best path.
+	// ReportVPN selects a VPNPath event for each change of a best path.
 	ReportVPN
-	// ReportAdjIn asks for an Update event for each change of what a neighbor of another AS announces.
+	// ReportAdjIn selects an Update event for each change in the Adj-RIB-In of an external neighbor.
 	ReportAdjIn
 
-	// ReportBest asks for every change of a best path.
+	// ReportBest selects every change of a best path.
 	ReportBest = ReportUnicast | ReportVPN
 )
 
@@ -43,11 +42,11 @@ const (
 type Options struct {
 	ASN      uint32
 	RouterID netip.Addr // IPv4, unique among all speakers of the network
-	// Listen holds the addresses for sessions that neighbors open. Empty: every IPv6 address.
+	// Listen holds the local addresses that passive sessions are accepted on. Empty: every IPv6 address.
 	Listen []netip.Addr
-	// NoListen makes the speaker open all its sessions itself and take no port.
+	// NoListen makes every session active: no port is opened.
 	NoListen bool
-	Port     uint16 // to listen on; 0 is DefaultPort
+	Port     uint16 // listening port; 0 is DefaultPort
 	Report   Report
 	Log      *slog.Logger
 }
@@ -57,169 +56,188 @@ func (o Options) check() error {
 		return err
 	}
 	if o.NoListen && len(o.Listen) > 0 {
-		return errors.New("listen addresses are given, but listening is off")
+		return errors.New("listen addresses contradict NoListen")
 	}
 	if o.Log == nil {
 		return errors.New("logger is missing")
 	}
 	for _, a := range o.Listen {
 		if !a.Is6() || a.Is4In6() || a.Zone() != "" {
-			return fmt.Errorf("listen address %s is not an IPv6 address without zone; for link-local ones listen on all addresses (::)", a)
+			return fmt.Errorf("listen address %s is not an IPv6 address without zone; for link-local sessions listen on all addresses (::)", a)
 		}
 	}
 	return nil
 }
 
-// Speaker is one BGP router. Its methods may be called from several goroutines.
-type Speaker struct {
-	opt     Options
-	log     *slog.Logger
-	server  *server.BgpServer
-	queue   *queue
-	events  chan []Event
-	done    chan struct{} // closed by Stop
-	unwatch context.CancelFunc
-	pump    sync.WaitGroup
-	// retention stands between the BGP server's events and the queue.
-	retention *retention
-	// bfd is used instead of GoBGP's own, which pauses by itself for a silent neighbor and whose resets hit
-	// later sessions.
-	bfd *bfd.Detector
+// instance is the embedded BGP server, which the parts of a Speaker share.
+type instance struct {
+	opt    Options
+	log    *slog.Logger
+	server *server.BgpServer // set by Start
+	done   chan struct{}     // closed by Stop
 
-	// calls serializes the changes of neighbors, from check to effect.
-	calls     sync.Mutex
-	neighbors map[string]*neighbor // by name
-	running   bool
-	stopped   bool
-
-	// mu guards what the callbacks of the BGP server read. No BGP server call is made under it.
-	mu     sync.Mutex
-	byAddr map[netip.Addr]*neighbor
+	// calls serializes changes of neighbors and of the life cycle, from check to effect.
+	calls            sync.Mutex
+	running, stopped bool
 }
 
-// New returns a speaker that does nothing yet.
+// usable returns an error unless neighbors and routes can be changed now. Callers hold calls.
+func (i *instance) usable() error {
+	if !i.running || i.stopped {
+		return errors.New("bgp speaker is not running")
+	}
+	return nil
+}
+
+// Speaker is one BGP router. It is safe for concurrent use.
+type Speaker struct {
+	*sessions
+	*originated
+	instance *instance
+	received *received
+	queue    *queue
+	events   chan []Event
+	pump     sync.WaitGroup
+}
+
+// New returns a Speaker that is not started.
 func New(opt Options) (*Speaker, error) {
 	if err := opt.check(); err != nil {
-		return nil, fmt.Errorf("make bgp speaker: %w", err)
+		return nil, fmt.Errorf("create bgp speaker: %w", err)
 	}
 	if opt.Port == 0 {
 		opt.Port = DefaultPort
 	}
+	i := &instance{opt: opt, log: opt.Log, done: make(chan struct{})}
 	q := newQueue()
-	s := &Speaker{
-		opt:       opt,
-		log:       opt.Log,
-		queue:     q,
-		retention: newRetention(func(e Event) { q.put(e) }),
-		events:    make(chan []Event),
-		done:      make(chan struct{}),
-		neighbors: map[string]*neighbor{},
-		byAddr:    map[netip.Addr]*neighbor{},
-	}
-	s.bfd = bfd.New(opt.Log, s.bfdDown)
-	return s, nil
+	o := &originated{instance: i}
+	s := newSessions(i, o, newRetention(func(e Event) { q.put(e) }))
+	return &Speaker{
+		sessions: s, originated: o, instance: i, received: &received{sessions: s, queue: q}, queue: q,
+		events: make(chan []Event),
+	}, nil
 }
 
-// Events gives batches of what happened, for one reader; it is closed by Stop.
+// Events returns batches of events for one reader; the channel is closed by Stop.
 //
 // Events arrive in the order in which they happened, with one exception: while the reader is busy, only
-// the newest event about the same route (and neighbor, for Update) is kept, in its newest place, so
-// that a slow reader never makes the queue longer than the number of routes. An Up precedes all
-// updates of that session, and all withdrawals caused by its end precede the Down. A route reported as
-// withdrawn need not have been reported as present before.
+// the newest event about the same route (and neighbor, for Update) is kept, in its newest place, so that
+// the queue of a slow reader is never longer than the number of routes. An Up precedes all updates of
+// that session, and all withdrawals caused by its end precede the Down. A route reported as withdrawn
+// need not have been reported as present before.
 func (s *Speaker) Events() <-chan []Event { return s.events }
 
-// Start listens and is ready for neighbors and routes. An address or port that is taken by another
-// process is an error that wraps syscall.EADDRINUSE; nothing is left behind then.
+// Start listens and is ready for neighbors and routes. An address or port that another process uses is an
+// error that wraps syscall.EADDRINUSE; nothing is left behind then.
 func (s *Speaker) Start(ctx context.Context) error {
-	s.calls.Lock()
-	defer s.calls.Unlock()
-	if s.running || s.stopped {
+	i := s.instance
+	i.calls.Lock()
+	defer i.calls.Unlock()
+	if i.running || i.stopped {
 		return errors.New("start bgp speaker: already started")
 	}
-	s.server = server.NewBgpServer(server.LoggerOption(slog.New(newHandler(s.log.Handler(), s.sessionEnds)), nil))
-	go s.server.Serve()
-	if err := s.start(ctx); err != nil {
-		s.server.Stop()
+	ended := (&failover{sessions: s.sessions}).sessionEnded
+	i.server = server.NewBgpServer(server.LoggerOption(slog.New(newHandler(i.log.Handler(), ended)), nil))
+	go i.server.Serve()
+	err := i.start(ctx)
+	if err == nil {
+		err = s.received.watch()
+	}
+	if err != nil {
+		i.server.Stop()
 		return fmt.Errorf("start bgp speaker: %w", err)
 	}
-	s.running = true
+	i.running = true
 	s.pump.Go(s.deliver)
-	go s.watchOpening()
+	go (&openWatch{s.sessions}).run()
 	return nil
 }
 
-func (s *Speaker) start(ctx context.Context) error {
+// start configures the server with the listening sockets and empty policies.
+func (i *instance) start(ctx context.Context) error {
 	global := &api.Global{
-		Asn:        s.opt.ASN,
-		RouterId:   s.opt.RouterID.String(),
-		ListenPort: int32(s.opt.Port),
+		Asn:        i.opt.ASN,
+		RouterId:   i.opt.RouterID.String(),
+		ListenPort: int32(i.opt.Port),
 		Families:   []uint32{familyIndexUnicast, familyIndexVPN},
-		// Without it, the older of two equal routes wins, so that a restart may change the best path.
+		// Without it the older of two equal routes wins, so that a restart may change the best path.
 		RouteSelectionOptions: &api.RouteSelectionOptionsConfig{ExternalCompareRouterId: true},
 	}
 	switch {
-	case s.opt.NoListen:
+	case i.opt.NoListen:
 		global.ListenPort = -1
-	case len(s.opt.Listen) == 0:
+	case len(i.opt.Listen) == 0:
 		global.ListenAddresses = []string{"::"}
 	default:
-		for _, a := range s.opt.Listen {
+		for _, a := range i.opt.Listen {
 			global.ListenAddresses = append(global.ListenAddresses, a.String())
 		}
 	}
-	if err := s.server.StartBgp(ctx, &api.StartBgpRequest{Global: global}); err != nil {
-		return s.explainListen(err)
+	if err := i.server.StartBgp(ctx, &api.StartBgpRequest{Global: global}); err != nil {
+		return i.explainListen(err)
 	}
-	if err := s.server.SetPolicies(ctx, policies(nil)); err != nil {
+	if err := i.server.SetPolicies(ctx, policies(nil)); err != nil {
 		return err
 	}
 	for _, a := range assignments() {
-		if err := s.server.AddPolicyAssignment(ctx, &api.AddPolicyAssignmentRequest{Assignment: a}); err != nil {
+		if err := i.server.AddPolicyAssignment(ctx, &api.AddPolicyAssignmentRequest{Assignment: a}); err != nil {
 			return err
 		}
 	}
-	return s.watch()
+	return nil
 }
 
-// explainListen says what to do about the failures that an operator can mend.
-func (s *Speaker) explainListen(err error) error {
+// explainListen adds what to do to the errors that an operator can resolve.
+func (i *instance) explainListen(err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("%w: another BGP speaker has port %d (find it with: ss -ltnp 'sport = :%d'); stop it or choose another port",
-			err, s.opt.Port, s.opt.Port)
+		return fmt.Errorf("%w: another BGP speaker uses port %d (find it with: ss -ltnp 'sport = :%d'); stop it or choose another port",
+			err, i.opt.Port, i.opt.Port)
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
-		return fmt.Errorf("%w: port %d needs root or CAP_NET_BIND_SERVICE", err, s.opt.Port)
+		return fmt.Errorf("%w: port %d needs root or CAP_NET_BIND_SERVICE", err, i.opt.Port)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Errorf("%w: no interface has this address yet", err)
 	}
 	return err
 }
 
-// Stop ends all sessions with a notification to the neighbors, frees the port and closes Events. The
-// withdrawals that the end of the sessions causes are not reported.
+// Stop closes all sessions with a NOTIFICATION, frees the port and closes Events. Withdrawals caused by
+// the end of the sessions are not reported.
 func (s *Speaker) Stop() {
-	s.calls.Lock()
-	defer s.calls.Unlock()
-	if s.stopped {
+	i := s.instance
+	i.calls.Lock()
+	defer i.calls.Unlock()
+	if i.stopped {
 		return
 	}
-	s.stopped = true
-	close(s.done)
+	i.stopped = true
+	close(i.done)
 	s.retention.stop()
 	s.bfd.Close()
-	if s.running {
-		s.server.Stop()
-		s.unwatch()
+	if i.running {
+		i.server.Stop()
+		s.received.unwatch()
 	}
 	s.pump.Wait()
 	close(s.events)
 }
 
-// usable reports why neighbors and routes cannot be changed now. Callers hold calls.
-func (s *Speaker) usable() error {
-	if !s.running || s.stopped {
-		return errors.New("bgp speaker is not running")
+// deliver passes events from the queue to the reader until Stop.
+func (s *Speaker) deliver() {
+	for {
+		select {
+		case <-s.queue.wake:
+		case <-s.instance.done:
+			return
+		}
+		for events := s.queue.take(); len(events) > 0; {
+			n := min(len(events), maxBatch)
+			select {
+			case s.events <- events[:n:n]:
+			case <-s.instance.done:
+				return
+			}
+			events = events[n:]
+		}
 	}
-	return nil
 }

@@ -9,7 +9,7 @@ import (
 // maxPassword is the kernel's limit, TCP_MD5SIG_MAXKEYLEN, in bytes.
 const maxPassword = 80
 
-// CheckIdentity says what is wrong with a speaker's AS number and router ID.
+// CheckIdentity returns the faults of a speaker's AS number and router ID.
 func CheckIdentity(asn uint32, routerID netip.Addr) fault.List {
 	var faults fault.List
 	if asn == 0 {
@@ -21,7 +21,7 @@ func CheckIdentity(asn uint32, routerID netip.Addr) fault.List {
 	return faults
 }
 
-// CheckAddress says what is wrong with an address that a session runs to or from.
+// CheckAddress returns the faults of a local or remote address of a session.
 func CheckAddress(address netip.Addr) fault.List {
 	var faults fault.List
 	if !address.Is6() || address.Is4In6() || address.IsUnspecified() || address.IsMulticast() || address.IsLinkLocalUnicast() || address.Zone() != "" {
@@ -30,7 +30,7 @@ func CheckAddress(address netip.Addr) fault.List {
 	return faults
 }
 
-// CheckPassword says what is wrong with a session's TCP-MD5 password; none at all is fine.
+// CheckPassword returns the faults of a session's TCP-MD5 password (RFC 2385); it may be empty.
 func CheckPassword(password string) fault.List {
 	var faults fault.List
 	if len(password) > maxPassword {

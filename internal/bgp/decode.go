@@ -12,20 +12,20 @@ import (
 	"github.com/tabane/tabane/internal/vpn"
 )
 
-// RejectReason says in a word why a route was rejected, for counting.
+// RejectReason is why a route was rejected, as a word for counters.
 type RejectReason string
 
 const (
 	RejectNextHop     RejectReason = "next-hop"      // missing, or no IPv6 unicast address
-	RejectNoPrefixSID RejectReason = "no-prefix-sid" // absent, or so malformed that it was discarded
+	RejectNoPrefixSID RejectReason = "no-prefix-sid" // absent, or malformed and discarded
 	RejectNoL3Service RejectReason = "no-l3-service" // Prefix-SID without an SRv6 L3 Service TLV or SID in it
-	RejectStructure   RejectReason = "sid-structure" // lengths or transposition that cannot be
-	RejectSID         RejectReason = "sid"           // no unicast address, or bits outside of its structure
+	RejectStructure   RejectReason = "sid-structure" // impossible lengths or transposition
+	RejectSID         RejectReason = "sid"           // no unicast address, or bits outside its structure
 	RejectLabel       RejectReason = "label"         // transposed, but without exactly one label
 	RejectNoTarget    RejectReason = "no-rt"         // VPN route without a route target
 )
 
-// RejectedError says why a received route cannot be used.
+// RejectedError is why a received route is not accepted.
 type RejectedError struct {
 	Reason RejectReason
 	Detail string
@@ -37,8 +37,8 @@ func rejectf(reason RejectReason, format string, args ...any) error {
 	return &RejectedError{Reason: reason, Detail: fmt.Sprintf(format, args...)}
 }
 
-// readUnicast reads an IPv6 unicast path; zone is that of link-local next hops. It reports false for
-// another kind of path.
+// readUnicast decodes an IPv6 unicast path; zone is that of link-local next hops. It returns false for
+// other families.
 func readUnicast(p *apiutil.Path, zone string) (UnicastPath, bool) {
 	nlri, ok := p.Nlri.(*gobgp.IPAddrPrefix)
 	if p.Family != gobgp.RF_IPv6_UC || !ok {
@@ -56,8 +56,8 @@ func readUnicast(p *apiutil.Path, zone string) (UnicastPath, bool) {
 	return u, true
 }
 
-// readVPN reads a VPN-IPv6 path. It reports false for another kind of path, and for a route
-// distinguisher of a type that RFC 4364 does not know.
+// readVPN decodes a VPN-IPv6 path. It returns false for other families and for route distinguishers of a
+// type unknown to RFC 4364.
 func readVPN(p *apiutil.Path) (VPNPath, bool) {
 	nlri, ok := p.Nlri.(*gobgp.LabeledVPNIPAddrPrefix)
 	if p.Family != gobgp.RF_IPv6_VPN || !ok {
@@ -115,7 +115,7 @@ func readAttributes(attrs []gobgp.PathAttributeInterface) Attributes {
 	return out
 }
 
-// readNextHop returns the next hop, which is the global one where a neighbor gives that and a link-local one.
+// readNextHop returns the next hop, the global one of a global and a link-local one.
 func readNextHop(p *apiutil.Path) (netip.Addr, error) {
 	reach := attribute[*gobgp.PathAttributeMpReachNLRI](p.Attrs)
 	if reach == nil {
@@ -128,7 +128,7 @@ func readNextHop(p *apiutil.Path) (netip.Addr, error) {
 	return nh, nil
 }
 
-// readTargets picks the route targets out of extended communities.
+// readTargets returns the route targets among extended communities.
 func readTargets(communities []gobgp.ExtendedCommunityInterface) []vpn.ID {
 	var rts []vpn.ID
 	for _, c := range communities {
@@ -147,9 +147,9 @@ func readTargets(communities []gobgp.ExtendedCommunityInterface) []vpn.ID {
 	return rts
 }
 
-// readSID takes the SID out of the Prefix-SID attribute of a VPN route and, if it was transposed, out of
-// its label (RFC 9252 sections 3.1, 3.2.1 and 4). Of several services, SIDs or structures the first
-// counts. The endpoint behavior is not looked at: reflectors are known to change it.
+// readSID decodes the SID in the Prefix-SID attribute of a VPN route and, if it is transposed, in its label
+// (RFC 9252 sections 3.1, 3.2.1 and 4). Of several services, SIDs or structures the first is used. The
+// endpoint behavior is not checked: some reflectors change it.
 func readSID(attr *gobgp.PathAttributePrefixSID, labels []uint32) (netip.Addr, srv6.Structure, uint16, error) {
 	none := netip.Addr{}
 	if attr == nil {
@@ -165,7 +165,7 @@ func readSID(attr *gobgp.PathAttributePrefixSID, labels []uint32) (netip.Addr, s
 	}
 	sid, ok := netip.AddrFromSlice(info.SID)
 	if !ok || !sid.Is6() {
-		return none, srv6.Structure{}, 0, rejectf(RejectSID, "%d bytes are no SID", len(info.SID))
+		return none, srv6.Structure{}, 0, rejectf(RejectSID, "SID of %d bytes", len(info.SID))
 	}
 	var structure srv6.Structure
 	if t := first(info.SubSubTLVs, func(*gobgp.SRv6SIDStructureSubSubTLV) bool { return true }); t != nil {
@@ -180,11 +180,11 @@ func readSID(attr *gobgp.PathAttributePrefixSID, labels []uint32) (netip.Addr, s
 	}
 	if structure.TransposeLen > 0 {
 		if len(labels) != 1 {
-			return none, structure, info.EndpointBehavior, rejectf(RejectLabel, "%d labels, transposed sid needs one", len(labels))
+			return none, structure, info.EndpointBehavior, rejectf(RejectLabel, "%d labels, a transposed SID needs one", len(labels))
 		}
 		label := labels[0]
 		if label >= 1<<20 {
-			// GoBGP takes a label field of 0x800000 for a withdrawal and does not shift the low four bits out.
+			// GoBGP treats the label field 0x800000 as a withdrawal and does not shift out the low four bits.
 			label >>= 4
 		}
 		restored, err := srv6.Restore(sid, label, structure)
@@ -196,7 +196,7 @@ func readSID(attr *gobgp.PathAttributePrefixSID, labels []uint32) (netip.Addr, s
 		return none, structure, info.EndpointBehavior, rejectf(RejectSID, "%s", err)
 	}
 	if sid.Is4In6() || !sid.IsGlobalUnicast() {
-		return none, structure, info.EndpointBehavior, rejectf(RejectSID, "%s is not a unicast address beyond one link", sid)
+		return none, structure, info.EndpointBehavior, rejectf(RejectSID, "%s is not a global unicast address", sid)
 	}
 	return sid, structure, info.EndpointBehavior, nil
 }

@@ -8,43 +8,43 @@ import (
 	"time"
 )
 
-// repeatAfter is how long the same warning about the same neighbor stays out of the log. A neighbor
-// that sends nothing but nonsense would fill it otherwise.
+// repeatAfter is the least interval between equal warnings about one neighbor: malformed messages must not
+// flood the log.
 const repeatAfter = time.Minute
 
-// handler makes GoBGP's log fit into ours: what it calls information (a state of a session, a policy that
-// was set) is detail to the operator, who learns of sessions from the daemon that owns the speaker; and
-// repeated warnings are detail too.
+// handler adapts GoBGP's log: info becomes debug, as the daemon that owns the speaker logs sessions itself,
+// and so do repeated warnings.
 //
-// It also hears of the end of a session: GoBGP logs that at once and tells its watchers when it has dropped what the neighbor
-// announced, which takes seconds with a full table.
+// It also detects the end of a session: GoBGP logs it at once, but calls its watchers only after it dropped
+// the neighbor's routes, which takes seconds with a full table.
 type handler struct {
 	next     slog.Handler
-	scope    string     // attributes of the logger, which tell whom a message is about
-	neighbor netip.Addr // the one of them that is its address
+	scope    string     // attributes of the logger, which identify the neighbor
+	neighbor netip.Addr // the address among them
 	ended    func(netip.Addr)
 	seen     *seen
 }
 
-// What GoBGP logs in the goroutine of a session, before anything of the session's end is done, and the attribute that names the
-// neighbor. Another version may do otherwise; then the end is heard of with all others. TestEndIsToldFirst would show it.
+// What GoBGP logs in the goroutine of a session before it processes the session's end, and the attribute
+// with the neighbor's address. TestLossIsAdvertisedFirst fails if another version logs something else.
 const (
 	endMessage  = "Peer Down"
 	neighborKey = "Key"
 )
 
-// seen is when each warning was logged last.
+// seen is the time at which each warning was logged last.
 type seen struct {
 	mu   sync.Mutex
 	last map[string]time.Time
 }
 
-// newHandler makes a handler that calls ended, in the goroutine of the session, for each session that ends.
+// newHandler returns a handler that calls ended, in the goroutine of the session, for each session that
+// ends.
 func newHandler(next slog.Handler, ended func(netip.Addr)) slog.Handler {
 	return handler{next: next, ended: ended, seen: &seen{last: map[string]time.Time{}}}
 }
 
-// repeated tells whether a warning was logged not long ago, and remembers it otherwise.
+// repeated reports whether a warning was logged within repeatAfter, and records it otherwise.
 func (s *seen) repeated(key string, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,7 +55,7 @@ func (s *seen) repeated(key string, now time.Time) bool {
 	return false
 }
 
-// demote lowers everything below a warning.
+// demote lowers levels below warning by one.
 func demote(l slog.Level) slog.Level {
 	if l >= slog.LevelWarn {
 		return l
@@ -88,7 +88,7 @@ func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	h.next = h.next.WithAttrs(attrs)
 	for _, a := range attrs {
 		if a.Key == neighborKey {
-			h.neighbor, _ = netip.ParseAddr(a.Value.String()) // something else is not a neighbor
+			h.neighbor, _ = netip.ParseAddr(a.Value.String()) // invalid: not a neighbor
 		}
 		h.scope += a.String() + " "
 	}

@@ -1,8 +1,6 @@
 package bgp
 
 import (
-	"cmp"
-	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -13,7 +11,7 @@ import (
 const (
 	importPolicy = "import"
 	exportPolicy = "export"
-	globalTable  = "global" // GoBGP's name for the table of everything that is not a route server
+	globalTable  = "global" // GoBGP's name of the table that is not a route server's
 
 	noExportSet    = "no-export"
 	noAdvertiseSet = "no-advertise"
@@ -21,10 +19,11 @@ const (
 	shutdownSet    = "graceful-shutdown"
 )
 
-// lastChoice is the LOCAL_PREF of routes that are about to go. RFC 8326 section 4.2 asks for 0, which GoBGP takes for none.
-const lastChoice = 1
+// lowestPref is the LOCAL_PREF of routes with GRACEFUL_SHUTDOWN. RFC 8326 section 4.2 recommends 0, which
+// GoBGP treats as absent.
+const lowestPref = 1
 
-// martians are prefixes that no other AS has routes for.
+// martians are never accepted from another AS.
 var martians = []netip.Prefix{
 	netip.MustParsePrefix("::/128"),
 	netip.MustParsePrefix("::1/128"),
@@ -32,22 +31,7 @@ var martians = []netip.Prefix{
 	netip.MustParsePrefix("ff00::/8"),
 }
 
-// setPolicies makes GoBGP's policies those of the neighbors. Callers hold calls. Sessions that exist
-// are not told: a neighbor's part must be there before its session.
-func (s *Speaker) setPolicies(ctx context.Context) error {
-	neighbors := make([]*neighbor, 0, len(s.neighbors))
-	for _, n := range s.neighbors {
-		neighbors = append(neighbors, n)
-	}
-	slices.SortFunc(neighbors, func(a, b *neighbor) int { return cmp.Compare(a.Name, b.Name) })
-	entries := make([]policyEntry, len(neighbors))
-	for i, n := range neighbors {
-		entries[i] = policyEntry{Neighbor: n.Neighbor, ownASN: s.opt.ASN}
-	}
-	return s.server.SetPolicies(ctx, policies(entries))
-}
-
-// policyEntry is what the policies need to know of a neighbor.
+// policyEntry is the part of a neighbor that its policies depend on.
 type policyEntry struct {
 	Neighbor
 	ownASN uint32
@@ -55,7 +39,7 @@ type policyEntry struct {
 
 func (e policyEntry) internal() bool { return e.ASN == e.ownASN }
 
-// assignments put the two policies to work on the global table.
+// assignments attach the two policies to the global table.
 func assignments() []*api.PolicyAssignment {
 	assign := func(name string, direction api.PolicyDirection) *api.PolicyAssignment {
 		return &api.PolicyAssignment{
@@ -71,9 +55,9 @@ func assignments() []*api.PolicyAssignment {
 	}
 }
 
-// policies builds the import and the export policy of all neighbors. The statements are tried in order
-// until one accepts or rejects; each is bound to one neighbor, except the first import statement: the
-// import policy of GoBGP is also applied to what we originate ourselves.
+// policies builds the import and the export policy of all neighbors. Statements are evaluated in order until
+// one accepts or rejects. Each is bound to one neighbor, except the first import statement: GoBGP applies
+// the import policy to local routes too.
 func policies(entries []policyEntry) *api.SetPoliciesRequest {
 	imports := []*api.Statement{{
 		Name:       "import-own",
@@ -101,7 +85,7 @@ func policies(entries []policyEntry) *api.SetPoliciesRequest {
 		if !e.internal() {
 			sets = append(sets, &api.DefinedSet{
 				DefinedType: api.DefinedType_DEFINED_TYPE_AS_PATH, Name: loopSet(e.Name),
-				// The parentheses keep GoBGP from its short cut, which does not see into AS sets.
+				// The parentheses avoid GoBGP's fast path, which ignores AS_SETs.
 				List: []string{fmt.Sprintf("_(%d)_", e.ownASN)},
 			})
 		}
@@ -135,7 +119,7 @@ func importStatements(e policyEntry) []*api.Statement {
 	}
 	if !e.internal() {
 		last := accept()
-		last.LocalPref = &api.LocalPrefAction{Value: lastChoice}
+		last.LocalPref = &api.LocalPrefAction{Value: lowestPref}
 		add("shutdown", &api.Conditions{CommunitySet: match(shutdownSet)}, last)
 	}
 	a := accept()
@@ -155,14 +139,14 @@ func exportStatements(e policyEntry) []*api.Statement {
 	if len(e.Export.Reject) > 0 {
 		add("reject", &api.Conditions{PrefixSet: match(withholdSet(e.Name))}, reject())
 	}
-	told, self := exportActions(e), exportActions(e)
+	unchanged, self := exportActions(e), exportActions(e)
 	self.Nexthop = &api.NexthopAction{Self: true}
 	if e.internal() {
 		add("no-advertise", &api.Conditions{CommunitySet: match(noAdvertiseSet)}, reject())
 		if e.NextHopSelf {
 			add("self", &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_EXTERNAL}, self)
 		}
-		add("rest", &api.Conditions{}, told)
+		add("rest", &api.Conditions{}, unchanged)
 		return out
 	}
 	add("no-export", &api.Conditions{CommunitySet: match(noExportSet)}, reject())
@@ -175,7 +159,7 @@ func exportStatements(e policyEntry) []*api.Statement {
 	return out
 }
 
-// exportActions are what happens to every route that the neighbor is told.
+// exportActions are the actions on every route that is advertised to the neighbor.
 func exportActions(e policyEntry) *api.Actions {
 	a := accept()
 	if !e.Export.Shutdown {
@@ -183,7 +167,7 @@ func exportActions(e policyEntry) *api.Actions {
 	}
 	a.Community = &api.CommunityAction{Type: api.CommunityAction_TYPE_ADD, Communities: []string{communityText(GracefulShutdown)}}
 	if e.internal() {
-		a.LocalPref = &api.LocalPrefAction{Value: lastChoice}
+		a.LocalPref = &api.LocalPrefAction{Value: lowestPref}
 	}
 	return a
 }
@@ -201,8 +185,8 @@ func match(set string) *api.MatchSet {
 	return &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: set}
 }
 
-// admit applies the import policy to what the neighbor announces. It has to agree with importStatements, which decide what
-// becomes a best path.
+// admit applies the import policy to a route of the Adj-RIB-In. It must agree with importStatements, by which
+// GoBGP selects best paths.
 func (e policyEntry) admit(u Update) Update {
 	if u.Withdrawn || u.Rejected != nil {
 		return u
@@ -212,23 +196,23 @@ func (e policyEntry) admit(u Update) Update {
 		return Update{Neighbor: u.Neighbor, Prefix: u.Prefix, Withdrawn: true}
 	}
 	if external {
-		u.LocalPref = 0 // it means nothing between ASes (RFC 4271 section 5.1.5)
+		u.LocalPref = 0 // ignored from external peers (RFC 4271 section 5.1.5)
 	}
 	switch {
 	case external && slices.Contains(u.Communities, GracefulShutdown):
-		u.LocalPref = lastChoice
+		u.LocalPref = lowestPref
 	case e.LocalPref > 0:
 		u.LocalPref = e.LocalPref
 	}
 	return u
 }
 
-// inside tells whether a prefix is one of others or lies in one.
+// inside reports whether p equals, or is more specific than, one of others.
 func inside(others []netip.Prefix, p netip.Prefix) bool {
 	return slices.ContainsFunc(others, func(o netip.Prefix) bool { return o.Bits() <= p.Bits() && o.Contains(p.Addr()) })
 }
 
-// prefixSet matches the prefixes and everything inside of them.
+// prefixSet matches the prefixes and all more specific ones.
 func prefixSet(name string, prefixes []netip.Prefix) *api.DefinedSet {
 	set := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: name}
 	for _, p := range prefixes {

@@ -102,7 +102,7 @@ func TestAdmit(t *testing.T) {
 		UnicastRoute{Prefix: prefix("::1/128")},
 		UnicastRoute{Prefix: prefix("2a00:4::/32")}, // the last one sent
 	))
-	want := map[string]uint32{"2a00:1::/32": 300, "2a00:2::/32": lastChoice, "::/0": 300, "2001::/16": 300, "2a00:4::/32": 300}
+	want := map[string]uint32{"2a00:1::/32": 300, "2a00:2::/32": lowestPref, "::/0": 300, "2001::/16": 300, "2a00:4::/32": 300}
 	r.wait("routes", func() bool { return len(r.adjIn["r31"]) == len(want) && len(r.unicast) == len(want) })
 	r.mu.Lock()
 	for p, pref := range want {

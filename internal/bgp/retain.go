@@ -5,28 +5,28 @@ import (
 	"time"
 )
 
-// retainSettle is how long after a neighbor's End-of-RIB markers what it did not announce again is still kept: a
-// reflector that has itself just started sends the markers before its own neighbors are back.
+// retainSettle is how long stale routes are kept after the neighbor's End-of-RIB markers: a reflector that
+// has just started sends the markers before its own clients are back.
 const retainSettle = 10 * time.Second
 
-// retention keeps best paths over the end of the session that they were learned in. It stands between the BGP server's
-// events and the queue: the withdrawals that the end of a session causes are held back until their time is up, and
-// forgotten when the route comes back.
+// retention keeps stale best paths after the session that they were received in has ended. It filters the
+// events of the BGP server before the queue: withdrawals caused by the end of a session are held back until
+// their time expires, and discarded when the route is received again.
 type retention struct {
 	put func(Event)
 
 	mu    sync.Mutex
-	kept  map[string]*keeping // by the neighbor's name
-	owner map[queueKey]*keeping
+	peers map[string]*retained // by the neighbor's name
+	owner map[queueKey]*retained
 }
 
-// keeping is what is kept of one neighbor.
-type keeping struct {
+// retained are the stale routes of one neighbor.
+type retained struct {
 	name     string
 	families int
 	retain   time.Duration
 
-	// ending: the session is about to go down, and takes its routes along.
+	// ending: the session is going down; withdrawals are caused by that.
 	ending  bool
 	markers int // End-of-RIB markers of the current session
 	stale   map[queueKey]Event
@@ -35,38 +35,38 @@ type keeping struct {
 }
 
 func newRetention(put func(Event)) *retention {
-	return &retention{put: put, kept: map[string]*keeping{}, owner: map[queueKey]*keeping{}}
+	return &retention{put: put, peers: map[string]*retained{}, owner: map[queueKey]*retained{}}
 }
 
-// add begins to keep what a neighbor announces.
+// add starts retention for a neighbor that is configured for it.
 func (r *retention) add(n Neighbor) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if n.Retain > 0 && r.kept[n.Name] == nil {
-		r.kept[n.Name] = &keeping{name: n.Name, families: len(n.Families), retain: n.Retain, stale: map[queueKey]Event{}}
+	if n.Retain > 0 && r.peers[n.Name] == nil {
+		r.peers[n.Name] = &retained{name: n.Name, families: len(n.Families), retain: n.Retain, stale: map[queueKey]Event{}}
 	}
 }
 
-// remove is for a session that this side ends: nothing is kept of it.
+// remove withdraws the stale routes of a neighbor and ends retention for it.
 func (r *retention) remove(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if k := r.kept[name]; k != nil {
+	if k := r.peers[name]; k != nil {
 		r.drop(k)
-		delete(r.kept, name)
+		delete(r.peers, name)
 	}
 }
 
-// ending hears that a session is about to go down. Withdrawals from now on are caused by that.
-func (r *retention) ending(name string) {
+// sessionEnding precedes the withdrawals that are caused by the end of a session.
+func (r *retention) sessionEnding(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if k := r.kept[name]; k != nil {
+	if k := r.peers[name]; k != nil {
 		k.ending = true
 	}
 }
 
-// event takes an event of the BGP server and passes it on, or holds it back.
+// event processes an event of the BGP server: it is queued or held back.
 func (r *retention) event(e Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,7 +92,7 @@ func (r *retention) hold(neighbor string, withdrawn bool, key queueKey, e Event)
 		delete(r.owner, key)
 		delete(k.stale, key)
 	}
-	k := r.kept[neighbor]
+	k := r.peers[neighbor]
 	if k == nil || !withdrawn || !k.ending {
 		return false
 	}
@@ -101,7 +101,7 @@ func (r *retention) hold(neighbor string, withdrawn bool, key queueKey, e Event)
 }
 
 func (r *retention) session(s Session) {
-	k := r.kept[s.Neighbor]
+	k := r.peers[s.Neighbor]
 	if k == nil {
 		return
 	}
@@ -112,7 +112,7 @@ func (r *retention) session(s Session) {
 }
 
 func (r *retention) marker(e EndOfRIB) {
-	k := r.kept[e.Neighbor]
+	k := r.peers[e.Neighbor]
 	if k == nil {
 		return
 	}
@@ -122,8 +122,8 @@ func (r *retention) marker(e EndOfRIB) {
 	}
 }
 
-// expire drops what is kept after a while. Callers hold mu.
-func (r *retention) expire(k *keeping, after time.Duration) {
+// expire withdraws the stale routes after a time. Callers hold mu.
+func (r *retention) expire(k *retained, after time.Duration) {
 	if k.timer != nil {
 		k.timer.Stop()
 	}
@@ -139,8 +139,8 @@ func (r *retention) expire(k *keeping, after time.Duration) {
 	k.timer = timer
 }
 
-// drop passes on what was held back. Callers hold mu.
-func (r *retention) drop(k *keeping) {
+// drop queues the withdrawals that were held back. Callers hold mu.
+func (r *retention) drop(k *retained) {
 	if k.timer != nil {
 		k.timer.Stop()
 		k.timer = nil
@@ -153,11 +153,11 @@ func (r *retention) drop(k *keeping) {
 	clear(k.stale)
 }
 
-// stop forgets everything without a word.
+// stop discards what was held back.
 func (r *retention) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, k := range r.kept {
+	for _, k := range r.peers {
 		if k.timer != nil {
 			k.timer.Stop()
 			k.timer = nil
@@ -165,11 +165,11 @@ func (r *retention) stop() {
 	}
 }
 
-// stale says how many routes are kept of a neighbor that it has not announced in its current session.
+// stale returns the number of stale routes of a neighbor.
 func (r *retention) stale(name string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if k := r.kept[name]; k != nil {
+	if k := r.peers[name]; k != nil {
 		return len(k.stale)
 	}
 	return 0

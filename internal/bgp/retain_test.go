@@ -78,7 +78,7 @@ func (h *held) up() {
 }
 
 func (h *held) lose(paths ...Event) {
-	h.ending("rr")
+	h.sessionEnding("rr")
 	for _, p := range paths {
 		h.event(gone(p))
 	}

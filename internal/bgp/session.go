@@ -2,21 +2,20 @@ package bgp
 
 import "log/slog"
 
-// SessionStatus is one session as a daemon's status shows it.
+// SessionStatus is one session in a daemon's /status.
 type SessionStatus struct {
 	Neighbor string `json:"neighbor"`
 	Up       bool   `json:"up"`
-	// BFD is "up" while BFD watches the neighbor, "down" while it should but the neighbor does not answer, and
-	// empty where it was not asked for.
+	// BFD is the state of the BFD session, "up" or "down"; empty where BFD is not configured.
 	BFD string `json:"bfd,omitempty"`
-	// Retained is how many best paths are kept over the end of the session.
+	// Retained is the number of stale best paths that are kept after the session ended.
 	Retained int `json:"retained,omitempty"`
-	// Reason says why the session went down last.
+	// Reason is why the session went down last.
 	Reason string `json:"reason,omitempty"`
 }
 
-// Sessions says how the sessions are, by the neighbors' names.
-func (s *Speaker) Sessions() []SessionStatus {
+// Sessions returns the state of all sessions for /status, sorted by the neighbors' names.
+func (s *sessions) Sessions() []SessionStatus {
 	states := s.Neighbors()
 	all := make([]SessionStatus, len(states))
 	for i, n := range states {
@@ -34,14 +33,14 @@ func (s *Speaker) Sessions() []SessionStatus {
 	return all
 }
 
-// LogSessions logs each session that came or went.
+// LogSessions logs each session that went up or down.
 func LogSessions(log *slog.Logger, events []Event) {
 	for _, e := range events {
 		switch s, ok := e.(Session); {
 		case ok && s.Up:
-			log.Info("session up", "neighbor", s.Neighbor)
+			log.Info("bgp session up", "neighbor", s.Neighbor)
 		case ok:
-			log.Warn("session down", "neighbor", s.Neighbor, "reason", s.Reason)
+			log.Warn("bgp session down", "neighbor", s.Neighbor, "reason", s.Reason)
 		}
 	}
 }

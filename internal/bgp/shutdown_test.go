@@ -40,7 +40,7 @@ func TestGracefulShutdown(t *testing.T) {
 	server.wait("what has no other path", func() bool { u := server.unicast[own]; return u.NextHop == address(1) && leaving(u.Communities) })
 	transit.wait("our prefix as the last choice", func() bool {
 		u := transit.adjIn["r1"][own]
-		return leaving(u.Communities) && u.LocalPref == lastChoice
+		return leaving(u.Communities) && u.LocalPref == lowestPref
 	})
 	a.mu.Lock()
 	if u := a.adjIn["r5"][p]; u.LocalPref != 200 || leaving(u.Communities) {

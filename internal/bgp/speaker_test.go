@@ -401,7 +401,7 @@ func TestRestartedNeighbor(t *testing.T) {
 
 func TestPortInUse(t *testing.T) {
 	r := newRouter(t, 14, 65000)
-	opt := r.opt
+	opt := r.instance.opt
 	s, err := New(opt)
 	r.must(err)
 	err = s.Start(t.Context())

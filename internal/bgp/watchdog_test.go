@@ -29,38 +29,38 @@ func TestWatchdog(t *testing.T) {
 	)
 	type look struct {
 		at   time.Duration
-		seen opening
+		seen openAttempt
 		anew bool
 	}
 	s := func(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
 	for name, looks := range map[string][]look{
-		"nobody is asked":         {{0, opening{state: active}, false}, {s(500), opening{state: active}, false}},
-		"at rest":                 {{0, opening{state: idle, opensSent: 1}, false}, {s(500), opening{state: idle, opensSent: 1}, false}},
-		"no answer to our own":    {{0, opening{active, 1, 0}, false}, {s(4.9), opening{active, 1, 0}, false}, {s(5), opening{active, 1, 0}, true}},
-		"no answer to the peer's": {{0, opening{sent, 1, 0}, false}, {s(5), opening{sent, 1, 0}, true}},
-		"collision":               {{0, opening{confirm, 2, 2}, false}, {s(5), opening{confirm, 2, 2}, true}},
-		"it refuses and is tried": {{0, opening{active, 1, 0}, false}, {s(3), opening{active, 2, 0}, false}, {s(6), opening{active, 3, 0}, false}},
-		"it comes along":          {{0, opening{sent, 1, 0}, false}, {s(4), opening{confirm, 1, 1}, false}, {s(8), opening{confirm, 1, 1}, false}, {s(9), opening{confirm, 1, 1}, true}},
-		"time begins with a wait": {{0, opening{state: active}, false}, {s(100), opening{active, 1, 0}, false}, {s(104), opening{active, 1, 0}, false}},
+		"nobody is asked":         {{0, openAttempt{state: active}, false}, {s(500), openAttempt{state: active}, false}},
+		"at rest":                 {{0, openAttempt{state: idle, opensSent: 1}, false}, {s(500), openAttempt{state: idle, opensSent: 1}, false}},
+		"no answer to our own":    {{0, openAttempt{active, 1, 0}, false}, {s(4.9), openAttempt{active, 1, 0}, false}, {s(5), openAttempt{active, 1, 0}, true}},
+		"no answer to the peer's": {{0, openAttempt{sent, 1, 0}, false}, {s(5), openAttempt{sent, 1, 0}, true}},
+		"collision":               {{0, openAttempt{confirm, 2, 2}, false}, {s(5), openAttempt{confirm, 2, 2}, true}},
+		"it refuses and is tried": {{0, openAttempt{active, 1, 0}, false}, {s(3), openAttempt{active, 2, 0}, false}, {s(6), openAttempt{active, 3, 0}, false}},
+		"it comes along":          {{0, openAttempt{sent, 1, 0}, false}, {s(4), openAttempt{confirm, 1, 1}, false}, {s(8), openAttempt{confirm, 1, 1}, false}, {s(9), openAttempt{confirm, 1, 1}, true}},
+		"time begins with a wait": {{0, openAttempt{state: active}, false}, {s(100), openAttempt{active, 1, 0}, false}, {s(104), openAttempt{active, 1, 0}, false}},
 		"more patience every time": {
-			{0, opening{active, 1, 0}, false}, {s(5), opening{active, 1, 0}, true},
-			{s(6), opening{state: active}, false}, {s(7), opening{active, 1, 0}, false}, {s(16), opening{active, 1, 0}, false}, {s(17), opening{active, 1, 0}, true},
-			{s(20), opening{sent, 1, 0}, false}, {s(39), opening{sent, 1, 0}, false}, {s(40), opening{sent, 1, 0}, true},
+			{0, openAttempt{active, 1, 0}, false}, {s(5), openAttempt{active, 1, 0}, true},
+			{s(6), openAttempt{state: active}, false}, {s(7), openAttempt{active, 1, 0}, false}, {s(16), openAttempt{active, 1, 0}, false}, {s(17), openAttempt{active, 1, 0}, true},
+			{s(20), openAttempt{sent, 1, 0}, false}, {s(39), openAttempt{sent, 1, 0}, false}, {s(40), openAttempt{sent, 1, 0}, true},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var w watchdog
 			start := time.Now()
 			for _, l := range looks {
-				if got := w.look(start.Add(l.at), l.seen); got != l.anew {
+				if got := w.observe(start.Add(l.at), l.seen); got != l.anew {
 					t.Fatalf("after %s: begins anew %t, want %t", l.at, got, l.anew)
 				}
 			}
 		})
 	}
-	w := watchdog{attempts: 1000}
-	if w.patience() != openPatienceMost {
-		t.Errorf("patience %s after many attempts", w.patience())
+	w := watchdog{timeouts: 1000}
+	if w.timeout() != maxOpenTimeout {
+		t.Errorf("patience %s after many attempts", w.timeout())
 	}
 }
 
@@ -243,7 +243,7 @@ func TestBothDial(t *testing.T) {
 	}
 	late := 0
 	for _, d := range sessions {
-		if d > openPatience {
+		if d > openTimeout {
 			late++
 		}
 	}

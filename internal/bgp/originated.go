@@ -17,16 +17,15 @@ import (
 	"github.com/tabane/tabane/internal/vpn"
 )
 
-// NoExport is the community that keeps a route inside of our AS (RFC 1997). It is honored for routes of
-// our own and for received ones.
+// NoExport is the community NO_EXPORT (RFC 1997): the route is not advertised to other ASes.
 const NoExport uint32 = 0xffffff01
 
-// GracefulShutdown is the community of routes that are about to go: whoever has another path moves to it now (RFC 8326).
-// From another AS it makes a route the last choice; an ExportPolicy adds it.
+// GracefulShutdown is the community GRACEFUL_SHUTDOWN of routes that will be withdrawn soon (RFC 8326). A
+// route that is received with it from another AS gets the lowest LOCAL_PREF; an ExportPolicy adds it.
 const GracefulShutdown uint32 = 0xffff0000
 
-// Blackhole is the community of routes that lead nowhere (RFC 7999). A reflector tells with it that a locator is lost, ahead
-// of everything else that went with the router.
+// Blackhole is the community BLACKHOLE (RFC 7999). Inside our AS, a locator or SID that is advertised with it
+// is lost, with everything that is reached through it.
 const Blackhole uint32 = 0xffff029a
 
 // UnicastRoute is an IPv6 route that this speaker originates.
@@ -38,28 +37,28 @@ type UnicastRoute struct {
 	Attributes // LocalPref 0 is 100
 }
 
-// VPNRoute is a VPN-IPv6 route that this speaker originates, with the SRv6 SID that leads to it.
+// VPNRoute is a VPN-IPv6 route that this speaker originates, with its SRv6 service SID.
 type VPNRoute struct {
 	RD      vpn.ID
 	Prefix  netip.Prefix
 	NextHop netip.Addr
 	RTs     []vpn.ID // at least one
 	SID     netip.Addr
-	// Structure of the SID. With TransposeLen > 0 those bits travel in the label; otherwise the whole SID
-	// is sent, with label 3, implicit null (RFC 9252 section 4).
+	// Structure of the SID. With TransposeLen > 0 those bits are encoded in the label; otherwise the label is
+	// 3, implicit null (RFC 9252 section 4).
 	Structure srv6.Structure
-	Behavior  uint16 // endpoint behavior, RFC 8986 section 10.2
-	// Attributes of the route as it was learned, for whoever looks at it; LocalPref 0 is 100.
+	Behavior  uint16 // endpoint behavior (RFC 8986 section 10.2)
+	// Attributes of the route as it was received; LocalPref 0 is 100.
 	Attributes
 }
 
-// VPNKey names a VPN-IPv6 destination.
+// VPNKey identifies a VPN-IPv6 destination.
 type VPNKey struct {
 	RD     vpn.ID
 	Prefix netip.Prefix
 }
 
-// chunk is the number of routes given to GoBGP at once: it handles nothing else meanwhile.
+// chunk is the number of routes in one call of GoBGP, which processes nothing else meanwhile.
 const chunk = 1000
 
 // implicitNull is the label of a route whose SID is not transposed.
@@ -68,8 +67,12 @@ const implicitNull = 3
 // maxSegment is the number of AS numbers in one segment of an AS path (RFC 4271 section 4.3).
 const maxSegment = 255
 
-// Originate announces routes, replacing those with the same prefix. When one of them is wrong, none is announced.
-func (s *Speaker) Originate(routes ...UnicastRoute) error {
+// originated are the routes that a speaker originates. It is safe for concurrent use.
+type originated struct{ *instance }
+
+// Originate advertises routes, replacing those with the same prefix. If one of them is invalid, none is
+// advertised.
+func (o *originated) Originate(routes ...UnicastRoute) error {
 	paths := make([]*apiutil.Path, len(routes))
 	for i, r := range routes {
 		p, err := r.path()
@@ -78,11 +81,11 @@ func (s *Speaker) Originate(routes ...UnicastRoute) error {
 		}
 		paths[i] = p
 	}
-	return s.addPaths(paths)
+	return o.addPaths(paths)
 }
 
-// Withdraw takes back routes of Originate. Prefixes that were not originated are ignored.
-func (s *Speaker) Withdraw(prefixes ...netip.Prefix) error {
+// Withdraw withdraws routes of Originate. Prefixes that were not originated are ignored.
+func (o *originated) Withdraw(prefixes ...netip.Prefix) error {
 	paths := make([]*apiutil.Path, len(prefixes))
 	for i, prefix := range prefixes {
 		nlri, err := unicastNLRI(prefix)
@@ -91,12 +94,12 @@ func (s *Speaker) Withdraw(prefixes ...netip.Prefix) error {
 		}
 		paths[i] = &apiutil.Path{Family: gobgp.RF_IPv6_UC, Nlri: nlri, Withdrawal: true}
 	}
-	return s.deletePaths(paths)
+	return o.deletePaths(paths)
 }
 
-// OriginateVPN announces routes, replacing those with the same RD and prefix. When one of them is wrong,
-// none is announced.
-func (s *Speaker) OriginateVPN(routes []VPNRoute) error {
+// OriginateVPN advertises routes, replacing those with the same RD and prefix. If one of them is invalid,
+// none is advertised.
+func (o *originated) OriginateVPN(routes []VPNRoute) error {
 	paths := make([]*apiutil.Path, len(routes))
 	var memo sidMemo
 	for i, r := range routes {
@@ -106,11 +109,11 @@ func (s *Speaker) OriginateVPN(routes []VPNRoute) error {
 		}
 		paths[i] = p
 	}
-	return s.addPaths(paths)
+	return o.addPaths(paths)
 }
 
-// WithdrawVPN takes back routes of OriginateVPN. Those that were not originated are ignored.
-func (s *Speaker) WithdrawVPN(keys []VPNKey) error {
+// WithdrawVPN withdraws routes of OriginateVPN. Those that were not originated are ignored.
+func (o *originated) WithdrawVPN(keys []VPNKey) error {
 	paths := make([]*apiutil.Path, len(keys))
 	for i, k := range keys {
 		nlri, err := vpnNLRI(k.RD, k.Prefix, implicitNull)
@@ -119,26 +122,26 @@ func (s *Speaker) WithdrawVPN(keys []VPNKey) error {
 		}
 		paths[i] = &apiutil.Path{Family: gobgp.RF_IPv6_VPN, Nlri: nlri, Withdrawal: true}
 	}
-	return s.deletePaths(paths)
+	return o.deletePaths(paths)
 }
 
-func (s *Speaker) addPaths(paths []*apiutil.Path) error {
-	return s.inChunks(paths, func(part []*apiutil.Path) error {
-		_, err := s.server.AddPath(apiutil.AddPathRequest{Paths: part})
+func (o *originated) addPaths(paths []*apiutil.Path) error {
+	return o.inChunks(paths, func(part []*apiutil.Path) error {
+		_, err := o.server.AddPath(apiutil.AddPathRequest{Paths: part})
 		return err
 	})
 }
 
-func (s *Speaker) deletePaths(paths []*apiutil.Path) error {
-	return s.inChunks(paths, func(part []*apiutil.Path) error {
-		return s.server.DeletePath(apiutil.DeletePathRequest{Paths: part})
+func (o *originated) deletePaths(paths []*apiutil.Path) error {
+	return o.inChunks(paths, func(part []*apiutil.Path) error {
+		return o.server.DeletePath(apiutil.DeletePathRequest{Paths: part})
 	})
 }
 
-func (s *Speaker) inChunks(paths []*apiutil.Path, f func([]*apiutil.Path) error) error {
-	s.calls.Lock()
-	err := s.usable()
-	s.calls.Unlock()
+func (o *originated) inChunks(paths []*apiutil.Path, f func([]*apiutil.Path) error) error {
+	o.calls.Lock()
+	err := o.usable()
+	o.calls.Unlock()
 	if err != nil {
 		return err
 	}
@@ -150,12 +153,51 @@ func (s *Speaker) inChunks(paths []*apiutil.Path, f func([]*apiutil.Path) error)
 	return nil
 }
 
+// SetBlackhole advertises prefixes with BLACKHOLE inside our AS (NO_EXPORT), ahead of other pending
+// withdrawals, or withdraws that again.
+func (o *originated) SetBlackhole(on bool, prefixes ...netip.Prefix) error {
+	o.calls.Lock()
+	defer o.calls.Unlock()
+	if err := o.usable(); err != nil {
+		return err
+	}
+	return o.setBlackhole(on, prefixes)
+}
+
+// setBlackhole is SetBlackhole for callers that hold calls.
+func (o *originated) setBlackhole(on bool, prefixes []netip.Prefix) error {
+	if len(prefixes) == 0 {
+		return nil
+	}
+	paths := make([]*apiutil.Path, len(prefixes))
+	for i, prefix := range prefixes {
+		p, err := UnicastRoute{Prefix: prefix, Attributes: Attributes{
+			LocalPref: math.MaxUint32, Communities: []uint32{Blackhole, NoExport},
+		}}.path()
+		if err != nil {
+			return fmt.Errorf("advertise blackhole %s: %w", prefix, err)
+		}
+		p.Withdrawal = !on
+		paths[i] = p
+	}
+	var err error
+	if on {
+		_, err = o.server.AddPath(apiutil.AddPathRequest{Paths: paths})
+	} else {
+		err = o.server.DeletePath(apiutil.DeletePathRequest{Paths: paths})
+	}
+	if err != nil {
+		return fmt.Errorf("advertise blackholes: %w", err)
+	}
+	return nil
+}
+
 func checkPrefix(p netip.Prefix) error {
 	switch {
 	case !p.IsValid() || !p.Addr().Is6() || p.Addr().Is4In6():
 		return errors.New("not an IPv6 prefix")
 	case p != p.Masked():
-		return fmt.Errorf("bits set after the prefix length: use %s", p.Masked())
+		return fmt.Errorf("has host bits set: use %s", p.Masked())
 	}
 	return nil
 }
@@ -202,14 +244,14 @@ func (r UnicastRoute) path() (*apiutil.Path, error) {
 		return nil, err
 	}
 	attrs := []gobgp.PathAttributeInterface{gobgp.NewPathAttributeOrigin(gobgp.BGP_ORIGIN_ATTR_TYPE_IGP), reach}
-	return originated(gobgp.RF_IPv6_UC, nlri, r.appendTo(attrs)), nil
+	return localPath(gobgp.RF_IPv6_UC, nlri, r.appendTo(attrs)), nil
 }
 
-func originated(f gobgp.Family, nlri gobgp.NLRI, attrs []gobgp.PathAttributeInterface) *apiutil.Path {
+func localPath(f gobgp.Family, nlri gobgp.NLRI, attrs []gobgp.PathAttributeInterface) *apiutil.Path {
 	return &apiutil.Path{Family: f, Nlri: nlri, Attrs: attrs, Age: time.Now().Unix()}
 }
 
-// appendTo adds the attributes that are given.
+// appendTo appends the attributes that are set.
 func (a Attributes) appendTo(attrs []gobgp.PathAttributeInterface) []gobgp.PathAttributeInterface {
 	if len(a.ASPath) > 0 {
 		var segments []gobgp.AsPathParamInterface
@@ -230,7 +272,7 @@ func (a Attributes) appendTo(attrs []gobgp.PathAttributeInterface) []gobgp.PathA
 	return attrs
 }
 
-// sidMemo keeps the attributes of the last SID and targets, which the routes of one peer have in common.
+// sidMemo caches the attributes of the last SID and route targets, which the routes of one peer share.
 type sidMemo struct {
 	valid     bool
 	sid       netip.Addr
@@ -248,7 +290,7 @@ func (m *sidMemo) fill(r VPNRoute) error {
 		return nil
 	}
 	if !r.SID.Is6() || r.SID.Is4In6() || r.SID.Zone() != "" || !r.SID.IsGlobalUnicast() {
-		return fmt.Errorf("sid %s is not a unicast address beyond one link", r.SID)
+		return fmt.Errorf("sid %s is not a global unicast address", r.SID)
 	}
 	stripped, label, err := srv6.Transpose(r.SID, r.Structure)
 	if err != nil {
@@ -297,16 +339,16 @@ func (r VPNRoute) path(memo *sidMemo) (*apiutil.Path, error) {
 	attrs := []gobgp.PathAttributeInterface{
 		gobgp.NewPathAttributeOrigin(gobgp.BGP_ORIGIN_ATTR_TYPE_IGP), reach, memo.targets, memo.prefixSID,
 	}
-	return originated(gobgp.RF_IPv6_VPN, nlri, r.appendTo(attrs)), nil
+	return localPath(gobgp.RF_IPv6_VPN, nlri, r.appendTo(attrs)), nil
 }
 
-// fields takes a vpn.ID apart by what it prints as: "ipv4:number", or an AS number that takes four octets
-// when it is large or has a dot. (GoBGP's own parsers clamp four-octet AS numbers.)
+// fields splits a vpn.ID by its text: "ipv4:number", or an AS number, of four octets if it is large or has a
+// dot. (GoBGP's own parsers clamp four-octet AS numbers.)
 func fields(id vpn.ID) (ip netip.Addr, asn uint32, long bool, number uint32, err error) {
 	who, what, _ := strings.Cut(id.String(), ":")
 	n, err := strconv.ParseUint(what, 10, 32)
 	if err != nil {
-		return netip.Addr{}, 0, false, 0, errors.New("it is empty")
+		return netip.Addr{}, 0, false, 0, errors.New("empty")
 	}
 	number = uint32(n)
 	if ip, err = netip.ParseAddr(who); err == nil {

@@ -58,8 +58,8 @@ func TestBFDEndsSessions(t *testing.T) {
 	b.wait("the end of the session", func() bool { return !b.up["r23"] })
 }
 
-// TestALostLocatorIsToldFirst: when a neighbor is silent, its locator is announced as lost, and withdrawn with the rest.
-func TestALostLocatorIsToldFirst(t *testing.T) {
+// TestALostLocatorIsAdvertisedFirst: when a neighbor is silent, its locator is advertised as lost, and withdrawn with the rest.
+func TestALostLocatorIsAdvertisedFirst(t *testing.T) {
 	asbr, rr := newRouter(t, 25, 65000), newRouter(t, 26, 65000)
 	server := newRouterWith(t, 27, 65000, func(o *Options) { o.Report = ReportBest })
 	l := prefix("fc00:1::/32")
@@ -98,9 +98,9 @@ func TestALostLocatorIsToldFirst(t *testing.T) {
 	})
 }
 
-// TestEndIsToldFirst: when a neighbor of another AS ends the session, what is lost with it is told by the speaker itself, which
-// needs GoBGP to log the end; and not when we end it.
-func TestEndIsToldFirst(t *testing.T) {
+// TestLossIsAdvertisedFirst: when an external neighbor closes the session, the speaker itself advertises the loss of its locators,
+// which needs GoBGP to log the end; not when we close it.
+func TestLossIsAdvertisedFirst(t *testing.T) {
 	border, rr, peer := newRouter(t, 28, 65000), newRouterWith(t, 29, 65000, func(o *Options) { o.Report = ReportBest }), newRouter(t, 30, 65001)
 	sid := prefix("fc00:1:1::/128")
 	rr.peer(border, client)
@@ -121,7 +121,7 @@ func TestEndIsToldFirst(t *testing.T) {
 	border.wait("the end of the session", func() bool { return !border.up["r30"] })
 	peer.must(peer.Enable(t.Context(), "r28"))
 	border.wait("the session", func() bool { return border.up["r30"] })
-	border.must(border.SetLost(false, sid))
+	border.must(border.SetBlackhole(false, sid))
 	rr.wait("all as before", func() bool { return len(rr.unicast) == 1 })
 }
 
