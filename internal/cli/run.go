@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -136,7 +135,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	if simulation != nil {
 		// Afterwards: the simulator takes all processors that there are.
 		simulated, err := simrun.Run(ctx, simrun.Options{
-			Spec: simulation, Trials: max(f.trials, comparedSeeds), Quick: f.quick, Lateness: labLateness, Host: lab.Host(a.version),
+			Spec: simulation, Trials: max(f.trials, simrun.ComparedTrials), Quick: f.quick, Lateness: simrun.LabLateness, Host: lab.Host(a.version),
 		})
 		if err != nil {
 			return simFailure(ctx, "simulate the scenario", name, err, "the lab's result was not written")
@@ -219,10 +218,3 @@ func freshen(dir string) error {
 	}
 	return nil
 }
-
-const (
-	// comparedSeeds is how many simulations of each cell a lab is compared with at least.
-	comparedSeeds = 12
-	// labLateness is about how exactly processes that wait for a packet's time are woken.
-	labLateness = 100 * time.Microsecond
-)

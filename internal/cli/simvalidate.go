@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/validate"
 )
 
@@ -24,7 +27,7 @@ func (a *app) simValidate() *cobra.Command {
 	var f validateFlags
 	c := &cobra.Command{
 		Use:   "validate",
-		Short: "Hold the simulator against theory, ns-2 and the kernel",
+		Short: "Compare the simulator with theory, ns-2 and the kernel",
 		Long: `Validate runs the simulator where it is known what must come out: Mathis' formula, the three goals of RFC 6356, the fixed points
 of LIA, OLIA and BALIA, and ns-2 where it is installed. It writes a page of tables and claims, docs/validation.md in the
 repository, and says which claims do not hold. What the kernel does is measured by "lab run NAME --compare sim"; --kernel
@@ -51,11 +54,25 @@ Exit code 0: all claims hold; 1: some do not; 2: it could not run, or was interr
 	return c
 }
 
+// measuredScenario returns the scenario that a comparison names: the file NAME.yaml beside it if there is
+// one, else the built-in scenario.
+func measuredScenario(name, path string) (*scenario.Spec, error) {
+	if file := filepath.Join(filepath.Dir(path), name+".yaml"); fileExists(file) {
+		return simulated(file)
+	}
+	return simulated(name)
+}
+
+func fileExists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
+}
+
 func (a *app) validate(ctx context.Context, f validateFlags) error {
 	begun := time.Now()
 	p := newProgress(a.err, width(a.err), "runs")
 	r, err := validate.Run(ctx, validate.Options{
-		Quick: f.quick, NS2: f.ns2, Kernel: f.kernel, Workers: f.jobs,
+		Quick: f.quick, NS2: f.ns2, Kernel: f.kernel, Scenario: measuredScenario, Workers: f.jobs,
 		Progress: func(done, all int) {
 			elapsed := time.Since(begun)
 			p.show(done, all, elapsed, elapsed*time.Duration(all-done)/time.Duration(done))

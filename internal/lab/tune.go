@@ -171,30 +171,12 @@ func OnKernel(spec *scenario.Spec) (*scenario.Spec, error) {
 
 // instead is OnKernel of a kernel that offers o.
 func (o offers) instead(spec *scenario.Spec) *scenario.Spec {
-	if spec.Experiment == nil {
-		return spec
-	}
-	replace := func(s *scenario.Settings) {
-		if name, ok := o.scheduler(s.Scheduler); ok {
-			s.Scheduler = name
+	return spec.WithSchedulers(func(asked string) string {
+		if name, ok := o.scheduler(asked); ok {
+			return name
 		}
-	}
-	e := *spec.Experiment
-	e.Transports = maps.Clone(e.Transports)
-	for name, t := range e.Transports {
-		if t != nil {
-			t := *t
-			replace(&t.Settings)
-			e.Transports[name] = &t
-		}
-	}
-	e.Cases = slices.Clone(e.Cases)
-	for i := range e.Cases {
-		replace(&e.Cases[i].Settings)
-	}
-	same := *spec
-	same.Experiment = &e
-	return &same
+		return asked
+	})
 }
 
 // nearDefault are the schedulers that the kernel's own is like, the nearest first.

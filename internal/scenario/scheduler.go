@@ -3,6 +3,7 @@ package scenario
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -103,4 +104,29 @@ func (o SchedulerOptions) foreign(scheduler string, paths int) (name, why string
 		return sched.ParameterRatio, fmt.Sprintf("must have one number for each of the %d links, got %q", paths, o.Ratio)
 	}
 	return "", ""
+}
+
+// WithSchedulers returns the scenario with each scheduler replaced by what instead returns for it. The
+// scenario itself is not changed.
+func (s *Spec) WithSchedulers(instead func(name string) string) *Spec {
+	if s.Experiment == nil {
+		return s
+	}
+	e := *s.Experiment
+	e.Transports = maps.Clone(e.Transports)
+	for name, t := range e.Transports {
+		if t != nil {
+			t := *t
+			t.Scheduler = instead(t.Scheduler)
+			e.Transports[name] = &t
+		}
+	}
+	e.Cases = slices.Clone(e.Cases)
+	for i := range e.Cases {
+		c := &e.Cases[i].Settings
+		c.Scheduler = instead(c.Scheduler)
+	}
+	same := *s
+	same.Experiment = &e
+	return &same
 }

@@ -77,11 +77,12 @@ type Connection struct {
 	// RBuf is the rule of paper B, section 3.3: no new data while what was sent and not data-acknowledged is more than this. 0
 	// is for no limit.
 	RBuf unit.Size
-	// ReceiveBuffer is the memory of the receiver, from which it advertises the window that all subflows share. What is out of
-	// order, in subflows or in data sequence, occupies it. 0 is for no limit.
+	// ReceiveBuffer is the receive window that all subflows share, counted from the data acknowledgement
+	// on: data that is held out of order lies within it. 0 is no limit.
 	ReceiveBuffer unit.Size
-	// InitialReceive is what of ReceiveBuffer is offered at first, 0 is for all. It grows with what the application reads in a round trip
-	// (dynamic right-sizing, Linux: mptcp_rcv_space_adjust).
+	// InitialReceive is what of ReceiveBuffer is offered at first, 0 is all. It grows with what the
+	// application reads in a round trip, and held data also takes of the memory that it stands for (dynamic
+	// right-sizing, Linux: mptcp_rcv_space_adjust).
 	InitialReceive unit.Size
 	// SendBuffer is the most that is kept until it is data-acknowledged. 0 is for no limit.
 	SendBuffer unit.Size

@@ -241,8 +241,8 @@ func (c *connection) hand(s *Sim, n uint64) {
 	}
 }
 
-// advertise returns the data acknowledgement and the window. What is held out of order occupies the buffer, and the window never
-// shrinks from the right, as in Linux (tcp_select_window).
+// advertise returns the data acknowledgement and the window. The right edge of the window never moves left,
+// as in Linux (tcp_select_window).
 func (c *connection) advertise(r *receiver) (acked uint64, window uint32) {
 	acked = c.buffer.Next()
 	if c.ReceiveBuffer == 0 {

@@ -92,11 +92,10 @@ func (r *receiver) measure(s *Sim, p *packet) {
 
 // offered by a subflow is what the memory carries beside what waits out of order, as far as the subflow goes (mptcp_space, __tcp_select_window).
 func (c *connection) offers(r *receiver) uint64 {
-	held := c.buffer.Held()
 	if c.InitialReceive == 0 {
-		return uint64(max(int64(c.ReceiveBuffer)-int64(held.Bytes), 0))
+		return uint64(c.ReceiveBuffer)
 	}
-	taken := uint64(held.Segments) * c.sizing.segment
+	taken := uint64(c.buffer.Held().Segments) * c.sizing.segment
 	return c.scaled(min(c.sizing.window-min(c.sizing.window, taken), r.offer) + c.sizing.scale - 1)
 }
 

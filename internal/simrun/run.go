@@ -20,6 +20,14 @@ const Backend = "sim"
 // FirstSeed is the seed of the first trial unless another is given.
 const FirstSeed = 1
 
+// What a simulation that is compared with a lab has.
+const (
+	// ComparedTrials is the least number of trials of each cell.
+	ComparedTrials = 12
+	// LabLateness is how early or late the emulated links of a lab are on a quiet machine.
+	LabLateness = 100 * time.Microsecond
+)
+
 // Options is what Run needs.
 type Options struct {
 	// Spec is a scenario that Check has no fault with.

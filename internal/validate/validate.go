@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/tabane/tabane/internal/scenario"
 )
 
 // Options says what is compared.
@@ -14,6 +16,8 @@ type Options struct {
 	NS2 string
 	// Kernel are directories of results of `tabane lab run --compare sim`, or compare.json files of such.
 	Kernel []string
+	// Scenario returns the scenario with that name for the comparison at path. It is needed with Kernel.
+	Scenario func(name, path string) (*scenario.Spec, error)
 	// Workers is how many simulations run at a time; 0 is one for each processor.
 	Workers int
 	// Progress hears how many of all runs are done. It is called by one goroutine at a time. It may be nil.
