@@ -38,6 +38,8 @@ var (
 	stands   = floor{11, "the adapters' floor", "it stands in for an adapter in tests"}
 	frame    = floor{15, "the machines' frame", "it is what machines share, so it knows none of them"}
 	machines = floor{20, "the machines' floor", "a machine does not know other machines, nor the experiment it stands in"}
+	outcomes = floor{25, "the results' floor", "a result does not know the experiment it came out of, nor who ran it"}
+	roles    = floor{25, "the experiments' floor", "the table of daemons knows the daemons, not who starts them"}
 	scenes   = floor{30, "the experiments' floor", "a scenario says what an experiment is, not who runs it"}
 	benches  = floor{31, "the experiments' floor", "who runs an experiment, who draws it and who examines the host do not know each other, nor how they are called"}
 	judges   = floor{32, "the experiments' floor", "it holds experiments against each other and against theory, so it knows who runs them and they do not know it"}
@@ -86,6 +88,8 @@ var house = map[string]floor{
 	"internal/sim":       machines,
 	"internal/capture":   machines,
 
+	"internal/result":   outcomes,
+	"internal/role":     roles,
 	"internal/scenario": scenes,
 	"scenarios":         scenes,
 	"internal/lab":      benches,

@@ -70,17 +70,8 @@ func summary(f *config.File) string {
 		}
 		parts = append(parts, text)
 	}
-	if c := f.ASBR; c != nil {
-		parts = append(parts, fmt.Sprintf("asbr: AS %d, %s", c.ASN, quantity(len(c.Peers), "egress peer")))
-	}
-	if c := f.Edge; c != nil {
-		parts = append(parts, fmt.Sprintf("edge: AS %d, %s", c.ASN, quantity(len(c.Peers), "egress peer")))
-	}
-	if c := f.Reflector; c != nil {
-		parts = append(parts, fmt.Sprintf("reflector: AS %d, %s", c.ASN, quantity(len(c.Clients), "client")))
-	}
-	if c := f.Router; c != nil {
-		parts = append(parts, fmt.Sprintf("router: AS %d, %s", c.ASN, quantity(len(c.Neighbors), "neighbor")))
+	if text := f.Sections.Summary(); text != "" {
+		parts = append(parts, text)
 	}
 	return strings.Join(parts, "; ")
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/tabane/tabane/internal/config"
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/unit"
 	"github.com/tabane/tabane/scenarios"
@@ -147,7 +148,7 @@ func TestPrintStatus(t *testing.T) {
 	const body = `{"role":"edge","ready":true,"asn":65000,"none":null,"locators":["fc00::/16","fd00::/16"],
 		"peers":[{"name":"a","routes":2},{"name":"bcd","routes":10,"last_error":"gone"}],"mptcp":{"subflows":8},"odd":[[1]]}`
 	var out bytes.Buffer
-	if err := printStatus(&out, source{"edge", local(9117)}, []byte(body), false); err != nil {
+	if err := printStatus(&out, source{"edge", netip.MustParseAddrPort("[::1]:9117")}, []byte(body), false); err != nil {
 		t.Fatal(err)
 	}
 	want := `edge at [::1]:9117
@@ -189,7 +190,7 @@ func (m fakeMachine) Run(ctx context.Context) error {
 func (fakeMachine) Status() any { return map[string]any{"ready": true} }
 
 func TestMonitor(t *testing.T) {
-	l, err := listen(t.Context(), local(0))
+	l, err := listen(t.Context(), netip.MustParseAddrPort("[::1]:0"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +226,7 @@ func TestMonitor(t *testing.T) {
 	}
 
 	// A machine that fails ends the rest, and its error is what is told.
-	l, err = listen(t.Context(), local(0))
+	l, err = listen(t.Context(), netip.MustParseAddrPort("[::1]:0"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,16 +237,16 @@ func TestMonitor(t *testing.T) {
 }
 
 func TestScreen(t *testing.T) {
-	key := scenario.CellKey{Case: "1.1", Traffic: "bi", Transport: "tcp"}
+	key := result.CellKey{Case: "1.1", Traffic: "bi", Transport: "tcp"}
 	events := []lab.Event{
 		{Kind: lab.LabStarting, Lab: "x", Total: 2},
 		{Kind: lab.LabReady, Lab: "x", Total: 2, Elapsed: time.Second},
 		{Kind: lab.RunStarted, Lab: "x", CellKey: key, Total: 2, ETA: 90 * time.Second},
 		{Kind: lab.RunSample, Lab: "x", CellKey: key, Total: 2, Rate: 20 * unit.MbitPerSecond},
 		{Kind: lab.RunDone, Lab: "x", CellKey: key, Done: 1, Total: 2, Elapsed: 62 * time.Second, ETA: time.Minute,
-			Run: &scenario.Run{CellKey: key, Metrics: map[string]float64{scenario.Goodput: 28.5e6}}},
+			Run: &result.Run{CellKey: key, Metrics: map[string]float64{result.Goodput: 28.5e6}}},
 		{Kind: lab.RunDone, Lab: "x", CellKey: key, Trial: 1, Done: 2, Total: 2,
-			Run: &scenario.Run{CellKey: key, Notes: map[string]string{scenario.NoteError: "no\nroute"}}},
+			Run: &result.Run{CellKey: key, Notes: map[string]string{result.NoteError: "no\nroute"}}},
 		{Kind: lab.LabsRemoving, Done: 2, Total: 2},
 	}
 	var out bytes.Buffer

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -14,149 +13,37 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tabane/tabane/internal/asbr"
 	"github.com/tabane/tabane/internal/config"
 	"github.com/tabane/tabane/internal/doctor"
-	"github.com/tabane/tabane/internal/edge"
-	"github.com/tabane/tabane/internal/mptcp"
-	"github.com/tabane/tabane/internal/reflector"
-	"github.com/tabane/tabane/internal/router"
+	"github.com/tabane/tabane/internal/role"
 )
 
-// machine is a running daemon.
-type machine interface {
-	// Run blocks until ctx ends, and then cleans up.
-	Run(ctx context.Context) error
-	// Status is what /status tells, as JSON.
-	Status() any
-}
-
-// role is one of the daemons.
-type role struct {
-	name, short, long string
-	// status is where /status and /metrics are served unless the file says otherwise.
-	status netip.AddrPort
-	// needs are looked at before anything is opened; nothing in the kernel has changed when one of them fails.
-	needs []need
-	// section finds the role's part of a file: where its status is to be served, and how to start it. nil when there is none.
-	section func(*config.File) (netip.AddrPort, starter)
-	// reload makes a running machine follow the file; nil when it cannot.
-	reload func(machine, *config.File) error
-}
-
-// starter makes the machine. It has not changed the kernel yet when it returns.
-type starter func(ctx context.Context, log *slog.Logger, keep bool) (machine, error)
-
-func local(port uint16) netip.AddrPort { return netip.AddrPortFrom(netip.IPv6Loopback(), port) }
-
-// roles are all daemons. Their default ports are next to each other so that one host may run them all.
-var roles = []role{
-	{
-		name: "asbr", short: "Give each egress peer of a border router a SID of its own", status: local(9116),
-		long: `Asbr runs a border router's part: it speaks BGP with its egress peers and the route reflectors, gives every peer an SRv6 SID
-and a table with exactly what that peer announced, and tells the servers both.`,
-		needs: []need{needPrivilege, needSegmentRouting},
-		section: func(f *config.File) (netip.AddrPort, starter) {
-			if f.ASBR == nil {
-				return netip.AddrPort{}, nil
-			}
-			return f.ASBR.Status, func(ctx context.Context, log *slog.Logger, keep bool) (machine, error) {
-				return asbr.New(ctx, asbr.Options{Config: *f.ASBR, Keep: keep, Log: log})
-			}
-		},
-	},
-	{
-		name: "edge", short: "Deliver a server's content over every egress path", status: local(9117),
-		long: `Edge runs on a content server: it learns from the route reflectors which egress peers lead to whom, gives each peer an
-address of its own on this server, and lets MPTCP use them.`,
-		needs: []need{needPrivilege, needMultipath, needSegmentRouting},
-		section: func(f *config.File) (netip.AddrPort, starter) {
-			if f.Edge == nil {
-				return netip.AddrPort{}, nil
-			}
-			return f.Edge.Status, func(ctx context.Context, log *slog.Logger, keep bool) (machine, error) {
-				return edge.New(ctx, edge.Options{Config: *f.Edge, Keep: keep, Log: log})
-			}
-		},
-	},
-	{
-		name: "router", short: "Run a plain BGP router, such as a transit provider in a lab", status: local(9118),
-		long: `Router speaks eBGP with its neighbors and forwards by the best paths: what a transit provider or an access network is to
-the others. SIGHUP makes it read its file again and follow it: networks, neighbors, and what each of them is told. A file that is
-wrong is refused, and the old one stays in force.`,
-		needs: []need{needPrivilege},
-		section: func(f *config.File) (netip.AddrPort, starter) {
-			if f.Router == nil {
-				return netip.AddrPort{}, nil
-			}
-			return f.Router.Status, func(ctx context.Context, log *slog.Logger, keep bool) (machine, error) {
-				return router.New(ctx, router.Options{Config: *f.Router, Keep: keep, Log: log})
-			}
-		},
-		reload: func(m machine, f *config.File) error { return m.(*router.Router).Reload(*f.Router) },
-	},
-	{
-		name: "reflector", short: "Reflect routes between border routers and servers", status: local(9119),
-		long: `Reflector is a BGP route reflector for IPv6 and VPNv6 routes. It changes no next hop and touches nothing in the kernel.`,
-		section: func(f *config.File) (netip.AddrPort, starter) {
-			if f.Reflector == nil {
-				return netip.AddrPort{}, nil
-			}
-			return f.Reflector.Status, func(ctx context.Context, log *slog.Logger, _ bool) (machine, error) {
-				return reflector.New(ctx, reflector.Options{Config: *f.Reflector, Log: log})
-			}
-		},
-	},
-}
-
-// need is something that this host must have. Looking for it changes nothing.
-type need func(what string) error
-
-// require returns what is missing for what is to be done.
-func require(what string, needs ...need) error {
+// require returns what this host lacks for what is to be done. Looking for it changes nothing.
+func require(what string, needs ...role.Need) error {
 	for _, n := range needs {
-		if err := n(what); err != nil {
-			return err
+		switch err := doctor.Provides(n); {
+		case err == nil, errors.Is(err, doctor.ErrNotChecked): // the daemon finds out itself
+		case n == role.NetAdmin:
+			return &failure{what: what, why: err, do: "run it as root, or grant the capability"}
+		case n == role.Namespaces:
+			return &failure{what: what, why: err, do: "run it as root"}
+		case strings.Contains(err.Error(), "; "): // it says what to do itself
+			return &failure{what: what, on: string(n), why: err}
+		default:
+			return &failure{what: what, on: string(n), why: err, do: "see tabane doctor"}
 		}
 	}
 	return nil
 }
 
-func needPrivilege(what string) error {
-	if err := doctor.Privileged(); err != nil {
-		return &failure{what: what, why: err, do: "run it as root, or grant the capability"}
-	}
-	return nil
-}
-
-func needLabPrivilege(what string) error {
-	if err := doctor.PrivilegedForLab(); err != nil {
-		return &failure{what: what, why: err, do: "run it as root"}
-	}
-	return nil
-}
-
-func needMultipath(what string) error {
-	if err := mptcp.Supported(); err != nil {
-		return &failure{what: what, on: "MPTCP", why: err}
-	}
-	return nil
-}
-
-// needSegmentRouting fails only when the kernel says no. Where this process may not try, the daemon finds out itself.
-func needSegmentRouting(what string) error {
-	err := doctor.SegmentRouting()
-	if err == nil || errors.Is(err, doctor.ErrNotChecked) {
-		return nil
-	}
-	return &failure{what: what, on: "SRv6", why: err, do: "see tabane doctor"}
-}
-
 func (a *app) daemonCommands() []*cobra.Command {
 	var list []*cobra.Command
-	for _, r := range roles {
+	for _, r := range role.All() {
+		if !r.Startable() {
+			continue
+		}
 		c := a.daemonCommand(r)
-		if r.name == "asbr" {
+		if r.Drains {
 			c.AddCommand(a.drainCommand(r))
 		}
 		list = append(list, c)
@@ -164,27 +51,27 @@ func (a *app) daemonCommands() []*cobra.Command {
 	return list
 }
 
-func (a *app) daemonCommand(r role) *cobra.Command {
+func (a *app) daemonCommand(r role.Descriptor) *cobra.Command {
 	var (
 		file string
 		keep bool
 	)
 	c := &cobra.Command{
-		Use:     r.name + " -c FILE",
-		Short:   r.short,
+		Use:     r.Name + " -c FILE",
+		Short:   r.Short,
 		GroupID: "daemons",
-		Long: r.long + `
+		Long: r.Long + `
 
-It reads the section "` + r.name + `:" of the file, runs until SIGINT or SIGTERM and then stops cleanly; a second signal ends it at
-once. Its state is served as /status (JSON) and /metrics (Prometheus), on ` + r.status.String() + ` unless the file says otherwise.`,
-		Example: "  tabane " + r.name + " -c /etc/tabane/" + r.name + ".yaml",
+It reads the section "` + r.Name + `:" of the file, runs until SIGINT or SIGTERM and then stops cleanly; a second signal ends it at
+once. Its state is served as /status (JSON) and /metrics (Prometheus), on ` + r.DefaultStatus().String() + ` unless the file says otherwise.`,
+		Example: "  tabane " + r.Name + " -c /etc/tabane/" + r.Name + ".yaml",
 		Args:    arguments(0, 0, "no arguments beside -c FILE"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.runDaemon(c.Context(), r, file, keep)
 		},
 	}
 	fileFlag(c, &file)
-	if r.name != "reflector" {
+	if r.Protocol != 0 {
 		c.Flags().BoolVar(&keep, "keep", false, "leave everything in the kernel at a clean stop, for the next start to take over")
 	}
 	return c
@@ -194,7 +81,7 @@ once. Its state is served as /status (JSON) and /metrics (Prometheus), on ` + r.
 // table of routes arriving, Go's own 100 costs a third of the CPU.
 const gcPercent = 200
 
-func (a *app) runDaemon(ctx context.Context, r role, file string, keep bool) error {
+func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, keep bool) error {
 	log, err := a.logger(a.err, slog.LevelInfo)
 	if err != nil {
 		return err
@@ -206,44 +93,46 @@ func (a *app) runDaemon(ctx context.Context, r role, file string, keep bool) err
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	at, start := r.section(f)
 	hangups := make(chan os.Signal, 1)
-	if r.reload != nil {
+	if r.Reloads() {
 		signal.Notify(hangups, syscall.SIGHUP)
 		defer signal.Stop(hangups)
 	}
-	if start == nil {
-		return &failure{what: "start " + r.name, on: file, why: fmt.Errorf("it has no section %q (it holds %s)", r.name+":", summary(f)), do: "add the section"}
+	if r.In(&f.Sections) == nil {
+		return missingSection(r.Name, file, f)
 	}
-	if !at.IsValid() {
-		at = r.status
-	}
-	if err := require("start "+r.name, r.needs...); err != nil {
+	at := r.Status(&f.Sections)
+	if err := require("start "+r.Name, r.Needs...); err != nil {
 		return err
 	}
 	listener, err := listen(ctx, at)
 	if err != nil {
 		return startFailure(r, "the status address "+at.String(), err)
 	}
-	m, err := start(ctx, log, keep)
+	m, err := r.Start(ctx, &f.Sections, role.Options{Keep: keep, Log: log})
 	if err != nil {
 		return errors.Join(startFailure(r, file, err), listener.Close())
 	}
-	if r.reload != nil {
+	if r.Reloads() {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		go a.reloads(ctx, r, m, file, log, hangups)
 	}
-	log.Info("started", "role", r.name, "version", a.version, "status", "http://"+at.String()+"/status")
-	if err := monitor(ctx, listener, r.name, a.version, m); err != nil {
-		return &failure{what: "run " + r.name, on: file, why: err}
+	log.Info("started", "role", r.Name, "version", a.version, "status", "http://"+at.String()+"/status")
+	if err := monitor(ctx, listener, r.Name, a.version, m); err != nil {
+		return &failure{what: "run " + r.Name, on: file, why: err}
 	}
-	log.Info("stopped", "role", r.name)
+	log.Info("stopped", "role", r.Name)
 	return nil
 }
 
+// missingSection says that a daemon has no section in its file.
+func missingSection(daemon, file string, f *config.File) error {
+	return &failure{what: "start " + daemon, on: file, why: fmt.Errorf("it has no section %q (it holds %s)", daemon+":", summary(f)), do: "add the section"}
+}
+
 // reloads follows the file at each SIGHUP until ctx ends.
-func (a *app) reloads(ctx context.Context, r role, m machine, file string, log *slog.Logger, hangups <-chan os.Signal) {
+func (a *app) reloads(ctx context.Context, r role.Descriptor, m role.Machine, file string, log *slog.Logger, hangups <-chan os.Signal) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -256,19 +145,16 @@ func (a *app) reloads(ctx context.Context, r role, m machine, file string, log *
 	}
 }
 
-func reload(r role, m machine, file string) error {
+func reload(r role.Descriptor, m role.Machine, file string) error {
 	f, err := load(file)
 	if err != nil {
 		return err
 	}
-	if _, start := r.section(f); start == nil {
-		return fmt.Errorf("it has no section %q", r.name+":")
-	}
-	return r.reload(m, f)
+	return r.Reload(m, &f.Sections)
 }
 
 // startFailure says why a daemon did not start, with what to do about the usual reasons.
-func startFailure(r role, on string, err error) error {
+func startFailure(r role.Descriptor, on string, err error) error {
 	do := ""
 	switch {
 	case strings.Contains(err.Error(), "; "): // it says what to do itself
@@ -281,5 +167,5 @@ func startFailure(r role, on string, err error) error {
 	default:
 		do = "see tabane doctor"
 	}
-	return &failure{what: "start " + r.name, on: on, why: err, do: do}
+	return &failure{what: "start " + r.Name, on: on, why: err, do: do}
 }

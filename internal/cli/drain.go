@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/asbr"
+	"github.com/tabane/tabane/internal/role"
 )
 
 // drainable is a machine that can leave service without losing a packet.
@@ -61,7 +62,7 @@ func serveDrain(mux *http.ServeMux, d drainable) {
 	mux.HandleFunc("DELETE "+drainPath, local(func(*http.Request) error { return d.Undrain() }))
 }
 
-func (a *app) drainCommand(r role) *cobra.Command {
+func (a *app) drainCommand(r role.Descriptor) *cobra.Command {
 	var (
 		at   string
 		wait time.Duration
@@ -82,7 +83,7 @@ What has no other path is lost when its routes are withdrawn. The daemon forgets
 		RunE: func(c *cobra.Command, _ []string) error {
 			to, err := netip.ParseAddrPort(at)
 			if err != nil {
-				return &failure{what: "understand the command line", on: "--status " + at, why: errors.New("it is no address with a port"), do: `use one like "` + r.status.String() + `"`}
+				return &failure{what: "understand the command line", on: "--status " + at, why: errors.New("it is no address with a port"), do: `use one like "` + r.DefaultStatus().String() + `"`}
 			}
 			if undo && c.Flags().Changed("wait") {
 				return usage(c, errors.New("--wait and --undo do not go together"))
@@ -90,7 +91,7 @@ What has no other path is lost when its routes are withdrawn. The daemon forgets
 			return a.drain(c.Context(), to, wait, undo)
 		},
 	}
-	c.Flags().StringVar(&at, "status", r.status.String(), "`address` and port of the daemon's status")
+	c.Flags().StringVar(&at, "status", r.DefaultStatus().String(), "`address` and port of the daemon's status")
 	c.Flags().DurationVar(&wait, "wait", defaultDrainWait, "how long everything goes on working while others move")
 	c.Flags().BoolVar(&undo, "undo", false, "bring it back into service")
 	return c

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bpf"
 	"github.com/tabane/tabane/internal/flows"
+	"github.com/tabane/tabane/internal/role"
 )
 
 // drawEvery is how often the table of flows is drawn at most: more often, no one can read it.
@@ -118,7 +119,7 @@ func (a *app) flows(ctx context.Context, o flowsFlags) error {
 		}
 	}
 	on := strings.Join(options.Interfaces, ", ")
-	if err := require("watch flows", needPrivilege); err != nil {
+	if err := require("watch flows", role.NetAdmin); err != nil {
 		return err
 	}
 	if o.duration > 0 {

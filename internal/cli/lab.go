@@ -19,6 +19,7 @@ import (
 	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/config"
 	"github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/unit"
 	"github.com/tabane/tabane/scenarios"
@@ -114,7 +115,7 @@ func (a *app) labUp() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := needLabPrivilege("start a lab"); err != nil {
+			if err := require("start a lab", role.Namespaces); err != nil {
 				return err
 			}
 			if err := needRouters("start a lab", routers); err != nil {
@@ -161,7 +162,7 @@ func (a *app) labDown() *cobra.Command {
 			if all == (len(args) > 0) {
 				return usage(c, errors.New("want names of labs, or --all"))
 			}
-			if err := needLabPrivilege("remove a lab"); err != nil {
+			if err := require("remove a lab", role.Namespaces); err != nil {
 				return err
 			}
 			infos, err := lab.List()
@@ -263,7 +264,7 @@ func listScenarios(out io.Writer) error {
 
 // openLab opens the lab of that name, or the only one when no name is given.
 func openLab(ctx context.Context, what, name string) (*lab.Lab, error) {
-	if err := needLabPrivilege(what); err != nil {
+	if err := require(what, role.Namespaces); err != nil {
 		return nil, err
 	}
 	if name == "" {

@@ -13,6 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/tabane/tabane/internal/role"
 )
 
 const (
@@ -29,8 +31,8 @@ func listen(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
 }
 
 // monitor runs a machine and serves its state on the listener until the machine ends. The listener is closed then.
-func monitor(ctx context.Context, l net.Listener, role, version string, m machine) error {
-	handler, err := handler(role, version, m)
+func monitor(ctx context.Context, l net.Listener, name, version string, m role.Machine) error {
+	handler, err := handler(name, version, m)
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
@@ -56,11 +58,11 @@ func monitor(ctx context.Context, l net.Listener, role, version string, m machin
 
 // handler serves /status and /metrics. A machine that is a prometheus.Collector has metrics with labels of its own in place
 // of those made from its status.
-func handler(role, version string, m machine) (http.Handler, error) {
+func handler(name, version string, m role.Machine) (http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "tabane_build_info", Help: "Which daemon this is, of which version; always 1.",
-		ConstLabels: prometheus.Labels{"role": role, "version": version},
+		ConstLabels: prometheus.Labels{"role": name, "version": version},
 	})
 	build.Set(1)
 	own, ok := m.(prometheus.Collector)

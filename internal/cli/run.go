@@ -14,6 +14,8 @@ import (
 
 	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/report"
+	"github.com/tabane/tabane/internal/result"
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/simrun"
 )
@@ -75,7 +77,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := require("run the scenario", needLabPrivilege, needMultipath, needSegmentRouting); err != nil {
+	if err := require("run the scenario", role.Namespaces, role.MPTCP, role.SRv6); err != nil {
 		return err
 	}
 	routers, err := parseRouters(f.routers, true)
@@ -116,8 +118,8 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	if err != nil {
 		return err
 	}
-	var series []scenario.Trace
-	result, err := lab.Run(ctx, lab.RunOptions{
+	var series []result.Trace
+	outcome, err := lab.Run(ctx, lab.RunOptions{
 		Spec: spec, Routers: routers[0], Trials: f.trials, Quick: f.quick, Parallel: f.jobs, Keep: f.keep, Commit: a.version, Log: log,
 		Resequencing: f.compare != "",
 		Progress: func(e lab.Event) {
@@ -142,20 +144,20 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 		}
 		extra.Simulated = &simulated
 	}
-	if err := report.Write(f.out, result, spec, extra); err != nil {
+	if err := report.Write(f.out, outcome, spec, extra); err != nil {
 		return &failure{what: "write the report", on: f.out, why: err}
 	}
-	if err := report.Table(a.out, result, spec); err != nil {
+	if err := report.Table(a.out, outcome, spec); err != nil {
 		return err
 	}
 	if extra.Simulated != nil {
 		fmt.Fprintln(a.out)
-		if err := report.Comparison(a.out, scenario.Compare(result, *extra.Simulated)); err != nil {
+		if err := report.Comparison(a.out, result.Compare(outcome, *extra.Simulated)); err != nil {
 			return err
 		}
 	}
 	fmt.Fprintf(a.out, "\nreport: %s\n", filepath.Join(f.out, "report.html"))
-	if !result.Holds() {
+	if !outcome.Holds() {
 		return errUnmet
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/lab"
-	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/result"
 )
 
 // sampleInterval is how often the lab tells a rate.
@@ -99,14 +99,14 @@ func (s *screen) event(e lab.Event) {
 	s.draw()
 }
 
-func outcome(r *scenario.Run) string {
+func outcome(r *result.Run) string {
 	if err := r.Err(); err != nil {
 		return "FAILED: " + oneLine(err.Error())
 	}
-	if followed, ok := r.Metrics[scenario.EPERoute]; ok {
+	if followed, ok := r.Metrics[result.EPERoute]; ok {
 		return fmt.Sprintf("EPE Route after %.1f ms", 1000*followed)
 	}
-	return megabits(r.Metrics[scenario.Goodput])
+	return megabits(r.Metrics[result.Goodput])
 }
 
 // plain prints a line where nothing is live.

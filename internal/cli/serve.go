@@ -9,17 +9,22 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/traffic"
 )
 
 func (a *app) serveCommand() *cobra.Command {
-	var addresses []string
+	var (
+		addresses []string
+		file      string
+	)
 	c := &cobra.Command{
-		Use:     "serve [--listen ADDRESS]...",
+		Use:     "serve [--listen ADDRESS]... | -c FILE",
 		Short:   "Serve content over HTTP, over MPTCP where the client can",
 		GroupID: "tools",
 		Long: `Serve answers GET /bytes/N with N bytes as fast as the network takes them, and GET /cbr?rate=25Mbit/s&duration=30s with a
-constant bit rate. Any HTTP client works. It runs until SIGINT or SIGTERM.`,
+constant bit rate. Any HTTP client works. With -c it serves on the port that the section "serve:" of the file says. It runs until
+SIGINT or SIGTERM.`,
 		Example: `  tabane serve
   tabane serve --listen '[::1]:8080' --listen 127.0.0.1:8080
   curl -o /dev/null 'http://[::1]:8080/bytes/100000000'`,
@@ -29,13 +34,12 @@ constant bit rate. Any HTTP client works. It runs until SIGINT or SIGTERM.`,
 			if err != nil {
 				return err
 			}
-			var listen []netip.AddrPort
-			for _, text := range addresses {
-				at, err := netip.ParseAddrPort(text)
-				if err != nil {
-					return &failure{what: "understand the command line", on: "--listen " + text, why: errors.New("it is no address with a port"), do: `use one like "[::]:8080"`}
-				}
-				listen = append(listen, at)
+			if file != "" && c.Flags().Changed("listen") {
+				return usage(c, errors.New("--listen and -c exclude each other"))
+			}
+			listen, err := listenAddresses(addresses, file)
+			if err != nil {
+				return err
 			}
 			server, err := traffic.New(traffic.Options{Listen: listen, Log: log})
 			if err != nil {
@@ -49,7 +53,31 @@ constant bit rate. Any HTTP client works. It runs until SIGINT or SIGTERM.`,
 		},
 	}
 	c.Flags().StringArrayVar(&addresses, "listen", []string{"[::]:8080"}, "`address` and port to serve on, may be given several times; port 0 takes a free one")
+	c.Flags().StringVarP(&file, "config", "c", "", "configuration `file` with a section serve")
 	return c
+}
+
+// listenAddresses are those that the file's section serve asks for, or without a file those of the flags.
+func listenAddresses(flags []string, file string) ([]netip.AddrPort, error) {
+	if file != "" {
+		f, err := load(file)
+		if err != nil {
+			return nil, err
+		}
+		if f.Serve == nil {
+			return nil, missingSection(role.Serve, file, f)
+		}
+		return f.Serve.Listen(), nil
+	}
+	var listen []netip.AddrPort
+	for _, text := range flags {
+		at, err := netip.ParseAddrPort(text)
+		if err != nil {
+			return nil, &failure{what: "understand the command line", on: "--listen " + text, why: errors.New("it is no address with a port"), do: `use one like "[::]:8080"`}
+		}
+		listen = append(listen, at)
+	}
+	return listen, nil
 }
 
 func serveFailure(on string, err error) error {

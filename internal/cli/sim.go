@@ -15,6 +15,7 @@ import (
 	"github.com/tabane/tabane/internal/config"
 	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/report"
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/simrun"
 	"github.com/tabane/tabane/scenarios"
@@ -122,7 +123,7 @@ func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
 	if err := freshen(f.out); err != nil {
 		return err
 	}
-	var series []scenario.Trace
+	var series []result.Trace
 	p := newProgress(a.err, width(a.err), "runs")
 	result, err := simrun.Run(ctx, simrun.Options{
 		Spec: spec, Trials: f.trials, Quick: f.quick, Seed: f.seed, Jobs: f.jobs, Host: lab.Host(a.version),

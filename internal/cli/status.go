@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/tabane/tabane/internal/role"
 )
 
 const (
@@ -31,10 +33,7 @@ type source struct {
 
 func (a *app) statusCommand() *cobra.Command {
 	var asJSON bool
-	var names []string
-	for _, r := range roles {
-		names = append(names, r.name)
-	}
+	names := statusNames()
 	c := &cobra.Command{
 		Use:     "status [ROLE|ADDRESS]",
 		Short:   "Show how the daemons on this host are",
@@ -87,11 +86,25 @@ func (a *app) status(ctx context.Context, args []string, asJSON bool) error {
 	return nil
 }
 
+// statusNames are the daemons that serve a status.
+func statusNames() []string {
+	var names []string
+	for _, r := range role.All() {
+		if r.DefaultStatus().IsValid() {
+			names = append(names, r.Name)
+		}
+	}
+	return names
+}
+
 func statusSources(args []string) ([]source, error) {
 	var all []source
-	for _, r := range roles {
-		s := source{r.name, r.status}
-		if len(args) == 1 && args[0] == r.name {
+	for _, r := range role.All() {
+		s := source{r.Name, r.DefaultStatus()}
+		if !s.at.IsValid() {
+			continue
+		}
+		if len(args) == 1 && args[0] == r.Name {
 			return []source{s}, nil
 		}
 		all = append(all, s)

@@ -18,11 +18,8 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/tabane/tabane/internal/asbr"
-	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/fault"
-	"github.com/tabane/tabane/internal/reflector"
-	"github.com/tabane/tabane/internal/router"
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
@@ -32,21 +29,10 @@ const MaxSize = 8 << 20
 // maxFaults bounds how many faults of one file are told; the last of them then says how many more there are.
 const maxFaults = 100
 
-// File is what a file says. Either Scenario is set or at least one of the others is.
+// File is the content of a file. Either Scenario or at least one of the sections is set.
 type File struct {
-	ASBR      *asbr.Config
-	Edge      *edge.Config
-	Reflector *reflector.Config
-	Router    *router.Config
-	Scenario  *scenario.Spec
-}
-
-// daemons is the form of a daemon's file: any number of sections.
-type daemons struct {
-	ASBR      *asbr.Config      `yaml:"asbr"`
-	Edge      *edge.Config      `yaml:"edge"`
-	Reflector *reflector.Config `yaml:"reflector"`
-	Router    *router.Config    `yaml:"router"`
+	role.Sections
+	Scenario *scenario.Spec
 }
 
 // Fault is a fault and where in the file it is. Line and Column count from 1, columns in characters; both are 0 when
@@ -147,23 +133,10 @@ func parse(data []byte) (*File, *decoder, []Fault) {
 		return nil, nil, d.faults
 	}
 	var checked fault.List
-	switch daemonKeys, scenarioKeys := keysOf[daemons](), keysOf[scenario.Spec](); {
+	switch daemonKeys, scenarioKeys := keysOf[role.Sections](), keysOf[scenario.Spec](); {
 	case containsAny(sections, daemonKeys):
-		var into daemons
-		d.decode(root, "", reflect.ValueOf(&into).Elem())
-		*file = File{ASBR: into.ASBR, Edge: into.Edge, Reflector: into.Reflector, Router: into.Router}
-		if into.ASBR != nil {
-			checked.Merge("asbr", into.ASBR.Check())
-		}
-		if into.Edge != nil {
-			checked.Merge("edge", into.Edge.Check())
-		}
-		if into.Reflector != nil {
-			checked.Merge("reflector", into.Reflector.Check())
-		}
-		if into.Router != nil {
-			checked.Merge("router", into.Router.Check())
-		}
+		d.decode(root, "", reflect.ValueOf(&file.Sections).Elem())
+		checked = file.Sections.Check()
 	case containsAny(sections, scenarioKeys):
 		file.Scenario = &scenario.Spec{}
 		d.decode(root, "", reflect.ValueOf(file.Scenario).Elem())

@@ -9,6 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/route"
 )
 
@@ -117,7 +118,7 @@ func TestRun(t *testing.T) {
 	if !errors.Is(results[0], errors.ErrUnsupported) || results[1] != nil || !errors.Is(results[2], errors.ErrUnsupported) {
 		t.Errorf("got %v", results)
 	}
-	if err := SegmentRouting(); err != nil {
+	if err := Provides(role.SRv6); err != nil {
 		t.Errorf("this kernel has SRv6: %v", err)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/feature"
+	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/tc"
 	"github.com/tabane/tabane/internal/unit"
@@ -151,14 +153,24 @@ func run(trials ...trial) (results []error, made error) {
 	return results, made
 }
 
-// SegmentRouting says why a daemon cannot use SRv6 here: a *feature.Error, or an error that wraps ErrNotChecked
-// when this process may not try.
-func SegmentRouting() error {
-	results, made := run(tryEncapRed, tryTable)
-	if made != nil {
-		return made
+// Provides says why this host does not provide what a daemon needs, or nil: an error that wraps ErrPrivilege or
+// ErrNotChecked when this process may not try, or a *feature.Error.
+func Provides(n role.Need) error {
+	switch n {
+	case role.NetAdmin:
+		return Privileged()
+	case role.Namespaces:
+		return PrivilegedForLab()
+	case role.MPTCP:
+		return mptcp.Supported()
+	case role.SRv6:
+		results, made := run(tryEncapRed, tryTable)
+		if made != nil {
+			return made
+		}
+		return errors.Join(results...)
 	}
-	return errors.Join(results...)
+	panic("BUG: nothing checks the need " + string(n))
 }
 
 func trials() []Finding {

@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/traffic"
 	"github.com/tabane/tabane/internal/unit"
@@ -43,7 +44,7 @@ type FetchLine struct {
 
 // deliver runs one job with the case's events and adds what it measured to the run. The trace is there when there is no
 // error.
-func (r *runner) deliver(ctx context.Context, l *Lab, j job, run *scenario.Run) (*scenario.Trace, error) {
+func (r *runner) deliver(ctx context.Context, l *Lab, j job, run *result.Run) (*result.Trace, error) {
 	e := r.Spec.Experiment
 	ctx, cancel := context.WithTimeoutCause(ctx, slackFactor*j.expected+slack, errors.New("took far longer than it should"))
 	defer cancel()
@@ -101,20 +102,20 @@ func (r *runner) deliver(ctx context.Context, l *Lab, j job, run *scenario.Run) 
 			err = context.Cause(ctx)
 		}
 		if len(c.Events) > 0 {
-			run.Metrics[scenario.ConnectionsLost] = 1
+			run.Metrics[result.ConnectionsLost] = 1
 		}
 		return nil, errors.Join(err, notCanceled(acting, actErr), notCanceled(acting, playErr))
 	}
 	if err := errors.Join(actErr, playErr, watchErr); err != nil {
 		return nil, err
 	}
-	trace := &scenario.Trace{CellKey: j.CellKey, Trial: j.trial, Interval: interval, Samples: report.Series, Events: happened, Ends: ends}
+	trace := &result.Trace{CellKey: j.CellKey, Trial: j.trial, Interval: interval, Samples: report.Series, Events: happened, Ends: ends}
 	trace.Subflows = subflows(readings, subflowNames(r.Spec, e.Server), clock.began(), len(report.Series))
-	scenario.PutDelivery(run.Metrics, report)
-	scenario.Mean(j.phases, report.Duration).Put(run.Metrics)
+	result.PutDelivery(run.Metrics, report)
+	result.Mean(j.phases, report.Duration).Put(run.Metrics)
 	trace.Measure(j.phases, run.Metrics)
 	if len(c.Events) > 0 {
-		run.Metrics[scenario.ConnectionsLost] = 0
+		run.Metrics[result.ConnectionsLost] = 0
 	}
 	if packets != nil {
 		packets.stop(stopReceiving)

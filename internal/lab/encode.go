@@ -4,6 +4,7 @@ import (
 	"encoding"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"strings"
 	"time"
@@ -65,8 +66,16 @@ func plainStruct(v reflect.Value) (any, error) {
 		if !field.IsExported() || v.Field(i).IsZero() {
 			continue
 		}
-		name, _, _ := strings.Cut(field.Tag.Get("yaml"), ",")
-		if name == "" || field.Anonymous {
+		name, options, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+		if name == "" && options == "inline" {
+			inner, err := plainValue(v.Field(i))
+			if err != nil {
+				return nil, err
+			}
+			maps.Copy(m, inner.(map[string]any))
+			continue
+		}
+		if name == "" {
 			return nil, fmt.Errorf("BUG: field %s of %s has no key", field.Name, v.Type())
 		}
 		if name == "-" {

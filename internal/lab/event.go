@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/tc"
@@ -201,7 +202,7 @@ const drainPath = "/drain"
 
 // drain asks a border router to leave service; it takes the time it was given.
 func (l *Lab) drain(ctx context.Context, x scenario.Drain) error {
-	d, err := l.plan.daemon(scenario.Daemon{Node: x.Node, Role: RoleASBR})
+	d, err := l.plan.daemon(scenario.Daemon{Node: x.Node, Role: role.ASBR})
 	if err != nil {
 		return err
 	}
@@ -215,7 +216,7 @@ func (l *Lab) drain(ctx context.Context, x scenario.Drain) error {
 
 // undrain brings a border router back into service; one that is in service stays so.
 func (l *Lab) undrain(ctx context.Context, x scenario.Drain) error {
-	d, err := l.plan.daemon(scenario.Daemon{Node: x.Node, Role: RoleASBR})
+	d, err := l.plan.daemon(scenario.Daemon{Node: x.Node, Role: role.ASBR})
 	if err != nil {
 		return err
 	}

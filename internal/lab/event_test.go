@@ -18,6 +18,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/result"
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
@@ -86,7 +88,7 @@ func TestSubflows(t *testing.T) {
 		at(250, map[pair]uint64{to(a, 1): 2000, to(b, 1): 600, to(a, 2): 400}),
 		at(350, map[pair]uint64{to(a, 2): 100}), // another connection between the same ends
 	}
-	want := []scenario.Subflow{{Name: "2001:db8::b", Bytes: []int64{300, 300, 0}}, {Name: "transit-a", Bytes: []int64{1000, 700, 250}}}
+	want := []result.Subflow{{Name: "2001:db8::b", Bytes: []int64{300, 300, 0}}, {Name: "transit-a", Bytes: []int64{1000, 700, 250}}}
 	if diff := cmp.Diff(want, subflows(readings, map[netip.Addr]string{a: "transit-a"}, start, 3)); diff != "" {
 		t.Errorf("subflows (-want +got):\n%s", diff)
 	}
@@ -229,11 +231,11 @@ func TestEvents(t *testing.T) {
 		t.Errorf("after the hole: %v", err)
 	}
 
-	daemon := scenario.Daemon{Node: "b", Role: RoleRouter}
+	daemon := scenario.Daemon{Node: "b", Role: role.Router}
 	kill, stop, again := scenario.Event{Kill: &daemon}, scenario.Event{Stop: &daemon}, scenario.Event{Start: &daemon}
 	for _, end := range []scenario.Event{kill, stop} {
 		happen(t, l, end)
-		if _, err := l.Status(t.Context(), "b", RoleRouter); err == nil {
+		if _, err := l.Status(t.Context(), "b", role.Router); err == nil {
 			t.Errorf("%+v: it still answers", end)
 		}
 		if _, err := l.Happen(t.Context(), kill, true); err == nil || !strings.Contains(err.Error(), "b (router) does not run") {
@@ -284,7 +286,7 @@ func TestEvents(t *testing.T) {
 	for want, e := range map[string]scenario.Event{
 		`no link "x"`:                      {Set: &scenario.LinkSet{Link: "x"}},
 		`node "a" has no interface "eth0"`: {Blackhole: &scenario.Hole{Node: "a", Interface: "eth0"}},
-		`node "a" runs no daemon "edge"`:   {Start: &scenario.Daemon{Node: "a", Role: RoleEdge}},
+		`node "a" runs no daemon "edge"`:   {Start: &scenario.Daemon{Node: "a", Role: role.Edge}},
 		`node "b" runs no daemon "asbr"`:   {Drain: &scenario.Drain{Node: "b"}},
 		`no node "z"`:                      {Up: &scenario.Port{Node: "z"}},
 		"it is of no kind":                 {},
@@ -316,7 +318,7 @@ func changing() *scenario.Spec {
 		{Set: &scenario.LinkSet{Link: "wire", Shape: scenario.Shape{Rate: 5e6}}},
 		{After: 400 * time.Millisecond, Blackhole: &scenario.Hole{Node: "b", Interface: "wire", Direction: scenario.Out}},
 		{After: 600 * time.Millisecond, Clear: &scenario.Port{Node: "b", Interface: "wire"}},
-		{After: 600 * time.Millisecond, Kill: &scenario.Daemon{Node: "b", Role: RoleRouter}},
+		{After: 600 * time.Millisecond, Kill: &scenario.Daemon{Node: "b", Role: role.Router}},
 	}}}
 	e.Traffic = map[string]*scenario.Traffic{"bulk": {Bytes: 100e6, EventAt: time.Second, Quick: 2500 * time.Millisecond}}
 	e.Expect = nil
@@ -326,26 +328,26 @@ func changing() *scenario.Spec {
 func TestRunWithEvents(t *testing.T) {
 	o := runOptions(t, "eventful")
 	o.Spec, o.Quick = changing(), true
-	var traces []*scenario.Trace
+	var traces []*result.Trace
 	o.Progress = func(e Event) {
 		if e.Kind == RunDone {
 			traces = append(traces, e.Trace)
 		}
 	}
-	result, err := Run(t.Context(), o)
+	outcome, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !result.Holds() || len(result.Runs) != 2 || len(traces) != 2 {
-		t.Fatalf("result %+v", result)
+	if !outcome.Holds() || len(outcome.Runs) != 2 || len(traces) != 2 {
+		t.Fatalf("result %+v", outcome)
 	}
-	for i, r := range result.Runs {
-		trace := traces[slices.IndexFunc(traces, func(x *scenario.Trace) bool { return x.CellKey == r.CellKey })]
+	for i, r := range outcome.Runs {
+		trace := traces[slices.IndexFunc(traces, func(x *result.Trace) bool { return x.CellKey == r.CellKey })]
 		if len(trace.Events) != 4 || trace.Events[0] < time.Second || trace.Events[1] < 1400*time.Millisecond {
 			t.Errorf("%s: events at %v", r.CellKey, trace.Events)
 		}
 		// 5 Mbit/s for 1.5 s less 0.2 s, after 10 Mbit/s for 1 s; the hole shows.
-		if m := r.Metrics; m[scenario.GoodputBefore] > 11e6 || m[scenario.LimitAfter] > 5e6 || m[scenario.GapAfter] < 0.15 || m[scenario.ConnectionsLost] != 0 {
+		if m := r.Metrics; m[result.GoodputBefore] > 11e6 || m[result.LimitAfter] > 5e6 || m[result.GapAfter] < 0.15 || m[result.ConnectionsLost] != 0 {
 			t.Errorf("run %d: %v", i, m)
 		}
 		if r.Transport != "mptcp" {
@@ -357,7 +359,7 @@ func TestRunWithEvents(t *testing.T) {
 				brought += b
 			}
 		}
-		if all := r.Metrics[scenario.Bytes]; float64(brought) < 0.8*all || float64(brought) > 1.2*all {
+		if all := r.Metrics[result.Bytes]; float64(brought) < 0.8*all || float64(brought) > 1.2*all {
 			t.Errorf("subflows brought %d of %v bytes", brought, all)
 		}
 	}
@@ -369,12 +371,12 @@ func TestRunEndsBeforeItsEvents(t *testing.T) {
 	t.Setenv(fakeFetch, "garbage")
 	o := runOptions(t, "early")
 	o.Spec, o.Quick = changing(), true
-	result, err := Run(t.Context(), o)
+	outcome, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range result.Runs {
-		if r.Err() == nil || r.Metrics[scenario.ConnectionsLost] != 1 {
+	for _, r := range outcome.Runs {
+		if r.Err() == nil || r.Metrics[result.ConnectionsLost] != 1 {
 			t.Errorf("%s: %v, %v", r.CellKey, r.Err(), r.Metrics)
 		}
 	}

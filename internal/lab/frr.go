@@ -17,6 +17,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bfd"
 	"github.com/tabane/tabane/internal/reflector"
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/router"
 	"github.com/tabane/tabane/internal/scenario"
 )
@@ -72,7 +73,7 @@ func FRRInstalled() error {
 // useFRR replaces routers and reflectors by FRR. Without programs the plan is good for a lab that is there already.
 func (p *plan) useFRR(dir, zebra, bgpd string) error {
 	for _, n := range p.nodes {
-		replaced := slices.DeleteFunc(slices.Clone(n.daemons), func(d daemon) bool { return d.role == RoleRouter || d.role == RoleReflector })
+		replaced := slices.DeleteFunc(slices.Clone(n.daemons), func(d daemon) bool { return d.role == role.Router || d.role == role.Reflector })
 		switch len(n.daemons) - len(replaced) {
 		case 0:
 			continue
@@ -143,7 +144,7 @@ func (n *node) writeFRR(dir string) error {
 	if n.spec.Reflector != nil {
 		bgpd, err = frrReflector(n.name, n.spec.Reflector)
 	} else {
-		bgpd, err = frrRouter(n.name, n.router)
+		bgpd, err = frrRouter(n.name, n.sections.Router)
 	}
 	if err != nil {
 		return fmt.Errorf("write FRR configuration of node %q: %w", n.name, err)

@@ -21,6 +21,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
@@ -264,23 +265,8 @@ func (l *Lab) writeFiles() error {
 func (n *node) config() ([]byte, error) {
 	sections := map[string]any{}
 	for _, d := range n.daemons {
-		switch d.role {
-		case RoleReflector:
-			c := *n.spec.Reflector
-			c.Status = d.status
-			sections[d.role] = c
-		case RoleRouter:
-			c := *n.router
-			c.Status = d.status
-			sections[d.role] = c
-		case RoleASBR:
-			c := *n.spec.ASBR
-			c.Status = d.status
-			sections[d.role] = c
-		case RoleEdge:
-			c := *n.spec.Edge
-			c.Status = d.status
-			sections[d.role] = c
+		if r, ok := role.Named(d.role); ok { // not one of FRR's
+			sections[d.role] = r.WithStatus(&n.sections, d.status)
 		}
 	}
 	b, err := encode(sections)

@@ -26,6 +26,7 @@ import (
 	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/tc"
 	"github.com/tabane/tabane/internal/unit"
@@ -385,10 +386,10 @@ func TestUpFailsHalfWay(t *testing.T) {
 
 func TestDaemons(t *testing.T) {
 	l := start(t, options(t, "daemons", routed()))
-	if b, err := l.Status(t.Context(), "b", RoleRouter); err != nil || !strings.Contains(string(b), `"ready":true`) {
+	if b, err := l.Status(t.Context(), "b", role.Router); err != nil || !strings.Contains(string(b), `"ready":true`) {
 		t.Errorf("%s %v", b, err)
 	}
-	if _, err := l.Status(t.Context(), "a", RoleRouter); err == nil || !strings.Contains(err.Error(), `node "a" runs no daemon "router"`) {
+	if _, err := l.Status(t.Context(), "a", role.Router); err == nil || !strings.Contains(err.Error(), `node "a" runs no daemon "router"`) {
 		t.Error(err)
 	}
 	c := l.children[0]
@@ -632,7 +633,7 @@ func TestDetached(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := other.Status(t.Context(), "b", RoleRouter); err != nil {
+	if _, err := other.Status(t.Context(), "b", role.Router); err != nil {
 		t.Error(err)
 	}
 	if err := s.Processes[0].signal(syscall.SIGKILL); err != nil {

@@ -18,8 +18,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goccy/go-yaml"
+
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/result"
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/router"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/traffic"
@@ -78,13 +82,13 @@ func TestMain(m *testing.M) {
 
 // verbs are those of the tabane program that a lab calls.
 var verbs = map[string]func(args []string) error{
-	Verb:       Enter,
-	RelayVerb:  playRelay,
-	RoleRouter: playRouter,
-	RoleServe:  playServe,
-	"fetch":    playFetch,
-	"hold":     playHold,
-	"headless": playHeadless,
+	Verb:        Enter,
+	RelayVerb:   playRelay,
+	role.Router: playRouter,
+	role.Serve:  playServe,
+	"fetch":     playFetch,
+	"hold":      playHold,
+	"headless":  playHeadless,
 }
 
 func init() {
@@ -111,15 +115,20 @@ func playRouter(args []string) error {
 	mux.HandleFunc("/status", func(w http.ResponseWriter, _ *http.Request) {
 		json.NewEncoder(w).Encode(map[string]any{"ready": how != "never", "reason": "session with nobody is idle"})
 	})
-	return http.ListenAndServe(fmt.Sprintf("[::1]:%d", statusPorts[RoleRouter]), mux)
+	router, _ := role.Named(role.Router)
+	return http.ListenAndServe(router.DefaultStatus().String(), mux)
 }
 
 func playServe(args []string) error {
-	addr, err := netip.ParseAddrPort(args[1])
+	b, err := os.ReadFile(args[1])
 	if err != nil {
 		return err
 	}
-	s, err := traffic.New(traffic.Options{Listen: []netip.AddrPort{addr}, Log: slog.New(slog.DiscardHandler)})
+	var c role.Sections
+	if err := yaml.Unmarshal(b, &c); err != nil {
+		return err
+	}
+	s, err := traffic.New(traffic.Options{Listen: c.Serve.Listen(), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
@@ -295,7 +304,7 @@ func routed() *scenario.Spec {
 func experiment() *scenario.Spec {
 	s := plain()
 	s.Nodes["b"].Address = netip.MustParseAddr("2001:db8:1::b")
-	s.Nodes["b"].Serve = &scenario.Serve{Port: 8080}
+	s.Nodes["b"].Serve = &traffic.Config{Port: 8080}
 	zero, one := 0.0, 1.0
 	s.Experiment = &scenario.Experiment{
 		Server: "b", Client: "a", Trials: 2, Baseline: "tcp",
@@ -311,7 +320,7 @@ func experiment() *scenario.Spec {
 			"tcp":   {Links: []string{"wire"}},
 			"mptcp": {Links: []string{"wire"}, MPTCP: true},
 		},
-		Expect: []scenario.Expectation{{Name: "delivers", Metric: scenario.Bytes, AtLeast: &one}, {Name: "fast enough", Metric: scenario.EmptyIntervals, AtLeast: &zero}},
+		Expect: []scenario.Expectation{{Name: "delivers", Metric: result.Bytes, AtLeast: &one}, {Name: "fast enough", Metric: result.EmptyIntervals, AtLeast: &zero}},
 	}
 	return s
 }

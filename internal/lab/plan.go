@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/tabane/tabane/internal/router"
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
@@ -23,22 +23,17 @@ const (
 	defaultMTU   = 1500
 )
 
-// Roles are the daemons a node can run, in the order in which they are started.
-const (
-	RoleReflector = "reflector"
-	RoleRouter    = "router"
-	RoleASBR      = "asbr"
-	RoleEdge      = "edge"
-	RoleServe     = "serve"
-)
-
 // RoleLink is the process of an emulated link, which belongs to no node. It starts before all daemons.
 const RoleLink = "link"
 
-var roles = []string{RoleZebra, RoleReflector, RoleRouter, RoleASBR, RoleEdge, RoleServe, RoleBGPD, RoleBFDD}
-
-// statusPorts are where the daemons answer on their namespace's own loopback unless their section says otherwise.
-var statusPorts = map[string]uint16{RoleASBR: 9116, RoleEdge: 9117, RoleRouter: 9118, RoleReflector: 9119}
+// startOrder lists the roles of all daemons, FRR's included, in the order in which they are started.
+func startOrder() []string {
+	order := []string{RoleZebra}
+	for _, d := range role.All() {
+		order = append(order, d.Name)
+	}
+	return append(order, RoleBGPD, RoleBFDD)
+}
 
 // A lab's name is part of namespace and file names.
 var labName = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,46}[a-z0-9])?$`)
@@ -69,8 +64,8 @@ type node struct {
 	mptcp       *scenario.MPTCP
 	daemons     []daemon
 	spec        *scenario.Node
-	// router is the configuration of the node's router that is in force.
-	router *router.Config
+	// sections are the daemons' configurations in force, which events may have changed.
+	sections role.Sections
 }
 
 type sysctl struct{ key, value string }
@@ -80,10 +75,8 @@ type daemon struct {
 	node, netns, role string
 	// program is FRR's; empty for the product's own.
 	program string
-	// status is where the daemon tells its state; serve has none.
+	// status is where the daemon serves its status; serve has none.
 	status netip.AddrPort
-	// port is where serve listens.
-	port uint16
 }
 
 func (d daemon) String() string { return d.node + " (" + d.role + ")" }
@@ -192,7 +185,7 @@ func newPlan(name string, spec *scenario.Spec) (*plan, error) {
 
 func newNode(lab, name string, spec *scenario.Spec, base []sysctl, cc map[string]bool) *node {
 	s := spec.Nodes[name]
-	n := &node{name: name, netns: namespaceOf(lab, name), routes: s.Routes, mptcp: s.MPTCP, spec: s, router: s.Router}
+	n := &node{name: name, netns: namespaceOf(lab, name), routes: s.Routes, mptcp: s.MPTCP, spec: s, sections: s.Sections}
 	n.early = slices.Clone(base)
 	if s.Forwarding {
 		n.early = append(n.early, sysctl{"net.ipv4.ip_forward", "1"}, sysctl{"net.ipv6.conf.all.forwarding", "1"})
@@ -212,35 +205,10 @@ func newNode(lab, name string, spec *scenario.Spec, base []sysctl, cc map[string
 			}
 		}
 	}
-	for _, role := range roles {
-		if d, ok := newDaemon(n, role); ok {
-			n.daemons = append(n.daemons, d)
-		}
+	for _, d := range s.Sections.Present() {
+		n.daemons = append(n.daemons, daemon{node: name, netns: n.netns, role: d.Name, status: d.Status(&s.Sections)})
 	}
 	return n
-}
-
-func newDaemon(n *node, role string) (daemon, bool) {
-	d := daemon{node: n.name, netns: n.netns, role: role}
-	switch s := n.spec; {
-	case role == RoleReflector && s.Reflector != nil:
-		d.status = s.Reflector.Status
-	case role == RoleRouter && s.Router != nil:
-		d.status = s.Router.Status
-	case role == RoleASBR && s.ASBR != nil:
-		d.status = s.ASBR.Status
-	case role == RoleEdge && s.Edge != nil:
-		d.status = s.Edge.Status
-	case role == RoleServe && s.Serve != nil:
-		d.port = s.Serve.Port
-		return d, true
-	default:
-		return d, false
-	}
-	if !d.status.IsValid() {
-		d.status = netip.AddrPortFrom(netip.IPv6Loopback(), statusPorts[role])
-	}
-	return d, true
 }
 
 func newLink(lab, name string, s *scenario.Link, emulated bool) *link {
@@ -318,7 +286,7 @@ func (p *plan) daemons() []daemon {
 			all = append(all, *l.relay)
 		}
 	}
-	for _, role := range roles {
+	for _, role := range startOrder() {
 		for _, n := range p.nodes {
 			for _, d := range n.daemons {
 				if d.role == role {
@@ -399,8 +367,6 @@ func (d daemon) arguments(dir string) []string {
 		return d.frrArguments(dir)
 	case RoleLink:
 		return []string{RelayVerb, relayFile(dir, d.node)}
-	case RoleServe:
-		return []string{"serve", "--listen", netip.AddrPortFrom(netip.IPv6Unspecified(), d.port).String()}
 	}
 	return []string{d.role, "-c", configFile(dir, d.node)}
 }

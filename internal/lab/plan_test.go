@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"fmt"
 	"net/netip"
 	"os"
 	"reflect"
@@ -12,11 +11,10 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"github.com/tabane/tabane/internal/asbr"
-	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/reflector"
-	"github.com/tabane/tabane/internal/router"
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/traffic"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -34,7 +32,7 @@ func TestCheckName(t *testing.T) {
 
 func TestPlan(t *testing.T) {
 	s := routed()
-	s.Nodes["a"].Serve = &scenario.Serve{Port: 80}
+	s.Nodes["a"].Serve = &traffic.Config{Port: 80}
 	s.Nodes["a"].Reflector = &reflector.Config{
 		ASN: 65000, RouterID: netip.MustParseAddr("10.0.0.2"), Address: netip.MustParseAddr("2001:db8:1::a"),
 		Clients: []reflector.Client{{Name: "b", Address: netip.MustParseAddr("2001:db8:1::b")}},
@@ -55,7 +53,7 @@ func TestPlan(t *testing.T) {
 	for _, d := range p.daemons() {
 		commands = append(commands, d.String()+" "+strings.Join(d.arguments("/d"), " "))
 	}
-	wantCommands := []string{"a (reflector) reflector -c /d/a.yaml", "b (router) router -c /d/b.yaml", "a (serve) serve --listen [::]:80"}
+	wantCommands := []string{"a (reflector) reflector -c /d/a.yaml", "b (router) router -c /d/b.yaml", "a (serve) serve -c /d/a.yaml"}
 	if !slices.Equal(commands, wantCommands) {
 		t.Errorf("daemons %q, want %q", commands, wantCommands)
 	}
@@ -141,51 +139,28 @@ func TestConfigSurvives(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var got struct {
-			Reflector *reflector.Config `yaml:"reflector"`
-			Router    *router.Config    `yaml:"router"`
-			ASBR      *asbr.Config      `yaml:"asbr"`
-			Edge      *edge.Config      `yaml:"edge"`
-		}
+		var got role.Sections
 		if err := yaml.UnmarshalWithOptions(b, &got, yaml.Strict()); err != nil {
 			t.Fatalf("%v in\n%s", err, b)
 		}
-		same := func(role string, got, want any, status *netip.AddrPort) {
-			if reflect.ValueOf(want).IsNil() != reflect.ValueOf(got).IsNil() {
-				t.Errorf("node %s: section %s of\n%s", n.name, role, b)
-				return
+		for _, d := range n.spec.Sections.Present() {
+			seen[d.Name] = true
+			if d.In(&got) == nil {
+				t.Errorf("node %s: no section %s in\n%s", n.name, d.Name, b)
+				continue
 			}
-			if status == nil {
-				return
+			if at := d.Status(&got); at != d.DefaultStatus() {
+				t.Errorf("node %s: status of %s at %s", n.name, d.Name, at)
 			}
-			seen[role] = true
-			if status.String() != fmt.Sprintf("[::1]:%d", statusPorts[role]) {
-				t.Errorf("node %s: status at %s", n.name, status)
-			}
-			*status = netip.AddrPort{}
-			if !reflect.DeepEqual(got, want) {
-				t.Errorf("node %s: got %+v, want %+v", n.name, got, want)
+			if got := d.WithStatus(&got, netip.AddrPort{}); !reflect.DeepEqual(got, d.In(&n.spec.Sections)) {
+				t.Errorf("node %s: got %+v, want %+v", n.name, got, d.In(&n.spec.Sections))
 			}
 		}
-		var status [4]*netip.AddrPort
-		if got.Reflector != nil {
-			status[0] = &got.Reflector.Status
+		if len(got.Present()) != len(n.spec.Sections.Present()) {
+			t.Errorf("node %s: sections of others in\n%s", n.name, b)
 		}
-		if got.Router != nil {
-			status[1] = &got.Router.Status
-		}
-		if got.ASBR != nil {
-			status[2] = &got.ASBR.Status
-		}
-		if got.Edge != nil {
-			status[3] = &got.Edge.Status
-		}
-		same(RoleReflector, got.Reflector, n.spec.Reflector, status[0])
-		same(RoleRouter, got.Router, n.spec.Router, status[1])
-		same(RoleASBR, got.ASBR, n.spec.ASBR, status[2])
-		same(RoleEdge, got.Edge, n.spec.Edge, status[3])
 	}
-	if len(seen) != 4 {
+	if len(seen) != len(role.All()) {
 		t.Errorf("only %v are tested", seen)
 	}
 }
@@ -196,12 +171,16 @@ func TestEncode(t *testing.T) {
 		Rate unit.Bandwidth `yaml:"rate"`
 		Skip string         `yaml:"-"`
 	}
+	type Inlined struct {
+		Seed uint64 `yaml:"seed"`
+	}
 	b, err := encode(map[string]any{"x": &struct {
-		On    bool     `yaml:"on"`
-		Off   bool     `yaml:"off,omitempty"`
-		Inner []*inner `yaml:"inner"`
-	}{On: true, Inner: []*inner{{Wait: time.Second, Rate: 5e6, Skip: "s"}}}})
-	if want := `{"x":{"inner":[{"rate":"5Mbit/s","wait":"1s"}],"on":true}}`; err != nil || strings.Join(strings.Fields(string(b)), "") != want {
+		Inlined `yaml:",inline"`
+		On      bool     `yaml:"on"`
+		Off     bool     `yaml:"off,omitempty"`
+		Inner   []*inner `yaml:"inner"`
+	}{Inlined: Inlined{7}, On: true, Inner: []*inner{{Wait: time.Second, Rate: 5e6, Skip: "s"}}}})
+	if want := `{"x":{"inner":[{"rate":"5Mbit/s","wait":"1s"}],"on":true,"seed":7}}`; err != nil || strings.Join(strings.Fields(string(b)), "") != want {
 		t.Errorf("got %s, %v, want %s", b, err, want)
 	}
 	for _, bad := range []any{struct{ NoKey int }{1}, struct {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/role"
 )
 
 const (
@@ -200,9 +201,9 @@ func (l *Lab) condition(d daemon) *waiting {
 			}
 			return askFRR(dirOf(l.name), n)
 		}
-	case d.role == RoleServe:
+	case d.role == role.Serve:
 		w.ask = func(ctx context.Context) error {
-			_, err := get(ctx, d.netns, "http://"+netip.AddrPortFrom(netip.IPv6Loopback(), d.port).String()+"/bytes/1")
+			_, err := get(ctx, d.netns, "http://"+netip.AddrPortFrom(netip.IPv6Loopback(), l.spec.Nodes[d.node].Serve.Port).String()+"/bytes/1")
 			return err
 		}
 	default:
@@ -226,7 +227,7 @@ func (l *Lab) conditions() []*waiting {
 	server := netip.AddrPortFrom(addressOf(l.spec, e.Server), l.spec.Nodes[e.Server].Serve.Port)
 	return append(all, &waiting{
 		what: fmt.Sprintf("%s does not reach %s", e.Client, e.Server),
-		log:  logFile(dirOf(l.name), daemon{node: e.Server, role: RoleServe}),
+		log:  logFile(dirOf(l.name), daemon{node: e.Server, role: role.Serve}),
 		ask: func(ctx context.Context) error {
 			_, err := get(ctx, namespaceOf(l.name, e.Client), "http://"+server.String()+"/bytes/1")
 			return err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/scenario"
 )
@@ -27,10 +28,9 @@ const (
 func (l *Lab) holdings() ([]string, error) {
 	var all []string
 	for _, n := range l.plan.nodes {
-		owners := map[string]route.Protocol{RoleASBR: route.ASBR, RoleEdge: route.Edge, RoleRouter: route.Router}
 		for _, d := range n.daemons {
-			owner, has := owners[d.role]
-			if !has {
+			owner, ok := role.Named(d.role)
+			if !ok || owner.Protocol == 0 {
 				continue
 			}
 			err := netns.Do(n.netns, func() error {
@@ -50,12 +50,12 @@ func (l *Lab) holdings() ([]string, error) {
 }
 
 // held is what the owner has in the kernel of the caller's namespace.
-func held(owner route.Protocol) ([]string, error) {
+func held(owner role.Descriptor) ([]string, error) {
 	c, err := route.Dial()
 	if err != nil {
 		return nil, err
 	}
-	objects, err := c.Dump(owner)
+	objects, err := c.Dump(owner.Protocol)
 	if err := errors.Join(err, c.Close()); err != nil {
 		return nil, err
 	}
@@ -63,7 +63,7 @@ func held(owner route.Protocol) ([]string, error) {
 	for _, o := range objects {
 		lines = append(lines, o.String())
 	}
-	if owner != route.Edge {
+	if !owner.Endpoints {
 		return lines, nil
 	}
 	m, err := mptcp.Dial()
@@ -166,7 +166,7 @@ func (l *Lab) repair(ctx context.Context, events []scenario.Event) error {
 	}
 	for _, e := range events {
 		// A daemon that has just been started is in service, and does not answer yet.
-		if e.Drain == nil || slices.ContainsFunc(events, func(x scenario.Event) bool { return x.Ends(scenario.Daemon{Node: e.Drain.Node, Role: RoleASBR}) }) {
+		if e.Drain == nil || slices.ContainsFunc(events, func(x scenario.Event) bool { return x.Ends(scenario.Daemon{Node: e.Drain.Node, Role: role.ASBR}) }) {
 			continue
 		}
 		errs = append(errs, l.undrain(ctx, *e.Drain))

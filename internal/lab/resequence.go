@@ -13,14 +13,15 @@ import (
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/pcap"
 	"github.com/tabane/tabane/internal/reseq"
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
 // resequencing are the metrics that take the packets at the receiver to know.
 var resequencing = []string{
-	scenario.ThroughputBefore, scenario.ThroughputAfter, scenario.ReseqDelayMean, scenario.ReseqDelayP50, scenario.ReseqDelayP95,
-	scenario.ReseqDelayP99, scenario.ReseqDelayMax, scenario.BurstMax, scenario.BurstP99, scenario.BurstFirst, scenario.BurstLarge,
-	scenario.BurstSmall, scenario.BurstsPerSecond, scenario.BurstPeriod, scenario.BufferMax, scenario.BufferMean, scenario.Retransmissions,
+	result.ThroughputBefore, result.ThroughputAfter, result.ReseqDelayMean, result.ReseqDelayP50, result.ReseqDelayP95,
+	result.ReseqDelayP99, result.ReseqDelayMax, result.BurstMax, result.BurstP99, result.BurstFirst, result.BurstLarge,
+	result.BurstSmall, result.BurstsPerSecond, result.BurstPeriod, result.BufferMax, result.BufferMean, result.Retransmissions,
 }
 
 // resequences reports whether an expectation or a figure of the experiment needs what only the packets tell.
@@ -105,7 +106,7 @@ func (r *receiver) take(c *packets, n, index int, at time.Time, out bool) error 
 }
 
 // measure adds to a run what the packets told of its connection, once it is stopped. It returns the connection's bursts.
-func (r *receiver) measure(spec *scenario.Spec, k scenario.CellKey, run *scenario.Run) ([]reseq.Burst, error) {
+func (r *receiver) measure(spec *scenario.Spec, k result.CellKey, run *result.Run) ([]reseq.Burst, error) {
 	if r.err != nil {
 		return nil, fmt.Errorf("capture at the client: %w", r.err)
 	}
@@ -132,10 +133,10 @@ func (r *receiver) measure(spec *scenario.Spec, k scenario.CellKey, run *scenari
 	for _, b := range d.Series {
 		m.Bursts.Add(int64(b.Segments))
 	}
-	lasted := time.Duration(run.Metrics[scenario.Duration] * float64(time.Second))
-	scenario.PutResequencing(run.Metrics, &m, spec.SumRates(k), lasted)
+	lasted := time.Duration(run.Metrics[result.Duration] * float64(time.Second))
+	result.PutResequencing(run.Metrics, &m, spec.SumRates(k), lasted)
 	for _, s := range c.Subflows {
-		run.Metrics[scenario.Retransmissions] += float64(s.ToClient.Retransmitted.Segments)
+		run.Metrics[result.Retransmissions] += float64(s.ToClient.Retransmitted.Segments)
 	}
 	if len(c.Missed) > 0 {
 		run.Notes["capture"] = strings.Join(c.Missed, "; ")

@@ -3,6 +3,7 @@ package lab
 import (
 	"testing"
 
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
@@ -14,27 +15,27 @@ func TestRunMeasuresResequencing(t *testing.T) {
 	e.Cases[0].Links = map[string]scenario.Shape{"c2": {Rate: 50e6, Delay: 40e6}}
 	e.Transports["tcp"] = &scenario.Transport{Links: []string{"c1"}}
 	e.Transports["mptcp"].Settings = scenario.Settings{Segment: 1000}
-	result, err := Run(t.Context(), o)
+	outcome, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range result.Runs {
+	for _, r := range outcome.Runs {
 		m := r.Metrics
 		if r.Err() != nil || r.Notes[NotePackets] != "" {
 			t.Errorf("%s: %v, notes %v", r.CellKey, r.Err(), r.Notes)
 		}
-		if _, measured := m[scenario.ReseqDelayMax]; measured != (r.Transport == "mptcp") {
+		if _, measured := m[result.ReseqDelayMax]; measured != (r.Transport == "mptcp") {
 			t.Errorf("%s: %v", r.CellKey, m)
 		}
 		if r.Transport != "mptcp" {
 			continue
 		}
-		after, goodput := m[scenario.ThroughputAfter], m[scenario.Goodput]/100e6
-		if after < 0.95*goodput || after > 1.1*goodput || m[scenario.ThroughputBefore] < after {
-			t.Errorf("throughput %v before and %v after, goodput %v of the rates", m[scenario.ThroughputBefore], after, goodput)
+		after, goodput := m[result.ThroughputAfter], m[result.Goodput]/100e6
+		if after < 0.95*goodput || after > 1.1*goodput || m[result.ThroughputBefore] < after {
+			t.Errorf("throughput %v before and %v after, goodput %v of the rates", m[result.ThroughputBefore], after, goodput)
 		}
 		// What came over the shorter path waited for what was sent before over the longer one.
-		if m[scenario.ReseqDelayMax] < 0.01 || m[scenario.BurstMax] < 2 || m[scenario.BufferMax] < 1000 {
+		if m[result.ReseqDelayMax] < 0.01 || m[result.BurstMax] < 2 || m[result.BufferMax] < 1000 {
 			t.Errorf("resequencing: %v", m)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/traffic"
 	"github.com/tabane/tabane/internal/unit"
@@ -42,7 +43,7 @@ func newRoutesRunner(o RunOptions) *runner {
 			for _, c := range withdrawFirst(e.Cases) {
 				for _, t := range e.TrafficNames() {
 					jobs = append(jobs, job{
-						CellKey: scenario.CellKey{Case: c.Name, Traffic: t, Transport: transport}, trial: trial, expected: routesExpected,
+						CellKey: result.CellKey{Case: c.Name, Traffic: t, Transport: transport}, trial: trial, expected: routesExpected,
 					})
 				}
 			}
@@ -105,7 +106,7 @@ func (r *runner) workRoutes(ctx context.Context, l *Lab, transport string) (err 
 		r.started[0] = time.Now()
 		r.mu.Unlock()
 		r.tell(Event{Kind: RunStarted, Lab: l.name, CellKey: j.CellKey, Trial: j.trial})
-		run := scenario.Run{CellKey: j.CellKey, Trial: j.trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
+		run := result.Run{CellKey: j.CellKey, Trial: j.trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
 		if err := broken; err == nil {
 			announced, err = r.tryRoutes(ctx, l, w, j, announced, &run)
 			if ctx.Err() != nil {
@@ -130,14 +131,14 @@ func (r *runner) workRoutes(ctx context.Context, l *Lab, transport string) (err 
 }
 
 // fail notes in a run why it failed, if it did.
-func fail(run *scenario.Run, err error) {
+func fail(run *result.Run, err error) {
 	if err != nil {
-		run.Notes[scenario.NoteError] = strings.ReplaceAll(err.Error(), "\n", "; ") // a note is one line in tables
+		run.Notes[result.NoteError] = strings.ReplaceAll(err.Error(), "\n", "; ") // a note is one line in tables
 	}
 }
 
 // tryRoutes does one job and returns whether the prefix is announced after it.
-func (r *runner) tryRoutes(ctx context.Context, l *Lab, w *watch, j job, announced bool, run *scenario.Run) (bool, error) {
+func (r *runner) tryRoutes(ctx context.Context, l *Lab, w *watch, j job, announced bool, run *result.Run) (bool, error) {
 	change := r.Spec.Experiment.Case(j.Case).Change
 	if before := change == scenario.ChangeWithdraw; announced != before {
 		// An experiment with one case only, or a trial that failed.
@@ -183,9 +184,9 @@ func (r *runner) tryRoutes(ctx context.Context, l *Lab, w *watch, j job, announc
 	for name, v := range measure(change, t0, seen, subflow) {
 		run.Metrics[name] = v
 	}
-	run.Metrics[scenario.ConnectionsLost] = 0
+	run.Metrics[result.ConnectionsLost] = 0
 	if err := transfer.broken(); err != nil {
-		run.Metrics[scenario.ConnectionsLost] = 1
+		run.Metrics[result.ConnectionsLost] = 1
 		return announced, err
 	}
 	return announced, nil

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/router"
 )
 
@@ -24,15 +25,15 @@ func (l *Lab) announce(node, neighbor string, prefix netip.Prefix, on bool) (cha
 	if i < 0 {
 		return nil, fmt.Errorf("node %q has no router with a neighbor %q", node, neighbor)
 	}
-	old := n.router.Neighbors[i].Deny
+	old := n.sections.Router.Neighbors[i].Deny
 	now := slices.DeleteFunc(slices.Clone(old), func(p netip.Prefix) bool { return p == prefix })
 	if !on {
 		now = append(now, prefix)
 	}
-	c := *n.router
+	c := *n.sections.Router
 	c.Neighbors = slices.Clone(c.Neighbors)
 	c.Neighbors[i].Deny = now
-	n.router = &c
+	n.sections.Router = &c
 	if l.routers == RoutersFRR {
 		return l.tellFRR(n, frrChange(c.Neighbors[i].Address, old, now))
 	}
@@ -43,7 +44,7 @@ func (l *Lab) announce(node, neighbor string, prefix netip.Prefix, on bool) (cha
 	if err := writeFile(configFile(dirOf(l.name), n.name), b); err != nil {
 		return nil, err
 	}
-	p, err := l.process(node, RoleRouter)
+	p, err := l.process(node, role.Router)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/tabane/tabane/internal/asbr"
 	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/scenario"
 )
@@ -306,31 +307,31 @@ func measure(change string, t0 time.Time, seen []sighting, subflow [2]time.Time)
 		}
 	}
 	epeAt, epeOK := first(epe, t0)
-	put(scenario.EPERoute, t0, epeAt, epeOK)
+	put(result.EPERoute, t0, epeAt, epeOK)
 	var bestAt time.Time
 	for _, s := range seen {
 		if s.what == bestSet && s.at.After(bestAt) {
 			bestAt = s.at
 		}
 	}
-	put(scenario.BestPath, t0, bestAt, !bestAt.IsZero())
-	put(scenario.SubflowTime, t0, packet, !packet.IsZero())
+	put(result.BestPath, t0, bestAt, !bestAt.IsZero())
+	put(result.SubflowTime, t0, packet, !packet.IsZero())
 	at, ok := first(border, t0)
-	put(scenario.ASBRRoute, t0, at, ok)
+	put(result.ASBRRoute, t0, at, ok)
 
 	heard, heardOK := first(asbrHeard, t0)
-	put(scenario.ASBRHeard, t0, heard, heardOK)
+	put(result.ASBRHeard, t0, heard, heardOK)
 	told, toldOK := first(asbrTold, heard)
 	toldOK = toldOK && heardOK
-	put(scenario.ASBRPart, heard, told, toldOK)
+	put(result.ASBRPart, heard, told, toldOK)
 	arrived, arrivedOK := first(serverTold, told)
 	arrivedOK = arrivedOK && toldOK
-	put(scenario.ReflectorPart, told, arrived, arrivedOK)
+	put(result.ReflectorPart, told, arrived, arrivedOK)
 	// The kernel may have been seen before the packet was: they come by different ways.
 	if arrivedOK && epeOK {
 		edgePart := max(0, epeAt.Sub(arrived))
-		put(scenario.EdgePart, arrived, arrived.Add(edgePart), true)
-		put(scenario.OwnPart, heard, told.Add(edgePart), true)
+		put(result.EdgePart, arrived, arrived.Add(edgePart), true)
+		put(result.OwnPart, heard, told.Add(edgePart), true)
 	}
 	return metrics
 }

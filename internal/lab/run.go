@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/unit"
 )
@@ -68,7 +69,7 @@ const (
 type Event struct {
 	Kind EventKind
 	Lab  string
-	scenario.CellKey
+	result.CellKey
 	Trial int
 	// Done and Total count runs.
 	Done, Total int
@@ -77,8 +78,8 @@ type Event struct {
 	// Rate is the goodput of the last interval.
 	Rate unit.Bandwidth
 	// Run is the outcome of a RunDone, and Trace its course unless it failed.
-	Run   *scenario.Run
-	Trace *scenario.Trace
+	Run   *result.Run
+	Trace *result.Trace
 }
 
 // DefaultParallel is how many labs Run has side by side: one for each case, if there are two processors, and four for each
@@ -98,8 +99,8 @@ func DefaultParallel(cases int) int {
 const labsPerProcessor = 4
 
 // Host is the machine that this process runs on.
-func Host(commit string) scenario.Host {
-	h := scenario.Host{CPUs: runtime.NumCPU(), Commit: commit}
+func Host(commit string) result.Host {
+	h := result.Host{CPUs: runtime.NumCPU(), Commit: commit}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil { // fails only for a bad pointer
 		h.Kernel = unix.ByteSliceToString(u.Release[:])
@@ -110,16 +111,16 @@ func Host(commit string) scenario.Host {
 // Run runs the scenario's experiment in labs of its own: every case with every traffic over every transport, Trials
 // times. A run that fails is in the result as such, is not repeated, and makes the result not hold. Run removes its
 // labs before it returns, also when it fails, ctx ends or something panics. An error means that there is no result.
-func Run(ctx context.Context, o RunOptions) (scenario.Result, error) {
+func Run(ctx context.Context, o RunOptions) (result.Result, error) {
 	r, err := newRunner(o)
 	if err != nil {
-		return scenario.Result{}, fmt.Errorf("run scenario: %w", err)
+		return result.Result{}, fmt.Errorf("run scenario: %w", err)
 	}
-	result, err := r.run(ctx)
+	out, err := r.run(ctx)
 	if err != nil {
-		return scenario.Result{}, fmt.Errorf("run scenario %q: %w", o.Spec.Name, err)
+		return result.Result{}, fmt.Errorf("run scenario %q: %w", o.Spec.Name, err)
 	}
-	return result, nil
+	return out, nil
 }
 
 type runner struct {
@@ -131,9 +132,9 @@ type runner struct {
 	left    [][]job
 	started []time.Time
 	total   int
-	runs    []scenario.Run
+	runs    []result.Run
 	labs    []*Lab
-	tunings map[scenario.CellKey]tuning
+	tunings map[result.CellKey]tuning
 	// resequences is whether the client's packets are analyzed.
 	resequences bool
 }
@@ -191,7 +192,7 @@ func newRunner(o RunOptions) (*runner, error) {
 	return r, nil
 }
 
-func (r *runner) run(ctx context.Context) (_ scenario.Result, err error) {
+func (r *runner) run(ctx context.Context) (_ result.Result, err error) {
 	r.begun = time.Now()
 	finished := false
 	defer func() {
@@ -205,7 +206,7 @@ func (r *runner) run(ctx context.Context) (_ scenario.Result, err error) {
 	}()
 	if r.Spec.Experiment.Kind == scenario.KindRoutes {
 		if err := r.runRoutes(ctx); err != nil {
-			return scenario.Result{}, err
+			return result.Result{}, err
 		}
 		result, err := r.result()
 		finished = err == nil
@@ -228,10 +229,10 @@ func (r *runner) run(ctx context.Context) (_ scenario.Result, err error) {
 		return nil
 	})
 	if err != nil {
-		return scenario.Result{}, err
+		return result.Result{}, err
 	}
 	if err := r.all(ctx, r.work); err != nil {
-		return scenario.Result{}, err
+		return result.Result{}, err
 	}
 	result, err := r.result()
 	finished = err == nil
@@ -307,10 +308,10 @@ func (r *runner) work(ctx context.Context, i int) error {
 		r.mu.Unlock()
 		r.tell(Event{Kind: RunStarted, Lab: l.name, CellKey: j.CellKey, Trial: j.trial})
 
-		run := scenario.Run{CellKey: j.CellKey, Trial: j.trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
+		run := result.Run{CellKey: j.CellKey, Trial: j.trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
 		j.phases[0].Put(run.Metrics)
 		var (
-			trace *scenario.Trace
+			trace *result.Trace
 			err   error
 		)
 		if broken == nil {
@@ -333,7 +334,7 @@ func (r *runner) work(ctx context.Context, i int) error {
 		}
 		if err != nil {
 			trace = nil
-			run.Notes[scenario.NoteError] = strings.ReplaceAll(err.Error(), "\n", "; ") // a note is one line in tables
+			run.Notes[result.NoteError] = strings.ReplaceAll(err.Error(), "\n", "; ") // a note is one line in tables
 			r.Log.Warn("run failed", "lab", l.name, "cell", j.CellKey.String(), "trial", j.trial, "error", err)
 		}
 		r.mu.Lock()
@@ -402,8 +403,8 @@ func (r *runner) tell(e Event) {
 	r.Progress(e)
 }
 
-func (r *runner) result() (scenario.Result, error) {
-	return r.Spec.Experiment.Conclude(scenario.Result{
+func (r *runner) result() (result.Result, error) {
+	return r.Spec.Experiment.Conclude(result.Result{
 		Scenario: r.Spec.Name, Backend: "lab", Seconds: time.Since(r.begun).Seconds(), Host: Host(r.Commit), Runs: r.runs,
 	})
 }

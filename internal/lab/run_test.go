@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/unit"
 )
@@ -28,34 +29,34 @@ func TestRun(t *testing.T) {
 	o.Progress = func(e Event) { events = append(events, e) }
 	o.Commit = "abc"
 	o.Parallel = 9 // more than there are cases
-	result, err := Run(t.Context(), o)
+	outcome, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !result.Holds() || result.Scenario != "plain" || result.Backend != "lab" || result.Host.Commit != "abc" || result.Host.CPUs == 0 || result.Host.Kernel == "" || result.Seconds <= 0 {
-		t.Errorf("result %+v", result)
+	if !outcome.Holds() || outcome.Scenario != "plain" || outcome.Backend != "lab" || outcome.Host.Commit != "abc" || outcome.Host.CPUs == 0 || outcome.Host.Kernel == "" || outcome.Seconds <= 0 {
+		t.Errorf("result %+v", outcome)
 	}
 	var want, got []string
 	for _, k := range o.Spec.Experiment.Cells() {
 		want = append(want, fmt.Sprint(k, 0), fmt.Sprint(k, 1))
 	}
-	for _, r := range result.Runs {
+	for _, r := range outcome.Runs {
 		got = append(got, fmt.Sprint(r.CellKey, r.Trial))
 		if r.Err() != nil {
 			t.Errorf("%s: %v", r.CellKey, r.Err())
 		}
-		for _, metric := range []string{scenario.Goodput, scenario.LimitRate, scenario.FirstByte, scenario.Duration, scenario.Bytes} {
+		for _, metric := range []string{result.Goodput, result.LimitRate, result.FirstByte, result.Duration, result.Bytes} {
 			if r.Metrics[metric] <= 0 {
 				t.Errorf("%s: %s is %v", r.CellKey, metric, r.Metrics[metric])
 			}
 		}
 		bytes := map[string]float64{"bulk": 300_000, "cbr": 75_000}[r.Traffic]
-		if r.Metrics[scenario.Bytes] != bytes {
-			t.Errorf("%s: %v bytes, want %v", r.CellKey, r.Metrics[scenario.Bytes], bytes)
+		if r.Metrics[result.Bytes] != bytes {
+			t.Errorf("%s: %v bytes, want %v", r.CellKey, r.Metrics[result.Bytes], bytes)
 		}
 		// The link's rate is the case's: what it lets through depends on it, and is never more.
-		if r.Traffic == "bulk" && r.Case == "slow" && r.Metrics[scenario.Goodput] > 20e6 {
-			t.Errorf("%s: %v bit/s through 10 Mbit/s and a bucket of 32 KiB", r.CellKey, r.Metrics[scenario.Goodput])
+		if r.Traffic == "bulk" && r.Case == "slow" && r.Metrics[result.Goodput] > 20e6 {
+			t.Errorf("%s: %v bit/s through 10 Mbit/s and a bucket of 32 KiB", r.CellKey, r.Metrics[result.Goodput])
 		}
 	}
 	if !slices.Equal(got, want) {
@@ -79,7 +80,7 @@ func TestRun(t *testing.T) {
 		for _, s := range e.Trace.Samples {
 			sum += float64(s.Bytes)
 		}
-		if e.Trace.CellKey != e.CellKey || e.Trace.Trial != e.Trial || e.Trace.Interval != interval || sum != e.Run.Metrics[scenario.Bytes] {
+		if e.Trace.CellKey != e.CellKey || e.Trace.Trial != e.Trial || e.Trace.Interval != interval || sum != e.Run.Metrics[result.Bytes] {
 			t.Errorf("trace %+v of run %+v", e.Trace, e.Run)
 		}
 	}
@@ -101,15 +102,15 @@ func TestRunQuickInOneLab(t *testing.T) {
 	o := runOptions(t, "quick")
 	o.Quick, o.Parallel = true, 1
 	o.Spec.Experiment.Traffic["bulk"].Bytes = 100_000_000 // far more than it has time for
-	result, err := Run(t.Context(), o)
+	outcome, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(result.Runs) != 8 || !result.Holds() {
-		t.Errorf("result %+v", result)
+	if len(outcome.Runs) != 8 || !outcome.Holds() {
+		t.Errorf("result %+v", outcome)
 	}
-	for _, r := range result.Runs {
-		if got := r.Metrics[scenario.Duration]; got > 0.25 {
+	for _, r := range outcome.Runs {
+		if got := r.Metrics[result.Duration]; got > 0.25 {
 			t.Errorf("%s: lasted %v s, not 0.2", r.CellKey, got)
 		}
 	}
@@ -144,19 +145,19 @@ func TestRunFails(t *testing.T) {
 			o := runOptions(t, "fails")
 			o.Quick = true
 			o.Spec.Experiment.Expect = nil
-			result, err := Run(t.Context(), o)
+			outcome, err := Run(t.Context(), o)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, r := range result.Runs {
+			for _, r := range outcome.Runs {
 				if fails := how == "garbage" || r.Transport == "mptcp"; (r.Err() != nil) != fails {
 					t.Errorf("%s: %v", r.CellKey, r.Err())
 				} else if fails && !strings.Contains(r.Err().Error(), want) {
 					t.Errorf("%s: %v, want %q", r.CellKey, r.Err(), want)
 				}
 			}
-			if result.Holds() || len(result.Expect) != 1 || !strings.Contains(result.Expect[0].Got, "of 8 failed, first slow") {
-				t.Errorf("verdicts %+v", result.Expect)
+			if outcome.Holds() || len(outcome.Expect) != 1 || !strings.Contains(outcome.Expect[0].Got, "of 8 failed, first slow") {
+				t.Errorf("verdicts %+v", outcome.Expect)
 			}
 		})
 	}
@@ -183,14 +184,14 @@ func TestRunWithoutServer(t *testing.T) {
 		for s.Processes[0].alive() {
 		}
 	}
-	result, err := Run(t.Context(), o)
+	outcome, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if result.Holds() || len(result.Runs) != 8 {
-		t.Errorf("result %+v", result)
+	if outcome.Holds() || len(outcome.Runs) != 8 {
+		t.Errorf("result %+v", outcome)
 	}
-	for _, r := range result.Runs {
+	for _, r := range outcome.Runs {
 		if r.Err() == nil || !strings.Contains(r.Err().Error(), "b (serve) ended: signal: killed") {
 			t.Errorf("%s: %v", r.CellKey, r.Err())
 		}
@@ -263,20 +264,20 @@ func TestRunFollowsTheSchedule(t *testing.T) {
 	delete(e.Transports, "mptcp")
 	slow := 2 * unit.MbitPerSecond
 	o.Spec.Links["wire"].Schedule = channel.Schedule{{At: time.Second, Change: channel.Change{Rate: &slow}}}
-	result, err := Run(t.Context(), o)
+	outcome, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range result.Runs {
-		before, after := r.Metrics[scenario.GoodputBefore], r.Metrics[scenario.GoodputAfter]
+	for _, r := range outcome.Runs {
+		before, after := r.Metrics[result.GoodputBefore], r.Metrics[result.GoodputAfter]
 		if r.Err() != nil || after <= 0 || after > 4e6 {
 			t.Errorf("trial %d: %.0f bit/s after the step to 2 Mbit/s, %v", r.Trial, after, r.Err())
 		}
-		if first := r.Metrics[scenario.FirstByte]; first > 0.5 {
+		if first := r.Metrics[result.FirstByte]; first > 0.5 {
 			t.Errorf("trial %d: before the step %.0f bit/s, first byte after %.2f s", r.Trial, before, first)
 		}
 	}
-	if len(result.Runs) != 2 {
-		t.Errorf("runs %+v", result.Runs)
+	if len(outcome.Runs) != 2 {
+		t.Errorf("runs %+v", outcome.Runs)
 	}
 }

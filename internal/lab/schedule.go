@@ -5,15 +5,16 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
 // job is one run.
 type job struct {
-	scenario.CellKey
+	result.CellKey
 	trial int
 	// phases are the limits over its time, at least one.
-	phases []scenario.Phase
+	phases []result.Phase
 	// expected is how long it takes when the transport reaches its limit.
 	expected time.Duration
 }
@@ -34,7 +35,7 @@ func schedule(spec *scenario.Spec, labs, trials int, quick bool) ([][]job, error
 		for trial := range e.TrialsOf(c, trials, quick) {
 			for _, t := range e.TrafficNames() {
 				for _, tr := range rotate(e.TransportNames(), trial) {
-					k := scenario.CellKey{Case: c.Name, Traffic: t, Transport: tr}
+					k := result.CellKey{Case: c.Name, Traffic: t, Transport: tr}
 					phases, err := spec.Phases(k)
 					if err != nil {
 						return nil, err
@@ -57,13 +58,13 @@ func rotate(s []string, n int) []string {
 }
 
 // expect is how long a run takes at best: until the limits let its last byte through, or something else ends it.
-func expect(t *scenario.Traffic, phases []scenario.Phase, quick bool) time.Duration {
+func expect(t *scenario.Traffic, phases []result.Phase, quick bool) time.Duration {
 	d := t.Lasts(quick)
 	bytes := t.Bytes
 	if t.Rate > 0 {
 		bytes = t.Rate.SizeIn(d)
 	}
-	if full, known := scenario.Through(bytes, phases); known && (t.Rate > 0 || d == 0 || full < d) {
+	if full, known := result.Through(bytes, phases); known && (t.Rate > 0 || d == 0 || full < d) {
 		d = full
 	}
 	return d + overhead

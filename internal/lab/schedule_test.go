@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/traffic"
 )
@@ -57,24 +58,24 @@ func TestExpect(t *testing.T) {
 		"cbr":                {cbr, 1e6, false, 30 * time.Second},
 		"quick cbr":          {cbr, 1e6, true, 10 * time.Second},
 	} {
-		phases := []scenario.Phase{{Limits: scenario.Limits{Links: c.limit}}}
+		phases := []result.Phase{{Limits: result.Limits{Links: c.limit}}}
 		if got := expect(c.t, phases, c.quick) - overhead; got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
 	}
-	at := func(seconds int, limit float64) scenario.Phase {
-		return scenario.Phase{At: time.Duration(seconds) * time.Second, Limits: scenario.Limits{Links: limit}}
+	at := func(seconds int, limit float64) result.Phase {
+		return result.Phase{At: time.Duration(seconds) * time.Second, Limits: result.Limits{Links: limit}}
 	}
 	for name, c := range map[string]struct {
 		t      *scenario.Traffic
-		phases []scenario.Phase
+		phases []result.Phase
 		want   time.Duration
 	}{
-		"over before the change": {bulk, []scenario.Phase{at(0, 1e6), at(8, 1)}, 8 * time.Second},
-		"slower after it":        {bulk, []scenario.Phase{at(0, 1e6), at(4, 0.5e6)}, 12 * time.Second},
-		"two changes":            {bulk, []scenario.Phase{at(0, 1e6), at(4, 0.5e6), at(6, 1e6)}, 9 * time.Second},
-		"not known afterwards":   {bulk, []scenario.Phase{at(0, 1e6), at(4, 0)}, 0},
-		"a rate that falls":      {cbr, []scenario.Phase{at(0, 1e6), at(10, 0.5e6)}, 50 * time.Second},
+		"over before the change": {bulk, []result.Phase{at(0, 1e6), at(8, 1)}, 8 * time.Second},
+		"slower after it":        {bulk, []result.Phase{at(0, 1e6), at(4, 0.5e6)}, 12 * time.Second},
+		"two changes":            {bulk, []result.Phase{at(0, 1e6), at(4, 0.5e6), at(6, 1e6)}, 9 * time.Second},
+		"not known afterwards":   {bulk, []result.Phase{at(0, 1e6), at(4, 0)}, 0},
+		"a rate that falls":      {cbr, []result.Phase{at(0, 1e6), at(10, 0.5e6)}, 50 * time.Second},
 	} {
 		if got := expect(c.t, c.phases, false) - overhead; got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
@@ -121,14 +122,14 @@ func TestFetchArguments(t *testing.T) {
 		"fetch --progress json --interval 100ms http://b:8080/cbr?duration=300ms&rate=2Mbit%2Fs":         {"cbr", "tcp", false},
 		"fetch --progress json --interval 100ms --mptcp http://b:8080/cbr?duration=200ms&rate=2Mbit%2Fs": {"cbr", "mptcp", true},
 	} {
-		j := job{CellKey: scenario.CellKey{Case: "slow", Traffic: c.traffic, Transport: c.transport}}
+		j := job{CellKey: result.CellKey{Case: "slow", Traffic: c.traffic, Transport: c.transport}}
 		if got := strings.Join(fetchArguments(s, j, c.quick), " "); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}
 	s.Nodes["b"].Serve.Port = 80
 	last := func() string {
-		args := fetchArguments(s, job{CellKey: scenario.CellKey{Case: "slow", Traffic: "bulk", Transport: "tcp"}}, false)
+		args := fetchArguments(s, job{CellKey: result.CellKey{Case: "slow", Traffic: "bulk", Transport: "tcp"}}, false)
 		return strings.Join(args[len(args)-3:], " ")
 	}
 	if got := last(); got != "--interval 100ms http://b/bytes/300000" {

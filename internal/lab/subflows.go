@@ -10,6 +10,7 @@ import (
 
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
@@ -86,7 +87,7 @@ func subflowNames(spec *scenario.Spec, node string) map[netip.Addr]string {
 
 // subflows counts for each address of the server what was acknowledged in each of n intervals from start on. Between two
 // readings it flows evenly. An address without a name is its own.
-func subflows(readings []reading, names map[netip.Addr]string, start time.Time, n int) []scenario.Subflow {
+func subflows(readings []reading, names map[netip.Addr]string, start time.Time, n int) []result.Subflow {
 	if len(readings) == 0 {
 		return nil
 	}
@@ -116,15 +117,15 @@ func subflows(readings []reading, names map[netip.Addr]string, start time.Time, 
 		}
 		before = r.at
 	}
-	var list []scenario.Subflow
+	var list []result.Subflow
 	for name, values := range brought {
-		s := scenario.Subflow{Name: name, Bytes: make([]int64, n)}
+		s := result.Subflow{Name: name, Bytes: make([]int64, n)}
 		for i, v := range values {
 			s.Bytes[i] = int64(v + 0.5)
 		}
 		list = append(list, s)
 	}
-	slices.SortFunc(list, func(a, b scenario.Subflow) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(list, func(a, b result.Subflow) int { return strings.Compare(a.Name, b.Name) })
 	return list
 }
 

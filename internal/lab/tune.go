@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/result"
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/sched"
 	"github.com/tabane/tabane/internal/traffic"
@@ -137,7 +139,7 @@ func tune(s scenario.Settings, multipath bool, segment int, o offers) (tuning, e
 }
 
 // fullSegment is the payload of a full segment over the transport's links, in bytes.
-func fullSegment(spec *scenario.Spec, k scenario.CellKey) int {
+func fullSegment(spec *scenario.Spec, k result.CellKey) int {
 	t := spec.Experiment.Transports[k.Transport]
 	mtu := defaultMTU
 	for _, name := range t.Links {
@@ -188,10 +190,10 @@ func (t tuning) restarts(before tuning) bool {
 }
 
 // tunings are those of the experiment's cells, or nil when none is asked for.
-func tunings(spec *scenario.Spec) (map[scenario.CellKey]tuning, error) {
+func tunings(spec *scenario.Spec) (map[result.CellKey]tuning, error) {
 	e := spec.Experiment
 	var o offers
-	all := map[scenario.CellKey]tuning{}
+	all := map[result.CellKey]tuning{}
 	asked := false
 	bounds := slices.ContainsFunc(spec.Nodes[e.Server].Routes, func(r scenario.StaticRoute) bool { return r.Cwnd > 0 })
 	told := map[string]bool{}
@@ -239,7 +241,7 @@ func reachable(spec *scenario.Spec, t tuning) error {
 }
 
 // tune makes the lab's two ends as the job wants them.
-func (r *runner) tune(ctx context.Context, u *tuner, j job, run *scenario.Run) error {
+func (r *runner) tune(ctx context.Context, u *tuner, j job, run *result.Run) error {
 	t, asked := r.tunings[j.CellKey]
 	if !asked {
 		return nil
@@ -293,7 +295,7 @@ func (u *tuner) set(ctx context.Context, t tuning) error {
 	if !restart {
 		return nil
 	}
-	serve := scenario.Daemon{Node: e.Server, Role: RoleServe}
+	serve := scenario.Daemon{Node: e.Server, Role: role.Serve}
 	if err := u.lab.endDaemon(ctx, serve, syscall.SIGTERM); err != nil {
 		return err
 	}

@@ -10,7 +10,9 @@ import (
 
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/traffic"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -99,7 +101,7 @@ func paths() *scenario.Spec {
 		Name: "paths",
 		Nodes: map[string]*scenario.Node{
 			"server": {
-				Serve: &scenario.Serve{Port: 80}, Routes: []scenario.StaticRoute{route("2001:db8:c1::/64", "2001:db8:51::2"), route("2001:db8:c2::/64", "2001:db8:52::2")},
+				Sections: role.Sections{Serve: &traffic.Config{Port: 80}}, Routes: []scenario.StaticRoute{route("2001:db8:c1::/64", "2001:db8:51::2"), route("2001:db8:c2::/64", "2001:db8:52::2")},
 				MPTCP: &scenario.MPTCP{Announce: []netip.Addr{netip.MustParseAddr("2001:db8:52::10")}},
 			},
 			"r1": {Forwarding: true}, "r2": {Forwarding: true},

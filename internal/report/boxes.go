@@ -11,6 +11,7 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/stat"
 )
@@ -21,16 +22,16 @@ var routeTimes = []struct {
 	metric, title, caption string
 	drawn                  bool
 }{
-	{scenario.EPERoute, "EPE Route", "EPE ROUTE (ms)", true},
-	{scenario.BestPath, "best path", "BEST PATH (ms)", true},
-	{scenario.SubflowTime, "subflow", "SUBFLOW (ms)", true},
-	{scenario.ASBRHeard, "until the ASBR hears", "ASBR HEARS (ms)", false},
-	{scenario.ReflectorPart, "reflector", "REFLECTOR (ms)", false},
-	{scenario.OwnPart, "ASBR and server", "ASBR+SERVER (ms)", false},
+	{result.EPERoute, "EPE Route", "EPE ROUTE (ms)", true},
+	{result.BestPath, "best path", "BEST PATH (ms)", true},
+	{result.SubflowTime, "subflow", "SUBFLOW (ms)", true},
+	{result.ASBRHeard, "until the ASBR hears", "ASBR HEARS (ms)", false},
+	{result.ReflectorPart, "reflector", "REFLECTOR (ms)", false},
+	{result.OwnPart, "ASBR and server", "ASBR+SERVER (ms)", false},
 }
 
 // overview draws the figures of all runs together, and says how many of them, the first ones, the page shows.
-func overview(r scenario.Result, all []row, traces []series, e *scenario.Experiment) (figures []figure, onPage int, err error) {
+func overview(r result.Result, all []row, traces []series, e *scenario.Experiment) (figures []figure, onPage int, err error) {
 	switch {
 	case e.Kind == scenario.KindRoutes:
 		f, err := routesFigure(r, e)
@@ -45,7 +46,7 @@ func overview(r scenario.Result, all []row, traces []series, e *scenario.Experim
 }
 
 // routesFigure draws paper A's Fig. 10: a panel for each case, and in it for each time a box for each kind of routers.
-func routesFigure(r scenario.Result, e *scenario.Experiment) (figure, error) {
+func routesFigure(r result.Result, e *scenario.Experiment) (figure, error) {
 	columns := min(2, len(e.Cases))
 	lines := (len(e.Cases) + columns - 1) / columns
 	width := figureWidth/vg.Length(columns) - 60
@@ -82,7 +83,7 @@ func routesFigure(r scenario.Result, e *scenario.Experiment) (figure, error) {
 }
 
 // routesWords says what the boxes show, for those who cannot see them.
-func routesWords(r scenario.Result, e *scenario.Experiment) string {
+func routesWords(r result.Result, e *scenario.Experiment) string {
 	var b strings.Builder
 	b.WriteString("Box plots of times in milliseconds, medians:")
 	sep := " "
@@ -112,7 +113,7 @@ type boxGroup struct {
 	boxes []*stat.Box
 }
 
-func newBoxes(r scenario.Result, e *scenario.Experiment, c scenario.Case) (*boxes, error) {
+func newBoxes(r result.Result, e *scenario.Experiment, c scenario.Case) (*boxes, error) {
 	b := &boxes{name: c.Name, title: c.Title, transports: e.TransportNames()}
 	for _, t := range routeTimes {
 		if !t.drawn {
@@ -282,7 +283,7 @@ type routeLine struct {
 	Trials, Failed           int
 }
 
-func newRouteTable(r scenario.Result, e *scenario.Experiment) *routeTable {
+func newRouteTable(r result.Result, e *scenario.Experiment) *routeTable {
 	if e.Kind != scenario.KindRoutes {
 		return nil
 	}

@@ -7,15 +7,16 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
 // followed is an experiment on routes, with a network whose times are all ten times the other's.
-func followed() (*scenario.Spec, scenario.Result) {
+func followed() (*scenario.Spec, result.Result) {
 	spec := &scenario.Spec{Name: "routes", Title: "Routes", Experiment: &scenario.Experiment{
 		Kind: scenario.KindRoutes, Baseline: "embedded",
 		Cases: []scenario.Case{
-			{Name: "3.1", Title: "starts", Change: scenario.ChangeAnnounce, Published: map[string]float64{scenario.EPERoute: 0.190}},
+			{Name: "3.1", Title: "starts", Change: scenario.ChangeAnnounce, Published: map[string]float64{result.EPERoute: 0.190}},
 			{Name: "3.2", Title: "stops", Change: scenario.ChangeWithdraw},
 		},
 		Traffic: map[string]*scenario.Traffic{"cbr": {}},
@@ -23,24 +24,24 @@ func followed() (*scenario.Spec, scenario.Result) {
 			"embedded": {Title: "embedded routers", Routers: scenario.RoutersEmbedded}, "frr": {Title: "FRR", Routers: scenario.RoutersFRR},
 		},
 	}}
-	r := scenario.Result{Schema: scenario.Schema, Scenario: "routes", Backend: "lab"}
+	r := result.Result{Schema: result.Schema, Scenario: "routes", Backend: "lab"}
 	for _, k := range spec.Experiment.Cells() {
 		for trial := range 5 {
 			ms := float64(trial+1) / 1000
 			if k.Transport == "frr" {
 				ms *= 10
 			}
-			run := scenario.Run{CellKey: k, Trial: trial, Metrics: map[string]float64{scenario.EPERoute: ms, scenario.BestPath: 2 * ms}}
+			run := result.Run{CellKey: k, Trial: trial, Metrics: map[string]float64{result.EPERoute: ms, result.BestPath: 2 * ms}}
 			if k.Case == "3.2" {
-				run.Metrics[scenario.SubflowTime] = 0
+				run.Metrics[result.SubflowTime] = 0
 			}
 			if k.Case == "3.1" && k.Transport == "frr" && trial == 4 {
-				run.Notes = map[string]string{scenario.NoteError: "waited in vain"}
+				run.Notes = map[string]string{result.NoteError: "waited in vain"}
 			}
 			r.Runs = append(r.Runs, run)
 		}
 	}
-	cells, err := scenario.Summarize(r.Runs)
+	cells, err := result.Summarize(r.Runs)
 	if err != nil {
 		panic(err)
 	}

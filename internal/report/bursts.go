@@ -12,6 +12,7 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 
 	"github.com/tabane/tabane/internal/reseq"
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
@@ -23,7 +24,7 @@ func burstFigure(spec *scenario.Figure, traces []series, e *scenario.Experiment)
 	var words strings.Builder
 	for i, t := range transports {
 		panels[i] = &impulses{references: spec.References}
-		k := scenario.CellKey{Case: spec.Case, Traffic: spec.TrafficOf(e), Transport: t}
+		k := result.CellKey{Case: spec.Case, Traffic: spec.TrafficOf(e), Transport: t}
 		at := slices.IndexFunc(traces, func(s series) bool { return s.CellKey == k && len(s.Bursts) > 0 })
 		if at < 0 {
 			continue
@@ -37,7 +38,7 @@ func burstFigure(spec *scenario.Figure, traces []series, e *scenario.Experiment)
 		if n := len(panels[i].bursts); n > 0 && spec.To == 0 {
 			to = max(to, math.Ceil(panels[i].bursts[n-1].At.Seconds()))
 		}
-		fmt.Fprintf(&words, " %s: %d bursts of %d segments or more.", transportTitle(e, t), panels[i].large(), scenario.LargeBurst)
+		fmt.Fprintf(&words, " %s: %d bursts of %d segments or more.", transportTitle(e, t), panels[i].large(), result.LargeBurst)
 	}
 	for _, ref := range spec.References {
 		top = max(top, ref.Y)
@@ -100,7 +101,7 @@ type impulses struct {
 func (u *impulses) large() int {
 	n := 0
 	for _, b := range u.bursts {
-		if b.Segments >= scenario.LargeBurst {
+		if b.Segments >= result.LargeBurst {
 			n++
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/result"
 )
 
 // compareLine is one line of a comparison as people read it.
@@ -18,10 +18,10 @@ type compareLine struct {
 	Error                    string
 }
 
-func compareLines(list []scenario.Comparison) []compareLine {
+func compareLines(list []result.Comparison) []compareLine {
 	var lines []compareLine
 	for _, c := range list {
-		m, _ := scenario.MetricNamed(c.Metric)
+		m, _ := result.MetricNamed(c.Metric)
 		unit, by := m.Unit, 1.0
 		switch m.Unit {
 		case "bit/s":
@@ -68,11 +68,11 @@ func digits(v float64) string {
 }
 
 // Comparison prints a result of a lab beside what was simulated.
-func Comparison(w io.Writer, list []scenario.Comparison) error {
+func Comparison(w io.Writer, list []result.Comparison) error {
 	var b bytes.Buffer
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "PATTERN\tTRAFFIC\tTRANSPORT\tMETRIC\tLAB\tSIM\tERROR")
-	last := scenario.CellKey{}
+	last := result.CellKey{}
 	for i, l := range compareLines(list) {
 		if k := list[i].CellKey; k != last {
 			last = k
@@ -89,12 +89,12 @@ func Comparison(w io.Writer, list []scenario.Comparison) error {
 }
 
 // comparisonFiles are what a report has of a simulation that a lab is compared with.
-func comparisonFiles(r scenario.Result, simulated *scenario.Result) ([]file, []compareLine, error) {
+func comparisonFiles(r result.Result, simulated *result.Result) ([]file, []compareLine, error) {
 	if simulated == nil {
 		return nil, nil, nil
 	}
-	list := scenario.Compare(r, *simulated)
-	data, err := scenario.EncodeComparison(r.Scenario, list)
+	list := result.Compare(r, *simulated)
+	data, err := result.EncodeComparison(r.Scenario, list)
 	if err != nil {
 		return nil, nil, err
 	}

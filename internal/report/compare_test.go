@@ -6,17 +6,18 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/stat"
 )
 
 func TestComparison(t *testing.T) {
-	key := scenario.CellKey{Case: "d50", Traffic: "bulk", Transport: "mptcp"}
+	key := result.CellKey{Case: "d50", Traffic: "bulk", Transport: "mptcp"}
 	var b strings.Builder
-	err := Comparison(&b, []scenario.Comparison{
-		{CellKey: key, Metric: scenario.Goodput, Measured: 8e6, Simulated: 8.2e6},
-		{CellKey: key, Metric: scenario.ReseqDelayMean, Measured: 0.02, Simulated: 0.0025},
-		{CellKey: key, Metric: scenario.BurstMax, Simulated: 3},
+	err := Comparison(&b, []result.Comparison{
+		{CellKey: key, Metric: result.Goodput, Measured: 8e6, Simulated: 8.2e6},
+		{CellKey: key, Metric: result.ReseqDelayMean, Measured: 0.02, Simulated: 0.0025},
+		{CellKey: key, Metric: result.BurstMax, Simulated: 3},
 	})
 	want := `PATTERN  TRAFFIC  TRANSPORT  METRIC                        LAB  SIM   ERROR
 d50      bulk     mptcp      goodput (Mbit/s)              8    8.20  +2.5 %
@@ -34,12 +35,12 @@ func TestWriteComparison(t *testing.T) {
 	spec := &scenario.Spec{Name: "two", Experiment: &scenario.Experiment{
 		Cases: []scenario.Case{{Name: "d50"}}, Traffic: map[string]*scenario.Traffic{"bulk": {}}, Transports: map[string]*scenario.Transport{"mptcp": {}},
 	}}
-	result := func(goodput float64) scenario.Result {
-		key := scenario.CellKey{Case: "d50", Traffic: "bulk", Transport: "mptcp"}
-		return scenario.Result{
-			Schema: scenario.Schema, Scenario: "two", Backend: "lab",
-			Runs:    []scenario.Run{{CellKey: key, Metrics: map[string]float64{scenario.Goodput: goodput}}},
-			Summary: []scenario.Cell{{CellKey: key, Metric: scenario.Goodput, Summary: stat.Summary{N: 1, Median: goodput, Mean: goodput, Min: goodput, Max: goodput, Q1: goodput, Q3: goodput}}},
+	result := func(goodput float64) result.Result {
+		key := result.CellKey{Case: "d50", Traffic: "bulk", Transport: "mptcp"}
+		return result.Result{
+			Schema: result.Schema, Scenario: "two", Backend: "lab",
+			Runs:    []result.Run{{CellKey: key, Metrics: map[string]float64{result.Goodput: goodput}}},
+			Summary: []result.Cell{{CellKey: key, Metric: result.Goodput, Summary: stat.Summary{N: 1, Median: goodput, Mean: goodput, Min: goodput, Max: goodput, Q1: goodput, Q3: goodput}}},
 		}
 	}
 	simulated := result(9e6)

@@ -10,6 +10,7 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
@@ -44,7 +45,7 @@ func courseFigure(all []series, spec *scenario.Spec, name string) (figure, error
 	names := map[string]int{}
 	for _, c := range e.Cases {
 		for _, t := range transports {
-			k := scenario.CellKey{Case: c.Name, Traffic: name, Transport: t}
+			k := result.CellKey{Case: c.Name, Traffic: name, Transport: t}
 			u, err := newCourse(all, spec, k)
 			if err != nil {
 				return figure{}, err
@@ -138,7 +139,7 @@ func (s series) brought() plotter.XYs {
 }
 
 // rate is what a subflow brought in an interval, in Mbit/s.
-func (s series) rate(f scenario.Subflow, i int) float64 {
+func (s series) rate(f result.Subflow, i int) float64 {
 	if i >= len(f.Bytes) {
 		return 0
 	}
@@ -155,7 +156,7 @@ type course struct {
 	colors map[string]int
 }
 
-func newCourse(all []series, spec *scenario.Spec, k scenario.CellKey) (*course, error) {
+func newCourse(all []series, spec *scenario.Spec, k result.CellKey) (*course, error) {
 	u := &course{}
 	u.trace, u.drawn = worst(all, k)
 	if !u.drawn {
@@ -187,7 +188,7 @@ func newCourse(all []series, spec *scenario.Spec, k scenario.CellKey) (*course, 
 }
 
 // phaseAt is when a phase began in this run: when its event happened, or should have.
-func (u *course) phaseAt(i int, p scenario.Phase) float64 {
+func (u *course) phaseAt(i int, p result.Phase) float64 {
 	if at, began := u.trace.Began(p); i > 0 && began {
 		return at.Seconds()
 	}

@@ -12,13 +12,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/traffic"
 	"github.com/tabane/tabane/internal/unit"
 )
 
 // changed is a made-up result of two cases with events and what was measured in them.
-func changed(t testing.TB) (scenario.Result, *scenario.Spec, []scenario.Trace) {
+func changed(t testing.TB) (result.Result, *scenario.Spec, []result.Trace) {
 	t.Helper()
 	r, spec, _ := made(t, 1)
 	e := spec.Experiment
@@ -29,16 +30,16 @@ func changed(t testing.TB) (scenario.Result, *scenario.Spec, []scenario.Trace) {
 	e.Cases = e.Cases[:2]
 	e.Cases[0].Events, e.Cases[1].Events = set("a", 15e6), set("b", 30e6)
 	r.Runs = nil
-	var traces []scenario.Trace
+	var traces []result.Trace
 	for i, k := range e.Cells() {
 		phases, err := spec.Phases(k)
 		if err != nil {
 			t.Fatal(err)
 		}
 		at := e.Traffic[k.Traffic].EventAt + 2*time.Millisecond
-		trace := scenario.Trace{CellKey: k, Interval: 100 * time.Millisecond, Events: []time.Duration{at}}
+		trace := result.Trace{CellKey: k, Interval: 100 * time.Millisecond, Events: []time.Duration{at}}
 		if k.Transport == "mptcp-epe" {
-			trace.Subflows = []scenario.Subflow{{Name: "best path"}, {Name: "transit-a"}, {Name: "transit-b"}}
+			trace.Subflows = []result.Subflow{{Name: "best path"}, {Name: "transit-a"}, {Name: "transit-b"}}
 		}
 		for j := range 150 {
 			s := traffic.Sample{At: time.Duration(j) * trace.Interval}
@@ -52,10 +53,10 @@ func changed(t testing.TB) (scenario.Result, *scenario.Spec, []scenario.Trace) {
 				trace.Subflows[f].Bytes = append(trace.Subflows[f].Bytes, int64(rate/80*float64(f+1)/6))
 			}
 		}
-		run := scenario.Run{CellKey: k, Metrics: map[string]float64{scenario.ConnectionsLost: 0, scenario.LongestGap: 0.02}}
-		limits := scenario.Mean(phases, 15*time.Second)
+		run := result.Run{CellKey: k, Metrics: map[string]float64{result.ConnectionsLost: 0, result.LongestGap: 0.02}}
+		limits := result.Mean(phases, 15*time.Second)
 		limits.Put(run.Metrics)
-		run.Metrics[scenario.Goodput] = math.Round(0.99 * limits.Links)
+		run.Metrics[result.Goodput] = math.Round(0.99 * limits.Links)
 		trace.Samples[130].Gap = time.Duration(10+i) * time.Millisecond
 		trace.Measure(phases, run.Metrics)
 		r.Runs, traces = append(r.Runs, run), append(traces, trace)
@@ -66,8 +67,8 @@ func changed(t testing.TB) (scenario.Result, *scenario.Spec, []scenario.Trace) {
 
 func TestTableOfWhatHappened(t *testing.T) {
 	r, spec, _ := changed(t)
-	r.Runs[2].Notes = map[string]string{scenario.NoteError: "connection reset"}
-	r.Runs[2].Metrics = map[string]float64{scenario.ConnectionsLost: 1}
+	r.Runs[2].Notes = map[string]string{result.NoteError: "connection reset"}
+	r.Runs[2].Metrics = map[string]float64{result.ConnectionsLost: 1}
 	judge(t, &r, spec)
 	want, err := os.ReadFile("testdata/table-change.txt")
 	if err != nil {

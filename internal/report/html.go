@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
@@ -25,7 +26,7 @@ var page = template.Must(template.New("report").Parse(pageText))
 type pageData struct {
 	Title, Name, Question, Backend, Took string
 	Command                              string
-	Host                                 scenario.Host
+	Host                                 result.Host
 	// Verdict is "holds", "fails" or "none", Headline says it in words.
 	Verdict, Headline string
 	Failures          []string
@@ -40,7 +41,7 @@ type pageData struct {
 	Routes *routeTable
 	// Compared is the result beside that of a simulator.
 	Compared  []compareLine
-	Expect    []scenario.Verdict
+	Expect    []result.Verdict
 	Figures   []pageFigure
 	RunHeader []string
 	Runs      [][]string
@@ -51,12 +52,12 @@ type pageFigure struct {
 	SVG            template.HTML
 }
 
-func writePage(r scenario.Result, spec *scenario.Spec, command string, all []row, compared []compareLine, figures []figure) ([]byte, error) {
+func writePage(r result.Result, spec *scenario.Spec, command string, all []row, compared []compareLine, figures []figure) ([]byte, error) {
 	e := spec.Experiment
 	d := pageData{
 		Title: orName(spec.Title, r.Scenario), Name: clean(r.Scenario), Question: clean(spec.Question), Backend: clean(r.Backend),
 		Took: (time.Duration(r.Seconds * float64(time.Second))).Round(time.Second).String(), Command: clean(command),
-		Host: scenario.Host{Kernel: clean(r.Host.Kernel), CPUs: r.Host.CPUs, Commit: clean(r.Host.Commit)}, Rows: all, Eventful: e.Eventful(), Ordered: resequences(all), Compared: compared,
+		Host: result.Host{Kernel: clean(r.Host.Kernel), CPUs: r.Host.CPUs, Commit: clean(r.Host.Commit)}, Rows: all, Eventful: e.Eventful(), Ordered: resequences(all), Compared: compared,
 	}
 	if e.Baseline != "" {
 		d.Baseline = transportTitle(e, e.Baseline)
@@ -70,7 +71,7 @@ func writePage(r scenario.Result, spec *scenario.Spec, command string, all []row
 		if !v.Holds {
 			missed++
 		}
-		d.Expect = append(d.Expect, scenario.Verdict{Name: clean(v.Name), Want: clean(v.Want), Got: clean(v.Got), Holds: v.Holds})
+		d.Expect = append(d.Expect, result.Verdict{Name: clean(v.Name), Want: clean(v.Want), Got: clean(v.Got), Holds: v.Holds})
 	}
 	switch n := len(r.Expect); {
 	case n == 0:
@@ -134,7 +135,7 @@ func inline(f figure) (template.HTML, error) {
 }
 
 // runTable has every metric and every note of every run as a column.
-func runTable(runs []scenario.Run) (header []string, lines [][]string) {
+func runTable(runs []result.Run) (header []string, lines [][]string) {
 	metrics, notes := map[string]bool{}, map[string]bool{}
 	for _, r := range runs {
 		for name := range r.Metrics {

@@ -12,12 +12,13 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/stat"
 )
 
 // ownFigures draws the figures that the experiment asks for, in its order.
-func ownFigures(r scenario.Result, traces []series, e *scenario.Experiment) ([]figure, error) {
+func ownFigures(r result.Result, traces []series, e *scenario.Experiment) ([]figure, error) {
 	var figures []figure
 	for i := range e.Figures {
 		spec := &e.Figures[i]
@@ -138,7 +139,7 @@ func short(v float64) string {
 	return strconv.FormatFloat(v, 'f', -1, 64)
 }
 
-func lineFigure(spec *scenario.Figure, r scenario.Result, e *scenario.Experiment) (figure, error) {
+func lineFigure(spec *scenario.Figure, r result.Result, e *scenario.Experiment) (figure, error) {
 	var cases []scenario.Case
 	for _, c := range e.Cases {
 		if spec.Selects(c) {
@@ -213,7 +214,7 @@ func lineLabel(spec *scenario.Figure) string {
 	if spec.YLabel != "" {
 		return clean(spec.YLabel)
 	}
-	m, _ := scenario.MetricNamed(spec.AllMetrics()[0])
+	m, _ := result.MetricNamed(spec.AllMetrics()[0])
 	text := strings.ToUpper(m.Title[:1]) + m.Title[1:]
 	if m.Unit != "" {
 		text += " (" + m.Unit + ")"
@@ -221,7 +222,7 @@ func lineLabel(spec *scenario.Figure) string {
 	return text
 }
 
-func newCurves(spec *scenario.Figure, r scenario.Result, e *scenario.Experiment, cases []scenario.Case, axis scale) ([]curve, error) {
+func newCurves(spec *scenario.Figure, r result.Result, e *scenario.Experiment, cases []scenario.Case, axis scale) ([]curve, error) {
 	transports, metrics := spec.TransportsOf(e), spec.AllMetrics()
 	divide := spec.Divide
 	if divide == 0 {
@@ -234,7 +235,7 @@ func newCurves(spec *scenario.Figure, r scenario.Result, e *scenario.Experiment,
 			c.dodge = vg.Length(2*i-len(transports)+1) * 2
 			for _, k := range cases {
 				var values []float64
-				key := scenario.CellKey{Case: k.Name, Traffic: spec.TrafficOf(e), Transport: transport}
+				key := result.CellKey{Case: k.Name, Traffic: spec.TrafficOf(e), Transport: transport}
 				for _, run := range r.Runs {
 					if v, ok := run.Metrics[metric]; ok && run.CellKey == key && run.Err() == nil {
 						values = append(values, v/divide)
@@ -267,7 +268,7 @@ func newCurves(spec *scenario.Figure, r scenario.Result, e *scenario.Experiment,
 
 // curveTitle names what tells a curve from the others.
 func curveTitle(e *scenario.Experiment, transports, metrics []string, transport, metric string) string {
-	m, _ := scenario.MetricNamed(metric)
+	m, _ := result.MetricNamed(metric)
 	// What all metrics of the figure say alike is on the axis.
 	name, _, _ := strings.Cut(m.Title, ", of ")
 	switch {

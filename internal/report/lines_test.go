@@ -10,12 +10,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tabane/tabane/internal/reseq"
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/traffic"
 )
 
 // swept is a result over a parameter, with a place for none and for all, and with bursts.
-func swept(t testing.TB) (scenario.Result, *scenario.Spec, []scenario.Trace) {
+func swept(t testing.TB) (result.Result, *scenario.Spec, []result.Trace) {
 	t.Helper()
 	e := &scenario.Experiment{
 		Server: "server", Client: "client", Trials: 3,
@@ -28,23 +29,23 @@ func swept(t testing.TB) (scenario.Result, *scenario.Spec, []scenario.Trace) {
 			"mptcp": {Title: "No limit", MPTCP: true, Links: []string{"a"}}, "mptcp-260": {Title: "260 kB", MPTCP: true, Links: []string{"a"}},
 		},
 		Figures: []scenario.Figure{
-			{Name: "delay", Title: "Delay", X: "loss", XLabel: "Loss", Metric: scenario.ReseqDelayMean, Divide: 0.001, YLabel: "Delay (ms)", Log: true, Zero: "no loss", Without: "all <lost>",
+			{Name: "delay", Title: "Delay", X: "loss", XLabel: "Loss", Metric: result.ReseqDelayMean, Divide: 0.001, YLabel: "Delay (ms)", Log: true, Zero: "no loss", Without: "all <lost>",
 				References: []scenario.Reference{{Title: "published", Y: 70}}},
-			{Name: "both", Title: "Before and after", X: "loss", Metrics: []string{scenario.ThroughputBefore, scenario.ThroughputAfter}, LogY: true, Transports: []string{"mptcp"}},
+			{Name: "both", Title: "Before and after", X: "loss", Metrics: []string{result.ThroughputBefore, result.ThroughputAfter}, LogY: true, Transports: []string{"mptcp"}},
 			{Name: "bursts", Title: "Bursts", Kind: scenario.FigureBursts, Case: "some", To: 2 * time.Second},
 		},
 	}
 	spec := &scenario.Spec{Name: "swept", Experiment: e}
-	r := scenario.Result{Scenario: "swept", Backend: "sim"}
-	var traces []scenario.Trace
+	r := result.Result{Scenario: "swept", Backend: "sim"}
+	var traces []result.Trace
 	for i, k := range e.Cells() {
 		for trial := range 3 {
-			r.Runs = append(r.Runs, scenario.Run{CellKey: k, Trial: trial, Metrics: map[string]float64{
-				scenario.Goodput: 5e6, scenario.ReseqDelayMean: 0.01*float64(i+1) + 0.002*float64(trial), scenario.BurstMax: 30,
-				scenario.ThroughputBefore: 0.9 / float64(i+1), scenario.ThroughputAfter: 0.9 / float64(i+1),
+			r.Runs = append(r.Runs, result.Run{CellKey: k, Trial: trial, Metrics: map[string]float64{
+				result.Goodput: 5e6, result.ReseqDelayMean: 0.01*float64(i+1) + 0.002*float64(trial), result.BurstMax: 30,
+				result.ThroughputBefore: 0.9 / float64(i+1), result.ThroughputAfter: 0.9 / float64(i+1),
 			}})
 		}
-		trace := scenario.Trace{CellKey: k, Interval: 100 * time.Millisecond, Samples: []traffic.Sample{{Bytes: 100}, {At: 100 * time.Millisecond, Bytes: 7}}}
+		trace := result.Trace{CellKey: k, Interval: 100 * time.Millisecond, Samples: []traffic.Sample{{Bytes: 100}, {At: 100 * time.Millisecond, Bytes: 7}}}
 		if e.DrawsBursts(k, 0) {
 			for n := range 3000 {
 				trace.Bursts = append(trace.Bursts, reseq.Burst{At: time.Duration(n) * time.Millisecond, Segments: 1 + n%200/199*40, Bytes: 100})

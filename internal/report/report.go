@@ -16,25 +16,26 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
 // Extra is what a report shows besides the result.
 type Extra struct {
 	// Series are the courses of runs, in any order. Each becomes a CSV file, which its run then names in the note
-	// scenario.NoteSeries.
-	Series []scenario.Trace
+	// result.NoteSeries.
+	Series []result.Trace
 	// Command makes the same result again; the page shows it.
 	Command string
 	// Simulated is what a simulator has of the same experiment, to be shown beside the result; nil for none.
-	Simulated *scenario.Result
+	Simulated *result.Result
 }
 
 // Write puts the result and all that is drawn from it into the directory, which it makes if needed: result.json,
 // runs.csv, summary.csv, series/*.csv, figures/*.svg and *.png, sim/result.json and compare.json with Extra.Simulated, and report.html. Everything is drawn before anything is
 // written, and each file appears whole or not at all, result.json last; other files in the directory are left alone.
 // Errors say which figure or file they are about.
-func Write(dir string, r scenario.Result, spec *scenario.Spec, extra Extra) error {
+func Write(dir string, r result.Result, spec *scenario.Spec, extra Extra) error {
 	files, err := assemble(r, spec, extra)
 	if err != nil {
 		return fmt.Errorf("write report %q: %w", dir, err)
@@ -52,7 +53,7 @@ type file struct {
 }
 
 // assemble returns the files of a report in the order in which they appear.
-func assemble(r scenario.Result, spec *scenario.Spec, extra Extra) ([]file, error) {
+func assemble(r result.Result, spec *scenario.Spec, extra Extra) ([]file, error) {
 	if spec.Experiment == nil {
 		return nil, errors.New("the scenario has no experiment")
 	}
@@ -62,7 +63,7 @@ func assemble(r scenario.Result, spec *scenario.Spec, extra Extra) ([]file, erro
 	for _, trace := range extra.Series {
 		s := series{trace}
 		traces = append(traces, s)
-		i := slices.IndexFunc(r.Runs, func(run scenario.Run) bool { return run.CellKey == s.CellKey && run.Trial == s.Trial })
+		i := slices.IndexFunc(r.Runs, func(run result.Run) bool { return run.CellKey == s.CellKey && run.Trial == s.Trial })
 		if i < 0 {
 			return nil, fmt.Errorf("series of %s trial %d belongs to no run", s.CellKey, s.Trial)
 		}
@@ -73,7 +74,7 @@ func assemble(r scenario.Result, spec *scenario.Spec, extra Extra) ([]file, erro
 		if notes == nil {
 			notes = map[string]string{}
 		}
-		notes[scenario.NoteSeries] = s.file()
+		notes[result.NoteSeries] = s.file()
 		r.Runs[i].Notes = notes
 		data, err := s.csv()
 		if err != nil {
@@ -130,7 +131,7 @@ func assemble(r scenario.Result, spec *scenario.Spec, extra Extra) ([]file, erro
 	return append(files, file{"runs.csv", runs}, file{"summary.csv", summary}, file{"report.html", html}, file{"result.json", result.Bytes()}), nil
 }
 
-func summaryTable(cells []scenario.Cell) (header []string, lines [][]string) {
+func summaryTable(cells []result.Cell) (header []string, lines [][]string) {
 	for _, c := range cells {
 		line := []string{c.Case, c.Traffic, c.Transport, c.Metric, strconv.Itoa(c.N)}
 		for _, v := range []float64{c.Min, c.Q1, c.Median, c.Q3, c.Max, c.Mean, c.CI95} {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/traffic"
 	"github.com/tabane/tabane/internal/unit"
@@ -30,7 +31,7 @@ import (
 var keep = flag.String("keep", "", "also write the report of the tests to this directory, to look at")
 
 // made is a made-up result of the size of epe-steady, with so many trials.
-func made(t testing.TB, trials int) (scenario.Result, *scenario.Spec, []scenario.Trace) {
+func made(t testing.TB, trials int) (result.Result, *scenario.Spec, []result.Trace) {
 	t.Helper()
 	shapes := func(a, b unit.Bandwidth) map[string]scenario.Shape {
 		return map[string]scenario.Shape{"a": {Rate: a * unit.MbitPerSecond}, "b": {Rate: b * unit.MbitPerSecond}}
@@ -54,35 +55,35 @@ func made(t testing.TB, trials int) (scenario.Result, *scenario.Spec, []scenario
 				"tcp": {Title: "TCP", Links: []string{"a"}}, "mptcp-epe": {Title: "MPTCP EPE", MPTCP: true, Links: []string{"a", "b"}},
 			},
 			Expect: []scenario.Expectation{
-				{Name: "BI over MPTCP EPE fills the links", Metric: scenario.Goodput, Traffic: "bi", Transport: "mptcp-epe", Relative: scenario.LimitRate, AtLeast: atLeast(0.97)},
-				{Name: "CBR over MPTCP EPE arrives at its rate", Metric: scenario.Goodput, Traffic: "cbr", Transport: "mptcp-epe", Relative: scenario.OfferedRate, AtLeast: atLeast(0.99), AtMost: atLeast(1.01)},
-				{Name: "MPTCP EPE never falls below TCP", Metric: scenario.Goodput, Transport: "mptcp-epe", Relative: "transport:tcp", AtLeast: atLeast(0.995)},
+				{Name: "BI over MPTCP EPE fills the links", Metric: result.Goodput, Traffic: "bi", Transport: "mptcp-epe", Relative: result.LimitRate, AtLeast: atLeast(0.97)},
+				{Name: "CBR over MPTCP EPE arrives at its rate", Metric: result.Goodput, Traffic: "cbr", Transport: "mptcp-epe", Relative: result.OfferedRate, AtLeast: atLeast(0.99), AtMost: atLeast(1.01)},
+				{Name: "MPTCP EPE never falls below TCP", Metric: result.Goodput, Transport: "mptcp-epe", Relative: "transport:tcp", AtLeast: atLeast(0.995)},
 			},
 		},
 	}
 	e := spec.Experiment
 	random := rand.New(rand.NewPCG(1, 2))
-	r := scenario.Result{Schema: scenario.Schema, Scenario: "epe-steady", Backend: "lab", Seconds: 612.4, Host: scenario.Host{Kernel: "6.1.0-18-amd64", CPUs: 4, Commit: "1234567"}}
-	var series []scenario.Trace
+	r := result.Result{Schema: result.Schema, Scenario: "epe-steady", Backend: "lab", Seconds: 612.4, Host: result.Host{Kernel: "6.1.0-18-amd64", CPUs: 4, Commit: "1234567"}}
+	var series []result.Trace
 	for _, k := range e.Cells() {
 		phases, err := spec.Phases(k)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for trial := range trials {
-			m := map[string]float64{scenario.FirstByte: 0.0412, scenario.EmptyIntervals: 0, scenario.LongestGap: 0.011}
+			m := map[string]float64{result.FirstByte: 0.0412, result.EmptyIntervals: 0, result.LongestGap: 0.011}
 			limits := phases[0].Limits
 			limits.Put(m)
-			m[scenario.Goodput] = math.Round(limits.Links * (0.974 + 0.02*random.Float64()))
+			m[result.Goodput] = math.Round(limits.Links * (0.974 + 0.02*random.Float64()))
 			if limits.Offered > 0 && limits.Links == limits.Offered {
-				m[scenario.Goodput] = 25e6 - math.Round(9000*random.Float64())
+				m[result.Goodput] = 25e6 - math.Round(9000*random.Float64())
 			}
-			m[scenario.Duration], m[scenario.Bytes] = 8e8/m[scenario.Goodput], 1e8
+			m[result.Duration], m[result.Bytes] = 8e8/m[result.Goodput], 1e8
 			if limits.Offered > 0 {
-				m[scenario.Duration], m[scenario.Bytes] = 30, m[scenario.Goodput]*30/8
-				s := scenario.Trace{CellKey: k, Trial: trial, Interval: 100 * time.Millisecond}
+				m[result.Duration], m[result.Bytes] = 30, m[result.Goodput]*30/8
+				s := result.Trace{CellKey: k, Trial: trial, Interval: 100 * time.Millisecond}
 				for i := range 300 {
-					n := m[scenario.Goodput] / 80 * (0.96 + 0.08*random.Float64())
+					n := m[result.Goodput] / 80 * (0.96 + 0.08*random.Float64())
 					if k.Transport == "tcp" && k.Case == "1.3" && i > 120 && i < 126 {
 						n = 0
 					}
@@ -90,17 +91,17 @@ func made(t testing.TB, trials int) (scenario.Result, *scenario.Spec, []scenario
 				}
 				series = append(series, s)
 			}
-			r.Runs = append(r.Runs, scenario.Run{CellKey: k, Trial: trial, Metrics: m})
+			r.Runs = append(r.Runs, result.Run{CellKey: k, Trial: trial, Metrics: m})
 		}
 	}
 	judge(t, &r, spec)
 	return r, spec, series
 }
 
-func judge(t testing.TB, r *scenario.Result, spec *scenario.Spec) {
+func judge(t testing.TB, r *result.Result, spec *scenario.Spec) {
 	t.Helper()
 	var err error
-	if r.Summary, err = scenario.Summarize(r.Runs); err != nil {
+	if r.Summary, err = result.Summarize(r.Runs); err != nil {
 		t.Fatal(err)
 	}
 	r.Expect = scenario.Evaluate(spec.Experiment, r.Summary, r.Runs)
@@ -109,8 +110,8 @@ func judge(t testing.TB, r *scenario.Result, spec *scenario.Spec) {
 func TestTable(t *testing.T) {
 	r, spec, _ := made(t, 1)
 	// Two cells that are not as they should be.
-	r.Runs[2].Metrics[scenario.Goodput] = 3e6
-	r.Runs[5].Notes = map[string]string{scenario.NoteError: "read: connection reset\x1b[2J"}
+	r.Runs[2].Metrics[result.Goodput] = 3e6
+	r.Runs[5].Notes = map[string]string{result.NoteError: "read: connection reset\x1b[2J"}
 	r.Runs = r.Runs[:len(r.Runs)-1]
 	judge(t, &r, spec)
 	want, err := os.ReadFile("testdata/table.txt")
@@ -141,7 +142,7 @@ func TestTableWithoutBaselineAndLimitsLeavesThoseOut(t *testing.T) {
 	r, spec, _ := made(t, 1)
 	spec.Experiment.Baseline = ""
 	for i := range r.Runs {
-		delete(r.Runs[i].Metrics, scenario.LimitRate)
+		delete(r.Runs[i].Metrics, result.LimitRate)
 	}
 	judge(t, &r, spec)
 	var b strings.Builder
@@ -164,7 +165,7 @@ func TestNothingToShow(t *testing.T) {
 	}
 }
 
-func write(t *testing.T, r scenario.Result, spec *scenario.Spec, extra Extra) string {
+func write(t *testing.T, r result.Result, spec *scenario.Spec, extra Extra) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "new")
 	if err := Write(dir, r, spec, extra); err != nil {
@@ -210,12 +211,12 @@ func TestWrite(t *testing.T) {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
 
-	got, err := scenario.Decode(bytes.NewReader(read(t, dir, "result.json")))
+	got, err := result.Decode(bytes.NewReader(read(t, dir, "result.json")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(got.Runs, func(run scenario.Run) bool { return run.Notes != nil })
-	if i < 0 || got.Runs[i].CellKey != series[0].CellKey || got.Runs[i].Notes[scenario.NoteSeries] != "series/1.1-cbr-tcp-0.csv" {
+	i := slices.IndexFunc(got.Runs, func(run result.Run) bool { return run.Notes != nil })
+	if i < 0 || got.Runs[i].CellKey != series[0].CellKey || got.Runs[i].Notes[result.NoteSeries] != "series/1.1-cbr-tcp-0.csv" {
 		t.Fatalf("run %d names the series", i)
 	}
 	if r.Runs[i].Notes != nil {
@@ -275,15 +276,15 @@ func TestWriteReplacesAndLeavesTheRest(t *testing.T) {
 }
 
 func TestWriteThatFailsChangesNothing(t *testing.T) {
-	for name, spoil := range map[string]func(r *scenario.Result, dir string, extra *Extra){
-		"not finite":          func(r *scenario.Result, _ string, _ *Extra) { r.Runs[0].Metrics["x"] = math.Inf(1) },
-		"series of no run":    func(_ *scenario.Result, _ string, x *Extra) { x.Series[0].Trial = 99 },
-		"series without time": func(_ *scenario.Result, _ string, x *Extra) { x.Series[0].Interval = 0 },
-		"series climbing out": func(r *scenario.Result, _ string, x *Extra) {
+	for name, spoil := range map[string]func(r *result.Result, dir string, extra *Extra){
+		"not finite":          func(r *result.Result, _ string, _ *Extra) { r.Runs[0].Metrics["x"] = math.Inf(1) },
+		"series of no run":    func(_ *result.Result, _ string, x *Extra) { x.Series[0].Trial = 99 },
+		"series without time": func(_ *result.Result, _ string, x *Extra) { x.Series[0].Interval = 0 },
+		"series climbing out": func(r *result.Result, _ string, x *Extra) {
 			r.Runs[0].Case, x.Series[0].CellKey = "../../../x", r.Runs[0].CellKey
 			x.Series[0].Case = "../../../x"
 		},
-		"directory in a file's place": func(_ *scenario.Result, dir string, _ *Extra) {
+		"directory in a file's place": func(_ *result.Result, dir string, _ *Extra) {
 			if err := os.Mkdir(filepath.Join(dir, "figures", "goodput.svg"), 0o755); err != nil {
 				panic(err)
 			}
@@ -384,25 +385,25 @@ func wellFormed(t *testing.T, name string, text []byte) {
 }
 
 func TestFiguresOfOtherSizes(t *testing.T) {
-	for name, spoil := range map[string]func(*scenario.Result, *scenario.Spec){
-		"no run": func(r *scenario.Result, _ *scenario.Spec) { r.Runs = nil },
-		"failed run": func(r *scenario.Result, _ *scenario.Spec) {
-			r.Runs[0].Notes = map[string]string{scenario.NoteError: "x"}
+	for name, spoil := range map[string]func(*result.Result, *scenario.Spec){
+		"no run": func(r *result.Result, _ *scenario.Spec) { r.Runs = nil },
+		"failed run": func(r *result.Result, _ *scenario.Spec) {
+			r.Runs[0].Notes = map[string]string{result.NoteError: "x"}
 		},
-		"one case":    func(_ *scenario.Result, s *scenario.Spec) { s.Experiment.Cases = s.Experiment.Cases[:1] },
-		"one traffic": func(_ *scenario.Result, s *scenario.Spec) { delete(s.Experiment.Traffic, "bi") },
-		"many transports": func(_ *scenario.Result, s *scenario.Spec) {
+		"one case":    func(_ *result.Result, s *scenario.Spec) { s.Experiment.Cases = s.Experiment.Cases[:1] },
+		"one traffic": func(_ *result.Result, s *scenario.Spec) { delete(s.Experiment.Traffic, "bi") },
+		"many transports": func(_ *result.Result, s *scenario.Spec) {
 			for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
 				s.Experiment.Transports[name] = &scenario.Transport{Title: "a transport with a rather long name"}
 			}
 		},
-		"all zero": func(r *scenario.Result, _ *scenario.Spec) {
+		"all zero": func(r *result.Result, _ *scenario.Spec) {
 			for i := range r.Runs {
-				r.Runs[i].Metrics = map[string]float64{scenario.Goodput: 0}
+				r.Runs[i].Metrics = map[string]float64{result.Goodput: 0}
 			}
 		},
-		"huge and tiny": func(r *scenario.Result, _ *scenario.Spec) {
-			r.Runs[0].Metrics[scenario.Goodput], r.Runs[1].Metrics[scenario.Goodput] = 1e300, 1e-300
+		"huge and tiny": func(r *result.Result, _ *scenario.Spec) {
+			r.Runs[0].Metrics[result.Goodput], r.Runs[1].Metrics[result.Goodput] = 1e300, 1e-300
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -432,7 +433,7 @@ func TestPageEscapesHostileTexts(t *testing.T) {
 	e.Cases[0].Title, e.Traffic["bi"].Title, e.Transports["tcp"].Title = hostile, hostile, hostile
 	e.Traffic["cbr"].Title = hostile
 	e.Expect[0].Name = hostile
-	r.Runs[0].Notes = map[string]string{scenario.NoteError: hostile, "other": hostile}
+	r.Runs[0].Notes = map[string]string{result.NoteError: hostile, "other": hostile}
 	judge(t, &r, spec)
 	dir := write(t, r, spec, Extra{Series: series, Command: hostile})
 	html := string(read(t, dir, "report.html"))
@@ -509,7 +510,7 @@ func TestHeadline(t *testing.T) {
 		r, spec, _ := made(t, 1)
 		r.Expect = nil
 		for _, holds := range tt.holds {
-			r.Expect = append(r.Expect, scenario.Verdict{Name: "x", Holds: holds})
+			r.Expect = append(r.Expect, result.Verdict{Name: "x", Holds: holds})
 		}
 		if html := string(read(t, write(t, r, spec, Extra{}), "report.html")); !strings.Contains(html, "<strong>"+tt.want+"</strong>") {
 			t.Errorf("%v: report.html does not say %q", tt.holds, tt.want)

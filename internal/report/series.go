@@ -14,11 +14,12 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
 // series is a trace as it is drawn and kept.
-type series struct{ scenario.Trace }
+type series struct{ result.Trace }
 
 // file is where the series is kept, relative to the result's directory.
 func (s series) file() string {
@@ -74,7 +75,7 @@ func (s series) pauses() int {
 }
 
 // worst returns for the cell the series of the trial that paused most, the first of them where several did.
-func worst(all []series, k scenario.CellKey) (series, bool) {
+func worst(all []series, k result.CellKey) (series, bool) {
 	var found series
 	ok := false
 	for _, s := range all {
@@ -115,7 +116,7 @@ func seriesFigure(all []series, e *scenario.Experiment, name string) (figure, er
 	for i, c := range e.Cases {
 		charts[i] = &pulse{offered: offered}
 		for j, transport := range e.TransportNames() {
-			s, ok := worst(all, scenario.CellKey{Case: c.Name, Traffic: name, Transport: transport})
+			s, ok := worst(all, result.CellKey{Case: c.Name, Traffic: name, Transport: transport})
 			if !ok {
 				continue
 			}

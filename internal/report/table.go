@@ -9,6 +9,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/stat"
 )
@@ -29,7 +30,7 @@ func ratio(a, b number) number {
 
 // row is one cell of the experiment as people read it.
 type row struct {
-	scenario.CellKey
+	result.CellKey
 	CaseTitle, TrafficTitle, TransportTitle string
 	// Trials counts the runs, Failed those of them that failed.
 	Trials, Failed int
@@ -49,12 +50,12 @@ type row struct {
 }
 
 // rows returns the whole table in the scenario's order. Cells without a run are rows too: they must be missed.
-func rows(r scenario.Result, e *scenario.Experiment) []row {
-	median := func(k scenario.CellKey, metric string) number {
+func rows(r result.Result, e *scenario.Experiment) []row {
+	median := func(k result.CellKey, metric string) number {
 		c, ok := r.Find(k, metric)
 		return number{c.Median, ok}
 	}
-	worst := func(k scenario.CellKey, metric string) number {
+	worst := func(k result.CellKey, metric string) number {
 		c, ok := r.Find(k, metric)
 		return number{c.Max, ok}
 	}
@@ -62,8 +63,8 @@ func rows(r scenario.Result, e *scenario.Experiment) []row {
 	for _, k := range e.Cells() {
 		w := row{
 			CellKey: k, CaseTitle: caseTitle(e, k.Case), TrafficTitle: trafficTitle(e, k.Traffic), TransportTitle: transportTitle(e, k.Transport),
-			limit: median(k, scenario.LimitRate), limitTCP: median(k, scenario.LimitTCPRate), offered: median(k, scenario.OfferedRate),
-			gap: worst(k, scenario.GapAfter), reach: worst(k, scenario.TimeToLimit),
+			limit: median(k, result.LimitRate), limitTCP: median(k, result.LimitTCPRate), offered: median(k, result.OfferedRate),
+			gap: worst(k, result.GapAfter), reach: worst(k, result.TimeToLimit),
 		}
 		for _, run := range r.Runs {
 			if run.CellKey == k {
@@ -71,20 +72,20 @@ func rows(r scenario.Result, e *scenario.Experiment) []row {
 				if run.Err() != nil {
 					w.Failed++
 				}
-				w.lost += int(run.Metrics[scenario.ConnectionsLost])
+				w.lost += int(run.Metrics[result.ConnectionsLost])
 			}
 		}
-		if c, ok := r.Find(k, scenario.ReseqDelayMean); ok {
+		if c, ok := r.Find(k, result.ReseqDelayMean); ok {
 			w.delay = number{c.Mean, true}
 		}
-		w.burst = worst(k, scenario.BurstMax)
-		if c, ok := r.Find(k, scenario.Goodput); ok {
+		w.burst = worst(k, result.BurstMax)
+		if c, ok := r.Find(k, result.Goodput); ok {
 			w.delivered, w.Goodput = true, c.Summary
 		}
 		if k.Transport != e.Baseline {
 			base := k
 			base.Transport = e.Baseline
-			w.gain = ratio(w.goodput(), median(base, scenario.Goodput))
+			w.gain = ratio(w.goodput(), median(base, result.Goodput))
 		}
 		all = append(all, w)
 	}
@@ -231,7 +232,7 @@ func clean(s string) string {
 
 // Table prints the result for a terminal: the cells with their goodput, share of the limit and gain, then what became
 // of the expectations. It is an error when the scenario has no experiment.
-func Table(w io.Writer, r scenario.Result, spec *scenario.Spec) error {
+func Table(w io.Writer, r result.Result, spec *scenario.Spec) error {
 	if spec.Experiment == nil {
 		return fmt.Errorf("print result %q: the scenario has no experiment", r.Scenario)
 	}

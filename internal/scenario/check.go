@@ -13,6 +13,8 @@ import (
 	"github.com/tabane/tabane/internal/asbr"
 	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/result"
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/vpn"
 )
 
@@ -214,32 +216,12 @@ func (c *checker) node(path, name string, n *Node) {
 	if n.MPTCP != nil {
 		c.mptcp(fault.Join(path, "mptcp"), name, n)
 	}
-	if n.Serve != nil && n.Serve.Port == 0 {
-		c.Add(fault.Join(path, "serve.port"), "must be > 0, got 0")
-	}
-	if n.ASBR != nil {
-		path := fault.Join(path, "asbr")
-		c.Merge(path, n.ASBR.Check())
-		c.own(fault.Join(path, "address"), name, n.ASBR.Address)
-		for i, p := range n.ASBR.Peers {
-			c.onInterface(fault.Join(index(fault.Join(path, "peers"), i), "interface"), name, p.Interface)
-		}
-	}
-	if n.Edge != nil {
-		path := fault.Join(path, "edge")
-		c.Merge(path, n.Edge.Check())
-		c.onInterface(fault.Join(path, "interface"), name, n.Edge.Interface)
-	}
-	if n.Reflector != nil {
-		path := fault.Join(path, "reflector")
-		c.Merge(path, n.Reflector.Check())
-		c.own(fault.Join(path, "address"), name, n.Reflector.Address)
-	}
-	if n.Router != nil {
-		path := fault.Join(path, "router")
-		c.Merge(path, n.Router.Check())
-		for i, p := range n.Router.Neighbors {
-			c.onInterface(fault.Join(index(fault.Join(path, "neighbors"), i), "interface"), name, p.Interface)
+	c.Merge(path, n.Sections.Check())
+	for _, d := range n.Sections.Present() {
+		for _, u := range d.Host(&n.Sections).Uses {
+			path := fault.Join(fault.Join(path, d.Name), u.Path)
+			c.own(path, name, u.Address)
+			c.onInterface(path, name, u.Interface)
 		}
 	}
 }
@@ -326,9 +308,12 @@ func (c *checker) together() {
 			continue
 		}
 		path := at("nodes", name)
+		for _, d := range n.Sections.Present() {
+			h := d.Host(&n.Sections)
+			talk(fault.Join(path, d.Name), h.ASN, h.RouterID)
+		}
 		if a := n.ASBR; a != nil {
-			path := fault.Join(path, "asbr")
-			talk(path, a.ASN, a.RouterID)
+			path := fault.Join(path, role.ASBR)
 			if p := a.Locator.Prefix; p.IsValid() {
 				where := fault.Join(path, "locator.prefix")
 				for _, l := range locators {
@@ -345,17 +330,10 @@ func (c *checker) together() {
 			}
 		}
 		if e := n.Edge; e != nil {
-			path := fault.Join(path, "edge")
-			talk(path, e.ASN, e.RouterID)
+			path := fault.Join(path, role.Edge)
 			for i, p := range e.Peers {
 				c.epeAddress(epe, name, index(fault.Join(path, "peers"), i), p)
 			}
-		}
-		if r := n.Reflector; r != nil {
-			talk(fault.Join(path, "reflector"), r.ASN, r.RouterID)
-		}
-		if r := n.Router; r != nil {
-			talk(fault.Join(path, "router"), r.ASN, r.RouterID)
 		}
 	}
 }
@@ -472,8 +450,8 @@ func (c *checker) cases(path string, cases []Case) {
 		unique.Check(&c.List, path, "name", k.Name)
 		for _, metric := range slices.Sorted(maps.Keys(k.Published)) {
 			where := at(path+".published", metric)
-			if _, ok := MetricNamed(metric); !ok {
-				c.Add(where, "must be one of %s, got %q", metricNames(), metric)
+			if _, ok := result.MetricNamed(metric); !ok {
+				c.Add(where, "must be one of %s, got %q", result.MetricNames(), metric)
 			}
 			if v := k.Published[metric]; !(v > 0) || math.IsInf(v, 0) {
 				c.Add(where, "must be > 0, got %v", v)
@@ -552,8 +530,8 @@ func (c *checker) transport(path, name string, t *Transport) {
 }
 
 func (c *checker) expectation(path string, e *Experiment, x Expectation) {
-	if _, ok := MetricNamed(x.Metric); !ok {
-		c.Add(path+".metric", "must be one of %s, got %q", metricNames(), x.Metric)
+	if _, ok := result.MetricNamed(x.Metric); !ok {
+		c.Add(path+".metric", "must be one of %s, got %q", result.MetricNames(), x.Metric)
 	}
 	if x.Case != "" && !slices.ContainsFunc(e.Cases, func(k Case) bool { return x.selectsCase(k.Name) }) {
 		c.Add(path+".case", "case %q is not in cases", x.Case)
@@ -604,8 +582,8 @@ func (c *checker) relative(path string, e *Experiment, x Expectation) {
 		}
 		return
 	}
-	if _, ok := MetricNamed(x.Relative); !ok {
-		c.Add(path, "must be %sNAME, %sNAME or one of %s, got %q", relativeTransport, relativeCase, metricNames(), x.Relative)
+	if _, ok := result.MetricNamed(x.Relative); !ok {
+		c.Add(path, "must be %sNAME, %sNAME or one of %s, got %q", relativeTransport, relativeCase, result.MetricNames(), x.Relative)
 	} else if x.Relative == x.Metric {
 		c.Add(path, "must be another metric than the expectation's own, got %q", x.Relative)
 	}

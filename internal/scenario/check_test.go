@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/vpn"
 )
 
@@ -239,9 +240,9 @@ experiment.transports.tcp.routers: is for experiments of kind routes`},
 		{"expectation of the unknown", func(s *Spec) {
 			s.Experiment.Expect[0] = Expectation{Name: "x", Metric: "speed", Case: "2.1", Traffic: "web", Transport: "udp", Stat: "p99",
 				Relative: "transport:udp", AtLeast: ptr(math.NaN())}
-			s.Experiment.Expect[1] = Expectation{Name: "x", Metric: Goodput, Transport: "tcp", Relative: "transport:tcp", AtLeast: ptr(2), AtMost: ptr(1)}
-			s.Experiment.Expect[2] = Expectation{Name: "y", Metric: Goodput, Relative: "speed", AtLeast: ptr(2)}
-			s.Experiment.Expect[3] = Expectation{Name: "z", Metric: Goodput, Relative: Goodput, AtLeast: ptr(2)}
+			s.Experiment.Expect[1] = Expectation{Name: "x", Metric: result.Goodput, Transport: "tcp", Relative: "transport:tcp", AtLeast: ptr(2), AtMost: ptr(1)}
+			s.Experiment.Expect[2] = Expectation{Name: "y", Metric: result.Goodput, Relative: "speed", AtLeast: ptr(2)}
+			s.Experiment.Expect[3] = Expectation{Name: "z", Metric: result.Goodput, Relative: result.Goodput, AtLeast: ptr(2)}
 		}, `experiment.expect[0].metric: must be one of...
 experiment.expect[0].case: case "2.1" is not in cases
 experiment.expect[0].traffic: traffic "web" is not in traffic

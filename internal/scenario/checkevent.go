@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tabane/tabane/internal/role"
 )
 
 const (
@@ -195,8 +197,8 @@ func (f *follower) daemon(path string, d Daemon) bool {
 	if !f.knownNode(path+".node", d.Node) {
 		return false
 	}
-	if !slices.Contains(roles, d.Role) {
-		f.Add(path+".role", "must be one of %s, got %q", strings.Join(roles, ", "), d.Role)
+	if !slices.Contains(role.Names(), d.Role) {
+		f.Add(path+".role", "must be one of %s, got %q", strings.Join(role.Names(), ", "), d.Role)
 		return false
 	}
 	if n := f.spec.Nodes[d.Node]; n != nil && !n.Runs(d.Role) {
@@ -207,7 +209,7 @@ func (f *follower) daemon(path string, d Daemon) bool {
 }
 
 func (f *follower) drain(path string, x Drain) {
-	d := Daemon{Node: x.Node, Role: "asbr"}
+	d := Daemon{Node: x.Node, Role: role.ASBR}
 	switch known := f.knownNode(path+".node", x.Node); {
 	case !known:
 	case f.spec.Nodes[x.Node] == nil || !f.spec.Nodes[x.Node].Runs(d.Role):

@@ -2,6 +2,8 @@ package scenario
 
 import (
 	"time"
+
+	"github.com/tabane/tabane/internal/role"
 )
 
 // Event is something that happens while traffic runs. Exactly one of its kinds is set.
@@ -66,7 +68,7 @@ func (h Hole) Port() Port { return Port{h.Node, h.Interface} }
 // Daemon is one of the processes that the lab runs on a node.
 type Daemon struct {
 	Node string `yaml:"node"`
-	// Role is asbr, edge, reflector, router or serve.
+	// Role is the daemon's name: asbr, edge, reflector, router or serve.
 	Role string `yaml:"role"`
 }
 
@@ -98,24 +100,10 @@ func (f Flap) Repeats(quick bool) int {
 	return f.Times
 }
 
-// roles are the daemons that a node can run.
-var roles = []string{"asbr", "edge", "reflector", "router", "serve"}
-
-// Runs reports whether the node runs a daemon of the role.
-func (n *Node) Runs(role string) bool {
-	switch role {
-	case "asbr":
-		return n.ASBR != nil
-	case "edge":
-		return n.Edge != nil
-	case "reflector":
-		return n.Reflector != nil
-	case "router":
-		return n.Router != nil
-	case "serve":
-		return n.Serve != nil
-	}
-	return false
+// Runs reports whether the node runs the daemon of that name.
+func (n *Node) Runs(daemon string) bool {
+	d, ok := role.Named(daemon)
+	return ok && d.In(&n.Sections) != nil
 }
 
 // Lasts is how long after its begin the event happens for the last time: a flap repeats.

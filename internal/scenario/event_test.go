@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/tabane/tabane/internal/result"
 )
 
 // eventful is the shipped scenario with an event in its first case.
@@ -113,7 +114,7 @@ func TestCasesOfTheirOwn(t *testing.T) {
 			t.Errorf("%s is another in other cases", name)
 		}
 	}
-	if took, known := Through(e.TrafficIn(*long, "bi").Bytes, []Phase{{Limits: Limits{Links: 1e9}}}); !known || took < time.Hour {
+	if took, known := result.Through(e.TrafficIn(*long, "bi").Bytes, []result.Phase{{Limits: result.Limits{Links: 1e9}}}); !known || took < time.Hour {
 		t.Errorf("the download is over after %s", took)
 	}
 	for _, tt := range []struct {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/stat"
 )
 
@@ -41,14 +42,14 @@ func statOf(s stat.Summary, name string) (float64, bool) {
 // expectation does not hold when it selects no cell, when a cell it needs has no run or a failed one, or when the value
 // it asks for is not there. A relative value is the quotient of the same statistic of both sides; cells that others
 // are held against are not selected. The runs are those that cells summarize.
-func Evaluate(e *Experiment, cells []Cell, runs []Run) []Verdict {
-	failed := map[CellKey]Run{}
+func Evaluate(e *Experiment, cells []result.Cell, runs []result.Run) []result.Verdict {
+	failed := map[result.CellKey]result.Run{}
 	for _, r := range runs {
 		if _, known := failed[r.CellKey]; r.Err() != nil && !known {
 			failed[r.CellKey] = r
 		}
 	}
-	verdicts := make([]Verdict, len(e.Expect))
+	verdicts := make([]result.Verdict, len(e.Expect))
 	for i, x := range e.Expect {
 		verdicts[i] = x.judge(e.Cells(), cells, failed)
 	}
@@ -56,14 +57,14 @@ func Evaluate(e *Experiment, cells []Cell, runs []Run) []Verdict {
 }
 
 // judge evaluates one expectation on the cells that the experiment should have.
-func (x Expectation) judge(keys []CellKey, cells []Cell, failed map[CellKey]Run) Verdict {
-	v := Verdict{Name: x.Name, Want: x.want()}
+func (x Expectation) judge(keys []result.CellKey, cells []result.Cell, failed map[result.CellKey]result.Run) result.Verdict {
+	v := result.Verdict{Name: x.Name, Want: x.want()}
 	var (
 		problems []string
 		values   int
 		missed   int
 		worst    float64
-		worstKey CellKey
+		worstKey result.CellKey
 	)
 	for _, k := range keys {
 		if !x.selects(k) || x.against(k) == k && x.againstCell() {
@@ -103,7 +104,7 @@ func (x Expectation) judge(keys []CellKey, cells []Cell, failed map[CellKey]Run)
 	return v
 }
 
-func (x Expectation) selects(k CellKey) bool {
+func (x Expectation) selects(k result.CellKey) bool {
 	return x.selectsCase(k.Case) && (x.Traffic == "" || x.Traffic == k.Traffic) && (x.Transport == "" || x.Transport == k.Transport)
 }
 
@@ -131,7 +132,7 @@ func (x Expectation) againstCell() bool {
 }
 
 // against is the cell that k is held against.
-func (x Expectation) against(k CellKey) CellKey {
+func (x Expectation) against(k result.CellKey) result.CellKey {
 	if name, ok := strings.CutPrefix(x.Relative, relativeTransport); ok {
 		k.Transport = name
 	} else if name, ok := strings.CutPrefix(x.Relative, relativeCase); ok {
@@ -141,7 +142,7 @@ func (x Expectation) against(k CellKey) CellKey {
 }
 
 // value returns what the expectation bounds in a cell, or what keeps it from being known.
-func (x Expectation) value(k CellKey, cells []Cell, failed map[CellKey]Run) (value float64, problem string) {
+func (x Expectation) value(k result.CellKey, cells []result.Cell, failed map[result.CellKey]result.Run) (value float64, problem string) {
 	value, problem = x.read(k, x.Metric, cells, failed)
 	if problem != "" || x.Relative == "" {
 		return value, problem
@@ -163,11 +164,11 @@ func (x Expectation) value(k CellKey, cells []Cell, failed map[CellKey]Run) (val
 	return value, ""
 }
 
-func (x Expectation) read(k CellKey, metric string, cells []Cell, failed map[CellKey]Run) (value float64, problem string) {
+func (x Expectation) read(k result.CellKey, metric string, cells []result.Cell, failed map[result.CellKey]result.Run) (value float64, problem string) {
 	if r, ok := failed[k]; ok {
 		return 0, fmt.Sprintf("%s: trial %d failed: %v", k, r.Trial, r.Err())
 	}
-	c, ok := find(cells, k, metric)
+	c, ok := result.Find(cells, k, metric)
 	if !ok {
 		return 0, fmt.Sprintf("%s has no %s", k, metric)
 	}
@@ -237,7 +238,7 @@ func (x Expectation) format(value float64) string {
 		}
 	}
 	text := plain(rounded)
-	if m, ok := MetricNamed(x.Metric); ok && m.Unit != "" && x.Relative == "" {
+	if m, ok := result.MetricNamed(x.Metric); ok && m.Unit != "" && x.Relative == "" {
 		text += " " + m.Unit
 	}
 	return text

@@ -4,24 +4,25 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/tabane/tabane/internal/result"
 )
 
 // table is two cases of one traffic over two transports, three trials each.
-func table() (*Experiment, []Run) {
+func table() (*Experiment, []result.Run) {
 	e := &Experiment{
 		Cases:      []Case{{Name: "1.1"}, {Name: "1.2"}},
 		Traffic:    map[string]*Traffic{"bi": {}},
 		Transports: map[string]*Transport{"tcp": {}, "mptcp": {}},
 		Baseline:   "tcp",
 	}
-	var runs []Run
-	for k, v := range map[CellKey][3]float64{
-		{"1.1", "bi", "tcp"}: {28, 28, 27}, {"1.1", "bi", "mptcp"}: {54, 55, 53.9},
-		{"1.2", "bi", "tcp"}: {28, 28, 28}, {"1.2", "bi", "mptcp"}: {40, 41, 30},
+	var runs []result.Run
+	for k, v := range map[result.CellKey][3]float64{
+		{Case: "1.1", Traffic: "bi", Transport: "tcp"}: {28, 28, 27}, {Case: "1.1", Traffic: "bi", Transport: "mptcp"}: {54, 55, 53.9},
+		{Case: "1.2", Traffic: "bi", Transport: "tcp"}: {28, 28, 28}, {Case: "1.2", Traffic: "bi", Transport: "mptcp"}: {40, 41, 30},
 	} {
 		limit := map[string]float64{"1.1": 56, "1.2": 42}[k.Case]
 		for i, goodput := range v {
-			runs = append(runs, Run{CellKey: k, Trial: i, Metrics: map[string]float64{Goodput: goodput, LimitRate: limit, EmptyIntervals: 0, LongestGap: 0.03}})
+			runs = append(runs, result.Run{CellKey: k, Trial: i, Metrics: map[string]float64{result.Goodput: goodput, result.LimitRate: limit, result.EmptyIntervals: 0, result.LongestGap: 0.03}})
 		}
 	}
 	return e, runs
@@ -32,65 +33,65 @@ func TestEvaluate(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		x     Expectation
-		spoil func([]Run) []Run
-		want  Verdict
+		spoil func([]result.Run) []result.Run
+		want  result.Verdict
 	}{
-		{"worst cell counts", Expectation{Metric: Goodput, Transport: "mptcp", Relative: LimitRate, AtLeast: ptr(0.95)}, nil,
-			Verdict{Want: "median goodput_bps / limit_bps >= 0.95 in every case, every traffic, mptcp", Got: "0.9524 (worst: 1.2 bi mptcp)", Holds: true}},
-		{"some cell misses", Expectation{Metric: Goodput, Transport: "mptcp", Relative: LimitRate, AtLeast: ptr(0.96)}, nil,
-			Verdict{Want: "median goodput_bps / limit_bps >= 0.96 in every case, every traffic, mptcp", Got: "0.9524 (worst: 1.2 bi mptcp)"}},
-		{"several cells miss", Expectation{Metric: Goodput, Transport: "mptcp", Relative: LimitRate, AtLeast: ptr(0.97)}, nil,
-			Verdict{Want: "median goodput_bps / limit_bps >= 0.97 in every case, every traffic, mptcp", Got: "0.9524 (worst: 1.2 bi mptcp; 2 of 2 cells miss)"}},
-		{"one cell", Expectation{Metric: Goodput, Case: "1.1", Traffic: "bi", Transport: "mptcp", Stat: "min", AtLeast: ptr(53.9)}, nil,
-			Verdict{Want: "min goodput_bps >= 53.9 in case 1.1, bi, mptcp", Got: "53.9 bit/s (1.1 bi mptcp)", Holds: true}},
-		{"two bounds, the upper nearer", Expectation{Metric: Goodput, Case: "1.1", Transport: "mptcp", AtLeast: ptr(1), AtMost: ptr(53)}, nil,
-			Verdict{Want: "median goodput_bps >= 1 and <= 53 in case 1.1, every traffic, mptcp", Got: "54 bit/s (1.1 bi mptcp)"}},
-		{"against a transport, which is not selected itself", Expectation{Metric: Goodput, Relative: "transport:tcp", AtLeast: ptr(1.2)}, nil,
-			Verdict{Want: "median goodput_bps / that of tcp >= 1.2 in every case, every traffic, every transport", Got: "1.429 (worst: 1.2 bi mptcp)", Holds: true}},
-		{"zero may be bounded", Expectation{Metric: EmptyIntervals, Stat: "max", AtMost: ptr(0)}, nil,
-			Verdict{Want: "max empty_intervals <= 0 in every case, every traffic, every transport", Got: "0 (worst: 1.1 bi tcp)", Holds: true}},
-		{"mean", Expectation{Metric: LongestGap, Stat: "mean", Case: "1.1", Transport: "tcp", AtMost: ptr(0.01)}, nil,
-			Verdict{Want: "mean longest_gap_s <= 0.01 in case 1.1, every traffic, tcp", Got: "0.03 s (1.1 bi tcp)"}},
-		{"a near miss does not read as met", Expectation{Metric: Goodput, Case: "1.1", Transport: "mptcp", AtLeast: ptr(54.00001)}, nil,
-			Verdict{Want: "median goodput_bps >= 54.00001 in case 1.1, every traffic, mptcp", Got: "54 bit/s (1.1 bi mptcp)"}},
-		{"a very near miss neither", Expectation{Metric: Goodput, Case: "1.2", Transport: "mptcp", Relative: LimitRate, AtLeast: ptr(0.9524)}, nil,
-			Verdict{Want: "median goodput_bps / limit_bps >= 0.9524 in case 1.2, every traffic, mptcp", Got: "0.95238 (1.2 bi mptcp)"}},
-		{"no cell", Expectation{Metric: Goodput, Case: "9", AtLeast: ptr(0)}, nil,
-			Verdict{Want: "median goodput_bps >= 0 in case 9, every traffic, every transport", Got: "selects no cell"}},
-		{"metric that no run has", Expectation{Metric: FirstByte, Transport: "tcp", AtLeast: ptr(0)}, nil,
-			Verdict{Want: "median first_byte_s >= 0 in every case, every traffic, tcp", Got: "1.1 bi tcp has no first_byte_s (and 1 more)"}},
-		{"relative metric that no run has", Expectation{Metric: Goodput, Relative: OfferedRate, Case: "1.1", Transport: "tcp", AtLeast: ptr(0)}, nil,
-			Verdict{Want: "median goodput_bps / offered_bps >= 0 in case 1.1, every traffic, tcp", Got: "1.1 bi tcp has no offered_bps"}},
-		{"relative to zero", Expectation{Metric: Goodput, Relative: EmptyIntervals, Case: "1.1", Transport: "tcp", AtLeast: ptr(0)}, nil,
-			Verdict{Want: "median goodput_bps / empty_intervals >= 0 in case 1.1, every traffic, tcp", Got: "empty_intervals of 1.1 bi tcp is 0, so nothing is relative to it"}},
-		{"failed run", Expectation{Metric: Goodput, Transport: "mptcp", AtLeast: ptr(0)}, fail("mptcp"),
-			Verdict{Want: "median goodput_bps >= 0 in every case, every traffic, mptcp", Got: "1.2 bi mptcp: trial 1 failed: reset"}},
-		{"failed run on the other side", Expectation{Metric: Goodput, Transport: "mptcp", Relative: "transport:tcp", AtLeast: ptr(0)}, fail("tcp"),
-			Verdict{Want: "median goodput_bps / that of tcp >= 0 in every case, every traffic, mptcp", Got: "1.2 bi tcp: trial 1 failed: reset"}},
-		{"failed run elsewhere", Expectation{Metric: Goodput, Transport: "mptcp", AtLeast: ptr(0)}, fail("tcp"),
-			Verdict{Want: "median goodput_bps >= 0 in every case, every traffic, mptcp", Got: "40 bit/s (worst: 1.2 bi mptcp)", Holds: true}},
-		{"cell that never ran", Expectation{Metric: Goodput, Transport: "tcp", AtLeast: ptr(0)}, func(runs []Run) []Run {
-			var left []Run
+		{"worst cell counts", Expectation{Metric: result.Goodput, Transport: "mptcp", Relative: result.LimitRate, AtLeast: ptr(0.95)}, nil,
+			result.Verdict{Want: "median goodput_bps / limit_bps >= 0.95 in every case, every traffic, mptcp", Got: "0.9524 (worst: 1.2 bi mptcp)", Holds: true}},
+		{"some cell misses", Expectation{Metric: result.Goodput, Transport: "mptcp", Relative: result.LimitRate, AtLeast: ptr(0.96)}, nil,
+			result.Verdict{Want: "median goodput_bps / limit_bps >= 0.96 in every case, every traffic, mptcp", Got: "0.9524 (worst: 1.2 bi mptcp)"}},
+		{"several cells miss", Expectation{Metric: result.Goodput, Transport: "mptcp", Relative: result.LimitRate, AtLeast: ptr(0.97)}, nil,
+			result.Verdict{Want: "median goodput_bps / limit_bps >= 0.97 in every case, every traffic, mptcp", Got: "0.9524 (worst: 1.2 bi mptcp; 2 of 2 cells miss)"}},
+		{"one cell", Expectation{Metric: result.Goodput, Case: "1.1", Traffic: "bi", Transport: "mptcp", Stat: "min", AtLeast: ptr(53.9)}, nil,
+			result.Verdict{Want: "min goodput_bps >= 53.9 in case 1.1, bi, mptcp", Got: "53.9 bit/s (1.1 bi mptcp)", Holds: true}},
+		{"two bounds, the upper nearer", Expectation{Metric: result.Goodput, Case: "1.1", Transport: "mptcp", AtLeast: ptr(1), AtMost: ptr(53)}, nil,
+			result.Verdict{Want: "median goodput_bps >= 1 and <= 53 in case 1.1, every traffic, mptcp", Got: "54 bit/s (1.1 bi mptcp)"}},
+		{"against a transport, which is not selected itself", Expectation{Metric: result.Goodput, Relative: "transport:tcp", AtLeast: ptr(1.2)}, nil,
+			result.Verdict{Want: "median goodput_bps / that of tcp >= 1.2 in every case, every traffic, every transport", Got: "1.429 (worst: 1.2 bi mptcp)", Holds: true}},
+		{"zero may be bounded", Expectation{Metric: result.EmptyIntervals, Stat: "max", AtMost: ptr(0)}, nil,
+			result.Verdict{Want: "max empty_intervals <= 0 in every case, every traffic, every transport", Got: "0 (worst: 1.1 bi tcp)", Holds: true}},
+		{"mean", Expectation{Metric: result.LongestGap, Stat: "mean", Case: "1.1", Transport: "tcp", AtMost: ptr(0.01)}, nil,
+			result.Verdict{Want: "mean longest_gap_s <= 0.01 in case 1.1, every traffic, tcp", Got: "0.03 s (1.1 bi tcp)"}},
+		{"a near miss does not read as met", Expectation{Metric: result.Goodput, Case: "1.1", Transport: "mptcp", AtLeast: ptr(54.00001)}, nil,
+			result.Verdict{Want: "median goodput_bps >= 54.00001 in case 1.1, every traffic, mptcp", Got: "54 bit/s (1.1 bi mptcp)"}},
+		{"a very near miss neither", Expectation{Metric: result.Goodput, Case: "1.2", Transport: "mptcp", Relative: result.LimitRate, AtLeast: ptr(0.9524)}, nil,
+			result.Verdict{Want: "median goodput_bps / limit_bps >= 0.9524 in case 1.2, every traffic, mptcp", Got: "0.95238 (1.2 bi mptcp)"}},
+		{"no cell", Expectation{Metric: result.Goodput, Case: "9", AtLeast: ptr(0)}, nil,
+			result.Verdict{Want: "median goodput_bps >= 0 in case 9, every traffic, every transport", Got: "selects no cell"}},
+		{"metric that no run has", Expectation{Metric: result.FirstByte, Transport: "tcp", AtLeast: ptr(0)}, nil,
+			result.Verdict{Want: "median first_byte_s >= 0 in every case, every traffic, tcp", Got: "1.1 bi tcp has no first_byte_s (and 1 more)"}},
+		{"relative metric that no run has", Expectation{Metric: result.Goodput, Relative: result.OfferedRate, Case: "1.1", Transport: "tcp", AtLeast: ptr(0)}, nil,
+			result.Verdict{Want: "median goodput_bps / offered_bps >= 0 in case 1.1, every traffic, tcp", Got: "1.1 bi tcp has no offered_bps"}},
+		{"relative to zero", Expectation{Metric: result.Goodput, Relative: result.EmptyIntervals, Case: "1.1", Transport: "tcp", AtLeast: ptr(0)}, nil,
+			result.Verdict{Want: "median goodput_bps / empty_intervals >= 0 in case 1.1, every traffic, tcp", Got: "empty_intervals of 1.1 bi tcp is 0, so nothing is relative to it"}},
+		{"failed run", Expectation{Metric: result.Goodput, Transport: "mptcp", AtLeast: ptr(0)}, fail("mptcp"),
+			result.Verdict{Want: "median goodput_bps >= 0 in every case, every traffic, mptcp", Got: "1.2 bi mptcp: trial 1 failed: reset"}},
+		{"failed run on the other side", Expectation{Metric: result.Goodput, Transport: "mptcp", Relative: "transport:tcp", AtLeast: ptr(0)}, fail("tcp"),
+			result.Verdict{Want: "median goodput_bps / that of tcp >= 0 in every case, every traffic, mptcp", Got: "1.2 bi tcp: trial 1 failed: reset"}},
+		{"failed run elsewhere", Expectation{Metric: result.Goodput, Transport: "mptcp", AtLeast: ptr(0)}, fail("tcp"),
+			result.Verdict{Want: "median goodput_bps >= 0 in every case, every traffic, mptcp", Got: "40 bit/s (worst: 1.2 bi mptcp)", Holds: true}},
+		{"cell that never ran", Expectation{Metric: result.Goodput, Transport: "tcp", AtLeast: ptr(0)}, func(runs []result.Run) []result.Run {
+			var left []result.Run
 			for _, r := range runs {
 				if r.Case != "1.2" {
 					left = append(left, r)
 				}
 			}
 			return left
-		}, Verdict{Want: "median goodput_bps >= 0 in every case, every traffic, tcp", Got: "1.2 bi tcp has no goodput_bps"}},
+		}, result.Verdict{Want: "median goodput_bps >= 0 in every case, every traffic, tcp", Got: "1.2 bi tcp has no goodput_bps"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			e, runs := table()
 			if tt.spoil != nil {
 				runs = tt.spoil(runs)
 			}
-			cells, err := Summarize(runs)
+			cells, err := result.Summarize(runs)
 			if err != nil {
 				t.Fatal(err)
 			}
 			tt.x.Name, tt.want.Name = tt.name, tt.name
 			e.Expect = []Expectation{tt.x}
-			if diff := cmp.Diff([]Verdict{tt.want}, Evaluate(e, cells, runs)); diff != "" {
+			if diff := cmp.Diff([]result.Verdict{tt.want}, Evaluate(e, cells, runs)); diff != "" {
 				t.Errorf("verdict (-want +got):\n%s", diff)
 			}
 		})
@@ -98,11 +99,11 @@ func TestEvaluate(t *testing.T) {
 }
 
 // fail makes trial 1 of case 1.2 over the transport a failed one.
-func fail(transport string) func([]Run) []Run {
-	return func(runs []Run) []Run {
+func fail(transport string) func([]result.Run) []result.Run {
+	return func(runs []result.Run) []result.Run {
 		for i, r := range runs {
 			if r.Case == "1.2" && r.Transport == transport && r.Trial == 1 {
-				runs[i].Notes = map[string]string{NoteError: "reset"}
+				runs[i].Notes = map[string]string{result.NoteError: "reset"}
 			}
 		}
 		return runs

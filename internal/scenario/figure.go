@@ -2,9 +2,12 @@ package scenario
 
 import (
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tabane/tabane/internal/result"
 )
 
 // Figure is a picture that an experiment is drawn as, besides or instead of the bars of goodput.
@@ -105,7 +108,7 @@ func (f *Figure) Selects(c Case) bool {
 }
 
 // DrawsBursts reports whether a figure needs the bursts of a run.
-func (e *Experiment) DrawsBursts(k CellKey, trial int) bool {
+func (e *Experiment) DrawsBursts(k result.CellKey, trial int) bool {
 	return trial == 0 && slices.ContainsFunc(e.Figures, func(f Figure) bool {
 		return f.Bursts() && f.Case == k.Case && f.TrafficOf(e) == k.Traffic && slices.Contains(f.TransportsOf(e), k.Transport)
 	})
@@ -167,8 +170,8 @@ func (c *checker) lineFigure(path string, e *Experiment, f Figure) {
 		c.Add(path, "must have either metric or metrics")
 	default:
 		for _, m := range f.AllMetrics() {
-			if _, ok := MetricNamed(m); !ok {
-				c.Add(path, "metric must be one of %s, got %q", metricNames(), m)
+			if _, ok := result.MetricNamed(m); !ok {
+				c.Add(path, "metric must be one of %s, got %q", result.MetricNames(), m)
 			}
 		}
 	}
@@ -237,10 +240,13 @@ func (c *checker) onlyFor(path, kind string, set map[string]bool) {
 	}
 }
 
+// parameterName is what a parameter of cases can be called.
+var parameterName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
+
 // parameters checks the numbers that cases carry for figures.
 func (c *checker) parameters(path string, k Case) {
 	for _, name := range sortedKeys(k.Parameters) {
-		if !metricName.MatchString(name) {
+		if !parameterName.MatchString(name) {
 			c.Add(at(path+".parameters", name), "name must be lower-case letters, digits and underscores and start with a letter, got %q", name)
 		}
 		if v := k.Parameters[name]; math.IsNaN(v) || math.IsInf(v, 0) {

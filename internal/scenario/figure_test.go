@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/tabane/tabane/internal/reseq"
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -27,7 +27,7 @@ func TestCheckOfFiguresAndSettings(t *testing.T) {
 		{"no title", func(e *Experiment) { e.Figures[0].Title = "" }, `experiment.figures[0].title: must say`},
 		{"kind", func(e *Experiment) { e.Figures[0].Kind = "pie" }, `experiment.figures[0].kind: must be one of lines, bursts, got "pie"`},
 		{"metric", func(e *Experiment) { e.Figures[0].Metric = "speed" }, `experiment.figures[0]: metric must be one of`},
-		{"metric and metrics", func(e *Experiment) { e.Figures[0].Metrics = []string{Goodput} }, `experiment.figures[0]: must have either metric or metrics`},
+		{"metric and metrics", func(e *Experiment) { e.Figures[0].Metrics = []string{result.Goodput} }, `experiment.figures[0]: must have either metric or metrics`},
 		{"x", func(e *Experiment) { e.Figures[0].X = "los" }, `experiment.figures[0].x: must be a parameter of cases, got "los"`},
 		{"where", func(e *Experiment) { e.Figures[0].Where = map[string]float64{"rate": 1} }, `experiment.figures[0].where.rate: is no parameter of any case`},
 		{"selects nothing", func(e *Experiment) { e.Figures[0].Where = map[string]float64{"loss": 7} }, `experiment.figures[0]: selects no case`},
@@ -75,7 +75,7 @@ func TestSettingsOfACell(t *testing.T) {
 	s := loss(t)
 	off := false
 	s.Experiment.Cases[0].Settings = Settings{RBuf: 65 * unit.KB, RACK: &off}
-	got := s.Experiment.Settings(CellKey{"p0", "bulk", "mptcp-260"})
+	got := s.Experiment.Settings(result.CellKey{Case: "p0", Traffic: "bulk", Transport: "mptcp-260"})
 	if got.RBuf != 65*unit.KB || got.Window != 53600 || got.Segment != 536 || *got.DelayedACK {
 		t.Errorf("got %+v", got)
 	}
@@ -105,7 +105,7 @@ func TestReal(t *testing.T) {
 // TestLimitOfSmallSegments wants the limit to count the headers that each segment has.
 func TestLimitOfSmallSegments(t *testing.T) {
 	for transport, want := range map[string]float64{"mptcp": 10e6 * 536 / 650, "ns2": 10e6 * 536 / 576} {
-		got, err := limit(loss(t), CellKey{"p0", "bulk", transport})
+		got, err := limit(loss(t), result.CellKey{Case: "p0", Traffic: "bulk", Transport: transport})
 		if err != nil || math.Abs(got.Links-want) > 1 {
 			t.Errorf("%s: %v, %v, want %v", transport, got.Links, err, want)
 		}
@@ -118,75 +118,34 @@ func TestExpectationsOfCases(t *testing.T) {
 		Traffic:    map[string]*Traffic{"bulk": {}},
 		Transports: map[string]*Transport{"mptcp": {}},
 	}
-	var runs []Run
+	var runs []result.Run
 	for i, c := range e.Cases {
-		runs = append(runs, Run{CellKey: CellKey{c.Name, "bulk", "mptcp"}, Metrics: map[string]float64{BurstMax: float64(10 * (i + 1))}})
+		runs = append(runs, result.Run{CellKey: result.CellKey{Case: c.Name, Traffic: "bulk", Transport: "mptcp"}, Metrics: map[string]float64{result.BurstMax: float64(10 * (i + 1))}})
 	}
-	cells, err := Summarize(runs)
+	cells, err := result.Summarize(runs)
 	if err != nil {
 		t.Fatal(err)
 	}
 	bound := func(f float64) *float64 { return &f }
 	for _, tt := range []struct {
 		x    Expectation
-		want Verdict
+		want result.Verdict
 	}{
-		{Expectation{Metric: BurstMax, Case: "b-2", Relative: "case:a-2", AtLeast: bound(1.4)},
-			Verdict{Want: "median burst_max_segments / that of case a-2 >= 1.4 in case b-2, every traffic, every transport", Got: "1.5 (b-2 bulk mptcp)", Holds: true}},
+		{Expectation{Metric: result.BurstMax, Case: "b-2", Relative: "case:a-2", AtLeast: bound(1.4)},
+			result.Verdict{Want: "median burst_max_segments / that of case a-2 >= 1.4 in case b-2, every traffic, every transport", Got: "1.5 (b-2 bulk mptcp)", Holds: true}},
 		// What others are held against is not held against itself.
-		{Expectation{Metric: BurstMax, Relative: "case:a-1", AtLeast: bound(2)},
-			Verdict{Want: "median burst_max_segments / that of case a-1 >= 2 in every case, every traffic, every transport", Got: "2 (worst: a-2 bulk mptcp)", Holds: true}},
-		{Expectation{Metric: BurstMax, Case: "a-*", AtMost: bound(19)},
-			Verdict{Want: "median burst_max_segments <= 19 in case a-*, every traffic, every transport", Got: "20 segments (worst: a-2 bulk mptcp)"}},
-		{Expectation{Metric: BurstMax, Case: "*-2", AtLeast: bound(20)},
-			Verdict{Want: "median burst_max_segments >= 20 in case *-2, every traffic, every transport", Got: "20 segments (worst: a-2 bulk mptcp)", Holds: true}},
-		{Expectation{Metric: BurstMax, Case: "a-*-1", AtLeast: bound(20)},
-			Verdict{Want: "median burst_max_segments >= 20 in case a-*-1, every traffic, every transport", Got: "selects no cell"}},
+		{Expectation{Metric: result.BurstMax, Relative: "case:a-1", AtLeast: bound(2)},
+			result.Verdict{Want: "median burst_max_segments / that of case a-1 >= 2 in every case, every traffic, every transport", Got: "2 (worst: a-2 bulk mptcp)", Holds: true}},
+		{Expectation{Metric: result.BurstMax, Case: "a-*", AtMost: bound(19)},
+			result.Verdict{Want: "median burst_max_segments <= 19 in case a-*, every traffic, every transport", Got: "20 segments (worst: a-2 bulk mptcp)"}},
+		{Expectation{Metric: result.BurstMax, Case: "*-2", AtLeast: bound(20)},
+			result.Verdict{Want: "median burst_max_segments >= 20 in case *-2, every traffic, every transport", Got: "20 segments (worst: a-2 bulk mptcp)", Holds: true}},
+		{Expectation{Metric: result.BurstMax, Case: "a-*-1", AtLeast: bound(20)},
+			result.Verdict{Want: "median burst_max_segments >= 20 in case a-*-1, every traffic, every transport", Got: "selects no cell"}},
 	} {
 		e.Expect = []Expectation{tt.x}
-		if diff := cmp.Diff([]Verdict{tt.want}, Evaluate(e, cells, runs)); diff != "" {
+		if diff := cmp.Diff([]result.Verdict{tt.want}, Evaluate(e, cells, runs)); diff != "" {
 			t.Errorf("%+v (-want +got):\n%s", tt.x, diff)
-		}
-	}
-}
-
-func TestPutResequencing(t *testing.T) {
-	b := reseq.New(reseq.Options{Bursts: true})
-	at := func(ms int) time.Duration { return time.Duration(ms) * time.Millisecond }
-	next := uint64(0)
-	// A segment that is late by 4 ms, and n-1 that wait for it.
-	burst := func(ms, n int) {
-		for i := 1; i < n; i++ {
-			b.Push(at(ms), 0, next+uint64(i)*100, 100)
-		}
-		b.Push(at(ms+4), 1, next, 100)
-		next += uint64(n) * 100
-	}
-	burst(0, 30)
-	burst(1000, 20)
-	burst(4000, 12)
-	burst(4300, 2)
-	burst(4500, 14)
-	burst(5000, 16)
-	m := b.Measures()
-	got := map[string]float64{}
-	PutResequencing(got, &m, 10*unit.KbitPerSecond, 10*time.Second)
-	want := map[string]float64{
-		ThroughputBefore: 0.752, ThroughputAfter: 0.752, BurstMax: 30, BurstP99: 30, BurstFirst: 30, BurstSteady: 16, BurstSmall: 2, BurstLarge: 14,
-		BurstsPerSecond: 3. / 7, BurstPeriod: 0.5, BufferMax: 2900, ReseqDelayMax: 0.004, ReseqDelayMean: 0.004 * 88 / 94, ReseqDelayP50: 0.004, ReseqDelayP95: 0.004, ReseqDelayP99: 0.004,
-	}
-	delete(got, BufferMean)
-	near := cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) <= 0.01*math.Abs(b) })
-	if diff := cmp.Diff(want, got, near); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	// Without rates and bursts over time there is no more than is known.
-	m.Series = nil
-	got = map[string]float64{}
-	PutResequencing(got, &m, 0, 10*time.Second)
-	for _, name := range []string{ThroughputBefore, ThroughputAfter, BurstFirst, BurstLarge, BurstPeriod} {
-		if v, there := got[name]; there {
-			t.Errorf("%s is %v", name, v)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -109,12 +110,9 @@ type step struct {
 	shape     *Shape
 	direction channel.Direction
 	change    channel.Change
-	// event is the index of the case's event that does it, or scheduled.
+	// event is the index of the case's event that does it, or result.EventSchedule.
 	event int
 }
-
-// scheduled is Phase.Event of a phase that begins with a step of a link's schedule.
-const scheduled = -1
 
 // steps are the changes of links in a run, in the order of time: what the schedules say, and what the case's events do.
 // Every event has a step, also one that changes no link.
@@ -122,7 +120,7 @@ func (s *Spec) steps(c Case, t *Traffic) []step {
 	var list []step
 	for _, name := range s.Scheduled() {
 		for _, x := range s.Links[name].Schedule {
-			list = append(list, step{at: x.At, link: name, direction: x.Direction, change: x.Change, event: scheduled})
+			list = append(list, step{at: x.At, link: name, direction: x.Direction, change: x.Change, event: result.EventSchedule})
 		}
 	}
 	for i, x := range c.Events {
@@ -176,7 +174,7 @@ func (k *carriage) rates() map[string]unit.Bandwidth {
 		case channel.Backward:
 			rates[name] = backward
 		default:
-			rates[name] = unit.Bandwidth(lesser(float64(forward), float64(backward)))
+			rates[name] = unit.Bandwidth(result.Lesser(float64(forward), float64(backward)))
 		}
 	}
 	return rates

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/channel"
-	"github.com/tabane/tabane/internal/traffic"
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -27,9 +27,9 @@ func TestLimitFollowsTheSchedule(t *testing.T) {
 	if faults := s.Check(); len(faults) > 0 {
 		t.Fatal(faults.Err())
 	}
-	check := func(want ...Phase) {
+	check := func(want ...result.Phase) {
 		t.Helper()
-		phases, err := s.Phases(CellKey{"1.1", "bi", "tcp"})
+		phases, err := s.Phases(result.CellKey{Case: "1.1", Traffic: "bi", Transport: "tcp"})
 		if err != nil || len(phases) != len(want) {
 			t.Fatalf("phases %+v, %v", phases, err)
 		}
@@ -39,31 +39,10 @@ func TestLimitFollowsTheSchedule(t *testing.T) {
 			}
 		}
 	}
-	check(Phase{Limits: Limits{Links: 30e6}}, Phase{At: 4 * time.Second, Event: -1, Limits: Limits{Links: 15e6}}, Phase{At: 6 * time.Second, Event: -1, Limits: Limits{Links: 20e6}})
+	check(result.Phase{Limits: result.Limits{Links: 30e6}}, result.Phase{At: 4 * time.Second, Event: result.EventSchedule, Limits: result.Limits{Links: 15e6}}, result.Phase{At: 6 * time.Second, Event: result.EventSchedule, Limits: result.Limits{Links: 20e6}})
 	ends := s.Links["a"].Ends
 	ends[0], ends[1] = ends[1], ends[0]
-	check(Phase{Limits: Limits{Links: 30e6}}, Phase{At: 5 * time.Second, Event: -1, Limits: Limits{Links: 1e6}}, Phase{At: 6 * time.Second, Event: -1, Limits: Limits{Links: 20e6}})
-}
-
-func TestMeasureFollowsTheSchedule(t *testing.T) {
-	interval := 100 * time.Millisecond
-	trace := Trace{Interval: interval}
-	for i := range 40 {
-		bytes := int64(125_000) // 10 Mbit/s
-		if i >= 22 {
-			bytes = 62_500
-		}
-		trace.Samples = append(trace.Samples, traffic.Sample{At: time.Duration(i) * interval, Bytes: bytes})
-	}
-	phases := []Phase{
-		{Limits: Limits{Links: 10e6}}, {At: 2 * time.Second, Event: scheduled, Limits: Limits{Links: 5e6}},
-		{At: time.Hour, Event: scheduled, Limits: Limits{Links: 1e6}}, // the run did not last so long
-	}
-	m := map[string]float64{}
-	trace.Measure(phases, m)
-	if m[EventTime] != 2 || m[LimitAfter] != 5e6 || m[GoodputBefore] != 10e6 || m[TimeToLimit] > 0.001 {
-		t.Errorf("metrics %v", m)
-	}
+	check(result.Phase{Limits: result.Limits{Links: 30e6}}, result.Phase{At: 5 * time.Second, Event: result.EventSchedule, Limits: result.Limits{Links: 1e6}}, result.Phase{At: 6 * time.Second, Event: result.EventSchedule, Limits: result.Limits{Links: 20e6}})
 }
 
 func TestImpossibleSchedules(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tabane/tabane/internal/cc"
 	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/sched"
 	"github.com/tabane/tabane/internal/unit"
 )
@@ -62,7 +63,7 @@ func (s Settings) With(over Settings) Settings {
 }
 
 // Settings returns how connections of a cell behave: as its transport says, and as its case says over that.
-func (e *Experiment) Settings(k CellKey) Settings {
+func (e *Experiment) Settings(k result.CellKey) Settings {
 	return e.Transports[k.Transport].Settings.With(e.Case(k.Case).Settings)
 }
 

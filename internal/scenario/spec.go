@@ -8,11 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tabane/tabane/internal/asbr"
 	"github.com/tabane/tabane/internal/channel"
-	"github.com/tabane/tabane/internal/edge"
-	"github.com/tabane/tabane/internal/reflector"
-	"github.com/tabane/tabane/internal/router"
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/traffic"
 	"github.com/tabane/tabane/internal/unit"
 )
@@ -29,8 +26,8 @@ type Spec struct {
 	Experiment *Experiment       `yaml:"experiment,omitempty"`
 }
 
-// Node is one host or router. Each of ASBR, Edge, Reflector and Router is the same section that the daemon reads from
-// its own configuration file; a node may run several.
+// Node is one host or router. Its sections are those that the daemons read from their own configuration files; a node may
+// run several.
 type Node struct {
 	// Address is what the node's name means to the others; the first address of its first interface unless given.
 	Address    netip.Addr        `yaml:"address,omitempty"`
@@ -38,17 +35,8 @@ type Node struct {
 	Sysctls    map[string]string `yaml:"sysctls,omitempty"`
 	Routes     []StaticRoute     `yaml:"routes,omitempty"`
 	// MPTCP sets up the kernel's path manager where no daemon does.
-	MPTCP     *MPTCP            `yaml:"mptcp,omitempty"`
-	ASBR      *asbr.Config      `yaml:"asbr,omitempty"`
-	Edge      *edge.Config      `yaml:"edge,omitempty"`
-	Reflector *reflector.Config `yaml:"reflector,omitempty"`
-	Router    *router.Config    `yaml:"router,omitempty"`
-	Serve     *Serve            `yaml:"serve,omitempty"`
-}
-
-// Serve runs the content server on a node.
-type Serve struct {
-	Port uint16 `yaml:"port"`
+	MPTCP         *MPTCP `yaml:"mptcp,omitempty"`
+	role.Sections `yaml:",inline"`
 }
 
 // Link connects two ends by a wire, or more than two by a switch.

@@ -11,6 +11,7 @@ import (
 	"github.com/tabane/tabane/internal/cc"
 	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/sched"
 	"github.com/tabane/tabane/internal/sim"
@@ -193,7 +194,7 @@ type builder struct {
 }
 
 // config is the simulation of one cell.
-func (p *plan) config(k scenario.CellKey, seed uint64) (sim.Config, error) {
+func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
 	e := p.spec.Experiment
 	c := e.Case(k.Case)
 	t, transport := e.TrafficIn(c, k.Traffic), e.Transports[k.Transport]
@@ -252,7 +253,7 @@ func (p *plan) config(k scenario.CellKey, seed uint64) (sim.Config, error) {
 		b.config.Duration = lasts
 	default:
 		b.config.Duration = unlimited
-		if took, known := scenario.Through(conn.Bytes, phases); known {
+		if took, known := result.Through(conn.Bytes, phases); known {
 			b.config.Duration = patience*max(took, lasts) + slack
 		}
 	}
@@ -414,14 +415,14 @@ func replaced(p channel.Profile) channel.Change {
 }
 
 // measure makes of a simulation's result the run that the receiver would have measured, and its course.
-func (p *plan) measure(k scenario.CellKey, trial int, config sim.Config, result sim.Result) (scenario.Run, *scenario.Trace, error) {
+func (p *plan) measure(k result.CellKey, trial int, config sim.Config, simulated sim.Result) (result.Run, *result.Trace, error) {
 	e := p.spec.Experiment
-	run := scenario.Run{CellKey: k, Trial: trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
+	run := result.Run{CellKey: k, Trial: trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
 	phases, err := p.spec.Phases(k)
 	if err != nil {
 		return run, nil, err
 	}
-	c := &result.Connections[0]
+	c := &simulated.Connections[0]
 	t, transport := e.TrafficIn(e.Case(k.Case), k.Traffic), e.Transports[k.Transport]
 	limit := time.Duration(0)
 	if t.Bytes > 0 {
@@ -444,38 +445,38 @@ func (p *plan) measure(k scenario.CellKey, trial int, config sim.Config, result 
 	}
 	if err != nil {
 		if len(e.Case(k.Case).Events) > 0 {
-			run.Metrics[scenario.ConnectionsLost] = 1
+			run.Metrics[result.ConnectionsLost] = 1
 		}
-		run.Notes[scenario.NoteError] = err.Error()
+		run.Notes[result.NoteError] = err.Error()
 		return run, nil, nil
 	}
-	trace := &scenario.Trace{CellKey: k, Trial: trial, Interval: interval, Samples: report.Series}
+	trace := &result.Trace{CellKey: k, Trial: trial, Interval: interval, Samples: report.Series}
 	for _, x := range e.Case(k.Case).Events {
 		if at := t.EventAt + x.After; at < report.Duration {
 			trace.Events, trace.Ends = append(trace.Events, at), append(trace.Ends, min(at+x.Lasts(p.quick), report.Duration))
 		}
 	}
-	scenario.PutDelivery(run.Metrics, report)
-	scenario.Mean(phases, report.Duration).Put(run.Metrics)
+	result.PutDelivery(run.Metrics, report)
+	result.Mean(phases, report.Duration).Put(run.Metrics)
 	trace.Measure(phases, run.Metrics)
 	if len(e.Case(k.Case).Events) > 0 {
-		run.Metrics[scenario.ConnectionsLost] = 0
+		run.Metrics[result.ConnectionsLost] = 0
 	}
 	if transport.MPTCP {
-		scenario.PutResequencing(run.Metrics, &c.Reseq, p.spec.SumRates(k), report.Duration)
-		run.Metrics[scenario.Reinjections] = float64(c.Reinjected)
+		result.PutResequencing(run.Metrics, &c.Reseq, p.spec.SumRates(k), report.Duration)
+		run.Metrics[result.Reinjections] = float64(c.Reinjected)
 		for i, path := range c.Paths {
 			bytes := make([]int64, len(path.Series))
 			for j, n := range path.Series {
 				bytes[j] = int64(n)
 			}
-			trace.Subflows = append(trace.Subflows, scenario.Subflow{Name: transport.Links[i], Bytes: bytes})
+			trace.Subflows = append(trace.Subflows, result.Subflow{Name: transport.Links[i], Bytes: bytes})
 		}
-		slices.SortFunc(trace.Subflows, func(a, b scenario.Subflow) int { return strings.Compare(a.Name, b.Name) })
+		slices.SortFunc(trace.Subflows, func(a, b result.Subflow) int { return strings.Compare(a.Name, b.Name) })
 	}
 	for _, path := range c.Paths {
-		run.Metrics[scenario.Retransmissions] += float64(path.Retransmissions)
-		run.Metrics[scenario.Timeouts] += float64(path.Timeouts)
+		run.Metrics[result.Retransmissions] += float64(path.Retransmissions)
+		run.Metrics[result.Timeouts] += float64(path.Timeouts)
 	}
 	if e.DrawsBursts(k, trial) {
 		trace.Bursts = c.Reseq.Series

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/sim"
 )
@@ -44,7 +45,7 @@ type Options struct {
 	// order: what the links of a lab are. It also makes trials differ of which nothing else is random.
 	Lateness time.Duration
 	// Host says where it ran.
-	Host scenario.Host
+	Host result.Host
 	// Progress is told of each run as it ends, one at a time.
 	Progress func(Event)
 }
@@ -55,24 +56,24 @@ type Event struct {
 	Done, Total int
 	// Elapsed is the time since the begin, ETA the estimate of what is left.
 	Elapsed, ETA time.Duration
-	Run          scenario.Run
+	Run          result.Run
 	// Trace is its course, unless it failed.
-	Trace *scenario.Trace
+	Trace *result.Trace
 }
 
 // Run simulates the scenario's experiment: every case with every traffic over every transport, Trials times. The same scenario and
 // seed give the same runs. When ctx ends there is no result.
-func Run(ctx context.Context, o Options) (scenario.Result, error) {
+func Run(ctx context.Context, o Options) (result.Result, error) {
 	switch {
 	case o.Spec == nil:
-		return scenario.Result{}, errors.New("simulate scenario: no scenario given")
+		return result.Result{}, errors.New("simulate scenario: no scenario given")
 	case o.Trials < 0:
-		return scenario.Result{}, fmt.Errorf("simulate scenario %q: trials must be >= 0, got %d", o.Spec.Name, o.Trials)
+		return result.Result{}, fmt.Errorf("simulate scenario %q: trials must be >= 0, got %d", o.Spec.Name, o.Trials)
 	case o.Jobs < 0:
-		return scenario.Result{}, fmt.Errorf("simulate scenario %q: jobs must be >= 0, got %d", o.Spec.Name, o.Jobs)
+		return result.Result{}, fmt.Errorf("simulate scenario %q: jobs must be >= 0, got %d", o.Spec.Name, o.Jobs)
 	}
 	if err := Check(o.Spec).Err(); err != nil {
-		return scenario.Result{}, fmt.Errorf("simulate scenario %q: %w", o.Spec.Name, err)
+		return result.Result{}, fmt.Errorf("simulate scenario %q: %w", o.Spec.Name, err)
 	}
 	e := o.Spec.Experiment
 	if o.Seed == 0 {
@@ -80,7 +81,7 @@ func Run(ctx context.Context, o Options) (scenario.Result, error) {
 	}
 	begun := time.Now()
 	type job struct {
-		scenario.CellKey
+		result.CellKey
 		trial int
 	}
 	var jobs []job
@@ -89,7 +90,7 @@ func Run(ctx context.Context, o Options) (scenario.Result, error) {
 			jobs = append(jobs, job{k, trial})
 		}
 	}
-	runs := make([]scenario.Run, len(jobs))
+	runs := make([]result.Run, len(jobs))
 	p := newPlan(o.Spec, o.Quick)
 	p.lateness = o.Lateness
 	var mu sync.Mutex
@@ -111,28 +112,28 @@ func Run(ctx context.Context, o Options) (scenario.Result, error) {
 		return nil
 	})
 	if err != nil {
-		return scenario.Result{}, fmt.Errorf("simulate scenario %q: %w", o.Spec.Name, err)
+		return result.Result{}, fmt.Errorf("simulate scenario %q: %w", o.Spec.Name, err)
 	}
-	return e.Conclude(scenario.Result{
+	return e.Conclude(result.Result{
 		Scenario: o.Spec.Name, Backend: Backend, Seconds: time.Since(begun).Seconds(), Host: o.Host, Runs: runs,
 	})
 }
 
 // simulate runs one trial of one cell. An error is one of the whole experiment; a delivery that fails is a run.
-func (p *plan) simulate(ctx context.Context, k scenario.CellKey, trial int, seed uint64) (scenario.Run, *scenario.Trace, error) {
+func (p *plan) simulate(ctx context.Context, k result.CellKey, trial int, seed uint64) (result.Run, *result.Trace, error) {
 	config, err := p.config(k, seed)
 	if err != nil {
-		return scenario.Run{}, nil, fmt.Errorf("%s: %w", k, err)
+		return result.Run{}, nil, fmt.Errorf("%s: %w", k, err)
 	}
 	s, err := sim.New(config)
 	if err != nil {
-		return scenario.Run{}, nil, fmt.Errorf("%s: %w", k, err)
+		return result.Run{}, nil, fmt.Errorf("%s: %w", k, err)
 	}
-	result, err := s.Run(ctx)
+	simulated, err := s.Run(ctx)
 	if err != nil {
-		return scenario.Run{}, nil, fmt.Errorf("%s trial %d: %w", k, trial, err)
+		return result.Run{}, nil, fmt.Errorf("%s trial %d: %w", k, trial, err)
 	}
-	return p.measure(k, trial, config, result)
+	return p.measure(k, trial, config, simulated)
 }
 
 // parallel calls f for 0 to n-1, so many at once, in about this order. The first error ends all.

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/sim"
 	"github.com/tabane/tabane/internal/unit"
@@ -69,7 +70,7 @@ func TestWays(t *testing.T) {
 		}
 	}
 	// The links between are part of the way only where something happens on them.
-	config, err := p.config(scenario.CellKey{Case: "1.3", Traffic: "bi", Transport: "mptcp-epe"}, 1)
+	config, err := p.config(result.CellKey{Case: "1.3", Traffic: "bi", Transport: "mptcp-epe"}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +117,7 @@ func TestDirections(t *testing.T) {
 			slices.Reverse(s.Links["path2"].Ends)
 			want["path2 from r2"], want["path2 from r4"] = 0, 1e-4
 		}
-		config, err := newPlan(s, false).config(scenario.CellKey{Case: "p1e-4-65", Traffic: "bulk", Transport: "mptcp"}, 1)
+		config, err := newPlan(s, false).config(result.CellKey{Case: "p1e-4-65", Traffic: "bulk", Transport: "mptcp"}, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -203,7 +204,7 @@ func TestChanges(t *testing.T) {
 		scenario.Event{After: time.Second, Blackhole: &scenario.Hole{Node: port.Node, Interface: port.Interface, Direction: scenario.In}},
 		scenario.Event{After: 2 * time.Second, Clear: &port},
 		scenario.Event{After: 3 * time.Second, Flap: &scenario.Flap{Node: port.Node, Interface: port.Interface, Times: 2, Every: time.Second}})
-	config, err := newPlan(s, false).config(scenario.CellKey{Case: "2.1", Traffic: "cbr", Transport: "mptcp-epe"}, 1)
+	config, err := newPlan(s, false).config(result.CellKey{Case: "2.1", Traffic: "cbr", Transport: "mptcp-epe"}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,12 +237,12 @@ func TestChanges(t *testing.T) {
 func TestLimit(t *testing.T) {
 	s := builtIn(t, "epe-steady")
 	p := newPlan(s, true)
-	for _, k := range []scenario.CellKey{{Case: "1.3", Traffic: "bi", Transport: "tcp"}, {Case: "1.3", Traffic: "bi", Transport: "mptcp-epe"}} {
+	for _, k := range []result.CellKey{{Case: "1.3", Traffic: "bi", Transport: "tcp"}, {Case: "1.3", Traffic: "bi", Transport: "mptcp-epe"}} {
 		run, _, err := p.simulate(context.Background(), k, 0, 1)
 		if err != nil || run.Err() != nil {
 			t.Fatal(err, run.Err())
 		}
-		if share := run.Metrics[scenario.Goodput] / run.Metrics[scenario.LimitRate]; share < 0.98 || share > 1 {
+		if share := run.Metrics[result.Goodput] / run.Metrics[result.LimitRate]; share < 0.98 || share > 1 {
 			t.Errorf("%s delivers %v of its limit", k, share)
 		}
 	}
@@ -275,7 +276,7 @@ func TestScenarios(t *testing.T) {
 func TestTheSameWhateverIsAtOnce(t *testing.T) {
 	s := short(t, "reseq-loss")
 	s.Experiment.Cases = s.Experiment.Cases[4:6]
-	run := func(jobs int, seed uint64) []scenario.Run {
+	run := func(jobs int, seed uint64) []result.Run {
 		r, err := Run(context.Background(), Options{Spec: s, Trials: 2, Jobs: jobs, Seed: seed})
 		if err != nil {
 			t.Fatal(err)
@@ -348,7 +349,7 @@ func TestParameters(t *testing.T) {
 	}
 	// Parameters of a scheduler need that scheduler.
 	scheduler := map[string]string{"beta": "ecf", "overtaken": "dqj", "own": "dqj", "ratio": "ratio"}
-	key := scenario.CellKey{Case: "d20", Traffic: "bulk", Transport: "mptcp"}
+	key := result.CellKey{Case: "d20", Traffic: "bulk", Transport: "mptcp"}
 	before, err := newPlan(s, false).config(key, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -534,7 +535,7 @@ func TestSummary(t *testing.T) {
 func BenchmarkSweep(b *testing.B) {
 	s := builtIn(b, "reseq-delay")
 	p := newPlan(s, false)
-	k := scenario.CellKey{Case: "d50", Traffic: "bulk", Transport: "mptcp"}
+	k := result.CellKey{Case: "d50", Traffic: "bulk", Transport: "mptcp"}
 	var events uint64
 	for b.Loop() {
 		config, err := p.config(k, 1)
@@ -559,7 +560,7 @@ func TestLateness(t *testing.T) {
 	s := builtIn(t, "reseq-delay")
 	p := newPlan(s, true)
 	p.lateness = 100 * time.Microsecond
-	key := scenario.CellKey{Case: "d20", Traffic: "bulk", Transport: "mptcp"}
+	key := result.CellKey{Case: "d20", Traffic: "bulk", Transport: "mptcp"}
 	config, err := p.config(key, 1)
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/sim"
 	"github.com/tabane/tabane/internal/stat"
@@ -38,11 +39,11 @@ type Grid struct {
 
 // sweepMetrics are the columns of a sweep.
 var sweepMetrics = []string{
-	scenario.Goodput, scenario.LimitRate, scenario.Bytes, scenario.Duration, scenario.FirstByte, scenario.LongestGap,
-	scenario.ThroughputBefore, scenario.ThroughputAfter,
-	scenario.ReseqDelayMean, scenario.ReseqDelayP50, scenario.ReseqDelayP95, scenario.ReseqDelayP99, scenario.ReseqDelayMax,
-	scenario.BurstMax, scenario.BurstP99, scenario.BurstFirst, scenario.BurstSteady, scenario.BurstLarge, scenario.BurstsPerSecond, scenario.BurstPeriod,
-	scenario.BufferMax, scenario.BufferMean, scenario.Retransmissions, scenario.Timeouts, scenario.Reinjections,
+	result.Goodput, result.LimitRate, result.Bytes, result.Duration, result.FirstByte, result.LongestGap,
+	result.ThroughputBefore, result.ThroughputAfter,
+	result.ReseqDelayMean, result.ReseqDelayP50, result.ReseqDelayP95, result.ReseqDelayP99, result.ReseqDelayMax,
+	result.BurstMax, result.BurstP99, result.BurstFirst, result.BurstSteady, result.BurstLarge, result.BurstsPerSecond, result.BurstPeriod,
+	result.BufferMax, result.BufferMean, result.Retransmissions, result.Timeouts, result.Reinjections,
 }
 
 // The columns that every row has besides the axes and the metrics.
@@ -75,7 +76,7 @@ func (g Grid) header() []string {
 // task is one row that is to be made.
 type task struct {
 	plan  *plan
-	key   scenario.CellKey
+	key   result.CellKey
 	point []string
 	seeds []uint64
 	// fingerprint says what is simulated, all of it.

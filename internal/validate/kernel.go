@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/sched"
 	"github.com/tabane/tabane/internal/simrun"
@@ -38,7 +39,7 @@ type comparison struct {
 }
 
 // simulate adds the simulation of a measured scenario, with the scheduler that Linux has.
-func simulate(b *bench, o Options, spec *scenario.Spec) *scenario.Result {
+func simulate(b *bench, o Options, spec *scenario.Spec) *result.Result {
 	spec = spec.Real().WithSchedulers(func(name string) string {
 		if name == "" {
 			return ""
@@ -49,7 +50,7 @@ func simulate(b *bench, o Options, spec *scenario.Spec) *scenario.Result {
 	if o.Quick {
 		trials = quickTrials
 	}
-	result := new(scenario.Result)
+	result := new(result.Result)
 	b.jobs = append(b.jobs, func(ctx context.Context) (err error) {
 		*result, err = simrun.Run(ctx, simrun.Options{Spec: spec, Trials: trials, Lateness: simrun.LabLateness, Jobs: 1})
 		return err
@@ -80,20 +81,20 @@ func readComparison(path string) (comparison, error) {
 }
 
 func decodeComparison(in io.Reader) (comparison, error) {
-	data, err := io.ReadAll(io.LimitReader(in, scenario.MaxResult+1))
+	data, err := io.ReadAll(io.LimitReader(in, result.MaxResult+1))
 	if err != nil {
 		return comparison{}, err
 	}
-	if len(data) > scenario.MaxResult {
-		return comparison{}, fmt.Errorf("is larger than %d bytes", scenario.MaxResult)
+	if len(data) > result.MaxResult {
+		return comparison{}, fmt.Errorf("is larger than %d bytes", result.MaxResult)
 	}
 	var c comparison
 	if err := json.Unmarshal(data, &c); err != nil {
 		return comparison{}, err
 	}
 	switch {
-	case c.Schema != scenario.Schema:
-		return comparison{}, fmt.Errorf("has schema %d, want %d", c.Schema, scenario.Schema)
+	case c.Schema != result.Schema:
+		return comparison{}, fmt.Errorf("has schema %d, want %d", c.Schema, result.Schema)
 	case c.Scenario == "":
 		return comparison{}, errors.New("names no scenario")
 	}
@@ -102,10 +103,10 @@ func decodeComparison(in io.Reader) (comparison, error) {
 
 // aims says for each metric that is shown how near the simulator should be.
 var aims = map[string]float64{
-	scenario.Goodput:        0.05,
-	scenario.ReseqDelayMean: 0.2,
-	scenario.BurstMax:       0.2,
-	scenario.BurstLarge:     0.2,
+	result.Goodput:        0.05,
+	result.ReseqDelayMean: 0.2,
+	result.BurstMax:       0.2,
+	result.BurstLarge:     0.2,
 }
 
 // claimed is of what share of the cells it is claimed that they are so near.
@@ -113,9 +114,9 @@ var claimed = []struct {
 	metric, what, cells string
 	share               float64
 }{
-	{scenario.Goodput, "goodput", "each cell", 1},
-	{scenario.ReseqDelayMean, "mean resequencing delay", "two of three cells", 2. / 3},
-	{scenario.BurstMax, "the longest burst", "two of three cells", 2. / 3},
+	{result.Goodput, "goodput", "each cell", 1},
+	{result.ReseqDelayMean, "mean resequencing delay", "two of three cells", 2. / 3},
+	{result.BurstMax, "the longest burst", "two of three cells", 2. / 3},
 }
 
 // middle is the median of sorted values.
@@ -149,7 +150,7 @@ of a single burst. What a receive buffer leaves of the goodput is validated with
 		part.Missing = "no measurement was given (`tabane lab run reseq-rate --compare sim --out DIR`, then `tabane sim validate --kernel DIR`)"
 		return func() Part { return part }
 	}
-	comparisons, simulated := make([]comparison, len(o.Kernel)), make([]*scenario.Result, len(o.Kernel))
+	comparisons, simulated := make([]comparison, len(o.Kernel)), make([]*result.Result, len(o.Kernel))
 	for i, path := range o.Kernel {
 		c, err := readComparison(path)
 		if err != nil {
@@ -174,7 +175,7 @@ of a single burst. What a receive buffer leaves of the goodput is validated with
 					continue
 				}
 				name := strings.Join([]string{cell.Case, cell.Traffic, cell.Transport}, " ")
-				s, there := simulated[i].Find(scenario.CellKey{Case: cell.Case, Traffic: cell.Traffic, Transport: cell.Transport}, cell.Metric)
+				s, there := simulated[i].Find(result.CellKey{Case: cell.Case, Traffic: cell.Traffic, Transport: cell.Transport}, cell.Metric)
 				if !there {
 					missing = append(missing, fmt.Sprintf("%s of %s: %s", cell.Metric, c.Scenario, name))
 					continue
@@ -218,7 +219,7 @@ of a single burst. What a receive buffer leaves of the goodput is validated with
 
 // inUnit is a metric's title with the unit that it is shown in, and what it is multiplied by for that.
 func inUnit(metric string) (title string, by float64) {
-	m, known := scenario.MetricNamed(metric)
+	m, known := result.MetricNamed(metric)
 	if !known {
 		return metric, 1
 	}

@@ -1,4 +1,4 @@
-package scenario
+package result
 
 import (
 	"math"
@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/tabane/tabane/internal/traffic"
-	"github.com/tabane/tabane/internal/unit"
 )
 
 const (
@@ -100,42 +99,9 @@ func TestMeasureCountsTheGapsThatEndAfterTheEvent(t *testing.T) {
 	}
 }
 
-func TestPhases(t *testing.T) {
-	s := steady(t)
-	e := s.Experiment
-	e.Traffic["bi"].EventAt, e.Traffic["cbr"].EventAt = 9*time.Second, 4*time.Second
-	set := func(after time.Duration, link string, rate unit.Bandwidth) Event {
-		return Event{After: after, Set: &LinkSet{link, Shape{Rate: rate}}}
-	}
-	e.Cases = []Case{{Name: "2.1", Links: map[string]Shape{"b": {Rate: 15e6}}, Events: []Event{set(0, "a", 15e6), set(time.Second, "b", 15e6), set(2*time.Second, "b", 30e6)}},
-		{Name: "down", Events: []Event{{Down: &Port{"transit-a", "link-a"}}, set(time.Second, "b", 15e6)}, Remaining: []string{"b"}},
-		{Name: "at once", Events: []Event{set(0, "a", 1e6), set(0, "a", 15e6)}}}
-	const one, two = 1428.0 / 1514, 1400.0 / 1514
-	for _, tt := range []struct {
-		key  CellKey
-		want []Phase
-	}{
-		{CellKey{"2.1", "bi", "mptcp-epe"}, []Phase{{Limits: Limits{45e6 * two, 45e6 * one, 0}}, {At: 9 * time.Second, Event: 0, Limits: Limits{30e6 * two, 30e6 * one, 0}},
-			{At: 11 * time.Second, Event: 2, Limits: Limits{45e6 * two, 45e6 * one, 0}}}},
-		{CellKey{"2.1", "cbr", "tcp"}, []Phase{{Limits: Limits{25e6, 25e6, 25e6}}, {At: 4 * time.Second, Event: 0, Limits: Limits{15e6 * one, 15e6 * one, 25e6}}}},
-		{CellKey{"2.1", "cbr", "mptcp-epe"}, []Phase{{Limits: Limits{25e6, 25e6, 25e6}}, {At: 4 * time.Second, Event: 0, Limits: Limits{25e6, 25e6, 25e6}},
-			{At: 6 * time.Second, Event: 2, Limits: Limits{25e6, 25e6, 25e6}}}},
-		{CellKey{"down", "bi", "mptcp-epe"}, []Phase{{Limits: Limits{60e6 * two, 60e6 * one, 0}}, {At: 9 * time.Second, Event: 0, Limits: Limits{30e6 * two, 30e6 * one, 0}},
-			{At: 10 * time.Second, Event: 1, Limits: Limits{15e6 * two, 15e6 * one, 0}}}},
-		{CellKey{"down", "bi", "tcp"}, []Phase{{Limits: Limits{30e6 * one, 30e6 * one, 0}}, {At: 9 * time.Second, Event: 0, Limits: Limits{30e6 * one, 30e6 * one, 0}},
-			{At: 10 * time.Second, Event: 1, Limits: Limits{15e6 * one, 15e6 * one, 0}}}},
-		{CellKey{"at once", "bi", "tcp"}, []Phase{{Limits: Limits{30e6 * one, 30e6 * one, 0}}, {At: 9 * time.Second, Event: 1, Limits: Limits{15e6 * one, 15e6 * one, 0}}}},
-	} {
-		got, err := s.Phases(tt.key)
-		if diff := cmp.Diff(tt.want, got, cmpopts.EquateApprox(1e-9, 0), cmpopts.IgnoreUnexported(Phase{})); err != nil || diff != "" {
-			t.Errorf("phases of %s: %v (-want +got):\n%s", tt.key, err, diff)
-		}
-	}
-}
-
 func TestMean(t *testing.T) {
 	of := func(offered float64, at int, carry, tcp float64) Phase {
-		return Phase{At: time.Duration(at) * time.Second, Limits: Limits{Offered: offered}, carry: carry, carryTCP: tcp}
+		return Phase{At: time.Duration(at) * time.Second, Limits: Limits{Offered: offered}, Carry: carry, CarryTCP: tcp}
 	}
 	for _, tt := range []struct {
 		name   string
@@ -154,5 +120,26 @@ func TestMean(t *testing.T) {
 		if got := Mean(tt.phases, tt.lasted); got != tt.want {
 			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
 		}
+	}
+}
+
+func TestMeasureFollowsTheSchedule(t *testing.T) {
+	interval := 100 * time.Millisecond
+	trace := Trace{Interval: interval}
+	for i := range 40 {
+		bytes := int64(125_000) // 10 Mbit/s
+		if i >= 22 {
+			bytes = 62_500
+		}
+		trace.Samples = append(trace.Samples, traffic.Sample{At: time.Duration(i) * interval, Bytes: bytes})
+	}
+	phases := []Phase{
+		{Limits: Limits{Links: 10e6}}, {At: 2 * time.Second, Event: EventSchedule, Limits: Limits{Links: 5e6}},
+		{At: time.Hour, Event: EventSchedule, Limits: Limits{Links: 1e6}}, // the run did not last so long
+	}
+	m := map[string]float64{}
+	trace.Measure(phases, m)
+	if m[EventTime] != 2 || m[LimitAfter] != 5e6 || m[GoodputBefore] != 10e6 || m[TimeToLimit] > 0.001 {
+		t.Errorf("metrics %v", m)
 	}
 }

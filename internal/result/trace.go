@@ -1,4 +1,4 @@
-package scenario
+package result
 
 import (
 	"slices"
@@ -125,7 +125,7 @@ func (t Trace) change(phases []Phase) (at time.Duration, happened bool) {
 		at, happened = t.Events[0], true
 	}
 	for _, p := range phases {
-		if p.Event == scheduled && p.At < t.end() && (!happened || p.At < at) {
+		if p.Event == EventSchedule && p.At < t.end() && (!happened || p.At < at) {
 			at, happened = p.At, true
 		}
 	}
@@ -135,7 +135,7 @@ func (t Trace) change(phases []Phase) (at time.Duration, happened bool) {
 // Began is when a phase began in the run, if it did: with an event that happened, or by the clock.
 func (t Trace) Began(p Phase) (time.Duration, bool) {
 	switch {
-	case p.Event == scheduled:
+	case p.Event == EventSchedule:
 		return p.At, p.At < t.end()
 	case p.Event < len(t.Events):
 		return t.Events[p.Event], true

@@ -1,4 +1,4 @@
-package scenario
+package result
 
 import (
 	"slices"
@@ -14,18 +14,6 @@ const (
 	// burstsSettle is how long a connection has until its bursts count as those of its steady state (paper B, section 4.1).
 	burstsSettle = 3 * time.Second
 )
-
-// SumRates is the sum of the rates of the transport's links towards the client as a run begins; 0 when one of them has none.
-func (s *Spec) SumRates(k CellKey) unit.Bandwidth {
-	var sum unit.Bandwidth
-	for _, rate := range s.carriage(s.Experiment.Case(k.Case), s.Experiment.Transports[k.Transport].Links).rates() {
-		if rate == 0 {
-			return 0
-		}
-		sum += rate
-	}
-	return sum
-}
 
 // PutResequencing adds to a run's metrics what its resequencing buffer measured. Throughput is a share of rates, and left out
 // when these are not known; what bursts were over time is left out when the buffer did not keep them.

@@ -1,4 +1,4 @@
-package scenario
+package result
 
 import (
 	"bytes"
@@ -162,23 +162,6 @@ func TestSummarize(t *testing.T) {
 	}
 	if _, err := Summarize([]Run{{Metrics: map[string]float64{Goodput: math.NaN()}}}); !errors.Is(err, stat.ErrNotFinite) {
 		t.Errorf("NaN gives %v", err)
-	}
-}
-
-func TestCellsAreInScenarioOrder(t *testing.T) {
-	e := &Experiment{
-		Cases:      []Case{{Name: "2"}, {Name: "1"}},
-		Traffic:    map[string]*Traffic{"web": {}, "bi": {}},
-		Transports: map[string]*Transport{"tcp": {}, "mptcp": {}, "a": {}},
-		Baseline:   "tcp",
-	}
-	var got []string
-	for _, k := range e.Cells() {
-		got = append(got, k.String())
-	}
-	want := "2 bi tcp,2 bi a,2 bi mptcp,2 web tcp,2 web a,2 web mptcp,1 bi tcp,1 bi a,1 bi mptcp,1 web tcp,1 web a,1 web mptcp"
-	if diff := cmp.Diff(want, strings.Join(got, ",")); diff != "" {
-		t.Errorf("cells (-want +got):\n%s", diff)
 	}
 }
 

@@ -1,0 +1,174 @@
+// Package result holds what came out of an experiment (Result): runs with their metrics, summaries over trials, verdicts on
+// expectations, and the course of single runs (Trace).
+//
+// It does not know scenarios, backends or figures: a backend fills in runs, package scenario evaluates expectations, and
+// report draws. It opens no files.
+package result
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/tabane/tabane/internal/stat"
+)
+
+// Schema is the version of the result file that this package writes and reads.
+const Schema = 1
+
+// MaxResult is how large a result file may be, in bytes.
+const MaxResult = 64 << 20
+
+// Result is what came out of an experiment: the content of result.json.
+type Result struct {
+	Schema   int
+	Scenario string
+	// Backend ran the experiment: "lab" or "sim".
+	Backend string
+	// Seconds is how long all of it took, on the wall clock.
+	Seconds float64
+	Host    Host
+	// Runs are in the order of the experiment's cells, the trials of a cell in order.
+	Runs    []Run
+	Summary []Cell
+	Expect  []Verdict
+}
+
+// Host is the machine that a result was made on.
+type Host struct {
+	Kernel string
+	CPUs   int
+	Commit string
+}
+
+// CellKey names one cell of an experiment's table.
+type CellKey struct{ Case, Traffic, Transport string }
+
+// String prints the key as "1.3 bi mptcp-epe".
+func (k CellKey) String() string { return k.Case + " " + k.Traffic + " " + k.Transport }
+
+// The notes that a run can have. A run with the note Error failed, and its metrics count for nothing.
+const (
+	NoteError = "error"
+	// NoteSeries is the name of the run's series file, relative to the result's directory.
+	NoteSeries = "series"
+)
+
+// Run is one delivery. In JSON its metrics and notes stand beside the key: a number is a metric, a text a note.
+type Run struct {
+	CellKey
+	// Trial counts from 0 within the cell.
+	Trial   int
+	Metrics map[string]float64
+	Notes   map[string]string
+}
+
+// Err returns why the run failed, or nil.
+func (r Run) Err() error {
+	if text, failed := r.Notes[NoteError]; failed {
+		return errors.New(text)
+	}
+	return nil
+}
+
+// Cell is one metric of one cell over its trials.
+type Cell struct {
+	CellKey
+	Metric string
+	stat.Summary
+}
+
+// Verdict is what became of an expectation.
+type Verdict struct {
+	Name  string
+	Want  string
+	Got   string
+	Holds bool
+}
+
+// Holds reports whether all expectations hold.
+func (r Result) Holds() bool {
+	return !slices.ContainsFunc(r.Expect, func(v Verdict) bool { return !v.Holds })
+}
+
+// Find returns the summary of one metric of one cell.
+func (r Result) Find(k CellKey, metric string) (Cell, bool) {
+	return Find(r.Summary, k, metric)
+}
+
+// Find returns the summary of one metric of one cell.
+func Find(cells []Cell, k CellKey, metric string) (Cell, bool) {
+	i := slices.IndexFunc(cells, func(c Cell) bool { return c.CellKey == k && c.Metric == metric })
+	if i < 0 {
+		return Cell{}, false
+	}
+	return cells[i], true
+}
+
+// Summarize returns the summary of every metric of every cell: the cells in the order in which the runs first show
+// them, the metrics of a cell by name. Failed runs are left out, so N counts the trials that delivered.
+// Errors wrap stat.ErrNotFinite.
+func Summarize(runs []Run) ([]Cell, error) {
+	var order []CellKey
+	values := map[CellKey]map[string][]float64{}
+	for _, r := range runs {
+		if r.Err() != nil {
+			continue
+		}
+		if values[r.CellKey] == nil {
+			values[r.CellKey] = map[string][]float64{}
+			order = append(order, r.CellKey)
+		}
+		for name, v := range r.Metrics {
+			values[r.CellKey][name] = append(values[r.CellKey][name], v)
+		}
+	}
+	var cells []Cell
+	for _, key := range order {
+		for _, name := range slices.Sorted(maps.Keys(values[key])) {
+			summary, err := stat.Summarize(values[key][name])
+			if err != nil {
+				return nil, fmt.Errorf("cell %s %s: %w", key, name, err)
+			}
+			cells = append(cells, Cell{key, name, summary})
+		}
+	}
+	return cells, nil
+}
+
+// Encode writes the result as JSON, the same bytes for the same result. A number that JSON has no text for is an error,
+// as is a metric or note whose name could not be read back.
+func (r Result) Encode(w io.Writer) error {
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		var m *json.MarshalerError
+		if errors.As(err, &m) {
+			err = m.Unwrap()
+		}
+		return fmt.Errorf("encode result %q: %w", r.Scenario, err)
+	}
+	if _, err := w.Write(append(data, '\n')); err != nil {
+		return fmt.Errorf("write result %q: %w", r.Scenario, err)
+	}
+	return nil
+}
+
+// Decode reads what Encode wrote. It refuses unknown, repeated and missing keys, null, numbers where texts belong and
+// the reverse, another schema, and anything after the result.
+func Decode(in io.Reader) (Result, error) {
+	data, err := io.ReadAll(io.LimitReader(in, MaxResult+1))
+	if err != nil {
+		return Result{}, fmt.Errorf("read result: %w", err)
+	}
+	if len(data) > MaxResult {
+		return Result{}, fmt.Errorf("read result: is larger than %d bytes", MaxResult)
+	}
+	var r Result
+	if err := json.Unmarshal(data, &r); err != nil {
+		return Result{}, fmt.Errorf("read result: %w", err)
+	}
+	return r, nil
+}

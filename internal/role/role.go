@@ -1,0 +1,245 @@
+// Package role is the table of tabane's daemons. A Descriptor says everything that the packages above need to know about
+// one: the section of a file that configures it, how it starts and reloads, where its status is served, what it needs of
+// the host, and what it owns in the kernel.
+//
+// It runs nothing by itself and reads no files. A new daemon is its package, its field of Sections and its Descriptor in
+// table.go; the configuration reader, scenarios, the lab, the command line and the doctor follow from these.
+package role
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/route"
+)
+
+// Machine is a running daemon.
+type Machine interface {
+	// Run blocks until ctx ends, and then cleans up.
+	Run(ctx context.Context) error
+	// Status is what /status serves, as JSON.
+	Status() any
+}
+
+// Section is a daemon's part of a configuration file.
+type Section interface {
+	// Check returns everything that is wrong with the section. It does not touch the system.
+	Check() fault.List
+}
+
+// Options is what a daemon is started with beside its section.
+type Options struct {
+	// Keep leaves the daemon's kernel state in place at a clean stop.
+	Keep bool
+	Log  *slog.Logger
+}
+
+// Need is something that a host must provide before a daemon can start.
+type Need string
+
+// The needs of daemons. The package doctor checks them.
+const (
+	// NetAdmin is CAP_NET_ADMIN.
+	NetAdmin Need = "privilege"
+	// Namespaces is CAP_NET_ADMIN and CAP_SYS_ADMIN, which a lab needs.
+	Namespaces Need = "namespaces"
+	// SRv6 is encapsulation toward a SID and End.DT6.
+	SRv6 Need = "SRv6"
+	// MPTCP is multipath TCP (RFC 8684).
+	MPTCP Need = "MPTCP"
+)
+
+// Host is what a section requires of the host it runs on.
+type Host struct {
+	// ASN and RouterID identify the daemon's BGP speaker; zero for a daemon without one.
+	ASN      uint32
+	RouterID netip.Addr
+	// Uses are addresses and interfaces that must be there.
+	Uses []Use
+}
+
+// Use is one address or interface that a section names; the other field is empty.
+type Use struct {
+	// Path is the key's path within the section, "peers[2].interface".
+	Path      string
+	Address   netip.Addr
+	Interface string
+}
+
+// Descriptor describes one daemon.
+type Descriptor struct {
+	// Name is the daemon's verb, the key of its section, and what events and tabane status call it.
+	Name string
+	// Short and Long are the help of its verb; both are empty for a daemon whose verb is not in this table.
+	Short, Long string
+	// StatusPort is where /status and /metrics are served on [::1] unless the section says otherwise; 0: nowhere.
+	StatusPort uint16
+	// Needs are checked before the daemon starts.
+	Needs []Need
+	// Protocol marks the daemon's objects in the kernel; 0 for a daemon that owns none.
+	Protocol route.Protocol
+	// Endpoints says that the daemon also owns the MPTCP endpoints of its network namespace.
+	Endpoints bool
+	// Drains says that the daemon can be taken out of service while it runs.
+	Drains bool
+
+	section func(*Sections) Section
+	status  func(*Sections) *netip.AddrPort
+	with    func(*Sections, netip.AddrPort) Section
+	host    func(*Sections) Host
+	summary func(*Sections) string
+	start   func(context.Context, *Sections, Options) (Machine, error)
+	reload  func(Machine, *Sections) error
+}
+
+// typed is the part of a Descriptor that knows the Go type of the section, C.
+type typed[C any] struct {
+	// field is where the section is kept.
+	field func(*Sections) **C
+	// status is the section's own choice of a status address; nil for a daemon without status.
+	status func(*C) *netip.AddrPort
+	host   func(*C) Host
+	// summary describes the section in a few words: "AS 65000, 2 egress peers".
+	summary func(*C) string
+	// start makes the Machine and has not changed the kernel when it returns; nil where another verb starts the daemon.
+	start func(context.Context, C, Options) (Machine, error)
+	// reload makes a running Machine follow a new section; nil for a daemon that cannot.
+	reload func(Machine, C) error
+}
+
+// describe binds a Descriptor to the type of its section.
+func describe[C any, P interface {
+	*C
+	Section
+}](d Descriptor, t typed[C]) Descriptor {
+	d.section = func(s *Sections) Section {
+		if c := *t.field(s); c != nil {
+			return P(c)
+		}
+		return nil
+	}
+	d.host = func(s *Sections) Host { return t.host(*t.field(s)) }
+	d.summary = func(s *Sections) string { return t.summary(*t.field(s)) }
+	if t.status != nil {
+		d.status = func(s *Sections) *netip.AddrPort { return t.status(*t.field(s)) }
+	}
+	d.with = func(s *Sections, at netip.AddrPort) Section {
+		c := **t.field(s)
+		if t.status != nil {
+			*t.status(&c) = at
+		}
+		return P(&c)
+	}
+	if t.start != nil {
+		d.start = func(ctx context.Context, s *Sections, o Options) (Machine, error) {
+			return t.start(ctx, **t.field(s), o)
+		}
+	}
+	if t.reload != nil {
+		d.reload = func(m Machine, s *Sections) error { return t.reload(m, **t.field(s)) }
+	}
+	return d
+}
+
+// In returns the daemon's section, or nil when there is none.
+func (d Descriptor) In(s *Sections) Section { return d.section(s) }
+
+// DefaultStatus is where the daemon's status is served unless its section says otherwise. It is invalid for a daemon
+// without status.
+func (d Descriptor) DefaultStatus() netip.AddrPort {
+	if d.StatusPort == 0 {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(netip.IPv6Loopback(), d.StatusPort)
+}
+
+// Status is where the daemon's status is served with these sections, which include its own.
+func (d Descriptor) Status(s *Sections) netip.AddrPort {
+	if d.status != nil && d.status(s).IsValid() {
+		return *d.status(s)
+	}
+	return d.DefaultStatus()
+}
+
+// WithStatus returns a copy of the daemon's section, which must be there, with its status at this address.
+func (d Descriptor) WithStatus(s *Sections, at netip.AddrPort) Section { return d.with(s, at) }
+
+// Host is what the daemon's section, which must be there, requires of its host.
+func (d Descriptor) Host(s *Sections) Host { return d.host(s) }
+
+// Summary describes the daemon's section, which must be there, in a few words.
+func (d Descriptor) Summary(s *Sections) string { return d.Name + ": " + d.summary(s) }
+
+// Startable says whether Start starts the daemon; another verb starts the others.
+func (d Descriptor) Startable() bool { return d.start != nil }
+
+// Start makes the daemon from its section, which must be there. It has not changed the kernel when it returns.
+func (d Descriptor) Start(ctx context.Context, s *Sections, o Options) (Machine, error) {
+	return d.start(ctx, s, o)
+}
+
+// Reloads says whether Reload works.
+func (d Descriptor) Reloads() bool { return d.reload != nil }
+
+// Reload makes a running daemon follow its section of s. An error means that nothing has changed.
+func (d Descriptor) Reload(m Machine, s *Sections) error {
+	if d.section(s) == nil {
+		return fmt.Errorf("section %q is missing", d.Name+":")
+	}
+	if d.reload == nil {
+		return errors.New("BUG: " + d.Name + " does not reload")
+	}
+	return d.reload(m, s)
+}
+
+// All returns the descriptors of all daemons, in the order in which a network starts them.
+func All() []Descriptor { return slices.Clone(table) }
+
+// Named returns the descriptor of a daemon.
+func Named(name string) (Descriptor, bool) {
+	i := slices.IndexFunc(table, func(d Descriptor) bool { return d.Name == name })
+	if i < 0 {
+		return Descriptor{}, false
+	}
+	return table[i], true
+}
+
+// Names returns the names of all daemons, sorted.
+func Names() []string {
+	var names []string
+	for _, d := range table {
+		names = append(names, d.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Present returns the descriptors of the daemons that have a section.
+func (s *Sections) Present() []Descriptor {
+	return slices.DeleteFunc(All(), func(d Descriptor) bool { return d.In(s) == nil })
+}
+
+// Check returns everything that is wrong with the sections, each fault below its section's key.
+func (s *Sections) Check() fault.List {
+	var faults fault.List
+	for _, d := range s.Present() {
+		faults.Merge(d.Name, d.In(s).Check())
+	}
+	return faults
+}
+
+// Summary describes what there is, "asbr: AS 65000, 2 egress peers; edge: ...".
+func (s *Sections) Summary() string {
+	var parts []string
+	for _, d := range s.Present() {
+		parts = append(parts, d.Summary(s))
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, "; ")
+}

@@ -1,0 +1,132 @@
+package role
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/tabane/tabane/internal/asbr"
+	"github.com/tabane/tabane/internal/edge"
+	"github.com/tabane/tabane/internal/reflector"
+	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/router"
+	"github.com/tabane/tabane/internal/traffic"
+)
+
+// Sections are the daemons' sections of a configuration file or of a scenario's node. A daemon whose section is nil does
+// not run there. Each key is the name of a Descriptor.
+type Sections struct {
+	ASBR      *asbr.Config      `yaml:"asbr,omitempty"`
+	Edge      *edge.Config      `yaml:"edge,omitempty"`
+	Reflector *reflector.Config `yaml:"reflector,omitempty"`
+	Router    *router.Config    `yaml:"router,omitempty"`
+	Serve     *traffic.Config   `yaml:"serve,omitempty"`
+}
+
+// The names of the daemons, for code that needs one in particular.
+const (
+	ASBR      = "asbr"
+	Edge      = "edge"
+	Reflector = "reflector"
+	Router    = "router"
+	Serve     = "serve"
+)
+
+// table has one row for each daemon, in the order in which a network starts them. Status ports are next to each other so
+// that one host can run all daemons.
+var table = []Descriptor{
+	describe(Descriptor{
+		Name: Reflector, StatusPort: 9119,
+		Short: "Reflect routes between border routers and servers",
+		Long:  `Reflector is a BGP route reflector for IPv6 and VPNv6 routes. It changes no next hop and no kernel state.`,
+	}, typed[reflector.Config]{
+		field:  func(s *Sections) **reflector.Config { return &s.Reflector },
+		status: func(c *reflector.Config) *netip.AddrPort { return &c.Status },
+		host: func(c *reflector.Config) Host {
+			return Host{ASN: c.ASN, RouterID: c.RouterID, Uses: []Use{{Path: "address", Address: c.Address}}}
+		},
+		summary: func(c *reflector.Config) string {
+			return fmt.Sprintf("AS %d, %s", c.ASN, quantity(len(c.Clients), "client"))
+		},
+		start: func(ctx context.Context, c reflector.Config, o Options) (Machine, error) {
+			return reflector.New(ctx, reflector.Options{Config: c, Log: o.Log})
+		},
+	}),
+	describe(Descriptor{
+		Name: Router, StatusPort: 9118, Needs: []Need{NetAdmin}, Protocol: route.Router,
+		Short: "Run a plain BGP router, such as a transit provider in a lab",
+		Long: `Router speaks eBGP with its neighbors and forwards along the best paths, as a transit provider or an access network does.
+SIGHUP reloads its file: networks, neighbors, and the routes that each of them is sent. An invalid file is rejected and the
+running configuration stays.`,
+	}, typed[router.Config]{
+		field:  func(s *Sections) **router.Config { return &s.Router },
+		status: func(c *router.Config) *netip.AddrPort { return &c.Status },
+		host: func(c *router.Config) Host {
+			h := Host{ASN: c.ASN, RouterID: c.RouterID}
+			for i, n := range c.Neighbors {
+				h.Uses = append(h.Uses, Use{Path: fmt.Sprintf("neighbors[%d].interface", i), Interface: n.Interface})
+			}
+			return h
+		},
+		summary: func(c *router.Config) string {
+			return fmt.Sprintf("AS %d, %s", c.ASN, quantity(len(c.Neighbors), "neighbor"))
+		},
+		start: func(ctx context.Context, c router.Config, o Options) (Machine, error) {
+			return router.New(ctx, router.Options{Config: c, Keep: o.Keep, Log: o.Log})
+		},
+		reload: func(m Machine, c router.Config) error { return m.(*router.Router).Reload(c) },
+	}),
+	describe(Descriptor{
+		Name: ASBR, StatusPort: 9116, Needs: []Need{NetAdmin, SRv6}, Protocol: route.ASBR, Drains: true,
+		Short: "Give each egress peer of a border router its own SID",
+		Long: `Asbr runs on a border router. It speaks BGP with the egress peers and the route reflectors, gives each peer an SRv6 SID and a
+table with exactly the routes that the peer advertised, and advertises these routes with that SID to the servers.`,
+	}, typed[asbr.Config]{
+		field:  func(s *Sections) **asbr.Config { return &s.ASBR },
+		status: func(c *asbr.Config) *netip.AddrPort { return &c.Status },
+		host: func(c *asbr.Config) Host {
+			h := Host{ASN: c.ASN, RouterID: c.RouterID, Uses: []Use{{Path: "address", Address: c.Address}}}
+			for i, p := range c.Peers {
+				h.Uses = append(h.Uses, Use{Path: fmt.Sprintf("peers[%d].interface", i), Interface: p.Interface})
+			}
+			return h
+		},
+		summary: func(c *asbr.Config) string {
+			return fmt.Sprintf("AS %d, %s", c.ASN, quantity(len(c.Peers), "egress peer"))
+		},
+		start: func(ctx context.Context, c asbr.Config, o Options) (Machine, error) {
+			return asbr.New(ctx, asbr.Options{Config: c, Keep: o.Keep, Log: o.Log})
+		},
+	}),
+	describe(Descriptor{
+		Name: Edge, StatusPort: 9117, Needs: []Need{NetAdmin, MPTCP, SRv6}, Protocol: route.Edge, Endpoints: true,
+		Short: "Deliver a server's content over every egress path",
+		Long: `Edge runs on a content server. It learns from the route reflectors which egress peers have a route to each client, gives each
+peer an address on this server, and has MPTCP use these addresses.`,
+	}, typed[edge.Config]{
+		field:  func(s *Sections) **edge.Config { return &s.Edge },
+		status: func(c *edge.Config) *netip.AddrPort { return &c.Status },
+		host: func(c *edge.Config) Host {
+			return Host{ASN: c.ASN, RouterID: c.RouterID, Uses: []Use{{Path: "interface", Interface: c.Interface}}}
+		},
+		summary: func(c *edge.Config) string {
+			return fmt.Sprintf("AS %d, %s", c.ASN, quantity(len(c.Peers), "egress peer"))
+		},
+		start: func(ctx context.Context, c edge.Config, o Options) (Machine, error) {
+			return edge.New(ctx, edge.Options{Config: c, Keep: o.Keep, Log: o.Log})
+		},
+	}),
+	// The content server is a verb of its own with flags, because it runs without a file as well.
+	describe(Descriptor{Name: Serve}, typed[traffic.Config]{
+		field:   func(s *Sections) **traffic.Config { return &s.Serve },
+		host:    func(*traffic.Config) Host { return Host{} },
+		summary: func(c *traffic.Config) string { return fmt.Sprintf("port %d", c.Port) },
+	}),
+}
+
+func quantity(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
