@@ -122,6 +122,7 @@ links:
 
 // TestFaults checks the text of single faults: %s in want stands for nothing, a "..." at its end for any text.
 func TestFaults(t *testing.T) {
+	daemons := strings.Join(role.Names(), ", ")
 	replace := func(old, new string) string {
 		if !strings.Contains(edgeFile, old) {
 			t.Fatalf("edgeFile lacks %q", old)
@@ -138,7 +139,7 @@ func TestFaults(t *testing.T) {
 		{"empty mapping", "{}", []string{"f:1:1: is empty"}},
 		{"text", "hello", []string{`f:1:1: want a mapping (key: value), got "hello"`}},
 		{"list", "- a\n", []string{"f:1:1: want a mapping (key: value), got a list"}},
-		{"neither", "egde:\n  asn: 1\n", []string{`f:1:1: is neither a daemon's file (keys asbr, edge, reflector, router, serve) nor a scenario (keys name, ...`}},
+		{"neither", "egde:\n  asn: 1\n", []string{`f:1:1: is neither a daemon's file (keys ` + daemons + `) nor a scenario (keys name, ...`}},
 		{"second document", edgeFile + "---\nrouter: {}\n", []string{"f:14:1: a second document starts here; one file holds one"}},
 		{"not YAML", "edge: [1, 2\n", []string{"f:1:7: is not YAML: ..."}},
 		{"tab", "edge:\n\tasn: 1\n", []string{"f:2:1: is not YAML: ..."}},
@@ -152,7 +153,7 @@ func TestFaults(t *testing.T) {
 			"f:1:1: edge.interface: ...",
 			`f:4:3: edge.interfaces: unknown key, did you mean "interface"?; known here: asn, router_id, ...`,
 		}},
-		{"unknown top-level key", edgeFile + "nodes: {}\n", []string{"f:13:1: nodes: unknown key; known here: asbr, edge, reflector, router, serve"}},
+		{"unknown top-level key", edgeFile + "nodes: {}\n", []string{"f:13:1: nodes: unknown key; known here: " + daemons}},
 		{"duplicate key", replace("  interface: lan\n", "  interface: lan\n  asn: 65001\n"), []string{"f:5:3: edge.asn: key is given twice; first on line 2"}},
 		{"wrong type", replace("asn: 65000", "asn: many"), []string{`f:2:8: edge.asn: want a whole number from 0 to 4294967295, got "many"`}},
 		{"quoted number", replace("asn: 65000", `asn: "65000"`), []string{`f:2:8: edge.asn: want a whole number from 0 to 4294967295, got "65000"`}},

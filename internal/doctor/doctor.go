@@ -60,9 +60,10 @@ func (f *Finding) check(err error) {
 func Examine() []Finding {
 	list := []Finding{privilege(), kernel(), ipv6(), multipath()}
 	list = append(list, trials()...)
-	list = append(list, congestionControls(), forwarding(), reversePath())
+	list = append(list, congestionControls(), forwarding(), reversePath(), clientLimits())
 	list = append(list, programs()...)
 	list = append(list, typeFormat(), tcx())
+	list = append(list, daemons()...)
 	slices.SortStableFunc(list, func(a, b Finding) int { return cmp.Compare(order(a), order(b)) })
 	return list
 }

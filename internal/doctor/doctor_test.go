@@ -122,3 +122,20 @@ func TestRun(t *testing.T) {
 		t.Errorf("this kernel has SRv6: %v", err)
 	}
 }
+
+// TestNeeds walks the needs of all daemons: each has its check.
+func TestNeeds(t *testing.T) {
+	needRoot(t)
+	found := map[string]bool{}
+	for _, f := range daemons() {
+		found[f.Check] = true
+		if f.State != OK {
+			t.Errorf("%+v", f)
+		}
+	}
+	for _, d := range role.All() {
+		if d.Startable() != found["tabane "+d.Name] {
+			t.Errorf("%s: startable %t, examined %t", d.Name, d.Startable(), found["tabane "+d.Name])
+		}
+	}
+}
