@@ -106,7 +106,7 @@ func TestFollowingRoutes(t *testing.T) {
 				t.Errorf("%d runs: %s", len(result.Runs), said)
 			}
 			for _, run := range result.Runs {
-				for _, metric := range []string{"epe_route_s", "best_path_s", "subflow_s", "asbr_route_s", "asbr_heard_s", "own_part_s", "reflector_part_s"} {
+				for _, metric := range []string{"epe_route_s", "best_path_s", "subflow_s", "asbr_route_s", "asbr_received_s", "own_part_s", "reflector_part_s"} {
 					if v, ok := run[metric].(float64); !ok || v < 0 || run["transport"] != routers {
 						t.Errorf("%s %s: %s is %v, error %v", run["case"], run["transport"], metric, run[metric], run["error"])
 					}

@@ -17,19 +17,16 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// resequencing are the metrics that take the packets at the receiver to know.
-var resequencing = []string{
-	result.ThroughputBefore, result.ThroughputAfter, result.ReseqDelayMean, result.ReseqDelayP50, result.ReseqDelayP95,
-	result.ReseqDelayP99, result.ReseqDelayMax, result.BurstMax, result.BurstP99, result.BurstFirst, result.BurstLarge,
-	result.BurstSmall, result.BurstsPerSecond, result.BurstPeriod, result.BufferMax, result.BufferMean, result.Retransmissions,
-}
-
 // resequences reports whether an expectation or a figure of the experiment needs what only the packets tell.
 func resequences(e *scenario.Experiment) bool {
+	needs := func(name string) bool {
+		m, ok := result.MetricNamed(name)
+		return ok && m.Packets
+	}
 	return slices.ContainsFunc(e.Expect, func(x scenario.Expectation) bool {
-		return slices.Contains(resequencing, x.Metric) || slices.Contains(resequencing, x.Relative)
+		return needs(x.Metric) || needs(x.Relative)
 	}) || slices.ContainsFunc(e.Figures, func(f scenario.Figure) bool {
-		return f.Bursts() || slices.ContainsFunc(f.AllMetrics(), func(m string) bool { return slices.Contains(resequencing, m) })
+		return f.Bursts() || slices.ContainsFunc(f.AllMetrics(), needs)
 	})
 }
 

@@ -320,7 +320,7 @@ func measure(change string, t0 time.Time, seen []sighting, subflow [2]time.Time)
 	put(result.ASBRRoute, t0, at, ok)
 
 	heard, heardOK := first(asbrHeard, t0)
-	put(result.ASBRHeard, t0, heard, heardOK)
+	put(result.ASBRReceived, t0, heard, heardOK)
 	told, toldOK := first(asbrTold, heard)
 	toldOK = toldOK && heardOK
 	put(result.ASBRPart, heard, told, toldOK)

@@ -25,7 +25,7 @@ var routeTimes = []struct {
 	{result.EPERoute, "EPE Route", "EPE ROUTE (ms)", true},
 	{result.BestPath, "best path", "BEST PATH (ms)", true},
 	{result.SubflowTime, "subflow", "SUBFLOW (ms)", true},
-	{result.ASBRHeard, "until the ASBR hears", "ASBR HEARS (ms)", false},
+	{result.ASBRReceived, "until the ASBR hears", "ASBR HEARS (ms)", false},
 	{result.ReflectorPart, "reflector", "REFLECTOR (ms)", false},
 	{result.OwnPart, "ASBR and server", "ASBR+SERVER (ms)", false},
 }

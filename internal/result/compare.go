@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Comparison is one metric of one cell as a lab measured it and as a simulator has it, both the mean over their trials.
+// Comparison is one metric of one cell as measured in a lab and as simulated, both as the mean over trials.
 type Comparison struct {
 	CellKey
 	Metric         string
@@ -26,12 +26,10 @@ func (c Comparison) Error() (relative float64, known bool) {
 	return (c.Simulated - c.Measured) / c.Measured, true
 }
 
-// compared are the metrics that say how near a simulation is, in the order in which they are shown.
-var compared = []string{Goodput, ReseqDelayMean, ReseqDelayP95, ReseqDelayMax, BurstMax, BurstFirst, BurstLarge, BurstPeriod, BufferMax, BufferMean, Retransmissions}
-
 // Compare puts side by side what two results have of the same cells and metrics, in the order of the measured one.
 func Compare(measured, simulated Result) []Comparison {
 	var list []Comparison
+	compared := Select(func(m Metric) bool { return m.Compare })
 	seen := map[CellKey]bool{}
 	for _, cell := range measured.Summary {
 		if seen[cell.CellKey] {

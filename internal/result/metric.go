@@ -3,6 +3,8 @@ package result
 import (
 	"slices"
 	"strings"
+
+	"github.com/tabane/tabane/internal/fault"
 )
 
 // The metrics that a run can have. Rates count payload in bits per second.
@@ -18,7 +20,7 @@ const (
 	LongestGap     = "longest_gap_s"
 	// WorstSecond is the least goodput of any second.
 	WorstSecond = "worst_second_bps"
-	// The rest is of runs in which something happens.
+	// The rest is of runs with events or schedules.
 	EventTime       = "event_s"
 	GoodputBefore   = "goodput_before_bps"
 	GoodputAfter    = "goodput_after_bps"
@@ -51,12 +53,13 @@ const (
 	Retransmissions = "retransmissions"
 	Timeouts        = "timeouts"
 	Reinjections    = "reinjections"
-	// The rest is of experiments of KindRoutes, in seconds; unless told otherwise, from the change of policy on.
+	// The rest is of experiments that change routes, in seconds from the change of policy unless stated otherwise.
 	EPERoute    = "epe_route_s"
 	BestPath    = "best_path_s"
 	SubflowTime = "subflow_s"
 	ASBRRoute   = "asbr_route_s"
-	ASBRHeard   = "asbr_heard_s"
+	// ASBRReceived is when the peer's update arrives at the ASBR.
+	ASBRReceived = "asbr_received_s"
 	// ASBRPart is from the peer's message at the ASBR to the ASBR's message to the reflector, ReflectorPart from there to
 	// the reflector's message at the server, EdgePart from there to the change of the EPE Route.
 	ASBRPart      = "asbr_part_s"
@@ -66,62 +69,107 @@ const (
 	OwnPart = "own_part_s"
 )
 
-// Metric says what a number of a run means.
-type Metric struct{ Name, Title, Unit string }
+// The backends that a result can come from.
+const (
+	BackendLab = "lab"
+	BackendSim = "sim"
+)
 
-var metrics = []Metric{
-	{Goodput, "goodput", "bit/s"},
-	{LimitRate, "payload that the usable links carry", "bit/s"},
-	{LimitTCPRate, "payload that the usable links carry with plain TCP headers", "bit/s"},
-	{OfferedRate, "payload that the source offers", "bit/s"},
-	{FirstByte, "time to the first byte", "s"},
-	{Duration, "time from the request to the last byte", "s"},
-	{Bytes, "payload", "B"},
-	{EmptyIntervals, "100 ms intervals without data", ""},
-	{LongestGap, "longest pause", "s"},
-	{WorstSecond, "goodput of the worst second", "bit/s"},
-	{EventTime, "when the first event happened", "s"},
-	{GoodputBefore, "goodput before the first event", "bit/s"},
-	{GoodputAfter, "goodput after the first event", "bit/s"},
-	{LimitAfter, "payload that the usable links carry in the end", "bit/s"},
-	{GapAfter, "longest pause that ended after the first event", "s"},
-	{TimeToLimit, "time from the last change of the limit to 95 % of it", "s"},
-	{ConnectionsLost, "connections that broke", ""},
-	{ThroughputBefore, "throughput before resequencing, of the sum of the rates", ""},
-	{ThroughputAfter, "throughput after resequencing, of the sum of the rates", ""},
-	{ReseqDelayMean, "mean resequencing delay", "s"},
-	{ReseqDelayP50, "median resequencing delay", "s"},
-	{ReseqDelayP95, "95 % quantile of the resequencing delay", "s"},
-	{ReseqDelayP99, "99 % quantile of the resequencing delay", "s"},
-	{ReseqDelayMax, "longest resequencing delay", "s"},
-	{BurstMax, "longest burst", "segments"},
-	{BurstP99, "99 % quantile of the length of bursts", "segments"},
-	{BurstFirst, "longest burst of the first 3 s", "segments"},
-	{BurstSteady, "longest burst after 3 s", "segments"},
-	{BurstLarge, "median length of bursts of 10 segments or more, after 3 s", "segments"},
-	{BurstSmall, "longest burst of fewer than 10 segments, after 3 s", "segments"},
-	{BurstsPerSecond, "bursts of 10 segments or more in a second, after 3 s", "1/s"},
-	{BurstPeriod, "median time between bursts of 10 segments or more, after 3 s", "s"},
-	{BufferMax, "most that the resequencing buffer held", "B"},
-	{BufferMean, "mean that the resequencing buffer held", "B"},
-	{Retransmissions, "segments sent again on their subflow", ""},
-	{Timeouts, "retransmission timeouts", ""},
-	{Reinjections, "segments sent again on another subflow", ""},
-	{EPERoute, "time to the change of the EPE Route on the server", "s"},
-	{BestPath, "time to the last change of the best path on the server", "s"},
-	{SubflowTime, "time to the first or last packet on the subflow", "s"},
-	{ASBRRoute, "time to the change of the ASBR's own route", "s"},
-	{ASBRHeard, "time until the ASBR hears of the change", "s"},
-	{ASBRPart, "time that the ASBR takes", "s"},
-	{ReflectorPart, "time that the reflector takes", "s"},
-	{EdgePart, "time that the server takes", "s"},
-	{OwnPart, "time that ASBR and server take together", "s"},
+// Occasion is a set of what gives a run a metric.
+type Occasion uint8
+
+const (
+	// OnDelivery: every delivery can have the metric.
+	OnDelivery Occasion = 1 << iota
+	// OnChange: a delivery has it whose case has events, or whose links have a schedule.
+	OnChange
+	// OnRouteChange: a run of an experiment that changes routes has it.
+	OnRouteChange
+)
+
+// Metric is a row of the table of metrics. It is the only place that describes one: expectations, figures, sweeps,
+// comparisons and backends read it.
+type Metric struct {
+	Name, Title, Unit string
+	// Backend is the one backend that measures the metric; both do where it is empty.
+	Backend string
+	// Packets: a lab knows the metric only from the packets at the receiver, which it captures when asked to.
+	Packets bool
+	// MPTCP: a run over a transport without MPTCP does not have the metric.
+	MPTCP bool
+	// Sweep: the metric is a column of a sweep's table.
+	Sweep bool
+	// Compare: the metric says how close a simulation is to a lab.
+	Compare bool
+	// Occasion is what gives a run the metric; OnDelivery where it is 0.
+	Occasion Occasion
 }
 
-// Metrics returns the metrics that an expectation can name.
+// metrics are all metrics, in the order of columns.
+var metrics = []Metric{
+	{Name: Goodput, Title: "goodput", Unit: "bit/s", Sweep: true, Compare: true},
+	{Name: LimitRate, Title: "available capacity (payload)", Unit: "bit/s", Sweep: true},
+	{Name: LimitTCPRate, Title: "available capacity (payload) with plain TCP headers", Unit: "bit/s"},
+	{Name: OfferedRate, Title: "offered rate (payload)", Unit: "bit/s"},
+	{Name: Bytes, Title: "payload received", Unit: "B", Sweep: true},
+	{Name: Duration, Title: "time from the request to the last byte", Unit: "s", Sweep: true},
+	{Name: FirstByte, Title: "time to first byte", Unit: "s", Sweep: true},
+	{Name: EmptyIntervals, Title: "100 ms intervals without data"},
+	{Name: LongestGap, Title: "longest gap without data", Unit: "s", Sweep: true},
+	{Name: WorstSecond, Title: "goodput of the worst second", Unit: "bit/s"},
+	{Name: EventTime, Title: "time of the first event", Unit: "s", Occasion: OnChange},
+	{Name: GoodputBefore, Title: "goodput before the first event", Unit: "bit/s", Occasion: OnChange},
+	{Name: GoodputAfter, Title: "goodput after the first event", Unit: "bit/s", Occasion: OnChange},
+	{Name: LimitAfter, Title: "available capacity (payload) at the end", Unit: "bit/s", Occasion: OnChange},
+	{Name: GapAfter, Title: "longest gap after the first event", Unit: "s", Occasion: OnChange},
+	{Name: TimeToLimit, Title: "time from the last change of the available capacity to 95 % of it", Unit: "s", Occasion: OnChange},
+	{Name: ConnectionsLost, Title: "connections lost", Occasion: OnChange | OnRouteChange},
+	{Name: ThroughputBefore, Title: "throughput before resequencing, of the sum of the rates", Packets: true, MPTCP: true, Sweep: true},
+	{Name: ThroughputAfter, Title: "throughput after resequencing, of the sum of the rates", Packets: true, MPTCP: true, Sweep: true},
+	{Name: ReseqDelayMean, Title: "mean resequencing delay", Unit: "s", Packets: true, MPTCP: true, Sweep: true, Compare: true},
+	{Name: ReseqDelayP50, Title: "median resequencing delay", Unit: "s", Packets: true, MPTCP: true, Sweep: true},
+	{Name: ReseqDelayP95, Title: "95th percentile of the resequencing delay", Unit: "s", Packets: true, MPTCP: true, Sweep: true, Compare: true},
+	{Name: ReseqDelayP99, Title: "99th percentile of the resequencing delay", Unit: "s", Packets: true, MPTCP: true, Sweep: true},
+	{Name: ReseqDelayMax, Title: "longest resequencing delay", Unit: "s", Packets: true, MPTCP: true, Sweep: true, Compare: true},
+	{Name: BurstMax, Title: "longest burst", Unit: "segments", Packets: true, MPTCP: true, Sweep: true, Compare: true},
+	{Name: BurstP99, Title: "99th percentile of the burst length", Unit: "segments", Packets: true, MPTCP: true, Sweep: true},
+	{Name: BurstFirst, Title: "longest burst of the first 3 s", Unit: "segments", Packets: true, MPTCP: true, Sweep: true, Compare: true},
+	{Name: BurstSteady, Title: "longest burst after 3 s", Unit: "segments", Packets: true, MPTCP: true, Sweep: true},
+	{Name: BurstLarge, Title: "median length of bursts of 10 segments or more, after 3 s", Unit: "segments", Packets: true, MPTCP: true, Sweep: true, Compare: true},
+	{Name: BurstSmall, Title: "longest burst of fewer than 10 segments, after 3 s", Unit: "segments", Packets: true, MPTCP: true},
+	{Name: BurstsPerSecond, Title: "bursts of 10 segments or more per second, after 3 s", Unit: "1/s", Packets: true, MPTCP: true, Sweep: true},
+	{Name: BurstPeriod, Title: "median time between bursts of 10 segments or more, after 3 s", Unit: "s", Packets: true, MPTCP: true, Sweep: true, Compare: true},
+	{Name: BufferMax, Title: "peak reorder-buffer occupancy", Unit: "B", Packets: true, MPTCP: true, Sweep: true, Compare: true},
+	{Name: BufferMean, Title: "mean reorder-buffer occupancy", Unit: "B", Packets: true, MPTCP: true, Sweep: true, Compare: true},
+	{Name: Retransmissions, Title: "retransmitted segments", Packets: true, Sweep: true, Compare: true},
+	{Name: Timeouts, Title: "retransmission timeouts", Backend: BackendSim, Sweep: true},
+	{Name: Reinjections, Title: "reinjected segments", Backend: BackendSim, MPTCP: true, Sweep: true},
+	{Name: EPERoute, Title: "time to the change of the EPE route on the server", Unit: "s", Backend: BackendLab, Occasion: OnRouteChange},
+	{Name: BestPath, Title: "time to the last change of the best path on the server", Unit: "s", Backend: BackendLab, Occasion: OnRouteChange},
+	{Name: SubflowTime, Title: "time to the first or last packet on the subflow", Unit: "s", Backend: BackendLab, Occasion: OnRouteChange},
+	{Name: ASBRRoute, Title: "time to the change of the ASBR's own route", Unit: "s", Backend: BackendLab, Occasion: OnRouteChange},
+	{Name: ASBRReceived, Title: "time until the ASBR receives the update", Unit: "s", Backend: BackendLab, Occasion: OnRouteChange},
+	{Name: ASBRPart, Title: "processing time of the ASBR", Unit: "s", Backend: BackendLab, Occasion: OnRouteChange},
+	{Name: ReflectorPart, Title: "processing time of the reflector", Unit: "s", Backend: BackendLab, Occasion: OnRouteChange},
+	{Name: EdgePart, Title: "processing time of the server", Unit: "s", Backend: BackendLab, Occasion: OnRouteChange},
+	{Name: OwnPart, Title: "processing time of ASBR and server together", Unit: "s", Backend: BackendLab, Occasion: OnRouteChange},
+}
+
+// Metrics returns all metrics, in the order of columns. The caller keeps the slice.
 func Metrics() []Metric { return slices.Clone(metrics) }
 
-// MetricNamed returns what is known of a metric.
+// Select returns the names of the metrics that keep accepts, in the order of columns.
+func Select(keep func(Metric) bool) []string {
+	var names []string
+	for _, m := range metrics {
+		if keep(m) {
+			names = append(names, m.Name)
+		}
+	}
+	return names
+}
+
+// MetricNamed returns the row of a metric.
 func MetricNamed(name string) (Metric, bool) {
 	i := slices.IndexFunc(metrics, func(m Metric) bool { return m.Name == name })
 	if i < 0 {
@@ -130,11 +178,18 @@ func MetricNamed(name string) (Metric, bool) {
 	return metrics[i], true
 }
 
-// MetricNames lists all metrics, for messages.
-func MetricNames() string {
-	names := make([]string, len(metrics))
-	for i, m := range metrics {
-		names[i] = m.Name
+// CheckMetric records a fault at path when no metric has the name.
+func CheckMetric(faults *fault.List, path, name string) bool {
+	if _, ok := MetricNamed(name); ok {
+		return true
 	}
-	return strings.Join(names, ", ")
+	names := Select(func(Metric) bool { return true })
+	faults.Add(path, "must be one of %s, got %q%s", strings.Join(names, ", "), name, fault.Suggest(name, names))
+	return false
 }
+
+// Measures reports whether a backend has the metric.
+func (m Metric) Measures(backend string) bool { return m.Backend == "" || m.Backend == backend }
+
+// On reports whether any of the occasions gives a run the metric.
+func (m Metric) On(o Occasion) bool { return max(m.Occasion, OnDelivery)&o != 0 }

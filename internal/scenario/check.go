@@ -450,9 +450,7 @@ func (c *checker) cases(path string, cases []Case) {
 		unique.Check(&c.List, path, "name", k.Name)
 		for _, metric := range slices.Sorted(maps.Keys(k.Published)) {
 			where := at(path+".published", metric)
-			if _, ok := result.MetricNamed(metric); !ok {
-				c.Add(where, "must be one of %s, got %q", result.MetricNames(), metric)
-			}
+			result.CheckMetric(&c.List, where, metric)
 			if v := k.Published[metric]; !(v > 0) || math.IsInf(v, 0) {
 				c.Add(where, "must be > 0, got %v", v)
 			}
@@ -530,9 +528,7 @@ func (c *checker) transport(path, name string, t *Transport) {
 }
 
 func (c *checker) expectation(path string, e *Experiment, x Expectation) {
-	if _, ok := result.MetricNamed(x.Metric); !ok {
-		c.Add(path+".metric", "must be one of %s, got %q", result.MetricNames(), x.Metric)
-	}
+	c.expectedMetric(path+".metric", e, x, x.Metric)
 	if x.Case != "" && !slices.ContainsFunc(e.Cases, func(k Case) bool { return x.selectsCase(k.Name) }) {
 		c.Add(path+".case", "case %q is not in cases", x.Case)
 	}
@@ -583,8 +579,39 @@ func (c *checker) relative(path string, e *Experiment, x Expectation) {
 		return
 	}
 	if _, ok := result.MetricNamed(x.Relative); !ok {
-		c.Add(path, "must be %sNAME, %sNAME or one of %s, got %q", relativeTransport, relativeCase, result.MetricNames(), x.Relative)
-	} else if x.Relative == x.Metric {
+		names := result.Select(func(result.Metric) bool { return true })
+		c.Add(path, "must be %sNAME, %sNAME or one of %s, got %q%s", relativeTransport, relativeCase, strings.Join(names, ", "), x.Relative,
+			fault.Suggest(x.Relative, names))
+		return
+	}
+	if x.Relative == x.Metric {
 		c.Add(path, "must be another metric than the expectation's own, got %q", x.Relative)
+		return
+	}
+	c.expectedMetric(path, e, x, x.Relative)
+}
+
+// expectedMetric faults a metric that a cell which the expectation selects cannot have: the expectation could not hold.
+func (c *checker) expectedMetric(path string, e *Experiment, x Expectation, name string) {
+	if !result.CheckMetric(&c.List, path, name) {
+		return
+	}
+	m, _ := result.MetricNamed(name)
+	if t := e.Transports[x.Transport]; m.MPTCP && t != nil && !t.MPTCP {
+		c.Add(path, "%s is for transports with mptcp, and %q has none", name, x.Transport)
+	}
+	switch {
+	case e.Kind == KindRoutes && !m.On(result.OnRouteChange):
+		c.Add(path, "%s is for experiments of kind %s", name, KindDelivery)
+	case e.Kind == KindRoutes:
+	case !m.On(result.OnDelivery | result.OnChange):
+		c.Add(path, "%s is for experiments of kind %s", name, KindRoutes)
+	case !m.On(result.OnDelivery) && len(c.spec.Scheduled()) == 0:
+		for _, k := range e.Cases {
+			if x.selectsCase(k.Name) && len(k.Events) == 0 {
+				c.Add(path, "%s needs events, and case %q has none", name, k.Name)
+				break
+			}
+		}
 	}
 }

@@ -237,6 +237,15 @@ experiment.transports.tcp.routers: is for experiments of kind routes`},
 		{"expectation of nothing", func(s *Spec) { s.Experiment.Expect = []Expectation{{}} },
 			"experiment.expect[0].name: must say what is expected\nexperiment.expect[0].metric: must be one of goodput_bps...\n" +
 				"experiment.expect[0]: must have at_least or at_most"},
+		{"expectations that could not hold", func(s *Spec) {
+			x := s.Experiment.Expect
+			x[0] = Expectation{Name: "x", Metric: result.BestPath, AtLeast: ptr(2)}
+			x[1] = Expectation{Name: "y", Metric: result.TimeToLimit, Case: "1.2", AtMost: ptr(2)}
+			x[2] = Expectation{Name: "z", Metric: result.ReseqDelayMax, Transport: "tcp", Relative: result.OwnPart, AtMost: ptr(2)}
+		}, `experiment.expect[0].metric: best_path_s is for experiments of kind routes
+experiment.expect[1].metric: time_to_limit_s needs events, and case "1.2" has none
+experiment.expect[2].metric: reseq_delay_max_s is for transports with mptcp, and "tcp" has none
+experiment.expect[2].relative: own_part_s is for experiments of kind routes`},
 		{"expectation of the unknown", func(s *Spec) {
 			s.Experiment.Expect[0] = Expectation{Name: "x", Metric: "speed", Case: "2.1", Traffic: "web", Transport: "udp", Stat: "p99",
 				Relative: "transport:udp", AtLeast: ptr(math.NaN())}

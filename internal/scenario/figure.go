@@ -170,9 +170,7 @@ func (c *checker) lineFigure(path string, e *Experiment, f Figure) {
 		c.Add(path, "must have either metric or metrics")
 	default:
 		for _, m := range f.AllMetrics() {
-			if _, ok := result.MetricNamed(m); !ok {
-				c.Add(path, "metric must be one of %s, got %q", result.MetricNames(), m)
-			}
+			result.CheckMetric(&c.List, path, m)
 		}
 	}
 	if f.Divide < 0 || math.IsInf(f.Divide, 0) || math.IsNaN(f.Divide) {

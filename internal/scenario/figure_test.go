@@ -26,7 +26,7 @@ func TestCheckOfFiguresAndSettings(t *testing.T) {
 		{"name of the report's own", func(e *Experiment) { e.Figures[0].Name = "goodput" }, `experiment.figures[0].name: "goodput" is another figure's name`},
 		{"no title", func(e *Experiment) { e.Figures[0].Title = "" }, `experiment.figures[0].title: must say`},
 		{"kind", func(e *Experiment) { e.Figures[0].Kind = "pie" }, `experiment.figures[0].kind: must be one of lines, bursts, got "pie"`},
-		{"metric", func(e *Experiment) { e.Figures[0].Metric = "speed" }, `experiment.figures[0]: metric must be one of`},
+		{"metric", func(e *Experiment) { e.Figures[0].Metric = "speed" }, `experiment.figures[0]: must be one of`},
 		{"metric and metrics", func(e *Experiment) { e.Figures[0].Metrics = []string{result.Goodput} }, `experiment.figures[0]: must have either metric or metrics`},
 		{"x", func(e *Experiment) { e.Figures[0].X = "los" }, `experiment.figures[0].x: must be a parameter of cases, got "los"`},
 		{"where", func(e *Experiment) { e.Figures[0].Where = map[string]float64{"rate": 1} }, `experiment.figures[0].where.rate: is no parameter of any case`},

@@ -16,7 +16,7 @@ import (
 )
 
 // Backend is what results of the simulator say of their origin.
-const Backend = "sim"
+const Backend = result.BackendSim
 
 // FirstSeed is the seed of the first trial unless another is given.
 const FirstSeed = 1

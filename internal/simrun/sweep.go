@@ -38,13 +38,7 @@ type Grid struct {
 }
 
 // sweepMetrics are the columns of a sweep.
-var sweepMetrics = []string{
-	result.Goodput, result.LimitRate, result.Bytes, result.Duration, result.FirstByte, result.LongestGap,
-	result.ThroughputBefore, result.ThroughputAfter,
-	result.ReseqDelayMean, result.ReseqDelayP50, result.ReseqDelayP95, result.ReseqDelayP99, result.ReseqDelayMax,
-	result.BurstMax, result.BurstP99, result.BurstFirst, result.BurstSteady, result.BurstLarge, result.BurstsPerSecond, result.BurstPeriod,
-	result.BufferMax, result.BufferMean, result.Retransmissions, result.Timeouts, result.Reinjections,
-}
+var sweepMetrics = result.Select(func(m result.Metric) bool { return m.Sweep })
 
 // The columns that every row has besides the axes and the metrics.
 const (
