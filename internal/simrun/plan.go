@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -60,6 +61,7 @@ func Check(spec *scenario.Spec) fault.List {
 			faults.Add("experiment.transports."+name+".links", "the simulator takes one path without mptcp, got %d links", len(t.Links))
 		}
 	}
+	faults.Merge("", p.unusedAddresses())
 	for i, c := range e.Cases {
 		for j, x := range c.Events {
 			if kind, why := refuse(spec, x); kind != "" {
@@ -84,6 +86,53 @@ func Check(spec *scenario.Spec) fault.List {
 		}
 	}
 	return faults
+}
+
+// unusedAddresses refuses further addresses of the two ends, to and from which a lab opens subflows, that
+// are on a link that none of a transport's subflows passes: it would have a subflow less than in a lab.
+func (p *plan) unusedAddresses() fault.List {
+	var faults fault.List
+	e := p.spec.Experiment
+	for _, node := range []string{e.Server, e.Client} {
+		n := p.spec.Nodes[node]
+		if n == nil || n.MPTCP == nil {
+			continue
+		}
+		for _, list := range []struct {
+			name      string
+			addresses []netip.Addr
+		}{{"announce", n.MPTCP.Announce}, {"from", n.MPTCP.From}} {
+			for i, a := range list.addresses {
+				link := p.linkOf(node, a)
+				if link == "" {
+					continue
+				}
+				for _, name := range e.TransportNames() {
+					passes := func(w way) bool {
+						return w.err != nil || slices.ContainsFunc(w.hops, func(h hop) bool { return h.link == link })
+					}
+					if !e.Transports[name].MPTCP || slices.ContainsFunc(p.ways[name], passes) {
+						continue
+					}
+					faults.Add(fmt.Sprintf("nodes.%s.mptcp.%s[%d]", node, list.name, i),
+						"none of the simulated subflows of transport %s passes link %s, where %s is: name a link on that way in its links, or use a lab", name, link, a)
+				}
+			}
+		}
+	}
+	return faults
+}
+
+// linkOf returns the link on which a node has the address, or none.
+func (p *plan) linkOf(node string, a netip.Addr) string {
+	for _, name := range sortedLinks(p.spec) {
+		for _, end := range p.spec.Links[name].Ends {
+			if end.Node == node && slices.ContainsFunc(end.Addresses, func(prefix netip.Prefix) bool { return prefix.Addr() == a }) {
+				return name
+			}
+		}
+	}
+	return ""
 }
 
 // refuse says of an event that only a lab can do which kind it is and why.

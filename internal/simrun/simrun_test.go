@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -194,6 +195,22 @@ experiment.cases[0].events[6].down: the simulator takes down wires only, and thi
 `
 	if got := Check(s).Error(); !strings.HasPrefix(got, want) || !strings.Contains(got, `sysctls.net.ipv4.tcp_congestion_control: the simulator knows no congestion control "bbr"`) {
 		t.Errorf("got %s", got)
+	}
+}
+
+// TestSecondLine has a client with a second line, over which a transport with one link has no subflow.
+func TestSecondLine(t *testing.T) {
+	s := builtIn(t, "reseq-delay")
+	second := netip.MustParseAddr("2001:db8:23::2")
+	s.Nodes["client"].MPTCP.From = []netip.Addr{second}
+	if faults := Check(s); len(faults) > 0 {
+		t.Errorf("a line that subflows pass: %v", faults)
+	}
+	s.Nodes["server"].MPTCP.Announce = nil
+	s.Experiment.Transports["mptcp"].Links = []string{"path1"}
+	want := "nodes.client.mptcp.from[0]: none of the simulated subflows of transport mptcp passes link exit2, where 2001:db8:23::2 is: name a link on that way in its links, or use a lab"
+	if got := Check(s).Error(); got != want {
+		t.Errorf("got %s\nwant %s", got, want)
 	}
 }
 
