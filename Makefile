@@ -63,7 +63,7 @@ validate: build ## write docs/validation.md anew: the simulator beside theory, n
 
 .PHONY: generate
 generate: ## compile the eBPF programs anew (needs clang-14 and llvm-strip-14)
-	$(GO) generate ./internal/bpf
+	$(GO) generate ./internal/bpf/...
 
 clean: ## remove what was built and the results
 	rm -rf bin $(OUT)

@@ -6,7 +6,7 @@
  * (RFC 8986, H.Encaps and H.Encaps.Red) with any extension headers, a segment routing header (RFC 8754) among them.
  * Packets come from anyone: nothing here trusts a length, and every loop is bounded. The packet is only read.
  *
- * It has no maps. The Go reference it is tested against is in internal/bpf.
+ * It has no maps. The Go reference it is tested against is in internal/bpf/flowcount.
  */
 #ifndef TABANE_PACKET_H
 #define TABANE_PACKET_H

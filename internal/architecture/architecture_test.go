@@ -33,6 +33,7 @@ type floor struct {
 var (
 	ground   = floor{0, "the ground floor", "it is pure: values and arithmetic that everything else stands on"}
 	models   = floor{1, "the ground floor", "a model is pure arithmetic on values, and knows no other model: who wants two of them brings them together"}
+	loader   = floor{9, "the adapters' floor", "it loads programs for adapters, and knows none of them"}
 	probes   = floor{9, "the adapters' floor", "it finds out for an adapter whether a neighbor is reachable, and knows none of them"}
 	adapters = floor{10, "the adapters' floor", "an adapter knows the one thing outside that it adapts, and nothing that uses it"}
 	stands   = floor{11, "the adapters' floor", "it stands in for an adapter in tests"}
@@ -70,8 +71,10 @@ var house = map[string]floor{
 	"internal/mptcp": adapters,
 	"internal/bgp":   adapters,
 	"internal/link":  adapters,
-	"internal/bpf":   adapters,
-	"internal/pcap":  adapters,
+	"internal/bpf":   loader,
+
+	"internal/bpf/flowcount": adapters,
+	"internal/pcap":          adapters,
 
 	"internal/route/routetest": stands,
 	"internal/netns/netnstest": stands,
@@ -115,7 +118,7 @@ var reserved = []struct {
 	{"github.com/osrg/gobgp", []string{"internal/bgp"}, "GoBGP is behind the speaker of bgp, so that a machine is tested without it"},
 	// The lab writes the files that its daemons read; it reads none, so the strictness of config does not suffer.
 	{"github.com/goccy/go-yaml", []string{"internal/config", "internal/lab"}, "YAML is read by config alone, which bounds and places everything"},
-	{"github.com/cilium/ebpf", []string{"internal/bpf"}, "programs and maps are behind bpf, so that a machine is tested without a kernel"},
+	{"github.com/cilium/ebpf", []string{"internal/bpf", "internal/bpf/flowcount"}, "programs and maps are behind bpf, so that a machine is tested without a kernel"},
 	{"github.com/spf13/cobra", []string{"internal/cli"}, "flags are the command line's"},
 	{"gonum.org/v1/plot", []string{"internal/report"}, "figures are report's"},
 }

@@ -11,97 +11,107 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attachment is a program where it was put.
-type attachment interface {
-	detach() error
+// Programs are tc programs for both directions of an interface.
+type Programs struct {
+	Ingress, Egress *ebpf.Program
 }
 
-// Attach counts from now on what the interface of the calling thread's network namespace receives and sends: what it
-// receives before other programs of tcx see it, what it sends after them. It returns a
-// *feature.Error when the kernel or the type of interface is not supported, and an error that wraps fs.ErrNotExist when
-// there is no such interface.
-func (f *Flows) Attach(name string) error {
-	if err := f.attach(name); err != nil {
-		return fmt.Errorf("attach flow counter to interface %q: %w", name, err)
-	}
-	return nil
+// AttachOptions say where programs go.
+type AttachOptions struct {
+	// Link is the name of the interface.
+	Link string
+	// Ethernet is for links whose packets begin with an Ethernet header, Raw for those whose packets begin with the IP
+	// header, such as tun.
+	Ethernet, Raw Programs
+	// Name is that of the filters in cls_bpf.
+	Name string
+	// Legacy uses cls_bpf even where the kernel has tcx.
+	Legacy bool
 }
 
-func (f *Flows) attach(name string) error {
-	l, err := netlink.LinkByName(name)
+// Attachment is a pair of programs on an interface.
+type Attachment interface {
+	// Detach removes the programs. An interface that is gone is no error.
+	Detach() error
+}
+
+// Attach attaches programs to an interface in the calling thread's network namespace: ingress before, egress after other
+// tcx programs. It uses tcx (Linux 6.6), otherwise cls_bpf. It returns a *feature.Error when the kernel or the type of the
+// interface is not supported, and an error that wraps fs.ErrNotExist when there is no such interface.
+func Attach(o AttachOptions) (Attachment, error) {
+	l, err := netlink.LinkByName(o.Link)
 	var none netlink.LinkNotFoundError
 	if errors.As(err, &none) {
-		return noInterface{}
+		return nil, noLink{}
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	received, sent := f.objects.Received, f.objects.Sent
+	var programs Programs
 	switch kind := l.Attrs().EncapType; kind {
 	case "ether", "loopback":
+		programs = o.Ethernet
 	case "none", "ppp", "rawip":
-		received, sent = f.objects.ReceivedRaw, f.objects.SentRaw
+		programs = o.Raw
 	default:
-		return missing(fmt.Sprintf("link type %q is not supported", kind), "name an Ethernet or tun interface", nil)
+		return nil, missing(fmt.Sprintf("link type %q is not supported", kind), "name an Ethernet or tun interface", nil)
 	}
 	index := l.Attrs().Index
-	if !f.legacy {
-		err := f.attachTCX(index, received, sent)
+	if !o.Legacy {
+		a, err := attachTCX(index, programs)
 		if !errors.Is(err, ebpf.ErrNotSupported) {
-			return err
+			return a, err
 		}
 	}
-	return f.attachClassifier(index, received, sent)
+	return attachClassifier(index, o.Name, programs)
 }
 
-// noInterface is fs.ErrNotExist in the words of interfaces.
-type noInterface struct{}
+// noLink is fs.ErrNotExist in the words of interfaces.
+type noLink struct{}
 
-func (noInterface) Error() string { return "there is no such interface" }
-func (noInterface) Unwrap() error { return fs.ErrNotExist }
+func (noLink) Error() string { return "no such interface" }
+func (noLink) Unwrap() error { return fs.ErrNotExist }
 
-// tcx is a program on a link of tcx (Linux 6.6). The kernel takes it away with the process and with the interface.
-type tcx struct{ link.Link }
+// tcx is a pair of tcx links. The kernel removes them with the process and with the interface.
+type tcx struct{ ingress, egress link.Link }
 
-func (t tcx) detach() error { return t.Close() }
+func (t tcx) Detach() error { return errors.Join(t.ingress.Close(), t.egress.Close()) }
 
-func (f *Flows) attachTCX(index int, received, sent *ebpf.Program) error {
-	in, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: received, Attach: ebpf.AttachTCXIngress, Anchor: link.Head()})
+func attachTCX(index int, p Programs) (Attachment, error) {
+	in, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: p.Ingress, Attach: ebpf.AttachTCXIngress, Anchor: link.Head()})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	out, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: sent, Attach: ebpf.AttachTCXEgress, Anchor: link.Tail()})
+	out, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: p.Egress, Attach: ebpf.AttachTCXEgress, Anchor: link.Tail()})
 	if err != nil {
-		return errors.Join(err, in.Close())
+		return nil, errors.Join(err, in.Close())
 	}
-	f.attached = append(f.attached, tcx{in}, tcx{out})
-	return nil
+	return tcx{in, out}, nil
 }
 
-// classifier are the programs as filters of the qdisc clsact, for kernels without tcx. Unlike tcx they would outlive the
-// process, and one that was killed may have left them; the next to start takes their place.
+// classifier is a pair of cls_bpf filters on the clsact qdisc, for kernels without tcx. Unlike tcx links they outlive the
+// process; the next instance replaces those of one that was killed.
 type classifier struct {
 	conn    *netlink.Handle
-	qdisc   netlink.Qdisc // nil when it was there before
+	qdisc   netlink.Qdisc // nil when it existed before
 	filters []netlink.Filter
 }
 
 const (
-	filterName = "tabane_flows"
-	// The place of the filters. They let packets pass on to whoever is next, so they come first.
+	// The filters have the first priority, because they pass every packet on to the next.
 	filterPriority = 1
 	filterHandle   = 0x7ab4
 )
 
-func (f *Flows) attachClassifier(index int, received, sent *ebpf.Program) (err error) {
+func attachClassifier(index int, name string, p Programs) (_ Attachment, err error) {
 	conn, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	c := &classifier{conn: conn}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, c.detach())
+			err = errors.Join(err, c.Detach())
 		}
 	}()
 	qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
@@ -110,44 +120,43 @@ func (f *Flows) attachClassifier(index int, received, sent *ebpf.Program) (err e
 		c.qdisc = qdisc
 	case errors.Is(err, unix.EEXIST):
 	case errors.Is(err, unix.ENOENT):
-		return missing("this kernel has neither tcx nor clsact", "use Linux 6.6 or newer, or CONFIG_NET_SCH_INGRESS and CONFIG_NET_CLS_BPF", nil)
+		return nil, missing("this kernel has neither tcx nor clsact", "use Linux 6.6 or newer, or CONFIG_NET_SCH_INGRESS and CONFIG_NET_CLS_BPF", nil)
 	default:
-		return fmt.Errorf("add clsact: %w", err)
+		return nil, fmt.Errorf("add clsact: %w", err)
 	}
 	for _, hook := range []struct {
 		parent  uint32
 		program *ebpf.Program
-	}{{netlink.HANDLE_MIN_INGRESS, received}, {netlink.HANDLE_MIN_EGRESS, sent}} {
+	}{{netlink.HANDLE_MIN_INGRESS, p.Ingress}, {netlink.HANDLE_MIN_EGRESS, p.Egress}} {
 		filter := &netlink.BpfFilter{
 			FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: hook.parent, Handle: filterHandle, Priority: filterPriority, Protocol: unix.ETH_P_ALL},
-			Fd:          hook.program.FD(), Name: filterName, DirectAction: true,
+			Fd:          hook.program.FD(), Name: name, DirectAction: true,
 		}
 		switch err := conn.FilterReplace(filter); {
 		case errors.Is(err, unix.ENOENT):
-			return missing("this kernel has neither tcx nor cls_bpf", "use Linux 6.6 or newer, or CONFIG_NET_CLS_BPF", nil)
+			return nil, missing("this kernel has neither tcx nor cls_bpf", "use Linux 6.6 or newer, or CONFIG_NET_CLS_BPF", nil)
 		case err != nil:
-			return fmt.Errorf("add filter: %w", err)
+			return nil, fmt.Errorf("add filter: %w", err)
 		}
 		c.filters = append(c.filters, filter)
 	}
-	f.attached = append(f.attached, c)
-	return nil
+	return c, nil
 }
 
-func (c *classifier) detach() error {
+func (c *classifier) Detach() error {
 	defer c.conn.Close()
 	var errs []error
 	for _, filter := range c.filters {
-		errs = append(errs, gone(c.conn.FilterDel(filter)))
+		errs = append(errs, ignoreGone(c.conn.FilterDel(filter)))
 	}
-	// Only an empty one is removed: others may have put filters there meanwhile.
+	// Another program may have added filters meanwhile.
 	if c.qdisc != nil && c.empty() {
-		errs = append(errs, gone(c.conn.QdiscDel(c.qdisc)))
+		errs = append(errs, ignoreGone(c.conn.QdiscDel(c.qdisc)))
 	}
 	return errors.Join(errs...)
 }
 
-// empty tells whether no filter is left on either side.
+// empty reports whether the qdisc has no filters.
 func (c *classifier) empty() bool {
 	l := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: c.qdisc.Attrs().LinkIndex}}
 	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
@@ -158,8 +167,8 @@ func (c *classifier) empty() bool {
 	return true
 }
 
-// gone forgives that what is to be removed is not there, because its interface is not.
-func gone(err error) error {
+// ignoreGone drops the errors of removing from an interface that is gone.
+func ignoreGone(err error) error {
 	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
 		return nil
 	}

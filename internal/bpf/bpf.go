@@ -1,9 +1,8 @@
-// Package bpf loads the project's eBPF programs into the kernel, attaches them and reads what they have counted.
+// Package bpf loads eBPF programs into the kernel and attaches them to network interfaces.
 //
-// The programs are compiled beforehand and lie in this package as objects, so neither a compiler nor the kernel's headers
-// are needed to build or to run it. It is the only package that knows the library that loads them. It refuses to leave
-// anything behind: programs and maps live as long as the process that holds them, and nothing is pinned. It gives no
-// meaning to what is counted.
+// It knows neither the maps nor the purpose of a program: those are in a package for each family of programs below this
+// one, with its bindings and object, so that building needs no compiler and no kernel headers. Nothing is pinned: programs
+// and maps live as long as the process that holds them.
 package bpf
 
 import (
@@ -12,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/feature"
@@ -21,6 +21,16 @@ const (
 	needLinux        = "use Linux 5.14 or newer"
 	needCapabilities = "run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"
 )
+
+// Load creates the maps and loads the programs of spec and assigns them to the fields of objects, as
+// ebpf.CollectionSpec.LoadAndAssign does. It returns a *feature.Error when this host cannot load them.
+func Load(spec *ebpf.CollectionSpec, objects any) error {
+	// Before Linux 5.11 maps counted against the limit of locked memory.
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return refusal(err)
+	}
+	return refusal(spec.LoadAndAssign(objects, nil))
+}
 
 // missing is what this kernel, or this process on it, lacks.
 func missing(reason, remedy string, err error) error {
@@ -35,9 +45,9 @@ func refusal(err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &verifier):
-		// The last lines say why; what comes before is how the verifier got there.
+		// The last line of the log before the summary is the reason.
 		lines := verifier.Log
-		if last := slices.IndexFunc(lines, func(l string) bool { return len(l) > 9 && l[:9] == "processed" }); last > 0 {
+		if last := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "processed") }); last > 0 {
 			lines = lines[:last]
 		}
 		if len(lines) == 0 {

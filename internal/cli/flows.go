@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/bpf"
+	"github.com/tabane/tabane/internal/bpf/flowcount"
 	"github.com/tabane/tabane/internal/flows"
 	"github.com/tabane/tabane/internal/role"
 )
@@ -73,7 +73,7 @@ interval, or has ended; what is not there carried nothing.`,
 	f.BoolVar(&o.json, "json", false, "print JSON lines")
 	f.BoolVar(&o.csv, "csv", false, "print comma-separated values")
 	f.IntVar(&o.top, "top", 0, "show only the `n` that carry most: connections in the table, flows in JSON and CSV")
-	f.IntVar(&o.max, "max-flows", bpf.DefaultMaxFlows, "how many flows are kept in the kernel; when room gets short, those that were idle for longest end early")
+	f.IntVar(&o.max, "max-flows", flowcount.DefaultMaxFlows, "how many flows are kept in the kernel; when room gets short, those that were idle for longest end early")
 	f.Float64Var(&o.cpu, "cpu", 100*flows.DefaultShare, "how many `percent` of a core reading may take; with so many flows that it would take more, intervals are left out")
 	f.StringVar(&o.metrics, "metrics", "", "`address` and port to serve /metrics (Prometheus) and /status on, like [::1]:9120")
 	return c
@@ -89,8 +89,8 @@ func (o *flowsFlags) check() error {
 		return fmt.Errorf("--for must not be negative, got %v", o.duration)
 	case o.top < 0:
 		return fmt.Errorf("--top must not be negative, got %d", o.top)
-	case o.max < 1 || o.max > bpf.MaxMaxFlows:
-		return fmt.Errorf("--max-flows must be between 1 and %d, got %d", bpf.MaxMaxFlows, o.max)
+	case o.max < 1 || o.max > flowcount.MaxMaxFlows:
+		return fmt.Errorf("--max-flows must be between 1 and %d, got %d", flowcount.MaxMaxFlows, o.max)
 	case !(o.cpu > 0 && o.cpu <= 100):
 		return fmt.Errorf("--cpu must be above 0 and up to 100, got %v", o.cpu)
 	case o.json && o.csv:

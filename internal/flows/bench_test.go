@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tabane/tabane/internal/bpf"
+	"github.com/tabane/tabane/internal/bpf/flowcount"
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
@@ -24,7 +24,7 @@ func BenchmarkTrack(b *testing.B) {
 			}
 			w.next(b, 100*time.Millisecond)
 			// What the stand-in itself takes is not measured.
-			still := still{make([]bpf.FlowKey, n), make([]bpf.Count, n)}
+			still := still{make([]flowcount.Key, n), make([]flowcount.Count, n)}
 			for i, slot := range w.kernel.slots {
 				still.keys[i], still.counts[i] = slot.key, slot.count
 			}
@@ -45,17 +45,17 @@ func BenchmarkTrack(b *testing.B) {
 
 // still is a kernel whose flows stay.
 type still struct {
-	keys   []bpf.FlowKey
-	counts []bpf.Count
+	keys   []flowcount.Key
+	counts []flowcount.Count
 }
 
-func (s *still) Each(f func(int, *bpf.FlowKey, bpf.Count)) {
+func (s *still) Each(f func(int, *flowcount.Key, flowcount.Count)) {
 	for i := range s.keys {
 		f(i, &s.keys[i], s.counts[i])
 	}
 }
 
-func (s *still) Reasons() (r [bpf.NumReasons]bpf.Count, err error) { return r, nil }
+func (s *still) Reasons() (r [flowcount.NumReasons]flowcount.Count, err error) { return r, nil }
 
 // BenchmarkSockets reads 10,000 sockets, both ends of 5,000 connections over loopback, and joins them with flows.
 func BenchmarkSockets(b *testing.B) {
@@ -87,7 +87,7 @@ func BenchmarkSockets(b *testing.B) {
 			b.Cleanup(func() { s.Close() })
 			local, remote := c.LocalAddr().(*net.TCPAddr).AddrPort(), c.RemoteAddr().(*net.TCPAddr).AddrPort()
 			for _, ends := range [][2]netip.AddrPort{{local, remote}, {remote, local}} {
-				w.kernel.carry(bpf.FlowKey{
+				w.kernel.carry(flowcount.Key{
 					Source: ends[0].Addr().As16(), Destination: ends[1].Addr().As16(), SourcePort: ends[0].Port(), DestinationPort: ends[1].Port(),
 					Family: 6, Protocol: 6, Direction: 1,
 				}, 1, 100)

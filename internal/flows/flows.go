@@ -21,7 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/bpf"
+	"github.com/tabane/tabane/internal/bpf/flowcount"
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
@@ -51,7 +51,7 @@ type Options struct {
 	Interval time.Duration
 	// Idle is how long a flow without a socket must be quiet to be over; 0 means DefaultIdle.
 	Idle time.Duration
-	// MaxFlows is how many flows there is room for in the kernel; 0 means bpf.DefaultMaxFlows. When a quarter of it is
+	// MaxFlows is how many flows there is room for in the kernel; 0 means flowcount.DefaultMaxFlows. When a quarter of it is
 	// left, the flows that were quiet longest, and for a second at least, end early.
 	MaxFlows int
 	// Share is the part of one processor that reading may take, above 0 and up to 1; 0 means DefaultShare. Sockets have
@@ -87,8 +87,8 @@ func (o *Options) check() error {
 
 // counter counts packets per flow.
 type counter interface {
-	Each(func(slot int, key *bpf.FlowKey, count bpf.Count))
-	Reasons() ([bpf.NumReasons]bpf.Count, error)
+	Each(func(slot int, key *flowcount.Key, count flowcount.Count))
+	Reasons() ([flowcount.NumReasons]flowcount.Count, error)
 }
 
 // slots are what the counter keeps flows in.
@@ -133,12 +133,12 @@ func New(o Options) (_ *Watcher, err error) {
 		o.Idle = max(DefaultIdle, o.Interval)
 	}
 	if o.MaxFlows == 0 {
-		o.MaxFlows = bpf.DefaultMaxFlows
+		o.MaxFlows = flowcount.DefaultMaxFlows
 	}
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("watch flows: %w", err)
 	}
-	f, err := bpf.NewFlows(bpf.FlowsOptions{MaxFlows: o.MaxFlows})
+	f, err := flowcount.New(flowcount.Options{MaxFlows: o.MaxFlows})
 	if err != nil {
 		return nil, err
 	}

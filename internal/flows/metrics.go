@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tabane/tabane/internal/bpf"
+	"github.com/tabane/tabane/internal/bpf/flowcount"
 )
 
 // aggregateKey is what flows are added up by for monitoring, which must not grow with their number.
@@ -18,7 +18,7 @@ type aggregateKey struct {
 
 // Aggregate is the sum over the flows of one interface and direction, to one SID and for one egress peer.
 type Aggregate struct {
-	bpf.Count
+	flowcount.Count
 	// Flows is how many there are now.
 	Flows int
 	// Retransmitted counts segments of sent flows that were sent again.
@@ -109,8 +109,8 @@ func (w *Watcher) Collect(ch chan<- prometheus.Metric) {
 	}
 	constant(connectionsDesc, prometheus.GaugeValue, float64(len(w.t.connections)))
 	for r, c := range w.t.snapshot.Unparsed {
-		if bpf.Reason(r) != bpf.Counted {
-			constant(unparsedDesc, prometheus.CounterValue, float64(c.Packets), bpf.Reason(r).String())
+		if flowcount.Reason(r) != flowcount.Counted {
+			constant(unparsedDesc, prometheus.CounterValue, float64(c.Packets), flowcount.Reason(r).String())
 		}
 	}
 }
@@ -151,7 +151,7 @@ func unparsed(s *Snapshot) map[string]uint64 {
 	all := map[string]uint64{}
 	for r, c := range s.Unparsed {
 		if c.Packets > 0 {
-			all[bpf.Reason(r).String()] = c.Packets
+			all[flowcount.Reason(r).String()] = c.Packets
 		}
 	}
 	return all

@@ -11,7 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/tabane/tabane/internal/bpf"
+	"github.com/tabane/tabane/internal/bpf/flowcount"
 )
 
 // Table shows snapshots as a table for people: MPTCP connections with their subflows, then other flows, busiest first.
@@ -23,7 +23,7 @@ type Table struct {
 	// size is that of the terminal, which is then written over again and again; nil where there is none.
 	size  func() (columns, lines int)
 	since time.Duration
-	sum   [2]bpf.Count
+	sum   [2]flowcount.Count
 	lines int
 }
 
@@ -69,7 +69,7 @@ func (t *Table) Write(s *Snapshot, last bool) error {
 		return nil
 	}
 	text := t.draw(s)
-	t.since, t.sum = 0, [2]bpf.Count{}
+	t.since, t.sum = 0, [2]flowcount.Count{}
 	for _, f := range s.Flows {
 		f.drawn = f.Total.Bytes
 	}
@@ -268,7 +268,7 @@ func (t *Table) notes(s *Snapshot) string {
 	var parts []string
 	for r, c := range s.Unparsed {
 		if c.Packets > 0 {
-			parts = append(parts, fmt.Sprintf("%s %d", bpf.Reason(r), c.Packets))
+			parts = append(parts, fmt.Sprintf("%s %d", flowcount.Reason(r), c.Packets))
 		}
 	}
 	if len(parts) == 0 {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tabane/tabane/internal/bpf"
+	"github.com/tabane/tabane/internal/bpf/flowcount"
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
@@ -18,7 +18,7 @@ type Snapshot struct {
 	// those that have Ended.
 	Flows []*Flow
 	// Unparsed are the packets that belong to no flow, since the start, by the reason; that for Counted is 0.
-	Unparsed [bpf.NumReasons]bpf.Count
+	Unparsed [flowcount.NumReasons]flowcount.Count
 }
 
 // Flow is one direction of a connection, on one interface and to one SID.
@@ -36,13 +36,13 @@ type Flow struct {
 	// Peer is the egress peer that the local address stands for, empty when it is not known.
 	Peer string
 	// Delta is what it carried in the interval, Total since it was first seen.
-	Delta, Total bpf.Count
+	Delta, Total flowcount.Count
 	// Ended says that nothing will follow.
 	Ended bool
 
-	key   bpf.FlowKey
+	key   flowcount.Key
 	slot  int
-	last  bpf.Count
+	last  flowcount.Count
 	moved time.Time
 	// left is when the flow was removed from the kernel, zero before.
 	left time.Time
@@ -170,7 +170,7 @@ func (t *tracker) read(c counter, now time.Time, elapsed time.Duration) error {
 		return err
 	}
 	t.flows, t.quiet = t.flows[:0], t.quiet[:0]
-	c.Each(func(slot int, key *bpf.FlowKey, count bpf.Count) {
+	c.Each(func(slot int, key *flowcount.Key, count flowcount.Count) {
 		f := t.slots[slot]
 		if f == nil {
 			f = t.add(slot, key, now)
@@ -183,9 +183,9 @@ func (t *tracker) read(c counter, now time.Time, elapsed time.Duration) error {
 }
 
 // count notes what has been counted of a flow so far.
-func (t *tracker) count(f *Flow, count bpf.Count, now time.Time) {
+func (t *tracker) count(f *Flow, count flowcount.Count, now time.Time) {
 	f.Delta = minus(count, f.last)
-	if f.Delta == (bpf.Count{}) {
+	if f.Delta == (flowcount.Count{}) {
 		if f.left.IsZero() && now.Sub(f.moved) >= min(grace, t.idle) {
 			t.quiet = append(t.quiet, f)
 		}
@@ -220,10 +220,10 @@ func (t *tracker) carryConnection(f *Flow) {
 }
 
 // add makes a flow that is seen for the first time.
-func (t *tracker) add(slot int, key *bpf.FlowKey, now time.Time) *Flow {
+func (t *tracker) add(slot int, key *flowcount.Key, now time.Time) *Flow {
 	t.lastID++
-	f := &Flow{ID: t.lastID, Interface: t.interfaces[key.Ifindex], Sent: key.Sent(), SID: key.SegmentID(), key: *key, slot: slot, moved: now}
-	f.Local, f.Remote = key.From(), key.To()
+	f := &Flow{ID: t.lastID, Interface: t.interfaces[key.Ifindex], Sent: key.Sent(), SID: key.SID(), key: *key, slot: slot, moved: now}
+	f.Local, f.Remote = key.Src(), key.Dst()
 	if !f.Sent {
 		f.Local, f.Remote = f.Remote, f.Local
 	}
@@ -250,7 +250,7 @@ func (t *tracker) add(slot int, key *bpf.FlowKey, now time.Time) *Flow {
 const protocolTCP = 6
 
 // family is the index of a flow's family in tracker.tcp.
-func family(key *bpf.FlowKey) int {
+func family(key *flowcount.Key) int {
 	if key.Family == 4 {
 		return 0
 	}
@@ -392,10 +392,10 @@ func (t *tracker) finish(s slots, now time.Time) error {
 	return nil
 }
 
-func plus(a, b bpf.Count) bpf.Count {
-	return bpf.Count{Packets: a.Packets + b.Packets, Bytes: a.Bytes + b.Bytes}
+func plus(a, b flowcount.Count) flowcount.Count {
+	return flowcount.Count{Packets: a.Packets + b.Packets, Bytes: a.Bytes + b.Bytes}
 }
 
-func minus(a, b bpf.Count) bpf.Count {
-	return bpf.Count{Packets: a.Packets - b.Packets, Bytes: a.Bytes - b.Bytes}
+func minus(a, b flowcount.Count) flowcount.Count {
+	return flowcount.Count{Packets: a.Packets - b.Packets, Bytes: a.Bytes - b.Bytes}
 }

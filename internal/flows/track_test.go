@@ -22,39 +22,39 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
-	"github.com/tabane/tabane/internal/bpf"
+	"github.com/tabane/tabane/internal/bpf/flowcount"
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
 // kernel stands in for the counters: slots with a count each.
 type kernel struct {
 	slots   map[int]*slot
-	byKey   map[bpf.FlowKey]int
+	byKey   map[flowcount.Key]int
 	spare   []int
-	reasons [bpf.NumReasons]bpf.Count
-	counted bpf.Count
+	reasons [flowcount.NumReasons]flowcount.Count
+	counted flowcount.Count
 	fail    error
 }
 
 type slot struct {
-	key     bpf.FlowKey
-	count   bpf.Count
+	key     flowcount.Key
+	count   flowcount.Count
 	removed bool
 }
 
 func newKernel(room int) *kernel {
-	k := &kernel{slots: map[int]*slot{}, byKey: map[bpf.FlowKey]int{}}
+	k := &kernel{slots: map[int]*slot{}, byKey: map[flowcount.Key]int{}}
 	for i := range room {
 		k.spare = append(k.spare, room-1-i)
 	}
 	return k
 }
 
-func (k *kernel) carry(key bpf.FlowKey, packets, size uint64) {
+func (k *kernel) carry(key flowcount.Key, packets, size uint64) {
 	n, ok := k.byKey[key]
 	if !ok {
 		if len(k.spare) == 0 {
-			k.reasons[bpf.Full] = plus(k.reasons[bpf.Full], bpf.Count{Packets: packets, Bytes: size})
+			k.reasons[flowcount.Full] = plus(k.reasons[flowcount.Full], flowcount.Count{Packets: packets, Bytes: size})
 			return
 		}
 		last := len(k.spare) - 1
@@ -67,12 +67,12 @@ func (k *kernel) carry(key bpf.FlowKey, packets, size uint64) {
 
 // carryIn counts in a slot, as a processor does that found it before its flow was removed.
 func (k *kernel) carryIn(n int, packets, size uint64) {
-	c := bpf.Count{Packets: packets, Bytes: size}
+	c := flowcount.Count{Packets: packets, Bytes: size}
 	k.slots[n].count = plus(k.slots[n].count, c)
 	k.counted = plus(k.counted, c)
 }
 
-func (k *kernel) Each(f func(int, *bpf.FlowKey, bpf.Count)) {
+func (k *kernel) Each(f func(int, *flowcount.Key, flowcount.Count)) {
 	for _, n := range slices.Sorted(maps.Keys(k.slots)) {
 		f(n, &k.slots[n].key, k.slots[n].count)
 	}
@@ -96,7 +96,7 @@ func (k *kernel) Reuse(n int) error {
 	return nil
 }
 
-func (k *kernel) Reasons() ([bpf.NumReasons]bpf.Count, error) { return k.reasons, k.fail }
+func (k *kernel) Reasons() ([flowcount.NumReasons]flowcount.Count, error) { return k.reasons, k.fail }
 
 // host stands in for sock_diag.
 type host struct {
@@ -122,16 +122,16 @@ var (
 	sidA    = netip.MustParseAddr("fc00:1:1::")
 )
 
-func sent(from netip.Addr, port uint16, sid netip.Addr, proto uint8) bpf.FlowKey {
-	k := bpf.FlowKey{Source: from.As16(), Destination: client.As16(), SourcePort: 80, DestinationPort: port, Family: 6, Protocol: proto, Direction: 1, Ifindex: 2}
+func sent(from netip.Addr, port uint16, sid netip.Addr, proto uint8) flowcount.Key {
+	k := flowcount.Key{Source: from.As16(), Destination: client.As16(), SourcePort: 80, DestinationPort: port, Family: 6, Protocol: proto, Direction: 1, Ifindex: 2}
 	if sid.IsValid() {
 		k.Sid = sid.As16()
 	}
 	return k
 }
 
-func received(to netip.Addr, port uint16) bpf.FlowKey {
-	return bpf.FlowKey{Source: client.As16(), Destination: to.As16(), SourcePort: port, DestinationPort: 80, Family: 6, Protocol: 6, Ifindex: 2}
+func received(to netip.Addr, port uint16) flowcount.Key {
+	return flowcount.Key{Source: client.As16(), Destination: to.As16(), SourcePort: port, DestinationPort: 80, Family: 6, Protocol: 6, Ifindex: 2}
 }
 
 func socketOf(local netip.Addr, port uint16, token uint32) mptcp.Socket {
@@ -172,7 +172,7 @@ func (w *watch) next(t testing.TB, d time.Duration) *Snapshot {
 	return &w.t.snapshot
 }
 
-func find(t testing.TB, s *Snapshot, key bpf.FlowKey) *Flow {
+func find(t testing.TB, s *Snapshot, key flowcount.Key) *Flow {
 	t.Helper()
 	for _, f := range s.Flows {
 		if f.key == key {
@@ -192,7 +192,7 @@ func TestDeltasAndJoin(t *testing.T) {
 	w.kernel.carry(dns, 1, 90)
 	s := w.next(t, 100*time.Millisecond)
 	fa, fb, fback, fdns := find(t, s, a), find(t, s, b), find(t, s, back), find(t, s, dns)
-	if fa.Delta != (bpf.Count{Packets: 10, Bytes: 3000}) || fa.BitsPerSecond(s.Elapsed) != 240000 || fa.Peer != "transit-a" || fa.SID != sidA || fa.Interface != "lan" {
+	if fa.Delta != (flowcount.Count{Packets: 10, Bytes: 3000}) || fa.BitsPerSecond(s.Elapsed) != 240000 || fa.Peer != "transit-a" || fa.SID != sidA || fa.Interface != "lan" {
 		t.Errorf("flow %+v", fa)
 	}
 	if fa.Share() != 0.75 || fb.Share() != 0.25 || fback.Share() != 1 || fdns.Share() != 1 {
@@ -288,8 +288,8 @@ func TestSlotsAreKeptForLatePackets(t *testing.T) {
 	w.kernel.carry(b, 1, 50)
 	w.next(t, late-1)
 	w.kernel.carry(b, 1, 50)
-	if s := w.next(t, 1); !find(t, s, a).Ended || s.Unparsed[bpf.Full].Packets != 2 {
-		t.Errorf("flow %+v, without a flow are %+v", find(t, s, a), s.Unparsed[bpf.Full])
+	if s := w.next(t, 1); !find(t, s, a).Ended || s.Unparsed[flowcount.Full].Packets != 2 {
+		t.Errorf("flow %+v, without a flow are %+v", find(t, s, a), s.Unparsed[flowcount.Full])
 	}
 	w.kernel.carry(b, 1, 50)
 	if f := find(t, w.next(t, 0), b); f == nil || f.Total.Bytes != 50 {
@@ -460,7 +460,7 @@ func TestMetrics(t *testing.T) {
 	a := sent(serverA, 4000, sidA, 6)
 	w.host.sockets = []mptcp.Socket{socketOf(serverA, 4000, 0xcafe)}
 	w.kernel.carry(a, 10, 3000)
-	w.kernel.reasons[bpf.Fragment] = bpf.Count{Packets: 7}
+	w.kernel.reasons[flowcount.Fragment] = flowcount.Count{Packets: 7}
 	w.next(t, 100*time.Millisecond)
 	w.host.sockets[0].Retransmitted = 4
 	w.next(t, 100*time.Millisecond)
@@ -595,7 +595,7 @@ func TestCSV(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	w, s := busy(t)
-	w.t.snapshot.Unparsed[bpf.Fragment] = bpf.Count{Packets: 7}
+	w.t.snapshot.Unparsed[flowcount.Fragment] = flowcount.Count{Packets: 7}
 	var out bytes.Buffer
 	if err := NewTable(&out, 0, 100*time.Millisecond, nil).Write(s, false); err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package bpf
+package flowcount
 
 import (
 	"bytes"
@@ -29,7 +29,7 @@ func TestGenerated(t *testing.T) {
 		}
 		dir := t.TempDir()
 		cmd := exec.Command("go", append([]string{"tool", "bpf2go", "-output-dir", dir}, strings.Fields(rest)...)...)
-		cmd.Env = append(os.Environ(), "GOPACKAGE=bpf")
+		cmd.Env = append(os.Environ(), "GOPACKAGE=flowcount")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}

@@ -1,4 +1,4 @@
-package bpf
+package flowcount
 
 import (
 	"bytes"
@@ -184,9 +184,9 @@ func TestReference(t *testing.T) {
 		if reason != Counted {
 			continue
 		}
-		if key.From() != v.from || key.To() != v.to || key.SegmentID() != v.sid || key.Protocol != v.proto || headers != v.headers {
+		if key.Src() != v.from || key.Dst() != v.to || key.SID() != v.sid || key.Protocol != v.proto || headers != v.headers {
 			t.Errorf("%s: %v to %v, sid %v, protocol %d, %d bytes of headers; want %v to %v, %v, %d, %d",
-				v.name, key.From(), key.To(), key.SegmentID(), key.Protocol, headers, v.from, v.to, v.sid, v.proto, v.headers)
+				v.name, key.Src(), key.Dst(), key.SID(), key.Protocol, headers, v.from, v.to, v.sid, v.proto, v.headers)
 		}
 	}
 }
@@ -202,7 +202,7 @@ func skbContext(wireLen, gsoSegs, gsoSize uint32) []byte {
 
 // run gives the packet to the program and compares what it counts with the reference. It skips what the kernel refuses to
 // make a packet of.
-func run(t *testing.T, f *Flows, program *ebpf.Program, direction uint8, packet, context []byte, want Count) {
+func run(t *testing.T, f *Counter, program *ebpf.Program, direction uint8, packet, context []byte, want Count) {
 	t.Helper()
 	key, _, reason := referenceFlow(packet)
 	key.Ifindex, key.Direction = 1, direction
@@ -241,7 +241,7 @@ func run(t *testing.T, f *Flows, program *ebpf.Program, direction uint8, packet,
 		}
 	}
 	found := false
-	f.Each(func(slot int, k *FlowKey, c Count) {
+	f.Each(func(slot int, k *Key, c Count) {
 		if found || reason != Counted || *k != key || c != want {
 			t.Errorf("flow %+v: %+v; want %+v, %v of %x", k, c, want, reason, packet)
 		}
@@ -251,12 +251,12 @@ func run(t *testing.T, f *Flows, program *ebpf.Program, direction uint8, packet,
 		}
 	})
 	if found != (reason == Counted) {
-		t.Errorf("flow %v to %v: %v; want %v of %x", key.From(), key.To(), found, reason, packet)
+		t.Errorf("flow %v to %v: %v; want %v of %x", key.Src(), key.Dst(), found, reason, packet)
 	}
 }
 
 func TestProgramsParse(t *testing.T) {
-	f := newFlows(t, FlowsOptions{})
+	f := newCounter(t, Options{})
 	for _, v := range vectors() {
 		t.Run(v.name, func(t *testing.T) {
 			want := Count{1, uint64(len(v.packet))}
@@ -268,7 +268,7 @@ func TestProgramsParse(t *testing.T) {
 
 // TestSegments checks what is counted when the kernel handles several packets as one.
 func TestSegments(t *testing.T) {
-	f := newFlows(t, FlowsOptions{})
+	f := newCounter(t, Options{})
 	packet := ethernet(0x86dd, ipv6(41, router, sid, ipv6(6, server, client, tcp(80, 40000, 12, 1000))))
 	const headers = 14 + 40 + 40 + 32
 	for _, tt := range []struct {
@@ -293,7 +293,7 @@ func TestSegments(t *testing.T) {
 
 // FuzzKnown has flows of all kinds, and holds the program to counting any packet in the one that is its own, if there is one.
 func FuzzKnown(f *testing.F) {
-	flows, err := NewFlows(FlowsOptions{MaxFlows: 1 << 16})
+	flows, err := New(Options{MaxFlows: 1 << 16})
 	if errors.Is(err, errors.ErrUnsupported) {
 		f.Skip(err)
 	}
@@ -314,9 +314,9 @@ func FuzzKnown(f *testing.F) {
 			f.Fatal(err)
 		}
 	}
-	counts := func() map[FlowKey]uint64 {
-		all := map[FlowKey]uint64{}
-		flows.Each(func(_ int, k *FlowKey, c Count) { all[*k] += c.Packets })
+	counts := func() map[Key]uint64 {
+		all := map[Key]uint64{}
+		flows.Each(func(_ int, k *Key, c Count) { all[*k] += c.Packets })
 		return all
 	}
 	f.Fuzz(func(t *testing.T, packet []byte) {
@@ -340,7 +340,7 @@ func FuzzKnown(f *testing.F) {
 		}
 		// Flows that the fuzzer made go again.
 		var made []int
-		flows.Each(func(slot int, k *FlowKey, _ Count) {
+		flows.Each(func(slot int, k *Key, _ Count) {
 			if *k == key && want[key] == 1 {
 				made = append(made, slot)
 			}
@@ -359,7 +359,7 @@ func FuzzParse(f *testing.F) {
 	for _, v := range vectors() {
 		f.Add(v.packet)
 	}
-	flows, unsupported := NewFlows(FlowsOptions{})
+	flows, unsupported := New(Options{})
 	if unsupported == nil {
 		f.Cleanup(func() {
 			if err := flows.Close(); err != nil {

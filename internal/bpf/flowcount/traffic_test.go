@@ -1,4 +1,4 @@
-package bpf
+package flowcount
 
 import (
 	"fmt"
@@ -13,6 +13,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/bpf"
 )
 
 // BenchmarkTraffic measures the programs where a server sends over so many connections at once, each sent packet encapsulated, with
@@ -28,7 +30,7 @@ func BenchmarkTraffic(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer statistics.Close()
-			f := newFlows(b, FlowsOptions{})
+			f := newCounter(b, Options{})
 			turns := []*turn{{received: emptyProgram(b), sent: emptyProgram(b)}, {received: f.objects.Received, sent: f.objects.Sent}}
 			defer p.load(b, flows)()
 			for b.Loop() {
@@ -56,7 +58,7 @@ func BenchmarkTraffic(b *testing.B) {
 func BenchmarkThroughput(b *testing.B) {
 	p := newPair(b)
 	p.connect(b, "encap.red")
-	f := newFlows(b, FlowsOptions{})
+	f := newCounter(b, Options{})
 	defer p.load(b, 8)()
 	carried := func() float64 {
 		start := time.Now()
@@ -129,19 +131,14 @@ func (t *turn) take(b *testing.B, ns string) {
 // attached puts programs on eth0 of the namespace until the returned function is called.
 func attached(b *testing.B, ns string, received, sent *ebpf.Program) (detach func()) {
 	b.Helper()
-	f := &Flows{}
-	inside(b, ns, func() error {
-		eth0, err := net.InterfaceByName("eth0")
-		if err != nil {
-			return err
-		}
-		return f.attachTCX(eth0.Index, received, sent)
+	var a bpf.Attachment
+	inside(b, ns, func() (err error) {
+		a, err = bpf.Attach(bpf.AttachOptions{Link: "eth0", Ethernet: bpf.Programs{Ingress: received, Egress: sent}})
+		return err
 	})
 	return func() {
-		for _, a := range f.attached {
-			if err := a.detach(); err != nil {
-				b.Fatal(err)
-			}
+		if err := a.Detach(); err != nil {
+			b.Fatal(err)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package bpf
+package flowcount
 
 import (
 	"flag"
@@ -13,7 +13,7 @@ import (
 )
 
 // prefix is how the namespaces of these tests begin.
-const prefix = "tabane-test-bpf-"
+const prefix = "tabane-test-flowcount-"
 
 func TestMain(m *testing.M) {
 	files, _ := openFiles()
@@ -64,10 +64,10 @@ func needKernel(t testing.TB) {
 	t.Skip("needs root")
 }
 
-func newFlows(t testing.TB, o FlowsOptions) *Flows {
+func newCounter(t testing.TB, o Options) *Counter {
 	t.Helper()
 	needKernel(t)
-	f, err := NewFlows(o)
+	f, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}

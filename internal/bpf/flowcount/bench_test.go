@@ -1,4 +1,4 @@
-package bpf
+package flowcount
 
 import (
 	"errors"
@@ -30,7 +30,7 @@ func BenchmarkProgram(b *testing.B) {
 		{"ipv4-no-srh", ethernet(0x86dd, ipv6(4, router, sid, ipv4(6, 0, v4from, v4to, t)))},
 	} {
 		b.Run(bb.name, func(b *testing.B) {
-			f := newFlows(b, FlowsOptions{})
+			f := newCounter(b, Options{})
 			const repeat = 1 << 20
 			var total time.Duration
 			n := 0
@@ -51,14 +51,14 @@ func BenchmarkProgram(b *testing.B) {
 func BenchmarkEach(b *testing.B) {
 	for _, size := range []int{1 << 14, DefaultMaxFlows, 1 << 16} {
 		b.Run(fmt.Sprintf("room-for-%d", size), func(b *testing.B) {
-			f := newFlows(b, FlowsOptions{MaxFlows: size})
+			f := newCounter(b, Options{MaxFlows: size})
 			fill(b, f, 10000)
 			n, rounds := 0, 0
 			var before, after unix.Rusage
 			_ = unix.Getrusage(unix.RUSAGE_SELF, &before)
 			for b.Loop() {
 				n = 0
-				f.Each(func(int, *FlowKey, Count) { n++ })
+				f.Each(func(int, *Key, Count) { n++ })
 				rounds++
 			}
 			_ = unix.Getrusage(unix.RUSAGE_SELF, &after)
@@ -71,7 +71,7 @@ func BenchmarkEach(b *testing.B) {
 
 // BenchmarkNewFlow measures the program when every packet begins a flow, and what giving the slot back costs.
 func BenchmarkNewFlow(b *testing.B) {
-	f := newFlows(b, FlowsOptions{})
+	f := newCounter(b, Options{})
 	packet := ethernet(0x86dd, ipv6(41, router, sid, ipv6(6, server, client, tcp(80, 40000, 12, 1000))))
 	var counted, given time.Duration
 	rounds := 0

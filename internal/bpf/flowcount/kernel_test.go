@@ -1,4 +1,4 @@
-package bpf
+package flowcount
 
 import (
 	"bytes"
@@ -133,9 +133,9 @@ func setOffload(t testing.TB, ns string, on uint32) {
 }
 
 // counter returns a flow counter on eth0 of the namespace.
-func counter(t testing.TB, ns string, o FlowsOptions) *Flows {
+func counter(t testing.TB, ns string, o Options) *Counter {
 	t.Helper()
-	f := newFlows(t, o)
+	f := newCounter(t, o)
 	inside(t, ns, func() error { return f.Attach("eth0") })
 	return f
 }
@@ -187,11 +187,11 @@ func (p pair) transfer(t testing.TB, from netip.AddrPort, client netip.Addr, siz
 }
 
 // sides are the flows that a counter has, by where they come from, where they go and their SID.
-func sides(t testing.TB, f *Flows) map[string]Count {
+func sides(t testing.TB, f *Counter) map[string]Count {
 	t.Helper()
 	all := map[string]Count{}
-	f.Each(func(_ int, k *FlowKey, c Count) {
-		all[fmt.Sprint(k.From(), k.To(), k.SegmentID())] = c
+	f.Each(func(_ int, k *Key, c Count) {
+		all[fmt.Sprint(k.Src(), k.Dst(), k.SID())] = c
 	})
 	return all
 }
@@ -215,10 +215,10 @@ func TestAccountingIsExact(t *testing.T) {
 			p := newPair(t)
 			setOffload(t, p.server, tt.offload)
 			setOffload(t, p.client, tt.offload)
-			o := FlowsOptions{Legacy: tt.legacy}
+			o := Options{Legacy: tt.legacy}
 			atServer, atClient := counter(t, p.server, o), counter(t, p.client, o)
 			p.connect(t, tt.encap)
-			counters, before := map[string]*Flows{p.server: atServer, p.client: atClient}, map[string]account{}
+			counters, before := map[string]*Counter{p.server: atServer, p.client: atClient}, map[string]account{}
 			for ns, f := range counters {
 				before[ns] = settled(t, ns, f)
 			}
@@ -287,7 +287,7 @@ type account struct {
 }
 
 // settled returns both at a moment when no packet is under way: when they have stayed the same for a while.
-func settled(t *testing.T, ns string, f *Flows) account {
+func settled(t *testing.T, ns string, f *Counter) account {
 	t.Helper()
 	var last account
 	for same := 0; ; {
@@ -304,7 +304,7 @@ func settled(t *testing.T, ns string, f *Flows) account {
 		for _, c := range all {
 			add(c)
 		}
-		f.Each(func(_ int, _ *FlowKey, c Count) { add(c) })
+		f.Each(func(_ int, _ *Key, c Count) { add(c) })
 		if now != last {
 			same, last = 0, now
 		} else if same++; same == 20 {
@@ -316,7 +316,7 @@ func settled(t *testing.T, ns string, f *Flows) account {
 // TestLegacyLeavesNothing checks that cls_bpf goes with its counter, and that one which was left is replaced.
 func TestLegacyLeavesNothing(t *testing.T) {
 	p := newPair(t)
-	f, err := NewFlows(FlowsOptions{Legacy: true})
+	f, err := New(Options{Legacy: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,7 +325,7 @@ func TestLegacyLeavesNothing(t *testing.T) {
 	if qdiscs, filters := classifiers(t, p.server); qdiscs != 1 || filters != 2 {
 		t.Errorf("%d clsact and %d filters, want 1 and 2", qdiscs, filters)
 	}
-	second := counter(t, p.server, FlowsOptions{Legacy: true})
+	second := counter(t, p.server, Options{Legacy: true})
 	if qdiscs, filters := classifiers(t, p.server); qdiscs != 1 || filters != 2 {
 		t.Errorf("after a second one: %d clsact and %d filters, want 1 and 2", qdiscs, filters)
 	}
@@ -374,7 +374,7 @@ func classifiers(t *testing.T, ns string) (qdiscs, filters int) {
 // TestRawLink counts on a link without Ethernet.
 func TestRawLink(t *testing.T) {
 	p := newPair(t)
-	f := newFlows(t, FlowsOptions{})
+	f := newCounter(t, Options{})
 	var tun *os.File
 	inside(t, p.server, func() error {
 		l := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "tun0"}, Mode: netlink.TUNTAP_MODE_TUN, Queues: 1, Flags: netlink.TUNTAP_NO_PI}
@@ -408,7 +408,7 @@ func TestRawLink(t *testing.T) {
 
 func TestAttachRefuses(t *testing.T) {
 	p := newPair(t)
-	f := newFlows(t, FlowsOptions{})
+	f := newCounter(t, Options{})
 	inside(t, p.server, func() error {
 		if err := f.Attach("eth9"); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "no such interface") {
 			t.Errorf("attach to what is not there: %v", err)
@@ -417,19 +417,9 @@ func TestAttachRefuses(t *testing.T) {
 	})
 }
 
-// A process that may load programs, but none that follow pointers, is told what it lacks.
-func TestRefusalNamesTheCapability(t *testing.T) {
-	err := refusal(&ebpf.VerifierError{Log: []string{
-		"0: R1=ctx() R10=fp0", "R3 has pointer with unsupported alu operation, pointer arithmetic with it prohibited for !root", "processed 55 insns",
-	}})
-	if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "lacks CAP_PERFMON") {
-		t.Errorf("got %v", err)
-	}
-}
-
-func TestNewFlowsRefuses(t *testing.T) {
+func TestNewRefuses(t *testing.T) {
 	for _, n := range []int{-1, MaxMaxFlows + 1} {
-		if _, err := NewFlows(FlowsOptions{MaxFlows: n}); err == nil {
+		if _, err := New(Options{MaxFlows: n}); err == nil {
 			t.Errorf("%d flows were taken", n)
 		}
 	}
@@ -439,7 +429,7 @@ func TestNewFlowsRefuses(t *testing.T) {
 // some are gone.
 func TestFull(t *testing.T) {
 	const n, room = 4000, 256
-	f := newFlows(t, FlowsOptions{MaxFlows: room})
+	f := newCounter(t, Options{MaxFlows: room})
 	check := func(flows int, counted, full uint64) {
 		t.Helper()
 		all, err := f.Reasons()
@@ -462,7 +452,7 @@ func TestFull(t *testing.T) {
 	check(room, room, n-room)
 	// A flow that is removed has its slot until that is reused.
 	var slots []int
-	f.Each(func(slot int, _ *FlowKey, _ Count) {
+	f.Each(func(slot int, _ *Key, _ Count) {
 		if len(slots) < 10 {
 			slots = append(slots, slot)
 		}
@@ -488,7 +478,7 @@ func TestFull(t *testing.T) {
 // every slot what was counted of its flow alone.
 func TestSlotsAreNotShared(t *testing.T) {
 	const flows, rounds, room = 64, 200, 100
-	f := newFlows(t, FlowsOptions{MaxFlows: room})
+	f := newCounter(t, Options{MaxFlows: room})
 	// Each flow's packets have a size of their own, so that one in the wrong slot shows. Those of TCP are led by hints.
 	packet := func(i int) []byte {
 		if i%4 == 0 {
@@ -517,20 +507,20 @@ func TestSlotsAreNotShared(t *testing.T) {
 			}
 		}()
 	}
-	size := func(key *FlowKey) uint64 { return uint64(len(packet(int(key.SourcePort) - 1000))) }
+	size := func(key *Key) uint64 { return uint64(len(packet(int(key.SourcePort) - 1000))) }
 	var taken Count
-	take := func(key *FlowKey, c Count) {
+	take := func(key *Key, c Count) {
 		if c.Bytes != c.Packets*size(key) {
-			t.Errorf("flow from %v has %+v, in packets of %d", key.From(), c, size(key))
+			t.Errorf("flow from %v has %+v, in packets of %d", key.Src(), c, size(key))
 		}
 		taken.Packets += c.Packets
 		taken.Bytes += c.Bytes
 	}
-	removed := map[int]FlowKey{}
+	removed := map[int]Key{}
 	for range rounds {
-		f.Each(func(slot int, key *FlowKey, c Count) {
+		f.Each(func(slot int, key *Key, c Count) {
 			if c.Bytes%size(key) != 0 {
-				t.Errorf("flow from %v has %+v, in packets of %d", key.From(), c, size(key))
+				t.Errorf("flow from %v has %+v, in packets of %d", key.Src(), c, size(key))
 			}
 			was, ok := removed[slot]
 			if !ok {
@@ -538,7 +528,7 @@ func TestSlotsAreNotShared(t *testing.T) {
 			}
 			is := *key
 			if is.Removed = 0; was != is {
-				t.Errorf("slot %d of %v went to %v before it was given back", slot, was.From(), key.From())
+				t.Errorf("slot %d of %v went to %v before it was given back", slot, was.Src(), key.Src())
 			}
 			take(key, c)
 			if err := f.Reuse(slot); err != nil {
@@ -546,7 +536,7 @@ func TestSlotsAreNotShared(t *testing.T) {
 			}
 		})
 		clear(removed)
-		f.Each(func(slot int, key *FlowKey, _ Count) {
+		f.Each(func(slot int, key *Key, _ Count) {
 			if slot%3 == 0 {
 				removed[slot] = *key
 			}
@@ -564,7 +554,7 @@ func TestSlotsAreNotShared(t *testing.T) {
 	for range senders {
 		want += <-sent
 	}
-	f.Each(func(_ int, key *FlowKey, c Count) { take(key, c) })
+	f.Each(func(_ int, key *Key, c Count) { take(key, c) })
 	if taken.Packets != want {
 		t.Errorf("%d packets were sent, flows have %+v", want, taken)
 	}
@@ -581,7 +571,7 @@ func TestSlotsAreNotShared(t *testing.T) {
 // up: the packet must not be counted there, and no slot get lost.
 func TestEntryOfAnother(t *testing.T) {
 	const room = 4
-	f := newFlows(t, FlowsOptions{MaxFlows: room})
+	f := newCounter(t, Options{MaxFlows: room})
 	packet := ethernet(0x86dd, ipv6(17, server, client, udp(1000, 53, 10)))
 	receive := func() {
 		t.Helper()
@@ -590,8 +580,8 @@ func TestEntryOfAnother(t *testing.T) {
 		}
 	}
 	receive()
-	var key FlowKey
-	f.Each(func(_ int, k *FlowKey, _ Count) { key = *k })
+	var key Key
+	f.Each(func(_ int, k *Key, _ Count) { key = *k })
 	forgetHints(t, f)
 	mark := f.slots[0].Owner.Mark
 	if err := f.objects.Places.Put(&key, uint64(mark^1)<<32); err != nil {
@@ -614,7 +604,7 @@ func TestEntryOfAnother(t *testing.T) {
 }
 
 // forgetHints has the program look up the next packet of every flow.
-func forgetHints(t *testing.T, f *Flows) {
+func forgetHints(t *testing.T, f *Counter) {
 	t.Helper()
 	row := bytes.Repeat([]byte{0xff}, int(f.objects.Hints.ValueSize()))
 	for i := range f.objects.Hints.MaxEntries() {
@@ -626,7 +616,7 @@ func forgetHints(t *testing.T, f *Flows) {
 
 // TestKnownFlows has flows that have a slot recognized without being looked up, and no longer once they are removed.
 func TestKnownFlows(t *testing.T) {
-	f := newFlows(t, FlowsOptions{MaxFlows: 8})
+	f := newCounter(t, Options{MaxFlows: 8})
 	inner := ipv6(6, server, client, tcp(80, 40000, 12, 100))
 	left := segments(41, []netip.Addr{sid, router}, inner)
 	left[3] = 1
@@ -654,8 +644,8 @@ func TestKnownFlows(t *testing.T) {
 		}
 		receive(f.objects.Received, 1)
 		var first int
-		var key FlowKey
-		f.Each(func(slot int, k *FlowKey, _ Count) { first, key = slot, *k })
+		var key Key
+		f.Each(func(slot int, k *Key, _ Count) { first, key = slot, *k })
 		// A flow that cannot be looked up and still is counted was recognized.
 		if err := f.objects.Places.Delete(&key); err != nil {
 			t.Fatal(err)
@@ -669,13 +659,13 @@ func TestKnownFlows(t *testing.T) {
 		f.slots[first].Owner.Key.Removed = 1
 		receive(f.objects.Received, 1)
 		var counts []uint64
-		f.Each(func(slot int, _ *FlowKey, c Count) { counts = append(counts, c.Packets) })
+		f.Each(func(slot int, _ *Key, c Count) { counts = append(counts, c.Packets) })
 		slices.Sort(counts)
 		if want := []uint64{1, 2, 4}; !slices.Equal(counts, want) {
 			t.Errorf("%s: %v packets, want %v", tt.name, counts, want)
 		}
 		var slots []int
-		f.Each(func(slot int, _ *FlowKey, _ Count) { slots = append(slots, slot) })
+		f.Each(func(slot int, _ *Key, _ Count) { slots = append(slots, slot) })
 		for _, slot := range slots {
 			if slot != first {
 				if err := f.Remove(slot); err != nil {
@@ -692,12 +682,12 @@ func TestKnownFlows(t *testing.T) {
 // TestMoreFlowsThanHints has every packet counted where flows share hints.
 func TestMoreFlowsThanHints(t *testing.T) {
 	const n = 20000
-	f := newFlows(t, FlowsOptions{})
+	f := newCounter(t, Options{})
 	for range 2 {
 		fill(t, f, n)
 	}
 	flows := 0
-	f.Each(func(_ int, k *FlowKey, c Count) {
+	f.Each(func(_ int, k *Key, c Count) {
 		if flows++; c.Packets != 2 {
 			t.Errorf("flow %+v: %+v", k, c)
 		}
@@ -709,11 +699,11 @@ func TestMoreFlowsThanHints(t *testing.T) {
 
 // TestHalfAnOwner has a flow whose owner is not written to the end yet.
 func TestHalfAnOwner(t *testing.T) {
-	f := newFlows(t, FlowsOptions{MaxFlows: 4})
+	f := newCounter(t, Options{MaxFlows: 4})
 	fill(t, f, 1)
 	whole := f.slots[0].Owner
 	f.slots[0].Owner.Key.SourcePort = 0
-	f.Each(func(_ int, k *FlowKey, _ Count) { t.Errorf("flow %+v", k) })
+	f.Each(func(_ int, k *Key, _ Count) { t.Errorf("flow %+v", k) })
 	f.slots[0].Owner = whole
 	if n := len(sides(t, f)); n != 1 {
 		t.Errorf("%d flows, want 1", n)
@@ -722,7 +712,7 @@ func TestHalfAnOwner(t *testing.T) {
 
 // TestCPUsAddUp has several CPUs count packets of one flow at the same time.
 func TestCPUsAddUp(t *testing.T) {
-	f := newFlows(t, FlowsOptions{})
+	f := newCounter(t, Options{})
 	const senders, packets = 4, 1 << 18
 	packet := ethernet(0x86dd, ipv6(17, server, client, udp(1000, 53, 10)))
 	var sending sync.WaitGroup
@@ -735,7 +725,7 @@ func TestCPUsAddUp(t *testing.T) {
 	}
 	sending.Wait()
 	n := 0
-	f.Each(func(_ int, _ *FlowKey, c Count) {
+	f.Each(func(_ int, _ *Key, c Count) {
 		n++
 		if want := (Count{senders * packets, senders * packets * uint64(len(packet))}); c != want {
 			t.Errorf("%+v, want %+v", c, want)
@@ -756,7 +746,7 @@ func waitForPrograms(t *testing.T) {
 }
 
 // fill has n flows of one packet each counted as sent.
-func fill(t testing.TB, f *Flows, n int) {
+func fill(t testing.TB, f *Counter, n int) {
 	t.Helper()
 	context := skbContext(0, 0, 0)
 	for i := range n {

@@ -1,12 +1,12 @@
-package bpf
+package flowcount
 
 import "encoding/binary"
 
 // referenceFlow says what bpf/lib/packet.h must find in a packet that begins with an Ethernet header, written from the
 // formats (RFC 8200, 791, 4302, 9293, 768) and not from that file: the flow's key without interface and direction, and
 // how many bytes come before the payload.
-func referenceFlow(packet []byte) (FlowKey, int, Reason) {
-	var key FlowKey
+func referenceFlow(packet []byte) (Key, int, Reason) {
+	var key Key
 	// at returns n bytes at an offset, or nil when the packet ends before.
 	at := func(offset, n int) []byte {
 		if offset+n > len(packet) {
@@ -86,7 +86,7 @@ func referenceFlow(packet []byte) (FlowKey, int, Reason) {
 	return key, offset + header, Counted
 }
 
-func referenceIPv4(at func(int, int) []byte, offset int, key *FlowKey) (proto byte, next int, reason Reason) {
+func referenceIPv4(at func(int, int) []byte, offset int, key *Key) (proto byte, next int, reason Reason) {
 	b := at(offset, 20)
 	switch {
 	case b == nil:

@@ -1,0 +1,44 @@
+package bpf
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+func TestRefusal(t *testing.T) {
+	pointers := &ebpf.VerifierError{Cause: unix.EACCES, Log: []string{
+		"0: R1=ctx() R10=fp0", "R3 has pointer with unsupported alu operation, pointer arithmetic with it prohibited for !root", "processed 55 insns",
+	}}
+	for _, tt := range []struct {
+		err  error
+		want string // empty: returned as it is
+	}{
+		{pointers, "lacks CAP_PERFMON"},
+		{&ebpf.VerifierError{Cause: unix.EINVAL, Log: []string{"unknown func bpf_new#999", "processed 3 insns"}}, "unknown func bpf_new#999; use Linux"},
+		{&ebpf.VerifierError{Cause: unix.EINVAL}, "the verifier rejects the program: invalid argument"},
+		{unix.EPERM, "this process may not load programs"},
+		{unix.ENOSYS, "CONFIG_BPF_SYSCALL"},
+		{ebpf.ErrNotSupported, "too old"},
+		{unix.EMFILE, ""},
+	} {
+		err := refusal(tt.err)
+		if missing := errors.Is(err, errors.ErrUnsupported); missing != (tt.want != "") || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("refusal(%v) = %v, want %q", tt.err, err, tt.want)
+		}
+	}
+	if err := refusal(nil); err != nil {
+		t.Errorf("refusal(nil) = %v", err)
+	}
+}
+
+func TestAttachWithoutLink(t *testing.T) {
+	_, err := Attach(AttachOptions{Link: "tabane-no-link"})
+	if !errors.Is(err, fs.ErrNotExist) || err.Error() != "no such interface" {
+		t.Errorf("got %v", err)
+	}
+}
