@@ -15,7 +15,7 @@ const defaultMTU = 1500
 
 // Phases returns the limits of one cell over time, at least one, the first at 0. The usable links are those of the
 // transport, and from a case's first event on those of them that remain, or where none does the first that remains at all, to
-// which routing moves the connection; their rates towards the client are those of the
+// which routing moves the connection, until an event ends the last of the failures before it; their rates towards the client are those of the
 // case, where it sets them, or what its events and the links' schedules make of them, and count Ethernet frames as Shape
 // does. Full frames carry the payload: the rest of
 // a delivery, handshakes and acknowledgements are not counted, and neither is that packets are smaller where they were
@@ -51,9 +51,15 @@ func (s *Spec) phases(c Case, t *Traffic, transport *Transport) []result.Phase {
 		return p
 	}
 	list := []result.Phase{now(0, 0)}
+	left := outages{}
 	for _, x := range s.steps(c, t) {
-		moves := x.event == 0 && len(c.Remaining) > 0
-		if moves {
+		moves := false
+		switch {
+		case len(c.Remaining) == 0 || x.event == result.EventSchedule:
+		case left.take(c.Events[x.event]):
+			usable, moves = transport.Links, true
+		case x.event == 0:
+			moves = true
 			usable = slices.DeleteFunc(slices.Clone(usable), func(link string) bool { return !slices.Contains(c.Remaining, link) })
 			if len(usable) == 0 {
 				usable = c.Remaining[:1]

@@ -77,6 +77,9 @@ func TestPhases(t *testing.T) {
 	}
 	e.Cases = []Case{{Name: "2.1", Links: map[string]Shape{"b": {Rate: 15e6}}, Events: []Event{set(0, "a", 15e6), set(time.Second, "b", 15e6), set(2*time.Second, "b", 30e6)}},
 		{Name: "down", Events: []Event{{Down: &Port{"transit-a", "link-a"}}, set(time.Second, "b", 15e6)}, Remaining: []string{"b"}},
+		{Name: "cleared", Remaining: []string{"b"}, Events: []Event{
+			{Blackhole: &Hole{"transit-a", "link-a", Out}}, {After: time.Second, Kill: &Daemon{"asbr1", "asbr"}},
+			{After: 2 * time.Second, Clear: &Port{"transit-a", "link-a"}}, {After: 3 * time.Second, Start: &Daemon{"asbr1", "asbr"}}}},
 		{Name: "at once", Events: []Event{set(0, "a", 1e6), set(0, "a", 15e6)}}}
 	const one, two = 1428.0 / 1514, 1400.0 / 1514
 	for _, tt := range []struct {
@@ -92,6 +95,8 @@ func TestPhases(t *testing.T) {
 			{At: 10 * time.Second, Event: 1, Limits: result.Limits{Links: 15e6 * two, LinksTCP: 15e6 * one, Offered: 0}}}},
 		{result.CellKey{Case: "down", Traffic: "bi", Transport: "tcp"}, []result.Phase{{Limits: result.Limits{Links: 30e6 * one, LinksTCP: 30e6 * one, Offered: 0}}, {At: 9 * time.Second, Event: 0, Limits: result.Limits{Links: 30e6 * one, LinksTCP: 30e6 * one, Offered: 0}},
 			{At: 10 * time.Second, Event: 1, Limits: result.Limits{Links: 15e6 * one, LinksTCP: 15e6 * one, Offered: 0}}}},
+		{result.CellKey{Case: "cleared", Traffic: "bi", Transport: "mptcp-epe"}, []result.Phase{{Limits: result.Limits{Links: 60e6 * two, LinksTCP: 60e6 * one, Offered: 0}}, {At: 9 * time.Second, Event: 0, Limits: result.Limits{Links: 30e6 * two, LinksTCP: 30e6 * one, Offered: 0}},
+			{At: 12 * time.Second, Event: 3, Limits: result.Limits{Links: 60e6 * two, LinksTCP: 60e6 * one, Offered: 0}}}},
 		{result.CellKey{Case: "at once", Traffic: "bi", Transport: "tcp"}, []result.Phase{{Limits: result.Limits{Links: 30e6 * one, LinksTCP: 30e6 * one, Offered: 0}}, {At: 9 * time.Second, Event: 1, Limits: result.Limits{Links: 15e6 * one, LinksTCP: 15e6 * one, Offered: 0}}}},
 	} {
 		got, err := s.Phases(tt.key)
