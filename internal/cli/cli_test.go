@@ -20,7 +20,7 @@ import (
 	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/config"
 	"github.com/tabane/tabane/internal/fault"
-	"github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/labrun"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/unit"
@@ -238,16 +238,16 @@ func TestMonitor(t *testing.T) {
 
 func TestScreen(t *testing.T) {
 	key := result.CellKey{Case: "1.1", Traffic: "bi", Transport: "tcp"}
-	events := []lab.Event{
-		{Kind: lab.LabStarting, Lab: "x", Total: 2},
-		{Kind: lab.LabReady, Lab: "x", Total: 2, Elapsed: time.Second},
-		{Kind: lab.RunStarted, Lab: "x", CellKey: key, Total: 2, ETA: 90 * time.Second},
-		{Kind: lab.RunSample, Lab: "x", CellKey: key, Total: 2, Rate: 20 * unit.MbitPerSecond},
-		{Kind: lab.RunDone, Lab: "x", CellKey: key, Done: 1, Total: 2, Elapsed: 62 * time.Second, ETA: time.Minute,
+	events := []labrun.Event{
+		{Kind: labrun.LabStarting, Lab: "x", Total: 2},
+		{Kind: labrun.LabReady, Lab: "x", Total: 2, Elapsed: time.Second},
+		{Kind: labrun.RunStarted, Lab: "x", CellKey: key, Total: 2, ETA: 90 * time.Second},
+		{Kind: labrun.RunSample, Lab: "x", CellKey: key, Total: 2, Rate: 20 * unit.MbitPerSecond},
+		{Kind: labrun.RunDone, Lab: "x", CellKey: key, Done: 1, Total: 2, Elapsed: 62 * time.Second, ETA: time.Minute,
 			Run: &result.Run{CellKey: key, Metrics: map[string]float64{result.Goodput: 28.5e6}}},
-		{Kind: lab.RunDone, Lab: "x", CellKey: key, Trial: 1, Done: 2, Total: 2,
+		{Kind: labrun.RunDone, Lab: "x", CellKey: key, Trial: 1, Done: 2, Total: 2,
 			Run: &result.Run{CellKey: key, Notes: map[string]string{result.NoteError: "no\nroute"}}},
-		{Kind: lab.LabsRemoving, Done: 2, Total: 2},
+		{Kind: labrun.LabsRemoving, Done: 2, Total: 2},
 	}
 	var out bytes.Buffer
 	s := newScreen(&out, 0)

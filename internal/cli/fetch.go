@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/labrun"
 	"github.com/tabane/tabane/internal/traffic"
 	"github.com/tabane/tabane/internal/unit"
 )
@@ -64,7 +64,7 @@ func (a *app) fetch(ctx context.Context, url string, f fetchFlags) error {
 	switch {
 	case f.progress == "json":
 		// The reader going away ends the process by SIGPIPE, as with any filter.
-		o.Progress = func(s traffic.Sample) { _ = lines.Encode(lab.FetchLine{Sample: &s}) }
+		o.Progress = func(s traffic.Sample) { _ = lines.Encode(labrun.FetchLine{Sample: &s}) }
 	case f.progress == "auto" && width(a.err) > 0:
 		meter := &rateMeter{}
 		o.Progress = func(s traffic.Sample) {
@@ -94,7 +94,7 @@ func (a *app) fetch(ctx context.Context, url string, f fetchFlags) error {
 	}
 	switch {
 	case f.progress == "json":
-		return lines.Encode(lab.FetchLine{Report: &report})
+		return lines.Encode(labrun.FetchLine{Report: &report})
 	case f.json:
 		return lines.Encode(report)
 	}

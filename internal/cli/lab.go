@@ -385,7 +385,7 @@ Any link of two ends can do all of it; a switch has a rate and a queue.`,
 			if err != nil {
 				return err
 			}
-			if err := l.SetLink(args[0], shape); err != nil {
+			if err := l.Links().Set(args[0], shape); err != nil {
 				return &failure{what: "set a link", on: args[0], why: err}
 			}
 			return nil

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/labrun"
 	"github.com/tabane/tabane/internal/report"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/role"
@@ -103,7 +104,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	}
 	var simulation *scenario.Spec
 	if f.compare != "" {
-		if simulation, err = lab.OnKernel(spec); err != nil {
+		if simulation, err = labrun.OnKernel(spec); err != nil {
 			return &failure{what: "simulate the scenario", on: name, why: err}
 		}
 	}
@@ -119,10 +120,10 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 		return err
 	}
 	var series []result.Trace
-	outcome, err := lab.Run(ctx, lab.RunOptions{
+	outcome, err := labrun.Run(ctx, labrun.RunOptions{
 		Spec: spec, Routers: routers[0], Trials: f.trials, Quick: f.quick, Parallel: f.jobs, Keep: f.keep, Commit: a.version, Log: log,
 		Resequencing: f.compare != "",
-		Progress: func(e lab.Event) {
+		Progress: func(e labrun.Event) {
 			if e.Trace != nil {
 				series = append(series, *e.Trace)
 			}
@@ -137,7 +138,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	if simulation != nil {
 		// Afterwards: the simulator takes all processors that there are.
 		simulated, err := simrun.Run(ctx, simrun.Options{
-			Spec: simulation, Trials: max(f.trials, simrun.ComparedTrials), Quick: f.quick, Lateness: simrun.LabLateness, Host: lab.Host(a.version),
+			Spec: simulation, Trials: max(f.trials, simrun.ComparedTrials), Quick: f.quick, Lateness: simrun.LabLateness, Host: labrun.Host(a.version),
 		})
 		if err != nil {
 			return simFailure(ctx, "simulate the scenario", name, err, "the lab's result was not written")

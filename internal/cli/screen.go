@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/labrun"
 	"github.com/tabane/tabane/internal/result"
 )
 
@@ -25,7 +25,7 @@ type screen struct {
 
 	mu    sync.Mutex
 	labs  map[string]*labLine
-	last  lab.Event
+	last  labrun.Event
 	drawn time.Time
 	lines int // on the terminal now
 }
@@ -59,7 +59,7 @@ func (s *screen) clear() {
 }
 
 // event takes a step of the run.
-func (s *screen) event(e lab.Event) {
+func (s *screen) event(e labrun.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last = e
@@ -69,29 +69,29 @@ func (s *screen) event(e lab.Event) {
 		s.labs[e.Lab] = l
 	}
 	switch e.Kind {
-	case lab.LabStarting:
+	case labrun.LabStarting:
 		l.doing = "starting"
 		s.plain("starting lab %s", e.Lab)
-	case lab.LabReady:
+	case labrun.LabReady:
 		l.doing = "ready"
 		s.plain("lab %s is ready after %s", e.Lab, clock(e.Elapsed))
-	case lab.RunStarted:
+	case labrun.RunStarted:
 		l.doing = fmt.Sprintf("%s, trial %d", e.CellKey, e.Trial+1)
 		l.meter = rateMeter{}
-	case lab.RunSample:
+	case labrun.RunSample:
 		l.meter.add(int64(e.Rate.SizeIn(sampleInterval)), sampleInterval)
 		if s.live && time.Since(s.drawn) < redraw {
 			return
 		}
-	case lab.LabRestoring:
+	case labrun.LabRestoring:
 		l.doing = fmt.Sprintf("%s, trial %d: undoing its events", e.CellKey, e.Trial+1)
 		l.meter = rateMeter{}
-	case lab.RunDone:
+	case labrun.RunDone:
 		l.doing = "done"
 		l.meter = rateMeter{}
 		s.plain("[%d/%d] %s, trial %d: %s; %s elapsed, about %s to go", e.Done, e.Total, e.CellKey, e.Trial+1, outcome(e.Run),
 			clock(e.Elapsed), clock(e.ETA))
-	case lab.LabsRemoving:
+	case labrun.LabsRemoving:
 		s.labs = map[string]*labLine{}
 		s.plain("removing the labs")
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/config"
-	"github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/labrun"
 	"github.com/tabane/tabane/internal/report"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
@@ -126,7 +126,7 @@ func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
 	var series []result.Trace
 	p := newProgress(a.err, width(a.err), "runs")
 	result, err := simrun.Run(ctx, simrun.Options{
-		Spec: spec, Trials: f.trials, Quick: f.quick, Seed: f.seed, Jobs: f.jobs, Host: lab.Host(a.version),
+		Spec: spec, Trials: f.trials, Quick: f.quick, Seed: f.seed, Jobs: f.jobs, Host: labrun.Host(a.version),
 		Progress: func(e simrun.Event) {
 			if e.Trace != nil {
 				series = append(series, *e.Trace)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/bfd"
+	"github.com/tabane/tabane/internal/lab/labtest"
 	"github.com/tabane/tabane/internal/reflector"
 	"github.com/tabane/tabane/internal/router"
 	"github.com/tabane/tabane/internal/scenario"
@@ -184,7 +185,7 @@ func TestVTY(t *testing.T) {
 }
 
 func TestUseFRR(t *testing.T) {
-	p, err := newPlan("x", routed())
+	p, err := newPlan("x", labtest.Routed())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,13 +204,13 @@ func TestUseFRR(t *testing.T) {
 		t.Errorf("twice: %v", err)
 	}
 
-	if p, err = newPlan("x", routed()); err != nil {
+	if p, err = newPlan("x", labtest.Routed()); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.useFRR("/"+strings.Repeat("d", 100), "/z", "/b"); err == nil || !strings.Contains(err.Error(), "shorter") {
 		t.Errorf("long path: %v", err)
 	}
-	both := routed()
+	both := labtest.Routed()
 	both.Nodes["b"].Reflector = &reflector.Config{
 		ASN: 65001, RouterID: netip.MustParseAddr("10.0.0.9"), Address: netip.MustParseAddr("2001:db8:1::b"),
 		Clients: []reflector.Client{{Name: "c", Address: netip.MustParseAddr("2001:db8:2::c")}},
@@ -235,7 +236,7 @@ func needFRR(t *testing.T) {
 // TestFRRLab has two routers of FRR that tell each other about a prefix each.
 func TestFRRLab(t *testing.T) {
 	needFRR(t)
-	s := plain()
+	s := labtest.Plain()
 	for node, neighbor := range map[string]string{"a": "b", "b": "a"} {
 		asn := map[string]uint32{"a": 65001, "b": 65002}
 		s.Nodes[node].Forwarding = true
@@ -257,7 +258,7 @@ func TestFRRLab(t *testing.T) {
 	knows := func(want bool) {
 		t.Helper()
 		for end := time.Now().Add(10 * time.Second); ; time.Sleep(look) {
-			got := strings.Contains(run(t, l, "a", "ip -6 route"), "2001:db8:bb::/48")
+			got := strings.Contains(labtest.Run(t, l, "a", "ip -6 route"), "2001:db8:bb::/48")
 			if got == want {
 				return
 			}
@@ -268,7 +269,7 @@ func TestFRRLab(t *testing.T) {
 	}
 	knows(true)
 	for _, on := range []bool{false, true} {
-		change, err := l.announce("b", "a", netip.MustParsePrefix("2001:db8:bb::/48"), on)
+		change, err := l.PrepareAdvertise("b", "a", netip.MustParsePrefix("2001:db8:bb::/48"), on)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -302,7 +303,7 @@ func TestNoFRR(t *testing.T) {
 	if err := FRRInstalled(); !errors.Is(err, ErrNoFRR) || strings.Contains(err.Error(), "\n") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := Up(t.Context(), Options{Name: testPrefix() + "none", Spec: &scenario.Spec{Name: "x", Nodes: plain().Nodes, Links: plain().Links}, Routers: RoutersFRR}); !errors.Is(err, ErrNoFRR) {
+	if _, err := Up(t.Context(), Options{Name: labtest.Prefix() + "none", Spec: &scenario.Spec{Name: "x", Nodes: labtest.Plain().Nodes, Links: labtest.Plain().Links}, Routers: RoutersFRR}); !errors.Is(err, ErrNoFRR) {
 		t.Errorf("lab: %v", err)
 	}
 }

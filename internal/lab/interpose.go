@@ -79,8 +79,8 @@ func (l *link) gate(p port) spot {
 }
 
 // refresh learns of emulators that others have put into wires of the lab.
-func (l *Lab) refresh() error {
-	s, err := readState(l.name)
+func (l *Links) refresh() error {
+	s, err := readState(l.lab)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -93,7 +93,7 @@ func (l *Lab) refresh() error {
 			return err
 		}
 		if k.relay == nil {
-			if err := k.interposed(l.name); err != nil {
+			if err := k.interposed(l.lab); err != nil {
 				return err
 			}
 		}
@@ -104,16 +104,16 @@ func (l *Lab) refresh() error {
 // interpose puts an emulator into a wire while traffic runs, without a change at the nodes' interfaces: their addresses, routes and
 // carrier stay. Each end gets a detour, an interface that leads to the emulator, which what the end sends takes, and what the
 // emulator delivers comes back by.
-func (l *Lab) interpose(ctx context.Context, k *link, s scenario.Shape) (err error) {
+func (l *Links) interpose(ctx context.Context, k *link, s scenario.Shape) (err error) {
 	if len(k.wires) != 1 {
 		return fmt.Errorf("it is a switch of %d ends, which has a rate and a queue; more takes a link of two ends", len(k.wires))
 	}
-	unlock, err := lock(ctx, l.name, false)
+	unlock, err := lock(ctx, l.lab, false)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	state, err := readState(l.name)
+	state, err := readState(l.lab)
 	if err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func (l *Lab) interpose(ctx context.Context, k *link, s scenario.Shape) (err err
 		return l.refresh()
 	}
 	planned := *k
-	if err := planned.interposed(l.name); err != nil {
+	if err := planned.interposed(l.lab); err != nil {
 		return err
 	}
 	planned.shape = s
@@ -138,7 +138,7 @@ func (l *Lab) interpose(ctx context.Context, k *link, s scenario.Shape) (err err
 	// If we end in between, whoever removes the lab removes this too.
 	before := *state
 	state.Namespaces = append(slices.Clone(state.Namespaces), planned.netns)
-	if err := state.write(l.name); err != nil {
+	if err := state.write(l.lab); err != nil {
 		return err
 	}
 	var (
@@ -147,7 +147,7 @@ func (l *Lab) interpose(ctx context.Context, k *link, s scenario.Shape) (err err
 	)
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, l.withdraw(&planned, relay, made), before.write(l.name))
+			err = errors.Join(err, l.withdraw(&planned, relay, made), before.write(l.lab))
 		}
 	}()
 	if made, err = planned.makeDetours(ctx); err != nil {
@@ -157,12 +157,12 @@ func (l *Lab) interpose(ctx context.Context, k *link, s scenario.Shape) (err err
 		return err
 	}
 	state.Processes = append(slices.Clone(state.Processes), relay.process)
-	if err := state.write(l.name); err != nil {
+	if err := state.write(l.lab); err != nil {
 		return err
 	}
 	ready, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not ready after %s", patience))
 	defer cancel()
-	if err := l.condition(*planned.relay).wait(ready); err != nil {
+	if err := l.daemons.condition(*planned.relay).wait(ready); err != nil {
 		return errors.Join(err, context.Cause(ready))
 	}
 	for _, p := range planned.nodePorts() {
@@ -173,20 +173,20 @@ func (l *Lab) interpose(ctx context.Context, k *link, s scenario.Shape) (err err
 	}
 	state.Interposed = append(state.Interposed, k.name)
 	k.netns, k.relay, k.detours = planned.netns, planned.relay, planned.detours
-	if l.state != nil {
-		l.mergeState(state)
+	if l.daemons.state != nil {
+		l.daemons.merge(state)
 	}
-	return state.write(l.name)
+	return state.write(l.lab)
 }
 
 // withdraw undoes as much of interpose as was done.
-func (l *Lab) withdraw(k *link, relay *child, detours []spot) error {
+func (l *Links) withdraw(k *link, relay *child, detours []spot) error {
 	var errs []error
 	for _, p := range k.nodePorts() {
 		errs = append(errs, netns.Do(p.netns, func() error { return tc.EndRedirect(p.iface) }))
 	}
 	if relay != nil {
-		l.forget(relay.daemon)
+		l.daemons.forget(relay.daemon)
 		errs = append(errs, relay.signal(syscall.SIGKILL))
 		<-relay.exited
 	}
@@ -264,37 +264,9 @@ func (b *builder) makeDetour(l *link, p port, end string) (there bool, err error
 	return there, err
 }
 
-// startRelay starts an emulator that was not there from the beginning. It dies with whoever owns the lab, if that is us; otherwise
-// it stays until the lab is removed.
-func (l *Lab) startRelay(k *link) (*child, error) {
-	if err := k.writeRelay(dirOf(l.name)); err != nil {
+func (l *Links) startRelay(k *link) (*child, error) {
+	if err := k.writeRelay(dirOf(l.lab)); err != nil {
 		return nil, err
 	}
-	l.mu.Lock()
-	if l.starter == nil {
-		l.starter = newStarter()
-	}
-	l.mu.Unlock()
-	c, err := l.startDaemon(*k.relay)
-	if c != nil && l.state != nil {
-		l.mu.Lock()
-		l.children = append(l.children, c)
-		l.mu.Unlock()
-	}
-	return c, err
-}
-
-// mergeState takes over what somebody else may have added to the lab.
-func (l *Lab) mergeState(s *state) {
-	l.state.Namespaces, l.state.Interposed = slices.Clone(s.Namespaces), slices.Clone(s.Interposed)
-	l.state.Processes = slices.Clone(s.Processes)
-}
-
-// foreignRelays are emulators that others have added to the lab.
-func (l *Lab) foreignRelays(s *state) []process {
-	ours := map[int]bool{}
-	for _, c := range l.children {
-		ours[c.PID] = true
-	}
-	return slices.DeleteFunc(slices.Clone(s.Processes), func(p process) bool { return p.Role != RoleLink || ours[p.PID] || !p.alive() })
+	return l.daemons.startRelay(*k.relay)
 }

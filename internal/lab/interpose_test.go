@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/lab/labtest"
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/packet"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
@@ -70,47 +72,47 @@ func roundTrips(t *testing.T, l *Lab) (measure func() time.Duration) {
 // TestAnyWireBecomesEmulated: a wire that was made without an emulator gets one in the middle of a connection, and nothing changes
 // at its ends; who made the lab and who opened it agree on it.
 func TestAnyWireBecomesEmulated(t *testing.T) {
-	l := start(t, options(t, "emulate", plain()))
+	l := start(t, options(t, "emulate", labtest.Plain()))
 	trip := roundTrips(t, l)
 	if d := trip(); d > 40*time.Millisecond {
 		t.Logf("a wire without a delay took %s", d)
 	}
-	before := run(t, l, "a", "ip -o addr show dev wire; ip -6 route; ip -o link show wire | grep -o 'state [A-Z]*'")
+	before := labtest.Run(t, l, "a", "ip -o addr show dev wire; ip -6 route; ip -o link show wire | grep -o 'state [A-Z]*'")
 	other, err := Open(l.Name())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := other.SetLink("wire", scenario.Shape{Rate: 10e6, Delay: 20 * time.Millisecond}); err != nil {
+	if err := other.Links().Set("wire", scenario.Shape{Rate: 10e6, Delay: 20 * time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
 	if d := trip(); d < 40*time.Millisecond {
 		t.Errorf("a round trip over 20 ms each way took %s", d)
 	}
-	if after := run(t, l, "a", "ip -o addr show dev wire; ip -6 route; ip -o link show wire | grep -o 'state [A-Z]*'"); after != before {
+	if after := labtest.Run(t, l, "a", "ip -o addr show dev wire; ip -6 route; ip -o link show wire | grep -o 'state [A-Z]*'"); after != before {
 		t.Errorf("the end has changed from\n%s\nto\n%s", before, after)
 	}
 	// The owner knows nothing of it yet.
-	if err := l.SetLink("wire", scenario.Shape{Rate: 10e6, Delay: 40 * time.Millisecond, Backward: &channel.Change{Delay: new(time.Duration)}}); err != nil {
+	if err := l.Links().Set("wire", scenario.Shape{Rate: 10e6, Delay: 40 * time.Millisecond, Backward: &channel.Change{Delay: new(time.Duration)}}); err != nil {
 		t.Fatal(err)
 	}
 	if d := trip(); d < 40*time.Millisecond || d > 75*time.Millisecond {
 		t.Errorf("a round trip over 40 ms and back over none took %s", d)
 	}
 	at := scenario.Port{Node: "a", Interface: "wire"}
-	if err := l.blackhole(scenario.Hole{Node: at.Node, Interface: at.Interface, Direction: scenario.Out}); err != nil {
+	if err := l.Links().Blackhole(scenario.Hole{Node: at.Node, Interface: at.Interface, Direction: scenario.Out}); err != nil {
 		t.Fatal(err)
 	}
-	if out := run(t, l, "a", "ping -q -c 1 -W 1 2001:db8:1::b || true"); !strings.Contains(out, "0 received") {
+	if out := labtest.Run(t, l, "a", "ping -q -c 1 -W 1 2001:db8:1::b || true"); !strings.Contains(out, "0 received") {
 		t.Errorf("a black hole lets packets through: %s", out)
 	}
-	if err := l.clear(at); err != nil {
+	if err := l.Links().Clear(at); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.SetLink("wire", scenario.Shape{}); err != nil {
+	if err := l.Links().Set("wire", scenario.Shape{}); err != nil {
 		t.Fatal(err)
 	}
 	trip()
-	if err := l.SetLink("lan", scenario.Shape{Delay: time.Millisecond}); err == nil || !strings.Contains(err.Error(), "it is a switch of 3 ends") {
+	if err := l.Links().Set("lan", scenario.Shape{Delay: time.Millisecond}); err == nil || !strings.Contains(err.Error(), "it is a switch of 3 ends") {
 		t.Errorf("a switch with a delay: %v", err)
 	}
 	infos, err := List()
@@ -126,8 +128,8 @@ func TestAnyWireBecomesEmulated(t *testing.T) {
 
 // TestCaptureOfAnEmulatedWire sees what its ends send once, and by the name of the end.
 func TestCaptureOfAnEmulatedWire(t *testing.T) {
-	l := start(t, options(t, "detour", plain()))
-	if err := l.SetLink("wire", scenario.Shape{Delay: time.Millisecond}); err != nil {
+	l := start(t, options(t, "detour", labtest.Plain()))
+	if err := l.Links().Set("wire", scenario.Shape{Delay: time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
 	p, err := openPackets(namespaceOf(l.Name(), "a"), "wire", 256)
@@ -135,23 +137,23 @@ func TestCaptureOfAnEmulatedWire(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := map[string]int{}
-	p.take = func(c *packets, n, index int, _ time.Time, out bool) error {
-		if n == 14+20+8+1000 { // the datagrams below
-			seen[fmt.Sprintf("%s %t", c.names[index], out)]++
+	count := func(x packet.Packet) error {
+		if x.Length == 14+20+8+1000 { // the datagrams below
+			seen[fmt.Sprintf("%s %t", p.names[x.Interface], x.Sent)]++
 		}
 		return nil
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- p.run(ctx) }()
-	run(t, l, "a", "ip addr add 198.51.100.1/24 dev wire")
-	run(t, l, "b", "ip addr add 198.51.100.2/24 dev wire")
-	run(t, l, "a", "ping -q -c 3 -i 0.2 -s 1000 198.51.100.2")
+	go func() { done <- p.Run(ctx, packet.Handler{Packet: count}) }()
+	labtest.Run(t, l, "a", "ip addr add 198.51.100.1/24 dev wire")
+	labtest.Run(t, l, "b", "ip addr add 198.51.100.2/24 dev wire")
+	labtest.Run(t, l, "a", "ping -q -c 3 -i 0.2 -s 1000 198.51.100.2")
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if err := p.close(); err != nil {
+	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
 	if seen["wire true"] != 3 || seen["wire false"] != 3 || len(seen) != 2 {
@@ -161,12 +163,12 @@ func TestCaptureOfAnEmulatedWire(t *testing.T) {
 
 // TestAnEmulatorThatCannotBeMadeLeavesTheWire: what was made of it is gone, the wire works, and the next attempt may succeed.
 func TestAnEmulatorThatCannotBeMadeLeavesTheWire(t *testing.T) {
-	l := start(t, options(t, "half", plain()))
+	l := start(t, options(t, "half", labtest.Plain()))
 	trip := roundTrips(t, l)
-	index := strings.TrimSpace(run(t, l, "b", "cat /sys/class/net/wire/ifindex"))
-	run(t, l, "b", "ip link add emulator"+index+" type veth peer name other")
+	index := strings.TrimSpace(labtest.Run(t, l, "b", "cat /sys/class/net/wire/ifindex"))
+	labtest.Run(t, l, "b", "ip link add emulator"+index+" type veth peer name other")
 	delay := scenario.Shape{Delay: 20 * time.Millisecond}
-	if err := l.SetLink("wire", delay); err == nil || !strings.Contains(err.Error(), `make the detour of interface "wire"`) {
+	if err := l.Links().Set("wire", delay); err == nil || !strings.Contains(err.Error(), `make the detour of interface "wire"`) {
 		t.Fatalf("a detour in the place of another interface: %v", err)
 	}
 	trip()
@@ -176,8 +178,8 @@ func TestAnEmulatorThatCannotBeMadeLeavesTheWire(t *testing.T) {
 	if s, err := readState(l.Name()); err != nil || s.condition() != Running || len(s.Interposed) > 0 {
 		t.Errorf("state %+v, %v", s, err)
 	}
-	run(t, l, "b", "ip link del emulator"+index)
-	if err := l.SetLink("wire", delay); err != nil {
+	labtest.Run(t, l, "b", "ip link del emulator"+index)
+	if err := l.Links().Set("wire", delay); err != nil {
 		t.Fatal(err)
 	}
 	if d := trip(); d < 40*time.Millisecond {

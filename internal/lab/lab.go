@@ -18,7 +18,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/tabane/tabane/internal/role"
@@ -70,25 +69,24 @@ type Info struct {
 	Owner int
 }
 
-// Lab is a running lab.
+// Lab is a running lab. Its methods and those of its parts are safe for concurrent use, but for
+// Close and Down.
 type Lab struct {
-	name     string
-	spec     *scenario.Spec
-	plan     *plan
-	routers  string
-	binary   string
-	detached bool
-	opened   bool // and made by somebody else
-	log      *slog.Logger
-	starter  *starter // nil unless this Lab made the lab
+	name    string
+	spec    *scenario.Spec
+	plan    *plan
+	routers string
+	log     *slog.Logger
+	daemons *Daemons
+	links   *Links
+}
 
-	mu       sync.Mutex
-	children []*child
-	// state is what is written of a lab that this Lab made.
-	state *state
-	// shapes are the links that do something else than the plan says, holes where packets vanish.
-	shapes map[string]scenario.Shape
-	holes  map[spot]bool
+func newLab(name string, spec *scenario.Spec, p *plan, binary string) *Lab {
+	d := &Daemons{lab: name, plan: p, binary: binary}
+	return &Lab{
+		name: name, spec: spec, plan: p, log: slog.New(slog.DiscardHandler), daemons: d,
+		links: &Links{lab: name, plan: p, daemons: d, shapes: map[string]scenario.Shape{}, holes: map[spot]bool{}},
+	}
 }
 
 // Name is the lab's name.
@@ -96,6 +94,12 @@ func (l *Lab) Name() string { return l.name }
 
 // Spec is the scenario that the lab was made from. It must not be changed.
 func (l *Lab) Spec() *scenario.Spec { return l.spec }
+
+// Daemons are the processes that the lab runs.
+func (l *Lab) Daemons() *Daemons { return l.daemons }
+
+// Links are the lab's links.
+func (l *Lab) Links() *Links { return l.links }
 
 // Up builds a lab and waits until it is ready: every daemon says so, and the experiment's client, if there is one,
 // reaches its server. A stale lab of the same name is removed first. When Up fails, or ctx ends first, nothing is
@@ -105,11 +109,14 @@ func Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("start lab %q: %w", o.Name, err)
 	}
-	l := &Lab{
-		name: o.Name, spec: o.Spec, plan: p, detached: o.Detach, log: o.Log, shapes: map[string]scenario.Shape{}, holes: map[spot]bool{},
+	binary, err := program(o.Binary)
+	if err != nil {
+		return nil, fmt.Errorf("start lab %q: %w", o.Name, err)
 	}
-	if l.log == nil {
-		l.log = slog.New(slog.DiscardHandler)
+	l := newLab(o.Name, o.Spec, p, binary)
+	l.daemons.detached = o.Detach
+	if o.Log != nil {
+		l.log = o.Log
 	}
 	if l.routers = cmp.Or(o.Routers, RoutersEmbedded); l.routers == RoutersFRR {
 		zebra, bgpd, err := frrPrograms()
@@ -119,9 +126,6 @@ func Up(ctx context.Context, o Options) (_ *Lab, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("start lab %q: %w", o.Name, err)
 		}
-	}
-	if l.binary, err = program(o.Binary); err != nil {
-		return nil, fmt.Errorf("start lab %q: %w", o.Name, err)
 	}
 	unlock, err := lock(ctx, o.Name, true)
 	if err != nil {
@@ -157,7 +161,7 @@ func (l *Lab) up(ctx context.Context, timeout time.Duration) (err error) {
 		return err
 	}
 	s := &state{
-		Scenario: l.spec.Name, Since: time.Now(), Boot: boot, Owner: owner, Detached: l.detached, Routers: l.routers,
+		Scenario: l.spec.Name, Since: time.Now(), Boot: boot, Owner: owner, Detached: l.daemons.detached, Routers: l.routers,
 		Namespaces: l.plan.namespaces(),
 	}
 	for _, n := range l.plan.nodes {
@@ -166,13 +170,13 @@ func (l *Lab) up(ctx context.Context, timeout time.Duration) (err error) {
 	if err := claim(ctx, l.name, s); err != nil {
 		return errors.Join(err, os.RemoveAll(dirOf(l.name)))
 	}
-	l.starter = newStarter()
+	l.daemons.starter = newStarter()
 	done := false
 	defer func() {
 		// Also when something panics: nothing may be left.
 		if !done {
 			err = errors.Join(err, remove(context.WithoutCancel(ctx), l.name, s))
-			l.closeStarter()
+			l.Close()
 		}
 	}()
 	if err := l.writeFiles(); err != nil {
@@ -181,17 +185,17 @@ func (l *Lab) up(ctx context.Context, timeout time.Duration) (err error) {
 	if err := build(ctx, l.plan, l.log); err != nil {
 		return err
 	}
-	if err := l.startDaemons(s); err != nil {
+	if err := l.daemons.startAll(s); err != nil {
 		return err
 	}
-	if err := l.waitReady(ctx, timeout); err != nil {
+	if err := l.WaitReady(ctx, timeout); err != nil {
 		return err
 	}
 	s.Ready = true
 	if err := s.write(l.name); err != nil {
 		return err
 	}
-	l.state = s
+	l.daemons.state = s
 	done = true
 	return nil
 }
@@ -276,31 +280,6 @@ func (n *node) config() ([]byte, error) {
 	return b, nil
 }
 
-// startDaemons starts all daemons at once. Each is written down before the next is started.
-func (l *Lab) startDaemons(s *state) error {
-	for _, d := range l.plan.daemons() {
-		if d.role == RoleBGPD {
-			if err := awaitZebra(dirOf(l.name), d.node); err != nil {
-				return err
-			}
-		}
-		c, err := l.startDaemon(d)
-		if c != nil {
-			l.mu.Lock()
-			l.children = append(l.children, c)
-			l.mu.Unlock()
-			s.Processes = append(s.Processes, c.process)
-		}
-		if err != nil {
-			return err
-		}
-		if err := s.write(l.name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // Open finds a lab that somebody made. Its error wraps ErrNotFound when there is none, and says so when the lab is not
 // usable.
 func Open(name string) (*Lab, error) {
@@ -334,11 +313,9 @@ func Open(name string) (*Lab, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open lab %q: %w", name, err)
 	}
-	l := &Lab{
-		name: name, spec: spec, plan: p, routers: s.Routers, binary: binary, detached: s.Detached, opened: true, log: slog.New(slog.DiscardHandler),
-		shapes: map[string]scenario.Shape{}, holes: map[spot]bool{},
-	}
-	if err := l.refresh(); err != nil {
+	l := newLab(name, spec, p, binary)
+	l.routers, l.daemons.detached, l.daemons.opened = s.Routers, s.Detached, true
+	if err := l.links.refresh(); err != nil {
 		return nil, fmt.Errorf("open lab %q: %w", name, err)
 	}
 	return l, nil
@@ -381,7 +358,7 @@ func List() ([]Info, error) {
 func (l *Lab) Down(ctx context.Context) error {
 	err := Down(ctx, l.name)
 	if err == nil {
-		l.closeStarter()
+		l.Close()
 	}
 	return err
 }
@@ -412,12 +389,6 @@ func Down(ctx context.Context, name string) error {
 	return nil
 }
 
-// closeStarter ends the thread that starts processes, and with it those that are told to die with it.
-func (l *Lab) closeStarter() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.starter != nil {
-		l.starter.close()
-		l.starter = nil
-	}
-}
+// Close releases what this process holds of the lab. The lab of Up ends with it unless it is detached,
+// and nothing can be started in it any more.
+func (l *Lab) Close() { l.daemons.close() }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,6 +23,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/tabane/tabane/internal/edge"
+	"github.com/tabane/tabane/internal/lab/labtest"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/role"
@@ -32,21 +32,8 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-func run(t *testing.T, l *Lab, node, script string) string {
-	t.Helper()
-	cmd, err := l.Command(t.Context(), node, []string{"sh", "-c", script})
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s: %v: %s", script, err, out)
-	}
-	return strings.TrimSpace(string(out))
-}
-
 func TestNetwork(t *testing.T) {
-	l := start(t, options(t, "net", plain()))
+	l := start(t, options(t, "net", labtest.Plain()))
 
 	for script, want := range map[string]string{
 		"cat /etc/hosts":                                     strings.TrimSpace(l.plan.hosts),
@@ -59,11 +46,11 @@ func TestNetwork(t *testing.T) {
 		"cat /proc/sys/net/ipv6/conf/all/forwarding":         "0",
 		"cat /proc/sys/net/ipv6/conf/wire/keep_addr_on_down": "1",
 	} {
-		if got := run(t, l, "a", script); got != strings.TrimSpace(want) {
+		if got := labtest.Run(t, l, "a", script); got != strings.TrimSpace(want) {
 			t.Errorf("%s on a: got %q, want %q", script, got, want)
 		}
 	}
-	if got := run(t, l, "b", "cat /proc/sys/net/ipv6/conf/wire/forwarding"); got != "1" {
+	if got := labtest.Run(t, l, "b", "cat /proc/sys/net/ipv6/conf/wire/forwarding"); got != "1" {
 		t.Errorf("b does not forward: %s", got)
 	}
 
@@ -71,7 +58,7 @@ func TestNetwork(t *testing.T) {
 	for _, c := range []struct{ from, to, address string }{
 		{"a", "b", "2001:db8:1::b"}, {"a", "c", "2001:db8:2::c"}, {"b", "c", "2001:db8:2::c"}, {"c", "a", "2001:db8:1::a"}, {"a", "b", "192.0.2.2"},
 	} {
-		if err := reach(l, c.from, c.to, c.address); err != nil {
+		if err := labtest.Reach(l.Name(), c.from, c.to, c.address); err != nil {
 			t.Errorf("%s to %s at %s: %v", c.from, c.to, c.address, err)
 		}
 	}
@@ -88,7 +75,7 @@ func TestNetwork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := run(t, again, "c", "cat /etc/hosts"); got != strings.TrimSpace(l.plan.hosts) {
+	if got := labtest.Run(t, again, "c", "cat /etc/hosts"); got != strings.TrimSpace(l.plan.hosts) {
 		t.Errorf("opened lab's hosts: %q", got)
 	}
 	if err := l.Down(t.Context()); err != nil {
@@ -102,48 +89,8 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// reach sends a datagram from one node to another and back.
-func reach(l *Lab, from, to, address string) error {
-	var server net.PacketConn
-	err := netns.Do(namespaceOf(l.Name(), to), func() (err error) {
-		server, err = net.ListenPacket("udp", net.JoinHostPort(address, "0"))
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	defer server.Close()
-	var client net.Conn
-	err = netns.Do(namespaceOf(l.Name(), from), func() (err error) {
-		client, err = net.Dial("udp", server.LocalAddr().String())
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	deadline := time.Now().Add(10 * time.Second)
-	client.SetDeadline(deadline)
-	server.SetDeadline(deadline)
-	if _, err := client.Write([]byte("hello")); err != nil {
-		return err
-	}
-	b := make([]byte, 64)
-	n, peer, err := server.ReadFrom(b)
-	if err != nil {
-		return err
-	}
-	if _, err := server.WriteTo(b[:n], peer); err != nil {
-		return err
-	}
-	if n, err = client.Read(b); err != nil || string(b[:n]) != "hello" {
-		return fmt.Errorf("got %q, %w", b[:n], err)
-	}
-	return nil
-}
-
 func TestCommand(t *testing.T) {
-	l := start(t, options(t, "command", plain()))
+	l := start(t, options(t, "command", labtest.Plain()))
 	cmd, err := l.Command(t.Context(), "a", []string{"sh", "-c", "cat; exit 7"})
 	if err != nil {
 		t.Fatal(err)
@@ -200,7 +147,7 @@ func TestEnterRefuses(t *testing.T) {
 }
 
 func TestSetLink(t *testing.T) {
-	l := start(t, options(t, "link", plain()))
+	l := start(t, options(t, "link", labtest.Plain()))
 	rates := func(ports ...port) (got []string) {
 		for _, p := range ports {
 			err := netns.Do(p.netns, func() error {
@@ -224,23 +171,23 @@ func TestSetLink(t *testing.T) {
 		t.Errorf("at first %v", got)
 	}
 	for link, rate := range map[string]unit.Bandwidth{"wire": 0, "lan": 5e6} {
-		if err := l.SetLink(link, scenario.Shape{Rate: rate}); err != nil {
+		if err := l.Links().Set(link, scenario.Shape{Rate: rate}); err != nil {
 			t.Error(err)
 		}
 	}
 	if got := rates(wire.a, wire.b, lan.a, lan.b); !slices.Equal(got, []string{"none", "none", "5Mbit/s", "5Mbit/s"}) {
 		t.Errorf("then %v", got)
 	}
-	if err := l.SetLink("nolink", scenario.Shape{}); err == nil || !strings.Contains(err.Error(), `no link "nolink"; there are lan, wire`) {
+	if err := l.Links().Set("nolink", scenario.Shape{}); err == nil || !strings.Contains(err.Error(), `no link "nolink"; there are lan, wire`) {
 		t.Error(err)
 	}
-	if err := l.SetLink("wire", scenario.Shape{Rate: -1}); err == nil {
+	if err := l.Links().Set("wire", scenario.Shape{Rate: -1}); err == nil {
 		t.Error("a negative rate is accepted")
 	}
 }
 
 func TestCapture(t *testing.T) {
-	l := start(t, options(t, "capture", plain()))
+	l := start(t, options(t, "capture", labtest.Plain()))
 	for _, c := range []struct {
 		iface string
 		want  map[string]bool
@@ -269,7 +216,7 @@ func TestCapture(t *testing.T) {
 		}
 		before := time.Now()
 		for _, to := range []string{"2001:db8:1::b", "2001:db8:2::b"} {
-			if err := reach(l, "a", "b", to); err != nil {
+			if err := labtest.Reach(l.Name(), "a", "b", to); err != nil {
 				t.Error(err)
 			}
 		}
@@ -340,7 +287,7 @@ func readCapture(t *testing.T, file string, since time.Time) (hello map[string]i
 }
 
 func TestCaptureEndsWithItsLab(t *testing.T) {
-	l := start(t, options(t, "captureend", plain()))
+	l := start(t, options(t, "captureend", labtest.Plain()))
 	done := make(chan error)
 	file := filepath.Join(t.TempDir(), "c")
 	go func() {
@@ -370,7 +317,7 @@ func TestUpFailsHalfWay(t *testing.T) {
 		"bad spec":   {func(s *scenario.Spec) { s.Links["wire"].MTU = 1 }, "mtu"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := options(t, "fails", plain())
+			o := options(t, "fails", labtest.Plain())
 			c.change(o.Spec)
 			l, err := Up(t.Context(), o)
 			if err == nil {
@@ -379,20 +326,20 @@ func TestUpFailsHalfWay(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
-			nothingLeft(t, o.Name)
+			labtest.NothingLeft(t, o.Name)
 		})
 	}
 }
 
 func TestDaemons(t *testing.T) {
-	l := start(t, options(t, "daemons", routed()))
-	if b, err := l.Status(t.Context(), "b", role.Router); err != nil || !strings.Contains(string(b), `"ready":true`) {
+	l := start(t, options(t, "daemons", labtest.Routed()))
+	if b, err := l.Daemons().Status(t.Context(), scenario.Daemon{Node: "b", Role: role.Router}); err != nil || !strings.Contains(string(b), `"ready":true`) {
 		t.Errorf("%s %v", b, err)
 	}
-	if _, err := l.Status(t.Context(), "a", role.Router); err == nil || !strings.Contains(err.Error(), `node "a" runs no daemon "router"`) {
+	if _, err := l.Daemons().Status(t.Context(), scenario.Daemon{Node: "a", Role: role.Router}); err == nil || !strings.Contains(err.Error(), `node "a" runs no daemon "router"`) {
 		t.Error(err)
 	}
-	c := l.children[0]
+	c := l.daemons.children[0]
 	if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", c.PID)); err != nil || !strings.Contains(string(line), "router\x00-c\x00"+configFile(dirOf(l.Name()), "b")) {
 		t.Errorf("command line %q, %v", line, err)
 	}
@@ -412,18 +359,18 @@ func TestPriority(t *testing.T) {
 		return strings.TrimSpace(string(out))
 	}
 	own := nice(strconv.Itoa(os.Getpid()))
-	l := start(t, options(t, "nice", routed()))
-	if got := nice(strconv.Itoa(l.children[0].PID)); got != strconv.Itoa(niceness) {
+	l := start(t, options(t, "nice", labtest.Routed()))
+	if got := nice(strconv.Itoa(l.daemons.children[0].PID)); got != strconv.Itoa(niceness) {
 		t.Errorf("daemon at %s, want %d", got, niceness)
 	}
-	if got := run(t, l, "a", "ps -o ni= -p $$"); strings.TrimSpace(got) != own {
+	if got := labtest.Run(t, l, "a", "ps -o ni= -p $$"); strings.TrimSpace(got) != own {
 		t.Errorf("command at %s, want %s", got, own)
 	}
 }
 
 func TestNotReady(t *testing.T) {
-	t.Setenv(fakeRouter, "never")
-	o := options(t, "never", routed())
+	t.Setenv(labtest.FakeRouter, "never")
+	o := options(t, "never", labtest.Routed())
 	o.Timeout = 500 * time.Millisecond
 	_, err := Up(t.Context(), o)
 	if err == nil {
@@ -434,31 +381,31 @@ func TestNotReady(t *testing.T) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
-	nothingLeft(t, o.Name)
+	labtest.NothingLeft(t, o.Name)
 }
 
 func TestDaemonEnds(t *testing.T) {
-	t.Setenv(fakeRouter, "exit")
-	o := options(t, "exit", routed())
+	t.Setenv(labtest.FakeRouter, "exit")
+	o := options(t, "exit", labtest.Routed())
 	_, err := Up(t.Context(), o)
 	if err == nil || !strings.Contains(err.Error(), "b (router) ended: exit status 2; its log ends:") || !strings.Contains(err.Error(), "router refuses to run") {
 		t.Errorf("got %v", err)
 	}
-	nothingLeft(t, o.Name)
+	labtest.NothingLeft(t, o.Name)
 }
 
 func TestNoBinary(t *testing.T) {
-	o := options(t, "nobinary", routed())
+	o := options(t, "nobinary", labtest.Routed())
 	o.Binary = "/no/such/program"
 	if _, err := Up(t.Context(), o); err == nil || !strings.Contains(err.Error(), o.Binary) {
 		t.Errorf("got %v", err)
 	}
-	nothingLeft(t, o.Name)
+	labtest.NothingLeft(t, o.Name)
 }
 
 func TestCancel(t *testing.T) {
-	t.Setenv(fakeRouter, "never")
-	o := options(t, "cancel", routed())
+	t.Setenv(labtest.FakeRouter, "never")
+	o := options(t, "cancel", labtest.Routed())
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		defer cancel()
@@ -472,16 +419,16 @@ func TestCancel(t *testing.T) {
 	if _, err := Up(ctx, o); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	nothingLeft(t, o.Name)
+	labtest.NothingLeft(t, o.Name)
 
 	if _, err := Up(ctx, o); !errors.Is(err, context.Canceled) {
 		t.Errorf("with a context that has ended: got %v", err)
 	}
-	nothingLeft(t, o.Name)
+	labtest.NothingLeft(t, o.Name)
 }
 
 func TestNameTaken(t *testing.T) {
-	o := options(t, "taken", plain())
+	o := options(t, "taken", labtest.Plain())
 	start(t, o)
 	want := fmt.Sprintf("lab %q is running (pid %d): tabane lab down %s", o.Name, os.Getpid(), o.Name)
 	if _, err := Up(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
@@ -493,7 +440,7 @@ func TestNameTaken(t *testing.T) {
 }
 
 func TestOneOfManyWins(t *testing.T) {
-	o := options(t, "race", plain())
+	o := options(t, "race", labtest.Plain())
 	var (
 		wg   sync.WaitGroup
 		labs [4]*Lab
@@ -516,22 +463,22 @@ func TestOneOfManyWins(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	nothingLeft(t, o.Name)
+	labtest.NothingLeft(t, o.Name)
 }
 
 // Two labs whose namespaces would have the same name must not remove each other's.
 func TestNamespaceTaken(t *testing.T) {
-	first := options(t, "one", plain())
+	first := options(t, "one", labtest.Plain())
 	first.Spec.Nodes["two-a"] = &scenario.Node{}
-	first.Spec.Links["more"] = &scenario.Link{Ends: []scenario.End{end6("two-a", "x", ""), end6("a", "more", "")}}
+	first.Spec.Links["more"] = &scenario.Link{Ends: []scenario.End{labtest.End("two-a", "x", ""), labtest.End("a", "more", "")}}
 	l := start(t, first)
-	second := options(t, "one-two", plain())
+	second := options(t, "one-two", labtest.Plain())
 	if _, err := Up(t.Context(), second); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("belongs to lab %q", first.Name)) {
 		t.Errorf("got %v", err)
 	}
-	run(t, l, "two-a", "true")
+	labtest.Run(t, l, "two-a", "true")
 
-	foreign := options(t, "foreign", plain())
+	foreign := options(t, "foreign", labtest.Plain())
 	name := namespaceOf(foreign.Name, "a")
 	if err := netns.Create(name); err != nil {
 		t.Fatal(err)
@@ -542,16 +489,16 @@ func TestNamespaceTaken(t *testing.T) {
 	if err := netns.Delete(name); err != nil {
 		t.Errorf("foreign namespace: %v", err)
 	}
-	nothingLeft(t, foreign.Name)
+	labtest.NothingLeft(t, foreign.Name)
 }
 
 func TestStaleIsTakenOver(t *testing.T) {
-	o := options(t, "stale", plain())
+	o := options(t, "stale", labtest.Plain())
 	old, err := Up(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer old.closeStarter()
+	defer old.Close()
 	s, err := readState(o.Name)
 	if err != nil {
 		t.Fatal(err)
@@ -568,15 +515,15 @@ func TestStaleIsTakenOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := start(t, o)
-	if got := run(t, l, "a", "cat /proc/sys/net/ipv6/conf/wire/hop_limit"); got != "77" {
+	if got := labtest.Run(t, l, "a", "cat /proc/sys/net/ipv6/conf/wire/hop_limit"); got != "77" {
 		t.Errorf("hop limit %s: the old namespace is still there", got)
 	}
 }
 
 // A caller that dies at once leaves namespaces but no process, and whoever comes next cleans up.
 func TestKilledCaller(t *testing.T) {
-	needRoot(t)
-	name := testPrefix() + "killed"
+	labtest.NeedRoot(t)
+	name := labtest.Prefix() + "killed"
 	cmd := exec.Command(os.Args[0], "hold", name)
 	cmd.Stderr = t.Output()
 	r, w, err := os.Pipe()
@@ -611,11 +558,11 @@ func TestKilledCaller(t *testing.T) {
 	if err := Down(t.Context(), name); err != nil {
 		t.Error(err)
 	}
-	nothingLeft(t, name)
+	labtest.NothingLeft(t, name)
 }
 
 func TestDetached(t *testing.T) {
-	o := options(t, "detached", routed())
+	o := options(t, "detached", labtest.Routed())
 	o.Detach = true
 	l := start(t, o)
 	s, err := readState(o.Name)
@@ -633,13 +580,13 @@ func TestDetached(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := other.Status(t.Context(), "b", role.Router); err != nil {
+	if _, err := other.Daemons().Status(t.Context(), scenario.Daemon{Node: "b", Role: role.Router}); err != nil {
 		t.Error(err)
 	}
 	if err := s.Processes[0].signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	<-l.children[0].exited
+	<-l.daemons.children[0].exited
 	if got := s.condition(); got != Stale {
 		t.Errorf("condition %q when its only daemon has ended", got)
 	}
@@ -647,7 +594,7 @@ func TestDetached(t *testing.T) {
 
 // What users run in a node, even if it ignores SIGTERM, must not keep the lab alive.
 func TestDownEndsInhabitants(t *testing.T) {
-	l := start(t, options(t, "exec", plain()))
+	l := start(t, options(t, "exec", labtest.Plain()))
 	cmd, err := l.Command(t.Context(), "a", []string{"sh", "-c", "trap '' TERM; echo here; while :; do sleep 1; done"})
 	if err != nil {
 		t.Fatal(err)
@@ -679,8 +626,8 @@ func TestDownEndsInhabitants(t *testing.T) {
 
 // A died caller's leavings, whatever they are, can be removed.
 func TestDownOfRemains(t *testing.T) {
-	needRoot(t)
-	name := testPrefix() + "remains"
+	labtest.NeedRoot(t)
+	name := labtest.Prefix() + "remains"
 	if err := Down(t.Context(), name); err != nil {
 		t.Errorf("nothing at all: %v", err)
 	}
@@ -690,21 +637,21 @@ func TestDownOfRemains(t *testing.T) {
 	if err := Down(t.Context(), name); err != nil {
 		t.Errorf("an empty directory: %v", err)
 	}
-	nothingLeft(t, name)
+	labtest.NothingLeft(t, name)
 	if err := Down(t.Context(), "../x"); err == nil {
 		t.Error("a bad name is accepted")
 	}
 }
 
 func TestMPTCPLimits(t *testing.T) {
-	s := plain()
+	s := labtest.Plain()
 	for in, want := range map[[2]uint32][2]uint32{{0, 0}: {8, 8}, {2, 0}: {2, 8}, {3, 4}: {3, 4}} {
 		n := node{mptcp: &scenario.MPTCP{MPTCP: edge.MPTCP{Subflows: in[0], AddAddrAccepted: in[1]}}}
 		if got := n.limits(); got.Subflows != want[0] || got.AddAddrAccepted != want[1] {
 			t.Errorf("%v: %+v, want %v", in, got, want)
 		}
 	}
-	needMPTCP(t)
+	labtest.NeedMPTCP(t)
 	s.Nodes["a"].MPTCP = &scenario.MPTCP{MPTCP: edge.MPTCP{Subflows: 3, AddAddrAccepted: 4}}
 	l := start(t, options(t, "mptcp", s))
 	err := netns.Do(namespaceOf(l.Name(), "a"), func() error {
@@ -725,7 +672,7 @@ func TestMPTCPLimits(t *testing.T) {
 }
 
 func TestSwitchIsSilent(t *testing.T) {
-	l := start(t, options(t, "switch", plain()))
+	l := start(t, options(t, "switch", labtest.Plain()))
 	err := netns.Do(l.plan.links[0].netns, func() error {
 		addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 		for _, a := range addrs {
@@ -741,9 +688,9 @@ func TestSwitchIsSilent(t *testing.T) {
 }
 
 func BenchmarkUpDown(b *testing.B) {
-	needRoot(b)
+	labtest.NeedRoot(b)
 	for b.Loop() {
-		l, err := Up(b.Context(), Options{Name: testPrefix() + "bench", Spec: routed()})
+		l, err := Up(b.Context(), Options{Name: labtest.Prefix() + "bench", Spec: labtest.Routed()})
 		if err != nil {
 			b.Fatal(err)
 		}

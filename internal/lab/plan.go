@@ -20,7 +20,6 @@ const (
 	prefix = "tabane-"
 	// maxNamespace is the longest name that netns accepts.
 	maxNamespace = 64
-	defaultMTU   = 1500
 )
 
 // RoleLink is the process of an emulated link, which belongs to no node. It starts before all daemons.
@@ -214,7 +213,7 @@ func newNode(lab, name string, spec *scenario.Spec, base []sysctl, cc map[string
 func newLink(lab, name string, s *scenario.Link, emulated bool) *link {
 	l := &link{name: name, shape: s.Shape, mtu: s.MTU, seed: s.Seed}
 	if l.mtu == 0 {
-		l.mtu = defaultMTU
+		l.mtu = scenario.DefaultMTU
 	}
 	ports := make([]port, len(s.Ends))
 	for i, e := range s.Ends {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"github.com/tabane/tabane/internal/lab/labtest"
 	"github.com/tabane/tabane/internal/reflector"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
@@ -31,7 +32,7 @@ func TestCheckName(t *testing.T) {
 }
 
 func TestPlan(t *testing.T) {
-	s := routed()
+	s := labtest.Routed()
 	s.Nodes["a"].Serve = &traffic.Config{Port: 80}
 	s.Nodes["a"].Reflector = &reflector.Config{
 		ASN: 65000, RouterID: netip.MustParseAddr("10.0.0.2"), Address: netip.MustParseAddr("2001:db8:1::a"),
@@ -97,7 +98,7 @@ func TestPlanRefuses(t *testing.T) {
 		}, "more than 64"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := plain()
+			s := labtest.Plain()
 			s.Nodes["a"].Sysctls = nil
 			c.change(s)
 			if _, err := newPlan(c.lab, s); err == nil || !strings.Contains(err.Error(), c.want) {

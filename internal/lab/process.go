@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -12,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -153,44 +151,6 @@ type child struct {
 	process
 	exited chan struct{}
 	err    error
-}
-
-// startDaemon starts a daemon on its node with its output in its log file.
-func (l *Lab) startDaemon(d daemon) (*child, error) {
-	out, err := os.OpenFile(logFile(dirOf(l.name), d), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	defer out.Close()
-	argv := append([]string{cmp.Or(d.program, l.binary)}, d.arguments(dirOf(l.name))...)
-	// Its own session: Ctrl-C is for the caller, who takes the lab down in order.
-	attr, parent := &syscall.SysProcAttr{Setsid: true}, 0
-	if !l.detached && !l.opened {
-		attr.Pdeathsig, parent = syscall.SIGKILL, os.Getpid()
-	}
-	cmd := exec.Command(l.binary, l.enterArguments(d.netns, parent, argv)...)
-	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = out, out, attr
-	if err := l.starter.start(cmd); err != nil {
-		return nil, fmt.Errorf("start %s: %w", d, err)
-	}
-	c := &child{daemon: d, process: process{PID: cmd.Process.Pid, Node: d.node, Role: d.role}, exited: make(chan struct{})}
-	// The child cannot be reaped before Wait below, so its pid still is its own.
-	st, err := procStat(c.PID)
-	c.Start = st.start
-	go func() {
-		c.err = cmd.Wait()
-		close(c.exited)
-	}()
-	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", d, err)
-	}
-	return c, nil
-}
-
-// enterArguments are the arguments of the tabane program that make it a command in a namespace: Enter's after the verb.
-// A parent other than 0 is the process that the command dies with.
-func (l *Lab) enterArguments(namespace string, parent int, argv []string) []string {
-	return append([]string{Verb, namespace, filepath.Join(dirOf(l.name), hostsName), strconv.Itoa(parent)}, argv...)
 }
 
 // inhabitants are the processes whose main thread is in one of the namespaces, except the caller.

@@ -27,23 +27,6 @@ const (
 	logLines  = 5
 )
 
-// Status asks a daemon on a node for its state, as JSON.
-func (l *Lab) Status(ctx context.Context, node, role string) ([]byte, error) {
-	n, err := l.plan.node(node)
-	if err != nil {
-		return nil, fmt.Errorf("ask for status in lab %q: %w", l.name, err)
-	}
-	i := slices.IndexFunc(n.daemons, func(d daemon) bool { return d.role == role && d.status.IsValid() })
-	if i < 0 {
-		return nil, fmt.Errorf("ask for status in lab %q: node %q runs no daemon %q that has one", l.name, node, role)
-	}
-	b, err := get(ctx, n.netns, "http://"+n.daemons[i].status.String()+"/status")
-	if err != nil {
-		return nil, fmt.Errorf("ask %s for status: %w", n.daemons[i], err)
-	}
-	return b, nil
-}
-
 // get fetches a URL whose host is an address from inside a namespace.
 func get(ctx context.Context, namespace, url string) ([]byte, error) {
 	return ask(ctx, namespace, http.MethodGet, url, nil)
@@ -86,18 +69,18 @@ func ask(ctx context.Context, namespace, method, url string, body io.Reader) ([]
 		if line, _, _ := strings.Cut(strings.TrimSpace(string(b)), "\n"); line != "" {
 			text += ": " + line
 		}
-		return nil, fmt.Errorf("%s %s: %w", strings.ToLower(method), url, &answerError{resp.StatusCode, text})
+		return nil, fmt.Errorf("%s %s: %w", strings.ToLower(method), url, &ResponseError{resp.StatusCode, text})
 	}
 	return b, nil
 }
 
-// answerError is an answer that is none.
-type answerError struct {
-	code int
+// ResponseError is an HTTP response other than 2xx.
+type ResponseError struct {
+	Code int
 	text string
 }
 
-func (e *answerError) Error() string { return e.text }
+func (e *ResponseError) Error() string { return e.text }
 
 // waiting is one condition of readiness: what is waited for, and the log that says why in vain.
 type waiting struct {
@@ -106,16 +89,16 @@ type waiting struct {
 	failed    error
 }
 
-// waitReady returns when every daemon is ready and the client reaches the server. It fails as soon as a daemon ends.
-func (l *Lab) waitReady(ctx context.Context, timeout time.Duration) error {
+// WaitReady returns when every daemon is ready and the client reaches the server. It fails as soon as a daemon ends.
+func (l *Lab) WaitReady(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not ready after %s", timeout))
 	defer cancel()
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 
-	l.mu.Lock()
-	children := slices.Clone(l.children)
-	l.mu.Unlock()
+	l.daemons.mu.Lock()
+	children := slices.Clone(l.daemons.children)
+	l.daemons.mu.Unlock()
 	var watchers sync.WaitGroup
 	defer watchers.Wait()
 	defer fail(nil) // ends the watchers
@@ -123,7 +106,7 @@ func (l *Lab) waitReady(ctx context.Context, timeout time.Duration) error {
 		watchers.Go(func() {
 			select {
 			case <-c.exited:
-				fail(&endedError{c, lastLines(logFile(dirOf(l.name), c.daemon), logLines)})
+				fail(l.daemons.exitError(c))
 			case <-ctx.Done():
 			}
 		})
@@ -182,8 +165,8 @@ func (c *child) how() string {
 }
 
 // condition is what a daemon is ready after, nil for one that does not tell.
-func (l *Lab) condition(d daemon) *waiting {
-	w := &waiting{what: d.String(), log: logFile(dirOf(l.name), d)}
+func (ds *Daemons) condition(d daemon) *waiting {
+	w := &waiting{what: d.String(), log: logFile(dirOf(ds.lab), d)}
 	switch {
 	case d.status.IsValid():
 		w.ask = func(ctx context.Context) error {
@@ -195,15 +178,19 @@ func (l *Lab) condition(d daemon) *waiting {
 		}
 	case d.role == RoleBGPD:
 		w.ask = func(context.Context) error {
-			n, err := l.plan.node(d.node)
+			n, err := ds.plan.node(d.node)
 			if err != nil {
 				return err
 			}
-			return askFRR(dirOf(l.name), n)
+			return askFRR(dirOf(ds.lab), n)
 		}
 	case d.role == role.Serve:
 		w.ask = func(ctx context.Context) error {
-			_, err := get(ctx, d.netns, "http://"+netip.AddrPortFrom(netip.IPv6Loopback(), l.spec.Nodes[d.node].Serve.Port).String()+"/bytes/1")
+			n, err := ds.plan.node(d.node)
+			if err != nil {
+				return err
+			}
+			_, err = get(ctx, d.netns, "http://"+netip.AddrPortFrom(netip.IPv6Loopback(), n.sections.Serve.Port).String()+"/bytes/1")
 			return err
 		}
 	default:
@@ -216,7 +203,7 @@ func (l *Lab) condition(d daemon) *waiting {
 func (l *Lab) conditions() []*waiting {
 	var all []*waiting
 	for _, d := range l.plan.daemons() {
-		if w := l.condition(d); w != nil {
+		if w := l.daemons.condition(d); w != nil {
 			all = append(all, w)
 		}
 	}
@@ -271,4 +258,18 @@ func (w *waiting) wait(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// WaitReady returns when the daemons of the nodes are ready.
+func (ds *Daemons) WaitReady(ctx context.Context, nodes ...string) error {
+	for _, d := range ds.plan.daemons() {
+		w := ds.condition(d)
+		if w == nil || !slices.Contains(nodes, d.node) {
+			continue
+		}
+		if err := w.wait(ctx); err != nil {
+			return fmt.Errorf("%s: %w: %w", w.what, context.Cause(ctx), err)
+		}
+	}
+	return nil
 }

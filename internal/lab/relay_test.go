@@ -1,22 +1,24 @@
 package lab
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/lab/labtest"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
 func TestEmulatedLink(t *testing.T) {
-	spec := plain()
+	spec := labtest.Plain()
 	const delay = 30 * time.Millisecond
 	spec.Links["wire"].Delay, spec.Links["wire"].Seed = delay, 7
 	l := start(t, options(t, "emulated", spec))
 	trip := func() time.Duration {
 		begun := time.Now()
-		if err := reach(l, "a", "b", "2001:db8:1::b"); err != nil {
+		if err := labtest.Reach(l.Name(), "a", "b", "2001:db8:1::b"); err != nil {
 			t.Fatal(err)
 		}
 		return time.Since(begun)
@@ -27,24 +29,28 @@ func TestEmulatedLink(t *testing.T) {
 	}
 	// A direction of its own, and then nothing at all.
 	short := time.Duration(0)
-	if err := l.SetLink("wire", scenario.Shape{Delay: delay, Backward: &channel.Change{Delay: &short}}); err != nil {
+	if err := l.Links().Set("wire", scenario.Shape{Delay: delay, Backward: &channel.Change{Delay: &short}}); err != nil {
 		t.Fatal(err)
 	}
 	if took := trip(); took < delay {
 		t.Errorf("with a delay in one direction they take %s", took)
 	}
-	both, wire := scenario.Event{Blackhole: &scenario.Hole{Node: "a", Interface: "wire"}}, scenario.Port{Node: "a", Interface: "wire"}
-	happen(t, l, both)
+	both, wire := scenario.Hole{Node: "a", Interface: "wire"}, scenario.Port{Node: "a", Interface: "wire"}
+	if err := l.Links().Blackhole(both); err != nil {
+		t.Fatal(err)
+	}
 	for _, node := range []string{"a", "b"} {
-		if got := run(t, l, node, "tc qdisc show dev wire"); !strings.Contains(got, "tbf") {
+		if got := labtest.Run(t, l, node, "tc qdisc show dev wire"); !strings.Contains(got, "tbf") {
 			t.Errorf("%s sends through %q", node, got)
 		}
 	}
-	happen(t, l, scenario.Event{Clear: &wire}, scenario.Event{Down: &wire}, scenario.Event{Up: &wire})
-	if err := l.SetLink("wire", scenario.Shape{}); err != nil {
+	if err := errors.Join(l.Links().Clear(wire), l.Links().SetUp(wire, false), l.Links().SetUp(wire, true)); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.waitReady(t.Context(), DefaultTimeout); err != nil {
+	if err := l.Links().Set("wire", scenario.Shape{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.WaitReady(t.Context(), DefaultTimeout); err != nil {
 		t.Fatal(err)
 	}
 	trip()
@@ -58,11 +64,11 @@ func TestEmulatedLink(t *testing.T) {
 		"queue: needs a rate":                  {Queue: time.Second},
 		"loss.kind: must be random or gilbert": {Loss: &channel.Loss{P: 1}},
 	} {
-		if err := other.SetLink("wire", shape); err == nil || !strings.Contains(err.Error(), want) {
+		if err := other.Links().Set("wire", shape); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
-	if err := other.SetLink("wire", scenario.Shape{Rate: 10e6, Loss: &channel.Loss{Kind: channel.Random, P: 0.1}}); err != nil {
+	if err := other.Links().Set("wire", scenario.Shape{Rate: 10e6, Loss: &channel.Loss{Kind: channel.Random, P: 0.1}}); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,14 +1,13 @@
 package lab
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/tabane/tabane/internal/traffic"
+	"github.com/tabane/tabane/internal/lab/labtest"
 )
 
 func TestParseStat(t *testing.T) {
@@ -65,8 +64,8 @@ func TestAliveWithoutItsFirstThread(t *testing.T) {
 
 // A state file that somebody changed must not make Down remove what is no lab's.
 func TestReadStateRefuses(t *testing.T) {
-	needRoot(t)
-	name := testPrefix() + "state"
+	labtest.NeedRoot(t)
+	name := labtest.Prefix() + "state"
 	if err := os.MkdirAll(dirOf(name), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -90,16 +89,6 @@ func FuzzParseStat(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if s, err := parseStat(b); err != nil && s.state != 0 {
 			t.Errorf("%+v with error %v", s, err)
-		}
-	})
-}
-
-func FuzzReadLines(f *testing.F) {
-	f.Add([]byte(`{"sample":{"at_ns":0,"bytes":7}}` + "\n" + `{"report":{"bytes":7}}` + "\n"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		r, err := readLines(bytes.NewReader(b), func(traffic.Sample) {})
-		if err != nil && r.Bytes != 0 {
-			t.Errorf("a report with error %v", err)
 		}
 	})
 }

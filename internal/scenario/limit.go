@@ -10,8 +10,8 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// defaultMTU is a link's MTU unless given, in bytes.
-const defaultMTU = 1500
+// DefaultMTU is a link's MTU unless given, in bytes.
+const DefaultMTU = 1500
 
 // Phases returns the limits of one cell over time, at least one, the first at 0. The usable links are those of the
 // transport, and from a case's first event on those of them that remain, or where none does the first that remains at all, to
@@ -112,7 +112,7 @@ func (s *Spec) MTU(link string) int {
 	if l := s.Links[link]; l != nil && l.MTU != 0 {
 		return l.MTU
 	}
-	return defaultMTU
+	return DefaultMTU
 }
 
 // SumRates is the sum of the rates of the transport's links towards the client as a run begins; 0 when one of them has none.

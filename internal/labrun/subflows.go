@@ -1,4 +1,4 @@
-package lab
+package labrun
 
 import (
 	"context"
@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/mptcp"
-	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 )
@@ -25,14 +25,14 @@ type reading struct {
 
 // observe reads a node's subflows until ctx ends. The first reading is there when begun is closed; it tells what does not
 // belong to what comes afterwards.
-func (l *Lab) observe(ctx context.Context, node string, port uint16, begun chan<- struct{}) ([]reading, error) {
-	n, err := l.plan.node(node)
+func observe(ctx context.Context, l *lab.Lab, node string, port uint16, begun chan<- struct{}) ([]reading, error) {
+	n, err := l.Node(node)
 	if err != nil {
 		close(begun)
 		return nil, err
 	}
 	var diag *mptcp.Diag
-	err = netns.Do(n.netns, func() error {
+	err = n.Do(func() error {
 		diag, err = mptcp.DialDiag()
 		return err
 	})

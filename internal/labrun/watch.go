@@ -1,4 +1,4 @@
-package lab
+package labrun
 
 import (
 	"context"
@@ -12,7 +12,8 @@ import (
 
 	"github.com/tabane/tabane/internal/asbr"
 	"github.com/tabane/tabane/internal/edge"
-	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/packet"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/scenario"
@@ -64,17 +65,17 @@ type watch struct {
 }
 
 // watchRoutes begins to look. The function ends that, and returns what went wrong meanwhile.
-func watchRoutes(ctx context.Context, l *Lab) (*watch, func() error, error) {
-	e := l.spec.Experiment
-	server, node, border, ok := l.spec.EgressPeer()
+func watchRoutes(ctx context.Context, l *lab.Lab) (*watch, func() error, error) {
+	e := l.Spec().Experiment
+	server, node, border, ok := l.Spec().EgressPeer()
 	if !ok {
 		return nil, nil, fmt.Errorf("BUG: no egress peer %q", e.Routes.Peer)
 	}
 	w := &watch{prefix: e.Routes.Prefix, server: server, border: border, ports: map[uint16]bool{}}
-	for _, r := range l.spec.Nodes[node].ASBR.Reflectors {
+	for _, r := range l.Spec().Nodes[node].ASBR.Reflectors {
 		w.asbrReflectors = append(w.asbrReflectors, r.Address)
 	}
-	for _, r := range l.spec.Nodes[e.Server].Edge.Reflectors {
+	for _, r := range l.Spec().Nodes[e.Server].Edge.Reflectors {
 		w.serverReflectors = append(w.serverReflectors, r.Address)
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -96,19 +97,22 @@ func watchRoutes(ctx context.Context, l *Lab) (*watch, func() error, error) {
 	for _, n := range []struct {
 		node   string
 		route  func(route.RouteChange)
-		packet func([]byte, time.Time, bool)
+		packet func(packet.Packet) error
 	}{
 		{node, w.borderRoute, w.borderPacket},
 		{e.Server, w.serverRoute, w.serverPacket},
 	} {
-		namespace := namespaceOf(l.name, n.node)
-		t, err := openTap(namespace)
+		watched, err := l.Node(n.node)
 		if err != nil {
 			return nil, nil, errors.Join(err, stop())
 		}
-		watchers.Go(func() { failed(errors.Join(t.run(ctx, n.packet), t.close())) })
+		var t *packet.Socket
+		if err := watched.Do(func() error { t, err = packet.Open(bgpOrEncapsulated); return err }); err != nil {
+			return nil, nil, errors.Join(err, stop())
+		}
+		watchers.Go(func() { failed(errors.Join(t.Run(ctx, packet.Handler{Packet: n.packet}), t.Close())) })
 		var routes *route.Watcher
-		if err := netns.Do(namespace, func() error { routes, err = route.Watch(ctx, route.Routes); return err }); err != nil {
+		if err := watched.Do(func() error { routes, err = route.Watch(ctx, route.Routes); return err }); err != nil {
 			return nil, nil, errors.Join(err, stop())
 		}
 		watchers.Go(func() {
@@ -186,34 +190,36 @@ func (w *watch) borderRoute(c route.RouteChange) {
 	}
 }
 
-func (w *watch) borderPacket(packet []byte, at time.Time, sent bool) {
-	s, ok := parseSegment(packet)
+func (w *watch) borderPacket(p packet.Packet) error {
+	s, ok := parseSegment(p.Data)
 	if !ok {
-		return
+		return nil
 	}
 	unicast, vpn := changed(s.payload)
 	switch {
-	case !sent && unicast && s.from == w.border.Address:
-		w.see(asbrHeard, at)
-	case sent && vpn && slices.Contains(w.asbrReflectors, s.to):
-		w.see(asbrTold, at)
+	case !p.Sent && unicast && s.from == w.border.Address:
+		w.see(asbrHeard, p.At)
+	case p.Sent && vpn && slices.Contains(w.asbrReflectors, s.to):
+		w.see(asbrTold, p.At)
 	}
+	return nil
 }
 
-func (w *watch) serverPacket(packet []byte, at time.Time, sent bool) {
-	if c, ok := parseCarried(packet); ok {
-		if sent && c.from == w.server.Address {
-			w.onSubflow(c.port, c.syn, at)
+func (w *watch) serverPacket(p packet.Packet) error {
+	if c, ok := parseCarried(p.Data); ok {
+		if p.Sent && c.from == w.server.Address {
+			w.onSubflow(c.port, c.syn, p.At)
 		}
-		return
+		return nil
 	}
-	s, ok := parseSegment(packet)
-	if !ok || sent || !slices.Contains(w.serverReflectors, s.from) {
-		return
+	s, ok := parseSegment(p.Data)
+	if !ok || p.Sent || !slices.Contains(w.serverReflectors, s.from) {
+		return nil
 	}
 	if _, vpn := changed(s.payload); vpn {
-		w.see(serverTold, at)
+		w.see(serverTold, p.At)
 	}
+	return nil
 }
 
 // onSubflow takes a packet that the server sends over the peer. With a SYN it begins a subflow, whoever had the port before: of

@@ -1,4 +1,4 @@
-package lab
+package labrun
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"math"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/lab/labtest"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/role"
@@ -120,21 +121,21 @@ func TestDifference(t *testing.T) {
 	}
 }
 
-func happen(t *testing.T, l *Lab, events ...scenario.Event) {
+func happen(t *testing.T, l *lab.Lab, events ...scenario.Event) {
 	t.Helper()
 	for _, e := range events {
-		if _, err := l.Happen(t.Context(), e, true); err != nil {
+		if _, err := apply(t.Context(), l, e, true); err != nil {
 			t.Fatalf("%+v: %v", e, err)
 		}
 	}
 }
 
 // reconnecting keeps a connection to the port of BGP between two nodes until cuts is called, which says how often it was cut.
-func reconnecting(t *testing.T, l *Lab, from, to, address string) (cuts func() int) {
+func reconnecting(t *testing.T, l *lab.Lab, from, to, address string) (cuts func() int) {
 	t.Helper()
 	server := netip.AddrPortFrom(netip.MustParseAddr(address), bgpPort).String()
 	var listener net.Listener
-	err := netns.Do(namespaceOf(l.name, to), func() (err error) {
+	err := netns.Do("tabane-"+l.Name()+"-"+to, func() (err error) {
 		listener, err = net.Listen("tcp", server)
 		return err
 	})
@@ -157,7 +158,7 @@ func reconnecting(t *testing.T, l *Lab, from, to, address string) (cuts func() i
 	g.Go(func() {
 		for ctx.Err() == nil {
 			var conn net.Conn
-			err := netns.Do(namespaceOf(l.name, from), func() (err error) {
+			err := netns.Do("tabane-"+l.Name()+"-"+from, func() (err error) {
 				conn, err = new(net.Dialer).DialContext(ctx, "tcp", server)
 				return err
 			})
@@ -187,13 +188,13 @@ func reconnecting(t *testing.T, l *Lab, from, to, address string) (cuts func() i
 
 // TestEvents lets everything happen that can, and looks at what the nodes see of it; then the lab is as it was.
 func TestEvents(t *testing.T) {
-	l := start(t, options(t, "events", routed()))
-	whole, err := l.settle(t.Context())
+	l := start(t, "events", labtest.Routed())
+	whole, err := settle(t.Context(), l)
 	if err != nil {
 		t.Fatal(err)
 	}
-	carrier := func() string { return run(t, l, "b", "cat /sys/class/net/wire/carrier") }
-	queue := func(node, iface string) string { return run(t, l, node, "tc qdisc show dev "+iface) }
+	carrier := func() string { return labtest.Run(t, l, "b", "cat /sys/class/net/wire/carrier") }
+	queue := func(node, iface string) string { return labtest.Run(t, l, node, "tc qdisc show dev "+iface) }
 	wire := scenario.Port{Node: "a", Interface: "wire"}
 
 	down := scenario.Event{Down: &wire}
@@ -202,13 +203,13 @@ func TestEvents(t *testing.T) {
 		t.Error("b does not see that the wire is down")
 	}
 	happen(t, l, scenario.Event{Up: &wire})
-	if err := reach(l, "a", "b", "2001:db8:1::b"); err != nil {
+	if err := labtest.Reach(l.Name(), "a", "b", "2001:db8:1::b"); err != nil {
 		t.Errorf("after up: %v", err)
 	}
 	// The node's static routes come back with its interface.
 	lan := scenario.Port{Node: "c", Interface: "lan"}
 	happen(t, l, scenario.Event{Down: &lan}, scenario.Event{Up: &lan})
-	if err := reach(l, "c", "a", "2001:db8:1::a"); err != nil {
+	if err := labtest.Reach(l.Name(), "c", "a", "2001:db8:1::a"); err != nil {
 		t.Errorf("after up: %v", err)
 	}
 
@@ -227,7 +228,7 @@ func TestEvents(t *testing.T) {
 	}
 	both := scenario.Event{Blackhole: &scenario.Hole{Node: "c", Interface: "lan"}}
 	happen(t, l, both, scenario.Event{Clear: &lan})
-	if err := reach(l, "c", "a", "2001:db8:1::a"); err != nil {
+	if err := labtest.Reach(l.Name(), "c", "a", "2001:db8:1::a"); err != nil {
 		t.Errorf("after the hole: %v", err)
 	}
 
@@ -235,27 +236,27 @@ func TestEvents(t *testing.T) {
 	kill, stop, again := scenario.Event{Kill: &daemon}, scenario.Event{Stop: &daemon}, scenario.Event{Start: &daemon}
 	for _, end := range []scenario.Event{kill, stop} {
 		happen(t, l, end)
-		if _, err := l.Status(t.Context(), "b", role.Router); err == nil {
+		if _, err := l.Daemons().Status(t.Context(), scenario.Daemon{Node: "b", Role: role.Router}); err == nil {
 			t.Errorf("%+v: it still answers", end)
 		}
-		if _, err := l.Happen(t.Context(), kill, true); err == nil || !strings.Contains(err.Error(), "b (router) does not run") {
+		if _, err := apply(t.Context(), l, kill, true); err == nil || !strings.Contains(err.Error(), "b (router) does not run") {
 			t.Errorf("killed when it is not there: %v", err)
 		}
-		if err := l.ended(); err != nil {
+		if err := l.Daemons().Exited(); err != nil {
 			t.Errorf("what was ended counts as lost: %v", err)
 		}
 		happen(t, l, again)
 	}
-	s, err := readState(l.Name())
-	if err != nil || len(s.Processes) != 1 || !s.Processes[0].alive() {
-		t.Errorf("state %+v, %v", s, err)
+	recorded, err := lab.Processes(l.Name())
+	if err != nil || len(recorded) != 1 || !recorded[0].Running {
+		t.Errorf("recorded %+v, %v", recorded, err)
 	}
 
 	happen(t, l, scenario.Event{Flap: &scenario.Flap{Node: "a", Interface: "wire", Times: 99, Quick: 2, Every: 100 * time.Millisecond}})
 	flap := scenario.Event{Flap: &scenario.Flap{Node: "a", Neighbor: "b", Times: 99, Quick: 3, Every: 100 * time.Millisecond}}
 	soon, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, errors.New("long enough"))
 	defer cancel()
-	if _, err := l.Happen(soon, flap, true); err == nil || !strings.Contains(err.Error(), "flap 1 of 3: ") || !errors.Is(err, context.Cause(soon)) {
+	if _, err := apply(soon, l, flap, true); err == nil || !strings.Contains(err.Error(), "flap 1 of 3: ") || !errors.Is(err, context.Cause(soon)) {
 		t.Errorf("flap of a session that is not there: %v", err)
 	}
 	cuts := reconnecting(t, l, "a", "b", "2001:db8:1::b")
@@ -265,21 +266,21 @@ func TestEvents(t *testing.T) {
 	}
 
 	happen(t, l, down, both, kill)
-	if err := l.SetLink("wire", l.spec.Links["wire"].Shape); err != nil {
+	if err := l.Links().Set("wire", l.Spec().Links["wire"].Shape); err != nil {
 		t.Error(err)
 	}
-	if err := l.restore(t.Context(), []scenario.Event{down, both, kill}, whole); err != nil {
+	if err := restore(t.Context(), l, []scenario.Event{down, both, kill}, whole); err != nil {
 		t.Fatal(err)
 	}
-	if err := reach(l, "c", "a", "2001:db8:1::a"); err != nil || carrier() != "1" {
+	if err := labtest.Reach(l.Name(), "c", "a", "2001:db8:1::a"); err != nil || carrier() != "1" {
 		t.Errorf("after restoring: %v, wire %s", err, carrier())
 	}
-	opened, err := Open(l.Name())
+	opened, err := lab.Open(l.Name())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range []scenario.Event{kill, again} {
-		if _, err := opened.Happen(t.Context(), e, true); !errors.Is(err, errNotOurs) {
+		if _, err := apply(t.Context(), opened, e, true); !errors.Is(err, lab.ErrNotOurs) {
 			t.Errorf("of another's lab: %v", err)
 		}
 	}
@@ -291,7 +292,7 @@ func TestEvents(t *testing.T) {
 		`no node "z"`:                      {Up: &scenario.Port{Node: "z"}},
 		"it is of no kind":                 {},
 	} {
-		if _, err := l.Happen(t.Context(), e, true); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := apply(t.Context(), l, e, true); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
@@ -299,10 +300,10 @@ func TestEvents(t *testing.T) {
 
 // A lab that does not become what it was says what is missing.
 func TestRestoreThatFails(t *testing.T) {
-	l := start(t, options(t, "lost", plain()))
+	l := start(t, "lost", labtest.Plain())
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("not as it was"))
-	err := l.restore(ctx, nil, []string{"b: route 2001:db8::/64"})
+	err := restore(ctx, l, nil, []string{"b: route 2001:db8::/64"})
 	if err == nil || !strings.Contains(err.Error(), "not as it was") {
 		t.Errorf("got %v", err)
 	}
@@ -310,8 +311,8 @@ func TestRestoreThatFails(t *testing.T) {
 
 // changing is an experiment in which the wire loses half its rate, goes silent for a moment, and the router dies.
 func changing() *scenario.Spec {
-	s := experiment()
-	s.Nodes["b"].Router = routed().Nodes["b"].Router
+	s := labtest.Experiment()
+	s.Nodes["b"].Router = labtest.Routed().Nodes["b"].Router
 	e := s.Experiment
 	e.Trials = 1
 	e.Cases = []scenario.Case{{Name: "change", Links: map[string]scenario.Shape{"wire": {Rate: 10e6}}, Events: []scenario.Event{
@@ -363,7 +364,7 @@ func TestRunWithEvents(t *testing.T) {
 			t.Errorf("subflows brought %d of %v bytes", brought, all)
 		}
 	}
-	nothingLeft(t, o.Name)
+	labtest.NothingLeft(t, o.Name)
 }
 
 // A delivery that ends before the case's events have happened has failed.
@@ -380,7 +381,5 @@ func TestRunEndsBeforeItsEvents(t *testing.T) {
 			t.Errorf("%s: %v, %v", r.CellKey, r.Err(), r.Metrics)
 		}
 	}
-	if _, err := os.Stat(dirOf(o.Name)); !errors.Is(err, os.ErrNotExist) {
-		t.Error(err)
-	}
+	labtest.NothingLeft(t, o.Name)
 }

@@ -1,4 +1,4 @@
-package lab
+package labrun
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/capture"
-	emulator "github.com/tabane/tabane/internal/link"
-	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/packet"
 	"github.com/tabane/tabane/internal/pcap"
 	"github.com/tabane/tabane/internal/reseq"
 	"github.com/tabane/tabane/internal/result"
@@ -39,23 +39,9 @@ const (
 	NotePackets = "packets_missed"
 )
 
-// prepareReceiver makes all interfaces give whole frames, of which there is one for each segment.
-func (l *Lab) prepareReceiver() error {
-	for _, k := range l.plan.links {
-		for _, w := range k.wires {
-			for _, p := range []port{w.a, w.b} {
-				if err := netns.Do(p.netns, func() error { return emulator.Prepare(p.iface) }); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	return nil
-}
-
 // receiver analyses what arrives at a node while it runs.
 type receiver struct {
-	capture  *packets
+	capture  *lab.Packets
 	analysis *capture.Analysis
 	packet   pcap.Packet
 	segment  pcap.Segment
@@ -64,21 +50,20 @@ type receiver struct {
 }
 
 // receive starts it; it ends with ctx. It sees all packets from its return on.
-func (l *Lab) receive(ctx context.Context, node string) (*receiver, error) {
-	n, err := l.plan.node(node)
+func receive(ctx context.Context, l *lab.Lab, node string) (*receiver, error) {
+	n, err := l.Node(node)
 	if err != nil {
 		return nil, err
 	}
 	r := &receiver{analysis: capture.New(capture.Options{Record: true, MaxRecords: receiverRecords}), done: make(chan struct{})}
 	r.packet.Link = pcap.LinkEthernet
-	r.capture, err = openPackets(n.netns, "", receiverSnap)
+	r.capture, err = n.Packets("", receiverSnap)
 	if err != nil {
 		return nil, err
 	}
-	r.capture.take = r.take
 	go func() {
 		defer close(r.done)
-		r.err = errors.Join(r.capture.run(ctx), r.capture.close())
+		r.err = errors.Join(r.capture.Run(ctx, packet.Handler{Packet: r.take}), r.capture.Close())
 	}()
 	return r, nil
 }
@@ -90,10 +75,10 @@ func (r *receiver) stop(cancel context.CancelFunc) {
 }
 
 // take is called for each packet.
-func (r *receiver) take(c *packets, n, index int, at time.Time, out bool) error {
-	r.packet.At, r.packet.Data, r.packet.Length, r.packet.Interface = at.UnixNano(), c.data[:min(n, len(c.data))], n, index
+func (r *receiver) take(p packet.Packet) error {
+	r.packet.At, r.packet.Data, r.packet.Length, r.packet.Interface = p.At.UnixNano(), p.Data, p.Length, p.Interface
 	r.packet.Direction = pcap.Inbound
-	if out {
+	if p.Sent {
 		r.packet.Direction = pcap.Outbound
 	}
 	if pcap.Decode(&r.packet, &r.segment) == pcap.TCP {
@@ -117,8 +102,8 @@ func (r *receiver) measure(spec *scenario.Spec, k result.CellKey, run *result.Ru
 	if c == nil || c.ToClient.DelayBins == nil {
 		return nil, errors.New("no connection was captured at the client")
 	}
-	if r.capture.stats.Dropped > 0 || c.ToClient.Uncaptured > 0 {
-		run.Notes[NotePackets] = fmt.Sprintf("%d packets, %d bytes", r.capture.stats.Dropped, c.ToClient.Uncaptured)
+	if r.capture.Stats().Dropped > 0 || c.ToClient.Uncaptured > 0 {
+		run.Notes[NotePackets] = fmt.Sprintf("%d packets, %d bytes", r.capture.Stats().Dropped, c.ToClient.Uncaptured)
 	}
 	d := &c.ToClient
 	m := reseq.Measures{

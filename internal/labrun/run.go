@@ -1,4 +1,8 @@
-package lab
+// Package labrun runs the experiment of a scenario.Spec in labs of its own: it applies the case's
+// settings and events, starts the traffic, and measures what arrives, what routes change and what the
+// client's packets show. It builds no network, which is lab's, and judges nothing: that is the
+// scenario's.
+package labrun
 
 import (
 	"context"
@@ -16,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/unit"
@@ -133,7 +138,7 @@ type runner struct {
 	started []time.Time
 	total   int
 	runs    []result.Run
-	labs    []*Lab
+	labs    []*lab.Lab
 	tunings map[result.CellKey]tuning
 	// resequences is whether the client's packets are analyzed.
 	resequences bool
@@ -183,7 +188,7 @@ func newRunner(o RunOptions) (*runner, error) {
 		return nil, err
 	}
 	r := &runner{
-		RunOptions: o, names: labNamesFor(o.Name, labs), left: left, started: make([]time.Time, labs), labs: make([]*Lab, labs),
+		RunOptions: o, names: labNamesFor(o.Name, labs), left: left, started: make([]time.Time, labs), labs: make([]*lab.Lab, labs),
 		tunings: tunings, resequences: o.Resequencing || resequences(e),
 	}
 	for _, l := range left {
@@ -201,7 +206,7 @@ func (r *runner) run(ctx context.Context) (_ result.Result, err error) {
 			return
 		}
 		for _, l := range r.labs {
-			l.closeStarter()
+			l.Close()
 		}
 	}()
 	if r.Spec.Experiment.Kind == scenario.KindRoutes {
@@ -215,7 +220,7 @@ func (r *runner) run(ctx context.Context) (_ result.Result, err error) {
 	// All are up before the first run: starting daemons is the only time when a lab needs the processor.
 	err = r.all(ctx, func(ctx context.Context, i int) error {
 		r.tell(Event{Kind: LabStarting, Lab: r.names[i]})
-		l, err := Up(ctx, Options{Name: r.names[i], Spec: r.Spec, Routers: r.Routers, Binary: r.Binary, Detach: r.Keep, Log: r.Log})
+		l, err := lab.Up(ctx, lab.Options{Name: r.names[i], Spec: r.Spec, Routers: r.Routers, Binary: r.Binary, Detach: r.Keep, Log: r.Log})
 		if err != nil {
 			return err
 		}
@@ -224,7 +229,7 @@ func (r *runner) run(ctx context.Context) (_ result.Result, err error) {
 		r.mu.Unlock()
 		r.tell(Event{Kind: LabReady, Lab: r.names[i]})
 		if r.resequences {
-			return l.prepareReceiver()
+			return l.Links().DisableOffloads()
 		}
 		return nil
 	})
@@ -292,7 +297,7 @@ func (r *runner) work(ctx context.Context, i int) error {
 	)
 	if r.Spec.Experiment.Eventful() {
 		var err error
-		if whole, err = l.settle(ctx); err != nil {
+		if whole, err = settle(ctx, l); err != nil {
 			return err
 		}
 	}
@@ -306,7 +311,7 @@ func (r *runner) work(ctx context.Context, i int) error {
 		r.mu.Lock()
 		r.started[i] = time.Now()
 		r.mu.Unlock()
-		r.tell(Event{Kind: RunStarted, Lab: l.name, CellKey: j.CellKey, Trial: j.trial})
+		r.tell(Event{Kind: RunStarted, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial})
 
 		run := result.Run{CellKey: j.CellKey, Trial: j.trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
 		j.phases[0].Put(run.Metrics)
@@ -321,7 +326,7 @@ func (r *runner) work(ctx context.Context, i int) error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			broken = l.ended()
+			broken = l.Daemons().Exited()
 			if broken == nil {
 				broken = r.undo(ctx, l, j, whole)
 				if ctx.Err() != nil {
@@ -335,56 +340,42 @@ func (r *runner) work(ctx context.Context, i int) error {
 		if err != nil {
 			trace = nil
 			run.Notes[result.NoteError] = strings.ReplaceAll(err.Error(), "\n", "; ") // a note is one line in tables
-			r.Log.Warn("run failed", "lab", l.name, "cell", j.CellKey.String(), "trial", j.trial, "error", err)
+			r.Log.Warn("run failed", "lab", l.Name(), "cell", j.CellKey.String(), "trial", j.trial, "error", err)
 		}
 		r.mu.Lock()
 		r.runs = append(r.runs, run)
 		r.left[i] = r.left[i][1:]
 		r.started[i] = time.Time{}
 		r.mu.Unlock()
-		r.tell(Event{Kind: RunDone, Lab: l.name, CellKey: j.CellKey, Trial: j.trial, Run: &run, Trace: trace})
+		r.tell(Event{Kind: RunDone, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial, Run: &run, Trace: trace})
 	}
 	return nil
 }
 
 // undo makes the lab what it was before a run with events or schedules.
-func (r *runner) undo(ctx context.Context, l *Lab, j job, whole []string) error {
+func (r *runner) undo(ctx context.Context, l *lab.Lab, j job, whole []string) error {
 	c := r.Spec.Experiment.Case(j.Case)
 	if len(c.Events) == 0 {
 		for _, name := range r.Spec.Scheduled() {
-			if err := l.SetLink(name, r.Spec.ShapeIn(c, name)); err != nil {
+			if err := l.Links().Set(name, r.Spec.ShapeIn(c, name)); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	r.tell(Event{Kind: LabRestoring, Lab: l.name, CellKey: j.CellKey, Trial: j.trial})
+	r.tell(Event{Kind: LabRestoring, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial})
 	if err := r.setCase(l, j.Case); err != nil {
 		return err
 	}
-	return l.restore(ctx, c.Events, whole)
+	return restore(ctx, l, c.Events, whole)
 }
 
 // setCase sets every link as it is in a case, also those that only an earlier case had changed.
-func (r *runner) setCase(l *Lab, name string) error {
+func (r *runner) setCase(l *lab.Lab, name string) error {
 	c := r.Spec.Experiment.Case(name)
 	for _, link := range slices.Sorted(maps.Keys(r.Spec.Links)) {
-		if err := l.SetLink(link, r.Spec.ShapeIn(c, link)); err != nil {
+		if err := l.Links().Set(link, r.Spec.ShapeIn(c, link)); err != nil {
 			return fmt.Errorf("set case %q: %w", name, err)
-		}
-	}
-	return nil
-}
-
-// ended is the first daemon of the lab that is no longer there.
-func (l *Lab) ended() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, c := range l.children {
-		select {
-		case <-c.exited:
-			return &endedError{c, lastLines(logFile(dirOf(l.name), c.daemon), logLines)}
-		default:
 		}
 	}
 	return nil

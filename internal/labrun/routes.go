@@ -1,4 +1,4 @@
-package lab
+package labrun
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/traffic"
@@ -50,7 +51,7 @@ func newRoutesRunner(o RunOptions) *runner {
 		}
 	}
 	return &runner{
-		RunOptions: o, names: []string{o.Name}, left: [][]job{jobs}, started: make([]time.Time, 1), labs: make([]*Lab, 1), total: len(jobs),
+		RunOptions: o, names: []string{o.Name}, left: [][]job{jobs}, started: make([]time.Time, 1), labs: make([]*lab.Lab, 1), total: len(jobs),
 	}
 }
 
@@ -76,7 +77,7 @@ func (r *runner) runRoutes(ctx context.Context) error {
 		}
 		transport := r.left[0][0].Transport
 		r.tell(Event{Kind: LabStarting, Lab: r.Name})
-		l, err := Up(ctx, Options{
+		l, err := lab.Up(ctx, lab.Options{
 			Name: r.Name, Spec: r.Spec, Routers: r.Spec.Experiment.Transports[transport].Routers, Binary: r.Binary, Detach: r.Keep, Log: r.Log,
 		})
 		if err != nil {
@@ -92,7 +93,7 @@ func (r *runner) runRoutes(ctx context.Context) error {
 }
 
 // workRoutes does the jobs of one transport.
-func (r *runner) workRoutes(ctx context.Context, l *Lab, transport string) (err error) {
+func (r *runner) workRoutes(ctx context.Context, l *lab.Lab, transport string) (err error) {
 	w, stop, err := watchRoutes(ctx, l)
 	if err != nil {
 		return err
@@ -105,27 +106,27 @@ func (r *runner) workRoutes(ctx context.Context, l *Lab, transport string) (err 
 		r.mu.Lock()
 		r.started[0] = time.Now()
 		r.mu.Unlock()
-		r.tell(Event{Kind: RunStarted, Lab: l.name, CellKey: j.CellKey, Trial: j.trial})
+		r.tell(Event{Kind: RunStarted, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial})
 		run := result.Run{CellKey: j.CellKey, Trial: j.trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
 		if err := broken; err == nil {
 			announced, err = r.tryRoutes(ctx, l, w, j, announced, &run)
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			broken = l.ended()
+			broken = l.Daemons().Exited()
 			fail(&run, errors.Join(err, broken))
 		} else {
 			fail(&run, fmt.Errorf("not run: %w", broken))
 		}
 		if err := run.Err(); err != nil {
-			r.Log.Warn("run failed", "lab", l.name, "cell", j.CellKey.String(), "trial", j.trial, "error", err)
+			r.Log.Warn("run failed", "lab", l.Name(), "cell", j.CellKey.String(), "trial", j.trial, "error", err)
 		}
 		r.mu.Lock()
 		r.runs = append(r.runs, run)
 		r.left[0] = r.left[0][1:]
 		r.started[0] = time.Time{}
 		r.mu.Unlock()
-		r.tell(Event{Kind: RunDone, Lab: l.name, CellKey: j.CellKey, Trial: j.trial, Run: &run})
+		r.tell(Event{Kind: RunDone, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial, Run: &run})
 	}
 	return nil
 }
@@ -138,7 +139,7 @@ func fail(run *result.Run, err error) {
 }
 
 // tryRoutes does one job and returns whether the prefix is announced after it.
-func (r *runner) tryRoutes(ctx context.Context, l *Lab, w *watch, j job, announced bool, run *result.Run) (bool, error) {
+func (r *runner) tryRoutes(ctx context.Context, l *lab.Lab, w *watch, j job, announced bool, run *result.Run) (bool, error) {
 	change := r.Spec.Experiment.Case(j.Case).Change
 	if before := change == scenario.ChangeWithdraw; announced != before {
 		// An experiment with one case only, or a trial that failed.
@@ -200,9 +201,9 @@ func opposite(change string) string {
 }
 
 // changeRoutes makes the change and waits until the network has settled. It returns when the change began.
-func (r *runner) changeRoutes(ctx context.Context, l *Lab, w *watch, change string) (time.Time, error) {
+func (r *runner) changeRoutes(ctx context.Context, l *lab.Lab, w *watch, change string) (time.Time, error) {
 	routes := r.Spec.Experiment.Routes
-	apply, err := l.announce(routes.Router, routes.Neighbor, routes.Prefix, change == scenario.ChangeAnnounce)
+	apply, err := l.PrepareAdvertise(routes.Router, routes.Neighbor, routes.Prefix, change == scenario.ChangeAnnounce)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -238,7 +239,7 @@ var errPatience = errors.New("waited in vain")
 
 // poll asks again and again until the condition holds.
 func poll(ctx context.Context, patience time.Duration, condition func() bool) error {
-	tick := time.NewTicker(look)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for end := time.Now().Add(patience); !condition(); {
 		if time.Now().After(end) {
@@ -261,18 +262,18 @@ type transfer struct {
 }
 
 // transfer starts a job's traffic and returns once data has arrived.
-func (r *runner) transfer(ctx context.Context, l *Lab, j job) (*transfer, error) {
+func (r *runner) transfer(ctx context.Context, l *lab.Lab, j job) (*transfer, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	t := &transfer{cancel: cancel, done: make(chan struct{})}
 	flows := make(chan struct{})
 	var once sync.Once
 	go func() {
 		defer close(t.done)
-		report, err := l.fetch(ctx, r.Spec.Experiment.Client, fetchArguments(r.Spec, j, r.Quick), func(s traffic.Sample) {
+		report, err := fetch(ctx, l, r.Spec.Experiment.Client, fetchArguments(r.Spec, j, r.Quick), func(s traffic.Sample) {
 			if s.Bytes > 0 {
 				once.Do(func() { close(flows) })
 			}
-			r.tell(Event{Kind: RunSample, Lab: l.name, CellKey: j.CellKey, Trial: j.trial, Rate: unit.Size(s.Bytes).Over(interval)})
+			r.tell(Event{Kind: RunSample, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial, Rate: unit.Size(s.Bytes).Over(interval)})
 		})
 		if err == nil && !report.UsedMPTCP {
 			err = errors.New("the connection fell back from MPTCP to TCP")

@@ -1,4 +1,4 @@
-package lab
+package labrun
 
 import (
 	"bytes"
@@ -14,7 +14,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/lab/labtest"
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/packet"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
@@ -33,8 +35,8 @@ func ipv6(next byte, from, to netip.Addr, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// tcp is a TCP segment with so many bytes of options.
-func tcp(from, to uint16, options int, payload []byte) []byte {
+// segmentOf is a TCP segment with so many bytes of options.
+func segmentOf(from, to uint16, options int, payload []byte) []byte {
 	b := make([]byte, tcpHeader+options, tcpHeader+options+len(payload))
 	binary.BigEndian.PutUint16(b, from)
 	binary.BigEndian.PutUint16(b[2:], to)
@@ -101,8 +103,8 @@ func TestChanged(t *testing.T) {
 
 func FuzzPackets(f *testing.F) {
 	update := updating(attribute(mpReach, true, 0, afiIPv6, safiVPN, 1), attribute(mpUnreach, false, 0, afiIPv6, safiUnicast, 1))
-	f.Add(ipv6(unix.IPPROTO_TCP, here, there, tcp(179, 40000, 12, update)))
-	inner := ipv6(unix.IPPROTO_TCP, here, there, tcp(80, 40000, 0, nil))
+	f.Add(ipv6(unix.IPPROTO_TCP, here, there, segmentOf(179, 40000, 12, update)))
+	inner := ipv6(unix.IPPROTO_TCP, here, there, segmentOf(80, 40000, 0, nil))
 	f.Add(ipv6(unix.IPPROTO_IPV6, there, here, inner))
 	f.Add(ipv6(unix.IPPROTO_ROUTING, there, here, routing(inner)))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -116,7 +118,7 @@ func FuzzPackets(f *testing.F) {
 }
 
 func TestParseSegment(t *testing.T) {
-	packet := ipv6(unix.IPPROTO_TCP, here, there, tcp(179, 40000, 12, []byte("payload")))
+	packet := ipv6(unix.IPPROTO_TCP, here, there, segmentOf(179, 40000, 12, []byte("payload")))
 	s, ok := parseSegment(append(packet, "padding"...))
 	if !ok || s.from != here || s.to != there || string(s.payload) != "payload" {
 		t.Errorf("got %v %v %q, %t", s.from, s.to, s.payload, ok)
@@ -127,7 +129,7 @@ func TestParseSegment(t *testing.T) {
 		t.Errorf("large packet: %q, %t", s.payload, ok)
 	}
 	for name, b := range map[string][]byte{
-		"udp": ipv6(unix.IPPROTO_UDP, here, there, tcp(179, 1, 0, nil)), "cut": packet[:50], "offset": ipv6(unix.IPPROTO_TCP, here, there, tcp(1, 2, 40, nil)[:tcpHeader]),
+		"udp": ipv6(unix.IPPROTO_UDP, here, there, segmentOf(179, 1, 0, nil)), "cut": packet[:50], "offset": ipv6(unix.IPPROTO_TCP, here, there, segmentOf(1, 2, 40, nil)[:tcpHeader]),
 	} {
 		if s, ok := parseSegment(b); ok {
 			t.Errorf("%s is taken for a segment: %v", name, s)
@@ -136,7 +138,7 @@ func TestParseSegment(t *testing.T) {
 }
 
 func TestParseCarried(t *testing.T) {
-	inner := ipv6(unix.IPPROTO_TCP, here, there, tcp(80, 40000, 0, nil))
+	inner := ipv6(unix.IPPROTO_TCP, here, there, segmentOf(80, 40000, 0, nil))
 	begins := slices.Clone(inner)
 	begins[ipv6Header+13] |= flagSYN
 	for _, tt := range []struct {
@@ -266,8 +268,8 @@ func TestRoutesJobs(t *testing.T) {
 
 // TestTap sends packets through a namespace's loopback: the filter lets those pass that are of interest.
 func TestTap(t *testing.T) {
-	needRoot(t)
-	name := prefix + testPrefix() + "tap"
+	labtest.NeedRoot(t)
+	name := "tabane-" + labtest.Prefix() + "tap"
 	if err := netns.Create(name); err != nil {
 		t.Fatal(err)
 	}
@@ -276,16 +278,20 @@ func TestTap(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	tp, err := openTap(name)
+	var tp *packet.Socket
+	err := netns.Do(name, func() (err error) {
+		tp, err = packet.Open(bgpOrEncapsulated)
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	inner := ipv6(unix.IPPROTO_TCP, here, there, tcp(80, 40000, 0, make([]byte, 600)))
+	inner := ipv6(unix.IPPROTO_TCP, here, there, segmentOf(80, 40000, 0, make([]byte, 600)))
 	packets := [][]byte{
-		ipv6(unix.IPPROTO_TCP, here, there, tcp(443, 40000, 0, nil)),
-		ipv6(unix.IPPROTO_UDP, here, there, tcp(179, 179, 0, nil)),
-		ipv6(unix.IPPROTO_TCP, here, there, tcp(179, 40000, 0, make([]byte, 600))),
-		ipv6(unix.IPPROTO_TCP, here, there, tcp(40000, 179, 0, nil)),
+		ipv6(unix.IPPROTO_TCP, here, there, segmentOf(443, 40000, 0, nil)),
+		ipv6(unix.IPPROTO_UDP, here, there, segmentOf(179, 179, 0, nil)),
+		ipv6(unix.IPPROTO_TCP, here, there, segmentOf(179, 40000, 0, make([]byte, 600))),
+		ipv6(unix.IPPROTO_TCP, here, there, segmentOf(40000, 179, 0, nil)),
 		ipv6(unix.IPPROTO_IPV6, here, there, inner),
 		ipv6(unix.IPPROTO_ROUTING, here, there, routing(inner)),
 	}
@@ -316,21 +322,22 @@ func TestTap(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	var lengths []int
-	err = tp.run(ctx, func(packet []byte, at time.Time, sent bool) {
-		if !sent {
-			return // the loopback shows each packet in both directions
+	err = tp.Run(ctx, packet.Handler{Packet: func(p packet.Packet) error {
+		if !p.Sent {
+			return nil // the loopback shows each packet in both directions
 		}
-		if d := time.Since(at); d < 0 || d > time.Minute {
+		if d := time.Since(p.At); d < 0 || d > time.Minute {
 			t.Errorf("packet is from %s ago", d)
 		}
-		if lengths = append(lengths, len(packet)); len(lengths) == 4 {
+		if lengths = append(lengths, len(p.Data)); len(lengths) == 4 {
 			cancel()
 		}
-	})
+		return nil
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := tp.close(); err != nil {
+	if err := tp.Close(); err != nil {
 		t.Error(err)
 	}
 	if want := []int{ipv6Header + tcpHeader + 600, ipv6Header + tcpHeader, maxEncapsulated, maxEncapsulated}; !slices.Equal(lengths, want) {

@@ -8,12 +8,13 @@ import (
 
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/router"
+	"github.com/tabane/tabane/internal/scenario"
 )
 
-// announce prepares a change of what a router tells one neighbor: whether it announces the prefix, without touching
-// the session. All that takes time besides the change itself is done before it returns; calling the function makes the
-// change, as an operator's command would.
-func (l *Lab) announce(node, neighbor string, prefix netip.Prefix, on bool) (change func() error, err error) {
+// PrepareAdvertise prepares a change of a router's export policy towards one neighbor: whether it
+// advertises the prefix. The session is not touched. Everything that takes time besides the change is
+// done before it returns; calling apply makes the change, as an operator's command would.
+func (l *Lab) PrepareAdvertise(node, neighbor string, prefix netip.Prefix, on bool) (apply func() error, err error) {
 	n, err := l.plan.node(node)
 	if err != nil {
 		return nil, err
@@ -35,7 +36,7 @@ func (l *Lab) announce(node, neighbor string, prefix netip.Prefix, on bool) (cha
 	c.Neighbors[i].Deny = now
 	n.sections.Router = &c
 	if l.routers == RoutersFRR {
-		return l.tellFRR(n, frrChange(c.Neighbors[i].Address, old, now))
+		return l.commandFRR(n, frrChange(c.Neighbors[i].Address, old, now))
 	}
 	b, err := n.config()
 	if err != nil {
@@ -44,15 +45,15 @@ func (l *Lab) announce(node, neighbor string, prefix netip.Prefix, on bool) (cha
 	if err := writeFile(configFile(dirOf(l.name), n.name), b); err != nil {
 		return nil, err
 	}
-	p, err := l.process(node, role.Router)
-	if err != nil {
-		return nil, err
+	at := scenario.Daemon{Node: node, Role: role.Router}
+	if l.daemons.child(at) == nil {
+		return nil, fmt.Errorf("node %q runs no daemon %q of this process", node, role.Router)
 	}
-	return func() error { return p.signal(syscall.SIGHUP) }, nil
+	return func() error { return l.daemons.Signal(at, syscall.SIGHUP) }, nil
 }
 
-// tellFRR connects to a node's bgpd, which the function then gives the commands.
-func (l *Lab) tellFRR(n *node, commands []string) (func() error, error) {
+// commandFRR connects to a node's bgpd, to which apply then sends the commands.
+func (l *Lab) commandFRR(n *node, commands []string) (apply func() error, err error) {
 	v, err := dialVTY(frrSocket(dirOf(l.name), n.name, RoleBGPD+".vty"))
 	if err != nil {
 		return nil, err
@@ -66,15 +67,4 @@ func (l *Lab) tellFRR(n *node, commands []string) (func() error, error) {
 		}
 		return nil
 	}, nil
-}
-
-// process is the daemon of a role on a node.
-func (l *Lab) process(node, role string) (process, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	i := slices.IndexFunc(l.children, func(c *child) bool { return c.Node == node && c.Role == role })
-	if i < 0 {
-		return process{}, fmt.Errorf("node %q runs no daemon %q of this process", node, role)
-	}
-	return l.children[i].process, nil
 }

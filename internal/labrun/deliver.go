@@ -1,8 +1,7 @@
-package lab
+package labrun
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,15 +9,12 @@ import (
 	"io"
 	"net"
 	"net/url"
-	"os"
-	"os/exec"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 
+	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/traffic"
@@ -44,7 +40,7 @@ type FetchLine struct {
 
 // deliver runs one job with the case's events and adds what it measured to the run. The trace is there when there is no
 // error.
-func (r *runner) deliver(ctx context.Context, l *Lab, j job, run *result.Run) (*result.Trace, error) {
+func (r *runner) deliver(ctx context.Context, l *lab.Lab, j job, run *result.Run) (*result.Trace, error) {
 	e := r.Spec.Experiment
 	ctx, cancel := context.WithTimeoutCause(ctx, slackFactor*j.expected+slack, errors.New("took far longer than it should"))
 	defer cancel()
@@ -59,7 +55,7 @@ func (r *runner) deliver(ctx context.Context, l *Lab, j job, run *result.Run) (*
 		begun     = make(chan struct{})
 	)
 	if len(c.Events) > 0 && e.Transports[j.Transport].MPTCP {
-		observers.Go(func() { readings, watchErr = l.observe(watching, e.Server, r.Spec.Nodes[e.Server].Serve.Port, begun) })
+		observers.Go(func() { readings, watchErr = observe(watching, l, e.Server, r.Spec.Nodes[e.Server].Serve.Port, begun) })
 		<-begun
 	}
 	var packets *receiver
@@ -67,7 +63,7 @@ func (r *runner) deliver(ctx context.Context, l *Lab, j job, run *result.Run) (*
 	defer stopReceiving()
 	if r.resequences && e.Transports[j.Transport].MPTCP {
 		var err error
-		if packets, err = l.receive(receiving, e.Client); err != nil {
+		if packets, err = receive(receiving, l, e.Client); err != nil {
 			return nil, err
 		}
 		defer packets.stop(stopReceiving)
@@ -83,15 +79,17 @@ func (r *runner) deliver(ctx context.Context, l *Lab, j job, run *result.Run) (*
 		playErr  error
 	)
 	if len(r.Spec.Scheduled()) > 0 {
-		actors.Go(func() { playErr = l.play(acting, clock) })
+		actors.Go(func() { playErr = play(acting, l, clock) })
 	}
 	if len(c.Events) > 0 {
-		actors.Go(func() { happened, ends, actErr = l.act(acting, clock, e.Traffic[j.Traffic].EventAt, c.Events, r.Quick) })
+		actors.Go(func() {
+			happened, ends, actErr = act(acting, l, clock, e.Traffic[j.Traffic].EventAt, c.Events, r.Quick)
+		})
 	}
 
-	report, err := l.fetch(ctx, e.Client, fetchArguments(r.Spec, j, r.Quick), func(s traffic.Sample) {
+	report, err := fetch(ctx, l, e.Client, fetchArguments(r.Spec, j, r.Quick), func(s traffic.Sample) {
 		clock.hear(time.Now(), s.At+interval)
-		r.tell(Event{Kind: RunSample, Lab: l.name, CellKey: j.CellKey, Trial: j.trial, Rate: unit.Size(s.Bytes).Over(interval)})
+		r.tell(Event{Kind: RunSample, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial, Rate: unit.Size(s.Bytes).Over(interval)})
 	})
 	stopActing(errors.New("the delivery ended before it"))
 	stopWatching()
@@ -146,16 +144,16 @@ func notCanceled(ctx context.Context, err error) error {
 	return err
 }
 
-// act lets the events happen when it is time, and returns when that was, for the first and for the last time.
-func (l *Lab) act(
-	ctx context.Context, clock *runClock, from time.Duration, events []scenario.Event, quick bool,
+// act applies the events when it is time, and returns when that was, for the first and for the last time.
+func act(
+	ctx context.Context, l *lab.Lab, clock *runClock, from time.Duration, events []scenario.Event, quick bool,
 ) (happened, ends []time.Duration, err error) {
 	for i, e := range events {
 		now, err := clock.until(ctx, from+e.After)
 		if err == nil {
 			var last time.Time
 			happened = append(happened, now)
-			last, err = l.Happen(ctx, e, quick)
+			last, err = apply(ctx, l, e, quick)
 			ends = append(ends, max(now, last.Sub(clock.began())))
 		}
 		if err != nil {
@@ -166,21 +164,17 @@ func (l *Lab) act(
 }
 
 // play starts the schedules of the lab's links, by the clock of the run.
-func (l *Lab) play(ctx context.Context, clock *runClock) error {
+func play(ctx context.Context, l *lab.Lab, clock *runClock) error {
 	elapsed, err := clock.until(ctx, 0)
 	if err != nil {
 		return fmt.Errorf("start the schedules of the links: %w", err)
 	}
-	for _, name := range l.spec.Scheduled() {
-		k, err := l.plan.link(name)
-		if err != nil {
-			return err
-		}
-		steps := slices.Clone(l.spec.Links[name].Schedule)
+	for _, name := range l.Spec().Scheduled() {
+		steps := slices.Clone(l.Spec().Links[name].Schedule)
 		for i := range steps {
 			steps[i].At = max(0, steps[i].At-elapsed)
 		}
-		if err := k.play(ctx, steps); err != nil {
+		if err := l.Links().Play(ctx, name, steps); err != nil {
 			return fmt.Errorf("start the schedule of link %q: %w", name, err)
 		}
 	}
@@ -222,36 +216,15 @@ func fetchArguments(spec *scenario.Spec, j job, quick bool) []string {
 }
 
 // fetch runs the product's own client on a node and hands on its samples.
-func (l *Lab) fetch(ctx context.Context, node string, args []string, sample func(traffic.Sample)) (traffic.Report, error) {
-	n, err := l.plan.node(node)
+func fetch(ctx context.Context, l *lab.Lab, node string, args []string, sample func(traffic.Sample)) (report traffic.Report, err error) {
+	err = l.Daemons().RunClient(ctx, node, args, func(out io.Reader) error {
+		report, err = readLines(out, sample)
+		return err
+	})
 	if err != nil {
 		return traffic.Report{}, err
 	}
-	argv := append([]string{l.binary}, args...)
-	cmd := exec.CommandContext(ctx, l.binary, l.enterArguments(n.netns, os.Getpid(), argv)...)
-	var complaint tail
-	cmd.Stderr = &complaint
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return traffic.Report{}, err
-	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	if err := l.starter.start(cmd); err != nil {
-		return traffic.Report{}, err
-	}
-	report, err := readLines(out, sample)
-	if err != nil {
-		// The rest of its output must not keep it from ending.
-		_, copyErr := io.Copy(io.Discard, out)
-		err = errors.Join(err, copyErr)
-	}
-	if ended := cmd.Wait(); ended != nil {
-		if text := strings.TrimSpace(complaint.String()); text != "" {
-			return traffic.Report{}, fmt.Errorf("the client failed (%w): %s", ended, text)
-		}
-		return traffic.Report{}, fmt.Errorf("the client failed: %w", ended)
-	}
-	return report, err
+	return report, nil
 }
 
 // readLines reads a client's output to its end.
@@ -280,16 +253,4 @@ func readLines(out io.Reader, sample func(traffic.Sample)) (traffic.Report, erro
 		return traffic.Report{}, errors.New("the client ended without a report")
 	}
 	return *report, nil
-}
-
-// tail keeps the end of what a client says on standard error.
-type tail struct{ bytes.Buffer }
-
-func (t *tail) Write(p []byte) (int, error) {
-	const most = 4096
-	t.Buffer.Write(p)
-	if over := t.Len() - most; over > 0 {
-		t.Next(over)
-	}
-	return len(p), nil
 }

@@ -1,4 +1,4 @@
-package lab
+package labrun
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/mptcp"
-	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/scenario"
@@ -22,27 +22,33 @@ const (
 	recoverFor = 90 * time.Second
 	// unchanged is for how long nothing must have changed in a lab that is taken for settled.
 	unchanged = time.Second
+	// pollInterval is how often conditions that cannot be waited for are looked at.
+	pollInterval = 10 * time.Millisecond
+	// patience is how long a restarted server may take to be ready, and the kernel to know the bound of a window.
+	patience = 5 * time.Second
 )
 
 // holdings is what the daemons hold in the kernel, node by node, as sorted lines.
-func (l *Lab) holdings() ([]string, error) {
+func holdings(l *lab.Lab) ([]string, error) {
 	var all []string
-	for _, n := range l.plan.nodes {
-		for _, d := range n.daemons {
-			owner, ok := role.Named(d.role)
-			if !ok || owner.Protocol == 0 {
-				continue
+	for _, d := range l.Daemons().List() {
+		owner, ok := role.Named(d.Role)
+		if !ok || owner.Protocol == 0 {
+			continue
+		}
+		n, err := l.Node(d.Node)
+		if err != nil {
+			return nil, err
+		}
+		err = n.Do(func() error {
+			lines, err := held(owner)
+			for _, line := range lines {
+				all = append(all, d.Node+": "+line)
 			}
-			err := netns.Do(n.netns, func() error {
-				lines, err := held(owner)
-				for _, line := range lines {
-					all = append(all, n.name+": "+line)
-				}
-				return err
-			})
-			if err != nil {
-				return nil, fmt.Errorf("look what %s holds: %w", d, err)
-			}
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read the kernel state of %s (%s): %w", d.Node, d.Role, err)
 		}
 	}
 	slices.Sort(all)
@@ -79,15 +85,15 @@ func held(owner role.Descriptor) ([]string, error) {
 
 // settle waits until nothing changes any more in what the daemons hold while all are ready, and returns that. A session that was
 // lost in between, as on a busy machine, would leave holes in what later runs are measured by.
-func (l *Lab) settle(ctx context.Context) ([]string, error) {
+func settle(ctx context.Context, l *lab.Lab) ([]string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, recoverFor, fmt.Errorf("still changing after %s", recoverFor))
 	defer cancel()
-	tick := time.NewTicker(look)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	var last []string
 	since := time.Now()
 	for {
-		now, err := l.holdings()
+		now, err := holdings(l)
 		if err != nil {
 			return nil, err
 		}
@@ -95,10 +101,10 @@ func (l *Lab) settle(ctx context.Context) ([]string, error) {
 			last, since = now, time.Now()
 		}
 		if time.Since(since) >= unchanged {
-			if err := l.waitReady(ctx, recoverFor); err != nil {
-				return nil, fmt.Errorf("settle lab %q: %w", l.name, err)
+			if err := l.WaitReady(ctx, recoverFor); err != nil {
+				return nil, fmt.Errorf("settle lab %q: %w", l.Name(), err)
 			}
-			switch now, err := l.holdings(); {
+			switch now, err := holdings(l); {
 			case err != nil:
 				return nil, err
 			case slices.Equal(now, last):
@@ -108,60 +114,59 @@ func (l *Lab) settle(ctx context.Context) ([]string, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("settle lab %q: %w", l.name, context.Cause(ctx))
+			return nil, fmt.Errorf("settle lab %q: %w", l.Name(), context.Cause(ctx))
 		case <-tick.C:
 		}
 	}
 }
 
 // restore undoes what a case's events have done, and waits until the daemons are ready and hold what they held.
-func (l *Lab) restore(ctx context.Context, events []scenario.Event, whole []string) error {
-	if err := l.repair(ctx, events); err != nil {
-		return fmt.Errorf("restore lab %q: %w", l.name, err)
+func restore(ctx context.Context, l *lab.Lab, events []scenario.Event, whole []string) error {
+	if err := repair(ctx, l, events); err != nil {
+		return fmt.Errorf("restore lab %q: %w", l.Name(), err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, recoverFor, fmt.Errorf("not as it was after %s", recoverFor))
 	defer cancel()
-	if err := l.waitReady(ctx, recoverFor); err != nil {
-		return fmt.Errorf("restore lab %q: %w", l.name, err)
+	if err := l.WaitReady(ctx, recoverFor); err != nil {
+		return fmt.Errorf("restore lab %q: %w", l.Name(), err)
 	}
-	tick := time.NewTicker(5 * look)
+	tick := time.NewTicker(5 * pollInterval)
 	defer tick.Stop()
 	for {
-		now, err := l.holdings()
+		now, err := holdings(l)
 		if err != nil {
-			return fmt.Errorf("restore lab %q: %w", l.name, err)
+			return fmt.Errorf("restore lab %q: %w", l.Name(), err)
 		}
 		if slices.Equal(now, whole) {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("restore lab %q: %w: %s", l.name, context.Cause(ctx), difference(whole, now))
+			return fmt.Errorf("restore lab %q: %w: %s", l.Name(), context.Cause(ctx), difference(whole, now))
 		case <-tick.C:
 		}
 	}
 }
 
 // repair undoes events that may or may not have happened, except changes of links' shapes.
-func (l *Lab) repair(ctx context.Context, events []scenario.Event) error {
+func repair(ctx context.Context, l *lab.Lab, events []scenario.Event) error {
 	var errs []error
 	for _, e := range events {
 		switch {
 		case e.Down != nil:
-			errs = append(errs, l.setCarrier(*e.Down, true))
+			errs = append(errs, l.Links().SetUp(*e.Down, true))
 		case e.Flap != nil && e.Flap.Interface != "":
-			errs = append(errs, l.setCarrier(scenario.Port{Node: e.Flap.Node, Interface: e.Flap.Interface}, true))
+			errs = append(errs, l.Links().SetUp(scenario.Port{Node: e.Flap.Node, Interface: e.Flap.Interface}, true))
 		case e.Blackhole != nil:
-			errs = append(errs, l.clear(e.Blackhole.Port()))
+			errs = append(errs, l.Links().Clear(e.Blackhole.Port()))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	for _, d := range l.plan.daemons() {
-		at := scenario.Daemon{Node: d.node, Role: d.role}
-		if stopped := slices.ContainsFunc(events, func(e scenario.Event) bool { return e.Ends(at) }); stopped && !l.runs(d) {
-			errs = append(errs, l.restartDaemon(at))
+	for _, d := range l.Daemons().List() {
+		if stopped := slices.ContainsFunc(events, func(e scenario.Event) bool { return e.Ends(d) }); stopped && !l.Daemons().Running(d) {
+			errs = append(errs, l.Daemons().Start(d))
 		}
 	}
 	for _, e := range events {
@@ -169,15 +174,9 @@ func (l *Lab) repair(ctx context.Context, events []scenario.Event) error {
 		if e.Drain == nil || slices.ContainsFunc(events, func(x scenario.Event) bool { return x.Ends(scenario.Daemon{Node: e.Drain.Node, Role: role.ASBR}) }) {
 			continue
 		}
-		errs = append(errs, l.undrain(ctx, *e.Drain))
+		errs = append(errs, undrain(ctx, l, *e.Drain))
 	}
 	return errors.Join(errs...)
-}
-
-func (l *Lab) runs(d daemon) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.ContainsFunc(l.children, func(c *child) bool { return c.daemon == d })
 }
 
 // difference says what is missing and what is too much, as far as it fits on a line.

@@ -1,15 +1,19 @@
-package lab
+package labrun
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/lab/labtest"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/unit"
@@ -18,9 +22,11 @@ import (
 // runOptions are those of a run in labs of this test.
 func runOptions(t *testing.T, name string) RunOptions {
 	t.Helper()
-	needMPTCP(t)
-	o := options(t, name, nil)
-	return RunOptions{Name: o.Name, Spec: experiment(), Log: o.Log}
+	labtest.NeedMPTCP(t)
+	labtest.NeedRoot(t)
+	return RunOptions{
+		Name: labtest.Prefix() + name, Spec: labtest.Experiment(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}
 }
 
 func TestRun(t *testing.T) {
@@ -94,7 +100,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("labs %v", labs)
 	}
 	for l := range labs {
-		nothingLeft(t, l)
+		labtest.NothingLeft(t, l)
 	}
 }
 
@@ -114,7 +120,7 @@ func TestRunQuickInOneLab(t *testing.T) {
 			t.Errorf("%s: lasted %v s, not 0.2", r.CellKey, got)
 		}
 	}
-	nothingLeft(t, o.Name)
+	labtest.NothingLeft(t, o.Name)
 }
 
 func TestRunKeep(t *testing.T) {
@@ -123,15 +129,15 @@ func TestRunKeep(t *testing.T) {
 	if _, err := Run(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	l, err := Open(o.Name)
+	l, err := lab.Open(o.Name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, l, "a", "true")
+	labtest.Run(t, l, "a", "true")
 	if err := l.Down(t.Context()); err != nil {
 		t.Error(err)
 	}
-	nothingLeft(t, o.Name)
+	labtest.NothingLeft(t, o.Name)
 }
 
 // A run that fails is told, the others count, and the result does not hold although every expectation does.
@@ -173,15 +179,16 @@ func TestRunWithoutServer(t *testing.T) {
 			return
 		}
 		killed = true
-		s, err := readState(o.Name)
-		if err != nil || len(s.Processes) != 1 {
-			t.Errorf("state %+v, %v", s, err)
+		recorded, err := lab.Processes(o.Name)
+		if err != nil || len(recorded) != 1 {
+			t.Errorf("recorded %+v, %v", recorded, err)
 			return
 		}
-		if err := s.Processes[0].signal(9); err != nil {
+		if err := syscall.Kill(recorded[0].PID, syscall.SIGKILL); err != nil {
 			t.Error(err)
 		}
-		for s.Processes[0].alive() {
+		for err == nil && recorded[0].Running {
+			recorded, err = lab.Processes(o.Name)
 		}
 	}
 	outcome, err := Run(t.Context(), o)
@@ -196,7 +203,7 @@ func TestRunWithoutServer(t *testing.T) {
 			t.Errorf("%s: %v", r.CellKey, r.Err())
 		}
 	}
-	nothingLeft(t, o.Name)
+	labtest.NothingLeft(t, o.Name)
 }
 
 func TestRunCancel(t *testing.T) {
@@ -213,7 +220,7 @@ func TestRunCancel(t *testing.T) {
 			t.Errorf("cancel at %s: got %v", kind, err)
 		}
 		for _, l := range []string{".1", ".2"} {
-			nothingLeft(t, o.Name+l)
+			labtest.NothingLeft(t, o.Name+l)
 		}
 	}
 }
@@ -235,20 +242,20 @@ func TestRunPanic(t *testing.T) {
 		t.Errorf("no panic, but %v", err)
 	}()
 	for _, l := range []string{".1", ".2"} {
-		nothingLeft(t, o.Name+l)
+		labtest.NothingLeft(t, o.Name+l)
 	}
 }
 
 func TestRunRefuses(t *testing.T) {
 	for want, change := range map[string]func(*RunOptions){
 		"no scenario given":     func(o *RunOptions) { o.Spec = nil },
-		"has no experiment":     func(o *RunOptions) { o.Spec = plain() },
+		"has no experiment":     func(o *RunOptions) { o.Spec = labtest.Plain() },
 		"trials must be >= 0":   func(o *RunOptions) { o.Trials = -1 },
 		"parallel must be >= 0": func(o *RunOptions) { o.Parallel = -1 },
 		"check scenario":        func(o *RunOptions) { o.Spec.Name = "" },
 		"serves nothing":        func(o *RunOptions) { o.Spec.Nodes["b"].Serve = nil },
 	} {
-		o := RunOptions{Spec: experiment()}
+		o := RunOptions{Spec: labtest.Experiment()}
 		change(&o)
 		if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)

@@ -1,19 +1,21 @@
-package lab
+package labrun
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/lab/labtest"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/traffic"
 )
 
 func TestSchedule(t *testing.T) {
-	s := experiment()
+	s := labtest.Experiment()
 	lists, err := schedule(s, 2, 2, false)
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +114,7 @@ func TestLabNamesFor(t *testing.T) {
 }
 
 func TestFetchArguments(t *testing.T) {
-	s := experiment()
+	s := labtest.Experiment()
 	for want, c := range map[string]struct {
 		traffic, transport string
 		quick              bool
@@ -162,4 +164,14 @@ func TestReadLines(t *testing.T) {
 			}
 		})
 	}
+}
+
+func FuzzReadLines(f *testing.F) {
+	f.Add([]byte(`{"sample":{"at_ns":0,"bytes":7}}` + "\n" + `{"report":{"bytes":7}}` + "\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := readLines(bytes.NewReader(b), func(traffic.Sample) {})
+		if err != nil && r.Bytes != 0 {
+			t.Errorf("a report with error %v", err)
+		}
+	})
 }

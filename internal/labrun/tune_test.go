@@ -1,4 +1,4 @@
-package lab
+package labrun
 
 import (
 	"net/netip"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tabane/tabane/internal/lab/labtest"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/role"
@@ -111,10 +112,10 @@ func paths() *scenario.Spec {
 			},
 		},
 		Links: map[string]*scenario.Link{
-			"s1": on(end6("server", "p1", "2001:db8:51::10/64"), end6("r1", "s", "2001:db8:51::2/64")),
-			"s2": on(end6("server", "p2", "2001:db8:52::10/64"), end6("r2", "s", "2001:db8:52::2/64")),
-			"c1": on(end6("r1", "c", "2001:db8:c1::2/64"), end6("client", "p1", "2001:db8:c1::10/64")),
-			"c2": on(end6("r2", "c", "2001:db8:c2::2/64"), end6("client", "p2", "2001:db8:c2::10/64")),
+			"s1": on(labtest.End("server", "p1", "2001:db8:51::10/64"), labtest.End("r1", "s", "2001:db8:51::2/64")),
+			"s2": on(labtest.End("server", "p2", "2001:db8:52::10/64"), labtest.End("r2", "s", "2001:db8:52::2/64")),
+			"c1": on(labtest.End("r1", "c", "2001:db8:c1::2/64"), labtest.End("client", "p1", "2001:db8:c1::10/64")),
+			"c2": on(labtest.End("r2", "c", "2001:db8:c2::2/64"), labtest.End("client", "p2", "2001:db8:c2::10/64")),
 		},
 		Experiment: &scenario.Experiment{
 			Server: "server", Client: "client", Trials: 1, Cases: []scenario.Case{{Name: "one"}},
@@ -160,7 +161,7 @@ func TestWindowIsBounded(t *testing.T) {
 		if e.Kind != RunSample {
 			return
 		}
-		err := netns.Do(namespaceOf(e.Lab, "server"), func() error {
+		err := netns.Do("tabane-"+e.Lab+"-server", func() error {
 			d, err := mptcp.DialDiag()
 			if err != nil {
 				return err

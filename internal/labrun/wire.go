@@ -1,18 +1,13 @@
-package lab
+package labrun
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"net/netip"
-	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/packet"
 )
 
 // Positions in an IPv6 packet (RFC 8200), a segment routing header (RFC 8754) and TCP.
@@ -25,7 +20,7 @@ const (
 )
 
 // bgpOrEncapsulated lets IPv6 packets of BGP pass whole, of encapsulated ones the headers, and nothing else.
-var bgpOrEncapsulated = []unix.SockFilter{
+var bgpOrEncapsulated = packet.Options{Cooked: true, Filter: []unix.SockFilter{
 	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 0},
 	{Code: unix.BPF_ALU | unix.BPF_RSH | unix.BPF_K, K: 4},
 	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 6, Jf: 9}, // version
@@ -37,79 +32,10 @@ var bgpOrEncapsulated = []unix.SockFilter{
 	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: bgpPort, Jt: 2},
 	{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: ipv6Header + 2},
 	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: bgpPort, Jf: 1},
-	{Code: unix.BPF_RET | unix.BPF_K, K: maxPacket},
+	{Code: unix.BPF_RET | unix.BPF_K, K: packet.MaxLength},
 	{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 	{Code: unix.BPF_RET | unix.BPF_K, K: maxEncapsulated},
-}
-
-// tap is a packet socket that hears BGP and encapsulated packets on all interfaces of a node.
-type tap struct{ socket *os.File }
-
-// openTap opens a tap in a namespace. It hears packets from when this returns.
-func openTap(namespace string) (*tap, error) {
-	t := &tap{}
-	return t, netns.Do(namespace, func() error {
-		// Protocol 0 receives nothing until bind says what: no packet comes past the filter. Cooked packets begin with the
-		// network header.
-		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-		if err != nil {
-			return fmt.Errorf("open packet socket: %w", err)
-		}
-		err = errors.Join(
-			unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
-				&unix.SockFprog{Len: uint16(len(bgpOrEncapsulated)), Filter: &bgpOrEncapsulated[0]}),
-			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, captureBuffer),
-			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
-			unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: ethPAll}),
-		)
-		if err != nil {
-			unix.Close(fd)
-			return fmt.Errorf("open packet socket: %w", err)
-		}
-		t.socket = os.NewFile(uintptr(fd), "packet socket")
-		return nil
-	})
-}
-
-func (t *tap) close() error { return t.socket.Close() }
-
-// run hands on packets until ctx ends, with when the kernel saw them.
-func (t *tap) run(ctx context.Context, handle func(packet []byte, at time.Time, sent bool)) error {
-	stop := context.AfterFunc(ctx, func() { t.socket.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	raw, err := t.socket.SyscallConn()
-	if err != nil {
-		return err
-	}
-	data, oob := make([]byte, maxPacket), make([]byte, 128)
-	for ctx.Err() == nil {
-		var failed error
-		err := raw.Read(func(fd uintptr) bool {
-			for {
-				n, oobn, _, from, err := unix.Recvmsg(int(fd), data, oob, 0)
-				switch {
-				case errors.Is(err, unix.EAGAIN):
-					return false
-				case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENETDOWN):
-					continue
-				case err != nil:
-					failed = fmt.Errorf("read packet socket: %w", err)
-					return true
-				}
-				if ll, ok := from.(*unix.SockaddrLinklayer); ok {
-					handle(data[:n], timestamp(oob[:oobn]), ll.Pkttype == unix.PACKET_OUTGOING)
-				}
-			}
-		})
-		if failed != nil {
-			return failed
-		}
-		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-			return err
-		}
-	}
-	return nil
-}
+}}
 
 // carried is a TCP segment that is encapsulated in IPv6: where it comes from, the port that it goes to, and whether a connection
 // begins with it.

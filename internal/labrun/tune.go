@@ -1,4 +1,4 @@
-package lab
+package labrun
 
 import (
 	"context"
@@ -11,11 +11,13 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/sched"
+	"github.com/tabane/tabane/internal/tcp"
 	"github.com/tabane/tabane/internal/traffic"
 	"github.com/tabane/tabane/internal/unit"
 )
@@ -35,6 +37,7 @@ const (
 	congestionKey = "net.ipv4.tcp_congestion_control"
 	recoveryKey   = "net.ipv4.tcp_recovery"
 	schedulerKey  = "net.mptcp.scheduler"
+	metricsKey    = "net.ipv4.tcp_no_metrics_save"
 	receiveKey    = "net.ipv4.tcp_rmem"
 )
 
@@ -64,9 +67,9 @@ const (
 	// 3.3, with a 64-bit acknowledgement and sequence number).
 	tcpOptions, dataSequence = 12, 28
 	// headers is what a segment has before its payload, and the room that the kernel leaves before it, shared what it has behind
-	// (struct skb_shared_info), and packet what describes it (struct sk_buff).
-	headers, shared, packet = 160, 320, 256
-	minReceive              = 4096
+	// (struct skb_shared_info), and descriptor what describes it (struct sk_buff).
+	headers, shared, descriptor = 160, 320, 256
+	minReceive                  = 4096
 )
 
 // memory is what the kernel's receive buffer must hold so that a window of so many bytes fits in it, in segments. It takes segments for
@@ -77,7 +80,7 @@ func memory(window int64, segment int) int64 {
 	for block < segment+headers+shared {
 		block *= 2
 	}
-	if of := int64(block + packet); of > 2*int64(segment) {
+	if of := int64(block + descriptor); of > 2*int64(segment) {
 		return window * of / int64(segment) * 5 / 4
 	}
 	return 2 * window
@@ -141,7 +144,7 @@ func tune(s scenario.Settings, multipath bool, segment int, o offers) (tuning, e
 // fullSegment is the payload of a full segment over the transport's links, in bytes.
 func fullSegment(spec *scenario.Spec, k result.CellKey) int {
 	t := spec.Experiment.Transports[k.Transport]
-	mtu := defaultMTU
+	mtu := scenario.DefaultMTU
 	for _, name := range t.Links {
 		if l := spec.Links[name]; l.MTU != 0 {
 			mtu = min(mtu, l.MTU)
@@ -260,7 +263,7 @@ const NoteKernel = "kernel"
 
 // tuner keeps a lab's two ends as the next run wants them.
 type tuner struct {
-	lab    *Lab
+	lab    *lab.Lab
 	now    tuning
 	before map[string]map[string]string // what nodes had, by key
 	// bound is whether the server's routes bound the window, learned on how many paths it knows that.
@@ -270,18 +273,26 @@ type tuner struct {
 
 // set makes the lab so.
 func (u *tuner) set(ctx context.Context, t tuning) error {
-	e := u.lab.spec.Experiment
+	e := u.lab.Spec().Experiment
 	if err := u.sysctls(e.Server, u.now.server, t.server); err != nil {
 		return err
 	}
 	if err := u.sysctls(e.Client, u.now.client, t.client); err != nil {
 		return err
 	}
-	bound, err := u.routes(e.Server, t.out)
+	server, err := u.lab.Node(e.Server)
 	if err != nil {
 		return err
 	}
-	if _, err := u.routes(e.Client, t.back); err != nil {
+	bound, err := server.SetRouteMetrics(t.out)
+	if err != nil {
+		return err
+	}
+	client, err := u.lab.Node(e.Client)
+	if err != nil {
+		return err
+	}
+	if _, err := client.SetRouteMetrics(t.back); err != nil {
 		return err
 	}
 	if bound != u.bound || t.out.Cwnd != u.now.out.Cwnd {
@@ -296,18 +307,18 @@ func (u *tuner) set(ctx context.Context, t tuning) error {
 		return nil
 	}
 	serve := scenario.Daemon{Node: e.Server, Role: role.Serve}
-	if err := u.lab.endDaemon(ctx, serve, syscall.SIGTERM); err != nil {
+	if err := u.lab.Daemons().Stop(ctx, serve, syscall.SIGTERM); err != nil {
 		return err
 	}
-	if err := u.lab.restartDaemon(serve); err != nil {
+	if err := u.lab.Daemons().Start(serve); err != nil {
 		return err
 	}
-	return u.lab.waitReady(ctx, patience)
+	return u.lab.WaitReady(ctx, patience)
 }
 
 // sysctls changes a node's settings, and gives those back that are no longer asked for.
 func (u *tuner) sysctls(name string, was, want map[string]string) error {
-	n, err := u.lab.plan.node(name)
+	n, err := u.lab.Node(name)
 	if err != nil {
 		return err
 	}
@@ -318,7 +329,7 @@ func (u *tuner) sysctls(name string, was, want map[string]string) error {
 		u.before[name] = map[string]string{}
 	}
 	had := u.before[name]
-	return netns.Do(n.netns, func() error {
+	return n.Do(func() error {
 		for _, key := range slices.Sorted(maps.Keys(want)) {
 			if _, known := had[key]; !known {
 				value, err := netns.ReadSysctl(key)
@@ -343,61 +354,18 @@ func (u *tuner) sysctls(name string, was, want map[string]string) error {
 	})
 }
 
-// routes gives a node's static routes the metrics over their own. It returns whether any bounds the window.
-func (u *tuner) routes(name string, m scenario.RouteMetrics) (bound bool, err error) {
-	n, err := u.lab.plan.node(name)
-	if err != nil {
-		return false, err
-	}
-	err = netns.Do(n.netns, func() error {
-		for i, r := range u.lab.spec.Nodes[name].Routes {
-			r.RouteMetrics = over(r.RouteMetrics, m)
-			bound = bound || r.Cwnd > 0
-			if slices.Contains(n.routes, r) {
-				continue
-			}
-			if err := replaceRoute(r); err != nil {
-				return fmt.Errorf("change route %s of node %q: %w", r.Dst, name, err)
-			}
-			// The events that bring routes back shall bring these.
-			n.routes = slices.Clone(n.routes)
-			n.routes[i] = r
-		}
-		return nil
-	})
-	return bound, err
-}
-
-// over is what of the metrics is given, and what own says of the rest.
-func over(own, m scenario.RouteMetrics) scenario.RouteMetrics {
-	if m.Cwnd > 0 {
-		own.Cwnd = m.Cwnd
-	}
-	if m.InitCwnd > 0 {
-		own.InitCwnd = m.InitCwnd
-	}
-	if m.AdvMSS > 0 {
-		own.AdvMSS = m.AdvMSS
-	}
-	if m.Window > 0 {
-		own.Window = m.Window
-	}
-	own.QuickACK = own.QuickACK || m.QuickACK
-	return own
-}
-
 // remember lets a node keep what it learns of connections, from nothing, or keep nothing.
 func (u *tuner) remember(name string, keep bool) error {
-	n, err := u.lab.plan.node(name)
+	n, err := u.lab.Node(name)
 	if err != nil {
 		return err
 	}
-	return netns.Do(n.netns, func() error {
+	return n.Do(func() error {
 		value := "1"
 		if keep {
 			value = "0"
 		}
-		return errors.Join(netns.Sysctl(noMetrics, value), forgetConnections())
+		return errors.Join(netns.Sysctl(metricsKey, value), tcp.FlushMetrics())
 	})
 }
 
@@ -416,21 +384,21 @@ func (u *tuner) learn(ctx context.Context, t *scenario.Transport) error {
 	if !u.bound || u.learned >= need {
 		return nil
 	}
-	e := u.lab.spec.Experiment
-	args := append(clientArguments(t), serverURL(u.lab.spec)+fmt.Sprintf("/cbr?rate=%s&duration=%s", learnRate, learnFor))
-	if _, err := u.lab.fetch(ctx, e.Client, args, func(traffic.Sample) {}); err != nil {
+	e := u.lab.Spec().Experiment
+	args := append(clientArguments(t), serverURL(u.lab.Spec())+fmt.Sprintf("/cbr?rate=%s&duration=%s", learnRate, learnFor))
+	if _, err := fetch(ctx, u.lab, e.Client, args, func(traffic.Sample) {}); err != nil {
 		return fmt.Errorf("bound the window: %w", err)
 	}
-	n, err := u.lab.plan.node(e.Server)
+	n, err := u.lab.Node(e.Server)
 	if err != nil {
 		return err
 	}
 	// The server's end of the connection may take a moment more to end.
-	tick := time.NewTicker(look)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for begun := time.Now(); ; {
-		err := netns.Do(n.netns, func() (err error) {
-			u.learned, err = bounded()
+		err := n.Do(func() (err error) {
+			u.learned, err = tcp.CwndMetrics()
 			return err
 		})
 		switch {

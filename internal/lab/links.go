@@ -1,0 +1,134 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/tabane/tabane/internal/channel"
+	emulator "github.com/tabane/tabane/internal/link"
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/tc"
+)
+
+// Links are the links of a lab.
+type Links struct {
+	lab     string
+	plan    *plan
+	daemons *Daemons
+
+	mu sync.Mutex
+	// shapes are those of links that differ from the plan; holes is where packets are dropped.
+	shapes map[string]scenario.Shape
+	holes  map[spot]bool
+}
+
+// Set changes the shape of a link, in both directions, while traffic runs.
+func (l *Links) Set(link string, s scenario.Shape) error {
+	k, err := l.plan.link(link)
+	if err != nil {
+		return fmt.Errorf("set link in lab %q: %w", l.lab, err)
+	}
+	if err := s.Check().Err(); err != nil {
+		return fmt.Errorf("set link %q: %w", link, err)
+	}
+	if err := l.refresh(); err != nil {
+		return fmt.Errorf("set link %q: %w", link, err)
+	}
+	if k.relay == nil && !s.Plain() {
+		if err := l.interpose(context.Background(), k, s); err != nil {
+			return fmt.Errorf("set link %q: emulate it: %w", link, err)
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.shapes[link] = s
+	return k.setShape(s, l.holes)
+}
+
+// Play starts a schedule on an emulated link; it replaces what is left of an earlier one.
+func (l *Links) Play(ctx context.Context, link string, s channel.Schedule) error {
+	k, err := l.plan.link(link)
+	if err != nil {
+		return err
+	}
+	return k.play(ctx, s)
+}
+
+// SetUp takes an interface down, or brings it up with the node's static routes, which the kernel
+// deletes when it goes down.
+func (l *Links) SetUp(at scenario.Port, up bool) error {
+	n, err := l.plan.node(at.Node)
+	if err != nil {
+		return err
+	}
+	return netns.Do(n.netns, func() error {
+		c, err := route.Dial()
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(c.SetLinkUp(at.Interface, up), c.Close()); err != nil || !up {
+			return err
+		}
+		return n.addRoutes()
+	})
+}
+
+// Blackhole drops packets where they would be sent: at the interface itself, and at the far end of its
+// wire.
+func (l *Links) Blackhole(h scenario.Hole) error {
+	k, near, far, err := l.plan.port(h.Port())
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, side := range []struct {
+		port
+		direction scenario.Direction
+	}{{near, scenario.Out}, {far, scenario.In}} {
+		if !h.Direction.Has(side.direction) {
+			continue
+		}
+		l.holes[side.spot()] = true
+		gate := k.gate(side.port)
+		if err := netns.Do(gate.netns, func() error { return tc.Block(gate.iface) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Clear ends the black holes of an interface.
+func (l *Links) Clear(at scenario.Port) error {
+	k, near, far, err := l.plan.port(at)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.holes, near.spot())
+	delete(l.holes, far.spot())
+	s, changed := l.shapes[k.name]
+	if !changed {
+		s = k.shape
+	}
+	return k.setShape(s, l.holes)
+}
+
+// DisableOffloads makes all interfaces pass whole frames, one for each segment.
+func (l *Links) DisableOffloads() error {
+	for _, k := range l.plan.links {
+		for _, w := range k.wires {
+			for _, p := range []port{w.a, w.b} {
+				if err := netns.Do(p.netns, func() error { return emulator.Prepare(p.iface) }); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,67 @@
+package lab
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/scenario"
+)
+
+// Node is a node of a lab.
+type Node struct{ node *node }
+
+// Node finds a node by its name.
+func (l *Lab) Node(name string) (Node, error) {
+	n, err := l.plan.node(name)
+	return Node{n}, err
+}
+
+// Do calls f on a thread in the node's network namespace. Goroutines that f starts are not in it.
+func (n Node) Do(f func() error) error { return netns.Do(n.node.netns, f) }
+
+// Packets opens a packet socket on an interface of the node, or on all but the loopback when iface is
+// empty. At most snap bytes of a packet are kept.
+func (n Node) Packets(iface string, snap int) (*Packets, error) {
+	return openPackets(n.node.netns, iface, snap)
+}
+
+// SetRouteMetrics changes the metrics of the node's static routes: those that m gives, over the
+// scenario's own. Routes that an event brings back have them too. It reports whether any route then
+// bounds the congestion window.
+func (n Node) SetRouteMetrics(m scenario.RouteMetrics) (bounded bool, err error) {
+	err = n.Do(func() error {
+		for i, r := range n.node.spec.Routes {
+			r.RouteMetrics = over(r.RouteMetrics, m)
+			bounded = bounded || r.Cwnd > 0
+			if slices.Contains(n.node.routes, r) {
+				continue
+			}
+			if err := replaceRoute(r); err != nil {
+				return fmt.Errorf("change route %s of node %q: %w", r.Dst, n.node.name, err)
+			}
+			n.node.routes = slices.Clone(n.node.routes)
+			n.node.routes[i] = r
+		}
+		return nil
+	})
+	return bounded, err
+}
+
+// over is what of the metrics is given, and what own says of the rest.
+func over(own, m scenario.RouteMetrics) scenario.RouteMetrics {
+	if m.Cwnd > 0 {
+		own.Cwnd = m.Cwnd
+	}
+	if m.InitCwnd > 0 {
+		own.InitCwnd = m.InitCwnd
+	}
+	if m.AdvMSS > 0 {
+		own.AdvMSS = m.AdvMSS
+	}
+	if m.Window > 0 {
+		own.Window = m.Window
+	}
+	own.QuickACK = own.QuickACK || m.QuickACK
+	return own
+}

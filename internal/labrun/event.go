@@ -1,0 +1,191 @@
+package labrun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/role"
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/tcp"
+)
+
+// bgpPort is where BGP listens (RFC 4271 section 8.2.1).
+const bgpPort = 179
+
+// apply applies an event now, whatever its time, and returns when it did so for the last time: a flap repeats. It does not
+// wait until a daemon that is started is ready. quick asks for as few repetitions as the event allows.
+func apply(ctx context.Context, l *lab.Lab, e scenario.Event, quick bool) (last time.Time, err error) {
+	last = time.Now()
+	switch {
+	case e.Set != nil:
+		err = l.Links().Set(e.Set.Link, e.Set.Shape)
+	case e.Down != nil:
+		err = l.Links().SetUp(*e.Down, false)
+	case e.Up != nil:
+		err = l.Links().SetUp(*e.Up, true)
+	case e.Blackhole != nil:
+		err = l.Links().Blackhole(*e.Blackhole)
+	case e.Clear != nil:
+		err = l.Links().Clear(*e.Clear)
+	case e.Kill != nil:
+		err = l.Daemons().Stop(ctx, *e.Kill, syscall.SIGKILL)
+	case e.Stop != nil:
+		err = l.Daemons().Stop(ctx, *e.Stop, syscall.SIGTERM)
+	case e.Start != nil:
+		err = l.Daemons().Start(*e.Start)
+	case e.Drain != nil:
+		err = drain(ctx, l, *e.Drain)
+	case e.Flap != nil:
+		last, err = flap(ctx, l, *e.Flap, quick)
+	default:
+		err = errors.New("it is of no kind")
+	}
+	if err != nil {
+		return last, fmt.Errorf("apply an event in lab %q: %w", l.Name(), err)
+	}
+	return last, nil
+}
+
+// drainPath is where a border router is asked to leave service (POST), or to return to it (DELETE).
+const drainPath = "/drain"
+
+// drain asks a border router to leave service; it takes the time it was given.
+func drain(ctx context.Context, l *lab.Lab, x scenario.Drain) error {
+	path := drainPath
+	if x.Wait > 0 {
+		path += "?wait=" + x.Wait.String()
+	}
+	_, err := l.Daemons().Request(ctx, scenario.Daemon{Node: x.Node, Role: role.ASBR}, http.MethodPost, path)
+	return err
+}
+
+// undrain brings a border router back into service; one that is in service stays so.
+func undrain(ctx context.Context, l *lab.Lab, x scenario.Drain) error {
+	_, err := l.Daemons().Request(ctx, scenario.Daemon{Node: x.Node, Role: role.ASBR}, http.MethodDelete, drainPath)
+	var answer *lab.ResponseError
+	if errors.As(err, &answer) && answer.Code == http.StatusConflict {
+		return nil
+	}
+	return err
+}
+
+// flap fails and heals again and again. It says when it failed last.
+func flap(ctx context.Context, l *lab.Lab, f scenario.Flap, quick bool) (last time.Time, err error) {
+	if f.Interface != "" {
+		return flapInterface(ctx, l, f, quick)
+	}
+	return flapSession(ctx, l, f, quick)
+}
+
+// flapInterface leaves the interface up.
+func flapInterface(ctx context.Context, l *lab.Lab, f scenario.Flap, quick bool) (last time.Time, err error) {
+	tick := time.NewTicker(f.Every / 2)
+	defer tick.Stop()
+	at := scenario.Port{Node: f.Node, Interface: f.Interface}
+	for range f.Repeats(quick) {
+		last = time.Now()
+		for _, up := range []bool{false, true} {
+			if err := errors.Join(l.Links().SetUp(at, up), next(ctx, tick)); err != nil {
+				return last, err
+			}
+		}
+	}
+	return last, nil
+}
+
+// comeBack bounds the wait for a session that was cut. A router tries again after some seconds, or after a minute when it
+// has lost the session often.
+const comeBack = 90 * time.Second
+
+// flapSession cuts a session that works, each time: it waits until both ends say that all is well again, and then a while in
+// which traffic returns to what was lost.
+func flapSession(ctx context.Context, l *lab.Lab, f scenario.Flap, quick bool) (last time.Time, err error) {
+	tick := time.NewTicker(f.Every)
+	defer tick.Stop()
+	for i := range f.Repeats(quick) {
+		if last, err = flapOnce(ctx, l, f, tick, i > 0); err != nil {
+			return last, fmt.Errorf("flap %d of %d: %w", i+1, f.Repeats(quick), err)
+		}
+	}
+	tick.Reset(f.Every)
+	return last, next(ctx, tick)
+}
+
+// flapOnce cuts a session that works, and has for a while if it is to stay so long, and says when.
+func flapOnce(ctx context.Context, l *lab.Lab, f scenario.Flap, tick *time.Ticker, stay bool) (at time.Time, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, comeBack, fmt.Errorf("%s has no BGP connection to %s that could be cut, not after %s",
+		f.Node, f.Neighbor, comeBack))
+	defer cancel()
+	for cut := 0; cut == 0; stay = true { // a session that is about to end may still say that it is ready
+		if err := l.Daemons().WaitReady(ctx, f.Node, f.Neighbor); err != nil {
+			return at, err
+		}
+		if stay {
+			tick.Reset(f.Every)
+			if err := next(ctx, tick); err != nil {
+				return at, err
+			}
+		}
+		at = time.Now()
+		if cut, err = cutSessions(l, f.Node, f.Neighbor); err != nil {
+			return at, err
+		}
+	}
+	return at, nil
+}
+
+// next waits for the next tick.
+func next(ctx context.Context, tick *time.Ticker) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-tick.C:
+		return nil
+	}
+}
+
+// cutSessions ends the TCP connections of BGP between two nodes with a reset, as a router does that has lost its mind, and
+// says how many there were.
+func cutSessions(l *lab.Lab, name, neighbor string) (cut int, err error) {
+	n, err := l.Node(name)
+	if err != nil {
+		return 0, err
+	}
+	theirs := map[netip.Addr]bool{}
+	for _, k := range l.Spec().Links {
+		for _, e := range k.Ends {
+			for _, a := range e.Addresses {
+				if e.Node == neighbor {
+					theirs[a.Addr()] = true
+				}
+			}
+		}
+	}
+	err = n.Do(func() error {
+		all, err := tcp.Connections()
+		if err != nil {
+			return err
+		}
+		for _, c := range all {
+			if !theirs[c.Remote.Addr()] || c.Local.Port() != bgpPort && c.Remote.Port() != bgpPort {
+				continue
+			}
+			// It may have ended in between.
+			if err := c.Destroy(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("cut the session with %s: %w", neighbor, err)
+			}
+			if c.Established {
+				cut++
+			}
+		}
+		return nil
+	})
+	return cut, err
+}
