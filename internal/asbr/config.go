@@ -36,56 +36,87 @@ const (
 
 // Config is the `asbr:` section of a configuration file.
 type Config struct {
-	ASN      uint32     `yaml:"asn"`
+	// ASN is the own autonomous system number.
+	ASN uint32 `yaml:"asn"`
+	// RouterID is the BGP identifier, an IPv4 address that no other speaker of the AS has.
 	RouterID netip.Addr `yaml:"router_id"`
-	// Address is the source of the iBGP sessions and the next hop of every route sent to the reflectors.
-	Address    netip.Addr     `yaml:"address"`
-	Locator    Locator        `yaml:"locator"`
-	SIDFormat  SIDFormat      `yaml:"sid_format,omitempty"`
-	Prefixes   []netip.Prefix `yaml:"prefixes"`
-	Reflectors []Reflector    `yaml:"reflectors"`
-	Peers      []Peer         `yaml:"peers"`
-	// Status is where /status and /metrics are served; loopback unless told otherwise.
+	// Address is the source of the iBGP sessions and the next hop of every route sent to the
+	// reflectors.
+	Address netip.Addr `yaml:"address"`
+	// Locator is the prefix that the SIDs are taken from.
+	Locator Locator `yaml:"locator"`
+	// SIDFormat is how the SID is encoded in a VPNv6 route (RFC 9252 section 4): full or
+	// transposed. Default: full.
+	SIDFormat SIDFormat `yaml:"sid_format,omitempty"`
+	// Prefixes are advertised to every egress peer.
+	Prefixes []netip.Prefix `yaml:"prefixes"`
+	// Reflectors are the route reflectors that this ASBR is a client of.
+	Reflectors []Reflector `yaml:"reflectors"`
+	// Peers are the egress peers: the neighboring ASes that content can leave through.
+	Peers []Peer `yaml:"peers"`
+	// Status is where /status and /metrics are served. Default: port 9116 of ::1.
 	Status netip.AddrPort `yaml:"status,omitempty"`
 }
 
 // Locator is the ASBR's SRv6 locator: where its SIDs come from. Block defaults to 32 bits (or the whole prefix if
 // shorter) and Function to 16 bits.
 type Locator struct {
-	Prefix   netip.Prefix `yaml:"prefix"`
-	Block    uint8        `yaml:"block,omitempty"`
-	Function uint8        `yaml:"function,omitempty"`
+	// Prefix is the locator itself, block and node (RFC 8986 section 3.1).
+	Prefix netip.Prefix `yaml:"prefix"`
+	// Block is the length of the locator block in bits. Default: 32, or all of a shorter prefix.
+	// Example: 32
+	Block uint8 `yaml:"block,omitempty"`
+	// Function is the length of a SID's function part in bits. Default: 16. Example: 16
+	Function uint8 `yaml:"function,omitempty"`
 }
 
 // Reflector is one route reflector that this ASBR is a client of.
 type Reflector struct {
-	Address  netip.Addr `yaml:"address"`
-	Password string     `yaml:"password,omitempty"`
-	BFD      bfd.Config `yaml:"bfd,omitempty"`
+	// Address is the reflector's address.
+	Address netip.Addr `yaml:"address"`
+	// Password is the key of TCP MD5 (RFC 2385) for the session. Example: secret
+	Password string `yaml:"password,omitempty"`
+	// BFD detects the loss of the neighbor (RFC 5880).
+	BFD bfd.Config `yaml:"bfd,omitempty"`
 }
 
 // Peer is one egress peer: a neighboring AS that content can leave through.
 type Peer struct {
-	Name      string     `yaml:"name"`
-	ASN       uint32     `yaml:"asn"`
-	Address   netip.Addr `yaml:"address"`
-	Interface string     `yaml:"interface"`
-	// ID is the function part of the peer's SID: the SID stays the same over restarts because it is written here.
+	// Name identifies the peer in logs, status and metrics.
+	Name string `yaml:"name"`
+	// ASN is the peer's autonomous system number.
+	ASN uint32 `yaml:"asn"`
+	// Address is the peer's address on the link; the session and the packets go there.
+	Address netip.Addr `yaml:"address"`
+	// Interface is the link to the peer. The peer is lost when it goes down.
+	Interface string `yaml:"interface"`
+	// ID is the function part of the peer's SID, which therefore is the same after a restart.
 	ID uint32 `yaml:"id"`
-	// Table is the routing table that holds what the peer announced.
+	// Table is the routing table that holds the routes that the peer advertised. No other program
+	// may use it.
 	Table uint32 `yaml:"table"`
-	// RT is the route target by which servers recognize the peer, "65000:101".
+	// RT is the route target by which servers recognize the peer's routes.
 	RT vpn.ID `yaml:"rt"`
-	// RD keeps the peer's routes apart from every other peer's; "<router_id>:<id>" unless given.
-	RD        vpn.ID     `yaml:"rd,omitempty"`
-	Behavior  Behavior   `yaml:"behavior,omitempty"`
-	LocalPref uint32     `yaml:"local_pref,omitempty"`
-	Password  string     `yaml:"password,omitempty"`
-	BFD       bfd.Config `yaml:"bfd,omitempty"`
-	// Prefixes are announced to this peer alone, beside the common ones that they lie in: what servers send through the
-	// peer is answered through it too, when their EPE addresses for it come from here.
+	// RD keeps the peer's routes apart from those of all other peers. Default: <router_id>:<id>.
+	// Example: "192.0.2.1:1"
+	RD vpn.ID `yaml:"rd,omitempty"`
+	// Behavior is what is done with a packet that arrives for the peer's SID: end.dt6 forwards it
+	// by the peer's own table, so that a destination that the peer did not advertise is refused;
+	// end.dx6 sends it to the peer without a lookup (RFC 8986 sections 4.4 and 4.6). Default:
+	// end.dt6.
+	Behavior Behavior `yaml:"behavior,omitempty"`
+	// LocalPref is the LOCAL_PREF of all routes from the peer. Default: 100 (RFC 4271 section
+	// 5.1.5). Example: 200
+	LocalPref uint32 `yaml:"local_pref,omitempty"`
+	// Password is the key of TCP MD5 (RFC 2385) for the session. Example: secret
+	Password string `yaml:"password,omitempty"`
+	// BFD detects the loss of the neighbor (RFC 5880).
+	BFD bfd.Config `yaml:"bfd,omitempty"`
+	// Prefixes are advertised to this peer alone, beside the common ones that they lie in. Where
+	// EPE addresses for the peer are taken from them, return traffic arrives through this peer.
 	Prefixes []netip.Prefix `yaml:"prefixes,omitempty"`
-	// WarnPrefixes logs a warning when the peer announces more; 0 means never.
+	// WarnPrefixes logs a warning when the peer advertises more prefixes than this. Default:
+	// never. Example: 100000
 	WarnPrefixes int `yaml:"warn_prefixes,omitempty"`
 }
 

@@ -15,9 +15,11 @@ import (
 // Multiplier times Interval (RFC 5880 section 6.8.4). Both sides must be configured. The zero value is
 // no BFD.
 type Config struct {
-	// Interval is both Desired Min TX Interval and Required Min RX Interval, in whole microseconds.
+	// Interval is both Desired Min TX Interval and Required Min RX Interval (RFC 5880 section
+	// 4.1), in whole microseconds.
 	Interval time.Duration `yaml:"interval"`
-	// Multiplier is the detection time multiplier; 0 is DefaultMultiplier.
+	// Multiplier is the detection time multiplier: how many intervals may pass without a packet.
+	// Default: 3. Example: 3
 	Multiplier uint8 `yaml:"multiplier,omitempty"`
 }
 

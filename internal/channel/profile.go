@@ -46,11 +46,13 @@ const (
 
 // Jitter varies the delay of each frame.
 type Jitter struct {
+	// Kind is the distribution: uniform or normal. It must be given. Example: uniform
 	Kind JitterKind `yaml:"kind,omitempty" json:"kind,omitempty"`
-	// Amount is at most the delay.
+	// Amount is the largest deviation (uniform) or the standard deviation (normal), at most the
+	// delay. Example: 5ms
 	Amount time.Duration `yaml:"amount,omitempty" json:"amount,omitempty"`
-	// Reorder lets frames overtake each other. Otherwise a frame is delivered with the one before it at the earliest,
-	// which makes the delays less varied than Amount says where frames are closer than that.
+	// Reorder lets frames overtake each other. Without it a frame is delivered with the one before
+	// it at the earliest, and delays vary less than Amount where frames are closer than that.
 	Reorder bool `yaml:"reorder,omitempty" json:"reorder,omitempty"`
 }
 
@@ -69,18 +71,28 @@ const (
 
 // Loss is what the wire loses. The fields are probabilities.
 type Loss struct {
+	// Kind is random, which loses each frame independently with probability P, or gilbert-elliott,
+	// which has a good and a bad state. It must be given. Example: random
 	Kind LossKind `yaml:"kind,omitempty" json:"kind,omitempty"`
-	P    float64  `yaml:"p,omitempty" json:"p,omitempty"`
-	R    float64  `yaml:"r,omitempty" json:"r,omitempty"`
-	Good float64  `yaml:"good,omitempty" json:"good,omitempty"`
-	Bad  float64  `yaml:"bad,omitempty" json:"bad,omitempty"`
+	// P is the probability of a loss, or of going from the good to the bad state after a frame.
+	// Example: 0.01
+	P float64 `yaml:"p,omitempty" json:"p,omitempty"`
+	// R is the probability of going from the bad to the good state after a frame. Example: 0.2
+	R float64 `yaml:"r,omitempty" json:"r,omitempty"`
+	// Good is the probability of a loss in the good state. Example: 0.0001
+	Good float64 `yaml:"good,omitempty" json:"good,omitempty"`
+	// Bad is the probability of a loss in the bad state. Example: 1
+	Bad float64 `yaml:"bad,omitempty" json:"bad,omitempty"`
 }
 
 // Limit is a length of a queue, not counting the frame that is being sent. At most one field is set.
 type Limit struct {
-	Bytes   unit.Size `yaml:"bytes,omitempty" json:"bytes,omitempty"`
-	Packets int       `yaml:"packets,omitempty" json:"packets,omitempty"`
-	// Time is how long a frame would wait at the present rate, the rest of the frame that is being sent included.
+	// Bytes is the length in bytes. Example: 64kB
+	Bytes unit.Size `yaml:"bytes,omitempty" json:"bytes,omitempty"`
+	// Packets is the length in packets.
+	Packets int `yaml:"packets,omitempty" json:"packets,omitempty"`
+	// Time is how long a frame would wait at the present rate, the rest of the frame that is being
+	// sent included.
 	Time time.Duration `yaml:"time,omitempty" json:"time,omitempty"`
 }
 
@@ -103,24 +115,28 @@ const DefaultQueue = 50 * time.Millisecond
 type Queue struct {
 	// Limit is how much may wait, whatever the discipline; without one it is DefaultQueue.
 	Limit `yaml:",inline"`
-	// Discipline is DropTail when empty.
+	// Discipline is which frame is dropped when: drop-tail, red or codel. Default: drop-tail.
 	Discipline Discipline `yaml:"discipline,omitempty" json:"discipline,omitempty"`
-	RED        RED        `yaml:"red,omitempty" json:"red,omitzero"`
-	CoDel      CoDel      `yaml:"codel,omitempty" json:"codel,omitzero"`
-	// ECN marks a frame of a transport that understands it where RED or CoDel would drop it (RFC 3168, section 5); others are
-	// dropped. However long the queue, such a frame is marked, as Linux' red and codel do: what does not slow down meets Limit.
+	// RED are the parameters of red (Floyd and Jacobson).
+	RED RED `yaml:"red,omitempty" json:"red,omitzero"`
+	// CoDel are the parameters of codel (RFC 8289).
+	CoDel CoDel `yaml:"codel,omitempty" json:"codel,omitzero"`
+	// ECN marks a frame of a transport that understands it where RED or CoDel would drop it (RFC
+	// 3168 section 5); others are dropped. However long the queue, such a frame is marked, as
+	// Linux' red and codel do: what does not slow down meets Limit. Example: true
 	ECN bool `yaml:"ecn,omitempty" json:"ecn,omitempty"`
 }
 
 // RED are the parameters of random early detection (Floyd and Jacobson, "Random early detection gateways for congestion
 // avoidance", IEEE/ACM ToN 1(4), 1993), with the gentle slope from P at Max to 1 at twice Max (Floyd 2000).
 type RED struct {
-	// Min and Max are the thresholds of the average length, both in the same unit.
+	// Min is the average length from which on frames are dropped, in the unit of Max.
 	Min Limit `yaml:"min" json:"min,omitzero"`
+	// Max is the average length from which on every frame is dropped.
 	Max Limit `yaml:"max" json:"max,omitzero"`
-	// P is the probability of a drop when the average is just below Max.
+	// P is the probability of a drop when the average is just below Max. Example: 0.1
 	P float64 `yaml:"p" json:"p,omitempty"`
-	// Weight is that of the present length in the average; 0 means DefaultWeight.
+	// Weight is the weight of the present length in the average. Default: 0.002. Example: 0.002
 	Weight float64 `yaml:"weight,omitempty" json:"weight,omitempty"`
 }
 
@@ -129,9 +145,10 @@ const DefaultWeight = 0.002
 
 // CoDel are the parameters of controlled delay (RFC 8289).
 type CoDel struct {
-	// Target is the acceptable standing delay; 0 means 5 ms (section 4.4).
+	// Target is the acceptable standing delay (RFC 8289 section 4.4). Default: 5ms. Example: 5ms
 	Target time.Duration `yaml:"target,omitempty" json:"target,omitempty"`
-	// Interval is a round trip time that most flows do not exceed; 0 means 100 ms (section 4.3).
+	// Interval is a round-trip time that most flows do not exceed (RFC 8289 section 4.3). Default:
+	// 100ms. Example: 100ms
 	Interval time.Duration `yaml:"interval,omitempty" json:"interval,omitempty"`
 }
 
@@ -309,12 +326,18 @@ func (c CoDel) filled() CoDel {
 
 // Change is a change of a Profile: what is nil stays. Jitter, Loss and Queue are replaced as a whole.
 type Change struct {
-	Rate      *unit.Bandwidth `yaml:"rate,omitempty" json:"rate,omitempty"`
-	Delay     *time.Duration  `yaml:"delay,omitempty" json:"delay,omitempty"`
-	Jitter    *Jitter         `yaml:"jitter,omitempty" json:"jitter,omitempty"`
-	Loss      *Loss           `yaml:"loss,omitempty" json:"loss,omitempty"`
-	Duplicate *float64        `yaml:"duplicate,omitempty" json:"duplicate,omitempty"`
-	Queue     *Queue          `yaml:"queue,omitempty" json:"queue,omitempty"`
+	// Rate is the rate from now on.
+	Rate *unit.Bandwidth `yaml:"rate,omitempty" json:"rate,omitempty"`
+	// Delay is the one-way delay from now on.
+	Delay *time.Duration `yaml:"delay,omitempty" json:"delay,omitempty"`
+	// Jitter varies the delay.
+	Jitter *Jitter `yaml:"jitter,omitempty" json:"jitter,omitempty"`
+	// Loss is what the link loses.
+	Loss *Loss `yaml:"loss,omitempty" json:"loss,omitempty"`
+	// Duplicate is the probability that a frame arrives twice. Example: 0.001
+	Duplicate *float64 `yaml:"duplicate,omitempty" json:"duplicate,omitempty"`
+	// Queue is the queue in front of the link.
+	Queue *Queue `yaml:"queue,omitempty" json:"queue,omitempty"`
 }
 
 // With returns the profile after the change.

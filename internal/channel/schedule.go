@@ -40,9 +40,11 @@ func (d Direction) Has(one Direction) bool { return d == Both || d == one }
 
 // Step is a change of a link at a time.
 type Step struct {
-	// At counts from the start of the schedule.
-	At        time.Duration `yaml:"at" json:"at"`
-	Direction Direction     `yaml:"direction,omitempty" json:"direction,omitempty"`
+	// At is the time from the request on.
+	At time.Duration `yaml:"at" json:"at"`
+	// Direction is forward, from the first end of the link to the second, or backward. Default:
+	// both directions. Example: forward
+	Direction Direction `yaml:"direction,omitempty" json:"direction,omitempty"`
 	Change    `yaml:",inline"`
 }
 

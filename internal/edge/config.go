@@ -14,22 +14,31 @@ import (
 
 // Config is the `edge:` section of a configuration file: everything that makes a host deliver over every egress path.
 type Config struct {
-	ASN      uint32     `yaml:"asn"`
+	// ASN is the own autonomous system number.
+	ASN uint32 `yaml:"asn"`
+	// RouterID is the BGP identifier, an IPv4 address that no other speaker of the AS has.
 	RouterID netip.Addr `yaml:"router_id"`
 	// Interface is the NIC that carries the default address and the EPE addresses.
 	Interface string `yaml:"interface"`
-	// Address is the default address: clients connect to it, and its traffic follows BGP's best path.
+	// Address is the default address: clients connect to it, and its traffic follows BGP's best
+	// path.
 	Address netip.Addr `yaml:"address"`
-	// Prefix is the on-link prefix that the default address and all EPE addresses belong to.
-	Prefix     netip.Prefix `yaml:"prefix"`
-	Reflectors []Reflector  `yaml:"reflectors"`
-	// Locators are the only blocks that a SID is accepted from.
+	// Prefix is the on-link prefix that the default address and the EPE addresses belong to.
+	Prefix netip.Prefix `yaml:"prefix"`
+	// Reflectors are the route reflectors that this server is a client of.
+	Reflectors []Reflector `yaml:"reflectors"`
+	// Locators are the only blocks that a SID is accepted from. A route with any other SID is
+	// refused and counted.
 	Locators []netip.Prefix `yaml:"locators"`
-	// Encap is encap.red (no SRH where one SID suffices, RFC 8986 section 5.2) unless told otherwise.
-	Encap Encap  `yaml:"encap,omitempty"`
+	// Encap is how a packet is encapsulated toward a SID: encap.red adds an outer IPv6 header of
+	// 40 bytes, encap a segment routing header as well, 64 bytes (RFC 8986 sections 5.1 and 5.2).
+	// Default: encap.red.
+	Encap Encap `yaml:"encap,omitempty"`
+	// Peers are the egress peers that this server uses.
 	Peers []Peer `yaml:"peers"`
-	MPTCP Paths  `yaml:"mptcp,omitempty"`
-	// Status is where /status and /metrics are served; loopback unless told otherwise.
+	// MPTCP is how the paths of connections are managed.
+	MPTCP Paths `yaml:"mptcp,omitempty"`
+	// Status is where /status and /metrics are served. Default: port 9117 of ::1.
 	Status netip.AddrPort `yaml:"status,omitempty"`
 }
 
@@ -45,20 +54,27 @@ const (
 
 // Reflector is one route reflector that this server is a client of.
 type Reflector struct {
-	Address  netip.Addr `yaml:"address"`
-	Password string     `yaml:"password,omitempty"`
+	// Address is the reflector's address.
+	Address netip.Addr `yaml:"address"`
+	// Password is the key of TCP MD5 (RFC 2385) for the session. Example: secret
+	Password string `yaml:"password,omitempty"`
 }
 
 // Peer is one egress peer as the server sees it: a route target, a table and an EPE address.
 type Peer struct {
-	Name    string     `yaml:"name"`
-	RT      vpn.ID     `yaml:"rt"`
+	// Name identifies the peer in logs, status and metrics.
+	Name string `yaml:"name"`
+	// RT is the route target of the peer's routes, as on the border router.
+	RT vpn.ID `yaml:"rt"`
+	// Address is the EPE address: traffic from it leaves through this peer or not at all.
 	Address netip.Addr `yaml:"address"`
-	Table   uint32     `yaml:"table"`
-	// Prefix is the on-link prefix that Address belongs to, when it is not the common one: where it is announced through
-	// this peer alone, answers come back the way that the content went.
+	// Table is the routing table for traffic from the EPE address. No other program may use it.
+	Table uint32 `yaml:"table"`
+	// Prefix is the on-link prefix of Address when it is not the common one. Where the prefix is
+	// advertised through this peer alone, return traffic arrives through this peer.
 	Prefix netip.Prefix `yaml:"prefix,omitempty"`
-	// Backup asks MPTCP to use this path only when no other is left.
+	// Backup makes the subflow a backup (RFC 8684 section 3.1.1): it is used when no other path
+	// works. Example: true
 	Backup bool `yaml:"backup,omitempty"`
 }
 
@@ -86,9 +102,16 @@ const (
 
 // Paths is how the server manages the paths of its connections.
 type Paths struct {
-	// PathManager is this daemon unless told otherwise, or unless there are limits, which only the kernel's has.
+	// PathManager is the path manager that decides which addresses a client is sent: user is this
+	// daemon, which advertises an EPE address while the peer has a route to the client and no
+	// longer, and watches whether what is sent arrives; kernel sends every address to every
+	// client. Default: user, or kernel when subflows or add_addr_accepted is set.
 	PathManager PathManager `yaml:"path_manager,omitempty"`
-	// BestPath is BackupBestPath unless told otherwise. The kernel's path manager has it share.
+	// BestPath is the use of the subflow on the default address, which follows BGP's best path,
+	// once the connection has a subflow to every egress peer: backup is for when all other
+	// subflows fail, which suits a best path through one of the peers; share sends over it always,
+	// for a best path through another peer. Default: backup; with the kernel's path manager share.
+	// Example: share
 	BestPath BestPath `yaml:"best_path,omitempty"`
 	// MPTCP is for the kernel's path manager only.
 	MPTCP `yaml:",inline"`
@@ -96,7 +119,11 @@ type Paths struct {
 
 // MPTCP bounds what the kernel's path manager does; both default to 8, the kernel's maximum.
 type MPTCP struct {
-	Subflows        uint32 `yaml:"subflows,omitempty"`
+	// Subflows is how many subflows the kernel's path manager may add to the first one. Default:
+	// 8, the kernel's maximum.
+	Subflows uint32 `yaml:"subflows,omitempty"`
+	// AddAddrAccepted is how many addresses advertised by the other end the kernel's path manager
+	// accepts. Default: 8, the kernel's maximum.
 	AddAddrAccepted uint32 `yaml:"add_addr_accepted,omitempty"`
 }
 

@@ -11,22 +11,30 @@ import (
 
 // Config is the `reflector:` section of a configuration file.
 type Config struct {
-	ASN      uint32     `yaml:"asn"`
+	// ASN is the own autonomous system number.
+	ASN uint32 `yaml:"asn"`
+	// RouterID is the BGP identifier, an IPv4 address that no other speaker of the AS has.
 	RouterID netip.Addr `yaml:"router_id"`
-	// Address is what the reflector listens on and talks from.
+	// Address is where the reflector listens and the source of its sessions.
 	Address netip.Addr `yaml:"address"`
-	Clients []Client   `yaml:"clients"`
-	// Status is where /status and /metrics are served; loopback unless told otherwise.
+	// Clients are the border routers and servers of the AS.
+	Clients []Client `yaml:"clients"`
+	// Status is where /status and /metrics are served. Default: port 9119 of ::1.
 	Status netip.AddrPort `yaml:"status,omitempty"`
 }
 
 // Client is an ASBR or a server of our AS.
 type Client struct {
-	Name     string     `yaml:"name"`
-	Address  netip.Addr `yaml:"address"`
-	Password string     `yaml:"password,omitempty"`
-	BFD      bfd.Config `yaml:"bfd,omitempty"`
-	// Locator is the client's SRv6 locator. When BFD finds the client silent, the servers are told of its loss first.
+	// Name identifies the client in logs, status and metrics.
+	Name string `yaml:"name"`
+	// Address is the client's address. The client connects from it.
+	Address netip.Addr `yaml:"address"`
+	// Password is the key of TCP MD5 (RFC 2385) for the session. Example: secret
+	Password string `yaml:"password,omitempty"`
+	// BFD detects the loss of the neighbor (RFC 5880).
+	BFD bfd.Config `yaml:"bfd,omitempty"`
+	// Locator is the client's SRv6 locator. When BFD detects the loss of the client, the servers
+	// are sent the loss of the locator first. It needs bfd.
 	Locator netip.Prefix `yaml:"locator,omitempty"`
 }
 

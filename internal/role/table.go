@@ -16,11 +16,16 @@ import (
 // Sections are the daemons' sections of a configuration file or of a scenario's node. A daemon whose section is nil does
 // not run there. Each key is the name of a Descriptor.
 type Sections struct {
-	ASBR      *asbr.Config      `yaml:"asbr,omitempty"`
-	Edge      *edge.Config      `yaml:"edge,omitempty"`
+	// ASBR configures tabane asbr, the border router's daemon.
+	ASBR *asbr.Config `yaml:"asbr,omitempty"`
+	// Edge configures tabane edge, the content server's daemon.
+	Edge *edge.Config `yaml:"edge,omitempty"`
+	// Reflector configures tabane reflector, a BGP route reflector.
 	Reflector *reflector.Config `yaml:"reflector,omitempty"`
-	Router    *router.Config    `yaml:"router,omitempty"`
-	Serve     *traffic.Config   `yaml:"serve,omitempty"`
+	// Router configures tabane router, a plain BGP router.
+	Router *router.Config `yaml:"router,omitempty"`
+	// Serve configures tabane serve, the content server.
+	Serve *traffic.Config `yaml:"serve,omitempty"`
 }
 
 // The names of the daemons, for code that needs one in particular.

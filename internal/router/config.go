@@ -11,26 +11,37 @@ import (
 
 // Config is the `router:` section of a configuration file.
 type Config struct {
-	ASN      uint32     `yaml:"asn"`
+	// ASN is the own autonomous system number.
+	ASN uint32 `yaml:"asn"`
+	// RouterID is the BGP identifier, an IPv4 address that no other speaker of the AS has.
 	RouterID netip.Addr `yaml:"router_id"`
-	// Networks are originated to every neighbor.
-	Networks  []netip.Prefix `yaml:"networks,omitempty"`
-	Neighbors []Neighbor     `yaml:"neighbors"`
-	// Status is where /status and /metrics are served; loopback unless told otherwise.
+	// Networks are originated and advertised to every neighbor.
+	Networks []netip.Prefix `yaml:"networks,omitempty"`
+	// Neighbors are the eBGP neighbors.
+	Neighbors []Neighbor `yaml:"neighbors"`
+	// Status is where /status and /metrics are served. Default: port 9118 of ::1.
 	Status netip.AddrPort `yaml:"status,omitempty"`
 }
 
 // Neighbor is one eBGP neighbor.
 type Neighbor struct {
-	Name      string     `yaml:"name"`
-	ASN       uint32     `yaml:"asn"`
-	Address   netip.Addr `yaml:"address"`
-	Interface string     `yaml:"interface"`
-	LocalPref uint32     `yaml:"local_pref,omitempty"`
-	Password  string     `yaml:"password,omitempty"`
-	BFD       bfd.Config `yaml:"bfd,omitempty"`
-	// Deny keeps these prefixes and everything inside of them from the neighbor; it is told everything else. "::/0" tells
-	// it nothing.
+	// Name identifies the neighbor in logs, status and metrics.
+	Name string `yaml:"name"`
+	// ASN is the neighbor's autonomous system number.
+	ASN uint32 `yaml:"asn"`
+	// Address is the neighbor's address on the link.
+	Address netip.Addr `yaml:"address"`
+	// Interface is the link to the neighbor. The session goes down with it.
+	Interface string `yaml:"interface"`
+	// LocalPref is the LOCAL_PREF of all routes from the neighbor. Default: 100 (RFC 4271 section
+	// 5.1.5).
+	LocalPref uint32 `yaml:"local_pref,omitempty"`
+	// Password is the key of TCP MD5 (RFC 2385) for the session. Example: secret
+	Password string `yaml:"password,omitempty"`
+	// BFD detects the loss of the neighbor (RFC 5880).
+	BFD bfd.Config `yaml:"bfd,omitempty"`
+	// Deny are prefixes that are not advertised to the neighbor, with everything inside of them;
+	// "::/0" denies all. Example: ["::/0"]
 	Deny []netip.Prefix `yaml:"deny,omitempty"`
 }
 

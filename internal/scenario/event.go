@@ -10,35 +10,42 @@ import (
 //
 // The lab undoes after each run what its events have done; a case need not end as it began.
 type Event struct {
-	// After counts from the traffic's EventAt.
+	// After is the delay from the traffic's event_at. Default: 0.
 	After time.Duration `yaml:"after,omitempty"`
-	// Set is what a link does from now on. It replaces the link's shape as a whole.
+	// Set replaces the shape of a link as a whole.
 	Set *LinkSet `yaml:"set,omitempty"`
-	// Down takes an interface down, so that its peer loses the carrier; Up brings it back.
+	// Down takes an interface down, so that its peer loses the carrier.
 	Down *Port `yaml:"down,omitempty"`
-	Up   *Port `yaml:"up,omitempty"`
-	// Blackhole lets packets vanish at an interface without any sign; Clear ends that.
+	// Up takes an interface up again.
+	Up *Port `yaml:"up,omitempty"`
+	// Blackhole drops all packets at an interface while the link stays up.
 	Blackhole *Hole `yaml:"blackhole,omitempty"`
-	Clear     *Port `yaml:"clear,omitempty"`
-	// Kill ends a daemon with SIGKILL, Stop asks it to end (SIGTERM), Start starts it again.
-	Kill  *Daemon `yaml:"kill,omitempty"`
-	Stop  *Daemon `yaml:"stop,omitempty"`
+	// Clear ends a blackhole.
+	Clear *Port `yaml:"clear,omitempty"`
+	// Kill ends a daemon with SIGKILL.
+	Kill *Daemon `yaml:"kill,omitempty"`
+	// Stop ends a daemon with SIGTERM.
+	Stop *Daemon `yaml:"stop,omitempty"`
+	// Start starts a daemon that has ended.
 	Start *Daemon `yaml:"start,omitempty"`
-	// Drain asks a border router to leave service.
+	// Drain takes a border router out of service, as tabane asbr drain does.
 	Drain *Drain `yaml:"drain,omitempty"`
-	// Flap lets something fail and return many times.
+	// Flap repeats a failure and its end.
 	Flap *Flap `yaml:"flap,omitempty"`
 }
 
 // LinkSet is a link and what it does.
 type LinkSet struct {
+	// Link is the link's name.
 	Link  string `yaml:"link"`
 	Shape `yaml:",inline"`
 }
 
 // Port is an interface of a node.
 type Port struct {
-	Node      string `yaml:"node"`
+	// Node is the node's name.
+	Node string `yaml:"node"`
+	// Interface is the node's interface.
 	Interface string `yaml:"interface"`
 }
 
@@ -57,8 +64,12 @@ func (d Direction) Has(one Direction) bool { return d == "" || d == Both || d ==
 
 // Hole is where packets vanish: what the node sends (out), what is sent to it (in), or both.
 type Hole struct {
-	Node      string    `yaml:"node"`
-	Interface string    `yaml:"interface"`
+	// Node is the node's name.
+	Node string `yaml:"node"`
+	// Interface is the node's interface.
+	Interface string `yaml:"interface"`
+	// Direction is which packets are dropped, as the node sees them: out, in or both. Default:
+	// both. Example: in
 	Direction Direction `yaml:"direction,omitempty"`
 }
 
@@ -67,6 +78,7 @@ func (h Hole) Port() Port { return Port{h.Node, h.Interface} }
 
 // Daemon is one of the processes that the lab runs on a node.
 type Daemon struct {
+	// Node is the node's name.
 	Node string `yaml:"node"`
 	// Role is the daemon's name: asbr, edge, reflector, router or serve.
 	Role string `yaml:"role"`
@@ -74,21 +86,28 @@ type Daemon struct {
 
 // Drain is a border router's clean way out of service.
 type Drain struct {
+	// Node is the border router.
 	Node string `yaml:"node"`
-	// Wait is how long others have to move; the daemon's own default unless given.
+	// Wait is how long others have to move to other paths. Default: 5s. Example: 2s
 	Wait time.Duration `yaml:"wait,omitempty"`
 }
 
 // Flap is a failure that repeats: of an interface, which goes down for half the time, or of the BGP session with a
 // neighbor, whose connection is cut.
 type Flap struct {
-	Node      string `yaml:"node"`
+	// Node is the node's name.
+	Node string `yaml:"node"`
+	// Interface is the node's interface, which goes down for half the time. Exclusive with
+	// neighbor.
 	Interface string `yaml:"interface,omitempty"`
-	// Neighbor is the name of a node that Node has a BGP session with.
-	Neighbor string        `yaml:"neighbor,omitempty"`
-	Times    int           `yaml:"times"`
-	Every    time.Duration `yaml:"every"`
-	// Quick is how many times in a quick pass; Times unless given.
+	// Neighbor is the name of a node that Node has a BGP session with, whose connection is reset.
+	// Exclusive with interface.
+	Neighbor string `yaml:"neighbor,omitempty"`
+	// Times is how often it happens.
+	Times int `yaml:"times"`
+	// Every is the period.
+	Every time.Duration `yaml:"every"`
+	// Quick is how often it happens in a quick pass. Default: times.
 	Quick int `yaml:"quick,omitempty"`
 }
 

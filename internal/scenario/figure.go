@@ -12,49 +12,62 @@ import (
 
 // Figure is a picture that an experiment is drawn as, besides or instead of the bars of goodput.
 type Figure struct {
-	// Name is the file's, without extension.
-	Name    string `yaml:"name"`
-	Title   string `yaml:"title"`
+	// Name is the name of the file, without extension.
+	Name string `yaml:"name"`
+	// Title is the heading.
+	Title string `yaml:"title"`
+	// Caption is the text below the figure.
 	Caption string `yaml:"caption,omitempty"`
-	// Kind is FigureLines unless given.
+	// Kind is lines, a metric over a parameter of the cases, or bursts, the segments of one case
+	// over time. Default: lines.
 	Kind string `yaml:"kind,omitempty"`
-	// Traffic is what the figure is about; the only one there is unless given.
+	// Traffic selects a traffic. Default: the only one.
 	Traffic string `yaml:"traffic,omitempty"`
 
-	// X is the parameter of cases along the axis, Metric what is drawn over it: the mean over the trials with its standard
-	// deviation. Metrics is several of them in one figure. Divide is what their values are divided by before they are drawn.
-	X       string   `yaml:"x,omitempty"`
-	Metric  string   `yaml:"metric,omitempty"`
+	// X is the parameter of cases along the axis.
+	X string `yaml:"x,omitempty"`
+	// Metric is drawn over X: the mean over the trials with its standard deviation.
+	Metric string `yaml:"metric,omitempty"`
+	// Metrics are several metrics in one figure, instead of metric.
 	Metrics []string `yaml:"metrics,omitempty"`
-	Divide  float64  `yaml:"divide,omitempty"`
-	// Where leaves only cases whose parameters have these values.
+	// Divide is what the values are divided by before they are drawn.
+	Divide float64 `yaml:"divide,omitempty"`
+	// Where selects cases whose parameters have these values.
 	Where map[string]float64 `yaml:"where,omitempty"`
-	// Transports leaves only these; all unless given. Each has a line of its own.
+	// Transports selects transports; each has a line of its own. Default: all.
 	Transports []string `yaml:"transports,omitempty"`
-	// Log makes the axis x, LogY the other one logarithmic.
-	Log  bool `yaml:"log,omitempty"`
+	// Log makes the axis of X logarithmic.
+	Log bool `yaml:"log,omitempty"`
+	// LogY makes the other axis logarithmic.
 	LogY bool `yaml:"log_y,omitempty"`
-	// Without is what the place beyond the end of the axis is called, where cases stand that do not have the parameter X.
+	// Without is the label beyond the end of the axis, for cases that do not have the parameter X.
 	Without string `yaml:"without,omitempty"`
-	// Zero is what the place before the begin of a logarithmic axis is called, where cases stand whose X is 0.
+	// Zero is the label before the start of a logarithmic axis, for cases whose X is 0.
 	Zero string `yaml:"zero,omitempty"`
 
-	// Case and From to To are what a figure of kind FigureBursts shows, of the transports' first trial.
-	Case string        `yaml:"case,omitempty"`
+	// Case is the case that a figure of kind bursts shows, with the first trial of each transport.
+	Case string `yaml:"case,omitempty"`
+	// From is the start of a figure of kind bursts. Default: 0s. Example: 1s
 	From time.Duration `yaml:"from,omitempty"`
-	To   time.Duration `yaml:"to,omitempty"`
+	// To is the end of a figure of kind bursts. Example: 2s
+	To time.Duration `yaml:"to,omitempty"`
 
+	// XLabel is the text at the axis of X.
 	XLabel string `yaml:"x_label,omitempty"`
+	// YLabel is the text at the other axis.
 	YLabel string `yaml:"y_label,omitempty"`
-	// References are values to compare with, such as published ones, drawn lightly behind.
+	// References are published values, drawn lightly behind the measured ones.
 	References []Reference `yaml:"references,omitempty"`
 }
 
 // Reference is a value to compare with: over the whole axis, or at one X of it.
 type Reference struct {
-	Title string   `yaml:"title"`
-	Y     float64  `yaml:"y"`
-	X     *float64 `yaml:"x,omitempty"`
+	// Title is the text in the legend.
+	Title string `yaml:"title"`
+	// Y is the value.
+	Y float64 `yaml:"y"`
+	// X is where the value is drawn; without X it is a horizontal line. Example: 0.01
+	X *float64 `yaml:"x,omitempty"`
 }
 
 // The kinds of figures.

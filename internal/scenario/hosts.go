@@ -11,9 +11,11 @@ import (
 // MPTCP is what the kernel's path manager does on a node without edge: its limits, and addresses for further subflows.
 type MPTCP struct {
 	edge.MPTCP `yaml:",inline"`
-	// Announce are addresses of the node that every client hears of, so that it opens a subflow to each.
+	// Announce are addresses of the node that are advertised to every client, which opens a
+	// subflow to each. Example: ["2001:db8:2::1"]
 	Announce []netip.Addr `yaml:"announce,omitempty"`
-	// From are addresses of the node that further subflows to the other end are opened from.
+	// From are addresses of the node that further subflows are opened from. Example:
+	// ["2001:db8:2::1"]
 	From []netip.Addr `yaml:"from,omitempty"`
 }
 
@@ -22,24 +24,26 @@ const maxEndpoints = 8
 
 // StaticRoute is a route that no protocol provides, such as a client's default route.
 type StaticRoute struct {
-	Dst          netip.Prefix `yaml:"dst"`
-	Via          netip.Addr   `yaml:"via"`
+	// Dst is the destination prefix.
+	Dst netip.Prefix `yaml:"dst"`
+	// Via is the next hop, on a network of the node.
+	Via          netip.Addr `yaml:"via"`
 	RouteMetrics `yaml:",inline"`
 }
 
 // RouteMetrics are what TCP takes from a route; 0 leaves it to the kernel.
 type RouteMetrics struct {
-	// Cwnd is the most segments that a connection over the route may have in flight. The kernel keeps to it from the
-	// second connection between two addresses on, because it looks such a bound up where it remembers what earlier
-	// connections met.
+	// Cwnd is the most segments that a connection over the route may have in flight. The kernel
+	// applies it from the second connection between two addresses on.
 	Cwnd int `yaml:"cwnd,omitempty"`
-	// InitCwnd is how many segments a connection may send at first.
+	// InitCwnd is the initial congestion window in segments.
 	InitCwnd int `yaml:"initcwnd,omitempty"`
-	// AdvMSS is the largest segment that the node asks its peers for, in bytes and with TCP's options.
+	// AdvMSS is the maximum segment size that the node advertises, in bytes and with TCP's
+	// options.
 	AdvMSS int `yaml:"advmss,omitempty"`
-	// Window is the largest receive window that the node offers, in bytes.
+	// Window is the largest receive window that the node advertises, in bytes.
 	Window int `yaml:"window,omitempty"`
-	// QuickACK acknowledges every segment that comes at once.
+	// QuickACK acknowledges every segment at once.
 	QuickACK bool `yaml:"quickack,omitempty"`
 }
 

@@ -15,10 +15,11 @@ import (
 // one neighbor, and the egress peer of the server through which that prefix is then reached or not. BGP has to prefer
 // that peer, so that the server's best path changes too.
 type Routes struct {
-	// Router is the node whose announcements change, Neighbor the name of the neighbor that is told.
-	Router   string `yaml:"router"`
+	// Router is the node whose advertisement changes.
+	Router string `yaml:"router"`
+	// Neighbor is the name of the router's neighbor that the change is advertised to.
 	Neighbor string `yaml:"neighbor"`
-	// Prefix is one that Router announces.
+	// Prefix is the prefix that is advertised or withdrawn.
 	Prefix netip.Prefix `yaml:"prefix"`
 	// Peer is the egress peer, by its name in the server's edge section.
 	Peer string `yaml:"peer"`

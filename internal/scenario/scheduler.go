@@ -15,10 +15,14 @@ import (
 // SchedulerOptions are the parameters of a connection's scheduler. Zero values are the defaults of
 // package sched.
 type SchedulerOptions struct {
-	// Beta is sched.Options.Beta, Overtaken and Own are its fields of the same names.
-	Beta      float64 `yaml:"beta,omitempty"`
-	Overtaken int     `yaml:"overtaken,omitempty"`
-	Own       *bool   `yaml:"own,omitempty"`
+	// Beta is the hysteresis of ecf, 0 to 1. Default: 0.25. Example: 0.25
+	Beta float64 `yaml:"beta,omitempty"`
+	// Overtaken is the reordering in packets that dqj stays below (paper D, section 3.2). Default:
+	// 3. Example: 3
+	Overtaken int `yaml:"overtaken,omitempty"`
+	// Own makes dqj count the packets that follow on the jittery path itself as well (paper D,
+	// equation 4 as printed). Default: false. Example: true
+	Own *bool `yaml:"own,omitempty"`
 	// Ratio is how many segments in succession each path gets from the scheduler ratio, in the order of
 	// the transport's links: "3:1". Every path has 1 if it is empty.
 	Ratio string `yaml:"ratio,omitempty"`

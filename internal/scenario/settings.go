@@ -15,26 +15,29 @@ import (
 
 // Settings are how the two ends of a connection behave. What is not given is as mainline Linux has it.
 type Settings struct {
-	// Scheduler and Congestion are names of packages sched and cc.
-	Scheduler  string `yaml:"scheduler,omitempty"`
+	// Scheduler is the packet scheduler of MPTCP, by name (see docs/simulator.md).
+	Scheduler string `yaml:"scheduler,omitempty"`
+	// Congestion is the congestion control, by name (see docs/simulator.md).
 	Congestion string `yaml:"congestion,omitempty"`
-	// SchedulerOptions are the parameters of Scheduler.
+	// SchedulerOptions are the parameters of the scheduler.
 	SchedulerOptions SchedulerOptions `yaml:"scheduler_options,omitempty"`
-	// Window is the most that a subflow may have in flight, in payload.
+	// Window is the most payload that a subflow may have in flight.
 	Window unit.Size `yaml:"window,omitempty"`
-	// RBuf is paper B's rule for the sender of several subflows: nothing new is sent while what was sent and is not
-	// acknowledged at the data level is more.
+	// RBuf is paper B's bound at the sender of several subflows: no new data is sent while more
+	// than this is sent and not acknowledged at the data level.
 	RBuf unit.Size `yaml:"rbuf,omitempty"`
-	// ReceiveBuffer is the receiver's, which it advertises and all subflows share.
+	// ReceiveBuffer is the receive buffer, which the receiver advertises and all subflows share.
 	ReceiveBuffer unit.Size `yaml:"receive_buffer,omitempty"`
-	// Segment is the payload of a full segment in bytes, when it is less than what the MTU leaves.
+	// Segment is the payload of a full segment in bytes. Default: what the MTU leaves.
 	Segment int `yaml:"segment,omitempty"`
-	// InitialWindow is in segments.
+	// InitialWindow is the initial congestion window in segments. Default: 10 (RFC 6928).
 	InitialWindow int `yaml:"initial_window,omitempty"`
-	// DelayedACK lets the receiver acknowledge every other segment (RFC 9293 section 3.8.6.3); RACK finds losses by time (RFC
-	// 8985) and not by duplicates alone (RFC 6675). Both are on unless given.
+	// DelayedACK makes the receiver acknowledge every other segment (RFC 9293 section 3.8.6.3).
+	// Default: true.
 	DelayedACK *bool `yaml:"delayed_ack,omitempty"`
-	RACK       *bool `yaml:"rack,omitempty"`
+	// RACK detects losses by time (RFC 8985) instead of duplicate acknowledgments alone (RFC
+	// 6675). Default: true.
+	RACK *bool `yaml:"rack,omitempty"`
 }
 
 const (

@@ -11,19 +11,25 @@ import (
 // Shape is what a link does to traffic, in each direction unless Forward or Backward say otherwise. A link that has no
 // more than a rate and a queue is the kernel's; any other is emulated.
 type Shape struct {
-	// Rate counts whole Ethernet frames without preamble, as the kernel's TBF does; 0 is unlimited.
+	// Rate is the rate in whole Ethernet frames without preamble, as the kernel's TBF counts.
+	// Default: unlimited.
 	Rate unit.Bandwidth `yaml:"rate,omitempty"`
-	// Queue is how long a packet may wait at that rate before the queue's tail is dropped; 50 ms unless given.
+	// Queue is how long a packet may wait at that rate; what would wait longer is dropped.
+	// Default: 50ms.
 	Queue time.Duration `yaml:"queue,omitempty"`
-	// Buffer is the queue in all detail, instead of Queue.
+	// Buffer is the queue in all detail, instead of queue.
 	Buffer *channel.Queue `yaml:"buffer,omitempty"`
-	// Delay is one way.
-	Delay     time.Duration   `yaml:"delay,omitempty"`
-	Jitter    *channel.Jitter `yaml:"jitter,omitempty"`
-	Loss      *channel.Loss   `yaml:"loss,omitempty"`
-	Duplicate float64         `yaml:"duplicate,omitempty"`
-	// Forward is what differs from the first end of the link to its second, Backward the other way.
-	Forward  *channel.Change `yaml:"forward,omitempty"`
+	// Delay is the one-way delay.
+	Delay time.Duration `yaml:"delay,omitempty"`
+	// Jitter varies the delay.
+	Jitter *channel.Jitter `yaml:"jitter,omitempty"`
+	// Loss is what the link loses.
+	Loss *channel.Loss `yaml:"loss,omitempty"`
+	// Duplicate is the probability that a frame arrives twice. Example: 0.001
+	Duplicate float64 `yaml:"duplicate,omitempty"`
+	// Forward is what differs from the first end of the link to the second.
+	Forward *channel.Change `yaml:"forward,omitempty"`
+	// Backward is what differs from the second end of the link to the first.
 	Backward *channel.Change `yaml:"backward,omitempty"`
 }
 

@@ -16,48 +16,65 @@ import (
 
 // Spec is a whole scenario file: a network, and optionally an experiment to run on it.
 type Spec struct {
-	Name     string `yaml:"name"`
-	Title    string `yaml:"title"`
+	// Name is the scenario's name, and that of its lab: lower-case letters, digits, dots,
+	// underscores and hyphens.
+	Name string `yaml:"name"`
+	// Title is the heading of the report.
+	Title string `yaml:"title"`
+	// Question is what the experiment answers.
 	Question string `yaml:"question,omitempty"`
 	// Sysctls are set on every node, before the node's own.
-	Sysctls    map[string]string `yaml:"sysctls,omitempty"`
-	Nodes      map[string]*Node  `yaml:"nodes"`
-	Links      map[string]*Link  `yaml:"links"`
-	Experiment *Experiment       `yaml:"experiment,omitempty"`
+	Sysctls map[string]string `yaml:"sysctls,omitempty"`
+	// Nodes are the hosts and routers by name. Each name resolves to the node's address inside the
+	// lab.
+	Nodes map[string]*Node `yaml:"nodes"`
+	// Links connect the nodes, by name.
+	Links map[string]*Link `yaml:"links"`
+	// Experiment is what is run on the network; a file without one is a network to work in.
+	Experiment *Experiment `yaml:"experiment,omitempty"`
 }
 
 // Node is one host or router. Its sections are those that the daemons read from their own configuration files; a node may
 // run several.
 type Node struct {
-	// Address is what the node's name means to the others; the first address of its first interface unless given.
-	Address    netip.Addr        `yaml:"address,omitempty"`
-	Forwarding bool              `yaml:"forwarding,omitempty"`
-	Sysctls    map[string]string `yaml:"sysctls,omitempty"`
-	Routes     []StaticRoute     `yaml:"routes,omitempty"`
-	// MPTCP sets up the kernel's path manager where no daemon does.
+	// Address is what the node's name resolves to. Default: the first address of its first
+	// interface.
+	Address netip.Addr `yaml:"address,omitempty"`
+	// Forwarding makes the node forward IPv4 and IPv6.
+	Forwarding bool `yaml:"forwarding,omitempty"`
+	// Sysctls are kernel settings of the node.
+	Sysctls map[string]string `yaml:"sysctls,omitempty"`
+	// Routes are static routes.
+	Routes []StaticRoute `yaml:"routes,omitempty"`
+	// MPTCP sets up the kernel's path manager on a node where no daemon does, such as a client.
 	MPTCP         *MPTCP `yaml:"mptcp,omitempty"`
 	role.Sections `yaml:",inline"`
 }
 
 // Link connects two ends by a wire, or more than two by a switch.
 type Link struct {
+	// Ends are the interfaces that the link connects: two by a wire, more by a switch.
 	Ends []End `yaml:"ends"`
-	// MTU in bytes; 1500 unless given.
+	// MTU is the largest packet in bytes. Default: 1500. Example: 9000
 	MTU int `yaml:"mtu,omitempty"`
-	// Emulate makes a link that can do all that a Shape says, also when the scenario itself asks for no more than a rate.
+	// Emulate makes an emulated link, which every shape can be set on while it runs, also when the
+	// scenario itself asks for no more than a rate. Example: true
 	Emulate bool `yaml:"emulate,omitempty"`
-	// Seed decides all that is random on an emulated link.
+	// Seed is the seed of all randomness on an emulated link.
 	Seed uint64 `yaml:"seed,omitempty"`
-	// Schedule are changes of the shape in each run, whatever the case; times count from the request on. It makes the link
-	// an emulated one.
+	// Schedule are changes of the shape in every run of every case. It makes the link an emulated
+	// one.
 	Schedule channel.Schedule `yaml:"schedule,omitempty"`
 	Shape    `yaml:",inline"`
 }
 
 // End is one interface on a link.
 type End struct {
-	Node      string         `yaml:"node"`
-	Interface string         `yaml:"interface"`
+	// Node is the node's name.
+	Node string `yaml:"node"`
+	// Interface is the name of the node's interface on the link.
+	Interface string `yaml:"interface"`
+	// Addresses are the interface's addresses with their prefix lengths.
 	Addresses []netip.Prefix `yaml:"addresses,omitempty"`
 }
 
@@ -71,21 +88,30 @@ const (
 
 // Experiment delivers traffic from a server to a client: every case with every traffic over every transport.
 type Experiment struct {
-	// Kind is KindDelivery unless given.
+	// Kind is delivery, which delivers every traffic over every transport in every case and
+	// measures at the client, or routes, which changes an advertisement and measures when routes
+	// have followed. Default: delivery.
 	Kind string `yaml:"kind,omitempty"`
-	// Server and Client are node names.
+	// Server is the node that serves.
 	Server string `yaml:"server"`
+	// Client is the node that fetches.
 	Client string `yaml:"client"`
-	Trials int    `yaml:"trials"`
-	// Routes is what an experiment of KindRoutes changes and watches.
-	Routes     *Routes               `yaml:"routes,omitempty"`
-	Cases      []Case                `yaml:"cases"`
-	Traffic    map[string]*Traffic   `yaml:"traffic"`
+	// Trials is how often each cell is run.
+	Trials int `yaml:"trials"`
+	// Routes is what an experiment of kind routes changes and watches.
+	Routes *Routes `yaml:"routes,omitempty"`
+	// Cases are settings of the network, each with the events that happen in it.
+	Cases []Case `yaml:"cases"`
+	// Traffic are the deliveries by name.
+	Traffic map[string]*Traffic `yaml:"traffic"`
+	// Transports are the ways in which the client connects, by name.
 	Transports map[string]*Transport `yaml:"transports"`
-	// Baseline is the transport that gains are counted against.
-	Baseline string        `yaml:"baseline,omitempty"`
-	Expect   []Expectation `yaml:"expect,omitempty"`
-	// Figures are what the report draws; the goodput of all cells unless given.
+	// Baseline is the transport that gains are relative to.
+	Baseline string `yaml:"baseline,omitempty"`
+	// Expect are bounds that the result must keep; a run whose result does not ends with exit code
+	// 1.
+	Expect []Expectation `yaml:"expect,omitempty"`
+	// Figures are what the report draws. Default: the goodput of all cells.
 	Figures []Figure `yaml:"figures,omitempty"`
 }
 
@@ -128,65 +154,81 @@ func (e *Experiment) TrafficIn(c Case, name string) *Traffic {
 
 // Case is one setting of the links, "1.3", and what happens to them.
 type Case struct {
-	Name  string           `yaml:"name"`
-	Title string           `yaml:"title,omitempty"`
+	// Name identifies the case.
+	Name string `yaml:"name"`
+	// Title is the case's name in reports.
+	Title string `yaml:"title,omitempty"`
+	// Links are the shapes of links in this case, by the link's name. Each replaces the shape of
+	// the link as a whole.
 	Links map[string]Shape `yaml:"links,omitempty"`
 	// Settings replace those of the transports.
 	Settings Settings `yaml:"settings,omitempty"`
-	// Parameters are numbers that figures have along their axes.
+	// Parameters are numbers by name, which figures have along their axes.
 	Parameters map[string]float64 `yaml:"parameters,omitempty"`
-	// Change is what happens in an experiment of KindRoutes: ChangeAnnounce or ChangeWithdraw.
+	// Change is what an experiment of kind routes does: announce or withdraw.
 	Change string `yaml:"change,omitempty"`
-	// Published are medians of metrics that others published for the case; figures show them beside what was measured.
+	// Published are published medians by metric; figures show them beside the measured ones.
 	Published map[string]float64 `yaml:"published,omitempty"`
 	// Events happen in every run of the case, in this order.
 	Events []Event `yaml:"events,omitempty"`
-	// Remaining are the links that a connection can use once the first event has happened, the first of them also where it used
-	// none of them before, because routing moves it there; all of its transport unless
-	// given. It says what the limit is from then on.
+	// Remaining are the links that a connection can use after the first event. The first of them
+	// counts even if the connection used none of them before, because routing moves it there. The
+	// limit is computed from them from then on. Default: all links of the transport.
 	Remaining []string `yaml:"remaining,omitempty"`
-	// Duration is how long every delivery of the case lasts, instead of what its traffic says: a download brings as much as
-	// there is time for. A quick pass goes by the traffic's bound.
+	// Duration is how long every delivery of the case lasts, instead of what its traffic says: a
+	// download brings as many bytes as there is time for. A quick pass keeps to the traffic's
+	// bound.
 	Duration time.Duration `yaml:"duration,omitempty"`
-	// Trials is how often each cell of the case is run, instead of the experiment's.
+	// Trials is how often each cell of the case is run, instead of the experiment's. Example: 10
 	Trials int `yaml:"trials,omitempty"`
 }
 
 // Traffic is either a bulk download (Bytes, for Duration at most) or a constant bit rate (Rate for Duration).
 type Traffic struct {
-	Title    string         `yaml:"title,omitempty"`
-	Bytes    unit.Size      `yaml:"bytes,omitempty"`
-	Rate     unit.Bandwidth `yaml:"rate,omitempty"`
-	Duration time.Duration  `yaml:"duration,omitempty"`
-	// Quick bounds a run in a quick pass.
+	// Title is the traffic's name in reports.
+	Title string `yaml:"title,omitempty"`
+	// Bytes is the size of a download, as fast as the network carries it. Exclusive with rate.
+	Bytes unit.Size `yaml:"bytes,omitempty"`
+	// Rate is the rate of a constant bit rate stream. It needs duration.
+	Rate unit.Bandwidth `yaml:"rate,omitempty"`
+	// Duration is how long a stream lasts, or the most that a download may take.
+	Duration time.Duration `yaml:"duration,omitempty"`
+	// Quick is the most that a run may take in a quick pass.
 	Quick time.Duration `yaml:"quick"`
-	// EventAt is when a case's events begin, from the request on; needed where a case has events.
+	// EventAt is when the case's events start, from the request on. It is needed where a case has
+	// events.
 	EventAt time.Duration `yaml:"event_at,omitempty"`
 }
 
 // Transport is how the client connects, and which limited links such a connection can use: they make its limit.
 type Transport struct {
-	Title string   `yaml:"title,omitempty"`
-	MPTCP bool     `yaml:"mptcp,omitempty"`
+	// Title is the transport's name in reports.
+	Title string `yaml:"title,omitempty"`
+	// MPTCP makes the client connect over MPTCP instead of TCP.
+	MPTCP bool `yaml:"mptcp,omitempty"`
+	// Links are the links with a limited rate that such a connection can use. Its limit is
+	// computed from them.
 	Links []string `yaml:"links"`
-	// Routers is what the network's routers and reflectors run in an experiment of KindRoutes: RoutersEmbedded or
-	// RoutersFRR. A kind of experiment that compares them has a transport for each.
+	// Routers is what the network's routers and reflectors run in an experiment of kind routes:
+	// embedded or frr.
 	Routers string `yaml:"routers,omitempty"`
-	// Model is what others simulated otherwise than it is. Such a transport there is in the simulator alone.
+	// Model are simplifications of published simulations. A transport with a model runs in the
+	// simulator only.
 	Model    *Model `yaml:"model,omitempty"`
 	Settings `yaml:",inline"`
 }
 
 // Model is what a simulation of others leaves out of a connection.
 type Model struct {
-	// Header is what links count of a segment beside its payload, in bytes; what IPv6 over Ethernet has unless given.
+	// Header is what links count of a segment beside its payload, in bytes. Default: the headers
+	// of IPv6 over Ethernet.
 	Header int `yaml:"header,omitempty"`
-	// AtOnce: all subflows are there from the begin, and none takes a handshake.
+	// AtOnce establishes all subflows at the start, without handshakes.
 	AtOnce bool `yaml:"at_once,omitempty"`
-	// MinRTO is the least retransmission timeout; Linux' 200 ms unless given.
+	// MinRTO is the minimum retransmission timeout. Default: 200ms, as in Linux.
 	MinRTO time.Duration `yaml:"min_rto,omitempty"`
-	// Uncounted: a subflow is given data for all of its window that is not in flight, and what waits there already is not counted
-	// (the ns-2 program of paper B).
+	// Uncounted gives a subflow data for all of its window that is not in flight, and does not
+	// count what already waits there (the ns-2 program of paper B).
 	Uncounted bool `yaml:"uncounted,omitempty"`
 }
 
@@ -201,17 +243,23 @@ func (t *Transport) Headers() int {
 // Expectation is a bound that a run must keep to for the scenario to hold. Case, Traffic and Transport select the cells;
 // empty selects all. The worst selected cell counts.
 type Expectation struct {
-	Name   string `yaml:"name"`
+	// Name says what is expected.
+	Name string `yaml:"name"`
+	// Metric is the name of the metric.
 	Metric string `yaml:"metric"`
-	// Case may have * for any part of a name: "lossy-*".
-	Case      string `yaml:"case,omitempty"`
-	Traffic   string `yaml:"traffic,omitempty"`
+	// Case selects a case; * stands for any part of a name: "lossy-*". Default: all cases.
+	Case string `yaml:"case,omitempty"`
+	// Traffic selects a traffic. Default: all.
+	Traffic string `yaml:"traffic,omitempty"`
+	// Transport selects a transport. Default: all.
 	Transport string `yaml:"transport,omitempty"`
-	// Stat is the statistic over the trials: median unless given; min, max, mean, q1, q3.
+	// Stat is the statistic over the trials: min, q1, median, mean, q3 or max. Default: median.
 	Stat string `yaml:"stat,omitempty"`
-	// Relative divides the cell by something else: another metric of it ("limit_bps"), or the same metric of another transport
-	// ("transport:tcp") or of another case ("case:1.1").
-	Relative string   `yaml:"relative,omitempty"`
-	AtLeast  *float64 `yaml:"at_least,omitempty"`
-	AtMost   *float64 `yaml:"at_most,omitempty"`
+	// Relative divides the value by another metric of the cell ("limit_bps"), or by the same
+	// metric of another transport ("transport:tcp") or case ("case:1.1").
+	Relative string `yaml:"relative,omitempty"`
+	// AtLeast is the lower bound. The worst selected cell counts.
+	AtLeast *float64 `yaml:"at_least,omitempty"`
+	// AtMost is the upper bound. The worst selected cell counts.
+	AtMost *float64 `yaml:"at_most,omitempty"`
 }
