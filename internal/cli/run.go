@@ -85,8 +85,11 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	if err != nil {
 		return err
 	}
+	if err := locate(name, labrun.Check(spec)); err != nil {
+		return err
+	}
 	if f.compare != "" {
-		// Told now, and not when the lab has run.
+		// Reported now, and not after the lab has run.
 		if err := simulable(name, spec); err != nil {
 			return err
 		}

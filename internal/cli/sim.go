@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/config"
+	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/labrun"
 	"github.com/tabane/tabane/internal/report"
 	"github.com/tabane/tabane/internal/result"
@@ -94,7 +95,11 @@ func simulable(name string, spec *scenario.Spec) error {
 	if spec.Experiment == nil {
 		return &failure{what: "simulate the scenario", on: name, why: errors.New("it has no experiment"), do: "see docs/scenarios.md"}
 	}
-	faults := simrun.Check(spec)
+	return locate(name, simrun.Check(spec))
+}
+
+// locate gives faults of a scenario that is otherwise valid their places in its file; nil where there are none.
+func locate(name string, faults fault.List) error {
 	if len(faults) == 0 {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
@@ -19,36 +20,70 @@ import (
 // bgpPort is where BGP listens (RFC 4271 section 8.2.1).
 const bgpPort = 179
 
+// applier applies an event, and returns when it did so for the last time where it repeats.
+type applier func(ctx context.Context, l *lab.Lab, e scenario.Event, quick bool) (last time.Time, err error)
+
+// once is the applier of events that do not repeat.
+func once(apply func(ctx context.Context, l *lab.Lab, e scenario.Event) error) applier {
+	return func(ctx context.Context, l *lab.Lab, e scenario.Event, _ bool) (time.Time, error) {
+		at := time.Now()
+		return at, apply(ctx, l, e)
+	}
+}
+
+// appliers has every kind of event.
+var appliers = map[scenario.EventKind]applier{
+	scenario.EventSet: once(func(_ context.Context, l *lab.Lab, e scenario.Event) error {
+		return l.Links().Set(e.Set.Link, e.Set.Shape)
+	}),
+	scenario.EventDown: once(func(_ context.Context, l *lab.Lab, e scenario.Event) error {
+		return l.Links().SetUp(*e.Down, false)
+	}),
+	scenario.EventUp: once(func(_ context.Context, l *lab.Lab, e scenario.Event) error {
+		return l.Links().SetUp(*e.Up, true)
+	}),
+	scenario.EventBlackhole: once(func(_ context.Context, l *lab.Lab, e scenario.Event) error {
+		return l.Links().Blackhole(*e.Blackhole)
+	}),
+	scenario.EventClear: once(func(_ context.Context, l *lab.Lab, e scenario.Event) error {
+		return l.Links().Clear(*e.Clear)
+	}),
+	scenario.EventKill: once(func(ctx context.Context, l *lab.Lab, e scenario.Event) error {
+		return l.Daemons().Stop(ctx, *e.Kill, syscall.SIGKILL)
+	}),
+	scenario.EventStop: once(func(ctx context.Context, l *lab.Lab, e scenario.Event) error {
+		return l.Daemons().Stop(ctx, *e.Stop, syscall.SIGTERM)
+	}),
+	scenario.EventStart: once(func(_ context.Context, l *lab.Lab, e scenario.Event) error {
+		return l.Daemons().Start(*e.Start)
+	}),
+	scenario.EventDrain: once(func(ctx context.Context, l *lab.Lab, e scenario.Event) error {
+		return drain(ctx, l, *e.Drain)
+	}),
+	scenario.EventFlap: func(ctx context.Context, l *lab.Lab, e scenario.Event, quick bool) (time.Time, error) {
+		return flap(ctx, l, *e.Flap, quick)
+	},
+}
+
+// Check returns what a lab cannot run of an otherwise valid scenario, with paths as scenario.Spec.Check has them.
+func Check(spec *scenario.Spec) fault.List {
+	return spec.CheckEvents(func(x scenario.Event) string {
+		if appliers[x.Kind()] == nil {
+			return "a lab cannot apply events of this kind"
+		}
+		return ""
+	})
+}
+
 // apply applies an event now, whatever its time, and returns when it did so for the last time: a flap repeats. It does not
 // wait until a daemon that is started is ready. quick asks for as few repetitions as the event allows.
 func apply(ctx context.Context, l *lab.Lab, e scenario.Event, quick bool) (last time.Time, err error) {
-	last = time.Now()
-	switch {
-	case e.Set != nil:
-		err = l.Links().Set(e.Set.Link, e.Set.Shape)
-	case e.Down != nil:
-		err = l.Links().SetUp(*e.Down, false)
-	case e.Up != nil:
-		err = l.Links().SetUp(*e.Up, true)
-	case e.Blackhole != nil:
-		err = l.Links().Blackhole(*e.Blackhole)
-	case e.Clear != nil:
-		err = l.Links().Clear(*e.Clear)
-	case e.Kill != nil:
-		err = l.Daemons().Stop(ctx, *e.Kill, syscall.SIGKILL)
-	case e.Stop != nil:
-		err = l.Daemons().Stop(ctx, *e.Stop, syscall.SIGTERM)
-	case e.Start != nil:
-		err = l.Daemons().Start(*e.Start)
-	case e.Drain != nil:
-		err = drain(ctx, l, *e.Drain)
-	case e.Flap != nil:
-		last, err = flap(ctx, l, *e.Flap, quick)
-	default:
-		err = errors.New("it is of no kind")
+	apply := appliers[e.Kind()]
+	if apply == nil {
+		return time.Now(), fmt.Errorf("apply event %q in lab %q: a lab cannot apply events of this kind", e.Kind(), l.Name())
 	}
-	if err != nil {
-		return last, fmt.Errorf("apply an event in lab %q: %w", l.Name(), err)
+	if last, err = apply(ctx, l, e, quick); err != nil {
+		return last, fmt.Errorf("apply event %q in lab %q: %w", e.Kind(), l.Name(), err)
 	}
 	return last, nil
 }

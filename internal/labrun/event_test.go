@@ -290,7 +290,7 @@ func TestEvents(t *testing.T) {
 		`node "a" runs no daemon "edge"`:   {Start: &scenario.Daemon{Node: "a", Role: role.Edge}},
 		`node "b" runs no daemon "asbr"`:   {Drain: &scenario.Drain{Node: "b"}},
 		`no node "z"`:                      {Up: &scenario.Port{Node: "z"}},
-		"it is of no kind":                 {},
+		"events of this kind":              {},
 	} {
 		if _, err := apply(t.Context(), l, e, true); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)

@@ -124,7 +124,7 @@ func (c *checker) link(path, name string, l *Link) {
 		c.Add(fault.Join(path, "ends"), "must be 2 where the link is to do more than a rate and a queue, got %d", len(l.Ends))
 	}
 	if l.Seed != 0 && !c.spec.Emulated(name) {
-		c.Add(fault.Join(path, "seed"), "is of no use: nothing is random on this link")
+		c.Add(fault.Join(path, "seed"), "has no effect: nothing is random on this link")
 	}
 	c.schedule(path, name, l)
 	for i, e := range l.Ends {

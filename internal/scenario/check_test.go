@@ -145,7 +145,7 @@ links.access.ends[1].node: node "clinet" is not in nodes`},
 			"experiment.cases[0].links.a.delay: must be from 0s to 1m0s, got -1ns"},
 		{"an emulated switch", func(s *Spec) { s.Links["csp"].Delay = time.Millisecond },
 			"links.csp.ends: must be 2 where the link is to do more than a rate and a queue, got 4"},
-		{"a seed of nothing", func(s *Spec) { s.Links["b"].Seed = 7 }, "links.b.seed: is of no use: nothing is random on this link"},
+		{"a seed of nothing", func(s *Spec) { s.Links["b"].Seed = 7 }, "links.b.seed: has no effect: nothing is random on this link"},
 		{"an emulated link", func(s *Spec) {
 			s.Links["a"].Emulate, s.Links["a"].Seed = true, 7
 			s.Experiment.Cases[0].Links["b"] = Shape{Delay: time.Second, Buffer: &channel.Queue{Limit: channel.Limit{Packets: 100}, Discipline: channel.ControlledDelay}}

@@ -12,7 +12,7 @@ import (
 const (
 	// earliest is when the first event of a run can be: before, connections and subflows are still being set up.
 	earliest = time.Second
-	// shortestFlap leaves the kernel's link watch, which gathers changes, time to tell each (net/core/link_watch.c: once
+	// shortestFlap leaves the kernel's link watch, which gathers changes, time to report each (net/core/link_watch.c: once
 	// in 100 ms at most, except for the first).
 	shortestFlap = 100 * time.Millisecond
 	maxFlaps     = 1000
@@ -23,7 +23,7 @@ func (c *checker) eventTimes(path string, e *Experiment) {
 	if !e.Eventful() {
 		for _, name := range e.TrafficNames() {
 			if t := e.Traffic[name]; t != nil && t.EventAt != 0 {
-				c.Add(at(path+".traffic", name)+".event_at", "is of no use: no case has events")
+				c.Add(at(path+".traffic", name)+".event_at", "has no effect: no case has events")
 			}
 		}
 		return
@@ -79,8 +79,8 @@ func (c *checker) fastest(e *Experiment, k Case, t *Traffic) time.Duration {
 	return least
 }
 
-// events checks what can be said of a case's events without its traffic. They are followed in order: nothing comes back that
-// has not gone.
+// events checks what can be said of a case's events without its traffic. They are followed in order: only what
+// has failed is restored.
 func (c *checker) events(path string, k Case) {
 	f := follower{checker: c, down: map[Port]bool{}, holes: map[Port]bool{}, gone: map[Daemon]bool{}, drained: map[string]bool{}}
 	for i, x := range k.Events {
@@ -103,11 +103,11 @@ func (c *checker) events(path string, k Case) {
 		}
 	}
 	if len(k.Remaining) > 0 && len(k.Events) == 0 {
-		c.Add(path+".remaining", "is of no use without events")
+		c.Add(path+".remaining", "has no effect without events")
 	}
 }
 
-// follower knows what has failed so far.
+// follower knows what the events so far have failed.
 type follower struct {
 	*checker
 	down, holes map[Port]bool
@@ -115,47 +115,66 @@ type follower struct {
 	drained     map[string]bool
 }
 
-func (f *follower) follow(path string, x Event) {
-	var kinds []string
-	kind := func(name string, set bool, check func(path string)) {
-		if set {
-			kinds = append(kinds, name)
-			check(path + "." + name)
-		}
-	}
-	kind("set", x.Set != nil, func(path string) {
+// eventKind is a row of the table of event kinds.
+type eventKind struct {
+	kind  EventKind
+	given func(Event) bool
+	// check validates an event of the kind, whose value stands at path, against those before it.
+	check func(f *follower, path string, x Event)
+}
+
+var eventKinds = []eventKind{
+	{EventSet, func(x Event) bool { return x.Set != nil }, func(f *follower, path string, x Event) {
 		if _, ok := f.spec.Links[x.Set.Link]; !ok {
 			f.Add(path+".link", "link %q is not in links", x.Set.Link)
 		}
 		f.shape(path, x.Set.Shape)
-	})
-	kind("down", x.Down != nil, func(path string) { f.fail(path, f.port(path, *x.Down), f.down, *x.Down, "down") })
-	kind("up", x.Up != nil, func(path string) { f.heal(path, f.port(path, *x.Up), f.down, *x.Up, "down") })
-	kind("blackhole", x.Blackhole != nil, func(path string) {
+	}},
+	{EventDown, func(x Event) bool { return x.Down != nil }, func(f *follower, path string, x Event) {
+		f.fail(path, f.port(path, *x.Down), f.down, *x.Down, "down")
+	}},
+	{EventUp, func(x Event) bool { return x.Up != nil }, func(f *follower, path string, x Event) {
+		f.heal(path, f.port(path, *x.Up), f.down, *x.Up, "down")
+	}},
+	{EventBlackhole, func(x Event) bool { return x.Blackhole != nil }, func(f *follower, path string, x Event) {
 		if d := x.Blackhole.Direction; d != "" && d != Out && d != In && d != Both {
 			f.Add(path+".direction", "must be %s, %s or %s, got %q", Out, In, Both, string(d))
 		}
 		f.fail(path, f.port(path, x.Blackhole.Port()), f.holes, x.Blackhole.Port(), "a black hole")
-	})
-	kind("clear", x.Clear != nil, func(path string) { f.heal(path, f.port(path, *x.Clear), f.holes, *x.Clear, "a black hole") })
-	kind("kill", x.Kill != nil, func(path string) { failDaemon(f, path, *x.Kill) })
-	kind("stop", x.Stop != nil, func(path string) { failDaemon(f, path, *x.Stop) })
-	kind("start", x.Start != nil, func(path string) {
+	}},
+	{EventClear, func(x Event) bool { return x.Clear != nil }, func(f *follower, path string, x Event) {
+		f.heal(path, f.port(path, *x.Clear), f.holes, *x.Clear, "a black hole")
+	}},
+	{EventKill, func(x Event) bool { return x.Kill != nil }, func(f *follower, path string, x Event) { f.end(path, *x.Kill) }},
+	{EventStop, func(x Event) bool { return x.Stop != nil }, func(f *follower, path string, x Event) { f.end(path, *x.Stop) }},
+	{EventStart, func(x Event) bool { return x.Start != nil }, func(f *follower, path string, x Event) {
 		if f.daemon(path, *x.Start) && !f.gone[*x.Start] {
 			f.Add(path, "%s of node %q has not been killed or stopped", x.Start.Role, x.Start.Node)
 		}
 		delete(f.gone, *x.Start)
-		delete(f.drained, x.Start.Node) // a daemon that starts anew is in service
-	})
-	kind("drain", x.Drain != nil, func(path string) { f.drain(path, *x.Drain) })
-	kind("flap", x.Flap != nil, func(path string) { f.flap(path, *x.Flap) })
-	if len(kinds) != 1 {
-		const want = "must be exactly one of set, down, up, blackhole, clear, kill, stop, start, drain and flap"
-		if len(kinds) == 0 {
-			f.Add(path, want)
-		} else {
-			f.Add(path, want+", got %s", strings.Join(kinds, ", "))
+		delete(f.drained, x.Start.Node) // a daemon is in service after a restart
+	}},
+	{EventDrain, func(x Event) bool { return x.Drain != nil }, func(f *follower, path string, x Event) { f.drain(path, *x.Drain) }},
+	{EventFlap, func(x Event) bool { return x.Flap != nil }, func(f *follower, path string, x Event) { f.flap(path, *x.Flap) }},
+}
+
+// follow checks one event, and that exactly one kind is given.
+func (f *follower) follow(path string, x Event) {
+	var all, given []string
+	for _, k := range eventKinds {
+		all = append(all, string(k.kind))
+		if k.given(x) {
+			given = append(given, string(k.kind))
+			k.check(f, path+"."+string(k.kind), x)
 		}
+	}
+	last := len(all) - 1
+	switch want := "must be exactly one of " + strings.Join(all[:last], ", ") + " and " + all[last]; len(given) {
+	case 0:
+		f.Add(path, "%s", want)
+	case 1:
+	default:
+		f.Add(path, "%s, got %s", want, strings.Join(given, ", "))
 	}
 }
 
@@ -173,7 +192,7 @@ func (f *follower) heal(path string, known bool, failed map[Port]bool, p Port, h
 	delete(failed, p)
 }
 
-func failDaemon(f *follower, path string, d Daemon) {
+func (f *follower) end(path string, d Daemon) {
 	if f.daemon(path, d) && f.gone[d] {
 		f.Add(path, "%s of node %q has ended already", d.Role, d.Node)
 	}

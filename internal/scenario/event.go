@@ -3,12 +3,13 @@ package scenario
 import (
 	"time"
 
+	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/role"
 )
 
-// Event is something that happens while traffic runs. Exactly one of its kinds is set.
+// Event is a change of the network while traffic runs. Exactly one of its kinds is given.
 //
-// The lab undoes after each run what its events have done; a case need not end as it began.
+// The lab reverts the events of a run after it; a case need not end as it began.
 type Event struct {
 	// After is the delay from the traffic's event_at. Default: 0.
 	After time.Duration `yaml:"after,omitempty"`
@@ -34,7 +35,44 @@ type Event struct {
 	Flap *Flap `yaml:"flap,omitempty"`
 }
 
-// LinkSet is a link and what it does.
+// EventKind is the key that an event of the kind has in a file.
+type EventKind string
+
+// The kinds of events.
+const (
+	EventSet       EventKind = "set"
+	EventDown      EventKind = "down"
+	EventUp        EventKind = "up"
+	EventBlackhole EventKind = "blackhole"
+	EventClear     EventKind = "clear"
+	EventKill      EventKind = "kill"
+	EventStop      EventKind = "stop"
+	EventStart     EventKind = "start"
+	EventDrain     EventKind = "drain"
+	EventFlap      EventKind = "flap"
+)
+
+// EventKinds returns all kinds of events, in the order of the table. A backend has an entry for each: how it applies events
+// of the kind, or why it cannot.
+func EventKinds() []EventKind {
+	kinds := make([]EventKind, len(eventKinds))
+	for i, k := range eventKinds {
+		kinds[i] = k.kind
+	}
+	return kinds
+}
+
+// Kind returns the kind of the event; empty where none is given.
+func (e Event) Kind() EventKind {
+	for _, k := range eventKinds {
+		if k.given(e) {
+			return k.kind
+		}
+	}
+	return ""
+}
+
+// LinkSet is a link and its new shape.
 type LinkSet struct {
 	// Link is the link's name.
 	Link  string `yaml:"link"`
@@ -62,7 +100,7 @@ const (
 // Has reports whether d includes the one direction.
 func (d Direction) Has(one Direction) bool { return d == "" || d == Both || d == one }
 
-// Hole is where packets vanish: what the node sends (out), what is sent to it (in), or both.
+// Hole is where packets are dropped: those that the node sends (out), those sent to it (in), or both.
 type Hole struct {
 	// Node is the node's name.
 	Node string `yaml:"node"`
@@ -84,7 +122,7 @@ type Daemon struct {
 	Role string `yaml:"role"`
 }
 
-// Drain is a border router's clean way out of service.
+// Drain takes a border router out of service cleanly.
 type Drain struct {
 	// Node is the border router.
 	Node string `yaml:"node"`
@@ -125,7 +163,7 @@ func (n *Node) Runs(daemon string) bool {
 	return ok && d.In(&n.Sections) != nil
 }
 
-// Lasts is how long after its begin the event happens for the last time: a flap repeats.
+// Lasts is the time from the first to the last failure of the event: a flap repeats.
 func (e Event) Lasts(quick bool) time.Duration {
 	if e.Flap == nil {
 		return 0
@@ -141,7 +179,7 @@ func (e Event) last(quick bool) time.Duration {
 	return e.After
 }
 
-// Eventful reports whether anything happens while traffic runs.
+// Eventful reports whether a case has events.
 func (e *Experiment) Eventful() bool {
 	for _, c := range e.Cases {
 		if len(c.Events) > 0 {
@@ -154,4 +192,20 @@ func (e *Experiment) Eventful() bool {
 // Ends reports whether the event ends the daemon.
 func (e Event) Ends(d Daemon) bool {
 	return e.Kill != nil && *e.Kill == d || e.Stop != nil && *e.Stop == d
+}
+
+// CheckEvents returns a fault for each event of the cases that a backend refuses with a reason.
+func (s *Spec) CheckEvents(refuse func(Event) (why string)) fault.List {
+	var faults fault.List
+	if s.Experiment == nil {
+		return nil
+	}
+	for i, c := range s.Experiment.Cases {
+		for j, x := range c.Events {
+			if why := refuse(x); why != "" {
+				faults.Add(index(index("experiment.cases", i)+".events", j)+"."+string(x.Kind()), "%s", why)
+			}
+		}
+	}
+	return faults
 }

@@ -68,11 +68,11 @@ func TestCheckEvents(t *testing.T) {
 			e.Cases[0].Remaining, e.Cases[1].Remaining = []string{"c", "b", "b"}, []string{"b"}
 		},
 			"experiment.cases[0].remaining[0]: link \"c\" is not in links\nexperiment.cases[0].remaining[2]: link \"b\" is named twice\n" +
-				"experiment.cases[1].remaining: is of no use without events"},
+				"experiment.cases[1].remaining: has no effect without events"},
 
 		{"no time", []Event{down}, func(e *Experiment) { e.Traffic["bi"].EventAt = 0 },
 			"experiment.traffic.bi.event_at: must be at least 1s where cases have events: before, connections and subflows are still being set up; got 0s"},
-		{"time without events", nil, func(e *Experiment) { e.Traffic["bi"].EventAt = 0 }, "experiment.traffic.cbr.event_at: is of no use: no case has events"},
+		{"time without events", nil, func(e *Experiment) { e.Traffic["bi"].EventAt = 0 }, "experiment.traffic.cbr.event_at: has no effect: no case has events"},
 		{"after a constant rate", []Event{set(26 * time.Second)}, func(e *Experiment) {
 			e.Traffic["bi"].EventAt, e.Traffic["bi"].Bytes, e.Traffic["bi"].Quick, e.Traffic["cbr"].Quick = time.Second, 1e9, time.Minute, time.Minute
 		},

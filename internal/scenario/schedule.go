@@ -30,7 +30,7 @@ func (c *checker) schedule(path string, name string, l *Link) {
 	where := fault.Join(path, "schedule")
 	e := c.spec.Experiment
 	if e == nil || !e.Delivers() {
-		c.Add(where, "is of no use: it begins with a delivery, and there is none")
+		c.Add(where, "has no effect: it begins with a delivery, and there is none")
 		return
 	}
 	wrong := l.Schedule.Check(l.Shape.Profiles())

@@ -61,7 +61,7 @@ func TestImpossibleSchedules(t *testing.T) {
 			s.Links["a"].Schedule = channel.Schedule{{At: time.Hour, Change: rate(5)}}
 		}},
 		{"links.csp.ends: must be 2", func(s *Spec) { s.Links["csp"].Schedule = channel.Schedule{{At: 2 * time.Second, Change: rate(5)}} }},
-		{`links.a.schedule: is of no use`, func(s *Spec) {
+		{`links.a.schedule: has no effect`, func(s *Spec) {
 			s.Experiment = nil
 			s.Links["a"].Schedule = channel.Schedule{{At: 2 * time.Second, Change: rate(5)}}
 		}},

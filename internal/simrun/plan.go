@@ -62,13 +62,13 @@ func Check(spec *scenario.Spec) fault.List {
 		}
 	}
 	faults.Merge("", p.unusedAddresses())
-	for i, c := range e.Cases {
-		for j, x := range c.Events {
-			if kind, why := refuse(spec, x); kind != "" {
-				faults.Add(fmt.Sprintf("experiment.cases[%d].events[%d].%s", i, j, kind), "%s", why)
-			}
+	faults.Merge("", spec.CheckEvents(func(x scenario.Event) string {
+		effect, known := effects[x.Kind()]
+		if !known {
+			return "the simulator cannot apply events of this kind"
 		}
-	}
+		return effect.refuse(spec, x)
+	}))
 	if _, where, err := p.congestion(); err != nil {
 		faults.Add(where, "%v", err)
 	}
@@ -133,41 +133,6 @@ func (p *plan) linkOf(node string, a netip.Addr) string {
 		}
 	}
 	return ""
-}
-
-// refuse says of an event that only a lab can do which kind it is and why.
-func refuse(spec *scenario.Spec, x scenario.Event) (kind, why string) {
-	const daemons = "the simulator runs no daemons: this needs a lab"
-	const wires = "the simulator takes down wires only, and this is a port of a switch: it needs a lab"
-	port := func(kind string, p scenario.Port) (string, string) {
-		if l, _, _ := wire(spec, p); l == "" {
-			return kind, wires
-		}
-		return "", ""
-	}
-	switch {
-	case x.Kill != nil:
-		return "kill", daemons
-	case x.Stop != nil:
-		return "stop", daemons
-	case x.Start != nil:
-		return "start", daemons
-	case x.Drain != nil:
-		return "drain", daemons
-	case x.Flap != nil && x.Flap.Neighbor != "":
-		return "flap", "the simulator has no BGP sessions: this needs a lab"
-	case x.Flap != nil:
-		return port("flap", scenario.Port{Node: x.Flap.Node, Interface: x.Flap.Interface})
-	case x.Down != nil:
-		return port("down", *x.Down)
-	case x.Up != nil:
-		return port("up", *x.Up)
-	case x.Blackhole != nil:
-		return port("blackhole", x.Blackhole.Port())
-	case x.Clear != nil:
-		return port("clear", *x.Clear)
-	}
-	return "", ""
 }
 
 // wire is the link of two ends that a port is on, with the hops that leave it and come to it; no link for a port of a switch.
@@ -253,7 +218,7 @@ func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
 		b.eventy[name] = true
 	}
 	for _, x := range b.c.Events {
-		for _, h := range b.touched(x) {
+		for _, h := range effects[x.Kind()].touched(b, x) {
 			b.eventy[h.link] = true
 		}
 	}
@@ -370,36 +335,6 @@ func (b *builder) pass(way []int, h hop) []int {
 	return append(way, i)
 }
 
-// touched are the directions of links that an event does something to.
-func (b *builder) touched(x scenario.Event) []hop {
-	port := func(p scenario.Port) []hop {
-		_, out, in := wire(b.spec, p)
-		return []hop{out, in}
-	}
-	switch {
-	case x.Set != nil:
-		return b.net.across(x.Set.Link)
-	case x.Down != nil:
-		return port(*x.Down)
-	case x.Up != nil:
-		return port(*x.Up)
-	case x.Clear != nil:
-		return port(*x.Clear)
-	case x.Flap != nil:
-		return port(scenario.Port{Node: x.Flap.Node, Interface: x.Flap.Interface})
-	case x.Blackhole != nil:
-		hops := port(x.Blackhole.Port())
-		switch d := x.Blackhole.Direction; {
-		case !d.Has(scenario.In):
-			return hops[:1]
-		case !d.Has(scenario.Out):
-			return hops[1:]
-		}
-		return hops
-	}
-	return nil
-}
-
 // changes adds what schedules and events do, in the order of time.
 func (b *builder) changes(t *scenario.Traffic) {
 	add := func(at time.Duration, h hop, change sim.Change) {
@@ -427,32 +362,9 @@ func (b *builder) changes(t *scenario.Traffic) {
 	}
 	for _, x := range b.c.Events {
 		at := t.EventAt + x.After
-		hops := b.touched(x)
-		all := func(at time.Duration, change sim.Change) {
-			for _, h := range hops {
-				add(at, h, change)
-			}
-		}
-		switch {
-		case x.Set != nil:
-			forward, backward := x.Set.Shape.Profiles()
-			for _, h := range hops {
-				profile := forward
-				if l := b.spec.Links[h.link]; len(l.Ends) == 2 && h.from != l.Ends[0].Node {
-					profile = backward
-				}
-				add(at, h, sim.Change{Change: replaced(profile)})
-			}
-		case x.Down != nil, x.Blackhole != nil:
-			all(at, sim.Change{Down: true})
-		case x.Up != nil, x.Clear != nil:
-			all(at, sim.Change{Up: true})
-		case x.Flap != nil:
-			for i := range x.Flap.Repeats(b.quick) {
-				begin := at + time.Duration(i)*x.Flap.Every
-				all(begin, sim.Change{Down: true})
-				all(begin+x.Flap.Every/2, sim.Change{Up: true})
-			}
+		effect := effects[x.Kind()]
+		for _, h := range effect.touched(b, x) {
+			effect.changes(b, x, h, func(after time.Duration, change sim.Change) { add(at+after, h, change) })
 		}
 	}
 	slices.SortStableFunc(b.config.Changes, func(x, y sim.Change) int { return int(x.At - y.At) })
