@@ -120,8 +120,8 @@ func newBoxes(r result.Result, e *scenario.Experiment, c scenario.Case) (*boxes,
 			continue
 		}
 		g := boxGroup{title: t.title}
-		if v, ok := c.Published[t.metric]; ok {
-			g.published = number{1000 * v, true}
+		if v, ok := c.PublishedOf(t.metric, "", ""); ok {
+			g.published = number{1000 * v.Value, true}
 		}
 		for _, transport := range b.transports {
 			var values []float64

@@ -16,7 +16,7 @@ func followed() (*scenario.Spec, result.Result) {
 	spec := &scenario.Spec{Name: "routes", Title: "Routes", Experiment: &scenario.Experiment{
 		Kind: scenario.KindRoutes, Baseline: "embedded",
 		Cases: []scenario.Case{
-			{Name: "3.1", Title: "starts", Change: scenario.ChangeAnnounce, Published: map[string]float64{result.EPERoute: 0.190}},
+			{Name: "3.1", Title: "starts", Change: scenario.ChangeAnnounce, Published: []scenario.Published{{Metric: result.EPERoute, Value: 0.190, Source: "Paper A, Fig. 10"}}},
 			{Name: "3.2", Title: "stops", Change: scenario.ChangeWithdraw},
 		},
 		Traffic: map[string]*scenario.Traffic{"cbr": {}},

@@ -448,13 +448,7 @@ func (c *checker) cases(path string, cases []Case) {
 			c.Add(path+".name", wantWord, k.Name)
 		}
 		unique.Check(&c.List, path, "name", k.Name)
-		for _, metric := range slices.Sorted(maps.Keys(k.Published)) {
-			where := at(path+".published", metric)
-			result.CheckMetric(&c.List, where, metric)
-			if v := k.Published[metric]; !(v > 0) || math.IsInf(v, 0) {
-				c.Add(where, "must be > 0, got %v", v)
-			}
-		}
+		c.published(path, k)
 		for _, link := range slices.Sorted(maps.Keys(k.Links)) {
 			where := at(path+".links", link)
 			if _, ok := c.spec.Links[link]; !ok {
@@ -611,6 +605,31 @@ func (c *checker) expectedMetric(path string, e *Experiment, x Expectation, name
 			if x.selectsCase(k.Name) && len(k.Events) == 0 {
 				c.Add(path, "%s needs events, and case %q has none", name, k.Name)
 				break
+			}
+		}
+	}
+}
+
+func (c *checker) published(path string, k Case) {
+	e := c.spec.Experiment
+	for i, p := range k.Published {
+		where := index(path+".published", i)
+		result.CheckMetric(&c.List, where+".metric", p.Metric)
+		if _, ok := e.Traffic[p.Traffic]; p.Traffic != "" && !ok {
+			c.Add(where+".traffic", "traffic %q is not in traffic", p.Traffic)
+		}
+		if _, ok := e.Transports[p.Transport]; p.Transport != "" && !ok {
+			c.Add(where+".transport", "transport %q is not in transports", p.Transport)
+		}
+		if !(p.Value > 0) || math.IsInf(p.Value, 0) {
+			c.Add(where+".value", "must be > 0, got %v", p.Value)
+		}
+		if p.Source == "" {
+			c.Add(where+".source", "must name the publication")
+		}
+		for j, other := range k.Published[:i] {
+			if p.Metric == other.Metric && (p.Traffic == other.Traffic || p.Traffic == "" || other.Traffic == "") && (p.Transport == other.Transport || p.Transport == "" || other.Transport == "") {
+				c.Add(where, "is about the same as %s", index("published", j))
 			}
 		}
 	}

@@ -105,6 +105,16 @@ nodes."a\x1b[31m": is empty: write {} for a host without settings`},
 			`nodes.client: is at the end of no link
 nodes.client.routes[0].via: 2001:db8:c::1 is on no network of this node
 links.access.ends[1].node: node "clinet" is not in nodes`},
+		{"published values", func(s *Spec) {
+			s.Experiment.Cases[0].Published = []Published{
+				{Metric: "goodput_bps", Traffic: "bi", Value: 1, Source: "x"}, {Metric: "goodput_bps", Value: -1}, {Metric: "speed", Traffic: "x", Transport: "y", Value: 1, Source: "x"},
+			}
+		}, `experiment.cases[0].published[1].value: must be > 0, got -1
+experiment.cases[0].published[1].source: must name the publication
+experiment.cases[0].published[1]: is about the same as published[0]
+experiment.cases[0].published[2].metric: must be one of...
+experiment.cases[0].published[2].traffic: traffic "x" is not in traffic
+experiment.cases[0].published[2].transport: transport "y" is not in transports`},
 		{"one end", func(s *Spec) { s.Links["extra"] = &Link{Ends: []End{{Node: "client", Interface: "x"}}} },
 			"links.extra.ends: must be at least 2, got 1"},
 		{"empty link", func(s *Spec) { s.Links["extra"] = nil }, "links.extra: is empty: must have ends"},

@@ -167,8 +167,8 @@ type Case struct {
 	Parameters map[string]float64 `yaml:"parameters,omitempty"`
 	// Change is what an experiment of kind routes does: announce or withdraw.
 	Change string `yaml:"change,omitempty"`
-	// Published are published medians by metric; figures show them beside the measured ones.
-	Published map[string]float64 `yaml:"published,omitempty"`
+	// Published are values that others published for the case; figures show them beside what was measured.
+	Published []Published `yaml:"published,omitempty"`
 	// Events happen in every run of the case, in this order.
 	Events []Event `yaml:"events,omitempty"`
 	// Remaining are the links that a connection can use after the first event. The first of them
@@ -181,6 +181,31 @@ type Case struct {
 	Duration time.Duration `yaml:"duration,omitempty"`
 	// Trials is how often each cell of the case is run, instead of the experiment's. Example: 10
 	Trials int `yaml:"trials,omitempty"`
+}
+
+// Published is a value that others published for a metric of a case.
+type Published struct {
+	// Metric is the metric's name. Example: goodput_after_bps
+	Metric string `yaml:"metric"`
+	// Traffic is the traffic that the value is of. Default: all.
+	Traffic string `yaml:"traffic,omitempty"`
+	// Transport is the transport that the value is of. Default: all.
+	Transport string `yaml:"transport,omitempty"`
+	// Value is the published value in the metric's unit. Example: 45e6
+	Value float64 `yaml:"value"`
+	// Source names the publication and the place in it. Example: Paper A, Fig. 9
+	Source string `yaml:"source"`
+}
+
+// PublishedOf returns what was published for a metric of a cell of the case.
+func (c Case) PublishedOf(metric, traffic, transport string) (Published, bool) {
+	i := slices.IndexFunc(c.Published, func(p Published) bool {
+		return p.Metric == metric && (p.Traffic == "" || p.Traffic == traffic) && (p.Transport == "" || p.Transport == transport)
+	})
+	if i < 0 {
+		return Published{}, false
+	}
+	return c.Published[i], true
 }
 
 // Traffic is either a bulk download (Bytes, for Duration at most) or a constant bit rate (Rate for Duration).
