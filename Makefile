@@ -61,6 +61,10 @@ lint: ## check format, suspicious code, switches without a case, US spelling
 validate: build ## write docs/validation.md anew: the simulator beside theory, ns-2 (where installed) and the kernel
 	bin/tabane sim validate $(addprefix --kernel ,$(wildcard docs/validation/*.json)) --out docs/validation.md
 
+.PHONY: tables
+tables: ## write the tables of simulated figures in docs/ and scenarios/
+	$(GO) test ./internal/simrun -run TestPublishedTables -count 1 -update
+
 .PHONY: generate
 generate: ## compile the eBPF programs anew (needs clang-14 and llvm-strip-14)
 	$(GO) generate ./internal/bpf/...

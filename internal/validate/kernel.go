@@ -144,7 +144,8 @@ no loss is random.`,
 		Answer: `Goodput is claimed of each cell, resequencing delay and longest bursts of as many as a claim says. They come from the kernel's default
 scheduler, which gives a path up to 64 kB at once, long before its window has room; the simulator does the same. What is left, and why, is in
 [compare.md](compare.md): two equal paths hand each other pieces of any length, and what one choice of the first half second makes
-of a single burst. What a receive buffer leaves of the goodput is validated with segments of 536 and 1340 bytes.`,
+of a single burst. The scenario receive-buffer
+(docs/validation/receive-buffer.yaml) is of goodput alone: each lab ran by itself, with real-time priority, because late packets cost a small window throughput.`,
 	}
 	if len(o.Kernel) == 0 {
 		part.Missing = "no measurement was given (`tabane lab run reseq-rate --compare sim --out DIR`, then `tabane sim validate --kernel DIR`)"
