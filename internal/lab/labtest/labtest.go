@@ -78,8 +78,8 @@ func Main(m *testing.M, verbs map[string]func(args []string) error, labs func() 
 }
 
 // PlayRouter answers on a status port as a router does.
-func PlayRouter([]string) error {
-	fmt.Println("router starts")
+func PlayRouter(args []string) error {
+	fmt.Println("router starts with", args)
 	how := os.Getenv(FakeRouter)
 	if how == "exit" {
 		return errors.New("router refuses to run")
