@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -87,6 +88,19 @@ func loadScenario(name string) (*scenario.Spec, error) {
 		return nil, err
 	}
 	return f.Scenario, nil
+}
+
+// scenarioText is the file of a scenario that loadScenario has read, or nothing if it is gone since.
+func scenarioText(name string) string {
+	read := scenarios.Read
+	if fromFile(name) {
+		read = os.ReadFile
+	}
+	b, err := read(name)
+	if err != nil {
+		return ""
+	}
+	return string(b)
 }
 
 func fromFile(name string) bool {

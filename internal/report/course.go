@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -95,6 +96,9 @@ func courseFigure(all []series, spec *scenario.Spec, name string) (figure, error
 	entries = append(entries, legendEntry{"limit after all headers", line(dashed)}, legendEntry{"event", func(c draw.Canvas) {
 		c.StrokeLine2(eventStyle, c.Center().X, c.Min.Y, c.Center().X, c.Max.Y)
 	}})
+	if slices.ContainsFunc(courses, func(u *course) bool { return len(u.published) > 0 }) {
+		entries = append(entries, publishedEntry)
+	}
 	f := figure{
 		name: "course-" + name, title: "Subflows over time, " + trafficTitle(e, name), alt: strings.TrimSuffix(words.String(), ",") + ".",
 		caption: "What each subflow of the server brought in each 100 ms, as the client's kernel acknowledged it, their sum, and the goodput that " +
@@ -154,7 +158,12 @@ type course struct {
 	limit  []plotter.XYs
 	end    float64
 	colors map[string]int
+	// published are goodputs that others had before and after the first event.
+	published []publishedSpan
 }
+
+// publishedSpan is a published goodput in Mbit/s and the time that it is of, in seconds.
+type publishedSpan struct{ from, to, mbit float64 }
 
 func newCourse(all []series, spec *scenario.Spec, k result.CellKey) (*course, error) {
 	u := &course{}
@@ -184,6 +193,16 @@ func newCourse(all []series, spec *scenario.Spec, k result.CellKey) (*course, er
 	if len(step) > 0 {
 		u.limit = append(u.limit, step)
 	}
+	if c := spec.Experiment.Case(k.Case); len(u.trace.Events) > 0 {
+		event := u.trace.Events[0].Seconds()
+		for metric, span := range map[string]publishedSpan{result.GoodputBefore: {0, event, 0}, result.GoodputAfter: {event, u.end, 0}} {
+			if p, ok := c.PublishedOf(metric, k.Traffic, k.Transport); ok {
+				span.mbit = p.Value / 1e6
+				u.published = append(u.published, span)
+			}
+		}
+		slices.SortFunc(u.published, func(a, b publishedSpan) int { return cmp.Compare(a.from, b.from) })
+	}
 	return u, nil
 }
 
@@ -207,6 +226,9 @@ func (u *course) top() float64 {
 		for _, p := range u.trace.points() {
 			top = max(top, p.Y)
 		}
+	}
+	for _, p := range u.published {
+		most = max(most, p.mbit)
 	}
 	if most > 0 {
 		top = max(most, min(top, 1.5*most))
@@ -245,4 +267,7 @@ func (u *course) Plot(c draw.Canvas, p *plot.Plot) {
 		stroke(draw.LineStyle{Color: colorOf(u.colors[f.Name]), Width: 1}, points)
 	}
 	stroke(sumStyle, u.trace.brought())
+	for _, p := range u.published {
+		publishedMark(c, trX(p.from), trX(p.to), trY(p.mbit))
+	}
 }

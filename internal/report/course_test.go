@@ -115,7 +115,7 @@ func TestCourseFigures(t *testing.T) {
 		t.Errorf("series has %d lines, %q, %q, %v", len(lines), lines[0], lines[100], err)
 	}
 	html := string(read(t, dir, "report.html"))
-	for _, want := range []string{"Longest pause<br>(ms)", "Connections<br>lost", "Subflows over time, BI", "Mean goodput in Mbit/s: 1.1 TCP"} {
+	for _, want := range []string{"Longest pause (ms)", "Connections lost", "Subflows over time, BI", "Mean goodput in Mbit/s: 1.1 TCP"} {
 		if !strings.Contains(html, want) {
 			t.Errorf("report.html does not have %q", want)
 		}

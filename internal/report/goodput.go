@@ -126,6 +126,7 @@ func (w row) tip() float64 {
 	if w.limit.ok {
 		top = max(top, w.limit.value)
 	}
+	top = max(top, w.published.value)
 	return top / 1e6
 }
 
@@ -185,12 +186,12 @@ func (b *bars) legend(e *scenario.Experiment, charts []*bars) []legendEntry {
 	for i, t := range b.transports {
 		entries = append(entries, legendEntry{transportTitle(e, t), box(colorOf(i))})
 	}
-	limit, offered, ci := false, false, false
+	limit, offered, published, ci := false, false, false, false
 	for _, b := range charts {
 		ci = ci || b.ci
 		for _, group := range b.groups {
 			for _, w := range group {
-				limit, offered = limit || w.limit.ok, offered || w.offered.ok
+				limit, offered, published = limit || w.limit.ok, offered || w.offered.ok, published || w.published.ok
 			}
 		}
 	}
@@ -200,10 +201,21 @@ func (b *bars) legend(e *scenario.Experiment, charts []*bars) []legendEntry {
 	if offered {
 		entries = append(entries, legendEntry{"offered rate", line(dotted)})
 	}
+	if published {
+		entries = append(entries, publishedEntry)
+	}
 	if ci {
 		entries = append(entries, legendEntry{"95 % confidence", func(c draw.Canvas) { whisker(c, c.Center().X, c.Min.Y, c.Max.Y) }})
 	}
 	return entries
+}
+
+// publishedEntry is the legend's entry for published values, publishedMark how they are drawn.
+var publishedEntry = legendEntry{"published", func(c draw.Canvas) { publishedMark(c, c.Min.X, c.Max.X, c.Center().Y) }}
+
+func publishedMark(c draw.Canvas, from, to, y vg.Length) {
+	c.StrokeLine2(dotted, from, y, to, y)
+	cross(c, vg.Point{X: (from + to) / 2, Y: y})
 }
 
 func whisker(c draw.Canvas, x, low, high vg.Length) {
@@ -238,6 +250,9 @@ func (b *bars) Plot(c draw.Canvas, p *plot.Plot) {
 			if w.limit.ok {
 				y := trY(w.limit.value / 1e6)
 				c.StrokeLine2(dashed, x-0.02*slot, y, x+1.02*slot, y)
+			}
+			if w.published.ok {
+				publishedMark(c, x, x+slot, trY(w.published.value/1e6))
 			}
 			if w.delivered && w.Goodput.N > 1 {
 				low, high := trY((w.Goodput.Mean-w.Goodput.CI95)/1e6), trY((w.Goodput.Mean+w.Goodput.CI95)/1e6)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"html/template"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -24,47 +25,45 @@ var page = template.Must(template.New("report").Parse(pageText))
 
 // pageData is what the page shows.
 type pageData struct {
-	Title, Name, Question, Backend, Took string
-	Command                              string
-	Host                                 result.Host
-	// Verdict is "holds", "fails" or "none", Headline says it in words.
-	Verdict, Headline string
-	Failures          []string
-	Baseline          string
-	Ranged, Gained    bool
-	// Eventful is whether something happened in the runs.
-	Eventful bool
-	// Ordered is whether what putting segments into order costs was measured.
-	Ordered bool
-	Rows    []row
-	// Routes is there instead of Rows where changes of routes were measured.
-	Routes *routeTable
+	Title, Question string
+	Command, Text   string
+	// Summary says in a line what the result is of; About has all of it.
+	Summary string
+	About   []fact
+	// Verdict is "holds", "fails" or "none", Headline says it in words, Scope of how many trials it is.
+	Verdict, Headline, Scope string
+	Failures                 []string
+	Result                   *pageTable
+	// FiguresFirst puts the figures before a long table.
+	FiguresFirst bool
+	Topology     pageFigure
+	Expect       []result.Verdict
 	// Compared is the result beside that of a simulator.
-	Compared  []compareLine
-	Expect    []result.Verdict
-	Figures   []pageFigure
-	RunHeader []string
-	Runs      [][]string
+	Compared *pageTable
+	Figures  []pageFigure
+	Files    []string
+	Runs     *pageTable
+	RunCount int
 }
+
+// longTable is from how many rows on figures stand before a table.
+const longTable = 20
 
 type pageFigure struct {
-	Title, Caption string
-	SVG            template.HTML
+	Name, Title, Caption string
+	SVG                  template.HTML
 }
 
-func writePage(r result.Result, spec *scenario.Spec, command string, all []row, compared []compareLine, figures []figure) ([]byte, error) {
+func writePage(r result.Result, spec *scenario.Spec, extra Extra, all []row, compared []compareLine, topology figure, figures []figure) ([]byte, error) {
 	e := spec.Experiment
+	trials := trialsOf(r.Runs)
 	d := pageData{
-		Title: orName(spec.Title, r.Scenario), Name: clean(r.Scenario), Question: clean(spec.Question), Backend: clean(r.Backend),
-		Took: (time.Duration(r.Seconds * float64(time.Second))).Round(time.Second).String(), Command: clean(command),
-		Host: result.Host{Kernel: clean(r.Host.Kernel), CPUs: r.Host.CPUs, Commit: clean(r.Host.Commit)}, Rows: all, Eventful: e.Eventful(), Ordered: resequences(all), Compared: compared,
+		Title: orName(spec.Title, r.Scenario), Question: clean(spec.Question), Command: clean(extra.Command), Text: printable(extra.Text),
+		About: about(r, spec, extra, trials), Files: []string{"result.json", "summary.csv", "runs.csv"}, RunCount: len(r.Runs),
 	}
-	if e.Baseline != "" {
-		d.Baseline = transportTitle(e, e.Baseline)
-	}
-	for _, w := range all {
-		d.Ranged = d.Ranged || w.Range() != ""
-		d.Gained = d.Gained || w.Gain() != ""
+	d.Scope = trials
+	if extra.Quick {
+		d.Scope = "quick, " + trials
 	}
 	missed := 0
 	for _, v := range r.Expect {
@@ -75,7 +74,7 @@ func writePage(r result.Result, spec *scenario.Spec, command string, all []row, 
 	}
 	switch n := len(r.Expect); {
 	case n == 0:
-		d.Verdict, d.Headline = "none", "This scenario expects nothing."
+		d.Verdict, d.Headline = "none", "This scenario has no expectations."
 	case missed == 0 && n == 1:
 		d.Verdict, d.Headline = "holds", "The expectation holds."
 	case missed == 0:
@@ -90,20 +89,34 @@ func writePage(r result.Result, spec *scenario.Spec, command string, all []row, 
 			d.Failures = append(d.Failures, clean(fmt.Sprintf("%s, trial %d: %v", run.CellKey, run.Trial, err)))
 		}
 	}
+	var err error
+	if d.Topology, err = onPage(topology); err != nil {
+		return nil, err
+	}
 	for _, f := range figures {
-		svg, err := inline(f)
+		p, err := onPage(f)
 		if err != nil {
 			return nil, err
 		}
-		d.Figures = append(d.Figures, pageFigure{f.title, f.caption, svg})
+		d.Figures = append(d.Figures, p)
 	}
-	d.Routes = newRouteTable(r, e)
-	d.RunHeader, d.Runs = runTable(r.Runs)
-	for _, line := range d.Runs {
-		for i := range line {
-			line[i] = clean(line[i])
+	if routes := newRouteTable(r, e); routes != nil {
+		d.Result = routes.page()
+	} else {
+		d.Result = resultTable(all, e)
+	}
+	d.FiguresFirst = len(d.Result.Rows) > longTable
+	if len(compared) > 0 {
+		d.Compared = comparedTable(compared)
+	}
+	d.Runs = runsTable(r.Runs)
+	var facts []string
+	for _, f := range d.About {
+		if f.Brief {
+			facts = append(facts, f.Text)
 		}
 	}
+	d.Summary = strings.Join(facts, " \u00b7 ")
 	var b bytes.Buffer
 	if err := page.Execute(&b, d); err != nil {
 		return nil, fmt.Errorf("write report of %q: %w", r.Scenario, err)
@@ -111,8 +124,95 @@ func writePage(r result.Result, spec *scenario.Spec, command string, all []row, 
 	return b.Bytes(), nil
 }
 
-// Missing reports whether the row has nothing to show.
-func (w row) Missing() bool { return !w.delivered }
+func onPage(f figure) (pageFigure, error) {
+	svg, err := inline(f)
+	return pageFigure{f.name, f.title, f.caption, svg}, err
+}
+
+// fact is something that is true of the whole result, or of all rows of a table.
+type fact struct {
+	Name, Text string
+	// Brief facts stand in the line below the title, too.
+	Brief bool
+}
+
+// about is what a reader needs to know to judge or to repeat the result.
+func about(r result.Result, spec *scenario.Spec, extra Extra, trials string) []fact {
+	backend := map[string]string{result.BackendLab: "lab (Linux kernel)", result.BackendSim: "simulator"}[r.Backend]
+	if backend == "" {
+		backend = clean(r.Backend)
+	}
+	facts := []fact{{"Scenario", clean(r.Scenario), false}}
+	if !extra.Made.IsZero() {
+		facts = append(facts, fact{"Date", extra.Made.UTC().Format("2006-01-02 15:04 UTC"), true})
+	}
+	facts = append(facts, fact{"Backend", backend, true})
+	if r.Host.Commit != "" {
+		facts = append(facts, fact{"Version", "tabane " + clean(r.Host.Commit), true})
+	}
+	pass := trials
+	if extra.Quick {
+		pass = "quick, " + trials
+	}
+	facts = append(facts, fact{"Trials", pass, true})
+	if seeds := seedsOf(r, spec, extra); seeds != "" {
+		facts = append(facts, fact{"Seeds", seeds, false})
+	}
+	return append(facts, fact{"Kernel", clean(r.Host.Kernel), false}, fact{"CPUs", strconv.Itoa(r.Host.CPUs), false},
+		fact{"Took", (time.Duration(r.Seconds * float64(time.Second))).Round(time.Second).String(), false})
+}
+
+// trialsOf says how often each cell was run.
+func trialsOf(runs []result.Run) string {
+	count := map[result.CellKey]int{}
+	for _, r := range runs {
+		count[r.CellKey]++
+	}
+	least, most := math.MaxInt, 0
+	for _, n := range count {
+		least, most = min(least, n), max(most, n)
+	}
+	switch {
+	case len(count) == 0:
+		return "no trials"
+	case least != most:
+		return fmt.Sprintf("%d to %d trials", least, most)
+	case most == 1:
+		return "1 trial"
+	}
+	return fmt.Sprintf("%d trials", most)
+}
+
+// seedsOf says what decided all that is random: of a simulation the seeds of its trials, of a lab those
+// of its emulated links.
+func seedsOf(r result.Result, spec *scenario.Spec, extra Extra) string {
+	if extra.Seed != 0 {
+		most := 0
+		for _, run := range r.Runs {
+			most = max(most, run.Trial)
+		}
+		if most == 0 {
+			return strconv.FormatUint(extra.Seed, 10)
+		}
+		return fmt.Sprintf("%d to %d", extra.Seed, extra.Seed+uint64(most))
+	}
+	var seeds []string
+	for _, name := range slices.Sorted(maps.Keys(spec.Links)) {
+		if l := spec.Links[name]; l != nil && l.Seed != 0 {
+			seeds = append(seeds, fmt.Sprintf("link %s %d", clean(name), l.Seed))
+		}
+	}
+	return strings.Join(seeds, ", ")
+}
+
+// printable is a text of several lines without what is not printable.
+func printable(s string) string {
+	lines := strings.Split(strings.ReplaceAll(s, "\t", "    "), "\n")
+	for i := range lines {
+		lines[i] = clean(lines[i])
+	}
+	return strings.TrimSpace(strings.Join(lines, "\n"))
+}
 
 var svgStart = regexp.MustCompile(`(?s)^.*?<svg width="[^"]*" height="[^"]*" viewBox="([^"]*)"[^>]*>`)
 

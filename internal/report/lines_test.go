@@ -65,7 +65,7 @@ func TestOwnFigures(t *testing.T) {
 	dir := write(t, r, spec, Extra{Series: traces})
 	want := []string{
 		"figures/both.png", "figures/both.svg", "figures/bursts.png", "figures/bursts.svg", "figures/delay.png", "figures/delay.svg",
-		"report.html", "result.json", "runs.csv",
+		"figures/topology.png", "figures/topology.svg", "report.html", "result.json", "runs.csv",
 		"series/all-bulk-mptcp-0.csv", "series/all-bulk-mptcp-260-0.csv", "series/more-bulk-mptcp-0.csv", "series/more-bulk-mptcp-260-0.csv",
 		"series/none-bulk-mptcp-0.csv", "series/none-bulk-mptcp-260-0.csv",
 		"series/some-bulk-mptcp-0-bursts.csv", "series/some-bulk-mptcp-0.csv", "series/some-bulk-mptcp-260-0-bursts.csv", "series/some-bulk-mptcp-260-0.csv",
@@ -94,7 +94,7 @@ func TestOwnFigures(t *testing.T) {
 		"figures/delay.svg":  {">no loss<", ">5e-4<", ">1e-2<", ">all &lt;lost&gt;<", ">Loss<", ">Delay (ms)<", ">No limit<", ">260 kB<", ">published<", ">standard deviation<"},
 		"figures/both.svg":   {">throughput before resequencing<", ">throughput after resequencing<", ">5e-4<"},
 		"figures/bursts.svg": {">Time (s)<", ">Burst (segments)<", ">No limit<", ">260 kB<"},
-		"report.html":        {"Resequencing<br>delay (ms)", ">12.00<", "Delay (ms) over Loss. No limit: none 12, some 32, more 52, all 72. 260 kB: none 22"},
+		"report.html":        {"Resequencing delay (ms)", ">12.00<", "Delay (ms) over Loss. No limit: none 12, some 32, more 52, all 72. 260 kB: none 22"},
 	} {
 		data := string(read(t, dir, name))
 		for _, text := range texts {

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
@@ -25,8 +26,13 @@ type Extra struct {
 	// Series are the courses of runs, in any order. Each becomes a CSV file, which its run then names in the note
 	// result.NoteSeries.
 	Series []result.Trace
-	// Command makes the same result again; the page shows it.
-	Command string
+	// Command makes the same result again; the page shows it. Text is the scenario's file.
+	Command, Text string
+	// Made is when; Quick says that it was a quick pass; Seed is that of the first trial of a simulation, whose further trials
+	// have the next ones.
+	Made  time.Time
+	Quick bool
+	Seed  uint64
 	// Simulated is what a simulator has of the same experiment, to be shown beside the result; nil for none.
 	Simulated *result.Result
 }
@@ -108,7 +114,11 @@ func assemble(r result.Result, spec *scenario.Spec, extra Extra) ([]file, error)
 	if err != nil {
 		return nil, err
 	}
-	for _, f := range slices.Concat(figures, overTime) {
+	topology, err := topologyFigure(spec)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range slices.Concat(figures, overTime, []figure{topology}) {
 		files = append(files, file{"figures/" + f.name + ".svg", f.svg}, file{"figures/" + f.name + ".png", f.png})
 	}
 	beside, compared, err := comparisonFiles(r, extra.Simulated)
@@ -116,7 +126,7 @@ func assemble(r result.Result, spec *scenario.Spec, extra Extra) ([]file, error)
 		return nil, err
 	}
 	files = append(files, beside...)
-	html, err := writePage(r, spec, extra.Command, all, compared, slices.Concat(figures[:onPage], overTime))
+	html, err := writePage(r, spec, extra, all, compared, topology, slices.Concat(figures[:onPage], overTime))
 	if err != nil {
 		return nil, err
 	}

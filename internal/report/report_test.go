@@ -6,6 +6,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"flag"
+	"fmt"
 	"image"
 	"image/color"
 	"image/png"
@@ -15,6 +16,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -40,9 +42,14 @@ func made(t testing.TB, trials int) (result.Result, *scenario.Spec, []result.Tra
 	spec := &scenario.Spec{
 		Name: "epe-steady", Title: "Content over every egress path, steady quality",
 		Question: "Does a content server that uses every egress path at once deliver more than one that follows BGP's best path?",
-		Links:    map[string]*scenario.Link{"a": {}, "b": {}},
+		Nodes:    map[string]*scenario.Node{"server": {}, "asbr1": {}, "asbr2": {}, "transit-a": {}, "transit-b": {}, "client": {}},
+		Links: map[string]*scenario.Link{
+			"lan":    {Ends: []scenario.End{{Node: "server"}, {Node: "asbr1"}, {Node: "asbr2"}}},
+			"access": {Ends: []scenario.End{{Node: "client"}, {Node: "transit-a"}, {Node: "transit-b"}}},
+			"a":      {Ends: []scenario.End{{Node: "asbr1"}, {Node: "transit-a"}}}, "b": {Ends: []scenario.End{{Node: "asbr2"}, {Node: "transit-b"}}},
+		},
 		Experiment: &scenario.Experiment{
-			Baseline: "tcp", Trials: trials,
+			Server: "server", Client: "client", Baseline: "tcp", Trials: trials,
 			Cases: []scenario.Case{
 				{Name: "1.1", Title: "high / high", Links: shapes(30, 30)}, {Name: "1.2", Title: "high / low", Links: shapes(30, 15)},
 				{Name: "1.3", Title: "low / high", Links: shapes(15, 30)}, {Name: "1.4", Title: "low / low", Links: shapes(15, 15)},
@@ -205,7 +212,7 @@ func TestWrite(t *testing.T) {
 	dir := write(t, r, spec, extra)
 	want := []string{
 		"figures/goodput-bi.png", "figures/goodput-bi.svg", "figures/goodput-cbr.png", "figures/goodput-cbr.svg", "figures/goodput.png", "figures/goodput.svg",
-		"figures/series-cbr.png", "figures/series-cbr.svg", "report.html", "result.json", "runs.csv", "series/1.1-cbr-tcp-0.csv", "summary.csv",
+		"figures/series-cbr.png", "figures/series-cbr.svg", "figures/topology.png", "figures/topology.svg", "report.html", "result.json", "runs.csv", "series/1.1-cbr-tcp-0.csv", "summary.csv",
 	}
 	if diff := cmp.Diff(want, files(t, dir)); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
@@ -453,7 +460,7 @@ func TestPageEscapesHostileTexts(t *testing.T) {
 func TestPageStandsAlone(t *testing.T) {
 	r, spec, series := made(t, 3)
 	html := string(read(t, write(t, r, spec, Extra{Series: series, Command: "sudo tabane lab run epe-steady --trials 3"}), "report.html"))
-	for _, bad := range []string{"src=", "href=", "url(", "@import", "<link", "<script", "ZgotmplZ", "<?xml"} {
+	for _, bad := range []string{"src=", "url(", "@import", "<link", "<script", "ZgotmplZ", "<?xml"} {
 		if strings.Contains(html, bad) {
 			t.Errorf("report.html has %q", bad)
 		}
@@ -465,6 +472,63 @@ func TestPageStandsAlone(t *testing.T) {
 		}
 	}
 	balanced(t, html)
+}
+
+// TestPageLinksFilesOfTheResult: what the page links to is written beside it.
+func TestPageLinksFilesOfTheResult(t *testing.T) {
+	r, spec, series := made(t, 2)
+	dir := write(t, r, spec, Extra{Series: series})
+	there := files(t, dir)
+	links := regexp.MustCompile(`href="([^"]*)"`).FindAllStringSubmatch(string(read(t, dir, "report.html")), -1)
+	for _, m := range links {
+		if !slices.Contains(there, m[1]) {
+			t.Errorf("report.html links to %q, which is not in the result", m[1])
+		}
+	}
+	if len(links) < 3+2*len(r.Runs)/4 {
+		t.Errorf("report.html has %d links", len(links))
+	}
+}
+
+// TestPageSaysWhatItIsOf: when, with what, how often, and the scenario.
+func TestPageSaysWhatItIsOf(t *testing.T) {
+	r, spec, series := made(t, 1)
+	r.Backend = result.BackendSim
+	spec.Experiment.Cases[0].Published = []scenario.Published{{Metric: result.Goodput, Traffic: "bi", Transport: "mptcp-epe", Value: 54e6, Source: "Paper A"}}
+	dir := write(t, r, spec, Extra{Series: series, Made: time.Date(2026, 11, 22, 8, 30, 0, 0, time.UTC), Quick: true, Seed: 7, Text: "name: epe-steady # <text>\n"})
+	html := string(read(t, dir, "report.html"))
+	for _, want := range []string{"2026-11-22 08:30 UTC", "tabane 1234567", "<dd>quick, 1 trial</dd>", "<dd>7</dd>", "name: epe-steady # &lt;text&gt;", "(quick, 1 trial)",
+		"In every row: Trials 1.", "published 54.0", `<a href="figures/goodput.svg">`, "Nodes and links: asbr1 to transit-a, client to link access, transit-a to link access,"} {
+		if !strings.Contains(html, want) {
+			t.Errorf("report.html does not have %q", want)
+		}
+	}
+	for _, bad := range []string{"Min to max", ">Trials</th>"} {
+		if strings.Contains(html, bad) {
+			t.Errorf("report.html has %q, which says nothing", bad)
+		}
+	}
+	if svg := string(read(t, dir, "figures/goodput.svg")); !strings.Contains(svg, ">published<") {
+		t.Error("the figure has no entry for what was published")
+	}
+}
+
+// TestLongTableFollowsFigures: a table that fills the screen does not hide the figures.
+func TestLongTableFollowsFigures(t *testing.T) {
+	for _, tt := range []struct {
+		cases int
+		first string
+	}{{4, "<h2>Result"}, {6, "<h2>Figures"}} {
+		r, spec, _ := made(t, 1)
+		for len(spec.Experiment.Cases) < tt.cases {
+			spec.Experiment.Cases = append(spec.Experiment.Cases, scenario.Case{Name: fmt.Sprint("x", len(spec.Experiment.Cases))})
+		}
+		html := string(read(t, write(t, r, spec, Extra{}), "report.html"))
+		result, figures := strings.Index(html, "<h2>Result"), strings.Index(html, "<h2>Figures")
+		if (result < figures) != (tt.first == "<h2>Result") {
+			t.Errorf("with %d rows %s is not first", 4*tt.cases, tt.first)
+		}
+	}
 }
 
 // balanced checks that every element that needs an end has it, in order.
@@ -501,7 +565,7 @@ func TestHeadline(t *testing.T) {
 		holds []bool
 		want  string
 	}{
-		{nil, "This scenario expects nothing."},
+		{nil, "This scenario has no expectations."},
 		{[]bool{true}, "The expectation holds."},
 		{[]bool{true, true}, "All 2 expectations hold."},
 		{[]bool{true, false}, "1 of 2 expectations does not hold."},

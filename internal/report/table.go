@@ -39,6 +39,8 @@ type row struct {
 	Goodput   stat.Summary
 	// limit and offered are in bit/s.
 	limit, limitTCP, offered number
+	// published is what others have measured, in bit/s.
+	published number
 	// gain is the goodput relative to the baseline's, and absent for the baseline.
 	gain number
 	// gap and reach are in seconds, the worst over the trials: the longest pause since something happened, and the time to the
@@ -81,6 +83,9 @@ func rows(r result.Result, e *scenario.Experiment) []row {
 		w.burst = worst(k, result.BurstMax)
 		if c, ok := r.Find(k, result.Goodput); ok {
 			w.delivered, w.Goodput = true, c.Summary
+		}
+		if p, ok := e.Case(k.Case).PublishedOf(result.Goodput, k.Traffic, k.Transport); ok {
+			w.published = number{p.Value, true}
 		}
 		if k.Transport != e.Baseline {
 			base := k

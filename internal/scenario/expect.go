@@ -156,10 +156,10 @@ func (x Expectation) value(k result.CellKey, cells []result.Cell, failed map[res
 		return 0, problem
 	}
 	if by == 0 {
-		return 0, fmt.Sprintf("%s of %s is 0, so nothing is relative to it", metric, other)
+		return 0, fmt.Sprintf("%s of %s is 0, so nothing is relative to it", titleOf(metric), other)
 	}
 	if value /= by; math.IsInf(value, 0) {
-		return 0, fmt.Sprintf("%s of %s is too small to be relative to", metric, other)
+		return 0, fmt.Sprintf("%s of %s is too small to be relative to", titleOf(metric), other)
 	}
 	return value, ""
 }
@@ -170,7 +170,7 @@ func (x Expectation) read(k result.CellKey, metric string, cells []result.Cell, 
 	}
 	c, ok := result.Find(cells, k, metric)
 	if !ok {
-		return 0, fmt.Sprintf("%s has no %s", k, metric)
+		return 0, fmt.Sprintf("%s has no %s", k, titleOf(metric))
 	}
 	value, ok = statOf(c.Summary, x.Stat)
 	if !ok {
@@ -191,21 +191,29 @@ func (x Expectation) margin(value float64) float64 {
 	return m
 }
 
-// want prints the expectation: "median goodput_bps / limit_bps >= 0.97 in every case, bi, mptcp-epe".
+// titleOf is what people call a metric.
+func titleOf(metric string) string {
+	if m, ok := result.MetricNamed(metric); ok {
+		return m.Title
+	}
+	return metric
+}
+
+// want prints the expectation: "median goodput / available capacity (payload) >= 0.97 in every case, bi, mptcp-epe".
 func (x Expectation) want() string {
 	var b strings.Builder
 	name := x.Stat
 	if name == "" {
 		name = statNames[0]
 	}
-	b.WriteString(name + " " + x.Metric)
+	b.WriteString(name + " " + titleOf(x.Metric))
 	switch {
 	case strings.HasPrefix(x.Relative, relativeTransport):
 		b.WriteString(" / that of " + strings.TrimPrefix(x.Relative, relativeTransport))
 	case strings.HasPrefix(x.Relative, relativeCase):
 		b.WriteString(" / that of case " + strings.TrimPrefix(x.Relative, relativeCase))
 	case x.Relative != "":
-		b.WriteString(" / " + x.Relative)
+		b.WriteString(" / " + titleOf(x.Relative))
 	}
 	var bounds []string
 	if x.AtLeast != nil {

@@ -132,16 +132,16 @@ func TestExpectationsOfCases(t *testing.T) {
 		want result.Verdict
 	}{
 		{Expectation{Metric: result.BurstMax, Case: "b-2", Relative: "case:a-2", AtLeast: bound(1.4)},
-			result.Verdict{Want: "median burst_max_segments / that of case a-2 >= 1.4 in case b-2, every traffic, every transport", Got: "1.5 (b-2 bulk mptcp)", Holds: true}},
+			result.Verdict{Want: "median longest burst / that of case a-2 >= 1.4 in case b-2, every traffic, every transport", Got: "1.5 (b-2 bulk mptcp)", Holds: true}},
 		// What others are held against is not held against itself.
 		{Expectation{Metric: result.BurstMax, Relative: "case:a-1", AtLeast: bound(2)},
-			result.Verdict{Want: "median burst_max_segments / that of case a-1 >= 2 in every case, every traffic, every transport", Got: "2 (worst: a-2 bulk mptcp)", Holds: true}},
+			result.Verdict{Want: "median longest burst / that of case a-1 >= 2 in every case, every traffic, every transport", Got: "2 (worst: a-2 bulk mptcp)", Holds: true}},
 		{Expectation{Metric: result.BurstMax, Case: "a-*", AtMost: bound(19)},
-			result.Verdict{Want: "median burst_max_segments <= 19 in case a-*, every traffic, every transport", Got: "20 segments (worst: a-2 bulk mptcp)"}},
+			result.Verdict{Want: "median longest burst <= 19 in case a-*, every traffic, every transport", Got: "20 segments (worst: a-2 bulk mptcp)"}},
 		{Expectation{Metric: result.BurstMax, Case: "*-2", AtLeast: bound(20)},
-			result.Verdict{Want: "median burst_max_segments >= 20 in case *-2, every traffic, every transport", Got: "20 segments (worst: a-2 bulk mptcp)", Holds: true}},
+			result.Verdict{Want: "median longest burst >= 20 in case *-2, every traffic, every transport", Got: "20 segments (worst: a-2 bulk mptcp)", Holds: true}},
 		{Expectation{Metric: result.BurstMax, Case: "a-*-1", AtLeast: bound(20)},
-			result.Verdict{Want: "median burst_max_segments >= 20 in case a-*-1, every traffic, every transport", Got: "selects no cell"}},
+			result.Verdict{Want: "median longest burst >= 20 in case a-*-1, every traffic, every transport", Got: "selects no cell"}},
 	} {
 		e.Expect = []Expectation{tt.x}
 		if diff := cmp.Diff([]result.Verdict{tt.want}, Evaluate(e, cells, runs)); diff != "" {
