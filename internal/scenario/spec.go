@@ -191,7 +191,7 @@ type Published struct {
 	Traffic string `yaml:"traffic,omitempty"`
 	// Transport is the transport that the value is of. Default: all.
 	Transport string `yaml:"transport,omitempty"`
-	// Value is the published value in the metric's unit. Example: 45e6
+	// Value is the published value in the metric's unit. Example: 45000000
 	Value float64 `yaml:"value"`
 	// Source names the publication and the place in it. Example: Paper A, Fig. 9
 	Source string `yaml:"source"`
