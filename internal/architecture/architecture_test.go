@@ -32,7 +32,8 @@ type floor struct {
 
 var (
 	ground   = floor{0, "the ground floor", "it is pure: values and arithmetic that everything else stands on"}
-	models   = floor{1, "the ground floor", "a model is pure arithmetic on values, and knows no other model: who wants two of them brings them together"}
+	grammar  = floor{1, "the ground floor", "it is the text of values, whatever they are of"}
+	models   = floor{2, "the ground floor", "a model is pure arithmetic on values, and knows no other model: who wants two of them brings them together"}
 	loader   = floor{9, "the adapters' floor", "it loads programs for adapters, and knows none of them"}
 	probes   = floor{9, "the adapters' floor", "it finds out for an adapter whether a neighbor is reachable, and knows none of them"}
 	adapters = floor{10, "the adapters' floor", "an adapter knows the one thing outside that it adapts, and nothing that uses it"}
@@ -59,6 +60,7 @@ var house = map[string]floor{
 	"internal/feature": ground,
 	"internal/srv6":    ground,
 	"internal/vpn":     ground,
+	"internal/field":   grammar,
 	"internal/channel": models,
 	"internal/cc":      models,
 	"internal/sched":   models,

@@ -15,14 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/config"
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/labrun"
 	"github.com/tabane/tabane/internal/result"
-	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/unit"
 	"github.com/tabane/tabane/scenarios"
 )
@@ -106,41 +102,6 @@ func TestFreshen(t *testing.T) {
 	}
 	if err := freshen(file); err == nil {
 		t.Error("a file was taken for a directory")
-	}
-}
-
-func TestParseShape(t *testing.T) {
-	for _, tt := range []struct {
-		args string
-		want scenario.Shape
-	}{
-		{"rate=15Mbit/s", scenario.Shape{Rate: 15 * unit.MbitPerSecond}},
-		{"rate=15Mbit/s queue=20ms", scenario.Shape{Rate: 15 * unit.MbitPerSecond, Queue: 20 * time.Millisecond}},
-		{"rate=unlimited", scenario.Shape{}},
-		{"delay=20ms jitter=5ms loss=1%", scenario.Shape{Delay: 20 * time.Millisecond, Jitter: &channel.Jitter{Kind: channel.Uniform, Amount: 5 * time.Millisecond},
-			Loss: &channel.Loss{Kind: channel.Random, P: 0.01}}},
-		{"delay=20ms jitter=normal:5ms loss=ge:1%,0.2 duplicate=0.5", scenario.Shape{Delay: 20 * time.Millisecond, Duplicate: 0.5,
-			Jitter: &channel.Jitter{Kind: channel.Normal, Amount: 5 * time.Millisecond}, Loss: &channel.Loss{Kind: channel.GilbertElliott, P: 0.01, R: 0.2, Bad: 1}}},
-		{"discipline=codel queue=500ms rate=1Mbit/s ecn=true", scenario.Shape{Rate: unit.MbitPerSecond, Buffer: &channel.Queue{
-			Limit: channel.Limit{Time: 500 * time.Millisecond}, Discipline: channel.ControlledDelay, ECN: true}}},
-		{"rate=1Mbit/s discipline=codel:2ms,20ms", scenario.Shape{Rate: unit.MbitPerSecond, Buffer: &channel.Queue{
-			Discipline: channel.ControlledDelay, CoDel: channel.CoDel{Target: 2 * time.Millisecond, Interval: 20 * time.Millisecond}}}},
-		{"rate=1Mbit/s discipline=red:5ms,50ms,10% ecn=false", scenario.Shape{Rate: unit.MbitPerSecond, Buffer: &channel.Queue{Discipline: channel.EarlyDrop,
-			RED: channel.RED{Min: channel.Limit{Time: 5 * time.Millisecond}, Max: channel.Limit{Time: 50 * time.Millisecond}, P: 0.1}}}},
-	} {
-		got, err := parseShape(strings.Fields(tt.args))
-		if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
-			t.Errorf("%s: %v (-want +got):\n%s", tt.args, err, diff)
-		}
-	}
-	for _, args := range []string{"", "rate", "rate=", "rate=0bit/s", "rate=-1Mbit/s", "queue=1ms", "rate=1Mbit/s queue=0s", "rate=1Mbit/s queue=-1s", "rate=1Mbit/s rate=2Mbit/s", "queue=20ms rate=unlimited",
-		"loss=2", "loss=101%", "loss=NaN", "loss=ge:1%", "loss=ge:1%,x", "delay=-1ms", "jitter=5ms", "delay=5ms jitter=6ms", "delay=2h", "speed=1",
-		"discipline=codel", "rate=1Mbit/s ecn=true", "rate=1Mbit/s discipline=drop-tail ecn=true", "rate=1Mbit/s discipline=codel ecn=yes-please", "rate=1Mbit/s discipline=fq",
-		"rate=1Mbit/s discipline=red", "rate=1Mbit/s discipline=red:5ms", "rate=1Mbit/s discipline=red:50ms,5ms,10%", "rate=1Mbit/s discipline=red:5ms,50ms,0",
-		"rate=1Mbit/s discipline=red:x,50ms,0.1", "rate=1Mbit/s discipline=codel:5ms", "rate=1Mbit/s discipline=codel:100ms,5ms", "rate=1Mbit/s discipline="} {
-		if got, err := parseShape(strings.Fields(args)); err == nil {
-			t.Errorf("%q: got %+v", args, got)
-		}
 	}
 }
 

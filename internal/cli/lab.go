@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"os"
-	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -17,12 +14,10 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/config"
 	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
-	"github.com/tabane/tabane/internal/unit"
 	"github.com/tabane/tabane/scenarios"
 )
 
@@ -374,24 +369,28 @@ func (a *app) labSet() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "set LINK KEY=VALUE...",
 		Short: "Change a link of a lab while traffic runs",
-		Long: `Set says all that a link does from now on, in both directions; what is not named is not done.
+		Long: `Set replaces the shape of a link as a whole. The keys and values are those of links in a scenario; keys below another have
+a dot before them, and may be shortened to their last part (discipline for buffer.discipline).
 
-  rate=30Mbit/s     counts whole Ethernet frames; "unlimited" lifts the limit
-  queue=50ms        how long a packet may wait at that rate (default 50ms)
-  discipline=codel  keeps the queue short (RFC 8289); codel:5ms,100ms has that target and interval. red:5ms,50ms,10% drops early
-                    (RED): from the first mean wait on, with the probability at the second
-  ecn=true          codel and red mark packets that understand ECN, in place of dropping them
-  delay=20ms        one way
-  jitter=5ms        the delay varies by as much, evenly distributed; normal:5ms has that standard deviation
-  loss=1%           packets that are lost, independently of each other; ge:1%,20% loses all while the link is bad, and after each packet
-                    it becomes bad with the first probability, good again with the second (Gilbert-Elliott)
-  duplicate=0.1%    packets that arrive twice
+  rate=30Mbit/s       counts whole Ethernet frames; "unlimited" removes the limit
+  queue=50ms          how long a packet may wait at that rate (default 50ms)
+  discipline=codel    how the queue drops: drop-tail, codel (RFC 8289) with codel.target and codel.interval, or red with
+                      buffer.red.min.time, buffer.red.max.time and buffer.red.p
+  ecn=true            codel and red mark packets that support ECN instead of dropping them
+  packets=100         length of the queue in packets, instead of queue
+  delay=20ms          one way
+  jitter=5ms          uniform; normal:5ms has that standard deviation; with :reorder packets may overtake each other
+  loss=0.1%           probability of loss, also as 0.001 or 1e-3; ge:1%:20% is a Gilbert-Elliott model with these probabilities
+                      of a transition to the bad state, in which all is lost, and back
+  duplicate=0.1%      probability that a packet is delivered twice
+  forward.loss=1%     forward.KEY is for the direction from the link's first end to its second, backward.KEY for the other:
+                      rate, delay, jitter, loss, duplicate, queue
 
-Any link of two ends can do all of it; a switch has a rate and a queue.`,
+Any link of two ends can have all of these; a switch has a rate and a queue.`,
 		Example: "  tabane lab set a rate=15Mbit/s queue=50ms\n  tabane lab set a rate=15Mbit/s queue=500ms discipline=codel ecn=true\n  tabane lab set b rate=30Mbit/s delay=20ms jitter=2ms loss=0.1%\n  tabane lab set b rate=unlimited",
 		Args:    arguments(2, -1, "a link and what it does"),
 		RunE: func(c *cobra.Command, args []string) error {
-			shape, err := parseShape(args[1:])
+			shape, err := scenario.ParseShape(args[1:])
 			if err != nil {
 				return &failure{what: "understand the command line", on: strings.Join(args[1:], " "), why: err, do: "see tabane lab set --help"}
 			}
@@ -407,148 +406,4 @@ Any link of two ends can do all of it; a switch has a rate and a queue.`,
 	}
 	labFlag(c, &name)
 	return c
-}
-
-// parseShape reads what a link does from KEY=VALUE.
-func parseShape(args []string) (scenario.Shape, error) {
-	var s scenario.Shape
-	given := map[string]bool{}
-	if len(args) == 0 {
-		return s, errors.New("want at least one KEY=VALUE")
-	}
-	for _, arg := range args {
-		key, value, ok := strings.Cut(arg, "=")
-		read, known := shapeKeys[key]
-		switch {
-		case !ok:
-			return s, fmt.Errorf("want KEY=VALUE, got %q", arg)
-		case !known:
-			return s, fmt.Errorf("there is no %q; there are %s", key, strings.Join(slices.Sorted(maps.Keys(shapeKeys)), ", "))
-		case given[key]:
-			return s, fmt.Errorf("%s is given twice", key)
-		}
-		given[key] = true
-		if err := read(&s, value); err != nil {
-			return s, fmt.Errorf("%s: %w", key, err)
-		}
-	}
-	if s.Buffer != nil {
-		if s.Rate == 0 {
-			return s, errors.New("discipline, ecn: need a rate: nothing waits on a link without one")
-		}
-		s.Buffer.Time, s.Queue = s.Queue, 0
-	}
-	return s, s.Check().Err()
-}
-
-// buffer is the shape's queue in detail.
-func buffer(s *scenario.Shape) *channel.Queue {
-	if s.Buffer == nil {
-		s.Buffer = &channel.Queue{}
-	}
-	return s.Buffer
-}
-
-// parseDiscipline reads NAME, or NAME:PARAMETER,...
-func parseDiscipline(q *channel.Queue, value string) (err error) {
-	name, rest, detailed := strings.Cut(value, ":")
-	parameters := strings.Split(rest, ",")
-	q.Discipline = channel.Discipline(name)
-	switch {
-	case q.Discipline == channel.DropTail && !detailed, q.Discipline == channel.ControlledDelay && !detailed:
-	case q.Discipline == channel.ControlledDelay && len(parameters) == 2:
-		if q.CoDel.Target, err = positive(parameters[0]); err == nil {
-			q.CoDel.Interval, err = positive(parameters[1])
-		}
-	case q.Discipline == channel.EarlyDrop && len(parameters) == 3:
-		if q.RED.Min.Time, err = positive(parameters[0]); err != nil {
-			return err
-		}
-		if q.RED.Max.Time, err = positive(parameters[1]); err == nil {
-			q.RED.P, err = probability(parameters[2])
-		}
-	default:
-		return fmt.Errorf("want drop-tail, codel, codel:TARGET,INTERVAL like codel:5ms,100ms, or red:MIN,MAX,P like red:5ms,50ms,10%%, got %q", value)
-	}
-	return err
-}
-
-var shapeKeys = map[string]func(s *scenario.Shape, value string) error{
-	"rate": func(s *scenario.Shape, value string) (err error) {
-		if value == "unlimited" {
-			return nil
-		}
-		if s.Rate, err = unit.ParseBandwidth(value); err == nil && s.Rate == 0 {
-			err = errors.New("must be > 0, or unlimited")
-		}
-		return err
-	},
-	"queue": func(s *scenario.Shape, value string) (err error) {
-		s.Queue, err = positive(value)
-		return err
-	},
-	"discipline": func(s *scenario.Shape, value string) error { return parseDiscipline(buffer(s), value) },
-	"ecn": func(s *scenario.Shape, value string) (err error) {
-		if buffer(s).ECN, err = strconv.ParseBool(value); err != nil {
-			err = fmt.Errorf("want true or false, got %q", value)
-		}
-		return err
-	},
-	"delay": func(s *scenario.Shape, value string) (err error) {
-		s.Delay, err = positive(value)
-		return err
-	},
-	"jitter": func(s *scenario.Shape, value string) (err error) {
-		s.Jitter = &channel.Jitter{Kind: channel.Uniform}
-		if rest, normal := strings.CutPrefix(value, "normal:"); normal {
-			s.Jitter.Kind, value = channel.Normal, rest
-		}
-		s.Jitter.Amount, err = positive(value)
-		return err
-	},
-	"loss": func(s *scenario.Shape, value string) (err error) {
-		rest, bursts := strings.CutPrefix(value, "ge:")
-		if !bursts {
-			s.Loss = &channel.Loss{Kind: channel.Random}
-			s.Loss.P, err = probability(value)
-			return err
-		}
-		s.Loss = &channel.Loss{Kind: channel.GilbertElliott, Bad: 1}
-		p, r, ok := strings.Cut(rest, ",")
-		if !ok {
-			return fmt.Errorf("want ge:P,R like ge:1%%,20%%, got %q", value)
-		}
-		if s.Loss.P, err = probability(p); err == nil {
-			s.Loss.R, err = probability(r)
-		}
-		return err
-	},
-	"duplicate": func(s *scenario.Shape, value string) (err error) {
-		s.Duplicate, err = probability(value)
-		return err
-	},
-}
-
-func positive(value string) (time.Duration, error) {
-	d, err := time.ParseDuration(value)
-	switch {
-	case err != nil:
-		return 0, fmt.Errorf("want a duration like 50ms, got %q", value)
-	case d <= 0:
-		return 0, fmt.Errorf("must be > 0, got %s", d)
-	}
-	return d, nil
-}
-
-// probability reads "1%" or "0.01".
-func probability(value string) (float64, error) {
-	number, percent := strings.CutSuffix(value, "%")
-	p, err := strconv.ParseFloat(number, 64)
-	if percent {
-		p /= 100
-	}
-	if err != nil || !(p >= 0 && p <= 1) { // also NaN
-		return 0, fmt.Errorf("want a probability like 1%% or 0.01, got %q", value)
-	}
-	return p, nil
 }

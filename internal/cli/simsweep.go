@@ -35,7 +35,7 @@ What --set can name (LINK is a link of the scenario):
 
 ` + parameterList() + `
 Exit code 0: all rows are there; 1: they are, and some say that a delivery failed; 2: it could not run, or was interrupted.`,
-		Example: `  tabane sim sweep reseq-loss --transport mptcp --set path2.loss=0,1e-4,1e-3,1e-2 --set rbuf=65kB,260kB,unlimited --out loss.csv
+		Example: `  tabane sim sweep reseq-loss --transport mptcp --set path2.forward.loss=0,1e-4,1e-3,1e-2 --set rbuf=65kB,260kB,unlimited --out loss.csv
   tabane sim sweep reseq-delay --set path2.delay=20ms,50ms,100ms --set path2.rate=2Mbit/s,10Mbit/s --seeds 12 --summary --out grid.csv`,
 		Args: arguments(1, 1, "one scenario"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -65,13 +65,27 @@ Exit code 0: all rows are there; 1: they are, and some say that a delivery faile
 	return c
 }
 
-// parameterList says what --set can name.
+// parameterList says what --set can name, in lines of a terminal's width.
 func parameterList() string {
+	const columns = 100
 	var b strings.Builder
+	line := " "
 	for _, p := range simrun.Parameters() {
-		fmt.Fprintf(&b, "  %-16s %s; %s\n", p.Name, p.What, p.Form)
+		if strings.HasPrefix(p.Name, "LINK.forward.") || strings.HasPrefix(p.Name, "LINK.backward.") {
+			continue
+		}
+		if len(line)+len(p.Name)+2 > columns {
+			b.WriteString(line + "\n")
+			line = " "
+		}
+		line += " " + p.Name
 	}
-	return b.String()
+	return b.String() + line + `
+
+Keys of links without a direction are of both; LINK.forward.KEY and LINK.backward.KEY are of one, for rate, delay, jitter,
+loss, duplicate and queue. Keys and values are those of a scenario's file ("tabane help lab set" has short forms); a name may
+be shortened to its last part, packets for LINK.buffer.packets.
+`
 }
 
 func (a *app) sweep(ctx context.Context, name string, f sweepFlags) error {

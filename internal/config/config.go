@@ -19,6 +19,7 @@ import (
 	"unicode"
 
 	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/field"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
 )
@@ -133,7 +134,7 @@ func parse(data []byte) (*File, *decoder, []Fault) {
 		return nil, nil, d.faults
 	}
 	var checked fault.List
-	switch daemonKeys, scenarioKeys := keysOf[role.Sections](), keysOf[scenario.Spec](); {
+	switch daemonKeys, scenarioKeys := field.Keys[role.Sections](), field.Keys[scenario.Spec](); {
 	case containsAny(sections, daemonKeys):
 		d.decode(root, "", reflect.ValueOf(&file.Sections).Elem())
 		checked = file.Sections.Check()

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/field"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/unit"
@@ -406,7 +407,7 @@ func TestEveryTypeIsKnown(t *testing.T) {
 	seen := map[reflect.Type]bool{}
 	var walk func(path string, typ reflect.Type)
 	walk = func(path string, typ reflect.Type) {
-		if seen[typ] || typ == durationType || reflect.PointerTo(typ).Implements(textType) {
+		if seen[typ] || field.IsScalar(typ) {
 			return
 		}
 		seen[typ] = true
@@ -419,9 +420,7 @@ func TestEveryTypeIsKnown(t *testing.T) {
 			}
 			walk(path, typ.Elem())
 		case reflect.Struct:
-			eachField(typ, func(name string, index []int) { walk(path+"."+name, typ.FieldByIndex(index).Type) })
-		case reflect.String, reflect.Bool, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64,
-			reflect.Int, reflect.Int32, reflect.Int64, reflect.Float64:
+			field.Each(typ, func(name string, index []int) { walk(path+"."+name, typ.FieldByIndex(index).Type) })
 		default:
 			t.Errorf("%s: the decoder knows no %s", path, typ)
 		}
@@ -449,5 +448,57 @@ func TestLocate(t *testing.T) {
 	}
 	if err := Locate("f", data, nil); err != nil {
 		t.Errorf("no faults are %v", err)
+	}
+}
+
+// TestShortForms wants the short form of a value and its mapping to be the same.
+func TestShortForms(t *testing.T) {
+	scenario := func(link string) string {
+		return "name: x\ntitle: x\nnodes:\n  a: {}\n  b: {}\nlinks:\n  l:\n    ends:\n      - {node: a, interface: a0}\n      - {node: b, interface: b0}\n    rate: 1Mbit/s\n" +
+			"    delay: 20ms\n    " + link + "\n"
+	}
+	for short, mapping := range map[string]string{
+		"loss: 0.1%":                 "loss: {kind: random, p: 0.001}",
+		"loss: 1e-3":                 "loss: {kind: random, p: 0.1%}",
+		"loss: ge:1%:20%":            "loss: {kind: gilbert-elliott, p: 0.01, r: 2e-1, bad: 100%}",
+		"jitter: 5ms":                "jitter: {kind: uniform, amount: 5ms}",
+		"jitter: normal:5ms:reorder": "jitter: {kind: normal, amount: 5ms, reorder: true}",
+		"buffer: 64kB":               "buffer: {bytes: 64000}",
+		"forward: {loss: 1%, queue: 9ms, rate: unlimited}": "forward: {loss: {kind: random, p: 1e-2}, queue: {time: 9ms}, rate: unlimited}",
+		"duplicate: 1%": "duplicate: 0.01",
+	} {
+		a, err := Parse("a", []byte(scenario(short)))
+		if err != nil {
+			t.Errorf("%s: %v", short, err)
+			continue
+		}
+		b, err := Parse("b", []byte(scenario(mapping)))
+		if err != nil || !reflect.DeepEqual(a, b) {
+			t.Errorf("%s is not %s: %v", short, mapping, err)
+		}
+		key, value, _ := strings.Cut(short, ": ")
+		if strings.Contains(value, "{") {
+			continue
+		}
+		set := a.Scenario.Links["l"].Shape
+		field.Clear(&set, key)
+		if err := set.Set(key, value); err != nil || !reflect.DeepEqual(set, a.Scenario.Links["l"].Shape) {
+			t.Errorf("%s: a command line sets %s, %v", short, set, err)
+		}
+	}
+	for link, want := range map[string]string{
+		"loss: ge:1%":      `f:13:11: links.l.loss: want ge:P:R`,
+		"loss: 2":          `f:13:11: links.l.loss: want a probability`,
+		"loss: true":       `f:13:11: links.l.loss: want a mapping`,
+		"jitter: fast":     `f:13:13: links.l.jitter: want a duration`,
+		"jitter: 1s":       `f:13:5: links.l.jitter.amount: must not be more than the delay`,
+		"duplicate: 1%%":   `f:13:16: links.l.duplicate: want a number`,
+		`duplicate: "0.1"`: `f:13:16: links.l.duplicate: want a number, got "0.1"`,
+		"lost: 1%":         `did you mean "loss"?`,
+	} {
+		_, err := Parse("f", []byte(scenario(link)))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", link, err, want)
+		}
 	}
 }

@@ -1,19 +1,17 @@
 package config
 
 import (
-	"encoding"
 	"fmt"
 	"math"
-	"net/netip"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/token"
 	"github.com/tabane/tabane/internal/fault"
-	"github.com/tabane/tabane/internal/unit"
+	"github.com/tabane/tabane/internal/field"
 )
 
 // maxValues bounds how many values a document may hold after its aliases are expanded.
@@ -249,19 +247,6 @@ func (d *decoder) spent(n ast.Node, path string) bool {
 	return d.values > maxValues
 }
 
-var (
-	durationType = reflect.TypeFor[time.Duration]()
-	textType     = reflect.TypeFor[encoding.TextUnmarshaler]()
-	// wants says what a text must look like, for types whose own errors speak of Go.
-	wants = map[reflect.Type]string{
-		reflect.TypeFor[netip.Addr]():     `an IP address like "2001:db8::1"`,
-		reflect.TypeFor[netip.Prefix]():   `an IP prefix like "2001:db8::/32"`,
-		reflect.TypeFor[netip.AddrPort](): `an address and port like "[::1]:9116"`,
-		reflect.TypeFor[unit.Bandwidth](): `a bandwidth like "30Mbit/s"`,
-		reflect.TypeFor[unit.Size]():      `a size like "100MB"`,
-	}
-)
-
 // decode fills v from n. A value that n does not fit stays as it is, with a fault.
 func (d *decoder) decode(n ast.Node, path string, v reflect.Value) {
 	if d.spent(n, path) {
@@ -278,65 +263,63 @@ func (d *decoder) decode(n ast.Node, path string, v reflect.Value) {
 			v.Set(reflect.New(v.Type().Elem()))
 		}
 		d.decode(n, path, v.Elem())
-	case v.Type() == durationType:
-		d.decodeDuration(n, path, v)
-	case v.Addr().Type().Implements(textType):
-		d.decodeText(n, path, v)
+	case field.HasShort(v.Type()):
+		if text, ok := scalarText(n); ok {
+			if err := field.Parse(v, text); err != nil {
+				d.fault(n, path, "%v", err)
+			}
+			return
+		}
+		d.decodeStruct(n, path, v)
+	case v.Kind() == reflect.Struct && !field.IsScalar(v.Type()):
+		d.decodeStruct(n, path, v)
+	case v.Kind() == reflect.Map:
+		d.decodeMap(n, path, v)
+	case v.Kind() == reflect.Slice:
+		d.decodeSlice(n, path, v)
 	default:
-		d.decodeKind(n, path, v)
+		d.decodeScalar(n, path, v)
 	}
 }
 
-func (d *decoder) decodeKind(n ast.Node, path string, v reflect.Value) {
-	switch v.Kind() {
-	case reflect.Struct:
-		d.decodeStruct(n, path, v)
-	case reflect.Map:
-		d.decodeMap(n, path, v)
-	case reflect.Slice:
-		d.decodeSlice(n, path, v)
-	case reflect.String:
-		if text, ok := scalarText(n); ok {
-			v.SetString(text)
-		} else {
-			d.fault(n, path, "want text, got %s", describe(n))
+// decodeScalar sets a value that is one text.
+func (d *decoder) decodeScalar(n ast.Node, path string, v reflect.Value) {
+	text, ok := scalarText(n)
+	switch n := n.(type) {
+	case *ast.BoolNode:
+		// Of all that YAML takes for a bool, only what it is written as here.
+		text, ok = strconv.FormatBool(n.Value), v.Kind() == reflect.Bool
+	case *ast.StringNode, *ast.LiteralNode:
+		// A text in quotes is no number, except that 0.1% and 1e-3 are texts to the YAML parser.
+		plain := n.GetToken().Type == token.StringType || strings.HasSuffix(text, "%")
+		if kind := v.Kind(); v.Type().PkgPath() == "" && (kind == reflect.Bool || isInteger(kind) || kind == reflect.Float64 && !plain) {
+			ok = false
 		}
-	case reflect.Bool:
-		if b, ok := n.(*ast.BoolNode); ok {
-			v.SetBool(b.Value)
-		} else {
-			d.fault(n, path, "want true or false, got %s", describe(n))
-		}
-	case reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		u, err := strconv.ParseUint(integerText(n), 10, v.Type().Bits())
-		if err != nil || !plain(integerText(n)) {
-			most := uint64(math.MaxUint64) >> (64 - v.Type().Bits())
-			d.fault(n, path, "want a whole number from 0 to %d, got %s", most, describe(n))
-			return
-		}
-		v.SetUint(u)
-	case reflect.Int, reflect.Int32, reflect.Int64:
-		i, err := strconv.ParseInt(integerText(n), 10, v.Type().Bits())
-		if err != nil || !plain(integerText(n)) {
-			d.fault(n, path, "want a whole number, got %s", describe(n))
-			return
-		}
-		v.SetInt(i)
-	case reflect.Float64:
-		text := integerText(n)
-		if f, ok := n.(*ast.FloatNode); ok {
-			text = f.Token.Value
-		}
-		f, err := strconv.ParseFloat(text, 64)
-		if err != nil || math.IsInf(f, 0) || math.IsNaN(f) {
-			d.fault(n, path, "want a number, got %s", describe(n))
-			return
-		}
-		v.SetFloat(f)
+	}
+	var err error
+	if ok {
+		err = field.Parse(v, text)
+	}
+	if ok && err == nil {
+		return
+	}
+	switch kind := v.Kind(); {
+	case kind == reflect.Bool:
+		d.fault(n, path, "want true or false, got %s", describe(n))
+	case v.Type().PkgPath() == "" && kind == reflect.Float64:
+		d.fault(n, path, "want a number, got %s", describe(n))
+	case v.Type().PkgPath() == "" && kind >= reflect.Uint && kind <= reflect.Uint64:
+		d.fault(n, path, "want a whole number from 0 to %d, got %s", uint64(math.MaxUint64)>>(64-v.Type().Bits()), describe(n))
+	case v.Type().PkgPath() == "" && isInteger(kind):
+		d.fault(n, path, "want a whole number, got %s", describe(n))
+	case ok && text != "" && v.Type().PkgPath() != "net/netip" && v.Type() != reflect.TypeFor[time.Duration]():
+		d.fault(n, path, "%v", err)
 	default:
-		panic(fmt.Sprintf("BUG: %s: the decoder knows no %s", path, v.Type()))
+		d.fault(n, path, "want %s, got %s", field.Want(v.Type()), describe(n))
 	}
 }
+
+func isInteger(k reflect.Kind) bool { return k >= reflect.Int && k <= reflect.Uint64 }
 
 func (d *decoder) decodeStruct(n ast.Node, path string, v reflect.Value) {
 	if n.Type() == ast.NullType {
@@ -348,7 +331,7 @@ func (d *decoder) decodeStruct(n ast.Node, path string, v reflect.Value) {
 	}
 	fields := map[string]reflect.Value{}
 	var names []string
-	eachField(v.Type(), func(name string, index []int) {
+	field.Each(v.Type(), func(name string, index []int) {
 		fields[name] = v.FieldByIndex(index)
 		names = append(names, name)
 	})
@@ -401,66 +384,6 @@ func (d *decoder) decodeSlice(n ast.Node, path string, v reflect.Value) {
 	v.Set(s)
 }
 
-func (d *decoder) decodeDuration(n ast.Node, path string, v reflect.Value) {
-	text, _ := scalarText(n)
-	t, err := time.ParseDuration(text)
-	if err != nil {
-		d.fault(n, path, `want a duration like "50ms" or "1m30s", got %s`, describe(n))
-		return
-	}
-	v.SetInt(int64(t))
-}
-
-func (d *decoder) decodeText(n ast.Node, path string, v reflect.Value) {
-	want, known := wants[v.Type()]
-	if !known {
-		want = "text"
-	}
-	text, ok := scalarText(n)
-	if !ok || text == "" {
-		d.fault(n, path, "want %s, got %s", want, describe(n))
-		return
-	}
-	err := v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(text))
-	if b, ok := v.Interface().(unit.Bandwidth); ok && err == nil && b == 0 {
-		d.fault(n, path, "must be > 0, got %s: nothing passes at no rate; leave it out where there is no limit", describe(n))
-	}
-	if err == nil {
-		return
-	}
-	if known && v.Type().PkgPath() == "net/netip" {
-		d.fault(n, path, "want %s, got %s", want, describe(n))
-		return
-	}
-	d.fault(n, path, "%v", err)
-}
-
-// eachField calls f for every key that a struct of type t has, those of inlined structs included.
-func eachField(t reflect.Type, f func(name string, index []int)) {
-	for i := range t.NumField() {
-		field := t.Field(i)
-		if !field.IsExported() {
-			continue
-		}
-		name, options, _ := strings.Cut(field.Tag.Get("yaml"), ",")
-		switch {
-		case name == "-":
-		case name == "" && slices.Contains(strings.Split(options, ","), "inline"):
-			eachField(field.Type, func(name string, index []int) { f(name, append([]int{i}, index...)) })
-		case name == "":
-			panic(fmt.Sprintf("BUG: %s.%s has no yaml key", t, field.Name))
-		default:
-			f(name, []int{i})
-		}
-	}
-}
-
-func keysOf[T any]() []string {
-	var names []string
-	eachField(reflect.TypeFor[T](), func(name string, _ []int) { names = append(names, name) })
-	return names
-}
-
 // scalarText returns the text of a scalar as it is written: a number is text where text is wanted ("name: 1.10").
 func scalarText(n ast.Node) (string, bool) {
 	switch n := n.(type) {
@@ -472,19 +395,6 @@ func scalarText(n ast.Node) (string, bool) {
 		return n.GetToken().Value, true
 	}
 	return "", false
-}
-
-func integerText(n ast.Node) string {
-	if i, ok := n.(*ast.IntegerNode); ok {
-		return i.Token.Value
-	}
-	return ""
-}
-
-// plain refuses numbers that YAML 1.1 and 1.2 read differently, or that only look decimal: 010, 0x10, 1_000, +1.
-func plain(number string) bool {
-	digits := strings.TrimPrefix(number, "-")
-	return digits != "" && strings.Trim(digits, "0123456789") == "" && (len(digits) == 1 || digits[0] != '0')
 }
 
 // describe says what a node is, for "want ..., got ...".

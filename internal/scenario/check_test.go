@@ -14,6 +14,7 @@ import (
 
 	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/result"
+	"github.com/tabane/tabane/internal/unit"
 	"github.com/tabane/tabane/internal/vpn"
 )
 
@@ -144,8 +145,10 @@ experiment.cases[0].published[2].transport: transport "y" is not in transports`}
 		},
 			"links.a.jitter.amount: must not be more than the delay, 1ms: nothing arrives before it is sent; got 2ms"},
 		{"loss of no kind", func(s *Spec) { s.Links["a"].Loss = &channel.Loss{P: 0.1} }, "links.a.loss.kind: must be random or gilbert-elliott when there is loss"},
-		{"queue and buffer", func(s *Spec) { s.Links["a"].Queue, s.Links["a"].Buffer = time.Second, &channel.Queue{} },
-			"links.a.buffer: must be left out where queue is given: it says the same in more detail"},
+		{"queue and buffer", func(s *Spec) {
+			s.Links["a"].Queue, s.Links["a"].Buffer = time.Second, &channel.Queue{Limit: channel.Limit{Packets: 1}}
+		},
+			"links.a.buffer: must have no limit of its own where queue is given: it says the same in more detail"},
 		{"impossible buffer", func(s *Spec) { s.Links["a"].Buffer = &channel.Queue{Discipline: "fq"} }, `links.a.buffer.discipline: must be drop-tail, red or codel, got "fq"`},
 		{"a direction that says nothing", func(s *Spec) { s.Links["a"].Backward = &channel.Change{} },
 			"links.a.backward: says nothing: give at least one of rate, delay, jitter, loss, duplicate, queue"},
@@ -158,7 +161,7 @@ experiment.cases[0].published[2].transport: transport "y" is not in transports`}
 		{"a seed of nothing", func(s *Spec) { s.Links["b"].Seed = 7 }, "links.b.seed: has no effect: nothing is random on this link"},
 		{"an emulated link", func(s *Spec) {
 			s.Links["a"].Emulate, s.Links["a"].Seed = true, 7
-			s.Experiment.Cases[0].Links["b"] = Shape{Delay: time.Second, Buffer: &channel.Queue{Limit: channel.Limit{Packets: 100}, Discipline: channel.ControlledDelay}}
+			s.Experiment.Cases[0].Links["b"] = Shape{Rate: unit.MbitPerSecond, Delay: time.Second, Buffer: &channel.Queue{Limit: channel.Limit{Packets: 100}, Discipline: channel.ControlledDelay}}
 		}, ""},
 		{"small mtu", func(s *Spec) { s.Links["a"].MTU = 1279 }, "links.a.mtu: must be 1280 to 65535 bytes, got 1279"},
 		{"route with host bits", func(s *Spec) { s.Nodes["client"].Routes[0].Dst = prefix("2001:db8::1/32") },

@@ -1,10 +1,15 @@
 package scenario
 
 import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/field"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -33,6 +38,93 @@ type Shape struct {
 	Backward *channel.Change `yaml:"backward,omitempty"`
 }
 
+// shapePaths are the paths of all values of a Shape.
+var shapePaths = field.Paths[Shape]()
+
+// ShapePaths returns the paths of all values of a Shape that Set can set.
+func ShapePaths() []string { return slices.Clone(shapePaths) }
+
+// Set sets the value at a path, or at the one that a shorter name stands for (field.Resolve), to that of the text. Without forward
+// or backward it is set in both directions, also where the shape has had a value for one of them.
+func (s *Shape) Set(name, text string) error {
+	path, err := field.Resolve(name, shapePaths)
+	if err != nil {
+		return err
+	}
+	if err := field.Set(s, path, text); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	switch limit := path[strings.LastIndex(path, ".")+1:]; limit {
+	case "bytes", "packets", "time":
+		if !slices.ContainsFunc(field.Assignments(s), func(a string) bool { return strings.HasPrefix(a, path+"=") }) {
+			return fmt.Errorf("%s: must be > 0, got %s", name, text)
+		}
+	}
+	switch {
+	case path == "queue" && s.Buffer != nil:
+		buffer := *s.Buffer
+		buffer.Limit = channel.Limit{}
+		if s.Buffer = &buffer; buffer == (channel.Queue{}) {
+			s.Buffer = nil
+		}
+	case s.Buffer != nil && s.Buffer.Limit != (channel.Limit{}):
+		s.Queue = 0
+	}
+	key, _, _ := strings.Cut(path, ".")
+	if key == "buffer" {
+		key = "queue"
+	}
+	if key != "forward" && key != "backward" {
+		field.Clear(s, "forward."+key)
+		field.Clear(s, "backward."+key)
+		s.Forward, s.Backward = given(s.Forward), given(s.Backward)
+	}
+	return nil
+}
+
+// given is the change, or nil where it changes nothing.
+func given(c *channel.Change) *channel.Change {
+	if c != nil && *c == (channel.Change{}) {
+		return nil
+	}
+	return c
+}
+
+// ParseShape reads a whole shape from KEY=VALUE, each with a key of its own. What is not named is not done.
+func ParseShape(assignments []string) (Shape, error) {
+	var s Shape
+	if len(assignments) == 0 {
+		return s, errors.New("want at least one KEY=VALUE")
+	}
+	first := map[string]string{}
+	for _, a := range assignments {
+		name, text, ok := strings.Cut(a, "=")
+		if !ok {
+			return s, fmt.Errorf("want KEY=VALUE, got %q", a)
+		}
+		path, err := field.Resolve(name, shapePaths)
+		if err != nil {
+			return s, err
+		}
+		if before, twice := first[path]; twice {
+			return s, fmt.Errorf("%s is given twice, first as %q", path, before)
+		}
+		first[path] = a
+		if err := field.Set(&s, path, text); err != nil {
+			return s, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return s, s.Check().Err()
+}
+
+// String is the shape as ParseShape reads it, "rate=30Mbit/s delay=20ms"; of one that does nothing it is "rate=unlimited".
+func (s Shape) String() string {
+	if list := field.Assignments(&s); len(list) > 0 {
+		return strings.Join(list, " ")
+	}
+	return "rate=" + field.Unlimited
+}
+
 // Plain reports whether the kernel's own queueing discipline is enough for the shape.
 func (s Shape) Plain() bool {
 	return s == (Shape{Rate: s.Rate, Queue: s.Queue})
@@ -46,6 +138,9 @@ func (s Shape) Profiles() (forward, backward channel.Profile) {
 	p := channel.Profile{Rate: s.Rate, Delay: s.Delay, Duplicate: s.Duplicate, Queue: channel.Queue{Limit: channel.Limit{Time: s.Queue}}}
 	if s.Buffer != nil {
 		p.Queue = *s.Buffer
+		if p.Queue.Limit == (channel.Limit{}) {
+			p.Queue.Time = s.Queue
+		}
 	}
 	if s.Jitter != nil {
 		p.Jitter = *s.Jitter
@@ -75,8 +170,11 @@ func (s Shape) Check() fault.List {
 	if s.Queue > 0 && s.Rate == 0 && s.Forward == nil && s.Backward == nil {
 		faults.Add("queue", "needs a rate: nothing waits on a link without one")
 	}
-	if s.Queue != 0 && s.Buffer != nil {
-		faults.Add("buffer", "must be left out where queue is given: it says the same in more detail")
+	if s.Queue != 0 && s.Buffer != nil && s.Buffer.Limit != (channel.Limit{}) {
+		faults.Add("buffer", "must have no limit of its own where queue is given: it says the same in more detail")
+	}
+	if s.Buffer != nil && s.Rate == 0 && s.Forward == nil && s.Backward == nil {
+		faults.Add("buffer", "needs a rate: nothing waits on a link without one")
 	}
 	if s.Plain() || len(faults) > 0 {
 		return faults
