@@ -104,6 +104,7 @@ type Peer struct {
 	// by the peer's own table, so that a destination that the peer did not advertise is refused;
 	// end.dx6 sends it to the peer without a lookup (RFC 8986 sections 4.4 and 4.6). Default:
 	// end.dt6.
+	// Example: end.dx6
 	Behavior Behavior `yaml:"behavior,omitempty"`
 	// LocalPref is the LOCAL_PREF of all routes from the peer. Default: 100 (RFC 4271 section
 	// 5.1.5). Example: 200

@@ -53,6 +53,7 @@ type Jitter struct {
 	Amount time.Duration `yaml:"amount,omitempty" json:"amount,omitempty"`
 	// Reorder lets frames overtake each other. Without it a frame is delivered with the one before
 	// it at the earliest, and delays vary less than Amount where frames are closer than that.
+	// Example: true
 	Reorder bool `yaml:"reorder,omitempty" json:"reorder,omitempty"`
 }
 
@@ -93,6 +94,7 @@ type Limit struct {
 	Packets int `yaml:"packets,omitempty" json:"packets,omitempty"`
 	// Time is how long a frame would wait at the present rate, the rest of the frame that is being
 	// sent included.
+	// Example: 50ms
 	Time time.Duration `yaml:"time,omitempty" json:"time,omitempty"`
 }
 
@@ -116,6 +118,7 @@ type Queue struct {
 	// Limit is how much may wait, whatever the discipline; without one it is DefaultQueue.
 	Limit `yaml:",inline"`
 	// Discipline is which frame is dropped when: drop-tail, red or codel. Default: drop-tail.
+	// Example: codel
 	Discipline Discipline `yaml:"discipline,omitempty" json:"discipline,omitempty"`
 	// RED are the parameters of red (Floyd and Jacobson).
 	RED RED `yaml:"red,omitempty" json:"red,omitzero"`
@@ -327,8 +330,10 @@ func (c CoDel) filled() CoDel {
 // Change is a change of a Profile: what is nil stays. Jitter, Loss and Queue are replaced as a whole.
 type Change struct {
 	// Rate is the rate from now on.
+	// Example: 5Mbit/s
 	Rate *unit.Bandwidth `yaml:"rate,omitempty" json:"rate,omitempty"`
 	// Delay is the one-way delay from now on.
+	// Example: 20ms
 	Delay *time.Duration `yaml:"delay,omitempty" json:"delay,omitempty"`
 	// Jitter varies the delay.
 	Jitter *Jitter `yaml:"jitter,omitempty" json:"jitter,omitempty"`

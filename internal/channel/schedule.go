@@ -41,6 +41,7 @@ func (d Direction) Has(one Direction) bool { return d == Both || d == one }
 // Step is a change of a link at a time.
 type Step struct {
 	// At is the time from the request on.
+	// Example: 5s
 	At time.Duration `yaml:"at" json:"at"`
 	// Direction is forward, from the first end of the link to the second, or backward. Default:
 	// both directions. Example: forward

@@ -8,6 +8,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -70,6 +71,7 @@ one line on standard error says what, on what, why, and what to do.`,
 		&cobra.Group{ID: "lab", Title: "Experiments:"},
 		&cobra.Group{ID: "tools", Title: "Tools:"},
 	)
+	root.SetHelpCommand(a.helpCommand())
 	root.AddCommand(a.daemonCommands()...)
 	root.AddCommand(a.labCommands()...)
 	root.AddCommand(a.simCommand())
@@ -84,13 +86,18 @@ func group(c *cobra.Command) {
 		if len(args) == 0 {
 			return c.Help()
 		}
-		hint := ""
-		c.SuggestionsMinimumDistance = 2
-		if s := c.SuggestionsFor(args[0]); len(s) > 0 {
-			hint = "did you mean " + strings.Join(s, " or ") + "? "
-		}
-		return &failure{what: "understand the command line", on: strings.Join(args, " "), why: errors.New("there is no such verb"), do: hint + "see " + c.CommandPath() + " --help"}
+		return unknownCommand(c, args)
 	}
+}
+
+// unknownCommand is a subcommand that c does not have.
+func unknownCommand(c *cobra.Command, args []string) error {
+	hint := ""
+	c.SuggestionsMinimumDistance = 2
+	if s := c.SuggestionsFor(args[0]); len(s) > 0 {
+		hint = "did you mean " + strings.Join(s, " or ") + "? "
+	}
+	return &usageError{fmt.Sprintf("unknown command %q", strings.Join(args, " ")), hint + "see " + c.CommandPath() + " --help"}
 }
 
 // arguments checks the number of arguments, with an error of one line.
@@ -107,7 +114,7 @@ func arguments(least, most int, want string) cobra.PositionalArgs {
 func (a *app) logger(w io.Writer, level slog.Level) (*slog.Logger, error) {
 	if a.logLevel != "" {
 		if err := level.UnmarshalText([]byte(a.logLevel)); err != nil {
-			return nil, &failure{what: "understand the command line", on: "--log-level " + a.logLevel, why: errors.New("there is no such level"), do: "use debug, info, warn or error"}
+			return nil, invalid("--log-level", a.logLevel, "debug, info, warn or error")
 		}
 	}
 	options := &slog.HandlerOptions{Level: level}
@@ -117,7 +124,7 @@ func (a *app) logger(w io.Writer, level slog.Level) (*slog.Logger, error) {
 	case "json":
 		return slog.New(slog.NewJSONHandler(w, options)), nil
 	}
-	return nil, &failure{what: "understand the command line", on: "--log-format " + a.logFormat, why: errors.New("there is no such form"), do: "use text or json"}
+	return nil, invalid("--log-format", a.logFormat, "text or json")
 }
 
 // width is how many columns the terminal w has, and 0 when it is none.

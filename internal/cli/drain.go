@@ -83,10 +83,10 @@ What has no other path is lost when its routes are withdrawn. The daemon forgets
 		RunE: func(c *cobra.Command, _ []string) error {
 			to, err := netip.ParseAddrPort(at)
 			if err != nil {
-				return &failure{what: "understand the command line", on: "--status " + at, why: errors.New("it is no address with a port"), do: `use one like "` + r.DefaultStatus().String() + `"`}
+				return invalid("--status", at, `an address and port like "`+r.DefaultStatus().String()+`"`)
 			}
 			if undo && c.Flags().Changed("wait") {
-				return usage(c, errors.New("--wait and --undo do not go together"))
+				return usage(c, errors.New("--wait and --undo exclude each other"))
 			}
 			return a.drain(c.Context(), to, wait, undo)
 		},

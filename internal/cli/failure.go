@@ -68,9 +68,23 @@ func fileFailure(what, path string, err error) error {
 	return &failure{what: what, on: path, why: err, do: do}
 }
 
-// usage is a command line that cannot be understood.
+// usageError is an invalid command line.
+type usageError struct {
+	why string
+	// do is what the user can do about it.
+	do string
+}
+
+func (e *usageError) Error() string { return e.why + "; " + e.do }
+
+// usage is a command line that c does not take.
 func usage(c *cobra.Command, err error) error {
-	return &failure{what: "understand the command line", on: c.CommandPath(), why: err, do: "see " + c.CommandPath() + " --help"}
+	return &usageError{err.Error(), "see " + c.CommandPath() + " --help"}
+}
+
+// invalid is a flag or an argument with a value that it cannot have; want says which it can.
+func invalid(name, value, want string) error {
+	return &usageError{fmt.Sprintf("invalid value %q for %s", value, name), "want " + want}
 }
 
 // finish prints what went wrong and decides the exit code; it is the only place that does.

@@ -72,7 +72,7 @@ func (a *app) fetch(ctx context.Context, url string, f fetchFlags) error {
 			live.show(fmt.Sprintf("%6.1f s  %9s  %s", s.At.Seconds(), unit.Size(meter.total)/1000*1000, megabits(meter.rate())))
 		}
 	case f.progress != "auto" && f.progress != "none":
-		return &failure{what: "understand the command line", on: "--progress " + f.progress, why: errors.New("there is no such form"), do: "use auto, json or none"}
+		return invalid("--progress", f.progress, "auto, json or none")
 	}
 
 	report, err := traffic.Fetch(ctx, o)

@@ -143,7 +143,7 @@ func (a *app) flows(ctx context.Context, o flowsFlags) error {
 	if o.metrics != "" {
 		at, err := netip.ParseAddrPort(o.metrics)
 		if err != nil {
-			return &failure{what: "understand the command line", on: "--metrics " + o.metrics, why: errors.New("it is no address with a port"), do: `use one like "[::1]:9120"`}
+			return invalid("--metrics", o.metrics, `an address and port like "[::1]:9120"`)
 		}
 		if listener, err = listen(ctx, at); err != nil {
 			return &failure{what: "serve metrics", on: at.String(), why: err, do: "choose another address with --metrics"}

@@ -392,7 +392,7 @@ Any link of two ends can have all of these; a switch has a rate and a queue.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			shape, err := scenario.ParseShape(args[1:])
 			if err != nil {
-				return &failure{what: "understand the command line", on: strings.Join(args[1:], " "), why: err, do: "see tabane lab set --help"}
+				return &usageError{fmt.Sprintf("%s: %v", strings.Join(args[1:], " "), err), "see tabane lab set --help"}
 			}
 			l, err := openLab(c.Context(), "set a link", name)
 			if err != nil {

@@ -73,7 +73,7 @@ func listenAddresses(flags []string, file string) ([]netip.AddrPort, error) {
 	for _, text := range flags {
 		at, err := netip.ParseAddrPort(text)
 		if err != nil {
-			return nil, &failure{what: "understand the command line", on: "--listen " + text, why: errors.New("it is no address with a port"), do: `use one like "[::]:8080"`}
+			return nil, invalid("--listen", text, `an address and port like "[::]:8080"`)
 		}
 		listen = append(listen, at)
 	}

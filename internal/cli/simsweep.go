@@ -100,7 +100,7 @@ func (a *app) sweep(ctx context.Context, name string, f sweepFlags) error {
 	for _, text := range f.set {
 		axis, err := simrun.ParseAxis(spec, text)
 		if err != nil {
-			return &failure{what: "understand the command line", on: "--set " + text, why: err, do: "see tabane sim sweep --help"}
+			return &usageError{fmt.Sprintf("--set %s: %v", text, err), "see tabane sim sweep --help"}
 		}
 		grid.Axes = append(grid.Axes, axis)
 	}

@@ -35,22 +35,22 @@ func (a *app) statusCommand() *cobra.Command {
 	var asJSON bool
 	names := statusNames()
 	c := &cobra.Command{
-		Use:     "status [ROLE|ADDRESS]",
-		Short:   "Show how the daemons on this host are",
+		Use:     "status [DAEMON|ADDRESS]",
+		Short:   "Show the state of the daemons on this host",
 		GroupID: "tools",
-		Long: `Status asks the daemons on this host for their state: all that answer at their usual address, or the one that is named by
-its role (` + strings.Join(names, ", ") + `) or by the address of its status ("[::1]:9117").`,
+		Long: `Status prints the state of the daemons on this host: of all that answer at their default address, or of one, by its name
+(` + strings.Join(names, ", ") + `) or by its status address ("[::1]:9117").`,
 		Example: `  tabane status
   tabane status edge
   tabane status --json '[::1]:9117'
   tabane lab exec server -- tabane status edge`,
-		Args:      arguments(0, 1, "at most one role or address"),
+		Args:      arguments(0, 1, "at most one daemon or address"),
 		ValidArgs: names,
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.status(c.Context(), args, asJSON)
 		},
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "print what the daemons say as JSON, one object for each")
+	c.Flags().BoolVar(&asJSON, "json", false, "print the daemons' status as JSON, one object for each")
 	return c
 }
 
@@ -81,7 +81,7 @@ func (a *app) status(ctx context.Context, args []string, asJSON bool) error {
 		}
 	}
 	if !found {
-		return &failure{what: "ask for status", on: "this host", why: errors.New("no daemon answers at its usual address"), do: "start one, or name its address"}
+		return &failure{what: "ask for status", on: "this host", why: errors.New("no daemon answers at its default address"), do: "start one, or name its address"}
 	}
 	return nil
 }
@@ -114,7 +114,7 @@ func statusSources(args []string) ([]source, error) {
 	}
 	at, err := netip.ParseAddrPort(args[0])
 	if err != nil {
-		return nil, &failure{what: "ask for status", on: args[0], why: errors.New("it is neither a role nor an address"), do: `name a role, or an address like "[::1]:9117"`}
+		return nil, &failure{what: "ask for status", on: args[0], why: errors.New("it is neither a daemon nor an address"), do: `name a daemon, or an address like "[::1]:9117"`}
 	}
 	return []source{{"", at}}, nil
 }

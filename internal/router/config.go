@@ -20,6 +20,7 @@ type Config struct {
 	// Neighbors are the eBGP neighbors.
 	Neighbors []Neighbor `yaml:"neighbors"`
 	// Status is where /status and /metrics are served. Default: port 9118 of ::1.
+	// Example: "[::1]:9118"
 	Status netip.AddrPort `yaml:"status,omitempty"`
 }
 

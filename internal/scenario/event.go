@@ -137,6 +137,7 @@ type Flap struct {
 	Node string `yaml:"node"`
 	// Interface is the node's interface, which goes down for half the time. Exclusive with
 	// neighbor.
+	// Example: link-a
 	Interface string `yaml:"interface,omitempty"`
 	// Neighbor is the name of a node that Node has a BGP session with, whose connection is reset.
 	// Exclusive with interface.

@@ -17,11 +17,13 @@ type Figure struct {
 	// Title is the heading.
 	Title string `yaml:"title"`
 	// Caption is the text below the figure.
+	// Example: Mean of 10 trials.
 	Caption string `yaml:"caption,omitempty"`
 	// Kind is lines, a metric over a parameter of the cases, or bursts, the segments of one case
 	// over time. Default: lines.
 	Kind string `yaml:"kind,omitempty"`
 	// Traffic selects a traffic. Default: the only one.
+	// Example: bulk
 	Traffic string `yaml:"traffic,omitempty"`
 
 	// X is the parameter of cases along the axis.
@@ -39,6 +41,7 @@ type Figure struct {
 	// Log makes the axis of X logarithmic.
 	Log bool `yaml:"log,omitempty"`
 	// LogY makes the other axis logarithmic.
+	// Example: true
 	LogY bool `yaml:"log_y,omitempty"`
 	// Without is the label beyond the end of the axis, for cases that do not have the parameter X.
 	Without string `yaml:"without,omitempty"`

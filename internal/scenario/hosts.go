@@ -35,15 +35,20 @@ type StaticRoute struct {
 type RouteMetrics struct {
 	// Cwnd is the most segments that a connection over the route may have in flight. The kernel
 	// applies it from the second connection between two addresses on.
+	// Example: 20
 	Cwnd int `yaml:"cwnd,omitempty"`
 	// InitCwnd is the initial congestion window in segments.
+	// Example: 10
 	InitCwnd int `yaml:"initcwnd,omitempty"`
 	// AdvMSS is the maximum segment size that the node advertises, in bytes and with TCP's
 	// options.
+	// Example: 1220
 	AdvMSS int `yaml:"advmss,omitempty"`
 	// Window is the largest receive window that the node advertises, in bytes.
+	// Example: 65535
 	Window int `yaml:"window,omitempty"`
 	// QuickACK acknowledges every segment at once.
+	// Example: true
 	QuickACK bool `yaml:"quickack,omitempty"`
 }
 

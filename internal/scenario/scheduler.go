@@ -25,6 +25,7 @@ type SchedulerOptions struct {
 	Own *bool `yaml:"own,omitempty"`
 	// Ratio is how many segments in succession each path gets from the scheduler ratio, in the order of
 	// the transport's links: "3:1". Every path has 1 if it is empty.
+	// Example: "3:1"
 	Ratio string `yaml:"ratio,omitempty"`
 }
 

@@ -27,6 +27,7 @@ type Settings struct {
 	// than this is sent and not acknowledged at the data level.
 	RBuf unit.Size `yaml:"rbuf,omitempty"`
 	// ReceiveBuffer is the receive buffer, which the receiver advertises and all subflows share.
+	// Example: 260kB
 	ReceiveBuffer unit.Size `yaml:"receive_buffer,omitempty"`
 	// Segment is the payload of a full segment in bytes. Default: what the MTU leaves.
 	Segment int `yaml:"segment,omitempty"`

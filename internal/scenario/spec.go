@@ -24,6 +24,7 @@ type Spec struct {
 	// Question is what the experiment answers.
 	Question string `yaml:"question,omitempty"`
 	// Sysctls are set on every node, before the node's own.
+	// Example: {net.ipv4.tcp_congestion_control: reno}
 	Sysctls map[string]string `yaml:"sysctls,omitempty"`
 	// Nodes are the hosts and routers by name. Each name resolves to the node's address inside the
 	// lab.
@@ -39,10 +40,12 @@ type Spec struct {
 type Node struct {
 	// Address is what the node's name resolves to. Default: the first address of its first
 	// interface.
+	// Example: "2001:db8:2::1"
 	Address netip.Addr `yaml:"address,omitempty"`
 	// Forwarding makes the node forward IPv4 and IPv6.
 	Forwarding bool `yaml:"forwarding,omitempty"`
 	// Sysctls are kernel settings of the node.
+	// Example: {net.ipv4.tcp_rmem: "4096 131072 6291456"}
 	Sysctls map[string]string `yaml:"sysctls,omitempty"`
 	// Routes are static routes.
 	Routes []StaticRoute `yaml:"routes,omitempty"`
@@ -251,6 +254,7 @@ type Model struct {
 	// AtOnce establishes all subflows at the start, without handshakes.
 	AtOnce bool `yaml:"at_once,omitempty"`
 	// MinRTO is the minimum retransmission timeout. Default: 200ms, as in Linux.
+	// Example: 1s
 	MinRTO time.Duration `yaml:"min_rto,omitempty"`
 	// Uncounted gives a subflow data for all of its window that is not in flight, and does not
 	// count what already waits there (the ns-2 program of paper B).

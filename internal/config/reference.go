@@ -1,0 +1,113 @@
+package config
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/tabane/tabane/internal/fault"
+)
+
+// Key documents one key of a configuration or scenario file.
+type Key struct {
+	Name string `json:"name"`
+	// Type is the type of the value: "address", "duration", "list of prefixes".
+	Type string `json:"type"`
+	// Default is what an absent key means; "required" when the key must be given.
+	Default string `json:"default"`
+	// Meaning is what the key does.
+	Meaning string `json:"meaning"`
+	// Example is a value in YAML; empty for most keys that hold other keys.
+	Example string `json:"example,omitempty"`
+	// Group names the keys below this one; empty for a plain value.
+	Group string `json:"group,omitempty"`
+	// Named says that the value is a mapping from names of the user's choice to Group.
+	Named bool `json:"named,omitempty"`
+}
+
+// Group is a mapping with fixed keys. Several keys of a file may hold the same group.
+type Group struct {
+	// Name is the path at which the group comes up first, such as "edge.mptcp"; the groups of a
+	// whole file are DaemonFile and ScenarioFile.
+	Name string `json:"name"`
+	Keys []Key  `json:"keys"`
+}
+
+// The groups that whole files consist of.
+const (
+	DaemonFile   = "daemon file"
+	ScenarioFile = "scenario file"
+)
+
+// reference.json is written by go generate from the structs that files are decoded into, their
+// comments, and the files that come with the program.
+//
+//go:generate go test -run TestReference -update .
+//go:embed reference.json
+var referenceJSON []byte
+
+// Reference returns all groups of keys, DaemonFile and ScenarioFile among them.
+var Reference = sync.OnceValue(func() []Group {
+	var groups []Group
+	if err := json.Unmarshal(referenceJSON, &groups); err != nil {
+		panic("BUG: embedded reference: " + err.Error())
+	}
+	return groups
+})
+
+func groupNamed(name string) Group {
+	groups := Reference()
+	i := slices.IndexFunc(groups, func(g Group) bool { return g.Name == name })
+	if i < 0 {
+		panic(fmt.Sprintf("BUG: the reference lacks the group %q", name))
+	}
+	return groups[i]
+}
+
+// Find returns the key at a path such as "edge.mptcp.best_path" and the keys below it. List indexes
+// are ignored, and the names of nodes, links, traffic and transports may be left out. With an empty
+// path it returns the keys of a daemon's file and of a scenario. The error of an unknown key
+// suggests the nearest.
+func Find(path string) (Key, []Key, error) {
+	below := append(groupNamed(DaemonFile).Keys, groupNamed(ScenarioFile).Keys...)
+	if path == "" {
+		return Key{}, below, nil
+	}
+	var found Key
+	at := ""
+	for _, step := range strings.Split(path, ".") {
+		name, _, _ := strings.Cut(step, "[")
+		i := slices.IndexFunc(below, func(k Key) bool { return k.Name == name })
+		if i < 0 && found.Named {
+			found.Named = false // a name of the user's choice
+			at = fault.Join(at, name)
+			continue
+		}
+		if i < 0 {
+			return Key{}, nil, unknownKey(at, name, below)
+		}
+		found, at = below[i], fault.Join(at, name)
+		below = nil
+		if found.Group != "" {
+			below = groupNamed(found.Group).Keys
+		}
+	}
+	return found, below, nil
+}
+
+func unknownKey(at, name string, known []Key) error {
+	var names []string
+	for _, k := range known {
+		names = append(names, k.Name)
+	}
+	if len(names) == 0 {
+		return fmt.Errorf("%q has no keys", at)
+	}
+	if at == "" {
+		at = "a file"
+	}
+	return fmt.Errorf("%s has no key %q%s; known here: %s", at, name, fault.Suggest(name, names), strings.Join(names, ", "))
+}
