@@ -91,7 +91,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	}
 	if f.compare != "" {
 		// Reported now, and not after the lab has run.
-		if err := simulable(name, spec); err != nil {
+		if err := simulable(name, spec, spec); err != nil {
 			return err
 		}
 	}

@@ -7,10 +7,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/tabane/tabane/internal/config"
 	"github.com/tabane/tabane/internal/fault"
@@ -35,7 +37,7 @@ There are no daemons and no BGP in it: a subflow takes the shortest way over its
   tabane sim sweep reseq-delay --set path2.delay=20ms,50ms,100ms --seeds 12 --out delay.csv`,
 	}
 	group(c)
-	c.AddCommand(a.simRun(), a.simSweep(), a.simValidate())
+	c.AddCommand(a.simRun(), a.simSweep(), a.simMerge(), a.simValidate())
 	return c
 }
 
@@ -45,6 +47,7 @@ type simFlags struct {
 	quick  bool
 	seed   uint64
 	jobs   int
+	cells  scenario.Selection
 }
 
 func (a *app) simRun() *cobra.Command {
@@ -58,6 +61,7 @@ figures, and report.html with all of it, as "lab run" writes them. The same scen
 Exit code 0: it ran and all expectations hold; 1: it ran, and some do not; 2: it could not run, or was interrupted.`,
 		Example: `  tabane sim run reseq-buffer
   tabane sim run epe-change --quick
+  tabane sim run epe-failure --case '3.[0-2]*' --transport mptcp-epe
   tabane sim run ./my.yaml --trials 50 --out /tmp/mine`,
 		Args: arguments(1, 1, "one scenario"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -78,24 +82,63 @@ Exit code 0: it ran and all expectations hold; 1: it ran, and some do not; 2: it
 	flags.BoolVar(&f.quick, "quick", false, "bound each run, for a first look")
 	flags.Uint64Var(&f.seed, "seed", simrun.FirstSeed, "seed of the first trial; each further one has the next")
 	flags.IntVar(&f.jobs, "jobs", 0, "how many runs are simulated side by side (default: as many as there are processors)")
+	selectionFlags(flags, &f.cells)
 	return c
 }
 
-// simulated reads a scenario that the simulator shall run.
-func simulated(name string) (*scenario.Spec, error) {
+// selectionFlags adds the flags that choose cells of an experiment.
+func selectionFlags(flags *pflag.FlagSet, l *scenario.Selection) {
+	const which = "; may be given several times, * stands for any text (default: all)"
+	flags.StringArrayVar(&l.Cases, "case", nil, "only `case`s of that name"+which)
+	flags.StringArrayVar(&l.Traffic, "traffic", nil, "only `traffic` of that name"+which)
+	flags.StringArrayVar(&l.Transports, "transport", nil, "only `transport`s of that name"+which)
+}
+
+// selectionArguments are the arguments that make the selection again.
+func selectionArguments(l scenario.Selection) []string {
+	var parts []string
+	for _, flag := range []struct {
+		name   string
+		values []string
+	}{{"--case", l.Cases}, {"--traffic", l.Traffic}, {"--transport", l.Transports}} {
+		for _, v := range flag.values {
+			if strings.Contains(v, "*") {
+				v = "'" + v + "'"
+			}
+			parts = append(parts, flag.name+" "+v)
+		}
+	}
+	return parts
+}
+
+// simulated reads a scenario, chooses cells of it, and refuses what of these the simulator cannot run.
+func simulated(name string, cells scenario.Selection) (*scenario.Spec, error) {
 	spec, err := loadScenario(name)
 	if err != nil {
 		return nil, err
 	}
-	return spec, simulable(name, spec)
+	chosen, err := spec.Select(cells)
+	if err != nil {
+		return nil, &failure{what: "choose cells", on: name, why: err}
+	}
+	return chosen, simulable(name, spec, chosen)
 }
 
-// simulable refuses what the simulator cannot do, with its place in the scenario's file.
-func simulable(name string, spec *scenario.Spec) error {
-	if spec.Experiment == nil {
+// simulable refuses what the simulator cannot do of the chosen cells, with its place in the scenario's file.
+func simulable(name string, whole, chosen *scenario.Spec) error {
+	if whole.Experiment == nil {
 		return &failure{what: "simulate the scenario", on: name, why: errors.New("it has no experiment"), do: "see docs/scenarios.md"}
 	}
-	return locate(name, simrun.Check(spec))
+	faults := simrun.Check(chosen)
+	for i, f := range faults {
+		// The file has all cases.
+		var n int
+		if _, err := fmt.Sscanf(f.Path, "experiment.cases[%d]", &n); err == nil {
+			in := slices.IndexFunc(whole.Experiment.Cases, func(c scenario.Case) bool { return c.Name == chosen.Experiment.Cases[n].Name })
+			faults[i].Path = strings.Replace(f.Path, fmt.Sprintf("[%d]", n), fmt.Sprintf("[%d]", in), 1)
+		}
+	}
+	return locate(name, faults)
 }
 
 // locate gives faults of a scenario that is otherwise valid their places in its file; nil where there are none.
@@ -118,7 +161,7 @@ func locate(name string, faults fault.List) error {
 }
 
 func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
-	spec, err := simulated(name)
+	spec, err := simulated(name, f.cells)
 	if err != nil {
 		return err
 	}
@@ -166,7 +209,7 @@ func simFailure(ctx context.Context, what, on string, err error, left string) er
 
 // command is the command line that makes the same result again.
 func (f simFlags) command(name string) string {
-	parts := []string{"tabane sim run", name}
+	parts := append([]string{"tabane sim run", name}, selectionArguments(f.cells)...)
 	if f.quick {
 		parts = append(parts, "--quick")
 	}

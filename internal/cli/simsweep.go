@@ -5,11 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/labrun"
+	"github.com/tabane/tabane/internal/report"
+	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/simrun"
 )
 
@@ -20,6 +25,7 @@ type sweepFlags struct {
 	seeds, jobs             int
 	seed                    uint64
 	summary                 bool
+	shard, report           string
 }
 
 func (a *app) simSweep() *cobra.Command {
@@ -36,12 +42,15 @@ What --set can name (LINK is a link of the scenario):
 ` + parameterList() + `
 Exit code 0: all rows are there; 1: they are, and some say that a delivery failed; 2: it could not run, or was interrupted.`,
 		Example: `  tabane sim sweep reseq-loss --transport mptcp --set path2.forward.loss=0,1e-4,1e-3,1e-2 --set rbuf=65kB,260kB,unlimited --out loss.csv
+  tabane sim sweep reseq-rate --set path2.rate=1Mbit/s,2Mbit/s,5Mbit/s,10Mbit/s --seeds 12 --out rate.csv --report out/rate
   tabane sim sweep reseq-delay --set path2.delay=20ms,50ms,100ms --set path2.rate=2Mbit/s,10Mbit/s --seeds 12 --summary --out grid.csv`,
 		Args: arguments(1, 1, "one scenario"),
 		RunE: func(c *cobra.Command, args []string) error {
 			switch {
 			case f.out == "":
 				return usage(c, errors.New("--out must name a file"))
+			case f.shard != "" && f.report != "":
+				return usage(c, errors.New("--report needs all rows: merge the shards first"))
 			case f.seeds < 1:
 				return usage(c, fmt.Errorf("--seeds must be > 0, got %d", f.seeds))
 			case f.seed < 1:
@@ -61,6 +70,8 @@ Exit code 0: all rows are there; 1: they are, and some say that a delivery faile
 	flags.Uint64Var(&f.seed, "seed", simrun.FirstSeed, "the first seed; each further run has the next")
 	flags.StringVar(&f.out, "out", "", "the CSV `file` that rows are added to")
 	flags.BoolVar(&f.summary, "summary", false, "one row for all seeds, with mean and standard deviation of each metric")
+	flags.StringVar(&f.shard, "shard", "", "`I/N`: only every Nth row, from row I on, I from 0 to N-1; see sim merge")
+	flags.StringVar(&f.report, "report", "", "`directory` for a report with figures; an earlier result in it is replaced")
 	flags.IntVar(&f.jobs, "jobs", 0, "how many runs are simulated side by side (default: as many as there are processors)")
 	return c
 }
@@ -90,12 +101,29 @@ be shortened to its last part, packets for LINK.buffer.packets.
 
 func (a *app) sweep(ctx context.Context, name string, f sweepFlags) error {
 	const what = "sweep the scenario"
-	spec, err := simulated(name)
+	spec, err := loadScenario(name)
 	if err != nil {
 		return err
 	}
 	grid := simrun.Grid{
 		Spec: spec, Case: f.pattern, Traffic: f.traffic, Transport: f.transport, Seeds: f.seeds, Seed: f.seed, Version: a.version, Summary: f.summary,
+	}
+	if grid.Shard, grid.Shards, err = parseShard(f.shard); err != nil {
+		return &failure{what: "understand the command line", on: "--shard " + f.shard, why: err, do: "see tabane sim sweep --help"}
+	}
+	if spec.Experiment != nil {
+		spec, err = simulated(name, grid.Cells())
+	} else {
+		spec, err = simulated(name, scenario.Selection{})
+	}
+	if err != nil {
+		return err
+	}
+	grid.Spec = spec
+	if f.report != "" {
+		if err := freshen(f.report); err != nil {
+			return err
+		}
 	}
 	for _, text := range f.set {
 		axis, err := simrun.ParseAxis(spec, text)
@@ -130,8 +158,86 @@ func (a *app) sweep(ctx context.Context, name string, f sweepFlags) error {
 		text += fmt.Sprintf(", %d whose delivery failed", result.Failed)
 	}
 	fmt.Fprintf(a.out, "%s; %.1f s\n", text, time.Since(begun).Seconds())
+	if f.report != "" {
+		shown, r, err := grid.Experiment(f.out, labrun.Host(a.version))
+		if err != nil {
+			return &failure{what: "report the sweep", on: f.out, why: err}
+		}
+		if err := report.Write(f.report, r, shown, report.Extra{Command: f.command(name)}); err != nil {
+			return &failure{what: "write the report", on: f.report, why: err}
+		}
+		fmt.Fprintf(a.out, "report: %s\n", filepath.Join(f.report, "report.html"))
+	}
 	if result.Failed > 0 {
 		return errUnmet
 	}
 	return nil
+}
+
+// command is the command line that makes the same rows again.
+func (f sweepFlags) command(name string) string {
+	parts := []string{"tabane sim sweep", name}
+	add := func(flag, value string) {
+		if value != "" {
+			parts = append(parts, flag+" "+value)
+		}
+	}
+	add("--case", f.pattern)
+	add("--traffic", f.traffic)
+	add("--transport", f.transport)
+	for _, s := range f.set {
+		add("--set", s)
+	}
+	add("--seeds", strconv.Itoa(f.seeds))
+	if f.seed != simrun.FirstSeed {
+		add("--seed", strconv.FormatUint(f.seed, 10))
+	}
+	if f.summary {
+		parts = append(parts, "--summary")
+	}
+	add("--out", f.out)
+	return strings.Join(parts, " ")
+}
+
+// parseShard reads "I/N", I from 0 to N-1. No text is no shards.
+func parseShard(text string) (shard, shards int, err error) {
+	if text == "" {
+		return 0, 0, nil
+	}
+	i, n, ok := strings.Cut(text, "/")
+	shard, errI := strconv.Atoi(i)
+	shards, errN := strconv.Atoi(n)
+	if !ok || errI != nil || errN != nil || shards < 1 || shard < 0 || shard >= shards {
+		return 0, 0, errors.New("want I/N, I from 0 to N-1, like 0/8")
+	}
+	return shard, shards, nil
+}
+
+func (a *app) simMerge() *cobra.Command {
+	var out string
+	c := &cobra.Command{
+		Use:   "merge FILE...",
+		Short: "Merge the CSV files of a sweep's shards",
+		Long: `Merge writes the rows of all shards of a sweep to one CSV file, in the order of the grid: the same file that the sweep writes
+without --shard. A shard that is missing or not done is an error.`,
+		Example: `  tabane sim merge --out grid.csv shard-*.csv`,
+		Args:    arguments(1, -1, "the files of all shards"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if out == "" {
+				return usage(c, errors.New("--out must name a file"))
+			}
+			rows, err := simrun.Merge(out, args)
+			var path *fs.PathError
+			switch {
+			case errors.As(err, &path):
+				return fileFailure("merge the shards", path.Path, path)
+			case err != nil:
+				return &failure{what: "merge the shards", why: err}
+			}
+			fmt.Fprintf(a.out, "%s: %s of %s\n", out, quantity(rows, "row"), quantity(len(args), "shard"))
+			return nil
+		},
+	}
+	c.Flags().StringVar(&out, "out", "", "the CSV `file` to write; it must not exist")
+	return c
 }

@@ -58,9 +58,9 @@ Exit code 0: all claims hold; 1: some do not; 2: it could not run, or was interr
 // one, else the built-in scenario.
 func measuredScenario(name, path string) (*scenario.Spec, error) {
 	if file := filepath.Join(filepath.Dir(path), name+".yaml"); fileExists(file) {
-		return simulated(file)
+		return simulated(file, scenario.Selection{})
 	}
-	return simulated(name)
+	return simulated(name, scenario.Selection{})
 }
 
 func fileExists(name string) bool {

@@ -108,23 +108,8 @@ func (x Expectation) selects(k result.CellKey) bool {
 	return x.selectsCase(k.Case) && (x.Traffic == "" || x.Traffic == k.Traffic) && (x.Transport == "" || x.Transport == k.Transport)
 }
 
-// selectsCase matches a case's name, in which nothing but * stands for anything else.
-func (x Expectation) selectsCase(name string) bool {
-	parts := strings.Split(x.Case, "*")
-	if x.Case == "" || len(parts) == 1 {
-		return x.Case == "" || x.Case == name
-	}
-	rest, ok := strings.CutPrefix(name, parts[0])
-	if !ok {
-		return false
-	}
-	for _, part := range parts[1 : len(parts)-1] {
-		if _, rest, ok = strings.Cut(rest, part); !ok {
-			return false
-		}
-	}
-	return strings.HasSuffix(rest, parts[len(parts)-1])
-}
+// selectsCase reports whether the expectation is about the case, in whose name * stands for any text.
+func (x Expectation) selectsCase(name string) bool { return x.Case == "" || matches(x.Case, name) }
 
 // againstCell reports whether cells are held against other cells.
 func (x Expectation) againstCell() bool {

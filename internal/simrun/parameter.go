@@ -173,9 +173,14 @@ func resolve(name string, known []string) (string, error) {
 
 func sortedLinks(spec *scenario.Spec) []string { return slices.Sorted(maps.Keys(spec.Links)) }
 
-// at returns the scenario with one case and the values of a point of the grid; texts are as they are written on the axes.
+// at returns a scenario of one case with the values of a point of the grid; texts are as they are written
+// on the axes. Of a scenario of several cases it is the one given.
 func at(spec *scenario.Spec, c scenario.Case, axes []Axis, point []string) (*scenario.Spec, error) {
-	s, e := *spec, *spec.Experiment
+	one, err := spec.Select(scenario.Selection{Cases: []string{c.Name}})
+	if err != nil {
+		return nil, err
+	}
+	s, e := *one, *one.Experiment
 	s.Experiment = &e
 	c.Links = maps.Clone(c.Links)
 	if c.Links == nil {
@@ -196,8 +201,7 @@ func at(spec *scenario.Spec, c scenario.Case, axes []Axis, point []string) (*sce
 			return nil, fmt.Errorf("set %s to %q: %w", a.Name, point[i], err)
 		}
 	}
-	err := s.Check().Err()
-	if err == nil {
+	if err = s.Check().Err(); err == nil {
 		err = Check(&s).Err()
 	}
 	if err != nil {

@@ -35,6 +35,24 @@ type Grid struct {
 	Version string
 	// Summary makes one row of all seeds, with mean and standard deviation of each metric.
 	Summary bool
+	// Shards splits the rows of the grid among as many sweeps: Shard, from 0 on, has every Shards-th of
+	// them. 0 is one sweep of all.
+	Shard, Shards int
+}
+
+// Cells are the cells that the grid is of: those of one case.
+func (g Grid) Cells() scenario.Selection {
+	l := scenario.Selection{Cases: []string{g.Case}}
+	if g.Case == "" {
+		l.Cases[0] = g.Spec.Experiment.Cases[0].Name
+	}
+	if g.Traffic != "" {
+		l.Traffic = []string{g.Traffic}
+	}
+	if g.Transport != "" {
+		l.Transports = []string{g.Transport}
+	}
+	return l
 }
 
 // sweepMetrics are the columns of a sweep.
@@ -42,12 +60,21 @@ var sweepMetrics = result.Select(func(m result.Metric) bool { return m.Sweep })
 
 // The columns that every row has besides the axes and the metrics.
 const (
+	columnShard       = "shard" // of sweeps with shards alone
 	columnSeed        = "seed"
 	columnError       = "error"
 	columnFingerprint = "fingerprint"
 )
 
-// header are the names of a sweep's columns.
+// columns are the names of the columns of the sweep's file.
+func (g Grid) columns() []string {
+	if g.Shards > 0 {
+		return append([]string{columnShard}, g.header()...)
+	}
+	return g.header()
+}
+
+// header are the names of the columns of a sweep without shards.
 func (g Grid) header() []string {
 	names := []string{"scenario", "case", "traffic", "transport"}
 	for _, a := range g.Axes {
@@ -79,20 +106,17 @@ type task struct {
 
 // tasks are the rows of the grid in their order: point by point, the last axis fastest, then cells, then seeds.
 func (g Grid) tasks() ([]task, error) {
-	e := g.Spec.Experiment
+	whole, err := g.Spec.Select(g.Cells())
+	if err != nil {
+		return nil, err
+	}
+	e := whole.Experiment
+	if len(e.Cases) != 1 {
+		return nil, fmt.Errorf("want one case, %q chooses %d", g.Case, len(e.Cases))
+	}
 	c := e.Cases[0]
-	if g.Case != "" {
-		i := slices.IndexFunc(e.Cases, func(c scenario.Case) bool { return c.Name == g.Case })
-		if i < 0 {
-			return nil, fmt.Errorf("the scenario has no case %q", g.Case)
-		}
-		c = e.Cases[i]
-	}
-	if _, ok := e.Traffic[g.Traffic]; g.Traffic != "" && !ok {
-		return nil, fmt.Errorf("the scenario has no traffic %q", g.Traffic)
-	}
-	if _, ok := e.Transports[g.Transport]; g.Transport != "" && !ok {
-		return nil, fmt.Errorf("the scenario has no transport %q", g.Transport)
+	if g.Shards < 0 || g.Shard < 0 || g.Shard >= max(g.Shards, 1) {
+		return nil, fmt.Errorf("shard must be from 0 to %d, got %d", max(g.Shards, 1)-1, g.Shard)
 	}
 	if g.Seeds < 1 {
 		return nil, fmt.Errorf("seeds must be > 0, got %d", g.Seeds)
@@ -107,25 +131,26 @@ func (g Grid) tasks() ([]task, error) {
 		}
 	}
 	var list []task
+	row := 0
 	for point := range points(g.Axes) {
-		spec, err := at(g.Spec, c, g.Axes, point)
+		spec, err := at(whole, c, g.Axes, point)
 		if err != nil {
 			return nil, err
 		}
 		p := newPlan(spec, false)
 		for _, k := range spec.Experiment.Cells() {
-			if g.Traffic != "" && k.Traffic != g.Traffic || g.Transport != "" && k.Transport != g.Transport {
-				continue
-			}
 			t := task{plan: p, key: k, point: slices.Clone(point)}
 			for i := range g.Seeds {
 				if t.seeds = append(t.seeds, g.Seed+uint64(i)); g.Summary && i+1 < g.Seeds {
 					continue
 				}
-				if t.fingerprint, err = g.fingerprint(t); err != nil {
-					return nil, err
+				if mine := row%max(g.Shards, 1) == g.Shard; mine {
+					if t.fingerprint, err = g.fingerprint(t); err != nil {
+						return nil, err
+					}
+					list = append(list, t)
 				}
-				list = append(list, t)
+				row++
 				t.seeds = nil
 			}
 		}
@@ -210,6 +235,9 @@ func (g Grid) run(ctx context.Context, t task) ([]string, error) {
 			row = append(row, sd)
 		}
 	}
+	if g.Shards > 0 {
+		row = append([]string{fmt.Sprintf("%d/%d", g.Shard, g.Shards)}, row...)
+	}
 	return append(row, problem, t.fingerprint), nil
 }
 
@@ -242,7 +270,7 @@ func Sweep(ctx context.Context, o SweepOptions) (SweepResult, error) {
 	if err != nil {
 		return SweepResult{}, err
 	}
-	file, err := openTable(o.File, o.header())
+	file, err := openTable(o.File, o.columns())
 	if err != nil {
 		return SweepResult{}, err
 	}

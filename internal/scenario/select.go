@@ -1,0 +1,133 @@
+package scenario
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/result"
+)
+
+// Selection chooses cells of an experiment by the names of their parts, in which * stands for any text.
+// An empty list chooses all.
+type Selection struct{ Cases, Traffic, Transports []string }
+
+// All reports whether the selection chooses all cells.
+func (l Selection) All() bool { return len(l.Cases)+len(l.Traffic)+len(l.Transports) == 0 }
+
+// Select returns the scenario with the chosen cells alone. Expectations and figures of cells that are not
+// chosen are left out. The scenario itself is not changed. A name that matches nothing is an error.
+func (s *Spec) Select(l Selection) (*Spec, error) {
+	if l.All() || s.Experiment == nil {
+		return s, nil
+	}
+	e := *s.Experiment
+	var caseNames []string
+	for _, c := range e.Cases {
+		caseNames = append(caseNames, c.Name)
+	}
+	cases, err := choose("case", l.Cases, caseNames)
+	if err != nil {
+		return nil, err
+	}
+	kinds, err := choose("traffic", l.Traffic, e.TrafficNames())
+	if err != nil {
+		return nil, err
+	}
+	transports, err := choose("transport", l.Transports, e.TransportNames())
+	if err != nil {
+		return nil, err
+	}
+	e.Cases = slices.DeleteFunc(slices.Clone(e.Cases), func(c Case) bool { return !cases[c.Name] })
+	e.Traffic = only(e.Traffic, kinds)
+	e.Transports = only(e.Transports, transports)
+	if !e.Eventful() {
+		for name, t := range e.Traffic {
+			quiet := *t
+			quiet.EventAt = 0
+			e.Traffic[name] = &quiet
+		}
+	}
+	if !transports[e.Baseline] {
+		e.Baseline = ""
+	}
+	keys := e.Cells()
+	e.Expect = slices.DeleteFunc(slices.Clone(e.Expect), func(x Expectation) bool { return !x.evaluable(keys) })
+	var figures []Figure
+	for _, f := range s.Experiment.Figures {
+		f.Traffic = f.TrafficOf(s.Experiment)
+		f.Transports = slices.DeleteFunc(f.TransportsOf(s.Experiment), func(name string) bool { return !transports[name] })
+		if kinds[f.Traffic] && len(f.Transports) > 0 && (!f.Bursts() || cases[f.Case]) {
+			figures = append(figures, f)
+		}
+	}
+	e.Figures = figures
+	same := *s
+	same.Experiment = &e
+	return &same, nil
+}
+
+// evaluable reports whether the expectation selects one of the cells, and all that these are compared with
+// are among them.
+func (x Expectation) evaluable(keys []result.CellKey) bool {
+	found := false
+	for _, k := range keys {
+		if !x.selects(k) || x.againstCell() && x.against(k) == k {
+			continue
+		}
+		found = true
+		if x.againstCell() && !slices.Contains(keys, x.against(k)) {
+			return false
+		}
+	}
+	return found
+}
+
+// choose returns the names that match one of the patterns, or all without patterns.
+func choose(what string, patterns, names []string) (map[string]bool, error) {
+	chosen := map[string]bool{}
+	if len(patterns) == 0 {
+		for _, name := range names {
+			chosen[name] = true
+		}
+	}
+	for _, pattern := range patterns {
+		found := false
+		for _, name := range names {
+			if matches(pattern, name) {
+				chosen[name], found = true, true
+			}
+		}
+		if !found {
+			return nil, fmt.Errorf("the scenario has no %s %q%s; it has %s", what, pattern, fault.Suggest(pattern, names), strings.Join(names, ", "))
+		}
+	}
+	return chosen, nil
+}
+
+// only returns the entries of a map with the chosen names.
+func only[T any](all map[string]*T, chosen map[string]bool) map[string]*T {
+	some := maps.Clone(all)
+	maps.DeleteFunc(some, func(name string, _ *T) bool { return !chosen[name] })
+	return some
+}
+
+// matches reports whether the name is the pattern, in which * stands for any text.
+func matches(pattern, name string) bool {
+	parts := strings.Split(pattern, "*")
+	if len(parts) == 1 {
+		return pattern == name
+	}
+	rest, ok := strings.CutPrefix(name, parts[0])
+	if !ok {
+		return false
+	}
+	for _, part := range parts[1 : len(parts)-1] {
+		if _, rest, ok = strings.Cut(rest, part); !ok {
+			return false
+		}
+	}
+	return strings.HasSuffix(rest, parts[len(parts)-1])
+}
