@@ -38,12 +38,14 @@ func Merge(to string, files []string) (rows int, err error) {
 		from[shard.number], shards[shard.number] = name, all[1:]
 		rows += len(all) - 1
 	}
+	for i := range shards {
+		if from[i] == "" {
+			return 0, fmt.Errorf("%w: shard %d of %d is missing", ErrShards, i, len(shards))
+		}
+	}
 	// Shard i of n has the rows i, i+n, i+2n and so on.
 	for i, list := range shards {
-		switch want := (rows - i + len(shards) - 1) / len(shards); {
-		case from[i] == "":
-			return 0, fmt.Errorf("%w: shard %d of %d is missing", ErrShards, i, len(shards))
-		case len(list) != want:
+		if want := (rows - i + len(shards) - 1) / len(shards); len(list) != want {
 			return 0, fmt.Errorf("%w: %q has %d rows, want %d of %d in all: a shard is not done", ErrShards, from[i], len(list), want, rows)
 		}
 	}
