@@ -22,15 +22,7 @@ func compareLines(list []result.Comparison) []compareLine {
 	var lines []compareLine
 	for _, c := range list {
 		m, _ := result.MetricNamed(c.Metric)
-		unit, by := m.Unit, 1.0
-		switch m.Unit {
-		case "bit/s":
-			unit, by = "Mbit/s", 1e-6
-		case "s":
-			unit, by = "ms", 1e3
-		case "B":
-			unit, by = "kB", 1e-3
-		}
+		unit, by := shownUnit(m.Unit)
 		what := m.Title
 		if unit != "" {
 			what += " (" + unit + ")"
@@ -45,6 +37,19 @@ func compareLines(list []result.Comparison) []compareLine {
 		lines = append(lines, l)
 	}
 	return lines
+}
+
+// shownUnit is the unit in which people read values of a metric's unit, and by what these are multiplied.
+func shownUnit(unit string) (shown string, by float64) {
+	switch unit {
+	case "bit/s":
+		return "Mbit/s", 1e-6
+	case "s":
+		return "ms", 1e3
+	case "B":
+		return "kB", 1e-3
+	}
+	return unit, 1
 }
 
 // spread is a mean, and between what values it lies where trials differ.

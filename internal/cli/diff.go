@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/report"
+	"github.com/tabane/tabane/internal/result"
+)
+
+type diffFlags struct {
+	metrics       []string
+	json, changed bool
+}
+
+func (a *app) diffCommand() *cobra.Command {
+	var f diffFlags
+	c := &cobra.Command{
+		Use:     "diff A B",
+		Short:   "Compare two results of one scenario",
+		GroupID: "lab",
+		Long: `Diff compares two results of the same scenario, each a directory that "lab run" or "sim run" wrote, or its
+result.json. For each case, traffic, transport and metric that both have it prints the means over the trials, the ratio
+B/A, and the 95 % confidence interval of that ratio (Fieller's, with the degrees of freedom of Welch and Satterthwaite).
+The verdict is "better" or "worse" where the interval leaves out 1, "no difference shown" where it does not, and
+"too few trials" where a result has one trial. "No difference shown" does not mean that there is none: more trials
+narrow the interval. Each row is tested alone, so about one in 20 rows shows a difference by chance.
+
+Exit code 0: nothing is worse in B; 1: something is; 2: the results cannot be compared.`,
+		Example: `  tabane diff out/before out/after
+  tabane diff out/epe-steady out/sim-epe-steady --metric goodput_bps
+  tabane diff before/result.json after/result.json --changed --json`,
+		Args: arguments(2, 2, "two results"),
+		RunE: func(c *cobra.Command, args []string) error {
+			for i, name := range f.metrics {
+				if _, ok := result.MetricNamed(name); !ok {
+					all := result.Select(func(result.Metric) bool { return true })
+					return usage(c, fmt.Errorf("--metric must be one of %s, got %q%s", strings.Join(all, ", "), name, fault.Suggest(name, all)))
+				}
+				if slices.Contains(f.metrics[:i], name) {
+					return usage(c, fmt.Errorf("--metric %s is given twice", name))
+				}
+			}
+			return a.diff(args[0], args[1], f)
+		},
+	}
+	flags := c.Flags()
+	flags.StringArrayVar(&f.metrics, "metric", nil, "compare this `metric`, may be given several times (default all that can be better or worse)")
+	flags.BoolVar(&f.changed, "changed", false, "leave out rows without a difference")
+	flags.BoolVar(&f.json, "json", false, "print the comparison as JSON")
+	return c
+}
+
+func (a *app) diff(nameA, nameB string, f diffFlags) error {
+	const what = "compare the results"
+	ra, err := readResult(nameA)
+	if err != nil {
+		return err
+	}
+	rb, err := readResult(nameB)
+	if err != nil {
+		return err
+	}
+	on := nameA + " and " + nameB
+	if ra.Scenario != rb.Scenario {
+		return &failure{what: what, on: on, why: fmt.Errorf("they are of different scenarios: %s and %s", ra.Scenario, rb.Scenario), do: "name two results of one scenario"}
+	}
+	list := result.Differences(ra, rb, f.metrics)
+	if len(list) == 0 {
+		return &failure{what: what, on: on, why: errors.New("they have no case, traffic, transport and metric in common"), do: "see their runs.csv"}
+	}
+	show := report.Diff
+	if f.json {
+		show = report.DiffJSON
+	}
+	if err := show(a.out, ra, rb, list, report.DiffOptions{A: nameA, B: nameB, Changed: f.changed}); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(list, func(d result.Difference) bool { return d.Change == result.Worse }) {
+		return errUnmet
+	}
+	return nil
+}
+
+// readResult reads a result from its directory or its file.
+func readResult(name string) (result.Result, error) {
+	const what = "read the result"
+	path := name
+	if info, err := os.Stat(name); err == nil && info.IsDir() {
+		path = filepath.Join(name, resultFile)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return result.Result{}, fileFailure(what, path, err)
+	}
+	defer file.Close()
+	r, err := result.Decode(file)
+	if err != nil {
+		return result.Result{}, &failure{what: what, on: path, why: err, do: "name a directory that lab run or sim run wrote, or its " + resultFile}
+	}
+	return r, nil
+}
