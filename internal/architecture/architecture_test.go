@@ -1,5 +1,4 @@
-// Package architecture holds the house to its plan: which package stands on which floor, and who may import what. It has
-// tests only.
+// Package architecture checks which package may import which. It has tests only.
 package architecture
 
 import (
@@ -10,9 +9,11 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
+	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -21,45 +22,58 @@ import (
 
 const module = "github.com/tabane/tabane"
 
-// floor is a place in the house: the higher may import the lower, never the other way round, and packages at the same
-// height not each other.
-type floor struct {
+// layer is a set of packages at one height. A package may import those of lower layers, and no other package of its own
+// height.
+type layer struct {
 	height int
-	name   string
-	// because says what goes wrong when a package of this floor imports something from its own height or above.
+	// group is the row of CONTRIBUTING.md's table that the layer belongs to.
+	group string
+	// because says what goes wrong when a package of this layer imports one of its own height or above.
 	because string
 }
 
-var (
-	ground   = floor{0, "the ground floor", "it is pure: values and arithmetic that everything else stands on"}
-	grammar  = floor{1, "the ground floor", "it is the text of values, whatever they are of"}
-	models   = floor{2, "the ground floor", "a model is pure arithmetic on values, and knows no other model: who wants two of them brings them together"}
-	loader   = floor{9, "the adapters' floor", "it loads programs for adapters, and knows none of them"}
-	probes   = floor{9, "the adapters' floor", "it finds out for an adapter whether a neighbor is reachable, and knows none of them"}
-	adapters = floor{10, "the adapters' floor", "an adapter knows the one thing outside that it adapts, and nothing that uses it"}
-	stands   = floor{11, "the adapters' floor", "it stands in for an adapter in tests"}
-	frame    = floor{15, "the machines' frame", "it is what machines share, so it knows none of them"}
-	machines = floor{20, "the machines' floor", "a machine does not know other machines, nor the experiment it stands in"}
-	outcomes = floor{25, "the results' floor", "a result does not know the experiment it came out of, nor who ran it"}
-	roles    = floor{25, "the experiments' floor", "the table of daemons knows the daemons, not who starts them"}
-	scenes   = floor{30, "the experiments' floor", "a scenario says what an experiment is, not who runs it"}
-	labs     = floor{31, "the experiments' floor", "a lab is a network; what runs in it and is measured is for packages above"}
-	labPlays = floor{31, "the experiments' floor", "it plays what a lab starts, in tests"}
-	benches  = floor{32, "the experiments' floor", "who runs an experiment, who draws it and who examines the host do not know each other, nor how they are called"}
-	judges   = floor{33, "the experiments' floor", "it holds experiments against each other and against theory, so it knows who runs them and they do not know it"}
-	files    = floor{40, "the roof", "reading files is for whoever calls the program, and knows no command line"}
-	roof     = floor{41, "the roof", "the command line is imported by the main package alone"}
-	door     = floor{50, "the door", "nothing imports a main package"}
+// The groups of layers, as CONTRIBUTING.md has them.
+const (
+	foundationGroup = "foundation"
+	modelGroup      = "models"
+	adapterGroup    = "adapters"
+	sharedGroup     = "shared"
+	engineGroup     = "daemons and engines"
+	specGroup       = "specification"
+	runnerGroup     = "experiments"
+	commandGroup    = "command line"
 )
 
-// house is every package of the module. A package that is not in it has no place yet: choose one here.
-var house = map[string]floor{
-	"internal/unit":    ground,
-	"internal/stat":    ground,
-	"internal/fault":   ground,
-	"internal/feature": ground,
-	"internal/srv6":    ground,
-	"internal/vpn":     ground,
+var (
+	foundation = layer{0, foundationGroup, "it is pure: values and arithmetic that all other packages use"}
+	grammar    = layer{1, foundationGroup, "it is the text of values, whatever they are of"}
+	models     = layer{2, modelGroup, "a model is pure arithmetic on values and knows no other model: code that needs two of them combines them"}
+	loader     = layer{9, adapterGroup, "it loads programs for adapters and knows none of them"}
+	probes     = layer{9, adapterGroup, "it detects for an adapter whether a neighbor is reachable and knows no adapter"}
+	adapters   = layer{10, adapterGroup, "an adapter knows the one outside thing that it adapts, and nothing that uses it"}
+	fakes      = layer{11, adapterGroup, "it replaces an adapter in tests"}
+	shared     = layer{15, sharedGroup, "it is what daemons share, so it knows none of them"}
+	engines    = layer{20, engineGroup, "a daemon or an engine knows no other one, nor the experiment that it runs in"}
+	results    = layer{25, specGroup, "a result does not know the experiment that it came out of, nor what ran it"}
+	roles      = layer{25, specGroup, "the table of daemons knows the daemons, not what starts them"}
+	scenarios  = layer{30, specGroup, "a scenario specifies an experiment and does not know what runs it"}
+	labs       = layer{31, runnerGroup, "a lab is a network; what runs in it and is measured is for packages above"}
+	labFakes   = layer{31, runnerGroup, "it replaces what a lab starts, in tests"}
+	runners    = layer{32, runnerGroup, "what runs an experiment, what draws it and what examines the host do not know each other"}
+	validation = layer{33, runnerGroup, "it compares experiments with each other and with theory, so it knows what runs them and they do not know it"}
+	files      = layer{40, commandGroup, "files are read for the command line, which config does not know"}
+	commands   = layer{41, commandGroup, "the command line is imported by the main package alone"}
+	mains      = layer{50, commandGroup, "nothing imports a main package"}
+)
+
+// layerOf has every package of the module. A package that is not in it has no layer yet: choose one here.
+var layerOf = map[string]layer{
+	"internal/unit":    foundation,
+	"internal/stat":    foundation,
+	"internal/fault":   foundation,
+	"internal/feature": foundation,
+	"internal/srv6":    foundation,
+	"internal/vpn":     foundation,
 	"internal/field":   grammar,
 	"internal/channel": models,
 	"internal/cc":      models,
@@ -83,39 +97,39 @@ var house = map[string]floor{
 	"internal/packet": adapters,
 	"internal/tcp":    adapters,
 
-	"internal/route/routetest": stands,
-	"internal/netns/netnstest": stands,
-	"internal/lab/labtest":     labPlays,
+	"internal/route/routetest": fakes,
+	"internal/netns/netnstest": fakes,
+	"internal/lab/labtest":     labFakes,
 
-	"internal/daemon":      frame,
-	"internal/pathmanager": frame,
+	"internal/daemon":      shared,
+	"internal/pathmanager": shared,
 
-	"internal/asbr":      machines,
-	"internal/reflector": machines,
-	"internal/edge":      machines,
-	"internal/flows":     machines,
-	"internal/router":    machines,
-	"internal/traffic":   machines,
-	"internal/sim":       machines,
-	"internal/capture":   machines,
+	"internal/asbr":      engines,
+	"internal/reflector": engines,
+	"internal/edge":      engines,
+	"internal/flows":     engines,
+	"internal/router":    engines,
+	"internal/traffic":   engines,
+	"internal/sim":       engines,
+	"internal/capture":   engines,
 
-	"internal/result":   outcomes,
+	"internal/result":   results,
 	"internal/role":     roles,
-	"internal/scenario": scenes,
-	"scenarios":         scenes,
+	"internal/scenario": scenarios,
+	"scenarios":         scenarios,
 	"internal/lab":      labs,
-	"internal/labrun":   benches,
-	"internal/simrun":   benches,
-	"internal/validate": judges,
-	"internal/report":   benches,
-	"internal/doctor":   benches,
+	"internal/labrun":   runners,
+	"internal/simrun":   runners,
+	"internal/validate": validation,
+	"internal/report":   runners,
+	"internal/doctor":   runners,
 
 	"internal/config": files,
-	"internal/cli":    roof,
-	"cmd/tabane":      door,
+	"internal/cli":    commands,
+	"cmd/tabane":      mains,
 
-	"internal/architecture": door,
-	"internal/acceptance":   door,
+	"internal/architecture": mains,
+	"internal/acceptance":   mains,
 }
 
 // reserved are libraries that belong to certain packages, so that they can be replaced and their faults contained.
@@ -124,16 +138,16 @@ var reserved = []struct {
 	owners  []string
 	because string
 }{
-	{"github.com/osrg/gobgp", []string{"internal/bgp"}, "GoBGP is behind the speaker of bgp, so that a machine is tested without it"},
+	{"github.com/osrg/gobgp", []string{"internal/bgp"}, "GoBGP is behind the speaker of bgp, so that a daemon is tested without it"},
 	// The lab writes the files that its daemons read; it reads none, so the strictness of config does not suffer.
 	{"github.com/goccy/go-yaml", []string{"internal/config", "internal/lab"}, "YAML is read by config alone, which bounds and places everything"},
-	{"github.com/cilium/ebpf", []string{"internal/bpf", "internal/bpf/flowcount"}, "programs and maps are behind bpf, so that a machine is tested without a kernel"},
+	{"github.com/cilium/ebpf", []string{"internal/bpf", "internal/bpf/flowcount"}, "programs and maps are behind bpf, so that an engine is tested without a kernel"},
 	{"github.com/spf13/cobra", []string{"internal/cli"}, "flags are the command line's"},
 	{"gonum.org/v1/plot", []string{"internal/report"}, "figures are report's"},
 }
 
-// impure are packages of the standard library that the ground floor does without. The package time is not among them for
-// its Duration; what of it reads the clock is found by TestGroundReadsNoClock.
+// impure are packages of the standard library that foundation and models must not import. time is allowed for its
+// Duration; TestModelsReadNoClock finds the functions that read the clock.
 var impure = []string{"os", "net", "net/http", "io/fs", "os/exec", "os/signal", "syscall", "math/rand", "math/rand/v2", "crypto/rand", "log", "log/slog", "database/sql"}
 
 // pkg is what `go list -json` says of a package.
@@ -178,15 +192,15 @@ func short(importPath string) string { return strings.TrimPrefix(importPath, mod
 
 // upward says why from may not import to, or nothing.
 func upward(from, to string) string {
-	a, known := house[from]
-	b, also := house[to]
+	a, known := layerOf[from]
+	b, also := layerOf[to]
 	switch {
 	case !known || !also || a.height > b.height:
 		return ""
 	case a.height == b.height:
-		return fmt.Sprintf("%s must not import %s, its neighbor on %s: %s", from, to, a.name, a.because)
+		return fmt.Sprintf("%s must not import %s, of the same layer (%s): %s", from, to, a.group, a.because)
 	}
-	return fmt.Sprintf("%s must not import %s, which is above it on %s: %s", from, to, b.name, a.because)
+	return fmt.Sprintf("%s must not import %s, of a layer above (%s): %s", from, to, b.group, a.because)
 }
 
 // foreign says why a package may not import a library, or nothing.
@@ -197,8 +211,8 @@ func foreign(from, library string) string {
 		}
 	}
 	// What is drawn from a seed that comes in is as pure as arithmetic; a model may have a generator of its own.
-	seeded := house[from] == models && library == "math/rand/v2"
-	if f := house[from]; (f == ground || f == models) && slices.Contains(impure, library) && !seeded {
+	seeded := layerOf[from] == models && library == "math/rand/v2"
+	if f := layerOf[from]; (f == foundation || f == models) && slices.Contains(impure, library) && !seeded {
 		return fmt.Sprintf("%s must not import %s: %s", from, library, f.because)
 	}
 	return ""
@@ -214,14 +228,14 @@ func TestImportsGoDownward(t *testing.T) {
 			if why := foreign(from, i); why != "" {
 				t.Error(why)
 			}
-			if f := house[short(i)]; f == stands || f == labPlays {
+			if f := layerOf[short(i)]; f == fakes || f == labFakes {
 				t.Errorf("%s must not import %s: %s only", from, short(i), f.because)
 			}
 		}
-		// A test may use what is beside and below its package and what stands in for it, not what is above.
+		// A test may use packages of its own layer and below and the fakes of an adapter, not those above.
 		for _, i := range slices.Concat(p.TestImports, p.XTestImports) {
 			to := short(i)
-			if house[from].height < house[to].height && from != to && house[from] != door && house[to] != stands {
+			if layerOf[from].height < layerOf[to].height && from != to && layerOf[from] != mains && layerOf[to] != fakes {
 				t.Errorf("the tests of %s", upward(from, to))
 			}
 		}
@@ -233,8 +247,8 @@ func TestEveryPackageHasItsPlace(t *testing.T) {
 	for _, p := range packages(t) {
 		name := short(p.ImportPath)
 		seen[name] = true
-		if _, ok := house[name]; !ok {
-			t.Errorf("%s has no floor: choose one in the table house of this test, and say in docs/architecture.md what it is for", name)
+		if _, ok := layerOf[name]; !ok {
+			t.Errorf("%s has no layer: choose one in the table layerOf of this test, and name it in CONTRIBUTING.md and docs/layers.svg", name)
 		}
 		switch path.Base(name) {
 		case "util", "utils", "common", "helper", "helpers", "misc", "shared", "lib", "base", "types":
@@ -247,20 +261,20 @@ func TestEveryPackageHasItsPlace(t *testing.T) {
 			t.Errorf("the package comment of %s must begin with %q", name, "Package "+p.Name)
 		}
 	}
-	for name := range house {
+	for name := range layerOf {
 		if !seen[name] {
-			t.Errorf("%s is in the table house of this test, but not in the module", name)
+			t.Errorf("%s is in the table layerOf of this test, but not in the module", name)
 		}
 	}
 }
 
-// TestGroundReadsNoClock finds what the import of "time" does not tell: time comes into the ground floor as an argument, and the
+// TestModelsReadNoClock checks what the import of "time" does not show: foundation and models get time as an argument, and the
 // simulator has its own.
-func TestGroundReadsNoClock(t *testing.T) {
+func TestModelsReadNoClock(t *testing.T) {
 	clock := []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
 	for _, p := range packages(t) {
-		f := house[short(p.ImportPath)]
-		if f != ground && f != models && short(p.ImportPath) != "internal/sim" || len(p.GoFiles) == 0 {
+		f := layerOf[short(p.ImportPath)]
+		if f != foundation && f != models && short(p.ImportPath) != "internal/sim" || len(p.GoFiles) == 0 {
 			continue
 		}
 		for _, name := range p.GoFiles {
@@ -330,6 +344,47 @@ func TestRules(t *testing.T) {
 	} {
 		if why := foreign(tt.from, tt.library); (why == "") != tt.allowed {
 			t.Errorf("%s imports %s: allowed %v, got %q", tt.from, tt.library, tt.allowed, why)
+		}
+	}
+}
+
+// TestDocumentsNameEveryPackage compares CONTRIBUTING.md's table and the picture of the layers with the table of this test.
+func TestDocumentsNameEveryPackage(t *testing.T) {
+	want := map[string][]string{}
+	for name, l := range layerOf {
+		// Fakes and tests are nothing to choose a layer by.
+		if l != fakes && l != labFakes && name != "internal/architecture" && name != "internal/acceptance" {
+			want[l.group] = append(want[l.group], strings.TrimPrefix(name, "internal/"))
+		}
+	}
+	page, err := os.ReadFile("../../CONTRIBUTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	picture, err := os.ReadFile("../../docs/layers.svg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := regexp.MustCompile("`([^`]+)`")
+	got := map[string][]string{}
+	for _, line := range strings.Split(string(page), "\n") {
+		cells := strings.Split(line, " | ")
+		if group := strings.TrimPrefix(cells[0], "| "); len(cells) == 3 && want[group] != nil {
+			for _, m := range name.FindAllStringSubmatch(cells[1], -1) {
+				got[group] = append(got[group], m[1])
+			}
+		}
+	}
+	for group, names := range want {
+		slices.Sort(names)
+		slices.Sort(got[group])
+		if !slices.Equal(got[group], names) {
+			t.Errorf("CONTRIBUTING.md, packages of %q: got %q, want %q", group, got[group], names)
+		}
+		for _, n := range names {
+			if !strings.Contains(string(picture), ">"+n+"<") {
+				t.Errorf("docs/layers.svg lacks %s", n)
+			}
 		}
 	}
 }
