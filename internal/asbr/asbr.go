@@ -1,6 +1,6 @@
 // Package asbr is the border router of a content provider: it gives each egress peer an SRv6-EPE SID, keeps what that peer
 // announced in a table of its own, and announces the same to the reflectors as VPNv6 routes that carry the SID
-// (paper A, sections 3.1 and 4.1).
+// (docs/papers.md, paper A, sections 3.1 and 4.1).
 //
 // It refuses to send a packet to a peer for anything the peer did not announce, to carry traffic between peers, and to
 // choose a path: servers do that.

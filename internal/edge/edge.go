@@ -1,6 +1,6 @@
 // Package edge makes a content server deliver over every egress path: it gives the host one EPE address and one table per
 // egress peer, fills the tables with the EPE Routes that the reflectors send, steers by source address, and has MPTCP
-// announce the EPE addresses to clients (paper A, sections 4.1.3, 4.2 and 4.3: the Endpoint Manager and the server's BGP in
+// announce the EPE addresses to clients (docs/papers.md, paper A, sections 4.1.3, 4.2 and 4.3: the Endpoint Manager and the server's BGP in
 // one).
 //
 // It refuses to split traffic: that is the MPTCP scheduler's, packet by packet. And it never sends to an egress peer what

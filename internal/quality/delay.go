@@ -23,7 +23,7 @@ func (j *Jitter) Update(sent, received time.Duration) {
 	j.transit, j.seen = transit, true
 }
 
-// delayKept is what remains of the estimate at each sample (paper D, section 4.1: a).
+// delayKept is what remains of the estimate at each sample (docs/papers.md, paper D, section 4.1: a).
 const delayKept = 0.8
 
 // OneWayDelay estimates the delay of one direction of a path (paper D, equations 7 and 8) as half of what a probe takes, so it is right

@@ -6,7 +6,7 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// dq is delay queueing (paper D, section 2.2): each path has a virtual queue that is drained at the
+// dq is delay queueing (docs/papers.md, paper D, section 2.2): each path has a virtual queue that is drained at the
 // path's rate, and a packet is sent on the path on which it is expected to arrive first.
 //
 //	Q_i(t) = max(0, Q_i(tau) - B_i (t - tau)) + S    (equation 1)

@@ -1,7 +1,7 @@
 package sched
 
 // ratio gives each path as many packets in succession as its Ratio says, in the order of the paths, and
-// starts over: m packets, n packets, m packets (paper C, section 3). The proportion is exact: when it is
+// starts over: m packets, n packets, m packets (docs/papers.md, paper C, section 3). The proportion is exact: when it is
 // the turn of a path that is full, it waits. A path that is not usable or has no Ratio is skipped.
 type ratio struct {
 	at   int // the path whose turn it is
