@@ -47,6 +47,7 @@ type simFlags struct {
 	quick  bool
 	seed   uint64
 	jobs   int
+	pcap   string
 	cells  scenario.Selection
 }
 
@@ -61,6 +62,7 @@ figures, and report.html with all of it, as "lab run" writes them. The same scen
 Exit code 0: it ran and all expectations hold; 1: it ran, and some do not; 2: it could not run, or was interrupted.`,
 		Example: `  tabane sim run reseq-buffer
   tabane sim run epe-change --quick
+  tabane sim run reseq-rate --case r2 --transport mptcp --pcap r2.pcap && tabane reseq r2.pcap
   tabane sim run epe-failure --case '3.[0-2]*' --transport mptcp-epe
   tabane sim run ./my.yaml --trials 50 --out /tmp/mine`,
 		Args: arguments(1, 1, "one scenario"),
@@ -82,6 +84,7 @@ Exit code 0: it ran and all expectations hold; 1: it ran, and some do not; 2: it
 	flags.BoolVar(&f.quick, "quick", false, "bound each run, for a first look")
 	flags.Uint64Var(&f.seed, "seed", simrun.FirstSeed, "seed of the first trial; each further one has the next")
 	flags.IntVar(&f.jobs, "jobs", 0, "how many runs are simulated side by side (default: as many as there are processors)")
+	flags.StringVar(&f.pcap, "pcap", "", "`file` for what a capture at the client would hold of the first trial; choose one cell")
 	selectionFlags(flags, &f.cells)
 	return c
 }
@@ -171,10 +174,19 @@ func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
 	if err := freshen(f.out); err != nil {
 		return err
 	}
+	var capture io.Writer
+	if f.pcap != "" {
+		file, err := os.Create(f.pcap)
+		if err != nil {
+			return fileFailure("write the capture", f.pcap, err)
+		}
+		defer file.Close()
+		capture = file
+	}
 	var series []result.Trace
 	p := newProgress(a.err, width(a.err), "runs")
 	result, err := simrun.Run(ctx, simrun.Options{
-		Spec: spec, Trials: f.trials, Quick: f.quick, Seed: f.seed, Jobs: f.jobs, Host: labrun.Host(a.version),
+		Spec: spec, Trials: f.trials, Quick: f.quick, Seed: f.seed, Jobs: f.jobs, Capture: capture, Host: labrun.Host(a.version),
 		Progress: func(e simrun.Event) {
 			if e.Trace != nil {
 				series = append(series, *e.Trace)
@@ -183,6 +195,9 @@ func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
 		},
 	})
 	p.clear()
+	if errors.Is(err, simrun.ErrCells) {
+		return &failure{what: "write the capture", on: f.pcap, why: err, do: "choose it with --case, --traffic and --transport"}
+	}
 	if err != nil {
 		return simFailure(ctx, "simulate the scenario", name, err, "nothing was written")
 	}

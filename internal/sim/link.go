@@ -30,6 +30,9 @@ func (s *Sim) send(p *packet, size int32) {
 	if s.traffic.packets++; s.traffic.packets > s.traffic.most {
 		s.tooLarge = true
 	}
+	if s.tap != nil {
+		s.observe(p, true)
+	}
 	s.enter(p, size)
 }
 
@@ -80,6 +83,9 @@ func (s *Sim) deliver(i int32) {
 
 // arrive takes a packet at the end of its way. Who takes it reads it before sending another, which may take its place.
 func (s *Sim) arrive(p *packet) {
+	if s.tap != nil {
+		s.observe(p, false)
+	}
 	switch p.kind {
 	case data:
 		s.receivers[p.flow].data(s, p)

@@ -34,6 +34,9 @@ type Sim struct {
 	sources     []source
 	changed     int // of config.Changes, how many are applied
 
+	tap    func(Packet) // none if nil
+	tapped []uint32     // of each subflow, the highest segment that the tap saw sent
+
 	spent    int  // segments that there is room for
 	tooLarge bool // more than that
 }
@@ -171,6 +174,9 @@ func (s *Sim) Run(ctx context.Context) (Result, error) {
 		return Result{}, errors.New("run simulation: it ran before")
 	}
 	s.ran = true
+	if s.tap != nil {
+		s.tapped = make([]uint32, len(s.senders))
+	}
 	for {
 		at, source, ok := s.events.first()
 		if !ok || at > s.config.Duration {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 	"sync"
 	"time"
@@ -44,6 +45,9 @@ type Options struct {
 	// Lateness is by how much, evenly distributed, packets are early or late on each link that has a delay and no jitter of its own, in
 	// order: what the links of a lab are. It also makes trials differ of which nothing else is random.
 	Lateness time.Duration
+	// Capture gets what a capture at the client would hold of the first trial, in the format pcap. The
+	// scenario has one cell then (scenario.Spec.Select).
+	Capture io.Writer
 	// Host says where it ran.
 	Host result.Host
 	// Progress is told of each run as it ends, one at a time.
@@ -76,6 +80,9 @@ func Run(ctx context.Context, o Options) (result.Result, error) {
 		return result.Result{}, fmt.Errorf("simulate scenario %q: %w", o.Spec.Name, err)
 	}
 	e := o.Spec.Experiment
+	if cells := e.Cells(); o.Capture != nil && len(cells) != 1 {
+		return result.Result{}, fmt.Errorf("simulate scenario %q: %w, and there are %d", o.Spec.Name, ErrCells, len(cells))
+	}
 	if o.Seed == 0 {
 		o.Seed = FirstSeed
 	}
@@ -97,7 +104,11 @@ func Run(ctx context.Context, o Options) (result.Result, error) {
 	done := 0
 	err := parallel(ctx, o.Jobs, len(runs), func(ctx context.Context, i int) error {
 		j := jobs[i]
-		run, trace, err := p.simulate(ctx, j.CellKey, j.trial, o.Seed+uint64(j.trial))
+		var capture io.Writer
+		if j.trial == 0 {
+			capture = o.Capture
+		}
+		run, trace, err := p.simulate(ctx, j.CellKey, j.trial, o.Seed+uint64(j.trial), capture)
 		if err != nil {
 			return err
 		}
@@ -120,7 +131,7 @@ func Run(ctx context.Context, o Options) (result.Result, error) {
 }
 
 // simulate runs one trial of one cell. An error is one of the whole experiment; a delivery that fails is a run.
-func (p *plan) simulate(ctx context.Context, k result.CellKey, trial int, seed uint64) (result.Run, *result.Trace, error) {
+func (p *plan) simulate(ctx context.Context, k result.CellKey, trial int, seed uint64, capture io.Writer) (result.Run, *result.Trace, error) {
 	config, err := p.config(k, seed)
 	if err != nil {
 		return result.Run{}, nil, fmt.Errorf("%s: %w", k, err)
@@ -129,9 +140,21 @@ func (p *plan) simulate(ctx context.Context, k result.CellKey, trial int, seed u
 	if err != nil {
 		return result.Run{}, nil, fmt.Errorf("%s: %w", k, err)
 	}
+	var record *recorder
+	if capture != nil {
+		if record, err = p.newRecorder(capture, k, config.Connections[0]); err != nil {
+			return result.Run{}, nil, fmt.Errorf("%s: write capture: %w", k, err)
+		}
+		s.Tap(record.packet)
+	}
 	simulated, err := s.Run(ctx)
 	if err != nil {
 		return result.Run{}, nil, fmt.Errorf("%s trial %d: %w", k, trial, err)
+	}
+	if record != nil {
+		if err := record.close(); err != nil {
+			return result.Run{}, nil, err
+		}
 	}
 	return p.measure(k, trial, config, simulated)
 }

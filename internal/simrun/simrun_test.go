@@ -256,7 +256,7 @@ func TestLimit(t *testing.T) {
 	s := builtIn(t, "epe-steady")
 	p := newPlan(s, true)
 	for _, k := range []result.CellKey{{Case: "1.3", Traffic: "bi", Transport: "tcp"}, {Case: "1.3", Traffic: "bi", Transport: "mptcp-epe"}} {
-		run, _, err := p.simulate(context.Background(), k, 0, 1)
+		run, _, err := p.simulate(context.Background(), k, 0, 1, nil)
 		if err != nil || run.Err() != nil {
 			t.Fatal(err, run.Err())
 		}

@@ -204,7 +204,7 @@ func (g Grid) run(ctx context.Context, t task) ([]string, error) {
 	values := map[string][]float64{}
 	problem := ""
 	for trial, seed := range t.seeds {
-		run, _, err := t.plan.simulate(ctx, t.key, trial, seed)
+		run, _, err := t.plan.simulate(ctx, t.key, trial, seed, nil)
 		if err != nil {
 			return nil, err
 		}
