@@ -111,9 +111,9 @@ func New(opt Options) (*Speaker, error) {
 	i := &instance{opt: opt, log: opt.Log, done: make(chan struct{})}
 	q := newQueue()
 	o := &originated{instance: i}
-	s := newSessions(i, o, newRetention(func(e Event) { q.put(e) }))
+	s := newSessions(i, o, q)
 	return &Speaker{
-		sessions: s, originated: o, instance: i, received: &received{sessions: s, queue: q}, queue: q,
+		sessions: s, originated: o, instance: i, received: &received{sessions: s}, queue: q,
 		events: make(chan []Event),
 	}, nil
 }

@@ -23,6 +23,14 @@ const (
 	RejectSID         RejectReason = "sid"           // no unicast address, or bits outside its structure
 	RejectLabel       RejectReason = "label"         // transposed, but without exactly one label
 	RejectNoTarget    RejectReason = "no-rt"         // VPN route without a route target
+
+	// Of the import policy.
+	RejectMartian        RejectReason = "martian"          // link-local, loopback, multicast
+	RejectLoop           RejectReason = "as-loop"          // our own AS in the AS path
+	RejectFirstAS        RejectReason = "first-as"         // the AS path does not begin with the neighbor's AS
+	RejectTooLong        RejectReason = "too-long"         // longer than the maximum prefix length
+	RejectOwnNextHop     RejectReason = "own-next-hop"     // the next hop is our own address
+	RejectForeignNextHop RejectReason = "foreign-next-hop" // the next hop is not the neighbor
 )
 
 // RejectedError is why a received route is not accepted.
@@ -54,6 +62,23 @@ func readUnicast(p *apiutil.Path, zone string) (UnicastPath, bool) {
 		u.NextHop = u.NextHop.WithZone(zone)
 	}
 	return u, true
+}
+
+// readUpdate decodes an IPv6 unicast route of the Adj-RIB-In, before the import policy.
+func readUpdate(p *apiutil.Path, neighbor, zone string) (Update, firstSegment, bool) {
+	u, ok := readUnicast(p, zone)
+	if !ok {
+		return Update{}, 0, false
+	}
+	var first firstSegment
+	if path := attribute[*gobgp.PathAttributeAsPath](p.Attrs); path != nil && len(path.Value) > 0 {
+		if s := path.Value[0]; s.GetType() == gobgp.BGP_ASPATH_ATTR_TYPE_SEQ && len(s.GetAS()) > 0 {
+			first = firstSegment(s.GetAS()[0])
+		}
+	}
+	return Update{
+		Neighbor: neighbor, Prefix: u.Prefix, NextHop: u.NextHop, Attributes: u.Attributes, Withdrawn: u.Withdrawn, Rejected: u.Rejected,
+	}, first, true
 }
 
 // readVPN decodes a VPN-IPv6 path. It returns false for other families and for route distinguishers of a

@@ -48,19 +48,6 @@ const (
 	minConnectRetry = 2 * time.Second
 )
 
-// ImportPolicy filters the routes received from a neighbor. Routes whose AS path contains our own AS and,
-// from another AS, routes for link-local, loopback or multicast space are always rejected.
-type ImportPolicy struct {
-	// Reject matches these prefixes and all more specific ones, such as our own address space.
-	Reject []netip.Prefix
-	// RejectVPN rejects every VPN-IPv6 route, for speakers that only originate them.
-	RejectVPN bool
-	// WarnPrefixes is a number of accepted IPv6 unicast routes beyond which a warning is logged, once each
-	// time it is exceeded. The session stays up and routes are still accepted: losing the largest upstream
-	// because it grew would be worse. 0 is no limit; others need ReportAdjIn and an external neighbor.
-	WarnPrefixes int
-}
-
 // ExportPolicy filters and changes the routes advertised to a neighbor.
 type ExportPolicy struct {
 	// Reject matches these prefixes and all more specific ones.
@@ -153,8 +140,8 @@ func (n Neighbor) check(own uint32) error {
 		return errors.New("locators of a neighbor of our own as need bfd, which detects its failure")
 	case n.BFD.Enabled() && n.Multihop != 0:
 		return errors.New("bfd and multihop exclude each other: bfd here is single-hop (rfc 5881)")
-	case n.Import.WarnPrefixes < 0:
-		return fmt.Errorf("warn prefixes must be >= 0, got %d", n.Import.WarnPrefixes)
+	case n.Import.EnforceFirstAS && internal:
+		return errors.New("enforce first as needs a neighbor of another as")
 	}
 	seen := map[Family]bool{}
 	for _, f := range n.Families {
@@ -171,7 +158,7 @@ func (n Neighbor) check(own uint32) error {
 			return fmt.Errorf("locator %s: %w", p, err)
 		}
 	}
-	return errors.Join(checkRejected(n.Import.Reject), checkRejected(n.Export.Reject))
+	return errors.Join(n.Import.check(), checkRejected(n.Export.Reject))
 }
 
 func checkRejected(prefixes []netip.Prefix) error {
@@ -187,8 +174,6 @@ func checkRejected(prefixes []netip.Prefix) error {
 type neighbor struct {
 	Neighbor
 	key netip.Addr // address as GoBGP knows it: with zone
-	// rules is the neighbor as it was added: its import policy never changes.
-	rules policyEntry
 
 	// Guarded by instance.calls.
 	disabled bool
@@ -201,6 +186,9 @@ type neighbor struct {
 	reason   string
 	adjIn    map[netip.Prefix]struct{} // accepted routes
 	warned   bool
+	rules    policyEntry // with the current import policy
+	// updated are the prefixes of which an UPDATE arrived while the import policy is being replaced; else nil.
+	updated map[netip.Prefix]struct{}
 }
 
 // config is the neighbor as GoBGP is configured with it. own and cluster are ours.

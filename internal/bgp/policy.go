@@ -70,23 +70,28 @@ func policies(entries []policyEntry) *api.SetPoliciesRequest {
 			List: []string{"no-export", "no-advertise", "no-export-subconfed"}},
 		{DefinedType: api.DefinedType_DEFINED_TYPE_COMMUNITY, Name: noAdvertiseSet, List: []string{"no-advertise"}},
 		{DefinedType: api.DefinedType_DEFINED_TYPE_COMMUNITY, Name: shutdownSet, List: []string{communityText(GracefulShutdown)}},
-		prefixSet(martianSet, martians),
+		prefixSet(martianSet, Within("", martians...)),
 	}
 	for _, e := range entries {
 		sets = append(sets, &api.DefinedSet{
 			DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: e.Name, List: []string{e.Address.String() + "/128"},
 		})
-		if len(e.Import.Reject) > 0 {
-			sets = append(sets, prefixSet(rejectSet(e.Name), e.Import.Reject))
+		if filters := e.prefixFilters(); len(filters) > 0 {
+			sets = append(sets, prefixSet(rejectSet(e.Name), filters))
 		}
 		if len(e.Export.Reject) > 0 {
-			sets = append(sets, prefixSet(withholdSet(e.Name), e.Export.Reject))
+			sets = append(sets, prefixSet(withholdSet(e.Name), Within("", e.Export.Reject...)))
 		}
 		if !e.internal() {
 			sets = append(sets, &api.DefinedSet{
 				DefinedType: api.DefinedType_DEFINED_TYPE_AS_PATH, Name: loopSet(e.Name),
 				// The parentheses avoid GoBGP's fast path, which ignores AS_SETs.
 				List: []string{fmt.Sprintf("_(%d)_", e.ownASN)},
+			}, &api.DefinedSet{
+				DefinedType: api.DefinedType_DEFINED_TYPE_AS_PATH, Name: firstASSet(e.Name),
+				List: []string{fmt.Sprintf("^%d_", e.ASN)},
+			}, &api.DefinedSet{
+				DefinedType: api.DefinedType_DEFINED_TYPE_COMMUNITY, Name: internalSet(e.Name), List: e.internalSignals(),
 			})
 		}
 		imports = append(imports, importStatements(e)...)
@@ -113,21 +118,53 @@ func importStatements(e policyEntry) []*api.Statement {
 	if !e.internal() {
 		add("martians", &api.Conditions{PrefixSet: match(martianSet)}, reject())
 		add("loop", &api.Conditions{AsPathSet: match(loopSet(e.Name))}, reject())
+		if e.Import.EnforceFirstAS {
+			add("first-as", &api.Conditions{AsPathSet: &api.MatchSet{Type: api.MatchSet_TYPE_INVERT, Name: firstASSet(e.Name)}}, reject())
+		}
 	}
-	if len(e.Import.Reject) > 0 {
+	if len(e.prefixFilters()) > 0 {
 		add("reject", &api.Conditions{PrefixSet: match(rejectSet(e.Name))}, reject())
 	}
+	if len(e.Import.OwnAddresses) > 0 {
+		add("own-next-hop", &api.Conditions{NextHopInList: texts(e.Import.OwnAddresses)}, reject())
+	}
 	if !e.internal() {
+		add("internal-signals", &api.Conditions{CommunitySet: match(internalSet(e.Name))}, &api.Actions{
+			Community: &api.CommunityAction{Type: api.CommunityAction_TYPE_REMOVE, Communities: e.internalSignals()},
+		})
 		last := accept()
 		last.LocalPref = &api.LocalPrefAction{Value: lowestPref}
-		add("shutdown", &api.Conditions{CommunitySet: match(shutdownSet)}, last)
+		add("shutdown", &api.Conditions{CommunitySet: match(shutdownSet), NextHopInList: texts(e.Import.NextHops)}, last)
 	}
 	a := accept()
 	if e.LocalPref > 0 {
 		a.LocalPref = &api.LocalPrefAction{Value: e.LocalPref}
 	}
-	add("rest", &api.Conditions{}, a)
+	add("rest", &api.Conditions{NextHopInList: texts(e.Import.NextHops)}, a)
+	if len(e.Import.NextHops) > 0 {
+		add("foreign-next-hop", &api.Conditions{}, reject()) // GoBGP cannot invert a list of next hops
+	}
 	return out
+}
+
+// prefixFilters are the prefixes that the import policy rejects, with those that are too long.
+func (e policyEntry) prefixFilters() []PrefixFilter {
+	filters := e.Import.Reject
+	if limit := e.Import.MaxLength; limit > 0 && limit < 128 {
+		filters = append(slices.Clone(filters), PrefixFilter{
+			Prefix: netip.PrefixFrom(netip.IPv6Unspecified(), 0), Min: limit + 1, Max: 128, Reason: RejectTooLong,
+		})
+	}
+	return filters
+}
+
+// internalSignals are the communities of internalSignal as regular expressions.
+func (e policyEntry) internalSignals() []string {
+	signals := []string{"^" + communityText(Blackhole) + "$"}
+	if e.ownASN <= 0xffff {
+		signals = append(signals, fmt.Sprintf("^%d:.*$", e.ownASN))
+	}
+	return signals
 }
 
 func exportStatements(e policyEntry) []*api.Statement {
@@ -177,6 +214,8 @@ func communityText(c uint32) string { return fmt.Sprintf("%d:%d", c>>16, c&0xfff
 func rejectSet(neighbor string) string   { return "reject-" + neighbor }
 func withholdSet(neighbor string) string { return "withhold-" + neighbor }
 func loopSet(neighbor string) string     { return "loop-" + neighbor }
+func firstASSet(neighbor string) string  { return "first-as-" + neighbor }
+func internalSet(neighbor string) string { return "internal-" + neighbor }
 
 func accept() *api.Actions { return &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT} }
 func reject() *api.Actions { return &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_REJECT} }
@@ -185,40 +224,20 @@ func match(set string) *api.MatchSet {
 	return &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: set}
 }
 
-// admit applies the import policy to a route of the Adj-RIB-In. It must agree with importStatements, by which
-// GoBGP selects best paths.
-func (e policyEntry) admit(u Update) Update {
-	if u.Withdrawn || u.Rejected != nil {
-		return u
-	}
-	external := !e.internal()
-	if external && (inside(martians, u.Prefix) || slices.Contains(u.ASPath, e.ownASN)) || inside(e.Import.Reject, u.Prefix) {
-		return Update{Neighbor: u.Neighbor, Prefix: u.Prefix, Withdrawn: true}
-	}
-	if external {
-		u.LocalPref = 0 // ignored from external peers (RFC 4271 section 5.1.5)
-	}
-	switch {
-	case external && slices.Contains(u.Communities, GracefulShutdown):
-		u.LocalPref = lowestPref
-	case e.LocalPref > 0:
-		u.LocalPref = e.LocalPref
-	}
-	return u
-}
-
-// inside reports whether p equals, or is more specific than, one of others.
-func inside(others []netip.Prefix, p netip.Prefix) bool {
-	return slices.ContainsFunc(others, func(o netip.Prefix) bool { return o.Bits() <= p.Bits() && o.Contains(p.Addr()) })
-}
-
-// prefixSet matches the prefixes and all more specific ones.
-func prefixSet(name string, prefixes []netip.Prefix) *api.DefinedSet {
+func prefixSet(name string, filters []PrefixFilter) *api.DefinedSet {
 	set := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_PREFIX, Name: name}
-	for _, p := range prefixes {
+	for _, f := range filters {
 		set.Prefixes = append(set.Prefixes, &api.Prefix{
-			IpPrefix: p.String(), MaskLengthMin: uint32(p.Bits()), MaskLengthMax: 128,
+			IpPrefix: f.Prefix.String(), MaskLengthMin: uint32(max(f.Min, f.Prefix.Bits())), MaskLengthMax: uint32(f.Max),
 		})
 	}
 	return set
+}
+
+func texts[T fmt.Stringer](list []T) []string {
+	text := make([]string, len(list))
+	for i, v := range list {
+		text[i] = v.String()
+	}
+	return text
 }

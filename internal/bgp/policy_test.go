@@ -75,19 +75,11 @@ func TestSetExport(t *testing.T) {
 	}
 }
 
-func texts(prefixes []netip.Prefix) []string {
-	list := make([]string, len(prefixes))
-	for i, p := range prefixes {
-		list[i] = p.String()
-	}
-	return list
-}
-
 // TestAdmit: what is told of a neighbor's routes is what becomes best paths of them.
 func TestAdmit(t *testing.T) {
 	r, other := newRouter(t, 30, 65000), newRouter(t, 31, 65001)
 	other.peer(r, passive)
-	r.peer(other, func(n *Neighbor) { n.LocalPref, n.Import.Reject = 300, []netip.Prefix{ownSpace} })
+	r.peer(other, func(n *Neighbor) { n.LocalPref, n.Import.Reject = 300, Within(RejectMartian, ownSpace) })
 	path := func(asns ...uint32) Attributes { return Attributes{ASPath: asns} }
 	other.must(other.Originate(
 		UnicastRoute{Prefix: prefix("2a00:1::/32"), Attributes: path(64999)},

@@ -164,8 +164,8 @@ func TestNeighborCheck(t *testing.T) {
 		"bfd over hops":         func(n *Neighbor) { n.BFD, n.Multihop = bfd.Config{Interval: time.Second}, 2 },
 		"short retry":           func(n *Neighbor) { n.ConnectRetry = 1 },
 		"negative limit":        func(n *Neighbor) { n.Import.WarnPrefixes = -1 },
-		"rejected ipv4":         func(n *Neighbor) { n.Import.Reject = []netip.Prefix{prefix("192.0.2.0/24")} },
-		"rejected host bits":    func(n *Neighbor) { n.Import.Reject = []netip.Prefix{prefix("2001:db8::1/32")} },
+		"rejected ipv4":         func(n *Neighbor) { n.Import.Reject = Within("", prefix("192.0.2.0/24")) },
+		"rejected host bits":    func(n *Neighbor) { n.Import.Reject = Within("", prefix("2001:db8::1/32")) },
 	} {
 		n := good()
 		change(&n)

@@ -13,7 +13,6 @@ import (
 // a goroutine of the BGP server.
 type received struct {
 	*sessions
-	queue   *queue
 	unwatch context.CancelFunc
 }
 
@@ -119,36 +118,19 @@ func (r *received) onUpdate(paths []*apiutil.Path, _ time.Time) {
 		return
 	}
 	events := make([]Event, 0, len(paths))
-	for _, p := range paths {
-		if u, ok := readUnicast(p, n.Interface); ok {
-			events = append(events, n.rules.admit(Update{
-				Neighbor: n.Name, Prefix: u.Prefix, NextHop: u.NextHop, Attributes: u.Attributes,
-				Withdrawn: u.Withdrawn, Rejected: u.Rejected,
-			}))
-		}
-	}
-	r.count(n, events)
-	r.queue.put(events...)
-}
-
-// count maintains the set of accepted routes of a neighbor and warns if it is large.
-func (r *received) count(n *neighbor, updates []Event) {
 	r.mu.Lock()
-	for _, e := range updates {
-		if u, ok := e.(Update); ok && !u.Withdrawn && u.Rejected == nil {
-			n.adjIn[u.Prefix] = struct{}{}
-		} else if ok {
-			delete(n.adjIn, u.Prefix)
+	defer r.mu.Unlock()
+	for _, p := range paths {
+		u, first, ok := readUpdate(p, n.Name, n.Interface)
+		if !ok {
+			continue
 		}
+		if n.updated != nil {
+			n.updated[u.Prefix] = struct{}{}
+		}
+		events = append(events, n.rules.admit(u, first))
 	}
-	limit := n.Import.WarnPrefixes
-	beyond := limit > 0 && len(n.adjIn) > limit
-	warn := beyond && !n.warned
-	n.warned = beyond
-	r.mu.Unlock()
-	if warn {
-		r.log.Warn("more prefixes than warn_prefixes", "neighbor", n.Name, "warn_prefixes", limit)
-	}
+	r.report(n, events)
 }
 
 func (r *received) onBest(paths []*apiutil.Path, _ time.Time) {

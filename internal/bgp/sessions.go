@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 
 	"github.com/tabane/tabane/internal/bfd"
 )
@@ -19,6 +21,8 @@ import (
 type sessions struct {
 	*instance
 	originated *originated
+	// updates queues Update events.
+	updates func([]Event)
 	// retention processes the events of the BGP server before they are queued.
 	retention *retention
 	// bfd is used instead of GoBGP's own, which pauses by itself for a silent neighbor and whose resets hit
@@ -32,9 +36,10 @@ type sessions struct {
 	byAddr map[netip.Addr]*neighbor
 }
 
-func newSessions(i *instance, o *originated, r *retention) *sessions {
+func newSessions(i *instance, o *originated, q *queue) *sessions {
 	s := &sessions{
-		instance: i, originated: o, retention: r, neighbors: map[string]*neighbor{}, byAddr: map[netip.Addr]*neighbor{},
+		instance: i, originated: o, updates: func(e []Event) { q.put(e...) }, retention: newRetention(func(e Event) { q.put(e) }),
+		neighbors: map[string]*neighbor{}, byAddr: map[netip.Addr]*neighbor{},
 	}
 	s.bfd = bfd.New(i.log, (&failover{sessions: s}).bfdDown)
 	return s
@@ -76,7 +81,7 @@ func (s *sessions) addNeighbor(ctx context.Context, conf Neighbor) error {
 	// Unicast goes first, so that next hops are there before, and gone before, what uses them.
 	slices.Sort(conf.Families)
 	conf.Locators = slices.Clone(conf.Locators)
-	conf.Import.Reject, conf.Export.Reject = slices.Clone(conf.Import.Reject), slices.Clone(conf.Export.Reject)
+	conf.Import, conf.Export.Reject = conf.Import.clone(), slices.Clone(conf.Export.Reject)
 	n := &neighbor{Neighbor: conf, key: conf.Address.WithZone(conf.Interface), adjIn: map[netip.Prefix]struct{}{},
 		rules: policyEntry{Neighbor: conf, ownASN: s.opt.ASN}}
 	s.neighbors[n.Name] = n
@@ -140,6 +145,92 @@ func (s *sessions) SetExport(ctx context.Context, name string, policy ExportPoli
 			Address: n.key.String(), Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT,
 		})
 	})
+}
+
+// SetImport replaces the import policy of a neighbor while the session stays up (soft reset in): best paths
+// are selected again, and an Update is reported for each route of the Adj-RIB-In whose acceptance changes.
+// The same policy again has no effect.
+func (s *sessions) SetImport(ctx context.Context, name string, policy ImportPolicy) error {
+	return s.change("set import policy of", name, func(n *neighbor) error {
+		if err := policy.check(); err != nil {
+			return err
+		}
+		old := n.Import
+		if old.equal(policy) {
+			return nil
+		}
+		n.Import = policy.clone()
+		if err := s.setPolicies(ctx); err != nil {
+			n.Import = old
+			return errors.Join(err, s.setPolicies(ctx))
+		}
+		s.mu.Lock()
+		before := n.rules
+		n.rules.Import = n.Import
+		n.updated = map[netip.Prefix]struct{}{}
+		s.mu.Unlock()
+		err := s.reapply(ctx, n, before)
+		s.mu.Lock()
+		n.updated = nil
+		s.mu.Unlock()
+		return err
+	})
+}
+
+// reapply applies a new import policy to the routes that a neighbor has advertised already.
+func (s *sessions) reapply(ctx context.Context, n *neighbor, before policyEntry) error {
+	if n.disabled {
+		return nil // the next session starts with the new policy
+	}
+	err := s.server.ResetPeer(ctx, &api.ResetPeerRequest{
+		Address: n.key.String(), Soft: true, Direction: api.ResetPeerRequest_DIRECTION_IN,
+	})
+	if err != nil || s.opt.Report&ReportAdjIn == 0 || n.ASN == s.opt.ASN {
+		return err
+	}
+	var changed []Event
+	err = s.server.ListPath(apiutil.ListPathRequest{
+		TableType: api.TableType_TABLE_TYPE_ADJ_IN, Name: n.key.String(), Family: gobgp.RF_IPv6_UC,
+	}, func(_ gobgp.NLRI, paths []*apiutil.Path) {
+		for _, p := range paths {
+			u, first, ok := readUpdate(p, n.Name, n.Interface)
+			if !ok {
+				continue
+			}
+			after := n.rules.admit(u, first)
+			if (before.admit(u, first).Rejected == nil) != (after.Rejected == nil) {
+				changed = append(changed, after)
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.report(n, slices.DeleteFunc(changed, func(e Event) bool {
+		_, superseded := n.updated[e.(Update).Prefix] // by an UPDATE since
+		return superseded
+	}))
+	return nil
+}
+
+// report queues Updates of a neighbor and maintains the set of its accepted routes. Callers hold mu.
+func (s *sessions) report(n *neighbor, updates []Event) {
+	for _, e := range updates {
+		if u := e.(Update); !u.Withdrawn && u.Rejected == nil {
+			n.adjIn[u.Prefix] = struct{}{}
+		} else {
+			delete(n.adjIn, u.Prefix)
+		}
+	}
+	s.updates(updates)
+	limit := n.rules.Import.WarnPrefixes
+	beyond := limit > 0 && len(n.adjIn) > limit
+	if beyond && !n.warned {
+		s.log.Warn("more prefixes than warn_prefixes", "neighbor", n.Name, "warn_prefixes", limit)
+	}
+	n.warned = beyond
 }
 
 // Reset closes the session, withdraws its routes before it returns, and starts it again at once.

@@ -45,6 +45,7 @@ type router struct {
 	up      map[string]bool
 	downs   map[string]string
 	adjIn   map[string]map[netip.Prefix]Update
+	reasons map[netip.Prefix]RejectReason // of updates
 	unicast map[netip.Prefix]UnicastPath
 	vpn     map[VPNKey]VPNPath
 	refused map[VPNKey]error
@@ -75,7 +76,7 @@ func newRouterWith(t testing.TB, n int, as uint32, change func(*Options)) *route
 	}
 	r := &router{
 		Speaker: s, t: t, n: n, as: as, changed: make(chan struct{}, 1),
-		up: map[string]bool{}, downs: map[string]string{}, adjIn: map[string]map[netip.Prefix]Update{},
+		up: map[string]bool{}, downs: map[string]string{}, adjIn: map[string]map[netip.Prefix]Update{}, reasons: map[netip.Prefix]RejectReason{},
 		unicast: map[netip.Prefix]UnicastPath{}, vpn: map[VPNKey]VPNPath{}, refused: map[VPNKey]error{},
 		ended: map[EndOfRIB]int{},
 	}
@@ -101,6 +102,10 @@ func (r *router) collect() {
 					r.adjIn[e.Neighbor] = map[netip.Prefix]Update{}
 				}
 				r.log = append(r.log, fmt.Sprintf("%s %s withdrawn=%t", e.Neighbor, e.Prefix, e.Withdrawn))
+				delete(r.reasons, e.Prefix)
+				if rejected := (*RejectedError)(nil); errors.As(e.Rejected, &rejected) {
+					r.reasons[e.Prefix] = rejected.Reason
+				}
 				if e.Withdrawn || e.Rejected != nil {
 					delete(r.adjIn[e.Neighbor], e.Prefix)
 				} else {
@@ -202,7 +207,7 @@ func TestNetwork(t *testing.T) {
 		return func(n *Neighbor) {
 			n.LocalPref = pref
 			n.ExportLocalOnly = true
-			n.Import.Reject = []netip.Prefix{ownSpace}
+			n.Import.Reject = Within(RejectMartian, ownSpace)
 		}
 	}
 	asbr.peer(a, upstream(200))

@@ -1,0 +1,92 @@
+package bgp
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+)
+
+const (
+	testConnected RejectReason = "connected"
+	testBogon     RejectReason = "bogon"
+)
+
+// TestImportPolicy: each route that the policy rejects is reported with its reason and never selected as best
+// path; replacing the policy applies to routes that were received before.
+func TestImportPolicy(t *testing.T) {
+	r := newRouter(t, 25, 65000)
+	conf := Neighbor{
+		Name: "peer", Address: address(26), LocalAddress: address(25), ASN: 65001, Families: []Family{IPv6Unicast}, Passive: true,
+		Import: ImportPolicy{
+			Reject: append(Within(testConnected, prefix("2a00:a::/64")),
+				PrefixFilter{Prefix: prefix("2a00:b::/32"), Min: 40, Max: 44, Reason: testBogon}),
+			MaxLength: 48, EnforceFirstAS: true,
+			NextHops: []netip.Prefix{prefix("fd00::1a/128"), prefix("fd00::19/128")}, OwnAddresses: []netip.Addr{address(25)},
+		},
+	}
+	r.must(r.AddNeighbor(t.Context(), conf))
+	p := dialRaw(t, r, 26, 65001)
+	ours, blackhole := []byte{0xfd, 0xe8, 0, 7}, []byte{0xff, 0xff, 0x02, 0x9a}
+	send := func(to string, hop netip.Addr, path []byte) {
+		p.update(rawOrigin, path, attr(0xc0, 8, ours, blackhole, []byte{0xfd, 0xe9, 0, 9}), unicastReach(prefix(to), hop))
+	}
+	good := rawPath(segment(2, 65001, 64999))
+	accepted := []string{"::/0", "2a00:1::/32", "2a00:2::/48", "2a00:b::/32", "2a00:b::/48", "2a00::/16"}
+	for _, to := range accepted {
+		send(to, address(26), good)
+	}
+	want := map[netip.Prefix]RejectReason{}
+	rejected := func(why RejectReason, to string, hop netip.Addr, path []byte) {
+		want[prefix(to)] = why
+		send(to, hop, path)
+	}
+	rejected(RejectMartian, "fe80::/10", address(26), good)
+	rejected(RejectLoop, "2a00:3::/32", address(26), rawPath(segment(2, 65001, 65000)))
+	rejected(RejectFirstAS, "2a00:4::/32", address(26), rawPath(segment(2, 65002, 65001)))
+	rejected(RejectFirstAS, "2a00:5::/32", address(26), rawPath(segment(1, 65001, 64999)))
+	rejected(testConnected, "2a00:a::/64", address(26), good)
+	rejected(testConnected, "2a00:a::1/128", address(26), good)
+	rejected(testBogon, "2a00:b::/40", address(26), good)
+	rejected(RejectTooLong, "2a00:6::/49", address(26), good)
+	rejected(RejectOwnNextHop, "2a00:7::/32", address(25), good)
+	rejected(RejectForeignNextHop, "2a00:8::/32", address(27), good)
+	rejected(RejectForeignNextHop, "2a00:9::/32", addr("fe80::1"), good)
+
+	agree := func(what string, accepted []string) {
+		t.Helper()
+		r.wait(what, func() bool {
+			missing := slices.ContainsFunc(accepted, func(to string) bool {
+				_, known := r.adjIn["peer"][prefix(to)]
+				_, best := r.unicast[prefix(to)]
+				return !known || !best
+			})
+			return !missing && len(r.adjIn["peer"]) == len(accepted) && len(r.unicast) == len(accepted) && maps.Equal(r.reasons, want)
+		})
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, to := range accepted {
+			for _, c := range [][]uint32{r.adjIn["peer"][prefix(to)].Communities, r.unicast[prefix(to)].Communities} {
+				if !slices.Equal(c, []uint32{65001<<16 | 9}) {
+					t.Errorf("%s has communities %x, want only the peer's", to, c)
+				}
+			}
+		}
+	}
+	agree("the accepted routes", accepted)
+
+	// Another policy: what it accepts and what it rejects changes without a new UPDATE.
+	conf.Import.Reject = Within(testConnected, prefix("2a00:1::/32"))
+	r.must(r.SetImport(t.Context(), "peer", conf.Import))
+	delete(want, prefix("2a00:b::/40"))
+	want[prefix("2a00:1::/32")] = testConnected
+	want[prefix("2a00:a::/64")], want[prefix("2a00:a::1/128")] = testConnected, testConnected // as reported before
+	agree("the routes of the other policy", []string{"::/0", "2a00:b::/40", "2a00:2::/48", "2a00:b::/32", "2a00:b::/48", "2a00::/16"})
+	r.must(r.SetImport(t.Context(), "peer", conf.Import))
+
+	bad := conf.Import
+	bad.NextHops = []netip.Prefix{prefix("fd00::1/64")}
+	if err := r.SetImport(t.Context(), "peer", bad); err == nil {
+		t.Error("a policy with host bits was accepted")
+	}
+}
