@@ -166,6 +166,9 @@ func everything() []route.Object {
 			Local: route.LocalAction{Behavior: route.EndDX6, Nexthop: ip("2001:db8:1::2")}},
 		route.Rule{Priority: 1000, From: pfx("2001:db8::1/128"), Table: 101},
 		route.Rule{Priority: 1001, Table: 102},
+		route.Rule{Priority: 1002, To: pfx("2001:db8::/48"), Iif: "a1", Table: route.MainTable},
+		route.Rule{Priority: 1003, Iif: "a1", Unreachable: true},
+		route.Rule{Priority: 1004, From: pfx("2001:db8::1/128"), Unreachable: true},
 		route.Address{Link: "lo", Prefix: pfx("2001:db8::1/128")},
 		route.Address{Link: "a0", Prefix: pfx("2001:db8:1::1/64"), Deprecated: true},
 	}

@@ -91,7 +91,7 @@ func (k Key) String() string {
 	case ClassRoute:
 		return fmt.Sprintf("route %s table %s metric %d", prefixText(k.prefix, "default"), tableText(k.a), k.b)
 	case ClassRule:
-		return "rule " + Rule{Priority: k.a, From: k.prefix, Table: k.b}.String()
+		return "rule " + k.rule().String()
 	case ClassAddress:
 		return fmt.Sprintf("address %s dev %s", k.prefix.Addr(), k.link)
 	default:
@@ -146,38 +146,84 @@ func (a Address) Check() error {
 	return checkLink(a.Link)
 }
 
-// A Rule sends packets with a source in From to a table. The zero From stands for all. All fields are its key.
+// A Rule looks packets up in a table, or drops them with an error to the sender. A packet matches by its source
+// in From or its destination in To, not both, and by the interface that it arrived on; zero fields match all.
+// All fields are its key.
 type Rule struct {
-	Priority uint32 // lower is asked first
-	From     netip.Prefix
-	Table    uint32
+	Priority    uint32 // lower is tried first
+	From, To    netip.Prefix
+	Iif         string // as a packet to be forwarded
+	Table       uint32
+	Unreachable bool // instead of a table
 }
+
+// ruleTo distinguishes the key of a rule with a destination from one with a source; it cannot be in a link's name.
+const ruleTo = "to/"
 
 // Key returns the key of the rule.
 func (r Rule) Key() Key {
-	if r.From.IsValid() && r.From.Bits() == 0 {
-		r.From = netip.Prefix{}
+	k := Key{class: ClassRule, link: r.Iif, a: r.Priority, b: r.Table}
+	switch {
+	case r.From.IsValid() && r.From.Bits() > 0:
+		k.prefix = r.From
+	case r.To.IsValid() && r.To.Bits() > 0:
+		k.prefix, k.link = r.To, ruleTo+r.Iif
 	}
-	return Key{class: ClassRule, prefix: r.From, a: r.Priority, b: r.Table}
+	return k
 }
 
-func (r Rule) String() string {
-	return fmt.Sprintf("priority %d from %s table %s", r.Priority, prefixText(r.From, "all"), tableText(r.Table))
-}
-
-// Normal implements Object.
-func (r Rule) Normal() Object {
-	r.From = r.Key().prefix
+// rule returns the rule with this key; Table 0 is that of an unreachable rule.
+func (k Key) rule() Rule {
+	r := Rule{Priority: k.a, Table: k.b, Unreachable: k.b == 0}
+	var to bool
+	if r.Iif, to = strings.CutPrefix(k.link, ruleTo); to {
+		r.To = k.prefix
+	} else {
+		r.From = k.prefix
+	}
 	return r
 }
 
+func (r Rule) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "priority %d from %s", r.Priority, prefixText(r.From, "all"))
+	if r.To.IsValid() {
+		fmt.Fprintf(&b, " to %s", r.To)
+	}
+	if r.Iif != "" {
+		fmt.Fprintf(&b, " iif %s", r.Iif)
+	}
+	if r.Unreachable {
+		b.WriteString(" unreachable")
+	} else {
+		fmt.Fprintf(&b, " table %s", tableText(r.Table))
+	}
+	return b.String()
+}
+
+// Normal implements Object.
+func (r Rule) Normal() Object { return r.Key().rule() }
+
 // Check implements Object.
 func (r Rule) Check() error {
-	if r.Table == 0 {
+	switch {
+	case r.Table == 0 && !r.Unreachable:
 		return errors.New("table is missing")
+	case r.Table != 0 && r.Unreachable:
+		return errors.New("unreachable rule has a table")
+	case r.From.IsValid() && r.To.IsValid():
+		return errors.New("rule has a source and a destination")
+	case r.From.IsValid():
+		if err := checkPrefix("source", r.From); err != nil {
+			return err
+		}
+	case r.To.IsValid():
+		if err := checkPrefix("destination", r.To); err != nil {
+			return err
+		}
 	}
-	if r.From.IsValid() {
-		return checkPrefix("source", r.From)
+	if r.Iif != "" {
+		return checkLink(r.Iif)
 	}
 	return nil
 }

@@ -294,6 +294,8 @@ func TestStrings(t *testing.T) {
 		{route.Nexthop{ID: 1, Link: "eth0", SID: ip("fd00::1"), Encap: route.EncapFull},
 			"id 1 encap seg6 mode encap segs fd00::1 dev eth0"},
 		{route.Rule{Priority: 5, Table: 254}, "priority 5 from all table main"},
+		{route.Rule{Priority: 5, To: pfx("2001:db8::/48"), Iif: "wan", Table: 254}, "priority 5 from all to 2001:db8::/48 iif wan table main"},
+		{route.Rule{Priority: 5, Iif: "wan", Unreachable: true}, "priority 5 from all iif wan unreachable"},
 		{route.Altered{Object: route.Rule{Priority: 5, Table: 254}}, "priority 5 from all table main (altered)"},
 		{route.Address{Link: "lo", Prefix: pfx("fd00::1/64")}, "fd00::1/64 dev lo nodad"},
 	} {
@@ -312,6 +314,8 @@ func TestCheck(t *testing.T) {
 		route.Address{Link: "lo"}, route.Address{Prefix: dst}, route.Address{Link: "lo", Prefix: pfx("10.0.0.1/8")},
 		route.Address{Link: "lo", Prefix: pfx("ff02::1/128")}, route.Address{Link: "a/b", Prefix: dst},
 		route.Address{Link: "sixteen-bytes-xx", Prefix: dst}, route.Address{Link: "lo", Prefix: pfx("::/128")},
+		route.Rule{Priority: 1, Table: 1, Unreachable: true}, route.Rule{Table: 1, To: pfx("2001:db8::1/64")}, route.Rule{Table: 1, Iif: "a:b"},
+		route.Rule{Table: 1, From: pfx("2001:db8::/64"), To: pfx("2001:db8::/64")},
 		route.Rule{Priority: 1}, route.Rule{Table: 1, From: pfx("10.0.0.0/8")}, route.Rule{Table: 1, From: pfx("2001:db8::1/64")},
 		route.Nexthop{Link: "a"}, route.Nexthop{ID: 1}, route.Nexthop{ID: 1, Link: "a", Gateway: ip("10.0.0.1")},
 		route.Nexthop{ID: 1, Link: "a", SID: ip("fe80::1%a")}, route.Nexthop{ID: 1, Link: "a", Encap: 9},

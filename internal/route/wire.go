@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -94,18 +95,26 @@ func putAddress(b []byte, a Address, p Protocol, index uint32, del bool) []byte 
 }
 
 func putRule(b []byte, r Rule, p Protocol) []byte {
-	bits := 0
-	if r.From.IsValid() {
-		bits = r.From.Bits()
+	action := uint8(unix.FR_ACT_TO_TBL)
+	if r.Unreachable {
+		action = unix.FR_ACT_UNREACHABLE
 	}
 	// family, destination and source length, tos, table, two reserved, action: struct fib_rule_hdr.
-	b = append(b, unix.AF_INET6, 0, uint8(bits), 0, 0, 0, 0, unix.FR_ACT_TO_TBL)
+	b = append(b, unix.AF_INET6, uint8(max(0, r.To.Bits())), uint8(max(0, r.From.Bits())), 0, 0, 0, 0, action)
 	b = native.AppendUint32(b, 0)
 	b = putUint32(b, unix.FRA_PRIORITY, r.Priority)
-	b = putUint32(b, unix.FRA_TABLE, r.Table)
+	if !r.Unreachable {
+		b = putUint32(b, unix.FRA_TABLE, r.Table)
+	}
 	b = putAttr(b, unix.FRA_PROTOCOL, []byte{uint8(p)})
-	if bits > 0 {
+	if r.From.Bits() > 0 {
 		b = putAddr(b, unix.FRA_SRC, r.From.Addr())
+	}
+	if r.To.Bits() > 0 {
+		b = putAddr(b, unix.FRA_DST, r.To.Addr())
+	}
+	if r.Iif != "" {
+		b = putAttr(b, unix.FRA_IIFNAME, append([]byte(r.Iif), 0))
 	}
 	return b
 }
@@ -340,10 +349,10 @@ func decodeRule(b []byte) (f found, err error) {
 		return found{}, nil
 	}
 	var (
-		r   = Rule{Table: uint32(b[4])}
-		src netip.Addr
-		// A destination, a traffic class, another action than a table, inversion.
-		altered = b[1] != 0 || b[3] != 0 || b[7] != unix.FR_ACT_TO_TBL ||
+		r        = Rule{Table: uint32(b[4]), Unreachable: b[7] == unix.FR_ACT_UNREACHABLE}
+		src, dst netip.Addr
+		// Source and destination, a traffic class, another action, inversion.
+		altered = b[1] != 0 && b[2] != 0 || b[3] != 0 || b[7] != unix.FR_ACT_TO_TBL && !r.Unreachable ||
 			native.Uint32(b[8:])&unix.FIB_RULE_INVERT != 0
 	)
 	at := attrs{b: b[header:]}
@@ -357,6 +366,10 @@ func decodeRule(b []byte) (f found, err error) {
 			f.protocol = Protocol(at.uint8())
 		case unix.FRA_SRC:
 			src = at.addr()
+		case unix.FRA_DST:
+			dst = at.addr()
+		case unix.FRA_IIFNAME:
+			r.Iif = strings.TrimRight(string(at.data), "\x00")
 		case unix.FRA_SUPPRESS_PREFIXLEN:
 			altered = altered || at.uint32() != math.MaxUint32
 		case unix.FRA_PAD:
@@ -367,12 +380,22 @@ func decodeRule(b []byte) (f found, err error) {
 	if at.err != nil {
 		return found{}, at.err
 	}
-	if bits := int(b[2]); bits > 0 {
-		r.From = netip.PrefixFrom(src, bits)
-		if !r.From.IsValid() {
+	for _, side := range []struct {
+		prefix *netip.Prefix
+		addr   netip.Addr
+		bits   uint8
+	}{{&r.From, src, b[2]}, {&r.To, dst, b[1]}} {
+		if side.bits == 0 {
+			continue
+		}
+		p := netip.PrefixFrom(side.addr, int(side.bits))
+		if !p.IsValid() {
 			return found{}, errAttr
 		}
-		r.From = r.From.Masked()
+		*side.prefix = p.Masked()
+	}
+	if r.Unreachable {
+		r.Table = 0
 	}
 	f.set(r, altered)
 	return f, nil

@@ -30,6 +30,8 @@ var samples = []Object{
 		Local: LocalAction{Behavior: EndDX6, Nexthop: netip.MustParseAddr("fe80::1")}},
 	Rule{Priority: 1000, From: netip.MustParsePrefix("2001:db8::/33"), Table: 1000},
 	Rule{Priority: 1000, Table: 1000},
+	Rule{Priority: 1000, To: netip.MustParsePrefix("2001:db8::/33"), Iif: "wan", Table: 1000},
+	Rule{Priority: 1000, Iif: "wan", Unreachable: true},
 	Address{Link: "eth0", Prefix: netip.MustParsePrefix("2001:db8::1/64")},
 	Address{Link: "eth0", Prefix: netip.MustParsePrefix("2001:db8::1/64"), Deprecated: true},
 }
