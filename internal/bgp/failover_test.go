@@ -98,6 +98,38 @@ func TestALostLocatorIsAdvertisedFirst(t *testing.T) {
 	})
 }
 
+// TestALocatorIsLostWhenAllReflectorsSaySo: one reflector that lost an ASBR does not override another one.
+func TestALocatorIsLostWhenAllReflectorsSaySo(t *testing.T) {
+	asbr, rr1, rr2 := newRouter(t, 21, 65000), newRouter(t, 22, 65000), newRouter(t, 23, 65000)
+	server := newRouterWith(t, 24, 65000, func(o *Options) { o.Report = ReportBest })
+	l := prefix("fc00:1::/32")
+	for _, rr := range []*router{rr1, rr2} {
+		rr.peer(asbr, client)
+		rr.peer(server, client)
+		asbr.peer(rr)
+		server.peer(rr)
+	}
+	asbr.must(asbr.Originate(UnicastRoute{Prefix: l, NextHop: address(21)}))
+	server.wait("the locator from both", func() bool {
+		return len(server.unicast) == 1 && server.ended[EndOfRIB{"r22", IPv6Unicast}] == 1 && server.ended[EndOfRIB{"r23", IPv6Unicast}] == 1
+	})
+	lost := func() bool { return slices.Contains(server.unicast[l].Communities, Blackhole) }
+	// What follows from the same reflector shows that the loss has arrived.
+	next := UnicastRoute{Prefix: prefix("2a00::/32"), NextHop: address(22)}
+	rr1.must(rr1.SetBlackhole(true, l))
+	rr1.must(rr1.Originate(next))
+	server.wait("the next route", func() bool { return len(server.unicast) == 2 })
+	server.mu.Lock()
+	if lost() || server.unicast[l].NextHop != address(21) {
+		t.Errorf("one reflector took the locator away: %+v", server.unicast[l])
+	}
+	server.mu.Unlock()
+	rr2.must(rr2.SetBlackhole(true, l))
+	server.wait("the loss", lost)
+	rr2.must(rr2.SetBlackhole(false, l))
+	server.wait("the locator again", func() bool { return !lost() && server.unicast[l].NextHop == address(21) })
+}
+
 // TestLossIsAdvertisedFirst: when an external neighbor closes the session, the speaker itself advertises the loss of its locators,
 // which needs GoBGP to log the end; not when we close it.
 func TestLossIsAdvertisedFirst(t *testing.T) {

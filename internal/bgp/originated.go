@@ -154,7 +154,8 @@ func (o *originated) inChunks(paths []*apiutil.Path, f func([]*apiutil.Path) err
 }
 
 // SetBlackhole advertises prefixes with BLACKHOLE inside our AS (NO_EXPORT), ahead of other pending
-// withdrawals, or withdraws that again.
+// withdrawals, or withdraws that again. It replaces other routes of this speaker, but to neighbors it has the
+// lowest LOCAL_PREF.
 func (o *originated) SetBlackhole(on bool, prefixes ...netip.Prefix) error {
 	o.calls.Lock()
 	defer o.calls.Unlock()

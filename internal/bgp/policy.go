@@ -17,6 +17,7 @@ const (
 	noAdvertiseSet = "no-advertise"
 	martianSet     = "martians"
 	shutdownSet    = "graceful-shutdown"
+	blackholeSet   = "blackhole"
 )
 
 // lowestPref is the LOCAL_PREF of routes with GRACEFUL_SHUTDOWN. RFC 8326 section 4.2 recommends 0, which
@@ -70,6 +71,7 @@ func policies(entries []policyEntry) *api.SetPoliciesRequest {
 			List: []string{"no-export", "no-advertise", "no-export-subconfed"}},
 		{DefinedType: api.DefinedType_DEFINED_TYPE_COMMUNITY, Name: noAdvertiseSet, List: []string{"no-advertise"}},
 		{DefinedType: api.DefinedType_DEFINED_TYPE_COMMUNITY, Name: shutdownSet, List: []string{communityText(GracefulShutdown)}},
+		{DefinedType: api.DefinedType_DEFINED_TYPE_COMMUNITY, Name: blackholeSet, List: []string{communityText(Blackhole)}},
 		prefixSet(martianSet, Within("", martians...)),
 	}
 	for _, e := range entries {
@@ -179,6 +181,11 @@ func exportStatements(e policyEntry) []*api.Statement {
 	unchanged, self := exportActions(e), exportActions(e)
 	self.Nexthop = &api.NexthopAction{Self: true}
 	if e.internal() {
+		// A locator that a reflector declares lost must not win over the route of another reflector that still has
+		// it: it is lost when all say so.
+		lost := exportActions(e)
+		lost.LocalPref = &api.LocalPrefAction{Value: lowestPref}
+		add("blackhole", &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL, CommunitySet: match(blackholeSet)}, lost)
 		add("no-advertise", &api.Conditions{CommunitySet: match(noAdvertiseSet)}, reject())
 		if e.NextHopSelf {
 			add("self", &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_EXTERNAL}, self)

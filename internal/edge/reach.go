@@ -91,6 +91,9 @@ func (e *egress) locator(p bgp.UnicastPath) {
 	if !slices.ContainsFunc(e.config.Locators, inside) {
 		return
 	}
+	if len(p.ASPath) > 0 {
+		return // from another AS, which has nothing to say about our locators
+	}
 	l := &e.locators
 	old := l.clone()
 	if !l.change(p) {
