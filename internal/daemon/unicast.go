@@ -9,9 +9,9 @@ import (
 	"github.com/tabane/tabane/internal/route"
 )
 
-// unicastMetric is better than that of routes from router advertisements and static routes (1024), as a router expects of
-// BGP, and worse than what an operator sets by hand to win.
-const unicastMetric = 20
+// unicastMetric is worse than that of connected (256) and static routes and of routes from router advertisements
+// (1024): these always win over BGP, so that no neighbor can replace them.
+const unicastMetric = 4096
 
 // desired is where decisions about kernel objects go.
 type desired interface {

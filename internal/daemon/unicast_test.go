@@ -57,9 +57,9 @@ func TestBestPathsGoToTheMainTable(t *testing.T) {
 	w := wanted{}
 	u := newUnicast(w, withLAN)
 	u.update(announce(onLink))
-	w.check(t, "2001:db8:c::/64 table main via 2001:db8:1::1 dev lan metric 20")
+	w.check(t, "2001:db8:c::/64 table main via 2001:db8:1::1 dev lan metric 4096")
 	u.update(announce(zoned))
-	w.check(t, "2001:db8:c::/64 table main via fe80::1 dev wan metric 20")
+	w.check(t, "2001:db8:c::/64 table main via fe80::1 dev wan metric 4096")
 	u.update([]bgp.Event{bgp.UnicastPath{Prefix: client, Withdrawn: true}})
 	w.check(t)
 }
@@ -87,7 +87,7 @@ func TestNextHopsAreResolvedAgain(t *testing.T) {
 	w.check(t)
 	kernel[far] = table{far: {igp, "lan"}}[far]
 	u.resolve()
-	w.check(t, "2001:db8:c::/64 table main via 2001:db8:1::fd dev lan metric 20")
+	w.check(t, "2001:db8:c::/64 table main via 2001:db8:1::fd dev lan metric 4096")
 	delete(kernel, far)
 	u.resolve()
 	w.check(t)
