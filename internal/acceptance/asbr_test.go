@@ -40,7 +40,7 @@ func TestAnASBRThatDiesSilentlyIsFound(t *testing.T) {
 	l.eventually("the best path moves to transit-b", 4*time.Second,
 		l.contains(true, "2001:db8:c::/64 via 2001:db8:1::2", "server", "ip", "-6", "route"))
 	l.eventually("the reflector says why", 4*time.Second,
-		l.contains(true, "within the time of BFD", "reflector", program, "status", "--json", "reflector"))
+		l.contains(true, `"reason":"bfd down"`, "reflector", program, "status", "--json", "reflector"))
 	l.must("asbr1", "ip", "link", "set", "lan", "up")
 	l.eventually("the EPE Route is back", 20*time.Second,
 		l.contains(true, "2001:db8:c::/64", "server", "ip", "-6", "route", "show", "table", "101"))

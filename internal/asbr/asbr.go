@@ -1,17 +1,18 @@
-// Package asbr is the border router of a content provider: it gives each egress peer an SRv6-EPE SID, keeps what that peer
-// announced in a table of its own, and announces the same to the reflectors as VPNv6 routes that carry the SID
-// (docs/papers.md, paper A, sections 3.1 and 4.1).
+// Package asbr is the border router of a content provider: it gives each egress peer an SRv6-EPE SID,
+// installs the routes of that peer in a table of its own, and advertises them to the route reflectors as VPNv6
+// routes with the SID (docs/papers.md, paper A, sections 3.1 and 4.1).
 //
-// It refuses to send a packet to a peer for anything the peer did not announce, to carry traffic between peers, and to
-// choose a path: servers do that.
+// It never forwards a packet to a peer that did not advertise its destination, accepts no SRv6 packet from a
+// peer's interface and no transit between peers, and selects no path: servers do that.
 package asbr
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
+	"sync"
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/daemon"
@@ -22,7 +23,7 @@ import (
 // Options is what an ASBR is made of.
 type Options struct {
 	Config Config
-	// Keep leaves tables and SIDs in the kernel at a clean stop.
+	// Keep leaves routes, rules and SIDs in the kernel at a clean stop.
 	Keep bool
 	Log  *slog.Logger
 }
@@ -33,14 +34,24 @@ type ASBR struct {
 	log    *slog.Logger
 	daemon *daemon.Daemon
 	peers  []*peer
-	// neighbors are the sessions, with what each of them is told while the ASBR is in service.
+	// neighbors are the sessions, with their export policies while the ASBR is in service.
 	neighbors []bgp.Neighbor
 	drain     drain
 	running   context.Context // ends with Run
+
+	// core decides, and advertised says, whether the common prefixes are advertised to egress peers.
+	core       core
+	advertised bool
+	// stale: interfaces or routes changed since core and networks were read.
+	stale    bool
+	networks networks
+
+	// policies serializes changes of import policies, which take a while with a full table.
+	policies sync.Mutex
 }
 
-// New checks that this host can be an ASBR and opens what it needs. Nothing in the kernel has changed yet. A host without
-// SRv6, without forwarding or without the privilege is an error that says what to do.
+// New checks that this host can be an ASBR, connects to the kernel and listens. It does not change the kernel
+// yet. A host without SRv6, forwarding or privilege is an error that says what to do.
 func New(ctx context.Context, o Options) (*ASBR, error) {
 	if err := o.Config.Check().Err(); err != nil {
 		return nil, err
@@ -48,7 +59,15 @@ func New(ctx context.Context, o Options) (*ASBR, error) {
 	if err := daemon.CheckForwarding(); err != nil {
 		return nil, err
 	}
-	a := &ASBR{config: o.Config, log: o.Log}
+	on, err := readNetworks()
+	if err != nil {
+		return nil, fmt.Errorf("read addresses of interfaces: %w", err)
+	}
+	a := &ASBR{config: o.Config, log: o.Log, networks: on, stale: true}
+	a.core = core{links: map[string]bool{}, via: map[netip.Addr]string{}}
+	for _, r := range o.Config.Reflectors {
+		a.core.via[r.Address] = ""
+	}
 	a.neighbors = a.reflectors()
 	for i := range o.Config.Peers {
 		p, err := newPeer(&a.config, &a.config.Peers[i])
@@ -56,6 +75,7 @@ func New(ctx context.Context, o Options) (*ASBR, error) {
 			return nil, err
 		}
 		a.peers = append(a.peers, p)
+		a.core.peers = append(a.core.peers, p.Interface)
 		a.neighbors = append(a.neighbors, a.neighbor(p))
 	}
 	d, err := daemon.New(ctx, daemon.Options{
@@ -81,9 +101,9 @@ func (a *ASBR) reflectors() []bgp.Neighbor {
 		neighbors[i] = bgp.Neighbor{
 			Name: "reflector " + r.Address.String(), Address: r.Address, LocalAddress: a.config.Address, ASN: a.config.ASN,
 			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: r.Password, NextHopSelf: true, BFD: r.BFD,
-			// Our prefixes are here; another ASBR's route for them would lead our own answers a way round.
-			// The EPE Routes of other ASBRs are for servers.
-			Import: bgp.ImportPolicy{Reject: a.config.Prefixes, RejectVPN: true},
+			// Our prefixes are reached directly, not by a detour through another ASBR. EPE Routes of other ASBRs
+			// are for servers.
+			Import: bgp.ImportPolicy{Reject: bgp.Within(bgp.RejectOwnPrefix, a.config.Prefixes...), RejectVPN: true},
 			Export: bgp.ExportPolicy{Reject: a.config.alone(nil)},
 		}
 	}
@@ -94,20 +114,17 @@ func (a *ASBR) neighbor(p *peer) bgp.Neighbor {
 	return bgp.Neighbor{
 		Name: p.Name, Address: p.Address, ASN: p.ASN, Families: []bgp.Family{bgp.IPv6Unicast}, Password: p.Password,
 		LocalPref: p.LocalPref, ExportLocalOnly: true, BFD: p.BFD, Locators: []netip.Prefix{p.host()},
-		// Our own space and our SIDs cannot lie behind a peer.
-		Import: bgp.ImportPolicy{Reject: append([]netip.Prefix{a.config.Locator.Prefix}, a.config.Prefixes...), WarnPrefixes: p.WarnPrefixes},
+		Import: a.config.importPolicy(&p.Peer, a.networks),
 		Export: bgp.ExportPolicy{Reject: a.config.alone(&p.Peer)},
 	}
 }
 
-// Run is an ASBR until ctx ends. It always closes what New opened.
+// Run runs the ASBR until ctx ends. It always closes what New opened.
 func (a *ASBR) Run(ctx context.Context) error {
-	// A packet for an SID that was never given, or is gone, ends here.
-	a.daemon.Kernel.Set(route.Route{Table: route.MainTable, Dst: a.config.Locator.Prefix, Metric: worstMetric, Kind: route.Unreachable})
-	for _, p := range a.peers {
-		a.daemon.Kernel.Set(route.Route{Table: p.Table, Dst: anywhere, Metric: worstMetric, Kind: route.Unreachable})
+	for _, o := range a.config.guards() {
+		a.daemon.Kernel.Set(o)
 	}
-	if err := a.daemon.Speaker.Originate(a.config.routes()...); err != nil {
+	if err := a.daemon.Speaker.Originate(a.config.locatorRoute()); err != nil {
 		return errors.Join(err, a.daemon.Close())
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -120,20 +137,42 @@ func (a *ASBR) Run(ctx context.Context) error {
 	return err
 }
 
-// routes are what the ASBR originates itself.
-func (c *Config) routes() []bgp.UnicastRoute {
-	routes := []bgp.UnicastRoute{{
-		Prefix: c.Locator.Prefix, NextHop: c.Address,
-		// Servers need the locator, egress peers must not have it.
-		Attributes: bgp.Attributes{Communities: []uint32{bgp.NoExport}},
-	}}
-	for _, p := range c.announced() {
-		routes = append(routes, bgp.UnicastRoute{Prefix: p, NextHop: c.Address})
+var anywhere = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+
+// locatorRoute is for servers; egress peers must not receive it.
+func (c *Config) locatorRoute() bgp.UnicastRoute {
+	return bgp.UnicastRoute{
+		Prefix: c.Locator.Prefix, NextHop: c.Address, Attributes: bgp.Attributes{Communities: []uint32{bgp.NoExport}},
 	}
-	return routes
 }
 
-var anywhere = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+// advertise originates or withdraws the prefixes for egress peers: they are advertised while the core is
+// reachable and no drain has withdrawn them.
+func (a *ASBR) advertise() {
+	want := a.core.reachable() && (a.drain.stage == Serving || a.drain.stage == Moving)
+	if want == a.advertised {
+		return
+	}
+	var err error
+	if want {
+		var routes []bgp.UnicastRoute
+		for _, p := range a.config.announced() {
+			routes = append(routes, bgp.UnicastRoute{Prefix: p, NextHop: a.config.Address})
+		}
+		err = a.daemon.Speaker.Originate(routes...)
+	} else {
+		err = a.daemon.Speaker.Withdraw(a.config.announced()...)
+	}
+	if err != nil {
+		a.log.Error("advertise own prefixes", "err", err)
+		return
+	}
+	a.advertised = want
+	if a.drain.stage == Serving {
+		a.log.Info("own prefixes "+map[bool]string{true: "advertised", false: "withdrawn: core unreachable"}[want],
+			"prefixes", len(a.config.announced()))
+	}
+}
 
 // BGP implements daemon.Machine.
 func (a *ASBR) BGP(events []bgp.Event) {
@@ -142,7 +181,6 @@ func (a *ASBR) BGP(events []bgp.Event) {
 		case bgp.Session:
 			if p := a.peer(e.Neighbor); p != nil {
 				p.session = e.Up
-				p.onLink = onLink(p.Interface)
 				p.refresh()
 			}
 		case bgp.Update:
@@ -154,26 +192,33 @@ func (a *ASBR) BGP(events []bgp.Event) {
 	a.withdraw()
 }
 
-// onLink are the prefixes of an interface's addresses; none when it is not there.
-func onLink(name string) []netip.Prefix {
-	link, err := net.InterfaceByName(name)
+// reread reads the networks of this host and the links to the reflectors again.
+func (a *ASBR) reread() {
+	a.core.resolve(a.daemon.NexthopTo)
+	on, err := readNetworks()
 	if err != nil {
-		return nil
+		a.log.Error("read addresses of interfaces", "err", err)
+		return
 	}
-	addrs, err := link.Addrs()
-	if err != nil {
-		return nil
+	if on.equal(a.networks) {
+		return
 	}
-	var prefixes []netip.Prefix
-	for _, a := range addrs {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			prefixes = append(prefixes, p.Masked())
-		}
-	}
-	return prefixes
+	a.networks = on
+	go a.setImports(on)
 }
 
-// withdraw comes before the kernel forgets: what is still on its way finds its route for as long as possible.
+// setImports replaces the import policies of all egress peers, outside the daemon's loop.
+func (a *ASBR) setImports(on networks) {
+	a.policies.Lock()
+	defer a.policies.Unlock()
+	for _, p := range a.peers {
+		if err := a.daemon.Speaker.SetImport(context.Background(), p.Name, a.config.importPolicy(&p.Peer, on)); err != nil {
+			a.log.Error("replace import policy", "peer", p.Name, "err", err)
+		}
+	}
+}
+
+// withdraw precedes the removal from the kernel, so that packets in flight find their route as long as possible.
 func (a *ASBR) withdraw() {
 	for _, p := range a.peers {
 		if err := p.withdraw(); err != nil {
@@ -191,9 +236,14 @@ func (a *ASBR) peer(name string) *peer {
 	return nil
 }
 
-// Link implements daemon.Machine: a link that is down ends the session at once, without waiting for the hold timer. The
-// reflectors hear first: with a full table the end of a session takes seconds.
+// Link implements daemon.Machine: a link that goes down closes the session at once, without waiting for the hold
+// timer. Withdrawals to the reflectors come first: with a full table the end of a session takes seconds.
 func (a *ASBR) Link(name string, up bool) {
+	a.stale = true
+	a.core.links[name] = up
+	if !up {
+		a.advertise()
+	}
 	var changed []*peer
 	for _, p := range a.peers {
 		if p.Interface == name && p.link != up {
@@ -208,11 +258,16 @@ func (a *ASBR) Link(name string, up bool) {
 	}
 }
 
-// Settled implements daemon.Machine: an SID that works is announced, one whose routes are gone is taken away.
+// Settled implements daemon.Machine: a SID that is installed is advertised, one without routes is removed.
 func (a *ASBR) Settled() (again bool) {
+	if a.stale {
+		a.stale = false
+		a.reread()
+	}
+	a.advertise()
 	for _, p := range a.peers {
 		if err := p.announce(); err != nil {
-			a.log.Error("announce routes of egress peer", "peer", p.Name, "err", err)
+			a.log.Error("advertise routes of egress peer", "peer", p.Name, "err", err)
 		}
 		again = p.retire() || again
 	}
@@ -224,9 +279,11 @@ type Status struct {
 	Role  string `json:"role"`
 	Ready bool   `json:"ready"`
 	ASN   uint32 `json:"asn"`
-	// Drain is how far the ASBR has left service; nothing while it is in service.
-	Drain    Stage               `json:"drain,omitempty"`
-	Locator  netip.Prefix        `json:"locator"`
+	// Drain is the stage of a drain; empty while in service.
+	Drain   Stage        `json:"drain,omitempty"`
+	Locator netip.Prefix `json:"locator"`
+	// Core: the core is reachable, so that the own prefixes are advertised to egress peers.
+	Core     bool                `json:"core"`
 	Pending  int                 `json:"pending"`
 	Sessions []bgp.SessionStatus `json:"sessions"`
 	Peers    []PeerStatus        `json:"peers"`
@@ -242,17 +299,18 @@ type PeerStatus struct {
 	Link    bool       `json:"link"`
 	Session bool       `json:"session"`
 	Routes  int        `json:"routes"`
-	// Refused counts routes of the peer that were not taken.
-	Refused uint64 `json:"refused"`
+	// Rejected counts UPDATEs of routes that were not accepted, by reason, and Refused all of them.
+	Rejected map[bgp.RejectReason]uint64 `json:"rejected,omitempty"`
+	Refused  uint64                      `json:"refused"`
 }
 
-// Status says how the ASBR is; before Run and after it, it says nothing but the role.
+// Status returns the state of the ASBR; before and after Run, only its configuration.
 func (a *ASBR) Status() any {
 	s := Status{Role: "asbr", ASN: a.config.ASN, Locator: a.config.Locator.Prefix}
 	a.daemon.Do(context.Background(), func() {
 		s.Pending, s.Sessions = a.daemon.Kernel.Pending(), a.daemon.Speaker.Sessions()
-		s.Drain = a.drain.stage
-		s.Ready = a.daemon.AllUp() && s.Pending == 0 && s.Drain == Serving
+		s.Drain, s.Core = a.drain.stage, a.core.reachable()
+		s.Ready = a.daemon.AllUp() && s.Pending == 0 && s.Drain == Serving && s.Core
 		for _, p := range a.peers {
 			s.Peers = append(s.Peers, p.status())
 			s.Ready = s.Ready && len(p.routes) > 0

@@ -54,6 +54,8 @@ type Config struct {
 	Reflectors []Reflector `yaml:"reflectors"`
 	// Peers are the egress peers: the neighboring ASes that content can leave through.
 	Peers []Peer `yaml:"peers"`
+	// Import is what is rejected from every egress peer.
+	Import Import `yaml:"import,omitempty"`
 	// Status is where /status and /metrics are served. Default: port 9116 of ::1.
 	Status netip.AddrPort `yaml:"status,omitempty"`
 }
@@ -116,6 +118,9 @@ type Peer struct {
 	// Prefixes are advertised to this peer alone, beside the common ones that they lie in. Where
 	// EPE addresses for the peer are taken from them, return traffic arrives through this peer.
 	Prefixes []netip.Prefix `yaml:"prefixes,omitempty"`
+	// ThirdParty accepts next hops other than the peer on the peer's interface, and AS paths that do
+	// not begin with the peer's AS, for route servers of exchanges (RFC 7947).
+	ThirdParty bool `yaml:"third_party,omitempty"`
 	// WarnPrefixes logs a warning when the peer advertises more prefixes than this. Default:
 	// never. Example: 100000
 	WarnPrefixes int `yaml:"warn_prefixes,omitempty"`
@@ -157,6 +162,7 @@ func (c *Config) Check() fault.List {
 		faults.Merge(at, bgp.CheckPassword(r.Password))
 		faults.Merge(at, r.BFD.Check())
 	}
+	faults.Merge("import", c.Import.check())
 	if len(c.Peers) == 0 {
 		faults.Add("peers", "must name at least one egress peer")
 	}

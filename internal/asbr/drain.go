@@ -10,48 +10,48 @@ import (
 	"github.com/tabane/tabane/internal/bgp"
 )
 
-// Stage is how far an ASBR has left service.
+// Stage is the stage of a drain.
 type Stage string
 
 const (
-	// Serving is an ASBR in service.
+	// Serving: in service.
 	Serving Stage = ""
-	// Moving: everything works still; servers and egress peers are asked to use others from now on.
+	// Moving: everything works; servers and egress peers are asked to move to other paths.
 	Moving Stage = "moving"
-	// Withdrawn: nobody is told of a route any more; what is on its way is still delivered.
+	// Withdrawn: no route is advertised; packets in flight are still delivered.
 	Withdrawn Stage = "withdrawn"
 	// Drained: the SIDs and the peers' tables are empty. The daemon can be stopped.
 	Drained Stage = "drained"
 )
 
-// withdrawnFor is how long packets are delivered although no route leads here any more: the withdrawal has to reach the
-// servers, and what they sent until then has to arrive.
+// withdrawnFor is how long packets are delivered after the withdrawal: it has to reach the servers, and what they
+// sent until then has to arrive.
 const withdrawnFor = time.Second
 
 // MaxWait bounds how long a drain may take.
 const MaxWait = 10 * time.Minute
 
-// ErrNotServing says that a drain was asked for twice, or undone without one.
-var ErrNotServing = errors.New("it is leaving service or out of service already")
+// ErrNotServing: a drain is under way or complete already.
+var ErrNotServing = errors.New("already draining or drained")
 
-// drain is where an ASBR stands between service and maintenance. Its stage is the daemon loop's to read and write.
+// drain is the state of a drain. Its stage is read and written in the daemon's loop only.
 type drain struct {
 	stage  Stage
 	cancel context.CancelFunc // of the steps under way
 	done   chan struct{}      // closed when they have ended
 }
 
-// Drain takes the ASBR out of service without losing a packet, and returns at once; Status tells how far it is. For wait,
-// everything works and everybody is asked to move to other paths (RFC 8326); then the routes are withdrawn, and the SIDs go
-// last. It holds until Undrain, or until the daemon starts anew.
+// Drain takes the ASBR out of service without losing a packet, and returns at once; Status has the stage. For
+// wait, everything works and all routes are advertised with GRACEFUL_SHUTDOWN (RFC 8326); then the routes are
+// withdrawn, and last the SIDs removed. It lasts until Undrain or a restart of the daemon.
 //
-// The wait has to be longer than what servers have queued towards the egress peers takes to arrive: they deliver that over
-// the old path, and so send nothing twice. A shorter one loses no data either, but pauses downloads.
+// The wait has to be longer than the time in which servers deliver what they have queued on the old paths,
+// so that nothing is reinjected. A shorter one loses no data, but pauses downloads.
 func (a *ASBR) Drain(wait time.Duration) error {
 	if wait < 0 || wait > MaxWait {
 		return fmt.Errorf("drain: the wait must be from 0 to %s, got %s", MaxWait, wait)
 	}
-	err := errors.New("it is not running")
+	err := errors.New("not running")
 	a.daemon.Do(context.Background(), func() {
 		if a.drain.stage != Serving {
 			err = ErrNotServing
@@ -68,19 +68,16 @@ func (a *ASBR) Drain(wait time.Duration) error {
 	return nil
 }
 
-// leave goes through the stages. Policies change outside of the daemon's loop: with a full table that takes a while, in
-// which the loop has links to follow.
+// leave runs the stages. Policies change outside the daemon's loop, which must react to links meanwhile: with a
+// full table it takes a while.
 func (a *ASBR) leave(ctx context.Context, done chan struct{}, wait time.Duration) {
 	defer close(done)
-	a.log.Info("drain: asking servers and egress peers to move", "wait", wait)
+	a.log.Info("drain: advertising graceful shutdown", "wait", wait)
 	a.export(func(p bgp.ExportPolicy) bgp.ExportPolicy { p.Shutdown = true; return p })
 	if !pause(ctx, wait) || !a.step(ctx, Withdrawn, func(p *peer) { p.hide(true) }) {
 		return
 	}
-	a.log.Info("drain: routes are withdrawn")
-	if err := a.daemon.Speaker.Withdraw(a.config.announced()...); err != nil {
-		a.log.Error("drain: withdraw own prefixes", "err", err)
-	}
+	a.log.Info("drain: routes withdrawn")
 	if !pause(ctx, withdrawnFor) || !a.step(ctx, Drained, func(p *peer) { p.close(true) }) {
 		return
 	}
@@ -91,13 +88,13 @@ func (a *ASBR) leave(ctx context.Context, done chan struct{}, wait time.Duration
 	a.log.Info("drain: out of service")
 }
 
-// Undrain brings a drained ASBR, or one that is about to be, back into service.
+// Undrain brings a drained or draining ASBR back into service.
 func (a *ASBR) Undrain() error {
-	err := errors.New("it is not running")
+	err := errors.New("not running")
 	var old drain
 	a.daemon.Do(context.Background(), func() {
 		if a.drain.stage == Serving || a.drain.cancel == nil {
-			err = errors.New("it is in service")
+			err = errors.New("in service")
 			return
 		}
 		old, err = a.drain, nil
@@ -108,10 +105,10 @@ func (a *ASBR) Undrain() error {
 	}
 	old.cancel()
 	<-old.done
-	a.log.Info("drain: undone")
-	// The reverse order: what packets need first, then who may send them.
+	a.log.Info("drain: reverted")
+	// In reverse order: first what packets need, then what attracts them.
 	a.export(func(p bgp.ExportPolicy) bgp.ExportPolicy { return p })
-	err = a.daemon.Speaker.Originate(a.config.routes()...)
+	err = a.daemon.Speaker.Originate(a.config.locatorRoute())
 	a.step(context.Background(), Serving, func(p *peer) { p.close(false); p.hide(false) })
 	if err != nil {
 		return fmt.Errorf("undrain: %w", err)
@@ -119,7 +116,7 @@ func (a *ASBR) Undrain() error {
 	return nil
 }
 
-// step changes all peers and the stage in the daemon's loop; false means that there is nothing more to do.
+// step changes all peers and the stage in the daemon's loop; false if ctx ended.
 func (a *ASBR) step(ctx context.Context, stage Stage, change func(*peer)) bool {
 	ok := false
 	a.daemon.Change(ctx, func() {
@@ -131,15 +128,16 @@ func (a *ASBR) step(ctx context.Context, stage Stage, change func(*peer)) bool {
 			change(p)
 		}
 		a.withdraw()
+		a.advertise()
 	})
 	return ok
 }
 
-// export gives every neighbor its own export policy, changed.
+// export sets the changed export policy of every neighbor.
 func (a *ASBR) export(change func(bgp.ExportPolicy) bgp.ExportPolicy) {
 	for _, n := range a.neighbors {
 		if err := a.daemon.Speaker.SetExport(context.Background(), n.Name, change(n.Export)); err != nil {
-			a.log.Error("drain: change what a neighbor is told", "err", err)
+			a.log.Error("drain: set export policy", "err", err)
 		}
 	}
 }

@@ -1,8 +1,9 @@
 package asbr
 
 import (
+	"errors"
+	"maps"
 	"net/netip"
-	"slices"
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/route"
@@ -11,9 +12,9 @@ import (
 )
 
 const (
-	// peerMetric is the metric of what a peer announced, in its own table.
+	// peerMetric is the metric of a peer's routes in its own table.
 	peerMetric = 20
-	// worstMetric is worse than anything a peer may announce, its default route included.
+	// worstMetric is worse than that of any route of a peer, its default route included.
 	worstMetric = 1<<32 - 1
 )
 
@@ -27,11 +28,11 @@ const (
 type desired interface {
 	Set(route.Object)
 	Delete(route.Key)
-	// Settled tells whether the kernel has it so.
+	// Settled reports whether the kernel has the object as it was set.
 	Settled(route.Key) bool
 }
 
-// announcer tells the reflectors.
+// announcer advertises to the reflectors.
 type announcer interface {
 	OriginateVPN([]bgp.VPNRoute) error
 	WithdrawVPN([]bgp.VPNKey) error
@@ -50,20 +51,18 @@ type peer struct {
 	announcer announcer
 
 	session, link bool
-	// onLink are the prefixes of the interface: a next hop must be in one of them.
-	onLink []netip.Prefix
-	up     bool // what kernel and announcer were last told
-	// hidden: the reflectors are told of no route, while the kernel still has them. closed: as if the peer were down.
+	up            bool // as last applied to kernel and announcer
+	// hidden: no route is advertised, while the kernel still has them. closed: as if the peer were down.
 	hidden, closed bool
 	routes         map[netip.Prefix]bgp.Update
-	refused        uint64
+	rejected       map[bgp.RejectReason]uint64 // counts
 
-	// changed are the prefixes that the reflectors have to be told about.
+	// changed are the prefixes to advertise or withdraw.
 	changed map[netip.Prefix]struct{}
 	// retiring: the routes are gone, the SID is next.
 	retiring bool
-	// dead: the SID, once announced, leads nowhere, and told: the reflectors know.
-	dead, told bool
+	// dead: the SID was advertised and nothing is reached through it now; blackholed: it is advertised so.
+	dead, blackholed bool
 }
 
 func newPeer(c *Config, conf *Peer) (*peer, error) {
@@ -84,19 +83,19 @@ func newPeer(c *Config, conf *Peer) (*peer, error) {
 	}
 	return &peer{
 		Peer: *conf, sid: sid, structure: structure, rd: rd, nextHop: c.Address,
-		routes:  map[netip.Prefix]bgp.Update{},
-		changed: map[netip.Prefix]struct{}{},
+		routes:   map[netip.Prefix]bgp.Update{},
+		changed:  map[netip.Prefix]struct{}{},
+		rejected: map[bgp.RejectReason]uint64{},
 	}, nil
 }
 
-// update takes one change of what the peer announces.
+// update applies one change of the peer's routes.
 func (p *peer) update(u bgp.Update) {
 	prefix := u.Prefix
-	refused := u.Rejected != nil || !u.Withdrawn && !p.reaches(u.NextHop)
-	if refused {
-		p.refused++
+	if why := (*bgp.RejectedError)(nil); errors.As(u.Rejected, &why) {
+		p.rejected[why.Reason]++
 	}
-	withdrawn := u.Withdrawn || refused
+	withdrawn := u.Withdrawn || u.Rejected != nil
 	if withdrawn {
 		if _, known := p.routes[prefix]; !known {
 			return
@@ -114,13 +113,7 @@ func (p *peer) update(u bgp.Update) {
 	}
 }
 
-// reaches tells whether a next hop is the peer or, as at an exchange, somebody else on the same link.
-func (p *peer) reaches(nextHop netip.Addr) bool {
-	return nextHop == p.Address || nextHop.IsLinkLocalUnicast() ||
-		slices.ContainsFunc(p.onLink, func(on netip.Prefix) bool { return on.Contains(nextHop) })
-}
-
-// refresh makes everything of the peer follow its session and its link.
+// refresh applies the state of session and link to all of the peer.
 func (p *peer) refresh() {
 	up := p.session && p.link && !p.closed
 	if up == p.up {
@@ -128,9 +121,9 @@ func (p *peer) refresh() {
 	}
 	p.up, p.dead = up, !up
 	if up {
-		p.told = true // the speaker may have said so by itself
+		p.blackholed = true // the speaker may have said so by itself
 	}
-	_ = p.tellLost() // before the work that follows; withdraw tries again
+	_ = p.blackhole() // before the work that follows; withdraw tries again
 	if up {
 		p.retiring = false
 		p.kernel.Set(p.local())
@@ -148,7 +141,7 @@ func (p *peer) refresh() {
 	}
 }
 
-// hide withdraws the peer's routes from the reflectors, or announces them again. The kernel keeps them.
+// hide withdraws the peer's routes from the reflectors, or advertises them again. The kernel keeps them.
 func (p *peer) hide(hidden bool) {
 	if p.hidden == hidden {
 		return
@@ -161,7 +154,7 @@ func (p *peer) hide(hidden bool) {
 	}
 }
 
-// close takes everything of the peer away although it is up, or brings it back.
+// close removes everything of the peer although it is up, or restores it.
 func (p *peer) close(closed bool) {
 	p.closed = closed
 	p.refresh()
@@ -186,23 +179,23 @@ func (p *peer) local() route.Route {
 }
 
 // host is the SID as a prefix.
-func (p *peer) host() netip.Prefix { return netip.PrefixFrom(p.sid, p.sid.BitLen()) }
+func (p *peer) host() netip.Prefix { return host(p.sid) }
 
-// tellLost says in one message what will take many: nothing is reached through the peer.
-func (p *peer) tellLost() error {
-	if !p.dead || p.told {
+// blackhole advertises in one message what many withdrawals will: nothing is reached through the peer.
+func (p *peer) blackhole() error {
+	if !p.dead || p.blackholed {
 		return nil
 	}
 	if err := p.announcer.SetBlackhole(true, p.host()); err != nil {
 		return err
 	}
-	p.told = true
+	p.blackholed = true
 	return nil
 }
 
-// withdraw tells the reflectors at once what is no longer reached through the peer.
+// withdraw withdraws at once what is no longer reached through the peer.
 func (p *peer) withdraw() error {
-	if err := p.tellLost(); err != nil {
+	if err := p.blackhole(); err != nil {
 		return err
 	}
 	var gone []bgp.VPNKey
@@ -218,17 +211,17 @@ func (p *peer) withdraw() error {
 	return p.announcer.WithdrawVPN(gone)
 }
 
-// announce tells the reflectors what is newly reached through the peer and forwarded by the kernel. What the kernel does
-// not have yet stays for the next time.
+// announce advertises what is newly reached through the peer and installed in the kernel. Routes that are not
+// installed yet stay for the next call.
 func (p *peer) announce() error {
 	if len(p.changed) == 0 || !p.kernel.Settled(p.local().Key()) {
 		return nil
 	}
-	if p.told && !p.dead {
+	if p.blackholed && !p.dead {
 		if err := p.announcer.SetBlackhole(false, p.host()); err != nil {
 			return err
 		}
-		p.told = false
+		p.blackholed = false
 	}
 	routes := make([]bgp.VPNRoute, 0, len(p.changed))
 	for prefix := range p.changed {
@@ -243,7 +236,7 @@ func (p *peer) announce() error {
 	return p.announcer.OriginateVPN(routes)
 }
 
-// epeRoute is a route of the peer as the servers see it: the prefix together with the SID.
+// epeRoute is a route of the peer as it is advertised to servers, with the SID.
 func (p *peer) epeRoute(r bgp.Update) bgp.VPNRoute {
 	code := uint16(codeEndDT6)
 	if p.Behavior == EndDX6 {
@@ -255,7 +248,7 @@ func (p *peer) epeRoute(r bgp.Update) bgp.VPNRoute {
 	}
 }
 
-// retire takes the SID away once its routes are gone; it reports whether it did.
+// retire removes the SID once its routes are withdrawn; it reports whether it did.
 func (p *peer) retire() bool {
 	if !p.retiring {
 		return false
@@ -266,8 +259,12 @@ func (p *peer) retire() bool {
 }
 
 func (p *peer) status() PeerStatus {
-	return PeerStatus{
+	s := PeerStatus{
 		Name: p.Name, SID: p.sid, Table: p.Table, RT: p.RT, RD: p.rd, Link: p.link, Session: p.session,
-		Routes: len(p.routes), Refused: p.refused,
+		Routes: len(p.routes), Rejected: maps.Clone(p.rejected),
 	}
+	for _, n := range p.rejected {
+		s.Refused += n
+	}
+	return s
 }

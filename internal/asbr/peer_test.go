@@ -233,25 +233,6 @@ func TestAnSIDThatTheKernelRefusesIsNotAnnounced(t *testing.T) {
 	}
 }
 
-func TestANextHopElsewhereIsRefused(t *testing.T) {
-	p, w := newTestPeer(t, testConfig())
-	p.onLink = []netip.Prefix{netip.MustParsePrefix("2001:db8:a::/64")}
-	p.session, p.link = true, true
-	p.refresh()
-	for hop, accepted := range map[string]bool{"2001:db8:a::9": true, "fe80::9%wan": true, "2001:db8:b::2": false, "2001:db8:1::10": false} {
-		u := announced("2001:db8:c::/64")
-		u.NextHop = netip.MustParseAddr(hop)
-		p.update(u)
-		settle(t, p)
-		if _, ok := w.routes[u.Prefix]; ok != accepted {
-			t.Errorf("next hop %s: announced %v", hop, ok)
-		}
-	}
-	if p.refused != 2 {
-		t.Errorf("refused %d", p.refused)
-	}
-}
-
 func TestNothingIsAnnouncedBeforeThePeerIsUp(t *testing.T) {
 	p, w := newTestPeer(t, testConfig())
 	p.session = true // the link is still down
@@ -280,8 +261,8 @@ func TestAWithdrawnOrRejectedRouteGoes(t *testing.T) {
 			if len(w.routes) > 0 || len(w.kernel) != 1 {
 				t.Errorf("left: %v, %v", w.lines(), w.routes)
 			}
-			if counted := p.refused == 1; counted != (u.Rejected != nil) {
-				t.Errorf("refused %d", p.refused)
+			if counted := p.rejected[bgp.RejectNextHop] == 1; counted != (u.Rejected != nil) {
+				t.Errorf("rejected %v", p.rejected)
 			}
 		})
 	}
@@ -292,6 +273,9 @@ func TestCheckFindsEveryFault(t *testing.T) {
 	c.ASN = 0
 	c.RouterID = netip.Addr{}
 	c.Prefixes = append(c.Prefixes, netip.MustParsePrefix("fc00::/16"))
+	c.Import = Import{
+		MaxLength: 129, Deny: []netip.Prefix{netip.MustParsePrefix("2a00::1/32")}, AllowBogons: []netip.Prefix{netip.MustParsePrefix("2001:db8::/33")},
+	}
 	second := c.Peers[0]
 	second.Name, second.Address, second.ASN, second.Table = "", netip.Addr{}, 0, 254
 	second.ID = 1 << 16
@@ -306,7 +290,7 @@ func TestCheckFindsEveryFault(t *testing.T) {
 	for _, path := range []string{
 		"asn", "router_id", "prefixes[1]", "peers[1].name", "peers[1].address", "peers[1].asn", "peers[1].table", "peers[1].id",
 		"peers[0].prefixes[1]", "peers[1].prefixes[0]", "peers[1].prefixes[1]", "peers[1].prefixes[2]",
-		"peers[1].rt", "peers[1].bfd.interval", "reflectors[0].bfd.multiplier",
+		"import.max_length", "import.deny[0]", "import.allow_bogons[0]", "peers[1].rt", "peers[1].bfd.interval", "reflectors[0].bfd.multiplier",
 	} {
 		if !slices.ContainsFunc(got, func(line string) bool { return strings.HasPrefix(line, path+": ") }) {
 			t.Errorf("no fault at %s in:\n%s", path, strings.Join(got, "\n"))

@@ -26,6 +26,8 @@ const (
 
 	// Of the import policy.
 	RejectMartian        RejectReason = "martian"          // link-local, loopback, multicast
+	RejectOwnPrefix      RejectReason = "own-prefix"       // our own address space
+	RejectConnected      RejectReason = "connected"        // a network that our interfaces are connected to
 	RejectLoop           RejectReason = "as-loop"          // our own AS in the AS path
 	RejectFirstAS        RejectReason = "first-as"         // the AS path does not begin with the neighbor's AS
 	RejectTooLong        RejectReason = "too-long"         // longer than the maximum prefix length

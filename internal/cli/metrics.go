@@ -15,6 +15,7 @@ import (
 //	{"sessions": [{"neighbor": "a", "up": true}]}  tabane_session_up{neighbor="a"} 1
 //	{"peers": [{"name": "a", "routes": 3}]}        tabane_peer_routes{peer="a"} 3
 //	{"refused": {"no-rt": 2}}                      tabane_refused{kind="no-rt"} 2
+//	{"peers": [{"name": "a", "rejected": {"bogon": 2}}]}  tabane_peer_rejected{peer="a",kind="bogon"} 2
 type statusMetrics struct{ status func() any }
 
 // Describe says nothing: what a status has is known when it is asked for.
@@ -42,10 +43,10 @@ func (s statusMetrics) Collect(metrics chan<- prometheus.Metric) {
 			}
 		case map[string]any:
 			for _, kind := range slices.Sorted(maps.Keys(value)) {
-				collectNumber(metrics, name, "kind", kind, value[kind])
+				collectNumber(metrics, name, prometheus.Labels{"kind": kind}, value[kind])
 			}
 		default:
-			collectNumber(metrics, name, "", "", value)
+			collectNumber(metrics, name, nil, value)
 		}
 	}
 }
@@ -61,12 +62,18 @@ func collectItem(metrics chan<- prometheus.Metric, one string, item map[string]a
 		return
 	}
 	for _, field := range slices.Sorted(maps.Keys(item)) {
-		collectNumber(metrics, one+"_"+field, label, text, item[field])
+		if kinds, ok := item[field].(map[string]any); ok {
+			for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+				collectNumber(metrics, one+"_"+field, prometheus.Labels{label: text, "kind": kind}, kinds[kind])
+			}
+			continue
+		}
+		collectNumber(metrics, one+"_"+field, prometheus.Labels{label: text}, item[field])
 	}
 }
 
 // collectNumber gives a number or a truth; other values are not for Prometheus.
-func collectNumber(metrics chan<- prometheus.Metric, name, label, text string, value any) {
+func collectNumber(metrics chan<- prometheus.Metric, name string, labels prometheus.Labels, value any) {
 	var number float64
 	switch value := value.(type) {
 	case float64:
@@ -77,10 +84,6 @@ func collectNumber(metrics chan<- prometheus.Metric, name, label, text string, v
 		}
 	default:
 		return
-	}
-	var labels prometheus.Labels
-	if label != "" {
-		labels = prometheus.Labels{label: text}
 	}
 	desc := prometheus.NewDesc("tabane_"+strings.ReplaceAll(name, "-", "_"), "As "+name+" of /status.", nil, labels)
 	metrics <- prometheus.MustNewConstMetric(desc, prometheus.UntypedValue, number)

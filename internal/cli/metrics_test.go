@@ -12,12 +12,15 @@ func TestStatusMetrics(t *testing.T) {
 	status := map[string]any{
 		"role": "edge", "ready": true, "pending": 2,
 		"sessions": []map[string]any{{"neighbor": "reflector fc00::1", "up": false, "reason": "connection lost"}},
-		"peers":    []map[string]any{{"name": "a", "routes": 3, "sids": []string{"fc00::1"}}, {"name": "b", "routes": 0}},
+		"peers":    []map[string]any{{"name": "a", "routes": 3, "sids": []string{"fc00::1"}, "rejected": map[string]int{"bogon": 5}}, {"name": "b", "routes": 0}},
 		"refused":  map[string]int{"no-rt": 4},
 	}
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(statusMetrics{func() any { return status }})
 	const want = `
+# HELP tabane_peer_rejected As peer_rejected of /status.
+# TYPE tabane_peer_rejected untyped
+tabane_peer_rejected{kind="bogon",peer="a"} 5
 # HELP tabane_peer_routes As peer_routes of /status.
 # TYPE tabane_peer_routes untyped
 tabane_peer_routes{peer="a"} 3

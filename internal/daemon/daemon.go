@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp"
@@ -124,6 +125,12 @@ func (d *Daemon) Close() error {
 
 // Link says how an interface is now; one that is not there is an error that matches fs.ErrNotExist.
 func (d *Daemon) Link(name string) (route.Link, error) { return d.conn.Link(name) }
+
+// NexthopTo returns gateway and interface of the kernel's route to dst; no route is an error that wraps
+// route.ErrNoRoute.
+func (d *Daemon) NexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err error) {
+	return d.conn.NexthopTo(dst)
+}
 
 // Found reads what the owner has in the kernel, such as a former life's objects.
 func (d *Daemon) Found() ([]route.Object, error) { return d.conn.Dump(d.options.Protocol) }

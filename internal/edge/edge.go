@@ -92,7 +92,7 @@ func New(ctx context.Context, o Options) (*Edge, error) {
 			Name: "reflector " + r.Address.String(), Address: r.Address, LocalAddress: o.Config.Address, ASN: o.Config.ASN,
 			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: r.Password, Retain: retainRoutes,
 			// The prefixes are on the link; a route for one would lead our own answers away.
-			Import: bgp.ImportPolicy{Reject: o.Config.onLink()},
+			Import: bgp.ImportPolicy{Reject: bgp.Within(bgp.RejectConnected, o.Config.onLink()...)},
 		})
 	}
 	d, err := daemon.New(ctx, daemon.Options{

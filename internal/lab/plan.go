@@ -6,11 +6,13 @@ import (
 	"maps"
 	"net/netip"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/tabane/tabane/internal/asbr"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
 )
@@ -182,9 +184,18 @@ func newPlan(name string, spec *scenario.Spec) (*plan, error) {
 	return p, errors.Join(errs...)
 }
 
+// labImport is the import policy of a lab's border routers without one of their own: labs use documentation
+// prefixes and networks of /64, which border routers reject by default.
+var labImport = asbr.Import{MaxLength: 64, AllowBogons: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}}
+
 func newNode(lab, name string, spec *scenario.Spec, base []sysctl, cc map[string]bool) *node {
 	s := spec.Nodes[name]
 	n := &node{name: name, netns: namespaceOf(lab, name), routes: s.Routes, mptcp: s.MPTCP, spec: s, sections: s.Sections}
+	if a := s.ASBR; a != nil && reflect.DeepEqual(a.Import, asbr.Import{}) {
+		labs := *a
+		labs.Import = labImport
+		n.sections.ASBR = &labs
+	}
 	n.early = slices.Clone(base)
 	if s.Forwarding {
 		n.early = append(n.early, sysctl{"net.ipv4.ip_forward", "1"}, sysctl{"net.ipv6.conf.all.forwarding", "1"})

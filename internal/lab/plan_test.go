@@ -153,8 +153,8 @@ func TestConfigSurvives(t *testing.T) {
 			if at := d.Status(&got); at != d.DefaultStatus() {
 				t.Errorf("node %s: status of %s at %s", n.name, d.Name, at)
 			}
-			if got := d.WithStatus(&got, netip.AddrPort{}); !reflect.DeepEqual(got, d.In(&n.spec.Sections)) {
-				t.Errorf("node %s: got %+v, want %+v", n.name, got, d.In(&n.spec.Sections))
+			if got := d.WithStatus(&got, netip.AddrPort{}); !reflect.DeepEqual(got, d.In(&n.sections)) {
+				t.Errorf("node %s: got %+v, want %+v", n.name, got, d.In(&n.sections))
 			}
 		}
 		if len(got.Present()) != len(n.spec.Sections.Present()) {
