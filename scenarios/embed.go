@@ -37,3 +37,6 @@ func Read(name string) ([]byte, error) {
 	}
 	return b, nil
 }
+
+// File returns the path of a scenario's file in the source tree, which is its name in messages.
+func File(name string) string { return "scenarios/" + name + "/scenario.yaml" }

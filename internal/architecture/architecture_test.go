@@ -48,6 +48,7 @@ var (
 	foundation = layer{0, foundationGroup, "it is pure: values and arithmetic that all other packages use"}
 	grammar    = layer{1, foundationGroup, "it is the text of values, whatever they are of"}
 	models     = layer{2, modelGroup, "a model is pure arithmetic on values and knows no other model: code that needs two of them combines them"}
+	shipped    = layer{3, specGroup, "it hands out files as they are and reads nothing in them"}
 	loader     = layer{9, adapterGroup, "it loads programs for adapters and knows none of them"}
 	probes     = layer{9, adapterGroup, "it detects for an adapter whether a neighbor is reachable and knows no adapter"}
 	adapters   = layer{10, adapterGroup, "an adapter knows the one outside thing that it adapts, and nothing that uses it"}
@@ -97,9 +98,10 @@ var layerOf = map[string]layer{
 	"internal/packet": adapters,
 	"internal/tcp":    adapters,
 
-	"internal/route/routetest": fakes,
-	"internal/netns/netnstest": fakes,
-	"internal/lab/labtest":     labFakes,
+	"internal/route/routetest":       fakes,
+	"internal/netns/netnstest":       fakes,
+	"internal/scenario/scenariotest": fakes,
+	"internal/lab/labtest":           labFakes,
 
 	"internal/daemon":      shared,
 	"internal/pathmanager": shared,
@@ -116,7 +118,7 @@ var layerOf = map[string]layer{
 	"internal/result":   results,
 	"internal/role":     roles,
 	"internal/scenario": scenarios,
-	"scenarios":         scenarios,
+	"scenarios":         shipped,
 	"internal/lab":      labs,
 	"internal/labrun":   runners,
 	"internal/simrun":   runners,
@@ -140,7 +142,7 @@ var reserved = []struct {
 }{
 	{"github.com/osrg/gobgp", []string{"internal/bgp"}, "GoBGP is behind the speaker of bgp, so that a daemon is tested without it"},
 	// The lab writes the files that its daemons read; it reads none, so the strictness of config does not suffer.
-	{"github.com/goccy/go-yaml", []string{"internal/config", "internal/lab"}, "YAML is read by config alone, which bounds and places everything"},
+	{"github.com/goccy/go-yaml", []string{"internal/config", "internal/lab", "internal/scenario/scenariotest"}, "YAML is read by config alone, which bounds and places everything"},
 	{"github.com/cilium/ebpf", []string{"internal/bpf", "internal/bpf/flowcount"}, "programs and maps are behind bpf, so that an engine is tested without a kernel"},
 	{"github.com/spf13/cobra", []string{"internal/cli"}, "flags are the command line's"},
 	{"gonum.org/v1/plot", []string{"internal/report"}, "figures are report's"},

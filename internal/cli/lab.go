@@ -85,8 +85,15 @@ func loadScenario(name string) (*scenario.Spec, error) {
 	return f.Scenario, nil
 }
 
-// scenarioText is the file of a scenario that loadScenario has read, or nothing if it is gone since.
-func scenarioText(name string) string {
+// scenarioText is the file of a scenario that loadScenario has read, merged with its base, or nothing if it is gone since.
+func scenarioText(name string, spec *scenario.Spec) string {
+	if spec.Base != "" {
+		b, err := config.Encode(spec)
+		if err != nil {
+			return ""
+		}
+		return string(b)
+	}
 	read := scenarios.Read
 	if fromFile(name) {
 		read = os.ReadFile
@@ -103,7 +110,7 @@ func fromFile(name string) bool {
 }
 
 // builtIn is what faults call the file of a scenario that comes with the program.
-func builtIn(name string) string { return "scenarios/" + name + "/scenario.yaml" }
+func builtIn(name string) string { return scenarios.File(name) }
 
 func (a *app) labUp() *cobra.Command {
 	var name, routers string

@@ -138,7 +138,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	if err != nil {
 		return labFailure(ctx, "run the scenario", name, err)
 	}
-	extra := report.Extra{Series: series, Command: f.command(name), Text: scenarioText(name), Made: time.Now(), Quick: f.quick}
+	extra := report.Extra{Series: series, Command: f.command(name), Text: scenarioText(name, spec), Made: time.Now(), Quick: f.quick}
 	if simulation != nil {
 		// Afterwards: the simulator takes all processors that there are.
 		simulated, err := simrun.Run(ctx, simrun.Options{

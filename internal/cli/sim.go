@@ -201,7 +201,7 @@ func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
 	if err != nil {
 		return simFailure(ctx, "simulate the scenario", name, err, "nothing was written")
 	}
-	if err := report.Write(f.out, result, spec, report.Extra{Series: series, Command: f.command(name), Text: scenarioText(name), Made: time.Now(), Quick: f.quick, Seed: f.seed}); err != nil {
+	if err := report.Write(f.out, result, spec, report.Extra{Series: series, Command: f.command(name), Text: scenarioText(name, spec), Made: time.Now(), Quick: f.quick, Seed: f.seed}); err != nil {
 		return &failure{what: "write the report", on: f.out, why: err}
 	}
 	if err := report.Table(a.out, result, spec); err != nil {

@@ -36,9 +36,10 @@ type File struct {
 	Scenario *scenario.Spec
 }
 
-// Fault is a fault and where in the file it is. Line and Column count from 1, columns in characters; both are 0 when
-// the fault is the file's as a whole.
+// Fault is a fault and where it is. Line and Column count from 1, columns in characters; both are 0 when the fault is the
+// file's as a whole. File is empty, or a base of the file where the fault is in that.
 type Fault struct {
+	File         string
 	Line, Column int
 	fault.Fault
 }
@@ -54,9 +55,10 @@ type Error struct {
 func (e *Error) Lines() []string {
 	lines := make([]string, len(e.Faults))
 	for i, f := range e.Faults {
-		line := fmt.Sprintf("%s:%d:%d: %s", e.File, f.Line, f.Column, f.Fault.Error())
+		file := cmp.Or(f.File, e.File)
+		line := fmt.Sprintf("%s:%d:%d: %s", file, f.Line, f.Column, f.Fault.Error())
 		if f.Line == 0 {
-			line = fmt.Sprintf("%s: %s", e.File, f.Fault.Error())
+			line = fmt.Sprintf("%s: %s", file, f.Fault.Error())
 		}
 		if strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			line = strings.ReplaceAll(strings.Trim(strconv.Quote(line), `"`), `\"`, `"`)
@@ -85,7 +87,7 @@ func Load(path string) (*File, error) {
 
 // Parse reads and checks the text of a file; name stands for it in faults. All errors are of type *Error.
 func Parse(name string, data []byte) (*File, error) {
-	file, _, faults := parse(data)
+	file, _, faults := parse(name, data)
 	if len(faults) > 0 {
 		return nil, newError(name, faults)
 	}
@@ -98,7 +100,7 @@ func Locate(name string, data []byte, list fault.List) error {
 	if len(list) == 0 {
 		return nil
 	}
-	_, d, faults := parse(data)
+	_, d, faults := parse(name, data)
 	if len(faults) == 0 {
 		d.add(list)
 		faults = d.faults
@@ -108,8 +110,14 @@ func Locate(name string, data []byte, list fault.List) error {
 
 // newError puts faults into the order of their lines, and bounds how many are told.
 func newError(name string, faults []Fault) *Error {
+	order := func(f Fault) string { // those of bases last
+		if f.File == name {
+			return ""
+		}
+		return f.File
+	}
 	slices.SortStableFunc(faults, func(a, b Fault) int {
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+		return cmp.Or(cmp.Compare(order(a), order(b)), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	if more := len(faults) - maxFaults; more > 0 {
 		faults = append(faults[:maxFaults:maxFaults], whole("%d faults more", more))
@@ -117,7 +125,7 @@ func newError(name string, faults []Fault) *Error {
 	return &Error{File: name, Faults: faults}
 }
 
-func parse(data []byte) (*File, *decoder, []Fault) {
+func parse(name string, data []byte) (*File, *decoder, []Fault) {
 	root, err := readDocument(data)
 	if err != nil {
 		var f Fault
@@ -128,6 +136,7 @@ func parse(data []byte) (*File, *decoder, []Fault) {
 	}
 
 	d := newDecoder()
+	d.file = name
 	file := &File{}
 	sections, ok := d.keys(root)
 	if !ok {
@@ -140,6 +149,7 @@ func parse(data []byte) (*File, *decoder, []Fault) {
 		checked = file.Sections.Check()
 	case containsAny(sections, scenarioKeys):
 		file.Scenario = &scenario.Spec{}
+		d.base(root, file.Scenario, nil)
 		d.decode(root, "", reflect.ValueOf(file.Scenario).Elem())
 		checked = file.Scenario.Check()
 	default:

@@ -22,8 +22,13 @@ const maxValues = 300_000
 type decoder struct {
 	anchors map[*ast.AliasNode]ast.Node
 	// places says where each value stands, and holders which key holds it: what a value lacks is missed at its key.
-	places, holders map[string]ast.Node
-	faults          []Fault
+	places, holders map[string]place
+	// file is the one that is decoded now. over is set where it is decoded over a base, and replaced says where the base had the
+	// values that the file has in its place.
+	file     string
+	over     bool
+	replaced map[string]place
+	faults   []Fault
 	// broken are the paths that already have a fault: what a checker says of them or of what is below would only repeat it.
 	broken map[string]bool
 	values int
@@ -32,13 +37,13 @@ type decoder struct {
 }
 
 func newDecoder() *decoder {
-	return &decoder{places: map[string]ast.Node{}, holders: map[string]ast.Node{}, broken: map[string]bool{}}
+	return &decoder{places: map[string]place{}, holders: map[string]place{}, replaced: map[string]place{}, broken: map[string]bool{}}
 }
 
 // fault records what is wrong with the value at path, which stands at n.
 func (d *decoder) fault(n ast.Node, path, format string, args ...any) {
 	f := at(n, format, args...)
-	f.Path = path
+	f.Path, f.File = path, d.file
 	d.faults = append(d.faults, f)
 	d.broken[path] = true
 }
@@ -51,13 +56,18 @@ func (d *decoder) add(list fault.List) {
 		repeated := false
 		for path := f.Path; ; path = parent(path) {
 			repeated = repeated || d.broken[path]
-			n := d.places[path]
+			p := d.places[path]
 			if holder, ok := d.holders[path]; ok && path != f.Path {
-				n = holder
+				p = holder
 			}
-			if n != nil && found.Line == 0 {
-				place := at(n, "")
-				found.Line, found.Column = place.Line, place.Column
+			if p.node != nil && found.Line == 0 {
+				stands := at(p.node, "")
+				found.File, found.Line, found.Column = p.file, stands.Line, stands.Column
+				if before, ok := d.replaced[path]; ok {
+					found.Message += fmt.Sprintf(" (in place of %s)", before)
+				} else if p.file != d.file {
+					found.Message += fmt.Sprintf(" (the base of %s)", d.places["base"])
+				}
 			}
 			if path == "" {
 				break
@@ -67,6 +77,30 @@ func (d *decoder) add(list fault.List) {
 			d.faults = append(d.faults, found)
 		}
 	}
+}
+
+// stand records where the value at path stands.
+func (d *decoder) stand(path string, n ast.Node) {
+	if before, ok := d.places[path]; ok && before.file != d.file {
+		d.replaced[path] = before
+	}
+	d.places[path] = place{n, d.file}
+}
+
+// hold records which key holds the value at path.
+func (d *decoder) hold(path string, key ast.Node) { d.holders[path] = place{key, d.file} }
+
+// remove records that the file removes what its base has at path.
+func (d *decoder) remove(p pair, path string, has bool) {
+	if !has {
+		d.fault(p.key, path, "is null, which removes what the base has, and the base (%s) has none", d.places["base"])
+	}
+	d.stand(path, p.key)
+}
+
+// removes reports whether a pair removes what the base has.
+func (d *decoder) removes(p pair) bool {
+	return d.over && d.resolve(p.value).Type() == ast.NullType
 }
 
 // parent cuts the last step off a path.
@@ -252,7 +286,7 @@ func (d *decoder) decode(n ast.Node, path string, v reflect.Value) {
 	if d.spent(n, path) {
 		return
 	}
-	d.places[path] = n
+	d.stand(path, n)
 	n = d.resolve(n)
 	switch {
 	case n.Type() == ast.TagType:
@@ -270,6 +304,7 @@ func (d *decoder) decode(n ast.Node, path string, v reflect.Value) {
 			}
 			return
 		}
+		v.SetZero()
 		d.decodeStruct(n, path, v)
 	case v.Kind() == reflect.Struct && !field.IsScalar(v.Type()):
 		d.decodeStruct(n, path, v)
@@ -342,7 +377,12 @@ func (d *decoder) decodeStruct(n ast.Node, path string, v reflect.Value) {
 			d.fault(p.key, fault.Join(path, clip(p.name)), "unknown key%s; known here: %s", fault.Suggest(p.name, names), strings.Join(names, ", "))
 			continue
 		}
-		d.holders[below] = p.key
+		d.hold(below, p.key)
+		if d.removes(p) {
+			d.remove(p, below, !field.IsZero())
+			field.SetZero()
+			continue
+		}
 		d.decode(p.value, below, field)
 	}
 }
@@ -356,14 +396,27 @@ func (d *decoder) decodeMap(n ast.Node, path string, v reflect.Value) {
 		return
 	}
 	m := reflect.MakeMap(v.Type())
+	for _, key := range v.MapKeys() {
+		m.SetMapIndex(key, v.MapIndex(key))
+	}
 	for _, p := range d.pairs(n, path, 0) {
 		value := reflect.New(v.Type().Elem()).Elem()
-		below := fault.Join(path, p.name)
-		d.holders[below] = p.key
+		below, key := fault.Join(path, p.name), reflect.ValueOf(p.name)
+		before := m.MapIndex(key)
+		d.hold(below, p.key)
+		if d.removes(p) {
+			d.remove(p, below, before.IsValid())
+			m.SetMapIndex(key, reflect.Value{})
+			continue
+		}
+		if before.IsValid() {
+			value.Set(before)
+		}
 		d.decode(p.value, below, value)
 		// Checkers quote a key that would make the path ambiguous, and what they say of the path itself is about the key.
-		d.places[below], d.places[fault.Join(path, strconv.Quote(p.name))] = p.key, p.key
-		m.SetMapIndex(reflect.ValueOf(p.name), value)
+		d.stand(below, p.key)
+		d.stand(fault.Join(path, strconv.Quote(p.name)), p.key)
+		m.SetMapIndex(key, value)
 	}
 	v.Set(m)
 }

@@ -292,7 +292,7 @@ func (g *generator) readExamples(path string) {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	file, d, faults := parse(data)
+	file, d, faults := parse(path, data)
 	if len(faults) > 0 {
 		g.t.Fatal(newError(path, faults))
 	}
@@ -329,9 +329,9 @@ func (g *generator) walk(d *decoder, path string, v reflect.Value) {
 			below := strings.TrimPrefix(path+"."+name, ".")
 			if name == "" {
 				below = path
-			} else if n, ok := d.places[below]; ok && f.IsExported() {
+			} else if p, ok := d.places[below]; ok && p.node != nil && f.IsExported() {
 				id := v.Type().PkgPath() + "." + v.Type().Name() + "." + f.Name
-				if text, ok := flow(d.resolve(n)); ok && g.examples[id] == "" {
+				if text, ok := flow(d.resolve(p.node)); ok && g.examples[id] == "" {
 					g.examples[id] = text
 				}
 			}

@@ -3,8 +3,6 @@ package scenario
 import (
 	"math"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,32 +12,29 @@ import (
 
 	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/result"
+	"github.com/tabane/tabane/internal/scenario/scenariotest"
 	"github.com/tabane/tabane/internal/unit"
 	"github.com/tabane/tabane/internal/vpn"
+	"github.com/tabane/tabane/scenarios"
 )
 
 // steady is a scenario that is shipped.
-func steady(t testing.TB) *Spec { return read(t, "../../scenarios/epe-steady/scenario.yaml") }
+func steady(t testing.TB) *Spec { return read(t, "epe-steady") }
 
 func read(t testing.TB, name string) *Spec {
 	t.Helper()
-	data, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var s Spec
-	if err := yaml.UnmarshalWithOptions(data, &s, yaml.Strict()); err != nil {
+	if err := yaml.UnmarshalWithOptions(scenariotest.Text(t, name), &s, yaml.Strict()); err != nil {
 		t.Fatal(err)
 	}
 	return &s
 }
 
 func TestCheckAcceptsTheShippedScenarios(t *testing.T) {
-	names, err := filepath.Glob("../../scenarios/*/scenario.yaml")
-	if err != nil || len(names) == 0 {
-		t.Fatal(names, err)
+	if len(scenarios.Names()) == 0 {
+		t.Fatal("there are none")
 	}
-	for _, name := range names {
+	for _, name := range scenarios.Names() {
 		if err := read(t, name).Check().Err(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -86,7 +81,9 @@ func TestCheck(t *testing.T) {
 		{"sysctl outside net", func(s *Spec) { s.Sysctls["kernel.hostname"] = "x" },
 			`sysctls.kernel.hostname: must be a key under net., because a node has nothing else of its own, got "kernel.hostname"`},
 		{"sysctl climbing out", func(s *Spec) { s.Sysctls["net/../kernel/hostname"] = "x" }, `sysctls."net/../kernel/hostname": must be a key under net...`},
-		{"sysctl without value", func(s *Spec) { s.Nodes["client"].Sysctls["net.ipv4.tcp_rmem"] = "" },
+		{"sysctl without value", func(s *Spec) {
+			s.Nodes["client"].Sysctls["net.ipv4.tcp_rmem"], s.Nodes["server"].Sysctls["net.ipv4.tcp_rmem"] = "", ""
+		},
 			"nodes.client.sysctls.net.ipv4.tcp_rmem: must be a value on one line, got \"\"\nnodes.server.sysctls.net.ipv4.tcp_rmem: must be..."},
 		{"node name in capitals", func(s *Spec) {
 			s.Nodes["Extra"] = &Node{}

@@ -13,7 +13,7 @@ import (
 )
 
 // loss is the scenario with cases along an axis.
-func loss(t testing.TB) *Spec { return read(t, "../../scenarios/reseq-loss/scenario.yaml") }
+func loss(t testing.TB) *Spec { return read(t, "reseq-loss") }
 
 func TestCheckOfFiguresAndSettings(t *testing.T) {
 	for _, tt := range []struct {

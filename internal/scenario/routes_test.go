@@ -1,27 +1,14 @@
 package scenario
 
 import (
-	"os"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
 )
 
-func routes(t testing.TB) *Spec {
-	t.Helper()
-	data, err := os.ReadFile("../../scenarios/epe-routes/scenario.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var s Spec
-	if err := yaml.UnmarshalWithOptions(data, &s, yaml.Strict()); err != nil {
-		t.Fatal(err)
-	}
-	return &s
-}
+func routes(t testing.TB) *Spec { return read(t, "epe-routes") }
 
 func TestCheckRoutes(t *testing.T) {
 	for _, tt := range []struct {

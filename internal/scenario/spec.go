@@ -23,6 +23,10 @@ type Spec struct {
 	Title string `yaml:"title"`
 	// Question is what the experiment answers.
 	Question string `yaml:"question,omitempty"`
+	// Base is another scenario whose sysctls, nodes and links this one has, changed by its own: mappings
+	// are merged, lists and values are replaced, and null removes a key. A scenario that comes with the
+	// program, or a file in the same directory. Example: epe-steady
+	Base string `yaml:"base,omitempty"`
 	// Sysctls are set on every node, before the node's own.
 	// Example: {net.ipv4.tcp_congestion_control: reno}
 	Sysctls map[string]string `yaml:"sysctls,omitempty"`

@@ -20,6 +20,7 @@ import (
 	"github.com/tabane/tabane/internal/field"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/scenario/scenariotest"
 	"github.com/tabane/tabane/internal/sim"
 	"github.com/tabane/tabane/internal/unit"
 	"github.com/tabane/tabane/scenarios"
@@ -27,12 +28,8 @@ import (
 
 func builtIn(t testing.TB, name string) *scenario.Spec {
 	t.Helper()
-	data, err := scenarios.Read(name)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var s scenario.Spec
-	if err := yaml.UnmarshalWithOptions(data, &s, yaml.Strict()); err != nil {
+	if err := yaml.UnmarshalWithOptions(scenariotest.Text(t, name), &s, yaml.Strict()); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Check().Err(); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/tabane/tabane/internal/scenario"
-	"github.com/tabane/tabane/scenarios"
+	"github.com/tabane/tabane/internal/scenario/scenariotest"
 )
 
 // TestQuick is the comparisons themselves, in their quick form: the simulator has to agree with theory, and with ns-2 where that is
@@ -166,12 +166,8 @@ func TestKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	builtIn := func(name, _ string) (*scenario.Spec, error) {
-		data, err := scenarios.Read(name)
-		if err != nil {
-			return nil, err
-		}
 		var s scenario.Spec
-		return &s, yaml.UnmarshalWithOptions(data, &s, yaml.Strict())
+		return &s, yaml.UnmarshalWithOptions(scenariotest.Text(t, name), &s, yaml.Strict())
 	}
 	var before string
 	for _, path := range []string{dir, filepath.Join(dir, comparisonFile), filepath.Join(dir, "result.json")} {
