@@ -14,13 +14,13 @@ func (a *app) checkCommand() *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use:     "check -c FILE",
-		Short:   "Check a daemon's or a scenario's file without touching the kernel",
+		Short:   "Check a configuration or scenario file without touching the kernel",
 		GroupID: "tools",
-		Long: `Check reads a file as the daemons and the lab do and tells everything that is wrong with it, each fault on a line
-"FILE:LINE:COLUMN: path: message". It touches nothing. Exit code 0: the file is good; 2: it is not.`,
+		Long: `Check reads a file as the daemons and the lab do and prints everything that is wrong with it, each fault on a line
+"FILE:LINE:COLUMN: path: message". It touches nothing. Exit code 0: the file is valid; 2: it is not.`,
 		Example: `  tabane check -c /etc/tabane/edge.yaml
   tabane check -c scenarios/epe-steady/scenario.yaml`,
-		Args: arguments(0, 0, "no arguments beside -c FILE"),
+		Args: arguments(0, 0, "no arguments besides -c FILE"),
 		RunE: func(*cobra.Command, []string) error {
 			f, err := load(file)
 			if err != nil {
@@ -36,7 +36,7 @@ func (a *app) checkCommand() *cobra.Command {
 
 // fileFlag adds -c, which must be given.
 func fileFlag(c *cobra.Command, file *string) {
-	c.Flags().StringVarP(file, "config", "c", "", "configuration `file`; must be given")
+	c.Flags().StringVarP(file, "config", "c", "", "configuration `file` (required)")
 	if err := c.MarkFlagFilename("config", "yaml", "yml"); err != nil {
 		panic("BUG: " + err.Error())
 	}
@@ -60,7 +60,7 @@ func load(path string) (*config.File, error) {
 	return nil, fileFailure("read the configuration", path, err)
 }
 
-// summary says in a few words what a file holds.
+// summary describes the content of a file in a few words.
 func summary(f *config.File) string {
 	var parts []string
 	if s := f.Scenario; s != nil {

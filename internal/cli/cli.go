@@ -1,5 +1,5 @@
-// Package cli is the command line of tabane: it turns arguments into options, runs what they ask for, and turns what came
-// of it into text and an exit code.
+// Package cli is the command line of tabane: it parses arguments, runs the command, and prints the result with an exit
+// code.
 //
 // It decides nothing about networks: a verb reads its input, asks the packages below and prints. It never ends the
 // process, installs no signal handler and knows no global logger; all of that is the main package's.
@@ -23,12 +23,12 @@ type Options struct {
 	// Args are the arguments without the program's name.
 	Args     []string
 	Out, Err io.Writer
-	// Version is printed by the version verb and told to monitoring.
+	// Version is printed by the version command and exported to monitoring.
 	Version string
 }
 
 // Run executes one command line until it is done or ctx ends, and returns the process's exit code: 0 when all went well,
-// 1 when it ran but what was asked does not hold, 2 when it could not run. What went wrong is on Err by then.
+// 1 when it ran but a check or expectation failed, 2 when it could not run. Errors have been printed to Err by then.
 func Run(ctx context.Context, o Options) int {
 	a := &app{out: o.Out, err: o.Err, version: o.Version}
 	root := a.root()
@@ -55,8 +55,8 @@ func (a *app) root() *cobra.Command {
 A content provider with several upstreams runs "asbr" on its border routers, "reflector" anywhere, and "edge" on its
 servers: each connection then uses the best mix of egress paths. "lab" runs all of it on this machine, with figures.
 
-Exit codes: 0 it ran and all is well; 1 it ran, but something that was asked for does not hold; 2 it could not run, and
-one line on standard error says what, on what, why, and what to do.`,
+Exit codes: 0 success; 1 it ran, but a check or expectation failed; 2 it could not run, and one line on standard error says
+what failed, on what, why, and what to do.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -64,8 +64,8 @@ one line on standard error says what, on what, why, and what to do.`,
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usage(c, err) })
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.logLevel, "log-level", "", "least level that is logged: debug, info, warn or error (default info for daemons, warn otherwise)")
-	flags.StringVar(&a.logFormat, "log-format", "text", "form of the log on standard error: text or json")
+	flags.StringVar(&a.logLevel, "log-level", "", "minimum log level: debug, info, warn or error (default info for daemons, warn otherwise)")
+	flags.StringVar(&a.logFormat, "log-format", "text", "log format on standard error: text or json")
 	root.AddGroup(
 		&cobra.Group{ID: "daemons", Title: "Daemons:"},
 		&cobra.Group{ID: "lab", Title: "Experiments:"},
@@ -79,7 +79,7 @@ one line on standard error says what, on what, why, and what to do.`,
 	return root
 }
 
-// group makes a command that only holds others: alone it prints its help, and an unknown verb is one line.
+// group makes a command that only has subcommands: alone it prints its help, and an unknown one is an error of one line.
 func group(c *cobra.Command) {
 	c.Args = cobra.ArbitraryArgs
 	c.RunE = func(c *cobra.Command, args []string) error {

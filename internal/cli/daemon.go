@@ -62,17 +62,17 @@ func (a *app) daemonCommand(r role.Descriptor) *cobra.Command {
 		GroupID: "daemons",
 		Long: r.Long + `
 
-It reads the section "` + r.Name + `:" of the file, runs until SIGINT or SIGTERM and then stops cleanly; a second signal ends it at
-once. Its state is served as /status (JSON) and /metrics (Prometheus), on ` + r.DefaultStatus().String() + ` unless the file says otherwise.`,
+It reads the section "` + r.Name + `:" of the file, runs until SIGINT or SIGTERM and then stops cleanly; a second signal kills it.
+Its state is served as /status (JSON) and /metrics (Prometheus), on ` + r.DefaultStatus().String() + ` unless the file says otherwise.`,
 		Example: "  tabane " + r.Name + " -c /etc/tabane/" + r.Name + ".yaml",
-		Args:    arguments(0, 0, "no arguments beside -c FILE"),
+		Args:    arguments(0, 0, "no arguments besides -c FILE"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.runDaemon(c.Context(), r, file, keep)
 		},
 	}
 	fileFlag(c, &file)
 	if r.Protocol != 0 {
-		c.Flags().BoolVar(&keep, "keep", false, "leave everything in the kernel at a clean stop, for the next start to take over")
+		c.Flags().BoolVar(&keep, "keep", false, "leave the kernel state at a clean stop, for the next start to take over")
 	}
 	return c
 }
@@ -139,7 +139,7 @@ func (a *app) reloads(ctx context.Context, r role.Descriptor, m role.Machine, fi
 			return
 		case <-hangups:
 			if err := reload(r, m, file); err != nil {
-				log.Error("configuration is not reloaded, the old one stays in force", "file", file, "err", err)
+				log.Error("reload failed, running configuration unchanged", "file", file, "err", err)
 			}
 		}
 	}
@@ -159,7 +159,7 @@ func startFailure(r role.Descriptor, on string, err error) error {
 	switch {
 	case strings.Contains(err.Error(), "; "): // it says what to do itself
 	case errors.Is(err, syscall.EADDRINUSE):
-		do = "end the program that uses it, or choose another"
+		do = "stop the program that uses it, or choose another"
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		do = "add the address to an interface first"
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):

@@ -15,12 +15,12 @@ func (a *app) doctorCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:     "doctor",
-		Short:   "Say what this host can do, what it cannot, and what to change",
+		Short:   "Check what this host supports, and what to change",
 		GroupID: "tools",
-		Long: `Doctor checks everything that tabane uses, by trying it in a network namespace of its own that ends with the trial: nothing
-is changed or left behind. As an ordinary user it checks what it can.
+		Long: `Doctor checks every feature of the host that tabane uses, in a temporary network namespace, and says which daemons can run here.
+It changes nothing. Without privileges it checks what it can.
 
-Exit code 0: everything that is needed is there; 1: something is missing.`,
+Exit code 0: all required features are available; 1: some are missing.`,
 		Example: `  tabane doctor
   tabane doctor --json`,
 		Args: arguments(0, 0, "no arguments"),
@@ -49,7 +49,7 @@ Exit code 0: everything that is needed is there; 1: something is missing.`,
 
 func (a *app) printFindings(findings []doctor.Finding) error {
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "CHECK\tSTATE\tWHAT IT MEANS\tHOW TO GET IT")
+	fmt.Fprintln(w, "CHECK\tSTATE\tMEANING\tREMEDY")
 	var missing []string
 	for _, f := range findings {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", f.Check, f.State, oneLine(f.Meaning), f.Remedy)
@@ -61,9 +61,9 @@ func (a *app) printFindings(findings []doctor.Finding) error {
 		return err
 	}
 	if len(missing) > 0 {
-		_, err := fmt.Fprintf(a.out, "\nneeded, but missing or unknown: %s\n", strings.Join(missing, ", "))
+		_, err := fmt.Fprintf(a.out, "\nrequired, but missing or unknown: %s\n", strings.Join(missing, ", "))
 		return err
 	}
-	_, err := fmt.Fprintln(a.out, "\nthis host has all that is needed to deliver content over every egress path, and to run the lab")
+	_, err := fmt.Fprintln(a.out, "\nthis host supports delivery over every egress path and the lab")
 	return err
 }

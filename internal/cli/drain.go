@@ -32,14 +32,14 @@ const drainPath = "/drain"
 // addresses answers within its round trip.
 const defaultDrainWait = 5 * time.Second
 
-// serveDrain takes requests to leave service. Whoever may ask is on this host: a status address may be anywhere. A
-// browser's page is not whoever may ask.
+// serveDrain serves requests to leave service. They are accepted over loopback only, since a status address may be public,
+// and not from web pages.
 func serveDrain(mux *http.ServeMux, d drainable) {
 	local := func(f func(*http.Request) error) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			from, err := netip.ParseAddrPort(r.RemoteAddr)
 			if err != nil || !from.Addr().Unmap().IsLoopback() || r.Header.Get("Origin") != "" {
-				http.Error(w, "only a program on this host may ask for this, over the loopback interface", http.StatusForbidden)
+				http.Error(w, "refused: only programs on this host may do this, over loopback", http.StatusForbidden)
 				return
 			}
 			if err := f(r); err != nil {
@@ -70,12 +70,12 @@ func (a *app) drainCommand(r role.Descriptor) *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "drain [--wait DURATION | --undo]",
-		Short: "Take a running border router out of service, or back, without losing a packet",
-		Long: `Drain prepares the maintenance of a border router. Its daemon asks servers and egress peers to move to other paths while all
-of its own still work (the community GRACEFUL_SHUTDOWN, RFC 8326): servers stop using the addresses of its egress peers.
-After the wait it withdraws its routes, and last its SIDs. Then nothing passes through it any more, and it can be stopped.
+		Short: "Take a running border router out of service, or back, without packet loss",
+		Long: `Drain prepares the maintenance of a border router. Its daemon advertises its routes with GRACEFUL_SHUTDOWN (RFC 8326), so that
+servers and egress peers move to other paths while its own still work. After the wait it withdraws its routes, and last its
+SIDs. Then no traffic passes through it, and it can be stopped.
 
-What has no other path is lost when its routes are withdrawn. The daemon forgets a drain when it is started again.`,
+Traffic that has no other path is lost when the routes are withdrawn. A restart of the daemon ends the drain.`,
 		Example: `  tabane asbr drain
   tabane asbr drain --wait 30s
   tabane asbr drain --undo`,
@@ -92,7 +92,7 @@ What has no other path is lost when its routes are withdrawn. The daemon forgets
 		},
 	}
 	c.Flags().StringVar(&at, "status", r.DefaultStatus().String(), "`address` and port of the daemon's status")
-	c.Flags().DurationVar(&wait, "wait", defaultDrainWait, "how long everything goes on working while others move")
+	c.Flags().DurationVar(&wait, "wait", defaultDrainWait, "how long the routes stay while traffic moves to other paths")
 	c.Flags().BoolVar(&undo, "undo", false, "bring it back into service")
 	return c
 }
@@ -135,7 +135,7 @@ func (a *app) drain(ctx context.Context, at netip.AddrPort, wait time.Duration, 
 		select {
 		case <-time.After(drainPoll):
 		case <-ctx.Done():
-			return &failure{what: what, on: "asbr " + at.String(), why: ctx.Err(), do: "the daemon goes on; undo it with --undo"}
+			return &failure{what: what, on: "asbr " + at.String(), why: ctx.Err(), do: "the drain continues; --undo reverts it"}
 		}
 	}
 }
@@ -143,11 +143,11 @@ func (a *app) drain(ctx context.Context, at netip.AddrPort, wait time.Duration, 
 func stageText(s asbr.Stage, wait time.Duration) string {
 	switch s {
 	case asbr.Moving:
-		return fmt.Sprintf("moving: servers and egress peers move to other paths, for %s", wait)
+		return fmt.Sprintf("moving: traffic moves to other paths, for %s", wait)
 	case asbr.Withdrawn:
-		return "withdrawn: no route leads here any more"
+		return "withdrawn: all routes are withdrawn"
 	case asbr.Drained:
-		return "drained: the SIDs are gone, the daemon can be stopped"
+		return "drained: the SIDs are removed, the daemon can be stopped"
 	default:
 		return "in service"
 	}

@@ -20,10 +20,10 @@ const (
 	exitFailed = 2
 )
 
-// errUnmet ends a verb that ran and has already said what does not hold.
-var errUnmet = errors.New("it ran, but not everything holds")
+// errUnmet ends a command that ran and has already reported which checks failed.
+var errUnmet = errors.New("a check or expectation failed")
 
-// failure is a verb that could not run.
+// failure is a command that could not run.
 type failure struct {
 	// what was to be done and on what; why it was not, and what the user can do about it. on and do may be empty.
 	what, on string
@@ -45,7 +45,7 @@ func (f *failure) Error() string {
 
 func (f *failure) Unwrap() error { return f.why }
 
-// reason is the error without what the failure says itself: the operation and the name of a file.
+// reason is the error without what the failure contains itself: the operation and the name of a file.
 func reason(err error) string {
 	var path *fs.PathError
 	if errors.As(err, &path) && err == error(path) {

@@ -12,7 +12,7 @@ import (
 	"github.com/tabane/tabane/internal/result"
 )
 
-// sampleInterval is how often the lab tells a rate.
+// sampleInterval is how often the lab reports a rate.
 const sampleInterval = 100 * time.Millisecond
 
 // screen shows what a lab's run is doing: on a terminal one line for all and one for each lab, written over again and again;

@@ -20,9 +20,9 @@ func (a *app) serveCommand() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:     "serve [--listen ADDRESS]... | -c FILE",
-		Short:   "Serve content over HTTP, over MPTCP where the client can",
+		Short:   "Serve content over HTTP, over MPTCP for clients that support it",
 		GroupID: "tools",
-		Long: `Serve answers GET /bytes/N with N bytes as fast as the network takes them, and GET /cbr?rate=25Mbit/s&duration=30s with a
+		Long: `Serve answers GET /bytes/N with N bytes as fast as the network carries them, and GET /cbr?rate=25Mbit/s&duration=30s with a
 constant bit rate. Any HTTP client works. With -c it serves on the port that the section "serve:" of the file says. It runs until
 SIGINT or SIGTERM.`,
 		Example: `  tabane serve
@@ -52,7 +52,7 @@ SIGINT or SIGTERM.`,
 			return nil
 		},
 	}
-	c.Flags().StringArrayVar(&addresses, "listen", []string{"[::]:8080"}, "`address` and port to serve on, may be given several times; port 0 takes a free one")
+	c.Flags().StringArrayVar(&addresses, "listen", []string{"[::]:8080"}, "`address` and port to serve on, repeatable; port 0 chooses a free one")
 	c.Flags().StringVarP(&file, "config", "c", "", "configuration `file` with a section serve")
 	return c
 }
@@ -84,7 +84,7 @@ func serveFailure(on string, err error) error {
 	do := ""
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		do = "end the program that uses it, or choose another with --listen"
+		do = "stop the program that uses it, or choose another with --listen"
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		do = "add the address to an interface first"
 	case errors.Is(err, syscall.EACCES):

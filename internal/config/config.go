@@ -2,7 +2,7 @@
 //
 // It is strict and complete. Unknown and repeated keys, wrong types and values that cannot be are faults; all of them
 // are reported at once, each with file, line, column and the path of the value. Nothing is guessed, converted or
-// clamped, no default is filled in, and the kernel is not asked. A file may come from anyone: size, nesting and what
+// clamped, no default is filled in, and the kernel is not read. A file is untrusted: size, nesting and what
 // aliases expand to are bounded. It is the only package that knows YAML.
 package config
 
@@ -27,7 +27,7 @@ import (
 // MaxSize is how large a file may be, in bytes: a router's networks may be all the routes of the Internet.
 const MaxSize = 8 << 20
 
-// maxFaults bounds how many faults of one file are told; the last of them then says how many more there are.
+// maxFaults bounds how many faults of one file are reported; the last one then says how many more there are.
 const maxFaults = 100
 
 // File is the content of a file. Either Scenario or at least one of the sections is set.
@@ -94,8 +94,7 @@ func Parse(name string, data []byte) (*File, error) {
 	return file, nil
 }
 
-// Locate makes faults that are found in the text of a file after it was read into an error that says where they are; nil when
-// there are none.
+// Locate returns an error that places faults, found after the file was read, in its text; nil when there are none.
 func Locate(name string, data []byte, list fault.List) error {
 	if len(list) == 0 {
 		return nil
@@ -108,7 +107,7 @@ func Locate(name string, data []byte, list fault.List) error {
 	return newError(name, faults)
 }
 
-// newError puts faults into the order of their lines, and bounds how many are told.
+// newError sorts faults by line and bounds how many are reported.
 func newError(name string, faults []Fault) *Error {
 	order := func(f Fault) string { // those of bases last
 		if f.File == name {

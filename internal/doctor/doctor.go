@@ -1,7 +1,7 @@
 // Package doctor examines what this host can do for tabane, by trying it for real where that leaves nothing behind.
 //
 // It changes nothing: what has to be tried is tried in a network namespace that has no name and ends with the trial. It
-// repairs nothing either; it says in plain words what to do.
+// repairs nothing either; it reports what to do.
 package doctor
 
 import (
