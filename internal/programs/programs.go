@@ -1,0 +1,48 @@
+// Package programs gives tests the programs of others that they use. It refuses what its list does not have, so that the
+// list, from which continuous integration installs them, is complete. Nothing but tests may import it.
+package programs
+
+import (
+	_ "embed"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+//go:embed programs.txt
+var list string
+
+// packageOf returns the Debian package of a listed command.
+func packageOf(command string) (string, bool) {
+	for line := range strings.Lines(list) {
+		if f := strings.Fields(line); len(f) == 4 && f[0] == command {
+			return f[1], true
+		}
+	}
+	return "", false
+}
+
+// Need returns the path of the first command, all of which the test needs. Where one is not installed the test is
+// skipped, or fails when TABANE_PROGRAMS=require is set. A command that programs.txt does not have is always a failure.
+func Need(t testing.TB, commands ...string) string {
+	t.Helper()
+	first := ""
+	for _, c := range commands {
+		pkg, ok := packageOf(c)
+		if !ok {
+			t.Fatalf("%q is not in internal/programs/programs.txt: add it and its package, or do without", c)
+		}
+		path, err := exec.LookPath(c)
+		switch {
+		case err == nil && first == "":
+			first = path
+		case err == nil:
+		case os.Getenv("TABANE_PROGRAMS") == "require":
+			t.Fatalf("%v; install the package %s", err, pkg)
+		default:
+			t.Skipf("%v; install the package %s", err, pkg)
+		}
+	}
+	return first
+}
