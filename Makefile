@@ -8,7 +8,7 @@ VERSION := $(shell git describe --always --dirty --tags 2>/dev/null)
 export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test race bench bench-sim fuzz lint clean help FORCE
+.PHONY: build demo test programs race bench bench-sim fuzz lint clean help FORCE
 
 build: bin/tabane ## build bin/tabane
 
@@ -20,7 +20,7 @@ bin/tabane: FORCE
 demo: root build ## run the first experiment: content over every egress path (needs root)
 	bin/tabane lab run epe-steady --quick --out $(OUT)/epe-steady
 
-test: lint ## run all tests; as root also those in network namespaces, none of which may be skipped then
+test: programs lint ## run all tests; as root also those in network namespaces, none of which may be skipped then
 	@set -o pipefail; [ "$$(id -u)" != 0 ] || export TABANE_LAB=require; \
 	$(GO) test -count=1 -timeout 20m -json ./... | $(GO) run .ci/summary.go
 
@@ -50,6 +50,11 @@ fuzz: ## run each fuzz target for FUZZTIME (default 10s)
 		done; \
 	done
 
+INSTALL ?= yes
+
+programs: ## install the programs that tests use, as root on Debian; elsewhere, or with INSTALL=no, name them
+	@INSTALL=$(INSTALL) bash .ci/install
+
 lint: ## check format, suspicious code, switches without a case, US spelling
 	@wrong=$$(gofmt -l cmd internal scenarios .ci/*.go); [ -z "$$wrong" ] || { echo "not formatted by gofmt:"; echo "$$wrong"; exit 1; } >&2
 	$(GO) vet ./...
@@ -58,7 +63,7 @@ lint: ## check format, suspicious code, switches without a case, US spelling
 	@$(GO) tool misspell -error -locale US .ci Makefile *.md bpf cmd docs examples internal scenarios
 
 .PHONY: validate
-validate: build ## write docs/validation.md anew: the simulator beside theory, ns-2 (where installed) and the kernel
+validate: build ## write docs/validation.md: the simulator compared with theory, ns-2 (where installed) and the kernel
 	bin/tabane sim validate $(addprefix --kernel ,$(wildcard docs/validation/*.json)) --out docs/validation.md
 
 .PHONY: tables
@@ -66,7 +71,7 @@ tables: ## write the tables of simulated figures in docs/ and scenarios/
 	$(GO) test ./internal/simrun -run TestPublishedTables -count 1 -update
 
 .PHONY: generate
-generate: ## compile the eBPF programs anew (needs clang-14 and llvm-strip-14)
+generate: ## recompile the eBPF programs (needs clang-14 and llvm-strip-14)
 	$(GO) generate ./internal/bpf/...
 
 clean: ## remove what was built and the results
