@@ -10,8 +10,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,20 +23,27 @@ import (
 
 	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// ping sends n packets from left to the address, and returns the output.
-func (b *bed) ping(to string, n int, more ...string) (string, error) {
+// ping sends n echo requests from left to the right node, and says what came back.
+func (b *bed) ping(n int) netnstest.Echoes {
 	b.t.Helper()
-	var out []byte
-	err := netns.Do(b.left, func() (err error) {
-		args := append([]string{"-n", "-c", fmt.Sprint(n), "-i", "0.01", "-W", "1"}, more...)
-		out, err = exec.Command("ping", append(args, to)...).CombinedOutput()
-		return err
-	})
-	return string(out), err
+	return b.pingLarge("10.0.0.2", n, 56)
 }
+
+func (b *bed) pingLarge(to string, n, payload int) netnstest.Echoes {
+	b.t.Helper()
+	e, err := netnstest.Echo(b.left, netip.MustParseAddr(to), n, payload)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return e
+}
+
+// crosses says whether an echo request is answered.
+func (b *bed) crosses() bool { return b.ping(1).Received == 1 }
 
 func report(t *testing.T, l *Link) Report {
 	t.Helper()
@@ -124,15 +131,8 @@ func TestTrafficCrosses(t *testing.T) {
 			l := b.open(Options{Config: Config{Forward: channel.Profile{Delay: 3 * ms}, Backward: channel.Profile{Delay: 2 * ms}}})
 			b.run(l)
 			for to, header := range map[string]int{"10.0.0.2": 28, "fd00::2": 48} {
-				out, err := b.ping(to, 3, "-M", "do", "-s", fmt.Sprint(mtu-header))
-				if err != nil {
-					t.Fatalf("%v\n%s", err, out)
-				}
-				var best float64
-				if _, rest, ok := strings.Cut(out, "min/avg/max/mdev = "); !ok {
-					t.Fatal(out)
-				} else if _, err := fmt.Sscanf(rest, "%f", &best); err != nil || best < 5 {
-					t.Errorf("round trip of %v ms, less than both delays: %v", best, err)
+				if e := b.pingLarge(to, 3, mtu-header); e.Received == 0 || e.Shortest < 5*ms {
+					t.Errorf("%+v from %s, want round trips of both delays", e, to)
 				}
 			}
 			const n = 3 << 20
@@ -379,15 +379,15 @@ func TestChangesOfALiveLink(t *testing.T) {
 	b := newBed(t, 1500)
 	l := b.open(Options{Config: Config{Seed: 1}})
 	b.run(l)
-	if out, err := b.ping("10.0.0.2", 2); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	if e := b.ping(2); e.Received == 0 {
+		t.Fatal("no answer")
 	}
 	all := channel.Loss{Kind: channel.Random, P: 1}
 	if err := l.Set(channel.Backward, channel.Change{Loss: &all}); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := b.ping("10.0.0.2", 2); err == nil {
-		t.Errorf("crosses a link that loses everything\n%s", out)
+	if e := b.ping(2); e.Received > 0 {
+		t.Errorf("crosses a link that loses everything: %+v", e)
 	}
 	r := report(t, l)
 	if r.Backward.Drops.Loss == 0 || r.Backward.Drops.Loss+r.Backward.Delivered != r.Backward.Arrived || r.Forward.Drops != (Drops{}) {
@@ -410,8 +410,8 @@ func TestChangesOfALiveLink(t *testing.T) {
 		}
 	}
 	post("/set", `{"loss":{}}`, 204, "")
-	if out, err := b.ping("10.0.0.2", 2); err != nil {
-		t.Errorf("%v\n%s", err, out)
+	if e := b.ping(2); e.Received == 0 {
+		t.Error("no answer")
 	}
 	post("/set", `{"rate":"1bit/s"}`, 400, "rate: must be at least")
 	post("/set", `{"rat":"1Mbit/s"}`, 400, "unknown field")
@@ -437,8 +437,8 @@ func TestChangesOfALiveLink(t *testing.T) {
 	if err := l.Set(channel.Both, channel.Change{Duplicate: &twice}); err != nil {
 		t.Error(err)
 	}
-	if out, err := b.ping("10.0.0.2", 2); err != nil || !strings.Contains(out, "duplicates") {
-		t.Errorf("no duplicates: %v\n%s", err, out)
+	if e := b.ping(2); e.Duplicates == 0 {
+		t.Errorf("no duplicates: %+v", e)
 	}
 }
 
@@ -471,7 +471,7 @@ func TestCableIsPulled(t *testing.T) {
 		until(t, "the cut is reported", func() bool { r := report(t, l); return !r.Connected && r.Cuts == uint64(i+1) })
 		b.turn(ns, true)
 		until(t, "the other node has its carrier back", func() bool { return b.carrier(other) && b.carrier(ns) })
-		until(t, "traffic crosses again", func() bool { _, err := b.ping("10.0.0.2", 1); return err == nil })
+		until(t, "traffic crosses again", b.crosses)
 	}
 	// Both at once, and back in either order.
 	for _, first := range []string{b.left, b.right} {
@@ -481,7 +481,7 @@ func TestCableIsPulled(t *testing.T) {
 		second := map[string]string{b.left: b.right, b.right: b.left}[first]
 		b.turn(first, true)
 		b.turn(second, true)
-		until(t, "traffic crosses again", func() bool { _, err := b.ping("10.0.0.2", 1); return err == nil })
+		until(t, "traffic crosses again", b.crosses)
 	}
 	if !strings.Contains(log.String(), "link is cut") || !strings.Contains(log.String(), "link is connected") {
 		t.Errorf("log does not tell:\n%s", log)
@@ -492,8 +492,8 @@ func TestStopAndStartAgain(t *testing.T) {
 	b := newBed(t, 1500)
 	l := b.open(Options{})
 	stop := b.run(l)
-	if out, err := b.ping("10.0.0.2", 2); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	if e := b.ping(2); e.Received == 0 {
+		t.Fatal("no answer")
 	}
 	stop()
 	if b.carrier(b.left) || b.carrier(b.right) {
@@ -509,7 +509,7 @@ func TestStopAndStartAgain(t *testing.T) {
 		t.Errorf("second Run: %v", err)
 	}
 	b.run(b.open(Options{}))
-	until(t, "traffic crosses again", func() bool { _, err := b.ping("10.0.0.2", 1); return err == nil })
+	until(t, "traffic crosses again", b.crosses)
 }
 
 func TestInterfaceIsRemoved(t *testing.T) {
@@ -517,7 +517,7 @@ func TestInterfaceIsRemoved(t *testing.T) {
 	l := b.open(Options{})
 	done := make(chan error, 1)
 	go func() { done <- l.Run(context.Background()) }()
-	until(t, "the link runs", func() bool { _, err := b.ping("10.0.0.2", 1); return err == nil })
+	until(t, "the link runs", b.crosses)
 	b.do(b.left, func() error {
 		end, err := netlink.LinkByName("end")
 		if err != nil {
@@ -535,8 +535,8 @@ func TestLinkIsSilent(t *testing.T) {
 	b := newBed(t, 1500)
 	l := b.open(Options{})
 	b.run(l)
-	if out, err := b.ping("10.0.0.2", 10); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	if e := b.ping(10); e.Received == 0 {
+		t.Fatal("no answer")
 	}
 	r := report(t, l)
 	for i, ns := range []string{b.left, b.right} {
