@@ -7,13 +7,14 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tabane/tabane/internal/programs"
 )
 
 // row is what tshark says of one TCP segment.
@@ -32,13 +33,6 @@ type row struct {
 // dissect runs tshark over a file.
 func dissect(t *testing.T, file string) []row {
 	t.Helper()
-	path, err := exec.LookPath("tshark")
-	if err != nil {
-		if os.Getenv("TABANE_PROGRAMS") == "require" {
-			t.Fatal("TABANE_PROGRAMS=require, and there is no tshark")
-		}
-		t.Skip("there is no tshark")
-	}
 	fields := []string{
 		"frame.time_epoch", "ip.src", "ip.dst", "ipv6.src", "ipv6.dst", "tcp.srcport", "tcp.dstport", "tcp.stream", "mptcp.stream", "tcp.seq", "tcp.len",
 		"tcp.options.mptcp.rawdataseqno", "tcp.options.mptcp.subflowseqno", "tcp.options.mptcp.datalvllen", "mptcp.expected_token",
@@ -49,7 +43,7 @@ func dissect(t *testing.T, file string) []row {
 		args = append(args, "-e", f)
 	}
 	var stderr bytes.Buffer
-	cmd := exec.Command(path, args...)
+	cmd := exec.Command(programs.Need(t, "tshark"), args...)
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {

@@ -8,11 +8,10 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
 )
@@ -47,15 +46,8 @@ func inside(t testing.TB, ns string, f func() error) {
 
 func ip(t testing.TB, ns, batch string) {
 	t.Helper()
-	cmd := exec.Command("ip", "-6", "-batch", "-")
-	cmd.Stdin = strings.NewReader(batch + "\n")
-	var out strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := netns.Start(ns, cmd); err != nil {
+	if _, err := iproute.In(ns, batch); err != nil {
 		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("in %s: %v: %s", ns, err, out.String())
 	}
 }
 

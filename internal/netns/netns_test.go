@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/tabane/tabane/internal/programs"
 )
 
 const testPrefix = "tabane-test-ns"
@@ -136,10 +138,7 @@ func TestDeleteHalfMade(t *testing.T) {
 // Namespaces made here are the ones of `ip netns`, and the other way round.
 func TestIproute2(t *testing.T) {
 	name := newNamespace(t, "ip")
-	ip, err := exec.LookPath("ip")
-	if err != nil {
-		t.Skip("needs ip")
-	}
+	ip := programs.Need(t, "ip")
 	out, err := exec.Command(ip, "netns", "exec", name, ip, "-o", "link").CombinedOutput()
 	if err != nil || strings.Count(string(out), "\n") != 1 || !strings.Contains(string(out), "lo:") {
 		t.Errorf("ip netns exec: %v\n%s", err, out)

@@ -16,8 +16,10 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/programs"
 	"github.com/tabane/tabane/internal/route"
 )
 
@@ -83,17 +85,23 @@ func (l *lab) in(f func() error) {
 	}
 }
 
-// ip runs `ip -6 ARGS` in the namespace.
-func (l *lab) ip(args ...string) string {
+// ip runs a command of iproute2 in the namespace, without that program.
+func (l *lab) ip(command string) string {
 	l.t.Helper()
-	path, err := exec.LookPath("ip")
+	out, err := iproute.In(l.name, command)
 	if err != nil {
-		l.t.Skip("needs ip")
+		l.t.Fatal(err)
 	}
-	cmd := exec.Command(path, append([]string{"-6"}, args...)...)
+	return out
+}
+
+// iproute2 runs the program `ip -6 ARGS` in the namespace.
+func (l *lab) iproute2(args ...string) string {
+	l.t.Helper()
+	cmd := exec.Command(programs.Need(l.t, "ip"), append([]string{"-6"}, args...)...)
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
-	err = netns.Start(l.name, cmd)
+	err := netns.Start(l.name, cmd)
 	if err == nil {
 		err = cmd.Wait()
 	}
@@ -213,19 +221,19 @@ func TestKernelStrings(t *testing.T) {
 		c := o.Key().Class()
 		if c == route.ClassAddress {
 			// Not every iproute2 can set the owner: it is checked that the text is understood and hits the same key.
-			l.ip(slices.Concat([]string{"addr", "add"}, strings.Fields(o.String()))...)
+			l.iproute2(slices.Concat([]string{"addr", "add"}, strings.Fields(o.String()))...)
 			if err := l.apply(route.Op{Protocol: route.Edge, Object: o})[0]; !errors.Is(err, route.ErrForeign) {
 				t.Errorf("%v: %v", o, err)
 			}
 			l.must(route.Op{Protocol: route.Edge, Delete: true, Object: o}, route.Op{Protocol: route.Edge, Object: o})
 			continue
 		}
-		l.ip(slices.Concat([]string{command[c], "add"}, strings.Fields(o.String()), []string{proto[c], "117"})...)
+		l.iproute2(slices.Concat([]string{command[c], "add"}, strings.Fields(o.String()), []string{proto[c], "117"})...)
 	}
 	l.want(objects...)
 	// And the other way round: iproute2 prints what this package wrote.
 	l.add(objects...)
-	out := l.ip("route", "show", "table", "101", "proto", "117")
+	out := l.iproute2("route", "show", "table", "101", "proto", "117")
 	if !strings.Contains(out, "2001:db8:c::/64 nhid 7") || !strings.Contains(out, "unreachable default") {
 		t.Error(out)
 	}
@@ -489,7 +497,7 @@ func TestKernelRepair(t *testing.T) {
 		"nexthop replace id 8 encap seg6 mode encap segs fd00::1,fd00::2 dev a0 protocol 117",
 		"addr del 2001:db8::1/128 dev lo",
 	} {
-		l.ip(strings.Fields(command)...)
+		l.ip(command)
 		if err := r.Resync(); err != nil || r.Pending() == 0 {
 			t.Errorf("%s: %d pending, %v", command, r.Pending(), err)
 		}
@@ -498,14 +506,14 @@ func TestKernelRepair(t *testing.T) {
 	l.add(route.Address{Link: "a0", Prefix: pfx("2001:db8:1::1/72")})
 	repaired("address changed by another of the same owner")
 	// A change by hand takes the owner away with it, so the address is somebody else's until it is gone.
-	l.ip("addr", "change", "2001:db8::1/128", "dev", "lo", "preferred_lft", "100", "valid_lft", "200")
+	l.ip("addr change 2001:db8::1/128 dev lo preferred_lft 100 valid_lft 200")
 	if err := errors.Join(r.Resync(), r.Flush()); !errors.Is(err, route.ErrForeign) {
 		t.Errorf("got %v", err)
 	}
-	l.ip("addr", "del", "2001:db8::1/128", "dev", "lo")
+	l.ip("addr del 2001:db8::1/128 dev lo")
 	repaired("address changed by hand")
 
-	l.ip("route", "add", "2001:db8:77::/64", "dev", "a0", "proto", "99")
+	l.ip("route add 2001:db8:77::/64 dev a0 proto 99")
 	for _, up := range []bool{false, true} {
 		if err := l.SetLinkUp("a0", up); err != nil {
 			t.Fatal(err)
@@ -519,7 +527,7 @@ func TestKernelRepair(t *testing.T) {
 	}
 	repaired("link down and up")
 
-	l.ip("route", "add", "2001:db8:77::/64", "dev", "a1", "proto", "99")
+	l.ip("route add 2001:db8:77::/64 dev a1 proto 99")
 	r.Clear()
 	flush(t, r)
 	l.want()
@@ -578,7 +586,7 @@ func TestKernelWatch(t *testing.T) {
 		return ok && c.Link.Name == "a0" && !c.Link.Up && !c.Deleted
 	})
 	l.want()
-	l.ip("link", "del", "a0")
+	l.ip("link del a0")
 	until(func(e route.Event) bool {
 		c, ok := e.(route.LinkChange)
 		return ok && c.Link.Name == "a0" && c.Deleted

@@ -10,9 +10,9 @@ import (
 
 func TestProbeChangesNothing(t *testing.T) {
 	l := newLab(t)
-	before := l.ip("-6", "route", "show", "table", "all") + l.ip("nexthop", "show")
+	before := l.ip("-6 route show table all") + l.ip("nexthop show")
 	l.in(route.SupportsSEG6)
-	if after := l.ip("-6", "route", "show", "table", "all") + l.ip("nexthop", "show"); after != before {
+	if after := l.ip("-6 route show table all") + l.ip("nexthop show"); after != before {
 		t.Errorf("before:\n%s\nafter:\n%s", before, after)
 	}
 	left, err := l.Dump(unix.RTPROT_STATIC)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/programs"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -32,10 +33,7 @@ func processor(who int) time.Duration {
 // what else runs on the machine counts less; make bench-sim keeps both on one core. ns-2 runs for long once, with two TCPs that know nothing of each other and no measures;
 // here each 30 s are a run of its own, with MPTCP and all measures.
 func BenchmarkBesideNS2(b *testing.B) {
-	ns, err := exec.LookPath("ns")
-	if err != nil {
-		b.Skip("ns-2 is not installed (on Debian: apt-get install ns2)")
-	}
+	ns := programs.Need(b, "ns")
 	const runs = 40
 	var ours, theirs, ratios []float64
 	for range b.N {

@@ -26,6 +26,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/programs"
 )
 
 var loopback = netip.MustParseAddrPort("[::1]:0")
@@ -541,24 +542,17 @@ func TestReportAsJSON(t *testing.T) {
 }
 
 func TestCurl(t *testing.T) {
-	curl, err := exec.LookPath("curl")
-	if err != nil {
-		t.Skip("curl is not installed")
-	}
 	url := serve(t)
-	for _, wrap := range [][]string{nil, {"mptcpize", "run"}} {
+	for _, wrap := range [][]string{{programs.Need(t, "curl")}, {programs.Need(t, "mptcpize", "curl"), "run", "curl"}} {
 		for _, tt := range []struct{ path, want string }{
 			{"/bytes/10MB", "200 10000000"},
 			{"/cbr?rate=8Mbit/s&duration=200ms", "200 200000"},
 			{"/bytes/x", "400 "},
 		} {
-			args := append(wrap[:len(wrap):len(wrap)], curl, "-g", "-sS", "-o", os.DevNull, "-w", "%{http_code} %{size_download}", url+tt.path)
-			if _, err := exec.LookPath(args[0]); err != nil {
-				continue
-			}
-			out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput()
+			args := append(wrap[1:len(wrap):len(wrap)], "-g", "-sS", "-o", os.DevNull, "-w", "%{http_code} %{size_download}", url+tt.path)
+			out, err := exec.CommandContext(t.Context(), wrap[0], args...).CombinedOutput()
 			if err != nil || !strings.HasPrefix(string(out), tt.want) {
-				t.Errorf("%v: %v, %q, want %q", args, err, out, tt.want)
+				t.Errorf("%s %v: %v, %q, want %q", wrap[0], args, err, out, tt.want)
 			}
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +20,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns"
 )
 
@@ -72,7 +72,7 @@ address add 2001:db8:1::b/128 dev eth0 nodad
 route add 2001:db8:c::/64 via 2001:db8:1::2 dev eth0
 route add fc00:1::/32 via 2001:db8:1::2 dev eth0
 route add 2001:db8:c::/64 encap seg6 mode `+encap+` segs fc00:1:1:: dev eth0 table 101
-rule add from 2001:db8:1::b lookup 101`, "-6")
+rule add from 2001:db8:1::b lookup 101`)
 	ip(t, p.server, "route add 198.51.100.0/24 dev eth0 src 192.0.2.1 encap seg6 mode "+encap+" segs fc00:1:4::")
 	ip(t, p.client, `link set lo up
 link set eth0 up
@@ -85,18 +85,11 @@ route add fc00:1:1:: encap seg6local action End.DT6 table 255 dev eth0
 route add fc00:1:4:: encap seg6local action End.DX4 nh4 198.51.100.2 dev eth0`)
 }
 
-// ip runs a batch of ip commands in the namespace.
-func ip(t testing.TB, ns, batch string, options ...string) {
+// ip runs commands of iproute2 in the namespace.
+func ip(t testing.TB, ns, batch string) {
 	t.Helper()
-	cmd := exec.Command("ip", append(options, "-batch", "-")...)
-	cmd.Stdin = strings.NewReader(batch + "\n")
-	var out strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := netns.Start(ns, cmd); err != nil {
+	if _, err := iproute.In(ns, batch); err != nil {
 		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("in %s: %v: %s", ns, err, out.String())
 	}
 }
 
