@@ -258,7 +258,7 @@ func TestFRRLab(t *testing.T) {
 	knows := func(want bool) {
 		t.Helper()
 		for end := time.Now().Add(10 * time.Second); ; time.Sleep(look) {
-			got := strings.Contains(labtest.Run(t, l, "a", "ip -6 route"), "2001:db8:bb::/48")
+			got := strings.Contains(labtest.IP(t, l.Name(), "a", "route show"), "2001:db8:bb::/48")
 			if got == want {
 				return
 			}

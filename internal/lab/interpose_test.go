@@ -77,7 +77,8 @@ func TestAnyWireBecomesEmulated(t *testing.T) {
 	if d := trip(); d > 40*time.Millisecond {
 		t.Logf("a wire without a delay took %s", d)
 	}
-	before := labtest.Run(t, l, "a", "ip -o addr show dev wire; ip -6 route; ip -o link show wire | grep -o 'state [A-Z]*'")
+	const state = "addr show dev wire; route show; link show wire"
+	before := labtest.IP(t, l.Name(), "a", state)
 	other, err := Open(l.Name())
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +89,7 @@ func TestAnyWireBecomesEmulated(t *testing.T) {
 	if d := trip(); d < 40*time.Millisecond {
 		t.Errorf("a round trip over 20 ms each way took %s", d)
 	}
-	if after := labtest.Run(t, l, "a", "ip -o addr show dev wire; ip -6 route; ip -o link show wire | grep -o 'state [A-Z]*'"); after != before {
+	if after := labtest.IP(t, l.Name(), "a", state); after != before {
 		t.Errorf("the end has changed from\n%s\nto\n%s", before, after)
 	}
 	// The owner knows nothing of it yet.
@@ -102,8 +103,8 @@ func TestAnyWireBecomesEmulated(t *testing.T) {
 	if err := l.Links().Blackhole(scenario.Hole{Node: at.Node, Interface: at.Interface, Direction: scenario.Out}); err != nil {
 		t.Fatal(err)
 	}
-	if out := labtest.Run(t, l, "a", "ping -q -c 1 -W 1 2001:db8:1::b || true"); !strings.Contains(out, "0 received") {
-		t.Errorf("a black hole lets packets through: %s", out)
+	if e := labtest.Echo(t, l.Name(), "a", "2001:db8:1::b", 1, 56); e.Received > 0 {
+		t.Errorf("a black hole lets packets through: %+v", e)
 	}
 	if err := l.Links().Clear(at); err != nil {
 		t.Fatal(err)
@@ -146,9 +147,11 @@ func TestCaptureOfAnEmulatedWire(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- p.Run(ctx, packet.Handler{Packet: count}) }()
-	labtest.Run(t, l, "a", "ip addr add 198.51.100.1/24 dev wire")
-	labtest.Run(t, l, "b", "ip addr add 198.51.100.2/24 dev wire")
-	labtest.Run(t, l, "a", "ping -q -c 3 -i 0.2 -s 1000 198.51.100.2")
+	labtest.IP(t, l.Name(), "a", "addr add 198.51.100.1/24 dev wire")
+	labtest.IP(t, l.Name(), "b", "addr add 198.51.100.2/24 dev wire")
+	if e := labtest.Echo(t, l.Name(), "a", "198.51.100.2", 3, 1000); e.Received != 3 {
+		t.Fatalf("answers: %+v", e)
+	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -166,7 +169,7 @@ func TestAnEmulatorThatCannotBeMadeLeavesTheWire(t *testing.T) {
 	l := start(t, options(t, "half", labtest.Plain()))
 	trip := roundTrips(t, l)
 	index := strings.TrimSpace(labtest.Run(t, l, "b", "cat /sys/class/net/wire/ifindex"))
-	labtest.Run(t, l, "b", "ip link add emulator"+index+" type veth peer name other")
+	labtest.IP(t, l.Name(), "b", "link add emulator"+index+" type veth peer name other")
 	delay := scenario.Shape{Delay: 20 * time.Millisecond}
 	if err := l.Links().Set("wire", delay); err == nil || !strings.Contains(err.Error(), `make the detour of interface "wire"`) {
 		t.Fatalf("a detour in the place of another interface: %v", err)
@@ -178,7 +181,7 @@ func TestAnEmulatorThatCannotBeMadeLeavesTheWire(t *testing.T) {
 	if s, err := readState(l.Name()); err != nil || s.condition() != Running || len(s.Interposed) > 0 {
 		t.Errorf("state %+v, %v", s, err)
 	}
-	labtest.Run(t, l, "b", "ip link del emulator"+index)
+	labtest.IP(t, l.Name(), "b", "link del emulator"+index)
 	if err := l.Links().Set("wire", delay); err != nil {
 		t.Fatal(err)
 	}

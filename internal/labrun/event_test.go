@@ -22,6 +22,7 @@ import (
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/unit"
 )
 
 func TestRunClockTakesTheLeastLateSample(t *testing.T) {
@@ -194,7 +195,7 @@ func TestEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	carrier := func() string { return labtest.Run(t, l, "b", "cat /sys/class/net/wire/carrier") }
-	queue := func(node, iface string) string { return labtest.Run(t, l, node, "tc qdisc show dev "+iface) }
+	rate := func(node string) unit.Bandwidth { return labtest.Rate(t, l.Name(), node, "wire") }
 	wire := scenario.Port{Node: "a", Interface: "wire"}
 
 	down := scenario.Event{Down: &wire}
@@ -219,12 +220,12 @@ func TestEvents(t *testing.T) {
 	if got := carrier(); got != "1" {
 		t.Errorf("the carrier is %s at a black hole", got)
 	}
-	if out, in := queue("a", "wire"), queue("b", "wire"); !strings.Contains(out, "rate 10Mbit") || !strings.Contains(in, "rate 5Mbit") {
-		t.Errorf("a sends through %q, b through %q", out, in)
+	if out, in := rate("a"), rate("b"); out != 10*unit.MbitPerSecond || in != 5*unit.MbitPerSecond {
+		t.Errorf("a sends at %s, b at %s", out, in)
 	}
 	happen(t, l, scenario.Event{Clear: &wire})
-	if got := queue("a", "wire"); !strings.Contains(got, "rate 5Mbit") {
-		t.Errorf("after the hole a sends through %q", got)
+	if got := rate("a"); got != 5*unit.MbitPerSecond {
+		t.Errorf("after the hole a sends at %s", got)
 	}
 	both := scenario.Event{Blackhole: &scenario.Hole{Node: "c", Interface: "lan"}}
 	happen(t, l, both, scenario.Event{Clear: &lan})

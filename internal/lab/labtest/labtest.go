@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -18,10 +19,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/role"
+	"github.com/tabane/tabane/internal/tc"
 	"github.com/tabane/tabane/internal/traffic"
+	"github.com/tabane/tabane/internal/unit"
 )
 
 // FakeRouter is the variable that tells PlayRouter what to do: "never" is not ready, "exit" exits.
@@ -186,6 +191,43 @@ func Run(t *testing.T, l Lab, node, script string) string {
 		t.Fatalf("%s: %v: %s", script, err, out)
 	}
 	return strings.TrimSpace(string(out))
+}
+
+// IP runs commands of iproute2 on a node of a lab, without that program, and returns what they show.
+func IP(t *testing.T, lab, node, commands string) string {
+	t.Helper()
+	out, err := iproute.In("tabane-"+lab+"-"+node, commands)
+	if err != nil {
+		t.Fatalf("on %s: %v", node, err)
+	}
+	return strings.TrimSpace(out)
+}
+
+// Rate returns what the token bucket of an interface lets through, zero when there is none.
+func Rate(t *testing.T, lab, node, iface string) (rate unit.Bandwidth) {
+	t.Helper()
+	err := netns.Do("tabane-"+lab+"-"+node, func() error {
+		s, err := tc.Stats(iface)
+		if errors.Is(err, tc.ErrNotShaped) {
+			return nil
+		}
+		rate = s.Rate.Rate
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rate
+}
+
+// Echo sends echo requests from a node of a lab, each with payload bytes, and says what came back.
+func Echo(t *testing.T, lab, node, to string, n, payload int) netnstest.Echoes {
+	t.Helper()
+	e, err := netnstest.Echo("tabane-"+lab+"-"+node, netip.MustParseAddr(to), n, payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
 }
 
 // Reach sends a datagram from one node of a lab to another and back.
