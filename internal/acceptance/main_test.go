@@ -1,5 +1,5 @@
 // Package acceptance drives the program as its users do: the built binary, a lab with real BGP, SRv6 and MPTCP, real
-// clients, and faults. It knows nothing of the packages inside.
+// clients, and faults. It knows nothing of the product's packages.
 package acceptance
 
 import (
@@ -11,10 +11,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tabane/tabane/internal/iproute"
 )
 
 // program is the binary under test.
@@ -105,17 +108,64 @@ func needLab(t *testing.T) {
 	t.Skip("needs root")
 }
 
-// need skips, or fails where TABANE_PROGRAMS=require, when a program is not installed.
-func need(t *testing.T, programs ...string) {
-	t.Helper()
-	for _, p := range programs {
-		if _, err := exec.LookPath(p); err != nil {
-			if os.Getenv("TABANE_PROGRAMS") == "require" {
-				t.Fatal(err)
+func (l *lab) namespace(node string) string { return "tabane-" + l.name + "-" + node }
+
+// ip runs commands of iproute2 on a node, without that program, and returns what they show.
+func (l *lab) ip(node, commands string) string {
+	l.t.Helper()
+	out, err := iproute.In(l.namespace(node), commands)
+	if err != nil {
+		l.t.Fatalf("%s: %v", node, err)
+	}
+	return out
+}
+
+// shows is an eventually condition on what a command of iproute2 shows.
+func (l *lab) shows(want bool, text, node, command string) func() (bool, string) {
+	return func() (bool, string) {
+		out, err := iproute.In(l.namespace(node), command)
+		return err == nil && strings.Contains(out, text) == want, fmt.Sprint(out, err)
+	}
+}
+
+// sockets lists the TCP sockets of a node in a state, subflows among them.
+func (l *lab) sockets(node string, state int) ([]iproute.Socket, string) {
+	l.t.Helper()
+	sockets, err := iproute.Sockets(l.namespace(node), state)
+	return sockets, fmt.Sprintf("%+v, %v", sockets, err)
+}
+
+// socket is an eventually condition: the node has a TCP socket in that state, whose local address and port end so.
+func (l *lab) socket(node string, state int, local string) func() (bool, string) {
+	return func() (bool, string) {
+		sockets, text := l.sockets(node, state)
+		return slices.ContainsFunc(sockets, func(s iproute.Socket) bool { return strings.HasSuffix(s.Local.String(), local) }), text
+	}
+}
+
+// counter reads a counter of a node's kernel from the table of that name in /proc/net/netstat.
+func (l *lab) counter(node, table, name string) int {
+	l.t.Helper()
+	var names []string
+	for line := range strings.Lines(l.must(node, "cat", "/proc/net/netstat")) {
+		fields := strings.Fields(line)
+		if fields[0] != table {
+			continue
+		}
+		if names == nil {
+			names = fields
+			continue
+		}
+		if i := slices.Index(names, name); i >= 0 && i < len(fields) {
+			n, err := strconv.Atoi(fields[i])
+			if err != nil {
+				l.t.Fatal(err)
 			}
-			t.Skip(err)
+			return n
 		}
 	}
+	l.t.Fatalf("%s has no counter %s%s", node, table, name)
+	return 0
 }
 
 // command is a command on a node.

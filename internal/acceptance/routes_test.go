@@ -10,9 +10,11 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tabane/tabane/internal/programs"
 )
 
-// reload replaces a router's file, as far as old is in it, and tells the router.
+// reload replaces text in a router's file, which must be there, and sends the router SIGHUP.
 func (l *lab) reload(node, old, now string) {
 	l.t.Helper()
 	file := filepath.Join("/run/tabane/lab", l.name, node+".yaml")
@@ -31,7 +33,7 @@ func (l *lab) reload(node, old, now string) {
 	}
 }
 
-// TestRouterReload changes what the client's ISP announces while everything runs.
+// TestRouterReload changes what the client's ISP advertises while everything runs.
 func TestRouterReload(t *testing.T) {
 	l := epe(t)
 	const (
@@ -39,7 +41,6 @@ func TestRouterReload(t *testing.T) {
 		named  = `"name": "transit-a"`
 		denied = `"deny": ["2001:db8:c::/64"], "name": "transit-a"`
 	)
-	tableOf := func(table string) []string { return []string{"ip", "-6", "route", "show", "table", table} }
 	logged := func(times int, want string) func() (bool, string) {
 		return func() (bool, string) {
 			b, err := os.ReadFile(filepath.Join("/run/tabane/lab", l.name, "client-isp.router.log"))
@@ -47,28 +48,28 @@ func TestRouterReload(t *testing.T) {
 		}
 	}
 	l.reload("client-isp", named, denied)
-	l.eventually("Transit A's route goes", 5*time.Second, l.contains(false, client, "server", tableOf("101")...))
-	l.eventually("the best path moves to Transit B", 5*time.Second, l.contains(true, client+" via 2001:db8:1::2", "server", tableOf("main")...))
+	l.eventually("Transit A's route goes", 5*time.Second, l.shows(false, client, "server", "route show table 101"))
+	l.eventually("the best path moves to Transit B", 5*time.Second, l.shows(true, client+" via 2001:db8:1::2", "server", "route"))
 
 	// A file that is wrong, or that only a restart could follow, changes nothing.
 	l.reload("client-isp", denied, `"deny": ["2001:db8:c::1/64"], "name": "transit-a"`)
 	l.eventually("the wrong file is refused", 5*time.Second, logged(1, "must be an IPv6 prefix without host bits"))
 	l.reload("client-isp", `"deny": ["2001:db8:c::1/64"], "name": "transit-a"`, named)
-	l.eventually("Transit A's route returns", 5*time.Second, l.contains(true, client, "server", tableOf("101")...))
+	l.eventually("Transit A's route returns", 5*time.Second, l.shows(true, client, "server", "route show table 101"))
 	l.reload("client-isp", `"router_id": "10.3.0.1"`, `"router_id": "10.3.0.9"`)
 	l.eventually("the other router ID is refused", 5*time.Second, logged(1, "cannot change while the router runs"))
 	l.reload("client-isp", `"router_id": "10.3.0.9"`, `"router_id": "10.3.0.1"`)
 
 	// Another network. Until here no session has ended.
 	l.reload("client-isp", `"2001:db8:c::/64"`, `"2001:db8:c::/64", "2001:db8:c:1::/64"`)
-	l.eventually("the other network arrives", 5*time.Second, l.contains(true, "2001:db8:c:1::/64", "server", tableOf("101")...))
+	l.eventually("the other network arrives", 5*time.Second, l.shows(true, "2001:db8:c:1::/64", "server", "route show table 101"))
 	if ok, log := logged(2, "session up")(); !ok {
 		t.Errorf("a session ended:\n%s", log)
 	}
-	// One neighbor's session begins anew, the other's stays.
+	// One neighbor's session is reset, the other's stays up.
 	l.reload("client-isp", `"local_pref": 200,`, `"local_pref": 300,`)
-	l.eventually("one session begins anew", 20*time.Second, logged(3, "session up"))
-	l.eventually("the route is back", 15*time.Second, l.contains(true, client, "server", tableOf("101")...))
+	l.eventually("one session is reset", 20*time.Second, logged(3, "session up"))
+	l.eventually("the route is back", 15*time.Second, l.shows(true, client, "server", "route show table 101"))
 }
 
 // TestFollowingRoutes makes both changes of epe-routes once. How long they took is not judged here.
@@ -77,7 +78,7 @@ func TestFollowingRoutes(t *testing.T) {
 		t.Run(routers, func(t *testing.T) {
 			needLab(t)
 			if routers == "frr" {
-				need(t, "vtysh")
+				programs.Need(t, "vtysh")
 			}
 			b, err := os.ReadFile("../../scenarios/epe-routes/scenario.yaml")
 			if err != nil {
