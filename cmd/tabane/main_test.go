@@ -27,7 +27,7 @@ var labName = fmt.Sprintf("test-script-%d", os.Getpid())
 const patience = 20 * time.Second
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"tabane": main})
+	testscript.Main(m, played)
 }
 
 // TestScripts runs the program as its users do. Scripts that need root do nothing without, unless TABANE_LAB=require.
@@ -69,6 +69,7 @@ func TestScripts(t *testing.T) {
 			},
 			Cmds: map[string]func(*testscript.TestScript, bool, []string){
 				"exits": exits, "lines": lines, "freeport": freePort, "listening": listening, "eventually": eventually, "netns": makeNamespace,
+				"gunzip": gunzip, "sysctl": setSysctl,
 			},
 		})
 	})
