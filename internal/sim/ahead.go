@@ -88,7 +88,7 @@ func (c *connection) buffered() bool { return c.ahead && !c.Uncounted }
 
 // sendBacklog sends what waits and the window lets through.
 func (f *sender) sendBacklog(s *Sim) {
-	for f.backlog.bytes > 0 && f.phase != closed && f.open() {
+	for f.backlog.bytes > 0 && f.state != caClosed && f.canSendNew() {
 		data, length := f.backlog.take(f.c.Segment)
 		f.sendNew(s, data, length)
 		f.buffers.count(s.now)
@@ -99,8 +99,8 @@ func (f *sender) sendBacklog(s *Sim) {
 // again with each acknowledgement of any subflow, although nothing new can be sent before the gap is filled.
 func (c *connection) uncount(s *Sim) {
 	for i := range c.flows {
-		if f := &s.senders[int(c.first)+i]; f.phase != closed {
-			inFlight := int(f.next-f.una) - int(f.sacked)
+		if f := &s.senders[int(c.first)+i]; f.state != caClosed {
+			inFlight := int(f.board.next-f.board.una) - int(f.board.sacked)
 			f.path.Room = max(int(min(f.cc.Cwnd, float64(f.window)))-inFlight, 0) * c.Segment
 		}
 	}
@@ -110,10 +110,10 @@ func (c *connection) uncount(s *Sim) {
 // that is used up, but all of what was begun (sk_stream_memory_free).
 func (f *sender) account() {
 	p := f.path
-	flight := int(f.next - f.una)
+	flight := int(f.board.next - f.board.una)
 	queue := flight*f.c.Segment + f.backlog.bytes + (int(math.Ceil(float64(flight)/max(f.buffers.average, 1)))+f.backlog.pieces())*segmentBuffer
 	p.Cwnd, p.Room, p.Queued = int(f.clamped())*f.c.Segment, 0, queue-p.InFlight
-	if free := f.sendBuffer() - queue; f.phase != closed && free > 0 {
+	if free := f.sendBuffer() - queue; f.state != caClosed && free > 0 {
 		p.Room = max(free, f.c.Segment)
 	}
 }
@@ -167,7 +167,7 @@ func (c *connection) written(s *Sim, n int) bool {
 	}
 	all := uint64(leastMemory)
 	for i := range c.flows {
-		if f := &s.senders[int(c.first)+i]; f.phase != closed {
+		if f := &s.senders[int(c.first)+i]; f.state != caClosed {
 			all += uint64(f.sendBuffer())
 		}
 	}

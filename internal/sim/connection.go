@@ -96,7 +96,7 @@ func (c *connection) fits(n int) bool {
 
 // idle says whether there is no new data that the subflow might send.
 func (c *connection) idle(f *sender) bool {
-	return c.blocked || f.next-f.una >= f.window || c.next >= c.limit || c.ahead && f.backlog.bytes == 0
+	return c.blocked || f.board.next-f.board.una >= f.window || c.next >= c.limit || c.ahead && f.backlog.bytes == 0
 }
 
 // schedule sends all that can be sent now. Whatever may make more possible calls it again: every acknowledgement, timeout, start of a
@@ -140,7 +140,7 @@ func (c *connection) schedule(s *Sim) {
 func (c *connection) sendOne(s *Sim, n int) bool {
 	if !c.MPTCP {
 		f := &s.senders[c.first]
-		if f.phase == closed || !f.open() {
+		if f.state == caClosed || !f.canSendNew() {
 			return false
 		}
 		f.sendNew(s, c.next, n)
@@ -197,7 +197,7 @@ func (c *connection) askAgain(s *Sim) {
 	usable := false
 	for i := range c.paths {
 		if p := &c.paths[i]; p.Usable {
-			if f := &s.senders[int(c.first)+i]; f.next != f.una {
+			if f := &s.senders[int(c.first)+i]; f.board.next != f.board.una {
 				return
 			}
 			usable = true

@@ -24,7 +24,7 @@ func (f *sender) begin(s *Sim) {
 		s.events.remove(source)
 		f.establish(s)
 		return
-	case f.index > 0 && s.senders[c.first].phase == closed:
+	case f.index > 0 && s.senders[c.first].state == caClosed:
 		s.events.remove(source) // connection.established sets it again
 		return
 	}
@@ -48,7 +48,7 @@ func (f *sender) say(s *Sim, kind kind, before uint32) {
 
 // shake takes a packet of the handshake, at the end where it belongs.
 func (f *sender) shake(s *Sim, p *packet) {
-	if f.phase != closed {
+	if f.state != caClosed {
 		return
 	}
 	switch p.kind {
@@ -78,7 +78,7 @@ func (c *connection) established(s *Sim, index int) {
 	}
 	for i := 1; i < len(c.flows); i++ {
 		f := &s.senders[int(c.first)+i]
-		if f.phase == closed && !s.events.has(s.senderSource(f.flow)) {
+		if f.state == caClosed && !s.events.has(s.senderSource(f.flow)) {
 			s.events.set(s.senderSource(f.flow), max(s.now, c.Start+c.Paths[i].Start))
 		}
 	}

@@ -31,7 +31,7 @@ func (c *connection) sendProbes(s *Sim) {
 	c.probeAt = s.now + probeInterval
 	for i := range c.paths {
 		f := &s.senders[int(c.first)+i]
-		if f.phase != closed {
+		if f.state != caClosed {
 			s.send(&packet{kind: probe, flow: f.flow, hop: f.out, at: s.now}, probeSize)
 		}
 	}

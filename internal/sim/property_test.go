@@ -215,26 +215,26 @@ func (s *Sim) check() error {
 	}
 	for i := range s.senders {
 		f := &s.senders[i]
-		var sackedSegments, lostSegments, againSegments, pending int32
-		for seq := f.una; seq != f.next; seq++ {
-			switch g := f.at(seq).flags; {
+		var sackedSegments, lostSegments, retransSegments, pending int32
+		for seq := f.board.una; seq != f.board.next; seq++ {
+			switch g := f.board.at(seq).flags; {
 			case g&sacked != 0:
 				sackedSegments++
 			default:
 				if g&lost != 0 {
 					lostSegments++
 				}
-				if g&again != 0 {
-					againSegments++
+				if g&retransInFlight != 0 {
+					retransSegments++
 				}
-				if g&(lost|again) == lost {
+				if g&(lost|retransInFlight) == lost {
 					pending++
 				}
 			}
 		}
-		if sackedSegments != f.sacked || lostSegments != f.lost || againSegments != f.again || pending != f.pending {
-			return fmt.Errorf("subflow %d counts %d %d %d %d, has %d %d %d %d", i, f.sacked, f.lost, f.again, f.pending,
-				sackedSegments, lostSegments, againSegments, pending)
+		if sackedSegments != f.board.sacked || lostSegments != f.board.lost || retransSegments != f.board.retrans || pending != f.board.pending {
+			return fmt.Errorf("subflow %d counts %d %d %d %d, has %d %d %d %d", i, f.board.sacked, f.board.lost, f.board.retrans, f.board.pending,
+				sackedSegments, lostSegments, retransSegments, pending)
 		}
 	}
 	return nil

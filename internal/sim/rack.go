@@ -40,12 +40,12 @@ func after(sent time.Duration, seq uint32, than time.Duration, other uint32) boo
 // delivered takes a segment that is newly acknowledged (section 6.2, steps 1 to 3). least is the least round trip time.
 func (r *rack) delivered(now time.Duration, seq uint32, e *segment, least time.Duration) {
 	rtt := now - e.sent
-	if e.flags&ever != 0 && rtt < least {
+	if e.flags&everRetrans != 0 && rtt < least {
 		return // it is the first copy that was delivered
 	}
 	if seq > r.highest {
 		r.highest = seq
-	} else if e.flags&ever == 0 {
+	} else if e.flags&everRetrans == 0 {
 		r.reordered = true
 	}
 	if after(e.sent, seq, r.sent, r.seq) {
@@ -63,31 +63,26 @@ func (f *sender) rackAck(s *Sim, p *packet) {
 func (f *sender) rackDetect(s *Sim) {
 	r := &f.rack
 	r.reorder = 0
-	if f.sacked == 0 && f.again == 0 && f.lost == 0 || r.rtt == 0 {
+	if f.board.sacked == 0 && f.board.retrans == 0 && f.board.lost == 0 || r.rtt == 0 {
 		return
 	}
 	var window time.Duration
-	if r.reordered || f.phase != recovery && f.sacked < threshold {
+	if r.reordered || f.state != caRecovery && f.board.sacked < dupThresh {
 		window = min(f.rtt.Least/4, f.rtt.Smoothed)
 	}
-	for seq := f.una; seq != f.next; seq++ {
-		e := f.at(seq)
-		if e.flags&sacked != 0 || e.flags&(lost|again) == lost || !after(r.sent, r.seq, e.sent, seq) {
+	for seq := f.board.una; seq != f.board.next; seq++ {
+		e := f.board.at(seq)
+		if e.flags&sacked != 0 || e.flags&(lost|retransInFlight) == lost || !after(r.sent, r.seq, e.sent, seq) {
 			continue
 		}
 		if at := e.sent + r.rtt + window; at > s.now {
 			r.reorder = max(r.reorder, at)
 			continue
 		}
-		if e.flags&again != 0 {
-			e.flags &^= again
-			f.again--
-			if e.flags&lost != 0 {
-				f.pending++
-				f.resent = min(f.resent, seq)
-			}
+		if e.flags&retransInFlight != 0 {
+			f.board.markRetransLost(seq, e)
 		}
-		f.deemLost(seq, e)
+		f.board.markLost(seq, e)
 	}
 	if r.reorder != 0 {
 		f.wake(s, r.reorder)
@@ -99,11 +94,11 @@ func (f *sender) rackTimer(s *Sim) {
 	r := &f.rack
 	if r.reorder != 0 && r.reorder <= s.now {
 		f.rackDetect(s)
-		if f.phase == steady && f.lost > 0 {
-			f.cc.InFlight = float64(f.next - f.una)
+		if f.state == caOpen && f.board.lost > 0 {
+			f.cc.InFlight = float64(f.board.next - f.board.una)
 			f.enterRecovery(s)
 		}
-		f.recoverLosses(s)
+		f.retransmitLost(s)
 		f.refresh()
 		f.c.schedule(s)
 	}
@@ -120,13 +115,13 @@ const ackDelay = 40 * time.Millisecond
 func (f *sender) armProbe(s *Sim) {
 	r := &f.rack
 	r.probe = 0
-	if f.phase != steady || f.sacked > 0 || f.una == f.next || r.probing {
+	if f.state != caOpen || f.board.sacked > 0 || f.board.una == f.board.next || r.probing {
 		return
 	}
 	wait := time.Second
 	if f.rtt.Smoothed > 0 {
 		wait = 2 * f.rtt.Smoothed
-		if f.next-f.una == 1 {
+		if f.board.next-f.board.una == 1 {
 			wait += ackDelay
 		}
 	}
@@ -136,35 +131,25 @@ func (f *sender) armProbe(s *Sim) {
 	}
 }
 
-// sentTail arms the probe after new data.
-func (f *sender) sentTail(s *Sim) {
-	if f.c.RACK {
-		f.armProbe(s)
-	}
-}
-
 // sendProbe sends a tail loss probe: new data if there is, or the last segment again (section 7.3). On a subflow of MPTCP it is always
 // the latter: new data is the scheduler's.
 func (f *sender) sendProbe(s *Sim) {
 	r := &f.rack
-	if f.phase != steady || f.una == f.next {
+	if f.state != caOpen || f.board.una == f.board.next {
 		return
 	}
 	f.result.Probes++
 	r.probing, r.again = true, false
 	c := f.c
-	if n := c.newData(s); !c.MPTCP && n > 0 && f.next-f.una < f.window {
+	if n := c.newData(s); !c.MPTCP && n > 0 && f.board.next-f.board.una < f.window {
 		f.sendNew(s, c.next, n)
 		c.next += uint64(n)
 	} else {
-		seq := f.next - 1
-		for seq > f.una && f.at(seq).flags&sacked != 0 {
-			seq--
-		}
-		f.resend(s, seq, f.at(seq))
+		seq, e := f.board.last()
+		f.retransmit(s, seq, e)
 		r.again = true
 	}
-	r.probed = f.next
+	r.probed = f.board.next
 	f.restart(s)
 	f.refresh()
 }
@@ -180,8 +165,8 @@ func (f *sender) accountProbe(s *Sim, p *packet) {
 		r.probing = false
 	case p.seq > r.probed:
 		r.probing = false
-		if f.phase == steady {
-			f.cc.InFlight = float64(f.inFlight())
+		if f.state == caOpen {
+			f.cc.InFlight = float64(f.board.inFlight())
 			f.c.control.Lost(f.c.flows, f.index, s.now)
 		}
 	}

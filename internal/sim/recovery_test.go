@@ -94,8 +94,8 @@ func as(*Connection) {}
 // The acknowledgement that ends recovery is of up to a whole window; if it counted, the window would grow by what recovery just took.
 func TestLeavingRecoveryDoesNotGrowTheWindow(t *testing.T) {
 	s := newStage(t, once(20, 21, 25), as)
-	s.until("recovery", func(f *sender) bool { return f.phase == recovery })
-	s.until("the end of recovery", func(f *sender) bool { return f.phase == steady })
+	s.until("recovery", func(f *sender) bool { return f.state == caRecovery })
+	s.until("the end of recovery", func(f *sender) bool { return f.state == caOpen })
 	if w := s.senders[0].cc; w.Cwnd != w.Ssthresh {
 		t.Errorf("window %v after recovery, want the threshold, %v", w.Cwnd, w.Ssthresh)
 	}
@@ -105,21 +105,21 @@ func TestLeavingRecoveryDoesNotGrowTheWindow(t *testing.T) {
 func TestJumpDoesNotGrowTheWindow(t *testing.T) {
 	s := newStage(t, func(seq uint32, n int) bool { return seq == 20 && n <= 2 }, as)
 	s.until("timeout", func(f *sender) bool { return f.result.Timeouts == 1 })
-	una := s.senders[0].una
-	s.until("the jump", func(f *sender) bool { return f.una != una })
-	if f := &s.senders[0]; f.una < una+10 || f.cc.Cwnd > 2 {
-		t.Errorf("window %v after an acknowledgement of %d segments, want 2 at most", f.cc.Cwnd, f.una-una)
+	una := s.senders[0].board.una
+	s.until("the jump", func(f *sender) bool { return f.board.una != una })
+	if f := &s.senders[0]; f.board.una < una+10 || f.cc.Cwnd > 2 {
+		t.Errorf("window %v after an acknowledgement of %d segments, want 2 at most", f.cc.Cwnd, f.board.una-una)
 	}
 }
 
 // The timer is restarted for a retransmission: otherwise it would expire before its acknowledgement can be there.
 func TestRetransmissionRestartsTheTimer(t *testing.T) {
 	s := newStage(t, once(20), as)
-	s.until("recovery", func(f *sender) bool { return f.phase == recovery })
+	s.until("recovery", func(f *sender) bool { return f.state == caRecovery })
 	if f := &s.senders[0]; f.deadline != s.now+f.rto {
 		t.Errorf("the timer expires %s after the retransmission, want %s", f.deadline-s.now, f.rto)
 	}
-	s.until("the end of recovery", func(f *sender) bool { return f.phase == steady })
+	s.until("the end of recovery", func(f *sender) bool { return f.state == caOpen })
 	if n := s.senders[0].result.Timeouts; n != 0 {
 		t.Errorf("%d timeouts", n)
 	}
@@ -151,7 +151,7 @@ func TestWhatIsLostIsSentAgain(t *testing.T) {
 func TestLostRetransmission(t *testing.T) {
 	for rack, timeouts := range map[bool]uint64{false: 1, true: 0} {
 		s := newStage(t, func(seq uint32, n int) bool { return seq == 20 && n <= 2 }, func(c *Connection) { c.RACK = rack })
-		s.until("the third copy", func(f *sender) bool { return f.una > 20 })
+		s.until("the third copy", func(f *sender) bool { return f.board.una > 20 })
 		if n := s.senders[0].result.Timeouts; n != timeouts {
 			t.Errorf("rack %v: %d timeouts, want %d", rack, n, timeouts)
 		}
@@ -187,7 +187,7 @@ func TestBackoff(t *testing.T) {
 	if at[2]-at[1] != 2*first || at[3]-at[2] != 4*first {
 		t.Errorf("timeouts at %v", at)
 	}
-	s.until("a new sample", func(f *sender) bool { return f.una > 20 })
+	s.until("a new sample", func(f *sender) bool { return f.board.una > 20 })
 	if f := &s.senders[0]; f.backoff != 0 {
 		t.Errorf("backs off %d times after an acknowledgement", f.backoff)
 	}
@@ -225,8 +225,8 @@ func TestLostAcknowledgementsAreNoRoundTrip(t *testing.T) {
 // Three segments that arrived above one that did not are needed to deem it lost (RFC 6675, DupThresh); fewer may have overtaken it.
 func TestThreshold(t *testing.T) {
 	s := newStage(t, once(20), as)
-	s.until("recovery", func(f *sender) bool { return f.phase == recovery })
-	if n := s.senders[0].sacked; n != 3 {
+	s.until("recovery", func(f *sender) bool { return f.state == caRecovery })
+	if n := s.senders[0].board.sacked; n != 3 {
 		t.Errorf("recovery begins with %d segments above the one that is lost, want 3", n)
 	}
 }

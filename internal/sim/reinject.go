@@ -11,8 +11,8 @@ func (c *connection) reinject(s *Sim, f *sender) {
 	if len(c.flows) < 2 || c.Uncounted {
 		return
 	}
-	for seq := f.una; seq != f.next; seq++ {
-		e := f.at(seq)
+	for seq := f.board.una; seq != f.board.next; seq++ {
+		e := f.board.at(seq)
 		if e.flags&reinjected != 0 || e.data+uint64(e.length) <= c.acked {
 			continue
 		}
@@ -71,7 +71,7 @@ func (c *connection) sendElsewhere(s *Sim, r *reinjection) bool {
 func (c *connection) full(s *Sim, n int) bool {
 	if !c.MPTCP {
 		f := &s.senders[c.first]
-		return f.phase != closed && f.open()
+		return f.state != caClosed && f.canSendNew()
 	}
 	if !c.room(n) {
 		return false
@@ -90,7 +90,7 @@ func (c *connection) full(s *Sim, n int) bool {
 func (c *connection) unblock(s *Sim) {
 	for i := range c.flows {
 		f := &s.senders[int(c.first)+i]
-		if f.phase == closed || f.una == f.next || f.at(f.una).data != c.acked {
+		if f.state == caClosed || f.board.una == f.board.next || f.board.at(f.board.una).data != c.acked {
 			continue
 		}
 		other := false
@@ -100,7 +100,7 @@ func (c *connection) unblock(s *Sim) {
 		if !other {
 			return
 		}
-		if e := f.at(f.una); c.Opportunistic && c.opportune != c.acked+1 {
+		if e := f.board.at(f.board.una); c.Opportunistic && c.opportune != c.acked+1 {
 			if c.sendElsewhere(s, &reinjection{data: e.data, length: int(e.length), from: i}) {
 				c.opportune = c.acked + 1
 			}

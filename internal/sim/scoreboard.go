@@ -1,73 +1,150 @@
 package sim
 
-// advance takes the cumulative acknowledgement, and returns how many segments it says have arrived that were not known to.
-func (f *sender) advance(s *Sim, to uint32) int {
+import "time"
+
+// segment is one that a subflow sent and that is not acknowledged cumulatively.
+type segment struct {
+	data   uint64        // data sequence number of its first byte
+	sent   time.Duration // when it was last sent
+	length uint16
+	flags
+}
+
+// flags are the state of a segment (RFC 6675, section 3).
+type flags uint8
+
+const (
+	sacked          flags = 1 << iota // selectively acknowledged
+	lost                              // marked lost
+	retransInFlight                   // retransmitted, and the retransmission may be in flight
+	everRetrans                       // retransmitted at some time
+	reinjected                        // queued for the other subflows
+)
+
+// scoreboard is the state of the segments of a subflow that are not acknowledged cumulatively (RFC 6675,
+// section 3). Segments are numbered from 1.
+type scoreboard struct {
+	// una is the first segment that is not acknowledged, next the first that has not been sent.
+	una, next uint32
+	ring      []segment
+
+	// How many segments from una on are flagged sacked, lost and retransInFlight, and how many are lost,
+	// but neither sacked nor retransInFlight: those to be retransmitted.
+	sacked, lost, retrans, pending int32
+	// highest are the three highest segments that were selectively acknowledged: what is below the third is
+	// lost. Below lossMarked that has been marked, and below retransNext nothing is pending.
+	highest                 [3]uint32
+	lossMarked, retransNext uint32
+	// blocks are those of the last acknowledgement.
+	blocks  [maxBlocks]span
+	nblocks int
+}
+
+func newScoreboard() scoreboard {
+	return scoreboard{una: 1, next: 1, lossMarked: 1, retransNext: 1}
+}
+
+func (b *scoreboard) at(seq uint32) *segment { return &b.ring[seq&uint32(len(b.ring)-1)] }
+
+// outstanding returns the number of segments sent and not acknowledged cumulatively.
+func (b *scoreboard) outstanding() uint32 { return b.next - b.una }
+
+// inFlight returns RFC 6675's pipe, in segments.
+func (b *scoreboard) inFlight() int32 { return int32(b.next-b.una) - b.sacked - b.lost + b.retrans }
+
+// full reports whether push needs a larger ring.
+func (b *scoreboard) full() bool { return int(b.next-b.una) == len(b.ring) }
+
+// grow doubles the ring, and returns how many segments more it has room for.
+func (b *scoreboard) grow() int {
+	ring := make([]segment, max(64, 2*len(b.ring)))
+	for seq := b.una; seq != b.next; seq++ {
+		ring[seq&uint32(len(ring)-1)] = *b.at(seq)
+	}
+	added := len(ring) - len(b.ring)
+	b.ring = ring
+	return added
+}
+
+// push adds a new segment. There is room in the ring.
+func (b *scoreboard) push(data uint64, length int) (seq uint32, e *segment) {
+	seq = b.next
+	e = b.at(seq)
+	*e = segment{data: data, length: uint16(length)}
+	b.next++
+	return seq, e
+}
+
+// acknowledge takes the cumulative acknowledgement, and returns how many segments it newly says have
+// arrived. r is nil without RACK.
+func (b *scoreboard) acknowledge(to uint32, now, minRTT time.Duration, r *rack) int {
 	delivered := 0
-	for seq := f.una; seq != to; seq++ {
-		e := f.at(seq)
+	for seq := b.una; seq != to; seq++ {
+		e := b.at(seq)
 		if e.flags&sacked != 0 {
-			f.sacked--
+			b.sacked--
 		} else {
 			delivered++
-			f.arrived(s, seq, e)
+			b.arrived(seq, e, now, minRTT, r)
 		}
 	}
-	f.una = to
-	f.judged, f.resent = max(f.judged, to), max(f.resent, to)
+	b.una = to
+	b.lossMarked, b.retransNext = max(b.lossMarked, to), max(b.retransNext, to)
 	return delivered
 }
 
-// arrived takes a segment out of what is in flight or lost.
-func (f *sender) arrived(s *Sim, seq uint32, e *segment) {
-	if e.flags&(lost|again) != 0 {
+// arrived removes a segment from what is in flight or lost.
+func (b *scoreboard) arrived(seq uint32, e *segment, now, minRTT time.Duration, r *rack) {
+	if e.flags&(lost|retransInFlight) != 0 {
 		if e.flags&lost != 0 {
-			f.lost--
-			if e.flags&again == 0 {
-				f.pending--
+			b.lost--
+			if e.flags&retransInFlight == 0 {
+				b.pending--
 			}
 		}
-		if e.flags&again != 0 {
-			f.again--
+		if e.flags&retransInFlight != 0 {
+			b.retrans--
 		}
 	}
-	if f.c.RACK {
-		f.rack.delivered(s.now, seq, e, f.rtt.Least)
+	if r != nil {
+		r.delivered(now, seq, e, minRTT)
 	}
 }
 
-// selective takes the blocks of selective acknowledgements (RFC 2018), and returns how many segments they newly tell of. What the last
-// acknowledgement told too is skipped: a long block that grows by a segment costs a segment.
-func (f *sender) selective(s *Sim, p *packet) int {
+// selective takes the blocks of selective acknowledgements (RFC 2018), and returns how many segments they
+// newly say have arrived. What the last acknowledgement had too is skipped, so that a long block that grows
+// by a segment costs one segment.
+func (b *scoreboard) selective(p *packet, now, minRTT time.Duration, r *rack) int {
 	delivered := 0
-	for _, b := range p.sack[:p.blocks] {
-		b.start, b.end = max(b.start, f.una), min(b.end, f.next)
-		for _, k := range f.blocks[:f.nblocks] {
-			if k.start <= b.start && b.start < k.end {
-				b.start = k.end
+	for _, k := range p.sack[:p.blocks] {
+		k.start, k.end = max(k.start, b.una), min(k.end, b.next)
+		for _, known := range b.blocks[:b.nblocks] {
+			if known.start <= k.start && k.start < known.end {
+				k.start = known.end
 			}
-			if k.start < b.end && b.end <= k.end {
-				b.end = k.start
+			if known.start < k.end && k.end <= known.end {
+				k.end = known.start
 			}
 		}
-		for seq := b.start; seq < b.end; seq++ {
-			e := f.at(seq)
+		for seq := k.start; seq < k.end; seq++ {
+			e := b.at(seq)
 			if e.flags&sacked != 0 {
 				continue
 			}
-			f.arrived(s, seq, e)
-			e.flags = e.flags&^(lost|again) | sacked
-			f.sacked++
+			b.arrived(seq, e, now, minRTT, r)
+			e.flags = e.flags&^(lost|retransInFlight) | sacked
+			b.sacked++
 			delivered++
-			f.rank(seq)
+			b.rank(seq)
 		}
 	}
-	f.blocks, f.nblocks = p.sack, int(p.blocks)
+	b.blocks, b.nblocks = p.sack, int(p.blocks)
 	return delivered
 }
 
 // rank keeps the three highest segments that were selectively acknowledged.
-func (f *sender) rank(seq uint32) {
-	h := &f.highest
+func (b *scoreboard) rank(seq uint32) {
+	h := &b.highest
 	switch {
 	case seq > h[0]:
 		h[0], h[1], h[2] = seq, h[0], h[1]
@@ -78,76 +155,83 @@ func (f *sender) rank(seq uint32) {
 	}
 }
 
-// threshold is DupThresh of RFC 6675.
-const threshold = 3
+// dupThresh is DupThresh of RFC 6675.
+const dupThresh = 3
 
-// judge finds segments that are lost because at least three above them have arrived (RFC 6675, section 4, IsLost).
-func (f *sender) judge() {
-	for ; f.judged < f.highest[threshold-1]; f.judged++ {
-		f.deemLost(f.judged, f.at(f.judged))
+// markLostBySACK marks segments lost because at least three above them have arrived (RFC 6675, section 4,
+// IsLost).
+func (b *scoreboard) markLostBySACK() {
+	for ; b.lossMarked < b.highest[dupThresh-1]; b.lossMarked++ {
+		b.markLost(b.lossMarked, b.at(b.lossMarked))
 	}
 }
 
-// deemLost marks a segment that was not yet, unless it arrived.
-func (f *sender) deemLost(seq uint32, e *segment) {
+// markLost marks a segment lost, unless it is already or has arrived.
+func (b *scoreboard) markLost(seq uint32, e *segment) {
 	if e.flags&(sacked|lost) != 0 {
 		return
 	}
 	e.flags |= lost
-	f.lost++
-	if e.flags&again == 0 {
-		f.pending++
-		f.resent = min(f.resent, seq)
+	b.lost++
+	if e.flags&retransInFlight == 0 {
+		b.pending++
+		b.retransNext = min(b.retransNext, seq)
 	}
 }
 
-// enterRecovery begins fast recovery, and sends the first segment again whatever the window (RFC 6675, section 5, steps 4.1 to 4.3).
-func (f *sender) enterRecovery(s *Sim) {
-	f.phase, f.recover, f.rescued = recovery, f.next, false
-	f.result.Recoveries++
-	f.c.control.Lost(f.c.flows, f.index, s.now)
-	if f.pending > 0 {
-		f.resendNext(s)
+// markRetransLost marks the retransmission of a segment lost.
+func (b *scoreboard) markRetransLost(seq uint32, e *segment) {
+	e.flags &^= retransInFlight
+	b.retrans--
+	if e.flags&lost != 0 {
+		b.pending++
+		b.retransNext = min(b.retransNext, seq)
 	}
 }
 
-// recoverLosses sends again what is lost while the window lets it (NextSeg 1).
-func (f *sender) recoverLosses(s *Sim) {
-	for f.pending > 0 && f.room() > 0 {
-		f.resendNext(s)
+// markAllLost marks all segments lost that were not selectively acknowledged, retransmissions included.
+func (b *scoreboard) markAllLost() {
+	b.retrans, b.lost = 0, 0
+	for seq := b.una; seq != b.next; seq++ {
+		e := b.at(seq)
+		e.flags &^= retransInFlight
+		if e.flags&sacked == 0 {
+			e.flags |= lost
+			b.lost++
+		}
 	}
+	b.pending = b.lost
+	b.lossMarked, b.retransNext = b.next, b.una
 }
 
-// resendNext sends the first pending segment; there is one.
-func (f *sender) resendNext(s *Sim) {
+// retransmitted records a retransmission.
+func (b *scoreboard) retransmitted(e *segment) {
+	if e.flags&retransInFlight == 0 {
+		if e.flags&lost != 0 {
+			b.pending--
+		}
+		b.retrans++
+	}
+	e.flags |= retransInFlight | everRetrans
+}
+
+// nextPending returns the first segment to be retransmitted (RFC 6675, section 4, NextSeg 1). There is one.
+func (b *scoreboard) nextPending() (uint32, *segment) {
 	for {
-		seq := f.resent
-		e := f.at(seq)
-		f.resent++
-		if e.flags&(lost|sacked|again) == lost {
-			f.resend(s, seq, e)
-			return
+		seq := b.retransNext
+		e := b.at(seq)
+		b.retransNext++
+		if e.flags&(lost|sacked|retransInFlight) == lost {
+			return seq, e
 		}
 	}
 }
 
-// fill uses the window when there is no new data: for segments that are not yet deemed lost below one that arrived (NextSeg 3), and once
-// for the last (NextSeg 4).
-func (f *sender) fill(s *Sim) {
-	for seq := max(f.una, f.judged); seq < f.highest[0] && f.room() > 0; seq++ {
-		if e := f.at(seq); e.flags&(sacked|again|ever) == 0 {
-			f.resend(s, seq, e)
-		}
-	}
-	if f.rescued || f.room() <= 0 || f.una == f.next {
-		return
-	}
-	f.rescued = true
-	seq := f.next - 1
-	for seq > f.una && f.at(seq).flags&sacked != 0 {
+// last returns the highest segment that was not selectively acknowledged, or the first of all.
+func (b *scoreboard) last() (uint32, *segment) {
+	seq := b.next - 1
+	for seq > b.una && b.at(seq).flags&sacked != 0 {
 		seq--
 	}
-	if e := f.at(seq); e.flags&(sacked|again) == 0 {
-		f.resend(s, seq, e)
-	}
+	return seq, b.at(seq)
 }

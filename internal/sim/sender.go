@@ -9,36 +9,18 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// segment is one that a subflow sent and that is not acknowledged cumulatively.
-type segment struct {
-	data   uint64        // data sequence number of its first byte
-	sent   time.Duration // when it was last sent
-	length uint16
-	flags
-}
-
-// flags are what the scoreboard knows of a segment (RFC 6675, section 3).
-type flags uint8
+// caState is the state of congestion avoidance, by Linux' names (enum tcp_ca_state). There is no disorder:
+// nothing depends on it.
+type caState uint8
 
 const (
-	sacked     flags = 1 << iota // selectively acknowledged
-	lost                         // deemed lost
-	again                        // sent again, and that may be in flight
-	ever                         // sent again at some time
-	reinjected                   // given to the other subflows
+	caClosed   caState = iota // not established
+	caOpen                    // nothing is lost
+	caRecovery                // fast recovery (RFC 6675)
+	caLoss                    // after a timeout, until all that was sent before it is acknowledged
 )
 
-// phase is where a sender is in recovering from losses.
-type phase uint8
-
-const (
-	closed   phase = iota // not established
-	steady                // nothing is deemed lost
-	recovery              // fast recovery (RFC 6675)
-	slow                  // after a timeout, until all that was sent before it is acknowledged
-)
-
-// sender is the sending end of a subflow. Segments are numbered from 1.
+// sender is the sending end of a subflow.
 type sender struct {
 	c     *connection
 	index int   // of the subflow in the connection
@@ -47,22 +29,10 @@ type sender struct {
 	cc   *cc.Subflow
 	path *sched.Path
 
-	phase phase
-	// una is the first segment that is not acknowledged, next the first that has not been sent.
-	una, next uint32
-	window    uint32 // most of next - una
-	ring      []segment
+	state  caState
+	board  scoreboard
+	window uint32 // most segments outstanding
 
-	// How many segments from una on are flagged sacked, lost and again, and how many are lost, but neither sacked nor again: those
-	// that are to be sent again.
-	sacked, lost, again, pending int32
-	// highest are the three highest segments that were selectively acknowledged: what is below the third is lost. Up to judged that has
-	// been done, and up to resent nothing is pending.
-	highest        [3]uint32
-	judged, resent uint32
-	// blocks are the last acknowledgement's.
-	blocks   [maxBlocks]span
-	nblocks  int
 	recover  uint32 // recovery ends when this is una
 	rescued  bool   // the last segment was sent again in this recovery (RFC 6675, section 4, NextSeg 4)
 	timedOut uint32 // una at the last timeout
@@ -90,14 +60,9 @@ type sender struct {
 	result      PathResult
 }
 
-func (f *sender) at(seq uint32) *segment { return &f.ring[seq&uint32(len(f.ring)-1)] }
-
-// inFlight is RFC 6675's pipe, in segments.
-func (f *sender) inFlight() int32 { return int32(f.next-f.una) - f.sacked - f.lost + f.again }
-
 // room is how many segments congestion control lets through: with nothing in flight one, whatever the window.
 func (f *sender) room() int32 {
-	return int32(max(min(f.cc.Cwnd, maxSegments), 1)) - f.inFlight()
+	return int32(max(min(f.cc.Cwnd, maxSegments), 1)) - f.board.inFlight()
 }
 
 // maxSegments is the most that a subflow has outstanding: a window of 1 GiB (RFC 7323, section 2.3), with the smallest segments that are
@@ -107,7 +72,7 @@ const maxSegments = 1 << 20
 // establish lets the subflow send.
 func (f *sender) establish(s *Sim) {
 	c := f.c
-	f.phase = steady
+	f.state = caOpen
 	f.result.Established = s.now
 	f.windowSince = s.now
 	rtt, least := f.rtt.Smoothed, f.rtt.Least
@@ -122,7 +87,7 @@ func (f *sender) establish(s *Sim) {
 
 // refresh tells scheduler and congestion control what is in flight.
 func (f *sender) refresh() {
-	flight := f.inFlight()
+	flight := f.board.inFlight()
 	flow := f.cc
 	flow.InFlight = float64(flight)
 	if !f.c.MPTCP {
@@ -130,8 +95,8 @@ func (f *sender) refresh() {
 	}
 	p := f.path
 	size := f.c.Segment
-	room := int(min(f.room(), int32(f.window-(f.next-f.una))))
-	if f.pending > 0 || f.phase == closed {
+	room := int(min(f.room(), int32(f.window-(f.board.next-f.board.una))))
+	if f.board.pending > 0 || f.state == caClosed {
 		room = 0
 	}
 	p.Cwnd = int(flow.Cwnd) * size
@@ -143,9 +108,9 @@ func (f *sender) refresh() {
 	p.SRTT, p.RTTVar = f.rtt.Smoothed, f.rtt.Variation
 }
 
-// open says whether there is room for a new segment.
-func (f *sender) open() bool {
-	return f.pending == 0 && f.next-f.una < f.window && f.room() > 0
+// canSendNew reports whether the window has room for a new segment.
+func (f *sender) canSendNew() bool {
+	return f.board.pending == 0 && f.board.next-f.board.una < f.window && f.room() > 0
 }
 
 // transmit sends a segment that is in the ring.
@@ -157,18 +122,17 @@ func (f *sender) transmit(s *Sim, seq uint32, e *segment) {
 
 // sendNew sends data on the subflow for the first time. There is room.
 func (f *sender) sendNew(s *Sim, at uint64, length int) {
-	if int(f.next-f.una) == len(f.ring) {
-		f.grow(s)
+	if f.board.full() {
+		s.spend(f.board.grow())
 	}
-	seq := f.next
-	e := f.at(seq)
-	*e = segment{data: at, length: uint16(length)}
-	f.next++
+	seq, e := f.board.push(at, length)
 	if f.deadline == 0 {
 		f.restart(s) // RFC 6298, 5.1
 	}
 	f.transmit(s, seq, e)
-	f.sentTail(s)
+	if f.c.RACK {
+		f.armProbe(s)
+	}
 	f.cc.InFlight++
 	if f.c.MPTCP {
 		p := f.path
@@ -179,29 +143,14 @@ func (f *sender) sendNew(s *Sim, at uint64, length int) {
 	}
 }
 
-func (f *sender) grow(s *Sim) {
-	ring := make([]segment, max(64, 2*len(f.ring)))
-	s.spend(len(ring) - len(f.ring))
-	for seq := f.una; seq != f.next; seq++ {
-		ring[seq&uint32(len(ring)-1)] = *f.at(seq)
-	}
-	f.ring = ring
-}
-
-// resend sends a segment again.
-func (f *sender) resend(s *Sim, seq uint32, e *segment) {
-	if e.flags&again == 0 {
-		if e.flags&lost != 0 {
-			f.pending--
-		}
-		f.again++
-	}
-	e.flags |= again | ever
+// retransmit sends a segment again.
+func (f *sender) retransmit(s *Sim, seq uint32, e *segment) {
+	f.board.retransmitted(e)
 	f.result.Retransmissions++
 	f.transmit(s, seq, e)
-	if seq == f.una {
-		// The first segment gets its whole timeout, or the time that it took to find its loss would count against its
-		// retransmission.
+	if seq == f.board.una {
+		// The first segment gets its whole timeout, or the time that it took to find its loss would count
+		// against its retransmission.
 		f.restart(s)
 	}
 }
@@ -211,7 +160,7 @@ func (f *sender) ack(s *Sim, p *packet) {
 	f.result.Acks++
 	c := f.c
 	c.acknowledged(p)
-	if c.done || f.phase == closed || p.seq < f.una {
+	if c.done || f.state == caClosed || p.seq < f.board.una {
 		if !c.done {
 			c.schedule(s)
 		}
@@ -221,12 +170,16 @@ func (f *sender) ack(s *Sim, p *packet) {
 	f.windowArea += flow.Cwnd * float64(s.now-f.windowSince)
 	f.windowSince = s.now
 
-	before := f.inFlight()
-	outstanding := f.next - f.una
-	segments := int(p.seq - f.una)
-	delivered := f.advance(s, p.seq)
-	if p.blocks > 0 || f.nblocks > 0 {
-		delivered += f.selective(s, p)
+	before := f.board.inFlight()
+	outstanding := f.board.next - f.board.una
+	segments := int(p.seq - f.board.una)
+	var r *rack
+	if c.RACK {
+		r = &f.rack
+	}
+	delivered := f.board.acknowledge(p.seq, s.now, f.rtt.Least, r)
+	if p.blocks > 0 || f.board.nblocks > 0 {
+		delivered += f.board.selective(p, s.now, f.rtt.Least, r)
 	}
 	flow.Delivered += uint64(delivered)
 
@@ -239,26 +192,26 @@ func (f *sender) ack(s *Sim, p *packet) {
 			pa.Usable = true
 		}
 	}
-	was := f.phase
-	if was != steady && f.una >= f.recover {
-		f.phase, f.rescued = steady, false
+	was := f.state
+	if was != caOpen && f.board.una >= f.recover {
+		f.state, f.rescued = caOpen, false
 	}
 	if c.RACK {
 		f.rackAck(s, p)
 	} else {
-		f.judge()
+		f.board.markLostBySACK()
 	}
 	switch {
-	case f.phase == steady && f.lost > 0:
+	case f.state == caOpen && f.board.lost > 0:
 		flow.InFlight = float64(outstanding)
 		f.enterRecovery(s)
-	case segments > 0 && was != recovery && f.phase != recovery:
-		flow.InFlight = float64(f.inFlight())
+	case segments > 0 && was != caRecovery && f.state != caRecovery:
+		flow.InFlight = float64(f.board.inFlight())
 		// In slow start a window that was more than half used is about to be the limit (Linux: tcp_is_cwnd_limited).
 		limited := float64(before+1) > flow.Cwnd || flow.Cwnd < flow.Ssthresh && float64(2*before) > flow.Cwnd
 		c.control.Acked(c.flows, f.index, cc.Ack{Now: s.now, Segments: segments, RTT: sample, Limited: limited})
 	}
-	if f.una == f.next {
+	if f.board.una == f.board.next {
 		f.deadline = 0 // RFC 6298, 5.2
 	} else if segments > 0 {
 		f.restart(s) // 5.3
@@ -266,14 +219,14 @@ func (f *sender) ack(s *Sim, p *packet) {
 	if c.RACK {
 		f.armProbe(s)
 	}
-	f.recoverLosses(s)
+	f.retransmitLost(s)
 	if c.ahead {
 		f.sendBacklog(s)
 	}
 	f.refresh()
 	c.schedule(s)
-	if f.phase == recovery && f.room() > 0 && c.idle(f) {
-		f.fill(s)
+	if f.state == caRecovery && f.room() > 0 && c.idle(f) {
+		f.fillWindow(s)
 		f.refresh()
 	}
 }
@@ -309,7 +262,7 @@ func (f *sender) wake(s *Sim, at time.Duration) {
 
 // timer is the event that wake asked for: the earliest of what may be waited for.
 func (f *sender) timer(s *Sim) {
-	if f.phase == closed {
+	if f.state == caClosed {
 		f.begin(s)
 		return
 	}
@@ -346,30 +299,20 @@ func (f *sender) timeout(s *Sim) {
 	flow := f.cc
 	f.windowArea += flow.Cwnd * float64(s.now-f.windowSince)
 	f.windowSince = s.now
-	if f.timedOut != f.una {
-		f.timedOut = f.una
-		flow.InFlight = float64(f.next - f.una)
+	if f.timedOut != f.board.una {
+		f.timedOut = f.board.una
+		flow.InFlight = float64(f.board.next - f.board.una)
 		c.control.TimedOut(c.flows, f.index, s.now)
 	}
-	f.again, f.lost = 0, 0
-	for seq := f.una; seq != f.next; seq++ {
-		e := f.at(seq)
-		e.flags &^= again
-		if e.flags&sacked == 0 {
-			e.flags |= lost
-			f.lost++
-		}
-	}
-	f.pending = f.lost
-	f.judged, f.resent = f.next, f.una
-	f.phase, f.recover, f.rescued = slow, f.next, false
+	f.board.markAllLost()
+	f.state, f.recover, f.rescued = caLoss, f.board.next, false
 	f.rack.stop()
 	if min(f.rto<<f.backoff, quality.MaxRTO) < quality.MaxRTO {
 		f.backoff++
 	}
 	f.restart(s)
 	c.reinject(s, f)
-	f.recoverLosses(s)
+	f.retransmitLost(s)
 	f.refresh()
 	c.schedule(s)
 }

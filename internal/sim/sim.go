@@ -150,7 +150,7 @@ func (s *Sim) connect(c *connection, id, first int32) (err error) {
 			window = unit.GiB
 		}
 		s.senders[flow] = sender{
-			c: c, index: i, flow: flow, cc: &c.flows[i], path: &c.paths[i], una: 1, next: 1, judged: 1, resent: 1, out: s.way(p.Out),
+			c: c, index: i, flow: flow, cc: &c.flows[i], path: &c.paths[i], board: newScoreboard(), out: s.way(p.Out),
 			window: uint32(min(window/unit.Size(c.Segment), maxSegments)), result: PathResult{Established: Never},
 		}
 		s.receivers[flow] = receiver{
