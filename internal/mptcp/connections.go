@@ -80,7 +80,7 @@ const (
 func (d *Diag) Subflows(family Family, f func(Subflow)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	err := d.dump(family, diagExtInfo, 1<<tcpEstablished|1<<tcpCloseWait, each(f))
+	err := d.dump(family, unix.IPPROTO_TCP, diagExtInfo, 1<<tcpEstablished|1<<tcpCloseWait, each(f))
 	if err != nil {
 		return fmt.Errorf("list mptcp subflows: %w", err)
 	}

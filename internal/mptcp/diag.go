@@ -46,6 +46,7 @@ const connected = 1<<1 | 1<<4 | 1<<5 | 1<<8 | 1<<9 | 1<<11
 
 // More of the layout of sock_diag.
 const (
+	diagAttrProtocol   = 3 // of requests
 	diagAttrCongestion = 4
 	diagExtCongestion  = 1 << (diagAttrCongestion - 1)
 	diagOffsetState    = 1
@@ -58,7 +59,7 @@ func (d *Diag) Sockets(family Family, f func(*Socket)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	names := map[string]string{}
-	err := d.dump(family, diagExtInfo|diagExtCongestion, connected, func(body []byte) error {
+	err := d.dump(family, unix.IPPROTO_TCP, diagExtInfo|diagExtCongestion, connected, func(body []byte) error {
 		s, err := decodeSocket(body, names)
 		if err != nil {
 			return err
@@ -72,19 +73,24 @@ func (d *Diag) Sockets(family Family, f func(*Socket)) error {
 	return nil
 }
 
-// dump asks for the TCP sockets in the states, a set of bits, with the extensions, another one, and calls f with what the
-// kernel says of each.
-func (d *Diag) dump(family Family, extensions uint8, states uint32, f func(body []byte) error) error {
+// dump requests the protocol's sockets in the states, a set of bits, with the extensions, another one, and calls f with
+// the answer for each.
+func (d *Diag) dump(family Family, protocol uint32, extensions uint8, states uint32, f func(body []byte) error) error {
 	d.seq++
-	var request [diagRequestLen]byte
+	var request [diagRequestLen + 8]byte
 	native := binary.NativeEndian
-	native.PutUint32(request[0:], diagRequestLen)
+	native.PutUint32(request[0:], uint32(len(request)))
 	native.PutUint16(request[4:], unix.SOCK_DIAG_BY_FAMILY)
 	native.PutUint16(request[6:], unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
 	native.PutUint32(request[8:], d.seq)
 	body := request[unix.NLMSG_HDRLEN:]
 	body[0], body[1], body[2] = byte(family), unix.IPPROTO_TCP, extensions
 	native.PutUint32(body[4:], states)
+	// Protocol numbers above 255 do not fit into the request's field.
+	attr := request[diagRequestLen:]
+	native.PutUint16(attr, uint16(len(attr)))
+	native.PutUint16(attr[2:], diagAttrProtocol)
+	native.PutUint32(attr[4:], protocol)
 	if err := unix.Sendto(d.fd, request[:], 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
 	}
@@ -139,6 +145,55 @@ func eachMessage(b []byte, seq uint32, f func(body []byte) error) (done bool, er
 		}
 	}
 	return false, nil
+}
+
+// Connection is an MPTCP connection of this host (struct mptcp_info in include/uapi/linux/mptcp.h).
+type Connection struct {
+	Token uint32
+	// Subflows counts the subflows besides the initial one.
+	Subflows uint8
+	// Announced counts the addresses that this host has announced, repetitions by a user-space path manager included, and
+	// Accepted those of the other end that it has accepted.
+	Announced, Accepted uint8
+}
+
+// Connections calls f for each established MPTCP connection of the family. Connections that come and go meanwhile may be
+// missing.
+func (d *Diag) Connections(family Family, f func(Connection)) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	err := d.dump(family, unix.IPPROTO_MPTCP, diagExtInfo, 1<<tcpEstablished, func(body []byte) error {
+		c, err := decodeConnection(body)
+		if err == nil && c.Token != 0 {
+			f(c)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("list mptcp connections: %w", err)
+	}
+	return nil
+}
+
+// mptcpInfoLen reaches to mptcpi_token.
+const mptcpInfoLen = 16
+
+func decodeConnection(b []byte) (Connection, error) {
+	var c Connection
+	if len(b) < diagMessageLen {
+		return c, fmt.Errorf("socket of %d bytes, want %d", len(b), diagMessageLen)
+	}
+	err := eachAttr(b[diagMessageLen:], func(kind uint16, v []byte) error {
+		if kind != diagAttrInfo {
+			return nil
+		}
+		if len(v) < mptcpInfoLen {
+			return fmt.Errorf("mptcp_info of %d bytes, want %d", len(v), mptcpInfoLen)
+		}
+		c = Connection{Subflows: v[0], Announced: v[1], Accepted: v[2], Token: binary.NativeEndian.Uint32(v[12:])}
+		return nil
+	})
+	return c, err
 }
 
 // decodeSocket reads one socket. Names are those of congestion controls met before, so that each is kept once.

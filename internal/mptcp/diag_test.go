@@ -73,6 +73,7 @@ func FuzzDecodeSocket(f *testing.F) {
 	f.Add(fullSocketAnswer())
 	f.Add(socketAnswer()[:diagMessageLen])
 	f.Fuzz(func(t *testing.T, b []byte) {
+		_, _ = decodeConnection(b)
 		s, err := decodeSocket(b, map[string]string{})
 		if err == nil && (!s.Local.IsValid() || s.Local.Addr().Is4In6()) {
 			t.Errorf("socket %+v", s)

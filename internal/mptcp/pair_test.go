@@ -224,6 +224,22 @@ func (p *pair) subflows() []Subflow {
 	return all
 }
 
+// connection returns what the kernel says of the connection with the token.
+func (p *pair) connection(token uint32) (c Connection) {
+	p.t.Helper()
+	for _, f := range []Family{IPv4, IPv6} {
+		err := p.diag.Connections(f, func(found Connection) {
+			if found.Token == token {
+				c = found
+			}
+		})
+		if err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	return c
+}
+
 func TestPathsOfAConnection(t *testing.T) {
 	p := newPair(t)
 	client, server := p.connect()
@@ -237,6 +253,9 @@ func TestPathsOfAConnection(t *testing.T) {
 	joined := expect[SubEstablished](p)
 	if joined.Token != token || joined.Local != netip.AddrPortFrom(announceAddress, 80) || joined.LocalID != 7 || joined.Backup {
 		t.Errorf("joined %+v", joined)
+	}
+	if got, want := p.connection(token), (Connection{Token: token, Subflows: 1, Announced: 1}); got != want {
+		t.Errorf("connection %+v, want %+v", got, want)
 	}
 	p.request(SetBackup{Token: token, Local: joined.Local, Remote: joined.Remote, Backup: true})
 	subflows := p.subflows()
@@ -262,6 +281,9 @@ func TestPathsOfAConnection(t *testing.T) {
 	p.request(RemoveAddress{Token: token, ID: 7})
 	if closed := expect[SubClosed](p); closed.Local != joined.Local || closed.Token != token {
 		t.Errorf("closed %+v", closed)
+	}
+	if got, want := p.connection(token), (Connection{Token: token}); got != want {
+		t.Errorf("connection %+v, want %+v", got, want)
 	}
 
 	p.request(Announce{Token: token, ID: 7, Address: announceAddress})
