@@ -58,7 +58,7 @@ func (f *Finding) check(err error) {
 
 // Examine checks everything, the needed things first. It takes about a tenth of a second.
 func Examine() []Finding {
-	list := []Finding{privilege(), kernel(), ipv6(), multipath()}
+	list := []Finding{privilege(), kernel(), ipv6(), multipath(), multipathLimits(mptcp.CurrentManager, currentLimits)}
 	list = append(list, trials()...)
 	list = append(list, congestionControls(), forwarding(), reversePath(), clientLimits())
 	list = append(list, programs()...)
@@ -190,6 +190,38 @@ func multipath() Finding {
 		f.Meaning += "; path managers: " + managers
 	} else if kind, err := netns.ReadSysctl("net.mptcp.pm_type"); err == nil {
 		f.Meaning += "; path manager type " + kind
+	}
+	return f
+}
+
+func currentLimits() (mptcp.Limits, error) {
+	c, err := mptcp.Dial()
+	if err != nil {
+		return mptcp.Limits{}, err
+	}
+	l, err := c.Limits()
+	return l, errors.Join(err, c.Close())
+}
+
+// multipathLimits checks what the kernel's path manager does as a client: Linux' defaults are subflows 2 and
+// add_addr_accepted 0, with which a connection has one subflow whatever a server announces (ip-mptcp(8)).
+func multipathLimits(manager func() (mptcp.Manager, error), limits func() (mptcp.Limits, error)) Finding {
+	f := Finding{Check: "MPTCP limits", State: OK}
+	m, err := manager()
+	var l mptcp.Limits
+	if err == nil {
+		l, err = limits()
+	}
+	f.Meaning = fmt.Sprintf("subflows %d, add_addr_accepted %d: a client here opens a subflow to as many announced addresses", l.Subflows, l.AddAddrAccepted)
+	switch {
+	case err != nil:
+		f.check(err)
+	case m != mptcp.KernelManager:
+		f.Meaning = fmt.Sprintf("not used: the path manager is %q", m)
+	case l.AddAddrAccepted == 0 || l.Subflows == 0:
+		f.State = Limited
+		f.Meaning = fmt.Sprintf("subflows %d, add_addr_accepted %d: a client here joins no address that a server announces", l.Subflows, l.AddAddrAccepted)
+		f.Remedy = "on clients: ip mptcp limits set subflows 8 add_addr_accepted 8"
 	}
 	return f
 }

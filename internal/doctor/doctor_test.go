@@ -4,11 +4,14 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/tabane/tabane/internal/feature"
+	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/route"
 )
@@ -136,6 +139,33 @@ func TestNeeds(t *testing.T) {
 	for _, d := range role.All() {
 		if d.Startable() != found["tabane "+d.Name] {
 			t.Errorf("%s: startable %t, examined %t", d.Name, d.Startable(), found["tabane "+d.Name])
+		}
+	}
+}
+
+func TestMultipathLimits(t *testing.T) {
+	kernel := func() (mptcp.Manager, error) { return mptcp.KernelManager, nil }
+	user := func() (mptcp.Manager, error) { return mptcp.UserManager, nil }
+	for _, tt := range []struct {
+		name    string
+		manager func() (mptcp.Manager, error)
+		limits  mptcp.Limits
+		err     error
+		state   State
+	}{
+		{"Linux' default", kernel, mptcp.Limits{Subflows: 2}, nil, Limited},
+		{"no subflows", kernel, mptcp.Limits{AddAddrAccepted: 8}, nil, Limited},
+		{"set", kernel, mptcp.Limits{Subflows: 8, AddAddrAccepted: 8}, nil, OK},
+		{"user-space path manager", user, mptcp.Limits{}, nil, OK},
+		{"unreadable", kernel, mptcp.Limits{}, errors.New("refused"), Unknown},
+		{"no path manager", kernel, mptcp.Limits{}, &feature.Error{Feature: "MPTCP", Remedy: "a newer kernel"}, Missing},
+	} {
+		f := multipathLimits(tt.manager, func() (mptcp.Limits, error) { return tt.limits, tt.err })
+		if f.State != tt.state || (f.Remedy != "") != (tt.state == Limited || tt.state == Missing) || f.Meaning == "" {
+			t.Errorf("%s: %+v", tt.name, f)
+		}
+		if tt.state == Limited && !strings.Contains(f.Remedy, "ip mptcp limits set") {
+			t.Errorf("%s: remedy %q", tt.name, f.Remedy)
 		}
 	}
 }
