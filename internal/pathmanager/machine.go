@@ -3,6 +3,7 @@ package pathmanager
 import (
 	"container/heap"
 	"errors"
+	"fmt"
 	"hash/fnv"
 	"net/netip"
 	"slices"
@@ -486,6 +487,9 @@ func (m *machine) unjoined(now time.Time) Unjoined {
 		if announced-joined > u.Announced-u.Joined {
 			u.Client, u.Joined, u.Announced = c.client, joined, announced
 		}
+	}
+	if u.Connections > 0 {
+		u.Meaning = fmt.Sprintf("client took %d of %d addresses; on the client: ip mptcp limits set subflows 8 add_addr_accepted 8", u.Joined, u.Announced)
 	}
 	return u
 }

@@ -110,7 +110,7 @@ type Status struct {
 	Subflows    int `json:"subflows"`
 	// Parked counts connections that keep an unused subflow without a route until it can be closed without reinjection.
 	Parked   int      `json:"parked"`
-	Unjoined Unjoined `json:"unjoined"`
+	Unjoined Unjoined `json:"unjoined,omitzero"`
 	Counts
 }
 
@@ -122,6 +122,8 @@ type Unjoined struct {
 	Client    netip.Addr `json:"client,omitzero"`
 	Joined    int        `json:"joined"`
 	Announced int        `json:"announced"`
+	// Meaning is one line for people, with the remedy.
+	Meaning string `json:"meaning"`
 }
 
 // Counts are counters since the start.
