@@ -47,7 +47,8 @@ func (a *app) flowsCommand() *cobra.Command {
 		GroupID: "tools",
 		Long: `Flows counts, with a program in the kernel, the packets and bytes of every flow that network interfaces send and receive:
 by the addresses and ports inside SRv6 encapsulation, and by the SID. It shows them with the MPTCP connection that they
-belong to and the TCP metrics of their sockets, as a table that is drawn anew, as JSON lines, or as CSV. It changes no packet.
+belong to and the TCP metrics of their sockets, as a table that is updated, as JSON lines, or as CSV. It changes no packet.
+On a terminal q quits, and the columns that do not fit are left out from the right. BGP and BFD sessions follow the content.
 
 Bytes are those on the wire, from the Ethernet header on. Every line of JSON or CSV is a flow that carried something in the
 interval, or has ended; what is not there carried nothing.`,
@@ -102,7 +103,7 @@ func (o *flowsFlags) check() error {
 // errEnough ends the watch after the intervals that were asked for.
 var errEnough = errors.New("all intervals are read")
 
-func (a *app) flows(ctx context.Context, o flowsFlags) error {
+func (a *app) flows(ctx context.Context, o flowsFlags) (err error) {
 	log, err := a.logger(a.err, slog.LevelWarn)
 	if err != nil {
 		return err
@@ -127,7 +128,17 @@ func (a *app) flows(ctx context.Context, o flowsFlags) error {
 		ctx, cancel = context.WithTimeout(ctx, o.duration)
 		defer cancel()
 	}
-	write, read := a.flowsWriter(o), 0
+	ctx, quit := context.WithCancel(ctx)
+	defer quit()
+	hint := ""
+	if !o.json && !o.csv && width(a.out) > 0 {
+		restore, active := onKey(os.Stdin, 'q', quit)
+		defer func() { err = errors.Join(err, restore()) }()
+		if active {
+			hint = "q: quit"
+		}
+	}
+	write, read := a.flowsWriter(o, hint, max(0, len(options.Peers)-1)), 0
 	options.Sink = func(s *flows.Snapshot) error {
 		read++
 		last := read == o.count
@@ -208,8 +219,8 @@ func watchable() ([]string, error) {
 	return names, nil
 }
 
-// flowsWriter is what shows snapshots as the flags say.
-func (a *app) flowsWriter(o flowsFlags) func(s *flows.Snapshot, last bool) error {
+// flowsWriter returns what writes snapshots as the flags demand. Addresses is how many are announced to clients at most.
+func (a *app) flowsWriter(o flowsFlags, hint string, addresses int) func(s *flows.Snapshot, last bool) error {
 	switch {
 	case o.json:
 		w := flows.NewJSON(a.out, o.top)
@@ -219,18 +230,19 @@ func (a *app) flowsWriter(o flowsFlags) func(s *flows.Snapshot, last bool) error
 		return func(s *flows.Snapshot, _ bool) error { return w.Write(s) }
 	case width(a.out) > 0:
 		f := a.out.(*os.File)
-		return flows.NewTable(f, o.top, drawEvery, func() (columns, lines int) {
+		size := func() (columns, lines int) {
 			size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 			if err != nil {
 				return 0, 0
 			}
 			return int(size.Col), int(size.Row)
-		}).Write
+		}
+		return flows.NewTable(f, flows.TableOptions{Top: o.top, Every: drawEvery, Addresses: addresses, Size: size, Hint: hint}).Write
 	case o.metrics != "":
-		// Nobody is there to read.
+		// There is no reader.
 		return func(*flows.Snapshot, bool) error { return nil }
 	}
-	return flows.NewTable(a.out, o.top, drawEvery, nil).Write
+	return flows.NewTable(a.out, flows.TableOptions{Top: o.top, Every: drawEvery, Addresses: addresses}).Write
 }
 
 func watchFailure(on string, err error) error {

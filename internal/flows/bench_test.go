@@ -122,7 +122,7 @@ func BenchmarkWrite(b *testing.B) {
 	s := w.next(b, 100*time.Millisecond)
 	for name, write := range map[string]func(*Snapshot) error{
 		"json": NewJSON(io.Discard, 0).Write, "csv": NewCSV(io.Discard, 0).Write, "json-top-20": NewJSON(io.Discard, 20).Write,
-		"table": func(s *Snapshot) error { return NewTable(io.Discard, 20, 0, nil).Write(s, true) },
+		"table": func(s *Snapshot) error { return NewTable(io.Discard, TableOptions{Top: 20, Every: 0}).Write(s, true) },
 	} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {

@@ -1,8 +1,7 @@
-// Package flows tells what every flow of a host carries and how its sending goes: packets and bytes per inner flow and SID
-// from the kernel's counters, joined with the MPTCP connection and the TCP metrics from sock_diag.
+// Package flows monitors the flows of a host: packets and bytes of each inner flow and SID from the flow counter, with the
+// MPTCP connection and the TCP metrics from sock_diag.
 //
-// It watches and changes nothing: no packet, no route, no socket. It refuses to judge what it sees, and it keeps no history:
-// what is to be kept is written by whoever receives the snapshots.
+// It changes no packet, route or socket, and keeps no history: the caller receives snapshots.
 package flows
 
 import (
@@ -26,30 +25,30 @@ import (
 )
 
 const (
-	// DefaultInterval is how often flows are read unless told otherwise.
+	// DefaultInterval is the default of Options.Interval.
 	DefaultInterval = 100 * time.Millisecond
-	// MinInterval bounds how often: below, the clock and the reading itself blur what is measured.
+	// MinInterval bounds Options.Interval: below, reading takes too large a part of it.
 	MinInterval = 10 * time.Millisecond
-	// MaxInterval bounds how seldom.
+	// MaxInterval bounds Options.Interval.
 	MaxInterval = time.Hour
-	// DefaultIdle is how long a flow without a socket must be quiet to be over, unless told otherwise.
+	// DefaultIdle is the default of Options.Idle.
 	DefaultIdle = 30 * time.Second
 
 	// grace is how long a flow must be quiet whose socket is gone: its last packets may be under way.
 	grace = time.Second
-	// DefaultShare is the part of a processor that reading may take unless told otherwise.
+	// DefaultShare is the default of Options.Share.
 	DefaultShare = 0.02
 	// socketShare is the part of that which is for sockets, the rest is for counters.
 	socketShare = 0.25
 )
 
-// Options say what is watched.
+// Options configure a Watcher.
 type Options struct {
 	// Interfaces are the names of those whose packets are counted.
 	Interfaces []string
 	// Interval is how often flows are read; 0 means DefaultInterval.
 	Interval time.Duration
-	// Idle is how long a flow without a socket must be quiet to be over; 0 means DefaultIdle.
+	// Idle is how long a flow without a socket carries nothing before it ends; 0 means DefaultIdle.
 	Idle time.Duration
 	// MaxFlows is how many flows there is room for in the kernel; 0 means flowcount.DefaultMaxFlows. When a quarter of it is
 	// left, the flows that were quiet longest, and for a second at least, end early.
@@ -100,6 +99,7 @@ type slots interface {
 // sockets lists those of the host.
 type sockets interface {
 	Sockets(mptcp.Family, func(*mptcp.Socket)) error
+	Connections(mptcp.Family, func(mptcp.Connection)) error
 }
 
 // Watcher reads flows at an interval.
@@ -169,7 +169,7 @@ func New(o Options) (_ *Watcher, err error) {
 	return w, nil
 }
 
-// Close takes the counters away. Run must have ended.
+// Close detaches the counters. It is not called while Run runs.
 func (w *Watcher) Close() error {
 	var errs []error
 	for _, c := range w.closers {
@@ -179,8 +179,8 @@ func (w *Watcher) Close() error {
 	return errors.Join(errs...)
 }
 
-// Run reads flows at every interval and gives them to the sink, until ctx ends or something fails. What came since the
-// last interval is read and given once more before it returns.
+// Run reads the flows at each interval and calls the sink with them, until ctx ends or an error occurs. It takes a last
+// snapshot before it returns.
 func (w *Watcher) Run(ctx context.Context) error {
 	// What reading costs is measured as this thread's time.
 	runtime.LockOSThread()
@@ -242,8 +242,12 @@ func (w *Watcher) join(now time.Time) {
 	start := w.cost()
 	w.t.startSockets(now)
 	for _, family := range families {
-		if err := w.sockets.Sockets(family, w.t.socket); err != nil {
-			// Counting goes on without.
+		err := w.sockets.Sockets(family, w.t.socket)
+		if err == nil && len(w.t.connections) > 0 {
+			err = w.sockets.Connections(family, w.t.describe)
+		}
+		if err != nil {
+			// Counting continues without them.
 			w.deaf = err
 			w.options.Log.Warn("flows are shown without connections and TCP metrics; the kernel needs CONFIG_INET_TCP_DIAG and CONFIG_INET_MPTCP_DIAG", "err", err)
 			return

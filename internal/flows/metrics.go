@@ -122,7 +122,7 @@ func direction(sent bool) string {
 	return "received"
 }
 
-// Status is what the status of a watcher tells.
+// Status is the content of /status.
 type Status struct {
 	Interfaces  []string          `json:"interfaces"`
 	Interval    string            `json:"interval"`

@@ -7,40 +7,56 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 
 	"github.com/tabane/tabane/internal/bpf/flowcount"
 )
 
-// Table shows snapshots as a table for people: MPTCP connections with their subflows, then other flows, busiest first.
+// Table writes snapshots as a table: MPTCP connections with their subflows, then other flows, then routing sessions, each
+// ordered by rate.
 type Table struct {
 	w   io.Writer
 	top int
-	// every is how often it is drawn; rates are means since it last was.
+	// every is the interval between tables; rates are means over it.
 	every time.Duration
-	// size is that of the terminal, which is then written over again and again; nil where there is none.
+	// addresses is how many addresses there are to announce to a client; 0 when that is not known.
+	addresses int
+	// size returns the size of the terminal, on which each table overwrites the previous one; nil without terminal.
 	size  func() (columns, lines int)
+	hint  string
 	since time.Duration
 	sum   [2]flowcount.Count
 	lines int
 }
 
-// NewTable returns one that draws at most so often, with the connections and other flows that carry most, at most top of
-// them or as many as fit when top is 0. size tells the size of the terminal, and is nil when w is none: tables are then
-// written one after the other.
-func NewTable(w io.Writer, top int, every time.Duration, size func() (columns, lines int)) *Table {
-	return &Table{w: w, top: top, every: every, size: size}
+// TableOptions configure a Table.
+type TableOptions struct {
+	// Top is the number of connections and other flows that are shown; 0 means as many as fit.
+	Top int
+	// Every is the least interval between two tables.
+	Every time.Duration
+	// Addresses is how many addresses this host may announce to a client, 0 when that is not known.
+	Addresses int
+	// Size returns the size of the terminal. It is nil without one: then tables are written one after the other.
+	Size func() (columns, lines int)
+	// Hint ends the first line, for example with the keys that have a function.
+	Hint string
 }
 
-// block is what is shown together: a connection and its subflows, or a flow of no connection.
+// NewTable returns a Table that writes to w.
+func NewTable(w io.Writer, o TableOptions) *Table {
+	return &Table{w: w, top: o.Top, every: o.Every, addresses: o.Addresses, size: o.Size, hint: o.Hint}
+}
+
+// block is a connection with its subflows, or a flow that belongs to no connection.
 type block struct {
-	token uint32
-	peer  netip.AddrPort
-	bytes uint64
-	rows  []*row
-	byKey map[rowKey]*row
+	token   uint32
+	remote  netip.AddrPort
+	routing bool
+	sent    uint64 // bytes since the previous table
+	rows    []*row
+	byKey   map[rowKey]*row
 }
 
 type rowKey struct {
@@ -53,12 +69,11 @@ type rowKey struct {
 // row is a subflow: what it sends to one SID, and what it receives.
 type row struct {
 	key            rowKey
-	name           string
-	sent, received uint64 // bytes since it was last drawn
+	sent, received uint64 // bytes since the previous table
 	flow           *Flow  // one that knows the socket
 }
 
-// Write takes the snapshot and draws when it is time to. When last, it draws in any case.
+// Write adds the snapshot, and writes a table when one is due or when this is the last snapshot.
 func (t *Table) Write(s *Snapshot, last bool) error {
 	t.since += s.Elapsed
 	for _, f := range s.Flows {
@@ -77,41 +92,106 @@ func (t *Table) Write(s *Snapshot, last bool) error {
 	return err
 }
 
+// The columns, the most important first: those that do not fit are left out.
+var titles = [...]string{"Mbit/s", "SHARE", "PATH", "REMOTE", "SRTT ms", "IN Mbit/s", "RETRANS", "CWND", "LOCAL", "SID", "CC", "NOTE"}
+
+// rightAligned are the columns of numbers.
+var rightAligned = [len(titles)]bool{0: true, 1: true, 4: true, 5: true, 6: true, 7: true}
+
+// minColumns are shown on any terminal, and cut if need be.
+const minColumns = 4
+
+// line is a row of cells, or text across all columns.
+type line struct {
+	cells [len(titles)]string
+	text  string
+}
+
 func (t *Table) draw(s *Snapshot) string {
 	columns, height := 0, 0
 	if t.size != nil {
 		columns, height = t.size()
 	}
-	var b strings.Builder
 	blocks := t.blocks(s)
-	fmt.Fprintf(&b, "%s  %s, %s  sent %s  received %s\n", s.Time.Format("15:04:05"), count(len(blocks), "connection"), count(len(s.Flows), "flow"),
+	routing := slices.IndexFunc(blocks, func(b *block) bool { return b.routing })
+	if routing < 0 {
+		routing = len(blocks)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s  %s, %s  out %s  in %s", s.Time.Format("15:04:05"), count(routing, "connection"), count(len(s.Flows), "flow"),
 		megabits(rate(t.sum[1].Bytes, t.since)), megabits(rate(t.sum[0].Bytes, t.since)))
+	if t.hint != "" {
+		b.WriteString("  " + t.hint)
+	}
+	b.WriteByte('\n')
 	if notes := t.notes(s); notes != "" {
 		fmt.Fprintln(&b, notes)
 	}
-	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "CONNECTION\tLOCAL\tVIA\tSID\tMbit/s\tSHARE\tIN Mbit/s\tSRTT\tCWND\tRETRANS\tCC\tNOTE")
-	used, shown := strings.Count(b.String(), "\n")+2, 0
-	for _, bl := range blocks {
-		lines := len(bl.rows) + 1
-		if len(bl.rows) == 1 && bl.token == 0 {
-			lines = 1
+	lines := []line{{cells: titles}}
+	room := height - strings.Count(b.String(), "\n") - len(lines) - 1
+	shown := 0
+	for i, bl := range blocks {
+		more := t.describe(bl, s.Time)
+		if i == routing {
+			more = slices.Insert(more, 0, line{text: "routing sessions:"})
 		}
-		if t.top > 0 && shown == t.top || height > 0 && used+lines > height && shown > 0 {
+		if t.top > 0 && i == t.top && i < routing {
 			break
 		}
-		t.drawBlock(tw, bl, s.Time)
-		used += lines
+		if height > 0 && len(more) > room && shown > 0 {
+			break
+		}
+		lines = append(lines, more...)
+		room -= len(more)
 		shown++
 	}
-	_ = tw.Flush() // into memory
+	b.WriteString(layOut(lines, columns))
 	if more := len(blocks) - shown; more > 0 {
-		fmt.Fprintf(&b, "and %s more\n", count(more, "connection"))
+		fmt.Fprintf(&b, "and %d more\n", more)
 	}
 	return t.place(b.String(), columns, height)
 }
 
-// place cuts lines to the terminal and puts the cursor where the last table began.
+// layOut aligns the cells in as many columns as fit; 0 means any number.
+func layOut(lines []line, columns int) string {
+	var widths [len(titles)]int
+	for _, l := range lines {
+		for i, c := range l.cells {
+			widths[i] = max(widths[i], utf8.RuneCountInString(c))
+		}
+	}
+	shown, used := 0, -2
+	for i, w := range widths {
+		used += w + 2
+		if columns > 0 && used > columns && i >= minColumns {
+			break
+		}
+		shown++
+	}
+	var b strings.Builder
+	for _, l := range lines {
+		if l.text != "" {
+			b.WriteString(l.text + "\n")
+			continue
+		}
+		var row strings.Builder
+		for i, c := range l.cells[:shown] {
+			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c))
+			if i > 0 {
+				row.WriteString("  ")
+			}
+			if rightAligned[i] {
+				row.WriteString(pad + c)
+			} else {
+				row.WriteString(c + pad)
+			}
+		}
+		b.WriteString(strings.TrimRight(row.String(), " ") + "\n")
+	}
+	return b.String()
+}
+
+// place cuts lines to the terminal and moves the cursor to where the previous table began.
 func (t *Table) place(text string, columns, height int) string {
 	if t.size == nil {
 		return text + "\n"
@@ -135,54 +215,74 @@ func (t *Table) place(text string, columns, height int) string {
 	return b.String()
 }
 
-func (t *Table) drawBlock(w io.Writer, bl *block, now time.Time) {
-	for i, r := range bl.rows {
-		name := r.name
-		if bl.token != 0 {
-			name = "  "
-			if i == 0 {
-				name = token(bl.token) + " " + bl.peer.String()
-			}
-		}
-		share, state := "-", "-\t-\t-\t-\t"
-		if bl.bytes > 0 {
-			share = fmt.Sprintf("%.0f %%", 100*float64(r.sent)/float64(bl.bytes))
-		}
-		if socket, at := r.flow.Socket(); socket != nil {
-			var notes []string
-			if socket.BackupHere || socket.BackupThere {
-				notes = append(notes, "backup")
-			}
-			if r.flow.Ended {
-				notes = append(notes, "ended")
-			}
-			if age := now.Sub(at); age > time.Second {
-				notes = append(notes, fmt.Sprintf("metrics %.0f s old", age.Seconds()))
-			}
-			state = fmt.Sprintf("%.1f ms\t%d\t%d\t%s\t%s", float64(socket.RTT.Microseconds())/1e3, socket.Window, socket.Retransmitted,
-				plainName(socket.Congestion), strings.Join(notes, ", "))
-		} else if r.flow.Ended {
-			state += "ended"
-		} else if r.flow.pair != nil && r.flow.pair.closed() {
-			state += "closed"
-		}
-		sid := "-"
-		if r.key.sid.IsValid() {
-			sid = r.key.sid.String()
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", name, r.key.local, cmp.Or(r.flow.Peer, "-"), sid,
-			number2(rate(r.sent, t.since)), share, number2(rate(r.received, t.since)), state)
-	}
-	if len(bl.rows) > 1 {
+// describe returns the lines of a block: for a connection its sum, its subflows, and what its client did not join.
+func (t *Table) describe(bl *block, now time.Time) []line {
+	var lines []line
+	indent := ""
+	if bl.token != 0 {
 		var received uint64
 		for _, r := range bl.rows {
 			received += r.received
 		}
-		fmt.Fprintf(w, "  sum\t\t\t\t%s\t\t%s\t\t\t\t\t\n", number2(rate(bl.bytes, t.since)), number2(rate(received, t.since)))
+		lines = append(lines, line{cells: [len(titles)]string{
+			0: number2(rate(bl.sent, t.since)), 2: "mptcp " + token(bl.token), 3: bl.remote.String(), 5: number2(rate(received, t.since)),
+		}})
+		indent = "  "
 	}
+	for _, r := range bl.rows {
+		lines = append(lines, t.describeRow(bl, r, indent, now))
+	}
+	if joined, unjoined := bl.rows[0].flow.Unjoined(); unjoined {
+		switch {
+		case t.addresses > joined:
+			lines = append(lines, line{text: fmt.Sprintf("  client took %d of %d addresses; see ip mptcp limits there", joined, t.addresses)})
+		case joined == 0:
+			lines = append(lines, line{text: "  client took no announced address; see ip mptcp limits there"})
+		}
+	}
+	return lines
 }
 
-// blocks puts the flows together, the busiest first.
+func (t *Table) describeRow(bl *block, r *row, indent string, now time.Time) line {
+	path := []string{indent + cmp.Or(r.flow.Peer, sidName(r.key.sid), r.key.iface)}
+	if bl.token == 0 {
+		path[0] = r.key.protocol + " " + path[0]
+	}
+	l := line{cells: [len(titles)]string{
+		0: number2(rate(r.sent, t.since)), 1: "-", 3: r.key.remote.String(), 4: "-", 5: number2(rate(r.received, t.since)),
+		6: "-", 7: "-", 8: r.key.local.String(), 9: cmp.Or(sidName(r.key.sid), "-"),
+	}}
+	if bl.sent > 0 {
+		l.cells[1] = fmt.Sprintf("%.0f %%", 100*float64(r.sent)/float64(bl.sent))
+	}
+	if socket, at := r.flow.Socket(); socket != nil {
+		if socket.BackupHere || socket.BackupThere {
+			path = append(path, "backup")
+		}
+		if age := now.Sub(at); age > time.Second {
+			l.cells[11] = fmt.Sprintf("metrics %.0f s old", age.Seconds())
+		}
+		l.cells[4] = fmt.Sprintf("%.1f", float64(socket.RTT.Microseconds())/1e3)
+		l.cells[6], l.cells[7], l.cells[10] = fmt.Sprint(socket.Retransmitted), fmt.Sprint(socket.Window), plainName(socket.Congestion)
+	} else if !r.flow.Ended && r.flow.pair != nil && r.flow.pair.closed() {
+		path = append(path, "closed")
+	}
+	if r.flow.Ended {
+		path = append(path, "ended")
+	}
+	l.cells[2] = strings.Join(path, ", ")
+	return l
+}
+
+// sidName is empty for packets that are not encapsulated.
+func sidName(sid netip.Addr) string {
+	if !sid.IsValid() {
+		return ""
+	}
+	return sid.String()
+}
+
+// blocks groups the flows: connections by rate, then other flows, then routing sessions.
 func (t *Table) blocks(s *Snapshot) []*block {
 	type blockKey struct {
 		token    uint32
@@ -191,7 +291,7 @@ func (t *Table) blocks(s *Snapshot) []*block {
 	}
 	byKey := map[blockKey]*block{}
 	var all []*block
-	// Sent flows first, so that what is received finds its row.
+	// Sent flows first, so that received ones find their row.
 	for _, sent := range []bool{true, false} {
 		for _, f := range s.Flows {
 			if f.Sent != sent {
@@ -203,7 +303,7 @@ func (t *Table) blocks(s *Snapshot) []*block {
 			}
 			bl := byKey[key]
 			if bl == nil {
-				bl = &block{token: key.token, peer: f.Remote, byKey: map[rowKey]*row{}}
+				bl = &block{token: key.token, remote: f.Remote, routing: f.Routing(), byKey: map[rowKey]*row{}}
 				byKey[key] = bl
 				all = append(all, bl)
 			}
@@ -211,7 +311,7 @@ func (t *Table) blocks(s *Snapshot) []*block {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b *block) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(b.total(), a.total()), cmp.Compare(a.token, b.token), a.peer.Compare(b.peer))
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(b.total(), a.total()), cmp.Compare(a.token, b.token), a.remote.Compare(b.remote))
 	})
 	for _, bl := range all {
 		slices.SortStableFunc(bl.rows, func(a, b *row) int {
@@ -221,16 +321,19 @@ func (t *Table) blocks(s *Snapshot) []*block {
 	return all
 }
 
-// rank puts MPTCP before the rest.
+// rank orders MPTCP before other flows, and routing sessions last.
 func rank(b *block) int {
-	if b.token != 0 {
-		return 0
+	switch {
+	case b.routing:
+		return 2
+	case b.token == 0:
+		return 1
 	}
-	return 1
+	return 0
 }
 
 func (b *block) total() uint64 {
-	sum := b.bytes
+	sum := b.sent
 	for _, r := range b.rows {
 		sum += r.received
 	}
@@ -241,7 +344,7 @@ func (b *block) add(f *Flow) {
 	key := rowKey{f.Local, f.Remote, f.Protocol, f.Interface, f.SID}
 	r := b.byKey[key]
 	if r == nil && !f.Sent {
-		// What comes back comes mostly another way: it is shown beside the first that is sent.
+		// Received packets often take another way: they are shown with the first sent flow.
 		for _, other := range b.rows {
 			if other.key.local == f.Local && other.key.remote == f.Remote {
 				r = other
@@ -250,20 +353,20 @@ func (b *block) add(f *Flow) {
 		}
 	}
 	if r == nil {
-		r = &row{key: key, name: f.Protocol + " " + f.Remote.String(), flow: f}
+		r = &row{key: key, flow: f}
 		b.byKey[key] = r
 		b.rows = append(b.rows, r)
 	}
 	bytes := f.Total.Bytes - f.drawn
 	if f.Sent {
 		r.sent += bytes
-		b.bytes += bytes
+		b.sent += bytes
 	} else {
 		r.received += bytes
 	}
 }
 
-// notes says what does not show in flows.
+// notes returns the packets that belong to no flow.
 func (t *Table) notes(s *Snapshot) string {
 	var parts []string
 	for r, c := range s.Unparsed {

@@ -9,7 +9,7 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
-// Snapshot is what was seen at one interval.
+// Snapshot is the state of all flows at the end of an interval.
 type Snapshot struct {
 	Time time.Time
 	// Elapsed is the time since the last one.
@@ -26,7 +26,7 @@ type Flow struct {
 	// ID is unique as long as the process runs.
 	ID        uint64
 	Interface string
-	// Sent tells what the interface sends from what it receives. Local is this host's end, or that on this side of a host
+	// Sent: the interface sends the packets, otherwise it receives them. Local is this host's end, or that on this side of a host
 	// which forwards: the source of what is sent, the destination of what is received.
 	Sent          bool
 	Protocol      string
@@ -35,9 +35,9 @@ type Flow struct {
 	SID netip.Addr
 	// Peer is the egress peer that the local address stands for, empty when it is not known.
 	Peer string
-	// Delta is what it carried in the interval, Total since it was first seen.
+	// Delta is the count of the interval, Total that since the flow was first seen.
 	Delta, Total flowcount.Count
-	// Ended says that nothing will follow.
+	// Ended: this is the flow's last snapshot.
 	Ended bool
 
 	key   flowcount.Key
@@ -83,12 +83,38 @@ func (f *Flow) Share() float64 {
 	return float64(f.Delta.Bytes) / float64(f.pair.connection.bytes[f.key.Direction])
 }
 
-// Token is this host's name for the MPTCP connection, 0 when the flow is none of MPTCP or not known to be.
+// Token is the local token of the MPTCP connection, 0 when the flow does not belong to one or that is not known yet.
 func (f *Flow) Token() uint32 {
 	if f.pair == nil || f.pair.connection == nil {
 		return 0
 	}
 	return f.pair.connection.token
+}
+
+// joinTimeout is how long a client may take to join an address that was announced to it.
+const joinTimeout = time.Second
+
+// Unjoined reports whether the other end of the flow's MPTCP connection has for a while had fewer subflows than addresses
+// were announced to it, and how many it has. How many were announced is not known: repetitions count.
+func (f *Flow) Unjoined() (joined int, unjoined bool) {
+	if f.pair == nil || f.pair.connection == nil || !f.pair.open() {
+		return 0, false
+	}
+	c := f.pair.connection
+	if c.fewer.IsZero() || f.pair.all.dumped.Sub(c.fewer) < joinTimeout {
+		return 0, false
+	}
+	return int(c.info.Subflows), true
+}
+
+// Routing reports whether the flow belongs to a routing protocol's session: BGP (RFC 4271) or BFD (RFC 5881, RFC 5883).
+func (f *Flow) Routing() bool {
+	for _, port := range [...]uint16{f.Local.Port(), f.Remote.Port()} {
+		if f.Protocol == "tcp" && port == 179 || f.Protocol == "udp" && (port == 3784 || port == 4784) {
+			return true
+		}
+	}
+	return false
 }
 
 // Ends are the two of a TCP connection, seen from this host.
@@ -106,13 +132,13 @@ type pair struct {
 	connection *connection
 }
 
-// open tells whether the socket was there when sockets were last read.
+// open reports whether the socket existed when sockets were last read.
 func (p *pair) open() bool { return p.dump != 0 && p.dump == p.all.dump }
 
 // at is when the socket was read.
 func (p *pair) at() time.Time { return p.all.dumped }
 
-// closed tells whether there was a socket which now is gone.
+// closed reports whether there was a socket that is gone.
 func (p *pair) closed() bool { return p.dump != 0 && p.dump != p.all.dump }
 
 // connection is an MPTCP connection: what its flows carried in the interval, received and sent.
@@ -121,6 +147,10 @@ type connection struct {
 	pairs int
 	round uint64
 	bytes [2]uint64
+	// info is what the kernel said of the connection last, fewer since when it has had fewer subflows than announced
+	// addresses, the zero Time when it has not.
+	info  mptcp.Connection
+	fewer time.Time
 }
 
 const (
@@ -131,7 +161,7 @@ const (
 	maxRemoved = 1024
 )
 
-// tracker turns counts into flows. It is pure but for what it is given.
+// tracker turns counts into flows. It does no I/O of its own.
 type tracker struct {
 	interfaces map[uint32]string
 	peers      map[netip.Addr]string
@@ -328,6 +358,21 @@ func (t *tracker) socket(s *mptcp.Socket) {
 	p.connection = c
 }
 
+// describe notes what the kernel says of an MPTCP connection.
+func (t *tracker) describe(info mptcp.Connection) {
+	c := t.connections[info.Token]
+	if c == nil {
+		return
+	}
+	c.info = info
+	switch {
+	case info.Subflows >= info.Announced:
+		c.fewer = time.Time{}
+	case c.fewer.IsZero():
+		c.fewer = t.dumped
+	}
+}
+
 // endSockets adds up connections that pairs have joined in this reading, which the flows were read before.
 func (t *tracker) endSockets() {
 	for _, c := range t.connections {
@@ -340,7 +385,7 @@ func (t *tracker) endSockets() {
 	}
 }
 
-// over tells whether nothing will follow on a quiet flow.
+// over reports whether an idle flow has ended.
 func (t *tracker) over(f *Flow, now time.Time) bool {
 	switch {
 	case f.pair != nil && f.pair.open():

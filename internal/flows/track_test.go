@@ -100,9 +100,19 @@ func (k *kernel) Reasons() ([flowcount.NumReasons]flowcount.Count, error) { retu
 
 // host stands in for sock_diag.
 type host struct {
-	sockets []mptcp.Socket
-	asked   int
-	fail    error
+	sockets     []mptcp.Socket
+	connections []mptcp.Connection
+	asked       int
+	fail        error
+}
+
+func (h *host) Connections(family mptcp.Family, f func(mptcp.Connection)) error {
+	for _, c := range h.connections {
+		if family == mptcp.IPv6 {
+			f(c)
+		}
+	}
+	return nil
 }
 
 func (h *host) Sockets(family mptcp.Family, f func(*mptcp.Socket)) error {
@@ -594,31 +604,59 @@ func TestCSV(t *testing.T) {
 }
 
 func TestTable(t *testing.T) {
-	w, s := busy(t)
+	w, _ := busy(t)
+	w.kernel.carry(sent(serverB, 179, netip.Addr{}, 6), 1, 80)
+	w.host.connections = []mptcp.Connection{{Token: 0xcafe, Subflows: 1, Announced: 2}}
+	for range 2 {
+		w.next(t, joinTimeout)
+	}
+	w.kernel.carry(sent(serverA, 4000, sidA, 6), 10, 250000)
+	w.kernel.carry(sent(serverB, 179, netip.Addr{}, 6), 1, 80)
+	s := w.next(t, 100*time.Millisecond)
 	w.t.snapshot.Unparsed[flowcount.Fragment] = flowcount.Count{Packets: 7}
-	var out bytes.Buffer
-	if err := NewTable(&out, 0, 100*time.Millisecond, nil).Write(s, false); err != nil {
-		t.Fatal(err)
+	for _, f := range s.Flows {
+		f.drawn = f.Total.Bytes - f.Delta.Bytes
 	}
-	want := `  2 connections, 4 flows  sent 30.01 Mbit/s  received 1.00 Mbit/s
-packets of no flow: fragment 7
-CONNECTION                      LOCAL               VIA             SID         Mbit/s  SHARE  IN Mbit/s  SRTT     CWND  RETRANS  CC       NOTE
-0000cafe [2001:db8:c::2]:4000   [2001:db8:1::a]:80  transit "a", ü  fc00:1:1::  20.00   67 %   1.00       40.0 ms  44    0        cubic    
-                                [2001:db8:1::b]:80  -               -           10.00   33 %   0.00       40.0 ms  44    0        a?b??[c  backup
-  sum                                                                           30.00          1.00                                        
-udp [2001:db8:c::2]:53          [2001:db8:1::b]:53  -               -           0.01    100 %  0.00       -        -     -        -        
-`
-	want = strings.Replace(want, "udp [2001:db8:c::2]:53          [2001:db8:1::b]:53", "udp [2001:db8:c::2]:53          [2001:db8:1::b]:80", 1)
-	squeeze := func(s string) string {
-		var lines []string
-		for l := range strings.SplitSeq(s, "\n") {
-			lines = append(lines, strings.Join(strings.Fields(l), " "))
+	draw := func(columns int) string {
+		table := NewTable(nil, TableOptions{Addresses: 2, Hint: "q: quit"})
+		if columns > 0 {
+			table.size = func() (int, int) { return columns, 24 }
 		}
-		return strings.TrimSpace(strings.Join(lines, "\n"))
+		table.since = s.Elapsed
+		table.sum[1].Bytes = 250080
+		text := regexp.MustCompile("\x1b\\[[0-9]*[A-Z]").ReplaceAllString(table.draw(s), "")
+		_, text, _ = strings.Cut(text, "  ")
+		return strings.TrimSpace(text)
 	}
-	_, got, _ := strings.Cut(out.String(), "  ")
-	if squeeze(got) != squeeze(want) {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
+	for columns, want := range map[int]string{
+		80: `
+2 connections, 5 flows  out 20.01 Mbit/s  in 0.00 Mbit/s  q: quit
+packets of no flow: fragment 7
+Mbit/s  SHARE  PATH              REMOTE                SRTT ms  IN Mbit/s
+ 20.00         mptcp 0000cafe    [2001:db8:c::2]:4000                0.00
+ 20.00  100 %    transit "a", ü  [2001:db8:c::2]:4000     40.0       0.00
+  0.00    0 %    lan, backup     [2001:db8:c::2]:4001     40.0       0.00
+  client took 1 of 2 addresses; see ip mptcp limits there
+  0.00      -  udp lan           [2001:db8:c::2]:53          -       0.00
+routing sessions:
+  0.01  100 %  tcp lan           [2001:db8:c::2]:179         -       0.00
+`,
+		0: `
+2 connections, 5 flows  out 20.01 Mbit/s  in 0.00 Mbit/s  q: quit
+packets of no flow: fragment 7
+Mbit/s  SHARE  PATH              REMOTE                SRTT ms  IN Mbit/s  RETRANS  CWND  LOCAL               SID         CC       NOTE
+ 20.00         mptcp 0000cafe    [2001:db8:c::2]:4000                0.00
+ 20.00  100 %    transit "a", ü  [2001:db8:c::2]:4000     40.0       0.00        0    44  [2001:db8:1::a]:80  fc00:1:1::  cubic
+  0.00    0 %    lan, backup     [2001:db8:c::2]:4001     40.0       0.00        0    44  [2001:db8:1::b]:80  -           a?b??[c
+  client took 1 of 2 addresses; see ip mptcp limits there
+  0.00      -  udp lan           [2001:db8:c::2]:53          -       0.00        -     -  [2001:db8:1::b]:80  -
+routing sessions:
+  0.01  100 %  tcp lan           [2001:db8:c::2]:179         -       0.00        -     -  [2001:db8:1::b]:80  -
+`,
+	} {
+		if got := draw(columns); got != strings.TrimSpace(want) {
+			t.Errorf("on %d columns got\n%s\nwant\n%s", columns, got, want)
+		}
 	}
 }
 
@@ -628,7 +666,7 @@ func TestTableFits(t *testing.T) {
 	controls := regexp.MustCompile("\x1b\\[[0-9]*[A-Z]")
 	for _, size := range [][2]int{{80, 24}, {20, 5}, {1, 1}, {0, 0}} {
 		var out bytes.Buffer
-		table := NewTable(&out, 0, 0, func() (int, int) { return size[0], size[1] })
+		table := NewTable(&out, TableOptions{Size: func() (int, int) { return size[0], size[1] }})
 		for range 2 {
 			if err := table.Write(s, false); err != nil {
 				t.Fatal(err)
@@ -648,14 +686,14 @@ func TestTableFits(t *testing.T) {
 	}
 	// Between two drawings rates are means.
 	var out bytes.Buffer
-	table := NewTable(&out, 1, time.Second, nil)
+	table := NewTable(&out, TableOptions{Top: 1, Every: time.Second})
 	for range 10 {
 		w.kernel.carry(sent(serverA, 4000, sidA, 6), 10, 125000)
 		if err := table.Write(w.next(t, 100*time.Millisecond), false); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if strings.Count(out.String(), "CONNECTION") != 1 || !strings.Contains(out.String(), "sent 10.00 Mbit/s") || !strings.Contains(out.String(), "and 1 connection more") {
+	if strings.Count(out.String(), "REMOTE") != 1 || !strings.Contains(out.String(), "out 10.00 Mbit/s") || !strings.Contains(out.String(), "and 1 more") {
 		t.Errorf("got\n%s", out.String())
 	}
 }
