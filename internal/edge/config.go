@@ -12,7 +12,7 @@ import (
 	"github.com/tabane/tabane/internal/vpn"
 )
 
-// Config is the `edge:` section of a configuration file: everything that makes a host deliver over every egress path.
+// Config is the `edge:` section of a configuration file.
 type Config struct {
 	// ASN is the own autonomous system number.
 	ASN uint32 `yaml:"asn"`
@@ -78,7 +78,7 @@ type Peer struct {
 	Backup bool `yaml:"backup,omitempty"`
 }
 
-// PathManager is who decides what clients hear of EPE addresses.
+// PathManager selects what announces EPE addresses to clients.
 type PathManager string
 
 const (

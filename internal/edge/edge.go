@@ -1,10 +1,10 @@
-// Package edge makes a content server deliver over every egress path: it gives the host one EPE address and one table per
-// egress peer, fills the tables with the EPE Routes that the reflectors send, steers by source address, and has MPTCP
-// announce the EPE addresses to clients (docs/papers.md, paper A, sections 4.1.3, 4.2 and 4.3: the Endpoint Manager and the server's BGP in
-// one).
+// Package edge is the control plane of a content server that uses every egress path. It configures an EPE address, a
+// policy rule and a routing table for each egress peer, installs the EPE Routes of the reflectors in these tables, and has
+// MPTCP announce the EPE addresses to clients (docs/papers.md, paper A, sections 4.1.3, 4.2 and 4.3: Endpoint Manager and
+// BGP).
 //
-// It refuses to split traffic: that is the MPTCP scheduler's, packet by packet. And it never sends to an egress peer what
-// that peer has no route for.
+// It does not distribute traffic: the MPTCP scheduler does, packet by packet. Nothing is sent to an egress peer that has no
+// route to its destination.
 package edge
 
 import (
@@ -26,15 +26,15 @@ import (
 	"github.com/tabane/tabane/internal/vpn"
 )
 
-// Options is what an Edge is made of.
+// Options configure an Edge.
 type Options struct {
 	Config Config
-	// Keep leaves addresses, tables, rules and endpoints in the kernel at a clean stop.
+	// Keep leaves addresses, routes, rules and endpoints in the kernel at a clean stop.
 	Keep bool
 	Log  *slog.Logger
 }
 
-// Edge is a running content server's control plane.
+// Edge is the control plane of a content server.
 type Edge struct {
 	config  Config
 	keep    bool
@@ -43,9 +43,9 @@ type Edge struct {
 	egress  *egress
 	mptcp   *mptcp.Conn
 	refused map[string]uint64 // routes refused, by reason
-	// owned are the EPE addresses of a former life; their endpoints are ours to remove.
+	// owned are the EPE addresses, those of a previous instance included; their endpoints may be removed.
 	owned map[netip.Addr]bool
-	// announced: the endpoints are in the kernel, where its path manager has offered.
+	// announced: the endpoints in offered are in the kernel's path manager.
 	announced bool
 	offered   []mptcp.Endpoint
 
@@ -67,14 +67,14 @@ type peerPrefix struct {
 }
 
 const (
-	// routesQuiet is how long all sessions must have been up until all routes are taken for known, and routesLatest when
-	// they are although some are not. Both are past the moments at which the daemon does the same with the kernel's.
+	// routesQuiet is how long all sessions must have been up until all routes count as known; after routesLatest they do
+	// although some sessions are not up. Both are longer than the daemon's delays before it sweeps the kernel.
 	routesQuiet  = 11 * time.Second
 	routesLatest = 61 * time.Second
 )
 
-// New checks that this host can deliver over every egress path and opens what that needs. Nothing in the kernel has changed
-// yet. A host without MPTCP, SRv6, the interface or the privilege is an error that says what to do.
+// New checks that this host has what an edge needs and opens it. It changes nothing in the kernel. It returns a
+// *feature.Error when the kernel lacks MPTCP or SRv6, and other errors when the interface or a privilege is missing.
 func New(ctx context.Context, o Options) (*Edge, error) {
 	if err := o.Config.Check().Err(); err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func New(ctx context.Context, o Options) (*Edge, error) {
 		neighbors = append(neighbors, bgp.Neighbor{
 			Name: "reflector " + r.Address.String(), Address: r.Address, LocalAddress: o.Config.Address, ASN: o.Config.ASN,
 			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: r.Password, Retain: retainRoutes,
-			// The prefixes are on the link; a route for one would lead our own answers away.
+			// On-link prefixes: a route to one would take our own replies away.
 			Import: bgp.ImportPolicy{Reject: bgp.Within(bgp.RejectConnected, o.Config.onLink()...)},
 		})
 	}
@@ -116,14 +116,14 @@ func New(ctx context.Context, o Options) (*Edge, error) {
 	return e, nil
 }
 
-// prepare says what is wanted before any route is known.
+// prepare sets the desired state that does not depend on routes.
 func (e *Edge) prepare() error {
 	link, err := e.daemon.Link(e.config.Interface)
 	if err != nil {
 		return fmt.Errorf("%w; edge.interface must name the NIC with the addresses", err)
 	}
 	e.egress = newEgress(&e.config, link.MTU, e.daemon.Kernel)
-	// What fails stays wanted, and the daemon's next flush says why.
+	// What fails remains pending, and the daemon's next flush logs it.
 	e.egress.urgent = func() { _ = e.daemon.Kernel.Flush() }
 	for _, p := range e.config.Peers {
 		e.owned[p.Address] = true
@@ -158,7 +158,7 @@ func (e *Edge) prepare() error {
 	return nil
 }
 
-// hasAddress reports whether somebody gave the interface the address already.
+// hasAddress reports whether the interface has the address.
 func hasAddress(name string, address netip.Addr) bool {
 	link, err := net.InterfaceByName(name)
 	if err != nil {
@@ -174,11 +174,11 @@ func hasAddress(name string, address netip.Addr) bool {
 	})
 }
 
-// preparePaths makes the path manager that the configuration asks for.
+// preparePaths creates the path manager of the configuration.
 func (e *Edge) preparePaths() error {
 	if e.config.MPTCP.manager() == KernelPathManager {
 		if e.restarted {
-			return nil // a former life may have had it in user space; Run takes it back
+			return nil // a previous instance may have selected the user-space one; Run selects the kernel's
 		}
 		return mptcp.CheckKernelManager()
 	}
@@ -209,7 +209,7 @@ func (e *Edge) close() error {
 	return err
 }
 
-// Run manages the host until ctx ends. It always closes what New opened.
+// Run runs until ctx ends, and closes what New opened.
 func (e *Edge) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, e.close()) }()
 	if e.paths == nil {
@@ -301,7 +301,7 @@ func (e *Edge) BGP(events []bgp.Event) {
 	}
 }
 
-// refuse counts, and logs the first of each kind.
+// refuse counts a route that was not accepted, and logs the first for each reason.
 func (e *Edge) refuse(p bgp.VPNPath, err error) {
 	reason := "foreign-sid"
 	if r := (*bgp.RejectedError)(nil); errors.As(err, &r) {
@@ -309,7 +309,7 @@ func (e *Edge) refuse(p bgp.VPNPath, err error) {
 	}
 	e.refused[reason]++
 	if e.refused[reason] == 1 {
-		e.log.Warn("EPE Route refused; more for the same reason are only counted", "reason", reason, "err", err,
+		e.log.Warn("EPE Route refused; further ones for this reason are only counted", "reason", reason, "err", err,
 			"rd", p.RD, "prefix", p.Prefix, "neighbor", p.Neighbor)
 	}
 }
@@ -317,9 +317,9 @@ func (e *Edge) refuse(p bgp.VPNPath, err error) {
 // Link implements daemon.Machine. A server's sessions need no link of their own.
 func (e *Edge) Link(string, bool) {}
 
-// Settled implements daemon.Machine: an address is announced to clients only once it works.
+// Settled implements daemon.Machine: an address is announced to clients only once its route is in the kernel.
 func (e *Edge) Settled() bool {
-	if !e.egress.framed() {
+	if !e.egress.fixedSettled() {
 		return false
 	}
 	if e.paths != nil {
@@ -337,14 +337,14 @@ func (e *Edge) Settled() bool {
 		return false
 	}
 	if err := e.setEndpoints(want); err != nil {
-		e.log.Error("EPE addresses are not announced to clients", "err", err)
+		e.log.Error("announce EPE addresses to clients failed", "err", err)
 		return false
 	}
 	e.announced, e.offered = true, want
 	return false
 }
 
-// setEndpoints makes the MPTCP endpoints those wanted, leaving those of others alone.
+// setEndpoints configures the wanted MPTCP endpoints, and leaves those of other programs alone.
 func (e *Edge) setEndpoints(want []mptcp.Endpoint) error {
 	have, err := e.mptcp.Endpoints()
 	if err != nil {
@@ -374,7 +374,7 @@ func (e *Edge) setEndpoints(want []mptcp.Endpoint) error {
 	return nil
 }
 
-// Status is what /status shows.
+// Status is the content of /status.
 type Status struct {
 	Role     string              `json:"role"`
 	Ready    bool                `json:"ready"`
@@ -383,7 +383,7 @@ type Status struct {
 	Pending  int                 `json:"pending"`
 	Sessions []bgp.SessionStatus `json:"sessions"`
 	Peers    []PeerStatus        `json:"peers"`
-	// Refused counts VPNv6 routes that were not taken, by reason.
+	// Refused counts VPNv6 routes that were not accepted, by reason.
 	Refused map[string]uint64 `json:"refused"`
 	Paths   PathStatus        `json:"paths"`
 }
@@ -394,7 +394,7 @@ type PathStatus struct {
 	pathmanager.Status
 }
 
-// PeerStatus is one egress peer in a Status.
+// PeerStatus is an egress peer in a Status.
 type PeerStatus struct {
 	Name    string       `json:"name"`
 	RT      vpn.ID       `json:"rt"`
@@ -404,7 +404,7 @@ type PeerStatus struct {
 	SIDs    []netip.Addr `json:"sids"`
 }
 
-// Status says how the edge is. It is ready when it hears the reflectors and every egress peer has routes.
+// Status returns a Status. The edge is ready when all sessions are up and every egress peer has routes.
 func (e *Edge) Status() any {
 	s := Status{Role: "edge", ASN: e.config.ASN, Address: e.config.Address, Paths: PathStatus{Manager: e.config.MPTCP.manager()}}
 	if e.paths != nil {

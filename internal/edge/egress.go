@@ -28,18 +28,18 @@ const (
 	redHeadroom = 24
 )
 
-// errForeignSID is why a route with an SID from somewhere else is refused.
+// errForeignSID: the SID is outside of the configured locators.
 var errForeignSID = errors.New("sid outside the permitted locators")
 
-// desired is where decisions about kernel objects go.
+// desired is the desired state of the kernel; *route.Reconciler implements it.
 type desired interface {
 	Set(route.Object)
 	Delete(route.Key)
-	// Settled tells whether the kernel has it so.
+	// Settled reports whether the kernel has what is desired.
 	Settled(route.Key) bool
 }
 
-// egress turns VPNv6 routes into EPE Routes: one table per egress peer, one nexthop object per SID.
+// egress converts VPNv6 routes to EPE Routes: a table for each egress peer, a nexthop object for each SID.
 type egress struct {
 	config *Config
 	mtu    int // of the interface, in bytes
@@ -49,29 +49,29 @@ type egress struct {
 	paths  map[pathKey]path
 	sids   map[netip.Addr]*sid
 	ids    map[uint32]netip.Addr
-	// locators say which SIDs are out of reach: no route leads through these, although it is among the paths.
+	// locators decide which SIDs are reachable; paths through others are not installed.
 	locators locators
-	// routed, when set, hears what a peer offers for a prefix whenever that changes.
+	// routed, when set, is called when the state of a peer's route to a prefix changes.
 	routed func(peer int, prefix netip.Prefix, state pathmanager.RouteState)
-	// urgent, when set, brings what is wanted so far to the kernel.
+	// urgent, when set, flushes the desired state to the kernel at once.
 	urgent func()
 }
 
-// gracefulShutdown is the community of routes that are about to go (RFC 8326 section 3.1).
+// gracefulShutdown is the community of routes that are about to be withdrawn (RFC 8326 section 3.1).
 const gracefulShutdown = bgp.GracefulShutdown
 
 type peer struct {
 	Peer
 	index int
-	// routes maps each prefix to the paths that lead there through this peer, best first: those that stay before those
-	// that are about to go. More than one exists when several ASBRs have a session with the peer.
+	// routes maps each prefix to its paths through this peer, best first: draining ones are last. There are several when
+	// several ASBRs have a session with the peer.
 	routes map[netip.Prefix][]hop
 	// states counts the prefixes in each state; leaving: none is present, and the last ones were draining.
 	states  [pathmanager.RoutePresent + 1]int
 	leaving bool
 }
 
-// hop is one way to a prefix: the route distinguisher tells the ASBR, the SID what it does.
+// hop is a path to a prefix. The route distinguisher identifies the ASBR.
 type hop struct {
 	rd       vpn.ID
 	sid      netip.Addr
@@ -88,7 +88,7 @@ func (a hop) compare(b hop) int {
 	return strings.Compare(a.rd.String(), b.rd.String())
 }
 
-// state is what the ways to a prefix, best first, offer.
+// state returns the state of a route with these paths, best first.
 func state(hops []hop) pathmanager.RouteState {
 	switch {
 	case len(hops) == 0:
@@ -126,15 +126,15 @@ func newEgress(config *Config, mtu int, kernel desired) *egress {
 		peer := &peer{Peer: p, index: i, routes: map[netip.Prefix][]hop{}}
 		e.peers = append(e.peers, peer)
 		e.byRT[p.RT] = peer
-		for _, o := range e.frame(peer) {
+		for _, o := range e.fixed(peer) {
 			kernel.Set(o)
 		}
 	}
 	return e
 }
 
-// frame is what a peer has in the kernel whatever routes there are.
-func (e *egress) frame(p *peer) []route.Object {
+// fixed returns the objects of a peer that do not depend on routes.
+func (e *egress) fixed(p *peer) []route.Object {
 	return []route.Object{
 		// An EPE address never falls through to the best path: its table ends in unreachable.
 		route.Route{Table: p.Table, Dst: anywhere, Metric: unreachableMetric, Kind: route.Unreachable},
@@ -144,14 +144,14 @@ func (e *egress) frame(p *peer) []route.Object {
 	}
 }
 
-// framed tells whether the kernel has the frames of all peers, so that their addresses can be given to clients.
-func (e *egress) framed() bool {
+// fixedSettled reports whether the kernel has the fixed objects of all peers, so that their addresses can be announced.
+func (e *egress) fixedSettled() bool {
 	return !slices.ContainsFunc(e.peers, func(p *peer) bool {
-		return slices.ContainsFunc(e.frame(p), func(o route.Object) bool { return !e.kernel.Settled(o.Key()) })
+		return slices.ContainsFunc(e.fixed(p), func(o route.Object) bool { return !e.kernel.Settled(o.Key()) })
 	})
 }
 
-// works tells whether the kernel has the peer's route to a prefix.
+// works reports whether the peer's route to a prefix is in the kernel.
 func (e *egress) works(peer int, prefix netip.Prefix) bool {
 	return e.kernel.Settled(e.route(e.peers[peer], prefix, 0).Key())
 }
@@ -160,8 +160,8 @@ var anywhere = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// update takes one change of a VPNv6 best path. The error is the reason why the route is refused; what was known under
-// its key before is gone either way.
+// update applies an update of a VPNv6 best path. The error is the reason why a route is refused; it replaces the previous
+// one under its key either way.
 func (e *egress) update(b bgp.VPNPath) error {
 	key := pathKey{b.RD, b.Prefix}
 	old := e.paths[key]
@@ -185,7 +185,7 @@ func (e *egress) update(b bgp.VPNPath) error {
 	return err
 }
 
-// accept says which of our peers the route belongs to, if any.
+// accept returns the peers that the route belongs to by its route targets, if any.
 func (e *egress) accept(b bgp.VPNPath) (path, error) {
 	if b.Withdrawn || b.Rejected != nil {
 		return path{}, b.Rejected
@@ -197,7 +197,7 @@ func (e *egress) accept(b bgp.VPNPath) (path, error) {
 		}
 	}
 	if len(found.peers) == 0 {
-		return path{}, nil // some other service's route
+		return path{}, nil // another service's route
 	}
 	if !slices.ContainsFunc(e.config.Locators, func(l netip.Prefix) bool { return l.Contains(found.sid) }) {
 		return path{}, fmt.Errorf("%w: %v", errForeignSID, found.sid)
@@ -209,7 +209,7 @@ func without(hops []hop, rd vpn.ID) []hop {
 	return slices.DeleteFunc(slices.Clone(hops), func(h hop) bool { return h.rd == rd })
 }
 
-// choose replaces the ways to a prefix through a peer; the first of them is what the kernel gets.
+// choose replaces the paths to a prefix through a peer; the first is installed.
 func (e *egress) choose(p *peer, prefix netip.Prefix, hops []hop) {
 	old := p.routes[prefix]
 	if len(hops) == 0 {
@@ -242,7 +242,7 @@ func (e *egress) route(p *peer, prefix netip.Prefix, nexthop uint32) route.Route
 	return r
 }
 
-// use counts one more route through a SID and returns the ID of its nexthop object.
+// use adds a route through a SID and returns the ID of its nexthop object.
 func (e *egress) use(addr netip.Addr) uint32 {
 	s := e.sids[addr]
 	if s == nil {
@@ -254,8 +254,8 @@ func (e *egress) use(addr netip.Addr) uint32 {
 	return s.object.ID
 }
 
-// release counts one route less. The reconciler deletes routes before nexthop objects, so the last route's object can go
-// in the same flush.
+// release removes a route through a SID. The reconciler deletes routes before nexthop objects, so that the object can be
+// deleted in the same flush.
 func (e *egress) release(addr netip.Addr) {
 	s := e.sids[addr]
 	if s.routes--; s.routes > 0 {

@@ -11,16 +11,16 @@ import (
 	"github.com/tabane/tabane/internal/pathmanager"
 )
 
-// retainRoutes is how long routes outlive all reflectors. None of them is on a packet's way: without a route this server
-// could deliver nothing, with what it knew it delivers what still works.
+// retainRoutes is how long routes are retained without a session to any reflector. Reflectors do not forward: the routes
+// that were valid then are better than none.
 const retainRoutes = time.Hour
 
-// locators are the ASBRs' locators, and SIDs of theirs, as BGP carries them. An ASBR that dies takes its locator's route
-// along, in one message, long before the last of its EPE Routes is withdrawn; one that loses an egress peer says of the
-// peer's SID that it leads nowhere.
+// locators are the routes to the ASBRs' locators and SIDs. When an ASBR fails, the route to its locator is withdrawn in
+// one message, long before the last of its EPE Routes. When it loses an egress peer, it advertises the peer's SID with the
+// community BLACKHOLE (RFC 7999).
 type locators struct {
 	known map[netip.Prefix]bool // have a route
-	dead  map[netip.Prefix]bool // have one that leads nowhere; true for those that had another before
+	dead  map[netip.Prefix]bool // have one with BLACKHOLE; true when there was another route before
 	lost  map[netip.Prefix]bool // had a route
 }
 
@@ -32,8 +32,8 @@ func (l *locators) clone() locators {
 	return locators{maps.Clone(l.known), maps.Clone(l.dead), maps.Clone(l.lost)}
 }
 
-// reaches tells whether packets for the SID arrive, as far as BGP knows: they do not when the longest prefix around it leads
-// nowhere, or has lost its route and no other is around it. A locator that BGP never had is some other protocol's matter.
+// reaches reports whether the SID is reachable according to BGP: it is not when its longest matching route has BLACKHOLE,
+// or was withdrawn and no other matches. A locator that BGP never had may be routed by an IGP.
 func (l *locators) reaches(sid netip.Addr) bool {
 	known := longest(l.known, sid)
 	if longest(l.dead, sid) > known {
@@ -42,7 +42,7 @@ func (l *locators) reaches(sid netip.Addr) bool {
 	return known >= 0 || longest(l.lost, sid) < 0
 }
 
-// longest is the length of the longest of the prefixes around an address, -1 when there is none.
+// longest returns the length of the longest matching prefix, -1 when there is none.
 func longest(prefixes map[netip.Prefix]bool, a netip.Addr) int {
 	bits := -1
 	for p := range prefixes {
@@ -53,7 +53,7 @@ func longest(prefixes map[netip.Prefix]bool, a netip.Addr) int {
 	return bits
 }
 
-// change takes what BGP says of a prefix, and reports whether that is news.
+// change applies an update, and reports whether it changed anything.
 func (l *locators) change(p bgp.UnicastPath) bool {
 	known := l.known[p.Prefix]
 	had, dead := l.dead[p.Prefix]
@@ -85,7 +85,7 @@ func (l *locators) change(p bgp.UnicastPath) bool {
 	return true
 }
 
-// locator takes a change of a unicast path. When it is about a locator, the EPE Routes through its SIDs go, or come back.
+// locator applies an update of a unicast path. For a locator, the EPE Routes through its SIDs are removed or restored.
 func (e *egress) locator(p bgp.UnicastPath) {
 	inside := func(l netip.Prefix) bool { return l.Bits() <= p.Prefix.Bits() && l.Contains(p.Prefix.Addr()) }
 	if !slices.ContainsFunc(e.config.Locators, inside) {
@@ -116,8 +116,8 @@ func (e *egress) locator(p bgp.UnicastPath) {
 	}
 }
 
-// drop takes the nexthop objects of SIDs that are out of reach from the kernel, at once: its routes through them go with
-// them, in one operation, while the account of a full table takes a while.
+// drop deletes the nexthop objects of unreachable SIDs at once. The kernel deletes the routes that use them in the same
+// operation, while updating a full table takes longer.
 func (e *egress) drop(was *locators) {
 	dropped := false
 	for addr, s := range e.sids {
@@ -131,7 +131,7 @@ func (e *egress) drop(was *locators) {
 	}
 }
 
-// hops are the ways to a prefix through a peer, best first, with the path under key as it is now.
+// hops returns the paths to a prefix through a peer, best first, with the current path under key.
 func (e *egress) hops(p *peer, key pathKey, now path) []hop {
 	hops := without(p.routes[key.prefix], key.rd)
 	if e.locators.reaches(now.sid) {
@@ -141,7 +141,7 @@ func (e *egress) hops(p *peer, key pathKey, now path) []hop {
 	return hops
 }
 
-// count keeps how many prefixes of the peer are in which state.
+// count updates the number of the peer's prefixes in each state.
 func (p *peer) count(old, now pathmanager.RouteState) {
 	p.states[old]--
 	p.states[now]++
@@ -153,8 +153,8 @@ func (p *peer) count(old, now pathmanager.RouteState) {
 	}
 }
 
-// endpoints are what the kernel's path manager announces: a peer that all ASBRs are about to lose is the last choice, so
-// that nothing is on its way there when the routes go, until it has a route that stays.
+// endpoints returns what the kernel's path manager announces. A peer whose routes are all draining is a backup, so that
+// nothing is in flight when they are withdrawn.
 func (e *Edge) endpoints() []mptcp.Endpoint {
 	all := e.config.endpoints()
 	for i, p := range e.egress.peers {

@@ -1,8 +1,8 @@
-// Package mptcp speaks with the kernel about MPTCP paths over generic netlink (family mptcp_pm): it drives the kernel's
-// path manager (which addresses to announce or open subflows from, and how many), and it carries the events and requests
-// of a path manager in user space. What connections and subflows there are it reads from sock_diag.
+// Package mptcp is a client of the kernel's MPTCP path manager API, generic netlink family mptcp_pm: it configures the
+// endpoints and limits of the in-kernel path manager, and carries the events and commands of a user-space path manager. It
+// reads connections and subflows from sock_diag.
 //
-// It works in the network namespace in which it was dialed. It refuses to decide: it follows no connections, and whoever
+// It works in the network namespace in which it was dialed. It keeps no state of connections, and a caller that
 // adds endpoints says with Plan which ones are his to remove.
 package mptcp
 
@@ -110,7 +110,7 @@ func dialFamily() (*genetlink.Conn, genetlink.Family, error) {
 	return genl, family, nil
 }
 
-// Close ends the connection. Endpoints and limits stay as they are.
+// Close closes the connection. Endpoints and limits remain.
 func (c *Conn) Close() error {
 	return errors.Join(c.genl.Close(), unix.Close(c.links))
 }

@@ -11,20 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Subflow is one established TCP socket of an MPTCP connection, and how its sending goes.
+// Subflow is an established subflow of an MPTCP connection with its TCP state.
 type Subflow struct {
-	// Token is this host's name for the connection that the subflow belongs to.
+	// Token is the local token of the connection (RFC 8684 section 3.2).
 	Token             uint32
 	Local, Remote     netip.AddrPort
 	LocalID, RemoteID uint8
-	// Joined says that it is not the connection's first subflow, Active that this host opened it.
+	// Joined: it is not the initial subflow. Active: this host opened it.
 	Joined, Active bool
-	// BackupHere and BackupThere say which end asked for the subflow to be used only when no other works.
+	// BackupHere and BackupThere are the backup flags of this end and of the peer (RFC 8684 section 3.3.8).
 	BackupHere, BackupThere bool
 
-	// InFlight is how many segments are sent and not acknowledged, lost ones included.
+	// InFlight is the number of segments that are sent and not acknowledged, lost ones included.
 	InFlight uint32
-	// Queued is how many bytes the subflow still has to deliver, whether sent or not.
+	// Queued is the number of bytes that are not acknowledged, sent or not.
 	Queued uint32
 	// Acked counts bytes that were acknowledged in sequence, Delivered the segments that were acknowledged at all. Delivered
 	// wraps around.
@@ -75,8 +75,8 @@ const (
 	IPv6 Family = unix.AF_INET6
 )
 
-// Subflows calls f for each subflow of the family that data can be sent on. The kernel tells the connections of a socket
-// only to those who may administer the network. Subflows that come and go meanwhile may be missing.
+// Subflows calls f for each subflow of the family that data can be sent on. The kernel reports MPTCP attributes only to
+// processes with CAP_NET_ADMIN. Subflows that are opened or closed meanwhile may be missing.
 func (d *Diag) Subflows(family Family, f func(Subflow)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -129,8 +129,8 @@ const (
 // Ends are both ends of a socket.
 type Ends struct{ Local, Remote netip.AddrPort }
 
-// Look calls f for each of the subflows of IPv6 that is still there, in whatever state. For few of them it costs far less
-// than Subflows, which walks all sockets that the kernel has room for.
+// Look calls f for each of the IPv6 subflows that still exists, in any state. For few of them it costs far less than
+// Subflows, which walks the kernel's whole table of sockets.
 func (d *Diag) Look(at []Ends, f func(Subflow)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -185,7 +185,7 @@ func (d *Diag) look(at []Ends, f func(Subflow)) error {
 	return nil
 }
 
-// send throws away what is left of an exchange that broke off, and sends requests.
+// send discards unread answers of an earlier exchange and sends requests.
 func (d *Diag) send(b []byte) error {
 	for {
 		_, _, err := unix.Recvfrom(d.fd, d.buffer, unix.MSG_DONTWAIT)

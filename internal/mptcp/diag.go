@@ -9,22 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket is one TCP socket and how its sending goes. Token is 0 when it is no subflow of an MPTCP connection; what
-// Subflow says of connections is then empty, the rest is not.
+// Socket is a TCP socket. Token is 0 when it is not a subflow; then only the TCP fields of Subflow are set.
 type Socket struct {
 	Subflow
 	State State
-	// Congestion is the name of the congestion control, Window what it allows to be in flight, in segments.
+	// Congestion is the name of the congestion control algorithm, Window its cwnd in segments.
 	Congestion string
 	Window     uint32
 	// SegmentSize is the largest segment that is sent, in bytes.
 	SegmentSize uint32
 	// DeliveryRate is the latest measured goodput in bytes per second.
 	DeliveryRate uint64
-	// Retransmitted counts segments that were sent again. It wraps around.
+	// Retransmitted counts retransmitted segments. It wraps around.
 	Retransmitted uint32
-	// Reordering is by how many segments packets are expected to overtake each other; Reordered counts how often
-	// they were seen to. It wraps around.
+	// Reordering is the reordering distance that TCP tolerates, in segments; Reordered counts reordering events. It wraps
+	// around.
 	Reordering, Reordered uint32
 }
 
@@ -53,8 +52,7 @@ const (
 )
 
 // Sockets calls f for each TCP socket of the family that has a peer, whether it is a subflow or not. The socket is valid
-// during the call only. It asks once for all of them, and allocates nothing. Sockets that come and go meanwhile may be
-// missing.
+// during the call only. It is one dump, which allocates nothing. Sockets that are opened or closed meanwhile may be missing.
 func (d *Diag) Sockets(family Family, f func(*Socket)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 // IPv6.
 type Event interface{ event() }
 
-// Created tells that the first subflow of a connection shook hands. Data may not flow on further ones yet.
+// Created: the initial subflow of a connection has completed its handshake (MPTCP_EVENT_CREATED). No subflow can join yet.
 type Created struct {
 	// Token is this host's name for the connection (RFC 8684 section 3.2).
 	Token         uint32
@@ -28,13 +28,13 @@ type Created struct {
 	DenyJoinID0 bool
 }
 
-// Established tells that a connection is confirmed by both ends: addresses may be announced and subflows opened.
+// Established: a connection is fully established (MPTCP_EVENT_ESTABLISHED); addresses may be announced and subflows opened.
 type Established Created
 
-// Closed tells that a connection has ended.
+// Closed: a connection is closed (MPTCP_EVENT_CLOSED).
 type Closed struct{ Token uint32 }
 
-// Announced tells that the peer announced an address of its own (ADD_ADDR).
+// Announced: the peer announced an address (ADD_ADDR).
 type Announced struct {
 	Token uint32
 	ID    uint8
@@ -42,13 +42,13 @@ type Announced struct {
 	Address netip.AddrPort
 }
 
-// Removed tells that the peer withdrew an address of its own (REMOVE_ADDR).
+// Removed: the peer withdrew an address (REMOVE_ADDR).
 type Removed struct {
 	Token uint32
 	ID    uint8
 }
 
-// SubflowEvent is what events about one subflow tell.
+// SubflowEvent has the fields that events about a subflow share.
 type SubflowEvent struct {
 	Token             uint32
 	Local, Remote     netip.AddrPort
@@ -64,22 +64,22 @@ type SubflowEvent struct {
 	Interface int32
 }
 
-// SubEstablished tells that a further subflow joined a connection.
+// SubEstablished: a subflow has joined a connection (MP_JOIN).
 type SubEstablished SubflowEvent
 
-// SubClosed tells that a subflow ended; the connection may go on without it.
+// SubClosed: a subflow is closed; the connection may continue without it.
 type SubClosed SubflowEvent
 
-// SubPriority tells that the peer changed the priority of a subflow (MP_PRIO).
+// SubPriority: the peer changed the priority of a subflow (MP_PRIO).
 type SubPriority SubflowEvent
 
-// ListenerCreated tells that an MPTCP socket listens.
+// ListenerCreated: an MPTCP socket listens.
 type ListenerCreated struct{ Address netip.AddrPort }
 
-// ListenerClosed tells that an MPTCP socket does not listen any more.
+// ListenerClosed: an MPTCP socket no longer listens.
 type ListenerClosed struct{ Address netip.AddrPort }
 
-// Overrun tells that events were lost: what was known from events must be read anew.
+// Overrun: events were lost, so the state that follows from events must be read again.
 type Overrun struct{ Reason error }
 
 func (Created) event()         {}
@@ -134,8 +134,8 @@ const (
 // eventBuffer is the receive buffer in bytes: room for some thousand events at the kernel's 4 KiB each.
 const eventBuffer = 32 << 20
 
-// Events receives what happens to the MPTCP connections of one network namespace. As long as one is open, the kernel
-// accepts further subflows on connections that it leaves to user space.
+// Events receives the MPTCP events of a network namespace. While one is open, the kernel accepts subflows that join
+// connections of the user-space path manager.
 type Events struct {
 	genl *genetlink.Conn
 	id   uint16
@@ -189,8 +189,7 @@ func forceReadBuffer(genl *genetlink.Conn, bytes int) error {
 	return set
 }
 
-// Receive blocks until something happened and returns it in order. Events that this package does not know are left out,
-// so there may be none. After Close it returns an error that matches os.ErrClosed.
+// Receive blocks until there are events and returns them in order. Unknown ones are left out, so there may be none. After Close it returns an error that matches os.ErrClosed.
 func (e *Events) Receive() ([]Event, error) {
 	msgs, raw, err := e.genl.Receive()
 	switch {

@@ -9,14 +9,13 @@ import (
 	"github.com/tabane/tabane/internal/feature"
 )
 
-// Manager is who decides about the addresses and subflows of the connections that a network namespace creates. Those
-// that exist keep theirs.
+// Manager is the path manager of new connections of a network namespace. Existing connections keep theirs.
 type Manager string
 
 const (
-	// KernelManager has the kernel do it, by endpoints and limits.
+	// KernelManager is the in-kernel path manager, configured by endpoints and limits.
 	KernelManager Manager = "kernel"
-	// UserManager leaves it to Requests.
+	// UserManager is the user-space path manager, driven by Requests.
 	UserManager Manager = "userspace"
 )
 

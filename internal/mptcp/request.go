@@ -14,7 +14,7 @@ var (
 	// ErrUnknownConnection means that no connection has the token, or that the kernel's path manager has it: it ended, or
 	// began before the path manager was in user space.
 	ErrUnknownConnection = errors.New("no such mptcp connection that is left to user space")
-	// ErrUnknownSubflow means that the connection has no such subflow. For SetBackup, kernels before 6.14 do not tell it
+	// ErrUnknownSubflow means that the connection has no such subflow. For SetBackup, kernels before 6.14 do not report it
 	// from an unknown connection.
 	ErrUnknownSubflow = errors.New("no such mptcp subflow")
 	// ErrUnknownAddress means that the connection has no address with the ID to remove.
@@ -28,7 +28,7 @@ type Request interface {
 	fmt.Stringer
 }
 
-// Announce tells the peer of an address of this host (ADD_ADDR, RFC 8684 section 3.4.1). Announcing it again under the
+// Announce announces an address of this host to the peer (ADD_ADDR, RFC 8684 section 3.4.1). Announcing it again under the
 // same ID repeats it: a peer that has a subflow to it already may open one more.
 type Announce struct {
 	Token uint32
@@ -128,7 +128,7 @@ func (c *Conn) request(r Request) error {
 	return refused(command, err)
 }
 
-// refused names what the kernel's refusal is about. The kernel has EINVAL for nearly everything and tells them apart in
+// refused maps the kernel's refusal to an error. The kernel returns EINVAL for nearly everything and distinguishes them in
 // words alone.
 func refused(command uint8, err error) error {
 	if err == nil {

@@ -1,8 +1,8 @@
-// Package netns makes, removes and enters named network namespaces, kept as bind mounts in /run/netns so that
-// `ip netns` sees the same ones.
+// Package netns creates, deletes and enters named network namespaces, which are bind mounts in /run/netns, as those of
+// `ip netns`.
 //
-// It refuses to change the namespace of the calling goroutine: work inside a namespace is a function or a command, and
-// a thread that cannot return to where it came from is discarded. It knows nothing of links, addresses or routes.
+// The namespace of the calling goroutine is never changed: a function or a command runs inside a namespace, and a thread
+// that cannot return is discarded. Links, addresses and routes are configured elsewhere.
 package netns
 
 import (
@@ -28,8 +28,7 @@ const threadNS = "/proc/thread-self/ns/net"
 // maxName is the longest permitted name in bytes.
 const maxName = 64
 
-// Create makes a network namespace and its name. Everything in it is as the kernel makes it: `lo` is down. An
-// existing name is an error that matches fs.ErrExist.
+// Create creates a named network namespace, in which lo is down. An existing name is an error that matches fs.ErrExist.
 func Create(name string) error {
 	if err := checkName(name); err != nil {
 		return fmt.Errorf("create namespace %q: %w", name, err)
@@ -84,8 +83,8 @@ func share() error {
 	return wrap("share "+dir, unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, ""))
 }
 
-// Delete removes the name. The namespace itself ends with its last process, socket and other reference. A missing
-// name is an error that matches fs.ErrNotExist.
+// Delete removes the name. The namespace is freed with its last process, socket or other reference. A missing name is an
+// error that matches fs.ErrNotExist.
 func Delete(name string) error {
 	if err := checkName(name); err != nil {
 		return fmt.Errorf("delete namespace %q: %w", name, err)

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrForeign says that another protocol number owns what was to be added.
+// ErrForeign: the object exists with another protocol number.
 var ErrForeign = errors.New("exists and belongs to another protocol")
 
 // Limits of one batch. The kernel answers before the send returns, so the answers to a batch of failures must fit into
@@ -55,7 +55,7 @@ func (e *OpError) Error() string {
 // Unwrap returns Err.
 func (e *OpError) Unwrap() error { return e.Err }
 
-// Retryable tells whether the same operation may succeed later without anything else having changed: the kernel was
+// Retryable reports whether the same operation may succeed later without any other change: the kernel was
 // short of memory or busy.
 func Retryable(err error) bool {
 	for _, e := range []error{unix.ENOMEM, unix.EBUSY, unix.ENOBUFS, unix.EAGAIN, unix.EINTR} {
@@ -66,7 +66,7 @@ func Retryable(err error) bool {
 	return false
 }
 
-// A Conn changes and reads one network namespace. It may be used by several goroutines.
+// A Conn is an rtnetlink connection to a network namespace. It is safe for concurrent use.
 type Conn struct {
 	mu  sync.Mutex
 	nl  *netlink.Conn
@@ -99,7 +99,7 @@ func dial(buffer int) (*netlink.Conn, error) {
 	return nl, nil
 }
 
-// Close closes the connection. What it put into the kernel stays.
+// Close closes the connection. Objects remain in the kernel.
 func (c *Conn) Close() error { return c.nl.Close() }
 
 // A step is one message of an operation.
@@ -109,9 +109,9 @@ type step struct {
 	gone bool // what is not there counts as success
 }
 
-// Apply carries the operations out in order and returns one error for each, nil for success; the failure of one does
-// not stop the others. Adding what is there already and deleting what is gone are successes. Where an old rule or an
-// address of another length has to make room, that operation ends after all others.
+// Apply executes the operations in order and returns an error for each, nil for success; the failure of one does not stop
+// the others. Adding what exists and deleting what does not are successes. An operation that has to delete an old rule, or
+// an address of another length, completes after all others.
 //
 // An object replaces the old one of its key atomically, except an address whose length changes. Deleting a nexthop
 // object makes the kernel drop the routes that use it.
@@ -148,7 +148,7 @@ func (c *Conn) Apply(ops []Op) []error {
 	return errs
 }
 
-// takeOver looks at the objects that were in the way of an addition and replaces those of the same owner.
+// takeOver replaces objects of the same owner that prevented an addition.
 func (c *Conn) takeOver(ops []Op, errs []error, index func(string) (uint32, error)) {
 	type slot struct {
 		protocol Protocol
@@ -199,7 +199,7 @@ func (c *Conn) takeOver(ops []Op, errs []error, index func(string) (uint32, erro
 	c.send(ops, again, errs)
 }
 
-// encode gives the messages of an operation: mostly one, none when there is nothing to do.
+// encode returns the messages of an operation: usually one, none when there is nothing to do.
 func encode(op Op, index func(string) (uint32, error)) ([]step, error) {
 	if op.Protocol == 0 {
 		return nil, errors.New("protocol is missing")
@@ -364,7 +364,7 @@ func (c *Conn) batch(ops []Op, steps []step, errs []error) {
 	}
 }
 
-// drain throws unread answers away. Only an empty queue ends the state in which the kernel drops answers silently.
+// drain discards unread answers. Only an empty queue ends the state in which the kernel drops answers silently.
 func (c *Conn) drain() {
 	// The error says that the connection is closed, which the next use says too.
 	_ = c.raw.Read(func(fd uintptr) bool {
@@ -378,7 +378,7 @@ func (c *Conn) drain() {
 	})
 }
 
-// isGone tells whether the kernel says that what is to be deleted is not there.
+// isGone reports whether the object to be deleted does not exist.
 func isGone(err error) bool {
 	return errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EADDRNOTAVAIL) ||
 		errors.Is(err, unix.ENODEV)
@@ -542,10 +542,10 @@ func (c *Conn) SetLinkUp(name string, up bool) error {
 	return nil
 }
 
-// ErrNoRoute says that the kernel would send to an address by no way at all.
+// ErrNoRoute: the kernel has no route to an address.
 var ErrNoRoute = errors.New("no route")
 
-// noRoute tells whether an error of the kernel says so: no entry, unreachable, prohibited or blackhole.
+// noRoute reports whether the kernel's error means that: no entry, unreachable, prohibited or blackhole.
 func noRoute(err error) bool {
 	for _, e := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL} {
 		if errors.Is(err, e) {
@@ -555,7 +555,7 @@ func noRoute(err error) bool {
 	return false
 }
 
-// NexthopTo says how the kernel would send to an address, as to a BGP next hop: through a gateway, or directly when
+// NexthopTo looks up the route to an address, as to a BGP next hop: through a gateway, or on-link when
 // gateway is not valid. An address without a route is an error that matches ErrNoRoute, beside the kernel's own.
 func (c *Conn) NexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err error) {
 	if err := checkAddr("destination", dst); err != nil {

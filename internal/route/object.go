@@ -1,9 +1,8 @@
-// Package route brings the IPv6 addresses, policy rules, nexthop objects and routes that a daemon wants into the kernel
-// and keeps them there. Every object carries its owner's protocol number; a Reconciler holds what is wanted against
-// what the kernel has and moves only the difference, a Conn speaks rtnetlink in batches, a Watcher says what changed.
+// Package route configures IPv6 addresses, policy rules, nexthop objects and routes in the kernel. Every object has the
+// protocol number of its owner. A Reconciler compares the desired state with the kernel's and applies the difference, a
+// Conn is an rtnetlink connection with batches, and a Watcher reports changes.
 //
-// It refuses to decide what is wanted, to touch objects of another protocol number, and to make links, VRFs or IPv4
-// state.
+// It does not touch objects of other protocol numbers, and configures no links, VRFs or IPv4.
 package route
 
 import (
@@ -15,7 +14,7 @@ import (
 	"strings"
 )
 
-// Protocol tells in the kernel who owns an object: rtm_protocol, FRA_PROTOCOL, nh_protocol and IFA_PROTO.
+// Protocol identifies the owner of an object in the kernel: rtm_protocol, FRA_PROTOCOL, nh_protocol and IFA_PROTO.
 type Protocol uint8
 
 // The protocol numbers of tabane's daemons. They lie in the range that rtnetlink.h leaves to user space, beside those
@@ -67,13 +66,13 @@ type Object interface {
 	String() string
 	// Normal replaces zero fields by what they stand for.
 	Normal() Object
-	// Check says why the object cannot be.
+	// Check returns why the object is invalid.
 	Check() error
 
 	object() // only the types of this package
 }
 
-// A Key says which object of the kernel is meant. An object with the same key takes the place of the one before.
+// A Key identifies an object of the kernel. An object replaces the previous one with its key.
 type Key struct {
 	class  Class
 	prefix netip.Prefix
@@ -105,9 +104,8 @@ func (k Key) compare(l Key) int {
 		k.prefix.Addr().Compare(l.prefix.Addr()), cmp.Compare(k.prefix.Bits(), l.prefix.Bits()), cmp.Compare(k.b, l.b))
 }
 
-// An Address of a link. It is usable at once (no duplicate address detection) and for ever. Its key is the link and the
-// address; the length may change. A change by hand (`ip address change`) makes it somebody else's: the kernel drops the
-// owner then.
+// An Address of a link, without duplicate address detection and without lifetime. Its key is the link and the address; the
+// length may change. `ip address change` by an operator clears the owner in the kernel.
 type Address struct {
 	Link   string
 	Prefix netip.Prefix // the address and its length
@@ -228,7 +226,7 @@ func (r Rule) Check() error {
 	return nil
 }
 
-// EncapMode is how a packet gets its segment.
+// EncapMode is the encapsulation mode of SRv6 (mode of `ip route encap seg6`).
 type EncapMode uint8
 
 const (

@@ -7,17 +7,17 @@ import (
 	"slices"
 )
 
-// A Kernel is what a Reconciler brings into the wanted state; a Conn is one. Apply returns one error for each op.
+// A Kernel is what a Reconciler configures; a Conn is one. Apply returns an error for each op.
 type Kernel interface {
 	Apply(ops []Op) []error
 	Dump(p Protocol) ([]Object, error)
 }
 
-// A Reconciler holds the objects that one owner wants against those the kernel has. A change costs only itself, however
-// much is held. It is not safe for concurrent use.
+// A Reconciler compares the desired objects of an owner with those in the kernel, and applies the difference. The cost of
+// a change does not depend on the number of objects. It is not safe for concurrent use.
 //
-// A daemon takes over what its predecessor left: Resync, Set what is wanted, Flush, and Sweep once everything wanted is
-// known (as after the end-of-RIB markers of all sessions), Flush again.
+// After a restart a daemon takes over the objects of its previous instance: Resync, Set the desired objects, Flush; and
+// once all of them are known, as after the End-of-RIB of all sessions, Sweep and Flush again.
 type Reconciler struct {
 	kernel   Kernel
 	protocol Protocol
@@ -36,7 +36,7 @@ type entry struct {
 	key        Key
 	want, have Object // normal; nil: nothing
 	err        error  // of the last attempt
-	kept       bool   // found in the kernel, wanted by nobody yet, not stale yet
+	kept       bool   // found in the kernel, not desired yet, not stale yet
 	double     bool   // the kernel has more than one under the key
 	queued     bool
 	generation uint32 // of the Resync that last found it
@@ -44,8 +44,8 @@ type entry struct {
 
 func (e *entry) dirty() bool { return e.want != e.have && !e.kept }
 
-// Count says how much of a class is wanted, how much of it the kernel is known to have, and how many objects failed in
-// their last attempt.
+// Count is the number of objects of a class that are desired, that the kernel is known to have, and that failed in their
+// last attempt.
 type Count struct {
 	Want, Have, Errors int
 }
@@ -62,7 +62,7 @@ func (c *Count) add(e *entry, n int) {
 	}
 }
 
-// NewReconciler returns a Reconciler that wants nothing and knows nothing of the kernel yet.
+// NewReconciler returns a Reconciler without desired objects, which does not know the kernel's yet.
 func NewReconciler(k Kernel, p Protocol, log *slog.Logger) *Reconciler {
 	return &Reconciler{kernel: k, protocol: p, log: log, entries: map[Key]*entry{}}
 }
@@ -100,7 +100,7 @@ func (r *Reconciler) entry(k Key) *entry {
 	return e
 }
 
-// Set wants an object, in place of the one with the same key. An object that cannot be fails at Flush.
+// Set makes an object desired, in place of the one with its key. An invalid object fails at Flush.
 func (r *Reconciler) Set(o Object) {
 	o = o.Normal()
 	e := r.entry(o.Key())
@@ -116,14 +116,14 @@ func (r *Reconciler) Set(o Object) {
 	})
 }
 
-// Delete wants the object no more.
+// Delete makes the object no longer desired.
 func (r *Reconciler) Delete(k Key) {
 	if e := r.entries[k]; e != nil {
 		r.change(e, func() { e.want, e.kept = nil, false })
 	}
 }
 
-// Clear wants nothing any more, and nothing that was found either: the next Flush removes all that the owner has.
+// Clear makes nothing desired: the next Flush removes everything that the owner has, found objects included.
 func (r *Reconciler) Clear() {
 	r.swept = true
 	for _, e := range r.entries {
@@ -131,8 +131,8 @@ func (r *Reconciler) Clear() {
 	}
 }
 
-// Sweep makes owned objects that nobody wants stale, those found so far and those that a Resync will find: the next Flush
-// deletes them. Until Sweep they are kept, so that a daemon that starts again drops no packet.
+// Sweep makes owned objects that are not desired stale, those found so far and those that a Resync will find: the next
+// Flush deletes them. Until Sweep they are kept, so that a restart drops no packet.
 func (r *Reconciler) Sweep() {
 	r.swept = true
 	n := 0
@@ -147,7 +147,7 @@ func (r *Reconciler) Sweep() {
 	}
 }
 
-// Resync reads what the kernel has. What differs from what is wanted becomes dirty.
+// Resync dumps the kernel's objects. Those that differ from the desired ones become dirty.
 func (r *Reconciler) Resync() error {
 	objects, err := r.kernel.Dump(r.protocol)
 	if err != nil {
@@ -161,7 +161,7 @@ func (r *Reconciler) Resync() error {
 		r.change(e, func() {
 			switch {
 			case e.generation == r.generation:
-				// A second object under the same key, as somebody else can add it.
+				// A second object with the same key, as another program can add it.
 				e.have, e.double = Altered{unaltered(e.have)}, true
 			case e.want == o:
 				e.have, e.double = e.want, false
@@ -184,13 +184,13 @@ func (r *Reconciler) Resync() error {
 	return nil
 }
 
-// Settled tells whether the kernel is known to have what is wanted under the key, be it nothing.
+// Settled reports whether the kernel is known to have what is desired under the key, be it nothing.
 func (r *Reconciler) Settled(k Key) bool {
 	e := r.entries[k]
 	return e == nil || !e.dirty()
 }
 
-// Pending returns how many objects the next Flush has to bring to the kernel.
+// Pending returns the number of objects that the next Flush has to change.
 func (r *Reconciler) Pending() int { return r.pending }
 
 // Counts returns the state of each class.
@@ -214,7 +214,7 @@ func (r *Reconciler) Want() []Object {
 	return all
 }
 
-// A FlushError is what a Flush could not do. It wraps the errors of the first few objects.
+// A FlushError is the failure of some objects in a Flush. It wraps the errors of the first few.
 type FlushError struct {
 	Failed int // objects that stay dirty
 	Errs   []error
@@ -240,7 +240,7 @@ func (e *FlushError) Error() string {
 // Unwrap returns the errors of the first few objects.
 func (e *FlushError) Unwrap() []error { return e.Errs }
 
-// Flush brings what is dirty to the kernel: it adds and replaces nexthops, routes (unreachable defaults before others),
+// Flush applies what is dirty to the kernel: it adds and replaces nexthops, routes (unreachable defaults before others),
 // rules and addresses, then it deletes addresses, rules, routes and nexthops. What failed stays dirty for the next Flush;
 // an addition that failed is tried a second time when others succeeded, because one may need another. The error is a
 // *FlushError.
@@ -400,8 +400,8 @@ func withoutDying(routes, nexthops []*entry) []*entry {
 	return rest
 }
 
-// guardsFirst moves unreachable and blackhole defaults to the front: as long as a table is used, nothing may fall through
-// it.
+// guardsFirst moves unreachable and blackhole defaults to the front: while a table is in use, a lookup in it must not
+// continue with the next rule.
 func guardsFirst(list []*entry) []*entry {
 	guards, rest := make([]*entry, 0, len(list)), []*entry(nil)
 	for _, e := range list {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Group is a kind of events, as a multicast group of rtnetlink.
+// A Group is a multicast group of rtnetlink.
 type Group uint32
 
 const (
@@ -24,13 +24,13 @@ const (
 // An Event is a LinkChange, RouteChange, NexthopChange or Overrun.
 type Event interface{ event() }
 
-// A LinkChange says how a link is now, or that it is gone. Several in a row may say the same.
+// A LinkChange is the new state of a link, or that it is gone. Consecutive ones may be equal.
 type LinkChange struct {
 	Link    Link
 	Deleted bool
 }
 
-// A RouteChange is a route that came, was replaced or went.
+// A RouteChange is a route that was added, replaced or deleted.
 type RouteChange struct {
 	Table    uint32
 	Dst      netip.Prefix
@@ -39,15 +39,15 @@ type RouteChange struct {
 	Time     time.Time // when it was read from the kernel
 }
 
-// A NexthopChange is a nexthop object that somebody made, replaced or deleted. The objects that the kernel removes by
-// itself, because their link went down or lost its carrier, are not reported: only the LinkChange tells.
+// A NexthopChange is a nexthop object that was added, replaced or deleted. The kernel does not report those that it
+// deletes because their link goes down or loses its carrier: only a LinkChange follows.
 type NexthopChange struct {
 	ID       uint32
 	Protocol Protocol
 	Deleted  bool
 }
 
-// An Overrun says that events were lost: what is known of links and routes is to be read again.
+// An Overrun: events were lost, so links and routes must be read again.
 type Overrun struct{}
 
 func (LinkChange) event()    {}
@@ -105,7 +105,7 @@ func watch(ctx context.Context, buffer int, groups ...Group) (*Watcher, error) {
 // Events returns the channel of events. It is closed when the watcher ends.
 func (w *Watcher) Events() <-chan Event { return w.events }
 
-// Err says why the watcher ended; nil while it runs and after a canceled context or Close.
+// Err returns why the watcher ended; nil while it runs and after a canceled context or Close.
 func (w *Watcher) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

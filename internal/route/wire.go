@@ -203,7 +203,7 @@ func putLocal(b []byte, l LocalAction) []byte {
 	return putUint32(b, seg6LocalTable, l.Table)
 }
 
-// Decoding. The bytes come from the kernel, and from anybody in a fuzz test.
+// Decoding. The bytes come from the kernel, or from a fuzz test.
 
 var (
 	errShort = errors.New("message is too short")

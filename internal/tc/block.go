@@ -6,9 +6,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Block lets everything vanish that the link is to send from now on, without a sign: the link stays up, and what forwards
-// through it is told nothing. (A socket of this very host hears of a local congestion.) What waits in a token bucket
-// filter of SetRate is still sent. SetRate and ClearRate end it. It returns a *feature.Error when the kernel has no TBF.
+// Block silently drops everything that the link is to send from now on: the link stays up, and no error is returned to
+// forwarded traffic. (Sockets of this host see local congestion.) Packets that are queued in a token bucket filter of SetRate
+// are still sent. SetRate and ClearRate end it. It returns a *feature.Error when the kernel has no TBF.
 func Block(link string) error {
 	if err := block(link); err != nil {
 		return fmt.Errorf("block link %q: %w", link, err)

@@ -8,13 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoRedirect means that this kernel cannot send what one interface gives to another.
+// ErrNoRedirect: this kernel cannot redirect packets from one interface to another.
 var ErrNoRedirect = errors.New("this kernel cannot redirect packets between interfaces; it needs CONFIG_NET_SCH_INGRESS, CONFIG_NET_CLS_U32 and CONFIG_NET_ACT_MIRRED")
 
-// Redirect lets the link through be a detour of the link: all that the link is to send leaves by through instead, before the
-// link's own queueing discipline, and all that comes in by through is received as if by the link. What the link itself receives
-// stays as it is. It lasts as long as the two links, and doing it twice is an error. Errors wrap ErrNoRedirect when the kernel
-// cannot.
+// Redirect sends everything that the link is to send through another link instead, before the link's own qdisc, and has
+// everything that is received there received by the link. What the link itself receives is not changed. It lasts as long as
+// the two links; a second Redirect is an error. Errors wrap ErrNoRedirect when the kernel lacks it.
 func Redirect(link, through string) error {
 	if err := redirect(link, through); err != nil {
 		return fmt.Errorf("redirect link %q through %q: %w", link, through, err)
@@ -38,7 +37,7 @@ func redirect(link, through string) error {
 	return mirred(l, netlink.HANDLE_MIN_EGRESS, t, netlink.TCA_EGRESS_REDIR)
 }
 
-// EndRedirect lets what the link sends leave by the link itself again. A link that is not redirected is left as it is.
+// EndRedirect ends a Redirect. A link that is not redirected is left as it is.
 func EndRedirect(link string) error {
 	if err := endRedirect(link); err != nil {
 		return fmt.Errorf("end redirection of link %q: %w", link, err)

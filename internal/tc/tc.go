@@ -1,8 +1,8 @@
 // Package tc limits the rate at which a network interface sends, with the kernel's token bucket filter (TBF) as root
 // queueing discipline.
 //
-// It works in the network namespace of the calling thread. It refuses to shape what is received, to build trees of
-// classes, and to touch a root discipline of another kind except to put a TBF in its place.
+// It works in the network namespace of the calling thread. It does not police received traffic or configure classes, and
+// touches a root qdisc of another kind only to replace it.
 package tc
 
 import (
@@ -37,11 +37,11 @@ type Rate struct {
 // minRate is the least Rate.Rate.
 const minRate = 8 * unit.KbitPerSecond
 
-// DefaultQueue is the longest wait unless told otherwise: half the RTT of a long path, what one flow of Reno or Cubic
+// DefaultQueue is the default of Rate.Queue: half the RTT of a long path, what one flow of Reno or Cubic
 // needs to fill the link while it recovers from a loss, and short enough not to hide the path's own delay.
 const DefaultQueue = 50 * time.Millisecond
 
-// DefaultBurst is the burst unless told otherwise: 2 ms of the rate, which covers late timers, and no less than
+// DefaultBurst is the default of Rate.Burst: 2 ms of the rate, which covers late timers, and no less than
 // 32 KiB, some 20 packets, so that GSO packets up to that size pass without the filter cutting them up.
 func DefaultBurst(rate unit.Bandwidth) unit.Size {
 	return max(32*unit.KiB, rate.SizeIn(2*time.Millisecond))
@@ -72,7 +72,7 @@ func setRate(name string, r Rate) error {
 	return refusal(netlink.QdiscReplace(tbf))
 }
 
-// refusal says what the kernel's answer means. A kind that the kernel does not know is ENOENT (qdisc_create).
+// refusal turns ENOENT into a *feature.Error: the kernel does not know the kind of qdisc (qdisc_create).
 func refusal(err error) error {
 	if errors.Is(err, unix.ENOENT) {
 		return &feature.Error{Feature: "token bucket filter", Err: err, Remedy: "modprobe sch_tbf, or use a kernel with CONFIG_NET_SCH_TBF"}
@@ -155,21 +155,21 @@ func clearRate(name string) error {
 	return nil
 }
 
-// Statistics are what the token bucket filter of a link did since it was made, and what it holds.
+// Statistics are the counters of a link's token bucket filter since it was added, and its backlog.
 type Statistics struct {
 	// Rate, Burst and Queue are what the kernel shapes with; Burst and Queue are rounded to its ticks and to bytes.
 	Rate
-	// Sent is what went out, in bytes from the link layer's header on.
+	// Sent counts what was sent, in bytes from the link layer's header on.
 	Sent unit.Size
-	// Packets counts what went out. A GSO packet counts for each of its segments.
+	// Packets counts what was sent. A GSO packet counts for each of its segments.
 	Packets uint64
 	// Drops counts packets that found the queue full.
 	Drops uint64
-	// Overlimits counts how often a packet had to wait for tokens.
+	// Overlimits counts packets that had to wait for tokens.
 	Overlimits uint64
-	// Backlog is what waits, in bytes.
+	// Backlog is the length of the queue in bytes.
 	Backlog unit.Size
-	// Waiting is how many packets wait.
+	// Waiting is the length of the queue in packets.
 	Waiting uint64
 }
 
@@ -206,7 +206,7 @@ func stats(name string) (Statistics, error) {
 	return s, nil
 }
 
-// rateOf reads what Rate.tbf wrote.
+// rateOf is the inverse of Rate.tbf.
 func rateOf(tbf *netlink.Tbf, ticksPerMicrosecond float64) Rate {
 	r := Rate{Rate: 8 * unit.Bandwidth(tbf.Rate)}
 	if ticksPerMicrosecond > 0 {

@@ -111,7 +111,7 @@ func (k *Kernel) Put(p route.Protocol, o route.Object) {
 	k.slots[o.Key()] = Owned{p, o}
 }
 
-// Remove deletes what has the key as if by another process, whoever owns it, with all that falls with it: the routes of
+// Remove deletes the object with the key as another process does, whatever its owner, with all that depends on it: the routes of
 // a nexthop object, and the preferred source of routes with an address.
 func (k *Kernel) Remove(key route.Key) {
 	gone := plain(k.slots[key].Object)
