@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns"
@@ -94,19 +95,33 @@ func TestShow(t *testing.T) {
 func TestIproute2(t *testing.T) {
 	ip := programs.Need(t, "ip")
 	ns := network(t)
-	for command := range shows {
-		got, err := iproute.In(ns, command)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var want bytes.Buffer
+	program := func(command string) string {
+		var out bytes.Buffer
 		cmd := exec.Command(ip, append([]string{"-6"}, strings.Fields(command)...)...)
-		cmd.Stdout, cmd.Stderr = &want, &want
+		cmd.Stdout, cmd.Stderr = &out, &out
 		if err := netns.Start(ns, cmd); err != nil {
 			t.Fatal(err)
 		}
-		if err := cmd.Wait(); err != nil || plain(got) != plain(want.String()) {
-			t.Errorf("%s: %v\n%s\nwant:\n%s", command, err, plain(got), plain(want.String()))
+		if err := cmd.Wait(); err != nil {
+			t.Fatalf("%s: %v: %s", command, err, &out)
+		}
+		return plain(out.String())
+	}
+	for command := range shows {
+		// The kernel adds routes of its own in the background, soon after a link is up.
+		for end := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			want := program(command)
+			got, err := iproute.In(ns, command)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if plain(got) == want {
+				break
+			}
+			if time.Now().After(end) {
+				t.Errorf("%s:\n%s\nwant:\n%s", command, plain(got), want)
+				break
+			}
 		}
 	}
 }

@@ -12,12 +12,18 @@ import (
 	"github.com/tabane/tabane/internal/netns"
 )
 
+// monitorBuffer holds what happens until it is read at the end, in bytes.
+const monitorBuffer = 4 << 20
+
 // Monitor watches the IPv6 routes, the rules and the nexthop objects of a network namespace from now on. The function
 // that it returns ends that and returns what changed, a line for each in the format of `ip monitor`; it must be called.
 func Monitor(namespace string) (end func() (string, error), err error) {
 	var s *nl.NetlinkSocket
 	err = netns.Do(namespace, func() (err error) {
 		s, err = nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_NEXTHOP)
+		if err == nil {
+			err = s.SetReceiveBufferSize(monitorBuffer, true)
+		}
 		return err
 	})
 	if err != nil {
@@ -28,7 +34,7 @@ func Monitor(namespace string) (end func() (string, error), err error) {
 		var out strings.Builder
 		// What has happened is in the socket's buffer already; an overrun is an error of Receive.
 		err := netns.Do(namespace, func() error {
-			if err := unix.SetNonblock(s.GetFd(), true); err != nil {
+			if err := s.SetReceiveTimeout(&unix.Timeval{Usec: 1000}); err != nil {
 				return err
 			}
 			for {
