@@ -15,7 +15,7 @@ build: bin/tabane ## build bin/tabane
 # The go command knows what has changed; make does not.
 bin/tabane: FORCE
 	@command -v $(GO) >/dev/null || { echo "make: there is no Go; install Go 1.25 or newer (https://go.dev/dl/)" >&2; exit 2; }
-	$(GO) build -trimpath -buildvcs=false -ldflags "-X main.version=$(VERSION)" -o $@ ./cmd/tabane
+	$(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)" -o $@ ./cmd/tabane
 
 demo: root build ## run the first experiment: content over every egress path (needs root)
 	bin/tabane lab run epe-steady --quick --out $(OUT)/epe-steady

@@ -7,17 +7,18 @@ import (
 	"github.com/tabane/tabane/internal/pcap"
 )
 
-// Options say what an analysis keeps.
+// Options configure an analysis.
 type Options struct {
-	// Record keeps every segment with its times, every burst and the course of what is held, for figures and tables. It takes
-	// about 100 bytes for each segment.
+	// Record keeps every segment with its times, every burst and the buffer occupancy over time,
+	// for figures and tables. It takes about 100 bytes for each segment.
 	Record bool
-	// MaxRecords bounds the segments that are kept together; what is more is left out and said so. 0 means DefaultMaxRecords.
+	// MaxRecords bounds the segments that Record keeps in all; further ones are counted as missed.
+	// 0 means DefaultMaxRecords.
 	MaxRecords int
-	// SortMemory bounds, in bytes, the segments that Read holds to sort files whose times run backwards;
-	// 0 means DefaultSortMemory. What needs more is refused with ErrDisorder.
+	// SortMemory bounds, in bytes, the segments that Read holds to sort files whose times run
+	// backwards; 0 means DefaultSortMemory. What needs more is refused with ErrDisorder.
 	SortMemory int
-	// Idle is from when on a time without new data counts as a gap; 0 means DefaultIdle.
+	// Idle is the shortest time without new data that counts as a gap; 0 means DefaultIdle.
 	Idle time.Duration
 
 	// chosen is where each flow is looked at, when it was captured in more than one place.
@@ -31,8 +32,8 @@ const (
 	DefaultIdle       = time.Second
 )
 
-// Analysis takes the TCP segments of captures, in the order of their times, and follows the connections that they belong to. It is not safe
-// for concurrent use.
+// Analysis reconstructs connections from TCP segments, which it takes in the order of their times.
+// It is not safe for concurrent use.
 type Analysis struct {
 	o Options
 	// origin is the time of the first segment, now that of the latest, as the time since then.
@@ -43,7 +44,8 @@ type Analysis struct {
 	halves      map[pcap.Flow]*half
 	connections []*connection
 	tokens      map[uint32]*connection
-	// near finds the connection of a data sequence number when the start of a subflow was not captured.
+	// near finds the connection of a data sequence number when the start of a subflow was not
+	// captured.
 	near map[nearKey]*connection
 
 	records, subflows int
@@ -67,10 +69,11 @@ type piece struct {
 	released time.Duration
 }
 
-// maxSubflows bounds how many TCP connections are followed, and with it the memory that a scan or a flood of SYNs takes: about 1.5 GB.
+// maxSubflows bounds how many TCP connections are followed, and with it the memory that a scan or a
+// flood of SYNs takes: about 1.5 GB.
 const maxSubflows = 1 << 18
 
-// missed is what could not be used, or is not as it should be.
+// missed counts segments that could not be used or that are suspect.
 type missed struct {
 	Segments   uint64
 	OptionsCut uint64
@@ -83,7 +86,7 @@ type missed struct {
 	Unfollowed uint64 // segments of flows beyond maxSubflows
 }
 
-// New returns an analysis that has seen nothing.
+// New returns an empty analysis.
 func New(o Options) *Analysis {
 	if o.MaxRecords == 0 {
 		o.MaxRecords = DefaultMaxRecords
@@ -101,8 +104,9 @@ type point struct {
 	out         bool // as cooked captures of all interfaces tell packets of a bridge or router apart
 }
 
-// Add takes a segment. Times should not run backwards: one that does counts as the latest time, and how often is reported.
-// Segments of a captured interface that all flows pass twice should not be given twice; Read sorts that out.
+// Add takes a segment. Times should not run backwards: one that does counts as the latest time, and
+// how often is reported. Segments of a captured interface that all flows pass twice should not be
+// given twice; Read sorts that out.
 func (a *Analysis) Add(s *pcap.Segment) { a.add(s, point{iface: s.Interface}) }
 
 func (a *Analysis) add(s *pcap.Segment, at point) {
@@ -162,8 +166,8 @@ func (a *Analysis) add(s *pcap.Segment, at point) {
 	h.segment(a, s, o)
 }
 
-// subflow makes the subflow of a segment, in a connection of its own: what belongs to another one is moved when that is known. What
-// was at these addresses and ports before has ended.
+// subflow makes the subflow of a segment, in a connection of its own: what belongs to another one
+// is moved when that is known. What was at these addresses and ports before has ended.
 func (a *Analysis) subflow(s *pcap.Segment, fromServer bool) {
 	a.subflows++
 	flow := s.Flow
@@ -183,7 +187,8 @@ func (a *Analysis) subflow(s *pcap.Segment, fromServer bool) {
 	c.take(sub, false)
 }
 
-// nearKey is the neighborhood of a data sequence number: the upper bits of one of 8 bytes, or of one of 4.
+// nearKey is the neighborhood of a data sequence number: the upper bits of one of 8 bytes, or of
+// one of 4.
 type nearKey struct {
 	number uint64
 	short  bool
@@ -201,8 +206,9 @@ func keyOf(dsn uint64, long bool) nearKey {
 	return nearKey{uint64(uint32(dsn)) >> nearShortBits, true}
 }
 
-// neighbor finds the connection, and the direction of it, whose data sequence numbers are near to one that an unknown subflow
-// has. Numbers of 4 bytes prove little, so it must share an address with the subflow, too.
+// neighbor finds the connection, and the direction of it, whose data sequence numbers are near to
+// one that an unknown subflow has. Numbers of 4 bytes prove little, so it must share an address
+// with the subflow, too.
 func (a *Analysis) neighbor(sub *subflow, dsn uint64, long bool) (*connection, int) {
 	k := keyOf(dsn, long)
 	for _, shift := range []uint64{0, 1, ^uint64(0)} {
@@ -239,7 +245,8 @@ func (a *Analysis) noteDSN(d *direction, dsn uint64, long bool) {
 	d.anyDSN, d.lastDSN, d.wide = true, dsn, d.wide || long
 }
 
-// shares says whether one of the first subflows of the connection has an address with this one in common.
+// shares says whether one of the first subflows of the connection has an address with this one in
+// common.
 func (c *connection) shares(sub *subflow) bool {
 	for _, s := range c.subflows[:min(len(c.subflows), 64)] {
 		for _, x := range [...][16]byte{s.flow.Source, s.flow.Destination} {
@@ -251,7 +258,7 @@ func (c *connection) shares(sub *subflow) bool {
 	return false
 }
 
-// Event is something that happened beside the data.
+// Event is a signaling event of a connection, such as ADD_ADDR.
 type Event struct {
 	At time.Duration `json:"at_ns"`
 	// Subflow is that which brought it, and FromClient where from.

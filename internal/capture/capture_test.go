@@ -64,7 +64,8 @@ func TestDelayOfLossAndOfOtherSubflows(t *testing.T) {
 	s := newScene(1, Options{Record: true})
 	s.open(0)
 	s.join(2 * ms)
-	// Subflow 0 lost its first segment, which comes 30 ms late; the data after that waits for subflow 1 besides.
+	// Subflow 0 lost its first segment, which comes 30 ms late; the data after that waits for
+	// subflow 1 besides.
 	s.data(10*ms, 0, 101, 100, mapped{start: 101, offset: 200, length: 100})
 	s.data(40*ms, 0, 1, 100, mapped{start: 1, offset: 0, length: 100})
 	s.data(50*ms, 1, 1, 100, mapped{start: 1, offset: 100, length: 100})
@@ -264,7 +265,8 @@ func TestCaptureThatBeginsInTheMiddle(t *testing.T) {
 		s.short = short
 		s.add()
 		s.add()
-		// An acknowledgement says where the data is; each subflow tells where it counts from by a mapping of one segment.
+		// An acknowledgement says where the data is; each subflow tells where it counts from by a
+		// mapping of one segment.
 		const offset = 5_000_000
 		s.ack(0, 0, 9001, offset)
 		s.data(1*ms, 0, 9001, 1000, mapped{start: 9001, offset: offset + 1000, length: 1000})
@@ -281,8 +283,8 @@ func TestCaptureThatBeginsInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestOneWayFromTheMiddle: without acknowledgements, the data begins where the last of the subflows that were there begins: what is
-// before that was there before the capture, in part.
+// TestOneWayFromTheMiddle: without acknowledgements, the data begins where the last of the subflows
+// that were there begins: what is before that was there before the capture, in part.
 func TestOneWayFromTheMiddle(t *testing.T) {
 	for _, acknowledged := range []bool{false, true} {
 		s := newScene(1, Options{})
@@ -316,7 +318,8 @@ func TestMiddleOfAMappingOfManySegments(t *testing.T) {
 	s := newScene(1, Options{})
 	s.add()
 	s.ack(0, 0, 2001, 2000)
-	// The first mapping began before the capture, so where it begins is not known until the next one follows it.
+	// The first mapping began before the capture, so where it begins is not known until the next
+	// one follows it.
 	s.data(1*ms, 0, 2001, 1000, mapped{start: 1, offset: 0, length: 4000})
 	s.data(2*ms, 0, 3001, 1000, mapped{start: 1, offset: 0, length: 4000})
 	s.data(3*ms, 0, 4001, 1000, mapped{start: 4001, offset: 4000, length: 2000})
@@ -346,7 +349,7 @@ func TestWhatTheCaptureLost(t *testing.T) {
 	s.open(0)
 	s.join(2 * ms)
 	s.data(10*ms, 0, 1, 1000, mapped{start: 1, offset: 0, length: 1000})
-	// Offsets 1000 to 2000 were on subflow 1, and are in no file.
+	// Offsets 1000 to 2000 were on subflow 1, and not captured.
 	s.data(12*ms, 0, 1001, 1000, mapped{start: 1001, offset: 2000, length: 1000})
 	s.ack(20*ms, 1, 1001, 3000)
 	c := only(t, s.a.Report())
@@ -354,7 +357,7 @@ func TestWhatTheCaptureLost(t *testing.T) {
 	if d.Uncaptured != 1000 || d.Bytes != 2000 || d.StillHeld != 0 || d.Delay.Max != 8*ms {
 		t.Errorf("%d uncaptured, %d in order, delay up to %v; want 1000, 2000, 8ms", d.Uncaptured, d.Bytes, d.Delay.Max)
 	}
-	if !strings.Contains(strings.Join(c.Missed, ";"), "in no file") {
+	if !strings.Contains(strings.Join(c.Missed, ";"), "not captured") {
 		t.Errorf("missed %q", c.Missed)
 	}
 	// The same on one subflow.
@@ -378,7 +381,8 @@ func TestPortsThatAreUsedAgain(t *testing.T) {
 		s.key[0]++
 		s.key[1]++
 	}
-	// The second has the same initial sequence numbers, as if it were a SYN that came again: one connection.
+	// The second has the same initial sequence numbers, as if it were a SYN that came again: one
+	// connection.
 	if n := len(s.a.Report().Connections); n != 1 {
 		t.Errorf("%d connections after the SYN came again, want 1", n)
 	}
@@ -411,8 +415,8 @@ func TestPlainTCP(t *testing.T) {
 	}
 }
 
-// TestAnyConnection sends data over subflows at random, with losses, retransmissions, reinjections and mappings of any kind, and
-// compares each release with one that is worked out byte by byte.
+// TestAnyConnection sends data over subflows at random, with losses, retransmissions, reinjections
+// and mappings of any kind, and compares each release with one that is worked out byte by byte.
 func TestAnyConnection(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newScene(rapid.IntRange(0, 1).Draw(t, "version"), Options{Record: true})

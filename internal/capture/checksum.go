@@ -10,11 +10,13 @@ import (
 	"time"
 )
 
-// Checksums says how many mappings had which checksum: that of DSS, over the mapping's numbers and its data (RFC 8684, section 3.3.1).
+// Checksums counts mappings by their DSS checksum, which covers the mapping and its data (RFC 8684,
+// section 3.3.1).
 type Checksums struct {
 	Verified uint64 `json:"verified"`
 	Wrong    uint64 `json:"wrong"`
-	// Unverifiable is those of which not all data was captured, or whose upper 32 bits of the data sequence number are not known.
+	// Unverifiable is those of which not all data was captured, or whose upper 32 bits of the data
+	// sequence number are not known.
 	Unverifiable uint64 `json:"unverifiable"`
 	// Absent is the mappings without one in a connection that had agreed on them.
 	Absent uint64 `json:"absent"`
@@ -30,14 +32,16 @@ func (c *Checksums) add(o Checksums) {
 // Any says that there were checksums, or should have been.
 func (c *Checksums) Any() bool { return *c != Checksums{} }
 
-// signed is what a mapping says of its data: the ones' complement sum of the pseudo-header and of the checksum itself.
+// signed is what a mapping says of its data: the ones' complement sum of the pseudo-header and of
+// the checksum itself.
 type signed struct {
 	sum     uint16
 	present bool
 	partial bool // of the data sequence number only the lower 32 bits are known
 }
 
-// sign has the data sequence number in 64 bits, whatever the option had, and the length with the DATA_FIN.
+// sign has the data sequence number in 64 bits, whatever the option had, and the length with the
+// DATA_FIN.
 func sign(dsn uint64, subflow uint32, length, checksum uint16, partial bool) signed {
 	sum := dsn>>48 + dsn>>32&0xffff + dsn>>16&0xffff + dsn&0xffff
 	sum += uint64(subflow>>16) + uint64(subflow&0xffff) + uint64(length) + uint64(checksum)
@@ -52,7 +56,8 @@ func fold(v uint64) uint16 {
 	return uint16(v)
 }
 
-// sum16 is the ones' complement sum of bytes in 16-bit words, of which the first begins with the second byte of a word where odd.
+// sum16 is the ones' complement sum of bytes in 16-bit words, of which the first begins with the
+// second byte of a word where odd.
 func sum16(b []byte, odd bool) uint64 {
 	var sum, carry uint64
 	for len(b) >= 8 {
@@ -75,7 +80,8 @@ type chunk struct {
 	data []byte
 }
 
-// verifier checks the mappings of a half in the subflow's order. There is one when there was a checksum, or should have been.
+// verifier checks the mappings of a half in the subflow's order. There is one when there was a
+// checksum, or should have been.
 type verifier struct {
 	at    uint64 // what is before is checked, or given up
 	start uint64 // of the mapping that sum is of
@@ -87,7 +93,8 @@ type verifier struct {
 	wrong []WrongChecksum
 }
 
-// checks makes the verifier of a half when a mapping that came has a checksum, or should have one, and says whether there is one.
+// checks makes the verifier of a half when a mapping that came has a checksum, or should have one,
+// and says whether there is one.
 func (h *half) checks(a *Analysis, s signed) bool {
 	if h.verifier == nil && (s.present || h.sub.conn.checksums) {
 		a.summed = true
@@ -102,8 +109,9 @@ func (h *half) checks(a *Analysis, s signed) bool {
 // size is what a chunk takes of maxEarly.
 func (c chunk) size() int { return len(c.data) + 64 }
 
-// What is kept for checksums is bounded: of one analysis in bytes, of one half in chunks, which is a window of 12 MB even without
-// an interface that puts segments together. What is more cannot be verified.
+// What is kept for checksums is bounded: of one analysis in bytes, of one half in chunks, which is
+// a window of 12 MB even without an interface that puts segments together. What is more cannot be
+// verified.
 const (
 	maxEarly  = 64 << 20
 	maxChunks = 1 << 13
@@ -153,8 +161,8 @@ func (v *verifier) next(a *Analysis) []byte {
 	return nil
 }
 
-// verify goes on to until, which is in the subflow's order, with the payload of the segment that came, of which the capture may have
-// only a part.
+// verify goes on to until, which is in the subflow's order, with the payload of the segment that
+// came, of which the capture may have only a part.
 func (h *half) verify(a *Analysis, until, seq uint64, payload []byte) {
 	v := h.verifier
 	for v.at < until {

@@ -47,7 +47,8 @@ func contents(offset uint64, n int) []byte {
 	return b
 }
 
-// checksum is that of a mapping of the server's data, with the pseudo-header of RFC 8684, section 3.3.1.
+// checksum is that of a mapping of the server's data, with the pseudo-header of RFC 8684, section
+// 3.3.1.
 func (s *scene) sumOf(m mapped) uint16 {
 	n := int(m.length)
 	if m.fin {
@@ -58,8 +59,8 @@ func (s *scene) sumOf(m mapped) uint16 {
 	return naiveSum(append(head, contents(m.offset, n)...))
 }
 
-// piece is a segment of the server that has bytes of a mapping: from the subflow's sequence number seq on, and what of the payload
-// the capture has.
+// piece is a segment of the server that has bytes of a mapping: from the subflow's sequence number
+// seq on, and what of the payload the capture has.
 func (s *scene) piece(at time.Duration, subflow int, seq uint32, payload, captured int, m mapped, sum uint16) {
 	f := s.subflows[subflow]
 	g := &pcap.Segment{
@@ -146,7 +147,7 @@ func TestChecksums(t *testing.T) {
 				t.Errorf("%s, short %v: got %+v, want %+v", tt.name, short, got, tt.want)
 			}
 			if wrong := c.Subflows[0].ToClient.Wrong; uint64(len(wrong)) != tt.want.Wrong || len(wrong) > 0 &&
-				(wrong[0].Packet != 10 || !strings.HasPrefix(wrong[0].String(), "packet 10: the checksum of 1001 bytes") || !strings.Contains(fmt.Sprint(c.Missed), "1 mapping of which the checksum is wrong")) {
+				(wrong[0].Packet != 10 || !strings.HasPrefix(wrong[0].String(), "packet 10: the checksum of 1001 bytes") || !strings.Contains(fmt.Sprint(c.Missed), "1 mapping whose checksum is wrong")) {
 				t.Errorf("%s: wrong %+v, missed %v", tt.name, wrong, c.Missed)
 			}
 			if s.a.early != 0 {
@@ -194,7 +195,8 @@ func TestChecksumWithCapable(t *testing.T) {
 	}
 }
 
-// However mappings are divided, reordered and repeated: all that are whole are checked, and those are wrong that were made so.
+// However mappings are divided, reordered and repeated: all that are whole are checked, and those
+// are wrong that were made so.
 func TestPropertyChecksums(t *testing.T) { rapid.Check(t, checksumsHold) }
 
 func FuzzChecksums(f *testing.F) { f.Fuzz(rapid.MakeFuzz(checksumsHold)) }
@@ -239,8 +241,9 @@ func checksumsHold(t *rapid.T) {
 	}
 }
 
-// TestChecksumsOfTheKernel: of a connection of Linux with checksums, over three subflows of which two are inside SRv6, all are right, at both
-// ends. They are wrong where a byte of the data is another, and nothing is known of data that was cut off.
+// TestChecksumsOfTheKernel: of a connection of Linux with checksums, over three subflows of which
+// two are inside SRv6, all are right, at both ends. They are wrong where a byte of the data is
+// another, and nothing is known of data that was cut off.
 func TestChecksumsOfTheKernel(t *testing.T) {
 	count := func(names ...string) (*Connection, Checksums) {
 		c := busiest(read(t, names...))

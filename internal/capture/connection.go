@@ -41,7 +41,8 @@ func (c *connection) event(e Event) {
 	}
 }
 
-// take appends a subflow to the connection. turned says that the subflow's client is the connection's server.
+// take appends a subflow to the connection. turned says that the subflow's client is the
+// connection's server.
 func (c *connection) take(s *subflow, turned bool) {
 	s.conn, s.index, s.turned = c, len(c.subflows), turned
 	c.subflows = append(c.subflows, s)
@@ -58,9 +59,9 @@ func (c *connection) movable() bool {
 	return c.initial == nil && !c.merged
 }
 
-// merge moves all subflows of old, which must be movable, to c. turned says that the client of one is
-// the server of the other. Subflows never move one by one: old would be left with data of subflows
-// that it does not have.
+// merge moves all subflows of old, which must be movable, to c. turned says that the client of one
+// is the server of the other. Subflows never move one by one: old would be left with data of
+// subflows that it does not have.
 func (c *connection) merge(old *connection, turned bool) {
 	first := len(c.subflows)
 	for _, s := range old.subflows {
@@ -82,8 +83,9 @@ func (c *connection) merge(old *connection, turned bool) {
 	old.merged, old.subflows, old.events = true, nil, nil
 }
 
-// digest is the token and the initial data sequence number of a key: the first 32 and the last 64 bits of its SHA-1 in version 0
-// (RFC 6824 section 3.1), of its SHA-256 in version 1 (RFC 8684 section 3.1).
+// digest is the token and the initial data sequence number of a key: the first 32 and the last 64
+// bits of its SHA-1 in version 0 (RFC 6824 section 3.1), of its SHA-256 in version 1 (RFC 8684
+// section 3.1).
 func digest(version int, key uint64) (token uint32, idsn uint64) {
 	var k [8]byte
 	binary.BigEndian.PutUint64(k[:], key)
@@ -114,7 +116,8 @@ func (a *Analysis) key(c *connection, side int, key uint64) {
 	}
 }
 
-// rehash computes anew what follows from keys, when the version turns out to be another one.
+// rehash recomputes tokens and initial data sequence numbers when the version turns out to be
+// another one.
 func (c *connection) rehash(version int) {
 	for _, d := range c.dirs {
 		if d.keyKnown {
@@ -213,8 +216,8 @@ type direction struct {
 	buffer *reseq.Buffer
 	origin uint64 // the sequence number that counts as 0 in records
 	known  bool   // that is where the data begins
-	// settled is the first data sequence number of that subflow, of those which began before the capture, whose first is the
-	// highest: of what is below, some may have come before the capture.
+	// settled is the first data sequence number of that subflow, of those which began before the
+	// capture, whose first is the highest: of what is below, some may have come before the capture.
 	settled    uint64
 	hasSettled bool
 	batch      []reseq.Segment
@@ -242,7 +245,8 @@ type direction struct {
 
 // Record is one piece of data: what one mapping and one segment have in common.
 type Record struct {
-	// Arrived is when it was seen; Ordered when its subflow's order let it through; Released when all data before it was there.
+	// Arrived is when it was seen; Ordered when its subflow's order let it through; Released when
+	// all data before it was there.
 	Arrived, Ordered, Released time.Duration
 	Subflow                    int
 	// Seq counts from the first byte of the direction.
@@ -296,8 +300,8 @@ func (d *direction) expand(n uint64, long bool) uint64 {
 	return near + uint64(int64(int32(uint32(n)-uint32(near))))
 }
 
-// farthestData is how far from the expected one a data sequence number may be. It is more than any window, since what a capture lost
-// moves the expected one on with the next acknowledgement only.
+// farthestData is how far from the expected one a data sequence number may be. It is more than any
+// window, since what a capture lost moves the expected one on with the next acknowledgement only.
 const farthestData = 1 << 32
 
 // maxQueue bounds what waits for an acknowledgement to say where the data begins.
@@ -466,7 +470,8 @@ func (d *direction) uncount(c reseq.Count) {
 	d.total.Segments -= c.Segments
 }
 
-// account notes what is held now: for the order of the subflow that changed, and for that of the data.
+// account notes what is held now: for the order of the subflow that changed, and for that of the
+// data.
 func (d *direction) account(a *Analysis, h *half) {
 	change := func(old *reseq.Count, b *reseq.Buffer) {
 		if b == nil {

@@ -1,2 +1,3 @@
-// Package capture finds the MPTCP connections in captures and what putting their data into order costs. It captures nothing itself.
+// Package capture reconstructs MPTCP and TCP connections from captures and measures their
+// resequencing: delay, burst lengths and reorder-buffer occupancy. It captures nothing itself.
 package capture

@@ -6,14 +6,16 @@ import (
 	"sort"
 )
 
-// mapping says which data the bytes [start, end) of a subflow are; both count from the subflow's initial sequence number.
+// mapping says which data the bytes [start, end) of a subflow are; both count from the subflow's
+// initial sequence number.
 type mapping struct {
 	start, end uint64
 	dsn        uint64
 	signed     signed
 }
 
-// maxMappings bounds what one subflow keeps of mappings that it has not used yet: with 64 kB each, more than any window.
+// maxMappings bounds what one subflow keeps of mappings that it has not used yet: with 64 kB each,
+// more than any window.
 const maxMappings = 1 << 16
 
 // mappings are those of one direction of a subflow, in order and without overlap.
@@ -34,7 +36,8 @@ const (
 	refused     // there are too many
 )
 
-// add keeps a mapping. One that is known from another segment of it, as segmentation offload makes them, is no news.
+// add keeps a mapping. One that is known from another segment of it, as segmentation offload makes
+// them, is no news.
 func (m *mappings) add(v mapping) outcome {
 	all := m.all()
 	n := len(all)
@@ -61,7 +64,8 @@ func (m *mappings) add(v mapping) outcome {
 	return added
 }
 
-// find returns the mapping of the byte at, or where the next one begins when it has none: MaxUint64 when there is no other.
+// find returns the mapping of the byte at, or where the next one begins when it has none: MaxUint64
+// when there is no other.
 func (m *mappings) find(at uint64) (v mapping, next uint64, ok bool) {
 	all := m.all()
 	i := 0
@@ -77,7 +81,8 @@ func (m *mappings) find(at uint64) (v mapping, next uint64, ok bool) {
 	return all[i], 0, true
 }
 
-// prune forgets what ends before all bytes that are still to come. The last one stays: its repetitions must be known.
+// prune forgets what ends before all bytes that are still to come. The last one stays: its
+// repetitions must be known.
 func (m *mappings) prune(before uint64) {
 	for len(m.list)-m.head > 1 && m.list[m.head].end <= before {
 		m.head++

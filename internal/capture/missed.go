@@ -18,19 +18,20 @@ func (a *Analysis) missed() []string {
 		}
 	}
 	m := &a.m
-	say(m.OptionsCut, "%s of which the capture has not all TCP options (a larger snapshot length is needed: tcpdump -s 200)", count(m.OptionsCut, "segment"))
-	say(m.Broken, "%s with options that are malformed", count(m.Broken, "segment"))
+	say(m.OptionsCut, "%s with truncated TCP options (use a larger snapshot length: tcpdump -s 200)", count(m.OptionsCut, "segment"))
+	say(m.Broken, "%s with malformed options", count(m.Broken, "segment"))
 	say(m.Stray, "%s with sequence numbers far outside the window, not used", count(m.Stray, "segment"))
 	if m.MaxBack >= minBack {
 		say(m.Disorder, "%s with a time before that of an earlier one, by up to %v: the later time was taken", count(m.Disorder, "segment"), m.MaxBack.Round(time.Microsecond))
 	}
-	say(m.Elsewhere, "%s seen at another place, too: of each direction, the place nearest to its receiver was taken", count(m.Elsewhere, "segment"))
+	say(m.Elsewhere, "%s also captured elsewhere: each direction is measured where it is nearest to its receiver", count(m.Elsewhere, "segment"))
 	say(m.Unfollowed, "%s of TCP connections beyond the %d that are followed", count(m.Unfollowed, "segment"), maxSubflows)
 	say(m.Unrecorded, "%s beyond the number that is kept for figures and tables", count(m.Unrecorded, "piece"))
 	return list
 }
 
-// minBack is the disorder that packets of several interfaces of one host have; nothing that is measured here suffers from it.
+// minBack is the disorder that packets of several interfaces of one host have; nothing that is
+// measured here suffers from it.
 const minBack = 100 * time.Microsecond
 
 func count(n uint64, noun string) string {
@@ -48,7 +49,7 @@ func (c *connection) missed(r *Connection) []string {
 		say("its beginning was not captured")
 	}
 	if c.mptcp && !c.dirs[0].keyKnown && !c.dirs[1].keyKnown {
-		say("its keys were not captured: subflows are put together by their data sequence numbers")
+		say("its keys were not captured: subflows are matched by their data sequence numbers")
 	}
 	for _, s := range c.subflows {
 		if s.hasUnknownToken {
@@ -67,7 +68,7 @@ func (c *connection) missed(r *Connection) []string {
 		{&r.ToServer, func(s *Subflow) *SubflowDirection { return &s.ToServer }, "to the server"},
 	} {
 		if n := x.d.Uncaptured; n > 0 {
-			say("%s: %v of %v were acknowledged but are in no file", x.what, unit.Size(n), unit.Size(n+x.d.Bytes))
+			say("%s: %v of %v were acknowledged but not captured", x.what, unit.Size(n), unit.Size(n+x.d.Bytes))
 		}
 		if n := x.d.StillHeld; n > 0 {
 			say("%s: %v still waited for what was before them when the capture ended", x.what, unit.Size(n))
@@ -79,7 +80,7 @@ func (c *connection) missed(r *Connection) []string {
 				say("%s: %v of subflow %d have no data sequence signal", x.what, unit.Size(s.Unmapped), r.Subflows[i].Number)
 			}
 			if n := s.Checksums.Wrong; n > 0 {
-				say("%s: subflow %d has %s of which the checksum is wrong; a receiver closes the subflow, or falls back to TCP, and does not take their data, which counts here as it came", x.what, r.Subflows[i].Number, count(n, "mapping"))
+				say("%s: subflow %d has %s whose checksum is wrong; a receiver resets the subflow or falls back to TCP and discards their data, which counts here as received", x.what, r.Subflows[i].Number, count(n, "mapping"))
 			}
 			if n := s.Checksums.Absent; n > 0 {
 				say("%s: subflow %d has %s without a checksum, although checksums were agreed on", x.what, r.Subflows[i].Number, count(n, "mapping"))
@@ -89,7 +90,7 @@ func (c *connection) missed(r *Connection) []string {
 			}
 		}
 		if sender > 0 && 2*x.d.Bytes > r.Bytes() {
-			say("%s: captured at the sender, so times are those of sending, and nothing is late there; capture at the receiver", x.what)
+			say("%s: captured at the sender, so no segment is late; capture at the receiver", x.what)
 		}
 	}
 	largest := 0
@@ -102,7 +103,7 @@ func (c *connection) missed(r *Connection) []string {
 		}
 	}
 	if largest > maxPayload {
-		say("segments of up to %v: the interface put them together, or had not divided them yet; segments and bursts are counted as captured (ethtool -K INTERFACE gro off tso off gso off)", unit.Size(largest))
+		say("segments of up to %v: GRO or TSO was on, and segments and bursts are counted as captured (ethtool -K INTERFACE gro off tso off gso off)", unit.Size(largest))
 	}
 	return list
 }

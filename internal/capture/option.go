@@ -22,8 +22,8 @@ const optionMPTCP = 30
 
 // options is the MPTCP options of one segment.
 type options struct {
-	// seen has a bit for each subtype that is there and well formed; broken says that there was one that is not, or that the
-	// list of options itself is not.
+	// seen has a bit for each subtype that is there and well formed; broken says that there was one
+	// that is not, or that the list of options itself is not.
 	seen   uint16
 	broken bool
 
@@ -45,7 +45,8 @@ type capable struct {
 	checksum           bool
 	sender, receiver   uint64
 	hasSender, hasBoth bool
-	// length is that of the mapping which the first data of version 1 brings this way; 0 when there is none.
+	// length is that of the mapping which the first data of version 1 brings this way; 0 when there
+	// is none.
 	length uint16
 	sum    uint16
 	hasSum bool
@@ -104,7 +105,8 @@ func (o *options) parse(b []byte) {
 	}
 }
 
-// option reads one MPTCP option; it reports whether that is well formed. Of two of one subtype the first counts.
+// option reads one MPTCP option; it reports whether that is well formed. Of two of one subtype the
+// first counts.
 func (o *options) option(b []byte) bool {
 	subtype := int(b[2] >> 4)
 	if o.has(subtype) {
@@ -223,8 +225,8 @@ func (d *dss) parse(b []byte) bool {
 	return true
 }
 
-// parse reads ADD_ADDR: of version 0 (RFC 6824 section 3.4.1), which says the version of IP, and of version 1 (RFC 8684 section
-// 3.4.1), which says whether it is an echo.
+// parse reads ADD_ADDR: of version 0 (RFC 6824 section 3.4.1), which says the version of IP, and of
+// version 1 (RFC 8684 section 3.4.1), which says whether it is an echo.
 func (a *announced) parse(b []byte) bool {
 	if len(b) < 4 {
 		return false

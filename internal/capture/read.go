@@ -25,13 +25,16 @@ func (e *FileError) Unwrap() error { return e.Err }
 var (
 	// ErrTwice means that a file was named twice.
 	ErrTwice = errors.New("it is named twice")
-	// ErrAgain means that a pipe would have to be read again: its times are in disorder, or flows were captured in several places.
-	ErrAgain = errors.New("it has to be read twice, and is no file")
+	// ErrAgain means that a pipe would have to be read again: its times are in disorder, or flows
+	// were captured in several places.
+	ErrAgain = errors.New("it must be read twice and is not a regular file")
 )
 
-// Read analyses the files as one capture, in the order of their packets' times: one file for each path or interface, or one of all. Where
-// a flow was captured in several places, each direction is looked at where it is nearest to its receiver. Files are read again when
-// that, or disorder of the times, shows itself. An error is a *FileError, or that of ctx; broken places in files are in the report.
+// Read analyzes the files as one capture, in the order of their packets' times: one file for each
+// path or interface, or one of all. Where a flow was captured in several places, each direction is
+// looked at where it is nearest to its receiver. Files are read again when that, or disorder of the
+// times, shows itself. An error is a *FileError, or that of ctx; broken places in files are in the
+// report.
 func Read(ctx context.Context, names []string, o Options) (Report, error) {
 	pipe, err := checkNames(names)
 	if err != nil {
@@ -129,7 +132,8 @@ func (s *source) advance() error {
 		v := pcap.Decode(&s.packet, &s.next)
 		s.others[v]++
 		if v == pcap.TCP {
-			// A cooked capture of all interfaces has no names for them, but a router's packets pass in and out.
+			// A cooked capture of all interfaces has no names for them, but a router's packets pass
+			// in and out.
 			s.at = point{s.index, s.next.Interface, s.next.Index, s.packet.Link == pcap.LinkSLL && s.next.Direction == pcap.Outbound}
 			return nil
 		}
@@ -244,8 +248,8 @@ type sighting struct {
 // maxSightings is how many segments of a flow are looked at to find out where it was seen first.
 const maxSightings = 512
 
-// survey finds, for each flow that was captured in several places, the one nearest to the receiver: where the hop limit is the
-// lowest or, of those with the same, where segments are seen last.
+// survey finds, for each flow that was captured in several places, the one nearest to the receiver:
+// where the hop limit is the lowest or, of those with the same, where segments are seen last.
 func survey(ctx context.Context, names []string) (map[pcap.Flow]point, error) {
 	flows := map[pcap.Flow]*sightings{}
 	_, err := each(ctx, names, func(s *pcap.Segment, at point) error {
@@ -282,7 +286,8 @@ func survey(ctx context.Context, names []string) (map[pcap.Flow]point, error) {
 		}
 		best := 0
 		for i := range f.points {
-			// A place that saw few segments of many saw a flow change its way, and is no better for that.
+			// A place that saw few segments of many saw a flow change its way, and is no better for
+			// that.
 			few, were := f.count[i]*2 < f.count[best], f.count[best]*2 < f.count[i]
 			switch {
 			case few:

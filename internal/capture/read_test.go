@@ -66,9 +66,9 @@ func TestRealCaptures(t *testing.T) {
 		{[]string{"sender-any.pcap.gz", "receiver-2.pcap.gz", "receiver-1.pcap.gz"}, 3, 300_200, 0, ""},
 		{[]string{"reinjection.pcap.gz"}, 2, 400_200, 0, ""},
 		{[]string{"tcp.pcap.gz"}, 1, 150_200, 0, ""},
-		{[]string{"srv6-client.pcapng.gz"}, 3, 300_200, 0, "put them together"},
+		{[]string{"srv6-client.pcapng.gz"}, 3, 300_200, 0, "GRO or TSO"},
 		{[]string{"srv6-server.pcapng.gz"}, 3, 300_200, 2, "captured at the sender"},
-		{[]string{"srv6-server.pcapng.gz", "srv6-client.pcapng.gz"}, 3, 300_200, 2, "put them together"},
+		{[]string{"srv6-server.pcapng.gz", "srv6-client.pcapng.gz"}, 3, 300_200, 2, "GRO or TSO"},
 	} {
 		t.Run(strings.Join(tt.files, " "), func(t *testing.T) {
 			names := make([]string, len(tt.files))
@@ -112,7 +112,8 @@ func records(file []byte) (packets [][]byte) {
 	return packets
 }
 
-// TestDisorder: a file whose packets are not in the order of their times gives what the ordered one gives.
+// TestDisorder: a file whose packets are not in the order of their times gives what the ordered one
+// gives.
 func TestDisorder(t *testing.T) {
 	whole := unzip(t, "receiver-any.pcap.gz")
 	packets := records(whole)
@@ -124,8 +125,8 @@ func TestDisorder(t *testing.T) {
 	}
 }
 
-// TestSortMemory: sorting takes the memory of the distance that times run back, not of the file, and
-// what needs more than is allowed is refused.
+// TestSortMemory: sorting takes the memory of the distance that times run back, not of the file,
+// and what needs more than is allowed is refused.
 func TestSortMemory(t *testing.T) {
 	whole := unzip(t, "receiver-any.pcap.gz")
 	want := busiest(read(t, "testdata/receiver-any.pcap.gz"))
@@ -151,8 +152,8 @@ func TestSortMemory(t *testing.T) {
 	}
 }
 
-// TestPropertySorter: whatever the order in which segments come, they leave in that of their times, and
-// those of one time as they came.
+// TestPropertySorter: whatever the order in which segments come, they leave in that of their times,
+// and those of one time as they came.
 func TestPropertySorter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		times := rapid.SliceOf(rapid.Int64Range(0, 50)).Draw(t, "times")
@@ -183,7 +184,8 @@ func TestPropertySorter(t *testing.T) {
 	})
 }
 
-// TestFromAnyPacketOn: whatever is missing at the front, no data is made up and nothing stays held for what was before.
+// TestFromAnyPacketOn: whatever is missing at the front, no data is made up and nothing stays held
+// for what was before.
 func TestFromAnyPacketOn(t *testing.T) {
 	whole := unzip(t, "receiver-any.pcap.gz")
 	var at []int
@@ -265,7 +267,8 @@ func TestSnapshotLengthThatCutsOptions(t *testing.T) {
 	}
 }
 
-// hostile makes segments of any bytes: of few flows and near sequence numbers, so that they have to do with each other.
+// hostile makes segments of any bytes: of few flows and near sequence numbers, so that they have to
+// do with each other.
 func hostile(b []byte, do func(*pcap.Segment)) {
 	at := int64(1e18)
 	for len(b) >= 12 {
@@ -398,8 +401,8 @@ func FuzzFlippedBytes(f *testing.F) {
 	})
 }
 
-// TestJoinOfSeveral: the SYN of a subflow that was seen before comes late, and brings what its subflow
-// was put together with to the connection that it joins.
+// TestJoinOfSeveral: the SYN of a subflow that was seen before comes late, and brings what its
+// subflow was put together with to the connection that it joins.
 func TestJoinOfSeveral(t *testing.T) {
 	r := read(t, "testdata/join-of-several.pcap.gz")
 	plausible(t, r)
@@ -408,8 +411,8 @@ func TestJoinOfSeveral(t *testing.T) {
 	}
 }
 
-// TestJoinThatContradicts: a SYN of the initial subflow of one connection has the token of another, as
-// after damage. Data that was put into order stays where it is.
+// TestJoinThatContradicts: a SYN of the initial subflow of one connection has the token of another,
+// as after damage. Data that was put into order stays where it is.
 func TestJoinThatContradicts(t *testing.T) {
 	s := newScene(1, Options{Record: true})
 	first := s.open(0)

@@ -19,7 +19,7 @@ type Report struct {
 	Connections []Connection `json:"connections"`
 	// Files is what was read, when Read did it.
 	Files []File `json:"files,omitempty"`
-	// Missed says what could not be used, in words.
+	// Missed lists what could not be used, as text.
 	Missed []string `json:"missed,omitempty"`
 }
 
@@ -29,12 +29,14 @@ type Connection struct {
 	// Protocol is "mptcp" or "tcp"; Version is that of MPTCP, and -1 when it was not seen.
 	Protocol string `json:"protocol"`
 	Version  int    `json:"version"`
-	// Tokens are those of the client and the server, in hexadecimal; empty where the key was not captured.
+	// Tokens are those of the client and the server, in hexadecimal; empty where the key was not
+	// captured.
 	Tokens   [2]string      `json:"tokens"`
 	Client   netip.AddrPort `json:"client"`
 	Server   netip.AddrPort `json:"server"`
 	Fallback string         `json:"fallback,omitempty"`
-	// Checksums says that a side asked for checksums, so that both have to send them (RFC 8684, section 3.1).
+	// Checksums says that a side asked for checksums, so that both have to send them (RFC 8684,
+	// section 3.1).
 	Checksums bool `json:"checksums"`
 	// FromStart says that the first handshake was captured.
 	FromStart bool      `json:"from_start"`
@@ -55,7 +57,8 @@ type Subflow struct {
 	Number int            `json:"number"`
 	Client netip.AddrPort `json:"client"`
 	Server netip.AddrPort `json:"server"`
-	// Start says how it began: "initial", "join", or "unknown" when that was not captured. FromServer means that the server opened it.
+	// Start says how it began: "initial", "join", or "unknown" when that was not captured.
+	// FromServer means that the server opened it.
 	Start      string        `json:"start"`
 	FromServer bool          `json:"from_server,omitempty"`
 	Backup     bool          `json:"backup,omitempty"`
@@ -70,27 +73,29 @@ type Subflow struct {
 // SubflowDirection is what one side sent on a subflow.
 type SubflowDirection struct {
 	Packets uint64 `json:"packets"`
-	// Segments have payload. Bytes is their payload without repetitions, Share its part of all subflows'.
+	// Segments have payload. Bytes is their payload without repetitions, Share its part of all
+	// subflows'.
 	Segments uint64  `json:"segments"`
 	Bytes    uint64  `json:"bytes"`
 	Share    float64 `json:"share"`
-	// Retransmitted is what came again, or late enough to have been lost; Reordered what came late by less than that. Both are of
-	// the subflow.
+	// Retransmitted is what came again, or late enough to have been lost; Reordered what came late
+	// by less than that. Both are of the subflow.
 	Retransmitted SegmentCount `json:"retransmitted"`
 	Reordered     SegmentCount `json:"reordered"`
-	// Reinjected is bytes of data that were sent behind later data of the same subflow: they had been sent on another one before.
-	// DuplicateData had arrived before, over whatever subflow.
+	// Reinjected is bytes of data that were sent behind later data of the same subflow: they had
+	// been sent on another one before. DuplicateData had arrived before, over whatever subflow.
 	Reinjected    uint64 `json:"reinjected_bytes"`
 	DuplicateData uint64 `json:"duplicate_data_bytes"`
-	// Unmapped is bytes of which the data sequence signal was not seen; Uncaptured those that were acknowledged but not seen.
+	// Unmapped is bytes of which the data sequence signal was not seen; Uncaptured those that were
+	// acknowledged but not seen.
 	Unmapped   uint64  `json:"unmapped_bytes"`
 	Uncaptured uint64  `json:"uncaptured_bytes"`
 	RateBps    float64 `json:"rate_bps"`
 	// Checksums counts mappings by their checksums, and Wrong lists the first that are wrong.
 	Checksums Checksums       `json:"checksums"`
 	Wrong     []WrongChecksum `json:"wrong_checksums,omitempty"`
-	// Delay is that of the data it brought; OwnOrder the part of that in which it waited for the subflow's own order; Others that
-	// for other subflows.
+	// Delay is that of the data it brought; OwnOrder the part of that in which it waited for the
+	// subflow's own order; Others that for other subflows.
 	Delay    Distribution `json:"delay"`
 	OwnOrder Distribution `json:"own_order"`
 	Others   Distribution `json:"others"`
@@ -126,23 +131,26 @@ func describe(h *reseq.Histogram) Distribution {
 
 // Direction is the data of one side, and what it cost to put it into order.
 type Direction struct {
-	// Segments and Bytes were put into order. A segment counts once for each mapping that it has bytes of.
+	// Segments and Bytes were put into order. A segment counts once for each mapping that it has
+	// bytes of.
 	Segments uint64 `json:"segments"`
 	Bytes    uint64 `json:"bytes"`
 	// First and Last are when new bytes arrived first and last.
 	First time.Duration `json:"first_ns"`
 	Last  time.Duration `json:"last_ns"`
-	// BeforeBps is the rate at which new bytes arrived on the subflows; GoodputBps that at which data was released in order; both from First
-	// to the last of it, in bit/s.
+	// BeforeBps is the rate at which new bytes arrived on the subflows; GoodputBps that at which
+	// data was released in order; both from First to the last of it, in bit/s.
 	BeforeBps  float64 `json:"before_bps"`
 	GoodputBps float64 `json:"goodput_bps"`
-	// Delay is between the arrival of a segment and its release; OwnOrder the part until the order of its own subflow let it
-	// through, which a loss there causes; Others the rest, in which it waited for other subflows.
+	// Delay is between the arrival of a segment and its release; OwnOrder the part until the order
+	// of its own subflow let it through, which a loss there causes; Others the rest, in which it
+	// waited for other subflows.
 	Delay    Distribution `json:"delay"`
 	OwnOrder Distribution `json:"own_order"`
 	Others   Distribution `json:"others"`
 	Bursts   Bursts       `json:"bursts"`
-	// MaxHeld is the most that waited at once, of both orders: the need for a buffer. MeanHeld is its mean over time in bytes.
+	// MaxHeld is the peak reorder-buffer occupancy, of both orders together. MeanHeld is the mean
+	// over time, in bytes.
 	MaxHeld      SegmentCount  `json:"max_held"`
 	MeanHeld     float64       `json:"mean_held_bytes"`
 	StillHeld    uint64        `json:"still_held_bytes"`
@@ -156,7 +164,8 @@ type Direction struct {
 	Finished bool `json:"finished"`
 	// Checksums counts the mappings of all subflows by their checksums.
 	Checksums Checksums `json:"checksums"`
-	// What Options.Record keeps: the pieces in the order of their release, the bursts, and the course of what was held.
+	// What Options.Record keeps: the pieces in the order of their release, the bursts, and the
+	// course of what was held.
 	Records []Record      `json:"-"`
 	Series  []reseq.Burst `json:"-"`
 	Course  []Held        `json:"-"`
@@ -175,7 +184,7 @@ type Bursts struct {
 	MaxBytes int     `json:"max_bytes"`
 }
 
-// Report tells what was found up to now.
+// Report returns what was found so far.
 func (a *Analysis) Report() Report {
 	r := Report{Start: time.Unix(0, a.origin).UTC(), Duration: a.now, Segments: a.m.Segments, Missed: a.missed()}
 	for _, c := range a.connections {
@@ -201,7 +210,8 @@ func (a *Analysis) finish(c *connection) {
 	}
 }
 
-// capableOnly says that data went without a signal on the only subflow: after MP_CAPABLE that is a fallback.
+// capableOnly says that data went without a signal on the only subflow: after MP_CAPABLE that is a
+// fallback.
 func (c *connection) capableOnly() bool {
 	if c.signals || len(c.subflows) != 1 || !c.subflows[0].capable || c.fallback != "" {
 		return false
@@ -315,7 +325,8 @@ func rate(bytes uint64, d time.Duration) float64 {
 	return float64(bytes) * 8 / d.Seconds()
 }
 
-// vantage is where the half was captured, from the two parts of the handshake's round trip: near the server, it answers at once.
+// vantage is where the half was captured, from the two parts of the handshake's round trip: near
+// the server, it answers at once.
 func (h *half) vantage() string {
 	s := h.sub
 	if !s.hasSyn || !s.hasSynAck || !s.hasAck || s.halves[0].at != s.halves[1].at {
@@ -338,8 +349,8 @@ func (h *half) vantage() string {
 	return "sender"
 }
 
-// passed is where the half was captured, as far as the direction of its packets at the interface says: a router's are sent with a hop
-// limit that was counted down.
+// passed is where the half was captured, as far as the direction of its packets at the interface
+// says: a router's are sent with a hop limit that was counted down.
 func (h *half) passed() string {
 	whole := h.hops == 64 || h.hops == 128 || h.hops == 255
 	switch {

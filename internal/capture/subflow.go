@@ -50,8 +50,8 @@ type half struct {
 	seen bool
 	at   point
 
-	// Sequence numbers count from isn in 64 bits. Without a SYN isn is the first one that was seen, and counting begins
-	// far from 0 so that there is room below.
+	// Sequence numbers count from isn in 64 bits. Without a SYN isn is the first one that was seen,
+	// and counting begins far from 0 so that there is room below.
 	syn, placed bool
 	isn         uint32
 	top         uint64 // the end of the highest segment
@@ -134,7 +134,8 @@ func (h *half) begin(isn uint32) {
 	h.placed, h.isn, h.top, h.lagKnown = true, isn, 1, true
 }
 
-// farthest is how far from the expected one a sequence number may be: the largest window of TCP (RFC 7323).
+// farthest is how far from the expected one a sequence number may be: the largest window of TCP
+// (RFC 7323).
 const farthest = 1 << 30
 
 // segment takes a segment of this half.
@@ -391,8 +392,9 @@ func (h *half) signal(a *Analysis, o *dss, at uint64, payload int) {
 	h.mapped(a, mapping{start: start, end: start + length, dsn: dsn, signed: s})
 }
 
-// learnLag finds out where a subflow without a SYN counts from. A mapping may have been copied to all segments that an interface made
-// of one, so only one that is as long as its segment, or begins right where the one before it ended, says where it begins.
+// learnLag finds out where a subflow without a SYN counts from. A mapping may have been copied to
+// all segments that an interface made of one, so only one that is as long as its segment, or begins
+// right where the one before it ended, says where it begins.
 func (h *half) learnLag(a *Analysis, o *dss, at uint64, payload int) {
 	if payload == 0 {
 		return
@@ -440,7 +442,8 @@ func (h *half) mapped(a *Analysis, m mapping) {
 	}
 }
 
-// acknowledged takes a cumulative acknowledgement of this half. Bytes before it that are not there were not captured.
+// acknowledged takes a cumulative acknowledgement of this half. Bytes before it that are not there
+// were not captured.
 func (h *half) acknowledged(a *Analysis, ack uint32) {
 	if h.buffer == nil {
 		return
@@ -522,8 +525,8 @@ func (h *half) payload(a *Analysis, at uint64, length int, data []byte) {
 	d.account(a, h)
 }
 
-// lateBy tells a retransmission from a segment that the network reordered: it needs a round trip. Where none is known, 3 ms stand
-// for it, as in Wireshark.
+// lateBy tells a retransmission from a segment that the network reordered: it needs a round trip.
+// Where none is known, 3 ms stand for it, as in Wireshark.
 func (h *half) lateBy(now time.Duration) bool {
 	late := 3 * time.Millisecond
 	if rtt := h.sub.rtt(); rtt > 0 {

@@ -161,7 +161,8 @@ func (s *scene) join(at time.Duration) int {
 	return i
 }
 
-// data is a segment from the server with a mapping: seq from 1 on the subflow, offset from 0 in the data.
+// data is a segment from the server with a mapping: seq from 1 on the subflow, offset from 0 in the
+// data.
 func (s *scene) data(at time.Duration, subflow int, seq uint32, payload int, m mapped) {
 	var options []byte
 	if m.length > 0 {
@@ -203,8 +204,9 @@ type sent struct {
 // never is when what does not come is released.
 const never = time.Duration(math.MaxInt64)
 
-// naiveRelease is when each byte of the data is released, worked out byte by byte: a subflow lets a byte through when all before it
-// on that subflow have come, the connection when the same holds for all data before it.
+// naiveRelease is when each byte of the data is released, worked out byte by byte: a subflow lets a
+// byte through when all before it on that subflow have come, the connection when the same holds for
+// all data before it.
 func naiveRelease(arrivals []arrival, maps []sent, bytes int) []time.Duration {
 	came := map[int][]time.Duration{} // by subflow, the first byte at 0
 	for _, a := range arrivals {

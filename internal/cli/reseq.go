@@ -37,15 +37,15 @@ func (a *app) reseqCommand() *cobra.Command {
 	var o reseqFlags
 	c := &cobra.Command{
 		Use:     "reseq FILE...",
-		Short:   "Find in captures what putting MPTCP data into order costs",
+		Short:   "Measure the resequencing of MPTCP in captures",
 		GroupID: "tools",
-		Long: `Reseq reads captures (pcap or pcapng, also compressed with gzip) and follows the MPTCP connections in them, of version 0 and 1, and
-those of plain TCP: subflows and what each carried, retransmissions and reinjections, how long segments had to wait for those
-before them, how many were released at once, and how much had to be held. Several files are read as one capture: one for each path,
-or one for each side. Capture at the receiver; the first 200 bytes of each packet are enough. Packets inside SRv6 and IP in IP
-are read, too.
+		Long: `Reseq reads captures (pcap or pcapng, also compressed with gzip) and reconstructs the MPTCP connections (version 0
+and 1) and TCP connections in them. It reports the subflows and what each carried, retransmissions, reinjections,
+resequencing delay, burst lengths and reorder-buffer occupancy. Several files are read as one capture, merged by
+their timestamps: one for each path, or one for each side. Capture at the receiver; the first 200 bytes of each
+packet are enough, whole packets are needed to verify DSS checksums. Packets inside SRv6 and IP in IP are decoded.
 
-What a capture does not have (its beginning, packets, options) is listed under "missed"; the rest is reported all the same.`,
+What a capture lacks (its start, packets, options) is listed under "missed"; the rest is reported all the same.`,
 		Example: `  tabane reseq client.pcap
   tabane reseq path1.pcapng.gz path2.pcapng.gz --figures out
   tabane reseq client.pcap --connection 2 --csv out --json
@@ -67,10 +67,10 @@ What a capture does not have (its beginning, packets, options) is listed under "
 	}
 	f := c.Flags()
 	f.BoolVar(&o.json, "json", false, "print the report as JSON; times are in nanoseconds")
-	f.StringVar(&o.csv, "csv", "", "write connections, subflows and every segment, burst and change of what is held as CSV files into this `directory`")
+	f.StringVar(&o.csv, "csv", "", "write CSV files of connections, subflows, segments, bursts and buffer occupancy into this `directory`")
 	f.StringVar(&o.figures, "figures", "", "draw figures (PNG and SVG) of the connections that are shown into this `directory`")
 	f.IntVar(&o.connection, "connection", 0, "show only the connection with this `number`")
-	f.DurationVar(&o.idle, "idle", capture.DefaultIdle, "from when on a time without new data counts as a gap")
+	f.DurationVar(&o.idle, "idle", capture.DefaultIdle, "shortest time without new data that counts as a gap")
 	f.StringVar(&o.memory, "sort-memory", unit.Size(capture.DefaultSortMemory).String(), "largest `size` of the packets held to sort files whose times run backwards")
 	f.BoolVar(&o.all, "all", false, fmt.Sprintf("show all connections, not only the %d that carried most", reseqShown))
 	return c
@@ -242,13 +242,13 @@ func writeOrder(b *strings.Builder, d *capture.Direction) {
 	}
 	n := func(v int64) string { return strconv.FormatInt(v, 10) }
 	fmt.Fprintf(b, format, "burst", fmt.Sprintf("%.1f", d.Bursts.Mean), n(d.Bursts.P50), n(d.Bursts.P95), n(d.Bursts.P99), n(d.Bursts.Max), "segments")
-	fmt.Fprintf(b, format, "held", fmt.Sprintf("%.1f", d.MeanHeld/1e3), "", "", "", fmt.Sprintf("%.1f", float64(d.MaxHeld.Bytes)/1e3), "kB")
+	fmt.Fprintf(b, format, "buffered", fmt.Sprintf("%.1f", d.MeanHeld/1e3), "", "", "", fmt.Sprintf("%.1f", float64(d.MaxHeld.Bytes)/1e3), "kB")
 	var more []string
 	if d.Duplicate > 0 {
-		more = append(more, bytesOf(d.Duplicate)+" came twice")
+		more = append(more, bytesOf(d.Duplicate)+" duplicate")
 	}
 	if d.LongestGap >= 10*time.Millisecond {
-		more = append(more, fmt.Sprintf("longest time without new data %s at %.3f s", short(d.LongestGap), d.LongestGapAt.Seconds()))
+		more = append(more, fmt.Sprintf("longest gap without new data %s, at %.3f s", short(d.LongestGap), d.LongestGapAt.Seconds()))
 	}
 	if len(more) > 0 {
 		fmt.Fprintf(b, "    %s\n", strings.Join(more, "; "))
@@ -289,7 +289,7 @@ func writeSubflows(b *strings.Builder, c *capture.Connection, side func(*capture
 		case s.Backup:
 			kind = " (backup)"
 		case s.Start == "unknown" && c.Protocol == "mptcp":
-			kind = " (began before)"
+			kind = " (start not captured)"
 		}
 		via := "-"
 		if len(d.Tunnels) > 0 {

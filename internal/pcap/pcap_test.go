@@ -349,7 +349,7 @@ func TestBrokenFiles(t *testing.T) {
 		{"a piece of pcapng is missing", slices.Concat(ng[:start+5*length+30], ng[start+7*length+11:]), 17, 1, false, ""},
 		{"garbage at the end", append(slices.Clone(old), garbage...), 20, 1, false, "63 bytes lost"},
 		{"a packet of an interface that is not there", slices.Concat(ng, packetBlock(order, 9, 1, segment4), ng[start:start+length]), 21, 1, false, "interface 9"},
-		{"a compressed file that is cut", zip(t, old)[:len(zip(t, old))-20], 0, 1, true, "compressed file is cut"},
+		{"a compressed file that is cut", zip(t, old)[:len(zip(t, old))-20], 0, 1, true, "compressed file is truncated"},
 		{"a header alone", old[:fileHeader], 0, 0, false, ""},
 	}
 	for _, tt := range tests {
@@ -399,8 +399,8 @@ func (f failing) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// TestReadErrorIsNotDamage: an I/O error is returned, also from within compressed data, while data that
-// cannot be decompressed is a fault of the file, which ends there.
+// TestReadErrorIsNotDamage: an I/O error is returned, also from within compressed data, while data
+// that cannot be decompressed is a fault of the file, which ends there.
 func TestReadErrorIsNotDamage(t *testing.T) {
 	file := pcapFile(binary.LittleEndian, false, 101, slices.Repeat([][]byte{segment4}, 2000)...)
 	for i := 24; i < len(file); i++ { // something that does not compress away
@@ -420,7 +420,7 @@ func TestReadErrorIsNotDamage(t *testing.T) {
 	}{
 		{"I/O error", failing{bytes.NewReader(file)}, true, ""},
 		{"I/O error in compressed data", failing{bytes.NewReader(z[:len(z)/2])}, true, ""},
-		{"cut compressed data", bytes.NewReader(z[:len(z)/2]), false, "compressed file is cut"},
+		{"cut compressed data", bytes.NewReader(z[:len(z)/2]), false, "compressed file is truncated"},
 		{"corrupt compressed data", bytes.NewReader(corrupt), false, "compressed data is damaged"},
 		{"wrong checksum of compressed data", bytes.NewReader(wrongSum), false, "compressed data is damaged"},
 	} {

@@ -45,8 +45,8 @@ func withReader(file []byte) (packets int) {
 	return packets
 }
 
-// TestDamageBesidePcapgo is why captures are read here: of files with a few changed bytes this reader
-// gets most packets, and pcapgo those before the first byte that matters. The shares stand
+// TestDamageBesidePcapgo is why captures are read here: of files with a few changed bytes this
+// reader gets most packets, and pcapgo those before the first byte that matters. The shares stand
 // in the package comment.
 func TestDamageBesidePcapgo(t *testing.T) {
 	for _, name := range []string{"receiver-any.pcap.gz", "srv6-client.pcapng.gz"} {

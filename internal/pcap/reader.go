@@ -13,14 +13,15 @@ import (
 	"math/bits"
 )
 
-// Errors that say why a file is no capture that can be read.
+// Errors of New.
 var (
 	ErrEmpty      = errors.New("the file is empty")
 	ErrNotCapture = errors.New("it is neither pcap nor pcapng")
-	ErrCompressed = errors.New("it is compressed in a way that is not read here")
+	ErrCompressed = errors.New("its compression is not supported")
 )
 
-// LinkType says what a packet begins with; the numbers are those of https://www.tcpdump.org/linktypes.html.
+// LinkType is the link-layer header type of a packet, as registered at
+// https://www.tcpdump.org/linktypes.html.
 type LinkType uint16
 
 // The link types that Decode knows.
@@ -37,10 +38,10 @@ const (
 	LinkSLL2     LinkType = 276
 )
 
-// Direction is how a packet passed the interface where it was captured.
+// Direction says whether the capturing interface received or sent a packet.
 type Direction uint8
 
-// The directions; most files do not tell.
+// The directions; most files do not record them.
 const (
 	DirectionUnknown Direction = iota
 	Inbound
@@ -49,7 +50,8 @@ const (
 
 // Packet is one packet of a capture.
 type Packet struct {
-	// At is when it was captured, in nanoseconds since the Unix epoch; 0 when the file does not say.
+	// At is when it was captured, in nanoseconds since the Unix epoch; 0 when the file does not
+	// say.
 	At int64
 	// Data is what was captured of it. It is valid until the next call of Next.
 	Data []byte
@@ -65,11 +67,11 @@ type Packet struct {
 	bigEndian bool // of the file, for LinkNull
 }
 
-// Fault is a place where a capture is broken.
+// Fault is a damaged part of a capture.
 type Fault struct {
 	// Offset is where in the file, in bytes, after decompression.
 	Offset int64
-	// Skipped is how many bytes were given up; for a fault that ends the file, those that are there and cannot be used.
+	// Skipped is how many bytes were skipped; at the end of the file, the rest that cannot be used.
 	Skipped int64
 	What    string
 }
@@ -79,25 +81,25 @@ func (f Fault) String() string {
 }
 
 const (
-	// window is how much is looked at together: packets larger than maxRecord are skipped.
+	// window is the read-ahead in bytes. Packets larger than maxRecord are skipped.
 	window    = 1 << 20
 	maxRecord = 1 << 19
 	// maxFaults is how many faults are kept; all are counted.
 	maxFaults = 20
 )
 
-// Stats is what a reader saw so far.
+// Stats are the counters of a reader.
 type Stats struct {
-	// Packets is how many there are, Captured and Wire their bytes in the file and when they were captured.
+	// Packets counts packets, Captured their bytes in the file, Wire their bytes on the link.
 	Packets, Captured, Wire uint64
-	// Dropped is how many the capture lost, as it says itself; only pcapng does.
+	// Dropped counts packets that the capturing program dropped; only pcapng records them.
 	Dropped uint64
 	// NoTime is packets without a timestamp.
 	NoTime uint64
 	// Faults has the first of them, FaultCount counts all.
 	Faults     []Fault
 	FaultCount int
-	// Cut means that the file ends in the middle.
+	// Cut: the file is truncated.
 	Cut        bool
 	Gzip       bool
 	Format     string
@@ -108,7 +110,7 @@ type Stats struct {
 type Reader struct {
 	in     *bufio.Reader
 	offset int64
-	skip   int // what Peek showed of the last record and is not needed any more
+	skip   int // length of the last record, which is still in the buffer
 	order  binary.ByteOrder
 	stats  Stats
 	next   func(*Packet) error
@@ -135,8 +137,8 @@ type iface struct {
 	dropped uint64
 }
 
-// New begins to read a capture, whose form it finds from its first bytes. Errors wrap ErrEmpty, ErrNotCapture, ErrCompressed, or what
-// reading it said.
+// New returns a reader of a capture, whose format it detects from the first bytes. Errors wrap
+// ErrEmpty, ErrNotCapture, ErrCompressed, or the error of r.
 func New(r io.Reader) (*Reader, error) {
 	in := bufio.NewReaderSize(r, window)
 	head, err := in.Peek(4)
@@ -184,7 +186,7 @@ func New(r io.Reader) (*Reader, error) {
 	return d, nil
 }
 
-// Stats is what was seen up to now. It shares its slices with the reader.
+// Stats returns the counters up to now. It shares its slices with the reader.
 func (d *Reader) Stats() Stats {
 	s := d.stats
 	for _, i := range d.interfaces {
@@ -193,8 +195,8 @@ func (d *Reader) Stats() Stats {
 	return s
 }
 
-// Next reads the next packet into p. At the end, also that of a file which is cut, it returns io.EOF; broken places are skipped and
-// kept in Stats. Any other error is one of reading the file.
+// Next reads the next packet into p. At the end, also that of a file which is cut, it returns
+// io.EOF; broken places are skipped and kept in Stats. Any other error is one of reading the file.
 func (d *Reader) Next(p *Packet) error {
 	if d.ended {
 		return io.EOF
@@ -214,8 +216,8 @@ func (d *Reader) Next(p *Packet) error {
 	return nil
 }
 
-// peek shows the next n bytes, after those of the record before. At the end of the file it shows what there is, and io.EOF when
-// there is nothing. A compressed file that is cut ends there, too.
+// peek returns the next n bytes behind the last record. At the end of the file it returns fewer,
+// and io.EOF when there are none. A compressed file that is truncated or damaged ends there, too.
 func (d *Reader) peek(n int) ([]byte, error) {
 	if d.skip > 0 {
 		k, _ := d.in.Discard(d.skip)
@@ -236,7 +238,7 @@ func (d *Reader) peek(n int) ([]byte, error) {
 		// Nothing can be decompressed behind this place.
 		if !d.stats.Cut {
 			d.stats.Cut = true
-			what := "the compressed file is cut"
+			what := "the compressed file is truncated"
 			if !errors.Is(err, io.ErrUnexpectedEOF) {
 				what = "the compressed data is damaged (" + err.Error() + ")"
 			}
@@ -263,7 +265,7 @@ func (d *Reader) fault(f Fault) {
 	}
 }
 
-// cut ends a file of which the last record is not whole; rest is what there is of it.
+// cut ends a file whose last record is truncated; rest is how many bytes of it there are.
 func (d *Reader) cut(rest int) error {
 	if !d.stats.Cut {
 		d.stats.Cut = true
@@ -272,7 +274,8 @@ func (d *Reader) cut(rest int) error {
 	return io.EOF
 }
 
-// resume skips bytes until good says that the window begins with a record, and keeps a fault. It returns false at the end.
+// resume skips bytes up to the next place where good finds a record, and records a fault. It
+// returns false at the end of the file.
 func (d *Reader) resume(what string, good func([]byte) bool) (bool, error) {
 	f := Fault{Offset: d.offset, What: what}
 	for {
@@ -380,7 +383,8 @@ func (d *Reader) nextRecord(p *Packet) error {
 		}
 		captured, length, ok := d.record(b)
 		if ok && !d.near(d.order.Uint32(b)) {
-			// A leap in time is possible, but when a piece of the file is missing, anything looks like a header.
+			// A leap in time is possible, but where a part of the file is missing, arbitrary bytes
+			// look like a header.
 			if b, err = d.peek(2*recordHeader + captured); err != nil {
 				return err
 			}
@@ -389,7 +393,7 @@ func (d *Reader) nextRecord(p *Packet) error {
 			}
 		}
 		if !ok {
-			ok, err := d.resume("what should be a packet is none", d.chain)
+			ok, err := d.resume("not a packet record", d.chain)
 			if err != nil {
 				return err
 			}
@@ -497,7 +501,8 @@ func (d *Reader) nextBlock(p *Packet) error {
 		}
 		kind, n, ok := d.block(b)
 		if ok && n > maxRecord {
-			// A packet or a block of secrets that is too large to be looked at, unless the length is wrong.
+			// A packet or a block of secrets that is too large to be looked at, unless the length
+			// is wrong.
 			ok = kind < 0x80000000
 			if ok {
 				d.fault(Fault{Offset: d.offset, Skipped: int64(n), What: fmt.Sprintf("a block of %d bytes is too large", n)})
@@ -509,7 +514,7 @@ func (d *Reader) nextBlock(p *Packet) error {
 				continue
 			}
 		}
-		what := "what should be a block is none"
+		what := "not a block"
 		if ok {
 			if b, err = d.peek(n); err != nil {
 				return err

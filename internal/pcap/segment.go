@@ -5,7 +5,8 @@ import (
 	"net/netip"
 )
 
-// Flow is the addresses and ports of one direction of a TCP connection. IPv4 addresses are mapped into IPv6.
+// Flow is the addresses and ports of one direction of a TCP connection. IPv4 addresses are mapped
+// into IPv6.
 type Flow struct {
 	Source, Destination         [16]byte
 	SourcePort, DestinationPort uint16
@@ -35,18 +36,19 @@ const (
 	ACK
 )
 
-// Segment is a TCP segment with what is needed of its headers.
+// Segment is a TCP segment with the header fields that analysis needs.
 type Segment struct {
 	// At, Number, Interface and Direction are the packet's.
 	At        int64
 	Number    uint64
 	Interface int
 	Direction Direction
-	// Index is the kernel's number of the interface, where a capture of all interfaces says it (LinkSLL2).
+	// Index is the kernel's number of the interface, where a capture of all interfaces says it
+	// (LinkSLL2).
 	Index uint32
 	Flow  Flow
-	// Tunneled means that the segment was inside another IP packet: Tunnel is the last SID of its SRv6 policy, or the
-	// destination of the outer header.
+	// Tunneled means that the segment was inside another IP packet: Tunnel is the last SID of its
+	// SRv6 policy, or the destination of the outer header.
 	Tunneled bool
 	Tunnel   [16]byte
 	HopLimit uint8
@@ -55,7 +57,8 @@ type Segment struct {
 	Seq, Ack uint32
 	// Payload is the length of the payload in bytes, as the IP header says it.
 	Payload int
-	// Options are the TCP options, valid as long as the packet's data. OptionsCut means that the capture has only some.
+	// Options are the TCP options, valid as long as the packet's data. OptionsCut means that the
+	// capture has only some.
 	Options    []byte
 	OptionsCut bool
 	// Data is what was captured of the payload, valid as long as the packet's data.
@@ -69,7 +72,8 @@ type Verdict uint8
 const (
 	// TCP is a segment.
 	TCP Verdict = iota
-	// NotTCP is IP with something else in it, such as UDP or ICMP; NotIP another protocol of the link, such as ARP.
+	// NotTCP is IP with something else in it, such as UDP or ICMP; NotIP another protocol of the
+	// link, such as ARP.
 	NotTCP
 	NotIP
 	// Fragment is a piece of an IP packet; it is not put together.
@@ -85,7 +89,7 @@ const (
 )
 
 func (v Verdict) String() string {
-	return [...]string{"TCP", "IP without TCP", "not IP", "IP fragments", "cut before the TCP header", "malformed", "of an unknown link type"}[v]
+	return [...]string{"TCP", "IP without TCP", "not IP", "IP fragments", "truncated before the TCP header", "malformed", "of an unknown link type"}[v]
 }
 
 // maxHeaders bounds how many headers are looked at within a packet.
@@ -101,8 +105,8 @@ const (
 	ethHeader = 14
 )
 
-// Decode finds the TCP segment in a packet: behind the header of its link, VLAN tags, IPv6 extension headers, and in tunnels of IP in
-// IP and SRv6. It sets s only when it returns TCP.
+// Decode finds the TCP segment in a packet: behind the header of its link, VLAN tags, IPv6
+// extension headers, and in tunnels of IP in IP and SRv6. It sets s only when it returns TCP.
 func Decode(p *Packet, s *Segment) Verdict {
 	b, rest := p.Data, p.Length // rest is how long b was before it was cut
 	drop := func(n int) bool {

@@ -16,8 +16,8 @@ import (
 	"github.com/tabane/tabane/internal/stat"
 )
 
-// routeTimes are the metrics of an experiment of scenario.KindRoutes that people look at, in the order of columns; those
-// that are drawn come first.
+// routeTimes are the metrics of an experiment of scenario.KindRoutes that people look at, in the
+// order of columns; those that are drawn come first.
 var routeTimes = []struct {
 	metric, title, caption string
 	drawn                  bool
@@ -30,7 +30,8 @@ var routeTimes = []struct {
 	{result.OwnPart, "ASBR and server", "ASBR+SERVER (ms)", false},
 }
 
-// overview draws the figures of all runs together, and says how many of them, the first ones, the page shows.
+// overview draws the figures of all runs together, and says how many of them, the first ones, the
+// page shows.
 func overview(r result.Result, all []row, traces []series, e *scenario.Experiment) (figures []figure, onPage int, err error) {
 	switch {
 	case e.Kind == scenario.KindRoutes:
@@ -40,12 +41,14 @@ func overview(r result.Result, all []row, traces []series, e *scenario.Experimen
 		figures, err = ownFigures(r, traces, e)
 		return figures, len(figures), err
 	}
-	// The page shows all traffic in one figure, and each kind alone is for those who want to use it elsewhere.
+	// The page shows all traffic in one figure, and each kind alone is for those who want to use it
+	// elsewhere.
 	figures, err = goodputFigures(all, e)
 	return figures, 1, err
 }
 
-// routesFigure draws paper A's Fig. 10: a panel for each case, and in it for each time a box for each kind of routers.
+// routesFigure draws paper A's Fig. 10: a panel for each case, and in it for each time a box for
+// each kind of routers.
 func routesFigure(r result.Result, e *scenario.Experiment) (figure, error) {
 	columns := min(2, len(e.Cases))
 	lines := (len(e.Cases) + columns - 1) / columns
@@ -67,7 +70,8 @@ func routesFigure(r result.Result, e *scenario.Experiment) (figure, error) {
 	plots := make([]*plot.Plot, len(panels))
 	for i, b := range panels {
 		p := newPlot("", "", "Time from the change of policy (ms)", -0.5, float64(len(b.groups))-0.5, 1, b.marks())
-		// In decades, on a linear axis: the library leaves room in vain beside a logarithmic one's label.
+		// In decades, on a linear axis: the library leaves room in vain beside a logarithmic one's
+		// label.
 		p.Y.Min, p.Y.Max, p.Y.Tick.Marker = math.Log10(low), math.Log10(high), decades{}
 		p.Title.Text = shorten(strings.TrimSpace(clean(b.name)+"  "+clean(b.title)), p.Title.TextStyle, width)
 		p.Add(b)
@@ -209,7 +213,8 @@ func (b *boxes) Plot(c draw.Canvas, p *plot.Plot) {
 		}
 		for j, box := range g.boxes {
 			if box != nil {
-				// The median in figures stands beside the box: above, it could be read as an outlier's.
+				// The median in figures stands beside the box: above, it could be read as an
+				// outlier's.
 				drawBox(c, *box, x+0.28*slot, 0.44*slot, trY, colorOf(j))
 				c.FillText(value, vg.Point{X: x + 0.5*slot + 3, Y: trY(box.Median)}, milliseconds(box.Median/1000))
 			}
@@ -270,8 +275,8 @@ func milliseconds(seconds float64) string {
 	return decimal(ms, 1)
 }
 
-// routeTable is the result of an experiment of scenario.KindRoutes as people read it: a line for each cell, with the
-// median and, where there are several trials, the quartiles of each time.
+// routeTable is the result of an experiment of scenario.KindRoutes as people read it: a line for
+// each cell, with the median and, where there are several trials, the quartiles of each time.
 type routeTable struct {
 	Columns []string
 	Lines   []routeLine

@@ -39,7 +39,8 @@ func compareLines(list []result.Comparison) []compareLine {
 	return lines
 }
 
-// shownUnit is the unit in which people read values of a metric's unit, and by what these are multiplied.
+// shownUnit is the unit in which people read values of a metric's unit, and by what these are
+// multiplied.
 func shownUnit(unit string) (shown string, by float64) {
 	switch unit {
 	case "bit/s":

@@ -29,7 +29,8 @@ d50      bulk     mptcp      goodput (Mbit/s)              8    8.20  +2.5 %
 	}
 }
 
-// TestWriteComparison: the simulation's result and the comparison lie beside the result, and the page shows them.
+// TestWriteComparison: the simulation's result and the comparison lie beside the result, and the
+// page shows them.
 func TestWriteComparison(t *testing.T) {
 	dir := t.TempDir()
 	spec := &scenario.Spec{Name: "two", Experiment: &scenario.Experiment{

@@ -15,8 +15,8 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// courseFigures draws, for each kind of traffic, what each subflow brought over time in the runs of cases with events: a row
-// for each case, a column for each transport.
+// courseFigures draws, for each kind of traffic, what each subflow brought over time in the runs of
+// cases with events: a row for each case, a column for each transport.
 func courseFigures(all []series, spec *scenario.Spec) ([]figure, error) {
 	var figures []figure
 	for _, name := range spec.Experiment.TrafficNames() {
@@ -127,7 +127,8 @@ func (s series) mean() float64 {
 	return sum / float64(len(points))
 }
 
-// brought is what the subflows brought together in each whole interval, or the goodput of a connection without subflows.
+// brought is what the subflows brought together in each whole interval, or the goodput of a
+// connection without subflows.
 func (s series) brought() plotter.XYs {
 	points := s.points()
 	if len(s.Subflows) == 0 {
@@ -154,7 +155,8 @@ func (s series) rate(f result.Subflow, i int) float64 {
 type course struct {
 	trace series
 	drawn bool
-	// limit has step lines by their corners, in seconds and Mbit/s. Where no limit is known there is no line.
+	// limit has step lines by their corners, in seconds and Mbit/s. Where no limit is known there
+	// is no line.
 	limit  []plotter.XYs
 	end    float64
 	colors map[string]int
@@ -214,7 +216,8 @@ func (u *course) phaseAt(i int, p result.Phase) float64 {
 	return p.At.Seconds()
 }
 
-// top is the highest thing to be drawn in Mbit/s. A burst after a pause is cut off at 1.5 times the limit: it is no rate.
+// top is the highest thing to be drawn in Mbit/s. A burst after a pause is cut off at 1.5 times the
+// limit: it is no rate.
 func (u *course) top() float64 {
 	top, most := 0.0, 0.0
 	for _, step := range u.limit {

@@ -41,8 +41,8 @@ var (
 	soft = rgb(0xa6a6a6)
 )
 
-// palette is Okabe and Ito's, which people with any color vision tell apart, with grey for its black and yellow;
-// neighbors differ in lightness too, for print.
+// palette is Okabe and Ito's, which people with any color vision tell apart, with grey for its
+// black and yellow; neighbors differ in lightness too, for print.
 var palette = []color.Color{rgb(0xe69f00), rgb(0x0072b2), rgb(0x009e73), rgb(0xcc79a7), rgb(0x56b4e9), rgb(0xd55e00), rgb(0x7f7f7f)}
 
 func rgb(v uint32) color.RGBA {
@@ -86,8 +86,8 @@ func render(f figure, height vg.Length, paint func(draw.Canvas)) (figure, error)
 	return f, nil
 }
 
-// newPlot returns axes in the report's style. X goes from x0 to x1 with the marks given, or with round numbers when
-// there are none; y goes from 0 to y1.
+// newPlot returns axes in the report's style. X goes from x0 to x1 with the marks given, or with
+// round numbers when there are none; y goes from 0 to y1.
 func newPlot(title, xLabel, yLabel string, x0, x1, y1 float64, marks []plot.Tick) *plot.Plot {
 	p := plot.New()
 	p.BackgroundColor = nil
@@ -117,7 +117,8 @@ func newPlot(title, xLabel, yLabel string, x0, x1, y1 float64, marks []plot.Tick
 	return p
 }
 
-// roundTicks marks an axis at multiples of 1, 2 or 5 times a power of ten, five or a few more of them.
+// roundTicks marks an axis at multiples of 1, 2 or 5 times a power of ten, five or a few more of
+// them.
 type roundTicks struct{}
 
 func (roundTicks) Ticks(from, to float64) []plot.Tick {
@@ -155,8 +156,8 @@ func line(s draw.LineStyle) func(draw.Canvas) {
 	}
 }
 
-// drawLegend prints the entries in one centered line, or in as many lines as they need, and returns what is left of c
-// below them.
+// drawLegend prints the entries in one centered line, or in as many lines as they need, and returns
+// what is left of c below them.
 func drawLegend(c draw.Canvas, entries []legendEntry) draw.Canvas {
 	const sample, gap, space, height = 16, 5, 18, 14
 	sty := style(9.5, ink)

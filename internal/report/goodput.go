@@ -14,8 +14,8 @@ import (
 
 const goodputLabel = "L7 goodput (Mbit/s)"
 
-// goodputFigures draws the goodput of all cells, all traffic in one figure and, where there are several kinds, one
-// figure for each.
+// goodputFigures draws the goodput of all cells, all traffic in one figure and, where there are
+// several kinds, one figure for each.
 func goodputFigures(all []row, e *scenario.Experiment) ([]figure, error) {
 	traffic := e.TrafficNames()
 	figures := []figure{}
@@ -214,9 +214,11 @@ func (b *bars) legend(e *scenario.Experiment, charts []*bars) []legendEntry {
 var publishedEntry = legendEntry{"published", func(c draw.Canvas) { publishedMark(c, c.Min.X, c.Max.X, c.Center().Y) }}
 
 func publishedMark(c draw.Canvas, from, to, y vg.Length) {
-	c.StrokeLine2(dotted, from, y, to, y)
-	cross(c, vg.Point{X: (from + to) / 2, Y: y})
+	c.StrokeLine2(publishedStyle, from, y, to, y)
+	c.DrawGlyph(draw.GlyphStyle{Color: publishedStyle.Color, Radius: 4, Shape: draw.CrossGlyph{}}, vg.Point{X: (from + to) / 2, Y: y})
 }
+
+var publishedStyle = draw.LineStyle{Color: rgb(0xd55e00), Width: 1.4, Dashes: []vg.Length{4, 2}}
 
 func whisker(c draw.Canvas, x, low, high vg.Length) {
 	const cap = 3

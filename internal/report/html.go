@@ -30,7 +30,8 @@ type pageData struct {
 	// Summary says in a line what the result is of; About has all of it.
 	Summary string
 	About   []fact
-	// Verdict is "holds", "fails" or "none", Headline says it in words, Scope of how many trials it is.
+	// Verdict is "holds", "fails" or "none", Headline says it in words, Scope of how many trials it
+	// is.
 	Verdict, Headline, Scope string
 	Failures                 []string
 	Result                   *pageTable
@@ -183,8 +184,8 @@ func trialsOf(runs []result.Run) string {
 	return fmt.Sprintf("%d trials", most)
 }
 
-// seedsOf says what decided all that is random: of a simulation the seeds of its trials, of a lab those
-// of its emulated links.
+// seedsOf says what decided all that is random: of a simulation the seeds of its trials, of a lab
+// those of its emulated links.
 func seedsOf(r result.Result, spec *scenario.Spec, extra Extra) string {
 	if extra.Seed != 0 {
 		most := 0
@@ -216,8 +217,8 @@ func printable(s string) string {
 
 var svgStart = regexp.MustCompile(`(?s)^.*?<svg width="[^"]*" height="[^"]*" viewBox="([^"]*)"[^>]*>`)
 
-// inline makes of a figure's SVG file a part of the page: with words for those who do not see it, and in colors that
-// the page decides where the figure's own would be hard to see on a dark page.
+// inline makes of a figure's SVG file a part of the page: with words for those who do not see it,
+// and in colors that the page decides where the figure's own would be hard to see on a dark page.
 func inline(f figure) (template.HTML, error) {
 	m := svgStart.FindSubmatchIndex(f.svg)
 	if m == nil {

@@ -364,7 +364,8 @@ func (l *lines) Plot(c draw.Canvas, p *plot.Plot) {
 	}
 }
 
-// marker draws the mark of a curve. Neighbors in the list fit into each other, so that both show where curves are the same.
+// marker draws the mark of a curve. Neighbors in the list fit into each other, so that both show
+// where curves are the same.
 func marker(c draw.Canvas, shape int, color color.Color, at vg.Point) {
 	marks := []struct {
 		glyph  draw.GlyphDrawer

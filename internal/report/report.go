@@ -1,8 +1,8 @@
-// Package report shows people what came out of an experiment: a table for the terminal, CSV files for other programs,
-// figures, and one page that needs nothing beside it.
+// Package report renders the result of an experiment: a table for the terminal, CSV files, figures,
+// and one self-contained HTML page.
 //
-// It measures nothing and judges nothing: all numbers and verdicts are those of the result. It refuses a result that
-// its own file could not hold, and it never leaves a file half written.
+// It measures nothing and judges nothing: all numbers and verdicts are those of the result. It
+// refuses a result that its own file could not hold, and it never leaves a file half written.
 package report
 
 import (
@@ -23,24 +23,26 @@ import (
 
 // Extra is what a report shows besides the result.
 type Extra struct {
-	// Series are the courses of runs, in any order. Each becomes a CSV file, which its run then names in the note
-	// result.NoteSeries.
+	// Series are the courses of runs, in any order. Each becomes a CSV file, which its run then
+	// names in the note result.NoteSeries.
 	Series []result.Trace
 	// Command makes the same result again; the page shows it. Text is the scenario's file.
 	Command, Text string
-	// Made is when; Quick says that it was a quick pass; Seed is that of the first trial of a simulation, whose further trials
-	// have the next ones.
+	// Made is when; Quick says that it was a quick pass; Seed is that of the first trial of a
+	// simulation, whose further trials have the next ones.
 	Made  time.Time
 	Quick bool
 	Seed  uint64
-	// Simulated is what a simulator has of the same experiment, to be shown beside the result; nil for none.
+	// Simulated is what a simulator has of the same experiment, to be shown beside the result; nil
+	// for none.
 	Simulated *result.Result
 }
 
-// Write puts the result and all that is drawn from it into the directory, which it makes if needed: result.json,
-// runs.csv, summary.csv, series/*.csv, figures/*.svg and *.png, sim/result.json and compare.json with Extra.Simulated, and report.html. Everything is drawn before anything is
-// written, and each file appears whole or not at all, result.json last; other files in the directory are left alone.
-// Errors say which figure or file they are about.
+// Write puts the result and all that is drawn from it into the directory, which it makes if needed:
+// result.json, runs.csv, summary.csv, series/*.csv, figures/*.svg and *.png, sim/result.json and
+// compare.json with Extra.Simulated, and report.html. Everything is drawn before anything is
+// written, and each file appears whole or not at all, result.json last; other files in the
+// directory are left alone. Errors say which figure or file they are about.
 func Write(dir string, r result.Result, spec *scenario.Spec, extra Extra) error {
 	files, err := assemble(r, spec, extra)
 	if err != nil {
@@ -160,8 +162,8 @@ func table(header []string, lines [][]string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// place writes all files under other names and then renames them, in order. On an error no file has changed that was not
-// renamed yet, and nothing temporary is left.
+// place writes all files under other names and then renames them, in order. On an error no file has
+// changed that was not renamed yet, and nothing temporary is left.
 func place(dir string, files []file) (err error) {
 	temporary := make([]string, 0, len(files))
 	defer func() {

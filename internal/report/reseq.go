@@ -18,9 +18,9 @@ import (
 	"github.com/tabane/tabane/internal/reseq"
 )
 
-// ReseqFigures draws, for each connection that recorded its data, the direction that carried more: its data over time and subflow, the
-// distribution of delays, bursts, and what was held. The files NAME.svg and NAME.png go into the directory; it returns their names without
-// extension.
+// ReseqFigures draws, for each connection that recorded its data, the direction that carried more:
+// its data over time and subflow, the distribution of delays, bursts, and what was held. The files
+// NAME.svg and NAME.png go into the directory; it returns their names without extension.
 func ReseqFigures(dir string, all []*capture.Connection) (names []string, err error) {
 	var files []file
 	for _, c := range all {
@@ -43,8 +43,9 @@ func ReseqFigures(dir string, all []*capture.Connection) (names []string, err er
 	return names, nil
 }
 
-// ReseqTables writes what the figures show as CSV files: connections.csv and subflows.csv of all, and segments, bursts and held of each
-// direction that recorded its data. It returns the names of the files.
+// ReseqTables writes what the figures show as CSV files: connections.csv and subflows.csv of all,
+// and segments, bursts and held of each direction that recorded its data. It returns the names of
+// the files.
 func ReseqTables(dir string, all []*capture.Connection) (names []string, err error) {
 	var files []file
 	add := func(name string, header []string, lines [][]string) error {
@@ -192,7 +193,8 @@ func newReseqView(c *capture.Connection, d *capture.Direction, to string) *reseq
 
 const (
 	reseqHeight = 240 * vg.Length(1)
-	// reseqMarks is how many segments are drawn of a direction: more make a picture heavy, not clearer.
+	// reseqMarks is how many segments are drawn of a direction: more make a picture heavy, not
+	// clearer.
 	reseqMarks = 2000
 	timeLabel  = "Time since the connection's first data (s)"
 )
@@ -227,8 +229,9 @@ func byteUnit(most float64) (name string, worth float64) {
 	return "kB", 1e3
 }
 
-// sequence draws where each segment was in the data, when it arrived, and until when it was held: of all, or when these are too many
-// to see anything, of those around the one that was held for longest.
+// sequence draws where each segment was in the data, when it arrived, and until when it was held:
+// of all, or when these are too many to see anything, of those around the one that was held for
+// longest.
 func (v *reseqView) sequence() (figure, error) {
 	drawn, part := v.d.Records, ""
 	if len(drawn) > reseqMarks {
@@ -397,7 +400,8 @@ func (s *stemPlot) Plot(c draw.Canvas, p *plot.Plot) {
 	}
 }
 
-// highest keeps, of the points in each column of the picture, the highest; with last, also the last one, for a line that goes on from there.
+// highest keeps, of the points in each column of the picture, the highest; with last, also the last
+// one, for a line that goes on from there.
 func highest(points plotter.XYs, end float64, last bool) plotter.XYs {
 	const columns = 600
 	var kept plotter.XYs

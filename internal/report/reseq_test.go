@@ -18,7 +18,8 @@ import (
 	"gonum.org/v1/plot/plotter"
 )
 
-// ordered is a connection to whose client so many segments of 1000 bytes came over two subflows, the second 20 ms late.
+// ordered is a connection to whose client so many segments of 1000 bytes came over two subflows,
+// the second 20 ms late.
 func ordered(segments int) *capture.Connection {
 	c := &capture.Connection{Number: 3, Protocol: "mptcp", Version: 1, Client: netip.MustParseAddrPort("10.0.0.1:4000"), Server: netip.MustParseAddrPort("10.0.0.2:80")}
 	for i := range 2 {

@@ -74,7 +74,8 @@ func (s series) pauses() int {
 	return n
 }
 
-// worst returns for the cell the series of the trial that paused most, the first of them where several did.
+// worst returns for the cell the series of the trial that paused most, the first of them where
+// several did.
 func worst(all []series, k result.CellKey) (series, bool) {
 	var found series
 	ok := false
@@ -86,7 +87,8 @@ func worst(all []series, k result.CellKey) (series, bool) {
 	return found, ok
 }
 
-// seriesFigures draws goodput over time for each kind of constant bit rate traffic that there are series of.
+// seriesFigures draws goodput over time for each kind of constant bit rate traffic that there are
+// series of.
 func seriesFigures(all []series, e *scenario.Experiment) ([]figure, error) {
 	var figures []figure
 	for _, name := range e.TrafficNames() {

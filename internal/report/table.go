@@ -43,15 +43,17 @@ type row struct {
 	published number
 	// gain is the goodput relative to the baseline's, and absent for the baseline.
 	gain number
-	// gap and reach are in seconds, the worst over the trials: the longest pause since something happened, and the time to the
-	// limit from then on. lost counts connections that broke.
+	// gap and reach are in seconds, the worst over the trials: the longest pause since something
+	// happened, and the time to the limit from then on. lost counts connections that broke.
 	gap, reach number
 	lost       int
-	// delay is the mean resequencing delay in seconds, burst the longest burst in segments: the mean of all trials, and the worst.
+	// delay is the mean resequencing delay in seconds, burst the longest burst in segments: the
+	// mean of all trials, and the worst.
 	delay, burst number
 }
 
-// rows returns the whole table in the scenario's order. Cells without a run are rows too: they must be missed.
+// rows returns the whole table in the scenario's order. Cells without a run are rows too: they must
+// be missed.
 func rows(r result.Result, e *scenario.Experiment) []row {
 	median := func(k result.CellKey, metric string) number {
 		c, ok := r.Find(k, metric)
@@ -186,7 +188,8 @@ func percent(n number) string {
 // mbit prints bit/s in Mbit/s.
 func mbit(bps float64, digits int) string { return decimal(bps/1e6, digits) }
 
-// decimal prints v with so many digits behind the point, or with an exponent where that would be many before it.
+// decimal prints v with so many digits behind the point, or with an exponent where that would be
+// many before it.
 func decimal(v float64, digits int) string {
 	if v >= 1e9 {
 		return strconv.FormatFloat(v, 'g', 4, 64)
@@ -225,7 +228,8 @@ func transportTitle(e *scenario.Experiment, name string) string {
 	return clean(name)
 }
 
-// clean replaces what is not printable, so that no text moves a terminal's cursor or breaks an XML file.
+// clean replaces what is not printable, so that no text moves a terminal's cursor or breaks an XML
+// file.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == ' ' || unicode.IsGraphic(r) && r != '\u2028' && r != '\u2029' {
@@ -235,8 +239,8 @@ func clean(s string) string {
 	}, s)
 }
 
-// Table prints the result for a terminal: the cells with their goodput, share of the limit and gain, then what became
-// of the expectations. It is an error when the scenario has no experiment.
+// Table prints the result for a terminal: the cells with their goodput, share of the limit and
+// gain, then what became of the expectations. It is an error when the scenario has no experiment.
 func Table(w io.Writer, r result.Result, spec *scenario.Spec) error {
 	if spec.Experiment == nil {
 		return fmt.Errorf("print result %q: the scenario has no experiment", r.Scenario)

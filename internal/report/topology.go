@@ -243,11 +243,11 @@ func topologyFigure(spec *scenario.Spec) (figure, error) {
 			above, below := middle, middle
 			if e.shape != "" {
 				above.Y, below.Y = middle.Y+5, middle.Y-5
-				block(c, below, label.Width(e.shape)+4, 10, paper)
+				block(c, below, label.Width(e.shape)+4, 11, paper)
 				c.FillText(label, below, e.shape)
 			}
 			if e.label != "" {
-				block(c, above, label.Width(e.label)+4, 10, paper)
+				block(c, above, label.Width(e.label)+4, 11, paper)
 				c.FillText(label, above, e.label)
 			}
 		}

@@ -9,8 +9,8 @@ import (
 	"gonum.org/v1/gonum/stat/distuv"
 )
 
-// ErrUnbounded means that the mean of the values below the fraction bar does not differ from 0 enough
-// for their ratio to have a bounded confidence interval.
+// ErrUnbounded means that the mean of the values below the fraction bar does not differ from 0
+// enough for their ratio to have a bounded confidence interval.
 var ErrUnbounded = errors.New("the ratio has no bounded confidence interval")
 
 // Ratio is the ratio of two means with its 95 % confidence interval [Low, High].
@@ -18,12 +18,12 @@ type Ratio struct {
 	Value, Low, High float64
 }
 
-// RatioOfMeans returns the ratio of the mean of b to the mean of a, of independent sets that may have
-// different variances. The interval is that of Fieller's theorem (E. C. Fieller, Some problems in
-// interval estimation, 1954): all ratios R for which the mean of b - R a does not differ from 0 by
-// Student's t with the degrees of freedom of Welch and Satterthwaite at the estimated ratio. Of sets
-// without any spread it is the ratio itself. Errors wrap ErrTooFew (a or b has less than 2 values),
-// ErrNotFinite (a value, or the ratio because the mean of a is 0) or ErrUnbounded.
+// RatioOfMeans returns the ratio of the mean of b to the mean of a, of independent sets that may
+// have different variances. The interval is that of Fieller's theorem (E. C. Fieller, Some problems
+// in interval estimation, 1954): all ratios R for which the mean of b - R a does not differ from 0
+// by Student's t with the degrees of freedom of Welch and Satterthwaite at the estimated ratio. Of
+// sets without any spread it is the ratio itself. Errors wrap ErrTooFew (a or b has less than 2
+// values), ErrNotFinite (a value, or the ratio because the mean of a is 0) or ErrUnbounded.
 func RatioOfMeans(b, a []float64) (Ratio, error) {
 	for _, xs := range [][]float64{a, b} {
 		if len(xs) < 2 {

@@ -1,8 +1,10 @@
-// Package stat turns repeated measurements into the figures a report shows: quantiles, a summary with a confidence
-// interval, the box of a box plot, and a test of whether two sets of measurements differ.
+// Package stat turns repeated measurements into the figures a report shows: quantiles, a summary
+// with a confidence interval, the box of a box plot, and a test of whether two sets of measurements
+// differ.
 //
-// It takes measurements as they are: an empty set, NaN and infinities are errors, never skipped or replaced, because a
-// figure made of fewer trials than were asked for must not look like the others.
+// It takes measurements as they are: an empty set, NaN and infinities are errors, never skipped or
+// replaced, because a figure made of fewer trials than were asked for must not look like the
+// others.
 package stat
 
 import (
@@ -28,10 +30,10 @@ var (
 // confidence is the level of Summary.CI95.
 const confidence = 0.95
 
-// Quantile returns the p-quantile of xs, 0 <= p <= 1, in any order of xs. It interpolates linearly between the order
-// statistics at (n-1)p, which is type 7 of Hyndman and Fan (Sample Quantiles in Statistical Packages, 1996) and the
-// default of R and NumPy: p = 0.5 is the middle value or the mean of the middle two, 0 the least and 1 the largest.
-// Errors wrap ErrTooFew or ErrNotFinite.
+// Quantile returns the p-quantile of xs, 0 <= p <= 1, in any order of xs. It interpolates linearly
+// between the order statistics at (n-1)p, which is type 7 of Hyndman and Fan (Sample Quantiles in
+// Statistical Packages, 1996) and the default of R and NumPy: p = 0.5 is the middle value or the
+// mean of the middle two, 0 the least and 1 the largest. Errors wrap ErrTooFew or ErrNotFinite.
 func Quantile(p float64, xs []float64) (float64, error) {
 	if !(p >= 0 && p <= 1) {
 		return 0, fmt.Errorf("compute quantile %g: want 0 <= p <= 1", p)
@@ -54,8 +56,8 @@ func quantile(p float64, sorted []float64) float64 {
 	return (1-f)*sorted[below] + f*sorted[below+1]
 }
 
-// MeanSD returns the mean and the standard deviation of the sample (with n-1), which is 0 of one value. Errors wrap ErrTooFew
-// or ErrNotFinite.
+// MeanSD returns the mean and the standard deviation of the sample (with n-1), which is 0 of one
+// value. Errors wrap ErrTooFew or ErrNotFinite.
 func MeanSD(xs []float64) (mean, sd float64, err error) {
 	sorted, err := sortFinite(xs)
 	if err != nil {
@@ -77,12 +79,13 @@ type Summary struct {
 	Q3     float64 `json:"q3"`
 	Max    float64 `json:"max"`
 	Mean   float64 `json:"mean"`
-	// CI95 is half the width of the 95 % confidence interval of the mean, by Student's t with N-1 degrees of freedom.
-	// It is 0 when N is 1, where it says nothing.
+	// CI95 is half the width of the 95 % confidence interval of the mean, by Student's t with N-1
+	// degrees of freedom. It is 0 when N is 1, where it says nothing.
 	CI95 float64 `json:"ci95"`
 }
 
-// Summarize describes xs; quartiles are those of Quantile. Errors wrap ErrTooFew (xs is empty) or ErrNotFinite.
+// Summarize describes xs; quartiles are those of Quantile. Errors wrap ErrTooFew (xs is empty) or
+// ErrNotFinite.
 func Summarize(xs []float64) (Summary, error) {
 	sorted, err := sortFinite(xs)
 	if err != nil {
@@ -113,14 +116,15 @@ func Summarize(xs []float64) (Summary, error) {
 // Box is a box plot after Tukey, in the unit of the measurements.
 type Box struct {
 	Q1, Median, Q3 float64
-	// Low and High are the ends of the whiskers: the least and the largest value within 1.5 times the distance of the
-	// quartiles from them.
+	// Low and High are the ends of the whiskers: the least and the largest value within 1.5 times
+	// the distance of the quartiles from them.
 	Low, High float64
 	// Outliers are the values beyond the whiskers, in ascending order.
 	Outliers []float64
 }
 
-// TukeyBox returns the box of xs; quartiles are those of Quantile. Errors wrap ErrTooFew (xs is empty) or ErrNotFinite.
+// TukeyBox returns the box of xs; quartiles are those of Quantile. Errors wrap ErrTooFew (xs is
+// empty) or ErrNotFinite.
 func TukeyBox(xs []float64) (Box, error) {
 	sorted, err := sortFinite(xs)
 	if err != nil {
@@ -128,8 +132,8 @@ func TukeyBox(xs []float64) (Box, error) {
 	}
 	b := Box{Q1: quantile(0.25, sorted), Median: quantile(0.5, sorted), Q3: quantile(0.75, sorted)}
 	reach := 1.5 * (b.Q3 - b.Q1)
-	// A quartile may lie between two values, the nearer of them beyond the other quartile's reach; the whisker then
-	// ends at the box.
+	// A quartile may lie between two values, the nearer of them beyond the other quartile's reach;
+	// the whisker then ends at the box.
 	b.Low, b.High = b.Q1, b.Q3
 	for _, x := range sorted {
 		if x < b.Q1-reach || x > b.Q3+reach {
@@ -151,9 +155,10 @@ type Welch struct {
 	P float64
 }
 
-// WelchTest asks whether a and b have different means, whatever their variances (B. L. Welch, The generalization of
-// Student's problem, 1947). Errors wrap ErrTooFew (a or b has less than 2 values), ErrNotFinite, or ErrNoSpread
-// (neither varies, so that there is nothing to compare the difference with).
+// WelchTest asks whether a and b have different means, whatever their variances (B. L. Welch, The
+// generalization of Student's problem, 1947). Errors wrap ErrTooFew (a or b has less than 2
+// values), ErrNotFinite, or ErrNoSpread (neither varies, so that there is nothing to compare the
+// difference with).
 func WelchTest(a, b []float64) (Welch, error) {
 	for _, xs := range [][]float64{a, b} {
 		if len(xs) < 2 {
