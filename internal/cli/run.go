@@ -30,6 +30,8 @@ type runFlags struct {
 	routers string
 	jobs    int
 	compare string
+	cells   scenario.Selection
+	name    string
 }
 
 func (a *app) labRun() *cobra.Command {
@@ -44,6 +46,7 @@ Exit code 0: it ran and all expectations hold; 1: it ran, and some do not; 2: it
 interrupted run removes all it made.`,
 		Example: `  tabane lab run epe-steady --quick
   tabane lab run epe-steady --trials 5 --out /tmp/epe
+  tabane lab run epe-failure --case a-down,a-hole --transport mptcp-epe
   tabane lab run epe-routes --routers embedded,frr
   tabane lab run reseq-rate --compare sim
   tabane lab run ./my.yaml --keep`,
@@ -71,12 +74,17 @@ interrupted run removes all it made.`,
 	flags.StringVar(&f.routers, "routers", lab.RoutersEmbedded, "what routers and reflectors run: embedded, frr, or embedded,frr to compare them where the scenario does")
 	flags.IntVar(&f.jobs, "jobs", 0, "how many labs run side by side (default: as many as there are cases, at most four for each processor)")
 	flags.StringVar(&f.compare, "compare", "", "sim: simulate the same and show both side by side")
+	selectionFlags(flags, &f.cells)
+	flags.StringVar(&f.name, "name", "", "`name` of the labs, the result and its directory (default: the scenario's)")
 	return c
 }
 
 func (a *app) run(ctx context.Context, name string, f runFlags) error {
-	spec, err := loadScenario(name)
+	whole, spec, err := chosenCells(name, f.cells)
 	if err != nil {
+		return err
+	}
+	if spec, err = renamed(spec, f.name); err != nil {
 		return err
 	}
 	if err := require("run the scenario", role.Namespaces, role.MPTCP, role.SRv6); err != nil {
@@ -86,12 +94,12 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := locate(name, labrun.Check(spec)); err != nil {
+	if err := locate(name, labrun.Check(whole)); err != nil {
 		return err
 	}
 	if f.compare != "" {
 		// Reported now, and not after the lab has run.
-		if err := simulable(name, spec, spec); err != nil {
+		if err := simulable(name, whole, spec); err != nil {
 			return err
 		}
 	}
@@ -170,7 +178,10 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 
 // command is the command line that makes the same result again.
 func (f runFlags) command(name string) string {
-	parts := []string{"tabane lab run", name}
+	parts := append([]string{"tabane lab run", name}, selectionArguments(f.cells)...)
+	if f.name != "" {
+		parts = append(parts, "--name "+f.name)
+	}
 	if f.quick {
 		parts = append(parts, "--quick")
 	}

@@ -49,6 +49,7 @@ type simFlags struct {
 	jobs   int
 	pcap   string
 	cells  scenario.Selection
+	name   string
 }
 
 func (a *app) simRun() *cobra.Command {
@@ -63,7 +64,7 @@ Exit code 0: it ran and all expectations hold; 1: it ran, and some do not; 2: it
 		Example: `  tabane sim run reseq-buffer
   tabane sim run epe-change --quick
   tabane sim run reseq-rate --case r2 --transport mptcp --pcap r2.pcap && tabane reseq r2.pcap
-  tabane sim run epe-failure --case '3.[0-2]*' --transport mptcp-epe
+  tabane sim run epe-failure --case 'a-*' --transport mptcp-epe
   tabane sim run ./my.yaml --trials 50 --out /tmp/mine`,
 		Args: arguments(1, 1, "one scenario"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -86,15 +87,16 @@ Exit code 0: it ran and all expectations hold; 1: it ran, and some do not; 2: it
 	flags.IntVar(&f.jobs, "jobs", 0, "how many runs are simulated side by side (default: as many as there are processors)")
 	flags.StringVar(&f.pcap, "pcap", "", "`file` for what a capture at the client would hold of the first trial; choose one cell")
 	selectionFlags(flags, &f.cells)
+	flags.StringVar(&f.name, "name", "", "`name` of the result and its directory (default: the scenario's)")
 	return c
 }
 
 // selectionFlags adds the flags that choose cells of an experiment.
 func selectionFlags(flags *pflag.FlagSet, l *scenario.Selection) {
-	const which = "; may be given several times, * stands for any text (default: all)"
-	flags.StringArrayVar(&l.Cases, "case", nil, "only `case`s of that name"+which)
-	flags.StringArrayVar(&l.Traffic, "traffic", nil, "only `traffic` of that name"+which)
-	flags.StringArrayVar(&l.Transports, "transport", nil, "only `transport`s of that name"+which)
+	const which = "; several with commas or several times, * stands for any text (default: all)"
+	flags.StringSliceVar(&l.Cases, "case", nil, "only `case`s of that name"+which)
+	flags.StringSliceVar(&l.Traffic, "traffic", nil, "only `traffic` of that name"+which)
+	flags.StringSliceVar(&l.Transports, "transport", nil, "only `transport`s of that name"+which)
 }
 
 // selectionArguments are the arguments that make the selection again.
@@ -116,15 +118,37 @@ func selectionArguments(l scenario.Selection) []string {
 
 // simulated reads a scenario, chooses cells of it, and refuses what of these the simulator cannot run.
 func simulated(name string, cells scenario.Selection) (*scenario.Spec, error) {
-	spec, err := loadScenario(name)
+	spec, chosen, err := chosenCells(name, cells)
 	if err != nil {
 		return nil, err
 	}
-	chosen, err := spec.Select(cells)
-	if err != nil {
-		return nil, &failure{what: "choose cells", on: name, why: err}
-	}
 	return chosen, simulable(name, spec, chosen)
+}
+
+// chosenCells reads a scenario and chooses cells of it.
+func chosenCells(name string, cells scenario.Selection) (whole, chosen *scenario.Spec, err error) {
+	if whole, err = loadScenario(name); err != nil {
+		return nil, nil, err
+	}
+	if chosen, err = whole.Select(cells); err != nil {
+		return nil, nil, &failure{what: "choose cells", on: name, why: err}
+	}
+	return whole, chosen, nil
+}
+
+// renamed is the scenario under a name of the user's, unless that is empty. The name is also that of its lab.
+func renamed(spec *scenario.Spec, name string) (*scenario.Spec, error) {
+	if name == "" {
+		return spec, nil
+	}
+	other := *spec
+	other.Name = name
+	for _, f := range other.Check() {
+		if f.Path == "name" {
+			return nil, &failure{what: "understand the command line", on: "--name " + name, why: errors.New(f.Message)}
+		}
+	}
+	return &other, nil
 }
 
 // simulable refuses what the simulator cannot do of the chosen cells, with its place in the scenario's file.
@@ -166,6 +190,9 @@ func locate(name string, faults fault.List) error {
 func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
 	spec, err := simulated(name, f.cells)
 	if err != nil {
+		return err
+	}
+	if spec, err = renamed(spec, f.name); err != nil {
 		return err
 	}
 	if f.out == "" {
@@ -225,6 +252,9 @@ func simFailure(ctx context.Context, what, on string, err error, left string) er
 // command is the command line that makes the same result again.
 func (f simFlags) command(name string) string {
 	parts := append([]string{"tabane sim run", name}, selectionArguments(f.cells)...)
+	if f.name != "" {
+		parts = append(parts, "--name "+f.name)
+	}
 	if f.quick {
 		parts = append(parts, "--quick")
 	}

@@ -39,6 +39,7 @@ type pageData struct {
 	FiguresFirst bool
 	Topology     pageFigure
 	Expect       []result.Verdict
+	NotJudged    []result.NotJudged
 	// Compared is the result beside that of a simulator.
 	Compared *pageTable
 	Figures  []pageFigure
@@ -73,7 +74,12 @@ func writePage(r result.Result, spec *scenario.Spec, extra Extra, all []row, com
 		}
 		d.Expect = append(d.Expect, result.Verdict{Name: clean(v.Name), Want: clean(v.Want), Got: clean(v.Got), Holds: v.Holds})
 	}
+	for _, n := range r.NotJudged {
+		d.NotJudged = append(d.NotJudged, result.NotJudged{Name: clean(n.Name), Want: clean(n.Want), Why: clean(n.Why)})
+	}
 	switch n := len(r.Expect); {
+	case n == 0 && len(r.NotJudged) > 0:
+		d.Verdict, d.Headline = "none", "No expectation was judged."
 	case n == 0:
 		d.Verdict, d.Headline = "none", "This scenario has no expectations."
 	case missed == 0 && n == 1:

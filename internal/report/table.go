@@ -297,7 +297,7 @@ func Table(w io.Writer, r result.Result, spec *scenario.Spec) error {
 		align(&b, lines, 3)
 	}
 
-	if len(r.Expect) > 0 {
+	if len(r.Expect)+len(r.NotJudged) > 0 {
 		b.WriteByte('\n')
 	}
 	for _, v := range r.Expect {
@@ -306,6 +306,9 @@ func Table(w io.Writer, r result.Result, spec *scenario.Spec) error {
 		} else {
 			fmt.Fprintf(&b, "FAILS  %s: %s\n       want %s\n", clean(v.Name), clean(v.Got), clean(v.Want))
 		}
+	}
+	for _, n := range r.NotJudged {
+		fmt.Fprintf(&b, "not judged  %s: %s\n", clean(n.Name), clean(n.Why))
 	}
 	if _, err := io.WriteString(w, b.String()); err != nil {
 		return fmt.Errorf("print result %q: %w", r.Scenario, err)

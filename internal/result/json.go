@@ -13,17 +13,25 @@ import (
 
 // MarshalJSON writes the keys in the order of the contract.
 func (r Result) MarshalJSON() ([]byte, error) {
-	return marshalObject(
-		field{"schema", r.Schema}, field{"scenario", r.Scenario}, field{"backend", r.Backend}, field{"seconds", r.Seconds},
-		field{"host", r.Host}, field{"runs", list(r.Runs)}, field{"summary", list(r.Summary)}, field{"expect", list(r.Expect)})
+	fields := []field{
+		{"schema", r.Schema}, {"scenario", r.Scenario}, {"backend", r.Backend}, {"seconds", r.Seconds},
+		{"host", r.Host}, {"runs", list(r.Runs)}, {"summary", list(r.Summary)}, {"expect", list(r.Expect)},
+	}
+	if len(r.NotJudged) > 0 {
+		fields = append(fields, field{keyNotJudged, r.NotJudged})
+	}
+	return marshalObject(fields...)
 }
+
+// keyNotJudged is the one key that a result may lack.
+const keyNotJudged = "not_judged"
 
 // UnmarshalJSON reads what MarshalJSON wrote and nothing else.
 func (r *Result) UnmarshalJSON(data []byte) error {
 	var got Result
 	err := unmarshalObject(data,
 		field{"schema", &got.Schema}, field{"scenario", &got.Scenario}, field{"backend", &got.Backend}, field{"seconds", &got.Seconds},
-		field{"host", &got.Host}, field{"runs", &got.Runs}, field{"summary", &got.Summary}, field{"expect", &got.Expect})
+		field{"host", &got.Host}, field{"runs", &got.Runs}, field{"summary", &got.Summary}, field{"expect", &got.Expect}, field{keyNotJudged, &got.NotJudged})
 	if err != nil {
 		return err
 	}
@@ -199,7 +207,17 @@ func marshalObject(fields ...field) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// unmarshalObject reads an object that has all of the fields and no other.
+// MarshalJSON writes the keys in the order of the contract.
+func (n NotJudged) MarshalJSON() ([]byte, error) {
+	return marshalObject(field{"name", n.Name}, field{"want", n.Want}, field{"why", n.Why})
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote and nothing else.
+func (n *NotJudged) UnmarshalJSON(data []byte) error {
+	return unmarshalObject(data, field{"name", &n.Name}, field{"want", &n.Want}, field{"why", &n.Why})
+}
+
+// unmarshalObject reads an object that has all of the fields, except that it may lack keyNotJudged, and no other.
 func unmarshalObject(data []byte, fields ...field) error {
 	read := make([]bool, len(fields))
 	err := walkObject(data, func(name string, value json.RawMessage) error {
@@ -212,6 +230,9 @@ func unmarshalObject(data []byte, fields ...field) error {
 	})
 	if err != nil {
 		return err
+	}
+	for i, f := range fields {
+		read[i] = read[i] || f.name == keyNotJudged
 	}
 	if i := slices.Index(read, false); i >= 0 {
 		return fmt.Errorf("key %q is missing", fields[i].name)

@@ -35,6 +35,8 @@ type Result struct {
 	Runs    []Run
 	Summary []Cell
 	Expect  []Verdict
+	// NotJudged are expectations of cells that were not run, or of metrics that the backend does not measure.
+	NotJudged []NotJudged
 }
 
 // Host is the machine that a result was made on.
@@ -87,6 +89,13 @@ type Verdict struct {
 	Want  string
 	Got   string
 	Holds bool
+}
+
+// NotJudged is an expectation that a result says nothing of.
+type NotJudged struct {
+	Name, Want string
+	// Why is what it needs and the result has not.
+	Why string
 }
 
 // Holds reports whether all expectations hold.

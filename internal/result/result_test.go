@@ -47,7 +47,7 @@ func TestResultIsWrittenAsInTheContract(t *testing.T) {
 }
 
 func TestResultRoundTrip(t *testing.T) {
-	for name, r := range map[string]Result{"small": small(), "empty": {Schema: Schema, Runs: []Run{}, Summary: []Cell{}, Expect: []Verdict{}}} {
+	for name, r := range map[string]Result{"small": small(), "not judged": {Schema: Schema, Runs: []Run{}, Summary: []Cell{}, Expect: []Verdict{}, NotJudged: []NotJudged{{"a", "b", "c"}}}, "empty": {Schema: Schema, Runs: []Run{}, Summary: []Cell{}, Expect: []Verdict{}}} {
 		var b bytes.Buffer
 		if err := r.Encode(&b); err != nil {
 			t.Fatal(err)

@@ -16,11 +16,34 @@ func (e *Experiment) Conclude(r result.Result) (result.Result, error) {
 	if err != nil {
 		return result.Result{}, err
 	}
-	r.Summary, r.Expect = cells, Evaluate(e, cells, r.Runs)
+	judged := *e
+	judged.Expect, r.NotJudged = e.judged(r.Backend)
+	r.Summary, r.Expect = cells, Evaluate(&judged, cells, r.Runs)
 	if v, failed := verdict(r.Runs); failed {
 		r.Expect = append(r.Expect, v)
 	}
 	return r, nil
+}
+
+// judged are the expectations that a result of a backend can be judged by, and the others.
+func (e *Experiment) judged(backend string) (expect []Expectation, not []result.NotJudged) {
+	for _, x := range e.notRun {
+		not = append(not, result.NotJudged{Name: x.Name, Want: x.want(), Why: "it needs cells that were not run"})
+	}
+	for _, x := range e.Expect {
+		lacks := ""
+		for _, name := range []string{x.Metric, x.Relative} {
+			if m, ok := result.MetricNamed(name); ok && backend != "" && !m.Measures(backend) {
+				lacks = name
+			}
+		}
+		if lacks == "" {
+			expect = append(expect, x)
+		} else {
+			not = append(not, result.NotJudged{Name: x.Name, Want: x.want(), Why: backend + " does not measure " + lacks})
+		}
+	}
+	return expect, not
 }
 
 // order sorts runs as a result has them: the experiment's cells, the trials of each in order.

@@ -53,3 +53,35 @@ func TestCellsAreInScenarioOrder(t *testing.T) {
 		t.Errorf("cells (-want +got):\n%s", diff)
 	}
 }
+
+func TestNotJudged(t *testing.T) {
+	s := steady(t)
+	least := 1.0
+	s.Experiment.Expect = append(s.Experiment.Expect, Expectation{Name: "timeouts", Metric: result.Timeouts, AtLeast: &least})
+	chosen, err := s.Select(Selection{Transports: []string{"mptcp-epe"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var runs []result.Run
+	for _, k := range chosen.Experiment.Cells() {
+		runs = append(runs, result.Run{CellKey: k, Metrics: map[string]float64{result.Goodput: 1}})
+	}
+	r, err := chosen.Experiment.Conclude(result.Result{Backend: result.BackendLab, Runs: runs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, n := range r.NotJudged {
+		got = append(got, n.Name+": "+n.Why)
+	}
+	want := []string{"MPTCP EPE never falls below TCP: it needs cells that were not run", "timeouts: lab does not measure timeouts"}
+	if !slices.Equal(got, want) || len(r.Expect) != 3 {
+		t.Errorf("not judged %q, %d judged; want %q", got, len(r.Expect), want)
+	}
+	if r, err = chosen.Experiment.Conclude(result.Result{Backend: result.BackendSim, Runs: runs}); err != nil || len(r.NotJudged) != 1 || len(r.Expect) != 4 {
+		t.Errorf("sim: %+v, %v", r.NotJudged, err)
+	}
+	if len(s.Experiment.notRun) != 0 {
+		t.Error("the scenario itself was changed")
+	}
+}

@@ -120,6 +120,8 @@ type Experiment struct {
 	Expect []Expectation `yaml:"expect,omitempty"`
 	// Figures are what the report draws. Default: the goodput of all cells.
 	Figures []Figure `yaml:"figures,omitempty"`
+	// notRun are expectations that need cells which a Selection left out.
+	notRun []Expectation
 }
 
 // Delivers reports whether the experiment is of KindDelivery.
