@@ -120,6 +120,7 @@ type Peer struct {
 	Prefixes []netip.Prefix `yaml:"prefixes,omitempty"`
 	// ThirdParty accepts next hops other than the peer on the peer's interface, and AS paths that do
 	// not begin with the peer's AS, for route servers of exchanges (RFC 7947).
+	// Example: true
 	ThirdParty bool `yaml:"third_party,omitempty"`
 	// WarnPrefixes logs a warning when the peer advertises more prefixes than this. Default:
 	// never. Example: 100000

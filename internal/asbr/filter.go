@@ -13,7 +13,7 @@ import (
 // Import is what is rejected from every egress peer, beside what is always rejected: the SRv6 block, our own
 // prefixes, connected networks and session addresses.
 type Import struct {
-	// MaxLength is the longest prefix that is accepted. Default: 48.
+	// MaxLength is the longest prefix that is accepted. Default: 48. Example: 48
 	MaxLength int `yaml:"max_length,omitempty"`
 	// Deny rejects further prefixes and all more specific ones, such as peering LANs of other border
 	// routers. Example: [2001:db8:ff::/48]
