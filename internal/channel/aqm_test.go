@@ -142,8 +142,8 @@ func overload(t *testing.T, queue Queue, store *markable) (pipe *Pipe[int32], si
 
 // disciplines are those that can mark.
 var disciplines = map[string]Queue{
-	"red":   {Discipline: EarlyDrop, RED: RED{Min: Limit{Time: 5 * ms}, Max: Limit{Time: 50 * ms}, P: 0.1}},
-	"codel": {Discipline: ControlledDelay},
+	"red":   {Discipline: DisciplineRED, RED: RED{Min: Limit{Time: 5 * ms}, Max: Limit{Time: 50 * ms}, P: 0.1}},
+	"codel": {Discipline: DisciplineCoDel},
 }
 
 // What can be marked is marked where it would be dropped, what cannot is dropped, and the rate stays.
@@ -183,9 +183,9 @@ func TestMarksInPlaceOfDrops(t *testing.T) {
 func TestPropertyNothingToMark(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, offers := genProfile(t), genOffers(t)
-		p.Queue.Discipline = rapid.SampledFrom([]Discipline{EarlyDrop, ControlledDelay}).Draw(t, "marking")
+		p.Queue.Discipline = rapid.SampledFrom([]Discipline{DisciplineRED, DisciplineCoDel}).Draw(t, "marking")
 		p.Queue.RED, p.Queue.CoDel = RED{}, CoDel{}
-		if p.Queue.Discipline == EarlyDrop {
+		if p.Queue.Discipline == DisciplineRED {
 			p.Queue.RED = RED{Min: Limit{Packets: 2}, Max: Limit{Packets: 5}, P: 0.5, Weight: 0.5}
 		}
 		drops, _ := play(t, p, 1, offers, nil, always)
@@ -200,7 +200,7 @@ func TestPropertyNothingToMark(t *testing.T) {
 // A frame that finds the queue full is dropped, not marked.
 func TestFullQueueMarksNothing(t *testing.T) {
 	store := &markable{&refs{t, map[int32]int{}}, 1, map[int32]bool{}}
-	queue := Queue{Limit: Limit{Packets: 1}, Discipline: EarlyDrop, ECN: true, RED: RED{Min: Limit{Bytes: 1}, Max: Limit{Bytes: 2}, P: 1, Weight: 1}}
+	queue := Queue{Limit: Limit{Packets: 1}, Discipline: DisciplineRED, ECN: true, RED: RED{Min: Limit{Bytes: 1}, Max: Limit{Bytes: 2}, P: 1, Weight: 1}}
 	pipe := NewPipe(Profile{Rate: minRate, Queue: queue}, 1514, 1, 0, store)
 	for slot := range int32(4) {
 		store.refs.refs[slot] = 1
@@ -240,7 +240,7 @@ func TestCoDelLeavesShortQueuesAlone(t *testing.T) {
 func TestCoDelBringsTheDelayDown(t *testing.T) {
 	// 10 % more than the link carries: drop-tail fills its second of queue, CoDel does not. It is no flow that reacts, so
 	// CoDel has to drop ever faster.
-	p := Profile{Rate: 10 * unit.MbitPerSecond, Queue: Queue{Limit: Limit{Time: time.Second}, Discipline: ControlledDelay}}
+	p := Profile{Rate: 10 * unit.MbitPerSecond, Queue: Queue{Limit: Limit{Time: time.Second}, Discipline: DisciplineCoDel}}
 	offers := steady(60_000, p.Rate.TimeFor(1000)*10/11, 1000)
 	out, pipe := play(t, p, 1, offers, nil, always)
 	last := out[len(out)-1]

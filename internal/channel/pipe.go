@@ -117,7 +117,7 @@ func (p *Pipe[F]) Set(now time.Duration, profile Profile) {
 
 // plain says whether nothing but rate, delay and a drop-tail queue is in it.
 func (p *Profile) plain() bool {
-	return p.Loss.Kind == "" && p.Jitter.Kind == "" && p.Duplicate == 0 && (p.Queue.Discipline == "" || p.Queue.Discipline == DropTail)
+	return p.Loss.Kind == "" && p.Jitter.Kind == "" && p.Duplicate == 0 && (p.Queue.Discipline == "" || p.Queue.Discipline == DisciplineDropTail)
 }
 
 // Arrive takes a frame.
@@ -136,7 +136,7 @@ func (p *Pipe[F]) Arrive(at time.Duration, size int32, frame *F) {
 	}
 	q := &p.profile.Queue
 	switch {
-	case q.Discipline == EarlyDrop && p.early.drop(&q.RED, p.length(q.RED.Min), p.idle()) && (busy && p.full(unit.Size(size)) || !p.mark(*frame)):
+	case q.Discipline == DisciplineRED && p.early.drop(&q.RED, p.length(q.RED.Min), p.idle()) && (busy && p.full(unit.Size(size)) || !p.mark(*frame)):
 		p.counted.RED++
 		p.store.Release(*frame)
 	case busy && p.full(unit.Size(size)):
@@ -144,7 +144,7 @@ func (p *Pipe[F]) Arrive(at time.Duration, size int32, frame *F) {
 		p.store.Release(*frame)
 	case busy:
 		p.queue.push(at, size, frame)
-	case q.Discipline == ControlledDelay: // its state follows every frame
+	case q.Discipline == DisciplineCoDel: // its state follows every frame
 		p.queue.push(at, size, frame)
 		p.advance(at)
 	default:
@@ -212,7 +212,7 @@ func (p *Pipe[F]) advance(now time.Duration) {
 		if t > now {
 			break
 		}
-		if p.profile.Queue.Discipline == ControlledDelay {
+		if p.profile.Queue.Discipline == DisciplineCoDel {
 			if f, ok := dequeue(&p.control, p.codel, p.frame, t, (*controlled[F])(p)); ok {
 				p.send(f.size, &f.frame, t)
 			}
@@ -383,7 +383,7 @@ func (p *Pipe[F]) Next() time.Duration {
 	if p.queue.len() > 0 {
 		// The first that waits cannot be delivered before this. CoDel may drop it, and the second be shorter.
 		first := p.free + p.profile.Least()
-		if p.profile.Queue.Discipline != ControlledDelay {
+		if p.profile.Queue.Discipline != DisciplineCoDel {
 			first += p.line.next(p.queue.head().size)
 		}
 		at = min(at, first)

@@ -125,12 +125,12 @@ func genProfile(t *rapid.T) Profile {
 	case 3:
 		p.Queue.Time = time.Duration(rapid.Int64Range(1, int64(time.Second)).Draw(t, "time"))
 	}
-	switch p.Queue.Discipline = rapid.SampledFrom([]Discipline{"", DropTail, EarlyDrop, ControlledDelay}).Draw(t, "discipline"); p.Queue.Discipline {
-	case EarlyDrop:
+	switch p.Queue.Discipline = rapid.SampledFrom([]Discipline{"", DisciplineDropTail, DisciplineRED, DisciplineCoDel}).Draw(t, "discipline"); p.Queue.Discipline {
+	case DisciplineRED:
 		p.Queue.RED = RED{Min: Limit{Packets: 5}, Max: Limit{Packets: 15}, P: 0.1, Weight: 0.1}
-	case ControlledDelay:
+	case DisciplineCoDel:
 		p.Queue.CoDel = CoDel{Target: time.Duration(rapid.IntRange(1, 10).Draw(t, "target")) * ms, Interval: 20 * ms}
-	case DropTail:
+	case DisciplineDropTail:
 	}
 	if faults := p.Check(); len(faults) > 0 {
 		t.Fatalf("generated profile is wrong: %v", faults)

@@ -102,12 +102,12 @@ type Limit struct {
 type Discipline string
 
 const (
-	// DropTail drops the frame for which there is no room.
-	DropTail Discipline = "drop-tail"
-	// EarlyDrop is random early detection in its gentle form.
-	EarlyDrop Discipline = "red"
-	// ControlledDelay is CoDel.
-	ControlledDelay Discipline = "codel"
+	// DisciplineDropTail drops the frame for which there is no room.
+	DisciplineDropTail Discipline = "drop-tail"
+	// DisciplineRED is random early detection in its gentle form.
+	DisciplineRED Discipline = "red"
+	// DisciplineCoDel is CoDel.
+	DisciplineCoDel Discipline = "codel"
 )
 
 // DefaultQueue is the limit of a queue that has none: the same as package tc's.
@@ -260,22 +260,22 @@ func (l Limit) amount() float64 {
 func (q Queue) check() fault.List {
 	faults := q.Limit.check()
 	switch q.Discipline {
-	case "", DropTail:
-	case EarlyDrop:
+	case "", DisciplineDropTail:
+	case DisciplineRED:
 		faults.Merge("red", q.RED.check())
-	case ControlledDelay:
+	case DisciplineCoDel:
 		faults.Merge("codel", q.CoDel.check())
 	default:
-		faults.Add("discipline", "must be %s, %s or %s, got %q", DropTail, EarlyDrop, ControlledDelay, string(q.Discipline))
+		faults.Add("discipline", "must be %s, %s or %s, got %q", DisciplineDropTail, DisciplineRED, DisciplineCoDel, string(q.Discipline))
 	}
-	if q.ECN && q.Discipline != EarlyDrop && q.Discipline != ControlledDelay {
-		faults.Add("ecn", "is for the disciplines %s and %s: a queue that drops its tail has no room for what it would mark", EarlyDrop, ControlledDelay)
+	if q.ECN && q.Discipline != DisciplineRED && q.Discipline != DisciplineCoDel {
+		faults.Add("ecn", "is for the disciplines %s and %s: a queue that drops its tail has no room for what it would mark", DisciplineRED, DisciplineCoDel)
 	}
-	if q.Discipline != EarlyDrop && q.RED != (RED{}) {
-		faults.Add("red", "is for the discipline %s only", EarlyDrop)
+	if q.Discipline != DisciplineRED && q.RED != (RED{}) {
+		faults.Add("red", "is for the discipline %s only", DisciplineRED)
 	}
-	if q.Discipline != ControlledDelay && q.CoDel != (CoDel{}) {
-		faults.Add("codel", "is for the discipline %s only", ControlledDelay)
+	if q.Discipline != DisciplineCoDel && q.CoDel != (CoDel{}) {
+		faults.Add("codel", "is for the discipline %s only", DisciplineCoDel)
 	}
 	return faults
 }

@@ -198,8 +198,8 @@ func (b *bed) congestion(ns string) (n int) {
 // agreement the same queue drops.
 func TestTCPIsToldByMarks(t *testing.T) {
 	for name, queue := range map[string]channel.Queue{
-		"codel": {Discipline: channel.ControlledDelay, CoDel: channel.CoDel{Target: 2 * ms, Interval: 20 * ms}},
-		"red":   {Discipline: channel.EarlyDrop, RED: channel.RED{Min: channel.Limit{Time: 2 * ms}, Max: channel.Limit{Time: 20 * ms}, P: 0.1, Weight: 0.05}},
+		"codel": {Discipline: channel.DisciplineCoDel, CoDel: channel.CoDel{Target: 2 * ms, Interval: 20 * ms}},
+		"red":   {Discipline: channel.DisciplineRED, RED: channel.RED{Min: channel.Limit{Time: 2 * ms}, Max: channel.Limit{Time: 20 * ms}, P: 0.1, Weight: 0.05}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			queue.Time, queue.ECN = time.Second, true

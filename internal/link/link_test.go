@@ -36,9 +36,9 @@ func TestForms(t *testing.T) {
 		Forward: channel.Profile{
 			Rate: 15 * unit.MbitPerSecond, Delay: 20 * ms, Jitter: channel.Jitter{Kind: channel.Normal, Amount: 2 * ms, Reorder: true},
 			Loss: channel.Loss{Kind: channel.GilbertElliott, P: 0.01, R: 0.3, Bad: 0.8}, Duplicate: 0.001,
-			Queue: channel.Queue{Limit: channel.Limit{Bytes: 64 * unit.KiB}, Discipline: channel.EarlyDrop, RED: channel.RED{Min: channel.Limit{Packets: 5}, Max: channel.Limit{Packets: 15}, P: 0.1}},
+			Queue: channel.Queue{Limit: channel.Limit{Bytes: 64 * unit.KiB}, Discipline: channel.DisciplineRED, RED: channel.RED{Min: channel.Limit{Packets: 5}, Max: channel.Limit{Packets: 15}, P: 0.1}},
 		},
-		Schedule: channel.Schedule{{At: 4 * time.Second, Direction: channel.Backward, Change: channel.Change{Rate: ptr(15 * unit.MbitPerSecond), Queue: &channel.Queue{Discipline: channel.ControlledDelay, CoDel: channel.CoDel{Target: ms}, ECN: true}}}},
+		Schedule: channel.Schedule{{At: 4 * time.Second, Direction: channel.Backward, Change: channel.Change{Rate: ptr(15 * unit.MbitPerSecond), Queue: &channel.Queue{Discipline: channel.DisciplineCoDel, CoDel: channel.CoDel{Target: ms}, ECN: true}}}},
 	}
 	text := `
 a: ra

@@ -27,7 +27,7 @@ func TestRTT(t *testing.T) {
 		{885 * ms, 185 * ms, 235625 * time.Microsecond, 50 * ms, 0}, // 3/4 47.5 + 1/4 800
 	} {
 		r.Update(tt.sample)
-		if r.Smoothed != tt.smoothed || r.Variation != tt.variation || r.Least != tt.least {
+		if r.SRTT != tt.smoothed || r.RTTVAR != tt.variation || r.MinRTT != tt.least {
 			t.Errorf("after %v: %+v, want %+v", tt.sample, r, tt)
 		}
 		if tt.rto == 0 {

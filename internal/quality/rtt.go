@@ -14,8 +14,8 @@ const (
 
 // RTT estimates the round trip time and the retransmission timeout of a path (RFC 6298). Its zero value has seen nothing.
 type RTT struct {
-	// Smoothed and Variation are SRTT and RTTVAR; Least is the smallest sample. All are 0 before the first sample.
-	Smoothed, Variation, Least time.Duration
+	// SRTT and RTTVAR are those of RFC 6298, MinRTT is the smallest sample. All are 0 before the first one.
+	SRTT, RTTVAR, MinRTT time.Duration
 }
 
 // Update takes a sample. Samples that are not positive are none: a clock has a resolution, a path has a length.
@@ -23,20 +23,20 @@ func (r *RTT) Update(sample time.Duration) {
 	switch {
 	case sample <= 0:
 		return
-	case r.Smoothed == 0:
-		r.Smoothed, r.Variation, r.Least = sample, sample/2, sample
+	case r.SRTT == 0:
+		r.SRTT, r.RTTVAR, r.MinRTT = sample, sample/2, sample
 		return
 	}
-	r.Least = min(r.Least, sample)
-	r.Variation += (max(r.Smoothed-sample, sample-r.Smoothed) - r.Variation) / 4
-	r.Smoothed += (sample - r.Smoothed) / 8
+	r.MinRTT = min(r.MinRTT, sample)
+	r.RTTVAR += (max(r.SRTT-sample, sample-r.SRTT) - r.RTTVAR) / 4
+	r.SRTT += (sample - r.SRTT) / 8
 }
 
 // RTO returns the retransmission timeout before any backoff: SRTT + 4 RTTVAR, at least least (usually MinRTO) more than SRTT as
 // in Linux, where RTTVAR does not go below it, and MaxRTO at most.
 func (r *RTT) RTO(least time.Duration) time.Duration {
-	if r.Smoothed == 0 {
+	if r.SRTT == 0 {
 		return InitialRTO
 	}
-	return min(r.Smoothed+max(4*r.Variation, least), MaxRTO)
+	return min(r.SRTT+max(4*r.RTTVAR, least), MaxRTO)
 }

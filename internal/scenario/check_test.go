@@ -158,7 +158,7 @@ experiment.cases[0].published[2].transport: transport "y" is not in transports`}
 		{"a seed of nothing", func(s *Spec) { s.Links["b"].Seed = 7 }, "links.b.seed: has no effect: nothing is random on this link"},
 		{"an emulated link", func(s *Spec) {
 			s.Links["a"].Emulate, s.Links["a"].Seed = true, 7
-			s.Experiment.Cases[0].Links["b"] = Shape{Rate: unit.MbitPerSecond, Delay: time.Second, Buffer: &channel.Queue{Limit: channel.Limit{Packets: 100}, Discipline: channel.ControlledDelay}}
+			s.Experiment.Cases[0].Links["b"] = Shape{Rate: unit.MbitPerSecond, Delay: time.Second, Buffer: &channel.Queue{Limit: channel.Limit{Packets: 100}, Discipline: channel.DisciplineCoDel}}
 		}, ""},
 		{"small mtu", func(s *Spec) { s.Links["a"].MTU = 1279 }, "links.a.mtu: must be 1280 to 65535 bytes, got 1279"},
 		{"route with host bits", func(s *Spec) { s.Nodes["client"].Routes[0].Dst = prefix("2001:db8::1/32") },

@@ -31,10 +31,10 @@ func TestParseShape(t *testing.T) {
 		{"delay=1ms forward.loss=1e-3 backward.delay=2ms", Shape{Delay: time.Millisecond,
 			Forward: &channel.Change{Loss: &channel.Loss{Kind: channel.Random, P: 0.001}}, Backward: &channel.Change{Delay: &two}}},
 		{"discipline=codel queue=500ms rate=1Mbit/s ecn=true", Shape{Rate: unit.MbitPerSecond, Queue: 500 * time.Millisecond,
-			Buffer: &channel.Queue{Discipline: channel.ControlledDelay, ECN: true}}},
+			Buffer: &channel.Queue{Discipline: channel.DisciplineCoDel, ECN: true}}},
 		{"rate=1Mbit/s buffer=64kB", Shape{Rate: unit.MbitPerSecond, Buffer: &channel.Queue{Limit: channel.Limit{Bytes: 64 * unit.KB}}}},
 		{"rate=1Mbit/s discipline=codel buffer.codel.target=2ms interval=20ms", Shape{Rate: unit.MbitPerSecond, Buffer: &channel.Queue{
-			Discipline: channel.ControlledDelay, CoDel: channel.CoDel{Target: 2 * time.Millisecond, Interval: 20 * time.Millisecond}}}},
+			Discipline: channel.DisciplineCoDel, CoDel: channel.CoDel{Target: 2 * time.Millisecond, Interval: 20 * time.Millisecond}}}},
 	} {
 		got, err := ParseShape(strings.Fields(tt.args))
 		if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
@@ -85,7 +85,7 @@ func TestShapeRoundTrip(t *testing.T) {
 		if rapid.Bool().Draw(t, "queue") {
 			s.Queue = duration.Draw(t, "time")
 		} else if rapid.Bool().Draw(t, "buffer") {
-			s.Buffer = &channel.Queue{Limit: channel.Limit{Packets: rapid.IntRange(1, 1000).Draw(t, "packets")}, Discipline: channel.ControlledDelay, ECN: true}
+			s.Buffer = &channel.Queue{Limit: channel.Limit{Packets: rapid.IntRange(1, 1000).Draw(t, "packets")}, Discipline: channel.DisciplineCoDel, ECN: true}
 		}
 		if rapid.Bool().Draw(t, "forward") {
 			rate := unit.Bandwidth(0)

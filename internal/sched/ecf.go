@@ -32,7 +32,7 @@ func (e *ecf) Next(paths []Path, s Segment) Set {
 	f, p := &paths[fast], &paths[open]
 	k := float64(max(s.Queued, s.Size))
 	rttF, rttS := float64(f.SRTT), float64(p.SRTT)
-	delta := float64(max(f.RTTVar, p.RTTVar))
+	delta := float64(max(f.RTTVAR, p.RTTVAR))
 	hesitation := 1.0
 	if e.waiting {
 		hesitation += e.beta

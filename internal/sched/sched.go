@@ -27,9 +27,9 @@ type Path struct {
 	// Queued is what was given to the path and is neither acknowledged nor in flight, in bytes: it waits
 	// for the window or for its retransmission. It is set with Needs.Ahead only.
 	Queued int
-	// SRTT and RTTVar are the smoothed round-trip time and its variation (RFC 6298), 0 before the first
+	// SRTT and RTTVAR are the smoothed round-trip time and its variation (RFC 6298), 0 before the first
 	// sample.
-	SRTT, RTTVar time.Duration
+	SRTT, RTTVAR time.Duration
 	// Delay and Jitter are one-way, Rate is the path's rate. They are set with Needs.Delay only.
 	Delay, Jitter time.Duration
 	Rate          unit.Bandwidth

@@ -155,8 +155,8 @@ func TestBLEST(t *testing.T) {
 // when k/20 * 100 >= 28: k >= 5.6. After waiting the first bound is 135: k < 125.
 func TestECF(t *testing.T) {
 	fast, slow := open(), open()
-	fast.Cwnd, fast.SRTT, fast.RTTVar, fast.Room = 10_000, 10*ms, 2*ms, 0
-	slow.Cwnd, slow.SRTT, slow.RTTVar = 20_000, 100*ms, 8*ms
+	fast.Cwnd, fast.SRTT, fast.RTTVAR, fast.Room = 10_000, 10*ms, 2*ms, 0
+	slow.Cwnd, slow.SRTT, slow.RTTVAR = 20_000, 100*ms, 8*ms
 	paths := []Path{fast, slow}
 	e := scheduler(t, "ecf", Options{})
 	for i, tt := range []struct {
@@ -288,7 +288,7 @@ func drawPaths(t *rapid.T) []Path {
 			InFlight: rapid.IntRange(0, 100_000).Draw(t, "in flight"),
 			MSS:      1000,
 			SRTT:     time.Duration(rapid.Int64Range(0, int64(10*time.Second)).Draw(t, "srtt")),
-			RTTVar:   time.Duration(rapid.Int64Range(0, int64(10*time.Second)).Draw(t, "rttvar")),
+			RTTVAR:   time.Duration(rapid.Int64Range(0, int64(10*time.Second)).Draw(t, "rttvar")),
 			Delay:    time.Duration(rapid.Int64Range(0, int64(10*time.Second)).Draw(t, "delay")),
 			Jitter:   time.Duration(rapid.Int64Range(0, math.MaxInt64).Draw(t, "jitter")),
 			Rate:     unit.Bandwidth(rapid.Int64Range(0, math.MaxInt64).Draw(t, "rate")),
@@ -452,7 +452,7 @@ func TestNoAllocation(t *testing.T) {
 func benchPaths(n int) []Path {
 	paths := make([]Path, n)
 	for i := range paths {
-		paths[i] = Path{Usable: true, Room: 100_000 * i, MSS: 1400, Cwnd: 56_000, InFlight: 14_000, SRTT: time.Duration(20+10*i) * ms, RTTVar: ms,
+		paths[i] = Path{Usable: true, Room: 100_000 * i, MSS: 1400, Cwnd: 56_000, InFlight: 14_000, SRTT: time.Duration(20+10*i) * ms, RTTVAR: ms,
 			Delay: time.Duration(10+5*i) * ms, Jitter: ms, Rate: 10 * unit.MbitPerSecond, Ratio: i}
 	}
 	return paths

@@ -26,9 +26,9 @@ func genProfile(t *rapid.T, harm bool) channel.Profile {
 	case 1:
 		p.Queue.Bytes = unit.Size(rapid.IntRange(20_000, 200_000).Draw(t, "bytes"))
 	case 2:
-		p.Queue.Discipline = channel.ControlledDelay
+		p.Queue.Discipline = channel.DisciplineCoDel
 	case 3:
-		p.Queue.Discipline = channel.EarlyDrop
+		p.Queue.Discipline = channel.DisciplineRED
 		p.Queue.RED = channel.RED{Min: channel.Limit{Packets: 5}, Max: channel.Limit{Packets: 15}, P: 0.1}
 	}
 	if !harm {

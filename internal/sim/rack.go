@@ -68,7 +68,7 @@ func (f *sender) rackDetect(s *Sim) {
 	}
 	var window time.Duration
 	if r.reordered || f.state != caRecovery && f.board.sacked < dupThresh {
-		window = min(f.rtt.Least/4, f.rtt.Smoothed)
+		window = min(f.rtt.MinRTT/4, f.rtt.SRTT)
 	}
 	for seq := f.board.una; seq != f.board.next; seq++ {
 		e := f.board.at(seq)
@@ -119,8 +119,8 @@ func (f *sender) armProbe(s *Sim) {
 		return
 	}
 	wait := time.Second
-	if f.rtt.Smoothed > 0 {
-		wait = 2 * f.rtt.Smoothed
+	if f.rtt.SRTT > 0 {
+		wait = 2 * f.rtt.SRTT
 		if f.board.next-f.board.una == 1 {
 			wait += ackDelay
 		}

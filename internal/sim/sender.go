@@ -75,7 +75,7 @@ func (f *sender) establish(s *Sim) {
 	f.state = caOpen
 	f.result.Established = s.now
 	f.windowSince = s.now
-	rtt, least := f.rtt.Smoothed, f.rtt.Least
+	rtt, least := f.rtt.SRTT, f.rtt.MinRTT
 	*f.cc = cc.Start(c.InitialWindow)
 	f.cc.SRTT, f.cc.MinRTT = rtt, least
 	f.rto = f.rtt.RTO(c.MinRTO)
@@ -105,7 +105,7 @@ func (f *sender) refresh() {
 	if f.c.buffered() {
 		f.account()
 	}
-	p.SRTT, p.RTTVar = f.rtt.Smoothed, f.rtt.Variation
+	p.SRTT, p.RTTVAR = f.rtt.SRTT, f.rtt.RTTVAR
 }
 
 // canSendNew reports whether the window has room for a new segment.
@@ -177,9 +177,9 @@ func (f *sender) ack(s *Sim, p *packet) {
 	if c.RACK {
 		r = &f.rack
 	}
-	delivered := f.board.acknowledge(p.seq, s.now, f.rtt.Least, r)
+	delivered := f.board.acknowledge(p.seq, s.now, f.rtt.MinRTT, r)
 	if p.blocks > 0 || f.board.nblocks > 0 {
-		delivered += f.board.selective(p, s.now, f.rtt.Least, r)
+		delivered += f.board.selective(p, s.now, f.rtt.MinRTT, r)
 	}
 	flow.Delivered += uint64(delivered)
 
@@ -238,7 +238,7 @@ func (f *sender) measured(sample time.Duration) {
 	f.rttSum += sample
 	f.rttCount++
 	flow := f.cc
-	flow.SRTT, flow.MinRTT = f.rtt.Smoothed, f.rtt.Least
+	flow.SRTT, flow.MinRTT = f.rtt.SRTT, f.rtt.MinRTT
 }
 
 // restart runs the retransmission timer anew.
@@ -320,7 +320,7 @@ func (f *sender) timeout(s *Sim) {
 // collect completes the result at the end.
 func (f *sender) collect(s *Sim) PathResult {
 	r := f.result
-	r.SRTT, r.MinRTT, r.RTO = f.rtt.Smoothed, f.rtt.Least, f.rto
+	r.SRTT, r.MinRTT, r.RTO = f.rtt.SRTT, f.rtt.MinRTT, f.rto
 	if f.rttCount > 0 {
 		r.MeanRTT = f.rttSum / time.Duration(f.rttCount)
 	}

@@ -151,7 +151,7 @@ func TestNoWay(t *testing.T) {
 
 // A queue that marks is refused wherever it stands, with its place.
 func TestMarksAreRefused(t *testing.T) {
-	marking := &channel.Queue{Discipline: channel.ControlledDelay, ECN: true}
+	marking := &channel.Queue{Discipline: channel.DisciplineCoDel, ECN: true}
 	shape := scenario.Shape{Rate: unit.MbitPerSecond, Buffer: marking}
 	for path, spoil := range map[string]func(*scenario.Spec){
 		"links.path1.buffer.ecn":         func(s *scenario.Spec) { s.Links["path1"].Shape = shape },

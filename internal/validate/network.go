@@ -66,7 +66,7 @@ func early(rate unit.Bandwidth, delay time.Duration) channel.Profile {
 		return channel.Limit{Packets: int(n * int64(rate) / int64(10*unit.MbitPerSecond))}
 	}
 	return channel.Profile{Rate: rate, Delay: delay, Queue: channel.Queue{
-		Limit: packets(200), Discipline: channel.EarlyDrop, RED: channel.RED{Min: packets(25), Max: packets(50), P: 0.1},
+		Limit: packets(200), Discipline: channel.DisciplineRED, RED: channel.RED{Min: packets(25), Max: packets(50), P: 0.1},
 	}}
 }
 
