@@ -34,7 +34,7 @@ A scenario is one that comes with the program, by name, or a file.`,
   tabane lab down --all`,
 	}
 	group(c)
-	c.AddCommand(a.labUp(), a.labDown(), a.labList(), a.labExec(), a.labCapture(), a.labSet(), a.labRun())
+	c.AddCommand(a.labUp(), a.labDown(), a.labList(), a.labShow(), a.labExec(), a.labCapture(), a.labSet(), a.labRun())
 	enter := &cobra.Command{
 		Use:                lab.Verb,
 		Hidden:             true,
@@ -113,13 +113,21 @@ func fromFile(name string) bool {
 func builtIn(name string) string { return scenarios.File(name) }
 
 func (a *app) labUp() *cobra.Command {
-	var name, routers string
+	var (
+		name, routers string
+		timeout       time.Duration
+	)
 	c := &cobra.Command{
-		Use:     "up NAME|FILE",
-		Short:   "Build a scenario's network and leave it running",
+		Use:   "up NAME|FILE",
+		Short: "Build a scenario's network and leave it running",
+		Long: `Up builds the network, starts the daemons and waits until all are ready and the client reaches the server. A lab that is
+not ready in time stays: up then says what is missing and exits with 1. Interrupted, it removes the lab.`,
 		Example: "  tabane lab up epe-steady\n  tabane lab up ./my.yaml --name mine",
 		Args:    arguments(1, 1, "one scenario"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if timeout <= 0 {
+				return usage(c, fmt.Errorf("--timeout must be > 0, got %s", timeout))
+			}
 			if _, err := parseRouters(routers, false); err != nil {
 				return usage(c, err)
 			}
@@ -141,7 +149,14 @@ func (a *app) labUp() *cobra.Command {
 				name = spec.Name
 			}
 			begun := time.Now()
-			l, err := lab.Up(c.Context(), lab.Options{Name: name, Spec: spec, Routers: routers, Detach: true, Log: log})
+			l, err := lab.Up(c.Context(), lab.Options{
+				Name: name, Spec: spec, Routers: routers, Timeout: timeout, Detach: true, KeepUnready: true, Log: log,
+			})
+			if errors.Is(err, lab.ErrNotReady) {
+				fmt.Fprintln(a.err, err)
+				fmt.Fprintf(a.err, "lab %q stays: look at it with tabane lab show %s, remove it with tabane lab down %s\n", name, name, name)
+				return errUnmet
+			}
 			if err != nil {
 				return labFailure(c.Context(), "start a lab", args[0], err)
 			}
@@ -151,6 +166,7 @@ func (a *app) labUp() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&name, "name", "", "name of the lab (default: the scenario's)")
+	c.Flags().DurationVar(&timeout, "timeout", lab.DefaultTimeout, "how long the lab may take to be ready")
 	c.Flags().StringVar(&routers, "routers", lab.RoutersEmbedded, "what routers and reflectors run: embedded or frr")
 	return c
 }
@@ -278,8 +294,9 @@ func listScenarios(out io.Writer) error {
 	return w.Flush()
 }
 
-// openLab opens the lab of that name, or the only one when no name is given.
-func openLab(ctx context.Context, what, name string) (*lab.Lab, error) {
+// openLab opens the lab of that name, or the user's only one when no name is given, and then says on a
+// terminal which that is.
+func (a *app) openLab(ctx context.Context, what, name string) (*lab.Lab, error) {
 	if err := require(what, role.Namespaces); err != nil {
 		return nil, err
 	}
@@ -290,17 +307,20 @@ func openLab(ctx context.Context, what, name string) (*lab.Lab, error) {
 		}
 		var up []string
 		for _, i := range infos {
-			if i.Condition == lab.Running {
+			if i.User == lab.User() && (i.Condition == lab.Running || i.Condition == lab.NotReady) {
 				up = append(up, i.Name)
 			}
 		}
 		switch len(up) {
 		case 0:
-			return nil, &failure{what: what, why: errors.New("no lab is up"), do: "start one with: tabane lab up epe-steady"}
+			return nil, &failure{what: what, why: errors.New("you have no lab that is up"), do: "start one with tabane lab up epe-steady, or name another user's with --lab"}
 		case 1:
 			name = up[0]
+			if width(a.err) > 0 {
+				fmt.Fprintf(a.err, "lab %q\n", name)
+			}
 		default:
-			return nil, &failure{what: what, why: errors.New("several labs are up"), do: "choose one with --lab: " + strings.Join(up, ", ")}
+			return nil, &failure{what: what, why: fmt.Errorf("you have several labs: %s", strings.Join(up, ", ")), do: "choose one with --lab"}
 		}
 	}
 	l, err := lab.Open(name)
@@ -311,7 +331,7 @@ func openLab(ctx context.Context, what, name string) (*lab.Lab, error) {
 }
 
 func labFlag(c *cobra.Command, name *string) {
-	c.Flags().StringVar(name, "lab", "", "`name` of the lab; not needed when one alone is up")
+	c.Flags().StringVar(name, "lab", "", "`name` of the lab (default: the only lab of this user)")
 }
 
 func (a *app) labExec() *cobra.Command {
@@ -332,7 +352,7 @@ by name.`,
 			if len(argv) == 0 {
 				return usage(c, errors.New("want a node, -- and a command"))
 			}
-			l, err := openLab(c.Context(), "run a command", name)
+			l, err := a.openLab(c.Context(), "run a command", name)
 			if err != nil {
 				return err
 			}
@@ -354,7 +374,7 @@ func (a *app) labCapture() *cobra.Command {
   tabane lab capture server - | tcpdump -nr -`,
 		Args: arguments(2, 2, "a node and a file"),
 		RunE: func(c *cobra.Command, args []string) error {
-			l, err := openLab(c.Context(), "capture packets", name)
+			l, err := a.openLab(c.Context(), "capture packets", name)
 			if err != nil {
 				return err
 			}
@@ -401,13 +421,22 @@ Any link of two ends can have all of these; a switch has a rate and a queue.`,
 			if err != nil {
 				return &usageError{fmt.Sprintf("%s: %v", strings.Join(args[1:], " "), err), "see tabane lab set --help"}
 			}
-			l, err := openLab(c.Context(), "set a link", name)
+			l, err := a.openLab(c.Context(), "set a link", name)
 			if err != nil {
 				return err
 			}
-			if err := l.Links().Set(args[0], shape); err != nil {
+			before, err := l.Links().View(c.Context(), args[0])
+			if err == nil {
+				err = l.Links().Set(args[0], shape)
+			}
+			var after *lab.LinkView
+			if err == nil {
+				after, err = l.Links().View(c.Context(), args[0])
+			}
+			if err != nil {
 				return &failure{what: "set a link", on: args[0], why: err}
 			}
+			fmt.Fprintf(a.out, "%s: %s -> %s\n", args[0], brief(before.Text), brief(after.Text))
 			return nil
 		},
 	}

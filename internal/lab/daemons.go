@@ -191,7 +191,8 @@ func (d *Daemons) start(x daemon) (*child, error) {
 	if !d.detached && !d.opened {
 		attr.Pdeathsig, parent = syscall.SIGKILL, os.Getpid()
 	}
-	cmd := exec.Command(d.binary, d.enterArguments(x.netns, parent, argv)...)
+	cmd := exec.Command(d.binary, d.enterArguments(x.netns, strconv.Itoa(parent), argv)...)
+	cmd.Dir = x.workingDirectory(dirOf(d.lab))
 	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = out, out, attr
 	if err := d.starter.start(cmd); err != nil {
 		return nil, fmt.Errorf("start %s: %w", x, err)
@@ -305,9 +306,9 @@ func (d *Daemons) startRelay(x daemon) (*child, error) {
 }
 
 // enterArguments are the arguments of the tabane program that make it a command in a namespace: Enter's after the verb.
-// A parent other than 0 is the process that the command dies with.
-func (d *Daemons) enterArguments(namespace string, parent int, argv []string) []string {
-	return append([]string{Verb, namespace, filepath.Join(dirOf(d.lab), hostsName), strconv.Itoa(parent)}, argv...)
+// parent is asCommand, or the pid of the process that a daemon dies with, 0 for none.
+func (d *Daemons) enterArguments(namespace, parent string, argv []string) []string {
+	return append([]string{Verb, namespace, filepath.Join(dirOf(d.lab), hostsName), parent}, argv...)
 }
 
 // RunClient runs the lab's own tabane program on a node and passes its standard output to read. The
@@ -319,7 +320,7 @@ func (d *Daemons) RunClient(ctx context.Context, node string, args []string, rea
 		return err
 	}
 	argv := append([]string{d.binary}, args...)
-	cmd := exec.CommandContext(ctx, d.binary, d.enterArguments(n.netns, os.Getpid(), argv)...)
+	cmd := exec.CommandContext(ctx, d.binary, d.enterArguments(n.netns, strconv.Itoa(os.Getpid()), argv)...)
 	var complaint tail
 	cmd.Stderr = &complaint
 	out, err := cmd.StdoutPipe()

@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,6 +30,15 @@ const DefaultTimeout = 30 * time.Second
 
 // ErrNotFound is wrapped by the error of Open for a lab that does not exist.
 var ErrNotFound = errors.New("no such lab")
+
+// ErrNotReady is wrapped by the error of Up for a lab that was built but did not become ready.
+var ErrNotReady = errors.New("the lab is not ready")
+
+type unreadyError struct{ error }
+
+func (e unreadyError) Is(target error) bool { return target == ErrNotReady }
+
+func (e unreadyError) Unwrap() error { return e.error }
 
 // Options is what Up needs.
 type Options struct {
@@ -44,7 +54,10 @@ type Options struct {
 	// Timeout bounds how long it may take until all daemons are ready and the client reaches the server; DefaultTimeout
 	// unless given.
 	Timeout time.Duration
-	Log     *slog.Logger
+	// KeepUnready leaves a lab in place that is not ready in time, or in which a daemon exits before: Up
+	// then returns it with an error that wraps ErrNotReady.
+	KeepUnready bool
+	Log         *slog.Logger
 }
 
 // Condition says how a lab is.
@@ -53,6 +66,8 @@ type Condition string
 const (
 	// Running has everything it was made with.
 	Running Condition = "up"
+	// NotReady has everything, but did not become ready in time, or is still starting.
+	NotReady Condition = "not ready"
 	// Partial is being built or removed, or has lost a part.
 	Partial Condition = "partial"
 	// Stale has lost its owner or all its processes: only Down, or Up under the same name, is of use.
@@ -65,8 +80,16 @@ type Info struct {
 	Nodes          []string
 	Condition      Condition
 	Since          time.Time
-	// Owner is the process that made the lab.
-	Owner int
+	// Owner is the process that made the lab, User the user it ran for: that of sudo, if there is one.
+	Owner, User int
+}
+
+// User is the user that this process runs for: who called sudo, or the real user.
+func User() int {
+	if id, err := strconv.Atoi(os.Getenv("SUDO_UID")); err == nil && os.Geteuid() == 0 {
+		return id
+	}
+	return os.Getuid()
 }
 
 // Lab is a running lab. Its methods and those of its parts are safe for concurrent use, but for
@@ -103,7 +126,7 @@ func (l *Lab) Links() *Links { return l.links }
 
 // Up builds a lab and waits until it is ready: every daemon says so, and the experiment's client, if there is one,
 // reaches its server. A stale lab of the same name is removed first. When Up fails, or ctx ends first, nothing is
-// left.
+// left, except as Options.KeepUnready says.
 func Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	p, err := newPlan(o.Name, o.Spec)
 	if err != nil {
@@ -132,7 +155,10 @@ func Up(ctx context.Context, o Options) (_ *Lab, err error) {
 		return nil, fmt.Errorf("start lab %q: %w", o.Name, err)
 	}
 	defer unlock()
-	if err := l.up(ctx, cmp.Or(o.Timeout, DefaultTimeout)); err != nil {
+	switch err := l.up(ctx, cmp.Or(o.Timeout, DefaultTimeout), o.KeepUnready); {
+	case errors.Is(err, ErrNotReady):
+		return l, fmt.Errorf("start lab %q: %w", o.Name, err)
+	case err != nil:
 		return nil, fmt.Errorf("start lab %q: %w", o.Name, err)
 	}
 	return l, nil
@@ -148,7 +174,7 @@ func program(given string) (string, error) {
 }
 
 // up does the work of Up; the lab is locked.
-func (l *Lab) up(ctx context.Context, timeout time.Duration) (err error) {
+func (l *Lab) up(ctx context.Context, timeout time.Duration, keepUnready bool) (err error) {
 	if err := l.takeOver(ctx); err != nil {
 		return err
 	}
@@ -162,7 +188,7 @@ func (l *Lab) up(ctx context.Context, timeout time.Duration) (err error) {
 	}
 	s := &state{
 		Scenario: l.spec.Name, Since: time.Now(), Boot: boot, Owner: owner, Detached: l.daemons.detached, Routers: l.routers,
-		Namespaces: l.plan.namespaces(),
+		Namespaces: l.plan.namespaces(), User: User(),
 	}
 	for _, n := range l.plan.nodes {
 		s.Nodes = append(s.Nodes, n.name)
@@ -188,15 +214,23 @@ func (l *Lab) up(ctx context.Context, timeout time.Duration) (err error) {
 	if err := l.daemons.startAll(s); err != nil {
 		return err
 	}
-	if err := l.WaitReady(ctx, timeout); err != nil {
+	s.Built = true
+	if err := s.write(l.name); err != nil {
 		return err
 	}
-	s.Ready = true
+	unready := l.WaitReady(ctx, timeout)
+	if unready != nil && (!keepUnready || ctx.Err() != nil) {
+		return unready
+	}
+	s.Ready = unready == nil
 	if err := s.write(l.name); err != nil {
 		return err
 	}
 	l.daemons.state = s
 	done = true
+	if unready != nil {
+		return unreadyError{unready}
+	}
 	return nil
 }
 
@@ -232,7 +266,7 @@ func (l *Lab) takeOver(ctx context.Context) error {
 
 // pid is the process to name when somebody asks who runs the lab.
 func (s *state) pid() int {
-	if s.Detached && s.Ready && len(s.Processes) > 0 {
+	if s.Detached && s.Built && len(s.Processes) > 0 {
 		return s.Processes[0].PID
 	}
 	return s.Owner.PID
@@ -259,6 +293,8 @@ func (l *Lab) writeFiles() error {
 		} else if err := writeFile(configFile(dirOf(l.name), n.name), b); err != nil {
 			return err
 		} else if err := n.writeFRR(dirOf(l.name)); err != nil {
+			return err
+		} else if err := n.writeFiles(dirOf(l.name)); err != nil {
 			return err
 		}
 	}
@@ -293,7 +329,7 @@ func Open(name string) (*Lab, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open lab %q: %w", name, err)
 	}
-	if s.condition() == Stale || !s.Ready {
+	if s.condition() == Stale || !s.Built {
 		return nil, fmt.Errorf("open lab %q: it is %s: tabane lab down %s", name, s.condition(), name)
 	}
 	spec, err := readSpec(name)
@@ -346,7 +382,7 @@ func List() ([]Info, error) {
 			return nil, fmt.Errorf("list labs: %w", err)
 		default:
 			list = append(list, Info{
-				Name: name, Scenario: s.Scenario, Nodes: s.Nodes, Condition: s.condition(), Since: s.Since, Owner: s.Owner.PID,
+				Name: name, Scenario: s.Scenario, Nodes: s.Nodes, Condition: s.condition(), Since: s.Since, Owner: s.Owner.PID, User: s.User,
 			})
 		}
 	}

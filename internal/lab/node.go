@@ -2,6 +2,8 @@ package lab
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/tabane/tabane/internal/netns"
@@ -64,4 +66,20 @@ func over(own, m scenario.RouteMetrics) scenario.RouteMetrics {
 	}
 	own.QuickACK = own.QuickACK || m.QuickACK
 	return own
+}
+
+// writeFiles writes the files of the node's Exec.
+func (n *node) writeFiles(dir string) error {
+	if n.spec.Exec == "" {
+		return nil
+	}
+	if err := os.MkdirAll(filesDir(dir, n.name), 0o700); err != nil {
+		return err
+	}
+	for name, content := range n.spec.Files {
+		if err := writeFile(filepath.Join(filesDir(dir, n.name), name), []byte(content)); err != nil {
+			return err
+		}
+	}
+	return nil
 }

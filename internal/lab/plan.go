@@ -27,13 +27,16 @@ const (
 // RoleLink is the process of an emulated link, which belongs to no node. It starts before all daemons.
 const RoleLink = "link"
 
+// RoleExec is a node's Exec.
+const RoleExec = scenario.RoleExec
+
 // startOrder lists the roles of all daemons, FRR's included, in the order in which they are started.
 func startOrder() []string {
 	order := []string{RoleZebra}
 	for _, d := range role.All() {
 		order = append(order, d.Name)
 	}
-	return append(order, RoleBGPD, RoleBFDD)
+	return append(order, RoleBGPD, RoleBFDD, RoleExec)
 }
 
 // A lab's name is part of namespace and file names.
@@ -57,6 +60,13 @@ type plan struct {
 	congestion []string
 }
 
+// awaits reports whether a lab is ready only once the daemon is. The node of an emulated link's process is
+// no node.
+func (p *plan) awaits(d daemon) bool {
+	i := slices.IndexFunc(p.nodes, func(n *node) bool { return n.name == d.node })
+	return d.role == RoleLink || i < 0 || p.nodes[i].spec.Ready == nil || *p.nodes[i].spec.Ready
+}
+
 type node struct {
 	name, netns string
 	// early sysctls are set before there is any interface, late ones belong to an interface.
@@ -74,8 +84,8 @@ type sysctl struct{ key, value string }
 // daemon is one of the product's processes on a node, or one of FRR's.
 type daemon struct {
 	node, netns, role string
-	// program is FRR's; empty for the product's own.
-	program string
+	// program is FRR's, or the shell that runs command; empty for the product's own.
+	program, command string
 	// status is where the daemon serves its status; serve has none.
 	status netip.AddrPort
 }
@@ -217,6 +227,9 @@ func newNode(lab, name string, spec *scenario.Spec, base []sysctl, cc map[string
 	}
 	for _, d := range s.Sections.Present() {
 		n.daemons = append(n.daemons, daemon{node: name, netns: n.netns, role: d.Name, status: d.Status(&s.Sections)})
+	}
+	if s.Exec != "" {
+		n.daemons = append(n.daemons, daemon{node: name, netns: n.netns, role: RoleExec, program: "sh", command: "exec " + s.Exec})
 	}
 	return n
 }
@@ -377,9 +390,22 @@ func (d daemon) arguments(dir string) []string {
 		return d.frrArguments(dir)
 	case RoleLink:
 		return []string{RelayVerb, relayFile(dir, d.node)}
+	case RoleExec:
+		return []string{"-c", d.command}
 	}
 	return []string{d.role, "-c", configFile(dir, d.node)}
 }
+
+// workingDirectory is where a daemon starts, empty for the caller's.
+func (d daemon) workingDirectory(dir string) string {
+	if d.role == RoleExec {
+		return filesDir(dir, d.node)
+	}
+	return ""
+}
+
+// filesDir holds the files of a node's Exec.
+func filesDir(dir, node string) string { return filepath.Join(dir, node+".files") }
 
 func configFile(dir, node string) string { return filepath.Join(dir, node+".yaml") }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,9 +36,16 @@ func Enter(args []string) error {
 	if !strings.HasPrefix(name, prefix) {
 		return fmt.Errorf("enter node: namespace %q is not a lab's", name)
 	}
-	parent, err := strconv.Atoi(args[2])
-	if err != nil {
-		return fmt.Errorf("enter node: parent %q is not a pid", args[2])
+	parent := 0
+	if args[2] != asCommand {
+		var err error
+		if parent, err = strconv.Atoi(args[2]); err != nil {
+			return fmt.Errorf("enter node: parent %q is not a pid", args[2])
+		}
+		// A daemon outlives the command that starts it, whose locks and pipes it must not keep open.
+		if err := unix.CloseRange(firstInherited, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+			return fmt.Errorf("close inherited descriptors: %w", err)
+		}
 	}
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
@@ -59,6 +67,12 @@ func Enter(args []string) error {
 		return nil
 	})
 }
+
+// asCommand in place of a parent enters a node for a command of the user, which keeps all descriptors.
+const asCommand = "command"
+
+// firstInherited is the first descriptor after the standard ones.
+const firstInherited = 3
 
 // dieWith renews for the calling thread what the parent asked for: the signal at its death is an attribute of a thread,
 // and exec keeps only that of the thread that calls it.

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/role"
 )
@@ -97,7 +98,7 @@ func (l *Lab) WaitReady(ctx context.Context, timeout time.Duration) error {
 	defer fail(nil)
 
 	l.daemons.mu.Lock()
-	children := slices.Clone(l.daemons.children)
+	children := slices.DeleteFunc(slices.Clone(l.daemons.children), func(c *child) bool { return !l.plan.awaits(c.daemon) })
 	l.daemons.mu.Unlock()
 	var watchers sync.WaitGroup
 	defer watchers.Wait()
@@ -203,7 +204,7 @@ func (ds *Daemons) condition(d daemon) *waiting {
 func (l *Lab) conditions() []*waiting {
 	var all []*waiting
 	for _, d := range l.plan.daemons() {
-		if w := l.daemons.condition(d); w != nil {
+		if w := l.daemons.condition(d); w != nil && l.plan.awaits(d) {
 			all = append(all, w)
 		}
 	}
@@ -225,8 +226,9 @@ func (l *Lab) conditions() []*waiting {
 // readiness reads `"ready": true` from a status, and otherwise says what the status gives as reason.
 func readiness(status []byte) error {
 	var s struct {
-		Ready  bool   `json:"ready"`
-		Reason string `json:"reason"`
+		Ready    bool                `json:"ready"`
+		Reason   string              `json:"reason"`
+		Sessions []bgp.SessionStatus `json:"sessions"`
 	}
 	switch err := json.Unmarshal(status, &s); {
 	case err != nil:
@@ -235,6 +237,19 @@ func readiness(status []byte) error {
 		return nil
 	case s.Reason != "":
 		return errors.New(s.Reason)
+	}
+	var down []string
+	for _, x := range s.Sessions {
+		if !x.Up {
+			text := "session with " + x.Neighbor + " is down"
+			if x.Reason != "" {
+				text += " (" + x.Reason + ")"
+			}
+			down = append(down, text)
+		}
+	}
+	if len(down) > 0 {
+		return errors.New(strings.Join(down, ", "))
 	}
 	return errors.New("is not ready")
 }

@@ -42,7 +42,11 @@ type state struct {
 	// Owner is the process that made the lab. Unless Detached, the lab ends with it.
 	Owner    process `json:"owner"`
 	Detached bool    `json:"detached"`
-	Ready    bool    `json:"ready"`
+	// Built is whether everything was made and started, Ready whether it then became ready.
+	Built bool `json:"built"`
+	Ready bool `json:"ready"`
+	// User is as in Info.
+	User int `json:"user"`
 	// Routers is what routers and reflectors run.
 	Routers    string    `json:"routers,omitempty"`
 	Nodes      []string  `json:"nodes"`
@@ -143,13 +147,15 @@ func (s *state) condition() Condition {
 		}
 	}
 	there += running
-	switch owned := !s.Detached || !s.Ready; {
+	switch owned := !s.Detached || !s.Built; {
 	case owned && !s.Owner.alive():
 		return Stale
 	case !owned && (there == 0 || len(s.Processes) > 0 && running == 0):
 		return Stale
-	case !s.Ready || there < parts:
+	case !s.Built || there < parts:
 		return Partial
+	case !s.Ready:
+		return NotReady
 	}
 	return Running
 }

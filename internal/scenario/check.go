@@ -216,6 +216,7 @@ func (c *checker) node(path, name string, n *Node) {
 	if n.MPTCP != nil {
 		c.mptcp(fault.Join(path, "mptcp"), name, n)
 	}
+	c.exec(path, n)
 	c.Merge(path, n.Sections.Check())
 	for _, d := range n.Sections.Present() {
 		for _, u := range d.Host(&n.Sections).Uses {
@@ -223,6 +224,32 @@ func (c *checker) node(path, name string, n *Node) {
 			c.own(path, name, u.Address)
 			c.onInterface(path, name, u.Interface)
 		}
+	}
+}
+
+// maxFile is the largest file of a node, in bytes.
+const maxFile = 1 << 20
+
+var fileName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// exec checks what a node runs of another make, and whether it is waited for.
+func (c *checker) exec(path string, n *Node) {
+	if strings.ContainsAny(n.Exec, "\n\x00") || n.Exec != "" && strings.TrimSpace(n.Exec) == "" {
+		c.Add(fault.Join(path, "exec"), "must be a command on one line, got %q", n.Exec)
+	}
+	if n.Exec == "" && len(n.Files) > 0 {
+		c.Add(fault.Join(path, "files"), "has no effect without exec")
+	}
+	for _, name := range slices.Sorted(maps.Keys(n.Files)) {
+		switch {
+		case !fileName.MatchString(name):
+			c.Add(at(fault.Join(path, "files"), name), "name must be 1 to 64 letters, digits, dots, underscores and hyphens and start with a letter or digit, got %q", name)
+		case len(n.Files[name]) > maxFile:
+			c.Add(at(fault.Join(path, "files"), name), "must have at most %d bytes, got %d", maxFile, len(n.Files[name]))
+		}
+	}
+	if n.Ready != nil && !*n.Ready && n.Exec == "" && len(n.Sections.Present()) == 0 {
+		c.Add(fault.Join(path, "ready"), "has no effect: the node runs nothing that a lab waits for")
 	}
 }
 
@@ -387,6 +414,9 @@ func (c *checker) experiment(e *Experiment) {
 		return // what else it must have is not known
 	}
 	if c.knownNode(path+".server", e.Server) {
+		if n := c.spec.Nodes[e.Server]; n != nil && n.Ready != nil && !*n.Ready {
+			c.Add(path+".server", "node %q has ready: false, but the experiment has to wait for it", e.Server)
+		}
 		if n := c.spec.Nodes[e.Server]; n != nil && n.Serve == nil {
 			c.Add(path+".server", "node %q serves nothing: give it serve", e.Server)
 		}

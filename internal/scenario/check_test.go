@@ -174,6 +174,18 @@ experiment.cases[0].published[2].transport: transport "y" is not in transports`}
 		{"mptcp limits", func(s *Spec) { s.Nodes["client"].MPTCP.Subflows = 9 }, "nodes.client.mptcp.subflows: must be at most 8, got 9"},
 		{"mptcp beside edge", func(s *Spec) { s.Nodes["server"].MPTCP = &MPTCP{} },
 			"nodes.server.mptcp: must be left out: edge sets the limits of this node in edge.mptcp"},
+		{"exec of two lines", func(s *Spec) { s.Nodes["transit-a"].Exec = "a\nb" }, `nodes.transit-a.exec: must be a command on one line, got "a\nb"`},
+		{"exec of nothing", func(s *Spec) { s.Nodes["transit-a"].Exec = " " }, `nodes.transit-a.exec: must be a command on one line, got " "`},
+		{"files without exec", func(s *Spec) { s.Nodes["transit-a"].Files = map[string]string{"a.conf": ""} }, "nodes.transit-a.files: has no effect without exec"},
+		{"file elsewhere", func(s *Spec) { n := s.Nodes["transit-a"]; n.Exec, n.Files = "x", map[string]string{"../a": ""} },
+			`nodes.transit-a.files."../a": name must be 1 to 64 letters, digits, dots, underscores and hyphens and start with a letter or digit, got "../a"`},
+		{"large file", func(s *Spec) {
+			n := s.Nodes["transit-a"]
+			n.Exec, n.Files = "x", map[string]string{"a": strings.Repeat("x", 1<<20+1)}
+		},
+			"nodes.transit-a.files.a: must have at most 1048576 bytes, got 1048577"},
+		{"server is not waited for", func(s *Spec) { no := false; s.Nodes["server"].Ready = &no }, `experiment.server: node "server" has ready: false, but the experiment has to wait for it`},
+		{"nothing is waited for", func(s *Spec) { no := false; s.Nodes["client"].Ready = &no }, "nodes.client.ready: has no effect: the node runs nothing that a lab waits for"},
 		{"serve without port", func(s *Spec) { s.Nodes["server"].Serve.Port = 0 }, "nodes.server.serve.port: must be > 0, got 0"},
 		{"daemon's own fault", func(s *Spec) { s.Nodes["server"].Edge.Peers[0].RT = vpn.ID{} }, "nodes.server.edge.peers[0].rt: must be given..."},
 		{"every daemon is asked", func(s *Spec) {

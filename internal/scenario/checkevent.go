@@ -216,8 +216,8 @@ func (f *follower) daemon(path string, d Daemon) bool {
 	if !f.knownNode(path+".node", d.Node) {
 		return false
 	}
-	if !slices.Contains(role.Names(), d.Role) {
-		f.Add(path+".role", "must be one of %s, got %q", strings.Join(role.Names(), ", "), d.Role)
+	if !slices.Contains(Roles(), d.Role) {
+		f.Add(path+".role", "must be one of %s, got %q", strings.Join(Roles(), ", "), d.Role)
 		return false
 	}
 	if n := f.spec.Nodes[d.Node]; n != nil && !n.Runs(d.Role) {

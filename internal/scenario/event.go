@@ -118,7 +118,7 @@ func (h Hole) Port() Port { return Port{h.Node, h.Interface} }
 type Daemon struct {
 	// Node is the node's name.
 	Node string `yaml:"node"`
-	// Role is the daemon's name: asbr, edge, reflector, router or serve.
+	// Role is the daemon's name: asbr, edge, reflector, router, serve or exec.
 	Role string `yaml:"role"`
 }
 
@@ -158,8 +158,17 @@ func (f Flap) Repeats(quick bool) int {
 	return f.Times
 }
 
+// RoleExec is the role of a node's Exec.
+const RoleExec = "exec"
+
+// Roles are the names of all daemons that a node can run.
+func Roles() []string { return append(role.Names(), RoleExec) }
+
 // Runs reports whether the node runs the daemon of that name.
 func (n *Node) Runs(daemon string) bool {
+	if daemon == RoleExec {
+		return n.Exec != ""
+	}
 	d, ok := role.Named(daemon)
 	return ok && d.In(&n.Sections) != nil
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/tabane/tabane/internal/result"
-	"github.com/tabane/tabane/internal/role"
 )
 
 // eventful is the shipped scenario with an event in its first case.
@@ -49,7 +48,7 @@ func TestCheckEvents(t *testing.T) {
 		{"down twice", []Event{down, down}, nil, cases + `[1].down: interface "link-a" of node "transit-a" already is down`},
 		{"a direction that there is not", []Event{{Blackhole: &Hole{"transit-a", "link-a", "sideways"}}}, nil, cases + `[0].blackhole.direction: must be out, in or both, got "sideways"`},
 		{"clear without a hole", []Event{{Clear: port}}, nil, cases + `[0].clear: interface "link-a" of node "transit-a" is not a black hole`},
-		{"unknown role", []Event{{Kill: &Daemon{"asbr1", "frr"}}}, nil, cases + `[0].kill.role: must be one of ` + strings.Join(role.Names(), ", ") + `, got "frr"`},
+		{"unknown role", []Event{{Kill: &Daemon{"asbr1", "frr"}}}, nil, cases + `[0].kill.role: must be one of ` + strings.Join(Roles(), ", ") + `, got "frr"`},
 		{"role of another node", []Event{{Stop: &Daemon{"asbr1", "edge"}}}, nil, cases + `[0].stop.role: node "asbr1" runs no edge`},
 		{"killed twice", []Event{{Kill: asbr}, {Stop: asbr}}, nil, cases + `[1].stop: asbr of node "asbr1" has ended already`},
 		{"start of what runs", []Event{{Start: asbr}}, nil, cases + `[0].start: asbr of node "asbr1" has not been killed or stopped`},

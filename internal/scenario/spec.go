@@ -54,7 +54,15 @@ type Node struct {
 	// Routes are static routes.
 	Routes []StaticRoute `yaml:"routes,omitempty"`
 	// MPTCP sets up the kernel's path manager on a node where no daemon does, such as a client.
-	MPTCP         *MPTCP `yaml:"mptcp,omitempty"`
+	MPTCP *MPTCP `yaml:"mptcp,omitempty"`
+	// Ready is false for a node that a lab does not wait for. Default: true. Example: false
+	Ready *bool `yaml:"ready,omitempty"`
+	// Exec is a shell command that a lab runs as a daemon of the node, such as a router of another
+	// make. It must stay in the foreground; it starts in a directory with the node's files.
+	// Example: bird -f -c bird.conf -s bird.ctl
+	Exec string `yaml:"exec,omitempty"`
+	// Files are the contents of files for exec, by name. Example: {bird.conf: router id 10.0.0.2;}
+	Files         map[string]string `yaml:"files,omitempty"`
 	role.Sections `yaml:",inline"`
 }
 

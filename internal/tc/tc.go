@@ -159,6 +159,8 @@ func clearRate(name string) error {
 type Statistics struct {
 	// Rate, Burst and Queue are what the kernel shapes with; Burst and Queue are rounded to its ticks and to bytes.
 	Rate
+	// Blocked is whether Block drops all that the link is to send; Queue has no meaning then.
+	Blocked bool
 	// Sent counts what was sent, in bytes from the link layer's header on.
 	Sent unit.Size
 	// Packets counts what was sent. A GSO packet counts for each of its segments.
@@ -192,7 +194,7 @@ func stats(name string) (Statistics, error) {
 	if !ok {
 		return Statistics{}, ErrNotShaped
 	}
-	s := Statistics{Rate: rateOf(tbf, netlink.TickInUsec())}
+	s := Statistics{Rate: rateOf(tbf, netlink.TickInUsec()), Blocked: tbf.Limit == noRoom}
 	counted := tbf.Statistics
 	if counted == nil || counted.Basic == nil || counted.Queue == nil {
 		return Statistics{}, errors.New("kernel gives none")

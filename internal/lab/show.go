@@ -1,0 +1,274 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/tabane/tabane/internal/channel"
+	emulator "github.com/tabane/tabane/internal/link"
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/tc"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// View is what a lab consists of at one time.
+type View struct {
+	Name      string      `json:"name"`
+	Scenario  string      `json:"scenario"`
+	Condition Condition   `json:"condition"`
+	Nodes     []NodeView  `json:"nodes"`
+	Links     []*LinkView `json:"links"`
+}
+
+// NodeView is a node as it is.
+type NodeView struct {
+	Name       string          `json:"name"`
+	Namespace  string          `json:"namespace"`
+	Interfaces []InterfaceView `json:"interfaces"`
+	Daemons    []DaemonView    `json:"daemons"`
+}
+
+// InterfaceView is an interface with its global addresses.
+type InterfaceView struct {
+	Name      string         `json:"name"`
+	Up        bool           `json:"up"`
+	Addresses []netip.Prefix `json:"addresses"`
+}
+
+// DaemonView is a daemon as it is. PID is 0 when it does not run.
+type DaemonView struct {
+	Role string `json:"role"`
+	PID  int    `json:"pid,omitempty"`
+	// Problem is why the daemon is not ready; empty for one that is.
+	Problem string `json:"problem,omitempty"`
+	// Log is the file with the daemon's output.
+	Log string `json:"log"`
+}
+
+// LinkView is a link as it is.
+type LinkView struct {
+	Name string `json:"name"`
+	// Kind is "wire", "switch" or "emulated".
+	Kind string          `json:"kind"`
+	Ends []scenario.Port `json:"ends"`
+	MTU  int             `json:"mtu"`
+	// Shape is the present one; Text is the same as lab set reads it.
+	Shape scenario.Shape `json:"-"`
+	Text  string         `json:"shape"`
+	// Blackholes are the interfaces whose packets are dropped.
+	Blackholes []scenario.Port `json:"blackholes,omitempty"`
+}
+
+// askOnce bounds how long View waits for the answer of a daemon that may be stopped.
+const askOnce = time.Second
+
+// View looks at a link.
+func (l *Links) View(ctx context.Context, link string) (*LinkView, error) {
+	k, err := l.plan.link(link)
+	if err != nil {
+		return nil, fmt.Errorf("view link in lab %q: %w", l.lab, err)
+	}
+	if err := l.refresh(); err != nil {
+		return nil, fmt.Errorf("view link %q: %w", link, err)
+	}
+	v, err := k.view(ctx, l.plan)
+	if err != nil {
+		return nil, fmt.Errorf("view link %q: %w", link, err)
+	}
+	return v, nil
+}
+
+// View looks at the lab's nodes, links and daemons.
+func (l *Lab) View(ctx context.Context) (View, error) {
+	s, err := readState(l.name)
+	if err != nil {
+		return View{}, fmt.Errorf("view lab %q: %w", l.name, err)
+	}
+	v := View{Name: l.name, Scenario: s.Scenario, Condition: s.condition()}
+	running := map[scenario.Daemon]int{}
+	for _, p := range s.Processes {
+		if p.alive() {
+			running[scenario.Daemon{Node: p.Node, Role: p.Role}] = p.PID
+		}
+	}
+	for _, n := range l.plan.nodes {
+		nv := NodeView{Name: n.name, Namespace: n.netns, Daemons: make([]DaemonView, len(n.daemons))}
+		if nv.Interfaces, err = interfaces(n.netns); err != nil {
+			return View{}, fmt.Errorf("view node %q of lab %q: %w", n.name, l.name, err)
+		}
+		v.Nodes = append(v.Nodes, nv)
+	}
+	var asking sync.WaitGroup
+	for i, n := range l.plan.nodes {
+		for j, d := range n.daemons {
+			asking.Go(func() {
+				v.Nodes[i].Daemons[j] = l.viewDaemon(ctx, d, running[scenario.Daemon{Node: d.node, Role: d.role}])
+			})
+		}
+	}
+	asking.Wait()
+	for _, k := range l.plan.links {
+		lv, err := k.view(ctx, l.plan)
+		if err != nil {
+			return View{}, fmt.Errorf("view link %q of lab %q: %w", k.name, l.name, err)
+		}
+		v.Links = append(v.Links, lv)
+	}
+	return v, nil
+}
+
+func (l *Lab) viewDaemon(ctx context.Context, d daemon, pid int) DaemonView {
+	v := DaemonView{Role: d.role, PID: pid, Log: logFile(dirOf(l.name), d)}
+	if pid == 0 {
+		v.Problem = "does not run"
+		return v
+	}
+	if w := l.daemons.condition(d); w != nil {
+		ctx, cancel := context.WithTimeout(ctx, askOnce)
+		defer cancel()
+		if err := w.ask(ctx); err != nil {
+			v.Problem = err.Error()
+		}
+	}
+	return v
+}
+
+// interfaces are those of a namespace but for the loopback and detours to emulators.
+func interfaces(namespace string) (all []InterfaceView, err error) {
+	err = netns.Do(namespace, func() error {
+		list, err := net.Interfaces()
+		if err != nil {
+			return err
+		}
+		for _, i := range list {
+			if _, detour := detourOf(i.Name); detour || i.Flags&net.FlagLoopback != 0 {
+				continue
+			}
+			v := InterfaceView{Name: i.Name, Up: i.Flags&net.FlagRunning != 0}
+			addresses, err := i.Addrs()
+			if err != nil {
+				return err
+			}
+			for _, a := range addresses {
+				p, err := netip.ParsePrefix(a.String())
+				if err == nil && p.Addr().IsGlobalUnicast() {
+					v.Addresses = append(v.Addresses, p)
+				}
+			}
+			all = append(all, v)
+		}
+		return nil
+	})
+	return all, err
+}
+
+// view reads the link's present shape from the kernel, or from the link's process.
+func (l *link) view(ctx context.Context, p *plan) (*LinkView, error) {
+	v := &LinkView{Name: l.name, Kind: "wire", MTU: l.mtu}
+	switch {
+	case l.relay != nil:
+		v.Kind = "emulated"
+	case len(l.wires) > 1:
+		v.Kind = "switch"
+	}
+	for _, at := range l.nodePorts() {
+		v.Ends = append(v.Ends, p.named(at))
+	}
+	for i, at := range l.nodePorts() {
+		gate := l.gate(at)
+		var rate unit.Bandwidth
+		var queue time.Duration
+		err := netns.Do(gate.netns, func() error {
+			s, err := tc.Stats(gate.iface)
+			if errors.Is(err, tc.ErrNotShaped) {
+				return nil
+			}
+			if s.Blocked {
+				v.Blackholes = append(v.Blackholes, v.Ends[i])
+				return err
+			}
+			rate, queue = s.Rate.Rate, s.Queue.Round(100*time.Microsecond)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		if queue == tc.DefaultQueue {
+			queue = 0
+		}
+		if rate > 0 && v.Shape.Nothing() {
+			v.Shape = scenario.Shape{Rate: rate, Queue: queue}
+		}
+	}
+	if l.relay != nil {
+		b, err := ask(ctx, l.netns, http.MethodGet, "http://"+relayStatus.String()+"/status", nil)
+		if err != nil {
+			return nil, err
+		}
+		var r emulator.Report
+		if err := json.Unmarshal(b, &r); err != nil {
+			return nil, fmt.Errorf("decode status: %w", err)
+		}
+		v.Shape = shapeOf(r.Forward.Profile, r.Backward.Profile)
+	}
+	v.Text = v.Shape.String()
+	return v, nil
+}
+
+// named is the port with its node's name.
+func (p *plan) named(at port) scenario.Port {
+	for _, n := range p.nodes {
+		if n.netns == at.netns {
+			return scenario.Port{Node: n.name, Interface: at.iface}
+		}
+	}
+	return scenario.Port{Node: at.netns, Interface: at.iface}
+}
+
+// shapeOf is the inverse of scenario.Shape.Profiles.
+func shapeOf(forward, backward channel.Profile) scenario.Shape {
+	s := scenario.Shape{Rate: forward.Rate, Delay: forward.Delay, Duplicate: forward.Duplicate}
+	if q := forward.Queue; q == (channel.Queue{Limit: channel.Limit{Time: q.Time}}) {
+		s.Queue = q.Time
+	} else {
+		s.Buffer = &q
+	}
+	if forward.Jitter != (channel.Jitter{}) {
+		s.Jitter = &forward.Jitter
+	}
+	if forward.Loss != (channel.Loss{}) {
+		s.Loss = &forward.Loss
+	}
+	var c channel.Change
+	set := false
+	if backward.Rate != forward.Rate {
+		c.Rate, set = &backward.Rate, true
+	}
+	if backward.Delay != forward.Delay {
+		c.Delay, set = &backward.Delay, true
+	}
+	if backward.Jitter != forward.Jitter {
+		c.Jitter, set = &backward.Jitter, true
+	}
+	if backward.Loss != forward.Loss {
+		c.Loss, set = &backward.Loss, true
+	}
+	if backward.Duplicate != forward.Duplicate {
+		c.Duplicate, set = &backward.Duplicate, true
+	}
+	if backward.Queue != forward.Queue {
+		c.Queue, set = &backward.Queue, true
+	}
+	if set {
+		s.Backward = &c
+	}
+	return s
+}
