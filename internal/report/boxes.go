@@ -79,8 +79,8 @@ func routesFigure(r result.Result, e *scenario.Experiment) (figure, error) {
 	}
 	f := figure{name: "routes", title: "Time until a change of routes has been followed", alt: routesWords(r, e),
 		caption: "Boxes are quartiles and median, whiskers reach to the last value within 1.5 times the box's height, circles are beyond; " +
-			"the axis is logarithmic, and what took no time is on its foot. The subflow's time is that of the first packet on it, or of the last. " +
-			"Crosses on dotted lines are the medians that were published, with FRR."}
+			"the axis is logarithmic, with times of 0 at its lower end. The subflow's time is that of its first packet, or of its last. " +
+			"Crosses on dotted lines are published medians." + publishedIn(e, result.EPERoute, result.BestPath, result.SubflowTime)}
 	return render(f, legendSpace+vg.Length(lines)*310, func(c draw.Canvas) {
 		tile(drawLegend(c, panels[0].legend(e, panels)), plots, columns)
 	})

@@ -101,9 +101,9 @@ func courseFigure(all []series, spec *scenario.Spec, name string) (figure, error
 	}
 	f := figure{
 		name: "course-" + name, title: "Subflows over time, " + trafficTitle(e, name), alt: strings.TrimSuffix(words.String(), ",") + ".",
-		caption: "What each subflow of the server brought in each 100 ms, as the client's kernel acknowledged it, their sum, and the goodput that " +
-			"the client's application got in the right order. Above, the mean goodput. Of each cell the trial that paused most. The dashed line is what the " +
-			"usable links carry after all headers, and no more than the source offers.",
+		caption: "Throughput of each subflow of the server per 100 ms, as the client's kernel acknowledged it, their sum, and the goodput that the " +
+			"client's application received in order; the titles have the mean goodput. Of each cell, the trial with the most pauses is shown. The dashed line is the " +
+			"available capacity of the usable links after all headers, at most the offered rate." + publishedIn(e, result.GoodputBefore, result.GoodputAfter),
 	}
 	lines := len(e.Cases)
 	return render(f, legendSpace+vg.Length(lines)*165, func(c draw.Canvas) {

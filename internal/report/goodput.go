@@ -3,12 +3,14 @@ package report
 import (
 	"fmt"
 	"image/color"
+	"slices"
 	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 
+	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
@@ -69,7 +71,7 @@ func goodputFigure(name, title string, all []row, e *scenario.Experiment, traffi
 	}
 	f := figure{name: name, title: title, alt: goodputWords(all, e, traffic),
 		caption: "Bars are medians over the trials, whiskers the 95 % confidence interval of the mean (where there are several trials). " +
-			"The dashed lines are what the usable links carry after all headers, and no more than the source offers."}
+			"The dashed lines are the available capacity of the usable links after all headers, at most the offered rate." + publishedIn(e, result.Goodput)}
 	return render(f, legendSpace+vg.Length(lines)*310, func(c draw.Canvas) {
 		tile(drawLegend(c, charts[0].legend(e, charts)), plots, columns)
 	})
@@ -216,6 +218,22 @@ var publishedEntry = legendEntry{"published", func(c draw.Canvas) { publishedMar
 func publishedMark(c draw.Canvas, from, to, y vg.Length) {
 	c.StrokeLine2(publishedStyle, from, y, to, y)
 	c.DrawGlyph(draw.GlyphStyle{Color: publishedStyle.Color, Radius: 4, Shape: draw.CrossGlyph{}}, vg.Point{X: (from + to) / 2, Y: y})
+}
+
+// publishedIn names the sources of what was published for the metrics, as the end of a caption.
+func publishedIn(e *scenario.Experiment, metrics ...string) string {
+	var sources []string
+	for _, c := range e.Cases {
+		for _, p := range c.Published {
+			if source := clean(p.Source); slices.Contains(metrics, p.Metric) && !slices.Contains(sources, source) {
+				sources = append(sources, source)
+			}
+		}
+	}
+	if len(sources) == 0 {
+		return ""
+	}
+	return " Published values: " + strings.Join(sources, "; ") + "."
 }
 
 var publishedStyle = draw.LineStyle{Color: rgb(0xd55e00), Width: 1.4, Dashes: []vg.Length{4, 2}}

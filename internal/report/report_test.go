@@ -523,7 +523,15 @@ func TestLongTableFollowsFigures(t *testing.T) {
 		for len(spec.Experiment.Cases) < tt.cases {
 			spec.Experiment.Cases = append(spec.Experiment.Cases, scenario.Case{Name: fmt.Sprint("x", len(spec.Experiment.Cases))})
 		}
-		html := string(read(t, write(t, r, spec, Extra{}), "report.html"))
+		topology, err := topologyFigure(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		page, err := writePage(r, spec, Extra{}, rows(r, spec.Experiment), nil, topology, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		html := string(page)
 		result, figures := strings.Index(html, "<h2>Result"), strings.Index(html, "<h2>Figures")
 		if (result < figures) != (tt.first == "<h2>Result") {
 			t.Errorf("with %d rows %s is not first", 4*tt.cases, tt.first)
