@@ -73,7 +73,8 @@ const (
 	routesLatest = 61 * time.Second
 )
 
-// New checks that this host has what an edge needs and opens it. It changes nothing in the kernel. It returns a
+// New checks that this host has what an edge needs and opens it. It changes nothing in the kernel, except that it removes
+// what a previous instance with other tables left. It returns a
 // *feature.Error when the kernel lacks MPTCP or SRv6, and other errors when the interface or a privilege is missing.
 func New(ctx context.Context, o Options) (*Edge, error) {
 	if err := o.Config.Check().Err(); err != nil {
@@ -122,15 +123,20 @@ func (e *Edge) prepare() error {
 	if err != nil {
 		return fmt.Errorf("%w; edge.interface must name the NIC with the addresses", err)
 	}
+	found, err := e.daemon.Found()
+	if err != nil {
+		return err
+	}
+	stale := moved(&e.config, found)
+	if err := e.removeMoved(stale); err != nil {
+		return err
+	}
+	found = slices.DeleteFunc(found, func(o route.Object) bool { return slices.Contains(stale, o) })
 	e.egress = newEgress(&e.config, link.MTU, e.daemon.Kernel)
 	// What fails remains pending, and the daemon's next flush logs it.
 	e.egress.urgent = func() { _ = e.daemon.Kernel.Flush() }
 	for _, p := range e.config.Peers {
 		e.owned[p.Address] = true
-	}
-	found, err := e.daemon.Found()
-	if err != nil {
-		return err
 	}
 	e.restarted = len(found) > 0
 	tables := map[uint32]int{}
@@ -156,6 +162,22 @@ func (e *Edge) prepare() error {
 		e.daemon.Kernel.Set(address)
 	}
 	return nil
+}
+
+// removeMoved deletes objects of a previous instance that would route EPE addresses through the wrong peer, before the new
+// rules take effect. The guards come first, so that nothing takes the best path meanwhile.
+func (e *Edge) removeMoved(stale []route.Object) error {
+	if len(stale) == 0 {
+		return nil
+	}
+	e.log.Info("tables of EPE addresses have changed, removing the old rules and routes", "objects", len(stale))
+	for i, p := range e.config.Peers {
+		e.daemon.Kernel.Set(guard(p.Address, i))
+	}
+	for _, o := range stale {
+		e.daemon.Kernel.Delete(o.Key())
+	}
+	return e.daemon.Kernel.Flush()
 }
 
 // hasAddress reports whether the interface has the address.

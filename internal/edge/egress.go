@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	// ruleBase is the priority of the first peer's policy rule: after the local table (0), before main (32766).
+	// ruleBase is the priority of the first peer's policy rule: after the local table (0), before main (32766). Each peer has
+	// two: the lookup in its table, and unreachable right below it.
 	ruleBase = 1000
 	// unreachableMetric is worse than any route a peer may announce, its default route included.
 	unreachableMetric = 1<<32 - 1
@@ -136,12 +137,51 @@ func newEgress(config *Config, mtu int, kernel desired) *egress {
 // fixed returns the objects of a peer that do not depend on routes.
 func (e *egress) fixed(p *peer) []route.Object {
 	return []route.Object{
-		// An EPE address never falls through to the best path: its table ends in unreachable.
+		// An EPE address never falls through to the best path: its table ends in unreachable, and when another program
+		// flushes the table or deletes the rule, the rule below is left.
 		route.Route{Table: p.Table, Dst: anywhere, Metric: unreachableMetric, Kind: route.Unreachable},
-		route.Rule{Priority: ruleBase + uint32(p.index), From: host(p.Address), Table: p.Table},
+		route.Rule{Priority: ruleBase + 2*uint32(p.index), From: host(p.Address), Table: p.Table},
+		guard(p.Address, p.index),
 		// Deprecated, so that nothing else picks the address as a source (RFC 6724 section 5, rule 3).
 		route.Address{Link: e.config.Interface, Prefix: host(p.Address), Deprecated: true},
 	}
+}
+
+// guard is the rule that drops what no other rule for an EPE address has routed.
+func guard(epe netip.Addr, peer int) route.Rule {
+	return route.Rule{Priority: ruleBase + 2*uint32(peer) + 1, From: host(epe), Unreachable: true}
+}
+
+// moved returns what a previous instance left that is wrong in this configuration: the rules of EPE addresses whose table
+// is another one now, and the routes in all tables that such a rule or its successor uses. While these are there, an EPE
+// address could be routed through the wrong peer.
+func moved(config *Config, found []route.Object) (stale []route.Object) {
+	table, owner := map[netip.Prefix]uint32{}, map[uint32]netip.Prefix{}
+	for _, p := range config.Peers {
+		table[host(p.Address)], owner[p.Table] = p.Table, host(p.Address)
+	}
+	tables := map[uint32]bool{}
+	for _, o := range found {
+		r, ok := o.(route.Rule)
+		if !ok || r.Unreachable || table[r.From] == r.Table {
+			continue
+		}
+		now, configured := table[r.From]
+		if _, used := owner[r.Table]; !configured && !used {
+			continue // of a peer that is gone, with its table
+		}
+		stale = append(stale, r)
+		tables[r.Table] = true
+		if configured {
+			tables[now] = true
+		}
+	}
+	for _, o := range found {
+		if r, ok := o.(route.Route); ok && tables[r.Table] && r.Kind == route.Unicast {
+			stale = append(stale, r)
+		}
+	}
+	return stale
 }
 
 // fixedSettled reports whether the kernel has the fixed objects of all peers, so that their addresses can be announced.

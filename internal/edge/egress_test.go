@@ -86,10 +86,43 @@ func TestEachPeerHasItsAddressRuleAndEndOfTable(t *testing.T) {
 		"2001:db8:1::a/128 dev lan nodad preferred_lft 0",
 		"2001:db8:1::b/128 dev lan nodad preferred_lft 0",
 		"priority 1000 from 2001:db8:1::a/128 table 101",
-		"priority 1001 from 2001:db8:1::b/128 table 102",
+		"priority 1001 from 2001:db8:1::a/128 unreachable",
+		"priority 1002 from 2001:db8:1::b/128 table 102",
+		"priority 1003 from 2001:db8:1::b/128 unreachable",
 		"unreachable default table 101 metric 4294967295",
 		"unreachable default table 102 metric 4294967295",
 	)
+}
+
+// After a restart with other tables, the rules of the previous instance would route an EPE address through the wrong peer.
+func TestMovedTables(t *testing.T) {
+	a, b := host(netip.MustParseAddr("2001:db8:1::a")), host(netip.MustParseAddr("2001:db8:1::b"))
+	lookup := func(from netip.Prefix, table uint32) route.Rule {
+		return route.Rule{Priority: ruleBase, From: from, Table: table}
+	}
+	in := func(table uint32) route.Route {
+		return route.Route{Table: table, Dst: client, Metric: epeMetric, Kind: route.Unicast, NexthopID: nexthopBase}
+	}
+	end := route.Route{Table: 101, Dst: anywhere, Metric: unreachableMetric, Kind: route.Unreachable}
+	main := route.Route{Table: route.MainTable, Dst: client, Kind: route.Unicast, NexthopID: nexthopBase}
+	gone := host(netip.MustParseAddr("2001:db8:1::77"))
+	for _, tt := range []struct {
+		name        string
+		found, want []route.Object
+	}{
+		{"nothing", nil, nil},
+		{"the same", []route.Object{lookup(a, 101), lookup(b, 102), guard(a.Addr(), 0), in(101), in(102), end, main}, nil},
+		{"swapped", []route.Object{lookup(a, 102), lookup(b, 101), guard(a.Addr(), 0), in(101), in(102), end, main},
+			[]route.Object{lookup(a, 102), lookup(b, 101), in(101), in(102)}},
+		{"moved to a new table", []route.Object{lookup(a, 201), in(201), lookup(b, 102), in(102)}, []route.Object{lookup(a, 201), in(201)}},
+		{"the table of a peer that is gone", []route.Object{lookup(gone, 101), in(101)}, []route.Object{lookup(gone, 101), in(101)}},
+		{"a peer that is gone with its table", []route.Object{lookup(gone, 301), in(301)}, nil},
+	} {
+		config := testConfig()
+		if got := moved(&config, tt.found); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
+		}
+	}
 }
 
 func TestWhatTheKernelRefusesIsNotGivenToClients(t *testing.T) {
