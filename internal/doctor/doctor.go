@@ -58,7 +58,7 @@ func (f *Finding) check(err error) {
 
 // Examine checks everything, the needed things first. It takes about a tenth of a second.
 func Examine() []Finding {
-	list := []Finding{privilege(), kernel(), ipv6(), multipath(), multipathLimits(mptcp.CurrentManager, currentLimits)}
+	list := []Finding{privilege(), kernel(), ipv6(), multipath(), multipathLimits(mptcp.CurrentManager, currentLimits), networkd(root())}
 	list = append(list, trials()...)
 	list = append(list, congestionControls(), forwarding(), reversePath(), clientLimits())
 	list = append(list, programs()...)
