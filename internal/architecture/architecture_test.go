@@ -84,13 +84,14 @@ var layerOf = map[string]layer{
 
 	"internal/bfd": probes,
 
-	"internal/netns": adapters,
-	"internal/route": adapters,
-	"internal/tc":    adapters,
-	"internal/mptcp": adapters,
-	"internal/bgp":   adapters,
-	"internal/link":  adapters,
-	"internal/bpf":   loader,
+	"internal/control": adapters,
+	"internal/netns":   adapters,
+	"internal/route":   adapters,
+	"internal/tc":      adapters,
+	"internal/mptcp":   adapters,
+	"internal/bgp":     adapters,
+	"internal/link":    adapters,
+	"internal/bpf":     loader,
 
 	"internal/bpf/flowcount": adapters,
 	"internal/pcap":          adapters,

@@ -7,6 +7,7 @@
 package asbr
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -274,6 +275,12 @@ func (a *ASBR) Settled() (again bool) {
 	return again
 }
 
+// DefaultControl is the socket for commands.
+const DefaultControl = "/run/tabane/asbr.sock"
+
+// ControlSocket is the path of the socket for commands.
+func (a *ASBR) ControlSocket() string { return cmp.Or(a.config.Control, DefaultControl) }
+
 // Status is what /status shows.
 type Status struct {
 	Role  string `json:"role"`
@@ -283,8 +290,10 @@ type Status struct {
 	Drain   Stage        `json:"drain,omitempty"`
 	Locator netip.Prefix `json:"locator"`
 	// Core: the core is reachable, so that the own prefixes are advertised to egress peers.
-	Core     bool                `json:"core"`
-	Pending  int                 `json:"pending"`
+	Core    bool `json:"core"`
+	Pending int  `json:"pending"`
+	// Control is the path of the socket for commands.
+	Control  string              `json:"control"`
 	Sessions []bgp.SessionStatus `json:"sessions"`
 	Peers    []PeerStatus        `json:"peers"`
 }
@@ -306,7 +315,7 @@ type PeerStatus struct {
 
 // Status returns the state of the ASBR; before and after Run, only its configuration.
 func (a *ASBR) Status() any {
-	s := Status{Role: "asbr", ASN: a.config.ASN, Locator: a.config.Locator.Prefix}
+	s := Status{Role: "asbr", ASN: a.config.ASN, Locator: a.config.Locator.Prefix, Control: a.ControlSocket()}
 	a.daemon.Do(context.Background(), func() {
 		s.Pending, s.Sessions = a.daemon.Kernel.Pending(), a.daemon.Speaker.Sessions()
 		s.Drain, s.Core = a.drain.stage, a.core.reachable()

@@ -276,6 +276,7 @@ func TestCheckFindsEveryFault(t *testing.T) {
 	c.Import = Import{
 		MaxLength: 129, Deny: []netip.Prefix{netip.MustParsePrefix("2a00::1/32")}, AllowBogons: []netip.Prefix{netip.MustParsePrefix("2001:db8::/33")},
 	}
+	c.Control = "asbr.sock"
 	second := c.Peers[0]
 	second.Name, second.Address, second.ASN, second.Table = "", netip.Addr{}, 0, 254
 	second.ID = 1 << 16
@@ -290,7 +291,7 @@ func TestCheckFindsEveryFault(t *testing.T) {
 	for _, path := range []string{
 		"asn", "router_id", "prefixes[1]", "peers[1].name", "peers[1].address", "peers[1].asn", "peers[1].table", "peers[1].id",
 		"peers[0].prefixes[1]", "peers[1].prefixes[0]", "peers[1].prefixes[1]", "peers[1].prefixes[2]",
-		"import.max_length", "import.deny[0]", "import.allow_bogons[0]", "peers[1].rt", "peers[1].bfd.interval", "reflectors[0].bfd.multiplier",
+		"control", "import.max_length", "import.deny[0]", "import.allow_bogons[0]", "peers[1].rt", "peers[1].bfd.interval", "reflectors[0].bfd.multiplier",
 	} {
 		if !slices.ContainsFunc(got, func(line string) bool { return strings.HasPrefix(line, path+": ") }) {
 			t.Errorf("no fault at %s in:\n%s", path, strings.Join(got, "\n"))

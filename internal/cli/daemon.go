@@ -81,7 +81,7 @@ Its state is served as /status (JSON) and /metrics (Prometheus), on ` + r.Defaul
 // table of routes arriving, Go's own 100 costs a third of the CPU.
 const gcPercent = 200
 
-func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, keep bool) error {
+func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, keep bool) (err error) {
 	log, err := a.logger(a.err, slog.LevelInfo)
 	if err != nil {
 		return err
@@ -117,6 +117,13 @@ func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		go a.reloads(ctx, r, m, file, log, hangups)
+	}
+	if d, ok := m.(drainable); ok {
+		stop, e := serveCommands(ctx, d)
+		if e != nil {
+			return errors.Join(startFailure(r, file, e), listener.Close())
+		}
+		defer func() { err = errors.Join(err, stop()) }()
 	}
 	log.Info("started", "role", r.Name, "version", a.version, "status", "http://"+at.String()+"/status")
 	if err := monitor(ctx, listener, r.Name, a.version, m); err != nil {

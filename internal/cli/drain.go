@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -16,32 +17,28 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/asbr"
+	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/role"
 )
 
-// drainable is a machine that can leave service without losing a packet.
+// drainable is a machine that can leave service without losing a packet. It is asked on its control socket.
 type drainable interface {
 	Drain(wait time.Duration) error
 	Undrain() error
+	ControlSocket() string
 }
 
-// drainPath is where a daemon is asked to leave service (POST), or to take it up again (DELETE).
+// drainPath is where a daemon is asked to leave service (POST), or to return to it (DELETE).
 const drainPath = "/drain"
 
 // defaultDrainWait is how long others have to move. They do within a second; a client that was told of a change of
 // addresses answers within its round trip.
 const defaultDrainWait = 5 * time.Second
 
-// serveDrain serves requests to leave service. They are accepted over loopback only, since a status address may be public,
-// and not from web pages.
-func serveDrain(mux *http.ServeMux, d drainable) {
-	local := func(f func(*http.Request) error) http.HandlerFunc {
+// commands serves requests to leave service and to return to it.
+func commands(d drainable) http.Handler {
+	answer := func(f func(*http.Request) error) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
-			from, err := netip.ParseAddrPort(r.RemoteAddr)
-			if err != nil || !from.Addr().Unmap().IsLoopback() || r.Header.Get("Origin") != "" {
-				http.Error(w, "refused: only programs on this host may do this, over loopback", http.StatusForbidden)
-				return
-			}
 			if err := f(r); err != nil {
 				http.Error(w, err.Error(), http.StatusConflict)
 				return
@@ -49,7 +46,8 @@ func serveDrain(mux *http.ServeMux, d drainable) {
 			w.WriteHeader(http.StatusAccepted)
 		}
 	}
-	mux.HandleFunc("POST "+drainPath, local(func(r *http.Request) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+drainPath, answer(func(r *http.Request) error {
 		wait := defaultDrainWait
 		if text := r.URL.Query().Get("wait"); text != "" {
 			var err error
@@ -59,7 +57,26 @@ func serveDrain(mux *http.ServeMux, d drainable) {
 		}
 		return d.Drain(wait)
 	}))
-	mux.HandleFunc("DELETE "+drainPath, local(func(*http.Request) error { return d.Undrain() }))
+	mux.HandleFunc("DELETE "+drainPath, answer(func(*http.Request) error { return d.Undrain() }))
+	return mux
+}
+
+// serveCommands serves the commands of a machine on its control socket until stop is called.
+func serveCommands(ctx context.Context, d drainable) (stop func() error, err error) {
+	l, err := control.Listen(ctx, d.ControlSocket())
+	if err != nil {
+		return nil, err
+	}
+	server := &http.Server{Handler: commands(d), ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	return func() error {
+		err := server.Close()
+		if e := <-served; !errors.Is(e, http.ErrServerClosed) {
+			err = errors.Join(err, fmt.Errorf("serve commands: %w", e))
+		}
+		return err
+	}, nil
 }
 
 func (a *app) drainCommand(r role.Descriptor) *cobra.Command {
@@ -111,7 +128,10 @@ func (a *app) drain(ctx context.Context, at netip.AddrPort, wait time.Duration, 
 	}
 	if err := askDrain(ctx, at, method, query); err != nil {
 		do := ""
-		if errors.Is(err, syscall.ECONNREFUSED) {
+		switch {
+		case errors.Is(err, fs.ErrPermission):
+			do = "run it as root or as the daemon's user"
+		case errors.Is(err, syscall.ECONNREFUSED):
 			do = "start the daemon, or name its address with --status"
 		}
 		return &failure{what: what, on: "asbr " + at.String(), why: err, do: do}
@@ -153,17 +173,21 @@ func stageText(s asbr.Stage, wait time.Duration) string {
 	}
 }
 
-// askDrain asks the daemon; an answer that refuses is an error with what it says.
+// askDrain asks the daemon on the control socket that its status names; an answer that refuses is an error with
+// what it says.
 func askDrain(ctx context.Context, at netip.AddrPort, method string, query url.Values) error {
 	ctx, cancel := context.WithTimeout(ctx, drainPatience)
 	defer cancel()
-	to := url.URL{Scheme: "http", Host: at.String(), Path: drainPath, RawQuery: query.Encode()}
+	socket, err := controlSocket(ctx, at)
+	if err != nil {
+		return err
+	}
+	to := url.URL{Scheme: "http", Host: "daemon", Path: drainPath, RawQuery: query.Encode()}
 	req, err := http.NewRequestWithContext(ctx, method, to.String(), nil)
 	if err != nil {
 		return err
 	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Do(req)
+	resp, err := control.Client(socket).Do(req)
 	if err != nil {
 		return errors.Unwrap(err)
 	}
@@ -177,6 +201,22 @@ func askDrain(ctx context.Context, at netip.AddrPort, method string, query url.V
 		return fmt.Errorf("it answers %s", resp.Status)
 	}
 	return errors.New(strings.TrimSpace(string(text)))
+}
+
+// controlSocket asks a daemon for the path of its control socket.
+func controlSocket(ctx context.Context, at netip.AddrPort) (string, error) {
+	body, err := ask(ctx, at)
+	if err != nil {
+		return "", err
+	}
+	var s struct{ Control string }
+	if err := json.Unmarshal(body, &s); err != nil {
+		return "", fmt.Errorf("its status is no JSON: %w", err)
+	}
+	if s.Control == "" {
+		return "", errors.New("it has no control socket")
+	}
+	return s.Control, nil
 }
 
 func drainStage(ctx context.Context, at netip.AddrPort) (asbr.Stage, error) {

@@ -21,39 +21,31 @@ func (l *leaver) Drain(wait time.Duration) error {
 	return l.err
 }
 
+func (*leaver) ControlSocket() string { return "" }
+
 func (l *leaver) Undrain() error {
 	l.undone++
 	return l.err
 }
 
-func TestDrainIsForProgramsOfThisHost(t *testing.T) {
+func TestCommands(t *testing.T) {
 	for name, c := range map[string]struct {
-		method, query, from, origin string
-		err                         error
-		want                        int
-		asked                       int
+		method, query string
+		err           error
+		want          int
+		asked         int
 	}{
-		"drain":           {method: http.MethodPost, from: "[::1]:9", want: http.StatusAccepted, asked: 1},
-		"drain, IPv4":     {method: http.MethodPost, query: "?wait=30s", from: "127.0.0.1:9", want: http.StatusAccepted, asked: 1},
-		"undo":            {method: http.MethodDelete, from: "[::1]:9", want: http.StatusAccepted, asked: 1},
-		"twice":           {method: http.MethodPost, from: "[::1]:9", err: errors.New("drain: it is leaving"), want: http.StatusConflict, asked: 1},
-		"no duration":     {method: http.MethodPost, query: "?wait=soon", from: "[::1]:9", want: http.StatusConflict},
-		"another host":    {method: http.MethodPost, from: "[2001:db8::1]:9", want: http.StatusForbidden},
-		"undo from there": {method: http.MethodDelete, from: "[2001:db8::1]:9", want: http.StatusForbidden},
-		"a page":          {method: http.MethodPost, from: "[::1]:9", origin: "https://example.com", want: http.StatusForbidden},
-		"a look":          {method: http.MethodGet, from: "[::1]:9", want: http.StatusMethodNotAllowed},
+		"drain":       {method: http.MethodPost, want: http.StatusAccepted, asked: 1},
+		"with a wait": {method: http.MethodPost, query: "?wait=30s", want: http.StatusAccepted, asked: 1},
+		"undo":        {method: http.MethodDelete, want: http.StatusAccepted, asked: 1},
+		"twice":       {method: http.MethodPost, err: errors.New("drain: already draining"), want: http.StatusConflict, asked: 1},
+		"no duration": {method: http.MethodPost, query: "?wait=soon", want: http.StatusConflict},
+		"a look":      {method: http.MethodGet, want: http.StatusMethodNotAllowed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := &leaver{err: c.err}
-			mux := http.NewServeMux()
-			serveDrain(mux, l)
-			r := httptest.NewRequest(c.method, drainPath+c.query, nil)
-			r.RemoteAddr = c.from
-			if c.origin != "" {
-				r.Header.Set("Origin", c.origin)
-			}
 			w := httptest.NewRecorder()
-			mux.ServeHTTP(w, r)
+			commands(l).ServeHTTP(w, httptest.NewRequest(c.method, drainPath+c.query, nil))
 			if w.Code != c.want || len(l.drained)+l.undone != c.asked {
 				t.Errorf("answer %d %q, asked %+v", w.Code, w.Body, l)
 			}
@@ -64,5 +56,32 @@ func TestDrainIsForProgramsOfThisHost(t *testing.T) {
 				t.Errorf("wait %v", l.drained)
 			}
 		})
+	}
+}
+
+// draining is a machine that could be drained.
+type draining struct {
+	fakeMachine
+	leaver
+}
+
+// TestTheStatusAddressTakesNoCommand: what anybody can reach over TCP is read-only.
+func TestTheStatusAddressTakesNoCommand(t *testing.T) {
+	m := &draining{}
+	h, err := handler("asbr", "1.2", m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, method := range []string{http.MethodPost, http.MethodDelete, http.MethodPut} {
+		for _, path := range []string{drainPath, "/status", "/metrics"} {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+			if w.Code != http.StatusNotFound && w.Code != http.StatusMethodNotAllowed {
+				t.Errorf("%s %s: answer %d", method, path, w.Code)
+			}
+		}
+	}
+	if len(m.drained)+m.undone > 0 {
+		t.Errorf("drained by HTTP: %+v", m.leaver)
 	}
 }

@@ -88,9 +88,6 @@ func handler(name, version string, m role.Machine) (http.Handler, error) {
 		// A client that went away is not our error.
 		_, _ = w.Write(append(b, '\n'))
 	})
-	if d, ok := m.(drainable); ok {
-		serveDrain(mux, d)
-	}
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	return mux, nil
 }

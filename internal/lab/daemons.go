@@ -17,6 +17,8 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/tabane/tabane/internal/control"
+	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
 )
 
@@ -176,6 +178,22 @@ func (d *Daemons) Request(ctx context.Context, at scenario.Daemon, method, path 
 		return nil, fmt.Errorf("%s: %w", x, err)
 	}
 	return b, nil
+}
+
+// Command sends an HTTP request to the control socket of a border router's daemon. The error of a
+// response other than 2xx is a *ResponseError.
+func (d *Daemons) Command(ctx context.Context, at scenario.Daemon, method, path string) error {
+	n, err := d.plan.node(at.Node)
+	if err != nil {
+		return err
+	}
+	if n.sections.ASBR == nil || at.Role != role.ASBR {
+		return fmt.Errorf("daemon %s.%s takes no commands", at.Node, at.Role)
+	}
+	if _, err := request(ctx, control.Client(n.sections.ASBR.Control), method, "http://daemon"+path, nil); err != nil {
+		return fmt.Errorf("command daemon %s.%s: %w", at.Node, at.Role, err)
+	}
+	return nil
 }
 
 // start starts a daemon on its node with its output in its log file.

@@ -201,10 +201,14 @@ var labImport = asbr.Import{MaxLength: 64, AllowBogons: []netip.Prefix{netip.Mus
 func newNode(lab, name string, spec *scenario.Spec, base []sysctl, cc map[string]bool) *node {
 	s := spec.Nodes[name]
 	n := &node{name: name, netns: namespaceOf(lab, name), routes: s.Routes, mptcp: s.MPTCP, spec: s, sections: s.Sections}
-	if a := s.ASBR; a != nil && reflect.DeepEqual(a.Import, asbr.Import{}) {
-		labs := *a
-		labs.Import = labImport
-		n.sections.ASBR = &labs
+	if s.ASBR != nil {
+		a := *s.ASBR
+		if reflect.DeepEqual(a.Import, asbr.Import{}) {
+			a.Import = labImport
+		}
+		// The nodes of a lab share the files of the host.
+		a.Control = filepath.Join(dirOf(lab), name+".asbr.sock")
+		n.sections.ASBR = &a
 	}
 	n.early = slices.Clone(base)
 	if s.Forwarding {

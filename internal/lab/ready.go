@@ -35,7 +35,7 @@ func get(ctx context.Context, namespace, url string) ([]byte, error) {
 
 // ask makes a request to a URL whose host is an address from inside a namespace, and returns the answer's body.
 func ask(ctx context.Context, namespace, method, url string, body io.Reader) ([]byte, error) {
-	client := http.Client{Transport: &http.Transport{
+	return request(ctx, &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
 			// The name resolver and happy eyeballs would leave the namespace's thread; one literal address does not.
@@ -49,7 +49,11 @@ func ask(ctx context.Context, namespace, method, url string, body io.Reader) ([]
 			})
 			return conn, err
 		},
-	}}
+	}}, method, url, body)
+}
+
+// request returns the body of the response; the error of one other than 2xx is a *ResponseError.
+func request(ctx context.Context, client *http.Client, method, url string, body io.Reader) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, url, body)

@@ -97,18 +97,22 @@ func drain(ctx context.Context, l *lab.Lab, x scenario.Drain) error {
 	if x.Wait > 0 {
 		path += "?wait=" + x.Wait.String()
 	}
-	_, err := l.Daemons().Request(ctx, scenario.Daemon{Node: x.Node, Role: role.ASBR}, http.MethodPost, path)
-	return err
+	return command(ctx, l, x.Node, http.MethodPost, path)
 }
 
 // undrain brings a border router back into service; one that is in service stays so.
 func undrain(ctx context.Context, l *lab.Lab, x scenario.Drain) error {
-	_, err := l.Daemons().Request(ctx, scenario.Daemon{Node: x.Node, Role: role.ASBR}, http.MethodDelete, drainPath)
+	err := command(ctx, l, x.Node, http.MethodDelete, drainPath)
 	var answer *lab.ResponseError
 	if errors.As(err, &answer) && answer.Code == http.StatusConflict {
 		return nil
 	}
 	return err
+}
+
+// command sends a request to the control socket of a border router's daemon.
+func command(ctx context.Context, l *lab.Lab, node, method, path string) error {
+	return l.Daemons().Command(ctx, scenario.Daemon{Node: node, Role: role.ASBR}, method, path)
 }
 
 // flap fails and heals again and again. It says when it failed last.

@@ -1,0 +1,79 @@
+// Package control is the socket that a running daemon takes commands on: HTTP over a Unix socket that only the
+// daemon's user and root can connect to. The status address, which anybody may reach, takes no commands.
+//
+// It does not know the commands.
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// MaxPath is the longest path of a socket in bytes (struct sockaddr_un without the final NUL).
+const MaxPath = 107
+
+// mode permits the owner alone to connect, which needs write permission (unix(7)).
+const mode = 0o600
+
+// dialTimeout bounds the test whether another process has the socket.
+const dialTimeout = time.Second
+
+// Listen creates the socket, and its directory if it is missing. It replaces a socket that a killed process left
+// behind; one that a process listens on is an error that wraps syscall.EADDRINUSE.
+func Listen(ctx context.Context, path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("create directory of control socket: %w", err)
+	}
+	// The mode of an unbound socket becomes that of the file: there is no moment at which others could connect.
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		if e := c.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), mode) }); e != nil {
+			return e
+		}
+		return err
+	}}
+	l, err := config.Listen(ctx, "unix", path)
+	if errors.Is(err, syscall.EADDRINUSE) && stale(ctx, path) {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("replace control socket: %w", err)
+		}
+		l, err = config.Listen(ctx, "unix", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listen on control socket: %w", err)
+	}
+	return l, nil
+}
+
+// stale reports whether path is a socket that no process listens on.
+func stale(ctx context.Context, path string) bool {
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode().Type() != fs.ModeSocket {
+		return false
+	}
+	d := net.Dialer{Timeout: dialTimeout}
+	c, err := d.DialContext(ctx, "unix", path)
+	if err == nil {
+		_ = c.Close()
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// Client returns a client whose requests, whatever their host, go to the socket.
+func Client(path string) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", path)
+		},
+	}}
+}
