@@ -2,6 +2,8 @@ package scenario
 
 import (
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -13,13 +15,18 @@ import (
 // DefaultMTU is a link's MTU unless given, in bytes.
 const DefaultMTU = 1500
 
-// Phases returns the limits of one cell over time, at least one, the first at 0. The usable links are those of the
-// transport, and from a case's first event on those of them that remain, or where none does the first that remains at all, to
-// which routing moves the connection, until an event ends the last of the failures before it; their rates towards the client are those of the
-// case, where it sets them, or what its events and the links' schedules make of them, and count Ethernet frames as Shape
-// does. Full frames carry the payload: the rest of
-// a delivery, handshakes and acknowledgements are not counted, and neither is that packets are smaller where they were
-// encapsulated on the way to the link. It is an error when the key is not a cell of the experiment.
+// Phases returns the limits of one cell over time, at least one, the first at 0.
+//
+// The limit is the maximum flow from the server to the client over the links of the file, so that a line which several paths
+// share counts once; it is never more than what the usable links carry together. The usable links are those of the
+// transport, and from a case's first event on those of them that remain, or where none does the first that remains at all,
+// to which routing moves the connection, until an event ends the last of the failures before it. Links that other transports
+// name are not passed.
+//
+// Rates are of the direction of the flow, those of the case where it sets them, or what its events and the links' schedules
+// make of them, and count Ethernet frames as Shape does. Full frames carry the payload: the rest of a delivery, handshakes
+// and acknowledgements are not counted, and neither is that packets are smaller where they were encapsulated on the way to
+// the link. It is an error when the key is not a cell of the experiment.
 func (s *Spec) Phases(k result.CellKey) ([]result.Phase, error) {
 	if s.Experiment == nil || !slices.Contains(s.Experiment.Cells(), k) {
 		return nil, fmt.Errorf("limit cell %q: is not in the experiment", k)
@@ -35,16 +42,15 @@ func (s *Spec) Phases(k result.CellKey) ([]result.Phase, error) {
 }
 
 func (s *Spec) phases(c Case, t *Traffic, transport *Transport) []result.Phase {
-	links := s.carriage(c, slices.Concat(transport.Links, c.Remaining))
+	links := s.carriage(c, slices.Concat(slices.Collect(maps.Keys(s.Links)), transport.Links, c.Remaining))
 	usable := transport.Links
 	segment := transport.Settings.With(c.Settings).Segment
 	own := traffic.Overhead{MPTCP: transport.MPTCP}
 	now := func(at time.Duration, event int) result.Phase {
-		rates := links.rates()
 		p := result.Phase{
 			At: at, Event: event,
-			Carry:    s.carries(usable, rates, segment, own, transport.Headers()),
-			CarryTCP: s.carries(usable, rates, segment, traffic.Overhead{}, traffic.Overhead{}.Headers()),
+			Carry:    links.carry(usable, framing{segment, own, transport.Headers()}),
+			CarryTCP: links.carry(usable, framing{segment, traffic.Overhead{}, traffic.Overhead{}.Headers()}),
 		}
 		offered := float64(t.Rate)
 		p.Limits = result.Limits{Links: result.Lesser(p.Carry, offered), LinksTCP: result.Lesser(p.CarryTCP, offered), Offered: offered}
@@ -89,22 +95,76 @@ func (s *Spec) ShapeIn(c Case, link string) Shape {
 	return Shape{}
 }
 
-// carries is the payload that the links carry together, or 0 when there is none of them, when one of them has no rate, or
-// when its MTU is impossible. Segments have the payload that the overhead leaves, or segment where that is less and not 0,
-// and so many bytes of headers.
-func (s *Spec) carries(links []string, rates map[string]unit.Bandwidth, segment int, o traffic.Overhead, headers int) float64 {
-	total := 0.0
-	for _, name := range links {
-		if _, err := traffic.PayloadShare(s.MTU(name), o); rates[name] == 0 || err != nil {
+// framing is how payload is put into frames: segments have the payload that the overhead leaves, or segment where that is
+// less and not 0, and so many bytes of headers.
+type framing struct {
+	segment  int
+	overhead traffic.Overhead
+	headers  int
+}
+
+// payload is what a link of that rate carries of it in bit/s: infinite without a rate, and NaN when the MTU is impossible.
+func (f framing) payload(rate unit.Bandwidth, mtu int) float64 {
+	if rate == 0 {
+		return math.Inf(1)
+	}
+	if _, err := traffic.PayloadShare(mtu, f.overhead); err != nil {
+		return math.NaN()
+	}
+	payload := f.overhead.MaxSegment(mtu)
+	if f.segment > 0 {
+		payload = min(payload, f.segment)
+	}
+	return float64(payload) / float64(payload+f.headers) * float64(rate)
+}
+
+// carry is the payload in bit/s that reaches the client over the usable links, or 0 when there is no limit or an MTU is
+// impossible.
+func (k *carriage) carry(usable []string, f framing) float64 {
+	s, rates := k.spec, k.rates()
+	together := 0.0
+	for _, name := range usable {
+		together += f.payload(rates[name], s.MTU(name))
+	}
+	var n network
+	for _, name := range slices.Sorted(maps.Keys(s.Links)) {
+		l := s.Links[name]
+		if l == nil || s.Experiment.names(name) && !slices.Contains(usable, name) {
+			continue
+		}
+		forward, backward := f.payload(k.forward[name].Rate, s.MTU(name)), f.payload(k.backward[name].Rate, s.MTU(name))
+		if math.IsNaN(forward + backward) {
 			return 0
 		}
-		payload := o.MaxSegment(s.MTU(name))
-		if segment > 0 {
-			payload = min(payload, segment)
+		if len(l.Ends) == 2 {
+			n.connect(l.Ends[0].Node, l.Ends[1].Node, forward)
+			n.connect(l.Ends[1].Node, l.Ends[0].Node, backward)
+			continue
 		}
-		total += float64(payload) / float64(payload+headers) * float64(rates[name])
+		// A switch shapes what each of its ports gives and takes. A node's name has no space.
+		for _, e := range l.Ends {
+			n.connect(e.Node, "switch "+name, forward)
+			n.connect("switch "+name, e.Node, backward)
+		}
 	}
-	return total
+	flow := n.maxFlow(s.Experiment.Server, s.Experiment.Client)
+	if flow == 0 || flow >= together*(1-1e-12) {
+		flow = together // a network that the file does not connect limits nothing
+	}
+	if math.IsInf(flow, 1) || math.IsNaN(flow) {
+		return 0
+	}
+	return flow
+}
+
+// names reports whether a transport or a case names the link as one that connections can use.
+func (e *Experiment) names(link string) bool {
+	for _, t := range e.Transports {
+		if t != nil && slices.Contains(t.Links, link) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(e.Cases, func(c Case) bool { return slices.Contains(c.Remaining, link) })
 }
 
 // MTU is that of the link, in bytes; the default one where it says none.
