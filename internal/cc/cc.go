@@ -15,26 +15,28 @@ const (
 	minThreshold = 2
 	// lossWindow is the window after a timeout (RFC 5681, section 3.1).
 	lossWindow = 1
-	// maxWindow is the largest: no TCP window has more bytes (RFC 7323, section 2.3), let alone segments.
+	// maxWindow is the largest: no TCP window has more bytes (RFC 7323, section 2.3), let alone
+	// segments.
 	maxWindow = 1 << 30
 )
 
-// NoThreshold is the slow start threshold before the first loss: "arbitrarily high" (RFC 5681, section 3.1), yet finite.
+// NoThreshold is the slow start threshold before the first loss: "arbitrarily high" (RFC 5681,
+// section 3.1), yet finite.
 const NoThreshold = math.MaxFloat64
 
-// Subflow is what a control knows of one subflow, and what it decides. The sender keeps the measured half up to date before
-// every call; the control alone changes the other half. Its zero value is a subflow that takes no part: it has not been
-// opened or is closed.
+// Subflow is what a control knows of one subflow, and what it decides. The sender keeps the
+// measured half up to date before every call; the control alone changes the other half. Its zero
+// value is a subflow that takes no part: it has not been opened or is closed.
 type Subflow struct {
-	// Cwnd and Ssthresh are the congestion window and the slow start threshold, in segments. A sender sends while less than
-	// Cwnd is in flight; fractions count up to the next whole segment.
+	// Cwnd and Ssthresh are the congestion window and the slow start threshold, in segments. A
+	// sender sends while less than Cwnd is in flight; fractions count up to the next whole segment.
 	Cwnd, Ssthresh float64
 
-	// SRTT and MinRTT are the smoothed and the least round trip time. A subflow without SRTT takes no part in the coupling
-	// of the others.
+	// SRTT and MinRTT are the smoothed and the least round trip time. A subflow without SRTT takes
+	// no part in the coupling of the others.
 	SRTT, MinRTT time.Duration
-	// InFlight is what has been sent and is neither acknowledged nor known to be lost: RFC 5681's FlightSize, in segments. On
-	// a loss it is what was in flight just before the loss was found.
+	// InFlight is what has been sent and is neither acknowledged nor known to be lost: RFC 5681's
+	// FlightSize, in segments. On a loss it is what was in flight just before the loss was found.
 	InFlight float64
 	// Delivered counts the segments that were delivered since the subflow opened, in recovery too.
 	Delivered uint64
@@ -44,15 +46,16 @@ type Subflow struct {
 
 // state is what controls keep of a subflow between calls.
 type state struct {
-	// afterTimeout: the slow start that follows a timeout grows by one segment an acknowledgement at most.
+	// afterTimeout: the slow start that follows a timeout grows by one segment an acknowledgement
+	// at most.
 	afterTimeout bool
 	cubicState
 	vegasState
 	oliaState
 }
 
-// Start returns a fresh subflow with a window of that many segments; InitialWindow is the usual one. A window below one segment
-// panics.
+// Start returns a fresh subflow with a window of that many segments; InitialWindow is the usual
+// one. A window below one segment panics.
 func Start(window int) Subflow {
 	if window < 1 {
 		panic(fmt.Sprintf("BUG: a subflow starts with a window of %d segments", window))
@@ -68,21 +71,24 @@ type Ack struct {
 	Segments int
 	// RTT is the round trip time sample that came with it, or 0.
 	RTT time.Duration
-	// Limited: the congestion window was what kept the sender from sending more. A window that was not used up does not grow
-	// (RFC 9293 leaves it open; RFC 7661, section 4.3, and Linux' tcp_is_cwnd_limited).
+	// Limited: the congestion window was what kept the sender from sending more. A window that was
+	// not used up does not grow (RFC 9293 leaves it open; RFC 7661, section 4.3, and Linux'
+	// tcp_is_cwnd_limited).
 	Limited bool
 }
 
-// Control is a congestion control of one connection. It may hold state of that connection, so each has its own. s is all subflows
-// of the connection in an order that never changes, i is the one that something happened to. No call allocates.
+// Control is a congestion control of one connection. It may hold state of that connection, so each
+// has its own. s is all subflows of the connection in an order that never changes, i is the one
+// that something happened to. No call allocates.
 type Control interface {
-	// Acked tells of an acknowledgement outside of recovery: not of one in it, nor of the one that ends it.
+	// Acked tells of an acknowledgement outside of recovery: not of one in it, nor of the one that
+	// ends it.
 	Acked(s []Subflow, i int, a Ack)
-	// Lost tells that fast recovery begins, once for each window of losses. It sets Ssthresh, and Cwnd to what is to be in flight
-	// during recovery and after it.
+	// Lost tells that fast recovery begins, once for each window of losses. It sets Ssthresh, and
+	// Cwnd to what is to be in flight during recovery and after it.
 	Lost(s []Subflow, i int, now time.Duration)
-	// TimedOut tells that the retransmission timer expired. It is not called again when the timer expires on the same segment
-	// once more: the threshold stays (RFC 5681, section 3.1).
+	// TimedOut tells that the retransmission timer expired. It is not called again when the timer
+	// expires on the same segment once more: the threshold stays (RFC 5681, section 3.1).
 	TimedOut(s []Subflow, i int, now time.Duration)
 }
 

@@ -58,7 +58,8 @@ func TestStart(t *testing.T) {
 	Start(0)
 }
 
-// TestSlowStart is the same for all controls: one acknowledgement tells of two segments at most, and of one after a timeout.
+// TestSlowStart is the same for all controls: one acknowledgement tells of two segments at most,
+// and of one after a timeout.
 func TestSlowStart(t *testing.T) {
 	for _, name := range Names() {
 		t.Run(name, func(t *testing.T) {
@@ -123,7 +124,8 @@ func TestNewReno(t *testing.T) {
 	}
 }
 
-// TestCUBIC follows RFC 9438 from a loss at 100 segments: Wmax 100, window 70, K = cbrt(30/0.4) = 4.21716 s.
+// TestCUBIC follows RFC 9438 from a loss at 100 segments: Wmax 100, window 70, K = cbrt(30/0.4) =
+// 4.21716 s.
 func TestCUBIC(t *testing.T) {
 	c := control(t, "cubic")
 	s := []Subflow{flow(100, 100*ms)}
@@ -174,8 +176,8 @@ func TestCUBIC(t *testing.T) {
 	near(t, "Wmax after a timeout", s[0].wMax, 70)
 }
 
-// TestCUBICIsFriendly: on a short path the window is that of a Reno with the same mean rate: after a loss at 10 segments, 7 and 9/17 of a
-// segment a round trip, and a whole one beyond 10.
+// TestCUBICIsFriendly: on a short path the window is that of a Reno with the same mean rate: after
+// a loss at 10 segments, 7 and 9/17 of a segment a round trip, and a whole one beyond 10.
 func TestCUBICIsFriendly(t *testing.T) {
 	c := control(t, "cubic")
 	s := []Subflow{flow(10, ms)}
@@ -249,8 +251,8 @@ func TestVegas(t *testing.T) {
 	near(t, "the window after the first acknowledgement since: a round begins", s[0].Cwnd, 10)
 }
 
-// TestLIA: two windows of 10 and 20 segments, 50 and 100 ms: both have a rate of 200 segments a second. alpha is
-// 30 * 10/0.05^2 / 400^2 = 0.75, so 0.75/30 = 1/40 of a segment for each.
+// TestLIA: two windows of 10 and 20 segments, 50 and 100 ms: both have a rate of 200 segments a
+// second. alpha is 30 * 10/0.05^2 / 400^2 = 0.75, so 0.75/30 = 1/40 of a segment for each.
 func TestLIA(t *testing.T) {
 	c := control(t, "lia")
 	s := []Subflow{flow(10, 50*ms), flow(20, 100*ms)}
@@ -271,7 +273,8 @@ func TestLIA(t *testing.T) {
 	near(t, "the window of a subflow alone", s[0].Cwnd, 10.1)
 }
 
-// TestOLIA: windows of 10 and 20 segments at 100 ms. The increases without alpha are 10/0.01 / 300^2 and 20/0.01 / 300^2.
+// TestOLIA: windows of 10 and 20 segments at 100 ms. The increases without alpha are 10/0.01 /
+// 300^2 and 20/0.01 / 300^2.
 func TestOLIA(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
@@ -325,8 +328,8 @@ func TestOLIA(t *testing.T) {
 	near(t, "the least window of one alone", s[0].Cwnd, 2)
 }
 
-// TestBALIA: rates of 100 and 200 segments a second. alpha is 2 and 1; x / (rtt 300^2) (1 + alpha)/2 (4 + alpha)/5 is
-// 100/0.1/90000 * 1.5 * 1.2 = 0.02 and 200/0.1/90000 = 1/45.
+// TestBALIA: rates of 100 and 200 segments a second. alpha is 2 and 1; x / (rtt 300^2) (1 +
+// alpha)/2 (4 + alpha)/5 is 100/0.1/90000 * 1.5 * 1.2 = 0.02 and 200/0.1/90000 = 1/45.
 func TestBALIA(t *testing.T) {
 	c := control(t, "balia")
 	for i, want := range []float64{0.02, 1. / 45} {
@@ -386,8 +389,8 @@ func drawFlows(t *rapid.T) []Subflow {
 	return rapid.SliceOfN(draw, 1, 8).Draw(t, "subflows")
 }
 
-// TestPropertyWindowsStaySane: whatever happens in whatever order, windows and thresholds are finite, at least 1, and only those of
-// the subflow that something happened to change.
+// TestPropertyWindowsStaySane: whatever happens in whatever order, windows and thresholds are
+// finite, at least 1, and only those of the subflow that something happened to change.
 func TestPropertyWindowsStaySane(t *testing.T) {
 	for _, name := range Names() {
 		t.Run(name, func(t *testing.T) {
@@ -435,7 +438,8 @@ func TestPropertyWindowsStaySane(t *testing.T) {
 	}
 }
 
-// TestPropertyCoupledDoNoHarm: on the same acknowledgement no coupled subflow grows more than NewReno; OLIA by its alpha more at most.
+// TestPropertyCoupledDoNoHarm: on the same acknowledgement no coupled subflow grows more than
+// NewReno; OLIA by its alpha more at most.
 func TestPropertyCoupledDoNoHarm(t *testing.T) {
 	for _, name := range []string{"lia", "olia", "balia"} {
 		t.Run(name, func(t *testing.T) {

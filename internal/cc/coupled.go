@@ -2,8 +2,8 @@ package cc
 
 import "time"
 
-// shares says how a subflow stands beside the others of its connection. Rates are windows over round trip times, in segments per
-// nanosecond: only their ratios are used.
+// shares says how a subflow stands beside the others of its connection. Rates are windows over
+// round trip times, in segments per nanosecond: only their ratios are used.
 type shares struct {
 	flows    int     // subflows that take part
 	rate     float64 // that of the subflow itself
@@ -43,8 +43,9 @@ func look(s []Subflow, i int) shares {
 	return all
 }
 
-// least returns the threshold that a loss leaves at least. One of several subflows gives up all but a segment, so that no more than
-// probing is left on a congested path (draft-khalili-mptcp-congestion-control-05 and draft-walid-mptcp-congestion-control-04).
+// least returns the threshold that a loss leaves at least. One of several subflows gives up all but
+// a segment, so that no more than probing is left on a congested path
+// (draft-khalili-mptcp-congestion-control-05 and draft-walid-mptcp-congestion-control-04).
 func (all *shares) least() float64 {
 	if all.flows > 1 {
 		return lossWindow
@@ -52,14 +53,14 @@ func (all *shares) least() float64 {
 	return minThreshold
 }
 
-// lia is the coupled control of RFC 6356: together the subflows are as aggressive as one TCP on the best of their paths. For each
-// segment in congestion avoidance (section 3):
+// lia is the coupled control of RFC 6356: together the subflows are as aggressive as one TCP on the
+// best of their paths. For each segment in congestion avoidance (section 3):
 //
 //	cwnd_i += min(alpha / cwnd_total, 1 / cwnd_i)                                       (equation 1)
 //	alpha   = cwnd_total max(cwnd_i / rtt_i^2) / (sum cwnd_i / rtt_i)^2                 (equation 2)
 //
-// Losses are TCP's. alpha is computed at each acknowledgement; section 4.1 allows once in a round trip, and scales it by 512 for
-// integers.
+// Losses are TCP's. alpha is computed at each acknowledgement; section 4.1 allows once in a round
+// trip, and scales it by 512 for integers.
 type lia struct{}
 
 func (lia) Acked(s []Subflow, i int, a Ack) {
@@ -80,8 +81,9 @@ func (all *shares) alpha() float64 { return all.steepest / (all.sum * all.sum) }
 func (lia) Lost(s []Subflow, i int, now time.Duration)     { newReno{}.Lost(s, i, now) }
 func (lia) TimedOut(s []Subflow, i int, now time.Duration) { newReno{}.TimedOut(s, i, now) }
 
-// balia is the balanced linked adaptation (Peng et al., Multipath TCP: Analysis, Design, and Implementation, IEEE/ACM Transactions on
-// Networking 2016; draft-walid-mptcp-congestion-control-04). With x_i = cwnd_i / rtt_i and alpha_i = max x / x_i,
+// balia is the balanced linked adaptation (Peng et al., Multipath TCP: Analysis, Design, and
+// Implementation, IEEE/ACM Transactions on Networking 2016;
+// draft-walid-mptcp-congestion-control-04). With x_i = cwnd_i / rtt_i and alpha_i = max x / x_i,
 // for each segment in congestion avoidance and on a loss:
 //
 //	cwnd_i += x_i / (rtt_i (sum x)^2) (1 + alpha_i) / 2 (4 + alpha_i) / 5
@@ -111,7 +113,8 @@ func (balia) TimedOut(s []Subflow, i int, _ time.Duration) {
 	s[i].timedOut(all.keep(), all.least())
 }
 
-// keep is what balia's decrease leaves: from one half on the fastest path to one quarter on slow ones.
+// keep is what balia's decrease leaves: from one half on the fastest path to one quarter on slow
+// ones.
 func (all *shares) keep() float64 {
 	if all.flows < 2 {
 		return 0.5

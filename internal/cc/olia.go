@@ -5,21 +5,25 @@ import (
 	"time"
 )
 
-// olia is the opportunistic linked increases algorithm (Khalili et al., MPTCP is not Pareto-Optimal, CoNEXT 2012;
-// draft-khalili-mptcp-congestion-control-05, section 3). For each segment in congestion avoidance:
+// olia is the opportunistic linked increases algorithm (Khalili et al., MPTCP is not
+// Pareto-Optimal, CoNEXT 2012; draft-khalili-mptcp-congestion-control-05, section 3). For each
+// segment in congestion avoidance:
 //
 //	w_i += w_i / rtt_i^2 / (sum w / rtt)^2 + alpha_i / w_i
 //
-// alpha moves traffic from the largest windows M to the presumably best paths B: B has the largest l / rtt^2, where l is what was
-// delivered between the last two losses or since the last, whichever is more. With n subflows:
+// alpha moves traffic from the largest windows M to the presumably best paths B: B has the largest
+// l / rtt^2, where l is what was delivered between the last two losses or since the last, whichever
+// is more. With n subflows:
 //
 //	i in B but not in M:                alpha_i =  1 / n / |B \ M|
 //	i in M, and B \ M is not empty:     alpha_i = -1 / n / |M|
 //	otherwise:                          alpha_i =  0
 //
-// Losses are TCP's. Windows are compared in whole segments, as Linux did: fractions would make one of equals the largest.
+// Losses are TCP's. Windows are compared in whole segments, as Linux did: fractions would make one
+// of equals the largest.
 //
-// On a good path that is not the largest the sum may be up to 1 + 1/n times NewReno's increase; that is what its authors chose.
+// On a good path that is not the largest the sum may be up to 1 + 1/n times NewReno's increase;
+// that is what its authors chose.
 type olia struct{}
 
 // oliaState is Subflow.Delivered at the last loss and at the one before.
@@ -69,7 +73,8 @@ func alpha(s []Subflow, i, flows int) float64 {
 	return 0
 }
 
-// goodness is l / rtt^2: the square of the rate that a TCP would have on the path, but for a constant.
+// goodness is l / rtt^2: the square of the rate that a TCP would have on the path, but for a
+// constant.
 func (f *Subflow) goodness() float64 {
 	rtt := float64(f.SRTT)
 	return float64(max(f.Delivered-f.loss, f.loss-f.previous)) / (rtt * rtt)

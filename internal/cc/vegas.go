@@ -2,25 +2,28 @@ package cc
 
 import "time"
 
-// How many segments Vegas wants to have in the queues of its path: at least, at most, and at most in slow start (Linux' tcp_vegas;
-// Brakmo and Peterson, TCP Vegas: End to End Congestion Avoidance on a Global Internet, 1995, sections 3.2 and 3.3).
+// How many segments Vegas wants to have in the queues of its path: at least, at most, and at most
+// in slow start (Linux' tcp_vegas; Brakmo and Peterson, TCP Vegas: End to End Congestion Avoidance
+// on a Global Internet, 1995, sections 3.2 and 3.3).
 const (
 	vegasAlpha = 2
 	vegasBeta  = 4
 	vegasGamma = 1
-	// vegasSamples is how many round trip samples a round needs at least, or it is as NewReno's: two may both be of delayed
-	// acknowledgements.
+	// vegasSamples is how many round trip samples a round needs at least, or it is as NewReno's:
+	// two may both be of delayed acknowledgements.
 	vegasSamples = 3
 )
 
-// vegas is TCP Vegas on each subflow by itself, in the form of Linux' tcp_vegas: the rates are those at which acknowledgements come
-// back, the window grows in every round trip of slow start, and losses are NewReno's. Once in a round trip it compares what the
-// window would bring without queues with what it brings:
+// vegas is TCP Vegas on each subflow by itself, in the form of Linux' tcp_vegas: the rates are
+// those at which acknowledgements come back, the window grows in every round trip of slow start,
+// and losses are NewReno's. Once in a round trip it compares what the window would bring without
+// queues with what it brings:
 //
 //	diff = cwnd (rtt - base) / base
 //
-// base is the least round trip time ever, rtt the least of this round. A round ends with the first acknowledgement of a segment that
-// was sent after it began, which a sample tells: it was sent at Now - RTT. Linux compares with diff's whole part.
+// base is the least round trip time ever, rtt the least of this round. A round ends with the first
+// acknowledgement of a segment that was sent after it began, which a sample tells: it was sent at
+// Now - RTT. Linux compares with diff's whole part.
 type vegas struct{}
 
 type vegasState struct {

@@ -15,8 +15,9 @@ type red struct {
 	random  *rand.Rand
 }
 
-// drop says whether a frame that arrives is dropped. length is that of the queue as the frame finds it; idle is how many
-// typical frames could have been sent since there was nothing to send, 0 when something is sent or waits.
+// drop says whether a frame that arrives is dropped. length is that of the queue as the frame finds
+// it; idle is how many typical frames could have been sent since there was nothing to send, 0 when
+// something is sent or waits.
 func (r *red) drop(p *RED, length, idle float64) bool {
 	weight := p.Weight
 	if weight == 0 {
@@ -66,12 +67,13 @@ type waiting[F any] interface {
 	pop() (packet[F], bool)
 	// bytes is what waits.
 	bytes() unit.Size
-	// signal tells the sender of a frame that was taken of congestion: it marks the frame, or ends it and returns false.
+	// signal tells the sender of a frame that was taken of congestion: it marks the frame, or ends
+	// it and returns false.
 	signal(packet[F]) bool
 }
 
-// dequeue returns the frame to send at the time now, and false when none is left (RFC 8289, section 5.6). A frame that is
-// marked in place of being dropped is the one to send, as in Linux.
+// dequeue returns the frame to send at the time now, and false when none is left (RFC 8289, section
+// 5.6). A frame that is marked in place of being dropped is the one to send, as in Linux.
 func dequeue[F any](c *codel, p CoDel, frame unit.Size, now time.Duration, q waiting[F]) (packet[F], bool) {
 	f, exists, mayDrop := take(c, p, frame, now, q)
 	switch {
@@ -96,7 +98,8 @@ func dequeue[F any](c *codel, p CoDel, frame unit.Size, now time.Duration, q wai
 			f, exists, _ = take(c, p, frame, now, q)
 		}
 		c.dropping = true
-		// When it stopped dropping only just now, the rate that controlled the queue then is the best to start with.
+		// When it stopped dropping only just now, the rate that controlled the queue then is the
+		// best to start with.
 		delta := c.count - c.previous
 		c.count = 1
 		if delta > 1 && now-c.dropNext < 16*p.Interval {

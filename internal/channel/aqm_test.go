@@ -49,8 +49,8 @@ func (l *list) signal(f packet[int32]) bool {
 	return false
 }
 
-// The times of drops follow RFC 8289, section 5: the first an interval after the sojourn time went above the target, the
-// next ones an interval, divided by the root of their count, apart.
+// The times of drops follow RFC 8289, section 5: the first an interval after the sojourn time went
+// above the target, the next ones an interval, divided by the root of their count, apart.
 func TestCoDelDropTimes(t *testing.T) {
 	for _, marks := range []bool{false, true} {
 		testCoDelTimes(t, marks)
@@ -119,8 +119,8 @@ func (m *markable) Mark(slot int32) bool {
 	return true
 }
 
-// overload offers a fifth more than the link carries to a queue of two seconds, and returns the pipe, what it delivered of which
-// size in all, and when.
+// overload offers a fifth more than the link carries to a queue of two seconds, and returns the
+// pipe, what it delivered of which size in all, and when.
 func overload(t *testing.T, queue Queue, store *markable) (pipe *Pipe[int32], size int64, last time.Duration) {
 	queue.Limit = Limit{Time: 2 * time.Second}
 	p := Profile{Rate: 10 * unit.MbitPerSecond, Delay: 10 * ms, Queue: queue}
@@ -146,7 +146,8 @@ var disciplines = map[string]Queue{
 	"codel": {Discipline: DisciplineCoDel},
 }
 
-// What can be marked is marked where it would be dropped, what cannot is dropped, and the rate stays.
+// What can be marked is marked where it would be dropped, what cannot is dropped, and the rate
+// stays.
 func TestMarksInPlaceOfDrops(t *testing.T) {
 	for name, queue := range disciplines {
 		for _, tt := range []struct {
@@ -238,8 +239,8 @@ func TestCoDelLeavesShortQueuesAlone(t *testing.T) {
 }
 
 func TestCoDelBringsTheDelayDown(t *testing.T) {
-	// 10 % more than the link carries: drop-tail fills its second of queue, CoDel does not. It is no flow that reacts, so
-	// CoDel has to drop ever faster.
+	// 10 % more than the link carries: drop-tail fills its second of queue, CoDel does not. It is
+	// no flow that reacts, so CoDel has to drop ever faster.
 	p := Profile{Rate: 10 * unit.MbitPerSecond, Queue: Queue{Limit: Limit{Time: time.Second}, Discipline: DisciplineCoDel}}
 	offers := steady(60_000, p.Rate.TimeFor(1000)*10/11, 1000)
 	out, pipe := play(t, p, 1, offers, nil, always)
@@ -249,7 +250,8 @@ func TestCoDelBringsTheDelayDown(t *testing.T) {
 	}
 }
 
-// The average is the exponential one, and decays as if frames came while there are none (Floyd and Jacobson, section 4).
+// The average is the exponential one, and decays as if frames came while there are none (Floyd and
+// Jacobson, section 4).
 func TestREDAverage(t *testing.T) {
 	p := &RED{Min: Limit{Packets: 5}, Max: Limit{Packets: 15}, P: 0.1, Weight: 0.002}
 	r := red{count: -1, random: rand.New(rand.NewPCG(1, 1))}
@@ -266,7 +268,8 @@ func TestREDAverage(t *testing.T) {
 	}
 }
 
-// At a constant average the distance between drops is uniform from 1 to 1/pb: its mean is (1/pb+1)/2 (section 7).
+// At a constant average the distance between drops is uniform from 1 to 1/pb: its mean is
+// (1/pb+1)/2 (section 7).
 func TestREDDistances(t *testing.T) {
 	for _, tt := range []struct {
 		average, base float64 // base is pb

@@ -22,7 +22,8 @@ type Store[F any] interface {
 
 // Marker is a Store whose frames can be marked. Where a Store is none, no frame can.
 type Marker[F any] interface {
-	// Mark tells the receiver of a frame of congestion (RFC 3168), and says whether the frame can be told with.
+	// Mark tells the receiver of a frame of congestion (RFC 3168), and says whether the frame can
+	// be told with.
 	Mark(frame F) bool
 }
 
@@ -38,11 +39,12 @@ type Counters struct {
 	Marked uint64
 }
 
-// Pipe is one direction of a link in virtual time: it has no clock. Times count from any start and must not go
-// backwards; one that does means the latest time so far. What it carries as a frame is a number, or all that there is of it.
+// Pipe is one direction of a link in virtual time: it has no clock. Times count from any start and
+// must not go backwards; one that does means the latest time so far. What it carries as a frame is
+// a number, or all that there is of it.
 type Pipe[F any] struct {
-	// plain: no frame is lost, duplicated or delayed differently than others, and the tail alone is dropped. Most pipes are, and for them
-	// there is a short way. What it needs comes first.
+	// plain: no frame is lost, duplicated or delayed differently than others, and the tail alone is
+	// dropped. Most pipes are, and for them there is a short way. What it needs comes first.
 	plain bool
 	now   time.Duration
 	free  time.Duration // when the transmitter is done with the last frame given to it
@@ -70,8 +72,8 @@ type Pipe[F any] struct {
 	sequence uint64 // of frames in loose
 }
 
-// NewPipe makes a pipe. All randomness comes from seed and stream; what is random in different ways draws from
-// different generators, so that a change of the one does not change the other.
+// NewPipe makes a pipe. All randomness comes from seed and stream; what is random in different ways
+// draws from different generators, so that a change of the one does not change the other.
 func NewPipe[F any](p Profile, frame unit.Size, seed, stream uint64, s Store[F]) *Pipe[F] {
 	generator := func(purpose uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, stream<<8|purpose)) }
 	marker, _ := s.(Marker[F])
@@ -88,7 +90,8 @@ func (p *Pipe[F]) Profile() Profile { return p.profile }
 // Counted is what happened since the pipe was made.
 func (p *Pipe[F]) Counted() Counters { return p.counted }
 
-// Waiting is how many frames, and how much, wait in the queue, without the frame that is being sent.
+// Waiting is how many frames, and how much, wait in the queue, without the frame that is being
+// sent.
 func (p *Pipe[F]) Waiting() (int, unit.Size) { return p.queue.len(), p.queue.size }
 
 // Least is the shortest time from the arrival of a frame to its delivery.
@@ -100,8 +103,8 @@ func (p *Pipe[F]) Overtakes() bool { return !p.plain && p.profile.Jitter.Reorder
 // Flying is how many frames are being sent or on the wire.
 func (p *Pipe[F]) Flying() int { return p.fly.count + len(p.loose) }
 
-// Set changes the profile at the time now. A frame that is being sent or on the wire keeps what it was given; frames
-// that wait stay, even beyond a smaller limit.
+// Set changes the profile at the time now. A frame that is being sent or on the wire keeps what it
+// was given; frames that wait stay, even beyond a smaller limit.
 func (p *Pipe[F]) Set(now time.Duration, profile Profile) {
 	p.advance(now)
 	if profile.Queue != p.profile.Queue {
@@ -323,8 +326,8 @@ func (p *Pipe[F]) deliver(size int32, frame *F) {
 	}
 }
 
-// Due takes the next frame that is to be delivered until and at the time now, and false when there is none. The caller
-// releases it.
+// Due takes the next frame that is to be delivered until and at the time now, and false when there
+// is none. The caller releases it.
 func (p *Pipe[F]) Due(now time.Duration) (Arrival[F], bool) {
 	if a := p.due(now); a != nil {
 		return *a, true
@@ -338,7 +341,8 @@ func (p *Pipe[F]) due(now time.Duration) *Arrival[F] {
 	} else if now > p.now {
 		p.now = now
 	}
-	// Of the same time, what is in order was sent before what overtakes: for that to overtake, something later was sent before it.
+	// Of the same time, what is in order was sent before what overtakes: for that to overtake,
+	// something later was sent before it.
 	if len(p.loose) > 0 && (p.fly.count == 0 || p.loose[0].At < p.fly.head().At) {
 		if p.loose[0].At > now {
 			return nil
@@ -352,8 +356,8 @@ func (p *Pipe[F]) due(now time.Duration) *Arrival[F] {
 	return p.fly.drop()
 }
 
-// Take is Due and then Next, without a copy: the frame, nil when there is none, stays where it is until the pipe is given another, or it
-// itself, at the same time.
+// Take is Due and then Next, without a copy: the frame, nil when there is none, stays where it is
+// until the pipe is given another, or it itself, at the same time.
 func (p *Pipe[F]) Take(now time.Duration) (*Arrival[F], time.Duration) {
 	if p.queue.len() > 0 || len(p.loose) > 0 || p.fly.count == 0 || p.fly.head().At > now {
 		a := p.due(now)
@@ -367,8 +371,8 @@ func (p *Pipe[F]) Take(now time.Duration) (*Arrival[F], time.Duration) {
 	return a, p.fly.head().At
 }
 
-// Next is the time at which due has something, or a little earlier when CoDel may still drop; Never when there is
-// nothing.
+// Next is the time at which due has something, or a little earlier when CoDel may still drop; Never
+// when there is nothing.
 func (p *Pipe[F]) Next() time.Duration {
 	if p.plain && p.fly.count > 0 && len(p.loose) == 0 {
 		return p.fly.head().At // what waits comes after it
@@ -381,7 +385,8 @@ func (p *Pipe[F]) Next() time.Duration {
 		at = min(at, p.loose[0].At)
 	}
 	if p.queue.len() > 0 {
-		// The first that waits cannot be delivered before this. CoDel may drop it, and the second be shorter.
+		// The first that waits cannot be delivered before this. CoDel may drop it, and the second
+		// be shorter.
 		first := p.free + p.profile.Least()
 		if p.profile.Queue.Discipline != DisciplineCoDel {
 			first += p.line.next(p.queue.head().size)
@@ -421,11 +426,12 @@ func (p *Pipe[F]) Flush() int {
 	return n
 }
 
-// line is a transmitter of a rate in bit/s, 0 for unlimited. It carries over what is left of a nanosecond from one frame to the
-// next, so that the rate is exact in the long run.
+// line is a transmitter of a rate in bit/s, 0 for unlimited. It carries over what is left of a
+// nanosecond from one frame to the next, so that the rate is exact in the long run.
 type line struct {
 	rate uint64
-	// rest is by how much the end of the last frame is later than the nanosecond that was told, in parts of 1/rate ns.
+	// rest is by how much the end of the last frame is later than the nanosecond that was told, in
+	// parts of 1/rate ns.
 	rest uint64
 	// The time of a frame of the size is whole, and part in parts of 1/rate ns.
 	size  int32
@@ -545,8 +551,8 @@ func (a *overtaker[F]) before(b *overtaker[F]) bool {
 	return a.At < b.At || a.At == b.At && a.sequence < b.sequence
 }
 
-// flight is a heap of frames by their time, those of the same time in the order in which they were sent. container/heap would allocate for
-// each frame.
+// flight is a heap of frames by their time, those of the same time in the order in which they were
+// sent. container/heap would allocate for each frame.
 type flight[F any] []overtaker[F]
 
 func (h *flight[F]) push(a overtaker[F]) {

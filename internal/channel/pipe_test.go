@@ -48,7 +48,8 @@ type change struct {
 	profile Profile
 }
 
-// play passes the offers through a pipe, which is asked for what is due only when look says so, and at its end.
+// play passes the offers through a pipe, which is asked for what is due only when look says so, and
+// at its end.
 func play(t rapid.TB, p Profile, seed uint64, offers []offer, changes []change, look func(i int) bool) ([]sent, *Pipe[int32]) {
 	store := &refs{t, map[int32]int{}}
 	pipe := NewPipe(p, 1514, seed, 0, store)
@@ -171,7 +172,8 @@ func TestPropertyDeterministic(t *testing.T) {
 	})
 }
 
-// Frames leave in the order in which they came unless asked otherwise, and never before their delay.
+// Frames leave in the order in which they came unless asked otherwise, and never before their
+// delay.
 func TestPropertyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, offers := genProfile(t), genOffers(t)
@@ -191,7 +193,8 @@ func TestPropertyOrder(t *testing.T) {
 	})
 }
 
-// In no window does more leave than the rate allows and one frame. The window begins where a frame's sending ends.
+// In no window does more leave than the rate allows and one frame. The window begins where a
+// frame's sending ends.
 func TestPropertyRate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, offers := genProfile(t), genOffers(t)
@@ -305,7 +308,8 @@ func TestGilbertElliott(t *testing.T) {
 	if only.lose() || !only.lose() || !only.lose() {
 		t.Error("states do not follow P and R")
 	}
-	// With Good 0 and Bad 1 a burst of losses is a stay in the bad state, of 1/R frames on average, at least one.
+	// With Good 0 and Bad 1 a burst of losses is a stay in the bad state, of 1/R frames on average,
+	// at least one.
 	out, pipe := play(t, Profile{Loss: Loss{Kind: GilbertElliott, P: 0.01, R: 0.2, Bad: 1}}, 3, steady(n, 1000, 100), nil, always)
 	bursts := 0
 	for i := 1; i < len(out); i++ {
@@ -352,7 +356,8 @@ func TestJitterDistribution(t *testing.T) {
 	}
 }
 
-// What is to leave the queue before a frame comes has left it when the frame looks for room, although nobody looked.
+// What is to leave the queue before a frame comes has left it when the frame looks for room,
+// although nobody looked.
 func TestRoomIsMadeInTime(t *testing.T) {
 	p := Profile{Rate: 8 * unit.MbitPerSecond, Queue: Queue{Limit: Limit{Packets: 1}}}
 	offers := []offer{{0, 1000}, {0, 1000}, {ms, 1000}, {ms + 1, 1000}, {2 * ms, 1000}}

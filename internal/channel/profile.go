@@ -1,5 +1,6 @@
-// Package channel says what one direction of a link does to frames (Profile), and does it in virtual time (Pipe): rate, delay, jitter,
-// loss, duplication, queue. It moves no frame and has no clock; package link does with frames, package sim without.
+// Package channel says what one direction of a link does to frames (Profile), and does it in
+// virtual time (Pipe): rate, delay, jitter, loss, duplication, queue. It moves no frame and has no
+// clock; package link does with frames, package sim without.
 package channel
 
 import (
@@ -12,11 +13,13 @@ import (
 
 // Profile is what one direction of a link does to frames. The zero value is a plain wire.
 //
-// A frame first waits in the queue, then is sent at the rate, and then is on the wire, where it is delayed, lost or
-// duplicated. A frame that the wire loses has used the rate; one that the queue drops has not; a duplicate does not.
+// A frame first waits in the queue, then is sent at the rate, and then is on the wire, where it is
+// delayed, lost or duplicated. A frame that the wire loses has used the rate; one that the queue
+// drops has not; a duplicate does not.
 type Profile struct {
-	// Rate counts whole Ethernet frames without preamble, FCS and gap, as the kernel's TBF does; 0 is unlimited,
-	// anything else is at least 8 kbit/s: below, one frame of 1500 bytes takes longer than a second.
+	// Rate counts whole Ethernet frames without preamble, FCS and gap, as the kernel's TBF does; 0
+	// is unlimited, anything else is at least 8 kbit/s: below, one frame of 1500 bytes takes longer
+	// than a second.
 	Rate unit.Bandwidth `yaml:"rate,omitempty" json:"rate,omitempty"`
 	// Delay is one way, from the last bit sent to the last bit delivered; at most MaxDelay.
 	Delay  time.Duration `yaml:"delay,omitempty" json:"delay,omitempty"`
@@ -39,8 +42,9 @@ type JitterKind string
 const (
 	// Uniform is evenly distributed between -Amount and +Amount.
 	Uniform JitterKind = "uniform"
-	// Normal has the standard deviation Amount. A delay that would be negative is none: the distribution is cut
-	// there, one draw in six when Amount is the whole delay, one in 700 when it is a third of it.
+	// Normal has the standard deviation Amount. A delay that would be negative is none: the
+	// distribution is cut there, one draw in six when Amount is the whole delay, one in 700 when it
+	// is a third of it.
 	Normal JitterKind = "normal"
 )
 
@@ -63,10 +67,11 @@ type LossKind string
 const (
 	// Random loses each frame with probability P, independently.
 	Random LossKind = "random"
-	// GilbertElliott has a good and a bad state. After each frame it goes from good to bad with probability P, and from
-	// bad to good with probability R; it starts in good. A frame is lost with probability Good in the one, Bad in
-	// the other, so that in the long run (P*Bad + R*Good) / (P+R) are lost (Hasslinger and Hohlfeld, "The Gilbert-Elliott
-	// model for packet loss in real time services on the internet", MMB 2008; Good = 1-k, Bad = 1-h).
+	// GilbertElliott has a good and a bad state. After each frame it goes from good to bad with
+	// probability P, and from bad to good with probability R; it starts in good. A frame is lost
+	// with probability Good in the one, Bad in the other, so that in the long run (P*Bad + R*Good)
+	// / (P+R) are lost (Hasslinger and Hohlfeld, "The Gilbert-Elliott model for packet loss in real
+	// time services on the internet", MMB 2008; Good = 1-k, Bad = 1-h).
 	GilbertElliott LossKind = "gilbert-elliott"
 )
 
@@ -86,7 +91,8 @@ type Loss struct {
 	Bad float64 `yaml:"bad,omitempty" json:"bad,omitempty"`
 }
 
-// Limit is a length of a queue, not counting the frame that is being sent. At most one field is set.
+// Limit is a length of a queue, not counting the frame that is being sent. At most one field is
+// set.
 type Limit struct {
 	// Bytes is the length in bytes. Example: 64kB
 	Bytes unit.Size `yaml:"bytes,omitempty" json:"bytes,omitempty"`
@@ -130,8 +136,9 @@ type Queue struct {
 	ECN bool `yaml:"ecn,omitempty" json:"ecn,omitempty"`
 }
 
-// RED are the parameters of random early detection (Floyd and Jacobson, "Random early detection gateways for congestion
-// avoidance", IEEE/ACM ToN 1(4), 1993), with the gentle slope from P at Max to 1 at twice Max (Floyd 2000).
+// RED are the parameters of random early detection (Floyd and Jacobson, "Random early detection
+// gateways for congestion avoidance", IEEE/ACM ToN 1(4), 1993), with the gentle slope from P at Max
+// to 1 at twice Max (Floyd 2000).
 type RED struct {
 	// Min is the average length from which on frames are dropped, in the unit of Max.
 	Min Limit `yaml:"min" json:"min,omitzero"`
@@ -327,7 +334,8 @@ func (c CoDel) filled() CoDel {
 	return c
 }
 
-// Change is a change of a Profile: what is nil stays. Jitter, Loss and Queue are replaced as a whole.
+// Change is a change of a Profile: what is nil stays. Jitter, Loss and Queue are replaced as a
+// whole.
 type Change struct {
 	// Rate is the rate from now on.
 	// Example: 5Mbit/s

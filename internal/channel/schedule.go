@@ -49,7 +49,8 @@ type Step struct {
 	Change    `yaml:",inline"`
 }
 
-// Schedule is what happens to a link, in order of time. Steps of the same time apply in the order given.
+// Schedule is what happens to a link, in order of time. Steps of the same time apply in the order
+// given.
 type Schedule []Step
 
 // Split is the schedule of each direction.
@@ -65,8 +66,9 @@ func (s Schedule) Split() (forward, backward Schedule) {
 	return forward, backward
 }
 
-// Check finds what is wrong with the schedule of a link that starts with the two profiles: a time that is negative or
-// earlier than the one before, a step that changes nothing, and a profile that a step makes impossible.
+// Check finds what is wrong with the schedule of a link that starts with the two profiles: a time
+// that is negative or earlier than the one before, a step that changes nothing, and a profile that
+// a step makes impossible.
 func (s Schedule) Check(forward, backward Profile) fault.List {
 	var faults fault.List
 	for i, step := range s {

@@ -16,8 +16,8 @@ const (
 	shortGE      = "ge"
 )
 
-// ParseShort reads "0.1%", the probability that a frame is lost independently of others, or "ge:P:R", a Gilbert-Elliott model
-// that loses all in the bad state. A probability of 0 is no loss.
+// ParseShort reads "0.1%", the probability that a frame is lost independently of others, or
+// "ge:P:R", a Gilbert-Elliott model that loses all in the bad state. A probability of 0 is no loss.
 func (l *Loss) ParseShort(text string) error {
 	parts := strings.Split(text, ":")
 	if parts[0] == shortGE {
@@ -60,7 +60,8 @@ func (l *Loss) Short() (text string, ok bool) {
 	return "", false
 }
 
-// ParseShort reads "5ms", "normal:5ms", and either with ":reorder", which lets frames overtake each other. 0s is no jitter.
+// ParseShort reads "5ms", "normal:5ms", and either with ":reorder", which lets frames overtake each
+// other. 0s is no jitter.
 func (j *Jitter) ParseShort(text string) error {
 	got := Jitter{Kind: Uniform}
 	rest, normal := strings.CutPrefix(text, shortNormal+":")
@@ -104,7 +105,8 @@ func (j *Jitter) Short() (text string, ok bool) {
 	return text, j.Amount > 0
 }
 
-// ParseShort reads how long a frame may wait, "50ms", or how many bytes may wait, "64kB", in a queue that drops its tail.
+// ParseShort reads how long a frame may wait, "50ms", or how many bytes may wait, "64kB", in a
+// queue that drops its tail.
 func (q *Queue) ParseShort(text string) error {
 	got := Queue{}
 	if d, err := time.ParseDuration(text); err == nil {

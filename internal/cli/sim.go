@@ -116,7 +116,8 @@ func selectionArguments(l scenario.Selection) []string {
 	return parts
 }
 
-// simulated reads a scenario, chooses cells of it, and refuses what of these the simulator cannot run.
+// simulated reads a scenario, chooses cells of it, and refuses what of these the simulator cannot
+// run.
 func simulated(name string, cells scenario.Selection) (*scenario.Spec, error) {
 	spec, chosen, err := chosenCells(name, cells)
 	if err != nil {
@@ -136,7 +137,8 @@ func chosenCells(name string, cells scenario.Selection) (whole, chosen *scenario
 	return whole, chosen, nil
 }
 
-// renamed is the scenario under a name of the user's, unless that is empty. The name is also that of its lab.
+// renamed is the scenario under a name of the user's, unless that is empty. The name is also that
+// of its lab.
 func renamed(spec *scenario.Spec, name string) (*scenario.Spec, error) {
 	if name == "" {
 		return spec, nil
@@ -151,7 +153,8 @@ func renamed(spec *scenario.Spec, name string) (*scenario.Spec, error) {
 	return &other, nil
 }
 
-// simulable refuses what the simulator cannot do of the chosen cells, with its place in the scenario's file.
+// simulable refuses what the simulator cannot do of the chosen cells, with its place in the
+// scenario's file.
 func simulable(name string, whole, chosen *scenario.Spec) error {
 	if whole.Experiment == nil {
 		return &failure{what: "simulate the scenario", on: name, why: errors.New("it has no experiment"), do: "see docs/scenarios.md"}
@@ -168,7 +171,8 @@ func simulable(name string, whole, chosen *scenario.Spec) error {
 	return locate(name, faults)
 }
 
-// locate gives faults of a scenario that is otherwise valid their places in its file; nil where there are none.
+// locate gives faults of a scenario that is otherwise valid their places in its file; nil where
+// there are none.
 func locate(name string, faults fault.List) error {
 	if len(faults) == 0 {
 		return nil
@@ -267,7 +271,8 @@ func (f simFlags) command(name string) string {
 	return strings.Join(parts, " ")
 }
 
-// progress shows how far many short runs are: one line written over again on a terminal, a line now and then elsewhere.
+// progress shows how far many short runs are: one line written over again on a terminal, a line now
+// and then elsewhere.
 type progress struct {
 	w       io.Writer
 	columns int

@@ -12,13 +12,16 @@ const (
 	InitialRTO = time.Second
 )
 
-// RTT estimates the round trip time and the retransmission timeout of a path (RFC 6298). Its zero value has seen nothing.
+// RTT estimates the round trip time and the retransmission timeout of a path (RFC 6298). Its zero
+// value has seen nothing.
 type RTT struct {
-	// SRTT and RTTVAR are those of RFC 6298, MinRTT is the smallest sample. All are 0 before the first one.
+	// SRTT and RTTVAR are those of RFC 6298, MinRTT is the smallest sample. All are 0 before the
+	// first one.
 	SRTT, RTTVAR, MinRTT time.Duration
 }
 
-// Update takes a sample. Samples that are not positive are none: a clock has a resolution, a path has a length.
+// Update takes a sample. Samples that are not positive are none: a clock has a resolution, a path
+// has a length.
 func (r *RTT) Update(sample time.Duration) {
 	switch {
 	case sample <= 0:
@@ -32,8 +35,9 @@ func (r *RTT) Update(sample time.Duration) {
 	r.SRTT += (sample - r.SRTT) / 8
 }
 
-// RTO returns the retransmission timeout before any backoff: SRTT + 4 RTTVAR, at least least (usually MinRTO) more than SRTT as
-// in Linux, where RTTVAR does not go below it, and MaxRTO at most.
+// RTO returns the retransmission timeout before any backoff: SRTT + 4 RTTVAR, at least least
+// (usually MinRTO) more than SRTT as in Linux, where RTTVAR does not go below it, and MaxRTO at
+// most.
 func (r *RTT) RTO(least time.Duration) time.Duration {
 	if r.SRTT == 0 {
 		return InitialRTO

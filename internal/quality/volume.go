@@ -10,8 +10,8 @@ import (
 // lossMemory is over how many packets Loss remembers: one of them counts for a 256th.
 const lossMemory = 256
 
-// Loss estimates the share of packets that a path loses. Until it has seen as many packets as it remembers, it is the plain
-// share. Its zero value has seen nothing.
+// Loss estimates the share of packets that a path loses. Until it has seen as many packets as it
+// remembers, it is the plain share. Its zero value has seen nothing.
 type Loss struct {
 	// Share is from 0 to 1.
 	Share float64
@@ -19,8 +19,8 @@ type Loss struct {
 	Sent, Lost uint64
 }
 
-// Update counts packets that were sent and of which it is now known whether they arrived, and how many of them did not. Numbers that
-// cannot be are no sample: lost more than sent, or none sent.
+// Update counts packets that were sent and of which it is now known whether they arrived, and how
+// many of them did not. Numbers that cannot be are no sample: lost more than sent, or none sent.
 func (l *Loss) Update(sent, lost uint64) {
 	if sent == 0 || lost > sent {
 		return
@@ -38,9 +38,9 @@ func (l *Loss) Update(sent, lost uint64) {
 // rateMemory is the time constant of Rate.
 const rateMemory = time.Second
 
-// Rate estimates how much a path carries by exponential averaging over the time between packets (Stoica, Shenker, Zhang:
-// Core-Stateless Fair Queueing, SIGCOMM 1998, equation 5), which does not depend on the sizes of packets. Its zero value has seen
-// nothing.
+// Rate estimates how much a path carries by exponential averaging over the time between packets
+// (Stoica, Shenker, Zhang: Core-Stateless Fair Queueing, SIGCOMM 1998, equation 5), which does not
+// depend on the sizes of packets. Its zero value has seen nothing.
 type Rate struct {
 	bits  float64 // per second
 	last  time.Duration

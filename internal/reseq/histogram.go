@@ -9,17 +9,19 @@ import (
 )
 
 const (
-	// fine is the number of bits of a value that tell bins apart: bins of values up to 2^(fine+1) hold one value each, the
-	// others are at most 2^-fine of their values wide.
+	// fine is the number of bits of a value that tell bins apart: bins of values up to 2^(fine+1)
+	// hold one value each, the others are at most 2^-fine of their values wide.
 	fine = 6
 	span = 1 << fine
 )
 
-// Histogram is the distribution of whole numbers that are not negative, such as nanoseconds. Count, sum, least, largest and
-// therefore mean and deviation are exact; quantiles have a relative error of at most 2^-7, 0.8 %. It needs 512 bytes for each
-// doubling of the largest value. The zero value is empty. It is not safe for concurrent use.
+// Histogram is the distribution of whole numbers that are not negative, such as nanoseconds. Count,
+// sum, least, largest and therefore mean and deviation are exact; quantiles have a relative error
+// of at most 2^-7, 0.8 %. It needs 512 bytes for each doubling of the largest value. The zero value
+// is empty. It is not safe for concurrent use.
 type Histogram struct {
-	// zeros counts the zeros, by far the most frequent value: most segments wait for nothing. The rest is of the others.
+	// zeros counts the zeros, by far the most frequent value: most segments wait for nothing. The
+	// rest is of the others.
 	zeros   uint64
 	count   uint64
 	bins    []uint64
@@ -142,13 +144,15 @@ func (h *Histogram) Mean() float64 {
 	return h.sum.float() / float64(h.Count())
 }
 
-// SD is the standard deviation of the sample (with n-1), and 0 when there are fewer than two values.
+// SD is the standard deviation of the sample (with n-1), and 0 when there are fewer than two
+// values.
 func (h *Histogram) SD() float64 {
 	n := h.Count()
 	if n < 2 || h.count == 0 {
 		return 0
 	}
-	// n*sum(v^2) - sum(v)^2 in whole numbers, when they fit, so that nothing is lost where the values hardly differ.
+	// n*sum(v^2) - sum(v)^2 in whole numbers, when they fit, so that nothing is lost where the
+	// values hardly differ.
 	if h.sum.hi == 0 {
 		high, low := bits.Mul64(h.sq.lo, n)
 		over, upper := bits.Mul64(h.sq.hi, n)
@@ -163,8 +167,8 @@ func (h *Histogram) SD() float64 {
 	return math.Sqrt(max(0, h.sq.float()-float64(n)*mean*mean) / float64(n-1))
 }
 
-// Quantile is the least value v such that at least the share p of all values, 0 <= p <= 1, is not larger than v: the
-// middle of its bin, within Min and Max. It is 0 when there is no value.
+// Quantile is the least value v such that at least the share p of all values, 0 <= p <= 1, is not
+// larger than v: the middle of its bin, within Min and Max. It is 0 when there is no value.
 func (h *Histogram) Quantile(p float64) int64 {
 	if !(p >= 0 && p <= 1) {
 		panic(fmt.Sprintf("BUG: quantile %g of a histogram", p))

@@ -15,19 +15,20 @@ type Options struct {
 	Start uint64
 	// Bursts keeps every burst with its time, for 24 bytes each.
 	Bursts bool
-	// Released, when it is set, is told of every segment as it is released. Segments that one arrival releases are told in any
-	// order.
+	// Released, when it is set, is told of every segment as it is released. Segments that one
+	// arrival releases are told in any order.
 	Released func(now time.Duration, s Segment)
 }
 
 // Segment is bytes [Seq, Seq+Length) of the sequence space that arrived over a path.
 type Segment struct {
-	// Arrived is when it came; Ready, which Push and PushBatch set, when it was given to the buffer: later, when another buffer
-	// held it first.
+	// Arrived is when it came; Ready, which Push and PushBatch set, when it was given to the
+	// buffer: later, when another buffer held it first.
 	Arrived, Ready time.Duration
 	Path           int
 	Seq            uint64
-	// Length is positive. In what Released is told it leaves out what was there before at the front.
+	// Length is positive. In what Released is told it leaves out what was there before at the
+	// front.
 	Length int
 }
 
@@ -48,9 +49,10 @@ type Burst struct {
 // Count is segments and their bytes.
 type Count struct{ Segments, Bytes uint64 }
 
-// Buffer puts segments into order and measures it. Times are those of any clock that does not run backwards: a time before the
-// latest one counts as the latest. Sequence numbers wrap at 2^64 and must be less than 2^63 apart. In steady state it does not
-// allocate. It is not safe for concurrent use.
+// Buffer puts segments into order and measures it. Times are those of any clock that does not run
+// backwards: a time before the latest one counts as the latest. Sequence numbers wrap at 2^64 and
+// must be less than 2^63 apart. In steady state it does not allocate. It is not safe for concurrent
+// use.
 type Buffer struct {
 	next  uint64
 	held  runs
@@ -72,7 +74,8 @@ type Buffer struct {
 // paths is how many paths have a hint of their own; the others share.
 const paths = 16
 
-// node is a segment that is held; next is the index of the following one of its run, or of the list of free ones.
+// node is a segment that is held; next is the index of the following one of its run, or of the list
+// of free ones.
 type node struct {
 	Segment
 	next int32
@@ -91,16 +94,16 @@ func (b *Buffer) Next() uint64 { return b.next }
 // Held is what waits for bytes that are missing before it. Bytes that came twice count once.
 func (b *Buffer) Held() Count { return Count{Segments: b.m.Held.Segments, Bytes: b.holding} }
 
-// Push takes a segment that arrives now. Bytes that were there before are counted as duplicates, and a segment that has none but
-// those releases nothing. It panics when length is not positive.
+// Push takes a segment that arrives now. Bytes that were there before are counted as duplicates,
+// and a segment that has none but those releases nothing. It panics when length is not positive.
 func (b *Buffer) Push(now time.Duration, path int, seq uint64, length int) Release {
 	now = b.begin(now)
 	b.push(now, &Segment{Arrived: now, Ready: now, Path: path, Seq: seq, Length: length})
 	return b.end(now)
 }
 
-// PushBatch takes segments that become available together, which may have arrived before: those that another buffer
-// released at once. What they release is one burst.
+// PushBatch takes segments that become available together, which may have arrived before: those
+// that another buffer released at once. What they release is one burst.
 func (b *Buffer) PushBatch(now time.Duration, all []Segment) Release {
 	now = b.begin(now)
 	for _, s := range all {
@@ -110,8 +113,8 @@ func (b *Buffer) PushBatch(now time.Duration, all []Segment) Release {
 	return b.end(now)
 }
 
-// Skip gives up what is missing before seq: it will not come. What waited for that alone is released, as one burst. Bytes that
-// were missing count in Measures.Skipped.
+// Skip gives up what is missing before seq: it will not come. What waited for that alone is
+// released, as one burst. Bytes that were missing count in Measures.Skipped.
 func (b *Buffer) Skip(now time.Duration, seq uint64) Release {
 	now = b.begin(now)
 	if !before(b.next, seq) {
@@ -363,9 +366,11 @@ func (b *Buffer) hold(s *Segment, start uint64, fresh int) int32 {
 
 // Measures is what a buffer has measured so far.
 type Measures struct {
-	// First and Last are the times of the first and the last arrival (or Skip), LastRelease that of the last release.
+	// First and Last are the times of the first and the last arrival (or Skip), LastRelease that of
+	// the last release.
 	First, Last, LastRelease time.Duration
-	// Arrived is what brought bytes that were not there before, and those bytes; Released what is in order; Held the difference.
+	// Arrived is what brought bytes that were not there before, and those bytes; Released what is
+	// in order; Held the difference.
 	Arrived, Released, Held Count
 	// Duplicate is segments of which all bytes were there before, and all bytes that were.
 	Duplicate Count
@@ -374,8 +379,8 @@ type Measures struct {
 	// MaxHeld is the most that was held at once, MeanHeld the mean over time in bytes.
 	MaxHeld  Count
 	MeanHeld float64
-	// Delay is the time between arrival and release of each released segment, in nanoseconds; Bursts the number of segments
-	// that each arrival released, when it released any.
+	// Delay is the time between arrival and release of each released segment, in nanoseconds;
+	// Bursts the number of segments that each arrival released, when it released any.
 	Delay, Bursts Histogram
 	// Series has all bursts when Options.Bursts is set.
 	Series []Burst
@@ -383,7 +388,8 @@ type Measures struct {
 	started bool
 }
 
-// Measures returns what was measured up to now. It shares its histograms with the buffer: read it before the next Push.
+// Measures returns what was measured up to now. It shares its histograms with the buffer: read it
+// before the next Push.
 func (b *Buffer) Measures() Measures {
 	m := b.m
 	m.Last = b.now
@@ -394,7 +400,8 @@ func (b *Buffer) Measures() Measures {
 	return m
 }
 
-// Before is the rate at which new bytes arrived between First and Last, before they are put into order; 0 when that is no time.
+// Before is the rate at which new bytes arrived between First and Last, before they are put into
+// order; 0 when that is no time.
 func (m *Measures) Before() unit.Bandwidth { return rate(m.Arrived.Bytes, m.Last-m.First) }
 
 // After is the rate at which bytes were released between First and Last; 0 when that is no time.

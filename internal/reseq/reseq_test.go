@@ -154,8 +154,8 @@ func TestSkip(t *testing.T) {
 	}
 }
 
-// naive is the buffer as one would say it: a set of bytes, and segments that are released when all bytes before their last new
-// one are there.
+// naive is the buffer as one would say it: a set of bytes, and segments that are released when all
+// bytes before their last new one are there.
 type naive struct {
 	next     uint64 // counted from 0, without a wrap
 	have     map[uint64]bool
@@ -281,7 +281,8 @@ func TestSegmentOverManyRuns(t *testing.T) {
 	}
 }
 
-// interleaved is the order in which segments of so many paths arrive when each path is later than the one before it.
+// interleaved is the order in which segments of so many paths arrive when each path is later than
+// the one before it.
 func interleaved(paths, lag, segments int) (path, seq []int) {
 	for i := range segments + paths*lag {
 		for p := range paths {
@@ -353,7 +354,8 @@ func BenchmarkPush(b *testing.B) {
 	})
 }
 
-// TestAnySequenceNumbers: what is farther away than numbers can tell may be misplaced, but is never lost or counted twice.
+// TestAnySequenceNumbers: what is farther away than numbers can tell may be misplaced, but is never
+// lost or counted twice.
 func TestAnySequenceNumbers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := reseq.New(reseq.Options{Start: rapid.Uint64().Draw(t, "start")})

@@ -5,8 +5,8 @@ import (
 	"sort"
 )
 
-// run is bytes without a gap that wait for what comes before them. Its segments are a list; all are released at once, so their
-// order says nothing.
+// run is bytes without a gap that wait for what comes before them. Its segments are a list; all are
+// released at once, so their order says nothing.
 type run struct {
 	start, end  uint64
 	first, last int32
@@ -20,9 +20,10 @@ type chunk struct {
 	runs   [chunkRuns]run
 }
 
-// runs is the ordered list of the runs that are held, in chunks: finding a place takes two binary searches, or none when the
-// caller's hint is good, and making room moves one chunk at most. A list with pointers would be walked, and a file whose
-// segments come in a bad order must not take quadratic time.
+// runs is the ordered list of the runs that are held, in chunks: finding a place takes two binary
+// searches, or none when the caller's hint is good, and making room moves one chunk at most. A list
+// with pointers would be walked, and a file whose segments come in a bad order must not take
+// quadratic time.
 type runs struct {
 	chunks []*chunk
 	free   []*chunk
@@ -67,7 +68,8 @@ func (r *runs) holds(i int, seq uint64) bool {
 	return before(seq, after.runs[after.lo].start)
 }
 
-// find returns the last run that starts at seq or before it; ok is false when there is none. The hint is a chunk to try first.
+// find returns the last run that starts at seq or before it; ok is false when there is none. The
+// hint is a chunk to try first.
 func (r *runs) find(seq uint64, hint int) (p place, ok bool) {
 	if r.empty() || before(seq, r.chunks[0].runs[r.chunks[0].lo].start) {
 		return place{}, false
@@ -94,7 +96,8 @@ func (r *runs) find(seq uint64, hint int) (p place, ok bool) {
 	return place{i, lo}, true
 }
 
-// insertAfter puts a run behind p, or in front of all when there is no run before it. It returns the chunk where it is now.
+// insertAfter puts a run behind p, or in front of all when there is no run before it. It returns
+// the chunk where it is now.
 func (r *runs) insertAfter(p place, ok bool, v run) int {
 	switch {
 	case r.empty():

@@ -12,8 +12,9 @@ const (
 )
 
 // blest is the blocking estimation scheduler (Ferlin et al., BLEST: Blocking Estimation-based MPTCP
-// Scheduler for Heterogeneous Networks, IFIP Networking 2016). When the fastest path F is full, it uses
-// a slower one S only if what S takes of the shared send window for a round trip leaves enough for F:
+// Scheduler for Heterogeneous Networks, IFIP Networking 2016). When the fastest path F is full, it
+// uses a slower one S only if what S takes of the shared send window for a round trip leaves enough
+// for F:
 //
 //	rtts = RTT_S / RTT_F
 //	X    = MSS_F (CWND_F + (rtts - 1) / 2) rtts      what F could send in the meantime

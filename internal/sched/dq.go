@@ -6,17 +6,18 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// dq is delay queueing (docs/papers.md, paper D, section 2.2): each path has a virtual queue that is drained at the
-// path's rate, and a packet is sent on the path on which it is expected to arrive first.
+// dq is delay queueing (docs/papers.md, paper D, section 2.2): each path has a virtual queue that
+// is drained at the path's rate, and a packet is sent on the path on which it is expected to arrive
+// first.
 //
 //	Q_i(t) = max(0, Q_i(tau) - B_i (t - tau)) + S    (equation 1)
 //	D_i    = Q_i / B_i + d_i                         (equation 2)
 //
-// B_i is the path's Rate, d_i its Delay, S the packet's Size, and tau the time of the last arrival at the
-// queue. A path without a Rate is not used. Of equal paths the first is used.
+// B_i is the path's Rate, d_i its Delay, S the packet's Size, and tau the time of the last arrival
+// at the queue. A path without a Rate is not used. Of equal paths the first is used.
 //
-// The queue is kept as the time until it is empty, which saves a division; when Rate changes, what is
-// queued keeps its time.
+// The queue is kept as the time until it is empty, which saves a division; when Rate changes, what
+// is queued keeps its time.
 type dq struct {
 	queue [MaxPaths]virtual
 }
@@ -62,20 +63,20 @@ func (d *dq) choose(paths []Path, among Set, s Segment) Set {
 // dqjOvertaken is TCP's duplicate acknowledgement threshold (paper D, section 3.2).
 const dqjOvertaken = 3
 
-// dqj is delay queueing with jitter evaluation (paper D, section 3.3): of the usable paths it uses those
-// together whose jitter does not delay a packet so long that three others overtake it.
+// dqj is delay queueing with jitter evaluation (paper D, section 3.3): of the usable paths it uses
+// those together whose jitter does not delay a packet so long that three others overtake it.
 //
 //	P_i(t) = floor(B_i t / (8 S))          (equation 3: packets that path i sends in time t)
 //	sum over i of P_i(J_j) < 3             (equation 4: for each path j that is used with others)
 //
-// Paths that violate the rule are excluded, the worst first, until it holds for the others. A path used
-// alone keeps its order whatever its jitter (the paper's premise), so an excluded path whose rate is
-// higher than the sum of the others is used alone.
+// Paths that violate the rule are excluded, the worst first, until it holds for the others. A path
+// used alone keeps its order whatever its jitter (the paper's premise), so an excluded path whose
+// rate is higher than the sum of the others is used alone.
 //
-// The sum is over the other paths. Equation 4 as printed includes path j itself, but then the paper's own
-// settings would violate it: three paths of 384 kbit/s with a jitter of 50 ms (1 + 1 + 1 packets of 1500
-// bytes), and 128, 128 and 384 kbit/s with 150 ms on the last (1 + 1 + 4). In its experiments all three
-// are used in both. Options.Own counts as printed.
+// The sum is over the other paths. Equation 4 as printed includes path j itself, but then the
+// paper's own settings would violate it: three paths of 384 kbit/s with a jitter of 50 ms (1 + 1 +
+// 1 packets of 1500 bytes), and 128, 128 and 384 kbit/s with 150 ms on the last (1 + 1 + 4). In its
+// experiments all three are used in both. Options.Own counts as printed.
 type dqj struct {
 	dq
 	overtaken int

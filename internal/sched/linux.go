@@ -3,16 +3,16 @@ package sched
 import "time"
 
 // linux is the default scheduler of MPTCP in Linux since 5.7 (mptcp_subflow_get_send in
-// net/mptcp/protocol.c, as of 6.18): the path with the shortest linger time gets a burst. The linger time
-// is what is in flight or waits behind the window, in memory, over an average of the path's pacing rate,
-// weighted by bytes. When that path's send buffer is full, nothing is sent.
+// net/mptcp/protocol.c, as of 6.18): the path with the shortest linger time gets a burst. The
+// linger time is what is in flight or waits behind the window, in memory, over an average of the
+// path's pacing rate, weighted by bytes. When that path's send buffer is full, nothing is sent.
 //
-// A burst consists of whole page fragments and ends with the fragment in which it is used up or the send
-// buffer is full (__subflow_push_pending). A full window and the end of the data end it as well: the next
-// push chooses again.
+// A burst consists of whole page fragments and ends with the fragment in which it is used up or the
+// send buffer is full (__subflow_push_pending). A full window and the end of the data end it as
+// well: the next push chooses again.
 //
-// The pacing rate is cwnd / srtt. The kernel's is larger by a factor, which makes a difference only while
-// one path is in slow start and another is not.
+// The pacing rate is cwnd / srtt. The kernel's is larger by a factor, which makes a difference only
+// while one path is in slow start and another is not.
 type linux struct {
 	path, burst int  // the path that has the burst, and what is left of it in bytes
 	begun       bool // a fragment is partly sent
@@ -57,8 +57,8 @@ func (l *linux) Next(paths []Path, s Segment) Set {
 	return l.give(s)
 }
 
-// give records that the path gets the segment. The fragment ends with the segment whose end is nearest to
-// its own.
+// give records that the path gets the segment. The fragment ends with the segment whose end is
+// nearest to its own.
 func (l *linux) give(s Segment) Set {
 	l.burst -= s.Size
 	if !l.begun {
@@ -69,8 +69,8 @@ func (l *linux) give(s Segment) Set {
 	return One(l.path)
 }
 
-// pacing returns the path's pacing rate in bytes per nanosecond. A path without an SRTT is assumed to be
-// fast, as in the kernel.
+// pacing returns the path's pacing rate in bytes per nanosecond. A path without an SRTT is assumed
+// to be fast, as in the kernel.
 func (p *Path) pacing() float64 {
 	if p.SRTT <= 0 {
 		return 1

@@ -9,7 +9,8 @@ import (
 // quarter is a segment of which four make a piece.
 const quarter = Piece / 4
 
-// Hand-computed: 10 segments a window, so that pacing rates are 1000 and 100 bytes/ms; a burst is two pieces.
+// Hand-computed: 10 segments a window, so that pacing rates are 1000 and 100 bytes/ms; a burst is
+// two pieces.
 func TestDefaultGivesBurstsToTheQueueThatIsSoonestEmpty(t *testing.T) {
 	paths := []Path{open(), open()}
 	for i := range paths {

@@ -1,8 +1,9 @@
 package sched
 
-// ratio gives each path as many packets in succession as its Ratio says, in the order of the paths, and
-// starts over: m packets, n packets, m packets (docs/papers.md, paper C, section 3). The proportion is exact: when it is
-// the turn of a path that is full, it waits. A path that is not usable or has no Ratio is skipped.
+// ratio gives each path as many packets in succession as its Ratio says, in the order of the paths,
+// and starts over: m packets, n packets, m packets (docs/papers.md, paper C, section 3). The
+// proportion is exact: when it is the turn of a path that is full, it waits. A path that is not
+// usable or has no Ratio is skipped.
 type ratio struct {
 	at   int // the path whose turn it is
 	sent int // packets of this turn sent so far
@@ -27,8 +28,8 @@ func (r *ratio) Next(paths []Path, s Segment) Set {
 	return 0
 }
 
-// roundRobin gives each segment to the next path in turn that has room. A path that is full is skipped, so
-// the shares follow the windows.
+// roundRobin gives each segment to the next path in turn that has room. A path that is full is
+// skipped, so the shares follow the windows.
 type roundRobin struct {
 	next int
 }

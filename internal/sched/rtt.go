@@ -1,7 +1,8 @@
 package sched
 
-// lowestRTT gives the segment to the path with the smallest SRTT among those with room (Raiciu et al., How
-// Hard Can It Be?, NSDI 2012). A path without an SRTT is the slowest; of equal paths the first is used.
+// lowestRTT gives the segment to the path with the smallest SRTT among those with room (Raiciu et
+// al., How Hard Can It Be?, NSDI 2012). A path without an SRTT is the slowest; of equal paths the
+// first is used.
 type lowestRTT struct{}
 
 func (lowestRTT) Next(paths []Path, s Segment) Set {
@@ -11,8 +12,8 @@ func (lowestRTT) Next(paths []Path, s Segment) Set {
 	return 0
 }
 
-// fastest returns the path with the smallest SRTT among those in the set that have room for size bytes,
-// or -1.
+// fastest returns the path with the smallest SRTT among those in the set that have room for size
+// bytes, or -1.
 func fastest(paths []Path, among Set, size int) int {
 	best := -1
 	for i := range paths {
@@ -27,9 +28,9 @@ func fastest(paths []Path, among Set, size int) int {
 	return best
 }
 
-// pair returns the fastest path whatever its room, and the fastest that has room: blest and ecf decide
-// between using the second and waiting for the first. They are the same when there is nothing to decide,
-// and -1 when no path has room.
+// pair returns the fastest path whatever its room, and the fastest that has room: blest and ecf
+// decide between using the second and waiting for the first. They are the same when there is
+// nothing to decide, and -1 when no path has room.
 func pair(paths []Path, size int) (fast, open int) {
 	may := candidates(paths)
 	if open = fastest(paths, may, size); open < 0 {
@@ -45,8 +46,8 @@ func pair(paths []Path, size int) (fast, open int) {
 // noRoom is a size for which every path has room.
 const noRoom = -1 << 63
 
-// redundant sends each segment on every path that has room for it. A path that is full does not get the
-// segment later, so that a slow path does not lag behind.
+// redundant sends each segment on every path that has room for it. A path that is full does not get
+// the segment later, so that a slow path does not lag behind.
 type redundant struct{}
 
 func (redundant) Next(paths []Path, s Segment) Set {

@@ -16,19 +16,20 @@ const MaxPaths = 64
 
 // Path is the state of a path when a segment is scheduled.
 type Path struct {
-	// Usable: the path is up and may be used. Backup: it is used only while no other path is usable.
+	// Usable: the path is up and may be used. Backup: it is used only while no other path is
+	// usable.
 	Usable, Backup bool
 	// Room is how many bytes may be given to the path now, by its congestion window or, with
 	// Needs.Ahead, by its send buffer. A datagram path has no window and a large Room.
 	Room int
-	// Cwnd and InFlight are the congestion window and what is in flight, in bytes. MSS is the payload of
-	// a full segment.
+	// Cwnd and InFlight are the congestion window and what is in flight, in bytes. MSS is the
+	// payload of a full segment.
 	Cwnd, InFlight, MSS int
-	// Queued is what was given to the path and is neither acknowledged nor in flight, in bytes: it waits
-	// for the window or for its retransmission. It is set with Needs.Ahead only.
+	// Queued is what was given to the path and is neither acknowledged nor in flight, in bytes: it
+	// waits for the window or for its retransmission. It is set with Needs.Ahead only.
 	Queued int
-	// SRTT and RTTVAR are the smoothed round-trip time and its variation (RFC 6298), 0 before the first
-	// sample.
+	// SRTT and RTTVAR are the smoothed round-trip time and its variation (RFC 6298), 0 before the
+	// first sample.
 	SRTT, RTTVAR time.Duration
 	// Delay and Jitter are one-way, Rate is the path's rate. They are set with Needs.Delay only.
 	Delay, Jitter time.Duration
@@ -49,8 +50,8 @@ type Segment struct {
 	// Window is what is left of the shared window, in bytes, before this segment. The caller keeps
 	// within it.
 	Window int
-	// Unacked is the number of bytes sent and not acknowledged at the data level. Window and Unacked
-	// together are the whole send window.
+	// Unacked is the number of bytes sent and not acknowledged at the data level. Window and
+	// Unacked together are the whole send window.
 	Unacked int
 	// Queued is how many bytes wait to be scheduled, this segment included.
 	Queued int
@@ -76,22 +77,23 @@ func (s Set) First() int {
 // Len returns the number of paths in the set.
 func (s Set) Len() int { return bits.OnesCount64(uint64(s)) }
 
-// Scheduler schedules the segments of one connection, or the packets of one flow of datagrams. It may
-// keep state and is not safe for concurrent use.
+// Scheduler schedules the segments of one connection, or the packets of one flow of datagrams. It
+// may keep state and is not safe for concurrent use.
 type Scheduler interface {
-	// Next chooses the paths for the segment. Each chosen path is usable and has room for it. The caller
-	// sends the segment on at least one of them: the choice is recorded as made. paths has the same
-	// paths in the same order at every call, at most MaxPaths. Next does not allocate.
+	// Next chooses the paths for the segment. Each chosen path is usable and has room for it. The
+	// caller sends the segment on at least one of them: the choice is recorded as made. paths has
+	// the same paths in the same order at every call, at most MaxPaths. Next does not allocate.
 	Next(paths []Path, s Segment) Set
 }
 
-// Options are the parameters of the schedulers. A zero value stands for the value of the source named
-// with the scheduler.
+// Options are the parameters of the schedulers. A zero value stands for the value of the source
+// named with the scheduler.
 type Options struct {
-	// Beta is the hysteresis of ecf: how much it hesitates to leave the state of waiting for the fastest
-	// path (Lim et al.: 0.25).
+	// Beta is the hysteresis of ecf: how much it hesitates to leave the state of waiting for the
+	// fastest path (Lim et al.: 0.25).
 	Beta float64
-	// Overtaken is the reordering, in packets, that dqj tolerates less than (paper D, section 3.2: 3).
+	// Overtaken is the reordering, in packets, that dqj tolerates less than (paper D, section 3.2:
+	// 3).
 	Overtaken int
 	// Own makes dqj count the packets that follow on the jittery path itself as well (equation 4 as
 	// printed).
@@ -110,8 +112,8 @@ func (o Options) Check() fault.List {
 	return faults
 }
 
-// Default is Linux' default scheduler (net.mptcp.scheduler). Whatever runs or simulates a connection
-// uses it unless another is chosen.
+// Default is Linux' default scheduler (net.mptcp.scheduler). Whatever runs or simulates a
+// connection uses it unless another is chosen.
 const Default = "default"
 
 // Needs is what a scheduler needs of its caller beyond the state of the paths.
@@ -122,8 +124,8 @@ type Needs struct {
 	// nothing, and the scheduler learns that the window was the limit.
 	Blocked bool
 	// Ahead: the scheduler gives a path data before the path's congestion window has room for it.
-	// Path.Room is then what the path's send buffer has room for, Path.Queued what waits there, and the
-	// rest of a Piece is given even beyond Room.
+	// Path.Room is then what the path's send buffer has room for, Path.Queued what waits there, and
+	// the rest of a Piece is given even beyond Room.
 	Ahead bool
 }
 

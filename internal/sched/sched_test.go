@@ -29,7 +29,8 @@ func scheduler(t interface {
 // open is a path that has room and no estimates.
 func open() Path { return Path{Usable: true, Room: math.MaxInt, MSS: 1000} }
 
-// drive asks n times for a segment of 1000 bytes and writes the choices down: a digit for a path, "-" for none.
+// drive asks n times for a segment of 1000 bytes and writes the choices down: a digit for a path,
+// "-" for none.
 func drive(s Scheduler, paths []Path, n int) string {
 	var b strings.Builder
 	for range n {
@@ -93,8 +94,9 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestBLEST has a fast path that is full. rtts = 40/10 = 4, X = (10000 + 1000 * 3/2) * 4 = 46000; lambda is 1.2 at first: 55200. The
-// slow path is used while that is not more than the window less its 5000 bytes in flight and the 1000 of the segment.
+// TestBLEST has a fast path that is full. rtts = 40/10 = 4, X = (10000 + 1000 * 3/2) * 4 = 46000;
+// lambda is 1.2 at first: 55200. The slow path is used while that is not more than the window less
+// its 5000 bytes in flight and the 1000 of the segment.
 func TestBLEST(t *testing.T) {
 	fast, slow := open(), open()
 	fast.Cwnd, fast.SRTT, fast.Room = 10_000, 10*ms, 0
@@ -150,9 +152,10 @@ func TestBLEST(t *testing.T) {
 	}
 }
 
-// TestECF has a fast path that is full: 10 ms, 10 segments; a slow one: 100 ms, 20 segments; deviations 2 and 8 ms. delta is 8 ms.
-// n RTT_F < RTT_S + delta while 10 (1 + k/10) < 108: k < 98 segments. Then the slow path needs at least 2 RTT_F + delta for k
-// when k/20 * 100 >= 28: k >= 5.6. After waiting the first bound is 135: k < 125.
+// TestECF has a fast path that is full: 10 ms, 10 segments; a slow one: 100 ms, 20 segments;
+// deviations 2 and 8 ms. delta is 8 ms. n RTT_F < RTT_S + delta while 10 (1 + k/10) < 108: k < 98
+// segments. Then the slow path needs at least 2 RTT_F + delta for k when k/20 * 100 >= 28: k >=
+// 5.6. After waiting the first bound is 135: k < 125.
 func TestECF(t *testing.T) {
 	fast, slow := open(), open()
 	fast.Cwnd, fast.SRTT, fast.RTTVAR, fast.Room = 10_000, 10*ms, 2*ms, 0
@@ -185,8 +188,8 @@ func TestECF(t *testing.T) {
 	}
 }
 
-// TestDQ is equations 1 and 2 of paper D: packets of 1000 bytes take 10 ms at 800 kbit/s and 5 ms at 1600 kbit/s; the delays are
-// 20 and 40 ms.
+// TestDQ is equations 1 and 2 of paper D: packets of 1000 bytes take 10 ms at 800 kbit/s and 5 ms
+// at 1600 kbit/s; the delays are 20 and 40 ms.
 func TestDQ(t *testing.T) {
 	slow, fast := open(), open()
 	slow.Rate, slow.Delay = 800*unit.KbitPerSecond, 20*ms
@@ -212,7 +215,8 @@ func TestDQ(t *testing.T) {
 	}
 }
 
-// TestDQJ is paper D's experiments: three paths, packets of 1500 bytes. The counts are those of equation 4 over the other paths.
+// TestDQJ is paper D's experiments: three paths, packets of 1500 bytes. The counts are those of
+// equation 4 over the other paths.
 func TestDQJ(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -298,8 +302,9 @@ func drawPaths(t *rapid.T) []Path {
 	return rapid.SliceOfN(draw, 0, MaxPaths).Draw(t, "paths")
 }
 
-// TestPropertyChoicesArePossible: every path chosen is there, usable and has room, and a backup is chosen only when no other path is
-// usable. The default scheduler gives the rest of a piece without room.
+// TestPropertyChoicesArePossible: every path chosen is there, usable and has room, and a backup is
+// chosen only when no other path is usable. The default scheduler gives the rest of a piece without
+// room.
 func TestPropertyChoicesArePossible(t *testing.T) {
 	for _, name := range Names() {
 		t.Run(name, func(t *testing.T) {
@@ -336,7 +341,8 @@ func TestPropertyChoicesArePossible(t *testing.T) {
 	}
 }
 
-// TestPropertyRatioIsExact: over every period, wherever it begins, each path gets exactly its ratio, however often a path was full meanwhile.
+// TestPropertyRatioIsExact: over every period, wherever it begins, each path gets exactly its
+// ratio, however often a path was full meanwhile.
 func TestPropertyRatioIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ratios := rapid.SliceOfN(rapid.IntRange(0, 6), 1, 6).Draw(t, "ratios")
@@ -376,8 +382,8 @@ func TestPropertyRatioIsExact(t *testing.T) {
 	})
 }
 
-// TestPropertyDQIsEquations computes the equations as printed, in bits and seconds, and expects the same choices where they differ by
-// more than rounding.
+// TestPropertyDQIsEquations computes the equations as printed, in bits and seconds, and expects the
+// same choices where they differ by more than rounding.
 func TestPropertyDQIsEquations(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 5).Draw(t, "paths")

@@ -8,8 +8,9 @@ import (
 	"github.com/tabane/tabane/internal/sched"
 )
 
-// Linux' scheduler gives data to a subflow before the subflow's window has room for it. What is given so waits in the order in
-// which it was given, and comes to be sent by no other subflow unless this one fails.
+// Linux' scheduler gives data to a subflow before the subflow's window has room for it. What is
+// given so waits in the order in which it was given, and comes to be sent by no other subflow
+// unless this one fails.
 
 // given is data that waits at a subflow.
 type given struct {
@@ -67,8 +68,9 @@ func (b *backlog) take(most int) (data uint64, length int) {
 // pieces is how many buffers of up to 64 KiB it is.
 func (b *backlog) pieces() int { return len(b.list) - b.first + b.bytes>>16 }
 
-// take takes data from the scheduler: there is room for it in the window, or in the send buffer where data is given ahead, which may
-// put data in front that is to be sent again. It is sent as soon as it can be.
+// take takes data from the scheduler: there is room for it in the window, or in the send buffer
+// where data is given ahead, which may put data in front that is to be sent again. It is sent as
+// soon as it can be.
 func (f *sender) take(s *Sim, data uint64, length int, front bool) {
 	if !f.c.ahead {
 		f.sendNew(s, data, length)
@@ -95,8 +97,9 @@ func (f *sender) sendBacklog(s *Sim) {
 	}
 }
 
-// uncount tells the scheduler of the room that Connection.Uncounted sees: in a recovery all that was acknowledged selectively makes some,
-// again with each acknowledgement of any subflow, although nothing new can be sent before the gap is filled.
+// uncount tells the scheduler of the room that Connection.Uncounted sees: in a recovery all that
+// was acknowledged selectively makes some, again with each acknowledgement of any subflow, although
+// nothing new can be sent before the gap is filled.
 func (c *connection) uncount(s *Sim) {
 	for i := range c.flows {
 		if f := &s.senders[int(c.first)+i]; f.state != caClosed {
@@ -106,8 +109,9 @@ func (c *connection) uncount(s *Sim) {
 	}
 }
 
-// account tells the scheduler of memory: what waits and what is in flight takes, and whether the send buffer has room. It takes no more once
-// that is used up, but all of what was begun (sk_stream_memory_free).
+// account tells the scheduler of memory: what waits and what is in flight takes, and whether the
+// send buffer has room. It takes no more once that is used up, but all of what was begun
+// (sk_stream_memory_free).
 func (f *sender) account() {
 	p := f.path
 	flight := int(f.board.next - f.board.una)
@@ -118,8 +122,9 @@ func (f *sender) account() {
 	}
 }
 
-// buffers are how many segments a subflow sends in one buffer, an average of some. With one segment alone it waits for a second one or for a
-// millisecond since it sent the last (tcp_tso_should_defer, tcp_tso_autosize). Here they are sent at once, and are but counted so.
+// buffers are how many segments a subflow sends in one buffer, an average of some. With one segment
+// alone it waits for a second one or for a millisecond since it sent the last
+// (tcp_tso_should_defer, tcp_tso_autosize). Here they are sent at once, and are but counted so.
 type buffers struct {
 	average float64
 	waiting int
@@ -141,8 +146,8 @@ func (b *buffers) count(now time.Duration) {
 // clamped is the congestion window, of no more segments than may be outstanding (snd_cwnd_clamp).
 func (f *sender) clamped() float64 { return min(f.cc.Cwnd, float64(f.window)) }
 
-// sendBuffer is the subflow's send buffer: twice the congestion window, in what a segment takes of memory when it is alone
-// (tcp_sndbuf_expand).
+// sendBuffer is the subflow's send buffer: twice the congestion window, in what a segment takes of
+// memory when it is alone (tcp_sndbuf_expand).
 func (f *sender) sendBuffer() int {
 	memory := 1<<bits.Len(uint(f.c.Segment+segmentHead+segmentShared-1)) + segmentBody
 	window := max(int(f.clamped()), leastBuffer)
@@ -151,16 +156,18 @@ func (f *sender) sendBuffer() int {
 }
 
 const (
-	// segmentHead is MAX_TCP_HEADER, segmentShared struct skb_shared_info, and segmentBody struct sk_buff: what a buffer takes beside payload.
+	// segmentHead is MAX_TCP_HEADER, segmentShared struct skb_shared_info, and segmentBody struct
+	// sk_buff: what a buffer takes beside payload.
 	segmentHead, segmentShared, segmentBody = 256, 320, 256
 	segmentBuffer                           = segmentHead + segmentShared + segmentBody
 	leastBuffer                             = 10      // TCP_INIT_CWND
 	leastMemory                             = 4 << 10 // net.ipv4.tcp_wmem, the first
 )
 
-// written says whether the application has written n more bytes. It writes pieces until what has not been acknowledged of them fills the
-// connection's send buffer, which is as large as those of the subflows together (__mptcp_sync_sndbuf), and is woken when a third of that
-// is free (sk_stream_is_writeable).
+// written says whether the application has written n more bytes. It writes pieces until what has
+// not been acknowledged of them fills the connection's send buffer, which is as large as those of
+// the subflows together (__mptcp_sync_sndbuf), and is woken when a third of that is free
+// (sk_stream_is_writeable).
 func (c *connection) written(s *Sim, n int) bool {
 	if c.next+uint64(n) <= c.wrote {
 		return true

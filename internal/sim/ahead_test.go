@@ -59,7 +59,8 @@ func TestBacklog(t *testing.T) {
 	})
 }
 
-// The kernel's scheduler fills both paths, and what one of them delivers in a row is a burst of 64 kB.
+// The kernel's scheduler fills both paths, and what one of them delivers in a row is a burst of 64
+// kB.
 func TestDefaultSchedulerDeliversInPieces(t *testing.T) {
 	c := paper(first, lossless())
 	c.Bursts = true
@@ -76,8 +77,8 @@ func TestDefaultSchedulerDeliversInPieces(t *testing.T) {
 	}
 }
 
-// While nothing is lost, nothing waits that is not counted. A recovery gives the subflow that is in it far more than its window, as much
-// as RBuf allows.
+// While nothing is lost, nothing waits that is not counted. A recovery gives the subflow that is in
+// it far more than its window, as much as RBuf allows.
 func TestUncounted(t *testing.T) {
 	measure := func(loss float64, rbuf unit.Size, uncounted bool) ConnectionResult {
 		other := lossless()
@@ -122,8 +123,8 @@ func TestRightSizing(t *testing.T) {
 	}
 }
 
-// As captured on Linux 6.18: 60 segments read in a round trip where 10 were expected let the window grow to 669,200 bytes, two segments
-// for each that arrives.
+// As captured on Linux 6.18: 60 segments read in a round trip where 10 were expected let the window
+// grow to 669,200 bytes, two segments for each that arrives.
 func TestRightSizingGrowsAsLinux(t *testing.T) {
 	c := paper(first, lossless())
 	k := &c.Connections[0]

@@ -13,7 +13,8 @@ func (c *connection) made(at time.Duration) uint64 {
 	return min(c.limit, uint64(c.Rate.SizeIn(at-c.Start)))
 }
 
-// offered returns how many bytes the next segment has: a full one, or what is left at the end, or nothing yet.
+// offered returns how many bytes the next segment has: a full one, or what is left at the end, or
+// nothing yet.
 func (c *connection) offered(s *Sim) int {
 	left := c.limit - c.next
 	n := uint64(c.Segment)
@@ -41,7 +42,8 @@ func (c *connection) ready(bytes uint64) time.Duration {
 	return c.Start + at
 }
 
-// timer is the event of the connection: data is ready, or there is none any more, or it is time to probe or to ask the scheduler again.
+// timer is the event of the connection: data is ready, or there is none any more, or it is time to
+// probe or to ask the scheduler again.
 func (c *connection) timer(s *Sim) {
 	s.events.remove(s.connectionSource(c.id))
 	if c.Stop > 0 && s.now >= c.Stop {

@@ -79,8 +79,9 @@ func TestSlowStart(t *testing.T) {
 	}
 }
 
-// Mathis et al., The macroscopic behavior of the TCP congestion avoidance algorithm, CCR 1997: with a loss rate p, delayed
-// acknowledgements or not, rate = C MSS / (RTT sqrt(p)) with C = sqrt(3/2) when each segment is acknowledged.
+// Mathis et al., The macroscopic behavior of the TCP congestion avoidance algorithm, CCR 1997: with
+// a loss rate p, delayed acknowledgements or not, rate = C MSS / (RTT sqrt(p)) with C = sqrt(3/2)
+// when each segment is acknowledged.
 func TestMathis(t *testing.T) {
 	for _, loss := range []float64{1e-3, 5e-3} {
 		var sum float64
@@ -99,8 +100,9 @@ func TestMathis(t *testing.T) {
 	}
 }
 
-// What ns-2, ns-3 and htsim give on the paper's second path is 2.5 to 2.7 Mbit/s at a loss of 1e-3 and 0.96 to 1.1 at 1e-2, with a
-// standard deviation of 0.2 and 0.1; these are the means of twelve seeds.
+// What ns-2, ns-3 and htsim give on the paper's second path is 2.5 to 2.7 Mbit/s at a loss of 1e-3
+// and 0.96 to 1.1 at 1e-2, with a standard deviation of 0.2 and 0.1; these are the means of twelve
+// seeds.
 func TestSecondPathOfThePaper(t *testing.T) {
 	for _, tt := range []struct{ loss, low, high float64 }{{1e-3, 2.4e6, 2.85e6}, {1e-2, 0.9e6, 1.15e6}} {
 		var sum float64

@@ -11,7 +11,8 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// many is n connections over the roads of the paper, each as wide as that many need, so that each connection has the same share.
+// many is n connections over the roads of the paper, each as wide as that many need, so that each
+// connection has the same share.
 func many(n int) Config {
 	one := paper(first, second)
 	c := Config{Seed: 1, Duration: one.Duration, Links: one.Links}
@@ -29,7 +30,8 @@ func many(n int) Config {
 	return c
 }
 
-// BenchmarkPaper is 30 s on the paper's topology with all measures on: seg/s are data segments, delivered in order.
+// BenchmarkPaper is 30 s on the paper's topology with all measures on: seg/s are data segments,
+// delivered in order.
 func BenchmarkPaper(b *testing.B) {
 	for _, tt := range []struct {
 		name   string
@@ -50,7 +52,8 @@ func BenchmarkPaper(b *testing.B) {
 	}
 }
 
-// BenchmarkConnections is the same with many connections at once, after their start: memory is there, and all are at work.
+// BenchmarkConnections is the same with many connections at once, after their start: memory is
+// there, and all are at work.
 func BenchmarkConnections(b *testing.B) {
 	for _, n := range []int{2, 10, 100, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -125,7 +125,8 @@ func (c Config) checkChanges() fault.List {
 	return faults
 }
 
-// instant says of each link whether there is a time at which a packet passes it without taking time.
+// instant says of each link whether there is a time at which a packet passes it without taking
+// time.
 func (c Config) instant() []bool {
 	least := func(l Link) bool { return l.Rate == 0 && l.Least() <= 0 }
 	now, ever := slices.Clone(c.Links), make([]bool, len(c.Links))

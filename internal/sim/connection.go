@@ -9,7 +9,8 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// connection is both ends of a connection: what its subflows share. The sending end has only what it was told by acknowledgements.
+// connection is both ends of a connection: what its subflows share. The sending end has only what
+// it was told by acknowledgements.
 type connection struct {
 	Connection
 	id    int32
@@ -20,8 +21,8 @@ type connection struct {
 	flows     []cc.Subflow
 	scheduler sched.Scheduler
 	paths     []sched.Path
-	// next is the first byte that has not been sent, limit where the data ends, acked the data acknowledgement, and edge where the
-	// advertised window ends.
+	// next is the first byte that has not been sent, limit where the data ends, acked the data
+	// acknowledgement, and edge where the advertised window ends.
 	next, limit, acked, edge uint64
 	// queue is data that is to be sent again over another subflow.
 	queue []reinjection
@@ -72,7 +73,8 @@ func (c *connection) acknowledged(p *packet) {
 	}
 }
 
-// newData returns how much can be sent now as the next segment, 0 when there is nothing or the shared windows are full.
+// newData returns how much can be sent now as the next segment, 0 when there is nothing or the
+// shared windows are full.
 func (c *connection) newData(s *Sim) int {
 	n := c.offered(s)
 	if n == 0 || !c.fits(n) {
@@ -99,8 +101,8 @@ func (c *connection) idle(f *sender) bool {
 	return c.blocked || f.board.next-f.board.una >= f.window || c.next >= c.limit || c.ahead && f.backlog.bytes == 0
 }
 
-// schedule sends all that can be sent now. Whatever may make more possible calls it again: every acknowledgement, timeout, start of a
-// subflow and piece of data from the application.
+// schedule sends all that can be sent now. Whatever may make more possible calls it again: every
+// acknowledgement, timeout, start of a subflow and piece of data from the application.
 func (c *connection) schedule(s *Sim) {
 	if c.done {
 		return
@@ -191,8 +193,8 @@ func (c *connection) segment(s *Sim, n int) sched.Segment {
 // pause is how long a scheduler that waits without anything in flight is left alone.
 const pause = 10 * time.Millisecond
 
-// askAgain sees to it that a scheduler that wants to wait is asked again: with something in flight an acknowledgement or a timeout
-// will, otherwise a timer.
+// askAgain sees to it that a scheduler that wants to wait is asked again: with something in flight
+// an acknowledgement or a timeout will, otherwise a timer.
 func (c *connection) askAgain(s *Sim) {
 	usable := false
 	for i := range c.paths {
@@ -241,8 +243,8 @@ func (c *connection) hand(s *Sim, n uint64) {
 	}
 }
 
-// advertise returns the data acknowledgement and the window. The right edge of the window never moves left,
-// as in Linux (tcp_select_window).
+// advertise returns the data acknowledgement and the window. The right edge of the window never
+// moves left, as in Linux (tcp_select_window).
 func (c *connection) advertise(r *receiver) (acked uint64, window uint32) {
 	acked = c.buffer.Next()
 	if c.ReceiveBuffer == 0 {

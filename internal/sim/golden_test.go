@@ -41,8 +41,8 @@ func digest(t *testing.T, results ...Result) string {
 	return fmt.Sprintf("%x", sum.Sum(nil)[:8])
 }
 
-// What is simulated stays bit for bit what it was: who only makes it faster changes none of these, and who changes what it does finds
-// here what that concerns, and writes them anew with -update.
+// What is simulated stays bit for bit what it was: who only makes it faster changes none of these,
+// and who changes what it does finds here what that concerns, and writes them anew with -update.
 func TestResultsStay(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("other architectures round differently: they may add to a product at once")

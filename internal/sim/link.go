@@ -36,8 +36,8 @@ func (s *Sim) send(p *packet, size int32) {
 	s.enter(p, size)
 }
 
-// enter gives a packet to the link of its next hop. The link has an event at the next delivery; one that is not the first in line changes
-// nothing, unless packets overtake each other.
+// enter gives a packet to the link of its next hop. The link has an event at the next delivery; one
+// that is not the first in line changes nothing, unless packets overtake each other.
 func (s *Sim) enter(p *packet, size int32) {
 	p.hop++
 	i := s.hops[p.hop]
@@ -81,7 +81,8 @@ func (s *Sim) deliver(i int32) {
 	s.arrive(&a.Frame)
 }
 
-// arrive takes a packet at the end of its way. Who takes it reads it before sending another, which may take its place.
+// arrive takes a packet at the end of its way. Who takes it reads it before sending another, which
+// may take its place.
 func (s *Sim) arrive(p *packet) {
 	if s.tap != nil {
 		s.observe(p, false)

@@ -28,7 +28,8 @@ func rate(series []unit.Size, interval, from, to time.Duration) float64 {
 	return float64(sum.Over(to-from)) / 1e6
 }
 
-// A path that fails costs what it carried, its data goes over the other, and it is used again when it is back.
+// A path that fails costs what it carried, its data goes over the other, and it is used again when
+// it is back.
 func TestPathFails(t *testing.T) {
 	for _, scheduler := range sched.Names() {
 		c := paper(first, lossless())
@@ -82,7 +83,8 @@ func TestBackup(t *testing.T) {
 	}
 }
 
-// The window is shared: a buffer that holds less than all paths have on the way limits them, as does the rule of the paper.
+// The window is shared: a buffer that holds less than all paths have on the way limits them, as
+// does the rule of the paper.
 func TestReceiveBuffer(t *testing.T) {
 	build := func(buffer, rbuf unit.Size) Config {
 		c := paper(first, lossless())
@@ -117,8 +119,9 @@ func TestReceiveBuffer(t *testing.T) {
 	}
 }
 
-// Raiciu et al., NSDI 2012, figure 4: on two paths of very different delay and a small receive buffer, opportunistic retransmission and
-// penalisation get more through than TCP on the better path alone would, where without them it is less.
+// Raiciu et al., NSDI 2012, figure 4: on two paths of very different delay and a small receive
+// buffer, opportunistic retransmission and penalisation get more through than TCP on the better
+// path alone would, where without them it is less.
 func TestOpportunisticRetransmission(t *testing.T) {
 	wifi := road{rate: 8 * unit.MbitPerSecond, delay: 5 * ms}
 	mobile := road{rate: 2 * unit.MbitPerSecond, delay: 70 * ms}
@@ -140,7 +143,8 @@ func TestOpportunisticRetransmission(t *testing.T) {
 	}
 }
 
-// Each path carries a copy, and the first counts: what arrives is what the better path carries, with the delay of the faster.
+// Each path carries a copy, and the first counts: what arrives is what the better path carries,
+// with the delay of the faster.
 func TestRedundant(t *testing.T) {
 	c := paper(first, second)
 	c.Connections[0].Scheduler = "redundant"
@@ -158,7 +162,8 @@ func TestHandshake(t *testing.T) {
 	k := &c.Connections[0]
 	k.Handshake, k.Start = true, time.Second
 	r := run(t, c).Connections[0]
-	// 60 ms and 120 ms there and back; the receiver opens, so the sender may begin after one and a half.
+	// 60 ms and 120 ms there and back; the receiver opens, so the sender may begin after one and a
+	// half.
 	for i, want := range []time.Duration{1090 * ms, 1270 * ms} {
 		if got := r.Paths[i].Established; got < want || got > want+2*ms {
 			t.Errorf("subflow %d is established at %s, want %s", i, got, want)

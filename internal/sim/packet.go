@@ -2,13 +2,15 @@ package sim
 
 import "time"
 
-// packet is what goes over links: 64 bytes, a cache line. It has no content but what the other end decides by.
+// packet is what goes over links: 64 bytes, a cache line. It has no content but what the other end
+// decides by.
 type packet struct {
 	// at is the timestamp (RFC 7323): when data was sent; an acknowledgement echoes it.
 	at time.Duration
 	// data is the data sequence number, or the data acknowledgement.
 	data uint64
-	// seq is the number of the segment on its subflow, or the first that has not arrived: the cumulative acknowledgement.
+	// seq is the number of the segment on its subflow, or the first that has not arrived: the
+	// cumulative acknowledgement.
 	seq uint32
 	// window is how many bytes from data on the receiver has room for.
 	window uint32
@@ -19,7 +21,8 @@ type packet struct {
 	// length is the payload.
 	length uint16
 	kind   kind
-	// blocks is how many of sack are used. duplicate: what is acknowledged had arrived before (RFC 2883).
+	// blocks is how many of sack are used. duplicate: what is acknowledged had arrived before (RFC
+	// 2883).
 	blocks    uint8
 	duplicate bool
 	sack      [maxBlocks]span
@@ -47,8 +50,9 @@ const (
 // noWindow stands for a window without limit.
 const noWindow = 1<<32 - 1
 
-// traffic counts the packets that are on the way. It is the store of the links' pipes, which carry packets as they are: what many
-// connections have on the way is more than a cache holds, and so lies in the order in which it is needed.
+// traffic counts the packets that are on the way. It is the store of the links' pipes, which carry
+// packets as they are: what many connections have on the way is more than a cache holds, and so
+// lies in the order in which it is needed.
 type traffic struct{ packets, most int }
 
 // mostPackets is how many packets there may be at once: they need 512 MiB.

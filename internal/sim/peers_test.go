@@ -29,9 +29,10 @@ func processor(who int) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkBesideNS2 runs the paper's topology here and in ns-2, in turn, and prints the medians. Figures are by processor time, so that
-// what else runs on the machine counts less; make bench-sim keeps both on one core. ns-2 runs for long once, with two TCPs that know nothing of each other and no measures;
-// here each 30 s are a run of its own, with MPTCP and all measures.
+// BenchmarkBesideNS2 runs the paper's topology here and in ns-2, in turn, and prints the medians.
+// Figures are by processor time, so that what else runs on the machine counts less; make bench-sim
+// keeps both on one core. ns-2 runs for long once, with two TCPs that know nothing of each other
+// and no measures; here each 30 s are a run of its own, with MPTCP and all measures.
 func BenchmarkBesideNS2(b *testing.B) {
 	ns := programs.Need(b, "ns")
 	const runs = 40

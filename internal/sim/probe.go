@@ -7,15 +7,17 @@ import (
 	"github.com/tabane/tabane/internal/quality"
 )
 
-// The schedulers dq and dqj know delay and jitter from active probing, as in paper D, section 3.2: every second a probe of 60 bytes over
-// each path, of which the receiver says by how much the delay varies, answered with 64.
+// The schedulers dq and dqj know delay and jitter from active probing, as in paper D, section 3.2:
+// every second a probe of 60 bytes over each path, of which the receiver says by how much the delay
+// varies, answered with 64.
 const (
 	probeInterval = time.Second
 	probeSize     = 60
 	replySize     = 64
 )
 
-// phase is when in its interval a connection probes: in step with its own retransmissions a probe would meet them in every queue.
+// phase is when in its interval a connection probes: in step with its own retransmissions a probe
+// would meet them in every queue.
 func (s *Sim) phase(connection int32) time.Duration {
 	return 1 + time.Duration(rand.New(rand.NewPCG(s.config.Seed, streamProbe|uint64(connection))).Int64N(int64(probeInterval)))
 }

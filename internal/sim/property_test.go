@@ -179,7 +179,8 @@ func checkResult(c Config, r Result) error {
 	return nil
 }
 
-// Whatever passes Check runs: all data arrives, once and in order; nothing is held beyond the buffers; nobody waits for ever.
+// Whatever passes Check runs: all data arrives, once and in order; nothing is held beyond the
+// buffers; nobody waits for ever.
 func TestPropertyEverythingArrives(t *testing.T) { rapid.Check(t, everythingArrives) }
 
 func FuzzEverythingArrives(f *testing.F) { f.Fuzz(rapid.MakeFuzz(everythingArrives)) }

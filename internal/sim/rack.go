@@ -2,18 +2,23 @@ package sim
 
 import "time"
 
-// rack finds losses by time (RFC 8985): what was sent sufficiently before something that has been delivered is lost.
+// rack finds losses by time (RFC 8985): what was sent sufficiently before something that has been
+// delivered is lost.
 type rack struct {
-	// sent and seq are of the segment, among those delivered, that was sent last; rtt is its round trip time.
+	// sent and seq are of the segment, among those delivered, that was sent last; rtt is its round
+	// trip time.
 	sent time.Duration
 	seq  uint32
 	rtt  time.Duration
-	// highest is the highest segment delivered. Once a lower one that was sent once is delivered after it, there is reordering.
+	// highest is the highest segment delivered. Once a lower one that was sent once is delivered
+	// after it, there is reordering.
 	highest   uint32
 	reordered bool
-	// reorder is when the next segment is lost unless it is delivered before, and probe when a tail loss probe is sent; 0 is for never.
+	// reorder is when the next segment is lost unless it is delivered before, and probe when a tail
+	// loss probe is sent; 0 is for never.
 	reorder, probe time.Duration
-	// probing: a probe was sent that ended before probed, and is not yet accounted for; again if it was sent before.
+	// probing: a probe was sent that ended before probed, and is not yet accounted for; again if it
+	// was sent before.
 	probing, again bool
 	probed         uint32
 }
@@ -37,7 +42,8 @@ func after(sent time.Duration, seq uint32, than time.Duration, other uint32) boo
 	return sent > than || sent == than && seq > other
 }
 
-// delivered takes a segment that is newly acknowledged (section 6.2, steps 1 to 3). least is the least round trip time.
+// delivered takes a segment that is newly acknowledged (section 6.2, steps 1 to 3). least is the
+// least round trip time.
 func (r *rack) delivered(now time.Duration, seq uint32, e *segment, least time.Duration) {
 	rtt := now - e.sent
 	if e.flags&everRetrans != 0 && rtt < least {
@@ -108,7 +114,8 @@ func (f *sender) rackTimer(s *Sim) {
 	}
 }
 
-// ackDelay is the longest that the receiver waits with an acknowledgement (section 7.2, TLP.max_ack_delay).
+// ackDelay is the longest that the receiver waits with an acknowledgement (section 7.2,
+// TLP.max_ack_delay).
 const ackDelay = 40 * time.Millisecond
 
 // armProbe sets when a tail loss probe is sent (section 7.2).
@@ -131,8 +138,8 @@ func (f *sender) armProbe(s *Sim) {
 	}
 }
 
-// sendProbe sends a tail loss probe: new data if there is, or the last segment again (section 7.3). On a subflow of MPTCP it is always
-// the latter: new data is the scheduler's.
+// sendProbe sends a tail loss probe: new data if there is, or the last segment again (section 7.3).
+// On a subflow of MPTCP it is always the latter: new data is the scheduler's.
 func (f *sender) sendProbe(s *Sim) {
 	r := &f.rack
 	if f.state != caOpen || f.board.una == f.board.next {

@@ -21,8 +21,8 @@ type receiver struct {
 	blocks  [maxBlocks]span
 	nblocks int
 
-	// confirmed is the last acknowledgement, and echo TS.Recent: the timestamp of the latest segment that was not beyond it (RFC 7323,
-	// section 4.3).
+	// confirmed is the last acknowledgement, and echo TS.Recent: the timestamp of the latest
+	// segment that was not beyond it (RFC 7323, section 4.3).
 	confirmed uint32
 	echo      time.Duration
 	waiting   int // segments that are not acknowledged
@@ -30,8 +30,9 @@ type receiver struct {
 	// deadline is when waiting segments are acknowledged. There is an event no later than that.
 	deadline time.Duration
 
-	// offer is how much of the window the subflow offers so far (Linux: rcv_ssthresh). rtt is the round trip time as this end knows it, when
-	// it was measured last, and way the least of the way here.
+	// offer is how much of the window the subflow offers so far (Linux: rcv_ssthresh). rtt is the
+	// round trip time as this end knows it, when it was measured last, and way the least of the way
+	// here.
 	offer              uint64
 	rtt, measured, way time.Duration
 

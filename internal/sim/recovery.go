@@ -1,7 +1,7 @@
 package sim
 
-// enterRecovery starts fast recovery, and retransmits the first segment whatever the window (RFC 6675,
-// section 5, steps 4.1 to 4.3).
+// enterRecovery starts fast recovery, and retransmits the first segment whatever the window (RFC
+// 6675, section 5, steps 4.1 to 4.3).
 func (f *sender) enterRecovery(s *Sim) {
 	f.state, f.recover, f.rescued = caRecovery, f.board.next, false
 	f.result.Recoveries++
@@ -24,8 +24,8 @@ func (f *sender) retransmitNext(s *Sim) {
 	f.retransmit(s, seq, e)
 }
 
-// fillWindow uses the window when there is no new data: for segments that are not yet marked lost below one
-// that arrived (NextSeg 3), and once for the last (NextSeg 4).
+// fillWindow uses the window when there is no new data: for segments that are not yet marked lost
+// below one that arrived (NextSeg 3), and once for the last (NextSeg 4).
 func (f *sender) fillWindow(s *Sim) {
 	b := &f.board
 	for seq := max(b.una, b.lossMarked); seq < b.highest[0] && f.room() > 0; seq++ {

@@ -22,7 +22,8 @@ type copyOf struct {
 	sent time.Duration
 }
 
-// newStage is one TCP connection with a window that grows from 10, over a path of 5 Mbit/s and 60 ms there and back.
+// newStage is one TCP connection with a window that grows from 10, over a path of 5 Mbit/s and 60
+// ms there and back.
 func newStage(t *testing.T, lose func(seq uint32, n int) bool, change func(*Connection)) *stage {
 	t.Helper()
 	c := paper(road{rate: 5 * unit.MbitPerSecond, delay: 20 * ms})
@@ -91,7 +92,8 @@ func once(lost ...uint32) func(uint32, int) bool {
 
 func as(*Connection) {}
 
-// The acknowledgement that ends recovery is of up to a whole window; if it counted, the window would grow by what recovery just took.
+// The acknowledgement that ends recovery is of up to a whole window; if it counted, the window
+// would grow by what recovery just took.
 func TestLeavingRecoveryDoesNotGrowTheWindow(t *testing.T) {
 	s := newStage(t, once(20, 21, 25), as)
 	s.until("recovery", func(f *sender) bool { return f.state == caRecovery })
@@ -101,7 +103,8 @@ func TestLeavingRecoveryDoesNotGrowTheWindow(t *testing.T) {
 	}
 }
 
-// A retransmission that completes what arrived behind it is acknowledged together with it: a jump that says nothing of the rate.
+// A retransmission that completes what arrived behind it is acknowledged together with it: a jump
+// that says nothing of the rate.
 func TestJumpDoesNotGrowTheWindow(t *testing.T) {
 	s := newStage(t, func(seq uint32, n int) bool { return seq == 20 && n <= 2 }, as)
 	s.until("timeout", func(f *sender) bool { return f.result.Timeouts == 1 })
@@ -112,7 +115,8 @@ func TestJumpDoesNotGrowTheWindow(t *testing.T) {
 	}
 }
 
-// The timer is restarted for a retransmission: otherwise it would expire before its acknowledgement can be there.
+// The timer is restarted for a retransmission: otherwise it would expire before its acknowledgement
+// can be there.
 func TestRetransmissionRestartsTheTimer(t *testing.T) {
 	s := newStage(t, once(20), as)
 	s.until("recovery", func(f *sender) bool { return f.state == caRecovery })
@@ -140,7 +144,8 @@ func TestWhatIsLostIsSentAgain(t *testing.T) {
 				t.Errorf("rack %v: segment %d is sent %d times", rack, c.seq, n)
 			}
 		}
-		// The window was not used up, so the last one may be sent again to be sure (RFC 6675, NextSeg 4).
+		// The window was not used up, so the last one may be sent again to be sure (RFC 6675,
+		// NextSeg 4).
 		if n := int(r.Retransmissions) - len(lost); n < 0 || n > 1 {
 			t.Errorf("rack %v: %d retransmissions of %d lost", rack, r.Retransmissions, len(lost))
 		}
@@ -158,7 +163,8 @@ func TestLostRetransmission(t *testing.T) {
 	}
 }
 
-// The end of the data has nothing behind it that could tell of its loss: a probe does, or the timer.
+// The end of the data has nothing behind it that could tell of its loss: a probe does, or the
+// timer.
 func TestLostTail(t *testing.T) {
 	for rack, want := range map[bool][2]uint64{false: {1, 0}, true: {0, 1}} {
 		s := newStage(t, once(40), func(c *Connection) { c.RACK, c.Bytes = rack, 1340*40 })
@@ -210,8 +216,8 @@ func TestDelayedAcknowledgements(t *testing.T) {
 	}
 }
 
-// A segment that had arrived is sent again when its acknowledgement is lost: the answer echoes the time of the copy (RFC 7323, section
-// 4.3), and is no sample of as long as the timeout.
+// A segment that had arrived is sent again when its acknowledgement is lost: the answer echoes the
+// time of the copy (RFC 7323, section 4.3), and is no sample of as long as the timeout.
 func TestLostAcknowledgementsAreNoRoundTrip(t *testing.T) {
 	c := paper(first)
 	c.Links[2].Loss = channel.Loss{Kind: channel.Random, P: 0.2}
@@ -222,7 +228,8 @@ func TestLostAcknowledgementsAreNoRoundTrip(t *testing.T) {
 	}
 }
 
-// Three segments that arrived above one that did not are needed to deem it lost (RFC 6675, DupThresh); fewer may have overtaken it.
+// Three segments that arrived above one that did not are needed to deem it lost (RFC 6675,
+// DupThresh); fewer may have overtaken it.
 func TestThreshold(t *testing.T) {
 	s := newStage(t, once(20), as)
 	s.until("recovery", func(f *sender) bool { return f.state == caRecovery })
@@ -231,7 +238,8 @@ func TestThreshold(t *testing.T) {
 	}
 }
 
-// Two segments above do for time: a quarter of the least round trip after they are known to have arrived (RFC 8985, section 6.2).
+// Two segments above do for time: a quarter of the least round trip after they are known to have
+// arrived (RFC 8985, section 6.2).
 func TestReorderingWindow(t *testing.T) {
 	s := newStage(t, once(38), func(c *Connection) { c.RACK, c.Bytes = true, 1340*40 })
 	s.until("the end", func(f *sender) bool { return f.c.done })

@@ -6,7 +6,8 @@ import (
 	"github.com/tabane/tabane/internal/sched"
 )
 
-// reinject queues what a subflow has outstanding for the others, each segment once (RFC 8684, section 3.3.6).
+// reinject queues what a subflow has outstanding for the others, each segment once (RFC 8684,
+// section 3.3.6).
 func (c *connection) reinject(s *Sim, f *sender) {
 	if len(c.flows) < 2 || c.Uncounted {
 		return
@@ -29,7 +30,8 @@ func (c *connection) requeue(s *Sim, r reinjection) {
 	c.queue = append(c.queue, r)
 }
 
-// scheduleQueue sends what is queued while other subflows have room. What none of them takes does not hold up new data.
+// scheduleQueue sends what is queued while other subflows have room. What none of them takes does
+// not hold up new data.
 func (c *connection) scheduleQueue(s *Sim) {
 	n := 0
 	for n < len(c.queue) {
@@ -67,7 +69,8 @@ func (c *connection) sendElsewhere(s *Sim, r *reinjection) bool {
 	return set != 0
 }
 
-// full does what can be done when the shared window is full, and says whether it is in the way: whether a subflow has room.
+// full does what can be done when the shared window is full, and says whether it is in the way:
+// whether a subflow has room.
 func (c *connection) full(s *Sim, n int) bool {
 	if !c.MPTCP {
 		f := &s.senders[c.first]
@@ -85,8 +88,8 @@ func (c *connection) full(s *Sim, n int) bool {
 	return true
 }
 
-// unblock acts on the subflow that holds up the window: whose first outstanding segment is the first that is missing (Raiciu et al.,
-// NSDI 2012, section 4).
+// unblock acts on the subflow that holds up the window: whose first outstanding segment is the
+// first that is missing (Raiciu et al., NSDI 2012, section 4).
 func (c *connection) unblock(s *Sim) {
 	for i := range c.flows {
 		f := &s.senders[int(c.first)+i]

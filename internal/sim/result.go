@@ -23,16 +23,17 @@ type Result struct {
 // ConnectionResult is what became of a connection. Bytes are payload.
 type ConnectionResult struct {
 	Name string
-	// Active is from the start of the connection until the application had nothing more to send or receive, or the end of the
-	// simulation: what rates are over.
+	// Active is from the start of the connection until the application had nothing more to send or
+	// receive, or the end of the simulation: what rates are over.
 	Active time.Duration
-	// FirstByte is when the receiving application got its first byte, Finish when it got the last of Connection.Bytes, both since
-	// the start of the simulation, or Never.
+	// FirstByte is when the receiving application got its first byte, Finish when it got the last
+	// of Connection.Bytes, both since the start of the simulation, or Never.
 	FirstByte, Finish time.Duration
-	// LongestGap is the longest time without anything for the receiving application, from its first byte until Finish, or until Stop
-	// or the end.
+	// LongestGap is the longest time without anything for the receiving application, from its first
+	// byte until Finish, or until Stop or the end.
 	LongestGap time.Duration
-	// Arrived is what arrived on any subflow, each byte once: before resequencing. Delivered is what the application got: after it.
+	// Arrived is what arrived on any subflow, each byte once: before resequencing. Delivered is
+	// what the application got: after it.
 	Arrived, Delivered unit.Size
 	// Reseq is what resequencing cost.
 	Reseq reseq.Measures
@@ -43,7 +44,8 @@ type ConnectionResult struct {
 	Reinjected uint64
 	// Penalties is how often a subflow was penalized.
 	Penalties uint64
-	// Blocked is how long there was data and room in a congestion window, but the shared window, RBuf or SendBuffer was full.
+	// Blocked is how long there was data and room in a congestion window, but the shared window,
+	// RBuf or SendBuffer was full.
 	Blocked time.Duration
 }
 
@@ -55,17 +57,18 @@ func (r *ConnectionResult) After() unit.Bandwidth { return r.Delivered.Over(r.Ac
 
 // PathResult is what became of a subflow.
 type PathResult struct {
-	// Segments were sent, retransmissions and reinjected ones included. Retransmissions were sent again on this subflow.
+	// Segments were sent, retransmissions and reinjected ones included. Retransmissions were sent
+	// again on this subflow.
 	Segments, Retransmissions uint64
 	// Reinjected is how many were sent that another subflow had sent before.
 	Reinjected uint64
-	// Recoveries is how often fast recovery was entered, Timeouts how often the retransmission timer expired, Probes how many tail
-	// loss probes were sent.
+	// Recoveries is how often fast recovery was entered, Timeouts how often the retransmission
+	// timer expired, Probes how many tail loss probes were sent.
 	Recoveries, Timeouts, Probes uint64
 	// Acks is how many acknowledgements came back.
 	Acks uint64
-	// Arrived is the bytes that arrived on the subflow, each byte of the subflow's sequence once; those that came again are Duplicates,
-	// in segments.
+	// Arrived is the bytes that arrived on the subflow, each byte of the subflow's sequence once;
+	// those that came again are Duplicates, in segments.
 	Arrived    unit.Size
 	Duplicates uint64
 	// SRTT, MinRTT and RTO are those at the end; MeanRTT is of all samples.
@@ -85,7 +88,8 @@ type LinkResult struct {
 	Name string
 	// Arrived is what was given to it, Sent what it delivered at its other end.
 	Arrived, ArrivedBytes, Sent, SentBytes uint64
-	// Dropped is by its queue, Lost by its wire, Duplicated twice on its wire, Down what it lost for being down.
+	// Dropped is by its queue, Lost by its wire, Duplicated twice on its wire, Down what it lost
+	// for being down.
 	Dropped, Lost, Duplicated, Down uint64
 }
 

@@ -5,22 +5,26 @@ import (
 	"time"
 )
 
-// rightSizing lets the receive window grow with need, as mptcp_rcv_space_adjust and mptcp_rcvbuf_grow of net/mptcp/protocol.c do (Linux 6.18):
-// to twice of what the application read in a round trip, and to more while that grows. The receive buffer is memory, and a window
-// that it carries; what waits out of order takes of both. What it carries is not offered at once: see receiver.widen.
+// rightSizing lets the receive window grow with need, as mptcp_rcv_space_adjust and
+// mptcp_rcvbuf_grow of net/mptcp/protocol.c do (Linux 6.18): to twice of what the application read
+// in a round trip, and to more while that grows. The receive buffer is memory, and a window that it
+// carries; what waits out of order takes of both. What it carries is not offered at once: see
+// receiver.widen.
 type rightSizing struct {
 	window uint64 // that the memory carries
 	since  time.Duration
 	// at is what had been delivered then, space the most that was in any round trip.
 	at, space uint64
-	// segment is what one that waits takes of the window, scale the unit in which it is advertised (RFC 7323, section 2).
+	// segment is what one that waits takes of the window, scale the unit in which it is advertised
+	// (RFC 7323, section 2).
 	segment, scale uint64
 }
 
-// newRightSizing begins with the initial window, and with as much in a round trip as an initial congestion window has (mptcp_rcv_space_init).
+// newRightSizing begins with the initial window, and with as much in a round trip as an initial
+// congestion window has (mptcp_rcv_space_init).
 func newRightSizing(c *connection) rightSizing {
-	// Linux reckons with the share of payload in memory that it saw in segments larger than TCP_MSS_DEFAULT, and with a half until then
-	// (tcp_measure_rcv_mss, TCP_DEFAULT_SCALING_RATIO).
+	// Linux reckons with the share of payload in memory that it saw in segments larger than
+	// TCP_MSS_DEFAULT, and with a half until then (tcp_measure_rcv_mss, TCP_DEFAULT_SCALING_RATIO).
 	takes := uint64(c.Segment)
 	if c.Segment <= defaultSegment {
 		block := 1<<bits.Len(uint(c.Segment+headerMPTCP+segmentShared-1)) + segmentBody
@@ -38,7 +42,8 @@ const (
 	dataSequence   = 28  // that the option takes of an advertised MSS
 )
 
-// resize is told of every delivery. A round trip is that of the slowest subflow, as the receiver knows it.
+// resize is told of every delivery. A round trip is that of the slowest subflow, as the receiver
+// knows it.
 func (c *connection) resize(s *Sim) {
 	r := &c.sizing
 	if c.InitialReceive == 0 || r.window >= uint64(c.ReceiveBuffer) {
@@ -60,8 +65,8 @@ func (c *connection) resize(s *Sim) {
 	r.since, r.at = s.now, c.delivered
 }
 
-// widen lets a subflow offer two segments more for each one that arrives, as far as the memory goes (tcp_grow_window), and measures the
-// round trip time.
+// widen lets a subflow offer two segments more for each one that arrives, as far as the memory goes
+// (tcp_grow_window), and measures the round trip time.
 func (r *receiver) widen(s *Sim, p *packet) {
 	c := r.c
 	if c.InitialReceive == 0 {
@@ -71,8 +76,9 @@ func (r *receiver) widen(s *Sim, p *packet) {
 	r.measure(s, p)
 }
 
-// measure is tcp_rcv_rtt_measure_ts: from an acknowledgement to the data that echoes its timestamp, which has ticks of a millisecond. The
-// way of the acknowledgement is taken for free of queues. The least sample counts at once, others as one of eight (tcp_rcv_rtt_update).
+// measure is tcp_rcv_rtt_measure_ts: from an acknowledgement to the data that echoes its timestamp,
+// which has ticks of a millisecond. The way of the acknowledgement is taken for free of queues. The
+// least sample counts at once, others as one of eight (tcp_rcv_rtt_update).
 func (r *receiver) measure(s *Sim, p *packet) {
 	way := s.now - p.at
 	if r.way == 0 || way < r.way {
@@ -90,7 +96,8 @@ func (r *receiver) measure(s *Sim, p *packet) {
 	}
 }
 
-// offered by a subflow is what the memory carries beside what waits out of order, as far as the subflow goes (mptcp_space, __tcp_select_window).
+// offered by a subflow is what the memory carries beside what waits out of order, as far as the
+// subflow goes (mptcp_space, __tcp_select_window).
 func (c *connection) offers(r *receiver) uint64 {
 	if c.InitialReceive == 0 {
 		return uint64(c.ReceiveBuffer)

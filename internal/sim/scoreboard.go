@@ -21,18 +21,19 @@ const (
 	reinjected                        // queued for the other subflows
 )
 
-// scoreboard is the state of the segments of a subflow that are not acknowledged cumulatively (RFC 6675,
-// section 3). Segments are numbered from 1.
+// scoreboard is the state of the segments of a subflow that are not acknowledged cumulatively (RFC
+// 6675, section 3). Segments are numbered from 1.
 type scoreboard struct {
 	// una is the first segment that is not acknowledged, next the first that has not been sent.
 	una, next uint32
 	ring      []segment
 
-	// How many segments from una on are flagged sacked, lost and retransInFlight, and how many are lost,
-	// but neither sacked nor retransInFlight: those to be retransmitted.
+	// How many segments from una on are flagged sacked, lost and retransInFlight, and how many are
+	// lost, but neither sacked nor retransInFlight: those to be retransmitted.
 	sacked, lost, retrans, pending int32
-	// highest are the three highest segments that were selectively acknowledged: what is below the third is
-	// lost. Below lossMarked that has been marked, and below retransNext nothing is pending.
+	// highest are the three highest segments that were selectively acknowledged: what is below the
+	// third is lost. Below lossMarked that has been marked, and below retransNext nothing is
+	// pending.
 	highest                 [3]uint32
 	lossMarked, retransNext uint32
 	// blocks are those of the last acknowledgement.
@@ -75,8 +76,8 @@ func (b *scoreboard) push(data uint64, length int) (seq uint32, e *segment) {
 	return seq, e
 }
 
-// acknowledge takes the cumulative acknowledgement, and returns how many segments it newly says have
-// arrived. r is nil without RACK.
+// acknowledge takes the cumulative acknowledgement, and returns how many segments it newly says
+// have arrived. r is nil without RACK.
 func (b *scoreboard) acknowledge(to uint32, now, minRTT time.Duration, r *rack) int {
 	delivered := 0
 	for seq := b.una; seq != to; seq++ {
@@ -111,9 +112,9 @@ func (b *scoreboard) arrived(seq uint32, e *segment, now, minRTT time.Duration, 
 	}
 }
 
-// selective takes the blocks of selective acknowledgements (RFC 2018), and returns how many segments they
-// newly say have arrived. What the last acknowledgement had too is skipped, so that a long block that grows
-// by a segment costs one segment.
+// selective takes the blocks of selective acknowledgements (RFC 2018), and returns how many
+// segments they newly say have arrived. What the last acknowledgement had too is skipped, so that a
+// long block that grows by a segment costs one segment.
 func (b *scoreboard) selective(p *packet, now, minRTT time.Duration, r *rack) int {
 	delivered := 0
 	for _, k := range p.sack[:p.blocks] {
@@ -158,8 +159,8 @@ func (b *scoreboard) rank(seq uint32) {
 // dupThresh is DupThresh of RFC 6675.
 const dupThresh = 3
 
-// markLostBySACK marks segments lost because at least three above them have arrived (RFC 6675, section 4,
-// IsLost).
+// markLostBySACK marks segments lost because at least three above them have arrived (RFC 6675,
+// section 4, IsLost).
 func (b *scoreboard) markLostBySACK() {
 	for ; b.lossMarked < b.highest[dupThresh-1]; b.lossMarked++ {
 		b.markLost(b.lossMarked, b.at(b.lossMarked))
@@ -189,7 +190,8 @@ func (b *scoreboard) markRetransLost(seq uint32, e *segment) {
 	}
 }
 
-// markAllLost marks all segments lost that were not selectively acknowledged, retransmissions included.
+// markAllLost marks all segments lost that were not selectively acknowledged, retransmissions
+// included.
 func (b *scoreboard) markAllLost() {
 	b.retrans, b.lost = 0, 0
 	for seq := b.una; seq != b.next; seq++ {
@@ -215,7 +217,8 @@ func (b *scoreboard) retransmitted(e *segment) {
 	e.flags |= retransInFlight | everRetrans
 }
 
-// nextPending returns the first segment to be retransmitted (RFC 6675, section 4, NextSeg 1). There is one.
+// nextPending returns the first segment to be retransmitted (RFC 6675, section 4, NextSeg 1). There
+// is one.
 func (b *scoreboard) nextPending() (uint32, *segment) {
 	for {
 		seq := b.retransNext

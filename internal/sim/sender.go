@@ -9,8 +9,8 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// caState is the state of congestion avoidance, by Linux' names (enum tcp_ca_state). There is no disorder:
-// nothing depends on it.
+// caState is the state of congestion avoidance, by Linux' names (enum tcp_ca_state). There is no
+// disorder: nothing depends on it.
 type caState uint8
 
 const (
@@ -25,7 +25,8 @@ type sender struct {
 	c     *connection
 	index int   // of the subflow in the connection
 	flow  int32 // and among all
-	// What congestion control and the scheduler know of the subflow: elements of the connection's slices, which never move.
+	// What congestion control and the scheduler know of the subflow: elements of the connection's
+	// slices, which never move.
 	cc   *cc.Subflow
 	path *sched.Path
 
@@ -40,8 +41,8 @@ type sender struct {
 	rtt     quality.RTT
 	rto     time.Duration // without backoff
 	backoff uint
-	// deadline is when the retransmission timer expires, 0 when it does not run. There is an event no later than that, so that the timer
-	// can be restarted for each acknowledgement.
+	// deadline is when the retransmission timer expires, 0 when it does not run. There is an event
+	// no later than that, so that the timer can be restarted for each acknowledgement.
 	deadline time.Duration
 	timeouts int // in succession
 
@@ -60,13 +61,14 @@ type sender struct {
 	result      PathResult
 }
 
-// room is how many segments congestion control lets through: with nothing in flight one, whatever the window.
+// room is how many segments congestion control lets through: with nothing in flight one, whatever
+// the window.
 func (f *sender) room() int32 {
 	return int32(max(min(f.cc.Cwnd, maxSegments), 1)) - f.board.inFlight()
 }
 
-// maxSegments is the most that a subflow has outstanding: a window of 1 GiB (RFC 7323, section 2.3), with the smallest segments that are
-// in use.
+// maxSegments is the most that a subflow has outstanding: a window of 1 GiB (RFC 7323, section
+// 2.3), with the smallest segments that are in use.
 const maxSegments = 1 << 20
 
 // establish lets the subflow send.
@@ -149,8 +151,8 @@ func (f *sender) retransmit(s *Sim, seq uint32, e *segment) {
 	f.result.Retransmissions++
 	f.transmit(s, seq, e)
 	if seq == f.board.una {
-		// The first segment gets its whole timeout, or the time that it took to find its loss would count
-		// against its retransmission.
+		// The first segment gets its whole timeout, or the time that it took to find its loss would
+		// count against its retransmission.
 		f.restart(s)
 	}
 }
@@ -207,7 +209,8 @@ func (f *sender) ack(s *Sim, p *packet) {
 		f.enterRecovery(s)
 	case segments > 0 && was != caRecovery && f.state != caRecovery:
 		flow.InFlight = float64(f.board.inFlight())
-		// In slow start a window that was more than half used is about to be the limit (Linux: tcp_is_cwnd_limited).
+		// In slow start a window that was more than half used is about to be the limit (Linux:
+		// tcp_is_cwnd_limited).
 		limited := float64(before+1) > flow.Cwnd || flow.Cwnd < flow.Ssthresh && float64(2*before) > flow.Cwnd
 		c.control.Acked(c.flows, f.index, cc.Ack{Now: s.now, Segments: segments, RTT: sample, Limited: limited})
 	}

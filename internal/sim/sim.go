@@ -41,8 +41,8 @@ type Sim struct {
 	tooLarge bool // more than that
 }
 
-// ErrTooLarge is the error of a simulation that has more packets on the way, or segments outstanding, than it has memory for: windows
-// without limit over links without limit.
+// ErrTooLarge is the error of a simulation that has more packets on the way, or segments
+// outstanding, than it has memory for: windows without limit over links without limit.
 var ErrTooLarge = errors.New("too many packets on the way or segments outstanding")
 
 // mostSegments is how many segments all subflows together may have outstanding, which need 1.5 GiB.
@@ -64,7 +64,8 @@ func (s *Sim) crossSource(x int32) int32 {
 func (s *Sim) changeSource() int32 { return s.crossSource(int32(len(s.sources))) }
 func (s *Sim) sampleSource() int32 { return s.changeSource() + 1 }
 
-// What the random numbers of a source are for. Links have stream numbers of their own; channel shifts them by 8 bits.
+// What the random numbers of a source are for. Links have stream numbers of their own; channel
+// shifts them by 8 bits.
 const (
 	streamCross = 1 << 62
 	streamProbe = 1 << 61

@@ -5,15 +5,17 @@ import (
 	"time"
 )
 
-// tournament says whose turn is next. It has one entry at most for each source of events: a link has its next delivery there, not its
-// packets, so that it stays small. A source is a number.
+// tournament says whose turn is next. It has one entry at most for each source of events: a link
+// has its next delivery there, not its packets, so that it stays small. A source is a number.
 //
-// An entry is the time and in its last bits the source, so that it is compared by one instruction; of equal times the source of the lower
-// number is first. Every source has its place among the leaves, and every node above has the least entry of the four below it. A change
-// goes up from the leaf, and never asks which of two times is earlier by a branch: in a heap, half of these are guessed wrong.
+// An entry is the time and in its last bits the source, so that it is compared by one instruction;
+// of equal times the source of the lower number is first. Every source has its place among the
+// leaves, and every node above has the least entry of the four below it. A change goes up from the
+// leaf, and never asks which of two times is earlier by a branch: in a heap, half of these are
+// guessed wrong.
 //
-// Sources of low numbers, the links, have a turn often and come in higher up, beside the winner of all others: their way to the root is as
-// short with a thousand connections as with one.
+// Sources of low numbers, the links, have a turn often and come in higher up, beside the winner of
+// all others: their way to the root is as short with a thousand connections as with one.
 type tournament struct {
 	entries []uint64 // level upon level, from the leaves to the root; each begins at a multiple of four
 	above   []int    // for each level, what is added to a quarter of the place of an entry to make that of the one above it
@@ -25,7 +27,8 @@ type tournament struct {
 const (
 	sourceBits = 17
 	maxSources = 1 << sourceBits
-	// latest is the latest time that an entry has room for: 39 hours. What is later than any simulation need not be told apart.
+	// latest is the latest time that an entry has room for: 39 hours. What is later than any
+	// simulation need not be told apart.
 	latest = time.Duration(1<<(64-sourceBits) - 2)
 	// none is the entry of a source that has no turn.
 	none = math.MaxUint64

@@ -23,9 +23,9 @@ import (
 // ErrCells means that a capture was asked for of more than one cell.
 var ErrCells = errors.New("a capture is of one cell")
 
-// recorder writes what a capture at the client would hold of a simulated connection: all headers of each
-// packet, over Ethernet and IPv6, and none of the payload. Subflows that are there at once are shown with
-// a handshake that takes no time.
+// recorder writes what a capture at the client would hold of a simulated connection: all headers of
+// each packet, over Ethernet and IPv6, and none of the payload. Subflows that are there at once are
+// shown with a handshake that takes no time.
 type recorder struct {
 	out *bufio.Writer
 	w   *pcapgo.Writer
@@ -41,14 +41,14 @@ type recorder struct {
 type recordedPath struct {
 	client, server netip.AddrPort
 	begun          bool
-	// offsets are the first bytes of segments, relative to the initial sequence number: of segment i,
-	// offsets[i-1].
+	// offsets are the first bytes of segments, relative to the initial sequence number: of segment
+	// i, offsets[i-1].
 	offsets []uint32
 	echo    uint32 // the client's last timestamp
 }
 
-// The keys of all recorded connections (RFC 8684, section 3.1), the random numbers of joins, and when a
-// recording starts.
+// The keys of all recorded connections (RFC 8684, section 3.1), the random numbers of joins, and
+// when a recording starts.
 const (
 	clientKey, serverKey       = 0x7461_6261_6e65_0001, 0x7461_6261_6e65_0002
 	clientRandom, serverRandom = 0x636c_6e74, 0x7372_7672
@@ -56,7 +56,8 @@ const (
 
 var recordingStart = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// keyDigest returns the token and the initial data sequence number of a key (RFC 8684, section 3.1).
+// keyDigest returns the token and the initial data sequence number of a key (RFC 8684, section
+// 3.1).
 func keyDigest(key uint64) (token uint32, idsn uint64) {
 	h := sha256.Sum256(binary.BigEndian.AppendUint64(nil, key))
 	return binary.BigEndian.Uint32(h[:]), binary.BigEndian.Uint64(h[24:])
@@ -188,8 +189,8 @@ func (r *recorder) handshake(at time.Duration, i int, kind sim.PacketKind) {
 	}
 }
 
-// joining appends MP_CAPABLE of the first subflow or MP_JOIN of a further one (RFC 8684, sections 3.1 and
-// 3.2).
+// joining appends MP_CAPABLE of the first subflow or MP_JOIN of a further one (RFC 8684, sections
+// 3.1 and 3.2).
 func (r *recorder) joining(b []byte, i int, kind sim.PacketKind) []byte {
 	be := binary.BigEndian
 	if i == 0 {
@@ -260,7 +261,8 @@ func (r *recorder) ack(s sim.Packet) {
 	r.write(s.At, p, true, 1, p.offsets[s.Segment-1], flagACK, window, options, 0)
 }
 
-// write writes a packet with that payload, of which only the headers are captured. The payload is all zeros.
+// write writes a packet with that payload, of which only the headers are captured. The payload is
+// all zeros.
 func (r *recorder) write(at time.Duration, p *recordedPath, fromClient bool, seq, ack uint32, flags byte, window uint16, options []byte, payload int) {
 	if r.err != nil {
 		return

@@ -17,7 +17,8 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// TestCapture compares what the analysis of a simulated capture finds with what the simulator measured.
+// TestCapture compares what the analysis of a simulated capture finds with what the simulator
+// measured.
 func TestCapture(t *testing.T) {
 	for _, tt := range []struct {
 		name, scenario string
@@ -105,7 +106,8 @@ type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, os.ErrClosed }
 
-// checkDissection wants tshark to find nothing wrong with the packets of a capture, where it is installed.
+// checkDissection wants tshark to find nothing wrong with the packets of a capture, where it is
+// installed.
 func checkDissection(t *testing.T, file string) {
 	t.Helper()
 	path, err := exec.LookPath("tshark")

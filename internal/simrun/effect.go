@@ -13,7 +13,8 @@ type effect struct {
 	refuse func(spec *scenario.Spec, x scenario.Event) string
 	// touched are the directions of links that an event changes.
 	touched func(b *builder, x scenario.Event) []hop
-	// changes adds what the event changes in one of those directions, at times after the event begins.
+	// changes adds what the event changes in one of those directions, at times after the event
+	// begins.
 	changes func(b *builder, x scenario.Event, h hop, add func(after time.Duration, change sim.Change))
 }
 

@@ -12,9 +12,9 @@ import (
 // ErrShards means that files are not the shards of one sweep.
 var ErrShards = errors.New("not the shards of one sweep")
 
-// Merge writes the rows of all shards of a sweep to one file, in the order of the grid: as the sweep writes
-// them without shards. The order of the files does not matter. A file that exists is not replaced. It returns
-// the number of rows.
+// Merge writes the rows of all shards of a sweep to one file, in the order of the grid: as the
+// sweep writes them without shards. The order of the files does not matter. A file that exists is
+// not replaced. It returns the number of rows.
 func Merge(to string, files []string) (rows int, err error) {
 	var header []string
 	var shards [][][]string

@@ -102,7 +102,8 @@ func TestGridExperiment(t *testing.T) {
 	}
 }
 
-// TestSweepOfACaseWithoutEvents has a scenario in which another case has events, and traffic that says when.
+// TestSweepOfACaseWithoutEvents has a scenario in which another case has events, and traffic that
+// says when.
 func TestSweepOfACaseWithoutEvents(t *testing.T) {
 	s := builtIn(t, "epe-failure")
 	quiet := s.Experiment.Cases[0]

@@ -16,15 +16,16 @@ import (
 type Parameter struct {
 	// Name is "rbuf", or "LINK.delay" where it is each link's.
 	Name string
-	// set gives a scenario of one case the value; link is empty where the parameter is not a link's.
+	// set gives a scenario of one case the value; link is empty where the parameter is not a
+	// link's.
 	set func(s *scenario.Spec, link, value string) error
 }
 
 // linkParameter is what the names of parameters of links begin with in lists.
 const linkParameter = "LINK."
 
-// Parameters returns what sweeps can set: the keys of links, of settings, of models, and the duration of traffic. They and
-// their values are those of a scenario's file.
+// Parameters returns what sweeps can set: the keys of links, of settings, of models, and the
+// duration of traffic. They and their values are those of a scenario's file.
 func Parameters() []Parameter {
 	var list []Parameter
 	for _, path := range scenario.ShapePaths() {
@@ -52,8 +53,8 @@ var (
 	modelPaths   = field.Paths[scenario.Model]()
 )
 
-// setSetting sets a setting of the case, which overrides that of the transports. A case cannot override a limit with none, so
-// "unlimited" is set for the transports too.
+// setSetting sets a setting of the case, which overrides that of the transports. A case cannot
+// override a limit with none, so "unlimited" is set for the transports too.
 func setSetting(s *scenario.Spec, path, value string) error {
 	settings := &s.Experiment.Cases[0].Settings
 	if err := field.Set(settings, path, value); err != nil {
@@ -173,8 +174,8 @@ func resolve(name string, known []string) (string, error) {
 
 func sortedLinks(spec *scenario.Spec) []string { return slices.Sorted(maps.Keys(spec.Links)) }
 
-// at returns a scenario of one case with the values of a point of the grid; texts are as they are written
-// on the axes. Of a scenario of several cases it is the one given.
+// at returns a scenario of one case with the values of a point of the grid; texts are as they are
+// written on the axes. Of a scenario of several cases it is the one given.
 func at(spec *scenario.Spec, c scenario.Case, axes []Axis, point []string) (*scenario.Spec, error) {
 	one, err := spec.Select(scenario.Selection{Cases: []string{c.Name}})
 	if err != nil {

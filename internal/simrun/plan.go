@@ -23,22 +23,24 @@ import (
 const (
 	// interval is the length of a sample, the same as in a lab.
 	interval = 100 * time.Millisecond
-	// patience and slack say how much longer than at its limit a delivery may take before it has failed, and unlimited how
-	// long one may take whose limit is not known.
+	// patience and slack say how much longer than at its limit a delivery may take before it has
+	// failed, and unlimited how long one may take whose limit is not known.
 	patience  = 4
 	slack     = 30 * time.Second
 	unlimited = time.Hour
-	// quickACKs is how many segments of a subflow Linux acknowledges one by one (TCP_MAX_QUICKACKS).
+	// quickACKs is how many segments of a subflow Linux acknowledges one by one
+	// (TCP_MAX_QUICKACKS).
 	quickACKs = 16
 	// What Linux does unless told otherwise.
 	defaultCongestion = "cubic"
-	// A receive buffer of 128 KiB and 32 MiB at most (net.ipv4.tcp_rmem since Linux 6.16), of which a half is window.
+	// A receive buffer of 128 KiB and 32 MiB at most (net.ipv4.tcp_rmem since Linux 6.16), of which
+	// a half is window.
 	initialReceive, mostReceive = 64 * unit.KiB, 16 * unit.MiB
 	congestionSysctl            = "net.ipv4.tcp_congestion_control"
 )
 
-// Check returns what a scenario has that the simulator cannot do, with paths as scenario.Spec.Check has them. The scenario is
-// otherwise right.
+// Check returns what a scenario has that the simulator cannot do, with paths as scenario.Spec.Check
+// has them. The scenario is otherwise right.
 func Check(spec *scenario.Spec) fault.List {
 	var faults fault.List
 	e := spec.Experiment
@@ -88,8 +90,9 @@ func Check(spec *scenario.Spec) fault.List {
 	return faults
 }
 
-// unusedAddresses refuses further addresses of the two ends, to and from which a lab opens subflows, that
-// are on a link that none of a transport's subflows passes: it would have a subflow less than in a lab.
+// unusedAddresses refuses further addresses of the two ends, to and from which a lab opens
+// subflows, that are on a link that none of a transport's subflows passes: it would have a subflow
+// less than in a lab.
 func (p *plan) unusedAddresses() fault.List {
 	var faults fault.List
 	e := p.spec.Experiment
@@ -135,7 +138,8 @@ func (p *plan) linkOf(node string, a netip.Addr) string {
 	return ""
 }
 
-// wire is the link of two ends that a port is on, with the hops that leave it and come to it; no link for a port of a switch.
+// wire is the link of two ends that a port is on, with the hops that leave it and come to it; no
+// link for a port of a switch.
 func wire(spec *scenario.Spec, p scenario.Port) (link string, out, in hop) {
 	for name, l := range spec.Links {
 		for i, end := range l.Ends {
@@ -375,7 +379,8 @@ func replaced(p channel.Profile) channel.Change {
 	return channel.Change{Rate: &p.Rate, Delay: &p.Delay, Jitter: &p.Jitter, Loss: &p.Loss, Duplicate: &p.Duplicate, Queue: &p.Queue}
 }
 
-// measure makes of a simulation's result the run that the receiver would have measured, and its course.
+// measure makes of a simulation's result the run that the receiver would have measured, and its
+// course.
 func (p *plan) measure(k result.CellKey, trial int, config sim.Config, simulated sim.Result) (result.Run, *result.Trace, error) {
 	e := p.spec.Experiment
 	run := result.Run{CellKey: k, Trial: trial, Metrics: map[string]float64{}, Notes: map[string]string{}}

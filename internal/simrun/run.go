@@ -34,19 +34,22 @@ const (
 type Options struct {
 	// Spec is a scenario that Check has no fault with.
 	Spec *scenario.Spec
-	// Trials is how often each cell is run, as the scenario says, or once in a quick pass, unless given. Trial i of every cell
-	// has the seed Seed + i, so that cells are compared under the same dice.
+	// Trials is how often each cell is run, as the scenario says, or once in a quick pass, unless
+	// given. Trial i of every cell has the seed Seed + i, so that cells are compared under the same
+	// dice.
 	Trials int
 	Seed   uint64
 	// Quick bounds each run as its traffic says.
 	Quick bool
-	// Jobs is how many runs are simulated side by side; as many as there are processors unless given. It changes no result.
+	// Jobs is how many runs are simulated side by side; as many as there are processors unless
+	// given. It changes no result.
 	Jobs int
-	// Lateness is by how much, evenly distributed, packets are early or late on each link that has a delay and no jitter of its own, in
-	// order: what the links of a lab are. It also makes trials differ of which nothing else is random.
+	// Lateness is by how much, evenly distributed, packets are early or late on each link that has
+	// a delay and no jitter of its own, in order: what the links of a lab are. It also makes trials
+	// differ of which nothing else is random.
 	Lateness time.Duration
-	// Capture gets what a capture at the client would hold of the first trial, in the format pcap. The
-	// scenario has one cell then (scenario.Spec.Select).
+	// Capture gets what a capture at the client would hold of the first trial, in the format pcap.
+	// The scenario has one cell then (scenario.Spec.Select).
 	Capture io.Writer
 	// Host says where it ran.
 	Host result.Host
@@ -65,8 +68,8 @@ type Event struct {
 	Trace *result.Trace
 }
 
-// Run simulates the scenario's experiment: every case with every traffic over every transport, Trials times. The same scenario and
-// seed give the same runs. When ctx ends there is no result.
+// Run simulates the scenario's experiment: every case with every traffic over every transport,
+// Trials times. The same scenario and seed give the same runs. When ctx ends there is no result.
 func Run(ctx context.Context, o Options) (result.Result, error) {
 	switch {
 	case o.Spec == nil:
@@ -130,7 +133,8 @@ func Run(ctx context.Context, o Options) (result.Result, error) {
 	})
 }
 
-// simulate runs one trial of one cell. An error is one of the whole experiment; a delivery that fails is a run.
+// simulate runs one trial of one cell. An error is one of the whole experiment; a delivery that
+// fails is a run.
 func (p *plan) simulate(ctx context.Context, k result.CellKey, trial int, seed uint64, capture io.Writer) (result.Run, *result.Trace, error) {
 	config, err := p.config(k, seed)
 	if err != nil {

@@ -86,7 +86,8 @@ func TestWays(t *testing.T) {
 	}
 }
 
-// TestWayWithoutTheOthers wants a subflow to go round the links of the other subflows, also where that is longer.
+// TestWayWithoutTheOthers wants a subflow to go round the links of the other subflows, also where
+// that is longer.
 func TestWayWithoutTheOthers(t *testing.T) {
 	s := &scenario.Spec{Nodes: map[string]*scenario.Node{"s": {}, "x": {Forwarding: true}, "m": {Forwarding: true}, "c": {}}, Links: map[string]*scenario.Link{}}
 	for name, ends := range map[string][2]string{"a": {"s", "m"}, "b": {"m", "c"}, "round": {"s", "x"}, "again": {"x", "m"}} {
@@ -107,7 +108,8 @@ func TestWayWithoutTheOthers(t *testing.T) {
 	}
 }
 
-// TestDirections wants what a link does towards the client there, and what it does the other way there.
+// TestDirections wants what a link does towards the client there, and what it does the other way
+// there.
 func TestDirections(t *testing.T) {
 	for _, turned := range []bool{false, true} {
 		s := builtIn(t, "reseq-buffer")
@@ -196,7 +198,8 @@ experiment.cases[0].events[6].down: the simulator takes down wires only, and thi
 	}
 }
 
-// TestSecondLine has a client with a second line, over which a transport with one link has no subflow.
+// TestSecondLine has a client with a second line, over which a transport with one link has no
+// subflow.
 func TestSecondLine(t *testing.T) {
 	s := builtIn(t, "reseq-delay")
 	second := netip.MustParseAddr("2001:db8:23::2")
@@ -248,7 +251,8 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// TestLimit holds the headers of the simulator against the limit that the scenario computes: a full link delivers it.
+// TestLimit holds the headers of the simulator against the limit that the scenario computes: a full
+// link delivers it.
 func TestLimit(t *testing.T) {
 	s := builtIn(t, "epe-steady")
 	p := newPlan(s, true)
@@ -263,7 +267,8 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestScenarios runs every scenario on resequencing in a quick pass: what is expected of them holds.
+// TestScenarios runs every scenario on resequencing in a quick pass: what is expected of them
+// holds.
 func TestScenarios(t *testing.T) {
 	for _, name := range scenarios.Names() {
 		if !strings.HasPrefix(name, "reseq-") {
@@ -287,7 +292,8 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// TestTheSameWhateverIsAtOnce wants the same runs from one job and from several, and others from another seed.
+// TestTheSameWhateverIsAtOnce wants the same runs from one job and from several, and others from
+// another seed.
 func TestTheSameWhateverIsAtOnce(t *testing.T) {
 	s := short(t, "reseq-loss")
 	s.Experiment.Cases = s.Experiment.Cases[4:6]
@@ -453,7 +459,8 @@ func sweep(t *testing.T, s *scenario.Spec, file string, jobs int) SweepResult {
 	return r
 }
 
-// TestSweepGoesOn cuts the file of a sweep at every place that matters: the next sweep makes the same file of it.
+// TestSweepGoesOn cuts the file of a sweep at every place that matters: the next sweep makes the
+// same file of it.
 func TestSweepGoesOn(t *testing.T) {
 	s := short(t, "reseq-delay")
 	file := filepath.Join(t.TempDir(), "grid.csv")

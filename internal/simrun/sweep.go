@@ -21,11 +21,13 @@ import (
 // maxRows bounds a grid: more is a mistake.
 const maxRows = 10_000_000
 
-// Grid is what a sweep runs: every value of each axis with every value of the others, for every seed.
+// Grid is what a sweep runs: every value of each axis with every value of the others, for every
+// seed.
 type Grid struct {
 	// Spec is a scenario that Check has no fault with.
 	Spec *scenario.Spec
-	// Case is the one that the axes change, the scenario's first unless given; Traffic and Transport leave only that one.
+	// Case is the one that the axes change, the scenario's first unless given; Traffic and
+	// Transport leave only that one.
 	Case, Traffic, Transport string
 	Axes                     []Axis
 	// Seeds is how many there are, Seed the first one.
@@ -35,8 +37,8 @@ type Grid struct {
 	Version string
 	// Summary makes one row of all seeds, with mean and standard deviation of each metric.
 	Summary bool
-	// Shards splits the rows of the grid among as many sweeps: Shard, from 0 on, has every Shards-th of
-	// them. 0 is one sweep of all.
+	// Shards splits the rows of the grid among as many sweeps: Shard, from 0 on, has every
+	// Shards-th of them. 0 is one sweep of all.
 	Shard, Shards int
 }
 
@@ -104,7 +106,8 @@ type task struct {
 	fingerprint string
 }
 
-// tasks are the rows of the grid in their order: point by point, the last axis fastest, then cells, then seeds.
+// tasks are the rows of the grid in their order: point by point, the last axis fastest, then cells,
+// then seeds.
 func (g Grid) tasks() ([]task, error) {
 	whole, err := g.Spec.Select(g.Cells())
 	if err != nil {
@@ -246,7 +249,8 @@ type SweepOptions struct {
 	Grid
 	// File is the CSV file that rows are added to.
 	File string
-	// Jobs is how many runs are simulated side by side; as many as there are processors unless given. It changes no result.
+	// Jobs is how many runs are simulated side by side; as many as there are processors unless
+	// given. It changes no result.
 	Jobs int
 	// Progress is told of rows as they are written, one at a time.
 	Progress func(done, total int, elapsed, eta time.Duration)
@@ -254,14 +258,16 @@ type SweepOptions struct {
 
 // SweepResult says what a sweep did.
 type SweepResult struct {
-	// Rows is how many the grid has, Kept how many of them were in the file before, Failed how many say that a delivery failed.
+	// Rows is how many the grid has, Kept how many of them were in the file before, Failed how many
+	// say that a delivery failed.
 	Rows, Kept, Failed int
 	// Repaired is whether the file ended within a row, which was run again.
 	Repaired bool
 }
 
-// Sweep runs what of the grid is not in the file yet, and adds it row by row, in the order of the grid. A sweep that was
-// interrupted in any way goes on where it was: a row that was cut off is made again. A file of other columns is refused.
+// Sweep runs what of the grid is not in the file yet, and adds it row by row, in the order of the
+// grid. A sweep that was interrupted in any way goes on where it was: a row that was cut off is
+// made again. A file of other columns is refused.
 func Sweep(ctx context.Context, o SweepOptions) (SweepResult, error) {
 	if o.Jobs < 0 {
 		return SweepResult{}, fmt.Errorf("jobs must be >= 0, got %d", o.Jobs)
@@ -280,7 +286,8 @@ func Sweep(ctx context.Context, o SweepOptions) (SweepResult, error) {
 
 	begun := time.Now()
 	var mu sync.Mutex
-	// Rows that are done before those in front of them wait here, so that the file does not depend on who was faster.
+	// Rows that are done before those in front of them wait here, so that the file does not depend
+	// on who was faster.
 	waiting := map[int][]string{}
 	next := 0
 	err = parallel(ctx, o.Jobs, len(left), func(ctx context.Context, i int) error {

@@ -30,10 +30,10 @@ var sweepFigures = []struct {
 // xParameter is the parameter of a sweep's cases that figures are drawn over.
 const xParameter = "x"
 
-// Experiment returns the grid as an experiment with figures and the rows of its file as the result, for a
-// report. The values of one axis, the numeric one with most values, are the cases; a line is drawn for each
-// transport with the values of the other axes. A row of a summary is one run of means. Every row of the
-// grid must be in the file.
+// Experiment returns the grid as an experiment with figures and the rows of its file as the result,
+// for a report. The values of one axis, the numeric one with most values, are the cases; a line is
+// drawn for each transport with the values of the other axes. A row of a summary is one run of
+// means. Every row of the grid must be in the file.
 func (g Grid) Experiment(file string, host result.Host) (*scenario.Spec, result.Result, error) {
 	g.Shard, g.Shards = 0, 0
 	tasks, err := g.tasks()

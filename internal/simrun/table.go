@@ -20,7 +20,8 @@ var (
 	ErrBusy = errors.New("another sweep is writing to it")
 )
 
-// table is a CSV file that rows are added to, each with one write, so that a killed program leaves at most one of them cut off.
+// table is a CSV file that rows are added to, each with one write, so that a killed program leaves
+// at most one of them cut off.
 type table struct {
 	f *os.File
 	// rows are the fingerprints of those that are there; columns is how many each has.
@@ -30,7 +31,8 @@ type table struct {
 	buffer   bytes.Buffer
 }
 
-// openTable opens or makes the file and reads which rows are there. A row that was cut off is taken away.
+// openTable opens or makes the file and reads which rows are there. A row that was cut off is taken
+// away.
 func openTable(name string, header []string) (_ *table, err error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {

@@ -18,7 +18,8 @@ import (
 
 var update = flag.Bool("update", false, "write the published tables, all rows of them")
 
-// published is a table of simulated figures in a Markdown file. It stands there between two comments:
+// published is a table of simulated figures in a Markdown file. It stands there between two
+// comments:
 //
 //	<!-- table NAME: make tables -->
 //	<!-- end -->
@@ -32,7 +33,8 @@ type published struct {
 type publishedRow struct {
 	label string
 	cells []publishedCell
-	// sampled: the row is checked by the test although its losses are random and it takes all trials.
+	// sampled: the row is checked by the test although its losses are random and it takes all
+	// trials.
 	sampled bool
 }
 
@@ -303,8 +305,8 @@ func (s *simulations) row(r publishedRow) string {
 	return text
 }
 
-// TestPublishedTables compares the rows of published tables with the simulator: all in which no loss is random, and samples of the others.
-// With -update it simulates and writes all of them.
+// TestPublishedTables compares the rows of published tables with the simulator: all in which no
+// loss is random, and samples of the others. With -update it simulates and writes all of them.
 func TestPublishedTables(t *testing.T) {
 	s := &simulations{t: t, specs: map[string]*scenario.Spec{}, cells: map[[4]string]result.Result{}}
 	checked := 0

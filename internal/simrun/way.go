@@ -20,8 +20,8 @@ func (h hop) back() hop { return hop{h.link, h.to, h.from} }
 // network knows which nodes are neighbors.
 type network struct {
 	spec *scenario.Spec
-	// hops are those that leave a node, in the order of the links' names, so that of two ways of the same length the same is
-	// chosen each time.
+	// hops are those that leave a node, in the order of the links' names, so that of two ways of
+	// the same length the same is chosen each time.
 	hops map[string][]hop
 }
 
@@ -39,8 +39,9 @@ func newNetwork(spec *scenario.Spec) *network {
 	return n
 }
 
-// over returns the shortest way from one node to another that passes the link, and none of the links and nodes to avoid. Only
-// nodes that forward are passed. A way over no particular link has link empty.
+// over returns the shortest way from one node to another that passes the link, and none of the
+// links and nodes to avoid. Only nodes that forward are passed. A way over no particular link has
+// link empty.
 func (n *network) over(from, to, link string, avoid []string) ([]hop, error) {
 	if _, ok := n.spec.Links[link]; !ok {
 		return nil, fmt.Errorf("link %q is not in links", link)
@@ -51,7 +52,8 @@ func (n *network) over(from, to, link string, avoid []string) ([]hop, error) {
 		for _, l := range avoid {
 			closed[l] = true
 		}
-		// The two halves share no node. The one that is found first may take what the other needs, so each is first once.
+		// The two halves share no node. The one that is found first may take what the other needs,
+		// so each is first once.
 		for _, firstHalfFirst := range []bool{true, false} {
 			var a, b []hop
 			var okA, okB bool

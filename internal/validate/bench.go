@@ -55,8 +55,8 @@ func (b *bench) run(ctx context.Context, workers int, progress func(done, all in
 // measure takes a figure from a result.
 type measure func(*sim.Result) float64
 
-// repeat adds runs of one configuration with different seeds and returns the samples of what is measured, one for each
-// measure.
+// repeat adds runs of one configuration with different seeds and returns the samples of what is
+// measured, one for each measure.
 func (b *bench) repeat(runs int, config func(seed uint64) sim.Config, measures ...measure) []*sample {
 	samples := make([]*sample, len(measures))
 	for i := range samples {
@@ -123,8 +123,8 @@ func ratio(over, under *sample) *sample {
 // megabits is a rate in Mbit/s.
 func megabits(bytes float64, over time.Duration) float64 { return bytes * 8 / 1e6 / over.Seconds() }
 
-// arrived measures what arrived of a connection's path between two times, in Mbit/s of payload. The series has to be by the
-// second.
+// arrived measures what arrived of a connection's path between two times, in Mbit/s of payload. The
+// series has to be by the second.
 func arrived(connection, path int, from, to time.Duration) measure {
 	return func(r *sim.Result) float64 {
 		total := 0.0

@@ -93,11 +93,13 @@ z = √(pX/pT), X and T are full at z = 0.646 before and 0.813 after. Changes ar
 	}
 }
 
-// khalili is scenario A or C: MPTCP connections and then TCPs. Through: the second paths go through the first link as well.
+// khalili is scenario A or C: MPTCP connections and then TCPs. Through: the second paths go through
+// the first link as well.
 func khalili(seed uint64, congestion string, duration time.Duration, through bool) sim.Config {
 	n := newNetwork(seed, duration)
 	half := 40 * time.Millisecond
-	// Where a path has two links, the second has no delay, so that the round trip times are the same.
+	// Where a path has two links, the second has no delay, so that the round trip times are the
+	// same.
 	own, shared := n.link(early(capacity, half)), n.link(early(capacity, half))
 	if through {
 		n.config.Links[own].Delay, n.config.Links[shared].Delay = half/2, half/2

@@ -8,7 +8,8 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// coupled are the controls that keep RFC 6356's goals, and all of them with the counterexample last.
+// coupled are the controls that keep RFC 6356's goals, and all of them with the counterexample
+// last.
 var (
 	coupled    = []string{"lia", "olia", "balia"}
 	everything = []string{"lia", "olia", "balia", "newreno"}
@@ -30,7 +31,8 @@ func label(congestion string) string {
 	return congestion
 }
 
-// length is how long comparisons between connections are and what of it is measured, and how often they are repeated.
+// length is how long comparisons between connections are and what of it is measured, and how often
+// they are repeated.
 func length(o Options) (runs int, warm, duration time.Duration) {
 	if o.Quick {
 		return 4, 15 * time.Second, 60 * time.Second
@@ -62,7 +64,8 @@ can be computed: windows in proportion to 1/√p without coupling, to 1/p for LI
 	}
 }
 
-// improve is goal 1: two paths, with two TCPs on the one and six on the other. What the best path gives is measured with a TCP in its place.
+// improve is goal 1: two paths, with two TCPs on the one and six on the other. What the best path
+// gives is measured with a TCP in its place.
 func improve(b *bench, o Options) func() (Table, []Claim) {
 	runs, warm, duration := length(o)
 	build := func(seed uint64, congestion string) sim.Config {
@@ -150,7 +153,8 @@ func balance(b *bench, o Options) func() (Table, []Claim) {
 	const good, bad = 0.001, 0.004
 	runs, warm, duration := length(o)
 	half := 50 * time.Millisecond
-	// From the fixed points in the method: without coupling √(p/p') = 1/2, LIA p/p' = 1/4, BALIA (1 + a)(4 + a) = 15 * 4 at a = 5.39.
+	// From the fixed points in the method: without coupling √(p/p') = 1/2, LIA p/p' = 1/4, BALIA (1
+	// + a)(4 + a) = 15 * 4 at a = 5.39.
 	theory := map[string]float64{"newreno": 1. / 3, "lia": 1. / 5, "balia": 1 / 6.39}
 	got := map[string][]*sample{}
 	tcp := b.repeat(runs, func(seed uint64) sim.Config {

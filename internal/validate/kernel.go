@@ -21,8 +21,8 @@ import (
 // comparisonFile is what `tabane lab run --compare sim` writes beside its result.json.
 const comparisonFile = "compare.json"
 
-// comparison is what is read of such a file: the measurements. What was simulated then is not, it is
-// simulated again.
+// comparison is what is read of such a file: the measurements. What was simulated then is not, it
+// is simulated again.
 type comparison struct {
 	Schema   int    `json:"schema"`
 	Scenario string `json:"scenario"`
@@ -218,7 +218,8 @@ of a single burst. The scenario receive-buffer
 	}
 }
 
-// inUnit is a metric's title with the unit that it is shown in, and what it is multiplied by for that.
+// inUnit is a metric's title with the unit that it is shown in, and what it is multiplied by for
+// that.
 func inUnit(metric string) (title string, by float64) {
 	m, known := result.MetricNamed(metric)
 	if !known {

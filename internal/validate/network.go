@@ -41,7 +41,8 @@ func (n *network) path(back time.Duration, out ...int) sim.Path {
 	return sim.Path{Out: out, Back: []int{n.link(channel.Profile{Delay: back})}}
 }
 
-// tcp adds a connection over one path. It starts within the first second, so that connections are not in step.
+// tcp adds a connection over one path. It starts within the first second, so that connections are
+// not in step.
 func (n *network) tcp(congestion string, path sim.Path) int {
 	n.config.Connections = append(n.config.Connections, sim.Connection{
 		Name: fmt.Sprintf("c%d", len(n.config.Connections)), Start: time.Duration(n.random.Int64N(int64(time.Second))),
@@ -54,13 +55,15 @@ func (n *network) tcp(congestion string, path sim.Path) int {
 func (n *network) mptcp(congestion string, paths ...sim.Path) int {
 	i := n.tcp(congestion, sim.Path{})
 	c := &n.config.Connections[i]
-	// Each segment is sent where a window has room, so that the rates are those of congestion control.
+	// Each segment is sent where a window has room, so that the rates are those of congestion
+	// control.
 	c.MPTCP, c.Scheduler, c.Paths = true, "lowest-rtt", paths
 	return i
 }
 
-// early is a bottleneck with random early detection as in the experiments of Khalili et al. (CoNEXT 2012): no drops up to 25
-// packets at 10 Mbit/s, one in ten at 50, all at 100, and in proportion at other rates. The queue itself is no limit.
+// early is a bottleneck with random early detection as in the experiments of Khalili et al. (CoNEXT
+// 2012): no drops up to 25 packets at 10 Mbit/s, one in ten at 50, all at 100, and in proportion at
+// other rates. The queue itself is no limit.
 func early(rate unit.Bandwidth, delay time.Duration) channel.Profile {
 	packets := func(n int64) channel.Limit {
 		return channel.Limit{Packets: int(n * int64(rate) / int64(10*unit.MbitPerSecond))}
@@ -70,7 +73,8 @@ func early(rate unit.Bandwidth, delay time.Duration) channel.Profile {
 	}}
 }
 
-// lossy is a link that is fast and loses packets at random: congestion that does not depend on who uses it.
+// lossy is a link that is fast and loses packets at random: congestion that does not depend on who
+// uses it.
 func lossy(p float64, delay time.Duration) channel.Profile {
 	profile := channel.Profile{Rate: unit.GbitPerSecond, Delay: delay, Queue: channel.Queue{Limit: channel.Limit{Packets: 10_000}}}
 	if p > 0 {

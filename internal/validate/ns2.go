@@ -139,7 +139,8 @@ func ns2Config(seed uint64, loss float64, delay time.Duration, window int) sim.C
 	return n.config
 }
 
-// ns2Rate is that of the link: that of the experiments, or without a window so much that there is no queue.
+// ns2Rate is that of the link: that of the experiments, or without a window so much that there is
+// no queue.
 func ns2Rate(window int) unit.Bandwidth {
 	if window == 0 {
 		return unit.GbitPerSecond
@@ -171,7 +172,8 @@ func runNS2(ctx context.Context, program string, loss float64, delay time.Durati
 	return parseNS2(out.String())
 }
 
-// writeScript puts the script where ns-2 can read it: from standard input it would go on after a fault.
+// writeScript puts the script where ns-2 can read it: from standard input it would go on after a
+// fault.
 func writeScript() (name string, err error) {
 	f, err := os.CreateTemp("", "tabane-ns2-*.tcl")
 	if err != nil {

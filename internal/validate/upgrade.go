@@ -16,7 +16,8 @@ const (
 	capacityT = 36 * unit.MbitPerSecond
 )
 
-// upgraded is what connections of each color get before the red ones have a second path and after, and all together.
+// upgraded is what connections of each color get before the red ones have a second path and after,
+// and all together.
 type upgraded struct{ blue, red, all *sample }
 
 // upgrade compares scenario B of Khalili et al. with the fixed points of LIA.
@@ -109,8 +110,8 @@ func change(after, before *sample) *sample {
 	return s
 }
 
-// town is scenario B: blue users have a path through X and one through T. Red users have one through T, and after the upgrade another
-// through X, which leads through T as well.
+// town is scenario B: blue users have a path through X and one through T. Red users have one
+// through T, and after the upgrade another through X, which leads through T as well.
 func town(seed uint64, congestion string, duration time.Duration, after bool) sim.Config {
 	n := newNetwork(seed, duration)
 	half := 40 * time.Millisecond
@@ -129,8 +130,10 @@ func town(seed uint64, congestion string, duration time.Duration, after bool) si
 	return n.config
 }
 
-// townFixedPoint is what LIA leaves to a blue and to a red user in scenario B, in Mbit/s: its rate on paths of one round trip time is in all that of a
-// TCP on the best one, and on each in proportion to 1/p (RFC 6356, section 5). With z = √(pX/pT), and b what a blue user gets, a red one gets zb.
+// townFixedPoint is what LIA leaves to a blue and to a red user in scenario B, in Mbit/s: its rate
+// on paths of one round trip time is in all that of a TCP on the best one, and on each in
+// proportion to 1/p (RFC 6356, section 5). With z = √(pX/pT), and b what a blue user gets, a red
+// one gets zb.
 func townFixedPoint(after bool) (blue, red float64) {
 	use := func(z float64) (x, t float64) { // of X and T, for b = 1 and as many of each color
 		x, t = 1/(1+z*z), z*z/(1+z*z)+z

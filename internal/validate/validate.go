@@ -10,21 +10,27 @@ import (
 
 // Options says what is compared.
 type Options struct {
-	// Quick makes fewer and shorter runs: the claims are the same, with the wider margins that these need.
+	// Quick makes fewer and shorter runs: the claims are the same, with the wider margins that
+	// these need.
 	Quick bool
-	// NS2 is the program ns of ns-2; empty looks for it in PATH. It may be missing, and the report then says so.
+	// NS2 is the program ns of ns-2; empty looks for it in PATH. It may be missing, and the report
+	// then says so.
 	NS2 string
-	// Kernel are directories of results of `tabane lab run --compare sim`, or compare.json files of such.
+	// Kernel are directories of results of `tabane lab run --compare sim`, or compare.json files of
+	// such.
 	Kernel []string
-	// Scenario returns the scenario with that name for the comparison at path. It is needed with Kernel.
+	// Scenario returns the scenario with that name for the comparison at path. It is needed with
+	// Kernel.
 	Scenario func(name, path string) (*scenario.Spec, error)
 	// Workers is how many simulations run at a time; 0 is one for each processor.
 	Workers int
-	// Progress hears how many of all runs are done. It is called by one goroutine at a time. It may be nil.
+	// Progress hears how many of all runs are done. It is called by one goroutine at a time. It may
+	// be nil.
 	Progress func(done, all int)
 }
 
-// Report is what came out. It is the same for the same Options and the same versions of what is compared.
+// Report is what came out. It is the same for the same Options and the same versions of what is
+// compared.
 type Report struct {
 	Quick bool
 	Parts []Part
@@ -33,7 +39,8 @@ type Report struct {
 // Part is one comparison.
 type Part struct {
 	Title string
-	// Question is what a reader wants to know, Method how it is answered, Answer what the tables say, all in Markdown.
+	// Question is what a reader wants to know, Method how it is answered, Answer what the tables
+	// say, all in Markdown.
 	Question, Method, Answer string
 	Tables                   []Table
 	Claims                   []Claim
@@ -83,10 +90,12 @@ func (r Report) failing() int {
 	return n
 }
 
-// plan registers the runs of one comparison and returns what makes its part of them once they are done.
+// plan registers the runs of one comparison and returns what makes its part of them once they are
+// done.
 type plan func(b *bench, o Options) func() Part
 
-// Run does all comparisons. Claims that do not hold are no error; a simulation or a program that fails is.
+// Run does all comparisons. Claims that do not hold are no error; a simulation or a program that
+// fails is.
 func Run(ctx context.Context, o Options) (Report, error) {
 	b := &bench{}
 	var finish []func() Part

@@ -17,8 +17,8 @@ import (
 	"github.com/tabane/tabane/internal/scenario/scenariotest"
 )
 
-// TestQuick is the comparisons themselves, in their quick form: the simulator has to agree with theory, and with ns-2 where that is
-// installed.
+// TestQuick is the comparisons themselves, in their quick form: the simulator has to agree with
+// theory, and with ns-2 where that is installed.
 func TestQuick(t *testing.T) {
 	calls, last := 0, 0
 	r, err := Run(context.Background(), Options{Quick: true, Progress: func(done, all int) {
@@ -58,7 +58,8 @@ func TestQuick(t *testing.T) {
 	}
 }
 
-// TestFormulas has figures worked out by hand: at a loss of 1 % and 100 ms a segment takes 1448 * 8 bits.
+// TestFormulas has figures worked out by hand: at a loss of 1 % and 100 ms a segment takes 1448 * 8
+// bits.
 func TestFormulas(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
