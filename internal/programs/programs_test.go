@@ -138,7 +138,10 @@ func TestEveryProgramIsListed(t *testing.T) {
 }
 
 // stranger finds commands in a shell script that are neither always there nor the product.
-var stranger = regexp.MustCompile(`(?:^|[;|&] *)(ip|ss|ping|tc|nstat|ps|pgrep|pkill|nsenter|gzip|curl|iperf3|tshark|vtysh|ethtool|bridge|dig|nc|socat|tcpdump) +[-a-z]`)
+var stranger = regexp.MustCompile(`(?:^|[;|&] *)(ip|ss|ping|tc|nstat|ps|pgrep|pkill|nsenter|gzip|curl|iperf3|tshark|vtysh|ethtool|bridge|dig|nc|socat|tcpdump)(?: +[-a-z]|$)`)
+
+// runs are functions of tests that run a command or a script.
+var runs = regexp.MustCompile(`(?:^|\.)(Run|run|must|try|command|contains|Command)$`)
 
 // TestScriptsUseNoOtherProgram looks at the words of scripts in tests: what runs on a node of a lab, and those of testscript.
 func TestScriptsUseNoOtherProgram(t *testing.T) {
@@ -151,10 +154,23 @@ func TestScriptsUseNoOtherProgram(t *testing.T) {
 			listed = listed || strings.HasSuffix(i.Path.Value, `internal/programs"`)
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {
-			if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING && !listed {
-				if text, err := strconv.Unquote(l.Value); err == nil && stranger.MatchString(text) {
-					t.Errorf("%s: %q runs another program; use programs.Need, or ask the kernel", s.path, text)
-				}
+			c, ok := n.(*ast.CallExpr)
+			if !ok || listed {
+				return true
+			}
+			function := expression(c.Fun)
+			if !runs.MatchString(function) {
+				return true
+			}
+			for _, arg := range c.Args {
+				ast.Inspect(arg, func(n ast.Node) bool {
+					if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING {
+						if text, err := strconv.Unquote(l.Value); err == nil && stranger.MatchString(text) {
+							t.Errorf("%s: %s(%q) runs another program; use programs.Need, or ask the kernel", s.path, function, text)
+						}
+					}
+					return true
+				})
 			}
 			return true
 		})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/capture"
+	"github.com/tabane/tabane/internal/programs"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/unit"
@@ -110,14 +111,11 @@ func (full) Write([]byte) (int, error) { return 0, os.ErrClosed }
 // installed.
 func checkDissection(t *testing.T, file string) {
 	t.Helper()
-	path, err := exec.LookPath("tshark")
-	if err != nil {
-		if os.Getenv("TABANE_PROGRAMS") == "require" {
-			t.Fatal("TABANE_PROGRAMS=require, and there is no tshark")
-		}
-		return
-	}
-	out, err := exec.Command(path, "-r", file, "-c", "1000", "-o", "tcp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE",
+	t.Run("tshark", func(t *testing.T) { dissect(t, file) })
+}
+
+func dissect(t *testing.T, file string) {
+	out, err := exec.Command(programs.Need(t, "tshark"), "-r", file, "-c", "1000", "-o", "tcp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE",
 		"-Y", "_ws.malformed || tcp.checksum.status == 0 || !tcp", "-T", "fields", "-e", "frame.number").Output()
 	if err != nil {
 		t.Fatalf("tshark: %v", err)
