@@ -269,8 +269,8 @@ func (v *reseqView) sequence() (figure, error) {
 			entries = append(entries, legendEntry{v.subflowName(i), dot(colorOf(i))})
 		}
 	}
-	entries = append(entries, legendEntry{"held until released", line(draw.LineStyle{Color: soft, Width: 0.8})})
-	f := figure{name: v.name + "sequence", title: "Data over time", alt: fmt.Sprintf("Data sequence of %d segments over time, by subflow, with the time that each was held.", len(drawn))}
+	entries = append(entries, legendEntry{"buffered until released", line(draw.LineStyle{Color: soft, Width: 0.8})})
+	f := figure{name: v.name + "sequence", title: "Data over time", alt: fmt.Sprintf("Data sequence of %d segments over time, by subflow, with the time that each was buffered.", len(drawn))}
 	return render(f, reseqHeight+90, func(c draw.Canvas) { tile(drawLegend(c, entries), []*plot.Plot{p}, 1) })
 }
 
@@ -320,8 +320,8 @@ func (v *reseqView) delay() (figure, error) {
 	curves := []curve{{"resequencing delay", total, draw.LineStyle{Color: ink, Width: 1.6}}}
 	if v.d.Others.Count > 0 {
 		curves = append(curves,
-			curve{"of that, for the own subflow's order", own, draw.LineStyle{Color: colorOf(0), Width: 1.1}},
-			curve{"of that, for other subflows", others, draw.LineStyle{Color: colorOf(1), Width: 1.1}})
+			curve{"of that, own subflow", own, draw.LineStyle{Color: colorOf(0), Width: 1.1}},
+			curve{"of that, other subflows", others, draw.LineStyle{Color: colorOf(1), Width: 1.1}})
 	}
 	slices.Sort(total)
 	top := total[len(total)-1]
@@ -439,17 +439,17 @@ func (v *reseqView) buffer() (figure, error) {
 	if top == 0 {
 		top = 1
 	}
-	p := v.plot("Held for the order, "+v.title, "Held ("+name+")", top)
+	p := v.plot("Reorder-buffer occupancy, "+v.title, "Buffered ("+name+")", top)
 	p.Add(&stepPlot{highest(points, v.end-v.start, true), v.end - v.start})
 	mean := v.d.MeanHeld / worth
 	p.Add(&levelPlot{mean})
 	entries := []legendEntry{
-		{"held", line(draw.LineStyle{Color: colorOf(1), Width: 1.4})},
+		{"buffered", line(draw.LineStyle{Color: colorOf(1), Width: 1.4})},
 		{fmt.Sprintf("mean %s %s", decimal(mean, 1), name), line(dashed)},
 	}
 	f := figure{
-		name: v.name + "buffer", title: "Held for the order",
-		alt: fmt.Sprintf("Bytes that waited for what was before them, over time: at most %.0f, %.0f on average.", most, v.d.MeanHeld),
+		name: v.name + "buffer", title: "Reorder-buffer occupancy",
+		alt: fmt.Sprintf("Bytes in the reorder buffer over time: at most %.0f, mean %.0f.", most, v.d.MeanHeld),
 	}
 	return render(f, reseqHeight, func(c draw.Canvas) { tile(drawLegend(c, entries), []*plot.Plot{p}, 1) })
 }

@@ -55,7 +55,7 @@ func TestReseqFigures(t *testing.T) {
 	}
 	for i, says := range [][]string{
 		{"Data over time, connection 3 to the client", "2: from 10.0.1.2 via fc00:2:1::", "2000 of 10000 segments", "Data sequence (MB)"},
-		{"Resequencing delay", "for other subflows", "Delay (ms)"}, {"Segments released at once"}, {"Held (kB)", "mean"},
+		{"Resequencing delay", "other subflows", "Delay (ms)"}, {"Segments released at once"}, {"Buffered (kB)", "mean"},
 	} {
 		svg, err := os.ReadFile(filepath.Join(dir, names[i]+".svg"))
 		if err != nil {

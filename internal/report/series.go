@@ -159,7 +159,7 @@ func seriesFigure(all []series, e *scenario.Experiment, name string) (figure, er
 	}})
 	f := figure{
 		name: "series-" + name, title: "Goodput over time, " + trafficTitle(e, name), alt: words.String(),
-		caption: "What the receiver got in each 100 ms. Of each cell the trial that paused most; the marks below the curves are intervals without data.",
+		caption: "Goodput per 100 ms. Of each cell, the trial with the most pauses is shown; the marks below the curves are intervals without data.",
 	}
 	return render(f, legendSpace+vg.Length(lines)*185, func(c draw.Canvas) {
 		tile(drawLegend(c, entries), plots, columns)
