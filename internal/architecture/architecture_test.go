@@ -22,13 +22,14 @@ import (
 
 const module = "github.com/tabane/tabane"
 
-// layer is a set of packages at one height. A package may import those of lower layers, and no other package of its own
-// height.
+// layer is a set of packages at one height. A package may import those of lower layers, and no
+// other package of its own height.
 type layer struct {
 	height int
 	// group is the row of CONTRIBUTING.md's table that the layer belongs to.
 	group string
-	// because says what goes wrong when a package of this layer imports one of its own height or above.
+	// because says what goes wrong when a package of this layer imports one of its own height or
+	// above.
 	because string
 }
 
@@ -67,7 +68,8 @@ var (
 	mains      = layer{50, commandGroup, "nothing imports a main package"}
 )
 
-// layerOf has every package of the module. A package that is not in it has no layer yet: choose one here.
+// layerOf has every package of the module. A package that is not in it has no layer yet: choose one
+// here.
 var layerOf = map[string]layer{
 	"internal/unit":    foundation,
 	"internal/stat":    foundation,
@@ -137,22 +139,24 @@ var layerOf = map[string]layer{
 	"internal/acceptance":   mains,
 }
 
-// reserved are libraries that belong to certain packages, so that they can be replaced and their faults contained.
+// reserved are libraries that belong to certain packages, so that they can be replaced and their
+// faults contained.
 var reserved = []struct {
 	library string
 	owners  []string
 	because string
 }{
 	{"github.com/osrg/gobgp", []string{"internal/bgp"}, "GoBGP is behind the speaker of bgp, so that a daemon is tested without it"},
-	// The lab writes the files that its daemons read; it reads none, so the strictness of config does not suffer.
+	// The lab writes the files that its daemons read; it reads none, so the strictness of config
+	// does not suffer.
 	{"github.com/goccy/go-yaml", []string{"internal/config", "internal/lab", "internal/scenario/scenariotest"}, "YAML is read by config alone, which bounds and places everything"},
 	{"github.com/cilium/ebpf", []string{"internal/bpf", "internal/bpf/flowcount"}, "programs and maps are behind bpf, so that an engine is tested without a kernel"},
 	{"github.com/spf13/cobra", []string{"internal/cli"}, "flags are the command line's"},
 	{"gonum.org/v1/plot", []string{"internal/report"}, "figures are report's"},
 }
 
-// impure are packages of the standard library that foundation and models must not import. time is allowed for its
-// Duration; TestModelsReadNoClock finds the functions that read the clock.
+// impure are packages of the standard library that foundation and models must not import. time is
+// allowed for its Duration; TestModelsReadNoClock finds the functions that read the clock.
 var impure = []string{"os", "net", "net/http", "io/fs", "os/exec", "os/signal", "syscall", "math/rand", "math/rand/v2", "crypto/rand", "log", "log/slog", "database/sql"}
 
 // pkg is what `go list -json` says of a package.
@@ -215,7 +219,8 @@ func foreign(from, library string) string {
 			return fmt.Sprintf("%s must not import %s, which belongs to %s: %s", from, library, strings.Join(r.owners, ", "), r.because)
 		}
 	}
-	// What is drawn from a seed that comes in is as pure as arithmetic; a model may have a generator of its own.
+	// What is drawn from a seed that comes in is as pure as arithmetic; a model may have a
+	// generator of its own.
 	seeded := layerOf[from] == models && library == "math/rand/v2"
 	if f := layerOf[from]; (f == foundation || f == models) && slices.Contains(impure, library) && !seeded {
 		return fmt.Sprintf("%s must not import %s: %s", from, library, f.because)
@@ -237,7 +242,8 @@ func TestImportsGoDownward(t *testing.T) {
 				t.Errorf("%s must not import %s: %s only", from, short(i), f.because)
 			}
 		}
-		// A test may use packages of its own layer and below and the fakes of an adapter, not those above.
+		// A test may use packages of its own layer and below and the fakes of an adapter, not those
+		// above.
 		for _, i := range slices.Concat(p.TestImports, p.XTestImports) {
 			to := short(i)
 			if layerOf[from].height < layerOf[to].height && from != to && layerOf[from] != mains && layerOf[to] != fakes {
@@ -273,8 +279,8 @@ func TestEveryPackageHasItsPlace(t *testing.T) {
 	}
 }
 
-// TestModelsReadNoClock checks what the import of "time" does not show: foundation and models get time as an argument, and the
-// simulator has its own.
+// TestModelsReadNoClock checks what the import of "time" does not show: foundation and models get
+// time as an argument, and the simulator has its own.
 func TestModelsReadNoClock(t *testing.T) {
 	clock := []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
 	for _, p := range packages(t) {
@@ -353,7 +359,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestDocumentsNameEveryPackage compares CONTRIBUTING.md's table and the picture of the layers with the table of this test.
+// TestDocumentsNameEveryPackage compares CONTRIBUTING.md's table and the picture of the layers with
+// the table of this test.
 func TestDocumentsNameEveryPackage(t *testing.T) {
 	want := map[string][]string{}
 	for name, l := range layerOf {

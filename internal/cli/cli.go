@@ -1,8 +1,9 @@
-// Package cli is the command line of tabane: it parses arguments, runs the command, and prints the result with an exit
-// code.
+// Package cli is the command line of tabane: it parses arguments, runs the command, and prints the
+// result with an exit code.
 //
-// It decides nothing about networks: a verb reads its input, asks the packages below and prints. It never ends the
-// process, installs no signal handler and knows no global logger; all of that is the main package's.
+// It decides nothing about networks: a verb reads its input, asks the packages below and prints. It
+// never ends the process, installs no signal handler and knows no global logger; all of that is the
+// main package's.
 package cli
 
 import (
@@ -79,7 +80,8 @@ what failed, on what, why, and what to do.`,
 	return root
 }
 
-// group makes a command that only has subcommands: alone it prints its help, and an unknown one is an error of one line.
+// group makes a command that only has subcommands: alone it prints its help, and an unknown one is
+// an error of one line.
 func group(c *cobra.Command) {
 	c.Args = cobra.ArbitraryArgs
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -110,7 +112,8 @@ func arguments(least, most int, want string) cobra.PositionalArgs {
 	}
 }
 
-// logger makes the log that the flags ask for; where it goes and its level are the verb's own choice.
+// logger makes the log that the flags ask for; where it goes and its level are the verb's own
+// choice.
 func (a *app) logger(w io.Writer, level slog.Level) (*slog.Logger, error) {
 	if a.logLevel != "" {
 		if err := level.UnmarshalText([]byte(a.logLevel)); err != nil {

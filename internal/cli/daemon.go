@@ -77,8 +77,8 @@ Its state is served as /status (JSON) and /metrics (Prometheus), on ` + r.Defaul
 	return c
 }
 
-// gcPercent is the growth of the heap at which a daemon collects garbage, in percent, unless GOGC says otherwise: with a full
-// table of routes arriving, Go's own 100 costs a third of the CPU.
+// gcPercent is the growth of the heap at which a daemon collects garbage, in percent, unless GOGC
+// says otherwise: with a full table of routes arriving, Go's own 100 costs a third of the CPU.
 const gcPercent = 200
 
 func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, keep bool) (err error) {

@@ -21,7 +21,8 @@ import (
 	"github.com/tabane/tabane/internal/role"
 )
 
-// drainable is a machine that can leave service without losing a packet. It is asked on its control socket.
+// drainable is a machine that can leave service without losing a packet. It is asked on its control
+// socket.
 type drainable interface {
 	Drain(wait time.Duration) error
 	Undrain() error
@@ -31,8 +32,8 @@ type drainable interface {
 // drainPath is where a daemon is asked to leave service (POST), or to return to it (DELETE).
 const drainPath = "/drain"
 
-// defaultDrainWait is how long others have to move. They do within a second; a client that was told of a change of
-// addresses answers within its round trip.
+// defaultDrainWait is how long others have to move. They do within a second; a client that was told
+// of a change of addresses answers within its round trip.
 const defaultDrainWait = 5 * time.Second
 
 // commands serves requests to leave service and to return to it.
@@ -114,8 +115,8 @@ Traffic that has no other path is lost when the routes are withdrawn. A restart 
 	return c
 }
 
-// drainPoll is how often the daemon is asked how far it is, and drainPatience how long it may take beyond the wait: a full
-// table is withdrawn in seconds.
+// drainPoll is how often the daemon is asked how far it is, and drainPatience how long it may take
+// beyond the wait: a full table is withdrawn in seconds.
 const (
 	drainPoll     = 100 * time.Millisecond
 	drainPatience = time.Minute
@@ -173,8 +174,8 @@ func stageText(s asbr.Stage, wait time.Duration) string {
 	}
 }
 
-// askDrain asks the daemon on the control socket that its status names; an answer that refuses is an error with
-// what it says.
+// askDrain asks the daemon on the control socket that its status names; an answer that refuses is
+// an error with what it says.
 func askDrain(ctx context.Context, at netip.AddrPort, method string, query url.Values) error {
 	ctx, cancel := context.WithTimeout(ctx, drainPatience)
 	defer cancel()

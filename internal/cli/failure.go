@@ -25,7 +25,8 @@ var errUnmet = errors.New("a check or expectation failed")
 
 // failure is a command that could not run.
 type failure struct {
-	// what was to be done and on what; why it was not, and what the user can do about it. on and do may be empty.
+	// what was to be done and on what; why it was not, and what the user can do about it. on and do
+	// may be empty.
 	what, on string
 	why      error
 	do       string
@@ -45,7 +46,8 @@ func (f *failure) Error() string {
 
 func (f *failure) Unwrap() error { return f.why }
 
-// reason is the error without what the failure contains itself: the operation and the name of a file.
+// reason is the error without what the failure contains itself: the operation and the name of a
+// file.
 func reason(err error) string {
 	var path *fs.PathError
 	if errors.As(err, &path) && err == error(path) {

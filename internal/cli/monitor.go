@@ -23,14 +23,16 @@ const (
 	writeTimeout  = 30 * time.Second
 )
 
-// listen opens the status address. Plain TCP: Go would take MPTCP, which a daemon that manages MPTCP must not.
+// listen opens the status address. Plain TCP: Go would take MPTCP, which a daemon that manages
+// MPTCP must not.
 func listen(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false)
 	return lc.Listen(ctx, "tcp", at.String())
 }
 
-// monitor runs a machine and serves its state on the listener until the machine ends. The listener is closed then.
+// monitor runs a machine and serves its state on the listener until the machine ends. The listener
+// is closed then.
 func monitor(ctx context.Context, l net.Listener, name, version string, m role.Machine) error {
 	handler, err := handler(name, version, m)
 	if err != nil {
@@ -56,8 +58,8 @@ func monitor(ctx context.Context, l net.Listener, name, version string, m role.M
 	return err
 }
 
-// handler serves /status and /metrics. A machine that is a prometheus.Collector has metrics with labels of its own in place
-// of those made from its status.
+// handler serves /status and /metrics. A machine that is a prometheus.Collector has metrics with
+// labels of its own in place of those made from its status.
 func handler(name, version string, m role.Machine) (http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{

@@ -8,7 +8,8 @@ import (
 	"github.com/tabane/tabane/internal/lab"
 )
 
-// parseRouters reads --routers: embedded or frr, or, where several are of use, both with a comma between them.
+// parseRouters reads --routers: embedded or frr, or, where several are of use, both with a comma
+// between them.
 func parseRouters(given string, several bool) ([]string, error) {
 	list := strings.Split(given, ",")
 	for i, r := range list {

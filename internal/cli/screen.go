@@ -15,8 +15,9 @@ import (
 // sampleInterval is how often the lab reports a rate.
 const sampleInterval = 100 * time.Millisecond
 
-// screen shows what a lab's run is doing: on a terminal one line for all and one for each lab, written over again and again;
-// elsewhere a line for each step. What is logged goes through it, so that neither spoils the other.
+// screen shows what a lab's run is doing: on a terminal one line for all and one for each lab,
+// written over again and again; elsewhere a line for each step. What is logged goes through it, so
+// that neither spoils the other.
 type screen struct {
 	w io.Writer
 	// columns is the terminal's width: a line that wrapped would not be written over.

@@ -57,7 +57,8 @@ SIGINT or SIGTERM.`,
 	return c
 }
 
-// listenAddresses are those that the file's section serve asks for, or without a file those of the flags.
+// listenAddresses are those that the file's section serve asks for, or without a file those of the
+// flags.
 func listenAddresses(flags []string, file string) ([]netip.AddrPort, error) {
 	if file != "" {
 		f, err := load(file)

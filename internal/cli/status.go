@@ -218,7 +218,8 @@ func (o object) print(w io.Writer, indent string) error {
 	return nil
 }
 
-// printTable writes a list of objects, one a line; columns are the keys in the order in which they first come up.
+// printTable writes a list of objects, one a line; columns are the keys in the order in which they
+// first come up.
 func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 	var rows []json.RawMessage
 	if err := json.Unmarshal(raw, &rows); err != nil {

@@ -41,8 +41,9 @@ func (p place) String() string {
 	return fmt.Sprintf("%s:%d:%d", p.file, f.Line, f.Column)
 }
 
-// base decodes the network of the scenario that the file of root names as its base, and of that one's base first, so that what
-// the file has itself is decoded over it. chain are the places that led here.
+// base decodes the network of the scenario that the file of root names as its base, and of that
+// one's base first, so that what the file has itself is decoded over it. chain are the places that
+// led here.
 func (d *decoder) base(root ast.Node, spec *scenario.Spec, chain []place) {
 	var value ast.Node
 	for _, p := range d.pairs(d.resolve(root), "", 0) {
@@ -120,7 +121,8 @@ func (d *decoder) decodeKeys(root ast.Node, spec *scenario.Spec) {
 	}
 }
 
-// readBase reads the base that a file names: a scenario that comes with the program, or a file in the same directory.
+// readBase reads the base that a file names: a scenario that comes with the program, or a file in
+// the same directory.
 func readBase(from, name string) (file string, data []byte, err error) {
 	if !strings.HasSuffix(name, ".yaml") && !strings.HasSuffix(name, ".yml") {
 		data, err := scenarios.Read(name)
@@ -167,7 +169,8 @@ func Encode(spec *scenario.Spec) ([]byte, error) {
 	return b, nil
 }
 
-// tree is a value as mappings in the order of fields, lists and scalars. What is zero is left out of its struct.
+// tree is a value as mappings in the order of fields, lists and scalars. What is zero is left out
+// of its struct.
 func tree(v reflect.Value) any {
 	if v.Kind() == reflect.Pointer {
 		return tree(v.Elem())

@@ -1,9 +1,10 @@
 // Package config reads the files people write: a daemon's configuration and a scenario.
 //
-// It is strict and complete. Unknown and repeated keys, wrong types and values that cannot be are faults; all of them
-// are reported at once, each with file, line, column and the path of the value. Nothing is guessed, converted or
-// clamped, no default is filled in, and the kernel is not read. A file is untrusted: size, nesting and what
-// aliases expand to are bounded. It is the only package that knows YAML.
+// It is strict and complete. Unknown and repeated keys, wrong types and values that cannot be are
+// faults; all of them are reported at once, each with file, line, column and the path of the value.
+// Nothing is guessed, converted or clamped, no default is filled in, and the kernel is not read. A
+// file is untrusted: size, nesting and what aliases expand to are bounded. It is the only package
+// that knows YAML.
 package config
 
 import (
@@ -24,10 +25,12 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// MaxSize is how large a file may be, in bytes: a router's networks may be all the routes of the Internet.
+// MaxSize is how large a file may be, in bytes: a router's networks may be all the routes of the
+// Internet.
 const MaxSize = 8 << 20
 
-// maxFaults bounds how many faults of one file are reported; the last one then says how many more there are.
+// maxFaults bounds how many faults of one file are reported; the last one then says how many more
+// there are.
 const maxFaults = 100
 
 // File is the content of a file. Either Scenario or at least one of the sections is set.
@@ -36,8 +39,9 @@ type File struct {
 	Scenario *scenario.Spec
 }
 
-// Fault is a fault and where it is. Line and Column count from 1, columns in characters; both are 0 when the fault is the
-// file's as a whole. File is empty, or a base of the file where the fault is in that.
+// Fault is a fault and where it is. Line and Column count from 1, columns in characters; both are 0
+// when the fault is the file's as a whole. File is empty, or a base of the file where the fault is
+// in that.
 type Fault struct {
 	File         string
 	Line, Column int
@@ -50,8 +54,8 @@ type Error struct {
 	Faults []Fault
 }
 
-// Lines prints each fault on a line of its own, as "FILE:LINE:COL: path: message". What would break the line, or write
-// to a terminal more than text, is escaped.
+// Lines prints each fault on a line of its own, as "FILE:LINE:COL: path: message". What would break
+// the line, or write to a terminal more than text, is escaped.
 func (e *Error) Lines() []string {
 	lines := make([]string, len(e.Faults))
 	for i, f := range e.Faults {
@@ -85,7 +89,8 @@ func Load(path string) (*File, error) {
 	return Parse(path, data)
 }
 
-// Parse reads and checks the text of a file; name stands for it in faults. All errors are of type *Error.
+// Parse reads and checks the text of a file; name stands for it in faults. All errors are of type
+// *Error.
 func Parse(name string, data []byte) (*File, error) {
 	file, _, faults := parse(name, data)
 	if len(faults) > 0 {
@@ -94,7 +99,8 @@ func Parse(name string, data []byte) (*File, error) {
 	return file, nil
 }
 
-// Locate returns an error that places faults, found after the file was read, in its text; nil when there are none.
+// Locate returns an error that places faults, found after the file was read, in its text; nil when
+// there are none.
 func Locate(name string, data []byte, list fault.List) error {
 	if len(list) == 0 {
 		return nil

@@ -121,7 +121,8 @@ links:
 	}
 }
 
-// TestFaults checks the text of single faults: %s in want stands for nothing, a "..." at its end for any text.
+// TestFaults checks the text of single faults: %s in want stands for nothing, a "..." at its end
+// for any text.
 func TestFaults(t *testing.T) {
 	daemons := strings.Join(role.Names(), ", ")
 	replace := func(old, new string) string {
@@ -206,7 +207,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestAllAtOnce is the point of the package: faults of form and of meaning, in every section, in one go.
+// TestAllAtOnce is the point of the package: faults of form and of meaning, in every section, in
+// one go.
 func TestAllAtOnce(t *testing.T) {
 	const file = `edge:
   asn: many
@@ -402,7 +404,8 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// TestEveryTypeIsKnown walks every type that a file can fill, because the decoder panics on one that it does not know.
+// TestEveryTypeIsKnown walks every type that a file can fill, because the decoder panics on one
+// that it does not know.
 func TestEveryTypeIsKnown(t *testing.T) {
 	seen := map[reflect.Type]bool{}
 	var walk func(path string, typ reflect.Type)

@@ -17,19 +17,22 @@ import (
 // maxValues bounds how many values a document may hold after its aliases are expanded.
 const maxValues = 300_000
 
-// decoder fills Go values from YAML nodes. The library's own decoder stops at the first fault and forgets where values
-// stood; this one goes on, and remembers the place of every path for the faults that are found later.
+// decoder fills Go values from YAML nodes. The library's own decoder stops at the first fault and
+// forgets where values stood; this one goes on, and remembers the place of every path for the
+// faults that are found later.
 type decoder struct {
 	anchors map[*ast.AliasNode]ast.Node
-	// places says where each value stands, and holders which key holds it: what a value lacks is missed at its key.
+	// places says where each value stands, and holders which key holds it: what a value lacks is
+	// missed at its key.
 	places, holders map[string]place
-	// file is the one that is decoded now. over is set where it is decoded over a base, and replaced says where the base had the
-	// values that the file has in its place.
+	// file is the one that is decoded now. over is set where it is decoded over a base, and
+	// replaced says where the base had the values that the file has in its place.
 	file     string
 	over     bool
 	replaced map[string]place
 	faults   []Fault
-	// broken are the paths that already have a fault: what a checker says of them or of what is below would only repeat it.
+	// broken are the paths that already have a fault: what a checker says of them or of what is
+	// below would only repeat it.
 	broken map[string]bool
 	values int
 	// spare is the first value that was too many.
@@ -48,8 +51,8 @@ func (d *decoder) fault(n ast.Node, path, format string, args ...any) {
 	d.broken[path] = true
 }
 
-// add records the faults that a checker found. A fault of something that the file does not have points at the nearest
-// thing around it.
+// add records the faults that a checker found. A fault of something that the file does not have
+// points at the nearest thing around it.
 func (d *decoder) add(list fault.List) {
 	for _, f := range list {
 		found := Fault{Fault: f}
@@ -117,7 +120,8 @@ type pair struct {
 	key, value ast.Node
 }
 
-// keys returns the names of the document's top-level keys; false, with the fault recorded, when the document is no mapping.
+// keys returns the names of the document's top-level keys; false, with the fault recorded, when the
+// document is no mapping.
 func (d *decoder) keys(root ast.Node) ([]string, bool) {
 	d.anchors = map[*ast.AliasNode]ast.Node{}
 	d.link(root, map[string]ast.Node{})
@@ -145,8 +149,8 @@ func (d *decoder) keys(root ast.Node) ([]string, bool) {
 	return names, true
 }
 
-// link finds what every alias stands for: the last anchor of its name before it. A node does not contain itself, because
-// its anchor counts only after it.
+// link finds what every alias stands for: the last anchor of its name before it. A node does not
+// contain itself, because its anchor counts only after it.
 func (d *decoder) link(n ast.Node, anchors map[string]ast.Node) {
 	switch n := n.(type) {
 	case *ast.AnchorNode:
@@ -178,7 +182,8 @@ func (d *decoder) link(n ast.Node, anchors map[string]ast.Node) {
 	}
 }
 
-// resolve strips anchors and follows aliases. It ends, because an alias stands for something before it.
+// resolve strips anchors and follows aliases. It ends, because an alias stands for something before
+// it.
 func (d *decoder) resolve(n ast.Node) ast.Node {
 	for {
 		switch v := n.(type) {
@@ -196,8 +201,9 @@ func (d *decoder) resolve(n ast.Node) ast.Node {
 	}
 }
 
-// pairs lists what a mapping holds, in the order of the file, merge keys ("<<") expanded: a key of the mapping itself
-// goes before a merged one, and an earlier merged mapping before a later one (YAML merge key, yaml.org/type/merge.html).
+// pairs lists what a mapping holds, in the order of the file, merge keys ("<<") expanded: a key of
+// the mapping itself goes before a merged one, and an earlier merged mapping before a later one
+// (YAML merge key, yaml.org/type/merge.html).
 func (d *decoder) pairs(n ast.Node, path string, depth int) []pair {
 	var out, merged []pair
 	first := map[string]ast.Node{}
@@ -413,7 +419,8 @@ func (d *decoder) decodeMap(n ast.Node, path string, v reflect.Value) {
 			value.Set(before)
 		}
 		d.decode(p.value, below, value)
-		// Checkers quote a key that would make the path ambiguous, and what they say of the path itself is about the key.
+		// Checkers quote a key that would make the path ambiguous, and what they say of the path
+		// itself is about the key.
 		d.stand(below, p.key)
 		d.stand(fault.Join(path, strconv.Quote(p.name)), p.key)
 		m.SetMapIndex(key, value)
@@ -437,7 +444,8 @@ func (d *decoder) decodeSlice(n ast.Node, path string, v reflect.Value) {
 	v.Set(s)
 }
 
-// scalarText returns the text of a scalar as it is written: a number is text where text is wanted ("name: 1.10").
+// scalarText returns the text of a scalar as it is written: a number is text where text is wanted
+// ("name: 1.10").
 func scalarText(n ast.Node) (string, bool) {
 	switch n := n.(type) {
 	case *ast.StringNode:

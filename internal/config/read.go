@@ -14,14 +14,16 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// maxDepth bounds how deep a document may nest. The parser recurses, and a Go stack that overflows cannot be recovered.
+// maxDepth bounds how deep a document may nest. The parser recurses, and a Go stack that overflows
+// cannot be recovered.
 const maxDepth = 64
 
 const (
-	// maxTokens bounds the words and marks of a document, two for each item of a list: each costs many times its length in
-	// memory.
+	// maxTokens bounds the words and marks of a document, two for each item of a list: each costs
+	// many times its length in memory.
 	maxTokens = 2*maxValues + 5*maxKeys
-	// maxKeys bounds the keys of a document: the parser's time grows with the square of a mapping's length.
+	// maxKeys bounds the keys of a document: the parser's time grows with the square of a mapping's
+	// length.
 	maxKeys = 20_000
 )
 
@@ -65,8 +67,8 @@ func readDocument(data []byte) (ast.Node, error) {
 	return root, nil
 }
 
-// countTokens says about how many tokens there will be, before any is made: words, and marks that need no space around them.
-// A text in quotes is one.
+// countTokens says about how many tokens there will be, before any is made: words, and marks that
+// need no space around them. A text in quotes is one.
 func countTokens(data []byte) int {
 	n, quotes := 0, 0
 	space := true
@@ -100,7 +102,8 @@ func countKeys(tokens token.Tokens) int {
 	return n
 }
 
-// parseTokens calls the parser. What it panics on is a document that it cannot read, not a state of ours.
+// parseTokens calls the parser. What it panics on is a document that it cannot read, not a state of
+// ours.
 func parseTokens(tokens token.Tokens) (file *ast.File, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -142,9 +145,9 @@ func checkText(data []byte) error {
 	return nil
 }
 
-// checkDepth refuses a document that nests deeper than maxDepth, judged by tokens alone and before anything recurses on
-// it: the brackets that are open, plus the marks that each nest what follows them and have had nothing follow yet, plus,
-// in block style, the indentations that are open.
+// checkDepth refuses a document that nests deeper than maxDepth, judged by tokens alone and before
+// anything recurses on it: the brackets that are open, plus the marks that each nest what follows
+// them and have had nothing follow yet, plus, in block style, the indentations that are open.
 func checkDepth(tokens token.Tokens) error {
 	var (
 		open    int   // brackets

@@ -1,7 +1,8 @@
-// Package doctor examines what this host can do for tabane, by trying it for real where that leaves nothing behind.
+// Package doctor examines what this host can do for tabane, by trying it for real where that leaves
+// nothing behind.
 //
-// It changes nothing: what has to be tried is tried in a network namespace that has no name and ends with the trial. It
-// repairs nothing either; it reports what to do.
+// It changes nothing: what has to be tried is tried in a network namespace that has no name and
+// ends with the trial. It repairs nothing either; it reports what to do.
 package doctor
 
 import (
@@ -38,14 +39,17 @@ const (
 type Finding struct {
 	Check string `json:"check"`
 	State State  `json:"state"`
-	// Needed tells whether the content delivery over every egress path, or its lab, does not work without it.
+	// Needed tells whether the content delivery over every egress path, or its lab, does not work
+	// without it.
 	Needed bool `json:"needed"`
-	// Meaning says what was found and what that is good for; Remedy what to do, when there is something to do.
+	// Meaning says what was found and what that is good for; Remedy what to do, when there is
+	// something to do.
 	Meaning string `json:"meaning"`
 	Remedy  string `json:"remedy,omitempty"`
 }
 
-// check sets the state from the result of a probe: a feature that is missing, or one that could not be probed.
+// check sets the state from the result of a probe: a feature that is missing, or one that could not
+// be probed.
 func (f *Finding) check(err error) {
 	var missing *feature.Error
 	switch {
@@ -203,8 +207,9 @@ func currentLimits() (mptcp.Limits, error) {
 	return l, errors.Join(err, c.Close())
 }
 
-// multipathLimits checks what the kernel's path manager does as a client: Linux' defaults are subflows 2 and
-// add_addr_accepted 0, with which a connection has one subflow whatever a server announces (ip-mptcp(8)).
+// multipathLimits checks what the kernel's path manager does as a client: Linux' defaults are
+// subflows 2 and add_addr_accepted 0, with which a connection has one subflow whatever a server
+// announces (ip-mptcp(8)).
 func multipathLimits(manager func() (mptcp.Manager, error), limits func() (mptcp.Limits, error)) Finding {
 	f := Finding{Check: "MPTCP limits", State: OK}
 	m, err := manager()

@@ -46,8 +46,8 @@ func daemons() []Finding {
 	return list
 }
 
-// clientLimits says whether a client on this host would use what a server offers: the limits are zero by default, and then
-// a connection stays on its first subflow without a word.
+// clientLimits says whether a client on this host would use what a server offers: the limits are
+// zero by default, and then a connection stays on its first subflow without a word.
 func clientLimits() Finding {
 	f := Finding{Check: "MPTCP client", State: OK}
 	limits, err := mptcpLimits()

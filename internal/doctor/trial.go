@@ -19,10 +19,12 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// ErrNotChecked is wrapped when a trial could not be made, so that it is unknown whether the feature is available.
+// ErrNotChecked is wrapped when a trial could not be made, so that it is unknown whether the
+// feature is available.
 var ErrNotChecked = errors.New("could not be checked")
 
-// isolated runs f on a thread in a network namespace of its own, which ends when f returns and has closed its sockets.
+// isolated runs f on a thread in a network namespace of its own, which ends when f returns and has
+// closed its sockets.
 func isolated(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -131,8 +133,8 @@ var (
 		}}
 )
 
-// run makes trials in one namespace and returns the result of each. The error is for the namespace and its veth pair: no
-// trial was made then.
+// run makes trials in one namespace and returns the result of each. The error is for the namespace
+// and its veth pair: no trial was made then.
 func run(trials ...trial) (results []error, made error) {
 	results = make([]error, len(trials))
 	made = isolated(func() error {
@@ -153,8 +155,8 @@ func run(trials ...trial) (results []error, made error) {
 	return results, made
 }
 
-// Provides says why this host does not provide what a daemon needs, or nil: an error that wraps ErrPrivilege or
-// ErrNotChecked when this process may not try, or a *feature.Error.
+// Provides says why this host does not provide what a daemon needs, or nil: an error that wraps
+// ErrPrivilege or ErrNotChecked when this process may not try, or a *feature.Error.
 func Provides(n role.Need) error {
 	switch n {
 	case role.NetAdmin:

@@ -1,9 +1,10 @@
-// Package role is the table of tabane's daemons. A Descriptor says everything that the packages above need to know about
-// one: the section of a file that configures it, how it starts and reloads, where its status is served, what it needs of
-// the host, and what it owns in the kernel.
+// Package role is the table of tabane's daemons. A Descriptor says everything that the packages
+// above need to know about one: the section of a file that configures it, how it starts and
+// reloads, where its status is served, what it needs of the host, and what it owns in the kernel.
 //
-// It runs nothing by itself and reads no files. A new daemon is its package, its field of Sections and its Descriptor in
-// table.go; the configuration reader, scenarios, the lab, the command line and the doctor follow from these.
+// It runs nothing by itself and reads no files. A new daemon is its package, its field of Sections
+// and its Descriptor in table.go; the configuration reader, scenarios, the lab, the command line
+// and the doctor follow from these.
 package role
 
 import (
@@ -76,9 +77,11 @@ type Use struct {
 type Descriptor struct {
 	// Name is the daemon's verb, the key of its section, and what events and tabane status call it.
 	Name string
-	// Short and Long are the help of its verb; both are empty for a daemon whose verb is not in this table.
+	// Short and Long are the help of its verb; both are empty for a daemon whose verb is not in
+	// this table.
 	Short, Long string
-	// StatusPort is where /status and /metrics are served on [::1] unless the section says otherwise; 0: nowhere.
+	// StatusPort is where /status and /metrics are served on [::1] unless the section says
+	// otherwise; 0: nowhere.
 	StatusPort uint16
 	// Needs are checked before the daemon starts.
 	Needs []Need
@@ -107,7 +110,8 @@ type typed[C any] struct {
 	host   func(*C) Host
 	// summary describes the section in a few words: "AS 65000, 2 egress peers".
 	summary func(*C) string
-	// start makes the Machine and has not changed the kernel when it returns; nil where another verb starts the daemon.
+	// start makes the Machine and has not changed the kernel when it returns; nil where another
+	// verb starts the daemon.
 	start func(context.Context, C, Options) (Machine, error)
 	// reload makes a running Machine follow a new section; nil for a daemon that cannot.
 	reload func(Machine, C) error
@@ -150,8 +154,8 @@ func describe[C any, P interface {
 // In returns the daemon's section, or nil when there is none.
 func (d Descriptor) In(s *Sections) Section { return d.section(s) }
 
-// DefaultStatus is where the daemon's status is served unless its section says otherwise. It is invalid for a daemon
-// without status.
+// DefaultStatus is where the daemon's status is served unless its section says otherwise. It is
+// invalid for a daemon without status.
 func (d Descriptor) DefaultStatus() netip.AddrPort {
 	if d.StatusPort == 0 {
 		return netip.AddrPort{}
@@ -167,7 +171,8 @@ func (d Descriptor) Status(s *Sections) netip.AddrPort {
 	return d.DefaultStatus()
 }
 
-// WithStatus returns a copy of the daemon's section, which must be there, with its status at this address.
+// WithStatus returns a copy of the daemon's section, which must be there, with its status at this
+// address.
 func (d Descriptor) WithStatus(s *Sections, at netip.AddrPort) Section { return d.with(s, at) }
 
 // Host is what the daemon's section, which must be there, requires of its host.
@@ -179,7 +184,8 @@ func (d Descriptor) Summary(s *Sections) string { return d.Name + ": " + d.summa
 // Startable says whether Start starts the daemon; another verb starts the others.
 func (d Descriptor) Startable() bool { return d.start != nil }
 
-// Start makes the daemon from its section, which must be there. It has not changed the kernel when it returns.
+// Start makes the daemon from its section, which must be there. It has not changed the kernel when
+// it returns.
 func (d Descriptor) Start(ctx context.Context, s *Sections, o Options) (Machine, error) {
 	return d.start(ctx, s, o)
 }

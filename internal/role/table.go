@@ -13,8 +13,8 @@ import (
 	"github.com/tabane/tabane/internal/traffic"
 )
 
-// Sections are the daemons' sections of a configuration file or of a scenario's node. A daemon whose section is nil does
-// not run there. Each key is the name of a Descriptor.
+// Sections are the daemons' sections of a configuration file or of a scenario's node. A daemon
+// whose section is nil does not run there. Each key is the name of a Descriptor.
 type Sections struct {
 	// ASBR configures tabane asbr, the border router's daemon.
 	ASBR *asbr.Config `yaml:"asbr,omitempty"`
@@ -37,8 +37,8 @@ const (
 	Serve     = "serve"
 )
 
-// table has one row for each daemon, in the order in which a network starts them. Status ports are next to each other so
-// that one host can run all daemons.
+// table has one row for each daemon, in the order in which a network starts them. Status ports are
+// next to each other so that one host can run all daemons.
 var table = []Descriptor{
 	describe(Descriptor{
 		Name: Reflector, StatusPort: 9119,
