@@ -119,6 +119,9 @@ func TestBaseRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := files(t, "u.yaml", tt.files)
+			if strings.Contains(tt.want, " base: ") && strings.Contains(err.Error(), "\n") {
+				t.Errorf("more than the one fault:\n%v", err)
+			}
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got  %v\nwant %s", err, tt.want)
 			}
