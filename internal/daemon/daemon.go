@@ -141,7 +141,7 @@ func (d *Daemon) Run(ctx context.Context, m Machine) (err error) {
 	defer close(d.stopped)
 	defer func() { err = errors.Join(err, d.conn.Close()) }()
 	defer d.Speaker.Stop()
-	watcher, err := route.Watch(ctx, route.Links)
+	watcher, err := route.Watch(ctx, route.Links, route.Rules)
 	if err != nil {
 		return err
 	}
@@ -276,6 +276,11 @@ func (d *Daemon) kernelEvent(m Machine, e route.Event) {
 		m.Link(e.Link.Name, e.Link.Up && !e.Deleted)
 		// The kernel drops what depends on a link that went down, some of it silently.
 		d.resync()
+	case route.RuleChange:
+		// Without its rule, traffic would take another table. The following flush restores it.
+		if e.Deleted && e.Protocol == d.options.Protocol {
+			d.Kernel.Deleted(e.Rule)
+		}
 	case route.Overrun:
 		d.options.Log.Warn("kernel events were lost, reading everything again")
 		d.reread(m)

@@ -123,6 +123,15 @@ func (r *Reconciler) Delete(k Key) {
 	}
 }
 
+// Deleted notes that the kernel no longer has an object, as a Watcher reports. The next Flush restores it if it is desired. An
+// object that another one has replaced since, and the Reconciler's own deletions, change nothing.
+func (r *Reconciler) Deleted(o Object) {
+	o = o.Normal()
+	if e := r.entries[o.Key()]; e != nil && e.have == o && !e.double {
+		r.change(e, func() { e.have = nil })
+	}
+}
+
 // Clear makes nothing desired: the next Flush removes everything that the owner has, found objects included.
 func (r *Reconciler) Clear() {
 	r.swept = true

@@ -604,3 +604,28 @@ func BenchmarkFlushOneOf100k(b *testing.B) {
 		}
 	}
 }
+
+// A rule that another program deleted is restored by the next flush; the events of own deletions change nothing.
+func TestDeleted(t *testing.T) {
+	k := &routetest.Kernel{}
+	r := newReconciler(k)
+	_, _, _, rule, _ := peer()
+	r.Set(rule)
+	flush(t, r)
+	k.Remove(rule.Key())
+	r.Deleted(rule)
+	if r.Pending() != 1 || r.Settled(rule.Key()) {
+		t.Errorf("%d pending after a deletion by another program", r.Pending())
+	}
+	flush(t, r)
+	if len(k.All()) != 1 {
+		t.Errorf("kernel %v", k.All())
+	}
+	r.Delete(rule.Key())
+	flush(t, r)
+	r.Deleted(rule)
+	r.Deleted(route.Rule{Priority: 1, Table: 1})
+	if r.Pending() != 0 {
+		t.Errorf("%d pending after own deletions", r.Pending())
+	}
+}

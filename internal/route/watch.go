@@ -19,9 +19,10 @@ const (
 	Links    Group = unix.RTNLGRP_LINK
 	Routes   Group = unix.RTNLGRP_IPV6_ROUTE
 	Nexthops Group = unix.RTNLGRP_NEXTHOP
+	Rules    Group = unix.RTNLGRP_IPV6_RULE
 )
 
-// An Event is a LinkChange, RouteChange, NexthopChange or Overrun.
+// An Event is a LinkChange, RouteChange, NexthopChange, RuleChange or Overrun.
 type Event interface{ event() }
 
 // A LinkChange is the new state of a link, or that it is gone. Consecutive ones may be equal.
@@ -47,12 +48,20 @@ type NexthopChange struct {
 	Deleted  bool
 }
 
+// A RuleChange is a rule that was added or deleted.
+type RuleChange struct {
+	Rule     Object // a Rule, or one as Altered
+	Protocol Protocol
+	Deleted  bool
+}
+
 // An Overrun: events were lost, so links and routes must be read again.
 type Overrun struct{}
 
 func (LinkChange) event()    {}
 func (RouteChange) event()   {}
 func (NexthopChange) event() {}
+func (RuleChange) event()    {}
 func (Overrun) event()       {}
 
 // watchBuffer holds about ten thousand route events.
@@ -182,6 +191,12 @@ func decodeEvent(typ uint16, b []byte, now time.Time) (Event, error) {
 			return nil, err
 		}
 		return NexthopChange{ID: f.object.Key().a, Protocol: f.protocol, Deleted: typ == unix.RTM_DELNEXTHOP}, nil
+	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
+		f, err := decodeRule(b)
+		if err != nil || f.object == nil {
+			return nil, err
+		}
+		return RuleChange{Rule: f.object, Protocol: f.protocol, Deleted: typ == unix.RTM_DELRULE}, nil
 	}
 	return nil, nil
 }

@@ -76,6 +76,16 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
+func TestRuleEvents(t *testing.T) {
+	rule := Rule{Priority: 1000, From: netip.MustParsePrefix("2001:db8::1/128"), Table: 101}
+	for typ, deleted := range map[uint16]bool{unix.RTM_NEWRULE: false, unix.RTM_DELRULE: true} {
+		e, err := decodeEvent(typ, payload(t, rule), time.Time{})
+		if want := (RuleChange{Rule: rule, Protocol: Edge, Deleted: deleted}); err != nil || e != want {
+			t.Errorf("event %+v, %v, want %+v", e, err, want)
+		}
+	}
+}
+
 func FuzzDecodeObject(f *testing.F) {
 	for _, o := range samples {
 		f.Add(uint8(o.Key().Class()), payload(f, o))
