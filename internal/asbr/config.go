@@ -59,7 +59,7 @@ type Config struct {
 	// Import is what is rejected from every egress peer.
 	Import Import `yaml:"import,omitempty"`
 	// Control is the Unix socket for commands such as tabane asbr drain, which only the daemon's user
-	// and root can use. Default: /run/tabane/asbr.sock
+	// and root can use. Default: /run/tabane/asbr.sock.
 	Control string `yaml:"control,omitempty"`
 	// Status is where /status and /metrics are served. Default: port 9116 of ::1.
 	Status netip.AddrPort `yaml:"status,omitempty"`
