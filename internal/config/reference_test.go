@@ -155,7 +155,7 @@ func (g *generator) eachField(typ reflect.Type, f func(key, field string, requir
 }
 
 var (
-	defaultOf = regexp.MustCompile(`\s*Default: (.+?)\.( [A-Z]|$)`)
+	defaultOf = regexp.MustCompile(`\s*Default: (.+?)(?:\.( [A-Z])|\.?$)`)
 	exampleOf = regexp.MustCompile(`\s*Example: (.+)$`)
 )
 
@@ -180,7 +180,7 @@ func (g *generator) key(path, name, field string, required bool, typ reflect.Typ
 	}
 	if m := defaultOf.FindStringSubmatchIndex(text); m != nil {
 		k.Default = text[m[2]:m[3]]
-		text = text[:m[0]] + text[m[3]+1:]
+		text = text[:m[0]] + strings.TrimPrefix(text[m[3]:], ".")
 	}
 	// "Address is the ..." reads "The ...".
 	field = field[strings.LastIndex(field, ".")+1:]
@@ -190,6 +190,13 @@ func (g *generator) key(path, name, field string, required bool, typ reflect.Typ
 		k.Meaning = strings.ToUpper(text[:1]) + text[1:]
 	}
 	k.Type = g.typeName(path, typ, &k)
+	switch {
+	case k.Example != "" || k.Group != "":
+	case typ.Kind() == reflect.Bool:
+		k.Example = "true"
+	case k.Default != "none" && k.Default != "required" && !strings.Contains(k.Default, " "):
+		k.Example = k.Default
+	}
 	if k.Group == "" && k.Example == "" {
 		g.t.Errorf(`%s: no file that comes with the program has the key: write "Example: ..." into the comment of its field`, path)
 	}
