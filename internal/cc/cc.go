@@ -81,18 +81,18 @@ type Ack struct {
 // has its own. s is all subflows of the connection in an order that never changes, i is the one
 // that something happened to. No call allocates.
 type Control interface {
-	// Acked tells of an acknowledgement outside of recovery: not of one in it, nor of the one that
-	// ends it.
+	// Acked is called for an acknowledgement outside of recovery: not of one in it, nor of the one
+	// that ends it.
 	Acked(s []Subflow, i int, a Ack)
-	// Lost tells that fast recovery begins, once for each window of losses. It sets Ssthresh, and
-	// Cwnd to what is to be in flight during recovery and after it.
+	// Lost is called when fast recovery starts, once for each window of losses. It sets Ssthresh,
+	// and Cwnd to what is to be in flight during recovery and after it.
 	Lost(s []Subflow, i int, now time.Duration)
-	// TimedOut tells that the retransmission timer expired. It is not called again when the timer
-	// expires on the same segment once more: the threshold stays (RFC 5681, section 3.1).
+	// TimedOut is called when the retransmission timer expires. It is not called again when the
+	// timer expires on the same segment once more: the threshold stays (RFC 5681, section 3.1).
 	TimedOut(s []Subflow, i int, now time.Duration)
 }
 
-// controls is in the order that Names tells.
+// controls is in the order of Names.
 var controls = []struct {
 	name string
 	make func() Control

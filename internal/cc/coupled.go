@@ -12,7 +12,8 @@ type shares struct {
 	steepest float64 // the largest window / rtt^2
 }
 
-// part says whether the subflow takes part in the coupling: it is open and has a round trip time.
+// part reports whether the subflow takes part in the coupling: it is open and has a round trip
+// time.
 func (f *Subflow) part() bool { return f.SRTT > 0 && f.Cwnd > 0 }
 
 // look returns how subflow i stands. Where it takes no part itself, flows is 0.

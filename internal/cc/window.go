@@ -37,7 +37,7 @@ func (f *Subflow) lost(keep, least float64) {
 	f.Cwnd = f.Ssthresh
 }
 
-// timedOut begins slow start anew (RFC 5681, section 3.1).
+// timedOut restarts slow start (RFC 5681, section 3.1).
 func (f *Subflow) timedOut(keep, least float64) {
 	f.Ssthresh = f.threshold(keep, least)
 	f.Cwnd = lossWindow

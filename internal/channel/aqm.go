@@ -15,9 +15,9 @@ type red struct {
 	random  *rand.Rand
 }
 
-// drop says whether a frame that arrives is dropped. length is that of the queue as the frame finds
-// it; idle is how many typical frames could have been sent since there was nothing to send, 0 when
-// something is sent or waits.
+// drop reports whether a frame that arrives is dropped. length is that of the queue as the frame
+// finds it; idle is how many typical frames could have been sent since there was nothing to send, 0
+// when something is sent or waits.
 func (r *red) drop(p *RED, length, idle float64) bool {
 	weight := p.Weight
 	if weight == 0 {

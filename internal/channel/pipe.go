@@ -22,8 +22,8 @@ type Store[F any] interface {
 
 // Marker is a Store whose frames can be marked. Where a Store is none, no frame can.
 type Marker[F any] interface {
-	// Mark tells the receiver of a frame of congestion (RFC 3168), and says whether the frame can
-	// be told with.
+	// Mark tells the receiver of a frame of congestion (RFC 3168), and reports whether the frame
+	// can be told with.
 	Mark(frame F) bool
 }
 
@@ -97,7 +97,7 @@ func (p *Pipe[F]) Waiting() (int, unit.Size) { return p.queue.len(), p.queue.siz
 // Least is the shortest time from the arrival of a frame to its delivery.
 func (p *Pipe[F]) Least() time.Duration { return p.profile.Least() }
 
-// Overtakes says whether a frame may be delivered before one that came earlier.
+// Overtakes reports whether a frame may be delivered before one that came earlier.
 func (p *Pipe[F]) Overtakes() bool { return !p.plain && p.profile.Jitter.Reorder }
 
 // Flying is how many frames are being sent or on the wire.
@@ -118,7 +118,7 @@ func (p *Pipe[F]) Set(now time.Duration, profile Profile) {
 	p.profile, p.plain = profile, profile.plain()
 }
 
-// plain says whether nothing but rate, delay and a drop-tail queue is in it.
+// plain reports whether nothing but rate, delay and a drop-tail queue is in it.
 func (p *Profile) plain() bool {
 	return p.Loss.Kind == "" && p.Jitter.Kind == "" && p.Duplicate == 0 && (p.Queue.Discipline == "" || p.Queue.Discipline == DisciplineDropTail)
 }
@@ -155,7 +155,7 @@ func (p *Pipe[F]) Arrive(at time.Duration, size int32, frame *F) {
 	}
 }
 
-// mark tells of congestion by a frame that stays, where the queue is to and the frame can.
+// mark signals congestion by a frame that stays, if the queue does ECN and the frame can.
 func (p *Pipe[F]) mark(frame F) bool {
 	if !p.profile.Queue.ECN || p.marker == nil || !p.marker.Mark(frame) {
 		return false
@@ -164,7 +164,7 @@ func (p *Pipe[F]) mark(frame F) bool {
 	return true
 }
 
-// full says whether there is no room for a frame that arrives now.
+// full reports whether there is no room for a frame that arrives now.
 func (p *Pipe[F]) full(frame unit.Size) bool {
 	switch l := &p.profile.Queue.Limit; {
 	case l.Bytes != 0:

@@ -273,7 +273,7 @@ func TestDropTail(t *testing.T) {
 	}
 }
 
-// within says whether k of n is within 5 standard deviations of the probability p.
+// within reports whether k of n is within 5 standard deviations of the probability p.
 func within(k, n uint64, p float64) bool {
 	return math.Abs(float64(k)-float64(n)*p) <= 5*math.Sqrt(float64(n)*p*(1-p))+1
 }

@@ -15,7 +15,7 @@ type Options struct {
 	Start uint64
 	// Bursts keeps every burst with its time, for 24 bytes each.
 	Bursts bool
-	// Released, when it is set, is told of every segment as it is released. Segments that one
+	// Released, when it is set, is called for every segment as it is released. Segments that one
 	// arrival releases are told in any order.
 	Released func(now time.Duration, s Segment)
 }
@@ -27,7 +27,7 @@ type Segment struct {
 	Arrived, Ready time.Duration
 	Path           int
 	Seq            uint64
-	// Length is positive. In what Released is told it leaves out what was there before at the
+	// Length is positive. In calls of Released it leaves out what was there before at the
 	// front.
 	Length int
 }
@@ -319,10 +319,10 @@ func (b *Buffer) one(now time.Duration, s *Segment, start uint64) {
 	b.m.Released.Segments++
 	b.m.Delay.Add(int64(max(0, now-s.Arrived)))
 	if b.released != nil {
-		told := *s
-		told.Length -= int(start - s.Seq)
-		told.Seq = start
-		b.released(now, told)
+		part := *s
+		part.Length -= int(start - s.Seq)
+		part.Seq = start
+		b.released(now, part)
 	}
 }
 

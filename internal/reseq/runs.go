@@ -52,7 +52,7 @@ func (r *runs) next(p place) (place, bool) {
 	return p, false
 }
 
-// holds says whether the chunk is where a run that starts at seq is or belongs.
+// holds reports whether the chunk is where a run that starts at seq is or belongs.
 func (r *runs) holds(i int, seq uint64) bool {
 	if i < 0 || i >= len(r.chunks) {
 		return false

@@ -85,7 +85,7 @@ func (f *sender) take(s *Sim, data uint64, length int, front bool) {
 	}
 }
 
-// buffered says whether send buffers bound what is given ahead.
+// buffered reports whether send buffers bound what is given ahead.
 func (c *connection) buffered() bool { return c.ahead && !c.Uncounted }
 
 // sendBacklog sends what waits and the window lets through.
@@ -97,7 +97,7 @@ func (f *sender) sendBacklog(s *Sim) {
 	}
 }
 
-// uncount tells the scheduler of the room that Connection.Uncounted sees: in a recovery all that
+// uncount sets Path.Room to what Connection.Uncounted sees: in a recovery all that
 // was acknowledged selectively makes some, again with each acknowledgement of any subflow, although
 // nothing new can be sent before the gap is filled.
 func (c *connection) uncount(s *Sim) {
@@ -109,9 +109,9 @@ func (c *connection) uncount(s *Sim) {
 	}
 }
 
-// account tells the scheduler of memory: what waits and what is in flight takes, and whether the
-// send buffer has room. It takes no more once that is used up, but all of what was begun
-// (sk_stream_memory_free).
+// account sets what the scheduler knows of memory: what waits and what is in flight takes, and
+// whether the send buffer has room. It takes no more once that is used up, but all of what was
+// begun (sk_stream_memory_free).
 func (f *sender) account() {
 	p := f.path
 	flight := int(f.board.next - f.board.una)
@@ -164,7 +164,7 @@ const (
 	leastMemory                             = 4 << 10 // net.ipv4.tcp_wmem, the first
 )
 
-// written says whether the application has written n more bytes. It writes pieces until what has
+// written reports whether the application has written n more bytes. It writes pieces until what has
 // not been acknowledged of them fills the connection's send buffer, which is as large as those of
 // the subflows together (__mptcp_sync_sndbuf), and is woken when a third of that is free
 // (sk_stream_is_writeable).

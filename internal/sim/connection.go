@@ -24,7 +24,7 @@ type connection struct {
 	// next is the first byte that has not been sent, limit where the data ends, acked the data
 	// acknowledgement, and edge where the advertised window ends.
 	next, limit, acked, edge uint64
-	// queue is data that is to be sent again over another subflow.
+	// queue is data to be reinjected on another subflow.
 	queue []reinjection
 	done  bool // all data is acknowledged
 
@@ -83,7 +83,7 @@ func (c *connection) newData(s *Sim) int {
 	return n
 }
 
-// fits says whether the windows that all subflows share let n new bytes through.
+// fits reports whether the windows that all subflows share let n new bytes through.
 func (c *connection) fits(n int) bool {
 	switch {
 	case c.RBuf > 0 && c.next-c.acked > uint64(c.RBuf): // the paper's rule, as it is printed
@@ -96,7 +96,7 @@ func (c *connection) fits(n int) bool {
 	return true
 }
 
-// idle says whether there is no new data that the subflow might send.
+// idle reports whether there is no new data that the subflow might send.
 func (c *connection) idle(f *sender) bool {
 	return c.blocked || f.board.next-f.board.una >= f.window || c.next >= c.limit || c.ahead && f.backlog.bytes == 0
 }
@@ -138,7 +138,7 @@ func (c *connection) schedule(s *Sim) {
 	}
 }
 
-// sendOne sends the next n bytes, and says whether there was room.
+// sendOne sends the next n bytes, and reports whether there was room.
 func (c *connection) sendOne(s *Sim, n int) bool {
 	if !c.MPTCP {
 		f := &s.senders[c.first]
@@ -164,7 +164,7 @@ func (c *connection) sendOne(s *Sim, n int) bool {
 	return true
 }
 
-// room says whether there is a usable path that has room for n bytes.
+// room reports whether there is a usable path that has room for n bytes.
 func (c *connection) room(n int) bool {
 	for i := range c.paths {
 		if p := &c.paths[i]; p.Usable && p.Room >= n {
@@ -174,7 +174,7 @@ func (c *connection) room(n int) bool {
 	return false
 }
 
-// segment is what schedulers are told of the next n bytes.
+// segment describes the next n bytes for the scheduler.
 func (c *connection) segment(s *Sim, n int) sched.Segment {
 	unacked := int(c.next - c.acked)
 	window := 1 << 40
@@ -210,7 +210,7 @@ func (c *connection) askAgain(s *Sim) {
 	}
 }
 
-// wake sees to it that schedule is called at that time at the latest.
+// wake has schedule called at that time at the latest.
 func (c *connection) wake(s *Sim, at time.Duration) {
 	if source := s.connectionSource(c.id); !s.events.has(source) || at < s.events.at(source) {
 		s.events.set(source, at)

@@ -58,7 +58,7 @@ type traffic struct{ packets, most int }
 // mostPackets is how many packets there may be at once: they need 512 MiB.
 const mostPackets = 1 << 22
 
-// Retain and Release tell of a copy more, and of one that does not arrive.
+// Retain counts a further copy of a packet, Release one that does not arrive.
 func (t *traffic) Retain(packet) { t.packets++ }
 
 // Release is documented with Retain.

@@ -23,7 +23,7 @@ type rack struct {
 	probed         uint32
 }
 
-// due says whether a timer expired, next when one does, 0 for never.
+// due reports whether a timer expired, next when one does, 0 for never.
 func (r *rack) due(now time.Duration) bool {
 	return r.reorder != 0 && r.reorder <= now || r.probe != 0 && r.probe <= now
 }
@@ -37,7 +37,7 @@ func (r *rack) next() time.Duration {
 
 func (r *rack) stop() { r.reorder, r.probe, r.probing = 0, 0, false }
 
-// after says whether a segment was sent after another.
+// after reports whether a segment was sent after another.
 func after(sent time.Duration, seq uint32, than time.Duration, other uint32) bool {
 	return sent > than || sent == than && seq > other
 }

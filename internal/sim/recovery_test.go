@@ -13,7 +13,7 @@ type stage struct {
 	*Sim
 	t    *testing.T
 	seen map[copyOf]int
-	// lose says whether the n-th copy of a segment, from 1, is lost.
+	// lose reports whether the n-th copy of a segment, from 1, is lost.
 	lose func(seq uint32, n int) bool
 }
 

@@ -46,7 +46,7 @@ func (c *connection) scheduleQueue(s *Sim) {
 	}
 }
 
-// sendElsewhere sends data again, over another subflow than before, and says whether one took it.
+// sendElsewhere reinjects data on another subflow, and reports whether one took it.
 func (c *connection) sendElsewhere(s *Sim, r *reinjection) bool {
 	p := &c.paths[r.from]
 	usable := p.Usable
@@ -69,7 +69,7 @@ func (c *connection) sendElsewhere(s *Sim, r *reinjection) bool {
 	return set != 0
 }
 
-// full does what can be done when the shared window is full, and says whether it is in the way:
+// full does what can be done when the shared window is full, and reports whether it is in the way:
 // whether a subflow has room.
 func (c *connection) full(s *Sim, n int) bool {
 	if !c.MPTCP {
@@ -138,5 +138,5 @@ func (c *connection) newPaths(s *Sim) {
 	}
 }
 
-// unlimited is the rate that dq and dqj are told of a path whose links have none.
+// unlimited is the rate of a path without a rate for dq and dqj.
 const unlimited = 100e9

@@ -42,7 +42,7 @@ const (
 	dataSequence   = 28  // that the option takes of an advertised MSS
 )
 
-// resize is told of every delivery. A round trip is that of the slowest subflow, as the receiver
+// resize is called for every delivery. A round trip is that of the slowest subflow, as the receiver
 // knows it.
 func (c *connection) resize(s *Sim) {
 	r := &c.sizing

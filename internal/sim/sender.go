@@ -87,7 +87,7 @@ func (f *sender) establish(s *Sim) {
 	c.schedule(s)
 }
 
-// refresh tells scheduler and congestion control what is in flight.
+// refresh updates what the scheduler and congestion control know of the subflow.
 func (f *sender) refresh() {
 	flight := f.board.inFlight()
 	flow := f.cc
@@ -244,7 +244,7 @@ func (f *sender) measured(sample time.Duration) {
 	flow.SRTT, flow.MinRTT = f.rtt.SRTT, f.rtt.MinRTT
 }
 
-// restart runs the retransmission timer anew.
+// restart restarts the retransmission timer.
 func (f *sender) restart(s *Sim) {
 	f.expire(s, s.now+min(f.rto<<f.backoff, quality.MaxRTO))
 }
@@ -255,7 +255,7 @@ func (f *sender) expire(s *Sim, at time.Duration) {
 	f.wake(s, at)
 }
 
-// wake sees to it that there is an event at that time at the latest.
+// wake schedules an event at that time, unless there is an earlier one.
 func (f *sender) wake(s *Sim, at time.Duration) {
 	source := s.senderSource(f.flow)
 	if !s.events.has(source) || at < s.events.at(source) {

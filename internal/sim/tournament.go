@@ -74,7 +74,7 @@ func (t *tournament) first() (at time.Duration, source int32, ok bool) {
 	return entryAt(e), entrySource(e), e != none
 }
 
-// has says whether the source has a turn.
+// has reports whether the source has a turn.
 func (t *tournament) has(source int32) bool {
 	i, _ := t.leaf(source)
 	return t.entries[i] != none

@@ -108,7 +108,7 @@ type Axis struct {
 	set    func(s *scenario.Spec, link, value string) error
 }
 
-// ParseAxis reads "path2.delay=20ms,50ms". Errors are sentences for whoever wrote it.
+// ParseAxis reads "path2.delay=20ms,50ms". Errors are made for the user who wrote it.
 func ParseAxis(spec *scenario.Spec, text string) (Axis, error) {
 	name, list, ok := strings.Cut(text, "=")
 	if !ok || name == "" || list == "" {

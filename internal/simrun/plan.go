@@ -31,7 +31,7 @@ const (
 	// quickACKs is how many segments of a subflow Linux acknowledges one by one
 	// (TCP_MAX_QUICKACKS).
 	quickACKs = 16
-	// What Linux does unless told otherwise.
+	// The defaults of Linux.
 	defaultCongestion = "cubic"
 	// A receive buffer of 128 KiB and 32 MiB at most (net.ipv4.tcp_rmem since Linux 6.16), of which
 	// a half is window.
@@ -325,7 +325,7 @@ func (b *builder) pass(way []int, h hop) []int {
 	forward, backward := shape.Profiles()
 	profile := forward
 	if len(l.Ends) > 2 {
-		// A switch's port shapes what it is given, whoever it is for.
+		// A switch's port shapes all frames, whatever their destination.
 		h.to = ""
 	} else if h.from != l.Ends[0].Node {
 		profile = backward

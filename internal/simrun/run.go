@@ -53,7 +53,7 @@ type Options struct {
 	Capture io.Writer
 	// Host says where it ran.
 	Host result.Host
-	// Progress is told of each run as it ends, one at a time.
+	// Progress is called for each run as it ends, by one goroutine at a time.
 	Progress func(Event)
 }
 

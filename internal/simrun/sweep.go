@@ -252,7 +252,7 @@ type SweepOptions struct {
 	// Jobs is how many runs are simulated side by side; as many as there are processors unless
 	// given. It changes no result.
 	Jobs int
-	// Progress is told of rows as they are written, one at a time.
+	// Progress is called for rows as they are written, by one goroutine at a time.
 	Progress func(done, total int, elapsed, eta time.Duration)
 }
 

@@ -11,7 +11,7 @@ func (r Report) Markdown() string {
 	b.WriteString(`# Validation
 
 How far the simulator can be trusted: beside theory, beside another simulator, beside the kernel. Every figure on this page is measured by
-` + "`tabane sim validate`" + `, which writes the page anew and ends with exit code 1 when one of the claims does not hold (` + "`make validate`" + `).
+` + "`tabane sim validate`" + `, which writes the page and ends with exit code 1 when one of the claims does not hold (` + "`make validate`" + `).
 Simulations are the same for the same seed, so the page changes only when the program does.
 
 n is the number of runs, each with a seed of its own; ± is the standard deviation among them.

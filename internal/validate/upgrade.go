@@ -11,9 +11,9 @@ import (
 
 // Khalili's scenario B: fifteen users of each color, and the capacities of the providers X and T.
 const (
-	townsmen  = 15
-	capacityX = 27 * unit.MbitPerSecond
-	capacityT = 36 * unit.MbitPerSecond
+	usersPerColor = 15
+	capacityX     = 27 * unit.MbitPerSecond
+	capacityT     = 36 * unit.MbitPerSecond
 )
 
 // upgraded is what connections of each color get before the red ones have a second path and after,
@@ -24,7 +24,7 @@ type upgraded struct{ blue, red, all *sample }
 func upgrade(b *bench, o Options) func() (Table, []Claim) {
 	runs, warm, duration := length(o)
 	var own, others []measure
-	for i := range townsmen {
+	for i := range usersPerColor {
 		own = append(own, arrived(i, 0, warm, duration), arrived(i, 1, warm, duration))
 	}
 	got := map[string][2]upgraded{}
@@ -32,15 +32,15 @@ func upgrade(b *bench, o Options) func() (Table, []Claim) {
 		var both [2]upgraded
 		for after := range both {
 			others = nil
-			for i := range townsmen {
-				others = append(others, arrived(townsmen+i, 0, warm, duration))
+			for i := range usersPerColor {
+				others = append(others, arrived(usersPerColor+i, 0, warm, duration))
 				if after == 1 {
-					others = append(others, arrived(townsmen+i, 1, warm, duration))
+					others = append(others, arrived(usersPerColor+i, 1, warm, duration))
 				}
 			}
 			blue, red := sum(own...), sum(others...)
-			each := func(m measure) measure { return func(r *sim.Result) float64 { return m(r) / townsmen } }
-			s := b.repeat(runs, func(seed uint64) sim.Config { return town(seed, c, duration, after == 1) }, each(blue), each(red), sum(blue, red))
+			each := func(m measure) measure { return func(r *sim.Result) float64 { return m(r) / usersPerColor } }
+			s := b.repeat(runs, func(seed uint64) sim.Config { return scenarioB(seed, c, duration, after == 1) }, each(blue), each(red), sum(blue, red))
 			both[after] = upgraded{s[0], s[1], s[2]}
 		}
 		got[c] = both
@@ -49,7 +49,7 @@ func upgrade(b *bench, o Options) func() (Table, []Claim) {
 		const share = float64(payload) / (payload + header)
 		var theory [2][2]float64
 		for after := range theory {
-			blue, red := townFixedPoint(after == 1)
+			blue, red := fixedPointB(after == 1)
 			theory[after] = [2]float64{blue * share, red * share}
 		}
 		t := Table{
@@ -93,10 +93,10 @@ func upgrade(b *bench, o Options) func() (Table, []Claim) {
 	}
 }
 
-// below says whether the mean is smaller than a bound by more than two standard errors.
+// below reports whether the mean is smaller than a bound by more than two standard errors.
 func below(s *sample, bound float64) bool { return s.mean()+2*s.standardError() < bound }
 
-// more says whether the difference of two means is more than two of its standard errors.
+// more reports whether the difference of two means is more than two of its standard errors.
 func more(a, b *sample) bool {
 	return a.mean()-b.mean() > 2*math.Hypot(a.standardError(), b.standardError())
 }
@@ -112,15 +112,15 @@ func change(after, before *sample) *sample {
 
 // town is scenario B: blue users have a path through X and one through T. Red users have one
 // through T, and after the upgrade another through X, which leads through T as well.
-func town(seed uint64, congestion string, duration time.Duration, after bool) sim.Config {
+func scenarioB(seed uint64, congestion string, duration time.Duration, after bool) sim.Config {
 	n := newNetwork(seed, duration)
 	half := 40 * time.Millisecond
 	x, t := n.link(early(capacityX, half/2)), n.link(early(capacityT, half/2))
 	wire := n.link(lossy(0, half/2))
-	for range townsmen {
+	for range usersPerColor {
 		n.mptcp(congestion, n.path(half, x, wire), n.path(half, t, wire))
 	}
-	for range townsmen {
+	for range usersPerColor {
 		if after {
 			n.mptcp(congestion, n.path(half, t, wire), n.path(half, x, t))
 		} else {
@@ -130,11 +130,11 @@ func town(seed uint64, congestion string, duration time.Duration, after bool) si
 	return n.config
 }
 
-// townFixedPoint is what LIA leaves to a blue and to a red user in scenario B, in Mbit/s: its rate
+// fixedPointB is what LIA leaves to a blue and to a red user in scenario B, in Mbit/s: its rate
 // on paths of one round trip time is in all that of a TCP on the best one, and on each in
 // proportion to 1/p (RFC 6356, section 5). With z = √(pX/pT), and b what a blue user gets, a red
 // one gets zb.
-func townFixedPoint(after bool) (blue, red float64) {
+func fixedPointB(after bool) (blue, red float64) {
 	use := func(z float64) (x, t float64) { // of X and T, for b = 1 and as many of each color
 		x, t = 1/(1+z*z), z*z/(1+z*z)+z
 		if after {
@@ -147,6 +147,6 @@ func townFixedPoint(after bool) (blue, red float64) {
 		return t / x * float64(capacityX) / float64(capacityT)
 	})
 	x, _ := use(z)
-	blue = megabits(float64(capacityX)/8, time.Second) / townsmen / x
+	blue = megabits(float64(capacityX)/8, time.Second) / usersPerColor / x
 	return blue, z * blue
 }

@@ -24,8 +24,8 @@ type Options struct {
 	Scenario func(name, path string) (*scenario.Spec, error)
 	// Workers is how many simulations run at a time; 0 is one for each processor.
 	Workers int
-	// Progress hears how many of all runs are done. It is called by one goroutine at a time. It may
-	// be nil.
+	// Progress is called with how many of all runs are done. It is called by one goroutine at a
+	// time. It may be nil.
 	Progress func(done, all int)
 }
 
@@ -74,7 +74,7 @@ func (r Report) Verdict() string {
 	return fmt.Sprintf("all %d claims hold", claims)
 }
 
-// Holds says whether all claims hold.
+// Holds reports whether all claims hold.
 func (r Report) Holds() bool { return r.failing() == 0 }
 
 // failing is how many claims do not hold.

@@ -71,10 +71,10 @@ func TestFormulas(t *testing.T) {
 		{"LIA in scenario A: z + z²/(1 + 2z²) = 1", root(func(z float64) float64 { return z + z*z/(1+2*z*z) }), 0.7390},
 		{"LIA in scenario C: z³ + z² + z = 1", root(func(z float64) float64 { return z*z*z + z*z + z }), 0.5437},
 		{"a TCP beside it", lingering(0.5437), 0.7044},
-		{"LIA in scenario B, blue before", first(townFixedPoint(false)), 2.552},
-		{"red before", second(townFixedPoint(false)), 1.648},
-		{"blue after", first(townFixedPoint(true)), 1.983},
-		{"red after", second(townFixedPoint(true)), 1.611},
+		{"LIA in scenario B, blue before", first(fixedPointB(false)), 2.552},
+		{"red before", second(fixedPointB(false)), 1.648},
+		{"blue after", first(fixedPointB(true)), 1.983},
+		{"red after", second(fixedPointB(true)), 1.611},
 	} {
 		if math.Abs(tt.got/tt.want-1) > 1e-3 {
 			t.Errorf("%s: %g, want %g", tt.name, tt.got, tt.want)
