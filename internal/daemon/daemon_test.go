@@ -335,3 +335,28 @@ func TestChangeSettlesAndDoDoesNot(t *testing.T) {
 		}
 	})
 }
+
+// A rule that another program deletes is restored without a resync; that of another protocol is left alone.
+func TestADeletedRuleIsRestored(t *testing.T) {
+	run(t, func(r *rig) {
+		rule := route.Rule{Priority: 1000, From: netip.MustParsePrefix("2001:db8::1/128"), Table: 101}
+		r.Change(context.Background(), func() { r.Kernel.Set(rule) })
+		protocol, reads := r.options.Protocol, 0
+		r.in(func() {
+			reads = r.reads
+			r.kernel.Remove(rule.Key())
+		})
+		r.events <- route.RuleChange{Rule: rule, Protocol: protocol + 1, Deleted: true}
+		r.in(func() {
+			if len(r.kernel.All()) != 0 {
+				t.Errorf("after the deletion of another protocol's rule: %v", r.kernel.All())
+			}
+		})
+		r.events <- route.RuleChange{Rule: rule, Protocol: protocol, Deleted: true}
+		r.in(func() {
+			if _, ok := r.kernel.All()[rule.Key()]; !ok || r.reads != reads {
+				t.Errorf("kernel %v after %d reads, want the rule after %d", r.kernel.All(), r.reads, reads)
+			}
+		})
+	})
+}
