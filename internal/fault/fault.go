@@ -1,7 +1,7 @@
-// Package fault says what is wrong with an input and where, all of it at once.
+// Package fault collects what is wrong with an input, each fault with the path of the value.
 //
 // It only collects and prints: it does not judge, does not stop at the first fault and knows nothing of files, lines or
-// formats. A checker adds faults to a List under the path of the value; whoever embeds that value merges the list
+// formats. A checker adds faults to a List under the path of the value; code that embeds that value merges the list
 // under its own path.
 package fault
 

@@ -63,7 +63,7 @@ func (t Trace) windows(length time.Duration, f func([]traffic.Sample) bool) {
 	}
 }
 
-// Measure adds to a run's metrics what its course and the phases of its cell tell. What cannot be told is left out: of a
+// Measure adds to a run's metrics those of its course and the phases of its cell. Metrics that it cannot know are left out: of a
 // run without a whole second after the first the worst second, of a limit that is not known the time to it. The time to
 // a limit that was never reached is that until the end.
 func (t Trace) Measure(phases []Phase, metrics map[string]float64) {

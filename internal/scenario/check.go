@@ -279,7 +279,7 @@ func (c *checker) routes(path, node string, routes []StaticRoute) {
 		case !r.Dst.IsValid():
 			c.Add(fault.Join(path, "dst"), "must be a prefix")
 		case r.Dst != r.Dst.Masked():
-			c.Add(fault.Join(path, "dst"), "has bits behind its length: write %s for %s", r.Dst.Masked(), r.Dst)
+			c.Add(fault.Join(path, "dst"), "has host bits set: write %s for %s", r.Dst.Masked(), r.Dst)
 		default:
 			unique.Check(&c.List, path, "dst", r.Dst)
 		}

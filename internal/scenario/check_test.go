@@ -162,7 +162,7 @@ experiment.cases[0].published[2].transport: transport "y" is not in transports`}
 		}, ""},
 		{"small mtu", func(s *Spec) { s.Links["a"].MTU = 1279 }, "links.a.mtu: must be 1280 to 65535 bytes, got 1279"},
 		{"route with host bits", func(s *Spec) { s.Nodes["client"].Routes[0].Dst = prefix("2001:db8::1/32") },
-			"nodes.client.routes[0].dst: has bits behind its length: write 2001:db8::/32 for 2001:db8::1/32"},
+			"nodes.client.routes[0].dst: has host bits set: write 2001:db8::/32 for 2001:db8::1/32"},
 		{"route twice", func(s *Spec) { n := s.Nodes["client"]; n.Routes = append(n.Routes, n.Routes[0]) },
 			"nodes.client.routes[1].dst: ::/0 is already nodes.client.routes[0].dst"},
 		{"route via nowhere", func(s *Spec) { s.Nodes["client"].Routes[0] = StaticRoute{} },

@@ -142,11 +142,11 @@ type Flap struct {
 	// Neighbor is the name of a node that Node has a BGP session with, whose connection is reset.
 	// Exclusive with interface.
 	Neighbor string `yaml:"neighbor,omitempty"`
-	// Times is how often it happens.
+	// Times is the number of failures.
 	Times int `yaml:"times"`
 	// Every is the period.
 	Every time.Duration `yaml:"every"`
-	// Quick is how often it happens in a quick pass. Default: times.
+	// Quick is the number of failures in a quick pass. Default: times.
 	Quick int `yaml:"quick,omitempty"`
 }
 

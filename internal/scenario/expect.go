@@ -38,10 +38,9 @@ func statOf(s stat.Summary, name string) (float64, bool) {
 	return 0, false
 }
 
-// Evaluate says for each expectation of e whether it holds. It takes a value for granted in no cell that e has: an
-// expectation does not hold when it selects no cell, when a cell it needs has no run or a failed one, or when the value
-// it asks for is not there. A relative value is the quotient of the same statistic of both sides; cells that others
-// are held against are not selected. The runs are those that cells summarize.
+// Evaluate returns a verdict for each expectation of e. An expectation does not hold when it selects no cell, when a cell that
+// it needs has no run or a failed one, or when the value that it bounds is missing. A relative value is the quotient of the
+// same statistic of both sides; cells that others are compared with are not selected. cells summarize runs.
 func Evaluate(e *Experiment, cells []result.Cell, runs []result.Run) []result.Verdict {
 	failed := map[result.CellKey]result.Run{}
 	for _, r := range runs {
@@ -111,12 +110,12 @@ func (x Expectation) selects(k result.CellKey) bool {
 // selectsCase reports whether the expectation is about the case, in whose name * stands for any text.
 func (x Expectation) selectsCase(name string) bool { return x.Case == "" || matches(x.Case, name) }
 
-// againstCell reports whether cells are held against other cells.
+// againstCell reports whether cells are compared with other cells.
 func (x Expectation) againstCell() bool {
 	return strings.HasPrefix(x.Relative, relativeTransport) || strings.HasPrefix(x.Relative, relativeCase)
 }
 
-// against is the cell that k is held against.
+// against is the cell that k is compared with.
 func (x Expectation) against(k result.CellKey) result.CellKey {
 	if name, ok := strings.CutPrefix(x.Relative, relativeTransport); ok {
 		k.Transport = name
@@ -141,7 +140,7 @@ func (x Expectation) value(k result.CellKey, cells []result.Cell, failed map[res
 		return 0, problem
 	}
 	if by == 0 {
-		return 0, fmt.Sprintf("%s of %s is 0, so nothing is relative to it", titleOf(metric), other)
+		return 0, fmt.Sprintf("%s of %s is 0: no value is relative to it", titleOf(metric), other)
 	}
 	if value /= by; math.IsInf(value, 0) {
 		return 0, fmt.Sprintf("%s of %s is too small to be relative to", titleOf(metric), other)

@@ -63,7 +63,7 @@ func TestEvaluate(t *testing.T) {
 		{"relative metric that no run has", Expectation{Metric: result.Goodput, Relative: result.OfferedRate, Case: "1.1", Transport: "tcp", AtLeast: ptr(0)}, nil,
 			result.Verdict{Want: "median goodput / offered rate (payload) >= 0 in case 1.1, every traffic, tcp", Got: "1.1 bi tcp has no offered rate (payload)"}},
 		{"relative to zero", Expectation{Metric: result.Goodput, Relative: result.EmptyIntervals, Case: "1.1", Transport: "tcp", AtLeast: ptr(0)}, nil,
-			result.Verdict{Want: "median goodput / 100 ms intervals without data >= 0 in case 1.1, every traffic, tcp", Got: "100 ms intervals without data of 1.1 bi tcp is 0, so nothing is relative to it"}},
+			result.Verdict{Want: "median goodput / 100 ms intervals without data >= 0 in case 1.1, every traffic, tcp", Got: "100 ms intervals without data of 1.1 bi tcp is 0: no value is relative to it"}},
 		{"failed run", Expectation{Metric: result.Goodput, Transport: "mptcp", AtLeast: ptr(0)}, fail("mptcp"),
 			result.Verdict{Want: "median goodput >= 0 in every case, every traffic, mptcp", Got: "1.2 bi mptcp: trial 1 failed: reset"}},
 		{"failed run on the other side", Expectation{Metric: result.Goodput, Transport: "mptcp", Relative: "transport:tcp", AtLeast: ptr(0)}, fail("tcp"),

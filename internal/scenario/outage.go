@@ -4,7 +4,7 @@ package scenario
 // holes, and daemons that do not run.
 type outages map[any]bool
 
-// hole tells the hole at an interface from the interface being down.
+// hole distinguishes a black hole at an interface from the interface being down.
 type hole struct{ Port }
 
 // take applies an event, and reports whether it ended the last failure.

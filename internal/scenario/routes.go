@@ -25,7 +25,7 @@ type Routes struct {
 	Peer string `yaml:"peer"`
 }
 
-// What happens in a case of an experiment of KindRoutes.
+// The changes in cases of an experiment of KindRoutes.
 const (
 	ChangeAnnounce = "announce"
 	ChangeWithdraw = "withdraw"

@@ -17,8 +17,8 @@ type Selection struct{ Cases, Traffic, Transports []string }
 // All reports whether the selection chooses all cells.
 func (l Selection) All() bool { return len(l.Cases)+len(l.Traffic)+len(l.Transports) == 0 }
 
-// Select returns the scenario with the chosen cells alone. Expectations that need cells that are
-// not chosen are not judged, and figures of such cells are left out. The scenario itself is not changed. A name that matches nothing is an error.
+// Select returns the scenario with the chosen cells alone. Expectations that need cells that are not chosen are not judged,
+// and figures of such cells are left out. The scenario itself is not changed. A name that matches nothing is an error.
 func (s *Spec) Select(l Selection) (*Spec, error) {
 	if l.All() || s.Experiment == nil {
 		return s, nil

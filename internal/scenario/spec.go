@@ -1,5 +1,6 @@
-// Package scenario says what an experiment is (Spec) and what came out of it (Result). It knows no namespace, no
-// simulator and no file: backends run a Spec, and report draws a Result.
+// Package scenario specifies experiments (Spec): a network, what is delivered over it, and what is expected. It checks a Spec,
+// computes the limits of its cells, and evaluates expectations on a result. It knows no namespace, no simulator and no file:
+// backends run a Spec, and config reads it.
 package scenario
 
 import (
@@ -152,7 +153,7 @@ func (e *Experiment) TrialsOf(c Case, asked int, quick bool) int {
 	return cmp.Or(c.Trials, e.Trials)
 }
 
-// endless is more than a download brings in the time that a case gives it.
+// endless is more than a download transfers in the time that a case gives it.
 const endless = unit.TiB
 
 // TrafficIn is the traffic of that name as it is in a case.
@@ -169,7 +170,7 @@ func (e *Experiment) TrafficIn(c Case, name string) *Traffic {
 	return &own
 }
 
-// Case is one setting of the links, "1.3", and what happens to them.
+// Case is one setting of the links, "1.3", and its events.
 type Case struct {
 	// Name identifies the case.
 	Name string `yaml:"name"`

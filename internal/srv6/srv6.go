@@ -25,7 +25,7 @@ type Locator struct {
 	Function uint8 // bits of the function part that follows the prefix; 16 is usual
 }
 
-// Check tells whether SIDs can be built from the locator, and if not, why.
+// Check returns why SIDs cannot be built from the locator, or nil.
 func (l Locator) Check() error {
 	addr := l.Prefix.Addr()
 	switch {
@@ -103,7 +103,7 @@ func (l Locator) Structure() Structure {
 	return Structure{Block: l.Block, Node: uint8(l.Prefix.Bits()) - l.Block, Function: l.Function}
 }
 
-// Overlaps tells whether the two locators could hold the same SID.
+// Overlaps reports whether the two locators could hold the same SID.
 func (l Locator) Overlaps(other Locator) bool {
 	return l.Prefix.Overlaps(other.Prefix)
 }
@@ -121,7 +121,7 @@ func (s Structure) bits() int {
 	return int(s.Block) + int(s.Node) + int(s.Function) + int(s.Argument)
 }
 
-// Check tells whether the structure can be that of a SID, and if not, why.
+// Check returns why the structure cannot be that of a SID, or nil.
 func (s Structure) Check() error {
 	if n := s.bits(); n > addressBits {
 		return fmt.Errorf("sid structure %s: parts add up to %d bits, a sid has %d", s, n, addressBits)
@@ -145,7 +145,7 @@ func (s Structure) Check() error {
 	return nil
 }
 
-// CheckSID tells whether the SID can have this structure: the bits after the last part are zero
+// CheckSID returns why the SID cannot have this structure, or nil: the bits after the last part are zero
 // (RFC 8986 section 3.1). A structure of zeros describes nothing and fits every SID.
 func (s Structure) CheckSID(sid netip.Addr) error {
 	if !sid.Is6() || sid.Is4In6() {

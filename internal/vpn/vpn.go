@@ -92,7 +92,7 @@ func parseDecimal(s string, largest uint64) (uint64, error) {
 func (id ID) IsValid() bool { return id.kind != 0 }
 
 // String prints the ID so that Parse reads the same ID back: a short AS number in the four-octet form as asdot
-// ("0.65000:7"), which tells it apart from the two-octet form. The zero ID prints as "".
+// ("0.65000:7"), which distinguishes it from the two-octet form. The zero ID prints as "".
 func (id ID) String() string {
 	switch id.kind {
 	case twoOctetAS, fourOctetAS:
