@@ -64,7 +64,7 @@ func (a *arena) Release(slot int32) {
 	a.refs[slot]--
 }
 
-// Mark tells of congestion by the frame, if its transport understands that.
+// Mark sets Congestion Experienced in the frame if its transport is ECN-capable (RFC 3168 section 5).
 func (a *arena) Mark(slot int32) bool { return mark(a.bytes(slot)) }
 
 // used is how many slots are taken.

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cable makes the two ends one cable: when one node's interface goes down, the other node loses its carrier too.
+// cable passes on the carrier: when one node's interface goes down, the other node's interface loses its carrier too.
 //
-// A veth end has a carrier when both ends of its pair are up. So, when the link's end i has none, the link's other end is
-// set down; and up again when i has its carrier back. An end that the cable itself has set down tells nothing of its
-// node, so never both are.
+// A veth end has a carrier when both ends of its pair are up. When the link's end i has none, the link's other end is set
+// down, and up again when i has its carrier back. The carrier of an end that the cable has set down says nothing about its
+// node, so at most one end is set down.
 type cable struct {
 	link   *Link
 	handle *netlink.Handle
@@ -25,7 +25,7 @@ type cable struct {
 	pulls  atomic.Uint64
 }
 
-// openCable opens what tells of changes, in the network namespace of the calling thread, and sets both ends up.
+// openCable subscribes to link events in the network namespace of the calling thread, and sets both ends up.
 func openCable(l *Link) (_ *cable, err error) {
 	c := &cable{link: l}
 	defer func() {

@@ -122,7 +122,7 @@ func open(o Options) (_ *Link, err error) {
 	for i, profile := range []channel.Profile{o.Config.Forward, o.Config.Backward} {
 		a := newArena(longest, o.Memory)
 		l.ways[i] = &way{
-			from: l.ends[i], to: l.ends[1-i], longest: longest, arena: a, log: l.log, told: map[string]bool{},
+			from: l.ends[i], to: l.ends[1-i], longest: longest, arena: a, log: l.log, logged: map[string]bool{},
 			pipe: channel.NewPipe(profile, unit.Size(longest-vlanTag), o.Config.Seed, uint64(i), a),
 		}
 	}
@@ -224,7 +224,7 @@ func (l *Link) Run(ctx context.Context) error {
 	watching.Wait()
 	down := l.cable.down()
 	if err != nil {
-		down = nil // an interface that is gone cannot be set down; the first error tells more
+		down = nil // an interface that is gone cannot be set down; the first error has the cause
 		err = fmt.Errorf("relay between %q and %q: %w", l.config.A, l.config.B, err)
 	}
 	return errors.Join(err, down, l.release())

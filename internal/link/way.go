@@ -25,7 +25,7 @@ type way struct {
 	// emptied is when the ring was last seen empty: what is in it came later.
 	emptied time.Duration
 	staged  [batch]channel.Arrival[int32]
-	told    map[string]bool // causes that were logged
+	logged  map[string]bool // causes that were logged
 
 	drops                     Drops
 	delivered, deliveredBytes uint64
@@ -54,17 +54,17 @@ func (w *way) accept(f frame, now time.Duration, offset int64) {
 	switch {
 	case !f.summed():
 		w.drops.Checksum++
-		w.tell("checksum", "frame without its checksum dropped: offloads of the sending node's interface are on")
+		w.logOnce("checksum", "frame without its checksum dropped: offloads of the sending node's interface are on")
 		return
 	case !f.whole() || f.length() > w.longest:
 		w.drops.Oversize++
-		w.tell("oversize", "frame longer than the MTU dropped: offloads of the sending node's interface are on", "bytes", f.header.Len)
+		w.logOnce("oversize", "frame longer than the MTU dropped: offloads of the sending node's interface are on", "bytes", f.header.Len)
 		return
 	}
 	slot, ok := w.arena.take()
 	if !ok {
 		w.drops.Memory++
-		w.tell("memory", "frame dropped: all memory of the link is in use", "frames", w.arena.most)
+		w.logOnce("memory", "frame dropped: all memory of the link is in use", "frames", w.arena.most)
 		return
 	}
 	n := f.copyTo(w.arena.space(slot))
@@ -130,19 +130,19 @@ func (w *way) refused(err error) {
 		w.drops.Refused++
 	default:
 		w.drops.Refused++
-		w.tell(fmt.Sprint(err), "frame not taken by the kernel", "err", err)
+		w.logOnce(fmt.Sprint(err), "kernel refused a frame", "err", err)
 	}
 }
 
 // flush loses what is in the pipe.
 func (w *way) flush() { w.drops.Down += uint64(w.pipe.Flush()) }
 
-// tell logs each cause once: a flood of frames must not become a flood of lines.
-func (w *way) tell(cause, message string, args ...any) {
-	if w.told[cause] {
+// logOnce logs each cause once, whatever the number of frames.
+func (w *way) logOnce(cause, message string, args ...any) {
+	if w.logged[cause] {
 		return
 	}
-	w.told[cause] = true
+	w.logged[cause] = true
 	w.log.Warn(message, append([]any{"from", w.from.name, "to", w.to.name}, args...)...)
 }
 
@@ -180,5 +180,5 @@ func (w *way) statistics() (Statistics, error) {
 	}, nil
 }
 
-// memory is what the frames of one direction may take unless told otherwise: 1.3 s at 400 Mbit/s.
+// memory is the default limit of the memory for the frames of one direction: 1.3 s at 400 Mbit/s.
 const defaultMemory = 64 * unit.MiB
