@@ -1,6 +1,6 @@
-// Package daemon is what every BGP daemon of tabane does around its own decisions: it keeps a BGP speaker, a reconciler
-// and the kernel's events in one loop, mirrors best unicast paths into the main table, takes over what a former life
-// left in the kernel, and removes it at a clean stop.
+// Package daemon is the common part of tabane's BGP daemons: it runs a BGP speaker, a reconciler and the kernel's
+// events in one loop, installs best unicast paths in the main table, takes over the kernel state of a previous
+// instance, and removes it at a clean stop.
 //
 // It decides nothing about SIDs, egress peers or EPE Routes: that is the Machine's part.
 package daemon
@@ -20,21 +20,21 @@ import (
 
 // Machine decides. All its methods are called from the daemon's loop, one at a time.
 type Machine interface {
-	// BGP takes what the speaker learned, in order, and changes what is wanted.
+	// BGP applies events of the speaker, in order, to the desired state.
 	BGP(events []bgp.Event)
-	// Link takes the state of an interface, again and again: up is administratively and down to the wire.
+	// Link applies the state of an interface, also if it is unchanged: up is administratively up with carrier.
 	Link(name string, up bool)
-	// Settled is called when the kernel has been brought what is wanted. What must come after that is done here, such as
-	// announcing a route that works now; true asks for another round. The kernel may have refused some of it, by the
-	// fault of one route: Kernel.Settled tells for each object.
+	// Settled is called after the desired state was applied to the kernel, for what must follow, such as
+	// advertising a route that is installed now; true requests another round. The kernel may have rejected some
+	// objects: see Kernel.Settled.
 	Settled() (again bool)
 }
 
-// Options is what a Daemon is made of.
+// Options describe a Daemon.
 type Options struct {
 	Protocol route.Protocol
 	Speaker  bgp.Options
-	// Neighbors are added once the kernel has what the machine wants from the start.
+	// Neighbors are added after the initial desired state was applied.
 	Neighbors []bgp.Neighbor
 	// Keep leaves everything in the kernel at a clean stop.
 	Keep bool
@@ -42,18 +42,18 @@ type Options struct {
 }
 
 const (
-	// resyncEvery bounds for how long a foreign change of our objects goes unrepaired.
+	// resyncEvery is the longest time until changes of our objects by other programs are repaired.
 	resyncEvery = 30 * time.Second
-	// sweepQuiet is how long all sessions must have been up before a restarted daemon deletes what nobody wants any
-	// more, and sweepAfter when it does so although some are not. Without any session it does not.
+	// sweepQuiet is how long all sessions must have been up before a restarted daemon deletes stale objects of the
+	// previous instance, and sweepAfter when it does so although some are down. With no session up it does not.
 	sweepQuiet = 10 * time.Second
 	sweepAfter = time.Minute
-	// retryFirst and retryMost bound the pause before what the kernel refused is tried again.
+	// retryFirst and retryMost bound the pause before objects that the kernel rejected are retried.
 	retryFirst = 100 * time.Millisecond
 	retryMost  = 5 * time.Second
 )
 
-// Daemon runs one Machine. Kernel and Speaker are the machine's to use, from its own methods and before Run.
+// Daemon runs one Machine. Kernel and Speaker are for the machine to use, in its own methods and before Run.
 type Daemon struct {
 	Kernel  *route.Reconciler
 	Speaker *bgp.Speaker
@@ -68,27 +68,27 @@ type Daemon struct {
 	up      map[string]bool // sessions
 	retry   *time.Timer
 	pause   time.Duration
-	refused string // the last error of the kernel that was logged
-	// unread: what the kernel has, or what its links are, could not be read; until it is, it may differ from what we take
-	// it for.
+	refused string // the last logged error of the kernel
+	// unread: objects or links of the kernel could not be read and may differ from what is known.
 	unread bool
 }
 
-// host is what a daemon asks of its host beside the objects that it owns; a route.Conn is one.
+// host is what a daemon reads from the kernel beside the objects that it owns; a route.Conn is one.
 type host interface {
 	resolver
 	Links() ([]route.Link, error)
 }
 
-// source tells what happens; a route.Watcher is one.
+// source is a source of kernel events; a route.Watcher is one.
 type source interface {
 	Events() <-chan route.Event
-	// Err says why Events was closed.
+	// Err is why Events was closed.
 	Err() error
 }
 
-// New opens the kernel and starts the speaker, so that a missing privilege or a taken port is known before anything has
-// changed, and reads what a former life left behind. Close undoes it; Run does so at its end.
+// New connects to the kernel and starts the speaker, so that a missing privilege or a port in use is reported
+// before anything has changed, and reads the objects of a previous instance. Close reverts it; Run does so at
+// its end.
 func New(ctx context.Context, o Options) (*Daemon, error) {
 	o.Speaker.Report |= bgp.ReportUnicast
 	o.Speaker.Log = o.Log
@@ -117,13 +117,13 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 	return d, nil
 }
 
-// Close gives up the speaker and the kernel without changing anything there.
+// Close stops the speaker and disconnects from the kernel without changing it.
 func (d *Daemon) Close() error {
 	d.Speaker.Stop()
 	return d.conn.Close()
 }
 
-// Link says how an interface is now; one that is not there is an error that matches fs.ErrNotExist.
+// Link returns the state of an interface; a missing one is an error that matches fs.ErrNotExist.
 func (d *Daemon) Link(name string) (route.Link, error) { return d.conn.Link(name) }
 
 // NexthopTo returns gateway and interface of the kernel's route to dst; no route is an error that wraps
@@ -132,11 +132,10 @@ func (d *Daemon) NexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err
 	return d.conn.NexthopTo(dst)
 }
 
-// Found reads what the owner has in the kernel, such as a former life's objects.
+// Found reads the objects of this daemon in the kernel, such as those of a previous instance.
 func (d *Daemon) Found() ([]route.Object, error) { return d.conn.Dump(d.options.Protocol) }
 
-// Run does what the machine decides until ctx ends; then, unless told to keep it, it removes everything that it put into
-// the kernel.
+// Run runs the machine until ctx ends; then, unless Options.Keep, it removes its objects from the kernel.
 func (d *Daemon) Run(ctx context.Context, m Machine) (err error) {
 	defer close(d.stopped)
 	defer func() { err = errors.Join(err, d.conn.Close()) }()
@@ -202,7 +201,7 @@ func (d *Daemon) loop(ctx context.Context, m Machine, learned <-chan []bgp.Event
 			}
 		case <-latest.C:
 			if d.noneUp() {
-				latest.Reset(sweepAfter) // whoever knows what is wanted is away too
+				latest.Reset(sweepAfter) // nobody advertises what is wanted
 			} else {
 				d.Kernel.Sweep()
 			}
@@ -216,7 +215,7 @@ func (d *Daemon) loop(ctx context.Context, m Machine, learned <-chan []bgp.Event
 	}
 }
 
-// track keeps which sessions are up; it reports whether one changed.
+// track records which sessions are up; it reports whether one changed.
 func (d *Daemon) track(events []bgp.Event) (changed bool) {
 	for _, e := range events {
 		s, ok := e.(bgp.Session)
@@ -232,7 +231,7 @@ func (d *Daemon) track(events []bgp.Event) (changed bool) {
 	return changed
 }
 
-// AddNeighbor starts to keep one more session, from the daemon's loop.
+// AddNeighbor adds a neighbor, in the daemon's loop.
 func (d *Daemon) AddNeighbor(n bgp.Neighbor) error {
 	if err := d.Speaker.AddNeighbor(context.Background(), n); err != nil {
 		return err
@@ -241,7 +240,7 @@ func (d *Daemon) AddNeighbor(n bgp.Neighbor) error {
 	return nil
 }
 
-// RemoveNeighbor ends a session for good, from the daemon's loop.
+// RemoveNeighbor deletes a neighbor, in the daemon's loop.
 func (d *Daemon) RemoveNeighbor(name string) error {
 	if err := d.Speaker.DeleteNeighbor(context.Background(), name); err != nil {
 		return err
@@ -274,7 +273,7 @@ func (d *Daemon) kernelEvent(m Machine, e route.Event) {
 	switch e := e.(type) {
 	case route.LinkChange:
 		m.Link(e.Link.Name, e.Link.Up && !e.Deleted)
-		// The kernel drops what depends on a link that went down, some of it silently.
+		// The kernel removes what depends on a link that went down, partly without events.
 		d.resync()
 	case route.RuleChange:
 		// Without its rule, traffic would take another table. The following flush restores it.
@@ -282,12 +281,12 @@ func (d *Daemon) kernelEvent(m Machine, e route.Event) {
 			d.Kernel.Deleted(e.Rule)
 		}
 	case route.Overrun:
-		d.options.Log.Warn("kernel events were lost, reading everything again")
+		d.options.Log.Warn("netlink receive buffer overrun, reading everything again")
 		d.reread(m)
 	}
 }
 
-// reread asks the kernel for everything: links, our objects, the ways to next hops.
+// reread reads everything again: links, our objects, routes to next hops.
 func (d *Daemon) reread(m Machine) {
 	d.unread = false
 	d.links(m)
@@ -297,7 +296,7 @@ func (d *Daemon) reread(m Machine) {
 func (d *Daemon) links(m Machine) {
 	links, err := d.host.Links()
 	if err != nil {
-		d.unknown(fmt.Errorf("links are unknown: %w", err))
+		d.unknown(fmt.Errorf("read links: %w", err))
 		return
 	}
 	for _, l := range links {
@@ -307,30 +306,30 @@ func (d *Daemon) links(m Machine) {
 
 func (d *Daemon) resync() {
 	if err := d.Kernel.Resync(); err != nil {
-		d.unknown(fmt.Errorf("kernel state is unknown: %w", err))
+		d.unknown(fmt.Errorf("read kernel state: %w", err))
 	}
 	if err := d.unicast.resolve(); err != nil {
-		d.unknown(fmt.Errorf("ways to next hops are unknown: %w", err))
+		d.unknown(fmt.Errorf("resolve next hops: %w", err))
 	}
 }
 
-// unknown has the kernel asked again soon: what it has may differ from what we take it for.
+// unknown schedules another read: the kernel may differ from what is known.
 func (d *Daemon) unknown(err error) {
 	d.unread = true
 	d.again(err)
 }
 
-// again logs what went wrong, once, and tries again after a pause that grows.
+// again logs an error once and schedules a retry after a growing pause.
 func (d *Daemon) again(err error) {
 	if err.Error() != d.refused {
-		d.options.Log.Error("kernel refused, trying again", "err", err)
+		d.options.Log.Error("kernel update failed, retrying", "err", err)
 	}
 	d.refused = err.Error()
 	d.pause = min(max(2*d.pause, retryFirst), retryMost)
 	d.retry.Reset(d.pause)
 }
 
-// settle brings what is wanted to the kernel, and what the kernel refuses back after a pause.
+// settle applies the desired state; what the kernel rejects is retried after a pause.
 func (d *Daemon) settle(m Machine) {
 	for again := true; again; again = m.Settled() {
 		d.flush()
@@ -350,7 +349,7 @@ func (d *Daemon) flush() {
 	}
 }
 
-// leave removes everything at a clean stop. The sessions end first, so that others stop sending here.
+// leave removes everything at a clean stop. The sessions close first, so that others stop sending here.
 func (d *Daemon) leave() error {
 	d.Speaker.Stop()
 	if d.options.Keep {
@@ -358,19 +357,19 @@ func (d *Daemon) leave() error {
 	}
 	d.Kernel.Clear()
 	if err := d.Kernel.Flush(); err != nil {
-		return fmt.Errorf("leave the kernel as it was: %w", err)
+		return fmt.Errorf("remove kernel state: %w", err)
 	}
 	return nil
 }
 
-// Do runs f in the daemon's loop, where the machine's state can be read. It reports whether f ran: not before Run has
-// begun or after it has ended.
+// Do runs f in the daemon's loop, where the machine's state can be read. It reports whether f ran: not before or
+// after Run.
 func (d *Daemon) Do(ctx context.Context, f func()) bool { return d.request(ctx, false, f) }
 
-// Change runs f like Do. What it wants of the kernel is brought there next, and the machine is told.
+// Change runs f like Do and then applies the desired state.
 func (d *Daemon) Change(ctx context.Context, f func()) bool { return d.request(ctx, true, f) }
 
-// request is something to be done in the daemon's loop.
+// request is a function to run in the daemon's loop.
 type request struct {
 	run    func()
 	change bool
@@ -389,8 +388,8 @@ func (d *Daemon) request(ctx context.Context, change bool, f func()) bool {
 	}
 }
 
-// FollowLink makes a session follow the link that it runs over: it ends at once when the link does, without waiting for
-// the hold timer, and is tried again when the link is back.
+// FollowLink applies the state of a link to the session over it: it closes at once when the link goes down,
+// without waiting for the hold timer, and is enabled when the link is up.
 func (d *Daemon) FollowLink(neighbor, link string, up bool) {
 	change, state := d.Speaker.Enable, "up"
 	if !up {
@@ -398,11 +397,11 @@ func (d *Daemon) FollowLink(neighbor, link string, up bool) {
 	}
 	d.options.Log.Info("link is "+state, "link", link, "neighbor", neighbor)
 	if err := change(context.Background(), neighbor); err != nil {
-		d.options.Log.Error("session does not follow its link", "err", err)
+		d.options.Log.Error("apply link state to session", "err", err)
 	}
 }
 
-// CheckForwarding says what to do when this host does not forward IPv6.
+// CheckForwarding returns an error with what to do if this host does not forward IPv6.
 func CheckForwarding() error {
 	const key = "net.ipv6.conf.all.forwarding"
 	value, err := netns.ReadSysctl(key)

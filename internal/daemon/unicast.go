@@ -13,28 +13,28 @@ import (
 // (1024): these always win over BGP, so that no neighbor can replace them.
 const unicastMetric = 4096
 
-// desired is where decisions about kernel objects go.
+// desired is the desired state of the kernel.
 type desired interface {
 	Set(route.Object)
 	Delete(route.Key)
 }
 
-// resolver says how the kernel reaches a BGP next hop.
+// resolver resolves BGP next hops; a route.Conn is one.
 type resolver interface {
 	NexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err error)
 }
 
-// unicast mirrors best IPv6 unicast paths into the main table.
+// unicast installs best IPv6 unicast paths in the main table.
 type unicast struct {
 	kernel   desired
 	resolver resolver
 	best     map[netip.Prefix]netip.Addr // next hops
 	via      map[netip.Addr]via          // what the next hops resolve to
-	// unsure says why the way to some next hop is unknown. What was known of it holds until resolve finds out.
+	// unsure is why some next hop could not be resolved. Its last known route holds until resolve succeeds.
 	unsure error
 }
 
-// via is how to send to a next hop; the zero via is not at all.
+// via is the route to a next hop; zero if there is none.
 type via struct {
 	gateway netip.Addr
 	link    string
@@ -59,8 +59,8 @@ func (u *unicast) update(events []bgp.Event) {
 	}
 }
 
-// resolve asks the kernel again how to reach each next hop, and moves the routes whose answer changed. The error says that
-// some way is still unknown.
+// resolve resolves each next hop again and updates the routes of those that changed. The error is why some next
+// hop could not be resolved.
 func (u *unicast) resolve() error {
 	u.unsure = nil
 	used := map[netip.Addr]bool{}
@@ -88,7 +88,7 @@ func (u *unicast) resolve() error {
 	return u.unsure
 }
 
-// ask reports false when the kernel did not tell, which is another thing than that there is no way.
+// ask returns false if the lookup failed, other than by the absence of a route.
 func (u *unicast) ask(hop netip.Addr) (way via, known bool) {
 	if hop.Zone() != "" {
 		return via{hop.WithZone(""), hop.Zone()}, true
@@ -107,7 +107,7 @@ func (u *unicast) ask(hop netip.Addr) (way via, known bool) {
 	return via{gateway, link}, true
 }
 
-// install brings one prefix to the kernel's table, or takes it away.
+// install sets or deletes the route of one prefix.
 func (u *unicast) install(prefix netip.Prefix) {
 	r := route.Route{Table: route.MainTable, Dst: prefix, Metric: unicastMetric, Kind: route.Unicast}
 	hop, ok := u.best[prefix]
@@ -116,7 +116,7 @@ func (u *unicast) install(prefix netip.Prefix) {
 		if !asked {
 			var known bool
 			if way, known = u.ask(hop); !known {
-				return // what the kernel has is better than nothing, until resolve finds out
+				return // keep what is installed until resolve succeeds
 			}
 			u.via[hop] = way
 		}

@@ -1,7 +1,7 @@
 // Package reflector is a route reflector for IPv6 unicast and VPNv6 routes between the ASBRs and the servers of one AS
 // (RFC 4456). It keeps next hops and SIDs as they are.
 //
-// It refuses to touch the kernel and to talk to other ASes.
+// It does not change the kernel and has no external neighbors.
 package reflector
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/tabane/tabane/internal/bgp"
 )
 
-// Options is what a Reflector is made of.
+// Options describe a Reflector.
 type Options struct {
 	Config Config
 	Log    *slog.Logger
@@ -26,7 +26,7 @@ type Reflector struct {
 	speaker *bgp.Speaker
 }
 
-// New listens for the clients, so that a taken port is known at once.
+// New listens for the clients, so that a port in use is reported at once.
 func New(ctx context.Context, o Options) (*Reflector, error) {
 	if err := o.Config.Check().Err(); err != nil {
 		return nil, err
@@ -43,9 +43,9 @@ func New(ctx context.Context, o Options) (*Reflector, error) {
 	return &Reflector{config: o.Config, log: o.Log, speaker: speaker}, nil
 }
 
-// Run reflects until ctx ends. When it ends in order, its sessions are left to end with the process, all at once: ended one
-// after the other, each would withdraw from the clients that are left what its own client had announced, although that
-// still works. Stop ends them where the process goes on.
+// Run reflects until ctx ends. Sessions stay open when ctx ends, so that they close with the process, all at once:
+// closed one after the other, each would withdraw the routes of its client, which still work, from the remaining
+// clients. Stop closes them where the process continues.
 func (r *Reflector) Run(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
@@ -79,7 +79,7 @@ func (r *Reflector) Run(ctx context.Context) (err error) {
 	}
 }
 
-// Stop ends the sessions, and Run.
+// Stop closes the sessions and ends Run.
 func (r *Reflector) Stop() { r.speaker.Stop() }
 
 // Status is what /status shows.
@@ -90,7 +90,7 @@ type Status struct {
 	Sessions []bgp.SessionStatus `json:"sessions"`
 }
 
-// Status says how the reflector is. It is ready when all its clients are there.
+// Status returns the state of the reflector. It is ready when the sessions with all clients are up.
 func (r *Reflector) Status() any {
 	s := Status{Role: "reflector", Ready: true, ASN: r.config.ASN, Sessions: r.speaker.Sessions()}
 	for _, session := range s.Sessions {

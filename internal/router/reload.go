@@ -11,12 +11,12 @@ import (
 	"github.com/tabane/tabane/internal/fault"
 )
 
-// changes lead from one configuration to another while the router runs.
+// changes are the difference between two configurations that a running router can apply.
 type changes struct {
 	originate, withdraw []netip.Prefix
 	remove              []string
 	add                 []Neighbor
-	// policy are neighbors of which nothing but Deny has changed: their sessions stay up.
+	// policy are neighbors of which only Deny changed: their sessions stay up.
 	policy []Neighbor
 }
 
@@ -24,8 +24,8 @@ func (c changes) none() bool {
 	return len(c.originate)+len(c.withdraw)+len(c.remove)+len(c.add)+len(c.policy) == 0
 }
 
-// difference says what has to change, or what cannot while the router runs. A neighbor that differs in more than what it
-// is told begins a new session.
+// difference returns what has to change, or the faults of what cannot change while the router runs. A neighbor
+// that differs in more than its export policy gets a new session.
 func difference(old, now Config) (changes, fault.List) {
 	var (
 		c      changes
@@ -72,23 +72,23 @@ func difference(old, now Config) (changes, fault.List) {
 	return c, faults
 }
 
-// session is all of the neighbor that a session begins with.
+// session is the part of the neighbor that a session depends on.
 func (n Neighbor) session() Neighbor {
 	n.Deny = nil
 	return n
 }
 
 func without(list, other []netip.Prefix) []netip.Prefix {
-	there := make(map[netip.Prefix]bool, len(other)) // both may be all the routes of the Internet
+	there := make(map[netip.Prefix]bool, len(other)) // both may be full tables
 	for _, p := range other {
 		there[p] = true
 	}
 	return slices.DeleteFunc(slices.Clone(list), func(p netip.Prefix) bool { return there[p] })
 }
 
-// Reload makes the running router follow another configuration: networks, neighbors, and what each of them is told.
-// Sessions of neighbors that stay are not touched. A configuration that is wrong, or that changes what only a restart
-// can, is refused as a whole.
+// Reload applies another configuration to the running router: networks, neighbors and their export policies.
+// Sessions of unchanged neighbors stay up. An invalid configuration, or one that needs a restart, is rejected as a
+// whole.
 func (r *Router) Reload(now Config) error {
 	if err := now.Check().Err(); err != nil {
 		return err
@@ -107,15 +107,15 @@ func (r *Router) Reload(now Config) error {
 		r.config = now
 	})
 	if !ran {
-		return errors.New("the router is not running")
+		return errors.New("not running")
 	}
 	return err
 }
 
-// apply does what it can; errors say what it could not.
+// apply applies as much as possible; the error has what failed.
 func (r *Router) apply(c changes) error {
 	if c.none() {
-		r.log.Info("configuration reloaded, nothing has changed")
+		r.log.Info("configuration reloaded, no changes")
 		return nil
 	}
 	var errs []error
@@ -138,7 +138,7 @@ func (r *Router) apply(c changes) error {
 			try(err)
 			continue
 		}
-		// Nothing tells of a link that has not changed.
+		// There is no event for a link that has not changed.
 		if l, err := r.daemon.Link(n.Interface); err == nil {
 			if r.links[n.Name] = l.Up; !l.Up {
 				r.daemon.FollowLink(n.Name, n.Interface, false)
@@ -148,7 +148,7 @@ func (r *Router) apply(c changes) error {
 	r.log.Info("configuration reloaded", "networks added", len(c.originate), "networks removed", len(c.withdraw),
 		"neighbors added", len(c.add), "neighbors removed", len(c.remove), "policies changed", len(c.policy))
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("apply configuration in part only: %w; restart the router", err)
+		return fmt.Errorf("configuration applied partially: %w; restart the router", err)
 	}
 	return nil
 }

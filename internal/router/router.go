@@ -1,7 +1,7 @@
-// Package router is a plain BGP router: what a transit provider or a client's ISP looks like from outside. It originates
-// its networks, carries routes between its neighbors and forwards by best path.
+// Package router is a plain BGP router, such as a transit provider or an access network has: it originates its
+// networks, advertises routes between its neighbors and forwards along best paths.
 //
-// It refuses everything that tabane adds to a network: no SID, no VPN route, no per-peer table.
+// It has nothing that tabane adds to a network: no SIDs, no VPN routes, no per-peer tables.
 package router
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/tabane/tabane/internal/route"
 )
 
-// Options is what a Router is made of.
+// Options describe a Router.
 type Options struct {
 	Config Config
 	// Keep leaves the routes in the kernel at a clean stop.
@@ -31,7 +31,7 @@ type Router struct {
 	links  map[string]bool
 }
 
-// New opens what the router needs. Nothing in the kernel has changed yet.
+// New connects to the kernel and listens. It does not change the kernel yet.
 func New(ctx context.Context, o Options) (*Router, error) {
 	if err := o.Config.Check().Err(); err != nil {
 		return nil, err
@@ -56,8 +56,9 @@ func New(ctx context.Context, o Options) (*Router, error) {
 	return &Router{config: o.Config, log: o.Log, daemon: d, links: map[string]bool{}}, nil
 }
 
-// speaker is the neighbor as the BGP speaker knows it. Of two routers the one with the higher AS number waits for the other:
-// when both open the session at the same moment, it may take until the speaker gives the attempt up after some seconds.
+// speaker is the neighbor as the BGP speaker is configured with it. Of two routers the one with the higher AS
+// number is passive: if both open connections at the same moment, the collision may take the speaker's
+// watchdog some seconds to resolve.
 func (n Neighbor) speaker(own uint32) bgp.Neighbor {
 	return bgp.Neighbor{
 		Passive: own > n.ASN,
@@ -82,10 +83,10 @@ func (r *Router) originate(networks []netip.Prefix) error {
 	return r.daemon.Speaker.Originate(routes...)
 }
 
-// BGP implements daemon.Machine. The daemon mirrors the best paths; there is nothing else to do.
+// BGP implements daemon.Machine. The daemon installs the best paths; there is nothing else to do.
 func (r *Router) BGP([]bgp.Event) {}
 
-// Link implements daemon.Machine: sessions end with their link.
+// Link implements daemon.Machine: sessions follow their link.
 func (r *Router) Link(name string, up bool) {
 	for _, n := range r.config.Neighbors {
 		if n.Interface == name && r.links[n.Name] != up {
@@ -107,7 +108,7 @@ type Status struct {
 	Sessions []bgp.SessionStatus `json:"sessions"`
 }
 
-// Status says how the router is. It is ready when all its sessions are up.
+// Status returns the state of the router. It is ready when all its sessions are up.
 func (r *Router) Status() any {
 	s := Status{Role: "router", ASN: r.config.ASN}
 	r.daemon.Do(context.Background(), func() {
