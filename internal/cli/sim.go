@@ -99,7 +99,7 @@ func selectionFlags(flags *pflag.FlagSet, l *scenario.Selection) {
 	flags.StringSliceVar(&l.Transports, "transport", nil, "only `transport`s of that name"+which)
 }
 
-// selectionArguments are the arguments that make the selection again.
+// selectionArguments returns the command-line arguments of the selection.
 func selectionArguments(l scenario.Selection) []string {
 	var parts []string
 	for _, flag := range []struct {
@@ -253,7 +253,7 @@ func simFailure(ctx context.Context, what, on string, err error, left string) er
 	return &failure{what: what, on: on, why: err}
 }
 
-// command is the command line that makes the same result again.
+// command returns the command line of the run.
 func (f simFlags) command(name string) string {
 	parts := append([]string{"tabane sim run", name}, selectionArguments(f.cells)...)
 	if f.name != "" {
@@ -271,7 +271,7 @@ func (f simFlags) command(name string) string {
 	return strings.Join(parts, " ")
 }
 
-// progress shows how far many short runs are: one line written over again on a terminal, a line now
+// progress shows how far many short runs are: one line that is overwritten on a terminal, a line now
 // and then elsewhere.
 type progress struct {
 	w       io.Writer

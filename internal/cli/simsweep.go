@@ -152,7 +152,7 @@ func (a *app) sweep(ctx context.Context, name string, f sweepFlags) error {
 		text += fmt.Sprintf(", %d of them there before", result.Kept)
 	}
 	if result.Repaired {
-		text += ", one cut off and made again"
+		text += ", one cut off and simulated again"
 	}
 	if result.Failed > 0 {
 		text += fmt.Sprintf(", %d whose delivery failed", result.Failed)
@@ -174,7 +174,7 @@ func (a *app) sweep(ctx context.Context, name string, f sweepFlags) error {
 	return nil
 }
 
-// command is the command line that makes the same rows again.
+// command returns the command line of the sweep.
 func (f sweepFlags) command(name string) string {
 	parts := []string{"tabane sim sweep", name}
 	add := func(flag, value string) {
