@@ -1,8 +1,8 @@
 // Package fault collects what is wrong with an input, each fault with the path of the value.
 //
-// It only collects and prints: it does not judge, does not stop at the first fault and knows nothing of files, lines or
-// formats. A checker adds faults to a List under the path of the value; code that embeds that value merges the list
-// under its own path.
+// It only collects and prints: it does not judge, does not stop at the first fault and knows
+// nothing of files, lines or formats. A checker adds faults to a List under the path of the value;
+// code that embeds that value merges the list under its own path.
 package fault
 
 import (
@@ -12,8 +12,8 @@ import (
 
 // Fault is one thing wrong with one value.
 type Fault struct {
-	// Path leads to the value from the root of the input, for example "peers[2].asn". It is empty when the whole
-	// input is at fault.
+	// Path leads to the value from the root of the input, for example "peers[2].asn". It is empty
+	// when the whole input is at fault.
 	Path string
 	// Message says what must hold and what was found, for example "must be > 0, got 0".
 	Message string
@@ -27,9 +27,9 @@ func (f Fault) Error() string {
 	return f.Path + ": " + f.Message
 }
 
-// List is the faults found so far, in the order in which they were found. The zero value is ready to use. As an error
-// it is reached with errors.As; a checker returns List.Err, never the list itself, because an empty List in an error
-// interface is not nil.
+// List is the faults found so far, in the order in which they were found. The zero value is ready
+// to use. As an error it is reached with errors.As; a checker returns List.Err, never the list
+// itself, because an empty List in an error interface is not nil.
 type List []Fault
 
 // Add records a fault of the value at path.
@@ -44,8 +44,8 @@ func (l *List) Merge(prefix string, sub List) {
 	}
 }
 
-// Err returns the list as an error, or nil when nothing is wrong. The error does not change when faults are added to l
-// afterwards.
+// Err returns the list as an error, or nil when nothing is wrong. The error does not change when
+// faults are added to l afterwards.
 func (l List) Err() error {
 	if len(l) == 0 {
 		return nil
@@ -71,8 +71,8 @@ func (l List) Unwrap() []error {
 	return errs
 }
 
-// Join appends the path sub to the path prefix: a dot between them, none before an index, and an empty path on either
-// side leaves the other as it is.
+// Join appends the path sub to the path prefix: a dot between them, none before an index, and an
+// empty path on either side leaves the other as it is.
 func Join(prefix, sub string) string {
 	if prefix == "" || sub == "" || strings.HasPrefix(sub, "[") {
 		return prefix + sub

@@ -2,7 +2,8 @@ package fault
 
 import "fmt"
 
-// Suggest returns the known name that a name probably was meant to be, as `, did you mean "asn"?`, or nothing.
+// Suggest returns the known name that a name probably was meant to be, as `, did you mean "asn"?`,
+// or nothing.
 func Suggest(name string, known []string) string {
 	best, least := "", 3
 	for _, k := range known {

@@ -1,7 +1,9 @@
-// Package field reads and sets fields of configuration structs by their keys, the names that they have in YAML files.
+// Package field reads and sets fields of configuration structs by their keys, the names that they
+// have in YAML files.
 //
-// It holds the grammar of single values, so that a value means the same in a file, in "lab set" and in "sim sweep --set". It
-// does not read YAML, validates no more than that a text is a value of the field's type, and fills in no defaults.
+// It holds the grammar of single values, so that a value means the same in a file, in "lab set" and
+// in "sim sweep --set". It does not read YAML, validates no more than that a text is a value of the
+// field's type, and fills in no defaults.
 package field
 
 import (
@@ -20,7 +22,8 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// Short is implemented by pointers to structs that have a short form besides the mapping: a loss of "0.1%".
+// Short is implemented by pointers to structs that have a short form besides the mapping: a loss of
+// "0.1%".
 type Short interface {
 	// ParseShort sets the struct to what the text says. Errors say what is accepted.
 	ParseShort(text string) error
@@ -73,8 +76,8 @@ func Keys[T any]() []string {
 	return keys
 }
 
-// Paths returns the paths of all values that Set can set in a struct of type T, "rate" and "forward.loss" as well as
-// "forward.loss.p", those of a struct with a short form included.
+// Paths returns the paths of all values that Set can set in a struct of type T, "rate" and
+// "forward.loss" as well as "forward.loss.p", those of a struct with a short form included.
 func Paths[T any]() []string { return paths(reflect.TypeFor[T]()) }
 
 func paths(t reflect.Type) []string {
@@ -99,8 +102,9 @@ func paths(t reflect.Type) []string {
 	return list
 }
 
-// Resolve returns the path that a name stands for: the path of that name, or the shortest one that ends in it, "discipline" for
-// "buffer.discipline". Names that stand for nothing, or for several paths of that length, are refused with a suggestion.
+// Resolve returns the path that a name stands for: the path of that name, or the shortest one that
+// ends in it, "discipline" for "buffer.discipline". Names that stand for nothing, or for several
+// paths of that length, are refused with a suggestion.
 func Resolve(name string, paths []string) (string, error) {
 	if slices.Contains(paths, name) {
 		return name, nil
@@ -132,8 +136,9 @@ func Resolve(name string, paths []string) (string, error) {
 	return "", fmt.Errorf("key %q is one of %s: write which", name, strings.Join(found, ", "))
 }
 
-// Set sets the value at a path of Paths of the struct that target points to. Pointers on the way are allocated; what they
-// point to is copied before it is changed, so that other structs that share it keep their values.
+// Set sets the value at a path of Paths of the struct that target points to. Pointers on the way
+// are allocated; what they point to is copied before it is changed, so that other structs that
+// share it keep their values.
 //
 // The target does not change on an error.
 func Set(target any, path, text string) error {
@@ -173,8 +178,9 @@ func set(v reflect.Value, path, text string) error {
 	}
 }
 
-// Assignments returns the struct that target points to as "path=text", one for each value that is not what it is in a file
-// without the key. Set with each of them makes an equal struct of an empty one.
+// Assignments returns the struct that target points to as "path=text", one for each value that is
+// not what it is in a file without the key. Set with each of them makes an equal struct of an empty
+// one.
 func Assignments(target any) []string {
 	return assignments(reflect.ValueOf(target).Elem(), "")
 }
@@ -275,8 +281,8 @@ func IsScalar(t reflect.Type) bool {
 // HasShort reports whether structs of the type have a short form.
 func HasShort(t reflect.Type) bool { return reflect.PointerTo(t).Implements(shortType) }
 
-// Parse sets v, which is of a scalar type or has a short form, to the value of the text. v does not change on an error. A
-// number may be a percentage: "0.1%" is 0.001.
+// Parse sets v, which is of a scalar type or has a short form, to the value of the text. v does not
+// change on an error. A number may be a percentage: "0.1%" is 0.001.
 func Parse(v reflect.Value, text string) error {
 	if HasShort(v.Type()) {
 		fresh := reflect.New(v.Type())
@@ -388,7 +394,8 @@ func Probability(text string) (float64, error) {
 	return p, nil
 }
 
-// decimal refuses numbers that YAML 1.1 and 1.2 read differently, or that only look decimal: 010, 0x10, 1_000, +1.
+// decimal refuses numbers that YAML 1.1 and 1.2 read differently, or that only look decimal: 010,
+// 0x10, 1_000, +1.
 func decimal(number string) bool {
 	digits := strings.TrimPrefix(number, "-")
 	return digits != "" && strings.Trim(digits, "0123456789") == "" && (len(digits) == 1 || digits[0] != '0')

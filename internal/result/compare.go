@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// Comparison is one metric of one cell as measured in a lab and as simulated, both as the mean over trials.
+// Comparison is one metric of one cell as measured in a lab and as simulated, both as the mean over
+// trials.
 type Comparison struct {
 	CellKey
 	Metric         string
@@ -18,7 +19,8 @@ type Comparison struct {
 	MeasuredRange, SimulatedRange [2]float64
 }
 
-// Error is by how much of the measured value the simulated one is off; it is not known where nothing was measured.
+// Error is by how much of the measured value the simulated one is off; it is not known where
+// nothing was measured.
 func (c Comparison) Error() (relative float64, known bool) {
 	if c.Measured == 0 {
 		return 0, c.Simulated == 0
@@ -26,7 +28,8 @@ func (c Comparison) Error() (relative float64, known bool) {
 	return (c.Simulated - c.Measured) / c.Measured, true
 }
 
-// Compare puts side by side what two results have of the same cells and metrics, in the order of the measured one.
+// Compare puts side by side what two results have of the same cells and metrics, in the order of
+// the measured one.
 func Compare(measured, simulated Result) []Comparison {
 	var list []Comparison
 	compared := Select(func(m Metric) bool { return m.Compare })

@@ -29,18 +29,19 @@ type Difference struct {
 	Metric string
 	// A and B are the metric over the trials of each result.
 	A, B stat.Summary
-	// Ratio is that of the means, B to A, with its confidence interval. RatioKnown is false where the
-	// mean of A is 0, and IntervalKnown where the interval is not bounded or a result has one trial.
+	// Ratio is that of the means, B to A, with its confidence interval. RatioKnown is false where
+	// the mean of A is 0, and IntervalKnown where the interval is not bounded or a result has one
+	// trial.
 	Ratio                     stat.Ratio
 	RatioKnown, IntervalKnown bool
 	Change                    Change
 }
 
-// Differences compares two results: the given metrics, or all that can be better or worse where none is
-// given, of the cells that both have, in the order of a. A difference is shown where the 95 % confidence
-// interval of the ratio of the means (stat.RatioOfMeans) leaves out 1 or, where there is no such interval,
-// by Welch's test at 5 %. Each row is tested alone: of 20 rows without a difference one is expected to
-// show one. Failed runs count in neither result.
+// Differences compares two results: the given metrics, or all that can be better or worse where
+// none is given, of the cells that both have, in the order of a. A difference is shown where the 95
+// % confidence interval of the ratio of the means (stat.RatioOfMeans) leaves out 1 or, where there
+// is no such interval, by Welch's test at 5 %. Each row is tested alone: of 20 rows without a
+// difference one is expected to show one. Failed runs count in neither result.
 func Differences(a, b Result, names []string) []Difference {
 	of := func(r Result, k CellKey, metric string) (values []float64) {
 		for _, run := range r.Runs {

@@ -217,7 +217,8 @@ func (n *NotJudged) UnmarshalJSON(data []byte) error {
 	return unmarshalObject(data, field{"name", &n.Name}, field{"want", &n.Want}, field{"why", &n.Why})
 }
 
-// unmarshalObject reads an object that has all of the fields, except that it may lack keyNotJudged, and no other.
+// unmarshalObject reads an object that has all of the fields, except that it may lack keyNotJudged,
+// and no other.
 func unmarshalObject(data []byte, fields ...field) error {
 	read := make([]bool, len(fields))
 	err := walkObject(data, func(name string, value json.RawMessage) error {
@@ -240,7 +241,8 @@ func unmarshalObject(data []byte, fields ...field) error {
 	return nil
 }
 
-// unmarshalValue reads a value that is not null, which encoding/json takes for whatever the target holds already.
+// unmarshalValue reads a value that is not null, which encoding/json takes for whatever the target
+// holds already.
 func unmarshalValue(value json.RawMessage, into any) error {
 	if string(value) == "null" {
 		return errors.New("must not be null")

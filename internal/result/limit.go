@@ -7,12 +7,14 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// Limits is what a cell could reach at most, as payload in bits per second. 0 stands for no limit, and for Offered when
-// the source offers as much as it can.
+// Limits is what a cell could reach at most, as payload in bits per second. 0 stands for no limit,
+// and for Offered when the source offers as much as it can.
 type Limits struct {
-	// Links is what the usable links carry after all headers of the transport, or the offered rate when that is less.
+	// Links is what the usable links carry after all headers of the transport, or the offered rate
+	// when that is less.
 	Links float64
-	// LinksTCP is the same with the headers of plain TCP, whatever the transport: the stricter yardstick for MPTCP.
+	// LinksTCP is the same with the headers of plain TCP, whatever the transport: the stricter
+	// yardstick for MPTCP.
 	LinksTCP float64
 	// Offered is the rate of a constant bit rate source.
 	Offered float64
@@ -20,10 +22,11 @@ type Limits struct {
 
 // Phase is a time in a run in which the limits stay the same.
 type Phase struct {
-	// At is when it begins, from the request on; it lasts until the next begins, the last one until the run ends.
+	// At is when it begins, from the request on; it lasts until the next begins, the last one until
+	// the run ends.
 	At time.Duration
-	// Event is the index of the event that it begins with, of the case's events; 0 for the first phase too, and
-	// EventSchedule for one that begins with a step of a link's schedule.
+	// Event is the index of the event that it begins with, of the case's events; 0 for the first
+	// phase too, and EventSchedule for one that begins with a step of a link's schedule.
 	Event int
 	Limits
 	// Carry and CarryTCP are what the links carry, whatever the source offers, in bit/s.
@@ -33,8 +36,8 @@ type Phase struct {
 // EventSchedule is Phase.Event of a phase that begins with a step of a link's schedule.
 const EventSchedule = -1
 
-// Mean returns the limits of a run that lasted so long: what its phases let through together. What a source offered while
-// the links did not carry it may follow when they do.
+// Mean returns the limits of a run that lasted so long: what its phases let through together. What
+// a source offered while the links did not carry it may follow when they do.
 func Mean(phases []Phase, lasted time.Duration) Limits {
 	mean := Limits{Offered: phases[0].Offered}
 	if lasted <= 0 {

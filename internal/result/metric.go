@@ -28,9 +28,9 @@ const (
 	GapAfter        = "gap_after_event_s"
 	TimeToLimit     = "time_to_limit_s"
 	ConnectionsLost = "connections_lost"
-	// What putting the segments of several subflows in order costs (paper B). Throughput is payload, as a share of the sum of
-	// the rates of the transport's links. Before is what arrived in the order of each subflow, after what was in order
-	// altogether.
+	// What putting the segments of several subflows in order costs (paper B). Throughput is
+	// payload, as a share of the sum of the rates of the transport's links. Before is what arrived
+	// in the order of each subflow, after what was in order altogether.
 	ThroughputBefore = "throughput_before"
 	ThroughputAfter  = "throughput_after"
 	ReseqDelayMean   = "reseq_delay_mean_s"
@@ -40,8 +40,8 @@ const (
 	ReseqDelayMax    = "reseq_delay_max_s"
 	BurstMax         = "burst_max_segments"
 	BurstP99         = "burst_p99_segments"
-	// BurstFirst is the longest burst of the first 3 s. The others of bursts that follow count from there on; a large burst
-	// has LargeBurst segments or more.
+	// BurstFirst is the longest burst of the first 3 s. The others of bursts that follow count from
+	// there on; a large burst has LargeBurst segments or more.
 	BurstFirst      = "burst_first_segments"
 	BurstSteady     = "burst_steady_segments"
 	BurstLarge      = "burst_large_segments"
@@ -53,19 +53,22 @@ const (
 	Retransmissions = "retransmissions"
 	Timeouts        = "timeouts"
 	Reinjections    = "reinjections"
-	// The rest is of experiments that change routes, in seconds from the change of policy unless stated otherwise.
+	// The rest is of experiments that change routes, in seconds from the change of policy unless
+	// stated otherwise.
 	EPERoute    = "epe_route_s"
 	BestPath    = "best_path_s"
 	SubflowTime = "subflow_s"
 	ASBRRoute   = "asbr_route_s"
 	// ASBRReceived is when the peer's update arrives at the ASBR.
 	ASBRReceived = "asbr_received_s"
-	// ASBRPart is from the peer's message at the ASBR to the ASBR's message to the reflector, ReflectorPart from there to
-	// the reflector's message at the server, EdgePart from there to the change of the EPE Route.
+	// ASBRPart is from the peer's message at the ASBR to the ASBR's message to the reflector,
+	// ReflectorPart from there to the reflector's message at the server, EdgePart from there to the
+	// change of the EPE Route.
 	ASBRPart      = "asbr_part_s"
 	ReflectorPart = "reflector_part_s"
 	EdgePart      = "edge_part_s"
-	// OwnPart is ASBRPart and EdgePart together: what the product adds to what others' routers take.
+	// OwnPart is ASBRPart and EdgePart together: what the product adds to what others' routers
+	// take.
 	OwnPart = "own_part_s"
 )
 
@@ -87,13 +90,14 @@ const (
 	OnRouteChange
 )
 
-// Metric is a row of the table of metrics. It is the only place that describes one: expectations, figures, sweeps,
-// comparisons and backends read it.
+// Metric is a row of the table of metrics. It is the only place that describes one: expectations,
+// figures, sweeps, comparisons and backends read it.
 type Metric struct {
 	Name, Title, Unit string
 	// Backend is the one backend that measures the metric; both do where it is empty.
 	Backend string
-	// Packets: a lab knows the metric only from the packets at the receiver, which it captures when asked to.
+	// Packets: a lab knows the metric only from the packets at the receiver, which it captures when
+	// asked to.
 	Packets bool
 	// MPTCP: a run over a transport without MPTCP does not have the metric.
 	MPTCP bool

@@ -12,7 +12,8 @@ import (
 	"github.com/tabane/tabane/internal/fault"
 )
 
-// declared are the values of the constants that metric.go declares before its first type: the names of metrics.
+// declared are the values of the constants that metric.go declares before its first type: the names
+// of metrics.
 func declared(t *testing.T) []string {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "metric.go", nil, 0)

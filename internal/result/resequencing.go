@@ -11,12 +11,14 @@ import (
 const (
 	// LargeBurst is how many segments make a burst a large one.
 	LargeBurst = 10
-	// burstsSettle is how long a connection has until its bursts count as those of its steady state (paper B, section 4.1).
+	// burstsSettle is how long a connection has until its bursts count as those of its steady state
+	// (paper B, section 4.1).
 	burstsSettle = 3 * time.Second
 )
 
-// PutResequencing adds to a run's metrics what its resequencing buffer measured. Throughput is a share of rates, and left out
-// when these are not known; what bursts were over time is left out when the buffer did not keep them.
+// PutResequencing adds to a run's metrics what its resequencing buffer measured. Throughput is a
+// share of rates, and left out when these are not known; what bursts were over time is left out
+// when the buffer did not keep them.
 func PutResequencing(metrics map[string]float64, m *reseq.Measures, rates unit.Bandwidth, lasted time.Duration) {
 	if rates > 0 && lasted > 0 {
 		capacity := float64(rates) * lasted.Seconds() / 8

@@ -1,8 +1,8 @@
-// Package result holds what came out of an experiment (Result): runs with their metrics, summaries over trials, verdicts on
-// expectations, and the course of single runs (Trace).
+// Package result holds what came out of an experiment (Result): runs with their metrics, summaries
+// over trials, verdicts on expectations, and the course of single runs (Trace).
 //
-// It does not know scenarios, backends or figures: a backend fills in runs, package scenario evaluates expectations, and
-// report draws. It opens no files.
+// It does not know scenarios, backends or figures: a backend fills in runs, package scenario
+// evaluates expectations, and report draws. It opens no files.
 package result
 
 import (
@@ -35,7 +35,8 @@ type Result struct {
 	Runs    []Run
 	Summary []Cell
 	Expect  []Verdict
-	// NotJudged are expectations of cells that were not run, or of metrics that the backend does not measure.
+	// NotJudged are expectations of cells that were not run, or of metrics that the backend does
+	// not measure.
 	NotJudged []NotJudged
 }
 
@@ -52,14 +53,16 @@ type CellKey struct{ Case, Traffic, Transport string }
 // String prints the key as "1.3 bi mptcp-epe".
 func (k CellKey) String() string { return k.Case + " " + k.Traffic + " " + k.Transport }
 
-// The notes that a run can have. A run with the note Error failed, and its metrics count for nothing.
+// The notes that a run can have. A run with the note Error failed, and its metrics count for
+// nothing.
 const (
 	NoteError = "error"
 	// NoteSeries is the name of the run's series file, relative to the result's directory.
 	NoteSeries = "series"
 )
 
-// Run is one delivery. In JSON its metrics and notes stand beside the key: a number is a metric, a text a note.
+// Run is one delivery. In JSON its metrics and notes stand beside the key: a number is a metric, a
+// text a note.
 type Run struct {
 	CellKey
 	// Trial counts from 0 within the cell.
@@ -117,9 +120,9 @@ func Find(cells []Cell, k CellKey, metric string) (Cell, bool) {
 	return cells[i], true
 }
 
-// Summarize returns the summary of every metric of every cell: the cells in the order in which the runs first show
-// them, the metrics of a cell by name. Failed runs are left out, so N counts the trials that delivered.
-// Errors wrap stat.ErrNotFinite.
+// Summarize returns the summary of every metric of every cell: the cells in the order in which the
+// runs first show them, the metrics of a cell by name. Failed runs are left out, so N counts the
+// trials that delivered. Errors wrap stat.ErrNotFinite.
 func Summarize(runs []Run) ([]Cell, error) {
 	var order []CellKey
 	values := map[CellKey]map[string][]float64{}
@@ -148,8 +151,8 @@ func Summarize(runs []Run) ([]Cell, error) {
 	return cells, nil
 }
 
-// Encode writes the result as JSON, the same bytes for the same result. A number that JSON has no text for is an error,
-// as is a metric or note whose name could not be read back.
+// Encode writes the result as JSON, the same bytes for the same result. A number that JSON has no
+// text for is an error, as is a metric or note whose name could not be read back.
 func (r Result) Encode(w io.Writer) error {
 	data, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -165,8 +168,8 @@ func (r Result) Encode(w io.Writer) error {
 	return nil
 }
 
-// Decode reads what Encode wrote. It refuses unknown, repeated and missing keys, null, numbers where texts belong and
-// the reverse, another schema, and anything after the result.
+// Decode reads what Encode wrote. It refuses unknown, repeated and missing keys, null, numbers
+// where texts belong and the reverse, another schema, and anything after the result.
 func Decode(in io.Reader) (Result, error) {
 	data, err := io.ReadAll(io.LimitReader(in, MaxResult+1))
 	if err != nil {

@@ -16,23 +16,28 @@ type Trace struct {
 	Interval time.Duration
 	// Samples are what the receiver got in each interval.
 	Samples []traffic.Sample
-	// Subflows are what the sender brought over each of its connections, if that is known, in the order of their names.
+	// Subflows are what the sender brought over each of its connections, if that is known, in the
+	// order of their names.
 	Subflows []Subflow
-	// Events are when the case's events happened, in their order, and Ends when each did so for the last time: a flap repeats.
+	// Events are when the case's events happened, in their order, and Ends when each did so for the
+	// last time: a flap repeats.
 	Events, Ends []time.Duration
-	// Bursts are what the resequencing buffer released at once, if that is known and a figure shows it.
+	// Bursts are what the resequencing buffer released at once, if that is known and a figure shows
+	// it.
 	Bursts []reseq.Burst
 }
 
 // Subflow is one connection of the sender.
 type Subflow struct {
 	Name string
-	// Bytes is what was acknowledged in each interval of the Trace, repetitions on other subflows included.
+	// Bytes is what was acknowledged in each interval of the Trace, repetitions on other subflows
+	// included.
 	Bytes []int64
 }
 
 const (
-	// reached is the share of a limit that counts as having reached it, and sustained for how long it must.
+	// reached is the share of a limit that counts as having reached it, and sustained for how long
+	// it must.
 	reached   = 0.95
 	sustained = 300 * time.Millisecond
 	// settle is how long a run has to set up its connections before anything counts against it.
@@ -63,9 +68,10 @@ func (t Trace) windows(length time.Duration, f func([]traffic.Sample) bool) {
 	}
 }
 
-// Measure adds to a run's metrics those of its course and the phases of its cell. Metrics that it cannot know are left out: of a
-// run without a whole second after the first the worst second, of a limit that is not known the time to it. The time to
-// a limit that was never reached is that until the end.
+// Measure adds to a run's metrics those of its course and the phases of its cell. Metrics that it
+// cannot know are left out: of a run without a whole second after the first the worst second, of a
+// limit that is not known the time to it. The time to a limit that was never reached is that until
+// the end.
 func (t Trace) Measure(phases []Phase, metrics map[string]float64) {
 	if t.Interval <= 0 || len(t.Samples) == 0 {
 		return
@@ -119,7 +125,8 @@ func (t Trace) Measure(phases []Phase, metrics map[string]float64) {
 // end is when the last sample ended.
 func (t Trace) end() time.Duration { return t.Samples[len(t.Samples)-1].At + t.Interval }
 
-// change is when something happened for the first time: an event, or a step of a schedule that changed the limit.
+// change is when something happened for the first time: an event, or a step of a schedule that
+// changed the limit.
 func (t Trace) change(phases []Phase) (at time.Duration, happened bool) {
 	if len(t.Events) > 0 {
 		at, happened = t.Events[0], true
@@ -153,11 +160,13 @@ func (t Trace) lastPhase(phases []Phase) (last Phase, began time.Duration, ok bo
 	return last, began, ok
 }
 
-// reach returns how long after a change the goodput is at the limit for the first time, or until the end when it never is.
+// reach returns how long after a change the goodput is at the limit for the first time, or until
+// the end when it never is.
 func (t Trace) reach(limit float64, changed time.Duration) time.Duration {
 	took := t.end() - changed
 	t.windows(sustained, func(w []traffic.Sample) bool {
-		// The interval that the change fell into may count: what was on its way before arrives after it.
+		// The interval that the change fell into may count: what was on its way before arrives
+		// after it.
 		if w[0].At+t.Interval <= changed || t.rate(w) < reached*limit {
 			return true
 		}

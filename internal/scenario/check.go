@@ -19,15 +19,16 @@ import (
 )
 
 const (
-	// minMTU is what IPv6 needs of a link (RFC 8200 section 5), maxMTU what the kernel's veth allows.
+	// minMTU is what IPv6 needs of a link (RFC 8200 section 5), maxMTU what the kernel's veth
+	// allows.
 	minMTU, maxMTU = 1280, 65535
 	// maxInterfaceName is IFNAMSIZ without the terminating zero.
 	maxInterfaceName = 15
 )
 
 var (
-	// A node's name is what others resolve, and the resolver takes "10" for an IPv4 address and "A" for "a": a DNS label
-	// in lower case that starts with a letter (RFC 1035 section 2.3.1).
+	// A node's name is what others resolve, and the resolver takes "10" for an IPv4 address and "A"
+	// for "a": a DNS label in lower case that starts with a letter (RFC 1035 section 2.3.1).
 	label = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
 	// Cases, traffic and transports name files and CSV cells.
 	word          = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
@@ -43,9 +44,9 @@ const (
 	wantWord  = "must be letters, digits, dots, underscores and hyphens, start with a letter or digit and have at most 64 characters, got %q"
 )
 
-// Check returns everything that is wrong with the scenario, in a fixed order: the file's own rules, those of every daemon
-// section, and what only shows when the nodes are seen together (a locator inside another, a route target used twice).
-// It fills no defaults and asks nothing of the kernel.
+// Check returns everything that is wrong with the scenario, in a fixed order: the file's own rules,
+// those of every daemon section, and what only shows when the nodes are seen together (a locator
+// inside another, a route target used twice). It fills no defaults and asks nothing of the kernel.
 func (s *Spec) Check() fault.List {
 	c := checker{spec: s, interfaces: map[string]map[string]bool{}, addresses: map[netip.Addr]string{}, networks: map[string][]netip.Prefix{}}
 	if !label.MatchString(s.Name) {
@@ -257,14 +258,16 @@ func (c *checker) has(node string, a netip.Addr) bool {
 	return slices.ContainsFunc(c.networks[node], func(p netip.Prefix) bool { return p.Addr() == a })
 }
 
-// own wants a daemon's address on its node; an address that is missing is the daemon's fault to report.
+// own wants a daemon's address on its node; an address that is missing is the daemon's fault to
+// report.
 func (c *checker) own(path, node string, a netip.Addr) {
 	if a.IsValid() && !c.has(node, a) {
 		c.Add(path, "%s is not on an interface of node %q", a, node)
 	}
 }
 
-// onInterface wants a daemon's interface on its node; a name that is missing is the daemon's fault to report.
+// onInterface wants a daemon's interface on its node; a name that is missing is the daemon's fault
+// to report.
 func (c *checker) onInterface(path, node, name string) {
 	if name != "" && !c.interfaces[node][name] {
 		c.Add(path, "node %q is at the end of no link with its interface %q", node, name)
@@ -316,8 +319,8 @@ type locator struct {
 // seen says where something was given first.
 type seen struct{ node, path string }
 
-// together checks what one node's daemon cannot see. What is given twice within one node's section is reported by that
-// section's own check.
+// together checks what one node's daemon cannot see. What is given twice within one node's section
+// is reported by that section's own check.
 func (c *checker) together() {
 	speakers := fault.Seen{}
 	targets, distinguishers := map[vpn.ID]seen{}, map[vpn.ID]seen{}
@@ -365,7 +368,8 @@ func (c *checker) together() {
 	}
 }
 
-// distinguisher is the peer's RD, "<router_id>:<id>" unless given, or no ID where the ASBR's own check finds a fault.
+// distinguisher is the peer's RD, "<router_id>:<id>" unless given, or no ID where the ASBR's own
+// check finds a fault.
 func distinguisher(a *asbr.Config, p asbr.Peer) vpn.ID {
 	if p.RD.IsValid() || p.ID > math.MaxUint16 {
 		return p.RD
@@ -615,7 +619,8 @@ func (c *checker) relative(path string, e *Experiment, x Expectation) {
 	c.expectedMetric(path, e, x, x.Relative)
 }
 
-// expectedMetric faults a metric that a cell which the expectation selects cannot have: the expectation could not hold.
+// expectedMetric faults a metric that a cell which the expectation selects cannot have: the
+// expectation could not hold.
 func (c *checker) expectedMetric(path string, e *Experiment, x Expectation, name string) {
 	if !result.CheckMetric(&c.List, path, name) {
 		return

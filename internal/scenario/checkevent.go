@@ -10,15 +10,17 @@ import (
 )
 
 const (
-	// earliest is when the first event of a run can be: before, connections and subflows are still being set up.
+	// earliest is when the first event of a run can be: before, connections and subflows are still
+	// being set up.
 	earliest = time.Second
-	// shortestFlap leaves the kernel's link watch, which gathers changes, time to report each (net/core/link_watch.c: once
-	// in 100 ms at most, except for the first).
+	// shortestFlap leaves the kernel's link watch, which gathers changes, time to report each
+	// (net/core/link_watch.c: once in 100 ms at most, except for the first).
 	shortestFlap = 100 * time.Millisecond
 	maxFlaps     = 1000
 )
 
-// eventTimes wants the traffic to last until the case's events are over, in a whole and in a quick pass.
+// eventTimes wants the traffic to last until the case's events are over, in a whole and in a quick
+// pass.
 func (c *checker) eventTimes(path string, e *Experiment) {
 	if !e.Eventful() {
 		for _, name := range e.TrafficNames() {
@@ -54,8 +56,8 @@ func (c *checker) eventTimes(path string, e *Experiment) {
 	}
 }
 
-// fastest is the least time that a bulk delivery takes in the case, over the transport that can be the fastest; 0 when a
-// limit is not known.
+// fastest is the least time that a bulk delivery takes in the case, over the transport that can be
+// the fastest; 0 when a limit is not known.
 func (c *checker) fastest(e *Experiment, k Case, t *Traffic) time.Duration {
 	var least time.Duration
 	for _, transport := range e.Transports {
@@ -79,8 +81,8 @@ func (c *checker) fastest(e *Experiment, k Case, t *Traffic) time.Duration {
 	return least
 }
 
-// events checks what can be said of a case's events without its traffic. They are followed in order: only what
-// has failed is restored.
+// events checks what can be said of a case's events without its traffic. They are followed in
+// order: only what has failed is restored.
 func (c *checker) events(path string, k Case) {
 	f := follower{checker: c, down: map[Port]bool{}, holes: map[Port]bool{}, gone: map[Daemon]bool{}, drained: map[string]bool{}}
 	for i, x := range k.Events {

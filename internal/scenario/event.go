@@ -52,8 +52,8 @@ const (
 	EventFlap      EventKind = "flap"
 )
 
-// EventKinds returns all kinds of events, in the order of the table. A backend has an entry for each: how it applies events
-// of the kind, or why it cannot.
+// EventKinds returns all kinds of events, in the order of the table. A backend has an entry for
+// each: how it applies events of the kind, or why it cannot.
 func EventKinds() []EventKind {
 	kinds := make([]EventKind, len(eventKinds))
 	for i, k := range eventKinds {
@@ -100,7 +100,8 @@ const (
 // Has reports whether d includes the one direction.
 func (d Direction) Has(one Direction) bool { return d == "" || d == Both || d == one }
 
-// Hole is where packets are dropped: those that the node sends (out), those sent to it (in), or both.
+// Hole is where packets are dropped: those that the node sends (out), those sent to it (in), or
+// both.
 type Hole struct {
 	// Node is the node's name.
 	Node string `yaml:"node"`
@@ -130,8 +131,8 @@ type Drain struct {
 	Wait time.Duration `yaml:"wait,omitempty"`
 }
 
-// Flap is a failure that repeats: of an interface, which goes down for half the time, or of the BGP session with a
-// neighbor, whose connection is cut.
+// Flap is a failure that repeats: of an interface, which goes down for half the time, or of the BGP
+// session with a neighbor, whose connection is cut.
 type Flap struct {
 	// Node is the node's name.
 	Node string `yaml:"node"`

@@ -16,7 +16,8 @@ const (
 	relativeCase      = "case:"
 )
 
-// statNames are the statistics that an expectation can ask for; the first is the one it asks for when it names none.
+// statNames are the statistics that an expectation can ask for; the first is the one it asks for
+// when it names none.
 var statNames = []string{"median", "min", "max", "mean", "q1", "q3"}
 
 // statOf returns the statistic of that name.
@@ -38,9 +39,10 @@ func statOf(s stat.Summary, name string) (float64, bool) {
 	return 0, false
 }
 
-// Evaluate returns a verdict for each expectation of e. An expectation does not hold when it selects no cell, when a cell that
-// it needs has no run or a failed one, or when the value that it bounds is missing. A relative value is the quotient of the
-// same statistic of both sides; cells that others are compared with are not selected. cells summarize runs.
+// Evaluate returns a verdict for each expectation of e. An expectation does not hold when it
+// selects no cell, when a cell that it needs has no run or a failed one, or when the value that it
+// bounds is missing. A relative value is the quotient of the same statistic of both sides; cells
+// that others are compared with are not selected. cells summarize runs.
 func Evaluate(e *Experiment, cells []result.Cell, runs []result.Run) []result.Verdict {
 	failed := map[result.CellKey]result.Run{}
 	for _, r := range runs {
@@ -107,7 +109,8 @@ func (x Expectation) selects(k result.CellKey) bool {
 	return x.selectsCase(k.Case) && (x.Traffic == "" || x.Traffic == k.Traffic) && (x.Transport == "" || x.Transport == k.Transport)
 }
 
-// selectsCase reports whether the expectation is about the case, in whose name * stands for any text.
+// selectsCase reports whether the expectation is about the case, in whose name * stands for any
+// text.
 func (x Expectation) selectsCase(name string) bool { return x.Case == "" || matches(x.Case, name) }
 
 // againstCell reports whether cells are compared with other cells.
@@ -183,7 +186,8 @@ func titleOf(metric string) string {
 	return metric
 }
 
-// want prints the expectation: "median goodput / available capacity (payload) >= 0.97 in every case, bi, mptcp-epe".
+// want prints the expectation: "median goodput / available capacity (payload) >= 0.97 in every
+// case, bi, mptcp-epe".
 func (x Expectation) want() string {
 	var b strings.Builder
 	name := x.Stat
@@ -218,8 +222,8 @@ func (x Expectation) want() string {
 	return b.String()
 }
 
-// format prints a value with 4 significant digits, or as many more as it takes for the text to be on the same side of
-// the bounds as the value: what misses 0.97 never reads as 0.97.
+// format prints a value with 4 significant digits, or as many more as it takes for the text to be
+// on the same side of the bounds as the value: what misses 0.97 never reads as 0.97.
 func (x Expectation) format(value float64) string {
 	rounded := value
 	for digits := 4; digits <= 17; digits++ {

@@ -111,8 +111,8 @@ func (f *Figure) TransportsOf(e *Experiment) []string {
 	return slices.DeleteFunc(names, func(n string) bool { return !slices.Contains(f.Transports, n) })
 }
 
-// Selects reports whether a figure of kind FigureLines shows the case: it has the values that Where asks for, and the
-// parameter X or a place for those without.
+// Selects reports whether a figure of kind FigureLines shows the case: it has the values that Where
+// asks for, and the parameter X or a place for those without.
 func (f *Figure) Selects(c Case) bool {
 	for name, want := range f.Where {
 		if got, ok := c.Parameters[name]; !ok || got != want {

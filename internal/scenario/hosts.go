@@ -8,7 +8,8 @@ import (
 	"github.com/tabane/tabane/internal/fault"
 )
 
-// MPTCP is what the kernel's path manager does on a node without edge: its limits, and addresses for further subflows.
+// MPTCP is what the kernel's path manager does on a node without edge: its limits, and addresses
+// for further subflows.
 type MPTCP struct {
 	edge.MPTCP `yaml:",inline"`
 	// Announce are addresses of the node that are advertised to every client, which opens a
@@ -19,7 +20,8 @@ type MPTCP struct {
 	From []netip.Addr `yaml:"from,omitempty"`
 }
 
-// maxEndpoints is how many addresses the kernel's path manager takes (MPTCP_PM_ADDR_MAX of net/mptcp/protocol.h).
+// maxEndpoints is how many addresses the kernel's path manager takes (MPTCP_PM_ADDR_MAX of
+// net/mptcp/protocol.h).
 const maxEndpoints = 8
 
 // StaticRoute is a route that no protocol provides, such as a client's default route.
@@ -52,8 +54,8 @@ type RouteMetrics struct {
 	QuickACK bool `yaml:"quickack,omitempty"`
 }
 
-// maxRouteWindow is far more than any path needs, and fits the kernel's numbers; maxReceiveWindow is what TCP has (RFC 7323
-// section 2.3).
+// maxRouteWindow is far more than any path needs, and fits the kernel's numbers; maxReceiveWindow
+// is what TCP has (RFC 7323 section 2.3).
 const maxRouteWindow, maxReceiveWindow = 1 << 20, 1 << 30
 
 func (m RouteMetrics) check() fault.List {

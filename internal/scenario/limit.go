@@ -17,16 +17,18 @@ const DefaultMTU = 1500
 
 // Phases returns the limits of one cell over time, at least one, the first at 0.
 //
-// The limit is the maximum flow from the server to the client over the links of the file, so that a line which several paths
-// share counts once; it is never more than what the usable links carry together. The usable links are those of the
-// transport, and from a case's first event on those of them that remain, or where none does the first that remains at all,
-// to which routing moves the connection, until an event ends the last of the failures before it. Links that other transports
+// The limit is the maximum flow from the server to the client over the links of the file, so that a
+// line which several paths share counts once; it is never more than what the usable links carry
+// together. The usable links are those of the transport, and from a case's first event on those of
+// them that remain, or where none does the first that remains at all, to which routing moves the
+// connection, until an event ends the last of the failures before it. Links that other transports
 // name are not passed.
 //
-// Rates are of the direction of the flow, those of the case where it sets them, or what its events and the links' schedules
-// make of them, and count Ethernet frames as Shape does. Full frames carry the payload: the rest of a delivery, handshakes
-// and acknowledgements are not counted, and neither is that packets are smaller where they were encapsulated on the way to
-// the link. It is an error when the key is not a cell of the experiment.
+// Rates are of the direction of the flow, those of the case where it sets them, or what its events
+// and the links' schedules make of them, and count Ethernet frames as Shape does. Full frames carry
+// the payload: the rest of a delivery, handshakes and acknowledgements are not counted, and neither
+// is that packets are smaller where they were encapsulated on the way to the link. It is an error
+// when the key is not a cell of the experiment.
 func (s *Spec) Phases(k result.CellKey) ([]result.Phase, error) {
 	if s.Experiment == nil || !slices.Contains(s.Experiment.Cells(), k) {
 		return nil, fmt.Errorf("limit cell %q: is not in the experiment", k)
@@ -84,7 +86,8 @@ func (s *Spec) phases(c Case, t *Traffic, transport *Transport) []result.Phase {
 	return list
 }
 
-// ShapeIn returns what the link does in a case: what the case says, or what the link says where the case is silent.
+// ShapeIn returns what the link does in a case: what the case says, or what the link says where the
+// case is silent.
 func (s *Spec) ShapeIn(c Case, link string) Shape {
 	if shape, ok := c.Links[link]; ok {
 		return shape
@@ -95,15 +98,16 @@ func (s *Spec) ShapeIn(c Case, link string) Shape {
 	return Shape{}
 }
 
-// framing is how payload is put into frames: segments have the payload that the overhead leaves, or segment where that is
-// less and not 0, and so many bytes of headers.
+// framing is how payload is put into frames: segments have the payload that the overhead leaves, or
+// segment where that is less and not 0, and so many bytes of headers.
 type framing struct {
 	segment  int
 	overhead traffic.Overhead
 	headers  int
 }
 
-// payload is what a link of that rate carries of it in bit/s: infinite without a rate, and NaN when the MTU is impossible.
+// payload is what a link of that rate carries of it in bit/s: infinite without a rate, and NaN when
+// the MTU is impossible.
 func (f framing) payload(rate unit.Bandwidth, mtu int) float64 {
 	if rate == 0 {
 		return math.Inf(1)
@@ -118,8 +122,8 @@ func (f framing) payload(rate unit.Bandwidth, mtu int) float64 {
 	return float64(payload) / float64(payload+f.headers) * float64(rate)
 }
 
-// carry is the payload in bit/s that reaches the client over the usable links, or 0 when there is no limit or an MTU is
-// impossible.
+// carry is the payload in bit/s that reaches the client over the usable links, or 0 when there is
+// no limit or an MTU is impossible.
 func (k *carriage) carry(usable []string, f framing) float64 {
 	s, rates := k.spec, k.rates()
 	together := 0.0
@@ -175,7 +179,8 @@ func (s *Spec) MTU(link string) int {
 	return DefaultMTU
 }
 
-// SumRates is the sum of the rates of the transport's links towards the client as a run begins; 0 when one of them has none.
+// SumRates is the sum of the rates of the transport's links towards the client as a run begins; 0
+// when one of them has none.
 func (s *Spec) SumRates(k result.CellKey) unit.Bandwidth {
 	var sum unit.Bandwidth
 	for _, rate := range s.carriage(s.Experiment.Case(k.Case), s.Experiment.Transports[k.Transport].Links).rates() {

@@ -32,9 +32,10 @@ func (n *network) connect(from, to string, capacity float64) {
 	}
 }
 
-// maxFlow returns the maximum flow between two nodes, which is infinite where a path has no limit, and uses the network up.
-// It augments along shortest paths (Edmonds and Karp, "Theoretical improvements in algorithmic efficiency for network flow
-// problems", J. ACM 19(2), 1972), so the number of steps does not depend on the capacities.
+// maxFlow returns the maximum flow between two nodes, which is infinite where a path has no limit,
+// and uses the network up. It augments along shortest paths (Edmonds and Karp, "Theoretical
+// improvements in algorithmic efficiency for network flow problems", J. ACM 19(2), 1972), so the
+// number of steps does not depend on the capacities.
 func (n *network) maxFlow(from, to string) float64 {
 	source, sink := n.node(from), n.node(to)
 	if source == sink {

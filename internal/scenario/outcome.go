@@ -7,8 +7,9 @@ import (
 	"github.com/tabane/tabane/internal/result"
 )
 
-// Conclude completes a result that has its runs: it puts them in order, summarizes them, and says for each expectation whether
-// it holds, and that runs failed where some did. Errors wrap stat.ErrNotFinite.
+// Conclude completes a result that has its runs: it puts them in order, summarizes them, and says
+// for each expectation whether it holds, and that runs failed where some did. Errors wrap
+// stat.ErrNotFinite.
 func (e *Experiment) Conclude(r result.Result) (result.Result, error) {
 	r.Schema = result.Schema
 	e.order(r.Runs)

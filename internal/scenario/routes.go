@@ -11,9 +11,9 @@ import (
 	"github.com/tabane/tabane/internal/router"
 )
 
-// Routes is what an experiment of KindRoutes changes and watches: a router that starts or stops to announce a prefix to
-// one neighbor, and the egress peer of the server through which that prefix is then reached or not. BGP has to prefer
-// that peer, so that the server's best path changes too.
+// Routes is what an experiment of KindRoutes changes and watches: a router that starts or stops to
+// announce a prefix to one neighbor, and the egress peer of the server through which that prefix is
+// then reached or not. BGP has to prefer that peer, so that the server's best path changes too.
 type Routes struct {
 	// Router is the node whose advertisement changes.
 	Router string `yaml:"router"`
@@ -43,18 +43,20 @@ const (
 
 var routerKinds = []string{RoutersEmbedded, RoutersFRR}
 
-// WithRouters returns the scenario with those transports only that want one of these kinds of routers, or no particular
-// one, and without what is expected of the others.
+// WithRouters returns the scenario with those transports only that want one of these kinds of
+// routers, or no particular one, and without what is expected of the others.
 func (s *Spec) WithRouters(kinds []string) *Spec {
 	return s.without(func(t *Transport) bool { return t.Routers != "" && !slices.Contains(kinds, t.Routers) })
 }
 
-// Real returns the scenario without transports that there are in the simulator alone, and without what is expected of them.
+// Real returns the scenario without transports that there are in the simulator alone, and without
+// what is expected of them.
 func (s *Spec) Real() *Spec {
 	return s.without(func(t *Transport) bool { return t.Model != nil })
 }
 
-// without returns the scenario without some transports, what is expected of them, and their part in figures.
+// without returns the scenario without some transports, what is expected of them, and their part in
+// figures.
 func (s *Spec) without(leave func(*Transport) bool) *Spec {
 	if s.Experiment == nil {
 		return s
@@ -83,8 +85,8 @@ func (s *Spec) without(leave func(*Transport) bool) *Spec {
 	return &with
 }
 
-// EgressPeer returns the server's egress peer that an experiment of KindRoutes watches, and the node and the peer of the
-// ASBR that it belongs to.
+// EgressPeer returns the server's egress peer that an experiment of KindRoutes watches, and the
+// node and the peer of the ASBR that it belongs to.
 func (s *Spec) EgressPeer() (server edge.Peer, node string, border asbr.Peer, ok bool) {
 	e := s.Experiment
 	if e == nil || e.Routes == nil || s.Nodes[e.Server] == nil || s.Nodes[e.Server].Edge == nil {

@@ -66,8 +66,8 @@ func (c *checker) schedule(path string, name string, l *Link) {
 	}
 }
 
-// ToClient is the direction of the link that content takes on a shortest way from the server; both when the two ends are
-// equally far from it.
+// ToClient is the direction of the link that content takes on a shortest way from the server; both
+// when the two ends are equally far from it.
 func (s *Spec) ToClient(name string) channel.Direction {
 	l := s.Links[name]
 	if l == nil || len(l.Ends) != 2 {
@@ -114,8 +114,8 @@ type step struct {
 	event int
 }
 
-// steps are the changes of links in a run, in the order of time: what the schedules say, and what the case's events do.
-// Every event has a step, also one that changes no link.
+// steps are the changes of links in a run, in the order of time: what the schedules say, and what
+// the case's events do. Every event has a step, also one that changes no link.
 func (s *Spec) steps(c Case, t *Traffic) []step {
 	var list []step
 	for _, name := range s.Scheduled() {

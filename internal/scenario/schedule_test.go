@@ -16,7 +16,8 @@ func rate(mbit unit.Bandwidth) channel.Change {
 	return channel.Change{Rate: &r}
 }
 
-// TestLimitFollowsTheSchedule: the towards-client direction counts, whichever end of the link comes first in the file.
+// TestLimitFollowsTheSchedule: the towards-client direction counts, whichever end of the link comes
+// first in the file.
 func TestLimitFollowsTheSchedule(t *testing.T) {
 	s := steady(t)
 	s.Links["a"].Schedule = channel.Schedule{

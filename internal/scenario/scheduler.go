@@ -23,9 +23,8 @@ type SchedulerOptions struct {
 	// Own makes dqj count the packets that follow on the jittery path itself as well (paper D,
 	// equation 4 as printed). Default: false. Example: true
 	Own *bool `yaml:"own,omitempty"`
-	// Ratio is how many segments in succession each path gets from the scheduler ratio, in the order of
-	// the transport's links: "3:1". Every path has 1 if it is empty.
-	// Example: "3:1"
+	// Ratio is how many segments in succession each path gets from the scheduler ratio, in the
+	// order of the transport's links: "3:1". Every path has 1 if it is empty. Example: "3:1"
 	Ratio string `yaml:"ratio,omitempty"`
 }
 
@@ -96,8 +95,8 @@ func (o SchedulerOptions) Check() fault.List {
 	return faults
 }
 
-// foreign returns why one of the options set has no effect on a connection with that scheduler and as
-// many paths; the name is empty if all have.
+// foreign returns why one of the options set has no effect on a connection with that scheduler and
+// as many paths; the name is empty if all have.
 func (o SchedulerOptions) foreign(scheduler string, paths int) (name, why string) {
 	scheduler = cmp.Or(scheduler, sched.Default)
 	for _, name := range o.Set() {
@@ -111,8 +110,8 @@ func (o SchedulerOptions) foreign(scheduler string, paths int) (name, why string
 	return "", ""
 }
 
-// WithSchedulers returns the scenario with each scheduler replaced by what instead returns for it. The
-// scenario itself is not changed.
+// WithSchedulers returns the scenario with each scheduler replaced by what instead returns for it.
+// The scenario itself is not changed.
 func (s *Spec) WithSchedulers(instead func(name string) string) *Spec {
 	if s.Experiment == nil {
 		return s

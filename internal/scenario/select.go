@@ -10,15 +10,16 @@ import (
 	"github.com/tabane/tabane/internal/result"
 )
 
-// Selection chooses cells of an experiment by the names of their parts, in which * stands for any text.
-// An empty list chooses all.
+// Selection chooses cells of an experiment by the names of their parts, in which * stands for any
+// text. An empty list chooses all.
 type Selection struct{ Cases, Traffic, Transports []string }
 
 // All reports whether the selection chooses all cells.
 func (l Selection) All() bool { return len(l.Cases)+len(l.Traffic)+len(l.Transports) == 0 }
 
-// Select returns the scenario with the chosen cells alone. Expectations that need cells that are not chosen are not judged,
-// and figures of such cells are left out. The scenario itself is not changed. A name that matches nothing is an error.
+// Select returns the scenario with the chosen cells alone. Expectations that need cells that are
+// not chosen are not judged, and figures of such cells are left out. The scenario itself is not
+// changed. A name that matches nothing is an error.
 func (s *Spec) Select(l Selection) (*Spec, error) {
 	if l.All() || s.Experiment == nil {
 		return s, nil
@@ -76,8 +77,8 @@ func (s *Spec) Select(l Selection) (*Spec, error) {
 	return &same, nil
 }
 
-// evaluable reports whether the expectation selects one of the cells, and all that these are compared with
-// are among them.
+// evaluable reports whether the expectation selects one of the cells, and all that these are
+// compared with are among them.
 func (x Expectation) evaluable(keys []result.CellKey) bool {
 	found := false
 	for _, k := range keys {

@@ -13,7 +13,8 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// Settings are how the two ends of a connection behave. What is not given is as mainline Linux has it.
+// Settings are how the two ends of a connection behave. What is not given is as mainline Linux has
+// it.
 type Settings struct {
 	// Scheduler is the packet scheduler of MPTCP, by name (see docs/simulator.md).
 	Scheduler string `yaml:"scheduler,omitempty"`
@@ -42,8 +43,9 @@ type Settings struct {
 }
 
 const (
-	// minSegment is what every host takes (RFC 9293 section 3.7.1, of IPv4's 576 bytes, rounded down to what a link's
-	// smallest useful segment is), maxSegment what IPv6 without jumbo payload leaves.
+	// minSegment is what every host takes (RFC 9293 section 3.7.1, of IPv4's 576 bytes, rounded
+	// down to what a link's smallest useful segment is), maxSegment what IPv6 without jumbo payload
+	// leaves.
 	minSegment, maxSegment = 88, 65535 - 60
 	// maxHeader is more than any stack of headers.
 	maxHeader = 1000
@@ -66,7 +68,8 @@ func (s Settings) With(over Settings) Settings {
 	return s
 }
 
-// Settings returns how connections of a cell behave: as its transport says, and as its case says over that.
+// Settings returns how connections of a cell behave: as its transport says, and as its case says
+// over that.
 func (e *Experiment) Settings(k result.CellKey) Settings {
 	return e.Transports[k.Transport].Settings.With(e.Case(k.Case).Settings)
 }

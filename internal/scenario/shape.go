@@ -13,8 +13,8 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// Shape is what a link does to traffic, in each direction unless Forward or Backward say otherwise. A link that has no
-// more than a rate and a queue is the kernel's; any other is emulated.
+// Shape is what a link does to traffic, in each direction unless Forward or Backward say otherwise.
+// A link that has no more than a rate and a queue is the kernel's; any other is emulated.
 type Shape struct {
 	// Rate is the rate in whole Ethernet frames without preamble, as the kernel's TBF counts.
 	// Default: unlimited.
@@ -44,8 +44,9 @@ var shapePaths = field.Paths[Shape]()
 // ShapePaths returns the paths of all values of a Shape that Set can set.
 func ShapePaths() []string { return slices.Clone(shapePaths) }
 
-// Set sets the value at a path, or at the one that a shorter name stands for (field.Resolve), to that of the text. Without forward
-// or backward it is set in both directions, also where the shape has had a value for one of them.
+// Set sets the value at a path, or at the one that a shorter name stands for (field.Resolve), to
+// that of the text. Without forward or backward it is set in both directions, also where the shape
+// has had a value for one of them.
 func (s *Shape) Set(name, text string) error {
 	path, err := field.Resolve(name, shapePaths)
 	if err != nil {
@@ -90,7 +91,8 @@ func given(c *channel.Change) *channel.Change {
 	return c
 }
 
-// ParseShape reads a whole shape from KEY=VALUE, each with a key of its own. What is not named is not done.
+// ParseShape reads a whole shape from KEY=VALUE, each with a key of its own. What is not named is
+// not done.
 func ParseShape(assignments []string) (Shape, error) {
 	var s Shape
 	if len(assignments) == 0 {
@@ -117,7 +119,8 @@ func ParseShape(assignments []string) (Shape, error) {
 	return s, s.Check().Err()
 }
 
-// String is the shape as ParseShape reads it, "rate=30Mbit/s delay=20ms"; of one that does nothing it is "rate=unlimited".
+// String is the shape as ParseShape reads it, "rate=30Mbit/s delay=20ms"; of one that does nothing
+// it is "rate=unlimited".
 func (s Shape) String() string {
 	if list := field.Assignments(&s); len(list) > 0 {
 		return strings.Join(list, " ")
@@ -220,8 +223,8 @@ func renamed(path, from, to string) string {
 	return path
 }
 
-// Emulated reports whether the link needs the emulator: for itself, or because a case or an event asks for what the kernel
-// cannot do.
+// Emulated reports whether the link needs the emulator: for itself, or because a case or an event
+// asks for what the kernel cannot do.
 func (s *Spec) Emulated(name string) bool {
 	if l := s.Links[name]; l != nil && (l.Emulate || !l.Shape.Plain() || len(l.Schedule) > 0) {
 		return true

@@ -104,7 +104,8 @@ func TestShapeRoundTrip(t *testing.T) {
 	}
 }
 
-// A key without a direction is of both directions, also where the shape had a value for one of them.
+// A key without a direction is of both directions, also where the shape had a value for one of
+// them.
 func TestSetIsOfBothDirections(t *testing.T) {
 	s := Shape{Rate: unit.MbitPerSecond, Buffer: &channel.Queue{Limit: channel.Limit{Packets: 5}}, Forward: &channel.Change{Loss: &channel.Loss{Kind: channel.Random, P: 1}}}
 	before := *s.Forward.Loss

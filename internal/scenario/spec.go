@@ -1,6 +1,7 @@
-// Package scenario specifies experiments (Spec): a network, what is delivered over it, and what is expected. It checks a Spec,
-// computes the limits of its cells, and evaluates expectations on a result. It knows no namespace, no simulator and no file:
-// backends run a Spec, and config reads it.
+// Package scenario specifies experiments (Spec): a network, what is delivered over it, and what is
+// expected. It checks a Spec, computes the limits of its cells, and evaluates expectations on a
+// result. It knows no namespace, no simulator and no file: backends run a Spec, and config reads
+// it.
 package scenario
 
 import (
@@ -24,9 +25,9 @@ type Spec struct {
 	Title string `yaml:"title"`
 	// Question is what the experiment answers.
 	Question string `yaml:"question,omitempty"`
-	// Base is another scenario whose sysctls, nodes and links this one has, changed by its own: mappings
-	// are merged, lists and values are replaced, and null removes a key. A scenario that comes with the
-	// program, or a file in the same directory. Example: epe-steady
+	// Base is another scenario whose sysctls, nodes and links this one has, changed by its own:
+	// mappings are merged, lists and values are replaced, and null removes a key. A scenario that
+	// comes with the program, or a file in the same directory. Example: epe-steady
 	Base string `yaml:"base,omitempty"`
 	// Sysctls are set on every node, before the node's own.
 	// Example: {net.ipv4.tcp_congestion_control: reno}
@@ -40,8 +41,8 @@ type Spec struct {
 	Experiment *Experiment `yaml:"experiment,omitempty"`
 }
 
-// Node is one host or router. Its sections are those that the daemons read from their own configuration files; a node may
-// run several.
+// Node is one host or router. Its sections are those that the daemons read from their own
+// configuration files; a node may run several.
 type Node struct {
 	// Address is what the node's name resolves to. Default: the first address of its first
 	// interface.
@@ -96,13 +97,15 @@ type End struct {
 
 // The kinds of experiment.
 const (
-	// KindDelivery delivers every traffic over every transport in every case and measures at the client.
+	// KindDelivery delivers every traffic over every transport in every case and measures at the
+	// client.
 	KindDelivery = "delivery"
 	// KindRoutes changes what is announced and measures when the routes have followed.
 	KindRoutes = "routes"
 )
 
-// Experiment delivers traffic from a server to a client: every case with every traffic over every transport.
+// Experiment delivers traffic from a server to a client: every case with every traffic over every
+// transport.
 type Experiment struct {
 	// Kind is delivery, which delivers every traffic over every transport in every case and
 	// measures at the client, or routes, which changes an advertisement and measures when routes
@@ -141,8 +144,8 @@ func (e *Experiment) Case(name string) Case {
 	return e.Cases[slices.IndexFunc(e.Cases, func(c Case) bool { return c.Name == name })]
 }
 
-// TrialsOf is how often each cell of a case is run: as often as asked for, unless that is 0; once in a quick pass; otherwise as
-// the case says, or the experiment.
+// TrialsOf is how often each cell of a case is run: as often as asked for, unless that is 0; once
+// in a quick pass; otherwise as the case says, or the experiment.
 func (e *Experiment) TrialsOf(c Case, asked int, quick bool) int {
 	switch {
 	case asked > 0:
@@ -185,7 +188,8 @@ type Case struct {
 	Parameters map[string]float64 `yaml:"parameters,omitempty"`
 	// Change is what an experiment of kind routes does: announce or withdraw.
 	Change string `yaml:"change,omitempty"`
-	// Published are values that others published for the case; figures show them beside what was measured.
+	// Published are values that others published for the case; figures show them beside what was
+	// measured.
 	Published []Published `yaml:"published,omitempty"`
 	// Events happen in every run of the case, in this order.
 	Events []Event `yaml:"events,omitempty"`
@@ -226,7 +230,8 @@ func (c Case) PublishedOf(metric, traffic, transport string) (Published, bool) {
 	return c.Published[i], true
 }
 
-// Traffic is either a bulk download (Bytes, for Duration at most) or a constant bit rate (Rate for Duration).
+// Traffic is either a bulk download (Bytes, for Duration at most) or a constant bit rate (Rate for
+// Duration).
 type Traffic struct {
 	// Title is the traffic's name in reports.
 	Title string `yaml:"title,omitempty"`
@@ -243,7 +248,8 @@ type Traffic struct {
 	EventAt time.Duration `yaml:"event_at,omitempty"`
 }
 
-// Transport is how the client connects, and which limited links such a connection can use: they make its limit.
+// Transport is how the client connects, and which limited links such a connection can use: they
+// make its limit.
 type Transport struct {
 	// Title is the transport's name in reports.
 	Title string `yaml:"title,omitempty"`
@@ -284,8 +290,8 @@ func (t *Transport) Headers() int {
 	return traffic.Overhead{MPTCP: t.MPTCP}.Headers()
 }
 
-// Expectation is a bound that a run must keep to for the scenario to hold. Case, Traffic and Transport select the cells;
-// empty selects all. The worst selected cell counts.
+// Expectation is a bound that a run must keep to for the scenario to hold. Case, Traffic and
+// Transport select the cells; empty selects all. The worst selected cell counts.
 type Expectation struct {
 	// Name says what is expected.
 	Name string `yaml:"name"`

@@ -18,7 +18,8 @@ const (
 	maxFunctionBits = 32
 )
 
-// Locator is the prefix that one node owns for its SIDs, together with the division of the bits after it.
+// Locator is the prefix that one node owns for its SIDs, together with the division of the bits
+// after it.
 type Locator struct {
 	Prefix   netip.Prefix
 	Block    uint8 // bits of the locator block; the node part is the rest of the prefix
@@ -53,8 +54,8 @@ func (l Locator) Check() error {
 	return nil
 }
 
-// SID returns the SID of a function of this node. The function is 1 to 2^Function - 1: function 0 would
-// be the locator itself.
+// SID returns the SID of a function of this node. The function is 1 to 2^Function - 1: function 0
+// would be the locator itself.
 func (l Locator) SID(function uint32) (netip.Addr, error) {
 	if err := l.Check(); err != nil {
 		return netip.Addr{}, err
@@ -108,9 +109,9 @@ func (l Locator) Overlaps(other Locator) bool {
 	return l.Prefix.Overlaps(other.Prefix)
 }
 
-// Structure says how the bits of a SID are divided, and which of them travel in the MPLS label of the
-// route instead of the SID (RFC 9252 section 3.2.1). All are numbers of bits; TransposeOffset counts
-// from the first bit of the SID and means nothing when TransposeLen is 0.
+// Structure says how the bits of a SID are divided, and which of them travel in the MPLS label of
+// the route instead of the SID (RFC 9252 section 3.2.1). All are numbers of bits; TransposeOffset
+// counts from the first bit of the SID and means nothing when TransposeLen is 0.
 type Structure struct {
 	Block, Node, Function, Argument uint8
 	TransposeLen, TransposeOffset   uint8
@@ -145,8 +146,8 @@ func (s Structure) Check() error {
 	return nil
 }
 
-// CheckSID returns why the SID cannot have this structure, or nil: the bits after the last part are zero
-// (RFC 8986 section 3.1). A structure of zeros describes nothing and fits every SID.
+// CheckSID returns why the SID cannot have this structure, or nil: the bits after the last part are
+// zero (RFC 8986 section 3.1). A structure of zeros describes nothing and fits every SID.
 func (s Structure) CheckSID(sid netip.Addr) error {
 	if !sid.Is6() || sid.Is4In6() {
 		return fmt.Errorf("sid %s is not an IPv6 address", sid)
@@ -190,8 +191,8 @@ func (s Structure) String() string {
 	return fmt.Sprintf("%s tpos %d@%d", parts, s.TransposeLen, s.TransposeOffset)
 }
 
-// Transpose moves the bits that s names out of the SID into a label, highest bit first, and returns the
-// SID with zeros in their place (RFC 9252 section 4).
+// Transpose moves the bits that s names out of the SID into a label, highest bit first, and returns
+// the SID with zeros in their place (RFC 9252 section 4).
 func Transpose(sid netip.Addr, s Structure) (stripped netip.Addr, label uint32, err error) {
 	if err := s.Check(); err != nil {
 		return netip.Addr{}, 0, err

@@ -174,7 +174,8 @@ func TestTranspose(t *testing.T) {
 func TestRestoreTolerance(t *testing.T) {
 	s := Structure{32, 16, 16, 0, 16, 48}
 	want := netip.MustParseAddr("2001:db8:1:2::")
-	// Other speakers change the bits of the label that carry nothing, or leave the function in the SID.
+	// Other speakers change the bits of the label that carry nothing, or leave the function in the
+	// SID.
 	for _, c := range []struct {
 		sid   string
 		label uint32

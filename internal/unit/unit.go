@@ -1,8 +1,10 @@
-// Package unit holds the quantities that people write into files and read from screens: bandwidths and sizes.
+// Package unit holds the quantities that people write into files and read from screens: bandwidths
+// and sizes.
 //
-// Text has exactly one meaning and every value has exactly one text: units are case sensitive, fractions must come out
-// as a whole number of bits per second or bytes, and nothing is rounded, trimmed or clamped. The package refuses
-// negative amounts, exponents, spaces, and abbreviations that are read in two ways ("Mbps", "KB").
+// Text has exactly one meaning and every value has exactly one text: units are case sensitive,
+// fractions must come out as a whole number of bits per second or bytes, and nothing is rounded,
+// trimmed or clamped. The package refuses negative amounts, exponents, spaces, and abbreviations
+// that are read in two ways ("Mbps", "KB").
 package unit
 
 import (
@@ -51,9 +53,10 @@ const (
 	TbitPerSecond           = 1000 * GbitPerSecond
 )
 
-// ParseBandwidth reads a decimal number directly followed by bit/s, kbit/s, Mbit/s, Gbit/s or Tbit/s (powers of 1000),
-// such as "25.5Mbit/s". The unit is never left out. The value must be a whole number of bits per second that fits an
-// int64. Errors wrap ErrSyntax and say what is accepted.
+// ParseBandwidth reads a decimal number directly followed by bit/s, kbit/s, Mbit/s, Gbit/s or
+// Tbit/s (powers of 1000), such as "25.5Mbit/s". The unit is never left out. The value must be a
+// whole number of bits per second that fits an int64. Errors wrap ErrSyntax and say what is
+// accepted.
 func ParseBandwidth(s string) (Bandwidth, error) {
 	v, err := parse(s, bandwidthScales)
 	if err != nil {
@@ -62,7 +65,8 @@ func ParseBandwidth(s string) (Bandwidth, error) {
 	return Bandwidth(v), nil
 }
 
-// String prints the exact value in the largest unit of which there is at least one: "30Mbit/s", "1.5Gbit/s".
+// String prints the exact value in the largest unit of which there is at least one: "30Mbit/s",
+// "1.5Gbit/s".
 func (b Bandwidth) String() string {
 	sign, v := magnitude(int64(b))
 	for _, s := range bandwidthScales {
@@ -73,7 +77,8 @@ func (b Bandwidth) String() string {
 	return "0bit/s"
 }
 
-// MarshalText prints b as String does. A negative bandwidth is an error, because no text stands for it.
+// MarshalText prints b as String does. A negative bandwidth is an error, because no text stands for
+// it.
 func (b Bandwidth) MarshalText() ([]byte, error) {
 	if b < 0 {
 		return nil, fmt.Errorf("bandwidth %s is negative", b)
@@ -91,8 +96,9 @@ func (b *Bandwidth) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// TimeFor returns how long b takes to carry s, rounded up to the nanosecond. It is the longest time.Duration (292
-// years) when b is not positive or the time is longer still, and 0 when s is not positive.
+// TimeFor returns how long b takes to carry s, rounded up to the nanosecond. It is the longest
+// time.Duration (292 years) when b is not positive or the time is longer still, and 0 when s is not
+// positive.
 func (b Bandwidth) TimeFor(s Size) time.Duration {
 	if s <= 0 {
 		return 0
@@ -105,8 +111,8 @@ func (b Bandwidth) TimeFor(s Size) time.Duration {
 	return time.Duration(divSaturating(hi+carry, lo, uint64(b)))
 }
 
-// SizeIn returns how many whole bytes b carries within d: 0 when b or d is not positive, and the largest Size when it
-// is more than that.
+// SizeIn returns how many whole bytes b carries within d: 0 when b or d is not positive, and the
+// largest Size when it is more than that.
 func (b Bandwidth) SizeIn(d time.Duration) Size {
 	if b <= 0 || d <= 0 {
 		return 0
@@ -131,10 +137,10 @@ const (
 	TiB       = 1024 * GiB
 )
 
-// ParseSize reads a decimal number directly followed by B, kB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB
-// (powers of 1024), such as "1.5MiB". A whole number alone is a number of bytes: there is no other unit it could be
-// meant in. The value must be a whole number of bytes that fits an int64. Errors wrap ErrSyntax and say what is
-// accepted.
+// ParseSize reads a decimal number directly followed by B, kB, MB, GB, TB (powers of 1000) or KiB,
+// MiB, GiB, TiB (powers of 1024), such as "1.5MiB". A whole number alone is a number of bytes:
+// there is no other unit it could be meant in. The value must be a whole number of bytes that fits
+// an int64. Errors wrap ErrSyntax and say what is accepted.
 func ParseSize(s string) (Size, error) {
 	text := s
 	if s != "" && strings.Trim(s, "0123456789") == "" {
@@ -147,8 +153,8 @@ func ParseSize(s string) (Size, error) {
 	return Size(v), nil
 }
 
-// String prints the exact value as the shortest whole number with a unit, powers of 1000 first: "100MB", "32KiB",
-// "1500B".
+// String prints the exact value as the shortest whole number with a unit, powers of 1000 first:
+// "100MB", "32KiB", "1500B".
 func (s Size) String() string {
 	sign, v := magnitude(int64(s))
 	best := strconv.FormatUint(v, 10) + "B"
@@ -182,8 +188,8 @@ func (s *Size) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Over returns the bandwidth that carries s within d, rounded down to the bit per second: 0 when s or d is not
-// positive, and the largest Bandwidth when it is more than that.
+// Over returns the bandwidth that carries s within d, rounded down to the bit per second: 0 when s
+// or d is not positive, and the largest Bandwidth when it is more than that.
 func (s Size) Over(d time.Duration) Bandwidth {
 	if s <= 0 || d <= 0 {
 		return 0
@@ -270,9 +276,10 @@ func digitsTimes(digits string, worth uint64) (uint64, bool) {
 	return lo, hi == 0 && lo <= math.MaxInt64
 }
 
-// fractionTimes returns 0.digits * worth, and false when that is not a whole number. It works digit by digit from the
-// right, so that no length of digits overflows: rest is what the digits so far add, as a fraction of worth with a
-// numerator below worth, and must be divisible by 10 at every step.
+// fractionTimes returns 0.digits * worth, and false when that is not a whole number. It works digit
+// by digit from the right, so that no length of digits overflows: rest is what the digits so far
+// add, as a fraction of worth with a numerator below worth, and must be divisible by 10 at every
+// step.
 func fractionTimes(digits string, worth uint64) (uint64, bool) {
 	rest := uint64(0)
 	for i := len(digits) - 1; i >= 0; i-- {

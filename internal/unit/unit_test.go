@@ -280,7 +280,8 @@ func TestPropertyParseIsExact(t *testing.T) {
 	})
 }
 
-// A link never carries more within d than takes d, and what it carries within d plus one byte takes longer than d.
+// A link never carries more within d than takes d, and what it carries within d plus one byte takes
+// longer than d.
 func TestPropertyTimeAndSizeAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := Bandwidth(rapid.Int64Range(1, int64(10*TbitPerSecond)).Draw(t, "b"))

@@ -1,5 +1,6 @@
-// Package vpn reads and prints the identifiers of VPN routes: route distinguishers and route targets, which share one
-// form (RFC 4364 section 4.2, RFC 4360 section 4). It knows nothing of their encoding on the wire.
+// Package vpn reads and prints the identifiers of VPN routes: route distinguishers and route
+// targets, which share one form (RFC 4364 section 4.2, RFC 4360 section 4). It knows nothing of
+// their encoding on the wire.
 package vpn
 
 import (
@@ -10,8 +11,8 @@ import (
 	"strings"
 )
 
-// ID is a route distinguisher or a route target: who assigned it, and the number assigned. The zero ID is invalid.
-// IDs are comparable; two IDs are equal exactly if they are the same on the wire.
+// ID is a route distinguisher or a route target: who assigned it, and the number assigned. The zero
+// ID is invalid. IDs are comparable; two IDs are equal exactly if they are the same on the wire.
 type ID struct {
 	kind   kind
 	admin  uint32
@@ -36,8 +37,8 @@ func FromAddress(router netip.Addr, number uint16) (ID, error) {
 	return ID{ipv4, uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3]), uint32(number)}, nil
 }
 
-// Parse reads "65000:101" (two-octet AS and a 32-bit number), "10.0.0.1:7" (IPv4 address and a 16-bit number), and
-// "4200000000:7" or "64086.59904:7" (four-octet AS and a 16-bit number).
+// Parse reads "65000:101" (two-octet AS and a 32-bit number), "10.0.0.1:7" (IPv4 address and a
+// 16-bit number), and "4200000000:7" or "64086.59904:7" (four-octet AS and a 16-bit number).
 func Parse(s string) (ID, error) {
 	admin, number, ok := strings.Cut(s, ":")
 	if !ok {
@@ -91,8 +92,9 @@ func parseDecimal(s string, largest uint64) (uint64, error) {
 // IsValid reports whether the ID is not the zero ID.
 func (id ID) IsValid() bool { return id.kind != 0 }
 
-// String prints the ID so that Parse reads the same ID back: a short AS number in the four-octet form as asdot
-// ("0.65000:7"), which distinguishes it from the two-octet form. The zero ID prints as "".
+// String prints the ID so that Parse reads the same ID back: a short AS number in the four-octet
+// form as asdot ("0.65000:7"), which distinguishes it from the two-octet form. The zero ID prints
+// as "".
 func (id ID) String() string {
 	switch id.kind {
 	case twoOctetAS, fourOctetAS:

@@ -1,5 +1,6 @@
-// Package scenariotest gives tests the files of the scenarios that come with the program, merged with their bases. It is for tests
-// of packages that package config is above of, and merges in a way of its own: plain mappings, no places, no checks.
+// Package scenariotest gives tests the files of the scenarios that come with the program, merged
+// with their bases. It is for tests of packages that package config is above of, and merges in a
+// way of its own: plain mappings, no places, no checks.
 package scenariotest
 
 import (
