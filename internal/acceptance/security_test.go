@@ -1,0 +1,212 @@
+package acceptance
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/packet"
+)
+
+// TestNothingFromOutsideIsBelieved: an egress peer advertises what is not its own. Each route is rejected and
+// counted, and nothing changes inside.
+func TestNothingFromOutsideIsBelieved(t *testing.T) {
+	const good = "2001:db8:d::/64" // sent after all others
+	l := epe(t, "      router_id: 10.1.0.1\n", "      router_id: 10.1.0.1\n      networks: [\"fc00:2:1::/128\", \"fc00:2::/32\", \"2001:db8:1::fe/128\", \"2001:db8:a::/64\", "+
+		"\"2001:db8:a::1/128\", \"2001:db8:b::2/128\", \"fd00::/16\", \"2001:db8:f::/65\", \""+good+"\"]\n",
+		// What asbr1 knows as connected, asbr2 has to be told: the route arrives there through transit-b.
+		"      router_id: 10.0.0.2\n", "      router_id: 10.0.0.2\n      import: {max_length: 64, allow_bogons: [\"2001:db8::/32\"], deny: [\"2001:db8:a::/64\"]}\n")
+	status := func(want string) {
+		t.Helper()
+		l.eventually(want+" is counted", 10*time.Second, l.contains(true, want, "asbr1", program, "status", "--json", "asbr"))
+	}
+	l.eventually("the good route arrives", 10*time.Second, l.contains(true, good, "server", "ip", "-6", "route", "show", "table", "101"))
+	status(`"rejected":{"bogon":1,"connected":2,"own-prefix":1,"srv6-block":2,"too-long":2}`)
+	for _, table := range []string{"main", "101", "102"} {
+		routes := l.must("server", "ip", "-6", "route", "show", "table", table)
+		for _, bad := range []string{"fc00:2:1::", "2001:db8:a::", "2001:db8:b::2", "fd00::", "2001:db8:f::"} {
+			if strings.Contains("\n"+routes, "\n"+bad) {
+				t.Errorf("the server's table %s has %s:\n%s", table, bad, routes)
+			}
+		}
+	}
+	l.must("server", "ip", "-6", "route", "get", "2001:db8:c::10", "from", "2001:db8:1::b") // through transit-b's SID
+}
+
+// TestNoTransitThroughTheNetwork: SRv6 packets and plain packets that arrive from one egress peer never leave to
+// another one. With the guard rules deleted they do, so the test would see them.
+func TestNoTransitThroughTheNetwork(t *testing.T) {
+	l := epe(t)
+	l.eventually("the EPE Route of transit-b", 10*time.Second,
+		l.contains(true, "2001:db8:c::/64", "server", "ip", "-6", "route", "show", "table", "102"))
+	client, stranger := netip.MustParseAddr("2001:db8:c::10"), netip.MustParseAddr("2001:db8:a::2")
+	for _, c := range []struct {
+		name         string
+		attack       []byte
+		from, border string // node that sends, and the border router that it sends to
+		to           string // node that must not receive
+	}{
+		{"SRv6 to a SID of another border router", ip6(stranger, netip.MustParseAddr("fc00:2:1::"), unix.IPPROTO_IPV6, marked(stranger, client)),
+			"transit-a", "asbr1", "transit-b"},
+		{"plain transit", marked(netip.MustParseAddr("2001:db8:b::2"), client), "transit-b", "asbr2", "transit-a"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			seen := l.watch(t, c.to, "csp")
+			l.inject(t, c.from, "csp", c.border, "wan", c.attack)
+			time.Sleep(time.Second) // nothing must come: there is nothing to wait for
+			if n := seen.Load(); n > 0 {
+				t.Errorf("%d packets came through", n)
+			}
+			for end := time.Now().Add(10 * time.Second); seen.Load() == 0; {
+				if time.Now().After(end) {
+					t.Fatal("not seen without the guard rules either: the test shows nothing")
+				}
+				l.deleteGuards(t, c.border) // the daemon restores them
+				l.inject(t, c.from, "csp", c.border, "wan", c.attack)
+				time.Sleep(50 * time.Millisecond)
+			}
+		})
+	}
+}
+
+// TestACutOffBorderRouterAttractsNothing: without its core link an ASBR withdraws our prefixes from its egress peer
+// although the session with that peer stays up.
+func TestACutOffBorderRouterAttractsNothing(t *testing.T) {
+	l := epe(t)
+	const ours = "2001:db8:1::/64"
+	l.eventually("transit-b has our prefix", 10*time.Second, l.contains(true, ours, "transit-b", "ip", "-6", "route"))
+	l.link(t, "asbr2", "lan", false)
+	l.eventually("our prefix is withdrawn", 2*time.Second, l.contains(false, ours+" via 2001:db8:b::1", "transit-b", "ip", "-6", "route"))
+	l.eventually("the status says why", 2*time.Second, l.contains(true, `"core":false`, "asbr2", program, "status", "--json", "asbr"))
+	l.link(t, "asbr2", "lan", true)
+	l.eventually("our prefix is back", 15*time.Second, l.contains(true, ours+" via 2001:db8:b::1", "transit-b", "ip", "-6", "route"))
+}
+
+// marker is the payload of the packets of attacks.
+var marker = []byte("tabane-attack-marker")
+
+// marked is an IPv6 packet with the marker and no upper layer.
+func marked(src, dst netip.Addr) []byte {
+	return ip6(src, dst, unix.IPPROTO_NONE, marker)
+}
+
+func ip6(src, dst netip.Addr, next byte, payload []byte) []byte {
+	b := make([]byte, 0, 40+len(payload))
+	b = append(b, 0x60, 0, 0, 0)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(payload)))
+	b = append(b, next, 60)
+	b = append(append(b, src.AsSlice()...), dst.AsSlice()...)
+	return append(b, payload...)
+}
+
+// in runs f in the network namespace of a node.
+func (l *lab) in(t *testing.T, node string, f func() error) {
+	t.Helper()
+	if err := netns.Do("tabane-"+l.name+"-"+node, f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// link sets an interface up or down.
+func (l *lab) link(t *testing.T, node, name string, up bool) {
+	t.Helper()
+	l.in(t, node, func() error {
+		link, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		if up {
+			return netlink.LinkSetUp(link)
+		}
+		return netlink.LinkSetDown(link)
+	})
+}
+
+// watch counts the marked packets that arrive at an interface until the test ends.
+func (l *lab) watch(t *testing.T, node, name string) *atomic.Int64 {
+	t.Helper()
+	var socket *packet.Socket
+	l.in(t, node, func() error {
+		link, err := net.InterfaceByName(name)
+		if err != nil {
+			return err
+		}
+		socket, err = packet.Open(packet.Options{Interface: link.Index, Cooked: true})
+		return err
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	seen := &atomic.Int64{}
+	go func() {
+		done <- socket.Run(ctx, packet.Handler{Packet: func(p packet.Packet) error {
+			if !p.Sent && bytes.Contains(p.Data, marker) {
+				seen.Add(1)
+			}
+			return nil
+		}})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+		if err := socket.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return seen
+}
+
+// inject sends an IPv6 packet from a node's interface to the link-layer address of another node's.
+func (l *lab) inject(t *testing.T, node, name, to, toName string, b []byte) {
+	t.Helper()
+	var mac net.HardwareAddr
+	l.in(t, to, func() error {
+		link, err := net.InterfaceByName(toName)
+		if err == nil {
+			mac = link.HardwareAddr
+		}
+		return err
+	})
+	l.in(t, node, func() error {
+		link, err := net.InterfaceByName(name)
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		at := &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16([]byte{0x86, 0xdd}), Ifindex: link.Index, Halen: 6}
+		copy(at.Addr[:], mac)
+		return unix.Sendto(fd, b, 0, at)
+	})
+}
+
+// deleteGuards deletes the policy rules of a border router for packets from its egress peers, as another program would.
+func (l *lab) deleteGuards(t *testing.T, node string) {
+	t.Helper()
+	l.in(t, node, func() error {
+		rules, err := netlink.RuleList(netlink.FAMILY_V6)
+		if err != nil {
+			return err
+		}
+		for _, r := range rules {
+			if r.IifName != "" {
+				if err := netlink.RuleDel(&r); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
