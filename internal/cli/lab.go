@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/config"
 	"github.com/tabane/tabane/internal/lab"
@@ -85,7 +84,8 @@ func loadScenario(name string) (*scenario.Spec, error) {
 	return f.Scenario, nil
 }
 
-// scenarioText is the file of a scenario that loadScenario has read, merged with its base, or nothing if it is gone since.
+// scenarioText is the file of a scenario that loadScenario has read, merged with its base, or
+// nothing if it is gone since.
 func scenarioText(name string, spec *scenario.Spec) string {
 	if spec.Base != "" {
 		b, err := config.Encode(spec)
@@ -207,8 +207,9 @@ func (a *app) labDown() *cobra.Command {
 				there[i.Name] = true
 				switch {
 				case !all:
-				case alive(i.Owner):
-					// Somebody's experiment runs in it, or it is being built: only its name says that it is meant.
+				case i.Owned:
+					// Somebody's experiment runs in it, or it is being built: only its name says
+					// that it is meant.
 					used = append(used, i.Name)
 				default:
 					args = append(args, i.Name)
@@ -239,11 +240,6 @@ func (a *app) labDown() *cobra.Command {
 	}
 	c.Flags().BoolVar(&all, "all", false, "remove all labs of this machine that no running process has made")
 	return c
-}
-
-// alive tells whether there is a process of that id.
-func alive(pid int) bool {
-	return pid > 0 && !errors.Is(unix.Kill(pid, 0), unix.ESRCH)
 }
 
 func (a *app) labList() *cobra.Command {
@@ -294,8 +290,8 @@ func listScenarios(out io.Writer) error {
 	return w.Flush()
 }
 
-// openLab opens the lab of that name, or the user's only one when no name is given, and then says on a
-// terminal which that is.
+// openLab opens the lab of that name, or the user's only one when no name is given, and then says
+// on a terminal which that is.
 func (a *app) openLab(ctx context.Context, what, name string) (*lab.Lab, error) {
 	if err := require(what, role.Namespaces); err != nil {
 		return nil, err
@@ -307,7 +303,7 @@ func (a *app) openLab(ctx context.Context, what, name string) (*lab.Lab, error) 
 		}
 		var up []string
 		for _, i := range infos {
-			if i.User == lab.User() && (i.Condition == lab.Running || i.Condition == lab.NotReady) {
+			if i.User == lab.User() && i.Condition != lab.Stale {
 				up = append(up, i.Name)
 			}
 		}

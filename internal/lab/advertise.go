@@ -12,8 +12,8 @@ import (
 )
 
 // PrepareAdvertise prepares a change of a router's export policy towards one neighbor: whether it
-// advertises the prefix. The session is not touched. Everything that takes time besides the change is
-// done before it returns; calling apply makes the change, as an operator's command would.
+// advertises the prefix. The session is not touched. Everything that takes time besides the change
+// is done before it returns; calling apply makes the change, as an operator's command would.
 func (l *Lab) PrepareAdvertise(node, neighbor string, prefix netip.Prefix, on bool) (apply func() error, err error) {
 	n, err := l.plan.node(node)
 	if err != nil {

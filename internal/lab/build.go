@@ -66,7 +66,8 @@ type builder struct {
 	spaces map[string]*space
 }
 
-// build makes namespaces, links, addresses, shapes and routes. What it made when it fails is the caller's to remove.
+// build makes namespaces, links, addresses, shapes and routes. What it made when it fails is the
+// caller's to remove.
 func build(ctx context.Context, p *plan, log *slog.Logger) error {
 	b := &builder{plan: p, log: log, spaces: map[string]*space{}}
 	defer func() {
@@ -101,8 +102,9 @@ func each[T any](ctx context.Context, list []T, f func(T) error) error {
 	return g.Wait()
 }
 
-// permitCongestion lets namespaces choose the congestion controls that the scenario names. The kernel keeps that list
-// for all namespaces together; an entry that is added stays, because another lab may have come to need it.
+// permitCongestion lets namespaces choose the congestion controls that the scenario names. The
+// kernel keeps that list for all namespaces together; an entry that is added stays, because another
+// lab may have come to need it.
 func (b *builder) permitCongestion() error {
 	const allowed = "net.ipv4.tcp_allowed_congestion_control"
 	have, err := netns.ReadSysctl(allowed)
@@ -213,7 +215,8 @@ func (s *space) makeBridge(mtu int) error {
 	return s.up(bridge)
 }
 
-// makeWire makes a veth pair with both ends where they belong from the start, so that no name appears on the host.
+// makeWire makes a veth pair with both ends where they belong from the start, so that no name
+// appears on the host.
 func (b *builder) makeWire(l *link, w wire) error {
 	near, far := b.spaces[w.a.netns], b.spaces[w.b.netns]
 	attrs := netlink.NewLinkAttrs()
@@ -347,8 +350,8 @@ func (n *node) setPaths() error {
 	return errors.Join(errors.Join(errs...), c.Close())
 }
 
-// setShape shapes every direction of the link: both ends of a wire, and of a switch every cable both ways. What ends in a
-// black hole is left alone.
+// setShape shapes every direction of the link: both ends of a wire, and of a switch every cable
+// both ways. What ends in a black hole is left alone.
 func (l *link) setShape(s scenario.Shape, holes map[spot]bool) error {
 	if l.relay != nil {
 		return l.setRelay(s, holes)
@@ -370,8 +373,8 @@ func (l *link) setShape(s scenario.Shape, holes map[spot]bool) error {
 	return nil
 }
 
-// shape sets the rate of one interface of the caller's namespace. What the scenario leaves open is tc's choice, which
-// is what scenario.Shape promises.
+// shape sets the rate of one interface of the caller's namespace. What the scenario leaves open is
+// tc's choice, which is what scenario.Shape promises.
 func shape(iface string, s scenario.Shape) error {
 	if s.Rate == 0 {
 		return tc.ClearRate(iface)

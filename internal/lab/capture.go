@@ -27,9 +27,10 @@ type CaptureStats struct {
 	Dropped uint64
 }
 
-// Capture writes the packets of a node's interface to a pcapng file with timestamps in nanoseconds, until ctx ends: that
-// is no error. An empty iface captures all interfaces but the loopback. The file "-" is the standard output. Packets are
-// those that the interface sees, so with offloads on they can be larger than the MTU.
+// Capture writes the packets of a node's interface to a pcapng file with timestamps in nanoseconds,
+// until ctx ends: that is no error. An empty iface captures all interfaces but the loopback. The
+// file "-" is the standard output. Packets are those that the interface sees, so with offloads on
+// they can be larger than the MTU.
 func (l *Lab) Capture(ctx context.Context, node, iface, file string) (CaptureStats, error) {
 	n, err := l.plan.node(node)
 	if err != nil {
@@ -69,7 +70,8 @@ func captureNode(ctx context.Context, namespace, iface, file string) (stats Capt
 type Packets struct {
 	node   *space
 	socket *packet.Socket
-	// names are the interfaces to capture by index; detours lead from one of them to an emulator, and show what it sends.
+	// names are the interfaces to capture by index; detours lead from one of them to an emulator,
+	// and show what it sends.
 	names   map[int]string
 	detours map[int]int
 	stats   CaptureStats
@@ -154,7 +156,7 @@ func (c *Packets) Run(ctx context.Context, h packet.Handler) error {
 		return handle(p)
 	}
 	h.Check = func() error {
-		// The socket keeps the namespace alive, so nothing else tells that its lab is gone.
+		// The socket keeps the namespace alive, so reads never fail when its lab is removed.
 		if gone(c.node) {
 			return errors.New("the node is gone")
 		}
@@ -163,8 +165,8 @@ func (c *Packets) Run(ctx context.Context, h packet.Handler) error {
 	return c.socket.Run(ctx, h)
 }
 
-// gone reports whether the namespace's name means another one now, or none. The inode number is that of one that is still
-// open, so it cannot have been reused.
+// gone reports whether the namespace's name means another one now, or none. The inode number is
+// that of one that is still open, so it cannot have been reused.
 func gone(was *space) bool {
 	s, err := openSpace(was.name)
 	if err != nil {
@@ -213,7 +215,8 @@ func (w *pcapng) header(out io.Writer, names map[int]string) error {
 	return w.file.Flush()
 }
 
-// footer ends the file; the drops are those of the one socket, so they are told with its first interface.
+// footer ends the file; the drops are counted for the one socket, so they are written with the
+// first interface.
 func (w *pcapng) footer(stats CaptureStats) error {
 	err := w.file.WriteInterfaceStats(0, pcapgo.NgInterfaceStatistics{
 		LastUpdate: time.Now(), PacketsReceived: pcapgo.NgNoValue64, PacketsDropped: stats.Dropped,

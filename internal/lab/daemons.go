@@ -92,15 +92,15 @@ func (d *Daemons) Exited() error {
 	for _, c := range d.children {
 		select {
 		case <-c.exited:
-			return d.exitError(c)
+			return d.exitOf(c)
 		default:
 		}
 	}
 	return nil
 }
 
-func (d *Daemons) exitError(c *child) *endedError {
-	return &endedError{c, lastLines(logFile(dirOf(d.lab), c.daemon), logLines)}
+func (d *Daemons) exitOf(c *child) *exitError {
+	return &exitError{c, lastLines(logFile(dirOf(d.lab), c.daemon), logLines)}
 }
 
 // Start starts a daemon that does not run. It does not wait until the daemon is ready.
@@ -163,8 +163,8 @@ func (d *Daemons) Status(ctx context.Context, at scenario.Daemon) ([]byte, error
 	return b, nil
 }
 
-// Request sends an HTTP request to a daemon's status address and returns the body of the response. The
-// error of a response other than 2xx is a *ResponseError.
+// Request sends an HTTP request to a daemon's status address and returns the body of the response.
+// The error of a response other than 2xx is a *ResponseError.
 func (d *Daemons) Request(ctx context.Context, at scenario.Daemon, method, path string) ([]byte, error) {
 	x, err := d.plan.daemon(at)
 	if err != nil {
@@ -271,8 +271,8 @@ func (d *Daemons) forget(x daemon) *child {
 	return c
 }
 
-// record writes to the state file which daemons run. What other processes have added to the lab stays
-// recorded.
+// record writes to the state file which daemons run. What other processes have added to the lab
+// stays recorded.
 func (d *Daemons) record() error {
 	unlock, err := lock(context.Background(), d.lab, false)
 	if err != nil {
@@ -308,8 +308,8 @@ func (d *Daemons) foreign(s *state) []process {
 	return slices.DeleteFunc(slices.Clone(s.Processes), func(p process) bool { return p.Role != RoleLink || ours[p.PID] || !p.alive() })
 }
 
-// startRelay starts the process of a link that becomes emulated. It dies with the owner of the lab, if
-// that is this process; otherwise it runs until the lab is removed.
+// startRelay starts the process of a link that becomes emulated. It dies with the owner of the lab,
+// if that is this process; otherwise it runs until the lab is removed.
 func (d *Daemons) startRelay(x daemon) (*child, error) {
 	d.mu.Lock()
 	if d.starter == nil {
@@ -323,15 +323,16 @@ func (d *Daemons) startRelay(x daemon) (*child, error) {
 	return c, err
 }
 
-// enterArguments are the arguments of the tabane program that make it a command in a namespace: Enter's after the verb.
-// parent is asCommand, or the pid of the process that a daemon dies with, 0 for none.
+// enterArguments are the arguments of the tabane program that make it a command in a namespace:
+// Enter's after the verb. parent is asCommand, or the pid of the process that a daemon dies with, 0
+// for none.
 func (d *Daemons) enterArguments(namespace, parent string, argv []string) []string {
 	return append([]string{Verb, namespace, filepath.Join(dirOf(d.lab), hostsName), parent}, argv...)
 }
 
 // RunClient runs the lab's own tabane program on a node and passes its standard output to read. The
-// program dies with this process, and is killed when ctx ends. The error of a program that fails ends
-// with what it printed on standard error.
+// program dies with this process, and is killed when ctx ends. The error of a program that fails
+// ends with what it printed on standard error.
 func (d *Daemons) RunClient(ctx context.Context, node string, args []string, read func(io.Reader) error) error {
 	n, err := d.plan.node(node)
 	if err != nil {

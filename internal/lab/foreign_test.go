@@ -49,7 +49,8 @@ func TestKeepUnready(t *testing.T) {
 	}
 }
 
-// TestNotAwaited: a lab does not wait for a node that has ready: false, not even when its daemon exits.
+// TestNotAwaited: a lab does not wait for a node that has ready: false, not even when its daemon
+// exits.
 func TestNotAwaited(t *testing.T) {
 	no := false
 	for _, how := range []string{"never", "exit"} {

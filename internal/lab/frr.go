@@ -31,8 +31,9 @@ const (
 // ErrNoFRR is wrapped by errors about labs that need FRR on a machine that has none.
 var ErrNoFRR = errors.New("FRR is not installed (apt-get install frr)")
 
-// The roles of FRR's daemons. bgpd starts after zebra: it waits long before it asks again for one that is not there. bfdd,
-// on nodes that ask for BFD, starts last, and has bgpd tell it then what it wants.
+// The roles of FRR's daemons. bgpd starts after zebra: it waits long before it asks again for one
+// that is not there. bfdd, on nodes that ask for BFD, starts last, when bgpd registers its sessions
+// with it.
 const (
 	RoleZebra = "zebra"
 	RoleBGPD  = "bgpd"
@@ -42,7 +43,8 @@ const (
 // frrDirs are where distributions put FRR's daemons.
 var frrDirs = []string{"/usr/lib/frr", "/usr/libexec/frr", "/usr/sbin", "/usr/local/sbin"}
 
-// frrCrashDir is where FRR's daemons each make a directory of their own, which not all of them can remove.
+// frrCrashDir is where FRR's daemons each make a directory of their own, which not all of them can
+// remove.
 const frrCrashDir = "/var/tmp/frr"
 
 // maxSocketPath is the longest path of a Unix socket, sun_path without its zero byte.
@@ -70,7 +72,8 @@ func FRRInstalled() error {
 	return err
 }
 
-// useFRR replaces routers and reflectors by FRR. Without programs the plan is good for a lab that is there already.
+// useFRR replaces routers and reflectors by FRR. Without programs the plan is good for a lab that
+// is there already.
 func (p *plan) useFRR(dir, zebra, bgpd string) error {
 	for _, n := range p.nodes {
 		replaced := slices.DeleteFunc(slices.Clone(n.daemons), func(d daemon) bool { return d.role == role.Router || d.role == role.Reflector })
@@ -114,8 +117,8 @@ func frrDir(dir, node string) string { return filepath.Join(dir, node+".frr") }
 
 func frrSocket(dir, node, name string) string { return filepath.Join(frrDir(dir, node), name) }
 
-// frrArguments are the command line of one of FRR's daemons: in the foreground, with everything that it would put into
-// the host's directories in the lab's.
+// frrArguments are the command line of one of FRR's daemons: in the foreground, with everything
+// that it would put into the host's directories in the lab's.
 func (d daemon) frrArguments(dir string) []string {
 	at := func(name string) string { return frrSocket(dir, d.node, name) }
 	args := []string{
@@ -159,8 +162,9 @@ func (n *node) writeFRR(dir string) error {
 	)
 }
 
-// frrConnectRetry is the pause between attempts to connect, in seconds; FRR's own 120 would make a lab's start a matter of
-// luck. All that decides how fast a change passes is as FRR ships it: above all the advertisement interval, which is 0.
+// frrConnectRetry is the pause between attempts to connect, in seconds; FRR's own 120 would make a
+// lab's start a matter of luck. All that decides how fast a change passes is as FRR ships it: above
+// all the advertisement interval, which is 0.
 const frrConnectRetry = 2
 
 // frrMinBFD is the shortest BFD interval that bgpd takes, in milliseconds.
@@ -169,7 +173,8 @@ const frrMinBFD = 50
 // frrRouter is bgpd's configuration for a router section.
 func frrRouter(node string, c *router.Config) (string, error) {
 	var b strings.Builder
-	// As the embedded router: no policy is needed to talk to another AS, and networks are announced as they are written.
+	// As the embedded router: no policy is needed to talk to another AS, and networks are announced
+	// as they are written.
 	fmt.Fprintf(&b, "hostname %s\nrouter bgp %d\n bgp router-id %s\n no bgp ebgp-requires-policy\n no bgp default ipv4-unicast\n no bgp network import-check\n",
 		node, c.ASN, c.RouterID)
 	for _, n := range c.Neighbors {
@@ -244,7 +249,7 @@ func frrNeighbor(b *strings.Builder, address netip.Addr, asn uint32, name, passw
 func frrExport(neighbor netip.Addr) string { return "out-" + neighbor.String() }
 func frrImport(neighbor netip.Addr) string { return "in-" + neighbor.String() }
 
-// frrPermit are the commands that make the list of what a neighbor is told from nothing.
+// frrPermit are the commands that create a neighbor's export prefix list.
 func frrPermit(neighbor netip.Addr, deny []netip.Prefix) []string {
 	var commands []string
 	for i, p := range deny {
@@ -257,8 +262,8 @@ func frrPermit(neighbor netip.Addr, deny []netip.Prefix) []string {
 	return append(commands, fmt.Sprintf("ipv6 prefix-list %s seq %d permit any", frrExport(neighbor), uint32(math.MaxUint32)))
 }
 
-// frrChange are the commands that change what a running FRR tells a neighbor. The list is never empty in between: an
-// empty one permits everything.
+// frrChange are the commands that change what a running FRR tells a neighbor. The list is never
+// empty in between: an empty one permits everything.
 func frrChange(neighbor netip.Addr, old, now []netip.Prefix) []string {
 	commands := []string{"configure terminal"}
 	for i := len(now); i < len(old); i++ {

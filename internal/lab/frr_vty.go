@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// vty is a connection to a daemon of FRR, in the form that vtysh speaks: commands end in a zero byte, answers in three and
-// the command's status. A program that is started for each command would cost more than what is measured.
+// vty is a connection to a daemon of FRR, in the form that vtysh speaks: commands end in a zero
+// byte, answers in three and the command's status. A program that is started for each command would
+// cost more than what is measured.
 type vty struct{ conn net.Conn }
 
 // maxAnswer bounds an answer of FRR, in bytes.

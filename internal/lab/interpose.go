@@ -18,7 +18,8 @@ import (
 	"github.com/tabane/tabane/internal/tc"
 )
 
-// detourPrefix and the index of an interface are the name of what leads from there to an emulator that was put into a wire.
+// detourPrefix and the index of an interface are the name of what leads from there to an emulator
+// that was put into a wire.
 const detourPrefix = "emulator"
 
 // detourOf is the index of the interface that an interface is the detour of, if it is one.
@@ -101,9 +102,10 @@ func (l *Links) refresh() error {
 	return nil
 }
 
-// interpose puts an emulator into a wire while traffic runs, without a change at the nodes' interfaces: their addresses, routes and
-// carrier stay. Each end gets a detour, an interface that leads to the emulator, which what the end sends takes, and what the
-// emulator delivers comes back by.
+// interpose puts an emulator into a wire while traffic runs, without a change at the nodes'
+// interfaces: their addresses, routes and carrier stay. Each end gets a detour, an interface that
+// leads to the emulator, which what the end sends takes, and what the emulator delivers comes back
+// by.
 func (l *Links) interpose(ctx context.Context, k *link, s scenario.Shape) (err error) {
 	if len(k.wires) != 1 {
 		return fmt.Errorf("it is a switch of %d ends, which has a rate and a queue; more takes a link of two ends", len(k.wires))
@@ -135,7 +137,7 @@ func (l *Links) interpose(ctx context.Context, k *link, s scenario.Shape) (err e
 	if slices.Contains(existing, planned.netns) {
 		return fmt.Errorf("namespace %q exists already", planned.netns)
 	}
-	// If we end in between, whoever removes the lab removes this too.
+	// If this process is killed in between, Down of the lab removes this too.
 	before := *state
 	state.Namespaces = append(slices.Clone(state.Namespaces), planned.netns)
 	if err := state.write(l.lab); err != nil {
@@ -206,7 +208,8 @@ func (l *Links) withdraw(k *link, relay *child, detours []spot) error {
 	return errors.Join(errs...)
 }
 
-// makeDetours makes the emulator's namespace and the detours to it. It returns those that it made, also when it fails.
+// makeDetours makes the emulator's namespace and the detours to it. It returns those that it made,
+// also when it fails.
 func (l *link) makeDetours(ctx context.Context) (made []spot, err error) {
 	b := &builder{plan: &plan{}, spaces: map[string]*space{}}
 	defer func() {
@@ -230,8 +233,8 @@ func (l *link) makeDetours(ctx context.Context) (made []spot, err error) {
 	return made, nil
 }
 
-// makeDetour makes the detour of one end. It has the end's MAC address, so that the kernel takes what arrives by it for its own.
-// It returns whether it is there.
+// makeDetour makes the detour of one end. It has the end's MAC address, so that the kernel takes
+// what arrives by it for its own. It returns whether it is there.
 func (b *builder) makeDetour(l *link, p port, end string) (there bool, err error) {
 	name := l.detours[p.spot()].iface
 	err = netns.Do(p.netns, func() error {

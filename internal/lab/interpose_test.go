@@ -15,7 +15,8 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// roundTrips opens an echo over a lab's wire and returns what measures it. It fails when the connection does.
+// roundTrips opens an echo over a lab's wire and returns what measures it. It fails when the
+// connection does.
 func roundTrips(t *testing.T, l *Lab) (measure func() time.Duration) {
 	t.Helper()
 	var listener net.Listener
@@ -69,8 +70,8 @@ func roundTrips(t *testing.T, l *Lab) (measure func() time.Duration) {
 	}
 }
 
-// TestAnyWireBecomesEmulated: a wire that was made without an emulator gets one in the middle of a connection, and nothing changes
-// at its ends; who made the lab and who opened it agree on it.
+// TestAnyWireBecomesEmulated: a wire that was made without an emulator gets one in the middle of a
+// connection, and nothing changes at its ends; who made the lab and who opened it agree on it.
 func TestAnyWireBecomesEmulated(t *testing.T) {
 	l := start(t, options(t, "emulate", labtest.Plain()))
 	trip := roundTrips(t, l)
@@ -164,7 +165,8 @@ func TestCaptureOfAnEmulatedWire(t *testing.T) {
 	}
 }
 
-// TestAnEmulatorThatCannotBeMadeLeavesTheWire: what was made of it is gone, the wire works, and the next attempt may succeed.
+// TestAnEmulatorThatCannotBeMadeLeavesTheWire: what was made of it is gone, the wire works, and the
+// next attempt may succeed.
 func TestAnEmulatorThatCannotBeMadeLeavesTheWire(t *testing.T) {
 	l := start(t, options(t, "half", labtest.Plain()))
 	trip := roundTrips(t, l)

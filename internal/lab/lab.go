@@ -1,10 +1,11 @@
-// Package lab builds the network of a scenario.Spec from network namespaces of this machine, starts the product's own
-// daemons in them, and runs the Spec's experiment.
+// Package lab builds the network of a scenario.Spec from network namespaces of this machine, starts
+// the product's own daemons in them, and runs the Spec's experiment.
 //
-// It makes nothing outside its namespaces and its state directory: no link, address, route or file of the host changes,
-// except that congestion controls which the Spec names are permitted to namespaces. It simulates nothing, decides
-// nothing that a daemon decides, and does not survive a reboot. Whatever happens to its process, a later Up or Down of
-// the same name finds and removes all that was made.
+// It makes nothing outside its namespaces and its state directory: no link, address, route or file
+// of the host changes, except that congestion controls which the Spec names are permitted to
+// namespaces. It simulates nothing, decides nothing that a daemon decides, and does not survive a
+// reboot. Whatever happens to its process, a later Up or Down of the same name finds and removes
+// all that was made.
 package lab
 
 import (
@@ -49,13 +50,14 @@ type Options struct {
 	Routers string
 	// Binary is the tabane program that the nodes run; the calling program unless given.
 	Binary string
-	// Detach lets the lab live on when the caller ends. Otherwise its processes die with the caller, however that ends.
+	// Detach lets the lab live on when the caller ends. Otherwise its processes die with the
+	// caller, however that ends.
 	Detach bool
-	// Timeout bounds how long it may take until all daemons are ready and the client reaches the server; DefaultTimeout
-	// unless given.
+	// Timeout bounds how long it may take until all daemons are ready and the client reaches the
+	// server; DefaultTimeout unless given.
 	Timeout time.Duration
-	// KeepUnready leaves a lab in place that is not ready in time, or in which a daemon exits before: Up
-	// then returns it with an error that wraps ErrNotReady.
+	// KeepUnready leaves a lab in place that is not ready in time, or in which a daemon exits
+	// before: Up then returns it with an error that wraps ErrNotReady.
 	KeepUnready bool
 	Log         *slog.Logger
 }
@@ -70,7 +72,8 @@ const (
 	NotReady Condition = "not ready"
 	// Partial is being built or removed, or has lost a part.
 	Partial Condition = "partial"
-	// Stale has lost its owner or all its processes: only Down, or Up under the same name, is of use.
+	// Stale has lost its owner or all its processes: only Down, or Up under the same name, is of
+	// use.
 	Stale Condition = "stale"
 )
 
@@ -80,8 +83,11 @@ type Info struct {
 	Nodes          []string
 	Condition      Condition
 	Since          time.Time
-	// Owner is the process that made the lab, User the user it ran for: that of sudo, if there is one.
+	// Owner is the process that made the lab, User the user it ran for: that of sudo, if there is
+	// one.
 	Owner, User int
+	// Owned is whether the owner still runs.
+	Owned bool
 }
 
 // User is the user that this process runs for: who called sudo, or the real user.
@@ -124,9 +130,9 @@ func (l *Lab) Daemons() *Daemons { return l.daemons }
 // Links are the lab's links.
 func (l *Lab) Links() *Links { return l.links }
 
-// Up builds a lab and waits until it is ready: every daemon says so, and the experiment's client, if there is one,
-// reaches its server. A stale lab of the same name is removed first. When Up fails, or ctx ends first, nothing is
-// left, except as Options.KeepUnready says.
+// Up builds a lab and waits until it is ready: every daemon says so, and the experiment's client,
+// if there is one, reaches its server. A stale lab of the same name is removed first. When Up
+// fails, or ctx ends first, nothing is left, except as Options.KeepUnready says.
 func Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	p, err := newPlan(o.Name, o.Spec)
 	if err != nil {
@@ -164,8 +170,8 @@ func Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	return l, nil
 }
 
-// program is the path of the tabane program. It is looked up once: a name that means another file later, or in another
-// process, must not mix two versions in one lab.
+// program is the path of the tabane program. It is looked up once: a name that means another file
+// later, or in another process, must not mix two versions in one lab.
 func program(given string) (string, error) {
 	if given == "" {
 		return os.Executable()
@@ -264,7 +270,7 @@ func (l *Lab) takeOver(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// pid is the process to name when somebody asks who runs the lab.
+// pid is the process named in errors about a lab that runs.
 func (s *state) pid() int {
 	if s.Detached && s.Built && len(s.Processes) > 0 {
 		return s.Processes[0].PID
@@ -276,8 +282,8 @@ func (l *Lab) writeFiles() error {
 	if err := writeSpec(l.name, l.spec); err != nil {
 		return err
 	}
-	// World readable: programs that a node runs as another user resolve names too. The directory is closed to others, but
-	// the file is bind-mounted.
+	// World readable: programs that a node runs as another user resolve names too. The directory is
+	// closed to others, but the file is bind-mounted.
 	hosts := filepath.Join(dirOf(l.name), hostsName)
 	if err := os.WriteFile(hosts, []byte(l.plan.hosts), 0o644); err != nil {
 		return err
@@ -301,7 +307,8 @@ func (l *Lab) writeFiles() error {
 	return nil
 }
 
-// config is the node's configuration file, with the status addresses that the lab asks at written out.
+// config is the node's configuration file, with the status addresses that the lab asks at written
+// out.
 func (n *node) config() ([]byte, error) {
 	sections := map[string]any{}
 	for _, d := range n.daemons {
@@ -316,8 +323,8 @@ func (n *node) config() ([]byte, error) {
 	return b, nil
 }
 
-// Open finds a lab that somebody made. Its error wraps ErrNotFound when there is none, and says so when the lab is not
-// usable.
+// Open finds a lab that exists. Its error wraps ErrNotFound when there is none, and says so when
+// the lab is not usable.
 func Open(name string) (*Lab, error) {
 	if err := CheckName(name); err != nil {
 		return nil, fmt.Errorf("open lab: %w", err)
@@ -382,15 +389,16 @@ func List() ([]Info, error) {
 			return nil, fmt.Errorf("list labs: %w", err)
 		default:
 			list = append(list, Info{
-				Name: name, Scenario: s.Scenario, Nodes: s.Nodes, Condition: s.condition(), Since: s.Since, Owner: s.Owner.PID, User: s.User,
+				Name: name, Scenario: s.Scenario, Nodes: s.Nodes, Condition: s.condition(), Since: s.Since, Owner: s.Owner.PID, User: s.User, Owned: s.Owner.alive(),
 			})
 		}
 	}
 	return list, nil
 }
 
-// Down removes the lab: its processes, those that anyone else runs in its namespaces, the namespaces and the state.
-// It does so in any condition, also when nothing is left to remove, and may be called again after an error.
+// Down removes the lab: its processes, those that anyone else runs in its namespaces, the
+// namespaces and the state. It does so in any condition, also when nothing is left to remove, and
+// may be called again after an error.
 func (l *Lab) Down(ctx context.Context) error {
 	err := Down(ctx, l.name)
 	if err == nil {
@@ -425,6 +433,6 @@ func Down(ctx context.Context, name string) error {
 	return nil
 }
 
-// Close releases what this process holds of the lab. The lab of Up ends with it unless it is detached,
-// and nothing can be started in it any more.
+// Close releases what this process holds of the lab. The lab of Up ends with it unless it is
+// detached, and nothing can be started in it any more.
 func (l *Lab) Close() { l.daemons.close() }

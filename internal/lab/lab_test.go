@@ -349,9 +349,11 @@ func TestDaemons(t *testing.T) {
 	<-c.exited
 }
 
-// What stands for other machines goes before what the host does; what a user runs on a node does not.
+// What stands for other machines goes before what the host does; what a user runs on a node does
+// not.
 func TestPriority(t *testing.T) {
-	// The 19th field of what the kernel says of a process (proc(5)); the name of none here has a space in it.
+	// The 19th field of what the kernel says of a process (proc(5)); the name of none here has a
+	// space in it.
 	nice := func(stat string) string {
 		if f := strings.Fields(stat); len(f) > 18 {
 			return f[18]

@@ -77,8 +77,8 @@ func (l *Links) SetUp(at scenario.Port, up bool) error {
 	})
 }
 
-// Blackhole drops packets where they would be sent: at the interface itself, and at the far end of its
-// wire.
+// Blackhole drops packets where they would be sent: at the interface itself, and at the far end of
+// its wire.
 func (l *Links) Blackhole(h scenario.Hole) error {
 	k, near, far, err := l.plan.port(h.Port())
 	if err != nil {

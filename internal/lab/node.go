@@ -22,8 +22,8 @@ func (l *Lab) Node(name string) (Node, error) {
 // Do calls f on a thread in the node's network namespace. Goroutines that f starts are not in it.
 func (n Node) Do(f func() error) error { return netns.Do(n.node.netns, f) }
 
-// Packets opens a packet socket on an interface of the node, or on all but the loopback when iface is
-// empty. At most snap bytes of a packet are kept.
+// Packets opens a packet socket on an interface of the node, or on all but the loopback when iface
+// is empty. At most snap bytes of a packet are kept.
 func (n Node) Packets(iface string, snap int) (*Packets, error) {
 	return openPackets(n.node.netns, iface, snap)
 }

@@ -24,13 +24,15 @@ const (
 	maxNamespace = 64
 )
 
-// RoleLink is the process of an emulated link, which belongs to no node. It starts before all daemons.
+// RoleLink is the process of an emulated link, which belongs to no node. It starts before all
+// daemons.
 const RoleLink = "link"
 
 // RoleExec is a node's Exec.
 const RoleExec = scenario.RoleExec
 
-// startOrder lists the roles of all daemons, FRR's included, in the order in which they are started.
+// startOrder lists the roles of all daemons, FRR's included, in the order in which they are
+// started.
 func startOrder() []string {
 	order := []string{RoleZebra}
 	for _, d := range role.All() {
@@ -42,8 +44,8 @@ func startOrder() []string {
 // A lab's name is part of namespace and file names.
 var labName = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,46}[a-z0-9])?$`)
 
-// CheckName says whether a lab can have this name: 1 to 48 lower-case letters, digits, dots, underscores and hyphens,
-// with a letter or digit at both ends.
+// CheckName says whether a lab can have this name: 1 to 48 lower-case letters, digits, dots,
+// underscores and hyphens, with a letter or digit at both ends.
 func CheckName(name string) error {
 	if !labName.MatchString(name) {
 		return fmt.Errorf("lab name must be 1 to 48 lower-case letters, digits, dots, underscores and hyphens with a letter or digit at both ends, got %q", name)
@@ -60,8 +62,8 @@ type plan struct {
 	congestion []string
 }
 
-// awaits reports whether a lab is ready only once the daemon is. The node of an emulated link's process is
-// no node.
+// awaits reports whether a lab is ready only once the daemon is. The node of an emulated link's
+// process is no node.
 func (p *plan) awaits(d daemon) bool {
 	i := slices.IndexFunc(p.nodes, func(n *node) bool { return n.name == d.node })
 	return d.role == RoleLink || i < 0 || p.nodes[i].spec.Ready == nil || *p.nodes[i].spec.Ready
@@ -159,8 +161,8 @@ func (p *plan) daemon(at scenario.Daemon) (daemon, error) {
 // bridge is a switch's device in its namespace.
 const bridge = "switch"
 
-// newPlan says what a lab of this name consists of. The Spec is checked, so only what depends on the lab's name can be
-// wrong: too long a name, or a node that is called as a switch's namespace.
+// newPlan says what a lab of this name consists of. The Spec is checked, so only what depends on
+// the lab's name can be wrong: too long a name, or a node that is called as a switch's namespace.
 func newPlan(name string, spec *scenario.Spec) (*plan, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
@@ -194,8 +196,8 @@ func newPlan(name string, spec *scenario.Spec) (*plan, error) {
 	return p, errors.Join(errs...)
 }
 
-// labImport is the import policy of a lab's border routers without one of their own: labs use documentation
-// prefixes and networks of /64, which border routers reject by default.
+// labImport is the import policy of a lab's border routers without one of their own: labs use
+// documentation prefixes and networks of /64, which border routers reject by default.
 var labImport = asbr.Import{MaxLength: 64, AllowBogons: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}}
 
 func newNode(lab, name string, spec *scenario.Spec, base []sysctl, cc map[string]bool) *node {
@@ -325,8 +327,8 @@ func (p *plan) daemons() []daemon {
 	return all
 }
 
-// noMetrics keeps the kernel from remembering what connections met; and from bounding their window, which it does by what
-// it remembers.
+// noMetrics keeps the kernel from remembering what connections met; and from bounding their window,
+// which it does by what it remembers.
 const noMetrics = "net.ipv4.tcp_no_metrics_save"
 
 // baseSysctls are what every node starts with; the scenario's own come after and win.
@@ -348,7 +350,8 @@ func baseSysctls() []sysctl {
 	)
 }
 
-// perInterface reports whether a sysctl belongs to one interface, so that it cannot be set before that exists.
+// perInterface reports whether a sysctl belongs to one interface, so that it cannot be set before
+// that exists.
 func perInterface(key string) bool {
 	sep := "."
 	if i := strings.IndexAny(key, "./"); i >= 0 {
@@ -359,8 +362,8 @@ func perInterface(key string) bool {
 		parts[3] != "all" && parts[3] != "default" && parts[3] != "lo"
 }
 
-// addressOf is what a node's name means: its own choice, or the first address of its interface on the first link by
-// name.
+// addressOf is what a node's name means: its own choice, or the first address of its interface on
+// the first link by name.
 func addressOf(spec *scenario.Spec, name string) netip.Addr {
 	if a := spec.Nodes[name].Address; a.IsValid() {
 		return a

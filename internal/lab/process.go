@@ -21,13 +21,13 @@ import (
 // Verb is the hidden command of the tabane program that calls Enter with its arguments.
 const Verb = "lab-exec"
 
-// Enter turns the calling process into a command on a lab's node; args are what enterArguments wrote. It returns only
-// when it could not.
+// Enter turns the calling process into a command on a lab's node; args are what enterArguments
+// wrote. It returns only when it could not.
 //
-// Being the command, rather than its parent, is what lets terminal, standard input, signals and exit code through
-// without any help, and what makes a pid mean the command itself. A parent that enters the namespaces on one of its
-// threads and forks would need that thread for as long as the command lives, and mounts that the Go runtime could hand
-// to unrelated goroutines by mistake.
+// Being the command, rather than its parent, is what lets terminal, standard input, signals and
+// exit code through without any help, and what makes a pid mean the command itself. A parent that
+// enters the namespaces on one of its threads and forks would need that thread for as long as the
+// command lives, and mounts that the Go runtime could hand to unrelated goroutines by mistake.
 func Enter(args []string) error {
 	if len(args) < 4 {
 		return errors.New("enter node: need a namespace, a hosts file, a parent and a command")
@@ -42,7 +42,8 @@ func Enter(args []string) error {
 		if parent, err = strconv.Atoi(args[2]); err != nil {
 			return fmt.Errorf("enter node: parent %q is not a pid", args[2])
 		}
-		// A daemon outlives the command that starts it, whose locks and pipes it must not keep open.
+		// A daemon outlives the command that starts it, whose locks and pipes it must not keep
+		// open.
 		if err := unix.CloseRange(firstInherited, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 			return fmt.Errorf("close inherited descriptors: %w", err)
 		}
@@ -68,14 +69,15 @@ func Enter(args []string) error {
 	})
 }
 
-// asCommand in place of a parent enters a node for a command of the user, which keeps all descriptors.
+// asCommand in place of a parent enters a node for a command of the user, which keeps all
+// descriptors.
 const asCommand = "command"
 
 // firstInherited is the first descriptor after the standard ones.
 const firstInherited = 3
 
-// dieWith renews for the calling thread what the parent asked for: the signal at its death is an attribute of a thread,
-// and exec keeps only that of the thread that calls it.
+// dieWith renews for the calling thread what the parent asked for: the signal at its death is an
+// attribute of a thread, and exec keeps only that of the thread that calls it.
 func dieWith(parent int) error {
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 		return fmt.Errorf("ask for a signal when the parent ends: %w", err)
@@ -86,13 +88,14 @@ func dieWith(parent int) error {
 	return nil
 }
 
-// isolateMounts gives the calling thread, which is never used for anything else, its own /etc/hosts and a /sys that shows
-// the interfaces of its namespace, as `ip netns exec` does.
+// isolateMounts gives the calling thread, which is never used for anything else, its own /etc/hosts
+// and a /sys that shows the interfaces of its namespace, as `ip netns exec` does.
 func isolateMounts(hosts string) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("unshare mounts: %w", err)
 	}
-	// Slave, not private: what the host unmounts, above all a deleted namespace, must go here as well.
+	// Slave, not private: what the host unmounts, above all a deleted namespace, must go here as
+	// well.
 	if err := unix.Mount("", "/", "none", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("keep mounts from the host: %w", err)
 	}
@@ -113,14 +116,15 @@ func isolateMounts(hosts string) error {
 	return nil
 }
 
-// starter starts processes from one thread that lives until it is closed: the kernel sends PR_SET_PDEATHSIG when the
-// thread that forked ends, not when the process does. They inherit the thread's priority.
+// starter starts processes from one thread that lives until it is closed: the kernel sends
+// PR_SET_PDEATHSIG when the thread that forked ends, not when the process does. They inherit the
+// thread's priority.
 type starter struct {
 	jobs chan func()
 }
 
-// niceness goes before what else the host does: each process of a lab stands for a machine of its own, and BFD takes one that has to
-// wait 150 ms for a processor for dead.
+// niceness goes before what else the host does: each process of a lab stands for a machine of its
+// own, and BFD takes one that has to wait 150 ms for a processor for dead.
 const niceness = -10
 
 func newStarter() *starter {
@@ -131,8 +135,8 @@ func newStarter() *starter {
 
 // run does jobs on a thread of its own, which settled tells of.
 func (s *starter) run(settled chan<- struct{}) {
-	// Unlocked on the first thread only, which would neither end with its goroutine nor lose its priority: while it is held, another
-	// goroutine gets another thread.
+	// Unlocked on the first thread only, which would neither end with its goroutine nor lose its
+	// priority: while it is held, another goroutine gets another thread.
 	runtime.LockOSThread()
 	if unix.Gettid() == os.Getpid() {
 		elsewhere := make(chan struct{})
@@ -156,7 +160,7 @@ func (s *starter) start(cmd *exec.Cmd) error {
 	return <-done
 }
 
-// close ends the thread, and with it every process that was told to die with it.
+// close ends the thread, and with it every process whose parent death signal it is.
 func (s *starter) close() { close(s.jobs) }
 
 // child is a process of ours. exited is closed when it has ended and err says how.
@@ -167,8 +171,9 @@ type child struct {
 	err    error
 }
 
-// inhabitants are the processes whose main thread is in one of the namespaces, except the caller.
-func inhabitants(spaces []*space) ([]process, error) {
+// processesIn returns the processes whose main thread is in one of the namespaces, except the
+// caller.
+func processesIn(spaces []*space) ([]process, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
@@ -183,7 +188,8 @@ func inhabitants(spaces []*space) ([]process, error) {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		// The start time first: a process that has taken over the pid since is then not the one that is signaled.
+		// The start time first: a process that has taken over the pid since is then not the one
+		// that is signaled.
 		st, err := procStat(pid)
 		if err != nil {
 			continue

@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	// askEvery is how often a node that is not ready is asked again, and askFor how long one answer may take.
+	// askEvery is how often a node that is not ready is asked again, and askFor how long one answer
+	// may take.
 	askEvery = 25 * time.Millisecond
 	askFor   = 2 * time.Second
 	// maxStatus bounds an answer, in bytes.
@@ -33,12 +34,14 @@ func get(ctx context.Context, namespace, url string) ([]byte, error) {
 	return ask(ctx, namespace, http.MethodGet, url, nil)
 }
 
-// ask makes a request to a URL whose host is an address from inside a namespace, and returns the answer's body.
+// ask makes a request to a URL whose host is an address from inside a namespace, and returns the
+// answer's body.
 func ask(ctx context.Context, namespace, method, url string, body io.Reader) ([]byte, error) {
 	return request(ctx, &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
-			// The name resolver and happy eyeballs would leave the namespace's thread; one literal address does not.
+			// The name resolver and happy eyeballs would leave the namespace's thread; one literal
+			// address does not.
 			if _, err := netip.ParseAddrPort(address); err != nil {
 				return nil, fmt.Errorf("BUG: dial %q from a namespace: %w", address, err)
 			}
@@ -94,7 +97,8 @@ type waiting struct {
 	failed    error
 }
 
-// WaitReady returns when every daemon is ready and the client reaches the server. It fails as soon as a daemon ends.
+// WaitReady returns when every daemon is ready and the client reaches the server. It fails as soon
+// as a daemon ends.
 func (l *Lab) WaitReady(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not ready after %s", timeout))
 	defer cancel()
@@ -111,7 +115,7 @@ func (l *Lab) WaitReady(ctx context.Context, timeout time.Duration) error {
 		watchers.Go(func() {
 			select {
 			case <-c.exited:
-				fail(l.daemons.exitError(c))
+				fail(l.daemons.exitOf(c))
 			case <-ctx.Done():
 			}
 		})
@@ -125,7 +129,7 @@ func (l *Lab) WaitReady(ctx context.Context, timeout time.Duration) error {
 	asking.Wait()
 
 	cause := context.Cause(ctx)
-	var ended *endedError
+	var ended *exitError
 	if errors.As(cause, &ended) {
 		return ended
 	}
@@ -148,13 +152,13 @@ func (l *Lab) WaitReady(ctx context.Context, timeout time.Duration) error {
 	return fmt.Errorf("%w: %s", cause, strings.TrimPrefix(b.String(), "\n"))
 }
 
-// endedError is a daemon that ended when it should not have.
-type endedError struct {
+// exitError is a daemon that ended when it should not have.
+type exitError struct {
 	child *child
 	tail  string
 }
 
-func (e *endedError) Error() string {
+func (e *exitError) Error() string {
 	text := fmt.Sprintf("%s ended: %v", e.child.daemon, e.child.how())
 	if e.tail != "" {
 		text += "; its log ends:\n" + e.tail
@@ -169,7 +173,7 @@ func (c *child) how() string {
 	return c.err.Error()
 }
 
-// condition is what a daemon is ready after, nil for one that does not tell.
+// condition is the condition under which a daemon is ready, nil for a daemon without a status.
 func (ds *Daemons) condition(d daemon) *waiting {
 	w := &waiting{what: d.String(), log: logFile(dirOf(ds.lab), d)}
 	switch {
@@ -227,7 +231,8 @@ func (l *Lab) conditions() []*waiting {
 	})
 }
 
-// readiness reads `"ready": true` from a status, and otherwise says what the status gives as reason.
+// readiness reads `"ready": true` from a status, and otherwise says what the status gives as
+// reason.
 func readiness(status []byte) error {
 	var s struct {
 		Ready    bool                `json:"ready"`
@@ -258,7 +263,8 @@ func readiness(status []byte) error {
 	return errors.New("is not ready")
 }
 
-// wait asks until there is no error. When ctx ends first it returns the last error that was not ctx's own.
+// wait asks until there is no error. When ctx ends first it returns the last error that was not
+// ctx's own.
 func (w *waiting) wait(ctx context.Context) error {
 	tick := time.NewTicker(askEvery)
 	defer tick.Stop()

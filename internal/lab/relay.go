@@ -21,11 +21,13 @@ import (
 	"github.com/tabane/tabane/internal/tc"
 )
 
-// RelayVerb is the hidden command of the tabane program that calls Relay with its argument: an emulated link is a process of
-// its own, because the work of others in the same process would delay frames.
+// RelayVerb is the hidden command of the tabane program that calls Relay with its argument: an
+// emulated link is a process of its own, because the work of others in the same process would delay
+// frames.
 const RelayVerb = "lab-link"
 
-// relayEnds are the interfaces in an emulated link's namespace, toward the link's first and second end.
+// relayEnds are the interfaces in an emulated link's namespace, toward the link's first and second
+// end.
 var relayEnds = [2]string{"a", "b"}
 
 // relayStatus is where a relay answers in its namespace, which has no IPv6.
@@ -46,7 +48,8 @@ func (l *link) writeRelay(dir string) error {
 	return writeFile(relayFile(dir, l.name), b)
 }
 
-// Relay is an emulated link in the calling process's namespace until ctx ends; file is what writeRelay wrote.
+// Relay is an emulated link in the calling process's namespace until ctx ends; file is what
+// writeRelay wrote.
 func Relay(ctx context.Context, file string, log *slog.Logger) error {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -90,8 +93,8 @@ func Relay(ctx context.Context, file string, log *slog.Logger) error {
 	return err
 }
 
-// setRelay tells an emulated link's process what to do from now on, and takes away the kernel's black holes except those
-// given.
+// setRelay tells an emulated link's process what to do from now on, and takes away the kernel's
+// black holes except those given.
 func (l *link) setRelay(s scenario.Shape, holes map[spot]bool) error {
 	forward, backward := s.Profiles()
 	var schedule channel.Schedule

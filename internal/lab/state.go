@@ -29,11 +29,12 @@ const (
 	lockFile  = "lock"
 )
 
-// root is where the labs of this machine are written down, one directory each. Tests have their own.
+// root is where the labs of this machine are written down, one directory each. Tests have their
+// own.
 var root = "/run/tabane/lab"
 
-// state is what is needed to remove a lab, by anyone and at any time: it names a namespace before that is made, and a
-// process as soon as it runs.
+// state is what is needed to remove a lab, by anyone and at any time: it names a namespace before
+// that is made, and a process as soon as it runs.
 type state struct {
 	Scenario string    `json:"scenario"`
 	Since    time.Time `json:"since"`
@@ -68,8 +69,8 @@ type process struct {
 // dirOf is a lab's directory.
 func dirOf(name string) string { return filepath.Join(root, name) }
 
-// readState reads what is written of a lab. No state, as a caller that died early leaves it, is an error that matches
-// fs.ErrNotExist.
+// readState reads what is written of a lab. No state, as a caller that died early leaves it, is an
+// error that matches fs.ErrNotExist.
 func readState(name string) (*state, error) {
 	b, err := os.ReadFile(filepath.Join(dirOf(name), stateFile))
 	if err != nil {
@@ -95,13 +96,14 @@ func (s *state) write(name string) error {
 	return writeFile(filepath.Join(dirOf(name), stateFile), append(b, '\n'))
 }
 
-// writeFile replaces a file as a whole: a reader, or whoever comes after a crash, sees the old one or the new one.
+// writeFile replaces a file as a whole: a reader sees the old file or the new one, also after a
+// crash.
 func writeFile(path string, b []byte) error {
 	return renameio.WriteFile(path, b, 0o600, renameio.WithTempDir(filepath.Dir(path)))
 }
 
-// writeSpec and readSpec keep the scenario for those who open the lab later. It is a private format of ours, not the
-// scenario file's.
+// writeSpec and readSpec keep the scenario for those who open the lab later. It is a private format
+// of ours, not the scenario file's.
 func writeSpec(name string, spec *scenario.Spec) error {
 	b, err := json.Marshal(spec)
 	if err != nil {
@@ -122,8 +124,8 @@ func readSpec(name string) (*scenario.Spec, error) {
 	return &s, nil
 }
 
-// condition says how a lab is. A lab that is being built, or is not detached, lives as long as its owner; a detached
-// one as long as anything of it does.
+// condition says how a lab is. A lab that is being built, or is not detached, lives as long as its
+// owner; a detached one as long as anything of it does.
 func (s *state) condition() Condition {
 	switch boot, err := bootID(); {
 	case err != nil:
@@ -160,8 +162,9 @@ func (s *state) condition() Condition {
 	return Running
 }
 
-// lock waits until nobody else builds or removes the lab. The returned function ends that. The lab's directory is made
-// when it does not exist and create is set; otherwise its absence is an error that matches fs.ErrNotExist.
+// lock waits until nobody else builds or removes the lab. The returned function ends that. The
+// lab's directory is made when it does not exist and create is set; otherwise its absence is an
+// error that matches fs.ErrNotExist.
 func lock(ctx context.Context, name string, create bool) (unlock func(), err error) {
 	dir := dirOf(name)
 	for {
@@ -179,9 +182,9 @@ func lock(ctx context.Context, name string, create bool) (unlock func(), err err
 		}
 		if err := flock(ctx, f); err != nil {
 			f.Close()
-			return nil, fmt.Errorf("wait for whoever else builds or removes lab %q: %w", name, err)
+			return nil, fmt.Errorf("wait for another process that builds or removes lab %q: %w", name, err)
 		}
-		// Whoever held it may have removed the directory: then this lock locks nothing.
+		// The previous holder may have removed the directory; this file is then not the lab's lock.
 		if now, err := os.Stat(f.Name()); err == nil {
 			if mine, err := f.Stat(); err == nil && os.SameFile(now, mine) {
 				return func() { f.Close() }, nil
@@ -208,8 +211,8 @@ func flock(ctx context.Context, f *os.File) error {
 	}
 }
 
-// claim writes the state of a new lab, so that its namespaces are known as its own, unless another lab has them: "a-b"
-// with node "c" and "a" with node "b-c" would share one.
+// claim writes the state of a new lab, so that its namespaces are known as its own, unless another
+// lab has them: "a-b" with node "c" and "a" with node "b-c" would share one.
 func claim(ctx context.Context, name string, s *state) error {
 	all, err := os.Open(root)
 	if err != nil {
@@ -276,8 +279,8 @@ func self() (process, error) {
 	return process{PID: os.Getpid(), Start: st.start}, err
 }
 
-// alive reports whether the process still runs; one that only waits to be reaped does not. Of one that cannot be looked at
-// nothing else is known than that it is there.
+// alive reports whether the process still runs; one that only waits to be reaped does not. Of one
+// that cannot be looked at nothing else is known than that it is there.
 func (p process) alive() bool {
 	st, err := procStat(p.PID)
 	if err != nil {
@@ -288,14 +291,15 @@ func (p process) alive() bool {
 
 // stat is what the kernel tells of a process.
 type stat struct {
-	// start is the start time in clock ticks since boot, state the letter, threads how many there are.
+	// start is the start time in clock ticks since boot, state the letter, threads how many there
+	// are.
 	start   uint64
 	state   byte
 	threads int
 }
 
-// ended reports whether the process only waits to be reaped. The first thread of a process may have ended alone: it has while
-// another thread becomes a program by exec, as Enter's does.
+// ended reports whether the process only waits to be reaped. The first thread of a process may have
+// ended alone: it has while another thread becomes a program by exec, as Enter's does.
 func (s stat) ended() bool { return (s.state == 'Z' || s.state == 'X') && s.threads <= 1 }
 
 // procStat reads a process's start time, state and threads (proc_pid_stat(5), fields 22, 3 and 20).
@@ -337,8 +341,8 @@ func bootID() (string, error) {
 	return string(bytes.TrimSpace(b)), nil
 }
 
-// signal sends sig to exactly this process: a pidfd cannot come to mean another one. A process that has ended is no
-// error.
+// signal sends sig to exactly this process: a pidfd cannot come to mean another one. A process that
+// has ended is no error.
 func (p process) signal(sig syscall.Signal) error {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if errors.Is(err, unix.ESRCH) {

@@ -32,7 +32,8 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
-// A process whose first thread has ended is alive as long as another runs: it may be on its way into another program.
+// A process whose first thread has ended is alive as long as another runs: it may be on its way
+// into another program.
 func TestAliveWithoutItsFirstThread(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe", "headless")
 	out, err := cmd.StdoutPipe()

@@ -28,11 +28,12 @@ func replaceRoute(r scenario.StaticRoute) error {
 	return err
 }
 
-// remembered are the metrics that the kernel keeps of connections, in place of the route's, unless they are locked.
+// remembered are the metrics that the kernel keeps of connections, in place of the route's, unless
+// they are locked.
 var remembered = []int{unix.RTAX_RTT, unix.RTAX_RTTVAR, unix.RTAX_SSTHRESH, unix.RTAX_CWND, unix.RTAX_REORDERING}
 
-// metricsOf is what the route says of TCP, or nil. Where the window is bounded, nothing else is remembered of connections:
-// each starts like the first.
+// metricsOf is what the route says of TCP, or nil. Where the window is bounded, nothing else is
+// remembered of connections: each starts like the first.
 func metricsOf(m scenario.RouteMetrics) *nl.RtAttr {
 	if m == (scenario.RouteMetrics{}) {
 		return nil

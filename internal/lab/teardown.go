@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	// grace is how long processes have to end by themselves, and patience how long killed ones have.
+	// grace is how long processes have to end by themselves, and patience how long killed ones
+	// have.
 	grace    = 3 * time.Second
 	patience = 5 * time.Second
 	// look is how often it is looked whether they have.
@@ -28,8 +29,8 @@ func remove(ctx context.Context, name string, s *state) error {
 	return os.RemoveAll(dirOf(name))
 }
 
-// teardown ends the processes and removes the namespaces that s names, as far as they exist. When ctx ends, processes are
-// no longer given time to end by themselves; all else is done nevertheless.
+// teardown ends the processes and removes the namespaces that s names, as far as they exist. When
+// ctx ends, processes are no longer given time to end by themselves; all else is done nevertheless.
 func teardown(ctx context.Context, s *state) error {
 	var spaces []*space
 	defer func() {
@@ -62,12 +63,14 @@ func teardown(ctx context.Context, s *state) error {
 			errs = append(errs, err)
 		}
 	}
-	// Whoever opened a name before it went may have entered only now. The open files keep the inode numbers unique.
+	// A process that opened a name before it was deleted may have entered only now. The open files
+	// keep the inode numbers unique.
 	errs = append(errs, end(ctx, nil, spaces))
 	return errors.Join(errs...)
 }
 
-// end ends the recorded processes and all that are in the namespaces: those that daemons or users started there.
+// end ends the recorded processes and all that are in the namespaces: those that daemons or users
+// started there.
 func end(ctx context.Context, recorded []process, spaces []*space) error {
 	asked := map[process]bool{}
 	var killing bool
@@ -75,7 +78,7 @@ func end(ctx context.Context, recorded []process, spaces []*space) error {
 	tick := time.NewTicker(look)
 	defer tick.Stop()
 	for {
-		left, err := inhabitants(spaces)
+		left, err := processesIn(spaces)
 		if err != nil {
 			return err
 		}

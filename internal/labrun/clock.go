@@ -6,30 +6,32 @@ import (
 	"time"
 )
 
-// runClock knows when a run began, by what is heard of it: a sample is told when its interval is over, or later.
+// runClock estimates when a run started from its samples: each is reported when its interval is
+// over, or later.
 type runClock struct {
 	mu    sync.Mutex
 	start time.Time
-	// heard is closed with the first sample.
-	heard chan struct{}
+	// started is closed with the first sample.
+	started chan struct{}
 }
 
-func newRunClock() *runClock { return &runClock{heard: make(chan struct{})} }
+func newRunClock() *runClock { return &runClock{started: make(chan struct{})} }
 
-// hear takes a sample that was told at a time and ended at the run's time end. The least late one counts.
-func (c *runClock) hear(now time.Time, end time.Duration) {
+// observe takes a sample that was reported at now and whose interval ended at the run's time end.
+// The earliest start that follows from any sample is kept.
+func (c *runClock) observe(now time.Time, end time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	begun := now.Add(-end)
 	if c.start.IsZero() {
-		close(c.heard)
+		close(c.started)
 	} else if !begun.Before(c.start) {
 		return
 	}
 	c.start = begun
 }
 
-// began is when the run began, as far as is known; it is zero before a sample was heard.
+// began is the estimated start of the run; it is zero before the first sample.
 func (c *runClock) began() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -39,7 +41,7 @@ func (c *runClock) began() time.Time {
 // until waits for a time of the run, and returns what time it is then.
 func (c *runClock) until(ctx context.Context, at time.Duration) (time.Duration, error) {
 	select {
-	case <-c.heard:
+	case <-c.started:
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	}

@@ -31,15 +31,15 @@ const (
 	maxLine = 64 << 20
 )
 
-// FetchLine is one line of what `tabane fetch --progress json` prints: a sample for each interval as it ends, and the
-// report as the last line. Exactly one of the two is there.
+// FetchLine is one line of what `tabane fetch --progress json` prints: a sample for each interval
+// as it ends, and the report as the last line. Exactly one of the two is there.
 type FetchLine struct {
 	Sample *traffic.Sample `json:"sample,omitempty"`
 	Report *traffic.Report `json:"report,omitempty"`
 }
 
-// deliver runs one job with the case's events and adds what it measured to the run. The trace is there when there is no
-// error.
+// deliver runs one job with the case's events and adds what it measured to the run. The trace is
+// there when there is no error.
 func (r *runner) deliver(ctx context.Context, l *lab.Lab, j job, run *result.Run) (*result.Trace, error) {
 	e := r.Spec.Experiment
 	ctx, cancel := context.WithTimeoutCause(ctx, slackFactor*j.expected+slack, errors.New("took far longer than it should"))
@@ -72,24 +72,24 @@ func (r *runner) deliver(ctx context.Context, l *lab.Lab, j job, run *result.Run
 	acting, stopActing := context.WithCancelCause(ctx)
 	defer stopActing(nil)
 	var (
-		actors   sync.WaitGroup
-		happened []time.Duration
-		ends     []time.Duration
-		actErr   error
-		playErr  error
+		actors  sync.WaitGroup
+		applied []time.Duration
+		ends    []time.Duration
+		actErr  error
+		playErr error
 	)
 	if len(r.Spec.Scheduled()) > 0 {
 		actors.Go(func() { playErr = play(acting, l, clock) })
 	}
 	if len(c.Events) > 0 {
 		actors.Go(func() {
-			happened, ends, actErr = act(acting, l, clock, e.Traffic[j.Traffic].EventAt, c.Events, r.Quick)
+			applied, ends, actErr = act(acting, l, clock, e.Traffic[j.Traffic].EventAt, c.Events, r.Quick)
 		})
 	}
 
 	report, err := fetch(ctx, l, e.Client, fetchArguments(r.Spec, j, r.Quick), func(s traffic.Sample) {
-		clock.hear(time.Now(), s.At+interval)
-		r.tell(Event{Kind: RunSample, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial, Rate: unit.Size(s.Bytes).Over(interval)})
+		clock.observe(time.Now(), s.At+interval)
+		r.report(Event{Kind: RunSample, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial, Rate: unit.Size(s.Bytes).Over(interval)})
 	})
 	stopActing(errors.New("the delivery ended before it"))
 	stopWatching()
@@ -107,7 +107,7 @@ func (r *runner) deliver(ctx context.Context, l *lab.Lab, j job, run *result.Run
 	if err := errors.Join(actErr, playErr, watchErr); err != nil {
 		return nil, err
 	}
-	trace := &result.Trace{CellKey: j.CellKey, Trial: j.trial, Interval: interval, Samples: report.Series, Events: happened, Ends: ends}
+	trace := &result.Trace{CellKey: j.CellKey, Trial: j.trial, Interval: interval, Samples: report.Series, Events: applied, Ends: ends}
 	trace.Subflows = subflows(readings, subflowNames(r.Spec, e.Server), clock.began(), len(report.Series))
 	result.PutDelivery(run.Metrics, report)
 	result.Mean(j.phases, report.Duration).Put(run.Metrics)
@@ -144,23 +144,24 @@ func notCanceled(ctx context.Context, err error) error {
 	return err
 }
 
-// act applies the events when it is time, and returns when that was, for the first and for the last time.
+// act applies the events when it is time, and returns when that was, for the first and for the last
+// time.
 func act(
 	ctx context.Context, l *lab.Lab, clock *runClock, from time.Duration, events []scenario.Event, quick bool,
-) (happened, ends []time.Duration, err error) {
+) (applied, ends []time.Duration, err error) {
 	for i, e := range events {
 		now, err := clock.until(ctx, from+e.After)
 		if err == nil {
 			var last time.Time
-			happened = append(happened, now)
+			applied = append(applied, now)
 			last, err = apply(ctx, l, e, quick)
 			ends = append(ends, max(now, last.Sub(clock.began())))
 		}
 		if err != nil {
-			return happened, ends, fmt.Errorf("event %d of %d, at %s: %w", i+1, len(events), from+e.After, err)
+			return applied, ends, fmt.Errorf("event %d of %d, at %s: %w", i+1, len(events), from+e.After, err)
 		}
 	}
-	return happened, ends, nil
+	return applied, ends, nil
 }
 
 // play starts the schedules of the lab's links, by the clock of the run.
@@ -181,7 +182,8 @@ func play(ctx context.Context, l *lab.Lab, clock *runClock) error {
 	return nil
 }
 
-// clientArguments are the arguments of the tabane program that make it a client, but for what it fetches.
+// clientArguments are the arguments of the tabane program that make it a client, but for what it
+// fetches.
 func clientArguments(t *scenario.Transport) []string {
 	args := []string{"fetch", "--progress", "json", "--interval", interval.String()}
 	if t.MPTCP {

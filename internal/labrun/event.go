@@ -65,7 +65,8 @@ var appliers = map[scenario.EventKind]applier{
 	},
 }
 
-// Check returns what a lab cannot run of an otherwise valid scenario, with paths as scenario.Spec.Check has them.
+// Check returns what a lab cannot run of an otherwise valid scenario, with paths as
+// scenario.Spec.Check has them.
 func Check(spec *scenario.Spec) fault.List {
 	return spec.CheckEvents(func(x scenario.Event) string {
 		if appliers[x.Kind()] == nil {
@@ -75,8 +76,9 @@ func Check(spec *scenario.Spec) fault.List {
 	})
 }
 
-// apply applies an event now, whatever its time, and returns when it did so for the last time: a flap repeats. It does not
-// wait until a daemon that is started is ready. quick asks for as few repetitions as the event allows.
+// apply applies an event now, whatever its time, and returns when it did so for the last time: a
+// flap repeats. It does not wait until a daemon that is started is ready. quick asks for as few
+// repetitions as the event allows.
 func apply(ctx context.Context, l *lab.Lab, e scenario.Event, quick bool) (last time.Time, err error) {
 	apply := appliers[e.Kind()]
 	if apply == nil {
@@ -139,12 +141,12 @@ func flapInterface(ctx context.Context, l *lab.Lab, f scenario.Flap, quick bool)
 	return last, nil
 }
 
-// comeBack bounds the wait for a session that was cut. A router tries again after some seconds, or after a minute when it
-// has lost the session often.
+// comeBack bounds the wait for a session that was cut. A router tries again after some seconds, or
+// after a minute when it has lost the session often.
 const comeBack = 90 * time.Second
 
-// flapSession cuts a session that works, each time: it waits until both ends say that all is well again, and then a while in
-// which traffic returns to what was lost.
+// flapSession cuts a session that works, each time: it waits until both ends say that all is well
+// again, and then a while in which traffic returns to what was lost.
 func flapSession(ctx context.Context, l *lab.Lab, f scenario.Flap, quick bool) (last time.Time, err error) {
 	tick := time.NewTicker(f.Every)
 	defer tick.Stop()
@@ -190,8 +192,8 @@ func next(ctx context.Context, tick *time.Ticker) error {
 	}
 }
 
-// cutSessions ends the TCP connections of BGP between two nodes with a reset, as a router does that has lost its mind, and
-// says how many there were.
+// cutSessions ends the TCP connections of BGP between two nodes with a reset, as a router does that
+// has lost its mind, and says how many there were.
 func cutSessions(l *lab.Lab, name, neighbor string) (cut int, err error) {
 	n, err := l.Node(name)
 	if err != nil {

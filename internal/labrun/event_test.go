@@ -38,9 +38,9 @@ func TestRunClockTakesTheLeastLateSample(t *testing.T) {
 			at <- now
 		}()
 		time.Sleep(140 * time.Millisecond)
-		c.hear(time.Now(), 100*time.Millisecond) // 40 ms late
+		c.observe(time.Now(), 100*time.Millisecond) // 40 ms late
 		time.Sleep(65 * time.Millisecond)
-		c.hear(time.Now(), 200*time.Millisecond) // 5 ms late
+		c.observe(time.Now(), 200*time.Millisecond) // 5 ms late
 		if got := c.began().Sub(begun); got != 5*time.Millisecond {
 			t.Errorf("the run seems to have begun %s late", got)
 		}
@@ -49,7 +49,7 @@ func TestRunClockTakesTheLeastLateSample(t *testing.T) {
 			t.Errorf("it is %s", now)
 		}
 		time.Sleep(time.Second)
-		c.hear(time.Now(), 300*time.Millisecond)
+		c.observe(time.Now(), 300*time.Millisecond)
 		if got := c.began().Sub(begun); got != 5*time.Millisecond {
 			t.Errorf("a late sample moves the beginning to %s", got)
 		}
@@ -62,7 +62,7 @@ func TestRunClockIsNotWaitedForInVain(t *testing.T) {
 		for _, heard := range []bool{false, true} {
 			c := newRunClock()
 			if heard {
-				c.hear(time.Now(), 0)
+				c.observe(time.Now(), 0)
 			}
 			ctx, cancel := context.WithCancelCause(t.Context())
 			time.AfterFunc(time.Second, func() { cancel(ended) })
@@ -131,7 +131,8 @@ func happen(t *testing.T, l *lab.Lab, events ...scenario.Event) {
 	}
 }
 
-// reconnecting keeps a connection to the port of BGP between two nodes until cuts is called, which says how often it was cut.
+// reconnecting keeps a connection to the port of BGP between two nodes until cuts is called, which
+// says how often it was cut.
 func reconnecting(t *testing.T, l *lab.Lab, from, to, address string) (cuts func() int) {
 	t.Helper()
 	server := netip.AddrPortFrom(netip.MustParseAddr(address), bgpPort).String()
@@ -187,7 +188,8 @@ func reconnecting(t *testing.T, l *lab.Lab, from, to, address string) (cuts func
 	}
 }
 
-// TestEvents lets everything happen that can, and looks at what the nodes see of it; then the lab is as it was.
+// TestEvents lets everything happen that can, and looks at what the nodes see of it; then the lab
+// is as it was.
 func TestEvents(t *testing.T) {
 	l := start(t, "events", labtest.Routed())
 	whole, err := settle(t.Context(), l)
@@ -310,7 +312,8 @@ func TestRestoreThatFails(t *testing.T) {
 	}
 }
 
-// changing is an experiment in which the wire loses half its rate, goes silent for a moment, and the router dies.
+// changing is an experiment in which the wire loses half its rate, goes silent for a moment, and
+// the router dies.
 func changing() *scenario.Spec {
 	s := labtest.Experiment()
 	s.Nodes["b"].Router = labtest.Routed().Nodes["b"].Router
@@ -368,7 +371,7 @@ func TestRunWithEvents(t *testing.T) {
 	labtest.NothingLeft(t, o.Name)
 }
 
-// A delivery that ends before the case's events have happened has failed.
+// A delivery that ends before the case's events have applied has failed.
 func TestRunEndsBeforeItsEvents(t *testing.T) {
 	t.Setenv(fakeFetch, "garbage")
 	o := runOptions(t, "early")

@@ -19,8 +19,8 @@ import (
 	"github.com/tabane/tabane/internal/traffic"
 )
 
-// fakeFetch is the variable that tells the client what to do: "fail" fails over MPTCP, "hang" does not
-// end, "garbage" prints what is not JSON.
+// fakeFetch is the variable that tells the client what to do: "fail" fails over MPTCP, "hang" does
+// not end, "garbage" prints what is not JSON.
 const fakeFetch = "TABANE_LAB_TEST_FETCH"
 
 func TestMain(m *testing.M) {

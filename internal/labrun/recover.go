@@ -17,14 +17,16 @@ import (
 )
 
 const (
-	// recoverFor is how long a lab may take until it is as it was. BGP alone may wait for a minute: an implementation
-	// holds back a session that it has lost (RFC 4271 section 8.1.1, DampPeerOscillations).
+	// recoverFor is how long a lab may take until it is as it was. BGP alone may wait for a minute:
+	// an implementation holds back a session that it has lost (RFC 4271 section 8.1.1,
+	// DampPeerOscillations).
 	recoverFor = 90 * time.Second
 	// unchanged is for how long nothing must have changed in a lab that is taken for settled.
 	unchanged = time.Second
 	// pollInterval is how often conditions that cannot be waited for are looked at.
 	pollInterval = 10 * time.Millisecond
-	// patience is how long a restarted server may take to be ready, and the kernel to know the bound of a window.
+	// patience is how long a restarted server may take to be ready, and the kernel to know the
+	// bound of a window.
 	patience = 5 * time.Second
 )
 
@@ -83,8 +85,9 @@ func held(owner role.Descriptor) ([]string, error) {
 	return lines, errors.Join(err, m.Close())
 }
 
-// settle waits until nothing changes any more in what the daemons hold while all are ready, and returns that. A session that was
-// lost in between, as on a busy machine, would leave holes in what later runs are measured by.
+// settle waits until nothing changes any more in what the daemons hold while all are ready, and
+// returns that. A session that was lost in between, as on a busy machine, would leave holes in what
+// later runs are measured by.
 func settle(ctx context.Context, l *lab.Lab) ([]string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, recoverFor, fmt.Errorf("still changing after %s", recoverFor))
 	defer cancel()
@@ -120,7 +123,8 @@ func settle(ctx context.Context, l *lab.Lab) ([]string, error) {
 	}
 }
 
-// restore undoes what a case's events have done, and waits until the daemons are ready and hold what they held.
+// restore undoes what a case's events have done, and waits until the daemons are ready and hold
+// what they held.
 func restore(ctx context.Context, l *lab.Lab, events []scenario.Event, whole []string) error {
 	if err := repair(ctx, l, events); err != nil {
 		return fmt.Errorf("restore lab %q: %w", l.Name(), err)
@@ -148,7 +152,7 @@ func restore(ctx context.Context, l *lab.Lab, events []scenario.Event, whole []s
 	}
 }
 
-// repair undoes events that may or may not have happened, except changes of links' shapes.
+// repair undoes events, whether they were applied or not, except changes of links' shapes.
 func repair(ctx context.Context, l *lab.Lab, events []scenario.Event) error {
 	var errs []error
 	for _, e := range events {

@@ -17,7 +17,8 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// resequences reports whether an expectation or a figure of the experiment needs what only the packets tell.
+// resequences reports whether an expectation or a figure of the experiment needs the packets at the
+// client.
 func resequences(e *scenario.Experiment) bool {
 	needs := func(name string) bool {
 		m, ok := result.MetricNamed(name)
@@ -87,7 +88,8 @@ func (r *receiver) take(p packet.Packet) error {
 	return nil
 }
 
-// measure adds to a run what the packets told of its connection, once it is stopped. It returns the connection's bursts.
+// measure adds to a run what the packets of its connection show, once the receiver is stopped. It
+// returns the connection's bursts.
 func (r *receiver) measure(spec *scenario.Spec, k result.CellKey, run *result.Run) ([]reseq.Burst, error) {
 	if r.err != nil {
 		return nil, fmt.Errorf("capture at the client: %w", r.err)

@@ -7,7 +7,8 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// TestRunMeasuresResequencing: two equal paths, one 40 ms longer, over which the client sees what putting segments in order costs.
+// TestRunMeasuresResequencing: two equal paths, one 40 ms longer, over which the client sees what
+// putting segments in order costs.
 func TestRunMeasuresResequencing(t *testing.T) {
 	o := runOptions(t, "reseq")
 	o.Spec, o.Resequencing = paths(), true

@@ -16,18 +16,21 @@ import (
 )
 
 const (
-	// quickRoutes is how often each case of an experiment of scenario.KindRoutes is run in a quick pass.
+	// quickRoutes is how often each case of an experiment of scenario.KindRoutes is run in a quick
+	// pass.
 	quickRoutes = 10
-	// routesQuiet is how long nothing must have changed for the network to have settled. Routers that batch hold a change
-	// for some 50 ms each; the longest way here is three of them.
+	// routesQuiet is how long nothing must have changed for the network to have settled. Routers
+	// that batch hold a change for some 50 ms each; the longest way here is three of them.
 	routesQuiet = 500 * time.Millisecond
-	// routesPatience is how long a change may take to reach the server, and subflowPatience how long it may take from
-	// there until the path is used: a client tries again after 1, 3 and 7 s.
+	// routesPatience is how long a change may take to reach the server, and subflowPatience how
+	// long it may take from there until the path is used: a client tries again after 1, 3 and 7 s.
 	routesPatience  = 15 * time.Second
 	subflowPatience = 8 * time.Second
-	// subflowQuiet is how long nothing must have been sent on a subflow for its last packet to have been seen.
+	// subflowQuiet is how long nothing must have been sent on a subflow for its last packet to have
+	// been seen.
 	subflowQuiet = 300 * time.Millisecond
-	// warmUp is how long a connection has before something changes: its slow start is not to be in the way.
+	// warmUp is how long a connection has before something changes: its slow start is not to be in
+	// the way.
 	warmUp = 300 * time.Millisecond
 	// routesExpected is how long a trial takes when all goes well.
 	routesExpected = 1400 * time.Millisecond
@@ -37,8 +40,9 @@ const (
 func newRoutesRunner(o RunOptions) *runner {
 	e := o.Spec.Experiment
 	var jobs []job
-	// One network after the other, and in each one trial after the other: nothing else may be in the way of a change. The
-	// cases take turns, so that one leaves the network as another needs it; the first is one that can begin at once.
+	// One network after the other, and in each one trial after the other: nothing else may be in
+	// the way of a change. The cases take turns, so that one leaves the network as another needs
+	// it; the first is one that can begin at once.
 	for _, transport := range e.TransportNames() {
 		for trial := range o.Trials {
 			for _, c := range withdrawFirst(e.Cases) {
@@ -76,7 +80,7 @@ func (r *runner) runRoutes(ctx context.Context) error {
 			}
 		}
 		transport := r.left[0][0].Transport
-		r.tell(Event{Kind: LabStarting, Lab: r.Name})
+		r.report(Event{Kind: LabStarting, Lab: r.Name})
 		l, err := lab.Up(ctx, lab.Options{
 			Name: r.Name, Spec: r.Spec, Routers: r.Spec.Experiment.Transports[transport].Routers, Binary: r.Binary, Detach: r.Keep, Log: r.Log,
 		})
@@ -84,7 +88,7 @@ func (r *runner) runRoutes(ctx context.Context) error {
 			return err
 		}
 		r.labs[0] = l
-		r.tell(Event{Kind: LabReady, Lab: r.Name})
+		r.report(Event{Kind: LabReady, Lab: r.Name})
 		if err := r.workRoutes(ctx, l, transport); err != nil {
 			return err
 		}
@@ -106,7 +110,7 @@ func (r *runner) workRoutes(ctx context.Context, l *lab.Lab, transport string) (
 		r.mu.Lock()
 		r.started[0] = time.Now()
 		r.mu.Unlock()
-		r.tell(Event{Kind: RunStarted, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial})
+		r.report(Event{Kind: RunStarted, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial})
 		run := result.Run{CellKey: j.CellKey, Trial: j.trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
 		if err := broken; err == nil {
 			announced, err = r.tryRoutes(ctx, l, w, j, announced, &run)
@@ -126,7 +130,7 @@ func (r *runner) workRoutes(ctx context.Context, l *lab.Lab, transport string) (
 		r.left[0] = r.left[0][1:]
 		r.started[0] = time.Time{}
 		r.mu.Unlock()
-		r.tell(Event{Kind: RunDone, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial, Run: &run})
+		r.report(Event{Kind: RunDone, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial, Run: &run})
 	}
 	return nil
 }
@@ -200,7 +204,8 @@ func opposite(change string) string {
 	return scenario.ChangeAnnounce
 }
 
-// changeRoutes makes the change and waits until the network has settled. It returns when the change began.
+// changeRoutes makes the change and waits until the network has settled. It returns when the change
+// began.
 func (r *runner) changeRoutes(ctx context.Context, l *lab.Lab, w *watch, change string) (time.Time, error) {
 	routes := r.Spec.Experiment.Routes
 	apply, err := l.PrepareAdvertise(routes.Router, routes.Neighbor, routes.Prefix, change == scenario.ChangeAnnounce)
@@ -273,7 +278,7 @@ func (r *runner) transfer(ctx context.Context, l *lab.Lab, j job) (*transfer, er
 			if s.Bytes > 0 {
 				once.Do(func() { close(flows) })
 			}
-			r.tell(Event{Kind: RunSample, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial, Rate: unit.Size(s.Bytes).Over(interval)})
+			r.report(Event{Kind: RunSample, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial, Rate: unit.Size(s.Bytes).Over(interval)})
 		})
 		if err == nil && !report.UsedMPTCP {
 			err = errors.New("the connection fell back from MPTCP to TCP")

@@ -173,34 +173,34 @@ func at(ms float64) time.Time {
 func TestMeasure(t *testing.T) {
 	for _, tt := range []struct {
 		name, change string
-		seen         []sighting
+		seen         []observation
 		subflow      [2]time.Time
 		want         map[string]float64
 		missing      string
 	}{
-		{"announcement", scenario.ChangeAnnounce, []sighting{
-			{asbrHeard, at(10)}, {asbrSet, at(11)}, {asbrTold, at(12)}, {serverTold, at(20)}, {epeSet, at(21)}, {bestSet, at(22)},
+		{"announcement", scenario.ChangeAnnounce, []observation{
+			{asbrReceived, at(10)}, {asbrSet, at(11)}, {asbrSent, at(12)}, {serverReceived, at(20)}, {epeSet, at(21)}, {bestSet, at(22)},
 			// What follows from it, later.
-			{asbrHeard, at(40)}, {serverTold, at(50)},
+			{asbrReceived, at(40)}, {serverReceived, at(50)},
 		}, [2]time.Time{at(30), at(90)}, map[string]float64{
 			"asbr_received_s": 0.010, "asbr_route_s": 0.011, "asbr_part_s": 0.002, "reflector_part_s": 0.008, "edge_part_s": 0.001, "own_part_s": 0.003,
 			"epe_route_s": 0.021, "best_path_s": 0.022, "subflow_s": 0.030,
 		}, ""},
-		{"withdrawal, with no route in between", scenario.ChangeWithdraw, []sighting{
-			{bestDeleted, at(5)}, {asbrHeard, at(1)}, {asbrTold, at(2)}, {asbrDeleted, at(3)}, {serverTold, at(4)}, {epeDeleted, at(6)},
+		{"withdrawal, with no route in between", scenario.ChangeWithdraw, []observation{
+			{bestDeleted, at(5)}, {asbrReceived, at(1)}, {asbrSent, at(2)}, {asbrDeleted, at(3)}, {serverReceived, at(4)}, {epeDeleted, at(6)},
 			{bestSet, at(60)}, {bestSet, at(110)},
 		}, [2]time.Time{at(0.5), at(7)}, map[string]float64{
 			"asbr_received_s": 0.001, "asbr_route_s": 0.003, "asbr_part_s": 0.001, "reflector_part_s": 0.002, "edge_part_s": 0.002, "own_part_s": 0.003,
 			"epe_route_s": 0.006, "best_path_s": 0.110, "subflow_s": 0.007,
 		}, ""},
-		{"the kernel is read before the packet", scenario.ChangeAnnounce, []sighting{
-			{asbrHeard, at(1)}, {asbrTold, at(2)}, {serverTold, at(4)}, {epeSet, at(3.9)}, {bestSet, at(5)},
+		{"the kernel is read before the packet", scenario.ChangeAnnounce, []observation{
+			{asbrReceived, at(1)}, {asbrSent, at(2)}, {serverReceived, at(4)}, {epeSet, at(3.9)}, {bestSet, at(5)},
 		}, [2]time.Time{}, map[string]float64{
 			"asbr_received_s": 0.001, "asbr_part_s": 0.001, "reflector_part_s": 0.002, "edge_part_s": 0, "own_part_s": 0.001, "epe_route_s": 0.0039, "best_path_s": 0.005,
 		}, ""},
-		{"half way", scenario.ChangeWithdraw, []sighting{{asbrHeard, at(1)}, {epeDeleted, at(3)}, {bestDeleted, at(3)}}, [2]time.Time{},
+		{"half way", scenario.ChangeWithdraw, []observation{{asbrReceived, at(1)}, {epeDeleted, at(3)}, {bestDeleted, at(3)}}, [2]time.Time{},
 			map[string]float64{"asbr_received_s": 0.001, "epe_route_s": 0.003, "subflow_s": 0}, "there is no other best path on the server"},
-		{"the other way round", scenario.ChangeWithdraw, []sighting{{epeSet, at(3)}, {bestSet, at(3)}}, [2]time.Time{},
+		{"the other way round", scenario.ChangeWithdraw, []observation{{epeSet, at(3)}, {bestSet, at(3)}}, [2]time.Time{},
 			map[string]float64{"best_path_s": 0.003, "subflow_s": 0}, "the EPE Route has not changed on the server"},
 	} {
 		got := measure(tt.change, at(0), tt.seen, tt.subflow)
@@ -266,7 +266,8 @@ func TestRoutesJobs(t *testing.T) {
 	}
 }
 
-// TestTap sends packets through a namespace's loopback: the filter lets those pass that are of interest.
+// TestTap sends packets through a namespace's loopback: the filter lets those pass that are of
+// interest.
 func TestTap(t *testing.T) {
 	labtest.NeedRoot(t)
 	name := "tabane-" + labtest.Prefix() + "tap"

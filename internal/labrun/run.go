@@ -1,6 +1,6 @@
 // Package labrun runs the experiment of a scenario.Spec in labs of its own: it applies the case's
-// settings and events, starts the traffic, and measures what arrives, what routes change and what the
-// client's packets show. It builds no network, which is lab's, and judges nothing: that is the
+// settings and events, starts the traffic, and measures what arrives, what routes change and what
+// the client's packets show. It builds no network, which is lab's, and judges nothing: that is the
 // scenario's.
 package labrun
 
@@ -28,26 +28,30 @@ import (
 
 // RunOptions is what Run needs.
 type RunOptions struct {
-	// Name of the lab; the scenario's name unless given. Labs side by side are NAME.1, NAME.2 and so on.
+	// Name of the lab; the scenario's name unless given. Labs side by side are NAME.1, NAME.2 and
+	// so on.
 	Name string
 	Spec *scenario.Spec
 	// Routers is as in Options. In an experiment of scenario.KindRoutes the transports say it.
 	Routers string
-	// Trials is how often each cell is run; as the scenario says, or in a quick pass 1 (10 changes of routes), unless given.
+	// Trials is how often each cell is run; as the scenario says, or in a quick pass 1 (10 changes
+	// of routes), unless given.
 	Trials int
 	// Quick bounds each run as its traffic says.
 	Quick bool
-	// Parallel is how many labs run side by side, at most one per case; DefaultParallel unless given.
+	// Parallel is how many labs run side by side, at most one per case; DefaultParallel unless
+	// given.
 	Parallel int
 	// Binary is as in Options.
 	Binary string
-	// Keep leaves the labs up, with the links as the last case had them. An error of Run removes them nevertheless.
+	// Keep leaves the labs up, with the links as the last case had them. An error of Run removes
+	// them nevertheless.
 	Keep bool
-	// Resequencing asks for what the client's packets tell also where the scenario does not.
+	// Resequencing analyzes the client's packets also where no expectation or figure needs them.
 	Resequencing bool
 	// Commit says which version of the program made the result.
 	Commit string
-	// Progress is told what happens, one event at a time.
+	// Progress is called for each event, never concurrently.
 	Progress func(Event)
 	Log      *slog.Logger
 }
@@ -64,7 +68,7 @@ const (
 	RunSample EventKind = "run-sample"
 	// RunDone has the Run, and the Trace of one that delivered.
 	RunDone EventKind = "run-done"
-	// LabRestoring tells that the events of the last run are undone.
+	// LabRestoring means that the events of the last run are being reverted.
 	LabRestoring EventKind = "lab-restoring"
 	// LabsRemoving is the last event.
 	LabsRemoving EventKind = "labs-removing"
@@ -87,13 +91,14 @@ type Event struct {
 	Trace *result.Trace
 }
 
-// DefaultParallel is how many labs Run has side by side: one for each case, if there are two processors, and four for each
-// processor at most.
+// DefaultParallel is how many labs Run has side by side: one for each case, if there are two
+// processors, and four for each processor at most.
 //
-// A lab waits for its links nearly all the time. The four cases of epe-steady side by side on two processors, with
-// other work on them, took 13 % of the processors' time; compared with one lab after the other (10 s per run, two
-// trials), TCP and CBR goodput differed by at most 0.1 % and that of MPTCP in bulk by at most 0.5 %, in both directions,
-// which is what trials of one kind differ by as well. With one processor the daemons' start alone would be in the way.
+// A lab waits for its links nearly all the time. The four cases of epe-steady side by side on two
+// processors, with other work on them, took 13 % of the processors' time; compared with one lab
+// after the other (10 s per run, two trials), TCP and CBR goodput differed by at most 0.1 % and
+// that of MPTCP in bulk by at most 0.5 %, in both directions, which is what trials of one kind
+// differ by as well. With one processor the daemons' start alone would be in the way.
 func DefaultParallel(cases int) int {
 	if runtime.NumCPU() < 2 {
 		return 1
@@ -113,9 +118,10 @@ func Host(commit string) result.Host {
 	return h
 }
 
-// Run runs the scenario's experiment in labs of its own: every case with every traffic over every transport, Trials
-// times. A run that fails is in the result as such, is not repeated, and makes the result not hold. Run removes its
-// labs before it returns, also when it fails, ctx ends or something panics. An error means that there is no result.
+// Run runs the scenario's experiment in labs of its own: every case with every traffic over every
+// transport, Trials times. A run that fails is in the result as such, is not repeated, and makes
+// the result not hold. Run removes its labs before it returns, also when it fails, ctx ends or
+// something panics. An error means that there is no result.
 func Run(ctx context.Context, o RunOptions) (result.Result, error) {
 	r, err := newRunner(o)
 	if err != nil {
@@ -217,9 +223,10 @@ func (r *runner) run(ctx context.Context) (_ result.Result, err error) {
 		finished = err == nil
 		return result, err
 	}
-	// All are up before the first run: starting daemons is the only time when a lab needs the processor.
+	// All are up before the first run: starting daemons is the only time when a lab needs the
+	// processor.
 	err = r.all(ctx, func(ctx context.Context, i int) error {
-		r.tell(Event{Kind: LabStarting, Lab: r.names[i]})
+		r.report(Event{Kind: LabStarting, Lab: r.names[i]})
 		l, err := lab.Up(ctx, lab.Options{Name: r.names[i], Spec: r.Spec, Routers: r.Routers, Binary: r.Binary, Detach: r.Keep, Log: r.Log})
 		if err != nil {
 			return err
@@ -227,7 +234,7 @@ func (r *runner) run(ctx context.Context) (_ result.Result, err error) {
 		r.mu.Lock()
 		r.labs[i] = l
 		r.mu.Unlock()
-		r.tell(Event{Kind: LabReady, Lab: r.names[i]})
+		r.report(Event{Kind: LabReady, Lab: r.names[i]})
 		if r.resequences {
 			return l.Links().DisableOffloads()
 		}
@@ -244,8 +251,8 @@ func (r *runner) run(ctx context.Context) (_ result.Result, err error) {
 	return result, err
 }
 
-// all calls f for every lab at once. The first error ends the others' context; a panic becomes the caller's, so that
-// what he deferred runs.
+// all calls f for every lab at once. The first error ends the others' context; a panic becomes the
+// caller's, so that what he deferred runs.
 func (r *runner) all(ctx context.Context, f func(ctx context.Context, lab int) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for i := range r.names {
@@ -275,7 +282,7 @@ func (p *panicError) Error() string { return fmt.Sprintf("%v\n\n%s", p.value, p.
 
 // down removes the labs.
 func (r *runner) down(ctx context.Context) error {
-	r.tell(Event{Kind: LabsRemoving})
+	r.report(Event{Kind: LabsRemoving})
 	var g sync.WaitGroup
 	errs := make([]error, len(r.labs))
 	for i, l := range r.labs {
@@ -311,7 +318,7 @@ func (r *runner) work(ctx context.Context, i int) error {
 		r.mu.Lock()
 		r.started[i] = time.Now()
 		r.mu.Unlock()
-		r.tell(Event{Kind: RunStarted, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial})
+		r.report(Event{Kind: RunStarted, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial})
 
 		run := result.Run{CellKey: j.CellKey, Trial: j.trial, Metrics: map[string]float64{}, Notes: map[string]string{}}
 		j.phases[0].Put(run.Metrics)
@@ -347,7 +354,7 @@ func (r *runner) work(ctx context.Context, i int) error {
 		r.left[i] = r.left[i][1:]
 		r.started[i] = time.Time{}
 		r.mu.Unlock()
-		r.tell(Event{Kind: RunDone, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial, Run: &run, Trace: trace})
+		r.report(Event{Kind: RunDone, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial, Run: &run, Trace: trace})
 	}
 	return nil
 }
@@ -363,7 +370,7 @@ func (r *runner) undo(ctx context.Context, l *lab.Lab, j job, whole []string) er
 		}
 		return nil
 	}
-	r.tell(Event{Kind: LabRestoring, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial})
+	r.report(Event{Kind: LabRestoring, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial})
 	if err := r.setCase(l, j.Case); err != nil {
 		return err
 	}
@@ -381,8 +388,8 @@ func (r *runner) setCase(l *lab.Lab, name string) error {
 	return nil
 }
 
-// tell fills in what every event says.
-func (r *runner) tell(e Event) {
+// report passes an event to Progress, with the fields that all events have.
+func (r *runner) report(e Event) {
 	if r.Progress == nil {
 		return
 	}

@@ -140,7 +140,8 @@ func TestRunKeep(t *testing.T) {
 	labtest.NothingLeft(t, o.Name)
 }
 
-// A run that fails is told, the others count, and the result does not hold although every expectation does.
+// A run that fails is told, the others count, and the result does not hold although every
+// expectation does.
 func TestRunFails(t *testing.T) {
 	for how, want := range map[string]string{
 		"fail":    "the client failed (exit status 2): the fetch fails as it is told to",

@@ -25,9 +25,10 @@ const overhead = 500 * time.Millisecond
 // recovery is what a lab takes at best after a run with events until it is as it was.
 const recovery = 2 * time.Second
 
-// schedule says which lab runs what and in which order: a lab has whole cases, because changing the links is a change
-// of the lab. Within a case the transports take turns, and each trial starts with another one, so that whatever drifts
-// on the machine meets all transports alike. trials is as RunOptions have it.
+// schedule says which lab runs what and in which order: a lab has whole cases, because changing the
+// links is a change of the lab. Within a case the transports take turns, and each trial starts with
+// another one, so that whatever drifts on the machine meets all transports alike. trials is as
+// RunOptions have it.
 func schedule(spec *scenario.Spec, labs, trials int, quick bool) ([][]job, error) {
 	e := spec.Experiment
 	lists := make([][]job, labs)
@@ -57,7 +58,8 @@ func rotate(s []string, n int) []string {
 	return slices.Concat(s[n:], s[:n])
 }
 
-// expect is how long a run takes at best: until the limits let its last byte through, or something else ends it.
+// expect is how long a run takes at best: until the limits let its last byte through, or something
+// else ends it.
 func expect(t *scenario.Traffic, phases []result.Phase, quick bool) time.Duration {
 	d := t.Lasts(quick)
 	bytes := t.Bytes
@@ -82,8 +84,8 @@ func labNamesFor(base string, n int) []string {
 	return names
 }
 
-// remaining is how long all labs still need: they work side by side, so the longest counts. started is when the current
-// run of each lab started, zero when none runs.
+// remaining is how long all labs still need: they work side by side, so the longest counts. started
+// is when the current run of each lab started, zero when none runs.
 func remaining(left [][]job, started []time.Time, now time.Time) time.Duration {
 	var longest time.Duration
 	for i, jobs := range left {

@@ -23,8 +23,8 @@ type reading struct {
 	acked map[pair]uint64
 }
 
-// observe reads a node's subflows until ctx ends. The first reading is there when begun is closed; it tells what does not
-// belong to what comes afterwards.
+// observe reads a node's subflows until ctx ends. The first reading is there when begun is closed;
+// it tells what does not belong to what comes afterwards.
 func observe(ctx context.Context, l *lab.Lab, node string, port uint16, begun chan<- struct{}) ([]reading, error) {
 	n, err := l.Node(node)
 	if err != nil {
@@ -85,8 +85,8 @@ func subflowNames(spec *scenario.Spec, node string) map[netip.Addr]string {
 	return names
 }
 
-// subflows counts for each address of the server what was acknowledged in each of n intervals from start on. Between two
-// readings it flows evenly. An address without a name is its own.
+// subflows counts for each address of the server what was acknowledged in each of n intervals from
+// start on. Between two readings it flows evenly. An address without a name is its own.
 func subflows(readings []reading, names map[netip.Addr]string, start time.Time, n int) []result.Subflow {
 	if len(readings) == 0 {
 		return nil
@@ -129,8 +129,8 @@ func subflows(readings []reading, names map[netip.Addr]string, start time.Time, 
 	return list
 }
 
-// spread adds bytes that came between two times to the intervals that these touch, in proportion. What lies outside of all
-// intervals is not counted.
+// spread adds bytes that came between two times to the intervals that these touch, in proportion.
+// What lies outside of all intervals is not counted.
 func spread(intervals []float64, bytes float64, from, to time.Duration) {
 	if to <= from {
 		return

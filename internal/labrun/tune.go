@@ -26,7 +26,8 @@ import (
 type tuning struct {
 	// server and client are settings of their namespaces.
 	server, client map[string]string
-	// out is what the server's routes say to TCP, back what the client's do, in place of the scenario's own metrics.
+	// out is what the server's routes say to TCP, back what the client's do, in place of the
+	// scenario's own metrics.
 	out, back scenario.RouteMetrics
 	// notes say where the kernel only has something near to what was asked.
 	notes []string
@@ -63,18 +64,21 @@ func kernelOffers() (offers, error) {
 }
 
 const (
-	// tcpOptions is what timestamps take of each segment (RFC 7323 section 3.2), dataSequence what MPTCP does (RFC 8684 section
-	// 3.3, with a 64-bit acknowledgement and sequence number).
+	// tcpOptions is what timestamps take of each segment (RFC 7323 section 3.2), dataSequence what
+	// MPTCP does (RFC 8684 section 3.3, with a 64-bit acknowledgement and sequence number).
 	tcpOptions, dataSequence = 12, 28
-	// headers is what a segment has before its payload, and the room that the kernel leaves before it, shared what it has behind
-	// (struct skb_shared_info), and descriptor what describes it (struct sk_buff).
+	// headers is what a segment has before its payload, and the room that the kernel leaves before
+	// it, shared what it has behind (struct skb_shared_info), and descriptor what describes it
+	// (struct sk_buff).
 	headers, shared, descriptor = 160, 320, 256
 	minReceive                  = 4096
 )
 
-// memory is what the kernel's receive buffer must hold so that a window of so many bytes fits in it, in segments. It takes segments for
-// no larger in memory than twice their payload (TCP_DEFAULT_SCALING_RATIO of include/net/tcp.h). Where they are, it would offer
-// more than it can hold, and of several subflows that are full none can take the data that is missing: they stand still.
+// memory is what the kernel's receive buffer must hold so that a window of so many bytes fits in
+// it, in segments. It takes segments for no larger in memory than twice their payload
+// (TCP_DEFAULT_SCALING_RATIO of include/net/tcp.h). Where they are, it would offer more than it can
+// hold, and of several subflows that are full none can take the data that is missing: they stand
+// still.
 func memory(window int64, segment int) int64 {
 	block := 1
 	for block < segment+headers+shared {
@@ -86,8 +90,8 @@ func memory(window int64, segment int) int64 {
 	return 2 * window
 }
 
-// tune says how a kernel does what the settings ask for, of connections with segments of so many bytes unless they ask for
-// others. An error says what it has nothing for.
+// tune says how a kernel does what the settings ask for, of connections with segments of so many
+// bytes unless they ask for others. An error says what it has nothing for.
 func tune(s scenario.Settings, multipath bool, segment int, o offers) (tuning, error) {
 	t := tuning{server: map[string]string{}, client: map[string]string{}}
 	var errs []error
@@ -153,7 +157,8 @@ func fullSegment(spec *scenario.Spec, k result.CellKey) int {
 	return traffic.Overhead{MPTCP: t.MPTCP}.MaxSegment(mtu)
 }
 
-// scheduler is what the kernel does the work of that scheduler with: itself, or its default one where that is near.
+// scheduler is what the kernel does the work of that scheduler with: itself, or its default one
+// where that is near.
 func (o offers) scheduler(name string) (string, bool) {
 	switch {
 	case slices.Contains(o.schedulers, name):
@@ -164,8 +169,8 @@ func (o offers) scheduler(name string) (string, bool) {
 	return "", false
 }
 
-// OnKernel returns the scenario with the schedulers that this kernel uses in place of those that it asks for: what a simulation
-// has to do to be held against the lab.
+// OnKernel returns the scenario with the schedulers that this kernel uses in place of those that it
+// asks for: what a simulation has to do to be held against the lab.
 func OnKernel(spec *scenario.Spec) (*scenario.Spec, error) {
 	o, err := kernelOffers()
 	if err != nil {
@@ -187,7 +192,8 @@ func (o offers) instead(spec *scenario.Spec) *scenario.Spec {
 // nearDefault are the schedulers that the kernel's own is like, the nearest first.
 var nearDefault = []string{"blest", "lowest-rtt"}
 
-// restarts reports whether the server must start anew: its listening socket keeps what it was opened with.
+// restarts reports whether the server must be restarted: its listening socket keeps what it was
+// opened with.
 func (t tuning) restarts(before tuning) bool {
 	return t.server[congestionKey] != before.server[congestionKey] || t.server[schedulerKey] != before.server[schedulerKey]
 }
@@ -199,7 +205,7 @@ func tunings(spec *scenario.Spec) (map[result.CellKey]tuning, error) {
 	all := map[result.CellKey]tuning{}
 	asked := false
 	bounds := slices.ContainsFunc(spec.Nodes[e.Server].Routes, func(r scenario.StaticRoute) bool { return r.Cwnd > 0 })
-	told := map[string]bool{}
+	reported := map[string]bool{}
 	var errs []error
 	for _, k := range e.Cells() {
 		s := e.Settings(k)
@@ -216,8 +222,8 @@ func tunings(spec *scenario.Spec) (map[result.CellKey]tuning, error) {
 			err = reachable(spec, t)
 		}
 		// The same holds of all cases, as a rule.
-		if err != nil && !told[k.Transport+err.Error()] {
-			told[k.Transport+err.Error()] = true
+		if err != nil && !reported[k.Transport+err.Error()] {
+			reported[k.Transport+err.Error()] = true
 			errs = append(errs, fmt.Errorf("case %q with transport %q: %w", k.Case, k.Transport, err))
 		}
 		all[k] = t
@@ -266,7 +272,8 @@ type tuner struct {
 	lab    *lab.Lab
 	now    tuning
 	before map[string]map[string]string // what nodes had, by key
-	// bound is whether the server's routes bound the window, learned on how many paths it knows that.
+	// bound is whether the server's routes bound the window, learned on how many paths it knows
+	// that.
 	bound   bool
 	learned int
 }
@@ -369,13 +376,15 @@ func (u *tuner) remember(name string, keep bool) error {
 	})
 }
 
-// The connection that teaches the server its bound lasts long enough for further subflows to be opened, and is no burden.
+// The connection that teaches the server its bound lasts long enough for further subflows to be
+// opened, and is no burden.
 const (
 	learnRate = 100 * unit.KbitPerSecond
 	learnFor  = 2 * time.Second
 )
 
-// learn delivers something where the server does not yet know the bound of its window on all paths of a transport.
+// learn delivers something where the server does not yet know the bound of its window on all paths
+// of a transport.
 func (u *tuner) learn(ctx context.Context, t *scenario.Transport) error {
 	need := 1
 	if t.MPTCP {

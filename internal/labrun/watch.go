@@ -19,28 +19,31 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// what is one thing that can be seen of a change of routes, in the order in which it passes through the network.
-type what int
+// stage is one thing that can be seen of a change of routes, in the order in which it passes
+// through the network.
+type stage int
 
 const (
-	// asbrHeard is an update of the peer at the ASBR; asbrSet and asbrDeleted are what the ASBR then did to its own route,
-	// and asbrTold its update of the VPN route to a reflector.
-	asbrHeard what = iota
+	// asbrReceived is an update of the peer at the ASBR; asbrSet and asbrDeleted are what the ASBR
+	// then did to its own route, and asbrSent its update of the VPN route to a reflector.
+	asbrReceived stage = iota
 	asbrSet
 	asbrDeleted
-	asbrTold
-	// serverTold is a reflector's update of a VPN route at the server.
-	serverTold
-	// epeSet and epeDeleted change the EPE Route, bestSet and bestDeleted the best path, both in the server's kernel.
+	asbrSent
+	// serverReceived is a reflector's update of a VPN route at the server.
+	serverReceived
+	// epeSet and epeDeleted change the EPE Route, bestSet and bestDeleted the best path, both in
+	// the server's kernel.
 	epeSet
 	epeDeleted
 	bestSet
 	bestDeleted
 )
 
-// sighting is something that was seen, on the clock that the kernel gives packets their times by.
-type sighting struct {
-	what
+// observation is something that was seen, on the clock that the kernel gives packets their times
+// by.
+type observation struct {
+	stage
 	at time.Time
 }
 
@@ -54,10 +57,10 @@ type watch struct {
 
 	mu    sync.Mutex
 	since time.Time // what is older is not of interest
-	seen  []sighting
+	seen  []observation
 	last  time.Time // of seen
-	// ports are those of the client on the subflow over the peer, as they were seen; old are those of former connections,
-	// which the kernel may keep and try again when there is a route.
+	// ports are those of the client on the subflow over the peer, as they were seen; old are those
+	// of former connections, which the kernel may keep and try again when there is a route.
 	ports, old map[uint16]bool
 	subflow    [2]time.Time // first and last packet since
 	lastEver   time.Time    // packet of this connection on the subflow
@@ -148,13 +151,13 @@ func (w *watch) follow() {
 	w.old, w.lastEver = maps.Clone(w.ports), time.Time{}
 }
 
-func (w *watch) see(what what, at time.Time) {
+func (w *watch) see(what stage, at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if at = at.Round(0); at.Before(w.since) {
 		return
 	}
-	w.seen = append(w.seen, sighting{what, at})
+	w.seen = append(w.seen, observation{what, at})
 	if at.After(w.last) {
 		w.last = at
 	}
@@ -198,9 +201,9 @@ func (w *watch) borderPacket(p packet.Packet) error {
 	unicast, vpn := changed(s.payload)
 	switch {
 	case !p.Sent && unicast && s.from == w.border.Address:
-		w.see(asbrHeard, p.At)
+		w.see(asbrReceived, p.At)
 	case p.Sent && vpn && slices.Contains(w.asbrReflectors, s.to):
-		w.see(asbrTold, p.At)
+		w.see(asbrSent, p.At)
 	}
 	return nil
 }
@@ -217,13 +220,14 @@ func (w *watch) serverPacket(p packet.Packet) error {
 		return nil
 	}
 	if _, vpn := changed(s.payload); vpn {
-		w.see(serverTold, p.At)
+		w.see(serverReceived, p.At)
 	}
 	return nil
 }
 
-// onSubflow takes a packet that the server sends over the peer. With a SYN it begins a subflow, whoever had the port before: of
-// some hundred connections two have the same as a rule.
+// onSubflow takes a packet that the server sends over the peer. With a SYN it begins a subflow,
+// whichever connection had the port before: of some hundred connections two have the same as a
+// rule.
 func (w *watch) onSubflow(port uint16, syn bool, at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -252,7 +256,7 @@ func (w *watch) lastPacket() time.Time {
 }
 
 // snapshot is what was seen since begin.
-func (w *watch) snapshot() (seen []sighting, last time.Time, subflow [2]time.Time, err error) {
+func (w *watch) snapshot() (seen []observation, last time.Time, subflow [2]time.Time, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.overrun {
@@ -262,10 +266,10 @@ func (w *watch) snapshot() (seen []sighting, last time.Time, subflow [2]time.Tim
 }
 
 // missing says what has not been seen yet of a change that must be.
-func missing(change string, seen []sighting) string {
+func missing(change string, seen []observation) string {
 	epe, best := false, false
 	for _, s := range seen {
-		switch s.what {
+		switch s.stage {
 		case epeSet:
 			epe = change == scenario.ChangeAnnounce
 		case epeDeleted:
@@ -286,15 +290,16 @@ func missing(change string, seen []sighting) string {
 	return ""
 }
 
-// measure turns what was seen from t0 on into metrics. What was not seen has none, except that a subflow which was used
-// until t0 and no more ended at once.
-func measure(change string, t0 time.Time, seen []sighting, subflow [2]time.Time) map[string]float64 {
+// measure turns what was seen from t0 on into metrics. What was not seen has none, except that a
+// subflow which was used until t0 and no more ended at once.
+func measure(change string, t0 time.Time, seen []observation, subflow [2]time.Time) map[string]float64 {
 	metrics := map[string]float64{}
-	// A part's time begins with the first sighting that is not older than what came before it on the way.
-	first := func(what what, from time.Time) (time.Time, bool) {
+	// A part's time begins with the first observation that is not older than what came before it on
+	// the way.
+	first := func(what stage, from time.Time) (time.Time, bool) {
 		var found time.Time
 		for _, s := range seen {
-			if s.what == what && !s.at.Before(from) && (found.IsZero() || s.at.Before(found)) {
+			if s.stage == what && !s.at.Before(from) && (found.IsZero() || s.at.Before(found)) {
 				found = s.at
 			}
 		}
@@ -316,7 +321,7 @@ func measure(change string, t0 time.Time, seen []sighting, subflow [2]time.Time)
 	put(result.EPERoute, t0, epeAt, epeOK)
 	var bestAt time.Time
 	for _, s := range seen {
-		if s.what == bestSet && s.at.After(bestAt) {
+		if s.stage == bestSet && s.at.After(bestAt) {
 			bestAt = s.at
 		}
 	}
@@ -325,19 +330,19 @@ func measure(change string, t0 time.Time, seen []sighting, subflow [2]time.Time)
 	at, ok := first(border, t0)
 	put(result.ASBRRoute, t0, at, ok)
 
-	heard, heardOK := first(asbrHeard, t0)
-	put(result.ASBRReceived, t0, heard, heardOK)
-	told, toldOK := first(asbrTold, heard)
-	toldOK = toldOK && heardOK
-	put(result.ASBRPart, heard, told, toldOK)
-	arrived, arrivedOK := first(serverTold, told)
-	arrivedOK = arrivedOK && toldOK
-	put(result.ReflectorPart, told, arrived, arrivedOK)
+	received, receivedOK := first(asbrReceived, t0)
+	put(result.ASBRReceived, t0, received, receivedOK)
+	sent, sentOK := first(asbrSent, received)
+	sentOK = sentOK && receivedOK
+	put(result.ASBRPart, received, sent, sentOK)
+	arrived, arrivedOK := first(serverReceived, sent)
+	arrivedOK = arrivedOK && sentOK
+	put(result.ReflectorPart, sent, arrived, arrivedOK)
 	// The kernel may have been seen before the packet was: they come by different ways.
 	if arrivedOK && epeOK {
 		edgePart := max(0, epeAt.Sub(arrived))
 		put(result.EdgePart, arrived, arrived.Add(edgePart), true)
-		put(result.OwnPart, heard, told.Add(edgePart), true)
+		put(result.OwnPart, received, sent.Add(edgePart), true)
 	}
 	return metrics
 }

@@ -15,11 +15,13 @@ const (
 	ipv6Header = 40
 	tcpHeader  = 20
 	flagSYN    = 0x02
-	// maxEncapsulated is how much is read of a packet that is encapsulated: two IPv6 headers and a routing header.
+	// maxEncapsulated is how much is read of a packet that is encapsulated: two IPv6 headers and a
+	// routing header.
 	maxEncapsulated = 256
 )
 
-// bgpOrEncapsulated lets IPv6 packets of BGP pass whole, of encapsulated ones the headers, and nothing else.
+// bgpOrEncapsulated lets IPv6 packets of BGP pass whole, of encapsulated ones the headers, and
+// nothing else.
 var bgpOrEncapsulated = packet.Options{Cooked: true, Filter: []unix.SockFilter{
 	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 0},
 	{Code: unix.BPF_ALU | unix.BPF_RSH | unix.BPF_K, K: 4},
@@ -37,15 +39,16 @@ var bgpOrEncapsulated = packet.Options{Cooked: true, Filter: []unix.SockFilter{
 	{Code: unix.BPF_RET | unix.BPF_K, K: maxEncapsulated},
 }}
 
-// carried is a TCP segment that is encapsulated in IPv6: where it comes from, the port that it goes to, and whether a connection
-// begins with it.
+// carried is a TCP segment that is encapsulated in IPv6: where it comes from, the port that it goes
+// to, and whether a connection begins with it.
 type carried struct {
 	from netip.Addr
 	port uint16
 	syn  bool
 }
 
-// parseCarried reads the headers of a segment behind an IPv6 header, with a routing header or without.
+// parseCarried reads the headers of a segment behind an IPv6 header, with a routing header or
+// without.
 func parseCarried(packet []byte) (carried, bool) {
 	if len(packet) < ipv6Header {
 		return carried{}, false
@@ -89,7 +92,8 @@ func parseSegment(packet []byte) (segment, bool) {
 	return segment{netip.AddrFrom16([16]byte(packet[8:24])), netip.AddrFrom16([16]byte(packet[24:40])), tcp[offset:]}, true
 }
 
-// BGP messages (RFC 4271 section 4) and attributes with routes of other families than IPv4 (RFC 4760).
+// BGP messages (RFC 4271 section 4) and attributes with routes of other families than IPv4 (RFC
+// 4760).
 const (
 	bgpHeader       = 19
 	bgpUpdate       = 2
@@ -104,8 +108,8 @@ const (
 
 var bgpMarker = bytes.Repeat([]byte{0xff}, 16)
 
-// changed says of which families the BGP updates in a TCP payload change routes. Messages that begin in another segment
-// are not looked at.
+// changed says of which families the BGP updates in a TCP payload change routes. Messages that
+// begin in another segment are not looked at.
 func changed(payload []byte) (unicast, vpn bool) {
 	for {
 		i := bytes.Index(payload, bgpMarker)

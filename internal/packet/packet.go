@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// MaxLength is the largest packet that is read whole, in bytes: an IPv6 GSO packet with room for
-	// its headers.
+	// MaxLength is the largest packet that is read whole, in bytes: an IPv6 GSO packet with room
+	// for its headers.
 	MaxLength = 1 << 18
 	// receiveBuffer queues packets while a handler is busy, in bytes.
 	receiveBuffer = 32 << 20
@@ -85,8 +85,8 @@ func Open(o Options) (*Socket, error) {
 	if snap == 0 {
 		snap = MaxLength
 	}
-	// Protocol 0 receives nothing until bind: no packet of another interface, and none that the filter
-	// would reject, slips in.
+	// Protocol 0 receives nothing until bind: no packet of another interface, and none that the
+	// filter would reject, slips in.
 	fd, err := unix.Socket(unix.AF_PACKET, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open packet socket: %w", err)

@@ -10,17 +10,17 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// Bounds of the chunk of a constant bit rate: below, the timer does more work than the sender; above, there is no
-// constant rate.
+// Bounds of the chunk of a constant bit rate: below, the timer does more work than the sender;
+// above, there is no constant rate.
 const (
 	minChunk     = time.Millisecond
 	maxChunk     = 10 * time.Second
 	defaultChunk = 10 * time.Millisecond
 )
 
-// schedule says when the bytes of a constant bit rate are due. Time is cut into chunks; the bytes of a chunk are due
-// when it begins, as those of a packet or a video frame are. It is absolute: it knows nothing of what was sent when,
-// so lateness never adds up.
+// schedule says when the bytes of a constant bit rate are due. Time is cut into chunks; the bytes
+// of a chunk are due when it begins, as those of a packet or a video frame are. It is absolute: it
+// knows nothing of what was sent when, so lateness never adds up.
 type schedule struct {
 	rate            unit.Bandwidth
 	duration, chunk time.Duration
@@ -39,7 +39,8 @@ func (s schedule) next(elapsed time.Duration) time.Duration {
 	return (elapsed/s.chunk + 1) * s.chunk
 }
 
-// parseSchedule reads the parameters rate, duration and chunk of a request. Errors are sentences for its sender.
+// parseSchedule reads the parameters rate, duration and chunk of a request. Errors are sentences
+// for its sender.
 func parseSchedule(query string) (schedule, error) {
 	values, err := url.ParseQuery(query)
 	if err != nil {

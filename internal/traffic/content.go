@@ -10,11 +10,12 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// patternSize is the period of the content. It lies far beyond the window of deflate (32 KiB), so that nothing on the
-// way makes the content smaller.
+// patternSize is the period of the content. It lies far beyond the window of deflate (32 KiB), so
+// that nothing on the way makes the content smaller.
 const patternSize = 1 << 20
 
-// pattern returns one period of the content: random, and the same in every process, so that a receiver could check it.
+// pattern returns one period of the content: random, and the same in every process, so that a
+// receiver could check it.
 var pattern = sync.OnceValue(func() []byte {
 	p := make([]byte, patternSize)
 	_, _ = rand.NewChaCha8([32]byte{'t', 'a', 'b', 'a', 'n', 'e'}).Read(p) // never fails
@@ -26,7 +27,8 @@ type content struct {
 	size, at int64
 }
 
-// piece returns the next bytes, at most n, without copying them. It is empty at the end of the content.
+// piece returns the next bytes, at most n, without copying them. It is empty at the end of the
+// content.
 func (c *content) piece(n int64) []byte {
 	p := pattern()[c.at%patternSize:]
 	return p[:min(int64(len(p)), n, c.size-c.at)]

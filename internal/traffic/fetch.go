@@ -33,7 +33,8 @@ const (
 type FetchOptions struct {
 	// URL is what to fetch, with the scheme http.
 	URL string
-	// Transport is TCP or MPTCP. MPTCP falls back to TCP when this host or the server has none; see Report.Fallback.
+	// Transport is TCP or MPTCP. MPTCP falls back to TCP when this host or the server has none; see
+	// Report.Fallback.
 	Transport Transport
 	// Interval is the length of the intervals that bytes are counted in; 0 means 100 ms.
 	Interval time.Duration
@@ -43,22 +44,23 @@ type FetchOptions struct {
 	Address netip.AddrPort
 	// Source is the address to connect from, when routing shall not choose it.
 	Source netip.Addr
-	// Resolve finds the addresses of the URL's host; nil asks the system. It is not called when the host is an address or
-	// Address is set.
+	// Resolve finds the addresses of the URL's host; nil asks the system. It is not called when the
+	// host is an address or Address is set.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
-	// Progress, when set, hears of each interval as it ends, also of empty ones. Calls do not overlap. It delays the
-	// counting and must return soon.
+	// Progress, when set, hears of each interval as it ends, also of empty ones. Calls do not
+	// overlap. It delays the counting and must return soon.
 	Progress func(Sample)
 }
 
-// Report is what a fetch measured, by the monotonic clock of the receiver. Bytes are those of the content, without
-// headers.
+// Report is what a fetch measured, by the monotonic clock of the receiver. Bytes are those of the
+// content, without headers.
 type Report struct {
 	Bytes int64 `json:"bytes"`
-	// FirstByte is the time from the start of dialing to the first byte of content; 0 when none came.
+	// FirstByte is the time from the start of dialing to the first byte of content; 0 when none
+	// came.
 	FirstByte time.Duration `json:"first_byte_ns"`
-	// Duration is the time from when the request was written to the last byte of content, or to where the fetch was cut
-	// off.
+	// Duration is the time from when the request was written to the last byte of content, or to
+	// where the fetch was cut off.
 	Duration time.Duration `json:"duration_ns"`
 	// GoodputBps is Bytes over Duration in bit/s.
 	GoodputBps float64 `json:"goodput_bps"`
@@ -68,9 +70,11 @@ type Report struct {
 	Fallback bool `json:"fallback"`
 	// Series has the intervals without gaps, the first at 0. The last may be cut short by the end.
 	Series []Sample `json:"series"`
-	// LongestGap is the longest time without a byte, looked for from 1 s after the request to the end of Duration.
+	// LongestGap is the longest time without a byte, looked for from 1 s after the request to the
+	// end of Duration.
 	LongestGap time.Duration `json:"longest_gap_ns"`
-	// EmptyIntervals counts the whole intervals without a byte that began 1 s after the request or later.
+	// EmptyIntervals counts the whole intervals without a byte that began 1 s after the request or
+	// later.
 	EmptyIntervals int `json:"empty_intervals"`
 }
 
@@ -83,9 +87,9 @@ const (
 
 var errLimit = errors.New("time limit reached")
 
-// Fetch gets the URL on a connection of its own and measures the content that arrives. The socket belongs to the network
-// namespace of the calling thread. When the limit ends the fetch, that is no error, even if nothing arrived. On other
-// errors the report holds what was measured until then.
+// Fetch gets the URL on a connection of its own and measures the content that arrives. The socket
+// belongs to the network namespace of the calling thread. When the limit ends the fetch, that is no
+// error, even if nothing arrived. On other errors the report holds what was measured until then.
 func Fetch(ctx context.Context, o FetchOptions) (Report, error) {
 	r, err := fetch(ctx, o)
 	if err != nil {
@@ -213,8 +217,8 @@ func (o FetchOptions) resolve(ctx context.Context, u *url.URL) ([]netip.AddrPort
 	return targets, nil
 }
 
-// dial connects to the first address that answers. It does so on the caller's goroutine, where an HTTP transport would
-// take another one, and with it perhaps another network namespace.
+// dial connects to the first address that answers. It does so on the caller's goroutine, where an
+// HTTP transport would take another one, and with it perhaps another network namespace.
 func (o FetchOptions) dial(ctx context.Context, addrs []netip.AddrPort) (*net.TCPConn, error) {
 	var d net.Dialer
 	d.SetMultipathTCP(o.Transport == MPTCP)
@@ -232,8 +236,8 @@ func (o FetchOptions) dial(ctx context.Context, addrs []netip.AddrPort) (*net.TC
 	return nil, errors.Join(errs...)
 }
 
-// receive sends the request and counts the content. It returns when the first and the last byte came, or where an error
-// ended it, from the request on.
+// receive sends the request and counts the content. It returns when the first and the last byte
+// came, or where an error ended it, from the request on.
 func (o FetchOptions) receive(ctx context.Context, conn *meteredConn, m *meter) (first, end time.Duration, err error) {
 	client := http.Client{
 		Transport: &http.Transport{
@@ -283,7 +287,8 @@ func (o FetchOptions) receive(ctx context.Context, conn *meteredConn, m *meter) 
 	}
 }
 
-// complaint returns the first line of an answer that is not content, to be printed after its status.
+// complaint returns the first line of an answer that is not content, to be printed after its
+// status.
 func complaint(body io.Reader) string {
 	line, _ := bufio.NewReader(io.LimitReader(body, maxComplaint)).ReadString('\n')
 	if line = strings.TrimSpace(line); line == "" {
@@ -311,7 +316,8 @@ func tickUntil(ctx context.Context, m *meter, written <-chan struct{}) {
 	}
 }
 
-// meteredConn notes when the request was written and, once the answer begins, what the transport is.
+// meteredConn notes when the request was written and, once the answer begins, what the transport
+// is.
 type meteredConn struct {
 	*net.TCPConn
 	// onWrite, when set, is called as the request is written; what it returns undoes what it did.
@@ -356,9 +362,9 @@ func (c *meteredConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Close ends an unfinished connection with a reset, on all its subflows. An MPTCP socket that is merely closed lives on for
-// net.mptcp.close_timeout, 60 s, and takes from the network what its receive buffer holds: megabytes of content that
-// nobody reads, beside whatever is measured next.
+// Close ends an unfinished connection with a reset, on all its subflows. An MPTCP socket that is
+// merely closed lives on for net.mptcp.close_timeout, 60 s, and takes from the network what its
+// receive buffer holds: megabytes of content that nobody reads, beside whatever is measured next.
 func (c *meteredConn) Close() error {
 	if c.unfinished() {
 		// An error means that the connection is closed already.

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// settle is when the search for gaps begins: before, connections and subflows are still being set up.
+// settle is when the search for gaps begins: before, connections and subflows are still being set
+// up.
 const settle = time.Second
 
 // Sample is what arrived in one interval.
@@ -14,12 +15,13 @@ type Sample struct {
 	At time.Duration `json:"at_ns"`
 	// Bytes are the bytes of content that arrived in it.
 	Bytes int64 `json:"bytes"`
-	// Gap is the longest time without a byte that ended in it, looked for from 1 s after the request to the end.
+	// Gap is the longest time without a byte that ended in it, looked for from 1 s after the
+	// request to the end.
 	Gap time.Duration `json:"gap_ns,omitempty"`
 }
 
-// meter counts bytes per interval. Time is what now returns; it is read under the lock, so that it never runs
-// backwards from one call to the next.
+// meter counts bytes per interval. Time is what now returns; it is read under the lock, so that it
+// never runs backwards from one call to the next.
 type meter struct {
 	interval time.Duration
 	now      func() time.Duration
@@ -34,8 +36,8 @@ type meter struct {
 	empty   int
 }
 
-// count records n bytes that arrived now, and returns the time. When that is at the limit or beyond (0 is none), the
-// bytes are too late and do not count.
+// count records n bytes that arrived now, and returns the time. When that is at the limit or beyond
+// (0 is none), the bytes are too late and do not count.
 func (m *meter) count(n int, limit time.Duration) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -51,8 +53,8 @@ func (m *meter) count(n int, limit time.Duration) time.Duration {
 	return at
 }
 
-// tick closes the intervals that are over, so that progress hears of them when nothing arrives. It returns when the
-// next one is over.
+// tick closes the intervals that are over, so that progress is called for them when nothing
+// arrives. It returns when the next one is over.
 func (m *meter) tick() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -32,7 +32,8 @@ func TestReplay(t *testing.T) {
 	if n := len(whole.Series); n != 15 || whole.Series[1].Bytes != 500 || whole.Series[14].Gap != 350*ms {
 		t.Errorf("series %+v", whole.Series)
 	}
-	// What comes at the limit or later is too late, and a delivery that was not done lasts until then.
+	// What comes at the limit or later is too late, and a delivery that was not done lasts until
+	// then.
 	cut := play(1200*ms, false)
 	if cut.Bytes != 1800 || cut.Duration != 1200*ms || len(cut.Series) != 12 {
 		t.Errorf("cut off: %+v", cut)

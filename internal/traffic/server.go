@@ -1,8 +1,9 @@
-// Package traffic serves and fetches the content of experiments over HTTP/1.1: as fast as the path allows, or at a
-// constant bit rate, over TCP or MPTCP, and counts what arrives when.
+// Package traffic serves and fetches the content of experiments over HTTP/1.1: as fast as the path
+// allows, or at a constant bit rate, over TCP or MPTCP, and counts what arrives when.
 //
-// It refuses everything that would put something else than the path into the figures: no TLS, no compression, no
-// caching, no redirects, no connection that serves two fetches. It measures; it does not judge.
+// It refuses everything that would put something else than the path into the figures: no TLS, no
+// compression, no caching, no redirects, no connection that serves two fetches. It measures; it
+// does not judge.
 package traffic
 
 import (
@@ -25,20 +26,22 @@ import (
 
 // Options are what a Server needs.
 type Options struct {
-	// Listen are the addresses to serve on, at least one. Port 0 takes a free one. [::] is all addresses, IPv4 as well.
+	// Listen are the addresses to serve on, at least one. Port 0 takes a free one. [::] is all
+	// addresses, IPv4 as well.
 	Listen []netip.AddrPort
 	// Log takes one line per request at level debug.
 	Log *slog.Logger
 }
 
-// Server serves content to whoever asks.
+// Server serves content over HTTP.
 type Server struct {
 	listeners []net.Listener
 	log       *slog.Logger
 }
 
-// New opens the listening sockets, in the network namespace of the calling thread. Clients may speak MPTCP or TCP;
-// where the kernel has no MPTCP, TCP alone. Call Run or Close to release the sockets.
+// New opens the listening sockets, in the network namespace of the calling thread. Clients may
+// speak MPTCP or TCP; where the kernel has no MPTCP, TCP alone. Call Run or Close to release the
+// sockets.
 func New(o Options) (*Server, error) {
 	if len(o.Listen) == 0 {
 		return nil, errors.New("listen: no address")
@@ -78,8 +81,8 @@ func (s *Server) Close() error {
 	return errors.Join(errs...)
 }
 
-// Run serves until the context ends or a listener breaks. It then cuts all connections, and returns when their
-// goroutines have ended: nil when it was the context.
+// Run serves until the context ends or a listener breaks. It then cuts all connections, and returns
+// when their goroutines have ended: nil when it was the context.
 func (s *Server) Run(ctx context.Context) error {
 	var conns sync.WaitGroup
 	srv := &http.Server{
@@ -172,9 +175,10 @@ func (d direct) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(d.ResponseWriter, r)
 }
 
-// serveCBR sends what is due whenever a chunk begins. A socket that does not take it delays it, and what became due
-// meanwhile follows at once, as from the buffer of a live stream. Go sets TCP_NODELAY, so a chunk never waits for
-// the one before. TCP_NOTSENT_LOWAT is left alone: it would only move what waits from the socket to this loop.
+// serveCBR sends what is due whenever a chunk begins. A socket that does not take it delays it, and
+// what became due meanwhile follows at once, as from the buffer of a live stream. Go sets
+// TCP_NODELAY, so a chunk never waits for the one before. TCP_NOTSENT_LOWAT is left alone: it would
+// only move what waits from the socket to this loop.
 func serveCBR(w http.ResponseWriter, r *http.Request) {
 	s, err := parseSchedule(r.URL.RawQuery)
 	if err != nil {
@@ -187,7 +191,7 @@ func serveCBR(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead {
 		return
 	}
-	// Errors mean that the client is gone, and with it whoever could be told.
+	// Errors mean that the client has closed the connection; nobody is left to respond to.
 	_ = pace(r.Context(), s, &content{size: total}, w, http.NewResponseController(w).Flush)
 }
 

@@ -4,17 +4,19 @@ import "fmt"
 
 // Bytes that every segment carries besides the application's.
 const (
-	// ethernetHeader is what a shaper on Ethernet or veth counts beyond the IP packet: two addresses and a type.
+	// ethernetHeader is what a shaper on Ethernet or veth counts beyond the IP packet: two
+	// addresses and a type.
 	ethernetHeader = 14
 	// ipv6Header is the fixed header (RFC 8200 section 3).
 	ipv6Header = 40
 	// tcpHeader is the header without options (RFC 9293 section 3.1).
 	tcpHeader = 20
-	// tcpTimestamps is the timestamps option of every segment, 10 bytes (RFC 7323 section 3.2), and two NOPs.
+	// tcpTimestamps is the timestamps option of every segment, 10 bytes (RFC 7323 section 3.2), and
+	// two NOPs.
 	tcpTimestamps = 12
-	// mptcpDSS is the DSS option of every segment (RFC 8684 section 3.3.1): 4 bytes of kind, length, subtype and flags, a
-	// Data ACK and a data sequence number of 8 bytes each, a subflow sequence number of 4, a data-level length of 2,
-	// and two NOPs; no checksum.
+	// mptcpDSS is the DSS option of every segment (RFC 8684 section 3.3.1): 4 bytes of kind,
+	// length, subtype and flags, a Data ACK and a data sequence number of 8 bytes each, a subflow
+	// sequence number of 4, a data-level length of 2, and two NOPs; no checksum.
 	mptcpDSS = 28
 	// ipv6MinMTU is the least MTU of a link that carries IPv6 (RFC 8200 section 5).
 	ipv6MinMTU = 1280
@@ -22,19 +24,20 @@ const (
 	maxMTU = ipv6Header + 65535
 )
 
-// Overhead is what a segment of bulk data carries on the limited link besides TCP over IPv6 with timestamps.
+// Overhead is what a segment of bulk data carries on the limited link besides TCP over IPv6 with
+// timestamps.
 type Overhead struct {
 	// MPTCP adds the DSS option.
 	MPTCP bool
-	// Encap is the length of an IPv6 encapsulation that the packet bore before the limited link and that is taken off by
-	// then: it makes the packet smaller, but is not carried. encap.red without SRH is 40 (RFC 8986 section 5.2), with
-	// an SRH of one SID it is 64 (RFC 8754 section 2).
+	// Encap is the length of an IPv6 encapsulation that the packet bore before the limited link and
+	// that is taken off by then: it makes the packet smaller, but is not carried. encap.red without
+	// SRH is 40 (RFC 8986 section 5.2), with an SRH of one SID it is 64 (RFC 8754 section 2).
 	Encap int
 }
 
-// PayloadShare returns what part of the bytes that a shaper on an Ethernet or veth link counts is left for the
-// application, when all segments are full and every link of the path has the MTU. ACKs in the other direction do not
-// count.
+// PayloadShare returns what part of the bytes that a shaper on an Ethernet or veth link counts is
+// left for the application, when all segments are full and every link of the path has the MTU. ACKs
+// in the other direction do not count.
 func PayloadShare(mtu int, o Overhead) (float64, error) {
 	inner := mtu - o.Encap
 	switch {

@@ -1,5 +1,5 @@
-// Package labtest gives tests of labs their scenarios, plays the programs that a lab starts, and fails
-// a test run that leaves anything behind. It makes no lab itself.
+// Package labtest gives tests of labs their scenarios, plays the programs that a lab starts, and
+// fails a test run that leaves anything behind. It makes no lab itself.
 package labtest
 
 import (
@@ -36,8 +36,8 @@ const FakeRouter = "TABANE_LAB_TEST_ROUTER"
 const pollerFiles = 4
 
 // Main runs a package's tests, or one of the verbs of the tabane program that a lab starts the test
-// binary with. labs lists the labs of this machine. A lab, namespace, link or file that the tests leave
-// behind fails the run.
+// binary with. labs lists the labs of this machine. A lab, namespace, link or file that the tests
+// leave behind fails the run.
 func Main(m *testing.M, verbs map[string]func(args []string) error, labs func() ([]string, error)) {
 	if len(os.Args) > 1 {
 		if play, ok := verbs[os.Args[1]]; ok {
@@ -147,7 +147,8 @@ func NeedRoot(t testing.TB) {
 	}
 }
 
-// NeedMPTCP skips the test where the kernel has no MPTCP; where TABANE_LAB=require it fails instead.
+// NeedMPTCP skips the test where the kernel has no MPTCP; where TABANE_LAB=require it fails
+// instead.
 func NeedMPTCP(t testing.TB) {
 	t.Helper()
 	if err := mptcp.Supported(); err != nil {
@@ -193,7 +194,8 @@ func Run(t *testing.T, l Lab, node, script string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// IP runs commands of iproute2 on a node of a lab, without that program, and returns what they show.
+// IP runs commands of iproute2 on a node of a lab, without that program, and returns what they
+// show.
 func IP(t *testing.T, lab, node, commands string) string {
 	t.Helper()
 	out, err := iproute.In("tabane-"+lab+"-"+node, commands)
