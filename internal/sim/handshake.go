@@ -59,7 +59,7 @@ func (f *sender) shake(s *Sim, p *packet) {
 		f.say(s, ready, s.receivers[f.flow].back)
 	case ready:
 		if f.hand.tries == 1 { // Karn: which of several was answered is not known
-			f.rtt.Update(s.now - f.hand.sent)
+			f.retrans.rtt.Update(s.now - f.hand.sent)
 		}
 		s.events.remove(s.senderSource(f.flow))
 		f.establish(s)

@@ -74,7 +74,7 @@ func (f *sender) rackDetect(s *Sim) {
 	}
 	var window time.Duration
 	if r.reordered || f.state != caRecovery && f.board.sacked < dupThresh {
-		window = min(f.rtt.MinRTT/4, f.rtt.SRTT)
+		window = min(f.retrans.rtt.MinRTT/4, f.retrans.rtt.SRTT)
 	}
 	for seq := f.board.una; seq != f.board.next; seq++ {
 		e := f.board.at(seq)
@@ -126,13 +126,13 @@ func (f *sender) armProbe(s *Sim) {
 		return
 	}
 	wait := time.Second
-	if f.rtt.SRTT > 0 {
-		wait = 2 * f.rtt.SRTT
+	if f.retrans.rtt.SRTT > 0 {
+		wait = 2 * f.retrans.rtt.SRTT
 		if f.board.next-f.board.una == 1 {
 			wait += ackDelay
 		}
 	}
-	if at := s.now + wait; at < f.deadline {
+	if at := s.now + wait; at < f.retrans.deadline {
 		r.probe = at
 		f.wake(s, at)
 	}

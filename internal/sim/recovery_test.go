@@ -120,8 +120,8 @@ func TestJumpDoesNotGrowTheWindow(t *testing.T) {
 func TestRetransmissionRestartsTheTimer(t *testing.T) {
 	s := newStage(t, once(20), as)
 	s.until("recovery", func(f *sender) bool { return f.state == caRecovery })
-	if f := &s.senders[0]; f.deadline != s.now+f.rto {
-		t.Errorf("the timer expires %s after the retransmission, want %s", f.deadline-s.now, f.rto)
+	if f := &s.senders[0]; f.retrans.deadline != s.now+f.retrans.rto {
+		t.Errorf("the timer expires %s after the retransmission, want %s", f.retrans.deadline-s.now, f.retrans.rto)
 	}
 	s.until("the end of recovery", func(f *sender) bool { return f.state == caOpen })
 	if n := s.senders[0].result.Timeouts; n != 0 {
@@ -194,8 +194,8 @@ func TestBackoff(t *testing.T) {
 		t.Errorf("timeouts at %v", at)
 	}
 	s.until("a new sample", func(f *sender) bool { return f.board.una > 20 })
-	if f := &s.senders[0]; f.backoff != 0 {
-		t.Errorf("backs off %d times after an acknowledgement", f.backoff)
+	if f := &s.senders[0]; f.retrans.backoff != 0 {
+		t.Errorf("backs off %d times after an acknowledgement", f.retrans.backoff)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/cc"
-	"github.com/tabane/tabane/internal/quality"
 	"github.com/tabane/tabane/internal/sched"
 	"github.com/tabane/tabane/internal/unit"
 )
@@ -38,14 +37,7 @@ type sender struct {
 	rescued  bool   // the last segment was sent again in this recovery (RFC 6675, section 4, NextSeg 4)
 	timedOut uint32 // una at the last timeout
 
-	rtt     quality.RTT
-	rto     time.Duration // without backoff
-	backoff uint
-	// deadline is when the retransmission timer expires, 0 when it does not run. There is an event
-	// no later than that, so that the timer can be restarted for each acknowledgement.
-	deadline time.Duration
-	timeouts int // in succession
-
+	retrans retransTimer
 	backlog backlog
 	buffers buffers
 
@@ -54,8 +46,6 @@ type sender struct {
 
 	windowSince time.Duration
 	windowArea  float64 // segments times nanoseconds
-	rttSum      time.Duration
-	rttCount    int64
 	penalized   time.Duration
 	out         uint32 // the way
 	result      PathResult
@@ -77,10 +67,10 @@ func (f *sender) establish(s *Sim) {
 	f.state = caOpen
 	f.result.Established = s.now
 	f.windowSince = s.now
-	rtt, least := f.rtt.SRTT, f.rtt.MinRTT
+	rtt, least := f.retrans.rtt.SRTT, f.retrans.rtt.MinRTT
 	*f.cc = cc.Start(c.InitialWindow)
 	f.cc.SRTT, f.cc.MinRTT = rtt, least
-	f.rto = f.rtt.RTO(c.MinRTO)
+	f.retrans.rto = f.retrans.rtt.RTO(c.MinRTO)
 	f.path.Usable = true
 	f.refresh()
 	c.established(s, f.index)
@@ -107,7 +97,7 @@ func (f *sender) refresh() {
 	if f.c.buffered() {
 		f.account()
 	}
-	p.SRTT, p.RTTVAR = f.rtt.SRTT, f.rtt.RTTVAR
+	p.SRTT, p.RTTVAR = f.retrans.rtt.SRTT, f.retrans.rtt.RTTVAR
 }
 
 // canSendNew reports whether the window has room for a new segment.
@@ -128,7 +118,7 @@ func (f *sender) sendNew(s *Sim, at uint64, length int) {
 		s.spend(f.board.grow())
 	}
 	seq, e := f.board.push(at, length)
-	if f.deadline == 0 {
+	if f.retrans.deadline == 0 {
 		f.restart(s) // RFC 6298, 5.1
 	}
 	f.transmit(s, seq, e)
@@ -179,9 +169,9 @@ func (f *sender) ack(s *Sim, p *packet) {
 	if c.RACK {
 		r = &f.rack
 	}
-	delivered := f.board.acknowledge(p.seq, s.now, f.rtt.MinRTT, r)
+	delivered := f.board.acknowledge(p.seq, s.now, f.retrans.rtt.MinRTT, r)
 	if p.blocks > 0 || f.board.nblocks > 0 {
-		delivered += f.board.selective(p, s.now, f.rtt.MinRTT, r)
+		delivered += f.board.selective(p, s.now, f.retrans.rtt.MinRTT, r)
 	}
 	flow.Delivered += uint64(delivered)
 
@@ -189,7 +179,7 @@ func (f *sender) ack(s *Sim, p *packet) {
 	if segments > 0 {
 		sample = s.now - p.at
 		f.measured(sample)
-		f.backoff, f.timeouts = 0, 0
+		f.retrans.progress()
 		if pa := f.path; !pa.Usable {
 			pa.Usable = true
 		}
@@ -215,7 +205,7 @@ func (f *sender) ack(s *Sim, p *packet) {
 		c.control.Acked(c.flows, f.index, cc.Ack{Now: s.now, Segments: segments, RTT: sample, Limited: limited})
 	}
 	if f.board.una == f.board.next {
-		f.deadline = 0 // RFC 6298, 5.2
+		f.retrans.deadline = 0 // RFC 6298, 5.2
 	} else if segments > 0 {
 		f.restart(s) // 5.3
 	}
@@ -236,22 +226,19 @@ func (f *sender) ack(s *Sim, p *packet) {
 
 // measured takes a round trip time.
 func (f *sender) measured(sample time.Duration) {
-	f.rtt.Update(sample)
-	f.rto = f.rtt.RTO(f.c.MinRTO)
-	f.rttSum += sample
-	f.rttCount++
+	f.retrans.sample(sample, f.c.MinRTO)
 	flow := f.cc
-	flow.SRTT, flow.MinRTT = f.rtt.SRTT, f.rtt.MinRTT
+	flow.SRTT, flow.MinRTT = f.retrans.rtt.SRTT, f.retrans.rtt.MinRTT
 }
 
 // restart restarts the retransmission timer.
 func (f *sender) restart(s *Sim) {
-	f.expire(s, s.now+min(f.rto<<f.backoff, quality.MaxRTO))
+	f.expire(s, s.now+f.retrans.interval())
 }
 
 // expire sets the deadline.
 func (f *sender) expire(s *Sim, at time.Duration) {
-	f.deadline = at
+	f.retrans.deadline = at
 	f.wake(s, at)
 }
 
@@ -277,10 +264,10 @@ func (f *sender) timer(s *Sim) {
 	if f.rack.due(s.now) {
 		f.rackTimer(s)
 	}
-	if f.deadline != 0 && f.deadline <= s.now {
+	if f.retrans.deadline != 0 && f.retrans.deadline <= s.now {
 		f.timeout(s)
 	}
-	next := f.deadline
+	next := f.retrans.deadline
 	if r := f.rack.next(); r != 0 && (next == 0 || r < next) {
 		next = r
 	}
@@ -295,8 +282,8 @@ func (f *sender) timer(s *Sim) {
 func (f *sender) timeout(s *Sim) {
 	c := f.c
 	f.result.Timeouts++
-	f.timeouts++
-	if f.timeouts >= c.StaleAfter {
+	f.retrans.timeouts++
+	if f.retrans.timeouts >= c.StaleAfter {
 		f.path.Usable = false
 	}
 	flow := f.cc
@@ -310,9 +297,7 @@ func (f *sender) timeout(s *Sim) {
 	f.board.markAllLost()
 	f.state, f.recover, f.rescued = caLoss, f.board.next, false
 	f.rack.stop()
-	if min(f.rto<<f.backoff, quality.MaxRTO) < quality.MaxRTO {
-		f.backoff++
-	}
+	f.retrans.backOff()
 	f.restart(s)
 	c.reinject(s, f)
 	f.retransmitLost(s)
@@ -323,13 +308,11 @@ func (f *sender) timeout(s *Sim) {
 // collect completes the result at the end.
 func (f *sender) collect(s *Sim) PathResult {
 	r := f.result
-	r.SRTT, r.MinRTT, r.RTO = f.rtt.SRTT, f.rtt.MinRTT, f.rto
-	if f.rttCount > 0 {
-		r.MeanRTT = f.rttSum / time.Duration(f.rttCount)
-	}
+	r.SRTT, r.MinRTT, r.RTO = f.retrans.rtt.SRTT, f.retrans.rtt.MinRTT, f.retrans.rto
+	r.MeanRTT = f.retrans.mean()
 	flow := f.cc
 	r.Cwnd = flow.Cwnd
-	r.Stale = f.timeouts >= f.c.StaleAfter
+	r.Stale = f.retrans.timeouts >= f.c.StaleAfter
 	if d := s.now - r.Established; r.Established != Never && d > 0 {
 		r.MeanCwnd = (f.windowArea + flow.Cwnd*float64(s.now-f.windowSince)) / float64(d)
 	}

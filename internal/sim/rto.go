@@ -1,0 +1,52 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/tabane/tabane/internal/quality"
+)
+
+// retransTimer is the retransmission timer of a subflow, with the round-trip times that it is computed
+// from (RFC 6298).
+type retransTimer struct {
+	rtt quality.RTT
+	rto time.Duration // without backoff
+	// backoff is how often it is doubled, timeouts how often it expired in succession.
+	backoff  uint
+	timeouts int
+	// deadline is when it expires, 0 when it does not run. There is an event no later than that, so that
+	// it can be restarted for each acknowledgement.
+	deadline time.Duration
+
+	sum   time.Duration // of all samples
+	count int64
+}
+
+// sample takes a round-trip time; minRTO is the least timeout beyond SRTT.
+func (t *retransTimer) sample(rtt, minRTO time.Duration) {
+	t.rtt.Update(rtt)
+	t.rto = t.rtt.RTO(minRTO)
+	t.sum += rtt
+	t.count++
+}
+
+// mean returns the mean of all samples, 0 without any.
+func (t *retransTimer) mean() time.Duration {
+	if t.count == 0 {
+		return 0
+	}
+	return t.sum / time.Duration(t.count)
+}
+
+// interval returns the timeout with its backoff.
+func (t *retransTimer) interval() time.Duration { return min(t.rto<<t.backoff, quality.MaxRTO) }
+
+// backOff doubles the timeout, up to its maximum (RFC 6298, 5.5).
+func (t *retransTimer) backOff() {
+	if t.interval() < quality.MaxRTO {
+		t.backoff++
+	}
+}
+
+// progress ends the backoff after an acknowledgement of new data.
+func (t *retransTimer) progress() { t.backoff, t.timeouts = 0, 0 }
