@@ -78,10 +78,7 @@ func epe(t *testing.T, replace ...string) *lab {
 	if len(replace) > 0 {
 		scenario = variant(t, replace...)
 	}
-	out, err := exec.Command(program, "lab", "up", scenario, "--name", l.name).CombinedOutput()
-	if err != nil {
-		t.Fatalf("lab up: %v\n%s", err, out)
-	}
+	up := false
 	t.Cleanup(func() {
 		if t.Failed() {
 			for _, log := range []string{"server.edge.log", "asbr1.asbr.log", "reflector.reflector.log"} {
@@ -89,10 +86,16 @@ func epe(t *testing.T, replace ...string) *lab {
 				t.Logf("%s:\n%s", log, b)
 			}
 		}
-		if out, err := exec.Command(program, "lab", "down", l.name).CombinedOutput(); err != nil {
+		// A lab that is not ready in time is kept; one that could not be made is not there.
+		if out, err := exec.Command(program, "lab", "down", l.name).CombinedOutput(); err != nil && up {
 			t.Errorf("lab down: %v\n%s", err, out)
 		}
 	})
+	out, err := exec.Command(program, "lab", "up", scenario, "--name", l.name).CombinedOutput()
+	if err != nil {
+		t.Fatalf("lab up: %v\n%s", err, out)
+	}
+	up = true
 	return l
 }
 
