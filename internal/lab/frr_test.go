@@ -14,6 +14,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bfd"
 	"github.com/tabane/tabane/internal/lab/labtest"
+	"github.com/tabane/tabane/internal/programs"
 	"github.com/tabane/tabane/internal/reflector"
 	"github.com/tabane/tabane/internal/router"
 	"github.com/tabane/tabane/internal/scenario"
@@ -225,11 +226,9 @@ func TestUseFRR(t *testing.T) {
 
 func needFRR(t *testing.T) {
 	t.Helper()
+	programs.Need(t, "vtysh")
 	if err := FRRInstalled(); err != nil {
-		if os.Getenv("TABANE_PROGRAMS") == "require" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
+		t.Fatal(err)
 	}
 }
 

@@ -47,9 +47,6 @@ func newScoreboard() scoreboard {
 
 func (b *scoreboard) at(seq uint32) *segment { return &b.ring[seq&uint32(len(b.ring)-1)] }
 
-// outstanding returns the number of segments sent and not acknowledged cumulatively.
-func (b *scoreboard) outstanding() uint32 { return b.next - b.una }
-
 // inFlight returns RFC 6675's pipe, in segments.
 func (b *scoreboard) inFlight() int32 { return int32(b.next-b.una) - b.sacked - b.lost + b.retrans }
 

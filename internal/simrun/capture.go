@@ -200,8 +200,9 @@ func (r *recorder) joining(b []byte, i int, kind sim.PacketKind) []byte {
 			return append(b, 30, 4, capable|version, sha256Only)
 		case sim.PacketSYNACK:
 			return be.AppendUint64(append(b, 30, 12, capable|version, sha256Only), serverKey)
+		default:
+			return be.AppendUint64(be.AppendUint64(append(b, 30, 20, capable|version, sha256Only), clientKey), serverKey)
 		}
-		return be.AppendUint64(be.AppendUint64(append(b, 30, 20, capable|version, sha256Only), clientKey), serverKey)
 	}
 	const join = 0x10
 	code := func(key, otherKey uint64, random, otherRandom uint32) []byte {
@@ -216,8 +217,9 @@ func (r *recorder) joining(b []byte, i int, kind sim.PacketKind) []byte {
 	case sim.PacketSYNACK:
 		b = append(append(b, 30, 16, join, byte(i)), code(serverKey, clientKey, serverRandom, clientRandom)[:8]...)
 		return be.AppendUint32(b, serverRandom)
+	default:
+		return append(append(b, 30, 24, join, 0), code(clientKey, serverKey, clientRandom, serverRandom)[:20]...)
 	}
-	return append(append(b, 30, 24, join, 0), code(clientKey, serverKey, clientRandom, serverRandom)[:20]...)
 }
 
 // data records a segment.
