@@ -30,17 +30,17 @@ func TestNothingFromOutsideIsBelieved(t *testing.T) {
 		t.Helper()
 		l.eventually(want+" is counted", 10*time.Second, l.contains(true, want, "asbr1", program, "status", "--json", "asbr"))
 	}
-	l.eventually("the good route arrives", 10*time.Second, l.contains(true, good, "server", "ip", "-6", "route", "show", "table", "101"))
+	l.eventually("the good route arrives", 10*time.Second, l.shows(true, good, "server", "route show table 101"))
 	status(`"rejected":{"bogon":1,"connected":2,"own-prefix":1,"srv6-block":2,"too-long":2}`)
 	for _, table := range []string{"main", "101", "102"} {
-		routes := l.must("server", "ip", "-6", "route", "show", "table", table)
+		routes := l.ip("server", "route show table "+table)
 		for _, bad := range []string{"fc00:2:1::", "2001:db8:a::", "2001:db8:b::2", "fd00::", "2001:db8:f::"} {
 			if strings.Contains("\n"+routes, "\n"+bad) {
 				t.Errorf("the server's table %s has %s:\n%s", table, bad, routes)
 			}
 		}
 	}
-	l.must("server", "ip", "-6", "route", "get", "2001:db8:c::10", "from", "2001:db8:1::b") // through transit-b's SID
+	l.ip("server", "route get 2001:db8:c::10 from 2001:db8:1::b") // through transit-b's SID
 }
 
 // TestNoTransitThroughTheNetwork: SRv6 packets and plain packets that arrive from one egress peer never leave to
@@ -48,7 +48,7 @@ func TestNothingFromOutsideIsBelieved(t *testing.T) {
 func TestNoTransitThroughTheNetwork(t *testing.T) {
 	l := epe(t)
 	l.eventually("the EPE Route of transit-b", 10*time.Second,
-		l.contains(true, "2001:db8:c::/64", "server", "ip", "-6", "route", "show", "table", "102"))
+		l.shows(true, "2001:db8:c::/64", "server", "route show table 102"))
 	client, stranger := netip.MustParseAddr("2001:db8:c::10"), netip.MustParseAddr("2001:db8:a::2")
 	for _, c := range []struct {
 		name         string
@@ -84,12 +84,12 @@ func TestNoTransitThroughTheNetwork(t *testing.T) {
 func TestACutOffBorderRouterAttractsNothing(t *testing.T) {
 	l := epe(t)
 	const ours = "2001:db8:1::/64"
-	l.eventually("transit-b has our prefix", 10*time.Second, l.contains(true, ours, "transit-b", "ip", "-6", "route"))
+	l.eventually("transit-b has our prefix", 10*time.Second, l.shows(true, ours, "transit-b", "route"))
 	l.link(t, "asbr2", "lan", false)
-	l.eventually("our prefix is withdrawn", 2*time.Second, l.contains(false, ours+" via 2001:db8:b::1", "transit-b", "ip", "-6", "route"))
+	l.eventually("our prefix is withdrawn", 2*time.Second, l.shows(false, ours+" via 2001:db8:b::1", "transit-b", "route"))
 	l.eventually("the status says why", 2*time.Second, l.contains(true, `"core":false`, "asbr2", program, "status", "--json", "asbr"))
 	l.link(t, "asbr2", "lan", true)
-	l.eventually("our prefix is back", 15*time.Second, l.contains(true, ours+" via 2001:db8:b::1", "transit-b", "ip", "-6", "route"))
+	l.eventually("our prefix is back", 15*time.Second, l.shows(true, ours+" via 2001:db8:b::1", "transit-b", "route"))
 }
 
 // marker is the payload of the packets of attacks.
