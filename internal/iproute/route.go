@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -240,7 +241,7 @@ func (r route) encap() string {
 }
 
 var metricNames = map[uint16]string{
-	unix.RTAX_MTU: "mtu", unix.RTAX_WINDOW: "window", unix.RTAX_ADVMSS: "advmss", unix.RTAX_HOPLIMIT: "hoplimit",
+	unix.RTAX_MTU: "mtu", unix.RTAX_WINDOW: "window", unix.RTAX_CWND: "cwnd", unix.RTAX_ADVMSS: "advmss", unix.RTAX_HOPLIMIT: "hoplimit",
 	unix.RTAX_INITCWND: "initcwnd", unix.RTAX_INITRWND: "initrwnd", unix.RTAX_QUICKACK: "quickack",
 }
 
@@ -250,10 +251,17 @@ func (r route) metrics() string {
 		return " " + err.Error()
 	}
 	text := ""
-	for _, kind := range []uint16{unix.RTAX_MTU, unix.RTAX_WINDOW, unix.RTAX_ADVMSS, unix.RTAX_HOPLIMIT, unix.RTAX_INITCWND, unix.RTAX_INITRWND, unix.RTAX_QUICKACK} {
-		if n := m.number(kind); n != 0 {
-			text += fmt.Sprintf(" %s %d", metricNames[kind], n)
+	locked := m.number(unix.RTAX_LOCK)
+	for _, kind := range slices.Sorted(maps.Keys(metricNames)) {
+		n := m.number(kind)
+		if n == 0 {
+			continue
 		}
+		text += " " + metricNames[kind]
+		if locked&(1<<kind) != 0 {
+			text += " lock"
+		}
+		text += fmt.Sprintf(" %d", n)
 	}
 	return text
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/tc"
+	"github.com/tabane/tabane/internal/tcp"
 )
 
 // space is an open namespace.
@@ -315,14 +316,19 @@ func (b *builder) finishNode(n *node) error {
 	})
 }
 
-// addRoutes makes the node's static routes in the caller's namespace, as far as they are not there.
+// addRoutes installs the node's static routes in the caller's namespace, or replaces them.
 func (n *node) addRoutes() error {
 	for _, r := range n.routes {
 		if err := replaceRoute(r); err != nil {
-			return fmt.Errorf("add route %s via %s on node %q: %w", r.Dst, r.Via, n.name, err)
+			return fmt.Errorf("prepare node %q: %w", n.name, err)
 		}
 	}
 	return nil
+}
+
+// replaceRoute installs a static route in the caller's namespace, or changes its metrics.
+func replaceRoute(r scenario.StaticRoute) error {
+	return tcp.ReplaceRoute(r.Dst, r.Via, tcp.RouteMetrics(r.RouteMetrics))
 }
 
 // limits fills in the default that edge.MPTCP promises.
@@ -334,7 +340,8 @@ func (n *node) limits() mptcp.Limits {
 	}
 }
 
-// setPaths tells the path manager of the caller's namespace its limits and its addresses.
+// setPaths configures the limits and endpoints of the kernel's path manager in the caller's
+// namespace.
 func (n *node) setPaths() error {
 	c, err := mptcp.Dial()
 	if err != nil {

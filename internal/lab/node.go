@@ -40,7 +40,7 @@ func (n Node) SetRouteMetrics(m scenario.RouteMetrics) (bounded bool, err error)
 				continue
 			}
 			if err := replaceRoute(r); err != nil {
-				return fmt.Errorf("change route %s of node %q: %w", r.Dst, n.node.name, err)
+				return fmt.Errorf("change metrics on node %q: %w", n.node.name, err)
 			}
 			n.node.routes = slices.Clone(n.node.routes)
 			n.node.routes[i] = r
