@@ -2,8 +2,8 @@
 /*
  * Counts packets and bytes per flow and SID where a network interface receives and sends.
  *
- * Needs Linux 6.6 to be attached with tcx, Linux 5.14 with cls_bpf. It uses no types of the kernel's, so a kernel
- * without BTF runs it too. It neither changes packets nor decides about them.
+ * Needs Linux 6.6 to be attached with tcx, Linux 5.14 with cls_bpf. It uses no types of the
+ * kernel's, so a kernel without BTF runs it too. It neither changes packets nor decides about them.
  */
 #include "bpf.h"
 #include "packet.h"
@@ -13,13 +13,13 @@ enum {
 	SENT,
 };
 
-/* How long a VLAN tag is that is kept beside the packet. */
+/* Length of a VLAN tag that is kept in the skb's metadata. */
 #define TAG 4
 
 /*
- * A flow has a slot as long as user space knows it. The slots lie in memory that user space has mapped, so that reading
- * them takes no system call. They are handed out here and given back by user space alone, when no program can have a count
- * for the former owner under way.
+ * Each known flow owns a slot. User space maps the slots, so that reading them takes no system
+ * call. Slots are allocated here and freed by user space only, once no program can still be
+ * counting for the previous owner.
  */
 
 struct count {
@@ -27,14 +27,15 @@ struct count {
 	__u64 bytes;
 };
 
-/* Whose slot it is. User space takes the key for whole when mark is what mark_of makes of it: that needs no order among
- * the stores, which on some processors has a price. Of a slot that it takes from its flow it sets the key's removed. */
+/* The owner of a slot. User space considers the key complete when mark equals mark_of(owner), so
+ * that the stores need no memory barrier. When user space removes a flow, it sets removed in the
+ * key. */
 struct owner {
 	struct flow_key key;
 	__u32 mark;
 } __attribute__((aligned(8)));
 
-/* Two lines of the processor's cache that are fetched together, the first of them for the owner. */
+/* Two adjacent cache lines, which are prefetched together; the owner is in the first. */
 struct slot {
 	struct owner owner;
 	struct count count;
@@ -50,7 +51,7 @@ struct {
 	__type(value, struct slot);
 } slots SEC(".maps");
 
-/* The slot of each flow, and above it the key's mark. */
+/* Slot number of each flow; the mark of its key is in the upper half. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 32768);
@@ -58,7 +59,7 @@ struct {
 	__type(value, __u64);
 } places SEC(".maps");
 
-/* Slots that nobody has. The last to come back is the first to go, which keeps those in use together. */
+/* Free slots, last in first out, which keeps the slots in use together. */
 struct {
 	__uint(type, BPF_MAP_TYPE_STACK);
 	__uint(max_entries, 32768);
@@ -66,9 +67,9 @@ struct {
 } spare SEC(".maps");
 
 /*
- * Which slot a packet's flow may have. Nothing depends on it: a hint that is wrong sends the packet the longer way. There
- * are no more of them than fit into 32 kB: so much the kernel takes from memory that large pages cover, and more from such
- * that a small page has to be looked up for first, in a virtual machine twice.
+ * A hint which slot a packet's flow may own. A wrong hint only sends the packet through the slow
+ * path. The table is at most 32 kB: the kernel allocates that much with kmalloc, which huge
+ * pages map, and more with vmalloc, whose 4 kB pages miss the TLB more often.
  */
 #define HINTS_IN_ROW 16
 #define HINT_ROWS 500
@@ -83,7 +84,7 @@ struct {
 	__type(value, struct hint_row);
 } hints SEC(".maps");
 
-/* The packets that are in no flow, by why they are not. */
+/* Packets that belong to no flow, by reason. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, REASONS);
@@ -91,27 +92,27 @@ struct {
 	__type(value, struct count);
 } reasons SEC(".maps");
 
-/* How many packets an skb with a payload is on the wire. */
+/* Number of packets on the wire of an skb with a payload. */
 static __attribute__((noinline)) __u32 segments_of(struct __sk_buff *skb, __u32 headers)
 {
 	__u32 segments = skb->gso_segs;
 
-	/* A NIC that joins segments itself may leave their number out. */
+	/* With LRO the NIC may not report the number of segments. */
 	if (!segments && skb->gso_size && headers && skb->len > headers)
 		segments = (skb->len - headers + skb->gso_size - 1) / skb->gso_size;
 	return segments ? segments : 1;
 }
 
-/* How many packets the skb is on the wire, and in how many bytes from the link layer's header on. */
+/* Packets of the skb on the wire, and their bytes from the link-layer header on. */
 static __always_inline struct count size_on_wire(struct __sk_buff *skb, int direction, int tagged, __u32 headers)
 {
 	struct count size = {.packets = 1};
 
-	/* Without a payload it is one; else the number is at the other end of its memory, and that is far. */
+	/* Without a payload it is one packet; gso_segs is in another cache line. */
 	if (skb->len != headers)
 		size.packets = segments_of(skb, headers);
 	if (direction == SENT)
-		/* The kernel has added the headers of every segment. */
+		/* skb->wire_len includes the headers of every segment. */
 		size.bytes = skb->wire_len;
 	else
 		size.bytes = skb->len + (size.packets - 1) * headers;
@@ -120,18 +121,18 @@ static __always_inline struct count size_on_wire(struct __sk_buff *skb, int dire
 	return size;
 }
 
-/* A flow is mostly on one CPU at a time: adding at once costs less than reading a counter for each of them. */
+/* A flow is mostly on one CPU at a time: an atomic add costs less than summing per-CPU counters. */
 static __always_inline void add(struct count *to, struct count size)
 {
 	__sync_fetch_and_add(&to->packets, size.packets);
 	__sync_fetch_and_add(&to->bytes, size.bytes);
 }
 
-/* The golden ratio's fraction: multiplying by it spreads the bits of a number over those above them. */
+/* 2^64 divided by the golden ratio, for multiplicative hashing. */
 #define SPREAD 0x9e3779b97f4a7c15ULL
 #define OWNER_WORDS (sizeof(struct owner) / sizeof(__u64))
 
-/* A number that hardly any other key has, and no key that is only partly written. Never 0. */
+/* A hash of the key that a different or a partly written key is unlikely to have. Never 0. */
 static __always_inline __u32 mark_of(const struct owner *owner)
 {
 	const __u64 *words = (const __u64 *)owner;
@@ -144,7 +145,7 @@ static __always_inline __u32 mark_of(const struct owner *owner)
 	return mark ? mark : 1;
 }
 
-/* The number of a flow's hint, from its addresses and its interface and ports: as good as any that is quickly found. */
+/* Index of a flow's hint: a cheap hash of its addresses, interface and ports. */
 static __always_inline __u32 hint_of(const __u64 *addresses, __u64 rest)
 {
 	__u64 sum = (addresses[0] ^ addresses[1] ^ addresses[2] ^ addresses[3]) + rest;
@@ -166,8 +167,8 @@ static __always_inline int is_owner(const struct owner *owner, const struct owne
 #define NO_SLOT (~0U)
 
 /*
- * The slot of a flow that has one. The kernel may use the entry of a flow that was removed for another one while it is
- * looked at here: the mark tells. The entry is read in one piece.
+ * The slot of a flow that has one. The kernel may reuse the entry of a removed flow while
+ * it is read here; the mark detects that. The entry is copied at once.
  */
 static __always_inline __u32 find_slot(const struct owner *flow)
 {
@@ -180,7 +181,7 @@ static __always_inline __u32 find_slot(const struct owner *flow)
 	return value >> 32 == flow->mark ? (__u32)value : NO_SLOT;
 }
 
-/* The slot of a flow, which gets one if it has none. */
+/* The slot of a flow; allocates one if it has none. */
 static __attribute__((noinline)) __u32 take_slot(const struct owner *flow)
 {
 	__u32 number = find_slot(flow);
@@ -189,12 +190,12 @@ static __attribute__((noinline)) __u32 take_slot(const struct owner *flow)
 
 	if (number != NO_SLOT)
 		return number;
-	/* Another CPU may have taken the last one for the same flow. */
+	/* Another CPU may have allocated the last free slot for the same flow. */
 	if (bpf_map_pop_elem(&spare, &number))
 		return find_slot(flow);
 	entry = number | (__u64)flow->mark << 32;
 	if (bpf_map_update_elem(&places, &flow->key, &entry, BPF_NOEXIST)) {
-		/* It was faster. */
+		/* It was first. */
 		bpf_map_push_elem(&spare, &number, 0);
 		return find_slot(flow);
 	}
@@ -256,12 +257,12 @@ static __attribute__((noinline)) int count_any(struct __sk_buff *skb, int direct
 }
 
 /*
- * Counts a packet of a flow that has a slot, when it is one of those there are most of: TCP over IPv6, plain or encapsulated.
- * Not 0 when it did.
+ * Fast path: counts a packet of a flow that has a slot, if it is TCP over IPv6, plain or
+ * encapsulated. Returns nonzero when it did.
  *
- * From one packet to the next the processor does so much else that it has to get from afar what is needed here, code and data
- * alike: it costs as much as it is long, and as many places as it looks at. So it compares with the slot's owner where
- * find_flow copies, and it is not general.
+ * Between two packets code and data are evicted from the caches, so the cost is the number of
+ * cache lines touched. That is why it compares with the slot's owner in place, where find_flow
+ * copies, and handles only this case.
  */
 static __always_inline int count_known(struct __sk_buff *skb, int direction, int raw)
 {
@@ -300,7 +301,7 @@ static __always_inline int count_known(struct __sk_buff *skb, int direction, int
 	headers += (h[IPV6_HEADER + TCP_OFFSET] >> 4) * 4;
 
 	addresses = (const __u64 *)(h + IPV6_SOURCE);
-	/* As the key has it: the ports, and the interface after them. */
+	/* Layout of the key: the ports, then the interface. */
 	rest = ntohl(*(const __u32 *)(h + IPV6_HEADER)) | (__u64)skb->ifindex << 32;
 	hint = hint_of(addresses, rest);
 	row = hint / HINTS_IN_ROW;
@@ -311,13 +312,13 @@ static __always_inline int count_known(struct __sk_buff *skb, int direction, int
 	slot = bpf_map_lookup_elem(&slots, &number);
 	if (!slot)
 		return 0;
-	/* So that it is there when it is needed: what adds to it below waits until all before is certain. */
+	/* Prefetch: the atomic add below waits until all earlier instructions have retired. */
 	(void)*(volatile __u64 *)&slot->count.packets;
 	owner = (const __u64 *)&slot->owner;
 	if ((owner[0] ^ addresses[0]) | (owner[1] ^ addresses[1]) | (owner[2] ^ addresses[2]) | (owner[3] ^ addresses[3]) |
 	    (owner[4] ^ sid[0]) | (owner[5] ^ sid[1]) | (owner[6] ^ rest))
 		return 0;
-	/* Family, protocol, direction, and that it is not removed. */
+	/* Family, protocol and direction, with removed being 0. */
 	if ((__u32)owner[7] != htonl(6 << 24 | PROTO_TCP << 16 | direction << 8))
 		return 0;
 	add(&slot->count, size_on_wire(skb, direction, 0, headers));
@@ -343,7 +344,7 @@ int sent(struct __sk_buff *skb)
 	return count(skb, SENT, 0);
 }
 
-/* The same for links whose packets begin with IP, such as tun. */
+/* The same for links without a link-layer header, such as tun. */
 SEC("tc")
 int received_raw(struct __sk_buff *skb)
 {

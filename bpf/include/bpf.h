@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * What a program of the kernel's virtual machine is written with: section names, map definitions, helpers.
+ * Section names, map definitions and helpers for eBPF programs.
  *
- * It holds exactly what the programs here use, with the kernel's numbers (include/uapi/linux/bpf.h), so that the
- * objects do not depend on which headers a machine has installed.
+ * It declares only what the programs here use, with the values of include/uapi/linux/bpf.h, so
+ * that the objects do not depend on installed headers.
  */
 #ifndef TABANE_BPF_H
 #define TABANE_BPF_H
@@ -21,7 +21,7 @@ typedef unsigned long long __u64;
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
-/* From network to host byte order, and back. */
+/* Converts between network and host byte order. */
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define ntohs(x) __builtin_bswap16(x)
 #define ntohl(x) __builtin_bswap32(x)
@@ -48,8 +48,8 @@ enum {
 };
 
 /*
- * The context of a tc program, as far as it is used. The kernel knows its members by their place: they are those of
- * struct __sk_buff up to the last one here.
+ * The context of a tc program: struct __sk_buff up to the last member that is used. The verifier
+ * identifies members by offset.
  */
 struct __sk_buff {
 	__u32 len;
@@ -86,7 +86,8 @@ struct __sk_buff {
 	__u32 gso_size;
 };
 
-/* What a tc program answers: TCX_NEXT, which for cls_bpf is TC_ACT_UNSPEC, leaves the packet to whoever is next. */
+/* Return value of a tc program: TCX_NEXT, for cls_bpf TC_ACT_UNSPEC, passes the packet to the
+ * next program. */
 enum {
 	TC_NEXT = -1,
 };

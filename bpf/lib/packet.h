@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Finds the flow that a packet belongs to: the inner 5-tuple, and the SID when the packet is on its way to one.
+ * Parses the flow of a packet: the inner 5-tuple, and the SID if the packet is encapsulated.
  *
- * Understood are Ethernet with up to two VLAN tags or none at all, IPv6 and IPv4, and one level of IPv6 encapsulation
- * (RFC 8986, H.Encaps and H.Encaps.Red) with any extension headers, a segment routing header (RFC 8754) among them.
- * Packets come from anyone: nothing here trusts a length, and every loop is bounded. The packet is only read.
+ * Supports Ethernet with up to two VLAN tags, IPv6 and IPv4, and one level of
+ * IPv6 encapsulation (RFC 8986, H.Encaps and H.Encaps.Red) with any extension headers, a segment
+ * routing header (RFC 8754) among them. Packets are untrusted: every length is checked and every
+ * loop is bounded. The packet is only read.
  *
- * It has no maps. The Go reference it is tested against is in internal/bpf/flowcount.
+ * It has no maps. Its Go reference for tests is in internal/bpf/flowcount.
  */
 #ifndef TABANE_PACKET_H
 #define TABANE_PACKET_H
 
 #include "bpf.h"
 
-/* Why a packet belongs to no flow; 0 when it does. These numbers are the indices of a map that user space reads. */
+/* Why a packet belongs to no flow; 0 when it does. The values are indices of a map that user
+ * space reads. */
 enum reason {
 	REASON_COUNTED,
 	REASON_TRUNCATED,  /* it ends within a header */
@@ -28,9 +30,10 @@ enum reason {
 };
 
 /*
- * A flow in one direction on one interface. IPv4 addresses are mapped into IPv6 (::ffff:0:0/96). The SID is zero for
- * packets that are not encapsulated. Ports are in host byte order, the second first:
- * read as one number they are that of the packet, turned round. Source and destination must stay next to each other.
+ * A flow in one direction on one interface. IPv4 addresses are mapped into IPv6 (::ffff:0:0/96).
+ * The SID is zero for packets that are not encapsulated. Ports are in host byte order, destination
+ * first: read as one 32-bit number they are the byte-swapped number in the packet. Source and
+ * destination must stay adjacent.
  */
 struct flow_key {
 	__u8 source[16];
@@ -82,16 +85,16 @@ enum {
 };
 
 /*
- * Where size bytes, a constant, of the packet are: in the packet, where it is in one piece up to there, which the headers
- * nearly always are and which is several times as fast; otherwise the kernel copies them to room, of LONGEST_VIEW bytes. 0
- * when the packet ends before.
+ * A pointer to size bytes of the packet, size being constant: into the packet itself if they are
+ * linear, as headers nearly always are, which is several times as fast; otherwise to a copy in
+ * room, of LONGEST_VIEW bytes. NULL when the packet is too short.
  */
 static __always_inline const __u8 *view(struct __sk_buff *skb, __u32 offset, __u32 size, void *room)
 {
 	const __u8 *data = (const __u8 *)(long)skb->data;
 	const __u8 *end = (const __u8 *)(long)skb->data_end;
 
-	/* The bound is the verifier's: it follows no pointer farther. */
+	/* The bound keeps the verifier within MAX_PACKET_OFF. */
 	if (likely(offset < 0x7fff)) {
 		data += offset;
 		if (likely(data + size <= end))
@@ -100,13 +103,13 @@ static __always_inline const __u8 *view(struct __sk_buff *skb, __u32 offset, __u
 	return bpf_skb_load_bytes(skb, offset, room, size) ? 0 : room;
 }
 
-/* A number of the packet, in host byte order. */
+/* An integer of the packet, in host byte order. */
 static __always_inline __u16 number(const __u8 *at)
 {
 	return ntohs(*(const __u16 *)at);
 }
 
-/* Copies size bytes, a constant and a multiple of 4, to a place that is aligned to that. */
+/* Copies size bytes; size is a constant multiple of 4, and to is aligned to it. */
 static __always_inline void copy(__u8 *to, const __u8 *from, __u32 size)
 {
 	__u32 i = 0;
@@ -117,8 +120,8 @@ static __always_inline void copy(__u8 *to, const __u8 *from, __u32 size)
 		*(__u32 *)(to + i) = *(const __u32 *)(from + i);
 }
 
-/* What follows a header, in one number so that a function can return it: where it begins, what it is, and the reason
- * why it is not known. */
+/* The next header, packed into one integer so that a function can return it: offset, protocol
+ * and the reason if it is unknown. */
 #define NEXT(offset, type, reason) ((__u32)(offset) | (__u64)(type) << 32 | (__u64)(reason) << 48)
 #define NEXT_OFFSET(next) ((__u32)(next))
 #define NEXT_TYPE(next) ((__u16)((next) >> 32))
@@ -129,7 +132,8 @@ static __always_inline int is_tag(__u16 ethertype)
 	return ethertype == ETHERTYPE_VLAN || ethertype == ETHERTYPE_SERVICE_VLAN;
 }
 
-/* Walks over VLAN tags. Global, so that the verifier looks at it once and not for every way that leads here. */
+/* Skips VLAN tags. A global function, so that the verifier checks it once and not for every path
+ * to it. */
 __attribute__((noinline)) __u64 skip_tags(struct __sk_buff *skb, __u16 ethertype)
 {
 	__u8 room[LONGEST_VIEW] __attribute__((aligned(8)));
@@ -152,7 +156,7 @@ static __always_inline int is_extension(__u8 proto)
 	       proto == PROTO_AUTHENTICATION || proto == PROTO_FRAGMENT;
 }
 
-/* Walks over extension headers. Global for the same reason. */
+/* Skips extension headers. Global for the same reason. */
 __attribute__((noinline)) __u64 skip_extensions(struct __sk_buff *skb, __u32 offset, __u8 proto)
 {
 	__u8 room[LONGEST_VIEW] __attribute__((aligned(8)));
@@ -166,7 +170,7 @@ __attribute__((noinline)) __u64 skip_extensions(struct __sk_buff *skb, __u32 off
 		if (!h)
 			return NEXT(0, 0, REASON_TRUNCATED);
 		if (proto == PROTO_FRAGMENT) {
-			/* The fragment's offset is the upper 13 bits. */
+			/* The fragment offset is the upper 13 bits. */
 			if (number(h + 2) >> 3)
 				return NEXT(0, 0, REASON_FRAGMENT);
 			offset += FRAGMENT_HEADER;
@@ -182,7 +186,7 @@ __attribute__((noinline)) __u64 skip_extensions(struct __sk_buff *skb, __u32 off
 	return NEXT(offset, proto, REASON_COUNTED);
 }
 
-/* Reads an IPv6 header and walks over its extension headers. */
+/* Reads an IPv6 header and skips its extension headers. */
 static __always_inline __u64 ipv6_header(struct __sk_buff *skb, __u32 offset, struct flow_key *key)
 {
 	__u8 room[LONGEST_VIEW] __attribute__((aligned(8)));
@@ -195,7 +199,7 @@ static __always_inline __u64 ipv6_header(struct __sk_buff *skb, __u32 offset, st
 		return NEXT(0, 0, REASON_MALFORMED);
 	proto = h[IPV6_NEXT];
 	key->family = 6;
-	/* Both addresses at once: they are neighbors in the header and in the key. */
+	/* Both addresses at once: they are adjacent in the header and in the key. */
 	copy(key->source, h + IPV6_SOURCE, 32);
 	if (unlikely(is_extension(proto)))
 		return skip_extensions(skb, offset + IPV6_HEADER, proto);
@@ -230,8 +234,9 @@ static __always_inline __u64 ipv4_header(struct __sk_buff *skb, __u32 offset, st
 }
 
 /*
- * Fills the key, which must be zero and lie at a multiple of 8, from a packet that begins with an Ethernet header or, with
- * raw, with that of IP. *headers is then how many bytes come before the payload of TCP or UDP.
+ * Fills the key, which must be zeroed and 8-byte aligned, from a packet that begins with an
+ * Ethernet header or, if raw, with an IP header. Sets *headers to the bytes before the payload
+ * of TCP or UDP.
  */
 static __always_inline enum reason find_flow(struct __sk_buff *skb, int raw, struct flow_key *key, __u32 *headers)
 {
@@ -256,8 +261,8 @@ static __always_inline enum reason find_flow(struct __sk_buff *skb, int raw, str
 		}
 	}
 
-	/* The outer header and the one inside have the same code: little of it stays in the processor's cache from one packet to
-	 * the next. */
+	/* Outer and inner header share code: little of it stays in the instruction cache between
+	 * packets. */
 #pragma clang loop unroll(disable)
 	for (int inside = 0;; inside = 1) {
 		if (likely(type == ETHERTYPE_IPV6))
@@ -274,7 +279,7 @@ static __always_inline enum reason find_flow(struct __sk_buff *skb, int raw, str
 			break;
 		if (inside)
 			return REASON_NESTED;
-		/* Encapsulation in IPv4 is not followed. */
+		/* Encapsulation in IPv4 is not parsed. */
 		if (type == ETHERTYPE_IPV4)
 			return REASON_PROTOCOL;
 		copy(key->sid, key->destination, sizeof(key->sid));
