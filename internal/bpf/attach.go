@@ -20,8 +20,8 @@ type Programs struct {
 type AttachOptions struct {
 	// Link is the name of the interface.
 	Link string
-	// Ethernet is for links whose packets begin with an Ethernet header, Raw for those whose packets begin with the IP
-	// header, such as tun.
+	// Ethernet is for links whose packets begin with an Ethernet header, Raw for those whose
+	// packets begin with the IP header, such as tun.
 	Ethernet, Raw Programs
 	// Name is that of the filters in cls_bpf.
 	Name string
@@ -35,9 +35,10 @@ type Attachment interface {
 	Detach() error
 }
 
-// Attach attaches programs to an interface in the calling thread's network namespace: ingress before, egress after other
-// tcx programs. It uses tcx (Linux 6.6), otherwise cls_bpf. It returns a *feature.Error when the kernel or the type of the
-// interface is not supported, and an error that wraps fs.ErrNotExist when there is no such interface.
+// Attach attaches programs to an interface in the calling thread's network namespace: ingress
+// before, egress after other tcx programs. It uses tcx (Linux 6.6), otherwise cls_bpf. It returns a
+// *feature.Error when the kernel or the type of the interface is not supported, and an error that
+// wraps fs.ErrNotExist when there is no such interface.
 func Attach(o AttachOptions) (Attachment, error) {
 	l, err := netlink.LinkByName(o.Link)
 	var none netlink.LinkNotFoundError
@@ -89,8 +90,8 @@ func attachTCX(index int, p Programs) (Attachment, error) {
 	return tcx{in, out}, nil
 }
 
-// classifier is a pair of cls_bpf filters on the clsact qdisc, for kernels without tcx. Unlike tcx links they outlive the
-// process; the next instance replaces those of one that was killed.
+// classifier is a pair of cls_bpf filters on the clsact qdisc, for kernels without tcx. Unlike tcx
+// links they outlive the process; the next instance replaces those of one that was killed.
 type classifier struct {
 	conn    *netlink.Handle
 	qdisc   netlink.Qdisc // nil when it existed before

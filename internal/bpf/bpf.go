@@ -1,8 +1,8 @@
 // Package bpf loads eBPF programs into the kernel and attaches them to network interfaces.
 //
-// It knows neither the maps nor the purpose of a program: those are in a package for each family of programs below this
-// one, with its bindings and object, so that building needs no compiler and no kernel headers. Nothing is pinned: programs
-// and maps live as long as the process that holds them.
+// It knows neither the maps nor the purpose of a program: those are in a package for each family of
+// programs below this one, with its bindings and object, so that building needs no compiler and no
+// kernel headers. Nothing is pinned: programs and maps live as long as the process that holds them.
 package bpf
 
 import (
@@ -22,8 +22,9 @@ const (
 	needCapabilities = "run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"
 )
 
-// Load creates the maps and loads the programs of spec and assigns them to the fields of objects, as
-// ebpf.CollectionSpec.LoadAndAssign does. It returns a *feature.Error when this host cannot load them.
+// Load creates the maps and loads the programs of spec and assigns them to the fields of objects,
+// as ebpf.CollectionSpec.LoadAndAssign does. It returns a *feature.Error when this host cannot load
+// them.
 func Load(spec *ebpf.CollectionSpec, objects any) error {
 	// Before Linux 5.11 maps counted against the limit of locked memory.
 	if err := rlimit.RemoveMemlock(); err != nil {
@@ -37,8 +38,8 @@ func missing(reason, remedy string, err error) error {
 	return &feature.Error{Feature: "eBPF", Reason: reason, Remedy: remedy, Err: err}
 }
 
-// refusal turns the kernel's answer to loading a program or creating a map into a *feature.Error where it means that
-// this host lacks something.
+// refusal turns the kernel's answer to loading a program or creating a map into a *feature.Error
+// where it means that this host lacks something.
 func refusal(err error) error {
 	var verifier *ebpf.VerifierError
 	switch {
@@ -55,7 +56,8 @@ func refusal(err error) error {
 		}
 		reason := lines[len(lines)-1]
 		if strings.Contains(reason, "for !root") {
-			// What the kernel calls root here is one capability (kernel/bpf/verifier.c, allow_ptr_leaks).
+			// What the kernel calls root here is one capability (kernel/bpf/verifier.c,
+			// allow_ptr_leaks).
 			return missing("this process lacks CAP_PERFMON, without which the verifier rejects pointer arithmetic", needCapabilities, errors.New(reason))
 		}
 		return missing("the verifier rejects the program", needLinux, errors.New(reason))

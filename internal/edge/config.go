@@ -82,21 +82,23 @@ type Peer struct {
 type PathManager string
 
 const (
-	// UserPathManager is this daemon: it announces an address to a client only when the peer has a route to it, withdraws it
-	// at once when the route goes, and watches whether what is sent arrives.
+	// UserPathManager is this daemon: it announces an address to a client only when the peer has a
+	// route to it, withdraws it at once when the route goes, and watches whether what is sent
+	// arrives.
 	UserPathManager PathManager = "user"
 	// KernelPathManager announces every address to every client.
 	KernelPathManager PathManager = "kernel"
 )
 
-// BestPath is what a connection uses the subflow on the default address for, which follows BGP's best path, once it has one to
-// every egress peer.
+// BestPath is what a connection uses the subflow on the default address for, which follows BGP's
+// best path, once it has one to every egress peer.
 type BestPath string
 
 const (
 	// BackupBestPath is for when the others do not work: the best path leads to one of the peers.
 	BackupBestPath BestPath = "backup"
-	// SharingBestPath is for its share always: the best path may lead to an egress peer that is not among the edge's.
+	// SharingBestPath is for its share always: the best path may lead to an egress peer that is not
+	// among the edge's.
 	SharingBestPath BestPath = "share"
 )
 
@@ -130,13 +132,14 @@ type MPTCP struct {
 // maxSubflows is the kernel's bound on both limits (MPTCP_PM_ADDR_MAX in net/mptcp/protocol.h).
 const maxSubflows = 8
 
-// main is the kernel's main routing table, local its table of local addresses; neither can be a peer's.
+// main is the kernel's main routing table, local its table of local addresses; neither can be a
+// peer's.
 const (
 	mainTable  = 254
 	localTable = 255
 )
 
-// Check says everything that is wrong with the configuration. It does not touch the system.
+// Check returns all faults of the configuration. It does not touch the system.
 func (c *Config) Check() fault.List {
 	faults := bgp.CheckIdentity(c.ASN, c.RouterID)
 	if c.Interface == "" {
@@ -186,7 +189,7 @@ func (c *Config) Check() fault.List {
 	return faults
 }
 
-// checkPrefix says what is wrong with the prefix of a peer, its own or the common one.
+// checkPrefix returns what is wrong with the prefix of a peer, its own or the common one.
 func (c *Config) checkPrefix(faults *fault.List, at string, peer int) {
 	p := c.Peers[peer]
 	if p.Prefix == (netip.Prefix{}) {
@@ -253,7 +256,7 @@ func (c *Config) checkLocators(faults *fault.List) {
 	}
 }
 
-// Check says what is wrong with the path manager and its limits.
+// Check returns what is wrong with the path manager and its limits.
 func (p Paths) Check() fault.List {
 	faults := p.MPTCP.Check()
 	switch p.PathManager {
@@ -287,7 +290,7 @@ func (p Paths) manager() PathManager {
 	return UserPathManager
 }
 
-// Check says what is wrong with the limits.
+// Check returns what is wrong with the limits.
 func (m MPTCP) Check() fault.List {
 	var faults fault.List
 	if m.Subflows > maxSubflows {

@@ -1,10 +1,10 @@
-// Package edge is the control plane of a content server that uses every egress path. It configures an EPE address, a
-// policy rule and a routing table for each egress peer, installs the EPE Routes of the reflectors in these tables, and has
-// MPTCP announce the EPE addresses to clients (docs/papers.md, paper A, sections 4.1.3, 4.2 and 4.3: Endpoint Manager and
-// BGP).
+// Package edge is the control plane of a content server that uses every egress path. It configures
+// an EPE address, a policy rule and a routing table for each egress peer, installs the EPE Routes
+// of the reflectors in these tables, and has MPTCP announce the EPE addresses to clients
+// (docs/papers.md, paper A, sections 4.1.3, 4.2 and 4.3: Endpoint Manager and BGP).
 //
-// It does not distribute traffic: the MPTCP scheduler does, packet by packet. Nothing is sent to an egress peer that has no
-// route to its destination.
+// It does not distribute traffic: the MPTCP scheduler does, packet by packet. Nothing is sent to an
+// egress peer that has no route to its destination.
 package edge
 
 import (
@@ -43,7 +43,8 @@ type Edge struct {
 	egress  *egress
 	mptcp   *mptcp.Conn
 	refused map[string]uint64 // routes refused, by reason
-	// owned are the EPE addresses, those of a previous instance included; their endpoints may be removed.
+	// owned are the EPE addresses, those of a previous instance included; their endpoints may be
+	// removed.
 	owned map[netip.Addr]bool
 	// announced: the endpoints in offered are in the kernel's path manager.
 	announced bool
@@ -51,10 +52,11 @@ type Edge struct {
 
 	// paths is the path manager, nil when that is the kernel's.
 	paths *pathmanager.Manager
-	// pending are routes that are not known to be in the kernel yet, so that their address is not announced.
+	// pending are routes that are not known to be in the kernel yet, so that their address is not
+	// announced.
 	pending map[peerPrefix]bool
-	// inherited are routes that a previous instance left in the kernel, where they remain until all sessions have
-	// advertised theirs.
+	// inherited are routes that a previous instance left in the kernel, where they remain until all
+	// sessions have advertised theirs.
 	inherited map[peerPrefix]bool
 	// restarted: a previous instance left objects in the kernel.
 	restarted bool
@@ -67,15 +69,17 @@ type peerPrefix struct {
 }
 
 const (
-	// routesQuiet is how long all sessions must have been up until all routes count as known; after routesLatest they do
-	// although some sessions are not up. Both are longer than the daemon's delays before it sweeps the kernel.
+	// routesQuiet is how long all sessions must have been up until all routes count as known; after
+	// routesLatest they do although some sessions are not up. Both are longer than the daemon's
+	// delays before it sweeps the kernel.
 	routesQuiet  = 11 * time.Second
 	routesLatest = 61 * time.Second
 )
 
-// New checks that this host has what an edge needs and opens it. It changes nothing in the kernel, except that it removes
-// what a previous instance with other tables left. It returns a
-// *feature.Error when the kernel lacks MPTCP or SRv6, and other errors when the interface or a privilege is missing.
+// New checks that this host has what an edge needs and opens it. It changes nothing in the kernel,
+// except that it removes what a previous instance with other tables left. It returns a
+// *feature.Error when the kernel lacks MPTCP or SRv6, and other errors when the interface or a
+// privilege is missing.
 func New(ctx context.Context, o Options) (*Edge, error) {
 	if err := o.Config.Check().Err(); err != nil {
 		return nil, err
@@ -164,8 +168,9 @@ func (e *Edge) prepare() error {
 	return nil
 }
 
-// removeMoved deletes objects of a previous instance that would route EPE addresses through the wrong peer, before the new
-// rules take effect. The guards come first, so that nothing takes the best path meanwhile.
+// removeMoved deletes objects of a previous instance that would route EPE addresses through the
+// wrong peer, before the new rules take effect. The guards come first, so that nothing takes the
+// best path meanwhile.
 func (e *Edge) removeMoved(stale []route.Object) error {
 	if len(stale) == 0 {
 		return nil
@@ -248,10 +253,11 @@ func (e *Edge) Run(ctx context.Context) (err error) {
 	return e.runPaths(ctx)
 }
 
-// runPaths runs the path manager beside the daemon. It ends before the daemon removes the EPE addresses, so that no
-// subflow is on them by then.
+// runPaths runs the path manager beside the daemon. It ends before the daemon removes the EPE
+// addresses, so that no subflow is on them by then.
 func (e *Edge) runPaths(ctx context.Context) error {
-	// With endpoints, the kernel's path manager would continue to announce on the connections that it manages.
+	// With endpoints, the kernel's path manager would continue to announce on the connections that
+	// it manages.
 	err := e.setEndpoints(nil)
 	if err == nil {
 		err = e.paths.Start()
@@ -284,8 +290,8 @@ func (e *Edge) runPaths(ctx context.Context) error {
 	return errors.Join(err, <-ended)
 }
 
-// routeChanged handles a change of a peer's route to a prefix. A route that goes is withdrawn from clients at once; a new
-// one is announced to them once the kernel has it.
+// routeChanged handles a change of a peer's route to a prefix. A route that goes is withdrawn from
+// clients at once; a new one is announced to them once the kernel has it.
 func (e *Edge) routeChanged(peer int, prefix netip.Prefix, state pathmanager.RouteState) {
 	at := peerPrefix{peer, prefix}
 	delete(e.pending, at)
@@ -339,7 +345,8 @@ func (e *Edge) refuse(p bgp.VPNPath, err error) {
 // Link implements daemon.Machine. A server's sessions need no link of their own.
 func (e *Edge) Link(string, bool) {}
 
-// Settled implements daemon.Machine: an address is announced to clients only once its route is in the kernel.
+// Settled implements daemon.Machine: an address is announced to clients only once its route is in
+// the kernel.
 func (e *Edge) Settled() bool {
 	if !e.egress.fixedSettled() {
 		return false
@@ -426,7 +433,8 @@ type PeerStatus struct {
 	SIDs    []netip.Addr `json:"sids"`
 }
 
-// Status returns a Status. The edge is ready when all sessions are up and every egress peer has routes.
+// Status returns a Status. The edge is ready when all sessions are up and every egress peer has
+// routes.
 func (e *Edge) Status() any {
 	s := Status{Role: "edge", ASN: e.config.ASN, Address: e.config.Address, Paths: PathStatus{Manager: e.config.MPTCP.manager()}}
 	if e.paths != nil {

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// ruleBase is the priority of the first peer's policy rule: after the local table (0), before main (32766). Each peer has
-	// two: the lookup in its table, and unreachable right below it.
+	// ruleBase is the priority of the first peer's policy rule: after the local table (0), before
+	// main (32766). Each peer has two: the lookup in its table, and unreachable right below it.
 	ruleBase = 1000
 	// unreachableMetric is worse than any route a peer may announce, its default route included.
 	unreachableMetric = 1<<32 - 1
@@ -24,8 +24,9 @@ const (
 	epeMetric = 20
 	// nexthopBase keeps our nexthop object IDs away from small hand-made ones.
 	nexthopBase = 1 << 30
-	// redHeadroom is what the kernel reserves for a one-segment SRH even where encap.red sends none, in bytes
-	// (RFC 8754 section 2: 8 + 16). A route's MTU that is larger by as much gives these bytes back to the payload.
+	// redHeadroom is what the kernel reserves for a one-segment SRH even where encap.red sends
+	// none, in bytes (RFC 8754 section 2: 8 + 16). A route's MTU that is larger by as much gives
+	// these bytes back to the payload.
 	redHeadroom = 24
 )
 
@@ -40,7 +41,8 @@ type desired interface {
 	Settled(route.Key) bool
 }
 
-// egress converts VPNv6 routes to EPE Routes: a table for each egress peer, a nexthop object for each SID.
+// egress converts VPNv6 routes to EPE Routes: a table for each egress peer, a nexthop object for
+// each SID.
 type egress struct {
 	config *Config
 	mtu    int // of the interface, in bytes
@@ -58,16 +60,18 @@ type egress struct {
 	urgent func()
 }
 
-// gracefulShutdown is the community of routes that are about to be withdrawn (RFC 8326 section 3.1).
+// gracefulShutdown is the community of routes that are about to be withdrawn (RFC 8326 section
+// 3.1).
 const gracefulShutdown = bgp.GracefulShutdown
 
 type peer struct {
 	Peer
 	index int
-	// routes maps each prefix to its paths through this peer, best first: draining ones are last. There are several when
-	// several ASBRs have a session with the peer.
+	// routes maps each prefix to its paths through this peer, best first: draining ones are last.
+	// There are several when several ASBRs have a session with the peer.
 	routes map[netip.Prefix][]hop
-	// states counts the prefixes in each state; leaving: none is present, and the last ones were draining.
+	// states counts the prefixes in each state; leaving: none is present, and the last ones were
+	// draining.
 	states  [pathmanager.RoutePresent + 1]int
 	leaving bool
 }
@@ -137,12 +141,13 @@ func newEgress(config *Config, mtu int, kernel desired) *egress {
 // fixed returns the objects of a peer that do not depend on routes.
 func (e *egress) fixed(p *peer) []route.Object {
 	return []route.Object{
-		// An EPE address never falls through to the best path: its table ends in unreachable, and when another program
-		// flushes the table or deletes the rule, the rule below is left.
+		// An EPE address never falls through to the best path: its table ends in unreachable, and
+		// when another program flushes the table or deletes the rule, the rule below is left.
 		route.Route{Table: p.Table, Dst: anywhere, Metric: unreachableMetric, Kind: route.Unreachable},
 		route.Rule{Priority: ruleBase + 2*uint32(p.index), From: host(p.Address), Table: p.Table},
 		guard(p.Address, p.index),
-		// Deprecated, so that nothing else picks the address as a source (RFC 6724 section 5, rule 3).
+		// Deprecated, so that nothing else picks the address as a source (RFC 6724 section 5, rule
+		// 3).
 		route.Address{Link: e.config.Interface, Prefix: host(p.Address), Deprecated: true},
 	}
 }
@@ -152,9 +157,9 @@ func guard(epe netip.Addr, peer int) route.Rule {
 	return route.Rule{Priority: ruleBase + 2*uint32(peer) + 1, From: host(epe), Unreachable: true}
 }
 
-// moved returns what a previous instance left that is wrong in this configuration: the rules of EPE addresses whose table
-// is another one now, and the routes in all tables that such a rule or its successor uses. While these are there, an EPE
-// address could be routed through the wrong peer.
+// moved returns what a previous instance left that is wrong in this configuration: the rules of EPE
+// addresses whose table is another one now, and the routes in all tables that such a rule or its
+// successor uses. While these are there, an EPE address could be routed through the wrong peer.
 func moved(config *Config, found []route.Object) (stale []route.Object) {
 	table, owner := map[netip.Prefix]uint32{}, map[uint32]netip.Prefix{}
 	for _, p := range config.Peers {
@@ -184,7 +189,8 @@ func moved(config *Config, found []route.Object) (stale []route.Object) {
 	return stale
 }
 
-// fixedSettled reports whether the kernel has the fixed objects of all peers, so that their addresses can be announced.
+// fixedSettled reports whether the kernel has the fixed objects of all peers, so that their
+// addresses can be announced.
 func (e *egress) fixedSettled() bool {
 	return !slices.ContainsFunc(e.peers, func(p *peer) bool {
 		return slices.ContainsFunc(e.fixed(p), func(o route.Object) bool { return !e.kernel.Settled(o.Key()) })
@@ -200,8 +206,8 @@ var anywhere = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// update applies an update of a VPNv6 best path. The error is the reason why a route is refused; it replaces the previous
-// one under its key either way.
+// update applies an update of a VPNv6 best path. The error is the reason why a route is refused; it
+// replaces the previous one under its key either way.
 func (e *egress) update(b bgp.VPNPath) error {
 	key := pathKey{b.RD, b.Prefix}
 	old := e.paths[key]
@@ -294,8 +300,8 @@ func (e *egress) use(addr netip.Addr) uint32 {
 	return s.object.ID
 }
 
-// release removes a route through a SID. The reconciler deletes routes before nexthop objects, so that the object can be
-// deleted in the same flush.
+// release removes a route through a SID. The reconciler deletes routes before nexthop objects, so
+// that the object can be deleted in the same flush.
 func (e *egress) release(addr netip.Addr) {
 	s := e.sids[addr]
 	if s.routes--; s.routes > 0 {
@@ -306,7 +312,8 @@ func (e *egress) release(addr netip.Addr) {
 	delete(e.sids, addr)
 }
 
-// newID derives the object's ID from the SID, so that a restarted daemon finds its objects under the same IDs.
+// newID derives the object's ID from the SID, so that a restarted daemon finds its objects under
+// the same IDs.
 func (e *egress) newID(addr netip.Addr) uint32 {
 	h := fnv.New32a()
 	b := addr.As16()

@@ -94,7 +94,8 @@ func TestEachPeerHasItsAddressRuleAndEndOfTable(t *testing.T) {
 	)
 }
 
-// After a restart with other tables, the rules of the previous instance would route an EPE address through the wrong peer.
+// After a restart with other tables, the rules of the previous instance would route an EPE address
+// through the wrong peer.
 func TestMovedTables(t *testing.T) {
 	a, b := host(netip.MustParseAddr("2001:db8:1::a")), host(netip.MustParseAddr("2001:db8:1::b"))
 	lookup := func(from netip.Prefix, table uint32) route.Rule {
@@ -125,7 +126,7 @@ func TestMovedTables(t *testing.T) {
 	}
 }
 
-func TestWhatTheKernelRefusesIsNotGivenToClients(t *testing.T) {
+func TestRejectedRouteIsNotAnnounced(t *testing.T) {
 	e, _ := newTestEgress(testConfig())
 	if !e.fixedSettled() || !e.works(0, client) || e.works(0, netip.MustParsePrefix("2001:db8:bad:1::/64")) {
 		t.Error("a refused route counts as working, or another one does not")
@@ -186,7 +187,7 @@ func TestFullEncapsulationLeavesTheMTUToTheKernel(t *testing.T) {
 	}
 }
 
-func TestARouteIsRefused(t *testing.T) {
+func TestRouteIsRejected(t *testing.T) {
 	malformed := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")
 	malformed.Rejected = &bgp.RejectedError{Reason: bgp.RejectStructure}
 	for name, tc := range map[string]struct {
@@ -218,7 +219,7 @@ func TestARouteIsRefused(t *testing.T) {
 	}
 }
 
-func TestAPeerAtTwoBorderRoutersSurvivesOne(t *testing.T) {
+func TestPeerAtTwoASBRsSurvivesOne(t *testing.T) {
 	e, w := newTestEgress(testConfig())
 	one := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")
 	two := vpnPath("10.0.0.2:1", "fc00:2:1::", "65000:101")
@@ -242,8 +243,9 @@ func TestAPeerAtTwoBorderRoutersSurvivesOne(t *testing.T) {
 	}
 }
 
-// TestAnyHistoryEndsInWhatIsAnnounced: only what holds now decides, never the order in which it came.
-func TestAnyHistoryEndsInWhatIsAnnounced(t *testing.T) {
+// TestPropertyRoutesFollowUpdates: only what holds now decides, never the order in which it
+// came.
+func TestPropertyRoutesFollowUpdates(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e, got := newTestEgress(testConfig())
 		last := map[pathKey]bgp.VPNPath{}
@@ -267,8 +269,8 @@ func TestAnyHistoryEndsInWhatIsAnnounced(t *testing.T) {
 	})
 }
 
-// What a peer offers to clients changes with its routes, whoever of several ASBRs has them.
-func TestEgressTellsWhatIsOffered(t *testing.T) {
+// The routes reported for a peer are those of any of its ASBRs.
+func TestEgressReportsRouteChanges(t *testing.T) {
 	e, _ := newTestEgress(testConfig())
 	var got []string
 	e.routed = func(peer int, prefix netip.Prefix, state pathmanager.RouteState) {
@@ -289,7 +291,7 @@ func TestEgressTellsWhatIsOffered(t *testing.T) {
 		"0 2001:db8:c::/64 2", "0 2001:db8:c::/64 1", "0 2001:db8:c::/64 0")
 }
 
-func TestADrainedWayIsTheLastChoice(t *testing.T) {
+func TestDrainedRouteIsLeastPreferred(t *testing.T) {
 	e, w := newTestEgress(testConfig())
 	drained := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")
 	drained.Communities = []uint32{gracefulShutdown}

@@ -11,13 +11,13 @@ import (
 	"github.com/tabane/tabane/internal/pathmanager"
 )
 
-// retainRoutes is how long routes are retained without a session to any reflector. Reflectors do not forward: the routes
-// that were valid then are better than none.
+// retainRoutes is how long routes are retained without a session to any reflector. Reflectors do
+// not forward: the routes that were valid then are better than none.
 const retainRoutes = time.Hour
 
-// locators are the routes to the ASBRs' locators and SIDs. When an ASBR fails, the route to its locator is withdrawn in
-// one message, long before the last of its EPE Routes. When it loses an egress peer, it advertises the peer's SID with the
-// community BLACKHOLE (RFC 7999).
+// locators are the routes to the ASBRs' locators and SIDs. When an ASBR fails, the route to its
+// locator is withdrawn in one message, long before the last of its EPE Routes. When it loses an
+// egress peer, it advertises the peer's SID with the community BLACKHOLE (RFC 7999).
 type locators struct {
 	known map[netip.Prefix]bool // have a route
 	dead  map[netip.Prefix]bool // have one with BLACKHOLE; true when there was another route before
@@ -32,8 +32,9 @@ func (l *locators) clone() locators {
 	return locators{maps.Clone(l.known), maps.Clone(l.dead), maps.Clone(l.lost)}
 }
 
-// reaches reports whether the SID is reachable according to BGP: it is not when its longest matching route has BLACKHOLE,
-// or was withdrawn and no other matches. A locator that BGP never had may be routed by an IGP.
+// reaches reports whether the SID is reachable according to BGP: it is not when its longest
+// matching route has BLACKHOLE, or was withdrawn and no other matches. A locator that BGP never had
+// may be routed by an IGP.
 func (l *locators) reaches(sid netip.Addr) bool {
 	known := longest(l.known, sid)
 	if longest(l.dead, sid) > known {
@@ -85,7 +86,8 @@ func (l *locators) change(p bgp.UnicastPath) bool {
 	return true
 }
 
-// locator applies an update of a unicast path. For a locator, the EPE Routes through its SIDs are removed or restored.
+// locator applies an update of a unicast path. For a locator, the EPE Routes through its SIDs are
+// removed or restored.
 func (e *egress) locator(p bgp.UnicastPath) {
 	inside := func(l netip.Prefix) bool { return l.Bits() <= p.Prefix.Bits() && l.Contains(p.Prefix.Addr()) }
 	if !slices.ContainsFunc(e.config.Locators, inside) {
@@ -116,8 +118,8 @@ func (e *egress) locator(p bgp.UnicastPath) {
 	}
 }
 
-// drop deletes the nexthop objects of unreachable SIDs at once. The kernel deletes the routes that use them in the same
-// operation, while updating a full table takes longer.
+// drop deletes the nexthop objects of unreachable SIDs at once. The kernel deletes the routes that
+// use them in the same operation, while updating a full table takes longer.
 func (e *egress) drop(was *locators) {
 	dropped := false
 	for addr, s := range e.sids {
@@ -153,8 +155,8 @@ func (p *peer) count(old, now pathmanager.RouteState) {
 	}
 }
 
-// endpoints returns what the kernel's path manager announces. A peer whose routes are all draining is a backup, so that
-// nothing is in flight when they are withdrawn.
+// endpoints returns what the kernel's path manager announces. A peer whose routes are all draining
+// is a backup, so that nothing is in flight when they are withdrawn.
 func (e *Edge) endpoints() []mptcp.Endpoint {
 	all := e.config.endpoints()
 	for i, p := range e.egress.peers {

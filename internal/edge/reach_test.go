@@ -15,11 +15,11 @@ func locator(prefix string, there bool) bgp.UnicastPath {
 	return bgp.UnicastPath{Prefix: netip.MustParsePrefix(prefix), NextHop: netip.MustParseAddr("2001:db8:1::1"), Withdrawn: !there}
 }
 
-func TestRoutesGoWithTheirLocator(t *testing.T) {
+func TestLostLocatorRemovesRoutes(t *testing.T) {
 	e, w := newTestEgress(testConfig())
-	var told []string
+	var reported []string
 	e.routed = func(peer int, prefix netip.Prefix, s pathmanager.RouteState) {
-		told = append(told, fmt.Sprint(peer, prefix, s))
+		reported = append(reported, fmt.Sprint(peer, prefix, s))
 	}
 	e.locator(locator("fc00:1::/32", true))
 	e.locator(locator("fc00:2::/32", true))
@@ -29,7 +29,7 @@ func TestRoutesGoWithTheirLocator(t *testing.T) {
 		}
 	}
 	full := w.lines("")
-	told = nil
+	reported = nil
 	e.locator(locator("fc00:1::/32", false))
 	if n, m := len(w.lines("fc00:1:1::")), len(w.lines("table 101 nhid")); n != 0 || m != 0 {
 		t.Errorf("left: %q", w.lines(""))
@@ -49,7 +49,7 @@ func TestRoutesGoWithTheirLocator(t *testing.T) {
 	e.locator(locator("fc00:1::/32", true))
 	check(t, w.lines(""), full...)
 	absent, present := fmt.Sprint(0, client, pathmanager.RouteAbsent), fmt.Sprint(0, client, pathmanager.RoutePresent)
-	check(t, told, absent, present, absent, present)
+	check(t, reported, absent, present, absent, present)
 
 	// What is withdrawn meanwhile does not come back, and what is announced meanwhile waits.
 	e.locator(locator("fc00:1::/32", false))
@@ -69,7 +69,7 @@ func TestRoutesGoWithTheirLocator(t *testing.T) {
 	}
 }
 
-func TestAnotherASBROfThePeerTakesOver(t *testing.T) {
+func TestFailoverToAnotherASBR(t *testing.T) {
 	e, w := newTestEgress(testConfig())
 	e.locator(locator("fc00:1::/32", true))
 	e.locator(locator("fc00:2::/32", true))
@@ -91,7 +91,7 @@ func TestAnotherASBROfThePeerTakesOver(t *testing.T) {
 	}
 }
 
-func TestOnlyALocatorsLossCounts(t *testing.T) {
+func TestOnlyLocatorLossRemovesRoutes(t *testing.T) {
 	e, w := newTestEgress(testConfig())
 	if err := e.update(vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")); err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func TestOnlyALocatorsLossCounts(t *testing.T) {
 	}
 }
 
-func TestAPeerThatLeavesIsTheLastChoice(t *testing.T) {
+func TestDrainedASBRIsLeastPreferred(t *testing.T) {
 	c := testConfig()
 	c.Peers[1].Backup = true
 	e, _ := newTestEgress(c)
@@ -160,7 +160,8 @@ func TestAPeerThatLeavesIsTheLastChoice(t *testing.T) {
 	}
 }
 
-// BenchmarkLostLocator: an ASBR with 100,000 routes dies. One operation is what the edge decides about all of them.
+// BenchmarkLostLocator: an ASBR with 100,000 routes dies. One operation is what the edge decides
+// about all of them.
 func BenchmarkLostLocator(b *testing.B) {
 	const routes = 100_000
 	for b.Loop() {
@@ -181,7 +182,8 @@ func BenchmarkLostLocator(b *testing.B) {
 	}
 }
 
-// TestLostLocatorIsUrgent: the kernel loses the nexthop object before anything else is thought about.
+// TestLostLocatorIsUrgent: the kernel loses the nexthop object before anything else is thought
+// about.
 func TestLostLocatorIsUrgent(t *testing.T) {
 	e, w := newTestEgress(testConfig())
 	e.locator(locator("fc00:1::/32", true))
@@ -210,7 +212,8 @@ func TestLostLocatorIsUrgent(t *testing.T) {
 	}
 }
 
-// TestLostSID: an ASBR says that one of its SIDs leads nowhere, and takes that back. Its other SIDs stay.
+// TestLostSID: an ASBR withdraws one of its SIDs and advertises it again. Its other SIDs
+// stay.
 func TestLostSID(t *testing.T) {
 	e, w := newTestEgress(testConfig())
 	e.locator(locator("fc00:1::/32", true))

@@ -12,7 +12,8 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
-// BenchmarkTrack turns the counts of 10,000 flows into a snapshot: all of them carried something, or a tenth.
+// BenchmarkTrack turns the counts of 10,000 flows into a snapshot: all of them carried something,
+// or a tenth.
 func BenchmarkTrack(b *testing.B) {
 	for name, part := range map[string]int{"all-busy": 1, "tenth-busy": 10} {
 		b.Run(name, func(b *testing.B) {
@@ -57,7 +58,8 @@ func (s *still) Each(f func(int, *flowcount.Key, flowcount.Count)) {
 
 func (s *still) Reasons() (r [flowcount.NumReasons]flowcount.Count, err error) { return r, nil }
 
-// BenchmarkSockets reads 10,000 sockets, both ends of 5,000 connections over loopback, and joins them with flows.
+// BenchmarkSockets reads 10,000 sockets, both ends of 5,000 connections over loopback, and joins
+// them with flows.
 func BenchmarkSockets(b *testing.B) {
 	needKernel(b)
 	ns := prefix + "sockets"
@@ -134,7 +136,8 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
-// BenchmarkWatch makes a snapshot of 10,000 flows from the kernel's real counters, all of which carried something.
+// BenchmarkWatch makes a snapshot of 10,000 flows from the kernel's real counters, all of which
+// carried something.
 func BenchmarkWatch(b *testing.B) {
 	needKernel(b)
 	ns := prefix + "watch"

@@ -1,5 +1,5 @@
-// Package flows monitors the flows of a host: packets and bytes of each inner flow and SID from the flow counter, with the
-// MPTCP connection and the TCP metrics from sock_diag.
+// Package flows monitors the flows of a host: packets and bytes of each inner flow and SID from the
+// flow counter, with the MPTCP connection and the TCP metrics from sock_diag.
 //
 // It changes no packet, route or socket, and keeps no history: the caller receives snapshots.
 package flows
@@ -34,7 +34,8 @@ const (
 	// DefaultIdle is the default of Options.Idle.
 	DefaultIdle = 30 * time.Second
 
-	// grace is how long a flow must be quiet whose socket is gone: its last packets may be under way.
+	// grace is how long a flow must be quiet whose socket is gone: its last packets may be under
+	// way.
 	grace = time.Second
 	// DefaultShare is the default of Options.Share.
 	DefaultShare = 0.02
@@ -50,17 +51,19 @@ type Options struct {
 	Interval time.Duration
 	// Idle is how long a flow without a socket carries nothing before it ends; 0 means DefaultIdle.
 	Idle time.Duration
-	// MaxFlows is how many flows there is room for in the kernel; 0 means flowcount.DefaultMaxFlows. When a quarter of it is
-	// left, the flows that were quiet longest, and for a second at least, end early.
+	// MaxFlows is how many flows there is room for in the kernel; 0 means
+	// flowcount.DefaultMaxFlows. When a quarter of it is left, the flows that were quiet longest,
+	// and for a second at least, end early.
 	MaxFlows int
-	// Share is the part of one processor that reading may take, above 0 and up to 1; 0 means DefaultShare. Sockets have
-	// a quarter of it, and are read as seldom as that takes. The rest is for counters: with so many flows, or so many
-	// that begin and end, that an interval takes more, the next one is longer. Nothing is lost by that, and snapshots
-	// say how long they are.
+	// Share is the part of one processor that reading may take, above 0 and up to 1; 0 means
+	// DefaultShare. Sockets have a quarter of it, and are read as seldom as that takes. The rest is
+	// for counters: with so many flows, or so many that begin and end, that an interval takes more,
+	// the next one is longer. Nothing is lost by that, and snapshots say how long they are.
 	Share float64
 	// Peers are names for the local addresses of subflows: the egress peer that each leads to.
 	Peers map[netip.Addr]string
-	// Sink takes each snapshot; an error ends Run. The snapshot and its flows are valid during the call only.
+	// Sink takes each snapshot; an error ends Run. The snapshot and its flows are valid during the
+	// call only.
 	Sink func(*Snapshot) error
 	Log  *slog.Logger
 }
@@ -115,13 +118,15 @@ type Watcher struct {
 	// mu protects the tracker: metrics are asked for by others.
 	mu sync.Mutex
 	t  *tracker
-	// next and nextSockets are when counters and sockets may be read again; deaf, that sockets cannot be.
+	// next and nextSockets are when counters and sockets may be read again; deaf, that sockets
+	// cannot be.
 	next, nextSockets time.Time
 	deaf              error
 }
 
-// New attaches the counters to the interfaces of the calling thread's network namespace. They count from then on until
-// Close. Errors wrap errors.ErrUnsupported when this host cannot, and fs.ErrNotExist when there is no such interface.
+// New attaches the counters to the interfaces of the calling thread's network namespace. They count
+// from then on until Close. Errors wrap errors.ErrUnsupported when this host cannot, and
+// fs.ErrNotExist when there is no such interface.
 func New(o Options) (_ *Watcher, err error) {
 	if o.Interval == 0 {
 		o.Interval = DefaultInterval
@@ -179,8 +184,8 @@ func (w *Watcher) Close() error {
 	return errors.Join(errs...)
 }
 
-// Run reads the flows at each interval and calls the sink with them, until ctx ends or an error occurs. It takes a last
-// snapshot before it returns.
+// Run reads the flows at each interval and calls the sink with them, until ctx ends or an error
+// occurs. It takes a last snapshot before it returns.
 func (w *Watcher) Run(ctx context.Context) error {
 	// What reading costs is measured as this thread's time.
 	runtime.LockOSThread()

@@ -16,8 +16,8 @@ import (
 	"github.com/tabane/tabane/internal/netns"
 )
 
-// A server with a default address and two EPE addresses, each of which leads to a SID, and a client that is also the
-// router of both SIDs.
+// A server with a default address and two EPE addresses, each of which leads to a SID, and a client
+// that is also the router of both SIDs.
 const (
 	serverBatch = `link set eth0 up
 address add 2001:db8:1::10/64 dev eth0 nodad
@@ -112,7 +112,8 @@ type subflow struct {
 	ended bool
 }
 
-// TestSubflowsOfAConnection watches a real MPTCP connection over three paths from its beginning to its end.
+// TestSubflowsOfAConnection watches a real MPTCP connection over three paths from its beginning to
+// its end.
 func TestSubflowsOfAConnection(t *testing.T) {
 	server, clientNS := testbed(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -16,7 +16,8 @@ type aggregateKey struct {
 	peer  string
 }
 
-// Aggregate is the sum over the flows of one interface and direction, to one SID and for one egress peer.
+// Aggregate is the sum over the flows of one interface and direction, to one SID and for one egress
+// peer.
 type Aggregate struct {
 	flowcount.Count
 	// Flows is how many there are now.

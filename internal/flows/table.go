@@ -13,8 +13,8 @@ import (
 	"github.com/tabane/tabane/internal/bpf/flowcount"
 )
 
-// Table writes snapshots as a table: MPTCP connections with their subflows, then other flows, then routing sessions, each
-// ordered by rate.
+// Table writes snapshots as a table: MPTCP connections with their subflows, then other flows, then
+// routing sessions, each ordered by rate.
 type Table struct {
 	w   io.Writer
 	top int
@@ -22,7 +22,8 @@ type Table struct {
 	every time.Duration
 	// addresses is how many addresses there are to announce to a client; 0 when that is not known.
 	addresses int
-	// size returns the size of the terminal, on which each table overwrites the previous one; nil without terminal.
+	// size returns the size of the terminal, on which each table overwrites the previous one; nil
+	// without terminal.
 	size  func() (columns, lines int)
 	hint  string
 	since time.Duration
@@ -38,7 +39,8 @@ type TableOptions struct {
 	Every time.Duration
 	// Addresses is how many addresses this host may announce to a client, 0 when that is not known.
 	Addresses int
-	// Size returns the size of the terminal. It is nil without one: then tables are written one after the other.
+	// Size returns the size of the terminal. It is nil without one: then tables are written one
+	// after the other.
 	Size func() (columns, lines int)
 	// Hint ends the first line, for example with the keys that have a function.
 	Hint string
@@ -215,7 +217,8 @@ func (t *Table) place(text string, columns, height int) string {
 	return b.String()
 }
 
-// describe returns the lines of a block: for a connection its sum, its subflows, and what its client did not join.
+// describe returns the lines of a block: for a connection its sum, its subflows, and what its
+// client did not join.
 func (t *Table) describe(bl *block, now time.Time) []line {
 	var lines []line
 	indent := ""

@@ -14,10 +14,11 @@ type Snapshot struct {
 	Time time.Time
 	// Elapsed is the time since the last one.
 	Elapsed time.Duration
-	// Flows are all that are known: those that carried something in the interval, those that are quiet, and once more
-	// those that have Ended.
+	// Flows are all that are known: those that carried something in the interval, those that are
+	// quiet, and once more those that have Ended.
 	Flows []*Flow
-	// Unparsed are the packets that belong to no flow, since the start, by the reason; that for Counted is 0.
+	// Unparsed are the packets that belong to no flow, since the start, by the reason; that for
+	// Counted is 0.
 	Unparsed [flowcount.NumReasons]flowcount.Count
 }
 
@@ -26,8 +27,9 @@ type Flow struct {
 	// ID is unique as long as the process runs.
 	ID        uint64
 	Interface string
-	// Sent: the interface sends the packets, otherwise it receives them. Local is this host's end, or that on this side of a host
-	// which forwards: the source of what is sent, the destination of what is received.
+	// Sent: the interface sends the packets, otherwise it receives them. Local is this host's end,
+	// or that on this side of a host which forwards: the source of what is sent, the destination of
+	// what is received.
 	Sent          bool
 	Protocol      string
 	Local, Remote netip.AddrPort
@@ -71,8 +73,8 @@ func (f *Flow) Socket() (*mptcp.Socket, time.Time) {
 	return &f.pair.socket, f.pair.at()
 }
 
-// Share is the part of its MPTCP connection's bytes, in this direction and interval, that the flow carried; 1 for the only
-// flow of a connection, 0 when there were none.
+// Share is the part of its MPTCP connection's bytes, in this direction and interval, that the flow
+// carried; 1 for the only flow of a connection, 0 when there were none.
 func (f *Flow) Share() float64 {
 	if f.Delta.Bytes == 0 {
 		return 0
@@ -83,7 +85,8 @@ func (f *Flow) Share() float64 {
 	return float64(f.Delta.Bytes) / float64(f.pair.connection.bytes[f.key.Direction])
 }
 
-// Token is the local token of the MPTCP connection, 0 when the flow does not belong to one or that is not known yet.
+// Token is the local token of the MPTCP connection, 0 when the flow does not belong to one or that
+// is not known yet.
 func (f *Flow) Token() uint32 {
 	if f.pair == nil || f.pair.connection == nil {
 		return 0
@@ -94,8 +97,9 @@ func (f *Flow) Token() uint32 {
 // joinTimeout is how long a client may take to join an address that was announced to it.
 const joinTimeout = time.Second
 
-// Unjoined reports whether the other end of the flow's MPTCP connection has for a while had fewer subflows than addresses
-// were announced to it, and how many it has. How many were announced is not known: repetitions count.
+// Unjoined reports whether the other end of the flow's MPTCP connection has for a while had fewer
+// subflows than addresses were announced to it, and how many it has. How many were announced is not
+// known: repetitions count.
 func (f *Flow) Unjoined() (joined int, unjoined bool) {
 	if f.pair == nil || f.pair.connection == nil || !f.pair.open() {
 		return 0, false
@@ -107,7 +111,8 @@ func (f *Flow) Unjoined() (joined int, unjoined bool) {
 	return int(c.info.Subflows), true
 }
 
-// Routing reports whether the flow belongs to a routing protocol's session: BGP (RFC 4271) or BFD (RFC 5881, RFC 5883).
+// Routing reports whether the flow belongs to a routing protocol's session: BGP (RFC 4271) or BFD
+// (RFC 5881, RFC 5883).
 func (f *Flow) Routing() bool {
 	for _, port := range [...]uint16{f.Local.Port(), f.Remote.Port()} {
 		if f.Protocol == "tcp" && port == 179 || f.Protocol == "udp" && (port == 3784 || port == 4784) {
@@ -147,15 +152,16 @@ type connection struct {
 	pairs int
 	round uint64
 	bytes [2]uint64
-	// info is what the kernel said of the connection last, fewer since when it has had fewer subflows than announced
-	// addresses, the zero Time when it has not.
+	// info is what the kernel said of the connection last, fewer since when it has had fewer
+	// subflows than announced addresses, the zero Time when it has not.
 	info  mptcp.Connection
 	fewer time.Time
 }
 
 const (
-	// late is how long a flow keeps its slot after its removal, so that a packet which another processor was just then
-	// counting is the flow's. That takes less than a microsecond, unless the host of a virtual machine stops it.
+	// late is how long a flow keeps its slot after its removal, so that a packet which another
+	// processor was just then counting is the flow's. That takes less than a microsecond, unless
+	// the host of a virtual machine stops it.
 	late = time.Second
 	// maxRemoved bounds how many flows are removed at one interval.
 	maxRemoved = 1024
@@ -169,7 +175,8 @@ type tracker struct {
 
 	round  uint64
 	lastID uint64
-	// slots are the flows by their slot in the kernel, as many as there is room for, flows those that were read last.
+	// slots are the flows by their slot in the kernel, as many as there is room for, flows those
+	// that were read last.
 	slots, flows []*Flow
 	quiet        []*Flow
 	// leaving are those that were removed and still have their slot, in this order.
@@ -373,7 +380,8 @@ func (t *tracker) describe(info mptcp.Connection) {
 	}
 }
 
-// endSockets adds up connections that pairs have joined in this reading, which the flows were read before.
+// endSockets adds up connections that pairs have joined in this reading, which the flows were read
+// before.
 func (t *tracker) endSockets() {
 	for _, c := range t.connections {
 		c.round, c.bytes = t.round, [2]uint64{}
@@ -396,8 +404,8 @@ func (t *tracker) over(f *Flow, now time.Time) bool {
 	return now.Sub(f.moved) >= t.idle
 }
 
-// finish ends the flows that are over: their slots go to others when nothing can be counted in them any more, and what
-// was counted until then is in their last delta. It completes the snapshot.
+// finish ends the flows that are over: their slots go to others when nothing can be counted in them
+// any more, and what was counted until then is in their last delta. It completes the snapshot.
 func (t *tracker) finish(s slots, now time.Time) error {
 	t.snapshot.Flows = t.flows
 	gone := 0
@@ -413,7 +421,8 @@ func (t *tracker) finish(s slots, now time.Time) error {
 		gone++
 	}
 	t.leaving = slices.Delete(t.leaving, 0, gone)
-	// When a quarter is left, those that were quiet longest make room, whether they are over or not.
+	// When a quarter is left, those that were quiet longest make room, whether they are over or
+	// not.
 	early := 0
 	if room := len(t.slots); len(t.flows)-gone-len(t.leaving) > room-room/4 {
 		slices.SortFunc(t.quiet, func(a, b *Flow) int { return a.moved.Compare(b.moved) })

@@ -231,7 +231,7 @@ func TestDeltasAndJoin(t *testing.T) {
 	}
 }
 
-func TestEnd(t *testing.T) {
+func TestConnectionEnds(t *testing.T) {
 	w := newWatch()
 	a, dns := sent(serverA, 4000, sidA, 6), sent(serverA, 53, netip.Addr{}, 17)
 	w.host.sockets = []mptcp.Socket{socketOf(serverA, 4000, 0xcafe)}
@@ -307,8 +307,9 @@ func TestSlotsAreKeptForLatePackets(t *testing.T) {
 	}
 }
 
-// TestRoomIsMade has more flows than three quarters of the room: the ones that were quiet longest go, open sockets or not.
-func TestRoomIsMade(t *testing.T) {
+// TestOldestFlowsAreEvicted has more flows than three quarters of the room: the ones that were
+// quiet longest go, open sockets or not.
+func TestOldestFlowsAreEvicted(t *testing.T) {
 	w := newWatchOf(16)
 	for port := range uint16(13) {
 		w.host.sockets = append(w.host.sockets, socketOf(serverA, port, 1))
@@ -378,7 +379,7 @@ func TestNothingIsLost(t *testing.T) {
 	})
 }
 
-func TestSocketsAreReadWithinTheirShare(t *testing.T) {
+func TestSocketIntervalIsBounded(t *testing.T) {
 	w := newWatch()
 	cost := time.Duration(0)
 	w.cost = func() time.Duration { cost += time.Millisecond; return cost }
@@ -396,7 +397,7 @@ func TestSocketsAreReadWithinTheirShare(t *testing.T) {
 	}
 }
 
-func TestReadingStaysWithinItsShare(t *testing.T) {
+func TestReadIntervalIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatch()
 		cost := time.Duration(0)
@@ -660,7 +661,8 @@ routing sessions:
 	}
 }
 
-// TestTableFits draws on small terminals: it must not leave them, and overwrite exactly what it wrote.
+// TestTableFits draws on small terminals: it must not leave them, and overwrite exactly what it
+// wrote.
 func TestTableFits(t *testing.T) {
 	w, s := busy(t)
 	controls := regexp.MustCompile("\x1b\\[[0-9]*[A-Z]")

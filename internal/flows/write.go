@@ -13,8 +13,8 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
-// busiest returns the flows of the snapshot that carried something or have ended, the busiest first when there are more
-// than top; top 0 means all of them.
+// busiest returns the flows of the snapshot that carried something or have ended, the busiest first
+// when there are more than top; top 0 means all of them.
 func busiest(s *Snapshot, top int, into []*Flow) []*Flow {
 	into = into[:0]
 	for _, f := range s.Flows {
@@ -29,7 +29,8 @@ func busiest(s *Snapshot, top int, into []*Flow) []*Flow {
 	return into
 }
 
-// JSON writes snapshots as JSON lines: one object for each flow that carried something in the interval or has ended.
+// JSON writes snapshots as JSON lines: one object for each flow that carried something in the
+// interval or has ended.
 type JSON struct {
 	w     io.Writer
 	top   int
@@ -37,7 +38,8 @@ type JSON struct {
 	b     []byte
 }
 
-// NewJSON returns one that writes of each snapshot no more than top flows, or all of them when top is 0.
+// NewJSON returns one that writes of each snapshot no more than top flows, or all of them when top
+// is 0.
 func NewJSON(w io.Writer, top int) *JSON { return &JSON{w: w, top: top} }
 
 // Write writes the snapshot. It does so at once, so that a reader has whole intervals.
@@ -153,7 +155,8 @@ type CSV struct {
 	b      []byte
 }
 
-// NewCSV returns one that writes of each snapshot no more than top flows, or all of them when top is 0.
+// NewCSV returns one that writes of each snapshot no more than top flows, or all of them when top
+// is 0.
 func NewCSV(w io.Writer, top int) *CSV { return &CSV{w: w, top: top} }
 
 const csvHeader = "time,interval_ms,flow,interface,direction,protocol,local,remote,sid,peer,token,local_id,remote_id,backup," +

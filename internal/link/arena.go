@@ -2,7 +2,8 @@ package link
 
 import "github.com/tabane/tabane/internal/unit"
 
-// arena holds the bytes of frames that are in a pipe. It grows by chunks up to its limit and does not shrink.
+// arena holds the bytes of frames that are in a pipe. It grows by chunks up to its limit and does
+// not shrink.
 type arena struct {
 	slot   int // bytes
 	most   int // slots
@@ -46,7 +47,7 @@ func (a *arena) space(slot int32) []byte {
 	return a.chunks[slot/chunkSlots][from : from+a.slot]
 }
 
-// fill says how much of the slot is used.
+// fill sets the number of bytes used.
 func (a *arena) fill(slot int32, length int) { a.length[slot] = int32(length) }
 
 // bytes is what is in the slot.
@@ -64,7 +65,8 @@ func (a *arena) Release(slot int32) {
 	a.refs[slot]--
 }
 
-// Mark sets Congestion Experienced in the frame if its transport is ECN-capable (RFC 3168 section 5).
+// Mark sets Congestion Experienced in the frame if its transport is ECN-capable (RFC 3168 section
+// 5).
 func (a *arena) Mark(slot int32) bool { return mark(a.bytes(slot)) }
 
 // used is how many slots are taken.

@@ -27,8 +27,9 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// What these benchmarks measure is between the nodes' own sockets: stamps of the sender before it sends, and of the
-// receiver's kernel. Each runs beside the same over plain veth or kernel forwarding, which is the floor of this machine.
+// What these benchmarks measure is between the nodes' own sockets: stamps of the sender before it
+// sends, and of the receiver's kernel. Each runs beside the same over plain veth or kernel
+// forwarding, which is the floor of this machine.
 
 const (
 	payload = 1472 // of a UDP packet in a frame of 1514 bytes
@@ -42,8 +43,8 @@ type wiring struct {
 	join func(b *testing.B, p channel.Profile) (*bed, *child)
 }
 
-// byRelay runs the link in a process of its own, as it is used: here it would have to share the scheduler of Go with
-// sender and receiver.
+// byRelay runs the link in a process of its own, as it is used: here it would have to share the
+// scheduler of Go with sender and receiver.
 func byRelay(b *testing.B, p channel.Profile) (*bed, *child) {
 	d := newBed(b, 1500)
 	config, err := json.Marshal(Config{A: "ra", B: "rb", Forward: p})
@@ -257,8 +258,8 @@ func (f *flow) send(n int, interval time.Duration) {
 	}
 }
 
-// BenchmarkDelayError sends 1514-byte frames at 100 Mbit/s, evenly, and reports by how much they come later than they
-// should, in microseconds.
+// BenchmarkDelayError sends 1514-byte frames at 100 Mbit/s, evenly, and reports by how much they
+// come later than they should, in microseconds.
 func BenchmarkDelayError(b *testing.B) {
 	for _, tt := range []struct {
 		name    string
@@ -319,8 +320,8 @@ func (c *child) share(b *testing.B, elapsed time.Duration) {
 	}
 }
 
-// BenchmarkRate offers twice the rate, with a queue that outlives a pause of the sender, and reports what comes relative
-// to the rate.
+// BenchmarkRate offers twice the rate, with a queue that outlives a pause of the sender, and
+// reports what comes relative to the rate.
 func BenchmarkRate(b *testing.B) {
 	for _, rate := range []unit.Bandwidth{15e6, 30e6, 100e6} {
 		b.Run(rate.String(), func(b *testing.B) {
@@ -344,7 +345,8 @@ func BenchmarkRate(b *testing.B) {
 	}
 }
 
-// BenchmarkThroughput sends a TCP stream of full frames, b.N of them, through a link without a rate.
+// BenchmarkThroughput sends a TCP stream of full frames, b.N of them, through a link without a
+// rate.
 func BenchmarkThroughput(b *testing.B) {
 	for _, w := range wirings {
 		b.Run("tcp/"+w.name, func(b *testing.B) {

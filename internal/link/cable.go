@@ -11,11 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cable passes on the carrier: when one node's interface goes down, the other node's interface loses its carrier too.
+// cable passes on the carrier: when one node's interface goes down, the other node's interface
+// loses its carrier too.
 //
-// A veth end has a carrier when both ends of its pair are up. When the link's end i has none, the link's other end is set
-// down, and up again when i has its carrier back. The carrier of an end that the cable has set down says nothing about its
-// node, so at most one end is set down.
+// A veth end has a carrier when both ends of its pair are up. When the link's end i has none, the
+// link's other end is set down, and up again when i has its carrier back. The carrier of an end
+// that the cable has set down says nothing about its node, so at most one end is set down.
 type cable struct {
 	link   *Link
 	handle *netlink.Handle
@@ -25,7 +26,8 @@ type cable struct {
 	pulls  atomic.Uint64
 }
 
-// openCable subscribes to link events in the network namespace of the calling thread, and sets both ends up.
+// openCable subscribes to link events in the network namespace of the calling thread, and sets both
+// ends up.
 func openCable(l *Link) (_ *cable, err error) {
 	c := &cable{link: l}
 	defer func() {
@@ -76,8 +78,8 @@ func (c *cable) turn(i int, up bool) error {
 	return nil
 }
 
-// watch follows changes until stop. An event says no more than that something may have changed: what it is, is read
-// from the kernel, so that nothing depends on having seen every event.
+// watch follows changes until stop. An event says no more than that something may have changed:
+// what it is, is read from the kernel, so that nothing depends on having seen every event.
 func (c *cable) watch() error {
 	buffer := make([]byte, 1<<16)
 	for {
@@ -125,7 +127,8 @@ func (c *cable) settle() error {
 		}
 		c.pulls.Add(1)
 		c.link.log.Info("link is cut: an interface has no carrier", "interface", c.link.ends[i].name)
-		// What is on a cable that is cut is lost. The link may have ended meanwhile, and its frames with it.
+		// What is on a cable that is cut is lost. The link may have ended meanwhile, and its frames
+		// with it.
 		if err := c.link.do(func(time.Duration) {
 			for _, w := range c.link.ways {
 				w.flush()
@@ -137,7 +140,7 @@ func (c *cable) settle() error {
 	return nil
 }
 
-// carrier says whether the end has a carrier, and so its node's interface is up.
+// carrier reports whether the end has a carrier, and so its node's interface is up.
 func (c *cable) carrier(i int) (bool, error) {
 	end, err := c.handle.LinkByIndex(c.link.ends[i].index)
 	if err != nil {
@@ -147,7 +150,7 @@ func (c *cable) carrier(i int) (bool, error) {
 	return end.Attrs().RawFlags&wanted == wanted, nil
 }
 
-// connected says that both nodes' interfaces are up.
+// connected reports that both nodes' interfaces are up.
 func (c *cable) connected() bool { return !c.pulled[0].Load() && !c.pulled[1].Load() }
 
 // down sets both ends down.

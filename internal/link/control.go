@@ -15,10 +15,10 @@ import (
 type Report struct {
 	A string `json:"a"`
 	B string `json:"b"`
-	// Connected says that both nodes' interfaces are up; Cuts is how often that ended.
+	// Connected reports that both nodes' interfaces are up; Cuts is how often that ended.
 	Connected bool   `json:"connected"`
 	Cuts      uint64 `json:"cuts"`
-	// Realtime says that the relay has real-time priority.
+	// Realtime reports that the relay has real-time priority.
 	Realtime bool       `json:"realtime"`
 	Forward  Statistics `json:"forward"`
 	Backward Statistics `json:"backward"`
@@ -61,8 +61,9 @@ func (l *Link) Status() any {
 	return r
 }
 
-// Set changes a direction, or both, now. A change that makes an impossible profile, at once or together with what is
-// still to come of the schedule, is refused as a whole. The error wraps ErrClosed after the end.
+// Set changes a direction, or both, now. A change that makes an impossible profile, at once or
+// together with what is still to come of the schedule, is refused as a whole. The error wraps
+// ErrClosed after the end.
 func (l *Link) Set(d channel.Direction, c channel.Change) error {
 	if err := l.set(d, c); err != nil {
 		return fmt.Errorf("change link between %q and %q: %w", l.config.A, l.config.B, err)
@@ -100,7 +101,7 @@ func (w *way) profileAt(now time.Duration) channel.Profile {
 	return w.pipe.Profile()
 }
 
-// fits says whether the steps to come are still possible after the change.
+// fits reports whether the steps to come are still possible after the change.
 func (w *way) fits(now time.Duration, c channel.Change) error {
 	after := w.profileAt(now).With(c)
 	for _, step := range w.steps {
@@ -112,8 +113,9 @@ func (w *way) fits(now time.Duration, c channel.Change) error {
 	return nil
 }
 
-// Play starts a schedule now, in place of what is left of the one before. A schedule that does not Check is refused as
-// a whole. Before Run it takes the place of Config.Schedule. The error wraps ErrClosed after the end.
+// Play starts a schedule now, in place of what is left of the one before. A schedule that does not
+// Check is refused as a whole. Before Run it takes the place of Config.Schedule. The error wraps
+// ErrClosed after the end.
 func (l *Link) Play(s channel.Schedule) error {
 	var refused error
 	err := l.do(func(now time.Duration) {
@@ -133,8 +135,9 @@ func (l *Link) Play(s channel.Schedule) error {
 // maxRequest bounds what Handler reads.
 const maxRequest = 1 << 20
 
-// Handler changes the link on request: POST /set with a Step as JSON, whose At must be 0, and POST /schedule with a
-// Schedule. Times are in nanoseconds, rates as text. It answers 204, or 400 with what is wrong.
+// Handler changes the link on request: POST /set with a Step as JSON, whose At must be 0, and POST
+// /schedule with a Schedule. Times are in nanoseconds, rates as text. It answers 204, or 400 with
+// what is wrong.
 func (l *Link) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /set", func(w http.ResponseWriter, r *http.Request) {

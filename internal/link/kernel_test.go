@@ -42,7 +42,7 @@ func (b *bed) pingLarge(to string, n, payload int) netnstest.Echoes {
 	return e
 }
 
-// crosses says whether an echo request is answered.
+// crosses reports whether an echo request is answered.
 func (b *bed) crosses() bool { return b.ping(1).Received == 1 }
 
 func report(t *testing.T, l *Link) Report {
@@ -194,9 +194,9 @@ func (b *bed) congestion(ns string) (n int) {
 	return n
 }
 
-// TCP that has agreed on ECN fills a link: the queue marks, drops nothing, and TCP is told as often as the queue says. Without the
-// agreement the same queue drops.
-func TestTCPIsToldByMarks(t *testing.T) {
+// TCP that has agreed on ECN fills a link: the queue marks, drops nothing, and TCP sees as many
+// marks as the queue says. Without the agreement the same queue drops.
+func TestECNMarksReachTCP(t *testing.T) {
 	for name, queue := range map[string]channel.Queue{
 		"codel": {Discipline: channel.DisciplineCoDel, CoDel: channel.CoDel{Target: 2 * ms, Interval: 20 * ms}},
 		"red":   {Discipline: channel.DisciplineRED, RED: channel.RED{Min: channel.Limit{Time: 2 * ms}, Max: channel.Limit{Time: 20 * ms}, P: 0.1, Weight: 0.05}},
@@ -214,7 +214,7 @@ func TestTCPIsToldByMarks(t *testing.T) {
 			l := b.open(Options{Config: Config{Forward: channel.Profile{Rate: 50 * unit.MbitPerSecond, Delay: 5 * ms, Queue: queue}}})
 			b.run(l)
 			for _, address := range []string{"10.0.0.2", "fd00::2"} {
-				before, told := report(t, l).Forward, b.congestion(b.right)
+				before, marks := report(t, l).Forward, b.congestion(b.right)
 				agree("1")
 				b.stream(b.left, b.right, address, 2<<20)
 				after := report(t, l).Forward
@@ -222,7 +222,7 @@ func TestTCPIsToldByMarks(t *testing.T) {
 				if marked == 0 || after.Drops != before.Drops {
 					t.Errorf("%s: %d marked, drops %+v, before %+v", address, marked, after.Drops, before.Drops)
 				}
-				if got := b.congestion(b.right) - told; uint64(got) != marked {
+				if got := b.congestion(b.right) - marks; uint64(got) != marked {
 					t.Errorf("%s: %d are marked, %d arrive with a mark", address, marked, got)
 				}
 				agree("0")
@@ -442,7 +442,7 @@ func TestChangesOfALiveLink(t *testing.T) {
 	}
 }
 
-// carrier says whether the node's interface has a carrier.
+// carrier reports whether the node's interface has a carrier.
 func (b *bed) carrier(ns string) bool { return b.end(ns).RawFlags&unix.IFF_LOWER_UP != 0 }
 
 func (b *bed) turn(ns string, up bool) {
@@ -459,7 +459,7 @@ func (b *bed) turn(ns string, up bool) {
 	})
 }
 
-func TestCableIsPulled(t *testing.T) {
+func TestCarrierLoss(t *testing.T) {
 	b := newBed(t, 1500)
 	log := &lines{}
 	l := b.open(Options{Log: log.logger()})
@@ -531,7 +531,7 @@ func TestInterfaceIsRemoved(t *testing.T) {
 }
 
 // What the link sends does not come back to it, and its namespace says nothing of its own.
-func TestLinkIsSilent(t *testing.T) {
+func TestLinkSendsNothingOfItsOwn(t *testing.T) {
 	b := newBed(t, 1500)
 	l := b.open(Options{})
 	b.run(l)

@@ -30,7 +30,7 @@ func TestConfigCheck(t *testing.T) {
 }
 
 // The forms of files and requests.
-func TestForms(t *testing.T) {
+func TestConfigAndRequestFormats(t *testing.T) {
 	want := Config{
 		A: "ra", B: "rb", Seed: 7,
 		Forward: channel.Profile{

@@ -42,7 +42,8 @@ func (b *bed) do(ns string, f func() error) {
 	}
 }
 
-// newBed makes left.end -- ra | rb -- right.end. Both nodes have addresses in 10.0.0.0/24 and fd00::/64.
+// newBed makes left.end -- ra | rb -- right.end. Both nodes have addresses in 10.0.0.0/24 and
+// fd00::/64.
 func newBed(t testing.TB, mtu int) *bed {
 	t.Helper()
 	b := &bed{t: t, left: netnstest.New(t), middle: netnstest.New(t), right: netnstest.New(t)}
@@ -51,7 +52,8 @@ func newBed(t testing.TB, mtu int) *bed {
 	return b
 }
 
-// connect makes a pair between "end" of a node and an interface of the middle, and prepares the end.
+// connect makes a pair between "end" of a node and an interface of the middle, and prepares the
+// end.
 func (b *bed) connect(node, middle string, host byte, mtu int) {
 	b.t.Helper()
 	b.pair(node, middle, host, mtu)

@@ -2,9 +2,10 @@ package link
 
 import "encoding/binary"
 
-// mark sets Congestion Experienced in the IP header of a frame (RFC 3168, section 5) and says whether the frame then has it: a
-// frame that had it already counts as marked. One whose transport does not understand ECN is left alone, and so is what is no
-// IP, or not whole. Of packets inside others the outermost header counts, as for a router; VLAN tags are looked behind.
+// mark sets Congestion Experienced in the IP header of a frame (RFC 3168, section 5) and says
+// whether the frame then has it: a frame that had it already counts as marked. One whose transport
+// does not understand ECN is left alone, and so is what is no IP, or not whole. Of packets inside
+// others the outermost header counts, as for a router; VLAN tags are looked behind.
 func mark(frame []byte) bool {
 	const (
 		typeAt  = 12 // of the EtherType

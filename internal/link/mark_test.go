@@ -53,7 +53,8 @@ func packet6(class, next byte, payload ...byte) []byte {
 func TestMark(t *testing.T) {
 	const ip4, ip6 = 0x0800, 0x86dd
 	ack := make([]byte, 20)
-	// What a router sees of a packet on its way to a SID is the outer header; the inner is none of its business.
+	// What a router sees of a packet on its way to a SID is the outer header; the inner is none of
+	// its business.
 	encapsulated := func(outer, inner byte) []byte { return packet6(outer, 41, packet6(inner, 6, ack...)...) }
 	segment := func(outer, inner byte) []byte {
 		srh := append([]byte{41, 2, 4, 1, 0, 0, 0, 0}, make([]byte, 16)...)
@@ -109,7 +110,8 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// A checksum that is right stays right, and one that is wrong stays as wrong: the receiver finds out as without the mark.
+// A checksum that is right stays right, and one that is wrong stays as wrong: the receiver finds
+// out as without the mark.
 func TestPropertyChecksum(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		packet := packet4(byte(rapid.IntRange(0, 255).Draw(t, "tos")), 4*rapid.IntRange(0, 10).Draw(t, "options"))
@@ -131,7 +133,8 @@ func TestPropertyChecksum(t *testing.T) {
 	})
 }
 
-// FuzzMark holds the marker to touching nothing but ECN and the checksum, and only where it says so.
+// FuzzMark holds the marker to touching nothing but ECN and the checksum, and only where it says
+// so.
 func FuzzMark(f *testing.F) {
 	f.Add(frameOf([]uint16{0x0800}, packet4(2, 0, 1, 2, 3)))
 	f.Add(frameOf([]uint16{0x8100, 0x86dd}, packet6(1, 6, 1, 2, 3)))

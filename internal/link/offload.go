@@ -12,12 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Prepare makes an interface of the calling thread's network namespace give whole frames to its link, as to a wire: TSO,
-// GSO, GRO and checksums are done by the kernel before the frame leaves. A Link prepares its own two ends; the ends in
-// the nodes need it too, and only who may enter the nodes can do it.
+// Prepare makes an interface of the calling thread's network namespace give whole frames to its
+// link, as to a wire: TSO, GSO, GRO and checksums are done by the kernel before the frame leaves. A
+// Link prepares its own two ends; the ends in the nodes need it too, and only who may enter the
+// nodes can do it.
 //
-// Carrying super-packets through the relay instead (PACKET_VNET_HDR) would not do: their header has no form for
-// packets inside SRv6 or other tunnels, and loss, delay and rate are of frames.
+// Carrying super-packets through the relay instead (PACKET_VNET_HDR) would not do: their header has
+// no form for packets inside SRv6 or other tunnels, and loss, delay and rate are of frames.
 func Prepare(iface string) error {
 	if err := prepare(iface); err != nil {
 		return fmt.Errorf("turn off offloads of interface %q: %w", iface, err)
@@ -25,7 +26,7 @@ func Prepare(iface string) error {
 	return nil
 }
 
-// offload says whether a feature of the kernel's list makes what is not a frame of a wire.
+// offload reports whether a feature of the kernel's list makes what is not a frame of a wire.
 func offload(feature string) bool {
 	switch {
 	case strings.HasPrefix(feature, "tx-checksum-"),
@@ -90,7 +91,8 @@ func prepare(iface string) error {
 		return err
 	}
 	blocks := (count + 31) / 32
-	// struct ethtool_sfeatures: blocks of a mask of what to change and a mask of values, which stay 0.
+	// struct ethtool_sfeatures: blocks of a mask of what to change and a mask of values, which stay
+	// 0.
 	change := make([]byte, 8+8*blocks)
 	word.PutUint32(change, unix.ETHTOOL_SFEATURES)
 	word.PutUint32(change[4:], uint32(blocks))

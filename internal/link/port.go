@@ -18,14 +18,15 @@ const (
 	blockSize = 1 << 16
 	// sendBuffer bounds what the receiving node has not consumed yet.
 	sendBuffer = 8 << 20
-	// batch is how many frames are sent by one call; the receiving node's stack handles them before it returns.
+	// batch is how many frames are sent by one call; the receiving node's stack handles them before
+	// it returns.
 	batch = 32
 )
 
 // port is one end of the link: a packet socket with a receive ring.
 //
-// The ring is version 2: version 3 hands over frames in blocks, which a timer of whole milliseconds closes. Its stamps
-// say when a frame came, however late it is looked at.
+// The ring is version 2: version 3 hands over frames in blocks, which a timer of whole milliseconds
+// closes. Its stamps say when a frame came, however late it is looked at.
 type port struct {
 	name  string
 	index int
@@ -46,7 +47,8 @@ type message struct {
 	_      [4]byte
 }
 
-// openPort opens a port in the network namespace of the calling thread. longest is the longest frame.
+// openPort opens a port in the network namespace of the calling thread. longest is the longest
+// frame.
 func openPort(name string, index, longest int) (_ *port, err error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -145,13 +147,13 @@ func (p *port) done(f frame) {
 	}
 }
 
-// whole says that the ring holds all of the frame.
+// whole reports that the ring holds all of the frame.
 func (f frame) whole() bool { return f.header.Snaplen == f.header.Len }
 
-// summed says that the frame's checksum is there, and not left to hardware.
+// summed reports that the frame's checksum is there, and not left to hardware.
 func (f frame) summed() bool { return f.header.Status&unix.TP_STATUS_CSUMNOTREADY == 0 }
 
-// tagged says that the frame has a VLAN tag beside it.
+// tagged reports that the frame has a VLAN tag beside it.
 func (f frame) tagged() bool { return f.header.Status&unix.TP_STATUS_VLAN_VALID != 0 }
 
 // stamp is when the kernel got the frame, in nanoseconds of real time.
@@ -187,8 +189,8 @@ func (p *port) stage(i int, bytes []byte) {
 	p.vectors[i].SetLen(len(bytes))
 }
 
-// send sends the staged frames from the first on, and returns how many the kernel took. The error is of the frame
-// after those, and nil when the kernel merely stopped there.
+// send sends the staged frames from the first on, and returns how many the kernel took. The error
+// is of the frame after those, and nil when the kernel merely stopped there.
 func (p *port) send(first, end int) (int, error) {
 	for again := true; ; {
 		n, _, e := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(p.fd), uintptr(unsafe.Pointer(&p.messages[first])), uintptr(end-first), 0, 0, 0)
@@ -197,7 +199,8 @@ func (p *port) send(first, end int) (int, error) {
 			return int(n), nil
 		case unix.EINTR:
 		case unix.ENETDOWN:
-			// It may be what the socket remembers of an interface that is up by now; telling clears it.
+			// It may be what the socket remembers of an interface that is up by now; telling clears
+			// it.
 			if !again {
 				return 0, e
 			}

@@ -27,17 +27,18 @@ var ErrClosed = errors.New("link is closed")
 // Options is what New needs.
 type Options struct {
 	Config Config
-	// Memory bounds the frames that are on the way in each direction; 64 MiB, 1.3 s at 400 Mbit/s, unless given.
+	// Memory bounds the frames that are on the way in each direction; 64 MiB, 1.3 s at 400 Mbit/s,
+	// unless given.
 	Memory unit.Size
 	Log    *slog.Logger
 }
 
 // Link is a relay between two interfaces.
 //
-// One goroutine moves the frames of both directions: the two share the core that a link is worth, and need no locks. A link
-// should have a process of its own, with Realtime: other goroutines and the garbage collector of a busy process delay
-// frames. The goroutine is not locked to a thread, because the scheduler would then need another thread each time it
-// interrupts it.
+// One goroutine moves the frames of both directions: the two share the core that a link is worth,
+// and need no locks. A link should have a process of its own, with Realtime: other goroutines and
+// the garbage collector of a busy process delay frames. The goroutine is not locked to a thread,
+// because the scheduler would then need another thread each time it interrupts it.
 type Link struct {
 	config Config
 	log    *slog.Logger
@@ -67,9 +68,9 @@ const (
 	ended
 )
 
-// New opens a link in the network namespace of the calling thread. Afterwards it may be used from any thread. Both
-// interfaces get their offloads turned off, IPv6 disabled, so that the namespace says nothing of its own, and are set
-// up. They must have the same MTU.
+// New opens a link in the network namespace of the calling thread. Afterwards it may be used from
+// any thread. Both interfaces get their offloads turned off, IPv6 disabled, so that the namespace
+// says nothing of its own, and are set up. They must have the same MTU.
 func New(o Options) (*Link, error) {
 	l, err := open(o)
 	if err != nil {
@@ -165,7 +166,8 @@ func (l *Link) release() error {
 	return errors.Join(errs...)
 }
 
-// Close releases a link whose Run was channel.Never called. Otherwise Run does, and Close does nothing.
+// Close releases a link whose Run was channel.Never called. Otherwise Run does, and Close does
+// nothing.
 func (l *Link) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -177,9 +179,9 @@ func (l *Link) Close() error {
 	return l.release()
 }
 
-// Run relays until ctx ends, which is no error, or an interface is removed, which is. When it ends, both interfaces are
-// set down, so that the nodes see a cable without a signal rather than one that loses everything; frames on the way
-// are lost. It can be called once.
+// Run relays until ctx ends, which is no error, or an interface is removed, which is. When it ends,
+// both interfaces are set down, so that the nodes see a cable without a signal rather than one that
+// loses everything; frames on the way are lost. It can be called once.
 func (l *Link) Run(ctx context.Context) error {
 	l.mu.Lock()
 	if l.state != made {
@@ -245,7 +247,8 @@ func (l *Link) finish() {
 // now is the time of the relay: since New, monotonic.
 func (l *Link) now() time.Duration { return time.Since(l.start) }
 
-// begin makes a schedule that starts at the time now into one for each direction, in the relay's time.
+// begin makes a schedule that starts at the time now into one for each direction, in the relay's
+// time.
 func begin(s channel.Schedule, now time.Duration) (forward, backward channel.Schedule) {
 	s = slices.Clone(s)
 	for i := range s {
@@ -254,17 +257,18 @@ func begin(s channel.Schedule, now time.Duration) (forward, backward channel.Sch
 	return s.Split()
 }
 
-// lead is how much earlier than needed it asks to be woken, about as long as waking takes; it spins for the
-// rest. More would cost a core, less precision.
+// lead is how much earlier than needed it asks to be woken, about as long as waking takes; it spins
+// for the rest. More would cost a core, less precision.
 const lead = 10 * time.Microsecond
 
 const (
 	// doze is the longest time for which the rings are not looked at although frames may come.
 	doze = time.Millisecond
-	// linger is the longest time for which the relay waits without telling Go's scheduler. Telling costs as much as all
-	// the rest of moving a frame: the scheduler's monitor, which takes the processor of who waits in the kernel away
-	// and looks again every 20 us while it finds such, then uses a third of a core by itself. Not telling for longer would
-	// have the monitor interrupt the wait every 10 ms, and a link without frames use the CPU.
+	// linger is the longest time for which the relay waits without telling Go's scheduler. Telling
+	// costs as much as all the rest of moving a frame: the scheduler's monitor, which takes the
+	// processor of who waits in the kernel away and looks again every 20 us while it finds such,
+	// then uses a third of a core by itself. Not telling for longer would have the monitor
+	// interrupt the wait every 10 ms, and a link without frames use the CPU.
 	linger = time.Millisecond
 )
 
@@ -312,14 +316,14 @@ func (l *Link) relay() error {
 	return nil
 }
 
-// sleep waits until the time next or, when one that comes now may have to leave before, until a frame comes, and says
-// whether one did. When not idle it does not wait for longer than linger.
+// sleep waits until the time next or, when one that comes now may have to leave before, until a
+// frame comes, and reports whether one did. When not idle it does not wait for longer than linger.
 func (l *Link) sleep(fds []unix.PollFd, now, next time.Duration, idle bool) (bool, error) {
 	wait := channel.Never
 	if next != channel.Never {
 		wait = next - now - lead
-		// A frame that comes while something else is waited for, and cannot leave before that, need not wake it:
-		// its stamp says when it came. This saves every other wake-up of a busy link.
+		// A frame that comes while something else is waited for, and cannot leave before that, need
+		// not wake it: its stamp says when it came. This saves every other wake-up of a busy link.
 		if wait <= doze && next <= now+min(l.ways[0].least(), l.ways[1].least()) {
 			fds = fds[:1]
 		}
@@ -343,8 +347,8 @@ func (l *Link) sleep(fds []unix.PollFd, now, next time.Duration, idle bool) (boo
 	return n > 0, nil
 }
 
-// poll waits for one of the files, for the time wait at most, and returns how many are ready. An interruption is a
-// short wait.
+// poll waits for one of the files, for the time wait at most, and returns how many are ready. An
+// interruption is a short wait.
 func poll(fds []unix.PollFd, wait time.Duration, idle bool) (int, error) {
 	if wait > linger && idle {
 		var timeout *unix.Timespec
@@ -377,8 +381,9 @@ func (l *Link) hurry() {
 		return
 	}
 	l.log.Warn("link has no real-time priority: its delays suffer when the machine is busy")
-	// The kernel's default slack of 50 us would be added to every delay. The goroutine may change threads, but does
-	// that only when the process is busy with something else, and then late timers are the least.
+	// The kernel's default slack of 50 us would be added to every delay. The goroutine may change
+	// threads, but does that only when the process is busy with something else, and then late
+	// timers are the least.
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0); err != nil {
 		l.log.Warn("timers of the link are late: slack not changed", "err", err)
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/tabane/tabane/internal/channel"
 )
 
-// Statistics are what happened in one direction since the link was made, and what is in it. Bytes are of whole Ethernet
-// frames without FCS.
+// Statistics are what happened in one direction since the link was made, and what is in it. Bytes
+// are of whole Ethernet frames without FCS.
 type Statistics struct {
 	// Profile is in force now.
 	Profile channel.Profile `json:"profile"`
@@ -22,7 +22,8 @@ type Statistics struct {
 	// Marked is what the queue marked in place of dropping (ECN).
 	Marked uint64 `json:"marked"`
 	Drops  Drops  `json:"drops"`
-	// Waiting is in the queue now, without the frame that is being sent; Flying is being sent or on the wire.
+	// Waiting is in the queue now, without the frame that is being sent; Flying is being sent or on
+	// the wire.
 	Waiting      int   `json:"waiting"`
 	WaitingBytes int64 `json:"waiting_bytes"`
 	Flying       int   `json:"flying"`
@@ -41,13 +42,16 @@ type Drops struct {
 	Down uint64 `json:"down"`
 	// Overrun frames came faster than the relay could take them: the emulation was not exact.
 	Overrun uint64 `json:"overrun"`
-	// Memory frames would have been more on the way than Options.Memory holds: the emulation was not exact.
+	// Memory frames would have been more on the way than Options.Memory holds: the emulation was
+	// not exact.
 	Memory uint64 `json:"memory"`
-	// Oversize frames are longer than the MTU allows, to which a tag of 802.1ad counts, unlike one of 802.1Q; Checksum frames have a checksum that hardware should have
-	// filled in: as a rule the sending node's interface was not treated with Prepare.
+	// Oversize frames are longer than the MTU allows, to which a tag of 802.1ad counts, unlike one
+	// of 802.1Q; Checksum frames have a checksum that hardware should have filled in: as a rule the
+	// sending node's interface was not treated with Prepare.
 	Oversize uint64 `json:"oversize"`
 	Checksum uint64 `json:"checksum"`
-	// Refused frames were not taken by the receiving node, for example because its backlog was full.
+	// Refused frames were not taken by the receiving node, for example because its backlog was
+	// full.
 	Refused uint64 `json:"refused"`
 }
 
@@ -91,7 +95,8 @@ func upper(bucket int) time.Duration {
 	return time.Duration(bucket-shift*histogramSteps+1) << shift * histogramUnit
 }
 
-// quantile is the duration that the share q of all does not exceed, up to the width of a bucket; 0 when there is none.
+// quantile is the duration that the share q of all does not exceed, up to the width of a bucket; 0
+// when there is none.
 func (h *histogram) quantile(q float64) time.Duration {
 	rest := uint64(q * float64(h.total))
 	for i, n := range h.counts {

@@ -12,8 +12,8 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// way is one direction of a link: from the ring of a port through a pipe to the other port. It belongs to the relay's
-// goroutine.
+// way is one direction of a link: from the ring of a port through a pipe to the other port. It
+// belongs to the relay's goroutine.
 type way struct {
 	from, to *port
 	longest  int
@@ -35,8 +35,8 @@ type way struct {
 // takeBatch bounds how long one direction may keep the other waiting.
 const takeBatch = 64
 
-// take moves frames from the ring into the pipe, and says whether there may be more. offset is what makes a time of the
-// relay of nanoseconds of real time.
+// take moves frames from the ring into the pipe, and reports whether there may be more. offset is
+// what makes a time of the relay of nanoseconds of real time.
 func (w *way) take(now time.Duration, offset int64) bool {
 	for range takeBatch {
 		f, ok := w.from.peek()
@@ -83,7 +83,7 @@ func (w *way) change(now time.Duration) {
 	}
 }
 
-// give sends what is due, and says whether there may be more.
+// give sends what is due, and reports whether there may be more.
 func (w *way) give(clock func() time.Duration) bool {
 	now := clock()
 	w.change(now)
@@ -155,7 +155,8 @@ func (w *way) next() time.Duration {
 	return at
 }
 
-// least is the shortest time from the arrival of a frame to its delivery, until the next step of the schedule.
+// least is the shortest time from the arrival of a frame to its delivery, until the next step of
+// the schedule.
 func (w *way) least() time.Duration { return w.pipe.Least() }
 
 // statistics reads the counters. They are complete but for frames that are still in the ring.

@@ -1,9 +1,10 @@
-// Package mptcp is a client of the kernel's MPTCP path manager API, generic netlink family mptcp_pm: it configures the
-// endpoints and limits of the in-kernel path manager, and carries the events and commands of a user-space path manager. It
-// reads connections and subflows from sock_diag.
+// Package mptcp is a client of the kernel's MPTCP path manager API, generic netlink family
+// mptcp_pm: it configures the endpoints and limits of the in-kernel path manager, and carries the
+// events and commands of a user-space path manager. It reads connections and subflows from
+// sock_diag.
 //
-// It works in the network namespace in which it was dialed. It keeps no state of connections, and a caller that
-// adds endpoints says with Plan which ones are his to remove.
+// It works in the network namespace in which it was dialed. It keeps no state of connections, and a
+// caller that adds endpoints says with Plan which ones are his to remove.
 package mptcp
 
 import (
@@ -30,8 +31,8 @@ const (
 	needLinux     = "use Linux 5.6 or newer with CONFIG_MPTCP=y"
 )
 
-// Supported returns nil when the network namespace of the caller has MPTCP and its path manager, and otherwise a
-// *feature.Error.
+// Supported returns nil when the network namespace of the caller has MPTCP and its path manager,
+// and otherwise a *feature.Error.
 func Supported() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_MPTCP)
 	if err := refusal(err); err != nil {
@@ -47,7 +48,8 @@ func Supported() error {
 	return c.Close()
 }
 
-// refusal says what the kernel's answer to the request for an MPTCP socket means (mptcp_init_sock and inet_create).
+// refusal says what the kernel's answer to the request for an MPTCP socket means (mptcp_init_sock
+// and inet_create).
 func refusal(err error) error {
 	switch {
 	case err == nil:
@@ -64,13 +66,13 @@ func refusal(err error) error {
 type Conn struct {
 	genl   *genetlink.Conn
 	family genetlink.Family
-	// links is a socket that only names the namespace in which interfaces are looked up, whatever namespace the
-	// caller's thread is in by then.
+	// links is a socket that only names the namespace in which interfaces are looked up, whatever
+	// namespace the caller's thread is in by then.
 	links int
 }
 
-// Dial opens a connection to the path manager of the network namespace that the calling thread is in. Close it. It
-// returns a *feature.Error when the kernel has no path manager.
+// Dial opens a connection to the path manager of the network namespace that the calling thread is
+// in. Close it. It returns a *feature.Error when the kernel has no path manager.
 func Dial() (_ *Conn, err error) {
 	genl, family, err := dialFamily()
 	if err != nil {
@@ -160,8 +162,8 @@ func (c *Conn) add(e Endpoint) error {
 	return c.send(cmdAddAddr)(encodeEndpoint(e, index))
 }
 
-// Delete removes the endpoint with the ID. Its address is withdrawn from the peers of existing connections, and
-// subflows from it are closed.
+// Delete removes the endpoint with the ID. Its address is withdrawn from the peers of existing
+// connections, and subflows from it are closed.
 func (c *Conn) Delete(id uint8) error {
 	err := checkID(id)
 	if err == nil {
@@ -173,8 +175,8 @@ func (c *Conn) Delete(id uint8) error {
 	return nil
 }
 
-// SetFlags makes Backup and Fullmesh of the endpoint with e.ID those of e, on existing connections as well. Nothing
-// else can be changed while an endpoint exists.
+// SetFlags makes Backup and Fullmesh of the endpoint with e.ID those of e, on existing connections
+// as well. Nothing else can be changed while an endpoint exists.
 func (c *Conn) SetFlags(e Endpoint) error {
 	err := checkID(e.ID)
 	if err == nil {
@@ -230,7 +232,8 @@ func (c *Conn) send(command uint8) func(data []byte, err error) error {
 	}
 }
 
-// execute sends a command and returns the answers. Errors carry the kernel's own words where it has any.
+// execute sends a command and returns the answers. Errors carry the kernel's own words where it has
+// any.
 func (c *Conn) execute(command uint8, data []byte, flags netlink.HeaderFlags) ([]genetlink.Message, error) {
 	msgs, err := c.genl.Execute(genetlink.Message{
 		Header: genetlink.Header{Command: command, Version: familyVersion},

@@ -58,7 +58,8 @@ func enter(t *testing.T) {
 		}
 		t.Skip("making network namespaces needs root")
 	}
-	// The thread is not unlocked, and so ends with the test's goroutine: no other may run in this namespace.
+	// The thread is not unlocked, and so ends with the test's goroutine: no other may run in this
+	// namespace.
 	runtime.LockOSThread()
 	name := fmt.Sprintf("%s%d-%s", prefix, os.Getpid(), strings.ToLower(t.Name()))
 	ns, err := netns.NewNamed(name)
@@ -270,7 +271,7 @@ func TestConnStaysInItsNamespace(t *testing.T) {
 	}
 }
 
-func TestSupportedSaysWhatIsMissing(t *testing.T) {
+func TestSupportedNamesMissingFeature(t *testing.T) {
 	dial(t)
 	for _, tt := range []struct{ sysctl, bad, good, says string }{
 		{"enabled", "0", "1", "sysctl -w net.mptcp.enabled=1"},

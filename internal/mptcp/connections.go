@@ -19,15 +19,16 @@ type Subflow struct {
 	LocalID, RemoteID uint8
 	// Joined: it is not the initial subflow. Active: this host opened it.
 	Joined, Active bool
-	// BackupHere and BackupThere are the backup flags of this end and of the peer (RFC 8684 section 3.3.8).
+	// BackupHere and BackupThere are the backup flags of this end and of the peer (RFC 8684 section
+	// 3.3.8).
 	BackupHere, BackupThere bool
 
 	// InFlight is the number of segments that are sent and not acknowledged, lost ones included.
 	InFlight uint32
 	// Queued is the number of bytes that are not acknowledged, sent or not.
 	Queued uint32
-	// Acked counts bytes that were acknowledged in sequence, Delivered the segments that were acknowledged at all. Delivered
-	// wraps around.
+	// Acked counts bytes that were acknowledged in sequence, Delivered the segments that were
+	// acknowledged at all. Delivered wraps around.
 	Acked     uint64
 	Delivered uint32
 	// RTT is the smoothed round-trip time, Deviation its mean deviation (RFC 6298).
@@ -65,8 +66,8 @@ func DialDiag() (*Diag, error) {
 // Close closes the socket.
 func (d *Diag) Close() error { return unix.Close(d.fd) }
 
-// Family is the address family of a socket. A socket of IPv6 may have IPv4 addresses, mapped into IPv6; they are given
-// as IPv4.
+// Family is the address family of a socket. A socket of IPv6 may have IPv4 addresses, mapped into
+// IPv6; they are given as IPv4.
 type Family uint8
 
 // The families.
@@ -75,8 +76,9 @@ const (
 	IPv6 Family = unix.AF_INET6
 )
 
-// Subflows calls f for each subflow of the family that data can be sent on. The kernel reports MPTCP attributes only to
-// processes with CAP_NET_ADMIN. Subflows that are opened or closed meanwhile may be missing.
+// Subflows calls f for each subflow of the family that data can be sent on. The kernel reports
+// MPTCP attributes only to processes with CAP_NET_ADMIN. Subflows that are opened or closed
+// meanwhile may be missing.
 func (d *Diag) Subflows(family Family, f func(Subflow)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -129,8 +131,8 @@ const (
 // Ends are both ends of a socket.
 type Ends struct{ Local, Remote netip.AddrPort }
 
-// Look calls f for each of the IPv6 subflows that still exists, in any state. For few of them it costs far less than
-// Subflows, which walks the kernel's whole table of sockets.
+// Look calls f for each of the IPv6 subflows that still exists, in any state. For few of them it
+// costs far less than Subflows, which walks the kernel's whole table of sockets.
 func (d *Diag) Look(at []Ends, f func(Subflow)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket is a TCP socket. Token is 0 when it is not a subflow; then only the TCP fields of Subflow are set.
+// Socket is a TCP socket. Token is 0 when it is not a subflow; then only the TCP fields of Subflow
+// are set.
 type Socket struct {
 	Subflow
 	State State
@@ -22,8 +23,8 @@ type Socket struct {
 	DeliveryRate uint64
 	// Retransmitted counts retransmitted segments. It wraps around.
 	Retransmitted uint32
-	// Reordering is the reordering distance that TCP tolerates, in segments; Reordered counts reordering events. It wraps
-	// around.
+	// Reordering is the reordering distance that TCP tolerates, in segments; Reordered counts
+	// reordering events. It wraps around.
 	Reordering, Reordered uint32
 }
 
@@ -39,8 +40,8 @@ func (s State) String() string {
 	return fmt.Sprintf("state %d", uint8(s))
 }
 
-// connected are the states in which a socket has a peer and counts what it sends: established, both waits for a FIN,
-// close-wait, last-ack and closing.
+// connected are the states in which a socket has a peer and counts what it sends: established, both
+// waits for a FIN, close-wait, last-ack and closing.
 const connected = 1<<1 | 1<<4 | 1<<5 | 1<<8 | 1<<9 | 1<<11
 
 // More of the layout of sock_diag.
@@ -51,8 +52,9 @@ const (
 	diagOffsetState    = 1
 )
 
-// Sockets calls f for each TCP socket of the family that has a peer, whether it is a subflow or not. The socket is valid
-// during the call only. It is one dump, which allocates nothing. Sockets that are opened or closed meanwhile may be missing.
+// Sockets calls f for each TCP socket of the family that has a peer, whether it is a subflow or
+// not. The socket is valid during the call only. It is one dump, which allocates nothing. Sockets
+// that are opened or closed meanwhile may be missing.
 func (d *Diag) Sockets(family Family, f func(*Socket)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -71,8 +73,8 @@ func (d *Diag) Sockets(family Family, f func(*Socket)) error {
 	return nil
 }
 
-// dump requests the protocol's sockets in the states, a set of bits, with the extensions, another one, and calls f with
-// the answer for each.
+// dump requests the protocol's sockets in the states, a set of bits, with the extensions, another
+// one, and calls f with the answer for each.
 func (d *Diag) dump(family Family, protocol uint32, extensions uint8, states uint32, f func(body []byte) error) error {
 	d.seq++
 	var request [diagRequestLen + 8]byte
@@ -110,8 +112,8 @@ func (d *Diag) dump(family Family, protocol uint32, extensions uint8, states uin
 	}
 }
 
-// eachMessage calls f for each socket in the messages of one datagram; done says that the dump is at its end. Messages of
-// an earlier dump, which ended in an error, are skipped.
+// eachMessage calls f for each socket in the messages of one datagram; done reports that the dump
+// is at its end. Messages of an earlier dump, which ended in an error, are skipped.
 func eachMessage(b []byte, seq uint32, f func(body []byte) error) (done bool, err error) {
 	native := binary.NativeEndian
 	for len(b) > 0 {
@@ -150,13 +152,13 @@ type Connection struct {
 	Token uint32
 	// Subflows counts the subflows besides the initial one.
 	Subflows uint8
-	// Announced counts the addresses that this host has announced, repetitions by a user-space path manager included, and
-	// Accepted those of the other end that it has accepted.
+	// Announced counts the addresses that this host has announced, repetitions by a user-space path
+	// manager included, and Accepted those of the other end that it has accepted.
 	Announced, Accepted uint8
 }
 
-// Connections calls f for each established MPTCP connection of the family. Connections that come and go meanwhile may be
-// missing.
+// Connections calls f for each established MPTCP connection of the family. Connections that come
+// and go meanwhile may be missing.
 func (d *Diag) Connections(family Family, f func(Connection)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -194,7 +196,8 @@ func decodeConnection(b []byte) (Connection, error) {
 	return c, err
 }
 
-// decodeSocket reads one socket. Names are those of congestion controls met before, so that each is kept once.
+// decodeSocket reads one socket. Names are those of congestion controls met before, so that each is
+// kept once.
 func decodeSocket(b []byte, names map[string]string) (Socket, error) {
 	var s Socket
 	if len(b) < diagMessageLen {
@@ -252,7 +255,8 @@ func socketAddress(b, port, addr []byte) netip.AddrPort {
 	return netip.AddrPortFrom(a.Unmap(), binary.BigEndian.Uint16(port))
 }
 
-// intern returns the text in b, which ends at its first zero byte, from names where it is there already.
+// intern returns the text in b, which ends at its first zero byte, from names where it is there
+// already.
 func intern(names map[string]string, b []byte) string {
 	for i, c := range b {
 		if c == 0 {

@@ -12,23 +12,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Event is one of Created, Established, Closed, Announced, Removed, SubEstablished, SubClosed, SubPriority,
-// ListenerCreated, ListenerClosed and Overrun. Addresses are as seen from this host, and IPv4 ones are never mapped into
-// IPv6.
+// Event is one of Created, Established, Closed, Announced, Removed, SubEstablished, SubClosed,
+// SubPriority, ListenerCreated, ListenerClosed and Overrun. Addresses are as seen from this host,
+// and IPv4 ones are never mapped into IPv6.
 type Event interface{ event() }
 
-// Created: the initial subflow of a connection has completed its handshake (MPTCP_EVENT_CREATED). No subflow can join yet.
+// Created: the initial subflow of a connection has completed its handshake (MPTCP_EVENT_CREATED).
+// No subflow can join yet.
 type Created struct {
 	// Token is this host's name for the connection (RFC 8684 section 3.2).
 	Token         uint32
 	Local, Remote netip.AddrPort
-	// ServerSide says that the peer opened the connection.
+	// ServerSide reports that the peer opened the connection.
 	ServerSide bool
-	// DenyJoinID0 says that the peer wants no subflow to the address that it used for the first one.
+	// DenyJoinID0 reports that the peer wants no subflow to the address that it used for the first
+	// one.
 	DenyJoinID0 bool
 }
 
-// Established: a connection is fully established (MPTCP_EVENT_ESTABLISHED); addresses may be announced and subflows opened.
+// Established: a connection is fully established (MPTCP_EVENT_ESTABLISHED); addresses may be
+// announced and subflows opened.
 type Established Created
 
 // Closed: a connection is closed (MPTCP_EVENT_CLOSED).
@@ -53,11 +56,12 @@ type SubflowEvent struct {
 	Token             uint32
 	Local, Remote     netip.AddrPort
 	LocalID, RemoteID uint8
-	// Backup says that the subflow is to be used only when no other works.
+	// Backup reports that the subflow is to be used only when no other works.
 	Backup bool
 	// Error is the errno of the subflow's socket, 0 for none.
 	Error unix.Errno
-	// ResetReason and ResetFlags are those of an MP_TCPRST (RFC 8684 section 3.6), valid with WasReset.
+	// ResetReason and ResetFlags are those of an MP_TCPRST (RFC 8684 section 3.6), valid with
+	// WasReset.
 	ResetReason, ResetFlags uint32
 	WasReset                bool
 	// Interface is the index of the interface that the subflow is bound to, 0 for none.
@@ -94,8 +98,8 @@ func (ListenerCreated) event() {}
 func (ListenerClosed) event()  {}
 func (Overrun) event()         {}
 
-// Events of the family's multicast group and their attributes (enum mptcp_event_type and mptcp_event_attr in
-// include/uapi/linux/mptcp_pm.h).
+// Events of the family's multicast group and their attributes (enum mptcp_event_type and
+// mptcp_event_attr in include/uapi/linux/mptcp_pm.h).
 const (
 	eventGroup = "mptcp_pm_events"
 
@@ -131,18 +135,19 @@ const (
 	eventFlagServerSide  = 1 << 1
 )
 
-// eventBuffer is the receive buffer in bytes: room for some thousand events at the kernel's 4 KiB each.
+// eventBuffer is the receive buffer in bytes: room for some thousand events at the kernel's 4 KiB
+// each.
 const eventBuffer = 32 << 20
 
-// Events receives the MPTCP events of a network namespace. While one is open, the kernel accepts subflows that join
-// connections of the user-space path manager.
+// Events receives the MPTCP events of a network namespace. While one is open, the kernel accepts
+// subflows that join connections of the user-space path manager.
 type Events struct {
 	genl *genetlink.Conn
 	id   uint16
 }
 
-// Subscribe receives events of the network namespace that the calling thread is in. Close it. It returns a
-// *feature.Error when the kernel sends none.
+// Subscribe receives events of the network namespace that the calling thread is in. Close it. It
+// returns a *feature.Error when the kernel sends none.
 func Subscribe() (_ *Events, err error) {
 	genl, family, err := dialFamily()
 	if err != nil {
@@ -189,7 +194,8 @@ func forceReadBuffer(genl *genetlink.Conn, bytes int) error {
 	return set
 }
 
-// Receive blocks until there are events and returns them in order. Unknown ones are left out, so there may be none. After Close it returns an error that matches os.ErrClosed.
+// Receive blocks until there are events and returns them in order. Unknown ones are left out, so
+// there may be none. After Close it returns an error that matches os.ErrClosed.
 func (e *Events) Receive() ([]Event, error) {
 	msgs, raw, err := e.genl.Receive()
 	switch {
@@ -217,8 +223,8 @@ func (e *Events) Receive() ([]Event, error) {
 	return events, nil
 }
 
-// drain throws away what waits. A socket that ran over takes no event, and says nothing of it, until it has been read
-// empty: only what is looked up after that misses nothing.
+// drain throws away what waits. A socket that ran over takes no event, and says nothing of it,
+// until it has been read empty: only what is looked up after that misses nothing.
 func (e *Events) drain() error {
 	raw, err := e.genl.SyscallConn()
 	if err != nil {

@@ -26,7 +26,8 @@ func attrs(fill func(ae *netlink.AttributeEncoder)) []byte {
 
 func bigEndian(port uint16) []byte { return binary.BigEndian.AppendUint16(nil, port) }
 
-// ends are the addresses of most events, IPv4 mapped into IPv6 as sockets of both families have them.
+// ends are the addresses of most events, IPv4 mapped into IPv6 as sockets of both families have
+// them.
 func ends(ae *netlink.AttributeEncoder) {
 	ae.Uint32(eventAttrToken, 0xcafe)
 	ae.Bytes(eventAttrSource6, netip.MustParseAddr("::ffff:192.0.2.1").AsSlice())

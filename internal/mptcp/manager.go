@@ -9,7 +9,8 @@ import (
 	"github.com/tabane/tabane/internal/feature"
 )
 
-// Manager is the path manager of new connections of a network namespace. Existing connections keep theirs.
+// Manager is the path manager of new connections of a network namespace. Existing connections keep
+// theirs.
 type Manager string
 
 const (
@@ -19,7 +20,8 @@ const (
 	UserManager Manager = "userspace"
 )
 
-// managerTypes are the values of the sysctl pm_type, which kernels before 6.15 have instead of names.
+// managerTypes are the values of the sysctl pm_type, which kernels before 6.15 have instead of
+// names.
 var managerTypes = map[Manager]string{KernelManager: "0", UserManager: "1"}
 
 // CurrentManager returns the path manager of the namespace that the calling thread is in.
@@ -49,8 +51,8 @@ func currentManager(read func(file string) ([]byte, error)) (Manager, error) {
 	return Manager("type " + text), nil
 }
 
-// SetManager chooses the path manager of connections that are created from now on in the namespace that the calling
-// thread is in. It returns a *feature.Error when this kernel does not have it.
+// SetManager chooses the path manager of connections that are created from now on in the namespace
+// that the calling thread is in. It returns a *feature.Error when this kernel does not have it.
 func SetManager(m Manager) error {
 	file, value := sysctlDir+"path_manager", string(m)
 	if _, err := os.Stat(file); errors.Is(err, os.ErrNotExist) {
@@ -77,8 +79,8 @@ func SetManager(m Manager) error {
 	return nil
 }
 
-// CheckKernelManager returns a *feature.Error when new connections do not use the kernel's path manager, so that
-// endpoints have no effect on them.
+// CheckKernelManager returns a *feature.Error when new connections do not use the kernel's path
+// manager, so that endpoints have no effect on them.
 func CheckKernelManager() error {
 	m, err := CurrentManager()
 	if err != nil {

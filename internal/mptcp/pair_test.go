@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pair is a server and a client in namespaces of their own with two links between them. The server has the default
-// address on the first, and an address to announce on the second.
+// pair is a server and a client in namespaces of their own with two links between them. The server
+// has the default address on the first, and an address to announce on the second.
 type pair struct {
 	t              testing.TB
 	server, client netns.NsHandle
@@ -156,8 +156,8 @@ func (p *pair) wire(name string, server, client netip.Addr) {
 	}
 }
 
-// connect opens a connection to the server's default address and passes a byte in each direction, so that it is
-// established at both ends. It returns the client's and the server's socket.
+// connect opens a connection to the server's default address and passes a byte in each direction,
+// so that it is established at both ends. It returns the client's and the server's socket.
 func (p *pair) connect() (client, server net.Conn) {
 	p.t.Helper()
 	var accepted net.Conn
@@ -312,7 +312,7 @@ func TestPathsOfAConnection(t *testing.T) {
 	}
 }
 
-func TestRequestsForWhatIsGone(t *testing.T) {
+func TestRequestsForClosedConnections(t *testing.T) {
 	p := newPair(t)
 	p.connect()
 	token := expect[Established](p).Token
@@ -381,7 +381,8 @@ func TestSubflowsOfBothFamilies(t *testing.T) {
 			if s.Active != (s.Remote == here) {
 				t.Errorf("which end opened it: %+v", s)
 			}
-			// One end is a socket of both families, whose addresses the kernel has mapped into IPv6.
+			// One end is a socket of both families, whose addresses the kernel has mapped into
+			// IPv6.
 			p.request(SetBackup{Token: s.Token, Local: s.Local, Remote: s.Remote, Backup: true})
 		}
 	}

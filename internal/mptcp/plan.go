@@ -2,8 +2,9 @@ package mptcp
 
 import "net/netip"
 
-// Changes lead from the endpoints that are there to those that are wanted. Apply them in the order of the fields: an
-// address must be gone before it comes again with other properties, and the kernel has room for few.
+// Changes lead from the endpoints that are there to those that are wanted. Apply them in the order
+// of the fields: an address must be gone before it comes again with other properties, and the
+// kernel has room for few.
 type Changes struct {
 	// Remove are the IDs of endpoints to delete.
 	Remove []uint8
@@ -13,7 +14,7 @@ type Changes struct {
 	Add []Endpoint
 }
 
-// Empty says that there is nothing to do.
+// Empty reports that there is nothing to do.
 func (c Changes) Empty() bool { return len(c.Remove) == 0 && len(c.Flags) == 0 && len(c.Add) == 0 }
 
 type key struct {
@@ -23,12 +24,12 @@ type key struct {
 
 func (e Endpoint) key() key { return key{e.Address, e.Port} }
 
-// Plan computes the changes from have to want. Endpoints are matched by address and port, since the kernel assigns the
-// IDs. When want names the same address and port twice, the first counts.
+// Plan computes the changes from have to want. Endpoints are matched by address and port, since the
+// kernel assigns the IDs. When want names the same address and port twice, the first counts.
 //
-// Endpoints whose address is not owned are neither removed nor changed: when one of them has an address that is
-// wanted, but other properties, Add holds the wanted one and the kernel refuses it. Implicit endpoints are the
-// kernel's, and count as if they were not there.
+// Endpoints whose address is not owned are neither removed nor changed: when one of them has an
+// address that is wanted, but other properties, Add holds the wanted one and the kernel refuses it.
+// Implicit endpoints are the kernel's, and count as if they were not there.
 func Plan(want, have []Endpoint, owned func(netip.Addr) bool) Changes {
 	wanted := make(map[key]Endpoint, len(want))
 	for _, w := range want {

@@ -11,37 +11,41 @@ import (
 )
 
 var (
-	// ErrUnknownConnection means that no connection has the token, or that the kernel's path manager has it: it ended, or
-	// began before the path manager was in user space.
+	// ErrUnknownConnection means that no connection has the token, or that the kernel's path
+	// manager has it: it ended, or began before the path manager was in user space.
 	ErrUnknownConnection = errors.New("no such mptcp connection that is left to user space")
-	// ErrUnknownSubflow means that the connection has no such subflow. For SetBackup, kernels before 6.14 do not report it
-	// from an unknown connection.
+	// ErrUnknownSubflow means that the connection has no such subflow. For SetBackup, kernels
+	// before 6.14 do not report it from an unknown connection.
 	ErrUnknownSubflow = errors.New("no such mptcp subflow")
 	// ErrUnknownAddress means that the connection has no address with the ID to remove.
 	ErrUnknownAddress = errors.New("no such mptcp address")
 )
 
-// Request is what a path manager in user space may ask for one connection: Announce, RemoveAddress, CreateSubflow,
-// DestroySubflow or SetBackup. The connection must have been created while the path manager was UserManager.
+// Request is what a path manager in user space may ask for one connection: Announce, RemoveAddress,
+// CreateSubflow, DestroySubflow or SetBackup. The connection must have been created while the path
+// manager was UserManager.
 type Request interface {
 	encode() (command uint8, data []byte, err error)
 	fmt.Stringer
 }
 
-// Announce announces an address of this host to the peer (ADD_ADDR, RFC 8684 section 3.4.1). Announcing it again under the
-// same ID repeats it: a peer that has a subflow to it already may open one more.
+// Announce announces an address of this host to the peer (ADD_ADDR, RFC 8684 section 3.4.1).
+// Announcing it again under the same ID repeats it: a peer that has a subflow to it already may
+// open one more.
 type Announce struct {
 	Token uint32
-	// ID is 1 to 255; within a connection it belongs to one address. A subflow that the peer opens to an address that was
-	// not announced, or is not any more, gives the address an ID of the kernel's choice.
+	// ID is 1 to 255; within a connection it belongs to one address. A subflow that the peer opens
+	// to an address that was not announced, or is not any more, gives the address an ID of the
+	// kernel's choice.
 	ID      uint8
 	Address netip.Addr
 	// Port is where the peer connects to; 0 means the port of the connection.
 	Port uint16
 }
 
-// RemoveAddress withdraws an address from the peer (REMOVE_ADDR, RFC 8684 section 3.4.2), which then closes its
-// subflows to it. This host's ends of them stay, see DestroySubflow; after that the kernel has forgotten the ID.
+// RemoveAddress withdraws an address from the peer (REMOVE_ADDR, RFC 8684 section 3.4.2), which
+// then closes its subflows to it. This host's ends of them stay, see DestroySubflow; after that the
+// kernel has forgotten the ID.
 type RemoveAddress struct {
 	Token uint32
 	// ID is what the address was announced with, or 0 for the address of the first subflow.
@@ -58,13 +62,15 @@ type CreateSubflow struct {
 	Backup bool
 }
 
-// DestroySubflow closes a subflow. What was sent on it and is not acknowledged is sent on the others at once.
+// DestroySubflow closes a subflow. What was sent on it and is not acknowledged is sent on the
+// others at once.
 type DestroySubflow struct {
 	Token         uint32
 	Local, Remote netip.AddrPort
 }
 
-// SetBackup has a subflow used by both ends only when no other works, or undoes that (MP_PRIO, RFC 8684 section 3.3.8).
+// SetBackup has a subflow used by both ends only when no other works, or undoes that (MP_PRIO, RFC
+// 8684 section 3.3.8).
 type SetBackup struct {
 	Token         uint32
 	Local, Remote netip.AddrPort
@@ -103,8 +109,8 @@ const (
 	attrAddrRemote = 6
 )
 
-// Request asks the kernel. Errors wrap ErrUnknownConnection, ErrUnknownSubflow or ErrUnknownAddress where the object has
-// gone, which happens: connections end whenever they like.
+// Request asks the kernel. Errors wrap ErrUnknownConnection, ErrUnknownSubflow or ErrUnknownAddress
+// where the object has gone, which happens: connections end whenever they like.
 func (c *Conn) Request(r Request) error {
 	err := c.request(r)
 	if errors.Is(err, ErrUnknownSubflow) {
@@ -128,8 +134,8 @@ func (c *Conn) request(r Request) error {
 	return refused(command, err)
 }
 
-// refused maps the kernel's refusal to an error. The kernel returns EINVAL for nearly everything and distinguishes them in
-// words alone.
+// refused maps the kernel's refusal to an error. The kernel returns EINVAL for nearly everything
+// and distinguishes them in words alone.
 func refused(command uint8, err error) error {
 	if err == nil {
 		return nil

@@ -1,8 +1,9 @@
-// Package netns creates, deletes and enters named network namespaces, which are bind mounts in /run/netns, as those of
-// `ip netns`.
+// Package netns creates, deletes and enters named network namespaces, which are bind mounts in
+// /run/netns, as those of `ip netns`.
 //
-// The namespace of the calling goroutine is never changed: a function or a command runs inside a namespace, and a thread
-// that cannot return is discarded. Links, addresses and routes are configured elsewhere.
+// The namespace of the calling goroutine is never changed: a function or a command runs inside a
+// namespace, and a thread that cannot return is discarded. Links, addresses and routes are
+// configured elsewhere.
 package netns
 
 import (
@@ -28,7 +29,8 @@ const threadNS = "/proc/thread-self/ns/net"
 // maxName is the longest permitted name in bytes.
 const maxName = 64
 
-// Create creates a named network namespace, in which lo is down. An existing name is an error that matches fs.ErrExist.
+// Create creates a named network namespace, in which lo is down. An existing name is an error that
+// matches fs.ErrExist.
 func Create(name string) error {
 	if err := checkName(name); err != nil {
 		return fmt.Errorf("create namespace %q: %w", name, err)
@@ -61,15 +63,17 @@ func create(name string) error {
 	return nil
 }
 
-// share makes the directory a shared mount, so that a namespace deleted here is also gone in the mount namespaces of
-// other processes, which would keep it alive otherwise. A directory that is no mount point must become one first.
+// share makes the directory a shared mount, so that a namespace deleted here is also gone in the
+// mount namespaces of other processes, which would keep it alive otherwise. A directory that is no
+// mount point must become one first.
 func share() error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	// The same lock as iproute2 takes: two creators at once would mount the directory on itself twice.
+	// The same lock as iproute2 takes: two creators at once would mount the directory on itself
+	// twice.
 	if err := unix.Flock(int(d.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("lock %s: %w", dir, err)
 	}
@@ -83,14 +87,15 @@ func share() error {
 	return wrap("share "+dir, unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, ""))
 }
 
-// Delete removes the name. The namespace is freed with its last process, socket or other reference. A missing name is an
-// error that matches fs.ErrNotExist.
+// Delete removes the name. The namespace is freed with its last process, socket or other reference.
+// A missing name is an error that matches fs.ErrNotExist.
 func Delete(name string) error {
 	if err := checkName(name); err != nil {
 		return fmt.Errorf("delete namespace %q: %w", name, err)
 	}
 	path := filepath.Join(dir, name)
-	// EINVAL: a file without a mount, as a creator that died half-way leaves it; it still has to go.
+	// EINVAL: a file without a mount, as a creator that died half-way leaves it; it still has to
+	// go.
 	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("delete namespace %q: %w", name, err)
 	}
@@ -119,9 +124,10 @@ func List(prefix string) ([]string, error) {
 	return names, nil
 }
 
-// Do runs f inside the namespace, on an operating system thread of its own, and returns f's error as it is. Sockets that
-// f opens and commands that f starts belong to the namespace for good; goroutines that f starts do not run in it. A
-// panic or runtime.Goexit of f happens to the caller. A missing name is an error that matches fs.ErrNotExist.
+// Do runs f inside the namespace, on an operating system thread of its own, and returns f's error
+// as it is. Sockets that f opens and commands that f starts belong to the namespace for good;
+// goroutines that f starts do not run in it. A panic or runtime.Goexit of f happens to the caller.
+// A missing name is an error that matches fs.ErrNotExist.
 func Do(name string, f func() error) error {
 	if err := checkName(name); err != nil {
 		return fmt.Errorf("enter namespace %q: %w", name, err)
@@ -144,8 +150,9 @@ func Start(name string, cmd *exec.Cmd) error {
 	return Do(name, cmd.Start)
 }
 
-// onThread runs enter and then f on a locked thread and brings the thread back to the namespace it came from. A
-// thread that cannot return stays locked, so the runtime ends it with its goroutine and never reuses it.
+// onThread runs enter and then f on a locked thread and brings the thread back to the namespace it
+// came from. A thread that cannot return stays locked, so the runtime ends it with its goroutine
+// and never reuses it.
 func onThread(enter, f func() error) error {
 	var (
 		err      error

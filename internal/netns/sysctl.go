@@ -9,10 +9,11 @@ import (
 	"strings"
 )
 
-// Sysctl sets a kernel parameter in the namespace of the calling thread, so inside Do in that one. The key is written
-// as sysctl(8) takes it: `net.ipv6.conf.all.forwarding`, or with slashes. A dot in an interface name needs no escape:
-// `net.ipv6.conf.eth0.100.forwarding` is understood, because the parameters below conf and neigh have none. A
-// parameter this kernel does not have is an error that matches fs.ErrNotExist.
+// Sysctl sets a kernel parameter in the namespace of the calling thread, so inside Do in that one.
+// The key is written as sysctl(8) takes it: `net.ipv6.conf.all.forwarding`, or with slashes. A dot
+// in an interface name needs no escape: `net.ipv6.conf.eth0.100.forwarding` is understood, because
+// the parameters below conf and neigh have none. A parameter this kernel does not have is an error
+// that matches fs.ErrNotExist.
 func Sysctl(key, value string) error {
 	path, err := sysctlPath(key)
 	if err != nil {
@@ -30,8 +31,8 @@ func Sysctl(key, value string) error {
 	return nil
 }
 
-// ReadSysctl returns a kernel parameter of the namespace of the calling thread, without the final newline. Keys and
-// errors are as for Sysctl.
+// ReadSysctl returns a kernel parameter of the namespace of the calling thread, without the final
+// newline. Keys and errors are as for Sysctl.
 func ReadSysctl(key string) (string, error) {
 	path, err := sysctlPath(key)
 	if err != nil {
@@ -44,8 +45,8 @@ func ReadSysctl(key string) (string, error) {
 	return strings.TrimRight(string(b), "\n"), nil
 }
 
-// sysctlPath maps a key to its file. The first separator decides which of dot and slash separates and which belongs
-// to a name, as in sysctl(8).
+// sysctlPath maps a key to its file. The first separator decides which of dot and slash separates
+// and which belongs to a name, as in sysctl(8).
 func sysctlPath(key string) (string, error) {
 	var parts []string
 	if i := strings.IndexAny(key, "./"); i >= 0 && key[i] == '/' {

@@ -8,22 +8,25 @@ import (
 )
 
 const (
-	// removeHold is the pause between REMOVE_ADDR and the next ADD_ADDR of an address. A client that processes both at once
-	// handles the ADD_ADDR first, finds a subflow to the address, and then closes that.
+	// removeHold is the pause between REMOVE_ADDR and the next ADD_ADDR of an address. A client
+	// that processes both at once handles the ADD_ADDR first, finds a subflow to the address, and
+	// then closes that.
 	removeHold = 50 * time.Millisecond
-	// answerTimeout is how long an address to which the client has had a subflow stays announced without one before it is
-	// withdrawn and announced again. It doubles up to answerTimeoutMax; after answerTries the client is left alone.
+	// answerTimeout is how long an address to which the client has had a subflow stays announced
+	// without one before it is withdrawn and announced again. It doubles up to answerTimeoutMax;
+	// after answerTries the client is left alone.
 	answerTimeout    = time.Second
 	answerTimeoutMax = time.Minute
 	answerTries      = 10
-	// repeatAfter is how long an address to which the client has had no subflow stays announced before the announcement is
-	// repeated. It doubles; after repeatTries the kernel's own retransmissions of ADD_ADDR have to do. The first is easily
-	// lost: a provider may advertise a route before its hardware forwards, and BGP's best path, which carries the
-	// announcement, has moved there already.
+	// repeatAfter is how long an address to which the client has had no subflow stays announced
+	// before the announcement is repeated. It doubles; after repeatTries the kernel's own
+	// retransmissions of ADD_ADDR have to do. The first is easily lost: a provider may advertise a
+	// route before its hardware forwards, and BGP's best path, which carries the announcement, has
+	// moved there already.
 	repeatAfter = 50 * time.Millisecond
 	repeatTries = 3
-	// holdDown is how long an address is not announced after a subflow to it stalled. It doubles up to holdDownMax, and
-	// starts again from holdDown once a subflow has lasted for holdDownReset.
+	// holdDown is how long an address is not announced after a subflow to it stalled. It doubles up
+	// to holdDownMax, and starts again from holdDown once a subflow has lasted for holdDownReset.
 	holdDown      = time.Second
 	holdDownMax   = time.Minute
 	holdDownReset = 30 * time.Second
@@ -49,7 +52,8 @@ type subflow struct {
 	closing       bool // destruction was requested
 	// drained: when it was sampled last it was a backup with nothing unacknowledged.
 	drained bool
-	// parked: its route is gone, and it is kept as an unused backup until it can be closed without reinjection.
+	// parked: its route is gone, and it is kept as an unused backup until it can be closed without
+	// reinjection.
 	parked       bool
 	queued       uint32    // unacknowledged bytes when it was sampled last
 	sampled      time.Time // when that was
@@ -111,8 +115,8 @@ func (c *connection) add(local, remote netip.AddrPort) *subflow {
 	return s
 }
 
-// subflowClosed removes a subflow. If the client closed it although the route is there, its address is announced again
-// after a while, unless the whole connection is closed.
+// subflowClosed removes a subflow. If the client closed it although the route is there, its address
+// is announced again after a while, unless the whole connection is closed.
 func (c *connection) subflowClosed(local, remote netip.AddrPort) {
 	m := c.machine
 	for i, s := range c.subflows {
@@ -132,8 +136,8 @@ func (c *connection) subflowClosed(local, remote netip.AddrPort) {
 	}
 }
 
-// addresses returns how many addresses are announced to the client, and to how many of these it has a subflow. Those
-// that were announced less than answerTimeout ago and have none are not counted.
+// addresses returns how many addresses are announced to the client, and to how many of these it has
+// a subflow. Those that were announced less than answerTimeout ago and have none are not counted.
 func (c *connection) addresses() (joined, announced int) {
 	for i := range c.announcements {
 		here, _ := c.on(i)
@@ -183,7 +187,8 @@ func (c *connection) reconcile(peer int) {
 	case a.announced && m.now.Before(a.since.Add(a.timeout())):
 		m.schedule(c, peer, a.since.Add(a.timeout()))
 	case a.announced:
-		// The client missed that its last subflow was closed, and so finds the address in use; or it missed the address.
+		// The client missed that its last subflow was closed, and so finds the address in use; or
+		// it missed the address.
 		a.unanswered++
 		c.removeAddress(a)
 		m.schedule(c, peer, a.notBefore)
@@ -246,7 +251,8 @@ func (c *connection) removeAddress(a *announcement) {
 	a.notBefore = c.machine.now.Add(removeHold)
 }
 
-// on returns the subflows on a peer's address, and whether the connection has others that can carry data.
+// on returns the subflows on a peer's address, and whether the connection has others that can carry
+// data.
 func (c *connection) on(peer int) (here []*subflow, elsewhere bool) {
 	for _, s := range c.subflows {
 		switch {
@@ -260,8 +266,9 @@ func (c *connection) on(peer int) (here []*subflow, elsewhere bool) {
 	return here, elsewhere
 }
 
-// withdraw removes a peer's address from a connection and closes the subflows on it, unless the connection has no others.
-// The address comes first: destroying a subflow makes the kernel forget it.
+// withdraw removes a peer's address from a connection and closes the subflows on it, unless the
+// connection has no others. The address comes first: destroying a subflow makes the kernel forget
+// it.
 func (c *connection) withdraw(peer int) {
 	a := &c.announcements[peer]
 	here, elsewhere := c.on(peer)

@@ -99,8 +99,9 @@ func TestTheBestPathSharesWhereItMayAddAPath(t *testing.T) {
 	})
 }
 
-// TestTheDefaultAddressStepsAside: BGP's best path went as well, perhaps, and what is sent again must not go there.
-func TestTheDefaultAddressStepsAside(t *testing.T) {
+// TestDefaultSubflowStandsBy: BGP's best path went as well, perhaps, and what is sent again
+// must not go there.
+func TestDefaultSubflowStandsBy(t *testing.T) {
 	m := newReached(false)
 	m.shareDefault = true
 	busy := map[string]uint32{addressA: 100_000, addressB: 100_000, addressDefault: 100_000}
@@ -133,8 +134,9 @@ func TestTheDefaultAddressStepsAside(t *testing.T) {
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b")
 }
 
-// TestASubflowThatNobodyLooksAtDoesNotStayAside: alone it is not looked at, and nothing is known of what it delivers.
-func TestASubflowThatNobodyLooksAtDoesNotStayAside(t *testing.T) {
+// TestStandbyEndsWithoutSamples: alone it is not looked at, and nothing is known of
+// what it delivers.
+func TestStandbyEndsWithoutSamples(t *testing.T) {
 	m := newReached(false)
 	m.shareDefault = true
 	m.look(map[string]uint32{addressDefault: 100_000})

@@ -52,7 +52,8 @@ func openFiles() int {
 // lan is the interface of both hosts of a site.
 const lan = "lan"
 
-// site is a server and a client in namespaces of their own, on one link, the server with all addresses.
+// site is a server and a client in namespaces of their own, on one link, the server with all
+// addresses.
 type site struct {
 	t              testing.TB
 	server, client string
@@ -250,7 +251,8 @@ func TestPathsInTheKernel(t *testing.T) {
 	s.until(0, 1)
 	stop()
 
-	// Killed, and started again without knowing any route: what exists goes on and is managed again.
+	// Killed, and started again without knowing any route: what exists goes on and is managed
+	// again.
 	second, stop := s.manage()
 	defer stop()
 	client2, server2 := s.connect()
@@ -266,8 +268,8 @@ func TestPathsInTheKernel(t *testing.T) {
 	exchange(t, client2, server2)
 }
 
-// TestMaintenanceInTheKernel takes an egress peer's routes away in two steps, as a border router in maintenance does, while
-// a download fills the link.
+// TestMaintenanceInTheKernel takes an egress peer's routes away in two steps, as a border router in
+// maintenance does, while a download fills the link.
 func TestMaintenanceInTheKernel(t *testing.T) {
 	s := newSite(t)
 	err := netns.Do(s.server, func() error {

@@ -23,18 +23,19 @@ type RouteState uint8
 // The states of a route.
 const (
 	RouteAbsent RouteState = iota
-	// RouteDraining still forwards but is about to be withdrawn (RFC 8326): existing subflows become backups, and no new
-	// ones are asked for.
+	// RouteDraining still forwards but is about to be withdrawn (RFC 8326): existing subflows
+	// become backups, and no new ones are asked for.
 	RouteDraining
 	RoutePresent
 )
 
-// machine is the state machine of the path manager: events, routes, samples and time go in, requests to the kernel come
-// out. It does no I/O and is not safe for concurrent use.
+// machine is the state machine of the path manager: events, routes, samples and time go in,
+// requests to the kernel come out. It does no I/O and is not safe for concurrent use.
 //
-// The client chooses the initial subflow. On the default address it follows BGP's best path and is kept, as a backup
-// once the others cover all egress peers (see connection.defaultRedundant); on an EPE address it is treated as any other
-// subflow there. The last subflow of a connection is never closed.
+// The client chooses the initial subflow. On the default address it follows BGP's best path and is
+// kept, as a backup once the others cover all egress peers (see connection.defaultRedundant); on an
+// EPE address it is treated as any other subflow there. The last subflow of a connection is never
+// closed.
 type machine struct {
 	peers []*peer
 	// shareDefault: the subflow on the default address is never made a redundant backup.
@@ -50,8 +51,8 @@ type machine struct {
 	counts   Counts
 	// parked are the connections with parked subflows.
 	parked map[*connection]bool
-	// complete: all routes are known, so that an address without a route is withdrawn. Before that, after a restart, an
-	// address is withdrawn only when its route is.
+	// complete: all routes are known, so that an address without a route is withdrawn. Before that,
+	// after a restart, an address is withdrawn only when its route is.
 	complete bool
 }
 
@@ -68,8 +69,8 @@ func (p *peer) state(client netip.Addr) RouteState {
 	return state
 }
 
-// newMachine returns a machine for the peers. Subflows on retired addresses, those of peers that are no longer
-// configured, are closed.
+// newMachine returns a machine for the peers. Subflows on retired addresses, those of peers that
+// are no longer configured, are closed.
 func newMachine(peers []Peer, retired []netip.Addr) *machine {
 	m := &machine{byAddress: map[netip.Addr]int{}, conns: map[uint32]*connection{}, parked: map[*connection]bool{}}
 	used := map[uint8]bool{0: true}
@@ -88,7 +89,8 @@ func newMachine(peers []Peer, retired []netip.Addr) *machine {
 	return m
 }
 
-// addressID derives the address ID (RFC 8684 section 3.4.1) from the address, so that it is the same after a restart.
+// addressID derives the address ID (RFC 8684 section 3.4.1) from the address, so that it is the
+// same after a restart.
 func addressID(a netip.Addr, used map[uint8]bool) uint8 {
 	h := fnv.New32a()
 	b := a.As16()
@@ -137,7 +139,8 @@ func (m *machine) subflowEstablished(e mptcp.SubEstablished) {
 	i, ours := m.byAddress[e.Local.Addr()]
 	c := m.conns[e.Token]
 	if c == nil {
-		// Its establishment was not seen: the initial subflow was closed before this process started.
+		// Its establishment was not seen: the initial subflow was closed before this process
+		// started.
 		if !ours {
 			return
 		}
@@ -241,10 +244,11 @@ func (m *machine) withdrawAll(now time.Time) {
 	}
 }
 
-// stalled applies a stall: the stalled subflows of a connection make no progress while others do. Those on EPE addresses
-// are closed, which makes the kernel reinject what all of them have in flight, and their addresses are held down. The
-// initial subflow becomes a backup until it makes progress again. If it is the only one that stalled, an idle subflow
-// is closed in its place and announced again at once, because nothing else makes the kernel reinject soon.
+// stalled applies a stall: the stalled subflows of a connection make no progress while others do.
+// Those on EPE addresses are closed, which makes the kernel reinject what all of them have in
+// flight, and their addresses are held down. The initial subflow becomes a backup until it makes
+// progress again. If it is the only one that stalled, an idle subflow is closed in its place and
+// announced again at once, because nothing else makes the kernel reinject soon.
 func (m *machine) stalled(now time.Time, token uint32, stalled, idle []mptcp.Ends) {
 	m.now = now
 	c := m.conns[token]
@@ -313,7 +317,8 @@ func (m *machine) recovered(now time.Time, token uint32, ends mptcp.Ends) {
 	}
 }
 
-// resync applies a dump of all subflows: connections without any are removed, unknown ones are added.
+// resync applies a dump of all subflows: connections without any are removed, unknown ones are
+// added.
 func (m *machine) resync(now time.Time, all []mptcp.Subflow) {
 	m.now = now
 	byToken := map[uint32][]mptcp.Subflow{}
@@ -416,7 +421,8 @@ func ends(r mptcp.Request) (local, remote netip.AddrPort) {
 	return netip.AddrPort{}, netip.AddrPort{}
 }
 
-// timer has an announcement reconciled; peer is -1 for the whole connection with the priorities of its subflows.
+// timer has an announcement reconciled; peer is -1 for the whole connection with the priorities of
+// its subflows.
 type timer struct {
 	at    time.Time
 	token uint32

@@ -25,7 +25,8 @@ var (
 // errNoMemory is a refusal that says nothing of what is there.
 var errNoMemory = errors.New("no memory")
 
-// fakeKernel is the kernels of the server and of all clients. Clients take up every address they hear of.
+// fakeKernel is the kernels of the server and of all clients. Clients take up every address they
+// hear of.
 type fakeKernel struct {
 	there  map[uint32]*fakeConn
 	events []mptcp.Event
@@ -81,7 +82,8 @@ func (k *fakeKernel) drop(c *fakeConn, which func(*mptcp.Subflow) bool) (n int) 
 			return false
 		}
 		n++
-		// The end of a first subflow is heard in the end: the kernel repeats it, and nothing else could tell the client.
+		// The end of a first subflow is heard in the end: the kernel repeats it, and nothing else
+		// could tell the client.
 		if !k.deaf || !s.Joined {
 			delete(c.known, mptcp.Ends{Local: s.Local, Remote: s.Remote})
 		}
@@ -310,7 +312,7 @@ func TestAnAddressFollowsItsRoute(t *testing.T) {
 	}
 }
 
-func TestALongerPrefixThatGoesUncoversTheShorter(t *testing.T) {
+func TestLongerPrefixWithdrawn(t *testing.T) {
 	m := newManaged(false)
 	m.setRoute(0, "::/0", RoutePresent)
 	m.setRoute(0, "2001:db8:c::/64", RouteDraining)
@@ -379,7 +381,7 @@ func TestOtherConnectionsAreNotManaged(t *testing.T) {
 	}
 }
 
-func TestAClientThatDidNotHear(t *testing.T) {
+func TestLostRemoveAddr(t *testing.T) {
 	m := newManaged(false)
 	m.setRoute(0, "::/0", RoutePresent)
 	m.open(1, defaultAt, clientAt)
@@ -410,7 +412,7 @@ func TestALostAnnouncementIsRepeated(t *testing.T) {
 	if m.counts.Announced != 3 {
 		t.Errorf("announced %d times, want 3", m.counts.Announced)
 	}
-	// One that never answers is left in peace, and one whose route has gone is not told of it.
+	// No more announcements go to a client that never answers, nor for a route that is gone.
 	m.lose = 1000
 	m.open(2, defaultAt, elsewhereAt)
 	m.pass(time.Minute)
@@ -426,7 +428,7 @@ func TestALostAnnouncementIsRepeated(t *testing.T) {
 	}
 }
 
-func TestASubflowThatTheClientClosedIsOfferedAgain(t *testing.T) {
+func TestSubflowClosedByClientIsReannounced(t *testing.T) {
 	m := newManaged(false)
 	m.setRoute(0, "::/0", RoutePresent)
 	m.open(1, defaultAt, clientAt)
@@ -471,7 +473,7 @@ func TestAlarm(t *testing.T) {
 	m.work()
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a", "2001:db8:1::b")
 
-	// What went well for long starts anew.
+	// After a long success the backoff starts from the beginning.
 	m.pass(holdDownReset + time.Second)
 	m.stalled(m.now, 1, stalled(), nil)
 	m.pass(holdDown)
@@ -481,7 +483,7 @@ func TestAlarm(t *testing.T) {
 	}
 }
 
-func TestAnIdleSubflowIsSacrificed(t *testing.T) {
+func TestIdleSubflowIsClosedFirst(t *testing.T) {
 	m := newManaged(false)
 	m.setRoute(0, "::/0", RoutePresent)
 	m.setRoute(1, "::/0", RoutePresent)
@@ -515,7 +517,7 @@ func TestUnknownIsCounted(t *testing.T) {
 	}
 }
 
-func TestARefusalIsTriedAgain(t *testing.T) {
+func TestRejectedRequestIsRetried(t *testing.T) {
 	m := newManaged(true)
 	m.setRoute(1, "::/0", RoutePresent)
 	refused := map[string]bool{}
@@ -577,7 +579,8 @@ func TestRetiredAddresses(t *testing.T) {
 	check(t, m.on(1), "2001:db8:1::10")
 }
 
-// A client with add_addr_accepted 0 joins no address, one that lacks an answer for a moment is not counted yet.
+// A client with add_addr_accepted 0 joins no address, one that lacks an answer for a moment is not
+// counted yet.
 func TestUnjoined(t *testing.T) {
 	m := newManaged(false)
 	m.setRoute(0, "::/0", RoutePresent)
@@ -618,8 +621,9 @@ func TestLeave(t *testing.T) {
 	check(t, m.on(2), "2001:db8:1::a")
 }
 
-// In whatever order connections, routes, losses and refusals come, everybody has in the end what the routes say.
-func TestAnyOrderEndsRight(t *testing.T) {
+// In whatever order connections, routes, losses and refusals come, everybody has in the end what
+// the routes say.
+func TestPropertyAnyOrderConverges(t *testing.T) {
 	prefixes := []string{"::/0", "2001:db8:c::/64", "2001:db8:c::/56", "2001:db8:d::/64"}
 	clients := []netip.AddrPort{clientAt, elsewhereAt, netip.MustParseAddrPort("192.0.2.1:40000")}
 	rapid.Check(t, func(t *rapid.T) {
@@ -747,7 +751,7 @@ func (m *managed) verify(t *rapid.T) {
 			case state == RouteAbsent && len(on) > 0 && !only:
 				t.Errorf("connection %d has %d subflows to peer %d without a route", token, len(on), i)
 			case state == RouteAbsent && !only && slices.Contains(slices.Collect(maps.Values(c.announced)), p.address):
-				t.Errorf("connection %d was told of peer %d without a route", token, i)
+				t.Errorf("connection %d received an announcement of peer %d without a route", token, i)
 			}
 			for _, s := range on {
 				if want := p.backup || state == RouteDraining; s.BackupHere != want && state != RouteAbsent {

@@ -1,8 +1,10 @@
-// Package pathmanager is a user-space path manager for MPTCP servers (RFC 8684 section 3.4), based on the kernel's
-// generic netlink API: it announces an EPE address to a client while its egress peer has a route to that client,
-// withdraws it when the route is gone, and closes subflows whose path drops what is sent.
+// Package pathmanager is a user-space path manager for MPTCP servers (RFC 8684 section 3.4), based
+// on the kernel's generic netlink API: it announces an EPE address to a client while its egress
+// peer has a route to that client, withdraws it when the route is gone, and closes subflows whose
+// path drops what is sent.
 //
-// It configures no addresses, routes or rules, and does not choose the subflow of a packet: that is the scheduler's.
+// It configures no addresses, routes or rules, and does not choose the subflow of a packet: that is
+// the scheduler's.
 package pathmanager
 
 import (
@@ -19,19 +21,20 @@ import (
 )
 
 const (
-	// sampleBusy and sampleIdle are the intervals between samples of the subflows while a connection with several of them has
-	// data in flight, and otherwise. Sampling may cost one core in sampleShare, and is less frequent with very many.
+	// sampleBusy and sampleIdle are the intervals between samples of the subflows while a
+	// connection with several of them has data in flight, and otherwise. Sampling may cost one core
+	// in sampleShare, and is less frequent with very many.
 	sampleBusy  = 40 * time.Millisecond
 	sampleIdle  = 100 * time.Millisecond
 	sampleShare = 5
-	// sampleEach is how many subflows are queried one by one. For more it is cheaper to dump all sockets, which takes 1.3 ms
-	// plus 2 us a subflow; a single query takes 6 us.
+	// sampleEach is how many subflows are queried one by one. For more it is cheaper to dump all
+	// sockets, which takes 1.3 ms plus 2 us a subflow; a single query takes 6 us.
 	sampleEach = 256
 	// resyncFirst and resyncMax bound the pause before a failed dump of the connections is retried.
 	resyncFirst = 100 * time.Millisecond
 	resyncMax   = 5 * time.Second
-	// resyncEvery is how often all connections are dumped although no event was lost: the kernel sends none for a
-	// connection that its client resets (MP_FASTCLOSE).
+	// resyncEvery is how often all connections are dumped although no event was lost: the kernel
+	// sends none for a connection that its client resets (MP_FASTCLOSE).
 	resyncEvery = time.Minute
 	// unjoinedEvery is how often the connections with unjoined addresses are counted.
 	unjoinedEvery = time.Second
@@ -56,7 +59,8 @@ type eventSource interface {
 	Close() error
 }
 
-// Peer is an egress peer: the EPE address that is announced for it, and whether its subflows are backups.
+// Peer is an egress peer: the EPE address that is announced for it, and whether its subflows are
+// backups.
 type Peer struct {
 	Address netip.Addr
 	Backup  bool
@@ -67,18 +71,19 @@ type Options struct {
 	Peers []Peer
 	// Retired are EPE addresses of a previous configuration, on which no subflow is kept.
 	Retired []netip.Addr
-	// Restarted: a previous instance was killed. Its announcements are kept until RoutesComplete, and Run restores the
-	// kernel's path manager, because what was there before is unknown.
+	// Restarted: a previous instance was killed. Its announcements are kept until RoutesComplete,
+	// and Run restores the kernel's path manager, because what was there before is unknown.
 	Restarted bool
-	// ShareDefault has the subflow on the default address always carry its share; otherwise it becomes a backup once the
-	// connection has a subflow to every egress peer.
+	// ShareDefault has the subflow on the default address always carry its share; otherwise it
+	// becomes a backup once the connection has a subflow to every egress peer.
 	ShareDefault bool
 	// Keep leaves announcements and the selected path manager in place when Run returns.
 	Keep bool
 	Log  *slog.Logger
 }
 
-// Manager is the path manager of one network namespace. SetRoute, RoutesComplete and Status are safe for concurrent use.
+// Manager is the path manager of one network namespace. SetRoute, RoutesComplete and Status are
+// safe for concurrent use.
 type Manager struct {
 	machine *machine
 	stalls  *stallDetector
@@ -108,17 +113,20 @@ type Status struct {
 	// Connections counts the clients' connections, and Subflows their subflows on any address.
 	Connections int `json:"connections"`
 	Subflows    int `json:"subflows"`
-	// Parked counts connections that keep an unused subflow without a route until it can be closed without reinjection.
+	// Parked counts connections that keep an unused subflow without a route until it can be closed
+	// without reinjection.
 	Parked   int      `json:"parked"`
 	Unjoined Unjoined `json:"unjoined,omitzero"`
 	Counts
 }
 
-// Unjoined describes the connections whose client joined fewer addresses than were announced to it. That is normal for
-// clients whose limit of accepted addresses is lower; Linux' own default is 0 (ip-mptcp(8), add_addr_accepted).
+// Unjoined describes the connections whose client joined fewer addresses than were announced to it.
+// That is normal for clients whose limit of accepted addresses is lower; Linux' own default is 0
+// (ip-mptcp(8), add_addr_accepted).
 type Unjoined struct {
 	Connections int `json:"connections"`
-	// Client is that of the connection that lacks most, with the addresses that it joined and that were announced to it.
+	// Client is that of the connection that lacks most, with the addresses that it joined and that
+	// were announced to it.
 	Client    netip.Addr `json:"client,omitzero"`
 	Joined    int        `json:"joined"`
 	Announced int        `json:"announced"`
@@ -128,23 +136,24 @@ type Unjoined struct {
 
 // Counts are counters since the start.
 type Counts struct {
-	// Announced, Removed and Destroyed count ADD_ADDRs, REMOVE_ADDRs and closed subflows, Backup changes of priority.
+	// Announced, Removed and Destroyed count ADD_ADDRs, REMOVE_ADDRs and closed subflows, Backup
+	// changes of priority.
 	Announced uint64 `json:"announced"`
 	Removed   uint64 `json:"removed"`
 	Destroyed uint64 `json:"destroyed"`
 	Backup    uint64 `json:"backup"`
 	// Stalls counts subflows that made no progress while others of the connection did.
 	Stalls uint64 `json:"stalls"`
-	// Unknown counts requests about connections, subflows or addresses that were gone by then. Failed counts those that
-	// the kernel refused for other reasons; they are retried.
+	// Unknown counts requests about connections, subflows or addresses that were gone by then.
+	// Failed counts those that the kernel refused for other reasons; they are retried.
 	Unknown uint64 `json:"unknown"`
 	Failed  uint64 `json:"failed"`
 	// Overruns counts losses of kernel events, each followed by a dump of all connections.
 	Overruns uint64 `json:"overruns"`
 }
 
-// New opens the kernel's path manager API in the network namespace of the calling thread. It changes nothing. The caller
-// calls Close.
+// New opens the kernel's path manager API in the network namespace of the calling thread. It
+// changes nothing. The caller calls Close.
 func New(o Options) (*Manager, error) {
 	conn, err := mptcp.Dial()
 	if err != nil {
@@ -178,8 +187,8 @@ func (m *Manager) Close() error {
 	return errors.Join(errs...)
 }
 
-// Start selects the user-space path manager for new connections of the calling thread's network namespace, and
-// subscribes to their events. Run follows.
+// Start selects the user-space path manager for new connections of the calling thread's network
+// namespace, and subscribes to their events. Run follows.
 func (m *Manager) Start() error {
 	previous, err := mptcp.CurrentManager()
 	if err != nil {
@@ -199,8 +208,8 @@ func (m *Manager) Start() error {
 	return nil
 }
 
-// Run manages the connections until ctx ends. Then, unless Options.Keep, it withdraws all addresses and restores the
-// previous path manager.
+// Run manages the connections until ctx ends. Then, unless Options.Keep, it withdraws all addresses
+// and restores the previous path manager.
 func (m *Manager) Run(ctx context.Context) error {
 	err := m.run(ctx, m.events)
 	m.events = nil
@@ -219,7 +228,8 @@ func (m *Manager) SetRoute(peer int, prefix netip.Prefix, state RouteState) {
 	})
 }
 
-// RoutesComplete is called after a restart once all routes are known: addresses without one are withdrawn.
+// RoutesComplete is called after a restart once all routes are known: addresses without one are
+// withdrawn.
 func (m *Manager) RoutesComplete() {
 	m.post(func(now time.Time) error {
 		m.machine.routesComplete(now)
@@ -376,8 +386,8 @@ func (m *Manager) next() time.Time {
 	return next
 }
 
-// execute sends the pending requests to the kernel. If it refuses one for a reason of its own, such as lack of memory,
-// all connections are dumped and the request is decided again.
+// execute sends the pending requests to the kernel. If it refuses one for a reason of its own, such
+// as lack of memory, all connections are dumped and the request is decided again.
 func (m *Manager) execute() {
 	for {
 		requests := m.machine.takeRequests()
@@ -419,7 +429,8 @@ func (m *Manager) resync(now time.Time) {
 	m.machine.resync(now, all)
 }
 
-// sample reads the progress of the subflows. EPE addresses are IPv6, so only IPv6 connections have several.
+// sample reads the progress of the subflows. EPE addresses are IPv6, so only IPv6 connections have
+// several.
 func (m *Manager) sample() {
 	start := time.Now()
 	m.stalls.begin()

@@ -154,13 +154,13 @@ func TestTheLoopManagesConnections(t *testing.T) {
 	})
 }
 
-func TestLostEventsAreReadAnew(t *testing.T) {
+func TestOverrunRereadsConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLooped(t)
 		l.route(0, RoutePresent)
 		l.kernel.connect(1, defaultAt, clientAt)
 		l.kernel.mu.Lock()
-		l.kernel.fakeKernel.events = nil // nobody hears of it
+		l.kernel.fakeKernel.events = nil // the event is lost
 		l.kernel.unreadable = errNoMemory
 		l.kernel.mu.Unlock()
 		l.events.list <- []mptcp.Event{mptcp.Overrun{Reason: errNoMemory}}
@@ -179,7 +179,7 @@ func TestLostEventsAreReadAnew(t *testing.T) {
 	})
 }
 
-func TestRefusedRequestsAreMadeAgain(t *testing.T) {
+func TestRejectedRequestsAreRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLooped(t)
 		refusals := 3
@@ -205,7 +205,7 @@ func TestRefusedRequestsAreMadeAgain(t *testing.T) {
 	})
 }
 
-func TestTheLoopGivesUpAHole(t *testing.T) {
+func TestLoopClosesStalledSubflow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLooped(t)
 		l.route(0, RoutePresent)
@@ -233,7 +233,7 @@ func TestTheLoopGivesUpAHole(t *testing.T) {
 	})
 }
 
-func TestTheLoopEndsWithoutEvents(t *testing.T) {
+func TestLoopEndsWithEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLooped(t)
 		l.events.failed <- errNoMemory

@@ -5,15 +5,16 @@ import (
 	"time"
 )
 
-// A parked subflow has lost its route after it was drained, as during maintenance of a border router: it was made a
-// backup, all of its data was acknowledged, and only then was the route withdrawn. It is kept unused, and closed when
-// that causes no reinjection.
+// A parked subflow has lost its route after it was drained, as during maintenance of a border
+// router: it was made a backup, all of its data was acknowledged, and only then was the route
+// withdrawn. It is kept unused, and closed when that causes no reinjection.
 
-// routeLost withdraws an address whose route is gone. If data may be in flight, its subflows are closed at once, and the
-// kernel reinjects everything that the client has not acknowledged at the MPTCP level. That is right after a failure, but
-// where nothing was lost it stalls the application for as long as all queues of the connection are. So a subflow that was
-// drained before is parked, and closed when the connection is idle (see closeParked). REMOVE_ADDR makes the client close
-// it, so the address remains announced until then.
+// routeLost withdraws an address whose route is gone. If data may be in flight, its subflows are
+// closed at once, and the kernel reinjects everything that the client has not acknowledged at the
+// MPTCP level. That is right after a failure, but where nothing was lost it stalls the application
+// for as long as all queues of the connection are. So a subflow that was drained before is parked,
+// and closed when the connection is idle (see closeParked). REMOVE_ADDR makes the client close it,
+// so the address remains announced until then.
 func (c *connection) routeLost(peer int) {
 	here, elsewhere := c.on(peer)
 	busy := func(s *subflow) bool { return !s.drained }
@@ -30,8 +31,8 @@ func (c *connection) routeLost(peer int) {
 	c.machine.parked[c] = true
 }
 
-// closeParked closes the parked subflows of connections that had nothing queued in the samples taken at that time, and
-// those that the kernel uses nevertheless because no other is left.
+// closeParked closes the parked subflows of connections that had nothing queued in the samples
+// taken at that time, and those that the kernel uses nevertheless because no other is left.
 func (m *machine) closeParked(now time.Time) {
 	m.now = now
 	for c := range m.parked {

@@ -106,8 +106,9 @@ func TestAParkedSubflowThatIsUsedIsClosed(t *testing.T) {
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b")
 }
 
-// TestAnAlarmClosesWhatIsParked: the suspect is a backup from then on, and the parked one would be as good.
-func TestAnAlarmClosesWhatIsParked(t *testing.T) {
+// TestAlarmClosesParkedSubflows: the suspect is a backup from then on, and the parked one would be
+// as good.
+func TestAlarmClosesParkedSubflows(t *testing.T) {
 	m := newLeaving()
 	m.setRoute(0, "::/0", RouteAbsent)
 	m.stalled(m.now, 1, []mptcp.Ends{{Local: defaultAt, Remote: clientAt}}, nil)
@@ -115,10 +116,11 @@ func TestAnAlarmClosesWhatIsParked(t *testing.T) {
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
 }
 
-func TestWhatIsParkedCarriesNothing(t *testing.T) {
+func TestParkedSubflowCarriesNothing(t *testing.T) {
 	m := newLeaving()
 	m.setRoute(0, "::/0", RouteAbsent)
-	// The client closes its first subflow, and then the other path goes: its subflow is all that works, perhaps.
+	// The client closes its first subflow, and then the other path goes: its subflow is all that
+	// works, perhaps.
 	m.drop(m.there[1], func(s *mptcp.Subflow) bool { return !s.Joined })
 	m.work()
 	m.setRoute(1, "::/0", RouteAbsent)

@@ -10,18 +10,20 @@ import (
 const (
 	// stallMin is the shortest time without progress that counts as a stall.
 	stallMin = 150 * time.Millisecond
-	// stallMinShort is that of a subflow with fewer than shortFlight segments in flight. A full queue may drop all of
-	// them, and then the kernel retransmits only after its RTO, which is at least 200 ms plus a round trip.
+	// stallMinShort is that of a subflow with fewer than shortFlight segments in flight. A full
+	// queue may drop all of them, and then the kernel retransmits only after its RTO, which is at
+	// least 200 ms plus a round trip.
 	stallMinShort = 450 * time.Millisecond
 	shortFlight   = 16
 )
 
-// stallDetector finds subflows whose path drops everything: data is in flight, nothing is acknowledged for longer than the
-// path's RTT explains, and meanwhile another subflow of the connection progresses. If none progresses, the client is
-// at fault and nothing can be done. It is fed with samples and their time.
+// stallDetector finds subflows whose path drops everything: data is in flight, nothing is
+// acknowledged for longer than the path's RTT explains, and meanwhile another subflow of the
+// connection progresses. If none progresses, the client is at fault and nothing can be done. It is
+// fed with samples and their time.
 //
-// Progress is any acknowledgment of new data, SACK included: a path that only queues and drops still delivers something
-// in every round trip.
+// Progress is any acknowledgment of new data, SACK included: a path that only queues and drops
+// still delivers something in every round trip.
 type stallDetector struct {
 	subflows map[subflowKey]*progress
 	round    uint64
@@ -45,7 +47,8 @@ type progress struct {
 	delivered uint32
 	inFlight  uint32
 	timeout   time.Duration
-	// lastAck is the time of the last progress; waitingSince is since when something in flight is unacknowledged.
+	// lastAck is the time of the last progress; waitingSince is since when something in flight is
+	// unacknowledged.
 	lastAck, waitingSince time.Time
 	stalled               bool
 	round                 uint64
@@ -54,7 +57,8 @@ type progress struct {
 // stall is what a round found on one connection.
 type stall struct {
 	token uint32
-	// stalled make no progress, recovered have resumed it, and idle have nothing in flight besides those that stalled.
+	// stalled make no progress, recovered have resumed it, and idle have nothing in flight besides
+	// those that stalled.
 	stalled, recovered, idle []mptcp.Ends
 	// silence and inFlight (segments) are those of the subflow whose timeout expired.
 	silence  time.Duration
@@ -65,8 +69,9 @@ func newStallDetector() *stallDetector {
 	return &stallDetector{subflows: map[subflowKey]*progress{}, conns: map[uint32][]*progress{}, latest: map[[2]netip.Addr]time.Time{}}
 }
 
-// stallTimeout is how long a subflow may make no progress. Two round trips after the last acknowledgment the kernel sends
-// a tail loss probe (RFC 8985 section 7.2), whose answer takes a third. The RTT includes the queue of the path.
+// stallTimeout is how long a subflow may make no progress. Two round trips after the last
+// acknowledgment the kernel sends a tail loss probe (RFC 8985 section 7.2), whose answer takes a
+// third. The RTT includes the queue of the path.
 func stallTimeout(s mptcp.Subflow) time.Duration {
 	least := stallMin
 	if s.InFlight < shortFlight {
@@ -141,8 +146,8 @@ func (d *stallDetector) evaluate(now time.Time, token uint32, siblings []*progre
 	if !expired {
 		return s
 	}
-	// Another subflow over the same failed path stopped at about the same time, or was first used then, and nothing must be
-	// reinjected there. Its own timeout does not count.
+	// Another subflow over the same failed path stopped at about the same time, or was first used
+	// then, and nothing must be reinjected there. Its own timeout does not count.
 	for _, p := range siblings {
 		if !p.stalled && p.silence(now) >= s.silence/2 && d.isStalled(now, p, siblings, s.silence/2) {
 			p.stalled = true
@@ -154,14 +159,15 @@ func (d *stallDetector) evaluate(now time.Time, token uint32, siblings []*progre
 	return s
 }
 
-// isStalled reports whether a subflow that has been silent for that long is stalled by its path: another one progresses
-// meanwhile, and no connection of the same client progresses over the same path.
+// isStalled reports whether a subflow that has been silent for that long is stalled by its path:
+// another one progresses meanwhile, and no connection of the same client progresses over the same
+// path.
 func (d *stallDetector) isStalled(now time.Time, p *progress, siblings []*progress, silence time.Duration) bool {
 	return otherProgresses(now, p, siblings, silence) && !d.pathProgresses(now, p, silence)
 }
 
-// otherProgresses reports whether another subflow of the connection progressed well after p went silent, and is not
-// silent itself.
+// otherProgresses reports whether another subflow of the connection progressed well after p went
+// silent, and is not silent itself.
 func otherProgresses(now time.Time, p *progress, siblings []*progress, silence time.Duration) bool {
 	for _, other := range siblings {
 		if other != p && other.lastAck.Sub(p.waitingSince) >= silence/3 && other.silence(now) < silence/2 {
@@ -171,8 +177,8 @@ func otherProgresses(now time.Time, p *progress, siblings []*progress, silence t
 	return false
 }
 
-// pathProgresses reports whether another connection of the same client progressed over the path of p recently: then p
-// only lost all of its segments in a queue.
+// pathProgresses reports whether another connection of the same client progressed over the path of
+// p recently: then p only lost all of its segments in a queue.
 func (d *stallDetector) pathProgresses(now time.Time, p *progress, silence time.Duration) bool {
 	if !d.latestValid {
 		d.latestValid = true

@@ -15,8 +15,9 @@ import (
 
 const segment = 1428 // bytes
 
-// simPath is a sender over a path with a bottleneck, under virtual time: slow start, congestion avoidance, selective
-// acknowledgements, one halving per round trip, and a retransmission timeout, as in TCP.
+// simPath is a sender over a path with a bottleneck, under virtual time: slow start, congestion
+// avoidance, selective acknowledgements, one halving per round trip, and a retransmission timeout,
+// as in TCP.
 type simPath struct {
 	rate    float64 // segments per second
 	delay   time.Duration
@@ -72,7 +73,8 @@ const simTick = time.Millisecond
 
 // step takes what was acknowledged until now and sends what may be sent.
 func (p *simPath) step(now time.Duration) {
-	// What is acknowledged lets twice as much go, so that a lost burst does not follow another (RFC 6937).
+	// What is acknowledged lets twice as much go, so that a lost burst does not follow another (RFC
+	// 6937).
 	burst := 0
 	for len(p.acks) > 0 && p.acks[0].at <= now {
 		p.take(heap.Pop(&p.acks).(ack))
@@ -152,7 +154,8 @@ func (p *simPath) sample(local netip.AddrPort) mptcp.Subflow {
 	}
 }
 
-// watchPaths lets paths send from begin to end, looking every sampleBusy, and returns the first stall with its time.
+// watchPaths lets paths send from begin to end, looking every sampleBusy, and returns the first
+// stall with its time.
 func watchPaths(w *stallDetector, begin, end time.Duration, paths map[netip.AddrPort]*simPath) (time.Duration, stall) {
 	for now := begin; now < end; now += simTick {
 		for _, p := range paths {
@@ -175,7 +178,7 @@ func watchPaths(w *stallDetector, begin, end time.Duration, paths map[netip.Addr
 }
 
 // A path with a queue of up to 400 ms, losses and a change of rate is slow, not dead.
-func TestACongestedPathIsNoHole(t *testing.T) {
+func TestCongestionIsNoStall(t *testing.T) {
 	for _, queue := range []time.Duration{50, 100, 200, 400} {
 		for _, mbit := range []float64{2, 5, 15, 30} {
 			for _, loss := range []float64{0, 0.001, 0.01} {
@@ -198,7 +201,7 @@ func TestACongestedPathIsNoHole(t *testing.T) {
 }
 
 // A hole is found within the path's patience and two looks after the last arrival.
-func TestAHoleIsFound(t *testing.T) {
+func TestStallIsDetected(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		queue := time.Duration(rapid.IntRange(20, 400).Draw(t, "queue ms")) * time.Millisecond
 		a := newSimPath(rapid.Uint64().Draw(t, "seed"), rapid.Float64Range(2, 30).Draw(t, "Mbit/s"),
@@ -243,7 +246,7 @@ func (r *rounds) round(samples ...mptcp.Subflow) []stall {
 	return r.w.end(r.now)
 }
 
-func TestStalls(t *testing.T) {
+func TestStallVerdicts(t *testing.T) {
 	const rtt = 20 * time.Millisecond
 	still := func(local netip.AddrPort, inFlight uint32) func(int) mptcp.Subflow {
 		return func(int) mptcp.Subflow { return mptcp.Subflow{Local: local, InFlight: inFlight, Acked: 1, RTT: rtt} }
@@ -305,7 +308,7 @@ func TestStalls(t *testing.T) {
 	}
 }
 
-func TestAStalledSubflowMovesAgain(t *testing.T) {
+func TestStalledSubflowRecovers(t *testing.T) {
 	r := &rounds{t: t, w: newStallDetector(), now: start}
 	other := func(n int) mptcp.Subflow {
 		return mptcp.Subflow{Local: onB, InFlight: 9, Acked: uint64(n), RTT: time.Millisecond}
@@ -335,7 +338,7 @@ func TestAStalledSubflowMovesAgain(t *testing.T) {
 }
 
 // Another connection of the same client over the same address shows that the path works.
-func TestAnotherConnectionVouchesForThePath(t *testing.T) {
+func TestProgressElsewhereExoneratesThePath(t *testing.T) {
 	for _, vouching := range []bool{true, false} {
 		w, now, alarms := newStallDetector(), start, 0
 		for n := range 12 {

@@ -17,8 +17,8 @@ import (
 // ErrForeign: the object exists with another protocol number.
 var ErrForeign = errors.New("exists and belongs to another protocol")
 
-// Limits of one batch. The kernel answers before the send returns, so the answers to a batch of failures must fit into
-// the receive buffer.
+// Limits of one batch. The kernel answers before the send returns, so the answers to a batch of
+// failures must fit into the receive buffer.
 const (
 	batchMessages = 512
 	batchBytes    = 64 << 10
@@ -27,7 +27,8 @@ const (
 	messageBuffer = 64 << 10
 )
 
-// answerTimeout bounds the wait for an answer of the kernel. It answers at once; the bound is against waiting for ever.
+// answerTimeout bounds the wait for an answer of the kernel. It answers at once; the bound is
+// against waiting for ever.
 const answerTimeout = 30 * time.Second
 
 // dumpTries bounds how often a dump is begun again because the tables changed under it.
@@ -55,8 +56,8 @@ func (e *OpError) Error() string {
 // Unwrap returns Err.
 func (e *OpError) Unwrap() error { return e.Err }
 
-// Retryable reports whether the same operation may succeed later without any other change: the kernel was
-// short of memory or busy.
+// Retryable reports whether the same operation may succeed later without any other change: the
+// kernel was short of memory or busy.
 func Retryable(err error) bool {
 	for _, e := range []error{unix.ENOMEM, unix.EBUSY, unix.ENOBUFS, unix.EAGAIN, unix.EINTR} {
 		if errors.Is(err, e) {
@@ -86,8 +87,8 @@ func Dial() (*Conn, error) {
 	return &Conn{nl: nl, raw: raw}, nil
 }
 
-// dial opens a socket with extended acks and strict checks. NETLINK_CAP_ACK is left off: the netlink package finds the
-// extended ack behind the copy of the request, which that option removes.
+// dial opens a socket with extended acks and strict checks. NETLINK_CAP_ACK is left off: the
+// netlink package finds the extended ack behind the copy of the request, which that option removes.
 func dial(buffer int) (*netlink.Conn, error) {
 	nl, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Strict: true, MessageBufferSize: messageBuffer})
 	if err != nil {
@@ -109,12 +110,13 @@ type step struct {
 	gone bool // what is not there counts as success
 }
 
-// Apply executes the operations in order and returns an error for each, nil for success; the failure of one does not stop
-// the others. Adding what exists and deleting what does not are successes. An operation that has to delete an old rule, or
-// an address of another length, completes after all others.
+// Apply executes the operations in order and returns an error for each, nil for success; the
+// failure of one does not stop the others. Adding what exists and deleting what does not are
+// successes. An operation that has to delete an old rule, or an address of another length,
+// completes after all others.
 //
-// An object replaces the old one of its key atomically, except an address whose length changes. Deleting a nexthop
-// object makes the kernel drop the routes that use it.
+// An object replaces the old one of its key atomically, except an address whose length changes.
+// Deleting a nexthop object makes the kernel drop the routes that use it.
 func (c *Conn) Apply(ops []Op) []error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -268,8 +270,8 @@ func encodeAddress(op Op, a Address, flags netlink.HeaderFlags, index func(strin
 	return []step{add}, nil
 }
 
-// encodeRule replaces by adding the new rule before it deletes the old. All fields are the key, so the old one is an
-// altered rule, which the kernel finds first because it is older.
+// encodeRule replaces by adding the new rule before it deletes the old. All fields are the key, so
+// the old one is an altered rule, which the kernel finds first because it is older.
 func encodeRule(op Op, r Rule) ([]step, error) {
 	b := putRule(nil, r, op.Protocol)
 	remove := step{msg: message(unix.RTM_DELRULE, 0, b), gone: true}
@@ -300,7 +302,8 @@ func (c *Conn) send(ops []Op, steps []step, errs []error) {
 	}
 }
 
-// batch sends steps at once. Only the last asks for an answer; the others answer only when they fail.
+// batch sends steps at once. Only the last asks for an answer; the others answer only when they
+// fail.
 func (c *Conn) batch(ops []Op, steps []step, errs []error) {
 	msgs := make([]netlink.Message, len(steps))
 	for i, s := range steps {
@@ -364,7 +367,8 @@ func (c *Conn) batch(ops []Op, steps []step, errs []error) {
 	}
 }
 
-// drain discards unread answers. Only an empty queue ends the state in which the kernel drops answers silently.
+// drain discards unread answers. Only an empty queue ends the state in which the kernel drops
+// answers silently.
 func (c *Conn) drain() {
 	// The error says that the connection is closed, which the next use says too.
 	_ = c.raw.Read(func(fd uintptr) bool {
@@ -393,8 +397,8 @@ func cause(err error) error {
 	return err
 }
 
-// Dump returns all objects of the owner, nexthops first and then in the order of Class. Objects that carry what this
-// package never sets come as Altered.
+// Dump returns all objects of the owner, nexthops first and then in the order of Class. Objects
+// that carry what this package never sets come as Altered.
 func (c *Conn) Dump(p Protocol) ([]Object, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -454,7 +458,8 @@ func (c *Conn) dump(p Protocol, class Class) ([]Object, error) {
 	return objects, err
 }
 
-// dumpEach hands every message of a dump to each. A dump that the kernel marks as inconsistent begins again, after reset.
+// dumpEach hands every message of a dump to each. A dump that the kernel marks as inconsistent
+// begins again, after reset.
 func (c *Conn) dumpEach(req netlink.Message, reset func(), each func([]byte) error) error {
 	for range dumpTries {
 		reset()
@@ -522,7 +527,8 @@ func (c *Conn) Link(name string) (Link, error) {
 	return l, nil
 }
 
-// SetLinkUp sets a link administratively up or down. One that is not there is an error that matches fs.ErrNotExist.
+// SetLinkUp sets a link administratively up or down. One that is not there is an error that matches
+// fs.ErrNotExist.
 func (c *Conn) SetLinkUp(name string, up bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -545,7 +551,8 @@ func (c *Conn) SetLinkUp(name string, up bool) error {
 // ErrNoRoute: the kernel has no route to an address.
 var ErrNoRoute = errors.New("no route")
 
-// noRoute reports whether the kernel's error means that: no entry, unreachable, prohibited or blackhole.
+// noRoute reports whether the kernel's error means that: no entry, unreachable, prohibited or
+// blackhole.
 func noRoute(err error) bool {
 	for _, e := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL} {
 		if errors.Is(err, e) {
@@ -555,8 +562,9 @@ func noRoute(err error) bool {
 	return false
 }
 
-// NexthopTo looks up the route to an address, as to a BGP next hop: through a gateway, or on-link when
-// gateway is not valid. An address without a route is an error that matches ErrNoRoute, beside the kernel's own.
+// NexthopTo looks up the route to an address, as to a BGP next hop: through a gateway, or on-link
+// when gateway is not valid. An address without a route is an error that matches ErrNoRoute, beside
+// the kernel's own.
 func (c *Conn) NexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err error) {
 	if err := checkAddr("destination", dst); err != nil {
 		return netip.Addr{}, "", fmt.Errorf("resolve next hop: %w", err)
@@ -635,7 +643,8 @@ func linkRequest(name string, index uint32) []byte {
 	return putUint32(b, unix.IFLA_EXT_MASK, skipStats)
 }
 
-// execute sends one request and returns its answers; an error is the kernel's own with its explanation.
+// execute sends one request and returns its answers; an error is the kernel's own with its
+// explanation.
 func (c *Conn) execute(m netlink.Message) ([]netlink.Message, error) {
 	if err := c.nl.SetReadDeadline(time.Now().Add(answerTimeout)); err != nil {
 		return nil, err
@@ -651,7 +660,8 @@ func (c *Conn) execute(m netlink.Message) ([]netlink.Message, error) {
 	return got, err
 }
 
-// resolver returns a function from the name of a link to its index that asks the kernel once for each name.
+// resolver returns a function from the name of a link to its index that asks the kernel once for
+// each name.
 func (c *Conn) resolver() func(string) (uint32, error) {
 	type answer struct {
 		index uint32
@@ -669,8 +679,9 @@ func (c *Conn) resolver() func(string) (uint32, error) {
 	}
 }
 
-// names returns the function from the index of a link to its name. It may not ask the kernel in the middle of a dump,
-// so it reads all links before; one that is newer than that counts as gone, and a later event says that it came.
+// names returns the function from the index of a link to its name. It may not ask the kernel in the
+// middle of a dump, so it reads all links before; one that is newer than that counts as gone, and a
+// later event says that it came.
 func (c *Conn) names() links {
 	known := map[uint32]string{}
 	req := message(unix.RTM_GETLINK, netlink.Dump, linkRequest("", 0))

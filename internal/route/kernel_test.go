@@ -69,7 +69,8 @@ func newLab(t testing.TB) *lab {
 			t.Fatal(err)
 		}
 	}
-	// The kernel brings the links up in the background, and its last route for each is the multicast one.
+	// The kernel brings the links up in the background, and its last route for each is the
+	// multicast one.
 	for n := 0; n < 4; {
 		if c, ok := next(t, settled).(route.RouteChange); ok && c.Dst == pfx("ff00::/8") && !c.Deleted {
 			n++
@@ -220,7 +221,8 @@ func TestKernelStrings(t *testing.T) {
 	for _, o := range dependent(objects) {
 		c := o.Key().Class()
 		if c == route.ClassAddress {
-			// Not every iproute2 can set the owner: it is checked that the text is understood and hits the same key.
+			// Not every iproute2 can set the owner: it is checked that the text is understood and
+			// hits the same key.
 			l.iproute2(slices.Concat([]string{"addr", "add"}, strings.Fields(o.String()))...)
 			if err := l.apply(route.Op{Protocol: route.Edge, Object: o})[0]; !errors.Is(err, route.ErrForeign) {
 				t.Errorf("%v: %v", o, err)
@@ -239,7 +241,8 @@ func TestKernelStrings(t *testing.T) {
 	}
 }
 
-// Every kind of route becomes every other without a trace of the old one, whether the old one is known or not.
+// Every kind of route becomes every other without a trace of the old one, whether the old one is
+// known or not.
 func TestKernelReplaceRoute(t *testing.T) {
 	l := newLab(t)
 	l.add(route.Nexthop{ID: 7, Link: "a0", SID: ip("fd00:1::1")}, route.Nexthop{ID: 8, Link: "a1", Gateway: ip("fe80::1")})
@@ -366,7 +369,8 @@ func TestKernelErrors(t *testing.T) {
 	l.want(good)
 }
 
-// Answers get lost when there are more than the buffer holds; every operation still has its own result.
+// Answers get lost when there are more than the buffer holds; every operation still has its own
+// result.
 func TestKernelLostAnswers(t *testing.T) {
 	l := newLab(t)
 	if err := l.SetReadBuffer(8 << 10); err != nil {
@@ -505,7 +509,8 @@ func TestKernelRepair(t *testing.T) {
 	}
 	l.add(route.Address{Link: "a0", Prefix: pfx("2001:db8:1::1/72")})
 	repaired("address changed by another of the same owner")
-	// A change by hand takes the owner away with it, so the address is somebody else's until it is gone.
+	// A change by hand takes the owner away with it, so the address is somebody else's until it is
+	// gone.
 	l.ip("addr change 2001:db8::1/128 dev lo preferred_lft 100 valid_lft 200")
 	if err := errors.Join(r.Resync(), r.Flush()); !errors.Is(err, route.ErrForeign) {
 		t.Errorf("got %v", err)

@@ -1,6 +1,7 @@
-// Package route configures IPv6 addresses, policy rules, nexthop objects and routes in the kernel. Every object has the
-// protocol number of its owner. A Reconciler compares the desired state with the kernel's and applies the difference, a
-// Conn is an rtnetlink connection with batches, and a Watcher reports changes.
+// Package route configures IPv6 addresses, policy rules, nexthop objects and routes in the kernel.
+// Every object has the protocol number of its owner. A Reconciler compares the desired state with
+// the kernel's and applies the difference, a Conn is an rtnetlink connection with batches, and a
+// Watcher reports changes.
 //
 // It does not touch objects of other protocol numbers, and configures no links, VRFs or IPv4.
 package route
@@ -14,11 +15,12 @@ import (
 	"strings"
 )
 
-// Protocol identifies the owner of an object in the kernel: rtm_protocol, FRA_PROTOCOL, nh_protocol and IFA_PROTO.
+// Protocol identifies the owner of an object in the kernel: rtm_protocol, FRA_PROTOCOL, nh_protocol
+// and IFA_PROTO.
 type Protocol uint8
 
-// The protocol numbers of tabane's daemons. They lie in the range that rtnetlink.h leaves to user space, beside those
-// of other routing daemons.
+// The protocol numbers of tabane's daemons. They lie in the range that rtnetlink.h leaves to user
+// space, beside those of other routing daemons.
 const (
 	ASBR   Protocol = 116
 	Edge   Protocol = 117
@@ -31,8 +33,8 @@ const (
 	DefaultMetric = 1024 // IP6_RT_PRIO_USER
 )
 
-// Class says what an object is. The order of the constants is the order in which objects are added; they are deleted
-// in the opposite order.
+// Class says what an object is. The order of the constants is the order in which objects are added;
+// they are deleted in the opposite order.
 type Class uint8
 
 const (
@@ -58,9 +60,9 @@ func (c Class) String() string {
 	}
 }
 
-// An Object is one piece of kernel state: an Address, Rule, Nexthop or Route, or one of these as Altered. Objects are
-// values: two that mean the same are equal once normal. String gives the arguments of the iproute2 command that makes
-// the object, without its owner.
+// An Object is one piece of kernel state: an Address, Rule, Nexthop or Route, or one of these as
+// Altered. Objects are values: two that mean the same are equal once normal. String gives the
+// arguments of the iproute2 command that makes the object, without its owner.
 type Object interface {
 	Key() Key
 	String() string
@@ -104,13 +106,14 @@ func (k Key) compare(l Key) int {
 		k.prefix.Addr().Compare(l.prefix.Addr()), cmp.Compare(k.prefix.Bits(), l.prefix.Bits()), cmp.Compare(k.b, l.b))
 }
 
-// An Address of a link, without duplicate address detection and without lifetime. Its key is the link and the address; the
-// length may change. `ip address change` by an operator clears the owner in the kernel.
+// An Address of a link, without duplicate address detection and without lifetime. Its key is the
+// link and the address; the length may change. `ip address change` by an operator clears the owner
+// in the kernel.
 type Address struct {
 	Link   string
 	Prefix netip.Prefix // the address and its length
-	// Deprecated addresses have a preferred lifetime of zero: they are usable, but source address selection avoids
-	// them (RFC 4862 section 5.5.4, RFC 6724 section 5 rule 3).
+	// Deprecated addresses have a preferred lifetime of zero: they are usable, but source address
+	// selection avoids them (RFC 4862 section 5.5.4, RFC 6724 section 5 rule 3).
 	Deprecated bool
 }
 
@@ -144,9 +147,9 @@ func (a Address) Check() error {
 	return checkLink(a.Link)
 }
 
-// A Rule looks packets up in a table, or drops them with an error to the sender. A packet matches by its source
-// in From or its destination in To, not both, and by the interface that it arrived on; zero fields match all.
-// All fields are its key.
+// A Rule looks packets up in a table, or drops them with an error to the sender. A packet matches
+// by its source in From or its destination in To, not both, and by the interface that it arrived
+// on; zero fields match all. All fields are its key.
 type Rule struct {
 	Priority    uint32 // lower is tried first
 	From, To    netip.Prefix
@@ -155,7 +158,8 @@ type Rule struct {
 	Unreachable bool // instead of a table
 }
 
-// ruleTo distinguishes the key of a rule with a destination from one with a source; it cannot be in a link's name.
+// ruleTo distinguishes the key of a rule with a destination from one with a source; it cannot be in
+// a link's name.
 const ruleTo = "to/"
 
 // Key returns the key of the rule.
@@ -230,8 +234,9 @@ func (r Rule) Check() error {
 type EncapMode uint8
 
 const (
-	// EncapRed puts an outer IPv6 header with the SID as its destination around the packet, without a segment routing
-	// header: H.Encaps.Red with one segment (RFC 8986 section 5.2). It costs 40 bytes.
+	// EncapRed puts an outer IPv6 header with the SID as its destination around the packet, without
+	// a segment routing header: H.Encaps.Red with one segment (RFC 8986 section 5.2). It costs 40
+	// bytes.
 	EncapRed EncapMode = iota
 	// EncapFull adds the segment routing header too: H.Encaps (RFC 8986 section 5.1), 64 bytes.
 	EncapFull
@@ -244,8 +249,8 @@ func (m EncapMode) String() string {
 	return "encap.red"
 }
 
-// A Nexthop is a nexthop object, which any number of routes share. With an SID, packets are encapsulated and sent
-// there; Link is then only where the object belongs. Its key is the ID.
+// A Nexthop is a nexthop object, which any number of routes share. With an SID, packets are
+// encapsulated and sent there; Link is then only where the object belongs. Its key is the ID.
 type Nexthop struct {
 	ID      uint32
 	Link    string
@@ -342,8 +347,8 @@ type LocalAction struct {
 	Nexthop  netip.Addr // of EndDX6: the neighbor, which must be on a link
 }
 
-// A Route in a table. A unicast route has a nexthop object, or a link, or a gateway and its link, or a local action
-// and a link. Its key is the table, the destination and the metric.
+// A Route in a table. A unicast route has a nexthop object, or a link, or a gateway and its link,
+// or a local action and a link. Its key is the table, the destination and the metric.
 type Route struct {
 	Table     uint32 // zero: MainTable
 	Dst       netip.Prefix
@@ -459,8 +464,9 @@ func (l LocalAction) check(r Route) error {
 	return checkOptional("next hop", l.Nexthop)
 }
 
-// Altered is an owned object found in the kernel that carries something this package never sets, so that it differs from
-// all that can be wanted under its key. It can be deleted and replaced, not added.
+// Altered is an owned object found in the kernel that carries something this package never sets, so
+// that it differs from all that can be wanted under its key. It can be deleted and replaced, not
+// added.
 type Altered struct{ Object }
 
 func (a Altered) String() string { return a.Object.String() + " (altered)" }
@@ -504,7 +510,7 @@ func checkPrefix(what string, p netip.Prefix) error {
 		return err
 	}
 	if p != p.Masked() {
-		return fmt.Errorf("%s %s has bits beyond its length", what, p)
+		return fmt.Errorf("%s %s has host bits set", what, p)
 	}
 	return nil
 }
@@ -539,9 +545,9 @@ type Op struct {
 	Protocol Protocol // the owner
 	Delete   bool
 	Object   Object
-	// Old is what the kernel is known to hold under the object's key for the same owner; nil when nothing is known.
-	// With it the object is replaced at once; without it whatever is there is looked at first, and another owner's
-	// object is left alone.
+	// Old is what the kernel is known to hold under the object's key for the same owner; nil when
+	// nothing is known. With it the object is replaced at once; without it whatever is there is
+	// looked at first, and another owner's object is left alone.
 	Old Object
 }
 

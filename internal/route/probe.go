@@ -12,9 +12,9 @@ import (
 	"github.com/tabane/tabane/internal/feature"
 )
 
-// SupportsSEG6 returns nil when this kernel can encapsulate towards a SID and has local SIDs, and the caller may
-// configure them; a *feature.Error otherwise. It changes nothing: it asks to replace objects that do not exist, and the
-// kernel checks their encapsulation first.
+// SupportsSEG6 returns nil when this kernel can encapsulate towards a SID and has local SIDs, and
+// the caller may configure them; a *feature.Error otherwise. It changes nothing: it asks to replace
+// objects that do not exist, and the kernel checks their encapsulation first.
 func SupportsSEG6() error {
 	c, err := Dial()
 	if err != nil {
@@ -36,7 +36,8 @@ func SupportsSEG6() error {
 	return nil
 }
 
-// refusal asks to replace an object that does not exist and returns why that is impossible other than that.
+// refusal asks to replace an object that does not exist and returns why that is impossible other
+// than that.
 func (c *Conn) refusal(o Object) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,11 +13,13 @@ type Kernel interface {
 	Dump(p Protocol) ([]Object, error)
 }
 
-// A Reconciler compares the desired objects of an owner with those in the kernel, and applies the difference. The cost of
-// a change does not depend on the number of objects. It is not safe for concurrent use.
+// A Reconciler compares the desired objects of an owner with those in the kernel, and applies the
+// difference. The cost of a change does not depend on the number of objects. It is not safe for
+// concurrent use.
 //
-// After a restart a daemon takes over the objects of its previous instance: Resync, Set the desired objects, Flush; and
-// once all of them are known, as after the End-of-RIB of all sessions, Sweep and Flush again.
+// After a restart a daemon takes over the objects of its previous instance: Resync, Set the desired
+// objects, Flush; and once all of them are known, as after the End-of-RIB of all sessions, Sweep
+// and Flush again.
 type Reconciler struct {
 	kernel   Kernel
 	protocol Protocol
@@ -44,8 +46,8 @@ type entry struct {
 
 func (e *entry) dirty() bool { return e.want != e.have && !e.kept }
 
-// Count is the number of objects of a class that are desired, that the kernel is known to have, and that failed in their
-// last attempt.
+// Count is the number of objects of a class that are desired, that the kernel is known to have, and
+// that failed in their last attempt.
 type Count struct {
 	Want, Have, Errors int
 }
@@ -123,8 +125,9 @@ func (r *Reconciler) Delete(k Key) {
 	}
 }
 
-// Deleted notes that the kernel no longer has an object, as a Watcher reports. The next Flush restores it if it is desired. An
-// object that another one has replaced since, and the Reconciler's own deletions, change nothing.
+// Deleted notes that the kernel no longer has an object, as a Watcher reports. The next Flush
+// restores it if it is desired. An object that another one has replaced since, and the Reconciler's
+// own deletions, change nothing.
 func (r *Reconciler) Deleted(o Object) {
 	o = o.Normal()
 	if e := r.entries[o.Key()]; e != nil && e.have == o && !e.double {
@@ -132,7 +135,8 @@ func (r *Reconciler) Deleted(o Object) {
 	}
 }
 
-// Clear makes nothing desired: the next Flush removes everything that the owner has, found objects included.
+// Clear makes nothing desired: the next Flush removes everything that the owner has, found objects
+// included.
 func (r *Reconciler) Clear() {
 	r.swept = true
 	for _, e := range r.entries {
@@ -140,8 +144,9 @@ func (r *Reconciler) Clear() {
 	}
 }
 
-// Sweep makes owned objects that are not desired stale, those found so far and those that a Resync will find: the next
-// Flush deletes them. Until Sweep they are kept, so that a restart drops no packet.
+// Sweep makes owned objects that are not desired stale, those found so far and those that a Resync
+// will find: the next Flush deletes them. Until Sweep they are kept, so that a restart drops no
+// packet.
 func (r *Reconciler) Sweep() {
 	r.swept = true
 	n := 0
@@ -249,10 +254,10 @@ func (e *FlushError) Error() string {
 // Unwrap returns the errors of the first few objects.
 func (e *FlushError) Unwrap() []error { return e.Errs }
 
-// Flush applies what is dirty to the kernel: it adds and replaces nexthops, routes (unreachable defaults before others),
-// rules and addresses, then it deletes addresses, rules, routes and nexthops. What failed stays dirty for the next Flush;
-// an addition that failed is tried a second time when others succeeded, because one may need another. The error is a
-// *FlushError.
+// Flush applies what is dirty to the kernel: it adds and replaces nexthops, routes (unreachable
+// defaults before others), rules and addresses, then it deletes addresses, rules, routes and
+// nexthops. What failed stays dirty for the next Flush; an addition that failed is tried a second
+// time when others succeeded, because one may need another. The error is a *FlushError.
 func (r *Reconciler) Flush() error {
 	var add, del [classes][]*entry
 	queue := r.queue
@@ -342,7 +347,8 @@ func (r *Reconciler) apply(list []*entry) (failed []*entry) {
 	return failed
 }
 
-// separate deletes one of several objects under a key. A failure shows again when the key's object is replaced.
+// separate deletes one of several objects under a key. A failure shows again when the key's object
+// is replaced.
 func (r *Reconciler) separate(e *entry) {
 	op := Op{Protocol: r.protocol, Delete: true, Object: e.have}
 	if errs := r.kernel.Apply([]Op{op}); len(errs) == 1 && errs[0] == nil {
@@ -350,8 +356,9 @@ func (r *Reconciler) separate(e *entry) {
 	}
 }
 
-// lose accounts for what the kernel drops by itself when the objects in list are deleted: with a nexthop object its
-// routes, with an address its use as preferred source (fib6_nh and rt6_remove_prefsrc in the kernel).
+// lose accounts for what the kernel drops by itself when the objects in list are deleted: with a
+// nexthop object its routes, with an address its use as preferred source (fib6_nh and
+// rt6_remove_prefsrc in the kernel).
 func (r *Reconciler) lose(class Class, list []*entry) {
 	nexthops, addresses := map[uint32]bool{}, map[netip.Addr]bool{}
 	for _, e := range list {
@@ -391,7 +398,8 @@ func (r *Reconciler) requeue(e *entry) {
 	}
 }
 
-// withoutDying leaves out the routes that go with their nexthop: one deletion instead of a hundred thousand.
+// withoutDying leaves out the routes that go with their nexthop: one deletion instead of a hundred
+// thousand.
 func withoutDying(routes, nexthops []*entry) []*entry {
 	if len(nexthops) == 0 {
 		return routes
@@ -409,8 +417,8 @@ func withoutDying(routes, nexthops []*entry) []*entry {
 	return rest
 }
 
-// guardsFirst moves unreachable and blackhole defaults to the front: while a table is in use, a lookup in it must not
-// continue with the next rule.
+// guardsFirst moves unreachable and blackhole defaults to the front: while a table is in use, a
+// lookup in it must not continue with the next rule.
 func guardsFirst(list []*entry) []*entry {
 	guards, rest := make([]*entry, 0, len(list)), []*entry(nil)
 	for _, e := range list {

@@ -176,7 +176,7 @@ func TestPreferredSource(t *testing.T) {
 	}
 }
 
-// A daemon that starts again touches nothing that is right, and sweeps only what it is told to.
+// A restarted daemon leaves correct objects alone and deletes stale ones only after Sweep.
 func TestTakeOver(t *testing.T) {
 	k := &routetest.Kernel{}
 	guard, epe, nh, rule, addr := peer()
@@ -216,8 +216,9 @@ func TestTakeOver(t *testing.T) {
 	expectLog(t, k, "route delete 2001:db8:dead::/64 table 101 nhid 7 proto 117")
 }
 
-// What was found and never wanted goes when it is named, and all of it on a clean stop, without Sweep.
-func TestDeleteFound(t *testing.T) {
+// What was found and never wanted goes when it is named, and all of it on a clean stop, without
+// Sweep.
+func TestDeleteInherited(t *testing.T) {
 	k := &routetest.Kernel{}
 	guard, epe, nh, rule, addr := peer()
 	for _, o := range []route.Object{guard, epe, nh, rule, addr} {
@@ -540,7 +541,7 @@ func TestConverge(t *testing.T) {
 	})
 }
 
-// possible tells whether what a route needs is there.
+// possible reports whether what a route depends on exists.
 func possible(o route.Object, there map[route.Key]routetest.Owned) bool {
 	r, ok := o.(route.Route)
 	if !ok {
@@ -605,7 +606,8 @@ func BenchmarkFlushOneOf100k(b *testing.B) {
 	}
 }
 
-// A rule that another program deleted is restored by the next flush; the events of own deletions change nothing.
+// A rule that another program deleted is restored by the next flush; the events of own deletions
+// change nothing.
 func TestDeleted(t *testing.T) {
 	k := &routetest.Kernel{}
 	r := newReconciler(k)

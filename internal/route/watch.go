@@ -40,8 +40,9 @@ type RouteChange struct {
 	Time     time.Time // when it was read from the kernel
 }
 
-// A NexthopChange is a nexthop object that was added, replaced or deleted. The kernel does not report those that it
-// deletes because their link goes down or loses its carrier: only a LinkChange follows.
+// A NexthopChange is a nexthop object that was added, replaced or deleted. The kernel does not
+// report those that it deletes because their link goes down or loses its carrier: only a LinkChange
+// follows.
 type NexthopChange struct {
 	ID       uint32
 	Protocol Protocol
@@ -77,8 +78,9 @@ type Watcher struct {
 	err error
 }
 
-// Watch subscribes to groups in the network namespace of the calling thread. Events that happen after it returns are
-// reported until ctx ends or Close is called; a slow reader sees an Overrun instead of what it missed.
+// Watch subscribes to groups in the network namespace of the calling thread. Events that happen
+// after it returns are reported until ctx ends or Close is called; a slow reader sees an Overrun
+// instead of what it missed.
 func Watch(ctx context.Context, groups ...Group) (*Watcher, error) {
 	return watch(ctx, watchBuffer, groups...)
 }

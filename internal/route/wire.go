@@ -163,7 +163,8 @@ func putRoute(b []byte, r Route, p Protocol, index uint32, del bool) []byte {
 		kind = unix.RTN_BLACKHOLE
 	case Unicast:
 	}
-	// family, destination and source length, tos, table (see RTA_TABLE), protocol, scope, type: struct rtmsg.
+	// family, destination and source length, tos, table (see RTA_TABLE), protocol, scope, type:
+	// struct rtmsg.
 	b = append(b, unix.AF_INET6, uint8(r.Dst.Bits()), 0, 0, 0, uint8(p), 0, kind)
 	b = native.AppendUint32(b, 0)
 	b = putUint32(b, unix.RTA_TABLE, r.Table)
@@ -271,8 +272,8 @@ func (a *attrs) addr() netip.Addr {
 	return netip.AddrFrom16([16]byte(a.data))
 }
 
-// found is a decoded object with its owner. A nil object is not an error: the message is about something that this
-// package cannot own.
+// found is a decoded object with its owner. A nil object is not an error: the message is about
+// something that this package cannot own.
 type found struct {
 	object   Object
 	protocol Protocol

@@ -58,7 +58,8 @@ func decode(class Class, b []byte) (found, error) {
 	}
 }
 
-// What is encoded for the kernel decodes to the same object, and any attribute of unknown meaning makes it altered.
+// What is encoded for the kernel decodes to the same object, and any attribute of unknown meaning
+// makes it altered.
 func TestRoundTrip(t *testing.T) {
 	for _, o := range samples {
 		b := payload(t, o)

@@ -11,9 +11,10 @@ import (
 // ErrNoRedirect: this kernel cannot redirect packets from one interface to another.
 var ErrNoRedirect = errors.New("this kernel cannot redirect packets between interfaces; it needs CONFIG_NET_SCH_INGRESS, CONFIG_NET_CLS_U32 and CONFIG_NET_ACT_MIRRED")
 
-// Redirect sends everything that the link is to send through another link instead, before the link's own qdisc, and has
-// everything that is received there received by the link. What the link itself receives is not changed. It lasts as long as
-// the two links; a second Redirect is an error. Errors wrap ErrNoRedirect when the kernel lacks it.
+// Redirect sends everything that the link is to send through another link instead, before the
+// link's own qdisc, and has everything that is received there received by the link. What the link
+// itself receives is not changed. It lasts as long as the two links; a second Redirect is an error.
+// Errors wrap ErrNoRedirect when the kernel lacks it.
 func Redirect(link, through string) error {
 	if err := redirect(link, through); err != nil {
 		return fmt.Errorf("redirect link %q through %q: %w", link, through, err)
@@ -75,7 +76,8 @@ func endRedirect(name string) error {
 // priority is that of the filters of Redirect.
 const priority = 1
 
-// mirred makes a filter that takes all packets at one hook of a link and gives them to another link.
+// mirred makes a filter that takes all packets at one hook of a link and gives them to another
+// link.
 func mirred(at netlink.Link, hook uint32, to netlink.Link, how netlink.MirredAct) error {
 	classify := &netlink.GenericQdisc{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: at.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT},
@@ -93,7 +95,8 @@ func mirred(at netlink.Link, hook uint32, to netlink.Link, how netlink.MirredAct
 	return cannotRedirect(netlink.FilterAdd(all))
 }
 
-// cannotRedirect says what the kernel's answer means. A kind that the kernel does not know is ENOENT.
+// cannotRedirect says what the kernel's answer means. A kind that the kernel does not know is
+// ENOENT.
 func cannotRedirect(err error) error {
 	if errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("%w: %w", ErrNoRedirect, err)

@@ -8,7 +8,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// TestRedirect: what one end sends arrives behind its detour, and what is sent from there arrives at the end itself.
+// TestRedirect: what one end sends arrives behind its detour, and what is sent from there arrives
+// at the end itself.
 func TestRedirect(t *testing.T) {
 	shaped := enter(t)
 	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "detour", HardwareAddr: shaped.Attrs().HardwareAddr}, PeerName: "beyond"}); err != nil {

@@ -1,8 +1,8 @@
-// Package tc limits the rate at which a network interface sends, with the kernel's token bucket filter (TBF) as root
-// queueing discipline.
+// Package tc limits the rate at which a network interface sends, with the kernel's token bucket
+// filter (TBF) as root queueing discipline.
 //
-// It works in the network namespace of the calling thread. It does not police received traffic or configure classes, and
-// touches a root qdisc of another kind only to replace it.
+// It works in the network namespace of the calling thread. It does not police received traffic or
+// configure classes, and touches a root qdisc of another kind only to replace it.
 package tc
 
 import (
@@ -21,34 +21,39 @@ import (
 // ErrNotShaped means that the interface has no token bucket filter as root.
 var ErrNotShaped = errors.New("link has no token bucket filter")
 
-// Rate is how a link sends. What counts is the packet from the link layer's header on: on Ethernet and veth, 14 bytes
-// more than the IP packet, without preamble, FCS and gap.
+// Rate is how a link sends. What counts is the packet from the link layer's header on: on Ethernet
+// and veth, 14 bytes more than the IP packet, without preamble, FCS and gap.
 type Rate struct {
-	// Rate is the long-run limit, a whole number of bytes per second, and at least 8 kbit/s: below, one packet of
-	// 1500 bytes takes longer than a second.
+	// Rate is the long-run limit, a whole number of bytes per second, and at least 8 kbit/s: below,
+	// one packet of 1500 bytes takes longer than a second.
 	Rate unit.Bandwidth
-	// Burst is how much may be sent at once after the link was idle. It must hold the link's largest packet, or that
-	// packet would never be sent. 0 means DefaultBurst, but no less than one packet.
+	// Burst is how much may be sent at once after the link was idle. It must hold the link's
+	// largest packet, or that packet would never be sent. 0 means DefaultBurst, but no less than
+	// one packet.
 	Burst unit.Size
-	// Queue is the longest time that a packet waits before the next is dropped. 0 means DefaultQueue.
+	// Queue is the longest time that a packet waits before the next is dropped. 0 means
+	// DefaultQueue.
 	Queue time.Duration
 }
 
 // minRate is the least Rate.Rate.
 const minRate = 8 * unit.KbitPerSecond
 
-// DefaultQueue is the default of Rate.Queue: half the RTT of a long path, what one flow of Reno or Cubic
-// needs to fill the link while it recovers from a loss, and short enough not to hide the path's own delay.
+// DefaultQueue is the default of Rate.Queue: half the RTT of a long path, what one flow of Reno or
+// Cubic needs to fill the link while it recovers from a loss, and short enough not to hide the
+// path's own delay.
 const DefaultQueue = 50 * time.Millisecond
 
-// DefaultBurst is the default of Rate.Burst: 2 ms of the rate, which covers late timers, and no less than
-// 32 KiB, some 20 packets, so that GSO packets up to that size pass without the filter cutting them up.
+// DefaultBurst is the default of Rate.Burst: 2 ms of the rate, which covers late timers, and no
+// less than 32 KiB, some 20 packets, so that GSO packets up to that size pass without the filter
+// cutting them up.
 func DefaultBurst(rate unit.Bandwidth) unit.Size {
 	return max(32*unit.KiB, rate.SizeIn(2*time.Millisecond))
 }
 
-// SetRate limits what the link sends. A rate that the link already has from SetRate is changed in place: packets that
-// wait stay, in their order. It returns a *feature.Error when the kernel has no TBF.
+// SetRate limits what the link sends. A rate that the link already has from SetRate is changed in
+// place: packets that wait stay, in their order. It returns a *feature.Error when the kernel has no
+// TBF.
 func SetRate(link string, r Rate) error {
 	if err := setRate(link, r); err != nil {
 		return fmt.Errorf("set rate of link %q: %w", link, err)
@@ -72,7 +77,8 @@ func setRate(name string, r Rate) error {
 	return refusal(netlink.QdiscReplace(tbf))
 }
 
-// refusal turns ENOENT into a *feature.Error: the kernel does not know the kind of qdisc (qdisc_create).
+// refusal turns ENOENT into a *feature.Error: the kernel does not know the kind of qdisc
+// (qdisc_create).
 func refusal(err error) error {
 	if errors.Is(err, unix.ENOENT) {
 		return &feature.Error{Feature: "token bucket filter", Err: err, Remedy: "modprobe sch_tbf, or use a kernel with CONFIG_NET_SCH_TBF"}
@@ -117,13 +123,15 @@ func (r Rate) tbf(mtu int, ticksPerMicrosecond float64) (*netlink.Tbf, error) {
 	case r.Queue < 0:
 		return nil, fmt.Errorf("queue must be > 0, got %s", r.Queue)
 	}
-	// What waits for r.Queue at most is what the bucket lets go at once and what the rate carries meanwhile (tbf(8)).
+	// What waits for r.Queue at most is what the bucket lets go at once and what the rate carries
+	// meanwhile (tbf(8)).
 	queue := r.Rate.SizeIn(r.Queue)
 	if queue > math.MaxUint32-r.Burst || r.Burst > math.MaxUint32 {
 		return nil, fmt.Errorf("queue of %s and burst of %s hold more than %d bytes", r.Queue, r.Burst, uint32(math.MaxUint32))
 	}
-	// The kernel takes the burst as the time in which it is sent. Rounded up, so that it is never less than asked.
-	// The library's Xmittime rounds down to microseconds, at 10 Gbit/s by more than a packet.
+	// The kernel takes the burst as the time in which it is sent. Rounded up, so that it is never
+	// less than asked. The library's Xmittime rounds down to microseconds, at 10 Gbit/s by more
+	// than a packet.
 	buffer := math.Ceil(float64(r.Rate.TimeFor(r.Burst)) / float64(time.Microsecond) * ticksPerMicrosecond)
 	if buffer > math.MaxUint32 {
 		return nil, fmt.Errorf("burst must be sent in %s at most, got %s at %s", time.Duration(math.MaxUint32/ticksPerMicrosecond)*time.Microsecond, r.Burst, r.Rate)
@@ -135,8 +143,8 @@ func (r Rate) tbf(mtu int, ticksPerMicrosecond float64) (*netlink.Tbf, error) {
 	}, nil
 }
 
-// ClearRate removes the limit that SetRate made; the link then has its default discipline. A link without one is left
-// as it is.
+// ClearRate removes the limit that SetRate made; the link then has its default discipline. A link
+// without one is left as it is.
 func ClearRate(link string) error {
 	if err := clearRate(link); err != nil {
 		return fmt.Errorf("clear rate of link %q: %w", link, err)
@@ -157,7 +165,8 @@ func clearRate(name string) error {
 
 // Statistics are the counters of a link's token bucket filter since it was added, and its backlog.
 type Statistics struct {
-	// Rate, Burst and Queue are what the kernel shapes with; Burst and Queue are rounded to its ticks and to bytes.
+	// Rate, Burst and Queue are what the kernel shapes with; Burst and Queue are rounded to its
+	// ticks and to bytes.
 	Rate
 	// Blocked is whether Block drops all that the link is to send; Queue has no meaning then.
 	Blocked bool
@@ -175,8 +184,8 @@ type Statistics struct {
 	Waiting uint64
 }
 
-// Stats returns the statistics of the link. Counters of the kernel wrap at 2^32 and those of Sent at 2^64. The error
-// wraps ErrNotShaped when the link has no TBF as root.
+// Stats returns the statistics of the link. Counters of the kernel wrap at 2^32 and those of Sent
+// at 2^64. The error wraps ErrNotShaped when the link has no TBF as root.
 func Stats(link string) (Statistics, error) {
 	s, err := stats(link)
 	if err != nil {

@@ -24,7 +24,8 @@ const tick = 1000.0 / 64
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
 
-// enter puts the calling test on a thread of its own in a new network namespace with the veth pair "shaped" and "far".
+// enter puts the calling test on a thread of its own in a new network namespace with the veth pair
+// "shaped" and "far".
 func enter(t *testing.T) netlink.Link {
 	t.Helper()
 	netnstest.Enter(t)
@@ -273,8 +274,9 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
-// Whatever is accepted means what was asked: at least the burst, by at most a tick, and the queue to the byte.
-func TestPropertyParametersMeanWhatWasAsked(t *testing.T) {
+// Whatever is accepted means what was asked: at least the burst, by at most a tick, and the queue
+// to the byte.
+func TestPropertyParametersRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := Rate{
 			Rate:  8 * unit.Bandwidth(rapid.Int64Range(1000, 1e11).Draw(t, "rate")),

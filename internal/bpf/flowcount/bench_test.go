@@ -15,7 +15,8 @@ func newRun(packet, context []byte) *ebpf.RunOptions {
 	return &ebpf.RunOptions{Data: packet, DataOut: make([]byte, len(packet)+256), Context: context, Repeat: 1}
 }
 
-// BenchmarkProgram measures the program per packet, the test harness of the kernel included; "arp" is hardly more than that.
+// BenchmarkProgram measures the program per packet, the test harness of the kernel included; "arp"
+// is hardly more than that.
 func BenchmarkProgram(b *testing.B) {
 	t := tcp(80, 40000, 12, 1000)
 	inner := ipv6(6, server, client, t)
@@ -69,7 +70,8 @@ func BenchmarkEach(b *testing.B) {
 	}
 }
 
-// BenchmarkNewFlow measures the program when every packet begins a flow, and what giving the slot back costs.
+// BenchmarkNewFlow measures the program when every packet begins a flow, and what giving the slot
+// back costs.
 func BenchmarkNewFlow(b *testing.B) {
 	f := newCounter(b, Options{})
 	packet := ethernet(0x86dd, ipv6(41, router, sid, ipv6(6, server, client, tcp(80, 40000, 12, 1000))))

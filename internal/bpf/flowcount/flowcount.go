@@ -1,7 +1,8 @@
-// Package flowcount counts packets and bytes of each flow and SID on network interfaces, with an eBPF program.
+// Package flowcount counts packets and bytes of each flow and SID on network interfaces, with an
+// eBPF program.
 //
-// It gives no meaning to what it counts: which path a SID leads to, and which flows belong to one connection, is known
-// elsewhere. The program is in bpf/flowcount.
+// It gives no meaning to what it counts: which path a SID leads to, and which flows belong to one
+// connection, is known elsewhere. The program is in bpf/flowcount.
 package flowcount
 
 import (
@@ -20,7 +21,8 @@ import (
 // Key identifies a flow in one direction on one interface, in the layout of the kernel's map.
 type Key counterFlowKey
 
-// addr converts an address of the flow's family, which is that of its own packets and not of an encapsulation.
+// addr converts an address of the flow's family, which is that of its own packets and not of an
+// encapsulation.
 func (k *Key) addr(a [16]byte) netip.Addr {
 	if k.Family == 4 {
 		return netip.AddrFrom4([4]byte(a[12:]))
@@ -47,8 +49,9 @@ func (k *Key) SID() netip.Addr {
 // Sent reports whether the interface sends the packets; otherwise it receives them.
 func (k *Key) Sent() bool { return k.Direction == 1 }
 
-// Count is a number of packets as on the wire, where each segment of a GSO packet counts, and their bytes from the link
-// layer's header on, with the headers of every segment, without preamble, FCS and inter-packet gap.
+// Count is a number of packets as on the wire, where each segment of a GSO packet counts, and their
+// bytes from the link layer's header on, with the headers of every segment, without preamble, FCS
+// and inter-packet gap.
 type Count struct {
 	Packets, Bytes uint64
 }
@@ -87,21 +90,22 @@ func (r Reason) String() string {
 const (
 	// DefaultMaxFlows is the default of Options.MaxFlows.
 	DefaultMaxFlows = 1 << 15
-	// MaxMaxFlows bounds Options.MaxFlows. A flow takes about 280 bytes, which are allocated at once.
+	// MaxMaxFlows bounds Options.MaxFlows. A flow takes about 280 bytes, which are allocated at
+	// once.
 	MaxMaxFlows = 1 << 20
 )
 
 // Options configure a Counter.
 type Options struct {
-	// MaxFlows is the number of flows; 0 means DefaultMaxFlows. When it is reached, packets of further flows are counted
-	// under Full until Reuse.
+	// MaxFlows is the number of flows; 0 means DefaultMaxFlows. When it is reached, packets of
+	// further flows are counted under Full until Reuse.
 	MaxFlows int
 	// Legacy attaches with cls_bpf even where the kernel has tcx.
 	Legacy bool
 }
 
-// Counter counts the packets of network interfaces per flow and SID. A flow has a slot from its first packet until Reuse.
-// A Counter is not safe for concurrent use.
+// Counter counts the packets of network interfaces per flow and SID. A flow has a slot from its
+// first packet until Reuse. A Counter is not safe for concurrent use.
 type Counter struct {
 	objects  counterObjects
 	legacy   bool
@@ -109,14 +113,15 @@ type Counter struct {
 	mapped   []byte
 	// slots are in memory that is shared with the kernel.
 	slots []counterSlot
-	// known marks slots whose owner has been read completely; used is above every slot that has had one.
+	// known marks slots whose owner has been read completely; used is above every slot that has had
+	// one.
 	known   []bool
 	used    int
 	reasons []counterCount
 }
 
-// New loads the programs; nothing is counted before Attach. The caller calls Close. It returns a *feature.Error when this
-// host cannot load them.
+// New loads the programs; nothing is counted before Attach. The caller calls Close. It returns a
+// *feature.Error when this host cannot load them.
 func New(o Options) (*Counter, error) {
 	if o.MaxFlows == 0 {
 		o.MaxFlows = DefaultMaxFlows
@@ -158,8 +163,8 @@ func (c *Counter) load(maxFlows int) error {
 	return nil
 }
 
-// Attach starts counting on an interface of the calling thread's network namespace: received packets before other tcx
-// programs, sent packets after them. It returns the errors of bpf.Attach.
+// Attach starts counting on an interface of the calling thread's network namespace: received
+// packets before other tcx programs, sent packets after them. It returns the errors of bpf.Attach.
 func (c *Counter) Attach(link string) error {
 	a, err := bpf.Attach(bpf.AttachOptions{
 		Link: link, Name: "tabane_flows", Legacy: c.legacy,
@@ -183,8 +188,8 @@ func (c *Counter) mapSlots() (err error) {
 	return nil
 }
 
-// complete reports whether the program has written all of the slot's owner, which may take some nanoseconds longer than
-// the flow's first count.
+// complete reports whether the program has written all of the slot's owner, which may take some
+// nanoseconds longer than the flow's first count.
 func (s *counterSlot) complete() bool {
 	words := (*[unsafe.Sizeof(s.Owner) / 8]uint64)(unsafe.Pointer(&s.Owner))
 	mark := uint64(0)
@@ -199,12 +204,13 @@ func (s *counterSlot) complete() bool {
 	return atomic.LoadUint32(&s.Owner.Mark) == max(uint32(mark>>32), 1)
 }
 
-// ahead is how many slots Each reads past the last one in use. Unused slots are handed out in order, but a processor may
-// use its slot before another one that took an earlier slot.
+// ahead is how many slots Each reads past the last one in use. Unused slots are handed out in
+// order, but a processor may use its slot before another one that took an earlier slot.
 const ahead = 256
 
-// Each calls f for every flow with its counts since it got its slot, in the order of slots. The key is valid until Reuse.
-// Packets and bytes are read one after the other, so that one of them may miss the latest packet.
+// Each calls f for every flow with its counts since it got its slot, in the order of slots. The key
+// is valid until Reuse. Packets and bytes are read one after the other, so that one of them may
+// miss the latest packet.
 func (c *Counter) Each(f func(slot int, key *Key, count Count)) {
 	for slot := 0; slot < len(c.slots) && slot < c.used+ahead; slot++ {
 		s := &c.slots[slot]
@@ -223,8 +229,8 @@ func (c *Counter) Each(f func(slot int, key *Key, count Count)) {
 	}
 }
 
-// Remove removes the flow of a slot: its next packet starts a flow with another slot. Only packets that are being counted
-// at this moment are still added to this one.
+// Remove removes the flow of a slot: its next packet starts a flow with another slot. Only packets
+// that are being counted at this moment are still added to this one.
 func (c *Counter) Remove(slot int) error {
 	owner := &c.slots[slot].Owner
 	key := (*Key)(&owner.Key)
@@ -236,8 +242,8 @@ func (c *Counter) Remove(slot int) error {
 	return nil
 }
 
-// Reuse clears a slot and frees it for another flow. Its flow must have been removed so long ago that no packet is being
-// counted in it.
+// Reuse clears a slot and frees it for another flow. Its flow must have been removed so long ago
+// that no packet is being counted in it.
 func (c *Counter) Reuse(slot int) error {
 	c.known[slot] = false
 	s := &c.slots[slot]
@@ -250,7 +256,8 @@ func (c *Counter) Reuse(slot int) error {
 	return nil
 }
 
-// Reasons returns the packets of all interfaces that belong to no flow, by reason; Counted has none.
+// Reasons returns the packets of all interfaces that belong to no flow, by reason; Counted has
+// none.
 func (c *Counter) Reasons() ([NumReasons]Count, error) {
 	var counts [NumReasons]Count
 	for r := range counts {

@@ -24,8 +24,9 @@ import (
 	"github.com/tabane/tabane/internal/netns"
 )
 
-// pair is a server and a client in namespaces of their own, with a veth between them. What the server sends to the client
-// from 2001:db8:1::b and from 192.0.2.1 goes to a SID, from 2001:db8:1::a as it is.
+// pair is a server and a client in namespaces of their own, with a veth between them. What the
+// server sends to the client from 2001:db8:1::b and from 192.0.2.1 goes to a SID, from
+// 2001:db8:1::a as it is.
 type pair struct {
 	server, client string
 }
@@ -100,7 +101,8 @@ func inside(t testing.TB, ns string, f func() error) {
 	}
 }
 
-// setOffload switches segmentation offload of eth0, so that what the interface counts are the packets of the wire, or not.
+// setOffload switches segmentation offload of eth0, so that what the interface counts are the
+// packets of the wire, or not.
 func setOffload(t testing.TB, ns string, on uint32) {
 	t.Helper()
 	inside(t, ns, func() error {
@@ -189,8 +191,8 @@ func sides(t testing.TB, f *Counter) map[string]Count {
 	return all
 }
 
-// TestAccountingIsExact has real traffic counted on both sides of a link, with every kind of framing, and compares with what
-// the interfaces count.
+// TestAccountingIsExact has real traffic counted on both sides of a link, with every kind of
+// framing, and compares with what the interfaces count.
 func TestAccountingIsExact(t *testing.T) {
 	const size = 3 << 20
 	for _, tt := range []struct {
@@ -223,7 +225,7 @@ func TestAccountingIsExact(t *testing.T) {
 				settled(t, ns, f)
 			}
 
-			// Both sides see the same packets, whoever made segments of them.
+			// Both sides see the same packets, whichever side segmented them.
 			sent, got := sides(t, atServer), sides(t, atClient)
 			if len(sent) != 6 || len(got) != 6 {
 				t.Errorf("%d flows at the server, %d at the client, want 6 each: %v, %v", len(sent), len(got), sent, got)
@@ -233,8 +235,8 @@ func TestAccountingIsExact(t *testing.T) {
 					t.Errorf("%s: %+v at the server, %+v at the client", flow, c, got[flow])
 				}
 			}
-			// Every byte of the payload is there, and no header is missing: with timestamps a full segment has 32 bytes of
-			// TCP, and all but the SYN have as much.
+			// Every byte of the payload is there, and no header is missing: with timestamps a full
+			// segment has 32 bytes of TCP, and all but the SYN have as much.
 			outer := map[string]uint64{"encap.red": 40, "encap": 64}[tt.encap]
 			for flow, headers := range map[string]uint64{
 				"[2001:db8:1::a]:80": 14 + 40 + 32, "[2001:db8:1::b]:80": 14 + outer + 40 + 32, "192.0.2.1:80": 14 + outer + 20 + 32,
@@ -279,7 +281,8 @@ type account struct {
 	interfaces, counted Count
 }
 
-// settled returns both at a moment when no packet is under way: when they have stayed the same for a while.
+// settled returns both at a moment when no packet is under way: when they have stayed the same for
+// a while.
 func settled(t *testing.T, ns string, f *Counter) account {
 	t.Helper()
 	var last account
@@ -306,7 +309,8 @@ func settled(t *testing.T, ns string, f *Counter) account {
 	}
 }
 
-// TestLegacyLeavesNothing checks that cls_bpf goes with its counter, and that one which was left is replaced.
+// TestLegacyLeavesNothing checks that cls_bpf goes with its counter, and that one which was left is
+// replaced.
 func TestLegacyLeavesNothing(t *testing.T) {
 	p := newPair(t)
 	f, err := New(Options{Legacy: true})
@@ -418,8 +422,8 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// TestFull has more flows than there is room for, finds every packet in a flow or under Full, and room for others once
-// some are gone.
+// TestFull has more flows than there is room for, finds every packet in a flow or under Full, and
+// room for others once some are gone.
 func TestFull(t *testing.T) {
 	const n, room = 4000, 256
 	f := newCounter(t, Options{MaxFlows: room})
@@ -467,12 +471,13 @@ func TestFull(t *testing.T) {
 	check(room, room-10+20, n-room+10)
 }
 
-// TestSlotsAreNotShared has flows counted on all CPUs at once while their slots change owners all the time, and finds in
-// every slot what was counted of its flow alone.
+// TestSlotsAreNotShared has flows counted on all CPUs at once while their slots change owners all
+// the time, and finds in every slot what was counted of its flow alone.
 func TestSlotsAreNotShared(t *testing.T) {
 	const flows, rounds, room = 64, 200, 100
 	f := newCounter(t, Options{MaxFlows: room})
-	// Each flow's packets have a size of their own, so that one in the wrong slot shows. Those of TCP are led by hints.
+	// Each flow's packets have a size of their own, so that one in the wrong slot shows. Those of
+	// TCP are led by hints.
 	packet := func(i int) []byte {
 		if i%4 == 0 {
 			return ethernet(0x86dd, ipv6(41, router, sid, ipv6(17, server, client, udp(uint16(1000+i), 53, 10+i))))
@@ -560,8 +565,8 @@ func TestSlotsAreNotShared(t *testing.T) {
 	}
 }
 
-// TestEntryOfAnother has the program find the entry of another flow, as when the kernel uses one anew that was just looked
-// up: the packet must not be counted there, and no slot get lost.
+// TestEntryOfAnother has the program find the entry of another flow, as when the kernel reuses one
+// that was just looked up: the packet must not be counted there, and no slot may leak.
 func TestEntryOfAnother(t *testing.T) {
 	const room = 4
 	f := newCounter(t, Options{MaxFlows: room})
@@ -607,7 +612,8 @@ func forgetHints(t *testing.T, f *Counter) {
 	}
 }
 
-// TestKnownFlows has flows that have a slot recognized without being looked up, and no longer once they are removed.
+// TestKnownFlows has flows that have a slot recognized without being looked up, and no longer once
+// they are removed.
 func TestKnownFlows(t *testing.T) {
 	f := newCounter(t, Options{MaxFlows: 8})
 	inner := ipv6(6, server, client, tcp(80, 40000, 12, 100))
@@ -690,8 +696,8 @@ func TestMoreFlowsThanHints(t *testing.T) {
 	}
 }
 
-// TestHalfAnOwner has a flow whose owner is not written to the end yet.
-func TestHalfAnOwner(t *testing.T) {
+// TestPartlyWrittenOwner has a flow whose owner is not written to the end yet.
+func TestPartlyWrittenOwner(t *testing.T) {
 	f := newCounter(t, Options{MaxFlows: 4})
 	fill(t, f, 1)
 	whole := f.slots[0].Owner

@@ -36,8 +36,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// openFiles counts the open files and names those of them that are programs, maps and links: the kernel keeps what is in
-// it as long as they are open.
+// openFiles counts the open files and names those of them that are programs, maps and links: the
+// kernel keeps what is in it as long as they are open.
 func openFiles() (n int, kernel []string) {
 	files, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

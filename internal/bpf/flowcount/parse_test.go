@@ -191,7 +191,8 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// skbContext is the context that a program is run with, a struct __sk_buff of which only some members may be set.
+// skbContext is the context that a program is run with, a struct __sk_buff of which only some
+// members may be set.
 func skbContext(wireLen, gsoSegs, gsoSize uint32) []byte {
 	c := make([]byte, 184)
 	binary.NativeEndian.PutUint32(c[160:], wireLen)
@@ -200,8 +201,8 @@ func skbContext(wireLen, gsoSegs, gsoSize uint32) []byte {
 	return c
 }
 
-// run gives the packet to the program and compares what it counts with the reference. It skips what the kernel refuses to
-// make a packet of.
+// run gives the packet to the program and compares what it counts with the reference. It skips what
+// the kernel refuses to make a packet of.
 func run(t *testing.T, f *Counter, program *ebpf.Program, direction uint8, packet, context []byte, want Count) {
 	t.Helper()
 	key, _, reason := referenceFlow(packet)
@@ -291,7 +292,8 @@ func TestSegments(t *testing.T) {
 	}
 }
 
-// FuzzKnown has flows of all kinds, and holds the program to counting any packet in the one that is its own, if there is one.
+// FuzzKnown has flows of all kinds, and holds the program to counting any packet in the one that is
+// its own, if there is one.
 func FuzzKnown(f *testing.F) {
 	flows, err := New(Options{MaxFlows: 1 << 16})
 	if errors.Is(err, errors.ErrUnsupported) {
@@ -353,8 +355,8 @@ func FuzzKnown(f *testing.F) {
 	})
 }
 
-// FuzzParse holds the reference to giving an answer for any packet and, where programs can be loaded, the program to giving
-// the same.
+// FuzzParse holds the reference to giving an answer for any packet and, where programs can be
+// loaded, the program to giving the same.
 func FuzzParse(f *testing.F) {
 	for _, v := range vectors() {
 		f.Add(v.packet)

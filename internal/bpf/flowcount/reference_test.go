@@ -2,9 +2,9 @@ package flowcount
 
 import "encoding/binary"
 
-// referenceFlow says what bpf/lib/packet.h must find in a packet that begins with an Ethernet header, written from the
-// formats (RFC 8200, 791, 4302, 9293, 768) and not from that file: the flow's key without interface and direction, and
-// how many bytes come before the payload.
+// referenceFlow says what bpf/lib/packet.h must find in a packet that begins with an Ethernet
+// header, written from the formats (RFC 8200, 791, 4302, 9293, 768) and not from that file: the
+// flow's key without interface and direction, and how many bytes come before the payload.
 func referenceFlow(packet []byte) (Key, int, Reason) {
 	var key Key
 	// at returns n bytes at an offset, or nil when the packet ends before.

@@ -17,9 +17,10 @@ import (
 	"github.com/tabane/tabane/internal/bpf"
 )
 
-// BenchmarkTraffic measures the programs where a server sends over so many connections at once, each sent packet encapsulated, with
-// the kernel's own clock. That clock costs as much as a short program does: so a program that does nothing takes turns with them
-// in the same place, and net is what they take more. Figures are medians of the turns. Give it -benchtime 20x.
+// BenchmarkTraffic measures the programs where a server sends over so many connections at once,
+// each sent packet encapsulated, with the kernel's own clock. That clock costs as much as a short
+// program does: so a program that does nothing takes turns with them in the same place, and net is
+// what they take more. Figures are medians of the turns. Give it -benchtime 20x.
 func BenchmarkTraffic(b *testing.B) {
 	for _, flows := range []int{1, 10, 100, 1000} {
 		b.Run(fmt.Sprint(flows), func(b *testing.B) {
@@ -53,8 +54,9 @@ func BenchmarkTraffic(b *testing.B) {
 	}
 }
 
-// BenchmarkThroughput has a server send over eight connections as fast as it can, in turn without and with flows being counted
-// where it sends. Figures are quartiles of the ratio, with to without, of neighboring turns. Give it -benchtime 20x.
+// BenchmarkThroughput has a server send over eight connections as fast as it can, in turn without
+// and with flows being counted where it sends. Figures are quartiles of the ratio, with to without,
+// of neighboring turns. Give it -benchtime 20x.
 func BenchmarkThroughput(b *testing.B) {
 	p := newPair(b)
 	p.connect(b, "encap.red")
@@ -102,7 +104,8 @@ func emptyProgram(t testing.TB) *ebpf.Program {
 	return p
 }
 
-// turn is a pair of programs and what they took, in nanoseconds a packet, each time that it was theirs.
+// turn is a pair of programs and what they took, in nanoseconds a packet, each time that it was
+// theirs.
 type turn struct {
 	received, sent     *ebpf.Program
 	ofReceived, ofSent []float64
@@ -161,7 +164,8 @@ func (u usage) minus(o usage) usage { return usage{u.runs - o.runs, u.time - o.t
 
 func (u usage) each() float64 { return float64(u.time.Nanoseconds()) / float64(u.runs) }
 
-// load has the server send over n connections as fast as it can, until the returned function is called.
+// load has the server send over n connections as fast as it can, until the returned function is
+// called.
 func (p pair) load(t testing.TB, n int) (stop func()) {
 	t.Helper()
 	var l net.Listener
@@ -190,7 +194,8 @@ func (p pair) load(t testing.TB, n int) (stop func()) {
 		}
 		return nil
 	})
-	// With a thousand that all have something to send it takes long until each has found its connection closed.
+	// With a thousand that all have something to send it takes long until each has found its
+	// connection closed.
 	var ended atomic.Bool
 	var busy sync.WaitGroup
 	for i := range n {

@@ -28,8 +28,8 @@ const (
 	echoWait = time.Second
 )
 
-// Echo sends n ICMP echo requests from a network namespace, with payload bytes of data each, which may not be fragmented.
-// An empty name is the namespace of the process.
+// Echo sends n ICMP echo requests from a network namespace, with payload bytes of data each, which
+// may not be fragmented. An empty name is the namespace of the process.
 func Echo(namespace string, to netip.Addr, n, payload int) (Echoes, error) {
 	network, level, option, request, reply := "ip4:icmp", unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, byte(8), byte(0)
 	if to.Is6() {

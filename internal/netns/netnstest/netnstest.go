@@ -1,5 +1,5 @@
-// Package netnstest gives tests network namespaces of their own and fails a test run that leaves anything behind. It refuses
-// to put anything into them.
+// Package netnstest gives tests network namespaces of their own and fails a test run that leaves
+// anything behind. It refuses to put anything into them.
 package netnstest
 
 import (
@@ -42,7 +42,8 @@ func openFiles() int {
 
 func prefix() string { return fmt.Sprintf("tabane-test-%d-", os.Getpid()) }
 
-// Need skips the test when this process cannot make namespaces; where TABANE_LAB=require it fails instead.
+// Need skips the test when this process cannot make namespaces; where TABANE_LAB=require it fails
+// instead.
 func Need(t testing.TB) {
 	t.Helper()
 	if os.Geteuid() == 0 {
@@ -88,8 +89,8 @@ func exists(t testing.TB, name string) bool {
 	return false
 }
 
-// Enter moves the calling test to a thread of its own in a new namespace, whose name it returns. The thread ends with the
-// test's goroutine: no other ever runs in this namespace.
+// Enter moves the calling test to a thread of its own in a new namespace, whose name it returns.
+// The thread ends with the test's goroutine: no other ever runs in this namespace.
 func Enter(t *testing.T) string {
 	t.Helper()
 	name := New(t)

@@ -1,5 +1,6 @@
-// Package routetest has a kernel in memory for tests of what uses package route. It knows only what matters to a
-// reconciler: slots, owners, what falls with what, and failures. It refuses to forward packets.
+// Package routetest has a kernel in memory for tests of what uses package route. It knows only what
+// matters to a reconciler: slots, owners, what falls with what, and failures. It refuses to forward
+// packets.
 package routetest
 
 import (
@@ -111,8 +112,9 @@ func (k *Kernel) Put(p route.Protocol, o route.Object) {
 	k.slots[o.Key()] = Owned{p, o}
 }
 
-// Remove deletes the object with the key as another process does, whatever its owner, with all that depends on it: the routes of
-// a nexthop object, and the preferred source of routes with an address.
+// Remove deletes the object with the key as another process does, whatever its owner, with all that
+// depends on it: the routes of a nexthop object, and the preferred source of routes with an
+// address.
 func (k *Kernel) Remove(key route.Key) {
 	gone := plain(k.slots[key].Object)
 	delete(k.slots, key)
