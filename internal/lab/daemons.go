@@ -187,6 +187,9 @@ func (d *Daemons) Command(ctx context.Context, at scenario.Daemon, method, path 
 	if err != nil {
 		return err
 	}
+	if _, err := d.plan.daemon(at); err != nil {
+		return err
+	}
 	if n.sections.ASBR == nil || at.Role != role.ASBR {
 		return fmt.Errorf("daemon %s.%s takes no commands", at.Node, at.Role)
 	}
