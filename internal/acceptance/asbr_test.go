@@ -16,8 +16,8 @@ import (
 	"github.com/tabane/tabane/internal/iproute"
 )
 
-// watched are the pieces of the scenario that put BFD on the sessions between the ASBRs and the reflector, and on that
-// with transit-a.
+// watched are the pieces of the scenario that put BFD on the sessions between the ASBRs and the
+// reflector, and on that with transit-a.
 var watched = []string{
 	`{name: asbr1, address: "2001:db8:1::1"}`, `{name: asbr1, address: "2001:db8:1::1", bfd: {interval: 50ms, multiplier: 4}}`,
 	"        - address: 2001:db8:1::fe\n      peers:\n        - name: transit-a\n",
@@ -26,8 +26,8 @@ var watched = []string{
 	`{name: asbr1, asn: 65000, address: "2001:db8:a::1", interface: csp, bfd: {interval: 50ms, multiplier: 4}}`,
 }
 
-// TestAnASBRThatDiesSilentlyIsFound takes the ASBR's end of the segment down; the reflector's stays up, and no session is
-// closed. The hold time is 9 s: only BFD detects it this fast.
+// TestAnASBRThatDiesSilentlyIsFound takes the ASBR's end of the segment down; the reflector's stays
+// up, and no session is closed. The hold time is 9 s: only BFD detects it this fast.
 func TestAnASBRThatDiesSilentlyIsFound(t *testing.T) {
 	l := epe(t, watched...)
 	watching := func(node, role, neighbor string) func() (bool, string) {
@@ -66,7 +66,8 @@ func TestATransitThatLosesEveryPacketIsFound(t *testing.T) {
 		l.shows(true, "2001:db8:c::/64", "server", "route show table 101"))
 }
 
-// TestADrainedASBRLosesNothing takes an ASBR out of service in the middle of a stream, and stops it.
+// TestADrainedASBRLosesNothing takes an ASBR out of service in the middle of a stream, and stops
+// it.
 func TestADrainedASBRLosesNothing(t *testing.T) {
 	l := epe(t, "path_manager: kernel", "path_manager: user")
 	stream := l.command("client", program, "fetch", "--mptcp", "--json", "http://server/cbr?rate=15Mbit/s&duration=6s")
@@ -132,7 +133,8 @@ func TestADrainCanBeUndone(t *testing.T) {
 	}
 }
 
-// TestRoutesOutliveTheReflector kills or stops the only reflector: the routes that it advertised are retained.
+// TestRoutesOutliveTheReflector kills or stops the only reflector: the routes that it advertised
+// are retained.
 func TestRoutesOutliveTheReflector(t *testing.T) {
 	for name, sig := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "stopped": syscall.SIGTERM} {
 		t.Run(name, func(t *testing.T) {
@@ -153,7 +155,8 @@ func TestRoutesOutliveTheReflector(t *testing.T) {
 			if after := l.ip("server", kernelState+"; route show proto 117"); after != before {
 				t.Errorf("the server's kernel has changed:\n%s\nwas:\n%s", after, before)
 			}
-			// The ASBRs come back one after the other, and the best path may follow; nothing goes meanwhile.
+			// The ASBRs come back one after the other, and the best path may follow; nothing goes
+			// meanwhile.
 			if text := seen(); regexp.MustCompile(`(?m)^Deleted.*proto 117|table 10[12].*proto 117`).MatchString(text) {
 				t.Errorf("kernel state has changed:\n%s", text)
 			}
@@ -164,8 +167,9 @@ func TestRoutesOutliveTheReflector(t *testing.T) {
 	}
 }
 
-// TestAKilledASBRIsTakenOver: the routes of an ASBR are withdrawn when its sessions go down, but packets that still
-// arrive at it are forwarded, and its next instance changes nothing in the kernel.
+// TestAKilledASBRIsTakenOver: the routes of an ASBR are withdrawn when its sessions go down, but
+// packets that still arrive at it are forwarded, and its next instance changes nothing in the
+// kernel.
 func TestAKilledASBRIsTakenOver(t *testing.T) {
 	l := epe(t)
 	const state = "rule; route show table 101; route show proto 116"
@@ -194,7 +198,8 @@ func TestAKilledASBRIsTakenOver(t *testing.T) {
 	}
 }
 
-// TestAChangedConfigurationIsCleanedUp: what the next instance does not want is removed, once it knows all that it wants.
+// TestAChangedConfigurationIsCleanedUp: what the next instance does not want is removed, once it
+// knows all that it wants.
 func TestAChangedConfigurationIsCleanedUp(t *testing.T) {
 	l := epe(t)
 	l.end("asbr1", "asbr", syscall.SIGKILL)
@@ -216,8 +221,8 @@ func TestAChangedConfigurationIsCleanedUp(t *testing.T) {
 	}
 }
 
-// monitor watches the routes, rules and nexthop objects of a node; the function that it returns ends that and returns
-// what changed.
+// monitor watches the routes, rules and nexthop objects of a node; the function that it returns
+// ends that and returns what changed.
 func (l *lab) monitor(node string) func() string {
 	l.t.Helper()
 	end, err := iproute.Monitor(l.namespace(node))
@@ -252,8 +257,8 @@ func (l *lab) change(node string, replace ...string) {
 	}
 }
 
-// ownWay are the pieces of the scenario that give each egress peer a prefix of its own, so that answers come back the way
-// that the content went.
+// ownWay are the pieces of the scenario that give each egress peer a prefix of its own, so that
+// answers come back the way that the content went.
 var ownWay = []string{
 	`address: "2001:db8:1::a", table: 101}`, `address: "2001:db8:1:a::10", prefix: "2001:db8:1:a::/64", table: 101}`,
 	`address: "2001:db8:1::b", table: 102}`, `address: "2001:db8:1:b::10", prefix: "2001:db8:1:b::/64", table: 102}`,
@@ -284,7 +289,8 @@ func TestAnswersComeBackTheWayThatTheContentWent(t *testing.T) {
 	if r := l.fetch("--mptcp", "http://server/bytes/10000000"); r.Bytes != 1e7 || !r.UsedMPTCP {
 		t.Errorf("fetched %+v", r)
 	}
-	// 5 MB are 3,500 packets; the way over transit-a alone would leave a handful of routing messages here.
+	// 5 MB are 3,500 packets; the way over transit-a alone would leave a handful of routing
+	// messages here.
 	if n := answers() - before; n < 500 {
 		t.Errorf("transit-b carried %d packets to the server", n)
 	}

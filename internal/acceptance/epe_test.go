@@ -44,8 +44,9 @@ func TestContentArrivesOverEveryEgressPath(t *testing.T) {
 	}
 }
 
-// TestRouteMTU asks the running kernel what it makes of an EPE Route's MTU: docs/adr/0003-route-mtu.md. The 64 bytes that it
-// reserves for an encapsulation of 40 leave 1460 of 1524, which with the 40 fill the link's 1500.
+// TestRouteMTU asks the running kernel what it makes of an EPE Route's MTU:
+// docs/adr/0003-route-mtu.md. The 64 bytes that it reserves for an encapsulation of 40 leave 1460
+// of 1524, which with the 40 fill the link's 1500.
 func TestRouteMTU(t *testing.T) {
 	l := epe(t)
 	cmd := l.command("client", program, "fetch", "--mptcp", "--limit", "20s", "http://server/bytes/1000000000")
@@ -66,8 +67,9 @@ func TestRouteMTU(t *testing.T) {
 	_ = cmd.Wait() // ends by the signal
 }
 
-// TestOtherFormsDeliver: a segment routing header, a transposed SID, and a peer reached without a look into its table. None
-// needs net.ipv6.conf.*.seg6_enabled, which is for segments that end at a local address; an SID is a route.
+// TestOtherFormsDeliver: a segment routing header, a transposed SID, and a peer reached without a
+// look into its table. None needs net.ipv6.conf.*.seg6_enabled, which is for segments that end at a
+// local address; an SID is a route.
 func TestOtherFormsDeliver(t *testing.T) {
 	l := epe(t,
 		"locators: [fc00::/16]", "locators: [fc00::/16]\n      encap: encap",
@@ -81,7 +83,8 @@ func TestOtherFormsDeliver(t *testing.T) {
 		t.Errorf("asbr2:\n%s", routes)
 	}
 	for _, address := range []string{"2001:db8:1::a", "2001:db8:1::b"} {
-		// The server's own port would be taken for the initial subflow; any connection from the address will do.
+		// The server's own port would be taken for the initial subflow; any connection from the
+		// address will do.
 		server := l.command("server", program, "serve", "--listen", "["+address+"]:8080")
 		if err := server.Start(); err != nil {
 			t.Fatal(err)

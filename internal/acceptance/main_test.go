@@ -1,5 +1,5 @@
-// Package acceptance drives the program as its users do: the built binary, a lab with real BGP, SRv6 and MPTCP, real
-// clients, and faults. It knows nothing of the product's packages.
+// Package acceptance drives the program as its users do: the built binary, a lab with real BGP,
+// SRv6 and MPTCP, real clients, and faults. It knows nothing of the product's packages.
 package acceptance
 
 import (
@@ -68,7 +68,8 @@ type lab struct {
 	name string
 }
 
-// epe brings the network of epe-steady up for one test, with pieces of its scenario replaced: old, new, old, new ...
+// epe brings the network of epe-steady up for one test, with pieces of its scenario replaced: old,
+// new, old, new ...
 func epe(t *testing.T, replace ...string) *lab {
 	t.Helper()
 	needLab(t)
@@ -138,7 +139,8 @@ func (l *lab) sockets(node string, state int) ([]iproute.Socket, string) {
 	return sockets, fmt.Sprintf("%+v, %v", sockets, err)
 }
 
-// socket is an eventually condition: the node has a TCP socket in that state, whose local address and port end so.
+// socket is an eventually condition: the node has a TCP socket in that state, whose local address
+// and port end so.
 func (l *lab) socket(node string, state int, local string) func() (bool, string) {
 	return func() (bool, string) {
 		sockets, text := l.sockets(node, state)
@@ -196,7 +198,8 @@ func (l *lab) must(node string, argv ...string) string {
 	return out
 }
 
-// eventually waits until ok holds; when it does not within the time, the test fails with what it last said.
+// eventually waits until ok holds; when it does not within the time, the test fails with what it
+// last said.
 func (l *lab) eventually(what string, within time.Duration, ok func() (bool, string)) {
 	l.t.Helper()
 	var last string

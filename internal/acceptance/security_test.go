@@ -18,13 +18,14 @@ import (
 	"github.com/tabane/tabane/internal/packet"
 )
 
-// TestNothingFromOutsideIsBelieved: an egress peer advertises what is not its own. Each route is rejected and
-// counted, and nothing changes inside.
+// TestNothingFromOutsideIsBelieved: an egress peer advertises what is not its own. Each route is
+// rejected and counted, and nothing changes inside.
 func TestNothingFromOutsideIsBelieved(t *testing.T) {
 	const good = "2001:db8:d::/64" // sent after all others
 	l := epe(t, "      router_id: 10.1.0.1\n", "      router_id: 10.1.0.1\n      networks: [\"fc00:2:1::/128\", \"fc00:2::/32\", \"2001:db8:1::fe/128\", \"2001:db8:a::/64\", "+
 		"\"2001:db8:a::1/128\", \"2001:db8:b::2/128\", \"fd00::/16\", \"2001:db8:f::/65\", \""+good+"\"]\n",
-		// What asbr1 knows as connected, asbr2 has to be told: the route arrives there through transit-b.
+		// What asbr1 knows as connected, asbr2 has to be told: the route arrives there through
+		// transit-b.
 		"      router_id: 10.0.0.2\n", "      router_id: 10.0.0.2\n      import: {max_length: 64, allow_bogons: [\"2001:db8::/32\"], deny: [\"2001:db8:a::/64\"]}\n")
 	status := func(want string) {
 		t.Helper()
@@ -43,8 +44,8 @@ func TestNothingFromOutsideIsBelieved(t *testing.T) {
 	l.ip("server", "route get 2001:db8:c::10 from 2001:db8:1::b") // through transit-b's SID
 }
 
-// TestNoTransitThroughTheNetwork: SRv6 packets and plain packets that arrive from one egress peer never leave to
-// another one. With the guard rules deleted they do, so the test would see them.
+// TestNoTransitThroughTheNetwork: SRv6 packets and plain packets that arrive from one egress peer
+// never leave to another one. With the guard rules deleted they do, so the test would see them.
 func TestNoTransitThroughTheNetwork(t *testing.T) {
 	l := epe(t)
 	l.eventually("the EPE Route of transit-b", 10*time.Second,
@@ -79,8 +80,8 @@ func TestNoTransitThroughTheNetwork(t *testing.T) {
 	}
 }
 
-// TestACutOffBorderRouterAttractsNothing: without its core link an ASBR withdraws our prefixes from its egress peer
-// although the session with that peer stays up.
+// TestACutOffBorderRouterAttractsNothing: without its core link an ASBR withdraws our prefixes from
+// its egress peer although the session with that peer stays up.
 func TestACutOffBorderRouterAttractsNothing(t *testing.T) {
 	l := epe(t)
 	const ours = "2001:db8:1::/64"
@@ -192,7 +193,8 @@ func (l *lab) inject(t *testing.T, node, name, to, toName string, b []byte) {
 	})
 }
 
-// deleteGuards deletes the policy rules of a border router for packets from its egress peers, as another program would.
+// deleteGuards deletes the policy rules of a border router for packets from its egress peers, as
+// another program would.
 func (l *lab) deleteGuards(t *testing.T, node string) {
 	t.Helper()
 	l.in(t, node, func() error {

@@ -1,9 +1,10 @@
-// Package asbr is the border router of a content provider: it gives each egress peer an SRv6-EPE SID,
-// installs the routes of that peer in a table of its own, and advertises them to the route reflectors as VPNv6
-// routes with the SID (docs/papers.md, paper A, sections 3.1 and 4.1).
+// Package asbr is the border router of a content provider: it gives each egress peer an SRv6-EPE
+// SID, installs the routes of that peer in a table of its own, and advertises them to the route
+// reflectors as VPNv6 routes with the SID (docs/papers.md, paper A, sections 3.1 and 4.1).
 //
-// It never forwards a packet to a peer that did not advertise its destination, accepts no SRv6 packet from a
-// peer's interface and no transit between peers, and selects no path: servers do that.
+// It never forwards a packet to a peer that did not advertise its destination, accepts no SRv6
+// packet from a peer's interface and no transit between peers, and selects no path: servers do
+// that.
 package asbr
 
 import (
@@ -40,7 +41,8 @@ type ASBR struct {
 	drain     drain
 	running   context.Context // ends with Run
 
-	// core decides, and advertised says, whether the common prefixes are advertised to egress peers.
+	// core decides, and advertised says, whether the common prefixes are advertised to egress
+	// peers.
 	core       core
 	advertised bool
 	// stale: interfaces or routes changed since core and networks were read.
@@ -51,8 +53,8 @@ type ASBR struct {
 	policies sync.Mutex
 }
 
-// New checks that this host can be an ASBR, connects to the kernel and listens. It does not change the kernel
-// yet. A host without SRv6, forwarding or privilege is an error that says what to do.
+// New checks that this host can be an ASBR, connects to the kernel and listens. It does not change
+// the kernel yet. A host without SRv6, forwarding or privilege is an error that says what to do.
 func New(ctx context.Context, o Options) (*ASBR, error) {
 	if err := o.Config.Check().Err(); err != nil {
 		return nil, err
@@ -102,8 +104,8 @@ func (a *ASBR) reflectors() []bgp.Neighbor {
 		neighbors[i] = bgp.Neighbor{
 			Name: "reflector " + r.Address.String(), Address: r.Address, LocalAddress: a.config.Address, ASN: a.config.ASN,
 			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: r.Password, NextHopSelf: true, BFD: r.BFD,
-			// Our prefixes are reached directly, not by a detour through another ASBR. EPE Routes of other ASBRs
-			// are for servers.
+			// Our prefixes are reached directly, not by a detour through another ASBR. EPE Routes
+			// of other ASBRs are for servers.
 			Import: bgp.ImportPolicy{Reject: bgp.Within(bgp.RejectOwnPrefix, a.config.Prefixes...), RejectVPN: true},
 			Export: bgp.ExportPolicy{Reject: a.config.alone(nil)},
 		}
@@ -147,8 +149,8 @@ func (c *Config) locatorRoute() bgp.UnicastRoute {
 	}
 }
 
-// advertise originates or withdraws the prefixes for egress peers: they are advertised while the core is
-// reachable and no drain has withdrawn them.
+// advertise originates or withdraws the prefixes for egress peers: they are advertised while the
+// core is reachable and no drain has withdrawn them.
 func (a *ASBR) advertise() {
 	want := a.core.reachable() && (a.drain.stage == Serving || a.drain.stage == Moving)
 	if want == a.advertised {
@@ -219,7 +221,8 @@ func (a *ASBR) setImports(on networks) {
 	}
 }
 
-// withdraw precedes the removal from the kernel, so that packets in flight find their route as long as possible.
+// withdraw precedes the removal from the kernel, so that packets in flight find their route as long
+// as possible.
 func (a *ASBR) withdraw() {
 	for _, p := range a.peers {
 		if err := p.withdraw(); err != nil {
@@ -237,8 +240,9 @@ func (a *ASBR) peer(name string) *peer {
 	return nil
 }
 
-// Link implements daemon.Machine: a link that goes down closes the session at once, without waiting for the hold
-// timer. Withdrawals to the reflectors come first: with a full table the end of a session takes seconds.
+// Link implements daemon.Machine: a link that goes down closes the session at once, without waiting
+// for the hold timer. Withdrawals to the reflectors come first: with a full table the end of a
+// session takes seconds.
 func (a *ASBR) Link(name string, up bool) {
 	a.stale = true
 	a.core.links[name] = up
@@ -259,7 +263,8 @@ func (a *ASBR) Link(name string, up bool) {
 	}
 }
 
-// Settled implements daemon.Machine: a SID that is installed is advertised, one without routes is removed.
+// Settled implements daemon.Machine: a SID that is installed is advertised, one without routes is
+// removed.
 func (a *ASBR) Settled() (again bool) {
 	if a.stale {
 		a.stale = false

@@ -15,24 +15,28 @@ import (
 	"github.com/tabane/tabane/internal/vpn"
 )
 
-// Behavior names what the ASBR does with a packet that arrives for an SRv6-EPE SID (RFC 8986 section 4).
+// Behavior names what the ASBR does with a packet that arrives for an SRv6-EPE SID (RFC 8986
+// section 4).
 type Behavior string
 
 const (
-	// EndDT6 decapsulates and looks the inner destination up in the peer's own table, which holds exactly what
-	// that peer announced: traffic for anything else is refused (RFC 8986 section 4.6).
+	// EndDT6 decapsulates and looks the inner destination up in the peer's own table, which holds
+	// exactly what that peer advertised: packets for anything else are dropped (RFC 8986 section
+	// 4.6).
 	EndDT6 Behavior = "end.dt6"
-	// EndDX6 decapsulates and hands the inner packet to the peer unseen (RFC 8986 section 4.4).
+	// EndDX6 decapsulates and sends the inner packet to the peer without a lookup (RFC 8986 section
+	// 4.4).
 	EndDX6 Behavior = "end.dx6"
 )
 
-// SIDFormat says how the SID travels in a VPNv6 route (RFC 9252 section 4).
+// SIDFormat is how the SID is encoded in a VPNv6 route (RFC 9252 section 4).
 type SIDFormat string
 
 const (
-	// FullSID puts all bits into the Prefix-SID attribute; every receiver reads that.
+	// FullSID encodes all bits in the Prefix-SID attribute, which every receiver supports.
 	FullSID SIDFormat = "full"
-	// TransposedSID puts the function bits into the label, so that routes of several peers share one attribute.
+	// TransposedSID encodes the function bits in the label, so that routes of several peers share
+	// one attribute.
 	TransposedSID SIDFormat = "transposed"
 )
 
@@ -58,15 +62,15 @@ type Config struct {
 	Peers []Peer `yaml:"peers"`
 	// Import is what is rejected from every egress peer.
 	Import Import `yaml:"import,omitempty"`
-	// Control is the Unix socket for commands such as tabane asbr drain, which only the daemon's user
-	// and root can use. Default: /run/tabane/asbr.sock.
+	// Control is the Unix socket for commands such as tabane asbr drain, which only the daemon's
+	// user and root can use. Default: /run/tabane/asbr.sock.
 	Control string `yaml:"control,omitempty"`
 	// Status is where /status and /metrics are served. Default: port 9116 of ::1.
 	Status netip.AddrPort `yaml:"status,omitempty"`
 }
 
-// Locator is the ASBR's SRv6 locator: where its SIDs come from. Block defaults to 32 bits (or the whole prefix if
-// shorter) and Function to 16 bits.
+// Locator is the ASBR's SRv6 locator, which its SIDs are allocated from. Block defaults to 32 bits
+// (or the whole prefix if shorter) and Function to 16 bits.
 type Locator struct {
 	// Prefix is the locator itself, block and node (RFC 8986 section 3.1).
 	Prefix netip.Prefix `yaml:"prefix"`
@@ -123,8 +127,8 @@ type Peer struct {
 	// Prefixes are advertised to this peer alone, beside the common ones that they lie in. Where
 	// EPE addresses for the peer are taken from them, return traffic arrives through this peer.
 	Prefixes []netip.Prefix `yaml:"prefixes,omitempty"`
-	// ThirdParty accepts next hops other than the peer on the peer's interface, and AS paths that do
-	// not begin with the peer's AS, for route servers of exchanges (RFC 7947).
+	// ThirdParty accepts next hops other than the peer on the peer's interface, and AS paths that
+	// do not begin with the peer's AS, for route servers of exchanges (RFC 7947).
 	// Example: true
 	ThirdParty bool `yaml:"third_party,omitempty"`
 	// WarnPrefixes logs a warning when the peer advertises more prefixes than this. Default:
@@ -132,13 +136,14 @@ type Peer struct {
 	WarnPrefixes int `yaml:"warn_prefixes,omitempty"`
 }
 
-// main is the kernel's main routing table, local its table of local addresses; neither can be a peer's.
+// main is the kernel's main routing table, local its table of local addresses; neither can be a
+// peer's.
 const (
 	mainTable  = 254
 	localTable = 255
 )
 
-// Check says everything that is wrong with the configuration. It does not touch the system.
+// Check returns all faults of the configuration. It does not touch the system.
 func (c *Config) Check() fault.List {
 	faults := bgp.CheckIdentity(c.ASN, c.RouterID)
 	faults.Merge("", bgp.CheckAddress(c.Address))
@@ -149,7 +154,7 @@ func (c *Config) Check() fault.List {
 		faults.Add("sid_format", "must be %q or %q, got %q", FullSID, TransposedSID, c.SIDFormat)
 	}
 	if len(c.Prefixes) == 0 {
-		faults.Add("prefixes", "must name at least one prefix to announce to the egress peers")
+		faults.Add("prefixes", "must name at least one prefix to advertise to the egress peers")
 	}
 	for i, p := range c.Prefixes {
 		switch {
@@ -195,7 +200,7 @@ func (c *Config) Check() fault.List {
 	return faults
 }
 
-// checkReturn says what is wrong with the prefixes of one peer alone.
+// checkReturn checks the prefixes that are advertised to one peer alone.
 func (c *Config) checkReturn(faults *fault.List, at string, peer int) {
 	for i, p := range c.Peers[peer].Prefixes {
 		at := fmt.Sprintf("%s.prefixes[%d]", at, i)
@@ -208,7 +213,7 @@ func (c *Config) checkReturn(faults *fault.List, at string, peer int) {
 		case p.Overlaps(c.Locator.Prefix):
 			faults.Add(at, "%v overlaps the locator %v: SIDs would be reachable from outside", p, c.Locator.Prefix)
 		case !covered:
-			faults.Add(at, "%v must lie inside of one of the common prefixes, which carries the answers when this peer is gone", p)
+			faults.Add(at, "%v must lie inside one of the common prefixes, which carries the return traffic when this peer is down", p)
 		}
 		for j, other := range c.Peers[:peer+1] {
 			for k, q := range other.Prefixes {
@@ -220,10 +225,10 @@ func (c *Config) checkReturn(faults *fault.List, at string, peer int) {
 	}
 }
 
-// announced are the prefixes of all peers, common or not.
+// announced are all prefixes that are advertised, common or to one peer.
 func (c *Config) announced() []netip.Prefix { return append(slices.Clone(c.Prefixes), c.alone(nil)...) }
 
-// alone are the prefixes that are announced to one peer each, other than this one.
+// alone are the prefixes that are advertised to one peer each, except this one.
 func (c *Config) alone(except *Peer) []netip.Prefix {
 	var all []netip.Prefix
 	for i := range c.Peers {
@@ -248,7 +253,7 @@ func (c *Config) checkPeer(p *Peer) fault.List {
 		faults.Add("asn", "an egress peer is another AS, got our own %d", p.ASN)
 	}
 	if p.Interface == "" {
-		faults.Add("interface", "must name the interface that the peer is reached by: its link decides whether the peer is alive")
+		faults.Add("interface", "must name the interface to the peer: the peer is down when its link is")
 	}
 	if _, err := c.Locator.srv6().SID(p.ID); err != nil {
 		faults.Add("id", "%v", err)

@@ -9,10 +9,10 @@ import (
 	"github.com/tabane/tabane/internal/route"
 )
 
-// core decides whether the core, where the servers are, can be reached: then at least one route reflector has a
-// route in the kernel over a link that is up and is not an egress peer's. A route counts, not a session, so
-// that the failure of all reflectors, which carry no packets, does not withdraw the prefixes of all border
-// routers.
+// core decides whether the core, where the servers are, can be reached: then at least one route
+// reflector has a route in the kernel over a link that is up and is not an egress peer's. A route
+// counts, not a session, so that the failure of all reflectors, which carry no packets, does not
+// withdraw the prefixes of all border routers.
 type core struct {
 	peers []string              // interfaces of egress peers
 	links map[string]bool       // up, by interface
@@ -29,7 +29,8 @@ func (c *core) reachable() bool {
 	return false
 }
 
-// resolve asks the kernel again for the link to each reflector. What it cannot tell stays as it was.
+// resolve asks the kernel again for the link to each reflector. What it cannot tell stays as it
+// was.
 func (c *core) resolve(nexthopTo func(netip.Addr) (netip.Addr, string, error)) {
 	for reflector := range c.via {
 		_, link, err := nexthopTo(reflector)

@@ -24,8 +24,8 @@ const (
 	Drained Stage = "drained"
 )
 
-// withdrawnFor is how long packets are delivered after the withdrawal: it has to reach the servers, and what they
-// sent until then has to arrive.
+// withdrawnFor is how long packets are delivered after the withdrawal: it has to reach the servers,
+// and what they sent until then has to arrive.
 const withdrawnFor = time.Second
 
 // MaxWait bounds how long a drain may take.
@@ -41,12 +41,13 @@ type drain struct {
 	done   chan struct{}      // closed when they have ended
 }
 
-// Drain takes the ASBR out of service without losing a packet, and returns at once; Status has the stage. For
-// wait, everything works and all routes are advertised with GRACEFUL_SHUTDOWN (RFC 8326); then the routes are
-// withdrawn, and last the SIDs removed. It lasts until Undrain or a restart of the daemon.
+// Drain takes the ASBR out of service without losing a packet, and returns at once; Status has the
+// stage. For wait, everything works and all routes are advertised with GRACEFUL_SHUTDOWN (RFC
+// 8326); then the routes are withdrawn, and last the SIDs removed. It lasts until Undrain or a
+// restart of the daemon.
 //
-// The wait has to be longer than the time in which servers deliver what they have queued on the old paths,
-// so that nothing is reinjected. A shorter one loses no data, but pauses downloads.
+// The wait has to be longer than the time in which servers deliver what they have queued on the old
+// paths, so that nothing is reinjected. A shorter one loses no data, but pauses downloads.
 func (a *ASBR) Drain(wait time.Duration) error {
 	if wait < 0 || wait > MaxWait {
 		return fmt.Errorf("drain: the wait must be from 0 to %s, got %s", MaxWait, wait)
@@ -68,8 +69,8 @@ func (a *ASBR) Drain(wait time.Duration) error {
 	return nil
 }
 
-// leave runs the stages. Policies change outside the daemon's loop, which must react to links meanwhile: with a
-// full table it takes a while.
+// leave runs the stages. Policies change outside the daemon's loop, which must react to links
+// meanwhile: with a full table it takes a while.
 func (a *ASBR) leave(ctx context.Context, done chan struct{}, wait time.Duration) {
 	defer close(done)
 	a.log.Info("drain: advertising graceful shutdown", "wait", wait)

@@ -10,19 +10,20 @@ import (
 	"github.com/tabane/tabane/internal/fault"
 )
 
-// Import is what is rejected from every egress peer, beside what is always rejected: the SRv6 block, our own
-// prefixes, connected networks and session addresses.
+// Import is what is rejected from every egress peer, beside what is always rejected: the SRv6
+// block, our own prefixes, connected networks and session addresses.
 type Import struct {
 	// MaxLength is the longest prefix that is accepted. Default: 48. Example: 48
 	MaxLength int `yaml:"max_length,omitempty"`
-	// Deny rejects further prefixes and all more specific ones, such as peering LANs of other border
-	// routers. Example: [2001:db8:ff::/48]
+	// Deny rejects further prefixes and all more specific ones, such as peering LANs of other
+	// border routers. Example: [2001:db8:ff::/48]
 	Deny []netip.Prefix `yaml:"deny,omitempty"`
 	// AllowBogons accepts these entries of the bogon list, for labs. Example: [2001:db8::/32]
 	AllowBogons []netip.Prefix `yaml:"allow_bogons,omitempty"`
 }
 
-// DefaultMaxLength is the longest IPv6 prefix that is commonly accepted between ASes (RFC 7454 section 6.1.3).
+// DefaultMaxLength is the longest IPv6 prefix that is commonly accepted between ASes (RFC 7454
+// section 6.1.3).
 const DefaultMaxLength = 48
 
 // Reasons to reject a route of an egress peer, beside those of bgp.
@@ -33,8 +34,9 @@ const (
 	RejectBogon   bgp.RejectReason = "bogon"
 )
 
-// bogons are rejected from every egress peer (RFC 7454 section 6.1.1, IANA IPv6 Special-Purpose Address
-// Registry): what is not global unicast space (2000::/3) and, of that, what is not for the public Internet.
+// bogons are rejected from every egress peer (RFC 7454 section 6.1.1, IANA IPv6 Special-Purpose
+// Address Registry): what is not global unicast space (2000::/3) and, of that, what is not for the
+// public Internet.
 var bogons = []bgp.PrefixFilter{
 	{Prefix: anywhere, Min: 1, Max: 2, Reason: RejectBogon},
 	bogon("::/3"), bogon("4000::/2"), bogon("8000::/2"), bogon("c000::/3"), bogon("e000::/4"), bogon("f000::/5"), bogon("f800::/6"),
@@ -128,8 +130,8 @@ var linkLocal = netip.MustParsePrefix("fe80::/10")
 
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// blockPrefix is the SRv6 block of the network, which the locators of all border routers are in (RFC 8986 section
-// 3.1).
+// blockPrefix is the SRv6 block of the network, which the locators of all border routers are in
+// (RFC 8986 section 3.1).
 func (l Locator) blockPrefix() netip.Prefix {
 	return netip.PrefixFrom(l.Prefix.Addr(), int(l.srv6().Block)).Masked()
 }

@@ -6,16 +6,16 @@ import (
 	"github.com/tabane/tabane/internal/route"
 )
 
-// Priorities of the policy rules for packets that arrive from egress peers: after the local table (0), before
-// the rules of servers and the main table (32766).
+// Priorities of the policy rules for packets that arrive from egress peers: after the local table
+// (0), before the rules of servers and the main table (32766).
 const (
 	transitRule = 900 + iota // to our prefixes
 	guardRule                // all others
 )
 
-// guards are the routes and rules that an ASBR has whatever its sessions are. A packet from an egress peer is
-// forwarded to our own prefixes only: neither SRv6 packets (RFC 8402 section 8.2, RFC 8754 section 5.1) nor
-// transit from peer to peer is accepted there.
+// guards are the routes and rules that an ASBR has whatever its sessions are. A packet from an
+// egress peer is forwarded to our own prefixes only: neither SRv6 packets (RFC 8402 section 8.2,
+// RFC 8754 section 5.1) nor transit from peer to peer is accepted there.
 func (c *Config) guards() []route.Object {
 	unreachable := func(r route.Route) route.Route {
 		r.Metric, r.Kind = worstMetric, route.Unreachable

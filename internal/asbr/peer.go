@@ -40,7 +40,8 @@ type announcer interface {
 	SetBlackhole(on bool, prefixes ...netip.Prefix) error
 }
 
-// peer is an egress peer: its SID, its table and its EPE Routes. They exist while both the session and the link are up.
+// peer is an egress peer: its SID, its table and its EPE Routes. They exist while both the session
+// and the link are up.
 type peer struct {
 	Peer
 	sid       netip.Addr
@@ -52,7 +53,8 @@ type peer struct {
 
 	session, link bool
 	up            bool // as last applied to kernel and announcer
-	// hidden: no route is advertised, while the kernel still has them. closed: as if the peer were down.
+	// hidden: no route is advertised, while the kernel still has them. closed: as if the peer were
+	// down.
 	hidden, closed bool
 	routes         map[netip.Prefix]bgp.Update
 	rejected       map[bgp.RejectReason]uint64 // counts
@@ -61,7 +63,8 @@ type peer struct {
 	changed map[netip.Prefix]struct{}
 	// retiring: the routes are gone, the SID is next.
 	retiring bool
-	// dead: the SID was advertised and nothing is reached through it now; blackholed: it is advertised so.
+	// dead: the SID was advertised and nothing is reached through it now; blackholed: it is
+	// advertised so.
 	dead, blackholed bool
 }
 
@@ -141,7 +144,8 @@ func (p *peer) refresh() {
 	}
 }
 
-// hide withdraws the peer's routes from the reflectors, or advertises them again. The kernel keeps them.
+// hide withdraws the peer's routes from the reflectors, or advertises them again. The kernel keeps
+// them.
 func (p *peer) hide(hidden bool) {
 	if p.hidden == hidden {
 		return
@@ -181,7 +185,8 @@ func (p *peer) local() route.Route {
 // host is the SID as a prefix.
 func (p *peer) host() netip.Prefix { return host(p.sid) }
 
-// blackhole advertises in one message what many withdrawals will: nothing is reached through the peer.
+// blackhole advertises in one message what many withdrawals will: nothing is reached through the
+// peer.
 func (p *peer) blackhole() error {
 	if !p.dead || p.blackholed {
 		return nil
@@ -211,8 +216,8 @@ func (p *peer) withdraw() error {
 	return p.announcer.WithdrawVPN(gone)
 }
 
-// announce advertises what is newly reached through the peer and installed in the kernel. Routes that are not
-// installed yet stay for the next call.
+// announce advertises what is newly reached through the peer and installed in the kernel. Routes
+// that are not installed yet stay for the next call.
 func (p *peer) announce() error {
 	if len(p.changed) == 0 || !p.kernel.Settled(p.local().Key()) {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/tabane/tabane/internal/vpn"
 )
 
-// world remembers what the kernel and the reflectors were told.
+// world is a fake of the kernel and of the reflectors, with a log of the calls.
 type world struct {
 	kernel map[route.Key]route.Object
 	routes map[netip.Prefix]bgp.VPNRoute
@@ -133,7 +133,7 @@ func check(t *testing.T, got []string, want ...string) {
 	}
 }
 
-func TestAPeerThatIsUpHasItsSIDItsTableAndItsRoutes(t *testing.T) {
+func TestPeerUpInstallsSIDTableAndRoutes(t *testing.T) {
 	p, w := newTestPeer(t, testConfig())
 	p.session, p.link = true, true
 	p.refresh()
@@ -167,7 +167,7 @@ func TestEndDX6AndTransposition(t *testing.T) {
 	}
 }
 
-func TestWhatThePeerLostGoesInOrder(t *testing.T) {
+func TestLostPeerIsRemovedInOrder(t *testing.T) {
 	for name, lose := range map[string]func(*peer){
 		"session": func(p *peer) { p.session = false },
 		"link":    func(p *peer) { p.link = false },
@@ -203,7 +203,7 @@ func TestWhatThePeerLostGoesInOrder(t *testing.T) {
 	}
 }
 
-func TestOneRouteThatTheKernelRefusesHoldsNoOtherUp(t *testing.T) {
+func TestRouteRefusedByTheKernelDelaysNoOther(t *testing.T) {
 	p, w := newTestPeer(t, testConfig())
 	w.refuses = "2001:db8:d::/64"
 	p.session, p.link = true, true
@@ -221,7 +221,7 @@ func TestOneRouteThatTheKernelRefusesHoldsNoOtherUp(t *testing.T) {
 	}
 }
 
-func TestAnSIDThatTheKernelRefusesIsNotAnnounced(t *testing.T) {
+func TestSIDRefusedByTheKernelIsNotAdvertised(t *testing.T) {
 	p, w := newTestPeer(t, testConfig())
 	w.refuses = "fc00:1:1::/128"
 	p.session, p.link = true, true
@@ -233,18 +233,18 @@ func TestAnSIDThatTheKernelRefusesIsNotAnnounced(t *testing.T) {
 	}
 }
 
-func TestNothingIsAnnouncedBeforeThePeerIsUp(t *testing.T) {
+func TestNothingIsAdvertisedBeforeThePeerIsUp(t *testing.T) {
 	p, w := newTestPeer(t, testConfig())
 	p.session = true // the link is still down
 	p.refresh()
 	p.update(announced("2001:db8:c::/64"))
 	settle(t, p)
 	if len(w.log) > 0 {
-		t.Errorf("told %q", w.log)
+		t.Errorf("calls %q", w.log)
 	}
 }
 
-func TestAWithdrawnOrRejectedRouteGoes(t *testing.T) {
+func TestWithdrawnOrRejectedRouteIsRemoved(t *testing.T) {
 	gone := announced("2001:db8:c::/64")
 	gone.Withdrawn = true
 	rejected := announced("2001:db8:c::/64")
@@ -302,7 +302,7 @@ func TestCheckFindsEveryFault(t *testing.T) {
 	}
 }
 
-func TestCheckRefusesTheSameDistinguisherTwice(t *testing.T) {
+func TestCheckRejectsDuplicateRD(t *testing.T) {
 	c := testConfig()
 	c.Peers = append(c.Peers, Peer{
 		Name: "transit-b", ASN: 65002, Address: netip.MustParseAddr("2001:db8:b::2"), Interface: "wan2", ID: 2, Table: 102,
@@ -313,7 +313,7 @@ func TestCheckRefusesTheSameDistinguisherTwice(t *testing.T) {
 	}
 }
 
-func TestADrainTakesTheSIDLast(t *testing.T) {
+func TestDrainRemovesTheSIDLast(t *testing.T) {
 	p, w := newTestPeer(t, testConfig())
 	p.session, p.link = true, true
 	p.refresh()
@@ -324,9 +324,9 @@ func TestADrainTakesTheSIDLast(t *testing.T) {
 	settle(t, p)
 	check(t, w.log, "withdraw 2001:db8:c::/64")
 	if len(w.kernel) != 2 {
-		t.Errorf("what is on its way finds %v", w.lines())
+		t.Errorf("packets in flight find %v", w.lines())
 	}
-	// What the peer tells meanwhile is delivered, but announced to nobody.
+	// New routes are installed meanwhile, but not advertised.
 	p.update(announced("2001:db8:d::/64"))
 	settle(t, p)
 	if len(w.kernel) != 3 || len(w.routes) != 0 {
@@ -336,7 +336,7 @@ func TestADrainTakesTheSIDLast(t *testing.T) {
 	p.close(true)
 	settle(t, p)
 	if len(w.kernel) != 0 || len(w.routes) != 0 || w.log[len(w.log)-1] != "delete route fc00:1:1::/128 table main metric 1024" {
-		t.Errorf("left %v, %v; told %q", w.lines(), w.routes, w.log)
+		t.Errorf("left %v, %v; calls %q", w.lines(), w.routes, w.log)
 	}
 	gone := announced("2001:db8:d::/64")
 	gone.Withdrawn = true
@@ -351,7 +351,7 @@ func TestADrainTakesTheSIDLast(t *testing.T) {
 	}
 }
 
-func TestUndoingADrainEarlyAnnouncesAgain(t *testing.T) {
+func TestUndoneDrainAdvertisesAgain(t *testing.T) {
 	p, w := newTestPeer(t, testConfig())
 	p.session, p.link = true, true
 	p.refresh()

@@ -1,8 +1,9 @@
 // Package bfd is Bidirectional Forwarding Detection in asynchronous mode for neighbors on a link
 // (RFC 5880, RFC 5881): it reports within milliseconds that a neighbor, or the path to it, is dead.
 //
-// The state machine takes time as an argument; a Detector runs it over UDP sockets. Echo, demand mode,
-// authentication and multihop are not supported. What follows from a failure is the caller's decision.
+// The state machine takes time as an argument; a Detector runs it over UDP sockets. Echo, demand
+// mode, authentication and multihop are not supported. What follows from a failure is the caller's
+// decision.
 package bfd
 
 import (
@@ -12,8 +13,8 @@ import (
 )
 
 // Config is what BFD is asked for. The neighbor is down when no packet was received from it for
-// Multiplier times Interval (RFC 5880 section 6.8.4). Both sides must be configured. The zero value is
-// no BFD.
+// Multiplier times Interval (RFC 5880 section 6.8.4). Both sides must be configured. The zero value
+// is no BFD.
 type Config struct {
 	// Interval is both Desired Min TX Interval and Required Min RX Interval (RFC 5880 section
 	// 4.1), in whole microseconds.
@@ -26,8 +27,8 @@ type Config struct {
 // DefaultMultiplier is what FRR and most routers use: one lost packet is noise, three are not.
 const DefaultMultiplier = 3
 
-// Bounds of a Config. A shorter interval would measure this process's scheduling latency; a multiplier
-// of one would take a session down for a single lost packet.
+// Bounds of a Config. A shorter interval would measure this process's scheduling latency; a
+// multiplier of one would take a session down for a single lost packet.
 const (
 	minInterval   = 10 * time.Millisecond
 	maxInterval   = 10 * time.Second

@@ -29,11 +29,12 @@ const (
 
 	// rxBacklog is how many received packets a session may have pending; more are dropped.
 	rxBacklog = 16
-	// graceTime is how long the loop waits once more after the detection time expired, so that a packet
-	// that is already in the socket counts.
+	// graceTime is how long the loop waits once more after the detection time expired, so that a
+	// packet that is already in the socket counts.
 	graceTime = 2 * time.Millisecond
-	// maxLateness is how late a loop may wake before its own delay, a stopped process or host, explains
-	// the silence; the detection time then begins again. Half an interval counts where that is longer.
+	// maxLateness is how late a loop may wake before its own delay, a stopped process or host,
+	// explains the silence; the detection time then begins again. Half an interval counts where
+	// that is longer.
 	maxLateness = 10 * time.Millisecond
 )
 
@@ -47,8 +48,8 @@ type Detector struct {
 	peers     map[string]*peer         // by name
 }
 
-// New returns a Detector without sessions. It calls down in a goroutine of its own for each session that
-// goes down by failure, not for one that either side disables.
+// New returns a Detector without sessions. It calls down in a goroutine of its own for each session
+// that goes down by failure, not for one that either side disables.
 func New(log *slog.Logger, down func(neighbor string)) *Detector {
 	return &Detector{log: log, down: down, listeners: map[netip.Addr]*listener{}, peers: map[string]*peer{}}
 }
@@ -56,7 +57,8 @@ func New(log *slog.Logger, down func(neighbor string)) *Detector {
 // Neighbor is one neighbor to monitor.
 type Neighbor struct {
 	Name string // unique
-	// Local and Remote are IPv6 addresses, link-local ones with zone. An invalid Local is any address.
+	// Local and Remote are IPv6 addresses, link-local ones with zone. An invalid Local is any
+	// address.
 	Local, Remote netip.Addr
 	Config
 }
@@ -330,8 +332,8 @@ func nextWake(s *session, now time.Time, grace bool) time.Time {
 	return wake
 }
 
-// sender sends to one neighbor. It opens its socket with the first packet, and again after an error: the
-// address or the route may come later.
+// sender sends to one neighbor. It opens its socket with the first packet, and again after an
+// error: the address or the route may come later.
 type sender struct {
 	local, remote netip.Addr
 	conn          net.Conn

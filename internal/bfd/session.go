@@ -6,8 +6,8 @@ import "time"
 // 6.8.3).
 const slowInterval = time.Second
 
-// session is the state machine of RFC 5880 in asynchronous mode, with time as an argument. The caller
-// sends what packet returns whenever nextSend is reached or receive asks for a reply.
+// session is the state machine of RFC 5880 in asynchronous mode, with time as an argument. The
+// caller sends what packet returns whenever nextSend is reached or receive asks for a reply.
 type session struct {
 	interval   time.Duration
 	multiplier uint8
@@ -43,9 +43,11 @@ type transition uint8
 const (
 	unchanged transition = iota
 	cameUp
-	// wentDown: the detection time expired, or the neighbor signaled that it does not receive from us.
+	// wentDown: the detection time expired, or the neighbor signaled that it does not receive from
+	// us.
 	wentDown
-	// adminDown: the neighbor disabled BFD, which says nothing about the path (RFC 5882 section 4.2).
+	// adminDown: the neighbor disabled BFD, which says nothing about the path (RFC 5882 section
+	// 4.2).
 	adminDown
 )
 
@@ -55,7 +57,8 @@ func (s *session) receive(now time.Time, p packet) (t transition, reply bool) {
 		return unchanged, false
 	}
 	if p.your == 0 && s.your != 0 && p.my != s.your {
-		// Another sender, or the neighbor after a restart: the old session ends by its detection time.
+		// Another sender, or the neighbor after a restart: the old session ends by its detection
+		// time.
 		return unchanged, false
 	}
 	s.your, s.remoteTx, s.remoteRx, s.remoteMultiplier, s.received = p.my, p.desiredTx, p.requiredRx, p.multiplier, now
@@ -107,8 +110,8 @@ func (s *session) expire(now time.Time) transition {
 	return unchanged
 }
 
-// restartDetection begins the detection time again at now, because this process itself did not run: what it
-// did not receive proves nothing.
+// restartDetection begins the detection time again at now, because this process itself did not run:
+// what it did not receive proves nothing.
 func (s *session) restartDetection(now time.Time) {
 	if s.your != 0 {
 		s.received = now

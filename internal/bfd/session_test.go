@@ -63,7 +63,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// wire joins two sessions in made-up time: a packet is lost when drop says so, the others take the given delay.
+// wire joins two sessions in made-up time: a packet is lost when drop says so, the others take the
+// given delay.
 type wire struct {
 	now    time.Time
 	ends   [2]*session
@@ -127,7 +128,7 @@ func TestDetectionTimeExpires(t *testing.T) {
 	if !w.up() || w.ends[0].polling || w.ends[1].polling {
 		t.Fatalf("not up: %+v, %+v", w.ends[0], w.ends[1])
 	}
-	// The neighbour's multiplier counts: 5 packets of 50 ms.
+	// The neighbor's multiplier counts: 5 packets of 50 ms.
 	w.drop = func(to int) bool { return to == 0 }
 	w.run(190 * time.Millisecond)
 	if !w.up() {
@@ -135,11 +136,11 @@ func TestDetectionTimeExpires(t *testing.T) {
 	}
 	w.run(70 * time.Millisecond)
 	if w.ends[0].state == stateUp || w.ends[0].diag != diagTimeExpired || w.lost[0] != 1 {
-		t.Errorf("one end hears nothing: %+v", w.ends[0])
+		t.Errorf("receiver without packets: %+v", w.ends[0])
 	}
 	w.run(10 * time.Millisecond)
 	if w.ends[1].state == stateUp || w.ends[1].diag != diagNeighborDown || w.lost[1] != 1 {
-		t.Errorf("the other is told: %+v", w.ends[1])
+		t.Errorf("its neighbor: %+v", w.ends[1])
 	}
 	w.drop = func(int) bool { return false }
 	w.run(3 * time.Second)
@@ -161,7 +162,8 @@ func TestSlowerIntervalIsUsed(t *testing.T) {
 	}
 }
 
-// TestFewerLossesThanMultiplierKeepTheSessionUp: fewer losses in a row than the multiplier never end a session.
+// TestFewerLossesThanMultiplierKeepTheSessionUp: fewer losses in a row than the multiplier never
+// end a session.
 func TestFewerLossesThanMultiplierKeepTheSessionUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		mult := rapid.Uint8Range(2, 6).Draw(t, "multiplier")

@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// BenchmarkAdjIn carries routes from an egress peer into an ASBR: one operation is one route. The routes have their
-// attributes in common in groups of the given size, as in a full table a few prefixes of each origin have.
+// BenchmarkAdjIn carries routes from an egress peer into an ASBR: one operation is one route. The
+// routes have their attributes in common in groups of the given size, as in a full table a few
+// prefixes of each origin have.
 func BenchmarkAdjIn(b *testing.B) {
 	for _, c := range []struct {
 		name  string

@@ -3,8 +3,8 @@
 // import and export policy, and reports what it receives as batches of typed events.
 //
 // It is the only package that imports GoBGP, and none of its exported types is GoBGP's. It does not
-// decide what a route is used for and does not touch the kernel's tables. Sessions and routes are IPv6
-// only.
+// decide what a route is used for and does not touch the kernel's tables. Sessions and routes are
+// IPv6 only.
 package bgp
 
 import (
@@ -31,7 +31,8 @@ const (
 	ReportUnicast Report = 1 << iota
 	// ReportVPN selects a VPNPath event for each change of a best path.
 	ReportVPN
-	// ReportAdjIn selects an Update event for each change in the Adj-RIB-In of an external neighbor.
+	// ReportAdjIn selects an Update event for each change in the Adj-RIB-In of an external
+	// neighbor.
 	ReportAdjIn
 
 	// ReportBest selects every change of a best path.
@@ -42,7 +43,8 @@ const (
 type Options struct {
 	ASN      uint32
 	RouterID netip.Addr // IPv4, unique among all speakers of the network
-	// Listen holds the local addresses that passive sessions are accepted on. Empty: every IPv6 address.
+	// Listen holds the local addresses that passive sessions are accepted on. Empty: every IPv6
+	// address.
 	Listen []netip.Addr
 	// NoListen makes every session active: no port is opened.
 	NoListen bool
@@ -120,15 +122,15 @@ func New(opt Options) (*Speaker, error) {
 
 // Events returns batches of events for one reader; the channel is closed by Stop.
 //
-// Events arrive in the order in which they happened, with one exception: while the reader is busy, only
-// the newest event about the same route (and neighbor, for Update) is kept, in its newest place, so that
-// the queue of a slow reader is never longer than the number of routes. An Up precedes all updates of
-// that session, and all withdrawals caused by its end precede the Down. A route reported as withdrawn
-// need not have been reported as present before.
+// Events arrive in the order in which they happened, with one exception: while the reader is busy,
+// only the newest event about the same route (and neighbor, for Update) is kept, in its newest
+// place, so that the queue of a slow reader is never longer than the number of routes. An Up
+// precedes all updates of that session, and all withdrawals caused by its end precede the Down. A
+// route reported as withdrawn need not have been reported as present before.
 func (s *Speaker) Events() <-chan []Event { return s.events }
 
-// Start listens and is ready for neighbors and routes. An address or port that another process uses is an
-// error that wraps syscall.EADDRINUSE; nothing is left behind then.
+// Start listens and is ready for neighbors and routes. An address or port that another process uses
+// is an error that wraps syscall.EADDRINUSE; nothing is left behind then.
 func (s *Speaker) Start(ctx context.Context) error {
 	i := s.instance
 	i.calls.Lock()
@@ -160,7 +162,8 @@ func (i *instance) start(ctx context.Context) error {
 		RouterId:   i.opt.RouterID.String(),
 		ListenPort: int32(i.opt.Port),
 		Families:   []uint32{familyIndexUnicast, familyIndexVPN},
-		// Without it the older of two equal routes wins, so that a restart may change the best path.
+		// Without it the older of two equal routes wins, so that a restart may change the best
+		// path.
 		RouteSelectionOptions: &api.RouteSelectionOptionsConfig{ExternalCompareRouterId: true},
 	}
 	switch {
@@ -201,8 +204,8 @@ func (i *instance) explainListen(err error) error {
 	return err
 }
 
-// Stop closes all sessions with a NOTIFICATION, frees the port and closes Events. Withdrawals caused by
-// the end of the sessions are not reported.
+// Stop closes all sessions with a NOTIFICATION, frees the port and closes Events. Withdrawals
+// caused by the end of the sessions are not reported.
 func (s *Speaker) Stop() {
 	i := s.instance
 	i.calls.Lock()

@@ -47,8 +47,8 @@ func rejectf(reason RejectReason, format string, args ...any) error {
 	return &RejectedError{Reason: reason, Detail: fmt.Sprintf(format, args...)}
 }
 
-// readUnicast decodes an IPv6 unicast path; zone is that of link-local next hops. It returns false for
-// other families.
+// readUnicast decodes an IPv6 unicast path; zone is that of link-local next hops. It returns false
+// for other families.
 func readUnicast(p *apiutil.Path, zone string) (UnicastPath, bool) {
 	nlri, ok := p.Nlri.(*gobgp.IPAddrPrefix)
 	if p.Family != gobgp.RF_IPv6_UC || !ok {
@@ -83,8 +83,8 @@ func readUpdate(p *apiutil.Path, neighbor, zone string) (Update, firstSegment, b
 	}, first, true
 }
 
-// readVPN decodes a VPN-IPv6 path. It returns false for other families and for route distinguishers of a
-// type unknown to RFC 4364.
+// readVPN decodes a VPN-IPv6 path. It returns false for other families and for route distinguishers
+// of a type unknown to RFC 4364.
 func readVPN(p *apiutil.Path) (VPNPath, bool) {
 	nlri, ok := p.Nlri.(*gobgp.LabeledVPNIPAddrPrefix)
 	if p.Family != gobgp.RF_IPv6_VPN || !ok {
@@ -174,9 +174,9 @@ func readTargets(communities []gobgp.ExtendedCommunityInterface) []vpn.ID {
 	return rts
 }
 
-// readSID decodes the SID in the Prefix-SID attribute of a VPN route and, if it is transposed, in its label
-// (RFC 9252 sections 3.1, 3.2.1 and 4). Of several services, SIDs or structures the first is used. The
-// endpoint behavior is not checked: some reflectors change it.
+// readSID decodes the SID in the Prefix-SID attribute of a VPN route and, if it is transposed, in
+// its label (RFC 9252 sections 3.1, 3.2.1 and 4). Of several services, SIDs or structures the first
+// is used. The endpoint behavior is not checked: some reflectors change it.
 func readSID(attr *gobgp.PathAttributePrefixSID, labels []uint32) (netip.Addr, srv6.Structure, uint16, error) {
 	none := netip.Addr{}
 	if attr == nil {
@@ -211,7 +211,8 @@ func readSID(attr *gobgp.PathAttributePrefixSID, labels []uint32) (netip.Addr, s
 		}
 		label := labels[0]
 		if label >= 1<<20 {
-			// GoBGP treats the label field 0x800000 as a withdrawal and does not shift out the low four bits.
+			// GoBGP treats the label field 0x800000 as a withdrawal and does not shift out the low
+			// four bits.
 			label >>= 4
 		}
 		restored, err := srv6.Restore(sid, label, structure)

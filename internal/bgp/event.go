@@ -26,8 +26,8 @@ type Attributes struct {
 	Communities []uint32
 }
 
-// Update is a change in the Adj-RIB-In of an external neighbor after the import policy: a new, changed or
-// withdrawn IPv6 unicast route. The end of the session withdraws each route.
+// Update is a change in the Adj-RIB-In of an external neighbor after the import policy: a new,
+// changed or withdrawn IPv6 unicast route. The end of the session withdraws each route.
 type Update struct {
 	Neighbor string
 	Prefix   netip.Prefix
@@ -71,9 +71,9 @@ type VPNPath struct {
 	Rejected error
 }
 
-// EndOfRIB reports that the neighbor completed its initial update. Internal neighbors that support RFC 4724
-// send it, as all speakers of this package do. A reflector that has just started sends it before its own
-// clients are back.
+// EndOfRIB reports that the neighbor completed its initial update. Internal neighbors that support
+// RFC 4724 send it, as all speakers of this package do. A reflector that has just started sends it
+// before its own clients are back.
 type EndOfRIB struct {
 	Neighbor string
 	Family   Family

@@ -37,13 +37,13 @@ func (f *failover) bfdDown(name string) {
 	}
 }
 
-// advertiseTimeout is how long the end of a session is delayed at most until the loss of its locators is
-// advertised. That takes a fraction of it unless the speaker is busy.
+// advertiseTimeout is how long the end of a session is delayed at most until the loss of its
+// locators is advertised. That takes a fraction of it unless the speaker is busy.
 const advertiseTimeout = 100 * time.Millisecond
 
-// sessionEnded runs when the session with a neighbor has ended, before its routes are dropped. For an
-// external neighbor it advertises the loss of the locators first: dropping a full table takes seconds, in
-// which nothing else is advertised.
+// sessionEnded runs when the session with a neighbor has ended, before its routes are dropped. For
+// an external neighbor it advertises the loss of the locators first: dropping a full table takes
+// seconds, in which nothing else is advertised.
 func (f *failover) sessionEnded(key netip.Addr) {
 	f.mu.Lock()
 	n := f.byAddr[key]
@@ -68,7 +68,8 @@ func (f *failover) sessionEnded(key netip.Addr) {
 	}
 }
 
-// advertiseLoss advertises a neighbor's locators as lost if the session that ended is still its current one.
+// advertiseLoss advertises a neighbor's locators as lost if the session that ended is still its
+// current one.
 func (f *failover) advertiseLoss(n *neighbor) error {
 	f.calls.Lock()
 	defer f.calls.Unlock()

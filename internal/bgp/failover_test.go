@@ -13,7 +13,8 @@ import (
 	"github.com/tabane/tabane/internal/bfd"
 )
 
-// TestBFDEndsSessions: real speakers. What is sent to an address that nobody has any more is gone without a word.
+// TestBFDEndsSessions: real speakers. Packets to an address that was removed are lost without an
+// error.
 func TestBFDEndsSessions(t *testing.T) {
 	a, b := newRouter(t, 23, 65000), newRouter(t, 24, 65000)
 	withBFD := func(n *Neighbor) { n.BFD = bfd.Config{Interval: 50 * time.Millisecond} }
@@ -26,7 +27,7 @@ func TestBFDEndsSessions(t *testing.T) {
 		t.Helper()
 		for end := time.Now().Add(10 * time.Second); r.Sessions()[0].BFD != "up"; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("never watched: %+v", r.Sessions())
+				t.Fatalf("BFD never up: %+v", r.Sessions())
 			}
 		}
 	}
@@ -58,8 +59,9 @@ func TestBFDEndsSessions(t *testing.T) {
 	b.wait("the end of the session", func() bool { return !b.up["r23"] })
 }
 
-// TestALostLocatorIsAdvertisedFirst: when a neighbor is silent, its locator is advertised as lost, and withdrawn with the rest.
-func TestALostLocatorIsAdvertisedFirst(t *testing.T) {
+// TestLostLocatorIsAdvertisedFirst: when a neighbor is silent, its locator is advertised as lost,
+// and withdrawn with the rest.
+func TestLostLocatorIsAdvertisedFirst(t *testing.T) {
 	asbr, rr := newRouter(t, 25, 65000), newRouter(t, 26, 65000)
 	server := newRouterWith(t, 27, 65000, func(o *Options) { o.Report = ReportBest })
 	l := prefix("fc00:1::/32")
@@ -79,18 +81,18 @@ func TestALostLocatorIsAdvertisedFirst(t *testing.T) {
 			t.Fatalf("never watched: %+v", rr.Sessions())
 		}
 	}
-	told := make(chan int, 1) // how many routes there were when the locator was lost
+	atLoss := make(chan int, 1) // how many routes there were when the locator was lost
 	go func() {
-		server.wait("word of the locator", func() bool {
+		server.wait("the loss of the locator", func() bool {
 			u, there := server.unicast[l]
 			return !there || slices.Contains(u.Communities, Blackhole)
 		})
 		server.mu.Lock()
 		defer server.mu.Unlock()
-		told <- len(server.unicast)
+		atLoss <- len(server.unicast)
 	}()
 	moveAddress(t, address(25), false)
-	t.Logf("%d of %d routes were there when the locator was lost", <-told, len(routes))
+	t.Logf("%d of %d routes were there when the locator was lost", <-atLoss, len(routes))
 	server.wait("the rest goes, the locator too", func() bool { return len(server.unicast) == 0 })
 	moveAddress(t, address(25), true)
 	server.wait("all of it again", func() bool {
@@ -98,8 +100,9 @@ func TestALostLocatorIsAdvertisedFirst(t *testing.T) {
 	})
 }
 
-// TestALocatorIsLostWhenAllReflectorsSaySo: one reflector that lost an ASBR does not override another one.
-func TestALocatorIsLostWhenAllReflectorsSaySo(t *testing.T) {
+// TestLocatorIsLostOnAllReflectorsOnly: one reflector that lost an ASBR does not override another
+// one.
+func TestLocatorIsLostOnAllReflectorsOnly(t *testing.T) {
 	asbr, rr1, rr2 := newRouter(t, 21, 65000), newRouter(t, 22, 65000), newRouter(t, 23, 65000)
 	server := newRouterWith(t, 24, 65000, func(o *Options) { o.Report = ReportBest })
 	l := prefix("fc00:1::/32")
@@ -121,7 +124,7 @@ func TestALocatorIsLostWhenAllReflectorsSaySo(t *testing.T) {
 	server.wait("the next route", func() bool { return len(server.unicast) == 2 })
 	server.mu.Lock()
 	if lost() || server.unicast[l].NextHop != address(21) {
-		t.Errorf("one reflector took the locator away: %+v", server.unicast[l])
+		t.Errorf("the loss at one reflector was believed: %+v", server.unicast[l])
 	}
 	server.mu.Unlock()
 	rr2.must(rr2.SetBlackhole(true, l))
@@ -130,8 +133,8 @@ func TestALocatorIsLostWhenAllReflectorsSaySo(t *testing.T) {
 	server.wait("the locator again", func() bool { return !lost() && server.unicast[l].NextHop == address(21) })
 }
 
-// TestLossIsAdvertisedFirst: when an external neighbor closes the session, the speaker itself advertises the loss of its locators,
-// which needs GoBGP to log the end; not when we close it.
+// TestLossIsAdvertisedFirst: when an external neighbor closes the session, the speaker itself
+// advertises the loss of its locators, which needs GoBGP to log the end; not when we close it.
 func TestLossIsAdvertisedFirst(t *testing.T) {
 	border, rr, peer := newRouter(t, 28, 65000), newRouterWith(t, 29, 65000, func(o *Options) { o.Report = ReportBest }), newRouter(t, 30, 65001)
 	sid := prefix("fc00:1:1::/128")
@@ -141,7 +144,7 @@ func TestLossIsAdvertisedFirst(t *testing.T) {
 	peer.peer(border)
 	peer.must(peer.Originate(UnicastRoute{Prefix: prefix("2a00::/32"), NextHop: address(30)}))
 	rr.wait("routes", func() bool { return len(rr.unicast) == 1 })
-	// Nobody else tells: a session that we end is told by whoever ended it.
+	// A session that this side closes is not a loss: the caller withdraws what it has to.
 	border.must(border.Disable(t.Context(), "r30"))
 	rr.wait("no routes", func() bool { return len(rr.unicast) == 0 })
 	border.must(border.Enable(t.Context(), "r30"))

@@ -7,27 +7,28 @@ import (
 	"slices"
 )
 
-// ImportPolicy filters the routes received from a neighbor (RFC 7454, RFC 8212). Routes whose AS path
-// contains our own AS and, from another AS, routes for link-local, loopback or multicast space are always
-// rejected. From another AS, the community BLACKHOLE and communities of our own AS are removed: inside our
-// AS they are signals.
+// ImportPolicy filters the routes received from a neighbor (RFC 7454, RFC 8212). Routes whose AS
+// path contains our own AS and, from another AS, routes for link-local, loopback or multicast space
+// are always rejected. From another AS, the community BLACKHOLE and communities of our own AS are
+// removed: inside our AS they are signals.
 type ImportPolicy struct {
 	// Reject are tried in order; the first that matches gives the reason.
 	Reject []PrefixFilter
 	// MaxLength rejects longer IPv6 unicast prefixes; 0 is no limit.
 	MaxLength int
-	// EnforceFirstAS rejects routes whose AS path does not begin with the neighbor's AS (RFC 4271 section
-	// 6.3). Route servers need it off (RFC 7947 section 2.2.2).
+	// EnforceFirstAS rejects routes whose AS path does not begin with the neighbor's AS (RFC 4271
+	// section 6.3). Route servers need it off (RFC 7947 section 2.2.2).
 	EnforceFirstAS bool
-	// NextHops, if not empty, rejects next hops outside these prefixes, and OwnAddresses those that are ours
-	// (RFC 4271 section 5.1.3).
+	// NextHops, if not empty, rejects next hops outside these prefixes, and OwnAddresses those that
+	// are ours (RFC 4271 section 5.1.3).
 	NextHops     []netip.Prefix
 	OwnAddresses []netip.Addr
 	// RejectVPN rejects every VPN-IPv6 route, for speakers that only originate them.
 	RejectVPN bool
-	// WarnPrefixes is a number of accepted IPv6 unicast routes beyond which a warning is logged, once each
-	// time it is exceeded. The session stays up and routes are still accepted: losing the largest upstream
-	// because it grew would be worse. 0 is no limit; others need ReportAdjIn and an external neighbor.
+	// WarnPrefixes is a number of accepted IPv6 unicast routes beyond which a warning is logged,
+	// once each time it is exceeded. The session stays up and routes are still accepted: losing the
+	// largest upstream because it grew would be worse. 0 is no limit; others need ReportAdjIn and
+	// an external neighbor.
 	WarnPrefixes int
 }
 
@@ -90,12 +91,12 @@ func (p ImportPolicy) equal(q ImportPolicy) bool {
 		p.MaxLength == q.MaxLength && p.EnforceFirstAS == q.EnforceFirstAS && p.RejectVPN == q.RejectVPN && p.WarnPrefixes == q.WarnPrefixes
 }
 
-// firstSegment tells what the AS path of a received route begins with: an AS number, or 0 for an AS_SET or
-// an empty path.
+// firstSegment is the first AS number in the AS path of a received route, or 0 for an AS_SET or an
+// empty path.
 type firstSegment uint32
 
-// reject returns why a received IPv6 unicast route is rejected, nil if it is accepted. It must agree with
-// importStatements, by which GoBGP selects best paths.
+// reject returns why a received IPv6 unicast route is rejected, nil if it is accepted. It must
+// agree with importStatements, by which GoBGP selects best paths.
 func (e policyEntry) reject(u Update, first firstSegment) error {
 	external := !e.internal()
 	if external {
@@ -149,8 +150,8 @@ func (e policyEntry) admit(u Update, first firstSegment) Update {
 	return u
 }
 
-// internalSignal reports whether a community has a meaning inside our AS and is removed from the routes of
-// others.
+// internalSignal reports whether a community has a meaning inside our AS and is removed from the
+// routes of others.
 func (e policyEntry) internalSignal(c uint32) bool {
 	return c == Blackhole || e.ownASN <= 0xffff && c>>16 == e.ownASN
 }

@@ -12,8 +12,8 @@ const (
 	testBogon     RejectReason = "bogon"
 )
 
-// TestImportPolicy: each route that the policy rejects is reported with its reason and never selected as best
-// path; replacing the policy applies to routes that were received before.
+// TestImportPolicy: each route that the policy rejects is reported with its reason and never
+// selected as best path; replacing the policy applies to routes that were received before.
 func TestImportPolicy(t *testing.T) {
 	r := newRouter(t, 25, 65000)
 	conf := Neighbor{

@@ -185,7 +185,8 @@ var prefixSIDCases = []struct {
 	{"site of origin only", nullLabel, [][]byte{attr(0xc0, 16, []byte{0, 3, 0xfd, 0xe8, 0, 0, 0, 101}), goodService}, RejectNoTarget, ""},
 }
 
-// TestPrefixSIDFromWire: whatever a reflector says, the session stays, and what cannot be used is said to be so.
+// TestPrefixSIDFromWire: whatever a reflector says, the session stays, and what cannot be used is
+// said to be so.
 func TestPrefixSIDFromWire(t *testing.T) {
 	r := newRouter(t, 16, 65000)
 	n := Neighbor{Name: "raw", Address: address(20), ASN: 65000, Families: []Family{IPv6Unicast, VPNv6}, Passive: true}
@@ -198,7 +199,8 @@ func TestPrefixSIDFromWire(t *testing.T) {
 	target := VPNKey{rd, prefix("2a00::/32")}
 	for _, c := range prefixSIDCases {
 		t.Run(c.name, func(t *testing.T) {
-			// The route is good before, so that every case has something to take away, and to leave behind.
+			// The route is good before, so that every case has something to take away, and to leave
+			// behind.
 			p.update(slices.Concat(rawOrigin, rawPath(), rawLocalPref, rawTarget,
 				prefixSID(l3(sidInfo("fcbb:1:1:f::", 18, plain))), vpnReach(target.Prefix, nullLabel...)))
 			r.wait("good route", func() bool { return r.vpn[target].SID == addr("fcbb:1:1:f::") })
@@ -312,8 +314,8 @@ func TestTransitFromWire(t *testing.T) {
 	r.wait("route again", announced(good))
 }
 
-// TestNoRouteOutlivesSession: a neighbor that asks us to keep its routes while it restarts is not obeyed:
-// what nobody answers for any more would be a black hole.
+// TestNoRouteOutlivesSession: a neighbor that asks us to keep its routes while it restarts is not
+// obeyed: what nobody answers for any more would be a black hole.
 func TestNoRouteOutlivesSession(t *testing.T) {
 	if raceDetector {
 		t.Skip("GoBGP marks routes as stale, for the moment until we delete them, while it reports them")

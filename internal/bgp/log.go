@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// repeatAfter is the least interval between equal warnings about one neighbor: malformed messages must not
-// flood the log.
+// repeatAfter is the least interval between equal warnings about one neighbor: malformed messages
+// must not flood the log.
 const repeatAfter = time.Minute
 
-// handler adapts GoBGP's log: info becomes debug, as the daemon that owns the speaker logs sessions itself,
-// and so do repeated warnings.
+// handler adapts GoBGP's log: info becomes debug, as the daemon that owns the speaker logs sessions
+// itself, and so do repeated warnings.
 //
-// It also detects the end of a session: GoBGP logs it at once, but calls its watchers only after it dropped
-// the neighbor's routes, which takes seconds with a full table.
+// It also detects the end of a session: GoBGP logs it at once, but calls its watchers only after it
+// dropped the neighbor's routes, which takes seconds with a full table.
 type handler struct {
 	next     slog.Handler
 	scope    string     // attributes of the logger, which identify the neighbor
@@ -25,8 +25,9 @@ type handler struct {
 	seen     *seen
 }
 
-// What GoBGP logs in the goroutine of a session before it processes the session's end, and the attribute
-// with the neighbor's address. TestLossIsAdvertisedFirst fails if another version logs something else.
+// What GoBGP logs in the goroutine of a session before it processes the session's end, and the
+// attribute with the neighbor's address. TestLossIsAdvertisedFirst fails if another version logs
+// something else.
 const (
 	endMessage  = "Peer Down"
 	neighborKey = "Key"
@@ -38,8 +39,8 @@ type seen struct {
 	last map[string]time.Time
 }
 
-// newHandler returns a handler that calls ended, in the goroutine of the session, for each session that
-// ends.
+// newHandler returns a handler that calls ended, in the goroutine of the session, for each session
+// that ends.
 func newHandler(next slog.Handler, ended func(netip.Addr)) slog.Handler {
 	return handler{next: next, ended: ended, seen: &seen{last: map[string]time.Time{}}}
 }

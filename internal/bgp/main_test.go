@@ -14,11 +14,12 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// inNamespace tells the second process that it has a network of its own.
+// inNamespace is set for the second process, which has a network namespace of its own.
 const inNamespace = "TABANE_TEST_BGP_NETNS"
 
-// TestMain runs the tests in a nameless network namespace that lives as long as the process, so that
-// speakers can have the port and addresses they want. Goroutines of the BGP server cannot be moved into one.
+// TestMain runs the tests in a nameless network namespace that lives as long as the process, so
+// that speakers can have the port and addresses they want. Goroutines of the BGP server cannot be
+// moved into one.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if half := os.Getenv(dialler); half != "" {

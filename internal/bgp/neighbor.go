@@ -37,8 +37,8 @@ const (
 )
 
 const (
-	// DefaultHoldTime is short because without BFD nothing else detects a dead neighbor. Keepalives are sent
-	// three times as often.
+	// DefaultHoldTime is short because without BFD nothing else detects a dead neighbor. Keepalives
+	// are sent three times as often.
 	DefaultHoldTime = 9 * time.Second
 	// DefaultConnectRetry is the shortest that GoBGP accepts.
 	DefaultConnectRetry = 2 * time.Second
@@ -52,8 +52,8 @@ const (
 type ExportPolicy struct {
 	// Reject matches these prefixes and all more specific ones.
 	Reject []netip.Prefix
-	// Shutdown adds the community GRACEFUL_SHUTDOWN to every route (RFC 8326) and, to neighbors of our own
-	// AS, advertises it with the lowest LOCAL_PREF.
+	// Shutdown adds the community GRACEFUL_SHUTDOWN to every route (RFC 8326) and, to neighbors of
+	// our own AS, advertises it with the lowest LOCAL_PREF.
 	Shutdown bool
 }
 
@@ -78,24 +78,25 @@ type Neighbor struct {
 	HoldTime        time.Duration // whole seconds; 0 is DefaultHoldTime
 	ConnectRetry    time.Duration // whole seconds, time between attempts to connect; 0 is DefaultConnectRetry
 	BFD             bfd.Config
-	// Locators are prefixes behind the neighbor whose loss is advertised first when BFD takes the session
-	// down: withdrawing a full table takes seconds, in no order. They are advertised with BLACKHOLE until
-	// everything else is withdrawn. For an external neighbor, that also happens when the neighbor closes
-	// the session, and lasts until SetBlackhole withdraws them.
+	// Locators are prefixes behind the neighbor whose loss is advertised first when BFD takes the
+	// session down: withdrawing a full table takes seconds, in no order. They are advertised with
+	// BLACKHOLE until everything else is withdrawn. For an external neighbor, that also happens
+	// when the neighbor closes the session, and lasts until SetBlackhole withdraws them.
 	Locators []netip.Prefix
-	// Retain is how long best paths are kept after the session was lost or closed by the neighbor, for route
-	// reflectors, which carry routes but no packets. After the session is up again, stale routes are
-	// withdrawn soon after End-of-RIB. 0 withdraws at once. It excludes ReportAdjIn.
+	// Retain is how long best paths are kept after the session was lost or closed by the neighbor,
+	// for route reflectors, which carry routes but no packets. After the session is up again, stale
+	// routes are withdrawn soon after End-of-RIB. 0 withdraws at once. It excludes ReportAdjIn.
 	Retain time.Duration
 
-	// NextHopSelf sets our address as next hop of external routes that are advertised to this internal
-	// neighbor. External neighbors always get our address.
+	// NextHopSelf sets our address as next hop of external routes that are advertised to this
+	// internal neighbor. External neighbors always get our address.
 	NextHopSelf bool
 	// LocalPref is set on all routes received from it; 0 leaves them as they are.
 	LocalPref uint32
 	Import    ImportPolicy
 	Export    ExportPolicy
-	// ExportLocalOnly advertises only routes that this speaker originates: no transit between neighbors.
+	// ExportLocalOnly advertises only routes that this speaker originates: no transit between
+	// neighbors.
 	ExportLocalOnly bool
 }
 
@@ -187,7 +188,8 @@ type neighbor struct {
 	adjIn    map[netip.Prefix]struct{} // accepted routes
 	warned   bool
 	rules    policyEntry // with the current import policy
-	// updated are the prefixes of which an UPDATE arrived while the import policy is being replaced; else nil.
+	// updated are the prefixes of which an UPDATE arrived while the import policy is being
+	// replaced; else nil.
 	updated map[netip.Prefix]struct{}
 }
 
@@ -239,13 +241,13 @@ func (n *neighbor) config(own uint32, cluster netip.Addr) *api.Peer {
 				RouteReflectorClusterId: cluster.String(),
 			}
 		}
-		// The capability without a family is about the End-of-RIB marker only (RFC 4724 section 3). No route is
-		// kept by GoBGP after the session ended: see restartIdle.
+		// The capability without a family is about the End-of-RIB marker only (RFC 4724 section 3).
+		// No route is kept by GoBGP after the session ended: see restartIdle.
 		p.GracefulRestart = &api.GracefulRestart{Enabled: true, HelperOnly: true, RestartTime: 1}
 		return p
 	}
-	// GoBGP ignores a route whose AS path contains our AS but does not withdraw the one that it replaces. So
-	// GoBGP accepts these routes, and the import policy rejects them.
+	// GoBGP ignores a route whose AS path contains our AS but does not withdraw the one that it
+	// replaces. So GoBGP accepts these routes, and the import policy rejects them.
 	p.Conf.AllowOwnAsn = 255
 	if n.Multihop > 0 {
 		p.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: uint32(n.Multihop)}

@@ -20,12 +20,13 @@ import (
 // NoExport is the community NO_EXPORT (RFC 1997): the route is not advertised to other ASes.
 const NoExport uint32 = 0xffffff01
 
-// GracefulShutdown is the community GRACEFUL_SHUTDOWN of routes that will be withdrawn soon (RFC 8326). A
-// route that is received with it from another AS gets the lowest LOCAL_PREF; an ExportPolicy adds it.
+// GracefulShutdown is the community GRACEFUL_SHUTDOWN of routes that will be withdrawn soon (RFC
+// 8326). A route that is received with it from another AS gets the lowest LOCAL_PREF; an
+// ExportPolicy adds it.
 const GracefulShutdown uint32 = 0xffff0000
 
-// Blackhole is the community BLACKHOLE (RFC 7999). Inside our AS, a locator or SID that is advertised with it
-// is lost, with everything that is reached through it.
+// Blackhole is the community BLACKHOLE (RFC 7999). Inside our AS, a locator or SID that is
+// advertised with it is lost, with everything that is reached through it.
 const Blackhole uint32 = 0xffff029a
 
 // UnicastRoute is an IPv6 route that this speaker originates.
@@ -44,8 +45,8 @@ type VPNRoute struct {
 	NextHop netip.Addr
 	RTs     []vpn.ID // at least one
 	SID     netip.Addr
-	// Structure of the SID. With TransposeLen > 0 those bits are encoded in the label; otherwise the label is
-	// 3, implicit null (RFC 9252 section 4).
+	// Structure of the SID. With TransposeLen > 0 those bits are encoded in the label; otherwise
+	// the label is 3, implicit null (RFC 9252 section 4).
 	Structure srv6.Structure
 	Behavior  uint16 // endpoint behavior (RFC 8986 section 10.2)
 	// Attributes of the route as it was received; LocalPref 0 is 100.
@@ -70,8 +71,8 @@ const maxSegment = 255
 // originated are the routes that a speaker originates. It is safe for concurrent use.
 type originated struct{ *instance }
 
-// Originate advertises routes, replacing those with the same prefix. If one of them is invalid, none is
-// advertised.
+// Originate advertises routes, replacing those with the same prefix. If one of them is invalid,
+// none is advertised.
 func (o *originated) Originate(routes ...UnicastRoute) error {
 	paths := make([]*apiutil.Path, len(routes))
 	for i, r := range routes {
@@ -97,8 +98,8 @@ func (o *originated) Withdraw(prefixes ...netip.Prefix) error {
 	return o.deletePaths(paths)
 }
 
-// OriginateVPN advertises routes, replacing those with the same RD and prefix. If one of them is invalid,
-// none is advertised.
+// OriginateVPN advertises routes, replacing those with the same RD and prefix. If one of them is
+// invalid, none is advertised.
 func (o *originated) OriginateVPN(routes []VPNRoute) error {
 	paths := make([]*apiutil.Path, len(routes))
 	var memo sidMemo
@@ -154,8 +155,8 @@ func (o *originated) inChunks(paths []*apiutil.Path, f func([]*apiutil.Path) err
 }
 
 // SetBlackhole advertises prefixes with BLACKHOLE inside our AS (NO_EXPORT), ahead of other pending
-// withdrawals, or withdraws that again. It replaces other routes of this speaker, but to neighbors it has the
-// lowest LOCAL_PREF.
+// withdrawals, or withdraws that again. It replaces other routes of this speaker, but to neighbors
+// it has the lowest LOCAL_PREF.
 func (o *originated) SetBlackhole(on bool, prefixes ...netip.Prefix) error {
 	o.calls.Lock()
 	defer o.calls.Unlock()
@@ -273,7 +274,8 @@ func (a Attributes) appendTo(attrs []gobgp.PathAttributeInterface) []gobgp.PathA
 	return attrs
 }
 
-// sidMemo caches the attributes of the last SID and route targets, which the routes of one peer share.
+// sidMemo caches the attributes of the last SID and route targets, which the routes of one peer
+// share.
 type sidMemo struct {
 	valid     bool
 	sid       netip.Addr
@@ -343,8 +345,8 @@ func (r VPNRoute) path(memo *sidMemo) (*apiutil.Path, error) {
 	return localPath(gobgp.RF_IPv6_VPN, nlri, r.appendTo(attrs)), nil
 }
 
-// fields splits a vpn.ID by its text: "ipv4:number", or an AS number, of four octets if it is large or has a
-// dot. (GoBGP's own parsers clamp four-octet AS numbers.)
+// fields splits a vpn.ID by its text: "ipv4:number", or an AS number, of four octets if it is large
+// or has a dot. (GoBGP's own parsers clamp four-octet AS numbers.)
 func fields(id vpn.ID) (ip netip.Addr, asn uint32, long bool, number uint32, err error) {
 	who, what, _ := strings.Cut(id.String(), ":")
 	n, err := strconv.ParseUint(what, 10, 32)

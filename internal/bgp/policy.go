@@ -20,8 +20,8 @@ const (
 	blackholeSet   = "blackhole"
 )
 
-// lowestPref is the LOCAL_PREF of routes with GRACEFUL_SHUTDOWN. RFC 8326 section 4.2 recommends 0, which
-// GoBGP treats as absent.
+// lowestPref is the LOCAL_PREF of routes with GRACEFUL_SHUTDOWN. RFC 8326 section 4.2 recommends 0,
+// which GoBGP treats as absent.
 const lowestPref = 1
 
 // martians are never accepted from another AS.
@@ -56,9 +56,9 @@ func assignments() []*api.PolicyAssignment {
 	}
 }
 
-// policies builds the import and the export policy of all neighbors. Statements are evaluated in order until
-// one accepts or rejects. Each is bound to one neighbor, except the first import statement: GoBGP applies
-// the import policy to local routes too.
+// policies builds the import and the export policy of all neighbors. Statements are evaluated in
+// order until one accepts or rejects. Each is bound to one neighbor, except the first import
+// statement: GoBGP applies the import policy to local routes too.
 func policies(entries []policyEntry) *api.SetPoliciesRequest {
 	imports := []*api.Statement{{
 		Name:       "import-own",
@@ -181,8 +181,8 @@ func exportStatements(e policyEntry) []*api.Statement {
 	unchanged, self := exportActions(e), exportActions(e)
 	self.Nexthop = &api.NexthopAction{Self: true}
 	if e.internal() {
-		// A locator that a reflector declares lost must not win over the route of another reflector that still has
-		// it: it is lost when all say so.
+		// A locator that a reflector declares lost must not win over the route of another reflector
+		// that still has it: it is lost when all say so.
 		lost := exportActions(e)
 		lost.LocalPref = &api.LocalPrefAction{Value: lowestPref}
 		add("blackhole", &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL, CommunitySet: match(blackholeSet)}, lost)

@@ -9,7 +9,7 @@ import (
 	"github.com/tabane/tabane/internal/vpn"
 )
 
-// TestSetExport changes what one of two neighbors is told while both sessions stay up.
+// TestSetExport changes what is advertised to one of two neighbors while both sessions stay up.
 func TestSetExport(t *testing.T) {
 	origin, a, b := newRouter(t, 1, 65003), newRouter(t, 2, 65001), newRouter(t, 3, 65002)
 	wide, inside, other := prefix("2a00:1::/32"), prefix("2a00:1:2::/48"), prefix("2a00:2::/32")
@@ -18,7 +18,7 @@ func TestSetExport(t *testing.T) {
 	origin.peer(b, passive)
 	a.peer(origin)
 	b.peer(origin)
-	hears := func(r *router, want ...netip.Prefix) {
+	receives := func(r *router, want ...netip.Prefix) {
 		t.Helper()
 		r.wait("exactly "+strings.Join(texts(want), " "), func() bool {
 			if len(r.adjIn["r1"]) != len(want) {
@@ -27,29 +27,29 @@ func TestSetExport(t *testing.T) {
 			return !slices.ContainsFunc(want, func(p netip.Prefix) bool { _, ok := r.adjIn["r1"][p]; return !ok })
 		})
 	}
-	hears(a, wide, inside)
-	hears(b, wide, inside, other)
+	receives(a, wide, inside)
+	receives(b, wide, inside, other)
 
 	set := func(reject ...netip.Prefix) {
 		t.Helper()
 		origin.must(origin.SetExport(t.Context(), "r2", ExportPolicy{Reject: reject}))
 	}
 	set(wide)
-	hears(a, other)
+	receives(a, other)
 	set(other, inside)
-	hears(a, wide)
+	receives(a, wide)
 	set()
-	hears(a, wide, inside, other)
+	receives(a, wide, inside, other)
 	set(prefix("::/0"))
-	hears(a)
+	receives(a)
 
-	// What comes later is under the policy too, and so is the next session.
+	// The policy applies to later routes and to the next session too.
 	late := prefix("2a00:3::/32")
 	set(late)
-	hears(a, wide, inside, other)
+	receives(a, wide, inside, other)
 	origin.must(origin.Originate(UnicastRoute{Prefix: late}))
-	hears(b, wide, inside, other, late)
-	hears(a, wide, inside, other)
+	receives(b, wide, inside, other, late)
+	receives(a, wide, inside, other)
 	a.mu.Lock()
 	if slices.Contains(a.log, "r1 up=false") {
 		t.Errorf("the session did not stay up: %s", strings.Join(a.log, "; "))
@@ -59,23 +59,23 @@ func TestSetExport(t *testing.T) {
 	a.wait("session end", func() bool { return !a.up["r1"] })
 	set(inside)
 	origin.must(origin.Enable(t.Context(), "r2"))
-	hears(a, wide, other, late)
+	receives(a, wide, other, late)
 
 	b.mu.Lock()
 	if n := strings.Count(strings.Join(b.log, "\n"), "withdrawn=true"); n > 0 || len(b.adjIn["r1"]) != 4 {
-		t.Errorf("the other neighbor heard of it: %d withdrawals: %s", n, strings.Join(b.log, "; "))
+		t.Errorf("the other neighbor received changes: %d withdrawals: %s", n, strings.Join(b.log, "; "))
 	}
 	b.mu.Unlock()
 
 	if err := origin.SetExport(t.Context(), "r2", ExportPolicy{Reject: []netip.Prefix{prefix("2a00:1::1/32")}}); err == nil {
-		t.Error("a prefix with host bits was taken")
+		t.Error("a prefix with host bits was accepted")
 	}
 	if err := origin.SetExport(t.Context(), "r9", ExportPolicy{}); err == nil {
-		t.Error("an unknown neighbor was taken")
+		t.Error("an unknown neighbor was accepted")
 	}
 }
 
-// TestAdmit: what is told of a neighbor's routes is what becomes best paths of them.
+// TestAdmit: the updates reported for a neighbor agree with the best paths.
 func TestAdmit(t *testing.T) {
 	r, other := newRouter(t, 30, 65000), newRouter(t, 31, 65001)
 	other.peer(r, passive)
@@ -100,16 +100,16 @@ func TestAdmit(t *testing.T) {
 	for p, pref := range want {
 		u, best := r.adjIn["r31"][prefix(p)], r.unicast[prefix(p)]
 		if u.LocalPref != pref || best.LocalPref != pref || !slices.Equal(u.ASPath, best.ASPath) || u.NextHop != best.NextHop {
-			t.Errorf("%s: announced as %+v, best path %+v", p, u, best)
+			t.Errorf("%s: reported as %+v, best path %+v", p, u, best)
 		}
 	}
 	r.mu.Unlock()
-	// A route that is no longer admitted is gone.
+	// A route that is no longer accepted is withdrawn.
 	other.must(other.Originate(UnicastRoute{Prefix: prefix("2a00:1::/32"), Attributes: path(65000)}))
 	r.wait("withdrawal", func() bool { return len(r.adjIn["r31"]) == len(want)-1 && len(r.unicast) == len(want)-1 })
 }
 
-// TestRejectVPN: who only originates VPN routes hears of unicast routes alone.
+// TestRejectVPN: a speaker that only originates VPN routes receives unicast routes alone.
 func TestRejectVPN(t *testing.T) {
 	rr, asbr, other := newRouter(t, 25, 65000), newRouter(t, 26, 65000), newRouter(t, 27, 65000)
 	rr.peer(asbr, client)

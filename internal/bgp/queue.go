@@ -18,8 +18,8 @@ type queueKey struct {
 // maxBatch is the length of a batch at most, so that a reader remains responsive.
 const maxBatch = 4096
 
-// queue holds events until the reader takes them. It never blocks the writer, and it never grows beyond
-// twice the number of routes plus the session events.
+// queue holds events until the reader takes them. It never blocks the writer, and it never grows
+// beyond twice the number of routes plus the session events.
 type queue struct {
 	mu      sync.Mutex
 	events  []Event // nil: superseded by a newer event about the same

@@ -9,21 +9,22 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/server"
 )
 
-// received turns the events of the BGP server into those of the speaker. Its callbacks run one at a time in
-// a goroutine of the BGP server.
+// received turns the events of the BGP server into those of the speaker. Its callbacks run one at a
+// time in a goroutine of the BGP server.
 type received struct {
 	*sessions
 	unwatch context.CancelFunc
 }
 
-// watch subscribes to the BGP server. One subscription for everything preserves the order of the events.
+// watch subscribes to the BGP server. One subscription for everything preserves the order of the
+// events.
 func (r *received) watch() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	opts := []server.WatchOption{server.WatchPeer(), server.WatchEor(false), server.WatchAdjInWithdraw()}
 	onUpdate := r.onUpdate
 	if r.opt.Report&ReportAdjIn != 0 {
-		// After the policy there would be an event for each route, each with a copy of GoBGP's configuration of
-		// the neighbor; before the policy there is one for each UPDATE.
+		// After the policy there would be an event for each route, each with a copy of GoBGP's
+		// configuration of the neighbor; before the policy there is one for each UPDATE.
 		opts = append(opts, server.WatchUpdate(false, "", ""))
 	} else {
 		onUpdate = r.onSessionEnding
@@ -97,8 +98,8 @@ func (r *received) neighborOf(p *apiutil.Path) *neighbor {
 	return r.byAddr[p.PeerAddress]
 }
 
-// onSessionEnding receives the routes that the BGP server drops because a session ends, before the best paths
-// change.
+// onSessionEnding receives the routes that the BGP server drops because a session ends, before the
+// best paths change.
 func (r *received) onSessionEnding(paths []*apiutil.Path, _ time.Time) {
 	if len(paths) > 0 {
 		if n := r.neighborOf(paths[0]); n != nil {
@@ -107,8 +108,8 @@ func (r *received) onSessionEnding(paths []*apiutil.Path, _ time.Time) {
 	}
 }
 
-// onUpdate receives the routes of one UPDATE of a neighbor before the import policy, or those that the BGP
-// server drops because the session ends.
+// onUpdate receives the routes of one UPDATE of a neighbor before the import policy, or those that
+// the BGP server drops because the session ends.
 func (r *received) onUpdate(paths []*apiutil.Path, _ time.Time) {
 	if len(paths) == 0 {
 		return

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// retainSettle is how long stale routes are kept after the neighbor's End-of-RIB markers: a reflector that
-// has just started sends the markers before its own clients are back.
+// retainSettle is how long stale routes are kept after the neighbor's End-of-RIB markers: a
+// reflector that has just started sends the markers before its own clients are back.
 const retainSettle = 10 * time.Second
 
-// retention keeps stale best paths after the session that they were received in has ended. It filters the
-// events of the BGP server before the queue: withdrawals caused by the end of a session are held back until
-// their time expires, and discarded when the route is received again.
+// retention keeps stale best paths after the session that they were received in has ended. It
+// filters the events of the BGP server before the queue: withdrawals caused by the end of a session
+// are held back until their time expires, and discarded when the route is received again.
 type retention struct {
 	put func(Event)
 

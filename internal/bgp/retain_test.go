@@ -106,7 +106,7 @@ func TestRoutesOutliveTheSession(t *testing.T) {
 	})
 }
 
-func TestWhatIsNotAnnouncedAgainGoes(t *testing.T) {
+func TestRetainedRouteNotAdvertisedAgainIsWithdrawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHeld(reflector)
 		h.up()
@@ -128,7 +128,7 @@ func TestWhatIsNotAnnouncedAgainGoes(t *testing.T) {
 	})
 }
 
-func TestASessionThatEndsAgainKeepsOn(t *testing.T) {
+func TestRetentionContinuesAfterASecondLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHeld(reflector)
 		h.up()
@@ -149,7 +149,7 @@ func TestASessionThatEndsAgainKeepsOn(t *testing.T) {
 	})
 }
 
-func TestAnotherNeighborsRouteTakesOver(t *testing.T) {
+func TestRouteOfAnotherNeighborReplacesRetained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		other := reflector
 		other.Name = "rr2"
@@ -168,7 +168,7 @@ func TestAnotherNeighborsRouteTakesOver(t *testing.T) {
 	})
 }
 
-func TestWhatWeEndOurselvesIsNotKept(t *testing.T) {
+func TestClosedSessionRetainsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHeld(reflector)
 		h.up()
@@ -186,7 +186,7 @@ func TestWhatWeEndOurselvesIsNotKept(t *testing.T) {
 	})
 }
 
-func TestNothingIsKeptUnlessAskedFor(t *testing.T) {
+func TestRetainIsOffByDefault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHeld(Neighbor{Name: "rr", Families: reflector.Families})
 		h.up()
@@ -196,8 +196,9 @@ func TestNothingIsKeptUnlessAskedFor(t *testing.T) {
 	})
 }
 
-// TestALostSessionTakesNoRouteAlong: real sessions, the reflector ends one with a notification and takes it up again.
-func TestALostSessionTakesNoRouteAlong(t *testing.T) {
+// TestRoutesAreRetainedAfterNotification: real sessions, the reflector ends one with a notification
+// and takes it up again.
+func TestRoutesAreRetainedAfterNotification(t *testing.T) {
 	origin, rr := newRouter(t, 20, 65000), newRouter(t, 21, 65000)
 	server := newRouterWith(t, 22, 65000, func(o *Options) { o.Report = ReportBest })
 	rr.peer(origin, client)
@@ -210,7 +211,7 @@ func TestALostSessionTakesNoRouteAlong(t *testing.T) {
 	origin.must(origin.Withdraw(q))
 	server.wait("a withdrawal in the session", func() bool { return len(server.unicast) == 1 })
 
-	// Stopping the reflector in order would withdraw from each client what it hears no more from another.
+	// A clean stop of the reflector would withdraw the routes of each client from the others first.
 	rr.must(rr.Disable(t.Context(), "r22"))
 	server.wait("session end", func() bool { return !server.up["r21"] })
 	server.wait("the route is kept", func() bool { return len(server.unicast) == 1 })

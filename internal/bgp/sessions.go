@@ -25,13 +25,14 @@ type sessions struct {
 	updates func([]Event)
 	// retention processes the events of the BGP server before they are queued.
 	retention *retention
-	// bfd is used instead of GoBGP's own, which pauses by itself for a silent neighbor and whose resets hit
-	// later sessions.
+	// bfd is used instead of GoBGP's own, which pauses by itself for a silent neighbor and whose
+	// resets hit later sessions.
 	bfd *bfd.Detector
 
 	neighbors map[string]*neighbor // by name, guarded by calls
 
-	// mu guards what the callbacks of the BGP server read. No call of the BGP server is made under it.
+	// mu guards what the callbacks of the BGP server read. No call of the BGP server is made under
+	// it.
 	mu     sync.Mutex
 	byAddr map[netip.Addr]*neighbor
 }
@@ -105,8 +106,8 @@ func (s *sessions) addNeighbor(ctx context.Context, conf Neighbor) error {
 	return nil
 }
 
-// DeleteNeighbor closes the session and deletes the neighbor. Its withdrawals and its Down are still
-// reported; the same address may be added under another name only after the Down.
+// DeleteNeighbor closes the session and deletes the neighbor. Its withdrawals and its Down are
+// still reported; the same address may be added under another name only after the Down.
 func (s *sessions) DeleteNeighbor(ctx context.Context, name string) error {
 	return s.change("delete", name, func(n *neighbor) error {
 		s.cleanUp(n)
@@ -121,9 +122,9 @@ func (s *sessions) DeleteNeighbor(ctx context.Context, name string) error {
 	})
 }
 
-// SetExport replaces the export policy of a neighbor while the session stays up (soft reset out): routes
-// that are rejected now are withdrawn, all others are advertised again. The policy is in force when
-// SetExport returns; the UPDATEs follow. The same policy again has no effect.
+// SetExport replaces the export policy of a neighbor while the session stays up (soft reset out):
+// routes that are rejected now are withdrawn, all others are advertised again. The policy is in
+// force when SetExport returns; the UPDATEs follow. The same policy again has no effect.
 func (s *sessions) SetExport(ctx context.Context, name string, policy ExportPolicy) error {
 	return s.change("set export policy of", name, func(n *neighbor) error {
 		if err := checkRejected(policy.Reject); err != nil {
@@ -147,9 +148,9 @@ func (s *sessions) SetExport(ctx context.Context, name string, policy ExportPoli
 	})
 }
 
-// SetImport replaces the import policy of a neighbor while the session stays up (soft reset in): best paths
-// are selected again, and an Update is reported for each route of the Adj-RIB-In whose acceptance changes.
-// The same policy again has no effect.
+// SetImport replaces the import policy of a neighbor while the session stays up (soft reset in):
+// best paths are selected again, and an Update is reported for each route of the Adj-RIB-In whose
+// acceptance changes. The same policy again has no effect.
 func (s *sessions) SetImport(ctx context.Context, name string, policy ImportPolicy) error {
 	return s.change("set import policy of", name, func(n *neighbor) error {
 		if err := policy.check(); err != nil {
@@ -215,7 +216,8 @@ func (s *sessions) reapply(ctx context.Context, n *neighbor, before policyEntry)
 	return nil
 }
 
-// report queues Updates of a neighbor and maintains the set of its accepted routes. Callers hold mu.
+// report queues Updates of a neighbor and maintains the set of its accepted routes. Callers hold
+// mu.
 func (s *sessions) report(n *neighbor, updates []Event) {
 	for _, e := range updates {
 		if u := e.(Update); !u.Withdrawn && u.Rejected == nil {
@@ -244,8 +246,8 @@ func (s *sessions) Reset(ctx context.Context, name string) error {
 	})
 }
 
-// Disable closes the session, withdraws its routes before it returns, and keeps it down until Enable (as
-// `neighbor X shutdown` does). Disabling twice has no effect.
+// Disable closes the session, withdraws its routes before it returns, and keeps it down until
+// Enable (as `neighbor X shutdown` does). Disabling twice has no effect.
 func (s *sessions) Disable(ctx context.Context, name string) error {
 	return s.change("disable", name, func(n *neighbor) error {
 		if n.disabled {
@@ -325,8 +327,8 @@ func (s *sessions) Neighbors() []NeighborState {
 	return states
 }
 
-// restart deletes the neighbor in GoBGP and adds it again. GoBGP's own restart refuses connections for
-// five seconds after a loss, and its own reset hits the next session if there is none now.
+// restart deletes the neighbor in GoBGP and adds it again. GoBGP's own restart refuses connections
+// for five seconds after a loss, and its own reset hits the next session if there is none now.
 func (s *sessions) restart(ctx context.Context, n *neighbor, reason string) error {
 	if err := s.deletePeer(ctx, n, reason); err != nil {
 		return err
@@ -334,8 +336,8 @@ func (s *sessions) restart(ctx context.Context, n *neighbor, reason string) erro
 	return s.addPeer(ctx, n)
 }
 
-// endPrevious reports the end of the session of a deleted neighbor with the same address: the BGP server's
-// own event, which may still be pending, would be attributed to the new neighbor.
+// endPrevious reports the end of the session of a deleted neighbor with the same address: the BGP
+// server's own event, which may still be pending, would be attributed to the new neighbor.
 func (s *sessions) endPrevious(n *neighbor) {
 	if n == nil {
 		return
@@ -414,8 +416,9 @@ func (s *sessions) restartIdle(n *neighbor) {
 	}
 }
 
-// setPolicies replaces GoBGP's policies by those of the neighbors. Callers hold calls. It has no effect on
-// routes that were received or advertised already: a neighbor's part must be set before its session.
+// setPolicies replaces GoBGP's policies by those of the neighbors. Callers hold calls. It has no
+// effect on routes that were received or advertised already: a neighbor's part must be set before
+// its session.
 func (s *sessions) setPolicies(ctx context.Context) error {
 	neighbors := make([]*neighbor, 0, len(s.neighbors))
 	for _, n := range s.neighbors {

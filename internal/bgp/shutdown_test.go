@@ -8,8 +8,9 @@ import (
 	"github.com/tabane/tabane/internal/vpn"
 )
 
-// TestGracefulShutdown takes one of two ASBRs out of service: whoever has another path moves to it while the first is still
-// there (RFC 8326 section 4.2), and what has no other path stays until it is withdrawn.
+// TestGracefulShutdown takes one of two ASBRs out of service: routers with another path select it
+// while the first is still advertised (RFC 8326 section 4.2); others keep the first until it is
+// withdrawn.
 func TestGracefulShutdown(t *testing.T) {
 	a, b, rr := newRouter(t, 1, 65000), newRouter(t, 2, 65000), newRouter(t, 3, 65000)
 	server, transit := newRouterWith(t, 4, 65000, func(o *Options) { o.Report = ReportBest }), newRouter(t, 5, 65001)

@@ -195,7 +195,8 @@ var (
 	sidB      = addr("fcbb:1:1:b::")
 )
 
-// TestNetwork runs the speakers of paper A, Fig. 7: two transits, one ASBR, the reflector and one server.
+// TestNetwork runs the speakers of paper A, Fig. 7: two transits, one ASBR, the reflector and one
+// server.
 func TestNetwork(t *testing.T) {
 	asbr, rr, server := newRouter(t, 1, 65000), newRouter(t, 2, 65000), newRouter(t, 3, 65000)
 	a, b := newRouter(t, 4, 65001), newRouter(t, 5, 4200000002)
@@ -225,7 +226,7 @@ func TestNetwork(t *testing.T) {
 	a.must(a.Originate(UnicastRoute{Prefix: net1}, UnicastRoute{Prefix: net2},
 		UnicastRoute{Prefix: prefix("2001:db8:1::/48")}, UnicastRoute{Prefix: ownSpace},
 		UnicastRoute{Prefix: prefix("fe80:1::/32")}))
-	b.must(b.Originate(UnicastRoute{Prefix: net1, Attributes: Attributes{MED: 7, HasMED: true, Communities: []uint32{65000<<16 | 1}}}))
+	b.must(b.Originate(UnicastRoute{Prefix: net1, Attributes: Attributes{MED: 7, HasMED: true, Communities: []uint32{65000<<16 | 1, 65009<<16 | 1}}}))
 
 	rdA, rdB := id(t, "65000:1"), id(t, "10.0.0.1:2")
 	rt, rt4 := id(t, "65000:101"), id(t, "4200000000:7")
@@ -244,17 +245,17 @@ func TestNetwork(t *testing.T) {
 	}
 	t.Logf("all sessions up after %v", time.Since(began))
 
-	// What each transit announces, apart from our own space and from nonsense.
+	// What each transit advertises, without our own space, impossible routes and our communities.
 	asbr.wait("adj-rib-in", func() bool { return len(asbr.adjIn["r4"]) == 2 && len(asbr.adjIn["r5"]) == 1 })
 	asbr.mu.Lock()
 	u := asbr.adjIn["r5"][net1]
 	asbr.mu.Unlock()
 	if u.NextHop != address(5) || !slices.Equal(u.ASPath, []uint32{4200000002}) || !u.HasMED || u.MED != 7 ||
-		u.LocalPref != 100 || !slices.Equal(u.Communities, []uint32{65000<<16 | 1}) {
+		u.LocalPref != 100 || !slices.Equal(u.Communities, []uint32{65009<<16 | 1}) {
 		t.Errorf("update from r5: %+v", u)
 	}
 
-	// The server hears the best path through the ASBR, and both VPN routes with their SIDs.
+	// The server receives the best path through the ASBR, and both VPN routes with their SIDs.
 	server.wait("unicast routes", func() bool { return len(server.unicast) == 4 })
 	server.wait("vpn routes", func() bool { return len(server.vpn) == 2 })
 	server.wait("end of rib", func() bool {
@@ -347,7 +348,8 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// TestReplacedNeighborEnds: the end of a deleted neighbor's session is told even when its successor is there at once.
+// TestReplacedNeighborEnds: the end of a deleted neighbor's session is reported even when its
+// successor is there at once.
 func TestReplacedNeighborEnds(t *testing.T) {
 	a, b := newRouter(t, 28, 65000), newRouter(t, 29, 65000)
 	b.peer(a, passive)

@@ -8,11 +8,12 @@ import (
 )
 
 // GoBGP gives an attempt to open a session four minutes, and no limit to one whose two connections
-// collided: when both sides keep the connection that they opened themselves, neither attempt ever ends. A
-// watchdog restarts such attempts long before.
+// collided: when both sides keep the connection that they opened themselves, neither attempt ever
+// ends. A watchdog restarts such attempts long before.
 const (
-	// openTimeout is how long an attempt may make no progress at first. It doubles with each attempt that
-	// did, up to maxOpenTimeout (RFC 4271 section 8.2.2), so that a slow neighbor gets its session.
+	// openTimeout is how long an attempt may make no progress at first. It doubles with each
+	// attempt that did, up to maxOpenTimeout (RFC 4271 section 8.2.2), so that a slow neighbor gets
+	// its session.
 	openTimeout    = 5 * time.Second
 	maxOpenTimeout = 4 * time.Minute
 	// openPoll is the interval of the watchdog.
@@ -26,8 +27,8 @@ type openAttempt struct {
 	opensSent, received uint64
 }
 
-// waiting reports whether the attempt waits for the neighbor. In the state ACTIVE it does if we opened a
-// connection: the state is that of the connection which the neighbor may open.
+// waiting reports whether the attempt waits for the neighbor. In the state ACTIVE it does if we
+// opened a connection: the state is that of the connection which the neighbor may open.
 func (a openAttempt) waiting() bool {
 	switch a.state {
 	case api.PeerState_SESSION_STATE_OPENSENT, api.PeerState_SESSION_STATE_OPENCONFIRM:

@@ -27,13 +27,13 @@ func TestWatchdog(t *testing.T) {
 		confirm = api.PeerState_SESSION_STATE_OPENCONFIRM
 		idle    = api.PeerState_SESSION_STATE_IDLE
 	)
-	type look struct {
-		at   time.Duration
-		seen openAttempt
-		anew bool
+	type observation struct {
+		at      time.Duration
+		seen    openAttempt
+		restart bool
 	}
 	s := func(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
-	for name, looks := range map[string][]look{
+	for name, looks := range map[string][]observation{
 		"nobody is asked":         {{0, openAttempt{state: active}, false}, {s(500), openAttempt{state: active}, false}},
 		"at rest":                 {{0, openAttempt{state: idle, opensSent: 1}, false}, {s(500), openAttempt{state: idle, opensSent: 1}, false}},
 		"no answer to our own":    {{0, openAttempt{active, 1, 0}, false}, {s(4.9), openAttempt{active, 1, 0}, false}, {s(5), openAttempt{active, 1, 0}, true}},
@@ -52,8 +52,8 @@ func TestWatchdog(t *testing.T) {
 			var w watchdog
 			start := time.Now()
 			for _, l := range looks {
-				if got := w.observe(start.Add(l.at), l.seen); got != l.anew {
-					t.Fatalf("after %s: begins anew %t, want %t", l.at, got, l.anew)
+				if got := w.observe(start.Add(l.at), l.seen); got != l.restart {
+					t.Fatalf("after %s: restarts %t, want %t", l.at, got, l.restart)
 				}
 			}
 		})
@@ -68,8 +68,8 @@ func TestWatchdog(t *testing.T) {
 func TestSilentNeighbors(t *testing.T) {
 	needNamespace(t)
 	t.Parallel()
-	// The first accepts our connection and says nothing, the second opens one and says nothing, the third sends its OPEN and no
-	// KEEPALIVE, as GoBGP itself does after a collision.
+	// The first accepts our connection and says nothing, the second opens one and says nothing, the
+	// third sends its OPEN and no KEEPALIVE, as GoBGP itself does after a collision.
 	r := newRouterWith(t, 21, 65000, func(o *Options) { o.Report = ReportBest })
 	listener, err := net.ListenTCP("tcp6", &net.TCPAddr{IP: net.ParseIP("fd00::16"), Port: 1790})
 	r.must(err)
@@ -169,8 +169,8 @@ func dial(half string) error {
 	return nil
 }
 
-// TestBothDial: neighbors that open a connection to each other at the same moment get their session, however often their
-// connections collide.
+// TestBothDial: neighbors that open a connection to each other at the same moment get their
+// session, however often their connections collide.
 func TestBothDial(t *testing.T) {
 	needNamespace(t)
 	t.Parallel()
@@ -218,8 +218,8 @@ func TestBothDial(t *testing.T) {
 	}
 	<-begun
 	<-begun
-	// GoBGP tries to connect 1.5 to 2 s after a session is begun. Both processes sleep through that, so that all attempts are
-	// made at once when they wake.
+	// GoBGP tries to connect 1.5 to 2 s after a session is begun. Both processes sleep through
+	// that, so that all attempts are made at once when they wake.
 	signal := func(s syscall.Signal) {
 		for _, cmd := range halves {
 			if err := cmd.Process.Signal(s); err != nil {

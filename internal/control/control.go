@@ -1,5 +1,6 @@
-// Package control is the socket that a running daemon takes commands on: HTTP over a Unix socket that only the
-// daemon's user and root can connect to. The status address, which anybody may reach, takes no commands.
+// Package control is the socket that a running daemon takes commands on: HTTP over a Unix socket
+// that only the daemon's user and root can connect to. The status address, which anybody may reach,
+// takes no commands.
 //
 // It does not know the commands.
 package control
@@ -26,13 +27,14 @@ const mode = 0o600
 // dialTimeout bounds the test whether another process has the socket.
 const dialTimeout = time.Second
 
-// Listen creates the socket, and its directory if it is missing. It replaces a socket that a killed process left
-// behind; one that a process listens on is an error that wraps syscall.EADDRINUSE.
+// Listen creates the socket, and its directory if it is missing. It replaces a socket that a killed
+// process left behind; one that a process listens on is an error that wraps syscall.EADDRINUSE.
 func Listen(ctx context.Context, path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("create directory of control socket: %w", err)
 	}
-	// The mode of an unbound socket becomes that of the file: there is no moment at which others could connect.
+	// The mode of an unbound socket becomes that of the file: there is no moment at which others
+	// could connect.
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
 		if e := c.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), mode) }); e != nil {

@@ -1,6 +1,6 @@
-// Package daemon is the common part of tabane's BGP daemons: it runs a BGP speaker, a reconciler and the kernel's
-// events in one loop, installs best unicast paths in the main table, takes over the kernel state of a previous
-// instance, and removes it at a clean stop.
+// Package daemon is the common part of tabane's BGP daemons: it runs a BGP speaker, a reconciler
+// and the kernel's events in one loop, installs best unicast paths in the main table, takes over
+// the kernel state of a previous instance, and removes it at a clean stop.
 //
 // It decides nothing about SIDs, egress peers or EPE Routes: that is the Machine's part.
 package daemon
@@ -22,11 +22,12 @@ import (
 type Machine interface {
 	// BGP applies events of the speaker, in order, to the desired state.
 	BGP(events []bgp.Event)
-	// Link applies the state of an interface, also if it is unchanged: up is administratively up with carrier.
+	// Link applies the state of an interface, also if it is unchanged: up is administratively up
+	// with carrier.
 	Link(name string, up bool)
-	// Settled is called after the desired state was applied to the kernel, for what must follow, such as
-	// advertising a route that is installed now; true requests another round. The kernel may have rejected some
-	// objects: see Kernel.Settled.
+	// Settled is called after the desired state was applied to the kernel, for what must follow,
+	// such as advertising a route that is installed now; true requests another round. The kernel
+	// may have rejected some objects: see Kernel.Settled.
 	Settled() (again bool)
 }
 
@@ -44,8 +45,9 @@ type Options struct {
 const (
 	// resyncEvery is the longest time until changes of our objects by other programs are repaired.
 	resyncEvery = 30 * time.Second
-	// sweepQuiet is how long all sessions must have been up before a restarted daemon deletes stale objects of the
-	// previous instance, and sweepAfter when it does so although some are down. With no session up it does not.
+	// sweepQuiet is how long all sessions must have been up before a restarted daemon deletes stale
+	// objects of the previous instance, and sweepAfter when it does so although some are down. With
+	// no session up it does not.
 	sweepQuiet = 10 * time.Second
 	sweepAfter = time.Minute
 	// retryFirst and retryMost bound the pause before objects that the kernel rejected are retried.
@@ -53,7 +55,8 @@ const (
 	retryMost  = 5 * time.Second
 )
 
-// Daemon runs one Machine. Kernel and Speaker are for the machine to use, in its own methods and before Run.
+// Daemon runs one Machine. Kernel and Speaker are for the machine to use, in its own methods and
+// before Run.
 type Daemon struct {
 	Kernel  *route.Reconciler
 	Speaker *bgp.Speaker
@@ -86,9 +89,9 @@ type source interface {
 	Err() error
 }
 
-// New connects to the kernel and starts the speaker, so that a missing privilege or a port in use is reported
-// before anything has changed, and reads the objects of a previous instance. Close reverts it; Run does so at
-// its end.
+// New connects to the kernel and starts the speaker, so that a missing privilege or a port in use
+// is reported before anything has changed, and reads the objects of a previous instance. Close
+// reverts it; Run does so at its end.
 func New(ctx context.Context, o Options) (*Daemon, error) {
 	o.Speaker.Report |= bgp.ReportUnicast
 	o.Speaker.Log = o.Log
@@ -126,8 +129,8 @@ func (d *Daemon) Close() error {
 // Link returns the state of an interface; a missing one is an error that matches fs.ErrNotExist.
 func (d *Daemon) Link(name string) (route.Link, error) { return d.conn.Link(name) }
 
-// NexthopTo returns gateway and interface of the kernel's route to dst; no route is an error that wraps
-// route.ErrNoRoute.
+// NexthopTo returns gateway and interface of the kernel's route to dst; no route is an error that
+// wraps route.ErrNoRoute.
 func (d *Daemon) NexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err error) {
 	return d.conn.NexthopTo(dst)
 }
@@ -135,7 +138,8 @@ func (d *Daemon) NexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err
 // Found reads the objects of this daemon in the kernel, such as those of a previous instance.
 func (d *Daemon) Found() ([]route.Object, error) { return d.conn.Dump(d.options.Protocol) }
 
-// Run runs the machine until ctx ends; then, unless Options.Keep, it removes its objects from the kernel.
+// Run runs the machine until ctx ends; then, unless Options.Keep, it removes its objects from the
+// kernel.
 func (d *Daemon) Run(ctx context.Context, m Machine) (err error) {
 	defer close(d.stopped)
 	defer func() { err = errors.Join(err, d.conn.Close()) }()
@@ -349,7 +353,8 @@ func (d *Daemon) flush() {
 	}
 }
 
-// leave removes everything at a clean stop. The sessions close first, so that others stop sending here.
+// leave removes everything at a clean stop. The sessions close first, so that others stop sending
+// here.
 func (d *Daemon) leave() error {
 	d.Speaker.Stop()
 	if d.options.Keep {
@@ -362,8 +367,8 @@ func (d *Daemon) leave() error {
 	return nil
 }
 
-// Do runs f in the daemon's loop, where the machine's state can be read. It reports whether f ran: not before or
-// after Run.
+// Do runs f in the daemon's loop, where the machine's state can be read. It reports whether f ran:
+// not before or after Run.
 func (d *Daemon) Do(ctx context.Context, f func()) bool { return d.request(ctx, false, f) }
 
 // Change runs f like Do and then applies the desired state.
@@ -388,8 +393,8 @@ func (d *Daemon) request(ctx context.Context, change bool, f func()) bool {
 	}
 }
 
-// FollowLink applies the state of a link to the session over it: it closes at once when the link goes down,
-// without waiting for the hold timer, and is enabled when the link is up.
+// FollowLink applies the state of a link to the session over it: it closes at once when the link
+// goes down, without waiting for the hold timer, and is enabled when the link is up.
 func (d *Daemon) FollowLink(neighbor, link string, up bool) {
 	change, state := d.Speaker.Enable, "up"
 	if !up {

@@ -27,7 +27,7 @@ type rig struct {
 	dumpErr, linksErr error
 	reads             int
 	table             table
-	wayErr            error
+	resolveErr        error
 	learned           chan []bgp.Event
 	events            chan route.Event
 
@@ -54,8 +54,8 @@ func (r *rig) Links() ([]route.Link, error) {
 }
 
 func (r *rig) NexthopTo(dst netip.Addr) (netip.Addr, string, error) {
-	if r.wayErr != nil {
-		return netip.Addr{}, "", r.wayErr
+	if r.resolveErr != nil {
+		return netip.Addr{}, "", r.resolveErr
 	}
 	return r.table.NexthopTo(dst)
 }
@@ -122,7 +122,7 @@ func (r *rig) want(what string, there bool) {
 
 func path(hop netip.Addr) bgp.UnicastPath { return bgp.UnicastPath{Prefix: client, NextHop: hop} }
 
-func TestWhatTheKernelRefusesComesLater(t *testing.T) {
+func TestRefusedChangesAreRetried(t *testing.T) {
 	for _, refusal := range []error{unix.ENOMEM, unix.EBUSY, unix.ENOBUFS, unix.EINTR} {
 		t.Run(refusal.Error(), func(t *testing.T) {
 			run(t, func(r *rig) {
@@ -131,14 +131,14 @@ func TestWhatTheKernelRefusesComesLater(t *testing.T) {
 				r.want("refused", false)
 				r.in(func() {
 					if r.settled == 0 {
-						t.Error("the machine was not told")
+						t.Error("Settled was not called")
 					}
 				})
 				time.Sleep(3 * time.Second)
 				r.want("still refused", false)
 				r.in(func() {
 					if tries := len(r.kernel.Log); tries < 4 || tries > 20 {
-						t.Errorf("%d tries in three seconds", tries)
+						t.Errorf("%d attempts in three seconds", tries)
 					}
 					r.kernel.Fault = nil
 				})
@@ -154,7 +154,7 @@ func TestWhatTheKernelRefusesComesLater(t *testing.T) {
 	}
 }
 
-func TestLostEventsMeanReadingEverything(t *testing.T) {
+func TestLostEventsCauseResync(t *testing.T) {
 	run(t, func(r *rig) {
 		r.learn(path(onLink))
 		r.want("at first", true)
@@ -169,11 +169,11 @@ func TestLostEventsMeanReadingEverything(t *testing.T) {
 	})
 }
 
-func TestWhatCannotBeReadIsReadLater(t *testing.T) {
+func TestFailedReadsAreRetried(t *testing.T) {
 	for name, fail := range map[string]func(*rig, error){
 		"objects": func(r *rig, err error) { r.dumpErr = err },
 		"links":   func(r *rig, err error) { r.linksErr = err },
-		"ways":    func(r *rig, err error) { r.wayErr = err },
+		"ways":    func(r *rig, err error) { r.resolveErr = err },
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(r *rig) {
@@ -204,21 +204,21 @@ func TestWhatCannotBeReadIsReadLater(t *testing.T) {
 	}
 }
 
-func TestANextHopThatCannotBeAskedForWaits(t *testing.T) {
+func TestUnresolvedNextHopKeepsTheOldRoute(t *testing.T) {
 	run(t, func(r *rig) {
-		r.in(func() { r.wayErr = unix.ENOMEM })
+		r.in(func() { r.resolveErr = unix.ENOMEM })
 		r.learn(path(onLink))
 		r.want("the way is unknown", false)
-		r.in(func() { r.wayErr = nil })
+		r.in(func() { r.resolveErr = nil })
 		time.Sleep(retryFirst + time.Millisecond)
 		r.want("the way is known", true)
-		// Another next hop whose way is unknown: the old one is better than none.
-		r.in(func() { r.wayErr = unix.ENOMEM })
+		// A next hop that cannot be resolved yet: the old route stays.
+		r.in(func() { r.resolveErr = unix.ENOMEM })
 		r.learn(path(far))
-		r.want("the new way is unknown", true)
-		r.in(func() { r.wayErr = nil })
+		r.want("the new next hop cannot be resolved", true)
+		r.in(func() { r.resolveErr = nil })
 		time.Sleep(time.Second)
-		r.want("there is no way", false)
+		r.want("the next hop is unreachable", false)
 	})
 }
 
@@ -235,7 +235,7 @@ func TestNothingIsSweptWithoutASession(t *testing.T) {
 			t.Helper()
 			r.in(func() {
 				if _, ok := r.kernel.All()[stale.Key()]; ok != want {
-					t.Errorf("%s: the former life's route is there: %t", what, ok)
+					t.Errorf("%s: route of the previous instance present: %t", what, ok)
 				}
 			})
 		}
@@ -249,8 +249,8 @@ func TestNothingIsSweptWithoutASession(t *testing.T) {
 	})
 }
 
-// TestTheKernelEndsUpAsWanted: whatever is refused, lost and changed from outside, the kernel has what the last path says
-// once the faults are over.
+// TestKernelConverges: whatever is refused, lost and changed from outside, the kernel has what the
+// last path says once the faults are over.
 func TestTheKernelEndsUpAsWanted(t *testing.T) {
 	faults := []error{nil, unix.ENOMEM, unix.EBUSY, unix.ENOBUFS}
 	rapid.Check(t, func(rt *rapid.T) {
@@ -283,7 +283,7 @@ func TestTheKernelEndsUpAsWanted(t *testing.T) {
 					r.in(func() { r.dumpErr = err })
 				case 6:
 					err := fault.Draw(rt, "way")
-					r.in(func() { r.wayErr = err })
+					r.in(func() { r.resolveErr = err })
 				case 7:
 					r.in(func() { r.kernel.Remove(clientKey) })
 					r.events <- route.Overrun{}
@@ -293,7 +293,7 @@ func TestTheKernelEndsUpAsWanted(t *testing.T) {
 					time.Sleep(time.Second)
 				}
 			}
-			r.in(func() { r.kernel.Fault, r.dumpErr, r.wayErr = nil, nil, nil })
+			r.in(func() { r.kernel.Fault, r.dumpErr, r.resolveErr = nil, nil, nil })
 			time.Sleep(resyncEvery + retryMost)
 			r.want("in the end", there)
 			r.in(func() {
@@ -336,7 +336,8 @@ func TestChangeSettlesAndDoDoesNot(t *testing.T) {
 	})
 }
 
-// A rule that another program deletes is restored without a resync; that of another protocol is left alone.
+// A rule that another program deletes is restored without a resync; that of another protocol is
+// left alone.
 func TestADeletedRuleIsRestored(t *testing.T) {
 	run(t, func(r *rig) {
 		rule := route.Rule{Priority: 1000, From: netip.MustParsePrefix("2001:db8::1/128"), Table: 101}

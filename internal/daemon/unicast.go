@@ -9,8 +9,8 @@ import (
 	"github.com/tabane/tabane/internal/route"
 )
 
-// unicastMetric is worse than that of connected (256) and static routes and of routes from router advertisements
-// (1024): these always win over BGP, so that no neighbor can replace them.
+// unicastMetric is worse than that of connected (256) and static routes and of routes from router
+// advertisements (1024): these always win over BGP, so that no neighbor can replace them.
 const unicastMetric = 4096
 
 // desired is the desired state of the kernel.
@@ -30,7 +30,8 @@ type unicast struct {
 	resolver resolver
 	best     map[netip.Prefix]netip.Addr // next hops
 	via      map[netip.Addr]via          // what the next hops resolve to
-	// unsure is why some next hop could not be resolved. Its last known route holds until resolve succeeds.
+	// unsure is why some next hop could not be resolved. Its last known route holds until resolve
+	// succeeds.
 	unsure error
 }
 
@@ -59,8 +60,8 @@ func (u *unicast) update(events []bgp.Event) {
 	}
 }
 
-// resolve resolves each next hop again and updates the routes of those that changed. The error is why some next
-// hop could not be resolved.
+// resolve resolves each next hop again and updates the routes of those that changed. The error is
+// why some next hop could not be resolved.
 func (u *unicast) resolve() error {
 	u.unsure = nil
 	used := map[netip.Addr]bool{}

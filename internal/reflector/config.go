@@ -38,7 +38,7 @@ type Client struct {
 	Locator netip.Prefix `yaml:"locator,omitempty"`
 }
 
-// checkLocator says what is wrong with a client's locator; none is fine.
+// checkLocator checks a client's locator, which is optional.
 func (c *Config) checkLocator(faults *fault.List, at string, client int) {
 	l := c.Clients[client].Locator
 	switch {
@@ -46,7 +46,7 @@ func (c *Config) checkLocator(faults *fault.List, at string, client int) {
 	case !l.IsValid() || !l.Addr().Is6() || l.Addr().Is4In6() || l != l.Masked():
 		faults.Add(at, "must be an IPv6 prefix without host bits, got %v", l)
 	case !c.Clients[client].BFD.Enabled():
-		faults.Add(at, "needs bfd, which finds the client silent")
+		faults.Add(at, "needs bfd, which detects the loss of the client")
 	default:
 		for i, other := range c.Clients[:client] {
 			if other.Locator.IsValid() && other.Locator.Overlaps(l) {
@@ -56,7 +56,7 @@ func (c *Config) checkLocator(faults *fault.List, at string, client int) {
 	}
 }
 
-// Check says everything that is wrong with the configuration. It does not touch the system.
+// Check returns all faults of the configuration. It does not touch the system.
 func (c *Config) Check() fault.List {
 	faults := bgp.CheckIdentity(c.ASN, c.RouterID)
 	faults.Merge("", bgp.CheckAddress(c.Address))

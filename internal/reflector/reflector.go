@@ -1,5 +1,5 @@
-// Package reflector is a route reflector for IPv6 unicast and VPNv6 routes between the ASBRs and the servers of one AS
-// (RFC 4456). It keeps next hops and SIDs as they are.
+// Package reflector is a route reflector for IPv6 unicast and VPNv6 routes between the ASBRs and
+// the servers of one AS (RFC 4456). It keeps next hops and SIDs as they are.
 //
 // It does not change the kernel and has no external neighbors.
 package reflector
@@ -43,9 +43,9 @@ func New(ctx context.Context, o Options) (*Reflector, error) {
 	return &Reflector{config: o.Config, log: o.Log, speaker: speaker}, nil
 }
 
-// Run reflects until ctx ends. Sessions stay open when ctx ends, so that they close with the process, all at once:
-// closed one after the other, each would withdraw the routes of its client, which still work, from the remaining
-// clients. Stop closes them where the process continues.
+// Run reflects until ctx ends. Sessions stay open when ctx ends, so that they close with the
+// process, all at once: closed one after the other, each would withdraw the routes of its client,
+// which still work, from the remaining clients. Stop closes them where the process continues.
 func (r *Reflector) Run(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {

@@ -46,7 +46,7 @@ type Neighbor struct {
 	Deny []netip.Prefix `yaml:"deny,omitempty"`
 }
 
-// Check says everything that is wrong with the configuration. It does not touch the system.
+// Check returns all faults of the configuration. It does not touch the system.
 func (c *Config) Check() fault.List {
 	faults := bgp.CheckIdentity(c.ASN, c.RouterID)
 	checkPrefixes(&faults, "networks", c.Networks)

@@ -24,8 +24,8 @@ func (c changes) none() bool {
 	return len(c.originate)+len(c.withdraw)+len(c.remove)+len(c.add)+len(c.policy) == 0
 }
 
-// difference returns what has to change, or the faults of what cannot change while the router runs. A neighbor
-// that differs in more than its export policy gets a new session.
+// difference returns what has to change, or the faults of what cannot change while the router runs.
+// A neighbor that differs in more than its export policy gets a new session.
 func difference(old, now Config) (changes, fault.List) {
 	var (
 		c      changes
@@ -86,9 +86,9 @@ func without(list, other []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(list), func(p netip.Prefix) bool { return there[p] })
 }
 
-// Reload applies another configuration to the running router: networks, neighbors and their export policies.
-// Sessions of unchanged neighbors stay up. An invalid configuration, or one that needs a restart, is rejected as a
-// whole.
+// Reload applies another configuration to the running router: networks, neighbors and their export
+// policies. Sessions of unchanged neighbors stay up. An invalid configuration, or one that needs a
+// restart, is rejected as a whole.
 func (r *Router) Reload(now Config) error {
 	if err := now.Check().Err(); err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Package router is a plain BGP router, such as a transit provider or an access network has: it originates its
-// networks, advertises routes between its neighbors and forwards along best paths.
+// Package router is a plain BGP router, such as a transit provider or an access network has: it
+// originates its networks, advertises routes between its neighbors and forwards along best paths.
 //
 // It has nothing that tabane adds to a network: no SIDs, no VPN routes, no per-peer tables.
 package router
@@ -56,9 +56,9 @@ func New(ctx context.Context, o Options) (*Router, error) {
 	return &Router{config: o.Config, log: o.Log, daemon: d, links: map[string]bool{}}, nil
 }
 
-// speaker is the neighbor as the BGP speaker is configured with it. Of two routers the one with the higher AS
-// number is passive: if both open connections at the same moment, the collision may take the speaker's
-// watchdog some seconds to resolve.
+// speaker is the neighbor as the BGP speaker is configured with it. Of two routers the one with the
+// higher AS number is passive: if both open connections at the same moment, the collision may take
+// the speaker's watchdog some seconds to resolve.
 func (n Neighbor) speaker(own uint32) bgp.Neighbor {
 	return bgp.Neighbor{
 		Passive: own > n.ASN,
