@@ -138,8 +138,7 @@ func (s *Speaker) Start(ctx context.Context) error {
 	if i.running || i.stopped {
 		return errors.New("start bgp speaker: already started")
 	}
-	ended := (&failover{sessions: s.sessions}).sessionEnded
-	i.server = server.NewBgpServer(server.LoggerOption(slog.New(newHandler(i.log.Handler(), ended)), nil))
+	i.server = server.NewBgpServer(server.LoggerOption(slog.New(newHandler(i.log.Handler(), &diagnosis{s.sessions})), nil))
 	go i.server.Serve()
 	err := i.start(ctx)
 	if err == nil {

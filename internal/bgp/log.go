@@ -4,7 +4,9 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,22 +17,40 @@ const repeatAfter = time.Minute
 // handler adapts GoBGP's log: info becomes debug, as the daemon that owns the speaker logs sessions
 // itself, and so do repeated warnings.
 //
-// It also detects the end of a session: GoBGP logs it at once, but calls its watchers only after it
-// dropped the neighbor's routes, which takes seconds with a full table.
+// It also passes to its observer what GoBGP reports in no other way, or too late: GoBGP logs the
+// end of a session at once, but calls its watchers only after it dropped the neighbor's routes,
+// which takes seconds with a full table.
 type handler struct {
 	next     slog.Handler
-	scope    string     // attributes of the logger, which identify the neighbor
-	neighbor netip.Addr // the address among them
-	ended    func(netip.Addr)
+	scope    string       // attributes of the logger, which identify the neighbor
+	neighbor netip.Addr   // the address among them
+	up       *atomic.Bool // the neighbor's session is up; nil without neighbor
+	observer observer
 	seen     *seen
 }
 
-// What GoBGP logs in the goroutine of a session before it processes the session's end, and the
-// attribute with the neighbor's address. TestLossIsAdvertisedFirst fails if another version logs
-// something else.
+// observer is called in the goroutine that logs.
+type observer interface {
+	// ended reports that an established session ended; its routes are dropped after the call.
+	ended(neighbor netip.Addr)
+	// notification reports a NOTIFICATION that was sent, or that was received in an established
+	// session.
+	notification(neighbor netip.Addr, sent bool, msg Notification)
+	// attemptFailed reports that a connection for a session failed.
+	attemptFailed(neighbor netip.Addr, why attemptFailure)
+}
+
+// What GoBGP logs in the goroutine of a session, and the attribute with the neighbor's address.
+// TestLossIsAdvertisedFirst and TestWhyDown fail if another version logs something else.
 const (
-	endMessage  = "Peer Down"
-	neighborKey = "Key"
+	upMessage       = "Peer Up"
+	endMessage      = "Peer Down" // before it processes the session's end
+	sentMessage     = "sent notification"
+	receivedMessage = "received notification"
+	connectMessage  = "failed to connect"
+	ioMessage       = "outgoing connection IO error"
+	stateMessage    = "state changed"
+	neighborKey     = "Key"
 )
 
 // seen is the time at which each warning was logged last.
@@ -39,10 +59,8 @@ type seen struct {
 	last map[string]time.Time
 }
 
-// newHandler returns a handler that calls ended, in the goroutine of the session, for each session
-// that ends.
-func newHandler(next slog.Handler, ended func(netip.Addr)) slog.Handler {
-	return handler{next: next, ended: ended, seen: &seen{last: map[string]time.Time{}}}
+func newHandler(next slog.Handler, o observer) slog.Handler {
+	return handler{next: next, observer: o, seen: &seen{last: map[string]time.Time{}}}
 }
 
 // repeated reports whether a warning was logged within repeatAfter, and records it otherwise.
@@ -64,13 +82,61 @@ func demote(l slog.Level) slog.Level {
 	return l - (slog.LevelInfo - slog.LevelDebug)
 }
 
+// Enabled reports whether the record is logged or observed. Failed attempts have the level debug,
+// which is too expensive for a session that is up: GoBGP logs each UPDATE.
 func (h handler) Enabled(ctx context.Context, l slog.Level) bool {
-	return l == slog.LevelInfo || h.next.Enabled(ctx, demote(l))
+	return l == slog.LevelInfo || h.up != nil && !h.up.Load() || h.next.Enabled(ctx, demote(l))
+}
+
+// observe passes a record about a neighbor to the observer.
+func (h handler) observe(r slog.Record) {
+	switch r.Message {
+	case upMessage:
+		h.up.Store(true)
+	case endMessage:
+		h.up.Store(false)
+		h.observer.ended(h.neighbor)
+	case sentMessage, receivedMessage:
+		a := attributes(r)
+		msg := Notification{Code: octet(a["Code"]), Subcode: octet(a["Subcode"])}
+		if v, ok := a["Communicated-Reason"]; ok {
+			msg.Communication = v.String()
+		}
+		h.observer.notification(h.neighbor, r.Message == sentMessage, msg)
+	case connectMessage:
+		// "dial tcp LOCAL->REMOTE: connect: connection refused"
+		text := attributes(r)["Error"].String()
+		h.observer.attemptFailed(h.neighbor, attemptFailure(strings.TrimSpace(text[strings.LastIndex(text, ": ")+1:])))
+	case ioMessage:
+		h.observer.attemptFailed(h.neighbor, attemptFailure(attributes(r)["reason"].String()))
+	case stateMessage:
+		why := attemptFailure(attributes(r)["reason"].String())
+		if !h.up.Load() && (why == attemptClosed || why == attemptRejected) {
+			h.observer.attemptFailed(h.neighbor, why)
+		}
+	}
+}
+
+func attributes(r slog.Record) map[string]slog.Value {
+	m := make(map[string]slog.Value, r.NumAttrs())
+	r.Attrs(func(a slog.Attr) bool {
+		m[a.Key] = a.Value
+		return true
+	})
+	return m
+}
+
+// octet returns the value of an attribute with a number of 8 bits; 0 if it is none.
+func octet(v slog.Value) uint8 {
+	if v.Kind() != slog.KindInt64 || v.Int64() < 0 || v.Int64() > 0xff {
+		return 0
+	}
+	return uint8(v.Int64())
 }
 
 func (h handler) Handle(ctx context.Context, r slog.Record) error {
-	if r.Message == endMessage && h.neighbor.IsValid() {
-		h.ended(h.neighbor)
+	if h.neighbor.IsValid() {
+		h.observe(r)
 	}
 	r.Level = demote(r.Level)
 	if !h.next.Enabled(ctx, r.Level) {
@@ -89,7 +155,9 @@ func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	h.next = h.next.WithAttrs(attrs)
 	for _, a := range attrs {
 		if a.Key == neighborKey {
-			h.neighbor, _ = netip.ParseAddr(a.Value.String()) // invalid: not a neighbor
+			if h.neighbor, _ = netip.ParseAddr(a.Value.String()); h.neighbor.IsValid() {
+				h.up = new(atomic.Bool)
+			}
 		}
 		h.scope += a.String() + " "
 	}

@@ -2,7 +2,6 @@ package bgp
 
 import (
 	"log/slog"
-	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,7 +11,7 @@ import (
 func TestLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder
-		log := slog.New(newHandler(slog.NewTextHandler(&out, nil), func(netip.Addr) { t.Error("a session ended") }))
+		log := slog.New(newHandler(slog.NewTextHandler(&out, nil), nil))
 		a, b := log.With("Key", "a"), log.With("Key", "b")
 		lines := func() int { return strings.Count(out.String(), "\n") }
 

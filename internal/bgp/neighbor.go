@@ -185,6 +185,7 @@ type neighbor struct {
 	idle     bool // GoBGP is in the state Idle before its next attempt
 	deleting bool // the session ends by our own doing
 	reason   string
+	history  history
 	adjIn    map[netip.Prefix]struct{} // accepted routes
 	warned   bool
 	rules    policyEntry // with the current import policy

@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -60,11 +61,15 @@ func (r *received) onPeer(e *apiutil.WatchEventMessage_PeerEvent, _ time.Time) {
 	switch up := state == gobgp.BGP_FSM_ESTABLISHED; {
 	case up && !n.up:
 		n.up = true
+		n.history.changed, n.history.ending = time.Now(), ""
+		n.history.opening, n.history.logged = finding{}, ""
 		event = Session{Neighbor: n.Name, Up: true}
 	case !up && n.up:
 		n.up = false
+		n.history.changed = time.Now()
+		n.history.flaps++
 		if reason != "" {
-			n.reason = explain(reason)
+			n.reason = cmp.Or(n.history.ending, explain(reason))
 		}
 		event = Session{Neighbor: n.Name, Reason: n.reason}
 	}

@@ -1,6 +1,9 @@
 package bgp
 
-import "log/slog"
+import (
+	"log/slog"
+	"time"
+)
 
 // SessionStatus is one session in a daemon's /status.
 type SessionStatus struct {
@@ -10,8 +13,17 @@ type SessionStatus struct {
 	BFD string `json:"bfd,omitempty"`
 	// Retained is the number of stale best paths that are kept after the session ended.
 	Retained int `json:"retained,omitempty"`
-	// Reason is why the session went down last.
+	// Reason is why the session is not up: why it went down, or why no new one opens.
 	Reason string `json:"reason,omitempty"`
+	// Uptime is the age of the session in seconds.
+	Uptime int64 `json:"uptime_seconds"`
+	// Flaps counts how often the session went down.
+	Flaps uint64 `json:"flaps"`
+	// LastReset is why the session went down last.
+	LastReset string `json:"last_reset,omitempty"`
+	// Sent and Received are the last NOTIFICATION messages, in words with code and subcode.
+	Sent     string `json:"notification_sent,omitempty"`
+	Received string `json:"notification_received,omitempty"`
 }
 
 // Sessions returns the state of all sessions for /status, sorted by the neighbors' names.
@@ -19,9 +31,9 @@ func (s *sessions) Sessions() []SessionStatus {
 	states := s.Neighbors()
 	all := make([]SessionStatus, len(states))
 	for i, n := range states {
-		all[i] = SessionStatus{Neighbor: n.Name, Up: n.Up, Retained: n.Retained}
-		if !n.Up {
-			all[i].Reason = n.Reason
+		all[i] = SessionStatus{
+			Neighbor: n.Name, Up: n.Up, Retained: n.Retained, Reason: n.Down, Flaps: n.Flaps, LastReset: n.Reason,
+			Uptime: int64(n.Uptime / time.Second), Sent: n.Sent.text(), Received: n.Received.text(),
 		}
 		switch {
 		case n.BFDUp:

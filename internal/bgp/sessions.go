@@ -296,10 +296,15 @@ type NeighborState struct {
 	Up       bool
 	Disabled bool
 	Reason   string // why it went down last; empty if it never did
-	Routes   int    // accepted IPv6 unicast routes; -1 without ReportAdjIn and for internal neighbors
-	BFD      bool   // BFD is configured
-	BFDUp    bool   // its BFD session is up
-	Retained int    // stale best paths that are kept after the session ended
+	Down     string // why it is not up now; empty if it is
+	Uptime   time.Duration
+	Flaps    uint64       // how often it went down
+	Sent     Notification // the last one; Code is 0 if there was none
+	Received Notification // likewise
+	Routes   int          // accepted IPv6 unicast routes; -1 without ReportAdjIn and for internal neighbors
+	BFD      bool         // BFD is configured
+	BFDUp    bool         // its BFD session is up
+	Retained int          // stale best paths that are kept after the session ended
 }
 
 // Neighbors returns the state of all sessions, sorted by name.
@@ -313,6 +318,10 @@ func (s *sessions) Neighbors() []NeighborState {
 		st := NeighborState{Name: n.Name, Up: n.up, Disabled: n.disabled, Reason: n.reason, Routes: -1}
 		if s.opt.Report&ReportAdjIn != 0 && n.ASN != s.opt.ASN {
 			st.Routes = len(n.adjIn)
+		}
+		st.Down, st.Flaps, st.Sent, st.Received = n.downReason(), n.history.flaps, n.history.sent, n.history.received
+		if n.up {
+			st.Uptime = time.Since(n.history.changed)
 		}
 		st.BFD, st.BFDUp = n.BFD.Enabled(), s.bfd.Up(n.Name)
 		st.Retained = s.retention.stale(n.Name)

@@ -71,7 +71,8 @@ func (w *watchdog) timeout() time.Duration {
 	return t
 }
 
-// openWatch runs the watchdogs of all sessions that are not up.
+// openWatch runs the watchdogs of all sessions that are not up, and diagnoses what only counters
+// show.
 type openWatch struct{ *sessions }
 
 // run returns after Stop.
@@ -79,6 +80,11 @@ func (o *openWatch) run() {
 	tick := time.NewTicker(openPoll)
 	defer tick.Stop()
 	dogs := map[*neighbor]*watchdog{}
+	diagnosis := &diagnosis{o.sessions}
+	dropped, err := readSignatureErrors()
+	if err != nil {
+		o.log.Warn("read tcp md5 counters", "err", err)
+	}
 	for {
 		select {
 		case <-tick.C:
@@ -91,7 +97,17 @@ func (o *openWatch) run() {
 				delete(dogs, n)
 			}
 		}
+		before := dropped
+		if len(down) > 0 {
+			if now, err := readSignatureErrors(); err == nil {
+				dropped = now
+			}
+		}
 		for n := range down {
+			if text := dropped.explain(before, n.Neighbor); text != "" {
+				diagnosis.found(n, finding{rank: signature, text: text})
+			}
+			diagnosis.report(n)
 			a, ok := o.attempt(n)
 			if !ok {
 				continue

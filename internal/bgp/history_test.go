@@ -1,0 +1,135 @@
+package bgp
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+)
+
+func TestNotificationText(t *testing.T) {
+	for want, n := range map[string]Notification{
+		"OPEN Message Error/Bad Peer AS (2/2)":                                          {Code: 2, Subcode: 2},
+		"Hold Timer Expired (4/0)":                                                      {Code: 4},
+		`Cease/Administrative Shutdown (6/2): "back at 5\n\x1b[31m"`:                    {6, 2, "back at 5\n\x1b[31m"},
+		"Cease/BFD Down (6/10)":                                                         {Code: 6, Subcode: 10},
+		"Cease/unknown subcode (6/99)":                                                  {Code: 6, Subcode: 99},
+		"unknown error/unknown subcode (77/1)":                                          {Code: 77, Subcode: 1},
+		"Message Header Error (1/0)":                                                    {Code: 1},
+		"Finite State Machine Error/Receive Unexpected Message in OpenSent State (5/1)": {Code: 5, Subcode: 1},
+	} {
+		if got := n.String(); got != want {
+			t.Errorf("%d/%d: %s, want %s", n.Code, n.Subcode, got, want)
+		}
+	}
+	if got := (Notification{}).text(); got != "" {
+		t.Errorf("no notification: %q", got)
+	}
+}
+
+func TestFindingSupersedes(t *testing.T) {
+	at := time.Unix(1000, 0)
+	old := finding{rank: notified, at: at}
+	for _, c := range []struct {
+		f    finding
+		want bool
+	}{
+		{finding{rank: notified, at: at.Add(time.Second)}, true},
+		{finding{rank: connecting, at: at.Add(findingLife)}, false},
+		{finding{rank: connecting, at: at.Add(findingLife + 1)}, true},
+	} {
+		if got := c.f.supersedes(old); got != c.want {
+			t.Errorf("rank %d after %v: %t", c.f.rank, c.f.at.Sub(at), got)
+		}
+	}
+}
+
+func TestSignatureErrors(t *testing.T) {
+	const text = "TcpExt: SyncookiesSent TCPMD5NotFound TCPMD5Unexpected TCPMD5Failure\nTcpExt: 9 1 2 3\nIpExt: InNoRoutes\nIpExt: 7\n"
+	s, err := parseSignatureErrors([]byte(text))
+	if err != nil || s != (signatureErrors{wrong: 3, missing: 1, unexpected: 2}) {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	for _, bad := range []string{"TcpExt: A B\nTcpExt: 1\n", "TcpExt: TCPMD5Failure\nTcpExt: x\n"} {
+		if _, err := parseSignatureErrors([]byte(bad)); err == nil {
+			t.Errorf("%q is accepted", bad)
+		}
+	}
+	with, without := Neighbor{Password: "x"}, Neighbor{}
+	more := signatureErrors{wrong: 4, missing: 1, unexpected: 3}
+	if got := more.explain(s, with); !strings.Contains(got, "differs") {
+		t.Errorf("wrong signature: %q", got)
+	}
+	if got := more.explain(s, without); !strings.Contains(got, "has an md5 password") {
+		t.Errorf("unexpected signature: %q", got)
+	}
+	if got := (signatureErrors{wrong: 3, missing: 2, unexpected: 2}).explain(s, with); !strings.Contains(got, "has no md5 password") {
+		t.Errorf("missing signature: %q", got)
+	}
+	if got := s.explain(s, with); got != "" {
+		t.Errorf("nothing dropped: %q", got)
+	}
+}
+
+// TestWhyDown: each session that does not open, or ends, says why. The sessions are side by side
+// because each attempt takes a second.
+func TestWhyDown(t *testing.T) {
+	wrongAS, wrongASPeer := newRouter(t, 1, 65000), newRouter(t, 2, 65001)
+	secret, secretPeer := newRouter(t, 3, 65000), newRouter(t, 4, 65001)
+	lonely := newRouter(t, 5, 65000)
+	silent := newRouter(t, 6, 65000)
+	ended := newRouter(t, 8, 65000)
+
+	wrongAS.peer(wrongASPeer, func(n *Neighbor) { n.ASN = 65010 })
+	wrongASPeer.peer(wrongAS, passive)
+	secret.peer(secretPeer, func(n *Neighbor) { n.Password = "right" })
+	secretPeer.peer(secret, passive, func(n *Neighbor) { n.Password = "wrong" })
+	lonely.must(lonely.AddNeighbor(t.Context(), Neighbor{
+		Name: "nobody", Address: address(10), LocalAddress: address(5), ASN: 65001, Families: []Family{IPv6Unicast},
+	}))
+	raw := func(r *router, n int) *rawPeer {
+		r.must(r.AddNeighbor(t.Context(), Neighbor{
+			Name: "raw", Address: address(n), ASN: 65001, Families: []Family{IPv6Unicast}, Passive: true, HoldTime: 3 * time.Second,
+		}))
+		return dialRaw(t, r, n, 65001)
+	}
+	raw(silent, 7)
+	endedPeer := raw(ended, 9)
+
+	because := func(r *router, want string) {
+		t.Helper()
+		var got SessionStatus
+		for end := time.Now().Add(15 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			if got = r.Sessions()[0]; !got.Up && strings.Contains(got.Reason, want) {
+				return
+			}
+		}
+		t.Errorf("never saw %q: %+v", want, got)
+	}
+	ended.wait("session", func() bool { return ended.up["raw"] })
+	if s := ended.Sessions()[0]; s.Reason != "" || s.LastReset != "" || s.Flaps != 0 {
+		t.Errorf("status of a session that is up: %+v", s)
+	}
+	shutdown, err := gobgp.NewBGPNotificationMessage(6, 2, append([]byte{4}, "soon"...)).Serialize()
+	ended.must(err)
+	endedPeer.write(shutdown)
+	ended.wait("end", func() bool { return !ended.up["raw"] })
+	const words = `Cease/Administrative Shutdown (6/2): "soon"`
+	if s := ended.Sessions()[0]; s.Received != words || s.Flaps != 1 || s.LastReset != "NOTIFICATION received: "+words {
+		t.Errorf("status of a session that the neighbor ended: %+v", s)
+	}
+
+	because(wrongAS, "OPEN Message Error/Bad Peer AS (2/2): the neighbor's OPEN has another as number than 65010")
+	if s := wrongAS.Sessions()[0]; s.Sent != "OPEN Message Error/Bad Peer AS (2/2)" {
+		t.Errorf("notification sent: %q", s.Sent)
+	}
+	because(wrongASPeer, "the neighbor refused the session")
+	because(secretPeer, "md5 password differs from the neighbor's")
+	because(secret, "md5 password") // by the time-out, or by the counter, which both share here
+	because(lonely, "connection to [fd00::a]:179 refused")
+	silent.wait("hold timer", func() bool { return silent.downs["raw"] == "hold timer expired" })
+	if s := silent.Sessions()[0]; s.Sent != "Hold Timer Expired (4/0)" || s.LastReset != "hold timer expired" {
+		t.Errorf("status after the hold timer expired: %+v", s)
+	}
+}
