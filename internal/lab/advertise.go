@@ -46,7 +46,7 @@ func (l *Lab) PrepareAdvertise(node, neighbor string, prefix netip.Prefix, on bo
 		return nil, err
 	}
 	at := scenario.Daemon{Node: node, Role: role.Router}
-	if l.daemons.child(at) == nil {
+	if !l.daemons.Running(at) {
 		return nil, fmt.Errorf("node %q runs no daemon %q of this process", node, role.Router)
 	}
 	return func() error { return l.daemons.Signal(at, syscall.SIGHUP) }, nil

@@ -15,7 +15,7 @@ func (l *Lab) Command(ctx context.Context, node string, argv []string) (*exec.Cm
 	if err != nil {
 		return nil, err
 	}
-	return exec.CommandContext(ctx, l.daemons.binary, l.daemons.enterArguments(n.netns, asCommand, argv)...), nil
+	return exec.CommandContext(ctx, l.daemons.launcher.binary, l.daemons.launcher.arguments(n.netns, asCommand, argv)...), nil
 }
 
 // Exec turns the calling process into a command on a node, as Command does with a new one. It
@@ -25,7 +25,7 @@ func (l *Lab) Exec(node string, argv []string) error {
 	if err != nil {
 		return err
 	}
-	return Enter(l.daemons.enterArguments(n.netns, asCommand, argv)[1:])
+	return Enter(l.daemons.launcher.arguments(n.netns, asCommand, argv)[1:])
 }
 
 func (l *Lab) checkCommand(name string, argv []string) (*node, error) {

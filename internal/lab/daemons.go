@@ -1,20 +1,11 @@
 package lab
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
-	"sync"
 	"syscall"
 
 	"github.com/tabane/tabane/internal/control"
@@ -27,14 +18,11 @@ var ErrNotOurs = errors.New("only the process that made the lab can do that")
 
 // Daemons are the processes that a lab runs: on its nodes, and those of its emulated links.
 type Daemons struct {
-	lab, binary      string
-	plan             *plan
-	detached, opened bool // opened: another process made the lab
-
-	mu       sync.Mutex
-	starter  *starter // nil unless this process may start daemons
-	children []*child
-	// state is nil unless this process made the lab.
+	lab      string
+	plan     *plan
+	launcher launcher
+	children children
+	// state is nil unless this process made the lab. It is changed under the lab's lock.
 	state *state
 }
 
@@ -71,36 +59,19 @@ func (d *Daemons) List() []scenario.Daemon {
 
 // Running reports whether a daemon was started by this process and not stopped since.
 func (d *Daemons) Running(at scenario.Daemon) bool {
-	return d.child(at) != nil
-}
-
-func (d *Daemons) child(at scenario.Daemon) *child {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, c := range d.children {
-		if c.Node == at.Node && c.Role == at.Role {
-			return c
-		}
-	}
-	return nil
+	return d.children.find(at) != nil
 }
 
 // Exited is the error of the first daemon that has exited although it was not stopped, or nil.
 func (d *Daemons) Exited() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, c := range d.children {
+	for _, c := range d.children.all() {
 		select {
 		case <-c.exited:
-			return d.exitOf(c)
+			return exitOf(d.lab, c)
 		default:
 		}
 	}
 	return nil
-}
-
-func (d *Daemons) exitOf(c *child) *exitError {
-	return &exitError{c, lastLines(logFile(dirOf(d.lab), c.daemon), logLines)}
 }
 
 // Start starts a daemon that does not run. It does not wait until the daemon is ready.
@@ -112,9 +83,9 @@ func (d *Daemons) Start(at scenario.Daemon) error {
 	if d.state == nil {
 		return ErrNotOurs
 	}
-	c, err := d.start(x)
+	c, err := d.launcher.daemon(x)
 	if c != nil {
-		d.add(c)
+		d.children.add(c)
 	}
 	return errors.Join(err, d.record())
 }
@@ -128,7 +99,7 @@ func (d *Daemons) Stop(ctx context.Context, at scenario.Daemon, sig syscall.Sign
 	if d.state == nil {
 		return ErrNotOurs
 	}
-	c := d.forget(x)
+	c := d.children.remove(x)
 	if c == nil {
 		return fmt.Errorf("%s does not run", x)
 	}
@@ -147,7 +118,7 @@ func (d *Daemons) Stop(ctx context.Context, at scenario.Daemon, sig syscall.Sign
 
 // Signal sends a signal to a daemon that this process started.
 func (d *Daemons) Signal(at scenario.Daemon, sig syscall.Signal) error {
-	c := d.child(at)
+	c := d.children.find(at)
 	if c == nil {
 		return fmt.Errorf("node %q runs no daemon %q of this process", at.Node, at.Role)
 	}
@@ -199,39 +170,6 @@ func (d *Daemons) Command(ctx context.Context, at scenario.Daemon, method, path 
 	return nil
 }
 
-// start starts a daemon on its node with its output in its log file.
-func (d *Daemons) start(x daemon) (*child, error) {
-	out, err := os.OpenFile(logFile(dirOf(d.lab), x), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	defer out.Close()
-	argv := append([]string{cmp.Or(x.program, d.binary)}, x.arguments(dirOf(d.lab))...)
-	// Its own session: Ctrl-C is for the caller, who takes the lab down in order.
-	attr, parent := &syscall.SysProcAttr{Setsid: true}, 0
-	if !d.detached && !d.opened {
-		attr.Pdeathsig, parent = syscall.SIGKILL, os.Getpid()
-	}
-	cmd := exec.Command(d.binary, d.enterArguments(x.netns, strconv.Itoa(parent), argv)...)
-	cmd.Dir = x.workingDirectory(dirOf(d.lab))
-	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = out, out, attr
-	if err := d.starter.start(cmd); err != nil {
-		return nil, fmt.Errorf("start %s: %w", x, err)
-	}
-	c := &child{daemon: x, process: process{PID: cmd.Process.Pid, Node: x.node, Role: x.role}, exited: make(chan struct{})}
-	// The child cannot be reaped before Wait below, so its pid still is its own.
-	st, err := procStat(c.PID)
-	c.Start = st.start
-	go func() {
-		c.err = cmd.Wait()
-		close(c.exited)
-	}()
-	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", x, err)
-	}
-	return c, nil
-}
-
 // startAll starts all daemons at once. Each is recorded in s before the next is started.
 func (d *Daemons) startAll(s *state) error {
 	for _, x := range d.plan.daemons() {
@@ -240,9 +178,9 @@ func (d *Daemons) startAll(s *state) error {
 				return err
 			}
 		}
-		c, err := d.start(x)
+		c, err := d.launcher.daemon(x)
 		if c != nil {
-			d.add(c)
+			d.children.add(c)
 			s.Processes = append(s.Processes, c.process)
 		}
 		if err != nil {
@@ -253,25 +191,6 @@ func (d *Daemons) startAll(s *state) error {
 		}
 	}
 	return nil
-}
-
-func (d *Daemons) add(c *child) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.children = append(d.children, c)
-}
-
-// forget takes a daemon off the list of those that are to run, and returns it.
-func (d *Daemons) forget(x daemon) *child {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	i := slices.IndexFunc(d.children, func(c *child) bool { return c.daemon == x })
-	if i < 0 {
-		return nil
-	}
-	c := d.children[i]
-	d.children = slices.Delete(d.children, i, i+1)
-	return c
 }
 
 // record writes to the state file which daemons run. What other processes have added to the lab
@@ -286,51 +205,23 @@ func (d *Daemons) record() error {
 	if err != nil {
 		return err
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.merge(recorded)
-	d.state.Processes = d.foreign(recorded)
-	for _, c := range d.children {
+	started := d.children.all()
+	d.state.merge(recorded)
+	d.state.Processes = recorded.emulators(started)
+	for _, c := range started {
 		d.state.Processes = append(d.state.Processes, c.process)
 	}
 	return d.state.write(d.lab)
 }
 
-// merge takes over what another process may have added to the lab.
-func (d *Daemons) merge(s *state) {
-	d.state.Namespaces, d.state.Interposed = slices.Clone(s.Namespaces), slices.Clone(s.Interposed)
-	d.state.Processes = slices.Clone(s.Processes)
-}
-
-// foreign are the emulators that other processes have added to the lab.
-func (d *Daemons) foreign(s *state) []process {
-	ours := map[int]bool{}
-	for _, c := range d.children {
-		ours[c.PID] = true
-	}
-	return slices.DeleteFunc(slices.Clone(s.Processes), func(p process) bool { return p.Role != RoleLink || ours[p.PID] || !p.alive() })
-}
-
 // startRelay starts the process of a link that becomes emulated. It dies with the owner of the lab,
 // if that is this process; otherwise it runs until the lab is removed.
 func (d *Daemons) startRelay(x daemon) (*child, error) {
-	d.mu.Lock()
-	if d.starter == nil {
-		d.starter = newStarter()
-	}
-	d.mu.Unlock()
-	c, err := d.start(x)
+	c, err := d.launcher.daemon(x)
 	if c != nil && d.state != nil {
-		d.add(c)
+		d.children.add(c)
 	}
 	return c, err
-}
-
-// enterArguments are the arguments of the tabane program that make it a command in a namespace:
-// Enter's after the verb. parent is asCommand, or the pid of the process that a daemon dies with, 0
-// for none.
-func (d *Daemons) enterArguments(namespace, parent string, argv []string) []string {
-	return append([]string{Verb, namespace, filepath.Join(dirOf(d.lab), hostsName), parent}, argv...)
 }
 
 // RunClient runs the lab's own tabane program on a node and passes its standard output to read. The
@@ -341,50 +232,5 @@ func (d *Daemons) RunClient(ctx context.Context, node string, args []string, rea
 	if err != nil {
 		return err
 	}
-	argv := append([]string{d.binary}, args...)
-	cmd := exec.CommandContext(ctx, d.binary, d.enterArguments(n.netns, strconv.Itoa(os.Getpid()), argv)...)
-	var complaint tail
-	cmd.Stderr = &complaint
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	if err := d.starter.start(cmd); err != nil {
-		return err
-	}
-	if err = read(out); err != nil {
-		// The rest of its output must not keep it from ending.
-		_, copyErr := io.Copy(io.Discard, out)
-		err = errors.Join(err, copyErr)
-	}
-	if failed := cmd.Wait(); failed != nil {
-		if text := strings.TrimSpace(complaint.String()); text != "" {
-			return fmt.Errorf("the client failed (%w): %s", failed, text)
-		}
-		return fmt.Errorf("the client failed: %w", failed)
-	}
-	return err
-}
-
-// tail keeps the end of what a client writes to standard error.
-type tail struct{ bytes.Buffer }
-
-func (t *tail) Write(p []byte) (int, error) {
-	const most = 4096
-	t.Buffer.Write(p)
-	if over := t.Len() - most; over > 0 {
-		t.Next(over)
-	}
-	return len(p), nil
-}
-
-// close ends the thread that starts processes, and with it those that die with it.
-func (d *Daemons) close() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.starter != nil {
-		d.starter.close()
-		d.starter = nil
-	}
+	return d.launcher.client(ctx, n.netns, args, read)
 }

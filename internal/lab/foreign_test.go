@@ -75,7 +75,7 @@ func TestInheritedDescriptors(t *testing.T) {
 	s := labtest.Routed()
 	s.Nodes["c"].Exec = "sleep 1000"
 	l := start(t, options(t, "fds", s))
-	for _, c := range l.daemons.children {
+	for _, c := range l.daemons.children.all() {
 		await(t, func() bool { // Enter has become the daemon
 			line, err := os.ReadFile("/proc/" + strconv.Itoa(c.PID) + "/cmdline")
 			return err == nil && !strings.Contains(string(line), Verb)
@@ -90,8 +90,8 @@ func TestInheritedDescriptors(t *testing.T) {
 			}
 		}
 	}
-	if len(l.daemons.children) != 2 {
-		t.Errorf("%d daemons", len(l.daemons.children))
+	if len(l.daemons.children.all()) != 2 {
+		t.Errorf("%d daemons", len(l.daemons.children.all()))
 	}
 }
 

@@ -176,7 +176,7 @@ func (l *Links) interpose(ctx context.Context, k *link, s scenario.Shape) (err e
 	state.Interposed = append(state.Interposed, k.name)
 	k.netns, k.relay, k.detours = planned.netns, planned.relay, planned.detours
 	if l.daemons.state != nil {
-		l.daemons.merge(state)
+		l.daemons.state.merge(state)
 	}
 	return state.write(l.lab)
 }
@@ -188,7 +188,7 @@ func (l *Links) withdraw(k *link, relay *child, detours []spot) error {
 		errs = append(errs, netns.Do(p.netns, func() error { return tc.EndRedirect(p.iface) }))
 	}
 	if relay != nil {
-		l.daemons.forget(relay.daemon)
+		l.daemons.children.remove(relay.daemon)
 		errs = append(errs, relay.signal(syscall.SIGKILL))
 		<-relay.exited
 	}

@@ -72,12 +72,12 @@ const (
 	NotReady Condition = "not ready"
 	// Partial is being built or removed, or has lost a part.
 	Partial Condition = "partial"
-	// Stale has lost its owner or all its processes: only Down, or Up under the same name, is of
-	// use.
+	// Stale has lost its owner or all its processes: it can only be removed, by Down or by Up
+	// under the same name.
 	Stale Condition = "stale"
 )
 
-// Info is what List tells of a lab.
+// Info describes a lab.
 type Info struct {
 	Name, Scenario string
 	Nodes          []string
@@ -111,7 +111,7 @@ type Lab struct {
 }
 
 func newLab(name string, spec *scenario.Spec, p *plan, binary string) *Lab {
-	d := &Daemons{lab: name, plan: p, binary: binary}
+	d := &Daemons{lab: name, plan: p, launcher: launcher{lab: name, binary: binary}}
 	return &Lab{
 		name: name, spec: spec, plan: p, log: slog.New(slog.DiscardHandler), daemons: d,
 		links: &Links{lab: name, plan: p, daemons: d, shapes: map[string]scenario.Shape{}, holes: map[spot]bool{}},
@@ -143,7 +143,7 @@ func Up(ctx context.Context, o Options) (_ *Lab, err error) {
 		return nil, fmt.Errorf("start lab %q: %w", o.Name, err)
 	}
 	l := newLab(o.Name, o.Spec, p, binary)
-	l.daemons.detached = o.Detach
+	l.daemons.launcher.detached = o.Detach
 	if o.Log != nil {
 		l.log = o.Log
 	}
@@ -193,7 +193,7 @@ func (l *Lab) up(ctx context.Context, timeout time.Duration, keepUnready bool) (
 		return err
 	}
 	s := &state{
-		Scenario: l.spec.Name, Since: time.Now(), Boot: boot, Owner: owner, Detached: l.daemons.detached, Routers: l.routers,
+		Scenario: l.spec.Name, Since: time.Now(), Boot: boot, Owner: owner, Detached: l.daemons.launcher.detached, Routers: l.routers,
 		Namespaces: l.plan.namespaces(), User: User(),
 	}
 	for _, n := range l.plan.nodes {
@@ -202,7 +202,6 @@ func (l *Lab) up(ctx context.Context, timeout time.Duration, keepUnready bool) (
 	if err := claim(ctx, l.name, s); err != nil {
 		return errors.Join(err, os.RemoveAll(dirOf(l.name)))
 	}
-	l.daemons.starter = newStarter()
 	done := false
 	defer func() {
 		// Also when something panics: nothing may be left.
@@ -357,7 +356,7 @@ func Open(name string) (*Lab, error) {
 		return nil, fmt.Errorf("open lab %q: %w", name, err)
 	}
 	l := newLab(name, spec, p, binary)
-	l.routers, l.daemons.detached, l.daemons.opened = s.Routers, s.Detached, true
+	l.routers, l.daemons.launcher.detached, l.daemons.launcher.opened = s.Routers, s.Detached, true
 	if err := l.links.refresh(); err != nil {
 		return nil, fmt.Errorf("open lab %q: %w", name, err)
 	}
@@ -373,7 +372,7 @@ func others() string {
 	return "; there are " + strings.Join(names, ", ")
 }
 
-// List tells of all labs, by name.
+// List describes all labs, ordered by name.
 func List() ([]Info, error) {
 	names, err := labNames()
 	if err != nil {
@@ -435,4 +434,4 @@ func Down(ctx context.Context, name string) error {
 
 // Close releases what this process holds of the lab. The lab of Up ends with it unless it is
 // detached, and nothing can be started in it any more.
-func (l *Lab) Close() { l.daemons.close() }
+func (l *Lab) Close() { l.daemons.launcher.close() }

@@ -339,7 +339,7 @@ func TestDaemons(t *testing.T) {
 	if _, err := l.Daemons().Status(t.Context(), scenario.Daemon{Node: "a", Role: role.Router}); err == nil || !strings.Contains(err.Error(), `node "a" runs no daemon "router"`) {
 		t.Error(err)
 	}
-	c := l.daemons.children[0]
+	c := l.daemons.children.all()[0]
 	if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", c.PID)); err != nil || !strings.Contains(string(line), "router\x00-c\x00"+configFile(dirOf(l.Name()), "b")) {
 		t.Errorf("command line %q, %v", line, err)
 	}
@@ -369,7 +369,7 @@ func TestPriority(t *testing.T) {
 	}
 	own := of("self")
 	l := start(t, options(t, "nice", labtest.Routed()))
-	if got := of(strconv.Itoa(l.daemons.children[0].PID)); got != strconv.Itoa(niceness) {
+	if got := of(strconv.Itoa(l.daemons.children.all()[0].PID)); got != strconv.Itoa(niceness) {
 		t.Errorf("daemon at %s, want %d", got, niceness)
 	}
 	if got := nice(labtest.Run(t, l, "a", "cat /proc/self/stat")); got != own {
@@ -595,7 +595,7 @@ func TestDetached(t *testing.T) {
 	if err := s.Processes[0].signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	<-l.daemons.children[0].exited
+	<-l.daemons.children.all()[0].exited
 	if got := s.condition(); got != Stale {
 		t.Errorf("condition %q when its only daemon has ended", got)
 	}

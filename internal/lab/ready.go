@@ -105,17 +105,15 @@ func (l *Lab) WaitReady(ctx context.Context, timeout time.Duration) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 
-	l.daemons.mu.Lock()
-	children := slices.DeleteFunc(slices.Clone(l.daemons.children), func(c *child) bool { return !l.plan.awaits(c.daemon) })
-	l.daemons.mu.Unlock()
+	started := slices.DeleteFunc(l.daemons.children.all(), func(c *child) bool { return !l.plan.awaits(c.daemon) })
 	var watchers sync.WaitGroup
 	defer watchers.Wait()
 	defer fail(nil) // ends the watchers
-	for _, c := range children {
+	for _, c := range started {
 		watchers.Go(func() {
 			select {
 			case <-c.exited:
-				fail(l.daemons.exitOf(c))
+				fail(exitOf(l.name, c))
 			case <-ctx.Done():
 			}
 		})
@@ -156,6 +154,10 @@ func (l *Lab) WaitReady(ctx context.Context, timeout time.Duration) error {
 type exitError struct {
 	child *child
 	tail  string
+}
+
+func exitOf(lab string, c *child) *exitError {
+	return &exitError{c, lastLines(logFile(dirOf(lab), c.daemon), logLines)}
 }
 
 func (e *exitError) Error() string {

@@ -96,6 +96,21 @@ func (s *state) write(name string) error {
 	return writeFile(filepath.Join(dirOf(name), stateFile), append(b, '\n'))
 }
 
+// merge takes over what another process may have added to the lab.
+func (s *state) merge(recorded *state) {
+	s.Namespaces, s.Interposed = slices.Clone(recorded.Namespaces), slices.Clone(recorded.Interposed)
+	s.Processes = slices.Clone(recorded.Processes)
+}
+
+// emulators are the processes of emulated links that run and are not among the children.
+func (s *state) emulators(except []*child) []process {
+	ours := map[int]bool{}
+	for _, c := range except {
+		ours[c.PID] = true
+	}
+	return slices.DeleteFunc(slices.Clone(s.Processes), func(p process) bool { return p.Role != RoleLink || ours[p.PID] || !p.alive() })
+}
+
 // writeFile replaces a file as a whole: a reader sees the old file or the new one, also after a
 // crash.
 func writeFile(path string, b []byte) error {
@@ -289,7 +304,7 @@ func (p process) alive() bool {
 	return st.start == p.Start && !st.ended()
 }
 
-// stat is what the kernel tells of a process.
+// stat is what the kernel says of a process.
 type stat struct {
 	// start is the start time in clock ticks since boot, state the letter, threads how many there
 	// are.
