@@ -202,18 +202,12 @@ func (a *app) labDown() *cobra.Command {
 				return labFailure(c.Context(), "list labs", "", err)
 			}
 			there := map[string]bool{}
-			var used []string
 			for _, i := range infos {
 				there[i.Name] = true
-				switch {
-				case !all:
-				case i.Owned:
-					// Somebody's experiment runs in it, or it is being built: only its name says
-					// that it is meant.
-					used = append(used, i.Name)
-				default:
-					args = append(args, i.Name)
-				}
+			}
+			var used []string
+			if all {
+				args, used = unowned(infos)
 			}
 			for _, name := range args {
 				if !there[name] {
@@ -240,6 +234,19 @@ func (a *app) labDown() *cobra.Command {
 	}
 	c.Flags().BoolVar(&all, "all", false, "remove all labs of this machine that no running process has made")
 	return c
+}
+
+// unowned returns the labs that `lab down --all` removes, and the others. While its owner runs, an
+// experiment runs in a lab, or it is being built: it is removed only by its name.
+func unowned(labs []lab.Info) (removed, owned []string) {
+	for _, i := range labs {
+		if i.Owned {
+			owned = append(owned, i.Name)
+		} else {
+			removed = append(removed, i.Name)
+		}
+	}
+	return removed, owned
 }
 
 func (a *app) labList() *cobra.Command {
@@ -290,6 +297,17 @@ func listScenarios(out io.Writer) error {
 	return w.Flush()
 }
 
+// usable returns the user's labs that commands can act on, also when a daemon has exited.
+func usable(labs []lab.Info, user int) []string {
+	var names []string
+	for _, i := range labs {
+		if i.User == user && i.Condition != lab.Stale {
+			names = append(names, i.Name)
+		}
+	}
+	return names
+}
+
 // openLab opens the lab of that name, or the user's only one when no name is given, and then says
 // on a terminal which that is.
 func (a *app) openLab(ctx context.Context, what, name string) (*lab.Lab, error) {
@@ -301,12 +319,7 @@ func (a *app) openLab(ctx context.Context, what, name string) (*lab.Lab, error) 
 		if err != nil {
 			return nil, labFailure(ctx, what, "", err)
 		}
-		var up []string
-		for _, i := range infos {
-			if i.User == lab.User() && i.Condition != lab.Stale {
-				up = append(up, i.Name)
-			}
-		}
+		up := usable(infos, lab.User())
 		switch len(up) {
 		case 0:
 			return nil, &failure{what: what, why: errors.New("you have no lab that is up"), do: "start one with tabane lab up epe-steady, or name another user's with --lab"}

@@ -529,7 +529,91 @@ func TestStaleIsTakenOver(t *testing.T) {
 	}
 }
 
-// A caller that dies at once leaves namespaces but no process, and whoever comes next cleans up.
+// TestOwned: a zombie, and another process with the pid of the owner, do not own a lab.
+func TestOwned(t *testing.T) {
+	labtest.NeedRoot(t)
+	zombie := exec.Command("/proc/self/exe", "-test.run=^$")
+	if err := zombie.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer zombie.Wait()
+	var ended process
+	await(t, func() bool {
+		st, err := procStat(zombie.Process.Pid)
+		ended = process{PID: zombie.Process.Pid, Start: st.start}
+		return err == nil && st.ended()
+	})
+	running, err := self()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reused := running
+	reused.Start--
+	boot, err := bootID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for how, c := range map[string]struct {
+		owner process
+		want  Info
+	}{
+		"running": {running, Info{Owned: true, Condition: NotReady}},
+		"reused":  {reused, Info{Condition: Stale}},
+		"zombie":  {ended, Info{Condition: Stale}},
+	} {
+		name := labtest.Prefix() + how
+		if err := os.MkdirAll(dirOf(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(dirOf(name))
+		s := state{Scenario: how, Boot: boot, Owner: c.owner, Built: true}
+		if err := s.write(name); err != nil {
+			t.Fatal(err)
+		}
+		if got := infoOf(t, name); got.Owned != c.want.Owned || got.Condition != c.want.Condition {
+			t.Errorf("%s: owned %t, %s, want %t, %s", how, got.Owned, got.Condition, c.want.Owned, c.want.Condition)
+		}
+	}
+}
+
+// TestLostDaemon: a lab of which one daemon has exited is partial, and can still be opened.
+func TestLostDaemon(t *testing.T) {
+	s := labtest.Routed()
+	s.Nodes["c"].Exec = "sleep 1000"
+	o := options(t, "lost", s)
+	o.Detach = true
+	l := start(t, o)
+	if got := infoOf(t, o.Name).Condition; got != Running {
+		t.Errorf("condition %q", got)
+	}
+	c := l.daemons.children.all()[0]
+	if err := c.signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-c.exited
+	if got := infoOf(t, o.Name).Condition; got != Partial {
+		t.Errorf("condition %q when a daemon has exited", got)
+	}
+	if _, err := Open(o.Name); err != nil {
+		t.Error(err)
+	}
+}
+
+// infoOf returns what List says of a lab.
+func infoOf(t *testing.T, name string) Info {
+	t.Helper()
+	all, err := List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(all, func(i Info) bool { return i.Name == name })
+	if i < 0 {
+		t.Fatalf("lab %q is not listed", name)
+	}
+	return all[i]
+}
+
+// A caller that dies at once leaves namespaces but no process. The next caller removes them.
 func TestKilledCaller(t *testing.T) {
 	labtest.NeedRoot(t)
 	name := labtest.Prefix() + "killed"
