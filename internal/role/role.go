@@ -63,6 +63,17 @@ type Host struct {
 	RouterID netip.Addr
 	// Uses are addresses and interfaces that must be there.
 	Uses []Use
+	// Sessions are the BGP sessions that the section configures.
+	Sessions []Session
+}
+
+// Session is one end of a BGP session.
+type Session struct {
+	// Path is the path within the section of the key that gives the neighbor's AS number, or of its
+	// address where the AS is our own.
+	Path    string
+	Address netip.Addr
+	ASN     uint32
 }
 
 // Use is one address or interface that a section names; the other field is empty.

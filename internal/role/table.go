@@ -48,7 +48,11 @@ var table = []Descriptor{
 		field:  func(s *Sections) **reflector.Config { return &s.Reflector },
 		status: func(c *reflector.Config) *netip.AddrPort { return &c.Status },
 		host: func(c *reflector.Config) Host {
-			return Host{ASN: c.ASN, RouterID: c.RouterID, Uses: []Use{{Path: "address", Address: c.Address}}}
+			h := Host{ASN: c.ASN, RouterID: c.RouterID, Uses: []Use{{Path: "address", Address: c.Address}}}
+			for i, client := range c.Clients {
+				h.Sessions = append(h.Sessions, Session{fmt.Sprintf("clients[%d].address", i), client.Address, c.ASN})
+			}
+			return h
 		},
 		summary: func(c *reflector.Config) string {
 			return fmt.Sprintf("AS %d, %s", c.ASN, quantity(len(c.Clients), "client"))
@@ -70,6 +74,7 @@ running configuration stays.`,
 			h := Host{ASN: c.ASN, RouterID: c.RouterID}
 			for i, n := range c.Neighbors {
 				h.Uses = append(h.Uses, Use{Path: fmt.Sprintf("neighbors[%d].interface", i), Interface: n.Interface})
+				h.Sessions = append(h.Sessions, Session{fmt.Sprintf("neighbors[%d].asn", i), n.Address, n.ASN})
 			}
 			return h
 		},
@@ -93,6 +98,10 @@ table with exactly the routes that the peer advertised, and advertises these rou
 			h := Host{ASN: c.ASN, RouterID: c.RouterID, Uses: []Use{{Path: "address", Address: c.Address}}}
 			for i, p := range c.Peers {
 				h.Uses = append(h.Uses, Use{Path: fmt.Sprintf("peers[%d].interface", i), Interface: p.Interface})
+				h.Sessions = append(h.Sessions, Session{fmt.Sprintf("peers[%d].asn", i), p.Address, p.ASN})
+			}
+			for i, r := range c.Reflectors {
+				h.Sessions = append(h.Sessions, Session{reflectorKey(i), r.Address, c.ASN})
 			}
 			return h
 		},
@@ -112,7 +121,11 @@ peer an address on this server, and has MPTCP use these addresses.`,
 		field:  func(s *Sections) **edge.Config { return &s.Edge },
 		status: func(c *edge.Config) *netip.AddrPort { return &c.Status },
 		host: func(c *edge.Config) Host {
-			return Host{ASN: c.ASN, RouterID: c.RouterID, Uses: []Use{{Path: "interface", Interface: c.Interface}}}
+			h := Host{ASN: c.ASN, RouterID: c.RouterID, Uses: []Use{{Path: "interface", Interface: c.Interface}}}
+			for i, r := range c.Reflectors {
+				h.Sessions = append(h.Sessions, Session{reflectorKey(i), r.Address, c.ASN})
+			}
+			return h
 		},
 		summary: func(c *edge.Config) string {
 			return fmt.Sprintf("AS %d, %s", c.ASN, quantity(len(c.Peers), "egress peer"))
@@ -128,6 +141,9 @@ peer an address on this server, and has MPTCP use these addresses.`,
 		summary: func(c *traffic.Config) string { return fmt.Sprintf("port %d", c.Port) },
 	}),
 }
+
+// reflectorKey is the path of the address of a section's reflector.
+func reflectorKey(i int) string { return fmt.Sprintf("reflectors[%d].address", i) }
 
 func quantity(n int, noun string) string {
 	if n == 1 {

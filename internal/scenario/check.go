@@ -326,6 +326,7 @@ func (c *checker) together() {
 	targets, distinguishers := map[vpn.ID]seen{}, map[vpn.ID]seen{}
 	epe := map[netip.Addr]seen{}
 	var locators []locator
+	hosts := map[string]host{} // by node
 
 	talk := func(path string, asn uint32, id netip.Addr) {
 		if asn != 0 && id.IsValid() {
@@ -341,6 +342,9 @@ func (c *checker) together() {
 		for _, d := range n.Sections.Present() {
 			h := d.Host(&n.Sections)
 			talk(fault.Join(path, d.Name), h.ASN, h.RouterID)
+			if h.ASN != 0 {
+				hosts[name] = host{fault.Join(path, d.Name), h}
+			}
 		}
 		if a := n.ASBR; a != nil {
 			path := fault.Join(path, role.ASBR)
@@ -363,6 +367,29 @@ func (c *checker) together() {
 			path := fault.Join(path, role.Edge)
 			for i, p := range e.Peers {
 				c.epeAddress(epe, name, index(fault.Join(path, "peers"), i), p)
+			}
+		}
+	}
+	c.sessions(hosts)
+}
+
+// host is what a node's BGP speaker requires, and the path of its section.
+type host struct {
+	path string
+	role.Host
+}
+
+// sessions wants the AS number that one node expects of another to be the one that it has: such a
+// session never opens (RFC 4271 section 6.2, Bad Peer AS).
+func (c *checker) sessions(hosts map[string]host) {
+	for _, name := range slices.Sorted(maps.Keys(hosts)) {
+		for _, s := range hosts[name].Sessions {
+			for _, other := range slices.Sorted(maps.Keys(hosts)) {
+				h := hosts[other]
+				if other != name && h.ASN != s.ASN && s.ASN != 0 && c.has(other, s.Address) {
+					c.Add(fault.Join(hosts[name].path, s.Path), "node %q with address %s is in AS %d (%s), not in AS %d",
+						other, s.Address, h.ASN, fault.Join(h.path, "asn"), s.ASN)
+				}
 			}
 		}
 	}
