@@ -57,7 +57,7 @@ func TestRouterReload(t *testing.T) {
 	l.reload("client-isp", `"deny": ["2001:db8:c::1/64"], "name": "transit-a"`, named)
 	l.eventually("Transit A's route returns", 5*time.Second, l.shows(true, client, "server", "route show table 101"))
 	l.reload("client-isp", `"router_id": "10.3.0.1"`, `"router_id": "10.3.0.9"`)
-	l.eventually("the other router ID is refused", 5*time.Second, logged(1, "cannot change while the router runs"))
+	l.eventually("the other router ID is refused", 5*time.Second, logged(1, "a restart is needed"))
 	l.reload("client-isp", `"router_id": "10.3.0.9"`, `"router_id": "10.3.0.1"`)
 
 	// Another network. Until here no session has ended.

@@ -8,7 +8,6 @@
 package asbr
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 	"sync"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/vpn"
@@ -280,12 +280,6 @@ func (a *ASBR) Settled() (again bool) {
 	return again
 }
 
-// DefaultControl is the socket for commands.
-const DefaultControl = "/run/tabane/asbr.sock"
-
-// ControlSocket is the path of the socket for commands.
-func (a *ASBR) ControlSocket() string { return cmp.Or(a.config.Control, DefaultControl) }
-
 // Status is what /status shows.
 type Status struct {
 	Role  string `json:"role"`
@@ -320,7 +314,7 @@ type PeerStatus struct {
 
 // Status returns the state of the ASBR; before and after Run, only its configuration.
 func (a *ASBR) Status() any {
-	s := Status{Role: "asbr", ASN: a.config.ASN, Locator: a.config.Locator.Prefix, Control: a.ControlSocket()}
+	s := Status{Role: "asbr", ASN: a.config.ASN, Locator: a.config.Locator.Prefix, Control: control.Path(a.config.Control, "asbr")}
 	a.daemon.Do(context.Background(), func() {
 		s.Pending, s.Sessions = a.daemon.Kernel.Pending(), a.daemon.Speaker.Sessions()
 		s.Drain, s.Core = a.drain.stage, a.core.reachable()

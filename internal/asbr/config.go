@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"path/filepath"
 	"slices"
 
 	"github.com/tabane/tabane/internal/bfd"
@@ -62,8 +61,8 @@ type Config struct {
 	Peers []Peer `yaml:"peers"`
 	// Import is what is rejected from every egress peer.
 	Import Import `yaml:"import,omitempty"`
-	// Control is the Unix socket for commands such as tabane asbr drain, which only the daemon's
-	// user and root can use. Default: /run/tabane/asbr.sock.
+	// Control is the path of the Unix socket for tabane reload and tabane asbr drain, which only the
+	// daemon's user and root can use. Default: /run/tabane/asbr.sock.
 	Control string `yaml:"control,omitempty"`
 	// Status is where /status and /metrics are served. Default: port 9116 of ::1.
 	Status netip.AddrPort `yaml:"status,omitempty"`
@@ -174,9 +173,7 @@ func (c *Config) Check() fault.List {
 		faults.Merge(at, r.BFD.Check())
 	}
 	faults.Merge("import", c.Import.check())
-	if c.Control != "" && !filepath.IsAbs(c.Control) || len(c.Control) > control.MaxPath {
-		faults.Add("control", "must be an absolute path of at most %d bytes, got %q", control.MaxPath, c.Control)
-	}
+	faults.Merge("", control.CheckPath(c.Control))
 	if len(c.Peers) == 0 {
 		faults.Add("peers", "must name at least one egress peer")
 	}

@@ -113,17 +113,18 @@ func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	if err != nil {
 		return errors.Join(startFailure(r, file, err), listener.Close())
 	}
-	if r.Reloads() {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		go a.reloads(ctx, r, m, file, log, hangups)
-	}
-	if d, ok := m.(drainable); ok {
-		stop, e := serveCommands(ctx, d)
+	d := &service{role: r, machine: m, file: file, log: log}
+	if path := r.Control(&f.Sections); path != "" {
+		stop, e := d.serveCommands(ctx, path)
 		if e != nil {
 			return errors.Join(startFailure(r, file, e), listener.Close())
 		}
 		defer func() { err = errors.Join(err, stop()) }()
+	}
+	if r.Reloads() {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go d.follow(ctx, hangups)
 	}
 	log.Info("started", "role", r.Name, "version", a.version, "status", "http://"+at.String()+"/status")
 	if err := monitor(ctx, listener, r.Name, a.version, m); err != nil {
@@ -136,28 +137,6 @@ func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 // missingSection says that a daemon has no section in its file.
 func missingSection(daemon, file string, f *config.File) error {
 	return &failure{what: "start " + daemon, on: file, why: fmt.Errorf("it has no section %q (it holds %s)", daemon+":", summary(f)), do: "add the section"}
-}
-
-// reloads follows the file at each SIGHUP until ctx ends.
-func (a *app) reloads(ctx context.Context, r role.Descriptor, m role.Machine, file string, log *slog.Logger, hangups <-chan os.Signal) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-hangups:
-			if err := reload(r, m, file); err != nil {
-				log.Error("reload failed, running configuration unchanged", "file", file, "err", err)
-			}
-		}
-	}
-}
-
-func reload(r role.Descriptor, m role.Machine, file string) error {
-	f, err := load(file)
-	if err != nil {
-		return err
-	}
-	return r.Reload(m, &f.Sections)
 }
 
 // startFailure says why a daemon did not start, with what to do about the usual reasons.

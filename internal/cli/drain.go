@@ -5,79 +5,40 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/http"
 	"net/netip"
 	"net/url"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tabane/tabane/internal/asbr"
-	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/role"
 )
 
-// drainable is a machine that can leave service without losing a packet. It is asked on its control
-// socket.
+// drainable is a machine that can leave service without losing a packet.
 type drainable interface {
 	Drain(wait time.Duration) error
 	Undrain() error
-	ControlSocket() string
 }
 
-// drainPath is where a daemon is asked to leave service (POST), or to return to it (DELETE).
-const drainPath = "/drain"
-
-// defaultDrainWait is how long others have to move. They do within a second; a client that was told
-// of a change of addresses answers within its round trip.
+// defaultDrainWait is how long others have to move. They do within a second; a client answers a
+// change of addresses within its round trip.
 const defaultDrainWait = 5 * time.Second
 
-// commands serves requests to leave service and to return to it.
-func commands(d drainable) http.Handler {
-	answer := func(f func(*http.Request) error) http.HandlerFunc {
-		return func(w http.ResponseWriter, r *http.Request) {
-			if err := f(r); err != nil {
-				http.Error(w, err.Error(), http.StatusConflict)
-				return
-			}
-			w.WriteHeader(http.StatusAccepted)
-		}
+// drainWait is the wait that a request asks for.
+func drainWait(query url.Values) (time.Duration, error) {
+	text := query.Get("wait")
+	if text == "" {
+		return defaultDrainWait, nil
 	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+drainPath, answer(func(r *http.Request) error {
-		wait := defaultDrainWait
-		if text := r.URL.Query().Get("wait"); text != "" {
-			var err error
-			if wait, err = time.ParseDuration(text); err != nil {
-				return fmt.Errorf(`drain: wait must be a duration like "5s", got %q`, text)
-			}
-		}
-		return d.Drain(wait)
-	}))
-	mux.HandleFunc("DELETE "+drainPath, answer(func(*http.Request) error { return d.Undrain() }))
-	return mux
-}
-
-// serveCommands serves the commands of a machine on its control socket until stop is called.
-func serveCommands(ctx context.Context, d drainable) (stop func() error, err error) {
-	l, err := control.Listen(ctx, d.ControlSocket())
+	wait, err := time.ParseDuration(text)
 	if err != nil {
-		return nil, err
+		return 0, fmt.Errorf(`drain: wait must be a duration like "5s", got %q`, text)
 	}
-	server := &http.Server{Handler: commands(d), ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
-	return func() error {
-		err := server.Close()
-		if e := <-served; !errors.Is(e, http.ErrServerClosed) {
-			err = errors.Join(err, fmt.Errorf("serve commands: %w", e))
-		}
-		return err
-	}, nil
+	return wait, nil
 }
 
 func (a *app) drainCommand(r role.Descriptor) *cobra.Command {
@@ -127,15 +88,8 @@ func (a *app) drain(ctx context.Context, at netip.AddrPort, wait time.Duration, 
 	if undo {
 		what, method, query, want = "undo the drain", http.MethodDelete, nil, asbr.Serving
 	}
-	if err := askDrain(ctx, at, method, query); err != nil {
-		do := ""
-		switch {
-		case errors.Is(err, fs.ErrPermission):
-			do = "run it as root or as the daemon's user"
-		case errors.Is(err, syscall.ECONNREFUSED):
-			do = "start the daemon, or name its address with --status"
-		}
-		return &failure{what: what, on: "asbr " + at.String(), why: err, do: do}
+	if _, err := command(ctx, at, method, drainPath, query); err != nil {
+		return commandFailure(what, "asbr "+at.String(), err)
 	}
 	last := asbr.Stage("none")
 	for deadline := time.Now().Add(wait + drainPatience); ; {
@@ -174,34 +128,17 @@ func stageText(s asbr.Stage, wait time.Duration) string {
 	}
 }
 
-// askDrain asks the daemon on the control socket that its status names; an answer that refuses is
-// an error with what it says.
-func askDrain(ctx context.Context, at netip.AddrPort, method string, query url.Values) error {
-	ctx, cancel := context.WithTimeout(ctx, drainPatience)
-	defer cancel()
-	socket, err := controlSocket(ctx, at)
-	if err != nil {
-		return err
+// commandFailure is a command that a daemon did not get or refused, with what to do about the usual
+// reasons.
+func commandFailure(what, on string, err error) error {
+	do := ""
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		do = "run it as root or as the daemon's user"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		do = "start the daemon, or name its status address"
 	}
-	to := url.URL{Scheme: "http", Host: "daemon", Path: drainPath, RawQuery: query.Encode()}
-	req, err := http.NewRequestWithContext(ctx, method, to.String(), nil)
-	if err != nil {
-		return err
-	}
-	resp, err := control.Client(socket).Do(req)
-	if err != nil {
-		return errors.Unwrap(err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode == http.StatusAccepted {
-		return nil
-	}
-	const most = 1 << 10
-	text, err := io.ReadAll(io.LimitReader(resp.Body, most))
-	if err != nil || len(text) == 0 {
-		return fmt.Errorf("it answers %s", resp.Status)
-	}
-	return errors.New(strings.TrimSpace(string(text)))
+	return &failure{what: what, on: on, why: err, do: do}
 }
 
 // controlSocket asks a daemon for the path of its control socket.

@@ -21,8 +21,6 @@ func (l *leaver) Drain(wait time.Duration) error {
 	return l.err
 }
 
-func (*leaver) ControlSocket() string { return "" }
-
 func (l *leaver) Undrain() error {
 	l.undone++
 	return l.err
@@ -45,7 +43,7 @@ func TestCommands(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := &leaver{err: c.err}
 			w := httptest.NewRecorder()
-			commands(l).ServeHTTP(w, httptest.NewRequest(c.method, drainPath+c.query, nil))
+			(&service{machine: &draining{leaver: l}}).commands().ServeHTTP(w, httptest.NewRequest(c.method, drainPath+c.query, nil))
 			if w.Code != c.want || len(l.drained)+l.undone != c.asked {
 				t.Errorf("answer %d %q, asked %+v", w.Code, w.Body, l)
 			}
@@ -62,12 +60,12 @@ func TestCommands(t *testing.T) {
 // draining is a machine that could be drained.
 type draining struct {
 	fakeMachine
-	leaver
+	*leaver
 }
 
 // TestTheStatusAddressTakesNoCommand: what anybody can reach over TCP is read-only.
 func TestTheStatusAddressTakesNoCommand(t *testing.T) {
-	m := &draining{}
+	m := &draining{leaver: &leaver{}}
 	h, err := handler("asbr", "1.2", m)
 	if err != nil {
 		t.Fatal(err)

@@ -9,8 +9,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-
-	"github.com/tabane/tabane/internal/config"
 )
 
 // The exit codes; scripts depend on them.
@@ -91,7 +89,7 @@ func invalid(name, value, want string) error {
 
 // finish prints what went wrong and decides the exit code; it is the only place that does.
 func (a *app) finish(err error) int {
-	var faults *config.Error
+	var faults interface{ Lines() []string }
 	switch {
 	case err == nil:
 		return exitOK

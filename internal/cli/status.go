@@ -55,7 +55,7 @@ func (a *app) statusCommand() *cobra.Command {
 }
 
 func (a *app) status(ctx context.Context, args []string, asJSON bool) error {
-	sources, err := statusSources(args)
+	sources, err := statusSources("ask for status", args)
 	if err != nil {
 		return err
 	}
@@ -81,9 +81,14 @@ func (a *app) status(ctx context.Context, args []string, asJSON bool) error {
 		}
 	}
 	if !found {
-		return &failure{what: "ask for status", on: "this host", why: errors.New("no daemon answers at its default address"), do: "start one, or name its address"}
+		return noDaemon("ask for status")
 	}
 	return nil
+}
+
+// noDaemon is a command for all daemons of a host that runs none.
+func noDaemon(what string) error {
+	return &failure{what: what, on: "this host", why: errors.New("no daemon answers at its default address"), do: "start one, or name its address"}
 }
 
 // statusNames are the daemons that serve a status.
@@ -97,7 +102,7 @@ func statusNames() []string {
 	return names
 }
 
-func statusSources(args []string) ([]source, error) {
+func statusSources(what string, args []string) ([]source, error) {
 	var all []source
 	for _, r := range role.All() {
 		s := source{r.Name, r.DefaultStatus()}
@@ -114,7 +119,7 @@ func statusSources(args []string) ([]source, error) {
 	}
 	at, err := netip.ParseAddrPort(args[0])
 	if err != nil {
-		return nil, &failure{what: "ask for status", on: args[0], why: errors.New("it is neither a daemon nor an address"), do: `name a daemon, or an address like "[::1]:9117"`}
+		return nil, &failure{what: what, on: args[0], why: errors.New("it is neither a daemon nor an address"), do: `name a daemon, or an address like "[::1]:9117"`}
 	}
 	return []source{{"", at}}, nil
 }

@@ -6,6 +6,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,10 +17,26 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/tabane/tabane/internal/fault"
 )
 
 // MaxPath is the longest path of a socket in bytes (struct sockaddr_un without the final NUL).
 const MaxPath = 107
+
+// Path returns the path of a daemon's socket: the configured one, or the default if that is empty.
+func Path(configured, daemon string) string {
+	return cmp.Or(configured, "/run/tabane/"+daemon+".sock")
+}
+
+// CheckPath returns what is wrong with a configured path; none is fine.
+func CheckPath(path string) fault.List {
+	var faults fault.List
+	if path != "" && !filepath.IsAbs(path) || len(path) > MaxPath {
+		faults.Add("control", "must be an absolute path of at most %d bytes, got %q", MaxPath, path)
+	}
+	return faults
+}
 
 // mode permits the owner alone to connect, which needs write permission (unix(7)).
 const mode = 0o600

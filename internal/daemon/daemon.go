@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp"
@@ -235,22 +236,27 @@ func (d *Daemon) track(events []bgp.Event) (changed bool) {
 	return changed
 }
 
-// AddNeighbor adds a neighbor, in the daemon's loop.
-func (d *Daemon) AddNeighbor(n bgp.Neighbor) error {
-	if err := d.Speaker.AddNeighbor(context.Background(), n); err != nil {
-		return err
+// ChangeNeighbors replaces the neighbors of old by those of now, as Speaker.Change does, outside of the
+// daemon's loop: with a full table, a change of policy takes a while.
+func (d *Daemon) ChangeNeighbors(ctx context.Context, old, now []bgp.Neighbor) error {
+	d.expect(ctx, bgp.Compare(old, now))
+	err := d.Speaker.Change(ctx, old, now)
+	if err != nil {
+		d.expect(ctx, bgp.Compare(now, old))
 	}
-	d.up[n.Name] = false
-	return nil
+	return err
 }
 
-// RemoveNeighbor deletes a neighbor, in the daemon's loop.
-func (d *Daemon) RemoveNeighbor(name string) error {
-	if err := d.Speaker.DeleteNeighbor(context.Background(), name); err != nil {
-		return err
-	}
-	delete(d.up, name)
-	return nil
+// expect applies a change of neighbors to the sessions that are tracked.
+func (d *Daemon) expect(ctx context.Context, c bgp.Changes) {
+	d.Do(ctx, func() {
+		for _, name := range c.Remove {
+			delete(d.up, name)
+		}
+		for _, n := range slices.Concat(c.Reset, c.Add) {
+			d.up[n.Name] = false
+		}
+	})
 }
 
 // noneUp reports whether there are sessions, and none of them is up.

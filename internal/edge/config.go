@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/route"
@@ -38,6 +39,9 @@ type Config struct {
 	Peers []Peer `yaml:"peers"`
 	// MPTCP is how the paths of connections are managed.
 	MPTCP Paths `yaml:"mptcp,omitempty"`
+	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and root
+	// can use. Default: /run/tabane/edge.sock.
+	Control string `yaml:"control,omitempty"`
 	// Status is where /status and /metrics are served. Default: port 9117 of ::1.
 	Status netip.AddrPort `yaml:"status,omitempty"`
 }
@@ -142,6 +146,7 @@ const (
 // Check returns all faults of the configuration. It does not touch the system.
 func (c *Config) Check() fault.List {
 	faults := bgp.CheckIdentity(c.ASN, c.RouterID)
+	faults.Merge("", control.CheckPath(c.Control))
 	if c.Interface == "" {
 		faults.Add("interface", "must name the interface that carries the addresses")
 	}

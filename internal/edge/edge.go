@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/pathmanager"
@@ -405,11 +406,13 @@ func (e *Edge) setEndpoints(want []mptcp.Endpoint) error {
 
 // Status is the content of /status.
 type Status struct {
-	Role     string              `json:"role"`
-	Ready    bool                `json:"ready"`
-	ASN      uint32              `json:"asn"`
-	Address  netip.Addr          `json:"address"`
-	Pending  int                 `json:"pending"`
+	Role    string     `json:"role"`
+	Ready   bool       `json:"ready"`
+	ASN     uint32     `json:"asn"`
+	Address netip.Addr `json:"address"`
+	Pending int        `json:"pending"`
+	// Control is the path of the socket for commands.
+	Control  string              `json:"control"`
 	Sessions []bgp.SessionStatus `json:"sessions"`
 	Peers    []PeerStatus        `json:"peers"`
 	// Refused counts VPNv6 routes that were not accepted, by reason.
@@ -436,7 +439,7 @@ type PeerStatus struct {
 // Status returns a Status. The edge is ready when all sessions are up and every egress peer has
 // routes.
 func (e *Edge) Status() any {
-	s := Status{Role: "edge", ASN: e.config.ASN, Address: e.config.Address, Paths: PathStatus{Manager: e.config.MPTCP.manager()}}
+	s := Status{Role: "edge", ASN: e.config.ASN, Address: e.config.Address, Control: control.Path(e.config.Control, "edge"), Paths: PathStatus{Manager: e.config.MPTCP.manager()}}
 	if e.paths != nil {
 		s.Paths.Status = e.paths.Status()
 	}

@@ -37,6 +37,13 @@ func (l *List) Add(path, format string, args ...any) {
 	*l = append(*l, Fault{Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
+// Fixed records a fault when the value at path, which only a restart can change, differs in a new configuration.
+func Fixed[T comparable](l *List, path string, old, now T) {
+	if now != old {
+		l.Add(path, "cannot change from %v to %v while the daemon runs; a restart is needed", old, now)
+	}
+}
+
 // Merge records the faults of sub, which was checked on its own, as faults of the value at prefix.
 func (l *List) Merge(prefix string, sub List) {
 	for _, f := range sub {

@@ -151,8 +151,8 @@ func (d *Daemons) Request(ctx context.Context, at scenario.Daemon, method, path 
 	return b, nil
 }
 
-// Command sends an HTTP request to the control socket of a border router's daemon. The error of a
-// response other than 2xx is a *ResponseError.
+// Command sends an HTTP request to the control socket of a daemon. The error of a response other than
+// 2xx is a *ResponseError.
 func (d *Daemons) Command(ctx context.Context, at scenario.Daemon, method, path string) error {
 	n, err := d.plan.node(at.Node)
 	if err != nil {
@@ -161,10 +161,11 @@ func (d *Daemons) Command(ctx context.Context, at scenario.Daemon, method, path 
 	if _, err := d.plan.daemon(at); err != nil {
 		return err
 	}
-	if n.sections.ASBR == nil || at.Role != role.ASBR {
+	r, ok := role.Named(at.Role)
+	if !ok || r.Control(&n.sections) == "" {
 		return fmt.Errorf("daemon %s.%s takes no commands", at.Node, at.Role)
 	}
-	if _, err := request(ctx, control.Client(n.sections.ASBR.Control), method, "http://daemon"+path, nil); err != nil {
+	if _, err := request(ctx, control.Client(r.Control(&n.sections)), method, "http://daemon"+path, nil); err != nil {
 		return fmt.Errorf("command daemon %s.%s: %w", at.Node, at.Role, err)
 	}
 	return nil

@@ -208,9 +208,11 @@ func newNode(lab, name string, spec *scenario.Spec, base []sysctl, cc map[string
 		if reflect.DeepEqual(a.Import, asbr.Import{}) {
 			a.Import = labImport
 		}
-		// The nodes of a lab share the files of the host.
-		a.Control = filepath.Join(dirOf(lab), name+".asbr.sock")
 		n.sections.ASBR = &a
+	}
+	for _, d := range n.sections.Present() {
+		// The nodes of a lab share the files of the host.
+		d.SetControl(&n.sections, filepath.Join(dirOf(lab), name+"."+d.Name+".sock"))
 	}
 	n.early = slices.Clone(base)
 	if s.Forwarding {

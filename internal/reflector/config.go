@@ -6,6 +6,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bfd"
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/fault"
 )
 
@@ -19,6 +20,9 @@ type Config struct {
 	Address netip.Addr `yaml:"address"`
 	// Clients are the border routers and servers of the AS.
 	Clients []Client `yaml:"clients"`
+	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and root
+	// can use. Default: /run/tabane/reflector.sock.
+	Control string `yaml:"control,omitempty"`
 	// Status is where /status and /metrics are served. Default: port 9119 of ::1.
 	Status netip.AddrPort `yaml:"status,omitempty"`
 }
@@ -59,6 +63,7 @@ func (c *Config) checkLocator(faults *fault.List, at string, client int) {
 // Check returns all faults of the configuration. It does not touch the system.
 func (c *Config) Check() fault.List {
 	faults := bgp.CheckIdentity(c.ASN, c.RouterID)
+	faults.Merge("", control.CheckPath(c.Control))
 	faults.Merge("", bgp.CheckAddress(c.Address))
 	if len(c.Clients) == 0 {
 		faults.Add("clients", "must name at least one client")

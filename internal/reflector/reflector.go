@@ -9,8 +9,10 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"sync"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/control"
 )
 
 // Options describe a Reflector.
@@ -21,9 +23,12 @@ type Options struct {
 
 // Reflector is a running route reflector.
 type Reflector struct {
-	config  Config
 	log     *slog.Logger
 	speaker *bgp.Speaker
+
+	mu      sync.Mutex // guards what follows
+	config  Config
+	running bool // the neighbors have been added
 }
 
 // New listens for the clients, so that a port in use is reported at once.
@@ -40,7 +45,7 @@ func New(ctx context.Context, o Options) (*Reflector, error) {
 	if err := speaker.Start(ctx); err != nil {
 		return nil, err
 	}
-	return &Reflector{config: o.Config, log: o.Log, speaker: speaker}, nil
+	return &Reflector{log: o.Log, speaker: speaker, config: o.Config}, nil
 }
 
 // Run reflects until ctx ends. Sessions stay open when ctx ends, so that they close with the
@@ -52,19 +57,8 @@ func (r *Reflector) Run(ctx context.Context) (err error) {
 			r.Stop()
 		}
 	}()
-	for _, c := range r.config.Clients {
-		var locators []netip.Prefix
-		if c.Locator.IsValid() {
-			locators = []netip.Prefix{c.Locator}
-		}
-		err := r.speaker.AddNeighbor(ctx, bgp.Neighbor{
-			Name: c.Name, Address: c.Address, LocalAddress: r.config.Address, ASN: r.config.ASN,
-			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: c.Password, ReflectorClient: true, Passive: true, BFD: c.BFD,
-			Locators: locators,
-		})
-		if err != nil {
-			return err
-		}
+	if err := r.addClients(ctx); err != nil {
+		return err
 	}
 	for {
 		select {
@@ -79,20 +73,56 @@ func (r *Reflector) Run(ctx context.Context) (err error) {
 	}
 }
 
+func (r *Reflector) addClients(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, n := range r.config.neighbors() {
+		if err := r.speaker.AddNeighbor(ctx, n); err != nil {
+			return err
+		}
+	}
+	r.running = true
+	return nil
+}
+
+// neighbors are the clients as the BGP speaker knows them.
+func (c *Config) neighbors() []bgp.Neighbor {
+	var neighbors []bgp.Neighbor
+	for _, client := range c.Clients {
+		n := bgp.Neighbor{
+			Name: client.Name, Address: client.Address, LocalAddress: c.Address, ASN: c.ASN,
+			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: client.Password, ReflectorClient: true, Passive: true,
+			BFD: client.BFD,
+		}
+		if client.Locator.IsValid() {
+			n.Locators = []netip.Prefix{client.Locator}
+		}
+		neighbors = append(neighbors, n)
+	}
+	return neighbors
+}
+
 // Stop closes the sessions and ends Run.
 func (r *Reflector) Stop() { r.speaker.Stop() }
 
 // Status is what /status shows.
 type Status struct {
-	Role     string              `json:"role"`
-	Ready    bool                `json:"ready"`
-	ASN      uint32              `json:"asn"`
+	Role  string `json:"role"`
+	Ready bool   `json:"ready"`
+	ASN   uint32 `json:"asn"`
+	// Control is the path of the socket for commands.
+	Control  string              `json:"control"`
 	Sessions []bgp.SessionStatus `json:"sessions"`
 }
 
 // Status returns the state of the reflector. It is ready when the sessions with all clients are up.
 func (r *Reflector) Status() any {
-	s := Status{Role: "reflector", Ready: true, ASN: r.config.ASN, Sessions: r.speaker.Sessions()}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := Status{
+		Role: "reflector", Ready: true, ASN: r.config.ASN, Control: control.Path(r.config.Control, "reflector"),
+		Sessions: r.speaker.Sessions(),
+	}
 	for _, session := range s.Sessions {
 		s.Ready = s.Ready && session.Up
 	}

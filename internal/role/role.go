@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/route"
 )
@@ -103,13 +104,15 @@ type Descriptor struct {
 	// Drains says that the daemon can be taken out of service while it runs.
 	Drains bool
 
-	section func(*Sections) Section
-	status  func(*Sections) *netip.AddrPort
-	with    func(*Sections, netip.AddrPort) Section
-	host    func(*Sections) Host
-	summary func(*Sections) string
-	start   func(context.Context, *Sections, Options) (Machine, error)
-	reload  func(Machine, *Sections) error
+	section    func(*Sections) Section
+	status     func(*Sections) *netip.AddrPort
+	with       func(*Sections, netip.AddrPort) Section
+	control    func(*Sections) *string
+	setControl func(*Sections, string)
+	host       func(*Sections) Host
+	summary    func(*Sections) string
+	start      func(context.Context, *Sections, Options) (Machine, error)
+	reload     func(Machine, *Sections) ([]string, error)
 }
 
 // typed is the part of a Descriptor that knows the Go type of the section, C.
@@ -118,14 +121,17 @@ type typed[C any] struct {
 	field func(*Sections) **C
 	// status is the section's own choice of a status address; nil for a daemon without status.
 	status func(*C) *netip.AddrPort
-	host   func(*C) Host
+	// control is the section's own choice of a control socket; nil for a daemon without one.
+	control func(*C) *string
+	host    func(*C) Host
 	// summary describes the section in a few words: "AS 65000, 2 egress peers".
 	summary func(*C) string
 	// start makes the Machine and has not changed the kernel when it returns; nil where another
 	// verb starts the daemon.
 	start func(context.Context, C, Options) (Machine, error)
-	// reload makes a running Machine follow a new section; nil for a daemon that cannot.
-	reload func(Machine, C) error
+	// reload makes a running Machine follow a new section and returns what changed; nil for a daemon
+	// that cannot.
+	reload func(Machine, C) ([]string, error)
 }
 
 // describe binds a Descriptor to the type of its section.
@@ -151,13 +157,21 @@ func describe[C any, P interface {
 		}
 		return P(&c)
 	}
+	if t.control != nil {
+		d.control = func(s *Sections) *string { return t.control(*t.field(s)) }
+		d.setControl = func(s *Sections, path string) {
+			c := **t.field(s)
+			*t.control(&c) = path
+			*t.field(s) = &c
+		}
+	}
 	if t.start != nil {
 		d.start = func(ctx context.Context, s *Sections, o Options) (Machine, error) {
 			return t.start(ctx, **t.field(s), o)
 		}
 	}
 	if t.reload != nil {
-		d.reload = func(m Machine, s *Sections) error { return t.reload(m, **t.field(s)) }
+		d.reload = func(m Machine, s *Sections) ([]string, error) { return t.reload(m, **t.field(s)) }
 	}
 	return d
 }
@@ -186,6 +200,23 @@ func (d Descriptor) Status(s *Sections) netip.AddrPort {
 // address.
 func (d Descriptor) WithStatus(s *Sections, at netip.AddrPort) Section { return d.with(s, at) }
 
+// Control is the path of the daemon's control socket with these sections, which include its own. It
+// is empty for a daemon without one.
+func (d Descriptor) Control(s *Sections) string {
+	if d.control == nil {
+		return ""
+	}
+	return control.Path(*d.control(s), d.Name)
+}
+
+// SetControl replaces the daemon's section, which must be there, by a copy with its control socket
+// at this path. It does nothing for a daemon without one.
+func (d Descriptor) SetControl(s *Sections, path string) {
+	if d.setControl != nil {
+		d.setControl(s, path)
+	}
+}
+
 // Host is what the daemon's section, which must be there, requires of its host.
 func (d Descriptor) Host(s *Sections) Host { return d.host(s) }
 
@@ -204,13 +235,14 @@ func (d Descriptor) Start(ctx context.Context, s *Sections, o Options) (Machine,
 // Reloads says whether Reload works.
 func (d Descriptor) Reloads() bool { return d.reload != nil }
 
-// Reload makes a running daemon follow its section of s. An error means that nothing has changed.
-func (d Descriptor) Reload(m Machine, s *Sections) error {
+// Reload makes a running daemon follow its section of s, and returns what changed, one line each. An
+// error means that nothing has changed.
+func (d Descriptor) Reload(m Machine, s *Sections) ([]string, error) {
 	if d.section(s) == nil {
-		return fmt.Errorf("section %q is missing", d.Name+":")
+		return nil, fmt.Errorf("section %q is missing", d.Name+":")
 	}
 	if d.reload == nil {
-		return errors.New("BUG: " + d.Name + " does not reload")
+		return nil, errors.New("BUG: " + d.Name + " does not reload")
 	}
 	return d.reload(m, s)
 }

@@ -76,7 +76,7 @@ func TestTable(t *testing.T) {
 		if named, ok := Named(d.Name); !ok || named.Name != d.Name || !slices.Contains(Names(), d.Name) {
 			t.Errorf("%s: is not found by its name", d.Name)
 		}
-		if err := d.Reload(nil, &Sections{}); err == nil {
+		if _, err := d.Reload(nil, &Sections{}); err == nil {
 			t.Errorf("%s: reloads without its section", d.Name)
 		}
 	}

@@ -45,8 +45,9 @@ var table = []Descriptor{
 		Short: "Reflect routes between border routers and servers",
 		Long:  `Reflector is a BGP route reflector for IPv6 and VPNv6 routes. It changes no next hop and no kernel state.`,
 	}, typed[reflector.Config]{
-		field:  func(s *Sections) **reflector.Config { return &s.Reflector },
-		status: func(c *reflector.Config) *netip.AddrPort { return &c.Status },
+		field:   func(s *Sections) **reflector.Config { return &s.Reflector },
+		status:  func(c *reflector.Config) *netip.AddrPort { return &c.Status },
+		control: func(c *reflector.Config) *string { return &c.Control },
 		host: func(c *reflector.Config) Host {
 			h := Host{ASN: c.ASN, RouterID: c.RouterID, Uses: []Use{{Path: "address", Address: c.Address}}}
 			for i, client := range c.Clients {
@@ -60,6 +61,7 @@ var table = []Descriptor{
 		start: func(ctx context.Context, c reflector.Config, o Options) (Machine, error) {
 			return reflector.New(ctx, reflector.Options{Config: c, Log: o.Log})
 		},
+		reload: func(m Machine, c reflector.Config) ([]string, error) { return m.(*reflector.Reflector).Reload(c) },
 	}),
 	describe(Descriptor{
 		Name: Router, StatusPort: 9118, Needs: []Need{NetAdmin}, Protocol: route.Router,
@@ -68,8 +70,9 @@ var table = []Descriptor{
 SIGHUP reloads its file: networks, neighbors, and the routes that each of them is sent. An invalid file is rejected and the
 running configuration stays.`,
 	}, typed[router.Config]{
-		field:  func(s *Sections) **router.Config { return &s.Router },
-		status: func(c *router.Config) *netip.AddrPort { return &c.Status },
+		field:   func(s *Sections) **router.Config { return &s.Router },
+		status:  func(c *router.Config) *netip.AddrPort { return &c.Status },
+		control: func(c *router.Config) *string { return &c.Control },
 		host: func(c *router.Config) Host {
 			h := Host{ASN: c.ASN, RouterID: c.RouterID}
 			for i, n := range c.Neighbors {
@@ -84,7 +87,7 @@ running configuration stays.`,
 		start: func(ctx context.Context, c router.Config, o Options) (Machine, error) {
 			return router.New(ctx, router.Options{Config: c, Keep: o.Keep, Log: o.Log})
 		},
-		reload: func(m Machine, c router.Config) error { return m.(*router.Router).Reload(c) },
+		reload: func(m Machine, c router.Config) ([]string, error) { return m.(*router.Router).Reload(c) },
 	}),
 	describe(Descriptor{
 		Name: ASBR, StatusPort: 9116, Needs: []Need{NetAdmin, SRv6}, Protocol: route.ASBR, Drains: true,
@@ -92,8 +95,9 @@ running configuration stays.`,
 		Long: `Asbr runs on a border router. It speaks BGP with the egress peers and the route reflectors, gives each peer an SRv6 SID and a
 table with exactly the routes that the peer advertised, and advertises these routes with that SID to the servers.`,
 	}, typed[asbr.Config]{
-		field:  func(s *Sections) **asbr.Config { return &s.ASBR },
-		status: func(c *asbr.Config) *netip.AddrPort { return &c.Status },
+		field:   func(s *Sections) **asbr.Config { return &s.ASBR },
+		status:  func(c *asbr.Config) *netip.AddrPort { return &c.Status },
+		control: func(c *asbr.Config) *string { return &c.Control },
 		host: func(c *asbr.Config) Host {
 			h := Host{ASN: c.ASN, RouterID: c.RouterID, Uses: []Use{{Path: "address", Address: c.Address}}}
 			for i, p := range c.Peers {
@@ -118,8 +122,9 @@ table with exactly the routes that the peer advertised, and advertises these rou
 		Long: `Edge runs on a content server. It learns from the route reflectors which egress peers have a route to each client, gives each
 peer an address on this server, and has MPTCP use these addresses.`,
 	}, typed[edge.Config]{
-		field:  func(s *Sections) **edge.Config { return &s.Edge },
-		status: func(c *edge.Config) *netip.AddrPort { return &c.Status },
+		field:   func(s *Sections) **edge.Config { return &s.Edge },
+		status:  func(c *edge.Config) *netip.AddrPort { return &c.Status },
+		control: func(c *edge.Config) *string { return &c.Control },
 		host: func(c *edge.Config) Host {
 			h := Host{ASN: c.ASN, RouterID: c.RouterID, Uses: []Use{{Path: "interface", Interface: c.Interface}}}
 			for i, r := range c.Reflectors {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bfd"
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/fault"
 )
 
@@ -19,6 +20,9 @@ type Config struct {
 	Networks []netip.Prefix `yaml:"networks,omitempty"`
 	// Neighbors are the eBGP neighbors.
 	Neighbors []Neighbor `yaml:"neighbors"`
+	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and root
+	// can use. Default: /run/tabane/router.sock.
+	Control string `yaml:"control,omitempty"`
 	// Status is where /status and /metrics are served. Default: port 9118 of ::1.
 	// Example: "[::1]:9118"
 	Status netip.AddrPort `yaml:"status,omitempty"`
@@ -49,6 +53,7 @@ type Neighbor struct {
 // Check returns all faults of the configuration. It does not touch the system.
 func (c *Config) Check() fault.List {
 	faults := bgp.CheckIdentity(c.ASN, c.RouterID)
+	faults.Merge("", control.CheckPath(c.Control))
 	checkPrefixes(&faults, "networks", c.Networks)
 	if len(c.Neighbors) == 0 {
 		faults.Add("neighbors", "must name at least one neighbor")

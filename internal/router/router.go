@@ -9,8 +9,10 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"sync"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/route"
 )
@@ -29,6 +31,8 @@ type Router struct {
 	log    *slog.Logger
 	daemon *daemon.Daemon
 	links  map[string]bool
+
+	reloading sync.Mutex
 }
 
 // New connects to the kernel and listens. It does not change the kernel yet.
@@ -39,14 +43,10 @@ func New(ctx context.Context, o Options) (*Router, error) {
 	if err := daemon.CheckForwarding(); err != nil {
 		return nil, err
 	}
-	var neighbors []bgp.Neighbor
-	for _, n := range o.Config.Neighbors {
-		neighbors = append(neighbors, n.speaker(o.Config.ASN))
-	}
 	d, err := daemon.New(ctx, daemon.Options{
 		Protocol:  route.Router,
 		Speaker:   bgp.Options{ASN: o.Config.ASN, RouterID: o.Config.RouterID},
-		Neighbors: neighbors,
+		Neighbors: o.Config.speakers(),
 		Keep:      o.Keep,
 		Log:       o.Log,
 	})
@@ -54,6 +54,15 @@ func New(ctx context.Context, o Options) (*Router, error) {
 		return nil, err
 	}
 	return &Router{config: o.Config, log: o.Log, daemon: d, links: map[string]bool{}}, nil
+}
+
+// speakers are the neighbors as the BGP speaker knows them.
+func (c *Config) speakers() []bgp.Neighbor {
+	var neighbors []bgp.Neighbor
+	for _, n := range c.Neighbors {
+		neighbors = append(neighbors, n.speaker(c.ASN))
+	}
+	return neighbors
 }
 
 // speaker is the neighbor as the BGP speaker is configured with it. Of two routers the one with the
@@ -101,16 +110,18 @@ func (r *Router) Settled() bool { return false }
 
 // Status is what /status shows.
 type Status struct {
-	Role     string              `json:"role"`
-	Ready    bool                `json:"ready"`
-	ASN      uint32              `json:"asn"`
-	Pending  int                 `json:"pending"`
+	Role    string `json:"role"`
+	Ready   bool   `json:"ready"`
+	ASN     uint32 `json:"asn"`
+	Pending int    `json:"pending"`
+	// Control is the path of the socket for commands.
+	Control  string              `json:"control"`
 	Sessions []bgp.SessionStatus `json:"sessions"`
 }
 
 // Status returns the state of the router. It is ready when all its sessions are up.
 func (r *Router) Status() any {
-	s := Status{Role: "router", ASN: r.config.ASN}
+	s := Status{Role: "router", ASN: r.config.ASN, Control: control.Path(r.config.Control, "router")}
 	r.daemon.Do(context.Background(), func() {
 		s.Pending, s.Sessions = r.daemon.Kernel.Pending(), r.daemon.Speaker.Sessions()
 		s.Ready = r.daemon.AllUp() && s.Pending == 0

@@ -1,0 +1,118 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"github.com/tabane/tabane/internal/fault"
+)
+
+// Changes lead from one list of neighbors to another while the speaker runs.
+type Changes struct {
+	// Remove are the names of neighbors that are removed, and of those in Reset.
+	Remove []string
+	// Add are new neighbors, Reset those that differ in more than policy: their session starts again.
+	Add, Reset []Neighbor
+	// Policy are neighbors whose import or export policy alone differs: their session stays up.
+	Policy []Neighbor
+}
+
+// Compare returns the changes from old to now. Neighbors are identified by name; their order does not matter.
+func Compare(old, now []Neighbor) Changes {
+	var c Changes
+	before := make(map[string]Neighbor, len(old))
+	for _, n := range old {
+		before[n.Name] = n
+	}
+	for _, n := range now {
+		was, known := before[n.Name]
+		delete(before, n.Name)
+		switch {
+		case !known:
+			c.Add = append(c.Add, n)
+		case !was.sameSession(n):
+			c.Remove, c.Reset = append(c.Remove, n.Name), append(c.Reset, n)
+		case !was.Import.equal(n.Import) || !was.Export.equal(n.Export):
+			c.Policy = append(c.Policy, n)
+		}
+	}
+	for _, n := range old {
+		if _, gone := before[n.Name]; gone {
+			c.Remove = append(c.Remove, n.Name)
+		}
+	}
+	return c
+}
+
+// sameSession reports whether nothing but policy differs.
+func (n Neighbor) sameSession(m Neighbor) bool {
+	n.Import, n.Export = ImportPolicy{}, ExportPolicy{}
+	m.Import, m.Export = ImportPolicy{}, ExportPolicy{}
+	return reflect.DeepEqual(n, m)
+}
+
+// CheckRenamed adds a fault for each neighbor that takes the address of one with another name, whose
+// session has to close first. Faults are at the neighbor's index of the list at path.
+func CheckRenamed(faults *fault.List, path string, old, now []Neighbor) {
+	owner := map[netip.Addr]string{}
+	for _, n := range old {
+		owner[n.Address] = n.Name
+	}
+	for i, n := range now {
+		if name, taken := owner[n.Address]; taken && name != n.Name {
+			faults.Add(fmt.Sprintf("%s[%d].name", path, i),
+				"%q takes the address of %q, whose session has to close first: reload once without it", n.Name, name)
+		}
+	}
+}
+
+// Change replaces the neighbors of old by those of now. Sessions of unchanged neighbors stay up. On an
+// error, the neighbors are those of old again.
+func (s *sessions) Change(ctx context.Context, old, now []Neighbor) error {
+	err := s.applyChanges(ctx, Compare(old, now))
+	if err != nil {
+		// Errors here are of what was not applied, and so cannot be reverted.
+		_ = s.applyChanges(ctx, Compare(now, old))
+	}
+	return err
+}
+
+func (s *sessions) applyChanges(ctx context.Context, c Changes) error {
+	var errs []error
+	for _, name := range c.Remove {
+		errs = append(errs, s.DeleteNeighbor(ctx, name))
+	}
+	for _, n := range slices.Concat(c.Reset, c.Add) {
+		errs = append(errs, s.AddNeighbor(ctx, n))
+	}
+	for _, n := range c.Policy {
+		errs = append(errs, s.SetImport(ctx, n.Name, n.Import), s.SetExport(ctx, n.Name, n.Export))
+	}
+	return errors.Join(errs...)
+}
+
+// Lines describes the changes, one in each line.
+func (c Changes) Lines() []string {
+	var lines []string
+	reset := map[string]bool{}
+	for _, n := range c.Reset {
+		reset[n.Name] = true
+		lines = append(lines, fmt.Sprintf("session %q reset", n.Name))
+	}
+	for _, name := range c.Remove {
+		if !reset[name] {
+			lines = append(lines, fmt.Sprintf("session %q removed", name))
+		}
+	}
+	for _, n := range c.Add {
+		lines = append(lines, fmt.Sprintf("session %q added", n.Name))
+	}
+	for _, n := range c.Policy {
+		lines = append(lines, fmt.Sprintf("policy of session %q changed", n.Name))
+	}
+	return lines
+}

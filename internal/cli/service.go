@@ -1,0 +1,232 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tabane/tabane/internal/control"
+	"github.com/tabane/tabane/internal/role"
+)
+
+// service is a running daemon with the file that configures it.
+type service struct {
+	role    role.Descriptor
+	machine role.Machine
+	file    string
+	log     *slog.Logger
+
+	reloading sync.Mutex
+}
+
+// follow reloads the file at each signal until ctx ends.
+func (s *service) follow(ctx context.Context, hangups <-chan os.Signal) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangups:
+			_, _ = s.reload() // it logs
+		}
+	}
+}
+
+// reload makes the daemon follow its file, and returns what changed. On an error, nothing has.
+func (s *service) reload() ([]string, error) {
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	changes, err := s.apply()
+	if err != nil {
+		s.log.Error("reload rejected, running configuration unchanged", "file", s.file, "err", err)
+		return nil, err
+	}
+	s.log.Info("configuration reloaded", "file", s.file, "changes", len(changes))
+	for _, line := range changes {
+		s.log.Info("configuration changed: " + line)
+	}
+	return changes, nil
+}
+
+func (s *service) apply() ([]string, error) {
+	f, err := load(s.file)
+	if err != nil {
+		return nil, err
+	}
+	return s.role.Reload(s.machine, &f.Sections)
+}
+
+// The paths of commands on a control socket.
+const (
+	// drainPath takes a daemon out of service (POST), or back into it (DELETE).
+	drainPath = "/drain"
+	// reloadPath reloads the configuration (POST).
+	reloadPath = "/reload"
+)
+
+// commandTimeout bounds a command: with a full table, a change of policy takes seconds.
+const commandTimeout = 2 * time.Minute
+
+// commands serves the commands of the daemon.
+func (s *service) commands() http.Handler {
+	mux := http.NewServeMux()
+	answer := func(f func(*http.Request) (string, error)) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			text, err := f(r)
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusConflict)
+				return
+			}
+			w.WriteHeader(http.StatusAccepted)
+			// A client that went away is not our error.
+			_, _ = io.WriteString(w, text)
+		}
+	}
+	if s.role.Reloads() {
+		mux.HandleFunc("POST "+reloadPath, answer(func(*http.Request) (string, error) {
+			changes, err := s.reload()
+			return strings.Join(changes, "\n"), err
+		}))
+	}
+	if d, ok := s.machine.(drainable); ok {
+		mux.HandleFunc("POST "+drainPath, answer(func(r *http.Request) (string, error) {
+			wait, err := drainWait(r.URL.Query())
+			if err != nil {
+				return "", err
+			}
+			return "", d.Drain(wait)
+		}))
+		mux.HandleFunc("DELETE "+drainPath, answer(func(*http.Request) (string, error) { return "", d.Undrain() }))
+	}
+	return mux
+}
+
+// serveCommands serves the commands on the control socket at path until stop is called.
+func (s *service) serveCommands(ctx context.Context, path string) (stop func() error, err error) {
+	l, err := control.Listen(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	server := &http.Server{Handler: s.commands(), ReadHeaderTimeout: headerTimeout, WriteTimeout: commandTimeout}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	return func() error {
+		err := server.Close()
+		if e := <-served; !errors.Is(e, http.ErrServerClosed) {
+			err = errors.Join(err, fmt.Errorf("serve commands: %w", e))
+		}
+		return err
+	}, nil
+}
+
+// refusedError is why the daemon refused a command, one line for each fault.
+type refusedError []string
+
+func (e refusedError) Error() string { return strings.Join(e, "\n") }
+
+// faultLines are faults that are printed as they are, one line each.
+type faultLines []string
+
+func (f faultLines) Error() string   { return strings.Join(f, "\n") }
+func (f faultLines) Lines() []string { return f }
+
+// command sends a command to the daemon at this status address, which names the control socket, and
+// returns the lines of the answer. A refusedError says why the daemon refused.
+func command(ctx context.Context, at netip.AddrPort, method, path string, query url.Values) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	socket, err := controlSocket(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	to := url.URL{Scheme: "http", Host: "daemon", Path: path, RawQuery: query.Encode()}
+	req, err := http.NewRequestWithContext(ctx, method, to.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := control.Client(socket).Do(req)
+	if err != nil {
+		return nil, errors.Unwrap(err)
+	}
+	defer resp.Body.Close()
+	const most = 1 << 20
+	text, err := io.ReadAll(io.LimitReader(resp.Body, most))
+	if err != nil {
+		return nil, err
+	}
+	lines := strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' })
+	switch {
+	case resp.StatusCode == http.StatusAccepted:
+		return lines, nil
+	case len(lines) == 0:
+		return nil, fmt.Errorf("it answers %s", resp.Status)
+	}
+	return nil, refusedError(lines)
+}
+
+func (a *app) reloadCommand() *cobra.Command {
+	names := statusNames()
+	return &cobra.Command{
+		Use:     "reload [DAEMON|ADDRESS]",
+		Short:   "Reload the configuration of the daemons on this host",
+		GroupID: "tools",
+		Long: `Reload has a running daemon read its file again, as SIGHUP does, and prints what changed: of all daemons that answer at their
+default address, or of one, by its name (` + strings.Join(names, ", ") + `) or by its status address.
+
+Sessions that do not change stay up. An invalid file is rejected with all its faults, and so is a change that needs a restart,
+such as that of the AS number; the running configuration stays in force then.`,
+		Example: `  tabane reload
+  tabane reload asbr`,
+		Args:      arguments(0, 1, "at most one daemon or address"),
+		ValidArgs: names,
+		RunE:      func(c *cobra.Command, args []string) error { return a.reload(c.Context(), args) },
+	}
+}
+
+func (a *app) reload(ctx context.Context, args []string) error {
+	const what = "reload"
+	sources, err := statusSources(what, args)
+	if err != nil {
+		return err
+	}
+	found := false
+	for _, s := range sources {
+		on := strings.TrimSpace(s.name + " " + s.at.String())
+		lines, err := command(ctx, s.at, http.MethodPost, reloadPath, nil)
+		if errors.Is(err, syscall.ECONNREFUSED) && len(args) == 0 {
+			continue
+		}
+		if refused := refusedError(nil); errors.As(err, &refused) {
+			var lines faultLines
+			for _, line := range refused {
+				lines = append(lines, "tabane: reload "+on+": "+line)
+			}
+			return lines
+		}
+		if err != nil {
+			return commandFailure(what, on, err)
+		}
+		found = true
+		if len(lines) == 0 {
+			lines = []string{"no changes"}
+		}
+		for _, line := range lines {
+			fmt.Fprintf(a.out, "%s: %s\n", on, line)
+		}
+	}
+	if !found {
+		return noDaemon(what)
+	}
+	return nil
+}

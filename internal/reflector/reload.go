@@ -1,0 +1,46 @@
+package reflector
+
+import (
+	"context"
+	"errors"
+
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/fault"
+)
+
+// difference returns the changes of the clients' sessions from one configuration to another, or the
+// faults of what cannot change while the reflector runs.
+func difference(old, now Config) (bgp.Changes, fault.List) {
+	var faults fault.List
+	fault.Fixed(&faults, "asn", old.ASN, now.ASN)
+	fault.Fixed(&faults, "router_id", old.RouterID, now.RouterID)
+	fault.Fixed(&faults, "address", old.Address, now.Address)
+	fault.Fixed(&faults, "control", old.Control, now.Control)
+	fault.Fixed(&faults, "status", old.Status, now.Status)
+	before, after := old.neighbors(), now.neighbors()
+	bgp.CheckRenamed(&faults, "clients", before, after)
+	return bgp.Compare(before, after), faults
+}
+
+// Reload applies another list of clients to the running reflector, and returns what changed. Sessions
+// of unchanged clients stay up. An invalid configuration, or one that needs a restart, is rejected as a
+// whole.
+func (r *Reflector) Reload(now Config) ([]string, error) {
+	if err := now.Check().Err(); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.running {
+		return nil, errors.New("not running")
+	}
+	c, faults := difference(r.config, now)
+	if err := faults.Err(); err != nil {
+		return nil, err
+	}
+	if err := r.speaker.Change(context.Background(), r.config.neighbors(), now.neighbors()); err != nil {
+		return nil, err
+	}
+	r.config.Clients = now.Clients
+	return c.Lines(), nil
+}
