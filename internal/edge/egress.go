@@ -15,6 +15,8 @@ import (
 )
 
 const (
+	// onLinkRule is the priority of the rules for on-link destinations, before those of all peers.
+	onLinkRule = ruleBase - 1
 	// ruleBase is the priority of the first peer's policy rule: after the local table (0), before
 	// main (32766). Each peer has two: the lookup in its table, and unreachable right below it.
 	ruleBase = 1000
@@ -135,7 +137,20 @@ func newEgress(config *Config, mtu int, kernel desired) *egress {
 			kernel.Set(o)
 		}
 	}
+	for _, o := range e.onLink() {
+		kernel.Set(o)
+	}
 	return e
+}
+
+// onLink returns the rules for on-link destinations: the default route of a peer must not send our
+// own replies to hosts on the same link out through that peer.
+func (e *egress) onLink() []route.Object {
+	var rules []route.Object
+	for _, p := range e.config.onLink() {
+		rules = append(rules, route.Rule{Priority: onLinkRule, To: p, Table: route.MainTable})
+	}
+	return rules
 }
 
 // fixed returns the objects of a peer that do not depend on routes.
@@ -192,9 +207,9 @@ func moved(config *Config, found []route.Object) (stale []route.Object) {
 // fixedSettled reports whether the kernel has the fixed objects of all peers, so that their
 // addresses can be announced.
 func (e *egress) fixedSettled() bool {
-	return !slices.ContainsFunc(e.peers, func(p *peer) bool {
-		return slices.ContainsFunc(e.fixed(p), func(o route.Object) bool { return !e.kernel.Settled(o.Key()) })
-	})
+	pending := func(o route.Object) bool { return !e.kernel.Settled(o.Key()) }
+	return !slices.ContainsFunc(e.onLink(), pending) &&
+		!slices.ContainsFunc(e.peers, func(p *peer) bool { return slices.ContainsFunc(e.fixed(p), pending) })
 }
 
 // works reports whether the peer's route to a prefix is in the kernel.

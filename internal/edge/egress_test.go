@@ -89,6 +89,7 @@ func TestEachPeerHasItsAddressRuleAndEndOfTable(t *testing.T) {
 		"priority 1001 from 2001:db8:1::a/128 unreachable",
 		"priority 1002 from 2001:db8:1::b/128 table 102",
 		"priority 1003 from 2001:db8:1::b/128 unreachable",
+		"priority 999 from all to 2001:db8:1::/64 table main",
 		"unreachable default table 101 metric 4294967295",
 		"unreachable default table 102 metric 4294967295",
 	)

@@ -69,6 +69,31 @@ func TestLostLocatorRemovesRoutes(t *testing.T) {
 	}
 }
 
+// TestLocatorFromAnotherAS: a route to a locator or SID that was received from another AS neither
+// loses nor restores one.
+func TestLocatorFromAnotherAS(t *testing.T) {
+	foreign := func(prefix string, there bool, communities ...uint32) bgp.UnicastPath {
+		p := locator(prefix, there)
+		p.ASPath, p.Communities = []uint32{65001}, communities
+		return p
+	}
+	e, w := newTestEgress(testConfig())
+	e.locator(locator("fc00:1::/32", true))
+	if err := e.update(vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")); err != nil {
+		t.Fatal(err)
+	}
+	full := w.lines("")
+	for _, prefix := range []string{"fc00:1:1::/128", "fc00:1::/32"} {
+		e.locator(foreign(prefix, true, bgp.Blackhole))
+		check(t, w.lines(""), full...)
+	}
+	e.locator(locator("fc00:1::/32", false))
+	e.locator(foreign("fc00:1::/32", true))
+	if routes := w.lines("table 101 nhid"); len(routes) > 0 {
+		t.Errorf("another AS restored the locator: %q", routes)
+	}
+}
+
 func TestFailoverToAnotherASBR(t *testing.T) {
 	e, w := newTestEgress(testConfig())
 	e.locator(locator("fc00:1::/32", true))
