@@ -80,6 +80,47 @@ func TestNoTransitThroughTheNetwork(t *testing.T) {
 	}
 }
 
+// TestDefaultRouteOfAPeerDoesNotCoverOurOwnSpace: traffic within our network stays inside although
+// an egress peer advertises a default route, which everything else follows.
+func TestDefaultRouteOfAPeerDoesNotCoverOurOwnSpace(t *testing.T) {
+	l := epe(t, "      router_id: 10.1.0.1\n", "      router_id: 10.1.0.1\n      networks: [\"::/0\"]\n")
+	l.eventually("the default route arrives", 10*time.Second,
+		l.shows(true, "default nhid", "server", "route show table 101"))
+	epeAddress, neighbor := netip.MustParseAddr("2001:db8:1::a"), netip.MustParseAddr("2001:db8:1::fe")
+	outside := netip.MustParseAddr("2001:db8:eeee::1")
+	received, leaked := l.watch(t, "reflector", "lan"), l.watch(t, "transit-a", "csp")
+	send := func(to netip.Addr) {
+		t.Helper()
+		l.in(t, "server", func() error {
+			c, err := net.DialUDP("udp", &net.UDPAddr{IP: epeAddress.AsSlice()}, &net.UDPAddr{IP: to.AsSlice(), Port: 9})
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			_, err = c.Write(marker)
+			return err
+		})
+	}
+	send(neighbor)
+	l.eventually("a packet from the EPE address to a host on the link", 5*time.Second, func() (bool, string) {
+		return received.Load() > 0, l.ip("server", "rule; route get 2001:db8:1::fe from 2001:db8:1::a")
+	})
+	// The ASBR drops what arrives at the SID for our own space or for another SID.
+	for _, to := range []string{"2001:db8:1::77", "fc00:2:1::"} {
+		l.inject(t, "server", "lan", "asbr1", "lan",
+			ip6(netip.MustParseAddr("2001:db8:1::10"), netip.MustParseAddr("fc00:1:1::"), unix.IPPROTO_IPV6,
+				marked(epeAddress, netip.MustParseAddr(to))))
+	}
+	time.Sleep(200 * time.Millisecond) // nothing must come: there is nothing to wait for
+	if n := leaked.Load(); n > 0 {
+		t.Errorf("%d packets for our own space left to the peer", n)
+	}
+	send(outside)
+	l.eventually("a packet to anything else leaves through the peer", 5*time.Second, func() (bool, string) {
+		return leaked.Load() == 1, ""
+	})
+}
+
 // TestACutOffBorderRouterAttractsNothing: without its core link an ASBR withdraws our prefixes from
 // its egress peer although the session with that peer stays up.
 func TestACutOffBorderRouterAttractsNothing(t *testing.T) {
