@@ -1,8 +1,7 @@
-// Package fault collects what is wrong with an input, each fault with the path of the value.
+// Package fault collects the faults of an input, each with the path of the value.
 //
-// It only collects and prints: it does not judge, does not stop at the first fault and knows
-// nothing of files, lines or formats. A checker adds faults to a List under the path of the value;
-// code that embeds that value merges the list under its own path.
+// It does not validate, and has no notion of files, lines or formats. A checker adds faults to a
+// List under the path of the value; code that embeds that value merges the list under its own path.
 package fault
 
 import (
@@ -10,16 +9,16 @@ import (
 	"strings"
 )
 
-// Fault is one thing wrong with one value.
+// Fault is one fault of one value.
 type Fault struct {
-	// Path leads to the value from the root of the input, for example "peers[2].asn". It is empty
-	// when the whole input is at fault.
+	// Path is the path of the value from the root of the input, for example "peers[2].asn". It
+	// is empty for a fault of the whole input.
 	Path string
-	// Message says what must hold and what was found, for example "must be > 0, got 0".
+	// Message is what is required and what was given, for example "must be > 0, got 0".
 	Message string
 }
 
-// Error prints the fault as "path: message", or as the message alone when there is no path.
+// Error returns "path: message", or the message alone if the path is empty.
 func (f Fault) Error() string {
 	if f.Path == "" {
 		return f.Message
@@ -27,32 +26,33 @@ func (f Fault) Error() string {
 	return f.Path + ": " + f.Message
 }
 
-// List is the faults found so far, in the order in which they were found. The zero value is ready
-// to use. As an error it is reached with errors.As; a checker returns List.Err, never the list
-// itself, because an empty List in an error interface is not nil.
+// List is a list of faults, in the order in which they were added. The zero value is ready to use.
+// A checker returns List.Err as its error, never the list itself, because an empty List in an error
+// interface is not nil; errors.As gives the list back.
 type List []Fault
 
-// Add records a fault of the value at path.
+// Add adds a fault of the value at path.
 func (l *List) Add(path, format string, args ...any) {
 	*l = append(*l, Fault{Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
-// Fixed records a fault when the value at path, which only a restart can change, differs in a new configuration.
+// Fixed adds a fault if the value at path, which only a restart can change, differs in a new
+// configuration.
 func Fixed[T comparable](l *List, path string, old, now T) {
 	if now != old {
 		l.Add(path, "cannot change from %v to %v while the daemon runs; a restart is needed", old, now)
 	}
 }
 
-// Merge records the faults of sub, which was checked on its own, as faults of the value at prefix.
+// Merge adds the faults of sub as faults of the value at prefix.
 func (l *List) Merge(prefix string, sub List) {
 	for _, f := range sub {
 		*l = append(*l, Fault{Path: Join(prefix, f.Path), Message: f.Message})
 	}
 }
 
-// Err returns the list as an error, or nil when nothing is wrong. The error does not change when
-// faults are added to l afterwards.
+// Err returns the list as an error, or nil if it is empty. The error does not change when faults
+// are added to l afterwards.
 func (l List) Err() error {
 	if len(l) == 0 {
 		return nil
@@ -60,7 +60,7 @@ func (l List) Err() error {
 	return append(List(nil), l...)
 }
 
-// Error prints the faults one per line, without a newline at the end.
+// Error returns the faults, one per line, without a newline at the end.
 func (l List) Error() string {
 	lines := make([]string, len(l))
 	for i, f := range l {
@@ -69,7 +69,7 @@ func (l List) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Unwrap gives errors.Is and errors.As the single faults.
+// Unwrap returns the single faults, for errors.Is and errors.As.
 func (l List) Unwrap() []error {
 	errs := make([]error, len(l))
 	for i, f := range l {
@@ -78,8 +78,8 @@ func (l List) Unwrap() []error {
 	return errs
 }
 
-// Join appends the path sub to the path prefix: a dot between them, none before an index, and an
-// empty path on either side leaves the other as it is.
+// Join joins two paths with a dot, without one before an index. If one is empty, it returns the
+// other.
 func Join(prefix, sub string) string {
 	if prefix == "" || sub == "" || strings.HasPrefix(sub, "[") {
 		return prefix + sub

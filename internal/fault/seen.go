@@ -5,13 +5,12 @@ import (
 	"reflect"
 )
 
-// Seen finds values that must be unique among siblings. Make one per list of siblings; it maps a
-// field and its value to the path that gave it first.
+// Seen finds duplicates of values that must be unique among siblings. Make one per list of
+// siblings. It maps a field and its value to the path of the first use.
 type Seen map[string]map[any]string
 
-// Check adds a fault at the field of the sibling at path at when another sibling gave the same
-// value before. The zero value of a type means that the field was not given, which two siblings may
-// well have in common.
+// Check adds a fault for the field of the sibling at path at if an earlier sibling has the same
+// value. Zero values are not compared: they mean that the field was not given.
 func (s Seen) Check(faults *List, at, field string, value any) {
 	if reflect.ValueOf(value).IsZero() {
 		return

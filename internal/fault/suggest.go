@@ -2,8 +2,8 @@ package fault
 
 import "fmt"
 
-// Suggest returns the known name that a name probably was meant to be, as `, did you mean "asn"?`,
-// or nothing.
+// Suggest returns the known name most similar to name as `, did you mean "asn"?`, or nothing if
+// none is similar.
 func Suggest(name string, known []string) string {
 	best, least := "", 3
 	for _, k := range known {
@@ -17,7 +17,7 @@ func Suggest(name string, known []string) string {
 	return fmt.Sprintf(", did you mean %q?", best)
 }
 
-// distance is the Levenshtein distance of a and b, or most when it is not below that.
+// distance returns the Levenshtein distance of a and b, or most if it is not below that.
 func distance(a, b string, most int) int {
 	if len(a)-len(b) >= most || len(b)-len(a) >= most {
 		return most

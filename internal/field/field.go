@@ -1,9 +1,9 @@
 // Package field reads and sets fields of configuration structs by their keys, the names that they
 // have in YAML files.
 //
-// It holds the grammar of single values, so that a value means the same in a file, in "lab set" and
-// in "sim sweep --set". It does not read YAML, validates no more than that a text is a value of the
-// field's type, and fills in no defaults.
+// It defines the grammar of single values, so that a value means the same in a file, in "lab set"
+// and in "sim sweep --set". It does not read YAML, does not validate more than the type of a value,
+// and fills in no defaults.
 package field
 
 import (
@@ -22,23 +22,23 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// Short is implemented by pointers to structs that have a short form besides the mapping: a loss of
-// "0.1%".
+// Short is implemented by pointers to structs that have a short form besides the mapping, such as a
+// loss of "0.1%".
 type Short interface {
-	// ParseShort sets the struct to what the text says. Errors say what is accepted.
+	// ParseShort sets the struct to the value of the short form. Errors say what is accepted.
 	ParseShort(text string) error
-	// Short returns the short form of the struct; false where only the mapping can say it.
+	// Short returns the short form of the struct; false if only a mapping can represent it.
 	Short() (text string, ok bool)
 }
 
-// Unlimited is the text of a bandwidth or size that does not limit anything; its value is 0.
+// Unlimited is the text of a bandwidth or size that is not limited; its value is 0.
 const Unlimited = "unlimited"
 
 var (
 	durationType = reflect.TypeFor[time.Duration]()
 	textType     = reflect.TypeFor[encoding.TextUnmarshaler]()
 	shortType    = reflect.TypeFor[Short]()
-	// wants says what a text must look like.
+	// wants describes the syntax of each type, for messages.
 	wants = map[reflect.Type]string{
 		durationType:                      `a duration like "50ms" or "1m30s"`,
 		reflect.TypeFor[netip.Addr]():     `an IP address like "2001:db8::1"`,
@@ -49,7 +49,7 @@ var (
 	}
 )
 
-// Each calls f for every key that a struct of type t has, those of inlined structs included.
+// Each calls f for every key of a struct of type t, including those of inlined structs.
 func Each(t reflect.Type, f func(key string, index []int)) {
 	for i := range t.NumField() {
 		field := t.Field(i)
@@ -69,15 +69,15 @@ func Each(t reflect.Type, f func(key string, index []int)) {
 	}
 }
 
-// Keys returns the keys that a struct of type T has, in the order of its fields.
+// Keys returns the keys of a struct of type T, in the order of its fields.
 func Keys[T any]() []string {
 	var keys []string
 	Each(reflect.TypeFor[T](), func(key string, _ []int) { keys = append(keys, key) })
 	return keys
 }
 
-// Paths returns the paths of all values that Set can set in a struct of type T, "rate" and
-// "forward.loss" as well as "forward.loss.p", those of a struct with a short form included.
+// Paths returns the paths of all values that Set can set in a struct of type T. A struct with a
+// short form has a path of its own: "forward.loss" as well as "forward.loss.p".
 func Paths[T any]() []string { return paths(reflect.TypeFor[T]()) }
 
 func paths(t reflect.Type) []string {
@@ -102,9 +102,8 @@ func paths(t reflect.Type) []string {
 	return list
 }
 
-// Resolve returns the path that a name stands for: the path of that name, or the shortest one that
-// ends in it, "discipline" for "buffer.discipline". Names that stand for nothing, or for several
-// paths of that length, are refused with a suggestion.
+// Resolve returns the path of a name: the path that equals it, or the shortest one that ends in it,
+// "buffer.discipline" for "discipline". Unknown and ambiguous names are errors with a suggestion.
 func Resolve(name string, paths []string) (string, error) {
 	if slices.Contains(paths, name) {
 		return name, nil
@@ -133,12 +132,11 @@ func Resolve(name string, paths []string) (string, error) {
 	case 1:
 		return found[0], nil
 	}
-	return "", fmt.Errorf("key %q is one of %s: write which", name, strings.Join(found, ", "))
+	return "", fmt.Errorf("key %q is ambiguous: write one of %s", name, strings.Join(found, ", "))
 }
 
-// Set sets the value at a path of Paths of the struct that target points to. Pointers on the way
-// are allocated; what they point to is copied before it is changed, so that other structs that
-// share it keep their values.
+// Set sets the value at a path of the struct that target points to. Pointers on the path are
+// allocated, or their values copied, so that other structs that share them do not change.
 //
 // The target does not change on an error.
 func Set(target any, path, text string) error {
@@ -179,8 +177,7 @@ func set(v reflect.Value, path, text string) error {
 }
 
 // Assignments returns the struct that target points to as "path=text", one for each value that is
-// not what it is in a file without the key. Set with each of them makes an equal struct of an empty
-// one.
+// not zero. Applied to an empty struct with Set, they give an equal struct.
 func Assignments(target any) []string {
 	return assignments(reflect.ValueOf(target).Elem(), "")
 }
@@ -205,7 +202,7 @@ func assignments(v reflect.Value, prefix string) []string {
 	return list
 }
 
-// format is the text that Parse reads as the value; false where it has none.
+// format returns the text that Parse parses as the value; false if there is none.
 func format(v reflect.Value) (string, bool) {
 	if HasShort(v.Type()) {
 		fresh := reflect.New(v.Type())
@@ -229,7 +226,7 @@ func format(v reflect.Value) (string, bool) {
 	return fmt.Sprint(v.Interface()), IsScalar(v.Type())
 }
 
-// Clear sets the value at a path to what it is when a file does not have the key.
+// Clear sets the value at a path to its zero value, as in a file without the key.
 func Clear(target any, path string) {
 	v := reflect.ValueOf(target).Elem()
 	for rest := path; ; {
@@ -265,7 +262,7 @@ func lookup(v reflect.Value, key string) (at reflect.Value, ok bool) {
 	return at, ok
 }
 
-// IsScalar reports whether values of the type are written as one text.
+// IsScalar reports whether values of the type are written as a single text.
 func IsScalar(t reflect.Type) bool {
 	if t == durationType || reflect.PointerTo(t).Implements(textType) {
 		return true
@@ -355,13 +352,13 @@ func parseText(v reflect.Value, text string) error {
 		return err
 	}
 	if b, ok := fresh.Elem().Interface().(unit.Bandwidth); ok && b == 0 {
-		return fmt.Errorf("must be > 0, got %q: nothing passes at no rate; %s is no limit", text, Unlimited)
+		return fmt.Errorf("must be > 0, got %q: write %s for no limit", text, Unlimited)
 	}
 	v.Set(fresh.Elem())
 	return nil
 }
 
-// Want says what a text of the type must look like, for messages.
+// Want describes the syntax of the type, for messages.
 func Want(t reflect.Type) string {
 	if want, ok := wants[t]; ok {
 		return want
@@ -369,7 +366,7 @@ func Want(t reflect.Type) string {
 	return "text"
 }
 
-// Number reads a finite number, in decimal notation with or without an exponent, or a percentage.
+// Number parses a finite number, in decimal notation with or without an exponent, or a percentage.
 func Number(text string) (float64, error) {
 	number, percent := strings.CutSuffix(text, "%")
 	f, err := strconv.ParseFloat(number, 64)
@@ -382,7 +379,7 @@ func Number(text string) (float64, error) {
 	return f, nil
 }
 
-// Probability reads a number from 0 to 1.
+// Probability parses a number from 0 to 1.
 func Probability(text string) (float64, error) {
 	p, err := Number(text)
 	if err == nil && (p < 0 || p > 1) {
@@ -394,8 +391,8 @@ func Probability(text string) (float64, error) {
 	return p, nil
 }
 
-// decimal refuses numbers that YAML 1.1 and 1.2 read differently, or that only look decimal: 010,
-// 0x10, 1_000, +1.
+// decimal reports whether the number is plain decimal. It refuses what YAML 1.1 and 1.2 read
+// differently, or that only looks decimal: 010, 0x10, 1_000, +1.
 func decimal(number string) bool {
 	digits := strings.TrimPrefix(number, "-")
 	return digits != "" && strings.Trim(digits, "0123456789") == "" && (len(digits) == 1 || digits[0] != '0')
