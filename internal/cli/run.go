@@ -103,7 +103,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 			return err
 		}
 	}
-	spec = spec.Real()
+	spec = spec.ForLab()
 	compares := spec.Experiment != nil && spec.Experiment.Kind == scenario.KindRoutes
 	if len(routers) > 1 && !compares {
 		return &failure{what: "run the scenario", on: name, why: errors.New("it does not compare routers"), do: "give --routers one kind"}

@@ -204,7 +204,7 @@ func (l *link) view(ctx context.Context, p *plan) (*LinkView, error) {
 		if queue == tc.DefaultQueue {
 			queue = 0
 		}
-		if rate > 0 && v.Shape.Nothing() {
+		if rate > 0 && v.Shape.IsZero() {
 			v.Shape = scenario.Shape{Rate: rate, Queue: queue}
 		}
 	}

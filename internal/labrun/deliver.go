@@ -206,7 +206,7 @@ func fetchArguments(spec *scenario.Spec, j job, quick bool) []string {
 	e := spec.Experiment
 	t := e.TrafficIn(e.Case(j.Case), j.Traffic)
 	args := clientArguments(e.Transports[j.Transport])
-	lasts := t.Lasts(quick)
+	lasts := t.TimeLimit(quick)
 	if t.Bytes > 0 {
 		if lasts > 0 {
 			args = append(args, "--limit", lasts.String())

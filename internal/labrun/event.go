@@ -130,7 +130,7 @@ func flapInterface(ctx context.Context, l *lab.Lab, f scenario.Flap, quick bool)
 	tick := time.NewTicker(f.Every / 2)
 	defer tick.Stop()
 	at := scenario.Port{Node: f.Node, Interface: f.Interface}
-	for range f.Repeats(quick) {
+	for range f.Count(quick) {
 		last = time.Now()
 		for _, up := range []bool{false, true} {
 			if err := errors.Join(l.Links().SetUp(at, up), next(ctx, tick)); err != nil {
@@ -150,9 +150,9 @@ const comeBack = 90 * time.Second
 func flapSession(ctx context.Context, l *lab.Lab, f scenario.Flap, quick bool) (last time.Time, err error) {
 	tick := time.NewTicker(f.Every)
 	defer tick.Stop()
-	for i := range f.Repeats(quick) {
+	for i := range f.Count(quick) {
 		if last, err = flapOnce(ctx, l, f, tick, i > 0); err != nil {
-			return last, fmt.Errorf("flap %d of %d: %w", i+1, f.Repeats(quick), err)
+			return last, fmt.Errorf("flap %d of %d: %w", i+1, f.Count(quick), err)
 		}
 	}
 	tick.Reset(f.Every)

@@ -302,7 +302,7 @@ func (r *runner) work(ctx context.Context, i int) error {
 		whole  []string
 		broken error
 	)
-	if r.Spec.Experiment.Eventful() {
+	if r.Spec.Experiment.HasEvents() {
 		var err error
 		if whole, err = settle(ctx, l); err != nil {
 			return err

@@ -61,12 +61,12 @@ func rotate(s []string, n int) []string {
 // expect is how long a run takes at best: until the limits let its last byte through, or something
 // else ends it.
 func expect(t *scenario.Traffic, phases []result.Phase, quick bool) time.Duration {
-	d := t.Lasts(quick)
+	d := t.TimeLimit(quick)
 	bytes := t.Bytes
 	if t.Rate > 0 {
 		bytes = t.Rate.SizeIn(d)
 	}
-	if full, known := result.Through(bytes, phases); known && (t.Rate > 0 || d == 0 || full < d) {
+	if full, known := result.TransferTime(bytes, phases); known && (t.Rate > 0 || d == 0 || full < d) {
 		d = full
 	}
 	return d + overhead

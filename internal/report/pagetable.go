@@ -82,7 +82,7 @@ func trialsCell(trials, failed int) pageCell {
 // resultTable has a row for each cell of an experiment that delivers.
 func resultTable(all []row, e *scenario.Experiment) *pageTable {
 	t := &pageTable{Caption: "Median goodput of the content at the receiver"}
-	ranged, eventful, ordered := false, e.Eventful(), resequences(all)
+	ranged, eventful, ordered := false, e.HasEvents(), resequences(all)
 	for _, w := range all {
 		ranged = ranged || w.Range() != ""
 	}

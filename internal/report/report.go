@@ -108,7 +108,7 @@ func assemble(r result.Result, spec *scenario.Spec, extra Extra) ([]file, error)
 		return nil, err
 	}
 	var overTime []figure
-	if spec.Experiment.Eventful() {
+	if spec.Experiment.HasEvents() {
 		overTime, err = courseFigures(traces, spec)
 	} else {
 		overTime, err = seriesFigures(traces, spec.Experiment)

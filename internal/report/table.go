@@ -265,7 +265,7 @@ func Table(w io.Writer, r result.Result, spec *scenario.Spec) error {
 	if gained {
 		header = append(header, "GAIN OVER "+strings.ToUpper(transportTitle(e, e.Baseline)))
 	}
-	if e.Eventful() {
+	if e.HasEvents() {
 		header = append(header, "GAP (ms)", "TO LIMIT (s)", "LOST")
 	}
 	if resequences(all) {
@@ -283,7 +283,7 @@ func Table(w io.Writer, r result.Result, spec *scenario.Spec) error {
 		if gained {
 			line = append(line, row.Gain())
 		}
-		if e.Eventful() {
+		if e.HasEvents() {
 			line = append(line, row.Gap(), row.Reach(), row.Lost())
 		}
 		if resequences(all) {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Comparison is one metric of one cell as measured in a lab and as simulated, both as the mean over
+// Comparison is one metric of one cell, measured in a lab and simulated, each as the mean over
 // trials.
 type Comparison struct {
 	CellKey
@@ -13,14 +13,14 @@ type Comparison struct {
 	Measured       float64
 	Simulated      float64
 	MeasuredTrials int
-	// SimulatedTrials is how many runs the simulated mean is of.
+	// SimulatedTrials is the number of simulated runs.
 	SimulatedTrials int
-	// MeasuredRange and SimulatedRange are the least and the largest of all trials.
+	// MeasuredRange and SimulatedRange are the minimum and the maximum over the trials.
 	MeasuredRange, SimulatedRange [2]float64
 }
 
-// Error is by how much of the measured value the simulated one is off; it is not known where
-// nothing was measured.
+// Error returns the relative error of the simulated value; it is not known if the measured value is
+// 0 and the simulated one is not.
 func (c Comparison) Error() (relative float64, known bool) {
 	if c.Measured == 0 {
 		return 0, c.Simulated == 0
@@ -28,8 +28,7 @@ func (c Comparison) Error() (relative float64, known bool) {
 	return (c.Simulated - c.Measured) / c.Measured, true
 }
 
-// Compare puts side by side what two results have of the same cells and metrics, in the order of
-// the measured one.
+// Compare compares the cells and metrics that both results have, in the order of the measured one.
 func Compare(measured, simulated Result) []Comparison {
 	var list []Comparison
 	compared := Select(func(m Metric) bool { return m.Compare })
@@ -52,7 +51,7 @@ func Compare(measured, simulated Result) []Comparison {
 	return list
 }
 
-// EncodeComparison is the content of a comparison's file. An error that is not known is left out.
+// EncodeComparison returns the comparison as JSON. An error that is not known is left out.
 func EncodeComparison(scenario string, list []Comparison) ([]byte, error) {
 	type line struct {
 		Case            string   `json:"case"`
@@ -64,7 +63,7 @@ func EncodeComparison(scenario string, list []Comparison) ([]byte, error) {
 		Error           *float64 `json:"error,omitempty"`
 		MeasuredTrials  int      `json:"lab_n"`
 		SimulatedTrials int      `json:"sim_n"`
-		// From the least to the largest trial.
+		// Minimum and maximum over the trials.
 		MeasuredRange  [2]float64 `json:"lab_range"`
 		SimulatedRange [2]float64 `json:"sim_range"`
 	}

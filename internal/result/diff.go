@@ -7,20 +7,20 @@ import (
 	"github.com/tabane/tabane/internal/stat"
 )
 
-// Change is what became of a metric from one result to another.
+// Change is how a metric changed from one result to another.
 type Change string
 
-// The changes. Higher and Lower are of metrics for which neither is better.
+// The changes. Higher and Lower are for metrics for which neither is better.
 const (
-	Better  Change = "better"
-	Worse   Change = "worse"
-	Higher  Change = "higher"
-	Lower   Change = "lower"
-	NoneYet Change = "no difference shown"
-	TooFew  Change = "too few trials"
+	Better       Change = "better"
+	Worse        Change = "worse"
+	Higher       Change = "higher"
+	Lower        Change = "lower"
+	NoDifference Change = "no difference shown"
+	TooFew       Change = "too few trials"
 )
 
-// significance is the probability up to which a difference by chance is taken for none.
+// significance is the significance level of the tests.
 const significance = 0.05
 
 // Difference is one metric of one cell in two results, A and B.
@@ -29,19 +29,19 @@ type Difference struct {
 	Metric string
 	// A and B are the metric over the trials of each result.
 	A, B stat.Summary
-	// Ratio is that of the means, B to A, with its confidence interval. RatioKnown is false where
-	// the mean of A is 0, and IntervalKnown where the interval is not bounded or a result has one
-	// trial.
+	// Ratio is the ratio of the means, B to A, with its confidence interval. RatioKnown is
+	// false if the mean of A is 0, IntervalKnown if the interval is not bounded or a result has
+	// one trial.
 	Ratio                     stat.Ratio
 	RatioKnown, IntervalKnown bool
 	Change                    Change
 }
 
-// Differences compares two results: the given metrics, or all that can be better or worse where
-// none is given, of the cells that both have, in the order of a. A difference is shown where the 95
-// % confidence interval of the ratio of the means (stat.RatioOfMeans) leaves out 1 or, where there
-// is no such interval, by Welch's test at 5 %. Each row is tested alone: of 20 rows without a
-// difference one is expected to show one. Failed runs count in neither result.
+// Differences compares the cells that both results have, in the order of a: the given metrics, or
+// all that can be better or worse if none is given. A difference is shown if the 95 % confidence
+// interval of the ratio of the means (stat.RatioOfMeans) excludes 1 or, if there is no such
+// interval, by Welch's test at 5 %. Each row is tested alone, so one of 20 rows without a
+// difference is expected to show one. Failed runs are ignored.
 func Differences(a, b Result, names []string) []Difference {
 	of := func(r Result, k CellKey, metric string) (values []float64) {
 		for _, run := range r.Runs {
@@ -70,7 +70,7 @@ func Differences(a, b Result, names []string) []Difference {
 	return list
 }
 
-// Cells returns the cells that have runs, in the order in which runs first show them.
+// Cells returns the cells that have runs, in the order of their first runs.
 func (r Result) Cells() []CellKey {
 	var list []CellKey
 	seen := map[CellKey]bool{}
@@ -83,7 +83,7 @@ func (r Result) Cells() []CellKey {
 	return list
 }
 
-// differ compares the values of one metric. It is an error when one is not finite.
+// differ compares the values of one metric. A value that is not finite is an error.
 func differ(a, b []float64, better int) (d Difference, err error) {
 	if d.A, err = stat.Summarize(a); err != nil {
 		return d, err
@@ -113,7 +113,7 @@ func differ(a, b []float64, better int) (d Difference, err error) {
 	switch {
 	case d.Change == TooFew:
 	case !shown:
-		d.Change = NoneYet
+		d.Change = NoDifference
 	case better == 0 && up:
 		d.Change = Higher
 	case better == 0:

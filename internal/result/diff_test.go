@@ -28,13 +28,13 @@ func TestDifferences(t *testing.T) {
 		{"more goodput", Goodput, []float64{10, 11, 10}, []float64{20, 21, 20}, Better, 61.0 / 31, true},
 		{"less goodput", Goodput, []float64{20, 21, 20}, []float64{10, 11, 10}, Worse, 31.0 / 61, true},
 		{"less delay", ReseqDelayMean, []float64{20, 21, 20}, []float64{10, 11, 10}, Better, 31.0 / 61, true},
-		{"within the spread", Goodput, []float64{10, 12, 11}, []float64{10.5, 12.5, 11}, NoneYet, 34.0 / 33, true},
+		{"within the spread", Goodput, []float64{10, 12, 11}, []float64{10.5, 12.5, 11}, NoDifference, 34.0 / 33, true},
 		{"one trial", Goodput, []float64{10}, []float64{20}, TooFew, 2, false},
-		{"same without spread", Goodput, []float64{10, 10}, []float64{10, 10}, NoneYet, 1, true},
+		{"same without spread", Goodput, []float64{10, 10}, []float64{10, 10}, NoDifference, 1, true},
 		{"other without spread", Goodput, []float64{10, 10}, []float64{9, 9}, Worse, 0.9, true},
 		{"from 0", ConnectionsLost, []float64{0, 0, 0}, []float64{2, 3, 2}, Worse, math.NaN(), false},
-		{"0 in both", ConnectionsLost, []float64{0, 0}, []float64{0, 0}, NoneYet, math.NaN(), false},
-		{"no bounded interval", LongestGap, []float64{0.1, 5}, []float64{1, 2}, NoneYet, 1.5 / 2.55, false},
+		{"0 in both", ConnectionsLost, []float64{0, 0}, []float64{0, 0}, NoDifference, math.NaN(), false},
+		{"no bounded interval", LongestGap, []float64{0.1, 5}, []float64{1, 2}, NoDifference, 1.5 / 2.55, false},
 		{"neither is better", BurstsPerSecond, []float64{1, 1.1, 1}, []float64{5, 5.1, 5}, Higher, 15.1 / 3.1, true},
 	} {
 		var names []string

@@ -23,7 +23,7 @@ func (r Result) MarshalJSON() ([]byte, error) {
 	return marshalObject(fields...)
 }
 
-// keyNotJudged is the one key that a result may lack.
+// keyNotJudged is the only optional key of a result.
 const keyNotJudged = "not_judged"
 
 // UnmarshalJSON reads what MarshalJSON wrote and nothing else.
@@ -36,7 +36,7 @@ func (r *Result) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	if got.Schema != Schema {
-		return fmt.Errorf("schema %d is not known, only %d", got.Schema, Schema)
+		return fmt.Errorf("schema %d is not supported, only %d", got.Schema, Schema)
 	}
 	*r = got
 	return nil
@@ -52,7 +52,7 @@ func (h *Host) UnmarshalJSON(data []byte) error {
 	return unmarshalObject(data, field{"kernel", &h.Kernel}, field{"cpus", &h.CPUs}, field{"commit", &h.Commit})
 }
 
-// metricName is what a metric or note can be called. The keys of every run cannot be.
+// metricName is the syntax of the name of a metric or note. The keys of runs are reserved.
 var metricName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 
 var runKeys = []string{"case", "traffic", "transport", "trial"}
@@ -167,7 +167,7 @@ func (v *Verdict) UnmarshalJSON(data []byte) error {
 	return unmarshalObject(data, field{"name", &v.Name}, field{"want", &v.Want}, field{"got", &v.Got}, field{"holds", &v.Holds})
 }
 
-// list is l, or an empty list: readers of the contract get [] and never null.
+// list returns l, or an empty list if it is nil, so that JSON has [] and never null.
 func list[T any](l []T) []T {
 	if l == nil {
 		return []T{}
@@ -175,7 +175,7 @@ func list[T any](l []T) []T {
 	return l
 }
 
-// field is one key of a JSON object, with the value to write or a pointer to what is read.
+// field is one key of a JSON object, with the value to write or a pointer to the value to read.
 type field struct {
 	name  string
 	value any
@@ -189,7 +189,7 @@ func marshalObject(fields ...field) ([]byte, error) {
 			b.WriteByte(',')
 		}
 		if v, ok := f.value.(float64); ok && (math.IsNaN(v) || math.IsInf(v, 0)) {
-			return nil, fmt.Errorf("%s is %v, which is no result", f.name, v)
+			return nil, fmt.Errorf("%s is %v, which is not a finite number", f.name, v)
 		}
 		name, err := json.Marshal(f.name)
 		if err != nil {
@@ -217,8 +217,8 @@ func (n *NotJudged) UnmarshalJSON(data []byte) error {
 	return unmarshalObject(data, field{"name", &n.Name}, field{"want", &n.Want}, field{"why", &n.Why})
 }
 
-// unmarshalObject reads an object that has all of the fields, except that it may lack keyNotJudged,
-// and no other.
+// unmarshalObject reads an object with exactly these fields, of which only keyNotJudged is
+// optional.
 func unmarshalObject(data []byte, fields ...field) error {
 	read := make([]bool, len(fields))
 	err := walkObject(data, func(name string, value json.RawMessage) error {
@@ -241,8 +241,8 @@ func unmarshalObject(data []byte, fields ...field) error {
 	return nil
 }
 
-// unmarshalValue reads a value that is not null, which encoding/json takes for whatever the target
-// holds already.
+// unmarshalValue reads a value and refuses null, for which encoding/json would leave the target
+// unchanged.
 func unmarshalValue(value json.RawMessage, into any) error {
 	if string(value) == "null" {
 		return errors.New("must not be null")
@@ -250,7 +250,7 @@ func unmarshalValue(value json.RawMessage, into any) error {
 	return json.Unmarshal(value, into)
 }
 
-// walkObject calls visit for each key of the object, in order, and refuses a key that comes twice.
+// walkObject calls visit for each key of the object, in order, and refuses duplicate keys.
 func walkObject(data []byte, visit func(name string, value json.RawMessage) error) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	if start, err := d.Token(); err != nil || start != json.Delim('{') {
@@ -271,7 +271,7 @@ func walkObject(data []byte, visit func(name string, value json.RawMessage) erro
 			return fmt.Errorf("%q: %w", name, err)
 		}
 		if seen[name] {
-			return fmt.Errorf("%q: key comes twice", name)
+			return fmt.Errorf("%q: key is given twice", name)
 		}
 		seen[name] = true
 		if err := visit(name, value); err != nil {

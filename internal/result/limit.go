@@ -7,43 +7,43 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// Limits is what a cell could reach at most, as payload in bits per second. 0 stands for no limit,
-// and for Offered when the source offers as much as it can.
+// Limits are upper bounds of a cell's goodput, as payload in bits per second. 0 means no limit; in
+// Offered, a source without a rate.
 type Limits struct {
-	// Links is what the usable links carry after all headers of the transport, or the offered rate
-	// when that is less.
+	// Links is the available capacity of the usable links, after all headers of the transport,
+	// or the offered rate if that is less.
 	Links float64
-	// LinksTCP is the same with the headers of plain TCP, whatever the transport: the stricter
-	// yardstick for MPTCP.
+	// LinksTCP is the same with the headers of plain TCP, whatever the transport: a stricter
+	// limit for MPTCP.
 	LinksTCP float64
 	// Offered is the rate of a constant bit rate source.
 	Offered float64
 }
 
-// Phase is a time in a run in which the limits stay the same.
+// Phase is a period of a run with constant limits.
 type Phase struct {
-	// At is when it begins, from the request on; it lasts until the next begins, the last one until
-	// the run ends.
+	// At is its start, from the request on. It lasts until the next phase or the end of the
+	// run.
 	At time.Duration
-	// Event is the index of the event that it begins with, of the case's events; 0 for the first
-	// phase too, and EventSchedule for one that begins with a step of a link's schedule.
+	// Event is the index of the case's event that starts it; 0 for the first phase too,
+	// EventSchedule for a phase that starts with a step of a link's schedule.
 	Event int
 	Limits
-	// Carry and CarryTCP are what the links carry, whatever the source offers, in bit/s.
-	Carry, CarryTCP float64
+	// Capacity and CapacityTCP are Links and LinksTCP regardless of the offered rate, in bit/s.
+	Capacity, CapacityTCP float64
 }
 
-// EventSchedule is Phase.Event of a phase that begins with a step of a link's schedule.
+// EventSchedule is Phase.Event of a phase that starts with a step of a link's schedule.
 const EventSchedule = -1
 
-// Mean returns the limits of a run that lasted so long: what its phases let through together. What
-// a source offered while the links did not carry it may follow when they do.
+// Mean returns the mean limits of a run that lasted so long. What the links could not carry when it
+// was offered may be carried in a later phase.
 func Mean(phases []Phase, lasted time.Duration) Limits {
 	mean := Limits{Offered: phases[0].Offered}
 	if lasted <= 0 {
 		return mean
 	}
-	through := func(carry func(Phase) float64) float64 {
+	deliveredBy := func(carry func(Phase) float64) float64 {
 		sum := 0.0
 		for i, p := range phases {
 			until := lasted
@@ -64,12 +64,12 @@ func Mean(phases []Phase, lasted time.Duration) Limits {
 		}
 		return sum / lasted.Seconds()
 	}
-	mean.Links = through(func(p Phase) float64 { return p.Carry })
-	mean.LinksTCP = through(func(p Phase) float64 { return p.CarryTCP })
+	mean.Links = deliveredBy(func(p Phase) float64 { return p.Capacity })
+	mean.LinksTCP = deliveredBy(func(p Phase) float64 { return p.CapacityTCP })
 	return mean
 }
 
-// Put adds the limits that there are to a run's metrics.
+// Put adds the limits that are not 0 to a run's metrics.
 func (l Limits) Put(metrics map[string]float64) {
 	for name, v := range map[string]float64{LimitRate: l.Links, LimitTCPRate: l.LinksTCP, OfferedRate: l.Offered} {
 		if v > 0 {
@@ -78,8 +78,8 @@ func (l Limits) Put(metrics map[string]float64) {
 	}
 }
 
-// Through is how long the limits take to let so much through, if they are known.
-func Through(bytes unit.Size, phases []Phase) (took time.Duration, known bool) {
+// TransferTime returns how long a transfer takes at the limits, if they are known.
+func TransferTime(bytes unit.Size, phases []Phase) (took time.Duration, known bool) {
 	for i, p := range phases {
 		if p.Links == 0 {
 			return 0, false
@@ -104,7 +104,7 @@ func PutDelivery(metrics map[string]float64, r traffic.Report) {
 	metrics[LongestGap] = r.LongestGap.Seconds()
 }
 
-// Lesser is the lesser of two limits of which 0 is none.
+// Lesser returns the lesser of two limits, of which 0 means none.
 func Lesser(a, b float64) float64 {
 	if a == 0 || b > 0 && b < a {
 		return b

@@ -18,9 +18,9 @@ const (
 	Bytes          = "bytes"
 	EmptyIntervals = "empty_intervals"
 	LongestGap     = "longest_gap_s"
-	// WorstSecond is the least goodput of any second.
+	// WorstSecond is the lowest goodput in any second.
 	WorstSecond = "worst_second_bps"
-	// The rest is of runs with events or schedules.
+	// The following are of runs with events or schedules.
 	EventTime       = "event_s"
 	GoodputBefore   = "goodput_before_bps"
 	GoodputAfter    = "goodput_after_bps"
@@ -28,9 +28,9 @@ const (
 	GapAfter        = "gap_after_event_s"
 	TimeToLimit     = "time_to_limit_s"
 	ConnectionsLost = "connections_lost"
-	// What putting the segments of several subflows in order costs (paper B). Throughput is
-	// payload, as a share of the sum of the rates of the transport's links. Before is what arrived
-	// in the order of each subflow, after what was in order altogether.
+	// Resequencing of the segments of several subflows (paper B). Throughput is payload, as a
+	// share of the sum of the rates of the transport's links: before resequencing, in order
+	// within each subflow; after resequencing, in order at the data level.
 	ThroughputBefore = "throughput_before"
 	ThroughputAfter  = "throughput_after"
 	ReseqDelayMean   = "reseq_delay_mean_s"
@@ -40,8 +40,8 @@ const (
 	ReseqDelayMax    = "reseq_delay_max_s"
 	BurstMax         = "burst_max_segments"
 	BurstP99         = "burst_p99_segments"
-	// BurstFirst is the longest burst of the first 3 s. The others of bursts that follow count from
-	// there on; a large burst has LargeBurst segments or more.
+	// BurstFirst is the longest burst of the first 3 s. The following metrics of bursts are of
+	// the time after that; a large burst has LargeBurst segments or more.
 	BurstFirst      = "burst_first_segments"
 	BurstSteady     = "burst_steady_segments"
 	BurstLarge      = "burst_large_segments"
@@ -53,8 +53,8 @@ const (
 	Retransmissions = "retransmissions"
 	Timeouts        = "timeouts"
 	Reinjections    = "reinjections"
-	// The rest is of experiments that change routes, in seconds from the change of policy unless
-	// stated otherwise.
+	// The following are of experiments that change routes, in seconds from the change of policy
+	// unless stated otherwise.
 	EPERoute    = "epe_route_s"
 	BestPath    = "best_path_s"
 	SubflowTime = "subflow_s"
@@ -62,52 +62,52 @@ const (
 	// ASBRReceived is when the peer's update arrives at the ASBR.
 	ASBRReceived = "asbr_received_s"
 	// ASBRPart is from the peer's message at the ASBR to the ASBR's message to the reflector,
-	// ReflectorPart from there to the reflector's message at the server, EdgePart from there to the
-	// change of the EPE Route.
+	// ReflectorPart from there to the reflector's message at the server, EdgePart from there to
+	// the change of the EPE Route.
 	ASBRPart      = "asbr_part_s"
 	ReflectorPart = "reflector_part_s"
 	EdgePart      = "edge_part_s"
-	// OwnPart is ASBRPart and EdgePart together: what the product adds to what others' routers
-	// take.
+	// OwnPart is the sum of ASBRPart and EdgePart: the delay that this program adds to that of
+	// other routers.
 	OwnPart = "own_part_s"
 )
 
-// The backends that a result can come from.
+// The backends of results.
 const (
 	BackendLab = "lab"
 	BackendSim = "sim"
 )
 
-// Occasion is a set of what gives a run a metric.
+// Occasion is a set of conditions under which a run has a metric.
 type Occasion uint8
 
 const (
-	// OnDelivery: every delivery can have the metric.
+	// OnDelivery: any delivery.
 	OnDelivery Occasion = 1 << iota
-	// OnChange: a delivery has it whose case has events, or whose links have a schedule.
+	// OnChange: a delivery whose case has events or whose links have a schedule.
 	OnChange
-	// OnRouteChange: a run of an experiment that changes routes has it.
+	// OnRouteChange: a run of an experiment that changes routes.
 	OnRouteChange
 )
 
-// Metric is a row of the table of metrics. It is the only place that describes one: expectations,
-// figures, sweeps, comparisons and backends read it.
+// Metric is a row of the table of metrics, which expectations, figures, sweeps, comparisons and
+// backends share.
 type Metric struct {
 	Name, Title, Unit string
-	// Backend is the one backend that measures the metric; both do where it is empty.
+	// Backend is the only backend that measures the metric; if empty, both do.
 	Backend string
-	// Packets: a lab knows the metric only from the packets at the receiver, which it captures when
-	// asked to.
+	// Packets: a lab measures the metric only from a capture at the receiver, which is
+	// optional.
 	Packets bool
 	// MPTCP: a run over a transport without MPTCP does not have the metric.
 	MPTCP bool
 	// Sweep: the metric is a column of a sweep's table.
 	Sweep bool
-	// Compare: the metric says how close a simulation is to a lab.
+	// Compare: the metric is compared between lab and simulation.
 	Compare bool
-	// Better is 1 where more is better and -1 where less is; 0 where neither is.
+	// Better is 1 if more is better, -1 if less is better, 0 if neither is.
 	Better int
-	// Occasion is what gives a run the metric; OnDelivery where it is 0.
+	// Occasion is when a run has the metric; 0 means OnDelivery.
 	Occasion Occasion
 }
 
@@ -184,7 +184,7 @@ func MetricNamed(name string) (Metric, bool) {
 	return metrics[i], true
 }
 
-// CheckMetric records a fault at path when no metric has the name.
+// CheckMetric adds a fault at path if no metric has the name.
 func CheckMetric(faults *fault.List, path, name string) bool {
 	if _, ok := MetricNamed(name); ok {
 		return true
@@ -197,5 +197,5 @@ func CheckMetric(faults *fault.List, path, name string) bool {
 // Measures reports whether a backend has the metric.
 func (m Metric) Measures(backend string) bool { return m.Backend == "" || m.Backend == backend }
 
-// On reports whether any of the occasions gives a run the metric.
+// On reports whether a run has the metric on any of the occasions.
 func (m Metric) On(o Occasion) bool { return max(m.Occasion, OnDelivery)&o != 0 }

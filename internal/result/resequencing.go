@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// LargeBurst is how many segments make a burst a large one.
+	// LargeBurst is the number of segments from which a burst counts as large.
 	LargeBurst = 10
-	// burstsSettle is how long a connection has until its bursts count as those of its steady state
-	// (paper B, section 4.1).
+	// burstsSettle is the time from the start of a connection after which its bursts are those
+	// of the steady state (paper B, section 4.1).
 	burstsSettle = 3 * time.Second
 )
 
-// PutResequencing adds to a run's metrics what its resequencing buffer measured. Throughput is a
-// share of rates, and left out when these are not known; what bursts were over time is left out
-// when the buffer did not keep them.
+// PutResequencing adds the measurements of a resequencing buffer to a run's metrics. Throughput is
+// a share of rates, and left out if these are not known. Metrics of bursts over time are left out
+// if the buffer did not record them.
 func PutResequencing(metrics map[string]float64, m *reseq.Measures, rates unit.Bandwidth, lasted time.Duration) {
 	if rates > 0 && lasted > 0 {
 		capacity := float64(rates) * lasted.Seconds() / 8
@@ -36,7 +36,7 @@ func PutResequencing(metrics map[string]float64, m *reseq.Measures, rates unit.B
 	putBursts(metrics, m.Series, lasted)
 }
 
-// putBursts adds what bursts over time tell: of the begin, and of the time after it.
+// putBursts adds the metrics of bursts over time: of the start, and of the steady state.
 func putBursts(metrics map[string]float64, series []reseq.Burst, lasted time.Duration) {
 	if len(series) == 0 {
 		return
@@ -74,7 +74,7 @@ func putBursts(metrics map[string]float64, series []reseq.Burst, lasted time.Dur
 	}
 }
 
-// middle is the median of at least one value; of an even number the lower one of the middle two.
+// middle returns the lower median of at least one value.
 func middle(values []float64) float64 {
 	slices.Sort(values)
 	return values[(len(values)-1)/2]

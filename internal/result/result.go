@@ -1,7 +1,7 @@
-// Package result holds what came out of an experiment (Result): runs with their metrics, summaries
-// over trials, verdicts on expectations, and the course of single runs (Trace).
+// Package result holds the result of an experiment (Result): runs with their metrics, summaries
+// over trials, verdicts on expectations, and single runs over time (Trace).
 //
-// It does not know scenarios, backends or figures: a backend fills in runs, package scenario
+// It does not depend on scenarios, backends or figures: a backend fills in runs, package scenario
 // evaluates expectations, and report draws. It opens no files.
 package result
 
@@ -19,28 +19,28 @@ import (
 // Schema is the version of the result file that this package writes and reads.
 const Schema = 1
 
-// MaxResult is how large a result file may be, in bytes.
+// MaxResult is the maximum size of a result file, in bytes.
 const MaxResult = 64 << 20
 
-// Result is what came out of an experiment: the content of result.json.
+// Result is the result of an experiment: the content of result.json.
 type Result struct {
 	Schema   int
 	Scenario string
 	// Backend ran the experiment: "lab" or "sim".
 	Backend string
-	// Seconds is how long all of it took, on the wall clock.
+	// Seconds is the wall-clock time of all runs.
 	Seconds float64
 	Host    Host
 	// Runs are in the order of the experiment's cells, the trials of a cell in order.
 	Runs    []Run
 	Summary []Cell
 	Expect  []Verdict
-	// NotJudged are expectations of cells that were not run, or of metrics that the backend does
-	// not measure.
+	// NotJudged are expectations on cells that were not run, or on metrics that the backend
+	// does not measure.
 	NotJudged []NotJudged
 }
 
-// Host is the machine that a result was made on.
+// Host is the machine that ran an experiment.
 type Host struct {
 	Kernel string
 	CPUs   int
@@ -53,16 +53,15 @@ type CellKey struct{ Case, Traffic, Transport string }
 // String prints the key as "1.3 bi mptcp-epe".
 func (k CellKey) String() string { return k.Case + " " + k.Traffic + " " + k.Transport }
 
-// The notes that a run can have. A run with the note Error failed, and its metrics count for
-// nothing.
+// The notes of a run. A run with NoteError failed, and its metrics are ignored.
 const (
 	NoteError = "error"
 	// NoteSeries is the name of the run's series file, relative to the result's directory.
 	NoteSeries = "series"
 )
 
-// Run is one delivery. In JSON its metrics and notes stand beside the key: a number is a metric, a
-// text a note.
+// Run is one delivery. In JSON its metrics and notes are keys beside those of the cell: a number is
+// a metric, a text a note.
 type Run struct {
 	CellKey
 	// Trial counts from 0 within the cell.
@@ -86,7 +85,7 @@ type Cell struct {
 	stat.Summary
 }
 
-// Verdict is what became of an expectation.
+// Verdict is the outcome of an expectation.
 type Verdict struct {
 	Name  string
 	Want  string
@@ -94,10 +93,10 @@ type Verdict struct {
 	Holds bool
 }
 
-// NotJudged is an expectation that a result says nothing of.
+// NotJudged is an expectation that a result cannot be checked against.
 type NotJudged struct {
 	Name, Want string
-	// Why is what it needs and the result has not.
+	// Why is what the result lacks for it.
 	Why string
 }
 
@@ -120,9 +119,9 @@ func Find(cells []Cell, k CellKey, metric string) (Cell, bool) {
 	return cells[i], true
 }
 
-// Summarize returns the summary of every metric of every cell: the cells in the order in which the
-// runs first show them, the metrics of a cell by name. Failed runs are left out, so N counts the
-// trials that delivered. Errors wrap stat.ErrNotFinite.
+// Summarize returns the summary of every metric of every cell: the cells in the order of their
+// first runs, the metrics of a cell by name. Failed runs are left out, so N counts the successful
+// trials. Errors wrap stat.ErrNotFinite.
 func Summarize(runs []Run) ([]Cell, error) {
 	var order []CellKey
 	values := map[CellKey]map[string][]float64{}
@@ -151,8 +150,8 @@ func Summarize(runs []Run) ([]Cell, error) {
 	return cells, nil
 }
 
-// Encode writes the result as JSON, the same bytes for the same result. A number that JSON has no
-// text for is an error, as is a metric or note whose name could not be read back.
+// Encode writes the result as JSON, the same bytes for the same result. NaN and infinities are
+// errors, as are invalid names of metrics and notes.
 func (r Result) Encode(w io.Writer) error {
 	data, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -168,8 +167,8 @@ func (r Result) Encode(w io.Writer) error {
 	return nil
 }
 
-// Decode reads what Encode wrote. It refuses unknown, repeated and missing keys, null, numbers
-// where texts belong and the reverse, another schema, and anything after the result.
+// Decode reads what Encode wrote. It refuses unknown, duplicate and missing keys, null, wrong
+// types, another schema, and anything after the result.
 func Decode(in io.Reader) (Result, error) {
 	data, err := io.ReadAll(io.LimitReader(in, MaxResult+1))
 	if err != nil {

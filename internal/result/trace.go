@@ -8,48 +8,48 @@ import (
 	"github.com/tabane/tabane/internal/traffic"
 )
 
-// Trace is the course of one run, from the request on.
+// Trace is one run over time, from the request on.
 type Trace struct {
 	CellKey
 	Trial int
-	// Interval is how long an interval is; the last sample may be of a shorter one.
+	// Interval is the length of an interval; that of the last sample may be shorter.
 	Interval time.Duration
-	// Samples are what the receiver got in each interval.
+	// Samples are what the client received in each interval.
 	Samples []traffic.Sample
-	// Subflows are what the sender brought over each of its connections, if that is known, in the
-	// order of their names.
+	// Subflows are what the sender delivered over each of its subflows, if that is known,
+	// sorted by name.
 	Subflows []Subflow
-	// Events are when the case's events happened, in their order, and Ends when each did so for the
-	// last time: a flap repeats.
+	// Events are the times of the case's events, in their order. Ends are the times of their
+	// last repetition: a flap repeats.
 	Events, Ends []time.Duration
-	// Bursts are what the resequencing buffer released at once, if that is known and a figure shows
-	// it.
+	// Bursts are what the resequencing buffer released at one instant, if that is known and a
+	// figure shows it.
 	Bursts []reseq.Burst
 }
 
-// Subflow is one connection of the sender.
+// Subflow is one subflow of the sender, or its TCP connection.
 type Subflow struct {
 	Name string
-	// Bytes is what was acknowledged in each interval of the Trace, repetitions on other subflows
-	// included.
+	// Bytes is what was acknowledged in each interval of the Trace, including reinjections.
 	Bytes []int64
 }
 
 const (
-	// reached is the share of a limit that counts as having reached it, and sustained for how long
-	// it must.
+	// reached is the share of a limit that counts as reaching it, sustained how long it must
+	// last.
 	reached   = 0.95
 	sustained = 300 * time.Millisecond
-	// settle is how long a run has to set up its connections before anything counts against it.
+	// settle is the time at the start of a run, for establishing connections, that WorstSecond
+	// and GoodputBefore ignore.
 	settle = time.Second
 )
 
-// whole are the samples of whole intervals: all but the last, which the end may have cut short.
+// whole returns the samples of whole intervals: all but the last, which may be shorter.
 func (t Trace) whole() []traffic.Sample {
 	return t.Samples[:max(0, len(t.Samples)-1)]
 }
 
-// rate is the mean goodput of some samples, in bit/s.
+// rate returns the mean goodput of samples, in bit/s.
 func (t Trace) rate(samples []traffic.Sample) float64 {
 	var sum int64
 	for _, s := range samples {
@@ -58,7 +58,7 @@ func (t Trace) rate(samples []traffic.Sample) float64 {
 	return float64(sum) * 8 / (time.Duration(len(samples)) * t.Interval).Seconds()
 }
 
-// windows calls f for each sequence of whole samples that lasts so long, until it returns false.
+// windows calls f for each sequence of whole samples of that length, until f returns false.
 func (t Trace) windows(length time.Duration, f func([]traffic.Sample) bool) {
 	n, all := int(length/t.Interval), t.whole()
 	for i := 0; n > 0 && i+n <= len(all); i++ {
@@ -68,10 +68,9 @@ func (t Trace) windows(length time.Duration, f func([]traffic.Sample) bool) {
 	}
 }
 
-// Measure adds to a run's metrics those of its course and the phases of its cell. Metrics that it
-// cannot know are left out: of a run without a whole second after the first the worst second, of a
-// limit that is not known the time to it. The time to a limit that was never reached is that until
-// the end.
+// Measure adds the metrics of the run over time, given the phases of its cell. Metrics that cannot
+// be known are left out: the worst second of a run without a whole second after the first, the time
+// to a limit that is not known. The time to a limit that was never reached is that until the end.
 func (t Trace) Measure(phases []Phase, metrics map[string]float64) {
 	if t.Interval <= 0 || len(t.Samples) == 0 {
 		return
@@ -122,11 +121,11 @@ func (t Trace) Measure(phases []Phase, metrics map[string]float64) {
 	}
 }
 
-// end is when the last sample ended.
+// end returns the end of the last sample.
 func (t Trace) end() time.Duration { return t.Samples[len(t.Samples)-1].At + t.Interval }
 
-// change is when something happened for the first time: an event, or a step of a schedule that
-// changed the limit.
+// change returns the time of the first event, or of the first step of a schedule that changed the
+// limit.
 func (t Trace) change(phases []Phase) (at time.Duration, happened bool) {
 	if len(t.Events) > 0 {
 		at, happened = t.Events[0], true
@@ -139,7 +138,8 @@ func (t Trace) change(phases []Phase) (at time.Duration, happened bool) {
 	return at, happened
 }
 
-// Began is when a phase began in the run, if it did: with an event that happened, or by the clock.
+// Began returns when a phase began in the run, if it did: at the actual time of its event, or as
+// scheduled.
 func (t Trace) Began(p Phase) (time.Duration, bool) {
 	switch {
 	case p.Event == EventSchedule:
@@ -150,7 +150,7 @@ func (t Trace) Began(p Phase) (time.Duration, bool) {
 	return p.At, p.At == 0
 }
 
-// lastPhase is the last phase that began in the run, and when.
+// lastPhase returns the last phase that began in the run, and when.
 func (t Trace) lastPhase(phases []Phase) (last Phase, began time.Duration, ok bool) {
 	for _, p := range phases {
 		if at, has := t.Began(p); has {
@@ -160,13 +160,12 @@ func (t Trace) lastPhase(phases []Phase) (last Phase, began time.Duration, ok bo
 	return last, began, ok
 }
 
-// reach returns how long after a change the goodput is at the limit for the first time, or until
-// the end when it never is.
+// reach returns the time from a change until the goodput first reaches the limit, or until the end
+// if it never does.
 func (t Trace) reach(limit float64, changed time.Duration) time.Duration {
 	took := t.end() - changed
 	t.windows(sustained, func(w []traffic.Sample) bool {
-		// The interval that the change fell into may count: what was on its way before arrives
-		// after it.
+		// The interval of the change counts too: data in flight before it arrives after it.
 		if w[0].At+t.Interval <= changed || t.rate(w) < reached*limit {
 			return true
 		}

@@ -101,7 +101,7 @@ func TestMeasureCountsTheGapsThatEndAfterTheEvent(t *testing.T) {
 
 func TestMean(t *testing.T) {
 	of := func(offered float64, at int, carry, tcp float64) Phase {
-		return Phase{At: time.Duration(at) * time.Second, Limits: Limits{Offered: offered}, Carry: carry, CarryTCP: tcp}
+		return Phase{At: time.Duration(at) * time.Second, Limits: Limits{Offered: offered}, Capacity: carry, CapacityTCP: tcp}
 	}
 	for _, tt := range []struct {
 		name   string

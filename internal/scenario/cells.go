@@ -8,8 +8,8 @@ import (
 	"github.com/tabane/tabane/internal/result"
 )
 
-// Cells returns the keys of the whole table in the order of results: cases as written, then traffic
-// by name, then transports as TransportNames has them.
+// Cells returns the keys of all cells in the order of results: cases as written, then traffic by
+// name, then transports in the order of TransportNames.
 func (e *Experiment) Cells() []result.CellKey {
 	var keys []result.CellKey
 	for _, c := range e.Cases {
@@ -34,9 +34,9 @@ func (e *Experiment) TransportNames() []string {
 	return names
 }
 
-// Lasts is how long a delivery lasts if something other than its last byte ends it: its duration,
-// or the bound of a quick pass. 0 means that only the last byte ends it.
-func (t *Traffic) Lasts(quick bool) time.Duration {
+// TimeLimit returns the longest time that a delivery may take: its duration, or the bound of a
+// quick pass. 0 means that only the last byte ends it.
+func (t *Traffic) TimeLimit(quick bool) time.Duration {
 	if quick && t.Quick > 0 && (t.Duration == 0 || t.Quick < t.Duration) {
 		return t.Quick
 	}

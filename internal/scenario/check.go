@@ -19,21 +19,23 @@ import (
 )
 
 const (
-	// minMTU is what IPv6 needs of a link (RFC 8200 section 5), maxMTU what the kernel's veth
-	// allows.
+	// minMTU is the minimum MTU of IPv6 (RFC 8200 section 5), maxMTU the maximum of the
+	// kernel's veth.
 	minMTU, maxMTU = 1280, 65535
 	// maxInterfaceName is IFNAMSIZ without the terminating zero.
 	maxInterfaceName = 15
 )
 
 var (
-	// A node's name is what others resolve, and the resolver takes "10" for an IPv4 address and "A"
-	// for "a": a DNS label in lower case that starts with a letter (RFC 1035 section 2.3.1).
+	// label is a DNS label in lower case that starts with a letter (RFC 1035 section 2.3.1).
+	// Nodes are resolved by name, and a resolver reads "10" as an IPv4 address and "A" as "a".
 	label = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
-	// Cases, traffic and transports name files and CSV cells.
+	// word is a name of a case, a traffic or a transport, which is part of file names and CSV
+	// cells.
 	word          = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 	interfaceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
-	// Only net.* belongs to a network namespace; any other key would change the host.
+	// sysctlKey allows net.* alone: only these belong to a network namespace, any other would
+	// change the host.
 	sysctlKey = regexp.MustCompile(`^net([./][A-Za-z0-9_-]+)+$`)
 )
 
@@ -44,9 +46,9 @@ const (
 	wantWord  = "must be letters, digits, dots, underscores and hyphens, start with a letter or digit and have at most 64 characters, got %q"
 )
 
-// Check returns everything that is wrong with the scenario, in a fixed order: the file's own rules,
-// those of every daemon section, and what only shows when the nodes are seen together (a locator
-// inside another, a route target used twice). It fills no defaults and asks nothing of the kernel.
+// Check returns all faults of the scenario in a fixed order: those of the file, those of each
+// daemon section, and conflicts between nodes (overlapping locators, a route target used twice). It
+// fills in no defaults and does not access the kernel.
 func (s *Spec) Check() fault.List {
 	c := checker{spec: s, interfaces: map[string]map[string]bool{}, addresses: map[netip.Addr]string{}, networks: map[string][]netip.Prefix{}}
 	if !label.MatchString(s.Name) {
@@ -56,7 +58,7 @@ func (s *Spec) Check() fault.List {
 	if len(s.Nodes) == 0 {
 		c.Add("nodes", "must name at least one node")
 	}
-	// Links first: they say which interfaces and addresses the nodes have.
+	// Links first: they define the nodes' interfaces and addresses.
 	var links fault.List
 	links, c.List = c.List, nil
 	for _, name := range slices.Sorted(maps.Keys(s.Links)) {
@@ -66,7 +68,7 @@ func (s *Spec) Check() fault.List {
 	for _, name := range slices.Sorted(maps.Keys(s.Nodes)) {
 		c.node(at("nodes", name), name, s.Nodes[name])
 	}
-	c.together()
+	c.acrossNodes()
 	c.Merge("", links)
 	if s.Experiment != nil {
 		c.experiment(s.Experiment)
@@ -74,18 +76,18 @@ func (s *Spec) Check() fault.List {
 	return c.List
 }
 
-// checker collects faults and what has been seen so far.
+// checker collects faults, and what the values checked so far define.
 type checker struct {
 	fault.List
 	spec *Spec
-	// interfaces are the interface names of each node, networks the prefixes its interfaces are on.
+	// interfaces are the interface names of each node, networks the prefixes of its interfaces.
 	interfaces map[string]map[string]bool
 	networks   map[string][]netip.Prefix
-	// addresses says where each interface address was given.
+	// addresses is the path of each interface address.
 	addresses map[netip.Addr]string
 }
 
-// at is the path of a map's value; a key that would make the path ambiguous is quoted.
+// at returns the path of a map's value. A key that would make the path ambiguous is quoted.
 func at(prefix, key string) string {
 	if !word.MatchString(key) {
 		key = strconv.Quote(key)
@@ -98,7 +100,7 @@ func index(prefix string, i int) string { return prefix + "[" + strconv.Itoa(i) 
 func (c *checker) sysctls(path string, m map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(m)) {
 		if !sysctlKey.MatchString(key) {
-			c.Add(at(path, key), "must be a key under net., because a node has nothing else of its own, got %q", key)
+			c.Add(at(path, key), "must be a key under net.: a network namespace has no other settings of its own, got %q", key)
 		}
 		if v := m[key]; v == "" || strings.ContainsAny(v, "\n\x00") {
 			c.Add(at(path, key), "must be a value on one line, got %q", v)
@@ -122,7 +124,7 @@ func (c *checker) link(path, name string, l *Link) {
 		c.Add(fault.Join(path, "ends"), "must be at least 2, got %d", len(l.Ends))
 	}
 	if len(l.Ends) > 2 && c.spec.Emulated(name) {
-		c.Add(fault.Join(path, "ends"), "must be 2 where the link is to do more than a rate and a queue, got %d", len(l.Ends))
+		c.Add(fault.Join(path, "ends"), "must be 2 on a link with more than a rate and a queue, got %d", len(l.Ends))
 	}
 	if l.Seed != 0 && !c.spec.Emulated(name) {
 		c.Add(fault.Join(path, "seed"), "has no effect: nothing is random on this link")
@@ -144,7 +146,7 @@ func (c *checker) end(path string, e End) {
 	case !interfaceName.MatchString(name):
 		c.Add(where, "must be letters, digits, dots, underscores and hyphens and start with a letter or digit, got %q", name)
 	case name == "lo" || name == "all" || name == "default":
-		c.Add(where, "must not be %q, which the kernel has on every node", name)
+		c.Add(where, "must not be %q, which exists on every node", name)
 	case c.interfaces[e.Node][name]:
 		c.Add(where, "is the second %q of node %q", name, e.Node)
 	}
@@ -170,7 +172,8 @@ func (c *checker) end(path string, e End) {
 	}
 }
 
-// usable reports whether a is an address that an interface can have and a packet can be sent to.
+// usable reports whether a is a unicast address that an interface can have, and adds a fault if
+// not.
 func (c *checker) usable(path string, a netip.Addr) bool {
 	switch {
 	case !a.IsValid():
@@ -200,14 +203,14 @@ func (c *checker) node(path, name string, n *Node) {
 	case !label.MatchString(name):
 		c.Add(path, "name "+wantLabel, name)
 	case name == "localhost":
-		c.Add(path, "name must not be %q, which is every node's own", name)
+		c.Add(path, "name must not be %q, which resolves to the loopback address on every node", name)
 	}
 	if n == nil {
 		c.Add(path, "is empty: write {} for a host without settings")
 		return
 	}
 	if len(c.interfaces[name]) == 0 {
-		c.Add(path, "is at the end of no link")
+		c.Add(path, "is not connected to a link")
 	}
 	if n.Address.IsValid() && !c.has(name, n.Address) {
 		c.Add(fault.Join(path, "address"), "%s is not on an interface of this node", n.Address)
@@ -222,7 +225,7 @@ func (c *checker) node(path, name string, n *Node) {
 	for _, d := range n.Sections.Present() {
 		for _, u := range d.Host(&n.Sections).Uses {
 			path := fault.Join(fault.Join(path, d.Name), u.Path)
-			c.own(path, name, u.Address)
+			c.ownAddress(path, name, u.Address)
 			c.onInterface(path, name, u.Interface)
 		}
 	}
@@ -233,7 +236,7 @@ const maxFile = 1 << 20
 
 var fileName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
-// exec checks what a node runs of another make, and whether it is waited for.
+// exec checks a node's exec, files and ready.
 func (c *checker) exec(path string, n *Node) {
 	if strings.ContainsAny(n.Exec, "\n\x00") || n.Exec != "" && strings.TrimSpace(n.Exec) == "" {
 		c.Add(fault.Join(path, "exec"), "must be a command on one line, got %q", n.Exec)
@@ -258,19 +261,19 @@ func (c *checker) has(node string, a netip.Addr) bool {
 	return slices.ContainsFunc(c.networks[node], func(p netip.Prefix) bool { return p.Addr() == a })
 }
 
-// own wants a daemon's address on its node; an address that is missing is the daemon's fault to
-// report.
-func (c *checker) own(path, node string, a netip.Addr) {
+// ownAddress adds a fault if a daemon's address is not on its node. A missing address is left to
+// the check of the daemon's section.
+func (c *checker) ownAddress(path, node string, a netip.Addr) {
 	if a.IsValid() && !c.has(node, a) {
 		c.Add(path, "%s is not on an interface of node %q", a, node)
 	}
 }
 
-// onInterface wants a daemon's interface on its node; a name that is missing is the daemon's fault
-// to report.
+// onInterface adds a fault if a daemon's interface is not on its node. A missing name is left to
+// the check of the daemon's section.
 func (c *checker) onInterface(path, node, name string) {
 	if name != "" && !c.interfaces[node][name] {
-		c.Add(path, "node %q is at the end of no link with its interface %q", node, name)
+		c.Add(path, "node %q has no link at interface %q", node, name)
 	}
 }
 
@@ -302,7 +305,7 @@ func (c *checker) routes(path, node string, routes []StaticRoute) {
 	}
 }
 
-// speaker is what RFC 6286 wants to be unique: a router ID within an AS.
+// speaker is a BGP identifier and its AS, which together must be unique (RFC 6286).
 type speaker struct {
 	asn uint32
 	id  netip.Addr
@@ -310,25 +313,25 @@ type speaker struct {
 
 func (s speaker) String() string { return fmt.Sprintf("%s in AS %d", s.id, s.asn) }
 
-// locator is one ASBR's locator and where it was given.
+// locator is an ASBR's locator and its path in the file.
 type locator struct {
 	path   string
 	prefix netip.Prefix
 }
 
-// seen says where something was given first.
-type seen struct{ node, path string }
+// firstUse is the node and the path of the first use of a value.
+type firstUse struct{ node, path string }
 
-// together checks what one node's daemon cannot see. What is given twice within one node's section
-// is reported by that section's own check.
-func (c *checker) together() {
+// acrossNodes checks for conflicts between nodes. Those within one node's section are left to that
+// section's check.
+func (c *checker) acrossNodes() {
 	speakers := fault.Seen{}
-	targets, distinguishers := map[vpn.ID]seen{}, map[vpn.ID]seen{}
-	epe := map[netip.Addr]seen{}
+	targets, distinguishers := map[vpn.ID]firstUse{}, map[vpn.ID]firstUse{}
+	epe := map[netip.Addr]firstUse{}
 	var locators []locator
 	hosts := map[string]host{} // by node
 
-	talk := func(path string, asn uint32, id netip.Addr) {
+	checkSpeaker := func(path string, asn uint32, id netip.Addr) {
 		if asn != 0 && id.IsValid() {
 			speakers.Check(&c.List, path, "router_id", speaker{asn, id})
 		}
@@ -341,7 +344,7 @@ func (c *checker) together() {
 		path := at("nodes", name)
 		for _, d := range n.Sections.Present() {
 			h := d.Host(&n.Sections)
-			talk(fault.Join(path, d.Name), h.ASN, h.RouterID)
+			checkSpeaker(fault.Join(path, d.Name), h.ASN, h.RouterID)
 			if h.ASN != 0 {
 				hosts[name] = host{fault.Join(path, d.Name), h}
 			}
@@ -359,8 +362,8 @@ func (c *checker) together() {
 			}
 			for i, p := range a.Peers {
 				path := index(fault.Join(path, "peers"), i)
-				c.once(targets, name, fault.Join(path, "rt"), p.RT, "servers could not tell the peers apart")
-				c.once(distinguishers, name, fault.Join(path, "rd"), distinguisher(a, p), "reflectors would keep one peer's routes only")
+				c.oneNode(targets, name, fault.Join(path, "rt"), p.RT, "servers could not distinguish the peers")
+				c.oneNode(distinguishers, name, fault.Join(path, "rd"), distinguisher(a, p), "reflectors would keep one peer's routes only")
 			}
 		}
 		if e := n.Edge; e != nil {
@@ -373,14 +376,14 @@ func (c *checker) together() {
 	c.sessions(hosts)
 }
 
-// host is what a node's BGP speaker requires, and the path of its section.
+// host is a node's BGP speaker and the path of its section.
 type host struct {
 	path string
 	role.Host
 }
 
-// sessions wants the AS number that one node expects of another to be the one that it has: such a
-// session never opens (RFC 4271 section 6.2, Bad Peer AS).
+// sessions adds a fault for each session whose remote AS number differs from that of the node with
+// the address: it would never be established (RFC 4271 section 6.2, Bad Peer AS).
 func (c *checker) sessions(hosts map[string]host) {
 	for _, name := range slices.Sorted(maps.Keys(hosts)) {
 		for _, s := range hosts[name].Sessions {
@@ -395,8 +398,8 @@ func (c *checker) sessions(hosts map[string]host) {
 	}
 }
 
-// distinguisher is the peer's RD, "<router_id>:<id>" unless given, or no ID where the ASBR's own
-// check finds a fault.
+// distinguisher returns the peer's RD, "<router_id>:<id>" unless given; no ID where the check of
+// the asbr section finds a fault.
 func distinguisher(a *asbr.Config, p asbr.Peer) vpn.ID {
 	if p.RD.IsValid() || p.ID > math.MaxUint16 {
 		return p.RD
@@ -408,19 +411,19 @@ func distinguisher(a *asbr.Config, p asbr.Peer) vpn.ID {
 	return rd
 }
 
-// once wants id on one node only.
-func (c *checker) once(m map[vpn.ID]seen, node, path string, id vpn.ID, otherwise string) {
+// oneNode adds a fault if another node uses id too. otherwise says what would go wrong.
+func (c *checker) oneNode(m map[vpn.ID]firstUse, node, path string, id vpn.ID, otherwise string) {
 	first, twice := m[id]
 	switch {
 	case !id.IsValid():
 	case !twice:
-		m[id] = seen{node, path}
+		m[id] = firstUse{node, path}
 	case first.node != node:
 		c.Add(path, "%s is already used in %s: %s", id, first.path, otherwise)
 	}
 }
 
-func (c *checker) epeAddress(m map[netip.Addr]seen, node, path string, p edge.Peer) {
+func (c *checker) epeAddress(m map[netip.Addr]firstUse, node, path string, p edge.Peer) {
 	if !p.Address.IsValid() {
 		return
 	}
@@ -432,7 +435,7 @@ func (c *checker) epeAddress(m map[netip.Addr]seen, node, path string, p edge.Pe
 	first, twice := m[p.Address]
 	switch {
 	case !twice:
-		m[p.Address] = seen{node, path}
+		m[p.Address] = firstUse{node, path}
 	case first.node != node:
 		c.Add(path, "%s is already used in %s", p.Address, first.path)
 	}
@@ -442,7 +445,7 @@ func (c *checker) experiment(e *Experiment) {
 	const path = "experiment"
 	if e.Kind != "" && !slices.Contains(kinds, e.Kind) {
 		c.Add(path+".kind", "must be one of %s, got %q", strings.Join(kinds, ", "), e.Kind)
-		return // what else it must have is not known
+		return // the other rules depend on the kind
 	}
 	if c.knownNode(path+".server", e.Server) {
 		if n := c.spec.Nodes[e.Server]; n != nil && n.Ready != nil && !*n.Ready {
@@ -466,7 +469,7 @@ func (c *checker) experiment(e *Experiment) {
 	}
 }
 
-// delivery checks what is delivered, how and when, and what is expected of it.
+// delivery checks the cases, traffic, transports, figures and expectations.
 func (c *checker) delivery(path string, e *Experiment) {
 	c.cases(path+".cases", e.Cases)
 	if len(e.Traffic) == 0 {
@@ -646,7 +649,7 @@ func (c *checker) relative(path string, e *Experiment, x Expectation) {
 	c.expectedMetric(path, e, x, x.Relative)
 }
 
-// expectedMetric faults a metric that a cell which the expectation selects cannot have: the
+// expectedMetric adds a fault for a metric that a selected cell cannot have, because the
 // expectation could not hold.
 func (c *checker) expectedMetric(path string, e *Experiment, x Expectation, name string) {
 	if !result.CheckMetric(&c.List, path, name) {

@@ -30,7 +30,7 @@ func read(t testing.TB, name string) *Spec {
 	return &s
 }
 
-func TestCheckAcceptsTheShippedScenarios(t *testing.T) {
+func TestCheckAcceptsBuiltinScenarios(t *testing.T) {
 	if len(scenarios.Names()) == 0 {
 		t.Fatal("there are none")
 	}
@@ -41,7 +41,7 @@ func TestCheckAcceptsTheShippedScenarios(t *testing.T) {
 	}
 }
 
-func TestCheckAcceptsANetworkAlone(t *testing.T) {
+func TestCheckAcceptsNetworkOnly(t *testing.T) {
 	s := steady(t)
 	s.Experiment = nil
 	if err := s.Check().Err(); err != nil {
@@ -49,7 +49,7 @@ func TestCheckAcceptsANetworkAlone(t *testing.T) {
 	}
 }
 
-func TestCheckOfNothing(t *testing.T) {
+func TestCheckEmptySpec(t *testing.T) {
 	want := `name: must be lower-case letters, digits and inner hyphens, start with a letter and have at most 63 characters, got ""
 nodes: must name at least one node`
 	if diff := cmp.Diff(want, (&Spec{}).Check().Error()); diff != "" {
@@ -74,12 +74,13 @@ func TestCheck(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		spoil func(*Spec)
-		// want are the faults, one per line; "..." at the end stands for the rest of a line.
+		// want are the faults, one per line; "..." at the end stands for the rest of a
+		// line.
 		want string
 	}{
 		{"name with a slash", func(s *Spec) { s.Name = "../x" }, `name: must be lower-case letters...`},
 		{"sysctl outside net", func(s *Spec) { s.Sysctls["kernel.hostname"] = "x" },
-			`sysctls.kernel.hostname: must be a key under net., because a node has nothing else of its own, got "kernel.hostname"`},
+			`sysctls.kernel.hostname: must be a key under net.: a network namespace has no other settings of its own, got "kernel.hostname"`},
 		{"sysctl climbing out", func(s *Spec) { s.Sysctls["net/../kernel/hostname"] = "x" }, `sysctls."net/../kernel/hostname": must be a key under net...`},
 		{"sysctl without value", func(s *Spec) {
 			s.Nodes["client"].Sysctls["net.ipv4.tcp_rmem"], s.Nodes["server"].Sysctls["net.ipv4.tcp_rmem"] = "", ""
@@ -100,16 +101,16 @@ nodes.server.edge.reflectors[0].address: node "reflector" with address 2001:db8:
 		},
 			`nodes.Extra: name must be lower-case...`},
 		{"numeric node name", func(s *Spec) { s.Nodes["10"] = &Node{} },
-			"nodes.10: name must be lower-case...\nnodes.10: is at the end of no link"},
+			"nodes.10: name must be lower-case...\nnodes.10: is not connected to a link"},
 		{"localhost", func(s *Spec) { s.Nodes["localhost"] = &Node{} },
-			"nodes.localhost: name must not be \"localhost\", which is every node's own\nnodes.localhost: is at the end of no link"},
+			"nodes.localhost: name must not be \"localhost\", which resolves to the loopback address on every node\nnodes.localhost: is not connected to a link"},
 		{"hostile node name", func(s *Spec) { s.Nodes["a\x1b[31m"] = nil },
 			`nodes."a\x1b[31m": name must be lower-case...
 nodes."a\x1b[31m": is empty: write {} for a host without settings`},
 		{"node address elsewhere", func(s *Spec) { s.Nodes["client"].Address = addr("2001:db8::1") },
 			"nodes.client.address: 2001:db8::1 is not on an interface of this node"},
 		{"unknown node", func(s *Spec) { s.Links["access"].Ends[1].Node = "clinet" },
-			`nodes.client: is at the end of no link
+			`nodes.client: is not connected to a link
 nodes.client.routes[0].via: 2001:db8:c::1 is on no network of this node
 links.access.ends[1].node: node "clinet" is not in nodes`},
 		{"published values", func(s *Spec) {
@@ -128,14 +129,14 @@ experiment.cases[0].published[2].transport: transport "y" is not in transports`}
 		{"link name", func(s *Spec) { s.Links["a b"] = s.Links["access"]; delete(s.Links, "access") },
 			`links."a b": name must be lower-case...`},
 		{"interface twice", func(s *Spec) { s.Links["a"].Ends[1].Interface = "access" },
-			"nodes.client-isp.router.neighbors[0].interface: node \"client-isp\" is at the end of no link with its interface \"link-a\"\n" +
+			"nodes.client-isp.router.neighbors[0].interface: node \"client-isp\" has no link at interface \"link-a\"\n" +
 				"links.access.ends[0].interface: is the second \"access\" of node \"client-isp\""},
 		{"interface too long", func(s *Spec) { s.Links["access"].Ends[0].Interface = "sixteen-byte-nam" },
 			`links.access.ends[0].interface: must have at most 15 bytes, got "sixteen-byte-nam" (16)`},
 		{"interface with slash", func(s *Spec) { s.Links["access"].Ends[0].Interface = "a/b" },
 			`links.access.ends[0].interface: must be letters, digits, dots, underscores and hyphens and start with a letter or digit, got "a/b"`},
 		{"interface lo", func(s *Spec) { s.Links["access"].Ends[0].Interface = "lo" },
-			`links.access.ends[0].interface: must not be "lo", which the kernel has on every node`},
+			`links.access.ends[0].interface: must not be "lo", which exists on every node`},
 		{"address twice", func(s *Spec) { s.Links["peering-b"].Ends[0].Addresses[0] = prefix("2001:db8:a::1/64") },
 			"links.peering-b.ends[0].addresses[0]: 2001:db8:a::1 is already given in links.peering-a.ends[0].addresses[0]"},
 		{"multicast address", func(s *Spec) { s.Links["peering-b"].Ends[0].Addresses[0] = prefix("ff02::1/64") },
@@ -154,16 +155,16 @@ experiment.cases[0].published[2].transport: transport "y" is not in transports`}
 		{"queue and buffer", func(s *Spec) {
 			s.Links["a"].Queue, s.Links["a"].Buffer = time.Second, &channel.Queue{Limit: channel.Limit{Packets: 1}}
 		},
-			"links.a.buffer: must have no limit of its own where queue is given: it says the same in more detail"},
+			"links.a.buffer: must have no limit where queue is given: queue is a limit too"},
 		{"impossible buffer", func(s *Spec) { s.Links["a"].Buffer = &channel.Queue{Discipline: "fq"} }, `links.a.buffer.discipline: must be drop-tail, red or codel, got "fq"`},
 		{"a direction that says nothing", func(s *Spec) { s.Links["a"].Backward = &channel.Change{} },
-			"links.a.backward: says nothing: give at least one of rate, delay, jitter, loss, duplicate, queue"},
+			"links.a.backward: is empty: give at least one of rate, delay, jitter, loss, duplicate, queue"},
 		{"an impossible direction", func(s *Spec) { d := -time.Second; s.Links["a"].Forward = &channel.Change{Delay: &d} },
 			"links.a.forward.delay: must be from 0s to 1m0s, got -1s"},
 		{"impossible delay in a case", func(s *Spec) { s.Experiment.Cases[0].Links["a"] = Shape{Delay: -1} },
 			"experiment.cases[0].links.a.delay: must be from 0s to 1m0s, got -1ns"},
 		{"an emulated switch", func(s *Spec) { s.Links["csp"].Delay = time.Millisecond },
-			"links.csp.ends: must be 2 where the link is to do more than a rate and a queue, got 4"},
+			"links.csp.ends: must be 2 on a link with more than a rate and a queue, got 4"},
 		{"a seed of nothing", func(s *Spec) { s.Links["b"].Seed = 7 }, "links.b.seed: has no effect: nothing is random on this link"},
 		{"an emulated link", func(s *Spec) {
 			s.Links["a"].Emulate, s.Links["a"].Seed = true, 7
@@ -203,8 +204,8 @@ experiment.cases[0].published[2].transport: transport "y" is not in transports`}
 		{"daemon's interface", func(s *Spec) {
 			s.Nodes["server"].Edge.Interface, s.Nodes["asbr1"].ASBR.Peers[0].Interface = "eth0", "eth1"
 		},
-			"nodes.asbr1.asbr.peers[0].interface: node \"asbr1\" is at the end of no link with its interface \"eth1\"\n" +
-				"nodes.server.edge.interface: node \"server\" is at the end of no link with its interface \"eth0\""},
+			"nodes.asbr1.asbr.peers[0].interface: node \"asbr1\" has no link at interface \"eth1\"\n" +
+				"nodes.server.edge.interface: node \"server\" has no link at interface \"eth0\""},
 		{"daemon's address", func(s *Spec) {
 			s.Nodes["reflector"].Reflector.Address, s.Nodes["asbr1"].ASBR.Address = addr("2001:db8:1::fd"), addr("2001:db8:1::3")
 		},
@@ -213,7 +214,7 @@ experiment.cases[0].published[2].transport: transport "y" is not in transports`}
 		{"locators overlap", func(s *Spec) { s.Nodes["asbr2"].ASBR.Locator.Prefix = prefix("fc00:1:8000::/33") },
 			"nodes.asbr2.asbr.locator.prefix: fc00:1:8000::/33 overlaps fc00:1::/32 of nodes.asbr1.asbr.locator.prefix"},
 		{"route target twice", func(s *Spec) { s.Nodes["asbr2"].ASBR.Peers[0].RT = s.Nodes["asbr1"].ASBR.Peers[0].RT },
-			"nodes.asbr2.asbr.peers[0].rt: 65000:101 is already used in nodes.asbr1.asbr.peers[0].rt: servers could not tell the peers apart"},
+			"nodes.asbr2.asbr.peers[0].rt: 65000:101 is already used in nodes.asbr1.asbr.peers[0].rt: servers could not distinguish the peers"},
 		{"route distinguisher of another's default", func(s *Spec) { s.Nodes["asbr2"].ASBR.Peers[0].RD = id(t, "10.0.0.1:1") },
 			"nodes.asbr2.asbr.peers[0].rd: 10.0.0.1:1 is already used in nodes.asbr1.asbr.peers[0].rd: reflectors would keep one peer's routes only"},
 		{"router ID twice in an AS", func(s *Spec) { s.Nodes["server"].Edge.RouterID = addr("10.0.0.254") },

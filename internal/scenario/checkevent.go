@@ -10,19 +10,20 @@ import (
 )
 
 const (
-	// earliest is when the first event of a run can be: before, connections and subflows are still
-	// being set up.
+	// earliest is the earliest time of an event in a run: before it, connections and subflows
+	// are still being established.
 	earliest = time.Second
-	// shortestFlap leaves the kernel's link watch, which gathers changes, time to report each
-	// (net/core/link_watch.c: once in 100 ms at most, except for the first).
+	// shortestFlap is the shortest period at which the kernel's link watch, which coalesces
+	// changes, reports each (net/core/link_watch.c: once in 100 ms at most, except for the
+	// first).
 	shortestFlap = 100 * time.Millisecond
 	maxFlaps     = 1000
 )
 
-// eventTimes wants the traffic to last until the case's events are over, in a whole and in a quick
-// pass.
+// eventTimes checks that the traffic lasts until the case's events are over, in a full and in a
+// quick pass.
 func (c *checker) eventTimes(path string, e *Experiment) {
-	if !e.Eventful() {
+	if !e.HasEvents() {
 		for _, name := range e.TrafficNames() {
 			if t := e.Traffic[name]; t != nil && t.EventAt != 0 {
 				c.Add(at(path+".traffic", name)+".event_at", "has no effect: no case has events")
@@ -36,7 +37,7 @@ func (c *checker) eventTimes(path string, e *Experiment) {
 		}
 		where := at(path+".traffic", name) + ".event_at"
 		if t := e.Traffic[name]; t.EventAt < earliest {
-			c.Add(where, "must be at least %s where cases have events: before, connections and subflows are still being set up; got %s", earliest, t.EventAt)
+			c.Add(where, "must be at least %s where cases have events: before, connections and subflows are still being established; got %s", earliest, t.EventAt)
 			continue
 		}
 		for i, k := range e.Cases {
@@ -56,8 +57,8 @@ func (c *checker) eventTimes(path string, e *Experiment) {
 	}
 }
 
-// fastest is the least time that a bulk delivery takes in the case, over the transport that can be
-// the fastest; 0 when a limit is not known.
+// fastest returns the shortest possible time of a bulk delivery in the case over any transport; 0
+// if a limit is not known.
 func (c *checker) fastest(e *Experiment, k Case, t *Traffic) time.Duration {
 	var least time.Duration
 	for _, transport := range e.Transports {
@@ -81,10 +82,10 @@ func (c *checker) fastest(e *Experiment, k Case, t *Traffic) time.Duration {
 	return least
 }
 
-// events checks what can be said of a case's events without its traffic. They are followed in
-// order: only what has failed is restored.
+// events checks a case's events regardless of its traffic. They are applied in order: an event can
+// only restore what has failed before.
 func (c *checker) events(path string, k Case) {
-	f := follower{checker: c, down: map[Port]bool{}, holes: map[Port]bool{}, gone: map[Daemon]bool{}, drained: map[string]bool{}}
+	f := eventState{checker: c, down: map[Port]bool{}, holes: map[Port]bool{}, ended: map[Daemon]bool{}, drained: map[string]bool{}}
 	for i, x := range k.Events {
 		path := index(path+".events", i)
 		switch {
@@ -93,7 +94,7 @@ func (c *checker) events(path string, k Case) {
 		case i > 0 && x.After < k.Events[i-1].After:
 			c.Add(path+".after", "must not be before the event above, at %s, got %s", k.Events[i-1].After, x.After)
 		}
-		f.follow(path, x)
+		f.apply(path, x)
 	}
 	for i, link := range k.Remaining {
 		where := index(path+".remaining", i)
@@ -109,11 +110,11 @@ func (c *checker) events(path string, k Case) {
 	}
 }
 
-// follower knows what the events so far have failed.
-type follower struct {
+// eventState is what the events checked so far have made fail.
+type eventState struct {
 	*checker
 	down, holes map[Port]bool
-	gone        map[Daemon]bool
+	ended       map[Daemon]bool
 	drained     map[string]bool
 }
 
@@ -121,47 +122,47 @@ type follower struct {
 type eventKind struct {
 	kind  EventKind
 	given func(Event) bool
-	// check validates an event of the kind, whose value stands at path, against those before it.
-	check func(f *follower, path string, x Event)
+	// check validates an event of the kind, with its value at path, against those before it.
+	check func(f *eventState, path string, x Event)
 }
 
 var eventKinds = []eventKind{
-	{EventSet, func(x Event) bool { return x.Set != nil }, func(f *follower, path string, x Event) {
+	{EventSet, func(x Event) bool { return x.Set != nil }, func(f *eventState, path string, x Event) {
 		if _, ok := f.spec.Links[x.Set.Link]; !ok {
 			f.Add(path+".link", "link %q is not in links", x.Set.Link)
 		}
 		f.shape(path, x.Set.Shape)
 	}},
-	{EventDown, func(x Event) bool { return x.Down != nil }, func(f *follower, path string, x Event) {
+	{EventDown, func(x Event) bool { return x.Down != nil }, func(f *eventState, path string, x Event) {
 		f.fail(path, f.port(path, *x.Down), f.down, *x.Down, "down")
 	}},
-	{EventUp, func(x Event) bool { return x.Up != nil }, func(f *follower, path string, x Event) {
-		f.heal(path, f.port(path, *x.Up), f.down, *x.Up, "down")
+	{EventUp, func(x Event) bool { return x.Up != nil }, func(f *eventState, path string, x Event) {
+		f.restore(path, f.port(path, *x.Up), f.down, *x.Up, "down")
 	}},
-	{EventBlackhole, func(x Event) bool { return x.Blackhole != nil }, func(f *follower, path string, x Event) {
+	{EventBlackhole, func(x Event) bool { return x.Blackhole != nil }, func(f *eventState, path string, x Event) {
 		if d := x.Blackhole.Direction; d != "" && d != Out && d != In && d != Both {
 			f.Add(path+".direction", "must be %s, %s or %s, got %q", Out, In, Both, string(d))
 		}
 		f.fail(path, f.port(path, x.Blackhole.Port()), f.holes, x.Blackhole.Port(), "a black hole")
 	}},
-	{EventClear, func(x Event) bool { return x.Clear != nil }, func(f *follower, path string, x Event) {
-		f.heal(path, f.port(path, *x.Clear), f.holes, *x.Clear, "a black hole")
+	{EventClear, func(x Event) bool { return x.Clear != nil }, func(f *eventState, path string, x Event) {
+		f.restore(path, f.port(path, *x.Clear), f.holes, *x.Clear, "a black hole")
 	}},
-	{EventKill, func(x Event) bool { return x.Kill != nil }, func(f *follower, path string, x Event) { f.end(path, *x.Kill) }},
-	{EventStop, func(x Event) bool { return x.Stop != nil }, func(f *follower, path string, x Event) { f.end(path, *x.Stop) }},
-	{EventStart, func(x Event) bool { return x.Start != nil }, func(f *follower, path string, x Event) {
-		if f.daemon(path, *x.Start) && !f.gone[*x.Start] {
+	{EventKill, func(x Event) bool { return x.Kill != nil }, func(f *eventState, path string, x Event) { f.endDaemon(path, *x.Kill) }},
+	{EventStop, func(x Event) bool { return x.Stop != nil }, func(f *eventState, path string, x Event) { f.endDaemon(path, *x.Stop) }},
+	{EventStart, func(x Event) bool { return x.Start != nil }, func(f *eventState, path string, x Event) {
+		if f.daemon(path, *x.Start) && !f.ended[*x.Start] {
 			f.Add(path, "%s of node %q has not been killed or stopped", x.Start.Role, x.Start.Node)
 		}
-		delete(f.gone, *x.Start)
+		delete(f.ended, *x.Start)
 		delete(f.drained, x.Start.Node) // a daemon is in service after a restart
 	}},
-	{EventDrain, func(x Event) bool { return x.Drain != nil }, func(f *follower, path string, x Event) { f.drain(path, *x.Drain) }},
-	{EventFlap, func(x Event) bool { return x.Flap != nil }, func(f *follower, path string, x Event) { f.flap(path, *x.Flap) }},
+	{EventDrain, func(x Event) bool { return x.Drain != nil }, func(f *eventState, path string, x Event) { f.drain(path, *x.Drain) }},
+	{EventFlap, func(x Event) bool { return x.Flap != nil }, func(f *eventState, path string, x Event) { f.flap(path, *x.Flap) }},
 }
 
-// follow checks one event, and that exactly one kind is given.
-func (f *follower) follow(path string, x Event) {
+// apply checks one event, and that exactly one kind of it is given.
+func (f *eventState) apply(path string, x Event) {
 	var all, given []string
 	for _, k := range eventKinds {
 		all = append(all, string(k.kind))
@@ -180,29 +181,29 @@ func (f *follower) follow(path string, x Event) {
 	}
 }
 
-func (f *follower) fail(path string, known bool, failed map[Port]bool, p Port, how string) {
+func (f *eventState) fail(path string, known bool, failed map[Port]bool, p Port, how string) {
 	if known && failed[p] {
 		f.Add(path, "interface %q of node %q already is %s", p.Interface, p.Node, how)
 	}
 	failed[p] = true
 }
 
-func (f *follower) heal(path string, known bool, failed map[Port]bool, p Port, how string) {
+func (f *eventState) restore(path string, known bool, failed map[Port]bool, p Port, how string) {
 	if known && !failed[p] {
 		f.Add(path, "interface %q of node %q is not %s", p.Interface, p.Node, how)
 	}
 	delete(failed, p)
 }
 
-func (f *follower) end(path string, d Daemon) {
-	if f.daemon(path, d) && f.gone[d] {
+func (f *eventState) endDaemon(path string, d Daemon) {
+	if f.daemon(path, d) && f.ended[d] {
 		f.Add(path, "%s of node %q has ended already", d.Role, d.Node)
 	}
-	f.gone[d] = true
+	f.ended[d] = true
 }
 
-// port wants an interface that there is.
-func (f *follower) port(path string, p Port) bool {
+// port checks that the interface exists.
+func (f *eventState) port(path string, p Port) bool {
 	if !f.knownNode(path+".node", p.Node) {
 		return false
 	}
@@ -213,8 +214,8 @@ func (f *follower) port(path string, p Port) bool {
 	return true
 }
 
-// daemon wants a daemon that there is.
-func (f *follower) daemon(path string, d Daemon) bool {
+// daemon checks that the node runs the daemon.
+func (f *eventState) daemon(path string, d Daemon) bool {
 	if !f.knownNode(path+".node", d.Node) {
 		return false
 	}
@@ -229,13 +230,13 @@ func (f *follower) daemon(path string, d Daemon) bool {
 	return true
 }
 
-func (f *follower) drain(path string, x Drain) {
+func (f *eventState) drain(path string, x Drain) {
 	d := Daemon{Node: x.Node, Role: role.ASBR}
 	switch known := f.knownNode(path+".node", x.Node); {
 	case !known:
 	case f.spec.Nodes[x.Node] == nil || !f.spec.Nodes[x.Node].Runs(d.Role):
 		f.Add(path+".node", "node %q runs no %s", x.Node, d.Role)
-	case f.gone[d]:
+	case f.ended[d]:
 		f.Add(path, "%s of node %q has ended already", d.Role, x.Node)
 	case f.drained[x.Node]:
 		f.Add(path, "node %q is drained already", x.Node)
@@ -246,7 +247,7 @@ func (f *follower) drain(path string, x Drain) {
 	}
 }
 
-func (f *follower) flap(path string, x Flap) {
+func (f *eventState) flap(path string, x Flap) {
 	switch {
 	case (x.Interface == "") == (x.Neighbor == ""):
 		f.Add(path, "must have either interface or neighbor")

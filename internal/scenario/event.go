@@ -9,7 +9,7 @@ import (
 
 // Event is a change of the network while traffic runs. Exactly one of its kinds is given.
 //
-// The lab reverts the events of a run after it; a case need not end as it began.
+// The lab reverts the events of a run after it, so a case need not restore the network itself.
 type Event struct {
 	// After is the delay from the traffic's event_at. Default: 0.
 	After time.Duration `yaml:"after,omitempty"`
@@ -35,7 +35,7 @@ type Event struct {
 	Flap *Flap `yaml:"flap,omitempty"`
 }
 
-// EventKind is the key that an event of the kind has in a file.
+// EventKind is the kind of an event, which is its key in a file.
 type EventKind string
 
 // The kinds of events.
@@ -90,18 +90,18 @@ type Port struct {
 // Direction is a direction at an interface, as its node sees it.
 type Direction string
 
-// The directions. Both is what an empty one means.
+// The directions. An empty one means Both.
 const (
 	Out  Direction = "out"
 	In   Direction = "in"
 	Both Direction = "both"
 )
 
-// Has reports whether d includes the one direction.
+// Has reports whether d includes the direction one, which is Out or In.
 func (d Direction) Has(one Direction) bool { return d == "" || d == Both || d == one }
 
-// Hole is where packets are dropped: those that the node sends (out), those sent to it (in), or
-// both.
+// Hole is a black hole at an interface: it drops what the node sends (out), what is sent to the
+// node (in), or both.
 type Hole struct {
 	// Node is the node's name.
 	Node string `yaml:"node"`
@@ -112,10 +112,10 @@ type Hole struct {
 	Direction Direction `yaml:"direction,omitempty"`
 }
 
-// Port is the interface that the hole is at.
+// Port returns the interface of the black hole.
 func (h Hole) Port() Port { return Port{h.Node, h.Interface} }
 
-// Daemon is one of the processes that the lab runs on a node.
+// Daemon names a process that the lab runs on a node.
 type Daemon struct {
 	// Node is the node's name.
 	Node string `yaml:"node"`
@@ -131,8 +131,8 @@ type Drain struct {
 	Wait time.Duration `yaml:"wait,omitempty"`
 }
 
-// Flap is a failure that repeats: of an interface, which goes down for half the time, or of the BGP
-// session with a neighbor, whose connection is cut.
+// Flap is a repeated failure: of an interface, which is down for half of each period, or of the BGP
+// session with a neighbor, whose connection is reset.
 type Flap struct {
 	// Node is the node's name.
 	Node string `yaml:"node"`
@@ -140,8 +140,8 @@ type Flap struct {
 	// neighbor.
 	// Example: link-a
 	Interface string `yaml:"interface,omitempty"`
-	// Neighbor is the name of a node that Node has a BGP session with, whose connection is reset.
-	// Exclusive with interface.
+	// Neighbor is the name of a node that Node has a BGP session with, whose connection is
+	// reset. Exclusive with interface.
 	Neighbor string `yaml:"neighbor,omitempty"`
 	// Times is the number of failures.
 	Times int `yaml:"times"`
@@ -151,8 +151,8 @@ type Flap struct {
 	Quick int `yaml:"quick,omitempty"`
 }
 
-// Repeats is how many times it flaps.
-func (f Flap) Repeats(quick bool) int {
+// Count returns the number of failures.
+func (f Flap) Count(quick bool) int {
 	if quick && f.Quick > 0 {
 		return f.Quick
 	}
@@ -165,7 +165,7 @@ const RoleExec = "exec"
 // Roles are the names of all daemons that a node can run.
 func Roles() []string { return append(role.Names(), RoleExec) }
 
-// Runs reports whether the node runs the daemon of that name.
+// Runs reports whether the node runs the named daemon.
 func (n *Node) Runs(daemon string) bool {
 	if daemon == RoleExec {
 		return n.Exec != ""
@@ -174,24 +174,25 @@ func (n *Node) Runs(daemon string) bool {
 	return ok && d.In(&n.Sections) != nil
 }
 
-// Lasts is the time from the first to the last failure of the event: a flap repeats.
-func (e Event) Lasts(quick bool) time.Duration {
+// Span returns the time from the first to the last failure of the event, which is 0 except for a
+// flap.
+func (e Event) Span(quick bool) time.Duration {
 	if e.Flap == nil {
 		return 0
 	}
-	return time.Duration(e.Flap.Repeats(quick)-1) * e.Flap.Every
+	return time.Duration(e.Flap.Count(quick)-1) * e.Flap.Every
 }
 
-// last is how long after the traffic's EventAt the event is over.
+// last returns how long after the traffic's EventAt the event is over.
 func (e Event) last(quick bool) time.Duration {
 	if e.Flap != nil {
-		return e.After + time.Duration(e.Flap.Repeats(quick))*e.Flap.Every
+		return e.After + time.Duration(e.Flap.Count(quick))*e.Flap.Every
 	}
 	return e.After
 }
 
-// Eventful reports whether a case has events.
-func (e *Experiment) Eventful() bool {
+// HasEvents reports whether any case has events.
+func (e *Experiment) HasEvents() bool {
 	for _, c := range e.Cases {
 		if len(c.Events) > 0 {
 			return true

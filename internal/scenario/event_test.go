@@ -9,8 +9,8 @@ import (
 	"github.com/tabane/tabane/internal/result"
 )
 
-// eventful is the shipped scenario with an event in its first case.
-func eventful(t *testing.T, events ...Event) *Spec {
+// withEvents is the shipped scenario with an event in its first case.
+func withEvents(t *testing.T, events ...Event) *Spec {
 	s := steady(t)
 	e := s.Experiment
 	e.Traffic["bi"].EventAt, e.Traffic["cbr"].EventAt = 4*time.Second, 4*time.Second
@@ -70,7 +70,7 @@ func TestCheckEvents(t *testing.T) {
 				"experiment.cases[1].remaining: has no effect without events"},
 
 		{"no time", []Event{down}, func(e *Experiment) { e.Traffic["bi"].EventAt = 0 },
-			"experiment.traffic.bi.event_at: must be at least 1s where cases have events: before, connections and subflows are still being set up; got 0s"},
+			"experiment.traffic.bi.event_at: must be at least 1s where cases have events: before, connections and subflows are still being established; got 0s"},
 		{"time without events", nil, func(e *Experiment) { e.Traffic["bi"].EventAt = 0 }, "experiment.traffic.cbr.event_at: has no effect: no case has events"},
 		{"after a constant rate", []Event{set(26 * time.Second)}, func(e *Experiment) {
 			e.Traffic["bi"].EventAt, e.Traffic["bi"].Bytes, e.Traffic["bi"].Quick, e.Traffic["cbr"].Quick = time.Second, 1e9, time.Minute, time.Minute
@@ -91,7 +91,7 @@ func TestCheckEvents(t *testing.T) {
 			"experiment.cases[0].duration: must not be negative, got -1s\nexperiment.cases[0].trials: must not be negative, got -1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := eventful(t, tt.events...)
+			s := withEvents(t, tt.events...)
 			if tt.spoil != nil {
 				tt.spoil(s.Experiment)
 			}
@@ -102,19 +102,19 @@ func TestCheckEvents(t *testing.T) {
 	}
 }
 
-func TestCasesOfTheirOwn(t *testing.T) {
+func TestCaseOverridesTraffic(t *testing.T) {
 	e := steady(t).Experiment
 	long := &e.Cases[0]
 	long.Duration, long.Trials = time.Hour, 7
 	for _, name := range []string{"bi", "cbr"} {
-		if own := e.TrafficIn(*long, name); own.Lasts(false) != time.Hour || own.Lasts(true) != e.Traffic[name].Quick {
-			t.Errorf("%s lasts %s, quick %s", name, own.Lasts(false), own.Lasts(true))
+		if own := e.TrafficIn(*long, name); own.TimeLimit(false) != time.Hour || own.TimeLimit(true) != e.Traffic[name].Quick {
+			t.Errorf("%s lasts %s, quick %s", name, own.TimeLimit(false), own.TimeLimit(true))
 		}
 		if e.TrafficIn(e.Cases[1], name) != e.Traffic[name] || e.Traffic[name].Duration == time.Hour {
 			t.Errorf("%s is another in other cases", name)
 		}
 	}
-	if took, known := result.Through(e.TrafficIn(*long, "bi").Bytes, []result.Phase{{Limits: result.Limits{Links: 1e9}}}); !known || took < time.Hour {
+	if took, known := result.TransferTime(e.TrafficIn(*long, "bi").Bytes, []result.Phase{{Limits: result.Limits{Links: 1e9}}}); !known || took < time.Hour {
 		t.Errorf("the download is over after %s", took)
 	}
 	for _, tt := range []struct {

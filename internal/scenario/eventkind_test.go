@@ -7,7 +7,7 @@ import (
 )
 
 // Each kind is a field of Event, and each such field a kind.
-func TestEveryKindOfEventHasOneRow(t *testing.T) {
+func TestEventKindsHaveOneRow(t *testing.T) {
 	var fields []EventKind
 	v := reflect.TypeFor[Event]()
 	for i := range v.NumField() {

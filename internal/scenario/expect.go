@@ -10,17 +10,16 @@ import (
 	"github.com/tabane/tabane/internal/stat"
 )
 
-// What an Expectation's Relative starts with when it names a transport or a case.
+// The prefixes of an Expectation's Relative that names a transport or a case.
 const (
 	relativeTransport = "transport:"
 	relativeCase      = "case:"
 )
 
-// statNames are the statistics that an expectation can ask for; the first is the one it asks for
-// when it names none.
+// statNames are the statistics of expectations; the first is the default.
 var statNames = []string{"median", "min", "max", "mean", "q1", "q3"}
 
-// statOf returns the statistic of that name.
+// statOf returns the named statistic.
 func statOf(s stat.Summary, name string) (float64, bool) {
 	switch name {
 	case "", "median":
@@ -109,8 +108,8 @@ func (x Expectation) selects(k result.CellKey) bool {
 	return x.selectsCase(k.Case) && (x.Traffic == "" || x.Traffic == k.Traffic) && (x.Transport == "" || x.Transport == k.Transport)
 }
 
-// selectsCase reports whether the expectation is about the case, in whose name * stands for any
-// text.
+// selectsCase reports whether the expectation selects the case. Its Case is a pattern, in which *
+// matches any text.
 func (x Expectation) selectsCase(name string) bool { return x.Case == "" || matches(x.Case, name) }
 
 // againstCell reports whether cells are compared with other cells.
@@ -118,7 +117,7 @@ func (x Expectation) againstCell() bool {
 	return strings.HasPrefix(x.Relative, relativeTransport) || strings.HasPrefix(x.Relative, relativeCase)
 }
 
-// against is the cell that k is compared with.
+// against returns the cell that k is compared with.
 func (x Expectation) against(k result.CellKey) result.CellKey {
 	if name, ok := strings.CutPrefix(x.Relative, relativeTransport); ok {
 		k.Transport = name
@@ -128,7 +127,7 @@ func (x Expectation) against(k result.CellKey) result.CellKey {
 	return k
 }
 
-// value returns what the expectation bounds in a cell, or what keeps it from being known.
+// value returns the bounded value of a cell, or why it is not known.
 func (x Expectation) value(k result.CellKey, cells []result.Cell, failed map[result.CellKey]result.Run) (value float64, problem string) {
 	value, problem = x.read(k, x.Metric, cells, failed)
 	if problem != "" || x.Relative == "" {
@@ -166,7 +165,7 @@ func (x Expectation) read(k result.CellKey, metric string, cells []result.Cell, 
 	return value, ""
 }
 
-// margin is how far a value is inside the bounds, negative outside.
+// margin returns the distance of a value to the nearest bound, negative outside the bounds.
 func (x Expectation) margin(value float64) float64 {
 	m := math.Inf(1)
 	if x.AtLeast != nil {
@@ -178,7 +177,7 @@ func (x Expectation) margin(value float64) float64 {
 	return m
 }
 
-// titleOf is what people call a metric.
+// titleOf returns the metric's title, or its name if it has none.
 func titleOf(metric string) string {
 	if m, ok := result.MetricNamed(metric); ok {
 		return m.Title
@@ -186,7 +185,7 @@ func titleOf(metric string) string {
 	return metric
 }
 
-// want prints the expectation: "median goodput / available capacity (payload) >= 0.97 in every
+// want formats the expectation: "median goodput / available capacity (payload) >= 0.97 in every
 // case, bi, mptcp-epe".
 func (x Expectation) want() string {
 	var b strings.Builder
@@ -222,8 +221,8 @@ func (x Expectation) want() string {
 	return b.String()
 }
 
-// format prints a value with 4 significant digits, or as many more as it takes for the text to be
-// on the same side of the bounds as the value: what misses 0.97 never reads as 0.97.
+// format formats a value with 4 significant digits, or with as many more as are needed to print it
+// on its side of the bounds: a value below a bound of 0.97 is never printed as 0.97.
 func (x Expectation) format(value float64) string {
 	rounded := value
 	for digits := 4; digits <= 17; digits++ {
@@ -240,7 +239,7 @@ func (x Expectation) format(value float64) string {
 	return text
 }
 
-// plain prints a number without an exponent where that is readable.
+// plain formats a number without an exponent where that is readable.
 func plain(v float64) string {
 	if abs := math.Abs(v); abs != 0 && (abs >= 1e15 || abs < 1e-6) {
 		return strconv.FormatFloat(v, 'g', -1, 64)

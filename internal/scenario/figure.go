@@ -10,7 +10,7 @@ import (
 	"github.com/tabane/tabane/internal/result"
 )
 
-// Figure is a picture that an experiment is drawn as, besides or instead of the bars of goodput.
+// Figure is a figure of the report, in addition to or instead of the bars of goodput.
 type Figure struct {
 	// Name is the name of the file, without extension.
 	Name string `yaml:"name"`
@@ -19,8 +19,8 @@ type Figure struct {
 	// Caption is the text below the figure.
 	// Example: Mean of 10 trials.
 	Caption string `yaml:"caption,omitempty"`
-	// Kind is lines, a metric over a parameter of the cases, or bursts, the segments of one case
-	// over time. Default: lines.
+	// Kind is lines, a metric over a parameter of the cases, or bursts, the segments of one
+	// case over time. Default: lines.
 	Kind string `yaml:"kind,omitempty"`
 	// Traffic selects a traffic. Default: the only one.
 	// Example: bulk
@@ -43,12 +43,14 @@ type Figure struct {
 	// LogY makes the other axis logarithmic.
 	// Example: true
 	LogY bool `yaml:"log_y,omitempty"`
-	// Without is the label beyond the end of the axis, for cases that do not have the parameter X.
+	// Without is the label beyond the end of the axis, for cases that do not have the parameter
+	// X.
 	Without string `yaml:"without,omitempty"`
 	// Zero is the label before the start of a logarithmic axis, for cases whose X is 0.
 	Zero string `yaml:"zero,omitempty"`
 
-	// Case is the case that a figure of kind bursts shows, with the first trial of each transport.
+	// Case is the case that a figure of kind bursts shows, with the first trial of each
+	// transport.
 	Case string `yaml:"case,omitempty"`
 	// From is the start of a figure of kind bursts. Default: 0s. Example: 1s
 	From time.Duration `yaml:"from,omitempty"`
@@ -83,7 +85,7 @@ const (
 
 var figureKinds = []string{FigureLines, FigureBursts}
 
-// AllMetrics returns what a figure of kind FigureLines draws.
+// AllMetrics returns the metrics of a figure of kind FigureLines.
 func (f *Figure) AllMetrics() []string {
 	if f.Metric != "" {
 		return []string{f.Metric}
@@ -94,7 +96,7 @@ func (f *Figure) AllMetrics() []string {
 // Bursts reports whether the figure is of kind FigureBursts.
 func (f *Figure) Bursts() bool { return f.Kind == FigureBursts }
 
-// TrafficOf returns the traffic that the figure is about.
+// TrafficOf returns the traffic that the figure shows.
 func (f *Figure) TrafficOf(e *Experiment) string {
 	if f.Traffic == "" {
 		return e.TrafficNames()[0]
@@ -102,7 +104,7 @@ func (f *Figure) TrafficOf(e *Experiment) string {
 	return f.Traffic
 }
 
-// TransportsOf returns the transports that the figure is about, in the order of results.
+// TransportsOf returns the transports that the figure shows, in the order of results.
 func (f *Figure) TransportsOf(e *Experiment) []string {
 	names := e.TransportNames()
 	if len(f.Transports) == 0 {
@@ -111,8 +113,8 @@ func (f *Figure) TransportsOf(e *Experiment) []string {
 	return slices.DeleteFunc(names, func(n string) bool { return !slices.Contains(f.Transports, n) })
 }
 
-// Selects reports whether a figure of kind FigureLines shows the case: it has the values that Where
-// asks for, and the parameter X or a place for those without.
+// Selects reports whether a figure of kind FigureLines shows the case: the case has the values of
+// Where and the parameter X, or the figure has a label for cases without X.
 func (f *Figure) Selects(c Case) bool {
 	for name, want := range f.Where {
 		if got, ok := c.Parameters[name]; !ok || got != want {
@@ -123,7 +125,7 @@ func (f *Figure) Selects(c Case) bool {
 	return ok || f.Without != ""
 }
 
-// DrawsBursts reports whether a figure needs the bursts of a run.
+// DrawsBursts reports whether a figure shows the bursts of a run.
 func (e *Experiment) DrawsBursts(k result.CellKey, trial int) bool {
 	return trial == 0 && slices.ContainsFunc(e.Figures, func(f Figure) bool {
 		return f.Bursts() && f.Case == k.Case && f.TrafficOf(e) == k.Traffic && slices.Contains(f.TransportsOf(e), k.Transport)
@@ -152,7 +154,7 @@ func (c *checker) figures(path string, e *Experiment) {
 		if _, ok := e.Traffic[f.Traffic]; f.Traffic != "" && !ok {
 			c.Add(path+".traffic", "traffic %q is not in traffic", f.Traffic)
 		} else if f.Traffic == "" && len(e.Traffic) > 1 {
-			c.Add(path+".traffic", "must say which of the traffic the figure is about: %s", strings.Join(e.TrafficNames(), ", "))
+			c.Add(path+".traffic", "must be one of the traffic: %s", strings.Join(e.TrafficNames(), ", "))
 		}
 		for j, t := range f.Transports {
 			if _, ok := e.Transports[t]; !ok {
@@ -204,7 +206,7 @@ func (c *checker) lineFigure(path string, e *Experiment, f Figure) {
 	}
 	for name := range f.Where {
 		if !parameters[name] {
-			c.Add(at(path+".where", name), "is no parameter of any case")
+			c.Add(at(path+".where", name), "is not a parameter of any case")
 		}
 	}
 	if f.Zero != "" && !f.Log {
@@ -219,7 +221,7 @@ func (c *checker) lineFigure(path string, e *Experiment, f Figure) {
 		switch x, ok := k.Parameters[f.X]; {
 		case !ok || !f.Log || x > 0 || x == 0 && f.Zero != "":
 		case x == 0:
-			c.Add(index("experiment.cases", i)+".parameters."+f.X, "is 0, which figure %q has no place for: its axis is logarithmic; give it zero", f.Name)
+			c.Add(index("experiment.cases", i)+".parameters."+f.X, "is 0, which the logarithmic axis of figure %q cannot show: give the figure a label zero", f.Name)
 		default:
 			c.Add(index("experiment.cases", i)+".parameters."+f.X, "must not be negative on the logarithmic axis of figure %q, got %v", f.Name, x)
 		}
@@ -245,7 +247,7 @@ func (c *checker) burstFigure(path string, e *Experiment, f Figure) {
 	}
 }
 
-// onlyFor faults keys that are set and belong to another kind of figure.
+// onlyFor adds a fault for each key that is set but belongs to the given kind of figure.
 func (c *checker) onlyFor(path, kind string, set map[string]bool) {
 	for _, key := range sortedKeys(set) {
 		if set[key] {
@@ -254,10 +256,10 @@ func (c *checker) onlyFor(path, kind string, set map[string]bool) {
 	}
 }
 
-// parameterName is what a parameter of cases can be called.
+// parameterName is the syntax of a parameter's name.
 var parameterName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 
-// parameters checks the numbers that cases carry for figures.
+// parameters checks the parameters of a case.
 func (c *checker) parameters(path string, k Case) {
 	for _, name := range sortedKeys(k.Parameters) {
 		if !parameterName.MatchString(name) {

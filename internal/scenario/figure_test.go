@@ -12,10 +12,10 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// loss is the scenario with cases along an axis.
+// loss returns a scenario whose cases have a parameter for an axis.
 func loss(t testing.TB) *Spec { return read(t, "reseq-loss") }
 
-func TestCheckOfFiguresAndSettings(t *testing.T) {
+func TestCheckFiguresAndSettings(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		spoil func(*Experiment)
@@ -29,9 +29,9 @@ func TestCheckOfFiguresAndSettings(t *testing.T) {
 		{"metric", func(e *Experiment) { e.Figures[0].Metric = "speed" }, `experiment.figures[0]: must be one of`},
 		{"metric and metrics", func(e *Experiment) { e.Figures[0].Metrics = []string{result.Goodput} }, `experiment.figures[0]: must have either metric or metrics`},
 		{"x", func(e *Experiment) { e.Figures[0].X = "los" }, `experiment.figures[0].x: must be a parameter of cases, got "los"`},
-		{"where", func(e *Experiment) { e.Figures[0].Where = map[string]float64{"rate": 1} }, `experiment.figures[0].where.rate: is no parameter of any case`},
+		{"where", func(e *Experiment) { e.Figures[0].Where = map[string]float64{"rate": 1} }, `experiment.figures[0].where.rate: is not a parameter of any case`},
 		{"selects nothing", func(e *Experiment) { e.Figures[0].Where = map[string]float64{"loss": 7} }, `experiment.figures[0]: selects no case`},
-		{"zero on a logarithmic axis", func(e *Experiment) { e.Figures[0].Zero = "" }, `experiment.cases[0].parameters.loss: is 0, which figure "throughput-loss" has no place for`},
+		{"zero on a logarithmic axis", func(e *Experiment) { e.Figures[0].Zero = "" }, `experiment.cases[0].parameters.loss: is 0, which the logarithmic axis of figure "throughput-loss" cannot show`},
 		{"negative on a logarithmic axis", func(e *Experiment) { e.Cases[1].Parameters["loss"] = -1 }, `experiment.cases[1].parameters.loss: must not be negative`},
 		{"zero without one", func(e *Experiment) { e.Figures[0].Log = false }, `experiment.figures[0].zero: is for a logarithmic axis`},
 		{"transport", func(e *Experiment) { e.Figures[0].Transports[0] = "ns3" }, `experiment.figures[0].transports[0]: transport "ns3" is not in transports`},
@@ -49,15 +49,15 @@ func TestCheckOfFiguresAndSettings(t *testing.T) {
 		{"ratios", func(e *Experiment) {
 			e.Transports["mptcp"].Scheduler, e.Transports["mptcp"].SchedulerOptions.Ratio = "ratio", "3:1:1:1:1"
 		}, `experiment.transports.mptcp.scheduler_options.ratio: must have one number for each of the 2 links, got "3:1:1:1:1"`},
-		{"another scheduler's", func(e *Experiment) { e.Transports["mptcp"].SchedulerOptions.Overtaken = 2 }, `experiment.transports.mptcp.scheduler_options.overtaken: is no parameter of scheduler`},
+		{"another scheduler's", func(e *Experiment) { e.Transports["mptcp"].SchedulerOptions.Overtaken = 2 }, `experiment.transports.mptcp.scheduler_options.overtaken: is not a parameter of scheduler`},
 		{"congestion", func(e *Experiment) { e.Cases[0].Settings.Congestion = "reno" }, `experiment.cases[0].settings.congestion: must be one of newreno`},
 		{"window", func(e *Experiment) { e.Transports["mptcp"].Window = 100 }, `experiment.transports.mptcp.window: must hold at least one segment, 536 bytes, got 100B`},
 		{"rbuf", func(e *Experiment) { e.Cases[0].Settings.RBuf = -1 }, `experiment.cases[0].settings.rbuf: must not be negative`},
 		{"segment", func(e *Experiment) { e.Transports["mptcp"].Segment = 70_000 }, `experiment.transports.mptcp.segment: must be 88 to 65475 bytes, got 70000`},
 		{"initial window", func(e *Experiment) { e.Transports["mptcp"].InitialWindow = -1 }, `experiment.transports.mptcp.initial_window: must be 1 to 1000 segments, got -1`},
-		{"model", func(e *Experiment) { e.Transports["ns2"].Model = &Model{} }, `experiment.transports.ns2.model: says nothing`},
+		{"model", func(e *Experiment) { e.Transports["ns2"].Model = &Model{} }, `experiment.transports.ns2.model: is empty`},
 		{"header", func(e *Experiment) { e.Transports["ns2"].Model.Header = -40 }, `experiment.transports.ns2.model.header: must be 1 to 1000 bytes, got -40`},
-		{"single path", func(e *Experiment) { e.Transports["mptcp-260"].MPTCP = false }, "experiment.transports.mptcp-260.scheduler: is for transports with mptcp: there is nothing to choose from\nexperiment.transports.mptcp-260.rbuf: is for transports with mptcp"},
+		{"single path", func(e *Experiment) { e.Transports["mptcp-260"].MPTCP = false }, "experiment.transports.mptcp-260.scheduler: is for transports with mptcp: there is only one path\nexperiment.transports.mptcp-260.rbuf: is for transports with mptcp"},
 		{"relative to no case", func(e *Experiment) { e.Expect[2].Relative = "case:p7" }, `experiment.expect[2].relative: case "p7" is not in cases`},
 		{"relative to itself", func(e *Experiment) { e.Expect[2].Relative = "case:p1e-3" }, `experiment.expect[2].relative: must be another case than the expectation's own`},
 	} {
@@ -71,7 +71,7 @@ func TestCheckOfFiguresAndSettings(t *testing.T) {
 	}
 }
 
-func TestSettingsOfACell(t *testing.T) {
+func TestCellSettings(t *testing.T) {
 	s := loss(t)
 	off := false
 	s.Experiment.Cases[0].Settings = Settings{RBuf: 65 * unit.KB, RACK: &off}
@@ -81,19 +81,19 @@ func TestSettingsOfACell(t *testing.T) {
 	}
 }
 
-// TestReal wants labs to run nothing that there is in a simulator alone.
-func TestReal(t *testing.T) {
+// TestForLab checks that a lab runs no transport that only the simulator has.
+func TestForLab(t *testing.T) {
 	s := loss(t)
 	transports, drawn := len(s.Experiment.Transports), len(s.Experiment.Figures[0].Transports)
-	real := s.Real()
-	if err := real.Check().Err(); err != nil {
+	lab := s.ForLab()
+	if err := lab.Check().Err(); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"mptcp", "mptcp-260"}, real.Experiment.TransportNames()); diff != "" {
+	if diff := cmp.Diff([]string{"mptcp", "mptcp-260"}, lab.Experiment.TransportNames()); diff != "" {
 		t.Error(diff)
 	}
-	for _, f := range real.Experiment.Figures {
-		if diff := cmp.Diff(real.Experiment.TransportNames(), f.TransportsOf(real.Experiment)); diff != "" {
+	for _, f := range lab.Experiment.Figures {
+		if diff := cmp.Diff(lab.Experiment.TransportNames(), f.TransportsOf(lab.Experiment)); diff != "" {
 			t.Errorf("figure %s: %s", f.Name, diff)
 		}
 	}
@@ -102,8 +102,8 @@ func TestReal(t *testing.T) {
 	}
 }
 
-// TestLimitOfSmallSegments wants the limit to count the headers that each segment has.
-func TestLimitOfSmallSegments(t *testing.T) {
+// TestLimitSmallSegments checks that the limit counts the headers of each segment.
+func TestLimitSmallSegments(t *testing.T) {
 	for transport, want := range map[string]float64{"mptcp": 10e6 * 536 / 650, "ns2": 10e6 * 536 / 576} {
 		got, err := limit(loss(t), result.CellKey{Case: "p0", Traffic: "bulk", Transport: transport})
 		if err != nil || math.Abs(got.Links-want) > 1 {
@@ -112,7 +112,7 @@ func TestLimitOfSmallSegments(t *testing.T) {
 	}
 }
 
-func TestExpectationsOfCases(t *testing.T) {
+func TestExpectationByCase(t *testing.T) {
 	e := &Experiment{
 		Cases:      []Case{{Name: "a-1"}, {Name: "a-2"}, {Name: "b-2"}},
 		Traffic:    map[string]*Traffic{"bulk": {}},
@@ -133,7 +133,7 @@ func TestExpectationsOfCases(t *testing.T) {
 	}{
 		{Expectation{Metric: result.BurstMax, Case: "b-2", Relative: "case:a-2", AtLeast: bound(1.4)},
 			result.Verdict{Want: "median longest burst / that of case a-2 >= 1.4 in case b-2, every traffic, every transport", Got: "1.5 (b-2 bulk mptcp)", Holds: true}},
-		// What others are held against is not held against itself.
+		// The case that others are compared with is not compared with itself.
 		{Expectation{Metric: result.BurstMax, Relative: "case:a-1", AtLeast: bound(2)},
 			result.Verdict{Want: "median longest burst / that of case a-1 >= 2 in every case, every traffic, every transport", Got: "2 (worst: a-2 bulk mptcp)", Holds: true}},
 		{Expectation{Metric: result.BurstMax, Case: "a-*", AtMost: bound(19)},

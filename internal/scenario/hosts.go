@@ -20,11 +20,11 @@ type MPTCP struct {
 	From []netip.Addr `yaml:"from,omitempty"`
 }
 
-// maxEndpoints is how many addresses the kernel's path manager takes (MPTCP_PM_ADDR_MAX of
+// maxEndpoints is the kernel path manager's limit of endpoints (MPTCP_PM_ADDR_MAX of
 // net/mptcp/protocol.h).
 const maxEndpoints = 8
 
-// StaticRoute is a route that no protocol provides, such as a client's default route.
+// StaticRoute is a static route, such as a client's default route.
 type StaticRoute struct {
 	// Dst is the destination prefix.
 	Dst netip.Prefix `yaml:"dst"`
@@ -33,7 +33,7 @@ type StaticRoute struct {
 	RouteMetrics `yaml:",inline"`
 }
 
-// RouteMetrics are what TCP takes from a route; 0 leaves it to the kernel.
+// RouteMetrics are the metrics of a route that TCP uses; 0 leaves a metric unset.
 type RouteMetrics struct {
 	// Cwnd is the most segments that a connection over the route may have in flight. The kernel
 	// applies it from the second connection between two addresses on.
@@ -54,8 +54,8 @@ type RouteMetrics struct {
 	QuickACK bool `yaml:"quickack,omitempty"`
 }
 
-// maxRouteWindow is far more than any path needs, and fits the kernel's numbers; maxReceiveWindow
-// is what TCP has (RFC 7323 section 2.3).
+// maxRouteWindow is far more than any path needs, and fits the kernel's integers; maxReceiveWindow
+// is TCP's largest window (RFC 7323 section 2.3).
 const maxRouteWindow, maxReceiveWindow = 1 << 20, 1 << 30
 
 func (m RouteMetrics) check() fault.List {

@@ -18,17 +18,15 @@ const DefaultMTU = 1500
 // Phases returns the limits of one cell over time, at least one, the first at 0.
 //
 // The limit is the maximum flow from the server to the client over the links of the file, so that a
-// line which several paths share counts once; it is never more than what the usable links carry
-// together. The usable links are those of the transport, and from a case's first event on those of
-// them that remain, or where none does the first that remains at all, to which routing moves the
-// connection, until an event ends the last of the failures before it. Links that other transports
-// name are not passed.
+// link shared by several paths counts once; it never exceeds the sum of the usable links. The
+// usable links are those of the transport. From a case's first event until the event that ends the
+// last failure, they are those of the transport that are in Remaining, or if none is, the first of
+// Remaining, to which routing moves the connection. Links of other transports carry nothing.
 //
-// Rates are of the direction of the flow, those of the case where it sets them, or what its events
-// and the links' schedules make of them, and count Ethernet frames as Shape does. Full frames carry
-// the payload: the rest of a delivery, handshakes and acknowledgements are not counted, and neither
-// is that packets are smaller where they were encapsulated on the way to the link. It is an error
-// when the key is not a cell of the experiment.
+// Rates are those in the direction of the flow: of the case where it sets them, changed by its
+// events and the links' schedules. They count Ethernet frames as Shape does. All payload is taken
+// to be in full frames; handshakes, acknowledgments and the overhead of encapsulation before the
+// link are not counted. A key that is not a cell of the experiment is an error.
 func (s *Spec) Phases(k result.CellKey) ([]result.Phase, error) {
 	if s.Experiment == nil || !slices.Contains(s.Experiment.Cells(), k) {
 		return nil, fmt.Errorf("limit cell %q: is not in the experiment", k)
@@ -44,27 +42,27 @@ func (s *Spec) Phases(k result.CellKey) ([]result.Phase, error) {
 }
 
 func (s *Spec) phases(c Case, t *Traffic, transport *Transport) []result.Phase {
-	links := s.carriage(c, slices.Concat(slices.Collect(maps.Keys(s.Links)), transport.Links, c.Remaining))
+	links := s.linkState(c, slices.Concat(slices.Collect(maps.Keys(s.Links)), transport.Links, c.Remaining))
 	usable := transport.Links
 	segment := transport.Settings.With(c.Settings).Segment
 	own := traffic.Overhead{MPTCP: transport.MPTCP}
 	now := func(at time.Duration, event int) result.Phase {
 		p := result.Phase{
 			At: at, Event: event,
-			Carry:    links.carry(usable, framing{segment, own, transport.Headers()}),
-			CarryTCP: links.carry(usable, framing{segment, traffic.Overhead{}, traffic.Overhead{}.Headers()}),
+			Capacity:    links.capacity(usable, framing{segment, own, transport.Headers()}),
+			CapacityTCP: links.capacity(usable, framing{segment, traffic.Overhead{}, traffic.Overhead{}.Headers()}),
 		}
 		offered := float64(t.Rate)
-		p.Limits = result.Limits{Links: result.Lesser(p.Carry, offered), LinksTCP: result.Lesser(p.CarryTCP, offered), Offered: offered}
+		p.Limits = result.Limits{Links: result.Lesser(p.Capacity, offered), LinksTCP: result.Lesser(p.CapacityTCP, offered), Offered: offered}
 		return p
 	}
 	list := []result.Phase{now(0, 0)}
-	left := outages{}
+	failed := outages{}
 	for _, x := range s.steps(c, t) {
 		moves := false
 		switch {
 		case len(c.Remaining) == 0 || x.event == result.EventSchedule:
-		case left.take(c.Events[x.event]):
+		case failed.apply(c.Events[x.event]):
 			usable, moves = transport.Links, true
 		case x.event == 0:
 			moves = true
@@ -73,10 +71,10 @@ func (s *Spec) phases(c Case, t *Traffic, transport *Transport) []result.Phase {
 				usable = c.Remaining[:1]
 			}
 		}
-		links.take(x)
+		links.apply(x)
 		p, last := now(x.at, x.event), &list[len(list)-1]
 		switch {
-		case p.Carry == last.Carry && p.CarryTCP == last.CarryTCP && !moves:
+		case p.Capacity == last.Capacity && p.CapacityTCP == last.CapacityTCP && !moves:
 		case p.At == last.At:
 			*last = p
 		default:
@@ -86,8 +84,8 @@ func (s *Spec) phases(c Case, t *Traffic, transport *Transport) []result.Phase {
 	return list
 }
 
-// ShapeIn returns what the link does in a case: what the case says, or what the link says where the
-// case is silent.
+// ShapeIn returns the shape of the link in a case: that of the case, or the link's own if the case
+// sets none.
 func (s *Spec) ShapeIn(c Case, link string) Shape {
 	if shape, ok := c.Links[link]; ok {
 		return shape
@@ -98,16 +96,16 @@ func (s *Spec) ShapeIn(c Case, link string) Shape {
 	return Shape{}
 }
 
-// framing is how payload is put into frames: segments have the payload that the overhead leaves, or
-// segment where that is less and not 0, and so many bytes of headers.
+// framing is how payload is put into frames. A segment has as much payload as the overhead leaves
+// of the MTU, at most segment bytes unless that is 0, and headers bytes of headers.
 type framing struct {
 	segment  int
 	overhead traffic.Overhead
 	headers  int
 }
 
-// payload is what a link of that rate carries of it in bit/s: infinite without a rate, and NaN when
-// the MTU is impossible.
+// payload returns the payload rate of a link of that rate, in bit/s: infinite without a rate, NaN
+// if the MTU is too small.
 func (f framing) payload(rate unit.Bandwidth, mtu int) float64 {
 	if rate == 0 {
 		return math.Inf(1)
@@ -122,9 +120,9 @@ func (f framing) payload(rate unit.Bandwidth, mtu int) float64 {
 	return float64(payload) / float64(payload+f.headers) * float64(rate)
 }
 
-// carry is the payload in bit/s that reaches the client over the usable links, or 0 when there is
-// no limit or an MTU is impossible.
-func (k *carriage) carry(usable []string, f framing) float64 {
+// capacity returns the payload rate in bit/s that reaches the client over the usable links, or 0 if
+// there is no limit or an MTU is too small.
+func (k *linkState) capacity(usable []string, f framing) float64 {
 	s, rates := k.spec, k.rates()
 	together := 0.0
 	for _, name := range usable {
@@ -133,7 +131,7 @@ func (k *carriage) carry(usable []string, f framing) float64 {
 	var n network
 	for _, name := range slices.Sorted(maps.Keys(s.Links)) {
 		l := s.Links[name]
-		if l == nil || s.Experiment.names(name) && !slices.Contains(usable, name) {
+		if l == nil || s.Experiment.isUsable(name) && !slices.Contains(usable, name) {
 			continue
 		}
 		forward, backward := f.payload(k.forward[name].Rate, s.MTU(name)), f.payload(k.backward[name].Rate, s.MTU(name))
@@ -145,7 +143,8 @@ func (k *carriage) carry(usable []string, f framing) float64 {
 			n.connect(l.Ends[1].Node, l.Ends[0].Node, backward)
 			continue
 		}
-		// A switch shapes what each of its ports gives and takes. A node's name has no space.
+		// A switch shapes each of its ports, in both directions. A node's name has no
+		// space.
 		for _, e := range l.Ends {
 			n.connect(e.Node, "switch "+name, forward)
 			n.connect("switch "+name, e.Node, backward)
@@ -161,8 +160,8 @@ func (k *carriage) carry(usable []string, f framing) float64 {
 	return flow
 }
 
-// names reports whether a transport or a case names the link as one that connections can use.
-func (e *Experiment) names(link string) bool {
+// isUsable reports whether a transport or a case lists the link as usable.
+func (e *Experiment) isUsable(link string) bool {
 	for _, t := range e.Transports {
 		if t != nil && slices.Contains(t.Links, link) {
 			return true
@@ -171,7 +170,7 @@ func (e *Experiment) names(link string) bool {
 	return slices.ContainsFunc(e.Cases, func(c Case) bool { return slices.Contains(c.Remaining, link) })
 }
 
-// MTU is that of the link, in bytes; the default one where it says none.
+// MTU returns the MTU of the link in bytes.
 func (s *Spec) MTU(link string) int {
 	if l := s.Links[link]; l != nil && l.MTU != 0 {
 		return l.MTU
@@ -179,11 +178,11 @@ func (s *Spec) MTU(link string) int {
 	return DefaultMTU
 }
 
-// SumRates is the sum of the rates of the transport's links towards the client as a run begins; 0
-// when one of them has none.
+// SumRates returns the sum of the rates of the transport's links towards the client at the start of
+// a run; 0 if one of them is unlimited.
 func (s *Spec) SumRates(k result.CellKey) unit.Bandwidth {
 	var sum unit.Bandwidth
-	for _, rate := range s.carriage(s.Experiment.Case(k.Case), s.Experiment.Transports[k.Transport].Links).rates() {
+	for _, rate := range s.linkState(s.Experiment.Case(k.Case), s.Experiment.Transports[k.Transport].Links).rates() {
 		if rate == 0 {
 			return 0
 		}

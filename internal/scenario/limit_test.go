@@ -44,7 +44,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-func TestLimitOfLinksWithoutRateAndOtherMTU(t *testing.T) {
+func TestLimitWithoutRateAndMTU(t *testing.T) {
 	s := steady(t)
 	s.Experiment.Cases[0].Links["b"] = Shape{}
 	delete(s.Experiment.Cases[1].Links, "b")
@@ -100,7 +100,7 @@ func TestPhases(t *testing.T) {
 		{result.CellKey{Case: "at once", Traffic: "bi", Transport: "tcp"}, []result.Phase{{Limits: result.Limits{Links: 30e6 * one, LinksTCP: 30e6 * one, Offered: 0}}, {At: 9 * time.Second, Event: 1, Limits: result.Limits{Links: 15e6 * one, LinksTCP: 15e6 * one, Offered: 0}}}},
 	} {
 		got, err := s.Phases(tt.key)
-		if diff := cmp.Diff(tt.want, got, cmpopts.EquateApprox(1e-9, 0), cmpopts.IgnoreFields(result.Phase{}, "Carry", "CarryTCP")); err != nil || diff != "" {
+		if diff := cmp.Diff(tt.want, got, cmpopts.EquateApprox(1e-9, 0), cmpopts.IgnoreFields(result.Phase{}, "Capacity", "CapacityTCP")); err != nil || diff != "" {
 			t.Errorf("phases of %s: %v (-want +got):\n%s", tt.key, err, diff)
 		}
 	}

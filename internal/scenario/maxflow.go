@@ -5,11 +5,11 @@ import "math"
 // network is a directed graph with capacities, for its maximum flow. Capacities may be infinite.
 type network struct {
 	index map[string]int
-	// capacity is what an edge still carries, by the nodes that it leads from and to.
+	// capacity is the residual capacity of each edge, by its source and its target.
 	capacity []map[int]float64
 }
 
-// node returns the number of a node.
+// node returns the index of a node, and adds the node if it is new.
 func (n *network) node(name string) int {
 	if n.index == nil {
 		n.index = map[string]int{}
@@ -32,8 +32,8 @@ func (n *network) connect(from, to string, capacity float64) {
 	}
 }
 
-// maxFlow returns the maximum flow between two nodes, which is infinite where a path has no limit,
-// and uses the network up. It augments along shortest paths (Edmonds and Karp, "Theoretical
+// maxFlow returns the maximum flow between two nodes, which is infinite if a path has no limit. It
+// consumes the capacities. It augments along shortest paths (Edmonds and Karp, "Theoretical
 // improvements in algorithmic efficiency for network flow problems", J. ACM 19(2), 1972), so the
 // number of steps does not depend on the capacities.
 func (n *network) maxFlow(from, to string) float64 {

@@ -14,7 +14,7 @@ import (
 )
 
 // The maximum flow is the minimum cut (Ford and Fulkerson): here over all cuts.
-func TestMaxFlowIsTheMinimumCut(t *testing.T) {
+func TestMaxFlowEqualsMinCut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const nodes = 6
 		type edge struct {
@@ -53,7 +53,7 @@ func TestMaxFlowIsTheMinimumCut(t *testing.T) {
 	})
 }
 
-func TestLimitOfASharedAccessLine(t *testing.T) {
+func TestLimitSharedAccessLink(t *testing.T) {
 	mptcp := func(rate unit.Bandwidth) float64 { return float64(rate) * 1400 / 1514 }
 	key := result.CellKey{Case: "1.1", Traffic: "bi", Transport: "mptcp-epe"}
 	s := steady(t)
@@ -92,7 +92,7 @@ func TestLimitOfASharedAccessLine(t *testing.T) {
 	check("links without a rate", mptcp(40*unit.MbitPerSecond))
 }
 
-func TestLimitOfASharedLineFollowsScheduleAndEvents(t *testing.T) {
+func TestLimitSharedLinkScheduleAndEvents(t *testing.T) {
 	s := steady(t)
 	s.Links["access"].Rate = 100 * unit.MbitPerSecond
 	s.Links["access"].Schedule = channel.Schedule{{At: 4 * time.Second, Change: rate(40)}}

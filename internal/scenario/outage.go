@@ -1,14 +1,14 @@
 package scenario
 
-// outages are the failures that a case's events have begun and not ended: interfaces that are down,
-// holes, and daemons that do not run.
+// outages are the failures of a case that no event has ended yet: interfaces that are down, black
+// holes, and daemons that are stopped.
 type outages map[any]bool
 
 // hole distinguishes a black hole at an interface from the interface being down.
 type hole struct{ Port }
 
-// take applies an event, and reports whether it ended the last failure.
-func (o outages) take(e Event) (over bool) {
+// apply applies an event, and reports whether it ended the last failure.
+func (o outages) apply(e Event) (over bool) {
 	var ended any
 	switch {
 	case e.Down != nil:

@@ -7,9 +7,8 @@ import (
 	"github.com/tabane/tabane/internal/result"
 )
 
-// Conclude completes a result that has its runs: it puts them in order, summarizes them, and says
-// for each expectation whether it holds, and that runs failed where some did. Errors wrap
-// stat.ErrNotFinite.
+// Conclude completes a result that has its runs: it sorts and summarizes them, evaluates the
+// expectations, and adds a verdict if runs failed. Errors wrap stat.ErrNotFinite.
 func (e *Experiment) Conclude(r result.Result) (result.Result, error) {
 	r.Schema = result.Schema
 	e.order(r.Runs)
@@ -26,7 +25,8 @@ func (e *Experiment) Conclude(r result.Result) (result.Result, error) {
 	return r, nil
 }
 
-// judged are the expectations that a result of a backend can be judged by, and the others.
+// judged returns the expectations that a result of the backend can be checked against, and the
+// others with the reason.
 func (e *Experiment) judged(backend string) (expect []Expectation, not []result.NotJudged) {
 	for _, x := range e.notRun {
 		not = append(not, result.NotJudged{Name: x.Name, Want: x.want(), Why: "it needs cells that were not run"})
@@ -47,7 +47,7 @@ func (e *Experiment) judged(backend string) (expect []Expectation, not []result.
 	return expect, not
 }
 
-// order sorts runs as a result has them: the experiment's cells, the trials of each in order.
+// order sorts runs by cell, in the order of Cells, then by trial.
 func (e *Experiment) order(runs []result.Run) {
 	position := map[result.CellKey]int{}
 	for i, k := range e.Cells() {
@@ -61,7 +61,8 @@ func (e *Experiment) order(runs []result.Run) {
 	})
 }
 
-// verdict is what the result says when runs failed, whether or not an expectation asks for them.
+// verdict returns a verdict that does not hold if runs failed, whether or not an expectation covers
+// them.
 func verdict(runs []result.Run) (result.Verdict, bool) {
 	var failed []result.Run
 	for _, r := range runs {

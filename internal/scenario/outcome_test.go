@@ -37,7 +37,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-func TestCellsAreInScenarioOrder(t *testing.T) {
+func TestCellOrder(t *testing.T) {
 	e := &Experiment{
 		Cases:      []Case{{Name: "2"}, {Name: "1"}},
 		Traffic:    map[string]*Traffic{"web": {}, "bi": {}},

@@ -11,9 +11,9 @@ import (
 	"github.com/tabane/tabane/internal/router"
 )
 
-// Routes is what an experiment of KindRoutes changes and watches: a router that starts or stops to
-// announce a prefix to one neighbor, and the egress peer of the server through which that prefix is
-// then reached or not. BGP has to prefer that peer, so that the server's best path changes too.
+// Routes is what an experiment of KindRoutes changes and observes: a router that advertises a
+// prefix to one neighbor or withdraws it, and the server's egress peer that gains or loses the
+// route. BGP has to prefer that peer, so that the server's best path changes too.
 type Routes struct {
 	// Router is the node whose advertisement changes.
 	Router string `yaml:"router"`
@@ -33,7 +33,7 @@ const (
 
 var routeChanges = []string{ChangeAnnounce, ChangeWithdraw}
 
-// What the routers and reflectors of a network run.
+// The kinds of routers: what the routers and reflectors of a network run.
 const (
 	// RoutersEmbedded are the product's own daemons.
 	RoutersEmbedded = "embedded"
@@ -43,20 +43,20 @@ const (
 
 var routerKinds = []string{RoutersEmbedded, RoutersFRR}
 
-// WithRouters returns the scenario with those transports only that want one of these kinds of
-// routers, or no particular one, and without what is expected of the others.
+// WithRouters returns the scenario with only those transports that use one of these kinds of
+// routers or no particular one, and without expectations of the others.
 func (s *Spec) WithRouters(kinds []string) *Spec {
 	return s.without(func(t *Transport) bool { return t.Routers != "" && !slices.Contains(kinds, t.Routers) })
 }
 
-// Real returns the scenario without transports that there are in the simulator alone, and without
-// what is expected of them.
-func (s *Spec) Real() *Spec {
+// ForLab returns the scenario without transports that only the simulator has, and without
+// expectations of them.
+func (s *Spec) ForLab() *Spec {
 	return s.without(func(t *Transport) bool { return t.Model != nil })
 }
 
-// without returns the scenario without some transports, what is expected of them, and their part in
-// figures.
+// without returns the scenario without the transports that leave selects, without expectations of
+// them, and without them in figures.
 func (s *Spec) without(leave func(*Transport) bool) *Spec {
 	if s.Experiment == nil {
 		return s
@@ -74,7 +74,8 @@ func (s *Spec) without(leave func(*Transport) bool) *Spec {
 	})
 	e.Figures = slices.Clone(e.Figures)
 	for i := range e.Figures {
-		// A figure of none but those that are left out is one of those that are there.
+		// If all of its transports are left out, the list is empty and the figure shows
+		// those that remain.
 		e.Figures[i].Transports = slices.DeleteFunc(slices.Clone(e.Figures[i].Transports), gone)
 	}
 	if gone(e.Baseline) {
@@ -85,8 +86,8 @@ func (s *Spec) without(leave func(*Transport) bool) *Spec {
 	return &with
 }
 
-// EgressPeer returns the server's egress peer that an experiment of KindRoutes watches, and the
-// node and the peer of the ASBR that it belongs to.
+// EgressPeer returns the server's egress peer that an experiment of KindRoutes observes, and the
+// node and the peer of its ASBR.
 func (s *Spec) EgressPeer() (server edge.Peer, node string, border asbr.Peer, ok bool) {
 	e := s.Experiment
 	if e == nil || e.Routes == nil || s.Nodes[e.Server] == nil || s.Nodes[e.Server].Edge == nil {
@@ -112,7 +113,7 @@ func (s *Spec) EgressPeer() (server edge.Peer, node string, border asbr.Peer, ok
 	return server, "", border, false
 }
 
-// routesOnly faults what has a meaning in an experiment of KindRoutes alone.
+// routesOnly adds a fault for each key that only an experiment of KindRoutes can have.
 func (c *checker) routesOnly(path string, e *Experiment) {
 	if e.Routes != nil {
 		c.Add(path+".routes", "is for experiments of kind %s", KindRoutes)
@@ -129,7 +130,7 @@ func (c *checker) routesOnly(path string, e *Experiment) {
 	}
 }
 
-// routesExperiment checks what an experiment of KindRoutes has beyond a delivery's parts.
+// routesExperiment checks the keys of an experiment of KindRoutes, and those that it must not have.
 func (c *checker) routesExperiment(path string, e *Experiment) {
 	for i, k := range e.Cases {
 		path := index(path+".cases", i)
@@ -165,7 +166,7 @@ func (c *checker) routesExperiment(path string, e *Experiment) {
 	}
 	r := e.Routes
 	if r == nil {
-		c.Add(path+".routes", "must say what is announced and watched")
+		c.Add(path+".routes", "must say which route changes, and at which peer")
 		return
 	}
 	path += ".routes"
@@ -177,7 +178,7 @@ func (c *checker) routesExperiment(path string, e *Experiment) {
 		if n == nil || n.Router == nil {
 			c.Add(path+".router", "node %q has no router section", r.Router)
 		} else if i := slices.IndexFunc(n.Router.Neighbors, func(b router.Neighbor) bool { return b.Name == r.Neighbor }); i < 0 {
-			c.Add(path+".neighbor", "%q is no neighbor of router %q", r.Neighbor, r.Router)
+			c.Add(path+".neighbor", "%q is not a neighbor of router %q", r.Neighbor, r.Router)
 		} else if slices.Contains(n.Router.Neighbors[i].Deny, r.Prefix) {
 			c.Add(path+".prefix", "is in deny of neighbor %q: the network starts with the prefix announced", r.Neighbor)
 		}

@@ -17,7 +17,7 @@ func TestCheckRoutes(t *testing.T) {
 		want   string
 	}{
 		{"as shipped", func(*Spec) {}, ""},
-		{"no routes", func(s *Spec) { s.Experiment.Routes = nil }, "experiment.routes: must say what is announced and watched"},
+		{"no routes", func(s *Spec) { s.Experiment.Routes = nil }, "experiment.routes: must say which route changes, and at which peer"},
 		{"wrong change", func(s *Spec) { s.Experiment.Cases[0].Change = "flap" }, `experiment.cases[0].change: must be one of announce, withdraw, got "flap"`},
 		{"events", func(s *Spec) {
 			s.Experiment.Cases[1].Events = []Event{{Set: &LinkSet{Link: "a", Shape: Shape{Rate: 1e6}}}}
@@ -37,7 +37,7 @@ experiment.transports.frr.mptcp: must be true: the server uses an egress peer by
 		}, `experiment.routes.prefix: is in deny of neighbor "transit-a": the network starts with the prefix announced`},
 		{"router", func(s *Spec) { s.Experiment.Routes.Router = "client" }, `experiment.routes.router: node "client" has no router section`},
 		{"no such router", func(s *Spec) { s.Experiment.Routes.Router = "isp" }, `experiment.routes.router: node "isp" is not in nodes`},
-		{"neighbor", func(s *Spec) { s.Experiment.Routes.Neighbor = "transit-c" }, `experiment.routes.neighbor: "transit-c" is no neighbor of router "client-isp"`},
+		{"neighbor", func(s *Spec) { s.Experiment.Routes.Neighbor = "transit-c" }, `experiment.routes.neighbor: "transit-c" is not a neighbor of router "client-isp"`},
 		{"peer", func(s *Spec) { s.Experiment.Routes.Peer = "transit-c" }, `experiment.routes.peer: must be a peer of the server's edge whose rt an asbr has, got "transit-c"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// Scheduled are the links that have a schedule, by name.
+// Scheduled returns the names of the links that have a schedule, sorted.
 func (s *Spec) Scheduled() []string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(s.Links)) {
@@ -22,7 +22,7 @@ func (s *Spec) Scheduled() []string {
 	return names
 }
 
-// schedule checks a link's schedule against what the link does before it, in every case.
+// schedule checks a link's schedule against the link's shape in every case.
 func (c *checker) schedule(path string, name string, l *Link) {
 	if len(l.Schedule) == 0 {
 		return
@@ -30,7 +30,7 @@ func (c *checker) schedule(path string, name string, l *Link) {
 	where := fault.Join(path, "schedule")
 	e := c.spec.Experiment
 	if e == nil || !e.Delivers() {
-		c.Add(where, "has no effect: it begins with a delivery, and there is none")
+		c.Add(where, "has no effect: it starts with a delivery, and there is none")
 		return
 	}
 	wrong := l.Schedule.Check(l.Shape.Profiles())
@@ -38,7 +38,7 @@ func (c *checker) schedule(path string, name string, l *Link) {
 	for i, step := range l.Schedule {
 		where := index(where, i) + ".at"
 		if step.At >= 0 && step.At < earliest {
-			c.Add(where, "must be at least %s: before, connections and subflows are still being set up; got %s", earliest, step.At)
+			c.Add(where, "must be at least %s: before, connections and subflows are still being established; got %s", earliest, step.At)
 		}
 		for _, traffic := range e.TrafficNames() {
 			if t := e.Traffic[traffic]; t != nil && t.Duration > 0 && step.At >= t.Duration {
@@ -55,19 +55,19 @@ func (c *checker) schedule(path string, name string, l *Link) {
 		path := index("experiment.cases", i)
 		if shape, own := k.Links[name]; own && len(wrong) == 0 {
 			for _, f := range l.Schedule.Check(shape.Profiles()) {
-				c.Add(at(path+".links", name), "does not go with the link's schedule: %s", f.Error())
+				c.Add(at(path+".links", name), "conflicts with the link's schedule: %s", f.Error())
 			}
 		}
 		for j, x := range k.Events {
 			if x.Set != nil && x.Set.Link == name {
-				c.Add(index(path+".events", j)+".set.link", "link %q does what its schedule says", name)
+				c.Add(index(path+".events", j)+".set.link", "link %q has a schedule, which sets its shape", name)
 			}
 		}
 	}
 }
 
-// ToClient is the direction of the link that content takes on a shortest way from the server; both
-// when the two ends are equally far from it.
+// ToClient returns the direction of the link on a shortest path from the server; Both if its two
+// ends are equally far from the server.
 func (s *Spec) ToClient(name string) channel.Direction {
 	l := s.Links[name]
 	if l == nil || len(l.Ends) != 2 {
@@ -83,7 +83,7 @@ func (s *Spec) ToClient(name string) channel.Direction {
 	return channel.Both
 }
 
-// distances is how many links lie between a node and each other that it reaches.
+// distances returns the number of links between a node and each node that it reaches.
 func (s *Spec) distances(from string) map[string]int {
 	far := map[string]int{from: 0}
 	for queue := []string{from}; len(queue) > 0; queue = queue[1:] {
@@ -102,20 +102,20 @@ func (s *Spec) distances(from string) map[string]int {
 	return far
 }
 
-// step is a change of what a link carries.
+// step is a change of a link's shape.
 type step struct {
 	at   time.Duration
 	link string
-	// shape replaces what the link does; otherwise change is made in a direction.
+	// shape replaces the link's shape; if it is nil, change applies to direction.
 	shape     *Shape
 	direction channel.Direction
 	change    channel.Change
-	// event is the index of the case's event that does it, or result.EventSchedule.
+	// event is the index of the case's event, or result.EventSchedule.
 	event int
 }
 
-// steps are the changes of links in a run, in the order of time: what the schedules say, and what
-// the case's events do. Every event has a step, also one that changes no link.
+// steps returns the changes of links in a run by time: those of the schedules and of the case's
+// events. Every event has a step, even if it changes no link.
 func (s *Spec) steps(c Case, t *Traffic) []step {
 	var list []step
 	for _, name := range s.Scheduled() {
@@ -134,21 +134,21 @@ func (s *Spec) steps(c Case, t *Traffic) []step {
 	return list
 }
 
-// carriage follows what the links carry towards the client.
-type carriage struct {
+// linkState is the state of the links over time, in each direction.
+type linkState struct {
 	spec              *Spec
 	forward, backward map[string]channel.Profile
 }
 
-func (s *Spec) carriage(c Case, links []string) *carriage {
-	k := &carriage{spec: s, forward: map[string]channel.Profile{}, backward: map[string]channel.Profile{}}
+func (s *Spec) linkState(c Case, links []string) *linkState {
+	k := &linkState{spec: s, forward: map[string]channel.Profile{}, backward: map[string]channel.Profile{}}
 	for _, name := range links {
 		k.forward[name], k.backward[name] = s.ShapeIn(c, name).Profiles()
 	}
 	return k
 }
 
-func (k *carriage) take(x step) {
+func (k *linkState) apply(x step) {
 	if _, followed := k.forward[x.link]; !followed {
 		return
 	}
@@ -164,8 +164,8 @@ func (k *carriage) take(x step) {
 	}
 }
 
-// rates are those towards the client, by link; 0 is unlimited.
-func (k *carriage) rates() map[string]unit.Bandwidth {
+// rates returns the rates towards the client by link; 0 is unlimited.
+func (k *linkState) rates() map[string]unit.Bandwidth {
 	rates := map[string]unit.Bandwidth{}
 	for name := range k.forward {
 		switch forward, backward := k.forward[name].Rate, k.backward[name].Rate; k.spec.ToClient(name) {

@@ -16,9 +16,9 @@ func rate(mbit unit.Bandwidth) channel.Change {
 	return channel.Change{Rate: &r}
 }
 
-// TestLimitFollowsTheSchedule: the towards-client direction counts, whichever end of the link comes
+// TestLimitWithSchedule: the towards-client direction counts, whichever end of the link comes
 // first in the file.
-func TestLimitFollowsTheSchedule(t *testing.T) {
+func TestLimitWithSchedule(t *testing.T) {
 	s := steady(t)
 	s.Links["a"].Schedule = channel.Schedule{
 		{At: 4 * time.Second, Direction: channel.Forward, Change: rate(15)},
@@ -46,7 +46,7 @@ func TestLimitFollowsTheSchedule(t *testing.T) {
 	check(result.Phase{Limits: result.Limits{Links: 30e6}}, result.Phase{At: 5 * time.Second, Event: result.EventSchedule, Limits: result.Limits{Links: 1e6}}, result.Phase{At: 6 * time.Second, Event: result.EventSchedule, Limits: result.Limits{Links: 20e6}})
 }
 
-func TestImpossibleSchedules(t *testing.T) {
+func TestCheckSchedule(t *testing.T) {
 	delay, none := 20*time.Millisecond, time.Duration(0)
 	for _, tt := range []struct {
 		want   string
@@ -66,12 +66,12 @@ func TestImpossibleSchedules(t *testing.T) {
 			s.Experiment = nil
 			s.Links["a"].Schedule = channel.Schedule{{At: 2 * time.Second, Change: rate(5)}}
 		}},
-		{`experiment.cases[0].links.a: does not go with the link's schedule: [0].jitter.amount: must not be more than the delay`, func(s *Spec) {
+		{`experiment.cases[0].links.a: conflicts with the link's schedule: [0].jitter.amount: must not be more than the delay`, func(s *Spec) {
 			s.Links["a"].Delay = delay
 			s.Links["a"].Schedule = channel.Schedule{{At: 2 * time.Second, Change: channel.Change{Jitter: &channel.Jitter{Kind: channel.Uniform, Amount: delay}}}}
 			s.Experiment.Cases[0].Links["a"] = Shape{Delay: none, Rate: 5e6}
 		}},
-		{`experiment.cases[0].events[0].set.link: link "a" does what its schedule says`, func(s *Spec) {
+		{`experiment.cases[0].events[0].set.link: link "a" has a schedule, which sets its shape`, func(s *Spec) {
 			s.Links["a"].Schedule = channel.Schedule{{At: 2 * time.Second, Change: rate(5)}}
 			s.Experiment.Cases[0].Events = []Event{{Set: &LinkSet{Link: "a", Shape: Shape{Rate: 5e6}}}}
 		}},

@@ -17,18 +17,19 @@ import (
 type SchedulerOptions struct {
 	// Beta is the hysteresis of ecf, 0 to 1. Default: 0.25. Example: 0.25
 	Beta float64 `yaml:"beta,omitempty"`
-	// Overtaken is the reordering in packets that dqj stays below (paper D, section 3.2). Default:
-	// 3. Example: 3
+	// Overtaken is the reordering in packets that dqj stays below (paper D, section 3.2).
+	// Default: 3. Example: 3
 	Overtaken int `yaml:"overtaken,omitempty"`
 	// Own makes dqj count the packets that follow on the jittery path itself as well (paper D,
 	// equation 4 as printed). Default: false. Example: true
 	Own *bool `yaml:"own,omitempty"`
-	// Ratio is how many segments in succession each path gets from the scheduler ratio, in the
-	// order of the transport's links: "3:1". Every path has 1 if it is empty. Example: "3:1"
+	// Ratio is the number of consecutive segments that the scheduler ratio sends on each path,
+	// in the order of the transport's links: "3:1". If empty, it is 1 for every path. Example:
+	// "3:1"
 	Ratio string `yaml:"ratio,omitempty"`
 }
 
-// maxRatio bounds the segments that one path gets in succession.
+// maxRatio bounds the number of consecutive segments on one path.
 const maxRatio = 10_000
 
 // With returns the options after those set in over have replaced them.
@@ -40,12 +41,12 @@ func (o SchedulerOptions) With(over SchedulerOptions) SchedulerOptions {
 	return o
 }
 
-// Options returns the options as package sched has them.
+// Options returns the options in the form of package sched.
 func (o SchedulerOptions) Options() sched.Options {
 	return sched.Options{Beta: o.Beta, Overtaken: o.Overtaken, Own: o.Own != nil && *o.Own}
 }
 
-// Ratios returns the values of Ratio, none if it is empty or malformed.
+// Ratios returns the values of Ratio; nil if it is empty or malformed.
 func (o SchedulerOptions) Ratios() []int {
 	list, err := o.ratios()
 	if err != nil {
@@ -95,13 +96,13 @@ func (o SchedulerOptions) Check() fault.List {
 	return faults
 }
 
-// foreign returns why one of the options set has no effect on a connection with that scheduler and
-// as many paths; the name is empty if all have.
+// foreign returns an option that is set but has no effect with that scheduler and number of paths,
+// and why; the name is empty if all have an effect.
 func (o SchedulerOptions) foreign(scheduler string, paths int) (name, why string) {
 	scheduler = cmp.Or(scheduler, sched.Default)
 	for _, name := range o.Set() {
 		if !slices.Contains(sched.ParametersOf(scheduler), name) {
-			return name, fmt.Sprintf("is no parameter of scheduler %s", scheduler)
+			return name, fmt.Sprintf("is not a parameter of scheduler %s", scheduler)
 		}
 	}
 	if list := o.Ratios(); list != nil && len(list) != paths {

@@ -10,16 +10,16 @@ import (
 	"github.com/tabane/tabane/internal/result"
 )
 
-// Selection chooses cells of an experiment by the names of their parts, in which * stands for any
-// text. An empty list chooses all.
+// Selection selects cells of an experiment by the names of their parts, in which * matches any
+// text. An empty list selects all.
 type Selection struct{ Cases, Traffic, Transports []string }
 
-// All reports whether the selection chooses all cells.
+// All reports whether all cells are selected.
 func (l Selection) All() bool { return len(l.Cases)+len(l.Traffic)+len(l.Transports) == 0 }
 
-// Select returns the scenario with the chosen cells alone. Expectations that need cells that are
-// not chosen are not judged, and figures of such cells are left out. The scenario itself is not
-// changed. A name that matches nothing is an error.
+// Select returns the scenario with only the selected cells. Expectations that need other cells are
+// not judged, and figures of other cells are left out. The scenario itself is not changed. A
+// pattern that matches nothing is an error.
 func (s *Spec) Select(l Selection) (*Spec, error) {
 	if l.All() || s.Experiment == nil {
 		return s, nil
@@ -44,7 +44,7 @@ func (s *Spec) Select(l Selection) (*Spec, error) {
 	e.Cases = slices.DeleteFunc(slices.Clone(e.Cases), func(c Case) bool { return !cases[c.Name] })
 	e.Traffic = only(e.Traffic, kinds)
 	e.Transports = only(e.Transports, transports)
-	if !e.Eventful() {
+	if !e.HasEvents() {
 		for name, t := range e.Traffic {
 			quiet := *t
 			quiet.EventAt = 0
@@ -77,8 +77,8 @@ func (s *Spec) Select(l Selection) (*Spec, error) {
 	return &same, nil
 }
 
-// evaluable reports whether the expectation selects one of the cells, and all that these are
-// compared with are among them.
+// evaluable reports whether the expectation selects one of the cells, and whether all cells that
+// these are compared with are among them.
 func (x Expectation) evaluable(keys []result.CellKey) bool {
 	found := false
 	for _, k := range keys {
@@ -115,14 +115,14 @@ func choose(what string, patterns, names []string) (map[string]bool, error) {
 	return chosen, nil
 }
 
-// only returns the entries of a map with the chosen names.
+// only returns the entries of a map whose names are chosen.
 func only[T any](all map[string]*T, chosen map[string]bool) map[string]*T {
 	some := maps.Clone(all)
 	maps.DeleteFunc(some, func(name string, _ *T) bool { return !chosen[name] })
 	return some
 }
 
-// matches reports whether the name is the pattern, in which * stands for any text.
+// matches reports whether the name matches the pattern, in which * matches any text.
 func matches(pattern, name string) bool {
 	parts := strings.Split(pattern, "*")
 	if len(parts) == 1 {

@@ -13,8 +13,7 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// Settings are how the two ends of a connection behave. What is not given is as mainline Linux has
-// it.
+// Settings are the settings of both ends of a connection. Unset ones are as in mainline Linux.
 type Settings struct {
 	// Scheduler is the packet scheduler of MPTCP, by name (see docs/simulator.md).
 	Scheduler string `yaml:"scheduler,omitempty"`
@@ -27,7 +26,8 @@ type Settings struct {
 	// RBuf is paper B's bound at the sender of several subflows: no new data is sent while more
 	// than this is sent and not acknowledged at the data level.
 	RBuf unit.Size `yaml:"rbuf,omitempty"`
-	// ReceiveBuffer is the receive buffer, which the receiver advertises and all subflows share.
+	// ReceiveBuffer is the receive buffer, which the receiver advertises and all subflows
+	// share.
 	// Example: 260kB
 	ReceiveBuffer unit.Size `yaml:"receive_buffer,omitempty"`
 	// Segment is the payload of a full segment in bytes. Default: what the MTU leaves.
@@ -43,17 +43,16 @@ type Settings struct {
 }
 
 const (
-	// minSegment is what every host takes (RFC 9293 section 3.7.1, of IPv4's 576 bytes, rounded
-	// down to what a link's smallest useful segment is), maxSegment what IPv6 without jumbo payload
-	// leaves.
+	// minSegment is the smallest useful payload of a segment (Linux' TCP_MIN_MSS), maxSegment
+	// the largest without IPv6 jumbograms.
 	minSegment, maxSegment = 88, 65535 - 60
-	// maxHeader is more than any stack of headers.
+	// maxHeader bounds the headers of a segment, in bytes.
 	maxHeader = 1000
-	// maxInitialWindow bounds a window that would be no start any more.
+	// maxInitialWindow bounds the initial window, in segments.
 	maxInitialWindow = 1000
 )
 
-// With returns the settings after those that over gives have replaced them.
+// With returns the settings after those set in over have replaced them.
 func (s Settings) With(over Settings) Settings {
 	s.Scheduler = cmp.Or(over.Scheduler, s.Scheduler)
 	s.SchedulerOptions = s.SchedulerOptions.With(over.SchedulerOptions)
@@ -68,13 +67,13 @@ func (s Settings) With(over Settings) Settings {
 	return s
 }
 
-// Settings returns how connections of a cell behave: as its transport says, and as its case says
-// over that.
+// Settings returns the settings of a cell's connections: those of its transport, overridden by
+// those of its case.
 func (e *Experiment) Settings(k result.CellKey) Settings {
 	return e.Transports[k.Transport].Settings.With(e.Case(k.Case).Settings)
 }
 
-// Check returns what is wrong with the settings of a connection, over several subflows or not.
+// Check returns the faults of the settings, whether of TCP or MPTCP.
 func (s Settings) Check() fault.List {
 	var faults fault.List
 	if s.Scheduler != "" && !slices.Contains(sched.Names(), s.Scheduler) {
@@ -104,7 +103,7 @@ func (s Settings) Check() fault.List {
 	return faults
 }
 
-// transportSettings checks what transports say, and what cases say over it.
+// transportSettings checks the settings of transports and of cases.
 func (c *checker) transportSettings(path string, e *Experiment) {
 	var mptcp []*Transport
 	for _, t := range e.Transports {
@@ -121,7 +120,7 @@ func (c *checker) transportSettings(path string, e *Experiment) {
 		switch m := t.Model; {
 		case m == nil:
 		case *m == (Model{}):
-			c.Add(path+".model", "says nothing: give header, at_once, min_rto or uncounted")
+			c.Add(path+".model", "is empty: give header, at_once, min_rto or uncounted")
 		case m.Header < 0 || m.Header > maxHeader:
 			c.Add(path+".model.header", "must be 1 to %d bytes, got %d", maxHeader, m.Header)
 		case m.MinRTO < 0:
@@ -156,16 +155,16 @@ func (c *checker) transportSettings(path string, e *Experiment) {
 	}
 }
 
-// singlePath faults what means nothing to a connection over one path.
+// singlePath adds a fault for each setting that has no effect on a connection over one path.
 func (c *checker) singlePath(path string, s Settings) {
 	if s.Scheduler != "" {
-		c.Add(path+".scheduler", "is for transports with mptcp: there is nothing to choose from")
+		c.Add(path+".scheduler", "is for transports with mptcp: there is only one path")
 	}
 	for _, name := range s.SchedulerOptions.Set() {
-		c.Add(path+".scheduler_options."+name, "is for transports with mptcp: there is nothing to choose from")
+		c.Add(path+".scheduler_options."+name, "is for transports with mptcp: there is only one path")
 	}
 	if s.RBuf != 0 {
-		c.Add(path+".rbuf", "is for transports with mptcp: on one path the window says it")
+		c.Add(path+".rbuf", "is for transports with mptcp: use window on one path")
 	}
 }
 

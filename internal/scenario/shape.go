@@ -13,8 +13,8 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// Shape is what a link does to traffic, in each direction unless Forward or Backward say otherwise.
-// A link that has no more than a rate and a queue is the kernel's; any other is emulated.
+// Shape is the impairment of a link, in each direction unless Forward or Backward override it. A
+// link with only a rate and a queue uses the kernel's TBF; any other is emulated.
 type Shape struct {
 	// Rate is the rate in whole Ethernet frames without preamble, as the kernel's TBF counts.
 	// Default: unlimited.
@@ -44,9 +44,9 @@ var shapePaths = field.Paths[Shape]()
 // ShapePaths returns the paths of all values of a Shape that Set can set.
 func ShapePaths() []string { return slices.Clone(shapePaths) }
 
-// Set sets the value at a path, or at the one that a shorter name stands for (field.Resolve), to
-// that of the text. Without forward or backward it is set in both directions, also where the shape
-// has had a value for one of them.
+// Set sets the value at a path, or at the one that a shorter name resolves to (field.Resolve), to
+// that of the text. Without forward or backward it is set in both directions, and replaces a value
+// that the shape has for one of them.
 func (s *Shape) Set(name, text string) error {
 	path, err := field.Resolve(name, shapePaths)
 	if err != nil {
@@ -83,7 +83,7 @@ func (s *Shape) Set(name, text string) error {
 	return nil
 }
 
-// given is the change, or nil where it changes nothing.
+// given returns the change, or nil if it changes nothing.
 func given(c *channel.Change) *channel.Change {
 	if c != nil && *c == (channel.Change{}) {
 		return nil
@@ -91,8 +91,8 @@ func given(c *channel.Change) *channel.Change {
 	return c
 }
 
-// ParseShape reads a whole shape from KEY=VALUE, each with a key of its own. What is not named is
-// not done.
+// ParseShape parses a whole shape from assignments KEY=VALUE with different keys. Keys that are not
+// given have their defaults.
 func ParseShape(assignments []string) (Shape, error) {
 	var s Shape
 	if len(assignments) == 0 {
@@ -119,8 +119,8 @@ func ParseShape(assignments []string) (Shape, error) {
 	return s, s.Check().Err()
 }
 
-// String is the shape as ParseShape reads it, "rate=30Mbit/s delay=20ms"; of one that does nothing
-// it is "rate=unlimited".
+// String returns the shape in the form that ParseShape reads, "rate=30Mbit/s delay=20ms"; the zero
+// value is "rate=unlimited".
 func (s Shape) String() string {
 	if list := field.Assignments(&s); len(list) > 0 {
 		return strings.Join(list, " ")
@@ -128,15 +128,15 @@ func (s Shape) String() string {
 	return "rate=" + field.Unlimited
 }
 
-// Plain reports whether the kernel's own queueing discipline is enough for the shape.
+// Plain reports whether the kernel's TBF is enough for the shape.
 func (s Shape) Plain() bool {
 	return s == (Shape{Rate: s.Rate, Queue: s.Queue})
 }
 
-// Nothing reports whether a link with the shape does nothing to traffic.
-func (s Shape) Nothing() bool { return s == (Shape{}) }
+// IsZero reports whether the shape impairs nothing.
+func (s Shape) IsZero() bool { return s == (Shape{}) }
 
-// Profiles are the shape in the emulator's terms.
+// Profiles returns the shape as a profile of each direction.
 func (s Shape) Profiles() (forward, backward channel.Profile) {
 	p := channel.Profile{Rate: s.Rate, Delay: s.Delay, Duplicate: s.Duplicate, Queue: channel.Queue{Limit: channel.Limit{Time: s.Queue}}}
 	if s.Buffer != nil {
@@ -161,7 +161,7 @@ func (s Shape) Profiles() (forward, backward channel.Profile) {
 	return forward, backward
 }
 
-// Check returns what is wrong with the shape, except that its link may not be able to have it.
+// Check returns the faults of the shape. It does not check whether the link supports it.
 func (s Shape) Check() fault.List {
 	var faults fault.List
 	if s.Rate < 0 {
@@ -174,7 +174,7 @@ func (s Shape) Check() fault.List {
 		faults.Add("queue", "needs a rate: nothing waits on a link without one")
 	}
 	if s.Queue != 0 && s.Buffer != nil && s.Buffer.Limit != (channel.Limit{}) {
-		faults.Add("buffer", "must have no limit of its own where queue is given: it says the same in more detail")
+		faults.Add("buffer", "must have no limit where queue is given: queue is a limit too")
 	}
 	if s.Buffer != nil && s.Rate == 0 && s.Forward == nil && s.Backward == nil {
 		faults.Add("buffer", "needs a rate: nothing waits on a link without one")
@@ -186,7 +186,7 @@ func (s Shape) Check() fault.List {
 	both.Forward, both.Backward = nil, nil
 	profile, _ := both.Profiles()
 	for _, f := range profile.Check() {
-		// The profile's queue is what the shape calls buffer.
+		// The profile's queue is the shape's buffer.
 		if s.Buffer != nil {
 			f.Path = renamed(f.Path, "queue", "buffer")
 		}
@@ -204,7 +204,7 @@ func (s Shape) Check() fault.List {
 		switch {
 		case way.change == nil:
 		case *way.change == (channel.Change{}):
-			faults.Add(way.name, "says nothing: give at least one of rate, delay, jitter, loss, duplicate, queue")
+			faults.Add(way.name, "is empty: give at least one of rate, delay, jitter, loss, duplicate, queue")
 		default:
 			faults.Merge(way.name, way.profile.Check())
 		}
@@ -212,7 +212,7 @@ func (s Shape) Check() fault.List {
 	return faults
 }
 
-// renamed replaces the first step of a path.
+// renamed replaces the first element of a path.
 func renamed(path, from, to string) string {
 	if path == from {
 		return to
@@ -223,8 +223,8 @@ func renamed(path, from, to string) string {
 	return path
 }
 
-// Emulated reports whether the link needs the emulator: for itself, or because a case or an event
-// asks for what the kernel cannot do.
+// Emulated reports whether the link needs the emulator: for its own shape or schedule, or for that
+// of a case or an event.
 func (s *Spec) Emulated(name string) bool {
 	if l := s.Links[name]; l != nil && (l.Emulate || !l.Shape.Plain() || len(l.Schedule) > 0) {
 		return true

@@ -49,13 +49,13 @@ func TestParseShape(t *testing.T) {
 
 func TestParseShapeRefuses(t *testing.T) {
 	for args, want := range map[string]string{
-		"": "want at least one KEY=VALUE", "rate": "want KEY=VALUE", "rate=": "want a bandwidth", "rate=0bit/s": "nothing passes at no rate",
+		"": "want at least one KEY=VALUE", "rate": "want KEY=VALUE", "rate=": "want a bandwidth", "rate=0bit/s": "write unlimited for no limit",
 		"rate=-1Mbit/s": "is negative", "queue=1ms": "needs a rate", "rate=1Mbit/s rate=2Mbit/s": "given twice", "queue=20ms rate=unlimited": "needs a rate",
 		"rate=1Mbit/s queue=-1s": "must not be negative", "loss=2": "want a probability", "loss=101%": "want a probability", "loss=NaN": "want a probability", "loss=ge:1%": "want ge:P:R",
 		"loss=ge:1%:x": "want a probability", "delay=-1ms": "must be from 0s", "jitter=5ms": "not be more than the delay", "delay=2h": "must be from 0s",
 		"dealy=2h": `did you mean "delay"?`, "speed=1": `unknown key "speed"`, "rate=1Mbit/s ecn=true": "is for the disciplines",
 		"rate=1Mbit/s discipline=codel ecn=yes-please": "want true or false", "rate=1Mbit/s discipline=fq": "must be drop-tail, red or codel",
-		"rate=1Mbit/s discipline=red": "must have one of bytes", "discipline=codel": "needs a rate", "rate=1Mbit/s queue=1s packets=5": "must have no limit of its own",
+		"rate=1Mbit/s discipline=red": "must have one of bytes", "discipline=codel": "needs a rate", "rate=1Mbit/s queue=1s packets=5": "must have no limit",
 		"loss=1% forward.loss.q=1": `unknown key "forward.loss.q"`, "red=1": `unknown key "red"`, "delay=1ms jitter=normal:0s": "must be > 0s", "amount=1ms": `unknown`,
 		"weight=1 ecn=x": "want true or false", "min=1": "unknown key",
 	} {
@@ -106,7 +106,7 @@ func TestShapeRoundTrip(t *testing.T) {
 
 // A key without a direction is of both directions, also where the shape had a value for one of
 // them.
-func TestSetIsOfBothDirections(t *testing.T) {
+func TestSetBothDirections(t *testing.T) {
 	s := Shape{Rate: unit.MbitPerSecond, Buffer: &channel.Queue{Limit: channel.Limit{Packets: 5}}, Forward: &channel.Change{Loss: &channel.Loss{Kind: channel.Random, P: 1}}}
 	before := *s.Forward.Loss
 	shared := s
@@ -136,7 +136,7 @@ func TestShapePathsResolve(t *testing.T) {
 			t.Errorf("%s is %q, %v, want %q", name, got, err, want)
 		}
 	}
-	if _, err := field.Resolve("kind", ShapePaths()); err == nil || !strings.Contains(err.Error(), "one of jitter.kind, loss.kind") {
+	if _, err := field.Resolve("kind", ShapePaths()); err == nil || !strings.Contains(err.Error(), "write one of jitter.kind, loss.kind") {
 		t.Errorf("kind: %v", err)
 	}
 }

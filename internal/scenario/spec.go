@@ -16,7 +16,7 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// Spec is a whole scenario file: a network, and optionally an experiment to run on it.
+// Spec is a scenario: a network, and optionally an experiment to run on it.
 type Spec struct {
 	// Name is the scenario's name, and that of its lab: lower-case letters, digits, dots,
 	// underscores and hyphens.
@@ -26,14 +26,14 @@ type Spec struct {
 	// Question is what the experiment answers.
 	Question string `yaml:"question,omitempty"`
 	// Base is another scenario whose sysctls, nodes and links this one has, changed by its own:
-	// mappings are merged, lists and values are replaced, and null removes a key. A scenario that
-	// comes with the program, or a file in the same directory. Example: epe-steady
+	// mappings are merged, lists and values are replaced, and null removes a key. A scenario
+	// that comes with the program, or a file in the same directory. Example: epe-steady
 	Base string `yaml:"base,omitempty"`
 	// Sysctls are set on every node, before the node's own.
 	// Example: {net.ipv4.tcp_congestion_control: reno}
 	Sysctls map[string]string `yaml:"sysctls,omitempty"`
-	// Nodes are the hosts and routers by name. Each name resolves to the node's address inside the
-	// lab.
+	// Nodes are the hosts and routers by name. Each name resolves to the node's address inside
+	// the lab.
 	Nodes map[string]*Node `yaml:"nodes"`
 	// Links connect the nodes, by name.
 	Links map[string]*Link `yaml:"links"`
@@ -59,28 +59,30 @@ type Node struct {
 	MPTCP *MPTCP `yaml:"mptcp,omitempty"`
 	// Ready is false for a node that a lab does not wait for. Default: true. Example: false
 	Ready *bool `yaml:"ready,omitempty"`
-	// Exec is a shell command that a lab runs as a daemon of the node, such as a router of another
-	// make. It must stay in the foreground; it starts in a directory with the node's files.
+	// Exec is a shell command that a lab runs as a daemon of the node, such as another router
+	// implementation. It must stay in the foreground; its working directory has the node's
+	// files.
 	// Example: bird -f -c bird.conf -s bird.ctl
 	Exec string `yaml:"exec,omitempty"`
-	// Files are the contents of files for exec, by name. Example: {bird.conf: router id 10.0.0.2;}
+	// Files are the contents of files for exec, by name. Example: {bird.conf: router id
+	// 10.0.0.2;}
 	Files         map[string]string `yaml:"files,omitempty"`
 	role.Sections `yaml:",inline"`
 }
 
-// Link connects two ends by a wire, or more than two by a switch.
+// Link connects two ends directly, or more than two through a switch.
 type Link struct {
-	// Ends are the interfaces that the link connects: two by a wire, more by a switch.
+	// Ends are the interfaces that the link connects: two directly, more through a switch.
 	Ends []End `yaml:"ends"`
 	// MTU is the largest packet in bytes. Default: 1500. Example: 9000
 	MTU int `yaml:"mtu,omitempty"`
-	// Emulate makes an emulated link, which every shape can be set on while it runs, also when the
-	// scenario itself asks for no more than a rate. Example: true
+	// Emulate makes the link an emulated one, so that any shape can be set on it while the lab
+	// runs, even if the scenario itself only needs a rate. Example: true
 	Emulate bool `yaml:"emulate,omitempty"`
 	// Seed is the seed of all randomness on an emulated link.
 	Seed uint64 `yaml:"seed,omitempty"`
-	// Schedule are changes of the shape in every run of every case. It makes the link an emulated
-	// one.
+	// Schedule are changes of the shape in every run of every case. It makes the link an
+	// emulated one.
 	Schedule channel.Schedule `yaml:"schedule,omitempty"`
 	Shape    `yaml:",inline"`
 }
@@ -97,10 +99,10 @@ type End struct {
 
 // The kinds of experiment.
 const (
-	// KindDelivery delivers every traffic over every transport in every case and measures at the
-	// client.
+	// KindDelivery delivers every traffic over every transport in every case and measures at
+	// the client.
 	KindDelivery = "delivery"
-	// KindRoutes changes what is announced and measures when the routes have followed.
+	// KindRoutes changes an advertisement and measures when the routes have changed.
 	KindRoutes = "routes"
 )
 
@@ -108,8 +110,8 @@ const (
 // transport.
 type Experiment struct {
 	// Kind is delivery, which delivers every traffic over every transport in every case and
-	// measures at the client, or routes, which changes an advertisement and measures when routes
-	// have followed. Default: delivery.
+	// measures at the client, or routes, which changes an advertisement and measures when
+	// routes have changed. Default: delivery.
 	Kind string `yaml:"kind,omitempty"`
 	// Server is the node that serves.
 	Server string `yaml:"server"`
@@ -117,9 +119,9 @@ type Experiment struct {
 	Client string `yaml:"client"`
 	// Trials is how often each cell is run.
 	Trials int `yaml:"trials"`
-	// Routes is what an experiment of kind routes changes and watches.
+	// Routes is what an experiment of kind routes changes and observes.
 	Routes *Routes `yaml:"routes,omitempty"`
-	// Cases are settings of the network, each with the events that happen in it.
+	// Cases are settings of the network, each with its events.
 	Cases []Case `yaml:"cases"`
 	// Traffic are the deliveries by name.
 	Traffic map[string]*Traffic `yaml:"traffic"`
@@ -127,25 +129,24 @@ type Experiment struct {
 	Transports map[string]*Transport `yaml:"transports"`
 	// Baseline is the transport that gains are relative to.
 	Baseline string `yaml:"baseline,omitempty"`
-	// Expect are bounds that the result must keep; a run whose result does not ends with exit code
-	// 1.
+	// Expect are bounds on the result. If one does not hold, the exit code is 1.
 	Expect []Expectation `yaml:"expect,omitempty"`
 	// Figures are what the report draws. Default: the goodput of all cells.
 	Figures []Figure `yaml:"figures,omitempty"`
-	// notRun are expectations that need cells which a Selection left out.
+	// notRun are expectations that need cells that a Selection left out.
 	notRun []Expectation
 }
 
 // Delivers reports whether the experiment is of KindDelivery.
 func (e *Experiment) Delivers() bool { return e.Kind == "" || e.Kind == KindDelivery }
 
-// Case returns the case of that name, which must be there.
+// Case returns the named case, which must exist.
 func (e *Experiment) Case(name string) Case {
 	return e.Cases[slices.IndexFunc(e.Cases, func(c Case) bool { return c.Name == name })]
 }
 
-// TrialsOf is how often each cell of a case is run: as often as asked for, unless that is 0; once
-// in a quick pass; otherwise as the case says, or the experiment.
+// TrialsOf returns the number of trials of each cell of a case: asked unless that is 0, 1 in a
+// quick pass, otherwise that of the case or the experiment.
 func (e *Experiment) TrialsOf(c Case, asked int, quick bool) int {
 	switch {
 	case asked > 0:
@@ -156,10 +157,10 @@ func (e *Experiment) TrialsOf(c Case, asked int, quick bool) int {
 	return cmp.Or(c.Trials, e.Trials)
 }
 
-// endless is more than a download transfers in the time that a case gives it.
+// endless is more than a download transfers in the duration of a case.
 const endless = unit.TiB
 
-// TrafficIn is the traffic of that name as it is in a case.
+// TrafficIn returns the named traffic with the duration of the case.
 func (e *Experiment) TrafficIn(c Case, name string) *Traffic {
 	t := e.Traffic[name]
 	if t == nil || c.Duration == 0 {
@@ -173,39 +174,39 @@ func (e *Experiment) TrafficIn(c Case, name string) *Traffic {
 	return &own
 }
 
-// Case is one setting of the links, "1.3", and its events.
+// Case is a setting of the links and its events.
 type Case struct {
 	// Name identifies the case.
 	Name string `yaml:"name"`
 	// Title is the case's name in reports.
 	Title string `yaml:"title,omitempty"`
-	// Links are the shapes of links in this case, by the link's name. Each replaces the shape of
-	// the link as a whole.
+	// Links are the shapes of links in this case, by the link's name. Each replaces the shape
+	// of the link as a whole.
 	Links map[string]Shape `yaml:"links,omitempty"`
 	// Settings replace those of the transports.
 	Settings Settings `yaml:"settings,omitempty"`
-	// Parameters are numbers by name, which figures have along their axes.
+	// Parameters are numbers by name, for the axes of figures.
 	Parameters map[string]float64 `yaml:"parameters,omitempty"`
 	// Change is what an experiment of kind routes does: announce or withdraw.
 	Change string `yaml:"change,omitempty"`
-	// Published are values that others published for the case; figures show them beside what was
-	// measured.
+	// Published are published values for the case; figures show them beside the measured ones.
 	Published []Published `yaml:"published,omitempty"`
-	// Events happen in every run of the case, in this order.
+	// Events are applied in every run of the case, in this order.
 	Events []Event `yaml:"events,omitempty"`
-	// Remaining are the links that a connection can use after the first event. The first of them
-	// counts even if the connection used none of them before, because routing moves it there. The
-	// limit is computed from them from then on. Default: all links of the transport.
+	// Remaining are the links that a connection can use after the first event. The first of
+	// them counts even if the connection used none of them before, because routing moves it
+	// there. The limit is computed from them from then on. Default: all links of the transport.
 	Remaining []string `yaml:"remaining,omitempty"`
-	// Duration is how long every delivery of the case lasts, instead of what its traffic says: a
-	// download brings as many bytes as there is time for. A quick pass keeps to the traffic's
-	// bound.
+	// Duration is how long every delivery of the case lasts, instead of the duration of its
+	// traffic: a download transfers as much as it can in that time. A quick pass keeps the
+	// traffic's bound.
 	Duration time.Duration `yaml:"duration,omitempty"`
-	// Trials is how often each cell of the case is run, instead of the experiment's. Example: 10
+	// Trials is how often each cell of the case is run, instead of the experiment's. Example:
+	// 10
 	Trials int `yaml:"trials,omitempty"`
 }
 
-// Published is a value that others published for a metric of a case.
+// Published is a published value of a metric of a case.
 type Published struct {
 	// Metric is the metric's name. Example: goodput_after_bps
 	Metric string `yaml:"metric"`
@@ -219,7 +220,7 @@ type Published struct {
 	Source string `yaml:"source"`
 }
 
-// PublishedOf returns what was published for a metric of a cell of the case.
+// PublishedOf returns the published value for a metric of a cell of the case.
 func (c Case) PublishedOf(metric, traffic, transport string) (Published, bool) {
 	i := slices.IndexFunc(c.Published, func(p Published) bool {
 		return p.Metric == metric && (p.Traffic == "" || p.Traffic == traffic) && (p.Transport == "" || p.Transport == transport)
@@ -243,13 +244,12 @@ type Traffic struct {
 	Duration time.Duration `yaml:"duration,omitempty"`
 	// Quick is the most that a run may take in a quick pass.
 	Quick time.Duration `yaml:"quick"`
-	// EventAt is when the case's events start, from the request on. It is needed where a case has
-	// events.
+	// EventAt is the start of the case's events, from the request on. It is required if a case
+	// has events.
 	EventAt time.Duration `yaml:"event_at,omitempty"`
 }
 
-// Transport is how the client connects, and which limited links such a connection can use: they
-// make its limit.
+// Transport is how the client connects, and which limited links such a connection can use.
 type Transport struct {
 	// Title is the transport's name in reports.
 	Title string `yaml:"title,omitempty"`
@@ -267,22 +267,22 @@ type Transport struct {
 	Settings `yaml:",inline"`
 }
 
-// Model is what a simulation of others leaves out of a connection.
+// Model are the simplifications of a published simulation.
 type Model struct {
-	// Header is what links count of a segment beside its payload, in bytes. Default: the headers
-	// of IPv6 over Ethernet.
+	// Header is what links count of a segment beside its payload, in bytes. Default: the
+	// headers of IPv6 over Ethernet.
 	Header int `yaml:"header,omitempty"`
 	// AtOnce establishes all subflows at the start, without handshakes.
 	AtOnce bool `yaml:"at_once,omitempty"`
 	// MinRTO is the minimum retransmission timeout. Default: 200ms, as in Linux.
 	// Example: 1s
 	MinRTO time.Duration `yaml:"min_rto,omitempty"`
-	// Uncounted gives a subflow data for all of its window that is not in flight, and does not
-	// count what already waits there (the ns-2 program of paper B).
+	// Uncounted schedules data on a subflow for its whole free window, without counting the
+	// data that is already queued on it (as the ns-2 program of paper B does).
 	Uncounted bool `yaml:"uncounted,omitempty"`
 }
 
-// Headers is what links count of a segment beside its payload, in bytes.
+// Headers returns what links count of a segment beside its payload, in bytes.
 func (t *Transport) Headers() int {
 	if t.Model != nil && t.Model.Header > 0 {
 		return t.Model.Header
@@ -297,7 +297,7 @@ type Expectation struct {
 	Name string `yaml:"name"`
 	// Metric is the name of the metric.
 	Metric string `yaml:"metric"`
-	// Case selects a case; * stands for any part of a name: "lossy-*". Default: all cases.
+	// Case selects a case; * matches any part of a name: "lossy-*". Default: all cases.
 	Case string `yaml:"case,omitempty"`
 	// Traffic selects a traffic. Default: all.
 	Traffic string `yaml:"traffic,omitempty"`

@@ -94,7 +94,7 @@ func flap() effect {
 		return port(spec, x)
 	}
 	e.changes = func(b *builder, x scenario.Event, _ hop, add func(time.Duration, sim.Change)) {
-		for i := range x.Flap.Repeats(b.quick) {
+		for i := range x.Flap.Count(b.quick) {
 			begin := time.Duration(i) * x.Flap.Every
 			add(begin, sim.Change{Down: true})
 			add(begin+x.Flap.Every/2, sim.Change{Up: true})

@@ -232,7 +232,7 @@ func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
 	if m := transport.Model; m != nil {
 		conn.Handshake, conn.MinRTO, conn.Uncounted = !m.AtOnce, m.MinRTO, m.Uncounted
 	}
-	lasts := t.Lasts(p.quick)
+	lasts := t.TimeLimit(p.quick)
 	if t.Rate > 0 {
 		conn.Bytes = t.Rate.SizeIn(lasts)
 	}
@@ -271,7 +271,7 @@ func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
 		b.config.Duration = lasts
 	default:
 		b.config.Duration = unlimited
-		if took, known := result.Through(conn.Bytes, phases); known {
+		if took, known := result.TransferTime(conn.Bytes, phases); known {
 			b.config.Duration = patience*max(took, lasts) + slack
 		}
 	}
@@ -318,7 +318,7 @@ func (p *plan) behave(c *sim.Connection, s scenario.Settings, most int) error {
 // pass adds a hop to a way, unless nothing ever happens to a packet there.
 func (b *builder) pass(way []int, h hop) []int {
 	shape := b.spec.ShapeIn(b.c, h.link)
-	if shape.Nothing() && !b.eventy[h.link] && !slices.Contains(b.always, h.link) {
+	if shape.IsZero() && !b.eventy[h.link] && !slices.Contains(b.always, h.link) {
 		return way
 	}
 	l := b.spec.Links[h.link]
@@ -392,7 +392,7 @@ func (p *plan) measure(k result.CellKey, trial int, config sim.Config, simulated
 	t, transport := e.TrafficIn(e.Case(k.Case), k.Traffic), e.Transports[k.Transport]
 	limit := time.Duration(0)
 	if t.Bytes > 0 {
-		limit = t.Lasts(p.quick)
+		limit = t.TimeLimit(p.quick)
 	}
 	done := c.Finish != sim.Never
 	report := traffic.Replay(interval, limit, done, func(yield func(time.Duration, int) bool) {
@@ -419,7 +419,7 @@ func (p *plan) measure(k result.CellKey, trial int, config sim.Config, simulated
 	trace := &result.Trace{CellKey: k, Trial: trial, Interval: interval, Samples: report.Series}
 	for _, x := range e.Case(k.Case).Events {
 		if at := t.EventAt + x.After; at < report.Duration {
-			trace.Events, trace.Ends = append(trace.Events, at), append(trace.Ends, min(at+x.Lasts(p.quick), report.Duration))
+			trace.Events, trace.Ends = append(trace.Events, at), append(trace.Ends, min(at+x.Span(p.quick), report.Duration))
 		}
 	}
 	result.PutDelivery(run.Metrics, report)

@@ -385,7 +385,7 @@ func TestParameters(t *testing.T) {
 		list := axes(t, s, strings.Replace(name, "LINK", "path2", 1)+"="+value)
 		c := s.Experiment.Cases[0]
 		if needed := scheduler[name]; needed != "" {
-			if _, err := at(s, c, list, []string{value}); err == nil || !strings.Contains(err.Error(), name+": is no parameter of scheduler lowest-rtt") {
+			if _, err := at(s, c, list, []string{value}); err == nil || !strings.Contains(err.Error(), name+": is not a parameter of scheduler lowest-rtt") {
 				t.Errorf("%s with another scheduler: %v", name, err)
 			}
 			c.Settings.Scheduler = needed

@@ -40,7 +40,7 @@ type comparison struct {
 
 // simulate adds the simulation of a measured scenario, with the scheduler that Linux has.
 func simulate(b *bench, o Options, spec *scenario.Spec) *result.Result {
-	spec = spec.Real().WithSchedulers(func(name string) string {
+	spec = spec.ForLab().WithSchedulers(func(name string) string {
 		if name == "" {
 			return ""
 		}

@@ -1,6 +1,5 @@
-// Package scenariotest gives tests the files of the scenarios that come with the program, merged
-// with their bases. It is for tests of packages that package config is above of, and merges in a
-// way of its own: plain mappings, no places, no checks.
+// Package scenariotest returns the built-in scenario files merged with their bases, for tests of
+// packages below package config. It merges plain mappings, without positions and checks.
 package scenariotest
 
 import (
@@ -11,7 +10,7 @@ import (
 	"github.com/tabane/tabane/scenarios"
 )
 
-// Text returns the file of a scenario with its base's network in it.
+// Text returns the file of a scenario merged with the network of its base.
 func Text(t testing.TB, name string) []byte {
 	t.Helper()
 	merged := read(t, name)
@@ -47,7 +46,7 @@ func read(t testing.TB, name string) map[string]any {
 	return merge(network, own)
 }
 
-// merge changes below by over.
+// merge overrides below by over.
 func merge(below, over map[string]any) map[string]any {
 	for key, v := range over {
 		inner, isMap := v.(map[string]any)
