@@ -18,7 +18,7 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// redraw is how often a live line changes: more often than that nobody reads it.
+// redraw is the interval at which a live line is redrawn.
 const redraw = 250 * time.Millisecond
 
 type fetchFlags struct {
@@ -35,8 +35,8 @@ func (a *app) fetchCommand() *cobra.Command {
 		Use:     "fetch URL",
 		Short:   "Fetch content and measure how it arrives",
 		GroupID: "tools",
-		Long: `Fetch gets a URL on one connection, throws the content away and measures it at the receiver: goodput, its course over time,
-and the longest gap.`,
+		Long: `Fetch gets a URL on one connection, discards the content and measures at the receiver: goodput, goodput over time, and the
+longest gap.`,
 		Example: `  tabane fetch --mptcp http://server/bytes/100000000
   tabane fetch --limit 10s --json 'http://server/cbr?rate=25Mbit/s&duration=30s'`,
 		Args: arguments(1, 1, "one URL"),
@@ -50,7 +50,7 @@ and the longest gap.`,
 	flags.DurationVar(&f.limit, "limit", 0, "end the fetch after this time (default: fetch everything)")
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON, on the last line")
 	flags.StringVar(&f.progress, "progress", "auto", "auto: a live line on a terminal; json: one JSON object a line, {\"sample\":...} for each interval and {\"report\":...} at the end; none")
-	flags.StringVarP(&f.output, "output", "o", "", "write the report as JSON to this `file`, too")
+	flags.StringVarP(&f.output, "output", "o", "", "also write the report as JSON to this `file`")
 	return c
 }
 
@@ -63,7 +63,7 @@ func (a *app) fetch(ctx context.Context, url string, f fetchFlags) error {
 	live := &liveLine{w: a.err}
 	switch {
 	case f.progress == "json":
-		// The reader going away ends the process by SIGPIPE, as with any filter.
+		// When the reader exits, SIGPIPE ends the process, as with any filter.
 		o.Progress = func(s traffic.Sample) { _ = lines.Encode(labrun.FetchLine{Sample: &s}) }
 	case f.progress == "auto" && width(a.err) > 0:
 		meter := &rateMeter{}
@@ -109,7 +109,7 @@ func fetchFailure(url string, err error) error {
 	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH):
 		do = "check the routes to it"
 	}
-	// The verb and the URL are said already.
+	// The failure has the verb and the URL.
 	if e := errors.Unwrap(err); e != nil && strings.HasPrefix(err.Error(), "fetch ") {
 		err = e
 	}
@@ -132,7 +132,7 @@ func printReport(w io.Writer, r traffic.Report) error {
 
 func megabits(bps float64) string { return fmt.Sprintf("%.2f Mbit/s", bps/1e6) }
 
-// rateMeter is the rate of the last second or so.
+// rateMeter computes the rate over about the last second.
 type rateMeter struct {
 	total  int64
 	bytes  []int64
@@ -159,7 +159,7 @@ func (m *rateMeter) rate() float64 {
 	return float64(sum) * 8 / (time.Duration(len(m.bytes)) * m.length).Seconds()
 }
 
-// liveLine is a line of a terminal that is written over.
+// liveLine is a line of a terminal that is overwritten.
 type liveLine struct {
 	w     io.Writer
 	last  time.Time

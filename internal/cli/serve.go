@@ -20,11 +20,11 @@ func (a *app) serveCommand() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:     "serve [--listen ADDRESS]... | -c FILE",
-		Short:   "Serve content over HTTP, over MPTCP for clients that support it",
+		Short:   "Serve content over HTTP, over MPTCP where the client supports it",
 		GroupID: "tools",
 		Long: `Serve answers GET /bytes/N with N bytes as fast as the network carries them, and GET /cbr?rate=25Mbit/s&duration=30s with a
-constant bit rate. Any HTTP client works. With -c it serves on the port that the section "serve:" of the file says. It runs until
-SIGINT or SIGTERM.`,
+constant bit rate. Any HTTP client works. With -c it serves on the port in the section "serve:" of the file. It runs until SIGINT
+or SIGTERM.`,
 		Example: `  tabane serve
   tabane serve --listen '[::1]:8080' --listen 127.0.0.1:8080
   curl -o /dev/null 'http://[::1]:8080/bytes/100000000'`,
@@ -35,7 +35,7 @@ SIGINT or SIGTERM.`,
 				return err
 			}
 			if file != "" && c.Flags().Changed("listen") {
-				return usage(c, errors.New("--listen and -c exclude each other"))
+				return usage(c, errors.New("--listen and -c cannot be used together"))
 			}
 			listen, err := listenAddresses(addresses, file)
 			if err != nil {
@@ -57,8 +57,8 @@ SIGINT or SIGTERM.`,
 	return c
 }
 
-// listenAddresses are those that the file's section serve asks for, or without a file those of the
-// flags.
+// listenAddresses returns the addresses of the file's section serve, or those of the flags without
+// a file.
 func listenAddresses(flags []string, file string) ([]netip.AddrPort, error) {
 	if file != "" {
 		f, err := load(file)
@@ -85,11 +85,11 @@ func serveFailure(on string, err error) error {
 	do := ""
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		do = "stop the program that uses it, or choose another with --listen"
+		do = "stop the program that uses it, or choose another address with --listen"
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		do = "add the address to an interface first"
 	case errors.Is(err, syscall.EACCES):
-		do = "run it as root, or choose a port from 1024 on"
+		do = "run it as root, or choose a port above 1023"
 	}
 	return &failure{what: "serve", on: on, why: err, do: do}
 }

@@ -31,20 +31,18 @@ const (
 // ErrNoFRR is wrapped by errors about labs that need FRR on a machine that has none.
 var ErrNoFRR = errors.New("FRR is not installed (apt-get install frr)")
 
-// The roles of FRR's daemons. bgpd starts after zebra: it waits long before it asks again for one
-// that is not there. bfdd, on nodes that ask for BFD, starts last, when bgpd registers its sessions
-// with it.
+// The roles of FRR's daemons. bgpd starts after zebra: it waits long before it connects to zebra
+// again. bfdd, on nodes with BFD, starts last, when bgpd registers its sessions with it.
 const (
 	RoleZebra = "zebra"
 	RoleBGPD  = "bgpd"
 	RoleBFDD  = "bfdd"
 )
 
-// frrDirs are where distributions put FRR's daemons.
+// frrDirs are the directories in which distributions install FRR's daemons.
 var frrDirs = []string{"/usr/lib/frr", "/usr/libexec/frr", "/usr/sbin", "/usr/local/sbin"}
 
-// frrCrashDir is where FRR's daemons each make a directory of their own, which not all of them can
-// remove.
+// frrCrashDir has a directory of each FRR daemon, which not all of them can remove.
 const frrCrashDir = "/var/tmp/frr"
 
 // maxSocketPath is the longest path of a Unix socket, sun_path without its zero byte.
@@ -66,14 +64,14 @@ func executable(path string) bool {
 	return err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0
 }
 
-// FRRInstalled says whether labs with RoutersFRR can be made; its error wraps ErrNoFRR.
+// FRRInstalled returns an error that wraps ErrNoFRR where labs with RoutersFRR cannot be made.
 func FRRInstalled() error {
 	_, _, err := frrPrograms()
 	return err
 }
 
-// useFRR replaces routers and reflectors by FRR. Without programs the plan is good for a lab that
-// is there already.
+// useFRR replaces routers and reflectors by FRR. The programs may be empty for a lab that is
+// running already.
 func (p *plan) useFRR(dir, zebra, bgpd string) error {
 	for _, n := range p.nodes {
 		replaced := slices.DeleteFunc(slices.Clone(n.daemons), func(d daemon) bool { return d.role == role.Router || d.role == role.Reflector })
@@ -82,7 +80,7 @@ func (p *plan) useFRR(dir, zebra, bgpd string) error {
 			continue
 		case 1:
 		default:
-			return fmt.Errorf("run FRR on node %q: it is both a router and a reflector, of which one bgpd can be one", n.name)
+			return fmt.Errorf("run FRR on node %q: it has both a router and a reflector, and one bgpd cannot be both", n.name)
 		}
 		if path := frrSocket(dir, n.name, "zserv.api"); len(path) > maxSocketPath {
 			return fmt.Errorf("run FRR on node %q: its socket %q has %d bytes, more than %d: choose a shorter lab or node name", n.name, path, len(path), maxSocketPath)
@@ -104,7 +102,7 @@ func (p *plan) useFRR(dir, zebra, bgpd string) error {
 	return nil
 }
 
-// frrBFD tells whether some neighbor of the node's FRR asks for BFD.
+// frrBFD reports whether a neighbor of the node's FRR is configured with BFD.
 func (n *node) frrBFD() bool {
 	if n.spec.Reflector != nil {
 		return slices.ContainsFunc(n.spec.Reflector.Clients, func(c reflector.Client) bool { return c.BFD.Enabled() })
@@ -117,8 +115,8 @@ func frrDir(dir, node string) string { return filepath.Join(dir, node+".frr") }
 
 func frrSocket(dir, node, name string) string { return filepath.Join(frrDir(dir, node), name) }
 
-// frrArguments are the command line of one of FRR's daemons: in the foreground, with everything
-// that it would put into the host's directories in the lab's.
+// frrArguments are the command line of one of FRR's daemons: in the foreground, with all its files
+// in the lab's directory.
 func (d daemon) frrArguments(dir string) []string {
 	at := func(name string) string { return frrSocket(dir, d.node, name) }
 	args := []string{
@@ -131,7 +129,7 @@ func (d daemon) frrArguments(dir string) []string {
 	case RoleBFDD:
 		args = append(args, "--bfdctl", at("bfdctl"))
 	}
-	// The others have no such option, and insist on their group.
+	// The others have no such option and require their group.
 	return append(args, "--user", "root", "--group", "frrvty")
 }
 
@@ -162,19 +160,19 @@ func (n *node) writeFRR(dir string) error {
 	)
 }
 
-// frrConnectRetry is the pause between attempts to connect, in seconds; FRR's own 120 would make a
-// lab's start a matter of luck. All that decides how fast a change passes is as FRR ships it: above
-// all the advertisement interval, which is 0.
+// frrConnectRetry is the connect retry timer in seconds. With FRR's default of 120 a lab could take
+// two minutes to start. All timers that decide how fast a change propagates are FRR's defaults,
+// above all the advertisement interval, which is 0.
 const frrConnectRetry = 2
 
-// frrMinBFD is the shortest BFD interval that bgpd takes, in milliseconds.
+// frrMinBFD is the shortest BFD interval that bgpd accepts, in milliseconds.
 const frrMinBFD = 50
 
 // frrRouter is bgpd's configuration for a router section.
 func frrRouter(node string, c *router.Config) (string, error) {
 	var b strings.Builder
-	// As the embedded router: no policy is needed to talk to another AS, and networks are announced
-	// as they are written.
+	// As the embedded router: eBGP needs no policy, and networks are advertised without a route in
+	// the kernel.
 	fmt.Fprintf(&b, "hostname %s\nrouter bgp %d\n bgp router-id %s\n no bgp ebgp-requires-policy\n no bgp default ipv4-unicast\n no bgp network import-check\n",
 		node, c.ASN, c.RouterID)
 	for _, n := range c.Neighbors {
@@ -228,7 +226,7 @@ func frrReflector(node string, c *reflector.Config) (string, error) {
 func frrNeighbor(b *strings.Builder, address netip.Addr, asn uint32, name, password string, detect bfd.Config) error {
 	for _, text := range []string{name, password} {
 		if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
-			return fmt.Errorf("neighbor %q: FRR takes no control characters in names and passwords", name)
+			return fmt.Errorf("neighbor %q: FRR accepts no control characters in names and passwords", name)
 		}
 	}
 	ms := detect.Interval.Milliseconds()
@@ -262,8 +260,8 @@ func frrPermit(neighbor netip.Addr, deny []netip.Prefix) []string {
 	return append(commands, fmt.Sprintf("ipv6 prefix-list %s seq %d permit any", frrExport(neighbor), uint32(math.MaxUint32)))
 }
 
-// frrChange are the commands that change what a running FRR tells a neighbor. The list is never
-// empty in between: an empty one permits everything.
+// frrChange are the commands that change what a running FRR advertises to a neighbor. The list is
+// never empty in between: an empty one permits everything.
 func frrChange(neighbor netip.Addr, old, now []netip.Prefix) []string {
 	commands := []string{"configure terminal"}
 	for i := len(now); i < len(old); i++ {
@@ -286,7 +284,7 @@ func awaitZebra(dir, node string) error {
 	}
 }
 
-// askFRR says why a node's FRR is not ready yet.
+// askFRR returns why a node's FRR is not ready, or nil.
 func askFRR(dir string, n *node) error {
 	v, err := dialVTY(frrSocket(dir, n.name, RoleBGPD+".vty"))
 	if err != nil {
@@ -300,7 +298,7 @@ func askFRR(dir string, n *node) error {
 	return frrReadiness([]byte(answer), n.frrNeighbors())
 }
 
-// frrNeighbors are the addresses of those who must have a session with the node's FRR.
+// frrNeighbors are the neighbors whose sessions the node's FRR must have.
 func (n *node) frrNeighbors() []netip.Addr {
 	var all []netip.Addr
 	if n.spec.Reflector != nil {
@@ -333,7 +331,7 @@ func frrReadiness(summary []byte, neighbors []netip.Addr) error {
 	return nil
 }
 
-// removeFRRCrashDir removes what a daemon of FRR that has ended may have left on the host.
+// removeFRRCrashDir removes the directory that an FRR daemon may have left on the host.
 func removeFRRCrashDir(p process) error {
 	if p.Role != RoleZebra && p.Role != RoleBGPD && p.Role != RoleBFDD {
 		return nil

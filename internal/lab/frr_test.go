@@ -20,7 +20,7 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 func golden(t *testing.T, name, got string) {
 	t.Helper()

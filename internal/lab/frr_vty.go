@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// vty is a connection to a daemon of FRR, in the form that vtysh speaks: commands end in a zero
-// byte, answers in three and the command's status. A program that is started for each command would
-// cost more than what is measured.
+// vty is a connection to a daemon of FRR, with the protocol of vtysh: a command ends with a zero
+// byte, an answer with three and the command's status. Starting vtysh for each command would take
+// longer than what is measured.
 type vty struct{ conn net.Conn }
 
 // maxAnswer bounds an answer of FRR, in bytes.
 const maxAnswer = 16 << 20
 
-// dialVTY connects to a daemon's socket, with the right to change things.
+// dialVTY connects to a daemon's socket and enables privileged commands.
 func dialVTY(path string) (*vty, error) {
 	conn, err := net.Dial("unix", path)
 	if err != nil {
@@ -32,7 +32,7 @@ func dialVTY(path string) (*vty, error) {
 
 func (v *vty) close() error { return v.conn.Close() }
 
-// do runs a command and returns what it prints. A command that FRR does not take is an error.
+// do runs a command and returns what it prints. A command that FRR rejects is an error.
 func (v *vty) do(command string) (string, error) {
 	if err := v.conn.SetDeadline(time.Now().Add(askFor)); err != nil {
 		return "", err
@@ -50,7 +50,7 @@ func (v *vty) do(command string) (string, error) {
 		answer = append(answer, buffer[:n]...)
 		if text, status, done := cutAnswer(answer); done {
 			if status != 0 {
-				return "", fmt.Errorf("FRR does not take %q (status %d): %s", command, status, strings.TrimSpace(text))
+				return "", fmt.Errorf("FRR rejects %q (status %d): %s", command, status, strings.TrimSpace(text))
 			}
 			return text, nil
 		}
@@ -60,7 +60,7 @@ func (v *vty) do(command string) (string, error) {
 	}
 }
 
-// cutAnswer takes the end off an answer that is complete.
+// cutAnswer splits an answer that is complete into its text and status.
 func cutAnswer(b []byte) (text string, status byte, done bool) {
 	i := bytes.Index(b, []byte{0, 0, 0})
 	if i < 0 || len(b) < i+4 {

@@ -70,9 +70,9 @@ func roundTrips(t *testing.T, l *Lab) (measure func() time.Duration) {
 	}
 }
 
-// TestAnyWireBecomesEmulated: a wire that was made without an emulator gets one in the middle of a
+// TestInterpose: a wire that was made without an emulator gets one in the middle of a
 // connection, and nothing changes at its ends; who made the lab and who opened it agree on it.
-func TestAnyWireBecomesEmulated(t *testing.T) {
+func TestInterpose(t *testing.T) {
 	l := start(t, options(t, "emulate", labtest.Plain()))
 	trip := roundTrips(t, l)
 	if d := trip(); d > 40*time.Millisecond {
@@ -128,8 +128,8 @@ func TestAnyWireBecomesEmulated(t *testing.T) {
 	}
 }
 
-// TestCaptureOfAnEmulatedWire sees what its ends send once, and by the name of the end.
-func TestCaptureOfAnEmulatedWire(t *testing.T) {
+// TestCaptureInterposed sees what its ends send once, and by the name of the end.
+func TestCaptureInterposed(t *testing.T) {
 	l := start(t, options(t, "detour", labtest.Plain()))
 	if err := l.Links().Set("wire", scenario.Shape{Delay: time.Millisecond}); err != nil {
 		t.Fatal(err)
@@ -165,9 +165,9 @@ func TestCaptureOfAnEmulatedWire(t *testing.T) {
 	}
 }
 
-// TestAnEmulatorThatCannotBeMadeLeavesTheWire: what was made of it is gone, the wire works, and the
+// TestInterposeFails: what was made of it is gone, the wire works, and the
 // next attempt may succeed.
-func TestAnEmulatorThatCannotBeMadeLeavesTheWire(t *testing.T) {
+func TestInterposeFails(t *testing.T) {
 	l := start(t, options(t, "half", labtest.Plain()))
 	trip := roundTrips(t, l)
 	index := strings.TrimSpace(labtest.Run(t, l, "b", "cat /sys/class/net/wire/ifindex"))

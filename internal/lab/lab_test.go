@@ -286,7 +286,7 @@ func readCapture(t *testing.T, file string, since time.Time) (hello map[string]i
 	return hello, packets
 }
 
-func TestCaptureEndsWithItsLab(t *testing.T) {
+func TestCaptureEndsWithLab(t *testing.T) {
 	l := start(t, options(t, "captureend", labtest.Plain()))
 	done := make(chan error)
 	file := filepath.Join(t.TempDir(), "c")
@@ -349,8 +349,7 @@ func TestDaemons(t *testing.T) {
 	<-c.exited
 }
 
-// What stands for other machines goes before what the host does; what a user runs on a node does
-// not.
+// Daemons of a lab have priority over the host's processes; commands of users do not.
 func TestPriority(t *testing.T) {
 	// The 19th field of what the kernel says of a process (proc(5)); the name of none here has a
 	// space in it.
@@ -448,7 +447,7 @@ func TestNameTaken(t *testing.T) {
 	}
 }
 
-func TestOneOfManyWins(t *testing.T) {
+func TestConcurrentUp(t *testing.T) {
 	o := options(t, "race", labtest.Plain())
 	var (
 		wg   sync.WaitGroup
@@ -501,7 +500,7 @@ func TestNamespaceTaken(t *testing.T) {
 	labtest.NothingLeft(t, foreign.Name)
 }
 
-func TestStaleIsTakenOver(t *testing.T) {
+func TestUpReplacesStaleLab(t *testing.T) {
 	o := options(t, "stale", labtest.Plain())
 	old, err := Up(t.Context(), o)
 	if err != nil {
@@ -685,8 +684,8 @@ func TestDetached(t *testing.T) {
 	}
 }
 
-// What users run in a node, even if it ignores SIGTERM, must not keep the lab alive.
-func TestDownEndsInhabitants(t *testing.T) {
+// Down kills processes of users on a node that ignore SIGTERM.
+func TestDownKillsProcesses(t *testing.T) {
 	l := start(t, options(t, "exec", labtest.Plain()))
 	cmd, err := l.Command(t.Context(), "a", []string{"sh", "-c", "trap '' TERM; echo here; while :; do sleep 1; done"})
 	if err != nil {
@@ -718,7 +717,7 @@ func TestDownEndsInhabitants(t *testing.T) {
 }
 
 // A died caller's leavings, whatever they are, can be removed.
-func TestDownOfRemains(t *testing.T) {
+func TestDownOfLeftovers(t *testing.T) {
 	labtest.NeedRoot(t)
 	name := labtest.Prefix() + "remains"
 	if err := Down(t.Context(), name); err != nil {
@@ -764,7 +763,7 @@ func TestMPTCPLimits(t *testing.T) {
 	}
 }
 
-func TestSwitchIsSilent(t *testing.T) {
+func TestSwitchSendsNothing(t *testing.T) {
 	l := start(t, options(t, "switch", labtest.Plain()))
 	err := netns.Do(l.plan.links[0].netns, func() error {
 		addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)

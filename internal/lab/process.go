@@ -123,8 +123,8 @@ type starter struct {
 	jobs chan func()
 }
 
-// niceness goes before what else the host does: each process of a lab stands for a machine of its
-// own, and BFD takes one that has to wait 150 ms for a processor for dead.
+// niceness gives a lab priority over other work of the host: each of its processes stands for a
+// machine of its own, and BFD declares one down that waits 150 ms for a processor.
 const niceness = -10
 
 func newStarter() *starter {
@@ -133,7 +133,7 @@ func newStarter() *starter {
 	return s
 }
 
-// run does jobs on a thread of its own, which settled tells of.
+// run executes jobs on a thread of its own, and closes settled when it has one.
 func (s *starter) run(settled chan<- struct{}) {
 	// Unlocked on the first thread only, which would neither end with its goroutine nor lose its
 	// priority: while it is held, another goroutine gets another thread.

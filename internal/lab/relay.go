@@ -93,7 +93,7 @@ func Relay(ctx context.Context, file string, log *slog.Logger) error {
 	return err
 }
 
-// setRelay tells an emulated link's process what to do from now on, and takes away the kernel's
+// setRelay changes the shape of an emulated link's process, and removes the kernel's
 // black holes except those given.
 func (l *link) setRelay(s scenario.Shape, holes map[spot]bool) error {
 	forward, backward := s.Profiles()

@@ -302,7 +302,7 @@ func TestEvents(t *testing.T) {
 }
 
 // A lab that does not become what it was says what is missing.
-func TestRestoreThatFails(t *testing.T) {
+func TestRestoreFails(t *testing.T) {
 	l := start(t, "lost", labtest.Plain())
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("not as it was"))
@@ -372,7 +372,7 @@ func TestRunWithEvents(t *testing.T) {
 }
 
 // A delivery that ends before the case's events have applied has failed.
-func TestRunEndsBeforeItsEvents(t *testing.T) {
+func TestRunEndsBeforeEvents(t *testing.T) {
 	t.Setenv(fakeFetch, "garbage")
 	o := runOptions(t, "early")
 	o.Spec, o.Quick = changing(), true

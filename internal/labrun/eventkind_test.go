@@ -6,7 +6,7 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-func TestTheLabKnowsEveryKindOfEvent(t *testing.T) {
+func TestAppliersAreComplete(t *testing.T) {
 	for _, kind := range scenario.EventKinds() {
 		if appliers[kind] == nil {
 			t.Errorf("the lab cannot apply %q", kind)
@@ -17,7 +17,7 @@ func TestTheLabKnowsEveryKindOfEvent(t *testing.T) {
 	}
 }
 
-func TestCheckRefusesAnUnknownKindWithItsPlace(t *testing.T) {
+func TestCheckUnknownKind(t *testing.T) {
 	spec := &scenario.Spec{Experiment: &scenario.Experiment{Cases: []scenario.Case{
 		{Events: []scenario.Event{{Up: &scenario.Port{}}, {Kill: &scenario.Daemon{}}}},
 	}}}

@@ -19,8 +19,8 @@ import (
 	"github.com/tabane/tabane/internal/traffic"
 )
 
-// fakeFetch is the variable that tells the client what to do: "fail" fails over MPTCP, "hang" does
-// not end, "garbage" prints what is not JSON.
+// fakeFetch is the environment variable that selects the client's behavior: "fail" fails over
+// MPTCP, "hang" does not end, "garbage" prints what is not JSON.
 const fakeFetch = "TABANE_LAB_TEST_FETCH"
 
 func TestMain(m *testing.M) {
@@ -65,7 +65,7 @@ func playFetch(args []string) error {
 	case how == "hang":
 		select {}
 	case how == "fail" && o.Transport == traffic.MPTCP:
-		return errors.New("the fetch fails as it is told to")
+		return errors.New("the fake fetch fails")
 	}
 	lines := json.NewEncoder(os.Stdout)
 	o.Progress = func(s traffic.Sample) { lines.Encode(FetchLine{Sample: &s}) }

@@ -140,11 +140,11 @@ func TestRunKeep(t *testing.T) {
 	labtest.NothingLeft(t, o.Name)
 }
 
-// A run that fails is told, the others count, and the result does not hold although every
+// A run that fails is reported, the others count, and the result does not hold although every
 // expectation does.
 func TestRunFails(t *testing.T) {
 	for how, want := range map[string]string{
-		"fail":    "the client failed (exit status 2): the fetch fails as it is told to",
+		"fail":    "the client failed (exit status 2): the fake fetch fails",
 		"garbage": "the client's output is not understood",
 	} {
 		t.Run(how, func(t *testing.T) {
@@ -230,12 +230,12 @@ func TestRunPanic(t *testing.T) {
 	o := runOptions(t, "panic")
 	o.Progress = func(e Event) {
 		if e.Kind == RunStarted {
-			panic("told to")
+			panic("fake panic")
 		}
 	}
 	func() {
 		defer func() {
-			if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "told to") {
+			if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "fake panic") {
 				t.Errorf("got %v", p)
 			}
 		}()

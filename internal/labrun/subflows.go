@@ -14,7 +14,7 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// pair tells a connection from others on a host.
+// pair identifies a connection on a host.
 type pair struct{ local, remote netip.AddrPort }
 
 // reading is how much each subflow of a server has brought to the other end, at one time.
@@ -24,7 +24,7 @@ type reading struct {
 }
 
 // observe reads a node's subflows until ctx ends. The first reading is there when begun is closed;
-// it tells what does not belong to what comes afterwards.
+// it separates them from those of the next run.
 func observe(ctx context.Context, l *lab.Lab, node string, port uint16, begun chan<- struct{}) ([]reading, error) {
 	n, err := l.Node(node)
 	if err != nil {

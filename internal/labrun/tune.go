@@ -22,18 +22,18 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// tuning is how the two ends of a delivery behave, in the kernel's terms.
+// tuning is the kernel configuration of the two ends of a transfer.
 type tuning struct {
-	// server and client are settings of their namespaces.
+	// server and client are sysctls of their namespaces.
 	server, client map[string]string
-	// out is what the server's routes say to TCP, back what the client's do, in place of the
-	// scenario's own metrics.
+	// out are the metrics of the server's routes, back those of the client's, in place of the
+	// scenario's own.
 	out, back scenario.RouteMetrics
-	// notes say where the kernel only has something near to what was asked.
+	// notes name settings for which the kernel only has an approximation.
 	notes []string
 }
 
-// The settings of a namespace that a tuning may change.
+// The sysctls of a namespace that a tuning may change.
 const (
 	congestionKey = "net.ipv4.tcp_congestion_control"
 	recoveryKey   = "net.ipv4.tcp_recovery"
@@ -42,13 +42,13 @@ const (
 	receiveKey    = "net.ipv4.tcp_rmem"
 )
 
-// kernelNames are what the kernel calls what others call otherwise.
+// kernelNames are the kernel's names of congestion controls that have another name in scenarios.
 var kernelNames = map[string]string{"newreno": "reno"}
 
-// offers is what the kernel has to choose from.
+// offers are the congestion controls and schedulers that the kernel has.
 type offers struct{ congestion, schedulers []string }
 
-// kernelOffers asks the kernel.
+// kernelOffers reads them from the kernel.
 func kernelOffers() (offers, error) {
 	var o offers
 	for key, list := range map[string]*[]string{
@@ -64,21 +64,20 @@ func kernelOffers() (offers, error) {
 }
 
 const (
-	// tcpOptions is what timestamps take of each segment (RFC 7323 section 3.2), dataSequence what
-	// MPTCP does (RFC 8684 section 3.3, with a 64-bit acknowledgement and sequence number).
+	// tcpOptions is the length of the timestamps option in each segment (RFC 7323 section 3.2),
+	// dataSequence that of the DSS option with 64-bit numbers (RFC 8684 section 3.3).
 	tcpOptions, dataSequence = 12, 28
-	// headers is what a segment has before its payload, and the room that the kernel leaves before
-	// it, shared what it has behind (struct skb_shared_info), and descriptor what describes it
-	// (struct sk_buff).
+	// headers is the headroom and headers of a segment in memory, shared is struct
+	// skb_shared_info behind its payload, and descriptor is struct sk_buff.
 	headers, shared, descriptor = 160, 320, 256
 	minReceive                  = 4096
 )
 
-// memory is what the kernel's receive buffer must hold so that a window of so many bytes fits in
-// it, in segments. It takes segments for no larger in memory than twice their payload
-// (TCP_DEFAULT_SCALING_RATIO of include/net/tcp.h). Where they are, it would offer more than it can
-// hold, and of several subflows that are full none can take the data that is missing: they stand
-// still.
+// memory returns the size of the kernel's receive buffer that holds a window of that many bytes in
+// segments. The kernel assumes that a segment takes at most twice its payload in memory
+// (TCP_DEFAULT_SCALING_RATIO of include/net/tcp.h). Where it takes more, the kernel advertises a
+// window that it cannot hold; when all subflows are full none can receive the missing data, and the
+// connection stalls.
 func memory(window int64, segment int) int64 {
 	block := 1
 	for block < segment+headers+shared {
@@ -90,8 +89,9 @@ func memory(window int64, segment int) int64 {
 	return 2 * window
 }
 
-// tune says how a kernel does what the settings ask for, of connections with segments of so many
-// bytes unless they ask for others. An error says what it has nothing for.
+// tune returns the kernel configuration of the settings. segment is the payload of a full segment
+// in bytes, where the settings give none. The error names all settings that the kernel cannot
+// apply.
 func tune(s scenario.Settings, multipath bool, segment int, o offers) (tuning, error) {
 	t := tuning{server: map[string]string{}, client: map[string]string{}}
 	var errs []error
@@ -157,8 +157,8 @@ func fullSegment(spec *scenario.Spec, k result.CellKey) int {
 	return traffic.Overhead{MPTCP: t.MPTCP}.MaxSegment(mtu)
 }
 
-// scheduler is what the kernel does the work of that scheduler with: itself, or its default one
-// where that is near.
+// scheduler returns the kernel's scheduler of that name, or its default one where that approximates
+// it.
 func (o offers) scheduler(name string) (string, bool) {
 	switch {
 	case slices.Contains(o.schedulers, name):
@@ -169,8 +169,8 @@ func (o offers) scheduler(name string) (string, bool) {
 	return "", false
 }
 
-// OnKernel returns the scenario with the schedulers that this kernel uses in place of those that it
-// asks for: what a simulation has to do to be held against the lab.
+// OnKernel returns the scenario with the schedulers that this kernel uses in place of the
+// configured ones, so that a simulation can be compared with the lab.
 func OnKernel(spec *scenario.Spec) (*scenario.Spec, error) {
 	o, err := kernelOffers()
 	if err != nil {
@@ -189,16 +189,16 @@ func (o offers) instead(spec *scenario.Spec) *scenario.Spec {
 	})
 }
 
-// nearDefault are the schedulers that the kernel's own is like, the nearest first.
+// nearDefault are the schedulers that the kernel's default approximates, the closest first.
 var nearDefault = []string{"blest", "lowest-rtt"}
 
-// restarts reports whether the server must be restarted: its listening socket keeps what it was
-// opened with.
+// restarts reports whether the server must be restarted: its listening socket keeps the settings
+// with which it was opened.
 func (t tuning) restarts(before tuning) bool {
 	return t.server[congestionKey] != before.server[congestionKey] || t.server[schedulerKey] != before.server[schedulerKey]
 }
 
-// tunings are those of the experiment's cells, or nil when none is asked for.
+// tunings returns those of the experiment's cells, or nil when no cell has settings.
 func tunings(spec *scenario.Spec) (map[result.CellKey]tuning, error) {
 	e := spec.Experiment
 	var o offers
@@ -221,7 +221,7 @@ func tunings(spec *scenario.Spec) (map[result.CellKey]tuning, error) {
 		if err == nil {
 			err = reachable(spec, t)
 		}
-		// The same holds of all cases, as a rule.
+		// The same error usually occurs in all cases.
 		if err != nil && !reported[k.Transport+err.Error()] {
 			reported[k.Transport+err.Error()] = true
 			errs = append(errs, fmt.Errorf("case %q with transport %q: %w", k.Case, k.Transport, err))
@@ -234,7 +234,7 @@ func tunings(spec *scenario.Spec) (map[result.CellKey]tuning, error) {
 	return all, errors.Join(errs...)
 }
 
-// reachable wants static routes where a tuning has something to say to TCP.
+// reachable refuses a tuning with route metrics where the node has no static routes.
 func reachable(spec *scenario.Spec, t tuning) error {
 	e := spec.Experiment
 	for _, side := range []struct {
@@ -243,13 +243,13 @@ func reachable(spec *scenario.Spec, t tuning) error {
 		what    string
 	}{{e.Server, t.out, "window and initial_window"}, {e.Client, t.back, "segment, receive_buffer, rbuf and delayed_ack"}} {
 		if side.metrics != (scenario.RouteMetrics{}) && len(spec.Nodes[side.node].Routes) == 0 {
-			return fmt.Errorf("%s need static routes on node %q: the kernel takes them from there", side.what, side.node)
+			return fmt.Errorf("%s need static routes on node %q: they become metrics of those", side.what, side.node)
 		}
 	}
 	return nil
 }
 
-// tune makes the lab's two ends as the job wants them.
+// tune configures the lab's two ends for a job.
 func (r *runner) tune(ctx context.Context, u *tuner, j job, run *result.Run) error {
 	t, asked := r.tunings[j.CellKey]
 	if !asked {
@@ -264,21 +264,21 @@ func (r *runner) tune(ctx context.Context, u *tuner, j job, run *result.Run) err
 	return u.learn(ctx, r.Spec.Experiment.Transports[j.Transport])
 }
 
-// NoteKernel says where a run's kernel only had something near to what the scenario asks for.
+// NoteKernel is the note of a run for which the kernel only had an approximation of a setting.
 const NoteKernel = "kernel"
 
-// tuner keeps a lab's two ends as the next run wants them.
+// tuner configures a lab's two ends for one run after the other.
 type tuner struct {
 	lab    *lab.Lab
 	now    tuning
-	before map[string]map[string]string // what nodes had, by key
-	// bound is whether the server's routes bound the window, learned on how many paths it knows
-	// that.
+	before map[string]map[string]string // the nodes' original sysctls, by key
+	// bound is whether the server's routes bound the congestion window, learned the number of paths
+	// for which the kernel has saved the bound.
 	bound   bool
 	learned int
 }
 
-// set makes the lab so.
+// set applies a tuning and restarts the server when necessary.
 func (u *tuner) set(ctx context.Context, t tuning) error {
 	e := u.lab.Spec().Experiment
 	if err := u.sysctls(e.Server, u.now.server, t.server); err != nil {
@@ -323,7 +323,7 @@ func (u *tuner) set(ctx context.Context, t tuning) error {
 	return u.lab.WaitReady(ctx, patience)
 }
 
-// sysctls changes a node's settings, and gives those back that are no longer asked for.
+// sysctls changes a node's sysctls and restores those that are not in want.
 func (u *tuner) sysctls(name string, was, want map[string]string) error {
 	n, err := u.lab.Node(name)
 	if err != nil {
@@ -361,7 +361,7 @@ func (u *tuner) sysctls(name string, was, want map[string]string) error {
 	})
 }
 
-// remember lets a node keep what it learns of connections, from nothing, or keep nothing.
+// remember flushes the TCP metrics that a node has saved, and sets whether it saves them.
 func (u *tuner) remember(name string, keep bool) error {
 	n, err := u.lab.Node(name)
 	if err != nil {
@@ -376,15 +376,15 @@ func (u *tuner) remember(name string, keep bool) error {
 	})
 }
 
-// The connection that teaches the server its bound lasts long enough for further subflows to be
-// opened, and is no burden.
+// The connection from which the server's kernel saves the bound lasts long enough for further
+// subflows to be established, at a low rate.
 const (
 	learnRate = 100 * unit.KbitPerSecond
 	learnFor  = 2 * time.Second
 )
 
-// learn delivers something where the server does not yet know the bound of its window on all paths
-// of a transport.
+// learn makes a short transfer where the server's kernel has not saved the bound of the window for
+// all paths of a transport.
 func (u *tuner) learn(ctx context.Context, t *scenario.Transport) error {
 	need := 1
 	if t.MPTCP {
@@ -402,7 +402,7 @@ func (u *tuner) learn(ctx context.Context, t *scenario.Transport) error {
 	if err != nil {
 		return err
 	}
-	// The server's end of the connection may take a moment more to end.
+	// The server's end of the connection may close a moment later.
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for begun := time.Now(); ; {
@@ -416,7 +416,7 @@ func (u *tuner) learn(ctx context.Context, t *scenario.Transport) error {
 		case u.learned >= need:
 			return nil
 		case time.Since(begun) > patience:
-			return fmt.Errorf("bound the window: the kernel has learned it on %d of %d paths", u.learned, need)
+			return fmt.Errorf("bound the window: the kernel has saved it for %d of %d paths", u.learned, need)
 		}
 		select {
 		case <-ctx.Done():

@@ -129,8 +129,8 @@ func paths() *scenario.Spec {
 	return s
 }
 
-// TestWindowIsBounded: no subflow of a run ever has more in flight than the settings let it.
-func TestASimulationHasTheKernelsScheduler(t *testing.T) {
+// TestWindow: no subflow of a run ever has more in flight than the settings let it.
+func TestOnKernel(t *testing.T) {
 	spec := &scenario.Spec{Experiment: &scenario.Experiment{
 		Transports: map[string]*scenario.Transport{
 			"tcp": {}, "near": {MPTCP: true, Settings: scenario.Settings{Scheduler: "lowest-rtt"}}, "own": {MPTCP: true, Settings: scenario.Settings{Scheduler: "bpf_rr"}},
@@ -153,7 +153,7 @@ func TestASimulationHasTheKernelsScheduler(t *testing.T) {
 	}
 }
 
-func TestWindowIsBounded(t *testing.T) {
+func TestWindow(t *testing.T) {
 	o := runOptions(t, "window")
 	o.Spec = paths()
 	most, subflows := uint32(0), map[netip.Addr]bool{}

@@ -10,8 +10,8 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// Bounds of the chunk of a constant bit rate: below, the timer does more work than the sender;
-// above, there is no constant rate.
+// Bounds of the chunk of a constant bit rate: with shorter ones the timer takes more time than
+// sending, with longer ones the rate is not constant.
 const (
 	minChunk     = time.Millisecond
 	maxChunk     = 10 * time.Second
@@ -20,7 +20,7 @@ const (
 
 // schedule says when the bytes of a constant bit rate are due. Time is cut into chunks; the bytes
 // of a chunk are due when it begins, as those of a packet or a video frame are. It is absolute: it
-// knows nothing of what was sent when, so lateness never adds up.
+// does not depend on what was sent when, so delays do not add up.
 type schedule struct {
 	rate            unit.Bandwidth
 	duration, chunk time.Duration
@@ -29,7 +29,7 @@ type schedule struct {
 // total returns the bytes of the whole schedule, rounded down.
 func (s schedule) total() int64 { return int64(s.rate.SizeIn(s.duration)) }
 
-// due returns how many bytes must be on their way once the time since the start has passed.
+// due returns how many bytes must have been sent when that time has passed since the start.
 func (s schedule) due(elapsed time.Duration) int64 {
 	return int64(s.rate.SizeIn(min(s.next(elapsed), s.duration)))
 }
@@ -39,8 +39,8 @@ func (s schedule) next(elapsed time.Duration) time.Duration {
 	return (elapsed/s.chunk + 1) * s.chunk
 }
 
-// parseSchedule reads the parameters rate, duration and chunk of a request. Errors are sentences
-// for its sender.
+// parseSchedule parses the parameters rate, duration and chunk of a request. Its errors are sent to
+// the client.
 func parseSchedule(query string) (schedule, error) {
 	values, err := url.ParseQuery(query)
 	if err != nil {

@@ -39,7 +39,7 @@ func TestScheduleDue(t *testing.T) {
 	}
 }
 
-func TestPropertyScheduleNeverDriftsNorSkips(t *testing.T) {
+func TestPropertyScheduleIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := schedule{
 			rate:     unit.Bandwidth(rapid.Int64Range(1, int64(10*unit.GbitPerSecond)).Draw(t, "rate")),
@@ -64,7 +64,7 @@ func TestPropertyScheduleNeverDriftsNorSkips(t *testing.T) {
 	})
 }
 
-// sink is a writer that notes when how much came, and blocks as it is told.
+// sink is a writer that records the time and size of each write, and can block.
 type sink struct {
 	start time.Time
 	block func(elapsed time.Duration) time.Duration
@@ -83,7 +83,7 @@ func (s *sink) Write(b []byte) (int, error) {
 	return s.Buffer.Write(b)
 }
 
-func TestPaceIsPunctualAndExact(t *testing.T) {
+func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := schedule{rate: 25*unit.MbitPerSecond + 1, duration: 2*time.Second + 3*time.Millisecond, chunk: 10 * time.Millisecond}
 		w := &sink{start: time.Now()}
@@ -145,7 +145,7 @@ func TestPaceCatchesUp(t *testing.T) {
 	})
 }
 
-func TestPaceEndsWithItsClient(t *testing.T) {
+func TestPaceWriteError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := schedule{rate: unit.MbitPerSecond, duration: time.Hour, chunk: maxChunk}
 		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)

@@ -10,8 +10,8 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// patternSize is the period of the content. It lies far beyond the window of deflate (32 KiB), so
-// that nothing on the way makes the content smaller.
+// patternSize is the period of the content. It is far longer than the window of deflate (32 KiB),
+// so that no proxy compresses the content.
 const patternSize = 1 << 20
 
 // pattern returns one period of the content: random, and the same in every process, so that a
@@ -22,7 +22,7 @@ var pattern = sync.OnceValue(func() []byte {
 	return p
 })
 
-// content is size bytes that are made as they are read. The byte at an offset is always the same.
+// content generates size bytes as they are read. The byte at an offset is always the same.
 type content struct {
 	size, at int64
 }
@@ -77,5 +77,5 @@ func (c *content) sendTo(w io.Writer, n int64) (sent int64, err error) {
 	return sent, nil
 }
 
-// maxContent bounds a single answer: 1 PiB, at 1 Tbit/s two hours and a half.
+// maxContent bounds a single response: 1 PiB, two and a half hours at 1 Tbit/s.
 const maxContent = 1024 * unit.TiB

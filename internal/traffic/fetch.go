@@ -29,7 +29,7 @@ const (
 	MPTCP Transport = "mptcp"
 )
 
-// FetchOptions say what to fetch and how.
+// FetchOptions describe a fetch.
 type FetchOptions struct {
 	// URL is what to fetch, with the scheme http.
 	URL string
@@ -40,15 +40,15 @@ type FetchOptions struct {
 	Interval time.Duration
 	// Limit ends the fetch when this time has passed since the request; 0 fetches everything.
 	Limit time.Duration
-	// Address is where to connect, when it is not what the URL names.
+	// Address, when valid, is where to connect in place of the URL's host.
 	Address netip.AddrPort
-	// Source is the address to connect from, when routing shall not choose it.
+	// Source, when valid, is the local address of the connection; routing chooses it otherwise.
 	Source netip.Addr
 	// Resolve finds the addresses of the URL's host; nil asks the system. It is not called when the
 	// host is an address or Address is set.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
-	// Progress, when set, hears of each interval as it ends, also of empty ones. Calls do not
-	// overlap. It delays the counting and must return soon.
+	// Progress, when set, is called with each interval as it ends, empty ones included. Calls do
+	// not overlap. It delays the counting and must return soon.
 	Progress func(Sample)
 }
 
@@ -64,14 +64,14 @@ type Report struct {
 	Duration time.Duration `json:"duration_ns"`
 	// GoodputBps is Bytes over Duration in bit/s.
 	GoodputBps float64 `json:"goodput_bps"`
-	// UsedMPTCP says that both ends spoke MPTCP when the answer began.
+	// UsedMPTCP is whether both ends used MPTCP when the response began.
 	UsedMPTCP bool `json:"used_mptcp"`
-	// Fallback says that MPTCP was asked for and TCP was used.
+	// Fallback is whether MPTCP was requested and TCP was used.
 	Fallback bool `json:"fallback"`
 	// Series has the intervals without gaps, the first at 0. The last may be cut short by the end.
 	Series []Sample `json:"series"`
-	// LongestGap is the longest time without a byte, looked for from 1 s after the request to the
-	// end of Duration.
+	// LongestGap is the longest time without a byte, from 1 s after the request to the end of
+	// Duration.
 	LongestGap time.Duration `json:"longest_gap_ns"`
 	// EmptyIntervals counts the whole intervals without a byte that began 1 s after the request or
 	// later.
@@ -182,7 +182,7 @@ func (o FetchOptions) check() (*url.URL, error) {
 	return u, nil
 }
 
-// resolve returns where to connect to, best first.
+// resolve returns the addresses to connect to, in order of preference.
 func (o FetchOptions) resolve(ctx context.Context, u *url.URL) ([]netip.AddrPort, error) {
 	if o.Address.IsValid() {
 		return []netip.AddrPort{o.Address}, nil
@@ -217,8 +217,8 @@ func (o FetchOptions) resolve(ctx context.Context, u *url.URL) ([]netip.AddrPort
 	return targets, nil
 }
 
-// dial connects to the first address that answers. It does so on the caller's goroutine, where an
-// HTTP transport would take another one, and with it perhaps another network namespace.
+// dial connects to the first address that accepts. It does so on the caller's goroutine: an HTTP
+// transport would use another one, which may be in another network namespace.
 func (o FetchOptions) dial(ctx context.Context, addrs []netip.AddrPort) (*net.TCPConn, error) {
 	var d net.Dialer
 	d.SetMultipathTCP(o.Transport == MPTCP)
@@ -255,7 +255,7 @@ func (o FetchOptions) receive(ctx context.Context, conn *meteredConn, m *meter) 
 	if err != nil {
 		var wrapped *url.Error
 		if errors.As(err, &wrapped) {
-			err = wrapped.Err // the method and URL are said already
+			err = wrapped.Err // the caller adds the URL
 		}
 		if conn.started() {
 			end = conn.elapsed()
@@ -264,7 +264,7 @@ func (o FetchOptions) receive(ctx context.Context, conn *meteredConn, m *meter) 
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return 0, conn.elapsed(), fmt.Errorf("server answers %q%s", response.Status, complaint(response.Body))
+		return 0, conn.elapsed(), fmt.Errorf("server responds %q%s", response.Status, complaint(response.Body))
 	}
 	buffer := make([]byte, readBuffer)
 	for {
@@ -287,8 +287,7 @@ func (o FetchOptions) receive(ctx context.Context, conn *meteredConn, m *meter) 
 	}
 }
 
-// complaint returns the first line of an answer that is not content, to be printed after its
-// status.
+// complaint returns the first line of an error response, to be printed after its status.
 func complaint(body io.Reader) string {
 	line, _ := bufio.NewReader(io.LimitReader(body, maxComplaint)).ReadString('\n')
 	if line = strings.TrimSpace(line); line == "" {
@@ -316,13 +315,14 @@ func tickUntil(ctx context.Context, m *meter, written <-chan struct{}) {
 	}
 }
 
-// meteredConn notes when the request was written and, once the answer begins, what the transport
-// is.
+// meteredConn records when the request was written and, when the response begins, which transport
+// is used.
 type meteredConn struct {
 	*net.TCPConn
-	// onWrite, when set, is called as the request is written; what it returns undoes what it did.
+	// onWrite, when set, is called when the request is written; Fetch calls the function that it
+	// returns at the end.
 	onWrite func() (cancel func() bool)
-	// unfinished tells whether the content is still coming and not wanted any more.
+	// unfinished reports whether the fetch ends before its content.
 	unfinished func() bool
 
 	write   sync.Once
@@ -354,7 +354,7 @@ func (c *meteredConn) Read(b []byte) (int, error) {
 	n, err := c.TCPConn.Read(b)
 	if n > 0 {
 		c.read.Do(func() {
-			// An error means that the kernel does not know, and so that it is not MPTCP.
+			// An error means that the kernel has no MPTCP.
 			multipath, _ := c.MultipathTCP()
 			c.multipath.Store(multipath)
 		})
@@ -363,8 +363,8 @@ func (c *meteredConn) Read(b []byte) (int, error) {
 }
 
 // Close ends an unfinished connection with a reset, on all its subflows. An MPTCP socket that is
-// merely closed lives on for net.mptcp.close_timeout, 60 s, and takes from the network what its
-// receive buffer holds: megabytes of content that nobody reads, beside whatever is measured next.
+// only closed remains for net.mptcp.close_timeout, 60 s, and receives until its buffer is full:
+// megabytes of content that nobody reads, beside the next measurement.
 func (c *meteredConn) Close() error {
 	if c.unfinished() {
 		// An error means that the connection is closed already.
@@ -375,7 +375,7 @@ func (c *meteredConn) Close() error {
 	return c.TCPConn.Close()
 }
 
-// disconnect dissolves a connection: connect(2) with AF_UNSPEC, which package unix has no type for.
+// disconnect resets a connection: connect(2) with AF_UNSPEC, which package unix has no type for.
 func disconnect(fd uintptr) {
 	unspec := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 	_, _, _ = unix.Syscall(unix.SYS_CONNECT, fd, uintptr(unsafe.Pointer(&unspec)), unsafe.Sizeof(unspec))
@@ -390,5 +390,5 @@ func (c *meteredConn) started() bool {
 	}
 }
 
-// elapsed returns the time since the request was written; call it only when it was.
+// elapsed returns the time since the request was written. It must have been written.
 func (c *meteredConn) elapsed() time.Duration { return time.Since(c.start) }

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// settle is when the search for gaps begins: before, connections and subflows are still being set
-// up.
+// settle is the time from which gaps count: before, connections and subflows are being established.
 const settle = time.Second
 
 // Sample is what arrived in one interval.
@@ -15,13 +14,12 @@ type Sample struct {
 	At time.Duration `json:"at_ns"`
 	// Bytes are the bytes of content that arrived in it.
 	Bytes int64 `json:"bytes"`
-	// Gap is the longest time without a byte that ended in it, looked for from 1 s after the
-	// request to the end.
+	// Gap is the longest time without a byte that ended in it, counted from 1 s after the request.
 	Gap time.Duration `json:"gap_ns,omitempty"`
 }
 
-// meter counts bytes per interval. Time is what now returns; it is read under the lock, so that it
-// never runs backwards from one call to the next.
+// meter counts bytes per interval. now is called under the lock, so that time does not go backwards
+// from one call to the next.
 type meter struct {
 	interval time.Duration
 	now      func() time.Duration
@@ -54,7 +52,7 @@ func (m *meter) count(n int, limit time.Duration) time.Duration {
 }
 
 // tick closes the intervals that are over, so that progress is called for them when nothing
-// arrives. It returns when the next one is over.
+// arrives. It returns the time until the end of the next one.
 func (m *meter) tick() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -73,7 +71,7 @@ func (m *meter) finish(end time.Duration) {
 	case m.current.Bytes > 0 || end > m.current.At:
 		m.emit()
 	case last >= 0:
-		// It ends with an interval, and so does the gap.
+		// The end of an interval is the end of the gap, too.
 		m.series[last].Gap = max(m.series[last].Gap, m.current.Gap)
 	}
 }

@@ -72,7 +72,7 @@ func TestMeter(t *testing.T) {
 	}
 }
 
-func TestMeterIgnoresWhatComesAfterTheLimit(t *testing.T) {
+func TestMeterLimit(t *testing.T) {
 	var now time.Duration
 	m := &meter{interval: 100 * ms, now: func() time.Duration { return now }}
 	for i := range 5 {
@@ -99,7 +99,7 @@ func TestMeterTick(t *testing.T) {
 }
 
 // However ticks and arrivals mix, the series adds up and nothing depends on the ticks.
-func TestPropertyMeterAddsUp(t *testing.T) {
+func TestPropertyMeterSum(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var now time.Duration
 		clock := func() time.Duration { return now }

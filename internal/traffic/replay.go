@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Replay measures arrivals that are known beforehand, as Fetch measures those that it sees: bytes
-// by the time since the request, in order of time. The delivery ends with its last byte, or at
-// limit when that is not 0 and bytes were still to come; done says that none were.
+// Replay measures recorded arrivals as Fetch measures those on its connection: bytes by the time
+// since the request, in order of time. The transfer ends with its last byte, or at limit when that
+// is not 0 and done, whether all content has arrived, is false.
 func Replay(interval, limit time.Duration, done bool, arrivals iter.Seq2[time.Duration, int]) Report {
 	var r Report
 	var now time.Duration

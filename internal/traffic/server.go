@@ -1,9 +1,8 @@
 // Package traffic serves and fetches the content of experiments over HTTP/1.1: as fast as the path
 // allows, or at a constant bit rate, over TCP or MPTCP, and counts what arrives when.
 //
-// It refuses everything that would put something else than the path into the figures: no TLS, no
-// compression, no caching, no redirects, no connection that serves two fetches. It measures; it
-// does not judge.
+// It has nothing that would influence what is measured beside the path: no TLS, no compression, no
+// caching, no redirects, no connection that serves two fetches.
 package traffic
 
 import (
@@ -26,10 +25,10 @@ import (
 
 // Options are what a Server needs.
 type Options struct {
-	// Listen are the addresses to serve on, at least one. Port 0 takes a free one. [::] is all
-	// addresses, IPv4 as well.
+	// Listen are the addresses to serve on, at least one. Port 0 chooses a free one. [::] is all
+	// addresses, IPv4 included.
 	Listen []netip.AddrPort
-	// Log takes one line per request at level debug.
+	// Log receives one line per request at level debug.
 	Log *slog.Logger
 }
 
@@ -40,8 +39,8 @@ type Server struct {
 }
 
 // New opens the listening sockets, in the network namespace of the calling thread. Clients may
-// speak MPTCP or TCP; where the kernel has no MPTCP, TCP alone. Call Run or Close to release the
-// sockets.
+// connect over MPTCP or TCP; only over TCP where the kernel has no MPTCP. Call Run or Close to
+// release the sockets.
 func New(o Options) (*Server, error) {
 	if len(o.Listen) == 0 {
 		return nil, errors.New("listen: no address")
@@ -81,8 +80,8 @@ func (s *Server) Close() error {
 	return errors.Join(errs...)
 }
 
-// Run serves until the context ends or a listener breaks. It then cuts all connections, and returns
-// when their goroutines have ended: nil when it was the context.
+// Run serves until the context ends or a listener fails. It then closes all connections and returns
+// when their goroutines have ended: nil when the context ended.
 func (s *Server) Run(ctx context.Context) error {
 	var conns sync.WaitGroup
 	srv := &http.Server{
@@ -156,16 +155,16 @@ func serveBytes(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(direct{w}, r, "", time.Time{}, &content{size: int64(n)})
 }
 
-// describe keeps everything on the way from changing or keeping the content.
+// describe sets headers that keep proxies from changing or caching the content.
 func describe(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Cache-Control", "no-store, no-transform")
 }
 
-// direct is a response that takes content without copying it through a buffer.
+// direct is a response to which content is written without a copy through a buffer.
 type direct struct{ http.ResponseWriter }
 
-// ReadFrom is what io.Copy looks for.
+// ReadFrom implements io.ReaderFrom, which io.Copy uses.
 func (d direct) ReadFrom(r io.Reader) (int64, error) {
 	if limited, ok := r.(*io.LimitedReader); ok {
 		if c, ok := limited.R.(*content); ok {
@@ -175,10 +174,10 @@ func (d direct) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(d.ResponseWriter, r)
 }
 
-// serveCBR sends what is due whenever a chunk begins. A socket that does not take it delays it, and
-// what became due meanwhile follows at once, as from the buffer of a live stream. Go sets
-// TCP_NODELAY, so a chunk never waits for the one before. TCP_NOTSENT_LOWAT is left alone: it would
-// only move what waits from the socket to this loop.
+// serveCBR writes the bytes that are due whenever a chunk begins. While the socket blocks, further
+// chunks become due, which follow at once, as from the buffer of a live stream. Go sets
+// TCP_NODELAY, so a chunk never waits for the one before. TCP_NOTSENT_LOWAT is not set: it would
+// only move the queue from the socket to this loop.
 func serveCBR(w http.ResponseWriter, r *http.Request) {
 	s, err := parseSchedule(r.URL.RawQuery)
 	if err != nil {

@@ -2,9 +2,9 @@ package traffic
 
 import "fmt"
 
-// Bytes that every segment carries besides the application's.
+// Lengths of headers and options in bytes.
 const (
-	// ethernetHeader is what a shaper on Ethernet or veth counts beyond the IP packet: two
+	// ethernetHeader is what a shaper on Ethernet or veth counts in addition to the IP packet: two
 	// addresses and a type.
 	ethernetHeader = 14
 	// ipv6Header is the fixed header (RFC 8200 section 3).
@@ -24,20 +24,20 @@ const (
 	maxMTU = ipv6Header + 65535
 )
 
-// Overhead is what a segment of bulk data carries on the limited link besides TCP over IPv6 with
-// timestamps.
+// Overhead describes what a segment of bulk data carries on the bottleneck in addition to TCP over
+// IPv6 with timestamps.
 type Overhead struct {
 	// MPTCP adds the DSS option.
 	MPTCP bool
-	// Encap is the length of an IPv6 encapsulation that the packet bore before the limited link and
-	// that is taken off by then: it makes the packet smaller, but is not carried. encap.red without
+	// Encap is the length of an IPv6 encapsulation that is removed before the bottleneck: it makes
+	// the inner packet smaller, but does not use the link. encap.red without
 	// SRH is 40 (RFC 8986 section 5.2), with an SRH of one SID it is 64 (RFC 8754 section 2).
 	Encap int
 }
 
-// PayloadShare returns what part of the bytes that a shaper on an Ethernet or veth link counts is
-// left for the application, when all segments are full and every link of the path has the MTU. ACKs
-// in the other direction do not count.
+// PayloadShare returns the share of payload in the bytes that a shaper on an Ethernet or veth link
+// counts, when all segments are full and every link of the path has the MTU. ACKs in the other
+// direction do not count.
 func PayloadShare(mtu int, o Overhead) (float64, error) {
 	inner := mtu - o.Encap
 	switch {
@@ -51,7 +51,7 @@ func PayloadShare(mtu int, o Overhead) (float64, error) {
 	return float64(inner+ethernetHeader-o.Headers()) / float64(inner+ethernetHeader), nil
 }
 
-// Headers is what a shaper counts of a segment beside its payload, in bytes.
+// Headers is the number of bytes of a segment without its payload, as a shaper counts them.
 func (o Overhead) Headers() int {
 	n := ethernetHeader + ipv6Header + tcpHeader + tcpTimestamps
 	if o.MPTCP {

@@ -135,7 +135,7 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-func TestAnswersThatAreNotContent(t *testing.T) {
+func TestErrorResponses(t *testing.T) {
 	url := serve(t)
 	for _, tt := range []struct {
 		path   string
@@ -167,7 +167,7 @@ func TestAnswersThatAreNotContent(t *testing.T) {
 	}
 }
 
-func TestNewSaysWhatItCannotHave(t *testing.T) {
+func TestNewRefuses(t *testing.T) {
 	if _, err := New(Options{}); err == nil {
 		t.Error("no address is accepted")
 	}
@@ -264,7 +264,7 @@ func TestFetchLimitResetsTheConnection(t *testing.T) {
 	}
 }
 
-// peer accepts one connection and does to it as told.
+// peer accepts one connection and passes it to a function.
 func peer(t *testing.T, do func(c net.Conn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "[::1]:0")
@@ -287,7 +287,7 @@ func peer(t *testing.T, do func(c net.Conn)) string {
 	return "http://" + l.Addr().String()
 }
 
-func TestFetchFromBadServers(t *testing.T) {
+func TestFetchBadResponses(t *testing.T) {
 	readRequest := func(c net.Conn) {
 		b := make([]byte, 4096)
 		_, _ = c.Read(b)
@@ -307,11 +307,11 @@ func TestFetchFromBadServers(t *testing.T) {
 		{"redirects", func(c net.Conn) {
 			readRequest(c)
 			_, _ = io.WriteString(c, "HTTP/1.1 302 Found\r\nLocation: http://[::1]:1/\r\nContent-Length: 0\r\n\r\n")
-		}, `server answers "302 Found"`, 0},
+		}, `server responds "302 Found"`, 0},
 		{"complains at length", func(c net.Conn) {
 			readRequest(c)
 			_, _ = io.WriteString(c, "HTTP/1.1 500 Oh\r\nContent-Length: 100000\r\n\r\n"+strings.Repeat("no ", 30000))
-		}, `server answers "500 Oh": "no no`, 0},
+		}, `server responds "500 Oh": "no no`, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			url := peer(t, tt.do)
@@ -327,7 +327,7 @@ func TestFetchFromBadServers(t *testing.T) {
 }
 
 // A path that is dead from the request on is a measurement, too.
-func TestFetchLimitOfSilentServer(t *testing.T) {
+func TestFetchLimitWithoutResponse(t *testing.T) {
 	url := peer(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
 	heard := 0
 	r, err := Fetch(t.Context(), FetchOptions{URL: url, Transport: TCP, Limit: 1200 * ms, Progress: func(Sample) { heard++ }})
@@ -344,7 +344,7 @@ func TestFetchLimitOfSilentServer(t *testing.T) {
 	}
 }
 
-func TestFetchIsCanceled(t *testing.T) {
+func TestFetchCancel(t *testing.T) {
 	url := serve(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -361,7 +361,7 @@ func TestFetchIsCanceled(t *testing.T) {
 	}
 }
 
-func TestFetchWrongOptions(t *testing.T) {
+func TestFetchRefusesOptions(t *testing.T) {
 	for _, tt := range []struct {
 		o    FetchOptions
 		says string
@@ -384,7 +384,7 @@ func TestFetchWrongOptions(t *testing.T) {
 	}
 }
 
-func TestFetchGoesWhereItIsTold(t *testing.T) {
+func TestFetchConnectsToAddress(t *testing.T) {
 	var seen []string
 	var mu sync.Mutex
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -430,7 +430,7 @@ func TestFetchGoesWhereItIsTold(t *testing.T) {
 }
 
 // The goroutine of a request ends when its client goes away.
-func TestClientGoesAway(t *testing.T) {
+func TestClientDisconnects(t *testing.T) {
 	for _, path := range []string{"/bytes/1024TiB", "/cbr?rate=1Mbit/s&duration=1h", "/cbr?rate=100Gbit/s&duration=1h"} {
 		ended := make(chan struct{})
 		content := handler(slog.New(slog.DiscardHandler))
@@ -469,8 +469,8 @@ func (l *slowLog) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// A server that is told to end cuts those who are still served, and has ended when it says so.
-func TestRunEndsWithItsContext(t *testing.T) {
+// When its context ends, Run closes the connections and returns after their goroutines.
+func TestRunCancel(t *testing.T) {
 	log := &slowLog{Handler: slog.DiscardHandler}
 	s, err := New(Options{Listen: []netip.AddrPort{loopback, loopback}, Log: slog.New(log)})
 	if err != nil {
@@ -503,7 +503,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 }
 
 // Sockets belong to the network namespace of the caller, whatever goroutines HTTP starts.
-func TestSocketsBelongToTheCallersNamespace(t *testing.T) {
+func TestNamespace(t *testing.T) {
 	netnstest.Enter(t)
 	lo, err := netlink.LinkByName("lo")
 	if err == nil {

@@ -29,7 +29,8 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// FakeRouter is the variable that tells PlayRouter what to do: "never" is not ready, "exit" exits.
+// FakeRouter is the environment variable that selects PlayRouter's behavior: "never" is never
+// ready, "exit" exits.
 const FakeRouter = "TABANE_LAB_TEST_ROUTER"
 
 // pollerFiles is how many files the runtime's poller opens at its first use and keeps.
