@@ -37,8 +37,8 @@ func TestTwoSubflows(t *testing.T) {
 				t.Errorf("version %d: got %+v", version, c)
 			}
 			d := c.ToClient
-			if d.Bytes != 3500 || d.Segments != 4 || d.Delay.Max != 10*ms || d.Delay.Mean != 18*ms/4 || d.OwnOrder.Max != 0 || d.Others.Max != 10*ms || d.Bursts.Max != 3 ||
-				d.Bursts.MaxBytes != 3000 || d.MaxHeld != (SegmentCount{2, 2000}) || !d.Finished || d.Uncaptured != 0 || d.StillHeld != 0 {
+			if d.Bytes != 3500 || d.Segments != 4 || d.Delay.Max != 10*ms || d.Delay.Mean != 18*ms/4 || d.SubflowLevel.Max != 0 || d.ConnectionLevel.Max != 10*ms || d.Bursts.Max != 3 ||
+				d.Bursts.MaxBytes != 3000 || d.PeakOccupancy != (SegmentCount{2, 2000}) || !d.Finished || d.Uncaptured != 0 || d.Unreleased != 0 {
 				t.Errorf("version %d, short %v: got %+v", version, short, d)
 			}
 			if s := c.Subflows[1]; s.Start != "join" || s.ToClient.Bytes != 2000 || s.ToClient.Delay.Mean != 9*ms || s.RTT != ms {
@@ -78,8 +78,8 @@ func TestDelayOfLossAndOfOtherSubflows(t *testing.T) {
 	if !slices.Equal(d.Records, want) {
 		t.Errorf("got %v, want %v", d.Records, want)
 	}
-	if d.OwnOrder.Max != 30*ms || d.Others.Max != 10*ms || d.Delay.Max != 40*ms {
-		t.Errorf("delays up to %v, %v own, %v others; want 40ms, 30ms, 10ms", d.Delay.Max, d.OwnOrder.Max, d.Others.Max)
+	if d.SubflowLevel.Max != 30*ms || d.ConnectionLevel.Max != 10*ms || d.Delay.Max != 40*ms {
+		t.Errorf("delays up to %v, %v own, %v others; want 40ms, 30ms, 10ms", d.Delay.Max, d.SubflowLevel.Max, d.ConnectionLevel.Max)
 	}
 	if r := only(t, s.a.Report()).Subflows[0].ToClient.Retransmitted; r != (SegmentCount{1, 100}) {
 		t.Errorf("retransmitted %+v, want 1 segment of 100", r)
@@ -308,8 +308,8 @@ func TestOneWayFromTheMiddle(t *testing.T) {
 		if acknowledged {
 			want = 2000*n - lead/2 // the slow one's data of the time before are there
 		}
-		if d := c.ToClient; d.Bytes != want || d.Uncaptured != 0 || d.StillHeld != lead/2 || d.Duplicate != 0 {
-			t.Errorf("acknowledged %v: %d bytes in order, %d uncaptured, %d held, %d twice; want %d, 0, %d, 0", acknowledged, d.Bytes, d.Uncaptured, d.StillHeld, d.Duplicate, want, lead/2)
+		if d := c.ToClient; d.Bytes != want || d.Uncaptured != 0 || d.Unreleased != lead/2 || d.Duplicate != 0 {
+			t.Errorf("acknowledged %v: %d bytes in order, %d uncaptured, %d held, %d twice; want %d, 0, %d, 0", acknowledged, d.Bytes, d.Uncaptured, d.Unreleased, d.Duplicate, want, lead/2)
 		}
 	}
 }
@@ -325,7 +325,7 @@ func TestMiddleOfAMappingOfManySegments(t *testing.T) {
 	s.data(3*ms, 0, 4001, 1000, mapped{start: 4001, offset: 4000, length: 2000})
 	s.data(4*ms, 0, 5001, 1000, mapped{start: 4001, offset: 4000, length: 2000})
 	c := only(t, s.a.Report())
-	if c.ToClient.Bytes != 4000 || c.Subflows[0].ToClient.Unmapped != 0 || c.ToClient.StillHeld != 0 {
+	if c.ToClient.Bytes != 4000 || c.Subflows[0].ToClient.Unmapped != 0 || c.ToClient.Unreleased != 0 {
 		t.Errorf("%d bytes in order, %d unmapped, want 4000, 0: %q", c.ToClient.Bytes, c.Subflows[0].ToClient.Unmapped, c.Missed)
 	}
 }
@@ -354,7 +354,7 @@ func TestWhatTheCaptureLost(t *testing.T) {
 	s.ack(20*ms, 1, 1001, 3000)
 	c := only(t, s.a.Report())
 	d := c.ToClient
-	if d.Uncaptured != 1000 || d.Bytes != 2000 || d.StillHeld != 0 || d.Delay.Max != 8*ms {
+	if d.Uncaptured != 1000 || d.Bytes != 2000 || d.Unreleased != 0 || d.Delay.Max != 8*ms {
 		t.Errorf("%d uncaptured, %d in order, delay up to %v; want 1000, 2000, 8ms", d.Uncaptured, d.Bytes, d.Delay.Max)
 	}
 	if !strings.Contains(strings.Join(c.Missed, ";"), "not captured") {
@@ -410,7 +410,7 @@ func TestPlainTCP(t *testing.T) {
 	c := only(t, s.a.Report())
 	h := c.Subflows[0].ToClient
 	if c.Protocol != "tcp" || c.ToClient.Bytes != 4000 || h.Reordered != (SegmentCount{1, 1000}) || h.Retransmitted != (SegmentCount{2, 2000}) || c.ToClient.Delay.Max != 13*ms ||
-		c.ToClient.Bursts.Max != 2 || c.ToClient.MaxHeld.Bytes != 1000 || len(c.ToClient.Records) != 4 || c.ToClient.LongestGap != 13*ms {
+		c.ToClient.Bursts.Max != 2 || c.ToClient.PeakOccupancy.Bytes != 1000 || len(c.ToClient.Records) != 4 || c.ToClient.LongestGap != 13*ms {
 		t.Errorf("got %+v\nsubflow %+v", c.ToClient, h)
 	}
 }
@@ -490,8 +490,8 @@ func TestAnyConnection(t *testing.T) {
 		if c.ToClient.Bytes != released || released != uint64(bytes) {
 			t.Fatalf("%d bytes in order, want %d of %d", c.ToClient.Bytes, released, bytes)
 		}
-		if c.ToClient.StillHeld != 0 {
-			t.Fatalf("%d bytes are held after all", c.ToClient.StillHeld)
+		if c.ToClient.Unreleased != 0 {
+			t.Fatalf("%d bytes are held after all", c.ToClient.Unreleased)
 		}
 	})
 }

@@ -240,7 +240,7 @@ type direction struct {
 	gaps      int
 
 	records []Record
-	course  []Held
+	trace   []Occupancy
 }
 
 // Record is one piece of data: what one mapping and one segment have in common.
@@ -254,8 +254,8 @@ type Record struct {
 	Length int
 }
 
-// Held is how many bytes are held from a time on.
-type Held struct {
+// Occupancy is the reorder-buffer occupancy from a time on.
+type Occupancy struct {
 	At    time.Duration
 	Bytes uint64
 }
@@ -478,7 +478,7 @@ func (d *direction) account(a *Analysis, h *half) {
 			return
 		}
 		d.uncount(*old)
-		*old = b.Held()
+		*old = b.Occupancy()
 		d.count(*old)
 	}
 	if h != nil {
@@ -487,8 +487,8 @@ func (d *direction) account(a *Analysis, h *half) {
 	change(&d.heldData, d.buffer)
 	if d.total != d.held.now || !d.held.any {
 		d.held.set(a.now, d.total)
-		if d.course != nil {
-			d.course = append(d.course, Held{a.now, d.total.Bytes})
+		if d.trace != nil {
+			d.trace = append(d.trace, Occupancy{a.now, d.total.Bytes})
 		}
 	}
 }
@@ -503,8 +503,8 @@ func (d *direction) record(a *Analysis, subflow int, p *piece, ordered, released
 		return
 	}
 	a.records++
-	if d.course == nil {
-		d.course = []Held{{}}
+	if d.trace == nil {
+		d.trace = []Occupancy{{}}
 	}
 	if d.buffer == nil && len(d.records) == 0 {
 		d.origin = seq

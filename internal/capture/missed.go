@@ -70,7 +70,7 @@ func (c *connection) missed(r *Connection) []string {
 		if n := x.d.Uncaptured; n > 0 {
 			say("%s: %v of %v were acknowledged but not captured", x.what, unit.Size(n), unit.Size(n+x.d.Bytes))
 		}
-		if n := x.d.StillHeld; n > 0 {
+		if n := x.d.Unreleased; n > 0 {
 			say("%s: %v still waited for what was before them when the capture ended", x.what, unit.Size(n))
 		}
 		sender := 0

@@ -98,7 +98,7 @@ func TestRealCaptures(t *testing.T) {
 func TestBothSides(t *testing.T) {
 	receiver := busiest(read(t, "testdata/srv6-client.pcapng.gz"))
 	both := busiest(read(t, "testdata/srv6-server.pcapng.gz", "testdata/srv6-client.pcapng.gz"))
-	if a, b := fmt.Sprint(receiver.ToClient.Delay, receiver.ToClient.Bursts, receiver.ToClient.MaxHeld), fmt.Sprint(both.ToClient.Delay, both.ToClient.Bursts, both.ToClient.MaxHeld); a != b {
+	if a, b := fmt.Sprint(receiver.ToClient.Delay, receiver.ToClient.Bursts, receiver.ToClient.PeakOccupancy), fmt.Sprint(both.ToClient.Delay, both.ToClient.Bursts, both.ToClient.PeakOccupancy); a != b {
 		t.Errorf("with the sender's capture %s, alone %s", b, a)
 	}
 }
@@ -203,8 +203,8 @@ func TestFromAnyPacketOn(t *testing.T) {
 			for _, s := range r.Connections[i].Subflows {
 				brought += s.ToClient.Bytes
 			}
-			if d.StillHeld > 0 {
-				t.Errorf("from packet %d: %d bytes are still held", from, d.StillHeld)
+			if d.Unreleased > 0 {
+				t.Errorf("from packet %d: %d bytes are still held", from, d.Unreleased)
 			}
 		}
 		if len(r.Connections) != 1 || bytes > brought || brought-bytes > 70_000 {
@@ -337,11 +337,11 @@ func plausible(t *testing.T, r Report) {
 			}
 		}
 		for _, d := range []*Direction{&c.ToClient, &c.ToServer} {
-			if d.Delay.Max < 0 || d.Delay.Max > r.Duration || d.MeanHeld < 0 || d.MeanHeld > float64(d.MaxHeld.Bytes)*1.001 {
-				t.Fatalf("a delay up to %v in a capture of %v, %v held on average of at most %d", d.Delay.Max, r.Duration, d.MeanHeld, d.MaxHeld.Bytes)
+			if d.Delay.Max < 0 || d.Delay.Max > r.Duration || d.MeanOccupancy < 0 || d.MeanOccupancy > float64(d.PeakOccupancy.Bytes)*1.001 {
+				t.Fatalf("a delay up to %v in a capture of %v, %v held on average of at most %d", d.Delay.Max, r.Duration, d.MeanOccupancy, d.PeakOccupancy.Bytes)
 			}
-			if d.StillHeld > d.MaxHeld.Bytes {
-				t.Fatalf("%d bytes are held at the end, at most %d before", d.StillHeld, d.MaxHeld.Bytes)
+			if d.Unreleased > d.PeakOccupancy.Bytes {
+				t.Fatalf("%d bytes are held at the end, at most %d before", d.Unreleased, d.PeakOccupancy.Bytes)
 			}
 			for _, x := range d.Records {
 				if x.Arrived > x.Ordered || x.Ordered > x.Released || x.Length <= 0 || x.Subflow >= len(c.Subflows) {

@@ -94,11 +94,11 @@ type SubflowDirection struct {
 	// Checksums counts mappings by their checksums, and Wrong lists the first that are wrong.
 	Checksums Checksums       `json:"checksums"`
 	Wrong     []WrongChecksum `json:"wrong_checksums,omitempty"`
-	// Delay is that of the data it brought; OwnOrder the part of that in which it waited for the
+	// Delay is that of the data it brought; SubflowLevel the part of that in which it waited for the
 	// subflow's own order; Others that for other subflows.
-	Delay    Distribution `json:"delay"`
-	OwnOrder Distribution `json:"own_order"`
-	Others   Distribution `json:"others"`
+	Delay           Distribution `json:"delay"`
+	SubflowLevel    Distribution `json:"subflow_level"`
+	ConnectionLevel Distribution `json:"connection_level"`
 	// Tunnels are the SIDs, or outer destinations, when it was inside other IP packets.
 	Tunnels []netip.Addr `json:"tunnels,omitempty"`
 	// Vantage is where it was captured: "receiver", "sender", "between", or "unknown".
@@ -142,22 +142,22 @@ type Direction struct {
 	// data was released in order; both from First to the last of it, in bit/s.
 	BeforeBps  float64 `json:"before_bps"`
 	GoodputBps float64 `json:"goodput_bps"`
-	// Delay is between the arrival of a segment and its release; OwnOrder the part until the order
+	// Delay is between the arrival of a segment and its release; SubflowLevel the part until the order
 	// of its own subflow let it through, which a loss there causes; Others the rest, in which it
 	// waited for other subflows.
-	Delay    Distribution `json:"delay"`
-	OwnOrder Distribution `json:"own_order"`
-	Others   Distribution `json:"others"`
-	Bursts   Bursts       `json:"bursts"`
-	// MaxHeld is the peak reorder-buffer occupancy, of both orders together. MeanHeld is the mean
+	Delay           Distribution `json:"delay"`
+	SubflowLevel    Distribution `json:"subflow_level"`
+	ConnectionLevel Distribution `json:"connection_level"`
+	Bursts          Bursts       `json:"bursts"`
+	// PeakOccupancy is the peak reorder-buffer occupancy, of both orders together. MeanOccupancy is the mean
 	// over time, in bytes.
-	MaxHeld      SegmentCount  `json:"max_held"`
-	MeanHeld     float64       `json:"mean_held_bytes"`
-	StillHeld    uint64        `json:"still_held_bytes"`
-	Duplicate    uint64        `json:"duplicate_bytes"`
-	Uncaptured   uint64        `json:"uncaptured_bytes"`
-	LongestGap   time.Duration `json:"longest_gap_ns"`
-	LongestGapAt time.Duration `json:"longest_gap_at_ns"`
+	PeakOccupancy SegmentCount  `json:"peak_occupancy"`
+	MeanOccupancy float64       `json:"mean_occupancy_bytes"`
+	Unreleased    uint64        `json:"unreleased_bytes"`
+	Duplicate     uint64        `json:"duplicate_bytes"`
+	Uncaptured    uint64        `json:"uncaptured_bytes"`
+	LongestGap    time.Duration `json:"longest_gap_ns"`
+	LongestGapAt  time.Duration `json:"longest_gap_at_ns"`
 	// Gaps is how many were at least Options.Idle long.
 	Gaps int `json:"gaps"`
 	// Finished says that a DATA_FIN, or the FIN of TCP, was seen.
@@ -166,9 +166,9 @@ type Direction struct {
 	Checksums Checksums `json:"checksums"`
 	// What Options.Record keeps: the pieces in the order of their release, the bursts, and the
 	// course of what was held.
-	Records []Record      `json:"-"`
-	Series  []reseq.Burst `json:"-"`
-	Course  []Held        `json:"-"`
+	Records   []Record      `json:"-"`
+	Series    []reseq.Burst `json:"-"`
+	Occupancy []Occupancy   `json:"-"`
 	// DelayBins is the distribution that Delay describes, in nanoseconds.
 	DelayBins *reseq.Histogram `json:"-"`
 }
@@ -309,10 +309,10 @@ func (h *half) report(c *connection) SubflowDirection {
 	m := h.buffer.Measures()
 	r.Bytes = m.Arrived.Bytes
 	r.RateBps = rate(r.Bytes, h.last-h.first)
-	r.OwnOrder = describe(&m.Delay)
-	r.Delay, r.Others = describe(&h.delay), describe(&h.wait)
+	r.SubflowLevel = describe(&m.Delay)
+	r.Delay, r.ConnectionLevel = describe(&h.delay), describe(&h.wait)
 	if !c.mptcp {
-		r.Delay = r.OwnOrder
+		r.Delay = r.SubflowLevel
 	}
 	return r
 }
@@ -365,8 +365,8 @@ func (h *half) passed() string {
 func (a *Analysis) direction(c *connection, side int) Direction {
 	d := c.dirs[side]
 	r := Direction{
-		First: d.first, Last: d.last, MaxHeld: SegmentCount(d.held.most), MeanHeld: d.held.mean(), StillHeld: d.total.Bytes, Uncaptured: d.missing,
-		LongestGap: d.longest, LongestGapAt: d.longestAt, Gaps: d.gaps, Finished: d.hasFin, Records: d.records, Course: d.course,
+		First: d.first, Last: d.last, PeakOccupancy: SegmentCount(d.held.most), MeanOccupancy: d.held.mean(), Unreleased: d.total.Bytes, Uncaptured: d.missing,
+		LongestGap: d.longest, LongestGapAt: d.longestAt, Gaps: d.gaps, Finished: d.hasFin, Records: d.records, Occupancy: d.trace,
 	}
 	var arrived uint64
 	for _, s := range c.subflows {
@@ -399,9 +399,9 @@ func (a *Analysis) direction(c *connection, side int) Direction {
 	r.DelayBins = &m.Delay
 	r.Series = m.Series
 	if c.mptcp {
-		r.OwnOrder, r.Others = describe(&d.own), describe(&d.wait)
+		r.SubflowLevel, r.ConnectionLevel = describe(&d.own), describe(&d.wait)
 	} else {
-		r.OwnOrder = r.Delay
+		r.SubflowLevel = r.Delay
 	}
 	r.Bursts = Bursts{Count: m.Bursts.Count(), Mean: m.Bursts.Mean(), P50: m.Bursts.Quantile(0.5), P95: m.Bursts.Quantile(0.95), P99: m.Bursts.Quantile(0.99), Max: m.Bursts.Max(), MaxBytes: d.maxBurst}
 	// What was released came up to the last arrival.

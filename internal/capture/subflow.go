@@ -455,7 +455,7 @@ func (h *half) acknowledged(a *Analysis, ack uint32) {
 	if at <= next || at-next > farthest {
 		return
 	}
-	if h.buffer.Held().Segments == 0 && at-next == 1 {
+	if h.buffer.Occupancy().Segments == 0 && at-next == 1 {
 		return // a FIN that was not captured
 	}
 	before := h.buffer.Measures().Skipped

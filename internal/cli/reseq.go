@@ -201,9 +201,9 @@ func writeConnection(b *strings.Builder, c *capture.Connection) {
 		{&c.ToServer, func(s *capture.Subflow) *capture.SubflowDirection { return &s.ToServer }, "to the server"},
 	} {
 		switch {
-		case x.d.Segments == 0 && x.d.StillHeld == 0:
+		case x.d.Segments == 0 && x.d.Unreleased == 0:
 			fmt.Fprintf(b, "  %s: no data\n", x.what)
-		case x.d.Segments < 10 && x.d.MaxHeld.Segments == 0:
+		case x.d.Segments < 10 && x.d.PeakOccupancy.Segments == 0:
 			fmt.Fprintf(b, "  %s: %s, %s, all in order\n", x.what, bytesOf(x.d.Bytes), quantity(int(x.d.Segments), "segment"))
 		default:
 			fmt.Fprintf(b, "  %s: %s in %s, %s\n", x.what, bytesOf(x.d.Bytes), short(x.d.Last-x.d.First), megabits(x.d.GoodputBps))
@@ -228,7 +228,7 @@ func writeConnection(b *strings.Builder, c *capture.Connection) {
 	}
 }
 
-// writeOrder is what the order of one direction costs.
+// writeOrder prints what resequencing one direction costs.
 func writeOrder(b *strings.Builder, d *capture.Direction) {
 	const format = "    %-21s%9s%9s%9s%9s%9s  %s\n"
 	b.WriteString(strings.TrimRight(fmt.Sprintf(format, "", "mean", "p50", "p95", "p99", "max", ""), " \n") + "\n")
@@ -236,13 +236,13 @@ func writeOrder(b *strings.Builder, d *capture.Direction) {
 		fmt.Fprintf(b, format, name, ms(x.Mean), ms(x.P50), ms(x.P95), ms(x.P99), ms(x.Max), "ms")
 	}
 	row("resequencing delay", d.Delay)
-	if d.Others.Count > 0 {
-		row("  own subflow's order", d.OwnOrder)
-		row("  other subflows", d.Others)
+	if d.ConnectionLevel.Count > 0 {
+		row("  subflow level", d.SubflowLevel)
+		row("  connection level", d.ConnectionLevel)
 	}
 	n := func(v int64) string { return strconv.FormatInt(v, 10) }
 	fmt.Fprintf(b, format, "burst", fmt.Sprintf("%.1f", d.Bursts.Mean), n(d.Bursts.P50), n(d.Bursts.P95), n(d.Bursts.P99), n(d.Bursts.Max), "segments")
-	fmt.Fprintf(b, format, "buffered", fmt.Sprintf("%.1f", d.MeanHeld/1e3), "", "", "", fmt.Sprintf("%.1f", float64(d.MaxHeld.Bytes)/1e3), "kB")
+	fmt.Fprintf(b, format, "reorder buffer", fmt.Sprintf("%.1f", d.MeanOccupancy/1e3), "", "", "", fmt.Sprintf("%.1f", float64(d.PeakOccupancy.Bytes)/1e3), "kB")
 	var more []string
 	if d.Duplicate > 0 {
 		more = append(more, bytesOf(d.Duplicate)+" duplicate")

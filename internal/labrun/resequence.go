@@ -109,10 +109,10 @@ func (r *receiver) measure(spec *scenario.Spec, k result.CellKey, run *result.Ru
 	}
 	d := &c.ToClient
 	m := reseq.Measures{
-		Arrived:  reseq.Count{Segments: d.Segments, Bytes: d.Bytes + d.StillHeld},
-		Released: reseq.Count{Segments: d.Segments, Bytes: d.Bytes},
-		MaxHeld:  reseq.Count{Segments: d.MaxHeld.Segments, Bytes: d.MaxHeld.Bytes},
-		MeanHeld: d.MeanHeld, Delay: *d.DelayBins, Series: d.Series,
+		Arrived:       reseq.Count{Segments: d.Segments, Bytes: d.Bytes + d.Unreleased},
+		Released:      reseq.Count{Segments: d.Segments, Bytes: d.Bytes},
+		PeakOccupancy: reseq.Count{Segments: d.PeakOccupancy.Segments, Bytes: d.PeakOccupancy.Bytes},
+		MeanOccupancy: d.MeanOccupancy, Delay: *d.DelayBins, Series: d.Series,
 	}
 	for _, b := range d.Series {
 		m.Bursts.Add(int64(b.Segments))

@@ -79,7 +79,7 @@ func ReseqTables(dir string, all []*capture.Connection) (names []string, err err
 			})); err != nil {
 				return nil, err
 			}
-			if err := add(prefix+"held.csv", []string{"at_s", "bytes"}, csvLines(d.Course, func(h capture.Held) []string {
+			if err := add(prefix+"occupancy.csv", []string{"at_s", "bytes"}, csvLines(d.Occupancy, func(h capture.Occupancy) []string {
 				return []string{inSeconds(h.At), strconv.FormatUint(h.Bytes, 10)}
 			})); err != nil {
 				return nil, err
@@ -129,8 +129,8 @@ func inSeconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(),
 
 var connectionHeader = []string{
 	"connection", "direction", "protocol", "version", "client", "server", "subflows", "bytes", "segments", "before_bps", "goodput_bps",
-	"delay_mean_s", "delay_sd_s", "delay_p50_s", "delay_p95_s", "delay_p99_s", "delay_max_s", "own_order_mean_s", "others_mean_s",
-	"burst_mean", "burst_p99", "burst_max", "held_max_bytes", "held_mean_bytes", "duplicate_bytes", "uncaptured_bytes", "longest_gap_s",
+	"delay_mean_s", "delay_sd_s", "delay_p50_s", "delay_p95_s", "delay_p99_s", "delay_max_s", "subflow_level_mean_s", "connection_level_mean_s",
+	"burst_mean", "burst_p99", "burst_max", "occupancy_max_bytes", "occupancy_mean_bytes", "duplicate_bytes", "uncaptured_bytes", "longest_gap_s",
 }
 
 func connectionLine(c *capture.Connection, d *capture.Direction, to string) []string {
@@ -139,15 +139,15 @@ func connectionLine(c *capture.Connection, d *capture.Direction, to string) []st
 	return []string{
 		strconv.Itoa(c.Number), to, c.Protocol, strconv.Itoa(c.Version), c.Client.String(), c.Server.String(), strconv.Itoa(len(c.Subflows)), u(d.Bytes), u(d.Segments),
 		f(d.BeforeBps), f(d.GoodputBps), inSeconds(d.Delay.Mean), inSeconds(d.Delay.SD), inSeconds(d.Delay.P50), inSeconds(d.Delay.P95), inSeconds(d.Delay.P99),
-		inSeconds(d.Delay.Max), inSeconds(d.OwnOrder.Mean), inSeconds(d.Others.Mean), f(d.Bursts.Mean), strconv.FormatInt(d.Bursts.P99, 10),
-		strconv.FormatInt(d.Bursts.Max, 10), u(d.MaxHeld.Bytes), f(d.MeanHeld), u(d.Duplicate), u(d.Uncaptured), inSeconds(d.LongestGap),
+		inSeconds(d.Delay.Max), inSeconds(d.SubflowLevel.Mean), inSeconds(d.ConnectionLevel.Mean), f(d.Bursts.Mean), strconv.FormatInt(d.Bursts.P99, 10),
+		strconv.FormatInt(d.Bursts.Max, 10), u(d.PeakOccupancy.Bytes), f(d.MeanOccupancy), u(d.Duplicate), u(d.Uncaptured), inSeconds(d.LongestGap),
 	}
 }
 
 var subflowHeader = []string{
 	"connection", "direction", "subflow", "client", "server", "start", "backup", "rtt_s", "tunnels", "vantage", "packets", "segments", "bytes", "share", "rate_bps",
 	"retransmitted_segments", "retransmitted_bytes", "reordered_segments", "reinjected_bytes", "duplicate_data_bytes", "unmapped_bytes", "uncaptured_bytes",
-	"delay_mean_s", "delay_p99_s", "own_order_mean_s", "others_mean_s",
+	"delay_mean_s", "delay_p99_s", "subflow_level_mean_s", "connection_level_mean_s",
 }
 
 func subflowLine(c *capture.Connection, s *capture.Subflow, to string) []string {
@@ -164,7 +164,7 @@ func subflowLine(c *capture.Connection, s *capture.Subflow, to string) []string 
 		strconv.Itoa(c.Number), to, strconv.Itoa(s.Number), s.Client.String(), s.Server.String(), s.Start, strconv.FormatBool(s.Backup), inSeconds(s.RTT),
 		strings.Join(tunnels, " "), d.Vantage, u(d.Packets), u(d.Segments), u(d.Bytes), strconv.FormatFloat(d.Share, 'f', 6, 64), strconv.FormatFloat(d.RateBps, 'f', -1, 64),
 		u(d.Retransmitted.Segments), u(d.Retransmitted.Bytes), u(d.Reordered.Segments), u(d.Reinjected), u(d.DuplicateData), u(d.Unmapped), u(d.Uncaptured),
-		inSeconds(d.Delay.Mean), inSeconds(d.Delay.P99), inSeconds(d.OwnOrder.Mean), inSeconds(d.Others.Mean),
+		inSeconds(d.Delay.Mean), inSeconds(d.Delay.P99), inSeconds(d.SubflowLevel.Mean), inSeconds(d.ConnectionLevel.Mean),
 	}
 }
 
@@ -318,10 +318,10 @@ func (v *reseqView) delay() (figure, error) {
 		style  draw.LineStyle
 	}
 	curves := []curve{{"resequencing delay", total, draw.LineStyle{Color: ink, Width: 1.6}}}
-	if v.d.Others.Count > 0 {
+	if v.d.ConnectionLevel.Count > 0 {
 		curves = append(curves,
-			curve{"of that, own subflow", own, draw.LineStyle{Color: colorOf(0), Width: 1.1}},
-			curve{"of that, other subflows", others, draw.LineStyle{Color: colorOf(1), Width: 1.1}})
+			curve{"at the subflow level", own, draw.LineStyle{Color: colorOf(0), Width: 1.1}},
+			curve{"at the connection level", others, draw.LineStyle{Color: colorOf(1), Width: 1.1}})
 	}
 	slices.Sort(total)
 	top := total[len(total)-1]
@@ -423,9 +423,9 @@ func highest(points plotter.XYs, end float64, last bool) plotter.XYs {
 
 // buffer draws what was held over time.
 func (v *reseqView) buffer() (figure, error) {
-	points := make(plotter.XYs, 0, len(v.d.Course))
+	points := make(plotter.XYs, 0, len(v.d.Occupancy))
 	most := 0.0
-	for _, h := range v.d.Course {
+	for _, h := range v.d.Occupancy {
 		if x := v.at(h.At); x >= 0 {
 			points = append(points, plotter.XY{X: x, Y: float64(h.Bytes)})
 			most = max(most, float64(h.Bytes))
@@ -441,7 +441,7 @@ func (v *reseqView) buffer() (figure, error) {
 	}
 	p := v.plot("Reorder-buffer occupancy, "+v.title, "Buffered ("+name+")", top)
 	p.Add(&stepPlot{highest(points, v.end-v.start, true), v.end - v.start})
-	mean := v.d.MeanHeld / worth
+	mean := v.d.MeanOccupancy / worth
 	p.Add(&levelPlot{mean})
 	entries := []legendEntry{
 		{"buffered", line(draw.LineStyle{Color: colorOf(1), Width: 1.4})},
@@ -449,7 +449,7 @@ func (v *reseqView) buffer() (figure, error) {
 	}
 	f := figure{
 		name: v.name + "buffer", title: "Reorder-buffer occupancy",
-		alt: fmt.Sprintf("Bytes in the reorder buffer over time: at most %.0f, mean %.0f.", most, v.d.MeanHeld),
+		alt: fmt.Sprintf("Bytes in the reorder buffer over time: at most %.0f, mean %.0f.", most, v.d.MeanOccupancy),
 	}
 	return render(f, reseqHeight, func(c draw.Canvas) { tile(drawLegend(c, entries), []*plot.Plot{p}, 1) })
 }

@@ -28,7 +28,7 @@ func ordered(segments int) *capture.Connection {
 	c.Subflows[1].ToClient.Tunnels = []netip.Addr{netip.MustParseAddr("fc00:2:1::")}
 	d := &c.ToClient
 	d.First, d.Bytes, d.Segments = time.Second, uint64(segments)*1000, uint64(segments)
-	d.Others.Count = uint64(segments)
+	d.ConnectionLevel.Count = uint64(segments)
 	for i := range segments {
 		at := time.Second + time.Duration(i)*time.Millisecond
 		r := capture.Record{Arrived: at, Ordered: at, Released: at, Subflow: i % 2, Seq: uint64(i) * 1000, Length: 1000}
@@ -37,7 +37,7 @@ func ordered(segments int) *capture.Connection {
 		}
 		d.Records = append(d.Records, r)
 		d.Series = append(d.Series, reseq.Burst{At: r.Released, Segments: 1 + i%5, Bytes: 1000 * (1 + i%5)})
-		d.Course = append(d.Course, capture.Held{At: at, Bytes: uint64(i%20) * 1000})
+		d.Occupancy = append(d.Occupancy, capture.Occupancy{At: at, Bytes: uint64(i%20) * 1000})
 	}
 	d.Last = time.Second + time.Duration(segments)*time.Millisecond
 	return c
@@ -55,7 +55,7 @@ func TestReseqFigures(t *testing.T) {
 	}
 	for i, says := range [][]string{
 		{"Data over time, connection 3 to the client", "2: from 10.0.1.2 via fc00:2:1::", "2000 of 10000 segments", "Data sequence (MB)"},
-		{"Resequencing delay", "other subflows", "Delay (ms)"}, {"Segments released at once"}, {"Buffered (kB)", "mean"},
+		{"Resequencing delay", "at the connection level", "Delay (ms)"}, {"Segments released at once"}, {"Buffered (kB)", "mean"},
 	} {
 		svg, err := os.ReadFile(filepath.Join(dir, names[i]+".svg"))
 		if err != nil {
@@ -105,7 +105,7 @@ func TestReseqTables(t *testing.T) {
 		lines[name] = len(all) - 1
 	}
 	want := map[string]int{
-		"connections.csv": 2, "subflows.csv": 4, "connection-3-to-client-segments.csv": 10, "connection-3-to-client-bursts.csv": 10, "connection-3-to-client-held.csv": 10,
+		"connections.csv": 2, "subflows.csv": 4, "connection-3-to-client-segments.csv": 10, "connection-3-to-client-bursts.csv": 10, "connection-3-to-client-occupancy.csv": 10,
 	}
 	if fmt.Sprint(lines) != fmt.Sprint(want) {
 		t.Errorf("got %v, want %v", lines, want)

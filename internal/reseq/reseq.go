@@ -91,8 +91,8 @@ func New(o Options) *Buffer {
 // Next is the sequence number of the first byte that is missing.
 func (b *Buffer) Next() uint64 { return b.next }
 
-// Held is what waits for bytes that are missing before it. Bytes that came twice count once.
-func (b *Buffer) Held() Count { return Count{Segments: b.m.Held.Segments, Bytes: b.holding} }
+// Occupancy returns what waits for missing bytes before it. Duplicate bytes count once.
+func (b *Buffer) Occupancy() Count { return Count{Segments: b.m.Occupancy.Segments, Bytes: b.holding} }
 
 // Push takes a segment that arrives now. Bytes that were there before are counted as duplicates,
 // and a segment that has none but those releases nothing. It panics when length is not positive.
@@ -135,7 +135,7 @@ func (b *Buffer) Skip(now time.Duration, seq uint64) Release {
 			missing -= seq - r.start
 			b.next = r.end
 		}
-		b.releaseHeld(now, r.first, r.last, r.end-r.start)
+		b.releaseList(now, r.first, r.last, r.end-r.start)
 		n++
 	}
 	if n > 0 {
@@ -168,11 +168,11 @@ func (b *Buffer) begin(now time.Duration) time.Duration {
 }
 
 func (b *Buffer) end(now time.Duration) Release {
-	if b.holding > b.m.MaxHeld.Bytes {
-		b.m.MaxHeld.Bytes = b.holding
+	if b.holding > b.m.PeakOccupancy.Bytes {
+		b.m.PeakOccupancy.Bytes = b.holding
 	}
-	if b.m.Held.Segments > b.m.MaxHeld.Segments {
-		b.m.MaxHeld.Segments = b.m.Held.Segments
+	if b.m.Occupancy.Segments > b.m.PeakOccupancy.Segments {
+		b.m.PeakOccupancy.Segments = b.m.Occupancy.Segments
 	}
 	if r := b.batch; r.Segments > 0 {
 		b.m.LastRelease = now
@@ -263,7 +263,7 @@ func (b *Buffer) push(now time.Duration, s *Segment) {
 		// All runs that it reaches follow it without a gap.
 		b.next = hi
 		b.deliver(now, s, start, fresh)
-		b.releaseHeld(now, first.first, first.last, hi-start-uint64(fresh))
+		b.releaseList(now, first.first, first.last, hi-start-uint64(fresh))
 		b.held.remove(at, 1+others)
 		return
 	}
@@ -326,15 +326,15 @@ func (b *Buffer) one(now time.Duration, s *Segment, start uint64) {
 	}
 }
 
-// releaseHeld releases a list of segments, of so many bytes.
-func (b *Buffer) releaseHeld(now time.Duration, first, last int32, bytes uint64) {
+// releaseList releases a list of segments, of so many bytes.
+func (b *Buffer) releaseList(now time.Duration, first, last int32, bytes uint64) {
 	b.batch.Bytes += int(bytes)
 	b.m.Released.Bytes += bytes
 	b.holding -= bytes
 	for i := first; ; {
 		s := &b.pool[i]
 		b.one(now, &s.Segment, s.Seq)
-		b.m.Held.Segments--
+		b.m.Occupancy.Segments--
 		next := s.next
 		s.next, b.free = b.free, i
 		if i == last {
@@ -360,7 +360,7 @@ func (b *Buffer) hold(s *Segment, start uint64, fresh int) int32 {
 	held.Length -= int(start - s.Seq)
 	held.Seq = start
 	b.pool[i] = node{Segment: held, next: none}
-	b.m.Held.Segments++
+	b.m.Occupancy.Segments++
 	return i
 }
 
@@ -370,15 +370,15 @@ type Measures struct {
 	// the last release.
 	First, Last, LastRelease time.Duration
 	// Arrived is what brought bytes that were not there before, and those bytes; Released what is
-	// in order; Held the difference.
-	Arrived, Released, Held Count
+	// in order; Occupancy the difference.
+	Arrived, Released, Occupancy Count
 	// Duplicate is segments of which all bytes were there before, and all bytes that were.
 	Duplicate Count
 	// Skipped is bytes that never came.
 	Skipped uint64
-	// MaxHeld is the most that was held at once, MeanHeld the mean over time in bytes.
-	MaxHeld  Count
-	MeanHeld float64
+	// PeakOccupancy is the peak, MeanOccupancy the mean over time in bytes.
+	PeakOccupancy Count
+	MeanOccupancy float64
 	// Delay is the time between arrival and release of each released segment, in nanoseconds;
 	// Bursts the number of segments that each arrival released, when it released any.
 	Delay, Bursts Histogram
@@ -393,9 +393,9 @@ type Measures struct {
 func (b *Buffer) Measures() Measures {
 	m := b.m
 	m.Last = b.now
-	m.Held.Bytes = b.holding
+	m.Occupancy.Bytes = b.holding
 	if d := m.Last - m.First; d > 0 {
-		m.MeanHeld = b.area.float() / float64(d)
+		m.MeanOccupancy = b.area.float() / float64(d)
 	}
 	return m
 }

@@ -106,8 +106,8 @@ func TestBuffer(t *testing.T) {
 				what      string
 				got, want any
 			}{
-				{"arrived", m.Arrived, tt.arrived}, {"released", m.Released, tt.released}, {"held", m.Held, tt.held}, {"duplicate", m.Duplicate, tt.duplicate},
-				{"most held", m.MaxHeld, tt.maxHeld}, {"mean held", m.MeanHeld, tt.meanHeld},
+				{"arrived", m.Arrived, tt.arrived}, {"released", m.Released, tt.released}, {"held", m.Occupancy, tt.held}, {"duplicate", m.Duplicate, tt.duplicate},
+				{"most held", m.PeakOccupancy, tt.maxHeld}, {"mean held", m.MeanOccupancy, tt.meanHeld},
 				{"largest delay", time.Duration(m.Delay.Max()), tt.maxDelay}, {"mean delay", time.Duration(m.Delay.Mean()), tt.meanDelay},
 				{"bursts", m.Series, tt.bursts}, {"number of bursts", m.Bursts.Count(), uint64(len(tt.bursts))},
 			} {
@@ -149,8 +149,8 @@ func TestSkip(t *testing.T) {
 		t.Errorf("skip back: got %+v, want nothing", got)
 	}
 	m := b.Measures()
-	if m.Skipped != 20 || m.Held != (reseq.Count{Segments: 1, Bytes: 10}) || m.Released.Bytes != 20 {
-		t.Errorf("got skipped %d, held %+v, released %+v; want 20, 1 segment of 10, 20 bytes", m.Skipped, m.Held, m.Released)
+	if m.Skipped != 20 || m.Occupancy != (reseq.Count{Segments: 1, Bytes: 10}) || m.Released.Bytes != 20 {
+		t.Errorf("got skipped %d, held %+v, released %+v; want 20, 1 segment of 10, 20 bytes", m.Skipped, m.Occupancy, m.Released)
 	}
 }
 
@@ -245,8 +245,8 @@ func TestBufferIsLikeASetOfBytes(t *testing.T) {
 			}
 			pushed += uint64(length)
 			duplicates += uint64(length - got.New)
-			if b.Next() != start+n.next || b.Held() != (reseq.Count{Segments: uint64(len(n.held)), Bytes: uint64(len(n.have))}) {
-				t.Fatalf("next %d, held %+v; want %d, %d segments and %d bytes", b.Next()-start, b.Held(), n.next, len(n.held), len(n.have))
+			if b.Next() != start+n.next || b.Occupancy() != (reseq.Count{Segments: uint64(len(n.held)), Bytes: uint64(len(n.have))}) {
+				t.Fatalf("next %d, held %+v; want %d, %d segments and %d bytes", b.Next()-start, b.Occupancy(), n.next, len(n.held), len(n.have))
 			}
 		}
 		m := b.Measures()
@@ -255,8 +255,8 @@ func TestBufferIsLikeASetOfBytes(t *testing.T) {
 		if !slices.Equal(told, n.delays) {
 			t.Fatalf("delays %v, want %v", told, n.delays)
 		}
-		if m.Duplicate.Bytes != duplicates || m.Arrived.Bytes != pushed-duplicates || m.MaxHeld.Bytes != uint64(n.maxBytes) || m.Delay.Count() != uint64(len(told)) {
-			t.Fatalf("%d duplicate, %d new, at most %d held, %d delays; want %d, %d, %d, %d", m.Duplicate.Bytes, m.Arrived.Bytes, m.MaxHeld.Bytes, m.Delay.Count(), duplicates, pushed-duplicates, n.maxBytes, len(told))
+		if m.Duplicate.Bytes != duplicates || m.Arrived.Bytes != pushed-duplicates || m.PeakOccupancy.Bytes != uint64(n.maxBytes) || m.Delay.Count() != uint64(len(told)) {
+			t.Fatalf("%d duplicate, %d new, at most %d held, %d delays; want %d, %d, %d, %d", m.Duplicate.Bytes, m.Arrived.Bytes, m.PeakOccupancy.Bytes, m.Delay.Count(), duplicates, pushed-duplicates, n.maxBytes, len(told))
 		}
 	})
 }
@@ -274,8 +274,8 @@ func TestSegmentOverManyRuns(t *testing.T) {
 			for i := range n {
 				b.Push(0, 2, uint64(15+10*i), 5)
 			}
-			if r := b.Push(0, 3, 0, 10); r.Bytes != 10+10*n || b.Held() != (reseq.Count{}) {
-				t.Fatalf("segment over runs %d to %d: %+v released, %+v held; want %d bytes, nothing", from, to, r, b.Held(), 10+10*n)
+			if r := b.Push(0, 3, 0, 10); r.Bytes != 10+10*n || b.Occupancy() != (reseq.Count{}) {
+				t.Fatalf("segment over runs %d to %d: %+v released, %+v held; want %d bytes, nothing", from, to, r, b.Occupancy(), 10+10*n)
 			}
 		}
 	}
@@ -310,7 +310,7 @@ func TestSteadyStateDoesNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(5, push); n > 0 {
 		t.Errorf("%v allocations for 10,000 segments, want 0", n)
 	}
-	if h := b.Held(); h.Segments != 0 {
+	if h := b.Occupancy(); h.Segments != 0 {
 		t.Errorf("%d segments are held after all", h.Segments)
 	}
 }
@@ -339,7 +339,7 @@ func BenchmarkPush(b *testing.B) {
 				at += 1000
 				q.Push(at, path[k], uint64(round*segments+seq[k])*1400, 1400)
 			}
-			b.ReportMetric(float64(q.Measures().MaxHeld.Segments), "held")
+			b.ReportMetric(float64(q.Measures().PeakOccupancy.Segments), "held")
 		})
 	}
 	b.Run("any order", func(b *testing.B) {
@@ -370,8 +370,8 @@ func TestAnySequenceNumbers(t *testing.T) {
 				b.Push(0, 0, seq, rapid.IntRange(1, math.MaxInt32).Draw(t, "length"))
 			}
 		}
-		if m := b.Measures(); m.Arrived.Segments != m.Released.Segments+m.Held.Segments || m.Arrived.Bytes != m.Released.Bytes+m.Held.Bytes {
-			t.Fatalf("arrived %+v, released %+v, held %+v", m.Arrived, m.Released, m.Held)
+		if m := b.Measures(); m.Arrived.Segments != m.Released.Segments+m.Occupancy.Segments || m.Arrived.Bytes != m.Released.Bytes+m.Occupancy.Bytes {
+			t.Fatalf("arrived %+v, released %+v, held %+v", m.Arrived, m.Released, m.Occupancy)
 		}
 	})
 }

@@ -32,7 +32,7 @@ func PutResequencing(metrics map[string]float64, m *reseq.Measures, rates unit.B
 		metrics[name] = time.Duration(ns).Seconds()
 	}
 	metrics[BurstMax], metrics[BurstP99] = float64(m.Bursts.Max()), float64(m.Bursts.Quantile(0.99))
-	metrics[BufferMax], metrics[BufferMean] = float64(m.MaxHeld.Bytes), m.MeanHeld
+	metrics[BufferMax], metrics[BufferMean] = float64(m.PeakOccupancy.Bytes), m.MeanOccupancy
 	putBursts(metrics, m.Series, lasted)
 }
 

@@ -91,11 +91,11 @@ func TestUncounted(t *testing.T) {
 		t.Errorf("without loss %s delivered, mean delay %v; counted %s, %v", got.Delivered, got.Reseq.Delay.Mean(), want.Delivered, want.Reseq.Delay.Mean())
 	}
 	counted, free, bounded := measure(1e-3, 0, false), measure(1e-3, 0, true), measure(1e-3, 260*unit.KB, true)
-	if got, want := free.Reseq.MaxHeld.Bytes, 5*counted.Reseq.MaxHeld.Bytes; got < want {
+	if got, want := free.Reseq.PeakOccupancy.Bytes, 5*counted.Reseq.PeakOccupancy.Bytes; got < want {
 		t.Errorf("%d bytes were held, want at least %d", got, want)
 	}
-	if got, most := bounded.Reseq.MaxHeld.Bytes, uint64(260_000+1340); got > most || got < counted.Reseq.MaxHeld.Bytes {
-		t.Errorf("%d bytes were held under a bound of 260 kB, %d without counting less", got, counted.Reseq.MaxHeld.Bytes)
+	if got, most := bounded.Reseq.PeakOccupancy.Bytes, uint64(260_000+1340); got > most || got < counted.Reseq.PeakOccupancy.Bytes {
+		t.Errorf("%d bytes were held under a bound of 260 kB, %d without counting less", got, counted.Reseq.PeakOccupancy.Bytes)
 	}
 }
 

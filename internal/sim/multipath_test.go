@@ -99,12 +99,12 @@ func TestReceiveBuffer(t *testing.T) {
 			t.Errorf("buffer of %s: %v, less than with a smaller one", size, r.After())
 		}
 		before = r.After()
-		if held := r.Reseq.MaxHeld.Bytes; held > uint64(size) {
+		if held := r.Reseq.PeakOccupancy.Bytes; held > uint64(size) {
 			t.Errorf("buffer of %s holds %d", size, held)
 		}
 		rule := run(t, build(0, size)).Connections[0]
 		// What is sent and not acknowledged is never less than what is held.
-		if held := rule.Reseq.MaxHeld.Bytes; held > uint64(size)+1340 {
+		if held := rule.Reseq.PeakOccupancy.Bytes; held > uint64(size)+1340 {
 			t.Errorf("rbuf of %s: %d held", size, held)
 		}
 		if !near(float64(rule.After()), float64(r.After()), 0.25) {

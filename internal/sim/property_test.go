@@ -164,11 +164,11 @@ func checkResult(c Config, r Result) error {
 		if arrived < got.Arrived {
 			return fmt.Errorf("connection %d: %s arrived on its paths, %s in all", i, arrived, got.Arrived)
 		}
-		if k.RBuf > 0 && got.Reseq.MaxHeld.Bytes > uint64(k.RBuf)+uint64(k.Segment) {
-			return fmt.Errorf("connection %d: %d bytes held with an rbuf of %s", i, got.Reseq.MaxHeld.Bytes, k.RBuf)
+		if k.RBuf > 0 && got.Reseq.PeakOccupancy.Bytes > uint64(k.RBuf)+uint64(k.Segment) {
+			return fmt.Errorf("connection %d: %d bytes held with an rbuf of %s", i, got.Reseq.PeakOccupancy.Bytes, k.RBuf)
 		}
-		if k.ReceiveBuffer > 0 && got.Reseq.MaxHeld.Bytes > uint64(k.ReceiveBuffer) {
-			return fmt.Errorf("connection %d: %d bytes held in a receive buffer of %s", i, got.Reseq.MaxHeld.Bytes, k.ReceiveBuffer)
+		if k.ReceiveBuffer > 0 && got.Reseq.PeakOccupancy.Bytes > uint64(k.ReceiveBuffer) {
+			return fmt.Errorf("connection %d: %d bytes held in a receive buffer of %s", i, got.Reseq.PeakOccupancy.Bytes, k.ReceiveBuffer)
 		}
 	}
 	for i, l := range r.Links {

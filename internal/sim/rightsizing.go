@@ -102,7 +102,7 @@ func (c *connection) offers(r *receiver) uint64 {
 	if c.InitialReceive == 0 {
 		return uint64(c.ReceiveBuffer)
 	}
-	taken := uint64(c.buffer.Held().Segments) * c.sizing.segment
+	taken := uint64(c.buffer.Occupancy().Segments) * c.sizing.segment
 	return c.scaled(min(c.sizing.window-min(c.sizing.window, taken), r.offer) + c.sizing.scale - 1)
 }
 

@@ -80,7 +80,7 @@ func TestCapture(t *testing.T) {
 				near("mean delay", d.Delay.Mean.Seconds(), m[result.ReseqDelayMean], 1e-8)
 				near("longest delay", d.Delay.Max.Seconds(), m[result.ReseqDelayMax], 0)
 				near("longest burst", float64(d.Bursts.Max), m[result.BurstMax], 0)
-				near("held", float64(d.MaxHeld.Bytes), m[result.BufferMax], 0)
+				near("held", float64(d.PeakOccupancy.Bytes), m[result.BufferMax], 0)
 			}
 			if tt.name == "handshakes" || tt.name == "losses" {
 				checkDissection(t, file)
