@@ -185,7 +185,7 @@ func TestAKilledEdgeIsTakenOver(t *testing.T) {
 	}
 	seen := l.monitor("server")
 	l.start("server", "edge")
-	l.eventually("the new edge is ready", 15*time.Second, l.contains(true, `"ready":true`, "server", program, "status", "--json", "edge"))
+	l.eventually("the new edge is ready", 15*time.Second, l.contains(true, `"ready":true,"degraded":false`, "server", program, "status", "--json", "edge"))
 	if after := l.ip("server", kernelState); after != before {
 		t.Errorf("the new edge changed:\n%s\nwas:\n%s", after, before)
 	}

@@ -216,7 +216,10 @@ func (l *lab) eventually(what string, within time.Duration, ok func() (bool, str
 func (l *lab) contains(want bool, text, node string, argv ...string) func() (bool, string) {
 	return func() (bool, string) {
 		out, err := l.try(node, argv...)
-		return err == nil && strings.Contains(out, text) == want, fmt.Sprint(out, err)
+		// tabane status exits with 1 while a daemon is degraded.
+		var exit *exec.ExitError
+		ran := err == nil || errors.As(err, &exit) && exit.ExitCode() == 1
+		return ran && strings.Contains(out, text) == want, fmt.Sprint(out, err)
 	}
 }
 

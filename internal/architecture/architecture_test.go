@@ -75,6 +75,7 @@ var layerOf = map[string]layer{
 	"internal/stat":    foundation,
 	"internal/fault":   foundation,
 	"internal/feature": foundation,
+	"internal/health":  foundation,
 	"internal/srv6":    foundation,
 	"internal/vpn":     foundation,
 	"internal/field":   grammar,

@@ -18,6 +18,7 @@ import (
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/daemon"
+	"github.com/tabane/tabane/internal/health"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/vpn"
 )
@@ -282,9 +283,9 @@ func (a *ASBR) Settled() (again bool) {
 
 // Status is what /status shows.
 type Status struct {
-	Role  string `json:"role"`
-	Ready bool   `json:"ready"`
-	ASN   uint32 `json:"asn"`
+	Role string `json:"role"`
+	health.Status
+	ASN uint32 `json:"asn"`
 	// Drain is the stage of a drain; empty while in service.
 	Drain   Stage        `json:"drain,omitempty"`
 	Locator netip.Prefix `json:"locator"`
@@ -314,15 +315,42 @@ type PeerStatus struct {
 
 // Status returns the state of the ASBR; before and after Run, only its configuration.
 func (a *ASBR) Status() any {
-	s := Status{Role: "asbr", ASN: a.config.ASN, Locator: a.config.Locator.Prefix, Control: control.Path(a.config.Control, "asbr")}
+	s := Status{Role: "asbr", Status: daemon.NotRunning, ASN: a.config.ASN, Locator: a.config.Locator.Prefix, Control: control.Path(a.config.Control, "asbr")}
 	a.daemon.Do(context.Background(), func() {
-		s.Pending, s.Sessions = a.daemon.Kernel.Pending(), a.daemon.Speaker.Sessions()
+		var report health.Report
+		s.Pending, s.Sessions = a.daemon.Health(&report)
 		s.Drain, s.Core = a.drain.stage, a.core.reachable()
-		s.Ready = a.daemon.AllUp() && s.Pending == 0 && s.Drain == Serving && s.Core
 		for _, p := range a.peers {
 			s.Peers = append(s.Peers, p.status())
-			s.Ready = s.Ready && len(p.routes) > 0
 		}
+		a.report(&report, s.Sessions)
+		s.Status = report.Status()
 	})
 	return s
+}
+
+// report adds what keeps the ASBR from its work: it needs to be in service, the core, a reflector,
+// and an egress peer with routes.
+func (a *ASBR) report(r *health.Report, sessions []bgp.SessionStatus) {
+	if a.drain.stage != Serving {
+		r.Fail("out of service: %s", a.drain.stage)
+	}
+	if !a.core.reachable() {
+		r.Fail("core is unreachable")
+	}
+	var reflectors, peers []string
+	for _, s := range sessions {
+		switch p := a.peer(s.Neighbor); {
+		case p == nil && !s.Up:
+			reflectors = append(reflectors, s.Problem())
+		case p != nil && !p.link:
+			peers = append(peers, fmt.Sprintf("link %s to egress peer %s is down", p.Interface, p.Name))
+		case p != nil && !s.Up:
+			peers = append(peers, s.Problem())
+		case p != nil && len(p.routes) == 0:
+			peers = append(peers, fmt.Sprintf("egress peer %s has no accepted routes", p.Name))
+		}
+	}
+	r.NeedOne(len(a.config.Reflectors), reflectors)
+	r.NeedOne(len(a.peers), peers)
 }

@@ -26,6 +26,24 @@ type SessionStatus struct {
 	Received string `json:"notification_received,omitempty"`
 }
 
+// Problem says that the session is down and why; empty if it is up.
+func (s SessionStatus) Problem() string {
+	if s.Up {
+		return ""
+	}
+	return "session with " + s.Neighbor + " is down (" + s.Reason + ")"
+}
+
+// Problems returns those of the sessions that are down.
+func Problems(sessions []SessionStatus) (problems []string) {
+	for _, s := range sessions {
+		if !s.Up {
+			problems = append(problems, s.Problem())
+		}
+	}
+	return problems
+}
+
 // Sessions returns the state of all sessions for /status, sorted by the neighbors' names.
 func (s *sessions) Sessions() []SessionStatus {
 	states := s.Neighbors()

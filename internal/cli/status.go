@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/health"
 	"github.com/tabane/tabane/internal/role"
 )
 
@@ -39,7 +40,7 @@ func (a *app) statusCommand() *cobra.Command {
 		Short:   "Show the state of the daemons on this host",
 		GroupID: "tools",
 		Long: `Status prints the state of the daemons on this host: of all that answer at their default address, or of one, by its name
-(` + strings.Join(names, ", ") + `) or by its status address ("[::1]:9117").`,
+(` + strings.Join(names, ", ") + `) or by its status address ("[::1]:9117"). The exit code is 1 if one of them is degraded or not ready.`,
 		Example: `  tabane status
   tabane status edge
   tabane status --json '[::1]:9117'
@@ -59,7 +60,7 @@ func (a *app) status(ctx context.Context, args []string, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	found := false
+	found, impaired := false, false
 	for _, s := range sources {
 		body, err := ask(ctx, s.at)
 		if errors.Is(err, syscall.ECONNREFUSED) && len(args) == 0 {
@@ -79,9 +80,17 @@ func (a *app) status(ctx context.Context, args []string, asJSON bool) error {
 		if err := printStatus(a.out, s, body, asJSON); err != nil {
 			return &failure{what: "print status", on: s.at.String(), why: err}
 		}
+		var h health.Status
+		if err := json.Unmarshal(body, &h); err != nil {
+			return &failure{what: "read status", on: s.at.String(), why: err}
+		}
+		impaired = impaired || !h.Ready || h.Degraded
 	}
 	if !found {
 		return noDaemon("ask for status")
+	}
+	if impaired {
+		return errUnmet
 	}
 	return nil
 }

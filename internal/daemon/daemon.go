@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/health"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/route"
 )
@@ -423,4 +424,17 @@ func CheckForwarding() error {
 		return fmt.Errorf("this host does not forward IPv6, as a router must: sysctl -w %s=1", key)
 	}
 	return nil
+}
+
+// NotRunning is the health of a daemon before and after Run.
+var NotRunning = health.Status{Reason: "not running"}
+
+// Health returns how many objects the kernel does not have as desired, and the sessions. It reports
+// the former as a problem; what the sessions mean is the caller's decision. The daemon's loop calls
+// it.
+func (d *Daemon) Health(r *health.Report) (pending int, sessions []bgp.SessionStatus) {
+	if pending = d.Kernel.Pending(); pending > 0 {
+		r.Degrade("%d objects are not in the kernel", pending)
+	}
+	return pending, d.Speaker.Sessions()
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/daemon"
+	"github.com/tabane/tabane/internal/health"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/pathmanager"
 	"github.com/tabane/tabane/internal/route"
@@ -406,8 +407,8 @@ func (e *Edge) setEndpoints(want []mptcp.Endpoint) error {
 
 // Status is the content of /status.
 type Status struct {
-	Role    string     `json:"role"`
-	Ready   bool       `json:"ready"`
+	Role string `json:"role"`
+	health.Status
 	ASN     uint32     `json:"asn"`
 	Address netip.Addr `json:"address"`
 	Pending int        `json:"pending"`
@@ -436,24 +437,33 @@ type PeerStatus struct {
 	SIDs    []netip.Addr `json:"sids"`
 }
 
-// Status returns a Status. The edge is ready when all sessions are up and every egress peer has
-// routes.
+// Status returns a Status. The edge is ready when it announces the addresses of an egress peer with
+// routes and has a session with a reflector.
 func (e *Edge) Status() any {
-	s := Status{Role: "edge", ASN: e.config.ASN, Address: e.config.Address, Control: control.Path(e.config.Control, "edge"), Paths: PathStatus{Manager: e.config.MPTCP.manager()}}
+	s := Status{Role: "edge", Status: daemon.NotRunning, ASN: e.config.ASN, Address: e.config.Address, Control: control.Path(e.config.Control, "edge"), Paths: PathStatus{Manager: e.config.MPTCP.manager()}}
 	if e.paths != nil {
 		s.Paths.Status = e.paths.Status()
 	}
 	e.daemon.Do(context.Background(), func() {
-		s.Pending, s.Sessions = e.daemon.Kernel.Pending(), e.daemon.Speaker.Sessions()
-		s.Ready = e.daemon.AllUp() && s.Pending == 0 && e.announced
+		var report health.Report
+		s.Pending, s.Sessions = e.daemon.Health(&report)
+		report.NeedOne(len(s.Sessions), bgp.Problems(s.Sessions))
+		if !e.announced {
+			report.Fail("EPE addresses are not announced yet")
+		}
 		s.Refused = map[string]uint64{}
 		for reason, n := range e.refused {
 			s.Refused[reason] = n
 		}
+		var peers []string
 		for _, p := range e.egress.peers {
 			s.Peers = append(s.Peers, p.status())
-			s.Ready = s.Ready && len(p.routes) > 0
+			if len(p.routes) == 0 {
+				peers = append(peers, fmt.Sprintf("egress peer %s has no EPE Route", p.Name))
+			}
 		}
+		report.NeedOne(len(e.egress.peers), peers)
+		s.Status = report.Status()
 	})
 	return s
 }

@@ -223,7 +223,11 @@ func (l *Lab) up(ctx context.Context, timeout time.Duration, keepUnready bool) (
 	if err := s.write(l.name); err != nil {
 		return err
 	}
-	unready := l.WaitReady(ctx, timeout)
+	settle := time.Duration(0)
+	if keepUnready {
+		settle = settleTime
+	}
+	unready := l.waitReady(ctx, timeout, settle)
 	if unready != nil && (!keepUnready || ctx.Err() != nil) {
 		return unready
 	}

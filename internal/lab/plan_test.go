@@ -35,8 +35,8 @@ func TestPlan(t *testing.T) {
 	s := labtest.Routed()
 	s.Nodes["a"].Serve = &traffic.Config{Port: 80}
 	s.Nodes["a"].Reflector = &reflector.Config{
-		ASN: 65000, RouterID: netip.MustParseAddr("10.0.0.2"), Address: netip.MustParseAddr("2001:db8:1::a"),
-		Clients: []reflector.Client{{Name: "b", Address: netip.MustParseAddr("2001:db8:1::b")}},
+		ASN: 65002, RouterID: netip.MustParseAddr("10.0.0.2"), Address: netip.MustParseAddr("2001:db8:1::a"),
+		Clients: []reflector.Client{{Name: "c", Address: netip.MustParseAddr("2001:db8:1::c")}},
 		Status:  netip.MustParseAddrPort("127.0.0.1:7"),
 	}
 	p, err := newPlan("x.2", s)

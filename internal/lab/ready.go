@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/health"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/role"
 )
@@ -27,6 +27,9 @@ const (
 	// maxStatus bounds an answer, in bytes.
 	maxStatus = 16 << 20
 	logLines  = 5
+	// settleTime is how long a lab for interactive use waits for what a degraded daemon lacks:
+	// longer than two attempts to open a BGP session.
+	settleTime = 10 * time.Second
 )
 
 // get fetches a URL whose host is an address from inside a namespace.
@@ -95,11 +98,21 @@ type waiting struct {
 	what, log string
 	ask       func(ctx context.Context) error
 	failed    error
+	// settle is how long a daemon must have been degraded for the same reason until that is
+	// accepted; 0: it never is. degraded is the last such reason.
+	settle   time.Duration
+	degraded string
+	settled  bool // it is accepted so
 }
 
-// WaitReady returns when every daemon is ready and the client reaches the server. It fails as soon
-// as a daemon ends.
+// WaitReady returns when every daemon is ready and not degraded, and the client reaches the server.
+// It fails as soon as a daemon ends.
 func (l *Lab) WaitReady(ctx context.Context, timeout time.Duration) error {
+	return l.waitReady(ctx, timeout, 0)
+}
+
+// waitReady is WaitReady that accepts, and logs, daemons that stay degraded for settle; 0: none.
+func (l *Lab) waitReady(ctx context.Context, timeout, settle time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not ready after %s", timeout))
 	defer cancel()
 	ctx, fail := context.WithCancelCause(ctx)
@@ -122,7 +135,13 @@ func (l *Lab) WaitReady(ctx context.Context, timeout time.Duration) error {
 	all := l.conditions()
 	var asking sync.WaitGroup
 	for _, w := range all {
-		asking.Go(func() { w.failed = w.wait(ctx) })
+		w.settle = settle
+		asking.Go(func() {
+			w.failed = w.wait(ctx)
+			if w.failed == nil && w.settled {
+				l.log.Warn("daemon is degraded", "daemon", w.what, "reason", w.degraded)
+			}
+		})
 	}
 	asking.Wait()
 
@@ -233,47 +252,48 @@ func (l *Lab) conditions() []*waiting {
 	})
 }
 
-// readiness reads `"ready": true` from a status, and otherwise says what the status gives as
-// reason.
+// degradedError is a daemon that is ready, but not with everything that it is configured for.
+type degradedError struct{ reason string }
+
+func (e *degradedError) Error() string { return "degraded: " + e.reason }
+
+// readiness reads the health of a daemon from its status. One that is ready but degraded is a
+// *degradedError.
 func readiness(status []byte) error {
-	var s struct {
-		Ready    bool                `json:"ready"`
-		Reason   string              `json:"reason"`
-		Sessions []bgp.SessionStatus `json:"sessions"`
-	}
+	var s health.Status
 	switch err := json.Unmarshal(status, &s); {
 	case err != nil:
-		return fmt.Errorf("status not understood: %w", err)
+		return fmt.Errorf("read status: %w", err)
+	case s.Ready && s.Degraded:
+		return &degradedError{s.Reason}
 	case s.Ready:
 		return nil
 	case s.Reason != "":
 		return errors.New(s.Reason)
 	}
-	var down []string
-	for _, x := range s.Sessions {
-		if !x.Up {
-			text := "session with " + x.Neighbor + " is down"
-			if x.Reason != "" {
-				text += " (" + x.Reason + ")"
-			}
-			down = append(down, text)
-		}
-	}
-	if len(down) > 0 {
-		return errors.New(strings.Join(down, ", "))
-	}
 	return errors.New("is not ready")
 }
 
-// wait asks until there is no error. When ctx ends first it returns the last error that was not
-// ctx's own.
+// wait asks until there is no error, or until a daemon has been degraded for the same reason for as
+// long as it may. When ctx ends first it returns the last error that was not ctx's own.
 func (w *waiting) wait(ctx context.Context) error {
 	tick := time.NewTicker(askEvery)
 	defer tick.Stop()
 	var last error
+	var since time.Time // degraded for the same reason
 	for {
 		err := w.ask(ctx)
 		if err == nil {
+			return nil
+		}
+		var degraded *degradedError
+		switch {
+		case !errors.As(err, &degraded):
+			since = time.Time{}
+		case since.IsZero() || w.degraded != degraded.reason:
+			since, w.degraded = time.Now(), degraded.reason
+		case w.settle > 0 && time.Since(since) >= w.settle:
+			w.settled = true
 			return nil
 		}
 		if ctx.Err() == nil || last == nil {

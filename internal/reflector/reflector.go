@@ -13,6 +13,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/control"
+	"github.com/tabane/tabane/internal/health"
 )
 
 // Options describe a Reflector.
@@ -107,25 +108,28 @@ func (r *Reflector) Stop() { r.speaker.Stop() }
 
 // Status is what /status shows.
 type Status struct {
-	Role  string `json:"role"`
-	Ready bool   `json:"ready"`
-	ASN   uint32 `json:"asn"`
+	Role string `json:"role"`
+	health.Status
+	ASN uint32 `json:"asn"`
 	// Control is the path of the socket for commands.
 	Control  string              `json:"control"`
 	Sessions []bgp.SessionStatus `json:"sessions"`
 }
 
-// Status returns the state of the reflector. It is ready when the sessions with all clients are up.
+// Status returns the state of the reflector. It is ready when a session with a client is up, and
+// degraded until all are.
 func (r *Reflector) Status() any {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := Status{
-		Role: "reflector", Ready: true, ASN: r.config.ASN, Control: control.Path(r.config.Control, "reflector"),
+		Role: "reflector", ASN: r.config.ASN, Control: control.Path(r.config.Control, "reflector"),
 		Sessions: r.speaker.Sessions(),
 	}
-	for _, session := range s.Sessions {
-		s.Ready = s.Ready && session.Up
+	var report health.Report
+	report.NeedOne(len(s.Sessions), bgp.Problems(s.Sessions))
+	if missing := len(r.config.Clients) - len(s.Sessions); missing > 0 {
+		report.Fail("%d clients are not configured yet", missing)
 	}
-	s.Ready = s.Ready && len(s.Sessions) == len(r.config.Clients)
+	s.Status = report.Status()
 	return s
 }

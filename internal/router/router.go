@@ -14,6 +14,7 @@ import (
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/daemon"
+	"github.com/tabane/tabane/internal/health"
 	"github.com/tabane/tabane/internal/route"
 )
 
@@ -110,8 +111,8 @@ func (r *Router) Settled() bool { return false }
 
 // Status is what /status shows.
 type Status struct {
-	Role    string `json:"role"`
-	Ready   bool   `json:"ready"`
+	Role string `json:"role"`
+	health.Status
 	ASN     uint32 `json:"asn"`
 	Pending int    `json:"pending"`
 	// Control is the path of the socket for commands.
@@ -119,12 +120,15 @@ type Status struct {
 	Sessions []bgp.SessionStatus `json:"sessions"`
 }
 
-// Status returns the state of the router. It is ready when all its sessions are up.
+// Status returns the state of the router. It is ready when one of its sessions is up, and degraded
+// until all are.
 func (r *Router) Status() any {
-	s := Status{Role: "router", ASN: r.config.ASN, Control: control.Path(r.config.Control, "router")}
+	s := Status{Role: "router", Status: daemon.NotRunning, ASN: r.config.ASN, Control: control.Path(r.config.Control, "router")}
 	r.daemon.Do(context.Background(), func() {
-		s.Pending, s.Sessions = r.daemon.Kernel.Pending(), r.daemon.Speaker.Sessions()
-		s.Ready = r.daemon.AllUp() && s.Pending == 0
+		var report health.Report
+		s.Pending, s.Sessions = r.daemon.Health(&report)
+		report.NeedOne(len(s.Sessions), bgp.Problems(s.Sessions))
+		s.Status = report.Status()
 	})
 	return s
 }
