@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/tabane/tabane/internal/bgp"
@@ -50,8 +51,10 @@ type ASBR struct {
 	stale    bool
 	networks networks
 
-	// policies serializes changes of import policies, which take a while with a full table.
+	// policies serializes changes of policies, which take a while with a full table, and reloads.
 	policies sync.Mutex
+	// reloading: a reload is in progress, so that no drain may start.
+	reloading bool
 }
 
 // New checks that this host can be an ASBR, connects to the kernel and listens. It does not change
@@ -68,20 +71,9 @@ func New(ctx context.Context, o Options) (*ASBR, error) {
 		return nil, fmt.Errorf("read addresses of interfaces: %w", err)
 	}
 	a := &ASBR{config: o.Config, log: o.Log, networks: on, stale: true}
-	a.core = core{links: map[string]bool{}, via: map[netip.Addr]string{}}
-	for _, r := range o.Config.Reflectors {
-		a.core.via[r.Address] = ""
-	}
-	a.neighbors = a.reflectors()
-	for i := range o.Config.Peers {
-		p, err := newPeer(&a.config, &a.config.Peers[i])
-		if err != nil {
-			return nil, err
-		}
-		a.peers = append(a.peers, p)
-		a.core.peers = append(a.core.peers, p.Interface)
-		a.neighbors = append(a.neighbors, a.neighbor(p))
-	}
+	a.core.links = map[string]bool{}
+	a.setCore()
+	a.neighbors = slices.Concat(a.config.reflectors(), a.config.egress(on))
 	d, err := daemon.New(ctx, daemon.Options{
 		Protocol:  route.ASBR,
 		Speaker:   bgp.Options{ASN: o.Config.ASN, RouterID: o.Config.RouterID, Report: bgp.ReportAdjIn},
@@ -93,34 +85,75 @@ func New(ctx context.Context, o Options) (*ASBR, error) {
 		return nil, err
 	}
 	a.daemon = d
-	for _, p := range a.peers {
-		p.kernel, p.announcer = d.Kernel, d.Speaker
+	for i := range a.config.Peers {
+		p, err := a.newPeer(&a.config.Peers[i])
+		if err != nil {
+			return nil, errors.Join(err, d.Close())
+		}
+		a.peers = append(a.peers, p)
 	}
 	return a, nil
 }
 
-func (a *ASBR) reflectors() []bgp.Neighbor {
-	neighbors := make([]bgp.Neighbor, len(a.config.Reflectors))
-	for i, r := range a.config.Reflectors {
+// newPeer returns an egress peer whose session, link and routes are not known yet.
+func (a *ASBR) newPeer(conf *Peer) (*peer, error) {
+	p, err := newPeer(&a.config, conf)
+	if err != nil {
+		return nil, err
+	}
+	p.kernel, p.announcer = a.daemon.Kernel, a.daemon.Speaker
+	return p, nil
+}
+
+// setCore applies the configuration to the decision whether the core is reachable. What the kernel
+// said of links and reflectors stays.
+func (a *ASBR) setCore() {
+	a.core.peers = nil
+	for _, p := range a.config.Peers {
+		a.core.peers = append(a.core.peers, p.Interface)
+	}
+	via := map[netip.Addr]string{}
+	for _, r := range a.config.Reflectors {
+		via[r.Address] = a.core.via[r.Address]
+	}
+	a.core.via = via
+}
+
+// reflectors are the sessions with the route reflectors, with their policies while the ASBR is in
+// service.
+func (c *Config) reflectors() []bgp.Neighbor {
+	neighbors := make([]bgp.Neighbor, len(c.Reflectors))
+	for i, r := range c.Reflectors {
 		neighbors[i] = bgp.Neighbor{
-			Name: "reflector " + r.Address.String(), Address: r.Address, LocalAddress: a.config.Address, ASN: a.config.ASN,
+			Name: "reflector " + r.Address.String(), Address: r.Address, LocalAddress: c.Address, ASN: c.ASN,
 			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: r.Password, NextHopSelf: true, BFD: r.BFD,
 			// Our prefixes are reached directly, not by a detour through another ASBR. EPE Routes
 			// of other ASBRs are for servers.
-			Import: bgp.ImportPolicy{Reject: bgp.Within(bgp.RejectOwnPrefix, a.config.Prefixes...), RejectVPN: true},
-			Export: bgp.ExportPolicy{Reject: a.config.alone(nil)},
+			Import: bgp.ImportPolicy{Reject: bgp.Within(bgp.RejectOwnPrefix, c.Prefixes...), RejectVPN: true},
+			Export: bgp.ExportPolicy{Reject: c.alone(nil)},
 		}
 	}
 	return neighbors
 }
 
-func (a *ASBR) neighbor(p *peer) bgp.Neighbor {
-	return bgp.Neighbor{
-		Name: p.Name, Address: p.Address, ASN: p.ASN, Families: []bgp.Family{bgp.IPv6Unicast}, Password: p.Password,
-		LocalPref: p.LocalPref, ExportLocalOnly: true, BFD: p.BFD, Locators: []netip.Prefix{p.host()},
-		Import: a.config.importPolicy(&p.Peer, a.networks),
-		Export: bgp.ExportPolicy{Reject: a.config.alone(&p.Peer)},
+// egress are the sessions with the egress peers, with their policies while the ASBR is in service. The
+// configuration was checked.
+func (c *Config) egress(on networks) []bgp.Neighbor {
+	neighbors := make([]bgp.Neighbor, len(c.Peers))
+	for i := range c.Peers {
+		p := &c.Peers[i]
+		sid, err := c.Locator.srv6().SID(p.ID)
+		if err != nil {
+			panic("BUG: " + err.Error())
+		}
+		neighbors[i] = bgp.Neighbor{
+			Name: p.Name, Address: p.Address, ASN: p.ASN, Families: []bgp.Family{bgp.IPv6Unicast}, Password: p.Password,
+			LocalPref: p.LocalPref, ExportLocalOnly: true, BFD: p.BFD, Locators: []netip.Prefix{host(sid)},
+			Import: c.importPolicy(p, on),
+			Export: bgp.ExportPolicy{Reject: c.alone(p)},
+		}
 	}
+	return neighbors
 }
 
 // Run runs the ASBR until ctx ends. It always closes what New opened.
@@ -159,11 +192,7 @@ func (a *ASBR) advertise() {
 	}
 	var err error
 	if want {
-		var routes []bgp.UnicastRoute
-		for _, p := range a.config.announced() {
-			routes = append(routes, bgp.UnicastRoute{Prefix: p, NextHop: a.config.Address})
-		}
-		err = a.daemon.Speaker.Originate(routes...)
+		err = a.originate(a.config.announced())
 	} else {
 		err = a.daemon.Speaker.Withdraw(a.config.announced()...)
 	}
@@ -176,6 +205,15 @@ func (a *ASBR) advertise() {
 		a.log.Info("own prefixes "+map[bool]string{true: "advertised", false: "withdrawn: core unreachable"}[want],
 			"prefixes", len(a.config.announced()))
 	}
+}
+
+// originate advertises prefixes to egress peers.
+func (a *ASBR) originate(prefixes []netip.Prefix) error {
+	routes := make([]bgp.UnicastRoute, len(prefixes))
+	for i, p := range prefixes {
+		routes[i] = bgp.UnicastRoute{Prefix: p, NextHop: a.config.Address}
+	}
+	return a.daemon.Speaker.Originate(routes...)
 }
 
 // BGP implements daemon.Machine.
@@ -208,16 +246,18 @@ func (a *ASBR) reread() {
 		return
 	}
 	a.networks = on
-	go a.setImports(on)
+	go a.setImports()
 }
 
-// setImports replaces the import policies of all egress peers, outside the daemon's loop.
-func (a *ASBR) setImports(on networks) {
+// setImports replaces the import policies of all egress peers, outside of the daemon's loop.
+func (a *ASBR) setImports() {
 	a.policies.Lock()
 	defer a.policies.Unlock()
-	for _, p := range a.peers {
-		if err := a.daemon.Speaker.SetImport(context.Background(), p.Name, a.config.importPolicy(&p.Peer, on)); err != nil {
-			a.log.Error("replace import policy", "peer", p.Name, "err", err)
+	var neighbors []bgp.Neighbor
+	a.daemon.Do(a.running, func() { neighbors = a.config.egress(a.networks) })
+	for _, n := range neighbors {
+		if err := a.daemon.Speaker.SetImport(context.Background(), n.Name, n.Import); err != nil {
+			a.log.Error("replace import policy", "peer", n.Name, "err", err)
 		}
 	}
 }

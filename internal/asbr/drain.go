@@ -54,8 +54,12 @@ func (a *ASBR) Drain(wait time.Duration) error {
 	}
 	err := errors.New("not running")
 	a.daemon.Do(context.Background(), func() {
-		if a.drain.stage != Serving {
+		switch {
+		case a.drain.stage != Serving:
 			err = ErrNotServing
+			return
+		case a.reloading:
+			err = errReloading
 			return
 		}
 		ctx, cancel := context.WithCancel(a.running)

@@ -70,6 +70,16 @@ func CheckRenamed(faults *fault.List, path string, old, now []Neighbor) {
 	}
 }
 
+// CheckNeighbors returns why a speaker of this AS cannot have these neighbors.
+func CheckNeighbors(own uint32, list []Neighbor) error {
+	for _, n := range list {
+		if err := n.check(own); err != nil {
+			return fmt.Errorf("neighbor %q: %w", n.Name, err)
+		}
+	}
+	return nil
+}
+
 // Change replaces the neighbors of old by those of now. Sessions of unchanged neighbors stay up. On an
 // error, the neighbors are those of old again.
 func (s *sessions) Change(ctx context.Context, old, now []Neighbor) error {

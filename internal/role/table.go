@@ -115,6 +115,7 @@ table with exactly the routes that the peer advertised, and advertises these rou
 		start: func(ctx context.Context, c asbr.Config, o Options) (Machine, error) {
 			return asbr.New(ctx, asbr.Options{Config: c, Keep: o.Keep, Log: o.Log})
 		},
+		reload: func(m Machine, c asbr.Config) ([]string, error) { return m.(*asbr.ASBR).Reload(c) },
 	}),
 	describe(Descriptor{
 		Name: Edge, StatusPort: 9117, Needs: []Need{NetAdmin, MPTCP, SRv6}, Protocol: route.Edge, Endpoints: true,
