@@ -43,3 +43,11 @@ func (f *Subflow) timedOut(keep, least float64) {
 	f.Cwnd = lossWindow
 	f.afterTimeout = true
 }
+
+// Undo restores the window and the threshold from before a reduction that proved spurious (RFC 4015,
+// section 3.2; Linux: tcp_reno_undo_cwnd): neither gets smaller by it. What else controls keep stays,
+// as in Linux.
+func (f *Subflow) Undo(cwnd, ssthresh float64) {
+	f.Cwnd, f.Ssthresh = max(f.Cwnd, cwnd), max(f.Ssthresh, ssthresh)
+	f.afterTimeout = false
+}

@@ -99,8 +99,8 @@ type Connection struct {
 	// of a subflow are acknowledged one by one (Linux: up to 16).
 	DelayedACK bool
 	QuickACKs  int
-	// RACK finds losses by time, and probes for lost tails (RFC 8985), in place of counting (RFC
-	// 6675).
+	// RACK selects Linux' loss recovery: RACK-TLP (RFC 8985), and the undo of reductions that DSACKs or
+	// timestamps prove spurious. Without it losses are found by counting (RFC 6675).
 	RACK bool
 	// InitialWindow is in segments; 0 is cc.InitialWindow.
 	InitialWindow int

@@ -21,10 +21,11 @@ type packet struct {
 	// length is the payload.
 	length uint16
 	kind   kind
-	// blocks is how many of sack are used. duplicate: what is acknowledged had arrived before (RFC
-	// 2883).
+	// blocks is how many of sack are used. duplicate: the segment had been received before, and dsack
+	// is the low half of its number (RFC 2883).
 	blocks    uint8
 	duplicate bool
+	dsack     uint16
 	sack      [maxBlocks]span
 }
 

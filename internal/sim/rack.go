@@ -1,180 +1,135 @@
 package sim
 
-import "time"
+import (
+	"time"
 
-// rack finds losses by time (RFC 8985): what was sent sufficiently before something that has been
-// delivered is lost.
+	"github.com/tabane/tabane/internal/quality"
+)
+
+// rack is the state of RACK loss detection (RFC 8985, section 6; Linux: net/ipv4/tcp_recovery.c): a
+// segment is lost when one that was sent sufficiently later has been delivered.
 type rack struct {
-	// sent and seq are of the segment, among those delivered, that was sent last; rtt is its round
-	// trip time.
+	// sent and seq are of the most recently sent segment that has been delivered (RACK.segment); rtt
+	// is its round-trip time.
 	sent time.Duration
 	seq  uint32
 	rtt  time.Duration
-	// highest is the highest segment delivered. Once a lower one that was sent once is delivered
-	// after it, there is reordering.
+	// highest is the highest segment delivered (RACK.fack). reordered: a lower one that was never
+	// retransmitted has been delivered after it (RACK.reordering_seen).
 	highest   uint32
 	reordered bool
-	// reorder is when the next segment is lost unless it is delivered before, and probe when a tail
-	// loss probe is sent; 0 is for never.
-	reorder, probe time.Duration
-	// probing: a probe was sent that ended before probed, and is not yet accounted for; again if it
-	// was sent before.
-	probing, again bool
-	probed         uint32
+	// deadline is when the reordering timer expires, 0 when it does not run.
+	deadline time.Duration
+
+	reordering reorderingWindow
 }
 
-// due reports whether a timer expired, next when one does, 0 for never.
-func (r *rack) due(now time.Duration) bool {
-	return r.reorder != 0 && r.reorder <= now || r.probe != 0 && r.probe <= now
+// reorderingWindow adapts the reordering window to DSACKs (RFC 8985, section 6.2, step 4; Linux:
+// tcp_rack_update_reo_wnd). Each round trip with a DSACK adds a quarter of MinRTT. Its zero value is
+// one quarter.
+type reorderingWindow struct {
+	extra   int32  // RACK.reo_wnd_mult less 1
+	persist int32  // recoveries until the window is reset (RACK.reo_wnd_persist)
+	round   uint32 // SND.NXT at the last increase (RACK.dsack_round)
 }
 
-func (r *rack) next() time.Duration {
-	if r.reorder == 0 || r.probe != 0 && r.probe < r.reorder {
-		return r.probe
+const (
+	// reoWndPersist is TCP_RACK_RECOVERY_THRESH.
+	reoWndPersist = 16
+	// maxReoWndExtra is one less than the largest rack.reo_wnd_steps of Linux.
+	maxReoWndExtra = 254
+)
+
+// dsack takes a DSACK.
+func (w *reorderingWindow) dsack(una, next uint32) {
+	if una < w.round {
+		return
 	}
-	return r.reorder
+	w.round, w.persist = next, reoWndPersist
+	w.extra = min(w.extra+1, maxReoWndExtra)
 }
 
-func (r *rack) stop() { r.reorder, r.probe, r.probing = 0, 0, false }
+// recovered is called at the end of a recovery that was not spurious. The window is reset after 16 of
+// them without a DSACK.
+func (w *reorderingWindow) recovered() {
+	if w.persist > 0 {
+		w.persist--
+	}
+	if w.persist == 0 {
+		w.extra = 0
+	}
+}
 
-// after reports whether a segment was sent after another.
-func after(sent time.Duration, seq uint32, than time.Duration, other uint32) bool {
+// window returns the reordering window.
+func (w *reorderingWindow) window(rtt *quality.RTT) time.Duration {
+	return min(rtt.MinRTT/4*time.Duration(1+w.extra), rtt.SRTT)
+}
+
+// sentAfter reports whether a segment was sent after another (RFC 8985, section 6.2,
+// RACK_sent_after).
+func sentAfter(sent time.Duration, seq uint32, than time.Duration, other uint32) bool {
 	return sent > than || sent == than && seq > other
 }
 
-// delivered takes a segment that is newly acknowledged (section 6.2, steps 1 to 3). least is the
-// least round trip time.
-func (r *rack) delivered(now time.Duration, seq uint32, e *segment, least time.Duration) {
+// delivered takes a segment that is newly acknowledged (section 6.2, steps 1 to 3). minRTT is the
+// least round-trip time.
+func (r *rack) delivered(now time.Duration, seq uint32, e *segment, minRTT time.Duration) {
 	rtt := now - e.sent
-	if e.flags&everRetrans != 0 && rtt < least {
-		return // it is the first copy that was delivered
+	if e.flags&everRetrans != 0 && rtt < minRTT {
+		return // the acknowledgement is of the first transmission
 	}
 	if seq > r.highest {
 		r.highest = seq
 	} else if e.flags&everRetrans == 0 {
 		r.reordered = true
 	}
-	if after(e.sent, seq, r.sent, r.seq) {
+	if sentAfter(e.sent, seq, r.sent, r.seq) {
 		r.sent, r.seq, r.rtt = e.sent, seq, rtt
 	}
 }
 
-// rackAck finds what is lost after an acknowledgement.
-func (f *sender) rackAck(s *Sim, p *packet) {
-	f.accountProbe(s, p)
-	f.rackDetect(s)
-}
-
-// rackDetect is steps 4 and 5 of section 6.2.
-func (f *sender) rackDetect(s *Sim) {
-	r := &f.rack
-	r.reorder = 0
-	if f.board.sacked == 0 && f.board.retrans == 0 && f.board.lost == 0 || r.rtt == 0 {
+// detect marks lost segments, and sets when the reordering timer expires (section 6.2, step 5).
+func (r *rack) detect(now time.Duration, b *scoreboard, rtt *quality.RTT, state caState) {
+	r.deadline = 0
+	if b.sacked == 0 && b.retrans == 0 && b.lost == 0 || r.rtt == 0 {
 		return
 	}
 	var window time.Duration
-	if r.reordered || f.state != caRecovery && f.board.sacked < dupThresh {
-		window = min(f.retrans.rtt.MinRTT/4, f.retrans.rtt.SRTT)
+	if r.reordered || state < caRecovery && b.sacked < dupThresh {
+		window = r.reordering.window(rtt)
 	}
-	for seq := f.board.una; seq != f.board.next; seq++ {
-		e := f.board.at(seq)
-		if e.flags&sacked != 0 || e.flags&(lost|retransInFlight) == lost || !after(r.sent, r.seq, e.sent, seq) {
+	for seq := b.una; seq != b.next; seq++ {
+		e := b.at(seq)
+		if e.flags&sacked != 0 || e.flags&(lost|retransInFlight) == lost || !sentAfter(r.sent, r.seq, e.sent, seq) {
 			continue
 		}
-		if at := e.sent + r.rtt + window; at > s.now {
-			r.reorder = max(r.reorder, at)
+		if at := e.sent + r.rtt + window; at > now {
+			r.deadline = max(r.deadline, at)
 			continue
 		}
 		if e.flags&retransInFlight != 0 {
-			f.board.markRetransLost(seq, e)
+			b.markRetransLost(seq, e)
 		}
-		f.board.markLost(seq, e)
-	}
-	if r.reorder != 0 {
-		f.wake(s, r.reorder)
+		b.markLost(seq, e)
 	}
 }
 
-// rackTimer does what a timer of RACK or of the probe asks for.
-func (f *sender) rackTimer(s *Sim) {
-	r := &f.rack
-	if r.reorder != 0 && r.reorder <= s.now {
-		f.rackDetect(s)
-		if f.state == caOpen && f.board.lost > 0 {
-			f.cc.InFlight = float64(f.board.next - f.board.una)
-			f.enterRecovery(s)
-		}
-		f.retransmitLost(s)
-		f.refresh()
-		f.c.schedule(s)
-	}
-	if r.probe != 0 && r.probe <= s.now {
-		r.probe = 0
-		f.sendProbe(s)
+// rackDetect runs loss detection, and starts the reordering timer.
+func (f *sender) rackDetect(s *Sim) {
+	f.rack.detect(s.now, &f.board, &f.retrans.rtt, f.state)
+	if f.rack.deadline != 0 {
+		f.wake(s, f.rack.deadline)
 	}
 }
 
-// ackDelay is the longest that the receiver waits with an acknowledgement (section 7.2,
-// TLP.max_ack_delay).
-const ackDelay = 40 * time.Millisecond
-
-// armProbe sets when a tail loss probe is sent (section 7.2).
-func (f *sender) armProbe(s *Sim) {
-	r := &f.rack
-	r.probe = 0
-	if f.state != caOpen || f.board.sacked > 0 || f.board.una == f.board.next || r.probing {
-		return
+// reorderingTimeout handles the reordering timer (section 6.3; Linux: tcp_rack_reo_timeout).
+func (f *sender) reorderingTimeout(s *Sim) {
+	f.rackDetect(s)
+	if f.state == caOpen && f.board.lost > 0 {
+		f.cc.InFlight = float64(f.board.outstanding())
+		f.enterRecovery(s)
 	}
-	wait := time.Second
-	if f.retrans.rtt.SRTT > 0 {
-		wait = 2 * f.retrans.rtt.SRTT
-		if f.board.next-f.board.una == 1 {
-			wait += ackDelay
-		}
-	}
-	if at := s.now + wait; at < f.retrans.deadline {
-		r.probe = at
-		f.wake(s, at)
-	}
-}
-
-// sendProbe sends a tail loss probe: new data if there is, or the last segment again (section 7.3).
-// On a subflow of MPTCP it is always the latter: new data is the scheduler's.
-func (f *sender) sendProbe(s *Sim) {
-	r := &f.rack
-	if f.state != caOpen || f.board.una == f.board.next {
-		return
-	}
-	f.result.Probes++
-	r.probing, r.again = true, false
-	c := f.c
-	if n := c.newData(s); !c.MPTCP && n > 0 && f.board.next-f.board.una < f.window {
-		f.sendNew(s, c.next, n)
-		c.next += uint64(n)
-	} else {
-		seq, e := f.board.last()
-		f.retransmit(s, seq, e)
-		r.again = true
-	}
-	r.probed = f.board.next
-	f.restart(s)
+	f.retransmitLost(s)
 	f.refresh()
-}
-
-// accountProbe is section 7.4.2: a probe that repaired a loss was a loss all the same.
-func (f *sender) accountProbe(s *Sim, p *packet) {
-	r := &f.rack
-	if !r.probing || p.seq < r.probed {
-		return
-	}
-	switch {
-	case !r.again || p.duplicate:
-		r.probing = false
-	case p.seq > r.probed:
-		r.probing = false
-		if f.state == caOpen {
-			f.cc.InFlight = float64(f.board.inFlight())
-			f.c.control.Lost(f.c.flows, f.index, s.now)
-		}
-	}
+	f.c.schedule(s)
 }

@@ -75,13 +75,13 @@ func (r *receiver) data(s *Sim, p *packet) {
 	if r.quick > 0 {
 		r.quick--
 	} else if r.c.DelayedACK && r.waiting < 2 && !duplicate && !gap && r.held == 0 {
-		r.deadline = s.now + ackDelay
+		r.deadline = s.now + maxAckDelay
 		if source := s.receiverSource(r.flow); !s.events.has(source) {
 			s.events.set(source, r.deadline)
 		}
 		return
 	}
-	r.acknowledge(s, duplicate)
+	r.acknowledge(s, duplicate, seq)
 }
 
 // close moves next behind what has arrived.
@@ -149,11 +149,11 @@ func (r *receiver) grow(s *Sim) {
 	}
 }
 
-// acknowledge sends an acknowledgement.
-func (r *receiver) acknowledge(s *Sim, duplicate bool) {
+// acknowledge sends an acknowledgement; duplicate: with a DSACK of segment seq.
+func (r *receiver) acknowledge(s *Sim, duplicate bool, seq uint32) {
 	r.waiting, r.deadline = 0, 0
 	r.confirmed = r.next
-	p := packet{kind: ack, flow: r.flow, hop: r.back, at: r.echo, seq: r.next, duplicate: duplicate, sack: r.blocks, blocks: uint8(r.nblocks)}
+	p := packet{kind: ack, flow: r.flow, hop: r.back, at: r.echo, seq: r.next, duplicate: duplicate, dsack: uint16(seq), sack: r.blocks, blocks: uint8(r.nblocks)}
 	p.data, p.window = r.c.advertise(r)
 	s.send(&p, int32(r.c.Header))
 }
@@ -167,6 +167,6 @@ func (r *receiver) timer(s *Sim) {
 		s.events.set(source, r.deadline)
 	default:
 		s.events.remove(source)
-		r.acknowledge(s, false)
+		r.acknowledge(s, false, 0)
 	}
 }

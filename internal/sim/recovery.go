@@ -5,6 +5,7 @@ package sim
 func (f *sender) enterRecovery(s *Sim) {
 	f.state, f.recover, f.rescued = caRecovery, f.board.next, false
 	f.result.Recoveries++
+	f.undo.begin(&f.board, f.cc)
 	f.c.control.Lost(f.c.flows, f.index, s.now)
 	if f.board.pending > 0 {
 		f.retransmitNext(s)

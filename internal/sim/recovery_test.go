@@ -136,8 +136,8 @@ func TestWhatIsLostIsSentAgain(t *testing.T) {
 		s := newStage(t, once(lost...), func(c *Connection) { c.RACK, c.Bytes = rack, 1340*200 })
 		s.until("the end", func(f *sender) bool { return f.c.done })
 		r := s.senders[0].result
-		if r.Timeouts != 0 || r.Recoveries != 1 || r.Probes != 0 {
-			t.Errorf("rack %v: %d recoveries, %d timeouts, %d probes, want one recovery", rack, r.Recoveries, r.Timeouts, r.Probes)
+		if r.Timeouts != 0 || r.Recoveries != 1 || r.Probes != 0 || r.Undone != 0 {
+			t.Errorf("rack %v: %d recoveries, %d undone, %d timeouts, %d probes, want one recovery", rack, r.Recoveries, r.Undone, r.Timeouts, r.Probes)
 		}
 		for c, n := range s.seen {
 			if n > 2 {

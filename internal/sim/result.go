@@ -65,6 +65,8 @@ type PathResult struct {
 	// Recoveries is how often fast recovery was entered, Timeouts how often the retransmission
 	// timer expired, Probes how many tail loss probes were sent.
 	Recoveries, Timeouts, Probes uint64
+	// Undone is how often a reduction of the congestion window was undone as spurious.
+	Undone uint64 `json:",omitempty"`
 	// Acks is how many acknowledgements came back.
 	Acks uint64
 	// Arrived is the bytes that arrived on the subflow, each byte of the subflow's sequence once;

@@ -47,6 +47,15 @@ func newScoreboard() scoreboard {
 
 func (b *scoreboard) at(seq uint32) *segment { return &b.ring[seq&uint32(len(b.ring)-1)] }
 
+// outstanding returns the number of segments sent and not acknowledged cumulatively.
+func (b *scoreboard) outstanding() uint32 { return b.next - b.una }
+
+// sent returns the highest segment sent whose number ends in these 16 bits.
+func (b *scoreboard) sent(low uint16) uint32 {
+	last := b.next - 1
+	return last - uint32(uint16(last)-low)
+}
+
 // inFlight returns RFC 6675's pipe, in segments.
 func (b *scoreboard) inFlight() int32 { return int32(b.next-b.una) - b.sacked - b.lost + b.retrans }
 
@@ -201,6 +210,20 @@ func (b *scoreboard) markAllLost() {
 	}
 	b.pending = b.lost
 	b.lossMarked, b.retransNext = b.next, b.una
+}
+
+// anyRetrans reports whether a retransmission is in flight, or the first segment has been
+// retransmitted (Linux: tcp_any_retrans_done).
+func (b *scoreboard) anyRetrans() bool {
+	return b.retrans > 0 || b.una != b.next && b.at(b.una).flags&everRetrans != 0
+}
+
+// unmarkLost makes lost segments ones in flight.
+func (b *scoreboard) unmarkLost() {
+	for seq := b.una; seq != b.next; seq++ {
+		b.at(seq).flags &^= lost
+	}
+	b.lost, b.pending = 0, 0
 }
 
 // retransmitted records a retransmission.

@@ -34,15 +34,18 @@ type sender struct {
 	window uint32 // most segments outstanding
 
 	recover  uint32 // recovery ends when this is una
-	rescued  bool   // the last segment was sent again in this recovery (RFC 6675, section 4, NextSeg 4)
+	rescued  bool   // the last segment was retransmitted in this recovery (RFC 6675, section 4, NextSeg 4)
 	timedOut uint32 // una at the last timeout
 
 	retrans retransTimer
 	backlog backlog
 	buffers buffers
 
-	rack rack
-	hand handshake
+	rack   rack
+	tlp    tailLossProbe
+	undo   undo
+	dsacks uint64
+	hand   handshake
 
 	windowSince time.Duration
 	windowArea  float64 // segments times nanoseconds
@@ -138,6 +141,7 @@ func (f *sender) sendNew(s *Sim, at uint64, length int) {
 // retransmit sends a segment again.
 func (f *sender) retransmit(s *Sim, seq uint32, e *segment) {
 	f.board.retransmitted(e)
+	f.undo.retransmitted(s.now)
 	f.result.Retransmissions++
 	f.transmit(s, seq, e)
 	if seq == f.board.una {
@@ -152,6 +156,9 @@ func (f *sender) ack(s *Sim, p *packet) {
 	f.result.Acks++
 	c := f.c
 	c.acknowledged(p)
+	if p.duplicate && c.RACK {
+		f.dsack(p)
+	}
 	if c.done || f.state == caClosed || p.seq < f.board.una {
 		if !c.done {
 			c.schedule(s)
@@ -164,7 +171,8 @@ func (f *sender) ack(s *Sim, p *packet) {
 
 	before := f.board.inFlight()
 	outstanding := f.board.next - f.board.una
-	segments := int(p.seq - f.board.una)
+	una := f.board.una
+	segments := int(p.seq - una)
 	var r *rack
 	if c.RACK {
 		r = &f.rack
@@ -185,12 +193,17 @@ func (f *sender) ack(s *Sim, p *packet) {
 		}
 	}
 	was := f.state
-	if was != caOpen && f.board.una >= f.recover {
-		f.state, f.rescued = caOpen, false
-	}
-	if c.RACK {
-		f.rackAck(s, p)
-	} else {
+	detect := true
+	switch {
+	case c.RACK:
+		if detect = f.tryUndo(p, una); detect {
+			f.probeAcknowledged(s, p)
+			f.rackDetect(s)
+		}
+	default:
+		if was != caOpen && f.board.una >= f.recover {
+			f.state, f.rescued = caOpen, false
+		}
 		f.board.markLostBySACK()
 	}
 	switch {
@@ -212,7 +225,9 @@ func (f *sender) ack(s *Sim, p *packet) {
 	if c.RACK {
 		f.armProbe(s)
 	}
-	f.retransmitLost(s)
+	if detect {
+		f.retransmitLost(s)
+	}
 	if c.ahead {
 		f.sendBacklog(s)
 	}
@@ -261,21 +276,32 @@ func (f *sender) timer(s *Sim) {
 		s.events.remove(source)
 		return
 	}
-	if f.rack.due(s.now) {
-		f.rackTimer(s)
+	if due(f.rack.deadline, s.now) {
+		f.reorderingTimeout(s)
 	}
-	if f.retrans.deadline != 0 && f.retrans.deadline <= s.now {
+	if due(f.tlp.deadline, s.now) {
+		f.sendProbe(s)
+	}
+	if due(f.retrans.deadline, s.now) {
 		f.timeout(s)
 	}
-	next := f.retrans.deadline
-	if r := f.rack.next(); r != 0 && (next == 0 || r < next) {
-		next = r
-	}
+	next := earlier(f.retrans.deadline, earlier(f.rack.deadline, f.tlp.deadline))
 	if next == 0 {
 		s.events.remove(source)
 		return
 	}
 	s.events.set(source, next)
+}
+
+// due reports whether a timer with that deadline, 0 when it does not run, has expired.
+func due(deadline, now time.Duration) bool { return deadline != 0 && deadline <= now }
+
+// earlier returns the earlier of two deadlines.
+func earlier(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // timeout is RFC 6298, 5.4 to 5.6, with a scoreboard that is kept (RFC 6675, section 5.1).
@@ -292,11 +318,14 @@ func (f *sender) timeout(s *Sim) {
 	if f.timedOut != f.board.una {
 		f.timedOut = f.board.una
 		flow.InFlight = float64(f.board.next - f.board.una)
+		if f.state != caRecovery {
+			f.undo.begin(&f.board, flow)
+		}
 		c.control.TimedOut(c.flows, f.index, s.now)
 	}
 	f.board.markAllLost()
 	f.state, f.recover, f.rescued = caLoss, f.board.next, false
-	f.rack.stop()
+	f.rack.deadline, f.tlp = 0, tailLossProbe{}
 	f.retrans.backOff()
 	f.restart(s)
 	c.reinject(s, f)

@@ -1,0 +1,125 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/tabane/tabane/internal/cc"
+)
+
+// undo is what it takes to revert a reduction of the congestion window that proves spurious, because
+// segments were reordered or delayed and not lost. Two things prove it: an acknowledgement echoes a
+// timestamp older than the first retransmission (Eifel detection, RFC 3522), or there was a DSACK for
+// every retransmission (RFC 3708). Linux has the same in tcp_init_undo, tcp_packet_delayed,
+// tcp_may_undo and tcp_undo_cwnd_reduction.
+type undo struct {
+	// marker is SND.UNA when the window was reduced (undo_marker), 0 when there is nothing to undo.
+	marker uint32
+	// retrans is the number of retransmissions without a DSACK (undo_retrans), -1 before the first.
+	retrans int32
+	// first is when the first retransmission was sent (retrans_stamp), 0 before.
+	first time.Duration
+	// cwnd and ssthresh are those before the reduction (prior_cwnd, prior_ssthresh).
+	cwnd, ssthresh float64
+}
+
+// begin records the state before a reduction. The first retransmission may be of the reduction before
+// it (tcp_retrans_stamp_cleanup).
+func (u *undo) begin(b *scoreboard, w *cc.Subflow) {
+	first := u.first
+	*u = undo{marker: b.una, retrans: b.retrans, cwnd: w.Cwnd, ssthresh: max(w.Ssthresh, w.Cwnd*3/4)} // tcp_current_ssthresh
+	if u.retrans == 0 {
+		u.retrans = -1
+	}
+	if b.anyRetrans() {
+		u.first = first
+	}
+}
+
+// retransmitted counts a retransmission.
+func (u *undo) retransmitted(now time.Duration) {
+	if u.first == 0 {
+		u.first = now
+	}
+	u.retrans = max(u.retrans, 0) + 1
+}
+
+// dsack takes the DSACK of a segment.
+func (u *undo) dsack(seq uint32) {
+	if u.marker != 0 && u.retrans > 0 && seq >= u.marker {
+		u.retrans--
+	}
+}
+
+// delayed reports whether an acknowledgement of new data was triggered by a first transmission.
+func (u *undo) delayed(echo time.Duration) bool {
+	return u.marker != 0 && (u.first == 0 || echo < u.first)
+}
+
+// duplicated reports whether every retransmission had a DSACK.
+func (u *undo) duplicated() bool { return u.marker != 0 && u.retrans == 0 }
+
+// revert restores the congestion window and the threshold.
+func (u *undo) revert(w *cc.Subflow) {
+	w.Undo(u.cwnd, u.ssthresh)
+	u.marker = 0
+}
+
+// tryUndo processes an acknowledgement while the subflow is in recovery or loss, or after it, as
+// tcp_fastretrans_alert does before it looks for losses. prior is SND.UNA before the acknowledgement.
+// It returns false while an undo waits for the fate of retransmissions in flight: no more segments
+// are to be marked lost or retransmitted then.
+func (f *sender) tryUndo(p *packet, prior uint32) bool {
+	u := &f.undo
+	advanced := f.board.una != prior
+	over := f.state > caOpen && f.board.una >= f.recover
+	switch {
+	case over:
+		if u.duplicated() || advanced && u.delayed(p.at) { // tcp_try_undo_recovery
+			f.revert(f.state == caLoss)
+		} else {
+			f.rack.reordering.recovered()
+		}
+		f.state, f.rescued = caOpen, false
+	case advanced && f.state == caRecovery && u.delayed(p.at): // tcp_try_undo_partial
+		f.rack.reordered = f.rack.reordered || f.board.highest[0] > prior
+		if f.board.retrans > 0 {
+			return false
+		}
+		f.revert(true)
+		f.state = caOpen
+	case advanced && f.state == caLoss && (u.delayed(p.at) || u.duplicated()): // tcp_try_undo_loss
+		f.revert(true)
+		f.state = caOpen
+	case f.state != caLoss && u.duplicated(): // tcp_try_undo_dsack
+		f.revert(false)
+		f.rack.reordering.persist = min(f.rack.reordering.persist+1, reoWndPersist)
+		f.state = caOpen
+	}
+	return true
+}
+
+// dsack takes an acknowledgement with a DSACK (RFC 2883). Without a retransmission that it might be
+// of, the network made the duplicate, and it says nothing (Linux: tcp_dsack_seen).
+func (f *sender) dsack(p *packet) {
+	if f.dsacks++; f.dsacks > f.result.Retransmissions {
+		return
+	}
+	seq := f.board.sent(p.dsack)
+	if seq >= f.board.una && f.board.at(seq).flags&everRetrans == 0 {
+		return
+	}
+	f.undo.dsack(seq)
+	if probe := f.tlp.sent && seq+1 == f.tlp.end; f.rack.reordered && !probe {
+		f.rack.reordering.dsack(f.board.una, f.board.next)
+	}
+}
+
+// revert undoes the last reduction of the window; with unmark, no segment is lost any more
+// (tcp_undo_cwnd_reduction).
+func (f *sender) revert(unmark bool) {
+	if unmark {
+		f.board.unmarkLost()
+	}
+	f.undo.revert(f.cc)
+	f.result.Undone++
+}

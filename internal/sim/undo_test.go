@@ -1,0 +1,158 @@
+package sim
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tabane/tabane/internal/cc"
+	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/quality"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// reordering is one TCP connection over 10 Mbit/s and 10 ms each way, with delays that vary by jitter
+// in both directions and let packets overtake each other.
+func reordering(jitter time.Duration, change func(*Config)) Config {
+	c := Config{Seed: 1, Duration: 10 * time.Second}
+	p := channel.Profile{Rate: 10 * unit.MbitPerSecond, Delay: 10 * ms, Queue: channel.Queue{Limit: channel.Limit{Packets: 100}}}
+	if jitter > 0 {
+		p.Jitter = channel.Jitter{Kind: channel.Uniform, Amount: jitter, Reorder: true}
+	}
+	c.Links = []Link{{Profile: p}, {Profile: p}}
+	c.Connections = []Connection{{RACK: true, DelayedACK: true, QuickACKs: 16, Paths: []Path{{Out: []int{0}, Back: []int{1}}}}}
+	change(&c)
+	return c
+}
+
+// Linux 6.18 in a lab reaches 9.4 Mbit/s with 1, 2 and 5 ms, as without jitter. Without an undo and
+// with a fixed reordering window it would be 4.6 with 2 ms and 1.4 with 5 ms.
+func TestReorderingDoesNotReduceGoodput(t *testing.T) {
+	for _, jitter := range []time.Duration{0, 1 * ms, 2 * ms, 5 * ms, 9 * ms} {
+		r := run(t, reordering(jitter, func(*Config) {})).Connections[0]
+		if got := float64(r.After()); got < 9.2e6 {
+			t.Errorf("jitter %s: %v, want at least 9.2 Mbit/s; %+v", jitter, r.After(), r.Paths[0])
+		}
+		if undone := r.Paths[0].Undone; jitter == 0 && undone != 0 {
+			t.Errorf("%d reductions undone without reordering", undone)
+		}
+	}
+}
+
+// Losses are not taken for reordering: they cost as much with jitter as without.
+func TestLossesAreNotUndone(t *testing.T) {
+	goodput := func(jitter time.Duration) float64 {
+		sum := 0.0
+		for seed := range uint64(4) {
+			c := reordering(jitter, func(c *Config) {
+				c.Seed, c.Duration = seed, 60*time.Second
+				c.Links[0].Rate, c.Links[0].Delay = 100*unit.MbitPerSecond, 40*ms
+				c.Links[0].Loss = channel.Loss{Kind: channel.Random, P: 2e-3}
+				c.Connections[0].Congestion = "newreno"
+			})
+			r := run(t, c).Connections[0]
+			sum += float64(r.After()) / 4
+			if p := r.Paths[0]; jitter == 0 && p.Undone != 0 {
+				t.Errorf("%d of %d reductions undone", p.Undone, p.Recoveries)
+			}
+		}
+		return sum
+	}
+	with, without := goodput(ms), goodput(0)
+	if !near(with, without, 0.15) {
+		t.Errorf("%v with jitter, %v without", unit.Bandwidth(with), unit.Bandwidth(without))
+	}
+}
+
+func TestUndo(t *testing.T) {
+	begin := func() (*undo, *scoreboard, *cc.Subflow) {
+		b := newScoreboard()
+		b.grow()
+		for range 20 {
+			b.push(0, 1)
+		}
+		w := cc.Start(10)
+		u := &undo{}
+		u.begin(&b, &w)
+		w.Cwnd, w.Ssthresh = 5, 5
+		return u, &b, &w
+	}
+	u, _, w := begin()
+	if u.duplicated() {
+		t.Error("undone by DSACKs before any retransmission")
+	}
+	u.retransmitted(30 * ms)
+	u.retransmitted(31 * ms)
+	if u.delayed(30*ms) || !u.delayed(29*ms) {
+		t.Error("an echo of the first retransmission proves nothing, an older one does")
+	}
+	u.dsack(1)
+	if u.duplicated() {
+		t.Error("undone by one DSACK of two retransmissions")
+	}
+	u.dsack(2)
+	if !u.duplicated() {
+		t.Error("not undone by a DSACK of each retransmission")
+	}
+	u.revert(w)
+	if w.Cwnd != 10 || w.Ssthresh != cc.NoThreshold {
+		t.Errorf("window %v and threshold %v after the undo", w.Cwnd, w.Ssthresh)
+	}
+	if u.delayed(0) || u.duplicated() {
+		t.Error("undone twice")
+	}
+	u, b, w := begin()
+	u.retransmitted(30 * ms)
+	b.una = 3
+	u.begin(b, w)
+	u.retransmitted(50 * ms)
+	if u.dsack(2); u.duplicated() {
+		t.Error("a DSACK from before the reduction counts")
+	}
+	if !u.delayed(40 * ms) {
+		t.Error("a retransmission of an earlier recovery counts although none is in flight")
+	}
+}
+
+// The reordering window grows by a quarter of MinRTT for each round trip with DSACKs, up to SRTT, and
+// is reset after 16 recoveries without.
+func TestReorderingWindowAdapts(t *testing.T) {
+	rtt := quality.RTT{SRTT: 50 * ms, MinRTT: 40 * ms}
+	var w reorderingWindow
+	is := func(want time.Duration) {
+		t.Helper()
+		if got := w.window(&rtt); got != want {
+			t.Errorf("the window is %s, want %s", got, want)
+		}
+	}
+	is(10 * ms)
+	w.dsack(100, 200)
+	is(20 * ms)
+	w.dsack(199, 300)
+	is(20 * ms)
+	w.dsack(200, 300)
+	is(30 * ms)
+	for range 15 {
+		w.recovered()
+	}
+	is(30 * ms)
+	w.recovered()
+	is(10 * ms)
+	for i := range uint32(1000) {
+		w.dsack(1000*(i+1), 1000*(i+1)+10)
+	}
+	is(50 * ms)
+}
+
+// The number of a duplicate is found from its low half.
+func TestDSACKNumber(t *testing.T) {
+	for _, next := range []uint32{2, 1 << 16, 1<<16 + 1, 5<<16 - 1, 5<<16 + 77} {
+		b := scoreboard{next: next}
+		for _, before := range []uint32{1, 2, 100, 1<<16 - 1} {
+			if before < next {
+				if seq := next - before; b.sent(uint16(seq)) != seq {
+					t.Errorf("segment %d of %d is taken for %d", seq, next, b.sent(uint16(seq)))
+				}
+			}
+		}
+	}
+}
