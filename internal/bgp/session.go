@@ -13,12 +13,12 @@ type SessionStatus struct {
 	BFD string `json:"bfd,omitempty"`
 	// Retained is the number of stale best paths that are kept after the session ended.
 	Retained int `json:"retained,omitempty"`
-	// Reason is why the session is not up: why it went down, or why no new one opens.
-	Reason string `json:"reason,omitempty"`
 	// Uptime is the age of the session in seconds.
 	Uptime int64 `json:"uptime_seconds"`
 	// Flaps counts how often the session went down.
 	Flaps uint64 `json:"flaps"`
+	// Reason is why the session is not up: why it went down, or why no new one opens.
+	Reason string `json:"reason,omitempty"`
 	// LastReset is why the session went down last.
 	LastReset string `json:"last_reset,omitempty"`
 	// Sent and Received are the last NOTIFICATION messages, in words with code and subcode.
