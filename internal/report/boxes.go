@@ -16,8 +16,8 @@ import (
 	"github.com/tabane/tabane/internal/stat"
 )
 
-// routeTimes are the metrics of an experiment of scenario.KindRoutes that people look at, in the
-// order of columns; those that are drawn come first.
+// routeTimes are the displayed metrics of an experiment of scenario.KindRoutes, in the order of
+// columns; the drawn ones come first.
 var routeTimes = []struct {
 	metric, title, caption string
 	drawn                  bool
@@ -25,13 +25,12 @@ var routeTimes = []struct {
 	{result.EPERoute, "EPE Route", "EPE ROUTE (ms)", true},
 	{result.BestPath, "best path", "BEST PATH (ms)", true},
 	{result.SubflowTime, "subflow", "SUBFLOW (ms)", true},
-	{result.ASBRReceived, "until the ASBR hears", "ASBR HEARS (ms)", false},
+	{result.ASBRReceived, "update received by the ASBR", "ASBR RECVD (ms)", false},
 	{result.ReflectorPart, "reflector", "REFLECTOR (ms)", false},
 	{result.OwnPart, "ASBR and server", "ASBR+SERVER (ms)", false},
 }
 
-// overview draws the figures of all runs together, and says how many of them, the first ones, the
-// page shows.
+// overview draws the figures of all runs. The page shows the first onPage of them.
 func overview(r result.Result, all []row, traces []series, e *scenario.Experiment) (figures []figure, onPage int, err error) {
 	switch {
 	case e.Kind == scenario.KindRoutes:
@@ -41,14 +40,14 @@ func overview(r result.Result, all []row, traces []series, e *scenario.Experimen
 		figures, err = ownFigures(r, traces, e)
 		return figures, len(figures), err
 	}
-	// The page shows all traffic in one figure, and each kind alone is for those who want to use it
-	// elsewhere.
+	// The page shows all traffic in one figure. The figures of a single traffic are only
+	// written as files.
 	figures, err = goodputFigures(all, e)
 	return figures, 1, err
 }
 
-// routesFigure draws paper A's Fig. 10: a panel for each case, and in it for each time a box for
-// each kind of routers.
+// routesFigure draws paper A's Fig. 10: a panel for each case, with a box for each time and each
+// kind of routers.
 func routesFigure(r result.Result, e *scenario.Experiment) (figure, error) {
 	columns := min(2, len(e.Cases))
 	lines := (len(e.Cases) + columns - 1) / columns
@@ -70,14 +69,14 @@ func routesFigure(r result.Result, e *scenario.Experiment) (figure, error) {
 	plots := make([]*plot.Plot, len(panels))
 	for i, b := range panels {
 		p := newPlot("", "", "Time from the change of policy (ms)", -0.5, float64(len(b.groups))-0.5, 1, b.marks())
-		// In decades, on a linear axis: the library leaves room in vain beside a logarithmic one's
-		// label.
+		// In decades, on a linear axis: the library leaves unused space beside the label of
+		// a logarithmic one.
 		p.Y.Min, p.Y.Max, p.Y.Tick.Marker = math.Log10(low), math.Log10(high), decades{}
 		p.Title.Text = shorten(strings.TrimSpace(clean(b.name)+"  "+clean(b.title)), p.Title.TextStyle, width)
 		p.Add(b)
 		plots[i] = p
 	}
-	f := figure{name: "routes", title: "Time until a change of routes has been followed", alt: routesWords(r, e),
+	f := figure{name: "routes", title: "Time until a change of routes has taken effect", alt: routesWords(r, e),
 		caption: "Boxes are quartiles and median, whiskers reach to the last value within 1.5 times the box's height, circles are beyond; " +
 			"the axis is logarithmic, with times of 0 at its lower end. The subflow's time is that of its first packet, or of its last. " +
 			"Crosses on dotted lines are published medians." + publishedIn(e, result.EPERoute, result.BestPath, result.SubflowTime)}
@@ -86,7 +85,7 @@ func routesFigure(r result.Result, e *scenario.Experiment) (figure, error) {
 	})
 }
 
-// routesWords says what the boxes show, for those who cannot see them.
+// routesWords returns the alternative text of the box plots.
 func routesWords(r result.Result, e *scenario.Experiment) string {
 	var b strings.Builder
 	b.WriteString("Box plots of times in milliseconds, medians:")
@@ -102,7 +101,7 @@ func routesWords(r result.Result, e *scenario.Experiment) string {
 	return b.String() + "."
 }
 
-// boxes is one panel: for each time a group with a box for each transport.
+// boxes is one panel: a group for each time, with a box for each transport.
 type boxes struct {
 	name, title string
 	transports  []string
@@ -113,7 +112,7 @@ type boxGroup struct {
 	title string
 	// published is in milliseconds.
 	published number
-	// boxes has one for each transport, nil where no run has the time.
+	// boxes has one box for each transport, nil if no run has the time.
 	boxes []*stat.Box
 }
 
@@ -150,7 +149,7 @@ func newBoxes(r result.Result, e *scenario.Experiment, c scenario.Case) (*boxes,
 	return b, nil
 }
 
-// bounds are the least and the largest thing drawn that is more than 0, in milliseconds.
+// bounds returns the lowest and the highest drawn value above 0, in milliseconds.
 func (b *boxes) bounds() (low, high float64) {
 	low = math.Inf(1)
 	include := func(values ...float64) {
@@ -213,8 +212,8 @@ func (b *boxes) Plot(c draw.Canvas, p *plot.Plot) {
 		}
 		for j, box := range g.boxes {
 			if box != nil {
-				// The median in figures stands beside the box: above, it could be read as an
-				// outlier's.
+				// The number of the median is beside the box: above, it could be
+				// read as that of an outlier.
 				drawBox(c, *box, x+0.28*slot, 0.44*slot, trY, colorOf(j))
 				c.FillText(value, vg.Point{X: x + 0.5*slot + 3, Y: trY(box.Median)}, milliseconds(box.Median/1000))
 			}
@@ -246,7 +245,8 @@ func cross(c draw.Canvas, at vg.Point) {
 	c.DrawGlyph(draw.GlyphStyle{Color: ink, Radius: 3, Shape: draw.CrossGlyph{}}, at)
 }
 
-// decades marks an axis of powers of ten at each of them and, without a label, at their multiples.
+// decades has labeled ticks at powers of ten and unlabeled ones at their multiples, for an axis of
+// logarithms.
 type decades struct{}
 
 func (decades) Ticks(from, to float64) []plot.Tick {
@@ -266,7 +266,7 @@ func (decades) Ticks(from, to float64) []plot.Tick {
 	return ticks
 }
 
-// milliseconds prints seconds as milliseconds, with as many digits as mean something.
+// milliseconds formats seconds as milliseconds, with the significant digits.
 func milliseconds(seconds float64) string {
 	ms := 1000 * seconds
 	if ms >= 100 {
@@ -275,8 +275,8 @@ func milliseconds(seconds float64) string {
 	return decimal(ms, 1)
 }
 
-// routeTable is the result of an experiment of scenario.KindRoutes as people read it: a line for
-// each cell, with the median and, where there are several trials, the quartiles of each time.
+// routeTable is the table of an experiment of scenario.KindRoutes: a line for each cell, with the
+// median of each time and, with several trials, the quartiles.
 type routeTable struct {
 	Columns []string
 	Lines   []routeLine
@@ -321,7 +321,7 @@ func newRouteTable(r result.Result, e *scenario.Experiment) *routeTable {
 	return t
 }
 
-// text is the table for a terminal: medians alone.
+// text returns the table for a terminal, which has only the medians.
 func (t *routeTable) text() [][]string {
 	header := []string{"PATTERN", "ROUTERS"}
 	for _, m := range routeTimes {

@@ -11,8 +11,9 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// followed is an experiment on routes, with a network whose times are all ten times the other's.
-func followed() (*scenario.Spec, result.Result) {
+// routesResult returns a result of an experiment on routes, in which all times of one kind of
+// routers are ten times the other's.
+func routesResult() (*scenario.Spec, result.Result) {
 	spec := &scenario.Spec{Name: "routes", Title: "Routes", Experiment: &scenario.Experiment{
 		Kind: scenario.KindRoutes, Baseline: "embedded",
 		Cases: []scenario.Case{
@@ -50,12 +51,12 @@ func followed() (*scenario.Spec, result.Result) {
 }
 
 func TestRoutesTable(t *testing.T) {
-	spec, r := followed()
+	spec, r := routesResult()
 	var b bytes.Buffer
 	if err := Table(&b, r, spec); err != nil {
 		t.Fatal(err)
 	}
-	want := `PATTERN  ROUTERS           EPE ROUTE (ms)  BEST PATH (ms)  SUBFLOW (ms)  ASBR HEARS (ms)  REFLECTOR (ms)  ASBR+SERVER (ms)        TRIALS
+	want := `PATTERN  ROUTERS           EPE ROUTE (ms)  BEST PATH (ms)  SUBFLOW (ms)  ASBR RECVD (ms)  REFLECTOR (ms)  ASBR+SERVER (ms)        TRIALS
 3.1      embedded routers             3.0             6.0             -                -               -                 -             5
 3.1      FRR                         25.0            50.0             -                -               -                 -  5 (1 failed)
 3.2      embedded routers             3.0             6.0           0.0                -               -                 -             5
@@ -67,7 +68,7 @@ func TestRoutesTable(t *testing.T) {
 }
 
 func TestRoutesReport(t *testing.T) {
-	spec, r := followed()
+	spec, r := routesResult()
 	files, err := assemble(r, spec, Extra{})
 	if err != nil {
 		t.Fatal(err)
@@ -101,9 +102,9 @@ func TestRoutesReport(t *testing.T) {
 	}
 }
 
-// TestRoutesWithoutRuns: what could not be measured is drawn as nothing.
-func TestRoutesWithoutRuns(t *testing.T) {
-	spec, r := followed()
+// TestRoutesFigureWithoutRuns: what could not be measured is drawn as nothing.
+func TestRoutesFigureWithoutRuns(t *testing.T) {
+	spec, r := routesResult()
 	r.Runs, r.Summary = nil, nil
 	if _, err := assemble(r, spec, Extra{}); err != nil {
 		t.Error(err)

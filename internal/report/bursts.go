@@ -78,10 +78,11 @@ func burstFigure(spec *scenario.Figure, traces []series, e *scenario.Experiment)
 	return render(f, legendSpace+vg.Length(len(panels))*235, func(c draw.Canvas) { tile(drawLegend(c, entries), plots, 1) })
 }
 
-// burstsFile is where the bursts of a series are kept, relative to the result's directory.
+// burstsFile returns the name of the file with the bursts of a series, relative to the result's
+// directory.
 func (s series) burstsFile() string { return strings.TrimSuffix(s.file(), ".csv") + "-bursts.csv" }
 
-// burstsCSV has a line for each instant at which something was released.
+// burstsCSV returns a line for each instant at which segments were released.
 func (s series) burstsCSV() ([]byte, error) {
 	lines := make([][]string, len(s.Bursts))
 	for i, b := range s.Bursts {
@@ -114,7 +115,7 @@ func (u *impulses) Plot(c draw.Canvas, p *plot.Plot) {
 	for i, ref := range u.references {
 		c.StrokeLine2(referenceStyle(i), c.Min.X, trY(ref.Y), c.Max.X, trY(ref.Y))
 	}
-	// Of bursts that would be drawn over each other the longest is enough.
+	// Of bursts at the same position only the longest is drawn.
 	const fine = 0.4
 	drawn, longest := math.Inf(-1), 0
 	flush := func() {

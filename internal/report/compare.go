@@ -10,7 +10,7 @@ import (
 	"github.com/tabane/tabane/internal/result"
 )
 
-// compareLine is one line of a comparison as people read it.
+// compareLine is one formatted line of a comparison.
 type compareLine struct {
 	Case, Traffic, Transport string
 	What                     string
@@ -39,8 +39,7 @@ func compareLines(list []result.Comparison) []compareLine {
 	return lines
 }
 
-// shownUnit is the unit in which people read values of a metric's unit, and by what these are
-// multiplied.
+// shownUnit returns the display unit for a metric's unit, and the factor between them.
 func shownUnit(unit string) (shown string, by float64) {
 	switch unit {
 	case "bit/s":
@@ -53,7 +52,7 @@ func shownUnit(unit string) (shown string, by float64) {
 	return unit, 1
 }
 
-// spread is a mean, and between what values it lies where trials differ.
+// spread formats a mean, with the range over the trials if they differ.
 func spread(mean float64, between [2]float64, by float64) string {
 	s := digits(mean * by)
 	if least, most := digits(between[0]*by), digits(between[1]*by); least != most && between != [2]float64{} {
@@ -62,7 +61,7 @@ func spread(mean float64, between [2]float64, by float64) string {
 	return s
 }
 
-// digits is a number with as many places as say something.
+// digits formats a number with its significant digits.
 func digits(v float64) string {
 	switch {
 	case v == float64(int64(v)):
@@ -73,7 +72,7 @@ func digits(v float64) string {
 	return fmt.Sprintf("%.1f", v)
 }
 
-// Comparison prints a result of a lab beside what was simulated.
+// Comparison prints a comparison of a lab's result with a simulation.
 func Comparison(w io.Writer, list []result.Comparison) error {
 	var b bytes.Buffer
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -94,7 +93,7 @@ func Comparison(w io.Writer, list []result.Comparison) error {
 	return err
 }
 
-// comparisonFiles are what a report has of a simulation that a lab is compared with.
+// comparisonFiles returns the files and lines of a report's comparison with a simulation.
 func comparisonFiles(r result.Result, simulated *result.Result) ([]file, []compareLine, error) {
 	if simulated == nil {
 		return nil, nil, nil

@@ -15,7 +15,7 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// courseFigures draws, for each kind of traffic, what each subflow brought over time in the runs of
+// courseFigures draws, for each traffic, the throughput of each subflow over time in the runs of
 // cases with events: a row for each case, a column for each transport.
 func courseFigures(all []series, spec *scenario.Spec) ([]figure, error) {
 	var figures []figure
@@ -89,7 +89,7 @@ func courseFigure(all []series, spec *scenario.Spec, name string) (figure, error
 		p.Add(u)
 		plots[i] = p
 	}
-	entries := []legendEntry{{"sum", line(sumStyle)}, {"goodput", line(draw.LineStyle{Color: soft, Width: 1.6})}}
+	entries := []legendEntry{{"sum", line(sumStyle)}, {"goodput", line(draw.LineStyle{Color: backdrop, Width: 1.6})}}
 	for i, n := range sorted {
 		entries = append(entries, legendEntry{"subflow " + clean(n), line(draw.LineStyle{Color: colorOf(i), Width: 1.6})})
 	}
@@ -112,12 +112,12 @@ func courseFigure(all []series, spec *scenario.Spec, name string) (figure, error
 }
 
 var (
-	goodputStyle = draw.LineStyle{Color: soft, Width: 0.8}
+	goodputStyle = draw.LineStyle{Color: backdrop, Width: 0.8}
 	sumStyle     = draw.LineStyle{Color: ink, Width: 1.3}
 	eventStyle   = draw.LineStyle{Color: muted, Width: 1, Dashes: []vg.Length{1.2, 1.8}}
 )
 
-// mean is the goodput of all whole intervals in Mbit/s.
+// mean returns the goodput of all whole intervals in Mbit/s.
 func (s series) mean() float64 {
 	points := s.points()
 	sum := 0.0
@@ -127,9 +127,9 @@ func (s series) mean() float64 {
 	return sum / float64(len(points))
 }
 
-// brought is what the subflows brought together in each whole interval, or the goodput of a
-// connection without subflows.
-func (s series) brought() plotter.XYs {
+// throughput returns the sum of the subflows' throughput in each whole interval, or the goodput of
+// a connection without subflows.
+func (s series) throughput() plotter.XYs {
 	points := s.points()
 	if len(s.Subflows) == 0 {
 		return points
@@ -143,7 +143,7 @@ func (s series) brought() plotter.XYs {
 	return points
 }
 
-// rate is what a subflow brought in an interval, in Mbit/s.
+// rate returns the throughput of a subflow in an interval, in Mbit/s.
 func (s series) rate(f result.Subflow, i int) float64 {
 	if i >= len(f.Bytes) {
 		return 0
@@ -151,16 +151,16 @@ func (s series) rate(f result.Subflow, i int) float64 {
 	return float64(f.Bytes[i]) * 8 / s.Interval.Seconds() / 1e6
 }
 
-// course is one panel: a run's goodput, its subflows, its limit and when something happened.
+// course is one panel: a run's goodput, its subflows, its limit and its events.
 type course struct {
 	trace series
 	drawn bool
-	// limit has step lines by their corners, in seconds and Mbit/s. Where no limit is known there
-	// is no line.
+	// limit has the corners of step lines, in seconds and Mbit/s. A limit that is not known has
+	// no line.
 	limit  []plotter.XYs
 	end    float64
 	colors map[string]int
-	// published are goodputs that others had before and after the first event.
+	// published are published goodputs before and after the first event.
 	published []publishedSpan
 }
 
@@ -208,7 +208,7 @@ func newCourse(all []series, spec *scenario.Spec, k result.CellKey) (*course, er
 	return u, nil
 }
 
-// phaseAt is when a phase began in this run: when its event happened, or should have.
+// phaseAt returns when a phase began in this run: at the actual time of its event, or as scheduled.
 func (u *course) phaseAt(i int, p result.Phase) float64 {
 	if at, began := u.trace.Began(p); i > 0 && began {
 		return at.Seconds()
@@ -216,8 +216,8 @@ func (u *course) phaseAt(i int, p result.Phase) float64 {
 	return p.At.Seconds()
 }
 
-// top is the highest thing to be drawn in Mbit/s. A burst after a pause is cut off at 1.5 times the
-// limit: it is no rate.
+// top returns the upper end of the axis in Mbit/s. A burst after a pause is cut off at 1.5 times
+// the limit: it is not a rate.
 func (u *course) top() float64 {
 	top, most := 0.0, 0.0
 	for _, step := range u.limit {
@@ -269,7 +269,7 @@ func (u *course) Plot(c draw.Canvas, p *plot.Plot) {
 		}
 		stroke(draw.LineStyle{Color: colorOf(u.colors[f.Name]), Width: 1}, points)
 	}
-	stroke(sumStyle, u.trace.brought())
+	stroke(sumStyle, u.trace.throughput())
 	for _, p := range u.published {
 		publishedMark(c, trX(p.from), trX(p.to), trY(p.mbit))
 	}

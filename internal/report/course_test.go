@@ -65,7 +65,7 @@ func changed(t testing.TB) (result.Result, *scenario.Spec, []result.Trace) {
 	return r, spec, traces
 }
 
-func TestTableOfWhatHappened(t *testing.T) {
+func TestTableWithEvents(t *testing.T) {
 	r, spec, _ := changed(t)
 	r.Runs[2].Notes = map[string]string{result.NoteError: "connection reset"}
 	r.Runs[2].Metrics = map[string]float64{result.ConnectionsLost: 1}
@@ -106,7 +106,7 @@ func TestCourseFigures(t *testing.T) {
 				t.Errorf("%s.png has %d pixels of the color of subflow %d", name, n, i)
 			}
 		}
-		if n := count(img, soft); n < 500 {
+		if n := count(img, backdrop); n < 500 {
 			t.Errorf("%s.png has %d pixels of goodput", name, n)
 		}
 	}
@@ -128,7 +128,7 @@ func TestCourseFigures(t *testing.T) {
 	}
 }
 
-func TestCourseOfAPathThatIsLost(t *testing.T) {
+func TestCourseAfterPathLoss(t *testing.T) {
 	_, spec, traces := changed(t)
 	e := spec.Experiment
 	e.Cases[0].Events = []scenario.Event{{Down: &scenario.Port{Node: "x", Interface: "y"}}}

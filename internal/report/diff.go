@@ -9,9 +9,9 @@ import (
 	"github.com/tabane/tabane/internal/result"
 )
 
-// DiffOptions say what of a comparison of two results is shown.
+// DiffOptions configure the output of a comparison of two results.
 type DiffOptions struct {
-	// A and B are what the results are called.
+	// A and B are the names of the results.
 	A, B string
 	// Changed leaves out rows without a difference.
 	Changed bool
@@ -22,7 +22,7 @@ func (o DiffOptions) show(d result.Difference) bool {
 	return !o.Changed || d.Change != result.NoDifference && d.Change != result.TooFew
 }
 
-// Diff prints what differs between two results, for a terminal.
+// Diff prints the differences between two results, for a terminal.
 func Diff(w io.Writer, a, b result.Result, list []result.Difference, o DiffOptions) error {
 	var out strings.Builder
 	for _, x := range []struct {
@@ -90,7 +90,7 @@ func onlyIn(a, b result.Result) []result.CellKey {
 	return list
 }
 
-// DiffJSON writes the same as JSON, with means in the metrics' units.
+// DiffJSON writes the differences as JSON, with means in the metrics' units.
 func DiffJSON(w io.Writer, a, b result.Result, list []result.Difference, o DiffOptions) error {
 	type side struct {
 		Name    string `json:"name"`

@@ -18,9 +18,9 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// figure is one picture in the two forms that it is kept in.
+// figure is a figure as SVG and as PNG.
 type figure struct {
-	// name is the file's, without extension; alt says in words what the picture shows.
+	// name is the name of the file, without extension; alt is the alternative text.
 	name, title, caption, alt string
 	svg, png                  []byte
 }
@@ -37,12 +37,12 @@ var (
 	ink   = rgb(0x1a1a1a)
 	muted = rgb(0x595959)
 	grid  = rgb(0xe0e0e0)
-	// soft is for what stands behind.
-	soft = rgb(0xa6a6a6)
+	// backdrop is for what is in the background.
+	backdrop = rgb(0xa6a6a6)
 )
 
-// palette is Okabe and Ito's, which people with any color vision tell apart, with grey for its
-// black and yellow; neighbors differ in lightness too, for print.
+// palette is that of Okabe and Ito, which is distinguishable with any color vision, with grey
+// instead of black and yellow; neighbors differ in lightness too, for print.
 var palette = []color.Color{rgb(0xe69f00), rgb(0x0072b2), rgb(0x009e73), rgb(0xcc79a7), rgb(0x56b4e9), rgb(0xd55e00), rgb(0x7f7f7f)}
 
 func rgb(v uint32) color.RGBA {
@@ -60,7 +60,7 @@ var (
 	dotted = draw.LineStyle{Color: muted, Width: 1.2, Dashes: []vg.Length{1.2, 2.4}}
 )
 
-// render draws a picture as SVG and PNG.
+// render draws a figure as SVG and PNG.
 func render(f figure, height vg.Length, paint func(draw.Canvas)) (figure, error) {
 	onPaper := func(c vg.CanvasSizer) {
 		dc := draw.New(c)
@@ -86,8 +86,8 @@ func render(f figure, height vg.Length, paint func(draw.Canvas)) (figure, error)
 	return f, nil
 }
 
-// newPlot returns axes in the report's style. X goes from x0 to x1 with the marks given, or with
-// round numbers when there are none; y goes from 0 to y1.
+// newPlot returns axes in the report's style. X is from x0 to x1 with the given ticks, or with
+// round numbers if there are none; y is from 0 to y1.
 func newPlot(title, xLabel, yLabel string, x0, x1, y1 float64, marks []plot.Tick) *plot.Plot {
 	p := plot.New()
 	p.BackgroundColor = nil
@@ -117,8 +117,7 @@ func newPlot(title, xLabel, yLabel string, x0, x1, y1 float64, marks []plot.Tick
 	return p
 }
 
-// roundTicks marks an axis at multiples of 1, 2 or 5 times a power of ten, five or a few more of
-// them.
+// roundTicks has at least five ticks, at multiples of 1, 2 or 5 times a power of ten.
 type roundTicks struct{}
 
 func (roundTicks) Ticks(from, to float64) []plot.Tick {
@@ -137,7 +136,7 @@ func (roundTicks) Ticks(from, to float64) []plot.Tick {
 	return ticks
 }
 
-// legendEntry is a name and how to draw a sample of it.
+// legendEntry is an entry of a legend: its text and a function that draws its sample.
 type legendEntry struct {
 	name   string
 	sample func(draw.Canvas)
@@ -156,8 +155,8 @@ func line(s draw.LineStyle) func(draw.Canvas) {
 	}
 }
 
-// drawLegend prints the entries in one centered line, or in as many lines as they need, and returns
-// what is left of c below them.
+// drawLegend draws the entries in as many centered lines as they need, and returns the rest of c
+// below them.
 func drawLegend(c draw.Canvas, entries []legendEntry) draw.Canvas {
 	const sample, gap, space, height = 16, 5, 18, 14
 	sty := style(9.5, ink)
@@ -182,7 +181,7 @@ func drawLegend(c draw.Canvas, entries []legendEntry) draw.Canvas {
 	return draw.Crop(c, 0, 0, 0, y+height-legendSpace/2-c.Max.Y)
 }
 
-// tile draws the plots in rows of so many columns, with their axes in line.
+// tile draws the plots in rows of the given number of columns, with aligned axes.
 func tile(c draw.Canvas, plots []*plot.Plot, columns int) {
 	rows := (len(plots) + columns - 1) / columns
 	grid := make([][]*plot.Plot, rows)
@@ -200,7 +199,7 @@ func tile(c draw.Canvas, plots []*plot.Plot, columns int) {
 	}
 }
 
-// shorten cuts a title that is wider than it may be and marks the cut.
+// shorten cuts a title at the given width and adds an ellipsis.
 func shorten(s string, sty text.Style, width vg.Length) string {
 	if sty.Width(s) <= width {
 		return s

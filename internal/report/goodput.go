@@ -16,8 +16,8 @@ import (
 
 const goodputLabel = "L7 goodput (Mbit/s)"
 
-// goodputFigures draws the goodput of all cells, all traffic in one figure and, where there are
-// several kinds, one figure for each.
+// goodputFigures draws the goodput of all cells: all traffic in one figure and, if there are
+// several, one figure for each.
 func goodputFigures(all []row, e *scenario.Experiment) ([]figure, error) {
 	traffic := e.TrafficNames()
 	figures := []figure{}
@@ -77,7 +77,7 @@ func goodputFigure(name, title string, all []row, e *scenario.Experiment, traffi
 	})
 }
 
-// goodputWords says what the bars show, for those who cannot see them.
+// goodputWords returns the alternative text of the bars.
 func goodputWords(all []row, e *scenario.Experiment, traffic []string) string {
 	var b strings.Builder
 	b.WriteString("Grouped bars of goodput in Mbit/s.")
@@ -95,12 +95,12 @@ func goodputWords(all []row, e *scenario.Experiment, traffic []string) string {
 	return b.String()
 }
 
-// bars is one panel: for each case a group with a bar for each transport.
+// bars is one panel: a group for each case, with a bar for each transport.
 type bars struct {
-	// groups has for each case the rows in the order of transports.
+	// groups has the rows of each case, in the order of transports.
 	groups     [][]row
 	transports []string
-	// ci is whether there are whiskers.
+	// ci is whether to draw whiskers.
 	ci bool
 }
 
@@ -119,7 +119,7 @@ func newBars(all []row, e *scenario.Experiment, traffic string) *bars {
 	return b
 }
 
-// tip is the highest thing drawn for a bar, in Mbit/s.
+// tip returns the upper end of a bar with its whisker, in Mbit/s.
 func (w row) tip() float64 {
 	top := 0.0
 	if w.delivered {
@@ -142,12 +142,13 @@ func (b *bars) top() float64 {
 	return top
 }
 
-// groupShare is how much of its place a group takes.
+// groupShare is the width of a group, as a share of the distance between groups.
 const groupShare = 0.84
 
 var valueStyle = style(9, ink)
 
-// upright reports whether the values need to be turned to fit above bars of groups so wide.
+// upright reports whether the values have to be rotated to fit above the bars of groups of that
+// width.
 func (b *bars) upright(group vg.Length) bool {
 	bar := group * groupShare / vg.Length(len(b.transports))
 	for _, g := range b.groups {
@@ -167,7 +168,7 @@ func (w row) label() string {
 	return mbit(w.Goodput.Median, 1)
 }
 
-// marks names the groups, with the case's title below where every title fits.
+// marks returns the labels of the groups, with the case's title below if every title fits.
 func (b *bars) marks(e *scenario.Experiment, width vg.Length) []plot.Tick {
 	titled := true
 	for _, c := range e.Cases {
@@ -212,7 +213,7 @@ func (b *bars) legend(e *scenario.Experiment, charts []*bars) []legendEntry {
 	return entries
 }
 
-// publishedEntry is the legend's entry for published values, publishedMark how they are drawn.
+// publishedEntry is the legend's entry for published values; publishedMark draws them.
 var publishedEntry = legendEntry{"published", func(c draw.Canvas) { publishedMark(c, c.Min.X, c.Max.X, c.Center().Y) }}
 
 func publishedMark(c draw.Canvas, from, to, y vg.Length) {
@@ -220,7 +221,7 @@ func publishedMark(c draw.Canvas, from, to, y vg.Length) {
 	c.DrawGlyph(draw.GlyphStyle{Color: publishedStyle.Color, Radius: 4, Shape: draw.CrossGlyph{}}, vg.Point{X: (from + to) / 2, Y: y})
 }
 
-// publishedIn names the sources of what was published for the metrics, as the end of a caption.
+// publishedIn returns the sources of the published values of the metrics, as the end of a caption.
 func publishedIn(e *scenario.Experiment, metrics ...string) string {
 	var sources []string
 	for _, c := range e.Cases {
@@ -289,7 +290,7 @@ func (b *bars) bar(c draw.Canvas, r vg.Rectangle, fill color.Color) {
 	c.Fill(r.Path())
 }
 
-// offered is the rate that the panel's source offers.
+// offered returns the rate that the panel's source offers.
 func (b *bars) offered() number {
 	for _, group := range b.groups {
 		for _, w := range group {

@@ -23,15 +23,15 @@ var pageText string
 
 var page = template.Must(template.New("report").Parse(pageText))
 
-// pageData is what the page shows.
+// pageData is the data of the page's template.
 type pageData struct {
 	Title, Question string
 	Command, Text   string
-	// Summary says in a line what the result is of; About has all of it.
+	// Summary describes the result in a line; About has all facts.
 	Summary string
 	About   []fact
-	// Verdict is "holds", "fails" or "none", Headline says it in words, Scope of how many trials it
-	// is.
+	// Verdict is "holds", "fails" or "none", Headline the verdict in words, Scope the number of
+	// trials.
 	Verdict, Headline, Scope string
 	Failures                 []string
 	Result                   *pageTable
@@ -40,7 +40,7 @@ type pageData struct {
 	Topology     pageFigure
 	Expect       []result.Verdict
 	NotJudged    []result.NotJudged
-	// Compared is the result beside that of a simulator.
+	// Compared is the comparison with a simulation.
 	Compared *pageTable
 	Figures  []pageFigure
 	Files    []string
@@ -48,7 +48,7 @@ type pageData struct {
 	RunCount int
 }
 
-// longTable is from how many rows on figures stand before a table.
+// longTable is the number of rows from which the figures precede the table.
 const longTable = 20
 
 type pageFigure struct {
@@ -136,14 +136,14 @@ func onPage(f figure) (pageFigure, error) {
 	return pageFigure{f.name, f.title, f.caption, svg}, err
 }
 
-// fact is something that is true of the whole result, or of all rows of a table.
+// fact is a property of the whole result, or a value that all rows of a table have in common.
 type fact struct {
 	Name, Text string
-	// Brief facts stand in the line below the title, too.
+	// Brief facts are also in the line below the title.
 	Brief bool
 }
 
-// about is what a reader needs to know to judge or to repeat the result.
+// about returns the facts needed to assess or reproduce the result.
 func about(r result.Result, spec *scenario.Spec, extra Extra, trials string) []fact {
 	backend := map[string]string{result.BackendLab: "lab (Linux kernel)", result.BackendSim: "simulator"}[r.Backend]
 	if backend == "" {
@@ -169,7 +169,7 @@ func about(r result.Result, spec *scenario.Spec, extra Extra, trials string) []f
 		fact{"Took", (time.Duration(r.Seconds * float64(time.Second))).Round(time.Second).String(), false})
 }
 
-// trialsOf says how often each cell was run.
+// trialsOf returns the number of trials of each cell, in words.
 func trialsOf(runs []result.Run) string {
 	count := map[result.CellKey]int{}
 	for _, r := range runs {
@@ -190,8 +190,8 @@ func trialsOf(runs []result.Run) string {
 	return fmt.Sprintf("%d trials", most)
 }
 
-// seedsOf says what decided all that is random: of a simulation the seeds of its trials, of a lab
-// those of its emulated links.
+// seedsOf returns the seeds of all randomness: of a simulation those of its trials, of a lab those
+// of its emulated links.
 func seedsOf(r result.Result, spec *scenario.Spec, extra Extra) string {
 	if extra.Seed != 0 {
 		most := 0
@@ -212,7 +212,7 @@ func seedsOf(r result.Result, spec *scenario.Spec, extra Extra) string {
 	return strings.Join(seeds, ", ")
 }
 
-// printable is a text of several lines without what is not printable.
+// printable returns a text of several lines without characters that are not printable.
 func printable(s string) string {
 	lines := strings.Split(strings.ReplaceAll(s, "\t", "    "), "\n")
 	for i := range lines {
@@ -223,8 +223,8 @@ func printable(s string) string {
 
 var svgStart = regexp.MustCompile(`(?s)^.*?<svg width="[^"]*" height="[^"]*" viewBox="([^"]*)"[^>]*>`)
 
-// inline makes of a figure's SVG file a part of the page: with words for those who do not see it,
-// and in colors that the page decides where the figure's own would be hard to see on a dark page.
+// inline returns a figure's SVG as a part of the page, with its alternative text, and with the
+// page's variables for colors that would be hard to see on a dark page.
 func inline(f figure) (template.HTML, error) {
 	m := svgStart.FindSubmatchIndex(f.svg)
 	if m == nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/tabane/tabane/internal/stat"
 )
 
-// ownFigures draws the figures that the experiment asks for, in its order.
+// ownFigures draws the experiment's own figures, in their order.
 func ownFigures(r result.Result, traces []series, e *scenario.Experiment) ([]figure, error) {
 	var figures []figure
 	for i := range e.Figures {
@@ -41,7 +41,7 @@ func ownFigures(r result.Result, traces []series, e *scenario.Experiment) ([]fig
 type curve struct {
 	title string
 	color color.Color
-	// shape is the index of its marker, dodge how far it is moved aside.
+	// shape is the index of its marker, dodge its horizontal offset.
 	shape  int
 	dodge  vg.Length
 	points []meanPoint
@@ -51,19 +51,19 @@ type curve struct {
 type meanPoint struct {
 	x, mean, sd float64
 	n           int
-	// apart is whether the point stands beside the axis, for a case without a number on it.
-	apart bool
+	// offAxis is whether the point is beside the axis, for a case without a value on it.
+	offAxis bool
 }
 
-// scale is a figure's axis: where values stand, and what is written there.
+// scale is a figure's axis: the positions of values, and the ticks.
 type scale struct {
 	log        bool
 	from, to   float64
-	zero, last float64 // where 0 of a logarithmic axis stands, and what has no value
+	zero, last float64 // positions of 0 on a logarithmic axis, and of cases without a value
 	ticks      []plot.Tick
 }
 
-// newScale makes the axis of the cases that a figure shows.
+// newScale returns the axis for the cases that a figure shows.
 func newScale(f *scenario.Figure, cases []scenario.Case) scale {
 	s := scale{log: f.Log}
 	var values []float64
@@ -89,7 +89,7 @@ func newScale(f *scenario.Figure, cases []scenario.Case) scale {
 	if len(values) == 0 {
 		values = []float64{1}
 	}
-	low, high := s.place(values[0]), s.place(values[len(values)-1])
+	low, high := s.position(values[0]), s.position(values[len(values)-1])
 	step := (high - low) / float64(max(1, len(values)-1))
 	if step == 0 {
 		step = 1
@@ -101,7 +101,7 @@ func newScale(f *scenario.Figure, cases []scenario.Case) scale {
 		s.ticks = append(s.ticks, plot.Tick{Value: s.zero, Label: clean(f.Zero)})
 	}
 	for _, v := range values {
-		s.ticks = append(s.ticks, plot.Tick{Value: s.place(v), Label: short(v)})
+		s.ticks = append(s.ticks, plot.Tick{Value: s.position(v), Label: short(v)})
 	}
 	if without {
 		s.last = high + step
@@ -111,26 +111,26 @@ func newScale(f *scenario.Figure, cases []scenario.Case) scale {
 	return s
 }
 
-func (s scale) place(v float64) float64 {
+func (s scale) position(v float64) float64 {
 	if s.log {
 		return math.Log10(v)
 	}
 	return v
 }
 
-// at is where a case stands.
-func (s scale) at(f *scenario.Figure, c scenario.Case) (x float64, apart bool) {
+// at returns the position of a case.
+func (s scale) at(f *scenario.Figure, c scenario.Case) (x float64, offAxis bool) {
 	switch v, ok := c.Parameters[f.X]; {
 	case !ok:
 		return s.last, true
 	case s.log && v == 0:
 		return s.zero, true
 	default:
-		return s.place(v), false
+		return s.position(v), false
 	}
 }
 
-// short prints a number of an axis: 0.0005 is 5e-4, as is usual for losses.
+// short formats a number of an axis: 0.0005 as 5e-4, as is usual for loss rates.
 func short(v float64) string {
 	if abs := math.Abs(v); abs != 0 && (abs < 0.02 || abs >= 1e6) {
 		text := strconv.FormatFloat(v, 'e', -1, 64)
@@ -209,7 +209,7 @@ func lineFigure(spec *scenario.Figure, r result.Result, e *scenario.Experiment) 
 	return render(f, legendSpace+290, func(c draw.Canvas) { tile(drawLegend(c, entries), []*plot.Plot{p}, 1) })
 }
 
-// lineLabel is what stands at the axis y.
+// lineLabel returns the label of the y axis.
 func lineLabel(spec *scenario.Figure) string {
 	if spec.YLabel != "" {
 		return clean(spec.YLabel)
@@ -248,8 +248,8 @@ func newCurves(spec *scenario.Figure, r result.Result, e *scenario.Experiment, c
 				if err != nil {
 					return nil, fmt.Errorf("%s of %s: %w", metric, key, err)
 				}
-				x, apart := axis.at(spec, k)
-				c.points = append(c.points, meanPoint{x, mean, sd, len(values), apart})
+				x, offAxis := axis.at(spec, k)
+				c.points = append(c.points, meanPoint{x, mean, sd, len(values), offAxis})
 			}
 			slices.SortStableFunc(c.points, func(a, b meanPoint) int {
 				switch {
@@ -266,10 +266,10 @@ func newCurves(spec *scenario.Figure, r result.Result, e *scenario.Experiment, c
 	return curves, nil
 }
 
-// curveTitle names what tells a curve from the others.
+// curveTitle returns what distinguishes a curve from the others.
 func curveTitle(e *scenario.Experiment, transports, metrics []string, transport, metric string) string {
 	m, _ := result.MetricNamed(metric)
-	// What all metrics of the figure say alike is on the axis.
+	// The common part of the metrics' titles is at the axis.
 	name, _, _ := strings.Cut(m.Title, ", of ")
 	switch {
 	case len(metrics) == 1:
@@ -280,7 +280,7 @@ func curveTitle(e *scenario.Experiment, transports, metrics []string, transport,
 	return transportTitle(e, transport) + ", " + name
 }
 
-// lineWords says what the lines show, for those who cannot see them.
+// lineWords returns the alternative text of the lines.
 func lineWords(spec *scenario.Figure, e *scenario.Experiment, curves []curve, cases []scenario.Case) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s over %s.", lineLabel(spec), orName(spec.XLabel, spec.X))
@@ -307,12 +307,12 @@ type lines struct {
 	references []scenario.Reference
 	axis       scale
 	logY       bool
-	// floor is the least of a logarithmic axis y, in decades.
+	// floor is the lower end of a logarithmic y axis, in decades.
 	floor float64
 }
 
 func referenceStyle(i int) draw.LineStyle {
-	return draw.LineStyle{Color: soft, Width: 1.4, Dashes: [][]vg.Length{{1.2, 2.4}, {5, 2.5}, {5, 2, 1.2, 2}}[i%3]}
+	return draw.LineStyle{Color: backdrop, Width: 1.4, Dashes: [][]vg.Length{{1.2, 2.4}, {5, 2.5}, {5, 2, 1.2, 2}}[i%3]}
 }
 
 func (l *lines) y(v float64) float64 {
@@ -341,7 +341,7 @@ func (l *lines) Plot(c draw.Canvas, p *plot.Plot) {
 			at := vg.Point{X: trX(m.x) + u.dodge, Y: trY(l.y(m.mean))}
 			if i > 0 {
 				s, before := style, u.points[i-1]
-				if m.apart || before.apart {
+				if m.offAxis || before.offAxis {
 					s.Dashes = []vg.Length{2, 3}
 				}
 				c.StrokeLine2(s, trX(before.x)+u.dodge, trY(l.y(before.mean)), at.X, at.Y)
@@ -359,13 +359,13 @@ func (l *lines) Plot(c draw.Canvas, p *plot.Plot) {
 	}
 	for _, ref := range l.references {
 		if ref.X != nil {
-			cross(c, vg.Point{X: trX(l.axis.place(*ref.X)), Y: trY(l.y(ref.Y))})
+			cross(c, vg.Point{X: trX(l.axis.position(*ref.X)), Y: trY(l.y(ref.Y))})
 		}
 	}
 }
 
-// marker draws the mark of a curve. Neighbors in the list fit into each other, so that both show
-// where curves are the same.
+// marker draws the mark of a curve. Neighbors in the list fit into each other, so that both are
+// visible where curves coincide.
 func marker(c draw.Canvas, shape int, color color.Color, at vg.Point) {
 	marks := []struct {
 		glyph  draw.GlyphDrawer

@@ -85,7 +85,7 @@ func TestOwnFigures(t *testing.T) {
 			}
 			continue
 		}
-		// Of 2000 impulses those remain that can be told apart.
+		// Of 2000 impulses those remain that can be distinguished.
 		if n := len(data); n > 300_000 {
 			t.Errorf("%s has %d bytes", name, n)
 		}
@@ -109,7 +109,7 @@ func TestOwnFigures(t *testing.T) {
 	}
 }
 
-func TestOwnFiguresOfNothing(t *testing.T) {
+func TestOwnFiguresWithoutRuns(t *testing.T) {
 	r, spec, _ := swept(t)
 	r.Runs = nil
 	r, err := spec.Experiment.Conclude(r)
@@ -127,12 +127,12 @@ func TestScale(t *testing.T) {
 	s := newScale(&e.Figures[0], e.Cases)
 	var last float64
 	for i, c := range e.Cases {
-		x, apart := s.at(&e.Figures[0], c)
+		x, offAxis := s.at(&e.Figures[0], c)
 		if i > 0 && x <= last || x <= s.from || x >= s.to {
 			t.Errorf("case %s is at %v, after %v, of %v to %v", c.Name, x, last, s.from, s.to)
 		}
-		if apart != (i == 0 || i == 3) {
-			t.Errorf("case %s apart: %v", c.Name, apart)
+		if offAxis != (i == 0 || i == 3) {
+			t.Errorf("case %s offAxis: %v", c.Name, offAxis)
 		}
 		last = x
 	}

@@ -8,31 +8,31 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// pageTable is a table of the page. Its first column names the rows.
+// pageTable is a table of the page. Its first column has the names of the rows.
 type pageTable struct {
 	Caption string
 	Columns []pageColumn
 	Rows    []pageRow
-	// Same is what all rows have in common, said once instead of in a column.
+	// Same are the values that all rows have in common, shown once instead of in a column.
 	Same []fact
 }
 
 type pageColumn struct {
 	Title  string
 	Number bool
-	// keep shows the column also when all rows have the same in it.
+	// keep shows the column even if all rows have the same value.
 	keep bool
 }
 
 type pageRow struct {
-	// Group begins a group of rows with the same first cell.
+	// Group marks the first of a group of rows with the same first cell.
 	Group bool
 	Cells []pageCell
 }
 
 type pageCell struct {
 	Text string
-	// Note stands behind the text, lightly; in a Bad cell as an error.
+	// Note follows the text in a muted color; in a Bad cell, as an error.
 	Note        string
 	Strong, Bad bool
 	// Link is a file beside the page.
@@ -47,7 +47,7 @@ func (t *pageTable) add(cells ...pageCell) {
 	t.Rows = append(t.Rows, pageRow{n == 0 || t.Rows[n-1].Cells[0] != cells[0], cells})
 }
 
-// compact moves columns in which all rows have the same to Same, and drops empty ones.
+// compact moves columns with the same value in all rows to Same, and drops empty ones.
 func (t *pageTable) compact() *pageTable {
 	for i := len(t.Columns) - 1; i > 0; i-- {
 		empty := !slices.ContainsFunc(t.Rows, func(r pageRow) bool { return r.Cells[i] != pageCell{} })
@@ -70,7 +70,7 @@ func (t *pageTable) compact() *pageTable {
 	return t
 }
 
-// trialsCell is how many trials a cell has, and how many of them failed.
+// trialsCell returns a cell with the number of trials, and of failed ones.
 func trialsCell(trials, failed int) pageCell {
 	c := pageCell{Text: strconv.Itoa(trials)}
 	if failed > 0 {
@@ -79,7 +79,7 @@ func trialsCell(trials, failed int) pageCell {
 	return c
 }
 
-// resultTable has a row for each cell of an experiment that delivers.
+// resultTable returns the table of an experiment of scenario.KindDelivery, a row for each cell.
 func resultTable(all []row, e *scenario.Experiment) *pageTable {
 	t := &pageTable{Caption: "Median goodput of the content at the receiver"}
 	ranged, eventful, ordered := false, e.HasEvents(), resequences(all)
@@ -118,7 +118,7 @@ func resultTable(all []row, e *scenario.Experiment) *pageTable {
 	return t.compact()
 }
 
-// page is the table of an experiment that changes routes.
+// page returns the table of an experiment of scenario.KindRoutes.
 func (t *routeTable) page() *pageTable {
 	p := &pageTable{
 		Caption: "Median time in milliseconds, with the quartiles over the trials. EPE Route, best path, subflow and what the ASBR receives count from the change of policy on; reflector, and ASBR and server, are what these take themselves.",
@@ -140,7 +140,7 @@ func (t *routeTable) page() *pageTable {
 
 func comparedTable(lines []compareLine) *pageTable {
 	t := &pageTable{
-		Caption: "Means of the same cells as the lab measured them and as the simulator has them. The error is relative to the lab.",
+		Caption: "Means of the same cells in the lab and in the simulator. The error is relative to the lab.",
 		Columns: []pageColumn{{Title: "Pattern"}, {Title: "Traffic"}, {Title: "Transport"}, {Title: "Metric"}, {"Lab", true, true}, {"Simulator", true, true}, {"Error", true, true}},
 	}
 	for _, l := range lines {
@@ -149,7 +149,7 @@ func comparedTable(lines []compareLine) *pageTable {
 	return t.compact()
 }
 
-// runsTable has every metric and every note of every run.
+// runsTable returns the table of all runs with all metrics and notes.
 func runsTable(runs []result.Run) *pageTable {
 	header, lines := runTable(runs)
 	t := &pageTable{}
@@ -173,7 +173,7 @@ func runsTable(runs []result.Run) *pageTable {
 	return t.compact()
 }
 
-// metricTitle is a metric's name for people, with its unit.
+// metricTitle returns a metric's title with its unit.
 func metricTitle(m result.Metric) string {
 	if m.Unit == "" {
 		return m.Title

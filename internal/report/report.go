@@ -1,8 +1,8 @@
 // Package report renders the result of an experiment: a table for the terminal, CSV files, figures,
 // and one self-contained HTML page.
 //
-// It measures nothing and judges nothing: all numbers and verdicts are those of the result. It
-// refuses a result that its own file could not hold, and it never leaves a file half written.
+// It neither measures nor evaluates: all numbers and verdicts are those of the result. It refuses a
+// result that cannot be encoded, and writes each file as a whole or not at all.
 package report
 
 import (
@@ -23,32 +23,31 @@ import (
 
 // Extra is what a report shows besides the result.
 type Extra struct {
-	// Series are the courses of runs, in any order. Each becomes a CSV file, which its run then
-	// names in the note result.NoteSeries.
+	// Series are runs over time, in any order. Each is written as a CSV file, whose name is the
+	// run's note result.NoteSeries.
 	Series []result.Trace
-	// Command makes the same result again; the page shows it. Text is the scenario's file.
+	// Command reproduces the result; the page shows it. Text is the scenario's file.
 	Command, Text string
-	// Made is when; Quick says that it was a quick pass; Seed is that of the first trial of a
-	// simulation, whose further trials have the next ones.
+	// Made is the time of the result, Quick whether it is of a quick pass, Seed that of the
+	// first trial of a simulation; further trials have the following ones.
 	Made  time.Time
 	Quick bool
 	Seed  uint64
-	// Simulated is what a simulator has of the same experiment, to be shown beside the result; nil
-	// for none.
+	// Simulated is a simulator's result of the same experiment, to compare with; nil for none.
 	Simulated *result.Result
 }
 
-// Write puts the result and all that is drawn from it into the directory, which it makes if needed:
-// result.json, runs.csv, summary.csv, series/*.csv, figures/*.svg and *.png, sim/result.json and
-// compare.json with Extra.Simulated, and report.html. Everything is drawn before anything is
-// written, and each file appears whole or not at all, result.json last; other files in the
-// directory are left alone. Errors say which figure or file they are about.
+// Write writes the report into the directory, which it creates if needed: runs.csv, summary.csv,
+// series/*.csv, figures/*.svg and *.png, sim/result.json and compare.json with Extra.Simulated,
+// report.html and result.json. Everything is rendered before anything is written, and each file is
+// written as a whole or not at all, result.json last. Other files in the directory are not touched.
+// Errors name the figure or file.
 func Write(dir string, r result.Result, spec *scenario.Spec, extra Extra) error {
 	files, err := assemble(r, spec, extra)
 	if err != nil {
 		return fmt.Errorf("write report %q: %w", dir, err)
 	}
-	if err := place(dir, files); err != nil {
+	if err := writeFiles(dir, files); err != nil {
 		return fmt.Errorf("write report %q: %w", dir, err)
 	}
 	return nil
@@ -60,7 +59,7 @@ type file struct {
 	data []byte
 }
 
-// assemble returns the files of a report in the order in which they appear.
+// assemble returns the files of a report in the order in which they are written.
 func assemble(r result.Result, spec *scenario.Spec, extra Extra) ([]file, error) {
 	if spec.Experiment == nil {
 		return nil, errors.New("the scenario has no experiment")
@@ -162,9 +161,9 @@ func table(header []string, lines [][]string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// place writes all files under other names and then renames them, in order. On an error no file has
-// changed that was not renamed yet, and nothing temporary is left.
-func place(dir string, files []file) (err error) {
+// writeFiles writes all files under temporary names and then renames them, in order. On an error,
+// files not renamed yet are unchanged, and temporary files are removed.
+func writeFiles(dir string, files []file) (err error) {
 	temporary := make([]string, 0, len(files))
 	defer func() {
 		for _, name := range temporary {
@@ -173,7 +172,7 @@ func place(dir string, files []file) (err error) {
 	}()
 	for _, f := range files {
 		if !filepath.IsLocal(filepath.FromSlash(f.name)) {
-			return fmt.Errorf("file %q would lie outside", f.name)
+			return fmt.Errorf("file %q is outside of the directory", f.name)
 		}
 		name, err := writeTemporary(filepath.Join(dir, filepath.FromSlash(f.name)), f.data)
 		if err != nil {
@@ -190,7 +189,7 @@ func place(dir string, files []file) (err error) {
 	return nil
 }
 
-// writeTemporary writes data, safe from a crash, to a new file beside path.
+// writeTemporary writes data to a new file beside path and syncs it.
 func writeTemporary(path string, data []byte) (string, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return "", err

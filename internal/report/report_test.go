@@ -134,7 +134,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-func TestTableOfSeveralTrialsShowsTheirRange(t *testing.T) {
+func TestTableShowsRangeOfTrials(t *testing.T) {
 	r, spec, _ := made(t, 3)
 	var b strings.Builder
 	if err := Table(&b, r, spec); err != nil {
@@ -145,7 +145,7 @@ func TestTableOfSeveralTrialsShowsTheirRange(t *testing.T) {
 	}
 }
 
-func TestTableWithoutBaselineAndLimitsLeavesThoseOut(t *testing.T) {
+func TestTableWithoutBaselineAndLimits(t *testing.T) {
 	r, spec, _ := made(t, 1)
 	spec.Experiment.Baseline = ""
 	for i := range r.Runs {
@@ -161,7 +161,7 @@ func TestTableWithoutBaselineAndLimitsLeavesThoseOut(t *testing.T) {
 	}
 }
 
-func TestNothingToShow(t *testing.T) {
+func TestTableWithoutExperiment(t *testing.T) {
 	r, spec, _ := made(t, 1)
 	spec.Experiment = nil
 	if err := Table(io.Discard, r, spec); err == nil {
@@ -256,7 +256,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-func TestWriteIsTheSameEachTime(t *testing.T) {
+func TestWriteIsDeterministic(t *testing.T) {
 	r, spec, series := made(t, 2)
 	one, other := write(t, r, spec, Extra{Series: series}), write(t, r, spec, Extra{Series: series})
 	for _, name := range files(t, one) {
@@ -266,7 +266,7 @@ func TestWriteIsTheSameEachTime(t *testing.T) {
 	}
 }
 
-func TestWriteReplacesAndLeavesTheRest(t *testing.T) {
+func TestWriteReplacesOnlyItsFiles(t *testing.T) {
 	r, spec, _ := made(t, 1)
 	dir := t.TempDir()
 	for _, name := range []string{"result.json", "mine.txt"} {
@@ -282,7 +282,7 @@ func TestWriteReplacesAndLeavesTheRest(t *testing.T) {
 	}
 }
 
-func TestWriteThatFailsChangesNothing(t *testing.T) {
+func TestFailedWriteChangesNothing(t *testing.T) {
 	for name, spoil := range map[string]func(r *result.Result, dir string, extra *Extra){
 		"not finite":          func(r *result.Result, _ string, _ *Extra) { r.Runs[0].Metrics["x"] = math.Inf(1) },
 		"series of no run":    func(_ *result.Result, _ string, x *Extra) { x.Series[0].Trial = 99 },
@@ -391,7 +391,7 @@ func wellFormed(t *testing.T, name string, text []byte) {
 	}
 }
 
-func TestFiguresOfOtherSizes(t *testing.T) {
+func TestFiguresOfUnusualResults(t *testing.T) {
 	for name, spoil := range map[string]func(*result.Result, *scenario.Spec){
 		"no run": func(r *result.Result, _ *scenario.Spec) { r.Runs = nil },
 		"failed run": func(r *result.Result, _ *scenario.Spec) {
@@ -431,7 +431,7 @@ func TestFiguresOfOtherSizes(t *testing.T) {
 	}
 }
 
-func TestPageEscapesHostileTexts(t *testing.T) {
+func TestPageEscapesText(t *testing.T) {
 	const hostile = `<script>alert("x")</script>&'` + "\x00\x1b[31m"
 	r, spec, series := made(t, 1)
 	e := spec.Experiment
@@ -457,7 +457,7 @@ func TestPageEscapesHostileTexts(t *testing.T) {
 	}
 }
 
-func TestPageStandsAlone(t *testing.T) {
+func TestPageIsSelfContained(t *testing.T) {
 	r, spec, series := made(t, 3)
 	html := string(read(t, write(t, r, spec, Extra{Series: series, Command: "sudo tabane lab run epe-steady --trials 3"}), "report.html"))
 	for _, bad := range []string{"src=", "url(", "@import", "<link", "<script", "ZgotmplZ", "<?xml"} {
@@ -474,8 +474,8 @@ func TestPageStandsAlone(t *testing.T) {
 	balanced(t, html)
 }
 
-// TestPageLinksFilesOfTheResult: what the page links to is written beside it.
-func TestPageLinksFilesOfTheResult(t *testing.T) {
+// TestPageLinks: what the page links to is written beside it.
+func TestPageLinks(t *testing.T) {
 	r, spec, series := made(t, 2)
 	dir := write(t, r, spec, Extra{Series: series})
 	there := files(t, dir)
@@ -490,8 +490,8 @@ func TestPageLinksFilesOfTheResult(t *testing.T) {
 	}
 }
 
-// TestPageSaysWhatItIsOf: when, with what, how often, and the scenario.
-func TestPageSaysWhatItIsOf(t *testing.T) {
+// TestPageAbout: when, with what, how often, and the scenario.
+func TestPageAbout(t *testing.T) {
 	r, spec, series := made(t, 1)
 	r.Backend = result.BackendSim
 	spec.Experiment.Cases[0].Published = []scenario.Published{{Metric: result.Goodput, Traffic: "bi", Transport: "mptcp-epe", Value: 54e6, Source: "Paper A"}}

@@ -18,9 +18,9 @@ import (
 	"github.com/tabane/tabane/internal/reseq"
 )
 
-// ReseqFigures draws, for each connection that recorded its data, the direction that carried more:
-// its data over time and subflow, the distribution of delays, bursts, and what was held. The files
-// NAME.svg and NAME.png go into the directory; it returns their names without extension.
+// ReseqFigures draws, for each connection with records, the direction that carried more: data over
+// time by subflow, the distribution of delays, bursts, and buffer occupancy. It writes NAME.svg and
+// NAME.png into the directory and returns the names without extension.
 func ReseqFigures(dir string, all []*capture.Connection) (names []string, err error) {
 	var files []file
 	for _, c := range all {
@@ -37,15 +37,15 @@ func ReseqFigures(dir string, all []*capture.Connection) (names []string, err er
 			files = append(files, file{f.name + ".svg", f.svg}, file{f.name + ".png", f.png})
 		}
 	}
-	if err := place(dir, files); err != nil {
+	if err := writeFiles(dir, files); err != nil {
 		return nil, fmt.Errorf("write figures %q: %w", dir, err)
 	}
 	return names, nil
 }
 
-// ReseqTables writes what the figures show as CSV files: connections.csv and subflows.csv of all,
-// and segments, bursts and held of each direction that recorded its data. It returns the names of
-// the files.
+// ReseqTables writes the data of the figures as CSV files: connections.csv and subflows.csv of all,
+// and segments, bursts and occupancy of each direction with records. It returns the names of the
+// files.
 func ReseqTables(dir string, all []*capture.Connection) (names []string, err error) {
 	var files []file
 	add := func(name string, header []string, lines [][]string) error {
@@ -92,7 +92,7 @@ func ReseqTables(dir string, all []*capture.Connection) (names []string, err err
 	if err := add("subflows.csv", subflowHeader, subflows); err != nil {
 		return nil, err
 	}
-	if err := place(dir, files); err != nil {
+	if err := writeFiles(dir, files); err != nil {
 		return nil, fmt.Errorf("write tables %q: %w", dir, err)
 	}
 	return names, nil
@@ -168,7 +168,7 @@ func subflowLine(c *capture.Connection, s *capture.Subflow, to string) []string 
 	}
 }
 
-// reseqView is one direction of a connection as it is drawn.
+// reseqView draws one direction of a connection.
 type reseqView struct {
 	c          *capture.Connection
 	d          *capture.Direction
@@ -193,7 +193,7 @@ func newReseqView(c *capture.Connection, d *capture.Direction, to string) *reseq
 
 const (
 	reseqHeight = 240 * vg.Length(1)
-	// reseqMarks is how many segments are drawn of a direction: more make a picture heavy, not
+	// reseqMarks is the maximum number of drawn segments: more would make the files larger, not
 	// clearer.
 	reseqMarks = 2000
 	timeLabel  = "Time since the connection's first data (s)"
@@ -218,7 +218,7 @@ func (v *reseqView) subflowName(i int) string {
 	return name
 }
 
-// byteUnit is the unit in which an axis up to so many bytes reads well.
+// byteUnit returns the unit for an axis up to that number of bytes.
 func byteUnit(most float64) (name string, worth float64) {
 	switch {
 	case most >= 2e9:
@@ -229,9 +229,8 @@ func byteUnit(most float64) (name string, worth float64) {
 	return "kB", 1e3
 }
 
-// sequence draws where each segment was in the data, when it arrived, and until when it was held:
-// of all, or when these are too many to see anything, of those around the one that was held for
-// longest.
+// sequence draws the position of each segment in the data, its arrival and its release: of all
+// segments or, if these are too many, of those around the one with the longest delay.
 func (v *reseqView) sequence() (figure, error) {
 	drawn, part := v.d.Records, ""
 	if len(drawn) > reseqMarks {
@@ -269,12 +268,12 @@ func (v *reseqView) sequence() (figure, error) {
 			entries = append(entries, legendEntry{v.subflowName(i), dot(colorOf(i))})
 		}
 	}
-	entries = append(entries, legendEntry{"buffered until released", line(draw.LineStyle{Color: soft, Width: 0.8})})
+	entries = append(entries, legendEntry{"buffered until released", line(draw.LineStyle{Color: backdrop, Width: 0.8})})
 	f := figure{name: v.name + "sequence", title: "Data over time", alt: fmt.Sprintf("Data sequence of %d segments over time, by subflow, with the time that each was buffered.", len(drawn))}
 	return render(f, reseqHeight+90, func(c draw.Canvas) { tile(drawLegend(c, entries), []*plot.Plot{p}, 1) })
 }
 
-// dot is a legend's sample of a mark.
+// dot returns a legend's sample of a mark.
 func dot(c color.Color) func(draw.Canvas) {
 	return func(dc draw.Canvas) {
 		dc.DrawGlyph(draw.GlyphStyle{Color: c, Radius: 2.6, Shape: draw.CircleGlyph{}}, dc.Center())
@@ -290,7 +289,7 @@ type sequencePlot struct {
 // Plot implements plot.Plotter.
 func (s *sequencePlot) Plot(c draw.Canvas, p *plot.Plot) {
 	trX, trY := p.Transforms(&c)
-	held := draw.LineStyle{Color: soft, Width: 0.35}
+	held := draw.LineStyle{Color: backdrop, Width: 0.35}
 	middle := func(r *capture.Record) vg.Length { return trY((float64(r.Seq) + float64(r.Length)/2) / s.worth) }
 	// The lines first, so that marks are on top.
 	for i := range s.drawn {
@@ -304,7 +303,7 @@ func (s *sequencePlot) Plot(c draw.Canvas, p *plot.Plot) {
 	}
 }
 
-// delay draws the distribution of the delays and of their two parts.
+// delay draws the distribution of the delay and of its two parts.
 func (v *reseqView) delay() (figure, error) {
 	total, own, others := make([]float64, 0, len(v.d.Records)), make([]float64, 0, len(v.d.Records)), make([]float64, 0, len(v.d.Records))
 	for _, r := range v.d.Records {
@@ -343,7 +342,7 @@ func (v *reseqView) delay() (figure, error) {
 	return render(f, reseqHeight, func(c draw.Canvas) { tile(drawLegend(c, entries), []*plot.Plot{p}, 1) })
 }
 
-// cdfPlot is the share of values, which are sorted, up to each value.
+// cdfPlot draws the cumulative distribution of sorted values.
 type cdfPlot struct {
 	values []float64
 	style  draw.LineStyle
@@ -382,7 +381,7 @@ func (v *reseqView) bursts() (figure, error) {
 	return render(f, reseqHeight-20, func(c draw.Canvas) { tile(draw.Crop(c, 0, 0, 0, -8), []*plot.Plot{p}, 1) })
 }
 
-// stemPlot has a line for each value; of those that fall on one place, for the largest.
+// stemPlot draws a line for each value; of those at the same position, for the largest.
 type stemPlot struct {
 	points plotter.XYs
 	end    float64
@@ -400,8 +399,8 @@ func (s *stemPlot) Plot(c draw.Canvas, p *plot.Plot) {
 	}
 }
 
-// highest keeps, of the points in each column of the picture, the highest; with last, also the last
-// one, for a line that goes on from there.
+// highest keeps the highest point in each column of the figure and, with last, the last one, for a
+// line that continues from there.
 func highest(points plotter.XYs, end float64, last bool) plotter.XYs {
 	const columns = 600
 	var kept plotter.XYs
@@ -421,7 +420,7 @@ func highest(points plotter.XYs, end float64, last bool) plotter.XYs {
 	return kept
 }
 
-// buffer draws what was held over time.
+// buffer draws the buffer occupancy over time.
 func (v *reseqView) buffer() (figure, error) {
 	points := make(plotter.XYs, 0, len(v.d.Occupancy))
 	most := 0.0
@@ -454,7 +453,7 @@ func (v *reseqView) buffer() (figure, error) {
 	return render(f, reseqHeight, func(c draw.Canvas) { tile(drawLegend(c, entries), []*plot.Plot{p}, 1) })
 }
 
-// stepPlot is a value that changes at points, with the space below it filled.
+// stepPlot draws a value that changes at points, with the area below filled.
 type stepPlot struct {
 	points plotter.XYs
 	end    float64
@@ -475,7 +474,7 @@ func (s *stepPlot) Plot(c draw.Canvas, p *plot.Plot) {
 		path = append(path, vg.Point{X: x, Y: y})
 	}
 	path = append(path, vg.Point{X: trX(s.end), Y: y})
-	// In pieces: the time to paint one grows with the square of the steps in it.
+	// In pieces: the time to render a path grows with the square of its length.
 	const piece = 40
 	pieces := func(do func([]vg.Point)) {
 		for i := 0; i+1 < len(path); i += piece {
@@ -483,14 +482,14 @@ func (s *stepPlot) Plot(c draw.Canvas, p *plot.Plot) {
 		}
 	}
 	pieces(func(part []vg.Point) {
-		const seam = 0.2 // so that no line shows between two
+		const seam = 0.2 // overlap, so that no line is visible between two
 		last := part[len(part)-1]
 		c.FillPolygon(rgb(0xd9e7f2), slices.Concat([]vg.Point{{X: part[0].X, Y: trY(0)}}, part, []vg.Point{{X: last.X + seam, Y: last.Y}, {X: last.X + seam, Y: trY(0)}}))
 	})
 	pieces(func(part []vg.Point) { c.StrokeLines(draw.LineStyle{Color: colorOf(1), Width: 0.9}, part) })
 }
 
-// levelPlot is a level over the whole width.
+// levelPlot draws a horizontal line over the whole width.
 type levelPlot struct{ at float64 }
 
 // Plot implements plot.Plotter.

@@ -18,15 +18,15 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// series is a trace as it is drawn and kept.
+// series is a trace with its file and its figures.
 type series struct{ result.Trace }
 
-// file is where the series is kept, relative to the result's directory.
+// file returns the name of the series' file, relative to the result's directory.
 func (s series) file() string {
 	return fmt.Sprintf("series/%s-%s-%s-%d.csv", s.Case, s.Traffic, s.Transport, s.Trial)
 }
 
-// csv has a line for each interval: what arrived, and what each subflow brought.
+// csv returns a line for each interval: the bytes received, and those of each subflow.
 func (s series) csv() ([]byte, error) {
 	header := []string{"start_s", "bytes"}
 	for _, f := range s.Subflows {
@@ -51,7 +51,7 @@ func (s series) csv() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// points are the whole intervals: their middles in seconds and their goodput in Mbit/s.
+// points returns the middles of the whole intervals in seconds and their goodput in Mbit/s.
 func (s series) points() plotter.XYs {
 	var points plotter.XYs
 	for i, x := range s.Samples {
@@ -63,7 +63,7 @@ func (s series) points() plotter.XYs {
 	return points
 }
 
-// pauses counts the whole intervals after the first second in which nothing arrived.
+// pauses returns the number of whole intervals after the first second without data.
 func (s series) pauses() int {
 	n := 0
 	for _, p := range s.points() {
@@ -74,8 +74,7 @@ func (s series) pauses() int {
 	return n
 }
 
-// worst returns for the cell the series of the trial that paused most, the first of them where
-// several did.
+// worst returns the series of the cell's trial with the most pauses, the first of several.
 func worst(all []series, k result.CellKey) (series, bool) {
 	var found series
 	ok := false
@@ -87,8 +86,7 @@ func worst(all []series, k result.CellKey) (series, bool) {
 	return found, ok
 }
 
-// seriesFigures draws goodput over time for each kind of constant bit rate traffic that there are
-// series of.
+// seriesFigures draws goodput over time for each constant bit rate traffic with series.
 func seriesFigures(all []series, e *scenario.Experiment) ([]figure, error) {
 	var figures []figure
 	for _, name := range e.TrafficNames() {
@@ -189,7 +187,7 @@ func (u *pulse) Plot(c draw.Canvas, p *plot.Plot) {
 		}
 		c.StrokeLines(draw.LineStyle{Color: t.color, Width: 1}, path)
 	}
-	// A row of marks for each trace, so that none hides another.
+	// A row of marks for each trace, so that they do not overlap.
 	const mark = 5
 	for j, t := range u.lines {
 		y := c.Min.Y + 2 + vg.Length(j)*(mark+1.5)

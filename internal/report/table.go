@@ -14,13 +14,13 @@ import (
 	"github.com/tabane/tabane/internal/stat"
 )
 
-// number is a value that may not be there.
+// number is a value that may be absent.
 type number struct {
 	value float64
 	ok    bool
 }
 
-// ratio is a/b where both are there and b is not 0.
+// ratio returns a/b if both are present and b is not 0.
 func ratio(a, b number) number {
 	if !a.ok || !b.ok || b.value == 0 {
 		return number{}
@@ -28,23 +28,23 @@ func ratio(a, b number) number {
 	return number{a.value / b.value, true}
 }
 
-// row is one cell of the experiment as people read it.
+// row is a row of the result table: one cell of the experiment.
 type row struct {
 	result.CellKey
 	CaseTitle, TrafficTitle, TransportTitle string
-	// Trials counts the runs, Failed those of them that failed.
+	// Trials is the number of runs, Failed that of failed ones.
 	Trials, Failed int
-	// delivered is whether Goodput, in bit/s, is that of at least one run.
+	// delivered is whether Goodput, in bit/s, is of at least one run.
 	delivered bool
 	Goodput   stat.Summary
 	// limit and offered are in bit/s.
 	limit, limitTCP, offered number
-	// published is what others have measured, in bit/s.
+	// published is the published value in bit/s.
 	published number
 	// gain is the goodput relative to the baseline's, and absent for the baseline.
 	gain number
-	// gap and reach are in seconds, the worst over the trials: the longest pause since something
-	// happened, and the time to the limit from then on. lost counts connections that broke.
+	// gap and reach are in seconds, the worst over the trials: the longest pause since the
+	// first event, and the time to the limit. lost is the number of lost connections.
 	gap, reach number
 	lost       int
 	// delay is the mean resequencing delay in seconds, burst the longest burst in segments: the
@@ -52,8 +52,7 @@ type row struct {
 	delay, burst number
 }
 
-// rows returns the whole table in the scenario's order. Cells without a run are rows too: they must
-// be missed.
+// rows returns the whole table in the scenario's order, including cells without a run.
 func rows(r result.Result, e *scenario.Experiment) []row {
 	median := func(k result.CellKey, metric string) number {
 		c, ok := r.Find(k, metric)
@@ -101,7 +100,7 @@ func rows(r result.Result, e *scenario.Experiment) []row {
 
 func (w row) goodput() number { return number{w.Goodput.Median, w.delivered} }
 
-// Value prints the median goodput in Mbit/s, or why there is none.
+// Value formats the median goodput in Mbit/s, or why there is none.
 func (w row) Value() string {
 	switch {
 	case w.delivered:
@@ -112,7 +111,7 @@ func (w row) Value() string {
 	return "no run"
 }
 
-// Range prints what the trials range over, in Mbit/s; it is empty for a single trial.
+// Range formats the range over the trials in Mbit/s; it is empty for a single trial.
 func (w row) Range() string {
 	if !w.delivered || w.Goodput.N < 2 {
 		return ""
@@ -120,7 +119,7 @@ func (w row) Range() string {
 	return mbit(w.Goodput.Min, 2) + " to " + mbit(w.Goodput.Max, 2)
 }
 
-// Limit prints the limit in Mbit/s, Share and ShareTCP what part of it was reached.
+// Limit formats the limit in Mbit/s, Share and ShareTCP the share of it that was reached.
 func (w row) Limit() string {
 	if !w.limit.ok {
 		return ""
@@ -131,7 +130,7 @@ func (w row) Limit() string {
 func (w row) Share() string    { return percent(ratio(w.goodput(), w.limit)) }
 func (w row) ShareTCP() string { return percent(ratio(w.goodput(), w.limitTCP)) }
 
-// Gain prints how much more than the baseline was delivered: "+191 %".
+// Gain formats the gain in goodput over the baseline: "+191 %".
 func (w row) Gain() string {
 	if !w.gain.ok {
 		return ""
@@ -140,7 +139,7 @@ func (w row) Gain() string {
 	return strings.Replace(text, "-0.0 ", "+0.0 ", 1)
 }
 
-// Gap prints the longest pause in milliseconds, Reach the time to the limit in seconds.
+// Gap formats the longest pause in milliseconds, Reach the time to the limit in seconds.
 func (w row) Gap() string {
 	if !w.gap.ok {
 		return ""
@@ -155,7 +154,7 @@ func (w row) Reach() string {
 	return decimal(w.reach.value, 1)
 }
 
-// Delay prints the mean resequencing delay in milliseconds, Burst the longest burst in segments.
+// Delay formats the mean resequencing delay in milliseconds, Burst the longest burst in segments.
 func (w row) Delay() string {
 	if !w.delay.ok {
 		return ""
@@ -170,12 +169,12 @@ func (w row) Burst() string {
 	return decimal(w.burst.value, 0)
 }
 
-// resequences reports whether what order costs was measured in any of the rows.
+// resequences reports whether any of the rows has a resequencing delay.
 func resequences(all []row) bool {
 	return slices.ContainsFunc(all, func(w row) bool { return w.delay.ok })
 }
 
-// Lost prints how many connections broke.
+// Lost formats the number of lost connections.
 func (w row) Lost() string { return strconv.Itoa(w.lost) }
 
 func percent(n number) string {
@@ -185,11 +184,10 @@ func percent(n number) string {
 	return fmt.Sprintf("%.1f %%", 100*n.value)
 }
 
-// mbit prints bit/s in Mbit/s.
+// mbit formats bit/s as Mbit/s.
 func mbit(bps float64, digits int) string { return decimal(bps/1e6, digits) }
 
-// decimal prints v with so many digits behind the point, or with an exponent where that would be
-// many before it.
+// decimal formats v with the given number of decimals, or a large v with an exponent.
 func decimal(v float64, digits int) string {
 	if v >= 1e9 {
 		return strconv.FormatFloat(v, 'g', 4, 64)
@@ -204,7 +202,7 @@ func orName(title, name string) string {
 	return clean(title)
 }
 
-// caseTitle is what a case is called besides its name, which may be nothing.
+// caseTitle returns the title of a case, which may be empty.
 func caseTitle(e *scenario.Experiment, name string) string {
 	for _, c := range e.Cases {
 		if c.Name == name {
@@ -228,8 +226,8 @@ func transportTitle(e *scenario.Experiment, name string) string {
 	return clean(name)
 }
 
-// clean replaces what is not printable, so that no text moves a terminal's cursor or breaks an XML
-// file.
+// clean replaces characters that are not printable, which could control a terminal or make XML
+// invalid.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == ' ' || unicode.IsGraphic(r) && r != '\u2028' && r != '\u2029' {
@@ -240,7 +238,7 @@ func clean(s string) string {
 }
 
 // Table prints the result for a terminal: the cells with their goodput, share of the limit and
-// gain, then what became of the expectations. It is an error when the scenario has no experiment.
+// gain, then the verdicts. A scenario without an experiment is an error.
 func Table(w io.Writer, r result.Result, spec *scenario.Spec) error {
 	if spec.Experiment == nil {
 		return fmt.Errorf("print result %q: the scenario has no experiment", r.Scenario)
@@ -316,7 +314,7 @@ func Table(w io.Writer, r result.Result, spec *scenario.Spec) error {
 	return nil
 }
 
-// align prints lines in columns: the first left of them flush left, the others flush right.
+// align prints lines in columns: the first ones (left of them) flush left, the others flush right.
 func align(b *strings.Builder, lines [][]string, left int) {
 	widths := make([]int, len(lines[0]))
 	for _, line := range lines {

@@ -19,7 +19,7 @@ import (
 type vertex struct {
 	name, title string
 	roles       string
-	// column counts links from the server, twice, since a switch stands between its nodes.
+	// column is twice the number of links from the server, since a switch is between its nodes.
 	column int
 	row    float64
 	peers  []string
@@ -28,9 +28,9 @@ type vertex struct {
 // edge is a line between two vertices.
 type edge struct {
 	from, to string
-	// label is the link's name, shape what is known of it.
+	// label is the link's name, shape its rate and delay.
 	label, shape string
-	// limited is whether a transport's rate is limited by it.
+	// limited is whether it limits a transport.
 	limited bool
 }
 
@@ -101,7 +101,7 @@ func (n *network) connect(e edge) {
 	n.vertices[e.to].peers = append(n.vertices[e.to].peers, e.from)
 }
 
-// linkShape is a link's rate and delay, where these are the same in all cases.
+// linkShape returns a link's rate and delay, if these are the same in all cases.
 func linkShape(spec *scenario.Spec, name string) string {
 	for _, c := range spec.Experiment.Cases {
 		if _, ok := c.Links[name]; ok {
@@ -274,7 +274,7 @@ func topologyFigure(spec *scenario.Spec) (figure, error) {
 	})
 }
 
-// span is how far up and down a switch reaches.
+// span returns the vertical extent of a switch.
 func (n *network) span(hub *vertex, at func(*vertex) vg.Point) (low, high vg.Length) {
 	low, high = at(hub).Y, at(hub).Y
 	for _, name := range hub.peers {
