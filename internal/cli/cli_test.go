@@ -77,7 +77,7 @@ func TestFreshen(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			err := freshen(dir)
+			err := clearResult(dir)
 			if (err != nil) != tt.refused {
 				t.Fatalf("got %v", err)
 			}
@@ -100,7 +100,7 @@ func TestFreshen(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := freshen(file); err == nil {
+	if err := clearResult(file); err == nil {
 		t.Error("a file was taken for a directory")
 	}
 }

@@ -30,7 +30,7 @@ type reseqFlags struct {
 	memory       string
 }
 
-// reseqShown is how many connections the table shows unless it is asked for all.
+// reseqShown is the number of connections in the table without --all.
 const reseqShown = 10
 
 func (a *app) reseqCommand() *cobra.Command {
@@ -128,7 +128,7 @@ func are(n int) string {
 	return "are " + quantity(n, "connection")
 }
 
-// captureFailure says why a capture cannot be read.
+// captureFailure returns the failure for an error of capture.Read.
 func captureFailure(err error) error {
 	const what = "read the capture"
 	var file *capture.FileError
@@ -140,11 +140,11 @@ func captureFailure(err error) error {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EISDIR):
 		return fileFailure(what, file.Name, file.Err)
 	case errors.Is(err, pcap.ErrEmpty):
-		do = "capture again, and end the capture before it is read"
+		do = "capture again, and stop the capture before reading the file"
 	case errors.Is(err, pcap.ErrCompressed):
 		do = "decompress it first, or compress it with gzip"
 	case errors.Is(err, pcap.ErrNotCapture):
-		do = "name a file that tcpdump, Wireshark or tabane lab capture has written"
+		do = "name a file written by tcpdump, Wireshark or tabane lab capture"
 	case errors.Is(err, capture.ErrDisorder):
 		do = "sort it first (reordercap FILE SORTED, which comes with Wireshark), or allow more with --sort-memory"
 	case errors.Is(err, capture.ErrAgain):
@@ -155,7 +155,7 @@ func captureFailure(err error) error {
 	return &failure{what: what, on: file.Name, why: file.Err, do: do}
 }
 
-// printReseq writes the report as people read it.
+// printReseq prints the report for a terminal.
 func printReseq(w io.Writer, r *capture.Report, shown []*capture.Connection, more int) error {
 	var b strings.Builder
 	var packets uint64
@@ -255,7 +255,7 @@ func writeOrder(b *strings.Builder, d *capture.Direction) {
 	}
 }
 
-// writeChecksums says how many mappings have a right checksum, and in which packets are wrong ones.
+// writeChecksums prints the numbers of correct and wrong checksums, and the packets of wrong ones.
 func writeChecksums(b *strings.Builder, c *capture.Connection, n capture.Checksums, side func(*capture.Subflow) *capture.SubflowDirection) {
 	if !n.Any() {
 		return
@@ -308,7 +308,7 @@ func writeSubflows(b *strings.Builder, c *capture.Connection, side func(*capture
 	w.Flush()
 }
 
-// ms is a time in milliseconds, with the digits that people read.
+// ms formats a time in milliseconds, with one or two decimals.
 func ms(d time.Duration) string {
 	v := d.Seconds() * 1e3
 	switch {
@@ -320,7 +320,7 @@ func ms(d time.Duration) string {
 	return fmt.Sprintf("%.1f", v)
 }
 
-// bytesOf is an amount of data in at most four digits and its unit.
+// bytesOf formats an amount of data with at most four digits and its unit.
 func bytesOf(n uint64) string {
 	switch {
 	case n >= 10_000_000_000:
@@ -335,7 +335,7 @@ func bytesOf(n uint64) string {
 	return unit.Size(n).String()
 }
 
-// short is a time in seconds or milliseconds.
+// short formats a time in seconds or milliseconds.
 func short(d time.Duration) string {
 	if d < time.Second {
 		return ms(d) + " ms"

@@ -38,12 +38,12 @@ func (a *app) labRun() *cobra.Command {
 	var f runFlags
 	c := &cobra.Command{
 		Use:   "run NAME|FILE",
-		Short: "Run a scenario's experiment and report what came out",
+		Short: "Run a scenario's experiment and write a report",
 		Long: `Run builds the scenario's network, delivers every traffic over every transport in every case, and removes the network. The
-result goes to a directory: result.json, CSV files, figures, and report.html with all of it.
+result is written to a directory: result.json, CSV files, figures, and report.html with all of it.
 
 Exit code 0: it ran and all expectations hold; 1: it ran, and some do not; 2: it could not run, or was interrupted. An
-interrupted run removes all it made.`,
+interrupted run removes everything it created.`,
 		Example: `  tabane lab run epe-steady --quick
   tabane lab run epe-steady --trials 5 --out /tmp/epe
   tabane lab run epe-failure --case a-down,a-hole --transport mptcp-epe
@@ -68,12 +68,12 @@ interrupted run removes all it made.`,
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.out, "out", "", "`directory` for the result (default out/NAME); an earlier result in it is replaced")
-	flags.IntVar(&f.trials, "trials", 0, "how often each cell is run (default: as the scenario says, 1 with --quick)")
+	flags.IntVar(&f.trials, "trials", 0, "trials of each cell (default: those of the scenario, 1 with --quick)")
 	flags.BoolVar(&f.quick, "quick", false, "bound each run, for a first look")
 	flags.BoolVar(&f.keep, "keep", false, "leave the labs up afterwards")
-	flags.StringVar(&f.routers, "routers", lab.RoutersEmbedded, "what routers and reflectors run: embedded, frr, or embedded,frr to compare them where the scenario does")
-	flags.IntVar(&f.jobs, "jobs", 0, "how many labs run side by side (default: as many as there are cases, at most four for each processor)")
-	flags.StringVar(&f.compare, "compare", "", "sim: simulate the same and show both side by side")
+	flags.StringVar(&f.routers, "routers", lab.RoutersEmbedded, "what routers and reflectors run: embedded, frr, or embedded,frr to compare them in scenarios of kind routes")
+	flags.IntVar(&f.jobs, "jobs", 0, "labs that run in parallel (default: one for each case, at most four for each processor)")
+	flags.StringVar(&f.compare, "compare", "", "sim: simulate the same experiment and compare the results")
 	selectionFlags(flags, &f.cells)
 	flags.StringVar(&f.name, "name", "", "`name` of the labs, the result and its directory (default: the scenario's)")
 	return c
@@ -98,7 +98,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 		return err
 	}
 	if f.compare != "" {
-		// Reported now, and not after the lab has run.
+		// Refused before the lab runs, not after.
 		if err := simulable(name, whole, spec); err != nil {
 			return err
 		}
@@ -123,7 +123,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	if f.out == "" {
 		f.out = filepath.Join("out", spec.Name)
 	}
-	if err := freshen(f.out); err != nil {
+	if err := clearResult(f.out); err != nil {
 		return err
 	}
 	screen := newScreen(a.err, width(a.err))
@@ -148,7 +148,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	}
 	extra := report.Extra{Series: series, Command: f.command(name), Text: scenarioText(name, spec), Made: time.Now(), Quick: f.quick}
 	if simulation != nil {
-		// Afterwards: the simulator takes all processors that there are.
+		// After the lab: the simulator uses all processors.
 		simulated, err := simrun.Run(ctx, simrun.Options{
 			Spec: simulation, Trials: max(f.trials, simrun.ComparedTrials), Quick: f.quick, Lateness: simrun.LabLateness, Host: labrun.Host(a.version),
 		})
@@ -176,7 +176,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	return nil
 }
 
-// command is the command line that makes the same result again.
+// command returns the command line that reproduces the result.
 func (f runFlags) command(name string) string {
 	parts := append([]string{"tabane lab run", name}, selectionArguments(f.cells)...)
 	if f.name != "" {
@@ -200,15 +200,15 @@ func (f runFlags) command(name string) string {
 	return strings.Join(parts, " ")
 }
 
-// resultFile is what makes a directory one of ours.
+// resultFile is the file by which a directory of a result is recognized.
 const resultFile = "result.json"
 
-// resultParts are what a result's directory holds; nothing else is removed.
+// resultParts are the files of a result's directory; nothing else is removed.
 var resultParts = []string{resultFile, "runs.csv", "summary.csv", "report.html", "series", "figures", "compare.json", "sim"}
 
-// freshen makes the directory ready for a result. Only an earlier result is removed; a directory that holds anything else
-// is not ours to write into.
-func freshen(dir string) error {
+// clearResult creates the directory for a result, or removes an earlier result from it. A directory
+// with other content is refused.
+func clearResult(dir string) error {
 	entries, err := os.ReadDir(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -223,11 +223,11 @@ func freshen(dir string) error {
 	}
 	ours := false
 	for _, e := range entries {
-		// An interruption while it was written leaves the series alone.
+		// If writing was interrupted, only the series may be there.
 		ours = ours || e.Name() == resultFile || len(entries) == 1 && e.Name() == "series"
 	}
 	if !ours {
-		return &failure{what: "use the directory for the result", on: dir, why: errors.New("it holds something else than a result"), do: "choose another with --out"}
+		return &failure{what: "use the directory for the result", on: dir, why: errors.New("it has other content than a result"), do: "choose another with --out"}
 	}
 	for _, name := range resultParts {
 		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {

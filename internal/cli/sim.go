@@ -56,7 +56,7 @@ func (a *app) simRun() *cobra.Command {
 	var f simFlags
 	c := &cobra.Command{
 		Use:   "run NAME|FILE",
-		Short: "Simulate a scenario's experiment and report what came out",
+		Short: "Simulate a scenario's experiment and write a report",
 		Long: `Run simulates every traffic over every transport in every case. The result goes to a directory: result.json, CSV files,
 figures, and report.html with all of it, as "lab run" writes them. The same scenario and seed give the same result.
 
@@ -202,7 +202,7 @@ func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
 	if f.out == "" {
 		f.out = filepath.Join("out", "sim-"+spec.Name)
 	}
-	if err := freshen(f.out); err != nil {
+	if err := clearResult(f.out); err != nil {
 		return err
 	}
 	var capture io.Writer

@@ -121,7 +121,7 @@ func (a *app) sweep(ctx context.Context, name string, f sweepFlags) error {
 	}
 	grid.Spec = spec
 	if f.report != "" {
-		if err := freshen(f.report); err != nil {
+		if err := clearResult(f.report); err != nil {
 			return err
 		}
 	}
