@@ -8,7 +8,7 @@ VERSION := $(shell git describe --always --dirty --tags 2>/dev/null)
 export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test programs race bench bench-sim fuzz lint clean help FORCE
+.PHONY: build demo test programs race bench bench-sim soak fuzz lint clean help FORCE
 
 build: bin/tabane ## build bin/tabane
 
@@ -26,6 +26,9 @@ test: programs lint ## run all tests; as root also those in network namespaces, 
 
 race: ## run all tests with the race detector (needs a C compiler)
 	@set -o pipefail; CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 30m -json ./... | $(GO) run .ci/summary.go
+
+soak: ## apply 1,000 random sequences of changes to a network and check every packet that leaves (root, 10 minutes)
+	TABANE_LAB=require TABANE_SEQUENCES=1000 $(GO) test -count=1 -timeout 60m -v -run TestNoPacketLeavesUnannounced ./internal/acceptance
 
 bench: ## run the benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./...

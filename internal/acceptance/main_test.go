@@ -72,23 +72,29 @@ type lab struct {
 // new, old, new ...
 func epe(t *testing.T, replace ...string) *lab {
 	t.Helper()
-	needLab(t)
-	l := &lab{t, labPrefix() + strings.ToLower(strings.NewReplacer("/", "", "_", "").Replace(t.Name()))[4:]}
-	l.name = l.name[:min(len(l.name), 24)]
 	scenario := "epe-steady"
 	if len(replace) > 0 {
 		scenario = variant(t, replace...)
 	}
-	up := false
+	return up(t, scenario, "server.edge.log", "asbr1.asbr.log", "reflector.reflector.log")
+}
+
+// up brings the network of a scenario up for one test, which shows the logs when it fails.
+func up(t *testing.T, scenario string, logs ...string) *lab {
+	t.Helper()
+	needLab(t)
+	l := &lab{t, labPrefix() + strings.ToLower(strings.NewReplacer("/", "", "_", "").Replace(t.Name()))[4:]}
+	l.name = l.name[:min(len(l.name), 24)]
+	isUp := false
 	t.Cleanup(func() {
 		if t.Failed() {
-			for _, log := range []string{"server.edge.log", "asbr1.asbr.log", "reflector.reflector.log"} {
+			for _, log := range logs {
 				b, _ := os.ReadFile(filepath.Join("/run/tabane/lab", l.name, log))
 				t.Logf("%s:\n%s", log, b)
 			}
 		}
 		// A lab that is not ready in time is kept; one that could not be made is not there.
-		if out, err := exec.Command(program, "lab", "down", l.name).CombinedOutput(); err != nil && up {
+		if out, err := exec.Command(program, "lab", "down", l.name).CombinedOutput(); err != nil && isUp {
 			t.Errorf("lab down: %v\n%s", err, out)
 		}
 	})
@@ -96,7 +102,7 @@ func epe(t *testing.T, replace ...string) *lab {
 	if err != nil {
 		t.Fatalf("lab up: %v\n%s", err, out)
 	}
-	up = true
+	isUp = true
 	return l
 }
 

@@ -21,9 +21,11 @@ func (c *Config) guards() []route.Object {
 		r.Metric, r.Kind = worstMetric, route.Unreachable
 		return r
 	}
-	objects := []route.Object{
-		// A SID that is not assigned ends here instead of following a default route.
-		unreachable(route.Route{Table: route.MainTable, Dst: c.Locator.Prefix}),
+	// SIDs that are not assigned, and those of a border router that is down, end here instead of
+	// following a default route to a peer.
+	objects := []route.Object{unreachable(route.Route{Table: route.MainTable, Dst: c.Locator.Prefix})}
+	if block := c.Locator.blockPrefix(); block != c.Locator.Prefix {
+		objects = append(objects, unreachable(route.Route{Table: route.MainTable, Dst: block}))
 	}
 	for _, p := range c.Prefixes {
 		// Unused addresses of what we advertise must not follow a default route back to a peer.

@@ -24,6 +24,7 @@ func TestGuards(t *testing.T) {
 	}
 	check(t, got,
 		"unreachable fc00:1::/32 table main metric 4294967295",
+		"unreachable fc00::/16 table main metric 4294967295",
 		"unreachable 2001:db8:1::/64 table main metric 4294967295",
 		"unreachable default table 101 metric 4294967295",
 		"unreachable fc00::/16 table 101 metric 4294967295",

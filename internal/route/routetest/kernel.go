@@ -1,6 +1,6 @@
 // Package routetest has a kernel in memory for tests of what uses package route. It knows only what
-// matters to a reconciler: slots, owners, what falls with what, and failures. It refuses to forward
-// packets.
+// matters to a reconciler: slots, owners, what falls with what, and failures. It forwards no
+// packets, but Lookup returns the route that one would take.
 package routetest
 
 import (

@@ -1,0 +1,101 @@
+package edge
+
+import (
+	"fmt"
+	"iter"
+	"net/netip"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/route/routetest"
+)
+
+// TestNoPacketLeavesUnannounced: after each of many random changes, with all policy rules and with
+// any one of them or of the routes deleted by another program, a packet from an EPE address is
+// dropped or encapsulated to a SID by which the peer of that address has a route to its destination.
+// Only packets for the link itself take the main table.
+func TestNoPacketLeavesUnannounced(t *testing.T) {
+	config := testConfig()
+	onLink := route.Route{Table: route.MainTable, Dst: config.Prefix, Link: config.Interface}
+	bestPath := route.Route{Table: route.MainTable, Dst: anywhere, Gateway: netip.MustParseAddr("2001:db8:1::1"), Link: config.Interface}
+	prefixes := []netip.Prefix{anywhere, netip.MustParsePrefix("2001:db8:100::/40"), netip.MustParsePrefix("2001:db8:100::/48"), client}
+	addresses := []netip.Addr{
+		netip.MustParseAddr("2001:db8:c::10"), netip.MustParseAddr("2001:db8:100::1"), netip.MustParseAddr("2001:db8:110::1"),
+		netip.MustParseAddr("2001:db8:eeee::1"),
+	}
+	neighbor := netip.MustParseAddr("2001:db8:1::fe")
+	rapid.Check(t, func(t *rapid.T) {
+		e, w := newTestEgress(config)
+		advertised := map[pathKey]bgp.VPNPath{}
+		lost := map[netip.Prefix]bool{}
+		may := func(p *peer, sid, dst netip.Addr) bool {
+			for _, path := range advertised {
+				if path.SID == sid && path.Prefix.Contains(dst) && path.RTs[0] == p.RT {
+					return true
+				}
+			}
+			return false
+		}
+		// verify checks all packets in a kernel without one of the objects.
+		verify := func(without route.Key) {
+			kernel := iter.Seq[route.Object](func(yield func(route.Object) bool) {
+				for _, o := range []route.Object{onLink, bestPath} {
+					if !yield(o) {
+						return
+					}
+				}
+				for k, o := range w {
+					if k != without && !yield(o) {
+						return
+					}
+				}
+			})
+			for _, p := range e.peers {
+				for _, dst := range addresses {
+					r, ok := routetest.Lookup(kernel, routetest.Packet{Src: p.Address, Dst: dst})
+					if !ok {
+						continue
+					}
+					object, ok := w[route.Nexthop{ID: r.NexthopID}.Key()].(route.Nexthop)
+					if !ok || !may(p, object.SID, dst) || lost[netip.PrefixFrom(object.SID, 32).Masked()] {
+						t.Fatalf("without %s: a packet from the address of %s to %s takes %s", without, p.Name, dst, r)
+					}
+				}
+				if without != (route.Rule{Priority: onLinkRule, To: config.Prefix, Table: route.MainTable}).Key() {
+					if r, ok := routetest.Lookup(kernel, routetest.Packet{Src: p.Address, Dst: neighbor}); !ok || r.Dst != onLink.Dst {
+						t.Fatalf("without %s: a packet to the link takes %s", without, r)
+					}
+				}
+			}
+		}
+		sids := []string{"fc00:1:1::", "fc00:1:2::", "fc00:2:1::"}
+		for range rapid.IntRange(1, 25).Draw(t, "changes") {
+			if rapid.IntRange(0, 3).Draw(t, "kind") == 0 {
+				l := netip.PrefixFrom(netip.MustParseAddr(rapid.SampledFrom(sids).Draw(t, "locator")), 32).Masked()
+				lost[l] = !lost[l]
+				e.locator(locator(l.String(), true)) // what was never there cannot be lost
+				e.locator(locator(l.String(), !lost[l]))
+			} else {
+				i := rapid.IntRange(0, len(sids)-1).Draw(t, "route")
+				p := vpnPath(fmt.Sprint("10.0.0.1:", 1+i), sids[i], rapid.SampledFrom([]string{"65000:101", "65000:102"}).Draw(t, "rt"))
+				p.Prefix = rapid.SampledFrom(prefixes).Draw(t, "prefix")
+				p.Withdrawn = rapid.Bool().Draw(t, "withdrawn")
+				if delete(advertised, pathKey{p.RD, p.Prefix}); !p.Withdrawn {
+					advertised[pathKey{p.RD, p.Prefix}] = p
+				}
+				if err := e.update(p); err != nil {
+					t.Fatal(err)
+				}
+			}
+			verify(route.Key{})
+		}
+		for k := range w {
+			if k.Class() == route.ClassRule || k.Class() == route.ClassRoute {
+				verify(k)
+			}
+		}
+	})
+}

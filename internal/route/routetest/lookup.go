@@ -1,0 +1,62 @@
+package routetest
+
+import (
+	"cmp"
+	"iter"
+	"net/netip"
+	"slices"
+
+	"github.com/tabane/tabane/internal/route"
+)
+
+// A Packet is what a routing decision depends on.
+type Packet struct {
+	Src, Dst netip.Addr
+	Iif      string // "" if this host sends it
+}
+
+// Lookup returns the route that a packet takes among objects: the longest match in the table of the
+// first rule that matches and whose table has a match. The main table follows all rules. It returns
+// false for a packet that is dropped.
+func Lookup(objects iter.Seq[route.Object], p Packet) (route.Route, bool) {
+	rules := []route.Rule{{Priority: 32766, Table: route.MainTable}}
+	for o := range objects {
+		if r, ok := o.(route.Rule); ok {
+			rules = append(rules, r)
+		}
+	}
+	slices.SortFunc(rules, func(a, b route.Rule) int { return cmp.Compare(a.Priority, b.Priority) })
+	matches := func(prefix netip.Prefix, a netip.Addr) bool { return !prefix.IsValid() || prefix.Contains(a) }
+	for _, r := range rules {
+		if !matches(r.From, p.Src) || !matches(r.To, p.Dst) || r.Iif != "" && r.Iif != p.Iif {
+			continue
+		}
+		if r.Unreachable {
+			return route.Route{}, false
+		}
+		if found, ok := longest(objects, r.Table, p.Dst); ok {
+			return found, found.Kind == route.Unicast
+		}
+	}
+	return route.Route{}, false
+}
+
+// LookupTable returns the route to an address in one table, as End.DT6 looks it up. It returns false
+// if there is none or the packet is dropped.
+func LookupTable(objects iter.Seq[route.Object], table uint32, dst netip.Addr) (route.Route, bool) {
+	r, ok := longest(objects, table, dst)
+	return r, ok && r.Kind == route.Unicast
+}
+
+func longest(objects iter.Seq[route.Object], table uint32, dst netip.Addr) (best route.Route, found bool) {
+	for o := range objects {
+		r, ok := o.Normal().(route.Route)
+		if !ok || r.Table != table || !r.Dst.Contains(dst) {
+			continue
+		}
+		if !found || cmp.Or(cmp.Compare(best.Dst.Bits(), r.Dst.Bits()), cmp.Compare(r.Metric, best.Metric)) < 0 {
+			best, found = r, true
+		}
+	}
+	return best, found
+}
