@@ -165,3 +165,55 @@ func TestReloadOfAReflector(t *testing.T) {
 	wait()
 	l.kept("reflector", "reflector")
 }
+
+// TestReloadOfAnEdge gives an egress peer another address and table, removes it and adds it again while a stream uses every
+// egress path.
+func TestReloadOfAnEdge(t *testing.T) {
+	for manager, replace := range map[string][]string{
+		"user":   nil,
+		"kernel": {"      locators: [fc00::/16]\n", "      locators: [fc00::/16]\n      mptcp: {path_manager: kernel}\n"},
+	} {
+		t.Run(manager, func(t *testing.T) {
+			l := epe(t, replace...)
+			wait := l.stream("14s", 14)
+			for _, address := range []string{"2001:db8:1::a", "2001:db8:1::b"} {
+				l.eventually("a subflow from "+address, 5*time.Second, l.subflow(address))
+			}
+			removed := func(address, table string) {
+				t.Helper()
+				state := l.ip("server", kernelState)
+				if strings.Contains(state, address+"/128") || strings.Contains(state, "lookup "+table) || strings.Contains(state, "table "+table) ||
+					strings.Contains(state, "from "+address+" ") {
+					t.Errorf("%s or table %s is left on the server:\n%s", address, table, state)
+				}
+				if there, sockets := l.subflow(address)(); there {
+					t.Errorf("a subflow from %s is left: %s", address, sockets)
+				}
+			}
+			restore := l.edit("server", "edge", func(s section) {
+				p := s["peers"].([]any)[1].(map[string]any)
+				p["address"], p["table"] = "2001:db8:1::bb", 112
+			})
+			l.reloaded("server", "edge", `egress peer "transit-b" replaced`)
+			l.eventually("the route in the other table", 5*time.Second, l.shows(true, "2001:db8:c::/64", "server", "route show table 112"))
+			l.eventually("a subflow from the other address", 5*time.Second, l.subflow("2001:db8:1::bb"))
+			removed("2001:db8:1::b", "102")
+
+			l.edit("server", "edge", func(s section) { s["peers"] = s["peers"].([]any)[:1] })
+			l.reloaded("server", "edge", `egress peer "transit-b" removed`)
+			removed("2001:db8:1::bb", "112")
+
+			undo := l.edit("server", "edge", func(s section) { s["locators"] = []string{"fd00::/16"} })
+			l.refused("server", "edge", "locators: cannot change from")
+			undo()
+
+			restore()
+			l.reloaded("server", "edge", `egress peer "transit-b" added`)
+			l.eventually("the EPE Route is back", 5*time.Second, l.shows(true, "2001:db8:c::/64", "server", "route show table 102"))
+			l.eventually("the subflow is back", 5*time.Second, l.subflow("2001:db8:1::b"))
+			wait()
+			l.kept("server", "edge")
+			l.kept("reflector", "reflector")
+		})
+	}
+}

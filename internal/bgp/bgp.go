@@ -120,6 +120,10 @@ func New(opt Options) (*Speaker, error) {
 	}, nil
 }
 
+// BestVPN calls f for the best path to each VPN-IPv6 destination, as of now. Stale routes that are
+// retained for a lost session are not among them.
+func (s *Speaker) BestVPN(f func(VPNPath)) error { return s.received.bestVPN(f) }
+
 // Events returns batches of events for one reader; the channel is closed by Stop.
 //
 // Events arrive in the order in which they happened, with one exception: while the reader is busy,

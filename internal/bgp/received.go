@@ -5,6 +5,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"github.com/osrg/gobgp/v4/pkg/server"
@@ -156,6 +157,25 @@ func (r *received) onBest(paths []*apiutil.Path, _ time.Time) {
 			r.retention.event(v)
 		}
 	}
+}
+
+// bestVPN is Speaker.BestVPN.
+func (r *received) bestVPN(f func(VPNPath)) error {
+	return r.server.ListPath(apiutil.ListPathRequest{
+		TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: gobgp.RF_IPv6_VPN,
+	}, func(_ gobgp.NLRI, paths []*apiutil.Path) {
+		for _, p := range paths {
+			if !p.Best {
+				continue
+			}
+			if v, ok := readVPN(p); ok {
+				if n := r.neighborOf(p); n != nil {
+					v.Neighbor = n.Name
+				}
+				f(v)
+			}
+		}
+	})
 }
 
 // reported reports whether best paths of a family are selected by Options.Report.

@@ -318,12 +318,3 @@ func (c *Config) encap() route.EncapMode {
 func (c *Config) limits() mptcp.Limits {
 	return mptcp.Limits{Subflows: cmp.Or(c.MPTCP.Subflows, maxSubflows), AddAddrAccepted: cmp.Or(c.MPTCP.AddAddrAccepted, maxSubflows)}
 }
-
-// endpoints are the EPE addresses that MPTCP announces to clients.
-func (c *Config) endpoints() []mptcp.Endpoint {
-	all := make([]mptcp.Endpoint, len(c.Peers))
-	for i, p := range c.Peers {
-		all[i] = mptcp.Endpoint{Address: p.Address, Link: c.Interface, Signal: true, Backup: p.Backup}
-	}
-	return all
-}

@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp"
@@ -63,6 +64,11 @@ type Edge struct {
 	// restarted: a previous instance left objects in the kernel.
 	restarted bool
 	quiet     *time.Timer
+
+	reloading sync.Mutex
+	// updated are the routes of which an update arrived while those of added peers are read; else
+	// nil.
+	updated map[pathKey]bool
 }
 
 type peerPrefix struct {
@@ -93,19 +99,10 @@ func New(ctx context.Context, o Options) (*Edge, error) {
 	if err != nil {
 		return nil, err
 	}
-	var neighbors []bgp.Neighbor
-	for _, r := range o.Config.Reflectors {
-		neighbors = append(neighbors, bgp.Neighbor{
-			Name: "reflector " + r.Address.String(), Address: r.Address, LocalAddress: o.Config.Address, ASN: o.Config.ASN,
-			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: r.Password, Retain: retainRoutes,
-			// On-link prefixes: a route to one would take our own replies away.
-			Import: bgp.ImportPolicy{Reject: bgp.Within(bgp.RejectConnected, o.Config.onLink()...)},
-		})
-	}
 	d, err := daemon.New(ctx, daemon.Options{
 		Protocol:  route.Edge,
 		Speaker:   bgp.Options{ASN: o.Config.ASN, RouterID: o.Config.RouterID, NoListen: true, Report: bgp.ReportVPN},
-		Neighbors: neighbors,
+		Neighbors: o.Config.neighbors(),
 		Keep:      o.Keep,
 		Log:       o.Log,
 	})
@@ -121,6 +118,20 @@ func New(ctx context.Context, o Options) (*Edge, error) {
 		return nil, errors.Join(err, d.Close(), e.close())
 	}
 	return e, nil
+}
+
+// neighbors are the sessions with the reflectors.
+func (c *Config) neighbors() []bgp.Neighbor {
+	var neighbors []bgp.Neighbor
+	for _, r := range c.Reflectors {
+		neighbors = append(neighbors, bgp.Neighbor{
+			Name: "reflector " + r.Address.String(), Address: r.Address, LocalAddress: c.Address, ASN: c.ASN,
+			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: r.Password, Retain: retainRoutes,
+			// On-link prefixes: a route to one would take our own replies away.
+			Import: bgp.ImportPolicy{Reject: bgp.Within(bgp.RejectConnected, c.onLink()...)},
+		})
+	}
+	return neighbors
 }
 
 // prepare sets the desired state that does not depend on routes.
@@ -324,6 +335,9 @@ func (e *Edge) BGP(events []bgp.Event) {
 		case bgp.UnicastPath:
 			e.egress.locator(p)
 		case bgp.VPNPath:
+			if e.updated != nil {
+				e.updated[pathKey{p.RD, p.Prefix}] = true
+			}
 			if err := e.egress.update(p); err != nil {
 				e.refuse(p, err)
 			}

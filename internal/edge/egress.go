@@ -51,9 +51,12 @@ type egress struct {
 	kernel desired
 	peers  []*peer
 	byRT   map[vpn.ID]*peer
-	paths  map[pathKey]path
-	sids   map[netip.Addr]*sid
-	ids    map[uint32]netip.Addr
+	// byIndex and slots include peers that are being removed.
+	byIndex map[int]*peer
+	slots   []int
+	paths   map[pathKey]path
+	sids    map[netip.Addr]*sid
+	ids     map[uint32]netip.Addr
 	// locators decide which SIDs are reachable; paths through others are not installed.
 	locators locators
 	// routed, when set, is called when the state of a peer's route to a prefix changes.
@@ -68,7 +71,8 @@ const gracefulShutdown = bgp.GracefulShutdown
 
 type peer struct {
 	Peer
-	index int
+	index int // of the path manager
+	slot  int // of its rules
 	// routes maps each prefix to its paths through this peer, best first: draining ones are last.
 	// There are several when several ASBRs have a session with the peer.
 	routes map[netip.Prefix][]hop
@@ -125,22 +129,54 @@ type sid struct {
 
 func newEgress(config *Config, mtu int, kernel desired) *egress {
 	e := &egress{
-		config: config, mtu: mtu, kernel: kernel, byRT: map[vpn.ID]*peer{}, paths: map[pathKey]path{},
+		config: config, mtu: mtu, kernel: kernel, byRT: map[vpn.ID]*peer{}, byIndex: map[int]*peer{}, paths: map[pathKey]path{},
 		sids: map[netip.Addr]*sid{}, ids: map[uint32]netip.Addr{},
 		locators: newLocators(),
 	}
 	for i, p := range config.Peers {
-		peer := &peer{Peer: p, index: i, routes: map[netip.Prefix][]hop{}}
-		e.peers = append(e.peers, peer)
-		e.byRT[p.RT] = peer
-		for _, o := range e.fixed(peer) {
-			kernel.Set(o)
-		}
+		e.addPeer(p, i)
 	}
 	for _, o := range e.onLink() {
 		kernel.Set(o)
 	}
 	return e
+}
+
+// addPeer adds a peer without routes.
+func (e *egress) addPeer(conf Peer, index int) {
+	p := &peer{Peer: conf, index: index, routes: map[netip.Prefix][]hop{}}
+	for slices.Contains(e.slots, p.slot) {
+		p.slot++
+	}
+	e.slots = append(e.slots, p.slot)
+	e.peers = append(e.peers, p)
+	e.byRT[p.RT], e.byIndex[index] = p, p
+	for _, o := range e.fixed(p) {
+		e.kernel.Set(o)
+	}
+}
+
+// removePeer removes a peer with its routes. Its fixed objects stay, so that nothing from its address
+// takes another path, until it is freed.
+func (e *egress) removePeer(p *peer) {
+	e.peers = slices.DeleteFunc(e.peers, func(other *peer) bool { return other == p })
+	delete(e.byRT, p.RT)
+	for key, path := range e.paths {
+		if !slices.Contains(path.peers, p) {
+			continue
+		}
+		e.choose(p, key.prefix, without(p.routes[key.prefix], key.rd))
+		path.peers = slices.DeleteFunc(slices.Clone(path.peers), func(other *peer) bool { return other == p })
+		if e.paths[key] = path; len(path.peers) == 0 {
+			delete(e.paths, key)
+		}
+	}
+}
+
+// free releases index and slot of a removed peer.
+func (e *egress) free(p *peer) {
+	delete(e.byIndex, p.index)
+	e.slots = slices.DeleteFunc(e.slots, func(slot int) bool { return slot == p.slot })
 }
 
 // onLink returns the rules for on-link destinations: the default route of a peer must not send our
@@ -159,8 +195,8 @@ func (e *egress) fixed(p *peer) []route.Object {
 		// An EPE address never falls through to the best path: its table ends in unreachable, and
 		// when another program flushes the table or deletes the rule, the rule below is left.
 		route.Route{Table: p.Table, Dst: anywhere, Metric: unreachableMetric, Kind: route.Unreachable},
-		route.Rule{Priority: ruleBase + 2*uint32(p.index), From: host(p.Address), Table: p.Table},
-		guard(p.Address, p.index),
+		route.Rule{Priority: ruleBase + 2*uint32(p.slot), From: host(p.Address), Table: p.Table},
+		guard(p.Address, p.slot),
 		// Deprecated, so that nothing else picks the address as a source (RFC 6724 section 5, rule
 		// 3).
 		route.Address{Link: e.config.Interface, Prefix: host(p.Address), Deprecated: true},
@@ -168,8 +204,8 @@ func (e *egress) fixed(p *peer) []route.Object {
 }
 
 // guard is the rule that drops what no other rule for an EPE address has routed.
-func guard(epe netip.Addr, peer int) route.Rule {
-	return route.Rule{Priority: ruleBase + 2*uint32(peer) + 1, From: host(epe), Unreachable: true}
+func guard(epe netip.Addr, slot int) route.Rule {
+	return route.Rule{Priority: ruleBase + 2*uint32(slot) + 1, From: host(epe), Unreachable: true}
 }
 
 // moved returns what a previous instance left that is wrong in this configuration: the rules of EPE
@@ -214,7 +250,8 @@ func (e *egress) fixedSettled() bool {
 
 // works reports whether the peer's route to a prefix is in the kernel.
 func (e *egress) works(peer int, prefix netip.Prefix) bool {
-	return e.kernel.Settled(e.route(e.peers[peer], prefix, 0).Key())
+	p := e.byIndex[peer]
+	return p != nil && e.kernel.Settled(e.route(p, prefix, 0).Key())
 }
 
 var anywhere = netip.PrefixFrom(netip.IPv6Unspecified(), 0)

@@ -158,9 +158,9 @@ func (p *peer) count(old, now pathmanager.RouteState) {
 // endpoints returns what the kernel's path manager announces. A peer whose routes are all draining
 // is a backup, so that nothing is in flight when they are withdrawn.
 func (e *Edge) endpoints() []mptcp.Endpoint {
-	all := e.config.endpoints()
+	all := make([]mptcp.Endpoint, len(e.egress.peers))
 	for i, p := range e.egress.peers {
-		all[i].Backup = all[i].Backup || p.leaving
+		all[i] = mptcp.Endpoint{Address: p.Address, Link: e.config.Interface, Signal: true, Backup: p.Backup || p.leaving}
 	}
 	return all
 }

@@ -73,20 +73,48 @@ func (p *peer) state(client netip.Addr) RouteState {
 // are no longer configured, are closed.
 func newMachine(peers []Peer, retired []netip.Addr) *machine {
 	m := &machine{byAddress: map[netip.Addr]int{}, conns: map[uint32]*connection{}, parked: map[*connection]bool{}}
-	used := map[uint8]bool{0: true}
-	add := func(address netip.Addr, backup bool) {
-		m.byAddress[address] = len(m.peers)
-		m.peers = append(m.peers, &peer{address: address, id: addressID(address, used), backup: backup})
-	}
 	for _, p := range peers {
-		add(p.Address, p.Backup)
+		m.addPeer(p)
 	}
 	for _, a := range retired {
 		if _, ok := m.byAddress[a]; !ok {
-			add(a, false)
+			m.addPeer(Peer{Address: a})
 		}
 	}
 	return m
+}
+
+// addPeer adds a peer without routes, or sets the priority of the one with that address.
+func (m *machine) addPeer(p Peer) {
+	if i, known := m.byAddress[p.Address]; known {
+		m.peers[i].backup = p.Backup
+		return
+	}
+	used := map[uint8]bool{0: true}
+	for _, other := range m.peers {
+		used[other.id] = true
+	}
+	added := &peer{address: p.Address, id: addressID(p.Address, used), backup: p.Backup}
+	m.byAddress[p.Address] = len(m.peers)
+	m.peers = append(m.peers, added)
+	for _, c := range m.conns {
+		c.announcements = append(c.announcements, announcement{id: added.id})
+		for _, s := range c.subflows {
+			if s.local.Addr() == p.Address {
+				s.peer = len(m.peers) - 1
+			}
+		}
+	}
+}
+
+// removePeer withdraws the address of a peer from all connections and forgets its routes.
+func (m *machine) removePeer(now time.Time, peer int) {
+	m.now = now
+	m.peers[peer].routes = bart.Table[RouteState]{}
+	for _, c := range m.conns {
+		c.withdraw(peer)
+		c.setDefaultPriority()
+	}
 }
 
 // addressID derives the address ID (RFC 8684 section 3.4.1) from the address, so that it is the

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"sync"
@@ -97,6 +98,7 @@ type Manager struct {
 
 	mu     sync.Mutex
 	inbox  []func(now time.Time) error
+	index  map[netip.Addr]int // of the peers, retired ones included
 	status Status
 	posted chan struct{}
 
@@ -171,7 +173,7 @@ func newManager(o Options, k kernel) *Manager {
 	machine.complete, machine.shareDefault = !o.Restarted, o.ShareDefault
 	return &Manager{
 		machine: machine, stalls: newStallDetector(), kernel: k, keep: o.Keep, log: o.Log, restarted: o.Restarted,
-		posted: make(chan struct{}, 1), logged: map[string]bool{},
+		posted: make(chan struct{}, 1), logged: map[string]bool{}, index: maps.Clone(machine.byAddress),
 	}
 }
 
@@ -220,10 +222,50 @@ func (m *Manager) Run(ctx context.Context) error {
 	return err
 }
 
-// SetRoute applies a change of the route of a peer, an index into Options.Peers.
+// SetRoute applies a change of the route of a peer, an index into Options.Peers or that of AddPeer.
 func (m *Manager) SetRoute(peer int, prefix netip.Prefix, state RouteState) {
 	m.post(func(now time.Time) error {
 		m.machine.setRoute(now, peer, prefix, state)
+		return nil
+	})
+}
+
+// Fits reports whether peers with these addresses can be added: a connection has 255 address IDs, and
+// those of former peers remain in use.
+func (m *Manager) Fits(addresses []netip.Addr) bool {
+	const maxPeers = 255
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	count := len(m.index)
+	for _, a := range addresses {
+		if _, known := m.index[a]; !known {
+			count++
+		}
+	}
+	return count <= maxPeers
+}
+
+// AddPeer adds an egress peer that Fits, and returns its index.
+func (m *Manager) AddPeer(p Peer) int {
+	m.mu.Lock()
+	i, known := m.index[p.Address]
+	if !known {
+		i = len(m.index)
+		m.index[p.Address] = i
+	}
+	m.mu.Unlock()
+	m.post(func(time.Time) error {
+		m.machine.addPeer(p)
+		return nil
+	})
+	return i
+}
+
+// RemovePeer withdraws the address of a peer from all connections, which closes its subflows. AddPeer
+// with the same address adds it again, under the same index.
+func (m *Manager) RemovePeer(peer int) {
+	m.post(func(now time.Time) error {
+		m.machine.removePeer(now, peer)
 		return nil
 	})
 }

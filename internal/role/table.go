@@ -139,6 +139,7 @@ peer an address on this server, and has MPTCP use these addresses.`,
 		start: func(ctx context.Context, c edge.Config, o Options) (Machine, error) {
 			return edge.New(ctx, edge.Options{Config: c, Keep: o.Keep, Log: o.Log})
 		},
+		reload: func(m Machine, c edge.Config) ([]string, error) { return m.(*edge.Edge).Reload(c) },
 	}),
 	// The content server is a verb of its own with flags, because it runs without a file as well.
 	describe(Descriptor{Name: Serve}, typed[traffic.Config]{

@@ -1,0 +1,249 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/pathmanager"
+	"github.com/tabane/tabane/internal/route"
+)
+
+// movingFor is how long the routes of a removed peer are draining, and closingFor how long its
+// subflows have to close before its address and rules are removed.
+const (
+	movingFor  = time.Second
+	closingFor = time.Second
+)
+
+// changes are the difference between two configurations that a running edge can apply.
+type changes struct {
+	// remove are the names of egress peers that are removed or replaced, add those of new ones and
+	// replacements, replaced those in both.
+	remove, add, replaced []string
+	neighbors             bgp.Changes
+}
+
+// difference returns the changes from one configuration to another, or the faults of what cannot
+// change while the edge runs.
+func difference(old, now *Config) (changes, fault.List) {
+	var faults fault.List
+	fault.Fixed(&faults, "asn", old.ASN, now.ASN)
+	fault.Fixed(&faults, "router_id", old.RouterID, now.RouterID)
+	fault.Fixed(&faults, "interface", old.Interface, now.Interface)
+	fault.Fixed(&faults, "address", old.Address, now.Address)
+	fault.Fixed(&faults, "prefix", old.Prefix, now.Prefix)
+	fault.Fixed(&faults, "locators", fmt.Sprint(old.Locators), fmt.Sprint(now.Locators))
+	fault.Fixed(&faults, "encap", old.encap(), now.encap())
+	fault.Fixed(&faults, "mptcp", fmt.Sprintf("%+v", old.MPTCP), fmt.Sprintf("%+v", now.MPTCP))
+	fault.Fixed(&faults, "control", old.Control, now.Control)
+	fault.Fixed(&faults, "status", old.Status, now.Status)
+	if len(faults) > 0 {
+		return changes{}, faults
+	}
+	c := changes{neighbors: bgp.Compare(old.neighbors(), now.neighbors())}
+	peers := map[string]Peer{}
+	for _, p := range old.Peers {
+		peers[p.Name] = p
+	}
+	for _, p := range now.Peers {
+		was, known := peers[p.Name]
+		switch {
+		case !known:
+			c.add = append(c.add, p.Name)
+		case !reflect.DeepEqual(was, p):
+			c.replaced = append(c.replaced, p.Name)
+		}
+		delete(peers, p.Name)
+	}
+	c.add = append(c.add, c.replaced...)
+	c.remove = slices.Clone(c.replaced)
+	for _, p := range old.Peers {
+		if _, gone := peers[p.Name]; gone {
+			c.remove = append(c.remove, p.Name)
+		}
+	}
+	return c, nil
+}
+
+// lines describes the changes, one in each line.
+func (c changes) lines() []string {
+	var lines []string
+	add := func(format string, names []string) {
+		for _, name := range names {
+			lines = append(lines, fmt.Sprintf(format, name))
+		}
+	}
+	without := func(names []string) []string {
+		return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(c.replaced, name) })
+	}
+	add("egress peer %q replaced", c.replaced)
+	add("egress peer %q removed", without(c.remove))
+	add("egress peer %q added", without(c.add))
+	return append(lines, c.neighbors.Lines()...)
+}
+
+// Reload applies another configuration to the running edge, and returns what changed. Sessions of
+// unchanged reflectors and subflows of unchanged peers stay. The traffic of a removed or replaced peer
+// moves to other paths before its routes and address are removed. An invalid configuration, or one
+// that needs a restart, is rejected as a whole.
+func (e *Edge) Reload(now Config) ([]string, error) {
+	if err := now.Check().Err(); err != nil {
+		return nil, err
+	}
+	e.reloading.Lock()
+	defer e.reloading.Unlock()
+	ctx := context.Background()
+	var old Config
+	if !e.daemon.Do(ctx, func() { old = e.config }) {
+		return nil, errors.New("not running")
+	}
+	c, faults := difference(&old, &now)
+	if err := faults.Err(); err != nil {
+		return nil, err
+	}
+	if err := bgp.CheckNeighbors(now.ASN, now.neighbors()); err != nil {
+		return nil, err
+	}
+	var addresses []netip.Addr
+	for _, p := range now.Peers {
+		addresses = append(addresses, p.Address)
+	}
+	if e.paths != nil && !e.paths.Fits(addresses) {
+		return nil, errors.New("too many EPE addresses since the start; a restart is needed")
+	}
+	// A policy that rejects on-link prefixes precedes the peers that these belong to.
+	if err := e.daemon.ChangeNeighbors(ctx, old.neighbors(), now.neighbors()); err != nil {
+		return nil, err
+	}
+	e.removePeers(ctx, c.remove)
+	if err := e.addPeers(ctx, c.add, &now); err != nil {
+		return nil, fmt.Errorf("configuration applied partially: %w; restart the daemon", err)
+	}
+	return c.lines(), nil
+}
+
+// removePeers removes egress peers in steps, so that nothing is in flight on their paths at the end.
+func (e *Edge) removePeers(ctx context.Context, names []string) {
+	if len(names) == 0 {
+		return
+	}
+	var peers []*peer
+	e.daemon.Change(ctx, func() {
+		for _, p := range e.egress.peers {
+			if slices.Contains(names, p.Name) {
+				peers = append(peers, p)
+				e.moveAway(p)
+			}
+		}
+	})
+	time.Sleep(movingFor)
+	e.daemon.Change(ctx, func() {
+		for _, p := range peers {
+			e.egress.removePeer(p)
+			if e.paths != nil {
+				e.paths.RemovePeer(p.index)
+			}
+		}
+	})
+	time.Sleep(closingFor)
+	e.daemon.Change(ctx, func() {
+		for _, p := range peers {
+			for _, o := range e.egress.fixed(p) {
+				e.egress.kernel.Delete(o.Key())
+			}
+			e.egress.free(p)
+		}
+	})
+}
+
+// moveAway makes the subflows of a peer backups.
+func (e *Edge) moveAway(p *peer) {
+	p.leaving = true
+	if e.paths == nil {
+		return // Settled sets the priority of the endpoint
+	}
+	for prefix := range p.routes {
+		at := peerPrefix{p.index, prefix}
+		delete(e.pending, at)
+		e.paths.SetRoute(p.index, prefix, pathmanager.RouteDraining)
+	}
+}
+
+// addPeers adds egress peers with the routes that the reflectors have advertised already, and makes
+// the configuration the current one.
+func (e *Edge) addPeers(ctx context.Context, names []string, now *Config) error {
+	e.daemon.Change(ctx, func() {
+		wanted := map[route.Key]bool{}
+		before := e.egress.onLink()
+		e.config.Peers, e.config.Reflectors = now.Peers, now.Reflectors
+		for _, o := range e.egress.onLink() {
+			wanted[o.Key()] = true
+			e.egress.kernel.Set(o)
+		}
+		for _, o := range before {
+			if !wanted[o.Key()] {
+				e.egress.kernel.Delete(o.Key())
+			}
+		}
+		for _, p := range now.Peers {
+			if slices.Contains(names, p.Name) {
+				e.owned[p.Address] = true
+				e.egress.addPeer(p, e.newIndex(p))
+			}
+		}
+		order := map[string]int{}
+		for i, p := range now.Peers {
+			order[p.Name] = i
+		}
+		slices.SortFunc(e.egress.peers, func(a, b *peer) int { return order[a.Name] - order[b.Name] })
+		e.updated = map[pathKey]bool{}
+	})
+	defer e.daemon.Do(ctx, func() { e.updated = nil })
+	if len(names) == 0 {
+		return nil
+	}
+	var known []bgp.VPNPath
+	rts := map[string]bool{}
+	for _, p := range now.Peers {
+		if slices.Contains(names, p.Name) {
+			rts[p.RT.String()] = true
+		}
+	}
+	err := e.daemon.Speaker.BestVPN(func(p bgp.VPNPath) {
+		for _, rt := range p.RTs {
+			if rts[rt.String()] {
+				known = append(known, p)
+				return
+			}
+		}
+	})
+	e.daemon.Change(ctx, func() {
+		events := make([]bgp.Event, 0, len(known))
+		for _, p := range known {
+			if !e.updated[pathKey{p.RD, p.Prefix}] { // else a newer one was received
+				events = append(events, p)
+			}
+		}
+		e.BGP(events)
+	})
+	return err
+}
+
+// newIndex returns the index of a new peer: that of the path manager, if it is ours.
+func (e *Edge) newIndex(p Peer) int {
+	if e.paths != nil {
+		return e.paths.AddPeer(pathmanager.Peer{Address: p.Address, Backup: p.Backup})
+	}
+	index := 0
+	for e.egress.byIndex[index] != nil {
+		index++
+	}
+	return index
+}
