@@ -9,11 +9,11 @@ import (
 
 // Options configure an analysis.
 type Options struct {
-	// Record keeps every segment with its times, every burst and the buffer occupancy over time,
-	// for figures and tables. It takes about 100 bytes for each segment.
+	// Record keeps every segment with its times, every burst and the buffer occupancy over
+	// time, for figures and tables. It takes about 100 bytes for each segment.
 	Record bool
-	// MaxRecords bounds the segments that Record keeps in all; further ones are counted as missed.
-	// 0 means DefaultMaxRecords.
+	// MaxRecords bounds the segments that Record keeps in all; further ones are counted as
+	// missed. 0 means DefaultMaxRecords.
 	MaxRecords int
 	// SortMemory bounds, in bytes, the segments that Read holds to sort files whose times run
 	// backwards; 0 means DefaultSortMemory. What needs more is refused with ErrDisorder.
@@ -21,7 +21,7 @@ type Options struct {
 	// Idle is the shortest time without new data that counts as a gap; 0 means DefaultIdle.
 	Idle time.Duration
 
-	// chosen is where each flow is looked at, when it was captured in more than one place.
+	// chosen is the capture point that is used for each flow captured at more than one.
 	chosen map[pcap.Flow]point
 	names  []string // of the files
 }
@@ -32,7 +32,7 @@ const (
 	DefaultIdle       = time.Second
 )
 
-// Analysis reconstructs connections from TCP segments, which it takes in the order of their times.
+// Analysis reconstructs connections from TCP segments, which are added in the order of their times.
 // It is not safe for concurrent use.
 type Analysis struct {
 	o Options
@@ -44,24 +44,24 @@ type Analysis struct {
 	halves      map[pcap.Flow]*half
 	connections []*connection
 	tokens      map[uint32]*connection
-	// near finds the connection of a data sequence number when the start of a subflow was not
+	// near finds the connection of a data sequence number, for subflows whose start was not
 	// captured.
 	near map[nearKey]*connection
 
 	records, subflows int
-	early             int    // bytes of payload that are kept
-	packet            uint64 // the number of that which is looked at
-	summed            bool   // there was a checksum
+	early             int    // bytes of buffered payload
+	packet            uint64 // number of the current packet
+	summed            bool   // a checksum was seen
 
 	m       missed
-	several bool // some flow was captured in more than one place
+	several bool // some flow was captured at more than one point
 
-	// What one segment needs, kept to be used again.
+	// Buffers reused for each segment.
 	opt    options
 	pieces []piece
 }
 
-// piece is bytes of a subflow that the subflow's own order lets through.
+// piece is a range of bytes that are in order at the subflow level.
 type piece struct {
 	arrived  time.Duration
 	seq      uint64
@@ -69,11 +69,11 @@ type piece struct {
 	released time.Duration
 }
 
-// maxSubflows bounds how many TCP connections are followed, and with it the memory that a scan or a
-// flood of SYNs takes: about 1.5 GB.
+// maxSubflows bounds the number of TCP connections, and with it the memory that a port scan or a
+// SYN flood takes: about 1.5 GB.
 const maxSubflows = 1 << 18
 
-// missed counts segments that could not be used or that are suspect.
+// missed counts segments that could not be used or are suspicious.
 type missed struct {
 	Segments   uint64
 	OptionsCut uint64
@@ -81,7 +81,7 @@ type missed struct {
 	Stray      uint64 // segments far outside their window
 	Disorder   uint64
 	MaxBack    time.Duration
-	Elsewhere  uint64 // segments seen at another place, too
+	Elsewhere  uint64 // segments also seen at another capture point
 	Unrecorded uint64
 	Unfollowed uint64 // segments of flows beyond maxSubflows
 }
@@ -97,16 +97,16 @@ func New(o Options) *Analysis {
 	return &Analysis{o: o, halves: map[pcap.Flow]*half{}, tokens: map[uint32]*connection{}, near: map[nearKey]*connection{}}
 }
 
-// point is a place where packets were captured.
+// point is a capture point.
 type point struct {
 	file, iface int
 	index       uint32
-	out         bool // as cooked captures of all interfaces tell packets of a bridge or router apart
+	out         bool // distinguishes a router's packets in cooked captures of all interfaces
 }
 
-// Add takes a segment. Times should not run backwards: one that does counts as the latest time, and
-// how often is reported. Segments of a captured interface that all flows pass twice should not be
-// given twice; Read sorts that out.
+// Add adds a segment. Times should not run backwards: an earlier time counts as the latest one, and
+// the number of these is reported. A segment captured at two points should be added once; Read
+// takes care of that.
 func (a *Analysis) Add(s *pcap.Segment) { a.add(s, point{iface: s.Interface}) }
 
 func (a *Analysis) add(s *pcap.Segment, at point) {
@@ -133,7 +133,7 @@ func (a *Analysis) add(s *pcap.Segment, at point) {
 		h = a.halves[s.Flow]
 		h.at = at
 	case h == nil:
-		// Its beginning was not captured. A server's port is the lower one.
+		// Its start was not captured. The lower port is taken as the server's.
 		a.subflow(s, s.Flow.SourcePort < s.Flow.DestinationPort)
 		h = a.halves[s.Flow]
 		h.at = at
@@ -143,7 +143,7 @@ func (a *Analysis) add(s *pcap.Segment, at point) {
 	if chosen, ok := a.o.chosen[s.Flow]; ok {
 		h.at = chosen
 		if at != chosen {
-			h.tunnel(s) // here it may be inside another packet, and there not any more
+			h.tunnel(s) // it may be encapsulated at this point and not at the other
 			a.m.Elsewhere++
 			return
 		}
@@ -166,8 +166,8 @@ func (a *Analysis) add(s *pcap.Segment, at point) {
 	h.segment(a, s, o)
 }
 
-// subflow makes the subflow of a segment, in a connection of its own: what belongs to another one
-// is moved when that is known. What was at these addresses and ports before has ended.
+// subflow creates the subflow of a segment, in a connection of its own; it is moved when its
+// connection is known. An earlier subflow with these addresses and ports has ended.
 func (a *Analysis) subflow(s *pcap.Segment, fromServer bool) {
 	a.subflows++
 	flow := s.Flow
@@ -187,8 +187,7 @@ func (a *Analysis) subflow(s *pcap.Segment, fromServer bool) {
 	c.take(sub, false)
 }
 
-// nearKey is the neighborhood of a data sequence number: the upper bits of one of 8 bytes, or of
-// one of 4.
+// nearKey is the range of a data sequence number: the upper bits of one of 8 or 4 bytes.
 type nearKey struct {
 	number uint64
 	short  bool
@@ -206,9 +205,8 @@ func keyOf(dsn uint64, long bool) nearKey {
 	return nearKey{uint64(uint32(dsn)) >> nearShortBits, true}
 }
 
-// neighbor finds the connection, and the direction of it, whose data sequence numbers are near to
-// one that an unknown subflow has. Numbers of 4 bytes prove little, so it must share an address
-// with the subflow, too.
+// neighbor finds the connection and its direction whose data sequence numbers are close to that of
+// an unknown subflow. As 4 bytes are ambiguous, it must share an address with the subflow, too.
 func (a *Analysis) neighbor(sub *subflow, dsn uint64, long bool) (*connection, int) {
 	k := keyOf(dsn, long)
 	for _, shift := range []uint64{0, 1, ^uint64(0)} {
@@ -234,7 +232,7 @@ func (a *Analysis) neighbor(sub *subflow, dsn uint64, long bool) (*connection, i
 
 func distance(a, b uint64) uint64 { return min(a-b, b-a) }
 
-// noteDSN keeps where the data sequence numbers of a direction are.
+// noteDSN records the range of the data sequence numbers of a direction.
 func (a *Analysis) noteDSN(d *direction, dsn uint64, long bool) {
 	k := keyOf(dsn, long)
 	if !d.anyDSN || d.key != k {
@@ -245,8 +243,8 @@ func (a *Analysis) noteDSN(d *direction, dsn uint64, long bool) {
 	d.anyDSN, d.lastDSN, d.wide = true, dsn, d.wide || long
 }
 
-// shares says whether one of the first subflows of the connection has an address with this one in
-// common.
+// shares reports whether one of the first subflows of the connection has an address in common with
+// this one.
 func (c *connection) shares(sub *subflow) bool {
 	for _, s := range c.subflows[:min(len(c.subflows), 64)] {
 		for _, x := range [...][16]byte{s.flow.Source, s.flow.Destination} {
@@ -261,7 +259,7 @@ func (c *connection) shares(sub *subflow) bool {
 // Event is a signaling event of a connection, such as ADD_ADDR.
 type Event struct {
 	At time.Duration `json:"at_ns"`
-	// Subflow is that which brought it, and FromClient where from.
+	// Subflow is the subflow that carried it, FromClient its direction.
 	Subflow    int    `json:"subflow"`
 	FromClient bool   `json:"from_client"`
 	What       string `json:"what"`

@@ -265,8 +265,8 @@ func TestCaptureThatBeginsInTheMiddle(t *testing.T) {
 		s.short = short
 		s.add()
 		s.add()
-		// An acknowledgement says where the data is; each subflow tells where it counts from by a
-		// mapping of one segment.
+		// An acknowledgement says where the data is; each subflow tells where it counts
+		// from by a mapping of one segment.
 		const offset = 5_000_000
 		s.ack(0, 0, 9001, offset)
 		s.data(1*ms, 0, 9001, 1000, mapped{start: 9001, offset: offset + 1000, length: 1000})
@@ -318,8 +318,8 @@ func TestMiddleOfAMappingOfManySegments(t *testing.T) {
 	s := newScene(1, Options{})
 	s.add()
 	s.ack(0, 0, 2001, 2000)
-	// The first mapping began before the capture, so where it begins is not known until the next
-	// one follows it.
+	// The first mapping began before the capture, so where it begins is not known until the
+	// next one follows it.
 	s.data(1*ms, 0, 2001, 1000, mapped{start: 1, offset: 0, length: 4000})
 	s.data(2*ms, 0, 3001, 1000, mapped{start: 1, offset: 0, length: 4000})
 	s.data(3*ms, 0, 4001, 1000, mapped{start: 4001, offset: 4000, length: 2000})
@@ -381,8 +381,8 @@ func TestPortsThatAreUsedAgain(t *testing.T) {
 		s.key[0]++
 		s.key[1]++
 	}
-	// The second has the same initial sequence numbers, as if it were a SYN that came again: one
-	// connection.
+	// The second has the same initial sequence numbers, as if it were a SYN that came again:
+	// one connection.
 	if n := len(s.a.Report().Connections); n != 1 {
 		t.Errorf("%d connections after the SYN came again, want 1", n)
 	}
@@ -467,7 +467,8 @@ func TestAnyConnection(t *testing.T) {
 			arrivals[i] = p.arrival
 			s.data(p.at, p.subflow, uint32(p.seq), p.length, p.m)
 		}
-		// Data that comes before its mapping is held for that, too, which the model does not know.
+		// Data that comes before its mapping is held for that, too, which the model does
+		// not know.
 		release := naiveRelease(arrivals, maps, bytes)
 		late := slices.ContainsFunc(packets, func(p packet) bool { return p.m.length == 0 })
 

@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// Checksums counts mappings by their DSS checksum, which covers the mapping and its data (RFC 8684,
-// section 3.3.1).
+// Checksums counts mappings by the state of their DSS checksum, which covers the mapping and its
+// data (RFC 8684, section 3.3.1).
 type Checksums struct {
 	Verified uint64 `json:"verified"`
 	Wrong    uint64 `json:"wrong"`
-	// Unverifiable is those of which not all data was captured, or whose upper 32 bits of the data
-	// sequence number are not known.
+	// Unverifiable counts those whose data was not captured completely, or whose data sequence
+	// number is known in its lower 32 bits only.
 	Unverifiable uint64 `json:"unverifiable"`
-	// Absent is the mappings without one in a connection that had agreed on them.
+	// Absent counts mappings without a checksum in a connection that negotiated checksums.
 	Absent uint64 `json:"absent"`
 }
 
@@ -29,26 +29,25 @@ func (c *Checksums) add(o Checksums) {
 	c.Absent += o.Absent
 }
 
-// Any says that there were checksums, or should have been.
+// Any reports whether there were checksums, or should have been.
 func (c *Checksums) Any() bool { return *c != Checksums{} }
 
-// signed is what a mapping says of its data: the ones' complement sum of the pseudo-header and of
-// the checksum itself.
+// signed is a mapping with the ones' complement sum of its pseudo-header and its checksum.
 type signed struct {
 	sum     uint16
 	present bool
-	partial bool // of the data sequence number only the lower 32 bits are known
+	partial bool // only the lower 32 bits of the data sequence number are known
 }
 
-// sign has the data sequence number in 64 bits, whatever the option had, and the length with the
-// DATA_FIN.
+// sign takes the data sequence number in 64 bits, whatever its size in the option, and the length
+// including the DATA_FIN.
 func sign(dsn uint64, subflow uint32, length, checksum uint16, partial bool) signed {
 	sum := dsn>>48 + dsn>>32&0xffff + dsn>>16&0xffff + dsn&0xffff
 	sum += uint64(subflow>>16) + uint64(subflow&0xffff) + uint64(length) + uint64(checksum)
 	return signed{sum: fold(sum), present: true, partial: partial}
 }
 
-// fold makes 16 bits of a ones' complement sum.
+// fold folds a ones' complement sum into 16 bits.
 func fold(v uint64) uint16 {
 	for v > 0xffff {
 		v = v>>16 + v&0xffff
@@ -56,8 +55,8 @@ func fold(v uint64) uint16 {
 	return uint16(v)
 }
 
-// sum16 is the ones' complement sum of bytes in 16-bit words, of which the first begins with the
-// second byte of a word where odd.
+// sum16 returns the ones' complement sum of bytes in 16-bit words. If odd, the first byte is the
+// second one of a word.
 func sum16(b []byte, odd bool) uint64 {
 	var sum, carry uint64
 	for len(b) >= 8 {
@@ -74,16 +73,16 @@ func sum16(b []byte, odd bool) uint64 {
 	return uint64(folded)
 }
 
-// chunk is payload that is not in the subflow's order yet, or without its mapping.
+// chunk is payload that is out of order at the subflow level, or whose mapping is not known yet.
 type chunk struct {
 	seq  uint64
 	data []byte
 }
 
-// verifier checks the mappings of a half in the subflow's order. There is one when there was a
+// verifier verifies the checksums of a half, in the order of the subflow. It exists if there was a
 // checksum, or should have been.
 type verifier struct {
-	at    uint64 // what is before is checked, or given up
+	at    uint64 // everything below is verified or unverifiable
 	start uint64 // of the mapping that sum is of
 	sum   uint64
 	whole bool // all of it up to at was captured
@@ -93,8 +92,8 @@ type verifier struct {
 	wrong []WrongChecksum
 }
 
-// checks makes the verifier of a half when a mapping that came has a checksum, or should have one,
-// and says whether there is one.
+// checks creates the verifier of a half if a mapping has a checksum, or should have one, and
+// reports whether there is a verifier.
 func (h *half) checks(a *Analysis, s signed) bool {
 	if h.verifier == nil && (s.present || h.sub.conn.checksums) {
 		a.summed = true
@@ -106,18 +105,17 @@ func (h *half) checks(a *Analysis, s signed) bool {
 	return h.verifier != nil
 }
 
-// size is what a chunk takes of maxEarly.
+// size returns how much of maxEarly a chunk uses.
 func (c chunk) size() int { return len(c.data) + 64 }
 
-// What is kept for checksums is bounded: of one analysis in bytes, of one half in chunks, which is
-// a window of 12 MB even without an interface that puts segments together. What is more cannot be
-// verified.
+// The payload buffered for checksums is bounded: of one analysis in bytes, of one half in chunks,
+// enough for a window of 12 MB without GRO. Beyond that, checksums are unverifiable.
 const (
 	maxEarly  = 64 << 20
 	maxChunks = 1 << 13
 )
 
-// keep copies payload behind what is in order. Of what is kept already nothing is kept again.
+// keep buffers a copy of payload that is not in order, without what is buffered already.
 func (v *verifier) keep(a *Analysis, seq uint64, data []byte) {
 	if seq < v.at {
 		data = data[min(v.at-seq, uint64(len(data))):]
@@ -136,7 +134,7 @@ func (v *verifier) keep(a *Analysis, seq uint64, data []byte) {
 	v.early = slices.Insert(v.early, i, c)
 }
 
-// forget drops what was kept of what is behind.
+// forget drops the buffered payload.
 func (v *verifier) forget(a *Analysis) {
 	n := 0
 	for n < len(v.early) && v.early[n].seq+uint64(len(v.early[n].data)) <= v.at {
@@ -146,7 +144,7 @@ func (v *verifier) forget(a *Analysis) {
 	v.early = slices.Delete(v.early, 0, n)
 }
 
-// next returns kept payload from at on.
+// next returns the buffered payload at at.
 func (v *verifier) next(a *Analysis) []byte {
 	v.forget(a)
 	for i := range v.early {
@@ -161,15 +159,15 @@ func (v *verifier) next(a *Analysis) []byte {
 	return nil
 }
 
-// verify goes on to until, which is in the subflow's order, with the payload of the segment that
-// came, of which the capture may have only a part.
+// verify continues up to until, the end of the data in order at the subflow level, with the payload
+// of the current segment, which may be truncated.
 func (h *half) verify(a *Analysis, until, seq uint64, payload []byte) {
 	v := h.verifier
 	for v.at < until {
 		m, next, ok := h.maps.find(v.at)
 		if !ok {
 			if next >= until {
-				break // the mapping may come late
+				break // the mapping may arrive later
 			}
 			v.at = next
 			continue
@@ -204,7 +202,7 @@ func (h *half) verify(a *Analysis, until, seq uint64, payload []byte) {
 	v.keep(a, seq, payload)
 }
 
-// judge counts a mapping with all of its data, of that sum.
+// judge counts a completed mapping by the sum of its data.
 func (h *half) judge(a *Analysis, m *mapping, sum uint64, whole bool) {
 	v := h.verifier
 	switch s := &m.signed; {
@@ -228,10 +226,10 @@ func (h *half) judge(a *Analysis, m *mapping, sum uint64, whole bool) {
 	}
 }
 
-// WrongChecksum is a mapping whose checksum is not that of its data.
+// WrongChecksum is a mapping whose checksum does not match its data.
 type WrongChecksum struct {
 	At time.Duration `json:"at_ns"`
-	// Packet is the number of the packet that completed it, in the file of that name.
+	// Packet is the number of the packet that completed the mapping, in the named file.
 	Packet uint64 `json:"packet"`
 	File   string `json:"file,omitempty"`
 	// Seq is its data sequence number, and Length that of its data.
@@ -247,5 +245,5 @@ func (w WrongChecksum) String() string {
 	return fmt.Sprintf("%s: the checksum of %d bytes at data sequence number %d is wrong", where, w.Length, w.Seq)
 }
 
-// maxWrong is how many wrong checksums a direction of a subflow lists; all are counted.
+// maxWrong bounds the list of wrong checksums of a direction of a subflow; all are counted.
 const maxWrong = 20

@@ -17,11 +17,11 @@ type connection struct {
 	version      int
 	versionKnown bool
 	confirmed    bool // both sides speak MPTCP
-	signals      bool // there was a data sequence signal
+	signals      bool // a data sequence signal was seen
 	merged       bool // its subflows belong to another connection
 	fallback     string
 	fastclosed   bool
-	checksums    bool // one side asked for them, so both have to send them
+	checksums    bool // one side requested them, so both have to send them
 	initial      *subflow
 	subflows     []*subflow
 	dirs         [2]*direction // 0: from the client
@@ -41,15 +41,15 @@ func (c *connection) event(e Event) {
 	}
 }
 
-// take appends a subflow to the connection. turned says that the subflow's client is the
+// take appends a subflow to the connection. turned means that the subflow's client is the
 // connection's server.
 func (c *connection) take(s *subflow, turned bool) {
 	s.conn, s.index, s.turned = c, len(c.subflows), turned
 	c.subflows = append(c.subflows, s)
 }
 
-// movable says that the connection can still become part of another: none of its data has been put
-// into order, so that no buffer refers to its subflows by their index.
+// movable reports whether the connection can still be merged into another: none of its data has
+// been resequenced, so that no buffer refers to its subflows by index.
 func (c *connection) movable() bool {
 	for _, d := range c.dirs {
 		if d.buffer != nil || len(d.queue) > 0 {
@@ -59,8 +59,8 @@ func (c *connection) movable() bool {
 	return c.initial == nil && !c.merged
 }
 
-// merge moves all subflows of old, which must be movable, to c. turned says that the client of one
-// is the server of the other. Subflows never move one by one: old would be left with data of
+// merge moves all subflows of old, which must be movable, to c. turned means that the client of one
+// is the server of the other. Subflows are never moved one by one: old would be left with data of
 // subflows that it does not have.
 func (c *connection) merge(old *connection, turned bool) {
 	first := len(c.subflows)
@@ -97,7 +97,7 @@ func digest(version int, key uint64) (token uint32, idsn uint64) {
 	return binary.BigEndian.Uint32(h[:]), binary.BigEndian.Uint64(h[24:])
 }
 
-// key takes the key of one side: 0 the client's.
+// key records the key of one side, 0 for the client.
 func (a *Analysis) key(c *connection, side int, key uint64) {
 	d := c.dirs[side]
 	if d.keyKnown && d.peerKey == key {
@@ -116,8 +116,7 @@ func (a *Analysis) key(c *connection, side int, key uint64) {
 	}
 }
 
-// rehash recomputes tokens and initial data sequence numbers when the version turns out to be
-// another one.
+// rehash recomputes tokens and initial data sequence numbers for the negotiated version.
 func (c *connection) rehash(version int) {
 	for _, d := range c.dirs {
 		if d.keyKnown {
@@ -126,7 +125,7 @@ func (c *connection) rehash(version int) {
 	}
 }
 
-// joinToken finds the connection of a subflow that joins. The token is that of who is joined.
+// joinToken finds the connection of an MP_JOIN by the token of its receiver.
 func (a *Analysis) joinToken(sub *subflow, token uint32) {
 	c := a.tokens[token]
 	if c == nil || c.merged {
@@ -140,7 +139,7 @@ func (a *Analysis) joinToken(sub *subflow, token uint32) {
 		return
 	}
 	if !sub.conn.movable() {
-		// A second SYN of a subflow that has carried data: it was damaged, or the first one was.
+		// A second SYN on a subflow that has carried data: one of the two is damaged.
 		c.contradictions++
 		return
 	}
@@ -180,7 +179,7 @@ func (a *Analysis) settle(h *half, o *dss) {
 	}
 }
 
-// fallBack makes a connection of one subflow plain TCP, from its beginning.
+// fallBack makes a connection of one subflow plain TCP, from its start.
 func (c *connection) fallBack(a *Analysis, why string) {
 	c.fallback, c.mptcp = why, false
 	for _, h := range c.subflows[0].halves {
@@ -215,17 +214,17 @@ type direction struct {
 
 	buffer *reseq.Buffer
 	origin uint64 // the sequence number that counts as 0 in records
-	known  bool   // that is where the data begins
-	// settled is the first data sequence number of that subflow, of those which began before the
-	// capture, whose first is the highest: of what is below, some may have come before the capture.
+	known  bool   // origin is the start of the data
+	// settled is the highest first data sequence number of the subflows that started before the
+	// capture: data below it may have arrived before the capture.
 	settled    uint64
 	hasSettled bool
 	batch      []reseq.Segment
-	queue      []reseq.Segment // before it is known where the data begins
+	queue      []reseq.Segment // until the start of the data is known
 
-	wait    reseq.Histogram // for other subflows
-	own     reseq.Histogram // for the own subflow's order
-	missing uint64          // bytes that were acknowledged but never seen
+	wait    reseq.Histogram // delay at the connection level
+	own     reseq.Histogram // delay at the subflow level
+	missing uint64          // bytes acknowledged but not captured
 
 	maxBurst int // in bytes
 
@@ -243,10 +242,10 @@ type direction struct {
 	trace   []Occupancy
 }
 
-// Record is one piece of data: what one mapping and one segment have in common.
+// Record is one piece of data: the intersection of a mapping and a segment.
 type Record struct {
-	// Arrived is when it was seen; Ordered when its subflow's order let it through; Released when
-	// all data before it was there.
+	// Arrived is when it was captured; Ordered when it was in order at the subflow level;
+	// Released when it was in order at the data level.
 	Arrived, Ordered, Released time.Duration
 	Subflow                    int
 	// Seq counts from the first byte of the direction.
@@ -260,7 +259,7 @@ type Occupancy struct {
 	Bytes uint64
 }
 
-// occupancy is a number over time.
+// occupancy is the mean and the peak of a buffer's occupancy.
 type occupancy struct {
 	since time.Duration
 	begun time.Duration
@@ -288,7 +287,7 @@ func (o *occupancy) mean() float64 {
 	return 0
 }
 
-// expand completes a data sequence number of 4 bytes with the nearest that is known.
+// expand extends a data sequence number of 4 bytes to the 8-byte one nearest to the last known.
 func (d *direction) expand(n uint64, long bool) uint64 {
 	if long {
 		return n
@@ -300,14 +299,15 @@ func (d *direction) expand(n uint64, long bool) uint64 {
 	return near + uint64(int64(int32(uint32(n)-uint32(near))))
 }
 
-// farthestData is how far from the expected one a data sequence number may be. It is more than any
-// window, since what a capture lost moves the expected one on with the next acknowledgement only.
+// farthestData is the maximum distance of a data sequence number from the expected one. It is more
+// than any window, since data missing in the capture advances the expected one only with the next
+// acknowledgment.
 const farthestData = 1 << 32
 
-// maxQueue bounds what waits for an acknowledgement to say where the data begins.
+// maxQueue bounds the segments that wait for an acknowledgment to find the start of the data.
 const maxQueue = 256
 
-// push gives the batch, which one arrival of a half brought, to the buffer.
+// push adds the batch of one arrival of a half to the buffer.
 func (d *direction) push(a *Analysis, h *half) {
 	if len(d.batch) == 0 {
 		return
@@ -359,7 +359,7 @@ func (d *direction) push(a *Analysis, h *half) {
 	d.maxBurst = max(d.maxBurst, r.Bytes)
 }
 
-// begin is where the data of the queue begins, when no acknowledgement says it.
+// begin returns the start of the data in the queue, without an acknowledgment.
 func (d *direction) begin() uint64 {
 	if d.hasSettled {
 		return d.settled
@@ -367,7 +367,7 @@ func (d *direction) begin() uint64 {
 	return d.lowest()
 }
 
-// early says whether a segment is of the time before the capture, when that began in the middle.
+// early reports whether a segment may be of the time before the capture.
 func (d *direction) early(s *reseq.Segment) bool {
 	return !d.known && int64(s.Seq+uint64(s.Length)-d.origin) <= 0
 }
@@ -382,7 +382,7 @@ func (d *direction) lowest() uint64 {
 	return low
 }
 
-// start makes the buffer and gives it what waited for that.
+// start creates the buffer and adds the queued segments to it.
 func (d *direction) start(a *Analysis, at uint64) {
 	d.origin = at
 	d.buffer = reseq.New(reseq.Options{Start: at, Bursts: a.o.Record, Released: func(now time.Duration, s reseq.Segment) {
@@ -400,7 +400,7 @@ func (d *direction) start(a *Analysis, at uint64) {
 	}
 }
 
-// carrierOf is the half that carries this direction on a subflow.
+// carrierOf returns the half of a subflow that carries this direction.
 func (d *direction) carrierOf(subflow int) *half {
 	s := d.conn.subflows[subflow]
 	if s.turned {
@@ -409,7 +409,7 @@ func (d *direction) carrierOf(subflow int) *half {
 	return s.halves[d.index]
 }
 
-// acknowledged takes a data acknowledgement: what is before it and was not captured will not come.
+// acknowledged processes a data acknowledgment: data below it that was not captured is skipped.
 func (d *direction) acknowledged(a *Analysis, ack uint64) {
 	if d.hasFin && int64(ack-d.fin) > 0 {
 		ack = d.fin
@@ -443,7 +443,7 @@ func (d *direction) acknowledged(a *Analysis, ack uint64) {
 	d.account(a, nil)
 }
 
-// arrived notes that new bytes came.
+// arrived records the arrival of new bytes.
 func (d *direction) arrived(a *Analysis, n int) {
 	if !d.anyNew {
 		d.anyNew, d.first = true, a.now
@@ -459,7 +459,7 @@ func (d *direction) arrived(a *Analysis, n int) {
 	d.last = a.now
 }
 
-// count and uncount add to and take from what both orders hold.
+// count and uncount add to and subtract from the occupancy at both levels.
 func (d *direction) count(c reseq.Count) {
 	d.total.Bytes += c.Bytes
 	d.total.Segments += c.Segments
@@ -470,8 +470,7 @@ func (d *direction) uncount(c reseq.Count) {
 	d.total.Segments -= c.Segments
 }
 
-// account notes what is held now: for the order of the subflow that changed, and for that of the
-// data.
+// account updates the occupancy: at the level of the changed subflow, and at the connection level.
 func (d *direction) account(a *Analysis, h *half) {
 	change := func(old *reseq.Count, b *reseq.Buffer) {
 		if b == nil {
@@ -493,7 +492,7 @@ func (d *direction) account(a *Analysis, h *half) {
 	}
 }
 
-// record keeps a piece for figures and tables.
+// record stores a piece for figures and tables.
 func (d *direction) record(a *Analysis, subflow int, p *piece, ordered, released time.Duration, seq uint64) {
 	if !a.o.Record {
 		return

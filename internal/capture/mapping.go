@@ -6,16 +6,15 @@ import (
 	"sort"
 )
 
-// mapping says which data the bytes [start, end) of a subflow are; both count from the subflow's
-// initial sequence number.
+// mapping maps the bytes [start, end) of a subflow, relative to its initial sequence number, to
+// data sequence numbers.
 type mapping struct {
 	start, end uint64
 	dsn        uint64
 	signed     signed
 }
 
-// maxMappings bounds what one subflow keeps of mappings that it has not used yet: with 64 kB each,
-// more than any window.
+// maxMappings bounds the unused mappings of one subflow: with 64 kB each, more than any window.
 const maxMappings = 1 << 16
 
 // mappings are those of one direction of a subflow, in order and without overlap.
@@ -26,18 +25,17 @@ type mappings struct {
 
 func (m *mappings) all() []mapping { return m.list[m.head:] }
 
-// outcome is what came of a mapping.
+// outcome is the result of adding a mapping.
 type outcome uint8
 
 const (
-	repeated outcome = iota // it is known
+	repeated outcome = iota // it is a duplicate
 	added
 	conflicting // it contradicts another
 	refused     // there are too many
 )
 
-// add keeps a mapping. One that is known from another segment of it, as segmentation offload makes
-// them, is no news.
+// add adds a mapping. Segmentation offload copies it to several segments, so duplicates are normal.
 func (m *mappings) add(v mapping) outcome {
 	all := m.all()
 	n := len(all)
@@ -64,8 +62,8 @@ func (m *mappings) add(v mapping) outcome {
 	return added
 }
 
-// find returns the mapping of the byte at, or where the next one begins when it has none: MaxUint64
-// when there is no other.
+// find returns the mapping of the byte at at or, if there is none, the start of the next mapping,
+// MaxUint64 without one.
 func (m *mappings) find(at uint64) (v mapping, next uint64, ok bool) {
 	all := m.all()
 	i := 0
@@ -81,8 +79,7 @@ func (m *mappings) find(at uint64) (v mapping, next uint64, ok bool) {
 	return all[i], 0, true
 }
 
-// prune forgets what ends before all bytes that are still to come. The last one stays: its
-// repetitions must be known.
+// prune removes mappings below before. It keeps the last one, to recognize its duplicates.
 func (m *mappings) prune(before uint64) {
 	for len(m.list)-m.head > 1 && m.list[m.head].end <= before {
 		m.head++

@@ -9,7 +9,7 @@ import (
 
 func hex32(v uint32) string { return fmt.Sprintf("%08x", v) }
 
-// missed says what of all that was captured could not be used.
+// missed describes what could not be used of the capture.
 func (a *Analysis) missed() []string {
 	var list []string
 	say := func(n uint64, format string, arguments ...any) {
@@ -22,16 +22,16 @@ func (a *Analysis) missed() []string {
 	say(m.Broken, "%s with malformed options", count(m.Broken, "segment"))
 	say(m.Stray, "%s with sequence numbers far outside the window, not used", count(m.Stray, "segment"))
 	if m.MaxBack >= minBack {
-		say(m.Disorder, "%s with a time before that of an earlier one, by up to %v: the later time was taken", count(m.Disorder, "segment"), m.MaxBack.Round(time.Microsecond))
+		say(m.Disorder, "%s with a time before that of the previous one, by up to %v: the later time was used", count(m.Disorder, "segment"), m.MaxBack.Round(time.Microsecond))
 	}
 	say(m.Elsewhere, "%s also captured elsewhere: each direction is measured where it is nearest to its receiver", count(m.Elsewhere, "segment"))
-	say(m.Unfollowed, "%s of TCP connections beyond the %d that are followed", count(m.Unfollowed, "segment"), maxSubflows)
-	say(m.Unrecorded, "%s beyond the number that is kept for figures and tables", count(m.Unrecorded, "piece"))
+	say(m.Unfollowed, "%s of TCP connections beyond the limit of %d", count(m.Unfollowed, "segment"), maxSubflows)
+	say(m.Unrecorded, "%s beyond the limit of those kept for figures and tables", count(m.Unrecorded, "piece"))
 	return list
 }
 
-// minBack is the disorder that packets of several interfaces of one host have; nothing that is
-// measured here suffers from it.
+// minBack is the usual disorder of packets of several interfaces of one host, which does not affect
+// the results.
 const minBack = 100 * time.Microsecond
 
 func count(n uint64, noun string) string {
@@ -41,12 +41,12 @@ func count(n uint64, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// missed says what is not known of a connection.
+// missed describes what is not known of a connection.
 func (c *connection) missed(r *Connection) []string {
 	var list []string
 	say := func(format string, arguments ...any) { list = append(list, fmt.Sprintf(format, arguments...)) }
 	if !r.FromStart {
-		say("its beginning was not captured")
+		say("its start was not captured")
 	}
 	if c.mptcp && !c.dirs[0].keyKnown && !c.dirs[1].keyKnown {
 		say("its keys were not captured: subflows are matched by their data sequence numbers")
@@ -57,7 +57,7 @@ func (c *connection) missed(r *Connection) []string {
 		}
 	}
 	if c.contradictions > 0 {
-		say("%s with its token of subflows that carry data of another connection, which were not moved", count(c.contradictions, "join"))
+		say("%s with its token on subflows that carry data of another connection, ignored", count(c.contradictions, "join"))
 	}
 	for _, x := range []struct {
 		d    *Direction
@@ -71,7 +71,7 @@ func (c *connection) missed(r *Connection) []string {
 			say("%s: %v of %v were acknowledged but not captured", x.what, unit.Size(n), unit.Size(n+x.d.Bytes))
 		}
 		if n := x.d.Unreleased; n > 0 {
-			say("%s: %v still waited for what was before them when the capture ended", x.what, unit.Size(n))
+			say("%s: %v still out of order when the capture ended", x.what, unit.Size(n))
 		}
 		sender := 0
 		for i := range r.Subflows {
@@ -83,7 +83,7 @@ func (c *connection) missed(r *Connection) []string {
 				say("%s: subflow %d has %s whose checksum is wrong; a receiver resets the subflow or falls back to TCP and discards their data, which counts here as received", x.what, r.Subflows[i].Number, count(n, "mapping"))
 			}
 			if n := s.Checksums.Absent; n > 0 {
-				say("%s: subflow %d has %s without a checksum, although checksums were agreed on", x.what, r.Subflows[i].Number, count(n, "mapping"))
+				say("%s: subflow %d has %s without a checksum, although checksums were negotiated", x.what, r.Subflows[i].Number, count(n, "mapping"))
 			}
 			if s.Vantage == "sender" && s.Bytes > 0 {
 				sender++
@@ -108,5 +108,5 @@ func (c *connection) missed(r *Connection) []string {
 	return list
 }
 
-// maxPayload is the payload of the largest frame that is usual, a jumbo frame.
+// maxPayload is the payload of a jumbo frame.
 const maxPayload = 9000

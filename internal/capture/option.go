@@ -22,8 +22,8 @@ const optionMPTCP = 30
 
 // options is the MPTCP options of one segment.
 type options struct {
-	// seen has a bit for each subtype that is there and well formed; broken says that there was one
-	// that is not, or that the list of options itself is not.
+	// seen has a bit for each subtype that is present and well formed; broken means that a
+	// subtype, or the list of options, is malformed.
 	seen   uint16
 	broken bool
 
@@ -45,8 +45,7 @@ type capable struct {
 	checksum           bool
 	sender, receiver   uint64
 	hasSender, hasBoth bool
-	// length is that of the mapping which the first data of version 1 brings this way; 0 when there
-	// is none.
+	// length is that of the mapping of the first data in version 1; 0 without one.
 	length uint16
 	sum    uint16
 	hasSum bool
@@ -60,14 +59,14 @@ type join struct {
 	token  uint32
 }
 
-// dss is a data sequence signal. Numbers of 4 bytes have to be completed.
+// dss is a data sequence signal. Numbers of 4 bytes have to be extended.
 type dss struct {
 	hasAck, ack8 bool
 	ack          uint64
 	hasMap, map8 bool
 	dsn          uint64
 	subflow      uint32 // relative to the initial sequence number
-	length       uint16 // 0: from here on for ever
+	length       uint16 // 0: the infinite mapping
 	sum          uint16
 	hasSum       bool
 	fin          bool
@@ -80,7 +79,8 @@ type announced struct {
 	echo bool
 }
 
-// parse reads the MPTCP options of a segment: it reads what it can of a list that is cut or broken.
+// parse parses the MPTCP options of a segment, as far as possible if the list is truncated or
+// malformed.
 func (o *options) parse(b []byte) {
 	*o = options{}
 	for len(b) > 0 {
@@ -105,8 +105,8 @@ func (o *options) parse(b []byte) {
 	}
 }
 
-// option reads one MPTCP option; it reports whether that is well formed. Of two of one subtype the
-// first counts.
+// option parses one MPTCP option and reports whether it is well formed. Of two with the same
+// subtype, the first counts.
 func (o *options) option(b []byte) bool {
 	subtype := int(b[2] >> 4)
 	if o.has(subtype) {
@@ -225,8 +225,8 @@ func (d *dss) parse(b []byte) bool {
 	return true
 }
 
-// parse reads ADD_ADDR: of version 0 (RFC 6824 section 3.4.1), which says the version of IP, and of
-// version 1 (RFC 8684 section 3.4.1), which says whether it is an echo.
+// parse parses ADD_ADDR of version 0, which has the IP version (RFC 6824 section 3.4.1), and of
+// version 1, which has the echo flag (RFC 8684 section 3.4.1).
 func (a *announced) parse(b []byte) bool {
 	if len(b) < 4 {
 		return false

@@ -21,19 +21,19 @@ func (e *FileError) Error() string { return fmt.Sprintf("read capture %q: %v", e
 
 func (e *FileError) Unwrap() error { return e.Err }
 
-// Errors of files that are good captures.
+// Errors for files that are valid captures.
 var (
-	// ErrTwice means that a file was named twice.
+	// ErrTwice means that a file was given twice.
 	ErrTwice = errors.New("it is named twice")
-	// ErrAgain means that a pipe would have to be read again: its times are in disorder, or flows
-	// were captured in several places.
+	// ErrAgain means that a pipe would have to be read again: its times are in disorder, or
+	// flows were captured in several places.
 	ErrAgain = errors.New("it must be read twice and is not a regular file")
 )
 
 // Read analyzes the files as one capture, in the order of their packets' times: one file for each
-// path or interface, or one of all. Where a flow was captured in several places, each direction is
-// looked at where it is nearest to its receiver. Files are read again when that, or disorder of the
-// times, shows itself. An error is a *FileError, or that of ctx; broken places in files are in the
+// path or interface, or one of all. If a flow was captured at several points, each direction is
+// measured at the one nearest to its receiver. Files are read again if that, or disorder of the
+// times, is detected. An error is a *FileError, or that of ctx; damaged parts of files are in the
 // report.
 func Read(ctx context.Context, names []string, o Options) (Report, error) {
 	pipe, err := checkNames(names)
@@ -74,7 +74,7 @@ func Read(ctx context.Context, names []string, o Options) (Report, error) {
 	return r, nil
 }
 
-// checkNames returns the first that is no regular file, such as a pipe.
+// checkNames returns the first name that is not of a regular file, such as a pipe.
 func checkNames(names []string) (pipe string, err error) {
 	var seen []os.FileInfo
 	for _, name := range names {
@@ -132,8 +132,8 @@ func (s *source) advance() error {
 		v := pcap.Decode(&s.packet, &s.next)
 		s.others[v]++
 		if v == pcap.TCP {
-			// A cooked capture of all interfaces has no names for them, but a router's packets pass
-			// in and out.
+			// A cooked capture of all interfaces (SLL) has no interface names, but a
+			// router's packets pass in and out.
 			s.at = point{s.index, s.next.Interface, s.next.Index, s.packet.Link == pcap.LinkSLL && s.next.Direction == pcap.Outbound}
 			return nil
 		}
@@ -157,7 +157,7 @@ func (s *source) report() File {
 	return f
 }
 
-// each calls do for all segments of the files, merged by their times, until it returns an error.
+// each calls do for all segments of the files, merged by their times, until do returns an error.
 func each(ctx context.Context, names []string, do func(*pcap.Segment, point) error) (files []File, err error) {
 	var all, open []*source
 	defer func() {
@@ -203,7 +203,7 @@ func each(ctx context.Context, names []string, do func(*pcap.Segment, point) err
 	return files, nil
 }
 
-// pass analyzes the files once, with a sorter in the order of time.
+// pass analyzes the files once; with a sorter, in the order of time.
 func pass(ctx context.Context, names []string, o Options, t *sorter) (*Analysis, []File, error) {
 	a := New(o)
 	do := a.add
@@ -227,17 +227,17 @@ func pass(ctx context.Context, names []string, o Options, t *sorter) (*Analysis,
 	return a, files, nil
 }
 
-// sightings is where the segments of a flow were seen.
+// sightings are the capture points of a flow.
 type sightings struct {
 	points []point
 	hops   []uint8
-	// later counts, for each point, how often a segment was seen there after it was seen elsewhere.
+	// later counts, for each point, the segments that were captured there after another point.
 	later []int
 	count []int
 	seen  map[sighting]int
 }
 
-// sighting is what does not change on the way, and differs from one segment to the next.
+// sighting identifies a segment: it does not change on the path, and differs between segments.
 type sighting struct {
 	seq, ack uint32
 	payload  int
@@ -245,11 +245,11 @@ type sighting struct {
 	options  uint64
 }
 
-// maxSightings is how many segments of a flow are looked at to find out where it was seen first.
+// maxSightings is the number of segments of a flow that are compared between capture points.
 const maxSightings = 512
 
-// survey finds, for each flow that was captured in several places, the one nearest to the receiver:
-// where the hop limit is the lowest or, of those with the same, where segments are seen last.
+// survey finds, for each flow captured at several points, the one nearest to the receiver: that
+// with the lowest hop limit or, of those with the same, where segments are captured last.
 func survey(ctx context.Context, names []string) (map[pcap.Flow]point, error) {
 	flows := map[pcap.Flow]*sightings{}
 	_, err := each(ctx, names, func(s *pcap.Segment, at point) error {
@@ -286,8 +286,8 @@ func survey(ctx context.Context, names []string) (map[pcap.Flow]point, error) {
 		}
 		best := 0
 		for i := range f.points {
-			// A place that saw few segments of many saw a flow change its way, and is no better for
-			// that.
+			// A point with few of the segments saw the flow change its path, and is not
+			// preferred.
 			few, were := f.count[i]*2 < f.count[best], f.count[best]*2 < f.count[i]
 			switch {
 			case few:
@@ -309,7 +309,7 @@ func digestOf(b []byte) uint64 {
 	return h
 }
 
-// missedOf says what of the files could not be used.
+// missedOf describes what could not be used of the files.
 func missedOf(files []File) []string {
 	var list []string
 	for _, f := range files {
@@ -317,10 +317,10 @@ func missedOf(files []File) []string {
 			list = append(list, fmt.Sprintf("%s: %v", f.Name, x))
 		}
 		if f.more > 0 {
-			list = append(list, fmt.Sprintf("%s: %d more broken places", f.Name, f.more))
+			list = append(list, fmt.Sprintf("%s: %d more damaged parts", f.Name, f.more))
 		}
 		if f.Dropped > 0 {
-			list = append(list, fmt.Sprintf("%s: the capture lost %s itself", f.Name, count(f.Dropped, "packet")))
+			list = append(list, fmt.Sprintf("%s: the capturing program dropped %s", f.Name, count(f.Dropped, "packet")))
 		}
 		for v := range pcap.Verdicts {
 			if n := f.Others[v.String()]; n > 0 {

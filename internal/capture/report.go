@@ -10,35 +10,35 @@ import (
 	"github.com/tabane/tabane/internal/reseq"
 )
 
-// Report is what an analysis found. Times count from Start.
+// Report is the result of an analysis. Times count from Start.
 type Report struct {
 	Start    time.Time     `json:"start"`
 	Duration time.Duration `json:"duration_ns"`
 	Segments uint64        `json:"tcp_segments"`
-	// Connections are in the order of their numbers, which is that of their beginning.
+	// Connections are in the order of their numbers, which is that of their start.
 	Connections []Connection `json:"connections"`
-	// Files is what was read, when Read did it.
+	// Files are the files that Read has read.
 	Files []File `json:"files,omitempty"`
 	// Missed lists what could not be used, as text.
 	Missed []string `json:"missed,omitempty"`
 }
 
-// Connection is an MPTCP connection, or one of TCP.
+// Connection is an MPTCP or TCP connection.
 type Connection struct {
 	Number int `json:"number"`
-	// Protocol is "mptcp" or "tcp"; Version is that of MPTCP, and -1 when it was not seen.
+	// Protocol is "mptcp" or "tcp"; Version is that of MPTCP, -1 if it is not known.
 	Protocol string `json:"protocol"`
 	Version  int    `json:"version"`
-	// Tokens are those of the client and the server, in hexadecimal; empty where the key was not
+	// Tokens are those of the client and the server, in hexadecimal; empty if the key was not
 	// captured.
 	Tokens   [2]string      `json:"tokens"`
 	Client   netip.AddrPort `json:"client"`
 	Server   netip.AddrPort `json:"server"`
 	Fallback string         `json:"fallback,omitempty"`
-	// Checksums says that a side asked for checksums, so that both have to send them (RFC 8684,
-	// section 3.1).
+	// Checksums means that one side requested checksums, so that both have to send them (RFC
+	// 8684, section 3.1).
 	Checksums bool `json:"checksums"`
-	// FromStart says that the first handshake was captured.
+	// FromStart means that the handshake of the first subflow was captured.
 	FromStart bool      `json:"from_start"`
 	Subflows  []Subflow `json:"subflows"`
 	// ToClient is the data that the server sent, ToServer that of the client.
@@ -49,7 +49,7 @@ type Connection struct {
 	Missed     []string  `json:"missed,omitempty"`
 }
 
-// Bytes is what both sides got.
+// Bytes returns the data of both directions in bytes.
 func (c *Connection) Bytes() uint64 { return c.ToClient.Bytes + c.ToServer.Bytes }
 
 // Subflow is one TCP connection. Its client is the connection's.
@@ -57,14 +57,14 @@ type Subflow struct {
 	Number int            `json:"number"`
 	Client netip.AddrPort `json:"client"`
 	Server netip.AddrPort `json:"server"`
-	// Start says how it began: "initial", "join", or "unknown" when that was not captured.
-	// FromServer means that the server opened it.
+	// Start is how it was established: "initial", "join", or "unknown" if that was not
+	// captured. FromServer means that the server opened it.
 	Start      string        `json:"start"`
 	FromServer bool          `json:"from_server,omitempty"`
 	Backup     bool          `json:"backup,omitempty"`
 	Reset      bool          `json:"reset,omitempty"`
 	Began      time.Duration `json:"began_ns"`
-	// RTT is that of the handshake, and 0 when that was not captured.
+	// RTT is that of the handshake, 0 if that was not captured.
 	RTT      time.Duration    `json:"rtt_ns"`
 	ToClient SubflowDirection `json:"to_client"`
 	ToServer SubflowDirection `json:"to_server"`
@@ -73,39 +73,40 @@ type Subflow struct {
 // SubflowDirection is what one side sent on a subflow.
 type SubflowDirection struct {
 	Packets uint64 `json:"packets"`
-	// Segments have payload. Bytes is their payload without repetitions, Share its part of all
-	// subflows'.
+	// Segments counts segments with payload. Bytes is their payload without retransmissions,
+	// Share its share of all subflows.
 	Segments uint64  `json:"segments"`
 	Bytes    uint64  `json:"bytes"`
 	Share    float64 `json:"share"`
-	// Retransmitted is what came again, or late enough to have been lost; Reordered what came late
-	// by less than that. Both are of the subflow.
+	// Retransmitted counts segments that arrived again, or late enough to be retransmissions;
+	// Reordered those that arrived out of order by less. Both are at the subflow level.
 	Retransmitted SegmentCount `json:"retransmitted"`
 	Reordered     SegmentCount `json:"reordered"`
-	// Reinjected is bytes of data that were sent behind later data of the same subflow: they had
-	// been sent on another one before. DuplicateData had arrived before, over whatever subflow.
+	// Reinjected are bytes of data below the highest data sequence number of the subflow: they
+	// were sent on another one before. DuplicateData are bytes that had arrived already, on any
+	// subflow.
 	Reinjected    uint64 `json:"reinjected_bytes"`
 	DuplicateData uint64 `json:"duplicate_data_bytes"`
-	// Unmapped is bytes of which the data sequence signal was not seen; Uncaptured those that were
-	// acknowledged but not seen.
+	// Unmapped are bytes without a data sequence signal; Uncaptured those acknowledged but not
+	// captured.
 	Unmapped   uint64  `json:"unmapped_bytes"`
 	Uncaptured uint64  `json:"uncaptured_bytes"`
 	RateBps    float64 `json:"rate_bps"`
-	// Checksums counts mappings by their checksums, and Wrong lists the first that are wrong.
+	// Checksums counts mappings by their checksums; Wrong lists the first wrong ones.
 	Checksums Checksums       `json:"checksums"`
 	Wrong     []WrongChecksum `json:"wrong_checksums,omitempty"`
-	// Delay is that of the data it brought; SubflowLevel the part of that in which it waited for the
-	// subflow's own order; Others that for other subflows.
+	// Delay is the resequencing delay of its data; SubflowLevel the part until it was in order
+	// at the subflow level; ConnectionLevel the rest, in which it waited for other subflows.
 	Delay           Distribution `json:"delay"`
 	SubflowLevel    Distribution `json:"subflow_level"`
 	ConnectionLevel Distribution `json:"connection_level"`
-	// Tunnels are the SIDs, or outer destinations, when it was inside other IP packets.
+	// Tunnels are the SIDs or outer destinations of encapsulated packets.
 	Tunnels []netip.Addr `json:"tunnels,omitempty"`
-	// Vantage is where it was captured: "receiver", "sender", "between", or "unknown".
+	// Vantage is the capture point: "receiver", "sender", "between", or "unknown".
 	Vantage string `json:"vantage"`
 }
 
-// SegmentCount is segments and their bytes.
+// SegmentCount is a number of segments and their bytes.
 type SegmentCount struct {
 	Segments uint64 `json:"segments"`
 	Bytes    uint64 `json:"bytes"`
@@ -129,28 +130,28 @@ func describe(h *reseq.Histogram) Distribution {
 	}
 }
 
-// Direction is the data of one side, and what it cost to put it into order.
+// Direction is the data of one direction and its resequencing.
 type Direction struct {
-	// Segments and Bytes were put into order. A segment counts once for each mapping that it has
-	// bytes of.
+	// Segments and Bytes were released in order. A segment counts once for each of its
+	// mappings.
 	Segments uint64 `json:"segments"`
 	Bytes    uint64 `json:"bytes"`
-	// First and Last are when new bytes arrived first and last.
+	// First and Last are the first and the last arrival of new bytes.
 	First time.Duration `json:"first_ns"`
 	Last  time.Duration `json:"last_ns"`
-	// BeforeBps is the rate at which new bytes arrived on the subflows; GoodputBps that at which
-	// data was released in order; both from First to the last of it, in bit/s.
+	// BeforeBps is the rate at which new bytes arrived on the subflows; GoodputBps that at
+	// which data was released in order; both from First to the last of it, in bit/s.
 	BeforeBps  float64 `json:"before_bps"`
 	GoodputBps float64 `json:"goodput_bps"`
-	// Delay is between the arrival of a segment and its release; SubflowLevel the part until the order
-	// of its own subflow let it through, which a loss there causes; Others the rest, in which it
-	// waited for other subflows.
+	// Delay is the resequencing delay, from the arrival of a segment to its release;
+	// SubflowLevel the part until it was in order at the subflow level, caused by loss and
+	// reordering there; ConnectionLevel the rest, in which it waited for other subflows.
 	Delay           Distribution `json:"delay"`
 	SubflowLevel    Distribution `json:"subflow_level"`
 	ConnectionLevel Distribution `json:"connection_level"`
 	Bursts          Bursts       `json:"bursts"`
-	// PeakOccupancy is the peak reorder-buffer occupancy, of both orders together. MeanOccupancy is the mean
-	// over time, in bytes.
+	// PeakOccupancy is the peak reorder-buffer occupancy at both levels together, MeanOccupancy
+	// the mean over time in bytes. Unreleased bytes were in the buffer at the end.
 	PeakOccupancy SegmentCount  `json:"peak_occupancy"`
 	MeanOccupancy float64       `json:"mean_occupancy_bytes"`
 	Unreleased    uint64        `json:"unreleased_bytes"`
@@ -158,18 +159,18 @@ type Direction struct {
 	Uncaptured    uint64        `json:"uncaptured_bytes"`
 	LongestGap    time.Duration `json:"longest_gap_ns"`
 	LongestGapAt  time.Duration `json:"longest_gap_at_ns"`
-	// Gaps is how many were at least Options.Idle long.
+	// Gaps is the number of gaps of at least Options.Idle.
 	Gaps int `json:"gaps"`
-	// Finished says that a DATA_FIN, or the FIN of TCP, was seen.
+	// Finished means that a DATA_FIN, or the FIN of TCP, was seen.
 	Finished bool `json:"finished"`
 	// Checksums counts the mappings of all subflows by their checksums.
 	Checksums Checksums `json:"checksums"`
-	// What Options.Record keeps: the pieces in the order of their release, the bursts, and the
-	// course of what was held.
+	// With Options.Record: the pieces in the order of their release, the bursts, and the
+	// occupancy over time.
 	Records   []Record      `json:"-"`
 	Series    []reseq.Burst `json:"-"`
 	Occupancy []Occupancy   `json:"-"`
-	// DelayBins is the distribution that Delay describes, in nanoseconds.
+	// DelayBins is the histogram of Delay, in nanoseconds.
 	DelayBins *reseq.Histogram `json:"-"`
 }
 
@@ -184,7 +185,7 @@ type Bursts struct {
 	MaxBytes int     `json:"max_bytes"`
 }
 
-// Report returns what was found so far.
+// Report returns the results so far.
 func (a *Analysis) Report() Report {
 	r := Report{Start: time.Unix(0, a.origin).UTC(), Duration: a.now, Segments: a.m.Segments, Missed: a.missed()}
 	for _, c := range a.connections {
@@ -197,7 +198,7 @@ func (a *Analysis) Report() Report {
 	return r
 }
 
-// finish decides what had to wait for the end.
+// finish makes the decisions that need the end of the capture.
 func (a *Analysis) finish(c *connection) {
 	if c.mptcp && c.capableOnly() {
 		c.fallBack(a, "there was no data sequence signal")
@@ -210,8 +211,8 @@ func (a *Analysis) finish(c *connection) {
 	}
 }
 
-// capableOnly says that data went without a signal on the only subflow: after MP_CAPABLE that is a
-// fallback.
+// capableOnly reports whether data was sent without a data sequence signal on the only subflow,
+// which after MP_CAPABLE is a fallback.
 func (c *connection) capableOnly() bool {
 	if c.signals || len(c.subflows) != 1 || !c.subflows[0].capable || c.fallback != "" {
 		return false
@@ -265,7 +266,7 @@ func share(all []Subflow, side func(*Subflow) *SubflowDirection) {
 	}
 }
 
-// ends are the subflow's ends at the connection's client and server.
+// ends returns the subflow's addresses at the connection's client and server.
 func (s *subflow) ends() (client, server netip.AddrPort) {
 	if s.turned {
 		return s.flow.To(), s.flow.From()
@@ -317,7 +318,7 @@ func (h *half) report(c *connection) SubflowDirection {
 	return r
 }
 
-// rate is in bit/s.
+// rate returns the rate in bit/s.
 func rate(bytes uint64, d time.Duration) float64 {
 	if d <= 0 {
 		return 0
@@ -325,8 +326,8 @@ func rate(bytes uint64, d time.Duration) float64 {
 	return float64(bytes) * 8 / d.Seconds()
 }
 
-// vantage is where the half was captured, from the two parts of the handshake's round trip: near
-// the server, it answers at once.
+// vantage infers the capture point of the half from the two parts of the handshake's round trip:
+// near the server, the SYN/ACK follows the SYN at once.
 func (h *half) vantage() string {
 	s := h.sub
 	if !s.hasSyn || !s.hasSynAck || !s.hasAck || s.halves[0].at != s.halves[1].at {
@@ -339,7 +340,7 @@ func (h *half) vantage() string {
 		nearServer = !nearServer
 	case client > 4*server:
 	case server+client < time.Millisecond:
-		return h.passed() // too short to tell from the time that hosts take
+		return h.passed() // not distinguishable from the processing time of hosts
 	default:
 		return "between"
 	}
@@ -349,8 +350,8 @@ func (h *half) vantage() string {
 	return "sender"
 }
 
-// passed is where the half was captured, as far as the direction of its packets at the interface
-// says: a router's are sent with a hop limit that was counted down.
+// passed infers the capture point of the half from the direction of its packets at the interface.
+// Forwarded packets have a decremented hop limit.
 func (h *half) passed() string {
 	whole := h.hops == 64 || h.hops == 128 || h.hops == 255
 	switch {
@@ -404,12 +405,12 @@ func (a *Analysis) direction(c *connection, side int) Direction {
 		r.SubflowLevel = r.Delay
 	}
 	r.Bursts = Bursts{Count: m.Bursts.Count(), Mean: m.Bursts.Mean(), P50: m.Bursts.Quantile(0.5), P95: m.Bursts.Quantile(0.95), P99: m.Bursts.Quantile(0.99), Max: m.Bursts.Max(), MaxBytes: d.maxBurst}
-	// What was released came up to the last arrival.
+	// Released data may be of any arrival up to the last.
 	r.GoodputBps = rate(r.Bytes, max(d.last, m.LastRelease)-d.first)
 	return r
 }
 
-// Largest returns the connections by what they carried, the largest first.
+// Largest returns the connections by their bytes, in descending order.
 func (r *Report) Largest() []*Connection {
 	all := make([]*Connection, len(r.Connections))
 	for i := range r.Connections {
@@ -427,7 +428,7 @@ type File struct {
 	Dropped   uint64 `json:"dropped_by_capture"`
 	Cut       bool   `json:"cut"`
 	LostBytes int64  `json:"lost_bytes"`
-	// Others is packets that are no TCP segments, by what they are.
+	// Others counts packets without a TCP segment, by their kind.
 	Others map[string]uint64 `json:"others,omitempty"`
 	faults []pcap.Fault
 	more   int

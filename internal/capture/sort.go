@@ -17,7 +17,7 @@ var ErrDisorder = errors.New("the times of its packets run backwards too far to 
 const DefaultSortMemory = 1 << 30
 
 // sorter delivers segments in the order of their times. It holds a segment until no earlier one can
-// follow: how far times run backwards is known from a first pass, so that memory grows with that
+// follow. How far times run backwards is known from a first pass, so memory grows with that
 // distance and not with the file.
 type sorter struct {
 	do      func(*pcap.Segment, point)
@@ -29,17 +29,17 @@ type sorter struct {
 	number uint64
 	latest int64
 	used   int
-	full   bool // more than memory would be held; nothing is any more
+	full   bool // memory is exceeded; nothing is held any more
 }
 
-// stored is a segment that waits, with its place in the files.
+// stored is a segment held by the sorter, with its position in the files.
 type stored struct {
 	segment pcap.Segment
 	at      point
 	number  uint64
 }
 
-// before orders by time, and segments of one time as the files have them.
+// before orders by time, and segments with the same time by their position in the files.
 func (s *stored) before(o *stored) bool {
 	if s.segment.At != o.segment.At {
 		return s.segment.At < o.segment.At
@@ -47,12 +47,12 @@ func (s *stored) before(o *stored) bool {
 	return s.number < o.number
 }
 
-// size is the memory that a stored segment takes, in bytes.
+// size returns the memory of a stored segment in bytes.
 func (s *stored) size() int {
 	return int(unsafe.Sizeof(*s)) + cap(s.segment.Options) + cap(s.segment.Data)
 }
 
-// add takes the next segment of the files.
+// add adds the next segment of the files.
 func (t *sorter) add(s *pcap.Segment, at point) {
 	c := stored{segment: *s, at: at, number: t.number}
 	c.segment.Options, c.segment.Data = slices.Clone(s.Options), nil

@@ -12,19 +12,19 @@ import (
 
 // subflow is one TCP connection.
 type subflow struct {
-	flow   pcap.Flow // from its client, which is who sent the SYN
+	flow   pcap.Flow // from its client, the sender of the SYN
 	conn   *connection
 	index  int  // in the connection
 	turned bool // its client is the connection's server
 	halves [2]*half
 
 	began time.Duration
-	// When the three packets of the handshake were seen; 0 when they were not.
+	// Times of the three packets of the handshake; 0 if they were not captured.
 	syn, synAck, ack time.Duration
 	hasSyn, hasAck   bool
 	hasSynAck        bool
 	joined, capable  bool
-	loose            bool // what connection it belongs to can only be told by its data sequence numbers
+	loose            bool // its connection can only be found by its data sequence numbers
 	backup           bool
 	addressID        uint8
 	signaled         bool // some segment had an MPTCP option
@@ -33,7 +33,7 @@ type subflow struct {
 	hasUnknownToken  bool
 }
 
-// rtt is the round-trip time of the handshake, as seen where it was captured; 0 when it was not.
+// rtt returns the round-trip time of the handshake at the capture point; 0 if it was not captured.
 func (s *subflow) rtt() time.Duration {
 	if s.hasSyn && s.hasAck {
 		return s.ack - s.syn
@@ -50,24 +50,24 @@ type half struct {
 	seen bool
 	at   point
 
-	// Sequence numbers count from isn in 64 bits. Without a SYN isn is the first one that was seen,
-	// and counting begins far from 0 so that there is room below.
+	// Sequence numbers are extended to 64 bits and relative to isn. Without a SYN, isn is the
+	// first captured one, and counting starts at unplaced, so that lower ones can follow.
 	syn, placed bool
 	isn         uint32
 	top         uint64 // the end of the highest segment
 	topAt       time.Duration
-	// lag is what subflow sequence numbers of mappings need to be added to count as above.
+	// lag is the offset to add to the subflow sequence numbers of mappings.
 	lag      uint32
 	lagKnown bool
-	early    []dss // mappings that came before lag was known
+	early    []dss // mappings received before lag was known
 	lastMap  dss
 	lastEnd  uint64
 
 	buffer  *reseq.Buffer
 	maps    mappings
-	waiting []piece // in the subflow's order, but without a mapping up to now
+	waiting []piece // in order at the subflow level, but without a mapping yet
 	held    reseq.Count
-	ack     uint32 // the last that this half acknowledged
+	ack     uint32 // the last acknowledgment number of this half
 	hasAck  bool
 	fin     uint64
 	hasFin  bool
@@ -76,7 +76,7 @@ type half struct {
 
 	// What is counted.
 	packets, segments, optionsCut uint64
-	wire                          uint64 // bytes of payload, with repetitions
+	wire                          uint64 // bytes of payload, including retransmissions
 	retransmitted, reordered      reseq.Count
 	reinjected, duplicateData     uint64
 	unmapped, conflicts           uint64
@@ -86,7 +86,7 @@ type half struct {
 	hops                          uint8
 	tunnels                       [][16]byte
 	outbound, inbound             uint64
-	delay, wait                   reseq.Histogram // of the data it brought: in all, and for other subflows
+	delay, wait                   reseq.Histogram // of its data: in total, and at the connection level
 
 	verifier *verifier
 }
@@ -99,7 +99,7 @@ func (h *half) dir() *direction {
 	return h.sub.conn.dirs[i]
 }
 
-// renewedBy says whether a SYN begins a new connection between the same ports.
+// renewedBy reports whether a SYN starts a new connection with the same addresses and ports.
 func (h *half) renewedBy(s *pcap.Segment) bool {
 	if s.Flags&pcap.ACK != 0 && !h.syn {
 		return h.anyData || h.sub.ended()
@@ -110,14 +110,14 @@ func (h *half) renewedBy(s *pcap.Segment) bool {
 	return h.seen || h.sub.ended()
 }
 
-// fromStart says whether the subflow's beginning was captured.
+// fromStart reports whether the subflow's start was captured.
 func (h *half) fromStart() bool { return h.sub.hasSyn || h.sub.hasSynAck }
 
 func (s *subflow) ended() bool { return s.reset || s.halves[0].hasFin && s.halves[1].hasFin }
 
 const unplaced = 1 << 32
 
-// place is a sequence number in 64 bits.
+// place extends a sequence number to 64 bits, relative to isn.
 func (h *half) place(seq uint32) uint64 {
 	if !h.placed {
 		h.placed, h.isn, h.top = true, seq, unplaced
@@ -134,11 +134,11 @@ func (h *half) begin(isn uint32) {
 	h.placed, h.isn, h.top, h.lagKnown = true, isn, 1, true
 }
 
-// farthest is how far from the expected one a sequence number may be: the largest window of TCP
-// (RFC 7323).
+// farthest is the maximum distance of a sequence number from the expected one: the largest window
+// of TCP (RFC 7323).
 const farthest = 1 << 30
 
-// segment takes a segment of this half.
+// segment processes a segment of this half.
 func (h *half) segment(a *Analysis, s *pcap.Segment, o *options) {
 	h.seen = true
 	h.packets++
@@ -194,7 +194,7 @@ func (h *half) segment(a *Analysis, s *pcap.Segment, o *options) {
 	}
 }
 
-// tunnel notes what the segment was inside of.
+// tunnel records the tunnel of a segment.
 func (h *half) tunnel(s *pcap.Segment) {
 	if s.Tunneled && !slices.Contains(h.tunnels, s.Tunnel) && len(h.tunnels) < 8 {
 		h.tunnels = append(h.tunnels, s.Tunnel)
@@ -221,7 +221,7 @@ func (h *half) handshake(a *Analysis, s *pcap.Segment, o *options) {
 	}
 }
 
-// signals takes what MPTCP options say of the connection.
+// signals processes the MPTCP options that concern the connection.
 func (h *half) signals(a *Analysis, s *pcap.Segment, o *options) {
 	sub := h.sub
 	syn := s.Flags&pcap.SYN != 0
@@ -260,7 +260,7 @@ func (h *half) signals(a *Analysis, s *pcap.Segment, o *options) {
 		if o.backup {
 			event("MP_PRIO: the subflow is a backup")
 		} else {
-			event("MP_PRIO: the subflow is no backup")
+			event("MP_PRIO: the subflow is not a backup")
 		}
 	}
 	if o.has(subFail) {
@@ -298,7 +298,7 @@ func spaced(ids []byte) string {
 	return text
 }
 
-// capable takes MP_CAPABLE.
+// capable processes MP_CAPABLE.
 func (h *half) capable(a *Analysis, s *pcap.Segment, o *capable) {
 	sub, c := h.sub, h.sub.conn
 	if sub.joined {
@@ -334,7 +334,7 @@ func (h *half) capable(a *Analysis, s *pcap.Segment, o *capable) {
 	}
 }
 
-// signal takes DSS of a segment that begins at a place and has so many bytes.
+// signal processes the DSS option of a segment, given its sequence number and payload length.
 func (h *half) signal(a *Analysis, o *dss, at uint64, payload int) {
 	sub := h.sub
 	if sub.loose || !sub.capable && !sub.joined {
@@ -363,12 +363,12 @@ func (h *half) signal(a *Analysis, o *dss, at uint64, payload int) {
 	if o.length == 0 {
 		length = math.MaxUint32 // the infinite mapping: from here on the subflow is the connection
 		if c.fallback == "" {
-			c.fallback = "an infinite mapping makes the rest of it TCP"
+			c.fallback = "infinite mapping"
 			c.event(Event{At: a.now, Subflow: sub.index, FromClient: (h.index == 0) != sub.turned, What: "infinite mapping"})
 		}
 	}
 	var s signed
-	if o.hasSum && o.length > 0 { // the infinite mapping has none that means something (RFC 8684, section 3.7)
+	if o.hasSum && o.length > 0 { // that of the infinite mapping is ignored (RFC 8684, section 3.7)
 		s = sign(dsn, o.subflow, o.length, o.sum, !out.wide)
 	}
 	if length == 0 || payload == 0 && o.subflow == 0 {
@@ -392,9 +392,9 @@ func (h *half) signal(a *Analysis, o *dss, at uint64, payload int) {
 	h.mapped(a, mapping{start: start, end: start + length, dsn: dsn, signed: s})
 }
 
-// learnLag finds out where a subflow without a SYN counts from. A mapping may have been copied to
-// all segments that an interface made of one, so only one that is as long as its segment, or begins
-// right where the one before it ended, says where it begins.
+// learnLag finds the offset of subflow sequence numbers without a SYN. TSO may have copied a
+// mapping to several segments, so only a mapping as long as its segment, or one that continues the
+// previous one, shows its start.
 func (h *half) learnLag(a *Analysis, o *dss, at uint64, payload int) {
 	if payload == 0 {
 		return
@@ -422,7 +422,7 @@ func (h *half) learnLag(a *Analysis, o *dss, at uint64, payload int) {
 	}
 }
 
-// mapped takes a mapping.
+// mapped processes a mapping.
 func (h *half) mapped(a *Analysis, m mapping) {
 	switch h.maps.add(m) {
 	case repeated:
@@ -442,8 +442,8 @@ func (h *half) mapped(a *Analysis, m mapping) {
 	}
 }
 
-// acknowledged takes a cumulative acknowledgement of this half. Bytes before it that are not there
-// were not captured.
+// acknowledged processes a cumulative acknowledgment of this half. Missing bytes below it were not
+// captured.
 func (h *half) acknowledged(a *Analysis, ack uint32) {
 	if h.buffer == nil {
 		return
@@ -470,7 +470,7 @@ func (h *half) acknowledged(a *Analysis, ack uint32) {
 	h.dir().account(a, h)
 }
 
-// payload takes bytes, of which the capture has data.
+// payload processes bytes of payload, of which data was captured.
 func (h *half) payload(a *Analysis, at uint64, length int, data []byte) {
 	if h.buffer == nil {
 		start := at
@@ -478,7 +478,7 @@ func (h *half) payload(a *Analysis, at uint64, length int, data []byte) {
 			start = 1
 		} else if o := h.other; o.hasAck {
 			if p := h.place(o.ack); p < at && at-p < farthest {
-				start = p // what is missing here may come late
+				start = p // the missing bytes may arrive later
 			}
 		}
 		h.buffer = reseq.New(reseq.Options{Start: start, Bursts: a.o.Record, Released: func(now time.Duration, s reseq.Segment) {
@@ -525,8 +525,8 @@ func (h *half) payload(a *Analysis, at uint64, length int, data []byte) {
 	d.account(a, h)
 }
 
-// lateBy tells a retransmission from a segment that the network reordered: it needs a round trip.
-// Where none is known, 3 ms stand for it, as in Wireshark.
+// lateBy reports whether a late segment is a retransmission, and not reordered by the network. The
+// limit is half the RTT of the handshake, 1 to 3 ms, or 3 ms if that is not known, as in Wireshark.
 func (h *half) lateBy(now time.Duration) bool {
 	late := 3 * time.Millisecond
 	if rtt := h.sub.rtt(); rtt > 0 {
@@ -535,10 +535,10 @@ func (h *half) lateBy(now time.Duration) bool {
 	return now-h.topAt > late
 }
 
-// maxWaiting bounds how many pieces wait for their mapping.
+// maxWaiting bounds the pieces that wait for their mapping.
 const maxWaiting = 4096
 
-// deliver passes on what is in the subflow's order.
+// deliver passes data in order at the subflow level on to the connection level.
 func (h *half) deliver(a *Analysis, pieces []piece) {
 	if len(pieces) == 0 {
 		return

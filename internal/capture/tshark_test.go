@@ -230,13 +230,13 @@ func compare(t *testing.T, r Report, rows []row) {
 		if d.Packets != h.packets || d.Segments != h.segments || d.Bytes != uint64(len(h.have)) {
 			t.Errorf("%v to %v: %d packets, %d segments, %d bytes; tshark has %d, %d, %d", e.from, e.to, d.Packets, d.Segments, d.Bytes, h.packets, h.segments, len(h.have))
 		}
-		// One that fills no gap that the capture has is known to tshark by its acknowledgements
-		// only.
+		// One that fills no gap that the capture has is known to tshark by its
+		// acknowledgements only.
 		if ours := int(d.Retransmitted.Segments + d.Reordered.Segments); ours > h.retransmitted || ours+1 < h.retransmitted {
 			t.Errorf("%v to %v: %d retransmitted or reordered, tshark has %d", e.from, e.to, ours, h.retransmitted)
 		}
-		// Of two copies, that counts as duplicate here which its subflow's order lets through
-		// later, in tshark that which came later.
+		// Of two copies, that counts as duplicate here which its subflow's order lets
+		// through later, in tshark that which came later.
 		duplicate[h.all] += int64(d.DuplicateData) - int64(len(h.reinjected))
 		arrivals[h.all] = append(arrivals[h.all], h.arrivals...)
 	}
