@@ -117,7 +117,7 @@ func (f *sender) account() {
 	flight := int(f.board.next - f.board.una)
 	queue := flight*f.c.Segment + f.backlog.bytes + (int(math.Ceil(float64(flight)/max(f.buffers.average, 1)))+f.backlog.pieces())*segmentBuffer
 	p.Cwnd, p.Room, p.Queued = int(f.clamped())*f.c.Segment, 0, queue-p.InFlight
-	if free := f.sendBuffer() - queue; f.state != caClosed && free > 0 {
+	if free := f.backlog.sndbuf(f.clamped(), f.c.Segment) - queue; f.state != caClosed && free > 0 {
 		p.Room = max(free, f.c.Segment)
 	}
 }
@@ -146,13 +146,12 @@ func (b *buffers) count(now time.Duration) {
 // clamped is the congestion window, of no more segments than may be outstanding (snd_cwnd_clamp).
 func (f *sender) clamped() float64 { return min(f.cc.Cwnd, float64(f.window)) }
 
-// sendBuffer is the subflow's send buffer: twice the congestion window, in what a segment takes of
-// memory when it is alone (tcp_sndbuf_expand).
-func (f *sender) sendBuffer() int {
-	memory := 1<<bits.Len(uint(f.c.Segment+segmentHead+segmentShared-1)) + segmentBody
-	window := max(int(f.clamped()), leastBuffer)
-	f.backlog.most = max(f.backlog.most, 2*window*memory)
-	return f.backlog.most
+// sndbuf returns the size of the subflow's send buffer: twice the congestion window, in the memory of
+// a segment in a buffer of its own (sk_sndbuf, tcp_sndbuf_expand).
+func (b *backlog) sndbuf(window float64, segment int) int {
+	memory := 1<<bits.Len(uint(segment+segmentHead+segmentShared-1)) + segmentBody
+	b.most = max(b.most, 2*max(int(window), leastBuffer)*memory)
+	return b.most
 }
 
 const (
@@ -175,7 +174,7 @@ func (c *connection) written(s *Sim, n int) bool {
 	all := uint64(leastMemory)
 	for i := range c.flows {
 		if f := &s.senders[int(c.first)+i]; f.state != caClosed {
-			all += uint64(f.sendBuffer())
+			all += uint64(f.backlog.sndbuf(f.clamped(), c.Segment))
 		}
 	}
 	if c.wrote > c.acked+all/3*2 {

@@ -2,18 +2,18 @@ package sim
 
 import "time"
 
-// handshake is how far the opening of a subflow has come, at both ends.
+// handshake is the state of a subflow that is being established, at both ends.
 type handshake struct {
-	answered bool // the SYN/ACK has arrived
-	sent     time.Duration
-	tries    uint
+	answered bool          // the SYN/ACK has been received
+	sent     time.Duration // when the SYN/ACK was sent last
+	tries    uint          // SYNs sent
 }
 
-// handshakeTimeout is that of the first SYN (RFC 6298, section 2.1); it doubles.
+// handshakeTimeout is the retransmission timeout of the first SYN (RFC 6298, section 2.1); it doubles.
 const handshakeTimeout = time.Second
 
-// begin opens the subflow, or tries again to: it is the timer's event while the subflow is closed.
-func (f *sender) begin(s *Sim) {
+// timer sends or retransmits the SYN. It is the subflow's timer until the subflow is established.
+func (h *handshake) timer(s *Sim, f *sender) {
 	c := f.c
 	source := s.senderSource(f.flow)
 	switch {
@@ -28,38 +28,38 @@ func (f *sender) begin(s *Sim) {
 		s.events.remove(source) // connection.established sets it again
 		return
 	}
-	s.events.set(source, s.now+handshakeTimeout<<min(f.hand.tries, 6))
-	f.hand.tries++
-	if f.hand.answered {
-		f.sayAccept(s)
+	s.events.set(source, s.now+handshakeTimeout<<min(h.tries, 6))
+	h.tries++
+	if h.answered {
+		h.sendSYNACK(s, f)
 		return
 	}
-	f.say(s, open, s.receivers[f.flow].back)
+	h.send(s, f, syn, s.receivers[f.flow].back)
 }
 
-func (f *sender) sayAccept(s *Sim) {
-	f.hand.sent = s.now
-	f.say(s, accept, f.out)
+func (h *handshake) sendSYNACK(s *Sim, f *sender) {
+	h.sent = s.now
+	h.send(s, f, synACK, f.out)
 }
 
-func (f *sender) say(s *Sim, kind kind, before uint32) {
+func (h *handshake) send(s *Sim, f *sender, kind kind, before uint32) {
 	s.send(&packet{kind: kind, flow: f.flow, hop: before}, int32(f.c.Header))
 }
 
-// shake takes a packet of the handshake, at the end where it belongs.
-func (f *sender) shake(s *Sim, p *packet) {
+// receive processes a packet of the handshake at the end that it arrives at.
+func (h *handshake) receive(s *Sim, f *sender, p *packet) {
 	if f.state != caClosed {
 		return
 	}
 	switch p.kind {
-	case open:
-		f.sayAccept(s)
-	case accept:
-		f.hand.answered = true
-		f.say(s, ready, s.receivers[f.flow].back)
-	case ready:
-		if f.hand.tries == 1 { // Karn: which of several was answered is not known
-			f.retrans.rtt.Update(s.now - f.hand.sent)
+	case syn:
+		h.sendSYNACK(s, f)
+	case synACK:
+		h.answered = true
+		h.send(s, f, established, s.receivers[f.flow].back)
+	case established:
+		if h.tries == 1 { // Karn's algorithm (RFC 6298, section 3)
+			f.retrans.rtt.Update(s.now - h.sent)
 		}
 		s.events.remove(s.senderSource(f.flow))
 		f.establish(s)
@@ -67,7 +67,7 @@ func (f *sender) shake(s *Sim, p *packet) {
 	}
 }
 
-// established lets further subflows join after the first, and probes begin.
+// established starts probing, and the further subflows once the first is established.
 func (c *connection) established(s *Sim, index int) {
 	if c.needs.Delay && c.probeAt == 0 {
 		c.probeAt = s.now + s.phase(c.id)

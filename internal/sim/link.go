@@ -95,12 +95,14 @@ func (s *Sim) arrive(p *packet) {
 	case probe:
 		s.receivers[p.flow].probed(s, p)
 	case reply:
-		s.senders[p.flow].replied(s, p)
+		f := &s.senders[p.flow]
+		f.c.replied(s, f.index, p)
 	case cross:
 		s.sources[p.flow].received++
 		s.sources[p.flow].receivedBytes += uint64(p.length)
 	default:
-		s.senders[p.flow].shake(s, p)
+		f := &s.senders[p.flow]
+		f.hand.receive(s, f, p)
 	}
 }
 

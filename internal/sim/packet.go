@@ -40,9 +40,9 @@ type kind uint8
 const (
 	data kind = iota
 	ack
-	open   // SYN, from the receiver
-	accept // SYN/ACK, from the sender
-	ready  // ACK with the request, or the third ACK of a join, from the receiver
+	syn         // from the receiver of the data, which opens the connection
+	synACK      // from the sender
+	established // ACK with the request, or the third ACK of an MP_JOIN, from the receiver
 	probe
 	reply
 	cross

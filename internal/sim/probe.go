@@ -46,11 +46,11 @@ func (r *receiver) probed(s *Sim, p *packet) {
 	s.send(&packet{kind: reply, flow: r.flow, hop: r.back, at: p.at, data: uint64(state.jitter.Value)}, replySize)
 }
 
-// replied takes the answer.
-func (f *sender) replied(s *Sim, p *packet) {
-	state := &f.c.probes[f.index]
+// replied processes the reply on a path.
+func (c *connection) replied(s *Sim, path int, p *packet) {
+	state := &c.probes[path]
 	state.delay.Update(s.now-p.at, 0)
-	to := f.path
+	to := &c.paths[path]
 	to.Delay, to.Jitter = state.delay.Value, time.Duration(p.data)
-	f.c.schedule(s)
+	c.schedule(s)
 }

@@ -114,17 +114,17 @@ func (r *rack) detect(now time.Duration, b *scoreboard, rtt *quality.RTT, state 
 	}
 }
 
-// rackDetect runs loss detection, and starts the reordering timer.
-func (f *sender) rackDetect(s *Sim) {
-	f.rack.detect(s.now, &f.board, &f.retrans.rtt, f.state)
-	if f.rack.deadline != 0 {
-		f.wake(s, f.rack.deadline)
+// markLost runs loss detection, and starts the reordering timer (Linux: tcp_rack_mark_lost).
+func (r *rack) markLost(s *Sim, f *sender) {
+	r.detect(s.now, &f.board, &f.retrans.rtt, f.state)
+	if r.deadline != 0 {
+		f.wake(s, r.deadline)
 	}
 }
 
-// reorderingTimeout handles the reordering timer (section 6.3; Linux: tcp_rack_reo_timeout).
-func (f *sender) reorderingTimeout(s *Sim) {
-	f.rackDetect(s)
+// timeout handles the reordering timer (section 6.3; Linux: tcp_rack_reo_timeout).
+func (r *rack) timeout(s *Sim, f *sender) {
+	r.markLost(s, f)
 	if f.state == caOpen && f.board.lost > 0 {
 		f.cc.InFlight = float64(f.board.outstanding())
 		f.enterRecovery(s)

@@ -41,11 +41,10 @@ type sender struct {
 	backlog backlog
 	buffers buffers
 
-	rack   rack
-	tlp    tailLossProbe
-	undo   undo
-	dsacks uint64
-	hand   handshake
+	rack rack
+	tlp  tailLossProbe
+	undo undo
+	hand handshake
 
 	windowSince time.Duration
 	windowArea  float64 // segments times nanoseconds
@@ -126,7 +125,7 @@ func (f *sender) sendNew(s *Sim, at uint64, length int) {
 	}
 	f.transmit(s, seq, e)
 	if f.c.RACK {
-		f.armProbe(s)
+		f.tlp.arm(s, f)
 	}
 	f.cc.InFlight++
 	if f.c.MPTCP {
@@ -157,7 +156,7 @@ func (f *sender) ack(s *Sim, p *packet) {
 	c := f.c
 	c.acknowledged(p)
 	if p.duplicate && c.RACK {
-		f.dsack(p)
+		f.undo.dsackReceived(f, p)
 	}
 	if c.done || f.state == caClosed || p.seq < f.board.una {
 		if !c.done {
@@ -186,7 +185,8 @@ func (f *sender) ack(s *Sim, p *packet) {
 	var sample time.Duration
 	if segments > 0 {
 		sample = s.now - p.at
-		f.measured(sample)
+		f.retrans.sample(sample, c.MinRTO)
+		flow.SRTT, flow.MinRTT = f.retrans.rtt.SRTT, f.retrans.rtt.MinRTT
 		f.retrans.progress()
 		if pa := f.path; !pa.Usable {
 			pa.Usable = true
@@ -196,9 +196,9 @@ func (f *sender) ack(s *Sim, p *packet) {
 	detect := true
 	switch {
 	case c.RACK:
-		if detect = f.tryUndo(p, una); detect {
-			f.probeAcknowledged(s, p)
-			f.rackDetect(s)
+		if detect = f.undo.ack(f, p, una); detect {
+			f.tlp.ack(s, f, p)
+			f.rack.markLost(s, f)
 		}
 	default:
 		if was != caOpen && f.board.una >= f.recover {
@@ -223,7 +223,7 @@ func (f *sender) ack(s *Sim, p *packet) {
 		f.restart(s) // 5.3
 	}
 	if c.RACK {
-		f.armProbe(s)
+		f.tlp.arm(s, f)
 	}
 	if detect {
 		f.retransmitLost(s)
@@ -239,22 +239,10 @@ func (f *sender) ack(s *Sim, p *packet) {
 	}
 }
 
-// measured takes a round trip time.
-func (f *sender) measured(sample time.Duration) {
-	f.retrans.sample(sample, f.c.MinRTO)
-	flow := f.cc
-	flow.SRTT, flow.MinRTT = f.retrans.rtt.SRTT, f.retrans.rtt.MinRTT
-}
-
 // restart restarts the retransmission timer.
 func (f *sender) restart(s *Sim) {
-	f.expire(s, s.now+f.retrans.interval())
-}
-
-// expire sets the deadline.
-func (f *sender) expire(s *Sim, at time.Duration) {
-	f.retrans.deadline = at
-	f.wake(s, at)
+	f.retrans.deadline = s.now + f.retrans.interval()
+	f.wake(s, f.retrans.deadline)
 }
 
 // wake schedules an event at that time, unless there is an earlier one.
@@ -268,7 +256,7 @@ func (f *sender) wake(s *Sim, at time.Duration) {
 // timer is the event that wake asked for: the earliest of what may be waited for.
 func (f *sender) timer(s *Sim) {
 	if f.state == caClosed {
-		f.begin(s)
+		f.hand.timer(s, f)
 		return
 	}
 	source := s.senderSource(f.flow)
@@ -277,10 +265,10 @@ func (f *sender) timer(s *Sim) {
 		return
 	}
 	if due(f.rack.deadline, s.now) {
-		f.reorderingTimeout(s)
+		f.rack.timeout(s, f)
 	}
 	if due(f.tlp.deadline, s.now) {
-		f.sendProbe(s)
+		f.tlp.send(s, f)
 	}
 	if due(f.retrans.deadline, s.now) {
 		f.timeout(s)

@@ -56,11 +56,11 @@ func (s *Sim) observe(p *packet, sent bool) {
 		kind = PacketData
 	case ack:
 		kind = PacketAck
-	case open:
+	case syn:
 		kind = PacketSYN
-	case accept:
+	case synACK:
 		kind = PacketSYNACK
-	case ready:
+	case established:
 		kind = PacketEstablish
 	default:
 		return

@@ -33,9 +33,8 @@ func (t *tailLossProbe) timeout(rtt *quality.RTT, inFlight uint32) time.Duration
 	return 2 * rtt.SRTT
 }
 
-// acknowledged takes an acknowledgement, and reports whether the probe repaired a loss, to which
-// congestion control has to respond (section 7.4.2).
-func (t *tailLossProbe) acknowledged(p *packet) (repaired bool) {
+// repaired reports whether an acknowledgement says that the probe repaired a loss (section 7.4.2).
+func (t *tailLossProbe) repaired(p *packet) bool {
 	if !t.sent || p.seq < t.end {
 		return false
 	}
@@ -49,18 +48,17 @@ func (t *tailLossProbe) acknowledged(p *packet) (repaired bool) {
 	return false
 }
 
-// probeAcknowledged has congestion control respond to a loss that a probe repaired.
-func (f *sender) probeAcknowledged(s *Sim, p *packet) {
-	if f.tlp.acknowledged(p) && f.state == caOpen {
+// ack processes an acknowledgement: congestion control responds to a loss that a probe repaired.
+func (t *tailLossProbe) ack(s *Sim, f *sender, p *packet) {
+	if t.repaired(p) && f.state == caOpen {
 		f.undo.marker = 0
 		f.cc.InFlight = float64(f.board.inFlight())
 		f.c.control.Lost(f.c.flows, f.index, s.now)
 	}
 }
 
-// armProbe starts or stops the probe timer.
-func (f *sender) armProbe(s *Sim) {
-	t := &f.tlp
+// arm starts or stops the probe timer.
+func (t *tailLossProbe) arm(s *Sim, f *sender) {
 	t.deadline = 0
 	if f.state != caOpen || f.board.sacked > 0 || f.board.una == f.board.next || t.sent {
 		return
@@ -71,10 +69,10 @@ func (f *sender) armProbe(s *Sim) {
 	}
 }
 
-// sendProbe sends a tail loss probe: new data if there is any, or the last segment again (section
-// 7.3). A subflow of MPTCP always sends the latter: new data is the scheduler's to give.
-func (f *sender) sendProbe(s *Sim) {
-	t, c := &f.tlp, f.c
+// send sends a tail loss probe when the timer expires: new data if there is any, or the last segment
+// again (section 7.3). A subflow of MPTCP always sends the latter: new data is the scheduler's to give.
+func (t *tailLossProbe) send(s *Sim, f *sender) {
+	c := f.c
 	t.deadline = 0
 	if f.state != caOpen || f.board.una == f.board.next {
 		return

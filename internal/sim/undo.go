@@ -20,18 +20,20 @@ type undo struct {
 	first time.Duration
 	// cwnd and ssthresh are those before the reduction (prior_cwnd, prior_ssthresh).
 	cwnd, ssthresh float64
+	// dsacks counts DSACKs (dsack_dups).
+	dsacks uint64
 }
 
 // begin records the state before a reduction. The first retransmission may be of the reduction before
 // it (tcp_retrans_stamp_cleanup).
 func (u *undo) begin(b *scoreboard, w *cc.Subflow) {
-	first := u.first
-	*u = undo{marker: b.una, retrans: b.retrans, cwnd: w.Cwnd, ssthresh: max(w.Ssthresh, w.Cwnd*3/4)} // tcp_current_ssthresh
+	if !b.anyRetrans() {
+		u.first = 0
+	}
+	u.marker, u.retrans = b.una, b.retrans
+	u.cwnd, u.ssthresh = w.Cwnd, max(w.Ssthresh, w.Cwnd*3/4) // tcp_current_ssthresh
 	if u.retrans == 0 {
 		u.retrans = -1
-	}
-	if b.anyRetrans() {
-		u.first = first
 	}
 }
 
@@ -64,18 +66,17 @@ func (u *undo) revert(w *cc.Subflow) {
 	u.marker = 0
 }
 
-// tryUndo processes an acknowledgement while the subflow is in recovery or loss, or after it, as
+// ack processes an acknowledgement while the subflow is in recovery or loss, or after it, as
 // tcp_fastretrans_alert does before it looks for losses. prior is SND.UNA before the acknowledgement.
 // It returns false while an undo waits for the fate of retransmissions in flight: no more segments
 // are to be marked lost or retransmitted then.
-func (f *sender) tryUndo(p *packet, prior uint32) bool {
-	u := &f.undo
+func (u *undo) ack(f *sender, p *packet, prior uint32) bool {
 	advanced := f.board.una != prior
 	over := f.state > caOpen && f.board.una >= f.recover
 	switch {
 	case over:
 		if u.duplicated() || advanced && u.delayed(p.at) { // tcp_try_undo_recovery
-			f.revert(f.state == caLoss)
+			u.apply(f, f.state == caLoss)
 		} else {
 			f.rack.reordering.recovered()
 		}
@@ -85,41 +86,41 @@ func (f *sender) tryUndo(p *packet, prior uint32) bool {
 		if f.board.retrans > 0 {
 			return false
 		}
-		f.revert(true)
+		u.apply(f, true)
 		f.state = caOpen
 	case advanced && f.state == caLoss && (u.delayed(p.at) || u.duplicated()): // tcp_try_undo_loss
-		f.revert(true)
+		u.apply(f, true)
 		f.state = caOpen
 	case f.state != caLoss && u.duplicated(): // tcp_try_undo_dsack
-		f.revert(false)
+		u.apply(f, false)
 		f.rack.reordering.persist = min(f.rack.reordering.persist+1, reoWndPersist)
 		f.state = caOpen
 	}
 	return true
 }
 
-// dsack takes an acknowledgement with a DSACK (RFC 2883). Without a retransmission that it might be
-// of, the network made the duplicate, and it says nothing (Linux: tcp_dsack_seen).
-func (f *sender) dsack(p *packet) {
-	if f.dsacks++; f.dsacks > f.result.Retransmissions {
+// dsackReceived processes an acknowledgement with a DSACK (RFC 2883). Without a retransmission that it
+// might be of, the network duplicated the segment, which says nothing (Linux: tcp_dsack_seen).
+func (u *undo) dsackReceived(f *sender, p *packet) {
+	if u.dsacks++; u.dsacks > f.result.Retransmissions {
 		return
 	}
 	seq := f.board.sent(p.dsack)
 	if seq >= f.board.una && f.board.at(seq).flags&everRetrans == 0 {
 		return
 	}
-	f.undo.dsack(seq)
+	u.dsack(seq)
 	if probe := f.tlp.sent && seq+1 == f.tlp.end; f.rack.reordered && !probe {
 		f.rack.reordering.dsack(f.board.una, f.board.next)
 	}
 }
 
-// revert undoes the last reduction of the window; with unmark, no segment is lost any more
+// apply undoes the last reduction; with unmark, no segment is marked lost any more
 // (tcp_undo_cwnd_reduction).
-func (f *sender) revert(unmark bool) {
+func (u *undo) apply(f *sender, unmark bool) {
 	if unmark {
 		f.board.unmarkLost()
 	}
-	f.undo.revert(f.cc)
+	u.revert(f.cc)
 	f.result.Undone++
 }
