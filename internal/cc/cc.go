@@ -9,13 +9,13 @@ import (
 
 // Windows that the standards name, in segments.
 const (
-	// InitialWindow is that of a fresh subflow (RFC 6928, section 2).
+	// InitialWindow is the initial window (RFC 6928, section 2).
 	InitialWindow = 10
-	// minThreshold is what a loss leaves of a window at least (RFC 5681, equation 4).
+	// minThreshold is the minimum of ssthresh after a loss (RFC 5681, equation 4).
 	minThreshold = 2
 	// lossWindow is the window after a timeout (RFC 5681, section 3.1).
 	lossWindow = 1
-	// maxWindow is the largest: no TCP window has more bytes (RFC 7323, section 2.3), let alone
+	// maxWindow is the maximum of a TCP window in bytes (RFC 7323, section 2.3), and so one in
 	// segments.
 	maxWindow = 1 << 30
 )
@@ -24,15 +24,15 @@ const (
 // section 3.1), yet finite.
 const NoThreshold = math.MaxFloat64
 
-// Subflow is what a control knows of one subflow, and what it decides. The sender keeps the
-// measured half up to date before every call; the control alone changes the other half. Its zero
-// value is a subflow that takes no part: it has not been opened or is closed.
+// Subflow is the state of a subflow that a control reads and writes. The sender updates the measured
+// fields before every call; only the control changes Cwnd and Ssthresh. The zero value is a subflow that
+// is not established, which takes no part in coupling.
 type Subflow struct {
 	// Cwnd and Ssthresh are the congestion window and the slow start threshold, in segments. A
 	// sender sends while less than Cwnd is in flight; fractions count up to the next whole segment.
 	Cwnd, Ssthresh float64
 
-	// SRTT and MinRTT are the smoothed and the least round trip time. A subflow without SRTT takes
+	// SRTT and MinRTT are the smoothed and the minimum round-trip time. A subflow without SRTT takes
 	// no part in the coupling of the others.
 	SRTT, MinRTT time.Duration
 	// InFlight is what has been sent and is neither acknowledged nor known to be lost: RFC 5681's
@@ -54,8 +54,8 @@ type state struct {
 	oliaState
 }
 
-// Start returns a fresh subflow with a window of that many segments; InitialWindow is the usual
-// one. A window below one segment panics.
+// Start returns the state of a new subflow with an initial window in segments, usually InitialWindow.
+// It panics when the window is below one segment.
 func Start(window int) Subflow {
 	if window < 1 {
 		panic(fmt.Sprintf("BUG: a subflow starts with a window of %d segments", window))
@@ -65,21 +65,21 @@ func Start(window int) Subflow {
 
 // Ack is one acknowledgement of new data.
 type Ack struct {
-	// Now is the time on the caller's clock, which may begin anywhere and never goes back.
+	// Now is the time on the caller's monotonic clock.
 	Now time.Duration
-	// Segments is how many segments it says are newly delivered.
+	// Segments is the number of segments newly acknowledged.
 	Segments int
-	// RTT is the round trip time sample that came with it, or 0.
+	// RTT is its round-trip time sample, or 0.
 	RTT time.Duration
-	// Limited: the congestion window was what kept the sender from sending more. A window that was
-	// not used up does not grow (RFC 9293 leaves it open; RFC 7661, section 4.3, and Linux'
+	// Limited: the sender was limited by the congestion window. A window that was not used up does
+	// not grow (RFC 9293 leaves it open; RFC 7661, section 4.3, and Linux'
 	// tcp_is_cwnd_limited).
 	Limited bool
 }
 
-// Control is a congestion control of one connection. It may hold state of that connection, so each
-// has its own. s is all subflows of the connection in an order that never changes, i is the one
-// that something happened to. No call allocates.
+// Control is the congestion control of one connection. It may hold state, so each connection needs its
+// own. s is all subflows of the connection in an order that never changes, i the subflow concerned. No
+// call allocates.
 type Control interface {
 	// Acked is called for an acknowledgement outside of recovery: not of one in it, nor of the one
 	// that ends it.

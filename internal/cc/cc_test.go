@@ -58,7 +58,7 @@ func TestStart(t *testing.T) {
 	Start(0)
 }
 
-// TestSlowStart is the same for all controls: one acknowledgement tells of two segments at most,
+// TestSlowStart is the same for all controls: one acknowledgement counts for two segments at most,
 // and of one after a timeout.
 func TestSlowStart(t *testing.T) {
 	for _, name := range Names() {

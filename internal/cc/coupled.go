@@ -44,7 +44,7 @@ func look(s []Subflow, i int) shares {
 	return all
 }
 
-// least returns the threshold that a loss leaves at least. One of several subflows gives up all but
+// least returns the minimum slow start threshold after a loss. One of several subflows reduces to
 // a segment, so that no more than probing is left on a congested path
 // (draft-khalili-mptcp-congestion-control-05 and draft-walid-mptcp-congestion-control-04).
 func (all *shares) least() float64 {

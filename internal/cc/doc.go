@@ -1,8 +1,7 @@
-// Package cc holds congestion controls of TCP and MPTCP: how large the window of each subflow of a
-// connection is. It sends nothing and has no clock; whoever sends tells it what was delivered and
-// what was lost.
+// Package cc implements congestion controls of TCP and MPTCP, which compute the congestion window of
+// each subflow of a connection. It sends nothing and has no clock: callers report what was delivered
+// and lost.
 //
-// Windows are floats, in segments, and so are rates. In integers the same is done as in Linux: a
-// window in whole segments with a counter of what is still missing to the next, and rates, alphas
-// and increases scaled by 2^10 before they are divided.
+// Windows and rates are floats, in segments. Linux does the same in integers: a window in whole segments
+// with a counter (snd_cwnd_cnt), and rates, alphas and increases scaled by 2^10 before division.
 package cc

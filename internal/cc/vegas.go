@@ -17,13 +17,12 @@ const (
 // vegas is TCP Vegas on each subflow by itself, in the form of Linux' tcp_vegas: the rates are
 // those at which acknowledgements come back, the window grows in every round trip of slow start,
 // and losses are NewReno's. Once in a round trip it compares what the window would bring without
-// queues with what it brings:
+// queues:
 //
 //	diff = cwnd (rtt - base) / base
 //
-// base is the least round trip time ever, rtt the least of this round. A round ends with the first
-// acknowledgement of a segment that was sent after it began, which a sample tells: it was sent at
-// Now - RTT. Linux compares with diff's whole part.
+// base is the minimum round-trip time (BaseRTT), rtt the minimum of this round. A round ends with the first
+// acknowledgement of a segment that was sent after it began, that is at Now - RTT. Linux compares with diff's whole part.
 type vegas struct{}
 
 type vegasState struct {

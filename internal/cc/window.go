@@ -1,8 +1,8 @@
 package cc
 
-// slowStart grows the window in slow start and says whether it is in it. It counts what was
-// delivered (RFC 3465), of one acknowledgement two segments at most, and one after a timeout
-// (sections 2.3 and 2.4: L): an acknowledgement of a whole window that a retransmission completes
+// slowStart grows the window in slow start, and reports whether the subflow is in it. Appropriate byte
+// counting (RFC 3465) with a limit L of two segments for an acknowledgement, and one after a timeout
+// (sections 2.3 and 2.4): the acknowledgement of a whole window that a retransmission completes
 // says nothing about the rate of the path.
 func (f *Subflow) slowStart(segments int) bool {
 	if f.Cwnd >= f.Ssthresh {
@@ -17,16 +17,15 @@ func (f *Subflow) slowStart(segments int) bool {
 	return true
 }
 
-// grow adds that much for each segment, for one window's worth of segments at most: congestion
-// avoidance is by round trip (RFC 3465, section 2.1), and an acknowledgement tells of one at most.
-// What it adds may be negative (OLIA).
+// grow adds each for every segment, for one window of segments at most: congestion avoidance is per
+// round trip (RFC 3465, section 2.1). The increase may be negative (OLIA).
 func (f *Subflow) grow(segments int, each float64) {
 	f.Cwnd = min(max(f.Cwnd+min(float64(segments), f.Cwnd)*each, lossWindow), maxWindow)
 }
 
-// threshold is what a loss leaves: keep times what was in flight (RFC 5681, equation 4, where keep
-// is one half), and least at least. What was in flight is the window, or less when the sender had
-// less to send; what limited transmit added to it (RFC 3042) is not counted.
+// threshold returns ssthresh after a loss: keep times FlightSize (RFC 5681, equation 4, where keep is
+// one half), but at least least. FlightSize is no more than the window: what limited transmit added
+// (RFC 3042) is not counted.
 func (f *Subflow) threshold(keep, least float64) float64 {
 	return max(min(f.InFlight, f.Cwnd)*keep, least)
 }

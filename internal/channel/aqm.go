@@ -67,7 +67,7 @@ type waiting[F any] interface {
 	pop() (packet[F], bool)
 	// bytes is what waits.
 	bytes() unit.Size
-	// signal tells the sender of a frame that was taken of congestion: it marks the frame, or ends
+	// signal signals congestion on a frame that was dequeued: it marks the frame, or ends
 	// it and returns false.
 	signal(packet[F]) bool
 }

@@ -22,8 +22,8 @@ type Store[F any] interface {
 
 // Marker is a Store whose frames can be marked. Where a Store is none, no frame can.
 type Marker[F any] interface {
-	// Mark tells the receiver of a frame of congestion (RFC 3168), and reports whether the frame
-	// can be told with.
+	// Mark marks a frame as Congestion Experienced (RFC 3168), and reports whether it is
+	// ECN-capable.
 	Mark(frame F) bool
 }
 
@@ -430,7 +430,7 @@ func (p *Pipe[F]) Flush() int {
 // nanosecond from one frame to the next, so that the rate is exact in the long run.
 type line struct {
 	rate uint64
-	// rest is by how much the end of the last frame is later than the nanosecond that was told, in
+	// rest is by how much the end of the last frame is later than the nanosecond returned, in
 	// parts of 1/rate ns.
 	rest uint64
 	// The time of a frame of the size is whole, and part in parts of 1/rate ns.

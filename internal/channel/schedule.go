@@ -95,7 +95,7 @@ func (s Schedule) Check(forward, backward Profile) fault.List {
 		}
 		if step.Direction.Has(Backward) {
 			backward = backward.With(step.Change)
-			// What is wrong in both directions is told once.
+			// A fault in both directions is reported once.
 			if len(wrong) == 0 {
 				wrong = backward.Check()
 			}

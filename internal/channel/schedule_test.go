@@ -23,7 +23,7 @@ func TestScheduleCheck(t *testing.T) {
 		{"out of order", Schedule{{At: 9 * time.Second, Change: rate}, {At: 4 * time.Second, Change: rate}}, "[1].at: must not be before the step above it, at 9s, got 4s"},
 		{"empty step", Schedule{{At: 1}}, "[0]: changes nothing"},
 		{"strange direction", Schedule{{Direction: "up", Change: rate}}, `[0].direction: must be forward, backward or both, got "up"`},
-		{"impossible value, told once", Schedule{{Change: Change{Delay: ptr(-ms)}}}, "[0].delay: must be from 0s to 1m0s, got -1ms"},
+		{"impossible value, reported once", Schedule{{Change: Change{Delay: ptr(-ms)}}}, "[0].delay: must be from 0s to 1m0s, got -1ms"},
 		{"impossible after an earlier step", Schedule{
 			{At: 1, Direction: Forward, Change: Change{Delay: ptr(5 * ms)}},
 			{At: 2, Change: Change{Jitter: &Jitter{Kind: Uniform, Amount: 8 * ms}}},

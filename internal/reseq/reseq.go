@@ -9,14 +9,14 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// Options say where a buffer begins and what it keeps.
+// Options configure a Buffer.
 type Options struct {
 	// Start is the sequence number of the first byte that is released.
 	Start uint64
 	// Bursts keeps every burst with its time, for 24 bytes each.
 	Bursts bool
-	// Released, when it is set, is called for every segment as it is released. Segments that one
-	// arrival releases are told in any order.
+	// Released, if not nil, is called for every segment when it is released, in no particular order
+	// for the segments that one arrival releases.
 	Released func(now time.Duration, s Segment)
 }
 
@@ -113,8 +113,8 @@ func (b *Buffer) PushBatch(now time.Duration, all []Segment) Release {
 	return b.end(now)
 }
 
-// Skip gives up what is missing before seq: it will not come. What waited for that alone is
-// released, as one burst. Bytes that were missing count in Measures.Skipped.
+// Skip skips the gaps before seq, for data that will not arrive. Segments held only by these gaps are
+// released as one burst. The bytes skipped count in Measures.Skipped.
 func (b *Buffer) Skip(now time.Duration, seq uint64) Release {
 	now = b.begin(now)
 	if !before(b.next, seq) {

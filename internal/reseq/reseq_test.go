@@ -217,8 +217,8 @@ func TestBufferIsLikeASetOfBytes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		start := rapid.SampledFrom([]uint64{0, 1, math.MaxUint64 - 200, 1<<63 - 100}).Draw(t, "start")
 		reach := rapid.SampledFrom([]uint64{60, 600, 20000}).Draw(t, "reach")
-		var told []time.Duration
-		b := reseq.New(reseq.Options{Start: start, Released: func(now time.Duration, s reseq.Segment) { told = append(told, now-s.Arrived) }})
+		var released []time.Duration
+		b := reseq.New(reseq.Options{Start: start, Released: func(now time.Duration, s reseq.Segment) { released = append(released, now-s.Arrived) }})
 		n := &naive{have: map[uint64]bool{}}
 		var now time.Duration
 		var duplicates, pushed uint64
@@ -250,13 +250,13 @@ func TestBufferIsLikeASetOfBytes(t *testing.T) {
 			}
 		}
 		m := b.Measures()
-		slices.Sort(told)
+		slices.Sort(released)
 		slices.Sort(n.delays)
-		if !slices.Equal(told, n.delays) {
-			t.Fatalf("delays %v, want %v", told, n.delays)
+		if !slices.Equal(released, n.delays) {
+			t.Fatalf("delays %v, want %v", released, n.delays)
 		}
-		if m.Duplicate.Bytes != duplicates || m.Arrived.Bytes != pushed-duplicates || m.PeakOccupancy.Bytes != uint64(n.maxBytes) || m.Delay.Count() != uint64(len(told)) {
-			t.Fatalf("%d duplicate, %d new, at most %d held, %d delays; want %d, %d, %d, %d", m.Duplicate.Bytes, m.Arrived.Bytes, m.PeakOccupancy.Bytes, m.Delay.Count(), duplicates, pushed-duplicates, n.maxBytes, len(told))
+		if m.Duplicate.Bytes != duplicates || m.Arrived.Bytes != pushed-duplicates || m.PeakOccupancy.Bytes != uint64(n.maxBytes) || m.Delay.Count() != uint64(len(released)) {
+			t.Fatalf("%d duplicate, %d new, at most %d held, %d delays; want %d, %d, %d, %d", m.Duplicate.Bytes, m.Arrived.Bytes, m.PeakOccupancy.Bytes, m.Delay.Count(), duplicates, pushed-duplicates, n.maxBytes, len(released))
 		}
 	})
 }

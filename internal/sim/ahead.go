@@ -8,35 +8,34 @@ import (
 	"github.com/tabane/tabane/internal/sched"
 )
 
-// Linux' scheduler gives data to a subflow before the subflow's window has room for it. What is
-// given so waits in the order in which it was given, and comes to be sent by no other subflow
-// unless this one fails.
+// Linux' scheduler assigns data to a subflow before the subflow's window has room for it. It is sent by
+// that subflow, in the order of assignment, unless the subflow fails.
 
-// given is data that waits at a subflow.
-type given struct {
+// assigned is data assigned to a subflow that has not been sent.
+type assigned struct {
 	data   uint64
 	length int
 }
 
-// backlog is what was given to a subflow and waits for its window.
+// backlog is the data assigned to a subflow that its window does not allow yet.
 type backlog struct {
-	list  []given
+	list  []assigned
 	first int
 	bytes int
-	most  int // that the send buffer has had room for: it never shrinks
+	most  int // size of the send buffer, which never shrinks
 }
 
-// add puts data at the end, or at the front when it was missed already.
+// add appends data, or prepends it when it is a reinjection.
 func (b *backlog) add(data uint64, length int, front bool) {
 	b.bytes += length
 	if front {
 		if b.first == 0 {
-			b.list = append(b.list, given{})
+			b.list = append(b.list, assigned{})
 			copy(b.list[1:], b.list)
 		} else {
 			b.first--
 		}
-		b.list[b.first] = given{data, length}
+		b.list[b.first] = assigned{data, length}
 		return
 	}
 	if n := len(b.list); n > b.first && b.list[n-1].data+uint64(b.list[n-1].length) == data {
@@ -46,10 +45,10 @@ func (b *backlog) add(data uint64, length int, front bool) {
 	if b.first > 0 && len(b.list) == cap(b.list) {
 		b.list, b.first = b.list[:copy(b.list, b.list[b.first:])], 0
 	}
-	b.list = append(b.list, given{data, length})
+	b.list = append(b.list, assigned{data, length})
 }
 
-// take takes a segment of at most that many bytes from the front; there is something.
+// take removes a segment of at most that many bytes from the front; there is one.
 func (b *backlog) take(most int) (data uint64, length int) {
 	g := &b.list[b.first]
 	data, length = g.data, min(g.length, most)
@@ -65,12 +64,11 @@ func (b *backlog) take(most int) (data uint64, length int) {
 	return data, length
 }
 
-// pieces is how many buffers of up to 64 KiB it is.
+// pieces returns the number of buffers of up to 64 KiB.
 func (b *backlog) pieces() int { return len(b.list) - b.first + b.bytes>>16 }
 
-// take takes data from the scheduler: there is room for it in the window, or in the send buffer
-// where data is given ahead, which may put data in front that is to be sent again. It is sent as
-// soon as it can be.
+// take accepts data from the scheduler, and sends it as soon as the window allows. There is room in the
+// window, or in the send buffer where data is assigned ahead. front: it is a reinjection.
 func (f *sender) take(s *Sim, data uint64, length int, front bool) {
 	if !f.c.ahead {
 		f.sendNew(s, data, length)
@@ -85,10 +83,10 @@ func (f *sender) take(s *Sim, data uint64, length int, front bool) {
 	}
 }
 
-// buffered reports whether send buffers bound what is given ahead.
+// buffered reports whether send buffers limit what is assigned ahead.
 func (c *connection) buffered() bool { return c.ahead && !c.Uncounted }
 
-// sendBacklog sends what waits and the window lets through.
+// sendBacklog sends as much of the backlog as the window allows.
 func (f *sender) sendBacklog(s *Sim) {
 	for f.backlog.bytes > 0 && f.state != caClosed && f.canSendNew() {
 		data, length := f.backlog.take(f.c.Segment)
@@ -97,9 +95,9 @@ func (f *sender) sendBacklog(s *Sim) {
 	}
 }
 
-// uncount sets Path.Room to what Connection.Uncounted sees: in a recovery all that
-// was acknowledged selectively makes some, again with each acknowledgement of any subflow, although
-// nothing new can be sent before the gap is filled.
+// uncount sets Path.Room as Connection.Uncounted has it. In a recovery selectively acknowledged
+// segments make room, again with each acknowledgement of any subflow, although nothing new can be sent
+// before the gap is filled.
 func (c *connection) uncount(s *Sim) {
 	for i := range c.flows {
 		if f := &s.senders[int(c.first)+i]; f.state != caClosed {
@@ -109,9 +107,8 @@ func (c *connection) uncount(s *Sim) {
 	}
 }
 
-// account sets what the scheduler knows of memory: what waits and what is in flight takes, and
-// whether the send buffer has room. It takes no more once that is used up, but all of what was
-// begun (sk_stream_memory_free).
+// account sets the memory that the scheduler sees: what the backlog and outstanding segments use, and
+// the room in the send buffer. A piece is accepted whole while there is any (sk_stream_memory_free).
 func (f *sender) account() {
 	p := f.path
 	flight := int(f.board.next - f.board.una)
@@ -122,9 +119,9 @@ func (f *sender) account() {
 	}
 }
 
-// buffers are how many segments a subflow sends in one buffer, an average of some. With one segment
-// alone it waits for a second one or for a millisecond since it sent the last
-// (tcp_tso_should_defer, tcp_tso_autosize). Here they are sent at once, and are but counted so.
+// buffers averages the number of segments that a subflow sends in one buffer. Linux defers a single
+// segment until a second one, or a millisecond after the last (tcp_tso_should_defer, tcp_tso_autosize).
+// Here segments are sent at once, and only counted that way.
 type buffers struct {
 	average float64
 	waiting int
@@ -143,7 +140,7 @@ func (b *buffers) count(now time.Duration) {
 	b.waiting, b.sent = 0, now
 }
 
-// clamped is the congestion window, of no more segments than may be outstanding (snd_cwnd_clamp).
+// clamped returns the congestion window, limited by the window of the subflow (snd_cwnd_clamp).
 func (f *sender) clamped() float64 { return min(f.cc.Cwnd, float64(f.window)) }
 
 // sndbuf returns the size of the subflow's send buffer: twice the congestion window, in the memory of
@@ -155,18 +152,16 @@ func (b *backlog) sndbuf(window float64, segment int) int {
 }
 
 const (
-	// segmentHead is MAX_TCP_HEADER, segmentShared struct skb_shared_info, and segmentBody struct
-	// sk_buff: what a buffer takes beside payload.
+	// The overhead of a buffer: MAX_TCP_HEADER, struct skb_shared_info and struct sk_buff.
 	segmentHead, segmentShared, segmentBody = 256, 320, 256
 	segmentBuffer                           = segmentHead + segmentShared + segmentBody
 	leastBuffer                             = 10      // TCP_INIT_CWND
 	leastMemory                             = 4 << 10 // net.ipv4.tcp_wmem, the first
 )
 
-// written reports whether the application has written n more bytes. It writes pieces until what has
-// not been acknowledged of them fills the connection's send buffer, which is as large as those of
-// the subflows together (__mptcp_sync_sndbuf), and is woken when a third of that is free
-// (sk_stream_is_writeable).
+// written reports whether the application has written n more bytes. It writes pieces until the data not
+// acknowledged fills the connection's send buffer, which is the sum of those of the subflows
+// (__mptcp_sync_sndbuf), and is woken when a third of it is free (sk_stream_is_writeable).
 func (c *connection) written(s *Sim, n int) bool {
 	if c.next+uint64(n) <= c.wrote {
 		return true
@@ -184,7 +179,7 @@ func (c *connection) written(s *Sim, n int) bool {
 	return true
 }
 
-// abandon queues for the others what waits at a subflow that failed.
+// abandon queues the backlog of a failed subflow for reinjection.
 func (c *connection) abandon(s *Sim, f *sender) {
 	for f.backlog.bytes > 0 {
 		data, length := f.backlog.take(c.Segment)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// made is how much the application has made by now, in bytes since the start.
+// made returns how many bytes the application has produced since the start.
 func (c *connection) made(at time.Duration) uint64 {
 	if c.Rate == 0 {
 		return c.limit
@@ -13,8 +13,8 @@ func (c *connection) made(at time.Duration) uint64 {
 	return min(c.limit, uint64(c.Rate.SizeIn(at-c.Start)))
 }
 
-// offered returns how many bytes the next segment has: a full one, or what is left at the end, or
-// nothing yet.
+// offered returns the length of the next segment: a full one, the rest at the end, or 0 when the
+// application has not produced it yet.
 func (c *connection) offered(s *Sim) int {
 	left := c.limit - c.next
 	n := uint64(c.Segment)
@@ -28,12 +28,12 @@ func (c *connection) offered(s *Sim) int {
 	return int(n)
 }
 
-// queued is how many bytes wait to be sent.
+// queued returns how many bytes have been produced and not sent.
 func (c *connection) queued(s *Sim) int {
 	return int(min(c.made(s.now)-min(c.made(s.now), c.next), math.MaxInt32))
 }
 
-// ready is when the application has made so many bytes.
+// ready returns when the application has produced that many bytes.
 func (c *connection) ready(bytes uint64) time.Duration {
 	at := c.Rate.TimeFor(unitSize(bytes))
 	if at > MaxDuration {
@@ -42,8 +42,8 @@ func (c *connection) ready(bytes uint64) time.Duration {
 	return c.Start + at
 }
 
-// timer is the event of the connection: data is ready, or there is none any more, or it is time to
-// probe or to ask the scheduler again.
+// timer handles the event of the connection: data is ready, the application stops, or it is time to send
+// probes or to call the scheduler again.
 func (c *connection) timer(s *Sim) {
 	s.events.remove(s.connectionSource(c.id))
 	if c.Stop > 0 && s.now >= c.Stop {
@@ -60,7 +60,7 @@ func (c *connection) timer(s *Sim) {
 	c.schedule(s)
 }
 
-// stop ends the data: what was made by then, or without a rate what was sent by then.
+// stop ends the data with what was produced by then, or without a rate with what was sent.
 func (c *connection) stop(s *Sim) {
 	if c.deliveries.lapsed {
 		return

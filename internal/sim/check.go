@@ -181,7 +181,7 @@ func (c *Connection) check(links int, instant []bool) fault.List {
 	case len(c.Paths) > sched.MaxPaths:
 		faults.Add("paths", "must be at most %d, got %d", sched.MaxPaths, len(c.Paths))
 	}
-	f := c.filled()
+	f := c.withDefaults()
 	for i := range c.Paths {
 		faults.Merge(fmt.Sprintf("paths[%d]", i), c.Paths[i].check(f.Segment, links, instant))
 	}

@@ -11,46 +11,43 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// Config is what is simulated. The same Config gives the same Result, bit for bit.
+// Config describes a simulation. The same Config gives the same Result, bit for bit.
 type Config struct {
-	// Seed is what all randomness comes from. Each link and each source draws from streams of its
-	// own, so that what is added at the end of a list does not change what the others draw.
+	// Seed seeds all random streams. Each link and each source has its own, so that adding one at the
+	// end of a list does not change the random numbers of the others.
 	Seed uint64
-	// Duration is how long is simulated.
+	// Duration is the simulated time.
 	Duration    time.Duration
 	Links       []Link
 	Connections []Connection
 	Cross       []Cross
 	Changes     []Change
-	// Series is the interval of the series in the result; 0 is for none.
+	// Series is the interval of the series in the result; 0 for none.
 	Series time.Duration
-	// Bursts keeps every burst of every connection, with its time.
+	// Bursts records every burst of every connection with its time.
 	Bursts bool
 }
 
-// Link is one direction of a link. What it sends arrives at the next link of the path, or at its
-// end.
+// Link is one direction of a link.
 type Link struct {
 	Name string
 	channel.Profile
 }
 
-// Path is what a subflow uses. Out leads from the sender of data to its receiver, Back from there
-// to the sender: indices of Config.Links, in the order of the way. Any number of paths may share a
-// link.
+// Path is the path of a subflow. Out are the links from the sender of data to its receiver, Back those
+// of the acknowledgements: indices of Config.Links, in order. Any number of paths may share a link.
 type Path struct {
 	Out, Back []int
-	// Start is when the path is there, counted from the start of the connection: an address is
-	// announced then.
+	// Start is when the path becomes available, after the start of the connection: its address is
+	// advertised then.
 	Start time.Duration
-	// Backup: it is used only while no other path is usable (RFC 8684, section 3.3.8).
+	// Backup: the path is used only while no other is usable (RFC 8684, section 3.3.8).
 	Backup bool
-	// Window replaces the connection's when it is not 0.
+	// Window replaces Connection.Window unless it is 0.
 	Window unit.Size
 	// Ratio is how many segments in succession the scheduler ratio gives to the path; 0 is 1.
 	Ratio int
-	// Rate is what the path is registered with at the schedulers dq and dqj; 0 is the least rate of
-	// the links on the way out.
+	// Rate is the rate that the schedulers dq and dqj assume; 0 for the minimum of the rates of Out.
 	Rate unit.Bandwidth
 }
 
@@ -58,16 +55,15 @@ type Path struct {
 // Data goes one way.
 type Connection struct {
 	Name string
-	// Start is when it begins; at Stop the application has nothing more to send, 0 is for never.
+	// Start is when the connection is opened; at Stop the application stops writing, 0 for never.
 	Start, Stop time.Duration
-	// Bytes is how much the application has to send, 0 is for no end. Rate is how fast it gets it,
-	// 0 is for all at once.
+	// Bytes is how much the application writes, 0 for no end. Rate is the rate at which it writes, 0
+	// for no limit.
 	Bytes unit.Size
 	Rate  unit.Bandwidth
 
 	Paths []Path
-	// MPTCP: there are data sequence numbers, and possibly several paths. Without it there is one
-	// path.
+	// MPTCP uses data sequence numbers, and one subflow for each path. TCP has one path.
 	MPTCP bool
 	// Scheduler is a name of package sched; MPTCP needs one, TCP has none. Congestion is a name of
 	// package cc, cubic or with MPTCP lia if empty.
@@ -78,55 +74,54 @@ type Connection struct {
 	// Segment is the payload of a full segment, and Header what links count beside it and for an
 	// acknowledgement: 0 is what an Ethernet frame of 1514 bytes has (docs/adr/0005-limit.md).
 	Segment, Header int
-	// Window is the most that a subflow may have sent and not acknowledged, 0 is for no limit:
-	// ns-2's window_, or a locked RTAX_CWND.
+	// Window limits the outstanding data of a subflow, 0 for no limit: ns-2's window_, or a locked
+	// RTAX_CWND.
 	Window unit.Size
-	// RBuf is the rule of paper B, section 3.3: no new data while what was sent and not
-	// data-acknowledged is more than this. 0 is for no limit.
+	// RBuf is the rule of paper B, section 3.3: no new data while more than this is outstanding at the
+	// data level. 0 for no limit.
 	RBuf unit.Size
-	// ReceiveBuffer is the receive window that all subflows share, counted from the data
-	// acknowledgement on: data that is held out of order lies within it. 0 is no limit.
+	// ReceiveBuffer is the receive window that all subflows share, from the data acknowledgement on:
+	// data held out of order lies within it. 0 for no limit.
 	ReceiveBuffer unit.Size
-	// InitialReceive is what of ReceiveBuffer is offered at first, 0 is all. It grows with what the
-	// application reads in a round trip, and held data also takes of the memory that it stands for
+	// InitialReceive is the part of ReceiveBuffer that is advertised at first, 0 for all. The window
+	// grows with what the application reads in a round trip, and data held out of order uses its memory
 	// (dynamic right-sizing, Linux: mptcp_rcv_space_adjust).
 	InitialReceive unit.Size
-	// SendBuffer is the most that is kept until it is data-acknowledged. 0 is for no limit.
+	// SendBuffer limits the data that is not data-acknowledged. 0 for no limit.
 	SendBuffer unit.Size
 
-	// DelayedACK acknowledges every second segment, or after 40 ms as Linux does; segments out of
-	// order and those that fill a gap at once (RFC 5681, section 4.2). The first QuickACKs segments
-	// of a subflow are acknowledged one by one (Linux: up to 16).
+	// DelayedACK acknowledges every second segment, or after 40 ms as Linux does; segments that are out
+	// of order or fill a gap at once (RFC 5681, section 4.2). The first QuickACKs segments of a subflow
+	// are each acknowledged (Linux: up to 16).
 	DelayedACK bool
 	QuickACKs  int
 	// RACK selects Linux' loss recovery: RACK-TLP (RFC 8985), and the undo of reductions that DSACKs or
 	// timestamps prove spurious. Without it losses are found by counting (RFC 6675).
 	RACK bool
-	// InitialWindow is in segments; 0 is cc.InitialWindow.
+	// InitialWindow is the initial window in segments; 0 for cc.InitialWindow.
 	InitialWindow int
-	// MinRTO is the least retransmission timeout beyond SRTT; 0 is quality.MinRTO.
+	// MinRTO is the minimum of the retransmission timeout beyond SRTT; 0 for quality.MinRTO.
 	MinRTO time.Duration
-	// Handshake sends SYN, SYN/ACK and ACK, the receiver first, as a client does that asks for
-	// content: data leaves 1.5 RTT after Start. Further subflows join when the first is there.
-	// Otherwise subflows are there when they start.
+	// Handshake has the receiver open the connection, as a client does that requests content: data is
+	// sent 1.5 RTT after Start. Further subflows join when the first is established. Without it subflows
+	// are established when they start.
 	Handshake bool
 
-	// Opportunistic retransmits what holds up the shared window over a path that has room, and
-	// Penalize halves the congestion window of the subflow that holds it up, once a round trip
+	// Opportunistic retransmits the segment that blocks the shared window over a path that has room, and
+	// Penalize halves the congestion window of the subflow that blocks it, once per round trip
 	// (Raiciu et al., How Hard Can It Be?, NSDI 2012, sections 4.1 and 4.2).
 	Opportunistic, Penalize bool
-	// Uncounted gives a subflow data for all of its congestion window that it does not see in
-	// flight, in front of every new piece anew: what it was given before and waits for the window
-	// is not counted. Nothing is sent again over another subflow. So does the program for ns-2 with
-	// which the experiments of paper B were made (Nishida, MptcpAgent::send_control); it is no
-	// other scheduler's way.
+	// Uncounted assigns data to a subflow for all of its congestion window that is not in flight,
+	// each time it is called: data that was assigned before and is not sent yet does not count. Nothing
+	// is reinjected. This is what the program for ns-2 does with which the experiments of paper B were
+	// made (Nishida, MptcpAgent::send_control).
 	Uncounted bool
-	// StaleAfter is after how many timeouts in succession a subflow is not given new data until it
-	// is acknowledged something; 0 is DefaultStaleAfter.
+	// StaleAfter is the number of consecutive timeouts after which a subflow is stale: it gets no new
+	// data until an acknowledgement arrives; 0 for DefaultStaleAfter.
 	StaleAfter int
 }
 
-// What a Connection has that says nothing of it.
+// Defaults of a Connection.
 const (
 	// DefaultStaleAfter is Linux' net.mptcp.stale_loss_cnt.
 	DefaultStaleAfter = 4
@@ -136,8 +131,8 @@ const (
 	headerMPTCP = 114 // and DSS 28
 )
 
-// filled has the defaults in place.
-func (c Connection) filled() Connection {
+// withDefaults returns the connection with its defaults filled in.
+func (c Connection) withDefaults() Connection {
 	header, congestion := headerTCP, "cubic"
 	if c.MPTCP {
 		header, congestion = headerMPTCP, "lia"
@@ -151,41 +146,40 @@ func (c Connection) filled() Connection {
 	return c
 }
 
-// CrossKind is how datagrams of cross traffic follow each other.
+// CrossKind is the arrival process of cross traffic.
 type CrossKind string
 
 const (
-	// CBR sends them evenly.
+	// CBR sends at a constant rate.
 	CBR CrossKind = "cbr"
-	// Poisson sends them at times that are independent of each other.
+	// Poisson sends as a Poisson process.
 	Poisson CrossKind = "poisson"
-	// OnOff sends them evenly while it is on, and none while it is off. It starts off.
+	// OnOff sends at a constant rate while on, and nothing while off. It starts off.
 	OnOff CrossKind = "on-off"
 )
 
-// Cross is a source of datagrams that nobody answers. TCP as cross traffic is another Connection.
+// Cross is a source of datagrams without replies. TCP cross traffic is another Connection.
 type Cross struct {
 	Name string
 	Kind CrossKind
-	// Rate is that of all Size bytes, which are what a link counts of a datagram; of OnOff it is
-	// the rate while it is on.
+	// Rate is in bytes on the link, of which a datagram has Size; for OnOff it is the rate while on.
 	Rate unit.Bandwidth
 	Size int
-	// Out is the way they go, as in Path.
+	// Out are the links to the destination, as in Path.
 	Out []int
-	// Stop of 0 is for never.
+	// Stop is when it ends, 0 for never.
 	Start, Stop time.Duration
-	// On and Off are the means of the times that OnOff is on and off. They are exponentially
-	// distributed, or with a Pareto distribution of this shape, more than 1.
+	// On and Off are the mean on and off times of OnOff, exponentially distributed, or with a Pareto
+	// distribution of shape Pareto, which is more than 1.
 	On, Off time.Duration
 	Pareto  float64
 }
 
-// Change is what happens to a link at a time. Changes are in order of time.
+// Change is a change of a link at a time. Changes are sorted by time.
 type Change struct {
 	At   time.Duration
 	Link int
 	channel.Change
-	// Down: from now on the link loses what it has, and what arrives. Up ends that.
+	// Down takes the link down: it drops its packets, and those that arrive. Up brings it up.
 	Down, Up bool
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// connection is both ends of a connection: what its subflows share. The sending end has only what
-// it was told by acknowledgements.
+// connection is the state that the subflows of a connection share, at both ends. The sending end learns
+// of the receiving end by acknowledgements alone.
 type connection struct {
 	Connection
 	id    int32
@@ -21,25 +21,25 @@ type connection struct {
 	flows     []cc.Subflow
 	scheduler sched.Scheduler
 	paths     []sched.Path
-	// next is the first byte that has not been sent, limit where the data ends, acked the data
-	// acknowledgement, and edge where the advertised window ends.
+	// next is SND.NXT at the data level, limit the end of the data, acked the data acknowledgement
+	// (SND.UNA), and edge the right edge of the advertised window.
 	next, limit, acked, edge uint64
 	// queue is data to be reinjected on another subflow.
 	queue []reinjection
 	done  bool // all data is acknowledged
 
-	ahead     bool   // the scheduler gives data to subflows before they can send it
-	wrote     uint64 // by the application, where the scheduler gives ahead
+	ahead     bool   // the scheduler assigns data to subflows before they can send it
+	wrote     uint64 // by the application, where the scheduler assigns ahead
 	needs     sched.Needs
 	probes    []probing
 	probeAt   time.Duration // the next
 	blocked   bool
 	blockedAt time.Duration
-	opportune uint64 // data that was retransmitted for holding up the window, plus 1
+	opportune uint64 // the last opportunistic retransmission, plus 1
 
 	// The receiving end.
 	buffer     *reseq.Buffer
-	advertised uint64 // edge of the window
+	advertised uint64 // right edge of the window
 	sizing     rightSizing
 	delivered  uint64
 	deliveries deliveries
@@ -48,21 +48,21 @@ type connection struct {
 	sampled uint64 // delivered, at the last sample
 }
 
-// reinjection is data that a subflow could not deliver in time.
+// reinjection is data to be reinjected on another subflow.
 type reinjection struct {
 	data   uint64
 	length int
 	from   int // subflow
 }
 
-// deliveries is when the application got something.
+// deliveries records when data was delivered to the application.
 type deliveries struct {
 	any    bool
 	last   time.Duration
-	lapsed bool // the time after which gaps do not count any more is over
+	lapsed bool // gaps do not count any more
 }
 
-// acknowledged takes what an acknowledgement says of data sequence.
+// acknowledged processes the data acknowledgement and the window of an acknowledgement.
 func (c *connection) acknowledged(p *packet) {
 	c.acked = max(c.acked, p.data)
 	if p.window != noWindow {
@@ -73,8 +73,8 @@ func (c *connection) acknowledged(p *packet) {
 	}
 }
 
-// newData returns how much can be sent now as the next segment, 0 when there is nothing or the
-// shared windows are full.
+// newData returns the length of the next segment that can be sent now, 0 when there is no data or a
+// shared window is full.
 func (c *connection) newData(s *Sim) int {
 	n := c.offered(s)
 	if n == 0 || !c.fits(n) {
@@ -83,7 +83,7 @@ func (c *connection) newData(s *Sim) int {
 	return n
 }
 
-// fits reports whether the windows that all subflows share let n new bytes through.
+// fits reports whether n new bytes fit in the windows that all subflows share.
 func (c *connection) fits(n int) bool {
 	switch {
 	case c.RBuf > 0 && c.next-c.acked > uint64(c.RBuf): // the paper's rule, as it is printed
@@ -96,13 +96,13 @@ func (c *connection) fits(n int) bool {
 	return true
 }
 
-// idle reports whether there is no new data that the subflow might send.
+// idle reports whether there is no new data that the subflow could send.
 func (c *connection) idle(f *sender) bool {
 	return c.blocked || f.board.next-f.board.una >= f.window || c.next >= c.limit || c.ahead && f.backlog.bytes == 0
 }
 
-// schedule sends all that can be sent now. Whatever may make more possible calls it again: every
-// acknowledgement, timeout, start of a subflow and piece of data from the application.
+// schedule sends all that can be sent now. It is called for every acknowledgement, timeout, established
+// subflow and write of the application.
 func (c *connection) schedule(s *Sim) {
 	if c.done {
 		return
@@ -149,11 +149,11 @@ func (c *connection) sendOne(s *Sim, n int) bool {
 		return true
 	}
 	if !c.buffered() && !c.room(n) {
-		return false // what fills the windows will be acknowledged, or time out
+		return false // an acknowledgement or a timeout calls schedule again
 	}
 	set := c.scheduler.Next(c.paths, c.segment(s, n))
 	if set == 0 {
-		c.askAgain(s)
+		c.retryLater(s)
 		return false
 	}
 	for i := range c.paths {
@@ -164,7 +164,7 @@ func (c *connection) sendOne(s *Sim, n int) bool {
 	return true
 }
 
-// room reports whether there is a usable path that has room for n bytes.
+// room reports whether a usable path has room for n bytes.
 func (c *connection) room(n int) bool {
 	for i := range c.paths {
 		if p := &c.paths[i]; p.Usable && p.Room >= n {
@@ -190,12 +190,12 @@ func (c *connection) segment(s *Sim, n int) sched.Segment {
 	return sched.Segment{Now: s.now, Size: n, Window: window, Unacked: unacked, Queued: c.queued(s)}
 }
 
-// pause is how long a scheduler that waits without anything in flight is left alone.
+// pause is the interval at which a scheduler that waits with nothing in flight is called.
 const pause = 10 * time.Millisecond
 
-// askAgain sees to it that a scheduler that wants to wait is asked again: with something in flight
-// an acknowledgement or a timeout will, otherwise a timer.
-func (c *connection) askAgain(s *Sim) {
+// retryLater has a scheduler that chose to wait called again: by an acknowledgement or a timeout when
+// something is in flight, otherwise by a timer.
+func (c *connection) retryLater(s *Sim) {
 	usable := false
 	for i := range c.paths {
 		if p := &c.paths[i]; p.Usable {
@@ -210,14 +210,14 @@ func (c *connection) askAgain(s *Sim) {
 	}
 }
 
-// wake has schedule called at that time at the latest.
+// wake has schedule called at that time or before.
 func (c *connection) wake(s *Sim, at time.Duration) {
 	if source := s.connectionSource(c.id); !s.events.has(source) || at < s.events.at(source) {
 		s.events.set(source, at)
 	}
 }
 
-// take takes a segment at the receiving end.
+// take processes a segment at the receiving end.
 func (c *connection) take(s *Sim, path int, p *packet) {
 	before := c.buffer.Next()
 	r := c.buffer.Push(s.now, path, p.data, int(p.length))
@@ -226,7 +226,7 @@ func (c *connection) take(s *Sim, path int, p *packet) {
 	}
 }
 
-// hand gives the application data that is in order.
+// hand delivers n bytes in order to the application.
 func (c *connection) hand(s *Sim, n uint64) {
 	d := &c.deliveries
 	if !d.any {

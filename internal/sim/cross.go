@@ -12,15 +12,15 @@ import (
 type source struct {
 	*Cross
 	flow     int32
-	out      uint32 // the way
+	out      uint32 // hop before the first link
 	interval time.Duration
 	random   *rand.Rand
-	until    time.Duration // it is on until then
+	until    time.Duration // end of the on time
 
 	sent, received, receivedBytes uint64
 }
 
-// timer sends a datagram, and sets when it sends the next.
+// timer sends a datagram, and schedules the next.
 func (x *source) timer(s *Sim) {
 	id := s.crossSource(x.flow)
 	if x.Stop > 0 && s.now >= x.Stop {
@@ -28,7 +28,7 @@ func (x *source) timer(s *Sim) {
 		return
 	}
 	if x.Kind == OnOff && s.now >= x.until {
-		// It is silent first, and then on.
+		// Off first, then on.
 		wake := sum(s.now, x.sojourn(x.Off))
 		x.until = sum(wake, x.sojourn(x.On))
 		s.events.set(id, wake)
@@ -43,22 +43,22 @@ func (x *source) timer(s *Sim) {
 	s.events.set(id, sum(s.now, wait))
 }
 
-// sojourn draws a time of that mean.
+// sojourn draws an on or off time with that mean.
 func (x *source) sojourn(mean time.Duration) time.Duration {
 	if x.Pareto == 0 {
 		return duration(x.random.ExpFloat64() * float64(mean))
 	}
-	// The least is such that the mean of all is mean.
+	// The scale parameter that gives the distribution this mean.
 	least := float64(mean) * (x.Pareto - 1) / x.Pareto
 	return duration(least / math.Pow(1-x.random.Float64(), 1/x.Pareto))
 }
 
-// duration makes a time of a number of nanoseconds: at least one, and no more than anything lasts.
+// duration converts nanoseconds, limited to between one and 2*MaxDuration.
 func duration(ns float64) time.Duration {
 	return time.Duration(max(min(ns, float64(2*MaxDuration)), 1))
 }
 
-// sum is a time later by d, which is at least a nanosecond.
+// sum returns t + d, at least a nanosecond later.
 func sum(t, d time.Duration) time.Duration { return t + max(min(d, 2*MaxDuration), 1) }
 
 func unitSize(n uint64) unit.Size { return unit.Size(min(n, math.MaxInt64)) }

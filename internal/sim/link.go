@@ -8,13 +8,13 @@ type link struct {
 	down      bool
 	sent      uint64
 	sentBytes uint64
-	lost      uint64 // for being down
+	lost      uint64 // dropped because the link was down
 }
 
-// end is the hop behind the last link of a way.
+// end is the hop after the last link of a route.
 const end = -1
 
-// way stores the way over these links, and returns the hop before the first.
+// way stores a route over these links, and returns the hop before the first.
 func (s *Sim) way(links []int) uint32 {
 	s.hops = append(s.hops, end)
 	before := uint32(len(s.hops) - 1)
@@ -25,7 +25,7 @@ func (s *Sim) way(links []int) uint32 {
 	return before
 }
 
-// send puts a new packet on its way. When there are too many the simulation is over.
+// send sends a new packet. Too many packets in flight end the simulation.
 func (s *Sim) send(p *packet, size int32) {
 	if s.traffic.packets++; s.traffic.packets > s.traffic.most {
 		s.tooLarge = true
@@ -36,8 +36,8 @@ func (s *Sim) send(p *packet, size int32) {
 	s.enter(p, size)
 }
 
-// enter gives a packet to the link of its next hop. The link has an event at the next delivery; one
-// that is not the first in line changes nothing, unless packets overtake each other.
+// enter passes a packet to the link of its next hop. The event of a link is its next delivery, which a
+// further packet changes only if it may overtake others.
 func (s *Sim) enter(p *packet, size int32) {
 	p.hop++
 	i := s.hops[p.hop]
@@ -59,7 +59,7 @@ func (s *Sim) enter(p *packet, size int32) {
 	}
 }
 
-// deliver takes what a link delivers now to the next link, or to its end.
+// deliver passes the packet that a link delivers now to the next link, or to its destination.
 func (s *Sim) deliver(i int32) {
 	l := &s.links[i]
 	a, next := l.Take(s.now)
@@ -81,8 +81,7 @@ func (s *Sim) deliver(i int32) {
 	s.arrive(&a.Frame)
 }
 
-// arrive takes a packet at the end of its way. Who takes it reads it before sending another, which
-// may take its place.
+// arrive processes a packet at its destination. The packet is valid until another is sent.
 func (s *Sim) arrive(p *packet) {
 	if s.tap != nil {
 		s.observe(p, false)
@@ -106,7 +105,7 @@ func (s *Sim) arrive(p *packet) {
 	}
 }
 
-// change applies what is due of the config's changes.
+// change applies the changes of the config that are due.
 func (s *Sim) change() {
 	for s.changed < len(s.config.Changes) && s.config.Changes[s.changed].At <= s.now {
 		c := &s.config.Changes[s.changed]

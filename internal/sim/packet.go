@@ -2,26 +2,26 @@ package sim
 
 import "time"
 
-// packet is what goes over links: 64 bytes, a cache line. It has no content but what the other end
-// decides by.
+// packet is a packet on a link: 64 bytes, a cache line. It has the header fields that the other end
+// needs, and no payload.
 type packet struct {
-	// at is the timestamp (RFC 7323): when data was sent; an acknowledgement echoes it.
+	// at is the timestamp (RFC 7323): TSval of data, TSecr of an acknowledgement.
 	at time.Duration
 	// data is the data sequence number, or the data acknowledgement.
 	data uint64
-	// seq is the number of the segment on its subflow, or the first that has not arrived: the
-	// cumulative acknowledgement.
+	// seq is the number of the segment on its subflow, or the cumulative acknowledgement: the first
+	// segment that has not been received.
 	seq uint32
-	// window is how many bytes from data on the receiver has room for.
+	// window is the receive window, from data on.
 	window uint32
-	// hop is where it is, in Sim.hops.
+	// hop is its position in Sim.hops.
 	hop uint32
 	// flow is the subflow or the source of cross traffic.
 	flow int32
-	// length is the payload.
+	// length is that of the payload.
 	length uint16
 	kind   kind
-	// blocks is how many of sack are used. duplicate: the segment had been received before, and dsack
+	// blocks is the number of SACK blocks. duplicate: the segment had been received before, and dsack
 	// is the low half of its number (RFC 2883).
 	blocks    uint8
 	duplicate bool
@@ -29,7 +29,7 @@ type packet struct {
 	sack      [maxBlocks]span
 }
 
-// span is segments from start until before end.
+// span is the segments [start, end).
 type span struct{ start, end uint32 }
 
 // maxBlocks is what fits beside timestamps (RFC 2018, section 3).
@@ -48,18 +48,17 @@ const (
 	cross
 )
 
-// noWindow stands for a window without limit.
+// noWindow is a window without limit.
 const noWindow = 1<<32 - 1
 
-// traffic counts the packets that are on the way. It is the store of the links' pipes, which carry
-// packets as they are: what many connections have on the way is more than a cache holds, and so
-// lies in the order in which it is needed.
+// traffic counts the packets in flight. It is the store of the links' pipes, which hold the packets
+// themselves: those of many connections do not fit in a cache, so they are in the order of use.
 type traffic struct{ packets, most int }
 
-// mostPackets is how many packets there may be at once: they need 512 MiB.
+// mostPackets is the maximum of packets in flight, which take 512 MiB.
 const mostPackets = 1 << 22
 
-// Retain counts a further copy of a packet, Release one that does not arrive.
+// Retain counts a duplicate of a packet, Release a packet that is dropped.
 func (t *traffic) Retain(packet) { t.packets++ }
 
 // Release is documented with Retain.

@@ -8,27 +8,27 @@ import (
 )
 
 // The schedulers dq and dqj know delay and jitter from active probing, as in paper D, section 3.2:
-// every second a probe of 60 bytes over each path, of which the receiver says by how much the delay
-// varies, answered with 64.
+// every second a probe of 60 bytes over each path, and a reply of 64 bytes with the jitter that the
+// receiver measured.
 const (
 	probeInterval = time.Second
 	probeSize     = 60
 	replySize     = 64
 )
 
-// phase is when in its interval a connection probes: in step with its own retransmissions a probe
-// would meet them in every queue.
+// phase returns the offset of a connection's probes in the interval, at random: probes in step with
+// retransmissions would queue behind them each time.
 func (s *Sim) phase(connection int32) time.Duration {
 	return 1 + time.Duration(rand.New(rand.NewPCG(s.config.Seed, streamProbe|uint64(connection))).Int64N(int64(probeInterval)))
 }
 
-// probing is what probes found out of a path.
+// probing has the estimates of a path's delay and jitter.
 type probing struct {
 	jitter quality.Jitter // at the receiver
 	delay  quality.OneWayDelay
 }
 
-// sendProbes sends one over each path that is established.
+// sendProbes sends a probe over each established subflow.
 func (c *connection) sendProbes(s *Sim) {
 	c.probeAt = s.now + probeInterval
 	for i := range c.paths {
@@ -39,7 +39,7 @@ func (c *connection) sendProbes(s *Sim) {
 	}
 }
 
-// probed takes a probe at the receiver.
+// probed replies to a probe at the receiver.
 func (r *receiver) probed(s *Sim, p *packet) {
 	state := &r.c.probes[r.index]
 	state.jitter.Update(p.at, s.now)

@@ -13,26 +13,27 @@ type receiver struct {
 	flow  int32
 	back  uint32 // the way
 
-	next uint32 // the first segment that has not arrived
-	// bits are the segments from next on that have arrived, in a ring.
+	next uint32 // RCV.NXT: the first segment that has not been received
+	// bits is a ring bitmap of the segments received above next, held their number.
 	bits []uint64
-	held int // of them
-	// blocks are the last ones that arrived or grew, the latest first (RFC 2018, section 4).
+	held int
+	// blocks are the SACK blocks, the most recent first (RFC 2018, section 4).
 	blocks  [maxBlocks]span
 	nblocks int
 
-	// confirmed is the last acknowledgement, and echo TS.Recent: the timestamp of the latest
-	// segment that was not beyond it (RFC 7323, section 4.3).
+	// confirmed is the last acknowledgement sent (Last.ACK.sent), and echo is TS.Recent (RFC 7323,
+	// section 4.3).
 	confirmed uint32
 	echo      time.Duration
-	waiting   int // segments that are not acknowledged
-	quick     int // segments that are still acknowledged one by one
-	// deadline is when waiting segments are acknowledged. There is an event no later than that.
+	waiting   int // segments received and not acknowledged
+	quick     int // quick acknowledgements left
+	// deadline is when the delayed acknowledgement timer expires, 0 when it does not run. There is an
+	// event no later than that.
 	deadline time.Duration
 
-	// offer is how much of the window the subflow offers so far (Linux: rcv_ssthresh). rtt is the
-	// round trip time as this end knows it, when it was measured last, and way the least of the way
-	// here.
+	// offer is the part of the window that the subflow may advertise (Linux: rcv_ssthresh). rtt is the
+	// receiver's round-trip time (Linux: rcv_rtt_est), measured the time of its last sample, and way the
+	// minimum of the one-way delay from the sender.
 	offer              uint64
 	rtt, measured, way time.Duration
 
@@ -46,7 +47,7 @@ func (r *receiver) word(seq uint32) (*uint64, uint64) {
 	return &r.bits[int(seq>>6)&(len(r.bits)-1)], 1 << (seq & 63)
 }
 
-// data takes a segment.
+// data processes a segment.
 func (r *receiver) data(s *Sim, p *packet) {
 	seq := p.seq
 	if seq <= r.confirmed && p.at > r.echo {
@@ -84,7 +85,7 @@ func (r *receiver) data(s *Sim, p *packet) {
 	r.acknowledge(s, duplicate, seq)
 }
 
-// close moves next behind what has arrived.
+// close advances next over the segments received.
 func (r *receiver) close() {
 	for r.held > 0 {
 		w, bit := r.word(r.next)
@@ -105,7 +106,7 @@ func (r *receiver) close() {
 	r.nblocks = n
 }
 
-// keep notes a segment behind a gap, and returns false when it had arrived before.
+// keep records a segment above a gap, and returns false for a duplicate.
 func (r *receiver) keep(s *Sim, seq uint32) bool {
 	for int(seq-r.next) >= 64*(len(r.bits)-1) {
 		r.grow(s)
@@ -142,7 +143,7 @@ func (r *receiver) grow(s *Sim) {
 	if len(old) == 0 {
 		return
 	}
-	// A word keeps its number: from that of next on, all that are in the ring.
+	// A word keeps its number modulo the size of the ring.
 	first := r.next >> 6
 	for i := range uint32(len(old)) {
 		r.bits[int(first+i)&(len(r.bits)-1)] = old[int(first+i)&(len(old)-1)]
@@ -158,7 +159,7 @@ func (r *receiver) acknowledge(s *Sim, duplicate bool, seq uint32) {
 	s.send(&p, int32(r.c.Header))
 }
 
-// timer is the event of the deadline.
+// timer handles the delayed acknowledgement timer.
 func (r *receiver) timer(s *Sim) {
 	switch source := s.receiverSource(r.flow); {
 	case r.deadline == 0:

@@ -6,7 +6,7 @@ import (
 	"github.com/tabane/tabane/internal/sched"
 )
 
-// reinject queues what a subflow has outstanding for the others, each segment once (RFC 8684,
+// reinject queues a subflow's outstanding segments for the others, each once (RFC 8684,
 // section 3.3.6).
 func (c *connection) reinject(s *Sim, f *sender) {
 	if len(c.flows) < 2 || c.Uncounted {
@@ -30,8 +30,8 @@ func (c *connection) requeue(s *Sim, r reinjection) {
 	c.queue = append(c.queue, r)
 }
 
-// scheduleQueue sends what is queued while other subflows have room. What none of them takes does
-// not hold up new data.
+// scheduleQueue reinjects queued data while other subflows have room. Data that none of them takes
+// does not block new data.
 func (c *connection) scheduleQueue(s *Sim) {
 	n := 0
 	for n < len(c.queue) {
@@ -52,10 +52,10 @@ func (c *connection) sendElsewhere(s *Sim, r *reinjection) bool {
 	usable := p.Usable
 	p.Usable = false
 	seg := c.segment(s, r.length)
-	seg.Window = max(seg.Window, r.length) // it has been sent before, and is within
+	seg.Window = max(seg.Window, r.length) // sent before, so it is inside the window
 	set := c.scheduler.Next(c.paths, seg)
 	if set == 0 {
-		c.askAgain(s)
+		c.retryLater(s)
 	}
 	p.Usable = usable
 	for i := range c.paths {
@@ -69,8 +69,7 @@ func (c *connection) sendElsewhere(s *Sim, r *reinjection) bool {
 	return set != 0
 }
 
-// full does what can be done when the shared window is full, and reports whether it is in the way:
-// whether a subflow has room.
+// full handles a full shared window, and reports whether it blocks: whether a subflow has room.
 func (c *connection) full(s *Sim, n int) bool {
 	if !c.MPTCP {
 		f := &s.senders[c.first]
@@ -88,8 +87,8 @@ func (c *connection) full(s *Sim, n int) bool {
 	return true
 }
 
-// unblock acts on the subflow that holds up the window: whose first outstanding segment is the
-// first that is missing (Raiciu et al., NSDI 2012, section 4).
+// unblock retransmits for, and penalizes, the subflow that blocks the window: its first outstanding
+// segment is at the data acknowledgement (Raiciu et al., NSDI 2012, section 4).
 func (c *connection) unblock(s *Sim) {
 	for i := range c.flows {
 		f := &s.senders[int(c.first)+i]
@@ -119,7 +118,7 @@ func (c *connection) unblock(s *Sim) {
 	}
 }
 
-// newPaths makes what the scheduler knows of the paths at the start.
+// newPaths returns the scheduler's initial view of the paths.
 func (c *connection) newPaths(s *Sim) {
 	c.paths = make([]sched.Path, len(c.Paths))
 	for i := range c.Paths {

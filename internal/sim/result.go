@@ -7,12 +7,12 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// Never is the time of what did not happen.
+// Never is the time of an event that did not happen.
 const Never = time.Duration(-1)
 
-// Result is what came of a Config. Its lists are in the order of the Config's.
+// Result is the result of a simulation. Its lists are in the order of the Config's.
 type Result struct {
-	// Duration is how long was simulated, and Events how many events that took.
+	// Duration is the simulated time, and Events the number of events handled.
 	Duration    time.Duration
 	Events      uint64
 	Connections []ConnectionResult
@@ -20,32 +20,32 @@ type Result struct {
 	Cross       []CrossResult
 }
 
-// ConnectionResult is what became of a connection. Bytes are payload.
+// ConnectionResult is the result of a connection. Bytes are of payload.
 type ConnectionResult struct {
 	Name string
-	// Active is from the start of the connection until the application had nothing more to send or
-	// receive, or the end of the simulation: what rates are over.
+	// Active is the time from the start of the connection until the application finished sending and
+	// receiving, or the end of the simulation. Rates are over this time.
 	Active time.Duration
-	// FirstByte is when the receiving application got its first byte, Finish when it got the last
-	// of Connection.Bytes, both since the start of the simulation, or Never.
+	// FirstByte is when the first byte was delivered to the application, Finish when the last of
+	// Connection.Bytes was, both since the start of the simulation, or Never.
 	FirstByte, Finish time.Duration
-	// LongestGap is the longest time without anything for the receiving application, from its first
-	// byte until Finish, or until Stop or the end.
+	// LongestGap is the longest time without delivery to the application, between FirstByte and Finish,
+	// Stop or the end.
 	LongestGap time.Duration
-	// Arrived is what arrived on any subflow, each byte once: before resequencing. Delivered is
-	// what the application got: after it.
+	// Arrived is what was received on all subflows, each byte once: before resequencing. Delivered is
+	// what was delivered to the application: after it.
 	Arrived, Delivered unit.Size
-	// Reseq is what resequencing cost.
+	// Reseq has the delay, bursts and occupancy of resequencing.
 	Reseq reseq.Measures
 	Paths []PathResult
 	// Delivered bytes in each interval of Config.Series.
 	Series []unit.Size
-	// Reinjected is how often a segment was sent again over another path.
+	// Reinjected is the number of segments reinjected.
 	Reinjected uint64
-	// Penalties is how often a subflow was penalized.
+	// Penalties is the number of times a subflow was penalized.
 	Penalties uint64
-	// Blocked is how long there was data and room in a congestion window, but the shared window,
-	// RBuf or SendBuffer was full.
+	// Blocked is the time during which data and a congestion window allowed sending, but the shared
+	// window, RBuf or SendBuffer was full.
 	Blocked time.Duration
 }
 
@@ -55,47 +55,46 @@ func (r *ConnectionResult) Before() unit.Bandwidth { return r.Arrived.Over(r.Act
 // After is documented with Before.
 func (r *ConnectionResult) After() unit.Bandwidth { return r.Delivered.Over(r.Active) }
 
-// PathResult is what became of a subflow.
+// PathResult is the result of a subflow.
 type PathResult struct {
-	// Segments were sent, retransmissions and reinjected ones included. Retransmissions were sent
-	// again on this subflow.
+	// Segments is the number of segments sent, Retransmissions and Reinjected included.
 	Segments, Retransmissions uint64
-	// Reinjected is how many were sent that another subflow had sent before.
+	// Reinjected is the number of segments that another subflow had sent before.
 	Reinjected uint64
-	// Recoveries is how often fast recovery was entered, Timeouts how often the retransmission
-	// timer expired, Probes how many tail loss probes were sent.
+	// Recoveries counts fast recoveries, Timeouts expirations of the retransmission timer, Probes tail
+	// loss probes sent.
 	Recoveries, Timeouts, Probes uint64
-	// Undone is how often a reduction of the congestion window was undone as spurious.
+	// Undone is the number of reductions of the congestion window that were undone as spurious.
 	Undone uint64 `json:",omitempty"`
-	// Acks is how many acknowledgements came back.
+	// Acks is the number of acknowledgements received.
 	Acks uint64
-	// Arrived is the bytes that arrived on the subflow, each byte of the subflow's sequence once;
-	// those that came again are Duplicates, in segments.
+	// Arrived is the bytes received on the subflow, each once; Duplicates is the number of segments
+	// received again.
 	Arrived    unit.Size
 	Duplicates uint64
-	// SRTT, MinRTT and RTO are those at the end; MeanRTT is of all samples.
+	// SRTT, MinRTT and RTO are the values at the end; MeanRTT is the mean of all samples.
 	SRTT, MinRTT, MeanRTT, RTO time.Duration
 	// Cwnd is the congestion window at the end, and MeanCwnd its mean over time, in segments.
 	Cwnd, MeanCwnd float64
-	// Stale: at the end the subflow got no new data because of timeouts.
+	// Stale: at the end the subflow was stale because of timeouts.
 	Stale bool
-	// Established is when it could send, since the start of the simulation, or Never.
+	// Established is when it was established, since the start of the simulation, or Never.
 	Established time.Duration
-	// Series is bytes that arrived in each interval of Config.Series.
+	// Series is the bytes received in each interval of Config.Series.
 	Series []unit.Size
 }
 
-// LinkResult is what a link did with packets.
+// LinkResult has the counters of a link, in packets and bytes.
 type LinkResult struct {
 	Name string
-	// Arrived is what was given to it, Sent what it delivered at its other end.
+	// Arrived entered the link, Sent left it at its other end.
 	Arrived, ArrivedBytes, Sent, SentBytes uint64
-	// Dropped is by its queue, Lost by its wire, Duplicated twice on its wire, Down what it lost
-	// for being down.
+	// Dropped were dropped by its queue, Lost lost by the wire, Duplicated duplicated by the wire, Down
+	// dropped because the link was down.
 	Dropped, Lost, Duplicated, Down uint64
 }
 
-// CrossResult is what became of cross traffic.
+// CrossResult has the counters of a source of cross traffic.
 type CrossResult struct {
 	Name           string
 	Sent, Received uint64

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// rightSizing lets the receive window grow with need, as mptcp_rcv_space_adjust and
+// rightSizing is dynamic right-sizing of the receive window, as mptcp_rcv_space_adjust and
 // mptcp_rcvbuf_grow of net/mptcp/protocol.c do (Linux 6.18): to twice of what the application read
 // in a round trip, and to more while that grows. The receive buffer is memory, and a window that it
 // carries; what waits out of order takes of both. What it carries is not offered at once: see
@@ -96,8 +96,8 @@ func (r *receiver) measure(s *Sim, p *packet) {
 	}
 }
 
-// offered by a subflow is what the memory carries beside what waits out of order, as far as the
-// subflow goes (mptcp_space, __tcp_select_window).
+// offers returns the window that a subflow advertises: what the memory carries beside data held out of
+// order, limited by the subflow's offer (mptcp_space, __tcp_select_window).
 func (c *connection) offers(r *receiver) uint64 {
 	if c.InitialReceive == 0 {
 		return uint64(c.ReceiveBuffer)
@@ -106,7 +106,7 @@ func (c *connection) offers(r *receiver) uint64 {
 	return c.scaled(min(c.sizing.window-min(c.sizing.window, taken), r.offer) + c.sizing.scale - 1)
 }
 
-// scaled is the window as its units say it.
+// scaled returns the window rounded down to the window scale.
 func (c *connection) scaled(window uint64) uint64 {
 	if c.InitialReceive == 0 {
 		return window

@@ -24,14 +24,14 @@ type sender struct {
 	c     *connection
 	index int   // of the subflow in the connection
 	flow  int32 // and among all
-	// What congestion control and the scheduler know of the subflow: elements of the connection's
-	// slices, which never move.
+	// The subflow's state for congestion control and the scheduler: elements of the connection's slices,
+	// which never move.
 	cc   *cc.Subflow
 	path *sched.Path
 
 	state  caState
 	board  scoreboard
-	window uint32 // most segments outstanding
+	window uint32 // limit of outstanding segments
 
 	recover  uint32 // recovery ends when this is una
 	rescued  bool   // the last segment was retransmitted in this recovery (RFC 6675, section 4, NextSeg 4)
@@ -49,21 +49,20 @@ type sender struct {
 	windowSince time.Duration
 	windowArea  float64 // segments times nanoseconds
 	penalized   time.Duration
-	out         uint32 // the way
+	out         uint32 // hop before the first link
 	result      PathResult
 }
 
-// room is how many segments congestion control lets through: with nothing in flight one, whatever
-// the window.
+// room returns how many segments the congestion window allows now: at least one with nothing in flight.
 func (f *sender) room() int32 {
 	return int32(max(min(f.cc.Cwnd, maxSegments), 1)) - f.board.inFlight()
 }
 
-// maxSegments is the most that a subflow has outstanding: a window of 1 GiB (RFC 7323, section
-// 2.3), with the smallest segments that are in use.
+// maxSegments limits the outstanding segments of a subflow: a window of 1 GiB (RFC 7323, section 2.3)
+// with the smallest segments in use.
 const maxSegments = 1 << 20
 
-// establish lets the subflow send.
+// establish makes the subflow established.
 func (f *sender) establish(s *Sim) {
 	c := f.c
 	f.state = caOpen
@@ -79,7 +78,7 @@ func (f *sender) establish(s *Sim) {
 	c.schedule(s)
 }
 
-// refresh updates what the scheduler and congestion control know of the subflow.
+// refresh updates the subflow's state for the scheduler and congestion control.
 func (f *sender) refresh() {
 	flight := f.board.inFlight()
 	flow := f.cc
@@ -102,19 +101,19 @@ func (f *sender) refresh() {
 	p.SRTT, p.RTTVAR = f.retrans.rtt.SRTT, f.retrans.rtt.RTTVAR
 }
 
-// canSendNew reports whether the window has room for a new segment.
+// canSendNew reports whether the window allows a new segment.
 func (f *sender) canSendNew() bool {
 	return f.board.pending == 0 && f.board.next-f.board.una < f.window && f.room() > 0
 }
 
-// transmit sends a segment that is in the ring.
+// transmit sends a segment of the scoreboard.
 func (f *sender) transmit(s *Sim, seq uint32, e *segment) {
 	e.sent = s.now
 	f.result.Segments++
 	s.send(&packet{kind: data, flow: f.flow, hop: f.out, at: s.now, data: e.data, seq: seq, length: e.length}, int32(e.length)+int32(f.c.Header))
 }
 
-// sendNew sends data on the subflow for the first time. There is room.
+// sendNew sends new data on the subflow. The window allows it.
 func (f *sender) sendNew(s *Sim, at uint64, length int) {
 	if f.board.full() {
 		s.spend(f.board.grow())
@@ -137,20 +136,20 @@ func (f *sender) sendNew(s *Sim, at uint64, length int) {
 	}
 }
 
-// retransmit sends a segment again.
+// retransmit retransmits a segment.
 func (f *sender) retransmit(s *Sim, seq uint32, e *segment) {
 	f.board.retransmitted(e)
 	f.undo.retransmitted(s.now)
 	f.result.Retransmissions++
 	f.transmit(s, seq, e)
 	if seq == f.board.una {
-		// The first segment gets its whole timeout, or the time that it took to find its loss would
-		// count against its retransmission.
+		// The retransmission of the first segment gets a whole timeout, without the time that loss
+		// detection took.
 		f.restart(s)
 	}
 }
 
-// ack takes an acknowledgement.
+// ack processes an acknowledgement.
 func (f *sender) ack(s *Sim, p *packet) {
 	f.result.Acks++
 	c := f.c
@@ -212,7 +211,7 @@ func (f *sender) ack(s *Sim, p *packet) {
 		f.enterRecovery(s)
 	case segments > 0 && was != caRecovery && f.state != caRecovery:
 		flow.InFlight = float64(f.board.inFlight())
-		// In slow start a window that was more than half used is about to be the limit (Linux:
+		// In slow start a window that is more than half used counts as limiting (Linux:
 		// tcp_is_cwnd_limited).
 		limited := float64(before+1) > flow.Cwnd || flow.Cwnd < flow.Ssthresh && float64(2*before) > flow.Cwnd
 		c.control.Acked(c.flows, f.index, cc.Ack{Now: s.now, Segments: segments, RTT: sample, Limited: limited})
@@ -253,7 +252,7 @@ func (f *sender) wake(s *Sim, at time.Duration) {
 	}
 }
 
-// timer is the event that wake asked for: the earliest of what may be waited for.
+// timer handles the subflow's event: the earliest of its timers.
 func (f *sender) timer(s *Sim) {
 	if f.state == caClosed {
 		f.hand.timer(s, f)
@@ -292,7 +291,8 @@ func earlier(a, b time.Duration) time.Duration {
 	return a
 }
 
-// timeout is RFC 6298, 5.4 to 5.6, with a scoreboard that is kept (RFC 6675, section 5.1).
+// timeout handles the retransmission timer (RFC 6298, 5.4 to 5.6). The scoreboard is kept (RFC 6675,
+// section 5.1).
 func (f *sender) timeout(s *Sim) {
 	c := f.c
 	f.result.Timeouts++

@@ -37,18 +37,18 @@ type Sim struct {
 	tap    func(Packet) // none if nil
 	tapped []uint32     // of each subflow, the highest segment that the tap saw sent
 
-	spent    int  // segments that there is room for
-	tooLarge bool // more than that
+	spent    int  // segments that rings have room for
+	tooLarge bool // the simulation needs too much memory
 }
 
-// ErrTooLarge is the error of a simulation that has more packets on the way, or segments
-// outstanding, than it has memory for: windows without limit over links without limit.
-var ErrTooLarge = errors.New("too many packets on the way or segments outstanding")
+// ErrTooLarge is the error of a simulation with too many packets in flight or segments outstanding, as
+// windows without limit over links without limit have.
+var ErrTooLarge = errors.New("too many packets in flight or segments outstanding")
 
-// mostSegments is how many segments all subflows together may have outstanding, which need 1.5 GiB.
+// mostSegments limits the outstanding segments of all subflows, which take 1.5 GiB.
 const mostSegments = 1 << 26
 
-// spend counts room for so many more segments.
+// spend accounts for rings that grew by that many segments.
 func (s *Sim) spend(segments int) {
 	s.spent += segments
 	s.tooLarge = s.tooLarge || s.spent > mostSegments
@@ -64,14 +64,14 @@ func (s *Sim) crossSource(x int32) int32 {
 func (s *Sim) changeSource() int32 { return s.crossSource(int32(len(s.sources))) }
 func (s *Sim) sampleSource() int32 { return s.changeSource() + 1 }
 
-// What the random numbers of a source are for. Links have stream numbers of their own; channel
-// shifts them by 8 bits.
+// Random streams of sources other than links. Links have stream numbers of their own, which channel
+// shifts by 8 bits.
 const (
 	streamCross = 1 << 62
 	streamProbe = 1 << 61
 )
 
-// New makes a simulation. What is wrong with the config is a fault.List.
+// New returns a simulation. Faults of the config are a fault.List.
 func New(c Config) (*Sim, error) {
 	if err := c.Check().Err(); err != nil {
 		return nil, err
@@ -112,9 +112,9 @@ func New(c Config) (*Sim, error) {
 	return s, nil
 }
 
-// connect makes both ends of a connection and of its subflows.
+// connect sets up both ends of a connection and of its subflows.
 func (s *Sim) connect(c *connection, id, first int32) (err error) {
-	*c = connection{Connection: s.config.Connections[id].filled(), id: id, first: first, limit: math.MaxInt64}
+	*c = connection{Connection: s.config.Connections[id].withDefaults(), id: id, first: first, limit: math.MaxInt64}
 	if c.Bytes > 0 {
 		c.limit = uint64(c.Bytes)
 	}
@@ -166,10 +166,10 @@ func (s *Sim) connect(c *connection, id, first int32) (err error) {
 	return nil
 }
 
-// attention is how many events pass between two looks at the context.
-const attention = 1 << 14
+// contextInterval is the number of events between two checks of the context.
+const contextInterval = 1 << 14
 
-// Run simulates, once. When ctx is done it ends with its error.
+// Run runs the simulation, once. When ctx is done it returns its error.
 func (s *Sim) Run(ctx context.Context) (Result, error) {
 	if s.ran {
 		return Result{}, errors.New("run simulation: it ran before")
@@ -183,7 +183,7 @@ func (s *Sim) Run(ctx context.Context) (Result, error) {
 		if !ok || at > s.config.Duration {
 			break
 		}
-		if s.handled++; s.handled%attention == 0 && ctx.Err() != nil {
+		if s.handled++; s.handled%contextInterval == 0 && ctx.Err() != nil {
 			return Result{}, fmt.Errorf("run simulation: at %s: %w", s.now, context.Cause(ctx))
 		}
 		s.handle(at, source)
@@ -195,13 +195,13 @@ func (s *Sim) Run(ctx context.Context) (Result, error) {
 	return s.collect(), nil
 }
 
-// step handles the next event. There is one.
+// step handles the next event; there is one.
 func (s *Sim) step() {
 	at, source, _ := s.events.first()
 	s.handle(at, source)
 }
 
-// handle does what a source has to do at that time.
+// handle handles the event of a source.
 func (s *Sim) handle(at time.Duration, source int32) {
 	s.now = at
 	id := source
@@ -235,7 +235,7 @@ func (s *Sim) handle(at time.Duration, source int32) {
 	}
 }
 
-// sample adds to all series.
+// sample appends to all series.
 func (s *Sim) sample() {
 	for i := range s.connections {
 		c := &s.connections[i]
@@ -250,7 +250,7 @@ func (s *Sim) sample() {
 	s.events.set(s.sampleSource(), s.now+s.config.Series)
 }
 
-// collect makes the result.
+// collect returns the result.
 func (s *Sim) collect() Result {
 	r := Result{Duration: s.config.Duration, Events: s.handled}
 	for i := range s.connections {
