@@ -15,9 +15,8 @@ type red struct {
 	random  *rand.Rand
 }
 
-// drop reports whether a frame that arrives is dropped. length is that of the queue as the frame
-// finds it; idle is how many typical frames could have been sent since there was nothing to send, 0
-// when something is sent or waits.
+// drop reports whether an arriving frame is dropped. length is that of the queue on arrival; idle is how
+// many typical frames could have been sent in the present idle time, 0 when the link is busy.
 func (r *red) drop(p *RED, length, idle float64) bool {
 	weight := p.Weight
 	if weight == 0 {
@@ -63,17 +62,16 @@ type codel struct {
 
 // waiting is what CoDel dequeues from.
 type waiting[F any] interface {
-	// pop takes the first frame, and false when there is none.
+	// pop removes the first frame, and returns false when there is none.
 	pop() (packet[F], bool)
-	// bytes is what waits.
+	// bytes returns the length of the queue.
 	bytes() unit.Size
-	// signal signals congestion on a frame that was dequeued: it marks the frame, or ends
-	// it and returns false.
+	// signal signals congestion on a dequeued frame: it marks the frame, or drops it and returns false.
 	signal(packet[F]) bool
 }
 
 // dequeue returns the frame to send at the time now, and false when none is left (RFC 8289, section
-// 5.6). A frame that is marked in place of being dropped is the one to send, as in Linux.
+// 5.6). A frame that is marked instead of dropped is the one to send, as in Linux.
 func dequeue[F any](c *codel, p CoDel, frame unit.Size, now time.Duration, q waiting[F]) (packet[F], bool) {
 	f, exists, mayDrop := take(c, p, frame, now, q)
 	switch {

@@ -14,50 +14,50 @@ type packet[F any] struct {
 	frame   F
 }
 
-// Store keeps what frames refer to. A frame that arrives in a pipe has one reference.
+// Store counts references to frames. A frame that arrives at a pipe has one.
 type Store[F any] interface {
 	Retain(F)
 	Release(F)
 }
 
-// Marker is a Store whose frames can be marked. Where a Store is none, no frame can.
+// Marker is a Store whose frames can be ECN-marked. With any other Store none can.
 type Marker[F any] interface {
 	// Mark marks a frame as Congestion Experienced (RFC 3168), and reports whether it is
 	// ECN-capable.
 	Mark(frame F) bool
 }
 
-// Counters are what a pipe counts.
+// Counters are the counters of a pipe.
 type Counters struct {
 	Arrived, ArrivedBytes uint64
 	Duplicated            uint64
 	// Tail, RED and CoDel are drops of the queue, by cause.
 	Tail, RED, CoDel uint64
-	// Lost is what the wire lost.
+	// Lost are frames lost by the wire.
 	Lost uint64
-	// Marked is what RED or CoDel marked in place of dropping.
+	// Marked are frames that RED or CoDel marked instead of dropping them.
 	Marked uint64
 }
 
-// Pipe is one direction of a link in virtual time: it has no clock. Times count from any start and
-// must not go backwards; one that does means the latest time so far. What it carries as a frame is
-// a number, or all that there is of it.
+// Pipe is one direction of a link in virtual time. It has no clock: times count from any origin, and a
+// time before the latest one counts as the latest. F is the frame itself or a handle of it. A Pipe is
+// not safe for concurrent use.
 type Pipe[F any] struct {
-	// plain: no frame is lost, duplicated or delayed differently than others, and the tail alone is
-	// dropped. Most pipes are, and for them there is a short way. What it needs comes first.
+	// plain: no loss, duplication or jitter, and a drop-tail queue. Most pipes are plain, and take a fast
+	// path, whose fields come first.
 	plain bool
 	now   time.Duration
-	free  time.Duration // when the transmitter is done with the last frame given to it
+	free  time.Duration // when the transmitter finishes the last frame
 	last  time.Duration // latest delivery so far
 	line  line
-	// What is on the wire: fly is in order of time, loose is what overtakes.
+	// Frames on the wire: fly is ordered by time, loose are frames that overtake others.
 	fly     ring[Arrival[F]]
 	queue   fifo[F]
 	counted Counters
 
 	profile  Profile
 	loose    flight[F]
-	overtook Arrival[F] // the last that was taken of these
+	overtook Arrival[F] // the last delivered from loose
 	codel    CoDel      // the profile's, with defaults in place
 	frame    unit.Size  // the largest, for CoDel and for the average of RED
 	store    Store[F]
@@ -72,8 +72,8 @@ type Pipe[F any] struct {
 	sequence uint64 // of frames in loose
 }
 
-// NewPipe makes a pipe. All randomness comes from seed and stream; what is random in different ways
-// draws from different generators, so that a change of the one does not change the other.
+// NewPipe returns a pipe. Seed and stream determine all random numbers. Loss, duplication, jitter and RED
+// each have a generator, so that a change of one does not change the others.
 func NewPipe[F any](p Profile, frame unit.Size, seed, stream uint64, s Store[F]) *Pipe[F] {
 	generator := func(purpose uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, stream<<8|purpose)) }
 	marker, _ := s.(Marker[F])
@@ -84,27 +84,26 @@ func NewPipe[F any](p Profile, frame unit.Size, seed, stream uint64, s Store[F])
 	}
 }
 
-// Profile is in force now.
+// Profile returns the current profile.
 func (p *Pipe[F]) Profile() Profile { return p.profile }
 
-// Counted is what happened since the pipe was made.
+// Counted returns the counters.
 func (p *Pipe[F]) Counted() Counters { return p.counted }
 
-// Waiting is how many frames, and how much, wait in the queue, without the frame that is being
-// sent.
+// Waiting returns the length of the queue in frames and bytes, without the frame being sent.
 func (p *Pipe[F]) Waiting() (int, unit.Size) { return p.queue.len(), p.queue.size }
 
-// Least is the shortest time from the arrival of a frame to its delivery.
+// Least returns the minimum of the time from the arrival of a frame to its delivery.
 func (p *Pipe[F]) Least() time.Duration { return p.profile.Least() }
 
-// Overtakes reports whether a frame may be delivered before one that came earlier.
+// Overtakes reports whether frames may overtake each other.
 func (p *Pipe[F]) Overtakes() bool { return !p.plain && p.profile.Jitter.Reorder }
 
-// Flying is how many frames are being sent or on the wire.
+// Flying returns the number of frames being sent or on the wire.
 func (p *Pipe[F]) Flying() int { return p.fly.count + len(p.loose) }
 
-// Set changes the profile at the time now. A frame that is being sent or on the wire keeps what it
-// was given; frames that wait stay, even beyond a smaller limit.
+// Set changes the profile at the time now. Frames being sent or on the wire are not affected; queued
+// frames stay, even beyond a smaller limit.
 func (p *Pipe[F]) Set(now time.Duration, profile Profile) {
 	p.advance(now)
 	if profile.Queue != p.profile.Queue {
@@ -118,12 +117,12 @@ func (p *Pipe[F]) Set(now time.Duration, profile Profile) {
 	p.profile, p.plain = profile, profile.plain()
 }
 
-// plain reports whether nothing but rate, delay and a drop-tail queue is in it.
+// plain reports whether the profile has only a rate, a delay and a drop-tail queue.
 func (p *Profile) plain() bool {
 	return p.Loss.Kind == "" && p.Jitter.Kind == "" && p.Duplicate == 0 && (p.Queue.Discipline == "" || p.Queue.Discipline == DisciplineDropTail)
 }
 
-// Arrive takes a frame.
+// Arrive enqueues a frame, or drops it. The frame is copied.
 func (p *Pipe[F]) Arrive(at time.Duration, size int32, frame *F) {
 	if p.queue.len() > 0 {
 		p.advance(at)
@@ -155,7 +154,7 @@ func (p *Pipe[F]) Arrive(at time.Duration, size int32, frame *F) {
 	}
 }
 
-// mark signals congestion by a frame that stays, if the queue does ECN and the frame can.
+// mark marks a frame, and reports whether the queue uses ECN and the frame is ECN-capable.
 func (p *Pipe[F]) mark(frame F) bool {
 	if !p.profile.Queue.ECN || p.marker == nil || !p.marker.Mark(frame) {
 		return false
@@ -164,7 +163,7 @@ func (p *Pipe[F]) mark(frame F) bool {
 	return true
 }
 
-// full reports whether there is no room for a frame that arrives now.
+// full reports whether the queue has no room for a frame that arrives now.
 func (p *Pipe[F]) full(frame unit.Size) bool {
 	switch l := &p.profile.Queue.Limit; {
 	case l.Bytes != 0:
@@ -177,7 +176,7 @@ func (p *Pipe[F]) full(frame unit.Size) bool {
 	return p.wait() > DefaultQueue
 }
 
-// wait is how long a frame that arrives now waits until it is sent.
+// wait returns the queueing delay of a frame that arrives now.
 func (p *Pipe[F]) wait() time.Duration {
 	w := max(0, p.free-p.now)
 	if p.profile.Rate > 0 {
@@ -186,7 +185,7 @@ func (p *Pipe[F]) wait() time.Duration {
 	return w
 }
 
-// length is that of the queue in the unit of a limit.
+// length returns the length of the queue in the unit of a limit.
 func (p *Pipe[F]) length(in Limit) float64 {
 	switch {
 	case in.Bytes != 0:
@@ -197,7 +196,7 @@ func (p *Pipe[F]) length(in Limit) float64 {
 	return float64(p.wait())
 }
 
-// idle is how many of the largest frames could have been sent since there was nothing to send.
+// idle returns how many of the largest frames could have been sent in the present idle time.
 func (p *Pipe[F]) idle() float64 {
 	if p.queue.len() > 0 || p.now <= p.free {
 		return 0
@@ -208,7 +207,7 @@ func (p *Pipe[F]) idle() float64 {
 	return float64(p.now-p.free) / float64(p.profile.Rate.TimeFor(p.frame))
 }
 
-// advance does what happens until and at the time now: frames whose turn comes leave the queue.
+// advance dequeues and sends frames up to and at the time now.
 func (p *Pipe[F]) advance(now time.Duration) {
 	for p.queue.len() > 0 {
 		t := max(p.free, p.queue.head().arrived)
@@ -227,7 +226,7 @@ func (p *Pipe[F]) advance(now time.Duration) {
 	p.now = max(p.now, now)
 }
 
-// controlled is a pipe as CoDel sees it.
+// controlled is CoDel's view of a pipe.
 type controlled[F any] Pipe[F]
 
 //lint:ignore U1000 called through waiting
@@ -246,7 +245,7 @@ func (c *controlled[F]) signal(f packet[F]) bool {
 	return false
 }
 
-// send gives a frame to the transmitter at the time t and, from there, to the wire.
+// send transmits a frame at the time t.
 func (p *Pipe[F]) send(size int32, frame *F, t time.Duration) {
 	if p.plain {
 		p.transmit(size, frame, t)
@@ -266,7 +265,7 @@ func (p *Pipe[F]) send(size int32, frame *F, t time.Duration) {
 	}
 }
 
-// occupy is the transmitter's part of sending.
+// occupy occupies the transmitter for a frame.
 func (p *Pipe[F]) occupy(size int32, t time.Duration) {
 	if t > p.free {
 		p.line.rest = 0
@@ -283,7 +282,7 @@ func (p *Pipe[F]) transmit(size int32, frame *F, t time.Duration) {
 	a.At, a.Size, a.Frame = p.last, size, *frame
 }
 
-// lose draws the fate of a frame on the wire.
+// lose draws whether the wire loses a frame.
 func (p *Pipe[F]) lose() bool {
 	l := &p.profile.Loss
 	switch l.Kind {
@@ -303,7 +302,7 @@ func (p *Pipe[F]) lose() bool {
 	return false
 }
 
-// deliver puts a frame on the wire that the transmitter is done with at p.free.
+// deliver puts a frame on the wire whose transmission ends at p.free.
 func (p *Pipe[F]) deliver(size int32, frame *F) {
 	delay := p.profile.Delay
 	switch amount := float64(p.profile.Jitter.Amount); p.profile.Jitter.Kind {
@@ -326,8 +325,8 @@ func (p *Pipe[F]) deliver(size int32, frame *F) {
 	}
 }
 
-// Due takes the next frame that is to be delivered until and at the time now, and false when there
-// is none. The caller releases it.
+// Due returns the next frame to be delivered up to and at the time now, and false when there is none. The
+// caller releases it.
 func (p *Pipe[F]) Due(now time.Duration) (Arrival[F], bool) {
 	if a := p.due(now); a != nil {
 		return *a, true
@@ -341,8 +340,8 @@ func (p *Pipe[F]) due(now time.Duration) *Arrival[F] {
 	} else if now > p.now {
 		p.now = now
 	}
-	// Of the same time, what is in order was sent before what overtakes: for that to overtake,
-	// something later was sent before it.
+	// At equal times, a frame of fly was sent before one of loose: for that to overtake, a later one was
+	// sent before it.
 	if len(p.loose) > 0 && (p.fly.count == 0 || p.loose[0].At < p.fly.head().At) {
 		if p.loose[0].At > now {
 			return nil
@@ -356,8 +355,8 @@ func (p *Pipe[F]) due(now time.Duration) *Arrival[F] {
 	return p.fly.drop()
 }
 
-// Take is Due and then Next, without a copy: the frame, nil when there is none, stays where it is
-// until the pipe is given another, or it itself, at the same time.
+// Take is Due and then Next, without a copy: the frame, nil when there is none, is valid until the next
+// Arrive.
 func (p *Pipe[F]) Take(now time.Duration) (*Arrival[F], time.Duration) {
 	if p.queue.len() > 0 || len(p.loose) > 0 || p.fly.count == 0 || p.fly.head().At > now {
 		a := p.due(now)
@@ -371,11 +370,11 @@ func (p *Pipe[F]) Take(now time.Duration) (*Arrival[F], time.Duration) {
 	return a, p.fly.head().At
 }
 
-// Next is the time at which due has something, or a little earlier when CoDel may still drop; Never
-// when there is nothing.
+// Next returns when the next frame is delivered, or a little earlier when CoDel may still drop it; Never
+// when there is none.
 func (p *Pipe[F]) Next() time.Duration {
 	if p.plain && p.fly.count > 0 && len(p.loose) == 0 {
-		return p.fly.head().At // what waits comes after it
+		return p.fly.head().At // queued frames come after it
 	}
 	at := Never
 	if p.fly.count > 0 {
@@ -385,7 +384,7 @@ func (p *Pipe[F]) Next() time.Duration {
 		at = min(at, p.loose[0].At)
 	}
 	if p.queue.len() > 0 {
-		// The first that waits cannot be delivered before this. CoDel may drop it, and the second
+		// The first queued frame is not delivered before this. CoDel may drop it, and the second may
 		// be shorter.
 		first := p.free + p.profile.Least()
 		if p.profile.Queue.Discipline != DisciplineCoDel {
@@ -396,7 +395,7 @@ func (p *Pipe[F]) Next() time.Duration {
 	return at
 }
 
-// Frames goes through all frames that wait or are on the wire.
+// Frames yields all frames queued or on the wire.
 func (p *Pipe[F]) Frames(yield func(*F) bool) {
 	for i := range p.queue.frames.count {
 		if !yield(&p.queue.frames.at(i).frame) {
@@ -415,7 +414,7 @@ func (p *Pipe[F]) Frames(yield func(*F) bool) {
 	}
 }
 
-// Flush ends all frames that wait or are on the wire, and says how many there were.
+// Flush drops all frames queued or on the wire, and returns their number.
 func (p *Pipe[F]) Flush() int {
 	n := 0
 	for f := range p.Frames {
@@ -426,8 +425,8 @@ func (p *Pipe[F]) Flush() int {
 	return n
 }
 
-// line is a transmitter of a rate in bit/s, 0 for unlimited. It carries over what is left of a
-// nanosecond from one frame to the next, so that the rate is exact in the long run.
+// line is a transmitter with a rate in bit/s, 0 for unlimited. It carries fractions of a nanosecond over
+// to the next frame, so that the mean rate is exact.
 type line struct {
 	rate uint64
 	// rest is by how much the end of the last frame is later than the nanosecond returned, in
@@ -439,7 +438,7 @@ type line struct {
 	part  uint64
 }
 
-// next is how long a frame takes if it follows the last one.
+// next returns the transmission time of a frame that follows the last one.
 func (l *line) next(size int32) time.Duration {
 	if l.rate == 0 {
 		return 0
@@ -454,7 +453,7 @@ func (l *line) next(size int32) time.Duration {
 	return l.whole
 }
 
-// send is next, and takes the frame.
+// send is next, and accounts for the frame.
 func (l *line) send(size int32) time.Duration {
 	d := l.next(size)
 	if l.rate == 0 {
@@ -466,7 +465,7 @@ func (l *line) send(size int32) time.Duration {
 	return d
 }
 
-// ring is a queue that grows.
+// ring is a growing ring buffer.
 type ring[T any] struct {
 	slots []T // its length is a power of two
 	first int
@@ -477,10 +476,10 @@ func (r *ring[T]) head() *T { return &r.slots[r.first] }
 
 func (r *ring[T]) at(i int) *T { return &r.slots[(r.first+i)&(len(r.slots)-1)] }
 
-// empty is the ring without what was in it.
+// empty returns the ring without its elements.
 func (r *ring[T]) empty() ring[T] { return ring[T]{slots: r.slots} }
 
-// push makes room for one more at the end, to be filled.
+// push appends an element, for the caller to fill.
 func (r *ring[T]) push() *T {
 	if r.count == len(r.slots) {
 		r.grow()
@@ -496,7 +495,7 @@ func (r *ring[T]) grow() {
 	r.slots, r.first = slots, 0
 }
 
-// drop takes the first, which stays where it is until the next push; there is one.
+// drop removes the first element, which is valid until the next push; there is one.
 func (r *ring[T]) drop() *T {
 	v := &r.slots[r.first]
 	r.first = (r.first + 1) & (len(r.slots) - 1)
@@ -525,7 +524,7 @@ func (q *fifo[F]) drop() *packet[F] {
 	return f
 }
 
-// pop takes the first, and returns false when there is none.
+// pop removes the first frame, and returns false when there is none.
 func (q *fifo[F]) pop() (packet[F], bool) {
 	if q.frames.count == 0 {
 		return packet[F]{}, false
@@ -536,7 +535,7 @@ func (q *fifo[F]) pop() (packet[F], bool) {
 // Arrival is a frame on the wire.
 type Arrival[F any] struct {
 	At time.Duration
-	// Size and Frame are as it arrived with.
+	// Size and Frame are those that it arrived with.
 	Size  int32
 	Frame F
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// marks finds the queues that are to mark. Simulated segments have nothing to be marked, and a
-// queue that dropped in place of that would be another experiment.
+// marks refuses queues with ECN. Simulated segments are not ECN-capable, and dropping instead of marking
+// would be another experiment.
 func marks(spec *scenario.Spec) fault.List {
 	var faults fault.List
 	queue := func(path string, q *channel.Queue) {

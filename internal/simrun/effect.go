@@ -9,7 +9,7 @@ import (
 
 // effect is how the simulator applies events of one kind.
 type effect struct {
-	// refuse says why the simulator cannot apply an event of the kind; empty where it can.
+	// refuse is why the simulator does not support the kind of event, empty if it does.
 	refuse func(spec *scenario.Spec, x scenario.Event) string
 	// touched are the directions of links that an event changes.
 	touched func(b *builder, x scenario.Event) []hop
@@ -59,7 +59,7 @@ func ofPort(port func(scenario.Event) scenario.Port, change sim.Change) effect {
 	}
 }
 
-// ofDaemon is of what there is in a lab alone.
+// ofDaemon is for events that only a lab supports.
 func ofDaemon() effect {
 	return effect{refuse: func(*scenario.Spec, scenario.Event) string {
 		return "the simulator runs no daemons: this needs a lab"

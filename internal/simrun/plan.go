@@ -23,13 +23,12 @@ import (
 const (
 	// interval is the length of a sample, the same as in a lab.
 	interval = 100 * time.Millisecond
-	// patience and slack say how much longer than at its limit a delivery may take before it has
-	// failed, and unlimited how long one may take whose limit is not known.
+	// A delivery fails after patience times its duration at the limit, plus slack; unlimited is the
+	// timeout where the limit is not known.
 	patience  = 4
 	slack     = 30 * time.Second
 	unlimited = time.Hour
-	// quickACKs is how many segments of a subflow Linux acknowledges one by one
-	// (TCP_MAX_QUICKACKS).
+	// quickACKs is TCP_MAX_QUICKACKS.
 	quickACKs = 16
 	// The defaults of Linux.
 	defaultCongestion = "cubic"
@@ -39,8 +38,8 @@ const (
 	congestionSysctl            = "net.ipv4.tcp_congestion_control"
 )
 
-// Check returns what a scenario has that the simulator cannot do, with paths as scenario.Spec.Check
-// has them. The scenario is otherwise right.
+// Check returns what the simulator does not support of a scenario that scenario.Spec.Check accepts, with
+// the same paths.
 func Check(spec *scenario.Spec) fault.List {
 	var faults fault.List
 	e := spec.Experiment
@@ -152,7 +151,7 @@ func wire(spec *scenario.Spec, p scenario.Port) (link string, out, in hop) {
 	return "", hop{}, hop{}
 }
 
-// plan makes a scenario's cells into what the simulator takes.
+// plan translates a scenario's cells into configurations of the simulator.
 type plan struct {
 	spec  *scenario.Spec
 	net   *network
@@ -211,7 +210,7 @@ type builder struct {
 	config sim.Config
 }
 
-// config is the simulation of one cell.
+// config returns the configuration of one cell.
 func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
 	e := p.spec.Experiment
 	c := e.Case(k.Case)
@@ -278,7 +277,7 @@ func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
 	return b.config, nil
 }
 
-// behave makes a connection behave as the settings say, and as Linux does where they say nothing.
+// behave applies the settings to a connection, with Linux' behavior as default.
 func (p *plan) behave(c *sim.Connection, s scenario.Settings, most int) error {
 	c.Congestion = s.Congestion
 	if c.MPTCP {
@@ -315,7 +314,7 @@ func (p *plan) behave(c *sim.Connection, s scenario.Settings, most int) error {
 	return nil
 }
 
-// pass adds a hop to a way, unless nothing ever happens to a packet there.
+// pass adds a hop to a route, unless it never affects a packet.
 func (b *builder) pass(way []int, h hop) []int {
 	shape := b.spec.ShapeIn(b.c, h.link)
 	if shape.IsZero() && !b.eventy[h.link] && !slices.Contains(b.always, h.link) {
@@ -339,7 +338,7 @@ func (b *builder) pass(way []int, h hop) []int {
 	return append(way, i)
 }
 
-// changes adds what schedules and events do, in the order of time.
+// changes adds the changes of schedules and events, sorted by time.
 func (b *builder) changes(t *scenario.Traffic) {
 	add := func(at time.Duration, h hop, change sim.Change) {
 		if len(b.spec.Links[h.link].Ends) > 2 {
@@ -374,13 +373,13 @@ func (b *builder) changes(t *scenario.Traffic) {
 	slices.SortStableFunc(b.config.Changes, func(x, y sim.Change) int { return int(x.At - y.At) })
 }
 
-// replaced is the change that makes any profile this one.
+// replaced returns the change that replaces a whole profile.
 func replaced(p channel.Profile) channel.Change {
 	return channel.Change{Rate: &p.Rate, Delay: &p.Delay, Jitter: &p.Jitter, Loss: &p.Loss, Duplicate: &p.Duplicate, Queue: &p.Queue}
 }
 
-// measure makes of a simulation's result the run that the receiver would have measured, and its
-// course.
+// measure converts the result of a simulation to the run that the receiver would have measured, and its
+// time series.
 func (p *plan) measure(k result.CellKey, trial int, config sim.Config, simulated sim.Result) (result.Run, *result.Trace, error) {
 	e := p.spec.Experiment
 	run := result.Run{CellKey: k, Trial: trial, Metrics: map[string]float64{}, Notes: map[string]string{}}

@@ -16,55 +16,55 @@ import (
 	"github.com/tabane/tabane/internal/sim"
 )
 
-// Backend is what results of the simulator say of their origin.
+// Backend is the backend that results of the simulator name.
 const Backend = result.BackendSim
 
 // FirstSeed is the seed of the first trial unless another is given.
 const FirstSeed = 1
 
-// What a simulation that is compared with a lab has.
+// Settings of a simulation that is compared with a lab.
 const (
-	// ComparedTrials is the least number of trials of each cell.
+	// ComparedTrials is the minimum number of trials of each cell.
 	ComparedTrials = 12
 	// LabLateness is how early or late the emulated links of a lab are on a quiet machine.
 	LabLateness = 100 * time.Microsecond
 )
 
-// Options is what Run needs.
+// Options configure Run.
 type Options struct {
 	// Spec is a scenario that Check has no fault with.
 	Spec *scenario.Spec
-	// Trials is how often each cell is run, as the scenario says, or once in a quick pass, unless
-	// given. Trial i of every cell has the seed Seed + i, so that cells are compared under the same
-	// dice.
+	// Trials is the number of trials of each cell. Default: that of the scenario, or one with Quick.
+	// Trial i of every cell has the seed Seed + i, so that cells are compared with the same random
+	// numbers.
 	Trials int
 	Seed   uint64
-	// Quick bounds each run as its traffic says.
+	// Quick limits each run to the quick time of its traffic.
 	Quick bool
-	// Jobs is how many runs are simulated side by side; as many as there are processors unless
-	// given. It changes no result.
+	// Jobs is the number of runs simulated in parallel. Default: the number of processors. It does not
+	// change results.
 	Jobs int
-	// Lateness is by how much, evenly distributed, packets are early or late on each link that has
-	// a delay and no jitter of its own, in order: what the links of a lab are. It also makes trials
-	// differ of which nothing else is random.
+	// Lateness is the amplitude of a uniform jitter, without reordering, on each link that has a delay
+	// and no jitter of its own, like that of the emulated links of a lab. It also makes trials differ in
+	// which nothing else is random.
 	Lateness time.Duration
-	// Capture gets what a capture at the client would hold of the first trial, in the format pcap.
-	// The scenario has one cell then (scenario.Spec.Select).
+	// Capture receives the first trial as a pcap file of a capture at the client. It requires a scenario
+	// of one cell (scenario.Spec.Select).
 	Capture io.Writer
-	// Host says where it ran.
+	// Host describes the host.
 	Host result.Host
-	// Progress is called for each run as it ends, by one goroutine at a time.
+	// Progress is called after each run, by one goroutine at a time.
 	Progress func(Event)
 }
 
-// Event is a run that has ended.
+// Event is the end of a run.
 type Event struct {
 	// Done and Total count runs.
 	Done, Total int
-	// Elapsed is the time since the begin, ETA the estimate of what is left.
+	// Elapsed is the time since the start, ETA the estimate of the time left.
 	Elapsed, ETA time.Duration
 	Run          result.Run
-	// Trace is its course, unless it failed.
+	// Trace has its time series, unless it failed.
 	Trace *result.Trace
 }
 
@@ -133,8 +133,7 @@ func Run(ctx context.Context, o Options) (result.Result, error) {
 	})
 }
 
-// simulate runs one trial of one cell. An error is one of the whole experiment; a delivery that
-// fails is a run.
+// simulate runs one trial of one cell. An error ends the experiment; a failed delivery is a result.
 func (p *plan) simulate(ctx context.Context, k result.CellKey, trial int, seed uint64, capture io.Writer) (result.Run, *result.Trace, error) {
 	config, err := p.config(k, seed)
 	if err != nil {
@@ -163,7 +162,7 @@ func (p *plan) simulate(ctx context.Context, k result.CellKey, trial int, seed u
 	return p.measure(k, trial, config, simulated)
 }
 
-// parallel calls f for 0 to n-1, so many at once, in about this order. The first error ends all.
+// parallel calls f for 0 to n-1 in parallel, in about this order. The first error ends all.
 func parallel(ctx context.Context, jobs, n int, f func(ctx context.Context, i int) error) error {
 	if jobs == 0 {
 		jobs = runtime.GOMAXPROCS(0)
@@ -194,7 +193,7 @@ func parallel(ctx context.Context, jobs, n int, f func(ctx context.Context, i in
 	return g.Wait()
 }
 
-// remaining is how long the rest takes at the pace so far.
+// remaining estimates the time left from the mean pace.
 func remaining(elapsed time.Duration, done, total int) time.Duration {
 	if done == 0 {
 		return 0

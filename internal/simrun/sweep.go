@@ -18,11 +18,10 @@ import (
 	"github.com/tabane/tabane/internal/stat"
 )
 
-// maxRows bounds a grid: more is a mistake.
+// maxRows limits a grid.
 const maxRows = 10_000_000
 
-// Grid is what a sweep runs: every value of each axis with every value of the others, for every
-// seed.
+// Grid is the cross product of the values of all axes, for every seed.
 type Grid struct {
 	// Spec is a scenario that Check has no fault with.
 	Spec *scenario.Spec
@@ -30,10 +29,10 @@ type Grid struct {
 	// Transport leave only that one.
 	Case, Traffic, Transport string
 	Axes                     []Axis
-	// Seeds is how many there are, Seed the first one.
+	// Seeds is their number, Seed the first one.
 	Seeds int
 	Seed  uint64
-	// Version is that of the program: rows of another version are not taken for the same.
+	// Version is that of the program: rows of another version are run again.
 	Version string
 	// Summary makes one row of all seeds, with mean and standard deviation of each metric.
 	Summary bool
@@ -42,7 +41,7 @@ type Grid struct {
 	Shard, Shards int
 }
 
-// Cells are the cells that the grid is of: those of one case.
+// Cells returns the cells of the grid: those of one case.
 func (g Grid) Cells() scenario.Selection {
 	l := scenario.Selection{Cases: []string{g.Case}}
 	if g.Case == "" {
@@ -96,13 +95,13 @@ func (g Grid) header() []string {
 	return append(names, columnError, columnFingerprint)
 }
 
-// task is one row that is to be made.
+// task is one row to be run.
 type task struct {
 	plan  *plan
 	key   result.CellKey
 	point []string
 	seeds []uint64
-	// fingerprint says what is simulated, all of it.
+	// fingerprint identifies the simulation.
 	fingerprint string
 }
 
@@ -181,7 +180,7 @@ func points(axes []Axis) func(yield func([]string) bool) {
 	}
 }
 
-// fingerprint is the same for the same simulation by the same program, and otherwise another.
+// fingerprint returns a digest of the simulation and the version of the program.
 func (g Grid) fingerprint(t task) (string, error) {
 	config, err := t.plan.config(t.key, 0)
 	if err != nil {
@@ -244,30 +243,30 @@ func (g Grid) run(ctx context.Context, t task) ([]string, error) {
 	return append(row, problem, t.fingerprint), nil
 }
 
-// SweepOptions is what Sweep needs.
+// SweepOptions configure Sweep.
 type SweepOptions struct {
 	Grid
 	// File is the CSV file that rows are added to.
 	File string
-	// Jobs is how many runs are simulated side by side; as many as there are processors unless
-	// given. It changes no result.
+	// Jobs is the number of runs simulated in parallel. Default: the number of processors. It does not
+	// change results.
 	Jobs int
 	// Progress is called for rows as they are written, by one goroutine at a time.
 	Progress func(done, total int, elapsed, eta time.Duration)
 }
 
-// SweepResult says what a sweep did.
+// SweepResult is the result of a sweep.
 type SweepResult struct {
-	// Rows is how many the grid has, Kept how many of them were in the file before, Failed how many
-	// say that a delivery failed.
+	// Rows is the number of rows of the grid, Kept of those that were in the file before, Failed of
+	// those with a failed delivery.
 	Rows, Kept, Failed int
 	// Repaired is whether the file ended within a row, which was run again.
 	Repaired bool
 }
 
-// Sweep runs what of the grid is not in the file yet, and adds it row by row, in the order of the
-// grid. A sweep that was interrupted in any way goes on where it was: a row that was cut off is
-// made again. A file of other columns is refused.
+// Sweep runs the rows of the grid that are not in the file yet, and appends them in the order of the
+// grid. It resumes an interrupted sweep: a row that was cut off is run again. A file with other columns
+// is refused.
 func Sweep(ctx context.Context, o SweepOptions) (SweepResult, error) {
 	if o.Jobs < 0 {
 		return SweepResult{}, fmt.Errorf("jobs must be >= 0, got %d", o.Jobs)
@@ -286,8 +285,8 @@ func Sweep(ctx context.Context, o SweepOptions) (SweepResult, error) {
 
 	begun := time.Now()
 	var mu sync.Mutex
-	// Rows that are done before those in front of them wait here, so that the file does not depend
-	// on who was faster.
+	// Rows that finish before earlier ones are kept here, so that the order of the file does not depend
+	// on timing.
 	waiting := map[int][]string{}
 	next := 0
 	err = parallel(ctx, o.Jobs, len(left), func(ctx context.Context, i int) error {
