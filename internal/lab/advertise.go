@@ -38,6 +38,11 @@ func (l *Lab) PrepareAdvertise(node, neighbor string, prefix netip.Prefix, on bo
 	if l.routers == RoutersFRR {
 		return l.commandFRR(n, frrChange(c.Neighbors[i].Address, old, now))
 	}
+	return l.prepareReload(n)
+}
+
+// prepareReload writes the configuration of a node's router; calling apply makes the router load it.
+func (l *Lab) prepareReload(n *node) (apply func() error, err error) {
 	b, err := n.config()
 	if err != nil {
 		return nil, err
@@ -45,11 +50,57 @@ func (l *Lab) PrepareAdvertise(node, neighbor string, prefix netip.Prefix, on bo
 	if err := writeFile(configFile(dirOf(l.name), n.name), b); err != nil {
 		return nil, err
 	}
-	at := scenario.Daemon{Node: node, Role: role.Router}
+	at := scenario.Daemon{Node: n.name, Role: role.Router}
 	if !l.daemons.Running(at) {
-		return nil, fmt.Errorf("node %q runs no daemon %q of this process", node, role.Router)
+		return nil, fmt.Errorf("node %q runs no daemon %q of this process", n.name, role.Router)
 	}
 	return func() error { return l.daemons.Signal(at, syscall.SIGHUP) }, nil
+}
+
+// Originate makes a router originate the prefixes of an event besides those of its configuration,
+// or no longer. It has no effect on prefixes that are, or are not, originated already.
+func (l *Lab) Originate(e scenario.Advertise, on bool) error {
+	n, err := l.plan.node(e.Node)
+	if err != nil {
+		return err
+	}
+	if n.spec.Router == nil {
+		return fmt.Errorf("node %q runs no router", e.Node)
+	}
+	c := *n.sections.Router
+	concerned := func(p netip.Prefix) bool { return slices.Contains(e.Prefixes, p) }
+	c.Networks = slices.DeleteFunc(slices.Clone(c.Networks), concerned)
+	c.Leaks = slices.DeleteFunc(slices.Clone(c.Leaks), func(leak router.Leak) bool { return concerned(leak.Prefix) })
+	for _, p := range e.Prefixes {
+		switch {
+		case !on:
+		case len(e.ASPath) > 0:
+			c.Leaks = append(c.Leaks, router.Leak{Prefix: p, ASPath: e.ASPath})
+		default:
+			c.Networks = append(c.Networks, p)
+		}
+	}
+	if on == n.originates(e.Prefixes) {
+		return nil
+	}
+	n.sections.Router = &c
+	var apply func() error
+	if l.routers == RoutersFRR {
+		apply, err = l.commandFRR(n, frrOriginate(c.ASN, e, on))
+	} else {
+		apply, err = l.prepareReload(n)
+	}
+	if err != nil {
+		return err
+	}
+	return apply()
+}
+
+// originates reports whether the node's router originates the first prefix; an event has all or none
+// of them originated.
+func (n *node) originates(prefixes []netip.Prefix) bool {
+	r := n.sections.Router
+	return slices.Contains(r.Networks, prefixes[0]) || slices.ContainsFunc(r.Leaks, func(l router.Leak) bool { return l.Prefix == prefixes[0] })
 }
 
 // commandFRR connects to a node's bgpd, to which apply then sends the commands.

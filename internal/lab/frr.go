@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -184,6 +185,9 @@ func frrRouter(node string, c *router.Config) (string, error) {
 	for _, p := range c.Networks {
 		fmt.Fprintf(&b, "  network %s\n", p)
 	}
+	for _, leak := range c.Leaks {
+		fmt.Fprintf(&b, "  network %s route-map %s\n", leak.Prefix, frrLeak(leak.ASPath))
+	}
 	for _, n := range c.Neighbors {
 		fmt.Fprintf(&b, "  neighbor %s activate\n  neighbor %s prefix-list %s out\n", n.Address, n.Address, frrExport(n.Address))
 		if n.LocalPref > 0 {
@@ -191,6 +195,9 @@ func frrRouter(node string, c *router.Config) (string, error) {
 		}
 	}
 	b.WriteString(" exit-address-family\nexit\n")
+	for _, leak := range c.Leaks {
+		b.WriteString(strings.Join(frrLeakMap(leak.ASPath), "\n") + "\n")
+	}
 	for _, n := range c.Neighbors {
 		for _, command := range frrPermit(n.Address, n.Deny) {
 			b.WriteString(command + "\n")
@@ -258,6 +265,41 @@ func frrPermit(neighbor netip.Addr, deny []netip.Prefix) []string {
 		commands = append(commands, rule)
 	}
 	return append(commands, fmt.Sprintf("ipv6 prefix-list %s seq %d permit any", frrExport(neighbor), uint32(math.MaxUint32)))
+}
+
+// frrLeak is the name of the route map that sets the AS path of leaks.
+func frrLeak(path []uint32) string { return "leak-" + joined(path, "-") }
+
+// frrLeakMap are the commands that create it.
+func frrLeakMap(path []uint32) []string {
+	return []string{"route-map " + frrLeak(path) + " permit 10", " set as-path prepend " + joined(path, " "), "exit"}
+}
+
+func joined(path []uint32, separator string) string {
+	text := make([]string, len(path))
+	for i, as := range path {
+		text[i] = strconv.FormatUint(uint64(as), 10)
+	}
+	return strings.Join(text, separator)
+}
+
+// frrOriginate are the commands that make a running FRR originate the prefixes of an event, or no
+// longer. To withdraw a prefix that is not originated is no error.
+func frrOriginate(asn uint32, e scenario.Advertise, on bool) []string {
+	commands := []string{"configure terminal"}
+	command, path := "no network %s", ""
+	if on {
+		command = "network %s"
+		if len(e.ASPath) > 0 {
+			commands = append(commands, frrLeakMap(e.ASPath)...)
+			path = " route-map " + frrLeak(e.ASPath)
+		}
+	}
+	commands = append(commands, fmt.Sprintf("router bgp %d", asn), "address-family ipv6 unicast")
+	for _, p := range e.Prefixes {
+		commands = append(commands, fmt.Sprintf(command, p)+path)
+	}
+	return append(commands, "end")
 }
 
 // frrChange are the commands that change what a running FRR advertises to a neighbor. The list is

@@ -43,6 +43,7 @@ func transit() *router.Config {
 	return &router.Config{
 		ASN: 65001, RouterID: netip.MustParseAddr("10.1.0.1"),
 		Networks: []netip.Prefix{netip.MustParsePrefix("2001:db8:c::/64"), netip.MustParsePrefix("2001:db8:d::1/128")},
+		Leaks:    []router.Leak{{Prefix: netip.MustParsePrefix("2001:db8:e::/64"), ASPath: []uint32{65009, 65010}}},
 		Neighbors: []router.Neighbor{
 			{Name: "asbr1", ASN: 65000, Address: netip.MustParseAddr("2001:db8:a::1"), Interface: "csp", Password: "a secret"},
 			{Name: "client-isp", ASN: 4200000003, Address: netip.MustParseAddr("2001:db8:ca::2"), Interface: "link-a", LocalPref: 200,
@@ -254,19 +255,19 @@ func TestFRRLab(t *testing.T) {
 	if l, err := Open(l.Name()); err != nil || l.routers != RoutersFRR {
 		t.Errorf("opened lab has routers %q, %v", l.routers, err)
 	}
-	knows := func(want bool) {
+	knows := func(prefix string, want bool) {
 		t.Helper()
 		for end := time.Now().Add(10 * time.Second); ; time.Sleep(look) {
-			got := strings.Contains(labtest.IP(t, l.Name(), "a", "route show"), "2001:db8:bb::/48")
+			got := strings.Contains(labtest.IP(t, l.Name(), "a", "route show"), prefix)
 			if got == want {
 				return
 			}
 			if time.Now().After(end) {
-				t.Fatalf("a knows b's prefix: %t, want %t\n%s", got, want, lastLines(logFile(dirOf(l.name), daemon{node: "b", role: RoleBGPD}), 20))
+				t.Fatalf("a has a route to %s: %t, want %t\n%s", prefix, got, want, lastLines(logFile(dirOf(l.name), daemon{node: "b", role: RoleBGPD}), 20))
 			}
 		}
 	}
-	knows(true)
+	knows("2001:db8:bb::/48", true)
 	for _, on := range []bool{false, true} {
 		change, err := l.PrepareAdvertise("b", "a", netip.MustParsePrefix("2001:db8:bb::/48"), on)
 		if err != nil {
@@ -275,7 +276,17 @@ func TestFRRLab(t *testing.T) {
 		if err := change(); err != nil {
 			t.Fatal(err)
 		}
-		knows(on)
+		knows("2001:db8:bb::/48", on)
+	}
+	leak := scenario.Advertise{Node: "b", Prefixes: []netip.Prefix{netip.MustParsePrefix("2001:db8:cc::/48")}}
+	for _, path := range [][]uint32{nil, {65009, 65010}, {65001}} {
+		leak.ASPath = path
+		for _, on := range []bool{true, true, false, false} {
+			if err := l.Originate(leak, on); err != nil {
+				t.Fatalf("AS path %v: %v", path, err)
+			}
+			knows("2001:db8:cc::/48", on && !slices.Contains(path, 65001)) // a does not accept its own number
+		}
 	}
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(look) {
 		v, err := dialVTY(frrSocket(dirOf(l.name), "a", RoleBFDD+".vty"))

@@ -60,6 +60,9 @@ var appliers = map[scenario.EventKind]applier{
 	scenario.EventDrain: once(func(ctx context.Context, l *lab.Lab, e scenario.Event) error {
 		return drain(ctx, l, *e.Drain)
 	}),
+	scenario.EventAdvertise: once(func(_ context.Context, l *lab.Lab, e scenario.Event) error {
+		return l.Originate(*e.Advertise, true)
+	}),
 	scenario.EventFlap: func(ctx context.Context, l *lab.Lab, e scenario.Event, quick bool) (time.Time, error) {
 		return flap(ctx, l, *e.Flap, quick)
 	},

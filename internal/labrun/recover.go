@@ -163,6 +163,8 @@ func repair(ctx context.Context, l *lab.Lab, events []scenario.Event) error {
 			errs = append(errs, l.Links().SetUp(scenario.Port{Node: e.Flap.Node, Interface: e.Flap.Interface}, true))
 		case e.Blackhole != nil:
 			errs = append(errs, l.Links().Clear(e.Blackhole.Port()))
+		case e.Advertise != nil:
+			errs = append(errs, l.Originate(*e.Advertise, false))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

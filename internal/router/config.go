@@ -3,6 +3,7 @@ package router
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/tabane/tabane/internal/bfd"
 	"github.com/tabane/tabane/internal/bgp"
@@ -18,6 +19,9 @@ type Config struct {
 	RouterID netip.Addr `yaml:"router_id"`
 	// Networks are originated and advertised to every neighbor.
 	Networks []netip.Prefix `yaml:"networks,omitempty"`
+	// Leaks are originated as well, with an AS path behind the own number, as by a router that leaks
+	// routes of others. Their traffic is not forwarded.
+	Leaks []Leak `yaml:"leaks,omitempty"`
 	// Neighbors are the eBGP neighbors.
 	Neighbors []Neighbor `yaml:"neighbors"`
 	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and root
@@ -26,6 +30,19 @@ type Config struct {
 	// Status is where /status and /metrics are served. Default: port 9118 of ::1.
 	// Example: "[::1]:9118"
 	Status netip.AddrPort `yaml:"status,omitempty"`
+}
+
+// Leak is a route that pretends to come from another AS.
+type Leak struct {
+	// Prefix is the destination of the route. Example: 2001:db8:c::/64
+	Prefix netip.Prefix `yaml:"prefix"`
+	// ASPath is the AS path behind the own number, the nearest AS first. Example: [65000, 65003]
+	ASPath []uint32 `yaml:"as_path"`
+}
+
+// Equal reports whether two leaks are the same route.
+func (l Leak) Equal(other Leak) bool {
+	return l.Prefix == other.Prefix && slices.Equal(l.ASPath, other.ASPath)
 }
 
 // Neighbor is one eBGP neighbor.
@@ -54,7 +71,22 @@ type Neighbor struct {
 func (c *Config) Check() fault.List {
 	faults := bgp.CheckIdentity(c.ASN, c.RouterID)
 	faults.Merge("", control.CheckPath(c.Control))
-	checkPrefixes(&faults, "networks", c.Networks)
+	faults.Merge("", CheckPrefixes("networks", c.Networks))
+	originated := map[netip.Prefix]bool{}
+	for _, p := range c.Networks {
+		originated[p] = true
+	}
+	for i, l := range c.Leaks {
+		at := fmt.Sprintf("leaks[%d]", i)
+		checkPrefix(&faults, at+".prefix", l.Prefix)
+		if originated[l.Prefix] {
+			faults.Add(at+".prefix", "%s is originated already", l.Prefix)
+		}
+		originated[l.Prefix] = true
+		if len(l.ASPath) == 0 || slices.Contains(l.ASPath, 0) {
+			faults.Add(at+".as_path", "must be at least one AS number > 0, got %v", l.ASPath)
+		}
+	}
 	if len(c.Neighbors) == 0 {
 		faults.Add("neighbors", "must name at least one neighbor")
 	}
@@ -76,17 +108,24 @@ func (c *Config) Check() fault.List {
 		faults.Merge(at, bgp.CheckAddress(n.Address))
 		faults.Merge(at, bgp.CheckPassword(n.Password))
 		faults.Merge(at, n.BFD.Check())
-		checkPrefixes(&faults, at+".deny", n.Deny)
+		faults.Merge(at, CheckPrefixes("deny", n.Deny))
 		seen.Check(&faults, at, "name", n.Name)
 		seen.Check(&faults, at, "address", n.Address)
 	}
 	return faults
 }
 
-func checkPrefixes(faults *fault.List, at string, prefixes []netip.Prefix) {
+// CheckPrefixes returns a fault for each prefix of the list at path that a router cannot originate.
+func CheckPrefixes(path string, prefixes []netip.Prefix) fault.List {
+	var faults fault.List
 	for i, p := range prefixes {
-		if !p.IsValid() || !p.Addr().Is6() || p.Addr().Is4In6() || p != p.Masked() {
-			faults.Add(fmt.Sprintf("%s[%d]", at, i), "must be an IPv6 prefix without host bits, got %v", p)
-		}
+		checkPrefix(&faults, fmt.Sprintf("%s[%d]", path, i), p)
+	}
+	return faults
+}
+
+func checkPrefix(faults *fault.List, at string, p netip.Prefix) {
+	if !p.IsValid() || !p.Addr().Is6() || p.Addr().Is4In6() || p != p.Masked() {
+		faults.Add(at, "must be an IPv6 prefix without host bits, got %v", p)
 	}
 }

@@ -14,6 +14,7 @@ import (
 // changes are the difference between two configurations that a running router can apply.
 type changes struct {
 	originate, withdraw []netip.Prefix
+	leak, end           []Leak
 	neighbors           bgp.Changes
 }
 
@@ -25,6 +26,12 @@ func (c changes) lines() []string {
 	}
 	for _, p := range c.originate {
 		lines = append(lines, fmt.Sprintf("network %s added", p))
+	}
+	for _, l := range c.end {
+		lines = append(lines, fmt.Sprintf("leak %s removed", l.Prefix))
+	}
+	for _, l := range c.leak {
+		lines = append(lines, fmt.Sprintf("leak %s added", l.Prefix))
 	}
 	return append(lines, c.neighbors.Lines()...)
 }
@@ -41,6 +48,7 @@ func difference(old, now Config) (changes, fault.List) {
 	bgp.CheckRenamed(&faults, "neighbors", before, after)
 	return changes{
 		originate: without(now.Networks, old.Networks), withdraw: without(old.Networks, now.Networks),
+		leak: withoutLeaks(now.Leaks, old.Leaks), end: withoutLeaks(old.Leaks, now.Leaks),
 		neighbors: bgp.Compare(before, after),
 	}, faults
 }
@@ -51,6 +59,10 @@ func without(list, other []netip.Prefix) []netip.Prefix {
 		there[p] = true
 	}
 	return slices.DeleteFunc(slices.Clone(list), func(p netip.Prefix) bool { return there[p] })
+}
+
+func withoutLeaks(list, other []Leak) []Leak {
+	return slices.DeleteFunc(slices.Clone(list), func(l Leak) bool { return slices.ContainsFunc(other, l.Equal) })
 }
 
 // Reload applies another configuration to the running router, networks and neighbors with their
@@ -75,18 +87,23 @@ func (r *Router) Reload(now Config) ([]string, error) {
 		return nil, err
 	}
 	r.daemon.Change(ctx, func() {
-		r.config.Networks, r.config.Neighbors = now.Networks, now.Neighbors
+		r.config.Networks, r.config.Leaks, r.config.Neighbors = now.Networks, now.Leaks, now.Neighbors
 		for _, name := range c.neighbors.Remove {
 			delete(r.links, name)
 		}
 		r.followLinks()
 	})
+	// Withdrawals first: a prefix may become a leak, or a leak get another path.
 	var err error
-	if len(c.originate) > 0 {
-		err = r.originate(c.originate)
+	withdrawn := c.withdraw
+	for _, l := range c.end {
+		withdrawn = append(withdrawn, l.Prefix)
 	}
-	if len(c.withdraw) > 0 {
-		err = errors.Join(err, r.daemon.Speaker.Withdraw(c.withdraw...))
+	if len(withdrawn) > 0 {
+		err = r.daemon.Speaker.Withdraw(withdrawn...)
+	}
+	if len(c.originate)+len(c.leak) > 0 {
+		err = errors.Join(err, r.originate(c.originate, c.leak))
 	}
 	return c.lines(), err
 }

@@ -35,6 +35,9 @@ func TestDifference(t *testing.T) {
 		{"nothing", func(*Config) {}, "", ""},
 		{"networks", func(c *Config) { c.Networks = prefixes("2001:db8:c:1::/64") },
 			"network 2001:db8:c::/64 removed\nnetwork 2001:db8:c:1::/64 added", ""},
+		{"leaks", func(c *Config) {
+			c.Networks, c.Leaks = nil, []Leak{{netip.MustParsePrefix("2001:db8:c::/64"), []uint32{65009, 65010}}}
+		}, "network 2001:db8:c::/64 removed\nleak 2001:db8:c::/64 added", ""},
 		{"policy alone keeps the session", func(c *Config) { c.Neighbors[0].Deny = prefixes("2001:db8:c::/64") },
 			`policy of session "a" changed`, ""},
 		{"order has no meaning", func(c *Config) { c.Neighbors[0], c.Neighbors[1] = c.Neighbors[1], c.Neighbors[0] }, "", ""},
@@ -69,6 +72,21 @@ status: cannot change from invalid AddrPort to [::1]:1 while the daemon runs; a 
 				t.Errorf("there is a way there but none back: %+v", back)
 			}
 		})
+	}
+}
+
+func TestCheckLeaks(t *testing.T) {
+	c := base()
+	c.Leaks = []Leak{
+		{c.Networks[0], []uint32{65009}}, {netip.MustParsePrefix("2001:db8::1/32"), []uint32{65009}}, {netip.MustParsePrefix("::/0"), nil},
+		{netip.MustParsePrefix("2001:db8:d::/64"), []uint32{65009, 0}},
+	}
+	want := `leaks[0].prefix: 2001:db8:c::/64 is originated already
+leaks[1].prefix: must be an IPv6 prefix without host bits, got 2001:db8::1/32
+leaks[2].as_path: must be at least one AS number > 0, got []
+leaks[3].as_path: must be at least one AS number > 0, got [65009 0]`
+	if got := strings.TrimSpace(c.Check().Error()); got != want {
+		t.Errorf("got %s\nwant %s", got, want)
 	}
 }
 

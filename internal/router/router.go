@@ -79,16 +79,19 @@ func (n Neighbor) speaker(own uint32) bgp.Neighbor {
 
 // Run routes until ctx ends. It always closes what New opened.
 func (r *Router) Run(ctx context.Context) error {
-	if err := r.originate(r.config.Networks); err != nil {
+	if err := r.originate(r.config.Networks, r.config.Leaks); err != nil {
 		return errors.Join(err, r.daemon.Close())
 	}
 	return r.daemon.Run(ctx, r)
 }
 
-func (r *Router) originate(networks []netip.Prefix) error {
+func (r *Router) originate(networks []netip.Prefix, leaks []Leak) error {
 	routes := make([]bgp.UnicastRoute, len(networks))
 	for i, p := range networks {
 		routes[i] = bgp.UnicastRoute{Prefix: p}
+	}
+	for _, l := range leaks {
+		routes = append(routes, bgp.UnicastRoute{Prefix: l.Prefix, Attributes: bgp.Attributes{ASPath: l.ASPath}})
 	}
 	return r.daemon.Speaker.Originate(routes...)
 }

@@ -2,11 +2,13 @@ package scenario
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/tabane/tabane/internal/role"
+	"github.com/tabane/tabane/internal/router"
 )
 
 const (
@@ -85,7 +87,7 @@ func (c *checker) fastest(e *Experiment, k Case, t *Traffic) time.Duration {
 // events checks a case's events regardless of its traffic. They are applied in order: an event can
 // only restore what has failed before.
 func (c *checker) events(path string, k Case) {
-	f := eventState{checker: c, down: map[Port]bool{}, holes: map[Port]bool{}, ended: map[Daemon]bool{}, drained: map[string]bool{}}
+	f := eventState{checker: c, down: map[Port]bool{}, holes: map[Port]bool{}, ended: map[Daemon]bool{}, drained: map[string]bool{}, advertised: map[origin]bool{}}
 	for i, x := range k.Events {
 		path := index(path+".events", i)
 		switch {
@@ -116,6 +118,13 @@ type eventState struct {
 	down, holes map[Port]bool
 	ended       map[Daemon]bool
 	drained     map[string]bool
+	advertised  map[origin]bool
+}
+
+// origin is a prefix that a node originates.
+type origin struct {
+	node   string
+	prefix netip.Prefix
 }
 
 // eventKind is a row of the table of event kinds.
@@ -158,6 +167,7 @@ var eventKinds = []eventKind{
 		delete(f.drained, x.Start.Node) // a daemon is in service after a restart
 	}},
 	{EventDrain, func(x Event) bool { return x.Drain != nil }, func(f *eventState, path string, x Event) { f.drain(path, *x.Drain) }},
+	{EventAdvertise, func(x Event) bool { return x.Advertise != nil }, func(f *eventState, path string, x Event) { f.advertise(path, *x.Advertise) }},
 	{EventFlap, func(x Event) bool { return x.Flap != nil }, func(f *eventState, path string, x Event) { f.flap(path, *x.Flap) }},
 }
 
@@ -244,6 +254,33 @@ func (f *eventState) drain(path string, x Drain) {
 	f.drained[x.Node] = true
 	if x.Wait < 0 {
 		f.Add(path+".wait", "must not be negative, got %s", x.Wait)
+	}
+}
+
+func (f *eventState) advertise(path string, x Advertise) {
+	if len(x.Prefixes) == 0 {
+		f.Add(path+".prefixes", "must name at least one prefix")
+	}
+	f.Merge(path, router.CheckPrefixes("prefixes", x.Prefixes))
+	if slices.Contains(x.ASPath, 0) {
+		f.Add(path+".as_path", "AS numbers must be > 0, got %v", x.ASPath)
+	}
+	if !f.knownNode(path+".node", x.Node) {
+		return
+	}
+	n := f.spec.Nodes[x.Node]
+	if n == nil || n.Router == nil {
+		f.Add(path+".node", "node %q runs no %s", x.Node, role.Router)
+		return
+	}
+	r := n.Router
+	for i, p := range x.Prefixes {
+		own := slices.Contains(r.Networks, p) || slices.ContainsFunc(r.Leaks, func(l router.Leak) bool { return l.Prefix == p })
+		if o := (origin{x.Node, p}); own || f.advertised[o] {
+			f.Add(index(path+".prefixes", i), "node %q originates %s already", x.Node, p)
+		} else {
+			f.advertised[o] = true
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/tabane/tabane/internal/fault"
@@ -31,6 +32,8 @@ type Event struct {
 	Start *Daemon `yaml:"start,omitempty"`
 	// Drain takes a border router out of service, as tabane asbr drain does.
 	Drain *Drain `yaml:"drain,omitempty"`
+	// Advertise makes a router originate further prefixes, as one that hijacks or leaks routes.
+	Advertise *Advertise `yaml:"advertise,omitempty"`
 	// Flap repeats a failure and its end.
 	Flap *Flap `yaml:"flap,omitempty"`
 }
@@ -49,6 +52,7 @@ const (
 	EventStop      EventKind = "stop"
 	EventStart     EventKind = "start"
 	EventDrain     EventKind = "drain"
+	EventAdvertise EventKind = "advertise"
 	EventFlap      EventKind = "flap"
 )
 
@@ -129,6 +133,18 @@ type Drain struct {
 	Node string `yaml:"node"`
 	// Wait is how long others have to move to other paths. Default: 5s. Example: 2s
 	Wait time.Duration `yaml:"wait,omitempty"`
+}
+
+// Advertise makes a router originate prefixes, which it advertises to all its neighbors. It forwards
+// along its other routes as before.
+type Advertise struct {
+	// Node is the name of a node with a router.
+	Node string `yaml:"node"`
+	// Prefixes are the destinations.
+	Prefixes []netip.Prefix `yaml:"prefixes"`
+	// ASPath is the AS path of the routes behind the router's own number, the nearest AS first.
+	// Default: none, as of the router's own networks. Example: [65000, 65003]
+	ASPath []uint32 `yaml:"as_path,omitempty"`
 }
 
 // Flap is a repeated failure: of an interface, which is down for half of each period, or of the BGP

@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +27,7 @@ func TestCheckEvents(t *testing.T) {
 	}
 	flap := func(f Flap) Event { return Event{Flap: &f} }
 	const cases = "experiment.cases[0].events"
-	const kinds = ": must be exactly one of set, down, up, blackhole, clear, kill, stop, start, drain and flap"
+	const kinds = ": must be exactly one of set, down, up, blackhole, clear, kill, stop, start, drain, advertise and flap"
 	for _, tt := range []struct {
 		name   string
 		events []Event
@@ -57,6 +58,16 @@ func TestCheckEvents(t *testing.T) {
 		{"drained after another start", []Event{{Drain: &Drain{Node: "asbr1"}}, {Kill: asbr}, {Start: asbr}, {Drain: &Drain{Node: "asbr1"}}}, nil, ""},
 		{"drain of another role", []Event{{Drain: &Drain{Node: "server", Wait: -1}}}, nil,
 			cases + "[0].drain.node: node \"server\" runs no asbr\n" + cases + "[0].drain.wait: must not be negative, got -1ns"},
+		{"advertise", []Event{{Advertise: &Advertise{Node: "transit-a", Prefixes: []netip.Prefix{netip.MustParsePrefix("::/0")}, ASPath: []uint32{65000}}}}, nil, ""},
+		{"advertise nothing", []Event{{Advertise: &Advertise{Node: "asbr1", ASPath: []uint32{0}}}}, nil,
+			cases + "[0].advertise.prefixes: must name at least one prefix\n" + cases + "[0].advertise.as_path: AS numbers must be > 0, got [0]\n" +
+				cases + `[0].advertise.node: node "asbr1" runs no router`},
+		{"advertise what is advertised", []Event{
+			{Advertise: &Advertise{Node: "client-isp", Prefixes: []netip.Prefix{netip.MustParsePrefix("2001:db8:c::/64"), netip.MustParsePrefix("::/0")}}},
+			{Advertise: &Advertise{Node: "client-isp", Prefixes: []netip.Prefix{netip.MustParsePrefix("::/0"), netip.MustParsePrefix("10.0.0.0/8")}}}}, nil,
+			cases + "[0].advertise.prefixes[0]: node \"client-isp\" originates 2001:db8:c::/64 already\n" +
+				cases + "[1].advertise.prefixes[1]: must be an IPv6 prefix without host bits, got 10.0.0.0/8\n" +
+				cases + "[1].advertise.prefixes[0]: node \"client-isp\" originates ::/0 already"},
 		{"flap of nothing", []Event{flap(Flap{Node: "transit-a", Times: 1, Every: time.Second})}, nil, cases + "[0].flap: must have either interface or neighbor"},
 		{"flap of impossible numbers", []Event{flap(Flap{Node: "transit-a", Interface: "link-a", Neighbor: "asbr1", Quick: 2})}, nil,
 			cases + "[0].flap: must have either interface or neighbor\n" + cases + "[0].flap.times: must be 1 to 1000, got 0\n" +

@@ -21,6 +21,8 @@ func (o outages) apply(e Event) (over bool) {
 		o[*e.Stop] = true
 	case e.Drain != nil:
 		o[Daemon{e.Drain.Node, "asbr"}] = true
+	case e.Advertise != nil:
+		o[e.Advertise] = true
 	case e.Up != nil:
 		ended = *e.Up
 	case e.Clear != nil:

@@ -39,6 +39,7 @@ var effects = map[scenario.EventKind]effect{
 	scenario.EventStop:      ofDaemon(),
 	scenario.EventStart:     ofDaemon(),
 	scenario.EventDrain:     ofDaemon(),
+	scenario.EventAdvertise: ofDaemon(),
 	scenario.EventFlap:      flap(),
 }
 
