@@ -88,6 +88,7 @@ var layerOf = map[string]layer{
 	"internal/bfd": probes,
 
 	"internal/control": adapters,
+	"internal/systemd": adapters,
 	"internal/netns":   adapters,
 	"internal/route":   adapters,
 	"internal/tc":      adapters,

@@ -16,6 +16,7 @@ import (
 	"github.com/tabane/tabane/internal/config"
 	"github.com/tabane/tabane/internal/doctor"
 	"github.com/tabane/tabane/internal/role"
+	"github.com/tabane/tabane/internal/systemd"
 )
 
 // require returns what this host lacks for what is to be done. Looking for it changes nothing.
@@ -109,11 +110,15 @@ func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	if err != nil {
 		return startFailure(r, "the status address "+at.String(), err)
 	}
+	manager, err := systemd.New()
+	if err != nil {
+		return errors.Join(startFailure(r, "this host", err), listener.Close())
+	}
 	m, err := r.Start(ctx, &f.Sections, role.Options{Keep: keep, Log: log})
 	if err != nil {
 		return errors.Join(startFailure(r, file, err), listener.Close())
 	}
-	d := &service{role: r, machine: m, file: file, log: log}
+	d := &service{role: r, machine: m, file: file, log: log, manager: manager}
 	if path := r.Control(&f.Sections); path != "" {
 		stop, e := d.serveCommands(ctx, path)
 		if e != nil {
@@ -126,6 +131,8 @@ func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 		defer cancel()
 		go d.follow(ctx, hangups)
 	}
+	d.notify(manager.Ready("running"))
+	defer context.AfterFunc(ctx, func() { d.notify(manager.Stopping()) })()
 	log.Info("started", "role", r.Name, "version", a.version, "status", "http://"+at.String()+"/status")
 	if err := monitor(ctx, listener, r.Name, a.version, m); err != nil {
 		return &failure{what: "run " + r.Name, on: file, why: err}

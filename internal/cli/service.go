@@ -19,6 +19,7 @@ import (
 
 	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/role"
+	"github.com/tabane/tabane/internal/systemd"
 )
 
 // service is a running daemon with the file that configures it.
@@ -27,8 +28,16 @@ type service struct {
 	machine role.Machine
 	file    string
 	log     *slog.Logger
+	manager systemd.Notifier
 
 	reloading sync.Mutex
+}
+
+// notify logs that the service manager could not be informed.
+func (s *service) notify(err error) {
+	if err != nil {
+		s.log.Warn("service manager not informed", "err", err)
+	}
 }
 
 // follow reloads the file at each signal until ctx ends.
@@ -47,11 +56,14 @@ func (s *service) follow(ctx context.Context, hangups <-chan os.Signal) {
 func (s *service) reload() ([]string, error) {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
+	s.notify(s.manager.Reloading())
 	changes, err := s.apply()
 	if err != nil {
+		s.notify(s.manager.Ready("reload rejected: " + err.Error()))
 		s.log.Error("reload rejected, running configuration unchanged", "file", s.file, "err", err)
 		return nil, err
 	}
+	s.notify(s.manager.Ready("running"))
 	s.log.Info("configuration reloaded", "file", s.file, "changes", len(changes))
 	for _, line := range changes {
 		s.log.Info("configuration changed: " + line)
