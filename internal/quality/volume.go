@@ -7,7 +7,7 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// lossMemory is over how many packets Loss remembers: one of them counts for a 256th.
+// lossMemory is the weight of Loss's exponential average: a packet counts for 1/256.
 const lossMemory = 256
 
 // Loss estimates the share of packets that a path loses. Until it has seen as many packets as it
@@ -48,7 +48,7 @@ type Rate struct {
 	begun bool
 }
 
-// Update counts bytes that arrived at now, which never goes back.
+// Update counts bytes that arrived at now, which is monotonic.
 func (r *Rate) Update(now time.Duration, bytes int) {
 	if !r.begun {
 		// What arrives first was sent before anybody measured.
@@ -65,7 +65,7 @@ func (r *Rate) Update(now time.Duration, bytes int) {
 	r.last, r.due = now, 0
 }
 
-// Value returns the estimate at now: it fades while nothing arrives.
+// Value returns the estimate at now, which decays while nothing arrives.
 func (r *Rate) Value(now time.Duration) unit.Bandwidth {
 	gap := max(now-r.last, 0)
 	return unit.Bandwidth(math.Min(r.bits*math.Exp(-gap.Seconds()/rateMemory.Seconds()), math.MaxInt64/2))

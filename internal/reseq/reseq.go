@@ -22,25 +22,24 @@ type Options struct {
 
 // Segment is bytes [Seq, Seq+Length) of the sequence space that arrived over a path.
 type Segment struct {
-	// Arrived is when it came; Ready, which Push and PushBatch set, when it was given to the
-	// buffer: later, when another buffer held it first.
+	// Arrived is its arrival time; Ready, which Push and PushBatch set, when it entered the buffer, which
+	// is later when another buffer held it first.
 	Arrived, Ready time.Duration
 	Path           int
 	Seq            uint64
-	// Length is positive. In calls of Released it leaves out what was there before at the
-	// front.
+	// Length is positive. In calls of Released it does not count duplicate bytes at the front.
 	Length int
 }
 
-// Release is what an arrival led to.
+// Release is the effect of an arrival.
 type Release struct {
-	// New is how many of its bytes were not there before; the others are duplicates.
+	// New is the number of its bytes that are not duplicates.
 	New int
-	// Segments and Bytes were released by it, itself included.
+	// Segments and Bytes are what it released, itself included.
 	Segments, Bytes int
 }
 
-// Burst is what one arrival released.
+// Burst is the data that one arrival released.
 type Burst struct {
 	At              time.Duration
 	Segments, Bytes int
@@ -49,7 +48,7 @@ type Burst struct {
 // Count is segments and their bytes.
 type Count struct{ Segments, Bytes uint64 }
 
-// Buffer puts segments into order and measures it. Times are those of any clock that does not run
+// Buffer is a reorder buffer that measures itself. Times are those of any clock that does not run
 // backwards: a time before the latest one counts as the latest. Sequence numbers wrap at 2^64 and
 // must be less than 2^63 apart. In steady state it does not allocate. It is not safe for concurrent
 // use.
@@ -74,7 +73,7 @@ type Buffer struct {
 // paths is how many paths have a hint of their own; the others share.
 const paths = 16
 
-// node is a segment that is held; next is the index of the following one of its run, or of the list
+// node is a held segment; next is the index of the following one of its run, or of the list
 // of free ones.
 type node struct {
 	Segment
@@ -88,14 +87,14 @@ func New(o Options) *Buffer {
 	return &Buffer{next: o.Start, free: none, released: o.Released, series: o.Bursts}
 }
 
-// Next is the sequence number of the first byte that is missing.
+// Next returns the sequence number of the first missing byte (RCV.NXT).
 func (b *Buffer) Next() uint64 { return b.next }
 
 // Occupancy returns what waits for missing bytes before it. Duplicate bytes count once.
 func (b *Buffer) Occupancy() Count { return Count{Segments: b.m.Occupancy.Segments, Bytes: b.holding} }
 
-// Push takes a segment that arrives now. Bytes that were there before are counted as duplicates,
-// and a segment that has none but those releases nothing. It panics when length is not positive.
+// Push processes a segment that arrives now. Bytes received before are counted as duplicates; a segment
+// of duplicates alone releases nothing. It panics when length is not positive.
 func (b *Buffer) Push(now time.Duration, path int, seq uint64, length int) Release {
 	now = b.begin(now)
 	b.push(now, &Segment{Arrived: now, Ready: now, Path: path, Seq: seq, Length: length})
@@ -278,7 +277,7 @@ func (b *Buffer) push(now time.Duration, s *Segment) {
 	}
 }
 
-// shared is how many bytes of [start, end) are in the run.
+// shared returns the number of bytes of [start, end) in the run.
 func shared(start, end uint64, r *run) uint64 {
 	from, to := r.start, r.end
 	if before(from, start) {
@@ -293,7 +292,7 @@ func shared(start, end uint64, r *run) uint64 {
 	return to - from
 }
 
-// arrive counts a segment of which so many bytes are new.
+// arrive counts a segment with that many new bytes.
 func (b *Buffer) arrive(s *Segment, fresh int) {
 	b.m.Arrived.Segments++
 	b.m.Arrived.Bytes += uint64(fresh)
@@ -306,7 +305,7 @@ func (b *Buffer) duplicate(length int) {
 	b.m.Duplicate.Bytes += uint64(length)
 }
 
-// deliver releases a segment that waits for nothing.
+// deliver releases a segment that is in order.
 func (b *Buffer) deliver(now time.Duration, s *Segment, start uint64, fresh int) {
 	b.batch.Bytes += fresh
 	b.m.Released.Bytes += uint64(fresh)
@@ -364,17 +363,17 @@ func (b *Buffer) hold(s *Segment, start uint64, fresh int) int32 {
 	return i
 }
 
-// Measures is what a buffer has measured so far.
+// Measures are the measurements of a buffer.
 type Measures struct {
 	// First and Last are the times of the first and the last arrival (or Skip), LastRelease that of
 	// the last release.
 	First, Last, LastRelease time.Duration
-	// Arrived is what brought bytes that were not there before, and those bytes; Released what is
-	// in order; Occupancy the difference.
+	// Arrived counts segments with new bytes, and these bytes; Released what was released; Occupancy is
+	// the difference.
 	Arrived, Released, Occupancy Count
-	// Duplicate is segments of which all bytes were there before, and all bytes that were.
+	// Duplicate counts segments without new bytes, and all duplicate bytes.
 	Duplicate Count
-	// Skipped is bytes that never came.
+	// Skipped is bytes that never arrived.
 	Skipped uint64
 	// PeakOccupancy is the peak, MeanOccupancy the mean over time in bytes.
 	PeakOccupancy Count
@@ -388,7 +387,7 @@ type Measures struct {
 	started bool
 }
 
-// Measures returns what was measured up to now. It shares its histograms with the buffer: read it
+// Measures returns the measurements so far. It shares its histograms with the buffer: read it
 // before the next Push.
 func (b *Buffer) Measures() Measures {
 	m := b.m

@@ -19,14 +19,14 @@ type Path struct {
 	// Usable: the path is up and may be used. Backup: it is used only while no other path is
 	// usable.
 	Usable, Backup bool
-	// Room is how many bytes may be given to the path now, by its congestion window or, with
+	// Room is how many bytes the path accepts now, limited by its congestion window or, with
 	// Needs.Ahead, by its send buffer. A datagram path has no window and a large Room.
 	Room int
 	// Cwnd and InFlight are the congestion window and what is in flight, in bytes. MSS is the
 	// payload of a full segment.
 	Cwnd, InFlight, MSS int
-	// Queued is what was given to the path and is neither acknowledged nor in flight, in bytes: it
-	// waits for the window or for its retransmission. It is set with Needs.Ahead only.
+	// Queued is the data assigned to the path that is neither acknowledged nor in flight, in bytes. It
+	// is set with Needs.Ahead only.
 	Queued int
 	// SRTT and RTTVAR are the smoothed round-trip time and its variation (RFC 6298), 0 before the
 	// first sample.
@@ -34,7 +34,7 @@ type Path struct {
 	// Delay and Jitter are one-way, Rate is the path's rate. They are set with Needs.Delay only.
 	Delay, Jitter time.Duration
 	Rate          unit.Bandwidth
-	// Ratio is how many packets in succession the scheduler ratio gives to the path.
+	// Ratio is how many consecutive packets the scheduler ratio assigns to the path.
 	Ratio int
 }
 
@@ -47,13 +47,12 @@ type Segment struct {
 	Now time.Duration
 	// Size is the number of bytes that the segment takes of a path's Room.
 	Size int
-	// Window is what is left of the shared window, in bytes, before this segment. The caller keeps
-	// within it.
+	// Window is the rest of the shared window, in bytes, before this segment. The caller enforces it.
 	Window int
 	// Unacked is the number of bytes sent and not acknowledged at the data level. Window and
 	// Unacked together are the whole send window.
 	Unacked int
-	// Queued is how many bytes wait to be scheduled, this segment included.
+	// Queued is the number of bytes to be scheduled, this segment included.
 	Queued int
 }
 
@@ -100,7 +99,7 @@ type Options struct {
 	Own bool
 }
 
-// Check returns what is wrong with the options.
+// Check returns the faults of the options.
 func (o Options) Check() fault.List {
 	var faults fault.List
 	if !(o.Beta >= 0 && o.Beta <= 1) {
@@ -123,9 +122,9 @@ type Needs struct {
 	// Blocked: Next is also called for a segment that does not fit the shared window. It then sends
 	// nothing, and the scheduler learns that the window was the limit.
 	Blocked bool
-	// Ahead: the scheduler gives a path data before the path's congestion window has room for it.
-	// Path.Room is then what the path's send buffer has room for, Path.Queued what waits there, and
-	// the rest of a Piece is given even beyond Room.
+	// Ahead: the scheduler assigns data to a path before the path's congestion window has room for it.
+	// Path.Room is then the room in the path's send buffer, Path.Queued the data queued there, and the
+	// rest of a Piece is assigned even beyond Room.
 	Ahead bool
 }
 

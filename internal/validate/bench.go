@@ -14,14 +14,14 @@ import (
 	"github.com/tabane/tabane/internal/sim"
 )
 
-// bench collects runs, so that all of them go on at a time whatever they belong to.
+// bench collects the runs of all comparisons, and runs them in parallel.
 type bench struct {
 	jobs []job
-	// faults are what plans found wrong with their input, before anything runs.
+	// faults are those of the plans' input, found before the first run.
 	faults []error
 }
 
-// job is a run that leaves what it measured where its plan finds it.
+// job is a run that stores its figures for its plan.
 type job func(context.Context) error
 
 func (b *bench) run(ctx context.Context, workers int, progress func(done, all int)) error {
@@ -52,11 +52,10 @@ func (b *bench) run(ctx context.Context, workers int, progress func(done, all in
 	return group.Wait()
 }
 
-// measure takes a figure from a result.
+// measure returns a figure of a result.
 type measure func(*sim.Result) float64
 
-// repeat adds runs of one configuration with different seeds and returns the samples of what is
-// measured, one for each measure.
+// repeat adds runs of a configuration with different seeds, and returns a sample for each measure.
 func (b *bench) repeat(runs int, config func(seed uint64) sim.Config, measures ...measure) []*sample {
 	samples := make([]*sample, len(measures))
 	for i := range samples {
@@ -81,7 +80,7 @@ func (b *bench) repeat(runs int, config func(seed uint64) sim.Config, measures .
 	return samples
 }
 
-// sample is one figure of several runs.
+// sample has a figure of several runs.
 type sample struct{ values []float64 }
 
 func (s *sample) n() int        { return len(s.values) }
@@ -94,15 +93,15 @@ func (s *sample) deviation() float64 {
 	return stat.StdDev(s.values, nil)
 }
 
-// standardError is that of the mean.
+// standardError returns the standard error of the mean.
 func (s *sample) standardError() float64 { return s.deviation() / math.Sqrt(float64(s.n())) }
 
-// String is the mean and the standard deviation.
+// String formats the mean and the standard deviation.
 func (s *sample) String() string {
 	return fmt.Sprintf("%s ± %s", digits(s.mean()), digits(s.deviation()))
 }
 
-// digits prints a figure to three significant digits without an exponent.
+// digits formats a figure with three significant digits and no exponent.
 func digits(x float64) string {
 	if x == 0 {
 		return "0"
@@ -111,7 +110,7 @@ func digits(x float64) string {
 	return fmt.Sprintf("%.*f", min(max(places, 0), 6), x)
 }
 
-// ratio is a figure of each run over the figure of the same run.
+// ratio divides two figures, run by run.
 func ratio(over, under *sample) *sample {
 	s := &sample{values: make([]float64, over.n())}
 	for i := range s.values {
@@ -120,11 +119,11 @@ func ratio(over, under *sample) *sample {
 	return s
 }
 
-// megabits is a rate in Mbit/s.
+// megabits returns a rate in Mbit/s.
 func megabits(bytes float64, over time.Duration) float64 { return bytes * 8 / 1e6 / over.Seconds() }
 
-// arrived measures what arrived of a connection's path between two times, in Mbit/s of payload. The
-// series has to be by the second.
+// arrived measures the payload received on a path between two times, in Mbit/s. Series must have an
+// interval of one second.
 func arrived(connection, path int, from, to time.Duration) measure {
 	return func(r *sim.Result) float64 {
 		total := 0.0
@@ -136,7 +135,7 @@ func arrived(connection, path int, from, to time.Duration) measure {
 	}
 }
 
-// sum adds figures up.
+// sum adds figures.
 func sum(measures ...measure) measure {
 	return func(r *sim.Result) float64 {
 		total := 0.0
@@ -147,7 +146,7 @@ func sum(measures ...measure) measure {
 	}
 }
 
-// mean is the mean of figures.
+// mean returns the mean of figures.
 func mean(measures ...measure) measure {
 	all := sum(measures...)
 	return func(r *sim.Result) float64 { return all(r) / float64(len(measures)) }

@@ -21,7 +21,7 @@ func fixedPoints(b *bench, o Options) func() Part {
 	kinds := []struct {
 		name, what string
 		through    bool
-		// theory is what LIA leaves to a TCP, of its fair share.
+		// theory is the share of its fair rate that a TCP gets beside LIA.
 		theory float64
 	}{
 		{"A", "a second path that gains nothing", true, root(func(z float64) float64 { return z + z*z/(1+2*z*z) })},
@@ -39,7 +39,7 @@ func fixedPoints(b *bench, o Options) func() Part {
 		}
 	}
 	third := upgrade(b, o)
-	// What one connection can get of a megabit as payload.
+	// The payload of one megabit.
 	fair := megabits(float64(capacity)/8*payload/(payload+header), time.Second) / users
 	return func() Part {
 		p := Part{
@@ -98,8 +98,7 @@ z = √(pX/pT), X and T are full at z = 0.646 before and 0.813 after. Changes ar
 func khalili(seed uint64, congestion string, duration time.Duration, through bool) sim.Config {
 	n := newNetwork(seed, duration)
 	half := 40 * time.Millisecond
-	// Where a path has two links, the second has no delay, so that the round trip times are the
-	// same.
+	// The second link of a path has no delay, so that round-trip times are equal.
 	own, shared := n.link(early(capacity, half)), n.link(early(capacity, half))
 	if through {
 		n.config.Links[own].Delay, n.config.Links[shared].Delay = half/2, half/2
@@ -122,7 +121,7 @@ func khalili(seed uint64, congestion string, duration time.Duration, through boo
 	return n.config
 }
 
-// root is where f, which grows, is 1 between 0 and 1.
+// root returns x in [0, 1] with f(x) = 1; f is increasing.
 func root(f func(float64) float64) float64 {
 	low, high := 0.0, 1.0
 	for range 60 {
@@ -135,7 +134,7 @@ func root(f func(float64) float64) float64 {
 	return low
 }
 
-// lingering is what a TCP gets in scenario C.
+// lingering returns the throughput of a TCP in scenario C.
 func lingering(z float64) float64 { return z * (1 + z*z) }
 
 func scaled(s *sample, factor float64) *sample {

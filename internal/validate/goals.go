@@ -8,14 +8,13 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// coupled are the controls that keep RFC 6356's goals, and all of them with the counterexample
-// last.
+// coupled are the controls that meet RFC 6356's goals; everything has a counterexample, too.
 var (
 	coupled    = []string{"lia", "olia", "balia"}
 	everything = []string{"lia", "olia", "balia", "newreno"}
 )
 
-// expected is a verdict where the counterexample fails as it should.
+// expected returns the verdict, for a comparison in which the counterexample has to fail.
 func expected(holds bool, congestion string) string {
 	if congestion == "newreno" && !holds {
 		return "no, as expected"
@@ -31,8 +30,7 @@ func label(congestion string) string {
 	return congestion
 }
 
-// length is how long comparisons between connections are and what of it is measured, and how often
-// they are repeated.
+// length returns the number of runs of a comparison between connections, their warm-up and duration.
 func length(o Options) (runs int, warm, duration time.Duration) {
 	if o.Quick {
 		return 4, 15 * time.Second, 60 * time.Second
@@ -64,8 +62,8 @@ can be computed: windows in proportion to 1/√p without coupling, to 1/p for LI
 	}
 }
 
-// improve is goal 1: two paths, with two TCPs on the one and six on the other. What the best path
-// gives is measured with a TCP in its place.
+// improve is goal 1: two paths, with two TCPs on one and six on the other. The throughput of the best
+// path is measured with a TCP in place of the connection.
 func improve(b *bench, o Options) func() (Table, []Claim) {
 	runs, warm, duration := length(o)
 	build := func(seed uint64, congestion string) sim.Config {
@@ -108,7 +106,7 @@ func improve(b *bench, o Options) func() (Table, []Claim) {
 	}
 }
 
-// doNoHarm is goal 2: both subflows go through the same bottleneck, with four TCPs.
+// doNoHarm is goal 2: both subflows share a bottleneck with four TCPs.
 func doNoHarm(b *bench, o Options) func() (Table, []Claim) {
 	const others = 4
 	runs, warm, duration := length(o)
@@ -148,7 +146,7 @@ func doNoHarm(b *bench, o Options) func() (Table, []Claim) {
 	}
 }
 
-// balance is goal 3, on paths with given losses.
+// balance is goal 3, on paths with given loss rates.
 func balance(b *bench, o Options) func() (Table, []Claim) {
 	const good, bad = 0.001, 0.004
 	runs, warm, duration := length(o)

@@ -21,8 +21,7 @@ import (
 // comparisonFile is what `tabane lab run --compare sim` writes beside its result.json.
 const comparisonFile = "compare.json"
 
-// comparison is what is read of such a file: the measurements. What was simulated then is not, it
-// is simulated again.
+// comparison is the part of such a file that is read: the measurements. The simulation is run again.
 type comparison struct {
 	Schema   int    `json:"schema"`
 	Scenario string `json:"scenario"`
@@ -38,7 +37,7 @@ type comparison struct {
 	} `json:"cells"`
 }
 
-// simulate adds the simulation of a measured scenario, with the scheduler that Linux has.
+// simulate adds the simulation of a measured scenario, with Linux' scheduler.
 func simulate(b *bench, o Options, spec *scenario.Spec) *result.Result {
 	spec = spec.ForLab().WithSchedulers(func(name string) string {
 		if name == "" {
@@ -58,7 +57,7 @@ func simulate(b *bench, o Options, spec *scenario.Spec) *result.Result {
 	return result
 }
 
-// quickTrials is how many trials of each cell a quick run has.
+// quickTrials is the number of trials of each cell in a quick run.
 const quickTrials = 3
 
 // readComparison reads the file itself, or the one beside a result.json or in a directory.
@@ -101,7 +100,7 @@ func decodeComparison(in io.Reader) (comparison, error) {
 	return c, nil
 }
 
-// aims says for each metric that is shown how near the simulator should be.
+// aims is the tolerance of each metric shown.
 var aims = map[string]float64{
 	result.Goodput:        0.05,
 	result.ReseqDelayMean: 0.2,
@@ -109,7 +108,7 @@ var aims = map[string]float64{
 	result.BurstLarge:     0.2,
 }
 
-// claimed is of what share of the cells it is claimed that they are so near.
+// claimed is the share of cells for which that tolerance is claimed.
 var claimed = []struct {
 	metric, what, cells string
 	share               float64
@@ -122,7 +121,7 @@ var claimed = []struct {
 // middle is the median of sorted values.
 func middle(v []float64) float64 { return (v[(len(v)-1)/2] + v[len(v)/2]) / 2 }
 
-// ranged is a mean, and what it lies between where trials differ.
+// ranged formats a mean, with minimum and maximum where trials differ.
 func ranged(mean float64, between [2]float64, by float64) string {
 	s := digits(mean * by)
 	if least, most := digits(between[0]*by), digits(between[1]*by); least != most {
@@ -131,7 +130,7 @@ func ranged(mean float64, between [2]float64, by float64) string {
 	return s
 }
 
-// kernel shows what a lab measured beside what was simulated.
+// kernel compares measurements of a lab with simulations.
 func kernel(b *bench, o Options) func() Part {
 	part := Part{
 		Title:    "The kernel",
@@ -218,8 +217,7 @@ of a single burst. The scenario receive-buffer
 	}
 }
 
-// inUnit is a metric's title with the unit that it is shown in, and what it is multiplied by for
-// that.
+// inUnit returns a metric's title with the unit it is shown in, and the factor to that unit.
 func inUnit(metric string) (title string, by float64) {
 	m, known := result.MetricNamed(metric)
 	if !known {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Markdown is the report as a page.
+// Markdown writes the report as a page.
 func (r Report) Markdown() string {
 	var b strings.Builder
 	b.WriteString(`# Validation
@@ -36,7 +36,7 @@ n is the number of runs, each with a seed of its own; ± is the standard deviati
 	return b.String()
 }
 
-// writeSummary says of each claim whether it holds.
+// writeSummary writes whether each claim holds.
 func (r Report) writeSummary(b *strings.Builder) {
 	if r.Holds() {
 		fmt.Fprintf(b, "\n## Verdict\n\nResult: %s.\n", r.Verdict())

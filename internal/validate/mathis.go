@@ -24,7 +24,7 @@ func mathis(b *bench, o Options) func() Part {
 	var cells []cell
 	for _, loss := range losses {
 		for _, rtt := range rtts {
-			// So long that there are about as many losses.
+			// Long enough for about as many losses.
 			duration := time.Duration(cycles / loss / rateOfMathis(randomLoss, loss, rtt) * 8 * payload / 1e6 * float64(time.Second)).Round(time.Second)
 			warm := (duration / 10).Round(time.Second)
 			duration += warm
@@ -73,7 +73,7 @@ else; a window that grows or shrinks otherwise shows here at once.`, lowest, hig
 	}
 }
 
-// margin is what formulas are allowed that leave things out.
+// margin is the tolerance of simplified formulas.
 const margin = 0.1
 
 // The constants of Mathis et al. with an acknowledgement for each segment.
@@ -82,12 +82,12 @@ const (
 	randomLoss   = 1.31
 )
 
-// rateOfMathis is in Mbit/s.
+// rateOfMathis returns the rate in Mbit/s.
 func rateOfMathis(c, p float64, rtt time.Duration) float64 {
 	return c / math.Sqrt(p) * payload * 8 / 1e6 / rtt.Seconds()
 }
 
-// rateOfPadhye is the approximate formula of Padhye, Firoiu, Towsley and Kurose (Modeling TCP
+// rateOfPadhye returns the rate by the approximate formula of Padhye, Firoiu, Towsley and Kurose (Modeling TCP
 // Throughput, SIGCOMM 1998) with b = 1 and a timeout of RTT and 200 ms, in Mbit/s.
 func rateOfPadhye(p float64, rtt time.Duration) float64 {
 	timeout := rtt.Seconds() + 0.2

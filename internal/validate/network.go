@@ -10,19 +10,19 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// The segments of all comparisons: 1500 bytes on the wire, as in most of the literature.
+// Segment sizes of all comparisons: IP packets of 1500 bytes, as in most of the literature.
 const (
 	payload = 1448
 	header  = 52
 )
 
-// network is a simulation that is being put together.
+// network builds a simulation.
 type network struct {
 	config sim.Config
 	random *rand.Rand
 }
 
-// newNetwork begins one of that length, with figures by the second.
+// newNetwork returns an empty network, with series of one second.
 func newNetwork(seed uint64, duration time.Duration) *network {
 	return &network{
 		config: sim.Config{Seed: seed, Duration: duration, Series: time.Second},
@@ -36,13 +36,12 @@ func (n *network) link(p channel.Profile) int {
 	return len(n.config.Links) - 1
 }
 
-// path leads through those links. Its way back has that delay and nothing else.
+// path returns a path over the links. Its acknowledgements have that delay alone.
 func (n *network) path(back time.Duration, out ...int) sim.Path {
 	return sim.Path{Out: out, Back: []int{n.link(channel.Profile{Delay: back})}}
 }
 
-// tcp adds a connection over one path. It starts within the first second, so that connections are
-// not in step.
+// tcp adds a TCP connection. It starts within the first second, to avoid synchronization.
 func (n *network) tcp(congestion string, path sim.Path) int {
 	n.config.Connections = append(n.config.Connections, sim.Connection{
 		Name: fmt.Sprintf("c%d", len(n.config.Connections)), Start: time.Duration(n.random.Int64N(int64(time.Second))),
@@ -51,19 +50,18 @@ func (n *network) tcp(congestion string, path sim.Path) int {
 	return len(n.config.Connections) - 1
 }
 
-// mptcp adds a connection over several paths that always has more to send.
+// mptcp adds an MPTCP connection with bulk data.
 func (n *network) mptcp(congestion string, paths ...sim.Path) int {
 	i := n.tcp(congestion, sim.Path{})
 	c := &n.config.Connections[i]
-	// Each segment is sent where a window has room, so that the rates are those of congestion
-	// control.
+	// A segment is sent wherever a window has room, so that congestion control alone decides the rates.
 	c.MPTCP, c.Scheduler, c.Paths = true, "lowest-rtt", paths
 	return i
 }
 
-// early is a bottleneck with random early detection as in the experiments of Khalili et al. (CoNEXT
-// 2012): no drops up to 25 packets at 10 Mbit/s, one in ten at 50, all at 100, and in proportion at
-// other rates. The queue itself is no limit.
+// early is a bottleneck with RED as in the experiments of Khalili et al. (CoNEXT 2012): at 10 Mbit/s no
+// drops up to 25 packets, 10 % at 50, all at 100, and in proportion at other rates. The queue has no
+// other limit.
 func early(rate unit.Bandwidth, delay time.Duration) channel.Profile {
 	packets := func(n int64) channel.Limit {
 		return channel.Limit{Packets: int(n * int64(rate) / int64(10*unit.MbitPerSecond))}
@@ -73,8 +71,7 @@ func early(rate unit.Bandwidth, delay time.Duration) channel.Profile {
 	}}
 }
 
-// lossy is a link that is fast and loses packets at random: congestion that does not depend on who
-// uses it.
+// lossy is a fast link with random loss: congestion that does not depend on its users.
 func lossy(p float64, delay time.Duration) channel.Profile {
 	profile := channel.Profile{Rate: unit.GbitPerSecond, Delay: delay, Queue: channel.Queue{Limit: channel.Limit{Packets: 10_000}}}
 	if p > 0 {

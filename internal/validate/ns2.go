@@ -21,7 +21,7 @@ import (
 //go:embed ns2.tcl
 var ns2Script string
 
-// The connection that is simulated by both: that of the reference experiments.
+// The connection that both simulate: that of the reference experiments.
 const (
 	ns2Runs    = 12
 	ns2Seconds = 30
@@ -31,7 +31,7 @@ const (
 	ns2Initial = 10
 )
 
-// ns2 compares one TCP with the same in ns-2.
+// ns2 compares a TCP connection with the same in ns-2.
 func ns2(b *bench, o Options) func() Part {
 	part := Part{
 		Title:    "One TCP beside ns-2",
@@ -121,7 +121,7 @@ Acknowledgements arrive late there rather than never, so Linux' bound is the bet
 	}
 }
 
-// exact is how far two simulators without chance may differ: by what is on its way at the end.
+// exact is the tolerance without randomness: the data in flight at the end.
 const exact = 0.005
 
 func ns2Config(seed uint64, loss float64, delay time.Duration, window int) sim.Config {
@@ -139,8 +139,8 @@ func ns2Config(seed uint64, loss float64, delay time.Duration, window int) sim.C
 	return n.config
 }
 
-// ns2Rate is that of the link: that of the experiments, or without a window so much that there is
-// no queue.
+// ns2Rate returns the rate of the link: that of the experiments, or without a window one that is high
+// enough for no queue.
 func ns2Rate(window int) unit.Bandwidth {
 	if window == 0 {
 		return unit.GbitPerSecond
@@ -172,8 +172,7 @@ func runNS2(ctx context.Context, program string, loss float64, delay time.Durati
 	return parseNS2(out.String())
 }
 
-// writeScript puts the script where ns-2 can read it: from standard input it would go on after a
-// fault.
+// writeScript writes the script to a file: ns-2 ignores errors in a script on standard input.
 func writeScript() (name string, err error) {
 	f, err := os.CreateTemp("", "tabane-ns2-*.tcl")
 	if err != nil {
@@ -187,7 +186,7 @@ func writeScript() (name string, err error) {
 	return f.Name(), nil
 }
 
-// parseNS2 reads what the script printed.
+// parseNS2 parses the output of the script.
 func parseNS2(out string) ([]float64, error) {
 	fields := strings.Fields(out)
 	if len(fields) != ns2Runs {

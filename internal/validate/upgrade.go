@@ -16,8 +16,7 @@ const (
 	capacityT     = 36 * unit.MbitPerSecond
 )
 
-// upgraded is what connections of each color get before the red ones have a second path and after,
-// and all together.
+// upgraded is the throughput of each color, and of all, before and after the red ones get a second path.
 type upgraded struct{ blue, red, all *sample }
 
 // upgrade compares scenario B of Khalili et al. with the fixed points of LIA.
@@ -93,15 +92,15 @@ func upgrade(b *bench, o Options) func() (Table, []Claim) {
 	}
 }
 
-// below reports whether the mean is smaller than a bound by more than two standard errors.
+// below reports whether the mean is below a bound by more than two standard errors.
 func below(s *sample, bound float64) bool { return s.mean()+2*s.standardError() < bound }
 
-// more reports whether the difference of two means is more than two of its standard errors.
+// more reports whether the difference of two means exceeds two of its standard errors.
 func more(a, b *sample) bool {
 	return a.mean()-b.mean() > 2*math.Hypot(a.standardError(), b.standardError())
 }
 
-// change is how much of a figure is lost or won, run by run.
+// change returns the relative change of a figure, run by run.
 func change(after, before *sample) *sample {
 	s := ratio(after, before)
 	for i := range s.values {
@@ -111,7 +110,7 @@ func change(after, before *sample) *sample {
 }
 
 // town is scenario B: blue users have a path through X and one through T. Red users have one
-// through T, and after the upgrade another through X, which leads through T as well.
+// through T, and after the upgrade another through X and T.
 func scenarioB(seed uint64, congestion string, duration time.Duration, after bool) sim.Config {
 	n := newNetwork(seed, duration)
 	half := 40 * time.Millisecond
@@ -130,8 +129,8 @@ func scenarioB(seed uint64, congestion string, duration time.Duration, after boo
 	return n.config
 }
 
-// fixedPointB is what LIA leaves to a blue and to a red user in scenario B, in Mbit/s: its rate
-// on paths of one round trip time is in all that of a TCP on the best one, and on each in
+// fixedPointB returns the throughput of a blue and a red user of LIA in scenario B, in Mbit/s: on paths
+// with one round-trip time, its total rate is that of a TCP on the best one, and that on each is in
 // proportion to 1/p (RFC 6356, section 5). With z = √(pX/pT), and b what a blue user gets, a red
 // one gets zb.
 func fixedPointB(after bool) (blue, red float64) {

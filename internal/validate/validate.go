@@ -8,29 +8,25 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// Options says what is compared.
+// Options configure Run.
 type Options struct {
-	// Quick makes fewer and shorter runs: the claims are the same, with the wider margins that
-	// these need.
+	// Quick makes fewer and shorter runs. The claims are the same, with the wider margins that these
+	// need.
 	Quick bool
-	// NS2 is the program ns of ns-2; empty looks for it in PATH. It may be missing, and the report
-	// then says so.
+	// NS2 is the path of ns-2's program ns. Default: that in PATH. The report says when there is none.
 	NS2 string
-	// Kernel are directories of results of `tabane lab run --compare sim`, or compare.json files of
-	// such.
+	// Kernel are result directories of `tabane lab run --compare sim`, or their compare.json files.
 	Kernel []string
 	// Scenario returns the scenario with that name for the comparison at path. It is needed with
 	// Kernel.
 	Scenario func(name, path string) (*scenario.Spec, error)
-	// Workers is how many simulations run at a time; 0 is one for each processor.
+	// Workers is the number of parallel simulations. Default: the number of processors.
 	Workers int
-	// Progress is called with how many of all runs are done. It is called by one goroutine at a
-	// time. It may be nil.
+	// Progress, if not nil, is called with the number of runs done, by one goroutine at a time.
 	Progress func(done, all int)
 }
 
-// Report is what came out. It is the same for the same Options and the same versions of what is
-// compared.
+// Report is the result of a validation. It is deterministic for the same Options and versions.
 type Report struct {
 	Quick bool
 	Parts []Part
@@ -39,12 +35,11 @@ type Report struct {
 // Part is one comparison.
 type Part struct {
 	Title string
-	// Question is what a reader wants to know, Method how it is answered, Answer what the tables
-	// say, all in Markdown.
+	// Question, Method and Answer are Markdown; Answer sums up the tables.
 	Question, Method, Answer string
 	Tables                   []Table
 	Claims                   []Claim
-	// Missing says why there was nothing to compare with. Such a part claims nothing.
+	// Missing is why there was nothing to compare with. Such a part has no claims.
 	Missing string
 }
 
@@ -62,7 +57,7 @@ type Claim struct {
 	Holds bool
 }
 
-// Verdict says in a line how many claims hold.
+// Verdict returns a line with the number of claims that hold.
 func (r Report) Verdict() string {
 	claims := 0
 	for _, p := range r.Parts {
@@ -77,7 +72,7 @@ func (r Report) Verdict() string {
 // Holds reports whether all claims hold.
 func (r Report) Holds() bool { return r.failing() == 0 }
 
-// failing is how many claims do not hold.
+// failing returns the number of claims that do not hold.
 func (r Report) failing() int {
 	n := 0
 	for _, p := range r.Parts {
@@ -90,12 +85,12 @@ func (r Report) failing() int {
 	return n
 }
 
-// plan registers the runs of one comparison and returns what makes its part of them once they are
+// plan registers the runs of a comparison, and returns a function that makes its part when they are
 // done.
 type plan func(b *bench, o Options) func() Part
 
-// Run does all comparisons. Claims that do not hold are no error; a simulation or a program that
-// fails is.
+// Run runs all comparisons. A simulation or program that fails is an error; a claim that does not hold
+// is not.
 func Run(ctx context.Context, o Options) (Report, error) {
 	b := &bench{}
 	var finish []func() Part
