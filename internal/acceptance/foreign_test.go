@@ -77,6 +77,27 @@ const birdISP = `  client-isp:
         protocol bgp b from isp { neighbor 2001:db8:cb::1 as 65002; }
 `
 
+// birdReflector reflects IPv6 unicast and VPN-IPv6 routes. BIRD passes on the attribute with the
+// SIDs, which it does not know.
+const birdReflector = `  reflector:
+    exec: bird -f -c bird.conf -s bird.ctl
+    files:
+      bird.conf: |
+        router id 10.0.0.254;
+        protocol device {}
+        vpn6 table services;
+        template bgp session {
+          local 2001:db8:1::fe as 65000;
+          connect retry time 1;
+          rr client;
+          ipv6 { import all; export all; };
+          vpn6 mpls { table services; import all; export all; };
+        }
+        protocol bgp server from session { neighbor 2001:db8:1::10 as 65000; }
+        protocol bgp asbr1 from session { neighbor 2001:db8:1::1 as 65000; }
+        protocol bgp asbr2 from session { neighbor 2001:db8:1::2 as 65000; }
+`
+
 // frrScript starts zebra and bgpd of FRR in the foreground, with all their files in the directory
 // of the node.
 const frrScript = `      frr.sh: |
@@ -145,6 +166,7 @@ func TestForeignRouters(t *testing.T) {
 		{"BIRDTransit", ownTransit, birdTransit, "transit-a", "link-a", []string{"101"}},
 		{"FRRTransit", ownTransit, frrTransit, "transit-a", "link-a", []string{"101"}},
 		{"BIRDISP", ownISP, birdISP, "client-isp", "access", []string{"101", "102"}},
+		{"BIRDReflector", ownReflector, birdReflector, "transit-a", "link-a", []string{"101"}},
 		{"FRRReflector", ownReflector, frrReflector, "transit-a", "link-a", []string{"101"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
