@@ -81,10 +81,10 @@ Exit code 0: it ran and all expectations hold; 1: it ran, and some do not; 2: it
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.out, "out", "", "`directory` for the result (default out/sim-NAME); an earlier result in it is replaced")
-	flags.IntVar(&f.trials, "trials", 0, "how often each cell is run (default: as the scenario says, 1 with --quick)")
+	flags.IntVar(&f.trials, "trials", 0, "trials of each cell (default: those of the scenario, 1 with --quick)")
 	flags.BoolVar(&f.quick, "quick", false, "bound each run, for a first look")
 	flags.Uint64Var(&f.seed, "seed", simrun.FirstSeed, "seed of the first trial; each further one has the next")
-	flags.IntVar(&f.jobs, "jobs", 0, "how many runs are simulated side by side (default: as many as there are processors)")
+	flags.IntVar(&f.jobs, "jobs", 0, "number of parallel simulations (default: number of processors)")
 	flags.StringVar(&f.pcap, "pcap", "", "`file` for what a capture at the client would hold of the first trial; choose one cell")
 	selectionFlags(flags, &f.cells)
 	flags.StringVar(&f.name, "name", "", "`name` of the result and its directory (default: the scenario's)")
@@ -116,8 +116,8 @@ func selectionArguments(l scenario.Selection) []string {
 	return parts
 }
 
-// simulated reads a scenario, chooses cells of it, and refuses what of these the simulator cannot
-// run.
+// simulated reads a scenario, selects cells of it, and refuses what the simulator does not support of
+// them.
 func simulated(name string, cells scenario.Selection) (*scenario.Spec, error) {
 	spec, chosen, err := chosenCells(name, cells)
 	if err != nil {
@@ -126,7 +126,7 @@ func simulated(name string, cells scenario.Selection) (*scenario.Spec, error) {
 	return chosen, simulable(name, spec, chosen)
 }
 
-// chosenCells reads a scenario and chooses cells of it.
+// chosenCells reads a scenario and selects cells of it.
 func chosenCells(name string, cells scenario.Selection) (whole, chosen *scenario.Spec, err error) {
 	if whole, err = loadScenario(name); err != nil {
 		return nil, nil, err

@@ -28,7 +28,7 @@ func (a *app) simValidate() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "validate",
 		Short: "Compare the simulator with theory, ns-2 and the kernel",
-		Long: `Validate runs the simulator where it is known what must come out: Mathis' formula, the three goals of RFC 6356, the fixed points
+		Long: `Validate runs the simulator where the result is known: Mathis' formula, the three goals of RFC 6356, the fixed points
 of LIA, OLIA and BALIA, and ns-2 where it is installed. It writes a page of tables and claims, docs/validation.md in the
 repository, and says which claims do not hold. What the kernel does is measured by "lab run NAME --compare sim"; --kernel
 enters such results. It takes a minute or two on two processors.
@@ -50,7 +50,7 @@ Exit code 0: all claims hold; 1: some do not; 2: it could not run, or was interr
 	flags.StringVar(&f.ns2, "ns2", "", "the `program` ns of ns-2 (default: the one in PATH, if any)")
 	flags.StringArrayVar(&f.kernel, "kernel", nil, "`directory` of a result of lab run --compare sim, or its compare.json; may be given several times")
 	flags.BoolVar(&f.quick, "quick", false, "fewer and shorter runs, some seconds")
-	flags.IntVar(&f.jobs, "jobs", 0, "how many simulations run at a time (default: one for each processor)")
+	flags.IntVar(&f.jobs, "jobs", 0, "number of parallel simulations (default: number of processors)")
 	return c
 }
 

@@ -129,8 +129,8 @@ func TestRetransmissionRestartsTheTimer(t *testing.T) {
 	}
 }
 
-// Selective acknowledgements tell exactly what is missing.
-func TestWhatIsLostIsSentAgain(t *testing.T) {
+// Exactly the lost segments are retransmitted.
+func TestRetransmitsExactlyTheLost(t *testing.T) {
 	for _, rack := range []bool{false, true} {
 		lost := []uint32{20, 21, 25, 30, 31, 32}
 		s := newStage(t, once(lost...), func(c *Connection) { c.RACK, c.Bytes = rack, 1340*200 })
@@ -152,7 +152,7 @@ func TestWhatIsLostIsSentAgain(t *testing.T) {
 	}
 }
 
-// A retransmission that is lost too is found by time, but not by counting.
+// RACK finds a lost retransmission; DupThresh does not.
 func TestLostRetransmission(t *testing.T) {
 	for rack, timeouts := range map[bool]uint64{false: 1, true: 0} {
 		s := newStage(t, func(seq uint32, n int) bool { return seq == 20 && n <= 2 }, func(c *Connection) { c.RACK = rack })
@@ -163,8 +163,7 @@ func TestLostRetransmission(t *testing.T) {
 	}
 }
 
-// The end of the data has nothing behind it that could tell of its loss: a probe does, or the
-// timer.
+// No later segment reveals the loss of the last one: a tail loss probe does, or the timer.
 func TestLostTail(t *testing.T) {
 	for rack, want := range map[bool][2]uint64{false: {1, 0}, true: {0, 1}} {
 		s := newStage(t, once(40), func(c *Connection) { c.RACK, c.Bytes = rack, 1340*40 })
@@ -175,7 +174,7 @@ func TestLostTail(t *testing.T) {
 	}
 }
 
-// Timeouts in succession wait for twice as long each, and take the threshold down once.
+// Consecutive timeouts double the timeout, and reduce ssthresh once.
 func TestBackoff(t *testing.T) {
 	s := newStage(t, func(seq uint32, n int) bool { return seq >= 20 && n <= 4 }, as)
 	var at []time.Duration
@@ -228,8 +227,7 @@ func TestLostAcknowledgementsAreNoRoundTrip(t *testing.T) {
 	}
 }
 
-// Three segments that arrived above one that did not are needed to deem it lost (RFC 6675,
-// DupThresh); fewer may have overtaken it.
+// A segment is lost when three above it have been selectively acknowledged (RFC 6675, DupThresh).
 func TestThreshold(t *testing.T) {
 	s := newStage(t, once(20), as)
 	s.until("recovery", func(f *sender) bool { return f.state == caRecovery })

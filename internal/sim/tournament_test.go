@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// turns is what a tournament is, as a heap of the standard library.
+// turns is a reference model of the tournament: a heap of the standard library.
 type turns struct {
 	list  []int32 // sources
 	at    map[int32]time.Duration
@@ -49,7 +49,7 @@ func (h *turns) set(source int32, at time.Duration) {
 	}
 }
 
-// Whatever is set and removed, the turns are those of a heap.
+// The tournament has the events of a heap after any sequence of operations.
 func TestPropertyTournament(t *testing.T) { rapid.Check(t, tournamentIsHeap) }
 
 func FuzzTournament(f *testing.F) { f.Fuzz(rapid.MakeFuzz(tournamentIsHeap)) }
@@ -65,10 +65,10 @@ func tournamentIsHeap(t *rapid.T) {
 		"": func(t *rapid.T) {
 			at, s, ok := got.first()
 			if ok != (want.Len() > 0) {
-				t.Fatalf("there is a turn: %v, with %d", ok, want.Len())
+				t.Fatalf("has an event: %v, with %d", ok, want.Len())
 			}
 			if ok && (s != want.list[0] || at != want.at[s]) {
-				t.Fatalf("it is the turn of %d at %d, want %d at %d", s, at, want.list[0], want.at[want.list[0]])
+				t.Fatalf("next is %d at %d, want %d at %d", s, at, want.list[0], want.at[want.list[0]])
 			}
 		},
 		"set": func(t *rapid.T) {
@@ -85,7 +85,7 @@ func tournamentIsHeap(t *rapid.T) {
 		},
 		"first": func(t *rapid.T) {
 			if want.Len() == 0 {
-				t.Skip("nobody's turn")
+				t.Skip("no event")
 			}
 			_, s, _ := got.first()
 			got.remove(s)
@@ -95,13 +95,13 @@ func tournamentIsHeap(t *rapid.T) {
 			s := source.Draw(t, "source")
 			at, ok := want.at[s]
 			if got.has(s) != ok || ok && got.at(s) != at {
-				t.Fatalf("%d has a turn: %v, want %v at %d", s, got.has(s), ok, at)
+				t.Fatalf("%d has an event: %v, want %v at %d", s, got.has(s), ok, at)
 			}
 		},
 	})
 }
 
-// What is later than an entry has room for is as late as any, and not never.
+// A time beyond the range of an entry is the latest one, not none.
 func TestTournamentLate(t *testing.T) {
 	got := newTournament(maxSources, 1)
 	got.set(maxSources-1, 1<<62)
