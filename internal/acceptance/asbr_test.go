@@ -26,9 +26,9 @@ var watched = []string{
 	`{name: asbr1, asn: 65000, address: "2001:db8:a::1", interface: csp, bfd: {interval: 50ms, multiplier: 4}}`,
 }
 
-// TestAnASBRThatDiesSilentlyIsFound takes the ASBR's end of the segment down; the reflector's stays
+// TestBFDDetectsASBRLoss takes the ASBR's end of the segment down; the reflector's stays
 // up, and no session is closed. The hold time is 9 s: only BFD detects it this fast.
-func TestAnASBRThatDiesSilentlyIsFound(t *testing.T) {
+func TestBFDDetectsASBRLoss(t *testing.T) {
 	l := epe(t, watched...)
 	watching := func(node, role, neighbor string) func() (bool, string) {
 		return l.contains(true, `"neighbor":"`+neighbor+`","up":true,"bfd":"up"`, node, program, "status", "--json", role)
@@ -49,8 +49,8 @@ func TestAnASBRThatDiesSilentlyIsFound(t *testing.T) {
 	l.eventually("the reflector watches asbr1 again", 10*time.Second, watching("reflector", "reflector", "asbr1"))
 }
 
-// TestATransitThatLosesEveryPacketIsFound: the link stays up, but no packet crosses it.
-func TestATransitThatLosesEveryPacketIsFound(t *testing.T) {
+// TestBFDDetectsTransitBlackhole: the link stays up, but no packet crosses it.
+func TestBFDDetectsTransitBlackhole(t *testing.T) {
 	l := epe(t, watched...)
 	l.eventually("asbr1 watches transit-a", 10*time.Second,
 		l.contains(true, `"neighbor":"transit-a","up":true,"bfd":"up"`, "asbr1", program, "status", "--json", "asbr"))
@@ -66,9 +66,9 @@ func TestATransitThatLosesEveryPacketIsFound(t *testing.T) {
 		l.shows(true, "2001:db8:c::/64", "server", "route show table 101"))
 }
 
-// TestADrainedASBRLosesNothing takes an ASBR out of service in the middle of a stream, and stops
+// TestDrain takes an ASBR out of service in the middle of a stream, and stops
 // it.
-func TestADrainedASBRLosesNothing(t *testing.T) {
+func TestDrain(t *testing.T) {
 	l := epe(t, "path_manager: kernel", "path_manager: user")
 	stream := l.command("client", program, "fetch", "--mptcp", "--json", "http://server/cbr?rate=15Mbit/s&duration=6s")
 	out := &strings.Builder{}
@@ -111,7 +111,7 @@ func TestADrainedASBRLosesNothing(t *testing.T) {
 	l.eventually("it is back", 15*time.Second, l.contains(true, `"ready":true,"degraded":false`, "asbr1", program, "status", "--json", "asbr"))
 }
 
-func TestADrainCanBeUndone(t *testing.T) {
+func TestDrainUndo(t *testing.T) {
 	l := epe(t)
 	l.must("asbr1", program, "asbr", "drain", "--wait", "0s")
 	l.eventually("the EPE Route goes", 4*time.Second,
@@ -133,9 +133,9 @@ func TestADrainCanBeUndone(t *testing.T) {
 	}
 }
 
-// TestRoutesOutliveTheReflector kills or stops the only reflector: the routes that it advertised
-// are retained.
-func TestRoutesOutliveTheReflector(t *testing.T) {
+// TestRoutesRetainedWithoutReflector kills or stops the only reflector: the routes that it
+// advertised are retained.
+func TestRoutesRetainedWithoutReflector(t *testing.T) {
 	for name, sig := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "stopped": syscall.SIGTERM} {
 		t.Run(name, func(t *testing.T) {
 			l := epe(t)
@@ -155,8 +155,8 @@ func TestRoutesOutliveTheReflector(t *testing.T) {
 			if after := l.ip("server", kernelState+"; route show proto 117"); after != before {
 				t.Errorf("the server's kernel has changed:\n%s\nwas:\n%s", after, before)
 			}
-			// The ASBRs come back one after the other, and the best path may follow; nothing goes
-			// meanwhile.
+			// The ASBRs come back one after the other, and the best path may follow;
+			// nothing goes meanwhile.
 			if text := seen(); regexp.MustCompile(`(?m)^Deleted.*proto 117|table 10[12].*proto 117`).MatchString(text) {
 				t.Errorf("kernel state has changed:\n%s", text)
 			}
@@ -167,10 +167,10 @@ func TestRoutesOutliveTheReflector(t *testing.T) {
 	}
 }
 
-// TestAKilledASBRIsTakenOver: the routes of an ASBR are withdrawn when its sessions go down, but
+// TestASBRRestartAfterKill: the routes of an ASBR are withdrawn when its sessions go down, but
 // packets that still arrive at it are forwarded, and its next instance changes nothing in the
 // kernel.
-func TestAKilledASBRIsTakenOver(t *testing.T) {
+func TestASBRRestartAfterKill(t *testing.T) {
 	l := epe(t)
 	const state = "rule; route show table 101; route show proto 116"
 	before := l.ip("asbr1", state)
@@ -198,9 +198,9 @@ func TestAKilledASBRIsTakenOver(t *testing.T) {
 	}
 }
 
-// TestAChangedConfigurationIsCleanedUp: what the next instance does not want is removed, once it
+// TestRestartWithChangedConfiguration: what the next instance does not want is removed, once it
 // knows all that it wants.
-func TestAChangedConfigurationIsCleanedUp(t *testing.T) {
+func TestRestartWithChangedConfiguration(t *testing.T) {
 	l := epe(t)
 	l.end("asbr1", "asbr", syscall.SIGKILL)
 	l.end("server", "edge", syscall.SIGKILL)
@@ -270,7 +270,7 @@ var ownWay = []string{
 	`["2001:db8:1::2/64"]`, `["2001:db8:1::2/64", "2001:db8:1:a::2/64", "2001:db8:1:b::2/64"]`,
 }
 
-func TestAnswersComeBackTheWayThatTheContentWent(t *testing.T) {
+func TestReturnTrafficTakesEgressPath(t *testing.T) {
 	l := epe(t, ownWay...)
 	for prefix, way := range map[string]string{
 		"2001:db8:1::/48": "2001:db8:ca::1", "2001:db8:1:a::/64": "2001:db8:ca::1", "2001:db8:1:b::/64": "2001:db8:cb::1",

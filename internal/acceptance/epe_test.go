@@ -18,7 +18,7 @@ import (
 // kernelState is everything that the edge has in its kernel.
 const kernelState = "rule; nexthop; route show table all proto 117; addr show dev lan scope global; mptcp endpoint"
 
-func TestContentArrivesOverEveryEgressPath(t *testing.T) {
+func TestContentOverEveryEgressPath(t *testing.T) {
 	l := epe(t)
 	cmd := l.command("client", program, "fetch", "--mptcp", "http://server/bytes/20000000")
 	if err := cmd.Start(); err != nil {
@@ -67,10 +67,10 @@ func TestRouteMTU(t *testing.T) {
 	_ = cmd.Wait() // ends by the signal
 }
 
-// TestOtherFormsDeliver: a segment routing header, a transposed SID, and a peer reached without a
+// TestEncapModes: a segment routing header, a transposed SID, and a peer reached without a
 // look into its table. None needs net.ipv6.conf.*.seg6_enabled, which is for segments that end at a
 // local address; an SID is a route.
-func TestOtherFormsDeliver(t *testing.T) {
+func TestEncapModes(t *testing.T) {
 	l := epe(t,
 		"locators: [fc00::/16]", "locators: [fc00::/16]\n      encap: encap",
 		`locator: {prefix: "fc00:1::/32", block: 16}`, "locator: {prefix: \"fc00:1::/32\", block: 16}\n      sid_format: transposed",
@@ -83,8 +83,8 @@ func TestOtherFormsDeliver(t *testing.T) {
 		t.Errorf("asbr2:\n%s", routes)
 	}
 	for _, address := range []string{"2001:db8:1::a", "2001:db8:1::b"} {
-		// The server's own port would be taken for the initial subflow; any connection from the
-		// address will do.
+		// The server's own port would be taken for the initial subflow; any connection from
+		// the address will do.
 		server := l.command("server", program, "serve", "--listen", "["+address+"]:8080")
 		if err := server.Start(); err != nil {
 			t.Fatal(err)
@@ -102,7 +102,7 @@ func TestOtherFormsDeliver(t *testing.T) {
 	}
 }
 
-func TestRealClientsAreServed(t *testing.T) {
+func TestRealClients(t *testing.T) {
 	programs.Need(t, "curl", "iperf3", "mptcpize")
 	l := epe(t)
 	const get = "curl -s -o /dev/null -w %{size_download} http://server/bytes/1000000"
@@ -127,8 +127,8 @@ func TestRealClientsAreServed(t *testing.T) {
 	}
 }
 
-// TestNothingLeaksToThePeers: egress peers receive our prefix alone.
-func TestNothingLeaksToThePeers(t *testing.T) {
+// TestNoRouteLeakToPeers: egress peers receive our prefix alone.
+func TestNoRouteLeakToPeers(t *testing.T) {
 	l := epe(t)
 	if routes := l.ip("transit-b", "route show proto 118"); strings.Contains(routes, "fc00:") ||
 		!strings.Contains(routes, "2001:db8:1::/64") {
@@ -149,7 +149,7 @@ func TestNothingLeaksToThePeers(t *testing.T) {
 	l.ip("server", "route get 2001:db8:c::10 from 2001:db8:1::a")
 }
 
-func TestALinkThatGoesDownTakesItsPeerAlong(t *testing.T) {
+func TestLinkDownWithdrawsPeer(t *testing.T) {
 	l := epe(t)
 	const sid = "fc00:1:1::"
 	l.ip("transit-a", "link set csp down")
@@ -170,7 +170,7 @@ func TestALinkThatGoesDownTakesItsPeerAlong(t *testing.T) {
 		l.shows(true, "2001:db8:c::/64", "server", "route show table 101"))
 }
 
-func TestAKilledEdgeIsTakenOver(t *testing.T) {
+func TestEdgeRestartAfterKill(t *testing.T) {
 	l := epe(t)
 	before := l.ip("server", kernelState)
 	transfer := l.command("client", program, "fetch", "--mptcp", "http://server/bytes/30000000")
@@ -197,7 +197,7 @@ func TestAKilledEdgeIsTakenOver(t *testing.T) {
 	}
 }
 
-func TestACleanStopLeavesNothing(t *testing.T) {
+func TestStopRemovesKernelState(t *testing.T) {
 	l := epe(t)
 	l.end("server", "edge", syscall.SIGTERM)
 	state := l.ip("server", kernelState)
@@ -215,7 +215,7 @@ func TestACleanStopLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestAForeignChangeIsRepaired(t *testing.T) {
+func TestForeignChangeIsReverted(t *testing.T) {
 	l := epe(t)
 	l.ip("server", "route del 2001:db8:c::/64 table 101")
 	l.ip("server", "rule del pref 1000")
@@ -226,7 +226,7 @@ func TestAForeignChangeIsRepaired(t *testing.T) {
 	l.eventually("the rule is back", 5*time.Second, l.shows(true, "lookup 101", "server", "rule"))
 }
 
-func TestAnInterruptedRunLeavesNothing(t *testing.T) {
+func TestInterruptedRunLeavesNothing(t *testing.T) {
 	needLab(t)
 	name := labPrefix() + "int"
 	scenario := variant(t, "name: epe-steady", "name: "+name)

@@ -29,16 +29,16 @@ import (
 
 const (
 	// propagation is how long packets may still leave to a peer after it withdrew a route: the
-	// peer's reload, its UPDATE, the decision of the border router and the change in its kernel.
-	// Nothing waits for a timer on that way, so it takes milliseconds; the rest is for a machine on
-	// which other work delays every process.
+	// peer's reload, its UPDATE, the decision of the border router and the change in its
+	// kernel. Nothing waits for a timer on that way, so it takes milliseconds; the rest is for
+	// a machine on which other work delays every process.
 	propagation = 500 * time.Millisecond
-	// staleAfterRestart is how long the next instance of a killed border router keeps the routes
-	// that it found in the kernel, as a router that restarts gracefully (RFC 4724 section 4.1)
-	// does: until all sessions have been up for 10 s.
+	// staleAfterRestart is how long the next instance of a killed border router keeps the
+	// routes that it found in the kernel, as a router that restarts gracefully (RFC 4724
+	// section 4.1) does: until all sessions have been up for 10 s.
 	staleAfterRestart = 20 * time.Second
-	// repairTime is how long after the start of a daemon no rule is deleted: before it watches the
-	// kernel, it cannot repair.
+	// repairTime is how long after the start of a daemon no rule is deleted: before it watches
+	// the kernel, it cannot repair.
 	repairTime = 5 * time.Second
 	// defaultSequences is how many sequences a plain test runs. TABANE_SEQUENCES sets another
 	// number, and TABANE_SEED repeats a run.
@@ -123,9 +123,9 @@ type leakTest struct {
 	sent [kinds]atomic.Int64
 }
 
-// TestNoPacketLeavesUnannounced applies random sequences of advertisements, withdrawals, link flaps,
-// kills and deleted rules while packets of all kinds are sent, and captures what arrives at each
-// peer. No packet may arrive at a peer that did not advertise its destination.
+// TestNoPacketLeavesUnannounced applies random sequences of advertisements, withdrawals, link
+// flaps, kills and deleted rules while packets of all kinds are sent, and captures what arrives at
+// each peer. No packet may arrive at a peer that did not advertise its destination.
 func TestNoPacketLeavesUnannounced(t *testing.T) {
 	sequences, seed := number(t, "TABANE_SEQUENCES", defaultSequences), number(t, "TABANE_SEED", int(time.Now().UnixNano()&0xffffff))
 	t.Logf("TABANE_SEQUENCES=%d TABANE_SEED=%d", sequences, seed)

@@ -1,5 +1,5 @@
-// Package acceptance drives the program as its users do: the built binary, a lab with real BGP,
-// SRv6 and MPTCP, real clients, and faults. It knows nothing of the product's packages.
+// Package acceptance tests the built binary as users run it: in a lab with real BGP, SRv6 and
+// MPTCP, real clients, and faults. It imports none of the daemons' packages.
 package acceptance
 
 import (

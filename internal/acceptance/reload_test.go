@@ -15,7 +15,8 @@ import (
 // section is a daemon's section of a node's configuration file.
 type section map[string]any
 
-// edit changes a daemon's section of a node's configuration file, and returns a function that restores the file.
+// edit changes a daemon's section of a node's configuration file, and returns a function that
+// restores the file.
 func (l *lab) edit(node, role string, change func(section)) (restore func()) {
 	l.t.Helper()
 	file := filepath.Join("/run/tabane/lab", l.name, node+".yaml")
@@ -63,7 +64,8 @@ func (l *lab) refused(node, role, why string) {
 	}
 }
 
-// kept fails the test for each session of a daemon, except those named, that is down or has been reset.
+// kept fails the test for each session of a daemon, except those named, that is down or has been
+// reset.
 func (l *lab) kept(node, role string, except ...string) {
 	l.t.Helper()
 	var s struct {
@@ -84,8 +86,8 @@ func (l *lab) kept(node, role string, except ...string) {
 	}
 }
 
-// stream starts a download of 15 Mbit/s over every egress path; the function that it returns waits for its end, and fails
-// the test unless all of it arrived on one connection.
+// stream starts a download of 15 Mbit/s over every egress path; the function that it returns waits
+// for its end, and fails the test unless all of it arrived on one connection.
 func (l *lab) stream(duration string, seconds int64) (wait func()) {
 	l.t.Helper()
 	cmd := l.command("client", program, "fetch", "--mptcp", "--json", "http://server/cbr?rate=15Mbit/s&duration="+duration)
@@ -108,7 +110,8 @@ func (l *lab) subflow(address string) func() (bool, string) {
 	return l.socket("server", iproute.Established, "["+address+"]:80")
 }
 
-// TestReloadOfAnASBR replaces an egress peer by another one and back while a stream uses every egress path.
+// TestReloadOfAnASBR replaces an egress peer by another one and back while a stream uses every
+// egress path.
 func TestReloadOfAnASBR(t *testing.T) {
 	l := epe(t)
 	wait := l.stream("12s", 12)
@@ -166,8 +169,8 @@ func TestReloadOfAReflector(t *testing.T) {
 	l.kept("reflector", "reflector")
 }
 
-// TestReloadOfAnEdge gives an egress peer another address and table, removes it and adds it again while a stream uses every
-// egress path.
+// TestReloadOfAnEdge gives an egress peer another address and table, removes it and adds it again
+// while a stream uses every egress path.
 func TestReloadOfAnEdge(t *testing.T) {
 	for manager, replace := range map[string][]string{
 		"user":   nil,

@@ -18,14 +18,14 @@ import (
 	"github.com/tabane/tabane/internal/packet"
 )
 
-// TestNothingFromOutsideIsBelieved: an egress peer advertises what is not its own. Each route is
+// TestRejectsForeignRoutes: an egress peer advertises what is not its own. Each route is
 // rejected and counted, and nothing changes inside.
-func TestNothingFromOutsideIsBelieved(t *testing.T) {
+func TestRejectsForeignRoutes(t *testing.T) {
 	const good = "2001:db8:d::/64" // sent after all others
 	l := epe(t, "      router_id: 10.1.0.1\n", "      router_id: 10.1.0.1\n      networks: [\"fc00:2:1::/128\", \"fc00:2::/32\", \"2001:db8:1::fe/128\", \"2001:db8:a::/64\", "+
 		"\"2001:db8:a::1/128\", \"2001:db8:b::2/128\", \"fd00::/16\", \"2001:db8:f::/65\", \""+good+"\"]\n",
-		// What asbr1 knows as connected, asbr2 has to be told: the route arrives there through
-		// transit-b.
+		// A network connected to asbr1 is not connected to asbr2, which receives the route
+		// from transit-b, so asbr2 needs import.deny.
 		"      router_id: 10.0.0.2\n", "      router_id: 10.0.0.2\n      import: {max_length: 64, allow_bogons: [\"2001:db8::/32\"], deny: [\"2001:db8:a::/64\"]}\n")
 	status := func(want string) {
 		t.Helper()
@@ -44,9 +44,9 @@ func TestNothingFromOutsideIsBelieved(t *testing.T) {
 	l.ip("server", "route get 2001:db8:c::10 from 2001:db8:1::b") // through transit-b's SID
 }
 
-// TestNoTransitThroughTheNetwork: SRv6 packets and plain packets that arrive from one egress peer
+// TestNoTransitBetweenPeers: SRv6 packets and plain packets that arrive from one egress peer
 // never leave to another one. With the guard rules deleted they do, so the test would see them.
-func TestNoTransitThroughTheNetwork(t *testing.T) {
+func TestNoTransitBetweenPeers(t *testing.T) {
 	l := epe(t)
 	l.eventually("the EPE Route of transit-b", 10*time.Second,
 		l.shows(true, "2001:db8:c::/64", "server", "route show table 102"))
@@ -80,9 +80,9 @@ func TestNoTransitThroughTheNetwork(t *testing.T) {
 	}
 }
 
-// TestDefaultRouteOfAPeerDoesNotCoverOurOwnSpace: traffic within our network stays inside although
+// TestPeerDefaultRouteExcludesOwnPrefixes: traffic within our network stays inside although
 // an egress peer advertises a default route, which everything else follows.
-func TestDefaultRouteOfAPeerDoesNotCoverOurOwnSpace(t *testing.T) {
+func TestPeerDefaultRouteExcludesOwnPrefixes(t *testing.T) {
 	l := epe(t, "      router_id: 10.1.0.1\n", "      router_id: 10.1.0.1\n      networks: [\"::/0\"]\n")
 	l.eventually("the default route arrives", 10*time.Second,
 		l.shows(true, "default nhid", "server", "route show table 101"))
@@ -121,9 +121,9 @@ func TestDefaultRouteOfAPeerDoesNotCoverOurOwnSpace(t *testing.T) {
 	})
 }
 
-// TestACutOffBorderRouterAttractsNothing: without its core link an ASBR withdraws our prefixes from
+// TestWithdrawWithoutCore: without its core link an ASBR withdraws our prefixes from
 // its egress peer although the session with that peer stays up.
-func TestACutOffBorderRouterAttractsNothing(t *testing.T) {
+func TestWithdrawWithoutCore(t *testing.T) {
 	l := epe(t)
 	const ours = "2001:db8:1::/64"
 	l.eventually("transit-b has our prefix", 10*time.Second, l.shows(true, ours, "transit-b", "route"))

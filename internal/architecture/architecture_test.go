@@ -22,14 +22,14 @@ import (
 
 const module = "github.com/tabane/tabane"
 
-// layer is a set of packages at one height. A package may import those of lower layers, and no
-// other package of its own height.
+// layer is a set of packages at one height. A package may import packages of lower layers only, and
+// none of its own height.
 type layer struct {
 	height int
 	// group is the row of CONTRIBUTING.md's table that the layer belongs to.
 	group string
-	// because says what goes wrong when a package of this layer imports one of its own height or
-	// above.
+	// because is the reason why a package of this layer must not import one of its own height
+	// or above.
 	because string
 }
 
@@ -47,9 +47,9 @@ const (
 
 var (
 	foundation = layer{0, foundationGroup, "it is pure: values and arithmetic that all other packages use"}
-	grammar    = layer{1, foundationGroup, "it is the text of values, whatever they are of"}
+	grammar    = layer{1, foundationGroup, "it is the syntax of values, independent of their use"}
 	models     = layer{2, modelGroup, "a model is pure arithmetic on values and knows no other model: code that needs two of them combines them"}
-	shipped    = layer{3, specGroup, "it hands out files as they are and reads nothing in them"}
+	shipped    = layer{3, specGroup, "it embeds files and does not parse them"}
 	loader     = layer{9, adapterGroup, "it loads programs for adapters and knows none of them"}
 	probes     = layer{9, adapterGroup, "it detects for an adapter whether a neighbor is reachable and knows no adapter"}
 	adapters   = layer{10, adapterGroup, "an adapter knows the one outside thing that it adapts, and nothing that uses it"}
@@ -149,8 +149,8 @@ var reserved = []struct {
 	because string
 }{
 	{"github.com/osrg/gobgp", []string{"internal/bgp"}, "GoBGP is behind the speaker of bgp, so that a daemon is tested without it"},
-	// The lab writes the files that its daemons read; it reads none, so the strictness of config
-	// does not suffer.
+	// The lab writes the files that its daemons read; it reads none, so the strictness of
+	// config does not suffer.
 	{"github.com/goccy/go-yaml", []string{"internal/config", "internal/lab", "internal/scenario/scenariotest"}, "YAML is read by config alone, which bounds and places everything"},
 	{"github.com/cilium/ebpf", []string{"internal/bpf", "internal/bpf/flowcount"}, "programs and maps are behind bpf, so that an engine is tested without a kernel"},
 	{"github.com/spf13/cobra", []string{"internal/cli"}, "flags are the command line's"},
@@ -244,8 +244,8 @@ func TestImportsGoDownward(t *testing.T) {
 				t.Errorf("%s must not import %s: %s only", from, short(i), f.because)
 			}
 		}
-		// A test may use packages of its own layer and below and the fakes of an adapter, not those
-		// above.
+		// A test may use packages of its own layer and below and the fakes of an adapter,
+		// not those above.
 		for _, i := range slices.Concat(p.TestImports, p.XTestImports) {
 			to := short(i)
 			if layerOf[from].height < layerOf[to].height && from != to && layerOf[from] != mains && layerOf[to] != fakes {
