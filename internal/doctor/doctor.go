@@ -1,8 +1,8 @@
-// Package doctor examines what this host can do for tabane, by trying it for real where that leaves
-// nothing behind.
+// Package doctor checks which features of this host tabane can use. It probes them by using them,
+// where that leaves nothing behind.
 //
-// It changes nothing: what has to be tried is tried in a network namespace that has no name and
-// ends with the trial. It repairs nothing either; it reports what to do.
+// It changes nothing: probes that create objects run in an unnamed network namespace, which is
+// removed afterwards. It repairs nothing either; it reports the remedy.
 package doctor
 
 import (
@@ -22,34 +22,31 @@ import (
 	"github.com/tabane/tabane/internal/netns"
 )
 
-// State is how a check came out.
+// State is the result of a check.
 type State string
 
 // The states of a check.
 const (
 	OK      State = "ok"
 	Missing State = "missing"
-	// Limited works, but not all of it or not as well as it could.
+	// Limited works in part, or not as well as it could.
 	Limited State = "limited"
-	// Unknown could not be checked, mostly for lack of privilege.
+	// Unknown could not be checked, usually for lack of privilege.
 	Unknown State = "unknown"
 )
 
-// Finding is what one check found.
+// Finding is the finding of one check.
 type Finding struct {
 	Check string `json:"check"`
 	State State  `json:"state"`
-	// Needed tells whether the content delivery over every egress path, or its lab, does not work
-	// without it.
+	// Needed is whether content delivery over every egress path, or its lab, requires it.
 	Needed bool `json:"needed"`
-	// Meaning says what was found and what that is good for; Remedy what to do, when there is
-	// something to do.
+	// Meaning is what was found and what it is for; Remedy is what to do, if anything.
 	Meaning string `json:"meaning"`
 	Remedy  string `json:"remedy,omitempty"`
 }
 
-// check sets the state from the result of a probe: a feature that is missing, or one that could not
-// be probed.
+// check sets the state from the result of a probe: the feature is missing, or could not be probed.
 func (f *Finding) check(err error) {
 	var missing *feature.Error
 	switch {
@@ -60,7 +57,8 @@ func (f *Finding) check(err error) {
 	}
 }
 
-// Examine checks everything, the needed things first. It takes about a tenth of a second.
+// Examine runs all checks and returns the needed features first. It takes about a tenth of a
+// second.
 func Examine() []Finding {
 	list := []Finding{privilege(), kernel(), ipv6(), multipath(), multipathLimits(mptcp.CurrentManager, currentLimits), networkd(root())}
 	list = append(list, trials()...)
@@ -110,10 +108,10 @@ func lacking(want ...capability) ([]string, error) {
 // ErrPrivilege is wrapped by the errors of Privileged and PrivilegedForLab.
 var ErrPrivilege = errors.New("missing privilege")
 
-// Privileged says why this process may not change the network, or nil.
+// Privileged returns nil if this process may change the network, otherwise why not.
 func Privileged() error { return require(netAdmin) }
 
-// PrivilegedForLab says why this process may not make and change network namespaces, or nil.
+// PrivilegedForLab returns nil if this process may create network namespaces, otherwise why not.
 func PrivilegedForLab() error { return require(netAdmin, sysAdmin) }
 
 func require(want ...capability) error {
@@ -164,7 +162,7 @@ func kernel() Finding {
 	case err != nil:
 		f.State, f.Meaning = Unknown, err.Error()
 	case major < 6:
-		// H.Encaps.Red came with 6.0; what is needed besides is older.
+		// H.Encaps.Red is the newest required feature (6.0).
 		f.State, f.Meaning, f.Remedy = Missing, f.Meaning+fmt.Sprintf(": %d.%d has no encap.red", major, minor), "use Linux 6.1 or newer (Debian 12, Ubuntu 24.04)"
 	}
 	return f
@@ -207,9 +205,9 @@ func currentLimits() (mptcp.Limits, error) {
 	return l, errors.Join(err, c.Close())
 }
 
-// multipathLimits checks what the kernel's path manager does as a client: Linux' defaults are
+// multipathLimits checks the limits of the kernel's path manager for clients: Linux' defaults are
 // subflows 2 and add_addr_accepted 0, with which a connection has one subflow whatever a server
-// announces (ip-mptcp(8)).
+// advertises (ip-mptcp(8)).
 func multipathLimits(manager func() (mptcp.Manager, error), limits func() (mptcp.Limits, error)) Finding {
 	f := Finding{Check: "MPTCP limits", State: OK}
 	m, err := manager()
@@ -217,7 +215,7 @@ func multipathLimits(manager func() (mptcp.Manager, error), limits func() (mptcp
 	if err == nil {
 		l, err = limits()
 	}
-	f.Meaning = fmt.Sprintf("subflows %d, add_addr_accepted %d: a client here opens a subflow to as many announced addresses", l.Subflows, l.AddAddrAccepted)
+	f.Meaning = fmt.Sprintf("subflows %d, add_addr_accepted %d: clients on this host open subflows to as many advertised addresses", l.Subflows, l.AddAddrAccepted)
 	switch {
 	case err != nil:
 		f.check(err)
@@ -225,7 +223,7 @@ func multipathLimits(manager func() (mptcp.Manager, error), limits func() (mptcp
 		f.Meaning = fmt.Sprintf("not used: the path manager is %q", m)
 	case l.AddAddrAccepted == 0 || l.Subflows == 0:
 		f.State = Limited
-		f.Meaning = fmt.Sprintf("subflows %d, add_addr_accepted %d: a client here joins no address that a server announces", l.Subflows, l.AddAddrAccepted)
+		f.Meaning = fmt.Sprintf("subflows %d, add_addr_accepted %d: clients on this host open no subflows to addresses that a server advertises", l.Subflows, l.AddAddrAccepted)
 		f.Remedy = "on clients: ip mptcp limits set subflows 8 add_addr_accepted 8"
 	}
 	return f
@@ -267,13 +265,13 @@ func sysctl(name, key, want, good, bad string) Finding {
 }
 
 func reversePath() Finding {
-	f := Finding{Check: "rp_filter", State: OK, Meaning: "no strict reverse path check of IPv4; IPv6 has none of its own"}
+	f := Finding{Check: "rp_filter", State: OK, Meaning: "no strict reverse path filter for IPv4; IPv6 has none"}
 	v, err := netns.ReadSysctl("net.ipv4.conf.all.rp_filter")
 	switch {
 	case err != nil:
 		f.State, f.Meaning = Unknown, err.Error()
 	case v == "1":
-		f.State, f.Meaning, f.Remedy = Limited, "strict: IPv4 packets that come by another path than the way back are dropped", "sysctl -w net.ipv4.conf.all.rp_filter=2"
+		f.State, f.Meaning, f.Remedy = Limited, "strict: IPv4 packets are dropped unless they arrive on the interface of the return route", "sysctl -w net.ipv4.conf.all.rp_filter=2"
 	}
 	return f
 }
@@ -297,7 +295,7 @@ func programs() []Finding {
 }
 
 func typeFormat() Finding {
-	f := Finding{Check: "BTF", State: OK, Meaning: "eBPF programs fit themselves to this kernel (optional)"}
+	f := Finding{Check: "BTF", State: OK, Meaning: "eBPF programs are relocated for this kernel (CO-RE, optional)"}
 	if _, err := os.Stat("/sys/kernel/btf/vmlinux"); err != nil {
 		f.State, f.Remedy = Missing, "use a kernel with CONFIG_DEBUG_INFO_BTF=y"
 	}

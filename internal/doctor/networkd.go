@@ -11,10 +11,11 @@ import (
 	"strings"
 )
 
-// networkdDirs are where systemd-networkd reads its configuration, the later overriding the earlier (networkd.conf(5)).
+// networkdDirs are the configuration directories of systemd-networkd in ascending precedence
+// (networkd.conf(5)).
 var networkdDirs = []string{"usr/lib/systemd", "usr/local/lib/systemd", "run/systemd", "etc/systemd"}
 
-// networkd checks that systemd-networkd, if it runs, leaves the routes and rules of others alone.
+// networkd checks that systemd-networkd, if it runs, does not manage foreign routes and rules.
 func networkd(host fs.FS) Finding {
 	f := Finding{Check: "systemd-networkd", State: OK, Meaning: "does not run"}
 	if _, err := fs.Stat(host, "run/systemd/netif/state"); err != nil {
@@ -49,8 +50,8 @@ func networkd(host fs.FS) Finding {
 	return f
 }
 
-// networkdFiles returns networkd.conf and the drop-ins in the order in which they apply: drop-ins by name, one of a later
-// directory replacing that of the same name in an earlier one.
+// networkdFiles returns networkd.conf and the drop-ins in the order in which they apply: drop-ins
+// by name, one of a later directory replacing that of the same name in an earlier one.
 func networkdFiles(host fs.FS) ([]string, error) {
 	main, dropIns := "", map[string]string{}
 	for _, dir := range networkdDirs {
@@ -96,7 +97,7 @@ func readNetworkd(host fs.FS, name string, settings map[string]bool) error {
 		if _, known := settings[strings.TrimSpace(key)]; !ok || !known || section != "[Network]" {
 			continue
 		}
-		// As systemd's parse_boolean; what it does not know it ignores.
+		// As systemd's parse_boolean; unknown values are ignored.
 		switch strings.ToLower(strings.TrimSpace(value)) {
 		case "1", "yes", "y", "true", "t", "on":
 			settings[strings.TrimSpace(key)] = true

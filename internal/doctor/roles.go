@@ -9,7 +9,7 @@ import (
 	"github.com/tabane/tabane/internal/role"
 )
 
-// daemons says which daemons can run on this host.
+// daemons returns which daemons can run on this host.
 func daemons() []Finding {
 	lacks := map[role.Need]error{}
 	var list []Finding
@@ -46,8 +46,8 @@ func daemons() []Finding {
 	return list
 }
 
-// clientLimits says whether a client on this host would use what a server offers: the limits are
-// zero by default, and then a connection stays on its first subflow without a word.
+// clientLimits checks whether clients on this host open subflows to advertised addresses:
+// add_addr_accepted is 0 by default, and then a connection silently stays on its first subflow.
 func clientLimits() Finding {
 	f := Finding{Check: "MPTCP client", State: OK}
 	limits, err := mptcpLimits()
@@ -55,7 +55,7 @@ func clientLimits() Finding {
 		f.check(err)
 		return f
 	}
-	f.Meaning = fmt.Sprintf("as a client, takes up %d announced addresses with %d subflows", limits.AddAddrAccepted, limits.Subflows)
+	f.Meaning = fmt.Sprintf("as a client, opens subflows to %d advertised addresses, at most %d subflows", limits.AddAddrAccepted, limits.Subflows)
 	if limits.AddAddrAccepted == 0 || limits.Subflows == 0 {
 		f.State, f.Remedy = Limited, "ip mptcp limits set subflows 8 add_addr_accepted 8"
 		f.Meaning += ": a connection from here has one subflow"

@@ -19,11 +19,11 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// ErrNotChecked is wrapped when a trial could not be made, so that it is unknown whether the
-// feature is available.
+// ErrNotChecked is wrapped if a probe could not run, so that it is not known whether the feature is
+// available.
 var ErrNotChecked = errors.New("could not be checked")
 
-// isolated runs f on a thread in a network namespace of its own, which ends when f returns and has
+// isolated runs f on a thread in a new network namespace, which is removed when f has returned and
 // closed its sockets.
 func isolated(f func() error) error {
 	done := make(chan error, 1)
@@ -60,14 +60,14 @@ var (
 	probeTable   = uint32(100)
 )
 
-// trial tries one thing in a namespace that has the interface probe, unless that is what is tried.
+// trial is the probe of one feature, in a namespace with the interface probe.
 type trial struct {
 	check, good, remedy string
 	needed              bool
 	try                 func(*route.Conn) error
 }
 
-// pair makes the interface that the trials need.
+// pair creates the interface that the probes need.
 func pair() error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = probe
@@ -97,7 +97,7 @@ func put(c *route.Conn, objects ...route.Object) error {
 const seg6Remedy = "use a kernel with CONFIG_IPV6_SEG6_LWTUNNEL=y"
 
 var (
-	tryEncapRed = trial{"SRv6 encap.red", "a server sends to an ASBR's SID, 40 bytes a packet", seg6Remedy + ", Linux 6.0 or newer", true,
+	tryEncapRed = trial{"SRv6 encap.red", "servers encapsulate to an ASBR's SID, 40 bytes per packet", seg6Remedy + ", Linux 6.0 or newer", true,
 		func(c *route.Conn) error {
 			return put(c, route.Nexthop{ID: 2, Link: probe, SID: probeSID, Encap: route.EncapRed})
 		}}
@@ -105,11 +105,11 @@ var (
 		func(c *route.Conn) error {
 			return put(c, route.Nexthop{ID: 3, Link: probe, SID: probeSID, Encap: route.EncapFull})
 		}}
-	tryTable = trial{"SRv6 End.DT6", "an ASBR sends by the peer's own table", seg6Remedy, true,
+	tryTable = trial{"SRv6 End.DT6", "ASBRs forward by the table of the egress peer", seg6Remedy, true,
 		func(c *route.Conn) error {
 			return put(c, route.Route{Dst: netip.PrefixFrom(probeSID, 128), Link: probe, Local: route.LocalAction{Behavior: route.EndDT6, Table: probeTable}})
 		}}
-	tryNeighbor = trial{"SRv6 End.DX6", "an ASBR sends to the peer unseen (optional)", seg6Remedy, false,
+	tryNeighbor = trial{"SRv6 End.DX6", "ASBRs forward to the egress peer without a lookup (optional)", seg6Remedy, false,
 		func(c *route.Conn) error {
 			return put(c, route.Route{Dst: netip.PrefixFrom(probeSID.Next(), 128), Link: probe, Local: route.LocalAction{Behavior: route.EndDX6, Nexthop: probePeer}})
 		}}
@@ -133,8 +133,8 @@ var (
 		}}
 )
 
-// run makes trials in one namespace and returns the result of each. The error is for the namespace
-// and its veth pair: no trial was made then.
+// run runs probes in one namespace and returns the result of each. If the namespace or its veth
+// pair cannot be created, it returns that error and no results.
 func run(trials ...trial) (results []error, made error) {
 	results = make([]error, len(trials))
 	made = isolated(func() error {
@@ -155,8 +155,8 @@ func run(trials ...trial) (results []error, made error) {
 	return results, made
 }
 
-// Provides says why this host does not provide what a daemon needs, or nil: an error that wraps
-// ErrPrivilege or ErrNotChecked when this process may not try, or a *feature.Error.
+// Provides returns nil if this host provides what a daemon needs. Otherwise the error is a
+// *feature.Error, or wraps ErrPrivilege or ErrNotChecked if this process could not probe it.
 func Provides(n role.Need) error {
 	switch n {
 	case role.NetAdmin:
@@ -179,7 +179,7 @@ func trials() []Finding {
 	all := []trial{tryNexthop, tryRule, tryEncapRed, tryEncap, tryTable, tryNeighbor, tryBridge, tryShaper}
 	results, made := run(all...)
 
-	veth := Finding{Check: "namespaces and veth", Needed: true, State: OK, Meaning: "a lab has nodes and wires"}
+	veth := Finding{Check: "namespaces and veth", Needed: true, State: OK, Meaning: "labs have nodes and links"}
 	if made != nil {
 		veth.State, veth.Meaning, veth.Remedy = Missing, made.Error(), "use a kernel with CONFIG_NET_NS=y and CONFIG_VETH"
 		if errors.Is(made, ErrNotChecked) {
