@@ -1,6 +1,7 @@
-// Package iproute lets tests read and change network state in the words of iproute2, on machines without iproute2. It
-// speaks netlink with a library of its own, so that it is an independent witness of what package route does. It knows
-// the commands that tests use and refuses all others; nothing but tests may import it.
+// Package iproute runs commands in the syntax of iproute2 for tests, on machines without iproute2.
+// It uses another netlink library than package route, so that it verifies that package
+// independently. It has the commands that tests use and refuses all others; only tests may import
+// it.
 package iproute
 
 import (
@@ -30,9 +31,10 @@ var commands = []command{
 	{"rule", "show", showRules}, {"rule", "add", changeRule}, {"rule", "del", changeRule},
 }
 
-// Run does what the commands say, one on each line or between semicolons, in the network namespace of the calling
-// thread: "-6 route show table 101". An "ip" before a command and a "-6" may be left out. It returns what the commands
-// show, in the format of iproute2 6.1 as far as this package knows it. The first that fails ends it.
+// Run does what the commands say, one on each line or between semicolons, in the network namespace
+// of the calling thread: "-6 route show table 101". An "ip" before a command and a "-6" may be left
+// out. It returns what the commands show, in the format of iproute2 6.1 as far as this package
+// knows it. The first that fails ends it.
 func Run(text string) (string, error) {
 	var out strings.Builder
 	for line := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == '\n' || r == ';' }) {
@@ -52,7 +54,7 @@ func Run(text string) (string, error) {
 	return out.String(), nil
 }
 
-// In is Run in the network namespace of that name.
+// In is Run in the named network namespace.
 func In(namespace, text string) (out string, err error) {
 	err = netns.Do(namespace, func() (err error) {
 		out, err = Run(text)
@@ -153,7 +155,8 @@ func (a *arguments) tableNumber(text string) int {
 	return int(n)
 }
 
-// group takes a key, its value, and what follows it at once of pairs of other keys and their values.
+// group takes a key, its value, and what follows it at once of pairs of other keys and their
+// values.
 func (a *arguments) group(key string, others ...string) (value string, pairs map[string]string) {
 	at := slices.Index(a.words, key)
 	value = a.value(key)
@@ -171,7 +174,7 @@ func (a *arguments) fail(format string, args ...any) {
 	}
 }
 
-// end returns the first fault; words that nobody took are one.
+// end returns the first fault; unused words are one.
 func (a *arguments) end() error {
 	if len(a.words) > 0 {
 		a.fail("%q is not understood", strings.Join(a.words, " "))

@@ -56,8 +56,8 @@ var shows = map[string]string{
 	"rule":    "1001: from 2001:db8::/32 fwmark 0x1 lookup 102",
 }
 
-// plain is text with single spaces, without what the program says of a route's preference, of a nexthop's scope, or, in some
-// versions, of a rule's owner.
+// plain is text with single spaces, without what the program says of a route's preference, of a
+// nexthop's scope, or, in some versions, of a rule's owner.
 func plain(text string) string {
 	var out strings.Builder
 	for line := range strings.Lines(text) {

@@ -15,8 +15,9 @@ import (
 // monitorBuffer holds what happens until it is read at the end, in bytes.
 const monitorBuffer = 4 << 20
 
-// Monitor watches the IPv6 routes, the rules and the nexthop objects of a network namespace from now on. The function
-// that it returns ends that and returns what changed, a line for each in the format of `ip monitor`; it must be called.
+// Monitor watches the IPv6 routes, the rules and the nexthop objects of a network namespace from
+// now on. The function that it returns ends that and returns what changed, a line for each in the
+// format of `ip monitor`; it must be called.
 func Monitor(namespace string) (end func() (string, error), err error) {
 	var s *nl.NetlinkSocket
 	err = netns.Do(namespace, func() (err error) {
@@ -32,7 +33,8 @@ func Monitor(namespace string) (end func() (string, error), err error) {
 	return func() (string, error) {
 		defer s.Close()
 		var out strings.Builder
-		// What has happened is in the socket's buffer already; an overrun is an error of Receive.
+		// What has happened is in the socket's buffer already; an overrun is an error of
+		// Receive.
 		err := netns.Do(namespace, func() error {
 			if err := s.SetReceiveTimeout(&unix.Timeval{Usec: 1000}); err != nil {
 				return err

@@ -191,7 +191,8 @@ func (r route) dst() netip.Prefix {
 	return netip.PrefixFrom(a, int(r.bits))
 }
 
-// text is the route as `ip route` prints it. The table is named when it is not the one that is shown; zero shows all.
+// text is the route as `ip route` prints it. The table is named when it is not the one that is
+// shown; zero shows all.
 func (r route) text(shown int) string {
 	var b strings.Builder
 	if name, ok := kinds[r.kind]; ok {
@@ -374,7 +375,8 @@ func prefix(a *arguments) netip.Prefix {
 	return netip.PrefixFrom(ip, ip.BitLen())
 }
 
-// encapAttributes takes "encap ..." and returns the kind of the tunnel and its attributes; zero when there is none.
+// encapAttributes takes "encap ..." and returns the kind of the tunnel and its attributes; zero
+// when there is none.
 func encapAttributes(a *arguments) (uint16, []byte) {
 	kind, with := a.group("encap", "mode", "segs", "action", "table", "nh4", "nh6")
 	switch kind {

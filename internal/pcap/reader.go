@@ -24,7 +24,7 @@ var (
 // https://www.tcpdump.org/linktypes.html.
 type LinkType uint16
 
-// The link types that Decode knows.
+// The link types that Decode supports.
 const (
 	LinkNull     LinkType = 0
 	LinkEthernet LinkType = 1
@@ -50,10 +50,9 @@ const (
 
 // Packet is one packet of a capture.
 type Packet struct {
-	// At is when it was captured, in nanoseconds since the Unix epoch; 0 when the file does not
-	// say.
+	// At is the time of capture, in nanoseconds since the Unix epoch; 0 if it is not recorded.
 	At int64
-	// Data is what was captured of it. It is valid until the next call of Next.
+	// Data is the captured part. It is valid until the next call of Next.
 	Data []byte
 	// Length is that of the packet when it was captured; Data may be shorter.
 	Length    int
@@ -69,9 +68,9 @@ type Packet struct {
 
 // Fault is a damaged part of a capture.
 type Fault struct {
-	// Offset is where in the file, in bytes, after decompression.
+	// Offset is its position in the file in bytes, after decompression.
 	Offset int64
-	// Skipped is how many bytes were skipped; at the end of the file, the rest that cannot be used.
+	// Skipped is the number of skipped bytes.
 	Skipped int64
 	What    string
 }
@@ -84,7 +83,7 @@ const (
 	// window is the read-ahead in bytes. Packets larger than maxRecord are skipped.
 	window    = 1 << 20
 	maxRecord = 1 << 19
-	// maxFaults is how many faults are kept; all are counted.
+	// maxFaults bounds the list of faults; all are counted.
 	maxFaults = 20
 )
 
@@ -96,7 +95,7 @@ type Stats struct {
 	Dropped uint64
 	// NoTime is packets without a timestamp.
 	NoTime uint64
-	// Faults has the first of them, FaultCount counts all.
+	// Faults are the first ones, FaultCount is their total number.
 	Faults     []Fault
 	FaultCount int
 	// Cut: the file is truncated.
@@ -195,8 +194,8 @@ func (d *Reader) Stats() Stats {
 	return s
 }
 
-// Next reads the next packet into p. At the end, also that of a file which is cut, it returns
-// io.EOF; broken places are skipped and kept in Stats. Any other error is one of reading the file.
+// Next reads the next packet into p. At the end, also of a truncated file, it returns io.EOF;
+// damaged parts are skipped and recorded in Stats. Any other error is an I/O error.
 func (d *Reader) Next(p *Packet) error {
 	if d.ended {
 		return io.EOF
@@ -252,7 +251,7 @@ func (d *Reader) peek(n int) ([]byte, error) {
 	return b, fmt.Errorf("read at byte %d: %w", d.offset, err)
 }
 
-// damaged says whether an error of decompression is about the data, and not about reading the file.
+// damaged reports whether an error of decompression is due to the data, and not an I/O error.
 func damaged(err error) bool {
 	var corrupt flate.CorruptInputError
 	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) || errors.As(err, &corrupt)
@@ -265,7 +264,7 @@ func (d *Reader) fault(f Fault) {
 	}
 }
 
-// cut ends a file whose last record is truncated; rest is how many bytes of it there are.
+// cut ends a file whose last record is truncated to rest bytes.
 func (d *Reader) cut(rest int) error {
 	if !d.stats.Cut {
 		d.stats.Cut = true
@@ -348,13 +347,13 @@ func (d *Reader) record(b []byte) (captured, length int, ok bool) {
 	return int(c), int(l), l > 0 && c <= maxRecord-recordHeader && c <= l && l <= 1<<26 && int64(fraction)*d.fraction < 2e9
 }
 
-// near says whether a time can follow the last one, in a file that was broken in between.
+// near reports whether a time is plausible after the last one, behind a damaged part.
 func (d *Reader) near(seconds uint32) bool {
 	const week = 7 * 24 * 3600
 	return d.stats.Packets == 0 || seconds-d.lastTime+week < 2*week
 }
 
-// chain says whether b begins with a record and, as far as b goes, another behind it.
+// chain reports whether b begins with a record and, as far as b goes, another one after it.
 func (d *Reader) chain(b []byte) bool {
 	for range 3 {
 		if len(b) == 0 {
@@ -383,8 +382,8 @@ func (d *Reader) nextRecord(p *Packet) error {
 		}
 		captured, length, ok := d.record(b)
 		if ok && !d.near(d.order.Uint32(b)) {
-			// A leap in time is possible, but where a part of the file is missing, arbitrary bytes
-			// look like a header.
+			// A leap in time is possible, but where a part of the file is missing,
+			// arbitrary bytes look like a header.
 			if b, err = d.peek(2*recordHeader + captured); err != nil {
 				return err
 			}
@@ -467,7 +466,7 @@ func sectionOrder(b []byte) binary.ByteOrder {
 	return nil
 }
 
-// whole says whether b begins with a block whose end repeats its length, of a kind that is known.
+// whole reports whether b begins with a block of a known type whose two lengths are equal.
 func (d *Reader) whole(b []byte) bool {
 	if len(b) < 12 {
 		return false
@@ -501,8 +500,8 @@ func (d *Reader) nextBlock(p *Packet) error {
 		}
 		kind, n, ok := d.block(b)
 		if ok && n > maxRecord {
-			// A packet or a block of secrets that is too large to be looked at, unless the length
-			// is wrong.
+			// A packet or a block of secrets that is too large to be looked at, unless
+			// the length is wrong.
 			ok = kind < 0x80000000
 			if ok {
 				d.fault(Fault{Offset: d.offset, Skipped: int64(n), What: fmt.Sprintf("a block of %d bytes is too large", n)})
@@ -547,7 +546,7 @@ func (d *Reader) nextBlock(p *Packet) error {
 	}
 }
 
-// take reads a block. It says whether that is a packet, and what is wrong with it.
+// take parses a block. It reports whether that is a packet, and its fault if it has one.
 func (d *Reader) take(p *Packet, kind uint32, body, all []byte) (found bool, what string) {
 	switch kind {
 	case blockSection:
@@ -614,7 +613,7 @@ func (d *Reader) take(p *Packet, kind uint32, body, all []byte) (found bool, wha
 			return false, fmt.Sprintf("statistics are of interface %d, which is not described", id)
 		}
 		d.options(body[12:], func(code uint16, value []byte) {
-			const dropped = 5 // isb_ifdrop: up to now, so a later block says it anew
+			const dropped = 5 // isb_ifdrop: a running total, so that a later block replaces it
 			if code == dropped && len(value) == 8 {
 				d.interfaces[id].dropped = d.order.Uint64(value)
 			}

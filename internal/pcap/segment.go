@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// Flow is the addresses and ports of one direction of a TCP connection. IPv4 addresses are mapped
-// into IPv6.
+// Flow has the addresses and ports of one direction of a TCP connection. IPv4 addresses are
+// IPv4-mapped.
 type Flow struct {
 	Source, Destination         [16]byte
 	SourcePort, DestinationPort uint16
@@ -47,8 +47,8 @@ type Segment struct {
 	// (LinkSLL2).
 	Index uint32
 	Flow  Flow
-	// Tunneled means that the segment was inside another IP packet: Tunnel is the last SID of its
-	// SRv6 policy, or the destination of the outer header.
+	// Tunneled means that the segment was inside another IP packet: Tunnel is the last SID of
+	// its SRv6 policy, or the destination of the outer header.
 	Tunneled bool
 	Tunnel   [16]byte
 	HopLimit uint8
@@ -57,34 +57,34 @@ type Segment struct {
 	Seq, Ack uint32
 	// Payload is the length of the payload in bytes, as the IP header says it.
 	Payload int
-	// Options are the TCP options, valid as long as the packet's data. OptionsCut means that the
-	// capture has only some.
+	// Options are the TCP options, valid as long as the packet's data. OptionsCut means that
+	// the capture has only some.
 	Options    []byte
 	OptionsCut bool
-	// Data is what was captured of the payload, valid as long as the packet's data.
+	// Data is the captured part of the payload, valid as long as the packet's data.
 	Data []byte
 }
 
-// Verdict says what a packet is.
+// Verdict is the kind of a packet.
 type Verdict uint8
 
 // The verdicts.
 const (
 	// TCP is a segment.
 	TCP Verdict = iota
-	// NotTCP is IP with something else in it, such as UDP or ICMP; NotIP another protocol of the
-	// link, such as ARP.
+	// NotTCP is IP with something else in it, such as UDP or ICMP; NotIP another protocol of
+	// the link, such as ARP.
 	NotTCP
 	NotIP
-	// Fragment is a piece of an IP packet; it is not put together.
+	// Fragment is a fragment of an IP packet; fragments are not reassembled.
 	Fragment
-	// Cut is a packet of which too little was captured to see its TCP header.
+	// Cut is a packet that is truncated before the end of its TCP header.
 	Cut
 	// Malformed is a packet whose lengths contradict each other.
 	Malformed
-	// UnknownLink is a packet of a link type that is not known.
+	// UnknownLink is a packet of a link type that is not supported.
 	UnknownLink
-	// Verdicts is how many there are.
+	// Verdicts is the number of verdicts.
 	Verdicts
 )
 
@@ -92,7 +92,7 @@ func (v Verdict) String() string {
 	return [...]string{"TCP", "IP without TCP", "not IP", "IP fragments", "truncated before the TCP header", "malformed", "of an unknown link type"}[v]
 }
 
-// maxHeaders bounds how many headers are looked at within a packet.
+// maxHeaders bounds the number of headers of a packet that are parsed.
 const maxHeaders = 24
 
 const (
@@ -105,8 +105,8 @@ const (
 	ethHeader = 14
 )
 
-// Decode finds the TCP segment in a packet: behind the header of its link, VLAN tags, IPv6
-// extension headers, and in tunnels of IP in IP and SRv6. It sets s only when it returns TCP.
+// Decode finds the TCP segment in a packet: behind the link-layer header, VLAN tags and IPv6
+// extension headers, and in tunnels (IP in IP, SRv6). It sets s only if it returns TCP.
 func Decode(p *Packet, s *Segment) Verdict {
 	b, rest := p.Data, p.Length // rest is how long b was before it was cut
 	drop := func(n int) bool {
@@ -280,7 +280,7 @@ func (d *decoder) ipv4() (next uint8, v Verdict) {
 		return 0, Malformed
 	}
 	total := int(binary.BigEndian.Uint16(d.b[2:]))
-	if total == 0 { // larger than the field can say: not yet divided by the sender's interface, or put together by the receiver's
+	if total == 0 { // larger than the field: a TSO packet of the sender, or a GRO packet of the receiver
 		total = d.rest
 	}
 	if total < n || total > d.rest {

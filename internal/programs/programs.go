@@ -1,5 +1,6 @@
-// Package programs gives tests the programs of others that they use. It refuses what its list does not have, so that the
-// list, from which continuous integration installs them, is complete. Nothing but tests may import it.
+// Package programs finds the external programs that tests use. It refuses programs that are not in
+// its list, so that the list, from which continuous integration installs them, is complete. Only
+// tests may import it.
 package programs
 
 import (
@@ -23,8 +24,9 @@ func packageOf(command string) (string, bool) {
 	return "", false
 }
 
-// Need returns the path of the first command, all of which the test needs. Where one is not installed the test is
-// skipped, or fails when TABANE_PROGRAMS=require is set. A command that programs.txt does not have is always a failure.
+// Need returns the path of the first command, all of which the test needs. Where one is not
+// installed the test is skipped, or fails when TABANE_PROGRAMS=require is set. A command that
+// programs.txt does not have is always a failure.
 func Need(t testing.TB, commands ...string) string {
 	t.Helper()
 	first := ""

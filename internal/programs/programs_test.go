@@ -17,7 +17,8 @@ import (
 // base are programs that are always there: Go, and what Debian marks as essential.
 var base = []string{"go", "sh", "cat", "cut", "echo", "exit", "grep", "head", "ls", "readlink", "setpriv", "sleep", "tail", "test", "tr", "trap", "true", "while"}
 
-// built are expressions, and the packages that use them, for programs that the tests have built themselves.
+// built are expressions, and the packages that use them, for programs that the tests have built
+// themselves.
 var built = map[string]string{"internal/acceptance": "program", "internal/lab": "os.Args[0]"}
 
 func TestListIsWellFormed(t *testing.T) {
@@ -86,7 +87,8 @@ func expression(e ast.Expr) string {
 	}
 }
 
-// TestEveryProgramIsListed: a test starts a program of others only by Need, and nothing in the list is without a user.
+// TestEveryProgramIsListed: a test starts a program of others only by Need, and nothing in the list
+// is without a user.
 func TestEveryProgramIsListed(t *testing.T) {
 	used := map[string]bool{}
 	for _, s := range sources(t) {
@@ -143,7 +145,8 @@ var stranger = regexp.MustCompile(`(?:^|[;|&] *)(ip|ss|ping|tc|nstat|ps|pgrep|pk
 // runs are functions of tests that run a command or a script.
 var runs = regexp.MustCompile(`(?:^|\.)(Run|run|must|try|command|contains|Command)$`)
 
-// TestScriptsUseNoOtherProgram looks at the words of scripts in tests: what runs on a node of a lab, and those of testscript.
+// TestScriptsUseNoOtherProgram looks at the words of scripts in tests: what runs on a node of a
+// lab, and those of testscript.
 func TestScriptsUseNoOtherProgram(t *testing.T) {
 	for _, s := range sources(t) {
 		if s.folder == "internal/programs" || s.folder == "internal/iproute" {

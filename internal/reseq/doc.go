@@ -1,3 +1,3 @@
-// Package reseq is the resequencing buffer of a receiver of several paths, and measures what
-// putting things into order costs: delay, bursts and memory. It holds no payload and has no clock.
+// Package reseq is the resequencing buffer of a receiver with several paths, and measures its
+// delay, bursts and occupancy. It holds no payload and has no clock.
 package reseq

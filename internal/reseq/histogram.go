@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// fine is the number of bits of a value that tell bins apart: bins of values up to 2^(fine+1)
-	// hold one value each, the others are at most 2^-fine of their values wide.
+	// fine is the number of significant bits of a bin: values up to 2^(fine+1) have a bin each,
+	// the others are in bins with a relative width of at most 2^-fine.
 	fine = 6
 	span = 1 << fine
 )
@@ -20,8 +20,8 @@ const (
 // of at most 2^-7, 0.8 %. It needs 512 bytes for each doubling of the largest value. The zero value
 // is empty. It is not safe for concurrent use.
 type Histogram struct {
-	// zeros counts the zeros, by far the most frequent value: most segments wait for nothing. The
-	// rest is of the others.
+	// zeros counts zeros, the most frequent value, as most segments arrive in order. The other
+	// fields are of values above 0.
 	zeros   uint64
 	count   uint64
 	bins    []uint64
@@ -50,7 +50,7 @@ func (w *wide) addProduct(a, b uint64) { w.add(bits.Mul64(a, b)) }
 
 func (w wide) float() float64 { return float64(w.hi)*(1<<64) + float64(w.lo) }
 
-// bin is where a value is counted.
+// bin returns the index of the bin of a value.
 func bin(v uint64) int {
 	if v < 2*span {
 		return int(v)
@@ -69,7 +69,7 @@ func bounds(i int) (from, to uint64) {
 	return from, from + 1<<shift - 1
 }
 
-// Add counts v once. It panics when v is negative: nothing that is measured here can be.
+// Add adds the value v. It panics if v is negative.
 func (h *Histogram) Add(v int64) {
 	if v < 0 {
 		panic(fmt.Sprintf("BUG: histogram of numbers from 0 is given %d", v))
@@ -98,7 +98,7 @@ func (h *Histogram) grow(i int) {
 	h.bins = append(slices.Grow(h.bins, n-len(h.bins)), make([]uint64, n-len(h.bins))...)
 }
 
-// Merge adds all that o counted.
+// Merge adds all values of o.
 func (h *Histogram) Merge(o *Histogram) {
 	h.zeros += o.zeros
 	if o.count == 0 {
@@ -119,10 +119,10 @@ func (h *Histogram) Merge(o *Histogram) {
 	h.sq.add(o.sq.hi, o.sq.lo)
 }
 
-// Count is how many values there are.
+// Count returns the number of values.
 func (h *Histogram) Count() uint64 { return h.zeros + h.count }
 
-// Min and Max are the least and the largest value; 0 when there is none.
+// Min and Max return the smallest and the largest value; 0 if there is none.
 func (h *Histogram) Min() int64 {
 	if h.zeros > 0 {
 		return 0
@@ -190,13 +190,13 @@ func (h *Histogram) Quantile(p float64) int64 {
 	return h.largest
 }
 
-// Bin is how many values were between From and To, both included.
+// Bin is the number of values between From and To, both included.
 type Bin struct {
 	From, To int64
 	Count    uint64
 }
 
-// Bins goes through the bins that are not empty, in ascending order.
+// Bins iterates over the bins that are not empty, in ascending order.
 func (h *Histogram) Bins() iter.Seq[Bin] {
 	return func(yield func(Bin) bool) {
 		if h.zeros > 0 && !yield(Bin{Count: h.zeros}) {

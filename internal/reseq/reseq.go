@@ -13,17 +13,17 @@ import (
 type Options struct {
 	// Start is the sequence number of the first byte that is released.
 	Start uint64
-	// Bursts keeps every burst with its time, for 24 bytes each.
+	// Bursts records every burst with its time, at 24 bytes each.
 	Bursts bool
-	// Released, if not nil, is called for every segment when it is released, in no particular order
-	// for the segments that one arrival releases.
+	// Released, if not nil, is called for every segment when it is released, in no particular
+	// order for the segments that one arrival releases.
 	Released func(now time.Duration, s Segment)
 }
 
 // Segment is bytes [Seq, Seq+Length) of the sequence space that arrived over a path.
 type Segment struct {
-	// Arrived is its arrival time; Ready, which Push and PushBatch set, when it entered the buffer, which
-	// is later when another buffer held it first.
+	// Arrived is its arrival time; Ready, which Push and PushBatch set, when it entered the
+	// buffer, which is later when another buffer held it first.
 	Arrived, Ready time.Duration
 	Path           int
 	Seq            uint64
@@ -45,7 +45,7 @@ type Burst struct {
 	Segments, Bytes int
 }
 
-// Count is segments and their bytes.
+// Count is a number of segments and their bytes.
 type Count struct{ Segments, Bytes uint64 }
 
 // Buffer is a reorder buffer that measures itself. Times are those of any clock that does not run
@@ -70,7 +70,7 @@ type Buffer struct {
 	m        Measures
 }
 
-// paths is how many paths have a hint of their own; the others share.
+// paths is the number of paths with a hint of their own; the others share one.
 const paths = 16
 
 // node is a held segment; next is the index of the following one of its run, or of the list
@@ -93,16 +93,16 @@ func (b *Buffer) Next() uint64 { return b.next }
 // Occupancy returns what waits for missing bytes before it. Duplicate bytes count once.
 func (b *Buffer) Occupancy() Count { return Count{Segments: b.m.Occupancy.Segments, Bytes: b.holding} }
 
-// Push processes a segment that arrives now. Bytes received before are counted as duplicates; a segment
-// of duplicates alone releases nothing. It panics when length is not positive.
+// Push processes a segment that arrives now. Bytes received before are counted as duplicates; a
+// segment of duplicates alone releases nothing. It panics when length is not positive.
 func (b *Buffer) Push(now time.Duration, path int, seq uint64, length int) Release {
 	now = b.begin(now)
 	b.push(now, &Segment{Arrived: now, Ready: now, Path: path, Seq: seq, Length: length})
 	return b.end(now)
 }
 
-// PushBatch takes segments that become available together, which may have arrived before: those
-// that another buffer released at once. What they release is one burst.
+// PushBatch adds segments that another buffer released at once, and which may have arrived earlier.
+// What they release is one burst.
 func (b *Buffer) PushBatch(now time.Duration, all []Segment) Release {
 	now = b.begin(now)
 	for _, s := range all {
@@ -112,8 +112,8 @@ func (b *Buffer) PushBatch(now time.Duration, all []Segment) Release {
 	return b.end(now)
 }
 
-// Skip skips the gaps before seq, for data that will not arrive. Segments held only by these gaps are
-// released as one burst. The bytes skipped count in Measures.Skipped.
+// Skip skips the gaps before seq, for data that will not arrive. Segments held only by these gaps
+// are released as one burst. The bytes skipped count in Measures.Skipped.
 func (b *Buffer) Skip(now time.Duration, seq uint64) Release {
 	now = b.begin(now)
 	if !before(b.next, seq) {
@@ -365,11 +365,11 @@ func (b *Buffer) hold(s *Segment, start uint64, fresh int) int32 {
 
 // Measures are the measurements of a buffer.
 type Measures struct {
-	// First and Last are the times of the first and the last arrival (or Skip), LastRelease that of
-	// the last release.
+	// First and Last are the times of the first and the last arrival (or Skip), LastRelease
+	// that of the last release.
 	First, Last, LastRelease time.Duration
-	// Arrived counts segments with new bytes, and these bytes; Released what was released; Occupancy is
-	// the difference.
+	// Arrived counts segments with new bytes, and these bytes; Released what was released;
+	// Occupancy is the difference.
 	Arrived, Released, Occupancy Count
 	// Duplicate counts segments without new bytes, and all duplicate bytes.
 	Duplicate Count

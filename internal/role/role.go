@@ -1,4 +1,4 @@
-// Package role is the table of tabane's daemons. A Descriptor says everything that the packages
+// Package role is the table of tabane's daemons. A Descriptor has everything that the packages
 // above need to know about one: the section of a file that configures it, how it starts and
 // reloads, where its status is served, what it needs of the host, and what it owns in the kernel.
 //
@@ -70,8 +70,8 @@ type Host struct {
 
 // Session is one end of a BGP session.
 type Session struct {
-	// Path is the path within the section of the key that gives the neighbor's AS number, or of its
-	// address where the AS is our own.
+	// Path is the path within the section of the key that gives the neighbor's AS number, or of
+	// its address where the AS is our own.
 	Path    string
 	Address netip.Addr
 	ASN     uint32
@@ -87,7 +87,8 @@ type Use struct {
 
 // Descriptor describes one daemon.
 type Descriptor struct {
-	// Name is the daemon's verb, the key of its section, and what events and tabane status call it.
+	// Name is the daemon's verb, the key of its section, and what events and tabane status call
+	// it.
 	Name string
 	// Short and Long are the help of its verb; both are empty for a daemon whose verb is not in
 	// this table.
@@ -129,8 +130,8 @@ type typed[C any] struct {
 	// start makes the Machine and has not changed the kernel when it returns; nil where another
 	// verb starts the daemon.
 	start func(context.Context, C, Options) (Machine, error)
-	// reload makes a running Machine follow a new section and returns what changed; nil for a daemon
-	// that cannot.
+	// reload makes a running Machine follow a new section and returns what changed; nil for a
+	// daemon that cannot.
 	reload func(Machine, C) ([]string, error)
 }
 
@@ -235,8 +236,8 @@ func (d Descriptor) Start(ctx context.Context, s *Sections, o Options) (Machine,
 // Reloads says whether Reload works.
 func (d Descriptor) Reloads() bool { return d.reload != nil }
 
-// Reload makes a running daemon follow its section of s, and returns what changed, one line each. An
-// error means that nothing has changed.
+// Reload makes a running daemon follow its section of s, and returns what changed, one line each.
+// An error means that nothing has changed.
 func (d Descriptor) Reload(m Machine, s *Sections) ([]string, error) {
 	if d.section(s) == nil {
 		return nil, fmt.Errorf("section %q is missing", d.Name+":")

@@ -141,7 +141,8 @@ peer an address on this server, and has MPTCP use these addresses.`,
 		},
 		reload: func(m Machine, c edge.Config) ([]string, error) { return m.(*edge.Edge).Reload(c) },
 	}),
-	// The content server is a verb of its own with flags, because it runs without a file as well.
+	// The content server is a verb of its own with flags, because it runs without a file as
+	// well.
 	describe(Descriptor{Name: Serve}, typed[traffic.Config]{
 		field:   func(s *Sections) **traffic.Config { return &s.Serve },
 		host:    func(*traffic.Config) Host { return Host{} },

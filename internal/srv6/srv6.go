@@ -2,7 +2,7 @@
 // how the bits of a SID are divided, and moves part of a SID into an MPLS label and back
 // (RFC 8986 section 3.1, RFC 9252 sections 3.2.1 and 4).
 //
-// It refuses to know anything about routes, sockets or the kernel.
+// It does not depend on routes, sockets or the kernel.
 package srv6
 
 import (
@@ -35,7 +35,7 @@ func (l Locator) Check() error {
 	case !addr.Is6() || addr.Is4In6():
 		return fmt.Errorf("locator %s is not an IPv6 prefix", l.Prefix)
 	case l.Prefix != l.Prefix.Masked():
-		return fmt.Errorf("locator %s has bits set after its length: use %s", l.Prefix, l.Prefix.Masked())
+		return fmt.Errorf("locator %s has host bits set: use %s", l.Prefix, l.Prefix.Masked())
 	case l.Prefix.Bits() == 0:
 		return fmt.Errorf("locator %s is the whole address space", l.Prefix)
 	case addr.IsMulticast() || addr.IsLinkLocalUnicast():

@@ -40,7 +40,7 @@ func TestLocatorCheck(t *testing.T) {
 		{"none", locator("", 32, 16), "no prefix"},
 		{"ipv4", locator("192.0.2.0/24", 16, 8), "not an IPv6"},
 		{"mapped", locator("::ffff:192.0.2.0/120", 16, 8), "not an IPv6"},
-		{"host bits", locator("2001:db8::1/48", 32, 16), "bits set after its length"},
+		{"host bits", locator("2001:db8::1/48", 32, 16), "host bits set"},
 		{"everything", locator("::/0", 1, 16), "whole address space"},
 		{"multicast", locator("ff00::/16", 8, 16), "not unicast"},
 		{"link-local", locator("fe80::/64", 8, 16), "not unicast"},
@@ -174,8 +174,8 @@ func TestTranspose(t *testing.T) {
 func TestRestoreTolerance(t *testing.T) {
 	s := Structure{32, 16, 16, 0, 16, 48}
 	want := netip.MustParseAddr("2001:db8:1:2::")
-	// Other speakers change the bits of the label that carry nothing, or leave the function in the
-	// SID.
+	// Other speakers change the bits of the label that carry nothing, or leave the function in
+	// the SID.
 	for _, c := range []struct {
 		sid   string
 		label uint32

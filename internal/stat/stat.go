@@ -79,8 +79,8 @@ type Summary struct {
 	Q3     float64 `json:"q3"`
 	Max    float64 `json:"max"`
 	Mean   float64 `json:"mean"`
-	// CI95 is half the width of the 95 % confidence interval of the mean, by Student's t with N-1
-	// degrees of freedom. It is 0 when N is 1, where it says nothing.
+	// CI95 is half the width of the 95 % confidence interval of the mean, by Student's t with
+	// N-1 degrees of freedom. It is 0 when N is 1, where it says nothing.
 	CI95 float64 `json:"ci95"`
 }
 
@@ -116,8 +116,8 @@ func Summarize(xs []float64) (Summary, error) {
 // Box is a box plot after Tukey, in the unit of the measurements.
 type Box struct {
 	Q1, Median, Q3 float64
-	// Low and High are the ends of the whiskers: the least and the largest value within 1.5 times
-	// the distance of the quartiles from them.
+	// Low and High are the ends of the whiskers: the least and the largest value within 1.5
+	// times the distance of the quartiles from them.
 	Low, High float64
 	// Outliers are the values beyond the whiskers, in ascending order.
 	Outliers []float64
@@ -132,8 +132,8 @@ func TukeyBox(xs []float64) (Box, error) {
 	}
 	b := Box{Q1: quantile(0.25, sorted), Median: quantile(0.5, sorted), Q3: quantile(0.75, sorted)}
 	reach := 1.5 * (b.Q3 - b.Q1)
-	// A quartile may lie between two values, the nearer of them beyond the other quartile's reach;
-	// the whisker then ends at the box.
+	// A quartile may lie between two values, the nearer of them beyond the other quartile's
+	// reach; the whisker then ends at the box.
 	b.Low, b.High = b.Q1, b.Q3
 	for _, x := range sorted {
 		if x < b.Q1-reach || x > b.Q3+reach {

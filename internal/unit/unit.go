@@ -1,7 +1,6 @@
-// Package unit holds the quantities that people write into files and read from screens: bandwidths
-// and sizes.
+// Package unit parses and formats the quantities of configuration files: bandwidths and sizes.
 //
-// Text has exactly one meaning and every value has exactly one text: units are case sensitive,
+// A text has exactly one meaning and a value exactly one text: units are case sensitive,
 // fractions must come out as a whole number of bits per second or bytes, and nothing is rounded,
 // trimmed or clamped. The package refuses negative amounts, exponents, spaces, and abbreviations
 // that are read in two ways ("Mbps", "KB").
@@ -17,10 +16,10 @@ import (
 	"time"
 )
 
-// ErrSyntax is wrapped by every error that a text earns in this package.
+// ErrSyntax is wrapped by all errors of parsing.
 var ErrSyntax = errors.New("not understood")
 
-// scale is a unit as it is written and what one of it is worth.
+// scale is a unit's text and its value.
 type scale struct {
 	name  string
 	worth uint64
@@ -41,7 +40,7 @@ const (
 	sizeHelp      = `want a number and B, kB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024), like "100MB"`
 )
 
-// Bandwidth is a rate in bits per second, of whatever layer its user says.
+// Bandwidth is a rate in bits per second. Its user defines the layer.
 type Bandwidth int64
 
 // The bandwidths of which others are multiples.

@@ -1,6 +1,6 @@
 // Package vpn reads and prints the identifiers of VPN routes: route distinguishers and route
-// targets, which share one form (RFC 4364 section 4.2, RFC 4360 section 4). It knows nothing of
-// their encoding on the wire.
+// targets, which share one form (RFC 4364 section 4.2, RFC 4360 section 4). It does not encode them
+// on the wire.
 package vpn
 
 import (
