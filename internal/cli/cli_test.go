@@ -160,7 +160,7 @@ func TestMonitor(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- monitor(ctx, l, "edge", "1.2", fakeMachine{}) }()
 
-	body, err := ask(t.Context(), at)
+	body, err := ask(t.Context(), at, "/status")
 	if err != nil || string(body) != "{\"ready\":true}\n" {
 		t.Errorf("status: got %q, %v", body, err)
 	}

@@ -143,7 +143,7 @@ func commandFailure(what, on string, err error) error {
 
 // controlSocket asks a daemon for the path of its control socket.
 func controlSocket(ctx context.Context, at netip.AddrPort) (string, error) {
-	body, err := ask(ctx, at)
+	body, err := ask(ctx, at, "/status")
 	if err != nil {
 		return "", err
 	}
@@ -158,7 +158,7 @@ func controlSocket(ctx context.Context, at netip.AddrPort) (string, error) {
 }
 
 func drainStage(ctx context.Context, at netip.AddrPort) (asbr.Stage, error) {
-	body, err := ask(ctx, at)
+	body, err := ask(ctx, at, "/status")
 	if err != nil {
 		return "", err
 	}

@@ -58,8 +58,20 @@ func monitor(ctx context.Context, l net.Listener, name, version string, m role.M
 	return err
 }
 
-// handler serves /status and /metrics. A machine that is a prometheus.Collector has metrics with
-// labels of its own in place of those made from its status.
+// writeJSON answers with a value as JSON.
+func writeJSON(w http.ResponseWriter, value any) {
+	b, err := json.Marshal(value)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	// A client that went away is not our error.
+	_, _ = w.Write(append(b, '\n'))
+}
+
+// handler serves /status, /metrics and what serveDetails adds. A machine that is a
+// prometheus.Collector has metrics with labels of its own in place of those made from its status.
 func handler(name, version string, m role.Machine) (http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -80,16 +92,8 @@ func handler(name, version string, m role.Machine) (http.Handler, error) {
 	}
 
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-		b, err := json.Marshal(m.Status())
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		// A client that went away is not our error.
-		_, _ = w.Write(append(b, '\n'))
-	})
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, m.Status()) })
+	serveDetails(mux, m)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	return mux, nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/health"
 	"github.com/tabane/tabane/internal/role"
 )
@@ -44,7 +45,8 @@ func (a *app) statusCommand() *cobra.Command {
 		Example: `  tabane status
   tabane status edge
   tabane status --json '[::1]:9117'
-  tabane lab exec server -- tabane status edge`,
+  tabane lab exec server -- tabane status edge
+  tabane status routes 2001:db8::1 edge`,
 		Args:      arguments(0, 1, "at most one daemon or address"),
 		ValidArgs: names,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -52,17 +54,18 @@ func (a *app) statusCommand() *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print the daemons' status as JSON, one object for each")
+	c.AddCommand(a.detailCommands()...)
 	return c
 }
 
 func (a *app) status(ctx context.Context, args []string, asJSON bool) error {
-	sources, err := statusSources("ask for status", args)
+	sources, err := statusSources("ask for status", args, "routes", "peers", "sids", "connections")
 	if err != nil {
 		return err
 	}
 	found, impaired := false, false
 	for _, s := range sources {
-		body, err := ask(ctx, s.at)
+		body, err := ask(ctx, s.at, "/status")
 		if errors.Is(err, syscall.ECONNREFUSED) && len(args) == 0 {
 			continue
 		}
@@ -111,7 +114,9 @@ func statusNames() []string {
 	return names
 }
 
-func statusSources(what string, args []string) ([]source, error) {
+// statusSources are the daemons that the argument names, or all. also are words besides their names
+// that the user may have meant.
+func statusSources(what string, args []string, also ...string) ([]source, error) {
 	var all []source
 	for _, r := range role.All() {
 		s := source{r.Name, r.DefaultStatus()}
@@ -128,15 +133,17 @@ func statusSources(what string, args []string) ([]source, error) {
 	}
 	at, err := netip.ParseAddrPort(args[0])
 	if err != nil {
-		return nil, &failure{what: what, on: args[0], why: errors.New("it is neither a daemon nor an address"), do: `name a daemon, or an address like "[::1]:9117"`}
+		return nil, &failure{what: what, on: args[0], why: errors.New("it is neither a daemon nor an address" + fault.Suggest(args[0], append(statusNames(), also...))), do: `name a daemon, or an address like "[::1]:9117"`}
 	}
 	return []source{{"", at}}, nil
 }
 
-func ask(ctx context.Context, at netip.AddrPort) ([]byte, error) {
+// ask gets a path, with its query, from a daemon's status address. An answer with an error status
+// is an *answerError.
+func ask(ctx context.Context, at netip.AddrPort, path string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+"/status", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+path, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -146,10 +153,24 @@ func ask(ctx context.Context, at netip.AddrPort) ([]byte, error) {
 		return nil, errors.Unwrap(err)
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("it answers %s", resp.Status)
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxStatus))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		return nil, &answerError{resp.StatusCode, resp.Status, oneLine(strings.TrimSpace(string(b)))}
 	}
-	return io.ReadAll(io.LimitReader(resp.Body, maxStatus))
+	return b, err
+}
+
+// answerError is an HTTP answer other than 200.
+type answerError struct {
+	code         int
+	status, text string
+}
+
+func (e *answerError) Error() string {
+	if e.code == http.StatusNotFound || e.text == "" {
+		return "it answers " + e.status
+	}
+	return e.text
 }
 
 func printStatus(w io.Writer, s source, body []byte, asJSON bool) error {

@@ -1,0 +1,281 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tabane/tabane/internal/role"
+	"github.com/tabane/tabane/internal/vpn"
+)
+
+const (
+	routesPath      = "/routes"
+	connectionsPath = "/connections"
+	// defaultConnections and maxConnections bound a list of connections.
+	defaultConnections, maxConnections = 100, 10000
+)
+
+// routed is a machine that can explain its routes to a destination.
+type routed interface {
+	Routes(ctx context.Context, dst netip.Prefix, rd vpn.ID) (any, error)
+}
+
+// connected is a machine that lists connections.
+type connected interface {
+	Connections(ctx context.Context, limit int) (any, error)
+}
+
+// serveDetails serves what is too large, or depends too much on the question, for /status. Each
+// answer is bounded.
+func serveDetails(mux *http.ServeMux, m role.Machine) {
+	detail := func(path string, answer func(ctx context.Context, q url.Values) (any, error)) {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+			ctx, cancel := context.WithTimeout(r.Context(), statusTimeout)
+			defer cancel()
+			value, err := answer(ctx, r.URL.Query())
+			var invalid *usageError
+			switch {
+			case errors.As(err, &invalid):
+				http.Error(w, err.Error(), http.StatusBadRequest)
+			case err != nil:
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			default:
+				writeJSON(w, value)
+			}
+		})
+	}
+	if m, ok := m.(routed); ok {
+		detail(routesPath, func(ctx context.Context, q url.Values) (any, error) {
+			dst, err := parseDestination(q.Get("destination"))
+			if err != nil {
+				return nil, err
+			}
+			rd, err := parseRD(q.Get("rd"))
+			if err != nil {
+				return nil, err
+			}
+			return m.Routes(ctx, dst, rd)
+		})
+	}
+	if m, ok := m.(connected); ok {
+		detail(connectionsPath, func(ctx context.Context, q url.Values) (any, error) {
+			limit, err := parseLimit(q.Get("limit"))
+			if err != nil {
+				return nil, err
+			}
+			return m.Connections(ctx, limit)
+		})
+	}
+}
+
+// parseDestination reads an IPv6 prefix, or an address, which is the prefix of that host.
+func parseDestination(text string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(text)
+	if a, e := netip.ParseAddr(text); e == nil && a.Zone() == "" {
+		p, err = netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	if err != nil || !p.Addr().Is6() || p.Addr().Is4In6() {
+		return netip.Prefix{}, invalid("PREFIX|ADDRESS", text, "an IPv6 prefix or address like 2001:db8::/32 or 2001:db8::1")
+	}
+	if p != p.Masked() {
+		return netip.Prefix{}, invalid("PREFIX|ADDRESS", text, fmt.Sprintf("a prefix without host bits, as %s", p.Masked()))
+	}
+	return p, nil
+}
+
+// parseRD reads a route distinguisher; an empty one is invalid without being an error.
+func parseRD(text string) (vpn.ID, error) {
+	if text == "" {
+		return vpn.ID{}, nil
+	}
+	rd, err := vpn.Parse(text)
+	if err != nil {
+		return vpn.ID{}, invalid("--rd", text, `a route distinguisher like "65000:1" or "192.0.2.1:1"`)
+	}
+	return rd, nil
+}
+
+func parseLimit(text string) (int, error) {
+	if text == "" {
+		return defaultConnections, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > maxConnections {
+		return 0, invalid("--limit", text, fmt.Sprintf("a number from 1 to %d", maxConnections))
+	}
+	return n, nil
+}
+
+// detailCommands are the subcommands of status.
+func (a *app) detailCommands() []*cobra.Command {
+	var asJSON bool
+	var rd, limit string
+	add := func(c *cobra.Command) *cobra.Command {
+		c.Flags().BoolVar(&asJSON, "json", false, "print JSON, one object for each daemon")
+		return c
+	}
+	routes := add(&cobra.Command{
+		Use:   "routes PREFIX|ADDRESS [DAEMON|ADDRESS]",
+		Short: "Show the paths to a destination, which is used, and why",
+		Long: `Routes shows the longest match for a destination: on a server and on a border router the path through each egress peer, and the
+BGP paths with the step of route selection that decided (RFC 4271 section 9.1.2.2). A reflector shows VPN routes of the route
+distinguisher that --rd names.`,
+		Example: `  tabane status routes 2001:db8::1
+  tabane status routes 2001:db8::/32 asbr --json
+  tabane status routes 2001:db8::1 reflector --rd 192.0.2.1:1`,
+		Args: arguments(1, 2, "a prefix or address, and at most one daemon or address"),
+		RunE: func(c *cobra.Command, args []string) error {
+			dst, err := parseDestination(args[0])
+			if err != nil {
+				return err
+			}
+			if _, err := parseRD(rd); err != nil {
+				return err
+			}
+			q := url.Values{"destination": {dst.String()}}
+			if rd != "" {
+				q.Set("rd", rd)
+			}
+			return a.detail(c.Context(), args[1:], routesPath+"?"+q.Encode(), nil, asJSON)
+		},
+	})
+	routes.Flags().StringVar(&rd, "rd", "", "also look up the VPN route with this route `distinguisher`")
+	connections := add(&cobra.Command{
+		Use:   "connections [DAEMON|ADDRESS]",
+		Short: "Show the subflows of clients' connections",
+		Args:  arguments(0, 1, "at most one daemon or address"),
+		RunE: func(c *cobra.Command, args []string) error {
+			n, err := parseLimit(limit)
+			if err != nil {
+				return err
+			}
+			return a.detail(c.Context(), args, connectionsPath+"?limit="+strconv.Itoa(n), nil, asJSON)
+		},
+	})
+	connections.Flags().StringVar(&limit, "limit", strconv.Itoa(defaultConnections), "how `many` connections to show at most")
+	return []*cobra.Command{
+		routes, connections,
+		add(&cobra.Command{
+			Use: "peers [DAEMON|ADDRESS]", Short: "Show the egress peers and the BGP sessions",
+			Args: arguments(0, 1, "at most one daemon or address"),
+			RunE: func(c *cobra.Command, args []string) error {
+				return a.detail(c.Context(), args, "/status", onlyKeys("peers", "sessions"), asJSON)
+			},
+		}),
+		add(&cobra.Command{
+			Use: "sids [DAEMON|ADDRESS]", Short: "Show the SID of each egress peer",
+			Args: arguments(0, 1, "at most one daemon or address"),
+			RunE: func(c *cobra.Command, args []string) error {
+				return a.detail(c.Context(), args, "/status", onlySIDs, asJSON)
+			},
+		}),
+	}
+}
+
+// detail prints an answer of each daemon that has one, as selected.
+func (a *app) detail(ctx context.Context, args []string, path string, selected func(object) (object, error), asJSON bool) error {
+	const what = "ask for status"
+	sources, err := statusSources(what, args)
+	if err != nil {
+		return err
+	}
+	found := false
+	for _, s := range sources {
+		body, err := ask(ctx, s.at, path)
+		var answer *answerError
+		absent := errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &answer) && answer.code == http.StatusNotFound
+		if absent && len(args) == 0 {
+			continue
+		}
+		if err == nil && selected != nil {
+			body, err = selectKeys(body, selected)
+		}
+		if err != nil {
+			return &failure{what: what, on: strings.TrimSpace(s.name + " " + s.at.String()), why: err}
+		}
+		if body == nil {
+			continue
+		}
+		if found && !asJSON {
+			fmt.Fprintln(a.out)
+		}
+		found = true
+		if err := printStatus(a.out, s, body, asJSON); err != nil {
+			return &failure{what: "print status", on: s.at.String(), why: err}
+		}
+	}
+	if !found {
+		return &failure{what: what, on: "this host", why: errors.New("no daemon with an answer is at its default address"), do: "start one, or name its address"}
+	}
+	return nil
+}
+
+// selectKeys applies a selection to a status; nil: nothing of it is selected.
+func selectKeys(body []byte, selected func(object) (object, error)) ([]byte, error) {
+	o, err := readObject(body)
+	if err == nil {
+		o, err = selected(o)
+	}
+	if err != nil || len(o.keys) == 0 {
+		return nil, err
+	}
+	var b bytes.Buffer
+	for i, key := range o.keys {
+		name, err := json.Marshal(key)
+		if err != nil {
+			return nil, err
+		}
+		b.WriteByte("{,"[min(i, 1)])
+		b.Write(name)
+		b.WriteByte(':')
+		b.Write(o.values[key])
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+// onlyKeys selects keys of an object.
+func onlyKeys(keys ...string) func(object) (object, error) {
+	return func(o object) (object, error) {
+		out := object{values: o.values}
+		for _, key := range keys {
+			if _, ok := o.values[key]; ok {
+				out.keys = append(out.keys, key)
+			}
+		}
+		return out, nil
+	}
+}
+
+// onlySIDs selects what concerns SIDs of the egress peers, of an ASBR one each, of a server those
+// of all ASBRs that reach the peer.
+func onlySIDs(o object) (object, error) {
+	if o.values["peers"] == nil {
+		return object{}, nil
+	}
+	var peers []struct {
+		Name   string          `json:"name"`
+		SID    json.RawMessage `json:"sid,omitempty"`
+		SIDs   json.RawMessage `json:"sids,omitempty"`
+		RT     string          `json:"rt"`
+		RD     string          `json:"rd,omitempty"`
+		Table  uint32          `json:"table"`
+		Routes int             `json:"routes"`
+	}
+	if err := json.Unmarshal(o.values["peers"], &peers); err != nil {
+		return object{}, err
+	}
+	b, err := json.Marshal(peers)
+	return object{keys: []string{"sids"}, values: map[string]json.RawMessage{"sids": b}}, err
+}

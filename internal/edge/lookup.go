@@ -1,0 +1,135 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/vpn"
+)
+
+// Routes says how a destination is reached.
+type Routes struct {
+	Destination netip.Prefix `json:"destination"`
+	// EPE are the paths through each egress peer.
+	EPE []EPERoute `json:"epe_routes"`
+	// BGP are the paths of the unicast route, which the default address uses, and of the VPN routes
+	// behind the EPE Routes.
+	BGP []bgp.Candidate `json:"bgp"`
+}
+
+// EPERoute is a path to the longest matching prefix through one egress peer and ASBR.
+type EPERoute struct {
+	Peer   string       `json:"peer"`
+	Prefix netip.Prefix `json:"prefix,omitzero"`
+	Used   bool         `json:"used"`
+	Reason string       `json:"reason"`
+	RD     string       `json:"rd,omitempty"`
+	SID    netip.Addr   `json:"sid,omitzero"`
+}
+
+// Routes looks a destination up. VPN routes are those of the EPE Routes, and of rd if it is valid.
+func (e *Edge) Routes(ctx context.Context, dst netip.Prefix, rd vpn.ID) (any, error) {
+	r := Routes{Destination: dst}
+	var rds []vpn.ID
+	if rd.IsValid() {
+		rds = append(rds, rd)
+	}
+	if !e.daemon.Do(ctx, func() {
+		for _, p := range e.egress.peers {
+			r.EPE = append(r.EPE, e.egress.lookup(p, dst)...)
+			if _, hops, ok := bgp.Longest(p.routes, dst); ok {
+				for _, h := range hops {
+					if h.rd != rd {
+						rds = append(rds, h.rd)
+					}
+				}
+			}
+		}
+	}) {
+		return nil, errors.New("not running")
+	}
+	var err error
+	r.BGP, err = e.daemon.Speaker.Lookup(ctx, dst, rds...)
+	return r, err
+}
+
+// lookup returns the paths of a peer to a destination, the installed one first.
+func (e *egress) lookup(p *peer, dst netip.Prefix) []EPERoute {
+	prefix, hops, ok := bgp.Longest(p.routes, dst)
+	if !ok {
+		return []EPERoute{{Peer: p.Name, Reason: "no route covers it: the EPE address is not announced to it"}}
+	}
+	var all []EPERoute
+	for i, h := range hops {
+		route := EPERoute{Peer: p.Name, Prefix: prefix, Used: i == 0, RD: h.rd.String(), SID: h.sid}
+		switch {
+		case i == 0 && !e.works(p.index, prefix):
+			route.Used, route.Reason = false, "not in the kernel yet"
+		case i == 0 && len(hops) == 1:
+			route.Reason = "only path"
+		case i == 0:
+			route.Reason = h.preference(hops[1])
+		default:
+			route.Reason = "installed path has " + hops[0].preference(h)
+		}
+		if h.draining {
+			route.Reason += "; draining (GRACEFUL_SHUTDOWN)"
+		}
+		all = append(all, route)
+	}
+	return all
+}
+
+// preference says why compare prefers a to b.
+func (a hop) preference(b hop) string {
+	if a.draining != b.draining {
+		return "an ASBR that is not draining"
+	}
+	return fmt.Sprintf("lower RD (%s < %s)", a.rd, b.rd)
+}
+
+// Connections are the subflows of some connections.
+type Connections struct {
+	// Connections is the number of all, of which the subflows of at most as many as asked for are
+	// shown.
+	Connections int       `json:"connections"`
+	Subflows    []Subflow `json:"subflows"`
+}
+
+// Subflow is a subflow of a client's connection.
+type Subflow struct {
+	Connection string         `json:"connection"`
+	Client     netip.AddrPort `json:"client"`
+	Address    netip.Addr     `json:"address"`
+	// Egress is the peer, or "best path" on the default address.
+	Egress  string `json:"egress"`
+	Backup  bool   `json:"backup"`
+	Stalled bool   `json:"stalled"`
+	Parked  bool   `json:"parked"`
+}
+
+// Connections lists the subflows of at most limit connections.
+func (e *Edge) Connections(ctx context.Context, limit int) (any, error) {
+	if e.paths == nil {
+		return nil, errors.New("the kernel's path manager does not list connections; see tabane flows")
+	}
+	list, n, err := e.paths.List(ctx, limit)
+	if err != nil {
+		return nil, err
+	}
+	c := Connections{Connections: n, Subflows: []Subflow{}}
+	for _, s := range list {
+		egress := "best path"
+		if s.Peer >= 0 {
+			egress = e.config.Peers[s.Peer].Name
+		}
+		c.Subflows = append(c.Subflows, Subflow{
+			Connection: fmt.Sprintf("%08x", s.Token), Client: s.Remote, Address: s.Local.Addr(), Egress: egress,
+			Backup: s.Backup, Stalled: s.Stalled, Parked: s.Parked,
+		})
+	}
+	return c, nil
+}

@@ -1,0 +1,54 @@
+package pathmanager
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Subflow is a subflow of a connection.
+type Subflow struct {
+	// Token identifies the connection on this host (RFC 8684 section 3.2).
+	Token         uint32
+	Local, Remote netip.AddrPort
+	// Peer is the egress peer, an index into Options.Peers; -1 on the default address.
+	Peer int
+	// Backup, Stalled and Parked: it carries no data unless all others fail; it makes no progress;
+	// its route is gone and it is kept unused until it can be closed.
+	Backup, Stalled, Parked bool
+}
+
+// List returns the subflows of at most limit connections, in the order of their tokens, and the
+// number of all connections. Which connections it returns is arbitrary if there are more. ctx
+// bounds the wait for a Run that does not answer.
+func (m *Manager) List(ctx context.Context, limit int) (subflows []Subflow, connections int, err error) {
+	done := make(chan struct{})
+	m.post(func(time.Time) error {
+		defer close(done)
+		subflows, connections = m.machine.list(limit), len(m.machine.conns)
+		return nil
+	})
+	select {
+	case <-done:
+		return subflows, connections, nil
+	case <-ctx.Done():
+		return nil, 0, errors.New("list connections: path manager does not run")
+	}
+}
+
+func (m *machine) list(limit int) (all []Subflow) {
+	n := 0
+	for token, c := range m.conns {
+		if n++; n > limit {
+			break
+		}
+		for _, s := range c.subflows {
+			all = append(all, Subflow{token, s.local, s.remote, s.peer, s.backup, s.stalled, s.parked})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Subflow) int { return cmp.Compare(a.Token, b.Token) })
+	return all
+}
