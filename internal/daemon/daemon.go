@@ -45,8 +45,16 @@ type Options struct {
 }
 
 const (
-	// resyncEvery is the longest time until changes of our objects by other programs are repaired.
+	// resyncEvery is the longest time until changes of our objects without an event are repaired.
 	resyncEvery = 30 * time.Second
+	// resyncShare times the duration of a comparison with the kernel is the least pause after it.
+	resyncShare = 10
+	// compareStep is the number of objects that are compared before the loop looks for events:
+	// about a millisecond's work.
+	compareStep = 1000
+	// resolvePause is how long next hops are not resolved again after a change of a link without
+	// objects of ours, as containers come and go.
+	resolvePause = 100 * time.Millisecond
 	// sweepQuiet is how long all sessions must have been up before a restarted daemon deletes stale
 	// objects of the previous instance, and sweepAfter when it does so although some are down. With
 	// no session up it does not.
@@ -65,6 +73,7 @@ type Daemon struct {
 
 	options  Options
 	conn     *route.Conn
+	reader   *route.Conn
 	host     host
 	unicast  *unicast
 	requests chan request
@@ -76,6 +85,35 @@ type Daemon struct {
 	refused string // the last logged error of the kernel
 	// unread: objects or links of the kernel could not be read and may differ from what is known.
 	unread bool
+	// links are those of the kernel, and resolve fires when next hops are to be resolved again.
+	links   map[string]route.Link
+	resolve *time.Timer
+	resync  resync
+}
+
+// resync compares the kernel's objects with those known, in the background and in steps: with a
+// hundred thousand routes it takes a second, and nothing may wait for it.
+type resync struct {
+	kernel dumper
+	due    bool        // what has changed since the last one began is unknown
+	start  *time.Timer // fires when the next one may begin
+	dumped chan dump
+	begun  time.Time
+	ended  time.Time
+	took   time.Duration
+	// comparison is not nil while one runs, rest are the objects to be compared once they are read.
+	comparison *route.Comparison
+	rest       []route.Object
+}
+
+// dumper reads the objects of an owner; a route.Conn is one.
+type dumper interface {
+	Dump(route.Protocol) ([]route.Object, error)
+}
+
+type dump struct {
+	objects []route.Object
+	err     error
 }
 
 // host is what a daemon reads from the kernel beside the objects that it owns; a route.Conn is one.
@@ -105,19 +143,25 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The background must not keep the loop from the connection.
+	reader, err := route.Dial()
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
 	d := &Daemon{
 		Kernel: route.NewReconciler(conn, o.Protocol, o.Log), Speaker: speaker,
-		options: o, conn: conn, host: conn, requests: make(chan request), stopped: make(chan struct{}), up: map[string]bool{},
+		options: o, conn: conn, reader: reader, host: conn, requests: make(chan request), stopped: make(chan struct{}),
+		up: map[string]bool{}, links: map[string]route.Link{}, resync: resync{kernel: reader, dumped: make(chan dump, 1)},
 	}
 	d.unicast = newUnicast(d.Kernel, conn)
 	for _, n := range o.Neighbors {
 		d.up[n.Name] = false
 	}
 	if err := d.Kernel.Resync(); err != nil {
-		return nil, errors.Join(err, conn.Close())
+		return nil, errors.Join(err, d.disconnect())
 	}
 	if err := speaker.Start(ctx); err != nil {
-		return nil, errors.Join(err, conn.Close())
+		return nil, errors.Join(err, d.disconnect())
 	}
 	return d, nil
 }
@@ -125,8 +169,10 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 // Close stops the speaker and disconnects from the kernel without changing it.
 func (d *Daemon) Close() error {
 	d.Speaker.Stop()
-	return d.conn.Close()
+	return d.disconnect()
 }
+
+func (d *Daemon) disconnect() error { return errors.Join(d.conn.Close(), d.reader.Close()) }
 
 // Link returns the state of an interface; a missing one is an error that matches fs.ErrNotExist.
 func (d *Daemon) Link(name string) (route.Link, error) { return d.conn.Link(name) }
@@ -144,15 +190,21 @@ func (d *Daemon) Found() ([]route.Object, error) { return d.conn.Dump(d.options.
 // kernel.
 func (d *Daemon) Run(ctx context.Context, m Machine) (err error) {
 	defer close(d.stopped)
-	defer func() { err = errors.Join(err, d.conn.Close()) }()
+	defer func() { err = errors.Join(err, d.disconnect()) }()
 	defer d.Speaker.Stop()
-	watcher, err := route.Watch(ctx, route.Links, route.Rules)
+	// Two sockets: what overruns one does not delay the other.
+	first, err := d.conn.WatchOwned(ctx, d.options.Protocol, route.Links, route.Rules, route.Nexthops)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, watcher.Close()) }()
-	d.retry = time.NewTimer(0)
-	defer d.retry.Stop()
+	defer func() { err = errors.Join(err, first.Close()) }()
+	second, err := d.conn.WatchOwned(ctx, d.options.Protocol, route.Addresses, route.Routes)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, second.Close()) }()
+	d.startTimers(0)
+	defer d.stopTimers()
 	d.settle(m)
 	for _, n := range d.options.Neighbors {
 		if err := d.Speaker.AddNeighbor(ctx, n); err != nil {
@@ -161,20 +213,45 @@ func (d *Daemon) Run(ctx context.Context, m Machine) (err error) {
 	}
 	d.reread(m)
 	d.settle(m)
-	if err := d.loop(ctx, m, d.Speaker.Events(), watcher); err != nil {
+	if err := d.loop(ctx, m, d.Speaker.Events(), first, second); err != nil {
 		return err
 	}
 	return d.leave()
 }
 
-func (d *Daemon) loop(ctx context.Context, m Machine, learned <-chan []bgp.Event, watcher source) error {
+func (d *Daemon) startTimers(retry time.Duration) {
+	d.retry, d.resync.start, d.resolve = time.NewTimer(retry), time.NewTimer(0), time.NewTimer(0)
+}
+
+func (d *Daemon) stopTimers() {
+	for _, t := range []*time.Timer{d.retry, d.resync.start, d.resolve} {
+		t.Stop()
+	}
+}
+
+// loop applies events of the first source before anything else.
+func (d *Daemon) loop(ctx context.Context, m Machine, learned <-chan []bgp.Event, first, second source) error {
 	resync := time.NewTicker(resyncEvery)
 	defer resync.Stop()
 	latest := time.NewTimer(sweepAfter)
 	defer latest.Stop()
 	quiet := time.NewTimer(sweepAfter)
 	defer quiet.Stop()
+	always := make(chan struct{})
+	close(always)
 	for {
+		select {
+		case e, ok := <-first.Events():
+			if err := d.kernelEvents(ctx, m, first, e, ok); err != nil || ctx.Err() != nil {
+				return err
+			}
+			d.settle(m)
+		default:
+		}
+		var compare chan struct{}
+		if d.resync.rest != nil {
+			compare = always
+		}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -187,14 +264,25 @@ func (d *Daemon) loop(ctx context.Context, m Machine, learned <-chan []bgp.Event
 			}
 			d.unicast.update(events)
 			m.BGP(events)
-		case e, ok := <-watcher.Events():
-			if !ok {
-				if ctx.Err() != nil {
-					return nil
-				}
-				return fmt.Errorf("watch kernel: %w", watcher.Err())
+		case e, ok := <-first.Events():
+			if err := d.kernelEvents(ctx, m, first, e, ok); err != nil || ctx.Err() != nil {
+				return err
 			}
-			d.kernelEvent(m, e)
+		case e, ok := <-second.Events():
+			if err := d.kernelEvents(ctx, m, second, e, ok); err != nil || ctx.Err() != nil {
+				return err
+			}
+		case <-d.resolve.C:
+			d.resolveNextHops()
+		case <-d.resync.start.C:
+			d.beginResync()
+			continue
+		case r := <-d.resync.dumped:
+			d.dumped(r)
+		case <-compare:
+			if !d.compareStep() {
+				continue
+			}
 		case <-d.retry.C:
 			if d.unread {
 				d.reread(m)
@@ -280,48 +368,148 @@ func (d *Daemon) AllUp() bool {
 	return true
 }
 
-func (d *Daemon) kernelEvent(m Machine, e route.Event) {
-	switch e := e.(type) {
-	case route.LinkChange:
-		m.Link(e.Link.Name, e.Link.Up && !e.Deleted)
-		// The kernel removes what depends on a link that went down, partly without events.
-		d.resync()
-	case route.RuleChange:
-		// Without its rule, traffic would take another table. The following flush restores it.
-		if e.Deleted && e.Protocol == d.options.Protocol {
-			d.Kernel.Deleted(e.Rule)
+// kernelEvents applies an event of the source and those that wait behind it.
+func (d *Daemon) kernelEvents(ctx context.Context, m Machine, from source, e route.Event, ok bool) error {
+	changed := 0
+	for waiting := len(from.Events()); ; waiting-- {
+		if !ok {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("watch kernel: %w", from.Err())
 		}
-	case route.Overrun:
-		d.options.Log.Warn("netlink receive buffer overrun, reading everything again")
-		d.reread(m)
+		switch e := e.(type) {
+		case route.LinkChange:
+			d.linkChange(m, e)
+		case route.ObjectChange:
+			// The following flush restores it: without it, traffic would take another path.
+			if d.Kernel.Changed(e) {
+				if changed++; changed == 1 {
+					d.options.Log.Warn("another program changed kernel objects, restoring them", "object", e.Object)
+				}
+			}
+		case route.Overrun:
+			d.options.Log.Warn("netlink receive buffer overrun, reading everything again")
+			d.reread(m)
+		}
+		if waiting == 0 {
+			break
+		}
+		e, ok = <-from.Events()
 	}
+	if changed > 0 {
+		d.requestResync() // it may have changed more than there are events for
+	}
+	return nil
+}
+
+// linkChange applies a change of a link. Most messages repeat the state.
+func (d *Daemon) linkChange(m Machine, c route.LinkChange) {
+	l := c.Link
+	if c.Deleted {
+		l.Admin, l.Up = false, false
+	}
+	if was, known := d.links[l.Name]; known && was == l && !c.Deleted {
+		return
+	}
+	if d.links[l.Name] = l; c.Deleted {
+		delete(d.links, l.Name)
+	}
+	if d.applyLink(m, c) {
+		d.requestResync()
+		d.resolve.Reset(0)
+	} else {
+		d.resolve.Reset(resolvePause)
+	}
+}
+
+// applyLink has the machine react before anything else. It reports whether the link has objects.
+func (d *Daemon) applyLink(m Machine, c route.LinkChange) (used bool) {
+	m.Link(c.Link.Name, c.Link.Up && !c.Deleted)
+	return d.Kernel.Link(c)
 }
 
 // reread reads everything again: links, our objects, routes to next hops.
 func (d *Daemon) reread(m Machine) {
 	d.unread = false
-	d.links(m)
-	d.resync()
+	d.rereadLinks(m)
+	d.requestResync()
+	d.resolveNextHops()
 }
 
-func (d *Daemon) links(m Machine) {
+func (d *Daemon) rereadLinks(m Machine) {
 	links, err := d.host.Links()
 	if err != nil {
 		d.unknown(fmt.Errorf("read links: %w", err))
 		return
 	}
+	before := d.links
+	d.links = make(map[string]route.Link, len(links))
 	for _, l := range links {
-		m.Link(l.Name, l.Up)
+		d.links[l.Name] = l
+		delete(before, l.Name)
+		d.applyLink(m, route.LinkChange{Link: l})
+	}
+	for _, l := range before {
+		d.applyLink(m, route.LinkChange{Link: l, Deleted: true})
 	}
 }
 
-func (d *Daemon) resync() {
-	if err := d.Kernel.Resync(); err != nil {
-		d.unknown(fmt.Errorf("read kernel state: %w", err))
-	}
+func (d *Daemon) resolveNextHops() {
 	if err := d.unicast.resolve(); err != nil {
 		d.unknown(fmt.Errorf("resolve next hops: %w", err))
 	}
+}
+
+// requestResync has the kernel's objects compared soon.
+func (d *Daemon) requestResync() {
+	if !d.resync.due && d.resync.comparison == nil {
+		d.resync.start.Reset(time.Until(d.resync.ended.Add(resyncShare * d.resync.took)))
+	}
+	d.resync.due = true
+}
+
+func (d *Daemon) beginResync() {
+	r := &d.resync
+	if !r.due || r.comparison != nil {
+		return
+	}
+	r.due, r.begun, r.comparison = false, time.Now(), d.Kernel.Compare()
+	go func(k dumper, p route.Protocol) {
+		objects, err := k.Dump(p)
+		r.dumped <- dump{objects, err}
+	}(r.kernel, d.options.Protocol)
+}
+
+// dumped takes the kernel's objects.
+func (d *Daemon) dumped(r dump) {
+	if r.err != nil {
+		d.resync.comparison = nil
+		d.unknown(fmt.Errorf("read kernel state: %w", r.err))
+		return
+	}
+	d.resync.rest = r.objects
+	if len(r.objects) == 0 {
+		d.compareStep()
+	}
+}
+
+// compareStep compares some objects; it reports whether they were the last.
+func (d *Daemon) compareStep() (done bool) {
+	r := &d.resync
+	n := min(compareStep, len(r.rest))
+	r.comparison.Add(r.rest[:n])
+	if r.rest = r.rest[n:]; len(r.rest) > 0 {
+		return false
+	}
+	r.comparison.End()
+	r.comparison, r.rest, r.ended = nil, nil, time.Now()
+	r.took = r.ended.Sub(r.begun)
+	if r.due {
+		r.due = false
+		d.requestResync()
+	}
+	return true
 }
 
 // unknown schedules another read: the kernel may differ from what is known.

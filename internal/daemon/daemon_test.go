@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +23,8 @@ import (
 type rig struct {
 	*Daemon
 	t      *testing.T
+	mu     sync.Mutex    // of the kernel: the background reads it
+	hold   chan struct{} // if set, the kernel is read once it is closed
 	kernel *routetest.Kernel
 	// dumpErr and linksErr, when set, are what reading the kernel gives; reads counts both.
 	dumpErr, linksErr error
@@ -38,9 +41,18 @@ type rig struct {
 }
 
 // Apply, Dump, Links and NexthopTo are the kernel's.
-func (r *rig) Apply(ops []route.Op) []error { return r.kernel.Apply(ops) }
+func (r *rig) Apply(ops []route.Op) []error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.kernel.Apply(ops)
+}
 
 func (r *rig) Dump(p route.Protocol) ([]route.Object, error) {
+	if r.hold != nil {
+		<-r.hold
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.reads++
 	if r.dumpErr != nil {
 		return nil, r.dumpErr
@@ -64,6 +76,12 @@ func (r *rig) NexthopTo(dst netip.Addr) (netip.Addr, string, error) {
 func (r *rig) Events() <-chan route.Event { return r.events }
 func (r *rig) Err() error                 { return errors.New("closed") }
 
+// silent is a watcher without events.
+type silent struct{}
+
+func (silent) Events() <-chan route.Event { return nil }
+func (silent) Err() error                 { return nil }
+
 // BGP, Link and Settled are the machine's.
 func (r *rig) BGP(events []bgp.Event)    { r.learnt += len(events) }
 func (r *rig) Link(name string, up bool) { r.links[name] = up }
@@ -82,16 +100,17 @@ func run(t *testing.T, test func(r *rig)) {
 		r.Daemon = &Daemon{
 			Kernel: kernel, options: Options{Protocol: route.Edge, Log: log}, host: r, requests: make(chan request),
 			stopped: make(chan struct{}), up: map[string]bool{"rr": false}, unicast: newUnicast(kernel, r),
+			links: map[string]route.Link{}, resync: resync{kernel: r, dumped: make(chan dump, 1)},
 		}
-		r.retry = time.NewTimer(time.Hour)
+		r.startTimers(time.Hour)
 		ctx, cancel := context.WithCancel(t.Context())
-		go func() { r.finished <- r.loop(ctx, r, r.learned, r) }()
+		go func() { r.finished <- r.loop(ctx, r, r.learned, r, silent{}) }()
 		test(r)
 		cancel()
 		if err := <-r.finished; err != nil {
 			t.Error(err)
 		}
-		r.retry.Stop()
+		r.stopTimers()
 	})
 }
 
@@ -336,28 +355,72 @@ func TestChangeSettlesAndDoDoesNot(t *testing.T) {
 	})
 }
 
-// A rule that another program deletes is restored without a resync; that of another protocol is
-// left alone.
-func TestADeletedRuleIsRestored(t *testing.T) {
+// An object that another program deletes is restored although the kernel cannot be read; one of another
+// protocol is left alone.
+func TestDeletedObjectIsRestored(t *testing.T) {
+	for _, o := range []route.Object{
+		route.Rule{Priority: 1000, From: netip.MustParsePrefix("2001:db8::1/128"), Table: 101},
+		route.Route{Table: 101, Dst: client, Kind: route.Unreachable},
+		route.Nexthop{ID: 7, Link: "lan"},
+		route.Address{Link: "lan", Prefix: netip.MustParsePrefix("2001:db8::1/128")},
+	} {
+		run(t, func(r *rig) {
+			o := o.Normal()
+			r.Change(context.Background(), func() { r.Kernel.Set(o) })
+			protocol := r.options.Protocol
+			r.in(func() {
+				r.kernel.Remove(o.Key())
+				r.dumpErr = unix.ENOBUFS
+			})
+			r.events <- route.ObjectChange{Object: o, Protocol: protocol + 1, Deleted: true}
+			r.in(func() {
+				if len(r.kernel.All()) != 0 {
+					t.Errorf("after the deletion of another protocol's object: %v", r.kernel.All())
+				}
+			})
+			r.events <- route.ObjectChange{Object: o, Protocol: protocol, Deleted: true}
+			r.in(func() {
+				if _, ok := r.kernel.All()[o.Key()]; !ok {
+					t.Errorf("kernel %v, want %v", r.kernel.All(), o)
+				}
+			})
+		})
+	}
+}
+
+// The reaction to an own link comes before the kernel is read, however long that takes, and links
+// without objects cause no read at all.
+func TestLinkBeforeResync(t *testing.T) {
 	run(t, func(r *rig) {
-		rule := route.Rule{Priority: 1000, From: netip.MustParsePrefix("2001:db8::1/128"), Table: 101}
-		r.Change(context.Background(), func() { r.Kernel.Set(rule) })
-		protocol, reads := r.options.Protocol, 0
+		nexthop := route.Nexthop{ID: 7, Link: "lan"}
+		r.Change(context.Background(), func() { r.Kernel.Set(nexthop) })
+		reads := 0
+		r.in(func() { reads = r.reads })
+		for i := range 5 {
+			r.events <- route.LinkChange{Link: route.Link{Index: 10 + i, Name: "veth", Admin: true, Up: true}}
+			r.events <- route.LinkChange{Link: route.Link{Index: 10 + i, Name: "veth"}, Deleted: true}
+		}
+		time.Sleep(time.Second)
 		r.in(func() {
-			reads = r.reads
-			r.kernel.Remove(rule.Key())
+			if r.reads != reads {
+				t.Errorf("%d reads for links without objects", r.reads-reads)
+			}
+			r.kernel.Remove(nexthop.Key())
+			r.hold = make(chan struct{})
 		})
-		r.events <- route.RuleChange{Rule: rule, Protocol: protocol + 1, Deleted: true}
+		r.events <- route.LinkChange{Link: route.Link{Index: 2, Name: "lan", Admin: true}}
+		time.Sleep(time.Millisecond)
 		r.in(func() {
-			if len(r.kernel.All()) != 0 {
-				t.Errorf("after the deletion of another protocol's rule: %v", r.kernel.All())
+			if up, known := r.links["lan"]; up || !known || r.reads != reads {
+				t.Errorf("link up: %t, known: %t, %d reads", up, known, r.reads-reads)
 			}
 		})
-		r.events <- route.RuleChange{Rule: rule, Protocol: protocol, Deleted: true}
+		r.events <- route.LinkChange{Link: route.Link{Index: 2, Name: "lan", Admin: true, Up: true}}
 		r.in(func() {
-			if _, ok := r.kernel.All()[rule.Key()]; !ok || r.reads != reads {
-				t.Errorf("kernel %v after %d reads, want the rule after %d", r.kernel.All(), r.reads, reads)
+			if _, ok := r.kernel.All()[nexthop.Key()]; !ok {
+				t.Error("the nexthop object is not restored when the link is up")
 			}
+			close(r.hold)
 		})
 	})
 }

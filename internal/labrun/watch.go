@@ -99,7 +99,7 @@ func watchRoutes(ctx context.Context, l *lab.Lab) (*watch, func() error, error) 
 	}
 	for _, n := range []struct {
 		node   string
-		route  func(route.RouteChange)
+		route  func(route.Route, route.ObjectChange)
 		packet func(packet.Packet) error
 	}{
 		{node, w.borderRoute, w.borderPacket},
@@ -121,8 +121,10 @@ func watchRoutes(ctx context.Context, l *lab.Lab) (*watch, func() error, error) 
 		watchers.Go(func() {
 			for event := range routes.Events() {
 				switch event := event.(type) {
-				case route.RouteChange:
-					n.route(event)
+				case route.ObjectChange:
+					if r, ok := event.Object.(route.Route); ok {
+						n.route(r, event)
+					}
 				case route.Overrun:
 					w.lost()
 				}
@@ -169,23 +171,23 @@ func (w *watch) lost() {
 	w.overrun = true
 }
 
-func (w *watch) serverRoute(c route.RouteChange) {
+func (w *watch) serverRoute(r route.Route, c route.ObjectChange) {
 	switch {
-	case c.Dst != w.prefix:
-	case c.Table == w.server.Table && c.Deleted:
+	case r.Dst != w.prefix:
+	case r.Table == w.server.Table && c.Deleted:
 		w.see(epeDeleted, c.Time)
-	case c.Table == w.server.Table:
+	case r.Table == w.server.Table:
 		w.see(epeSet, c.Time)
-	case c.Table == route.MainTable && c.Deleted:
+	case r.Table == route.MainTable && c.Deleted:
 		w.see(bestDeleted, c.Time)
-	case c.Table == route.MainTable:
+	case r.Table == route.MainTable:
 		w.see(bestSet, c.Time)
 	}
 }
 
-func (w *watch) borderRoute(c route.RouteChange) {
+func (w *watch) borderRoute(r route.Route, c route.ObjectChange) {
 	switch {
-	case c.Dst != w.prefix || c.Table != w.border.Table:
+	case r.Dst != w.prefix || r.Table != w.border.Table:
 	case c.Deleted:
 		w.see(asbrDeleted, c.Time)
 	default:

@@ -103,6 +103,19 @@ func dial(buffer int) (*netlink.Conn, error) {
 // Close closes the connection. Objects remain in the kernel.
 func (c *Conn) Close() error { return c.nl.Close() }
 
+// port returns the port number of the connection, which is nlmsg_pid of what it causes.
+func (c *Conn) port() (port uint32, err error) {
+	var failed error
+	err = c.raw.Control(func(fd uintptr) {
+		address, e := unix.Getsockname(int(fd))
+		if a, ok := address.(*unix.SockaddrNetlink); ok {
+			port = a.Pid
+		}
+		failed = e
+	})
+	return port, errors.Join(err, failed)
+}
+
 // A step is one message of an operation.
 type step struct {
 	op   int

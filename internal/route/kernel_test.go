@@ -72,7 +72,8 @@ func newLab(t testing.TB) *lab {
 	// The kernel brings the links up in the background, and its last route for each is the
 	// multicast one.
 	for n := 0; n < 4; {
-		if c, ok := next(t, settled).(route.RouteChange); ok && c.Dst == pfx("ff00::/8") && !c.Deleted {
+		c, ok := next(t, settled).(route.ObjectChange)
+		if ok && strings.Contains(c.Object.String(), "ff00::/8 ") && !c.Deleted {
 			n++
 		}
 	}
@@ -566,21 +567,27 @@ func TestKernelWatch(t *testing.T) {
 	n := route.Nexthop{ID: 7, Link: "a0", SID: ip("fd00::1")}
 	r := route.Route{Table: 4000, Dst: pfx("2001:db8:c::/64"), NexthopID: 7}
 	l.add(n, r)
-	until(func(e route.Event) bool { return e == route.NexthopChange{ID: 7, Protocol: route.Edge} })
+	isNexthop := func(deleted bool) func(route.Event) bool {
+		return func(e route.Event) bool {
+			c, ok := e.(route.ObjectChange)
+			return ok && c.Object == n && c.Protocol == route.Edge && c.Deleted == deleted
+		}
+	}
+	until(isNexthop(false))
 	isRoute := func(deleted bool) func(route.Event) bool {
 		return func(e route.Event) bool {
-			c, ok := e.(route.RouteChange)
+			c, ok := e.(route.ObjectChange)
 			if ok && c.Time.IsZero() {
 				t.Error("event has no time")
 			}
-			return ok && c.Table == 4000 && c.Dst == r.Dst && c.Protocol == route.Edge && c.Deleted == deleted
+			return ok && c.Object == r.Normal() && c.Protocol == route.Edge && c.Deleted == deleted
 		}
 	}
 	until(isRoute(false))
 	l.must(route.Op{Protocol: route.Edge, Delete: true, Object: r})
 	until(isRoute(true))
 	l.must(route.Op{Protocol: route.Edge, Delete: true, Object: n})
-	until(func(e route.Event) bool { return e == route.NexthopChange{ID: 7, Protocol: route.Edge, Deleted: true} })
+	until(isNexthop(true))
 	// The far end goes down: the carrier is lost, and the kernel removes the object, silently.
 	l.add(n)
 	if err := l.SetLinkUp("b0", false); err != nil {
@@ -596,6 +603,62 @@ func TestKernelWatch(t *testing.T) {
 		c, ok := e.(route.LinkChange)
 		return ok && c.Link.Name == "a0" && c.Deleted
 	})
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// What others do to our objects is reported, with all that a Reconciler needs to restore them; what
+// the connection itself does is not.
+func TestKernelWatchOwned(t *testing.T) {
+	l := newLab(t)
+	var w *route.Watcher
+	l.in(func() (err error) {
+		w, err = l.WatchOwned(t.Context(), route.Edge, route.Addresses, route.Routes, route.Rules, route.Nexthops)
+		return err
+	})
+	n := route.Nexthop{ID: 7, Link: "a0", SID: ip("fd00::1")}
+	via := route.Route{Table: 4000, Dst: pfx("2001:db8:c::/64"), NexthopID: 7}
+	plain := route.Route{Table: 4000, Dst: pfx("2001:db8:d::/64"), Link: "a0"}
+	rule := route.Rule{Priority: 1000, From: pfx("2001:db8:e::1/128"), Table: 4000}
+	a := route.Address{Link: "a0", Prefix: pfx("2001:db8:e::1/128"), Deprecated: true}
+	all := []route.Object{n, via, plain, rule, a}
+	l.add(all...)
+	r := route.NewReconciler(l, route.Edge, quiet())
+	for _, o := range all {
+		r.Set(o)
+	}
+	if err := r.Resync(); err != nil || r.Pending() != 0 {
+		t.Fatal(err, r.Pending())
+	}
+	for _, o := range all {
+		var other *route.Conn
+		l.in(func() (err error) { other, err = route.Dial(); return err })
+		if err := errors.Join(other.Apply([]route.Op{{Protocol: route.Edge, Delete: true, Object: o}})...); err != nil {
+			t.Fatal(err)
+		}
+		if err := other.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			c, ok := next(t, w).(route.ObjectChange)
+			if !ok {
+				t.Fatal("not a change of an object")
+			}
+			if !c.Deleted && c.Object == route.Object(a) {
+				continue // its own state, after the addition
+			}
+			if c.Object != o.Normal() || !c.Deleted {
+				t.Fatalf("event %+v, want the deletion of %v", c, o)
+			}
+			r.Changed(c)
+			break
+		}
+		if err := r.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		l.want(all...)
+	}
 	if err := w.Close(); err != nil {
 		t.Error(err)
 	}
@@ -623,7 +686,7 @@ func TestKernelWatchOverrun(t *testing.T) {
 	found := make(chan bool)
 	go func() {
 		for e := range w.Events() {
-			if c, ok := e.(route.RouteChange); ok && c.Table == 4000 {
+			if c, ok := e.(route.ObjectChange); ok && c.Object == last.Normal() {
 				found <- true
 				return
 			}

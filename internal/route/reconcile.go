@@ -1,6 +1,7 @@
 package route
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -31,8 +32,22 @@ type Reconciler struct {
 	counts     [classes]Count
 	swept      bool
 	prefSrcs   bool   // some route has or had a preferred source
-	generation uint32 // of the last Resync
+	generation uint32 // of the last resync
+	// down are the links that are not up, and waiting the entries that cannot be added yet.
+	down    map[string]Link
+	waiting map[dependency]*waitlist
+	onLink  map[string]int // objects of the kernel by link
 }
+
+// A dependency is what the kernel needs before it can add an object: a link that is up, or a nexthop
+// object.
+type dependency struct {
+	link    string
+	nexthop uint32
+}
+
+// A waitlist has the entries that wait for a dependency, and some that no longer do.
+type waitlist struct{ entries []*entry }
 
 type entry struct {
 	key        Key
@@ -41,7 +56,9 @@ type entry struct {
 	kept       bool   // found in the kernel, not desired yet, not stale yet
 	double     bool   // the kernel has more than one under the key
 	queued     bool
-	generation uint32 // of the Resync that last found it
+	waiting    *waitlist // set while queued and not in the queue
+	generation uint32    // of the resync that last found it
+	changed    uint32    // the generation in which have was last changed other than by a resync
 }
 
 func (e *entry) dirty() bool { return e.want != e.have && !e.kept }
@@ -66,14 +83,24 @@ func (c *Count) add(e *entry, n int) {
 
 // NewReconciler returns a Reconciler without desired objects, which does not know the kernel's yet.
 func NewReconciler(k Kernel, p Protocol, log *slog.Logger) *Reconciler {
-	return &Reconciler{kernel: k, protocol: p, log: log, entries: map[Key]*entry{}}
+	return &Reconciler{kernel: k, protocol: p, log: log, entries: map[Key]*entry{},
+		down: map[string]Link{}, waiting: map[dependency]*waitlist{}, onLink: map[string]int{}}
 }
 
 // change is the only way entries change: it keeps the counts, the queue and the map right.
 func (r *Reconciler) change(e *entry, f func()) {
-	count, dirty := &r.counts[e.key.class], e.dirty()
+	count, dirty, had := &r.counts[e.key.class], e.dirty(), e.have != nil
 	count.add(e, -1)
+	if l := linkOf(e.have); l != "" {
+		r.onLink[l]--
+	}
 	f()
+	if l := linkOf(e.have); l != "" {
+		r.onLink[l]++
+	}
+	if e.key.class == ClassNexthop && !had && e.have != nil {
+		r.release(dependency{nexthop: e.key.a})
+	}
 	if !e.dirty() {
 		e.err = nil
 	}
@@ -84,13 +111,134 @@ func (r *Reconciler) change(e *entry, f func()) {
 	case !now && dirty:
 		r.pending--
 	}
-	if e.dirty() && !e.queued {
-		e.queued = true
+	if e.dirty() && (!e.queued || e.waiting != nil) {
+		e.queued, e.waiting = true, nil
 		r.queue = append(r.queue, e)
 	}
 	if e.want == nil && e.have == nil {
 		delete(r.entries, e.key)
 	}
+}
+
+// blocked returns what a desired object waits for.
+func (r *Reconciler) blocked(o Object) (dependency, bool) {
+	var link string
+	switch o := o.(type) {
+	case Nexthop:
+		// Without a carrier the kernel has no nexthop objects.
+		if l, down := r.down[o.Link]; down && !l.Up {
+			return dependency{link: o.Link}, true
+		}
+	case Route:
+		n := r.entries[Nexthop{ID: o.NexthopID}.Key()]
+		if o.NexthopID != 0 && n != nil && n.want != nil && n.have == nil && !errors.Is(n.err, ErrForeign) {
+			return dependency{nexthop: o.NexthopID}, true
+		}
+		link = o.Link
+	}
+	if l, down := r.down[link]; down && !l.Admin {
+		return dependency{link: link}, true
+	}
+	return dependency{}, false
+}
+
+// errWaits is the error of an entry that is not tried.
+var errWaits = errors.New("waits for its link or nexthop object")
+
+// wait takes an entry out of the queue until its dependency is released.
+func (r *Reconciler) wait(e *entry, on dependency) {
+	l := r.waiting[on]
+	if l == nil {
+		l = &waitlist{}
+		r.waiting[on] = l
+	}
+	e.queued, e.waiting = true, nil
+	r.change(e, func() { e.err = errWaits })
+	l.entries = append(l.entries, e)
+	e.waiting = l
+}
+
+// release queues the entries that wait for a dependency.
+func (r *Reconciler) release(on dependency) {
+	l := r.waiting[on]
+	if l == nil {
+		return
+	}
+	delete(r.waiting, on)
+	for _, e := range l.entries {
+		if e.waiting == l {
+			e.waiting = nil
+			r.queue = append(r.queue, e)
+		}
+	}
+}
+
+// Link applies a change of a link: objects on one that is down are added when it is up again. It
+// reports whether the link had objects. The kernel deletes nexthop objects on a link without carrier,
+// and all routes on one that is administratively down or gone, mostly without events.
+func (r *Reconciler) Link(c LinkChange) (used bool) {
+	l := c.Link
+	if c.Deleted {
+		l.Admin, l.Up = false, false
+	}
+	used = r.onLink[l.Name] > 0
+	before, down := r.down[l.Name]
+	switch {
+	case l.Up:
+		delete(r.down, l.Name)
+		r.release(dependency{link: l.Name})
+		return used
+	case c.Deleted && !used && r.waiting[dependency{link: l.Name}] == nil:
+		delete(r.down, l.Name)
+		return false
+	}
+	r.down[l.Name] = l
+	if l.Admin && down && !before.Admin {
+		r.release(dependency{link: l.Name}) // routes need no carrier
+	}
+	if used && !(down && before.Admin == l.Admin) {
+		r.loseLink(l)
+	}
+	return used
+}
+
+// loseLink accounts for what the kernel drops by itself when a link is not up.
+func (r *Reconciler) loseLink(l Link) {
+	var nexthops []*entry
+	for _, e := range r.entries {
+		switch have := unaltered(e.have).(type) {
+		case Nexthop:
+			if have.Link == l.Name {
+				nexthops = append(nexthops, e)
+			}
+		case Route:
+			if have.Link == l.Name && !l.Admin {
+				r.lost(e)
+			}
+		}
+	}
+	for _, e := range nexthops {
+		r.lost(e)
+	}
+	r.lose(ClassNexthop, nexthops)
+}
+
+// linkOf returns the link that an object is on; empty if there is none.
+func linkOf(o Object) string {
+	switch o := unaltered(o).(type) {
+	case Nexthop:
+		return o.Link
+	case Route:
+		return o.Link
+	case Address:
+		return o.Link
+	}
+	return ""
+}
+
+// lost notes that the kernel has dropped an object.
+func (r *Reconciler) lost(e *entry) {
+	r.change(e, func() { e.have, e.double, e.kept, e.changed = nil, false, false, r.generation })
 }
 
 func (r *Reconciler) entry(k Key) *entry {
@@ -125,14 +273,29 @@ func (r *Reconciler) Delete(k Key) {
 	}
 }
 
-// Deleted notes that the kernel no longer has an object, as a Watcher reports. The next Flush
-// restores it if it is desired. An object that another one has replaced since, and the Reconciler's
-// own deletions, change nothing.
-func (r *Reconciler) Deleted(o Object) {
-	o = o.Normal()
-	if e := r.entries[o.Key()]; e != nil && e.have == o && !e.double {
-		r.change(e, func() { e.have = nil })
+// Changed applies a change by another program, as a Watcher reports it. The next Flush restores a
+// desired object that was deleted or replaced, with the routes that went with a nexthop object. It
+// reports whether the change concerns a known object: others may have changed with it.
+func (r *Reconciler) Changed(c ObjectChange) bool {
+	o := c.Object.Normal()
+	e, ours := r.entries[o.Key()], c.Protocol == r.protocol
+	switch {
+	case e == nil || e.have == nil || e.double:
+		return ours && !c.Deleted
+	case o.Key().class == ClassAddress && !c.Deleted:
+		return false // the kernel reports every change of its state
+	case c.Deleted && (!ours || e.have != o):
+		return ours // the object was replaced since
+	case !c.Deleted && ours:
+		if e.have == o {
+			return false
+		}
+		r.change(e, func() { e.have, e.changed = o, r.generation })
+		return true
 	}
+	r.lost(e)
+	r.lose(o.Key().class, []*entry{e})
+	return true
 }
 
 // Clear makes nothing desired: the next Flush removes everything that the owner has, found objects
@@ -163,18 +326,46 @@ func (r *Reconciler) Sweep() {
 
 // Resync dumps the kernel's objects. Those that differ from the desired ones become dirty.
 func (r *Reconciler) Resync() error {
+	c := r.Compare()
 	objects, err := r.kernel.Dump(r.protocol)
 	if err != nil {
 		return fmt.Errorf("resync: %w", err)
 	}
-	before := r.pending
+	c.Add(objects)
+	c.End()
+	return nil
+}
+
+// A Comparison is a Resync in steps, so that a large one need not delay anything: Compare before
+// the dump, Add for parts of it, End. Objects that were changed after Compare are left out. It is
+// void as soon as another one begins.
+type Comparison struct {
+	r          *Reconciler
+	generation uint32
+	before     int
+}
+
+// Compare begins a Comparison.
+func (r *Reconciler) Compare() *Comparison {
 	r.generation++
+	return &Comparison{r: r, generation: r.generation, before: r.pending}
+}
+
+// Add compares objects of the dump.
+func (c *Comparison) Add(objects []Object) {
+	r := c.r
+	if c.generation != r.generation {
+		return
+	}
 	for _, o := range objects {
 		o = o.Normal()
 		e := r.entry(o.Key())
+		if e.changed == c.generation {
+			continue
+		}
 		r.change(e, func() {
 			switch {
-			case e.generation == r.generation:
+			case e.generation == c.generation:
 				// A second object with the same key, as another program can add it.
 				e.have, e.double = Altered{unaltered(e.have)}, true
 			case e.want == o:
@@ -183,19 +374,26 @@ func (r *Reconciler) Resync() error {
 				e.kept = e.kept || e.want == nil && e.have == nil && !r.swept
 				e.have, e.double = o, false
 			}
-			e.generation = r.generation
+			e.generation = c.generation
 			r.note(e.have)
 		})
 	}
+}
+
+// End completes the comparison: what was not in the dump is not in the kernel.
+func (c *Comparison) End() {
+	r := c.r
+	if c.generation != r.generation {
+		return
+	}
 	for _, e := range r.entries {
-		if e.generation != r.generation && e.have != nil {
+		if e.generation != c.generation && e.changed != c.generation && e.have != nil {
 			r.change(e, func() { e.have, e.double, e.kept = nil, false, false })
 		}
 	}
-	if r.pending > before {
-		r.log.Info("kernel differs from what is wanted", "protocol", r.protocol, "objects", r.pending-before)
+	if r.pending > c.before {
+		r.log.Info("kernel differs from what is wanted", "protocol", r.protocol, "objects", r.pending-c.before)
 	}
-	return nil
 }
 
 // Settled reports whether the kernel is known to have what is desired under the key, be it nothing.
@@ -260,18 +458,7 @@ func (e *FlushError) Unwrap() []error { return e.Errs }
 // time when others succeeded, because one may need another. The error is a *FlushError.
 func (r *Reconciler) Flush() error {
 	var add, del [classes][]*entry
-	queue := r.queue
-	r.queue = nil
-	for _, e := range queue {
-		e.queued = false
-		switch {
-		case !e.dirty():
-		case e.want != nil:
-			add[e.key.class] = append(add[e.key.class], e)
-		default:
-			del[e.key.class] = append(del[e.key.class], e)
-		}
-	}
+	r.take(&add, &del)
 	// Of two objects under one key a replacement would replace either; so one goes first.
 	for _, e := range slices.Concat(add[:]...) {
 		if e.double {
@@ -282,14 +469,16 @@ func (r *Reconciler) Flush() error {
 	progress := false
 	for class := range classes {
 		if class == ClassRoute {
+			r.take(&add, &del) // routes whose nexthop object exists now
 			add[class] = guardsFirst(add[class])
 		}
-		f := r.apply(add[class])
-		progress = progress || len(f) < len(add[class])
+		list := r.ready(add[class])
+		f := r.apply(list)
+		progress = progress || len(f) < len(list)
 		failed = append(failed, f...)
 	}
 	if progress {
-		failed = r.apply(failed)
+		failed = r.apply(r.ready(failed))
 	}
 	for class := classes; class > 0; {
 		class--
@@ -318,6 +507,36 @@ func (r *Reconciler) Flush() error {
 	return fe
 }
 
+// take empties the queue.
+func (r *Reconciler) take(add, del *[classes][]*entry) {
+	queue := r.queue
+	r.queue = nil
+	for _, e := range queue {
+		taken := !e.queued
+		e.queued, e.waiting = false, nil
+		switch {
+		case taken || !e.dirty():
+		case e.want != nil:
+			add[e.key.class] = append(add[e.key.class], e)
+		default:
+			del[e.key.class] = append(del[e.key.class], e)
+		}
+	}
+}
+
+// ready returns the entries that can be added now; the others wait for what they depend on.
+func (r *Reconciler) ready(list []*entry) []*entry {
+	kept := list[:0]
+	for _, e := range list {
+		if on, blocked := r.blocked(e.want); blocked {
+			r.wait(e, on)
+			continue
+		}
+		kept = append(kept, e)
+	}
+	return kept
+}
+
 // apply brings entries to the kernel and returns those that failed.
 func (r *Reconciler) apply(list []*entry) (failed []*entry) {
 	if len(list) == 0 {
@@ -336,6 +555,7 @@ func (r *Reconciler) apply(list []*entry) (failed []*entry) {
 	}
 	for i, e := range list {
 		r.change(e, func() {
+			e.changed = r.generation
 			if e.err = errs[i]; e.err == nil {
 				e.have = e.want
 			}
@@ -352,7 +572,7 @@ func (r *Reconciler) apply(list []*entry) (failed []*entry) {
 func (r *Reconciler) separate(e *entry) {
 	op := Op{Protocol: r.protocol, Delete: true, Object: e.have}
 	if errs := r.kernel.Apply([]Op{op}); len(errs) == 1 && errs[0] == nil {
-		r.change(e, func() { e.have, e.double = nil, false })
+		r.change(e, func() { e.have, e.double, e.changed = nil, false, r.generation })
 	}
 }
 
@@ -378,9 +598,9 @@ func (r *Reconciler) lose(class Class, list []*entry) {
 		switch {
 		case !ok:
 		case nexthops[have.NexthopID]:
-			r.change(e, func() { e.have, e.kept = nil, false })
+			r.lost(e)
 		case addresses[have.PrefSrc]:
-			r.change(e, func() { e.have = Altered{have} })
+			r.change(e, func() { e.have, e.changed = Altered{have}, r.generation })
 		}
 	}
 }
@@ -393,7 +613,7 @@ func (r *Reconciler) note(o Object) {
 
 func (r *Reconciler) requeue(e *entry) {
 	if !e.queued && e.dirty() {
-		e.queued = true
+		e.queued, e.waiting = true, nil
 		r.queue = append(r.queue, e)
 	}
 }

@@ -461,6 +461,35 @@ func TestConverge(t *testing.T) {
 				}
 				resync()
 			},
+			"link": func(t *rapid.T) {
+				l := route.Link{Index: 2, Name: rapid.SampledFrom([]string{"eth0", "eth1"}).Draw(t, "link"), Admin: true, Up: true}
+				if rapid.Bool().Draw(t, "down") {
+					// The kernel here keeps nothing on a link: what is noted as gone is found again.
+					r.Link(route.LinkChange{Link: route.Link{Index: 2, Name: l.Name}})
+				}
+				r.Link(route.LinkChange{Link: l})
+				resync()
+			},
+			"deleted": func(t *rapid.T) {
+				key := key()
+				o := k.All()[key].Object
+				if o == nil || theirs[key] != nil {
+					return
+				}
+				k.Remove(key)
+				r.Changed(route.ObjectChange{Object: o, Protocol: route.Edge, Deleted: true})
+			},
+			"compare": func(t *rapid.T) {
+				c := r.Compare()
+				dump, err := k.Dump(route.Edge)
+				if err != nil {
+					t.Fatal(err)
+				}
+				set(t)
+				_ = r.Flush() // may fail
+				c.Add(dump)
+				c.End()
+			},
 			"sweep": func(*rapid.T) { r.Sweep() },
 			"clear": func(*rapid.T) {
 				clear(want)
@@ -606,28 +635,189 @@ func BenchmarkFlushOneOf100k(b *testing.B) {
 	}
 }
 
-// A rule that another program deleted is restored by the next flush; the events of own deletions
-// change nothing.
-func TestDeleted(t *testing.T) {
+// Objects that another program deletes or replaces are restored by the next flush, without a
+// resync, together with the routes that the kernel drops with them; events of old objects change
+// nothing.
+func TestChanged(t *testing.T) {
+	guard, via, nexthop, rule, address := peer()
+	src := route.Route{Table: 9, Dst: pfx("2001:db8:9::/64"), Link: "eth9", PrefSrc: address.Prefix.Addr()}
+	all := []route.Object{address, nexthop, via, rule, guard, src}
+	setup := func() (*routetest.Kernel, *route.Reconciler) {
+		k := &routetest.Kernel{}
+		r := newReconciler(k)
+		for _, o := range all {
+			r.Set(o)
+		}
+		flush(t, r)
+		return k, r
+	}
+	_, r := setup()
+	before := r.Pending()
+	for _, o := range all {
+		t.Run(o.Key().String(), func(t *testing.T) {
+			k, r := setup()
+			want := k.All()
+			k.Remove(o.Key())
+			if !r.Changed(route.ObjectChange{Object: o, Protocol: route.Edge, Deleted: true}) || r.Settled(o.Key()) {
+				t.Error("the deletion changed nothing")
+			}
+			flush(t, r)
+			if got := k.All(); !maps.Equal(got, want) {
+				t.Errorf("kernel %v, want %v", got, want)
+			}
+			if o.Key().Class() == route.ClassAddress {
+				return
+			}
+			k.Put(route.Edge, route.Altered{Object: o})
+			r.Changed(route.ObjectChange{Object: route.Altered{Object: o}, Protocol: route.Edge})
+			flush(t, r)
+			if got := k.All(); !maps.Equal(got, want) {
+				t.Errorf("after a replacement: kernel %v, want %v", got, want)
+			}
+		})
+	}
+	for _, c := range []route.ObjectChange{
+		{Object: rule, Protocol: route.Edge + 1, Deleted: true},
+		{Object: nexthop, Protocol: route.Edge},
+		{Object: route.Altered{Object: address}, Protocol: route.Edge},
+		{Object: route.Rule{Priority: 1, Table: 1}, Protocol: route.Edge, Deleted: true},
+		{Object: route.Rule{Priority: 1, Table: 1}, Protocol: route.Edge + 1},
+	} {
+		if r.Changed(c) || r.Pending() != before {
+			t.Errorf("%+v made %d objects pending", c, r.Pending()-before)
+		}
+	}
+	// What replaced the object since is not what was deleted.
+	old := nexthop
+	old.SID = ip("fd00::99")
+	if r.Changed(route.ObjectChange{Object: old, Protocol: route.Edge, Deleted: true}); r.Pending() != before {
+		t.Error("the deletion of an older object counts")
+	}
+	// Another owner's object is left alone, and reported.
+	k, r := setup()
+	k.Put(99, guard)
+	r.Changed(route.ObjectChange{Object: guard, Protocol: 99})
+	if err := r.Flush(); !errors.Is(err, route.ErrForeign) {
+		t.Errorf("flush: %v, want %v", err, route.ErrForeign)
+	}
+}
+
+// A link that goes down takes its objects along. They are added when it is up, not before.
+func TestLink(t *testing.T) {
+	guard, via, nexthop, rule, _ := peer()
+	plain := route.Route{Table: 9, Dst: pfx("2001:db8:9::/64"), Link: nexthop.Link}
+	down := func(admin bool) route.LinkChange {
+		return route.LinkChange{Link: route.Link{Index: 2, Name: nexthop.Link, Admin: admin}}
+	}
+	for name, change := range map[string]route.LinkChange{
+		"carrier": down(true), "admin": down(false), "deleted": {Link: route.Link{Index: 2, Name: nexthop.Link, Admin: true, Up: true}, Deleted: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := &routetest.Kernel{}
+			r := newReconciler(k)
+			for _, o := range []route.Object{nexthop, via, rule, guard, plain} {
+				r.Set(o)
+			}
+			flush(t, r)
+			want := k.All()
+			k.Remove(nexthop.Key())
+			gone := 2
+			if name != "carrier" {
+				k.Remove(plain.Key())
+				gone++
+			}
+			if !r.Link(change) || r.Pending() != gone {
+				t.Errorf("%d pending with the link down, want %d", r.Pending(), gone)
+			}
+			n := len(k.Log)
+			flush(t, r)
+			if len(k.Log) != n {
+				t.Errorf("with the link down: %v", k.Log[n:])
+			}
+			// What is desired meanwhile waits as well; what is no longer desired does not.
+			late := via
+			late.Dst = pfx("2001:db8:77::/64")
+			r.Set(late)
+			r.Delete(via.Key())
+			flush(t, r)
+			want[late.Key()] = routetest.Owned{Protocol: route.Edge, Object: late.Normal()}
+			delete(want, via.Key())
+			r.Link(route.LinkChange{Link: route.Link{Index: 3, Name: nexthop.Link, Admin: true, Up: true}})
+			flush(t, r)
+			if got := k.All(); !maps.Equal(got, want) || r.Pending() != 0 {
+				t.Errorf("kernel %v, want %v", got, want)
+			}
+			if r.Link(route.LinkChange{Link: route.Link{Index: 9, Name: "other"}}) {
+				t.Error("a link without objects counts as used")
+			}
+		})
+	}
+}
+
+// A route moves to another nexthop object while it waits for one on a link that is down.
+func TestWaitingRouteMoves(t *testing.T) {
+	_, via, nexthop, _, _ := peer()
 	k := &routetest.Kernel{}
 	r := newReconciler(k)
-	_, _, _, rule, _ := peer()
-	r.Set(rule)
+	r.Link(route.LinkChange{Link: route.Link{Index: 2, Name: nexthop.Link, Admin: true}})
+	r.Set(nexthop)
+	r.Set(via)
+	flush(t, r)
+	if r.Pending() != 2 || len(k.Log) != 0 {
+		t.Fatalf("%d pending, ops %v", r.Pending(), k.Log)
+	}
+	other := nexthop
+	other.ID, other.Link = nexthop.ID+1, "other"
+	r.Set(other)
+	via.NexthopID = other.ID
+	r.Set(via)
+	flush(t, r)
+	if got := k.All()[via.Key()]; got.Object != via.Normal() || r.Pending() != 1 {
+		t.Errorf("kernel has %v, %d pending", got.Object, r.Pending())
+	}
+}
+
+// Objects that change while the kernel is read are not judged by what was read before.
+func TestComparisonLeavesOutChanges(t *testing.T) {
+	guard, via, nexthop, rule, address := peer()
+	k := &routetest.Kernel{}
+	r := newReconciler(k)
+	for _, o := range []route.Object{address, nexthop, via, rule} {
+		r.Set(o)
+	}
+	flush(t, r)
+	c := r.Compare()
+	dump, err := k.Dump(route.Edge)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Delete(via.Key())
+	r.Set(guard)
+	moved := nexthop
+	moved.SID = ip("fd00::99")
+	r.Set(moved)
 	flush(t, r)
 	k.Remove(rule.Key())
-	r.Deleted(rule)
-	if r.Pending() != 1 || r.Settled(rule.Key()) {
-		t.Errorf("%d pending after a deletion by another program", r.Pending())
+	r.Changed(route.ObjectChange{Object: rule, Protocol: route.Edge, Deleted: true})
+	for _, o := range dump {
+		c.Add([]route.Object{o})
 	}
+	c.End()
 	flush(t, r)
-	if len(k.All()) != 1 {
-		t.Errorf("kernel %v", k.All())
+	want := map[route.Key]routetest.Owned{}
+	for _, o := range []route.Object{address, moved, rule, guard} {
+		want[o.Key()] = routetest.Owned{Protocol: route.Edge, Object: o.Normal()}
 	}
-	r.Delete(rule.Key())
-	flush(t, r)
-	r.Deleted(rule)
-	r.Deleted(route.Rule{Priority: 1, Table: 1})
-	if r.Pending() != 0 {
-		t.Errorf("%d pending after own deletions", r.Pending())
+	if got := k.All(); !maps.Equal(got, want) {
+		t.Errorf("kernel %v, want %v", got, want)
+	}
+	// A comparison that another one has overtaken has no effect.
+	old := r.Compare()
+	if err := r.Resync(); err != nil {
+		t.Fatal(err)
+	}
+	old.Add(dump)
+	if old.End(); r.Pending() != 0 {
+		t.Errorf("%d pending after an old comparison", r.Pending())
 	}
 }

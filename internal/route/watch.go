@@ -2,13 +2,16 @@ package route
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/netip"
+	"math"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/mdlayher/netlink"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -16,13 +19,14 @@ import (
 type Group uint32
 
 const (
-	Links    Group = unix.RTNLGRP_LINK
-	Routes   Group = unix.RTNLGRP_IPV6_ROUTE
-	Nexthops Group = unix.RTNLGRP_NEXTHOP
-	Rules    Group = unix.RTNLGRP_IPV6_RULE
+	Links     Group = unix.RTNLGRP_LINK
+	Addresses Group = unix.RTNLGRP_IPV6_IFADDR
+	Routes    Group = unix.RTNLGRP_IPV6_ROUTE
+	Rules     Group = unix.RTNLGRP_IPV6_RULE
+	Nexthops  Group = unix.RTNLGRP_NEXTHOP
 )
 
-// An Event is a LinkChange, RouteChange, NexthopChange, RuleChange or Overrun.
+// An Event is a LinkChange, ObjectChange or Overrun.
 type Event interface{ event() }
 
 // A LinkChange is the new state of a link, or that it is gone. Consecutive ones may be equal.
@@ -31,48 +35,38 @@ type LinkChange struct {
 	Deleted bool
 }
 
-// A RouteChange is a route that was added, replaced or deleted.
-type RouteChange struct {
-	Table    uint32
-	Dst      netip.Prefix
+// An ObjectChange is an object that was added, replaced or deleted. The kernel does not report
+// nexthop objects that it deletes because their link goes down or loses its carrier, nor IPv4
+// routes that go with their nexthop object.
+type ObjectChange struct {
+	Object   Object
 	Protocol Protocol
 	Deleted  bool
 	Time     time.Time // when it was read from the kernel
 }
 
-// A NexthopChange is a nexthop object that was added, replaced or deleted. The kernel does not
-// report those that it deletes because their link goes down or loses its carrier: only a LinkChange
-// follows.
-type NexthopChange struct {
-	ID       uint32
-	Protocol Protocol
-	Deleted  bool
-}
-
-// A RuleChange is a rule that was added or deleted.
-type RuleChange struct {
-	Rule     Object // a Rule, or one as Altered
-	Protocol Protocol
-	Deleted  bool
-}
-
-// An Overrun: events were lost, so links and routes must be read again.
+// An Overrun: events were lost, so links and objects must be read again.
 type Overrun struct{}
 
-func (LinkChange) event()    {}
-func (RouteChange) event()   {}
-func (NexthopChange) event() {}
-func (RuleChange) event()    {}
-func (Overrun) event()       {}
+func (LinkChange) event()   {}
+func (ObjectChange) event() {}
+func (Overrun) event()      {}
 
-// watchBuffer holds about ten thousand route events.
-const watchBuffer = 8 << 20
+const (
+	// watchBuffer holds about ten thousand route events.
+	watchBuffer = 8 << 20
+	// watchQueue is the number of events that are decoded ahead of the reader.
+	watchQueue = 1024
+)
 
 // A Watcher reports the events of one network namespace.
 type Watcher struct {
 	events chan Event
 	nl     *netlink.Conn
 	cancel context.CancelFunc
+	// links are the names of links by index, and emitLinks: the caller wants their events.
+	links     map[uint32]string
+	emitLinks bool
 
 	mu  sync.Mutex
 	err error
@@ -82,21 +76,50 @@ type Watcher struct {
 // after it returns are reported until ctx ends or Close is called; a slow reader sees an Overrun
 // instead of what it missed.
 func Watch(ctx context.Context, groups ...Group) (*Watcher, error) {
-	return watch(ctx, watchBuffer, groups...)
+	return watch(ctx, watchBuffer, nil, groups...)
 }
 
-func watch(ctx context.Context, buffer int, groups ...Group) (*Watcher, error) {
+// WatchOwned is like Watch, and reports what others do to objects with the protocol number: not
+// what was done over c, and not the routes that the kernel deletes together with a link or a nexthop
+// object. An object of another owner is reported when it has replaced one. c must be in the network
+// namespace of the calling thread.
+func (c *Conn) WatchOwned(ctx context.Context, p Protocol, groups ...Group) (*Watcher, error) {
+	port, err := c.port()
+	if err != nil {
+		return nil, fmt.Errorf("watch rtnetlink: %w", err)
+	}
+	filter, err := bpf.Assemble(ownedFilter(port, p))
+	if err != nil {
+		return nil, fmt.Errorf("watch rtnetlink: assemble filter: %w", err)
+	}
+	return watch(ctx, watchBuffer, filter, groups...)
+}
+
+func watch(ctx context.Context, buffer int, filter []bpf.RawInstruction, groups ...Group) (*Watcher, error) {
 	nl, err := dial(buffer)
 	if err != nil {
 		return nil, fmt.Errorf("watch rtnetlink: %w", err)
 	}
-	for _, g := range groups {
+	if filter != nil {
+		if err := nl.SetBPF(filter); err != nil {
+			return nil, errors.Join(fmt.Errorf("watch rtnetlink: %w", cause(err)), nl.Close())
+		}
+	}
+	// Links are always followed, for their names.
+	for _, g := range append([]Group{Links}, groups...) {
 		if err := nl.JoinGroup(uint32(g)); err != nil {
 			return nil, errors.Join(fmt.Errorf("watch rtnetlink group %d: %w", g, cause(err)), nl.Close())
 		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	w := &Watcher{events: make(chan Event), nl: nl, cancel: cancel}
+	w := &Watcher{
+		events: make(chan Event, watchQueue), nl: nl, cancel: cancel,
+		links: map[uint32]string{}, emitLinks: slices.Contains(groups, Links),
+	}
+	if err := w.readLinks(); err != nil {
+		cancel()
+		return nil, errors.Join(err, nl.Close())
+	}
 	// Closing the socket is what ends a blocked read.
 	stop := context.AfterFunc(ctx, func() { _ = nl.Close() })
 	go func() {
@@ -111,6 +134,65 @@ func watch(ctx context.Context, buffer int, groups ...Group) (*Watcher, error) {
 		w.mu.Unlock()
 	}()
 	return w, nil
+}
+
+// readLinks reads the names of the links that exist when the watcher starts.
+func (w *Watcher) readLinks() error {
+	c, err := Dial()
+	if err != nil {
+		return err
+	}
+	all, err := c.Links()
+	for _, l := range all {
+		w.links[uint32(l.Index)] = l.Name
+	}
+	return errors.Join(err, c.Close())
+}
+
+// name returns the name of a link. A deleted one keeps its name for the objects that go with it.
+func (w *Watcher) name(index uint32) (string, error) { return w.links[index], nil }
+
+// ownedFilter is the socket filter of WatchOwned. A host may have a million routes of others, and
+// the owner itself may change a hundred thousand at once: their messages must not fill the queue.
+func ownedFilter(port uint32, p Protocol) []bpf.Instruction {
+	// Loads are big-endian, netlink headers in host order.
+	swap16 := func(v uint16) uint32 { return uint32(binary.BigEndian.Uint16(native.AppendUint16(nil, v))) }
+	swap32 := func(v uint32) uint32 { return binary.BigEndian.Uint32(native.AppendUint32(nil, v)) }
+	// Offsets in struct nlmsghdr, struct rtmsg and struct nhmsg.
+	const (
+		typeOffset, flagsOffset, portOffset = 4, 6, 12
+		routeProtocol, nexthopProtocol      = unix.NLMSG_HDRLEN + 5, unix.NLMSG_HDRLEN + 2
+		nexthop, owner, accept, drop        = 14, 15, 18, 19 // indices in the program
+	)
+	at := 0
+	to := func(index int) uint8 { return uint8(index - at - 1) }
+	var program []bpf.Instruction
+	add := func(i bpf.Instruction) { program, at = append(program, i), at+1 }
+	equal := func(v uint32, then int) { add(bpf.JumpIf{Cond: bpf.JumpEqual, Val: v, SkipTrue: to(then)}) }
+
+	add(bpf.LoadAbsolute{Off: typeOffset, Size: 2})
+	equal(swap16(unix.RTM_NEWLINK), accept)
+	equal(swap16(unix.RTM_DELLINK), accept)
+	add(bpf.LoadAbsolute{Off: portOffset, Size: 4})
+	equal(swap32(port), drop)
+	add(bpf.LoadAbsolute{Off: typeOffset, Size: 2})
+	equal(swap16(unix.RTM_NEWNEXTHOP), nexthop)
+	equal(swap16(unix.RTM_DELNEXTHOP), nexthop)
+	equal(swap16(unix.RTM_NEWROUTE), at+2)
+	add(bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: swap16(unix.RTM_DELROUTE), SkipTrue: to(accept)})
+	// A route. Port 0 is the kernel.
+	add(bpf.LoadAbsolute{Off: portOffset, Size: 4})
+	equal(0, drop)
+	add(bpf.LoadAbsolute{Off: routeProtocol, Size: 1})
+	add(bpf.Jump{Skip: uint32(to(owner))})
+	add(bpf.LoadAbsolute{Off: nexthopProtocol, Size: 1})
+	equal(uint32(p), accept)
+	// An object of another owner.
+	add(bpf.LoadAbsolute{Off: flagsOffset, Size: 2})
+	add(bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: swap16(unix.NLM_F_REPLACE), SkipTrue: to(drop)})
+	add(bpf.RetConstant{Val: math.MaxUint32})
+	add(bpf.RetConstant{Val: 0})
+	return program
 }
 
 // Events returns the channel of events. It is closed when the watcher ends.
@@ -147,7 +229,7 @@ func (w *Watcher) run(ctx context.Context) error {
 		}
 		now := time.Now()
 		for _, m := range msgs {
-			e, err := decodeEvent(uint16(m.Header.Type), m.Data, now)
+			e, err := w.decode(uint16(m.Header.Type), m.Data, now)
 			if err != nil {
 				return fmt.Errorf("watch rtnetlink: decode message type %d: %w", m.Header.Type, err)
 			}
@@ -167,8 +249,27 @@ func (w *Watcher) emit(ctx context.Context, e Event) bool {
 	}
 }
 
+// decode returns nil for a message that is no event.
+func (w *Watcher) decode(typ uint16, b []byte, now time.Time) (Event, error) {
+	e, err := decodeEvent(typ, b, w.name, now)
+	l, ok := e.(LinkChange)
+	if !ok {
+		return e, err
+	}
+	w.links[uint32(l.Link.Index)] = l.Link.Name
+	if !w.emitLinks {
+		return nil, nil
+	}
+	return e, nil
+}
+
 // decodeEvent returns nil for a message that is no event.
-func decodeEvent(typ uint16, b []byte, now time.Time) (Event, error) {
+func decodeEvent(typ uint16, b []byte, names links, now time.Time) (Event, error) {
+	var (
+		f       found
+		err     error
+		deleted bool
+	)
 	switch typ {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		if len(b) > 0 && b[0] != unix.AF_UNSPEC {
@@ -180,25 +281,21 @@ func decodeEvent(typ uint16, b []byte, now time.Time) (Event, error) {
 			return nil, err
 		}
 		return LinkChange{Link: l, Deleted: typ == unix.RTM_DELLINK}, nil
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		deleted = typ == unix.RTM_DELADDR
+		f, err = decodeAddress(b, names)
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		f, err := decodeRoute(b, func(uint32) (string, error) { return "", nil })
-		if err != nil || f.object == nil {
-			return nil, err
-		}
-		k := f.object.Key()
-		return RouteChange{Table: k.a, Dst: k.prefix, Protocol: f.protocol, Deleted: typ == unix.RTM_DELROUTE, Time: now}, nil
+		deleted = typ == unix.RTM_DELROUTE
+		f, err = decodeRoute(b, names)
 	case unix.RTM_NEWNEXTHOP, unix.RTM_DELNEXTHOP:
-		f, err := decodeNexthop(b, func(uint32) (string, error) { return "", nil })
-		if err != nil {
-			return nil, err
-		}
-		return NexthopChange{ID: f.object.Key().a, Protocol: f.protocol, Deleted: typ == unix.RTM_DELNEXTHOP}, nil
+		deleted = typ == unix.RTM_DELNEXTHOP
+		f, err = decodeNexthop(b, names)
 	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
-		f, err := decodeRule(b)
-		if err != nil || f.object == nil {
-			return nil, err
-		}
-		return RuleChange{Rule: f.object, Protocol: f.protocol, Deleted: typ == unix.RTM_DELRULE}, nil
+		deleted = typ == unix.RTM_DELRULE
+		f, err = decodeRule(b)
 	}
-	return nil, nil
+	if err != nil || f.object == nil {
+		return nil, err
+	}
+	return ObjectChange{Object: f.object, Protocol: f.protocol, Deleted: deleted, Time: now}, nil
 }

@@ -617,6 +617,7 @@ func decodeLocal(b []byte) (l LocalAction, ok bool) {
 type Link struct {
 	Index int
 	Name  string
+	Admin bool // administratively up (IFF_UP)
 	Up    bool // administratively and down to the wire (IFF_UP and IFF_LOWER_UP)
 	MTU   int  // bytes
 }
@@ -626,7 +627,8 @@ func decodeLink(b []byte) (Link, error) {
 		return Link{}, errShort
 	}
 	const up = unix.IFF_UP | unix.IFF_LOWER_UP
-	l := Link{Index: int(int32(native.Uint32(b[4:]))), Up: native.Uint32(b[8:])&up == up}
+	flags := native.Uint32(b[8:])
+	l := Link{Index: int(int32(native.Uint32(b[4:]))), Admin: flags&unix.IFF_UP != 0, Up: flags&up == up}
 	at := attrs{b: b[unix.SizeofIfInfomsg:]}
 	for at.next() {
 		switch at.typ {

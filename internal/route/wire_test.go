@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mdlayher/netlink"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -80,8 +82,8 @@ func TestRoundTrip(t *testing.T) {
 func TestRuleEvents(t *testing.T) {
 	rule := Rule{Priority: 1000, From: netip.MustParsePrefix("2001:db8::1/128"), Table: 101}
 	for typ, deleted := range map[uint16]bool{unix.RTM_NEWRULE: false, unix.RTM_DELRULE: true} {
-		e, err := decodeEvent(typ, payload(t, rule), time.Time{})
-		if want := (RuleChange{Rule: rule, Protocol: Edge, Deleted: deleted}); err != nil || e != want {
+		e, err := decodeEvent(typ, payload(t, rule), nil, time.Time{})
+		if want := (ObjectChange{Object: rule, Protocol: Edge, Deleted: deleted}); err != nil || e != want {
 			t.Errorf("event %+v, %v, want %+v", e, err, want)
 		}
 	}
@@ -114,7 +116,7 @@ func FuzzDecodeObject(f *testing.F) {
 
 func FuzzDecodeEvent(f *testing.F) {
 	types := []uint16{unix.RTM_NEWLINK, unix.RTM_DELLINK, unix.RTM_NEWROUTE, unix.RTM_DELROUTE, unix.RTM_NEWNEXTHOP,
-		unix.RTM_DELNEXTHOP, unix.RTM_NEWADDR}
+		unix.RTM_DELNEXTHOP, unix.RTM_NEWADDR, unix.RTM_DELADDR, unix.RTM_DELRULE}
 	for i := range types {
 		for _, o := range samples {
 			f.Add(uint8(i), payload(f, o))
@@ -122,8 +124,9 @@ func FuzzDecodeEvent(f *testing.F) {
 	}
 	link := putAttr(linkRequest("eth0", 3), unix.IFLA_MTU, []byte{220, 5, 0, 0})
 	f.Add(uint8(0), link)
+	lan := func(uint32) (string, error) { return "eth0", nil }
 	f.Fuzz(func(t *testing.T, typ uint8, b []byte) {
-		e, err := decodeEvent(types[int(typ)%len(types)], b, time.Time{})
+		e, err := decodeEvent(types[int(typ)%len(types)], b, lan, time.Time{})
 		if err != nil && e != nil {
 			t.Fatalf("both %v and %v", e, err)
 		}
@@ -131,4 +134,51 @@ func FuzzDecodeEvent(f *testing.F) {
 			t.Fatalf("link %+v", l)
 		}
 	})
+}
+
+func TestOwnedFilter(t *testing.T) {
+	const port, other = 4711, 815
+	program := ownedFilter(port, Edge)
+	vm, err := bpf.NewVM(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	route := payload(t, Route{Table: 7, Dst: netip.MustParsePrefix("2001:db8::/64"), Link: "lo"})
+	nexthop := payload(t, Nexthop{ID: 7, Link: "lo"})
+	foreignRoute, foreignNexthop := bytes.Clone(route), bytes.Clone(nexthop)
+	foreignRoute[5], foreignNexthop[2] = 99, 99
+	for _, c := range []struct {
+		typ   uint16
+		flags netlink.HeaderFlags
+		port  uint32
+		data  []byte
+		want  bool
+	}{
+		{unix.RTM_NEWLINK, 0, 0, linkRequest("eth0", 3), true},
+		{unix.RTM_DELLINK, 0, port, linkRequest("eth0", 3), true},
+		{unix.RTM_NEWROUTE, netlink.Create, port, route, false},
+		{unix.RTM_NEWROUTE, netlink.Create, other, route, true},
+		{unix.RTM_DELROUTE, 0, other, route, true},
+		{unix.RTM_DELROUTE, 0, 0, route, false},
+		{unix.RTM_NEWROUTE, netlink.Create, other, foreignRoute, false},
+		{unix.RTM_NEWROUTE, netlink.Create | netlink.Replace, other, foreignRoute, true},
+		{unix.RTM_DELROUTE, 0, other, foreignRoute, false},
+		{unix.RTM_DELNEXTHOP, 0, other, nexthop, true},
+		{unix.RTM_DELNEXTHOP, 0, port, nexthop, false},
+		{unix.RTM_NEWNEXTHOP, 0, other, foreignNexthop, false},
+		{unix.RTM_NEWNEXTHOP, netlink.Replace, other, foreignNexthop, true},
+		{unix.RTM_DELRULE, 0, other, make([]byte, 12), true},
+		{unix.RTM_DELRULE, 0, port, make([]byte, 12), false},
+		{unix.RTM_DELADDR, 0, 0, make([]byte, 8), true},
+	} {
+		m := message(c.typ, c.flags, c.data)
+		m.Header.Flags, m.Header.PID, m.Header.Length = c.flags, c.port, uint32(unix.NLMSG_HDRLEN+len(c.data)+3)/4*4
+		b, err := m.MarshalBinary()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := vm.Run(b); err != nil || n > 0 != c.want {
+			t.Errorf("type %d, flags %#x, port %d: passed %t, %v", c.typ, c.flags, c.port, n > 0, err)
+		}
+	}
 }
