@@ -219,8 +219,6 @@ func TestForeignChangeIsReverted(t *testing.T) {
 	l := epe(t)
 	l.ip("server", "route del 2001:db8:c::/64 table 101")
 	l.ip("server", "rule del pref 1000")
-	// A link event makes the edge look at once; otherwise it does so every 30 s.
-	l.ip("server", "link set lan txqueuelen 999")
 	l.eventually("the table is back", 5*time.Second,
 		l.shows(true, "2001:db8:c::/64", "server", "route show table 101"))
 	l.eventually("the rule is back", 5*time.Second, l.shows(true, "lookup 101", "server", "rule"))

@@ -177,6 +177,18 @@ func (l *lab) link(t *testing.T, node, name string, up bool) {
 // watch counts the marked packets that arrive at an interface until the test ends.
 func (l *lab) watch(t *testing.T, node, name string) *atomic.Int64 {
 	t.Helper()
+	seen := &atomic.Int64{}
+	l.each(t, node, name, func(p packet.Packet) {
+		if !p.Sent && bytes.Contains(p.Data, marker) {
+			seen.Add(1)
+		}
+	})
+	return seen
+}
+
+// each calls f for the packets of an interface, from the IP header on, until the test ends.
+func (l *lab) each(t *testing.T, node, name string, f func(packet.Packet)) {
+	t.Helper()
 	var socket *packet.Socket
 	l.in(t, node, func() error {
 		link, err := net.InterfaceByName(name)
@@ -188,14 +200,8 @@ func (l *lab) watch(t *testing.T, node, name string) *atomic.Int64 {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	seen := &atomic.Int64{}
 	go func() {
-		done <- socket.Run(ctx, packet.Handler{Packet: func(p packet.Packet) error {
-			if !p.Sent && bytes.Contains(p.Data, marker) {
-				seen.Add(1)
-			}
-			return nil
-		}})
+		done <- socket.Run(ctx, packet.Handler{Packet: func(p packet.Packet) error { f(p); return nil }})
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -204,7 +210,6 @@ func (l *lab) watch(t *testing.T, node, name string) *atomic.Int64 {
 			t.Error(err)
 		}
 	})
-	return seen
 }
 
 // inject sends an IPv6 packet from a node's interface to the link-layer address of another node's.

@@ -484,7 +484,7 @@ func (d *Daemon) beginResync() {
 // dumped takes the kernel's objects.
 func (d *Daemon) dumped(r dump) {
 	if r.err != nil {
-		d.resync.comparison = nil
+		d.resync.comparison, d.resync.due = nil, false // unknown schedules the next one
 		d.unknown(fmt.Errorf("read kernel state: %w", r.err))
 		return
 	}
