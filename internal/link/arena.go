@@ -13,7 +13,7 @@ type arena struct {
 	free   []int32
 }
 
-// chunkSlots is how many slots a chunk has.
+// chunkSlots is the number of slots per chunk.
 const chunkSlots = 128
 
 func newArena(longest int, memory unit.Size) *arena {
@@ -41,7 +41,7 @@ func (a *arena) take() (int32, bool) {
 	return slot, true
 }
 
-// space is all of the slot's memory.
+// space returns the whole memory of the slot.
 func (a *arena) space(slot int32) []byte {
 	from := int(slot) % chunkSlots * a.slot
 	return a.chunks[slot/chunkSlots][from : from+a.slot]
@@ -50,7 +50,7 @@ func (a *arena) space(slot int32) []byte {
 // fill sets the number of bytes used.
 func (a *arena) fill(slot int32, length int) { a.length[slot] = int32(length) }
 
-// bytes is what is in the slot.
+// bytes returns the content of the slot.
 func (a *arena) bytes(slot int32) []byte { return a.space(slot)[:a.length[slot]] }
 
 func (a *arena) Retain(slot int32) { a.refs[slot]++ }
@@ -69,5 +69,5 @@ func (a *arena) Release(slot int32) {
 // 5).
 func (a *arena) Mark(slot int32) bool { return mark(a.bytes(slot)) }
 
-// used is how many slots are taken.
+// used returns the number of slots in use.
 func (a *arena) used() int { return len(a.refs) - len(a.free) }

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cable passes on the carrier: when one node's interface goes down, the other node's interface
-// loses its carrier too.
+// cable propagates the carrier: when one node's interface goes down, the other node's interface
+// loses its carrier.
 //
 // A veth end has a carrier when both ends of its pair are up. When the link's end i has none, the
 // link's other end is set down, and up again when i has its carrier back. The carrier of an end
-// that the cable has set down says nothing about its node, so at most one end is set down.
+// that the cable has set down does not depend on its node, so at most one end is set down.
 type cable struct {
 	link   *Link
 	handle *netlink.Handle
@@ -65,7 +65,7 @@ func (c *cable) close() error {
 	return err
 }
 
-// turn sets an end up or down.
+// turn sets an end administratively up or down.
 func (c *cable) turn(i int, up bool) error {
 	end := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: c.link.ends[i].index}}
 	set, name := c.handle.LinkSetDown, "down"
@@ -78,8 +78,8 @@ func (c *cable) turn(i int, up bool) error {
 	return nil
 }
 
-// watch follows changes until stop. An event says no more than that something may have changed:
-// what it is, is read from the kernel, so that nothing depends on having seen every event.
+// watch handles link events until stop. It rereads the state from the kernel after each event, so
+// that lost events do no harm.
 func (c *cable) watch() error {
 	buffer := make([]byte, 1<<16)
 	for {
@@ -99,11 +99,11 @@ func (c *cable) watch() error {
 
 // stop ends watch.
 func (c *cable) stop() {
-	// It fails only on a closed file, which watch would have found.
+	// It fails only on a closed file, which watch has reported.
 	_ = c.events.SetReadDeadline(time.Unix(1, 0))
 }
 
-// settle does what the state of the ends asks for.
+// settle sets the ends as their carriers require.
 func (c *cable) settle() error {
 	for i := range c.link.ends {
 		o := 1 - i
@@ -127,8 +127,8 @@ func (c *cable) settle() error {
 		}
 		c.pulls.Add(1)
 		c.link.log.Info("link is cut: an interface has no carrier", "interface", c.link.ends[i].name)
-		// What is on a cable that is cut is lost. The link may have ended meanwhile, and its frames
-		// with it.
+		// Frames in flight on a cut cable are lost. If the link has ended meanwhile, there are
+		// none.
 		if err := c.link.do(func(time.Duration) {
 			for _, w := range c.link.ways {
 				w.flush()
@@ -140,7 +140,7 @@ func (c *cable) settle() error {
 	return nil
 }
 
-// carrier reports whether the end has a carrier, and so its node's interface is up.
+// carrier reports whether the end has a carrier, which means that its node's interface is up.
 func (c *cable) carrier(i int) (bool, error) {
 	end, err := c.handle.LinkByIndex(c.link.ends[i].index)
 	if err != nil {

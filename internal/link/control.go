@@ -11,22 +11,22 @@ import (
 	"github.com/tabane/tabane/internal/channel"
 )
 
-// Report is how a link is.
+// Report is the state of a link.
 type Report struct {
 	A string `json:"a"`
 	B string `json:"b"`
-	// Connected reports that both nodes' interfaces are up; Cuts is how often that ended.
+	// Connected: both nodes' interfaces are up. Cuts counts how often that ended.
 	Connected bool   `json:"connected"`
 	Cuts      uint64 `json:"cuts"`
-	// Realtime reports that the relay has real-time priority.
+	// Realtime: the relay has real-time priority.
 	Realtime bool       `json:"realtime"`
 	Forward  Statistics `json:"forward"`
 	Backward Statistics `json:"backward"`
-	// Steps is how many steps of the schedule are still to come, of both directions together.
+	// Steps is the number of pending steps of the schedule, both directions together.
 	Steps int `json:"steps"`
 }
 
-// Report reads statistics and state. After the end of Run they are the last.
+// Report reads statistics and state. After Run has returned they are final.
 func (l *Link) Report() (Report, error) {
 	var r Report
 	var failed error
@@ -39,7 +39,7 @@ func (l *Link) Report() (Report, error) {
 	return r, failed
 }
 
-// report is called on the relay's goroutine, or when there is none.
+// report is called on the relay's goroutine, or after that has ended.
 func (l *Link) report() (Report, error) {
 	r := Report{
 		A: l.config.A, B: l.config.B,
@@ -61,9 +61,9 @@ func (l *Link) Status() any {
 	return r
 }
 
-// Set changes a direction, or both, now. A change that makes an impossible profile, at once or
-// together with what is still to come of the schedule, is refused as a whole. The error wraps
-// ErrClosed after the end.
+// Set changes one direction or both immediately. A change that makes the profile invalid, now or at
+// a pending step of the schedule, is rejected as a whole. After Run has returned, the error wraps
+// ErrClosed.
 func (l *Link) Set(d channel.Direction, c channel.Change) error {
 	if err := l.set(d, c); err != nil {
 		return fmt.Errorf("change link between %q and %q: %w", l.config.A, l.config.B, err)
@@ -95,7 +95,7 @@ func (l *Link) set(d channel.Direction, c channel.Change) error {
 	return errors.Join(err, refused)
 }
 
-// profileAt is the profile at the time now, after the steps that are due.
+// profileAt returns the profile at the time now, with the steps that are due applied.
 func (w *way) profileAt(now time.Duration) channel.Profile {
 	w.change(now)
 	return w.pipe.Profile()
@@ -113,9 +113,9 @@ func (w *way) fits(now time.Duration, c channel.Change) error {
 	return nil
 }
 
-// Play starts a schedule now, in place of what is left of the one before. A schedule that does not
-// Check is refused as a whole. Before Run it takes the place of Config.Schedule. The error wraps
-// ErrClosed after the end.
+// Play starts a schedule now, in place of the rest of the previous one; before Run, in place of
+// Config.Schedule. A schedule that does not pass Check is rejected as a whole. After Run has
+// returned, the error wraps ErrClosed.
 func (l *Link) Play(s channel.Schedule) error {
 	var refused error
 	err := l.do(func(now time.Duration) {

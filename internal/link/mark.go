@@ -3,9 +3,9 @@ package link
 import "encoding/binary"
 
 // mark sets Congestion Experienced in the IP header of a frame (RFC 3168, section 5) and says
-// whether the frame then has it: a frame that had it already counts as marked. One whose transport
-// does not understand ECN is left alone, and so is what is no IP, or not whole. Of packets inside
-// others the outermost header counts, as for a router; VLAN tags are looked behind.
+// whether the frame carries it afterwards: one that carried it before counts as marked. Frames of
+// transports without ECN, truncated frames and other protocols than IP are unchanged. Of an
+// encapsulated packet the outer header counts, as for a router. VLAN tags are skipped.
 func mark(frame []byte) bool {
 	const (
 		typeAt  = 12 // of the EtherType
@@ -50,7 +50,7 @@ func markIPv4(packet []byte) bool {
 	}
 	old := binary.BigEndian.Uint16(packet)
 	packet[1] |= experienced
-	// RFC 1624, equation 3: a checksum that was wrong stays wrong.
+	// RFC 1624, equation 3: a wrong checksum stays wrong.
 	sum := uint32(^binary.BigEndian.Uint16(packet[10:])) + uint32(^old) + uint32(binary.BigEndian.Uint16(packet))
 	sum = sum>>16 + sum&0xffff
 	sum = sum>>16 + sum&0xffff
@@ -63,7 +63,7 @@ func markIPv6(packet []byte) bool {
 	if len(packet) < header || packet[0]>>4 != 6 {
 		return false
 	}
-	// The traffic class is the lower half of the first byte and the upper of the second.
+	// The traffic class is in the low nibble of the first byte and the high nibble of the second.
 	if packet[1]>>4&experienced == notCapable {
 		return false
 	}

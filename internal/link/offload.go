@@ -12,13 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Prepare makes an interface of the calling thread's network namespace give whole frames to its
-// link, as to a wire: TSO, GSO, GRO and checksums are done by the kernel before the frame leaves. A
-// Link prepares its own two ends; the ends in the nodes need it too, and only who may enter the
-// nodes can do it.
+// Prepare turns off the offloads (TSO, GSO, GRO, checksums) of an interface in the calling thread's
+// network namespace, so that its link receives frames as on the wire. A Link prepares its own two
+// ends; the caller prepares the ends in the nodes.
 //
-// Carrying super-packets through the relay instead (PACKET_VNET_HDR) would not do: their header has
-// no form for packets inside SRv6 or other tunnels, and loss, delay and rate are of frames.
+// GSO packets cannot pass through the relay (PACKET_VNET_HDR): virtio_net_hdr cannot describe SRv6
+// encapsulation, and loss, delay and rate apply to frames.
 func Prepare(iface string) error {
 	if err := prepare(iface); err != nil {
 		return fmt.Errorf("turn off offloads of interface %q: %w", iface, err)
@@ -26,7 +25,7 @@ func Prepare(iface string) error {
 	return nil
 }
 
-// offload reports whether a feature of the kernel's list makes what is not a frame of a wire.
+// offload reports whether a feature makes packets differ from frames on the wire.
 func offload(feature string) bool {
 	switch {
 	case strings.HasPrefix(feature, "tx-checksum-"),

@@ -13,20 +13,20 @@ import (
 const (
 	etherHeader = 14
 	vlanTag     = 4
-	// ringSize is the memory of a port's receive ring: 4096 frames of up to 1.9 kB.
+	// ringSize is the memory of a port's receive ring in bytes: 4096 frames of up to 1.9 kB.
 	ringSize  = 8 << 20
 	blockSize = 1 << 16
-	// sendBuffer bounds what the receiving node has not consumed yet.
+	// sendBuffer bounds the bytes that the receiving node has not consumed yet.
 	sendBuffer = 8 << 20
-	// batch is how many frames are sent by one call; the receiving node's stack handles them before
+	// batch is the number of frames per sendmmsg; the receiving node's stack handles them before
 	// it returns.
 	batch = 32
 )
 
 // port is one end of the link: a packet socket with a receive ring.
 //
-// The ring is version 2: version 3 hands over frames in blocks, which a timer of whole milliseconds
-// closes. Its stamps say when a frame came, however late it is looked at.
+// The ring is version 2: version 3 delivers frames in blocks, whose timeout has a resolution of 1
+// ms. The timestamps are of the arrival, however late a frame is read.
 type port struct {
 	name  string
 	index int
@@ -98,7 +98,7 @@ func openPort(name string, index, longest int) (_ *port, err error) {
 	return p, nil
 }
 
-// networkOrder is a number as the kernel wants protocols: big-endian in memory.
+// networkOrder converts a protocol number to network byte order.
 func networkOrder(v uint16) uint16 {
 	b := [2]byte{byte(v >> 8), byte(v)}
 	return *(*uint16)(unsafe.Pointer(&b))
@@ -117,7 +117,7 @@ func (p *port) close() error {
 	return err
 }
 
-// frame is what stands in the ring. It is valid until done.
+// frame is a frame in the ring. It is valid until done.
 type frame struct {
 	status *uint32
 	header *unix.Tpacket2Hdr
@@ -138,7 +138,7 @@ func (p *port) peek() (frame, bool) {
 	return f, true
 }
 
-// done gives the frame's place back to the kernel.
+// done returns the ring slot of the frame to the kernel.
 func (p *port) done(f frame) {
 	atomic.StoreUint32(f.status, unix.TP_STATUS_KERNEL)
 	p.next++
@@ -183,7 +183,7 @@ func (f frame) copyTo(to []byte) int {
 	return addresses + vlanTag + copy(to[addresses+vlanTag:], f.bytes[addresses:])
 }
 
-// stage makes bytes the i-th frame of the next send.
+// stage sets the i-th frame of the next send.
 func (p *port) stage(i int, bytes []byte) {
 	p.vectors[i].Base = &bytes[0]
 	p.vectors[i].SetLen(len(bytes))
@@ -199,8 +199,7 @@ func (p *port) send(first, end int) (int, error) {
 			return int(n), nil
 		case unix.EINTR:
 		case unix.ENETDOWN:
-			// It may be what the socket remembers of an interface that is up by now; telling clears
-			// it.
+			// It may be a pending error from before the interface was up; reading it clears it.
 			if !again {
 				return 0, e
 			}
@@ -211,7 +210,7 @@ func (p *port) send(first, end int) (int, error) {
 	}
 }
 
-// overruns is how many frames found the ring full since it was last asked.
+// overruns returns the number of frames dropped because the ring was full since the last call.
 func (p *port) overruns() (uint64, error) {
 	s, err := unix.GetsockoptTpacketStats(p.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
 	if err != nil {

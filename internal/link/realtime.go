@@ -9,21 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// priority is the lowest of real time: above all that has none, below whatever the host runs with
-// one on purpose.
+// priority is the lowest real-time priority, below that of other real-time processes of the host.
 const priority = 1
 
 // Realtime gives the calling process real-time priority (SCHED_FIFO), with all its threads, so that
-// its links are on time on a busy machine. It is for a process that does nothing but links; call it
-// first. The links do without when it fails, which it does without CAP_SYS_NICE, and in a CPU
-// cgroup without cpu.rt_runtime_us.
+// its links keep their delays on a busy machine. It is meant for a process that only runs links;
+// call it first. It fails without CAP_SYS_NICE, and in a CPU cgroup without cpu.rt_runtime_us;
+// links then run at normal priority.
 //
-// It is the process and not the relay's thread alone that needs it: Go's scheduler interrupts a
-// goroutine every 10 ms and may need another thread to go on with it. On a machine whose CPUs are
-// all busy, that thread would be waited for.
+// All threads need it, not only the relay's: Go's scheduler preempts a goroutine every 10 ms and
+// may resume it on another thread, which on a busy machine would have to wait for a CPU.
 func Realtime() error {
-	// A thread that starts meanwhile inherits its starter's policy, which may be the old one: look
-	// until none is new.
+	// A thread that starts meanwhile inherits the policy of its parent, which may be the old one:
+	// repeat until there is no new thread.
 	done := map[int]bool{}
 	for fresh := true; fresh; {
 		tasks, err := os.ReadDir("/proc/self/task")

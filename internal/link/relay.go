@@ -24,7 +24,7 @@ import (
 // ErrClosed is wrapped by errors of a link whose Run has ended.
 var ErrClosed = errors.New("link is closed")
 
-// Options is what New needs.
+// Options configure a Link.
 type Options struct {
 	Config Config
 	// Memory bounds the frames that are on the way in each direction; 64 MiB, 1.3 s at 400 Mbit/s,
@@ -35,10 +35,10 @@ type Options struct {
 
 // Link is a relay between two interfaces.
 //
-// One goroutine moves the frames of both directions: the two share the core that a link is worth,
-// and need no locks. A link should have a process of its own, with Realtime: other goroutines and
-// the garbage collector of a busy process delay frames. The goroutine is not locked to a thread,
-// because the scheduler would then need another thread each time it interrupts it.
+// One goroutine moves the frames of both directions, without locks. A link should run in a process
+// of its own, with Realtime: other goroutines and the garbage collector of a busy process delay
+// frames. The goroutine is not locked to a thread, because every preemption would then switch
+// threads.
 type Link struct {
 	config Config
 	log    *slog.Logger
@@ -136,7 +136,7 @@ func open(o Options) (_ *Link, err error) {
 	return l, nil
 }
 
-// silence keeps the kernel's own frames, such as router solicitations, off the link.
+// silence stops the kernel from sending frames of its own, such as router solicitations.
 func silence(iface string) error {
 	path := filepath.Join("/proc/sys/net/ipv6/conf", iface, "disable_ipv6")
 	err := os.WriteFile(path, []byte("1"), 0)
@@ -149,7 +149,7 @@ func silence(iface string) error {
 	return nil
 }
 
-// release closes what is open.
+// release closes the ports and the eventfd.
 func (l *Link) release() error {
 	var errs []error
 	for _, p := range l.ends {
@@ -232,7 +232,7 @@ func (l *Link) Run(ctx context.Context) error {
 	return errors.Join(err, down, l.release())
 }
 
-// finish answers the last calls after the relay has ended. Later ones find the link closed.
+// finish answers pending calls after the relay has ended. Later ones get ErrClosed.
 func (l *Link) finish() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
