@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -347,6 +348,37 @@ func TestDaemons(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-c.exited
+}
+
+// TestOriginate: a router loads a configuration with the prefixes, and then one without them.
+func TestOriginate(t *testing.T) {
+	l := start(t, options(t, "originate", labtest.Routed()))
+	log := func(want string) {
+		t.Helper()
+		await(t, func() bool {
+			return strings.Contains(lastLines(logFile(dirOf(l.Name()), l.plan.daemons()[0]), 1), want)
+		})
+	}
+	e := scenario.Advertise{Node: "b", Prefixes: []netip.Prefix{netip.MustParsePrefix("2001:db8:cc::/48"), netip.MustParsePrefix("::/0")}}
+	leak := scenario.Advertise{Node: "b", Prefixes: []netip.Prefix{netip.MustParsePrefix("2001:db8:dd::/48")}, ASPath: []uint32{65009}}
+	for _, step := range []struct {
+		event scenario.Advertise
+		on    bool
+		want  string
+	}{
+		{e, true, `"networks":["2001:db8:2::/64","2001:db8:cc::/48","::/0"]`},
+		{leak, true, `"leaks":[{"as_path":[65009],"prefix":"2001:db8:dd::/48"}]`},
+		{e, false, `"networks":["2001:db8:2::/64"]`},
+		{leak, false, `"leaks":[],"neighbors"`},
+	} {
+		if err := l.Originate(step.event, step.on); err != nil {
+			t.Fatal(err)
+		}
+		log(step.want)
+	}
+	if err := l.Originate(scenario.Advertise{Node: "a", Prefixes: e.Prefixes}, true); err == nil || !strings.Contains(err.Error(), `node "a" runs no router`) {
+		t.Error(err)
+	}
 }
 
 // Daemons of a lab have priority over the host's processes; commands of users do not.

@@ -83,13 +83,22 @@ func Main(m *testing.M, verbs map[string]func(args []string) error, labs func() 
 	os.Exit(code)
 }
 
-// PlayRouter answers on a status port as a router does.
+// PlayRouter answers on a status port as a router does. On SIGHUP it logs its configuration file,
+// which is JSON, on one line.
 func PlayRouter(args []string) error {
 	fmt.Println("router starts with", args)
 	how := os.Getenv(FakeRouter)
 	if how == "exit" {
 		return errors.New("router refuses to run")
 	}
+	reload := make(chan os.Signal, 1)
+	signal.Notify(reload, syscall.SIGHUP)
+	go func() {
+		for range reload {
+			b, err := os.ReadFile(args[1])
+			fmt.Println("router loads", strings.Join(strings.Fields(string(b)), ""), err)
+		}
+	}()
 	mux := http.NewServeMux()
 	mux.HandleFunc("/status", func(w http.ResponseWriter, _ *http.Request) {
 		json.NewEncoder(w).Encode(map[string]any{"ready": how != "never", "reason": "session with nobody is idle"})
