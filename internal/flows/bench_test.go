@@ -61,9 +61,7 @@ func (s *still) Reasons() (r [flowcount.NumReasons]flowcount.Count, err error) {
 // BenchmarkSockets reads 10,000 sockets, both ends of 5,000 connections over loopback, and joins
 // them with flows.
 func BenchmarkSockets(b *testing.B) {
-	needKernel(b)
-	ns := prefix + "sockets"
-	inNamespace(b, ns)
+	ns := namespace(b)
 	var d *mptcp.Diag
 	w := newWatch()
 	inside(b, ns, func() error {
@@ -139,9 +137,7 @@ func BenchmarkWrite(b *testing.B) {
 // BenchmarkWatch makes a snapshot of 10,000 flows from the kernel's real counters, all of which
 // carried something.
 func BenchmarkWatch(b *testing.B) {
-	needKernel(b)
-	ns := prefix + "watch"
-	inNamespace(b, ns)
+	ns := namespace(b)
 	const n = 10000
 	var w *Watcher
 	var sockets []net.PacketConn

@@ -14,6 +14,7 @@ import (
 	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/netns/netnstest"
 )
 
 // A server with a default address and two EPE addresses, each of which leads to a SID, and a client
@@ -37,6 +38,8 @@ route add fc00:1:1:: encap seg6local action End.DT6 table 255 dev eth0
 route add fc00:1:2:: encap seg6local action End.DT6 table 255 dev eth0`
 )
 
+func TestMain(m *testing.M) { netnstest.Main(m) }
+
 func inside(t testing.TB, ns string, f func() error) {
 	t.Helper()
 	if err := netns.Do(ns, f); err != nil {
@@ -51,27 +54,19 @@ func ip(t testing.TB, ns, batch string) {
 	}
 }
 
-// inNamespace makes a namespace for the time of the test.
-func inNamespace(t testing.TB, ns string) {
+// namespace makes a namespace for the time of the test.
+func namespace(t testing.TB) string {
 	t.Helper()
-	if err := netns.Create(ns); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := netns.Delete(ns); err != nil {
-			t.Error(err)
-		}
-	})
+	ns := netnstest.New(t)
 	ip(t, ns, "link set lo up")
+	return ns
 }
 
 // testbed makes both and returns the names of their namespaces.
 func testbed(t testing.TB) (server, client string) {
 	t.Helper()
-	needKernel(t)
-	server, client = prefix+"server", prefix+"client"
+	server, client = namespace(t), namespace(t)
 	for _, ns := range []string{server, client} {
-		inNamespace(t, ns)
 		inside(t, ns, func() error {
 			for _, file := range []string{"ipv6/conf/all/seg6_enabled", "ipv6/conf/default/seg6_enabled", "ipv6/conf/all/forwarding"} {
 				if err := os.WriteFile("/proc/sys/net/"+file, []byte("1"), 0); err != nil {
@@ -274,7 +269,7 @@ func TestSubflowsOfAConnection(t *testing.T) {
 }
 
 func TestNewRefuses(t *testing.T) {
-	needKernel(t)
+	netnstest.Need(t)
 	if _, err := New(Options{Interfaces: []string{"none-such"}}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("an interface that is not there: %v", err)
 	}

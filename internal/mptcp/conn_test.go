@@ -2,81 +2,25 @@ package mptcp
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"path"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/netns/netnstest"
 )
 
-// prefix starts the names of the namespaces that these tests make.
-const prefix = "tabane-test-mptcp-"
-
-func TestMain(m *testing.M) {
-	before := openFiles()
-	code := m.Run()
-	left, err := os.ReadDir("/run/netns")
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	for _, e := range left {
-		if strings.HasPrefix(e.Name(), fmt.Sprintf("%s%d-", prefix, os.Getpid())) {
-			fmt.Fprintf(os.Stderr, "network namespace %q is left behind\n", e.Name())
-			code = 1
-		}
-	}
-	// The poller of the runtime keeps two descriptors from its first use on.
-	if after := openFiles(); after > before+2 {
-		fmt.Fprintf(os.Stderr, "%d files are left open\n", after-before)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func openFiles() int {
-	files, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		return 0
-	}
-	return len(files)
-}
-
-// enter puts the calling test on a thread of its own in a new network namespace.
-func enter(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("TABANE_LAB") == "require" {
-			t.Fatal("making network namespaces needs root")
-		}
-		t.Skip("making network namespaces needs root")
-	}
-	// The thread is not unlocked, and so ends with the test's goroutine: no other may run in this
-	// namespace.
-	runtime.LockOSThread()
-	name := fmt.Sprintf("%s%d-%s", prefix, os.Getpid(), strings.ToLower(t.Name()))
-	ns, err := netns.NewNamed(name)
-	if err != nil {
-		t.Fatalf("make network namespace %q: %v", name, err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(ns.Close(), netns.DeleteNamed(name)); err != nil {
-			t.Errorf("delete network namespace %q: %v", name, err)
-		}
-	})
-}
+func TestMain(m *testing.M) { netnstest.Main(m) }
 
 // dial enters a new namespace and connects to its path manager.
 func dial(t *testing.T) *Conn {
 	t.Helper()
-	enter(t)
+	netnstest.Enter(t)
 	if err := Supported(); err != nil {
 		if errors.Is(err, errors.ErrUnsupported) && os.Getenv("TABANE_LAB") != "require" {
 			t.Skip(err)

@@ -12,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/netns"
 )
 
 func attrs(fill func(ae *netlink.AttributeEncoder)) []byte {
@@ -227,7 +229,7 @@ func TestNotSubscribed(t *testing.T) {
 		t.Errorf("receive after close: %v", err)
 	}
 	var err error
-	if err = within(p.server, func() (err error) { p.events, err = Subscribe(); return err }); err != nil {
+	if err = netns.Do(p.server, func() (err error) { p.events, err = Subscribe(); return err }); err != nil {
 		t.Fatal(err)
 	}
 }

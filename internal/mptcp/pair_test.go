@@ -3,27 +3,26 @@ package mptcp
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/netns/netnstest"
 )
 
 // pair is a server and a client in namespaces of their own with two links between them. The server
 // has the default address on the first, and an address to announce on the second.
 type pair struct {
 	t              testing.TB
-	server, client netns.NsHandle
+	server, client string // namespaces
 	conn           *Conn
 	events         *Events
 	diag           *Diag
@@ -37,32 +36,12 @@ var (
 	clientSecond    = netip.MustParseAddr("2001:db8:2::20")
 )
 
-// within runs f on a thread of its own in the namespace.
-func within(ns netns.NsHandle, f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine
-		if err := netns.Set(ns); err != nil {
-			done <- err
-			return
-		}
-		done <- f()
-	}()
-	return <-done
-}
-
 func newPair(t testing.TB) *pair {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("TABANE_LAB") == "require" {
-			t.Fatal("making network namespaces needs root")
-		}
-		t.Skip("making network namespaces needs root")
-	}
-	p := &pair{t: t, server: namespace(t, "server"), client: namespace(t, "client")}
+	p := &pair{t: t, server: netnstest.New(t), client: netnstest.New(t)}
 	p.wire("first", defaultAddress, clientAddress)
 	p.wire("second", announceAddress, clientSecond)
-	err := within(p.client, func() error {
+	err := netns.Do(p.client, func() error {
 		c, err := Dial()
 		if err != nil {
 			return err
@@ -72,7 +51,7 @@ func newPair(t testing.TB) *pair {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = within(p.server, func() (err error) {
+	err = netns.Do(p.server, func() (err error) {
 		if err := SetManager(UserManager); err != nil {
 			return err
 		}
@@ -101,41 +80,24 @@ func newPair(t testing.TB) *pair {
 	return p
 }
 
-func namespace(t testing.TB, role string) netns.NsHandle {
-	t.Helper()
-	name := fmt.Sprintf("%s%d-%s-%s", prefix, os.Getpid(), strings.ToLower(t.Name()), role)
-	var ns netns.NsHandle
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		var err error
-		ns, err = netns.NewNamed(name)
-		done <- err
-	}()
-	if err := <-done; err != nil {
-		t.Fatalf("make network namespace %q: %v", name, err)
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(ns.Close(), netns.DeleteNamed(name)); err != nil {
-			t.Errorf("delete network namespace %q: %v", name, err)
-		}
-	})
-	return ns
-}
-
 // wire makes a veth pair with an address at each end.
 func (p *pair) wire(name string, server, client netip.Addr) {
 	p.t.Helper()
-	err := within(p.server, func() error {
+	f, err := os.Open("/run/netns/" + p.client)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer f.Close()
+	err = netns.Do(p.server, func() error {
 		return netlink.LinkAdd(&netlink.Veth{
-			LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name, PeerNamespace: netlink.NsFd(p.client),
+			LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name, PeerNamespace: netlink.NsFd(int(f.Fd())),
 		})
 	})
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	for ns, a := range map[netns.NsHandle]netip.Addr{p.server: server, p.client: client} {
-		err := within(ns, func() error {
+	for ns, a := range map[string]netip.Addr{p.server: server, p.client: client} {
+		err := netns.Do(ns, func() error {
 			if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/accept_dad", []byte("0"), 0); err != nil {
 				return err
 			}
@@ -165,7 +127,7 @@ func (p *pair) connect() (client, server net.Conn) {
 	var wg sync.WaitGroup
 	wg.Go(func() { accepted, acceptErr = p.listener.Accept() })
 	var dialed net.Conn
-	err := within(p.client, func() (err error) {
+	err := netns.Do(p.client, func() (err error) {
 		d := net.Dialer{Timeout: 10 * time.Second}
 		d.SetMultipathTCP(true)
 		dialed, err = d.Dial("tcp", netip.AddrPortFrom(defaultAddress, 80).String())
@@ -342,7 +304,7 @@ func TestRequestsForClosedConnections(t *testing.T) {
 // Connections from before belong to the kernel's path manager.
 func TestRequestsForTheKernelsConnections(t *testing.T) {
 	p := newPair(t)
-	if err := within(p.server, func() error { return SetManager(KernelManager) }); err != nil {
+	if err := netns.Do(p.server, func() error { return SetManager(KernelManager) }); err != nil {
 		t.Fatal(err)
 	}
 	p.connect()
@@ -355,7 +317,7 @@ func TestRequestsForTheKernelsConnections(t *testing.T) {
 func TestSubflowsOfBothFamilies(t *testing.T) {
 	p := newPair(t)
 	var ipv4 net.Conn
-	err := within(p.server, func() (err error) {
+	err := netns.Do(p.server, func() (err error) {
 		d := net.Dialer{Timeout: 10 * time.Second}
 		d.SetMultipathTCP(true)
 		ipv4, err = d.Dial("tcp", "127.0.0.1:80")
@@ -394,7 +356,7 @@ func TestSubflowsOfBothFamilies(t *testing.T) {
 func TestCloseWakesReceive(t *testing.T) {
 	p := newPair(t)
 	events, err := func() (e *Events, err error) {
-		err = within(p.server, func() (err error) { e, err = Subscribe(); return err })
+		err = netns.Do(p.server, func() (err error) { e, err = Subscribe(); return err })
 		return e, err
 	}()
 	if err != nil {

@@ -3,13 +3,11 @@ package pathmanager
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,34 +18,11 @@ import (
 
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/tc"
 )
 
-func TestMain(m *testing.M) {
-	before := openFiles()
-	code := m.Run()
-	left, err := netns.List(testPrefix())
-	if err != nil || len(left) > 0 {
-		fmt.Fprintf(os.Stderr, "network namespaces left behind: %q, %v\n", left, err)
-		code = 1
-	}
-	// The poller of the runtime keeps two descriptors from its first use on.
-	if after := openFiles(); after > before+2 {
-		fmt.Fprintf(os.Stderr, "%d files are left open\n", after-before)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func testPrefix() string { return fmt.Sprintf("tabane-test-pathmanager-%d-", os.Getpid()) }
-
-func openFiles() int {
-	files, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		return 0
-	}
-	return len(files)
-}
+func TestMain(m *testing.M) { netnstest.Main(m) }
 
 // lan is the interface of both hosts of a site.
 const lan = "lan"
@@ -64,24 +39,7 @@ type site struct {
 
 func newSite(t testing.TB) *site {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("TABANE_LAB") == "require" {
-			t.Fatal("making network namespaces needs root")
-		}
-		t.Skip("making network namespaces needs root")
-	}
-	name := testPrefix() + strings.ToLower(t.Name())
-	s := &site{t: t, server: name + "-s", client: name + "-c", peers: testPeers()}
-	for _, ns := range []string{s.server, s.client} {
-		if err := netns.Create(ns); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := netns.Delete(ns); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	s := &site{t: t, server: netnstest.New(t), client: netnstest.New(t), peers: testPeers()}
 	s.wire()
 	err := netns.Do(s.client, func() error {
 		c, err := mptcp.Dial()

@@ -22,6 +22,7 @@ import (
 
 	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/netns/netnstest"
 )
 
 // pair is a server and a client in namespaces of their own, with a veth between them. What the
@@ -33,18 +34,7 @@ type pair struct {
 
 func newPair(t testing.TB) pair {
 	t.Helper()
-	needKernel(t)
-	p := pair{prefix + "server", prefix + "client"}
-	for _, ns := range []string{p.server, p.client} {
-		if err := netns.Create(ns); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := netns.Delete(ns); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	p := pair{netnstest.New(t), netnstest.New(t)}
 	for _, ns := range []string{p.server, p.client} {
 		inside(t, ns, func() error {
 			for file, value := range map[string]string{

@@ -3,6 +3,7 @@
 package netnstest
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"runtime"
@@ -17,27 +18,44 @@ import (
 // pollerFiles is how many files the runtime's poller opens at its first use and keeps.
 const pollerFiles = 4
 
-// Main runs a package's tests. A namespace or a file that they leave behind fails the run.
+// maxSuffix keeps names of namespaces within the limit of package netns, 64 bytes.
+const maxSuffix = 36
+
+// Main runs a package's tests. A namespace, a file, or a BPF program, map or link that they leave
+// behind fails the run.
 func Main(m *testing.M) {
-	before := openFiles()
+	before, _ := openFiles()
 	code := m.Run()
 	if left, err := netns.List(prefix()); err != nil || len(left) > 0 {
 		fmt.Fprintf(os.Stderr, "network namespaces left behind: %q %v\n", left, err)
 		code = 1
 	}
-	if after := openFiles(); after > before+pollerFiles {
+	after, bpf := openFiles()
+	if len(bpf) > 0 {
+		fmt.Fprintf(os.Stderr, "BPF objects left open: %q\n", bpf)
+		code = 1
+	}
+	// Fuzzing opens files of its own.
+	if after > before+pollerFiles && flag.Lookup("test.fuzz").Value.String() == "" {
 		fmt.Fprintf(os.Stderr, "files left open: %d before the tests, %d after\n", before, after)
 		code = 1
 	}
 	os.Exit(code)
 }
 
-func openFiles() int {
+// openFiles counts the open files and names the BPF objects among them.
+func openFiles() (n int, bpf []string) {
 	files, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
-		return 0
+		return 0, nil
 	}
-	return len(files)
+	for _, f := range files {
+		name, err := os.Readlink("/proc/self/fd/" + f.Name())
+		if err == nil && strings.HasPrefix(name, "anon_inode:bpf") {
+			bpf = append(bpf, name)
+		}
+	}
+	return len(files), bpf
 }
 
 func prefix() string { return fmt.Sprintf("tabane-test-%d-", os.Getpid()) }
@@ -60,6 +78,7 @@ func New(t testing.TB) string {
 	t.Helper()
 	Need(t)
 	suffix := strings.NewReplacer("/", "-", "#", "-", "=", "-", ",", "-").Replace(strings.ToLower(t.Name()))
+	suffix = suffix[:min(len(suffix), maxSuffix)]
 	name := prefix() + suffix
 	for i := 2; exists(t, name); i++ {
 		name = fmt.Sprintf("%s%s.%d", prefix(), suffix, i)
