@@ -77,6 +77,10 @@ tables: ## write the tables of simulated figures in docs/ and scenarios/
 generate: ## recompile the eBPF programs (needs clang-14 and llvm-strip-14)
 	$(GO) generate ./internal/bpf/...
 
+.PHONY: deb
+deb: build ## build bin/tabane_VERSION_ARCH.deb (needs dpkg-deb)
+	deploy/debian/build "$(VERSION)"
+
 clean: ## remove what was built and the results
 	rm -rf bin $(OUT)
 
