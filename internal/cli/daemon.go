@@ -87,17 +87,18 @@ func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	if err != nil {
 		return err
 	}
+	// Before anything that takes time: an unhandled SIGHUP ends the process.
+	hangups := make(chan os.Signal, 1)
+	if r.Reloads() {
+		signal.Notify(hangups, syscall.SIGHUP)
+		defer signal.Stop(hangups)
+	}
 	f, err := load(file)
 	if err != nil {
 		return err
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
-	}
-	hangups := make(chan os.Signal, 1)
-	if r.Reloads() {
-		signal.Notify(hangups, syscall.SIGHUP)
-		defer signal.Stop(hangups)
 	}
 	if r.In(&f.Sections) == nil {
 		return missingSection(r.Name, file, f)
