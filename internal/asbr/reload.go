@@ -9,15 +9,14 @@ import (
 	"slices"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/route"
 )
 
 // changes are the difference between two configurations that a running ASBR can apply.
 type changes struct {
-	// remove are the names of egress peers that are removed or replaced, add those of new ones and
-	// replacements, replaced those in both.
-	remove, add, replaced []string
+	peers daemon.Difference
 	// originate and withdraw are prefixes that egress peers are sent.
 	originate, withdraw []netip.Prefix
 	// neighbors are the changes of sessions, without those of replaced peers.
@@ -42,32 +41,12 @@ func difference(old, now *Config, on networks) (changes, fault.List) {
 	if len(faults) > 0 {
 		return changes{}, faults
 	}
-	c := changes{
+	same := func(a, b Peer) bool { return reflect.DeepEqual(a.state(), b.state()) }
+	return changes{
+		peers:     daemon.Compare(old.Peers, now.Peers, func(p Peer) string { return p.Name }, same),
 		originate: without(now.announced(), old.announced()), withdraw: without(old.announced(), now.announced()),
 		neighbors: bgp.Compare(slices.Concat(old.reflectors(), before), slices.Concat(now.reflectors(), after)),
-	}
-	peers := map[string]Peer{}
-	for _, p := range old.Peers {
-		peers[p.Name] = p
-	}
-	for _, p := range now.Peers {
-		was, known := peers[p.Name]
-		switch {
-		case !known:
-			c.add = append(c.add, p.Name)
-		case !reflect.DeepEqual(was.state(), p.state()):
-			c.replaced = append(c.replaced, p.Name)
-		}
-		delete(peers, p.Name)
-	}
-	c.add = append(c.add, c.replaced...)
-	c.remove = slices.Clone(c.replaced)
-	for _, p := range old.Peers {
-		if _, gone := peers[p.Name]; gone {
-			c.remove = append(c.remove, p.Name)
-		}
-	}
-	return c, nil
+	}, nil
 }
 
 // state is the part of a peer that its session, SID and table depend on: all but its policies.
@@ -82,19 +61,10 @@ func without(list, other []netip.Prefix) []netip.Prefix {
 
 // lines describes the changes, one in each line.
 func (c changes) lines() []string {
-	var lines []string
-	peers := map[string]bool{}
-	add := func(format string, names []string) {
-		for _, name := range names {
-			if !peers[name] {
-				lines = append(lines, fmt.Sprintf(format, name))
-			}
-			peers[name] = true
-		}
+	lines := c.peers.Lines("egress peer")
+	isPeer := func(name string) bool {
+		return slices.Contains(c.peers.Remove, name) || slices.Contains(c.peers.Add, name)
 	}
-	add("egress peer %q replaced", c.replaced)
-	add("egress peer %q removed", c.remove)
-	add("egress peer %q added", c.add)
 	for _, p := range c.withdraw {
 		lines = append(lines, fmt.Sprintf("prefix %s removed", p))
 	}
@@ -102,8 +72,8 @@ func (c changes) lines() []string {
 		lines = append(lines, fmt.Sprintf("prefix %s added", p))
 	}
 	others := c.neighbors
-	listed := func(n bgp.Neighbor) bool { return peers[n.Name] }
-	others.Remove = slices.DeleteFunc(slices.Clone(others.Remove), func(name string) bool { return peers[name] })
+	listed := func(n bgp.Neighbor) bool { return isPeer(n.Name) }
+	others.Remove = slices.DeleteFunc(slices.Clone(others.Remove), isPeer)
 	others.Add = slices.DeleteFunc(slices.Clone(others.Add), listed)
 	others.Reset = slices.DeleteFunc(slices.Clone(others.Reset), listed)
 	others.Policy = slices.DeleteFunc(slices.Clone(others.Policy), listed)
@@ -160,13 +130,13 @@ func (a *ASBR) Reload(now Config) ([]string, error) {
 // apply applies changes whose configuration was checked.
 func (a *ASBR) apply(c changes, now *Config, neighbors []bgp.Neighbor) error {
 	before := a.neighbors
-	remaining := slices.DeleteFunc(slices.Clone(before), func(n bgp.Neighbor) bool { return slices.Contains(c.remove, n.Name) })
-	if len(c.remove) > 0 {
-		a.daemon.Change(a.running, func() { a.each(c.remove, func(p *peer) { p.hide(true) }); a.withdraw() })
+	remaining := slices.DeleteFunc(slices.Clone(before), func(n bgp.Neighbor) bool { return slices.Contains(c.peers.Remove, n.Name) })
+	if len(c.peers.Remove) > 0 {
+		a.daemon.Change(a.running, func() { a.each(c.peers.Remove, func(p *peer) { p.hide(true) }); a.withdraw() })
 		if !pause(a.running, withdrawnFor) {
 			return a.running.Err()
 		}
-		a.daemon.Change(a.running, func() { a.removePeers(c.remove) })
+		a.daemon.Change(a.running, func() { a.removePeers(c.peers.Remove) })
 		if err := a.daemon.ChangeNeighbors(a.running, before, remaining); err != nil {
 			return err
 		}
@@ -184,7 +154,7 @@ func (a *ASBR) apply(c changes, now *Config, neighbors []bgp.Neighbor) error {
 			err = a.originate(c.originate)
 		}
 		// There is no event for a link that has not changed.
-		a.each(c.add, func(p *peer) {
+		a.each(c.peers.Add, func(p *peer) {
 			if !p.link {
 				a.daemon.FollowLink(p.Name, p.Interface, false)
 			}

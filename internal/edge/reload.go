@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/pathmanager"
 	"github.com/tabane/tabane/internal/route"
@@ -24,10 +25,8 @@ const (
 
 // changes are the difference between two configurations that a running edge can apply.
 type changes struct {
-	// remove are the names of egress peers that are removed or replaced, add those of new ones and
-	// replacements, replaced those in both.
-	remove, add, replaced []string
-	neighbors             bgp.Changes
+	peers     daemon.Difference
+	neighbors bgp.Changes
 }
 
 // difference returns the changes from one configuration to another, or the faults of what cannot
@@ -47,46 +46,16 @@ func difference(old, now *Config) (changes, fault.List) {
 	if len(faults) > 0 {
 		return changes{}, faults
 	}
-	c := changes{neighbors: bgp.Compare(old.neighbors(), now.neighbors())}
-	peers := map[string]Peer{}
-	for _, p := range old.Peers {
-		peers[p.Name] = p
-	}
-	for _, p := range now.Peers {
-		was, known := peers[p.Name]
-		switch {
-		case !known:
-			c.add = append(c.add, p.Name)
-		case !reflect.DeepEqual(was, p):
-			c.replaced = append(c.replaced, p.Name)
-		}
-		delete(peers, p.Name)
-	}
-	c.add = append(c.add, c.replaced...)
-	c.remove = slices.Clone(c.replaced)
-	for _, p := range old.Peers {
-		if _, gone := peers[p.Name]; gone {
-			c.remove = append(c.remove, p.Name)
-		}
-	}
-	return c, nil
+	same := func(a, b Peer) bool { return reflect.DeepEqual(a, b) }
+	return changes{
+		peers:     daemon.Compare(old.Peers, now.Peers, func(p Peer) string { return p.Name }, same),
+		neighbors: bgp.Compare(old.neighbors(), now.neighbors()),
+	}, nil
 }
 
 // lines describes the changes, one in each line.
 func (c changes) lines() []string {
-	var lines []string
-	add := func(format string, names []string) {
-		for _, name := range names {
-			lines = append(lines, fmt.Sprintf(format, name))
-		}
-	}
-	without := func(names []string) []string {
-		return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(c.replaced, name) })
-	}
-	add("egress peer %q replaced", c.replaced)
-	add("egress peer %q removed", without(c.remove))
-	add("egress peer %q added", without(c.add))
-	return append(lines, c.neighbors.Lines()...)
+	return append(c.peers.Lines("egress peer"), c.neighbors.Lines()...)
 }
 
 // Reload applies another configuration to the running edge, and returns what changed. Sessions of
@@ -122,8 +91,8 @@ func (e *Edge) Reload(now Config) ([]string, error) {
 	if err := e.daemon.ChangeNeighbors(ctx, old.neighbors(), now.neighbors()); err != nil {
 		return nil, err
 	}
-	e.removePeers(ctx, c.remove)
-	if err := e.addPeers(ctx, c.add, &now); err != nil {
+	e.removePeers(ctx, c.peers.Remove)
+	if err := e.addPeers(ctx, c.peers.Add, &now); err != nil {
 		return nil, fmt.Errorf("configuration applied partially: %w; restart the daemon", err)
 	}
 	return c.lines(), nil
