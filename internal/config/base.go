@@ -23,13 +23,13 @@ import (
 	"github.com/tabane/tabane/scenarios"
 )
 
-// maxBases bounds a chain of bases.
+// maxBases bounds the length of a chain of bases.
 const maxBases = 8
 
-// network are the keys of a scenario that its base gives it.
+// network lists the keys that a scenario inherits from its base.
 var network = []string{"sysctls", "nodes", "links"}
 
-// place is where a value stands.
+// place is the file and the node of a value.
 type place struct {
 	node ast.Node
 	file string
@@ -41,9 +41,9 @@ func (p place) String() string {
 	return fmt.Sprintf("%s:%d:%d", p.file, f.Line, f.Column)
 }
 
-// base decodes the network of the scenario that the file of root names as its base, and of that
-// one's base first, so that what the file has itself is decoded over it. chain are the places that
-// led here.
+// base decodes the network of the scenario that root names as its base, so that root is then
+// decoded over it. A base of the base is decoded first. chain holds the places of the base keys
+// that led to this file.
 func (d *decoder) base(root ast.Node, spec *scenario.Spec, chain []place) {
 	var value ast.Node
 	for _, p := range d.pairs(d.resolve(root), "", 0) {
@@ -102,7 +102,7 @@ func (d *decoder) base(root ast.Node, spec *scenario.Spec, chain []place) {
 	d.over = true
 }
 
-// decodeKeys decodes what a base gives.
+// decodeKeys decodes the inherited keys of a base.
 func (d *decoder) decodeKeys(root ast.Node, spec *scenario.Spec) {
 	for _, p := range d.pairs(d.resolve(root), "", 0) {
 		var into reflect.Value
@@ -121,8 +121,8 @@ func (d *decoder) decodeKeys(root ast.Node, spec *scenario.Spec) {
 	}
 }
 
-// readBase reads the base that a file names: a scenario that comes with the program, or a file in
-// the same directory.
+// readBase reads the base called name: an embedded scenario, or a file in the same directory as
+// from.
 func readBase(from, name string) (file string, data []byte, err error) {
 	if !strings.HasSuffix(name, ".yaml") && !strings.HasSuffix(name, ".yml") {
 		data, err := scenarios.Read(name)
@@ -158,7 +158,7 @@ func readBase(from, name string) (file string, data []byte, err error) {
 	return file, data, nil
 }
 
-// Encode returns a scenario as the text of a file without a base.
+// Encode returns a scenario as YAML, with its base merged into it.
 func Encode(spec *scenario.Spec) ([]byte, error) {
 	merged := *spec
 	merged.Base = ""
@@ -169,8 +169,7 @@ func Encode(spec *scenario.Spec) ([]byte, error) {
 	return b, nil
 }
 
-// tree is a value as mappings in the order of fields, lists and scalars. What is zero is left out
-// of its struct.
+// tree converts a value to mappings in field order, lists and scalars. Zero fields are omitted.
 func tree(v reflect.Value) any {
 	if v.Kind() == reflect.Pointer {
 		return tree(v.Elem())

@@ -129,7 +129,8 @@ func TestBaseRefuses(t *testing.T) {
 	}
 }
 
-// The base of a shipped scenario is merged as mappings are, with nothing lost or added.
+// TestBaseAgainstPlainMappings checks that the bases of the embedded scenarios are merged in the
+// same way as plain YAML mappings.
 func TestBaseAgainstPlainMappings(t *testing.T) {
 	based := 0
 	for _, name := range scenarios.Names() {
@@ -161,7 +162,7 @@ func TestBaseAgainstPlainMappings(t *testing.T) {
 	}
 }
 
-// What Encode writes is read as the same scenario, without a base.
+// TestEncode checks that the output of Encode is read as the same scenario without a base.
 func TestEncode(t *testing.T) {
 	for _, name := range scenarios.Names() {
 		data, err := scenarios.Read(name)

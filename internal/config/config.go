@@ -1,10 +1,10 @@
-// Package config reads the files people write: a daemon's configuration and a scenario.
+// Package config reads configuration files of daemons and scenarios.
 //
-// It is strict and complete. Unknown and repeated keys, wrong types and values that cannot be are
-// faults; all of them are reported at once, each with file, line, column and the path of the value.
-// Nothing is guessed, converted or clamped, no default is filled in, and the kernel is not read. A
-// file is untrusted: size, nesting and what aliases expand to are bounded. It is the only package
-// that knows YAML.
+// Decoding is strict. Unknown and repeated keys, wrong types and invalid values are faults; all of
+// them are reported at once, each with file, line, column and the path of the value. No value is
+// guessed, converted or clamped, no default is filled in, and the kernel is not read. A file is
+// untrusted: its size, its nesting and the expansion of its aliases are bounded. No other package
+// depends on YAML.
 package config
 
 import (
@@ -25,12 +25,11 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// MaxSize is how large a file may be, in bytes: a router's networks may be all the routes of the
-// Internet.
+// MaxSize is the maximum size of a file in bytes. A router's list of networks may be a full
+// Internet routing table.
 const MaxSize = 8 << 20
 
-// maxFaults bounds how many faults of one file are reported; the last one then says how many more
-// there are.
+// maxFaults bounds how many faults of one file are reported; the last one then counts the others.
 const maxFaults = 100
 
 // File is the content of a file. Either Scenario or at least one of the sections is set.
@@ -39,23 +38,22 @@ type File struct {
 	Scenario *scenario.Spec
 }
 
-// Fault is a fault and where it is. Line and Column count from 1, columns in characters; both are 0
-// when the fault is the file's as a whole. File is empty, or a base of the file where the fault is
-// in that.
+// Fault is a fault and its position. Line and Column count from 1, columns in characters; both are
+// 0 for a fault of the whole file. File is the base that contains the fault, or empty.
 type Fault struct {
 	File         string
 	Line, Column int
 	fault.Fault
 }
 
-// Error is all that is wrong with one file, in the order of its lines. It never is empty.
+// Error lists all faults of one file in line order. The list is never empty.
 type Error struct {
 	File   string
 	Faults []Fault
 }
 
-// Lines prints each fault on a line of its own, as "FILE:LINE:COL: path: message". What would break
-// the line, or write to a terminal more than text, is escaped.
+// Lines formats each fault on a line of its own, as "FILE:LINE:COL: path: message". Characters that
+// are not printable are escaped.
 func (e *Error) Lines() []string {
 	lines := make([]string, len(e.Faults))
 	for i, f := range e.Faults {
@@ -75,7 +73,7 @@ func (e *Error) Lines() []string {
 // Error prints one fault per line, without a newline at the end.
 func (e *Error) Error() string { return strings.Join(e.Lines(), "\n") }
 
-// Load reads and checks the file at path. A file that can be read but is wrong gives an *Error.
+// Load reads and checks the file at path. A file that can be read but has faults returns an *Error.
 func Load(path string) (*File, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -89,7 +87,7 @@ func Load(path string) (*File, error) {
 	return Parse(path, data)
 }
 
-// Parse reads and checks the text of a file; name stands for it in faults. All errors are of type
+// Parse reads and checks the text of a file; name is its name in faults. All errors are of type
 // *Error.
 func Parse(name string, data []byte) (*File, error) {
 	file, _, faults := parse(name, data)
@@ -99,8 +97,8 @@ func Parse(name string, data []byte) (*File, error) {
 	return file, nil
 }
 
-// Locate returns an error that places faults, found after the file was read, in its text; nil when
-// there are none.
+// Locate returns an error with the positions of faults that were found after the file was read, or
+// nil if there are none.
 func Locate(name string, data []byte, list fault.List) error {
 	if len(list) == 0 {
 		return nil
@@ -113,9 +111,9 @@ func Locate(name string, data []byte, list fault.List) error {
 	return newError(name, faults)
 }
 
-// newError sorts faults by line and bounds how many are reported.
+// newError sorts faults by line, those of bases last, and bounds how many are reported.
 func newError(name string, faults []Fault) *Error {
-	order := func(f Fault) string { // those of bases last
+	order := func(f Fault) string { // faults in bases are last
 		if f.File == name {
 			return ""
 		}
@@ -156,7 +154,7 @@ func parse(name string, data []byte) (*File, *decoder, []Fault) {
 		file.Scenario = &scenario.Spec{}
 		d.base(root, file.Scenario, nil)
 		d.decode(root, "", reflect.ValueOf(file.Scenario).Elem())
-		if !d.broken["base"] { // without it, all that it has would be found missing
+		if !d.broken["base"] { // without its base, a scenario would lack every inherited value
 			checked = file.Scenario.Check()
 		}
 	default:
@@ -165,7 +163,7 @@ func parse(name string, data []byte) (*File, *decoder, []Fault) {
 			fault.Suggest(sections[0], append(daemonKeys, scenarioKeys...)))
 	}
 	if d.values > maxValues {
-		// What was not read would be found wrong.
+		// The values that were not read would be reported as missing.
 		return nil, d, []Fault{d.spare}
 	}
 	d.add(checked)

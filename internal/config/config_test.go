@@ -49,7 +49,7 @@ func TestLoadScenario(t *testing.T) {
 	if got := s.Links["a"].Rate; got != 30*unit.MbitPerSecond {
 		t.Errorf("an inlined rate: got %s", got)
 	}
-	// "*buffers" stands for what "&buffers" names.
+	// The alias "*buffers" refers to the anchor "&buffers".
 	if got := s.Nodes["client"].Sysctls; len(got) != 2 || !reflect.DeepEqual(got, s.Nodes["server"].Sysctls) {
 		t.Errorf("alias: got %v", got)
 	}
@@ -121,8 +121,7 @@ links:
 	}
 }
 
-// TestFaults checks the text of single faults: %s in want stands for nothing, a "..." at its end
-// for any text.
+// TestFaults checks the text of single faults. A "..." at the end of want matches any text.
 func TestFaults(t *testing.T) {
 	daemons := strings.Join(role.Names(), ", ")
 	replace := func(old, new string) string {
@@ -207,8 +206,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestAllAtOnce is the point of the package: faults of form and of meaning, in every section, in
-// one go.
+// TestAllAtOnce checks that syntax errors and invalid values of all sections are reported together.
 func TestAllAtOnce(t *testing.T) {
 	const file = `edge:
   asn: many
@@ -231,7 +229,7 @@ router:
 			t.Errorf("lacks %q", want)
 		}
 	}
-	// What could not be read is not judged as well.
+	// A value that could not be read is not validated.
 	if strings.Count(err.Error(), "edge.asn") != 1 || strings.Count(err.Error(), "router.neighbors") != 1 {
 		t.Error("a fault is told twice")
 	}
@@ -240,7 +238,7 @@ router:
 	}
 }
 
-// TestHostile reads documents made to exhaust whoever reads them.
+// TestHostile reads documents that are made to exhaust memory, stack or time of the parser.
 func TestHostile(t *testing.T) {
 	var bomb, mergeBomb strings.Builder
 	bomb.WriteString("name: bomb\nsysctls:\n  a: &a0 x\n")
@@ -308,7 +306,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// withNetworks is a router's file with so many networks.
+// withNetworks returns the configuration of a router with n networks.
 func withNetworks(n int) []byte {
 	var b strings.Builder
 	b.WriteString("router:\n  asn: 65001\n  router_id: 10.1.0.1\n  neighbors:\n" +
@@ -366,7 +364,7 @@ func TestLoadErrors(t *testing.T) {
 	if _, err := Load(t.TempDir()); err == nil {
 		t.Error("directory: no error")
 	}
-	// A file that never ends is not read to its end.
+	// Load stops reading an endless file at MaxSize.
 	if _, err := Load("/dev/zero"); err == nil {
 		t.Error("endless file: no error")
 	}
@@ -404,8 +402,8 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// TestEveryTypeIsKnown walks every type that a file can fill, because the decoder panics on one
-// that it does not know.
+// TestEveryTypeIsKnown walks every type that a file can fill, because the decoder panics on a type
+// that it does not support.
 func TestEveryTypeIsKnown(t *testing.T) {
 	seen := map[reflect.Type]bool{}
 	var walk func(path string, typ reflect.Type)
@@ -432,7 +430,7 @@ func TestEveryTypeIsKnown(t *testing.T) {
 	walk("", reflect.TypeFor[scenario.Spec]())
 }
 
-// TestLocate wants faults that are found after reading at their places.
+// TestLocate checks the positions of faults that are found after reading.
 func TestLocate(t *testing.T) {
 	data, err := os.ReadFile(scenarioFile)
 	if err != nil {
@@ -454,7 +452,7 @@ func TestLocate(t *testing.T) {
 	}
 }
 
-// TestShortForms wants the short form of a value and its mapping to be the same.
+// TestShortForms checks that the short form of a value and its mapping decode to the same value.
 func TestShortForms(t *testing.T) {
 	scenario := func(link string) string {
 		return "name: x\ntitle: x\nnodes:\n  a: {}\n  b: {}\nlinks:\n  l:\n    ends:\n      - {node: a, interface: a0}\n      - {node: b, interface: b0}\n    rate: 1Mbit/s\n" +

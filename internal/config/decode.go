@@ -14,28 +14,28 @@ import (
 	"github.com/tabane/tabane/internal/field"
 )
 
-// maxValues bounds how many values a document may hold after its aliases are expanded.
+// maxValues bounds the number of values of a document after expansion of its aliases.
 const maxValues = 300_000
 
 // decoder fills Go values from YAML nodes. The library's own decoder stops at the first fault and
-// forgets where values stood; this one goes on, and remembers the place of every path for the
-// faults that are found later.
+// does not keep positions; this one continues, and records the position of every path for faults
+// that are found later.
 type decoder struct {
 	anchors map[*ast.AliasNode]ast.Node
-	// places says where each value stands, and holders which key holds it: what a value lacks is
-	// missed at its key.
+	// places has the position of each value, holders that of its key. A missing value is
+	// reported at the key of the mapping that lacks it.
 	places, holders map[string]place
-	// file is the one that is decoded now. over is set where it is decoded over a base, and
-	// replaced says where the base had the values that the file has in its place.
+	// file is the file being decoded. over is set while it is decoded over a base; replaced has
+	// the positions of the values in the base that it overrides.
 	file     string
 	over     bool
 	replaced map[string]place
 	faults   []Fault
-	// broken are the paths that already have a fault: what a checker says of them or of what is
-	// below would only repeat it.
+	// broken has the paths that have a fault already. Faults that a checker reports at or below
+	// them would be repetitions.
 	broken map[string]bool
 	values int
-	// spare is the first value that was too many.
+	// spare is the fault of the first value above maxValues.
 	spare Fault
 }
 
@@ -43,7 +43,7 @@ func newDecoder() *decoder {
 	return &decoder{places: map[string]place{}, holders: map[string]place{}, replaced: map[string]place{}, broken: map[string]bool{}}
 }
 
-// fault records what is wrong with the value at path, which stands at n.
+// fault records a fault of the value at path, whose node is n.
 func (d *decoder) fault(n ast.Node, path, format string, args ...any) {
 	f := at(n, format, args...)
 	f.Path, f.File = path, d.file
@@ -51,8 +51,8 @@ func (d *decoder) fault(n ast.Node, path, format string, args ...any) {
 	d.broken[path] = true
 }
 
-// add records the faults that a checker found. A fault of something that the file does not have
-// points at the nearest thing around it.
+// add records the faults that a checker found. A fault of a missing value is reported at its
+// nearest existing parent.
 func (d *decoder) add(list fault.List) {
 	for _, f := range list {
 		found := Fault{Fault: f}
@@ -82,7 +82,7 @@ func (d *decoder) add(list fault.List) {
 	}
 }
 
-// stand records where the value at path stands.
+// stand records the position of the value at path.
 func (d *decoder) stand(path string, n ast.Node) {
 	if before, ok := d.places[path]; ok && before.file != d.file {
 		d.replaced[path] = before
@@ -90,10 +90,10 @@ func (d *decoder) stand(path string, n ast.Node) {
 	d.places[path] = place{n, d.file}
 }
 
-// hold records which key holds the value at path.
+// hold records the key of the value at path.
 func (d *decoder) hold(path string, key ast.Node) { d.holders[path] = place{key, d.file} }
 
-// remove records that the file removes what its base has at path.
+// remove records that a null in the file removes the base's value at path.
 func (d *decoder) remove(p pair, path string, has bool) {
 	if !has {
 		d.fault(p.key, path, "is null, which removes what the base has, and the base (%s) has none", d.places["base"])
@@ -101,12 +101,12 @@ func (d *decoder) remove(p pair, path string, has bool) {
 	d.stand(path, p.key)
 }
 
-// removes reports whether a pair removes what the base has.
+// removes reports whether a pair is a null that removes a value of the base.
 func (d *decoder) removes(p pair) bool {
 	return d.over && d.resolve(p.value).Type() == ast.NullType
 }
 
-// parent cuts the last step off a path.
+// parent returns path without its last element.
 func parent(path string) string {
 	if i := strings.LastIndexAny(path, ".["); i > 0 {
 		return path[:i]
@@ -139,7 +139,7 @@ func (d *decoder) keys(root ast.Node) ([]string, bool) {
 	if len(names) == 0 {
 		d.fault(root, "", "is empty")
 	}
-	// What pairs found wrong is found again when the mapping is decoded.
+	// Decoding the mapping reports the faults of pairs again.
 	faults := d.faults
 	d.faults, d.values = nil, 0
 	if len(names) == 0 {
@@ -149,8 +149,8 @@ func (d *decoder) keys(root ast.Node) ([]string, bool) {
 	return names, true
 }
 
-// link finds what every alias stands for: the last anchor of its name before it. A node does not
-// contain itself, because its anchor counts only after it.
+// link resolves every alias to the last anchor of its name before it. An anchor is defined only
+// after its node, so that no node contains itself.
 func (d *decoder) link(n ast.Node, anchors map[string]ast.Node) {
 	switch n := n.(type) {
 	case *ast.AnchorNode:
@@ -182,8 +182,8 @@ func (d *decoder) link(n ast.Node, anchors map[string]ast.Node) {
 	}
 }
 
-// resolve strips anchors and follows aliases. It ends, because an alias stands for something before
-// it.
+// resolve strips anchors and follows aliases. It terminates because an alias refers only to an
+// earlier node.
 func (d *decoder) resolve(n ast.Node) ast.Node {
 	for {
 		switch v := n.(type) {
@@ -201,9 +201,9 @@ func (d *decoder) resolve(n ast.Node) ast.Node {
 	}
 }
 
-// pairs lists what a mapping holds, in the order of the file, merge keys ("<<") expanded: a key of
-// the mapping itself goes before a merged one, and an earlier merged mapping before a later one
-// (YAML merge key, yaml.org/type/merge.html).
+// pairs lists the pairs of a mapping in file order, merge keys ("<<") expanded. A key of the
+// mapping itself overrides a merged one, and an earlier merged mapping overrides a later one (YAML
+// merge key, yaml.org/type/merge.html).
 func (d *decoder) pairs(n ast.Node, path string, depth int) []pair {
 	var out, merged []pair
 	first := map[string]ast.Node{}
@@ -236,7 +236,7 @@ func (d *decoder) pairs(n ast.Node, path string, depth int) []pair {
 	return out
 }
 
-// merged lists what a merge key brings: a mapping or several.
+// merged lists the pairs of a merge key's value, which is a mapping or a list of mappings.
 func (d *decoder) merged(n ast.Node, path string, depth int) []pair {
 	if depth > maxDepth {
 		d.fault(n, path, "merge keys nest deeper than %d levels", maxDepth)
@@ -277,7 +277,8 @@ func keyName(n ast.Node) (string, bool) {
 	return "", false
 }
 
-// spent counts a value and says when there are too many, which is then the only fault of the file.
+// spent counts a value and reports whether there are more than maxValues, which is then the only
+// fault of the file.
 func (d *decoder) spent(n ast.Node, path string) bool {
 	d.values++
 	if d.values == maxValues+1 {
@@ -287,7 +288,7 @@ func (d *decoder) spent(n ast.Node, path string) bool {
 	return d.values > maxValues
 }
 
-// decode fills v from n. A value that n does not fit stays as it is, with a fault.
+// decode fills v from n. If n does not fit, v is unchanged and a fault is recorded.
 func (d *decoder) decode(n ast.Node, path string, v reflect.Value) {
 	if d.spent(n, path) {
 		return
@@ -298,7 +299,7 @@ func (d *decoder) decode(n ast.Node, path string, v reflect.Value) {
 	case n.Type() == ast.TagType:
 		d.fault(n, path, "YAML tags (%s) are not used here", clip(n.GetToken().Value))
 	case v.Kind() == reflect.Pointer:
-		// An empty section is a section: its checker says what it lacks.
+		// An empty section is allocated, so that its checker reports the missing keys.
 		if v.IsNil() {
 			v.Set(reflect.New(v.Type().Elem()))
 		}
@@ -323,15 +324,16 @@ func (d *decoder) decode(n ast.Node, path string, v reflect.Value) {
 	}
 }
 
-// decodeScalar sets a value that is one text.
+// decodeScalar sets a value from a scalar node.
 func (d *decoder) decodeScalar(n ast.Node, path string, v reflect.Value) {
 	text, ok := scalarText(n)
 	switch n := n.(type) {
 	case *ast.BoolNode:
-		// Of all that YAML takes for a bool, only what it is written as here.
+		// YAML accepts other spellings of a bool; only true and false are accepted here.
 		text, ok = strconv.FormatBool(n.Value), v.Kind() == reflect.Bool
 	case *ast.StringNode, *ast.LiteralNode:
-		// A text in quotes is no number, except that 0.1% and 1e-3 are texts to the YAML parser.
+		// A quoted string is not a number, but the YAML parser returns 0.1% and 1e-3 as
+		// strings.
 		plain := n.GetToken().Type == token.StringType || strings.HasSuffix(text, "%")
 		if kind := v.Kind(); v.Type().PkgPath() == "" && (kind == reflect.Bool || isInteger(kind) || kind == reflect.Float64 && !plain) {
 			ok = false
@@ -419,8 +421,8 @@ func (d *decoder) decodeMap(n ast.Node, path string, v reflect.Value) {
 			value.Set(before)
 		}
 		d.decode(p.value, below, value)
-		// Checkers quote a key that would make the path ambiguous, and what they say of the path
-		// itself is about the key.
+		// Checkers quote a key that would make the path ambiguous. A fault of the path
+		// itself is a fault of the key.
 		d.stand(below, p.key)
 		d.stand(fault.Join(path, strconv.Quote(p.name)), p.key)
 		m.SetMapIndex(key, value)
@@ -444,8 +446,8 @@ func (d *decoder) decodeSlice(n ast.Node, path string, v reflect.Value) {
 	v.Set(s)
 }
 
-// scalarText returns the text of a scalar as it is written: a number is text where text is wanted
-// ("name: 1.10").
+// scalarText returns the text of a scalar as it is written. A number is accepted where text is
+// expected ("name: 1.10").
 func scalarText(n ast.Node) (string, bool) {
 	switch n := n.(type) {
 	case *ast.StringNode:
@@ -458,7 +460,7 @@ func scalarText(n ast.Node) (string, bool) {
 	return "", false
 }
 
-// describe says what a node is, for "want ..., got ...".
+// describe returns a description of a node for "want ..., got ...".
 func describe(n ast.Node) string {
 	switch n := n.(type) {
 	case *ast.NullNode:
@@ -479,7 +481,7 @@ func describe(n ast.Node) string {
 	return "a YAML " + strings.ToLower(n.Type().YAMLName())
 }
 
-// clip keeps a fault on one readable line whatever the file holds.
+// clip shortens text from the file, so that a fault stays readable.
 func clip(s string) string {
 	const most = 64
 	if r := []rune(s); len(r) > most {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A schedule that cannot be is refused with the place in the file.
+// Invalid events are refused with their position in the file.
 func TestImpossibleEventsAreRefusedWithTheirPlace(t *testing.T) {
 	data, err := os.ReadFile("../../scenarios/epe-change/scenario.yaml")
 	if err != nil {
@@ -47,7 +47,7 @@ func TestImpossibleEventsAreRefusedWithTheirPlace(t *testing.T) {
 	}
 }
 
-// A schedule of a link that cannot be is refused with the place in the file.
+// Invalid schedules of a link are refused with their position in the file.
 func TestImpossibleSchedulesAreRefusedWithTheirPlace(t *testing.T) {
 	data, err := os.ReadFile("../../scenarios/epe-steady/scenario.yaml")
 	if err != nil {

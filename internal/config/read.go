@@ -14,20 +14,20 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// maxDepth bounds how deep a document may nest. The parser recurses, and a Go stack that overflows
-// cannot be recovered.
+// maxDepth bounds the nesting of a document. The parser is recursive, and a Go program cannot
+// recover from a stack overflow.
 const maxDepth = 64
 
 const (
-	// maxTokens bounds the words and marks of a document, two for each item of a list: each costs
-	// many times its length in memory.
+	// maxTokens bounds the number of tokens of a document, two for each item of a list: a token
+	// takes many times its length in memory.
 	maxTokens = 2*maxValues + 5*maxKeys
-	// maxKeys bounds the keys of a document: the parser's time grows with the square of a mapping's
-	// length.
+	// maxKeys bounds the number of keys of a document: the parser takes quadratic time in the
+	// length of a mapping.
 	maxKeys = 20_000
 )
 
-// readDocument parses the one YAML document in data and returns its root. Errors are Faults.
+// readDocument parses the YAML document in data and returns its root. Errors are Faults.
 func readDocument(data []byte) (ast.Node, error) {
 	if len(data) > MaxSize {
 		return nil, whole("is larger than %d bytes", MaxSize)
@@ -67,8 +67,8 @@ func readDocument(data []byte) (ast.Node, error) {
 	return root, nil
 }
 
-// countTokens says about how many tokens there will be, before any is made: words, and marks that
-// need no space around them. A text in quotes is one.
+// countTokens estimates the number of tokens before the lexer allocates any: words, and indicators
+// that need no space around them. A quoted string is one token.
 func countTokens(data []byte) int {
 	n, quotes := 0, 0
 	space := true
@@ -91,7 +91,7 @@ func countTokens(data []byte) int {
 	return n + (quotes+1)/2
 }
 
-// countKeys counts the marks of keys.
+// countKeys counts the tokens that indicate keys.
 func countKeys(tokens token.Tokens) int {
 	n := 0
 	for _, tk := range tokens {
@@ -102,15 +102,15 @@ func countKeys(tokens token.Tokens) int {
 	return n
 }
 
-// parseTokens calls the parser. What it panics on is a document that it cannot read, not a state of
-// ours.
+// parseTokens calls the parser and returns its panics as errors: the parser panics on some invalid
+// documents.
 func parseTokens(tokens token.Tokens) (file *ast.File, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = whole("is not readable as YAML: %v", r)
 		}
 	}()
-	// Duplicate keys are found while decoding: all of them, not only the first.
+	// The decoder reports all duplicate keys, the parser only the first.
 	file, err = parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	var y yaml.Error
 	if errors.As(err, &y) {
@@ -126,7 +126,7 @@ func parseTokens(tokens token.Tokens) (file *ast.File, err error) {
 	return file, nil
 }
 
-// checkText refuses what is not text: invalid UTF-8 and control characters.
+// checkText refuses invalid UTF-8 and control characters.
 func checkText(data []byte) error {
 	line, column := 1, 1
 	for len(data) > 0 {
@@ -145,13 +145,13 @@ func checkText(data []byte) error {
 	return nil
 }
 
-// checkDepth refuses a document that nests deeper than maxDepth, judged by tokens alone and before
-// anything recurses on it: the brackets that are open, plus the marks that each nest what follows
-// them and have had nothing follow yet, plus, in block style, the indentations that are open.
+// checkDepth refuses a document that nests deeper than maxDepth, from its tokens and before the
+// parser recurses. The depth is the number of open brackets, plus consecutive indicators that each
+// nest the next node, plus open indentations in block style.
 func checkDepth(tokens token.Tokens) error {
 	var (
 		open    int   // brackets
-		pending int   // marks since the last scalar, comma or closing bracket
+		pending int   // indicators since the last scalar, comma or closing bracket
 		indents []int // columns of the block collections that are open
 	)
 	for _, tk := range tokens {

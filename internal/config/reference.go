@@ -16,34 +16,34 @@ type Key struct {
 	Name string `json:"name"`
 	// Type is the type of the value: "address", "duration", "list of prefixes".
 	Type string `json:"type"`
-	// Default is what an absent key means; "required" when the key must be given.
+	// Default is the value of an absent key; "required" when the key must be set.
 	Default string `json:"default"`
 	// Meaning is what the key does.
 	Meaning string `json:"meaning"`
 	// Example is a value in YAML; empty for most keys that hold other keys.
 	Example string `json:"example,omitempty"`
-	// Group names the keys below this one; empty for a plain value.
+	// Group is the name of the group of keys below this one; empty for a plain value.
 	Group string `json:"group,omitempty"`
-	// Named says that the value is a mapping from names of the user's choice to Group.
+	// Named is set if the value is a mapping from user-defined names to Group.
 	Named bool `json:"named,omitempty"`
 }
 
-// Group is a mapping with fixed keys. Several keys of a file may hold the same group.
+// Group is a mapping with fixed keys. Several keys of a file may have the same group.
 type Group struct {
-	// Name is the path at which the group comes up first, such as "edge.mptcp"; the groups of a
-	// whole file are DaemonFile and ScenarioFile.
+	// Name is the first path of the group, such as "edge.mptcp"; the groups of whole files are
+	// DaemonFile and ScenarioFile.
 	Name string `json:"name"`
 	Keys []Key  `json:"keys"`
 }
 
-// The groups that whole files consist of.
+// The groups of the top-level keys of files.
 const (
 	DaemonFile   = "daemon file"
 	ScenarioFile = "scenario file"
 )
 
-// reference.json is written by go generate from the structs that files are decoded into, their
-// comments, and the files that come with the program.
+// go generate writes reference.json from the structs that files are decoded into, their comments,
+// and the embedded files.
 //
 //go:generate go test -run TestReference -update .
 //go:embed reference.json
@@ -68,9 +68,9 @@ func groupNamed(name string) Group {
 }
 
 // Find returns the key at a path such as "edge.mptcp.best_path" and the keys below it. List indexes
-// are ignored, and the names of nodes, links, traffic and transports may be left out. With an empty
-// path it returns the keys of a daemon's file and of a scenario. The error of an unknown key
-// suggests the nearest.
+// are ignored, and the names of nodes, links, traffic and transports may be omitted. An empty path
+// returns the keys of a daemon's file and of a scenario. The error for an unknown key suggests the
+// closest known key.
 func Find(path string) (Key, []Key, error) {
 	below := append(groupNamed(DaemonFile).Keys, groupNamed(ScenarioFile).Keys...)
 	if path == "" {
@@ -82,7 +82,7 @@ func Find(path string) (Key, []Key, error) {
 		name, _, _ := strings.Cut(step, "[")
 		i := slices.IndexFunc(below, func(k Key) bool { return k.Name == name })
 		if i < 0 && found.Named {
-			found.Named = false // a name of the user's choice
+			found.Named = false // a user-defined name
 			at = fault.Join(at, name)
 			continue
 		}

@@ -56,7 +56,7 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// TestFind looks up keys by the paths that people write.
+// TestFind looks up keys by paths as users write them.
 func TestFind(t *testing.T) {
 	for path, want := range map[string]string{
 		"edge.mptcp.best_path":                  "best_path",
@@ -92,10 +92,10 @@ func TestFind(t *testing.T) {
 // generator reads types, comments and examples.
 type generator struct {
 	t *testing.T
-	// comments are those of struct fields by "package.Type.Field".
+	// comments has the comments of struct fields by "package.Type.Field".
 	comments map[string]string
 	parsed   map[string]bool
-	// examples are values from the files that come with the program, by "package.Type.Field".
+	// examples has values from the embedded files by "package.Type.Field".
 	examples map[string]string
 	groups   []Group
 	names    map[reflect.Type]string
@@ -118,7 +118,7 @@ func generate(t *testing.T) []Group {
 	return g.groups
 }
 
-// group adds the group of a struct, and those below it, and returns its name.
+// group adds the group of a struct and those below it, and returns its name.
 func (g *generator) group(typ reflect.Type, name, path string) string {
 	if known, ok := g.names[typ]; ok {
 		return known
@@ -138,7 +138,7 @@ func (g *generator) group(typ reflect.Type, name, path string) string {
 	return name
 }
 
-// eachField calls f for every key of a struct, those of inlined structs included.
+// eachField calls f for every key of a struct, including those of inlined structs.
 func (g *generator) eachField(typ reflect.Type, f func(key, field string, required bool, inner reflect.Type)) {
 	g.parse(typ.PkgPath())
 	for i := range typ.NumField() {
@@ -203,7 +203,7 @@ func (g *generator) key(path, name, field string, required bool, typ reflect.Typ
 	return k
 }
 
-// typeName names a type for people, and finds the group below it.
+// typeName returns the name of a type in the reference, and sets the group of k.
 func (g *generator) typeName(path string, typ reflect.Type, k *Key) string {
 	if name, ok := map[reflect.Type]string{
 		reflect.TypeFor[time.Duration](): "duration", reflect.TypeFor[unit.Bandwidth](): "bandwidth", reflect.TypeFor[unit.Size](): "size",
@@ -292,7 +292,7 @@ func (g *generator) parse(pkg string) {
 	}
 }
 
-// readExamples notes for each key the first value that a file gives it.
+// readExamples records for each key its first value in a file.
 func (g *generator) readExamples(path string) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -348,7 +348,7 @@ func (g *generator) walk(d *decoder, path string, v reflect.Value) {
 	}
 }
 
-// flow is a value that fits on a line, as it is written in the file.
+// flow returns a value as written in the file if it fits on a line.
 func flow(n goyaml.Node) (string, bool) {
 	const most = 60
 	switch n := n.(type) {
@@ -368,7 +368,7 @@ func flow(n goyaml.Node) (string, bool) {
 	return text, text != "" && len(text) <= most && !strings.Contains(text, "\n")
 }
 
-// page is docs/reference.md.
+// page returns the content of docs/reference.md.
 func page(groups []Group) []byte {
 	var b bytes.Buffer
 	b.WriteString(`# Reference of configuration and scenario files
@@ -407,7 +407,7 @@ func cell(s string) string {
 	return strings.NewReplacer("|", `\|`, "<", "&lt;", ">", "&gt;", "*", `\*`).Replace(s)
 }
 
-// anchor is the fragment that GitHub gives a heading.
+// anchor returns the fragment identifier that GitHub derives from a heading.
 func anchor(heading string) string {
 	return regexp.MustCompile(`[^a-z0-9_ -]`).ReplaceAllString(strings.ToLower(heading), "")
 }
