@@ -106,13 +106,17 @@ func TestLocatorIsLostOnAllReflectorsOnly(t *testing.T) {
 	asbr, rr1, rr2 := newRouter(t, 21, 65000), newRouter(t, 22, 65000), newRouter(t, 23, 65000)
 	server := newRouterWith(t, 24, 65000, func(o *Options) { o.Report = ReportBest })
 	l := prefix("fc00:1::/32")
+	asbr.must(asbr.Originate(UnicastRoute{Prefix: l, NextHop: address(21)}))
 	for _, rr := range []*router{rr1, rr2} {
 		rr.peer(asbr, client)
-		rr.peer(server, client)
 		asbr.peer(rr)
+		rr.wait("the locator", func() bool { return len(rr.unicast) == 1 })
+	}
+	// Only now, so that the end-of-RIB marker of each reflector follows the locator.
+	for _, rr := range []*router{rr1, rr2} {
+		rr.peer(server, client)
 		server.peer(rr)
 	}
-	asbr.must(asbr.Originate(UnicastRoute{Prefix: l, NextHop: address(21)}))
 	server.wait("the locator from both", func() bool {
 		return len(server.unicast) == 1 && server.ended[EndOfRIB{"r22", IPv6Unicast}] == 1 && server.ended[EndOfRIB{"r23", IPv6Unicast}] == 1
 	})
