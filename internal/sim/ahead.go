@@ -48,7 +48,7 @@ func (b *backlog) add(data uint64, length int, front bool) {
 	b.list = append(b.list, assigned{data, length})
 }
 
-// take removes a segment of at most that many bytes from the front; there is one.
+// take removes a segment of at most that many bytes from the front. The backlog must not be empty.
 func (b *backlog) take(most int) (data uint64, length int) {
 	g := &b.list[b.first]
 	data, length = g.data, min(g.length, most)
@@ -67,8 +67,9 @@ func (b *backlog) take(most int) (data uint64, length int) {
 // pieces returns the number of buffers of up to 64 KiB.
 func (b *backlog) pieces() int { return len(b.list) - b.first + b.bytes>>16 }
 
-// take accepts data from the scheduler, and sends it as soon as the window allows. There is room in the
-// window, or in the send buffer where data is assigned ahead. front: it is a reinjection.
+// take accepts data from the scheduler, and sends it as soon as the window allows. The caller has
+// checked that the window has room, or the send buffer where data is assigned ahead. front: the
+// data is a reinjection.
 func (f *sender) take(s *Sim, data uint64, length int, front bool) {
 	if !f.c.ahead {
 		f.sendNew(s, data, length)
@@ -95,9 +96,9 @@ func (f *sender) sendBacklog(s *Sim) {
 	}
 }
 
-// uncount sets Path.Room as Connection.Uncounted has it. In a recovery selectively acknowledged
-// segments make room, again with each acknowledgement of any subflow, although nothing new can be sent
-// before the gap is filled.
+// uncount sets Path.Room as Connection.Uncounted requires. During recovery each acknowledgement of
+// any subflow counts the room of selectively acknowledged segments again, although no new data can
+// be sent before the gap is filled.
 func (c *connection) uncount(s *Sim) {
 	for i := range c.flows {
 		if f := &s.senders[int(c.first)+i]; f.state != caClosed {
@@ -120,8 +121,9 @@ func (f *sender) account() {
 }
 
 // buffers averages the number of segments that a subflow sends in one buffer. Linux defers a single
-// segment until a second one, or a millisecond after the last (tcp_tso_should_defer, tcp_tso_autosize).
-// Here segments are sent at once, and only counted that way.
+// segment until a second one follows, or for up to a millisecond (tcp_tso_should_defer,
+// tcp_tso_autosize). The simulator sends segments at once, and uses the deferral only for this
+// count.
 type buffers struct {
 	average float64
 	waiting int

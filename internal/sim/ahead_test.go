@@ -10,7 +10,7 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// What is put in comes out once, in its order, in segments.
+// The backlog returns all added data exactly once, in order, in segments.
 func TestBacklog(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var b backlog
@@ -59,7 +59,7 @@ func TestBacklog(t *testing.T) {
 	})
 }
 
-// The kernel's scheduler fills both paths, and what one of them delivers in a row is a burst of 64
+// Linux' scheduler fills both paths, and consecutive data of one path is delivered in bursts of 64
 // kB.
 func TestDefaultSchedulerDeliversInPieces(t *testing.T) {
 	c := paper(first, lossless())
@@ -77,8 +77,8 @@ func TestDefaultSchedulerDeliversInPieces(t *testing.T) {
 	}
 }
 
-// While nothing is lost, nothing waits that is not counted. A recovery gives the subflow that is in
-// it far more than its window, as much as RBuf allows.
+// Without losses there is no backlog beyond what is counted. During a recovery the subflow is
+// assigned far more than its window, up to RBuf.
 func TestUncounted(t *testing.T) {
 	measure := func(loss float64, rbuf unit.Size, uncounted bool) ConnectionResult {
 		other := lossless()
@@ -99,7 +99,7 @@ func TestUncounted(t *testing.T) {
 	}
 }
 
-// The window grows with what is read, to what is needed and not beyond the buffer.
+// The window grows with what the application reads, as far as needed and not beyond the buffer.
 func TestRightSizing(t *testing.T) {
 	c := paper(first, lossless())
 	k := &c.Connections[0]
@@ -159,13 +159,13 @@ func TestRightSizingGrowsAsLinux(t *testing.T) {
 	for range 1000 {
 		r.widen(s, &packet{at: s.now - 30*ms})
 	}
-	// A segment that waits takes 1280 bytes of memory, of which half is window.
+	// A segment held out of order takes 1280 bytes of memory, half of which counts as window.
 	if got, want := conn.offers(r), (conn.sizing.window-10*640+1023)&^1023; got != want {
 		t.Errorf("%d bytes are offered while ten segments wait, want %d", got, want)
 	}
 }
 
-// The application fills the send buffer with pieces, and goes on when a third of it is free.
+// The application fills the send buffer with pieces, and resumes when a third of it is free.
 func TestApplicationWritesWhenAThirdIsFree(t *testing.T) {
 	c := paper(first, lossless())
 	c.Connections[0].Scheduler = sched.Default

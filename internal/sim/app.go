@@ -13,8 +13,8 @@ func (c *connection) made(at time.Duration) uint64 {
 	return min(c.limit, uint64(c.Rate.SizeIn(at-c.Start)))
 }
 
-// offered returns the length of the next segment: a full one, the rest at the end, or 0 when the
-// application has not produced it yet.
+// offered returns the length of the next segment: a full one, the remainder at the end of the data,
+// or 0 when the application has not produced it yet.
 func (c *connection) offered(s *Sim) int {
 	left := c.limit - c.next
 	n := uint64(c.Segment)
@@ -60,7 +60,8 @@ func (c *connection) timer(s *Sim) {
 	c.schedule(s)
 }
 
-// stop ends the data with what was produced by then, or without a rate with what was sent.
+// stop ends the data at what the application has produced so far, or, if it has no rate, at what
+// has been sent.
 func (c *connection) stop(s *Sim) {
 	if c.deliveries.lapsed {
 		return

@@ -11,11 +11,11 @@ import (
 
 func near(got, want, tolerance float64) bool { return math.Abs(got/want-1) <= tolerance }
 
-// A window that is smaller than rate times delay gives a window each round trip.
+// With a window smaller than the bandwidth-delay product, the goodput is one window per round trip.
 func TestWindowLimited(t *testing.T) {
 	c := paper(road{rate: 50 * unit.MbitPerSecond, delay: 50 * ms})
 	r := run(t, c)
-	// 60 ms each way, and the segment and its acknowledgement are sent on two links each.
+	// 60 ms each way; the segment and its acknowledgement are each serialized on two links.
 	rtt := 120*ms + (50 * unit.MbitPerSecond).TimeFor(1380+40) + (100 * unit.MbitPerSecond).TimeFor(1380+40)
 	want := float64(unit.Size(40 * 1340).Over(rtt))
 	// Slow start takes five round trips of 250.
@@ -27,20 +27,21 @@ func TestWindowLimited(t *testing.T) {
 	}
 }
 
-// A window that is larger gives the rate, less what headers take of it.
+// With a larger window the goodput is the link rate less headers.
 func TestLinkLimited(t *testing.T) {
 	want := 5e6 * 1340 / 1380
 	r := run(t, paper(first))
 	if got := float64(r.Connections[0].After()); !near(got, want, 0.01) {
 		t.Errorf("%v, want %v", unit.Bandwidth(got), unit.Bandwidth(want))
 	}
-	// The queue takes what is beyond rate times delay: the round trip is a window at the rate.
+	// The queue holds what exceeds the bandwidth-delay product: the RTT is the window over the
+	// rate.
 	if got, want := r.Connections[0].Paths[0].SRTT, (5 * unit.MbitPerSecond).TimeFor(40*1380); !near(float64(got), float64(want), 0.01) {
 		t.Errorf("round trip %s, want %s", got, want)
 	}
 }
 
-// Two paths carry what each of them does alone, with any scheduler that does not wait.
+// The goodput of two paths is the sum of each alone, with any scheduler that does not wait.
 func TestTwoPathsAreTheSum(t *testing.T) {
 	lossless := second
 	lossless.loss = 0
@@ -59,7 +60,7 @@ func TestTwoPathsAreTheSum(t *testing.T) {
 	}
 }
 
-// Slow start doubles the window each round trip: n segments are there after log2(n/IW + 1) of them.
+// Slow start doubles the window each round trip: n segments are sent after log2(n/IW + 1) of them.
 func TestSlowStart(t *testing.T) {
 	for _, tt := range []struct{ initial, segments, rounds int }{
 		{1, 1, 1}, {1, 3, 2}, {1, 7, 3}, {1, 127, 7}, {10, 10, 1}, {10, 30, 2}, {10, 31, 3}, {10, 70, 3}, {10, 310, 5},
@@ -100,8 +101,8 @@ func TestMathis(t *testing.T) {
 	}
 }
 
-// What ns-2, ns-3 and htsim give on the paper's second path is 2.5 to 2.7 Mbit/s at a loss of 1e-3
-// and 0.96 to 1.1 at 1e-2, with a standard deviation of 0.2 and 0.1; these are the means of twelve
+// ns-2, ns-3 and htsim yield 2.5 to 2.7 Mbit/s on the paper's second path at a loss rate of 1e-3,
+// and 0.96 to 1.1 at 1e-2, with standard deviations of 0.2 and 0.1; these are means of twelve
 // seeds.
 func TestSecondPathOfThePaper(t *testing.T) {
 	for _, tt := range []struct{ loss, low, high float64 }{{1e-3, 2.4e6, 2.85e6}, {1e-2, 0.9e6, 1.15e6}} {
@@ -119,7 +120,7 @@ func TestSecondPathOfThePaper(t *testing.T) {
 		if sum < tt.low || sum > tt.high {
 			t.Errorf("loss %v: %v, want between %v and %v", tt.loss, unit.Bandwidth(sum), unit.Bandwidth(tt.low), unit.Bandwidth(tt.high))
 		}
-		// Were the timer not restarted for a retransmission, there would be one in most runs.
+		// If a retransmission did not restart the timer, most runs would have a timeout.
 		if timeouts > 12 {
 			t.Errorf("loss %v: %d timeouts in twelve runs", tt.loss, timeouts)
 		}

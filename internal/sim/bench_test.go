@@ -11,7 +11,7 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// many is n connections over the roads of the paper, each as wide as that many need, so that each
+// many returns n connections over the paths of the paper, with link rates scaled by n, so that each
 // connection has the same share.
 func many(n int) Config {
 	one := paper(first, second)
@@ -23,15 +23,15 @@ func many(n int) Config {
 	}
 	for i := range n {
 		k := one.Connections[0]
-		// Not all in step.
+		// Staggered starts avoid synchronized connections.
 		k.Start = time.Duration(i) * 97 * time.Microsecond
 		c.Connections = append(c.Connections, k)
 	}
 	return c
 }
 
-// BenchmarkPaper is 30 s on the paper's topology with all measures on: seg/s are data segments,
-// delivered in order.
+// BenchmarkPaper runs 30 s on the paper's topology with all measures enabled; seg/s counts data
+// segments delivered in order.
 func BenchmarkPaper(b *testing.B) {
 	for _, tt := range []struct {
 		name   string
@@ -52,8 +52,8 @@ func BenchmarkPaper(b *testing.B) {
 	}
 }
 
-// BenchmarkConnections is the same with many connections at once, after their start: memory is
-// there, and all are at work.
+// BenchmarkConnections is BenchmarkPaper with many concurrent connections, measured after all have
+// started and memory is allocated.
 func BenchmarkConnections(b *testing.B) {
 	for _, n := range []int{2, 10, 100, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -86,7 +86,7 @@ func BenchmarkConnections(b *testing.B) {
 	}
 }
 
-// benchmark reports segments by processor time, so that what else runs on the machine counts less.
+// benchmark reports segments by CPU time, which reduces the effect of other load on the machine.
 func benchmark(b *testing.B, c Config) {
 	segments, events := uint64(0), uint64(0)
 	start := processor(syscall.RUSAGE_SELF)
@@ -110,7 +110,7 @@ func benchmark(b *testing.B, c Config) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkEvent is one event in steady state.
+// BenchmarkEvent measures one event in steady state.
 func BenchmarkEvent(b *testing.B) {
 	c := paper(first, second)
 	c.Duration = MaxDuration

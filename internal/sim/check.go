@@ -12,7 +12,7 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// What a simulation is limited to, so that its memory is.
+// Limits of a simulation, which bound its memory.
 const (
 	// MaxDuration is the longest simulated time.
 	MaxDuration = 24 * time.Hour
@@ -26,7 +26,7 @@ const (
 	maxQuick   = 1_000_000
 )
 
-// Check finds what is wrong with the config.
+// Check returns all faults of the config.
 func (c Config) Check() fault.List {
 	var faults fault.List
 	if c.Duration <= 0 || c.Duration > MaxDuration {
@@ -57,7 +57,7 @@ func (c Config) Check() fault.List {
 	return faults
 }
 
-// sources is how many sources of events there are, those of changes and series included.
+// sources returns the number of event sources, including those of changes and series.
 func (c Config) sources() int {
 	n := len(c.Links) + len(c.Connections) + len(c.Cross) + 2
 	for i := range c.Connections {
@@ -125,8 +125,7 @@ func (c Config) checkChanges() fault.List {
 	return faults
 }
 
-// instant says of each link whether there is a time at which a packet passes it without taking
-// time.
+// instant reports for each link whether at any time packets pass it with zero delay.
 func (c Config) instant() []bool {
 	least := func(l Link) bool { return l.Rate == 0 && l.Least() <= 0 }
 	now, ever := slices.Clone(c.Links), make([]bool, len(c.Links))
@@ -227,7 +226,7 @@ func (c *Connection) check(links int, instant []bool) fault.List {
 	return faults
 }
 
-// window checks a limit that lets nothing through when it is less than a segment.
+// window reports a fault if a limit is smaller than one segment, which would block all data.
 func window(faults *fault.List, path string, w unit.Size, segment int) {
 	if w != 0 && w < unit.Size(segment) {
 		faults.Add(path, "must be at least a segment, %d bytes, or 0 for no limit, got %s", segment, w)

@@ -100,7 +100,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// What a connection has that does not say.
+// Defaults of a connection without explicit values.
 func TestDefaults(t *testing.T) {
 	tcp, mptcp := Connection{}.withDefaults(), Connection{MPTCP: true}.withDefaults()
 	if tcp.Segment != 1428 || tcp.Header != 86 || tcp.Congestion != "cubic" || tcp.InitialWindow != 10 || tcp.MinRTO != 200*ms {

@@ -45,9 +45,11 @@ type Path struct {
 	Backup bool
 	// Window replaces Connection.Window unless it is 0.
 	Window unit.Size
-	// Ratio is how many segments in succession the scheduler ratio gives to the path; 0 is 1.
+	// Ratio is the number of consecutive segments that the scheduler ratio assigns to the path;
+	// 0 means 1.
 	Ratio int
-	// Rate is the rate that the schedulers dq and dqj assume; 0 for the minimum of the rates of Out.
+	// Rate is the rate that the schedulers dq and dqj assume; 0 means the minimum of the rates
+	// of Out.
 	Rate unit.Bandwidth
 }
 
@@ -71,8 +73,9 @@ type Connection struct {
 	SchedOptions sched.Options
 	Congestion   string
 
-	// Segment is the payload of a full segment, and Header what links count beside it and for an
-	// acknowledgement: 0 is what an Ethernet frame of 1514 bytes has (docs/adr/0005-limit.md).
+	// Segment is the payload of a full segment. Header is the number of header bytes that links
+	// count for each segment and acknowledgement. 0 means that of an Ethernet frame of 1514
+	// bytes (docs/adr/0005-limit.md).
 	Segment, Header int
 	// Window limits the outstanding data of a subflow, 0 for no limit: ns-2's window_, or a locked
 	// RTAX_CWND.
@@ -80,12 +83,12 @@ type Connection struct {
 	// RBuf is the rule of paper B, section 3.3: no new data while more than this is outstanding at the
 	// data level. 0 for no limit.
 	RBuf unit.Size
-	// ReceiveBuffer is the receive window that all subflows share, from the data acknowledgement on:
-	// data held out of order lies within it. 0 for no limit.
+	// ReceiveBuffer is the receive window that all subflows share. It starts at the data
+	// acknowledgement and includes data held out of order. 0 means no limit.
 	ReceiveBuffer unit.Size
-	// InitialReceive is the part of ReceiveBuffer that is advertised at first, 0 for all. The window
-	// grows with what the application reads in a round trip, and data held out of order uses its memory
-	// (dynamic right-sizing, Linux: mptcp_rcv_space_adjust).
+	// InitialReceive is the part of ReceiveBuffer that is advertised initially; 0 means all.
+	// The window grows with what the application reads in a round trip, less the memory of data
+	// held out of order (dynamic right-sizing, Linux: mptcp_rcv_space_adjust).
 	InitialReceive unit.Size
 	// SendBuffer limits the data that is not data-acknowledged. 0 for no limit.
 	SendBuffer unit.Size
@@ -100,7 +103,8 @@ type Connection struct {
 	RACK bool
 	// InitialWindow is the initial window in segments; 0 for cc.InitialWindow.
 	InitialWindow int
-	// MinRTO is the minimum of the retransmission timeout beyond SRTT; 0 for quality.MinRTO.
+	// MinRTO is the minimum of the part of the retransmission timeout that exceeds SRTT; 0
+	// means quality.MinRTO.
 	MinRTO time.Duration
 	// Handshake has the receiver open the connection, as a client does that requests content: data is
 	// sent 1.5 RTT after Start. Further subflows join when the first is established. Without it subflows
@@ -111,10 +115,10 @@ type Connection struct {
 	// Penalize halves the congestion window of the subflow that blocks it, once per round trip
 	// (Raiciu et al., How Hard Can It Be?, NSDI 2012, sections 4.1 and 4.2).
 	Opportunistic, Penalize bool
-	// Uncounted assigns data to a subflow for all of its congestion window that is not in flight,
-	// each time it is called: data that was assigned before and is not sent yet does not count. Nothing
-	// is reinjected. This is what the program for ns-2 does with which the experiments of paper B were
-	// made (Nishida, MptcpAgent::send_control).
+	// Uncounted lets the scheduler assign data for the whole congestion window that is not in
+	// flight, each time it is called: data that was assigned before and not yet sent is not
+	// subtracted. Nothing is reinjected. The ns-2 code used for the experiments of paper B does
+	// the same (Nishida, MptcpAgent::send_control).
 	Uncounted bool
 	// StaleAfter is the number of consecutive timeouts after which a subflow is stale: it gets no new
 	// data until an acknowledgement arrives; 0 for DefaultStaleAfter.
@@ -162,7 +166,8 @@ const (
 type Cross struct {
 	Name string
 	Kind CrossKind
-	// Rate is in bytes on the link, of which a datagram has Size; for OnOff it is the rate while on.
+	// Rate counts bytes on the link, where a datagram has Size; for OnOff it is the rate while
+	// on.
 	Rate unit.Bandwidth
 	Size int
 	// Out are the links to the destination, as in Path.

@@ -9,8 +9,8 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// connection is the state that the subflows of a connection share, at both ends. The sending end learns
-// of the receiving end by acknowledgements alone.
+// connection is the state that the subflows of a connection share, at both ends. The sending end
+// gets information about the receiving end from acknowledgements only.
 type connection struct {
 	Connection
 	id    int32
@@ -59,7 +59,7 @@ type reinjection struct {
 type deliveries struct {
 	any    bool
 	last   time.Duration
-	lapsed bool // gaps do not count any more
+	lapsed bool // gaps no longer count
 }
 
 // acknowledged processes the data acknowledgement and the window of an acknowledgement.
@@ -193,8 +193,8 @@ func (c *connection) segment(s *Sim, n int) sched.Segment {
 // pause is the interval at which a scheduler that waits with nothing in flight is called.
 const pause = 10 * time.Millisecond
 
-// retryLater has a scheduler that chose to wait called again: by an acknowledgement or a timeout when
-// something is in flight, otherwise by a timer.
+// retryLater ensures that a scheduler that chose to wait is called again: by an acknowledgement or
+// a timeout when something is in flight, otherwise by a timer.
 func (c *connection) retryLater(s *Sim) {
 	usable := false
 	for i := range c.paths {
@@ -210,7 +210,7 @@ func (c *connection) retryLater(s *Sim) {
 	}
 }
 
-// wake has schedule called at that time or before.
+// wake schedules a call of schedule at that time, unless there is an earlier one.
 func (c *connection) wake(s *Sim, at time.Duration) {
 	if source := s.connectionSource(c.id); !s.events.has(source) || at < s.events.at(source) {
 		s.events.set(source, at)

@@ -27,7 +27,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 // fieldNames are the keys of JSON objects, which may be renamed without a change of the results.
 var fieldNames = regexp.MustCompile(`"\w+":`)
 
-// digest is of all values of the results.
+// digest returns a digest of all values of the results.
 func digest(t *testing.T, results ...Result) string {
 	t.Helper()
 	sum := sha256.New()
@@ -47,8 +47,9 @@ func digest(t *testing.T, results ...Result) string {
 	return fmt.Sprintf("%x", sum.Sum(nil)[:8])
 }
 
-// Results stay the same bit for bit. A change that only makes the simulator faster moves no digest; one
-// that changes its behavior moves those of the configurations concerned, and rewrites them with -update.
+// Results stay the same bit for bit. A change that only makes the simulator faster changes no
+// digest; one that changes its behavior updates the digests of the affected configurations with
+// -update.
 func TestResultsStay(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("other architectures round differently: they may add to a product at once")
@@ -106,7 +107,7 @@ func TestResultsStay(t *testing.T) {
 	} {
 		is(tt.name, short(tt.change))
 	}
-	// Packets that pass a link again, with more or less on its wire.
+	// Packets that pass the same link more than once.
 	var again []Config
 	for delay := 100 * ms; delay <= 300*ms; delay += 20 * ms {
 		again = append(again, short(func(c *Config, k *Connection) {

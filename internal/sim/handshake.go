@@ -25,7 +25,7 @@ func (h *handshake) timer(s *Sim, f *sender) {
 		f.establish(s)
 		return
 	case f.index > 0 && s.senders[c.first].state == caClosed:
-		s.events.remove(source) // connection.established sets it again
+		s.events.remove(source) // connection.established adds it again
 		return
 	}
 	s.events.set(source, s.now+handshakeTimeout<<min(h.tries, 6))

@@ -14,7 +14,7 @@ type link struct {
 // end is the hop after the last link of a route.
 const end = -1
 
-// way stores a route over these links, and returns the hop before the first.
+// way stores a route over these links, and returns the hop before its first link.
 func (s *Sim) way(links []int) uint32 {
 	s.hops = append(s.hops, end)
 	before := uint32(len(s.hops) - 1)
@@ -36,8 +36,8 @@ func (s *Sim) send(p *packet, size int32) {
 	s.enter(p, size)
 }
 
-// enter passes a packet to the link of its next hop. The event of a link is its next delivery, which a
-// further packet changes only if it may overtake others.
+// enter passes a packet to the link of its next hop. The event of a link is its next delivery. A
+// new packet changes it only if packets may overtake each other on the link.
 func (s *Sim) enter(p *packet, size int32) {
 	p.hop++
 	i := s.hops[p.hop]

@@ -12,14 +12,14 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// lossless is the second road without losses.
+// lossless returns the second path without losses.
 func lossless() road {
 	r := second
 	r.loss = 0
 	return r
 }
 
-// rate is what a series says of a time, in Mbit/s.
+// rate returns the mean rate of a series between two times, in Mbit/s.
 func rate(series []unit.Size, interval, from, to time.Duration) float64 {
 	var sum unit.Size
 	for _, n := range series[from/interval : to/interval] {
@@ -28,8 +28,8 @@ func rate(series []unit.Size, interval, from, to time.Duration) float64 {
 	return float64(sum.Over(to-from)) / 1e6
 }
 
-// A path that fails costs what it carried, its data goes over the other, and it is used again when
-// it is back.
+// When a path fails, the connection loses only the goodput of that path, reinjects its data on the
+// other, and uses it again when it is back up.
 func TestPathFails(t *testing.T) {
 	for _, scheduler := range sched.Names() {
 		c := paper(first, lossless())
@@ -37,7 +37,7 @@ func TestPathFails(t *testing.T) {
 		k := &c.Connections[0]
 		k.Scheduler = scheduler
 		if scheduler == "dq" || scheduler == "dqj" {
-			k.Paths[1].Rate = 3500 * unit.KbitPerSecond // what its window lets through
+			k.Paths[1].Rate = 3500 * unit.KbitPerSecond // what its window allows
 		}
 		for _, l := range []int{4, 6} {
 			c.Changes = append(c.Changes, Change{At: 5 * time.Second, Link: l, Down: true})
@@ -50,7 +50,7 @@ func TestPathFails(t *testing.T) {
 			t.Errorf("%s: nothing is sent over the other path", scheduler)
 		}
 		if scheduler == "ratio" {
-			continue // it waits for the path that fails until that is stale
+			continue // waits for the failed path until it is stale
 		}
 		one := 5 * 1340. / 1380
 		if got := rate(r.Series, c.Series, 8*time.Second, 10*time.Second); !near(got, one, 0.03) {
@@ -65,7 +65,7 @@ func TestPathFails(t *testing.T) {
 	}
 }
 
-// A backup is not used while another path is, and is when it fails.
+// A backup path is used only while the other path is down.
 func TestBackup(t *testing.T) {
 	c := paper(first, lossless())
 	c.Series = 500 * ms
@@ -83,8 +83,8 @@ func TestBackup(t *testing.T) {
 	}
 }
 
-// The window is shared: a buffer that holds less than all paths have on the way limits them, as
-// does the rule of the paper.
+// The receive window is shared: a buffer smaller than the bandwidth-delay product of all paths
+// limits them, and so does the paper's rule.
 func TestReceiveBuffer(t *testing.T) {
 	build := func(buffer, rbuf unit.Size) Config {
 		c := paper(first, lossless())
@@ -103,7 +103,7 @@ func TestReceiveBuffer(t *testing.T) {
 			t.Errorf("buffer of %s holds %d", size, held)
 		}
 		rule := run(t, build(0, size)).Connections[0]
-		// What is sent and not acknowledged is never less than what is held.
+		// The outstanding data is never less than the data held out of order.
 		if held := rule.Reseq.PeakOccupancy.Bytes; held > uint64(size)+1340 {
 			t.Errorf("rbuf of %s: %d held", size, held)
 		}
@@ -119,9 +119,9 @@ func TestReceiveBuffer(t *testing.T) {
 	}
 }
 
-// Raiciu et al., NSDI 2012, figure 4: on two paths of very different delay and a small receive
-// buffer, opportunistic retransmission and penalisation get more through than TCP on the better
-// path alone would, where without them it is less.
+// Raiciu et al., NSDI 2012, figure 4: on two paths of very different delay and with a small receive
+// buffer, opportunistic retransmission and penalization reach a higher goodput than TCP on the
+// better path alone; without them it is lower.
 func TestOpportunisticRetransmission(t *testing.T) {
 	wifi := road{rate: 8 * unit.MbitPerSecond, delay: 5 * ms}
 	mobile := road{rate: 2 * unit.MbitPerSecond, delay: 70 * ms}
@@ -143,8 +143,8 @@ func TestOpportunisticRetransmission(t *testing.T) {
 	}
 }
 
-// Each path carries a copy, and the first counts: what arrives is what the better path carries,
-// with the delay of the faster.
+// Each path carries a copy, and the first to arrive is used: the goodput is that of the better
+// path, the delay that of the faster.
 func TestRedundant(t *testing.T) {
 	c := paper(first, second)
 	c.Connections[0].Scheduler = "redundant"
@@ -162,8 +162,8 @@ func TestHandshake(t *testing.T) {
 	k := &c.Connections[0]
 	k.Handshake, k.Start = true, time.Second
 	r := run(t, c).Connections[0]
-	// 60 ms and 120 ms there and back; the receiver opens, so the sender may begin after one and a
-	// half.
+	// The RTTs are 60 ms and 120 ms; the receiver opens the connection, so data is sent 1.5 RTT
+	// after the start.
 	for i, want := range []time.Duration{1090 * ms, 1270 * ms} {
 		if got := r.Paths[i].Established; got < want || got > want+2*ms {
 			t.Errorf("subflow %d is established at %s, want %s", i, got, want)
@@ -172,7 +172,7 @@ func TestHandshake(t *testing.T) {
 	if want := 1120 * ms; r.FirstByte < want || r.FirstByte > want+5*ms {
 		t.Errorf("first byte at %s, want %s", r.FirstByte, want)
 	}
-	// A SYN that is lost is sent again after a second.
+	// A lost SYN is retransmitted after a second.
 	c.Changes = []Change{{At: 0, Link: 2, Down: true}, {At: 1500 * ms, Link: 2, Up: true}}
 	r = run(t, c).Connections[0]
 	if got, want := r.Paths[0].Established, 2090*ms; got < want || got > want+2*ms {
@@ -180,7 +180,7 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// A source of a rate below that of the path gets through as it is made, whatever the scheduler.
+// A source with a rate below that of the path is delivered at its rate, with any scheduler.
 func TestConstantRate(t *testing.T) {
 	for _, scheduler := range sched.Names() {
 		c := paper(first, lossless())
@@ -197,7 +197,7 @@ func TestConstantRate(t *testing.T) {
 	}
 }
 
-// What others send leaves the rest, and two that are alike share.
+// Cross traffic leaves the rest of the capacity, and two equal connections share it equally.
 func TestCrossTraffic(t *testing.T) {
 	for _, kind := range []CrossKind{CBR, Poisson, OnOff} {
 		c := paper(road{rate: 10 * unit.MbitPerSecond, delay: 10 * ms})
@@ -241,7 +241,8 @@ func TestTwoShareALink(t *testing.T) {
 	}
 }
 
-// What is added at the end of the config does not change what links and sources before it draw.
+// Links and sources added at the end of the config do not change the random numbers of earlier
+// ones.
 func TestStreamsAreIndependent(t *testing.T) {
 	c := paper(first, second)
 	before := run(t, c)
@@ -275,7 +276,7 @@ func TestRunEnds(t *testing.T) {
 	}
 }
 
-// A window without limit over a link without limit grows until there is no memory.
+// An unlimited window over an unlimited link grows until ErrTooLarge.
 func TestTooLarge(t *testing.T) {
 	c := paper(first)
 	for i := range c.Links {
@@ -292,7 +293,7 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// In steady state nothing is allocated, whatever is on.
+// No memory is allocated in steady state, with any option.
 func TestSteadyStateDoesNotAllocate(t *testing.T) {
 	for _, scheduler := range sched.Names() {
 		c := paper(first, second)
@@ -317,7 +318,7 @@ func TestSteadyStateDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// patient waits until a time, with nothing in flight that could tell of it.
+// patient is a scheduler that waits until a time, with nothing in flight that would call it again.
 type patient time.Duration
 
 func (p patient) Next(paths []sched.Path, s sched.Segment) sched.Set {
@@ -344,7 +345,7 @@ func TestSchedulerThatWaitsIsAskedAgain(t *testing.T) {
 	}
 }
 
-// Packets that overtake others are delivered at their own time, not with the first in line.
+// Packets that overtake others are delivered at their own time, not after those in front of them.
 func TestOvertaking(t *testing.T) {
 	c := paper(road{rate: 50 * unit.MbitPerSecond, delay: 50 * ms})
 	c.Links[1].Jitter = channel.Jitter{Kind: channel.Uniform, Amount: 10 * ms, Reorder: true}

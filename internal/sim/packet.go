@@ -12,7 +12,7 @@ type packet struct {
 	// seq is the number of the segment on its subflow, or the cumulative acknowledgement: the first
 	// segment that has not been received.
 	seq uint32
-	// window is the receive window, from data on.
+	// window is the receive window in bytes, relative to data.
 	window uint32
 	// hop is its position in Sim.hops.
 	hop uint32
@@ -32,7 +32,8 @@ type packet struct {
 // span is the segments [start, end).
 type span struct{ start, end uint32 }
 
-// maxBlocks is what fits beside timestamps (RFC 2018, section 3).
+// maxBlocks is the number of SACK blocks that fit in the option space next to timestamps (RFC 2018,
+// section 3).
 const maxBlocks = 3
 
 type kind uint8
@@ -51,8 +52,9 @@ const (
 // noWindow is a window without limit.
 const noWindow = 1<<32 - 1
 
-// traffic counts the packets in flight. It is the store of the links' pipes, which hold the packets
-// themselves: those of many connections do not fit in a cache, so they are in the order of use.
+// traffic counts the packets in flight. It implements the packet store of the links' pipes, which
+// hold the packets themselves in order of use, since those of many connections exceed the CPU
+// cache.
 type traffic struct{ packets, most int }
 
 // mostPackets is the maximum of packets in flight, which take 512 MiB.

@@ -20,7 +20,7 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// processor is what a process used of all cores, with what its garbage collector used.
+// processor returns the CPU time of a process on all cores, including garbage collection.
 func processor(who int) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(who, &u); err != nil {
@@ -29,10 +29,10 @@ func processor(who int) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkBesideNS2 runs the paper's topology here and in ns-2, in turn, and prints the medians.
-// Figures are by processor time, so that what else runs on the machine counts less; make bench-sim
-// keeps both on one core. ns-2 runs for long once, with two TCPs that know nothing of each other
-// and no measures; here each 30 s are a run of its own, with MPTCP and all measures.
+// BenchmarkBesideNS2 runs the paper's topology here and in ns-2 alternately, and prints the
+// medians. Figures are by CPU time, which reduces the effect of other load on the machine; make
+// bench-sim pins both to one core. ns-2 makes one long run with two independent TCP connections and
+// no measures; here each 30 s are a separate run, with MPTCP and all measures.
 func BenchmarkBesideNS2(b *testing.B) {
 	ns := programs.Need(b, "ns")
 	const runs = 40
@@ -64,7 +64,7 @@ func BenchmarkBesideNS2(b *testing.B) {
 	b.ReportMetric(median(theirs), "ns2-seg/s")
 	b.ReportMetric(median(ratios), "ratio")
 	if b.N == 1 {
-		return // the framework's first try
+		return // the trial run of package testing
 	}
 	var t strings.Builder
 	fmt.Fprintf(&t, "\n%-34s %12s %7s\n", fmt.Sprintf("median of %d, in turn", b.N), "seg/s", "ratio")
@@ -84,7 +84,7 @@ func median(values []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// BenchmarkSweep is the paper's grid: 180 cells of 12 runs of 30 s, on all cores.
+// BenchmarkSweep runs the paper's grid: 180 cells of 12 runs of 30 s, on all cores.
 func BenchmarkSweep(b *testing.B) {
 	for b.Loop() {
 		jobs := make(chan Config)

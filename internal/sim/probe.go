@@ -7,9 +7,9 @@ import (
 	"github.com/tabane/tabane/internal/quality"
 )
 
-// The schedulers dq and dqj know delay and jitter from active probing, as in paper D, section 3.2:
-// every second a probe of 60 bytes over each path, and a reply of 64 bytes with the jitter that the
-// receiver measured.
+// The schedulers dq and dqj measure delay and jitter by active probing, as in paper D, section 3.2:
+// every second a probe of 60 bytes is sent over each path, and answered by a reply of 64 bytes with
+// the jitter that the receiver measured.
 const (
 	probeInterval = time.Second
 	probeSize     = 60

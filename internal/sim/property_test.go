@@ -94,7 +94,7 @@ func genConnection(t *rapid.T, links int) Connection {
 	return k
 }
 
-// genConfig makes configs that end: what is sent arrives in a time that is known to be enough.
+// genConfig draws configs whose data is certain to be delivered before the end.
 func genConfig(t *rapid.T) Config {
 	c := Config{
 		Seed: rapid.Uint64().Draw(t, "seed"), Duration: 4 * time.Hour, Series: time.Minute,
@@ -122,7 +122,7 @@ func genConfig(t *rapid.T) Config {
 	for range rapid.IntRange(0, 4).Draw(t, "changes") {
 		at += time.Duration(rapid.IntRange(0, 2000).Draw(t, "at")) * ms
 		i := rapid.IntRange(0, len(c.Links)-1).Draw(t, "link")
-		// What goes down comes up again.
+		// Every link that goes down comes up again.
 		c.Changes = append(c.Changes, Change{At: at, Link: i, Down: true})
 		at += time.Duration(rapid.IntRange(0, 2000).Draw(t, "for")) * ms
 		p := genProfile(t, harm)
@@ -131,7 +131,7 @@ func genConfig(t *rapid.T) Config {
 	return c
 }
 
-// checkResult finds what cannot be.
+// checkResult checks the invariants of a result.
 func checkResult(c Config, r Result) error {
 	for i := range r.Connections {
 		k, got := &c.Connections[i], &r.Connections[i]
@@ -141,7 +141,7 @@ func checkResult(c Config, r Result) error {
 		if got.Delivered > k.Bytes {
 			return fmt.Errorf("connection %d: delivered %s of %s", i, got.Delivered, k.Bytes)
 		}
-		// A connection with paths that are there does not come to a halt.
+		// A connection with usable paths does not stall.
 		if got.Finish == Never {
 			return fmt.Errorf("connection %d: delivered %s of %s in %s", i, got.Delivered, k.Bytes, r.Duration)
 		}
@@ -179,8 +179,8 @@ func checkResult(c Config, r Result) error {
 	return nil
 }
 
-// Whatever passes Check runs: all data arrives, once and in order; nothing is held beyond the
-// buffers; nobody waits for ever.
+// Every config that passes Check runs: all data is delivered, once and in order; occupancy does not
+// exceed the buffers; no connection stalls.
 func TestPropertyEverythingArrives(t *testing.T) { rapid.Check(t, everythingArrives) }
 
 func FuzzEverythingArrives(f *testing.F) { f.Fuzz(rapid.MakeFuzz(everythingArrives)) }
@@ -207,7 +207,7 @@ func everythingArrives(t *rapid.T) {
 	}
 }
 
-// check compares counts that are kept with those that they count, and events with what they are of.
+// check compares counters with what they count, and scheduled events with the timers they serve.
 func (s *Sim) check() error {
 	for i := range s.links {
 		if at := s.links[i].Next(); at != channel.Never && (!s.events.has(int32(i)) || s.events.at(int32(i)) > at) {

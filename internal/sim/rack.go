@@ -9,13 +9,13 @@ import (
 // rack is the state of RACK loss detection (RFC 8985, section 6; Linux: net/ipv4/tcp_recovery.c): a
 // segment is lost when one that was sent sufficiently later has been delivered.
 type rack struct {
-	// sent and seq are of the most recently sent segment that has been delivered (RACK.segment); rtt
-	// is its round-trip time.
+	// sent and seq describe the most recently sent segment that has been delivered
+	// (RACK.segment); rtt is its round-trip time.
 	sent time.Duration
 	seq  uint32
 	rtt  time.Duration
-	// highest is the highest segment delivered (RACK.fack). reordered: a lower one that was never
-	// retransmitted has been delivered after it (RACK.reordering_seen).
+	// highest is the highest segment delivered (RACK.fack). reordered: a lower segment that was
+	// never retransmitted has been delivered after it (RACK.reordering_seen).
 	highest   uint32
 	reordered bool
 	// deadline is when the reordering timer expires, 0 when it does not run.
@@ -40,7 +40,7 @@ const (
 	maxReoWndExtra = 254
 )
 
-// dsack takes a DSACK.
+// dsack processes a DSACK.
 func (w *reorderingWindow) dsack(una, next uint32) {
 	if una < w.round {
 		return
@@ -71,8 +71,8 @@ func sentAfter(sent time.Duration, seq uint32, than time.Duration, other uint32)
 	return sent > than || sent == than && seq > other
 }
 
-// delivered takes a segment that is newly acknowledged (section 6.2, steps 1 to 3). minRTT is the
-// least round-trip time.
+// delivered processes a newly acknowledged segment (section 6.2, steps 1 to 3). minRTT is the
+// minimum round-trip time.
 func (r *rack) delivered(now time.Duration, seq uint32, e *segment, minRTT time.Duration) {
 	rtt := now - e.sent
 	if e.flags&everRetrans != 0 && rtt < minRTT {

@@ -11,7 +11,7 @@ type receiver struct {
 	c     *connection
 	index int
 	flow  int32
-	back  uint32 // the way
+	back  uint32 // the route of acknowledgements
 
 	next uint32 // RCV.NXT: the first segment that has not been received
 	// bits is a ring bitmap of the segments received above next, held their number.
@@ -27,13 +27,13 @@ type receiver struct {
 	echo      time.Duration
 	waiting   int // segments received and not acknowledged
 	quick     int // quick acknowledgements left
-	// deadline is when the delayed acknowledgement timer expires, 0 when it does not run. There is an
-	// event no later than that.
+	// deadline is when the delayed acknowledgement timer expires, 0 when it is not running. The
+	// event of the timer is scheduled at that time or earlier.
 	deadline time.Duration
 
-	// offer is the part of the window that the subflow may advertise (Linux: rcv_ssthresh). rtt is the
-	// receiver's round-trip time (Linux: rcv_rtt_est), measured the time of its last sample, and way the
-	// minimum of the one-way delay from the sender.
+	// offer is the part of the window that the subflow may advertise (Linux: rcv_ssthresh). rtt
+	// is the receiver's round-trip time (Linux: rcv_rtt_est), measured is the time of its last
+	// sample, and way is the minimum one-way delay from the sender.
 	offer              uint64
 	rtt, measured, way time.Duration
 
@@ -143,14 +143,14 @@ func (r *receiver) grow(s *Sim) {
 	if len(old) == 0 {
 		return
 	}
-	// A word keeps its number modulo the size of the ring.
+	// The position of a word in the ring is its number modulo the size of the ring.
 	first := r.next >> 6
 	for i := range uint32(len(old)) {
 		r.bits[int(first+i)&(len(r.bits)-1)] = old[int(first+i)&(len(old)-1)]
 	}
 }
 
-// acknowledge sends an acknowledgement; duplicate: with a DSACK of segment seq.
+// acknowledge sends an acknowledgement. If duplicate is set, it carries a DSACK of segment seq.
 func (r *receiver) acknowledge(s *Sim, duplicate bool, seq uint32) {
 	r.waiting, r.deadline = 0, 0
 	r.confirmed = r.next

@@ -1,7 +1,7 @@
 package sim
 
-// enterRecovery starts fast recovery, and retransmits the first segment whatever the window (RFC
-// 6675, section 5, steps 4.1 to 4.3).
+// enterRecovery starts fast recovery, and retransmits the first segment regardless of the window
+// (RFC 6675, section 5, steps 4.1 to 4.3).
 func (f *sender) enterRecovery(s *Sim) {
 	f.state, f.recover, f.rescued = caRecovery, f.board.next, false
 	f.result.Recoveries++
@@ -12,21 +12,21 @@ func (f *sender) enterRecovery(s *Sim) {
 	}
 }
 
-// retransmitLost retransmits what is lost while the window has room (NextSeg 1).
+// retransmitLost retransmits lost segments while the window has room (NextSeg 1).
 func (f *sender) retransmitLost(s *Sim) {
 	for f.board.pending > 0 && f.room() > 0 {
 		f.retransmitNext(s)
 	}
 }
 
-// retransmitNext retransmits the first lost segment; there is one.
+// retransmitNext retransmits the first lost segment. There must be one.
 func (f *sender) retransmitNext(s *Sim) {
 	seq, e := f.board.nextPending()
 	f.retransmit(s, seq, e)
 }
 
-// fillWindow uses the window when there is no new data: for segments that are not yet marked lost
-// below one that arrived (NextSeg 3), and once for the last (NextSeg 4).
+// fillWindow uses the remaining window when there is no new data: for segments below the highest
+// SACKed one that are not yet marked lost (NextSeg 3), and once for the last segment (NextSeg 4).
 func (f *sender) fillWindow(s *Sim) {
 	b := &f.board
 	for seq := max(b.una, b.lossMarked); seq < b.highest[0] && f.room() > 0; seq++ {

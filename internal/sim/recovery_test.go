@@ -8,7 +8,7 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// stage is a simulation of which a test loses packets of its choice, and looks at every step.
+// stage is a simulation in which a test chooses the packets that are lost, and inspects every step.
 type stage struct {
 	*Sim
 	t    *testing.T
@@ -22,14 +22,14 @@ type copyOf struct {
 	sent time.Duration
 }
 
-// newStage is one TCP connection with a window that grows from 10, over a path of 5 Mbit/s and 60
-// ms there and back.
+// newStage returns one TCP connection with an initial window of 10, over a path of 5 Mbit/s with an
+// RTT of 60 ms.
 func newStage(t *testing.T, lose func(seq uint32, n int) bool, change func(*Connection)) *stage {
 	t.Helper()
 	c := paper(road{rate: 5 * unit.MbitPerSecond, delay: 20 * ms})
 	c.Connections[0].InitialWindow = 10
 	change(&c.Connections[0])
-	// What is lost ends here.
+	// The destination of packets to be lost.
 	c.Cross = []Cross{{Kind: CBR, Rate: unit.KbitPerSecond, Size: 100, Out: []int{0}, Start: MaxDuration}}
 	s, err := New(c)
 	if err != nil {
@@ -38,7 +38,7 @@ func newStage(t *testing.T, lose func(seq uint32, n int) bool, change func(*Conn
 	return &stage{Sim: s, t: t, seen: map[copyOf]int{}, lose: lose}
 }
 
-// onTheWay goes through the packets that links have.
+// onTheWay iterates over the packets in flight.
 func (s *stage) onTheWay(yield func(*packet) bool) {
 	for i := range s.links {
 		for p := range s.links[i].Frames {
@@ -49,7 +49,7 @@ func (s *stage) onTheWay(yield func(*packet) bool) {
 	}
 }
 
-// until steps until the condition holds, or fails at the end.
+// until steps until the condition holds, and fails the test if the simulation ends first.
 func (s *stage) until(what string, done func(f *sender) bool) {
 	s.t.Helper()
 	f := &s.senders[0]
@@ -92,8 +92,8 @@ func once(lost ...uint32) func(uint32, int) bool {
 
 func as(*Connection) {}
 
-// The acknowledgement that ends recovery is of up to a whole window; if it counted, the window
-// would grow by what recovery just took.
+// The acknowledgement that ends recovery covers up to a whole window; if it counted, the window
+// would grow by what recovery just reduced.
 func TestLeavingRecoveryDoesNotGrowTheWindow(t *testing.T) {
 	s := newStage(t, once(20, 21, 25), as)
 	s.until("recovery", func(f *sender) bool { return f.state == caRecovery })
@@ -103,8 +103,8 @@ func TestLeavingRecoveryDoesNotGrowTheWindow(t *testing.T) {
 	}
 }
 
-// A retransmission that completes what arrived behind it is acknowledged together with it: a jump
-// that says nothing of the rate.
+// The acknowledgement of a retransmission that fills a gap also covers the segments above it: its
+// size says nothing about the delivery rate.
 func TestJumpDoesNotGrowTheWindow(t *testing.T) {
 	s := newStage(t, func(seq uint32, n int) bool { return seq == 20 && n <= 2 }, as)
 	s.until("timeout", func(f *sender) bool { return f.result.Timeouts == 1 })
@@ -115,8 +115,8 @@ func TestJumpDoesNotGrowTheWindow(t *testing.T) {
 	}
 }
 
-// The timer is restarted for a retransmission: otherwise it would expire before its acknowledgement
-// can be there.
+// A retransmission restarts the timer: otherwise it would expire before the acknowledgement can
+// arrive.
 func TestRetransmissionRestartsTheTimer(t *testing.T) {
 	s := newStage(t, once(20), as)
 	s.until("recovery", func(f *sender) bool { return f.state == caRecovery })
@@ -129,7 +129,7 @@ func TestRetransmissionRestartsTheTimer(t *testing.T) {
 	}
 }
 
-// Exactly the lost segments are retransmitted.
+// Only the lost segments are retransmitted.
 func TestRetransmitsExactlyTheLost(t *testing.T) {
 	for _, rack := range []bool{false, true} {
 		lost := []uint32{20, 21, 25, 30, 31, 32}
@@ -144,8 +144,8 @@ func TestRetransmitsExactlyTheLost(t *testing.T) {
 				t.Errorf("rack %v: segment %d is sent %d times", rack, c.seq, n)
 			}
 		}
-		// The window was not used up, so the last one may be sent again to be sure (RFC 6675,
-		// NextSeg 4).
+		// The window was not used up, so the last segment may be retransmitted once (RFC
+		// 6675, NextSeg 4).
 		if n := int(r.Retransmissions) - len(lost); n < 0 || n > 1 {
 			t.Errorf("rack %v: %d retransmissions of %d lost", rack, r.Retransmissions, len(lost))
 		}
@@ -163,7 +163,7 @@ func TestLostRetransmission(t *testing.T) {
 	}
 }
 
-// No later segment reveals the loss of the last one: a tail loss probe does, or the timer.
+// No later segment reveals the loss of the last segment: a tail loss probe or a timeout repairs it.
 func TestLostTail(t *testing.T) {
 	for rack, want := range map[bool][2]uint64{false: {1, 0}, true: {0, 1}} {
 		s := newStage(t, once(40), func(c *Connection) { c.RACK, c.Bytes = rack, 1340*40 })
@@ -215,8 +215,8 @@ func TestDelayedAcknowledgements(t *testing.T) {
 	}
 }
 
-// A segment that had arrived is sent again when its acknowledgement is lost: the answer echoes the
-// time of the copy (RFC 7323, section 4.3), and is no sample of as long as the timeout.
+// When acknowledgements are lost, a segment that had arrived is retransmitted. The reply echoes the
+// timestamp of the copy (RFC 7323, section 4.3), so the RTT sample does not include the timeout.
 func TestLostAcknowledgementsAreNoRoundTrip(t *testing.T) {
 	c := paper(first)
 	c.Links[2].Loss = channel.Loss{Kind: channel.Random, P: 0.2}
@@ -236,8 +236,8 @@ func TestThreshold(t *testing.T) {
 	}
 }
 
-// Two segments above do for time: a quarter of the least round trip after they are known to have
-// arrived (RFC 8985, section 6.2).
+// With RACK two segments above are enough: the segment is lost a quarter of the minimum RTT after
+// their acknowledgement (RFC 8985, section 6.2).
 func TestReorderingWindow(t *testing.T) {
 	s := newStage(t, once(38), func(c *Connection) { c.RACK, c.Bytes = true, 1340*40 })
 	s.until("the end", func(f *sender) bool { return f.c.done })

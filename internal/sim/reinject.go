@@ -30,7 +30,7 @@ func (c *connection) requeue(s *Sim, r reinjection) {
 	c.queue = append(c.queue, r)
 }
 
-// scheduleQueue reinjects queued data while other subflows have room. Data that none of them takes
+// scheduleQueue reinjects queued data while other subflows have room. Data that no subflow accepts
 // does not block new data.
 func (c *connection) scheduleQueue(s *Sim) {
 	n := 0
@@ -46,7 +46,7 @@ func (c *connection) scheduleQueue(s *Sim) {
 	}
 }
 
-// sendElsewhere reinjects data on another subflow, and reports whether one took it.
+// sendElsewhere reinjects data on another subflow, and reports whether one accepted it.
 func (c *connection) sendElsewhere(s *Sim, r *reinjection) bool {
 	p := &c.paths[r.from]
 	usable := p.Usable
@@ -69,7 +69,8 @@ func (c *connection) sendElsewhere(s *Sim, r *reinjection) bool {
 	return set != 0
 }
 
-// full handles a full shared window, and reports whether it blocks: whether a subflow has room.
+// full handles a full shared window, and reports whether the window is what blocks sending: whether
+// a subflow has room.
 func (c *connection) full(s *Sim, n int) bool {
 	if !c.MPTCP {
 		f := &s.senders[c.first]
@@ -87,8 +88,9 @@ func (c *connection) full(s *Sim, n int) bool {
 	return true
 }
 
-// unblock retransmits for, and penalizes, the subflow that blocks the window: its first outstanding
-// segment is at the data acknowledgement (Raiciu et al., NSDI 2012, section 4).
+// unblock handles the subflow that blocks the window, whose first outstanding segment is at the
+// data acknowledgement: it retransmits that segment on another path and penalizes the subflow
+// (Raiciu et al., NSDI 2012, section 4).
 func (c *connection) unblock(s *Sim) {
 	for i := range c.flows {
 		f := &s.senders[int(c.first)+i]
@@ -137,5 +139,5 @@ func (c *connection) newPaths(s *Sim) {
 	}
 }
 
-// unlimited is the rate of a path without a rate for dq and dqj.
+// unlimited is the rate in bit/s that dq and dqj assume for a path whose links have no rate.
 const unlimited = 100e9

@@ -32,8 +32,8 @@ type ConnectionResult struct {
 	// LongestGap is the longest time without delivery to the application, between FirstByte and Finish,
 	// Stop or the end.
 	LongestGap time.Duration
-	// Arrived is what was received on all subflows, each byte once: before resequencing. Delivered is
-	// what was delivered to the application: after it.
+	// Arrived is the number of bytes received on all subflows, each byte once: before
+	// resequencing. Delivered is the number delivered to the application: after it.
 	Arrived, Delivered unit.Size
 	// Reseq has the delay, bursts and occupancy of resequencing.
 	Reseq reseq.Measures
@@ -44,8 +44,8 @@ type ConnectionResult struct {
 	Reinjected uint64
 	// Penalties is the number of times a subflow was penalized.
 	Penalties uint64
-	// Blocked is the time during which data and a congestion window allowed sending, but the shared
-	// window, RBuf or SendBuffer was full.
+	// Blocked is the time during which there was data and room in a congestion window, but the
+	// shared window, RBuf or SendBuffer was full.
 	Blocked time.Duration
 }
 
@@ -59,7 +59,7 @@ func (r *ConnectionResult) After() unit.Bandwidth { return r.Delivered.Over(r.Ac
 type PathResult struct {
 	// Segments is the number of segments sent, Retransmissions and Reinjected included.
 	Segments, Retransmissions uint64
-	// Reinjected is the number of segments that another subflow had sent before.
+	// Reinjected is the number of segments with data first sent on another subflow.
 	Reinjected uint64
 	// Recoveries counts fast recoveries, Timeouts expirations of the retransmission timer, Probes tail
 	// loss probes sent.
@@ -76,7 +76,7 @@ type PathResult struct {
 	SRTT, MinRTT, MeanRTT, RTO time.Duration
 	// Cwnd is the congestion window at the end, and MeanCwnd its mean over time, in segments.
 	Cwnd, MeanCwnd float64
-	// Stale: at the end the subflow was stale because of timeouts.
+	// Stale: the subflow was stale at the end because of timeouts.
 	Stale bool
 	// Established is when it was established, since the start of the simulation, or Never.
 	Established time.Duration
@@ -87,10 +87,10 @@ type PathResult struct {
 // LinkResult has the counters of a link, in packets and bytes.
 type LinkResult struct {
 	Name string
-	// Arrived entered the link, Sent left it at its other end.
+	// Arrived counts packets that entered the link, Sent those that left it at its other end.
 	Arrived, ArrivedBytes, Sent, SentBytes uint64
-	// Dropped were dropped by its queue, Lost lost by the wire, Duplicated duplicated by the wire, Down
-	// dropped because the link was down.
+	// Dropped counts drops by the queue, Lost packets lost on the wire, Duplicated packets
+	// duplicated on the wire, Down drops because the link was down.
 	Dropped, Lost, Duplicated, Down uint64
 }
 

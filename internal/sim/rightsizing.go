@@ -5,26 +5,27 @@ import (
 	"time"
 )
 
-// rightSizing is dynamic right-sizing of the receive window, as mptcp_rcv_space_adjust and
-// mptcp_rcvbuf_grow of net/mptcp/protocol.c do (Linux 6.18): to twice of what the application read
-// in a round trip, and to more while that grows. The receive buffer is memory, and a window that it
-// carries; what waits out of order takes of both. What it carries is not offered at once: see
-// receiver.widen.
+// rightSizing is dynamic right-sizing of the receive window, as in mptcp_rcv_space_adjust and
+// mptcp_rcvbuf_grow of net/mptcp/protocol.c (Linux 6.18): the window grows to twice what the
+// application read in a round trip, and further while that amount grows. The receive buffer is an
+// amount of memory, and the window is the payload that fits in it; data held out of order uses
+// both. The window is not advertised all at once: see receiver.widen.
 type rightSizing struct {
-	window uint64 // that the memory carries
+	window uint64 // payload that fits in the memory
 	since  time.Duration
-	// at is what had been delivered then, space the most that was in any round trip.
+	// at is the number of bytes delivered at the start of the round trip, space the maximum of
+	// any round trip.
 	at, space uint64
-	// segment is what one that waits takes of the window, scale the unit in which it is advertised
-	// (RFC 7323, section 2).
+	// segment is the part of the window that one segment held out of order uses, scale the unit
+	// in which the window is advertised (RFC 7323, section 2).
 	segment, scale uint64
 }
 
-// newRightSizing begins with the initial window, and with as much in a round trip as an initial
-// congestion window has (mptcp_rcv_space_init).
+// newRightSizing starts with the initial window, and with an initial congestion window as the
+// amount read in a round trip (mptcp_rcv_space_init).
 func newRightSizing(c *connection) rightSizing {
-	// Linux reckons with the share of payload in memory that it saw in segments larger than
-	// TCP_MSS_DEFAULT, and with a half until then (tcp_measure_rcv_mss, TCP_DEFAULT_SCALING_RATIO).
+	// Linux uses the ratio of payload to memory of segments larger than TCP_MSS_DEFAULT, and
+	// one half before it has received one (tcp_measure_rcv_mss, TCP_DEFAULT_SCALING_RATIO).
 	takes := uint64(c.Segment)
 	if c.Segment <= defaultSegment {
 		block := 1<<bits.Len(uint(c.Segment+headerMPTCP+segmentShared-1)) + segmentBody
@@ -39,11 +40,11 @@ func newRightSizing(c *connection) rightSizing {
 const (
 	defaultSegment = 536 // TCP_MSS_DEFAULT
 	initialWindow  = 10  // TCP_INIT_CWND
-	dataSequence   = 28  // that the option takes of an advertised MSS
+	dataSequence   = 28  // bytes of the DSS option in an advertised MSS
 )
 
-// resize is called for every delivery. A round trip is that of the slowest subflow, as the receiver
-// knows it.
+// resize is called for every delivery. The round trip is that of the slowest subflow, as measured
+// by the receiver.
 func (c *connection) resize(s *Sim) {
 	r := &c.sizing
 	if c.InitialReceive == 0 || r.window >= uint64(c.ReceiveBuffer) {
@@ -65,8 +66,8 @@ func (c *connection) resize(s *Sim) {
 	r.since, r.at = s.now, c.delivered
 }
 
-// widen lets a subflow offer two segments more for each one that arrives, as far as the memory goes
-// (tcp_grow_window), and measures the round trip time.
+// widen raises the subflow's offer by two segments for each one that arrives, as far as the memory
+// allows (tcp_grow_window), and measures the round-trip time.
 func (r *receiver) widen(s *Sim, p *packet) {
 	c := r.c
 	if c.InitialReceive == 0 {
@@ -76,9 +77,9 @@ func (r *receiver) widen(s *Sim, p *packet) {
 	r.measure(s, p)
 }
 
-// measure is tcp_rcv_rtt_measure_ts: from an acknowledgement to the data that echoes its timestamp,
-// which has ticks of a millisecond. The way of the acknowledgement is taken for free of queues. The
-// least sample counts at once, others as one of eight (tcp_rcv_rtt_update).
+// measure is tcp_rcv_rtt_measure_ts: the time from an acknowledgement to the data that echoes its
+// timestamp, in ticks of a millisecond. It assumes no queueing delay for the acknowledgement. A new
+// minimum replaces the estimate; other samples have a weight of 1/8 (tcp_rcv_rtt_update).
 func (r *receiver) measure(s *Sim, p *packet) {
 	way := s.now - p.at
 	if r.way == 0 || way < r.way {
@@ -96,8 +97,8 @@ func (r *receiver) measure(s *Sim, p *packet) {
 	}
 }
 
-// offers returns the window that a subflow advertises: what the memory carries beside data held out of
-// order, limited by the subflow's offer (mptcp_space, __tcp_select_window).
+// offers returns the window that a subflow advertises: what fits in the memory in addition to data
+// held out of order, limited by the subflow's offer (mptcp_space, __tcp_select_window).
 func (c *connection) offers(r *receiver) uint64 {
 	if c.InitialReceive == 0 {
 		return uint64(c.ReceiveBuffer)
@@ -106,7 +107,7 @@ func (c *connection) offers(r *receiver) uint64 {
 	return c.scaled(min(c.sizing.window-min(c.sizing.window, taken), r.offer) + c.sizing.scale - 1)
 }
 
-// scaled returns the window rounded down to the window scale.
+// scaled returns the window rounded down to a multiple of the window scale.
 func (c *connection) scaled(window uint64) uint64 {
 	if c.InitialReceive == 0 {
 		return window

@@ -11,18 +11,21 @@ import (
 type retransTimer struct {
 	rtt quality.RTT
 	rto time.Duration // without backoff
-	// backoff is how often it is doubled, timeouts how often it expired in succession.
+	// backoff is how often the timeout was doubled, timeouts the number of consecutive
+	// expirations.
 	backoff  uint
 	timeouts int
-	// deadline is when it expires, 0 when it does not run. There is an event no later than that, so that
-	// it can be restarted for each acknowledgement.
+	// deadline is when the timer expires, 0 when it is not running. Its event is scheduled at
+	// that time or earlier, so that restarting the timer for each acknowledgement does not move
+	// the event.
 	deadline time.Duration
 
 	sum   time.Duration // of all samples
 	count int64
 }
 
-// sample takes a round-trip time; minRTO is the least timeout beyond SRTT.
+// sample adds a round-trip time; minRTO is the minimum of the part of the timeout that exceeds
+// SRTT.
 func (t *retransTimer) sample(rtt, minRTO time.Duration) {
 	t.rtt.Update(rtt)
 	t.rto = t.rtt.RTO(minRTO)

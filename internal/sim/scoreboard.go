@@ -2,7 +2,7 @@ package sim
 
 import "time"
 
-// segment is one that a subflow sent and that is not acknowledged cumulatively.
+// segment is a segment that a subflow has sent and that is not acknowledged cumulatively.
 type segment struct {
 	data   uint64        // data sequence number of its first byte
 	sent   time.Duration // when it was last sent
@@ -28,15 +28,15 @@ type scoreboard struct {
 	una, next uint32
 	ring      []segment
 
-	// How many segments from una on are flagged sacked, lost and retransInFlight, and how many are
-	// lost, but neither sacked nor retransInFlight: those to be retransmitted.
+	// The number of segments from una on that are flagged sacked, lost and retransInFlight.
+	// pending counts those to be retransmitted: lost, and neither sacked nor retransInFlight.
 	sacked, lost, retrans, pending int32
-	// highest are the three highest segments that were selectively acknowledged: what is below the
-	// third is lost. Below lossMarked that has been marked, and below retransNext nothing is
-	// pending.
+	// highest are the three highest segments that were selectively acknowledged: segments below
+	// the third are lost. Those below lossMarked have been marked already, and no segment below
+	// retransNext is pending.
 	highest                 [3]uint32
 	lossMarked, retransNext uint32
-	// blocks are those of the last acknowledgement.
+	// blocks are the SACK blocks of the last acknowledgement.
 	blocks  [maxBlocks]span
 	nblocks int
 }
@@ -62,7 +62,7 @@ func (b *scoreboard) inFlight() int32 { return int32(b.next-b.una) - b.sacked - 
 // full reports whether push needs a larger ring.
 func (b *scoreboard) full() bool { return int(b.next-b.una) == len(b.ring) }
 
-// grow doubles the ring, and returns how many segments more it has room for.
+// grow doubles the ring, and returns the number of segments added to its capacity.
 func (b *scoreboard) grow() int {
 	ring := make([]segment, max(64, 2*len(b.ring)))
 	for seq := b.una; seq != b.next; seq++ {
@@ -73,7 +73,7 @@ func (b *scoreboard) grow() int {
 	return added
 }
 
-// push adds a new segment. There is room in the ring.
+// push adds a new segment. The ring must have room.
 func (b *scoreboard) push(data uint64, length int) (seq uint32, e *segment) {
 	seq = b.next
 	e = b.at(seq)
@@ -82,8 +82,8 @@ func (b *scoreboard) push(data uint64, length int) (seq uint32, e *segment) {
 	return seq, e
 }
 
-// acknowledge takes the cumulative acknowledgement, and returns how many segments it newly says
-// have arrived. r is nil without RACK.
+// acknowledge processes the cumulative acknowledgement, and returns the number of segments that it
+// newly acknowledges. r is nil without RACK.
 func (b *scoreboard) acknowledge(to uint32, now, minRTT time.Duration, r *rack) int {
 	delivered := 0
 	for seq := b.una; seq != to; seq++ {
@@ -118,9 +118,9 @@ func (b *scoreboard) arrived(seq uint32, e *segment, now, minRTT time.Duration, 
 	}
 }
 
-// selective takes the blocks of selective acknowledgements (RFC 2018), and returns how many
-// segments they newly say have arrived. What the last acknowledgement had too is skipped, so that a
-// long block that grows by a segment costs one segment.
+// selective processes the SACK blocks (RFC 2018), and returns the number of segments that they
+// newly acknowledge. Ranges that were in the last acknowledgement are skipped, so that a long block
+// that grows by one segment costs one segment.
 func (b *scoreboard) selective(p *packet, now, minRTT time.Duration, r *rack) int {
 	delivered := 0
 	for _, k := range p.sack[:p.blocks] {
@@ -149,7 +149,7 @@ func (b *scoreboard) selective(p *packet, now, minRTT time.Duration, r *rack) in
 	return delivered
 }
 
-// rank keeps the three highest segments that were selectively acknowledged.
+// rank updates the three highest segments that were selectively acknowledged.
 func (b *scoreboard) rank(seq uint32) {
 	h := &b.highest
 	switch {
@@ -173,7 +173,7 @@ func (b *scoreboard) markLostBySACK() {
 	}
 }
 
-// markLost marks a segment lost, unless it is already or has arrived.
+// markLost marks a segment lost, unless it is already marked or has arrived.
 func (b *scoreboard) markLost(seq uint32, e *segment) {
 	if e.flags&(sacked|lost) != 0 {
 		return
@@ -196,8 +196,8 @@ func (b *scoreboard) markRetransLost(seq uint32, e *segment) {
 	}
 }
 
-// markAllLost marks all segments lost that were not selectively acknowledged, retransmissions
-// included.
+// markAllLost marks all segments lost that were not selectively acknowledged, including
+// retransmissions.
 func (b *scoreboard) markAllLost() {
 	b.retrans, b.lost = 0, 0
 	for seq := b.una; seq != b.next; seq++ {
@@ -218,7 +218,7 @@ func (b *scoreboard) anyRetrans() bool {
 	return b.retrans > 0 || b.una != b.next && b.at(b.una).flags&everRetrans != 0
 }
 
-// unmarkLost makes lost segments ones in flight.
+// unmarkLost counts lost segments as in flight again.
 func (b *scoreboard) unmarkLost() {
 	for seq := b.una; seq != b.next; seq++ {
 		b.at(seq).flags &^= lost
@@ -238,7 +238,7 @@ func (b *scoreboard) retransmitted(e *segment) {
 }
 
 // nextPending returns the first segment to be retransmitted (RFC 6675, section 4, NextSeg 1). There
-// is one.
+// must be one.
 func (b *scoreboard) nextPending() (uint32, *segment) {
 	for {
 		seq := b.retransNext
@@ -250,7 +250,7 @@ func (b *scoreboard) nextPending() (uint32, *segment) {
 	}
 }
 
-// last returns the highest segment that was not selectively acknowledged, or the first of all.
+// last returns the highest segment that was not selectively acknowledged, or the first if all were.
 func (b *scoreboard) last() (uint32, *segment) {
 	seq := b.next - 1
 	for seq > b.una && b.at(seq).flags&sacked != 0 {

@@ -8,8 +8,8 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// caState is the state of congestion avoidance, by Linux' names (enum tcp_ca_state). There is no
-// disorder: nothing depends on it.
+// caState is the state of congestion avoidance, named as in Linux (enum tcp_ca_state). Disorder is
+// omitted, since nothing depends on it.
 type caState uint8
 
 const (
@@ -23,7 +23,7 @@ const (
 type sender struct {
 	c     *connection
 	index int   // of the subflow in the connection
-	flow  int32 // and among all
+	flow  int32 // index among the subflows of all connections
 	// The subflow's state for congestion control and the scheduler: elements of the connection's slices,
 	// which never move.
 	cc   *cc.Subflow
@@ -53,7 +53,8 @@ type sender struct {
 	result      PathResult
 }
 
-// room returns how many segments the congestion window allows now: at least one with nothing in flight.
+// room returns how many segments the congestion window allows now: at least one if nothing is in
+// flight.
 func (f *sender) room() int32 {
 	return int32(max(min(f.cc.Cwnd, maxSegments), 1)) - f.board.inFlight()
 }
@@ -62,7 +63,7 @@ func (f *sender) room() int32 {
 // with the smallest segments in use.
 const maxSegments = 1 << 20
 
-// establish makes the subflow established.
+// establish marks the subflow established.
 func (f *sender) establish(s *Sim) {
 	c := f.c
 	f.state = caOpen
@@ -113,7 +114,7 @@ func (f *sender) transmit(s *Sim, seq uint32, e *segment) {
 	s.send(&packet{kind: data, flow: f.flow, hop: f.out, at: s.now, data: e.data, seq: seq, length: e.length}, int32(e.length)+int32(f.c.Header))
 }
 
-// sendNew sends new data on the subflow. The window allows it.
+// sendNew sends new data on the subflow. The window must allow it.
 func (f *sender) sendNew(s *Sim, at uint64, length int) {
 	if f.board.full() {
 		s.spend(f.board.grow())
@@ -143,8 +144,8 @@ func (f *sender) retransmit(s *Sim, seq uint32, e *segment) {
 	f.result.Retransmissions++
 	f.transmit(s, seq, e)
 	if seq == f.board.una {
-		// The retransmission of the first segment gets a whole timeout, without the time that loss
-		// detection took.
+		// The retransmission of the first segment gets the full timeout, not reduced by the
+		// time that loss detection took.
 		f.restart(s)
 	}
 }
@@ -211,8 +212,8 @@ func (f *sender) ack(s *Sim, p *packet) {
 		f.enterRecovery(s)
 	case segments > 0 && was != caRecovery && f.state != caRecovery:
 		flow.InFlight = float64(f.board.inFlight())
-		// In slow start a window that is more than half used counts as limiting (Linux:
-		// tcp_is_cwnd_limited).
+		// In slow start a window counts as limiting when more than half of it is used
+		// (Linux: tcp_is_cwnd_limited).
 		limited := float64(before+1) > flow.Cwnd || flow.Cwnd < flow.Ssthresh && float64(2*before) > flow.Cwnd
 		c.control.Acked(c.flows, f.index, cc.Ack{Now: s.now, Segments: segments, RTT: sample, Limited: limited})
 	}
@@ -280,7 +281,7 @@ func (f *sender) timer(s *Sim) {
 	s.events.set(source, next)
 }
 
-// due reports whether a timer with that deadline, 0 when it does not run, has expired.
+// due reports whether a timer with that deadline has expired; a deadline of 0 means not running.
 func due(deadline, now time.Duration) bool { return deadline != 0 && deadline <= now }
 
 // earlier returns the earlier of two deadlines.

@@ -16,7 +16,7 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// Sim is one simulation. It is not safe for concurrent use; several of them are.
+// Sim is one simulation. A Sim is not safe for concurrent use; different ones may run concurrently.
 type Sim struct {
 	config Config
 	ran    bool
@@ -32,20 +32,20 @@ type Sim struct {
 	receivers   []receiver
 	connections []connection
 	sources     []source
-	changed     int // of config.Changes, how many are applied
+	changed     int // number of config.Changes applied
 
 	tap    func(Packet) // none if nil
 	tapped []uint32     // of each subflow, the highest segment that the tap saw sent
 
-	spent    int  // segments that rings have room for
+	spent    int  // total capacity of the rings in segments
 	tooLarge bool // the simulation needs too much memory
 }
 
-// ErrTooLarge is the error of a simulation with too many packets in flight or segments outstanding, as
-// windows without limit over links without limit have.
+// ErrTooLarge means that too many packets are in flight or too many segments outstanding, which
+// happens with unlimited windows over unlimited links.
 var ErrTooLarge = errors.New("too many packets in flight or segments outstanding")
 
-// mostSegments limits the outstanding segments of all subflows, which take 1.5 GiB.
+// mostSegments limits the outstanding segments of all subflows, which use up to 1.5 GiB.
 const mostSegments = 1 << 26
 
 // spend accounts for rings that grew by that many segments.
@@ -64,7 +64,7 @@ func (s *Sim) crossSource(x int32) int32 {
 func (s *Sim) changeSource() int32 { return s.crossSource(int32(len(s.sources))) }
 func (s *Sim) sampleSource() int32 { return s.changeSource() + 1 }
 
-// Random streams of sources other than links. Links have stream numbers of their own, which channel
+// Random streams of sources other than links. Links have separate stream numbers, which channel
 // shifts by 8 bits.
 const (
 	streamCross = 1 << 62
@@ -195,7 +195,7 @@ func (s *Sim) Run(ctx context.Context) (Result, error) {
 	return s.collect(), nil
 }
 
-// step handles the next event; there is one.
+// step handles the next event. There must be one.
 func (s *Sim) step() {
 	at, source, _ := s.events.first()
 	s.handle(at, source)

@@ -2,16 +2,16 @@ package sim
 
 import "time"
 
-// PacketKind is what a packet is for.
+// PacketKind is the kind of a packet.
 type PacketKind uint8
 
 // The kinds of packets that connections send.
 const (
-	// PacketData is a segment with payload, PacketAck an acknowledgement without.
+	// PacketData is a segment with payload, PacketAck an acknowledgement without payload.
 	PacketData PacketKind = iota
 	PacketAck
-	// PacketSYN, PacketSYNACK and PacketEstablish are the three of a handshake, of which the
-	// receiver of the data sends the first and the last.
+	// PacketSYN, PacketSYNACK and PacketEstablish are the three packets of a handshake. The
+	// receiver of the data sends the first and the third.
 	PacketSYN
 	PacketSYNACK
 	PacketEstablish
@@ -21,34 +21,35 @@ const (
 type Packet struct {
 	At   time.Duration
 	Kind PacketKind
-	// Sent: it leaves its source now. Otherwise it arrives at its destination.
+	// Sent: the packet leaves its source now. Otherwise it arrives at its destination.
 	Sent             bool
 	Connection, Path int
 	// Timestamp is when the data was sent; an acknowledgement echoes it (RFC 7323).
 	Timestamp time.Duration
-	// Segment is the number of the segment on its subflow, from 1 on; of an acknowledgement, of the
-	// first one that has not arrived. First: it is sent for the first time.
+	// Segment is the number of the segment on its subflow, from 1; in an acknowledgement, the
+	// number of the first segment that has not arrived. First: the segment is sent for the
+	// first time.
 	Segment uint32
 	First   bool
-	// Data is the data sequence number of the first byte, from 0 on, or the data acknowledgement.
+	// Data is the data sequence number of the first byte, from 0, or the data acknowledgement.
 	// Length is the payload in bytes.
 	Data   uint64
 	Length int
 	// Window is the receive window in bytes from Data on, or Unlimited.
 	Window int64
-	// SACK are ranges of segments, from the first number to before the second. It is valid until
-	// the function returns.
+	// SACK are ranges of segment numbers [first, end). The slice is valid until the function
+	// returns.
 	SACK [][2]uint32
 }
 
 // Unlimited is the Window of a connection without a receive buffer.
 const Unlimited = int64(-1)
 
-// Tap lets f see all packets of connections at both their ends, in the order of time, during Run.
-// It has to be called before Run; f must not call the simulation.
+// Tap makes Run call f for every packet of a connection, at both ends, in the order of time. It
+// must be called before Run; f must not call the simulation.
 func (s *Sim) Tap(f func(Packet)) { s.tap = f }
 
-// observe shows a packet to the tap.
+// observe passes a packet to the tap.
 func (s *Sim) observe(p *packet, sent bool) {
 	var kind PacketKind
 	switch p.kind {

@@ -11,13 +11,13 @@ import (
 type tailLossProbe struct {
 	// deadline is when the probe timer expires, 0 when it does not run.
 	deadline time.Duration
-	// sent: a probe is outstanding, and ends before end (TLP.end_seq); retransmission: it carried no
-	// new data (TLP.is_retrans).
+	// sent: a probe is outstanding, and its episode ends at end (TLP.end_seq); retransmission:
+	// the probe carried no new data (TLP.is_retrans).
 	sent, retransmission bool
 	end                  uint32
 }
 
-// maxAckDelay is the longest that a receiver delays an acknowledgement (section 7.2,
+// maxAckDelay is the maximum time by which a receiver delays an acknowledgement (section 7.2,
 // TLP.max_ack_delay).
 const maxAckDelay = 40 * time.Millisecond
 
@@ -33,7 +33,7 @@ func (t *tailLossProbe) timeout(rtt *quality.RTT, inFlight uint32) time.Duration
 	return 2 * rtt.SRTT
 }
 
-// repaired reports whether an acknowledgement says that the probe repaired a loss (section 7.4.2).
+// repaired reports whether an acknowledgement shows that the probe repaired a loss (section 7.4.2).
 func (t *tailLossProbe) repaired(p *packet) bool {
 	if !t.sent || p.seq < t.end {
 		return false
@@ -69,8 +69,9 @@ func (t *tailLossProbe) arm(s *Sim, f *sender) {
 	}
 }
 
-// send sends a tail loss probe when the timer expires: new data if there is any, or the last segment
-// again (section 7.3). A subflow of MPTCP always sends the latter: new data is the scheduler's to give.
+// send sends a tail loss probe when the timer expires: new data if there is any, otherwise it
+// retransmits the last segment (section 7.3). MPTCP subflows always retransmit, since only the
+// scheduler assigns new data.
 func (t *tailLossProbe) send(s *Sim, f *sender) {
 	c := f.c
 	t.deadline = 0
@@ -83,7 +84,7 @@ func (t *tailLossProbe) send(s *Sim, f *sender) {
 		f.sendNew(s, c.next, n)
 		c.next += uint64(n)
 	} else {
-		f.undo.first = 0 // no recovery is under way
+		f.undo.first = 0 // no recovery is in progress
 		seq, e := f.board.last()
 		f.retransmit(s, seq, e)
 		t.retransmission = true

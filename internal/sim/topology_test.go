@@ -12,7 +12,7 @@ import (
 
 const ms = time.Millisecond
 
-// road is one path of the paper: a limited link and one of 10 ms, each way.
+// road is one path of the paper: a rate-limited link and a link of 10 ms, in each direction.
 type road struct {
 	rate  unit.Bandwidth
 	delay time.Duration
@@ -20,7 +20,7 @@ type road struct {
 	queue channel.Limit
 }
 
-// lay adds the links of a road, and returns the path over them.
+// lay adds the links of a road, and returns the Path over them.
 func lay(c *Config, r road) Path {
 	n := len(c.Links)
 	limited := channel.Profile{Rate: r.rate, Delay: r.delay, Queue: channel.Queue{Limit: r.queue}}
@@ -36,7 +36,7 @@ func lay(c *Config, r road) Path {
 	return Path{Out: []int{n, n + 1}, Back: []int{n + 3, n + 2}}
 }
 
-// paper is a connection of the paper over these roads.
+// paper returns a connection of the paper over these roads.
 func paper(roads ...road) Config {
 	c := Config{Seed: 1, Duration: 30 * time.Second}
 	k := Connection{MPTCP: len(roads) > 1, Congestion: "newreno", Segment: 1340, Header: 40, Window: 53600, InitialWindow: 2}

@@ -5,30 +5,30 @@ import (
 	"time"
 )
 
-// tournament is the event queue: a tournament tree with at most one entry for each source of events.
-// The entry of a link is its next delivery, not its packets, so the tree stays small. A source is a
-// number.
+// tournament is the event queue: a tournament tree with at most one entry for each source of
+// events. A link has one entry for its next delivery, not one per packet, so the tree stays small.
+// A source is a number.
 //
-// An entry is the time with the source in its low bits, so one instruction compares two; of equal times
-// the source with the lower number is first. Every source has a leaf, and every inner node has the
-// minimum of its four children. An update goes from the leaf to the root without branches on times: in
-// a heap, half of these are mispredicted.
+// An entry is the time with the source in its low bits, so one instruction compares two entries;
+// with equal times the lower source number is first. Every source has a leaf, and every inner node
+// is the minimum of its four children. An update goes from the leaf to the root without branches
+// that depend on times: in a heap, half of these are mispredicted.
 //
-// Sources with low numbers, the links, have the most events. Their leaves are near the root, beside the
-// minimum of all others: their path to the root is as short with a thousand connections as with one.
+// Sources with low numbers, the links, have the most events. Their leaves are near the root, next
+// to the minimum of all other sources, so the length of their path to the root does not depend on
+// the number of connections.
 type tournament struct {
-	entries []uint64 // level by level, from the leaves to the root; each begins at a multiple of four
-	above   []int    // for each level, the offset that a quarter of an index needs to be that of the parent
+	entries []uint64 // by level, from the leaves to the root; levels are aligned to 4
+	above   []int    // for each level, the parent of node i is at i/4 plus this
 	often   int32    // number of sources with a leaf near the root
-	place   int      // index of their first leaf
-	short   []int    // above, for them
+	place   int      // index of the first leaf near the root
+	short   []int    // above, for the leaves near the root
 }
 
 const (
 	sourceBits = 17
 	maxSources = 1 << sourceBits
-	// latest is the latest time that fits in an entry, 39 hours, which is later than the end of any
-	// simulation.
+	// latest is the latest time that fits in an entry: 39 hours, more than MaxDuration.
 	latest = time.Duration(1<<(64-sourceBits) - 2)
 	// none is the entry of a source without an event.
 	none = math.MaxUint64
@@ -80,13 +80,13 @@ func (t *tournament) has(source int32) bool {
 	return t.entries[i] != none
 }
 
-// at returns the time of the source's event; it has one.
+// at returns the time of the source's event. The source must have one.
 func (t *tournament) at(source int32) time.Duration {
 	i, _ := t.leaf(source)
 	return entryAt(t.entries[i])
 }
 
-// set sets the source's event, replacing the one that it may have.
+// set sets the source's event, replacing an existing one.
 func (t *tournament) set(source int32, at time.Duration) {
 	t.enter(source, uint64(min(at, latest))<<sourceBits|uint64(source))
 }

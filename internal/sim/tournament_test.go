@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// turns is a reference model of the tournament: a heap of the standard library.
+// turns is a reference model of the tournament: container/heap.
 type turns struct {
 	list  []int32 // sources
 	at    map[int32]time.Duration
@@ -49,7 +49,7 @@ func (h *turns) set(source int32, at time.Duration) {
 	}
 }
 
-// The tournament has the events of a heap after any sequence of operations.
+// The tournament returns the same events as a heap after any sequence of operations.
 func TestPropertyTournament(t *testing.T) { rapid.Check(t, tournamentIsHeap) }
 
 func FuzzTournament(f *testing.F) { f.Fuzz(rapid.MakeFuzz(tournamentIsHeap)) }
@@ -59,7 +59,7 @@ func tournamentIsHeap(t *rapid.T) {
 	often := rapid.OneOf(rapid.Just(0), rapid.Just(sources), rapid.IntRange(0, min(sources, 20))).Draw(t, "often")
 	got, want := newTournament(sources, often), turns{at: map[int32]time.Duration{}, place: map[int32]int{}}
 	source := rapid.Int32Range(0, int32(sources-1))
-	// Close together, so that some are equal; and as late as any.
+	// Times close together, so that some are equal, and up to the latest.
 	at := rapid.OneOf(rapid.Int64Range(0, 5), rapid.Int64Range(0, int64(MaxDuration)), rapid.Just(int64(latest)))
 	t.Repeat(map[string]func(*rapid.T){
 		"": func(t *rapid.T) {
@@ -101,7 +101,7 @@ func tournamentIsHeap(t *rapid.T) {
 	})
 }
 
-// A time beyond the range of an entry is the latest one, not none.
+// A time beyond the range of an entry is stored as the latest time, not as no event.
 func TestTournamentLate(t *testing.T) {
 	got := newTournament(maxSources, 1)
 	got.set(maxSources-1, 1<<62)

@@ -6,26 +6,26 @@ import (
 	"github.com/tabane/tabane/internal/cc"
 )
 
-// undo is what it takes to revert a reduction of the congestion window that proves spurious, because
-// segments were reordered or delayed and not lost. Two things prove it: an acknowledgement echoes a
-// timestamp older than the first retransmission (Eifel detection, RFC 3522), or there was a DSACK for
-// every retransmission (RFC 3708). Linux has the same in tcp_init_undo, tcp_packet_delayed,
+// undo is the state needed to revert a reduction of the congestion window that proves spurious:
+// segments were reordered or delayed, not lost. It is proven by an acknowledgement that echoes a
+// timestamp older than the first retransmission (Eifel detection, RFC 3522), or by a DSACK for
+// every retransmission (RFC 3708). Linux does the same in tcp_init_undo, tcp_packet_delayed,
 // tcp_may_undo and tcp_undo_cwnd_reduction.
 type undo struct {
 	// marker is SND.UNA when the window was reduced (undo_marker), 0 when there is nothing to undo.
 	marker uint32
 	// retrans is the number of retransmissions without a DSACK (undo_retrans), -1 before the first.
 	retrans int32
-	// first is when the first retransmission was sent (retrans_stamp), 0 before.
+	// first is when the first retransmission was sent (retrans_stamp), 0 if there was none.
 	first time.Duration
-	// cwnd and ssthresh are those before the reduction (prior_cwnd, prior_ssthresh).
+	// cwnd and ssthresh are the values before the reduction (prior_cwnd, prior_ssthresh).
 	cwnd, ssthresh float64
 	// dsacks counts DSACKs (dsack_dups).
 	dsacks uint64
 }
 
-// begin records the state before a reduction. The first retransmission may be of the reduction before
-// it (tcp_retrans_stamp_cleanup).
+// begin records the state before a reduction. The first retransmission may belong to the previous
+// reduction (tcp_retrans_stamp_cleanup).
 func (u *undo) begin(b *scoreboard, w *cc.Subflow) {
 	if !b.anyRetrans() {
 		u.first = 0
@@ -45,7 +45,7 @@ func (u *undo) retransmitted(now time.Duration) {
 	u.retrans = max(u.retrans, 0) + 1
 }
 
-// dsack takes the DSACK of a segment.
+// dsack processes the DSACK of a segment.
 func (u *undo) dsack(seq uint32) {
 	if u.marker != 0 && u.retrans > 0 && seq >= u.marker {
 		u.retrans--
@@ -66,10 +66,10 @@ func (u *undo) revert(w *cc.Subflow) {
 	u.marker = 0
 }
 
-// ack processes an acknowledgement while the subflow is in recovery or loss, or after it, as
-// tcp_fastretrans_alert does before it looks for losses. prior is SND.UNA before the acknowledgement.
-// It returns false while an undo waits for the fate of retransmissions in flight: no more segments
-// are to be marked lost or retransmitted then.
+// ack processes an acknowledgement during recovery or loss, or after it, as tcp_fastretrans_alert
+// does before loss detection. prior is SND.UNA before the acknowledgement. It returns false while
+// an undo is pending on retransmissions in flight: until then no more segments are marked lost or
+// retransmitted.
 func (u *undo) ack(f *sender, p *packet, prior uint32) bool {
 	advanced := f.board.una != prior
 	over := f.state > caOpen && f.board.una >= f.recover
@@ -99,8 +99,8 @@ func (u *undo) ack(f *sender, p *packet, prior uint32) bool {
 	return true
 }
 
-// dsackReceived processes an acknowledgement with a DSACK (RFC 2883). Without a retransmission that it
-// might be of, the network duplicated the segment, which says nothing (Linux: tcp_dsack_seen).
+// dsackReceived processes an acknowledgement with a DSACK (RFC 2883). If no retransmission can have
+// caused it, the network duplicated the segment, and it is ignored (Linux: tcp_dsack_seen).
 func (u *undo) dsackReceived(f *sender, p *packet) {
 	if u.dsacks++; u.dsacks > f.result.Retransmissions {
 		return
@@ -115,7 +115,7 @@ func (u *undo) dsackReceived(f *sender, p *packet) {
 	}
 }
 
-// apply undoes the last reduction; with unmark, no segment is marked lost any more
+// apply undoes the last reduction; if unmark is set, it clears the lost mark of all segments
 // (tcp_undo_cwnd_reduction).
 func (u *undo) apply(f *sender, unmark bool) {
 	if unmark {

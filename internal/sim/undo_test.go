@@ -10,8 +10,8 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// reordering is one TCP connection over 10 Mbit/s and 10 ms each way, with delays that vary by jitter
-// in both directions and let packets overtake each other.
+// reordering returns one TCP connection over 10 Mbit/s and 10 ms each way, with jitter in both
+// directions that lets packets overtake each other.
 func reordering(jitter time.Duration, change func(*Config)) Config {
 	c := Config{Seed: 1, Duration: 10 * time.Second}
 	p := channel.Profile{Rate: 10 * unit.MbitPerSecond, Delay: 10 * ms, Queue: channel.Queue{Limit: channel.Limit{Packets: 100}}}
@@ -24,8 +24,8 @@ func reordering(jitter time.Duration, change func(*Config)) Config {
 	return c
 }
 
-// Linux 6.18 in a lab reaches 9.4 Mbit/s with 1, 2 and 5 ms, as without jitter. Without an undo and
-// with a fixed reordering window it would be 4.6 with 2 ms and 1.4 with 5 ms.
+// Linux 6.18 reaches 9.4 Mbit/s in a lab with a jitter of 1, 2 and 5 ms, as without jitter. Without
+// undo and with a fixed reordering window it would be 4.6 Mbit/s with 2 ms and 1.4 with 5 ms.
 func TestReorderingDoesNotReduceGoodput(t *testing.T) {
 	for _, jitter := range []time.Duration{0, 1 * ms, 2 * ms, 5 * ms, 9 * ms} {
 		r := run(t, reordering(jitter, func(*Config) {})).Connections[0]
@@ -38,7 +38,7 @@ func TestReorderingDoesNotReduceGoodput(t *testing.T) {
 	}
 }
 
-// Losses are not taken for reordering: they cost as much with jitter as without.
+// Losses are not mistaken for reordering: they reduce goodput as much with jitter as without.
 func TestLossesAreNotUndone(t *testing.T) {
 	goodput := func(jitter time.Duration) float64 {
 		sum := 0.0
@@ -113,8 +113,8 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-// The reordering window grows by a quarter of MinRTT for each round trip with DSACKs, up to SRTT, and
-// is reset after 16 recoveries without.
+// The reordering window grows by a quarter of MinRTT for each round trip with DSACKs, up to SRTT,
+// and is reset after 16 recoveries without a DSACK.
 func TestReorderingWindowAdapts(t *testing.T) {
 	rtt := quality.RTT{SRTT: 50 * ms, MinRTT: 40 * ms}
 	var w reorderingWindow
@@ -143,7 +143,7 @@ func TestReorderingWindowAdapts(t *testing.T) {
 	is(50 * ms)
 }
 
-// The number of a duplicate is found from its low half.
+// The number of a duplicate segment is derived from its low 16 bits.
 func TestDSACKNumber(t *testing.T) {
 	for _, next := range []uint32{2, 1 << 16, 1<<16 + 1, 5<<16 - 1, 5<<16 + 77} {
 		b := scoreboard{next: next}
