@@ -20,35 +20,35 @@ import (
 	"github.com/tabane/tabane/internal/sim"
 )
 
-// ErrCells means that a capture was asked for of more than one cell.
+// ErrCells means that a capture was requested for a scenario of more than one cell.
 var ErrCells = errors.New("a capture is of one cell")
 
-// recorder writes what a capture at the client would hold of a simulated connection: all headers of
-// each packet, over Ethernet and IPv6, and none of the payload. Subflows that are there at once are
-// shown with a handshake that takes no time.
+// recorder writes a simulated connection as a pcap file, as captured at the client's interface: the
+// Ethernet, IPv6 and TCP headers of each packet, without payload. Subflows established without a
+// handshake (Model.AtOnce) are recorded with a handshake of zero duration.
 type recorder struct {
 	out *bufio.Writer
 	w   *pcapgo.Writer
 	err error
 
 	mptcp bool
-	scale uint // of the client's window (RFC 7323, section 2.2)
+	scale uint // window scale of the client (RFC 7323, section 2.2)
 	paths []recordedPath
 	frame []byte
 }
 
-// recordedPath is the state of a subflow that packets do not have in a simulation.
+// recordedPath is the state of a subflow that the packets of the simulator do not contain.
 type recordedPath struct {
 	client, server netip.AddrPort
 	begun          bool
-	// offsets are the first bytes of segments, relative to the initial sequence number: of segment
-	// i, offsets[i-1].
+	// offsets[i-1] is the sequence number of the first byte of segment i, relative to the
+	// initial sequence number.
 	offsets []uint32
-	echo    uint32 // the client's last timestamp
+	echo    uint32 // TSval of the client's last packet
 }
 
-// The keys of all recorded connections (RFC 8684, section 3.1), the random numbers of joins, and
-// when a recording starts.
+// The MPTCP keys of all recorded connections (RFC 8684, section 3.1) and the random numbers of
+// MP_JOIN (section 3.2).
 const (
 	clientKey, serverKey       = 0x7461_6261_6e65_0001, 0x7461_6261_6e65_0002
 	clientRandom, serverRandom = 0x636c_6e74, 0x7372_7672
@@ -106,7 +106,7 @@ func (p *plan) addressOn(node, link string) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// packet records what passes the client's interface.
+// packet records a packet at the time at which it passes the client's interface.
 func (r *recorder) packet(s sim.Packet) {
 	p := &r.paths[s.Path]
 	fromClient := s.Kind == sim.PacketAck || s.Kind == sim.PacketSYN || s.Kind == sim.PacketEstablish
@@ -117,7 +117,7 @@ func (r *recorder) packet(s sim.Packet) {
 		p.offsets = append(p.offsets, p.offsets[len(p.offsets)-1]+uint32(s.Length))
 	}
 	if fromClient != s.Sent {
-		return // it passes there at another time
+		return // seen at the server, not at the client
 	}
 	if s.Kind == sim.PacketData && !p.begun {
 		for _, kind := range []sim.PacketKind{sim.PacketSYN, sim.PacketSYNACK, sim.PacketEstablish} {
@@ -134,23 +134,23 @@ func (r *recorder) packet(s sim.Packet) {
 	}
 }
 
-// flags of TCP.
+// TCP flags.
 const (
 	flagSYN = 0x02
 	flagPSH = 0x08
 	flagACK = 0x10
 )
 
-// stamp is a timestamp of RFC 7323, in milliseconds.
+// stamp returns a TCP timestamp (RFC 7323) in milliseconds.
 func stamp(at time.Duration) uint32 { return uint32(at/time.Millisecond) + 1 }
 
-// timestamps appends the option with its padding.
+// timestamps appends the timestamps option (RFC 7323) after two NOPs.
 func timestamps(b []byte, value, echo uint32) []byte {
 	b = append(b, 1, 1, 8, 10)
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(b, value), echo)
 }
 
-// handshake records one of the three packets.
+// handshake records one packet of the three-way handshake.
 func (r *recorder) handshake(at time.Duration, i int, kind sim.PacketKind) {
 	p := &r.paths[i]
 	p.begun = true
@@ -189,8 +189,8 @@ func (r *recorder) handshake(at time.Duration, i int, kind sim.PacketKind) {
 	}
 }
 
-// joining appends MP_CAPABLE of the first subflow or MP_JOIN of a further one (RFC 8684, sections
-// 3.1 and 3.2).
+// joining appends MP_CAPABLE on the first subflow and MP_JOIN on the others (RFC 8684, sections 3.1
+// and 3.2).
 func (r *recorder) joining(b []byte, i int, kind sim.PacketKind) []byte {
 	be := binary.BigEndian
 	if i == 0 {
@@ -239,7 +239,7 @@ func (r *recorder) data(s sim.Packet) {
 	r.write(s.At, p, false, seq, 1, flagACK|flagPSH, 65535, options, s.Length)
 }
 
-// ack records an acknowledgement, with as many ranges of selective ones as there is room for.
+// ack records an acknowledgement, with as many SACK blocks as fit into the TCP options.
 func (r *recorder) ack(s sim.Packet) {
 	p := &r.paths[s.Path]
 	be := binary.BigEndian
@@ -263,8 +263,8 @@ func (r *recorder) ack(s sim.Packet) {
 	r.write(s.At, p, true, 1, p.offsets[s.Segment-1], flagACK, window, options, 0)
 }
 
-// write writes a packet with that payload, of which only the headers are captured. The payload is
-// all zeros.
+// write writes the headers of a packet. payload is the length of the payload, which is all zeros
+// for the checksum and is not captured.
 func (r *recorder) write(at time.Duration, p *recordedPath, fromClient bool, seq, ack uint32, flags byte, window uint16, options []byte, payload int) {
 	if r.err != nil {
 		return
@@ -301,7 +301,7 @@ func (r *recorder) write(at time.Duration, p *recordedPath, fromClient bool, seq
 	r.err = r.w.WritePacket(gopacket.CaptureInfo{Timestamp: recordingStart.Add(at), CaptureLength: len(b), Length: len(b) + payload}, b)
 }
 
-// close writes what is left.
+// close flushes the buffer and returns the first error of writing.
 func (r *recorder) close() error {
 	if err := errors.Join(r.err, r.out.Flush()); err != nil {
 		return fmt.Errorf("write capture: %w", err)

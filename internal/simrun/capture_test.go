@@ -18,8 +18,7 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// TestCapture compares what the analysis of a simulated capture finds with what the simulator
-// measured.
+// TestCapture compares the analysis of a simulated capture with the metrics of the simulator.
 func TestCapture(t *testing.T) {
 	for _, tt := range []struct {
 		name, scenario string
@@ -73,7 +72,8 @@ func TestCapture(t *testing.T) {
 					t.Errorf("%s is %g in the capture, %g in the simulator", what, got, want)
 				}
 			}
-			// What still waits at the end has arrived, and is not delivered.
+			// Segments still in the reorder buffer at the end have arrived, but are not
+			// delivered.
 			near("data", float64(d.Bytes), m[result.Bytes], 0)
 			near("uncaptured", float64(d.Uncaptured), 0, 0)
 			if transport.MPTCP {
@@ -102,13 +102,12 @@ func TestCaptureOfManyCells(t *testing.T) {
 	}
 }
 
-// full is a file that takes nothing.
+// full is a writer whose every write fails.
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, os.ErrClosed }
 
-// checkDissection wants tshark to find nothing wrong with the packets of a capture, where it is
-// installed.
+// checkDissection checks that tshark, if installed, reports no malformed packets in a capture.
 func checkDissection(t *testing.T, file string) {
 	t.Helper()
 	t.Run("tshark", func(t *testing.T) { dissect(t, file) })

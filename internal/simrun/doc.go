@@ -1,4 +1,4 @@
-// Package simrun runs a scenario in the simulator, once or over a grid of parameters. It makes no
-// namespaces, runs no daemon and sends no packet: there is no BGP in it, and what only daemons can
-// do is refused.
+// Package simrun runs a scenario in the simulator, once or over a grid of parameters. It creates no
+// namespaces, starts no daemons and sends no packets. There is no BGP: events that need a daemon
+// are refused.
 package simrun

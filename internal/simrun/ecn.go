@@ -8,8 +8,8 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// marks refuses queues with ECN. Simulated segments are not ECN-capable, and dropping instead of marking
-// would be another experiment.
+// marks returns a fault for each queue with ECN. Simulated segments are not ECN-capable, and
+// dropping instead of marking would change the experiment.
 func marks(spec *scenario.Spec) fault.List {
 	var faults fault.List
 	queue := func(path string, q *channel.Queue) {

@@ -9,16 +9,16 @@ import (
 
 // effect is how the simulator applies events of one kind.
 type effect struct {
-	// refuse is why the simulator does not support the kind of event, empty if it does.
+	// refuse returns why the simulator does not support the event, or "" if it does.
 	refuse func(spec *scenario.Spec, x scenario.Event) string
-	// touched are the directions of links that an event changes.
+	// touched returns the directions of links that an event changes.
 	touched func(b *builder, x scenario.Event) []hop
-	// changes adds what the event changes in one of those directions, at times after the event
-	// begins.
+	// changes calls add for each change of the event to one of these directions; after is
+	// relative to the time of the event.
 	changes func(b *builder, x scenario.Event, h hop, add func(after time.Duration, change sim.Change))
 }
 
-// effects has every kind of event.
+// effects maps every kind of event to its effect.
 var effects = map[scenario.EventKind]effect{
 	scenario.EventSet: {
 		refuse:  func(*scenario.Spec, scenario.Event) string { return "" },
@@ -43,7 +43,7 @@ var effects = map[scenario.EventKind]effect{
 	scenario.EventFlap:      flap(),
 }
 
-// ofPort changes both directions at a port.
+// ofPort returns an effect that applies a change to both directions of the link at a port.
 func ofPort(port func(scenario.Event) scenario.Port, change sim.Change) effect {
 	return effect{
 		refuse: func(spec *scenario.Spec, x scenario.Event) string {
@@ -60,7 +60,7 @@ func ofPort(port func(scenario.Event) scenario.Port, change sim.Change) effect {
 	}
 }
 
-// ofDaemon is for events that only a lab supports.
+// ofDaemon returns the effect of events that need a daemon, which only a lab has.
 func ofDaemon() effect {
 	return effect{refuse: func(*scenario.Spec, scenario.Event) string {
 		return "the simulator runs no daemons: this needs a lab"

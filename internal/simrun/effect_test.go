@@ -13,7 +13,7 @@ func TestTheSimulatorKnowsEveryKindOfEvent(t *testing.T) {
 			t.Errorf("the simulator has no entry for %q", kind)
 			continue
 		}
-		// What it never refuses, it applies.
+		// An event that is never refused must be applied.
 		if (effect.touched == nil) != (effect.changes == nil) {
 			t.Errorf("%q touches links without changing them, or the reverse", kind)
 		}

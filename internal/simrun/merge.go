@@ -12,9 +12,9 @@ import (
 // ErrShards means that files are not the shards of one sweep.
 var ErrShards = errors.New("not the shards of one sweep")
 
-// Merge writes the rows of all shards of a sweep to one file, in the order of the grid: as the
-// sweep writes them without shards. The order of the files does not matter. A file that exists is
-// not replaced. It returns the number of rows.
+// Merge writes the rows of all shards of a sweep to one file, in the order of the grid: the file is
+// the same as that of a sweep without shards. The order of files does not matter. An existing file
+// is not replaced. Merge returns the number of rows.
 func Merge(to string, files []string) (rows int, err error) {
 	var header []string
 	var shards [][][]string
@@ -66,13 +66,13 @@ func Merge(to string, files []string) (rows int, err error) {
 	return rows, errors.Join(err, f.Close())
 }
 
-// shard is a place among shards: number is from 0 to of-1.
+// shard identifies shard number, from 0 to of-1, of a sweep split into of shards.
 type shard struct{ number, of int }
 
-// maxShards bounds what a file can claim.
+// maxShards limits the number of shards that a file can declare.
 const maxShards = 1_000_000
 
-// readShard reads the rows of a shard, its header first.
+// readShard reads the rows of a shard. The first row is the header.
 func readShard(name string) (shard, [][]string, error) {
 	data, err := os.ReadFile(name)
 	if err != nil {

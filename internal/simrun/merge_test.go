@@ -15,7 +15,7 @@ import (
 	"github.com/tabane/tabane/internal/result"
 )
 
-// grid is a small one: three delays, two schedulers and two seeds.
+// grid returns a grid of three delays, two schedulers and two seeds.
 func grid(t *testing.T) Grid {
 	s := short(t, "reseq-delay")
 	return Grid{Spec: s, Case: "d50", Transport: "mptcp", Axes: axes(t, s, "path2.delay=20ms,50ms,100ms", "scheduler=default,lowest-rtt"), Seeds: 2, Seed: 1, Version: "v"}
@@ -28,7 +28,7 @@ func sweepTo(t *testing.T, g Grid, file string) {
 	}
 }
 
-// TestMerge wants of five shards the file that a sweep without shards writes.
+// TestMerge checks that merging five shards gives the file that a sweep without shards writes.
 func TestMerge(t *testing.T) {
 	dir := t.TempDir()
 	name := func(s string) string { return filepath.Join(dir, s) }
@@ -79,7 +79,7 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// TestGridExperiment wants the rows as the runs of an experiment with figures.
+// TestGridExperiment checks that the rows become the runs of an experiment with figures.
 func TestGridExperiment(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "grid.csv")
 	g := grid(t)
@@ -102,8 +102,8 @@ func TestGridExperiment(t *testing.T) {
 	}
 }
 
-// TestSweepOfACaseWithoutEvents has a scenario in which another case has events, and traffic that
-// says when.
+// TestSweepOfACaseWithoutEvents sweeps a case without events in a scenario in which another case
+// has events and the traffic sets their time.
 func TestSweepOfACaseWithoutEvents(t *testing.T) {
 	s := builtIn(t, "epe-failure")
 	quiet := s.Experiment.Cases[0]

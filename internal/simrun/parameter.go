@@ -12,20 +12,20 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// Parameter is something of a scenario that a sweep can set.
+// Parameter is a value of a scenario that a sweep can set.
 type Parameter struct {
-	// Name is "rbuf", or "LINK.delay" where it is each link's.
+	// Name is the name of the parameter: "rbuf", or "LINK.delay" for a parameter of each link.
 	Name string
-	// set gives a scenario of one case the value; link is empty where the parameter is not a
-	// link's.
+	// set sets the value in a scenario of one case. link is empty for parameters that do not
+	// belong to a link.
 	set func(s *scenario.Spec, link, value string) error
 }
 
-// linkParameter is what the names of parameters of links begin with in lists.
+// linkParameter is the prefix of the names of link parameters in lists.
 const linkParameter = "LINK."
 
-// Parameters returns what sweeps can set: the keys of links, of settings, of models, and the
-// duration of traffic. They and their values are those of a scenario's file.
+// Parameters returns the parameters that a sweep can set: the keys of links, settings and models,
+// and the duration of traffic. Names and values are written as in a scenario file.
 func Parameters() []Parameter {
 	var list []Parameter
 	for _, path := range scenario.ShapePaths() {
@@ -100,7 +100,7 @@ func setDuration(s *scenario.Spec, _, value string) error {
 	return nil
 }
 
-// Axis is a parameter of a grid and its values, as they are written.
+// Axis is a parameter of a grid and its values, as text.
 type Axis struct {
 	Name   string
 	Values []string
@@ -108,7 +108,7 @@ type Axis struct {
 	set    func(s *scenario.Spec, link, value string) error
 }
 
-// ParseAxis reads "path2.delay=20ms,50ms". Errors are made for the user who wrote it.
+// ParseAxis parses an axis such as "path2.delay=20ms,50ms". Errors are worded for the command line.
 func ParseAxis(spec *scenario.Spec, text string) (Axis, error) {
 	name, list, ok := strings.Cut(text, "=")
 	if !ok || name == "" || list == "" {
@@ -156,7 +156,8 @@ func ParseAxis(spec *scenario.Spec, text string) (Axis, error) {
 	return a, nil
 }
 
-// resolve returns the parameter that a name stands for, LINK. before those of links.
+// resolve returns the full name of the parameter that name abbreviates. Names of link parameters
+// begin with linkParameter.
 func resolve(name string, known []string) (string, error) {
 	rest, ofLink := strings.CutPrefix(name, linkParameter)
 	var paths []string
@@ -174,8 +175,8 @@ func resolve(name string, known []string) (string, error) {
 
 func sortedLinks(spec *scenario.Spec) []string { return slices.Sorted(maps.Keys(spec.Links)) }
 
-// at returns a scenario of one case with the values of a point of the grid; texts are as they are
-// written on the axes. Of a scenario of several cases it is the one given.
+// at returns a scenario that has only the case c, with the values of a point of the grid applied.
+// point[i] is the value of axes[i], as text.
 func at(spec *scenario.Spec, c scenario.Case, axes []Axis, point []string) (*scenario.Spec, error) {
 	one, err := spec.Select(scenario.Selection{Cases: []string{c.Name}})
 	if err != nil {

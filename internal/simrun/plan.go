@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	// interval is the length of a sample, the same as in a lab.
+	// interval is the sampling interval, the same as in a lab.
 	interval = 100 * time.Millisecond
-	// A delivery fails after patience times its duration at the limit, plus slack; unlimited is the
-	// timeout where the limit is not known.
+	// A delivery times out after patience times its duration at the available capacity, plus
+	// slack, or after unlimited if the available capacity is unknown.
 	patience  = 4
 	slack     = 30 * time.Second
 	unlimited = time.Hour
@@ -32,14 +32,14 @@ const (
 	quickACKs = 16
 	// The defaults of Linux.
 	defaultCongestion = "cubic"
-	// A receive buffer of 128 KiB and 32 MiB at most (net.ipv4.tcp_rmem since Linux 6.16), of which
-	// a half is window.
+	// The receive buffer is initially 128 KiB and at most 32 MiB (net.ipv4.tcp_rmem since Linux
+	// 6.16). Half of it is receive window.
 	initialReceive, mostReceive = 64 * unit.KiB, 16 * unit.MiB
 	congestionSysctl            = "net.ipv4.tcp_congestion_control"
 )
 
-// Check returns what the simulator does not support of a scenario that scenario.Spec.Check accepts, with
-// the same paths.
+// Check returns a fault for each part of a scenario that the simulator does not support, with the
+// paths of scenario.Spec.Check. The scenario must have passed that check.
 func Check(spec *scenario.Spec) fault.List {
 	var faults fault.List
 	e := spec.Experiment
@@ -89,9 +89,9 @@ func Check(spec *scenario.Spec) fault.List {
 	return faults
 }
 
-// unusedAddresses refuses further addresses of the two ends, to and from which a lab opens
-// subflows, that are on a link that none of a transport's subflows passes: it would have a subflow
-// less than in a lab.
+// unusedAddresses returns a fault for each additional MPTCP address of the server or client on a
+// link that no simulated subflow of a transport passes. A lab would establish a subflow with that
+// address, so the simulation would have one subflow less.
 func (p *plan) unusedAddresses() fault.List {
 	var faults fault.List
 	e := p.spec.Experiment
@@ -125,7 +125,7 @@ func (p *plan) unusedAddresses() fault.List {
 	return faults
 }
 
-// linkOf returns the link on which a node has the address, or none.
+// linkOf returns the link on which a node has the address, or "".
 func (p *plan) linkOf(node string, a netip.Addr) string {
 	for _, name := range sortedLinks(p.spec) {
 		for _, end := range p.spec.Links[name].Ends {
@@ -137,8 +137,8 @@ func (p *plan) linkOf(node string, a netip.Addr) string {
 	return ""
 }
 
-// wire is the link of two ends that a port is on, with the hops that leave it and come to it; no
-// link for a port of a switch.
+// wire returns the point-to-point link of a port and the hops out of and into the port. For a port
+// of a switch, link is empty.
 func wire(spec *scenario.Spec, p scenario.Port) (link string, out, in hop) {
 	for name, l := range spec.Links {
 		for i, end := range l.Ends {
@@ -158,11 +158,11 @@ type plan struct {
 	quick bool
 	// lateness is Options.Lateness.
 	lateness time.Duration
-	// ways are those of each transport's subflows.
+	// ways maps each transport to the paths of its subflows.
 	ways map[string][]way
 }
 
-// way is that of a subflow from the server to the client, or why there is none.
+// way is the path of a subflow from the server to the client, or the error if there is none.
 type way struct {
 	hops []hop
 	err  error
@@ -172,7 +172,8 @@ func newPlan(spec *scenario.Spec, quick bool) *plan {
 	p := &plan{spec: spec, net: newNetwork(spec), quick: quick, ways: map[string][]way{}}
 	for name, t := range spec.Experiment.Transports {
 		for i, link := range t.Links {
-			// Over its link and none of the other subflows'.
+			// The path uses the subflow's own link and none of the links of the other
+			// subflows.
 			hops, err := p.net.over(spec.Experiment.Server, spec.Experiment.Client, link, slices.Concat(t.Links[:i], t.Links[i+1:]))
 			p.ways[name] = append(p.ways[name], way{hops, err})
 		}
@@ -180,7 +181,8 @@ func newPlan(spec *scenario.Spec, quick bool) *plan {
 	return p
 }
 
-// congestion is the congestion control that the server's sysctls ask for, and where they do.
+// congestion returns the congestion control that the server's sysctls set, and the path of that key
+// in the scenario. Without a sysctl it is the default.
 func (p *plan) congestion() (name, where string, err error) {
 	server := p.spec.Experiment.Server
 	where = "nodes." + server + ".sysctls." + congestionSysctl
@@ -200,7 +202,7 @@ func (p *plan) congestion() (name, where string, err error) {
 	return name, where, nil
 }
 
-// builder numbers the directions of links of one simulation.
+// builder builds the configuration of one simulation and numbers the directions of its links.
 type builder struct {
 	*plan
 	c      scenario.Case
@@ -314,7 +316,7 @@ func (p *plan) behave(c *sim.Connection, s scenario.Settings, most int) error {
 	return nil
 }
 
-// pass adds a hop to a route, unless it never affects a packet.
+// pass appends the index of a hop to a path, unless the hop never affects a packet.
 func (b *builder) pass(way []int, h hop) []int {
 	shape := b.spec.ShapeIn(b.c, h.link)
 	if shape.IsZero() && !b.eventy[h.link] && !slices.Contains(b.always, h.link) {
@@ -338,7 +340,7 @@ func (b *builder) pass(way []int, h hop) []int {
 	return append(way, i)
 }
 
-// changes adds the changes of schedules and events, sorted by time.
+// changes adds the changes by schedules and events to the configuration, sorted by time.
 func (b *builder) changes(t *scenario.Traffic) {
 	add := func(at time.Duration, h hop, change sim.Change) {
 		if len(b.spec.Links[h.link].Ends) > 2 {
@@ -378,8 +380,8 @@ func replaced(p channel.Profile) channel.Change {
 	return channel.Change{Rate: &p.Rate, Delay: &p.Delay, Jitter: &p.Jitter, Loss: &p.Loss, Duplicate: &p.Duplicate, Queue: &p.Queue}
 }
 
-// measure converts the result of a simulation to the run that the receiver would have measured, and its
-// time series.
+// measure converts the result of a simulation to a run with the metrics of a receiver in a lab, and
+// its time series.
 func (p *plan) measure(k result.CellKey, trial int, config sim.Config, simulated sim.Result) (result.Run, *result.Trace, error) {
 	e := p.spec.Experiment
 	run := result.Run{CellKey: k, Trial: trial, Metrics: map[string]float64{}, Notes: map[string]string{}}

@@ -32,7 +32,7 @@ const (
 
 // Options configure Run.
 type Options struct {
-	// Spec is a scenario that Check has no fault with.
+	// Spec must have passed Check.
 	Spec *scenario.Spec
 	// Trials is the number of trials of each cell. Default: that of the scenario, or one with Quick.
 	// Trial i of every cell has the seed Seed + i, so that cells are compared with the same random
@@ -44,9 +44,9 @@ type Options struct {
 	// Jobs is the number of runs simulated in parallel. Default: the number of processors. It does not
 	// change results.
 	Jobs int
-	// Lateness is the amplitude of a uniform jitter, without reordering, on each link that has a delay
-	// and no jitter of its own, like that of the emulated links of a lab. It also makes trials differ in
-	// which nothing else is random.
+	// Lateness is the amplitude of a uniform jitter, without reordering, on each link that has
+	// a delay and no jitter of its own, like that of the emulated links of a lab. It also makes
+	// trials differ where nothing else is random.
 	Lateness time.Duration
 	// Capture receives the first trial as a pcap file of a capture at the client. It requires a scenario
 	// of one cell (scenario.Spec.Select).
@@ -162,7 +162,8 @@ func (p *plan) simulate(ctx context.Context, k result.CellKey, trial int, seed u
 	return p.measure(k, trial, config, simulated)
 }
 
-// parallel calls f for 0 to n-1 in parallel, in about this order. The first error ends all.
+// parallel calls f for 0 to n-1 in at most jobs goroutines, started in this order. The first error
+// cancels the rest.
 func parallel(ctx context.Context, jobs, n int, f func(ctx context.Context, i int) error) error {
 	if jobs == 0 {
 		jobs = runtime.GOMAXPROCS(0)
@@ -193,7 +194,7 @@ func parallel(ctx context.Context, jobs, n int, f func(ctx context.Context, i in
 	return g.Wait()
 }
 
-// remaining estimates the time left from the mean pace.
+// remaining estimates the remaining time from the mean time per run.
 func remaining(elapsed time.Duration, done, total int) time.Duration {
 	if done == 0 {
 		return 0

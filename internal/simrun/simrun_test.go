@@ -38,7 +38,7 @@ func builtIn(t testing.TB, name string) *scenario.Spec {
 	return &s
 }
 
-// short is a scenario whose deliveries last 4 s at most.
+// short returns a scenario whose deliveries last at most 4 s.
 func short(t testing.TB, name string) *scenario.Spec {
 	s := builtIn(t, name)
 	for _, traffic := range s.Experiment.Traffic {
@@ -68,7 +68,7 @@ func TestWays(t *testing.T) {
 			t.Errorf("%s %d goes %q, %v, want %q", tt.transport, tt.subflow, got, w.err, tt.want)
 		}
 	}
-	// The links between are part of the way only where something happens on them.
+	// Intermediate links are part of the path only if they are shaped or an event changes them.
 	config, err := p.config(result.CellKey{Case: "1.3", Traffic: "bi", Transport: "mptcp-epe"}, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -86,8 +86,8 @@ func TestWays(t *testing.T) {
 	}
 }
 
-// TestWayWithoutTheOthers wants a subflow to go round the links of the other subflows, also where
-// that is longer.
+// TestWayWithoutTheOthers checks that the path of a subflow avoids the links of the other subflows,
+// even if it becomes longer.
 func TestWayWithoutTheOthers(t *testing.T) {
 	s := &scenario.Spec{Nodes: map[string]*scenario.Node{"s": {}, "x": {Forwarding: true}, "m": {Forwarding: true}, "c": {}}, Links: map[string]*scenario.Link{}}
 	for name, ends := range map[string][2]string{"a": {"s", "m"}, "b": {"m", "c"}, "round": {"s", "x"}, "again": {"x", "m"}} {
@@ -108,8 +108,8 @@ func TestWayWithoutTheOthers(t *testing.T) {
 	}
 }
 
-// TestDirections wants what a link does towards the client there, and what it does the other way
-// there.
+// TestDirections checks that the profiles of a link are applied to the right directions, whichever
+// end of the link is closer to the client.
 func TestDirections(t *testing.T) {
 	for _, turned := range []bool{false, true} {
 		s := builtIn(t, "reseq-buffer")
@@ -151,7 +151,7 @@ func TestNoWay(t *testing.T) {
 	}
 }
 
-// A queue that marks is refused wherever it stands, with its place.
+// Queues with ECN are refused at every place of a scenario, with the path of the key.
 func TestMarksAreRefused(t *testing.T) {
 	marking := &channel.Queue{Discipline: channel.DisciplineCoDel, ECN: true}
 	shape := scenario.Shape{Rate: unit.MbitPerSecond, Buffer: marking}
@@ -198,8 +198,8 @@ experiment.cases[0].events[6].down: the simulator takes down wires only, and thi
 	}
 }
 
-// TestSecondLine has a client with a second line, over which a transport with one link has no
-// subflow.
+// TestSecondLine has a client with a second access link, over which a transport with one link has
+// no subflow.
 func TestSecondLine(t *testing.T) {
 	s := builtIn(t, "reseq-delay")
 	second := netip.MustParseAddr("2001:db8:23::2")
@@ -251,8 +251,8 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// TestLimit holds the headers of the simulator against the limit that the scenario computes: a full
-// link delivers it.
+// TestLimit compares the goodput of a saturated link with the available capacity that the scenario
+// computes, to check the header sizes of the simulator.
 func TestLimit(t *testing.T) {
 	s := builtIn(t, "epe-steady")
 	p := newPlan(s, true)
@@ -267,8 +267,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestScenarios runs every scenario on resequencing in a quick pass: what is expected of them
-// holds.
+// TestScenarios runs every scenario on resequencing with Quick and checks its expectations.
 func TestScenarios(t *testing.T) {
 	for _, name := range scenarios.Names() {
 		if !strings.HasPrefix(name, "reseq-") {
@@ -292,8 +291,8 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// TestTheSameWhateverIsAtOnce wants the same runs from one job and from several, and others from
-// another seed.
+// TestTheSameWhateverIsAtOnce checks that runs do not depend on the number of jobs, and that they
+// depend on the seed.
 func TestTheSameWhateverIsAtOnce(t *testing.T) {
 	s := short(t, "reseq-loss")
 	s.Experiment.Cases = s.Experiment.Cases[4:6]
@@ -459,8 +458,8 @@ func sweep(t *testing.T, s *scenario.Spec, file string, jobs int) SweepResult {
 	return r
 }
 
-// TestSweepGoesOn cuts the file of a sweep at every place that matters: the next sweep makes the
-// same file of it.
+// TestSweepGoesOn truncates the file of a sweep at every kind of place and checks that the next
+// sweep completes it to the same file.
 func TestSweepGoesOn(t *testing.T) {
 	s := short(t, "reseq-delay")
 	file := filepath.Join(t.TempDir(), "grid.csv")
@@ -554,7 +553,7 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// BenchmarkSweep is a run of 30 s of paper B's topology, with all measures on.
+// BenchmarkSweep simulates 30 s on the topology of paper B, with all metrics enabled.
 func BenchmarkSweep(b *testing.B) {
 	s := builtIn(b, "reseq-delay")
 	p := newPlan(s, false)
@@ -578,7 +577,7 @@ func BenchmarkSweep(b *testing.B) {
 	b.ReportMetric(float64(events)/b.Elapsed().Seconds(), "events/s")
 }
 
-// Links that are late as a lab's make trials differ of which nothing else is random.
+// Lateness makes trials differ in which nothing else is random.
 func TestLateness(t *testing.T) {
 	s := builtIn(t, "reseq-delay")
 	p := newPlan(s, true)

@@ -23,25 +23,25 @@ const maxRows = 10_000_000
 
 // Grid is the cross product of the values of all axes, for every seed.
 type Grid struct {
-	// Spec is a scenario that Check has no fault with.
+	// Spec must have passed Check.
 	Spec *scenario.Spec
-	// Case is the one that the axes change, the scenario's first unless given; Traffic and
-	// Transport leave only that one.
+	// Case is the case that the axes change. Default: the first of the scenario. Traffic and
+	// Transport, if not empty, select one traffic and one transport.
 	Case, Traffic, Transport string
 	Axes                     []Axis
-	// Seeds is their number, Seed the first one.
+	// Seeds is the number of seeds, Seed the first one.
 	Seeds int
 	Seed  uint64
-	// Version is that of the program: rows of another version are run again.
+	// Version is the version of the program. Rows of another version are simulated again.
 	Version string
-	// Summary makes one row of all seeds, with mean and standard deviation of each metric.
+	// Summary writes one row for all seeds, with mean and standard deviation of each metric.
 	Summary bool
-	// Shards splits the rows of the grid among as many sweeps: Shard, from 0 on, has every
-	// Shards-th of them. 0 is one sweep of all.
+	// Shards splits the rows of the grid among this number of sweeps: sweep Shard (from 0) has
+	// the rows Shard, Shard+Shards and so on. 0 means that the sweep is not split.
 	Shard, Shards int
 }
 
-// Cells returns the cells of the grid: those of one case.
+// Cells returns the selection of the grid's case, traffic and transport.
 func (g Grid) Cells() scenario.Selection {
 	l := scenario.Selection{Cases: []string{g.Case}}
 	if g.Case == "" {
@@ -59,15 +59,15 @@ func (g Grid) Cells() scenario.Selection {
 // sweepMetrics are the columns of a sweep.
 var sweepMetrics = result.Select(func(m result.Metric) bool { return m.Sweep })
 
-// The columns that every row has besides the axes and the metrics.
+// The columns of every row besides the axes and the metrics.
 const (
-	columnShard       = "shard" // of sweeps with shards alone
+	columnShard       = "shard" // only in sweeps with shards
 	columnSeed        = "seed"
 	columnError       = "error"
 	columnFingerprint = "fingerprint"
 )
 
-// columns are the names of the columns of the sweep's file.
+// columns returns the names of the columns of the sweep's file.
 func (g Grid) columns() []string {
 	if g.Shards > 0 {
 		return append([]string{columnShard}, g.header()...)
@@ -75,7 +75,7 @@ func (g Grid) columns() []string {
 	return g.header()
 }
 
-// header are the names of the columns of a sweep without shards.
+// header returns the names of the columns of a sweep without shards.
 func (g Grid) header() []string {
 	names := []string{"scenario", "case", "traffic", "transport"}
 	for _, a := range g.Axes {
@@ -95,7 +95,7 @@ func (g Grid) header() []string {
 	return append(names, columnError, columnFingerprint)
 }
 
-// task is one row to be run.
+// task is one row to simulate.
 type task struct {
 	plan  *plan
 	key   result.CellKey
@@ -105,8 +105,8 @@ type task struct {
 	fingerprint string
 }
 
-// tasks are the rows of the grid in their order: point by point, the last axis fastest, then cells,
-// then seeds.
+// tasks returns the rows of the grid in order: by point, where the last axis varies fastest, then
+// by cell, then by seed.
 func (g Grid) tasks() ([]task, error) {
 	whole, err := g.Spec.Select(g.Cells())
 	if err != nil {
@@ -160,7 +160,7 @@ func (g Grid) tasks() ([]task, error) {
 	return list, nil
 }
 
-// points are all combinations of values, the last axis fastest.
+// points iterates over all combinations of values. The last axis varies fastest.
 func points(axes []Axis) func(yield func([]string) bool) {
 	return func(yield func([]string) bool) {
 		point := make([]string, len(axes))
@@ -180,7 +180,7 @@ func points(axes []Axis) func(yield func([]string) bool) {
 	}
 }
 
-// fingerprint returns a digest of the simulation and the version of the program.
+// fingerprint returns a digest of the simulation's configuration and the version of the program.
 func (g Grid) fingerprint(t task) (string, error) {
 	config, err := t.plan.config(t.key, 0)
 	if err != nil {
@@ -201,7 +201,7 @@ func (g Grid) fingerprint(t task) (string, error) {
 	return hex.EncodeToString(sum[:8]), nil
 }
 
-// run simulates a row.
+// run simulates a row and returns its columns.
 func (g Grid) run(ctx context.Context, t task) ([]string, error) {
 	values := map[string][]float64{}
 	problem := ""
@@ -246,7 +246,7 @@ func (g Grid) run(ctx context.Context, t task) ([]string, error) {
 // SweepOptions configure Sweep.
 type SweepOptions struct {
 	Grid
-	// File is the CSV file that rows are added to.
+	// File is the CSV file to which rows are appended.
 	File string
 	// Jobs is the number of runs simulated in parallel. Default: the number of processors. It does not
 	// change results.
@@ -257,16 +257,16 @@ type SweepOptions struct {
 
 // SweepResult is the result of a sweep.
 type SweepResult struct {
-	// Rows is the number of rows of the grid, Kept of those that were in the file before, Failed of
-	// those with a failed delivery.
+	// Rows is the number of rows of the grid, Kept the number of those already in the file,
+	// Failed the number of new rows with a failed delivery.
 	Rows, Kept, Failed int
-	// Repaired is whether the file ended within a row, which was run again.
+	// Repaired: the file ended with an incomplete row, which was simulated again.
 	Repaired bool
 }
 
-// Sweep runs the rows of the grid that are not in the file yet, and appends them in the order of the
-// grid. It resumes an interrupted sweep: a row that was cut off is run again. A file with other columns
-// is refused.
+// Sweep runs the rows of the grid that are not in the file yet, and appends them in the order of
+// the grid. It resumes an interrupted sweep: an incomplete last row is simulated again. A file with
+// other columns is refused.
 func Sweep(ctx context.Context, o SweepOptions) (SweepResult, error) {
 	if o.Jobs < 0 {
 		return SweepResult{}, fmt.Errorf("jobs must be >= 0, got %d", o.Jobs)
@@ -285,8 +285,8 @@ func Sweep(ctx context.Context, o SweepOptions) (SweepResult, error) {
 
 	begun := time.Now()
 	var mu sync.Mutex
-	// Rows that finish before earlier ones are kept here, so that the order of the file does not depend
-	// on timing.
+	// Rows that finish before earlier rows wait here, so that the order in the file does not
+	// depend on timing.
 	waiting := map[int][]string{}
 	next := 0
 	err = parallel(ctx, o.Jobs, len(left), func(ctx context.Context, i int) error {

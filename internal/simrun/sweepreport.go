@@ -14,10 +14,12 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// linesInFigure is how many lines a figure has at most; what is more goes to further figures.
+// linesInFigure is the maximum number of lines of a figure. Further lines are drawn in further
+// figures.
 const linesInFigure = 8
 
-// sweepFigures are the metrics that are drawn, with the factor to their unit in figures.
+// sweepFigures are the metrics of the figures. A value is divided by divide to get the unit of the
+// label.
 var sweepFigures = []struct {
 	metric, label string
 	divide        float64
@@ -27,13 +29,13 @@ var sweepFigures = []struct {
 	{result.BurstMax, "Longest burst (segments)", 1},
 }
 
-// xParameter is the parameter of a sweep's cases that figures are drawn over.
+// xParameter is the parameter of the cases on the x axis of figures.
 const xParameter = "x"
 
 // Experiment returns the grid as an experiment with figures and the rows of its file as the result,
-// for a report. The values of one axis, the numeric one with most values, are the cases; a line is
-// drawn for each transport with the values of the other axes. A row of a summary is one run of
-// means. Every row of the grid must be in the file.
+// for a report. The values of the numeric axis with the most values become the cases; each
+// combination of a transport and values of the other axes becomes a line. A row of a summary
+// becomes one run with the means. Every row of the grid must be in the file.
 func (g Grid) Experiment(file string, host result.Host) (*scenario.Spec, result.Result, error) {
 	g.Shard, g.Shards = 0, 0
 	tasks, err := g.tasks()
@@ -105,13 +107,13 @@ func (g Grid) Experiment(file string, host result.Host) (*scenario.Spec, result.
 	return &spec, r, err
 }
 
-// sweepRow is what a row of a sweep's file says.
+// sweepRow is a row of a sweep's file.
 type sweepRow struct {
 	metrics map[string]float64
 	problem string
 }
 
-// read reads the rows of a sweep's file by their fingerprints.
+// read reads the rows of a sweep's file, keyed by fingerprint.
 func (g Grid) read(file string) (map[string]sweepRow, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -144,7 +146,7 @@ func (g Grid) read(file string) (map[string]sweepRow, error) {
 	return rows, nil
 }
 
-// xAxis returns the numeric axis with most values, at least two, or -1.
+// xAxis returns the index of the numeric axis with the most values, or -1 if none has two or more.
 func (g Grid) xAxis() int {
 	best := -1
 	for i, a := range g.Axes {
@@ -161,7 +163,7 @@ func (g Grid) xAxis() int {
 	return best
 }
 
-// numeric returns a value as a number: of times seconds, of rates bit/s, of sizes bytes.
+// numeric converts a value to a number: times to seconds, rates to bit/s, sizes to bytes.
 func numeric(text string) (float64, bool) {
 	if v, err := strconv.ParseFloat(text, 64); err == nil {
 		return v, true

@@ -12,27 +12,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Errors of a sweep's file.
+// Errors of opening a sweep's file.
 var (
-	// ErrOtherFile means that the file has other columns than the sweep, or is no CSV file at all.
+	// ErrOtherFile means that the columns of the file are not those of the sweep, or that it is
+	// not a CSV file.
 	ErrOtherFile = errors.New("holds something else than this sweep's rows")
 	// ErrBusy means that another sweep writes to the file.
 	ErrBusy = errors.New("another sweep is writing to it")
 )
 
-// table is a CSV file that rows are added to, each with one write, so that a killed program leaves
-// at most one of them cut off.
+// table is a CSV file to which rows are appended, each with one write, so that a killed program
+// leaves at most one incomplete row.
 type table struct {
 	f *os.File
-	// rows are the fingerprints of those that are there; columns is how many each has.
+	// rows are the fingerprints of the rows in the file when it was opened; columns is the
+	// number of columns.
 	rows     map[string]bool
 	columns  int
 	repaired bool
 	buffer   bytes.Buffer
 }
 
-// openTable opens or makes the file and reads which rows are there. A row that was cut off is taken
-// away.
+// openTable opens or creates the file, locks it and reads the fingerprints of its rows. An
+// incomplete last row is removed.
 func openTable(name string, header []string) (_ *table, err error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {
@@ -54,7 +56,8 @@ func openTable(name string, header []string) (_ *table, err error) {
 		return nil, fmt.Errorf("read table %q: %w", name, err)
 	}
 	t := &table{f: f, rows: map[string]bool{}, columns: len(header)}
-	// No field of ours has a line break, so what follows the last one is a row that was cut off.
+	// No field contains a line break, so the text after the last line break is an incomplete
+	// row.
 	whole := data[:bytes.LastIndexByte(data, '\n')+1]
 	var first bytes.Buffer
 	if err := writeRow(&first, header); err != nil {
@@ -95,7 +98,7 @@ func writeRow(b *bytes.Buffer, row []string) error {
 	return w.Error()
 }
 
-// add writes a row.
+// add appends a row.
 func (t *table) add(row []string) error {
 	if len(row) != t.columns || slices.ContainsFunc(row, func(s string) bool { return bytes.ContainsAny([]byte(s), "\r\n") }) {
 		panic(fmt.Sprintf("BUG: row %q of a table of %d columns", row, t.columns))
@@ -110,5 +113,5 @@ func (t *table) add(row []string) error {
 	return nil
 }
 
-// close makes what was added safe and lets others write.
+// close syncs the file to disk and releases the lock.
 func (t *table) close() error { return errors.Join(t.f.Sync(), t.f.Close()) }

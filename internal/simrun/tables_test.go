@@ -18,8 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "write the published tables, all rows of them")
 
-// published is a table of simulated figures in a Markdown file. It stands there between two
-// comments:
+// published is a table of simulated figures in a Markdown file, between two comments:
 //
 //	<!-- table NAME: make tables -->
 //	<!-- end -->
@@ -29,11 +28,11 @@ type published struct {
 	rows       []publishedRow
 }
 
-// publishedRow is a row: the first cell is its label.
+// publishedRow is a row of a table. Its label is the first cell.
 type publishedRow struct {
 	label string
 	cells []publishedCell
-	// sampled: the row is checked by the test although its losses are random and it takes all
+	// sampled: the test checks the row although its losses are random, which requires all
 	// trials.
 	sampled bool
 }
@@ -47,7 +46,7 @@ type publishedCell struct {
 // figure is a metric of a cell of a scenario.
 type figure struct {
 	scenario, pattern, transport, metric string
-	// minRTO replaces the minimum of the retransmission timeout.
+	// minRTO replaces the minimum RTO.
 	minRTO string
 	show   func(sample) string
 }
@@ -63,7 +62,7 @@ type sample struct {
 	sd float64
 }
 
-// How figures are shown.
+// Formats of figures.
 func share(c sample) string  { return fmt.Sprintf("%.3f", c.Mean) }
 func count(c sample) string  { return fmt.Sprintf("%.0f", c.Mean) }
 func tenth(c sample) string  { return fmt.Sprintf("%.1f", c.Mean) }
@@ -76,7 +75,7 @@ func millisSD(c sample) string {
 	return millisOf(c.Mean, c.Mean) + " ± " + millisOf(c.sd, c.Mean)
 }
 
-// millisOf is a time in milliseconds, with the digits that suit a time of like seconds.
+// millisOf formats a time in milliseconds, with the number of decimals for a time of like seconds.
 func millisOf(seconds, like float64) string {
 	digits := 0
 	switch like *= 1e3; {
@@ -88,13 +87,14 @@ func millisOf(seconds, like float64) string {
 	return fmt.Sprintf("%.*f", digits, seconds*1e3)
 }
 
-// one is a cell of one figure alone.
+// one returns a cell with a single figure.
 func one(f figure, show func(sample) string) publishedCell {
 	f.show = show
 	return publishedCell{"%s", []figure{f}}
 }
 
-// of returns cells of a scenario's cell, one for each metric with its form.
+// of returns one table cell for each pair of a metric and its format, all of the same scenario
+// cell.
 func of(name, pattern, transport string, metrics ...any) []publishedCell {
 	var cells []publishedCell
 	for pair := range slices.Chunk(metrics, 2) {
@@ -221,7 +221,7 @@ func tables() []published {
 	return []published{lossy, lossless, both, bound, timer, delays, rates, bursts, found}
 }
 
-// beside is a row with the transports ns2 and mptcp beside each other, metric by metric.
+// beside returns a row that has, for each metric, a cell of transport ns2 and one of mptcp.
 func beside(label, name, pattern string, metrics ...any) publishedRow {
 	row := publishedRow{label: label}
 	for pair := range slices.Chunk(metrics, 2) {
@@ -232,7 +232,7 @@ func beside(label, name, pattern string, metrics ...any) publishedRow {
 	return row
 }
 
-// simulations are the simulated cells of published tables, each simulated once.
+// simulations caches the simulated cells of published tables, so that each is simulated once.
 type simulations struct {
 	t     *testing.T
 	specs map[string]*scenario.Spec
@@ -292,7 +292,7 @@ func (s *simulations) text(f figure) string {
 	return f.show(sample{c, sd})
 }
 
-// row is a row as it is written.
+// row returns a row as Markdown.
 func (s *simulations) row(r publishedRow) string {
 	text := "| " + r.label + " |"
 	for _, c := range r.cells {
@@ -305,8 +305,8 @@ func (s *simulations) row(r publishedRow) string {
 	return text
 }
 
-// TestPublishedTables compares the rows of published tables with the simulator: all in which no
-// loss is random, and samples of the others. With -update it simulates and writes all of them.
+// TestPublishedTables compares published tables with the simulator: all rows without random losses,
+// and the sampled rows of the others. With -update it simulates and writes all rows.
 func TestPublishedTables(t *testing.T) {
 	s := &simulations{t: t, specs: map[string]*scenario.Spec{}, cells: map[[4]string]result.Result{}}
 	checked := 0
@@ -357,7 +357,7 @@ func TestPublishedTables(t *testing.T) {
 	}
 }
 
-// at0 is the element i of a list, or the zero value behind its end.
+// at0 returns element i of a list, or "" beyond its end.
 func at0(list []string, i int) string {
 	if i < len(list) {
 		return list[i]

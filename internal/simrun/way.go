@@ -17,11 +17,11 @@ type hop struct {
 
 func (h hop) back() hop { return hop{h.link, h.to, h.from} }
 
-// network knows which nodes are neighbors.
+// network is the graph of nodes and links, for path search.
 type network struct {
 	spec *scenario.Spec
-	// hops are those that leave a node, in the order of the links' names, so that of two ways of
-	// the same length the same is chosen each time.
+	// hops maps each node to its outgoing hops, sorted by link name, so that the choice between
+	// paths of equal length is deterministic.
 	hops map[string][]hop
 }
 
@@ -39,9 +39,8 @@ func newNetwork(spec *scenario.Spec) *network {
 	return n
 }
 
-// over returns the shortest way from one node to another that passes the link, and none of the
-// links and nodes to avoid. Only nodes that forward are passed. A way over no particular link has
-// link empty.
+// over returns the shortest path between two nodes over the link and over none of the links in
+// avoid. All intermediate nodes must have forwarding enabled.
 func (n *network) over(from, to, link string, avoid []string) ([]hop, error) {
 	if _, ok := n.spec.Links[link]; !ok {
 		return nil, fmt.Errorf("link %q is not in links", link)
@@ -52,8 +51,8 @@ func (n *network) over(from, to, link string, avoid []string) ([]hop, error) {
 		for _, l := range avoid {
 			closed[l] = true
 		}
-		// The two halves share no node. The one that is found first may take what the other needs,
-		// so each is first once.
+		// The two halves of the path must have no node in common. The half that is searched
+		// first may use nodes that the other half needs, so both orders are tried.
 		for _, firstHalfFirst := range []bool{true, false} {
 			var a, b []hop
 			var okA, okB bool
@@ -82,7 +81,7 @@ func (n *network) over(from, to, link string, avoid []string) ([]hop, error) {
 	return best, nil
 }
 
-// across are the directions in which a link can be passed.
+// across returns the hops over a link, in all directions.
 func (n *network) across(link string) []hop {
 	var list []hop
 	for _, node := range slices.Sorted(maps.Keys(n.hops)) {
@@ -99,7 +98,7 @@ func (n *network) forwards(node, from, to string) bool {
 	return node == from || node == to || n.spec.Nodes[node] != nil && n.spec.Nodes[node].Forwarding
 }
 
-// shortest is a breadth-first search.
+// shortest finds a shortest path by breadth-first search.
 func (n *network) shortest(from, to string, closedLinks, closedNodes map[string]bool) ([]hop, bool) {
 	if closedNodes[from] || closedNodes[to] {
 		return nil, false
@@ -128,7 +127,8 @@ func (n *network) shortest(from, to string, closedLinks, closedNodes map[string]
 	return nil, false
 }
 
-// nodes are those of a way, which begins and ends at the two given even when it has no hops.
+// nodes returns the set of nodes on a path from from to to, which includes both even if way is
+// empty.
 func nodes(way []hop, from, to string) map[string]bool {
 	set := map[string]bool{from: true, to: true}
 	for _, h := range way {
