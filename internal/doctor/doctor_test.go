@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -76,9 +77,16 @@ func TestExamineLeavesNothing(t *testing.T) {
 		}
 		g.Wait()
 	}
-	after := look(t)
-	// What was on its way out before may be gone by now.
-	if after.files > before.files || after.namespaces > before.namespaces || after.links != before.links || after.home != before.home {
+	// What was closing before may be closed by now, and a thread or file may still be closing.
+	var after traces
+	settled := func() bool {
+		after = look(t)
+		return after.files <= before.files && after.namespaces <= before.namespaces && after.links == before.links && after.home == before.home
+	}
+	for end := time.Now().Add(5 * time.Second); !settled() && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if !settled() {
 		t.Errorf("before %+v, after %+v", before, after)
 	}
 }
