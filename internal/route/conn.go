@@ -17,28 +17,27 @@ import (
 // ErrForeign: the object exists with another protocol number.
 var ErrForeign = errors.New("exists and belongs to another protocol")
 
-// Limits of one batch. The kernel answers before the send returns, so the answers to a batch of
-// failures must fit into the receive buffer.
+// Limits of one batch. The kernel processes the batch and queues its answers before sendmsg
+// returns, so the answers to a batch of failures must fit into the receive buffer.
 const (
 	batchMessages = 512
 	batchBytes    = 64 << 10
 	readBuffer    = 2 << 20
-	// messageBuffer lets the kernel fill dumps in pieces of 32 kB, its largest.
+	// messageBuffer is large enough for dump messages of 32 kB, the kernel's maximum.
 	messageBuffer = 64 << 10
 )
 
-// answerTimeout bounds the wait for an answer of the kernel. It answers at once; the bound is
-// against waiting for ever.
+// answerTimeout is the timeout of a request. The kernel normally answers at once.
 const answerTimeout = 30 * time.Second
 
-// dumpTries bounds how often a dump is begun again because the tables changed under it.
+// dumpTries limits how often a dump is attempted when the tables change during it.
 const dumpTries = 10
 
-// An OpError is an operation that the kernel or the check before it refused.
+// An OpError is an operation that failed its check or that the kernel rejected.
 type OpError struct {
 	Op      Op
 	Err     error
-	Message string // the kernel's own explanation (extended ack), may be empty
+	Message string // extended ack message of the kernel, may be empty
 }
 
 func (e *OpError) Error() string {
@@ -87,8 +86,8 @@ func Dial() (*Conn, error) {
 	return &Conn{nl: nl, raw: raw}, nil
 }
 
-// dial opens a socket with extended acks and strict checks. NETLINK_CAP_ACK is left off: the
-// netlink package finds the extended ack behind the copy of the request, which that option removes.
+// dial opens a socket with extended acks and strict checks. NETLINK_CAP_ACK is not set: the netlink
+// package expects the extended ack after the copy of the request, which that option omits.
 func dial(buffer int) (*netlink.Conn, error) {
 	nl, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Strict: true, MessageBufferSize: messageBuffer})
 	if err != nil {
@@ -103,7 +102,8 @@ func dial(buffer int) (*netlink.Conn, error) {
 // Close closes the connection. Objects remain in the kernel.
 func (c *Conn) Close() error { return c.nl.Close() }
 
-// port returns the port number of the connection, which is nlmsg_pid of what it causes.
+// port returns the port number of the connection, which is nlmsg_pid of the notifications that its
+// requests cause.
 func (c *Conn) port() (port uint32, err error) {
 	var failed error
 	err = c.raw.Control(func(fd uintptr) {
@@ -120,16 +120,16 @@ func (c *Conn) port() (port uint32, err error) {
 type step struct {
 	op   int
 	msg  netlink.Message
-	gone bool // what is not there counts as success
+	gone bool // deleting an object that does not exist is a success
 }
 
-// Apply executes the operations in order and returns an error for each, nil for success; the
-// failure of one does not stop the others. Adding what exists and deleting what does not are
-// successes. An operation that has to delete an old rule, or an address of another length,
+// Apply executes the operations in order and returns an error for each, nil for success; a failed
+// operation does not stop the others. Adding an object that exists or deleting one that does not
+// exist is a success. An operation that has to delete an old rule, or an address of another length,
 // completes after all others.
 //
-// An object replaces the old one of its key atomically, except an address whose length changes.
-// Deleting a nexthop object makes the kernel drop the routes that use it.
+// An object atomically replaces the previous one with its key, except an address whose prefix
+// length changes. Deleting a nexthop object makes the kernel drop the routes that use it.
 func (c *Conn) Apply(ops []Op) []error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,7 +173,7 @@ func (c *Conn) takeOver(ops []Op, errs []error, index func(string) (uint32, erro
 	var again []step
 	for i, op := range ops {
 		s := slot{op.Protocol, op.Object.Key().class}
-		// A rule is never replaced in place, so it can be there beside its old one.
+		// A rule is not replaced in place, so it can exist together with the old one.
 		if !errors.Is(errs[i], unix.EEXIST) || op.Delete || op.Old != nil && s.class != ClassRule {
 			continue
 		}
@@ -265,7 +265,7 @@ func encodeAddress(op Op, a Address, flags netlink.HeaderFlags, index func(strin
 	i, err := index(a.Link)
 	if err != nil {
 		if op.Delete && errors.Is(err, fs.ErrNotExist) {
-			// It went with its link.
+			// The kernel deleted the address with its link.
 			return nil, nil
 		}
 		return nil, err
@@ -283,8 +283,9 @@ func encodeAddress(op Op, a Address, flags netlink.HeaderFlags, index func(strin
 	return []step{add}, nil
 }
 
-// encodeRule replaces by adding the new rule before it deletes the old. All fields are the key, so
-// the old one is an altered rule, which the kernel finds first because it is older.
+// encodeRule replaces a rule by adding the new one before deleting the old one. All fields are the
+// key, so the old rule is an altered one, and RTM_DELRULE deletes it because it precedes the new
+// one in the kernel's list.
 func encodeRule(op Op, r Rule) ([]step, error) {
 	b := putRule(nil, r, op.Protocol)
 	remove := step{msg: message(unix.RTM_DELRULE, 0, b), gone: true}
@@ -302,7 +303,7 @@ func message(typ uint16, flags netlink.HeaderFlags, b []byte) netlink.Message {
 	return netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(typ), Flags: netlink.Request | flags}, Data: b}
 }
 
-// send sends the steps in batches and notes what the kernel answers.
+// send sends the steps in batches and records the errors that the kernel returns.
 func (c *Conn) send(ops []Op, steps []step, errs []error) {
 	for len(steps) > 0 {
 		n, bytes := 0, 0
@@ -315,8 +316,8 @@ func (c *Conn) send(ops []Op, steps []step, errs []error) {
 	}
 }
 
-// batch sends steps at once. Only the last asks for an answer; the others answer only when they
-// fail.
+// batch sends steps in one call. Only the last requests an acknowledgment; the kernel answers the
+// others only if they fail.
 func (c *Conn) batch(ops []Op, steps []step, errs []error) {
 	msgs := make([]netlink.Message, len(steps))
 	for i, s := range steps {
@@ -356,7 +357,8 @@ func (c *Conn) batch(ops []Op, steps []step, errs []error) {
 		case errors.As(err, &nlerr) && nlerr.Sequence != 0:
 			seq = nlerr.Sequence
 		case errors.Is(err, unix.ENOBUFS) && len(steps) > 1:
-			// Answers are lost, so it is unknown what failed. Every step may be done twice.
+			// Answers were lost, so it is unknown which steps failed. Repeating a step
+			// is safe.
 			c.drain()
 			c.batch(ops, steps[:len(steps)/2], errs)
 			c.batch(ops, steps[len(steps)/2:], errs)
@@ -380,10 +382,10 @@ func (c *Conn) batch(ops []Op, steps []step, errs []error) {
 	}
 }
 
-// drain discards unread answers. Only an empty queue ends the state in which the kernel drops
-// answers silently.
+// drain discards unread answers. After an overrun the kernel silently drops answers until the
+// receive queue is empty.
 func (c *Conn) drain() {
-	// The error says that the connection is closed, which the next use says too.
+	// An error means that the connection is closed, which the next call also returns.
 	_ = c.raw.Read(func(fd uintptr) bool {
 		var b [64]byte
 		for {
@@ -401,7 +403,7 @@ func isGone(err error) bool {
 		errors.Is(err, unix.ENODEV)
 }
 
-// cause strips what the netlink package says about itself.
+// cause returns the kernel's error without the wrapper of the netlink package.
 func cause(err error) error {
 	var nlerr *netlink.OpError
 	if errors.As(err, &nlerr) {
@@ -411,7 +413,7 @@ func cause(err error) error {
 }
 
 // Dump returns all objects of the owner, nexthops first and then in the order of Class. Objects
-// that carry what this package never sets come as Altered.
+// with attributes that this package never sets are returned as Altered.
 func (c *Conn) Dump(p Protocol) ([]Object, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -471,8 +473,8 @@ func (c *Conn) dump(p Protocol, class Class) ([]Object, error) {
 	return objects, err
 }
 
-// dumpEach hands every message of a dump to each. A dump that the kernel marks as inconsistent
-// begins again, after reset.
+// dumpEach calls each for every message of a dump. If the kernel marks the dump as inconsistent,
+// dumpEach calls reset and repeats it.
 func (c *Conn) dumpEach(req netlink.Message, reset func(), each func([]byte) error) error {
 	for range dumpTries {
 		reset()
@@ -495,7 +497,8 @@ func (c *Conn) dumpOnce(req netlink.Message, each func([]byte) error) (interrupt
 	if err != nil {
 		return false, cause(err)
 	}
-	// Every message is read even after an error, else the rest would answer the next request.
+	// All messages are read even after an error; otherwise the next request would receive the
+	// remaining ones.
 	for m, e := range c.nl.ReceiveIter() {
 		if e != nil {
 			c.drain()
@@ -529,7 +532,7 @@ func (c *Conn) Links() ([]Link, error) {
 	return all, nil
 }
 
-// Link returns a link. One that is not there is an error that matches fs.ErrNotExist.
+// Link returns a link. If it does not exist, the error matches fs.ErrNotExist.
 func (c *Conn) Link(name string) (Link, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -540,7 +543,7 @@ func (c *Conn) Link(name string) (Link, error) {
 	return l, nil
 }
 
-// SetLinkUp sets a link administratively up or down. One that is not there is an error that matches
+// SetLinkUp sets a link administratively up or down. If it does not exist, the error matches
 // fs.ErrNotExist.
 func (c *Conn) SetLinkUp(name string, up bool) error {
 	c.mu.Lock()
@@ -551,7 +554,7 @@ func (c *Conn) SetLinkUp(name string, up bool) error {
 	}
 	b := make([]byte, unix.SizeofIfInfomsg)
 	native.PutUint32(b[4:], uint32(l.Index))
-	native.PutUint32(b[12:], unix.IFF_UP) // the mask of what changes
+	native.PutUint32(b[12:], unix.IFF_UP) // ifi_change: the flags to change
 	if up {
 		native.PutUint32(b[8:], unix.IFF_UP)
 	}
@@ -564,8 +567,8 @@ func (c *Conn) SetLinkUp(name string, up bool) error {
 // ErrNoRoute: the kernel has no route to an address.
 var ErrNoRoute = errors.New("no route")
 
-// noRoute reports whether the kernel's error means that: no entry, unreachable, prohibited or
-// blackhole.
+// noRoute reports whether the kernel's error means that there is no route: no entry, or an
+// unreachable, prohibit or blackhole route.
 func noRoute(err error) bool {
 	for _, e := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL} {
 		if errors.Is(err, e) {
@@ -575,9 +578,8 @@ func noRoute(err error) bool {
 	return false
 }
 
-// NexthopTo looks up the route to an address, as to a BGP next hop: through a gateway, or on-link
-// when gateway is not valid. An address without a route is an error that matches ErrNoRoute, beside
-// the kernel's own.
+// NexthopTo resolves an address, such as a BGP next hop. The address is on-link if the returned
+// gateway is not valid. If there is no route, the error matches ErrNoRoute and the kernel's error.
 func (c *Conn) NexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err error) {
 	if err := checkAddr("destination", dst); err != nil {
 		return netip.Addr{}, "", fmt.Errorf("resolve next hop: %w", err)
@@ -624,7 +626,7 @@ func (c *Conn) nexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err e
 	return netip.Addr{}, "", errors.New("no answer")
 }
 
-// link reads one link, by name or, when that is empty, by index.
+// link reads one link by name, or by index if the name is empty.
 func (c *Conn) link(name string, index uint32) (Link, error) {
 	if name != "" {
 		if err := checkLink(name); err != nil {
@@ -656,8 +658,8 @@ func linkRequest(name string, index uint32) []byte {
 	return putUint32(b, unix.IFLA_EXT_MASK, skipStats)
 }
 
-// execute sends one request and returns its answers; an error is the kernel's own with its
-// explanation.
+// execute sends one request and returns its answers; an error is the kernel's errno with its
+// extended ack message.
 func (c *Conn) execute(m netlink.Message) ([]netlink.Message, error) {
 	if err := c.nl.SetReadDeadline(time.Now().Add(answerTimeout)); err != nil {
 		return nil, err
@@ -673,7 +675,7 @@ func (c *Conn) execute(m netlink.Message) ([]netlink.Message, error) {
 	return got, err
 }
 
-// resolver returns a function from the name of a link to its index that asks the kernel once for
+// resolver returns a function from the name of a link to its index. It queries the kernel once for
 // each name.
 func (c *Conn) resolver() func(string) (uint32, error) {
 	type answer struct {
@@ -692,9 +694,9 @@ func (c *Conn) resolver() func(string) (uint32, error) {
 	}
 }
 
-// names returns the function from the index of a link to its name. It may not ask the kernel in the
-// middle of a dump, so it reads all links before; one that is newer than that counts as gone, and a
-// later event says that it came.
+// names returns a function from the index of a link to its name. The function cannot query the
+// kernel during a dump, so names reads all links first; a link created later counts as nonexistent
+// until its event is received.
 func (c *Conn) names() links {
 	known := map[uint32]string{}
 	req := message(unix.RTM_GETLINK, netlink.Dump, linkRequest("", 0))

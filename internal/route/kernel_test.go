@@ -38,7 +38,7 @@ func newLab(t testing.TB) *lab {
 	l := &lab{t: t, name: name}
 	var settled *route.Watcher
 	l.in(func() error {
-		// No link-local addresses: they would come and go by themselves.
+		// No link-local addresses: the kernel would add and delete them during the test.
 		if err := netns.Sysctl("net.ipv6.conf.default.addr_gen_mode", "1"); err != nil {
 			return err
 		}
@@ -69,8 +69,8 @@ func newLab(t testing.TB) *lab {
 			t.Fatal(err)
 		}
 	}
-	// The kernel brings the links up in the background, and its last route for each is the
-	// multicast one.
+	// The kernel brings the links up in the background, and the multicast route of each is the
+	// last that it adds.
 	for n := 0; n < 4; {
 		c, ok := next(t, settled).(route.ObjectChange)
 		if ok && strings.Contains(c.Object.String(), "ff00::/8 ") && !c.Deleted {
@@ -87,7 +87,7 @@ func (l *lab) in(f func() error) {
 	}
 }
 
-// ip runs a command of iproute2 in the namespace, without that program.
+// ip executes an iproute2 command line in the namespace without the ip program.
 func (l *lab) ip(command string) string {
 	l.t.Helper()
 	out, err := iproute.In(l.name, command)
@@ -157,7 +157,7 @@ func lines(objects []route.Object) []string {
 func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 func ip(s string) netip.Addr    { return netip.MustParseAddr(s) }
 
-// everything uses all that the objects can express.
+// everything returns objects that together use all fields.
 func everything() []route.Object {
 	return []route.Object{
 		route.Nexthop{ID: 7, Link: "a0", SID: ip("fd00:1::1")},
@@ -184,7 +184,7 @@ func everything() []route.Object {
 	}
 }
 
-// dependent puts addresses first, which gateways and preferred sources need.
+// dependent moves addresses to the front, because gateways and preferred sources depend on them.
 func dependent(objects []route.Object) []route.Object {
 	objects = slices.Clone(objects)
 	slices.SortStableFunc(objects, func(a, b route.Object) int {
@@ -209,7 +209,7 @@ func TestKernelEverything(t *testing.T) {
 	l.want()
 }
 
-// The text of an object, given to iproute2, makes the same object.
+// The String of an object, passed to iproute2, adds the same object.
 func TestKernelStrings(t *testing.T) {
 	l := newLab(t)
 	command := map[route.Class]string{
@@ -222,8 +222,8 @@ func TestKernelStrings(t *testing.T) {
 	for _, o := range dependent(objects) {
 		c := o.Key().Class()
 		if c == route.ClassAddress {
-			// Not every iproute2 can set the owner: it is checked that the text is understood and
-			// hits the same key.
+			// Not every iproute2 can set the protocol of an address: check that the
+			// text is accepted and has the same key.
 			l.iproute2(slices.Concat([]string{"addr", "add"}, strings.Fields(o.String()))...)
 			if err := l.apply(route.Op{Protocol: route.Edge, Object: o})[0]; !errors.Is(err, route.ErrForeign) {
 				t.Errorf("%v: %v", o, err)
@@ -234,7 +234,7 @@ func TestKernelStrings(t *testing.T) {
 		l.iproute2(slices.Concat([]string{command[c], "add"}, strings.Fields(o.String()), []string{proto[c], "117"})...)
 	}
 	l.want(objects...)
-	// And the other way round: iproute2 prints what this package wrote.
+	// Conversely, iproute2 prints the objects that this package added.
 	l.add(objects...)
 	out := l.iproute2("route", "show", "table", "101", "proto", "117")
 	if !strings.Contains(out, "2001:db8:c::/64 nhid 7") || !strings.Contains(out, "unreachable default") {
@@ -242,8 +242,8 @@ func TestKernelStrings(t *testing.T) {
 	}
 }
 
-// Every kind of route becomes every other without a trace of the old one, whether the old one is
-// known or not.
+// Every kind of route can replace every other without remains of the old one, whether the old one
+// is known or not.
 func TestKernelReplaceRoute(t *testing.T) {
 	l := newLab(t)
 	l.add(route.Nexthop{ID: 7, Link: "a0", SID: ip("fd00:1::1")}, route.Nexthop{ID: 8, Link: "a1", Gateway: ip("fe80::1")})
@@ -331,7 +331,7 @@ func TestKernelForeign(t *testing.T) {
 	for _, o := range objects {
 		err := l.apply(route.Op{Protocol: route.Edge, Object: o})[0]
 		if o.Key().Class() == route.ClassRule {
-			// The owner is part of what makes a rule: both can be there.
+			// The protocol is part of a rule's identity, so both rules can exist.
 			if err != nil {
 				t.Error(err)
 			}
@@ -370,8 +370,7 @@ func TestKernelErrors(t *testing.T) {
 	l.want(good)
 }
 
-// Answers get lost when there are more than the buffer holds; every operation still has its own
-// result.
+// If the receive buffer overflows, answers are lost; every operation still returns its own result.
 func TestKernelLostAnswers(t *testing.T) {
 	l := newLab(t)
 	if err := l.SetReadBuffer(8 << 10); err != nil {
@@ -419,7 +418,7 @@ func TestKernelLinks(t *testing.T) {
 	for _, link := range all {
 		up[link.Name] = link.Up
 	}
-	// a0 has lost its carrier.
+	// a0 has no carrier.
 	if want := map[string]bool{"lo": true, "a0": false, "b0": false, "a1": true, "b1": true}; !maps.Equal(up, want) {
 		t.Errorf("up: %v", up)
 	}
@@ -458,7 +457,7 @@ func TestKernelNexthopTo(t *testing.T) {
 	}
 }
 
-// Whatever others do to our objects is repaired; what belongs to others stays.
+// Changes by other programs to our objects are repaired; objects of other owners are not changed.
 func TestKernelRepair(t *testing.T) {
 	l := newLab(t)
 	r := route.NewReconciler(l, route.Edge, quiet())
@@ -510,8 +509,8 @@ func TestKernelRepair(t *testing.T) {
 	}
 	l.add(route.Address{Link: "a0", Prefix: pfx("2001:db8:1::1/72")})
 	repaired("address changed by another of the same owner")
-	// A change by hand takes the owner away with it, so the address is somebody else's until it is
-	// gone.
+	// A manual change clears the protocol of the address, so it belongs to another owner until
+	// it is deleted.
 	l.ip("addr change 2001:db8::1/128 dev lo preferred_lft 100 valid_lft 200")
 	if err := errors.Join(r.Resync(), r.Flush()); !errors.Is(err, route.ErrForeign) {
 		t.Errorf("got %v", err)
@@ -558,7 +557,7 @@ func TestKernelWatch(t *testing.T) {
 		w, err = route.Watch(t.Context(), route.Links, route.Routes, route.Nexthops)
 		return err
 	})
-	// until reads events up to one that f accepts.
+	// until reads events until f returns true.
 	until := func(f func(route.Event) bool) {
 		t.Helper()
 		for !f(next(t, w)) {
@@ -588,7 +587,8 @@ func TestKernelWatch(t *testing.T) {
 	until(isRoute(true))
 	l.must(route.Op{Protocol: route.Edge, Delete: true, Object: n})
 	until(isNexthop(true))
-	// The far end goes down: the carrier is lost, and the kernel removes the object, silently.
+	// The peer interface goes down: the carrier is lost, and the kernel deletes the nexthop
+	// object without an event.
 	l.add(n)
 	if err := l.SetLinkUp("b0", false); err != nil {
 		t.Fatal(err)
@@ -608,8 +608,8 @@ func TestKernelWatch(t *testing.T) {
 	}
 }
 
-// What others do to our objects is reported, with all that a Reconciler needs to restore them; what
-// the connection itself does is not.
+// Changes by others to our objects are reported with everything that a Reconciler needs to restore
+// them; changes through the connection itself are not.
 func TestKernelWatchOwned(t *testing.T) {
 	l := newLab(t)
 	var w *route.Watcher
@@ -646,7 +646,7 @@ func TestKernelWatchOwned(t *testing.T) {
 				t.Fatal("not a change of an object")
 			}
 			if !c.Deleted && c.Object == route.Object(a) {
-				continue // its own state, after the addition
+				continue // the state of the address changes after the addition
 			}
 			if c.Object != o.Normal() || !c.Deleted {
 				t.Fatalf("event %+v, want the deletion of %v", c, o)
@@ -681,7 +681,7 @@ func TestKernelWatchOverrun(t *testing.T) {
 	l.add(objects...)
 	for next(t, w) != (route.Overrun{}) {
 	}
-	// It goes on after the overrun.
+	// The watcher continues after the overrun.
 	last := route.Route{Table: 4000, Dst: pfx("2001:db8:ffff::/64"), Link: "a0"}
 	found := make(chan bool)
 	go func() {
@@ -710,7 +710,7 @@ func TestKernelWatchOverrun(t *testing.T) {
 	}
 }
 
-// 100,000 routes through one nexthop object.
+// BenchmarkKernel100k adds 100,000 routes through one nexthop object.
 func BenchmarkKernel100k(b *testing.B) {
 	l := newLab(b)
 	n := route.Nexthop{ID: 7, Link: "a0", SID: ip("fd00::1")}

@@ -27,14 +27,14 @@ const (
 	Router Protocol = 118
 )
 
-// Defaults that a zero field stands for.
+// Values that replace a zero field.
 const (
 	MainTable     = 254  // RT_TABLE_MAIN
 	DefaultMetric = 1024 // IP6_RT_PRIO_USER
 )
 
-// Class says what an object is. The order of the constants is the order in which objects are added;
-// they are deleted in the opposite order.
+// Class is the type of an object. The order of the constants is the order in which objects are
+// added; they are deleted in the opposite order.
 type Class uint8
 
 const (
@@ -61,17 +61,17 @@ func (c Class) String() string {
 }
 
 // An Object is one piece of kernel state: an Address, Rule, Nexthop or Route, or one of these as
-// Altered. Objects are values: two that mean the same are equal once normal. String gives the
-// arguments of the iproute2 command that makes the object, without its owner.
+// Altered. Objects are values: equivalent objects are equal after Normal. String gives the
+// arguments of the iproute2 command that adds the object, without its protocol number.
 type Object interface {
 	Key() Key
 	String() string
-	// Normal replaces zero fields by what they stand for.
+	// Normal replaces zero fields with their defaults.
 	Normal() Object
 	// Check returns why the object is invalid.
 	Check() error
 
-	object() // only the types of this package
+	object() // implemented only by the types of this package
 }
 
 // A Key identifies an object of the kernel. An object replaces the previous one with its key.
@@ -100,15 +100,15 @@ func (k Key) String() string {
 	}
 }
 
-// compare orders keys by class and then as a reader expects them.
+// compare orders keys by class, table or priority, link, prefix and metric.
 func (k Key) compare(l Key) int {
 	return cmp.Or(cmp.Compare(k.class, l.class), cmp.Compare(k.a, l.a), cmp.Compare(k.link, l.link),
 		k.prefix.Addr().Compare(l.prefix.Addr()), cmp.Compare(k.prefix.Bits(), l.prefix.Bits()), cmp.Compare(k.b, l.b))
 }
 
-// An Address of a link, without duplicate address detection and without lifetime. Its key is the
-// link and the address; the length may change. `ip address change` by an operator clears the owner
-// in the kernel.
+// An Address is an IPv6 address of a link, without duplicate address detection and without
+// lifetime. Its key is the link and the address; the length may change. `ip address change` by an
+// operator clears the owner in the kernel.
 type Address struct {
 	Link   string
 	Prefix netip.Prefix // the address and its length
@@ -147,15 +147,15 @@ func (a Address) Check() error {
 	return checkLink(a.Link)
 }
 
-// A Rule looks packets up in a table, or drops them with an error to the sender. A packet matches
-// by its source in From or its destination in To, not both, and by the interface that it arrived
-// on; zero fields match all. All fields are its key.
+// A Rule is a policy rule: it looks matching packets up in a table, or drops them and sends an
+// ICMPv6 error. It matches packets by source prefix (From) or destination prefix (To), not both,
+// and by incoming interface; a zero field matches all packets. All fields are its key.
 type Rule struct {
 	Priority    uint32 // lower is tried first
 	From, To    netip.Prefix
-	Iif         string // as a packet to be forwarded
+	Iif         string // incoming interface
 	Table       uint32
-	Unreachable bool // instead of a table
+	Unreachable bool // send an ICMPv6 error instead of looking up Table
 }
 
 // ruleTo distinguishes the key of a rule with a destination from one with a source; it cannot be in
@@ -174,7 +174,7 @@ func (r Rule) Key() Key {
 	return k
 }
 
-// rule returns the rule with this key; Table 0 is that of an unreachable rule.
+// rule returns the rule with this key; Table is 0 for an unreachable rule.
 func (k Key) rule() Rule {
 	r := Rule{Priority: k.a, Table: k.b, Unreachable: k.b == 0}
 	var to bool
@@ -234,8 +234,8 @@ func (r Rule) Check() error {
 type EncapMode uint8
 
 const (
-	// EncapRed puts an outer IPv6 header with the SID as its destination around the packet, without
-	// a segment routing header: H.Encaps.Red with one segment (RFC 8986 section 5.2). It costs 40
+	// EncapRed adds an outer IPv6 header whose destination is the SID, without a segment
+	// routing header: H.Encaps.Red with one segment (RFC 8986 section 5.2). The overhead is 40
 	// bytes.
 	EncapRed EncapMode = iota
 	// EncapFull adds the segment routing header too: H.Encaps (RFC 8986 section 5.1), 64 bytes.
@@ -249,8 +249,9 @@ func (m EncapMode) String() string {
 	return "encap.red"
 }
 
-// A Nexthop is a nexthop object, which any number of routes share. With an SID, packets are
-// encapsulated and sent there; Link is then only where the object belongs. Its key is the ID.
+// A Nexthop is a nexthop object, which any number of routes can use. With a SID, packets are
+// encapsulated and routed to the SID; Link is then the device of the object and does not select the
+// outgoing interface. Its key is the ID.
 type Nexthop struct {
 	ID      uint32
 	Link    string
@@ -304,8 +305,8 @@ func (n Nexthop) Check() error {
 type Kind uint8
 
 const (
-	Unicast     Kind = iota // deliver it to a next hop
-	Unreachable             // drop it, with an error to the sender
+	Unicast     Kind = iota // forward it to a next hop
+	Unreachable             // drop it and send an ICMPv6 error
 	Blackhole               // drop it silently
 )
 
@@ -326,7 +327,7 @@ type Behavior uint8
 const (
 	NoBehavior Behavior = iota
 	EndDX6              // End.DX6: decapsulate, send to an IPv6 neighbor (section 4.4)
-	EndDT6              // End.DT6: decapsulate, look the inner destination up in a table (section 4.6)
+	EndDT6              // End.DT6: decapsulate, look up the inner destination in a table (section 4.6)
 )
 
 func (b Behavior) String() string {
@@ -340,15 +341,16 @@ func (b Behavior) String() string {
 	}
 }
 
-// LocalAction makes the destination of a route an SID of this node. The zero value is none.
+// LocalAction is the seg6local action of a route whose destination is a SID of this node. The zero
+// value is no action.
 type LocalAction struct {
 	Behavior Behavior
-	Table    uint32     // of EndDT6; needs no VRF
-	Nexthop  netip.Addr // of EndDX6: the neighbor, which must be on a link
+	Table    uint32     // lookup table of EndDT6; needs no VRF
+	Nexthop  netip.Addr // neighbor of EndDX6, which must be on-link
 }
 
-// A Route in a table. A unicast route has a nexthop object, or a link, or a gateway and its link,
-// or a local action and a link. Its key is the table, the destination and the metric.
+// A Route is a route in a table. A unicast route has a nexthop object, or a link, or a gateway and
+// its link, or a local action and a link. Its key is the table, the destination and the metric.
 type Route struct {
 	Table     uint32 // zero: MainTable
 	Dst       netip.Prefix
@@ -432,7 +434,8 @@ func (r Route) Check() error {
 	case r.Kind == Unicast && !direct && r.NexthopID == 0:
 		return errors.New("route has no next hop")
 	case r.Gateway.IsValid() && r.Link == "":
-		// The kernel would choose a link and report it ever after.
+		// The kernel would choose a link and report it in dumps, so the route would differ
+		// from the desired one.
 		return errors.New("gateway has no link")
 	case direct && r.NexthopID != 0:
 		return errors.New("route has a nexthop object and a gateway or link")
@@ -446,7 +449,7 @@ func (l LocalAction) check(r Route) error {
 	}
 	switch {
 	case r.Link == "" || r.Link == "lo":
-		// On lo the kernel accepts the route and never acts on it.
+		// The kernel accepts the route on lo but never executes the action.
 		return errors.New("local action needs a link other than lo")
 	case r.Gateway.IsValid():
 		return errors.New("local action has a gateway")
@@ -464,9 +467,9 @@ func (l LocalAction) check(r Route) error {
 	return checkOptional("next hop", l.Nexthop)
 }
 
-// Altered is an owned object found in the kernel that carries something this package never sets, so
-// that it differs from all that can be wanted under its key. It can be deleted and replaced, not
-// added.
+// Altered is an owned object found in the kernel with attributes that this package never sets, so
+// it differs from every possible desired object with its key. It can be deleted and replaced, but
+// not added.
 type Altered struct{ Object }
 
 func (a Altered) String() string { return a.Object.String() + " (altered)" }
@@ -545,9 +548,9 @@ type Op struct {
 	Protocol Protocol // the owner
 	Delete   bool
 	Object   Object
-	// Old is what the kernel is known to hold under the object's key for the same owner; nil when
-	// nothing is known. With it the object is replaced at once; without it whatever is there is
-	// looked at first, and another owner's object is left alone.
+	// Old is the object that the kernel is known to have with the same key and owner; nil if
+	// unknown. If set, the object is replaced directly; otherwise an existing object is read
+	// first, and it is not replaced if it has another owner.
 	Old Object
 }
 

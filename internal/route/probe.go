@@ -12,9 +12,10 @@ import (
 	"github.com/tabane/tabane/internal/feature"
 )
 
-// SupportsSEG6 returns nil when this kernel can encapsulate towards a SID and has local SIDs, and
-// the caller may configure them; a *feature.Error otherwise. It changes nothing: it asks to replace
-// objects that do not exist, and the kernel checks their encapsulation first.
+// SupportsSEG6 returns nil if this kernel supports seg6 encapsulation and seg6local actions and the
+// caller has the privilege to configure them, and a *feature.Error if the kernel does not support
+// them. It changes nothing: it requests the replacement of objects that do not exist, and the
+// kernel validates their encapsulation first.
 func SupportsSEG6() error {
 	c, err := Dial()
 	if err != nil {
@@ -36,8 +37,8 @@ func SupportsSEG6() error {
 	return nil
 }
 
-// refusal asks to replace an object that does not exist and returns why that is impossible other
-// than that.
+// refusal requests the replacement of an object that does not exist. It returns an error if the
+// kernel does not support the object or the caller lacks the privilege, and nil otherwise.
 func (c *Conn) refusal(o Object) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"slices"
 )
 
-// A Kernel is what a Reconciler configures; a Conn is one. Apply returns an error for each op.
+// A Kernel is the interface through which a Reconciler configures the kernel; Conn implements it.
+// Apply returns an error for each op.
 type Kernel interface {
 	Apply(ops []Op) []error
 	Dump(p Protocol) ([]Object, error)
@@ -18,9 +19,9 @@ type Kernel interface {
 // difference. The cost of a change does not depend on the number of objects. It is not safe for
 // concurrent use.
 //
-// After a restart a daemon takes over the objects of its previous instance: Resync, Set the desired
-// objects, Flush; and once all of them are known, as after the End-of-RIB of all sessions, Sweep
-// and Flush again.
+// After a restart a daemon takes over the objects of its previous instance: it calls Resync, Set
+// for the desired objects, and Flush. Once all desired objects are known, for example after the
+// End-of-RIB of all sessions, it calls Sweep and Flush again.
 type Reconciler struct {
 	kernel   Kernel
 	protocol Protocol
@@ -31,7 +32,7 @@ type Reconciler struct {
 	pending    int      // the number of dirty entries
 	counts     [classes]Count
 	swept      bool
-	prefSrcs   bool   // some route has or had a preferred source
+	prefSrcs   bool   // a route has or had a preferred source
 	generation uint32 // of the last resync
 	// down are the links that are not up, and waiting the entries that cannot be added yet.
 	down    map[string]Link
@@ -39,8 +40,7 @@ type Reconciler struct {
 	onLink  map[string]int // objects of the kernel by link
 }
 
-// A dependency is what the kernel needs before it can add an object: a link that is up, or a nexthop
-// object.
+// A dependency is a precondition for adding an object: a link that is up, or a nexthop object.
 type dependency struct {
 	link    string
 	nexthop uint32
@@ -51,13 +51,13 @@ type waitlist struct{ entries []*entry }
 
 type entry struct {
 	key        Key
-	want, have Object // normal; nil: nothing
+	want, have Object // in normal form; nil: no object
 	err        error  // of the last attempt
-	kept       bool   // found in the kernel, not desired yet, not stale yet
-	double     bool   // the kernel has more than one under the key
+	kept       bool   // found in the kernel, not desired and not yet stale
+	double     bool   // the kernel has several objects with the key
 	queued     bool
 	waiting    *waitlist // set while queued and not in the queue
-	generation uint32    // of the resync that last found it
+	generation uint32    // generation of the resync that last found it
 	changed    uint32    // the generation in which have was last changed other than by a resync
 }
 
@@ -81,13 +81,15 @@ func (c *Count) add(e *entry, n int) {
 	}
 }
 
-// NewReconciler returns a Reconciler without desired objects, which does not know the kernel's yet.
+// NewReconciler returns a Reconciler without desired or known kernel objects; call Resync to read
+// the kernel's.
 func NewReconciler(k Kernel, p Protocol, log *slog.Logger) *Reconciler {
 	return &Reconciler{kernel: k, protocol: p, log: log, entries: map[Key]*entry{},
 		down: map[string]Link{}, waiting: map[dependency]*waitlist{}, onLink: map[string]int{}}
 }
 
-// change is the only way entries change: it keeps the counts, the queue and the map right.
+// change applies f to an entry and updates the counts, the queue and the map. Entries are not
+// changed in any other way.
 func (r *Reconciler) change(e *entry, f func()) {
 	count, dirty, had := &r.counts[e.key.class], e.dirty(), e.have != nil
 	count.add(e, -1)
@@ -120,12 +122,12 @@ func (r *Reconciler) change(e *entry, f func()) {
 	}
 }
 
-// blocked returns what a desired object waits for.
+// blocked returns the unmet dependency of a desired object, if any.
 func (r *Reconciler) blocked(o Object) (dependency, bool) {
 	var link string
 	switch o := o.(type) {
 	case Nexthop:
-		// Without a carrier the kernel has no nexthop objects.
+		// The kernel accepts no nexthop object on a link without carrier.
 		if l, down := r.down[o.Link]; down && !l.Up {
 			return dependency{link: o.Link}, true
 		}
@@ -142,10 +144,10 @@ func (r *Reconciler) blocked(o Object) (dependency, bool) {
 	return dependency{}, false
 }
 
-// errWaits is the error of an entry that is not tried.
+// errWaits is the error of an entry that waits for a dependency.
 var errWaits = errors.New("waits for its link or nexthop object")
 
-// wait takes an entry out of the queue until its dependency is released.
+// wait removes an entry from the queue until its dependency is released.
 func (r *Reconciler) wait(e *entry, on dependency) {
 	l := r.waiting[on]
 	if l == nil {
@@ -173,9 +175,9 @@ func (r *Reconciler) release(on dependency) {
 	}
 }
 
-// Link applies a change of a link: objects on one that is down are added when it is up again. It
-// reports whether the link had objects. The kernel deletes nexthop objects on a link without carrier,
-// and all routes on one that is administratively down or gone, mostly without events.
+// Link applies a link change: objects on a link that is down are added when it comes up. It reports
+// whether the link had objects. The kernel deletes nexthop objects on a link without carrier, and
+// all routes on a link that is administratively down or deleted, mostly without events.
 func (r *Reconciler) Link(c LinkChange) (used bool) {
 	l := c.Link
 	if c.Deleted {
@@ -202,7 +204,7 @@ func (r *Reconciler) Link(c LinkChange) (used bool) {
 	return used
 }
 
-// loseLink accounts for what the kernel drops by itself when a link is not up.
+// loseLink records as lost the objects that the kernel deletes when a link is not up.
 func (r *Reconciler) loseLink(l Link) {
 	var nexthops []*entry
 	for _, e := range r.entries {
@@ -223,7 +225,7 @@ func (r *Reconciler) loseLink(l Link) {
 	r.lose(ClassNexthop, nexthops)
 }
 
-// linkOf returns the link that an object is on; empty if there is none.
+// linkOf returns the link of an object, or an empty string if it has none.
 func linkOf(o Object) string {
 	switch o := unaltered(o).(type) {
 	case Nexthop:
@@ -236,7 +238,7 @@ func linkOf(o Object) string {
 	return ""
 }
 
-// lost notes that the kernel has dropped an object.
+// lost records that the kernel has deleted an object.
 func (r *Reconciler) lost(e *entry) {
 	r.change(e, func() { e.have, e.double, e.kept, e.changed = nil, false, false, r.generation })
 }
@@ -250,7 +252,8 @@ func (r *Reconciler) entry(k Key) *entry {
 	return e
 }
 
-// Set makes an object desired, in place of the one with its key. An invalid object fails at Flush.
+// Set adds a desired object and replaces the previous one with its key. An invalid object fails in
+// Flush.
 func (r *Reconciler) Set(o Object) {
 	o = o.Normal()
 	e := r.entry(o.Key())
@@ -261,21 +264,22 @@ func (r *Reconciler) Set(o Object) {
 	r.change(e, func() {
 		e.want, e.kept = o, false
 		if e.have == o {
-			e.have = o // one copy instead of two equal ones
+			e.have = o // share one copy
 		}
 	})
 }
 
-// Delete makes the object no longer desired.
+// Delete removes the object with the key from the desired state.
 func (r *Reconciler) Delete(k Key) {
 	if e := r.entries[k]; e != nil {
 		r.change(e, func() { e.want, e.kept = nil, false })
 	}
 }
 
-// Changed applies a change by another program, as a Watcher reports it. The next Flush restores a
-// desired object that was deleted or replaced, with the routes that went with a nexthop object. It
-// reports whether the change concerns a known object: others may have changed with it.
+// Changed applies a change made by another program, as reported by a Watcher. The next Flush
+// restores a desired object that was deleted or replaced, and the routes that the kernel deleted
+// with a nexthop object. It reports whether the change concerns a known object; if so, other
+// objects may have changed too.
 func (r *Reconciler) Changed(c ObjectChange) bool {
 	o := c.Object.Normal()
 	e, ours := r.entries[o.Key()], c.Protocol == r.protocol
@@ -283,9 +287,9 @@ func (r *Reconciler) Changed(c ObjectChange) bool {
 	case e == nil || e.have == nil || e.double:
 		return ours && !c.Deleted
 	case o.Key().class == ClassAddress && !c.Deleted:
-		return false // the kernel reports every change of its state
+		return false // the kernel also reports changes of an address's state
 	case c.Deleted && (!ours || e.have != o):
-		return ours // the object was replaced since
+		return ours // the object has been replaced since
 	case !c.Deleted && ours:
 		if e.have == o {
 			return false
@@ -298,8 +302,8 @@ func (r *Reconciler) Changed(c ObjectChange) bool {
 	return true
 }
 
-// Clear makes nothing desired: the next Flush removes everything that the owner has, found objects
-// included.
+// Clear removes all desired objects: the next Flush deletes all objects of the owner, including
+// those found by Resync.
 func (r *Reconciler) Clear() {
 	r.swept = true
 	for _, e := range r.entries {
@@ -307,9 +311,9 @@ func (r *Reconciler) Clear() {
 	}
 }
 
-// Sweep makes owned objects that are not desired stale, those found so far and those that a Resync
-// will find: the next Flush deletes them. Until Sweep they are kept, so that a restart drops no
-// packet.
+// Sweep marks owned objects that are not desired as stale, both those found so far and those that a
+// later Resync finds; the next Flush deletes them. Before Sweep they are kept, so that a restart
+// drops no packets.
 func (r *Reconciler) Sweep() {
 	r.swept = true
 	n := 0
@@ -336,16 +340,16 @@ func (r *Reconciler) Resync() error {
 	return nil
 }
 
-// A Comparison is a Resync in steps, so that a large one need not delay anything: Compare before
-// the dump, Add for parts of it, End. Objects that were changed after Compare are left out. It is
-// void as soon as another one begins.
+// A Comparison is a Resync in steps, so that a large dump does not block the caller: Compare before
+// the dump, Add for each part of it, then End. Objects that changed after Compare are ignored.
+// Starting another Comparison cancels it.
 type Comparison struct {
 	r          *Reconciler
 	generation uint32
 	before     int
 }
 
-// Compare begins a Comparison.
+// Compare starts a Comparison.
 func (r *Reconciler) Compare() *Comparison {
 	r.generation++
 	return &Comparison{r: r, generation: r.generation, before: r.pending}
@@ -366,7 +370,7 @@ func (c *Comparison) Add(objects []Object) {
 		r.change(e, func() {
 			switch {
 			case e.generation == c.generation:
-				// A second object with the same key, as another program can add it.
+				// A second object with the same key, which another program can add.
 				e.have, e.double = Altered{unaltered(e.have)}, true
 			case e.want == o:
 				e.have, e.double = e.want, false
@@ -380,7 +384,8 @@ func (c *Comparison) Add(objects []Object) {
 	}
 }
 
-// End completes the comparison: what was not in the dump is not in the kernel.
+// End completes the comparison: objects that were not in the dump are recorded as absent from the
+// kernel.
 func (c *Comparison) End() {
 	r := c.r
 	if c.generation != r.generation {
@@ -396,7 +401,8 @@ func (c *Comparison) End() {
 	}
 }
 
-// Settled reports whether the kernel is known to have what is desired under the key, be it nothing.
+// Settled reports whether the kernel is known to match the desired state of the key, which may be
+// no object.
 func (r *Reconciler) Settled(k Key) bool {
 	e := r.entries[k]
 	return e == nil || !e.dirty()
@@ -414,7 +420,7 @@ func (r *Reconciler) Counts() map[Class]Count {
 	return m
 }
 
-// Want returns all wanted objects in the order of their classes, tables, links and prefixes.
+// Want returns all desired objects, ordered by class, table, link and prefix.
 func (r *Reconciler) Want() []Object {
 	var all []Object
 	for _, e := range r.entries {
@@ -426,13 +432,13 @@ func (r *Reconciler) Want() []Object {
 	return all
 }
 
-// A FlushError is the failure of some objects in a Flush. It wraps the errors of the first few.
+// A FlushError reports the objects that failed in a Flush. It wraps the errors of the first few.
 type FlushError struct {
 	Failed int // objects that stay dirty
 	Errs   []error
 }
 
-// flushErrors is how many objects a FlushError names.
+// flushErrors is the maximum number of errors in a FlushError.
 const flushErrors = 3
 
 func (e *FlushError) Error() string {
@@ -452,14 +458,15 @@ func (e *FlushError) Error() string {
 // Unwrap returns the errors of the first few objects.
 func (e *FlushError) Unwrap() []error { return e.Errs }
 
-// Flush applies what is dirty to the kernel: it adds and replaces nexthops, routes (unreachable
-// defaults before others), rules and addresses, then it deletes addresses, rules, routes and
-// nexthops. What failed stays dirty for the next Flush; an addition that failed is tried a second
-// time when others succeeded, because one may need another. The error is a *FlushError.
+// Flush applies dirty entries to the kernel: it adds and replaces nexthops, routes (unreachable
+// defaults first), rules and addresses, then deletes addresses, rules, routes and nexthops. Failed
+// entries stay dirty for the next Flush. Failed additions are retried once if others succeeded,
+// because an object may depend on another. The error is a *FlushError.
 func (r *Reconciler) Flush() error {
 	var add, del [classes][]*entry
 	r.take(&add, &del)
-	// Of two objects under one key a replacement would replace either; so one goes first.
+	// With two objects under one key a replacement could replace either, so one is deleted
+	// first.
 	for _, e := range slices.Concat(add[:]...) {
 		if e.double {
 			r.separate(e)
@@ -507,7 +514,7 @@ func (r *Reconciler) Flush() error {
 	return fe
 }
 
-// take empties the queue.
+// take empties the queue into add and del, by class.
 func (r *Reconciler) take(add, del *[classes][]*entry) {
 	queue := r.queue
 	r.queue = nil
@@ -524,7 +531,7 @@ func (r *Reconciler) take(add, del *[classes][]*entry) {
 	}
 }
 
-// ready returns the entries that can be added now; the others wait for what they depend on.
+// ready returns the entries that can be added now; the others wait for their dependencies.
 func (r *Reconciler) ready(list []*entry) []*entry {
 	kept := list[:0]
 	for _, e := range list {
@@ -537,7 +544,7 @@ func (r *Reconciler) ready(list []*entry) []*entry {
 	return kept
 }
 
-// apply brings entries to the kernel and returns those that failed.
+// apply applies entries to the kernel and returns those that failed.
 func (r *Reconciler) apply(list []*entry) (failed []*entry) {
 	if len(list) == 0 {
 		return nil
@@ -567,8 +574,8 @@ func (r *Reconciler) apply(list []*entry) (failed []*entry) {
 	return failed
 }
 
-// separate deletes one of several objects under a key. A failure shows again when the key's object
-// is replaced.
+// separate deletes one of several objects with the same key. An error is ignored here, because the
+// replacement of the object fails as well.
 func (r *Reconciler) separate(e *entry) {
 	op := Op{Protocol: r.protocol, Delete: true, Object: e.have}
 	if errs := r.kernel.Apply([]Op{op}); len(errs) == 1 && errs[0] == nil {
@@ -576,8 +583,8 @@ func (r *Reconciler) separate(e *entry) {
 	}
 }
 
-// lose accounts for what the kernel drops by itself when the objects in list are deleted: with a
-// nexthop object its routes, with an address its use as preferred source (fib6_nh and
+// lose records the side effects in the kernel of deleting the objects in list: a nexthop object is
+// deleted with its routes, an address is removed as preferred source from routes (fib6_nh and
 // rt6_remove_prefsrc in the kernel).
 func (r *Reconciler) lose(class Class, list []*entry) {
 	nexthops, addresses := map[uint32]bool{}, map[netip.Addr]bool{}
@@ -618,8 +625,8 @@ func (r *Reconciler) requeue(e *entry) {
 	}
 }
 
-// withoutDying leaves out the routes that go with their nexthop: one deletion instead of a hundred
-// thousand.
+// withoutDying returns the routes without those that the kernel deletes with their nexthop object:
+// one deletion instead of a hundred thousand.
 func withoutDying(routes, nexthops []*entry) []*entry {
 	if len(nexthops) == 0 {
 		return routes

@@ -47,7 +47,7 @@ func expectLog(t *testing.T, k *routetest.Kernel, want ...string) {
 	}
 }
 
-// peer is what an edge holds for one egress peer.
+// peer returns the objects that an edge configures for one egress peer.
 func peer() (guard, epe route.Route, nh route.Nexthop, rule route.Rule, addr route.Address) {
 	guard = route.Route{Table: 101, Dst: pfx("::/0"), Kind: route.Unreachable, Metric: 4294967295}
 	epe = route.Route{Table: 101, Dst: pfx("2001:db8:c::/64"), NexthopID: 7}
@@ -107,7 +107,7 @@ func TestFlushOrder(t *testing.T) {
 	}
 }
 
-// The kernel drops the routes of a nexthop object; wanted ones come back with the object.
+// The kernel deletes the routes of a nexthop object; desired ones are added again with the object.
 func TestNexthopTakesRoutesAlong(t *testing.T) {
 	k := &routetest.Kernel{}
 	r := newReconciler(k)
@@ -135,7 +135,7 @@ func TestNexthopTakesRoutesAlong(t *testing.T) {
 		t.Errorf("kernel %v, pending %d", k.All(), r.Pending())
 	}
 
-	// A nexthop that could not be deleted: its withdrawn routes are still to be deleted too.
+	// If a nexthop object cannot be deleted, its withdrawn routes still have to be deleted.
 	k.Fault = func(op route.Op) error {
 		if op.Delete && op.Object.Key() == nh.Key() {
 			return unix.EBUSY
@@ -155,7 +155,7 @@ func TestNexthopTakesRoutesAlong(t *testing.T) {
 	}
 }
 
-// A route may need an address that is added after it, and loses it again.
+// A route may have a preferred source that is added after the route and deleted before it.
 func TestPreferredSource(t *testing.T) {
 	k := &routetest.Kernel{}
 	r := newReconciler(k)
@@ -176,7 +176,7 @@ func TestPreferredSource(t *testing.T) {
 	}
 }
 
-// A restarted daemon leaves correct objects alone and deletes stale ones only after Sweep.
+// A restarted daemon does not change correct objects and deletes stale ones only after Sweep.
 func TestTakeOver(t *testing.T) {
 	k := &routetest.Kernel{}
 	guard, epe, nh, rule, addr := peer()
@@ -209,14 +209,14 @@ func TestTakeOver(t *testing.T) {
 	if len(k.All()) != 6 {
 		t.Errorf("kernel %v", k.All())
 	}
-	// After Sweep, strange objects of our protocol are stale when they are found.
+	// After Sweep, unknown objects of our protocol are stale as soon as they are found.
 	k.Put(route.Edge, stale)
 	resync()
 	flush(t, r)
 	expectLog(t, k, "route delete 2001:db8:dead::/64 table 101 nhid 7 proto 117")
 }
 
-// What was found and never wanted goes when it is named, and all of it on a clean stop, without
+// Found objects that were never desired are deleted by Delete, and all of them by Clear, without
 // Sweep.
 func TestDeleteInherited(t *testing.T) {
 	k := &routetest.Kernel{}
@@ -377,7 +377,8 @@ func universe() map[route.Key][]route.Object {
 	return m
 }
 
-// Whatever happens, the kernel ends with what is wanted, and what others own is as they left it.
+// After any sequence of changes and faults, the kernel has the desired objects, and objects of
+// other owners are unchanged.
 func TestConverge(t *testing.T) {
 	objects := universe()
 	keys := slices.SortedFunc(maps.Keys(objects), func(a, b route.Key) int { return strings.Compare(a.String(), b.String()) })
@@ -448,7 +449,7 @@ func TestConverge(t *testing.T) {
 				key := key()
 				o := object(key)
 				if rt, ok := o.(route.Route); ok && (rt.NexthopID != 0 || rt.PrefSrc.IsValid()) {
-					return // would fall with our objects, as the kernel does it
+					return // the kernel deletes it together with our objects
 				}
 				theirs[key] = o
 				k.Put(foreign, o)
@@ -464,7 +465,8 @@ func TestConverge(t *testing.T) {
 			"link": func(t *rapid.T) {
 				l := route.Link{Index: 2, Name: rapid.SampledFrom([]string{"eth0", "eth1"}).Draw(t, "link"), Admin: true, Up: true}
 				if rapid.Bool().Draw(t, "down") {
-					// The kernel here keeps nothing on a link: what is noted as gone is found again.
+					// The test kernel does not delete objects when a link goes
+					// down, so objects recorded as lost are found again.
 					r.Link(route.LinkChange{Link: route.Link{Index: 2, Name: l.Name}})
 				}
 				r.Link(route.LinkChange{Link: l})
@@ -527,7 +529,7 @@ func TestConverge(t *testing.T) {
 		k.Fault = nil
 		r.Sweep()
 		resync()
-		_ = r.Flush() // objects may lack their nexthop or address, or their place may be taken
+		_ = r.Flush() // a dependency may be missing, or another owner may have the key
 		_ = r.Flush()
 		expect := map[route.Key]routetest.Owned{}
 		for key, o := range theirs {
@@ -548,7 +550,7 @@ func TestConverge(t *testing.T) {
 			expect[key] = routetest.Owned{Protocol: route.Edge, Object: o}
 		}
 		got := k.All()
-		// A route that cannot be replaced stays as it was: compare only what can be reached.
+		// A route that cannot be replaced stays unchanged: compare only achievable objects.
 		for key := range want {
 			if _, reachable := expect[key]; !reachable && theirs[key] == nil {
 				delete(got, key)
@@ -570,7 +572,7 @@ func TestConverge(t *testing.T) {
 	})
 }
 
-// possible reports whether what a route depends on exists.
+// possible reports whether the nexthop object and preferred source of a route exist.
 func possible(o route.Object, there map[route.Key]routetest.Owned) bool {
 	r, ok := o.(route.Route)
 	if !ok {
@@ -593,7 +595,7 @@ func manyRoutes(n int) []route.Object {
 	return objects
 }
 
-// free accepts everything and costs nothing.
+// free is a Kernel that accepts all operations at no cost, for benchmarks.
 type free struct{}
 
 func (free) Apply(ops []route.Op) []error                { return make([]error, len(ops)) }
@@ -613,7 +615,7 @@ func BenchmarkFlush100k(b *testing.B) {
 	b.ReportMetric(float64(b.N)*1e5/b.Elapsed().Seconds(), "routes/s")
 }
 
-// One route changes among 100,000.
+// BenchmarkFlushOneOf100k changes one route of 100,000.
 func BenchmarkFlushOneOf100k(b *testing.B) {
 	objects := manyRoutes(100_000)
 	r := newReconciler(free{})
@@ -636,8 +638,8 @@ func BenchmarkFlushOneOf100k(b *testing.B) {
 }
 
 // Objects that another program deletes or replaces are restored by the next flush, without a
-// resync, together with the routes that the kernel drops with them; events of old objects change
-// nothing.
+// resync, together with the routes that the kernel drops with them; events of outdated objects have
+// no effect.
 func TestChanged(t *testing.T) {
 	guard, via, nexthop, rule, address := peer()
 	src := route.Route{Table: 9, Dst: pfx("2001:db8:9::/64"), Link: "eth9", PrefSrc: address.Prefix.Addr()}
@@ -687,13 +689,13 @@ func TestChanged(t *testing.T) {
 			t.Errorf("%+v made %d objects pending", c, r.Pending()-before)
 		}
 	}
-	// What replaced the object since is not what was deleted.
+	// A deletion event of an object that has been replaced since has no effect.
 	old := nexthop
 	old.SID = ip("fd00::99")
 	if r.Changed(route.ObjectChange{Object: old, Protocol: route.Edge, Deleted: true}); r.Pending() != before {
 		t.Error("the deletion of an older object counts")
 	}
-	// Another owner's object is left alone, and reported.
+	// An object of another owner is not replaced, and an error is reported.
 	k, r := setup()
 	k.Put(99, guard)
 	r.Changed(route.ObjectChange{Object: guard, Protocol: 99})
@@ -702,7 +704,7 @@ func TestChanged(t *testing.T) {
 	}
 }
 
-// A link that goes down takes its objects along. They are added when it is up, not before.
+// The objects on a link are lost when it goes down. They are added when it comes up, not before.
 func TestLink(t *testing.T) {
 	guard, via, nexthop, rule, _ := peer()
 	plain := route.Route{Table: 9, Dst: pfx("2001:db8:9::/64"), Link: nexthop.Link}
@@ -734,7 +736,8 @@ func TestLink(t *testing.T) {
 			if len(k.Log) != n {
 				t.Errorf("with the link down: %v", k.Log[n:])
 			}
-			// What is desired meanwhile waits as well; what is no longer desired does not.
+			// An object that becomes desired while the link is down waits too; one that
+			// is no longer desired does not.
 			late := via
 			late.Dst = pfx("2001:db8:77::/64")
 			r.Set(late)
@@ -754,7 +757,7 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// A route moves to another nexthop object while it waits for one on a link that is down.
+// A route is changed to another nexthop object while it waits for one on a link that is down.
 func TestWaitingRouteMoves(t *testing.T) {
 	_, via, nexthop, _, _ := peer()
 	k := &routetest.Kernel{}
@@ -777,7 +780,7 @@ func TestWaitingRouteMoves(t *testing.T) {
 	}
 }
 
-// Objects that change while the kernel is read are not judged by what was read before.
+// Objects that change during a dump are not compared with the outdated dump.
 func TestComparisonLeavesOutChanges(t *testing.T) {
 	guard, via, nexthop, rule, address := peer()
 	k := &routetest.Kernel{}
@@ -811,7 +814,7 @@ func TestComparisonLeavesOutChanges(t *testing.T) {
 	if got := k.All(); !maps.Equal(got, want) {
 		t.Errorf("kernel %v, want %v", got, want)
 	}
-	// A comparison that another one has overtaken has no effect.
+	// A comparison has no effect after another one was started.
 	old := r.Compare()
 	if err := r.Resync(); err != nil {
 		t.Fatal(err)

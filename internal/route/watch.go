@@ -29,7 +29,7 @@ const (
 // An Event is a LinkChange, ObjectChange or Overrun.
 type Event interface{ event() }
 
-// A LinkChange is the new state of a link, or that it is gone. Consecutive ones may be equal.
+// A LinkChange is the new state of a link, or its deletion. Consecutive ones may be equal.
 type LinkChange struct {
 	Link    Link
 	Deleted bool
@@ -37,7 +37,7 @@ type LinkChange struct {
 
 // An ObjectChange is an object that was added, replaced or deleted. The kernel does not report
 // nexthop objects that it deletes because their link goes down or loses its carrier, nor IPv4
-// routes that go with their nexthop object.
+// routes that it deletes with their nexthop object.
 type ObjectChange struct {
 	Object   Object
 	Protocol Protocol
@@ -45,7 +45,7 @@ type ObjectChange struct {
 	Time     time.Time // when it was read from the kernel
 }
 
-// An Overrun: events were lost, so links and objects must be read again.
+// An Overrun means that events were lost; links and objects must be read again.
 type Overrun struct{}
 
 func (LinkChange) event()   {}
@@ -55,7 +55,7 @@ func (Overrun) event()      {}
 const (
 	// watchBuffer holds about ten thousand route events.
 	watchBuffer = 8 << 20
-	// watchQueue is the number of events that are decoded ahead of the reader.
+	// watchQueue is the number of decoded events that are queued for the caller.
 	watchQueue = 1024
 )
 
@@ -64,7 +64,8 @@ type Watcher struct {
 	events chan Event
 	nl     *netlink.Conn
 	cancel context.CancelFunc
-	// links are the names of links by index, and emitLinks: the caller wants their events.
+	// links are the names of links by index; emitLinks is set if the caller subscribed to
+	// Links.
 	links     map[uint32]string
 	emitLinks bool
 
@@ -73,16 +74,16 @@ type Watcher struct {
 }
 
 // Watch subscribes to groups in the network namespace of the calling thread. Events that happen
-// after it returns are reported until ctx ends or Close is called; a slow reader sees an Overrun
-// instead of what it missed.
+// after it returns are reported until ctx ends or Close is called; a slow reader receives an
+// Overrun in place of lost events.
 func Watch(ctx context.Context, groups ...Group) (*Watcher, error) {
 	return watch(ctx, watchBuffer, nil, groups...)
 }
 
-// WatchOwned is like Watch, and reports what others do to objects with the protocol number: not
-// what was done over c, and not the routes that the kernel deletes together with a link or a nexthop
-// object. An object of another owner is reported when it has replaced one. c must be in the network
-// namespace of the calling thread.
+// WatchOwned is like Watch, but reports only changes that other programs make to objects with the
+// protocol number. It reports neither changes made through c nor routes that the kernel deletes
+// together with a link or a nexthop object. An object of another owner is reported if it replaced
+// an existing one. c must be in the network namespace of the calling thread.
 func (c *Conn) WatchOwned(ctx context.Context, p Protocol, groups ...Group) (*Watcher, error) {
 	port, err := c.port()
 	if err != nil {
@@ -105,7 +106,7 @@ func watch(ctx context.Context, buffer int, filter []bpf.RawInstruction, groups 
 			return nil, errors.Join(fmt.Errorf("watch rtnetlink: %w", cause(err)), nl.Close())
 		}
 	}
-	// Links are always followed, for their names.
+	// Links are always subscribed to, for their names.
 	for _, g := range append([]Group{Links}, groups...) {
 		if err := nl.JoinGroup(uint32(g)); err != nil {
 			return nil, errors.Join(fmt.Errorf("watch rtnetlink group %d: %w", g, cause(err)), nl.Close())
@@ -120,7 +121,7 @@ func watch(ctx context.Context, buffer int, filter []bpf.RawInstruction, groups 
 		cancel()
 		return nil, errors.Join(err, nl.Close())
 	}
-	// Closing the socket is what ends a blocked read.
+	// Closing the socket unblocks a pending read.
 	stop := context.AfterFunc(ctx, func() { _ = nl.Close() })
 	go func() {
 		defer close(w.events)
@@ -149,11 +150,13 @@ func (w *Watcher) readLinks() error {
 	return errors.Join(err, c.Close())
 }
 
-// name returns the name of a link. A deleted one keeps its name for the objects that go with it.
+// name returns the name of a link. The name of a deleted link is kept for the events of objects
+// deleted with it.
 func (w *Watcher) name(index uint32) (string, error) { return w.links[index], nil }
 
-// ownedFilter is the socket filter of WatchOwned. A host may have a million routes of others, and
-// the owner itself may change a hundred thousand at once: their messages must not fill the queue.
+// ownedFilter returns the socket filter of WatchOwned. Other programs may have a million routes,
+// and the owner may change a hundred thousand at once; their notifications must not fill the
+// receive buffer.
 func ownedFilter(port uint32, p Protocol) []bpf.Instruction {
 	// Loads are big-endian, netlink headers in host order.
 	swap16 := func(v uint16) uint32 { return uint32(binary.BigEndian.Uint16(native.AppendUint16(nil, v))) }
@@ -180,14 +183,14 @@ func ownedFilter(port uint32, p Protocol) []bpf.Instruction {
 	equal(swap16(unix.RTM_DELNEXTHOP), nexthop)
 	equal(swap16(unix.RTM_NEWROUTE), at+2)
 	add(bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: swap16(unix.RTM_DELROUTE), SkipTrue: to(accept)})
-	// A route. Port 0 is the kernel.
+	// Routes. Port 0 is the kernel.
 	add(bpf.LoadAbsolute{Off: portOffset, Size: 4})
 	equal(0, drop)
 	add(bpf.LoadAbsolute{Off: routeProtocol, Size: 1})
 	add(bpf.Jump{Skip: uint32(to(owner))})
 	add(bpf.LoadAbsolute{Off: nexthopProtocol, Size: 1})
 	equal(uint32(p), accept)
-	// An object of another owner.
+	// Objects of another owner.
 	add(bpf.LoadAbsolute{Off: flagsOffset, Size: 2})
 	add(bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: swap16(unix.NLM_F_REPLACE), SkipTrue: to(drop)})
 	add(bpf.RetConstant{Val: math.MaxUint32})
@@ -273,7 +276,8 @@ func decodeEvent(typ uint16, b []byte, names links, now time.Time) (Event, error
 	switch typ {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		if len(b) > 0 && b[0] != unix.AF_UNSPEC {
-			// A bridge reports its ports in the same group; the link stays.
+			// AF_BRIDGE: a bridge reports its ports in the same group; the link itself
+			// is unchanged.
 			return nil, nil
 		}
 		l, err := decodeLink(b)

@@ -39,7 +39,7 @@ const (
 
 var native = binary.NativeEndian
 
-// Encoding. Each function appends to b.
+// Encoding functions. Each function appends to b.
 
 func putAttr(b []byte, typ uint16, data []byte) []byte {
 	b = native.AppendUint16(b, uint16(4+len(data)))
@@ -65,7 +65,7 @@ func putAddr(b []byte, typ uint16, a netip.Addr) []byte {
 	return putAttr(b, typ, data[:])
 }
 
-// putNested appends an attribute whose content is what fill appends.
+// putNested appends a nested attribute whose payload is written by fill.
 func putNested(b []byte, typ uint16, fill func([]byte) []byte) []byte {
 	start := len(b)
 	b = native.AppendUint16(b, 0)
@@ -211,7 +211,7 @@ var (
 	errAttr  = errors.New("attribute is malformed")
 )
 
-// attrs walks over attributes without copying them.
+// attrs iterates over attributes without copying them.
 type attrs struct {
 	b    []byte
 	typ  uint16
@@ -272,8 +272,8 @@ func (a *attrs) addr() netip.Addr {
 	return netip.AddrFrom16([16]byte(a.data))
 }
 
-// found is a decoded object with its owner. A nil object is not an error: the message is about
-// something that this package cannot own.
+// found is a decoded object with its owner. A nil object is not an error: the message describes an
+// object of a type that this package does not manage.
 type found struct {
 	object   Object
 	protocol Protocol
@@ -286,7 +286,7 @@ func (f *found) set(o Object, altered bool) {
 	f.object = o
 }
 
-// links gives the name of the link with an index; an empty name means there is none any more.
+// links returns the name of the link with an index; the name is empty if the link no longer exists.
 type links func(index uint32) (string, error)
 
 func decodeAddress(b []byte, names links) (f found, err error) {
@@ -352,7 +352,8 @@ func decodeRule(b []byte) (f found, err error) {
 	var (
 		r        = Rule{Table: uint32(b[4]), Unreachable: b[7] == unix.FR_ACT_UNREACHABLE}
 		src, dst netip.Addr
-		// Source and destination, a traffic class, another action, inversion.
+		// Both source and destination, a traffic class, another action, or an inverted
+		// match.
 		altered = b[1] != 0 && b[2] != 0 || b[3] != 0 || b[7] != unix.FR_ACT_TO_TBL && !r.Unreachable ||
 			native.Uint32(b[8:])&unix.FIB_RULE_INVERT != 0
 	)
@@ -461,7 +462,7 @@ func decodeNexthop(b []byte, names links) (f found, err error) {
 	return f, nil
 }
 
-// decodeSegment reports false for an encapsulation that a Nexthop cannot express.
+// decodeSegment decodes a seg6 encapsulation; ok is false if a Nexthop cannot express it.
 func decodeSegment(b []byte) (sid netip.Addr, m EncapMode, ok bool) {
 	at := attrs{b: b}
 	for at.next() {
@@ -485,7 +486,8 @@ func decodeRoute(b []byte, names links) (f found, err error) {
 	if len(b) < unix.SizeofRtMsg {
 		return found{}, errShort
 	}
-	// Routes with a source prefix are another kind of object; clones are the kernel's cache.
+	// Routes with a source prefix are not supported; cloned routes belong to the kernel's
+	// cache.
 	if b[0] != unix.AF_INET6 || b[2] != 0 || native.Uint32(b[8:])&unix.RTM_F_CLONED != 0 {
 		return found{}, nil
 	}
@@ -553,10 +555,11 @@ func decodeRoute(b []byte, names links) (f found, err error) {
 	}
 	switch {
 	case r.NexthopID != 0:
-		// The kernel adds what the object resolves to, for old readers.
+		// The kernel also reports the gateway and link of the nexthop object, for old user
+		// space.
 		r.Gateway = netip.Addr{}
 	case r.Kind != Unicast:
-		// The kernel puts these on lo.
+		// The kernel reports lo as the device of these routes.
 	default:
 		if typ != 0 {
 			var ok bool
@@ -578,7 +581,7 @@ func decodeRoute(b []byte, names links) (f found, err error) {
 	return f, nil
 }
 
-// decodeMetrics reports false for anything but an MTU.
+// decodeMetrics returns the MTU; ok is false if there are other metrics.
 func decodeMetrics(b []byte) (mtu uint32, ok bool) {
 	at := attrs{b: b}
 	for at.next() {
@@ -590,7 +593,7 @@ func decodeMetrics(b []byte) (mtu uint32, ok bool) {
 	return mtu, at.err == nil
 }
 
-// decodeLocal reports false for an action that a LocalAction cannot express.
+// decodeLocal decodes a seg6local action; ok is false if a LocalAction cannot express it.
 func decodeLocal(b []byte) (l LocalAction, ok bool) {
 	at := attrs{b: b}
 	for at.next() {
@@ -613,12 +616,12 @@ func decodeLocal(b []byte) (l LocalAction, ok bool) {
 	return l, at.err == nil && l.Behavior != NoBehavior
 }
 
-// A Link is a network interface as the kernel has it.
+// A Link is a network interface and its state in the kernel.
 type Link struct {
 	Index int
 	Name  string
 	Admin bool // administratively up (IFF_UP)
-	Up    bool // administratively and down to the wire (IFF_UP and IFF_LOWER_UP)
+	Up    bool // administratively up and with carrier (IFF_UP and IFF_LOWER_UP)
 	MTU   int  // bytes
 }
 

@@ -60,8 +60,7 @@ func decode(class Class, b []byte) (found, error) {
 	}
 }
 
-// What is encoded for the kernel decodes to the same object, and any attribute of unknown meaning
-// makes it altered.
+// An encoded object decodes to the same object, and an unknown attribute makes it Altered.
 func TestRoundTrip(t *testing.T) {
 	for _, o := range samples {
 		b := payload(t, o)
@@ -70,7 +69,7 @@ func TestRoundTrip(t *testing.T) {
 			t.Errorf("%v came back as %v, %v", o, f, err)
 		}
 		if o.Key().Class() == ClassAddress {
-			continue // carries labels and statistics that mean nothing here
+			continue // its labels and statistics are ignored
 		}
 		f, err = decode(o.Key().Class(), putUint32(bytes.Clone(b), 99, 1))
 		if err != nil || f.object != (Altered{o.Normal()}) {
@@ -103,7 +102,8 @@ func FuzzDecodeObject(f *testing.F) {
 		if o.Key().Class() != c || o != o.Normal() || o.String() == "" {
 			t.Fatalf("decoded %v of %s", o, o.Key().Class())
 		}
-		// What passes for one of ours can be written again and means the same.
+		// A decoded object that is valid and not Altered can be encoded again without a
+		// change.
 		if _, altered := o.(Altered); altered || o.Check() != nil || got.protocol == 0 {
 			return
 		}

@@ -1,6 +1,6 @@
-// Package routetest has a kernel in memory for tests of what uses package route. It knows only what
-// matters to a reconciler: slots, owners, what falls with what, and failures. It forwards no
-// packets, but Lookup returns the route that one would take.
+// Package routetest provides an in-memory kernel for tests of packages that use package route. It
+// models only what a reconciler depends on: keys, owners, deletion of dependent objects, and
+// failures. It forwards no packets, but Lookup returns the route of a packet.
 package routetest
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/tabane/tabane/internal/route"
 )
 
-// An Owned object in the kernel.
+// An Owned is an object in the kernel and its owner.
 type Owned struct {
 	Protocol route.Protocol
 	Object   route.Object
@@ -21,9 +21,10 @@ type Owned struct {
 
 // Kernel implements route.Kernel. The zero value is an empty kernel in which every link exists.
 type Kernel struct {
-	// Fault, if not nil, is asked before each operation and lets it fail.
+	// Fault, if not nil, is called before each operation, which fails with the error that Fault
+	// returns.
 	Fault func(route.Op) error
-	// Log has all operations in their order, failed ones too.
+	// Log contains all operations in order, including failed ones.
 	Log []route.Op
 
 	slots map[route.Key]Owned
@@ -51,7 +52,7 @@ func (k *Kernel) apply(op route.Op) error {
 	key := o.Key()
 	there, occupied := k.slots[key]
 	if op.Delete {
-		// Like the kernel, which asks for the owner of routes and rules only.
+		// As in the kernel, only routes and rules are matched by owner.
 		strict := key.Class() == route.ClassRoute || key.Class() == route.ClassRule
 		if occupied && (!strict || there.Protocol == op.Protocol) {
 			k.Remove(key)
@@ -73,7 +74,7 @@ func (k *Kernel) apply(op route.Op) error {
 	return nil
 }
 
-// needs checks what a route refers to.
+// needs checks that the nexthop object and the preferred source of a route exist.
 func (k *Kernel) needs(r route.Route) error {
 	if r.NexthopID != 0 {
 		if _, ok := k.slots[route.Nexthop{ID: r.NexthopID}.Key()]; !ok {
@@ -103,7 +104,7 @@ func (k *Kernel) Dump(p route.Protocol) ([]route.Object, error) {
 	return all, nil
 }
 
-// Put makes an object as if by another process, in place of what has its key.
+// Put adds an object as another process would, and replaces the one with its key.
 func (k *Kernel) Put(p route.Protocol, o route.Object) {
 	if k.slots == nil {
 		k.slots = map[route.Key]Owned{}
@@ -112,9 +113,9 @@ func (k *Kernel) Put(p route.Protocol, o route.Object) {
 	k.slots[o.Key()] = Owned{p, o}
 }
 
-// Remove deletes the object with the key as another process does, whatever its owner, with all that
-// depends on it: the routes of a nexthop object, and the preferred source of routes with an
-// address.
+// Remove deletes the object with the key, regardless of its owner, as another process would. The
+// routes of a nexthop object are deleted with it; an address is removed as the preferred source of
+// routes.
 func (k *Kernel) Remove(key route.Key) {
 	gone := plain(k.slots[key].Object)
 	delete(k.slots, key)

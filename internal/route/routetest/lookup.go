@@ -9,10 +9,10 @@ import (
 	"github.com/tabane/tabane/internal/route"
 )
 
-// A Packet is what a routing decision depends on.
+// A Packet contains the fields of a packet that a route lookup depends on.
 type Packet struct {
 	Src, Dst netip.Addr
-	Iif      string // "" if this host sends it
+	Iif      string // "" for a locally generated packet
 }
 
 // Lookup returns the route that a packet takes among objects: the longest match in the table of the
