@@ -2,8 +2,8 @@ package link
 
 import "github.com/tabane/tabane/internal/unit"
 
-// arena holds the bytes of frames that are in a pipe. It grows by chunks up to its limit and does
-// not shrink.
+// arena is the memory of the frames in a pipe, in slots with reference counts. It grows by chunks
+// up to its limit and does not shrink.
 type arena struct {
 	slot   int // bytes
 	most   int // slots
@@ -20,7 +20,7 @@ func newArena(longest int, memory unit.Size) *arena {
 	return &arena{slot: longest, most: max(chunkSlots, int(memory/unit.Size(longest)))}
 }
 
-// take returns an empty slot with one reference, and false when the limit is reached.
+// take allocates a slot with one reference. It returns false when the limit is reached.
 func (a *arena) take() (int32, bool) {
 	if len(a.free) == 0 {
 		first := len(a.refs)
@@ -41,16 +41,16 @@ func (a *arena) take() (int32, bool) {
 	return slot, true
 }
 
-// space returns the whole memory of the slot.
+// space returns the slot at its full length.
 func (a *arena) space(slot int32) []byte {
 	from := int(slot) % chunkSlots * a.slot
 	return a.chunks[slot/chunkSlots][from : from+a.slot]
 }
 
-// fill sets the number of bytes used.
+// fill sets the length of the frame in the slot.
 func (a *arena) fill(slot int32, length int) { a.length[slot] = int32(length) }
 
-// bytes returns the content of the slot.
+// bytes returns the frame in the slot.
 func (a *arena) bytes(slot int32) []byte { return a.space(slot)[:a.length[slot]] }
 
 func (a *arena) Retain(slot int32) { a.refs[slot]++ }

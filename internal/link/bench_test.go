@@ -27,24 +27,24 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// What these benchmarks measure is between the nodes' own sockets: stamps of the sender before it
-// sends, and of the receiver's kernel. Each runs beside the same over plain veth or kernel
-// forwarding, which is the floor of this machine.
+// These benchmarks measure between the sockets of the nodes: from a timestamp before the sender's
+// system call to the timestamp of the receiver's kernel. Each also runs over a plain veth pair and
+// a kernel bridge, which show the minimum of the machine.
 
 const (
 	payload = 1472 // of a UDP packet in a frame of 1514 bytes
 	wire    = payload + 42
 )
 
-// wiring joins the nodes of a bed in another way than by a link.
+// wiring is a way to connect the nodes of a bed: a link, a bridge or a veth pair.
 type wiring struct {
 	name string
-	// join makes the way between the nodes; the link is nil if there is none.
+	// join connects the nodes. It returns nil for the child if there is no link.
 	join func(b *testing.B, p channel.Profile) (*bed, *child)
 }
 
-// byRelay runs the link in a process of its own, as it is used: here it would have to share the
-// scheduler of Go with sender and receiver.
+// byRelay runs the link in a process of its own, as in production: in this process it would share
+// Go's scheduler with sender and receiver.
 func byRelay(b *testing.B, p channel.Profile) (*bed, *child) {
 	d := newBed(b, 1500)
 	config, err := json.Marshal(Config{A: "ra", B: "rb", Forward: p})
@@ -64,10 +64,11 @@ func byRelay(b *testing.B, p channel.Profile) (*bed, *child) {
 	return d, c
 }
 
-// childEnv makes the test binary a link: its value is a namespace and a Config.
+// childEnv is the environment variable that makes the test binary run a link. Its value is a
+// namespace and a Config.
 const childEnv = "TABANE_TEST_LINK"
 
-// child is a link in another process.
+// child is a link that runs in another process.
 type child struct {
 	cmd     *exec.Cmd
 	input   io.Closer
@@ -77,7 +78,7 @@ type child struct {
 	cpu     time.Duration
 }
 
-// stop ends the process, and fills report and cpu.
+// stop ends the process and sets report and cpu.
 func (c *child) stop(b *testing.B) {
 	if c == nil || c.stopped {
 		return
@@ -93,7 +94,7 @@ func (c *child) stop(b *testing.B) {
 	}
 }
 
-// beLink is the child's main function. It ends with its input.
+// beLink is the main function of a child. It returns at the end of standard input.
 func beLink(text string) error {
 	ns, config, _ := strings.Cut(text, " ")
 	var o Options
@@ -122,7 +123,7 @@ func beLink(text string) error {
 	return json.NewEncoder(os.Stdout).Encode(l.Status())
 }
 
-// byBridge makes the middle a bridge of the kernel.
+// byBridge connects the nodes by a kernel bridge.
 func byBridge(b *testing.B, _ channel.Profile) (*bed, *child) {
 	d := newBed(b, 1500)
 	d.do(d.middle, func() error {
@@ -140,7 +141,7 @@ func byBridge(b *testing.B, _ channel.Profile) (*bed, *child) {
 	return d, nil
 }
 
-// byVeth joins the nodes by one pair.
+// byVeth connects the nodes by one veth pair.
 func byVeth(b *testing.B, _ channel.Profile) (*bed, *child) {
 	d := newBed(b, 1500)
 	for _, ns := range []string{d.left, d.right} {
@@ -198,7 +199,7 @@ func newFlow(b *testing.B, d *bed) *flow {
 		return err
 	})
 	b.Cleanup(func() { f.tx.Close(); f.rx.Close() })
-	// Resolve the neighbor, and wait until the way is open.
+	// Resolve the neighbor, and wait until packets pass.
 	probe := make([]byte, payload)
 	for {
 		f.tx.Write(probe)
@@ -217,10 +218,10 @@ func newFlow(b *testing.B, d *bed) *flow {
 	return f
 }
 
-// received is when a packet was sent and came, in nanoseconds of real time.
+// received has the times at which a packet was sent and received, in nanoseconds of CLOCK_REALTIME.
 type received struct{ sent, came int64 }
 
-// receive collects n packets, or what came until quiet for a second.
+// receive collects packets until n have arrived or none has arrived for a second.
 func (f *flow) receive(n int) <-chan []received {
 	out := make(chan []received, 1)
 	go func() {
@@ -244,7 +245,7 @@ func (f *flow) receive(n int) <-chan []received {
 	return out
 }
 
-// send sends n packets, one each interval, 0 for as fast as it goes.
+// send sends n packets, one per interval, or as fast as possible if interval is 0.
 func (f *flow) send(n int, interval time.Duration) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -258,8 +259,8 @@ func (f *flow) send(n int, interval time.Duration) {
 	}
 }
 
-// BenchmarkDelayError sends 1514-byte frames at 100 Mbit/s, evenly, and reports by how much they
-// come later than they should, in microseconds.
+// BenchmarkDelayError sends 1514-byte frames at a constant rate of 100 Mbit/s and reports by how
+// much they are late, in microseconds.
 func BenchmarkDelayError(b *testing.B) {
 	for _, tt := range []struct {
 		name    string
@@ -305,7 +306,8 @@ func BenchmarkDelayError(b *testing.B) {
 	}
 }
 
-// share reports what the link used of a core, and frames that it did not carry exactly.
+// share reports the CPU time of the link as a share of a core, and the number of frames that were
+// not emulated exactly.
 func (c *child) share(b *testing.B, elapsed time.Duration) {
 	if c == nil {
 		return
@@ -320,8 +322,8 @@ func (c *child) share(b *testing.B, elapsed time.Duration) {
 	}
 }
 
-// BenchmarkRate offers twice the rate, with a queue that outlives a pause of the sender, and
-// reports what comes relative to the rate.
+// BenchmarkRate offers twice the rate of the link and reports the received rate relative to the
+// rate of the link. The queue is long enough to bridge pauses of the sender.
 func BenchmarkRate(b *testing.B) {
 	for _, rate := range []unit.Bandwidth{15e6, 30e6, 100e6} {
 		b.Run(rate.String(), func(b *testing.B) {

@@ -15,14 +15,14 @@ import (
 // loses its carrier.
 //
 // A veth end has a carrier when both ends of its pair are up. When the link's end i has none, the
-// link's other end is set down, and up again when i has its carrier back. The carrier of an end
-// that the cable has set down does not depend on its node, so at most one end is set down.
+// link's other end is set down, and up again when i has its carrier back. An end that the cable has
+// set down has no carrier whatever its node does, so the cable never sets both ends down.
 type cable struct {
 	link   *Link
 	handle *netlink.Handle
 	events *os.File
 
-	pulled [2]atomic.Bool // set down here, because the other end has no carrier
+	pulled [2]atomic.Bool // end set down by the cable, because the other end has no carrier
 	pulls  atomic.Uint64
 }
 
@@ -79,7 +79,7 @@ func (c *cable) turn(i int, up bool) error {
 }
 
 // watch handles link events until stop. It rereads the state from the kernel after each event, so
-// that lost events do no harm.
+// lost events have no effect.
 func (c *cable) watch() error {
 	buffer := make([]byte, 1<<16)
 	for {
@@ -99,11 +99,11 @@ func (c *cable) watch() error {
 
 // stop ends watch.
 func (c *cable) stop() {
-	// It fails only on a closed file, which watch has reported.
+	// It fails only if the file is closed, which watch has reported.
 	_ = c.events.SetReadDeadline(time.Unix(1, 0))
 }
 
-// settle sets the ends as their carriers require.
+// settle sets each end up or down according to the carrier of the other end.
 func (c *cable) settle() error {
 	for i := range c.link.ends {
 		o := 1 - i
@@ -127,8 +127,8 @@ func (c *cable) settle() error {
 		}
 		c.pulls.Add(1)
 		c.link.log.Info("link is cut: an interface has no carrier", "interface", c.link.ends[i].name)
-		// Frames in flight on a cut cable are lost. If the link has ended meanwhile, there are
-		// none.
+		// Frames in flight are lost when the cable is cut. If the link has stopped
+		// meanwhile, do fails and there are none.
 		if err := c.link.do(func(time.Duration) {
 			for _, w := range c.link.ways {
 				w.flush()
@@ -140,7 +140,7 @@ func (c *cable) settle() error {
 	return nil
 }
 
-// carrier reports whether the end has a carrier, which means that its node's interface is up.
+// carrier reports whether the end has a carrier: whether its node's interface is up.
 func (c *cable) carrier(i int) (bool, error) {
 	end, err := c.handle.LinkByIndex(c.link.ends[i].index)
 	if err != nil {

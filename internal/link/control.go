@@ -15,18 +15,19 @@ import (
 type Report struct {
 	A string `json:"a"`
 	B string `json:"b"`
-	// Connected: both nodes' interfaces are up. Cuts counts how often that ended.
+	// Connected: both nodes' interfaces are up. Cuts counts the transitions from connected to
+	// not connected.
 	Connected bool   `json:"connected"`
 	Cuts      uint64 `json:"cuts"`
 	// Realtime: the relay has real-time priority.
 	Realtime bool       `json:"realtime"`
 	Forward  Statistics `json:"forward"`
 	Backward Statistics `json:"backward"`
-	// Steps is the number of pending steps of the schedule, both directions together.
+	// Steps is the number of pending steps of the schedule, the sum of both directions.
 	Steps int `json:"steps"`
 }
 
-// Report reads statistics and state. After Run has returned they are final.
+// Report returns the state and statistics of the link. After Run has returned they are final.
 func (l *Link) Report() (Report, error) {
 	var r Report
 	var failed error
@@ -39,7 +40,8 @@ func (l *Link) Report() (Report, error) {
 	return r, failed
 }
 
-// report is called on the relay's goroutine, or after that has ended.
+// report builds the Report. It must be called on the relay's goroutine, or after the relay has
+// ended.
 func (l *Link) report() (Report, error) {
 	r := Report{
 		A: l.config.A, B: l.config.B,
@@ -52,7 +54,7 @@ func (l *Link) report() (Report, error) {
 	return r, errors.Join(errs[:]...)
 }
 
-// Status is the Report, or its error, for JSON.
+// Status returns the Report, or its error, as a value for JSON.
 func (l *Link) Status() any {
 	r, err := l.Report()
 	if err != nil {
@@ -101,7 +103,7 @@ func (w *way) profileAt(now time.Duration) channel.Profile {
 	return w.pipe.Profile()
 }
 
-// fits reports whether the steps to come are still possible after the change.
+// fits reports whether the pending steps still give valid profiles after the change.
 func (w *way) fits(now time.Duration, c channel.Change) error {
 	after := w.profileAt(now).With(c)
 	for _, step := range w.steps {
@@ -113,9 +115,9 @@ func (w *way) fits(now time.Duration, c channel.Change) error {
 	return nil
 }
 
-// Play starts a schedule now, in place of the rest of the previous one; before Run, in place of
-// Config.Schedule. A schedule that does not pass Check is rejected as a whole. After Run has
-// returned, the error wraps ErrClosed.
+// Play starts a schedule now and discards the pending steps of the previous one. Before Run it
+// replaces Config.Schedule. A schedule that does not pass Check is rejected as a whole. After Run
+// has returned, the error wraps ErrClosed.
 func (l *Link) Play(s channel.Schedule) error {
 	var refused error
 	err := l.do(func(now time.Duration) {
@@ -132,12 +134,12 @@ func (l *Link) Play(s channel.Schedule) error {
 	return nil
 }
 
-// maxRequest bounds what Handler reads.
+// maxRequest limits the size of a request body in bytes.
 const maxRequest = 1 << 20
 
 // Handler changes the link on request: POST /set with a Step as JSON, whose At must be 0, and POST
 // /schedule with a Schedule. Times are in nanoseconds, rates as text. It answers 204, or 400 with
-// what is wrong.
+// the error as text.
 func (l *Link) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /set", func(w http.ResponseWriter, r *http.Request) {

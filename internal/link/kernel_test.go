@@ -27,7 +27,7 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// ping sends n echo requests from left to the right node, and says what came back.
+// ping sends n echo requests from the left to the right node and returns the replies.
 func (b *bed) ping(n int) netnstest.Echoes {
 	b.t.Helper()
 	return b.pingLarge("10.0.0.2", n, 56)
@@ -93,7 +93,7 @@ func (b *bed) stream(from, to, address string, n int) {
 	}
 }
 
-// checksumErrors is how many wrong checksums the node has received.
+// checksumErrors returns the node's nonzero counters of received packets with wrong checksums.
 func (b *bed) checksumErrors(ns string) string {
 	var found []string
 	b.do(ns, func() error {
@@ -161,7 +161,7 @@ func TestTrafficCrosses(t *testing.T) {
 	}
 }
 
-// congestion is how many packets the node has received with Congestion Experienced.
+// congestion returns the number of packets that the node received with Congestion Experienced.
 func (b *bed) congestion(ns string) (n int) {
 	b.do(ns, func() error {
 		for file, name := range map[string]string{"/proc/thread-self/net/netstat": "InCEPkts", "/proc/thread-self/net/snmp6": "Ip6InCEPkts"} {
@@ -194,8 +194,8 @@ func (b *bed) congestion(ns string) (n int) {
 	return n
 }
 
-// TCP that has agreed on ECN fills a link: the queue marks, drops nothing, and TCP sees as many
-// marks as the queue says. Without the agreement the same queue drops.
+// TCP with ECN saturates a link: the queue marks and drops nothing, and the receiver counts as many
+// marks as the queue. Without ECN the same queue drops.
 func TestECNMarksReachTCP(t *testing.T) {
 	for name, queue := range map[string]channel.Queue{
 		"codel": {Discipline: channel.DisciplineCoDel, CoDel: channel.CoDel{Target: 2 * ms, Interval: 20 * ms}},
@@ -239,7 +239,8 @@ func TestECNMarksReachTCP(t *testing.T) {
 	}
 }
 
-// datagrams sends UDP packets of all kinds of lengths, also in one call that the kernel segments.
+// datagrams sends UDP packets of various lengths, also in one call that the kernel segments (UDP
+// GSO).
 func (b *bed) datagrams(from, to, address string) {
 	b.t.Helper()
 	var in, out *net.UDPConn
@@ -289,7 +290,8 @@ func (b *bed) datagrams(from, to, address string) {
 	}
 }
 
-// An end that nobody prepared is found out: nothing wrong passes, and the log says what to do.
+// Frames from an end without Prepare are dropped if they are not as on a wire, and the log has the
+// remedy.
 func TestUnpreparedEnd(t *testing.T) {
 	b := newBed(t, 1500)
 	b.do(b.left, func() error {
@@ -319,7 +321,7 @@ func TestUnpreparedEnd(t *testing.T) {
 	}
 }
 
-// Frames keep their VLAN tags, although the kernel takes them out of the bytes.
+// Frames keep their VLAN tags, although the kernel removes them from the data in the ring.
 func TestVLANTags(t *testing.T) {
 	b := newBed(t, 1500)
 	l := b.open(Options{})
@@ -342,7 +344,7 @@ func TestVLANTags(t *testing.T) {
 		return p
 	}
 	from, to := open(b.left), open(b.right)
-	// The longest frame that is allowed with such a tag.
+	// The maximum frame length with each kind of tag.
 	for protocol, length := range map[uint16]int{unix.ETH_P_8021Q: 1518, unix.ETH_P_8021AD: 1514} {
 		sent := make([]byte, length)
 		for i := range sent {
@@ -364,7 +366,7 @@ func TestVLANTags(t *testing.T) {
 				got = got[:f.copyTo(got)]
 				to.done(f)
 				if len(got) != len(sent) {
-					continue // the kernel's own
+					continue // sent by the kernel itself
 				}
 				if found = true; !bytes.Equal(got, sent) {
 					t.Errorf("sent %x..., got %x...", sent[:20], got[:20])
@@ -426,7 +428,7 @@ func TestChangesOfALiveLink(t *testing.T) {
 	if r.Forward.Profile != (channel.Profile{Rate: 15 * unit.MbitPerSecond, Delay: delay}) || r.Backward.Profile != (channel.Profile{Delay: delay}) {
 		t.Errorf("profiles are %+v and %+v", r.Forward.Profile, r.Backward.Profile)
 	}
-	// What is possible alone, but not with what is to come.
+	// A change that is valid by itself, but not with the pending steps.
 	if err := l.Play(channel.Schedule{{At: time.Hour, Change: channel.Change{Jitter: &channel.Jitter{Kind: channel.Uniform, Amount: delay}}}}); err != nil {
 		t.Fatal(err)
 	}
@@ -442,7 +444,7 @@ func TestChangesOfALiveLink(t *testing.T) {
 	}
 }
 
-// carrier reports whether the node's interface has a carrier.
+// carrier reports whether the node's interface has a carrier (IFF_LOWER_UP).
 func (b *bed) carrier(ns string) bool { return b.end(ns).RawFlags&unix.IFF_LOWER_UP != 0 }
 
 func (b *bed) turn(ns string, up bool) {
@@ -473,7 +475,7 @@ func TestCarrierLoss(t *testing.T) {
 		until(t, "the other node has its carrier back", func() bool { return b.carrier(other) && b.carrier(ns) })
 		until(t, "traffic crosses again", b.crosses)
 	}
-	// Both at once, and back in either order.
+	// Both interfaces go down at once, and come up in either order.
 	for _, first := range []string{b.left, b.right} {
 		b.turn(b.left, false)
 		b.turn(b.right, false)
@@ -530,7 +532,7 @@ func TestInterfaceIsRemoved(t *testing.T) {
 	}
 }
 
-// What the link sends does not come back to it, and its namespace says nothing of its own.
+// The link does not receive the frames that it sends, and its namespace sends no frames of its own.
 func TestLinkSendsNothingOfItsOwn(t *testing.T) {
 	b := newBed(t, 1500)
 	l := b.open(Options{})

@@ -1,15 +1,15 @@
 // Package link emulates a wire in user space, for kernels without netem: rate, delay, jitter, loss,
-// duplication and a queue, for each direction on its own, and changes of them at set times.
+// duplication and a queue, separately for each direction, with changes at scheduled times.
 //
 // A Link relays Ethernet frames between two veth ends in a network namespace of the link's own; the
-// other end of each is a node's interface. Everything is decided by a pure core in virtual time,
-// from the profile, the seed and the times of arrival, so that equal arrivals meet an equal fate.
+// other end of each is a node's interface. What happens to a frame is computed by package channel
+// in virtual time, from the profile, the seed and the arrival times, so it is the same for the same
+// arrivals.
 //
-// It looks into frames for ECN alone, and only where a queue is to mark (channel.Queue). It refuses
-// to change anything else of them, and to carry what is not a frame of a wire: a super-packet of
-// TSO or a checksum left to hardware is dropped and counted, never passed on broken. Prepare turns
-// off what makes them. It makes and removes no interface. Where only a rate is asked, package tc
-// costs less.
+// It parses and changes frames only for ECN marking, if a queue has ECN set (channel.Queue). Frames
+// that cannot be on a wire, such as TSO super-packets and frames with checksums left to hardware,
+// are dropped and counted; Prepare turns off the offloads that produce them. The package neither
+// creates nor removes interfaces. If only a rate is needed, package tc costs less.
 package link
 
 import (

@@ -29,7 +29,7 @@ func TestConfigCheck(t *testing.T) {
 	}
 }
 
-// The forms of files and requests.
+// TestConfigAndRequestFormats checks the formats of configuration files and requests.
 func TestConfigAndRequestFormats(t *testing.T) {
 	want := Config{
 		A: "ra", B: "rb", Seed: 7,

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	netnstest.Main(m)
 }
 
-// bed is two nodes with a link's namespace between them.
+// bed is a test bed of two nodes with the link's namespace between them.
 type bed struct {
 	t                   testing.TB
 	left, middle, right string // namespaces
@@ -42,7 +42,7 @@ func (b *bed) do(ns string, f func() error) {
 	}
 }
 
-// newBed makes left.end -- ra | rb -- right.end. Both nodes have addresses in 10.0.0.0/24 and
+// newBed creates left.end -- ra | rb -- right.end. Both nodes have addresses in 10.0.0.0/24 and
 // fd00::/64.
 func newBed(t testing.TB, mtu int) *bed {
 	t.Helper()
@@ -52,8 +52,8 @@ func newBed(t testing.TB, mtu int) *bed {
 	return b
 }
 
-// connect makes a pair between "end" of a node and an interface of the middle, and prepares the
-// end.
+// connect creates a veth pair between "end" in a node and an interface in the middle namespace, and
+// prepares the end.
 func (b *bed) connect(node, middle string, host byte, mtu int) {
 	b.t.Helper()
 	b.pair(node, middle, host, mtu)
@@ -101,7 +101,7 @@ func (b *bed) pair(node, middle string, host byte, mtu int) {
 	})
 }
 
-// open opens a link in the middle.
+// open opens a link in the middle namespace.
 func (b *bed) open(o Options) *Link {
 	b.t.Helper()
 	var l *Link
@@ -126,14 +126,14 @@ func (b *bed) run(l *Link) (stop func()) {
 		}
 	})
 	b.t.Cleanup(stop)
-	// The kernel drops what a node sends before it has seen to the new carrier.
+	// The kernel drops frames that a node sends before it has processed the new carrier.
 	for _, ns := range []string{b.left, b.right} {
 		until(b.t, "the nodes' interfaces are operational", func() bool { return b.end(ns).OperState == netlink.OperUp })
 	}
 	return stop
 }
 
-// end is the state of the node's interface.
+// end returns the attributes of the node's interface.
 func (b *bed) end(ns string) *netlink.LinkAttrs {
 	b.t.Helper()
 	var attrs *netlink.LinkAttrs
@@ -147,7 +147,7 @@ func (b *bed) end(ns string) *netlink.LinkAttrs {
 	return attrs
 }
 
-// until waits for a condition that the kernel or the relay makes true.
+// until waits until f returns true, for at most 5 s.
 func until(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	for end := time.Now().Add(5 * time.Second); !f(); time.Sleep(time.Millisecond) {
@@ -157,7 +157,7 @@ func until(t testing.TB, what string, f func() bool) {
 	}
 }
 
-// lines is a log that a test can read.
+// lines is a log writer that a test can read, safe for concurrent use.
 type lines struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -2,13 +2,13 @@ package link
 
 import "encoding/binary"
 
-// mark sets Congestion Experienced in the IP header of a frame (RFC 3168, section 5) and says
-// whether the frame carries it afterwards: one that carried it before counts as marked. Frames of
-// transports without ECN, truncated frames and other protocols than IP are unchanged. Of an
-// encapsulated packet the outer header counts, as for a router. VLAN tags are skipped.
+// mark sets Congestion Experienced in the IP header of a frame (RFC 3168, section 5) and reports
+// whether the codepoint is set afterwards, also if it was set before. Frames of transports without
+// ECN, truncated frames and protocols other than IP are unchanged. In an encapsulated packet the
+// outer header is marked, as by a router. VLAN tags are skipped.
 func mark(frame []byte) bool {
 	const (
-		typeAt  = 12 // of the EtherType
+		typeAt  = 12 // offset of the EtherType
 		maxTags = 2
 	)
 	at := typeAt
@@ -31,7 +31,7 @@ func mark(frame []byte) bool {
 	return false
 }
 
-// The two bits of RFC 3168, section 5.
+// Codepoints of the ECN field (RFC 3168, section 5).
 const (
 	notCapable  = 0
 	experienced = 3
@@ -50,7 +50,7 @@ func markIPv4(packet []byte) bool {
 	}
 	old := binary.BigEndian.Uint16(packet)
 	packet[1] |= experienced
-	// RFC 1624, equation 3: a wrong checksum stays wrong.
+	// Incremental update (RFC 1624, equation 3): a wrong checksum stays wrong.
 	sum := uint32(^binary.BigEndian.Uint16(packet[10:])) + uint32(^old) + uint32(binary.BigEndian.Uint16(packet))
 	sum = sum>>16 + sum&0xffff
 	sum = sum>>16 + sum&0xffff

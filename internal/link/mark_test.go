@@ -10,7 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// checksum is the IPv4 header's (RFC 791): 0 when the one in it is right.
+// checksum computes the IPv4 header checksum (RFC 791). It is 0 if the checksum in the header is
+// right.
 func checksum(header []byte) uint16 {
 	var sum uint32
 	for i := 0; i+1 < len(header); i += 2 {
@@ -26,14 +27,14 @@ func frameOf(ethertypes []uint16, packet []byte) []byte {
 	frame := []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2}
 	for i, t := range ethertypes {
 		if i > 0 {
-			frame = append(frame, 0x20, 7) // of the tag before
+			frame = append(frame, 0x20, 7) // TCI of the preceding tag
 		}
 		frame = binary.BigEndian.AppendUint16(frame, t)
 	}
 	return append(frame, packet...)
 }
 
-// packet4 has so many bytes of options and a right checksum.
+// packet4 returns an IPv4 packet with options bytes of options and a valid header checksum.
 func packet4(tos byte, options int, payload ...byte) []byte {
 	h := make([]byte, 20+options, 20+options+len(payload))
 	h[0], h[1], h[8], h[9] = 0x40|byte(5+options/4), tos, 64, 6
@@ -43,7 +44,7 @@ func packet4(tos byte, options int, payload ...byte) []byte {
 	return append(h, payload...)
 }
 
-// packet6 has a flow label of ones.
+// packet6 returns an IPv6 packet whose flow label is all ones.
 func packet6(class, next byte, payload ...byte) []byte {
 	h := make([]byte, 40)
 	h[0], h[1], h[2], h[3], h[6], h[7] = 0x60|class>>4, class<<4|0xf, 0xff, 0xff, next, 64
@@ -53,8 +54,7 @@ func packet6(class, next byte, payload ...byte) []byte {
 func TestMark(t *testing.T) {
 	const ip4, ip6 = 0x0800, 0x86dd
 	ack := make([]byte, 20)
-	// What a router sees of a packet on its way to a SID is the outer header; the inner is none of
-	// its business.
+	// A router on the path to a SID marks the outer header only.
 	encapsulated := func(outer, inner byte) []byte { return packet6(outer, 41, packet6(inner, 6, ack...)...) }
 	segment := func(outer, inner byte) []byte {
 		srh := append([]byte{41, 2, 4, 1, 0, 0, 0, 0}, make([]byte, 16)...)
@@ -110,8 +110,8 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// A checksum that is right stays right, and one that is wrong stays as wrong: the receiver finds
-// out as without the mark.
+// A valid checksum stays valid and a wrong one stays wrong by the same difference, so that the
+// receiver detects it as without the mark.
 func TestPropertyChecksum(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		packet := packet4(byte(rapid.IntRange(0, 255).Draw(t, "tos")), 4*rapid.IntRange(0, 10).Draw(t, "options"))
@@ -126,15 +126,15 @@ func TestPropertyChecksum(t *testing.T) {
 		mark(frameOf([]uint16{0x0800}, nil)) // nothing follows
 		frame := frameOf([]uint16{0x0800}, packet)
 		mark(frame)
-		// Of the two zeros of ones' complement either will do.
+		// Ones' complement has two zeros: 0 and 0xffff are equal.
 		if after := checksum(frame[14:]); after%0xffff != before%0xffff {
 			t.Fatalf("checksum is off by %#x, before by %#x, of %x", after, before, packet)
 		}
 	})
 }
 
-// FuzzMark holds the marker to touching nothing but ECN and the checksum, and only where it says
-// so.
+// FuzzMark checks that mark changes only the ECN field and the header checksum, and only if it
+// reports a mark.
 func FuzzMark(f *testing.F) {
 	f.Add(frameOf([]uint16{0x0800}, packet4(2, 0, 1, 2, 3)))
 	f.Add(frameOf([]uint16{0x8100, 0x86dd}, packet6(1, 6, 1, 2, 3)))

@@ -90,12 +90,13 @@ func prepare(iface string) error {
 		return err
 	}
 	blocks := (count + 31) / 32
-	// struct ethtool_sfeatures: blocks of a mask of what to change and a mask of values, which stay
-	// 0.
+	// struct ethtool_sfeatures: each block has a mask of features to change and their values,
+	// which stay 0.
 	change := make([]byte, 8+8*blocks)
 	word.PutUint32(change, unix.ETHTOOL_SFEATURES)
 	word.PutUint32(change[4:], uint32(blocks))
-	// struct ethtool_gfeatures: blocks of available, requested, active, never changed.
+	// struct ethtool_gfeatures: each block has the masks available, requested, active and
+	// never_changed.
 	state := make([]byte, 8+16*blocks)
 	word.PutUint32(state, unix.ETHTOOL_GFEATURES)
 	word.PutUint32(state[4:], uint32(blocks))
@@ -113,7 +114,7 @@ func prepare(iface string) error {
 	if err := ask("change features", change); err != nil {
 		return err
 	}
-	// The kernel may keep a feature without an error.
+	// The kernel may leave a feature on without returning an error.
 	if err := ask("read features", state); err != nil {
 		return err
 	}

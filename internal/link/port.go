@@ -16,7 +16,7 @@ const (
 	// ringSize is the memory of a port's receive ring in bytes: 4096 frames of up to 1.9 kB.
 	ringSize  = 8 << 20
 	blockSize = 1 << 16
-	// sendBuffer bounds the bytes that the receiving node has not consumed yet.
+	// sendBuffer limits the bytes that the receiving node has not consumed yet.
 	sendBuffer = 8 << 20
 	// batch is the number of frames per sendmmsg; the receiving node's stack handles them before
 	// it returns.
@@ -26,7 +26,7 @@ const (
 // port is one end of the link: a packet socket with a receive ring.
 //
 // The ring is version 2: version 3 delivers frames in blocks, whose timeout has a resolution of 1
-// ms. The timestamps are of the arrival, however late a frame is read.
+// ms. The timestamps are arrival times, independent of when a frame is read.
 type port struct {
 	name  string
 	index int
@@ -47,8 +47,8 @@ type message struct {
 	_      [4]byte
 }
 
-// openPort opens a port in the network namespace of the calling thread. longest is the longest
-// frame.
+// openPort opens a port in the network namespace of the calling thread. longest is the maximum
+// frame length in bytes.
 func openPort(name string, index, longest int) (_ *port, err error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -147,19 +147,19 @@ func (p *port) done(f frame) {
 	}
 }
 
-// whole reports that the ring holds all of the frame.
+// whole reports whether the frame in the ring is not truncated.
 func (f frame) whole() bool { return f.header.Snaplen == f.header.Len }
 
-// summed reports that the frame's checksum is there, and not left to hardware.
+// summed reports whether the frame's checksum is complete, not left to hardware.
 func (f frame) summed() bool { return f.header.Status&unix.TP_STATUS_CSUMNOTREADY == 0 }
 
-// tagged reports that the frame has a VLAN tag beside it.
+// tagged reports whether the frame had a VLAN tag, which the kernel has moved to the ring header.
 func (f frame) tagged() bool { return f.header.Status&unix.TP_STATUS_VLAN_VALID != 0 }
 
-// stamp is when the kernel got the frame, in nanoseconds of real time.
+// stamp returns the time at which the kernel received the frame, in nanoseconds of CLOCK_REALTIME.
 func (f frame) stamp() int64 { return int64(f.header.Sec)*int64(time.Second) + int64(f.header.Nsec) }
 
-// length is that of the frame on the wire.
+// length returns the length of the frame on the wire, VLAN tag included.
 func (f frame) length() int {
 	if f.tagged() {
 		return len(f.bytes) + vlanTag
@@ -167,7 +167,7 @@ func (f frame) length() int {
 	return len(f.bytes)
 }
 
-// copyTo writes the frame as it is on the wire, a VLAN tag in its place.
+// copyTo copies the frame as on the wire, with its VLAN tag inserted, and returns the length.
 func (f frame) copyTo(to []byte) int {
 	const addresses = 12
 	if !f.tagged() || len(f.bytes) < addresses {
@@ -189,8 +189,8 @@ func (p *port) stage(i int, bytes []byte) {
 	p.vectors[i].SetLen(len(bytes))
 }
 
-// send sends the staged frames from the first on, and returns how many the kernel took. The error
-// is of the frame after those, and nil when the kernel merely stopped there.
+// send sends the staged frames first to end-1 and returns how many the kernel accepted. The error
+// is that of the next frame, or nil if the kernel stopped there without an error.
 func (p *port) send(first, end int) (int, error) {
 	for again := true; ; {
 		n, _, e := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(p.fd), uintptr(unsafe.Pointer(&p.messages[first])), uintptr(end-first), 0, 0, 0)
@@ -219,7 +219,7 @@ func (p *port) overruns() (uint64, error) {
 	return uint64(s.Drops), nil
 }
 
-// clear takes the pending error of the socket, which poll reports until then.
+// clear reads and so clears the pending error of the socket. Until then poll returns at once.
 func (p *port) clear() error {
 	e, err := unix.GetsockoptInt(p.fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	if err != nil {

@@ -27,8 +27,8 @@ var ErrClosed = errors.New("link is closed")
 // Options configure a Link.
 type Options struct {
 	Config Config
-	// Memory bounds the frames that are on the way in each direction; 64 MiB, 1.3 s at 400 Mbit/s,
-	// unless given.
+	// Memory limits the memory of frames queued or on the wire in each direction. Default: 64
+	// MiB, which is 1.3 s at 400 Mbit/s.
 	Memory unit.Size
 	Log    *slog.Logger
 }
@@ -55,7 +55,7 @@ type Link struct {
 	calls  []func(now time.Duration)
 	called atomic.Bool
 	stop   atomic.Bool
-	// What is reported after the end.
+	// The result of Report after Run has returned.
 	last    Report
 	lastErr error
 }
@@ -68,9 +68,9 @@ const (
 	ended
 )
 
-// New opens a link in the network namespace of the calling thread. Afterwards it may be used from
-// any thread. Both interfaces get their offloads turned off, IPv6 disabled, so that the namespace
-// says nothing of its own, and are set up. They must have the same MTU.
+// New opens a link in the network namespace of the calling thread. The link may then be used from
+// any thread. On both interfaces New turns off offloads, disables IPv6, so that the namespace sends
+// no frames of its own, and sets them up. They must have the same MTU.
 func New(o Options) (*Link, error) {
 	l, err := open(o)
 	if err != nil {
@@ -136,7 +136,8 @@ func open(o Options) (_ *Link, err error) {
 	return l, nil
 }
 
-// silence stops the kernel from sending frames of its own, such as router solicitations.
+// silence disables IPv6 on the interface, so that the kernel sends no frames such as router
+// solicitations.
 func silence(iface string) error {
 	path := filepath.Join("/proc/sys/net/ipv6/conf", iface, "disable_ipv6")
 	err := os.WriteFile(path, []byte("1"), 0)
@@ -166,8 +167,8 @@ func (l *Link) release() error {
 	return errors.Join(errs...)
 }
 
-// Close releases a link whose Run was channel.Never called. Otherwise Run does, and Close does
-// nothing.
+// Close releases a link whose Run was never called. After Run, which releases the link itself,
+// Close has no effect.
 func (l *Link) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -179,9 +180,9 @@ func (l *Link) Close() error {
 	return l.release()
 }
 
-// Run relays until ctx ends, which is no error, or an interface is removed, which is. When it ends,
-// both interfaces are set down, so that the nodes see a cable without a signal rather than one that
-// loses everything; frames on the way are lost. It can be called once.
+// Run relays frames until ctx is done, and then returns nil, or until an interface is removed, and
+// then returns an error. At the end it sets both interfaces down, so that the nodes lose their
+// carrier; frames in flight are lost. It can be called once.
 func (l *Link) Run(ctx context.Context) error {
 	l.mu.Lock()
 	if l.state != made {
@@ -226,13 +227,13 @@ func (l *Link) Run(ctx context.Context) error {
 	watching.Wait()
 	down := l.cable.down()
 	if err != nil {
-		down = nil // an interface that is gone cannot be set down; the first error has the cause
+		down = nil // a removed interface cannot be set down; err has the cause
 		err = fmt.Errorf("relay between %q and %q: %w", l.config.A, l.config.B, err)
 	}
 	return errors.Join(err, down, l.release())
 }
 
-// finish answers pending calls after the relay has ended. Later ones get ErrClosed.
+// finish answers pending calls after the relay has ended. Later calls return ErrClosed.
 func (l *Link) finish() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -244,11 +245,10 @@ func (l *Link) finish() {
 	l.last, l.lastErr = l.report()
 }
 
-// now is the time of the relay: since New, monotonic.
+// now returns the time of the relay: the monotonic time since New.
 func (l *Link) now() time.Duration { return time.Since(l.start) }
 
-// begin makes a schedule that starts at the time now into one for each direction, in the relay's
-// time.
+// begin splits a schedule that starts now into one for each direction, with At in the relay's time.
 func begin(s channel.Schedule, now time.Duration) (forward, backward channel.Schedule) {
 	s = slices.Clone(s)
 	for i := range s {
@@ -257,18 +257,19 @@ func begin(s channel.Schedule, now time.Duration) (forward, backward channel.Sch
 	return s.Split()
 }
 
-// lead is how much earlier than needed it asks to be woken, about as long as waking takes; it spins
-// for the rest. More would cost a core, less precision.
+// lead is how much earlier than the next deadline the relay wakes up, about the latency of a
+// wake-up. It spins until the deadline. A longer lead costs CPU time, a shorter one precision.
 const lead = 10 * time.Microsecond
 
 const (
-	// doze is the longest time for which the rings are not looked at although frames may come.
+	// doze is the longest time for which the relay does not poll the rings although frames may
+	// arrive.
 	doze = time.Millisecond
-	// linger is the longest time for which the relay waits without telling Go's scheduler. Telling
-	// costs as much as all the rest of moving a frame: the scheduler's monitor, which takes the
-	// processor of who waits in the kernel away and looks again every 20 us while it finds such,
-	// then uses a third of a core by itself. Not telling for longer would have the monitor
-	// interrupt the wait every 10 ms, and a link without frames use the CPU.
+	// linger is the longest wait in a raw system call, of which Go's scheduler is not notified.
+	// Notifying it costs as much as the rest of moving a frame: sysmon, which retakes the P of
+	// a goroutine blocked in a system call and then polls every 20 us, uses a third of a core.
+	// In a longer raw system call sysmon would preempt the relay every 10 ms, and an idle link
+	// would use CPU time.
 	linger = time.Millisecond
 )
 
@@ -316,14 +317,16 @@ func (l *Link) relay() error {
 	return nil
 }
 
-// sleep waits until the time next or, when one that comes now may have to leave before, until a
-// frame comes, and reports whether one did. When not idle it does not wait for longer than linger.
+// sleep waits until the time next and reports whether a frame or a call ended the wait. If a frame
+// that arrives now could have to be sent before next, it also returns when a frame arrives. Unless
+// idle, it waits at most linger.
 func (l *Link) sleep(fds []unix.PollFd, now, next time.Duration, idle bool) (bool, error) {
 	wait := channel.Never
 	if next != channel.Never {
 		wait = next - now - lead
-		// A frame that comes while something else is waited for, and cannot leave before that, need
-		// not wake it: its stamp says when it came. This saves every other wake-up of a busy link.
+		// A frame that arrives during the wait and cannot be sent before its end need not
+		// wake the relay, because it has a timestamp. This saves every other wake-up of a
+		// busy link.
 		if wait <= doze && next <= now+min(l.ways[0].least(), l.ways[1].least()) {
 			fds = fds[:1]
 		}
@@ -339,7 +342,7 @@ func (l *Link) sleep(fds []unix.PollFd, now, next time.Duration, idle bool) (boo
 		if fd.Revents&unix.POLLERR == 0 {
 			continue
 		}
-		// The socket takes part again by itself when the interface is up again.
+		// The socket receives again by itself once the interface is up again.
 		if err := l.ends[i].clear(); err != nil && !errors.Is(err, unix.ENETDOWN) {
 			return false, fmt.Errorf("receive from %q: %w", l.ends[i].name, err)
 		}
@@ -347,8 +350,8 @@ func (l *Link) sleep(fds []unix.PollFd, now, next time.Duration, idle bool) (boo
 	return n > 0, nil
 }
 
-// poll waits for one of the files, for the time wait at most, and returns how many are ready. An
-// interruption is a short wait.
+// poll waits for at most wait until a file is ready, and returns the number of ready files. It
+// returns early, without an error, when a signal interrupts it.
 func poll(fds []unix.PollFd, wait time.Duration, idle bool) (int, error) {
 	if wait > linger && idle {
 		var timeout *unix.Timespec
@@ -374,16 +377,16 @@ func poll(fds []unix.PollFd, wait time.Duration, idle bool) (int, error) {
 	}
 }
 
-// hurry does what a thread without real-time priority needs to wake up in time.
+// hurry sets the timer slack of a thread without real-time priority to the minimum, so that it
+// wakes up in time.
 func (l *Link) hurry() {
 	if hasRealtime() {
 		l.realtime.Store(true)
 		return
 	}
 	l.log.Warn("link has no real-time priority: its delays suffer when the machine is busy")
-	// The kernel's default slack of 50 us would be added to every delay. The goroutine may change
-	// threads, but does that only when the process is busy with something else, and then late
-	// timers are the least.
+	// The kernel's default slack of 50 us would be added to every delay. The goroutine may move
+	// to another thread, but only in a busy process, in which timers are late anyway.
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0); err != nil {
 		l.log.Warn("timers of the link are late: slack not changed", "err", err)
 	}
@@ -393,14 +396,14 @@ func (l *Link) hurry() {
 func (l *Link) ring() {
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)
-	// It can only fail when the counter is full, and then the relay is woken anyway.
+	// It fails only if the counter is full, and then the relay wakes up anyway.
 	_, _ = unix.Write(l.wake, one[:])
 }
 
-// answer does what was called for.
+// answer runs the pending calls.
 func (l *Link) answer() {
 	var count [8]byte
-	_, _ = unix.Read(l.wake, count[:]) // what counts is the list; an event without one only wakes
+	_, _ = unix.Read(l.wake, count[:]) // resets the eventfd; the calls are in the list
 	l.mu.Lock()
 	calls := l.calls
 	l.calls = nil
@@ -412,7 +415,8 @@ func (l *Link) answer() {
 	}
 }
 
-// do calls f on the relay's goroutine, or here before Run, so that f may use what is the relay's.
+// do calls f on the relay's goroutine, or directly before Run, so that f may access the relay's
+// state. After Run it returns ErrClosed.
 func (l *Link) do(f func(now time.Duration)) error {
 	l.mu.Lock()
 	switch l.state {

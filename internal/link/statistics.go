@@ -7,55 +7,55 @@ import (
 	"github.com/tabane/tabane/internal/channel"
 )
 
-// Statistics are what happened in one direction since the link was made, and what is in it. Bytes
-// are of whole Ethernet frames without FCS.
+// Statistics are the counters of one direction since New, and the frames in it. Bytes count whole
+// Ethernet frames without FCS.
 type Statistics struct {
-	// Profile is in force now.
+	// Profile is the current profile.
 	Profile channel.Profile `json:"profile"`
-	// Arrived is what the sending node gave to the link and what the relay saw of it.
+	// Arrived counts the frames that the relay received from the sending node.
 	Arrived      uint64 `json:"arrived"`
 	ArrivedBytes uint64 `json:"arrived_bytes"`
-	// Delivered is what the receiving node's interface took.
+	// Delivered counts the frames that the receiving node's interface accepted.
 	Delivered      uint64 `json:"delivered"`
 	DeliveredBytes uint64 `json:"delivered_bytes"`
 	Duplicated     uint64 `json:"duplicated"`
-	// Marked is what the queue marked in place of dropping (ECN).
+	// Marked counts the frames that the queue marked instead of dropping (ECN).
 	Marked uint64 `json:"marked"`
 	Drops  Drops  `json:"drops"`
-	// Waiting is in the queue now, without the frame that is being sent; Flying is being sent or on
-	// the wire.
+	// Waiting is the number of queued frames, without the frame being sent. Flying is the
+	// number of frames being sent or on the wire.
 	Waiting      int   `json:"waiting"`
 	WaitingBytes int64 `json:"waiting_bytes"`
 	Flying       int   `json:"flying"`
-	// Late is by how much frames were delivered later than they should.
+	// Late is by how much frames were delivered later than scheduled.
 	Late Lateness `json:"late"`
 }
 
 // Drops counts frames that were not delivered, by cause.
 type Drops struct {
-	// Queue, RED and CoDel are the queue's, Loss the wire's: what was asked for.
+	// Queue, RED and CoDel are drops by the queue, Loss by the wire, as configured.
 	Queue uint64 `json:"queue"`
 	RED   uint64 `json:"red"`
 	CoDel uint64 `json:"codel"`
 	Loss  uint64 `json:"loss"`
-	// Down frames met an interface that is down, or were on the wire when it went down.
+	// Down frames arrived at an interface that was down, or were in flight when it went down.
 	Down uint64 `json:"down"`
-	// Overrun frames came faster than the relay could take them: the emulation was not exact.
+	// Overrun frames arrived faster than the relay could read them: the emulation was not
+	// exact.
 	Overrun uint64 `json:"overrun"`
-	// Memory frames would have been more on the way than Options.Memory holds: the emulation was
-	// not exact.
+	// Memory frames did not fit into Options.Memory: the emulation was not exact.
 	Memory uint64 `json:"memory"`
-	// Oversize frames are longer than the MTU allows, to which a tag of 802.1ad counts, unlike one
-	// of 802.1Q; Checksum frames have a checksum that hardware should have filled in: as a rule the
-	// sending node's interface was not treated with Prepare.
+	// Oversize frames exceed the MTU, which includes an 802.1ad tag but not an 802.1Q tag.
+	// Checksum frames have a checksum left to hardware. The usual cause of both is that Prepare
+	// was not called for the sending node's interface.
 	Oversize uint64 `json:"oversize"`
 	Checksum uint64 `json:"checksum"`
-	// Refused frames were not taken by the receiving node, for example because its backlog was
-	// full.
+	// Refused frames were not accepted by the receiving node, for example because its backlog
+	// was full.
 	Refused uint64 `json:"refused"`
 }
 
-// Lateness sums up how late frames were delivered, to about 12 %.
+// Lateness summarizes how late frames were delivered, with a resolution of about 12 %.
 type Lateness struct {
 	P50 time.Duration `json:"p50_ns"`
 	P99 time.Duration `json:"p99_ns"`
@@ -82,21 +82,21 @@ func (h *histogram) add(d time.Duration) {
 	h.max = max(h.max, d)
 }
 
-// bucket is linear up to the first power of two that has all steps, and logarithmic from there on.
+// bucket returns the bucket of a duration. Buckets are linear up to the first power of two that has
+// all steps, and logarithmic above.
 func bucket(d time.Duration) int {
 	v := uint64(d / histogramUnit)
 	shift := max(0, bits.Len64(v)-bits.Len64(histogramSteps))
 	return shift*histogramSteps + int(v>>shift)
 }
 
-// upper is the end of a bucket.
+// upper returns the upper bound of a bucket.
 func upper(bucket int) time.Duration {
 	shift := max(0, bucket/histogramSteps-1)
 	return time.Duration(bucket-shift*histogramSteps+1) << shift * histogramUnit
 }
 
-// quantile is the duration that the share q of all does not exceed, up to the width of a bucket; 0
-// when there is none.
+// quantile returns the q-quantile, rounded up to the end of its bucket, or 0 without durations.
 func (h *histogram) quantile(q float64) time.Duration {
 	rest := uint64(q * float64(h.total))
 	for i, n := range h.counts {

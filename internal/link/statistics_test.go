@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Buckets follow each other without gaps, and none is wider than an eighth of its end.
+// Buckets are contiguous, and none is wider than an eighth of its upper bound.
 func TestPropertyBuckets(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "d"))
@@ -43,7 +43,7 @@ func TestQuantiles(t *testing.T) {
 	}
 }
 
-// The arena hands out each slot once, up to its limit, and takes back what has no reference.
+// The arena allocates each slot once, up to its limit, and frees slots without references.
 func TestPropertyArena(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := newArena(100, 100*300)

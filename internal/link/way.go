@@ -19,10 +19,10 @@ type way struct {
 	longest  int
 	pipe     *channel.Pipe[int32]
 	arena    *arena
-	steps    channel.Schedule // still to come; At is the relay's time
+	steps    channel.Schedule // pending; At is in the relay's time
 	log      *slog.Logger
 
-	// emptied is when the ring was last seen empty: what is in it came later.
+	// emptied is when the ring was last seen empty: the frames in it arrived later.
 	emptied time.Duration
 	staged  [batch]channel.Arrival[int32]
 	logged  map[string]bool // causes that were logged
@@ -32,11 +32,11 @@ type way struct {
 	late                      histogram
 }
 
-// takeBatch bounds how long one direction may keep the other waiting.
+// takeBatch limits the number of frames per take, and so how long one direction delays the other.
 const takeBatch = 64
 
-// take moves frames from the ring into the pipe, and reports whether there may be more. offset is
-// what makes a time of the relay of nanoseconds of real time.
+// take moves frames from the ring into the pipe, and reports whether there may be more. offset
+// converts CLOCK_REALTIME in nanoseconds to the relay's time.
 func (w *way) take(now time.Duration, offset int64) bool {
 	for range takeBatch {
 		f, ok := w.from.peek()
@@ -69,13 +69,13 @@ func (w *way) accept(f frame, now time.Duration, offset int64) {
 	}
 	n := f.copyTo(w.arena.space(slot))
 	w.arena.fill(slot, n)
-	// The stamp is of the real time, which someone may set in between.
+	// The timestamp is in real time, which may be set meanwhile.
 	at := min(max(time.Duration(f.stamp()+offset), w.emptied), now)
 	w.change(at)
 	w.pipe.Arrive(at, int32(n), &slot)
 }
 
-// change does the steps of the schedule until and at the time now.
+// change applies the steps of the schedule up to and at the time now.
 func (w *way) change(now time.Duration) {
 	for len(w.steps) > 0 && w.steps[0].At <= now {
 		w.pipe.Set(w.steps[0].At, w.pipe.Profile().With(w.steps[0].Change))
@@ -83,7 +83,7 @@ func (w *way) change(now time.Duration) {
 	}
 }
 
-// give sends what is due, and reports whether there may be more.
+// give sends the frames that are due, and reports whether there may be more.
 func (w *way) give(clock func() time.Duration) bool {
 	now := clock()
 	w.change(now)
@@ -99,7 +99,7 @@ func (w *way) give(clock func() time.Duration) bool {
 	}
 	for sent := 0; sent < n; {
 		k, err := w.to.send(sent, n)
-		// The kernel says "0 sent" only by an error, but a loop must not depend on that.
+		// The kernel returns an error rather than 0, but the loop must not depend on that.
 		if err != nil || k == 0 {
 			w.refused(err)
 			sent++
@@ -119,7 +119,7 @@ func (w *way) give(clock func() time.Duration) bool {
 	return n == batch
 }
 
-// refused counts a frame that the kernel did not take.
+// refused counts a frame that the kernel did not accept.
 func (w *way) refused(err error) {
 	switch {
 	case errors.Is(err, unix.ENETDOWN), errors.Is(err, unix.ENXIO), errors.Is(err, unix.ENODEV):
@@ -134,7 +134,7 @@ func (w *way) refused(err error) {
 	}
 }
 
-// flush loses what is in the pipe.
+// flush drops all frames in the pipe and counts them as Drops.Down.
 func (w *way) flush() { w.drops.Down += uint64(w.pipe.Flush()) }
 
 // logOnce logs each cause once, whatever the number of frames.
@@ -146,7 +146,8 @@ func (w *way) logOnce(cause, message string, args ...any) {
 	w.log.Warn(message, append([]any{"from", w.from.name, "to", w.to.name}, args...)...)
 }
 
-// next is when there is something to do unless a frame comes.
+// next returns the time of the next delivery or step of the schedule, unless a frame arrives
+// earlier.
 func (w *way) next() time.Duration {
 	at := w.pipe.Next()
 	if len(w.steps) > 0 {
@@ -155,11 +156,11 @@ func (w *way) next() time.Duration {
 	return at
 }
 
-// least is the shortest time from the arrival of a frame to its delivery, until the next step of
-// the schedule.
+// least returns the minimum time from the arrival of a frame to its delivery, with the current
+// profile.
 func (w *way) least() time.Duration { return w.pipe.Least() }
 
-// statistics reads the counters. They are complete but for frames that are still in the ring.
+// statistics reads the counters. They do not include frames that are still in the ring.
 func (w *way) statistics() (Statistics, error) {
 	overruns, err := w.from.overruns()
 	if err != nil {
@@ -181,5 +182,5 @@ func (w *way) statistics() (Statistics, error) {
 	}, nil
 }
 
-// memory is the default limit of the memory for the frames of one direction: 1.3 s at 400 Mbit/s.
+// defaultMemory is the default of Options.Memory: 1.3 s at 400 Mbit/s.
 const defaultMemory = 64 * unit.MiB

@@ -6,7 +6,7 @@ import (
 	"github.com/tabane/tabane/internal/channel"
 )
 
-// A step of the schedule is an event of its own: what waits for a slow rate may leave when it goes.
+// A step of the schedule wakes the relay, because queued frames may be due after it.
 func TestStepsWakeTheLink(t *testing.T) {
 	w := &way{pipe: channel.NewPipe[int32](channel.Profile{}, 1514, 1, 0, nil), steps: channel.Schedule{{At: 5 * ms, Change: channel.Change{Delay: ptr(ms)}}}}
 	if at := w.next(); at != 5*ms {
