@@ -11,9 +11,9 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// PrepareAdvertise prepares a change of a router's export policy towards one neighbor: whether it
-// advertises the prefix. The session is not touched. Everything that takes time besides the change
-// is done before it returns; calling apply makes the change, as an operator's command would.
+// PrepareAdvertise prepares a change of a router's export policy: whether it advertises the prefix
+// to one neighbor. The session is not reset. All slow steps are done before it returns; apply only
+// makes the change, as a command of an operator does.
 func (l *Lab) PrepareAdvertise(node, neighbor string, prefix netip.Prefix, on bool) (apply func() error, err error) {
 	n, err := l.plan.node(node)
 	if err != nil {
@@ -57,8 +57,8 @@ func (l *Lab) prepareReload(n *node) (apply func() error, err error) {
 	return func() error { return l.daemons.Signal(at, syscall.SIGHUP) }, nil
 }
 
-// Originate makes a router originate the prefixes of an event besides those of its configuration,
-// or no longer. It has no effect on prefixes that are, or are not, originated already.
+// Originate makes a router originate the prefixes of an event in addition to those of its
+// configuration, or withdraws them. It has no effect if they are already originated or withdrawn.
 func (l *Lab) Originate(e scenario.Advertise, on bool) error {
 	n, err := l.plan.node(e.Node)
 	if err != nil {
@@ -96,14 +96,14 @@ func (l *Lab) Originate(e scenario.Advertise, on bool) error {
 	return apply()
 }
 
-// originates reports whether the node's router originates the first prefix; an event has all or none
-// of them originated.
+// originates reports whether the node's router originates the first prefix. The prefixes of an
+// event are originated and withdrawn together.
 func (n *node) originates(prefixes []netip.Prefix) bool {
 	r := n.sections.Router
 	return slices.Contains(r.Networks, prefixes[0]) || slices.ContainsFunc(r.Leaks, func(l router.Leak) bool { return l.Prefix == prefixes[0] })
 }
 
-// commandFRR connects to a node's bgpd, to which apply then sends the commands.
+// commandFRR connects to a node's bgpd; apply sends the commands.
 func (l *Lab) commandFRR(n *node, commands []string) (apply func() error, err error) {
 	v, err := dialVTY(frrSocket(dirOf(l.name), n.name, RoleBGPD+".vty"))
 	if err != nil {

@@ -28,7 +28,7 @@ import (
 // space is an open namespace.
 type space struct {
 	name   string
-	file   *os.File // keeps the namespace alive, and its inode number from meaning another one
+	file   *os.File // keeps the namespace alive, so that its inode number is not reused
 	inode  uint64
 	handle *netlink.Handle
 }
@@ -60,15 +60,15 @@ func (s *space) close() {
 	s.file.Close()
 }
 
-// builder makes a plan's network.
+// builder creates the network of a plan.
 type builder struct {
 	plan   *plan
 	log    *slog.Logger
 	spaces map[string]*space
 }
 
-// build makes namespaces, links, addresses, shapes and routes. What it made when it fails is the
-// caller's to remove.
+// build creates namespaces, links, addresses, shapes and routes. If it fails, the caller must
+// remove what it has created.
 func build(ctx context.Context, p *plan, log *slog.Logger) error {
 	b := &builder{plan: p, log: log, spaces: map[string]*space{}}
 	defer func() {
@@ -88,7 +88,7 @@ func build(ctx context.Context, p *plan, log *slog.Logger) error {
 	return each(ctx, p.nodes, b.finishNode)
 }
 
-// each calls f for all elements, a few at a time, and returns the first error.
+// each calls f for all elements, up to 8 concurrently, and returns the first error.
 func each[T any](ctx context.Context, list []T, f func(T) error) error {
 	var g errgroup.Group
 	g.SetLimit(8)
@@ -103,14 +103,14 @@ func each[T any](ctx context.Context, list []T, f func(T) error) error {
 	return g.Wait()
 }
 
-// permitCongestion lets namespaces choose the congestion controls that the scenario names. The
-// kernel keeps that list for all namespaces together; an entry that is added stays, because another
-// lab may have come to need it.
+// permitCongestion allows namespaces to use the congestion controls that the scenario names. The
+// kernel has one list for all namespaces; added entries are never removed, because another lab may
+// use them.
 func (b *builder) permitCongestion() error {
 	const allowed = "net.ipv4.tcp_allowed_congestion_control"
 	have, err := netns.ReadSysctl(allowed)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // not the initial namespace: the list cannot be seen or changed from here
+		return nil // not the initial namespace, in which alone the list is visible
 	}
 	if err != nil {
 		return err
@@ -164,7 +164,7 @@ func (b *builder) makeSpaces(ctx context.Context) error {
 		made[index[name]] = s
 		settings, isNode := early[name]
 		if !isNode {
-			// A switch has no address, and must not send anything of its own.
+			// A switch has no address and must not send packets of its own.
 			settings = []sysctl{{"net.ipv6.conf.all.disable_ipv6", "1"}, {"net.ipv6.conf.default.disable_ipv6", "1"}}
 		}
 		return netns.Do(name, func() error {
@@ -200,7 +200,7 @@ func (b *builder) makeLink(l *link) error {
 		}
 	}
 	if l.relay != nil {
-		return nil // its process begins with that shape
+		return nil // its process starts with that shape
 	}
 	return l.setShape(l.shape, nil)
 }
@@ -208,7 +208,8 @@ func (b *builder) makeLink(l *link) error {
 func (s *space) makeBridge(mtu int) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = bridge, mtu
-	// Without a querier snooping only ages out what neighbor discovery needs.
+	// Without a querier, MLD snooping would only expire group memberships that neighbor
+	// discovery needs.
 	snooping := false
 	if err := s.handle.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snooping}); err != nil {
 		return err
@@ -216,8 +217,8 @@ func (s *space) makeBridge(mtu int) error {
 	return s.up(bridge)
 }
 
-// makeWire makes a veth pair with both ends where they belong from the start, so that no name
-// appears on the host.
+// makeWire creates a veth pair with both ends in their namespaces from the start, so that no name
+// is used on the host.
 func (b *builder) makeWire(l *link, w wire) error {
 	near, far := b.spaces[w.a.netns], b.spaces[w.b.netns]
 	attrs := netlink.NewLinkAttrs()
@@ -234,7 +235,7 @@ func (b *builder) makeWire(l *link, w wire) error {
 		}
 	}
 	if l.relay != nil {
-		// The far end is prepared by the relay.
+		// The relay prepares the far end.
 		if err := netns.Do(w.a.netns, func() error { return emulator.Prepare(w.a.iface) }); err != nil {
 			return err
 		}
@@ -297,7 +298,7 @@ func (s *space) address(p port) error {
 	return nil
 }
 
-// finishNode does what needs all links: sysctls of interfaces, routes, what the path manager does.
+// finishNode sets what depends on the links: routes, sysctls of interfaces, and the path manager.
 func (b *builder) finishNode(n *node) error {
 	return netns.Do(n.netns, func() error {
 		if err := n.addRoutes(); err != nil {
@@ -316,7 +317,7 @@ func (b *builder) finishNode(n *node) error {
 	})
 }
 
-// addRoutes installs the node's static routes in the caller's namespace, or replaces them.
+// addRoutes installs or replaces the node's static routes in the caller's namespace.
 func (n *node) addRoutes() error {
 	for _, r := range n.routes {
 		if err := replaceRoute(r); err != nil {
@@ -331,7 +332,7 @@ func replaceRoute(r scenario.StaticRoute) error {
 	return tcp.ReplaceRoute(r.Dst, r.Via, tcp.RouteMetrics(r.RouteMetrics))
 }
 
-// limits fills in the default that edge.MPTCP promises.
+// limits returns the path manager's limits, with the defaults that edge.MPTCP documents.
 func (n *node) limits() mptcp.Limits {
 	const most = 8 // the kernel's MPTCP_PM_ADDR_MAX
 	return mptcp.Limits{
@@ -357,8 +358,8 @@ func (n *node) setPaths() error {
 	return errors.Join(errors.Join(errs...), c.Close())
 }
 
-// setShape shapes every direction of the link: both ends of a wire, and of a switch every cable
-// both ways. What ends in a black hole is left alone.
+// setShape shapes both directions of the link: both ends of a wire, and of each wire of a switch.
+// Interfaces with a black hole are skipped.
 func (l *link) setShape(s scenario.Shape, holes map[spot]bool) error {
 	if l.relay != nil {
 		return l.setRelay(s, holes)
@@ -380,8 +381,8 @@ func (l *link) setShape(s scenario.Shape, holes map[spot]bool) error {
 	return nil
 }
 
-// shape sets the rate of one interface of the caller's namespace. What the scenario leaves open is
-// tc's choice, which is what scenario.Shape promises.
+// shape sets the rate of an interface in the caller's namespace. The package tc applies the
+// defaults that scenario.Shape documents.
 func shape(iface string, s scenario.Shape) error {
 	if s.Rate == 0 {
 		return tc.ClearRate(iface)

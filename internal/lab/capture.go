@@ -20,17 +20,16 @@ import (
 	"github.com/tabane/tabane/internal/packet"
 )
 
-// CaptureStats is what a capture saw.
+// CaptureStats counts the packets of a capture.
 type CaptureStats struct {
 	Packets, Bytes uint64
-	// Dropped packets found no room in the kernel's buffer.
+	// Dropped counts packets lost because the kernel's buffer was full.
 	Dropped uint64
 }
 
 // Capture writes the packets of a node's interface to a pcapng file with timestamps in nanoseconds,
-// until ctx ends: that is no error. An empty iface captures all interfaces but the loopback. The
-// file "-" is the standard output. Packets are those that the interface sees, so with offloads on
-// they can be larger than the MTU.
+// until ctx ends, which is no error. An empty iface captures all interfaces except the loopback.
+// The file "-" is the standard output. With offloads on, packets can be larger than the MTU.
 func (l *Lab) Capture(ctx context.Context, node, iface, file string) (CaptureStats, error) {
 	n, err := l.plan.node(node)
 	if err != nil {
@@ -66,12 +65,13 @@ func captureNode(ctx context.Context, namespace, iface, file string) (stats Capt
 	return c.Stats(), err
 }
 
-// Packets are the packets of a node's interfaces as they are seen.
+// Packets captures the packets of a node's interfaces.
 type Packets struct {
 	node   *space
 	socket *packet.Socket
-	// names are the interfaces to capture by index; detours lead from one of them to an emulator,
-	// and show what it sends.
+	// names maps the indexes of captured interfaces to names. detours maps the index of a
+	// detour to that of its interface: packets sent on a detour are captured as sent by the
+	// interface.
 	names   map[int]string
 	detours map[int]int
 	stats   CaptureStats
@@ -134,7 +134,7 @@ func (c *Packets) Close() error {
 	return c.socket.Close()
 }
 
-// Stats are complete once Run has returned.
+// Stats returns the counters of the capture, which are final once Run has returned.
 func (c *Packets) Stats() CaptureStats {
 	s := c.stats
 	s.Dropped = c.socket.Dropped()
@@ -156,7 +156,8 @@ func (c *Packets) Run(ctx context.Context, h packet.Handler) error {
 		return handle(p)
 	}
 	h.Check = func() error {
-		// The socket keeps the namespace alive, so reads never fail when its lab is removed.
+		// The socket keeps the namespace alive, so reads do not fail when the lab is
+		// removed.
 		if gone(c.node) {
 			return errors.New("the node is gone")
 		}
@@ -165,8 +166,8 @@ func (c *Packets) Run(ctx context.Context, h packet.Handler) error {
 	return c.socket.Run(ctx, h)
 }
 
-// gone reports whether the namespace's name means another one now, or none. The inode number is
-// that of one that is still open, so it cannot have been reused.
+// gone reports whether the namespace has been deleted or replaced by another one of the same name.
+// was is open, so its inode number cannot have been reused.
 func gone(was *space) bool {
 	s, err := openSpace(was.name)
 	if err != nil {
@@ -176,9 +177,9 @@ func gone(was *space) bool {
 	return s.inode != was.inode
 }
 
-// pcapng is a file that packets are written to.
+// pcapng writes packets to a pcapng file.
 type pcapng struct {
-	ids  map[int]int // the interfaces' numbers in the file, by index
+	ids  map[int]int // interface IDs in the file, by interface index
 	file *pcapgo.NgWriter
 }
 
@@ -193,10 +194,10 @@ func (w *pcapng) write(p packet.Packet) error {
 		p.Data, pcapgo.NgPacketOptions{Flags: &pcapgo.NgEpbFlags{Direction: direction}})
 }
 
-// header starts the file and declares the interfaces.
+// header writes the section header and the interface descriptions.
 func (w *pcapng) header(out io.Writer, names map[int]string) error {
 	for id, index := range slices.Sorted(maps.Keys(names)) {
-		w.ids[index] = id // the file numbers them as they come
+		w.ids[index] = id // interface IDs are assigned in the order of their descriptions
 		about := pcapgo.NgInterface{
 			Name: names[index], OS: runtime.GOOS, LinkType: layers.LinkTypeEthernet, SnapLength: packet.MaxLength, TimestampResolution: 9,
 		}
@@ -215,8 +216,8 @@ func (w *pcapng) header(out io.Writer, names map[int]string) error {
 	return w.file.Flush()
 }
 
-// footer ends the file; the drops are counted for the one socket, so they are written with the
-// first interface.
+// footer writes the interface statistics. Drops are counted for the socket as a whole, so they are
+// written for the first interface.
 func (w *pcapng) footer(stats CaptureStats) error {
 	err := w.file.WriteInterfaceStats(0, pcapgo.NgInterfaceStatistics{
 		LastUpdate: time.Now(), PacketsReceived: pcapgo.NgNoValue64, PacketsDropped: stats.Dropped,

@@ -7,9 +7,9 @@ import (
 	"os/exec"
 )
 
-// Command returns a command that runs on a node: in its namespace, with every node's name resolving
-// to its address. Any installed program works; argv[0] is looked up in PATH. The process is the
-// program itself, so its exit code, signals and terminal are too. When ctx ends, it is killed.
+// Command returns a command that runs on a node: in its namespace, with the names of all nodes
+// resolving to their addresses. argv[0] is looked up in PATH. The process is the program itself,
+// with its exit code, signals and terminal. When ctx ends, it is killed.
 func (l *Lab) Command(ctx context.Context, node string, argv []string) (*exec.Cmd, error) {
 	n, err := l.checkCommand(node, argv)
 	if err != nil {
@@ -18,8 +18,8 @@ func (l *Lab) Command(ctx context.Context, node string, argv []string) (*exec.Cm
 	return exec.CommandContext(ctx, l.daemons.launcher.binary, l.daemons.launcher.arguments(n.netns, asCommand, argv)...), nil
 }
 
-// Exec turns the calling process into a command on a node, as Command does with a new one. It
-// returns only when it could not.
+// Exec replaces the calling process by a command on a node, with the same environment as Command.
+// It returns only on failure.
 func (l *Lab) Exec(node string, argv []string) error {
 	n, err := l.checkCommand(node, argv)
 	if err != nil {

@@ -13,16 +13,17 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// ErrNotOurs is the error of operations that only the parent of a lab's daemons can do.
+// ErrNotOurs is the error of operations that need the process that made the lab, the parent of its
+// daemons.
 var ErrNotOurs = errors.New("only the process that made the lab can do that")
 
-// Daemons are the processes that a lab runs: on its nodes, and those of its emulated links.
+// Daemons are the processes that a lab runs: those of its nodes and of its emulated links.
 type Daemons struct {
 	lab      string
 	plan     *plan
 	launcher launcher
 	children children
-	// state is nil unless this process made the lab. It is changed under the lab's lock.
+	// state is nil unless this process made the lab. It is modified only under the lab's lock.
 	state *state
 }
 
@@ -33,7 +34,7 @@ type Process struct {
 	Running bool
 }
 
-// Processes returns the processes that a lab has started, in the order of their start.
+// Processes returns the processes that a lab has started, in start order.
 func Processes(name string) ([]Process, error) {
 	s, err := readState(name)
 	if err != nil {
@@ -46,7 +47,7 @@ func Processes(name string) ([]Process, error) {
 	return all, nil
 }
 
-// List returns the daemons of the lab's nodes, whether they run or not.
+// List returns the daemons of the lab's nodes, running or not.
 func (d *Daemons) List() []scenario.Daemon {
 	var all []scenario.Daemon
 	for _, n := range d.plan.nodes {
@@ -57,12 +58,12 @@ func (d *Daemons) List() []scenario.Daemon {
 	return all
 }
 
-// Running reports whether a daemon was started by this process and not stopped since.
+// Running reports whether this process has started the daemon and not stopped it since.
 func (d *Daemons) Running(at scenario.Daemon) bool {
 	return d.children.find(at) != nil
 }
 
-// Exited is the error of the first daemon that has exited although it was not stopped, or nil.
+// Exited returns the error of the first daemon that has exited without being stopped, or nil.
 func (d *Daemons) Exited() error {
 	for _, c := range d.children.all() {
 		select {
@@ -74,7 +75,7 @@ func (d *Daemons) Exited() error {
 	return nil
 }
 
-// Start starts a daemon that does not run. It does not wait until the daemon is ready.
+// Start starts a daemon that is not running. It does not wait for it to be ready.
 func (d *Daemons) Start(at scenario.Daemon) error {
 	x, err := d.plan.daemon(at)
 	if err != nil {
@@ -125,7 +126,7 @@ func (d *Daemons) Signal(at scenario.Daemon, sig syscall.Signal) error {
 	return c.signal(sig)
 }
 
-// Status requests a daemon's state, as JSON.
+// Status returns a daemon's state as JSON.
 func (d *Daemons) Status(ctx context.Context, at scenario.Daemon) ([]byte, error) {
 	b, err := d.Request(ctx, at, http.MethodGet, "/status")
 	if err != nil {
@@ -171,7 +172,7 @@ func (d *Daemons) Command(ctx context.Context, at scenario.Daemon, method, path 
 	return nil
 }
 
-// startAll starts all daemons at once. Each is recorded in s before the next is started.
+// startAll starts all daemons. Each is recorded in s before the next is started.
 func (d *Daemons) startAll(s *state) error {
 	for _, x := range d.plan.daemons() {
 		if x.role == RoleBGPD {
@@ -194,8 +195,8 @@ func (d *Daemons) startAll(s *state) error {
 	return nil
 }
 
-// record writes to the state file which daemons run. What other processes have added to the lab
-// stays recorded.
+// record writes the running daemons to the state file. Entries that other processes have added are
+// kept.
 func (d *Daemons) record() error {
 	unlock, err := lock(context.Background(), d.lab, false)
 	if err != nil {
@@ -215,8 +216,8 @@ func (d *Daemons) record() error {
 	return d.state.write(d.lab)
 }
 
-// startRelay starts the process of a link that becomes emulated. It dies with the owner of the lab,
-// if that is this process; otherwise it runs until the lab is removed.
+// startRelay starts the process of a link that becomes emulated. If this process owns the lab, the
+// relay is killed when it exits; otherwise it runs until the lab is removed.
 func (d *Daemons) startRelay(x daemon) (*child, error) {
 	c, err := d.launcher.daemon(x)
 	if c != nil && d.state != nil {
@@ -226,8 +227,8 @@ func (d *Daemons) startRelay(x daemon) (*child, error) {
 }
 
 // RunClient runs the lab's own tabane program on a node and passes its standard output to read. The
-// program dies with this process, and is killed when ctx ends. The error of a program that fails
-// ends with what it printed on standard error.
+// program is killed when this process exits or ctx ends. If it fails, the error includes what it
+// wrote to standard error.
 func (d *Daemons) RunClient(ctx context.Context, node string, args []string, read func(io.Reader) error) error {
 	n, err := d.plan.node(node)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// encode writes a configuration section under its name, in the form that the daemons read. The form
-// is JSON, which is YAML too: nothing in it depends on how a YAML library quotes or indents.
+// encode writes configuration sections in the form that the daemons read. It is JSON, which is
+// valid YAML, so that the encoding does not depend on a YAML library.
 func encode(sections map[string]any) ([]byte, error) {
 	tree := map[string]any{}
 	for name, s := range sections {
@@ -25,8 +25,8 @@ func encode(sections map[string]any) ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-// plainValue turns a value with yaml tags into maps, lists, numbers and texts. What is zero is left
-// out of its struct: a reader that finds nothing has the same.
+// plainValue converts a value with yaml tags to maps, lists, numbers and strings. Zero fields are
+// omitted: the reader leaves absent fields zero.
 func plainValue(v reflect.Value) (any, error) {
 	if v.Kind() == reflect.Pointer {
 		return plainValue(v.Elem())

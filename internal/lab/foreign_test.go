@@ -18,7 +18,8 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// TestKeepUnready: a lab that is not ready in time stays, says what is missing, and can be used.
+// TestKeepUnready: with KeepUnready, a lab that is not ready in time stays up, reports what is
+// missing, and can be used.
 func TestKeepUnready(t *testing.T) {
 	t.Setenv(labtest.FakeRouter, "never")
 	o := options(t, "unready", labtest.Routed())
@@ -49,8 +50,7 @@ func TestKeepUnready(t *testing.T) {
 	}
 }
 
-// TestNotAwaited: a lab does not wait for a node that has ready: false, not even when its daemon
-// exits.
+// TestNotAwaited: a lab does not wait for a node with "ready: false", even if its daemon exits.
 func TestNotAwaited(t *testing.T) {
 	no := false
 	for _, how := range []string{"never", "exit"} {
@@ -61,14 +61,14 @@ func TestNotAwaited(t *testing.T) {
 	}
 }
 
-// TestInheritedDescriptors: daemons do not keep open what the process that made the lab had open.
+// TestInheritedDescriptors: daemons do not inherit the open files of the process that made the lab.
 func TestInheritedDescriptors(t *testing.T) {
 	file, err := os.Create(filepath.Join(t.TempDir(), "lock"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	// As of a shell's redirection: programs that this process starts inherit it.
+	// As with a shell's redirection: child processes inherit it.
 	if _, err := unix.FcntlInt(file.Fd(), unix.F_SETFD, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestInheritedDescriptors(t *testing.T) {
 	s.Nodes["c"].Exec = "sleep 1000"
 	l := start(t, options(t, "fds", s))
 	for _, c := range l.daemons.children.all() {
-		await(t, func() bool { // Enter has become the daemon
+		await(t, func() bool { // Enter has executed the daemon
 			line, err := os.ReadFile("/proc/" + strconv.Itoa(c.PID) + "/cmdline")
 			return err == nil && !strings.Contains(string(line), Verb)
 		})
@@ -104,7 +104,7 @@ func await(t *testing.T, condition func() bool) {
 	}
 }
 
-// TestExec: a node's command runs beside its files, and its end is known.
+// TestExec: a node's command runs in the directory of its files, and its exit is reported.
 func TestExec(t *testing.T) {
 	s := labtest.Plain()
 	s.Nodes["a"].Exec, s.Nodes["a"].Files = "sh script", map[string]string{"script": "echo started >out; exec sleep 1000"}
@@ -129,7 +129,7 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// TestView looks at a lab whose links are changed.
+// TestView checks the views of links that are changed while the lab runs.
 func TestView(t *testing.T) {
 	l := start(t, options(t, "view", labtest.Plain()))
 	shape := func(link string) string {

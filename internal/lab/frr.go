@@ -23,17 +23,18 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// What the routers and reflectors of a lab run.
+// Implementations of a lab's routers and reflectors.
 const (
 	RoutersEmbedded = scenario.RoutersEmbedded
 	RoutersFRR      = scenario.RoutersFRR
 )
 
-// ErrNoFRR is wrapped by errors about labs that need FRR on a machine that has none.
+// ErrNoFRR is wrapped by errors about labs that need FRR when it is not installed.
 var ErrNoFRR = errors.New("FRR is not installed (apt-get install frr)")
 
-// The roles of FRR's daemons. bgpd starts after zebra: it waits long before it connects to zebra
-// again. bfdd, on nodes with BFD, starts last, when bgpd registers its sessions with it.
+// The roles of FRR's daemons. bgpd starts after zebra, because it retries a failed connection to
+// zebra only after a long time. bfdd, on nodes with BFD, starts last; bgpd then registers its
+// sessions with it.
 const (
 	RoleZebra = "zebra"
 	RoleBGPD  = "bgpd"
@@ -43,10 +44,11 @@ const (
 // frrDirs are the directories in which distributions install FRR's daemons.
 var frrDirs = []string{"/usr/lib/frr", "/usr/libexec/frr", "/usr/sbin", "/usr/local/sbin"}
 
-// frrCrashDir has a directory of each FRR daemon, which not all of them can remove.
+// frrCrashDir has a directory of each FRR daemon, which some of them cannot remove when they exit.
 const frrCrashDir = "/var/tmp/frr"
 
-// maxSocketPath is the longest path of a Unix socket, sun_path without its zero byte.
+// maxSocketPath is the maximum length of a Unix socket's path: sun_path without its terminating
+// zero byte.
 const maxSocketPath = 107
 
 // frrPrograms finds FRR's daemons; its error wraps ErrNoFRR.
@@ -65,14 +67,14 @@ func executable(path string) bool {
 	return err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0
 }
 
-// FRRInstalled returns an error that wraps ErrNoFRR where labs with RoutersFRR cannot be made.
+// FRRInstalled returns an error that wraps ErrNoFRR if FRR is not installed.
 func FRRInstalled() error {
 	_, _, err := frrPrograms()
 	return err
 }
 
-// useFRR replaces routers and reflectors by FRR. The programs may be empty for a lab that is
-// running already.
+// useFRR replaces routers and reflectors by FRR. zebra and bgpd may be empty for a lab that is
+// already running.
 func (p *plan) useFRR(dir, zebra, bgpd string) error {
 	for _, n := range p.nodes {
 		replaced := slices.DeleteFunc(slices.Clone(n.daemons), func(d daemon) bool { return d.role == role.Router || d.role == role.Reflector })
@@ -103,7 +105,7 @@ func (p *plan) useFRR(dir, zebra, bgpd string) error {
 	return nil
 }
 
-// frrBFD reports whether a neighbor of the node's FRR is configured with BFD.
+// frrBFD reports whether any neighbor of the node's FRR is configured with BFD.
 func (n *node) frrBFD() bool {
 	if n.spec.Reflector != nil {
 		return slices.ContainsFunc(n.spec.Reflector.Clients, func(c reflector.Client) bool { return c.BFD.Enabled() })
@@ -111,12 +113,12 @@ func (n *node) frrBFD() bool {
 	return slices.ContainsFunc(n.spec.Router.Neighbors, func(n router.Neighbor) bool { return n.BFD.Enabled() })
 }
 
-// frrDir holds a node's FRR files.
+// frrDir is the directory of a node's FRR files.
 func frrDir(dir, node string) string { return filepath.Join(dir, node+".frr") }
 
 func frrSocket(dir, node, name string) string { return filepath.Join(frrDir(dir, node), name) }
 
-// frrArguments are the command line of one of FRR's daemons: in the foreground, with all its files
+// frrArguments returns the command line of one of FRR's daemons: in the foreground, with all files
 // in the lab's directory.
 func (d daemon) frrArguments(dir string) []string {
 	at := func(name string) string { return frrSocket(dir, d.node, name) }
@@ -130,11 +132,11 @@ func (d daemon) frrArguments(dir string) []string {
 	case RoleBFDD:
 		args = append(args, "--bfdctl", at("bfdctl"))
 	}
-	// The others have no such option and require their group.
+	// zebra and bfdd have no such option and require their group.
 	return append(args, "--user", "root", "--group", "frrvty")
 }
 
-// writeFRR writes the configuration of a node's FRR, if it has one.
+// writeFRR writes the FRR configuration of a node that runs FRR.
 func (n *node) writeFRR(dir string) error {
 	if !slices.ContainsFunc(n.daemons, func(d daemon) bool { return d.role == RoleBGPD }) {
 		return nil
@@ -161,19 +163,19 @@ func (n *node) writeFRR(dir string) error {
 	)
 }
 
-// frrConnectRetry is the connect retry timer in seconds. With FRR's default of 120 a lab could take
-// two minutes to start. All timers that decide how fast a change propagates are FRR's defaults,
-// above all the advertisement interval, which is 0.
+// frrConnectRetry is the connect retry timer in seconds. With FRR's default of 120, a lab could
+// take two minutes to start. All timers that affect how fast a change propagates have FRR's
+// defaults, in particular the advertisement interval of 0.
 const frrConnectRetry = 2
 
 // frrMinBFD is the shortest BFD interval that bgpd accepts, in milliseconds.
 const frrMinBFD = 50
 
-// frrRouter is bgpd's configuration for a router section.
+// frrRouter returns bgpd's configuration for a router section.
 func frrRouter(node string, c *router.Config) (string, error) {
 	var b strings.Builder
-	// As the embedded router: eBGP needs no policy, and networks are advertised without a route in
-	// the kernel.
+	// As with the embedded router, eBGP needs no policy, and networks are advertised without a
+	// route in the kernel.
 	fmt.Fprintf(&b, "hostname %s\nrouter bgp %d\n bgp router-id %s\n no bgp ebgp-requires-policy\n no bgp default ipv4-unicast\n no bgp network import-check\n",
 		node, c.ASN, c.RouterID)
 	for _, n := range c.Neighbors {
@@ -209,7 +211,7 @@ func frrRouter(node string, c *router.Config) (string, error) {
 	return b.String(), nil
 }
 
-// frrReflector is bgpd's configuration for a reflector section.
+// frrReflector returns bgpd's configuration for a reflector section.
 func frrReflector(node string, c *reflector.Config) (string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "hostname %s\nrouter bgp %d\n bgp router-id %s\n no bgp default ipv4-unicast\n", node, c.ASN, c.RouterID)
@@ -254,7 +256,7 @@ func frrNeighbor(b *strings.Builder, address netip.Addr, asn uint32, name, passw
 func frrExport(neighbor netip.Addr) string { return "out-" + neighbor.String() }
 func frrImport(neighbor netip.Addr) string { return "in-" + neighbor.String() }
 
-// frrPermit are the commands that create a neighbor's export prefix list.
+// frrPermit returns the commands that create a neighbor's export prefix list.
 func frrPermit(neighbor netip.Addr, deny []netip.Prefix) []string {
 	var commands []string
 	for i, p := range deny {
@@ -270,7 +272,7 @@ func frrPermit(neighbor netip.Addr, deny []netip.Prefix) []string {
 // frrLeak is the name of the route map that sets the AS path of leaks.
 func frrLeak(path []uint32) string { return "leak-" + joined(path, "-") }
 
-// frrLeakMap are the commands that create it.
+// frrLeakMap returns the commands that create the route map of leaks with this AS path.
 func frrLeakMap(path []uint32) []string {
 	return []string{"route-map " + frrLeak(path) + " permit 10", " set as-path prepend " + joined(path, " "), "exit"}
 }
@@ -283,8 +285,8 @@ func joined(path []uint32, separator string) string {
 	return strings.Join(text, separator)
 }
 
-// frrOriginate are the commands that make a running FRR originate the prefixes of an event, or no
-// longer. To withdraw a prefix that is not originated is no error.
+// frrOriginate returns the commands that make a running FRR originate the prefixes of an event, or
+// withdraw them. Withdrawing a prefix that is not originated is no error.
 func frrOriginate(asn uint32, e scenario.Advertise, on bool) []string {
 	commands := []string{"configure terminal"}
 	command, path := "no network %s", ""
@@ -302,8 +304,8 @@ func frrOriginate(asn uint32, e scenario.Advertise, on bool) []string {
 	return append(commands, "end")
 }
 
-// frrChange are the commands that change what a running FRR advertises to a neighbor. The list is
-// never empty in between: an empty one permits everything.
+// frrChange returns the commands that change what a running FRR advertises to a neighbor. The
+// prefix list is never empty in between: an empty list permits all prefixes.
 func frrChange(neighbor netip.Addr, old, now []netip.Prefix) []string {
 	commands := []string{"configure terminal"}
 	for i := len(now); i < len(old); i++ {
@@ -313,7 +315,7 @@ func frrChange(neighbor netip.Addr, old, now []netip.Prefix) []string {
 	return append(commands, "end", fmt.Sprintf("clear bgp ipv6 unicast %s soft out", neighbor))
 }
 
-// awaitZebra waits until a node's zebra answers.
+// awaitZebra waits until a node's zebra accepts connections.
 func awaitZebra(dir, node string) error {
 	for end := time.Now().Add(patience); ; time.Sleep(look) {
 		c, err := net.Dial("unix", frrSocket(dir, node, "zserv.api"))
@@ -326,7 +328,7 @@ func awaitZebra(dir, node string) error {
 	}
 }
 
-// askFRR returns why a node's FRR is not ready, or nil.
+// askFRR returns nil if a node's FRR is ready, and the reason otherwise.
 func askFRR(dir string, n *node) error {
 	v, err := dialVTY(frrSocket(dir, n.name, RoleBGPD+".vty"))
 	if err != nil {
@@ -340,7 +342,8 @@ func askFRR(dir string, n *node) error {
 	return frrReadiness([]byte(answer), n.frrNeighbors())
 }
 
-// frrNeighbors are the neighbors whose sessions the node's FRR must have.
+// frrNeighbors returns the neighbors whose sessions must be established before the node's FRR is
+// ready.
 func (n *node) frrNeighbors() []netip.Addr {
 	var all []netip.Addr
 	if n.spec.Reflector != nil {
@@ -355,7 +358,7 @@ func (n *node) frrNeighbors() []netip.Addr {
 	return all
 }
 
-// frrReadiness reads bgpd's summary of its sessions.
+// frrReadiness checks in bgpd's summary that the sessions with the neighbors are established.
 func frrReadiness(summary []byte, neighbors []netip.Addr) error {
 	var s struct {
 		Peers map[netip.Addr]struct {
@@ -373,7 +376,7 @@ func frrReadiness(summary []byte, neighbors []netip.Addr) error {
 	return nil
 }
 
-// removeFRRCrashDir removes the directory that an FRR daemon may have left on the host.
+// removeFRRCrashDir removes the directory that an FRR daemon may have left in frrCrashDir.
 func removeFRRCrashDir(p process) error {
 	if p.Role != RoleZebra && p.Role != RoleBGPD && p.Role != RoleBFDD {
 		return nil

@@ -130,7 +130,7 @@ func TestFRRReadiness(t *testing.T) {
 	}
 }
 
-// TestVTY talks to something that answers as FRR does, in pieces.
+// TestVTY connects to a fake FRR daemon that sends its responses in several writes.
 func TestVTY(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "bgpd.vty")
 	l, err := net.Listen("unix", path)
@@ -233,7 +233,7 @@ func needFRR(t *testing.T) {
 	}
 }
 
-// TestFRRLab has two routers of FRR that tell each other about a prefix each.
+// TestFRRLab runs two FRR routers that each advertise a prefix to the other.
 func TestFRRLab(t *testing.T) {
 	needFRR(t)
 	s := labtest.Plain()
@@ -285,7 +285,7 @@ func TestFRRLab(t *testing.T) {
 			if err := l.Originate(leak, on); err != nil {
 				t.Fatalf("AS path %v: %v", path, err)
 			}
-			knows("2001:db8:cc::/48", on && !slices.Contains(path, 65001)) // a does not accept its own number
+			knows("2001:db8:cc::/48", on && !slices.Contains(path, 65001)) // a rejects routes with its own AS number
 		}
 	}
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(look) {

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// vty is a connection to a daemon of FRR, with the protocol of vtysh: a command ends with a zero
-// byte, an answer with three and the command's status. Starting vtysh for each command would take
-// longer than what is measured.
+// vty is a connection to an FRR daemon, with vtysh's protocol: a command ends with a zero byte, a
+// response with three zero bytes and the status. Starting vtysh for each command would take longer
+// than the changes that are measured.
 type vty struct{ conn net.Conn }
 
 // maxAnswer bounds an answer of FRR, in bytes.
@@ -60,7 +60,7 @@ func (v *vty) do(command string) (string, error) {
 	}
 }
 
-// cutAnswer splits an answer that is complete into its text and status.
+// cutAnswer splits a complete response into its text and status.
 func cutAnswer(b []byte) (text string, status byte, done bool) {
 	i := bytes.Index(b, []byte{0, 0, 0})
 	if i < 0 || len(b) < i+4 {

@@ -18,11 +18,11 @@ import (
 	"github.com/tabane/tabane/internal/tc"
 )
 
-// detourPrefix and the index of an interface are the name of what leads from there to an emulator
-// that was put into a wire.
+// detourPrefix, followed by the index of an interface, is the name of the detour of that interface:
+// the interface that connects its node to an emulator put into the wire.
 const detourPrefix = "emulator"
 
-// detourOf is the index of the interface that an interface is the detour of, if it is one.
+// detourOf returns the index of the interface whose detour this is, and whether it is a detour.
 func detourOf(name string) (index int, is bool) {
 	number, is := strings.CutPrefix(name, detourPrefix)
 	if !is {
@@ -32,7 +32,7 @@ func detourOf(name string) (index int, is bool) {
 	return index, err == nil && index > 0
 }
 
-// interposed makes the plan's wire one with an emulator, whose detours are there.
+// interposed turns the plan's wire into an emulated link with detours.
 func (l *link) interposed(lab string) error {
 	l.netns = namespaceOf(lab, "link-"+l.name)
 	l.relay = &daemon{node: l.name, netns: l.netns, role: RoleLink, status: relayStatus}
@@ -59,7 +59,7 @@ func (p port) index() (index int, err error) {
 	return index, err
 }
 
-// nodePorts are the link's ends at nodes.
+// nodePorts returns the link's ends at nodes.
 func (l *link) nodePorts() []port {
 	var ports []port
 	for _, w := range l.wires {
@@ -71,7 +71,7 @@ func (l *link) nodePorts() []port {
 	return ports
 }
 
-// gate is where what the port sends can be held up.
+// gate returns the interface whose qdisc can hold back packets sent by the port.
 func (l *link) gate(p port) spot {
 	if d, ok := l.detours[p.spot()]; ok {
 		return d
@@ -79,7 +79,7 @@ func (l *link) gate(p port) spot {
 	return p.spot()
 }
 
-// refresh learns of emulators that others have put into wires of the lab.
+// refresh reads from the lab's state which wires other processes have turned into emulated links.
 func (l *Links) refresh() error {
 	s, err := readState(l.lab)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -102,10 +102,10 @@ func (l *Links) refresh() error {
 	return nil
 }
 
-// interpose puts an emulator into a wire while traffic runs, without a change at the nodes'
-// interfaces: their addresses, routes and carrier stay. Each end gets a detour, an interface that
-// leads to the emulator, which what the end sends takes, and what the emulator delivers comes back
-// by.
+// interpose puts an emulator into a wire while traffic runs. The interfaces of the nodes keep their
+// addresses, routes and carrier. Each end gets a detour, an interface connected to the emulator:
+// packets that the end sends are redirected to the detour, and packets from the emulator arrive on
+// it.
 func (l *Links) interpose(ctx context.Context, k *link, s scenario.Shape) (err error) {
 	if len(k.wires) != 1 {
 		return fmt.Errorf("it is a switch of %d ends, which has a rate and a queue; more takes a link of two ends", len(k.wires))
@@ -137,7 +137,7 @@ func (l *Links) interpose(ctx context.Context, k *link, s scenario.Shape) (err e
 	if slices.Contains(existing, planned.netns) {
 		return fmt.Errorf("namespace %q exists already", planned.netns)
 	}
-	// If this process is killed in between, Down of the lab removes this too.
+	// If this process is killed before it is done, Down removes this namespace as well.
 	before := *state
 	state.Namespaces = append(slices.Clone(state.Namespaces), planned.netns)
 	if err := state.write(l.lab); err != nil {
@@ -181,7 +181,7 @@ func (l *Links) interpose(ctx context.Context, k *link, s scenario.Shape) (err e
 	return state.write(l.lab)
 }
 
-// withdraw undoes as much of interpose as was done.
+// withdraw reverts a partial interpose.
 func (l *Links) withdraw(k *link, relay *child, detours []spot) error {
 	var errs []error
 	for _, p := range k.nodePorts() {
@@ -192,7 +192,8 @@ func (l *Links) withdraw(k *link, relay *child, detours []spot) error {
 		errs = append(errs, relay.signal(syscall.SIGKILL))
 		<-relay.exited
 	}
-	// With the namespace alone they would go later, when the kernel comes to it.
+	// Deleting the namespace alone would remove them only later: the kernel cleans up
+	// asynchronously.
 	for _, d := range detours {
 		errs = append(errs, netns.Do(d.netns, func() error {
 			detour, err := netlink.LinkByName(d.iface)
@@ -208,8 +209,8 @@ func (l *Links) withdraw(k *link, relay *child, detours []spot) error {
 	return errors.Join(errs...)
 }
 
-// makeDetours makes the emulator's namespace and the detours to it. It returns those that it made,
-// also when it fails.
+// makeDetours creates the emulator's namespace and the detours. On failure it returns those that it
+// has created.
 func (l *link) makeDetours(ctx context.Context) (made []spot, err error) {
 	b := &builder{plan: &plan{}, spaces: map[string]*space{}}
 	defer func() {
@@ -233,8 +234,8 @@ func (l *link) makeDetours(ctx context.Context) (made []spot, err error) {
 	return made, nil
 }
 
-// makeDetour makes the detour of one end. It has the end's MAC address, so that the kernel takes
-// what arrives by it for its own. It returns whether it is there.
+// makeDetour creates the detour of one end and reports whether it exists. It has the MAC address of
+// the end, so that the kernel accepts frames that arrive on it.
 func (b *builder) makeDetour(l *link, p port, end string) (there bool, err error) {
 	name := l.detours[p.spot()].iface
 	err = netns.Do(p.netns, func() error {
@@ -251,7 +252,7 @@ func (b *builder) makeDetour(l *link, p port, end string) (there bool, err error
 			return err
 		}
 		there = true
-		// It has no address, and must not send anything of its own.
+		// It has no address and must not send packets of its own.
 		if err := netns.Sysctl("net/ipv6/conf/"+name+"/disable_ipv6", "1"); err != nil {
 			return err
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// roundTrips opens an echo over a lab's wire and returns what measures it. It fails when the
-// connection does.
+// roundTrips opens a TCP echo connection over a lab's wire and returns a function that measures a
+// round trip. The test fails when the connection fails.
 func roundTrips(t *testing.T, l *Lab) (measure func() time.Duration) {
 	t.Helper()
 	var listener net.Listener
@@ -70,8 +70,8 @@ func roundTrips(t *testing.T, l *Lab) (measure func() time.Duration) {
 	}
 }
 
-// TestInterpose: a wire that was made without an emulator gets one in the middle of a
-// connection, and nothing changes at its ends; who made the lab and who opened it agree on it.
+// TestInterpose: a wire gets an emulator while a connection is open, and its ends do not change.
+// The process that made the lab and one that opened it see the same state.
 func TestInterpose(t *testing.T) {
 	l := start(t, options(t, "emulate", labtest.Plain()))
 	trip := roundTrips(t, l)
@@ -93,7 +93,7 @@ func TestInterpose(t *testing.T) {
 	if after := labtest.IP(t, l.Name(), "a", state); after != before {
 		t.Errorf("the end has changed from\n%s\nto\n%s", before, after)
 	}
-	// The owner knows nothing of it yet.
+	// The owner has not yet read the changed state.
 	if err := l.Links().Set("wire", scenario.Shape{Rate: 10e6, Delay: 40 * time.Millisecond, Backward: &channel.Change{Delay: new(time.Duration)}}); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,8 @@ func TestInterpose(t *testing.T) {
 	}
 }
 
-// TestCaptureInterposed sees what its ends send once, and by the name of the end.
+// TestCaptureInterposed: a capture has each packet of a wire with an emulator once, under the name
+// of its end.
 func TestCaptureInterposed(t *testing.T) {
 	l := start(t, options(t, "detour", labtest.Plain()))
 	if err := l.Links().Set("wire", scenario.Shape{Delay: time.Millisecond}); err != nil {
@@ -165,8 +166,8 @@ func TestCaptureInterposed(t *testing.T) {
 	}
 }
 
-// TestInterposeFails: what was made of it is gone, the wire works, and the
-// next attempt may succeed.
+// TestInterposeFails: a failed attempt leaves nothing behind, the wire still works, and the next
+// attempt succeeds.
 func TestInterposeFails(t *testing.T) {
 	l := start(t, options(t, "half", labtest.Plain()))
 	trip := roundTrips(t, l)

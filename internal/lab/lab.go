@@ -1,11 +1,11 @@
-// Package lab builds the network of a scenario.Spec from network namespaces of this machine, starts
-// the product's own daemons in them, and runs the Spec's experiment.
+// Package lab builds the network of a scenario.Spec from network namespaces and starts tabane's own
+// daemons in them.
 //
-// It makes nothing outside its namespaces and its state directory: no link, address, route or file
-// of the host changes, except that congestion controls which the Spec names are permitted to
-// namespaces. It simulates nothing, decides nothing that a daemon decides, and does not survive a
-// reboot. Whatever happens to its process, a later Up or Down of the same name finds and removes
-// all that was made.
+// It creates nothing outside of its namespaces and its state directory: links, addresses, routes
+// and files of the host do not change, except that the congestion controls of the Spec are
+// permitted in namespaces. It does not simulate, makes no routing decisions, and does not survive a
+// reboot. However its process ends, a later Up or Down of the same name finds and removes
+// everything.
 package lab
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// DefaultTimeout is how long a lab may take to be ready.
+// DefaultTimeout is how long a lab may take to become ready.
 const DefaultTimeout = 30 * time.Second
 
 // ErrNotFound is wrapped by the error of Open for a lab that does not exist.
@@ -41,39 +41,39 @@ func (e unreadyError) Is(target error) bool { return target == ErrNotReady }
 
 func (e unreadyError) Unwrap() error { return e.error }
 
-// Options is what Up needs.
+// Options are the parameters of Up.
 type Options struct {
 	// Name of the lab; several labs run side by side under different names.
 	Name string
 	Spec *scenario.Spec
 	// Routers is RoutersEmbedded, the default, or RoutersFRR.
 	Routers string
-	// Binary is the tabane program that the nodes run; the calling program unless given.
+	// Binary is the tabane program that the nodes run; by default the calling program.
 	Binary string
-	// Detach lets the lab live on when the caller ends. Otherwise its processes die with the
-	// caller, however that ends.
+	// Detach keeps the lab running when the caller exits. Otherwise its processes are killed
+	// when the caller exits, for whatever reason.
 	Detach bool
-	// Timeout bounds how long it may take until all daemons are ready and the client reaches the
-	// server; DefaultTimeout unless given.
+	// Timeout bounds the time until all daemons are ready and the client reaches the server; 0
+	// means DefaultTimeout.
 	Timeout time.Duration
-	// KeepUnready leaves a lab in place that is not ready in time, or in which a daemon exits
-	// before: Up then returns it with an error that wraps ErrNotReady.
+	// KeepUnready keeps a lab that does not become ready in time, or in which a daemon exits:
+	// Up then returns it with an error that wraps ErrNotReady.
 	KeepUnready bool
 	Log         *slog.Logger
 }
 
-// Condition says how a lab is.
+// Condition is the state of a lab.
 type Condition string
 
 const (
-	// Running has everything it was made with.
+	// Running: everything that was made is there.
 	Running Condition = "up"
-	// NotReady has everything, but did not become ready in time, or is still starting.
+	// NotReady: everything is there, but was not ready in time, or is still starting.
 	NotReady Condition = "not ready"
-	// Partial is being built or removed, or has lost a part.
+	// Partial: the lab is being built or removed, or a part of it is gone.
 	Partial Condition = "partial"
-	// Stale has lost its owner or all its processes: it can only be removed, by Down or by Up
-	// under the same name.
+	// Stale: the owner or all processes of the lab are gone. It can only be removed, by Down,
+	// or by Up with the same name.
 	Stale Condition = "stale"
 )
 
@@ -83,14 +83,15 @@ type Info struct {
 	Nodes          []string
 	Condition      Condition
 	Since          time.Time
-	// Owner is the process that made the lab, User the user it ran for: that of sudo, if there is
-	// one.
+	// Owner is the PID of the process that made the lab, User the ID of the user it ran for:
+	// with sudo, the user that called it.
 	Owner, User int
-	// Owned is whether the owner still runs.
+	// Owned is whether the owner is still running.
 	Owned bool
 }
 
-// User is the user that this process runs for: who called sudo, or the real user.
+// User returns the ID of the user that this process runs for: the user that called sudo, or the
+// real user.
 func User() int {
 	if id, err := strconv.Atoi(os.Getenv("SUDO_UID")); err == nil && os.Geteuid() == 0 {
 		return id
@@ -98,7 +99,7 @@ func User() int {
 	return os.Getuid()
 }
 
-// Lab is a running lab. Its methods and those of its parts are safe for concurrent use, but for
+// Lab is a running lab. Its methods and those of its parts are safe for concurrent use, except
 // Close and Down.
 type Lab struct {
 	name    string
@@ -118,21 +119,21 @@ func newLab(name string, spec *scenario.Spec, p *plan, binary string) *Lab {
 	}
 }
 
-// Name is the lab's name.
+// Name returns the lab's name.
 func (l *Lab) Name() string { return l.name }
 
-// Spec is the scenario that the lab was made from. It must not be changed.
+// Spec returns the scenario that the lab was made from. It must not be modified.
 func (l *Lab) Spec() *scenario.Spec { return l.spec }
 
-// Daemons are the processes that the lab runs.
+// Daemons returns the processes of the lab.
 func (l *Lab) Daemons() *Daemons { return l.daemons }
 
-// Links are the lab's links.
+// Links returns the lab's links.
 func (l *Lab) Links() *Links { return l.links }
 
-// Up builds a lab and waits until it is ready: every daemon says so, and the experiment's client,
-// if there is one, reaches its server. A stale lab of the same name is removed first. When Up
-// fails, or ctx ends first, nothing is left, except as Options.KeepUnready says.
+// Up builds a lab and waits until it is ready: every daemon is ready, and the client of the
+// experiment, if there is one, reaches its server. A stale lab of the same name is removed first.
+// If Up fails or ctx ends, everything is removed, except with Options.KeepUnready.
 func Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	p, err := newPlan(o.Name, o.Spec)
 	if err != nil {
@@ -170,8 +171,8 @@ func Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	return l, nil
 }
 
-// program is the path of the tabane program. It is looked up once: a name that means another file
-// later, or in another process, must not mix two versions in one lab.
+// program returns the path of the tabane program. It is looked up once, so that all processes of a
+// lab run the same version even if the path changes.
 func program(given string) (string, error) {
 	if given == "" {
 		return os.Executable()
@@ -179,7 +180,7 @@ func program(given string) (string, error) {
 	return exec.LookPath(given)
 }
 
-// up does the work of Up; the lab is locked.
+// up implements Up; the caller holds the lab's lock.
 func (l *Lab) up(ctx context.Context, timeout time.Duration, keepUnready bool) (err error) {
 	if err := l.takeOver(ctx); err != nil {
 		return err
@@ -204,7 +205,7 @@ func (l *Lab) up(ctx context.Context, timeout time.Duration, keepUnready bool) (
 	}
 	done := false
 	defer func() {
-		// Also when something panics: nothing may be left.
+		// Deferred, so that everything is removed even after a panic.
 		if !done {
 			err = errors.Join(err, remove(context.WithoutCancel(ctx), l.name, s))
 			l.Close()
@@ -243,7 +244,7 @@ func (l *Lab) up(ctx context.Context, timeout time.Duration, keepUnready bool) (
 	return nil
 }
 
-// takeOver removes a stale lab of the same name, and refuses the name of a live one.
+// takeOver removes a stale lab of the same name, and returns an error if that lab is not stale.
 func (l *Lab) takeOver(ctx context.Context) error {
 	old, err := readState(l.name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -259,7 +260,8 @@ func (l *Lab) takeOver(ctx context.Context) error {
 	if err := teardown(ctx, old); err != nil {
 		return fmt.Errorf("remove stale lab: %w", err)
 	}
-	// The directory stays, with the lock in it; what is in it must not be taken for the new lab's.
+	// The directory stays because the lock is in it; its other files must not be mistaken for
+	// the new lab's.
 	entries, err := os.ReadDir(dirOf(l.name))
 	if err != nil {
 		return err
@@ -273,7 +275,7 @@ func (l *Lab) takeOver(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// pid is the process named in errors about a lab that runs.
+// pid returns the process that errors about a running lab name.
 func (s *state) pid() int {
 	if s.Detached && s.Built && len(s.Processes) > 0 {
 		return s.Processes[0].PID
@@ -285,8 +287,8 @@ func (l *Lab) writeFiles() error {
 	if err := writeSpec(l.name, l.spec); err != nil {
 		return err
 	}
-	// World readable: programs that a node runs as another user resolve names too. The directory is
-	// closed to others, but the file is bind-mounted.
+	// World-readable, because programs that run as another user on a node also resolve names.
+	// Others cannot enter the directory, but the file is bind-mounted.
 	hosts := filepath.Join(dirOf(l.name), hostsName)
 	if err := os.WriteFile(hosts, []byte(l.plan.hosts), 0o644); err != nil {
 		return err
@@ -310,12 +312,11 @@ func (l *Lab) writeFiles() error {
 	return nil
 }
 
-// config is the node's configuration file, with the status addresses that the lab asks at written
-// out.
+// config returns the node's configuration file, with explicit status addresses.
 func (n *node) config() ([]byte, error) {
 	sections := map[string]any{}
 	for _, d := range n.daemons {
-		if r, ok := role.Named(d.role); ok { // not one of FRR's
+		if r, ok := role.Named(d.role); ok { // not an FRR daemon
 			sections[d.role] = r.WithStatus(&n.sections, d.status)
 		}
 	}
@@ -326,8 +327,8 @@ func (n *node) config() ([]byte, error) {
 	return b, nil
 }
 
-// Open finds a lab that exists. Its error wraps ErrNotFound when there is none, and says so when
-// the lab is not usable.
+// Open opens an existing lab. Its error wraps ErrNotFound if there is none. A lab that is stale or
+// not built is an error.
 func Open(name string) (*Lab, error) {
 	if err := CheckName(name); err != nil {
 		return nil, fmt.Errorf("open lab: %w", err)
@@ -367,7 +368,7 @@ func Open(name string) (*Lab, error) {
 	return l, nil
 }
 
-// others is the hint which labs there are.
+// others returns a hint that lists the existing labs.
 func others() string {
 	names, err := labNames()
 	if err != nil || len(names) == 0 {
@@ -399,9 +400,9 @@ func List() ([]Info, error) {
 	return list, nil
 }
 
-// Down removes the lab: its processes, those that anyone else runs in its namespaces, the
-// namespaces and the state. It does so in any condition, also when nothing is left to remove, and
-// may be called again after an error.
+// Down removes the lab: its processes, all other processes in its namespaces, the namespaces and
+// the state. It works in any condition, also if nothing is left to remove, and may be called again
+// after an error.
 func (l *Lab) Down(ctx context.Context) error {
 	err := Down(ctx, l.name)
 	if err == nil {
@@ -410,7 +411,7 @@ func (l *Lab) Down(ctx context.Context) error {
 	return err
 }
 
-// Down removes the lab of that name as Lab.Down does; it needs no lab that could be opened.
+// Down removes the lab of that name as Lab.Down does; the lab need not be open or usable.
 func Down(ctx context.Context, name string) error {
 	if err := CheckName(name); err != nil {
 		return fmt.Errorf("remove lab: %w", err)
@@ -425,7 +426,7 @@ func Down(ctx context.Context, name string) error {
 	defer unlock()
 	s, err := readState(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		s, err = &state{}, nil // it died before it made anything
+		s, err = &state{}, nil // its process died before it made anything
 	}
 	if err == nil {
 		err = remove(ctx, name, s)
@@ -436,6 +437,6 @@ func Down(ctx context.Context, name string) error {
 	return nil
 }
 
-// Close releases what this process holds of the lab. The lab of Up ends with it unless it is
-// detached, and nothing can be started in it any more.
+// Close releases the resources of this process for the lab. A lab from Up ends with it unless it is
+// detached; no further processes can be started in it.
 func (l *Lab) Close() { l.daemons.launcher.close() }

@@ -55,7 +55,7 @@ func TestNetwork(t *testing.T) {
 		t.Errorf("b does not forward: %s", got)
 	}
 
-	// Over the switch, and over b: c's default route leads to the wire's far end.
+	// Over the switch and via b: c's default route leads to the far end of the wire.
 	for _, c := range []struct{ from, to, address string }{
 		{"a", "b", "2001:db8:1::b"}, {"a", "c", "2001:db8:2::c"}, {"b", "c", "2001:db8:2::c"}, {"c", "a", "2001:db8:1::a"}, {"a", "b", "192.0.2.2"},
 	} {
@@ -102,7 +102,7 @@ func TestCommand(t *testing.T) {
 	if !errors.As(err, &exit) || exit.ExitCode() != 7 || string(out) != "through" {
 		t.Errorf("got %q, %v", out, err)
 	}
-	// The process that the caller has is the program itself.
+	// The started process is the program itself.
 	cmd, err = l.Command(t.Context(), "a", []string{"sh", "-c", "echo $$"})
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func TestCommand(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), `run "no-such-program": executable file not found in $PATH`) {
 		t.Errorf("got %q, %v", out, err)
 	}
-	// The host keeps its own names and mounts.
+	// The host keeps its own hosts file and mounts.
 	if hosts, err := os.ReadFile("/etc/hosts"); err != nil || strings.Contains(string(hosts), "2001:db8:2::c") {
 		t.Errorf("hosts file of the host: %q, %v", hosts, err)
 	}
@@ -207,7 +207,7 @@ func TestCapture(t *testing.T) {
 			defer close(done)
 			stats, err = l.Capture(ctx, "a", c.iface, file)
 		}()
-		// The header is written when the socket listens.
+		// The header is written once the socket is open.
 		for st, err := os.Stat(file); err != nil || st.Size() == 0; st, err = os.Stat(file) {
 			select {
 			case <-done:
@@ -244,7 +244,7 @@ func TestCapture(t *testing.T) {
 	}
 }
 
-// readCapture counts the datagrams that say hello, by interface, and all packets.
+// readCapture counts the datagrams with payload "hello" by interface, and all packets.
 func readCapture(t *testing.T, file string, since time.Time) (hello map[string]int, packets uint64) {
 	t.Helper()
 	f, err := os.Open(file)
@@ -381,10 +381,10 @@ func TestOriginate(t *testing.T) {
 	}
 }
 
-// Daemons of a lab have priority over the host's processes; commands of users do not.
+// TestPriority: daemons of a lab have priority over processes of the host; commands of users do
+// not.
 func TestPriority(t *testing.T) {
-	// The 19th field of what the kernel says of a process (proc(5)); the name of none here has a
-	// space in it.
+	// The 19th field of /proc/PID/stat (proc(5)). No process name here contains a space.
 	nice := func(stat string) string {
 		if f := strings.Fields(stat); len(f) > 18 {
 			return f[18]
@@ -506,7 +506,7 @@ func TestConcurrentUp(t *testing.T) {
 	labtest.NothingLeft(t, o.Name)
 }
 
-// Two labs whose namespaces would have the same name must not remove each other's.
+// Two labs with a namespace name in common must not remove each other's.
 func TestNamespaceTaken(t *testing.T) {
 	first := options(t, "one", labtest.Plain())
 	first.Spec.Nodes["two-a"] = &scenario.Node{}
@@ -543,7 +543,7 @@ func TestUpReplacesStaleLab(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Owner.Start++ // the same pid, but another process
+	s.Owner.Start++ // the same PID, but another process
 	s.Namespaces = append(s.Namespaces, namespaceOf(o.Name, "never-made"))
 	if err := s.write(o.Name); err != nil {
 		t.Fatal(err)
@@ -560,7 +560,7 @@ func TestUpReplacesStaleLab(t *testing.T) {
 	}
 }
 
-// TestOwned: a zombie, and another process with the pid of the owner, do not own a lab.
+// TestOwned: a zombie, and another process with the PID of the owner, do not own a lab.
 func TestOwned(t *testing.T) {
 	labtest.NeedRoot(t)
 	zombie := exec.Command("/proc/self/exe", "-test.run=^$")
@@ -607,7 +607,7 @@ func TestOwned(t *testing.T) {
 	}
 }
 
-// TestLostDaemon: a lab of which one daemon has exited is partial, and can still be opened.
+// TestLostDaemon: a lab in which a daemon has exited is partial, and can still be opened.
 func TestLostDaemon(t *testing.T) {
 	s := labtest.Routed()
 	s.Nodes["c"].Exec = "sleep 1000"
@@ -630,7 +630,7 @@ func TestLostDaemon(t *testing.T) {
 	}
 }
 
-// infoOf returns what List says of a lab.
+// infoOf returns the entry of a lab in List.
 func infoOf(t *testing.T, name string) Info {
 	t.Helper()
 	all, err := List()
@@ -644,7 +644,7 @@ func infoOf(t *testing.T, name string) Info {
 	return all[i]
 }
 
-// A caller that dies at once leaves namespaces but no process. The next caller removes them.
+// A caller that is killed leaves namespaces but no process. The next Down removes them.
 func TestKilledCaller(t *testing.T) {
 	labtest.NeedRoot(t)
 	name := labtest.Prefix() + "killed"
@@ -693,7 +693,7 @@ func TestDetached(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Owner.Start++ // as if the caller had ended
+	s.Owner.Start++ // as if the caller had exited
 	if err := s.write(o.Name); err != nil {
 		t.Fatal(err)
 	}
@@ -736,7 +736,7 @@ func TestDownKillsProcesses(t *testing.T) {
 	if line := readLine(t, r); line != "here" {
 		t.Fatalf("got %q", line)
 	}
-	// Without patience: the context has ended.
+	// No grace period, because the context has ended.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := l.Down(ctx); err != nil {
@@ -748,7 +748,7 @@ func TestDownKillsProcesses(t *testing.T) {
 	}
 }
 
-// A died caller's leavings, whatever they are, can be removed.
+// Down removes whatever a killed caller has left.
 func TestDownOfLeftovers(t *testing.T) {
 	labtest.NeedRoot(t)
 	name := labtest.Prefix() + "remains"

@@ -30,8 +30,8 @@ type launcher struct {
 	closed  bool
 }
 
-// daemon starts a daemon on its node with its output in its log file. A child that was started is
-// returned with an error, too.
+// daemon starts a daemon on its node with its output in its log file. If the process was started,
+// the child is returned even with an error.
 func (l *launcher) daemon(x daemon) (*child, error) {
 	out, err := os.OpenFile(logFile(dirOf(l.lab), x), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -39,7 +39,7 @@ func (l *launcher) daemon(x daemon) (*child, error) {
 	}
 	defer out.Close()
 	argv := append([]string{cmp.Or(x.program, l.binary)}, x.arguments(dirOf(l.lab))...)
-	// Its own session: Ctrl-C is for the caller, who takes the lab down in order.
+	// A session of its own, so that Ctrl-C reaches only the caller, which then removes the lab.
 	attr, parent := &syscall.SysProcAttr{Setsid: true}, 0
 	if !l.detached && !l.opened {
 		attr.Pdeathsig, parent = syscall.SIGKILL, os.Getpid()
@@ -51,7 +51,7 @@ func (l *launcher) daemon(x daemon) (*child, error) {
 		return nil, fmt.Errorf("start %s: %w", x, err)
 	}
 	c := &child{daemon: x, process: process{PID: cmd.Process.Pid, Node: x.node, Role: x.role}, exited: make(chan struct{})}
-	// The child cannot be reaped before Wait below, so its pid still is its own.
+	// The child is not reaped before Wait below, so its PID cannot have been reused.
 	st, err := procStat(c.PID)
 	c.Start = st.start
 	go func() {
@@ -64,7 +64,7 @@ func (l *launcher) daemon(x daemon) (*child, error) {
 	return c, nil
 }
 
-// client is Daemons.RunClient in a namespace.
+// client implements Daemons.RunClient in a namespace.
 func (l *launcher) client(ctx context.Context, namespace string, args []string, read func(io.Reader) error) error {
 	argv := append([]string{l.binary}, args...)
 	cmd := exec.CommandContext(ctx, l.binary, l.arguments(namespace, strconv.Itoa(os.Getpid()), argv)...)
@@ -79,7 +79,7 @@ func (l *launcher) client(ctx context.Context, namespace string, args []string, 
 		return err
 	}
 	if err = read(out); err != nil {
-		// The rest of its output must not keep it from ending.
+		// Discard the rest of its output, so that it can exit.
 		_, copyErr := io.Copy(io.Discard, out)
 		err = errors.Join(err, copyErr)
 	}
@@ -104,13 +104,15 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// arguments are those of the tabane program that make it a command in a namespace: Enter's after
-// the verb. parent is asCommand, or the pid of the process that a daemon dies with, 0 for none.
+// arguments returns the command line that makes the tabane program run argv in a namespace: the
+// verb and the arguments of Enter. parent is asCommand, or the PID of the process with which a
+// daemon is killed, 0 for none.
 func (l *launcher) arguments(namespace, parent string, argv []string) []string {
 	return append([]string{Verb, namespace, filepath.Join(dirOf(l.lab), hostsName), parent}, argv...)
 }
 
-// start starts a process on the thread whose end it gets its parent death signal from.
+// start starts a process from the starter's thread, which is the parent for its parent death
+// signal.
 func (l *launcher) start(cmd *exec.Cmd) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -123,7 +125,7 @@ func (l *launcher) start(cmd *exec.Cmd) error {
 	return l.starter.start(cmd)
 }
 
-// close ends the thread that starts processes, and with it those that die with it.
+// close ends the starter's thread, which kills the processes that have it as parent.
 func (l *launcher) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -134,14 +136,13 @@ func (l *launcher) close() {
 	l.closed = true
 }
 
-// children are the daemons that this process has started and not stopped. They are safe for
-// concurrent use.
+// children are the daemons that this process has started and not stopped. Safe for concurrent use.
 type children struct {
 	mu   sync.Mutex
 	list []*child
 }
 
-// all returns the children in the order of their start.
+// all returns the children in start order.
 func (cs *children) all() []*child {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -164,7 +165,7 @@ func (cs *children) add(c *child) {
 	cs.list = append(cs.list, c)
 }
 
-// remove returns the child that it removed, or nil.
+// remove removes the child of a daemon and returns it, or nil.
 func (cs *children) remove(x daemon) *child {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()

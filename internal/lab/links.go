@@ -21,12 +21,13 @@ type Links struct {
 	daemons *Daemons
 
 	mu sync.Mutex
-	// shapes are those of links that differ from the plan; holes is where packets are dropped.
+	// shapes has the shapes of links that were changed; holes has the interfaces that drop
+	// packets.
 	shapes map[string]scenario.Shape
 	holes  map[spot]bool
 }
 
-// Set changes the shape of a link, in both directions, while traffic runs.
+// Set changes the shape of a link in both directions while traffic runs.
 func (l *Links) Set(link string, s scenario.Shape) error {
 	k, err := l.plan.link(link)
 	if err != nil {
@@ -49,7 +50,7 @@ func (l *Links) Set(link string, s scenario.Shape) error {
 	return k.setShape(s, l.holes)
 }
 
-// Play starts a schedule on an emulated link; it replaces what is left of an earlier one.
+// Play starts a schedule on an emulated link and replaces the previous one.
 func (l *Links) Play(ctx context.Context, link string, s channel.Schedule) error {
 	k, err := l.plan.link(link)
 	if err != nil {
@@ -58,8 +59,8 @@ func (l *Links) Play(ctx context.Context, link string, s channel.Schedule) error
 	return k.play(ctx, s)
 }
 
-// SetUp takes an interface down, or brings it up with the node's static routes, which the kernel
-// deletes when it goes down.
+// SetUp sets an interface down, or sets it up and restores the node's static routes, which the
+// kernel deletes when the interface goes down.
 func (l *Links) SetUp(at scenario.Port, up bool) error {
 	n, err := l.plan.node(at.Node)
 	if err != nil {
@@ -77,8 +78,7 @@ func (l *Links) SetUp(at scenario.Port, up bool) error {
 	})
 }
 
-// Blackhole drops packets where they would be sent: at the interface itself, and at the far end of
-// its wire.
+// Blackhole drops packets on egress: at the interface itself, and at the far end of its wire.
 func (l *Links) Blackhole(h scenario.Hole) error {
 	k, near, far, err := l.plan.port(h.Port())
 	if err != nil {
@@ -102,7 +102,7 @@ func (l *Links) Blackhole(h scenario.Hole) error {
 	return nil
 }
 
-// Clear ends the black holes of an interface.
+// Clear removes the black holes of an interface.
 func (l *Links) Clear(at scenario.Port) error {
 	k, near, far, err := l.plan.port(at)
 	if err != nil {
@@ -119,7 +119,8 @@ func (l *Links) Clear(at scenario.Port) error {
 	return k.setShape(s, l.holes)
 }
 
-// DisableOffloads makes all interfaces pass whole frames, one for each segment.
+// DisableOffloads disables segmentation and receive offloads on all interfaces, so that each frame
+// is one segment.
 func (l *Links) DisableOffloads() error {
 	for _, k := range l.plan.links {
 		for _, w := range k.wires {

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { labtest.Main(m, verbs, labNames) }
 
-// verbs are those of the tabane program that a lab calls.
+// verbs are the verbs of the tabane program that a lab calls.
 var verbs = map[string]func(args []string) error{
 	Verb:        Enter,
 	RelayVerb:   playRelay,
@@ -31,11 +31,11 @@ var verbs = map[string]func(args []string) error{
 
 func init() {
 	if len(os.Args) > 1 && os.Args[1] == "headless" {
-		runtime.LockOSThread() // main on the first thread
+		runtime.LockOSThread() // keep main on the first thread
 	}
 }
 
-// playHeadless ends its first thread alone.
+// playHeadless exits its first thread only.
 func playHeadless([]string) error {
 	go func() { select {} }()
 	fmt.Println("headless")
@@ -49,7 +49,7 @@ func playRelay(args []string) error {
 	return Relay(ctx, args[0], slog.New(slog.NewTextHandler(os.Stderr, nil)))
 }
 
-// playHold makes a lab and stays until it is killed.
+// playHold makes a lab and runs until it is killed.
 func playHold(args []string) error {
 	if _, err := Up(context.Background(), Options{Name: args[0], Spec: labtest.Routed()}); err != nil {
 		return err
@@ -58,14 +58,14 @@ func playHold(args []string) error {
 	select {}
 }
 
-// options are those of a lab of this test.
+// options returns the options of a lab for this test.
 func options(t *testing.T, name string, spec *scenario.Spec) Options {
 	t.Helper()
 	labtest.NeedRoot(t)
 	return Options{Name: labtest.Prefix() + name, Spec: spec, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 }
 
-// start makes a lab that ends with the test.
+// start makes a lab that is removed at the end of the test.
 func start(t *testing.T, o Options) *Lab {
 	t.Helper()
 	l, err := Up(t.Context(), o)

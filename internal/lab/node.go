@@ -19,18 +19,18 @@ func (l *Lab) Node(name string) (Node, error) {
 	return Node{n}, err
 }
 
-// Do calls f on a thread in the node's network namespace. Goroutines that f starts are not in it.
+// Do calls f on a thread in the node's network namespace. Goroutines started by f are not in it.
 func (n Node) Do(f func() error) error { return netns.Do(n.node.netns, f) }
 
-// Packets opens a packet socket on an interface of the node, or on all but the loopback when iface
+// Packets opens a packet socket on an interface of the node, or on all except the loopback if iface
 // is empty. At most snap bytes of a packet are kept.
 func (n Node) Packets(iface string, snap int) (*Packets, error) {
 	return openPackets(n.node.netns, iface, snap)
 }
 
-// SetRouteMetrics changes the metrics of the node's static routes: those that m gives, over the
-// scenario's own. Routes that an event brings back have them too. It reports whether any route then
-// bounds the congestion window.
+// SetRouteMetrics sets the metrics of the node's static routes to those of m; metrics that m omits
+// are the scenario's. They also apply to routes that are restored later. It reports whether any
+// route then bounds the congestion window.
 func (n Node) SetRouteMetrics(m scenario.RouteMetrics) (bounded bool, err error) {
 	err = n.Do(func() error {
 		for i, r := range n.node.spec.Routes {
@@ -50,7 +50,7 @@ func (n Node) SetRouteMetrics(m scenario.RouteMetrics) (bounded bool, err error)
 	return bounded, err
 }
 
-// over is what of the metrics is given, and what own says of the rest.
+// over returns m, with the metrics that m omits taken from own.
 func over(own, m scenario.RouteMetrics) scenario.RouteMetrics {
 	if m.Cwnd > 0 {
 		own.Cwnd = m.Cwnd
@@ -68,7 +68,7 @@ func over(own, m scenario.RouteMetrics) scenario.RouteMetrics {
 	return own
 }
 
-// writeFiles writes the files of the node's Exec.
+// writeFiles writes the files for the node's Exec.
 func (n *node) writeFiles(dir string) error {
 	if n.spec.Exec == "" {
 		return nil

@@ -18,21 +18,20 @@ import (
 )
 
 const (
-	// prefix starts the name of every namespace that belongs to a lab.
+	// prefix is the prefix of the names of all namespaces of labs.
 	prefix = "tabane-"
-	// maxNamespace is the longest name that netns accepts.
+	// maxNamespace is the maximum length of a name that netns accepts.
 	maxNamespace = 64
 )
 
-// RoleLink is the process of an emulated link, which belongs to no node. It starts before all
-// daemons.
+// RoleLink is the role of the process of an emulated link, which belongs to no node. It starts
+// before all daemons.
 const RoleLink = "link"
 
-// RoleExec is a node's Exec.
+// RoleExec is the role of a node's Exec.
 const RoleExec = scenario.RoleExec
 
-// startOrder lists the roles of all daemons, FRR's included, in the order in which they are
-// started.
+// startOrder returns the roles of all daemons, including FRR's, in start order.
 func startOrder() []string {
 	order := []string{RoleZebra}
 	for _, d := range role.All() {
@@ -44,8 +43,8 @@ func startOrder() []string {
 // A lab's name is part of namespace and file names.
 var labName = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,46}[a-z0-9])?$`)
 
-// CheckName says whether a lab can have this name: 1 to 48 lower-case letters, digits, dots,
-// underscores and hyphens, with a letter or digit at both ends.
+// CheckName returns an error unless name is a valid lab name: 1 to 48 lower-case letters, digits,
+// dots, underscores and hyphens, with a letter or digit at both ends.
 func CheckName(name string) error {
 	if !labName.MatchString(name) {
 		return fmt.Errorf("lab name must be 1 to 48 lower-case letters, digits, dots, underscores and hyphens with a letter or digit at both ends, got %q", name)
@@ -53,17 +52,18 @@ func CheckName(name string) error {
 	return nil
 }
 
-// plan is a Spec in the kernel's terms. It is computed before anything is touched.
+// plan is a Spec as namespaces, interfaces, routes and sysctls. It is computed before the kernel is
+// changed.
 type plan struct {
 	nodes []*node
 	links []*link
 	hosts string
-	// congestion are the congestion controls that the nodes' sysctls name.
+	// congestion lists the congestion controls that the nodes' sysctls name.
 	congestion []string
 }
 
-// awaits reports whether a lab is ready only once the daemon is. The node of an emulated link's
-// process is no node.
+// awaits reports whether the lab is ready only when the daemon is. The process of an emulated link
+// belongs to no node and is always awaited.
 func (p *plan) awaits(d daemon) bool {
 	i := slices.IndexFunc(p.nodes, func(n *node) bool { return n.name == d.node })
 	return d.role == RoleLink || i < 0 || p.nodes[i].spec.Ready == nil || *p.nodes[i].spec.Ready
@@ -71,33 +71,33 @@ func (p *plan) awaits(d daemon) bool {
 
 type node struct {
 	name, netns string
-	// early sysctls are set before there is any interface, late ones belong to an interface.
+	// early sysctls are set before any interface exists; late sysctls belong to an interface.
 	early, late []sysctl
 	routes      []scenario.StaticRoute
 	mptcp       *scenario.MPTCP
 	daemons     []daemon
 	spec        *scenario.Node
-	// sections are the daemons' configurations in force, which events may have changed.
+	// sections are the daemons' current configurations, including changes by events.
 	sections role.Sections
 }
 
 type sysctl struct{ key, value string }
 
-// daemon is one of the product's processes on a node, or one of FRR's.
+// daemon is a process of a node: one of tabane's daemons, one of FRR's, or the node's Exec.
 type daemon struct {
 	node, netns, role string
-	// program is FRR's, or the shell that runs command; empty for the product's own.
+	// program is FRR's daemon, or the shell that runs command; empty for tabane's own daemons.
 	program, command string
-	// status is where the daemon serves its status; serve has none.
+	// status is the address of the daemon's status; serve has none.
 	status netip.AddrPort
 }
 
 func (d daemon) String() string { return d.node + " (" + d.role + ")" }
 
-// link is one wire, or a switch with a wire to every end, or an emulator between two wires.
+// link is a single wire, a switch with a wire to each end, or an emulator between two wires.
 type link struct {
 	name string
-	// netns holds the switch or the emulator; empty for a wire.
+	// netns is the namespace of the switch or the emulator; empty for a wire.
 	netns string
 	wires []wire
 	shape scenario.Shape
@@ -105,11 +105,12 @@ type link struct {
 	// relay is the emulator's process, or nil.
 	relay *daemon
 	seed  uint64
-	// detours lead from the ends of a wire to an emulator that was put into it later.
+	// detours maps the ends of a wire to their detours, if an emulator was put into the wire
+	// later.
 	detours map[spot]spot
 }
 
-// wire is a veth pair. Of a switch's wires b is the port.
+// wire is a veth pair. In a switch's wires b is the port of the switch.
 type wire struct{ a, b port }
 
 type port struct {
@@ -122,7 +123,7 @@ type spot struct{ netns, iface string }
 
 func (p port) spot() spot { return spot{p.netns, p.iface} }
 
-// port finds the node's interface, the link that it is on, and what the link has at its other end.
+// port returns the link of a node's interface, the interface itself and the other end of the link.
 func (p *plan) port(at scenario.Port) (l *link, near, far port, err error) {
 	n, err := p.node(at.Node)
 	if err != nil {
@@ -145,7 +146,7 @@ func (p *plan) port(at scenario.Port) (l *link, near, far port, err error) {
 	return nil, port{}, port{}, fmt.Errorf("node %q has no interface %q", at.Node, at.Interface)
 }
 
-// daemon finds a node's daemon of the role.
+// daemon returns the node's daemon with that role.
 func (p *plan) daemon(at scenario.Daemon) (daemon, error) {
 	n, err := p.node(at.Node)
 	if err != nil {
@@ -158,11 +159,12 @@ func (p *plan) daemon(at scenario.Daemon) (daemon, error) {
 	return n.daemons[i], nil
 }
 
-// bridge is a switch's device in its namespace.
+// bridge is the name of a switch's bridge device in its namespace.
 const bridge = "switch"
 
-// newPlan says what a lab of this name consists of. The Spec is checked, so only what depends on
-// the lab's name can be wrong: too long a name, or a node that is called as a switch's namespace.
+// newPlan computes the plan of a lab. The Spec has passed its check, so only faults that depend on
+// the lab's name remain: a name that is too long, or a node whose namespace has the name of a
+// switch's.
 func newPlan(name string, spec *scenario.Spec) (*plan, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
@@ -196,8 +198,8 @@ func newPlan(name string, spec *scenario.Spec) (*plan, error) {
 	return p, errors.Join(errs...)
 }
 
-// labImport is the import policy of a lab's border routers without one of their own: labs use
-// documentation prefixes and networks of /64, which border routers reject by default.
+// labImport is the import policy of border routers that configure none: labs use documentation
+// prefixes and /64 networks, which border routers reject by default.
 var labImport = asbr.Import{MaxLength: 64, AllowBogons: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}}
 
 func newNode(lab, name string, spec *scenario.Spec, base []sysctl, cc map[string]bool) *node {
@@ -211,7 +213,7 @@ func newNode(lab, name string, spec *scenario.Spec, base []sysctl, cc map[string
 		n.sections.ASBR = &a
 	}
 	for _, d := range n.sections.Present() {
-		// The nodes of a lab share the files of the host.
+		// The nodes of a lab share the host's file system.
 		d.SetControl(&n.sections, filepath.Join(dirOf(lab), name+"."+d.Name+".sock"))
 	}
 	n.early = slices.Clone(base)
@@ -272,7 +274,7 @@ func newLink(lab, name string, s *scenario.Link, emulated bool) *link {
 
 func namespaceOf(lab, part string) string { return prefix + lab + "-" + part }
 
-// namespaces are the names of all namespaces, nodes first.
+// namespaces returns the names of all namespaces, nodes first.
 func (p *plan) namespaces() []string {
 	var names []string
 	for _, n := range p.nodes {
@@ -329,30 +331,32 @@ func (p *plan) daemons() []daemon {
 	return all
 }
 
-// noMetrics keeps the kernel from remembering what connections met; and from bounding their window,
-// which it does by what it remembers.
+// noMetrics disables saved TCP metrics: the kernel neither saves metrics of closed connections nor
+// applies saved ones, including the bound of the congestion window.
 const noMetrics = "net.ipv4.tcp_no_metrics_save"
 
-// baseSysctls are what every node starts with; the scenario's own come after and win.
+// baseSysctls returns the initial sysctls of every node; the scenario's sysctls override them.
 func baseSysctls() []sysctl {
 	both := func(key, value string) []sysctl {
 		return []sysctl{{"net.ipv6.conf.all." + key, value}, {"net.ipv6.conf.default." + key, value}}
 	}
 	return slices.Concat(
-		both("accept_dad", "0"),        // an address is usable when it is set
-		both("accept_ra", "0"),         // routes come from the scenario alone
-		both("keep_addr_on_down", "1"), // a link that fails and returns still has its addresses
+		both("accept_dad", "0"),        // no duplicate address detection: an address is usable at once
+		both("accept_ra", "0"),         // routes come only from the scenario
+		both("keep_addr_on_down", "1"), // a link that goes down and up keeps its addresses
 		[]sysctl{
-			// The host's own setting is inherited, and routing over several paths is asymmetric.
+			// The host's setting is inherited, and routing over several paths is
+			// asymmetric.
 			{"net.ipv4.conf.all.rp_filter", "0"},
 			{"net.ipv4.conf.default.rp_filter", "0"},
-			// A connection must not start from what an earlier one learned: runs are independent.
+			// Runs must be independent: no connection may start with metrics of an
+			// earlier one.
 			{noMetrics, "1"},
 		},
 	)
 }
 
-// perInterface reports whether a sysctl belongs to one interface, so that it cannot be set before
+// perInterface reports whether a sysctl belongs to an interface, so that it can be set only once
 // that exists.
 func perInterface(key string) bool {
 	sep := "."
@@ -364,8 +368,8 @@ func perInterface(key string) bool {
 		parts[3] != "all" && parts[3] != "default" && parts[3] != "lo"
 }
 
-// addressOf is what a node's name means: its own choice, or the first address of its interface on
-// the first link by name.
+// addressOf returns the address that a node's name resolves to: the one it configures, or the first
+// address of its interface on the first link by name.
 func addressOf(spec *scenario.Spec, name string) netip.Addr {
 	if a := spec.Nodes[name].Address; a.IsValid() {
 		return a
@@ -380,7 +384,7 @@ func addressOf(spec *scenario.Spec, name string) netip.Addr {
 	return netip.Addr{}
 }
 
-// hostsFile is what the nodes have as /etc/hosts: every node under its name.
+// hostsFile returns the /etc/hosts of the nodes, with the name of every node.
 func hostsFile(spec *scenario.Spec) string {
 	var b strings.Builder
 	b.WriteString("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n")
@@ -392,7 +396,7 @@ func hostsFile(spec *scenario.Spec) string {
 	return b.String()
 }
 
-// arguments are the command line of a daemon whose files are in dir.
+// arguments returns the command line of a daemon whose files are in dir.
 func (d daemon) arguments(dir string) []string {
 	switch d.role {
 	case RoleZebra, RoleBGPD, RoleBFDD:
@@ -405,7 +409,7 @@ func (d daemon) arguments(dir string) []string {
 	return []string{d.role, "-c", configFile(dir, d.node)}
 }
 
-// workingDirectory is where a daemon starts, empty for the caller's.
+// workingDirectory returns the working directory of a daemon, empty for the caller's.
 func (d daemon) workingDirectory(dir string) string {
 	if d.role == RoleExec {
 		return filesDir(dir, d.node)
@@ -413,7 +417,7 @@ func (d daemon) workingDirectory(dir string) string {
 	return ""
 }
 
-// filesDir holds the files of a node's Exec.
+// filesDir is the directory of the files for a node's Exec.
 func filesDir(dir, node string) string { return filepath.Join(dir, node+".files") }
 
 func configFile(dir, node string) string { return filepath.Join(dir, node+".yaml") }

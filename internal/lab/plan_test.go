@@ -120,7 +120,8 @@ func TestPerInterface(t *testing.T) {
 	}
 }
 
-// What the daemons read must be what the scenario says, with the status address written out.
+// The configuration files of the daemons must have the values of the scenario, with explicit status
+// addresses.
 func TestConfigSurvives(t *testing.T) {
 	b, err := os.ReadFile("../../scenarios/epe-steady/scenario.yaml")
 	if err != nil {

@@ -21,13 +21,13 @@ import (
 // Verb is the hidden command of the tabane program that calls Enter with its arguments.
 const Verb = "lab-exec"
 
-// Enter turns the calling process into a command on a lab's node; args are what enterArguments
-// wrote. It returns only when it could not.
+// Enter replaces the calling process by a command on a lab's node; args are those of
+// launcher.arguments after the verb. It returns only on failure.
 //
-// Being the command, rather than its parent, is what lets terminal, standard input, signals and
-// exit code through without any help, and what makes a pid mean the command itself. A parent that
-// enters the namespaces on one of its threads and forks would need that thread for as long as the
-// command lives, and mounts that the Go runtime could hand to unrelated goroutines by mistake.
+// The process becomes the command instead of its parent, so that terminal, standard input, signals,
+// exit code and PID are the command's own. A parent that enters the namespaces on one of its
+// threads and forks would have to keep that thread while the command runs, and its mounts could
+// leak to unrelated goroutines of the Go runtime.
 func Enter(args []string) error {
 	if len(args) < 4 {
 		return errors.New("enter node: need a namespace, a hosts file, a parent and a command")
@@ -42,8 +42,8 @@ func Enter(args []string) error {
 		if parent, err = strconv.Atoi(args[2]); err != nil {
 			return fmt.Errorf("enter node: parent %q is not a pid", args[2])
 		}
-		// A daemon outlives the command that starts it, whose locks and pipes it must not keep
-		// open.
+		// A daemon outlives the command that starts it and must not hold open that
+		// command's locks and pipes.
 		if err := unix.CloseRange(firstInherited, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 			return fmt.Errorf("close inherited descriptors: %w", err)
 		}
@@ -52,7 +52,7 @@ func Enter(args []string) error {
 	if err != nil {
 		return fmt.Errorf("run %q: %w", argv[0], errors.Unwrap(err))
 	}
-	// Do's thread becomes the process's only one with exec and keeps its namespaces.
+	// With exec, the thread of Do becomes the only one of the process and keeps its namespaces.
 	return netns.Do(name, func() error {
 		if err := isolateMounts(hosts); err != nil {
 			return err
@@ -69,15 +69,15 @@ func Enter(args []string) error {
 	})
 }
 
-// asCommand in place of a parent enters a node for a command of the user, which keeps all
+// asCommand, in place of a parent, runs a command of the user, which keeps all inherited
 // descriptors.
 const asCommand = "command"
 
 // firstInherited is the first descriptor after the standard ones.
 const firstInherited = 3
 
-// dieWith renews for the calling thread what the parent asked for: the signal at its death is an
-// attribute of a thread, and exec keeps only that of the thread that calls it.
+// dieWith sets the parent death signal again for the calling thread: it is an attribute of a
+// thread, and exec keeps only that of the thread that calls it.
 func dieWith(parent int) error {
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 		return fmt.Errorf("ask for a signal when the parent ends: %w", err)
@@ -88,14 +88,14 @@ func dieWith(parent int) error {
 	return nil
 }
 
-// isolateMounts gives the calling thread, which is never used for anything else, its own /etc/hosts
-// and a /sys that shows the interfaces of its namespace, as `ip netns exec` does.
+// isolateMounts gives the calling thread its own /etc/hosts and a /sys with the interfaces of its
+// namespace, as `ip netns exec` does. The thread must not be used for anything else.
 func isolateMounts(hosts string) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("unshare mounts: %w", err)
 	}
-	// Slave, not private: what the host unmounts, above all a deleted namespace, must go here as
-	// well.
+	// Slave instead of private, so that unmounts on the host, in particular of a deleted
+	// namespace, propagate here.
 	if err := unix.Mount("", "/", "none", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("keep mounts from the host: %w", err)
 	}
@@ -116,15 +116,15 @@ func isolateMounts(hosts string) error {
 	return nil
 }
 
-// starter starts processes from one thread that lives until it is closed: the kernel sends
-// PR_SET_PDEATHSIG when the thread that forked ends, not when the process does. They inherit the
-// thread's priority.
+// starter starts processes from one thread that lives until close: the kernel sends the signal of
+// PR_SET_PDEATHSIG when the thread that forked exits, not when the process does. The processes
+// inherit the priority of that thread.
 type starter struct {
 	jobs chan func()
 }
 
-// niceness gives a lab priority over other work of the host: each of its processes stands for a
-// machine of its own, and BFD declares one down that waits 150 ms for a processor.
+// niceness gives the processes of a lab priority over others on the host: each represents a machine
+// of its own, and BFD declares a neighbor down whose process waits 150 ms for a CPU.
 const niceness = -10
 
 func newStarter() *starter {
@@ -133,10 +133,10 @@ func newStarter() *starter {
 	return s
 }
 
-// run executes jobs on a thread of its own, and closes settled when it has one.
+// run executes jobs on a thread of its own, and closes settled once it has that thread.
 func (s *starter) run(settled chan<- struct{}) {
-	// Unlocked on the first thread only, which would neither end with its goroutine nor lose its
-	// priority: while it is held, another goroutine gets another thread.
+	// The first thread cannot be used: it neither exits with its goroutine nor may its priority
+	// change. While it is locked, another goroutine runs on another thread.
 	runtime.LockOSThread()
 	if unix.Gettid() == os.Getpid() {
 		elsewhere := make(chan struct{})
@@ -147,7 +147,7 @@ func (s *starter) run(settled chan<- struct{}) {
 		return
 	}
 	close(settled)
-	// Where the host does not allow it, the lab does without.
+	// Without the privilege, the lab runs at normal priority.
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, niceness)
 	for job := range s.jobs {
 		job()
@@ -160,10 +160,11 @@ func (s *starter) start(cmd *exec.Cmd) error {
 	return <-done
 }
 
-// close ends the thread, and with it every process whose parent death signal it is.
+// close ends the thread, which kills every process that has it as parent.
 func (s *starter) close() { close(s.jobs) }
 
-// child is a process of ours. exited is closed when it has ended and err says how.
+// child is a process that this one has started. exited is closed when it has exited; err is then
+// its exit error.
 type child struct {
 	daemon
 	process
@@ -172,7 +173,7 @@ type child struct {
 }
 
 // processesIn returns the processes whose main thread is in one of the namespaces, except the
-// caller.
+// calling process.
 func processesIn(spaces []*space) ([]process, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -188,8 +189,8 @@ func processesIn(spaces []*space) ([]process, error) {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		// The start time first: a process that has taken over the pid since is then not the one
-		// that is signaled.
+		// Read the start time first: if the PID is reused afterwards, the new process is
+		// not signaled.
 		st, err := procStat(pid)
 		if err != nil {
 			continue
@@ -201,7 +202,7 @@ func processesIn(spaces []*space) ([]process, error) {
 	return found, nil
 }
 
-// lastLines returns the end of a log file, as much of it as an error message should carry.
+// lastLines returns the last n lines of a log file, at most 4096 bytes.
 func lastLines(path string, n int) string {
 	const most = 4096
 	f, err := os.Open(path)

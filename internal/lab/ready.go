@@ -20,31 +20,31 @@ import (
 )
 
 const (
-	// askEvery is how often a node that is not ready is asked again, and askFor how long one answer
-	// may take.
+	// askEvery is the interval between requests to a daemon that is not ready, askFor the
+	// timeout of a request.
 	askEvery = 25 * time.Millisecond
 	askFor   = 2 * time.Second
-	// maxStatus bounds an answer, in bytes.
+	// maxStatus bounds the size of a response in bytes.
 	maxStatus = 16 << 20
 	logLines  = 5
-	// settleTime is how long a lab for interactive use waits for what a degraded daemon lacks:
-	// longer than two attempts to open a BGP session.
+	// settleTime is how long a lab for interactive use waits for a degraded daemon to recover:
+	// longer than two attempts to establish a BGP session.
 	settleTime = 10 * time.Second
 )
 
-// get fetches a URL whose host is an address from inside a namespace.
+// get requests a URL from a namespace. The host of the URL is an address.
 func get(ctx context.Context, namespace, url string) ([]byte, error) {
 	return ask(ctx, namespace, http.MethodGet, url, nil)
 }
 
-// ask makes a request to a URL whose host is an address from inside a namespace, and returns the
-// answer's body.
+// ask sends a request from a namespace and returns the body of the response. The host of the URL is
+// an address.
 func ask(ctx context.Context, namespace, method, url string, body io.Reader) ([]byte, error) {
 	return request(ctx, &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
-			// The name resolver and happy eyeballs would leave the namespace's thread; one literal
-			// address does not.
+			// Only literal addresses: the resolver and Happy Eyeballs dial on other
+			// threads, which are not in the namespace.
 			if _, err := netip.ParseAddrPort(address); err != nil {
 				return nil, fmt.Errorf("BUG: dial %q from a namespace: %w", address, err)
 			}
@@ -58,7 +58,8 @@ func ask(ctx context.Context, namespace, method, url string, body io.Reader) ([]
 	}}, method, url, body)
 }
 
-// request returns the body of the response; the error of one other than 2xx is a *ResponseError.
+// request returns the body of the response. The error of a response other than 2xx is a
+// *ResponseError.
 func request(ctx context.Context, client *http.Client, method, url string, body io.Reader) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
@@ -93,25 +94,26 @@ type ResponseError struct {
 
 func (e *ResponseError) Error() string { return e.text }
 
-// waiting is one condition of readiness: what is waited for, and the log that says why in vain.
+// waiting is one condition of readiness: what is awaited, and the log to quote when it fails.
 type waiting struct {
 	what, log string
 	ask       func(ctx context.Context) error
 	failed    error
-	// settle is how long a daemon must have been degraded for the same reason until that is
-	// accepted; 0: it never is. degraded is the last such reason.
+	// settle is how long a daemon must be degraded for the same reason before that is accepted;
+	// 0 never accepts it. degraded is the last reason.
 	settle   time.Duration
 	degraded string
-	settled  bool // it is accepted so
+	settled  bool // the daemon was accepted as degraded
 }
 
-// WaitReady returns when every daemon is ready and not degraded, and the client reaches the server.
-// It fails as soon as a daemon ends.
+// WaitReady waits until every daemon is ready and not degraded, and the client reaches the server.
+// It fails as soon as a daemon exits.
 func (l *Lab) WaitReady(ctx context.Context, timeout time.Duration) error {
 	return l.waitReady(ctx, timeout, 0)
 }
 
-// waitReady is WaitReady that accepts, and logs, daemons that stay degraded for settle; 0: none.
+// waitReady is WaitReady, but accepts and logs daemons that stay degraded for settle; 0 accepts
+// none.
 func (l *Lab) waitReady(ctx context.Context, timeout, settle time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not ready after %s", timeout))
 	defer cancel()
@@ -169,7 +171,7 @@ func (l *Lab) waitReady(ctx context.Context, timeout, settle time.Duration) erro
 	return fmt.Errorf("%w: %s", cause, strings.TrimPrefix(b.String(), "\n"))
 }
 
-// exitError is a daemon that ended when it should not have.
+// exitError is the error of a daemon that exited unexpectedly.
 type exitError struct {
 	child *child
 	tail  string
@@ -194,7 +196,7 @@ func (c *child) how() string {
 	return c.err.Error()
 }
 
-// condition is the condition under which a daemon is ready, nil for a daemon without a status.
+// condition returns the condition for a daemon to be ready, nil if it has none.
 func (ds *Daemons) condition(d daemon) *waiting {
 	w := &waiting{what: d.String(), log: logFile(dirOf(ds.lab), d)}
 	switch {
@@ -229,7 +231,7 @@ func (ds *Daemons) condition(d daemon) *waiting {
 	return w
 }
 
-// conditions are what the lab is ready after.
+// conditions returns the conditions for the lab to be ready.
 func (l *Lab) conditions() []*waiting {
 	var all []*waiting
 	for _, d := range l.plan.daemons() {
@@ -252,13 +254,13 @@ func (l *Lab) conditions() []*waiting {
 	})
 }
 
-// degradedError is a daemon that is ready, but not with everything that it is configured for.
+// degradedError is the error of a daemon that is ready but lacks a part of its configuration.
 type degradedError struct{ reason string }
 
 func (e *degradedError) Error() string { return "degraded: " + e.reason }
 
-// readiness reads the health of a daemon from its status. One that is ready but degraded is a
-// *degradedError.
+// readiness returns nil if the status is that of a ready daemon, a *degradedError if it is
+// degraded, and another error otherwise.
 func readiness(status []byte) error {
 	var s health.Status
 	switch err := json.Unmarshal(status, &s); {
@@ -274,8 +276,8 @@ func readiness(status []byte) error {
 	return errors.New("is not ready")
 }
 
-// wait asks until there is no error, or until a daemon has been degraded for the same reason for as
-// long as it may. When ctx ends first it returns the last error that was not ctx's own.
+// wait polls until there is no error, or until a daemon has been degraded for the same reason for
+// the time of settle. If ctx ends first, it returns the last error other than ctx's.
 func (w *waiting) wait(ctx context.Context) error {
 	tick := time.NewTicker(askEvery)
 	defer tick.Stop()
@@ -307,7 +309,7 @@ func (w *waiting) wait(ctx context.Context) error {
 	}
 }
 
-// WaitReady returns when the daemons of the nodes are ready.
+// WaitReady waits until the daemons of the nodes are ready.
 func (ds *Daemons) WaitReady(ctx context.Context, nodes ...string) error {
 	for _, d := range ds.plan.daemons() {
 		w := ds.condition(d)

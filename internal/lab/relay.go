@@ -21,21 +21,20 @@ import (
 	"github.com/tabane/tabane/internal/tc"
 )
 
-// RelayVerb is the hidden command of the tabane program that calls Relay with its argument: an
-// emulated link is a process of its own, because the work of others in the same process would delay
-// frames.
+// RelayVerb is the hidden command of the tabane program that calls Relay. An emulated link is a
+// separate process because other work in the same process would delay frames.
 const RelayVerb = "lab-link"
 
-// relayEnds are the interfaces in an emulated link's namespace, toward the link's first and second
-// end.
+// relayEnds are the names of the interfaces in an emulated link's namespace, toward its first and
+// second end.
 var relayEnds = [2]string{"a", "b"}
 
-// relayStatus is where a relay answers in its namespace, which has no IPv6.
+// relayStatus is the address of a relay's status in its namespace, which has no IPv6.
 var relayStatus = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 9120)
 
 func relayFile(dir, link string) string { return filepath.Join(dir, "link-"+link+".json") }
 
-// writeRelay writes what an emulated link's process begins with.
+// writeRelay writes the initial configuration of an emulated link's process.
 func (l *link) writeRelay(dir string) error {
 	if l.relay == nil {
 		return nil
@@ -48,8 +47,8 @@ func (l *link) writeRelay(dir string) error {
 	return writeFile(relayFile(dir, l.name), b)
 }
 
-// Relay is an emulated link in the calling process's namespace until ctx ends; file is what
-// writeRelay wrote.
+// Relay runs an emulated link in the namespace of the calling process until ctx ends. file was
+// written by writeRelay.
 func Relay(ctx context.Context, file string, log *slog.Logger) error {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -75,7 +74,7 @@ func Relay(ctx context.Context, file string, log *slog.Logger) error {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
-		// The client is gone if that fails.
+		// An error means that the client has closed the connection.
 		_ = json.NewEncoder(w).Encode(struct {
 			Ready  bool   `json:"ready"`
 			Reason string `json:"reason"`
@@ -93,8 +92,8 @@ func Relay(ctx context.Context, file string, log *slog.Logger) error {
 	return err
 }
 
-// setRelay changes the shape of an emulated link's process, and removes the kernel's
-// black holes except those given.
+// setRelay changes the shape of an emulated link's process, and removes the black holes from the
+// link's interfaces, except those in holes.
 func (l *link) setRelay(s scenario.Shape, holes map[spot]bool) error {
 	forward, backward := s.Profiles()
 	var schedule channel.Schedule
@@ -122,7 +121,7 @@ func (l *link) setRelay(s scenario.Shape, holes map[spot]bool) error {
 	return nil
 }
 
-// play starts a schedule on an emulated link, in place of what is left of the one before.
+// play starts a schedule on an emulated link and replaces the previous one.
 func (l *link) play(ctx context.Context, s channel.Schedule) error {
 	b, err := json.Marshal(s)
 	if err != nil {

@@ -23,11 +23,11 @@ func TestEmulatedLink(t *testing.T) {
 		}
 		return time.Since(begun)
 	}
-	trip() // finds the neighbor
+	trip() // resolves the neighbor
 	if took := trip(); took < 2*delay {
 		t.Errorf("a datagram and its answer take %s over a delay of %s", took, delay)
 	}
-	// A direction of its own, and then nothing at all.
+	// One direction without a delay, and then no shape at all.
 	short := time.Duration(0)
 	if err := l.Links().Set("wire", scenario.Shape{Delay: delay, Backward: &channel.Change{Delay: &short}}); err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// View is what a lab consists of at one time.
+// View is the current state of a lab.
 type View struct {
 	Name      string      `json:"name"`
 	Scenario  string      `json:"scenario"`
@@ -28,7 +28,7 @@ type View struct {
 	Links     []*LinkView `json:"links"`
 }
 
-// NodeView is a node as it is.
+// NodeView is the current state of a node.
 type NodeView struct {
 	Name       string          `json:"name"`
 	Namespace  string          `json:"namespace"`
@@ -43,34 +43,34 @@ type InterfaceView struct {
 	Addresses []netip.Prefix `json:"addresses"`
 }
 
-// DaemonView is a daemon as it is. PID is 0 when it does not run.
+// DaemonView is the current state of a daemon. PID is 0 if it is not running.
 type DaemonView struct {
 	Role string `json:"role"`
 	PID  int    `json:"pid,omitempty"`
-	// Problem is why the daemon is not ready; empty for one that is.
+	// Problem is the reason why the daemon is not ready; empty if it is.
 	Problem string `json:"problem,omitempty"`
 	// Log is the file with the daemon's output.
 	Log string `json:"log"`
 }
 
-// LinkView is a link as it is.
+// LinkView is the current state of a link.
 type LinkView struct {
 	Name string `json:"name"`
 	// Kind is "wire", "switch" or "emulated".
 	Kind string          `json:"kind"`
 	Ends []scenario.Port `json:"ends"`
 	MTU  int             `json:"mtu"`
-	// Shape is the present one; Text is the same as lab set reads it.
+	// Shape is the current shape; Text is the same in the syntax of lab set.
 	Shape scenario.Shape `json:"-"`
 	Text  string         `json:"shape"`
 	// Blackholes are the interfaces whose packets are dropped.
 	Blackholes []scenario.Port `json:"blackholes,omitempty"`
 }
 
-// askOnce bounds how long View waits for the answer of a daemon that may be stopped.
+// askOnce is the timeout of a status request in View; the daemon may be stopped.
 const askOnce = time.Second
 
-// View looks at a link.
+// View returns the current state of a link.
 func (l *Links) View(ctx context.Context, link string) (*LinkView, error) {
 	k, err := l.plan.link(link)
 	if err != nil {
@@ -86,7 +86,7 @@ func (l *Links) View(ctx context.Context, link string) (*LinkView, error) {
 	return v, nil
 }
 
-// View looks at the lab's nodes, links and daemons.
+// View returns the current state of the lab's nodes, links and daemons.
 func (l *Lab) View(ctx context.Context) (View, error) {
 	s, err := readState(l.name)
 	if err != nil {
@@ -141,7 +141,7 @@ func (l *Lab) viewDaemon(ctx context.Context, d daemon, pid int) DaemonView {
 	return v
 }
 
-// interfaces are those of a namespace but for the loopback and detours to emulators.
+// interfaces returns the interfaces of a namespace except the loopback and detours.
 func interfaces(namespace string) (all []InterfaceView, err error) {
 	err = netns.Do(namespace, func() error {
 		list, err := net.Interfaces()
@@ -170,7 +170,7 @@ func interfaces(namespace string) (all []InterfaceView, err error) {
 	return all, err
 }
 
-// view reads the link's present shape from the kernel, or from the link's process.
+// view reads the link's current shape from the kernel, or from the process of an emulated link.
 func (l *link) view(ctx context.Context, p *plan) (*LinkView, error) {
 	v := &LinkView{Name: l.name, Kind: "wire", MTU: l.mtu}
 	switch {
@@ -223,7 +223,7 @@ func (l *link) view(ctx context.Context, p *plan) (*LinkView, error) {
 	return v, nil
 }
 
-// named is the port with its node's name.
+// named returns the port with the name of its node.
 func (p *plan) named(at port) scenario.Port {
 	for _, n := range p.nodes {
 		if n.netns == at.netns {

@@ -29,16 +29,16 @@ const (
 	lockFile  = "lock"
 )
 
-// root is where the labs of this machine are written down, one directory each. Tests have their
-// own.
+// root is the directory of this machine's labs, with a subdirectory for each. Tests use another
+// one.
 var root = "/run/tabane/lab"
 
-// state is what is needed to remove a lab, by anyone and at any time: it names a namespace before
-// that is made, and a process as soon as it runs.
+// state has all that is needed to remove a lab, by any process at any time: a namespace is recorded
+// before it is created, a process as soon as it runs.
 type state struct {
 	Scenario string    `json:"scenario"`
 	Since    time.Time `json:"since"`
-	// Boot is the kernel's boot id: no process of another boot is meant.
+	// Boot is the kernel's boot ID. Processes of another boot are gone.
 	Boot string `json:"boot"`
 	// Owner is the process that made the lab. Unless Detached, the lab ends with it.
 	Owner    process `json:"owner"`
@@ -48,16 +48,16 @@ type state struct {
 	Ready bool `json:"ready"`
 	// User is as in Info.
 	User int `json:"user"`
-	// Routers is what routers and reflectors run.
+	// Routers is the implementation of the routers and reflectors.
 	Routers    string    `json:"routers,omitempty"`
 	Nodes      []string  `json:"nodes"`
 	Namespaces []string  `json:"namespaces"`
 	Processes  []process `json:"processes,omitempty"`
-	// Interposed are the wires that have become emulated since the lab was made.
+	// Interposed lists the wires that have become emulated since the lab was made.
 	Interposed []string `json:"interposed,omitempty"`
 }
 
-// process is one process of this boot. A process id alone is reused.
+// process identifies a process of this boot. The PID alone may be reused.
 type process struct {
 	PID int `json:"pid"`
 	// Start is the kernel's start time in clock ticks since boot, field 22 of /proc/PID/stat.
@@ -66,11 +66,11 @@ type process struct {
 	Role  string `json:"role,omitempty"`
 }
 
-// dirOf is a lab's directory.
+// dirOf returns a lab's directory.
 func dirOf(name string) string { return filepath.Join(root, name) }
 
-// readState reads what is written of a lab. No state, as a caller that died early leaves it, is an
-// error that matches fs.ErrNotExist.
+// readState reads the state file of a lab. If there is none, because its process died early, the
+// error matches fs.ErrNotExist.
 func readState(name string) (*state, error) {
 	b, err := os.ReadFile(filepath.Join(dirOf(name), stateFile))
 	if err != nil {
@@ -96,13 +96,13 @@ func (s *state) write(name string) error {
 	return writeFile(filepath.Join(dirOf(name), stateFile), append(b, '\n'))
 }
 
-// merge takes over what another process may have added to the lab.
+// merge copies what other processes may have added to the recorded state.
 func (s *state) merge(recorded *state) {
 	s.Namespaces, s.Interposed = slices.Clone(recorded.Namespaces), slices.Clone(recorded.Interposed)
 	s.Processes = slices.Clone(recorded.Processes)
 }
 
-// emulators are the processes of emulated links that run and are not among the children.
+// emulators returns the running processes of emulated links that are not in except.
 func (s *state) emulators(except []*child) []process {
 	ours := map[int]bool{}
 	for _, c := range except {
@@ -111,14 +111,14 @@ func (s *state) emulators(except []*child) []process {
 	return slices.DeleteFunc(slices.Clone(s.Processes), func(p process) bool { return p.Role != RoleLink || ours[p.PID] || !p.alive() })
 }
 
-// writeFile replaces a file as a whole: a reader sees the old file or the new one, also after a
+// writeFile replaces a file atomically: a reader sees the old or the new content, even after a
 // crash.
 func writeFile(path string, b []byte) error {
 	return renameio.WriteFile(path, b, 0o600, renameio.WithTempDir(filepath.Dir(path)))
 }
 
-// writeSpec and readSpec keep the scenario for those who open the lab later. It is a private format
-// of ours, not the scenario file's.
+// writeSpec and readSpec store the scenario for processes that open the lab later, in a private
+// format that is not that of scenario files.
 func writeSpec(name string, spec *scenario.Spec) error {
 	b, err := json.Marshal(spec)
 	if err != nil {
@@ -139,12 +139,12 @@ func readSpec(name string) (*scenario.Spec, error) {
 	return &s, nil
 }
 
-// condition says how a lab is. A lab that is being built, or is not detached, lives as long as its
-// owner; a detached one as long as anything of it does.
+// condition returns the condition of a lab. A lab that is being built or is not detached lives as
+// long as its owner; a detached lab lives as long as any part of it.
 func (s *state) condition() Condition {
 	switch boot, err := bootID(); {
 	case err != nil:
-		return Partial // what is not known is no reason to remove anything
+		return Partial // nothing is removed while the boot ID is unknown
 	case s.Boot != boot:
 		return Stale
 	}
@@ -177,8 +177,8 @@ func (s *state) condition() Condition {
 	return Running
 }
 
-// lock waits until nobody else builds or removes the lab. The returned function ends that. The
-// lab's directory is made when it does not exist and create is set; otherwise its absence is an
+// lock waits for exclusive access to build or remove the lab; the returned function releases it. If
+// create is set, the lab's directory is created when missing; otherwise a missing directory is an
 // error that matches fs.ErrNotExist.
 func lock(ctx context.Context, name string, create bool) (unlock func(), err error) {
 	dir := dirOf(name)
@@ -191,7 +191,7 @@ func lock(ctx context.Context, name string, create bool) (unlock func(), err err
 		f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			if create && errors.Is(err, fs.ErrNotExist) {
-				continue // removed in between by a Down
+				continue // removed by a concurrent Down
 			}
 			return nil, err
 		}
@@ -199,7 +199,8 @@ func lock(ctx context.Context, name string, create bool) (unlock func(), err err
 			f.Close()
 			return nil, fmt.Errorf("wait for another process that builds or removes lab %q: %w", name, err)
 		}
-		// The previous holder may have removed the directory; this file is then not the lab's lock.
+		// If the previous holder removed the directory, this file is no longer the lab's
+		// lock.
 		if now, err := os.Stat(f.Name()); err == nil {
 			if mine, err := f.Stat(); err == nil && os.SameFile(now, mine) {
 				return func() { f.Close() }, nil
@@ -226,8 +227,8 @@ func flock(ctx context.Context, f *os.File) error {
 	}
 }
 
-// claim writes the state of a new lab, so that its namespaces are known as its own, unless another
-// lab has them: "a-b" with node "c" and "a" with node "b-c" would share one.
+// claim writes the state of a new lab and so reserves its namespaces, unless another lab has one of
+// them: lab "a-b" with node "c" and lab "a" with node "b-c" have the same namespace name.
 func claim(ctx context.Context, name string, s *state) error {
 	all, err := os.Open(root)
 	if err != nil {
@@ -270,7 +271,7 @@ func claim(ctx context.Context, name string, s *state) error {
 	return s.write(name)
 }
 
-// labNames are the labs that are written down, sorted.
+// labNames returns the names of all labs with a directory, sorted.
 func labNames() ([]string, error) {
 	entries, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -288,14 +289,14 @@ func labNames() ([]string, error) {
 	return names, nil
 }
 
-// self is the calling process.
+// self returns the calling process.
 func self() (process, error) {
 	st, err := procStat(os.Getpid())
 	return process{PID: os.Getpid(), Start: st.start}, err
 }
 
-// alive reports whether the process still runs; one that only waits to be reaped does not. Of one
-// that cannot be looked at nothing else is known than that it is there.
+// alive reports whether the process is running; a zombie is not. A process whose state cannot be
+// read counts as alive unless it does not exist.
 func (p process) alive() bool {
 	st, err := procStat(p.PID)
 	if err != nil {
@@ -304,17 +305,17 @@ func (p process) alive() bool {
 	return st.start == p.Start && !st.ended()
 }
 
-// stat is what the kernel says of a process.
+// stat is the state of a process in /proc/PID/stat.
 type stat struct {
-	// start is the start time in clock ticks since boot, state the letter, threads how many there
-	// are.
+	// start is the start time in clock ticks since boot, state the state's letter, threads the
+	// number of threads.
 	start   uint64
 	state   byte
 	threads int
 }
 
-// ended reports whether the process only waits to be reaped. The first thread of a process may have
-// ended alone: it has while another thread becomes a program by exec, as Enter's does.
+// ended reports whether the process is a zombie. The first thread of a process may exit alone, as
+// it does while another thread calls exec in Enter.
 func (s stat) ended() bool { return (s.state == 'Z' || s.state == 'X') && s.threads <= 1 }
 
 // procStat reads a process's start time, state and threads (proc_pid_stat(5), fields 22, 3 and 20).
@@ -347,7 +348,7 @@ func parseStat(b []byte) (s stat, err error) {
 	return s, nil
 }
 
-// bootID names the kernel's present boot.
+// bootID returns the ID of the kernel's current boot.
 func bootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -356,8 +357,8 @@ func bootID() (string, error) {
 	return string(bytes.TrimSpace(b)), nil
 }
 
-// signal sends sig to exactly this process: a pidfd cannot come to mean another one. A process that
-// has ended is no error.
+// signal sends sig to exactly this process: a pidfd is not affected by reuse of the PID. A process
+// that has exited is no error.
 func (p process) signal(sig syscall.Signal) error {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if errors.Is(err, unix.ESRCH) {

@@ -32,8 +32,8 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
-// A process whose first thread has ended is alive as long as another runs: it may be on its way
-// into another program.
+// A process whose first thread has exited is alive as long as another thread runs, which may be
+// about to call exec.
 func TestAliveWithoutItsFirstThread(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe", "headless")
 	out, err := cmd.StdoutPipe()
@@ -47,7 +47,7 @@ func TestAliveWithoutItsFirstThread(t *testing.T) {
 		t.Fatalf("it says %q", line)
 	}
 	st, err := procStat(cmd.Process.Pid)
-	for err == nil && st.state != 'Z' { // it says so just before
+	for err == nil && st.state != 'Z' { // it prints the line just before it exits the thread
 		st, err = procStat(cmd.Process.Pid)
 	}
 	p := process{PID: cmd.Process.Pid, Start: st.start}
@@ -63,7 +63,7 @@ func TestAliveWithoutItsFirstThread(t *testing.T) {
 	}
 }
 
-// A state file that somebody changed must not make Down remove what is no lab's.
+// Down must not remove namespaces of a modified state file that are not a lab's.
 func TestReadStateRefuses(t *testing.T) {
 	labtest.NeedRoot(t)
 	name := labtest.Prefix() + "state"

@@ -13,15 +13,14 @@ import (
 )
 
 const (
-	// grace is how long processes have to end by themselves, and patience how long killed ones
-	// have.
+	// grace is how long processes have to exit after SIGTERM, patience how long after SIGKILL.
 	grace    = 3 * time.Second
 	patience = 5 * time.Second
-	// look is how often it is looked whether they have.
+	// look is the polling interval.
 	look = 10 * time.Millisecond
 )
 
-// remove takes down what the state names and then forgets the lab, whose lock the caller holds.
+// remove tears down a lab and removes its directory. The caller holds the lab's lock.
 func remove(ctx context.Context, name string, s *state) error {
 	if err := teardown(ctx, s); err != nil {
 		return err
@@ -29,8 +28,8 @@ func remove(ctx context.Context, name string, s *state) error {
 	return os.RemoveAll(dirOf(name))
 }
 
-// teardown ends the processes and removes the namespaces that s names, as far as they exist. When
-// ctx ends, processes are no longer given time to end by themselves; all else is done nevertheless.
+// teardown ends the processes and removes the namespaces in s that still exist. When ctx ends,
+// processes are killed without a grace period; everything else is still done.
 func teardown(ctx context.Context, s *state) error {
 	var spaces []*space
 	defer func() {
@@ -63,14 +62,14 @@ func teardown(ctx context.Context, s *state) error {
 			errs = append(errs, err)
 		}
 	}
-	// A process that opened a name before it was deleted may have entered only now. The open files
-	// keep the inode numbers unique.
+	// A process that opened the namespace before its name was deleted may have entered only
+	// now. The open namespaces keep the inode numbers from being reused.
 	errs = append(errs, end(ctx, nil, spaces))
 	return errors.Join(errs...)
 }
 
-// end ends the recorded processes and all that are in the namespaces: those that daemons or users
-// started there.
+// end terminates the recorded processes and all others in the namespaces, which daemons or users
+// have started.
 func end(ctx context.Context, recorded []process, spaces []*space) error {
 	asked := map[process]bool{}
 	var killing bool
