@@ -21,7 +21,7 @@ type Options struct {
 	// Idle is the shortest time without new data that counts as a gap; 0 means DefaultIdle.
 	Idle time.Duration
 
-	// chosen is the capture point that is used for each flow captured at more than one.
+	// chosen is the capture point to use for each flow that was captured at more than one.
 	chosen map[pcap.Flow]point
 	names  []string // of the files
 }
@@ -73,7 +73,7 @@ type piece struct {
 // SYN flood takes: about 1.5 GB.
 const maxSubflows = 1 << 18
 
-// missed counts segments that could not be used or are suspicious.
+// missed counts segments that could not be used or look inconsistent.
 type missed struct {
 	Segments   uint64
 	OptionsCut uint64
@@ -105,8 +105,8 @@ type point struct {
 }
 
 // Add adds a segment. Times should not run backwards: an earlier time counts as the latest one, and
-// the number of these is reported. A segment captured at two points should be added once; Read
-// takes care of that.
+// the number of such segments is reported. A segment captured at two points should be added only
+// once; Read ensures that.
 func (a *Analysis) Add(s *pcap.Segment) { a.add(s, point{iface: s.Interface}) }
 
 func (a *Analysis) add(s *pcap.Segment, at point) {
@@ -133,7 +133,8 @@ func (a *Analysis) add(s *pcap.Segment, at point) {
 		h = a.halves[s.Flow]
 		h.at = at
 	case h == nil:
-		// Its start was not captured. The lower port is taken as the server's.
+		// Its start was not captured. The side with the lower port is assumed to be the
+		// server.
 		a.subflow(s, s.Flow.SourcePort < s.Flow.DestinationPort)
 		h = a.halves[s.Flow]
 		h.at = at
@@ -143,7 +144,7 @@ func (a *Analysis) add(s *pcap.Segment, at point) {
 	if chosen, ok := a.o.chosen[s.Flow]; ok {
 		h.at = chosen
 		if at != chosen {
-			h.tunnel(s) // it may be encapsulated at this point and not at the other
+			h.tunnel(s) // it may be encapsulated at this point only
 			a.m.Elsewhere++
 			return
 		}
@@ -166,8 +167,8 @@ func (a *Analysis) add(s *pcap.Segment, at point) {
 	h.segment(a, s, o)
 }
 
-// subflow creates the subflow of a segment, in a connection of its own; it is moved when its
-// connection is known. An earlier subflow with these addresses and ports has ended.
+// subflow creates the subflow of a segment, initially in a separate connection; it is moved when
+// its connection is known. It replaces an earlier subflow with the same addresses and ports.
 func (a *Analysis) subflow(s *pcap.Segment, fromServer bool) {
 	a.subflows++
 	flow := s.Flow
@@ -187,7 +188,7 @@ func (a *Analysis) subflow(s *pcap.Segment, fromServer bool) {
 	c.take(sub, false)
 }
 
-// nearKey is the range of a data sequence number: the upper bits of one of 8 or 4 bytes.
+// nearKey is the range of a data sequence number: the upper bits of an 8-byte or 4-byte number.
 type nearKey struct {
 	number uint64
 	short  bool
@@ -205,8 +206,9 @@ func keyOf(dsn uint64, long bool) nearKey {
 	return nearKey{uint64(uint32(dsn)) >> nearShortBits, true}
 }
 
-// neighbor finds the connection and its direction whose data sequence numbers are close to that of
-// an unknown subflow. As 4 bytes are ambiguous, it must share an address with the subflow, too.
+// neighbor finds the connection and direction whose data sequence numbers are close to that of a
+// subflow of unknown connection. As 4 bytes are ambiguous, both must also have an address in
+// common.
 func (a *Analysis) neighbor(sub *subflow, dsn uint64, long bool) (*connection, int) {
 	k := keyOf(dsn, long)
 	for _, shift := range []uint64{0, 1, ^uint64(0)} {

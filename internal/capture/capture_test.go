@@ -11,7 +11,7 @@ import (
 	"github.com/tabane/tabane/internal/pcap"
 )
 
-// only is the one connection of a report.
+// only returns the single connection of a report.
 func only(t rapid.TB, r Report) *Connection {
 	t.Helper()
 	if len(r.Connections) != 1 {
@@ -64,8 +64,8 @@ func TestDelayOfLossAndOfOtherSubflows(t *testing.T) {
 	s := newScene(1, Options{Record: true})
 	s.open(0)
 	s.join(2 * ms)
-	// Subflow 0 lost its first segment, which comes 30 ms late; the data after that waits for
-	// subflow 1 besides.
+	// Subflow 0 lost its first segment, which is retransmitted after 30 ms; the data after that
+	// also waits for subflow 1.
 	s.data(10*ms, 0, 101, 100, mapped{start: 101, offset: 200, length: 100})
 	s.data(40*ms, 0, 1, 100, mapped{start: 1, offset: 0, length: 100})
 	s.data(50*ms, 1, 1, 100, mapped{start: 1, offset: 100, length: 100})
@@ -265,8 +265,8 @@ func TestCaptureThatBeginsInTheMiddle(t *testing.T) {
 		s.short = short
 		s.add()
 		s.add()
-		// An acknowledgement says where the data is; each subflow tells where it counts
-		// from by a mapping of one segment.
+		// An acknowledgement locates the data; the offset of each subflow follows from a
+		// mapping of one segment.
 		const offset = 5_000_000
 		s.ack(0, 0, 9001, offset)
 		s.data(1*ms, 0, 9001, 1000, mapped{start: 9001, offset: offset + 1000, length: 1000})
@@ -283,8 +283,8 @@ func TestCaptureThatBeginsInTheMiddle(t *testing.T) {
 	}
 }
 
-// TestOneWayFromTheMiddle: without acknowledgements, the data begins where the last of the subflows
-// that were there begins: what is before that was there before the capture, in part.
+// TestOneWayFromTheMiddle: without acknowledgements, the data starts at the highest first number of
+// the subflows that are present at the start: data below it may have been sent before the capture.
 func TestOneWayFromTheMiddle(t *testing.T) {
 	for _, acknowledged := range []bool{false, true} {
 		s := newScene(1, Options{})
@@ -306,7 +306,7 @@ func TestOneWayFromTheMiddle(t *testing.T) {
 		c := only(t, s.a.Report())
 		want := uint64(2000*n - 1000 - lead)
 		if acknowledged {
-			want = 2000*n - lead/2 // the slow one's data of the time before are there
+			want = 2000*n - lead/2 // includes earlier data of the slow subflow
 		}
 		if d := c.ToClient; d.Bytes != want || d.Uncaptured != 0 || d.Unreleased != lead/2 || d.Duplicate != 0 {
 			t.Errorf("acknowledged %v: %d bytes in order, %d uncaptured, %d held, %d twice; want %d, 0, %d, 0", acknowledged, d.Bytes, d.Uncaptured, d.Unreleased, d.Duplicate, want, lead/2)
@@ -318,8 +318,8 @@ func TestMiddleOfAMappingOfManySegments(t *testing.T) {
 	s := newScene(1, Options{})
 	s.add()
 	s.ack(0, 0, 2001, 2000)
-	// The first mapping began before the capture, so where it begins is not known until the
-	// next one follows it.
+	// The first mapping started before the capture, so its start is unknown until the next
+	// mapping follows it.
 	s.data(1*ms, 0, 2001, 1000, mapped{start: 1, offset: 0, length: 4000})
 	s.data(2*ms, 0, 3001, 1000, mapped{start: 1, offset: 0, length: 4000})
 	s.data(3*ms, 0, 4001, 1000, mapped{start: 4001, offset: 4000, length: 2000})
@@ -332,7 +332,7 @@ func TestMiddleOfAMappingOfManySegments(t *testing.T) {
 
 func TestJoinsOfAConnectionThatWasNotCaptured(t *testing.T) {
 	s := newScene(1, Options{})
-	s.add() // its handshake is not there
+	s.add() // its handshake is not captured
 	s.join(0)
 	s.join(0)
 	s.data(10*ms, 1, 1, 1000, mapped{start: 1, offset: 1000, length: 1000})
@@ -349,7 +349,7 @@ func TestWhatTheCaptureLost(t *testing.T) {
 	s.open(0)
 	s.join(2 * ms)
 	s.data(10*ms, 0, 1, 1000, mapped{start: 1, offset: 0, length: 1000})
-	// Offsets 1000 to 2000 were on subflow 1, and not captured.
+	// Offsets 1000 to 2000 were sent on subflow 1 and not captured.
 	s.data(12*ms, 0, 1001, 1000, mapped{start: 1001, offset: 2000, length: 1000})
 	s.ack(20*ms, 1, 1001, 3000)
 	c := only(t, s.a.Report())
@@ -360,7 +360,7 @@ func TestWhatTheCaptureLost(t *testing.T) {
 	if !strings.Contains(strings.Join(c.Missed, ";"), "not captured") {
 		t.Errorf("missed %q", c.Missed)
 	}
-	// The same on one subflow.
+	// The same on a single subflow.
 	s = newScene(1, Options{})
 	s.open(0)
 	s.data(10*ms, 0, 1, 1000, mapped{start: 1, offset: 0, length: 1000})
@@ -381,8 +381,8 @@ func TestPortsThatAreUsedAgain(t *testing.T) {
 		s.key[0]++
 		s.key[1]++
 	}
-	// The second has the same initial sequence numbers, as if it were a SYN that came again:
-	// one connection.
+	// The second has the same initial sequence numbers, like a retransmitted SYN: there is one
+	// connection.
 	if n := len(s.a.Report().Connections); n != 1 {
 		t.Errorf("%d connections after the SYN came again, want 1", n)
 	}
@@ -404,9 +404,9 @@ func TestPlainTCP(t *testing.T) {
 	s.packet(ms, i, 0, pcap.ACK, 1, 1, 0)
 	s.data(10*ms, i, 1001, 1000, mapped{})
 	s.data(10*ms+200*time.Microsecond, i, 1, 1000, mapped{}) // reordered
-	s.data(11*ms, i, 1, 1000, mapped{})                      // again
+	s.data(11*ms, i, 1, 1000, mapped{})                      // duplicate
 	s.data(12*ms, i, 3001, 1000, mapped{})
-	s.data(25*ms, i, 2001, 1000, mapped{}) // lost before
+	s.data(25*ms, i, 2001, 1000, mapped{}) // lost and retransmitted
 	c := only(t, s.a.Report())
 	h := c.Subflows[0].ToClient
 	if c.Protocol != "tcp" || c.ToClient.Bytes != 4000 || h.Reordered != (SegmentCount{1, 1000}) || h.Retransmitted != (SegmentCount{2, 2000}) || c.ToClient.Delay.Max != 13*ms ||
@@ -416,7 +416,8 @@ func TestPlainTCP(t *testing.T) {
 }
 
 // TestAnyConnection sends data over subflows at random, with losses, retransmissions, reinjections
-// and mappings of any kind, and compares each release with one that is worked out byte by byte.
+// and any kind of mappings, and compares each release with a reference model that works byte by
+// byte.
 func TestAnyConnection(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newScene(rapid.IntRange(0, 1).Draw(t, "version"), Options{Record: true})
@@ -426,7 +427,7 @@ func TestAnyConnection(t *testing.T) {
 		for range subflows - 1 {
 			s.join(2 * ms)
 		}
-		everywhere := rapid.Bool().Draw(t, "everywhere") // or a mapping is only on its first segment
+		everywhere := rapid.Bool().Draw(t, "everywhere") // else only on the first segment
 		type packet struct {
 			arrival
 			m mapped
@@ -467,8 +468,8 @@ func TestAnyConnection(t *testing.T) {
 			arrivals[i] = p.arrival
 			s.data(p.at, p.subflow, uint32(p.seq), p.length, p.m)
 		}
-		// Data that comes before its mapping is held for that, too, which the model does
-		// not know.
+		// Data that arrives before its mapping also waits for the mapping, which the model
+		// does not include.
 		release := naiveRelease(arrivals, maps, bytes)
 		late := slices.ContainsFunc(packets, func(p packet) bool { return p.m.length == 0 })
 

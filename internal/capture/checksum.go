@@ -82,12 +82,12 @@ type chunk struct {
 // verifier verifies the checksums of a half, in the order of the subflow. It exists if there was a
 // checksum, or should have been.
 type verifier struct {
-	at    uint64 // everything below is verified or unverifiable
-	start uint64 // of the mapping that sum is of
+	at    uint64 // everything below was verified or is unverifiable
+	start uint64 // of the mapping that sum covers
 	sum   uint64
-	whole bool // all of it up to at was captured
+	whole bool // the mapping was captured completely up to at
 	early []chunk
-	fin   bool // a DATA_FIN alone was checked
+	fin   bool // a DATA_FIN without data was checked
 	count Checksums
 	wrong []WrongChecksum
 }
@@ -105,17 +105,17 @@ func (h *half) checks(a *Analysis, s signed) bool {
 	return h.verifier != nil
 }
 
-// size returns how much of maxEarly a chunk uses.
+// size returns how many bytes of maxEarly a chunk uses.
 func (c chunk) size() int { return len(c.data) + 64 }
 
-// The payload buffered for checksums is bounded: of one analysis in bytes, of one half in chunks,
-// enough for a window of 12 MB without GRO. Beyond that, checksums are unverifiable.
+// Limits of the payload buffered for checksums: bytes for one analysis, and chunks for one half,
+// which allow a window of 12 MB without GRO. Beyond them, checksums are unverifiable.
 const (
 	maxEarly  = 64 << 20
 	maxChunks = 1 << 13
 )
 
-// keep buffers a copy of payload that is not in order, without what is buffered already.
+// keep buffers a copy of payload that is out of order, without bytes that are buffered already.
 func (v *verifier) keep(a *Analysis, seq uint64, data []byte) {
 	if seq < v.at {
 		data = data[min(v.at-seq, uint64(len(data))):]
@@ -202,7 +202,8 @@ func (h *half) verify(a *Analysis, until, seq uint64, payload []byte) {
 	v.keep(a, seq, payload)
 }
 
-// judge counts a completed mapping by the sum of its data.
+// judge compares the checksum of a completed mapping with the sum of its data, and counts the
+// result.
 func (h *half) judge(a *Analysis, m *mapping, sum uint64, whole bool) {
 	v := h.verifier
 	switch s := &m.signed; {
@@ -232,7 +233,7 @@ type WrongChecksum struct {
 	// Packet is the number of the packet that completed the mapping, in the named file.
 	Packet uint64 `json:"packet"`
 	File   string `json:"file,omitempty"`
-	// Seq is its data sequence number, and Length that of its data.
+	// Seq is the data sequence number, and Length the length of the data.
 	Seq    uint64 `json:"data_sequence_number"`
 	Length uint64 `json:"length"`
 }
@@ -245,5 +246,6 @@ func (w WrongChecksum) String() string {
 	return fmt.Sprintf("%s: the checksum of %d bytes at data sequence number %d is wrong", where, w.Length, w.Seq)
 }
 
-// maxWrong bounds the list of wrong checksums of a direction of a subflow; all are counted.
+// maxWrong limits the list of wrong checksums of one direction of a subflow; all of them are
+// counted.
 const maxWrong = 20

@@ -13,7 +13,7 @@ import (
 	"github.com/tabane/tabane/internal/pcap"
 )
 
-// naiveSum is the checksum of RFC 1071 of all bytes in a row.
+// naiveSum returns the checksum of RFC 1071 of b.
 func naiveSum(b []byte) uint16 {
 	if len(b)%2 != 0 {
 		b = append(b[:len(b):len(b)], 0)
@@ -36,7 +36,7 @@ func TestSum16(t *testing.T) {
 	})
 }
 
-// content is byte i of the data.
+// content returns byte i of the data.
 func content(i uint64) byte { return byte(i*i>>3 ^ i*7) }
 
 func contents(offset uint64, n int) []byte {
@@ -47,8 +47,8 @@ func contents(offset uint64, n int) []byte {
 	return b
 }
 
-// checksum is that of a mapping of the server's data, with the pseudo-header of RFC 8684, section
-// 3.3.1.
+// sumOf returns the checksum of a mapping of the server's data, with the pseudo-header of RFC 8684,
+// section 3.3.1.
 func (s *scene) sumOf(m mapped) uint16 {
 	n := int(m.length)
 	if m.fin {
@@ -59,8 +59,8 @@ func (s *scene) sumOf(m mapped) uint16 {
 	return naiveSum(append(head, contents(m.offset, n)...))
 }
 
-// piece is a segment of the server that has bytes of a mapping: from the subflow's sequence number
-// seq on, and what of the payload the capture has.
+// piece adds a segment of the server with part of a mapping: payload bytes from subflow sequence
+// number seq on, of which the capture has captured bytes.
 func (s *scene) piece(at time.Duration, subflow int, seq uint32, payload, captured int, m mapped, sum uint16) {
 	f := s.subflows[subflow]
 	g := &pcap.Segment{
@@ -157,7 +157,7 @@ func TestChecksums(t *testing.T) {
 	}
 }
 
-// What asks for checksums is the flag A of either side's MP_CAPABLE.
+// Checksums are required if either side sets flag A of MP_CAPABLE.
 func TestChecksumsAgreed(t *testing.T) {
 	for _, side := range []int{-1, 0, 1} {
 		s := newScene(1, Options{})
@@ -177,7 +177,7 @@ func TestChecksumsAgreed(t *testing.T) {
 	}
 }
 
-// The first data of a client comes with MP_CAPABLE.
+// The first data of a client is sent with MP_CAPABLE.
 func TestChecksumWithCapable(t *testing.T) {
 	for _, wrong := range []uint16{0, 1} {
 		s := newScene(1, Options{})
@@ -195,8 +195,8 @@ func TestChecksumWithCapable(t *testing.T) {
 	}
 }
 
-// However mappings are divided, reordered and repeated: all that are whole are checked, and those
-// are wrong that were made so.
+// All mappings that are captured completely are verified, however they are divided, reordered and
+// repeated, and exactly those made wrong are reported as wrong.
 func TestPropertyChecksums(t *testing.T) { rapid.Check(t, checksumsHold) }
 
 func FuzzChecksums(f *testing.F) { f.Fuzz(rapid.MakeFuzz(checksumsHold)) }
@@ -241,9 +241,9 @@ func checksumsHold(t *rapid.T) {
 	}
 }
 
-// TestChecksumsOfTheKernel: of a connection of Linux with checksums, over three subflows of which
-// two are inside SRv6, all are right, at both ends. They are wrong where a byte of the data is
-// another, and nothing is known of data that was cut off.
+// TestChecksumsOfTheKernel: all checksums of a Linux connection with three subflows, two of them
+// inside SRv6, are correct at both ends. They are wrong where a byte of the data is changed, and
+// unverifiable where data is truncated.
 func TestChecksumsOfTheKernel(t *testing.T) {
 	count := func(names ...string) (*Connection, Checksums) {
 		c := busiest(read(t, names...))

@@ -16,18 +16,19 @@ type connection struct {
 	mptcp        bool
 	version      int
 	versionKnown bool
-	confirmed    bool // both sides speak MPTCP
+	confirmed    bool // both sides support MPTCP
 	signals      bool // a data sequence signal was seen
 	merged       bool // its subflows belong to another connection
 	fallback     string
 	fastclosed   bool
-	checksums    bool // one side requested them, so both have to send them
+	checksums    bool // one side requested them, so both must send them
 	initial      *subflow
 	subflows     []*subflow
 	dirs         [2]*direction // 0: from the client
 	events       []Event
 	moreEvents   int
-	// contradictions counts joins by subflows that had carried data of another connection.
+	// contradictions counts joins by subflows that had already carried data of another
+	// connection.
 	contradictions uint64
 }
 
@@ -60,8 +61,8 @@ func (c *connection) movable() bool {
 }
 
 // merge moves all subflows of old, which must be movable, to c. turned means that the client of one
-// is the server of the other. Subflows are never moved one by one: old would be left with data of
-// subflows that it does not have.
+// is the server of the other. Subflows are always moved together: otherwise old would keep data of
+// subflows that it no longer has.
 func (c *connection) merge(old *connection, turned bool) {
 	first := len(c.subflows)
 	for _, s := range old.subflows {
@@ -83,8 +84,8 @@ func (c *connection) merge(old *connection, turned bool) {
 	old.merged, old.subflows, old.events = true, nil, nil
 }
 
-// digest is the token and the initial data sequence number of a key: the first 32 and the last 64
-// bits of its SHA-1 in version 0 (RFC 6824 section 3.1), of its SHA-256 in version 1 (RFC 8684
+// digest returns the token and the initial data sequence number of a key: the first 32 and the last
+// 64 bits of its SHA-1 in version 0 (RFC 6824 section 3.1), of its SHA-256 in version 1 (RFC 8684
 // section 3.1).
 func digest(version int, key uint64) (token uint32, idsn uint64) {
 	var k [8]byte
@@ -97,7 +98,7 @@ func digest(version int, key uint64) (token uint32, idsn uint64) {
 	return binary.BigEndian.Uint32(h[:]), binary.BigEndian.Uint64(h[24:])
 }
 
-// key records the key of one side, 0 for the client.
+// key records the key of one side; side 0 is the client.
 func (a *Analysis) key(c *connection, side int, key uint64) {
 	d := c.dirs[side]
 	if d.keyKnown && d.peerKey == key {
@@ -106,7 +107,8 @@ func (a *Analysis) key(c *connection, side int, key uint64) {
 	d.peerKey, d.keyKnown = key, true
 	d.token, d.idsn = digest(c.version, key)
 	if old := a.tokens[d.token]; old != nil && old != c && old.movable() {
-		// Its subflows joined before the key was seen: files are merged by their clocks.
+		// Its subflows joined before the key was seen, since files are merged by timestamps
+		// of different clocks.
 		c.merge(old, side == 0)
 	}
 	a.tokens[d.token] = c
@@ -129,7 +131,7 @@ func (c *connection) rehash(version int) {
 func (a *Analysis) joinToken(sub *subflow, token uint32) {
 	c := a.tokens[token]
 	if c == nil || c.merged {
-		// Keep those with the same token together.
+		// Keep subflows with the same token together.
 		a.tokens[token] = sub.conn
 		sub.unknownToken, sub.hasUnknownToken = token, true
 		sub.loose = true
@@ -139,7 +141,7 @@ func (a *Analysis) joinToken(sub *subflow, token uint32) {
 		return
 	}
 	if !sub.conn.movable() {
-		// A second SYN on a subflow that has carried data: one of the two is damaged.
+		// A second SYN on a subflow that has carried data: one of the two is corrupt.
 		c.contradictions++
 		return
 	}
@@ -151,7 +153,7 @@ func (a *Analysis) joinToken(sub *subflow, token uint32) {
 	}
 }
 
-// settle finds the connection of a subflow by a data sequence number.
+// settle assigns a subflow to a connection by a data sequence number.
 func (a *Analysis) settle(h *half, o *dss) {
 	sub := h.sub
 	own := sub.conn
@@ -179,7 +181,7 @@ func (a *Analysis) settle(h *half, o *dss) {
 	}
 }
 
-// fallBack makes a connection of one subflow plain TCP, from its start.
+// fallBack marks a connection of one subflow as plain TCP, from its start.
 func (c *connection) fallBack(a *Analysis, why string) {
 	c.fallback, c.mptcp = why, false
 	for _, h := range c.subflows[0].halves {
@@ -197,7 +199,7 @@ type direction struct {
 	conn  *connection
 	index int
 
-	// Of the side that sends it.
+	// State of the sending side.
 	peerKey  uint64
 	keyKnown bool
 	token    uint32
@@ -213,10 +215,10 @@ type direction struct {
 	hasFin  bool
 
 	buffer *reseq.Buffer
-	origin uint64 // the sequence number that counts as 0 in records
+	origin uint64 // the sequence number of offset 0 in records
 	known  bool   // origin is the start of the data
-	// settled is the highest first data sequence number of the subflows that started before the
-	// capture: data below it may have arrived before the capture.
+	// settled is the highest of the first data sequence numbers of the subflows that started
+	// before the capture: data below it may have arrived before the capture.
 	settled    uint64
 	hasSettled bool
 	batch      []reseq.Segment
@@ -287,7 +289,7 @@ func (o *occupancy) mean() float64 {
 	return 0
 }
 
-// expand extends a data sequence number of 4 bytes to the 8-byte one nearest to the last known.
+// expand extends a 4-byte data sequence number to the 8-byte one nearest to the last known number.
 func (d *direction) expand(n uint64, long bool) uint64 {
 	if long {
 		return n
@@ -299,15 +301,15 @@ func (d *direction) expand(n uint64, long bool) uint64 {
 	return near + uint64(int64(int32(uint32(n)-uint32(near))))
 }
 
-// farthestData is the maximum distance of a data sequence number from the expected one. It is more
-// than any window, since data missing in the capture advances the expected one only with the next
+// farthestData is the maximum distance of a data sequence number from the expected one. It exceeds
+// any window, because data missing in the capture advances the expected number only with the next
 // acknowledgment.
 const farthestData = 1 << 32
 
-// maxQueue bounds the segments that wait for an acknowledgment to find the start of the data.
+// maxQueue limits the segments queued until an acknowledgment reveals the start of the data.
 const maxQueue = 256
 
-// push adds the batch of one arrival of a half to the buffer.
+// push adds the pieces that one arrival on a half released to the buffer.
 func (d *direction) push(a *Analysis, h *half) {
 	if len(d.batch) == 0 {
 		return
@@ -359,7 +361,7 @@ func (d *direction) push(a *Analysis, h *half) {
 	d.maxBurst = max(d.maxBurst, r.Bytes)
 }
 
-// begin returns the start of the data in the queue, without an acknowledgment.
+// begin returns the start of the data in the queue when there is no acknowledgment.
 func (d *direction) begin() uint64 {
 	if d.hasSettled {
 		return d.settled
@@ -367,7 +369,7 @@ func (d *direction) begin() uint64 {
 	return d.lowest()
 }
 
-// early reports whether a segment may be of the time before the capture.
+// early reports whether a segment may contain data sent before the capture started.
 func (d *direction) early(s *reseq.Segment) bool {
 	return !d.known && int64(s.Seq+uint64(s.Length)-d.origin) <= 0
 }
@@ -409,7 +411,7 @@ func (d *direction) carrierOf(subflow int) *half {
 	return s.halves[d.index]
 }
 
-// acknowledged processes a data acknowledgment: data below it that was not captured is skipped.
+// acknowledged processes a data acknowledgment: uncaptured data below it is skipped.
 func (d *direction) acknowledged(a *Analysis, ack uint64) {
 	if d.hasFin && int64(ack-d.fin) > 0 {
 		ack = d.fin
@@ -470,7 +472,7 @@ func (d *direction) uncount(c reseq.Count) {
 	d.total.Segments -= c.Segments
 }
 
-// account updates the occupancy: at the level of the changed subflow, and at the connection level.
+// account updates the occupancy at the level of the changed subflow and at the connection level.
 func (d *direction) account(a *Analysis, h *half) {
 	change := func(old *reseq.Count, b *reseq.Buffer) {
 		if b == nil {

@@ -14,10 +14,10 @@ type mapping struct {
 	signed     signed
 }
 
-// maxMappings bounds the unused mappings of one subflow: with 64 kB each, more than any window.
+// maxMappings limits the unused mappings of one subflow: at 64 kB each they exceed any window.
 const maxMappings = 1 << 16
 
-// mappings are those of one direction of a subflow, in order and without overlap.
+// mappings holds the mappings of one direction of a subflow, sorted and without overlap.
 type mappings struct {
 	list []mapping
 	head int // those before it are used up
@@ -62,8 +62,8 @@ func (m *mappings) add(v mapping) outcome {
 	return added
 }
 
-// find returns the mapping of the byte at at or, if there is none, the start of the next mapping,
-// MaxUint64 without one.
+// find returns the mapping of the byte at position at or, if there is none, the start of the next
+// mapping; next is MaxUint64 if there is none.
 func (m *mappings) find(at uint64) (v mapping, next uint64, ok bool) {
 	all := m.all()
 	i := 0

@@ -9,7 +9,7 @@ import (
 
 func hex32(v uint32) string { return fmt.Sprintf("%08x", v) }
 
-// missed describes what could not be used of the capture.
+// missed describes the parts of the capture that could not be used.
 func (a *Analysis) missed() []string {
 	var list []string
 	say := func(n uint64, format string, arguments ...any) {
@@ -30,8 +30,8 @@ func (a *Analysis) missed() []string {
 	return list
 }
 
-// minBack is the usual disorder of packets of several interfaces of one host, which does not affect
-// the results.
+// minBack is the usual disorder between packets of several interfaces of one host, which does not
+// affect the results.
 const minBack = 100 * time.Microsecond
 
 func count(n uint64, noun string) string {
@@ -41,7 +41,7 @@ func count(n uint64, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// missed describes what is not known of a connection.
+// missed describes what could not be determined about a connection.
 func (c *connection) missed(r *Connection) []string {
 	var list []string
 	say := func(format string, arguments ...any) { list = append(list, fmt.Sprintf(format, arguments...)) }

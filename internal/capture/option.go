@@ -45,13 +45,13 @@ type capable struct {
 	checksum           bool
 	sender, receiver   uint64
 	hasSender, hasBoth bool
-	// length is that of the mapping of the first data in version 1; 0 without one.
+	// length is the length of the mapping of the first data in version 1; 0 if there is none.
 	length uint16
 	sum    uint16
 	hasSum bool
 }
 
-// join is MP_JOIN; only that of a SYN has a token.
+// join is MP_JOIN; only the one in a SYN has a token.
 type join struct {
 	syn    bool
 	backup bool
@@ -59,14 +59,14 @@ type join struct {
 	token  uint32
 }
 
-// dss is a data sequence signal. Numbers of 4 bytes have to be extended.
+// dss is a data sequence signal. Its 4-byte numbers have to be extended to 64 bits.
 type dss struct {
 	hasAck, ack8 bool
 	ack          uint64
 	hasMap, map8 bool
 	dsn          uint64
 	subflow      uint32 // relative to the initial sequence number
-	length       uint16 // 0: the infinite mapping
+	length       uint16 // 0 means the infinite mapping
 	sum          uint16
 	hasSum       bool
 	fin          bool
@@ -79,8 +79,8 @@ type announced struct {
 	echo bool
 }
 
-// parse parses the MPTCP options of a segment, as far as possible if the list is truncated or
-// malformed.
+// parse parses the MPTCP options of a segment, up to the first malformed or truncated one in the
+// option list.
 func (o *options) parse(b []byte) {
 	*o = options{}
 	for len(b) > 0 {
@@ -105,8 +105,8 @@ func (o *options) parse(b []byte) {
 	}
 }
 
-// option parses one MPTCP option and reports whether it is well formed. Of two with the same
-// subtype, the first counts.
+// option parses one MPTCP option and reports whether it is well formed. If a subtype occurs twice,
+// the first one is used.
 func (o *options) option(b []byte) bool {
 	subtype := int(b[2] >> 4)
 	if o.has(subtype) {
@@ -182,7 +182,7 @@ func (o *options) option(b []byte) bool {
 	return true
 }
 
-// parse reads a DSS option, RFC 8684 section 3.3.
+// parse parses a DSS option (RFC 8684 section 3.3).
 func (d *dss) parse(b []byte) bool {
 	if len(b) < 4 {
 		return false
@@ -245,7 +245,7 @@ func (a *announced) parse(b []byte) bool {
 		a.echo = true
 	}
 	if n == 0 {
-		// Without an echo, 8 bytes of HMAC follow.
+		// Unless it is an echo, an HMAC of 8 bytes follows.
 		hash := 8
 		if a.echo {
 			hash = 0

@@ -47,7 +47,7 @@ func TestOptions(t *testing.T) {
 		if o.seen != want || o.broken || tt.check != nil && !tt.check(&o) {
 			t.Errorf("%s: got %+v", tt.name, o)
 		}
-		// Cut anywhere, it is broken or there is less of it.
+		// Truncated anywhere, it is malformed or has fewer elements.
 		for n := range tt.bytes {
 			var c options
 			c.parse(tt.bytes[:n])

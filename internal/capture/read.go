@@ -21,20 +21,20 @@ func (e *FileError) Error() string { return fmt.Sprintf("read capture %q: %v", e
 
 func (e *FileError) Unwrap() error { return e.Err }
 
-// Errors for files that are valid captures.
+// Errors of files that are valid captures.
 var (
-	// ErrTwice means that a file was given twice.
+	// ErrTwice means that a file was named twice.
 	ErrTwice = errors.New("it is named twice")
-	// ErrAgain means that a pipe would have to be read again: its times are in disorder, or
-	// flows were captured in several places.
+	// ErrAgain means that a pipe would have to be read twice, because its packets are not in
+	// the order of time or flows were captured at several points.
 	ErrAgain = errors.New("it must be read twice and is not a regular file")
 )
 
-// Read analyzes the files as one capture, in the order of their packets' times: one file for each
-// path or interface, or one of all. If a flow was captured at several points, each direction is
-// measured at the one nearest to its receiver. Files are read again if that, or disorder of the
-// times, is detected. An error is a *FileError, or that of ctx; damaged parts of files are in the
-// report.
+// Read analyzes the files as one capture, merged by the times of their packets: one file for each
+// path or interface, or one file of all. If a flow was captured at several points, each direction
+// is measured at the point nearest to its receiver. In that case, and if packets are not in the
+// order of time, the files are read twice. An error is a *FileError, or that of ctx; damaged parts
+// of files are listed in the report.
 func Read(ctx context.Context, names []string, o Options) (Report, error) {
 	pipe, err := checkNames(names)
 	if err != nil {
@@ -74,7 +74,7 @@ func Read(ctx context.Context, names []string, o Options) (Report, error) {
 	return r, nil
 }
 
-// checkNames returns the first name that is not of a regular file, such as a pipe.
+// checkNames returns the first name that is not a regular file, such as a pipe.
 func checkNames(names []string) (pipe string, err error) {
 	var seen []os.FileInfo
 	for _, name := range names {
@@ -157,7 +157,7 @@ func (s *source) report() File {
 	return f
 }
 
-// each calls do for all segments of the files, merged by their times, until do returns an error.
+// each calls do for all segments of the files, merged by time, until do returns an error.
 func each(ctx context.Context, names []string, do func(*pcap.Segment, point) error) (files []File, err error) {
 	var all, open []*source
 	defer func() {
@@ -203,7 +203,7 @@ func each(ctx context.Context, names []string, do func(*pcap.Segment, point) err
 	return files, nil
 }
 
-// pass analyzes the files once; with a sorter, in the order of time.
+// pass analyzes the files once; if t is not nil, it sorts the segments by time.
 func pass(ctx context.Context, names []string, o Options, t *sorter) (*Analysis, []File, error) {
 	a := New(o)
 	do := a.add
@@ -231,13 +231,15 @@ func pass(ctx context.Context, names []string, o Options, t *sorter) (*Analysis,
 type sightings struct {
 	points []point
 	hops   []uint8
-	// later counts, for each point, the segments that were captured there after another point.
+	// later counts, for each point, the segments that had been captured at another point
+	// before.
 	later []int
 	count []int
 	seen  map[sighting]int
 }
 
-// sighting identifies a segment: it does not change on the path, and differs between segments.
+// sighting identifies a segment by fields that do not change on the path and differ between
+// segments.
 type sighting struct {
 	seq, ack uint32
 	payload  int
@@ -248,8 +250,8 @@ type sighting struct {
 // maxSightings is the number of segments of a flow that are compared between capture points.
 const maxSightings = 512
 
-// survey finds, for each flow captured at several points, the one nearest to the receiver: that
-// with the lowest hop limit or, of those with the same, where segments are captured last.
+// survey finds, for each flow captured at several points, the one nearest to the receiver: the one
+// with the lowest hop limit or, if these are equal, the one where segments are captured last.
 func survey(ctx context.Context, names []string) (map[pcap.Flow]point, error) {
 	flows := map[pcap.Flow]*sightings{}
 	_, err := each(ctx, names, func(s *pcap.Segment, at point) error {
@@ -286,8 +288,8 @@ func survey(ctx context.Context, names []string) (map[pcap.Flow]point, error) {
 		}
 		best := 0
 		for i := range f.points {
-			// A point with few of the segments saw the flow change its path, and is not
-			// preferred.
+			// A point with few of the segments captured the flow only while its path
+			// was different, and is not preferred.
 			few, were := f.count[i]*2 < f.count[best], f.count[best]*2 < f.count[i]
 			switch {
 			case few:
@@ -300,7 +302,7 @@ func survey(ctx context.Context, names []string) (map[pcap.Flow]point, error) {
 	return chosen, nil
 }
 
-// digestOf is FNV-1a.
+// digestOf returns the FNV-1a hash of b.
 func digestOf(b []byte) uint64 {
 	h := uint64(14695981039346656037)
 	for _, c := range b {
@@ -309,7 +311,7 @@ func digestOf(b []byte) uint64 {
 	return h
 }
 
-// missedOf describes what could not be used of the files.
+// missedOf describes the parts of the files that could not be used.
 func missedOf(files []File) []string {
 	var list []string
 	for _, f := range files {

@@ -21,7 +21,7 @@ import (
 	"github.com/tabane/tabane/internal/pcap"
 )
 
-// unzip is the content of a capture in testdata.
+// unzip returns the content of a capture in testdata.
 func unzip(t testing.TB, name string) []byte {
 	t.Helper()
 	f, err := os.Open("testdata/" + name)
@@ -49,14 +49,14 @@ func write(t *testing.T, name string, b []byte) string {
 	return path
 }
 
-// busiest is the connection that carried most.
+// busiest returns the connection with the most bytes.
 func busiest(r Report) *Connection { return r.Largest()[0] }
 
 func TestRealCaptures(t *testing.T) {
 	for _, tt := range []struct {
 		files    []string
 		subflows int
-		bytes    uint64 // what a response header has, too
+		bytes    uint64 // including the response header
 		tunnels  int
 		missed   string
 	}{
@@ -94,7 +94,7 @@ func TestRealCaptures(t *testing.T) {
 	}
 }
 
-// TestBothSides: with the sender's capture beside it, what is measured is the receiver's.
+// TestBothSides: with the captures of both sides, the results are those of the receiver's.
 func TestBothSides(t *testing.T) {
 	receiver := busiest(read(t, "testdata/srv6-client.pcapng.gz"))
 	both := busiest(read(t, "testdata/srv6-server.pcapng.gz", "testdata/srv6-client.pcapng.gz"))
@@ -103,7 +103,7 @@ func TestBothSides(t *testing.T) {
 	}
 }
 
-// records are the packets of a pcap file with their headers.
+// records returns the packets of a pcap file with their headers.
 func records(file []byte) (packets [][]byte) {
 	for b := file[24:]; len(b) > 0; {
 		n := 16 + int(b[8]) + int(b[9])<<8
@@ -112,8 +112,8 @@ func records(file []byte) (packets [][]byte) {
 	return packets
 }
 
-// TestDisorder: a file whose packets are not in the order of their times gives what the ordered one
-// gives.
+// TestDisorder: a file whose packets are not in the order of their times yields the same results as
+// the sorted file.
 func TestDisorder(t *testing.T) {
 	whole := unzip(t, "receiver-any.pcap.gz")
 	packets := records(whole)
@@ -125,13 +125,13 @@ func TestDisorder(t *testing.T) {
 	}
 }
 
-// TestSortMemory: sorting takes the memory of the distance that times run back, not of the file,
-// and what needs more than is allowed is refused.
+// TestSortMemory: the memory of sorting depends on how far times run backwards, not on the size of
+// the file, and exceeding the limit is an error.
 func TestSortMemory(t *testing.T) {
 	whole := unzip(t, "receiver-any.pcap.gz")
 	want := busiest(read(t, "testdata/receiver-any.pcap.gz"))
 	packets := records(whole)
-	for i := 0; i+8 <= len(packets); i += 8 { // near ones change places
+	for i := 0; i+8 <= len(packets); i += 8 { // swap packets that are near each other
 		slices.Reverse(packets[i : i+8])
 	}
 	path := write(t, "near.pcap", slices.Concat(append([][]byte{whole[:24]}, packets...)...))
@@ -152,8 +152,8 @@ func TestSortMemory(t *testing.T) {
 	}
 }
 
-// TestPropertySorter: whatever the order in which segments come, they leave in that of their times,
-// and those of one time as they came.
+// TestPropertySorter: segments added in any order are delivered in the order of their times, and
+// those with equal times in the order in which they were added.
 func TestPropertySorter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		times := rapid.SliceOf(rapid.Int64Range(0, 50)).Draw(t, "times")
@@ -184,8 +184,8 @@ func TestPropertySorter(t *testing.T) {
 	})
 }
 
-// TestFromAnyPacketOn: whatever is missing at the front, no data is made up and nothing stays held
-// for what was before.
+// TestFromAnyPacketOn: if any number of packets is missing at the start, no data is invented and
+// none is held forever for data sent before the capture.
 func TestFromAnyPacketOn(t *testing.T) {
 	whole := unzip(t, "receiver-any.pcap.gz")
 	var at []int
@@ -267,8 +267,8 @@ func TestSnapshotLengthThatCutsOptions(t *testing.T) {
 	}
 }
 
-// hostile makes segments of any bytes: of few flows and near sequence numbers, so that they have to
-// do with each other.
+// hostile makes segments from arbitrary bytes: of few flows and with close sequence numbers, so
+// that they affect each other.
 func hostile(b []byte, do func(*pcap.Segment)) {
 	at := int64(1e18)
 	for len(b) >= 12 {
@@ -323,7 +323,7 @@ func FuzzAnalysis(f *testing.F) {
 	})
 }
 
-// plausible checks what holds for every report, whatever the capture has.
+// plausible checks the invariants of every report, whatever the capture contains.
 func plausible(t *testing.T, r Report) {
 	t.Helper()
 	for i := range r.Connections {
@@ -352,13 +352,13 @@ func plausible(t *testing.T, r Report) {
 	}
 }
 
-// small are captures of every kind in testdata that are quickly read.
+// small lists captures of every kind in testdata that take little time to read.
 var small = []string{
 	"receiver-any.pcap.gz", "receiver-1.pcap.gz", "receiver-2.pcap.gz", "sender-any.pcap.gz", "reinjection.pcap.gz", "tcp.pcap.gz",
 	"srv6-client.pcapng.gz", "srv6-server.pcapng.gz", "join-of-several.pcap.gz",
 }
 
-// flipped reads a capture with so many of its bytes changed to others.
+// flipped reads a capture with the given number of bytes changed.
 func flipped(t *testing.T, whole []byte, seed uint64, flips int) {
 	random := rand.New(rand.NewPCG(seed, uint64(flips)))
 	damaged := slices.Clone(whole)
@@ -376,7 +376,7 @@ func flipped(t *testing.T, whole []byte, seed uint64, flips int) {
 	plausible(t, r)
 }
 
-// TestFlippedBytes: captures with changed bytes are read, and what is reported is possible.
+// TestFlippedBytes: captures with changed bytes are read, and the report is plausible.
 func TestFlippedBytes(t *testing.T) {
 	for _, name := range small {
 		whole := unzip(t, name)
@@ -388,8 +388,9 @@ func TestFlippedBytes(t *testing.T) {
 	}
 }
 
-// FuzzFlippedBytes searches for captures with changed bytes that are not read. Its inputs say which
-// bytes of which real capture change, since mutations of the file itself seldom keep it readable.
+// FuzzFlippedBytes searches for captures with changed bytes that cannot be read. Its inputs select
+// the bytes of a real capture to change, since mutations of the file itself seldom keep it
+// readable.
 func FuzzFlippedBytes(f *testing.F) {
 	whole := make([][]byte, len(small))
 	for i, name := range small {
@@ -401,8 +402,8 @@ func FuzzFlippedBytes(f *testing.F) {
 	})
 }
 
-// TestJoinOfSeveral: the SYN of a subflow that was seen before comes late, and brings what its
-// subflow was put together with to the connection that it joins.
+// TestJoinOfSeveral: the SYN of a subflow is captured after its data. The connection that the SYN
+// joins then includes all subflows that had been merged with that one.
 func TestJoinOfSeveral(t *testing.T) {
 	r := read(t, "testdata/join-of-several.pcap.gz")
 	plausible(t, r)
@@ -412,7 +413,7 @@ func TestJoinOfSeveral(t *testing.T) {
 }
 
 // TestJoinThatContradicts: a SYN of the initial subflow of one connection has the token of another,
-// as after damage. Data that was put into order stays where it is.
+// as after corruption. Data that was resequenced stays in its connection.
 func TestJoinThatContradicts(t *testing.T) {
 	s := newScene(1, Options{Record: true})
 	first := s.open(0)
@@ -433,7 +434,7 @@ func TestJoinThatContradicts(t *testing.T) {
 	}
 }
 
-// BenchmarkAnalysis is of the segments of MPTCP connections, without reading them.
+// BenchmarkAnalysis measures the analysis of segments of MPTCP connections, without reading a file.
 func BenchmarkAnalysis(b *testing.B) {
 	b.Run("two subflows with losses", func(b *testing.B) {
 		segments := decoded(b, "receiver-any.pcap.gz")
@@ -477,7 +478,7 @@ func BenchmarkAnalysis(b *testing.B) {
 	})
 }
 
-// decoded is all segments of a capture in testdata.
+// decoded returns all segments of a capture in testdata.
 func decoded(b *testing.B, name string) (all []pcap.Segment) {
 	r, err := pcap.New(bytes.NewReader(unzip(b, name)))
 	if err != nil {

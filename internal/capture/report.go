@@ -15,11 +15,11 @@ type Report struct {
 	Start    time.Time     `json:"start"`
 	Duration time.Duration `json:"duration_ns"`
 	Segments uint64        `json:"tcp_segments"`
-	// Connections are in the order of their numbers, which is that of their start.
+	// Connections are sorted by number, which is the order of their start.
 	Connections []Connection `json:"connections"`
-	// Files are the files that Read has read.
+	// Files are the files that were read by Read.
 	Files []File `json:"files,omitempty"`
-	// Missed lists what could not be used, as text.
+	// Missed lists, as text, what could not be used.
 	Missed []string `json:"missed,omitempty"`
 }
 
@@ -29,14 +29,14 @@ type Connection struct {
 	// Protocol is "mptcp" or "tcp"; Version is that of MPTCP, -1 if it is not known.
 	Protocol string `json:"protocol"`
 	Version  int    `json:"version"`
-	// Tokens are those of the client and the server, in hexadecimal; empty if the key was not
-	// captured.
+	// Tokens are the tokens of the client and the server, in hexadecimal; empty if the key was
+	// not captured.
 	Tokens   [2]string      `json:"tokens"`
 	Client   netip.AddrPort `json:"client"`
 	Server   netip.AddrPort `json:"server"`
 	Fallback string         `json:"fallback,omitempty"`
-	// Checksums means that one side requested checksums, so that both have to send them (RFC
-	// 8684, section 3.1).
+	// Checksums means that one side requested checksums, so that both must send them (RFC 8684,
+	// section 3.1).
 	Checksums bool `json:"checksums"`
 	// FromStart means that the handshake of the first subflow was captured.
 	FromStart bool      `json:"from_start"`
@@ -52,7 +52,7 @@ type Connection struct {
 // Bytes returns the data of both directions in bytes.
 func (c *Connection) Bytes() uint64 { return c.ToClient.Bytes + c.ToServer.Bytes }
 
-// Subflow is one TCP connection. Its client is the connection's.
+// Subflow is one TCP connection. Its client is the client of the connection.
 type Subflow struct {
 	Number int            `json:"number"`
 	Client netip.AddrPort `json:"client"`
@@ -64,13 +64,13 @@ type Subflow struct {
 	Backup     bool          `json:"backup,omitempty"`
 	Reset      bool          `json:"reset,omitempty"`
 	Began      time.Duration `json:"began_ns"`
-	// RTT is that of the handshake, 0 if that was not captured.
+	// RTT is the round-trip time of the handshake, 0 if it was not captured.
 	RTT      time.Duration    `json:"rtt_ns"`
 	ToClient SubflowDirection `json:"to_client"`
 	ToServer SubflowDirection `json:"to_server"`
 }
 
-// SubflowDirection is what one side sent on a subflow.
+// SubflowDirection is the data that one side sent on a subflow.
 type SubflowDirection struct {
 	Packets uint64 `json:"packets"`
 	// Segments counts segments with payload. Bytes is their payload without retransmissions,
@@ -78,25 +78,27 @@ type SubflowDirection struct {
 	Segments uint64  `json:"segments"`
 	Bytes    uint64  `json:"bytes"`
 	Share    float64 `json:"share"`
-	// Retransmitted counts segments that arrived again, or late enough to be retransmissions;
-	// Reordered those that arrived out of order by less. Both are at the subflow level.
+	// Retransmitted counts segments that arrived twice, or late enough to be retransmissions;
+	// Reordered those that arrived out of order with a smaller delay. Both are at the subflow
+	// level.
 	Retransmitted SegmentCount `json:"retransmitted"`
 	Reordered     SegmentCount `json:"reordered"`
-	// Reinjected are bytes of data below the highest data sequence number of the subflow: they
-	// were sent on another one before. DuplicateData are bytes that had arrived already, on any
-	// subflow.
+	// Reinjected is the number of bytes below the highest data sequence number of the subflow:
+	// they were sent on another subflow before. DuplicateData is the number of bytes that had
+	// already arrived on any subflow.
 	Reinjected    uint64 `json:"reinjected_bytes"`
 	DuplicateData uint64 `json:"duplicate_data_bytes"`
-	// Unmapped are bytes without a data sequence signal; Uncaptured those acknowledged but not
-	// captured.
+	// Unmapped is the number of bytes without a data sequence signal; Uncaptured the number of
+	// bytes acknowledged but not captured.
 	Unmapped   uint64  `json:"unmapped_bytes"`
 	Uncaptured uint64  `json:"uncaptured_bytes"`
 	RateBps    float64 `json:"rate_bps"`
 	// Checksums counts mappings by their checksums; Wrong lists the first wrong ones.
 	Checksums Checksums       `json:"checksums"`
 	Wrong     []WrongChecksum `json:"wrong_checksums,omitempty"`
-	// Delay is the resequencing delay of its data; SubflowLevel the part until it was in order
-	// at the subflow level; ConnectionLevel the rest, in which it waited for other subflows.
+	// Delay is the resequencing delay of the data; SubflowLevel the part until the data was in
+	// order at the subflow level; ConnectionLevel the rest, spent waiting for data of other
+	// subflows.
 	Delay           Distribution `json:"delay"`
 	SubflowLevel    Distribution `json:"subflow_level"`
 	ConnectionLevel Distribution `json:"connection_level"`
@@ -112,7 +114,7 @@ type SegmentCount struct {
 	Bytes    uint64 `json:"bytes"`
 }
 
-// Distribution describes times. Quantiles have an error of up to 1 %, the others none.
+// Distribution describes times. Quantiles have an error of up to 1 %, the other values are exact.
 type Distribution struct {
 	Count uint64        `json:"n"`
 	Mean  time.Duration `json:"mean_ns"`
@@ -139,19 +141,21 @@ type Direction struct {
 	// First and Last are the first and the last arrival of new bytes.
 	First time.Duration `json:"first_ns"`
 	Last  time.Duration `json:"last_ns"`
-	// BeforeBps is the rate at which new bytes arrived on the subflows; GoodputBps that at
-	// which data was released in order; both from First to the last of it, in bit/s.
+	// BeforeBps is the rate at which new bytes arrived on the subflows; GoodputBps the rate at
+	// which data was released in order. Both cover the time from First to the last such event,
+	// in bit/s.
 	BeforeBps  float64 `json:"before_bps"`
 	GoodputBps float64 `json:"goodput_bps"`
 	// Delay is the resequencing delay, from the arrival of a segment to its release;
 	// SubflowLevel the part until it was in order at the subflow level, caused by loss and
-	// reordering there; ConnectionLevel the rest, in which it waited for other subflows.
+	// reordering on the subflow; ConnectionLevel the rest, spent waiting for data of other
+	// subflows.
 	Delay           Distribution `json:"delay"`
 	SubflowLevel    Distribution `json:"subflow_level"`
 	ConnectionLevel Distribution `json:"connection_level"`
 	Bursts          Bursts       `json:"bursts"`
-	// PeakOccupancy is the peak reorder-buffer occupancy at both levels together, MeanOccupancy
-	// the mean over time in bytes. Unreleased bytes were in the buffer at the end.
+	// PeakOccupancy is the peak reorder-buffer occupancy of both levels together, MeanOccupancy
+	// its mean over time in bytes. Unreleased is the number of bytes in the buffer at the end.
 	PeakOccupancy SegmentCount  `json:"peak_occupancy"`
 	MeanOccupancy float64       `json:"mean_occupancy_bytes"`
 	Unreleased    uint64        `json:"unreleased_bytes"`
@@ -161,9 +165,9 @@ type Direction struct {
 	LongestGapAt  time.Duration `json:"longest_gap_at_ns"`
 	// Gaps is the number of gaps of at least Options.Idle.
 	Gaps int `json:"gaps"`
-	// Finished means that a DATA_FIN, or the FIN of TCP, was seen.
+	// Finished means that a DATA_FIN, or a FIN in TCP, was captured.
 	Finished bool `json:"finished"`
-	// Checksums counts the mappings of all subflows by their checksums.
+	// Checksums counts the mappings of all subflows by the state of their checksum.
 	Checksums Checksums `json:"checksums"`
 	// With Options.Record: the pieces in the order of their release, the bursts, and the
 	// occupancy over time.
@@ -198,7 +202,7 @@ func (a *Analysis) Report() Report {
 	return r
 }
 
-// finish makes the decisions that need the end of the capture.
+// finish makes the decisions that need the whole capture.
 func (a *Analysis) finish(c *connection) {
 	if c.mptcp && c.capableOnly() {
 		c.fallBack(a, "there was no data sequence signal")
@@ -211,8 +215,8 @@ func (a *Analysis) finish(c *connection) {
 	}
 }
 
-// capableOnly reports whether data was sent without a data sequence signal on the only subflow,
-// which after MP_CAPABLE is a fallback.
+// capableOnly reports whether the only subflow carried data without a data sequence signal, which
+// after MP_CAPABLE is a fallback.
 func (c *connection) capableOnly() bool {
 	if c.signals || len(c.subflows) != 1 || !c.subflows[0].capable || c.fallback != "" {
 		return false
@@ -326,8 +330,8 @@ func rate(bytes uint64, d time.Duration) float64 {
 	return float64(bytes) * 8 / d.Seconds()
 }
 
-// vantage infers the capture point of the half from the two parts of the handshake's round trip:
-// near the server, the SYN/ACK follows the SYN at once.
+// vantage infers the capture point of the half from the two parts of the handshake's round-trip
+// time: near the server, the SYN/ACK follows the SYN immediately.
 func (h *half) vantage() string {
 	s := h.sub
 	if !s.hasSyn || !s.hasSynAck || !s.hasAck || s.halves[0].at != s.halves[1].at {
@@ -405,12 +409,12 @@ func (a *Analysis) direction(c *connection, side int) Direction {
 		r.SubflowLevel = r.Delay
 	}
 	r.Bursts = Bursts{Count: m.Bursts.Count(), Mean: m.Bursts.Mean(), P50: m.Bursts.Quantile(0.5), P95: m.Bursts.Quantile(0.95), P99: m.Bursts.Quantile(0.99), Max: m.Bursts.Max(), MaxBytes: d.maxBurst}
-	// Released data may be of any arrival up to the last.
+	// Released data may belong to any arrival up to the last.
 	r.GoodputBps = rate(r.Bytes, max(d.last, m.LastRelease)-d.first)
 	return r
 }
 
-// Largest returns the connections by their bytes, in descending order.
+// Largest returns the connections sorted by bytes, in descending order.
 func (r *Report) Largest() []*Connection {
 	all := make([]*Connection, len(r.Connections))
 	for i := range r.Connections {
@@ -428,7 +432,7 @@ type File struct {
 	Dropped   uint64 `json:"dropped_by_capture"`
 	Cut       bool   `json:"cut"`
 	LostBytes int64  `json:"lost_bytes"`
-	// Others counts packets without a TCP segment, by their kind.
+	// Others counts packets without a TCP segment by kind.
 	Others map[string]uint64 `json:"others,omitempty"`
 	faults []pcap.Fault
 	more   int

@@ -10,26 +10,26 @@ import (
 )
 
 // ErrDisorder means that the times of the files run backwards so far that sorting the packets would
-// take more than Options.SortMemory.
+// need more than Options.SortMemory.
 var ErrDisorder = errors.New("the times of its packets run backwards too far to be sorted in memory")
 
-// DefaultSortMemory is that of Options.
+// DefaultSortMemory is the default of Options.SortMemory.
 const DefaultSortMemory = 1 << 30
 
-// sorter delivers segments in the order of their times. It holds a segment until no earlier one can
-// follow. How far times run backwards is known from a first pass, so memory grows with that
-// distance and not with the file.
+// sorter delivers segments in the order of their times. It buffers a segment until no earlier one
+// can follow. A first pass measures how far times run backwards, so the memory depends on that
+// distance and not on the size of the file.
 type sorter struct {
 	do      func(*pcap.Segment, point)
 	back    time.Duration // the largest distance of a segment to the latest one before it
-	memory  int           // bytes that may be held
-	payload bool          // is needed, for checksums
+	memory  int           // limit of the buffered bytes
+	payload bool          // payload is needed, for checksums
 
 	heap   []stored
 	number uint64
 	latest int64
 	used   int
-	full   bool // memory is exceeded; nothing is held any more
+	full   bool // the limit was exceeded; nothing is buffered any more
 }
 
 // stored is a segment held by the sorter, with its position in the files.
@@ -39,7 +39,7 @@ type stored struct {
 	number  uint64
 }
 
-// before orders by time, and segments with the same time by their position in the files.
+// before orders by time; segments with the same time are ordered by their position in the files.
 func (s *stored) before(o *stored) bool {
 	if s.segment.At != o.segment.At {
 		return s.segment.At < o.segment.At
@@ -72,14 +72,14 @@ func (t *sorter) add(s *pcap.Segment, at point) {
 	}
 }
 
-// flush delivers what is still held, at the end of the files.
+// flush delivers all buffered segments at the end of the files.
 func (t *sorter) flush() {
 	for len(t.heap) > 0 {
 		t.pop()
 	}
 }
 
-// push and pop are those of a binary heap; container/heap would allocate for each segment.
+// push and pop are those of a binary heap, because container/heap would allocate for each segment.
 func (t *sorter) push(s stored) {
 	t.used += s.size()
 	t.heap = append(t.heap, s)

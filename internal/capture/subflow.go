@@ -50,8 +50,9 @@ type half struct {
 	seen bool
 	at   point
 
-	// Sequence numbers are extended to 64 bits and relative to isn. Without a SYN, isn is the
-	// first captured one, and counting starts at unplaced, so that lower ones can follow.
+	// Sequence numbers are extended to 64 bits and relative to isn. If no SYN was captured, isn
+	// is the first captured number, and positions start at unplaced, so that lower numbers can
+	// follow.
 	syn, placed bool
 	isn         uint32
 	top         uint64 // the end of the highest segment
@@ -74,7 +75,7 @@ type half struct {
 	topDSN  uint64
 	anyData bool
 
-	// What is counted.
+	// Counters and histograms.
 	packets, segments, optionsCut uint64
 	wire                          uint64 // bytes of payload, including retransmissions
 	retransmitted, reordered      reseq.Count
@@ -99,7 +100,7 @@ func (h *half) dir() *direction {
 	return h.sub.conn.dirs[i]
 }
 
-// renewedBy reports whether a SYN starts a new connection with the same addresses and ports.
+// renewedBy reports whether a SYN opens a new connection with the same addresses and ports.
 func (h *half) renewedBy(s *pcap.Segment) bool {
 	if s.Flags&pcap.ACK != 0 && !h.syn {
 		return h.anyData || h.sub.ended()
@@ -234,7 +235,7 @@ func (h *half) signals(a *Analysis, s *pcap.Segment, o *options) {
 			sub.joined, sub.backup, sub.addressID = true, o.join.backup, o.join.id
 			a.joinToken(sub, o.join.token)
 		case s.Flags&pcap.ACK != 0 && !sub.joined:
-			// The token was in the SYN.
+			// The token is in the SYN only.
 			sub.joined, sub.loose = true, true
 		}
 	}
@@ -275,7 +276,7 @@ func (h *half) signals(a *Analysis, s *pcap.Segment, o *options) {
 	}
 }
 
-// resetReason is the text of RFC 8684 section 3.6.
+// resetReason returns the text of a reason code of MP_TCPRST (RFC 8684 section 3.6).
 func resetReason(code uint8) string {
 	reasons := [...]string{
 		"unspecified", "MPTCP-specific error", "lack of resources", "administratively prohibited",
@@ -361,14 +362,14 @@ func (h *half) signal(a *Analysis, o *dss, at uint64, payload int) {
 		}
 	}
 	if o.length == 0 {
-		length = math.MaxUint32 // the infinite mapping: from here on the subflow is the connection
+		length = math.MaxUint32 // the infinite mapping covers the rest of the subflow
 		if c.fallback == "" {
 			c.fallback = "infinite mapping"
 			c.event(Event{At: a.now, Subflow: sub.index, FromClient: (h.index == 0) != sub.turned, What: "infinite mapping"})
 		}
 	}
 	var s signed
-	if o.hasSum && o.length > 0 { // that of the infinite mapping is ignored (RFC 8684, section 3.7)
+	if o.hasSum && o.length > 0 { // an infinite mapping's is ignored (RFC 8684, section 3.7)
 		s = sign(dsn, o.subflow, o.length, o.sum, !out.wide)
 	}
 	if length == 0 || payload == 0 && o.subflow == 0 {
@@ -392,9 +393,9 @@ func (h *half) signal(a *Analysis, o *dss, at uint64, payload int) {
 	h.mapped(a, mapping{start: start, end: start + length, dsn: dsn, signed: s})
 }
 
-// learnLag finds the offset of subflow sequence numbers without a SYN. TSO may have copied a
-// mapping to several segments, so only a mapping as long as its segment, or one that continues the
-// previous one, shows its start.
+// learnLag determines the offset of subflow sequence numbers when the SYN was not captured. TSO may
+// copy a mapping to several segments, so the start of a mapping is certain only if it is as long as
+// its segment or continues the previous mapping.
 func (h *half) learnLag(a *Analysis, o *dss, at uint64, payload int) {
 	if payload == 0 {
 		return
@@ -422,7 +423,7 @@ func (h *half) learnLag(a *Analysis, o *dss, at uint64, payload int) {
 	}
 }
 
-// mapped processes a mapping.
+// mapped adds a mapping to the half.
 func (h *half) mapped(a *Analysis, m mapping) {
 	switch h.maps.add(m) {
 	case repeated:
@@ -442,8 +443,8 @@ func (h *half) mapped(a *Analysis, m mapping) {
 	}
 }
 
-// acknowledged processes a cumulative acknowledgment of this half. Missing bytes below it were not
-// captured.
+// acknowledged processes a cumulative acknowledgment of this half. Missing bytes below it were
+// transmitted but not captured.
 func (h *half) acknowledged(a *Analysis, ack uint32) {
 	if h.buffer == nil {
 		return
@@ -470,7 +471,7 @@ func (h *half) acknowledged(a *Analysis, ack uint32) {
 	h.dir().account(a, h)
 }
 
-// payload processes bytes of payload, of which data was captured.
+// payload processes a payload of the given length; data is its captured part.
 func (h *half) payload(a *Analysis, at uint64, length int, data []byte) {
 	if h.buffer == nil {
 		start := at
@@ -525,8 +526,9 @@ func (h *half) payload(a *Analysis, at uint64, length int, data []byte) {
 	d.account(a, h)
 }
 
-// lateBy reports whether a late segment is a retransmission, and not reordered by the network. The
-// limit is half the RTT of the handshake, 1 to 3 ms, or 3 ms if that is not known, as in Wireshark.
+// lateBy reports whether a late segment is a retransmission rather than reordered by the network.
+// The threshold is half the handshake RTT, but 1 to 3 ms, or 3 ms if the RTT is unknown, as in
+// Wireshark.
 func (h *half) lateBy(now time.Duration) bool {
 	late := 3 * time.Millisecond
 	if rtt := h.sub.rtt(); rtt > 0 {
@@ -535,10 +537,10 @@ func (h *half) lateBy(now time.Duration) bool {
 	return now-h.topAt > late
 }
 
-// maxWaiting bounds the pieces that wait for their mapping.
+// maxWaiting limits the pieces that wait for their mapping.
 const maxWaiting = 4096
 
-// deliver passes data in order at the subflow level on to the connection level.
+// deliver passes data that is in order at the subflow level to the connection level.
 func (h *half) deliver(a *Analysis, pieces []piece) {
 	if len(pieces) == 0 {
 		return

@@ -17,7 +17,7 @@ import (
 	"github.com/tabane/tabane/internal/programs"
 )
 
-// row is what tshark says of one TCP segment.
+// row holds tshark's fields of one TCP segment.
 type row struct {
 	at                  int64 // nanoseconds since the epoch
 	from, to            netip.AddrPort
@@ -60,7 +60,7 @@ func dissect(t *testing.T, file string) []row {
 		r.at = int64(number(t, seconds))*1e9 + int64(number(t, (fraction + "000000000")[:9]))
 		address := func(four, six, port string) netip.AddrPort {
 			if four == "" {
-				all := strings.Split(six, ",") // of a tunnel, the inner one is the last
+				all := strings.Split(six, ",") // in a tunnel, the last is inner
 				four = all[len(all)-1]
 			}
 			return netip.AddrPortFrom(netip.MustParseAddr(four), uint16(number(t, port)))
@@ -77,7 +77,7 @@ func dissect(t *testing.T, file string) []row {
 		}
 		r.dsn, r.subflow, r.mlen = list(f[11]), list(f[12]), list(f[13])
 		if f[18] == "1" && len(r.mlen) > 0 {
-			r.mlen[0]-- // DATA_FIN counts in the mapping, and is no byte of the subflow
+			r.mlen[0]-- // DATA_FIN counts in the mapping only
 		}
 		if f[14] != "" {
 			r.token = strings.Split(f[14], ",")
@@ -105,8 +105,8 @@ func read(t *testing.T, names ...string) Report {
 	return r
 }
 
-// TestAgainstTshark compares what real captures are found to hold with what Wireshark's dissectors
-// say of them, and every release with one that is worked out from their fields byte by byte.
+// TestAgainstTshark compares the results for real captures with the fields of Wireshark's
+// dissectors, and every release with a reference model that works on these fields byte by byte.
 func TestAgainstTshark(t *testing.T) {
 	for _, name := range []string{"receiver-any.pcap.gz", "reinjection.pcap.gz", "tcp.pcap.gz", "srv6-server.pcapng.gz"} {
 		t.Run(name, func(t *testing.T) {
@@ -124,7 +124,7 @@ func TestFilesTogetherAgainstTshark(t *testing.T) {
 	a, b := dissect(t, one), dissect(t, two)
 	for i := range b {
 		b[i].stream = "second file " + b[i].stream
-		b[i].mptcp = "" // tshark numbers connections anew in each file
+		b[i].mptcp = "" // tshark numbers connections separately in each file
 	}
 	for i := range a {
 		a[i].mptcp = ""
@@ -137,7 +137,7 @@ func TestFilesTogetherAgainstTshark(t *testing.T) {
 		t.Fatalf("%d connections, want 1 with 3 subflows", n)
 	}
 	compare(t, r, rows)
-	// The order of the files' names is not that of their packets.
+	// The files are not named in the order of their packets.
 	other := read(t, two, one)
 	if x, y := fmt.Sprint(other.Connections[0].ToClient.Delay), fmt.Sprint(r.Connections[0].ToClient.Delay); x != y {
 		t.Errorf("the files in another order: %s, want %s", x, y)
@@ -159,7 +159,7 @@ func compare(t *testing.T, r Report, rows []row) {
 		arrivals            []arrival
 	}
 	halves := map[ends]*seen{}
-	of := map[string]map[int]bool{} // our connections of each of tshark's
+	of := map[string]map[int]bool{} // our connections for each connection of tshark
 	for i := range r.Connections {
 		c := &r.Connections[i]
 		for j := range c.Subflows {
@@ -230,13 +230,12 @@ func compare(t *testing.T, r Report, rows []row) {
 		if d.Packets != h.packets || d.Segments != h.segments || d.Bytes != uint64(len(h.have)) {
 			t.Errorf("%v to %v: %d packets, %d segments, %d bytes; tshark has %d, %d, %d", e.from, e.to, d.Packets, d.Segments, d.Bytes, h.packets, h.segments, len(h.have))
 		}
-		// One that fills no gap that the capture has is known to tshark by its
-		// acknowledgements only.
+		// tshark detects one that fills no gap of the capture by its acknowledgements only.
 		if ours := int(d.Retransmitted.Segments + d.Reordered.Segments); ours > h.retransmitted || ours+1 < h.retransmitted {
 			t.Errorf("%v to %v: %d retransmitted or reordered, tshark has %d", e.from, e.to, ours, h.retransmitted)
 		}
-		// Of two copies, that counts as duplicate here which its subflow's order lets
-		// through later, in tshark that which came later.
+		// Of two copies, tshark counts the one that arrives later as duplicate; the
+		// analysis counts the one that is released later at the subflow level.
 		duplicate[h.all] += int64(d.DuplicateData) - int64(len(h.reinjected))
 		arrivals[h.all] = append(arrivals[h.all], h.arrivals...)
 	}
@@ -246,13 +245,13 @@ func compare(t *testing.T, r Report, rows []row) {
 		}
 	}
 	for d, maps := range mappings {
-		if d.Uncaptured == 0 { // what another path brought is not in these fields
+		if d.Uncaptured == 0 { // these fields do not include what another path carried
 			compareReleases(t, r, d, arrivals[d], maps)
 		}
 	}
 }
 
-// compareReleases holds the records of a direction against those that follow from tshark's fields.
+// compareReleases compares the records of a direction with those that follow from tshark's fields.
 func compareReleases(t *testing.T, r Report, d *Direction, arrivals []arrival, maps map[sent]bool) {
 	t.Helper()
 	first := ^uint64(0)

@@ -12,7 +12,7 @@ import (
 
 const ms = time.Millisecond
 
-// The options of MPTCP as they are on the wire.
+// MPTCP options in wire format.
 
 func option(subtype, low byte, rest ...byte) []byte {
 	return append([]byte{optionMPTCP, byte(3 + len(rest)), subtype<<4 | low}, rest...)
@@ -22,7 +22,7 @@ func be16(v uint16) []byte { return binary.BigEndian.AppendUint16(nil, v) }
 func be32(v uint32) []byte { return binary.BigEndian.AppendUint32(nil, v) }
 func be64(v uint64) []byte { return binary.BigEndian.AppendUint64(nil, v) }
 
-// capableOption is MP_CAPABLE with so many keys.
+// capableOption returns MP_CAPABLE with these keys.
 func capableOption(version byte, keys ...uint64) []byte {
 	rest := []byte{0x01}
 	for _, k := range keys {
@@ -31,7 +31,7 @@ func capableOption(version byte, keys ...uint64) []byte {
 	return option(subCapable, version, rest...)
 }
 
-// joinOption is MP_JOIN of a SYN.
+// joinOption returns MP_JOIN of a SYN.
 func joinOption(token uint32, backup bool) []byte {
 	low := byte(0)
 	if backup {
@@ -82,7 +82,7 @@ func (s signalOption) bytes() []byte {
 	return option(subDSS, 0, append([]byte{flags}, rest...)...)
 }
 
-// scene is two hosts with MPTCP, as far as a capture shows them.
+// scene is a captured connection between two hosts with MPTCP.
 type scene struct {
 	version         int
 	key             [2]uint64 // the client's and the server's
@@ -100,7 +100,7 @@ func newScene(version int, o Options) *scene {
 	return &scene{version: version, key: [2]uint64{0x1122334455667788, 0xffeeddccbbaa0099}, a: New(o)}
 }
 
-// idsn is the initial data sequence number of a side: 0 is the client.
+// idsn returns the initial data sequence number of a side; 0 is the client.
 func (s *scene) idsn(side int) uint64 {
 	_, idsn := digest(s.version, s.key[side])
 	return idsn
@@ -111,11 +111,11 @@ func (s *scene) token(side int) uint32 {
 	return token
 }
 
-// add makes a subflow without a packet of it.
+// add adds a subflow without packets.
 func (s *scene) add() int {
 	i := len(s.subflows)
 	client, server := netip.MustParseAddr("10.0.0.1").As16(), netip.MustParseAddr("10.0.0.2").As16()
-	client[14] = byte(i) // numbers of 4 bytes need an address in common
+	client[14] = byte(i) // connections are matched by 4-byte numbers only with a common address
 	s.subflows = append(s.subflows, &sceneSubflow{
 		flow: pcap.Flow{Source: client, Destination: server, SourcePort: uint16(40000 + i), DestinationPort: 80},
 		isn:  [2]uint32{0xfffffff0 + uint32(i)*77, 1000 * uint32(i)}, // the client's wraps
@@ -123,7 +123,7 @@ func (s *scene) add() int {
 	return i
 }
 
-// packet is a segment of a side of a subflow; seq counts from the initial sequence number.
+// packet adds a segment of one side of a subflow; seq is relative to the initial sequence number.
 func (s *scene) packet(at time.Duration, subflow, side int, flags uint8, seq, ack uint32, payload int, options ...[]byte) {
 	f := s.subflows[subflow]
 	g := &pcap.Segment{
@@ -138,7 +138,7 @@ func (s *scene) packet(at time.Duration, subflow, side int, flags uint8, seq, ac
 	s.a.Add(g)
 }
 
-// open makes the first subflow, with its handshake.
+// open adds the first subflow with its handshake.
 func (s *scene) open(at time.Duration) int {
 	i := s.add()
 	v := byte(s.version)
@@ -152,7 +152,7 @@ func (s *scene) open(at time.Duration) int {
 	return i
 }
 
-// join makes another subflow, with its handshake.
+// join adds a further subflow with its handshake.
 func (s *scene) join(at time.Duration) int {
 	i := s.add()
 	s.packet(at, i, 0, pcap.SYN, 0, 0, 0, joinOption(s.token(1), false))
@@ -161,8 +161,8 @@ func (s *scene) join(at time.Duration) int {
 	return i
 }
 
-// data is a segment from the server with a mapping: seq from 1 on the subflow, offset from 0 in the
-// data.
+// data adds a segment from the server with a mapping: seq starts at 1 on the subflow, offset at 0
+// in the data.
 func (s *scene) data(at time.Duration, subflow int, seq uint32, payload int, m mapped) {
 	var options []byte
 	if m.length > 0 {
@@ -173,12 +173,12 @@ func (s *scene) data(at time.Duration, subflow int, seq uint32, payload int, m m
 	s.packet(at, subflow, 1, pcap.ACK, seq, 1, payload, options)
 }
 
-// ack is a segment from the client that acknowledges: ack on the subflow, data up to an offset.
+// ack adds a segment from the client that acknowledges ack on the subflow and offset in the data.
 func (s *scene) ack(at time.Duration, subflow int, ack uint32, offset uint64) {
 	s.packet(at, subflow, 0, pcap.ACK, 1, ack, 0, signalOption{hasAck: true, ack: s.idsn(1) + 1 + offset, short: s.short}.bytes())
 }
 
-// mapped is a mapping as data takes it.
+// mapped is the mapping argument of scene.data.
 type mapped struct {
 	start  uint32
 	offset uint64
@@ -186,7 +186,7 @@ type mapped struct {
 	fin    bool
 }
 
-// arrival is bytes of a subflow that arrive.
+// arrival is the arrival of bytes of a subflow.
 type arrival struct {
 	at      time.Duration
 	subflow int
@@ -194,21 +194,21 @@ type arrival struct {
 	length  int
 }
 
-// sent says that bytes of a subflow are bytes of the data.
+// sent maps bytes of a subflow to bytes of the data.
 type sent struct {
 	subflow       int
 	start, offset uint64
 	length        int
 }
 
-// never is when what does not come is released.
+// never is the release time of data that does not arrive.
 const never = time.Duration(math.MaxInt64)
 
-// naiveRelease is when each byte of the data is released, worked out byte by byte: a subflow lets a
-// byte through when all before it on that subflow have come, the connection when the same holds for
-// all data before it.
+// naiveRelease returns when each byte of the data is released, by a reference model: a byte is in
+// order on its subflow when all earlier bytes of that subflow have arrived, and released when the
+// same holds for all earlier data.
 func naiveRelease(arrivals []arrival, maps []sent, bytes int) []time.Duration {
-	came := map[int][]time.Duration{} // by subflow, the first byte at 0
+	came := map[int][]time.Duration{} // arrival times by subflow; the first byte has index 0
 	for _, a := range arrivals {
 		for i := int(a.seq) - 1; i < int(a.seq)-1+a.length; i++ {
 			for len(came[a.subflow]) <= i {
