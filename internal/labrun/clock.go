@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// runClock estimates when a run started from its samples: each is reported when its interval is
-// over, or later.
+// runClock estimates the start time of a run from its samples. A sample is reported at the end of
+// its interval or later.
 type runClock struct {
 	mu    sync.Mutex
 	start time.Time
-	// started is closed with the first sample.
+	// started is closed by the first sample.
 	started chan struct{}
 }
 
 func newRunClock() *runClock { return &runClock{started: make(chan struct{})} }
 
-// observe takes a sample that was reported at now and whose interval ended at the run's time end.
-// The earliest start that follows from any sample is kept.
+// observe records a sample that was reported at now and whose interval ended at end, relative to
+// the run's start. The earliest start of all samples is kept.
 func (c *runClock) observe(now time.Time, end time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -31,14 +31,14 @@ func (c *runClock) observe(now time.Time, end time.Duration) {
 	c.start = begun
 }
 
-// began is the estimated start of the run; it is zero before the first sample.
+// began returns the estimated start of the run, zero before the first sample.
 func (c *runClock) began() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.start
 }
 
-// until waits for a time of the run, and returns what time it is then.
+// until waits until the time at of the run and returns the actual time of the run.
 func (c *runClock) until(ctx context.Context, at time.Duration) (time.Duration, error) {
 	select {
 	case <-c.started:

@@ -24,22 +24,23 @@ import (
 const (
 	// interval is the length of a sample.
 	interval = 100 * time.Millisecond
-	// slack and slackFactor say how much longer than expected a run may take before it has failed.
+	// A run times out after slackFactor times its expected duration plus slack.
 	slack       = 30 * time.Second
 	slackFactor = 4
-	// maxLine bounds a line of a client's output: a report has some 25 bytes for each sample.
+	// maxLine bounds a line of the client's output in bytes: a report has some 25 bytes per
+	// sample.
 	maxLine = 64 << 20
 )
 
-// FetchLine is one line of what `tabane fetch --progress json` prints: a sample for each interval
-// as it ends, and the report as the last line. Exactly one of the two is there.
+// FetchLine is one line of the output of `tabane fetch --progress json`: a sample for each
+// interval, and the report as the last line. Exactly one of the fields is set.
 type FetchLine struct {
 	Sample *traffic.Sample `json:"sample,omitempty"`
 	Report *traffic.Report `json:"report,omitempty"`
 }
 
-// deliver runs one job with the case's events and adds what it measured to the run. The trace is
-// there when there is no error.
+// deliver runs one job with the case's events and adds its metrics to the run. The trace is nil if
+// there is an error.
 func (r *runner) deliver(ctx context.Context, l *lab.Lab, j job, run *result.Run) (*result.Trace, error) {
 	e := r.Spec.Experiment
 	ctx, cancel := context.WithTimeoutCause(ctx, slackFactor*j.expected+slack, errors.New("took far longer than it should"))
@@ -136,7 +137,7 @@ func (r *runner) deliver(ctx context.Context, l *lab.Lab, j job, run *result.Run
 	return trace, nil
 }
 
-// notCanceled is err unless it only says that ctx has ended.
+// notCanceled returns err, or nil if err is the cause of ctx's end.
 func notCanceled(ctx context.Context, err error) error {
 	if errors.Is(err, context.Cause(ctx)) {
 		return nil
@@ -144,8 +145,7 @@ func notCanceled(ctx context.Context, err error) error {
 	return err
 }
 
-// act applies the events when it is time, and returns when that was, for the first and for the last
-// time.
+// act applies the events at their times, and returns when each was applied first and last.
 func act(
 	ctx context.Context, l *lab.Lab, clock *runClock, from time.Duration, events []scenario.Event, quick bool,
 ) (applied, ends []time.Duration, err error) {
@@ -164,7 +164,7 @@ func act(
 	return applied, ends, nil
 }
 
-// play starts the schedules of the lab's links, by the clock of the run.
+// play starts the schedules of the lab's links relative to the start of the run.
 func play(ctx context.Context, l *lab.Lab, clock *runClock) error {
 	elapsed, err := clock.until(ctx, 0)
 	if err != nil {
@@ -182,8 +182,7 @@ func play(ctx context.Context, l *lab.Lab, clock *runClock) error {
 	return nil
 }
 
-// clientArguments are the arguments of the tabane program that make it a client, but for what it
-// fetches.
+// clientArguments returns the arguments that run the tabane program as a client, without the URL.
 func clientArguments(t *scenario.Transport) []string {
 	args := []string{"fetch", "--progress", "json", "--interval", interval.String()}
 	if t.MPTCP {
@@ -192,7 +191,7 @@ func clientArguments(t *scenario.Transport) []string {
 	return args
 }
 
-// serverURL is that of the experiment's server, without a path.
+// serverURL returns the URL of the experiment's server, without a path.
 func serverURL(spec *scenario.Spec) string {
 	host := spec.Experiment.Server
 	if p := spec.Nodes[host].Serve.Port; p != 80 {
@@ -201,7 +200,7 @@ func serverURL(spec *scenario.Spec) string {
 	return "http://" + host
 }
 
-// fetchArguments are the arguments of the tabane program for a job.
+// fetchArguments returns the arguments of the tabane program for a job.
 func fetchArguments(spec *scenario.Spec, j job, quick bool) []string {
 	e := spec.Experiment
 	t := e.TrafficIn(e.Case(j.Case), j.Traffic)
@@ -217,7 +216,7 @@ func fetchArguments(spec *scenario.Spec, j job, quick bool) []string {
 	return append(args, serverURL(spec)+"/cbr?"+query.Encode())
 }
 
-// fetch runs the product's own client on a node and hands on its samples.
+// fetch runs tabane's own client on a node and passes its samples to sample.
 func fetch(ctx context.Context, l *lab.Lab, node string, args []string, sample func(traffic.Sample)) (report traffic.Report, err error) {
 	err = l.Daemons().RunClient(ctx, node, args, func(out io.Reader) error {
 		report, err = readLines(out, sample)
@@ -229,7 +228,7 @@ func fetch(ctx context.Context, l *lab.Lab, node string, args []string, sample f
 	return report, nil
 }
 
-// readLines reads a client's output to its end.
+// readLines reads the client's output up to EOF.
 func readLines(out io.Reader, sample func(traffic.Sample)) (traffic.Report, error) {
 	var report *traffic.Report
 	lines := bufio.NewScanner(out)

@@ -17,10 +17,10 @@ import (
 	"github.com/tabane/tabane/internal/tcp"
 )
 
-// bgpPort is where BGP listens (RFC 4271 section 8.2.1).
+// bgpPort is the TCP port of BGP (RFC 4271 section 8.2.1).
 const bgpPort = 179
 
-// applier applies an event, and returns when it did so for the last time where it repeats.
+// applier applies an event, and returns when it did so, for repeated events the last time.
 type applier func(ctx context.Context, l *lab.Lab, e scenario.Event, quick bool) (last time.Time, err error)
 
 // once is the applier of events that do not repeat.
@@ -31,7 +31,7 @@ func once(apply func(ctx context.Context, l *lab.Lab, e scenario.Event) error) a
 	}
 }
 
-// appliers has every kind of event.
+// appliers has an applier for every kind of event.
 var appliers = map[scenario.EventKind]applier{
 	scenario.EventSet: once(func(_ context.Context, l *lab.Lab, e scenario.Event) error {
 		return l.Links().Set(e.Set.Link, e.Set.Shape)
@@ -68,8 +68,8 @@ var appliers = map[scenario.EventKind]applier{
 	},
 }
 
-// Check returns what a lab cannot run of an otherwise valid scenario, with paths as
-// scenario.Spec.Check has them.
+// Check returns the faults of a valid scenario that a lab cannot run, with paths as in
+// scenario.Spec.Check.
 func Check(spec *scenario.Spec) fault.List {
 	return spec.CheckEvents(func(x scenario.Event) string {
 		if appliers[x.Kind()] == nil {
@@ -79,9 +79,9 @@ func Check(spec *scenario.Spec) fault.List {
 	})
 }
 
-// apply applies an event now, whatever its time, and returns when it did so for the last time: a
-// flap repeats. It does not wait until a daemon that is started is ready. quick asks for as few
-// repetitions as the event allows.
+// apply applies an event immediately, whatever its time, and returns when it did so, for a flap the
+// last time. It does not wait until a started daemon is ready. quick reduces repetitions to the
+// event's minimum.
 func apply(ctx context.Context, l *lab.Lab, e scenario.Event, quick bool) (last time.Time, err error) {
 	apply := appliers[e.Kind()]
 	if apply == nil {
@@ -93,10 +93,10 @@ func apply(ctx context.Context, l *lab.Lab, e scenario.Event, quick bool) (last 
 	return last, nil
 }
 
-// drainPath is where a border router is asked to leave service (POST), or to return to it (DELETE).
+// drainPath takes a border router out of service (POST) or back into it (DELETE).
 const drainPath = "/drain"
 
-// drain asks a border router to leave service; it takes the time it was given.
+// drain takes a border router out of service, with the wait of the event.
 func drain(ctx context.Context, l *lab.Lab, x scenario.Drain) error {
 	path := drainPath
 	if x.Wait > 0 {
@@ -105,7 +105,7 @@ func drain(ctx context.Context, l *lab.Lab, x scenario.Drain) error {
 	return command(ctx, l, x.Node, http.MethodPost, path)
 }
 
-// undrain brings a border router back into service; one that is in service stays so.
+// undrain brings a border router back into service. It has no effect on one that is in service.
 func undrain(ctx context.Context, l *lab.Lab, x scenario.Drain) error {
 	err := command(ctx, l, x.Node, http.MethodDelete, drainPath)
 	var answer *lab.ResponseError
@@ -120,7 +120,7 @@ func command(ctx context.Context, l *lab.Lab, node, method, path string) error {
 	return l.Daemons().Command(ctx, scenario.Daemon{Node: node, Role: role.ASBR}, method, path)
 }
 
-// flap fails and heals again and again. It says when it failed last.
+// flap takes an interface or a session down and up repeatedly, and returns when it last went down.
 func flap(ctx context.Context, l *lab.Lab, f scenario.Flap, quick bool) (last time.Time, err error) {
 	if f.Interface != "" {
 		return flapInterface(ctx, l, f, quick)
@@ -144,12 +144,12 @@ func flapInterface(ctx context.Context, l *lab.Lab, f scenario.Flap, quick bool)
 	return last, nil
 }
 
-// comeBack bounds the wait for a session that was cut. A router tries again after some seconds, or
-// after a minute when it has lost the session often.
+// comeBack bounds the wait for a closed session to be established again. A router retries after
+// some seconds, or after a minute if the session has failed often.
 const comeBack = 90 * time.Second
 
-// flapSession cuts a session that works, each time: it waits until both ends say that all is well
-// again, and then a while in which traffic returns to what was lost.
+// flapSession resets an established session several times. Before each reset it waits until both
+// ends are ready, and then for the interval, so that traffic returns to the session's routes.
 func flapSession(ctx context.Context, l *lab.Lab, f scenario.Flap, quick bool) (last time.Time, err error) {
 	tick := time.NewTicker(f.Every)
 	defer tick.Stop()
@@ -162,12 +162,13 @@ func flapSession(ctx context.Context, l *lab.Lab, f scenario.Flap, quick bool) (
 	return last, next(ctx, tick)
 }
 
-// flapOnce cuts a session that works, and has for a while if it is to stay so long, and says when.
+// flapOnce waits until the session is ready, if stay is set also for the interval of tick, resets
+// it and returns when.
 func flapOnce(ctx context.Context, l *lab.Lab, f scenario.Flap, tick *time.Ticker, stay bool) (at time.Time, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, comeBack, fmt.Errorf("%s has no BGP connection to %s that could be cut, not after %s",
 		f.Node, f.Neighbor, comeBack))
 	defer cancel()
-	for cut := 0; cut == 0; stay = true { // a session that is about to end may still say that it is ready
+	for cut := 0; cut == 0; stay = true { // a daemon may still be ready although its session is about to close
 		if err := l.Daemons().WaitReady(ctx, f.Node, f.Neighbor); err != nil {
 			return at, err
 		}
@@ -195,8 +196,8 @@ func next(ctx context.Context, tick *time.Ticker) error {
 	}
 }
 
-// cutSessions ends the TCP connections of BGP between two nodes with a reset, as a router does that
-// has lost its mind, and says how many there were.
+// cutSessions resets the TCP connections of BGP between two nodes, and returns the number of
+// established ones.
 func cutSessions(l *lab.Lab, name, neighbor string) (cut int, err error) {
 	n, err := l.Node(name)
 	if err != nil {
@@ -221,7 +222,7 @@ func cutSessions(l *lab.Lab, name, neighbor string) (cut int, err error) {
 			if !theirs[c.Remote.Addr()] || c.Local.Port() != bgpPort && c.Remote.Port() != bgpPort {
 				continue
 			}
-			// It may have ended in between.
+			// The connection may have been closed in the meantime.
 			if err := c.Destroy(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("cut the session with %s: %w", neighbor, err)
 			}

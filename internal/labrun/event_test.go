@@ -44,7 +44,7 @@ func TestRunClockTakesTheLeastLateSample(t *testing.T) {
 		if got := c.began().Sub(begun); got != 5*time.Millisecond {
 			t.Errorf("the run seems to have begun %s late", got)
 		}
-		// The waiting had begun with the first estimate.
+		// The wait started from the first estimate.
 		if now := <-at; now != 285*time.Millisecond {
 			t.Errorf("it is %s", now)
 		}
@@ -88,7 +88,7 @@ func TestSubflows(t *testing.T) {
 		at(50, map[pair]uint64{earlier: 8000, to(a, 1): 1000}),
 		at(150, map[pair]uint64{to(a, 1): 2000, to(b, 1): 600}),
 		at(250, map[pair]uint64{to(a, 1): 2000, to(b, 1): 600, to(a, 2): 400}),
-		at(350, map[pair]uint64{to(a, 2): 100}), // another connection between the same ends
+		at(350, map[pair]uint64{to(a, 2): 100}), // another connection with the same addresses and ports
 	}
 	want := []result.Subflow{{Name: "2001:db8::b", Bytes: []int64{300, 300, 0}}, {Name: "transit-a", Bytes: []int64{1000, 700, 250}}}
 	if diff := cmp.Diff(want, subflows(readings, map[netip.Addr]string{a: "transit-a"}, start, 3)); diff != "" {
@@ -131,8 +131,8 @@ func happen(t *testing.T, l *lab.Lab, events ...scenario.Event) {
 	}
 }
 
-// reconnecting keeps a connection to the port of BGP between two nodes until cuts is called, which
-// says how often it was cut.
+// reconnecting keeps a connection to the BGP port between two nodes open until cuts is called,
+// which returns how often it was reset.
 func reconnecting(t *testing.T, l *lab.Lab, from, to, address string) (cuts func() int) {
 	t.Helper()
 	server := netip.AddrPortFrom(netip.MustParseAddr(address), bgpPort).String()
@@ -155,7 +155,7 @@ func reconnecting(t *testing.T, l *lab.Lab, from, to, address string) (cuts func
 			g.Go(func() { _, _ = io.Copy(io.Discard, conn); _ = conn.Close() })
 		}
 	})
-	n := -1 // the first connection is none that follows a cut
+	n := -1 // the first connection follows no reset
 	first := make(chan struct{})
 	g.Go(func() {
 		for ctx.Err() == nil {
@@ -188,8 +188,8 @@ func reconnecting(t *testing.T, l *lab.Lab, from, to, address string) (cuts func
 	}
 }
 
-// TestEvents lets everything happen that can, and looks at what the nodes see of it; then the lab
-// is as it was.
+// TestEvents applies all kinds of events and checks their effects on the nodes; then it restores
+// the lab.
 func TestEvents(t *testing.T) {
 	l := start(t, "events", labtest.Routed())
 	whole, err := settle(t.Context(), l)
@@ -209,7 +209,7 @@ func TestEvents(t *testing.T) {
 	if err := labtest.Reach(l.Name(), "a", "b", "2001:db8:1::b"); err != nil {
 		t.Errorf("after up: %v", err)
 	}
-	// The node's static routes come back with its interface.
+	// The node's static routes are restored with its interface.
 	lan := scenario.Port{Node: "c", Interface: "lan"}
 	happen(t, l, scenario.Event{Down: &lan}, scenario.Event{Up: &lan})
 	if err := labtest.Reach(l.Name(), "c", "a", "2001:db8:1::a"); err != nil {
@@ -301,7 +301,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// A lab that does not become what it was says what is missing.
+// restore reports what is missing if the lab does not return to its previous state.
 func TestRestoreFails(t *testing.T) {
 	l := start(t, "lost", labtest.Plain())
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -312,8 +312,8 @@ func TestRestoreFails(t *testing.T) {
 	}
 }
 
-// changing is an experiment in which the wire loses half its rate, goes silent for a moment, and
-// the router dies.
+// changing is an experiment in which the wire loses half of its rate, then drops all packets for a
+// moment, and the router is killed.
 func changing() *scenario.Spec {
 	s := labtest.Experiment()
 	s.Nodes["b"].Router = labtest.Routed().Nodes["b"].Router
@@ -351,7 +351,8 @@ func TestRunWithEvents(t *testing.T) {
 		if len(trace.Events) != 4 || trace.Events[0] < time.Second || trace.Events[1] < 1400*time.Millisecond {
 			t.Errorf("%s: events at %v", r.CellKey, trace.Events)
 		}
-		// 5 Mbit/s for 1.5 s less 0.2 s, after 10 Mbit/s for 1 s; the hole shows.
+		// 5 Mbit/s for 1.5 s less 0.2 s, after 10 Mbit/s for 1 s; the gap is due to the
+		// black hole.
 		if m := r.Metrics; m[result.GoodputBefore] > 11e6 || m[result.LimitAfter] > 5e6 || m[result.GapAfter] < 0.15 || m[result.ConnectionsLost] != 0 {
 			t.Errorf("run %d: %v", i, m)
 		}
@@ -371,7 +372,7 @@ func TestRunWithEvents(t *testing.T) {
 	labtest.NothingLeft(t, o.Name)
 }
 
-// A delivery that ends before the case's events have applied has failed.
+// A delivery that ends before the case's events are applied is a failed run.
 func TestRunEndsBeforeEvents(t *testing.T) {
 	t.Setenv(fakeFetch, "garbage")
 	o := runOptions(t, "early")

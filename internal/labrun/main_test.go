@@ -20,7 +20,7 @@ import (
 )
 
 // fakeFetch is the environment variable that selects the client's behavior: "fail" fails over
-// MPTCP, "hang" does not end, "garbage" prints what is not JSON.
+// MPTCP, "hang" does not end, "garbage" prints invalid JSON.
 const fakeFetch = "TABANE_LAB_TEST_FETCH"
 
 func TestMain(m *testing.M) {
@@ -76,7 +76,7 @@ func playFetch(args []string) error {
 	return lines.Encode(FetchLine{Report: &r})
 }
 
-// start makes a lab that ends with the test.
+// start makes a lab that is removed at the end of the test.
 func start(t *testing.T, name string, spec *scenario.Spec) *lab.Lab {
 	t.Helper()
 	labtest.NeedRoot(t)

@@ -17,20 +17,22 @@ import (
 )
 
 const (
-	// recoverFor is how long a lab may take until it is as it was. BGP alone may wait for a minute:
-	// an implementation holds back a session that it has lost (RFC 4271 section 8.1.1,
+	// recoverFor bounds the time until a lab is restored. BGP alone may wait for a minute: an
+	// implementation delays the restart of a failed session (RFC 4271 section 8.1.1,
 	// DampPeerOscillations).
 	recoverFor = 90 * time.Second
-	// unchanged is for how long nothing must have changed in a lab that is taken for settled.
+	// unchanged is how long the kernel state of a lab must not change before it counts as
+	// settled.
 	unchanged = time.Second
-	// pollInterval is how often conditions that cannot be waited for are looked at.
+	// pollInterval is the interval at which conditions are polled.
 	pollInterval = 10 * time.Millisecond
-	// patience is how long a restarted server may take to be ready, and the kernel to know the
-	// bound of a window.
+	// patience is how long a restarted server may take to become ready, and the kernel to save
+	// the bound of a window.
 	patience = 5 * time.Second
 )
 
-// holdings is what the daemons hold in the kernel, node by node, as sorted lines.
+// holdings returns the kernel objects that the daemons own, as sorted lines with the name of the
+// node.
 func holdings(l *lab.Lab) ([]string, error) {
 	var all []string
 	for _, d := range l.Daemons().List() {
@@ -57,7 +59,7 @@ func holdings(l *lab.Lab) ([]string, error) {
 	return all, nil
 }
 
-// held is what the owner has in the kernel of the caller's namespace.
+// held returns the objects that the owner has in the kernel, in the caller's namespace.
 func held(owner role.Descriptor) ([]string, error) {
 	c, err := route.Dial()
 	if err != nil {
@@ -85,9 +87,9 @@ func held(owner role.Descriptor) ([]string, error) {
 	return lines, errors.Join(err, m.Close())
 }
 
-// settle waits until nothing changes any more in what the daemons hold while all are ready, and
-// returns that. A session that was lost in between, as on a busy machine, would leave holes in what
-// later runs are measured by.
+// settle waits until all daemons are ready and their kernel objects no longer change, and returns
+// these objects. Without it, a session that fails meanwhile, as on a busy machine, would be missing
+// from the state with which later runs are compared.
 func settle(ctx context.Context, l *lab.Lab) ([]string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, recoverFor, fmt.Errorf("still changing after %s", recoverFor))
 	defer cancel()
@@ -123,8 +125,8 @@ func settle(ctx context.Context, l *lab.Lab) ([]string, error) {
 	}
 }
 
-// restore undoes what a case's events have done, and waits until the daemons are ready and hold
-// what they held.
+// restore reverts a case's events, and waits until the daemons are ready and own the same kernel
+// objects as before.
 func restore(ctx context.Context, l *lab.Lab, events []scenario.Event, whole []string) error {
 	if err := repair(ctx, l, events); err != nil {
 		return fmt.Errorf("restore lab %q: %w", l.Name(), err)
@@ -152,7 +154,7 @@ func restore(ctx context.Context, l *lab.Lab, events []scenario.Event, whole []s
 	}
 }
 
-// repair undoes events, whether they were applied or not, except changes of links' shapes.
+// repair reverts events, whether or not they were applied, except changes of links' shapes.
 func repair(ctx context.Context, l *lab.Lab, events []scenario.Event) error {
 	var errs []error
 	for _, e := range events {
@@ -176,7 +178,8 @@ func repair(ctx context.Context, l *lab.Lab, events []scenario.Event) error {
 		}
 	}
 	for _, e := range events {
-		// A daemon that has just been started is in service, and does not answer yet.
+		// A daemon that has just been started is in service, and may not yet accept
+		// requests.
 		if e.Drain == nil || slices.ContainsFunc(events, func(x scenario.Event) bool { return x.Ends(scenario.Daemon{Node: e.Drain.Node, Role: role.ASBR}) }) {
 			continue
 		}
@@ -185,7 +188,7 @@ func repair(ctx context.Context, l *lab.Lab, events []scenario.Event) error {
 	return errors.Join(errs...)
 }
 
-// difference says what is missing and what is too much, as far as it fits on a line.
+// difference returns the missing and the additional lines, at most four.
 func difference(want, got []string) string {
 	count := map[string]int{}
 	for _, line := range want {

@@ -17,8 +17,8 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// resequences reports whether an expectation or a figure of the experiment needs the packets at the
-// client.
+// resequences reports whether an expectation or a figure of the experiment needs the packets
+// captured at the client.
 func resequences(e *scenario.Experiment) bool {
 	needs := func(name string) bool {
 		m, ok := result.MetricNamed(name)
@@ -32,15 +32,16 @@ func resequences(e *scenario.Experiment) bool {
 }
 
 const (
-	// receiverSnap is how much is looked at of a packet: its headers, also those of a tunnel.
+	// receiverSnap is the number of bytes captured of a packet: its headers, including those of
+	// a tunnel.
 	receiverSnap = 512
-	// receiverRecords bounds what is kept of one run, some 200 MB.
+	// receiverRecords bounds the records of one run, some 200 MB.
 	receiverRecords = 2_000_000
-	// NotePackets says how many packets of a run a full buffer swallowed.
+	// NotePackets is the note with the number of packets that a full buffer dropped.
 	NotePackets = "packets_missed"
 )
 
-// receiver analyses what arrives at a node while it runs.
+// receiver analyzes the packets of a node while it runs.
 type receiver struct {
 	capture  *lab.Packets
 	analysis *capture.Analysis
@@ -50,7 +51,8 @@ type receiver struct {
 	err      error // once done is closed
 }
 
-// receive starts it; it ends with ctx. It sees all packets from its return on.
+// receive starts a receiver, which runs until ctx ends. It captures all packets after receive has
+// returned.
 func receive(ctx context.Context, l *lab.Lab, node string) (*receiver, error) {
 	n, err := l.Node(node)
 	if err != nil {
@@ -69,13 +71,13 @@ func receive(ctx context.Context, l *lab.Lab, node string) (*receiver, error) {
 	return r, nil
 }
 
-// stop ends it by what ends its context, and returns when it has ended.
+// stop cancels the receiver's context and waits until it has ended.
 func (r *receiver) stop(cancel context.CancelFunc) {
 	cancel()
 	<-r.done
 }
 
-// take is called for each packet.
+// take processes one packet.
 func (r *receiver) take(p packet.Packet) error {
 	r.packet.At, r.packet.Data, r.packet.Length, r.packet.Interface = p.At.UnixNano(), p.Data, p.Length, p.Interface
 	r.packet.Direction = pcap.Inbound
@@ -88,8 +90,8 @@ func (r *receiver) take(p packet.Packet) error {
 	return nil
 }
 
-// measure adds to a run what the packets of its connection show, once the receiver is stopped. It
-// returns the connection's bursts.
+// measure adds the metrics of the captured connection to a run and returns the connection's bursts.
+// The receiver must have stopped.
 func (r *receiver) measure(spec *scenario.Spec, k result.CellKey, run *result.Run) ([]reseq.Burst, error) {
 	if r.err != nil {
 		return nil, fmt.Errorf("capture at the client: %w", r.err)

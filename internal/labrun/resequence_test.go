@@ -7,8 +7,8 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// TestRunMeasuresResequencing: two equal paths, one 40 ms longer, over which the client sees what
-// putting segments in order costs.
+// TestRunMeasuresResequencing checks the resequencing metrics over two paths of equal rate, one
+// with 40 ms more delay.
 func TestRunMeasuresResequencing(t *testing.T) {
 	o := runOptions(t, "reseq")
 	o.Spec, o.Resequencing = paths(), true
@@ -35,7 +35,8 @@ func TestRunMeasuresResequencing(t *testing.T) {
 		if after < 0.95*goodput || after > 1.1*goodput || m[result.ThroughputBefore] < after {
 			t.Errorf("throughput %v before and %v after, goodput %v of the rates", m[result.ThroughputBefore], after, goodput)
 		}
-		// What came over the shorter path waited for what was sent before over the longer one.
+		// Data that arrived over the shorter path waited for earlier data on the longer
+		// one.
 		if m[result.ReseqDelayMax] < 0.01 || m[result.BurstMax] < 2 || m[result.BufferMax] < 1000 {
 			t.Errorf("resequencing: %v", m)
 		}

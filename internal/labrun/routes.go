@@ -16,33 +16,34 @@ import (
 )
 
 const (
-	// quickRoutes is how often each case of an experiment of scenario.KindRoutes is run in a quick
-	// pass.
+	// quickRoutes is the number of trials of each case of a scenario.KindRoutes experiment in a
+	// quick run.
 	quickRoutes = 10
-	// routesQuiet is how long nothing must have changed for the network to have settled. Routers
-	// that batch hold a change for some 50 ms each; the longest way here is three of them.
+	// routesQuiet is how long no route must have changed before the network counts as settled.
+	// Routers that batch updates delay a change by some 50 ms each; the longest path here has
+	// three of them.
 	routesQuiet = 500 * time.Millisecond
-	// routesPatience is how long a change may take to reach the server, and subflowPatience how
-	// long it may take from there until the path is used: a client tries again after 1, 3 and 7 s.
+	// routesPatience bounds the time for a change to reach the server, subflowPatience the time
+	// from then until the path is used: a client retries after 1, 3 and 7 s.
 	routesPatience  = 15 * time.Second
 	subflowPatience = 8 * time.Second
-	// subflowQuiet is how long nothing must have been sent on a subflow for its last packet to have
-	// been seen.
+	// subflowQuiet is how long a subflow must be idle for its last packet to count as captured.
 	subflowQuiet = 300 * time.Millisecond
-	// warmUp is how long a connection has before something changes: its slow start is not to be in
-	// the way.
+	// warmUp is the time between the start of a connection and the change, so that slow start
+	// does not affect the result.
 	warmUp = 300 * time.Millisecond
-	// routesExpected is how long a trial takes when all goes well.
+	// routesExpected is the expected duration of a trial.
 	routesExpected = 1400 * time.Millisecond
 )
 
-// newRoutesRunner is newRunner for an experiment of scenario.KindRoutes; the options are checked.
+// newRoutesRunner is newRunner for an experiment of scenario.KindRoutes. The options have been
+// checked.
 func newRoutesRunner(o RunOptions) *runner {
 	e := o.Spec.Experiment
 	var jobs []job
-	// One network after the other, and in each one trial after the other: nothing else may be in
-	// the way of a change. The cases take turns, so that one leaves the network as another needs
-	// it; the first is one that can begin at once.
+	// One network at a time and one trial at a time, so that nothing else delays a change. The
+	// cases alternate, so that each leaves the network as the next one needs it; the first is a
+	// case that can start at once.
 	for _, transport := range e.TransportNames() {
 		for trial := range o.Trials {
 			for _, c := range withdrawFirst(e.Cases) {
@@ -71,7 +72,7 @@ func withdrawFirst(cases []scenario.Case) []scenario.Case {
 	return append(first, second...)
 }
 
-// runRoutes does all jobs, in a lab for each kind of routers.
+// runRoutes runs all jobs, in a lab for each kind of routers.
 func (r *runner) runRoutes(ctx context.Context) error {
 	for len(r.left[0]) > 0 {
 		if r.labs[0] != nil {
@@ -96,7 +97,7 @@ func (r *runner) runRoutes(ctx context.Context) error {
 	return nil
 }
 
-// workRoutes does the jobs of one transport.
+// workRoutes runs the jobs of one transport.
 func (r *runner) workRoutes(ctx context.Context, l *lab.Lab, transport string) (err error) {
 	w, stop, err := watchRoutes(ctx, l)
 	if err != nil {
@@ -135,18 +136,18 @@ func (r *runner) workRoutes(ctx context.Context, l *lab.Lab, transport string) (
 	return nil
 }
 
-// fail notes in a run why it failed, if it did.
+// fail records the error in the notes of a run, if there is one.
 func fail(run *result.Run, err error) {
 	if err != nil {
 		run.Notes[result.NoteError] = strings.ReplaceAll(err.Error(), "\n", "; ") // a note is one line in tables
 	}
 }
 
-// tryRoutes does one job and returns whether the prefix is announced after it.
+// tryRoutes runs one job and returns whether the prefix is advertised after it.
 func (r *runner) tryRoutes(ctx context.Context, l *lab.Lab, w *watch, j job, announced bool, run *result.Run) (bool, error) {
 	change := r.Spec.Experiment.Case(j.Case).Change
 	if before := change == scenario.ChangeWithdraw; announced != before {
-		// An experiment with one case only, or a trial that failed.
+		// An experiment with a single case, or an earlier trial failed.
 		if _, err := r.changeRoutes(ctx, l, w, opposite(change)); err != nil {
 			return before, fmt.Errorf("prepare the network: %w", err)
 		}
@@ -161,7 +162,7 @@ func (r *runner) tryRoutes(ctx context.Context, l *lab.Lab, w *watch, j job, ann
 	if err := sleep(ctx, warmUp); err != nil {
 		return announced, err
 	}
-	// What is to end must be in use.
+	// A subflow that is to be closed must be in use.
 	if change == scenario.ChangeWithdraw {
 		begun := time.Now()
 		err := poll(ctx, subflowPatience, func() bool { return w.lastPacket().After(begun) })
@@ -170,7 +171,7 @@ func (r *runner) tryRoutes(ctx context.Context, l *lab.Lab, w *watch, j job, ann
 		}
 	}
 	t0, err := r.changeRoutes(ctx, l, w, change)
-	announced = !announced // also when it was not followed: the policy is what it is
+	announced = !announced // also if the change has not propagated: the policy has changed
 	if err != nil {
 		return announced, err
 	}
@@ -204,8 +205,8 @@ func opposite(change string) string {
 	return scenario.ChangeAnnounce
 }
 
-// changeRoutes makes the change and waits until the network has settled. It returns when the change
-// began.
+// changeRoutes applies the change and waits until the network has settled. It returns when the
+// change began.
 func (r *runner) changeRoutes(ctx context.Context, l *lab.Lab, w *watch, change string) (time.Time, error) {
 	routes := r.Spec.Experiment.Routes
 	apply, err := l.PrepareAdvertise(routes.Router, routes.Neighbor, routes.Prefix, change == scenario.ChangeAnnounce)
@@ -239,10 +240,10 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// errPatience is why poll ends without what it waited for.
+// errPatience is wrapped by the error of poll when the condition is not met in time.
 var errPatience = errors.New("waited in vain")
 
-// poll asks again and again until the condition holds.
+// poll waits until the condition is met.
 func poll(ctx context.Context, patience time.Duration, condition func() bool) error {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
@@ -259,7 +260,7 @@ func poll(ctx context.Context, patience time.Duration, condition func() bool) er
 	return nil
 }
 
-// transfer is a delivery that goes on while something else is measured.
+// transfer is a delivery that runs while something else is measured.
 type transfer struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -300,7 +301,7 @@ func (r *runner) transfer(ctx context.Context, l *lab.Lab, j job) (*transfer, er
 	}
 }
 
-// broken is why the transfer ended before stop, if it did for a reason other than its time.
+// broken returns the error of a transfer that ended before stop, or nil.
 func (t *transfer) broken() error {
 	select {
 	case <-t.done:

@@ -25,7 +25,7 @@ var (
 	there = netip.MustParseAddr("2001:db8:c::10")
 )
 
-// ipv6 is an IPv6 packet.
+// ipv6 returns an IPv6 packet.
 func ipv6(next byte, from, to netip.Addr, payload []byte) []byte {
 	b := make([]byte, ipv6Header, ipv6Header+len(payload))
 	b[0], b[6] = 0x60, next
@@ -35,7 +35,7 @@ func ipv6(next byte, from, to netip.Addr, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// segmentOf is a TCP segment with so many bytes of options.
+// segmentOf returns a TCP segment with this number of bytes of options.
 func segmentOf(from, to uint16, options int, payload []byte) []byte {
 	b := make([]byte, tcpHeader+options, tcpHeader+options+len(payload))
 	binary.BigEndian.PutUint16(b, from)
@@ -44,21 +44,21 @@ func segmentOf(from, to uint16, options int, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// routing is a segment routing header with one segment before a payload.
+// routing returns a segment routing header with one segment, followed by a payload.
 func routing(payload []byte) []byte {
 	b := make([]byte, 24, 24+len(payload))
 	b[0], b[1], b[2] = unix.IPPROTO_IPV6, 2, 4
 	return append(b, payload...)
 }
 
-// message is a BGP message.
+// message returns a BGP message.
 func message(typ byte, body []byte) []byte {
 	b := append(slices.Clone(bgpMarker), 0, 0, typ)
 	binary.BigEndian.PutUint16(b[16:], uint16(bgpHeader+len(body)))
 	return append(b, body...)
 }
 
-// attribute is a path attribute of an update, in its long form or not.
+// attribute returns a path attribute of an UPDATE, optionally with extended length.
 func attribute(typ byte, long bool, value ...byte) []byte {
 	if long {
 		return append([]byte{0x80 | extendedLength, typ, byte(len(value) >> 8), byte(len(value))}, value...)
@@ -165,7 +165,7 @@ func TestParseCarried(t *testing.T) {
 	}
 }
 
-// at is a time in a trial, in milliseconds from its change on.
+// at returns a time in a trial, in milliseconds from its change.
 func at(ms float64) time.Time {
 	return time.Unix(1_000_000, 0).Add(time.Duration(ms * float64(time.Millisecond)))
 }
@@ -180,7 +180,7 @@ func TestMeasure(t *testing.T) {
 	}{
 		{"announcement", scenario.ChangeAnnounce, []observation{
 			{asbrReceived, at(10)}, {asbrSet, at(11)}, {asbrSent, at(12)}, {serverReceived, at(20)}, {epeSet, at(21)}, {bestSet, at(22)},
-			// What follows from it, later.
+			// Later consequences of the change.
 			{asbrReceived, at(40)}, {serverReceived, at(50)},
 		}, [2]time.Time{at(30), at(90)}, map[string]float64{
 			"asbr_received_s": 0.010, "asbr_route_s": 0.011, "asbr_part_s": 0.002, "reflector_part_s": 0.008, "edge_part_s": 0.001, "own_part_s": 0.003,
@@ -218,7 +218,8 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// TestWatchSubflow: a former connection's last attempts are not the new one's first packet.
+// TestWatchSubflow: retransmissions of an earlier connection do not count as packets of the new
+// one.
 func TestWatchSubflow(t *testing.T) {
 	w := &watch{ports: map[uint16]bool{}}
 	w.follow()

@@ -1,7 +1,6 @@
-// Package labrun runs the experiment of a scenario.Spec in labs of its own: it applies the case's
-// settings and events, starts the traffic, and measures what arrives, what routes change and what
-// the client's packets show. It builds no network, which is lab's, and judges nothing: that is the
-// scenario's.
+// Package labrun runs the experiment of a scenario.Spec in labs: it applies the case's settings and
+// events, starts the traffic, and measures deliveries, route changes and the packets at the client.
+// Building the network is left to package lab, evaluating expectations to package scenario.
 package labrun
 
 import (
@@ -26,37 +25,38 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// RunOptions is what Run needs.
+// RunOptions are the parameters of Run.
 type RunOptions struct {
-	// Name of the lab; the scenario's name unless given. Labs side by side are NAME.1, NAME.2 and
-	// so on.
+	// Name of the lab; by default the scenario's name. Parallel labs are NAME.1, NAME.2 and so
+	// on.
 	Name string
 	Spec *scenario.Spec
-	// Routers is as in Options. In an experiment of scenario.KindRoutes the transports say it.
+	// Routers is as in lab.Options. In an experiment of scenario.KindRoutes, each transport
+	// selects its routers.
 	Routers string
-	// Trials is how often each cell is run; as the scenario says, or in a quick pass 1 (10 changes
-	// of routes), unless given.
+	// Trials is the number of runs of each cell; by default the scenario's, or 1 in a quick run
+	// (10 for route changes).
 	Trials int
-	// Quick bounds each run as its traffic says.
+	// Quick limits the duration of each run as its traffic configures.
 	Quick bool
-	// Parallel is how many labs run side by side, at most one per case; DefaultParallel unless
-	// given.
+	// Parallel is the number of parallel labs, at most one per case; by default
+	// DefaultParallel.
 	Parallel int
-	// Binary is as in Options.
+	// Binary is as in lab.Options.
 	Binary string
-	// Keep leaves the labs up, with the links as the last case had them. An error of Run removes
-	// them nevertheless.
+	// Keep leaves the labs running, with the links as in the last case. If Run fails, they are
+	// removed nevertheless.
 	Keep bool
-	// Resequencing analyzes the client's packets also where no expectation or figure needs them.
+	// Resequencing analyzes the client's packets even if no expectation or figure needs them.
 	Resequencing bool
-	// Commit says which version of the program made the result.
+	// Commit is the version of the program, recorded in the result.
 	Commit string
 	// Progress is called for each event, never concurrently.
 	Progress func(Event)
 	Log      *slog.Logger
 }
 
-// EventKind says what an Event is about.
+// EventKind is the kind of an Event.
 type EventKind string
 
 const (
@@ -66,9 +66,9 @@ const (
 	RunStarted  EventKind = "run-started"
 	// RunSample has the current Rate.
 	RunSample EventKind = "run-sample"
-	// RunDone has the Run, and the Trace of one that delivered.
+	// RunDone has the Run, and the Trace unless the run failed.
 	RunDone EventKind = "run-done"
-	// LabRestoring means that the events of the last run are being reverted.
+	// LabRestoring: the events of the last run are being reverted.
 	LabRestoring EventKind = "lab-restoring"
 	// LabsRemoving is the last event.
 	LabsRemoving EventKind = "labs-removing"
@@ -82,11 +82,11 @@ type Event struct {
 	Trial int
 	// Done and Total count runs.
 	Done, Total int
-	// Elapsed is the time since Run began, ETA the estimate of what is left.
+	// Elapsed is the time since Run started, ETA the estimated remaining time.
 	Elapsed, ETA time.Duration
 	// Rate is the goodput of the last interval.
 	Rate unit.Bandwidth
-	// Run is the outcome of a RunDone, and Trace its course unless it failed.
+	// Run is the result of the run of a RunDone event, Trace its time series unless it failed.
 	Run   *result.Run
 	Trace *result.Trace
 }
@@ -108,7 +108,7 @@ func DefaultParallel(cases int) int {
 
 const labsPerProcessor = 4
 
-// Host is the machine that this process runs on.
+// Host describes the machine that this process runs on.
 func Host(commit string) result.Host {
 	h := result.Host{CPUs: runtime.NumCPU(), Commit: commit}
 	var u unix.Utsname
@@ -119,9 +119,9 @@ func Host(commit string) result.Host {
 }
 
 // Run runs the scenario's experiment in labs of its own: every case with every traffic over every
-// transport, Trials times. A run that fails is in the result as such, is not repeated, and makes
-// the result not hold. Run removes its labs before it returns, also when it fails, ctx ends or
-// something panics. An error means that there is no result.
+// transport, Trials times. A run that fails is recorded as failed, is not repeated, and makes
+// Result.Holds false. Run removes its labs before it returns, even after an error, a panic or the
+// end of ctx. If it returns an error, there is no result.
 func Run(ctx context.Context, o RunOptions) (result.Result, error) {
 	r, err := newRunner(o)
 	if err != nil {
@@ -223,8 +223,8 @@ func (r *runner) run(ctx context.Context) (_ result.Result, err error) {
 		finished = err == nil
 		return result, err
 	}
-	// All are up before the first run: starting daemons is the only time when a lab needs the
-	// processor.
+	// All labs are up before the first run: starting daemons is the only time when a lab needs
+	// much CPU.
 	err = r.all(ctx, func(ctx context.Context, i int) error {
 		r.report(Event{Kind: LabStarting, Lab: r.names[i]})
 		l, err := lab.Up(ctx, lab.Options{Name: r.names[i], Spec: r.Spec, Routers: r.Routers, Binary: r.Binary, Detach: r.Keep, Log: r.Log})
@@ -251,8 +251,8 @@ func (r *runner) run(ctx context.Context) (_ result.Result, err error) {
 	return result, err
 }
 
-// all calls f for every lab at once. The first error ends the others' context; a panic becomes the
-// caller's, so that what he deferred runs.
+// all calls f for every lab concurrently. The first error cancels the context of the others; a
+// panic is raised again in the caller, so that its deferred functions run.
 func (r *runner) all(ctx context.Context, f func(ctx context.Context, lab int) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for i := range r.names {
@@ -294,7 +294,7 @@ func (r *runner) down(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// work does the jobs of one lab, one after the other.
+// work runs the jobs of one lab in order.
 func (r *runner) work(ctx context.Context, i int) error {
 	l := r.labs[i]
 	jobs := r.left[i]
@@ -359,7 +359,7 @@ func (r *runner) work(ctx context.Context, i int) error {
 	return nil
 }
 
-// undo makes the lab what it was before a run with events or schedules.
+// undo restores the lab's state before a run with events or schedules.
 func (r *runner) undo(ctx context.Context, l *lab.Lab, j job, whole []string) error {
 	c := r.Spec.Experiment.Case(j.Case)
 	if len(c.Events) == 0 {
@@ -377,7 +377,8 @@ func (r *runner) undo(ctx context.Context, l *lab.Lab, j job, whole []string) er
 	return restore(ctx, l, c.Events, whole)
 }
 
-// setCase sets every link as it is in a case, also those that only an earlier case had changed.
+// setCase sets the shape of every link for a case, including links that an earlier case has
+// changed.
 func (r *runner) setCase(l *lab.Lab, name string) error {
 	c := r.Spec.Experiment.Case(name)
 	for _, link := range slices.Sorted(maps.Keys(r.Spec.Links)) {
@@ -388,7 +389,7 @@ func (r *runner) setCase(l *lab.Lab, name string) error {
 	return nil
 }
 
-// report passes an event to Progress, with the fields that all events have.
+// report passes an event to Progress, with the fields common to all events.
 func (r *runner) report(e Event) {
 	if r.Progress == nil {
 		return

@@ -19,7 +19,7 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// runOptions are those of a run in labs of this test.
+// runOptions returns the options of a run in labs for this test.
 func runOptions(t *testing.T, name string) RunOptions {
 	t.Helper()
 	labtest.NeedMPTCP(t)
@@ -60,7 +60,7 @@ func TestRun(t *testing.T) {
 		if r.Metrics[result.Bytes] != bytes {
 			t.Errorf("%s: %v bytes, want %v", r.CellKey, r.Metrics[result.Bytes], bytes)
 		}
-		// The link's rate is the case's: what it lets through depends on it, and is never more.
+		// The link has the rate of the case, which limits the goodput.
 		if r.Traffic == "bulk" && r.Case == "slow" && r.Metrics[result.Goodput] > 20e6 {
 			t.Errorf("%s: %v bit/s through 10 Mbit/s and a bucket of 32 KiB", r.CellKey, r.Metrics[result.Goodput])
 		}
@@ -140,8 +140,8 @@ func TestRunKeep(t *testing.T) {
 	labtest.NothingLeft(t, o.Name)
 }
 
-// A run that fails is reported, the others count, and the result does not hold although every
-// expectation does.
+// A failed run is recorded, the others count, and the result does not hold although all
+// expectations do.
 func TestRunFails(t *testing.T) {
 	for how, want := range map[string]string{
 		"fail":    "the client failed (exit status 2): the fake fetch fails",
@@ -170,7 +170,7 @@ func TestRunFails(t *testing.T) {
 	}
 }
 
-// When a daemon ends, its lab's remaining runs have failed, and none of them is waited for.
+// When a daemon exits, the remaining runs of its lab fail without a timeout.
 func TestRunWithoutServer(t *testing.T) {
 	o := runOptions(t, "dead")
 	o.Quick, o.Parallel = true, 1
@@ -264,7 +264,7 @@ func TestRunRefuses(t *testing.T) {
 	}
 }
 
-// TestRunFollowsTheSchedule: each run meets the link as it was before the last.
+// TestRunFollowsTheSchedule: each run starts with the link's initial shape.
 func TestRunFollowsTheSchedule(t *testing.T) {
 	o := runOptions(t, "sched")
 	e := o.Spec.Experiment

@@ -13,22 +13,23 @@ import (
 type job struct {
 	result.CellKey
 	trial int
-	// phases are the limits over its time, at least one.
+	// phases are the limits over the time of the run, at least one.
 	phases []result.Phase
-	// expected is how long it takes when the transport reaches its limit.
+	// expected is the duration of the run if the transport reaches its limit.
 	expected time.Duration
 }
 
-// overhead is what a run takes beyond its delivery: starting the client, connecting, slow start.
+// overhead is the duration of a run beyond its delivery: starting the client, connecting, slow
+// start.
 const overhead = 500 * time.Millisecond
 
-// recovery is what a lab takes at best after a run with events until it is as it was.
+// recovery is the minimum time to restore a lab after a run with events.
 const recovery = 2 * time.Second
 
-// schedule says which lab runs what and in which order: a lab has whole cases, because changing the
-// links is a change of the lab. Within a case the transports take turns, and each trial starts with
-// another one, so that whatever drifts on the machine meets all transports alike. trials is as
-// RunOptions have it.
+// schedule assigns jobs to labs and orders them. A case runs in one lab as a whole, because its
+// link settings apply to the lab. Within a case the transports alternate, and each trial starts
+// with another one, so that drift of the machine affects all transports equally. trials is as in
+// RunOptions.
 func schedule(spec *scenario.Spec, labs, trials int, quick bool) ([][]job, error) {
 	e := spec.Experiment
 	lists := make([][]job, labs)
@@ -58,8 +59,8 @@ func rotate(s []string, n int) []string {
 	return slices.Concat(s[n:], s[:n])
 }
 
-// expect is how long a run takes at best: until the limits let its last byte through, or something
-// else ends it.
+// expect returns the minimum duration of a run: until the limits allow its last byte to arrive, or
+// its time limit ends it.
 func expect(t *scenario.Traffic, phases []result.Phase, quick bool) time.Duration {
 	d := t.TimeLimit(quick)
 	bytes := t.Bytes
@@ -72,7 +73,7 @@ func expect(t *scenario.Traffic, phases []result.Phase, quick bool) time.Duratio
 	return d + overhead
 }
 
-// labNamesFor are the names of the labs of a run.
+// labNamesFor returns the names of the labs of a run.
 func labNamesFor(base string, n int) []string {
 	if n == 1 {
 		return []string{base}
@@ -84,8 +85,8 @@ func labNamesFor(base string, n int) []string {
 	return names
 }
 
-// remaining is how long all labs still need: they work side by side, so the longest counts. started
-// is when the current run of each lab started, zero when none runs.
+// remaining returns the remaining time of the lab with the longest, as the labs run in parallel.
+// started has the start times of the labs' current runs, zero when none runs.
 func remaining(left [][]job, started []time.Time, now time.Time) time.Duration {
 	var longest time.Duration
 	for i, jobs := range left {

@@ -17,14 +17,14 @@ import (
 // pair identifies a connection on a host.
 type pair struct{ local, remote netip.AddrPort }
 
-// reading is how much each subflow of a server has brought to the other end, at one time.
+// reading is the acknowledged bytes of each subflow of a server at one time.
 type reading struct {
 	at    time.Time
 	acked map[pair]uint64
 }
 
-// observe reads a node's subflows until ctx ends. The first reading is there when begun is closed;
-// it separates them from those of the next run.
+// observe reads a node's subflows until ctx ends. begun is closed after the first reading, which
+// has the subflows of earlier runs.
 func observe(ctx context.Context, l *lab.Lab, node string, port uint16, begun chan<- struct{}) ([]reading, error) {
 	n, err := l.Node(node)
 	if err != nil {
@@ -72,7 +72,7 @@ func observe(ctx context.Context, l *lab.Lab, node string, port uint16, begun ch
 	return nil, fmt.Errorf("observe subflows of node %q: %w", node, err)
 }
 
-// subflowNames says what the subflows of a server are called by their address there.
+// subflowNames maps the addresses of a server to the names of their subflows.
 func subflowNames(spec *scenario.Spec, node string) map[netip.Addr]string {
 	e := spec.Nodes[node].Edge
 	if e == nil {
@@ -85,8 +85,9 @@ func subflowNames(spec *scenario.Spec, node string) map[netip.Addr]string {
 	return names
 }
 
-// subflows counts for each address of the server what was acknowledged in each of n intervals from
-// start on. Between two readings it flows evenly. An address without a name is its own.
+// subflows returns the bytes acknowledged in each of n intervals from start, by address of the
+// server. Between two readings the rate is assumed constant. An address without a name is named by
+// its text.
 func subflows(readings []reading, names map[netip.Addr]string, start time.Time, n int) []result.Subflow {
 	if len(readings) == 0 {
 		return nil
@@ -107,7 +108,8 @@ func subflows(readings []reading, names map[netip.Addr]string, start time.Time, 
 			if brought[name] == nil {
 				brought[name] = make([]float64, n)
 			}
-			// A counter that falls is that of a new connection between the same ends.
+			// A decreasing counter belongs to a new connection with the same addresses
+			// and ports.
 			added := acked
 			if acked >= last[p] {
 				added = acked - last[p]
@@ -129,8 +131,8 @@ func subflows(readings []reading, names map[netip.Addr]string, start time.Time, 
 	return list
 }
 
-// spread adds bytes that came between two times to the intervals that these touch, in proportion.
-// What lies outside of all intervals is not counted.
+// spread distributes bytes that arrived between two times over the intervals in proportion. Bytes
+// outside of all intervals are not counted.
 func spread(intervals []float64, bytes float64, from, to time.Duration) {
 	if to <= from {
 		return

@@ -45,10 +45,10 @@ const (
 // kernelNames are the kernel's names of congestion controls that have another name in scenarios.
 var kernelNames = map[string]string{"newreno": "reno"}
 
-// offers are the congestion controls and schedulers that the kernel has.
+// offers lists the congestion controls and schedulers that the kernel supports.
 type offers struct{ congestion, schedulers []string }
 
-// kernelOffers reads them from the kernel.
+// kernelOffers reads the offers of the running kernel.
 func kernelOffers() (offers, error) {
 	var o offers
 	for key, list := range map[string]*[]string{

@@ -92,7 +92,7 @@ func TestTune(t *testing.T) {
 	}
 }
 
-// paths is a server with two ways to a client, both over routers of their own.
+// paths is a scenario with two paths from a server to a client, each via a router of its own.
 func paths() *scenario.Spec {
 	route := func(dst, via string) scenario.StaticRoute {
 		return scenario.StaticRoute{Dst: netip.MustParsePrefix(dst), Via: netip.MustParseAddr(via)}
@@ -129,7 +129,6 @@ func paths() *scenario.Spec {
 	return s
 }
 
-// TestWindow: no subflow of a run ever has more in flight than the settings let it.
 func TestOnKernel(t *testing.T) {
 	spec := &scenario.Spec{Experiment: &scenario.Experiment{
 		Transports: map[string]*scenario.Transport{
@@ -153,6 +152,7 @@ func TestOnKernel(t *testing.T) {
 	}
 }
 
+// TestWindow: no subflow of a run has a larger window than the settings allow.
 func TestWindow(t *testing.T) {
 	o := runOptions(t, "window")
 	o.Spec = paths()

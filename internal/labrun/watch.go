@@ -19,55 +19,55 @@ import (
 	"github.com/tabane/tabane/internal/scenario"
 )
 
-// stage is one thing that can be seen of a change of routes, in the order in which it passes
-// through the network.
+// stage is an observable step of a route change, in the order in which the change passes through
+// the network.
 type stage int
 
 const (
-	// asbrReceived is an update of the peer at the ASBR; asbrSet and asbrDeleted are what the ASBR
-	// then did to its own route, and asbrSent its update of the VPN route to a reflector.
+	// asbrReceived is an UPDATE from the peer at the ASBR; asbrSet and asbrDeleted are the
+	// resulting changes of the ASBR's own route; asbrSent is its UPDATE of the VPN route to a
+	// reflector.
 	asbrReceived stage = iota
 	asbrSet
 	asbrDeleted
 	asbrSent
-	// serverReceived is a reflector's update of a VPN route at the server.
+	// serverReceived is a reflector's UPDATE of a VPN route at the server.
 	serverReceived
-	// epeSet and epeDeleted change the EPE Route, bestSet and bestDeleted the best path, both in
-	// the server's kernel.
+	// epeSet and epeDeleted are changes of the EPE Route, bestSet and bestDeleted of the best
+	// path, both in the server's kernel.
 	epeSet
 	epeDeleted
 	bestSet
 	bestDeleted
 )
 
-// observation is something that was seen, on the clock that the kernel gives packets their times
-// by.
+// observation is a step and its time, on the clock of the kernel's packet timestamps.
 type observation struct {
 	stage
 	at time.Time
 }
 
-// watch looks at a network for what a change of routes does.
+// watch observes the effects of a route change in a network.
 type watch struct {
 	prefix netip.Prefix
 	server edge.Peer
 	border asbr.Peer
-	// reflectors are those of the ASBR and of the server.
+	// The reflectors of the ASBR and of the server.
 	asbrReflectors, serverReflectors []netip.Addr
 
 	mu    sync.Mutex
-	since time.Time // what is older is not of interest
+	since time.Time // older observations are ignored
 	seen  []observation
 	last  time.Time // of seen
-	// ports are those of the client on the subflow over the peer, as they were seen; old are those
-	// of former connections, which the kernel may keep and try again when there is a route.
+	// ports has the client's ports seen on the subflow over the peer; old has those of earlier
+	// connections, which the kernel may still retransmit on when a route returns.
 	ports, old map[uint16]bool
-	subflow    [2]time.Time // first and last packet since
-	lastEver   time.Time    // packet of this connection on the subflow
+	subflow    [2]time.Time // first and last packet after since
+	lastEver   time.Time    // last packet of this connection on the subflow
 	overrun    bool
 }
 
-// watchRoutes begins to look. The function ends that, and returns what went wrong meanwhile.
+// watchRoutes starts the observation. The returned function stops it and returns its errors.
 func watchRoutes(ctx context.Context, l *lab.Lab) (*watch, func() error, error) {
 	e := l.Spec().Experiment
 	server, node, border, ok := l.Spec().EgressPeer()
@@ -135,18 +135,18 @@ func watchRoutes(ctx context.Context, l *lab.Lab) (*watch, func() error, error) 
 	return w, stop, nil
 }
 
-// begin forgets what was seen and returns the time.
+// begin discards the observations and returns the current time.
 func (w *watch) begin() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.seen, w.subflow, w.overrun = nil, [2]time.Time{}, false
-	// Without the monotonic clock: what packets are stamped with has none either.
+	// Without the monotonic clock reading, which packet timestamps do not have.
 	w.since = time.Now().Round(0)
 	w.last = w.since
 	return w.since
 }
 
-// follow takes the next connection for the one whose subflow is watched.
+// follow selects the next connection as the one whose subflow is watched.
 func (w *watch) follow() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -227,9 +227,9 @@ func (w *watch) serverPacket(p packet.Packet) error {
 	return nil
 }
 
-// onSubflow takes a packet that the server sends over the peer. With a SYN it begins a subflow,
-// whichever connection had the port before: of some hundred connections two have the same as a
-// rule.
+// onSubflow records a packet that the server sends over the peer. A SYN starts a new subflow, even
+// if an earlier connection had the same port: among some hundred connections, two usually share
+// one.
 func (w *watch) onSubflow(port uint16, syn bool, at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -250,14 +250,14 @@ func (w *watch) onSubflow(port uint16, syn bool, at time.Time) {
 	w.subflow[1] = at
 }
 
-// lastPacket is when the server last sent on the subflow.
+// lastPacket returns when the server last sent on the subflow.
 func (w *watch) lastPacket() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.lastEver
 }
 
-// snapshot is what was seen since begin.
+// snapshot returns the observations since begin.
 func (w *watch) snapshot() (seen []observation, last time.Time, subflow [2]time.Time, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -267,7 +267,7 @@ func (w *watch) snapshot() (seen []observation, last time.Time, subflow [2]time.
 	return slices.Clone(w.seen), w.last, w.subflow, err
 }
 
-// missing says what has not been seen yet of a change that must be.
+// missing returns which required step of a change has not been observed yet, or an empty string.
 func missing(change string, seen []observation) string {
 	epe, best := false, false
 	for _, s := range seen {
@@ -280,7 +280,7 @@ func missing(change string, seen []observation) string {
 			best = true
 		case bestDeleted:
 			best = false
-		default: // on another node
+		default: // steps on the ASBR
 		}
 	}
 	switch {
@@ -292,12 +292,12 @@ func missing(change string, seen []observation) string {
 	return ""
 }
 
-// measure turns what was seen from t0 on into metrics. What was not seen has none, except that a
-// subflow which was used until t0 and no more ended at once.
+// measure converts the observations since t0 to metrics. Steps that were not observed have none,
+// except that a subflow without a packet after t0 was closed at t0.
 func measure(change string, t0 time.Time, seen []observation, subflow [2]time.Time) map[string]float64 {
 	metrics := map[string]float64{}
-	// A part's time begins with the first observation that is not older than what came before it on
-	// the way.
+	// The time of a part starts at the first observation that is not older than the step before
+	// it.
 	first := func(what stage, from time.Time) (time.Time, bool) {
 		var found time.Time
 		for _, s := range seen {
@@ -340,7 +340,7 @@ func measure(change string, t0 time.Time, seen []observation, subflow [2]time.Ti
 	arrived, arrivedOK := first(serverReceived, sent)
 	arrivedOK = arrivedOK && sentOK
 	put(result.ReflectorPart, sent, arrived, arrivedOK)
-	// The kernel may have been seen before the packet was: they come by different ways.
+	// The route change may be observed before the packet: they arrive on different sockets.
 	if arrivedOK && epeOK {
 		edgePart := max(0, epeAt.Sub(arrived))
 		put(result.EdgePart, arrived, arrived.Add(edgePart), true)

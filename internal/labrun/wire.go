@@ -15,13 +15,13 @@ const (
 	ipv6Header = 40
 	tcpHeader  = 20
 	flagSYN    = 0x02
-	// maxEncapsulated is how much is read of a packet that is encapsulated: two IPv6 headers and a
-	// routing header.
+	// maxEncapsulated is the number of bytes captured of an encapsulated packet: two IPv6
+	// headers and a routing header.
 	maxEncapsulated = 256
 )
 
-// bgpOrEncapsulated lets IPv6 packets of BGP pass whole, of encapsulated ones the headers, and
-// nothing else.
+// bgpOrEncapsulated passes IPv6 packets of BGP completely, of encapsulated packets the headers, and
+// drops all others.
 var bgpOrEncapsulated = packet.Options{Cooked: true, Filter: []unix.SockFilter{
 	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 0},
 	{Code: unix.BPF_ALU | unix.BPF_RSH | unix.BPF_K, K: 4},
@@ -39,16 +39,15 @@ var bgpOrEncapsulated = packet.Options{Cooked: true, Filter: []unix.SockFilter{
 	{Code: unix.BPF_RET | unix.BPF_K, K: maxEncapsulated},
 }}
 
-// carried is a TCP segment that is encapsulated in IPv6: where it comes from, the port that it goes
-// to, and whether a connection begins with it.
+// carried is a TCP segment encapsulated in IPv6: its source address, its destination port, and
+// whether it has the SYN flag.
 type carried struct {
 	from netip.Addr
 	port uint16
 	syn  bool
 }
 
-// parseCarried reads the headers of a segment behind an IPv6 header, with a routing header or
-// without.
+// parseCarried parses a segment encapsulated in IPv6, with or without a routing header.
 func parseCarried(packet []byte) (carried, bool) {
 	if len(packet) < ipv6Header {
 		return carried{}, false
@@ -78,7 +77,8 @@ func parseSegment(packet []byte) (segment, bool) {
 		return segment{}, false
 	}
 	tcp := packet[ipv6Header:]
-	// What the link padded is not the packet's; a packet larger than the field can say has 0 there.
+	// Padding of the link is not part of the packet. The length is 0 in packets larger than the
+	// field allows.
 	if length := int(binary.BigEndian.Uint16(packet[4:])); length > 0 && length < len(tcp) {
 		tcp = tcp[:length]
 	}
@@ -103,13 +103,13 @@ const (
 	afiIPv6         = 2
 	safiUnicast     = 1
 	safiVPN         = 128
-	mpUnreachHeader = 3 // AFI and SAFI; nothing behind them marks the end of a table
+	mpUnreachHeader = 3 // AFI and SAFI; without further data, End-of-RIB
 )
 
 var bgpMarker = bytes.Repeat([]byte{0xff}, 16)
 
-// changed says of which families the BGP updates in a TCP payload change routes. Messages that
-// begin in another segment are not looked at.
+// changed reports for which address families the BGP UPDATEs in a TCP payload change routes.
+// Messages that start in another segment are ignored.
 func changed(payload []byte) (unicast, vpn bool) {
 	for {
 		i := bytes.Index(payload, bgpMarker)
@@ -130,9 +130,9 @@ func changed(payload []byte) (unicast, vpn bool) {
 	}
 }
 
-// changedBy is changed for the body of one update.
+// changedBy is changed for the body of one UPDATE.
 func changedBy(update []byte) (unicast, vpn bool) {
-	skip := func(b []byte) ([]byte, []byte, bool) { // a field with its length before it
+	skip := func(b []byte) ([]byte, []byte, bool) { // returns a field that starts with its length, and the rest
 		if len(b) < 2 || len(b) < 2+int(binary.BigEndian.Uint16(b)) {
 			return nil, nil, false
 		}

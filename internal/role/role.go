@@ -1,10 +1,10 @@
-// Package role is the table of tabane's daemons. A Descriptor has everything that the packages
-// above need to know about one: the section of a file that configures it, how it starts and
-// reloads, where its status is served, what it needs of the host, and what it owns in the kernel.
+// Package role is the table of tabane's daemons. A Descriptor has everything that other packages
+// need about a daemon: its section in a configuration file, how it starts and reloads, the address
+// of its status, its requirements on the host, and the kernel objects that it owns.
 //
-// It runs nothing by itself and reads no files. A new daemon is its package, its field of Sections
-// and its Descriptor in table.go; the configuration reader, scenarios, the lab, the command line
-// and the doctor follow from these.
+// The package runs nothing and reads no files. A new daemon consists of its package, its field in
+// Sections and its Descriptor in table.go; the configuration reader, scenarios, the lab, the
+// command line and the doctor use these.
 package role
 
 import (
@@ -25,24 +25,24 @@ import (
 type Machine interface {
 	// Run blocks until ctx ends, and then cleans up.
 	Run(ctx context.Context) error
-	// Status is what /status serves, as JSON.
+	// Status returns the value that /status serves as JSON.
 	Status() any
 }
 
 // Section is a daemon's part of a configuration file.
 type Section interface {
-	// Check returns everything that is wrong with the section. It does not touch the system.
+	// Check returns all faults of the section. It does not access the system.
 	Check() fault.List
 }
 
-// Options is what a daemon is started with beside its section.
+// Options are a daemon's start options other than its section.
 type Options struct {
-	// Keep leaves the daemon's kernel state in place at a clean stop.
+	// Keep leaves the daemon's kernel state in place when it stops cleanly.
 	Keep bool
 	Log  *slog.Logger
 }
 
-// Need is something that a host must provide before a daemon can start.
+// Need is a requirement of a daemon on its host.
 type Need string
 
 // The needs of daemons. The package doctor checks them.
@@ -51,7 +51,7 @@ const (
 	NetAdmin Need = "privilege"
 	// Namespaces is CAP_NET_ADMIN and CAP_SYS_ADMIN, which a lab needs.
 	Namespaces Need = "namespaces"
-	// SRv6 is encapsulation toward a SID and End.DT6.
+	// SRv6 is encapsulation to a SID, and End.DT6.
 	SRv6 Need = "SRv6"
 	// MPTCP is multipath TCP (RFC 8684).
 	MPTCP Need = "MPTCP"
@@ -62,7 +62,7 @@ type Host struct {
 	// ASN and RouterID identify the daemon's BGP speaker; zero for a daemon without one.
 	ASN      uint32
 	RouterID netip.Addr
-	// Uses are addresses and interfaces that must be there.
+	// Uses lists the addresses and interfaces that must exist.
 	Uses []Use
 	// Sessions are the BGP sessions that the section configures.
 	Sessions []Session
@@ -70,8 +70,8 @@ type Host struct {
 
 // Session is one end of a BGP session.
 type Session struct {
-	// Path is the path within the section of the key that gives the neighbor's AS number, or of
-	// its address where the AS is our own.
+	// Path is the path within the section of the neighbor's AS number, or of its address for a
+	// session within the AS.
 	Path    string
 	Address netip.Addr
 	ASN     uint32
@@ -87,14 +87,14 @@ type Use struct {
 
 // Descriptor describes one daemon.
 type Descriptor struct {
-	// Name is the daemon's verb, the key of its section, and what events and tabane status call
-	// it.
+	// Name is the daemon's verb, the key of its section, and its name in events and in tabane
+	// status.
 	Name string
-	// Short and Long are the help of its verb; both are empty for a daemon whose verb is not in
-	// this table.
+	// Short and Long are the help of the verb; both are empty for a daemon whose verb is
+	// defined elsewhere.
 	Short, Long string
-	// StatusPort is where /status and /metrics are served on [::1] unless the section says
-	// otherwise; 0: nowhere.
+	// StatusPort is the default port of /status and /metrics on [::1]; 0 for a daemon without
+	// status.
 	StatusPort uint16
 	// Needs are checked before the daemon starts.
 	Needs []Need
@@ -180,8 +180,8 @@ func describe[C any, P interface {
 // In returns the daemon's section, or nil when there is none.
 func (d Descriptor) In(s *Sections) Section { return d.section(s) }
 
-// DefaultStatus is where the daemon's status is served unless its section says otherwise. It is
-// invalid for a daemon without status.
+// DefaultStatus returns the default address of the daemon's status, which is invalid for a daemon
+// without status.
 func (d Descriptor) DefaultStatus() netip.AddrPort {
 	if d.StatusPort == 0 {
 		return netip.AddrPort{}
@@ -189,7 +189,7 @@ func (d Descriptor) DefaultStatus() netip.AddrPort {
 	return netip.AddrPortFrom(netip.IPv6Loopback(), d.StatusPort)
 }
 
-// Status is where the daemon's status is served with these sections, which include its own.
+// Status returns the address of the daemon's status. s must include the daemon's section.
 func (d Descriptor) Status(s *Sections) netip.AddrPort {
 	if d.status != nil && d.status(s).IsValid() {
 		return *d.status(s)
@@ -201,8 +201,8 @@ func (d Descriptor) Status(s *Sections) netip.AddrPort {
 // address.
 func (d Descriptor) WithStatus(s *Sections, at netip.AddrPort) Section { return d.with(s, at) }
 
-// Control is the path of the daemon's control socket with these sections, which include its own. It
-// is empty for a daemon without one.
+// Control returns the path of the daemon's control socket, empty for a daemon without one. s must
+// include the daemon's section.
 func (d Descriptor) Control(s *Sections) string {
 	if d.control == nil {
 		return ""
@@ -210,8 +210,8 @@ func (d Descriptor) Control(s *Sections) string {
 	return control.Path(*d.control(s), d.Name)
 }
 
-// SetControl replaces the daemon's section, which must be there, by a copy with its control socket
-// at this path. It does nothing for a daemon without one.
+// SetControl replaces the daemon's section, which must exist, by a copy with this control socket.
+// It does nothing for a daemon without one.
 func (d Descriptor) SetControl(s *Sections, path string) {
 	if d.setControl != nil {
 		d.setControl(s, path)
@@ -224,7 +224,7 @@ func (d Descriptor) Host(s *Sections) Host { return d.host(s) }
 // Summary describes the daemon's section, which must be there, in a few words.
 func (d Descriptor) Summary(s *Sections) string { return d.Name + ": " + d.summary(s) }
 
-// Startable says whether Start starts the daemon; another verb starts the others.
+// Startable reports whether Start starts the daemon; the others are started by another verb.
 func (d Descriptor) Startable() bool { return d.start != nil }
 
 // Start makes the daemon from its section, which must be there. It has not changed the kernel when
@@ -233,7 +233,7 @@ func (d Descriptor) Start(ctx context.Context, s *Sections, o Options) (Machine,
 	return d.start(ctx, s, o)
 }
 
-// Reloads says whether Reload works.
+// Reloads reports whether the daemon can reload.
 func (d Descriptor) Reloads() bool { return d.reload != nil }
 
 // Reload makes a running daemon follow its section of s, and returns what changed, one line each.

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestTable walks all descriptors: each is complete, and no two share what must be unique.
+// TestTable checks that each descriptor is complete and that ports and protocols are unique.
 func TestTable(t *testing.T) {
 	fields := map[string]int{}
 	sections := reflect.TypeFor[Sections]()
@@ -44,7 +44,7 @@ func TestTable(t *testing.T) {
 		if text := s.Summary(); !strings.HasPrefix(text, d.Name+": ") {
 			t.Errorf("%s: is summarized as %q", d.Name, text)
 		}
-		d.Host(&s) // an empty section is not a reason to panic
+		d.Host(&s) // an empty section must not cause a panic
 
 		at := netip.MustParseAddrPort("[::1]:7")
 		if got := d.DefaultStatus(); got.IsValid() {

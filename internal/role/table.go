@@ -150,7 +150,7 @@ peer an address on this server, and has MPTCP use these addresses.`,
 	}),
 }
 
-// reflectorKey is the path of the address of a section's reflector.
+// reflectorKey returns the path of the address of a section's i-th reflector.
 func reflectorKey(i int) string { return fmt.Sprintf("reflectors[%d].address", i) }
 
 func quantity(n int, noun string) string {

@@ -18,9 +18,9 @@ const (
 	defaultChunk = 10 * time.Millisecond
 )
 
-// schedule says when the bytes of a constant bit rate are due. Time is cut into chunks; the bytes
-// of a chunk are due when it begins, as those of a packet or a video frame are. It is absolute: it
-// does not depend on what was sent when, so delays do not add up.
+// schedule computes when the bytes of a constant bit rate are due. Time is divided into chunks; all
+// bytes of a chunk are due at its start, like those of a packet or a video frame. The schedule is
+// absolute: it does not depend on when earlier bytes were sent, so that delays do not accumulate.
 type schedule struct {
 	rate            unit.Bandwidth
 	duration, chunk time.Duration
@@ -29,12 +29,12 @@ type schedule struct {
 // total returns the bytes of the whole schedule, rounded down.
 func (s schedule) total() int64 { return int64(s.rate.SizeIn(s.duration)) }
 
-// due returns how many bytes must have been sent when that time has passed since the start.
+// due returns how many bytes must have been sent after the elapsed time.
 func (s schedule) due(elapsed time.Duration) int64 {
 	return int64(s.rate.SizeIn(min(s.next(elapsed), s.duration)))
 }
 
-// next returns when the chunk after the one at elapsed begins.
+// next returns the start of the chunk after the one at elapsed.
 func (s schedule) next(elapsed time.Duration) time.Duration {
 	return (elapsed/s.chunk + 1) * s.chunk
 }

@@ -12,12 +12,12 @@ type Config struct {
 	Port uint16 `yaml:"port"`
 }
 
-// Listen are the addresses to serve on.
+// Listen returns the addresses to serve on.
 func (c *Config) Listen() []netip.AddrPort {
 	return []netip.AddrPort{netip.AddrPortFrom(netip.IPv6Unspecified(), c.Port)}
 }
 
-// Check returns everything that is wrong with the configuration. It does not touch the system.
+// Check returns all faults of the configuration. It does not access the system.
 func (c *Config) Check() fault.List {
 	var faults fault.List
 	if c.Port == 0 {

@@ -10,19 +10,19 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// patternSize is the period of the content. It is far longer than the window of deflate (32 KiB),
-// so that no proxy compresses the content.
+// patternSize is the period of the content in bytes. It is far longer than the window of deflate
+// (32 KiB), so that no proxy compresses the content.
 const patternSize = 1 << 20
 
 // pattern returns one period of the content: random, and the same in every process, so that a
-// receiver could check it.
+// receiver can check it.
 var pattern = sync.OnceValue(func() []byte {
 	p := make([]byte, patternSize)
 	_, _ = rand.NewChaCha8([32]byte{'t', 'a', 'b', 'a', 'n', 'e'}).Read(p) // never fails
 	return p
 })
 
-// content generates size bytes as they are read. The byte at an offset is always the same.
+// content generates size bytes as they are read. Each offset always has the same byte.
 type content struct {
 	size, at int64
 }
@@ -60,7 +60,7 @@ func (c *content) Seek(offset int64, whence int) (int64, error) {
 	return offset, nil
 }
 
-// sendTo writes the next n bytes, or what is left when that is less, straight from the pattern.
+// sendTo writes the next n bytes, or all that remain, directly from the pattern.
 func (c *content) sendTo(w io.Writer, n int64) (sent int64, err error) {
 	for sent < n {
 		p := c.piece(n - sent)
