@@ -24,21 +24,24 @@ const (
 // section 3.1), yet finite.
 const NoThreshold = math.MaxFloat64
 
-// Subflow is the state of a subflow that a control reads and writes. The sender updates the measured
-// fields before every call; only the control changes Cwnd and Ssthresh. The zero value is a subflow that
-// is not established, which takes no part in coupling.
+// Subflow is the state of a subflow that a control reads and writes. The sender updates the
+// measured fields before every call; only the control changes Cwnd and Ssthresh. The zero value is
+// a subflow that is not established, which takes no part in coupling.
 type Subflow struct {
 	// Cwnd and Ssthresh are the congestion window and the slow start threshold, in segments. A
-	// sender sends while less than Cwnd is in flight; fractions count up to the next whole segment.
+	// sender sends while less than Cwnd is in flight; fractions count up to the next whole
+	// segment.
 	Cwnd, Ssthresh float64
 
-	// SRTT and MinRTT are the smoothed and the minimum round-trip time. A subflow without SRTT takes
-	// no part in the coupling of the others.
+	// SRTT and MinRTT are the smoothed and the minimum round-trip time. A subflow without SRTT
+	// takes no part in the coupling of the others.
 	SRTT, MinRTT time.Duration
-	// InFlight is what has been sent and is neither acknowledged nor known to be lost: RFC 5681's
-	// FlightSize, in segments. On a loss it is what was in flight just before the loss was found.
+	// InFlight is what has been sent and is neither acknowledged nor known to be lost: RFC
+	// 5681's FlightSize, in segments. On a loss it is what was in flight just before the loss
+	// was found.
 	InFlight float64
-	// Delivered counts the segments that were delivered since the subflow opened, in recovery too.
+	// Delivered counts the segments that were delivered since the subflow opened, in recovery
+	// too.
 	Delivered uint64
 
 	state
@@ -46,16 +49,16 @@ type Subflow struct {
 
 // state is what controls keep of a subflow between calls.
 type state struct {
-	// afterTimeout: the slow start that follows a timeout grows by one segment an acknowledgement
-	// at most.
+	// afterTimeout: the slow start that follows a timeout grows by one segment an
+	// acknowledgement at most.
 	afterTimeout bool
 	cubicState
 	vegasState
 	oliaState
 }
 
-// Start returns the state of a new subflow with an initial window in segments, usually InitialWindow.
-// It panics when the window is below one segment.
+// Start returns the state of a new subflow with an initial window in segments, usually
+// InitialWindow. It panics when the window is below one segment.
 func Start(window int) Subflow {
 	if window < 1 {
 		panic(fmt.Sprintf("BUG: a subflow starts with a window of %d segments", window))
@@ -71,21 +74,21 @@ type Ack struct {
 	Segments int
 	// RTT is its round-trip time sample, or 0.
 	RTT time.Duration
-	// Limited: the sender was limited by the congestion window. A window that was not used up does
-	// not grow (RFC 9293 leaves it open; RFC 7661, section 4.3, and Linux'
+	// Limited: the sender was limited by the congestion window. A window that was not used up
+	// does not grow (RFC 9293 leaves it open; RFC 7661, section 4.3, and Linux'
 	// tcp_is_cwnd_limited).
 	Limited bool
 }
 
-// Control is the congestion control of one connection. It may hold state, so each connection needs its
-// own. s is all subflows of the connection in an order that never changes, i the subflow concerned. No
-// call allocates.
+// Control is the congestion control of one connection. It may hold state, so each connection needs
+// its own. s is all subflows of the connection in an order that never changes, i the subflow
+// concerned. No call allocates.
 type Control interface {
-	// Acked is called for an acknowledgement outside of recovery: not of one in it, nor of the one
-	// that ends it.
+	// Acked is called for an acknowledgement outside of recovery: not of one in it, nor of the
+	// one that ends it.
 	Acked(s []Subflow, i int, a Ack)
-	// Lost is called when fast recovery starts, once for each window of losses. It sets Ssthresh,
-	// and Cwnd to what is to be in flight during recovery and after it.
+	// Lost is called when fast recovery starts, once for each window of losses. It sets
+	// Ssthresh, and Cwnd to what is to be in flight during recovery and after it.
 	Lost(s []Subflow, i int, now time.Duration)
 	// TimedOut is called when the retransmission timer expires. It is not called again when the
 	// timer expires on the same segment once more: the threshold stays (RFC 5681, section 3.1).

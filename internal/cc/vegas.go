@@ -9,8 +9,8 @@ const (
 	vegasAlpha = 2
 	vegasBeta  = 4
 	vegasGamma = 1
-	// vegasSamples is how many round trip samples a round needs at least, or it is as NewReno's:
-	// two may both be of delayed acknowledgements.
+	// vegasSamples is how many round trip samples a round needs at least, or it is as
+	// NewReno's: two may both be of delayed acknowledgements.
 	vegasSamples = 3
 )
 
@@ -21,8 +21,9 @@ const (
 //
 //	diff = cwnd (rtt - base) / base
 //
-// base is the minimum round-trip time (BaseRTT), rtt the minimum of this round. A round ends with the first
-// acknowledgement of a segment that was sent after it began, that is at Now - RTT. Linux compares with diff's whole part.
+// base is the minimum round-trip time (BaseRTT), rtt the minimum of this round. A round ends with
+// the first acknowledgement of a segment that was sent after it began, that is at Now - RTT. Linux
+// compares with diff's whole part.
 type vegas struct{}
 
 type vegasState struct {

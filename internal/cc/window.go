@@ -1,9 +1,9 @@
 package cc
 
-// slowStart grows the window in slow start, and reports whether the subflow is in it. Appropriate byte
-// counting (RFC 3465) with a limit L of two segments for an acknowledgement, and one after a timeout
-// (sections 2.3 and 2.4): the acknowledgement of a whole window that a retransmission completes
-// says nothing about the rate of the path.
+// slowStart grows the window in slow start, and reports whether the subflow is in it. Appropriate
+// byte counting (RFC 3465) with a limit L of two segments for an acknowledgement, and one after a
+// timeout (sections 2.3 and 2.4): the acknowledgement of a whole window that a retransmission
+// completes says nothing about the rate of the path.
 func (f *Subflow) slowStart(segments int) bool {
 	if f.Cwnd >= f.Ssthresh {
 		f.afterTimeout = false
@@ -23,9 +23,9 @@ func (f *Subflow) grow(segments int, each float64) {
 	f.Cwnd = min(max(f.Cwnd+min(float64(segments), f.Cwnd)*each, lossWindow), maxWindow)
 }
 
-// threshold returns ssthresh after a loss: keep times FlightSize (RFC 5681, equation 4, where keep is
-// one half), but at least least. FlightSize is no more than the window: what limited transmit added
-// (RFC 3042) is not counted.
+// threshold returns ssthresh after a loss: keep times FlightSize (RFC 5681, equation 4, where keep
+// is one half), but at least least. FlightSize is no more than the window: what limited transmit
+// added (RFC 3042) is not counted.
 func (f *Subflow) threshold(keep, least float64) float64 {
 	return max(min(f.InFlight, f.Cwnd)*keep, least)
 }
@@ -43,9 +43,9 @@ func (f *Subflow) timedOut(keep, least float64) {
 	f.afterTimeout = true
 }
 
-// Undo restores the window and the threshold from before a reduction that proved spurious (RFC 4015,
-// section 3.2; Linux: tcp_reno_undo_cwnd): neither gets smaller by it. What else controls keep stays,
-// as in Linux.
+// Undo restores the window and the threshold from before a reduction that proved spurious (RFC
+// 4015, section 3.2; Linux: tcp_reno_undo_cwnd): neither gets smaller by it. What else controls
+// keep stays, as in Linux.
 func (f *Subflow) Undo(cwnd, ssthresh float64) {
 	f.Cwnd, f.Ssthresh = max(f.Cwnd, cwnd), max(f.Ssthresh, ssthresh)
 	f.afterTimeout = false

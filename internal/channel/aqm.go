@@ -10,13 +10,13 @@ import (
 
 // red is the state of random early detection.
 type red struct {
-	average float64 // of the length, in the unit of the thresholds
-	count   int     // frames since the last drop, or -1 when the average is below the minimum
+	average float64 // average queue length, in the unit of the thresholds
+	count   int     // frames since the last drop, or -1 while the average is below Min
 	random  *rand.Rand
 }
 
-// drop reports whether an arriving frame is dropped. length is that of the queue on arrival; idle is how
-// many typical frames could have been sent in the present idle time, 0 when the link is busy.
+// drop reports whether RED drops an arriving frame. length is the queue length on arrival. idle is
+// the number of frames that could have been sent in the current idle time, 0 when the link is busy.
 func (r *red) drop(p *RED, length, idle float64) bool {
 	weight := p.Weight
 	if weight == 0 {
@@ -42,7 +42,8 @@ func (r *red) drop(p *RED, length, idle float64) bool {
 		return true
 	}
 	r.count++
-	// Spreads the drops evenly: the distance between them is uniform, not geometric.
+	// Space the drops evenly: the distance between drops is uniformly, not geometrically,
+	// distributed.
 	rest := 1 - float64(r.count)*base
 	if rest > 0 && r.random.Float64() >= base/rest {
 		return false
@@ -60,18 +61,19 @@ type codel struct {
 	dropping        bool
 }
 
-// waiting is what CoDel dequeues from.
+// waiting is the queue from which CoDel dequeues.
 type waiting[F any] interface {
 	// pop removes the first frame, and returns false when there is none.
 	pop() (packet[F], bool)
 	// bytes returns the length of the queue.
 	bytes() unit.Size
-	// signal signals congestion on a dequeued frame: it marks the frame, or drops it and returns false.
+	// signal signals congestion on a dequeued frame: it marks the frame, or drops it and
+	// returns false.
 	signal(packet[F]) bool
 }
 
 // dequeue returns the frame to send at the time now, and false when none is left (RFC 8289, section
-// 5.6). A frame that is marked instead of dropped is the one to send, as in Linux.
+// 5.6). A frame that is marked instead of dropped is returned, as in Linux.
 func dequeue[F any](c *codel, p CoDel, frame unit.Size, now time.Duration, q waiting[F]) (packet[F], bool) {
 	f, exists, mayDrop := take(c, p, frame, now, q)
 	switch {
@@ -96,8 +98,8 @@ func dequeue[F any](c *codel, p CoDel, frame unit.Size, now time.Duration, q wai
 			f, exists, _ = take(c, p, frame, now, q)
 		}
 		c.dropping = true
-		// When it stopped dropping only just now, the rate that controlled the queue then is the
-		// best to start with.
+		// If the last dropping state ended recently, start with its drop rate, which
+		// controlled the queue.
 		delta := c.count - c.previous
 		c.count = 1
 		if delta > 1 && now-c.dropNext < 16*p.Interval {
@@ -109,7 +111,7 @@ func dequeue[F any](c *codel, p CoDel, frame unit.Size, now time.Duration, q wai
 	return f, exists
 }
 
-// take is the RFC's dodequeue.
+// take is dodequeue of RFC 8289; mayDrop is its ok_to_drop.
 func take[F any](c *codel, p CoDel, frame unit.Size, now time.Duration, q waiting[F]) (f packet[F], exists, mayDrop bool) {
 	if f, exists = q.pop(); !exists {
 		c.above = false
@@ -126,7 +128,7 @@ func take[F any](c *codel, p CoDel, frame unit.Size, now time.Duration, q waitin
 	return f, true, mayDrop
 }
 
-// control is the control law: the time of the next drop.
+// control returns the time of the next drop by CoDel's control law.
 func control(t, interval time.Duration, count int) time.Duration {
 	return t + time.Duration(float64(interval)/math.Sqrt(float64(count)))
 }

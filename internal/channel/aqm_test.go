@@ -12,11 +12,11 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// list is a queue for CoDel.
+// list is a queue that implements waiting.
 type list struct {
 	frames  []packet[int32]
 	dropped []int32
-	// capable frames are marked in place of being dropped.
+	// capable: frames are ECN-capable and marked instead of dropped.
 	capable bool
 	marked  int
 }
@@ -49,21 +49,22 @@ func (l *list) signal(f packet[int32]) bool {
 	return false
 }
 
-// The times of drops follow RFC 8289, section 5: the first an interval after the sojourn time went
-// above the target, the next ones an interval, divided by the root of their count, apart.
+// The times of drops follow RFC 8289, section 5: the first drop is an interval after the sojourn
+// time rose above the target, and the next ones follow at interval/sqrt(count).
 func TestCoDelDropTimes(t *testing.T) {
 	for _, marks := range []bool{false, true} {
 		testCoDelTimes(t, marks)
 	}
 }
 
-// testCoDelTimes looks at the times of drops, or at those of marks, which are the same.
+// testCoDelTimes checks the times of drops, or those of marks, which are the same.
 func testCoDelTimes(t *testing.T, marks bool) {
 	var c codel
 	q := &list{capable: marks}
 	p := CoDel{Target: 5 * ms, Interval: 100 * ms}
 	var drops []time.Duration
-	// A frame is dequeued each millisecond, having waited for 20 ms, and the queue stays long.
+	// A frame is dequeued every millisecond after a sojourn time of 20 ms, and the queue stays
+	// long.
 	for now := time.Duration(0); now < 400*ms; now += ms {
 		for len(q.frames) < 10 {
 			q.frames = append(q.frames, packet[int32]{size: 1000, arrived: now - 20*ms})
@@ -79,7 +80,8 @@ func testCoDelTimes(t *testing.T, marks bool) {
 			drops = append(drops, now)
 		}
 	}
-	// 100, +100/sqrt(1), +100/sqrt(2), +100/sqrt(3), ... from there on, at the next dequeue.
+	// Drops are due at 100 ms, then 100/sqrt(1), 100/sqrt(2), 100/sqrt(3), ... later, each at
+	// the next dequeue.
 	next, want := 100.0, []time.Duration{100 * ms}
 	for n := 1; ; n++ {
 		next += 100 / math.Sqrt(float64(n))
@@ -119,8 +121,8 @@ func (m *markable) Mark(slot int32) bool {
 	return true
 }
 
-// overload offers a fifth more than the link carries to a queue of two seconds, and returns the
-// pipe, what it delivered of which size in all, and when.
+// overload offers 120 % of the rate to a link with a queue of two seconds. It returns the pipe, the
+// number of bytes delivered and the time of the last delivery.
 func overload(t *testing.T, queue Queue, store *markable) (pipe *Pipe[int32], size int64, last time.Duration) {
 	queue.Limit = Limit{Time: 2 * time.Second}
 	p := Profile{Rate: 10 * unit.MbitPerSecond, Delay: 10 * ms, Queue: queue}
@@ -140,19 +142,19 @@ func overload(t *testing.T, queue Queue, store *markable) (pipe *Pipe[int32], si
 	return pipe, size, last
 }
 
-// disciplines are those that can mark.
+// disciplines are the disciplines that support ECN.
 var disciplines = map[string]Queue{
 	"red":   {Discipline: DisciplineRED, RED: RED{Min: Limit{Time: 5 * ms}, Max: Limit{Time: 50 * ms}, P: 0.1}},
 	"codel": {Discipline: DisciplineCoDel},
 }
 
-// What can be marked is marked where it would be dropped, what cannot is dropped, and the rate
-// stays.
+// ECN-capable frames are marked instead of dropped, others are dropped, and the link stays
+// saturated.
 func TestMarksInPlaceOfDrops(t *testing.T) {
 	for name, queue := range disciplines {
 		for _, tt := range []struct {
 			ecn   bool
-			share int32 // of frames that can be marked
+			share int32 // every share-th frame is ECN-capable
 		}{{false, 1}, {true, 1}, {true, 2}, {true, 1 << 30}} {
 			queue.ECN = tt.ecn
 			store := &markable{&refs{t, map[int32]int{}}, tt.share, map[int32]bool{}}
@@ -169,7 +171,8 @@ func TestMarksInPlaceOfDrops(t *testing.T) {
 			if marks != (c.Marked > 1) || dropped != (drops > 1) {
 				t.Errorf("%s %+v: %d marked and %d dropped", name, tt, c.Marked, drops)
 			}
-			// Frames that fill the link at its rate from the first on, and then the delay.
+			// The link is saturated from the first frame on; the last frame then has
+			// the delay.
 			if want := pipe.Profile().Rate.TimeFor(unit.Size(size)) + 10*ms; last < want || last > want+ms {
 				t.Errorf("%s %+v: %d bytes by %s, want %s", name, tt, size, last, want)
 			}
@@ -180,7 +183,7 @@ func TestMarksInPlaceOfDrops(t *testing.T) {
 	}
 }
 
-// Where no frame can be marked, a queue that marks does what one does that does not.
+// If no frame is ECN-capable, a queue with ECN behaves like one without.
 func TestPropertyNothingToMark(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, offers := genProfile(t), genOffers(t)
@@ -207,7 +210,7 @@ func TestFullQueueMarksNothing(t *testing.T) {
 		store.refs.refs[slot] = 1
 		pipe.Arrive(0, 1000, &slot)
 	}
-	// The first is sent, the second waits: the average is nothing until the third.
+	// The first frame is sent and the second is queued, so the average is 0 until the third.
 	if c := pipe.Counted(); c.Marked != 0 || c.RED != 2 {
 		t.Errorf("%+v", c)
 	}
@@ -239,8 +242,8 @@ func TestCoDelLeavesShortQueuesAlone(t *testing.T) {
 }
 
 func TestCoDelBringsTheDelayDown(t *testing.T) {
-	// 10 % more than the link carries: drop-tail fills its second of queue, CoDel does not. It is
-	// no flow that reacts, so CoDel has to drop ever faster.
+	// The offered load is 110 % of the rate. Drop-tail fills its queue of one second, CoDel
+	// does not. The load does not react to drops, so CoDel drops at an increasing rate.
 	p := Profile{Rate: 10 * unit.MbitPerSecond, Queue: Queue{Limit: Limit{Time: time.Second}, Discipline: DisciplineCoDel}}
 	offers := steady(60_000, p.Rate.TimeFor(1000)*10/11, 1000)
 	out, pipe := play(t, p, 1, offers, nil, always)
@@ -250,8 +253,8 @@ func TestCoDelBringsTheDelayDown(t *testing.T) {
 	}
 }
 
-// The average is the exponential one, and decays as if frames came while there are none (Floyd and
-// Jacobson, section 4).
+// The average is an EWMA, which decays in idle time as if frames arrived at an empty queue (Floyd
+// and Jacobson, section 4).
 func TestREDAverage(t *testing.T) {
 	p := &RED{Min: Limit{Packets: 5}, Max: Limit{Packets: 15}, P: 0.1, Weight: 0.002}
 	r := red{count: -1, random: rand.New(rand.NewPCG(1, 1))}
@@ -276,7 +279,7 @@ func TestREDDistances(t *testing.T) {
 	}{
 		{10, 0.05},
 		{12.5, 0.075},
-		{17.5, 0.1 + 0.9*2.5/15}, // the gentle slope
+		{17.5, 0.1 + 0.9*2.5/15}, // on the gentle slope
 	} {
 		p := &RED{Min: Limit{Packets: 5}, Max: Limit{Packets: 15}, P: 0.1}
 		r := red{count: 0, average: tt.average, random: rand.New(rand.NewPCG(2, 2))}
@@ -294,7 +297,7 @@ func TestREDDistances(t *testing.T) {
 		if float64(longest) > most {
 			t.Errorf("average %v: distance %d, more than %v", tt.average, longest, most)
 		}
-		// The share of drops that a frame-by-frame computation of the paper's formula gives.
+		// The share of drops by the paper's formula, computed frame by frame.
 		want := 1 / meanDistance(tt.base)
 		if got := float64(drops) / n; math.Abs(got/want-1) > 0.02 {
 			t.Errorf("average %v: %v dropped, want %v", tt.average, got, want)

@@ -14,13 +14,13 @@ type packet[F any] struct {
 	frame   F
 }
 
-// Store counts references to frames. A frame that arrives at a pipe has one.
+// Store counts references to frames. An arriving frame has one reference.
 type Store[F any] interface {
 	Retain(F)
 	Release(F)
 }
 
-// Marker is a Store whose frames can be ECN-marked. With any other Store none can.
+// Marker is a Store whose frames can be ECN-marked. With any other Store no frame is ECN-capable.
 type Marker[F any] interface {
 	// Mark marks a frame as Congestion Experienced (RFC 3168), and reports whether it is
 	// ECN-capable.
@@ -31,20 +31,20 @@ type Marker[F any] interface {
 type Counters struct {
 	Arrived, ArrivedBytes uint64
 	Duplicated            uint64
-	// Tail, RED and CoDel are drops of the queue, by cause.
+	// Tail, RED and CoDel count drops by the queue, by cause.
 	Tail, RED, CoDel uint64
-	// Lost are frames lost by the wire.
+	// Lost counts frames lost by the wire.
 	Lost uint64
-	// Marked are frames that RED or CoDel marked instead of dropping them.
+	// Marked counts frames that RED or CoDel marked instead of dropping.
 	Marked uint64
 }
 
-// Pipe is one direction of a link in virtual time. It has no clock: times count from any origin, and a
-// time before the latest one counts as the latest. F is the frame itself or a handle of it. A Pipe is
-// not safe for concurrent use.
+// Pipe is one direction of a link in virtual time. It has no clock: times are relative to any
+// origin, and a time earlier than the latest one is taken as the latest. F is the frame itself or a
+// handle of it. A Pipe is not safe for concurrent use.
 type Pipe[F any] struct {
-	// plain: no loss, duplication or jitter, and a drop-tail queue. Most pipes are plain, and take a fast
-	// path, whose fields come first.
+	// plain: no loss, duplication or jitter, and a drop-tail queue. Most pipes are plain, and
+	// take a fast path, whose fields come first.
 	plain bool
 	now   time.Duration
 	free  time.Duration // when the transmitter finishes the last frame
@@ -57,9 +57,9 @@ type Pipe[F any] struct {
 
 	profile  Profile
 	loose    flight[F]
-	overtook Arrival[F] // the last delivered from loose
-	codel    CoDel      // the profile's, with defaults in place
-	frame    unit.Size  // the largest, for CoDel and for the average of RED
+	overtook Arrival[F] // last frame delivered from loose
+	codel    CoDel      // parameters of the profile, with defaults filled in
+	frame    unit.Size  // maximum frame size, for CoDel and for the average of RED
 	store    Store[F]
 	marker   Marker[F] // the store, or nil
 
@@ -69,11 +69,12 @@ type Pipe[F any] struct {
 	losses   *rand.Rand
 	copies   *rand.Rand
 	jitters  *rand.Rand
-	sequence uint64 // of frames in loose
+	sequence uint64 // number of the next frame in loose
 }
 
-// NewPipe returns a pipe. Seed and stream determine all random numbers. Loss, duplication, jitter and RED
-// each have a generator, so that a change of one does not change the others.
+// NewPipe returns a pipe. Seed and stream determine all random numbers. Loss, duplication, jitter
+// and RED each have a generator, so that changing one does not affect the random numbers of the
+// others.
 func NewPipe[F any](p Profile, frame unit.Size, seed, stream uint64, s Store[F]) *Pipe[F] {
 	generator := func(purpose uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, stream<<8|purpose)) }
 	marker, _ := s.(Marker[F])
@@ -102,8 +103,8 @@ func (p *Pipe[F]) Overtakes() bool { return !p.plain && p.profile.Jitter.Reorder
 // Flying returns the number of frames being sent or on the wire.
 func (p *Pipe[F]) Flying() int { return p.fly.count + len(p.loose) }
 
-// Set changes the profile at the time now. Frames being sent or on the wire are not affected; queued
-// frames stay, even beyond a smaller limit.
+// Set changes the profile at the time now. Frames being sent or on the wire are not affected;
+// queued frames stay, even beyond a smaller limit.
 func (p *Pipe[F]) Set(now time.Duration, profile Profile) {
 	p.advance(now)
 	if profile.Queue != p.profile.Queue {
@@ -146,7 +147,7 @@ func (p *Pipe[F]) Arrive(at time.Duration, size int32, frame *F) {
 		p.store.Release(*frame)
 	case busy:
 		p.queue.push(at, size, frame)
-	case q.Discipline == DisciplineCoDel: // its state follows every frame
+	case q.Discipline == DisciplineCoDel: // CoDel needs every frame to pass the queue
 		p.queue.push(at, size, frame)
 		p.advance(at)
 	default:
@@ -196,13 +197,13 @@ func (p *Pipe[F]) length(in Limit) float64 {
 	return float64(p.wait())
 }
 
-// idle returns how many of the largest frames could have been sent in the present idle time.
+// idle returns how many frames of maximum size could have been sent in the current idle time.
 func (p *Pipe[F]) idle() float64 {
 	if p.queue.len() > 0 || p.now <= p.free {
 		return 0
 	}
 	if p.profile.Rate == 0 {
-		return float64(p.now - p.free) // a frame takes no time; count one each nanosecond
+		return float64(p.now - p.free) // a frame takes no time: count one per nanosecond
 	}
 	return float64(p.now-p.free) / float64(p.profile.Rate.TimeFor(p.frame))
 }
@@ -226,7 +227,7 @@ func (p *Pipe[F]) advance(now time.Duration) {
 	p.now = max(p.now, now)
 }
 
-// controlled is CoDel's view of a pipe.
+// controlled implements waiting for a pipe.
 type controlled[F any] Pipe[F]
 
 //lint:ignore U1000 called through waiting
@@ -265,7 +266,7 @@ func (p *Pipe[F]) send(size int32, frame *F, t time.Duration) {
 	}
 }
 
-// occupy occupies the transmitter for a frame.
+// occupy advances free by the transmission time of a frame that starts at the time t or later.
 func (p *Pipe[F]) occupy(size int32, t time.Duration) {
 	if t > p.free {
 		p.line.rest = 0
@@ -273,16 +274,16 @@ func (p *Pipe[F]) occupy(size int32, t time.Duration) {
 	p.free = t + p.line.send(size)
 }
 
-// transmit is send in a plain pipe.
+// transmit is the fast path of send, for a plain pipe.
 func (p *Pipe[F]) transmit(size int32, frame *F, t time.Duration) {
 	p.occupy(size, t)
-	// After a change that shortens the delay frames stay in order.
+	// Frames stay in order after a change that shortens the delay.
 	p.last = max(p.last, p.free+p.profile.Delay)
 	a := p.fly.push()
 	a.At, a.Size, a.Frame = p.last, size, *frame
 }
 
-// lose draws whether the wire loses a frame.
+// lose reports whether the wire loses the next frame, by the random loss model.
 func (p *Pipe[F]) lose() bool {
 	l := &p.profile.Loss
 	switch l.Kind {
@@ -302,7 +303,7 @@ func (p *Pipe[F]) lose() bool {
 	return false
 }
 
-// deliver puts a frame on the wire whose transmission ends at p.free.
+// deliver puts a frame on the wire. Its transmission ends at p.free.
 func (p *Pipe[F]) deliver(size int32, frame *F) {
 	delay := p.profile.Delay
 	switch amount := float64(p.profile.Jitter.Amount); p.profile.Jitter.Kind {
@@ -325,8 +326,8 @@ func (p *Pipe[F]) deliver(size int32, frame *F) {
 	}
 }
 
-// Due returns the next frame to be delivered up to and at the time now, and false when there is none. The
-// caller releases it.
+// Due returns the next frame to be delivered up to and at the time now, and false when there is
+// none. The caller releases it.
 func (p *Pipe[F]) Due(now time.Duration) (Arrival[F], bool) {
 	if a := p.due(now); a != nil {
 		return *a, true
@@ -340,8 +341,8 @@ func (p *Pipe[F]) due(now time.Duration) *Arrival[F] {
 	} else if now > p.now {
 		p.now = now
 	}
-	// At equal times, a frame of fly was sent before one of loose: for that to overtake, a later one was
-	// sent before it.
+	// At equal times the frame in fly was sent first: frames put into fly after a frame of
+	// loose have a later time.
 	if len(p.loose) > 0 && (p.fly.count == 0 || p.loose[0].At < p.fly.head().At) {
 		if p.loose[0].At > now {
 			return nil
@@ -355,8 +356,8 @@ func (p *Pipe[F]) due(now time.Duration) *Arrival[F] {
 	return p.fly.drop()
 }
 
-// Take is Due and then Next, without a copy: the frame, nil when there is none, is valid until the next
-// Arrive.
+// Take calls Due and then Next, without copying the frame. The frame is nil if there is none, and
+// valid until the next Arrive.
 func (p *Pipe[F]) Take(now time.Duration) (*Arrival[F], time.Duration) {
 	if p.queue.len() > 0 || len(p.loose) > 0 || p.fly.count == 0 || p.fly.head().At > now {
 		a := p.due(now)
@@ -370,11 +371,11 @@ func (p *Pipe[F]) Take(now time.Duration) (*Arrival[F], time.Duration) {
 	return a, p.fly.head().At
 }
 
-// Next returns when the next frame is delivered, or a little earlier when CoDel may still drop it; Never
-// when there is none.
+// Next returns the time of the next delivery, or Never. With CoDel it may be earlier, because CoDel
+// may still drop the frame.
 func (p *Pipe[F]) Next() time.Duration {
 	if p.plain && p.fly.count > 0 && len(p.loose) == 0 {
-		return p.fly.head().At // queued frames come after it
+		return p.fly.head().At // queued frames are delivered after it
 	}
 	at := Never
 	if p.fly.count > 0 {
@@ -384,8 +385,8 @@ func (p *Pipe[F]) Next() time.Duration {
 		at = min(at, p.loose[0].At)
 	}
 	if p.queue.len() > 0 {
-		// The first queued frame is not delivered before this. CoDel may drop it, and the second may
-		// be shorter.
+		// Lower bound of the delivery of the first queued frame. CoDel may drop that frame,
+		// and the next one may be shorter.
 		first := p.free + p.profile.Least()
 		if p.profile.Queue.Discipline != DisciplineCoDel {
 			first += p.line.next(p.queue.head().size)
@@ -395,7 +396,7 @@ func (p *Pipe[F]) Next() time.Duration {
 	return at
 }
 
-// Frames yields all frames queued or on the wire.
+// Frames iterates over all frames queued or on the wire.
 func (p *Pipe[F]) Frames(yield func(*F) bool) {
 	for i := range p.queue.frames.count {
 		if !yield(&p.queue.frames.at(i).frame) {
@@ -425,14 +426,14 @@ func (p *Pipe[F]) Flush() int {
 	return n
 }
 
-// line is a transmitter with a rate in bit/s, 0 for unlimited. It carries fractions of a nanosecond over
-// to the next frame, so that the mean rate is exact.
+// line is a transmitter with a rate in bit/s, 0 for unlimited. It carries fractions of a nanosecond
+// over to the next frame, so that the mean rate is exact.
 type line struct {
 	rate uint64
-	// rest is by how much the end of the last frame is later than the nanosecond returned, in
-	// parts of 1/rate ns.
+	// rest is the fraction of a nanosecond by which the last frame ended later than returned,
+	// in units of 1/rate ns.
 	rest uint64
-	// The time of a frame of the size is whole, and part in parts of 1/rate ns.
+	// Cache: the transmission time of a frame of size is whole plus part/rate ns.
 	size  int32
 	whole time.Duration
 	part  uint64
@@ -444,7 +445,7 @@ func (l *line) next(size int32) time.Duration {
 		return 0
 	}
 	if size != l.size {
-		bits := uint64(size) * 8 * uint64(time.Second) // less than 2^64: a size has 31 bits
+		bits := uint64(size) * 8 * uint64(time.Second) // no overflow: a size has 31 bits
 		l.size, l.whole, l.part = size, time.Duration(bits/l.rate), bits%l.rate
 	}
 	if l.rest+l.part >= l.rate {
@@ -453,7 +454,7 @@ func (l *line) next(size int32) time.Duration {
 	return l.whole
 }
 
-// send is next, and accounts for the frame.
+// send returns the same as next and carries the fraction over to the next frame.
 func (l *line) send(size int32) time.Duration {
 	d := l.next(size)
 	if l.rate == 0 {
@@ -467,7 +468,7 @@ func (l *line) send(size int32) time.Duration {
 
 // ring is a growing ring buffer.
 type ring[T any] struct {
-	slots []T // its length is a power of two
+	slots []T // the length is a power of two
 	first int
 	count int
 }
@@ -479,7 +480,7 @@ func (r *ring[T]) at(i int) *T { return &r.slots[(r.first+i)&(len(r.slots)-1)] }
 // empty returns the ring without its elements.
 func (r *ring[T]) empty() ring[T] { return ring[T]{slots: r.slots} }
 
-// push appends an element, for the caller to fill.
+// push appends an element and returns it for the caller to fill.
 func (r *ring[T]) push() *T {
 	if r.count == len(r.slots) {
 		r.grow()
@@ -495,7 +496,8 @@ func (r *ring[T]) grow() {
 	r.slots, r.first = slots, 0
 }
 
-// drop removes the first element, which is valid until the next push; there is one.
+// drop removes and returns the first element, which is valid until the next push. The ring must not
+// be empty.
 func (r *ring[T]) drop() *T {
 	v := &r.slots[r.first]
 	r.first = (r.first + 1) & (len(r.slots) - 1)
@@ -506,7 +508,7 @@ func (r *ring[T]) drop() *T {
 // fifo is a queue of frames.
 type fifo[F any] struct {
 	frames ring[packet[F]]
-	size   unit.Size // of the frames
+	size   unit.Size // sum of the frame sizes
 }
 
 func (q *fifo[F]) len() int         { return q.frames.count }
@@ -535,7 +537,7 @@ func (q *fifo[F]) pop() (packet[F], bool) {
 // Arrival is a frame on the wire.
 type Arrival[F any] struct {
 	At time.Duration
-	// Size and Frame are those that it arrived with.
+	// Size and Frame are the arguments of Arrive.
 	Size  int32
 	Frame F
 }
@@ -550,8 +552,8 @@ func (a *overtaker[F]) before(b *overtaker[F]) bool {
 	return a.At < b.At || a.At == b.At && a.sequence < b.sequence
 }
 
-// flight is a heap of frames by their time, those of the same time in the order in which they were
-// sent. container/heap would allocate for each frame.
+// flight is a heap of frames ordered by delivery time, then by order of sending. container/heap
+// would allocate for each frame.
 type flight[F any] []overtaker[F]
 
 func (h *flight[F]) push(a overtaker[F]) {

@@ -13,7 +13,7 @@ import (
 
 const ms = time.Millisecond
 
-// refs counts references of slots and fails on a wrong release.
+// refs is a Store that fails the test when a slot without references is released.
 type refs struct {
 	t    rapid.TB
 	refs map[int32]int
@@ -29,27 +29,27 @@ func (r *refs) Release(slot int32) {
 	}
 }
 
-// offer is a frame that comes.
+// offer is a frame that arrives.
 type offer struct {
 	at   time.Duration
 	size int32
 }
 
-// sent is a frame that is delivered; slot is the number of its offer.
+// sent is a delivered frame; slot is the index of its offer.
 type sent struct {
 	at   time.Duration
 	slot int32
 	size int32
 }
 
-// change is what happens to a pipe at a time.
+// change sets the profile of a pipe at a time.
 type change struct {
 	at      time.Duration
 	profile Profile
 }
 
-// play passes the offers through a pipe, which is asked for what is due only when look says so, and
-// at its end.
+// play passes the offers through a pipe. It calls Due only before offers for which look returns
+// true, and at the end.
 func play(t rapid.TB, p Profile, seed uint64, offers []offer, changes []change, look func(i int) bool) ([]sent, *Pipe[int32]) {
 	store := &refs{t, map[int32]int{}}
 	pipe := NewPipe(p, 1514, seed, 0, store)
@@ -90,7 +90,7 @@ func play(t rapid.TB, p Profile, seed uint64, offers []offer, changes []change, 
 
 func always(int) bool { return true }
 
-// steady is n frames of a size, one each interval.
+// steady returns n frames of a size, one per interval.
 func steady(n int, interval time.Duration, size int32) []offer {
 	list := make([]offer, n)
 	for i := range list {
@@ -149,7 +149,7 @@ func genOffers(t *rapid.T) []offer {
 	return list
 }
 
-// Equal arrivals and seeds meet an equal fate, however often the pipe is looked at.
+// Equal arrivals and seeds give equal deliveries, however often Due is called.
 func TestPropertyDeterministic(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, offers := genProfile(t), genOffers(t)
@@ -158,7 +158,7 @@ func TestPropertyDeterministic(t *testing.T) {
 		one, first := play(t, p, seed, offers, changes, always)
 		two, second := play(t, p, seed, offers, changes, func(i int) bool { return i%7 == 0 })
 		three, _ := play(t, p, seed, offers, changes, func(int) bool { return false })
-		// What is found late comes out of the heap in order all the same.
+		// Deliveries are in order even if Due is called late.
 		if !slices.Equal(one, two) || !slices.Equal(one, three) {
 			t.Fatal("looking changes what happens")
 		}
@@ -172,7 +172,7 @@ func TestPropertyDeterministic(t *testing.T) {
 	})
 }
 
-// Frames leave in the order in which they came unless asked otherwise, and never before their
+// Frames are delivered in order of arrival unless Reorder is set, and never before the minimum
 // delay.
 func TestPropertyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -193,8 +193,8 @@ func TestPropertyOrder(t *testing.T) {
 	})
 }
 
-// In no window does more leave than the rate allows and one frame. The window begins where a
-// frame's sending ends.
+// No window has more than the rate allows plus one frame. Windows begin at the end of a
+// transmission.
 func TestPropertyRate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, offers := genProfile(t), genOffers(t)
@@ -213,7 +213,7 @@ func TestPropertyRate(t *testing.T) {
 	})
 }
 
-// A link that is always offered enough carries its rate.
+// A saturated link carries exactly its rate.
 func TestRateIsReached(t *testing.T) {
 	p := Profile{Rate: 10 * unit.MbitPerSecond, Delay: 20 * ms}
 	out, _ := play(t, p, 1, steady(5000, ms, 1514), nil, always)
@@ -224,11 +224,11 @@ func TestRateIsReached(t *testing.T) {
 }
 
 func TestRateChangesWhileFramesWait(t *testing.T) {
-	// 1000 B at 8 Mbit/s are 1 ms each.
+	// A frame of 1000 bytes takes 1 ms at 8 Mbit/s.
 	p := Profile{Rate: 8 * unit.MbitPerSecond, Delay: 10 * ms}
 	slow := p
 	slow.Rate /= 2
-	// The third frame is being sent when the rate changes, and keeps the old one.
+	// The third frame is being sent when the rate changes, and finishes at the old rate.
 	out, _ := play(t, p, 1, append(steady(6, 0, 1000), offer{time.Second, 1000}), []change{{2500 * time.Microsecond, slow}}, func(int) bool { return false })
 	want := []time.Duration{11 * ms, 12 * ms, 13 * ms, 15 * ms, 17 * ms, 19 * ms, 1012 * ms}
 	for i, s := range out {
@@ -241,7 +241,7 @@ func TestRateChangesWhileFramesWait(t *testing.T) {
 	}
 }
 
-// A queue without a rate is none: what waits when the limit goes leaves at once.
+// When the rate limit is removed, all queued frames are sent at once.
 func TestRateIsLifted(t *testing.T) {
 	p := Profile{Rate: 8 * unit.MbitPerSecond}
 	out, _ := play(t, p, 1, append(steady(6, 0, 1000), offer{time.Second, 1000}), []change{{2500 * time.Microsecond, Profile{}}}, func(int) bool { return false })
@@ -257,7 +257,7 @@ func TestDropTail(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		limit Limit
-		want  int // of 100 frames of 1000 B at once: the one being sent, and those that wait
+		want  int // accepted of 100 frames of 1000 B at once: one being sent, the rest queued
 	}{
 		{"bytes", Limit{Bytes: 5000}, 6},
 		{"bytes that end within a frame", Limit{Bytes: 5999}, 6},
@@ -303,13 +303,14 @@ func TestGilbertElliott(t *testing.T) {
 	if pipe := NewPipe[int32](Profile{Loss: Loss{Kind: GilbertElliott, Good: 1}}, 1514, 1, 0, nil); !pipe.lose() || pipe.bad {
 		t.Error("does not start in the good state")
 	}
-	// It goes to bad for good after the first frame, and loses there alone.
+	// The model stays in the bad state after the first frame, and only the bad state loses
+	// frames.
 	only := NewPipe[int32](Profile{Loss: Loss{Kind: GilbertElliott, P: 1, R: 0, Bad: 1}}, 1514, 1, 0, nil)
 	if only.lose() || !only.lose() || !only.lose() {
 		t.Error("states do not follow P and R")
 	}
-	// With Good 0 and Bad 1 a burst of losses is a stay in the bad state, of 1/R frames on average,
-	// at least one.
+	// With Good 0 and Bad 1 a burst of losses is one period in the bad state, of 1/R frames on
+	// average and at least one.
 	out, pipe := play(t, Profile{Loss: Loss{Kind: GilbertElliott, P: 0.01, R: 0.2, Bad: 1}}, 3, steady(n, 1000, 100), nil, always)
 	bursts := 0
 	for i := 1; i < len(out); i++ {
@@ -356,8 +357,8 @@ func TestJitterDistribution(t *testing.T) {
 	}
 }
 
-// What is to leave the queue before a frame comes has left it when the frame looks for room,
-// although nobody looked.
+// Frames that are due before an arrival leave the queue before it is checked for room, even without
+// a call of Due.
 func TestRoomIsMadeInTime(t *testing.T) {
 	p := Profile{Rate: 8 * unit.MbitPerSecond, Queue: Queue{Limit: Limit{Packets: 1}}}
 	offers := []offer{{0, 1000}, {0, 1000}, {ms, 1000}, {ms + 1, 1000}, {2 * ms, 1000}}

@@ -1,6 +1,6 @@
-// Package channel says what one direction of a link does to frames (Profile), and does it in
-// virtual time (Pipe): rate, delay, jitter, loss, duplication, queue. It moves no frame and has no
-// clock; package link does with frames, package sim without.
+// Package channel describes one direction of a link (Profile) and emulates it in virtual time
+// (Pipe): rate, delay, jitter, loss, duplication and queue. It sends no frames and has no clock.
+// Package link applies it to Ethernet frames, package sim to simulated packets.
 package channel
 
 import (
@@ -11,11 +11,12 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// Profile is what one direction of a link does to frames. The zero value is a plain wire.
+// Profile is the emulated properties of one direction of a link. The zero value is a wire without
+// limit, delay or loss.
 //
-// A frame first waits in the queue, then is sent at the rate, and then is on the wire, where it is
-// delayed, lost or duplicated. A frame that the wire loses has used the rate; one that the queue
-// drops has not; a duplicate does not.
+// A frame first waits in the queue, is then sent at the rate, and is then on the wire, where it is
+// delayed, lost or duplicated. Frames lost by the wire use transmission time; frames dropped by the
+// queue and duplicates do not.
 type Profile struct {
 	// Rate counts whole Ethernet frames without preamble, FCS and gap, as the kernel's TBF does; 0
 	// is unlimited, anything else is at least 8 kbit/s: below, one frame of 1500 bytes takes longer
@@ -36,15 +37,14 @@ const (
 	MaxDelay = time.Minute
 )
 
-// JitterKind is the distribution of a delay around its middle.
+// JitterKind is the distribution of the delay around Profile.Delay.
 type JitterKind string
 
 const (
 	// Uniform is evenly distributed between -Amount and +Amount.
 	Uniform JitterKind = "uniform"
-	// Normal has the standard deviation Amount. A delay that would be negative is none: the
-	// distribution is cut there, one draw in six when Amount is the whole delay, one in 700 when it
-	// is a third of it.
+	// Normal has the standard deviation Amount. Negative delays are set to 0: one draw in six
+	// if Amount equals the delay, one in 700 if it is a third of the delay.
 	Normal JitterKind = "normal"
 )
 
@@ -67,15 +67,16 @@ type LossKind string
 const (
 	// Random loses each frame with probability P, independently.
 	Random LossKind = "random"
-	// GilbertElliott has a good and a bad state. After each frame it goes from good to bad with
-	// probability P, and from bad to good with probability R; it starts in good. A frame is lost
-	// with probability Good in the one, Bad in the other, so that in the long run (P*Bad + R*Good)
-	// / (P+R) are lost (Hasslinger and Hohlfeld, "The Gilbert-Elliott model for packet loss in real
-	// time services on the internet", MMB 2008; Good = 1-k, Bad = 1-h).
+	// GilbertElliott has a good and a bad state. After each frame it changes from good to bad
+	// with probability P, and from bad to good with probability R; the initial state is good. A
+	// frame is lost with probability Good in the good state and Bad in the bad state, so the
+	// long-run loss rate is (P*Bad + R*Good) / (P+R) (Hasslinger and Hohlfeld, "The
+	// Gilbert-Elliott model for packet loss in real time services on the internet", MMB 2008;
+	// Good = 1-k, Bad = 1-h).
 	GilbertElliott LossKind = "gilbert-elliott"
 )
 
-// Loss is what the wire loses. The fields are probabilities.
+// Loss is the loss model of the wire. P, R, Good and Bad are probabilities.
 type Loss struct {
 	// Kind is random, which loses each frame independently with probability P, or gilbert-elliott,
 	// which has a good and a bad state. It must be given. Example: random
@@ -104,22 +105,22 @@ type Limit struct {
 	Time time.Duration `yaml:"time,omitempty" json:"time,omitempty"`
 }
 
-// Discipline says which frame is dropped when.
+// Discipline is the queueing discipline, which decides which frames are dropped.
 type Discipline string
 
 const (
-	// DisciplineDropTail drops the frame for which there is no room.
+	// DisciplineDropTail drops an arriving frame when the queue is full.
 	DisciplineDropTail Discipline = "drop-tail"
 	// DisciplineRED is random early detection in its gentle form.
 	DisciplineRED Discipline = "red"
-	// DisciplineCoDel is CoDel.
+	// DisciplineCoDel is controlled delay (RFC 8289).
 	DisciplineCoDel Discipline = "codel"
 )
 
-// DefaultQueue is the limit of a queue that has none: the same as package tc's.
+// DefaultQueue is the default limit of a queue, the same as in package tc.
 const DefaultQueue = 50 * time.Millisecond
 
-// Queue is where frames wait for the rate.
+// Queue is the queue in front of the transmitter.
 type Queue struct {
 	// Limit is how much may wait, whatever the discipline; without one it is DefaultQueue.
 	Limit `yaml:",inline"`
@@ -233,7 +234,7 @@ func (l Loss) check() fault.List {
 	return faults
 }
 
-// fields is how many of the fields are set.
+// fields returns the number of fields that are set.
 func (l Limit) fields() int {
 	n := 0
 	for _, set := range []bool{l.Bytes != 0, l.Packets != 0, l.Time != 0} {
@@ -259,7 +260,7 @@ func (l Limit) check() fault.List {
 	return faults
 }
 
-// amount is the limit as a number of its unit.
+// amount returns the limit as a number in its unit.
 func (l Limit) amount() float64 {
 	return float64(l.Bytes) + float64(l.Packets) + float64(l.Time)
 }
@@ -323,7 +324,7 @@ func (c CoDel) check() fault.List {
 	return faults
 }
 
-// filled has the defaults in place.
+// filled returns the parameters with defaults filled in.
 func (c CoDel) filled() CoDel {
 	if c.Target == 0 {
 		c.Target = defaultTarget
@@ -334,8 +335,8 @@ func (c CoDel) filled() CoDel {
 	return c
 }
 
-// Change is a change of a Profile: what is nil stays. Jitter, Loss and Queue are replaced as a
-// whole.
+// Change is a change of a Profile. Nil fields do not change it. Jitter, Loss and Queue are replaced
+// as a whole.
 type Change struct {
 	// Rate is the rate from now on.
 	// Example: 5Mbit/s
@@ -370,7 +371,7 @@ func replace[T any](to, from *T) {
 	}
 }
 
-// Least is the shortest time that a frame can be on the wire.
+// Least returns the minimum delay of a frame on the wire.
 func (p *Profile) Least() time.Duration {
 	switch p.Jitter.Kind {
 	case Uniform:
@@ -381,5 +382,5 @@ func (p *Profile) Least() time.Duration {
 	return p.Delay
 }
 
-// Never is later than all that happens.
+// Never is a time later than all events.
 const Never = time.Duration(math.MaxInt64)

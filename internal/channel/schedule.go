@@ -8,11 +8,11 @@ import (
 	"github.com/tabane/tabane/internal/fault"
 )
 
-// Direction says which way frames go.
+// Direction is the direction of frames on a link.
 type Direction string
 
 const (
-	// Both is forward and backward alike.
+	// Both means forward and backward.
 	Both Direction = ""
 	// Forward is from the link's end A to its end B.
 	Forward Direction = "forward"
@@ -22,7 +22,7 @@ const (
 
 var _ encoding.TextUnmarshaler = (*Direction)(nil)
 
-// UnmarshalText reads "forward", "backward", or "both" and the empty text for both.
+// UnmarshalText parses "forward", "backward" or "both"; the empty text is Both.
 func (d *Direction) UnmarshalText(text []byte) error {
 	switch v := Direction(text); v {
 	case Both, Forward, Backward:
@@ -38,7 +38,7 @@ func (d *Direction) UnmarshalText(text []byte) error {
 // Has reports whether d includes one of the two directions.
 func (d Direction) Has(one Direction) bool { return d == Both || d == one }
 
-// Step is a change of a link at a time.
+// Step is a scheduled change of a link.
 type Step struct {
 	// At is the time from the request on.
 	// Example: 5s
@@ -49,11 +49,11 @@ type Step struct {
 	Change    `yaml:",inline"`
 }
 
-// Schedule is what happens to a link, in order of time. Steps of the same time apply in the order
-// given.
+// Schedule is a list of changes of a link, sorted by time. Steps of the same time are applied in
+// the order given.
 type Schedule []Step
 
-// Split is the schedule of each direction.
+// Split returns the schedule of each direction.
 func (s Schedule) Split() (forward, backward Schedule) {
 	for _, step := range s {
 		if step.Direction.Has(Forward) {
@@ -67,8 +67,8 @@ func (s Schedule) Split() (forward, backward Schedule) {
 }
 
 // Check finds what is wrong with the schedule of a link that starts with the two profiles: a time
-// that is negative or earlier than the one before, a step that changes nothing, and a profile that
-// a step makes impossible.
+// that is negative or earlier than the one before, a step that changes nothing, and a step that
+// makes a profile invalid.
 func (s Schedule) Check(forward, backward Profile) fault.List {
 	var faults fault.List
 	for i, step := range s {

@@ -16,8 +16,8 @@ const (
 	shortGE      = "ge"
 )
 
-// ParseShort reads "0.1%", the probability that a frame is lost independently of others, or
-// "ge:P:R", a Gilbert-Elliott model that loses all in the bad state. A probability of 0 is no loss.
+// ParseShort parses "0.1%", a random loss with this probability, or "ge:P:R", a Gilbert-Elliott
+// model that loses all frames in the bad state. A probability of 0 means no loss.
 func (l *Loss) ParseShort(text string) error {
 	parts := strings.Split(text, ":")
 	if parts[0] == shortGE {
@@ -46,7 +46,7 @@ func (l *Loss) ParseShort(text string) error {
 	return nil
 }
 
-// Short is the text that ParseShort reads.
+// Short returns the text that ParseShort parses; ok is false if no such text exists.
 func (l *Loss) Short() (text string, ok bool) {
 	number := func(p float64) string { return strconv.FormatFloat(p, 'g', -1, 64) }
 	switch *l {
@@ -60,8 +60,8 @@ func (l *Loss) Short() (text string, ok bool) {
 	return "", false
 }
 
-// ParseShort reads "5ms", "normal:5ms", and either with ":reorder", which lets frames overtake each
-// other. 0s is no jitter.
+// ParseShort parses "5ms" or "normal:5ms", optionally with the suffix ":reorder", which lets frames
+// overtake each other. 0s means no jitter.
 func (j *Jitter) ParseShort(text string) error {
 	got := Jitter{Kind: Uniform}
 	rest, normal := strings.CutPrefix(text, shortNormal+":")
@@ -86,7 +86,7 @@ func (j *Jitter) ParseShort(text string) error {
 	return nil
 }
 
-// Short is the text that ParseShort reads.
+// Short returns the text that ParseShort parses; ok is false if no such text exists.
 func (j *Jitter) Short() (text string, ok bool) {
 	if *j == (Jitter{}) {
 		return "0s", true
@@ -105,8 +105,7 @@ func (j *Jitter) Short() (text string, ok bool) {
 	return text, j.Amount > 0
 }
 
-// ParseShort reads how long a frame may wait, "50ms", or how many bytes may wait, "64kB", in a
-// queue that drops its tail.
+// ParseShort parses the limit of a drop-tail queue, as a time ("50ms") or in bytes ("64kB").
 func (q *Queue) ParseShort(text string) error {
 	got := Queue{}
 	if d, err := time.ParseDuration(text); err == nil {
@@ -123,7 +122,7 @@ func (q *Queue) ParseShort(text string) error {
 	return nil
 }
 
-// Short is the text that ParseShort reads.
+// Short returns the text that ParseShort parses; ok is false if no such text exists.
 func (q *Queue) Short() (text string, ok bool) {
 	switch *q {
 	case Queue{Limit: Limit{Time: q.Time}}:

@@ -63,7 +63,8 @@ func markIPv6(packet []byte) bool {
 	if len(packet) < header || packet[0]>>4 != 6 {
 		return false
 	}
-	// The traffic class is in the low nibble of the first byte and the high nibble of the second.
+	// The traffic class is in the low nibble of the first byte and the high nibble of the
+	// second.
 	if packet[1]>>4&experienced == notCapable {
 		return false
 	}

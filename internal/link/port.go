@@ -18,8 +18,8 @@ const (
 	blockSize = 1 << 16
 	// sendBuffer limits the bytes that the receiving node has not consumed yet.
 	sendBuffer = 8 << 20
-	// batch is the number of frames per sendmmsg; the receiving node's stack handles them before
-	// it returns.
+	// batch is the number of frames per sendmmsg; the receiving node's stack handles them
+	// before it returns.
 	batch = 32
 )
 
@@ -199,7 +199,8 @@ func (p *port) send(first, end int) (int, error) {
 			return int(n), nil
 		case unix.EINTR:
 		case unix.ENETDOWN:
-			// It may be a pending error from before the interface was up; reading it clears it.
+			// It may be a pending error from before the interface was up; reading it
+			// clears it.
 			if !again {
 				return 0, e
 			}

@@ -20,8 +20,8 @@ const priority = 1
 // All threads need it, not only the relay's: Go's scheduler preempts a goroutine every 10 ms and
 // may resume it on another thread, which on a busy machine would have to wait for a CPU.
 func Realtime() error {
-	// A thread that starts meanwhile inherits the policy of its parent, which may be the old one:
-	// repeat until there is no new thread.
+	// A thread that starts meanwhile inherits the policy of its parent, which may be the old
+	// one: repeat until there is no new thread.
 	done := map[int]bool{}
 	for fresh := true; fresh; {
 		tasks, err := os.ReadDir("/proc/self/task")

@@ -5,8 +5,9 @@ import "time"
 // Jitter estimates how much the delay of a path varies (RFC 3550, section 6.4.1 and appendix A.8;
 // paper D, equations 5 and 6). Its zero value has seen nothing.
 type Jitter struct {
-	// Value is J: the mean of how much the delays of two successive packets differ, of which the
-	// last counts for a sixteenth. Delays that are uniform in +-a differ by 2a/3 in the mean.
+	// Value is J: the mean of how much the delays of two successive packets differ, of which
+	// the last counts for a sixteenth. Delays that are uniform in +-a differ by 2a/3 in the
+	// mean.
 	Value time.Duration
 
 	transit time.Duration

@@ -12,16 +12,16 @@ const (
 	InitialRTO = time.Second
 )
 
-// RTT estimates the round-trip time and the retransmission timeout of a path (RFC 6298). The zero value
-// has no sample.
+// RTT estimates the round-trip time and the retransmission timeout of a path (RFC 6298). The zero
+// value has no sample.
 type RTT struct {
-	// SRTT and RTTVAR are those of RFC 6298, MinRTT is the smallest sample. All are 0 before the
-	// first one.
+	// SRTT and RTTVAR are those of RFC 6298, MinRTT is the smallest sample. All are 0 before
+	// the first one.
 	SRTT, RTTVAR, MinRTT time.Duration
 }
 
-// Update takes a sample. Samples that are not positive are ignored: they are below the resolution of the
-// clock.
+// Update takes a sample. Samples that are not positive are ignored: they are below the resolution
+// of the clock.
 func (r *RTT) Update(sample time.Duration) {
 	switch {
 	case sample <= 0:
@@ -35,8 +35,8 @@ func (r *RTT) Update(sample time.Duration) {
 	r.SRTT += (sample - r.SRTT) / 8
 }
 
-// RTO returns the retransmission timeout without backoff: SRTT + 4 RTTVAR, at most MaxRTO. As in Linux,
-// the variation term is at least least, usually MinRTO.
+// RTO returns the retransmission timeout without backoff: SRTT + 4 RTTVAR, at most MaxRTO. As in
+// Linux, the variation term is at least least, usually MinRTO.
 func (r *RTT) RTO(least time.Duration) time.Duration {
 	if r.SRTT == 0 {
 		return InitialRTO

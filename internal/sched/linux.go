@@ -24,8 +24,8 @@ type linux struct {
 const (
 	// burstSize is MPTCP_SEND_BURST_SIZE.
 	burstSize = 1<<16 - 108
-	// Piece is the payload of a page fragment of 32 KiB, which also has a struct mptcp_data_frag
-	// (mptcp_carve_data_frag).
+	// Piece is the payload of a page fragment of 32 KiB, which also has a struct
+	// mptcp_data_frag (mptcp_carve_data_frag).
 	Piece = 1<<15 - 40
 )
 

@@ -25,13 +25,14 @@ type Path struct {
 	// Cwnd and InFlight are the congestion window and what is in flight, in bytes. MSS is the
 	// payload of a full segment.
 	Cwnd, InFlight, MSS int
-	// Queued is the data assigned to the path that is neither acknowledged nor in flight, in bytes. It
-	// is set with Needs.Ahead only.
+	// Queued is the data assigned to the path that is neither acknowledged nor in flight, in
+	// bytes. It is set with Needs.Ahead only.
 	Queued int
-	// SRTT and RTTVAR are the smoothed round-trip time and its variation (RFC 6298), 0 before the
-	// first sample.
+	// SRTT and RTTVAR are the smoothed round-trip time and its variation (RFC 6298), 0 before
+	// the first sample.
 	SRTT, RTTVAR time.Duration
-	// Delay and Jitter are one-way, Rate is the path's rate. They are set with Needs.Delay only.
+	// Delay and Jitter are one-way, Rate is the path's rate. They are set with Needs.Delay
+	// only.
 	Delay, Jitter time.Duration
 	Rate          unit.Bandwidth
 	// Ratio is how many consecutive packets the scheduler ratio assigns to the path.
@@ -47,7 +48,8 @@ type Segment struct {
 	Now time.Duration
 	// Size is the number of bytes that the segment takes of a path's Room.
 	Size int
-	// Window is the rest of the shared window, in bytes, before this segment. The caller enforces it.
+	// Window is the rest of the shared window, in bytes, before this segment. The caller
+	// enforces it.
 	Window int
 	// Unacked is the number of bytes sent and not acknowledged at the data level. Window and
 	// Unacked together are the whole send window.
@@ -79,23 +81,24 @@ func (s Set) Len() int { return bits.OnesCount64(uint64(s)) }
 // Scheduler schedules the segments of one connection, or the packets of one flow of datagrams. It
 // may keep state and is not safe for concurrent use.
 type Scheduler interface {
-	// Next chooses the paths for the segment. Each chosen path is usable and has room for it. The
-	// caller sends the segment on at least one of them: the choice is recorded as made. paths has
-	// the same paths in the same order at every call, at most MaxPaths. Next does not allocate.
+	// Next chooses the paths for the segment. Each chosen path is usable and has room for it.
+	// The caller sends the segment on at least one of them: the choice is recorded as made.
+	// paths has the same paths in the same order at every call, at most MaxPaths. Next does not
+	// allocate.
 	Next(paths []Path, s Segment) Set
 }
 
 // Options are the parameters of the schedulers. A zero value stands for the value of the source
 // named with the scheduler.
 type Options struct {
-	// Beta is the hysteresis of ecf: how much it hesitates to leave the state of waiting for the
-	// fastest path (Lim et al.: 0.25).
+	// Beta is the hysteresis of ecf: how much it hesitates to leave the state of waiting for
+	// the fastest path (Lim et al.: 0.25).
 	Beta float64
-	// Overtaken is the reordering, in packets, that dqj tolerates less than (paper D, section 3.2:
-	// 3).
+	// Overtaken is the reordering, in packets, that dqj tolerates less than (paper D, section
+	// 3.2: 3).
 	Overtaken int
-	// Own makes dqj count the packets that follow on the jittery path itself as well (equation 4 as
-	// printed).
+	// Own makes dqj count the packets that follow on the jittery path itself as well (equation
+	// 4 as printed).
 	Own bool
 }
 
@@ -119,12 +122,12 @@ const Default = "default"
 type Needs struct {
 	// Delay: Path.Delay, Path.Jitter and Path.Rate are measured.
 	Delay bool
-	// Blocked: Next is also called for a segment that does not fit the shared window. It then sends
-	// nothing, and the scheduler learns that the window was the limit.
+	// Blocked: Next is also called for a segment that does not fit the shared window. It then
+	// sends nothing, and the scheduler learns that the window was the limit.
 	Blocked bool
-	// Ahead: the scheduler assigns data to a path before the path's congestion window has room for it.
-	// Path.Room is then the room in the path's send buffer, Path.Queued the data queued there, and the
-	// rest of a Piece is assigned even beyond Room.
+	// Ahead: the scheduler assigns data to a path before the path's congestion window has room
+	// for it. Path.Room is then the room in the path's send buffer, Path.Queued the data queued
+	// there, and the rest of a Piece is assigned even beyond Room.
 	Ahead bool
 }
 

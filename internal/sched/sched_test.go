@@ -231,7 +231,8 @@ func TestDQJ(t *testing.T) {
 		{"experiment 1, 100 ms", [3]unit.Bandwidth{384_000, 384_000, 384_000}, [3]time.Duration{50 * ms, 50 * ms, 100 * ms}, Options{}, 0b011},
 		// floor(128000 * 0.15 / 12000) = 1 twice.
 		{"experiment 3, 150 ms", [3]unit.Bandwidth{128_000, 128_000, 384_000}, [3]time.Duration{50 * ms, 50 * ms, 150 * ms}, Options{}, 0b111},
-		// floor(2.13) twice is 4: the third rests, but alone it has more than the others together.
+		// floor(2.13) twice is 4: the third rests, but alone it has more than the others
+		// together.
 		{"experiment 3, 200 ms", [3]unit.Bandwidth{128_000, 128_000, 384_000}, [3]time.Duration{50 * ms, 50 * ms, 200 * ms}, Options{}, 0b100},
 		// 3 < 4 overtaken packets.
 		{"a larger threshold", [3]unit.Bandwidth{384_000, 384_000, 1}, [3]time.Duration{100 * ms, 100 * ms, 0}, Options{Overtaken: 4}, 0b111},

@@ -34,22 +34,22 @@ const (
 type Options struct {
 	// Spec must have passed Check.
 	Spec *scenario.Spec
-	// Trials is the number of trials of each cell. Default: that of the scenario, or one with Quick.
-	// Trial i of every cell has the seed Seed + i, so that cells are compared with the same random
-	// numbers.
+	// Trials is the number of trials of each cell. Default: that of the scenario, or one with
+	// Quick. Trial i of every cell has the seed Seed + i, so that cells are compared with the
+	// same random numbers.
 	Trials int
 	Seed   uint64
 	// Quick limits each run to the quick time of its traffic.
 	Quick bool
-	// Jobs is the number of runs simulated in parallel. Default: the number of processors. It does not
-	// change results.
+	// Jobs is the number of runs simulated in parallel. Default: the number of processors. It
+	// does not change results.
 	Jobs int
 	// Lateness is the amplitude of a uniform jitter, without reordering, on each link that has
 	// a delay and no jitter of its own, like that of the emulated links of a lab. It also makes
 	// trials differ where nothing else is random.
 	Lateness time.Duration
-	// Capture receives the first trial as a pcap file of a capture at the client. It requires a scenario
-	// of one cell (scenario.Spec.Select).
+	// Capture receives the first trial as a pcap file of a capture at the client. It requires a
+	// scenario of one cell (scenario.Spec.Select).
 	Capture io.Writer
 	// Host describes the host.
 	Host result.Host

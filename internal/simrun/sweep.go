@@ -248,8 +248,8 @@ type SweepOptions struct {
 	Grid
 	// File is the CSV file to which rows are appended.
 	File string
-	// Jobs is the number of runs simulated in parallel. Default: the number of processors. It does not
-	// change results.
+	// Jobs is the number of runs simulated in parallel. Default: the number of processors. It
+	// does not change results.
 	Jobs int
 	// Progress is called for rows as they are written, by one goroutine at a time.
 	Progress func(done, total int, elapsed, eta time.Duration)
