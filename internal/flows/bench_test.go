@@ -12,8 +12,7 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
-// BenchmarkTrack turns the counts of 10,000 flows into a snapshot: all of them carried something,
-// or a tenth.
+// BenchmarkTrack makes a snapshot of 10,000 flows, of which all or a tenth carried packets.
 func BenchmarkTrack(b *testing.B) {
 	for name, part := range map[string]int{"all-busy": 1, "tenth-busy": 10} {
 		b.Run(name, func(b *testing.B) {
@@ -24,7 +23,7 @@ func BenchmarkTrack(b *testing.B) {
 				w.host.sockets = append(w.host.sockets, socketOf(serverA, uint16(i), uint32(i/3)+1))
 			}
 			w.next(b, 100*time.Millisecond)
-			// What the stand-in itself takes is not measured.
+			// The cost of the fake kernel is not measured.
 			still := still{make([]flowcount.Key, n), make([]flowcount.Count, n)}
 			for i, slot := range w.kernel.slots {
 				still.keys[i], still.counts[i] = slot.key, slot.count
@@ -44,7 +43,7 @@ func BenchmarkTrack(b *testing.B) {
 	}
 }
 
-// still is a kernel whose flows stay.
+// still is a fake kernel with a constant set of flows.
 type still struct {
 	keys   []flowcount.Key
 	counts []flowcount.Count
@@ -135,7 +134,7 @@ func BenchmarkWrite(b *testing.B) {
 }
 
 // BenchmarkWatch makes a snapshot of 10,000 flows from the kernel's real counters, all of which
-// carried something.
+// carried packets.
 func BenchmarkWatch(b *testing.B) {
 	ns := namespace(b)
 	const n = 10000
@@ -158,7 +157,7 @@ func BenchmarkWatch(b *testing.B) {
 	carry := func() {
 		for _, c := range sockets {
 			for port := range 1000 {
-				// Nobody is there, and says so now and then.
+				// The port is closed; ICMP errors are ignored.
 				_, _ = c.WriteTo([]byte("x"), &net.UDPAddr{IP: net.IPv6loopback, Port: 1000 + port})
 			}
 		}

@@ -27,43 +27,44 @@ import (
 const (
 	// DefaultInterval is the default of Options.Interval.
 	DefaultInterval = 100 * time.Millisecond
-	// MinInterval bounds Options.Interval: below, reading takes too large a part of it.
+	// MinInterval is the minimum of Options.Interval: with shorter intervals, reading takes too
+	// large a share of the time.
 	MinInterval = 10 * time.Millisecond
-	// MaxInterval bounds Options.Interval.
+	// MaxInterval is the maximum of Options.Interval.
 	MaxInterval = time.Hour
 	// DefaultIdle is the default of Options.Idle.
 	DefaultIdle = 30 * time.Second
 
-	// grace is how long a flow must be quiet whose socket is gone: its last packets may be under
-	// way.
+	// grace is the idle time after which a flow without its socket ends: its last packets may
+	// still be in flight.
 	grace = time.Second
 	// DefaultShare is the default of Options.Share.
 	DefaultShare = 0.02
-	// socketShare is the part of that which is for sockets, the rest is for counters.
+	// socketShare is the fraction of the share for reading sockets; the rest is for counters.
 	socketShare = 0.25
 )
 
 // Options configure a Watcher.
 type Options struct {
-	// Interfaces are the names of those whose packets are counted.
+	// Interfaces are the names of the interfaces whose packets are counted.
 	Interfaces []string
-	// Interval is how often flows are read; 0 means DefaultInterval.
+	// Interval is the time between reads of the flows; 0 means DefaultInterval.
 	Interval time.Duration
-	// Idle is how long a flow without a socket carries nothing before it ends; 0 means DefaultIdle.
+	// Idle is the idle timeout of a flow without a socket; 0 means DefaultIdle.
 	Idle time.Duration
-	// MaxFlows is how many flows there is room for in the kernel; 0 means
-	// flowcount.DefaultMaxFlows. When a quarter of it is left, the flows that were quiet longest,
-	// and for a second at least, end early.
+	// MaxFlows is the capacity of the flow table in the kernel; 0 means
+	// flowcount.DefaultMaxFlows. If less than a quarter of it is free, the flows idle for
+	// longest are evicted, but only after at least a second without packets.
 	MaxFlows int
-	// Share is the part of one processor that reading may take, above 0 and up to 1; 0 means
-	// DefaultShare. Sockets have a quarter of it, and are read as seldom as that takes. The rest is
-	// for counters: with so many flows, or so many that begin and end, that an interval takes more,
-	// the next one is longer. Nothing is lost by that, and snapshots say how long they are.
+	// Share is the maximum fraction of one CPU that reading uses, above 0 and up to 1; 0 means
+	// DefaultShare. A quarter of it is for sockets, which are read less often if necessary. The
+	// rest is for counters: if reading takes more than that, the next interval is longer. No
+	// counts are lost, and a snapshot includes its interval.
 	Share float64
-	// Peers are names for the local addresses of subflows: the egress peer that each leads to.
+	// Peers are the names of egress peers by the local address of their subflows.
 	Peers map[netip.Addr]string
-	// Sink takes each snapshot; an error ends Run. The snapshot and its flows are valid during the
-	// call only.
+	// Sink is called with each snapshot; an error ends Run. The snapshot and its flows are
+	// valid only during the call.
 	Sink func(*Snapshot) error
 	Log  *slog.Logger
 }
@@ -93,13 +94,13 @@ type counter interface {
 	Reasons() ([flowcount.NumReasons]flowcount.Count, error)
 }
 
-// slots are what the counter keeps flows in.
+// slots are the entries of the flow table in the kernel.
 type slots interface {
 	Remove(slot int) error
 	Reuse(slot int) error
 }
 
-// sockets lists those of the host.
+// sockets lists the sockets of the host.
 type sockets interface {
 	Sockets(mptcp.Family, func(*mptcp.Socket)) error
 	Connections(mptcp.Family, func(mptcp.Connection)) error
@@ -112,21 +113,21 @@ type Watcher struct {
 	slots   slots
 	sockets sockets
 	closers []io.Closer
-	// cost is the processor time that the calling thread has used.
+	// cost returns the CPU time of the calling thread.
 	cost func() time.Duration
 
-	// mu protects the tracker: metrics are asked for by others.
+	// mu protects the tracker, because metrics are collected by other goroutines.
 	mu sync.Mutex
 	t  *tracker
-	// next and nextSockets are when counters and sockets may be read again; deaf, that sockets
-	// cannot be.
+	// next and nextSockets are the earliest times of the next read of counters and sockets;
+	// deaf is the error after which sockets are no longer read.
 	next, nextSockets time.Time
 	deaf              error
 }
 
 // New attaches the counters to the interfaces of the calling thread's network namespace. They count
-// from then on until Close. Errors wrap errors.ErrUnsupported when this host cannot, and
-// fs.ErrNotExist when there is no such interface.
+// until Close. Errors wrap errors.ErrUnsupported if this host does not support the counters, and
+// fs.ErrNotExist if an interface does not exist.
 func New(o Options) (_ *Watcher, err error) {
 	if o.Interval == 0 {
 		o.Interval = DefaultInterval
@@ -162,7 +163,7 @@ func New(o Options) (_ *Watcher, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("watch interface %q: %w", name, err)
 		}
-		// Names of interfaces are bytes, those in metrics text.
+		// Interface names are arbitrary bytes, but metric labels must be valid UTF-8.
 		names[uint32(l.Index)] = strings.ToValidUTF8(name, "?")
 	}
 	d, err := mptcp.DialDiag()
@@ -174,7 +175,7 @@ func New(o Options) (_ *Watcher, err error) {
 	return w, nil
 }
 
-// Close detaches the counters. It is not called while Run runs.
+// Close detaches the counters. It must not be called while Run runs.
 func (w *Watcher) Close() error {
 	var errs []error
 	for _, c := range w.closers {
@@ -184,10 +185,10 @@ func (w *Watcher) Close() error {
 	return errors.Join(errs...)
 }
 
-// Run reads the flows at each interval and calls the sink with them, until ctx ends or an error
-// occurs. It takes a last snapshot before it returns.
+// Run reads the flows at each interval and calls the sink with a snapshot, until ctx ends or an
+// error occurs. It takes a final snapshot before it returns.
 func (w *Watcher) Run(ctx context.Context) error {
-	// What reading costs is measured as this thread's time.
+	// The cost of reading is measured as the CPU time of this thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	ticker := time.NewTicker(w.options.Interval)
@@ -214,7 +215,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// read makes one snapshot and gives it away.
+// read takes one snapshot and passes it to the sink.
 func (w *Watcher) read(now time.Time, elapsed time.Duration) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -235,7 +236,7 @@ func (w *Watcher) read(now time.Time, elapsed time.Duration) error {
 	return w.options.Sink(&w.t.snapshot)
 }
 
-// join reads the sockets when there is TCP and they have not been read too much already.
+// join reads the sockets if there are TCP flows and the share for sockets allows it.
 func (w *Watcher) join(now time.Time) {
 	if w.deaf != nil || now.Before(w.nextSockets) {
 		return
@@ -252,7 +253,7 @@ func (w *Watcher) join(now time.Time) {
 			err = w.sockets.Connections(family, w.t.describe)
 		}
 		if err != nil {
-			// Counting continues without them.
+			// Counting continues without sockets.
 			w.deaf = err
 			w.options.Log.Warn("flows are shown without connections and TCP metrics; the kernel needs CONFIG_INET_TCP_DIAG and CONFIG_INET_MPTCP_DIAG", "err", err)
 			return
@@ -262,16 +263,16 @@ func (w *Watcher) join(now time.Time) {
 	w.nextSockets = now.Add(pause(w.cost()-start, w.options.Share*socketShare))
 }
 
-// pause is how long to wait until what takes the cost has taken no more than the share.
+// pause returns how long to wait so that the cost does not exceed the share of the time.
 func pause(cost time.Duration, share float64) time.Duration {
 	return time.Duration(float64(cost) / share)
 }
 
-// threadTime is the processor time that the calling thread has used.
+// threadTime returns the CPU time of the calling thread.
 func threadTime() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
-		// It exists since Linux 2.6.12 and takes no argument that could be wrong.
+		// The clock exists since Linux 2.6.12 and has no argument that could be invalid.
 		panic("BUG: read thread time: " + err.Error())
 	}
 	return time.Duration(t.Nano())

@@ -17,8 +17,8 @@ import (
 	"github.com/tabane/tabane/internal/netns/netnstest"
 )
 
-// A server with a default address and two EPE addresses, each of which leads to a SID, and a client
-// that is also the router of both SIDs.
+// A server with a default address and two EPE addresses, each of which is routed to a SID, and a
+// client that is also the SRv6 endpoint of both SIDs.
 const (
 	serverBatch = `link set eth0 up
 address add 2001:db8:1::10/64 dev eth0 nodad
@@ -54,7 +54,7 @@ func ip(t testing.TB, ns, batch string) {
 	}
 }
 
-// namespace makes a namespace for the time of the test.
+// namespace creates a namespace that is deleted at the end of the test.
 func namespace(t testing.TB) string {
 	t.Helper()
 	ns := netnstest.New(t)
@@ -62,7 +62,7 @@ func namespace(t testing.TB) string {
 	return ns
 }
 
-// testbed makes both and returns the names of their namespaces.
+// testbed creates the server and the client and returns the names of their namespaces.
 func testbed(t testing.TB) (server, client string) {
 	t.Helper()
 	server, client = namespace(t), namespace(t)
@@ -97,7 +97,7 @@ func testbed(t testing.TB) (server, client string) {
 	return server, client
 }
 
-// subflow is what is known of one at the end of the test.
+// subflow is the observed state of a subflow at the end of the test.
 type subflow struct {
 	sid   netip.Addr
 	peer  string
@@ -107,8 +107,8 @@ type subflow struct {
 	ended bool
 }
 
-// TestSubflowsOfAConnection watches a real MPTCP connection over three paths from its beginning to
-// its end.
+// TestSubflowsOfAConnection monitors a real MPTCP connection over three paths from its
+// establishment to its end.
 func TestSubflowsOfAConnection(t *testing.T) {
 	server, clientNS := testbed(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -116,10 +116,10 @@ func TestSubflowsOfAConnection(t *testing.T) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 
-	// What the sink has seen; it has the goroutine of Run, which is over when they are looked at.
+	// State written by the sink in the goroutine of Run; it is read after Run has returned.
 	seen := map[netip.Addr]subflow{}
 	var back uint64
-	all := make(chan struct{}) // closed when all subflows carry something
+	all := make(chan struct{}) // closed when all subflows have carried packets
 	var w *Watcher
 	inside(t, server, func() (err error) {
 		w, err = New(Options{
@@ -262,7 +262,7 @@ func TestSubflowsOfAConnection(t *testing.T) {
 		}
 		bytes += sf.bytes
 	}
-	// Every byte that the application wrote went over one of them.
+	// Every byte that the application wrote was sent on one of them.
 	if bytes <= written || back == 0 {
 		t.Errorf("%d bytes sent and %d received on the wire, the application wrote %d", bytes, back, written)
 	}

@@ -8,7 +8,8 @@ import (
 	"github.com/tabane/tabane/internal/bpf/flowcount"
 )
 
-// aggregateKey is what flows are added up by for monitoring, which must not grow with their number.
+// aggregateKey is the key by which flows are aggregated for monitoring, so that the number of
+// metrics does not grow with the number of flows.
 type aggregateKey struct {
 	iface string
 	sent  bool
@@ -16,20 +17,20 @@ type aggregateKey struct {
 	peer  string
 }
 
-// Aggregate is the sum over the flows of one interface and direction, to one SID and for one egress
-// peer.
+// Aggregate is the sum of the flows with the same interface, direction, SID and egress peer.
 type Aggregate struct {
 	flowcount.Count
-	// Flows is how many there are now.
+	// Flows is the current number of flows.
 	Flows int
-	// Retransmitted counts segments of sent flows that were sent again.
+	// Retransmitted counts retransmitted segments of sent flows.
 	Retransmitted uint64
 }
 
-// maxAggregates bounds how many there are: SIDs come from packets, which may be anyone's.
+// maxAggregates is the maximum number of aggregates: SIDs are read from packets, which anyone can
+// send.
 const maxAggregates = 1024
 
-// otherSIDs stands for what exceeds the bound.
+// otherSIDs is the SID label of flows beyond maxAggregates.
 const otherSIDs = "other"
 
 func (t *tracker) aggregate(f *Flow) *Aggregate {
@@ -68,14 +69,14 @@ var (
 		"Packets that belong to no flow, by the reason.", []string{"reason"}, nil)
 )
 
-// Describe is part of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (w *Watcher) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{bytesDesc, packetsDesc, flowsDesc, retransmittedDesc, rttDesc, connectionsDesc, unparsedDesc} {
 		ch <- d
 	}
 }
 
-// Collect is part of prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (w *Watcher) Collect(ch chan<- prometheus.Metric) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -133,7 +134,7 @@ type Status struct {
 	Unparsed    map[string]uint64 `json:"unparsed_packets"`
 }
 
-// Status says how the watcher is.
+// Status returns a Status.
 func (w *Watcher) Status() any {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -147,7 +148,8 @@ func (w *Watcher) Status() any {
 	return s
 }
 
-// unparsed are the packets that belong to no flow, by the name of the reason, where there are any.
+// unparsed returns the numbers of packets that belong to no flow, by reason; reasons without
+// packets are omitted.
 func unparsed(s *Snapshot) map[string]uint64 {
 	all := map[string]uint64{}
 	for r, c := range s.Unparsed {

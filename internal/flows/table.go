@@ -20,10 +20,10 @@ type Table struct {
 	top int
 	// every is the interval between tables; rates are means over it.
 	every time.Duration
-	// addresses is how many addresses there are to announce to a client; 0 when that is not known.
+	// addresses is the number of addresses announced to a client; 0 if unknown.
 	addresses int
-	// size returns the size of the terminal, on which each table overwrites the previous one; nil
-	// without terminal.
+	// size returns the size of the terminal, on which each table overwrites the previous one;
+	// nil if there is no terminal.
 	size  func() (columns, lines int)
 	hint  string
 	since time.Duration
@@ -35,14 +35,15 @@ type Table struct {
 type TableOptions struct {
 	// Top is the number of connections and other flows that are shown; 0 means as many as fit.
 	Top int
-	// Every is the least interval between two tables.
+	// Every is the minimum interval between two tables.
 	Every time.Duration
-	// Addresses is how many addresses this host may announce to a client, 0 when that is not known.
+	// Addresses is the number of addresses that this host may announce to a client; 0 if
+	// unknown.
 	Addresses int
-	// Size returns the size of the terminal. It is nil without one: then tables are written one
-	// after the other.
+	// Size returns the size of the terminal. If it is nil, tables are written one after the
+	// other.
 	Size func() (columns, lines int)
-	// Hint ends the first line, for example with the keys that have a function.
+	// Hint is appended to the first line, for example a list of keys.
 	Hint string
 }
 
@@ -68,14 +69,14 @@ type rowKey struct {
 	sid           netip.Addr
 }
 
-// row is a subflow: what it sends to one SID, and what it receives.
+// row is a subflow: its sent bytes to one SID and its received bytes.
 type row struct {
 	key            rowKey
 	sent, received uint64 // bytes since the previous table
-	flow           *Flow  // one that knows the socket
+	flow           *Flow  // a flow with a socket, if any
 }
 
-// Write adds the snapshot, and writes a table when one is due or when this is the last snapshot.
+// Write adds the snapshot, and writes a table if one is due or if this is the last snapshot.
 func (t *Table) Write(s *Snapshot, last bool) error {
 	t.since += s.Elapsed
 	for _, f := range s.Flows {
@@ -94,13 +95,13 @@ func (t *Table) Write(s *Snapshot, last bool) error {
 	return err
 }
 
-// The columns, the most important first: those that do not fit are left out.
+// titles are the columns, most important first; columns that do not fit are omitted.
 var titles = [...]string{"Mbit/s", "SHARE", "PATH", "REMOTE", "SRTT ms", "IN Mbit/s", "RETRANS", "CWND", "LOCAL", "SID", "CC", "NOTE"}
 
-// rightAligned are the columns of numbers.
+// rightAligned marks the columns of numbers.
 var rightAligned = [len(titles)]bool{0: true, 1: true, 4: true, 5: true, 6: true, 7: true}
 
-// minColumns are shown on any terminal, and cut if need be.
+// minColumns is the number of columns that are always shown, truncated if necessary.
 const minColumns = 4
 
 // line is a row of cells, or text across all columns.
@@ -154,7 +155,8 @@ func (t *Table) draw(s *Snapshot) string {
 	return t.place(b.String(), columns, height)
 }
 
-// layOut aligns the cells in as many columns as fit; 0 means any number.
+// layOut aligns the cells in columns and omits those that do not fit into the terminal width; 0
+// means no limit.
 func layOut(lines []line, columns int) string {
 	var widths [len(titles)]int
 	for _, l := range lines {
@@ -193,7 +195,8 @@ func layOut(lines []line, columns int) string {
 	return b.String()
 }
 
-// place cuts lines to the terminal and moves the cursor to where the previous table began.
+// place truncates lines to the terminal size and moves the cursor to the start of the previous
+// table.
 func (t *Table) place(text string, columns, height int) string {
 	if t.size == nil {
 		return text + "\n"
@@ -217,8 +220,8 @@ func (t *Table) place(text string, columns, height int) string {
 	return b.String()
 }
 
-// describe returns the lines of a block: for a connection its sum, its subflows, and what its
-// client did not join.
+// describe returns the lines of a block: for a connection its sum, its subflows, and the number of
+// addresses that its client did not join.
 func (t *Table) describe(bl *block, now time.Time) []line {
 	var lines []line
 	indent := ""
@@ -277,7 +280,7 @@ func (t *Table) describeRow(bl *block, r *row, indent string, now time.Time) lin
 	return l
 }
 
-// sidName is empty for packets that are not encapsulated.
+// sidName returns the SID as text, empty for packets that are not encapsulated.
 func sidName(sid netip.Addr) string {
 	if !sid.IsValid() {
 		return ""
@@ -294,7 +297,7 @@ func (t *Table) blocks(s *Snapshot) []*block {
 	}
 	byKey := map[blockKey]*block{}
 	var all []*block
-	// Sent flows first, so that received ones find their row.
+	// Process sent flows first, because received flows are added to their rows.
 	for _, sent := range []bool{true, false} {
 		for _, f := range s.Flows {
 			if f.Sent != sent {
@@ -347,7 +350,8 @@ func (b *block) add(f *Flow) {
 	key := rowKey{f.Local, f.Remote, f.Protocol, f.Interface, f.SID}
 	r := b.byKey[key]
 	if r == nil && !f.Sent {
-		// Received packets often take another way: they are shown with the first sent flow.
+		// Received packets often take another path, so they are shown with the first sent
+		// flow.
 		for _, other := range b.rows {
 			if other.key.local == f.Local && other.key.remote == f.Remote {
 				r = other
@@ -369,7 +373,7 @@ func (b *block) add(f *Flow) {
 	}
 }
 
-// notes returns the packets that belong to no flow.
+// notes returns a line with the packets that belong to no flow.
 func (t *Table) notes(s *Snapshot) string {
 	var parts []string
 	for r, c := range s.Unparsed {

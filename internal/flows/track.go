@@ -12,13 +12,13 @@ import (
 // Snapshot is the state of all flows at the end of an interval.
 type Snapshot struct {
 	Time time.Time
-	// Elapsed is the time since the last one.
+	// Elapsed is the time since the previous snapshot.
 	Elapsed time.Duration
-	// Flows are all that are known: those that carried something in the interval, those that are
-	// quiet, and once more those that have Ended.
+	// Flows are all known flows: those with packets in the interval, idle ones, and for the
+	// last time those that have Ended.
 	Flows []*Flow
-	// Unparsed are the packets that belong to no flow, since the start, by the reason; that for
-	// Counted is 0.
+	// Unparsed counts the packets since the start that belong to no flow, by reason; the count
+	// of reason Counted is 0.
 	Unparsed [flowcount.NumReasons]flowcount.Count
 }
 
@@ -27,30 +27,31 @@ type Flow struct {
 	// ID is unique as long as the process runs.
 	ID        uint64
 	Interface string
-	// Sent: the interface sends the packets, otherwise it receives them. Local is this host's end,
-	// or that on this side of a host which forwards: the source of what is sent, the destination of
-	// what is received.
+	// Sent is set if the interface sends the packets; otherwise it receives them. Local is the
+	// source of sent packets and the destination of received packets, also on a host that
+	// forwards them.
 	Sent          bool
 	Protocol      string
 	Local, Remote netip.AddrPort
-	// SID is where the packets are encapsulated to; the zero Addr when they are not.
+	// SID is the destination of the encapsulation; the zero Addr if packets are not
+	// encapsulated.
 	SID netip.Addr
-	// Peer is the egress peer that the local address stands for, empty when it is not known.
+	// Peer is the egress peer of the local address; empty if unknown.
 	Peer string
-	// Delta is the count of the interval, Total that since the flow was first seen.
+	// Delta is the count in the interval, Total the count since the flow was first seen.
 	Delta, Total flowcount.Count
-	// Ended: this is the flow's last snapshot.
+	// Ended is set in the flow's last snapshot.
 	Ended bool
 
 	key   flowcount.Key
 	slot  int
 	last  flowcount.Count
 	moved time.Time
-	// left is when the flow was removed from the kernel, zero before.
+	// left is the time at which the flow was removed from the kernel; zero before.
 	left time.Time
 	pair *pair
 	sum  *Aggregate
-	// What writers keep with a flow.
+	// State of the writers.
 	drawn uint64
 	fixed []byte
 }
@@ -65,7 +66,8 @@ func rate(bytes uint64, over time.Duration) float64 {
 	return float64(bytes) * 8 / over.Seconds()
 }
 
-// Socket is the TCP socket of the flow and when it was read, or nil when this host has none.
+// Socket returns the TCP socket of the flow and the time at which it was read, or nil if this host
+// has none.
 func (f *Flow) Socket() (*mptcp.Socket, time.Time) {
 	if f.pair == nil || !f.pair.open() {
 		return nil, time.Time{}
@@ -73,8 +75,8 @@ func (f *Flow) Socket() (*mptcp.Socket, time.Time) {
 	return &f.pair.socket, f.pair.at()
 }
 
-// Share is the part of its MPTCP connection's bytes, in this direction and interval, that the flow
-// carried; 1 for the only flow of a connection, 0 when there were none.
+// Share returns the flow's fraction of the bytes of its MPTCP connection in this direction and
+// interval: 1 for the only flow of a connection, 0 if there were no bytes.
 func (f *Flow) Share() float64 {
 	if f.Delta.Bytes == 0 {
 		return 0
@@ -85,8 +87,8 @@ func (f *Flow) Share() float64 {
 	return float64(f.Delta.Bytes) / float64(f.pair.connection.bytes[f.key.Direction])
 }
 
-// Token is the local token of the MPTCP connection, 0 when the flow does not belong to one or that
-// is not known yet.
+// Token returns the local token of the MPTCP connection; 0 if the flow belongs to none or it is not
+// known yet.
 func (f *Flow) Token() uint32 {
 	if f.pair == nil || f.pair.connection == nil {
 		return 0
@@ -94,12 +96,13 @@ func (f *Flow) Token() uint32 {
 	return f.pair.connection.token
 }
 
-// joinTimeout is how long a client may take to join an address that was announced to it.
+// joinTimeout is the time after which an announced address that the client has not joined is
+// reported.
 const joinTimeout = time.Second
 
-// Unjoined reports whether the other end of the flow's MPTCP connection has for a while had fewer
-// subflows than addresses were announced to it, and how many it has. How many were announced is not
-// known: repetitions count.
+// Unjoined reports whether the flow's MPTCP connection has had fewer subflows than announced
+// addresses for joinTimeout, and the number of subflows. The number of addresses is unknown,
+// because the kernel also counts repeated announcements.
 func (f *Flow) Unjoined() (joined int, unjoined bool) {
 	if f.pair == nil || f.pair.connection == nil || !f.pair.open() {
 		return 0, false
@@ -122,52 +125,52 @@ func (f *Flow) Routing() bool {
 	return false
 }
 
-// Ends are the two of a TCP connection, seen from this host.
+// ends are the local and remote address and port of a TCP connection.
 type ends struct{ local, remote netip.AddrPort }
 
 // pair is a TCP connection: its flows and its socket.
 type pair struct {
 	ends   ends
 	flows  int
-	sender *Flow // the sent flow that moved last
+	sender *Flow // the sent flow that carried packets last
 	socket mptcp.Socket
-	// dump is the number of the reading of sockets that the socket was last in, 0 when in none.
+	// dump is the number of the last socket dump that included the socket; 0 if none did.
 	dump       uint64
 	all        *tracker
 	connection *connection
 }
 
-// open reports whether the socket existed when sockets were last read.
+// open reports whether the last socket dump included the socket.
 func (p *pair) open() bool { return p.dump != 0 && p.dump == p.all.dump }
 
-// at is when the socket was read.
+// at returns the time at which the socket was read.
 func (p *pair) at() time.Time { return p.all.dumped }
 
-// closed reports whether there was a socket that is gone.
+// closed reports whether the socket existed and was closed.
 func (p *pair) closed() bool { return p.dump != 0 && p.dump != p.all.dump }
 
-// connection is an MPTCP connection: what its flows carried in the interval, received and sent.
+// connection is an MPTCP connection with the received and sent bytes of its flows in the interval.
 type connection struct {
 	token uint32
 	pairs int
 	round uint64
 	bytes [2]uint64
-	// info is what the kernel said of the connection last, fewer since when it has had fewer
-	// subflows than announced addresses, the zero Time when it has not.
+	// info is the kernel's last state of the connection; fewer is the time since which it has
+	// had fewer subflows than announced addresses, zero if it has not.
 	info  mptcp.Connection
 	fewer time.Time
 }
 
 const (
-	// late is how long a flow keeps its slot after its removal, so that a packet which another
-	// processor was just then counting is the flow's. That takes less than a microsecond, unless
-	// the host of a virtual machine stops it.
+	// late is how long a flow keeps its slot after its removal, so that a packet that another
+	// CPU is counting at that time is attributed to the flow. This takes less than a
+	// microsecond, unless a hypervisor preempts the CPU.
 	late = time.Second
-	// maxRemoved bounds how many flows are removed at one interval.
+	// maxRemoved is the maximum number of flows removed in one interval.
 	maxRemoved = 1024
 )
 
-// tracker turns counts into flows. It does no I/O of its own.
+// tracker maintains flows from counts. It does no I/O.
 type tracker struct {
 	interfaces map[uint32]string
 	peers      map[netip.Addr]string
@@ -175,11 +178,11 @@ type tracker struct {
 
 	round  uint64
 	lastID uint64
-	// slots are the flows by their slot in the kernel, as many as there is room for, flows those
-	// that were read last.
+	// slots are the flows by slot in the kernel, one element for each slot; flows are those of
+	// the last read.
 	slots, flows []*Flow
 	quiet        []*Flow
-	// leaving are those that were removed and still have their slot, in this order.
+	// leaving are the removed flows that still have their slot, in order of removal.
 	leaving     []*Flow
 	pairs       map[ends]*pair
 	connections map[uint32]*connection
@@ -198,7 +201,7 @@ func newTracker(interfaces map[uint32]string, peers map[netip.Addr]string, idle 
 	}
 }
 
-// read takes all counts.
+// read applies all counts of the kernel.
 func (t *tracker) read(c counter, now time.Time, elapsed time.Duration) error {
 	t.round++
 	t.snapshot.Time, t.snapshot.Elapsed = now, elapsed
@@ -219,7 +222,7 @@ func (t *tracker) read(c counter, now time.Time, elapsed time.Duration) error {
 	return nil
 }
 
-// count notes what has been counted of a flow so far.
+// count updates a flow to its total count in the kernel.
 func (t *tracker) count(f *Flow, count flowcount.Count, now time.Time) {
 	f.Delta = minus(count, f.last)
 	if f.Delta == (flowcount.Count{}) {
@@ -232,7 +235,7 @@ func (t *tracker) count(f *Flow, count flowcount.Count, now time.Time) {
 	t.carry(f)
 }
 
-// carry adds what a flow carried to the sums.
+// carry adds the flow's delta to the sums.
 func (t *tracker) carry(f *Flow) {
 	f.Total = plus(f.Total, f.Delta)
 	f.sum.Count = plus(f.sum.Count, f.Delta)
@@ -256,7 +259,7 @@ func (t *tracker) carryConnection(f *Flow) {
 	c.bytes[f.key.Direction] += f.Delta.Bytes
 }
 
-// add makes a flow that is seen for the first time.
+// add adds a flow that is seen for the first time.
 func (t *tracker) add(slot int, key *flowcount.Key, now time.Time) *Flow {
 	t.lastID++
 	f := &Flow{ID: t.lastID, Interface: t.interfaces[key.Ifindex], Sent: key.Sent(), SID: key.SID(), key: *key, slot: slot, moved: now}
@@ -286,7 +289,7 @@ func (t *tracker) add(slot int, key *flowcount.Key, now time.Time) *Flow {
 
 const protocolTCP = 6
 
-// family is the index of a flow's family in tracker.tcp.
+// family returns the index of a flow's address family in tracker.tcp.
 func family(key *flowcount.Key) int {
 	if key.Family == 4 {
 		return 0
@@ -294,7 +297,7 @@ func family(key *flowcount.Key) int {
 	return 1
 }
 
-// remove forgets a flow.
+// remove removes a flow from the tracker.
 func (t *tracker) remove(f *Flow) {
 	t.slots[f.slot] = nil
 	f.sum.Flows--
@@ -312,7 +315,7 @@ func (t *tracker) remove(f *Flow) {
 	}
 }
 
-// leave takes a pair out of its MPTCP connection.
+// leave removes a pair from its MPTCP connection.
 func (t *tracker) leave(p *pair) {
 	c := p.connection
 	if c == nil {
@@ -321,11 +324,12 @@ func (t *tracker) leave(p *pair) {
 	if c.pairs--; c.pairs == 0 {
 		delete(t.connections, c.token)
 	}
-	// The flows may still be asked for their token.
+	// Token may still be called on the flows.
 	p.connection = &connection{token: c.token, round: c.round, bytes: c.bytes}
 }
 
-// families are those whose sockets could be those of flows. A socket of IPv6 may speak IPv4.
+// families returns the address families of sockets that may belong to flows. An IPv6 socket may
+// have IPv4 flows.
 func (t *tracker) families() []mptcp.Family {
 	switch {
 	case t.tcp[0] > 0:
@@ -341,13 +345,13 @@ func (t *tracker) startSockets(now time.Time) {
 	t.dumped = now
 }
 
-// socket takes one socket of a reading.
+// socket applies one socket of a dump.
 func (t *tracker) socket(s *mptcp.Socket) {
 	p := t.pairs[ends{s.Local, s.Remote}]
 	if p == nil {
 		return
 	}
-	// What was sent again before the socket was first read may be older than the watch.
+	// Retransmissions before the socket was first read may precede the start of the watcher.
 	if again := s.Retransmitted - p.socket.Retransmitted; p.dump != 0 && p.sender != nil && int32(again) > 0 {
 		p.sender.sum.Retransmitted += uint64(again)
 	}
@@ -365,7 +369,7 @@ func (t *tracker) socket(s *mptcp.Socket) {
 	p.connection = c
 }
 
-// describe notes what the kernel says of an MPTCP connection.
+// describe applies the kernel's state of an MPTCP connection.
 func (t *tracker) describe(info mptcp.Connection) {
 	c := t.connections[info.Token]
 	if c == nil {
@@ -380,8 +384,8 @@ func (t *tracker) describe(info mptcp.Connection) {
 	}
 }
 
-// endSockets adds up connections that pairs have joined in this reading, which the flows were read
-// before.
+// endSockets recomputes the sums of connections that gained pairs in this dump, because flows were
+// read before the dump.
 func (t *tracker) endSockets() {
 	for _, c := range t.connections {
 		c.round, c.bytes = t.round, [2]uint64{}
@@ -393,7 +397,7 @@ func (t *tracker) endSockets() {
 	}
 }
 
-// over reports whether an idle flow has ended.
+// over reports whether a flow has ended because it is idle.
 func (t *tracker) over(f *Flow, now time.Time) bool {
 	switch {
 	case f.pair != nil && f.pair.open():
@@ -404,8 +408,8 @@ func (t *tracker) over(f *Flow, now time.Time) bool {
 	return now.Sub(f.moved) >= t.idle
 }
 
-// finish ends the flows that are over: their slots go to others when nothing can be counted in them
-// any more, and what was counted until then is in their last delta. It completes the snapshot.
+// finish ends the flows that are over and completes the snapshot. A slot is reused only once no
+// packet can be counted in it any more; packets counted until then are in the flow's last delta.
 func (t *tracker) finish(s slots, now time.Time) error {
 	t.snapshot.Flows = t.flows
 	gone := 0
@@ -421,8 +425,8 @@ func (t *tracker) finish(s slots, now time.Time) error {
 		gone++
 	}
 	t.leaving = slices.Delete(t.leaving, 0, gone)
-	// When a quarter is left, those that were quiet longest make room, whether they are over or
-	// not.
+	// If less than a quarter of the slots is free, the flows idle for longest are evicted,
+	// whether they are over or not.
 	early := 0
 	if room := len(t.slots); len(t.flows)-gone-len(t.leaving) > room-room/4 {
 		slices.SortFunc(t.quiet, func(a, b *Flow) int { return a.moved.Compare(b.moved) })

@@ -26,7 +26,7 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
-// kernel stands in for the counters: slots with a count each.
+// kernel is a fake of the counters: slots with a count each.
 type kernel struct {
 	slots   map[int]*slot
 	byKey   map[flowcount.Key]int
@@ -65,7 +65,8 @@ func (k *kernel) carry(key flowcount.Key, packets, size uint64) {
 	k.carryIn(n, packets, size)
 }
 
-// carryIn counts in a slot, as a processor does that found it before its flow was removed.
+// carryIn counts packets in a slot, as a CPU does that looked up the slot before its flow was
+// removed.
 func (k *kernel) carryIn(n int, packets, size uint64) {
 	c := flowcount.Count{Packets: packets, Bytes: size}
 	k.slots[n].count = plus(k.slots[n].count, c)
@@ -98,7 +99,7 @@ func (k *kernel) Reuse(n int) error {
 
 func (k *kernel) Reasons() ([flowcount.NumReasons]flowcount.Count, error) { return k.reasons, k.fail }
 
-// host stands in for sock_diag.
+// host is a fake of sock_diag.
 type host struct {
 	sockets     []mptcp.Socket
 	connections []mptcp.Connection
@@ -151,7 +152,7 @@ func socketOf(local netip.Addr, port uint16, token uint32) mptcp.Socket {
 	}
 }
 
-// watch is a watcher on stand-ins, with a clock of its own.
+// watch is a Watcher with fakes and a simulated clock.
 type watch struct {
 	*Watcher
 	kernel *kernel
@@ -161,7 +162,7 @@ type watch struct {
 
 func newWatch() *watch { return newWatchOf(1 << 15) }
 
-// newWatchOf has room for so many flows.
+// newWatchOf returns a watch with a capacity of room flows.
 func newWatchOf(room int) *watch {
 	w := &watch{kernel: newKernel(room), host: &host{}, now: time.Unix(1000, 0)}
 	w.Watcher = &Watcher{
@@ -172,7 +173,7 @@ func newWatchOf(room int) *watch {
 	return w
 }
 
-// next goes on by d and returns the snapshot.
+// next advances the clock by d and returns the snapshot.
 func (w *watch) next(t testing.TB, d time.Duration) *Snapshot {
 	t.Helper()
 	w.now = w.now.Add(d)
@@ -254,14 +255,14 @@ func TestConnectionEnds(t *testing.T) {
 	if len(w.t.flows)+len(w.t.pairs)+len(w.t.connections)+len(w.t.leaving) != 0 {
 		t.Errorf("kept: %v, %v, %v, %v", w.t.flows, w.t.pairs, w.t.connections, w.t.leaving)
 	}
-	// The same addresses again are another flow, even in the same place.
+	// The same addresses in a later flow are a new flow, even in the same slot.
 	w.kernel.carry(a, 1, 50)
 	if f := find(t, w.next(t, time.Second), a); f == nil || f.ID != 3 || f.Total.Bytes != 50 || f.Ended {
 		t.Errorf("again: %+v", f)
 	}
 }
 
-// TestFinalDelta has packets counted while their flow is removed, and after it has come back.
+// TestFinalDelta counts packets while their flow is removed, and after the flow was added again.
 func TestFinalDelta(t *testing.T) {
 	w := newWatch()
 	dns := sent(serverA, 53, netip.Addr{}, 17)
@@ -280,7 +281,7 @@ func TestFinalDelta(t *testing.T) {
 	if len(s.Flows) != 2 || s.Flows[1].ID != 2 || s.Flows[1].Total.Bytes != 1000 || s.Flows[1].Ended {
 		t.Errorf("flows %+v", s.Flows)
 	}
-	// Its slot is another's now.
+	// Its slot belongs to another flow now.
 	other := sent(serverB, 53, netip.Addr{}, 17)
 	w.kernel.carry(other, 1, 5)
 	if f := find(t, w.next(t, 0), other); f.slot != first.slot || f.Total.Bytes != 5 || first.Total.Bytes != 160 {
@@ -288,7 +289,8 @@ func TestFinalDelta(t *testing.T) {
 	}
 }
 
-// TestSlotsAreKeptForLatePackets gives no slot to another flow before the time is over.
+// TestSlotsAreKeptForLatePackets: the slot of a removed flow is not reused before the time late has
+// elapsed.
 func TestSlotsAreKeptForLatePackets(t *testing.T) {
 	w := newWatchOf(1)
 	a, b := sent(serverA, 53, netip.Addr{}, 17), sent(serverB, 53, netip.Addr{}, 17)
@@ -307,8 +309,8 @@ func TestSlotsAreKeptForLatePackets(t *testing.T) {
 	}
 }
 
-// TestOldestFlowsAreEvicted has more flows than three quarters of the room: the ones that were
-// quiet longest go, open sockets or not.
+// TestOldestFlowsAreEvicted: with more flows than three quarters of the capacity, those idle for
+// longest are evicted, even if their sockets are open.
 func TestOldestFlowsAreEvicted(t *testing.T) {
 	w := newWatchOf(16)
 	for port := range uint16(13) {
@@ -328,7 +330,7 @@ func TestOldestFlowsAreEvicted(t *testing.T) {
 	}
 }
 
-// TestNothingIsLost does what a kernel may do, in any order, and finds every byte in the flows.
+// TestNothingIsLost applies random kernel operations and finds every byte in the flows.
 func TestNothingIsLost(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWatchOf(8)
@@ -391,7 +393,7 @@ func TestSocketIntervalIsBounded(t *testing.T) {
 	for range 21 {
 		w.next(t, 100*time.Millisecond)
 	}
-	// A millisecond each, of which 0.5 % of the time is one each 200 ms.
+	// Each read takes 1 ms; 0.5 % of the time is one read every 200 ms.
 	if w.host.asked != 11 {
 		t.Errorf("sockets were read %d times in 2.1 s, want 11", w.host.asked)
 	}
@@ -401,7 +403,7 @@ func TestReadIntervalIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatch()
 		cost := time.Duration(0)
-		// Four looks at the clock are one reading: twice from one to the next, 4 ms in all.
+		// cost is called four times per read, for two measurements of 2 ms each.
 		w.cost = func() time.Duration { cost += 2 * time.Millisecond; return cost }
 		var lengths []time.Duration
 		w.options.Sink = func(s *Snapshot) error {
@@ -413,7 +415,7 @@ func TestReadIntervalIsBounded(t *testing.T) {
 		if err := w.Run(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
-		// 4 ms are 1.5 % of 267 ms; the last is what is left.
+		// 4 ms are 1.5 % of 267 ms; the last interval is the remaining time.
 		want := []time.Duration{100 * time.Millisecond, 300 * time.Millisecond, 300 * time.Millisecond, 250 * time.Millisecond}
 		if !slices.Equal(lengths, want) {
 			t.Errorf("intervals %v, want %v", lengths, want)
@@ -524,7 +526,7 @@ func TestMetricsAreBounded(t *testing.T) {
 	}
 }
 
-// busy has a connection of two subflows, what comes back, and a flow of UDP.
+// busy returns a watch with a connection of two subflows, its received flows, and a UDP flow.
 func busy(t *testing.T) (*watch, *Snapshot) {
 	w := newWatch()
 	w.host.sockets = []mptcp.Socket{socketOf(serverA, 4000, 0xcafe), socketOf(serverB, 4001, 0xcafe)}
@@ -587,7 +589,7 @@ func TestCSV(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	rows, err := csv.NewReader(&out).ReadAll() // of equal length
+	rows, err := csv.NewReader(&out).ReadAll() // checks that all rows have equal length
 	if err != nil || len(rows) != 9 {
 		t.Fatalf("%d rows, %v", len(rows), err)
 	}
@@ -661,8 +663,8 @@ routing sessions:
 	}
 }
 
-// TestTableFits draws on small terminals: it must not leave them, and overwrite exactly what it
-// wrote.
+// TestTableFits draws on small terminals: the table must fit, and each table must overwrite exactly
+// the previous one.
 func TestTableFits(t *testing.T) {
 	w, s := busy(t)
 	controls := regexp.MustCompile("\x1b\\[[0-9]*[A-Z]")
@@ -686,7 +688,7 @@ func TestTableFits(t *testing.T) {
 			t.Errorf("nothing is written over on %v", size)
 		}
 	}
-	// Between two drawings rates are means.
+	// Rates are means since the previous table.
 	var out bytes.Buffer
 	table := NewTable(&out, TableOptions{Top: 1, Every: time.Second})
 	for range 10 {

@@ -13,8 +13,8 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
-// busiest returns the flows of the snapshot that carried something or have ended, the busiest first
-// when there are more than top; top 0 means all of them.
+// busiest returns the flows of the snapshot that carried packets or have ended: the top flows,
+// busiest first, if there are more than top; all of them if top is 0.
 func busiest(s *Snapshot, top int, into []*Flow) []*Flow {
 	into = into[:0]
 	for _, f := range s.Flows {
@@ -29,7 +29,7 @@ func busiest(s *Snapshot, top int, into []*Flow) []*Flow {
 	return into
 }
 
-// JSON writes snapshots as JSON lines: one object for each flow that carried something in the
+// JSON writes snapshots as JSON lines: one object for each flow that carried packets in the
 // interval or has ended.
 type JSON struct {
 	w     io.Writer
@@ -38,11 +38,11 @@ type JSON struct {
 	b     []byte
 }
 
-// NewJSON returns one that writes of each snapshot no more than top flows, or all of them when top
-// is 0.
+// NewJSON returns a JSON that writes at most top flows of each snapshot, or all of them if top is
+// 0.
 func NewJSON(w io.Writer, top int) *JSON { return &JSON{w: w, top: top} }
 
-// Write writes the snapshot. It does so at once, so that a reader has whole intervals.
+// Write writes the snapshot in one call, so that a reader receives whole intervals.
 func (j *JSON) Write(s *Snapshot) error {
 	j.flows = busiest(s, j.top, j.flows)
 	j.b = j.b[:0]
@@ -78,7 +78,7 @@ func (j *JSON) Write(s *Snapshot) error {
 // timeFormat is RFC 3339 with a fixed number of digits.
 const timeFormat = "2006-01-02T15:04:05.000000Z07:00"
 
-// fixedJSON is what never changes of a flow.
+// fixedJSON returns the constant fields of a flow.
 func fixedJSON(f *Flow) []byte {
 	text := func(s string) []byte {
 		b, err := json.Marshal(s)
@@ -110,7 +110,7 @@ func appendSocket(b []byte, s *mptcp.Socket, age time.Duration) []byte {
 	}
 	b = append(b, `,"tcp":{"state":"`...)
 	b = append(append(b, s.State.String()...), '"')
-	// The kernel lets a congestion control have any name.
+	// The kernel permits any name for a congestion control.
 	b = append(b, `,"congestion":"`+plainName(s.Congestion)+`"`...)
 	b = appendMilliseconds(append(b, `,"srtt_ms":`...), s.RTT)
 	b = appendMilliseconds(append(b, `,"rttvar_ms":`...), s.Deviation)
@@ -126,7 +126,7 @@ func appendSocket(b []byte, s *mptcp.Socket, age time.Duration) []byte {
 	return append(b, '}')
 }
 
-// plainName replaces what would have to be escaped in JSON, CSV or on a terminal.
+// plainName replaces characters that would have to be escaped in JSON, CSV or on a terminal.
 func plainName(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r <= ' ' || r >= 0x7f || r == '"' || r == ',' || r == '\\' {
@@ -155,15 +155,14 @@ type CSV struct {
 	b      []byte
 }
 
-// NewCSV returns one that writes of each snapshot no more than top flows, or all of them when top
-// is 0.
+// NewCSV returns a CSV that writes at most top flows of each snapshot, or all of them if top is 0.
 func NewCSV(w io.Writer, top int) *CSV { return &CSV{w: w, top: top} }
 
 const csvHeader = "time,interval_ms,flow,interface,direction,protocol,local,remote,sid,peer,token,local_id,remote_id,backup," +
 	"packets,bytes,bits_per_second,share,total_packets,total_bytes,ended," +
 	"state,congestion,srtt_ms,rttvar_ms,cwnd,mss,in_flight,delivery_bits_per_second,bytes_acked,retransmitted,reordering,reordered,age_ms\n"
 
-// socketColumns is how many columns are empty without a socket.
+// socketColumns is the number of columns that are empty if a flow has no socket.
 const socketColumns = 13
 
 // Write writes the snapshot.
@@ -224,7 +223,7 @@ func (c *CSV) Write(s *Snapshot) error {
 	return err
 }
 
-// field quotes what has a meaning in CSV (RFC 4180).
+// field quotes a field if it contains special characters of CSV (RFC 4180).
 func field(s string) string {
 	if !strings.ContainsAny(s, ",\"\r\n") {
 		return s
