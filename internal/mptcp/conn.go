@@ -3,8 +3,8 @@
 // events and commands of a user-space path manager. It reads connections and subflows from
 // sock_diag.
 //
-// It works in the network namespace in which it was dialed. It keeps no state of connections, and a
-// caller that adds endpoints says with Plan which ones are his to remove.
+// A Conn works in the network namespace in which it was dialed. The package keeps no state of
+// connections; a caller that adds endpoints passes to Plan which addresses it owns and may remove.
 package mptcp
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/tabane/tabane/internal/feature"
 )
 
-// missing is what this kernel or network namespace lacks of MPTCP.
+// missing returns the *feature.Error for MPTCP support that this kernel or network namespace lacks.
 func missing(reason, remedy string) error {
 	return &feature.Error{Feature: "MPTCP", Reason: reason, Remedy: remedy}
 }
@@ -31,8 +31,8 @@ const (
 	needLinux     = "use Linux 5.6 or newer with CONFIG_MPTCP=y"
 )
 
-// Supported returns nil when the network namespace of the caller has MPTCP and its path manager,
-// and otherwise a *feature.Error.
+// Supported returns nil if MPTCP and its path manager are available in the network namespace of the
+// caller, and a *feature.Error otherwise.
 func Supported() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_MPTCP)
 	if err := refusal(err); err != nil {
@@ -48,8 +48,8 @@ func Supported() error {
 	return c.Close()
 }
 
-// refusal says what the kernel's answer to the request for an MPTCP socket means (mptcp_init_sock
-// and inet_create).
+// refusal converts the errno of socket(2) for an MPTCP socket to an error (see mptcp_init_sock and
+// inet_create in the kernel).
 func refusal(err error) error {
 	switch {
 	case err == nil:
@@ -62,12 +62,13 @@ func refusal(err error) error {
 	return fmt.Errorf("open mptcp socket: %w", err)
 }
 
-// Conn speaks with the path manager of one network namespace. It is safe for concurrent use.
+// Conn is a connection to the path manager API of one network namespace. It is safe for concurrent
+// use.
 type Conn struct {
 	genl   *genetlink.Conn
 	family genetlink.Family
-	// links is a socket that only names the namespace in which interfaces are looked up, whatever
-	// namespace the caller's thread is in by then.
+	// links is a socket used only to look up interfaces in the namespace where the Conn was
+	// dialed, regardless of the calling thread's namespace.
 	links int
 }
 
@@ -93,7 +94,7 @@ func Dial() (_ *Conn, err error) {
 	return &Conn{genl: genl, family: family, links: links}, nil
 }
 
-// dialFamily opens generic netlink and finds the path manager in it.
+// dialFamily opens a generic netlink socket and resolves the mptcp_pm family.
 func dialFamily() (*genetlink.Conn, genetlink.Family, error) {
 	genl, err := genetlink.Dial(nil)
 	if err != nil {
@@ -139,7 +140,7 @@ func (c *Conn) Endpoints() ([]Endpoint, error) {
 	return endpoints, nil
 }
 
-// Add makes an endpoint. Connections that exist use it too.
+// Add adds an endpoint. Existing connections use it too.
 func (c *Conn) Add(e Endpoint) error {
 	err := e.check()
 	if err == nil {
@@ -175,8 +176,8 @@ func (c *Conn) Delete(id uint8) error {
 	return nil
 }
 
-// SetFlags makes Backup and Fullmesh of the endpoint with e.ID those of e, on existing connections
-// as well. Nothing else can be changed while an endpoint exists.
+// SetFlags sets Backup and Fullmesh of the endpoint with e.ID to those of e, also for existing
+// connections. The other fields of an existing endpoint cannot be changed.
 func (c *Conn) SetFlags(e Endpoint) error {
 	err := checkID(e.ID)
 	if err == nil {
@@ -189,7 +190,8 @@ func (c *Conn) SetFlags(e Endpoint) error {
 	return nil
 }
 
-// checkID refuses 0: the kernel takes it for the first address of every connection there is.
+// checkID rejects ID 0, which the kernel treats as the address of the initial subflow of every
+// connection.
 func checkID(id uint8) error {
 	if id == 0 {
 		return errors.New("no endpoint has ID 0")
@@ -221,7 +223,8 @@ func (c *Conn) SetLimits(l Limits) error {
 	return nil
 }
 
-// send returns a function that sends a command with the attributes that an encoder returned.
+// send returns a function that sends a command with encoded attributes; its parameters are the
+// results of an encoder.
 func (c *Conn) send(command uint8) func(data []byte, err error) error {
 	return func(data []byte, err error) error {
 		if err != nil {
@@ -232,8 +235,8 @@ func (c *Conn) send(command uint8) func(data []byte, err error) error {
 	}
 }
 
-// execute sends a command and returns the answers. Errors carry the kernel's own words where it has
-// any.
+// execute sends a command and returns the answers. Errors include the kernel's extended ack
+// message, if any.
 func (c *Conn) execute(command uint8, data []byte, flags netlink.HeaderFlags) ([]genetlink.Message, error) {
 	msgs, err := c.genl.Execute(genetlink.Message{
 		Header: genetlink.Header{Command: command, Version: familyVersion},

@@ -120,7 +120,7 @@ func TestPlanAppliedTwice(t *testing.T) {
 	if err := netlink.LinkSetUp(lo); err != nil {
 		t.Fatal(err)
 	}
-	// The kernel listens on an endpoint that has a port, so the address must be there.
+	// The kernel listens on the address of an endpoint with a port, so the address must exist.
 	if err := netlink.AddrAdd(lo, &netlink.Addr{IPNet: netlink.NewIPNet(two.AsSlice()), Flags: unix.IFA_F_NODAD}); err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestKernelRefusals(t *testing.T) {
 	}
 }
 
-// The connection belongs to the namespace where it was dialed, interfaces included.
+// A Conn uses the namespace where it was dialed, for interface lookups too.
 func TestConnStaysInItsNamespace(t *testing.T) {
 	c := dial(t)
 	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "here"}, PeerName: "there"}); err != nil {

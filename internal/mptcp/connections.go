@@ -17,18 +17,19 @@ type Subflow struct {
 	Token             uint32
 	Local, Remote     netip.AddrPort
 	LocalID, RemoteID uint8
-	// Joined: it is not the initial subflow. Active: this host opened it.
+	// Joined is set if it was opened by MP_JOIN, i.e. is not the initial subflow; Active, if
+	// this host opened it.
 	Joined, Active bool
 	// BackupHere and BackupThere are the backup flags of this end and of the peer (RFC 8684 section
 	// 3.3.8).
 	BackupHere, BackupThere bool
 
-	// InFlight is the number of segments that are sent and not acknowledged, lost ones included.
+	// InFlight is the number of segments sent and not acknowledged, including lost ones.
 	InFlight uint32
-	// Queued is the number of bytes that are not acknowledged, sent or not.
+	// Queued is the number of unacknowledged bytes in the send queue, sent or unsent.
 	Queued uint32
-	// Acked counts bytes that were acknowledged in sequence, Delivered the segments that were
-	// acknowledged at all. Delivered wraps around.
+	// Acked counts bytes that were cumulatively acknowledged, Delivered segments that were
+	// acknowledged cumulatively or selectively. Delivered wraps around.
 	Acked     uint64
 	Delivered uint32
 	// RTT is the smoothed round-trip time, Deviation its mean deviation (RFC 6298).
@@ -44,9 +45,9 @@ type Diag struct {
 }
 
 const (
-	// diagBuffer is more than the kernel puts into one message of a dump (32 KiB).
+	// diagBuffer is larger than the largest message of a dump (32 KiB).
 	diagBuffer = 64 << 10
-	// diagPatience bounds the wait for the kernel's answer, which it has at once.
+	// diagPatience is the receive timeout. The kernel normally answers at once.
 	diagPatience = 5 * time.Second
 )
 
@@ -66,8 +67,8 @@ func DialDiag() (*Diag, error) {
 // Close closes the socket.
 func (d *Diag) Close() error { return unix.Close(d.fd) }
 
-// Family is the address family of a socket. A socket of IPv6 may have IPv4 addresses, mapped into
-// IPv6; they are given as IPv4.
+// Family is the address family of a socket. An IPv6 socket may have IPv4-mapped addresses; they are
+// returned as IPv4 addresses.
 type Family uint8
 
 // The families.
@@ -76,9 +77,9 @@ const (
 	IPv6 Family = unix.AF_INET6
 )
 
-// Subflows calls f for each subflow of the family that data can be sent on. The kernel reports
-// MPTCP attributes only to processes with CAP_NET_ADMIN. Subflows that are opened or closed
-// meanwhile may be missing.
+// Subflows calls f for each subflow of the family that can send data. The kernel reports MPTCP
+// attributes only to processes with CAP_NET_ADMIN. Subflows that are opened or closed during the
+// dump may be missing.
 func (d *Diag) Subflows(family Family, f func(Subflow)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -89,7 +90,7 @@ func (d *Diag) Subflows(family Family, f func(Subflow)) error {
 	return nil
 }
 
-// each calls f for those sockets that are subflows.
+// each returns a function that decodes a socket and calls f if it is a subflow.
 func each(f func(Subflow)) func(body []byte) error {
 	return func(body []byte) error {
 		s, ok, err := decodeSubflow(body)
@@ -105,7 +106,7 @@ const (
 	diagRequestLen = unix.NLMSG_HDRLEN + 56
 	diagExtInfo    = 1 << (diagAttrInfo - 1)
 	diagMessageLen = 72
-	// diagOffsetQueued is that of idiag_wqueue.
+	// diagOffsetQueued is the offset of idiag_wqueue.
 	diagOffsetQueued = 60
 
 	diagAttrInfo    = 2
@@ -121,18 +122,18 @@ const (
 	subflowFlagBackupRem = 1 << 4
 	subflowFlagBackupLoc = 1 << 5
 
-	// tcpInfoLen reaches to tcpi_delivered (Linux 4.18).
+	// tcpInfoLen is the length of tcp_info up to and including tcpi_delivered (Linux 4.18).
 	tcpInfoLen = 196
 
 	tcpEstablished = 1
 	tcpCloseWait   = 8
 )
 
-// Ends are both ends of a socket.
+// Ends are the local and remote address and port of a socket.
 type Ends struct{ Local, Remote netip.AddrPort }
 
-// Look calls f for each of the IPv6 subflows that still exists, in any state. For few of them it
-// costs far less than Subflows, which walks the kernel's whole table of sockets.
+// Look queries the given IPv6 subflows and calls f for each that still exists, in any state. For a
+// few subflows this is much cheaper than Subflows, which dumps the kernel's whole socket table.
 func (d *Diag) Look(at []Ends, f func(Subflow)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -146,7 +147,8 @@ func (d *Diag) Look(at []Ends, f func(Subflow)) error {
 	return nil
 }
 
-// lookAtOnce bounds the answers that wait in the socket's buffer.
+// lookAtOnce is the maximum number of requests sent at once; it bounds the answers in the socket's
+// receive buffer.
 const lookAtOnce = 64
 
 func (d *Diag) look(at []Ends, f func(Subflow)) error {
@@ -174,7 +176,7 @@ func (d *Diag) look(at []Ends, f func(Subflow)) error {
 	if err := d.send(requests); err != nil {
 		return err
 	}
-	// Each request is answered by a socket or by an error.
+	// Each request is answered with a socket or an error.
 	for range at {
 		b, err := d.receive()
 		if err != nil {
@@ -201,7 +203,7 @@ func (d *Diag) send(b []byte) error {
 	return unix.Sendto(d.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 }
 
-// receive returns one datagram of the kernel's; it is valid until the next.
+// receive returns one datagram from the kernel, which is valid until the next call.
 func (d *Diag) receive() ([]byte, error) {
 	for {
 		n, from, err := unix.Recvfrom(d.fd, d.buffer, unix.MSG_TRUNC)
@@ -219,7 +221,8 @@ func (d *Diag) receive() ([]byte, error) {
 	}
 }
 
-// decodeSubflow reads one socket; ok is false when it is none of MPTCP, or has no connection yet.
+// decodeSubflow decodes one socket; ok is false if it is not an MPTCP subflow or does not belong to
+// a connection yet.
 func decodeSubflow(b []byte) (s Subflow, ok bool, err error) {
 	if len(b) < diagMessageLen {
 		return s, false, fmt.Errorf("socket of %d bytes, want %d", len(b), diagMessageLen)
@@ -259,7 +262,7 @@ func decodeSubflow(b []byte) (s Subflow, ok bool, err error) {
 	return s, true, nil
 }
 
-// sending takes how a socket's sending goes from what the kernel says of it and from its tcp_info.
+// sending sets the send state of the subflow from inet_diag_msg and tcp_info.
 func (s *Subflow) sending(b, info []byte) {
 	native := binary.NativeEndian
 	s.Queued, s.InFlight = native.Uint32(b[diagOffsetQueued:]), native.Uint32(info[24:])
@@ -269,7 +272,7 @@ func (s *Subflow) sending(b, info []byte) {
 	s.Delivered = native.Uint32(info[192:])
 }
 
-// attr takes one attribute of what the kernel says of a subflow's part in its connection.
+// attr decodes one attribute of the subflow's MPTCP information (INET_ULP_INFO_MPTCP).
 func (s *Subflow) attr(kind uint16, v []byte) error {
 	var size int
 	switch kind {
@@ -296,7 +299,8 @@ func (s *Subflow) attr(kind uint16, v []byte) error {
 	return nil
 }
 
-// eachAttr calls f for each attribute in b, without copying: a dump has tens of thousands.
+// eachAttr calls f for each attribute in b. It does not copy, because a dump has tens of thousands
+// of attributes.
 func eachAttr(b []byte, f func(kind uint16, v []byte) error) error {
 	for len(b) >= unix.SizeofNlAttr {
 		size := int(binary.NativeEndian.Uint16(b))

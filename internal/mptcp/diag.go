@@ -9,26 +9,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket is a TCP socket. Token is 0 when it is not a subflow; then only the TCP fields of Subflow
-// are set.
+// Socket is a TCP socket. If it is not a subflow, Token is 0 and only the TCP fields of Subflow are
+// set.
 type Socket struct {
 	Subflow
 	State State
 	// Congestion is the name of the congestion control algorithm, Window its cwnd in segments.
 	Congestion string
 	Window     uint32
-	// SegmentSize is the largest segment that is sent, in bytes.
+	// SegmentSize is the send MSS in bytes.
 	SegmentSize uint32
 	// DeliveryRate is the latest measured goodput in bytes per second.
 	DeliveryRate uint64
 	// Retransmitted counts retransmitted segments. It wraps around.
 	Retransmitted uint32
 	// Reordering is the reordering distance that TCP tolerates, in segments; Reordered counts
-	// reordering events. It wraps around.
+	// reordering events and wraps around.
 	Reordering, Reordered uint32
 }
 
-// State is that of a TCP socket (RFC 9293 section 3.3.2), in the kernel's numbers.
+// State is the state of a TCP socket (RFC 9293 section 3.3.2), as numbered by the kernel.
 type State uint8
 
 var stateNames = [...]string{1: "established", "syn-sent", "syn-received", "fin-wait-1", "fin-wait-2", "time-wait", "closed", "close-wait", "last-ack", "listen", "closing"}
@@ -40,11 +40,11 @@ func (s State) String() string {
 	return fmt.Sprintf("state %d", uint8(s))
 }
 
-// connected are the states in which a socket has a peer and counts what it sends: established, both
-// waits for a FIN, close-wait, last-ack and closing.
+// connected is the set of states in which a socket has a peer and send counters: ESTABLISHED,
+// FIN-WAIT-1, FIN-WAIT-2, CLOSE-WAIT, LAST-ACK and CLOSING.
 const connected = 1<<1 | 1<<4 | 1<<5 | 1<<8 | 1<<9 | 1<<11
 
-// More of the layout of sock_diag.
+// Further attributes and offsets of sock_diag.
 const (
 	diagAttrProtocol   = 3 // of requests
 	diagAttrCongestion = 4
@@ -53,8 +53,8 @@ const (
 )
 
 // Sockets calls f for each TCP socket of the family that has a peer, whether it is a subflow or
-// not. The socket is valid during the call only. It is one dump, which allocates nothing. Sockets
-// that are opened or closed meanwhile may be missing.
+// not. The Socket is valid only during the call. Sockets does one dump without allocations. Sockets
+// that are opened or closed during the dump may be missing.
 func (d *Diag) Sockets(family Family, f func(*Socket)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -73,8 +73,8 @@ func (d *Diag) Sockets(family Family, f func(*Socket)) error {
 	return nil
 }
 
-// dump requests the protocol's sockets in the states, a set of bits, with the extensions, another
-// one, and calls f with the answer for each.
+// dump requests the sockets of a protocol in the given states with the given extensions, both bit
+// masks, and calls f with the answer for each socket.
 func (d *Diag) dump(family Family, protocol uint32, extensions uint8, states uint32, f func(body []byte) error) error {
 	d.seq++
 	var request [diagRequestLen + 8]byte
@@ -112,8 +112,8 @@ func (d *Diag) dump(family Family, protocol uint32, extensions uint8, states uin
 	}
 }
 
-// eachMessage calls f for each socket in the messages of one datagram; done reports that the dump
-// is at its end. Messages of an earlier dump, which ended in an error, are skipped.
+// eachMessage calls f for each socket in one datagram; done is true at the end of the dump.
+// Messages of an earlier dump that ended with an error are skipped.
 func eachMessage(b []byte, seq uint32, f func(body []byte) error) (done bool, err error) {
 	native := binary.NativeEndian
 	for len(b) > 0 {
@@ -152,13 +152,13 @@ type Connection struct {
 	Token uint32
 	// Subflows counts the subflows besides the initial one.
 	Subflows uint8
-	// Announced counts the addresses that this host has announced, repetitions by a user-space path
-	// manager included, and Accepted those of the other end that it has accepted.
+	// Announced counts the addresses that this host has announced, including repetitions by a
+	// user-space path manager; Accepted counts the addresses of the peer that it has accepted.
 	Announced, Accepted uint8
 }
 
-// Connections calls f for each established MPTCP connection of the family. Connections that come
-// and go meanwhile may be missing.
+// Connections calls f for each established MPTCP connection of the family. Connections that are
+// opened or closed during the dump may be missing.
 func (d *Diag) Connections(family Family, f func(Connection)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -175,7 +175,7 @@ func (d *Diag) Connections(family Family, f func(Connection)) error {
 	return nil
 }
 
-// mptcpInfoLen reaches to mptcpi_token.
+// mptcpInfoLen is the length of mptcp_info up to and including mptcpi_token.
 const mptcpInfoLen = 16
 
 func decodeConnection(b []byte) (Connection, error) {
@@ -196,8 +196,7 @@ func decodeConnection(b []byte) (Connection, error) {
 	return c, err
 }
 
-// decodeSocket reads one socket. Names are those of congestion controls met before, so that each is
-// kept once.
+// decodeSocket decodes one socket. names interns the names of congestion controls.
 func decodeSocket(b []byte, names map[string]string) (Socket, error) {
 	var s Socket
 	if len(b) < diagMessageLen {
@@ -237,7 +236,7 @@ func decodeSocket(b []byte, names map[string]string) (Socket, error) {
 
 const tcpInfoReordSeen = 220
 
-// upperLayer takes what the kernel says of the protocol above TCP, which may be another than MPTCP.
+// upperLayer decodes INET_DIAG_ULP_INFO, whose upper layer protocol may be other than MPTCP.
 func (s *Socket) upperLayer(b []byte) error {
 	return eachAttr(b, func(kind uint16, v []byte) error {
 		if kind != diagAttrMPTCP {
@@ -255,8 +254,8 @@ func socketAddress(b, port, addr []byte) netip.AddrPort {
 	return netip.AddrPortFrom(a.Unmap(), binary.BigEndian.Uint16(port))
 }
 
-// intern returns the text in b, which ends at its first zero byte, from names where it is there
-// already.
+// intern returns the zero-terminated string in b, taken from names if present, to avoid
+// allocations.
 func intern(names map[string]string, b []byte) string {
 	for i, c := range b {
 		if c == 0 {

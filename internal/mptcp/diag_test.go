@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fullSocketAnswer is socketAnswer with the parts that only Sockets asks for.
+// fullSocketAnswer is socketAnswer with the attributes that only Sockets requests.
 func fullSocketAnswer() []byte {
 	b := socketAnswer()
 	b[diagOffsetState] = tcpEstablished
@@ -27,7 +27,7 @@ func fullSocketAnswer() []byte {
 }
 
 func TestDecodeSocket(t *testing.T) {
-	// What is said of subflows is the same in both.
+	// Both answers have the same subflow fields.
 	subflow, ok, err := decodeSubflow(fullSocketAnswer())
 	if !ok || err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func FuzzDump(f *testing.F) {
 	})
 }
 
-// TestSockets finds both ends of a connection over loopback, with what they have sent.
+// TestSockets checks both ends of a connection over loopback and their counters.
 func TestSockets(t *testing.T) {
 	d, err := DialDiag()
 	if err != nil {

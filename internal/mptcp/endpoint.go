@@ -9,42 +9,41 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Endpoint is an address that the kernel's path manager uses for further subflows: announced to the
-// peer (Signal), or used to open subflows to it (Subflow).
+// Endpoint is an address that the kernel's path manager uses for additional subflows: it announces
+// the address to the peer (Signal), or opens subflows from it (Subflow).
 type Endpoint struct {
-	// ID is the kernel's number for the endpoint, 1 to 255. It is also the address ID on the wire
-	// (RFC 8684 section 3.4.1). Leave it 0 when adding, and the kernel picks a free one.
+	// ID is the kernel's number for the endpoint, 1 to 255. It is also the address ID on the
+	// wire (RFC 8684 section 3.4.1). If it is 0 in Add, the kernel assigns a free one.
 	ID uint8
-	// Address is the address, without zone. An IPv4 address is given as such, not mapped into IPv6.
+	// Address is the address, without zone. IPv4 addresses are not IPv4-mapped.
 	Address netip.Addr
-	// Port is where the kernel listens for subflows to a Signal endpoint; 0 means the port of the
-	// connection.
+	// Port is the port on which the kernel listens for subflows to a Signal endpoint; 0 means
+	// the port of the connection.
 	Port uint16
-	// Link binds subflows from this endpoint to a network interface; empty leaves it to routing. An
-	// interface that is gone is read back as "#" and its index.
+	// Link binds subflows from this endpoint to a network interface; if empty, routing selects
+	// the interface. An interface that no longer exists is returned as "#" and its index.
 	Link string
 
 	// Signal announces the address to the peer of every connection (ADD_ADDR).
 	Signal bool
 	// Subflow opens a subflow from the address on every connection.
 	Subflow bool
-	// Backup asks the peer to send on these subflows only when no other works (RFC 8684 section
-	// 3.3.8).
+	// Backup requests the peer to send on these subflows only if no other subflow is usable
+	// (RFC 8684 section 3.3.8).
 	Backup bool
-	// Fullmesh opens a subflow from the address to each address of the peer, not to one only.
+	// Fullmesh opens a subflow from the address to each address of the peer instead of one.
 	Fullmesh bool
-	// Implicit marks an endpoint that the kernel made for itself because a subflow uses its
-	// address. It is never set when adding; adding the same address replaces the implicit one.
+	// Implicit marks an endpoint that the kernel created because a subflow uses its address. It
+	// must not be set in Add; adding the same address replaces the implicit endpoint.
 	Implicit bool
 }
 
-// Limits bound what the path manager does per connection. The kernel refuses more than it has room
-// for (8).
+// Limits are the limits of the path manager per connection. The kernel rejects values above 8.
 type Limits struct {
-	// Subflows is how many subflows may be added to the first.
+	// Subflows is the maximum number of additional subflows.
 	Subflows uint32
-	// AddAddrAccepted is how many announced addresses of the peer are taken up; a new namespace
-	// takes up none.
+	// AddAddrAccepted is the maximum number of accepted ADD_ADDRs of the peer; 0 in a new
+	// namespace.
 	AddAddrAccepted uint32
 }
 
@@ -76,8 +75,7 @@ const (
 	flagImplicit = 1 << 4
 )
 
-// check returns why the kernel could not take the endpoint, where it would say so unclearly or not
-// at all.
+// check validates an endpoint, because the kernel reports some errors unclearly or not at all.
 func (e Endpoint) check() error {
 	switch a := e.Address; {
 	case !a.IsValid():
@@ -132,8 +130,7 @@ func encodeEndpoint(e Endpoint, index uint32) ([]byte, error) {
 	})
 }
 
-// encodeID returns the attributes that name the endpoint with the ID, and its flags when they are
-// given.
+// encodeID returns the attributes of the endpoint with the ID, with flags if given.
 func encodeID(id uint8, flags ...uint32) ([]byte, error) {
 	return encodeAddr(func(ae *netlink.AttributeEncoder) {
 		ae.Uint8(addrID, id)
@@ -152,7 +149,7 @@ func encodeAddr(fill func(ae *netlink.AttributeEncoder)) ([]byte, error) {
 	return ae.Encode()
 }
 
-// decodeEndpoint reads the attributes of one endpoint and the index of its link (0 for none). The
+// decodeEndpoint decodes the attributes of one endpoint and the index of its link (0 for none). The
 // endpoint's Link stays empty.
 func decodeEndpoint(b []byte) (Endpoint, uint32, error) {
 	ad, err := netlink.NewAttributeDecoder(b)
@@ -225,7 +222,7 @@ func encodeLimits(l Limits) ([]byte, error) {
 	return ae.Encode()
 }
 
-// decodeLimits reads both limits; one that is missing is an error, not 0.
+// decodeLimits decodes both limits; a missing limit is an error, not 0.
 func decodeLimits(b []byte) (Limits, error) {
 	ad, err := netlink.NewAttributeDecoder(b)
 	if err != nil {

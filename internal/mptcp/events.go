@@ -13,39 +13,39 @@ import (
 )
 
 // Event is one of Created, Established, Closed, Announced, Removed, SubEstablished, SubClosed,
-// SubPriority, ListenerCreated, ListenerClosed and Overrun. Addresses are as seen from this host,
-// and IPv4 ones are never mapped into IPv6.
+// SubPriority, ListenerCreated, ListenerClosed and Overrun. Local and remote addresses are from the
+// point of view of this host; IPv4 addresses are never IPv4-mapped.
 type Event interface{ event() }
 
-// Created: the initial subflow of a connection has completed its handshake (MPTCP_EVENT_CREATED).
-// No subflow can join yet.
+// Created means that the initial subflow of a connection has completed its handshake
+// (MPTCP_EVENT_CREATED). No subflow can join yet.
 type Created struct {
-	// Token is this host's name for the connection (RFC 8684 section 3.2).
+	// Token is the local token of the connection (RFC 8684 section 3.2).
 	Token         uint32
 	Local, Remote netip.AddrPort
 	// ServerSide reports that the peer opened the connection.
 	ServerSide bool
-	// DenyJoinID0 reports that the peer wants no subflow to the address that it used for the first
-	// one.
+	// DenyJoinID0 reports that the peer accepts no additional subflows to its address of the
+	// initial subflow (flag C, RFC 8684 section 3.1).
 	DenyJoinID0 bool
 }
 
-// Established: a connection is fully established (MPTCP_EVENT_ESTABLISHED); addresses may be
-// announced and subflows opened.
+// Established means that a connection is fully established (MPTCP_EVENT_ESTABLISHED); addresses may
+// be announced and subflows opened.
 type Established Created
 
-// Closed: a connection is closed (MPTCP_EVENT_CLOSED).
+// Closed means that a connection was closed (MPTCP_EVENT_CLOSED).
 type Closed struct{ Token uint32 }
 
-// Announced: the peer announced an address (ADD_ADDR).
+// Announced means that the peer announced an address (ADD_ADDR).
 type Announced struct {
 	Token uint32
 	ID    uint8
-	// Address has port 0 when the port is that of the connection.
+	// The port of Address is 0 if it is the port of the connection.
 	Address netip.AddrPort
 }
 
-// Removed: the peer withdrew an address (REMOVE_ADDR).
+// Removed means that the peer withdrew an address (REMOVE_ADDR).
 type Removed struct {
 	Token uint32
 	ID    uint8
@@ -56,34 +56,34 @@ type SubflowEvent struct {
 	Token             uint32
 	Local, Remote     netip.AddrPort
 	LocalID, RemoteID uint8
-	// Backup reports that the subflow is to be used only when no other works.
+	// Backup reports that the subflow has backup priority.
 	Backup bool
 	// Error is the errno of the subflow's socket, 0 for none.
 	Error unix.Errno
-	// ResetReason and ResetFlags are those of an MP_TCPRST (RFC 8684 section 3.6), valid with
-	// WasReset.
+	// ResetReason and ResetFlags are those of an MP_TCPRST (RFC 8684 section 3.6), valid if
+	// WasReset is set.
 	ResetReason, ResetFlags uint32
 	WasReset                bool
 	// Interface is the index of the interface that the subflow is bound to, 0 for none.
 	Interface int32
 }
 
-// SubEstablished: a subflow has joined a connection (MP_JOIN).
+// SubEstablished means that a subflow has joined a connection (MP_JOIN).
 type SubEstablished SubflowEvent
 
-// SubClosed: a subflow is closed; the connection may continue without it.
+// SubClosed means that a subflow was closed; the connection may continue without it.
 type SubClosed SubflowEvent
 
-// SubPriority: the peer changed the priority of a subflow (MP_PRIO).
+// SubPriority means that the peer changed the priority of a subflow (MP_PRIO).
 type SubPriority SubflowEvent
 
-// ListenerCreated: an MPTCP socket listens.
+// ListenerCreated means that an MPTCP socket started to listen.
 type ListenerCreated struct{ Address netip.AddrPort }
 
-// ListenerClosed: an MPTCP socket no longer listens.
+// ListenerClosed means that a listening MPTCP socket was closed.
 type ListenerClosed struct{ Address netip.AddrPort }
 
-// Overrun: events were lost, so the state that follows from events must be read again.
+// Overrun means that events were lost; state that is derived from events must be read again.
 type Overrun struct{ Reason error }
 
 func (Created) event()         {}
@@ -135,19 +135,19 @@ const (
 	eventFlagServerSide  = 1 << 1
 )
 
-// eventBuffer is the receive buffer in bytes: room for some thousand events at the kernel's 4 KiB
-// each.
+// eventBuffer is the receive buffer in bytes: enough for some thousand events, each of which the
+// kernel accounts with 4 KiB.
 const eventBuffer = 32 << 20
 
-// Events receives the MPTCP events of a network namespace. While one is open, the kernel accepts
-// subflows that join connections of the user-space path manager.
+// Events receives the MPTCP events of a network namespace. The kernel accepts MP_JOINs on
+// connections of the user-space path manager only while an Events is open.
 type Events struct {
 	genl *genetlink.Conn
 	id   uint16
 }
 
 // Subscribe receives events of the network namespace that the calling thread is in. Close it. It
-// returns a *feature.Error when the kernel sends none.
+// returns a *feature.Error if the kernel does not support MPTCP events.
 func Subscribe() (_ *Events, err error) {
 	genl, family, err := dialFamily()
 	if err != nil {
@@ -176,7 +176,8 @@ func Subscribe() (_ *Events, err error) {
 	return &Events{genl: genl, id: family.ID}, nil
 }
 
-// forceReadBuffer goes beyond net.core.rmem_max where the caller may.
+// forceReadBuffer sets the receive buffer, beyond net.core.rmem_max if the caller has the
+// privilege.
 func forceReadBuffer(genl *genetlink.Conn, bytes int) error {
 	raw, err := genl.SyscallConn()
 	if err != nil {
@@ -194,8 +195,8 @@ func forceReadBuffer(genl *genetlink.Conn, bytes int) error {
 	return set
 }
 
-// Receive blocks until there are events and returns them in order. Unknown ones are left out, so
-// there may be none. After Close it returns an error that matches os.ErrClosed.
+// Receive blocks until events arrive and returns them in order. Unknown events are skipped, so the
+// result may be empty. After Close it returns an error that matches os.ErrClosed.
 func (e *Events) Receive() ([]Event, error) {
 	msgs, raw, err := e.genl.Receive()
 	switch {
@@ -213,7 +214,7 @@ func (e *Events) Receive() ([]Event, error) {
 		}
 		event, err := decodeEvent(m.Header.Command, m.Data)
 		if err != nil {
-			// What it said is lost, like an event that found no room.
+			// An event that cannot be decoded is lost, as in an overrun.
 			event = Overrun{Reason: fmt.Errorf("decode mptcp event %d: %w", m.Header.Command, err)}
 		}
 		if event != nil {
@@ -223,8 +224,8 @@ func (e *Events) Receive() ([]Event, error) {
 	return events, nil
 }
 
-// drain throws away what waits. A socket that ran over takes no event, and says nothing of it,
-// until it has been read empty: only what is looked up after that misses nothing.
+// drain discards all queued messages. After an overrun the kernel silently drops events until the
+// receive queue is empty, so state must be read again only after drain.
 func (e *Events) drain() error {
 	raw, err := e.genl.SyscallConn()
 	if err != nil {
@@ -251,12 +252,12 @@ func (e *Events) drain() error {
 // Close ends the subscription and wakes Receive.
 func (e *Events) Close() error { return e.genl.Close() }
 
-// eventAttrs is everything that an event may carry.
+// eventAttrs are all attributes that an event may have.
 type eventAttrs struct {
 	SubflowEvent
 	flags      uint16
 	serverSide bool
-	has        uint32 // attributes seen, a bit each
+	has        uint32 // bit mask of the attributes present
 }
 
 func (a *eventAttrs) need(attrs ...int) error {
@@ -268,7 +269,7 @@ func (a *eventAttrs) need(attrs ...int) error {
 	return nil
 }
 
-// address assembles one end; the kernel gives the family by which attribute it uses.
+// address sets one end; the attribute that is present determines the address family.
 func (a *eventAttrs) address(p *netip.AddrPort, addr4, addr6 int) error {
 	if a.has&(1<<addr4|1<<addr6) == 0 {
 		return errors.New("address missing")
@@ -277,7 +278,7 @@ func (a *eventAttrs) address(p *netip.AddrPort, addr4, addr6 int) error {
 	return nil
 }
 
-// decodeEvent reads one event; it returns nil when the command is none that this package knows.
+// decodeEvent decodes one event; it returns nil if the command is unknown.
 func decodeEvent(command uint8, b []byte) (Event, error) {
 	switch command {
 	case eventCreated, eventEstablished, eventClosed, eventAnnounced, eventRemoved, eventSubEstablished, eventSubClosed,
@@ -388,7 +389,7 @@ func host(p *netip.AddrPort, size int) func([]byte) error {
 	}
 }
 
-// port reads a port in network order: that of events, where requests have the host's.
+// port decodes a port in network byte order, as in events; requests use host byte order.
 func port(p *netip.AddrPort) func([]byte) error {
 	return func(b []byte) error {
 		if len(b) != 2 {

@@ -28,8 +28,8 @@ func attrs(fill func(ae *netlink.AttributeEncoder)) []byte {
 
 func bigEndian(port uint16) []byte { return binary.BigEndian.AppendUint16(nil, port) }
 
-// ends are the addresses of most events, IPv4 mapped into IPv6 as sockets of both families have
-// them.
+// ends encodes the addresses of most events; the IPv4 addresses are IPv4-mapped, as for dual-stack
+// sockets.
 func ends(ae *netlink.AttributeEncoder) {
 	ae.Uint32(eventAttrToken, 0xcafe)
 	ae.Bytes(eventAttrSource6, netip.MustParseAddr("::ffff:192.0.2.1").AsSlice())
@@ -129,7 +129,7 @@ func FuzzDecodeEvent(f *testing.F) {
 	})
 }
 
-// socketAnswer is what sock_diag says of a socket that is a subflow.
+// socketAnswer returns the sock_diag answer for a socket that is a subflow.
 func socketAnswer() []byte {
 	b := make([]byte, diagMessageLen)
 	b[0] = byte(IPv6)
@@ -203,7 +203,7 @@ func FuzzDiagAnswer(f *testing.F) {
 
 func TestOverrun(t *testing.T) {
 	p := newPair(t)
-	if err := p.events.genl.SetReadBuffer(1); err != nil { // the kernel makes it its minimum
+	if err := p.events.genl.SetReadBuffer(1); err != nil { // raised to the minimum
 		t.Fatal(err)
 	}
 	for range 20 {
@@ -212,7 +212,7 @@ func TestOverrun(t *testing.T) {
 	if lost := expect[Overrun](p); lost.Reason == nil {
 		t.Error("overrun without a reason")
 	}
-	// It goes on from there.
+	// Events are received again after the overrun.
 	if err := p.events.genl.SetReadBuffer(1 << 20); err != nil {
 		t.Fatal(err)
 	}

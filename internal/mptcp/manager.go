@@ -9,8 +9,8 @@ import (
 	"github.com/tabane/tabane/internal/feature"
 )
 
-// Manager is the path manager of new connections of a network namespace. Existing connections keep
-// theirs.
+// Manager is the path manager for new connections in a network namespace. Existing connections keep
+// their path manager.
 type Manager string
 
 const (
@@ -20,14 +20,15 @@ const (
 	UserManager Manager = "userspace"
 )
 
-// managerTypes are the values of the sysctl pm_type, which kernels before 6.15 have instead of
+// managerTypes are the values of the sysctl pm_type, which kernels before 6.15 use instead of
 // names.
 var managerTypes = map[Manager]string{KernelManager: "0", UserManager: "1"}
 
 // CurrentManager returns the path manager of the namespace that the calling thread is in.
 func CurrentManager() (Manager, error) { return currentManager(os.ReadFile) }
 
-// currentManager reads path_manager (Linux 6.15) or pm_type (5.19). Before there was no choice.
+// currentManager reads path_manager (Linux 6.15) or pm_type (5.19). Older kernels have only the
+// in-kernel path manager.
 func currentManager(read func(file string) ([]byte, error)) (Manager, error) {
 	b, err := read(sysctlDir + "path_manager")
 	if err == nil {
@@ -51,8 +52,8 @@ func currentManager(read func(file string) ([]byte, error)) (Manager, error) {
 	return Manager("type " + text), nil
 }
 
-// SetManager chooses the path manager of connections that are created from now on in the namespace
-// that the calling thread is in. It returns a *feature.Error when this kernel does not have it.
+// SetManager selects the path manager for new connections in the network namespace of the calling
+// thread. It returns a *feature.Error if this kernel does not support it.
 func SetManager(m Manager) error {
 	file, value := sysctlDir+"path_manager", string(m)
 	if _, err := os.Stat(file); errors.Is(err, os.ErrNotExist) {

@@ -18,8 +18,8 @@ import (
 	"github.com/tabane/tabane/internal/netns/netnstest"
 )
 
-// pair is a server and a client in namespaces of their own with two links between them. The server
-// has the default address on the first, and an address to announce on the second.
+// pair is a server and a client in separate namespaces with two links between them. The server has
+// the default address on the first link, and an address to announce on the second.
 type pair struct {
 	t              testing.TB
 	server, client string // namespaces
@@ -80,7 +80,7 @@ func newPair(t testing.TB) *pair {
 	return p
 }
 
-// wire makes a veth pair with an address at each end.
+// wire creates a veth pair with an address at each end.
 func (p *pair) wire(name string, server, client netip.Addr) {
 	p.t.Helper()
 	f, err := os.Open("/run/netns/" + p.client)
@@ -118,8 +118,8 @@ func (p *pair) wire(name string, server, client netip.Addr) {
 	}
 }
 
-// connect opens a connection to the server's default address and passes a byte in each direction,
-// so that it is established at both ends. It returns the client's and the server's socket.
+// connect opens a connection to the server's default address and sends a byte in each direction, so
+// that it is established at both ends. It returns the client's and the server's socket.
 func (p *pair) connect() (client, server net.Conn) {
 	p.t.Helper()
 	var accepted net.Conn
@@ -149,7 +149,7 @@ func (p *pair) connect() (client, server net.Conn) {
 	return dialed, accepted
 }
 
-// expect receives events until one is an E.
+// expect receives events until one has type E.
 func expect[E Event](p *pair) E {
 	p.t.Helper()
 	timer := time.AfterFunc(20*time.Second, func() { _ = p.events.genl.SetReadDeadline(time.Unix(1, 0)) })
@@ -186,7 +186,7 @@ func (p *pair) subflows() []Subflow {
 	return all
 }
 
-// connection returns what the kernel says of the connection with the token.
+// connection returns the kernel's state of the connection with the token.
 func (p *pair) connection(token uint32) (c Connection) {
 	p.t.Helper()
 	for _, f := range []Family{IPv4, IPv6} {
@@ -253,13 +253,13 @@ func TestPathsOfAConnection(t *testing.T) {
 	p.request(RemoveAddress{Token: token, ID: 7})
 	err = p.conn.Request(DestroySubflow{Token: token, Local: joined.Local, Remote: joined.Remote})
 	if err != nil && !errors.Is(err, ErrUnknownSubflow) {
-		t.Error(err) // the client may have been faster
+		t.Error(err) // the client may have closed it first
 	}
 	if got := p.subflows(); len(got) != 1 {
 		t.Errorf("subflows %+v", got)
 	}
 
-	// The connection goes on, and ends as any other.
+	// The connection continues and is closed normally.
 	if _, err := server.Write([]byte("on")); err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +301,7 @@ func TestRequestsForClosedConnections(t *testing.T) {
 	}
 }
 
-// Connections from before belong to the kernel's path manager.
+// Connections created before the path manager was changed belong to the kernel's.
 func TestRequestsForTheKernelsConnections(t *testing.T) {
 	p := newPair(t)
 	if err := netns.Do(p.server, func() error { return SetManager(KernelManager) }); err != nil {
@@ -343,8 +343,8 @@ func TestSubflowsOfBothFamilies(t *testing.T) {
 			if s.Active != (s.Remote == here) {
 				t.Errorf("which end opened it: %+v", s)
 			}
-			// One end is a socket of both families, whose addresses the kernel has mapped into
-			// IPv6.
+			// One end is a dual-stack socket, whose addresses are IPv4-mapped in the
+			// kernel.
 			p.request(SetBackup{Token: s.Token, Local: s.Local, Remote: s.Remote, Backup: true})
 		}
 	}

@@ -2,19 +2,19 @@ package mptcp
 
 import "net/netip"
 
-// Changes lead from the endpoints that are there to those that are wanted. Apply them in the order
-// of the fields: an address must be gone before it comes again with other properties, and the
-// kernel has room for few.
+// Changes are the changes from the existing endpoints to the desired ones. Apply them in the order
+// of the fields: an address must be removed before it is added with other properties, and the
+// kernel limits the number of endpoints.
 type Changes struct {
 	// Remove are the IDs of endpoints to delete.
 	Remove []uint8
-	// Flags are endpoints, with their IDs, to give to SetFlags.
+	// Flags are endpoints, with their IDs, to pass to SetFlags.
 	Flags []Endpoint
 	// Add are endpoints to add.
 	Add []Endpoint
 }
 
-// Empty reports that there is nothing to do.
+// Empty reports whether there are no changes.
 func (c Changes) Empty() bool { return len(c.Remove) == 0 && len(c.Flags) == 0 && len(c.Add) == 0 }
 
 type key struct {
@@ -25,11 +25,11 @@ type key struct {
 func (e Endpoint) key() key { return key{e.Address, e.Port} }
 
 // Plan computes the changes from have to want. Endpoints are matched by address and port, since the
-// kernel assigns the IDs. When want names the same address and port twice, the first counts.
+// kernel assigns the IDs. If want has the same address and port twice, the first is used.
 //
-// Endpoints whose address is not owned are neither removed nor changed: when one of them has an
-// address that is wanted, but other properties, Add holds the wanted one and the kernel refuses it.
-// Implicit endpoints are the kernel's, and count as if they were not there.
+// Endpoints whose address is not owned are neither removed nor changed: if one of them has a
+// desired address with other properties, Add contains the desired endpoint and the kernel rejects
+// it. Implicit endpoints belong to the kernel and are ignored.
 func Plan(want, have []Endpoint, owned func(netip.Addr) bool) Changes {
 	wanted := make(map[key]Endpoint, len(want))
 	for _, w := range want {

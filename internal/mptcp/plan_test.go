@@ -87,8 +87,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// applied is what the kernel holds after the changes, with its rule of one endpoint per address and
-// port.
+// applied returns the endpoints of the kernel after the changes; the kernel allows one endpoint per
+// address and port.
 func applied(have []Endpoint, c Changes) ([]Endpoint, error) {
 	after := slices.Clone(have)
 	for _, id := range c.Remove {

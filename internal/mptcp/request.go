@@ -11,8 +11,9 @@ import (
 )
 
 var (
-	// ErrUnknownConnection means that no connection has the token, or that the kernel's path
-	// manager has it: it ended, or began before the path manager was in user space.
+	// ErrUnknownConnection means that no connection has the token, or that the in-kernel path
+	// manager manages it: the connection was closed, or was created before the user-space path
+	// manager was selected.
 	ErrUnknownConnection = errors.New("no such mptcp connection that is left to user space")
 	// ErrUnknownSubflow means that the connection has no such subflow. For SetBackup, kernels
 	// before 6.14 do not report it from an unknown connection.
@@ -21,7 +22,7 @@ var (
 	ErrUnknownAddress = errors.New("no such mptcp address")
 )
 
-// Request is what a path manager in user space may ask for one connection: Announce, RemoveAddress,
+// Request is a command of a user-space path manager for one connection: Announce, RemoveAddress,
 // CreateSubflow, DestroySubflow or SetBackup. The connection must have been created while the path
 // manager was UserManager.
 type Request interface {
@@ -30,47 +31,46 @@ type Request interface {
 }
 
 // Announce announces an address of this host to the peer (ADD_ADDR, RFC 8684 section 3.4.1).
-// Announcing it again under the same ID repeats it: a peer that has a subflow to it already may
-// open one more.
+// Announcing it again with the same ID repeats the ADD_ADDR: a peer that already has a subflow to
+// the address may open another.
 type Announce struct {
 	Token uint32
-	// ID is 1 to 255; within a connection it belongs to one address. A subflow that the peer opens
-	// to an address that was not announced, or is not any more, gives the address an ID of the
-	// kernel's choice.
+	// ID is the address ID, 1 to 255, unique within a connection. If the peer opens a subflow
+	// to an address that is not announced, the kernel assigns an ID to the address.
 	ID      uint8
 	Address netip.Addr
-	// Port is where the peer connects to; 0 means the port of the connection.
+	// Port is the port that the peer connects to; 0 means the port of the connection.
 	Port uint16
 }
 
 // RemoveAddress withdraws an address from the peer (REMOVE_ADDR, RFC 8684 section 3.4.2), which
-// then closes its subflows to it. This host's ends of them stay, see DestroySubflow; after that the
-// kernel has forgotten the ID.
+// then closes its subflows to it. The local sockets of these subflows remain until DestroySubflow,
+// after which the kernel no longer has the ID.
 type RemoveAddress struct {
 	Token uint32
-	// ID is what the address was announced with, or 0 for the address of the first subflow.
+	// ID is the address ID of the announcement, or 0 for the address of the initial subflow.
 	ID uint8
 }
 
 // CreateSubflow opens a subflow from an address of this host.
 type CreateSubflow struct {
 	Token uint32
-	// ID is that of the local address.
+	// ID is the address ID of the local address.
 	ID     uint8
 	Local  netip.Addr
 	Remote netip.AddrPort
 	Backup bool
 }
 
-// DestroySubflow closes a subflow. What was sent on it and is not acknowledged is sent on the
-// others at once.
+// DestroySubflow closes a subflow. Its unacknowledged data is reinjected on the other subflows at
+// once.
 type DestroySubflow struct {
 	Token         uint32
 	Local, Remote netip.AddrPort
 }
 
-// SetBackup has a subflow used by both ends only when no other works, or undoes that (MP_PRIO, RFC
-// 8684 section 3.3.8).
+// SetBackup sets or clears the backup priority of a subflow at both ends (MP_PRIO, RFC 8684 section
+// 3.3.8).
 type SetBackup struct {
 	Token         uint32
 	Local, Remote netip.AddrPort
@@ -109,12 +109,12 @@ const (
 	attrAddrRemote = 6
 )
 
-// Request asks the kernel. Errors wrap ErrUnknownConnection, ErrUnknownSubflow or ErrUnknownAddress
-// where the object has gone, which happens: connections end whenever they like.
+// Request sends a request to the kernel. Errors wrap ErrUnknownConnection, ErrUnknownSubflow or
+// ErrUnknownAddress if the object no longer exists; connections may be closed at any time.
 func (c *Conn) Request(r Request) error {
 	err := c.request(r)
 	if errors.Is(err, ErrUnknownSubflow) {
-		// A socket of both families has IPv4 peers under mapped addresses.
+		// A dual-stack socket has IPv4-mapped addresses for IPv4 peers.
 		if mapped := asMapped(r); mapped != nil {
 			err = c.request(mapped)
 		}
@@ -134,8 +134,8 @@ func (c *Conn) request(r Request) error {
 	return refused(command, err)
 }
 
-// refused maps the kernel's refusal to an error. The kernel returns EINVAL for nearly everything
-// and distinguishes them in words alone.
+// refused converts an error of the kernel. The kernel returns EINVAL for most errors, which only
+// the extended ack message distinguishes.
 func refused(command uint8, err error) error {
 	if err == nil {
 		return nil
@@ -154,7 +154,7 @@ func refused(command uint8, err error) error {
 	return err
 }
 
-// asMapped returns the request with IPv4 addresses mapped into IPv6, nil when it has none.
+// asMapped returns the request with IPv4-mapped addresses, or nil if it has no IPv4 addresses.
 func asMapped(r Request) Request {
 	var ok bool
 	mapped := func(p netip.AddrPort) netip.AddrPort {
@@ -247,7 +247,7 @@ func encodeRequest(token uint32, fill func(*netlink.AttributeEncoder)) ([]byte, 
 	return b, nil
 }
 
-// encodeAt writes an address, its port in the host's order, and its flags.
+// encodeAt encodes an address, its port in host byte order, and its flags.
 func encodeAt(ae *netlink.AttributeEncoder, at netip.AddrPort, flags uint32) error {
 	switch a := at.Addr(); {
 	case !a.IsValid():
