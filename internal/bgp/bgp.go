@@ -1,10 +1,10 @@
-// Package bgp is a BGP speaker inside the process: it maintains the sessions with the neighbors,
-// advertises IPv6 unicast and VPN-IPv6 routes with SRv6 SIDs (RFC 4271, 4364, 4659, 9252), applies
-// import and export policy, and reports what it receives as batches of typed events.
+// Package bgp is an embedded BGP speaker: it maintains the sessions with the neighbors, advertises
+// IPv6 unicast and VPN-IPv6 routes with SRv6 SIDs (RFC 4271, 4364, 4659, 9252), applies import and
+// export policy, and reports what it receives as batches of typed events.
 //
-// It is the only package that imports GoBGP, and none of its exported types is GoBGP's. It does not
-// decide what a route is used for and does not touch the kernel's tables. Sessions and routes are
-// IPv6 only.
+// It is the only package that imports GoBGP, and no exported type is a GoBGP type. It neither
+// selects the use of a route nor changes the kernel's routing tables. Sessions and routes are IPv6
+// only.
 package bgp
 
 import (
@@ -23,7 +23,7 @@ import (
 // DefaultPort is the port of BGP (RFC 4271 section 8.2.1).
 const DefaultPort = 179
 
-// Report selects the events beyond those of sessions, which are always reported.
+// Report selects the reported events. Session events are always reported.
 type Report uint8
 
 const (
@@ -43,8 +43,8 @@ const (
 type Options struct {
 	ASN      uint32
 	RouterID netip.Addr // IPv4, unique among all speakers of the network
-	// Listen holds the local addresses that passive sessions are accepted on. Empty: every IPv6
-	// address.
+	// Listen holds the local addresses that accept passive sessions. If it is empty, all IPv6
+	// addresses accept them.
 	Listen []netip.Addr
 	// NoListen makes every session active: no port is opened.
 	NoListen bool
@@ -78,7 +78,7 @@ type instance struct {
 	server *server.BgpServer // set by Start
 	done   chan struct{}     // closed by Stop
 
-	// calls serializes changes of neighbors and of the life cycle, from check to effect.
+	// calls serializes changes of neighbors, Start and Stop, each including its checks.
 	calls            sync.Mutex
 	running, stopped bool
 }
@@ -102,7 +102,7 @@ type Speaker struct {
 	pump     sync.WaitGroup
 }
 
-// New returns a Speaker that is not started.
+// New returns a Speaker that has not been started.
 func New(opt Options) (*Speaker, error) {
 	if err := opt.check(); err != nil {
 		return nil, fmt.Errorf("create bgp speaker: %w", err)
@@ -120,21 +120,22 @@ func New(opt Options) (*Speaker, error) {
 	}, nil
 }
 
-// BestVPN calls f for the best path to each VPN-IPv6 destination, as of now. Stale routes that are
-// retained for a lost session are not among them.
+// BestVPN calls f for the current best path to each VPN-IPv6 destination. Stale routes that are
+// retained for a lost session are not included.
 func (s *Speaker) BestVPN(f func(VPNPath)) error { return s.received.bestVPN(f) }
 
 // Events returns batches of events for one reader; the channel is closed by Stop.
 //
-// Events arrive in the order in which they happened, with one exception: while the reader is busy,
-// only the newest event about the same route (and neighbor, for Update) is kept, in its newest
-// place, so that the queue of a slow reader is never longer than the number of routes. An Up
+// Events are delivered in the order in which they occurred, with one exception: while the reader is
+// busy, an event replaces an older one about the same route (and neighbor, for Update) and is
+// queued last, so that the queue of a slow reader is never longer than the number of routes. An Up
 // precedes all updates of that session, and all withdrawals caused by its end precede the Down. A
-// route reported as withdrawn need not have been reported as present before.
+// route may be reported as withdrawn without having been reported as present.
 func (s *Speaker) Events() <-chan []Event { return s.events }
 
-// Start listens and is ready for neighbors and routes. An address or port that another process uses
-// is an error that wraps syscall.EADDRINUSE; nothing is left behind then.
+// Start opens the listening sockets and accepts neighbors and routes from then on. If another
+// process uses an address or port, the error wraps syscall.EADDRINUSE, and everything opened is
+// closed.
 func (s *Speaker) Start(ctx context.Context) error {
 	i := s.instance
 	i.calls.Lock()
@@ -165,8 +166,8 @@ func (i *instance) start(ctx context.Context) error {
 		RouterId:   i.opt.RouterID.String(),
 		ListenPort: int32(i.opt.Port),
 		Families:   []uint32{familyIndexUnicast, familyIndexVPN},
-		// Without it the older of two equal routes wins, so that a restart may change the best
-		// path.
+		// By default the older of two equal routes is preferred, so that a restart could
+		// change the best path.
 		RouteSelectionOptions: &api.RouteSelectionOptionsConfig{ExternalCompareRouterId: true},
 	}
 	switch {
@@ -193,7 +194,7 @@ func (i *instance) start(ctx context.Context) error {
 	return nil
 }
 
-// explainListen adds what to do to the errors that an operator can resolve.
+// explainListen adds a remedy to the errors that an operator can resolve.
 func (i *instance) explainListen(err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):

@@ -11,13 +11,15 @@ import (
 	"github.com/tabane/tabane/internal/fault"
 )
 
-// Changes lead from one list of neighbors to another while the speaker runs.
+// Changes is the difference between two lists of neighbors, which can be applied to a running
+// speaker.
 type Changes struct {
-	// Remove are the names of neighbors that are removed, and of those in Reset.
+	// Remove are the names of neighbors to delete, including those in Reset.
 	Remove []string
-	// Add are new neighbors, Reset those that differ in more than policy: their session starts again.
+	// Add are new neighbors, Reset those that differ in more than policy: their session is
+	// reset.
 	Add, Reset []Neighbor
-	// Policy are neighbors whose import or export policy alone differs: their session stays up.
+	// Policy are neighbors that differ in import or export policy only: their session stays up.
 	Policy []Neighbor
 }
 
@@ -48,15 +50,16 @@ func Compare(old, now []Neighbor) Changes {
 	return c
 }
 
-// sameSession reports whether nothing but policy differs.
+// sameSession reports whether the neighbors differ in policy at most.
 func (n Neighbor) sameSession(m Neighbor) bool {
 	n.Import, n.Export = ImportPolicy{}, ExportPolicy{}
 	m.Import, m.Export = ImportPolicy{}, ExportPolicy{}
 	return reflect.DeepEqual(n, m)
 }
 
-// CheckRenamed adds a fault for each neighbor that takes the address of one with another name, whose
-// session has to close first. Faults are at the neighbor's index of the list at path.
+// CheckRenamed adds a fault for each neighbor with the address of a previous neighbor of another
+// name, whose session must be closed first. Faults refer to the neighbor's index in the list at
+// path.
 func CheckRenamed(faults *fault.List, path string, old, now []Neighbor) {
 	owner := map[netip.Addr]string{}
 	for _, n := range old {
@@ -70,7 +73,7 @@ func CheckRenamed(faults *fault.List, path string, old, now []Neighbor) {
 	}
 }
 
-// CheckNeighbors returns why a speaker of this AS cannot have these neighbors.
+// CheckNeighbors returns an error if a speaker of this AS cannot have these neighbors.
 func CheckNeighbors(own uint32, list []Neighbor) error {
 	for _, n := range list {
 		if err := n.check(own); err != nil {
@@ -80,12 +83,12 @@ func CheckNeighbors(own uint32, list []Neighbor) error {
 	return nil
 }
 
-// Change replaces the neighbors of old by those of now. Sessions of unchanged neighbors stay up. On an
-// error, the neighbors are those of old again.
+// Change replaces the neighbors of old by those of now. Sessions of unchanged neighbors stay up. On
+// an error, it restores the neighbors of old.
 func (s *sessions) Change(ctx context.Context, old, now []Neighbor) error {
 	err := s.applyChanges(ctx, Compare(old, now))
 	if err != nil {
-		// Errors here are of what was not applied, and so cannot be reverted.
+		// Errors here concern changes that were never applied, which need no revert.
 		_ = s.applyChanges(ctx, Compare(now, old))
 	}
 	return err
@@ -105,7 +108,7 @@ func (s *sessions) applyChanges(ctx context.Context, c Changes) error {
 	return errors.Join(errs...)
 }
 
-// Lines describes the changes, one in each line.
+// Lines describes each change in a line.
 func (c Changes) Lines() []string {
 	var lines []string
 	reset := map[string]bool{}

@@ -12,7 +12,7 @@ import (
 	"github.com/tabane/tabane/internal/vpn"
 )
 
-// RejectReason is why a route was rejected, as a word for counters.
+// RejectReason is the reason why a route was rejected, as a label for counters.
 type RejectReason string
 
 const (
@@ -24,7 +24,7 @@ const (
 	RejectLabel       RejectReason = "label"         // transposed, but without exactly one label
 	RejectNoTarget    RejectReason = "no-rt"         // VPN route without a route target
 
-	// Of the import policy.
+	// Reasons of the import policy.
 	RejectMartian        RejectReason = "martian"          // link-local, loopback, multicast
 	RejectOwnPrefix      RejectReason = "own-prefix"       // our own address space
 	RejectConnected      RejectReason = "connected"        // a network that our interfaces are connected to
@@ -35,7 +35,7 @@ const (
 	RejectForeignNextHop RejectReason = "foreign-next-hop" // the next hop is not the neighbor
 )
 
-// RejectedError is why a received route is not accepted.
+// RejectedError is the error of a received route that is not accepted.
 type RejectedError struct {
 	Reason RejectReason
 	Detail string
@@ -47,8 +47,8 @@ func rejectf(reason RejectReason, format string, args ...any) error {
 	return &RejectedError{Reason: reason, Detail: fmt.Sprintf(format, args...)}
 }
 
-// readUnicast decodes an IPv6 unicast path; zone is that of link-local next hops. It returns false
-// for other families.
+// readUnicast decodes an IPv6 unicast path; zone is the zone of link-local next hops. It returns
+// false for other families.
 func readUnicast(p *apiutil.Path, zone string) (UnicastPath, bool) {
 	nlri, ok := p.Nlri.(*gobgp.IPAddrPrefix)
 	if p.Family != gobgp.RF_IPv6_UC || !ok {
@@ -83,8 +83,8 @@ func readUpdate(p *apiutil.Path, neighbor, zone string) (Update, firstSegment, b
 	}, first, true
 }
 
-// readVPN decodes a VPN-IPv6 path. It returns false for other families and for route distinguishers
-// of a type unknown to RFC 4364.
+// readVPN decodes a VPN-IPv6 path. It returns false for other families and for route distinguisher
+// types not defined in RFC 4364.
 func readVPN(p *apiutil.Path) (VPNPath, bool) {
 	nlri, ok := p.Nlri.(*gobgp.LabeledVPNIPAddrPrefix)
 	if p.Family != gobgp.RF_IPv6_VPN || !ok {
@@ -112,7 +112,8 @@ func readVPN(p *apiutil.Path) (VPNPath, bool) {
 	return v, true
 }
 
-// attribute returns the attribute of type T, or its zero value. BGP allows one of each type.
+// attribute returns the attribute of type T, or its zero value. BGP allows one attribute of each
+// type.
 func attribute[T gobgp.PathAttributeInterface](attrs []gobgp.PathAttributeInterface) T {
 	var none T
 	for _, a := range attrs {
@@ -142,7 +143,7 @@ func readAttributes(attrs []gobgp.PathAttributeInterface) Attributes {
 	return out
 }
 
-// readNextHop returns the next hop, the global one of a global and a link-local one.
+// readNextHop returns the next hop: of a global and a link-local one, the global one.
 func readNextHop(p *apiutil.Path) (netip.Addr, error) {
 	reach := attribute[*gobgp.PathAttributeMpReachNLRI](p.Attrs)
 	if reach == nil {
@@ -175,7 +176,7 @@ func readTargets(communities []gobgp.ExtendedCommunityInterface) []vpn.ID {
 }
 
 // readSID decodes the SID in the Prefix-SID attribute of a VPN route and, if it is transposed, in
-// its label (RFC 9252 sections 3.1, 3.2.1 and 4). Of several services, SIDs or structures the first
+// its label (RFC 9252 sections 3.1, 3.2.1 and 4). The first of several services, SIDs or structures
 // is used. The endpoint behavior is not checked: some reflectors change it.
 func readSID(attr *gobgp.PathAttributePrefixSID, labels []uint32) (netip.Addr, srv6.Structure, uint16, error) {
 	none := netip.Addr{}
@@ -211,8 +212,8 @@ func readSID(attr *gobgp.PathAttributePrefixSID, labels []uint32) (netip.Addr, s
 		}
 		label := labels[0]
 		if label >= 1<<20 {
-			// GoBGP treats the label field 0x800000 as a withdrawal and does not shift out the low
-			// four bits.
+			// GoBGP treats the label field 0x800000 as a withdrawal and does not shift
+			// it right by four bits.
 			label >>= 4
 		}
 		restored, err := srv6.Restore(sid, label, structure)

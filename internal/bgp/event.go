@@ -14,7 +14,7 @@ type Event interface{ event() }
 type Session struct {
 	Neighbor string
 	Up       bool
-	Reason   string // why it went down
+	Reason   string // why the session went down
 }
 
 // Attributes are the path attributes of a route other than next hop and SID.
@@ -27,7 +27,7 @@ type Attributes struct {
 }
 
 // Update is a change in the Adj-RIB-In of an external neighbor after the import policy: a new,
-// changed or withdrawn IPv6 unicast route. The end of the session withdraws each route.
+// changed or withdrawn IPv6 unicast route. When the session ends, each route is withdrawn.
 type Update struct {
 	Neighbor string
 	Prefix   netip.Prefix
@@ -35,7 +35,8 @@ type Update struct {
 	Attributes
 	// Withdrawn: only Neighbor and Prefix are set.
 	Withdrawn bool
-	// Rejected, a *RejectedError, is why the route is not accepted; it counts as withdrawn then.
+	// Rejected, a *RejectedError, is why the route is not accepted; the route then counts as
+	// withdrawn.
 	Rejected error
 }
 
@@ -44,11 +45,12 @@ type UnicastPath struct {
 	Prefix  netip.Prefix
 	NextHop netip.Addr // with zone if link-local; unspecified for local routes without one
 	Attributes
-	Neighbor string // that it was received from; empty for local routes
+	Neighbor string // the sender; empty for local routes
 	Local    bool   // originated by this speaker
 	// Withdrawn: there is no path; only Prefix is set.
 	Withdrawn bool
-	// Rejected, a *RejectedError, is why the best path cannot be used; it counts as withdrawn then.
+	// Rejected, a *RejectedError, is why the best path cannot be used; the path then counts as
+	// withdrawn.
 	Rejected error
 }
 
@@ -58,22 +60,23 @@ type VPNPath struct {
 	Prefix  netip.Prefix
 	NextHop netip.Addr
 	RTs     []vpn.ID
-	// SID is complete, also if it was received transposed (RFC 9252 section 4).
+	// SID is complete, even if it was received transposed (RFC 9252 section 4).
 	SID       netip.Addr
 	Structure srv6.Structure // zero if absent
 	Behavior  uint16         // as received; some reflectors change it, so nothing depends on it
 	Attributes
-	Neighbor string // that it was received from; empty for local routes
+	Neighbor string // the sender; empty for local routes
 	Local    bool   // originated by this speaker
 	// Withdrawn: there is no path; only RD and Prefix are set.
 	Withdrawn bool
-	// Rejected, a *RejectedError, is why the best path cannot be used; it counts as withdrawn then.
+	// Rejected, a *RejectedError, is why the best path cannot be used; the path then counts as
+	// withdrawn.
 	Rejected error
 }
 
 // EndOfRIB reports that the neighbor completed its initial update. Internal neighbors that support
-// RFC 4724 send it, as all speakers of this package do. A reflector that has just started sends it
-// before its own clients are back.
+// RFC 4724 send it, including all speakers of this package. A reflector that has just started sends
+// it before its clients' sessions are established.
 type EndOfRIB struct {
 	Neighbor string
 	Family   Family

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// bfdReason is why a session ends that BFD took down, as FRR words it.
+// bfdReason is the reason for a session that is closed because BFD went down, worded as in FRR.
 const bfdReason = "bfd down"
 
-// failover advertises the loss of what is behind a failed neighbor before its routes are withdrawn.
+// failover advertises the loss of a failed neighbor's locators before its routes are withdrawn.
 type failover struct{ *sessions }
 
-// bfdDown resets the session with a neighbor that BFD found dead (RFC 5882 section 4.1).
+// bfdDown resets the session with a neighbor whose BFD session went down (RFC 5882 section 4.1).
 func (f *failover) bfdDown(name string) {
 	f.calls.Lock()
 	defer f.calls.Unlock()
@@ -25,7 +25,7 @@ func (f *failover) bfdDown(name string) {
 	up := n.up
 	f.mu.Unlock()
 	if !up {
-		return // the session ended already
+		return // the session has already ended
 	}
 	err := f.originated.setBlackhole(true, n.Locators)
 	err = errors.Join(err, f.restart(context.Background(), n, bfdReason))
@@ -37,13 +37,13 @@ func (f *failover) bfdDown(name string) {
 	}
 }
 
-// advertiseTimeout is how long the end of a session is delayed at most until the loss of its
-// locators is advertised. That takes a fraction of it unless the speaker is busy.
+// advertiseTimeout limits how long the end of a session is delayed until the loss of its locators
+// is advertised. Advertising takes a fraction of it unless the speaker is busy.
 const advertiseTimeout = 100 * time.Millisecond
 
-// sessionEnded runs when the session with a neighbor has ended, before its routes are dropped. For
-// an external neighbor it advertises the loss of the locators first: dropping a full table takes
-// seconds, in which nothing else is advertised.
+// sessionEnded is called when the session with a neighbor has ended, before its routes are dropped.
+// For an external neighbor it first advertises the loss of the locators: dropping a full table
+// takes seconds, during which nothing else is advertised.
 func (f *failover) sessionEnded(key netip.Addr) {
 	f.mu.Lock()
 	n := f.byAddr[key]
@@ -68,8 +68,8 @@ func (f *failover) sessionEnded(key netip.Addr) {
 	}
 }
 
-// advertiseLoss advertises a neighbor's locators as lost if the session that ended is still its
-// current one.
+// advertiseLoss advertises the loss of a neighbor's locators, provided the session that ended is
+// still its current one.
 func (f *failover) advertiseLoss(n *neighbor) error {
 	f.calls.Lock()
 	defer f.calls.Unlock()

@@ -8,27 +8,27 @@ import (
 )
 
 // ImportPolicy filters the routes received from a neighbor (RFC 7454, RFC 8212). Routes whose AS
-// path contains our own AS and, from another AS, routes for link-local, loopback or multicast space
-// are always rejected. From another AS, the community BLACKHOLE and communities of our own AS are
-// removed: inside our AS they are signals.
+// path contains our AS are always rejected, and so are routes of other ASes for link-local,
+// loopback or multicast addresses. The community BLACKHOLE and communities of our AS are removed
+// from routes of other ASes, since they have a meaning inside our AS.
 type ImportPolicy struct {
-	// Reject are tried in order; the first that matches gives the reason.
+	// Reject filters are evaluated in order; the first match determines the reason.
 	Reject []PrefixFilter
-	// MaxLength rejects longer IPv6 unicast prefixes; 0 is no limit.
+	// MaxLength rejects IPv6 unicast prefixes that are longer; 0 means no limit.
 	MaxLength int
-	// EnforceFirstAS rejects routes whose AS path does not begin with the neighbor's AS (RFC 4271
-	// section 6.3). Route servers need it off (RFC 7947 section 2.2.2).
+	// EnforceFirstAS rejects routes whose AS path does not begin with the neighbor's AS (RFC
+	// 4271 section 6.3). It must be off for route servers (RFC 7947 section 2.2.2).
 	EnforceFirstAS bool
-	// NextHops, if not empty, rejects next hops outside these prefixes, and OwnAddresses those that
-	// are ours (RFC 4271 section 5.1.3).
+	// NextHops, if not empty, rejects next hops outside these prefixes. OwnAddresses rejects
+	// next hops that are our own addresses (RFC 4271 section 5.1.3).
 	NextHops     []netip.Prefix
 	OwnAddresses []netip.Addr
-	// RejectVPN rejects every VPN-IPv6 route, for speakers that only originate them.
+	// RejectVPN rejects every VPN-IPv6 route, for speakers that only originate VPN routes.
 	RejectVPN bool
-	// WarnPrefixes is a number of accepted IPv6 unicast routes beyond which a warning is logged,
-	// once each time it is exceeded. The session stays up and routes are still accepted: losing the
-	// largest upstream because it grew would be worse. 0 is no limit; others need ReportAdjIn and
-	// an external neighbor.
+	// WarnPrefixes is the number of accepted IPv6 unicast routes above which a warning is
+	// logged, once each time it is exceeded. The session stays up and routes are still
+	// accepted, because closing the session with the largest upstream would do more harm. 0
+	// means no limit; other values require ReportAdjIn and an external neighbor.
 	WarnPrefixes int
 }
 
@@ -91,12 +91,12 @@ func (p ImportPolicy) equal(q ImportPolicy) bool {
 		p.MaxLength == q.MaxLength && p.EnforceFirstAS == q.EnforceFirstAS && p.RejectVPN == q.RejectVPN && p.WarnPrefixes == q.WarnPrefixes
 }
 
-// firstSegment is the first AS number in the AS path of a received route, or 0 for an AS_SET or an
+// firstSegment is the first AS number in the AS path of a received route; 0 for an AS_SET or an
 // empty path.
 type firstSegment uint32
 
 // reject returns why a received IPv6 unicast route is rejected, nil if it is accepted. It must
-// agree with importStatements, by which GoBGP selects best paths.
+// match importStatements, which GoBGP evaluates for best path selection.
 func (e policyEntry) reject(u Update, first firstSegment) error {
 	external := !e.internal()
 	if external {
@@ -150,8 +150,8 @@ func (e policyEntry) admit(u Update, first firstSegment) Update {
 	return u
 }
 
-// internalSignal reports whether a community has a meaning inside our AS and is removed from the
-// routes of others.
+// internalSignal reports whether a community has a meaning inside our AS and is therefore removed
+// from routes of other ASes.
 func (e policyEntry) internalSignal(c uint32) bool {
 	return c == Blackhole || e.ownASN <= 0xffff && c>>16 == e.ownASN
 }

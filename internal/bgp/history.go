@@ -7,28 +7,29 @@ import (
 	"time"
 )
 
-// history is what is known about the current session with a neighbor and the ones before it.
+// history describes the current and the previous sessions with a neighbor.
 type history struct {
-	changed  time.Time // when the session went up or down last; zero if it was never up
-	flaps    uint64    // how often it went down
+	changed  time.Time // when the session last went up or down; zero if it was never up
+	flaps    uint64    // how often the session went down
 	sent     Notification
 	received Notification
-	// ending is why an established session is about to end; GoBGP's own reason is less precise.
+	// ending is why an established session is about to end; GoBGP's reason is less precise.
 	ending string
-	// opening is why no session opens, and logged what the log says about it.
+	// opening is why no session is established, and logged the finding that was last logged.
 	opening finding
 	logged  string
 }
 
-// rank orders findings: what a message says is more telling than that a connection failed.
+// rank orders findings by precision: the content of a message is more precise than a connection
+// error.
 type rank uint8
 
 const (
-	connecting  rank = iota + 1 // TCP reports it
+	connecting  rank = iota + 1 // an error of TCP
 	closed                      // the neighbor closed the connection
-	refused                     // the neighbor sent what cannot open a session
+	refused                     // the neighbor sent a message that cannot open a session
 	signature                   // TCP MD5
-	notified                    // our own NOTIFICATION says it
+	notified                    // a NOTIFICATION that we sent
 	findingLife = 30 * time.Second
 )
 
@@ -39,14 +40,14 @@ type finding struct {
 	at   time.Time
 }
 
-// supersedes reports whether f replaces old: attempts fail in several ways at once, and the less
-// telling one of two wins only when the other has not been seen for a while.
+// supersedes reports whether f replaces old: attempts fail in several ways at once, and a less
+// precise finding replaces a more precise one only if that has not recurred for a while.
 func (f finding) supersedes(old finding) bool {
 	return f.rank >= old.rank || f.at.Sub(old.at) > findingLife
 }
 
-// diagnosis maintains the history of each neighbor from what GoBGP logs and counts. It implements
-// observer.
+// diagnosis maintains the history of each neighbor from GoBGP's log records and counters. It
+// implements observer.
 type diagnosis struct{ *sessions }
 
 func (d *diagnosis) ended(key netip.Addr) { (&failover{sessions: d.sessions}).sessionEnded(key) }
@@ -108,9 +109,9 @@ func (d *diagnosis) found(n *neighbor, f finding) {
 	}
 }
 
-// report logs why a session does not open unless the log says so already. The poll of the watchdog
-// calls it: two connections that collide fail too, and are no news when the session is up a moment
-// later.
+// report logs why a session is not established, unless that was logged already. The watchdog's poll
+// calls it, not each failure: one of two colliding connections fails too, although the session is
+// established a moment later.
 func (d *diagnosis) report(n *neighbor) {
 	d.mu.Lock()
 	h := &n.history
@@ -125,16 +126,16 @@ func (d *diagnosis) report(n *neighbor) {
 	}
 }
 
-// attemptFailure is how an attempt to open a session failed, as GoBGP words it.
+// attemptFailure is how an attempt to open a session failed, in GoBGP's words.
 type attemptFailure string
 
-// Failures of attempts. Other ones are texts of the kernel.
+// Failures of attempts. Other values are error texts of the kernel.
 const (
 	attemptTimedOut attemptFailure = "i/o timeout"
 	attemptRefused  attemptFailure = "connection refused"
 	attemptClosed   attemptFailure = "read-failed"
-	// attemptRejected is a message that cannot open a session: in practice a NOTIFICATION, of which
-	// GoBGP reports neither code nor subcode before the session is up.
+	// attemptRejected means a message that cannot open a session: in practice a NOTIFICATION,
+	// whose code and subcode GoBGP does not report before the session is established.
 	attemptRejected attemptFailure = "invalid-msg"
 )
 
@@ -160,7 +161,7 @@ func (a attemptFailure) finding(n Neighbor, own uint32) finding {
 	return finding{rank: connecting, text: fmt.Sprintf("connection to %s: %s", peer, string(a))}
 }
 
-// downReason is why a session is down; empty if it is not.
+// downReason returns why a session is down; it is empty if the session is up.
 func (n *neighbor) downReason() string {
 	switch {
 	case n.up:

@@ -10,20 +10,20 @@ import (
 	"time"
 )
 
-// repeatAfter is the least interval between equal warnings about one neighbor: malformed messages
-// must not flood the log.
+// repeatAfter is the minimum interval between equal warnings about one neighbor, so that malformed
+// messages cannot flood the log.
 const repeatAfter = time.Minute
 
-// handler adapts GoBGP's log: info becomes debug, as the daemon that owns the speaker logs sessions
-// itself, and so do repeated warnings.
+// handler adapts GoBGP's log: it lowers info to debug, since the daemon itself logs sessions, and
+// lowers repeated warnings too.
 //
-// It also passes to its observer what GoBGP reports in no other way, or too late: GoBGP logs the
-// end of a session at once, but calls its watchers only after it dropped the neighbor's routes,
-// which takes seconds with a full table.
+// It also passes to its observer what GoBGP reports only in its log, or earlier there: GoBGP logs
+// the end of a session immediately, but calls its watchers only after dropping the neighbor's
+// routes, which takes seconds with a full table.
 type handler struct {
 	next     slog.Handler
 	scope    string       // attributes of the logger, which identify the neighbor
-	neighbor netip.Addr   // the address among them
+	neighbor netip.Addr   // address in these attributes
 	up       *atomic.Bool // the neighbor's session is up; nil without neighbor
 	observer observer
 	seen     *seen
@@ -40,8 +40,8 @@ type observer interface {
 	attemptFailed(neighbor netip.Addr, why attemptFailure)
 }
 
-// What GoBGP logs in the goroutine of a session, and the attribute with the neighbor's address.
-// TestLossIsAdvertisedFirst and TestWhyDown fail if another version logs something else.
+// Messages that GoBGP logs in the goroutine of a session, and the attribute with the neighbor's
+// address. TestLossIsAdvertisedFirst and TestWhyDown fail if another version changes them.
 const (
 	upMessage       = "Peer Up"
 	endMessage      = "Peer Down" // before it processes the session's end
@@ -53,7 +53,7 @@ const (
 	neighborKey     = "Key"
 )
 
-// seen is the time at which each warning was logged last.
+// seen holds the time at which each warning was last logged.
 type seen struct {
 	mu   sync.Mutex
 	last map[string]time.Time
@@ -63,7 +63,7 @@ func newHandler(next slog.Handler, o observer) slog.Handler {
 	return handler{next: next, observer: o, seen: &seen{last: map[string]time.Time{}}}
 }
 
-// repeated reports whether a warning was logged within repeatAfter, and records it otherwise.
+// repeated reports whether a warning was logged within repeatAfter; if not, it records the warning.
 func (s *seen) repeated(key string, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +74,7 @@ func (s *seen) repeated(key string, now time.Time) bool {
 	return false
 }
 
-// demote lowers levels below warning by one.
+// demote lowers levels below warning by one step.
 func demote(l slog.Level) slog.Level {
 	if l >= slog.LevelWarn {
 		return l
@@ -82,8 +82,8 @@ func demote(l slog.Level) slog.Level {
 	return l - (slog.LevelInfo - slog.LevelDebug)
 }
 
-// Enabled reports whether the record is logged or observed. Failed attempts have the level debug,
-// which is too expensive for a session that is up: GoBGP logs each UPDATE.
+// Enabled reports whether the record is logged or observed. Failed attempts have level debug. That
+// level is disabled while a session is up, because GoBGP logs each UPDATE with it.
 func (h handler) Enabled(ctx context.Context, l slog.Level) bool {
 	return l == slog.LevelInfo || h.up != nil && !h.up.Load() || h.next.Enabled(ctx, demote(l))
 }
@@ -126,7 +126,7 @@ func attributes(r slog.Record) map[string]slog.Value {
 	return m
 }
 
-// octet returns the value of an attribute with a number of 8 bits; 0 if it is none.
+// octet returns the value of an attribute with an 8-bit number; 0 for other attributes.
 func octet(v slog.Value) uint8 {
 	if v.Kind() != slog.KindInt64 || v.Int64() < 0 || v.Int64() > 0xff {
 		return 0

@@ -14,12 +14,12 @@ import (
 	"github.com/tabane/tabane/internal/vpn"
 )
 
-// Candidate is a path to a destination, with the step of route selection that decided about it.
+// Candidate is a path to a destination, with the decisive step of the route selection.
 type Candidate struct {
 	Prefix    netip.Prefix `json:"prefix"`
 	RD        string       `json:"rd,omitempty"` // of a VPN route
 	Best      bool         `json:"best"`
-	Reason    string       `json:"reason"` // why it is best, or is not
+	Reason    string       `json:"reason"` // why it is the best path or not
 	Neighbor  string       `json:"neighbor"`
 	NextHop   netip.Addr   `json:"next_hop"`
 	SID       netip.Addr   `json:"sid,omitzero"`
@@ -29,7 +29,7 @@ type Candidate struct {
 }
 
 // Lookup returns the paths to the longest prefix that covers dst, best first: IPv6 unicast routes,
-// and VPN routes of each of the route distinguishers. Its cost does not depend on the size of the
+// and VPN routes of each route distinguisher in rds. Its cost does not depend on the size of the
 // tables.
 func (s *sessions) Lookup(_ context.Context, dst netip.Prefix, rds ...vpn.ID) ([]Candidate, error) {
 	found, err := s.lookup(gobgp.RF_IPv6_UC, dst, "")
@@ -122,8 +122,8 @@ func localPref(p *apiutil.Path) uint32 {
 // originNames are the values of ORIGIN (RFC 4271 section 5.1.1).
 var originNames = [...]string{"IGP", "EGP", "incomplete"}
 
-// decision is the step of RFC 4271 section 9.1.2.2, in GoBGP's order, that prefers best to other.
-// Each step is reached only when the previous ones are ties.
+// decision returns the step of RFC 4271 section 9.1.2.2, in GoBGP's order, in which best is
+// preferred to other. Each step is reached only if all previous steps are ties.
 func decision(best, other *apiutil.Path) string {
 	compare := func(name string, a, b uint32, relation string) string {
 		return fmt.Sprintf("%s (%d %s %d)", name, a, relation, b)
@@ -162,7 +162,8 @@ func sameNeighborAS(a, b []uint32) bool {
 	return a[0] == b[0]
 }
 
-// pathLength counts an AS_SET as one (RFC 4271 section 9.1.2.2 a).
+// pathLength returns the AS path length, with an AS_SET counted as one (RFC 4271 section 9.1.2.2
+// a).
 func pathLength(p *apiutil.Path) (n uint32) {
 	if a := attribute[*gobgp.PathAttributeAsPath](p.Attrs); a != nil {
 		for _, s := range a.Value {

@@ -12,7 +12,7 @@ import (
 	"github.com/tabane/tabane/internal/bfd"
 )
 
-// Family is a kind of route.
+// Family is an address family.
 type Family uint8
 
 const (
@@ -37,10 +37,10 @@ const (
 )
 
 const (
-	// DefaultHoldTime is short because without BFD nothing else detects a dead neighbor. Keepalives
-	// are sent three times as often.
+	// DefaultHoldTime is short because without BFD only the hold timer detects a dead neighbor.
+	// Keepalives are sent at a third of it.
 	DefaultHoldTime = 9 * time.Second
-	// DefaultConnectRetry is the shortest that GoBGP accepts.
+	// DefaultConnectRetry is the minimum that GoBGP accepts.
 	DefaultConnectRetry = 2 * time.Second
 
 	minHoldTime     = 3 * time.Second // RFC 4271 section 4.2
@@ -50,7 +50,7 @@ const (
 
 // ExportPolicy filters and changes the routes advertised to a neighbor.
 type ExportPolicy struct {
-	// Reject matches these prefixes and all more specific ones.
+	// Reject rejects these prefixes and all more specific ones.
 	Reject []netip.Prefix
 	// Shutdown adds the community GRACEFUL_SHUTDOWN to every route (RFC 8326) and, to neighbors of
 	// our own AS, advertises it with the lowest LOCAL_PREF.
@@ -65,37 +65,39 @@ func (p ExportPolicy) equal(q ExportPolicy) bool {
 type Neighbor struct {
 	Name         string // appears in events and logs; unique
 	Address      netip.Addr
-	Interface    string     // only for, and needed with, a link-local address
-	LocalAddress netip.Addr // invalid: the kernel chooses
+	Interface    string     // required for a link-local address, otherwise empty
+	LocalAddress netip.Addr // if invalid, the kernel selects it
 	ASN          uint32
 	Families     []Family
 	Port         uint16 // 0 is DefaultPort
 
-	ReflectorClient bool // it is our route reflector client (RFC 4456)
-	Passive         bool // do not open the connection, wait for it
+	ReflectorClient bool // the neighbor is our route reflector client (RFC 4456)
+	Passive         bool // wait for the neighbor's connection
 	Password        string
 	Multihop        uint8         // eBGP multihop: hop limit; 0: directly connected
 	HoldTime        time.Duration // whole seconds; 0 is DefaultHoldTime
 	ConnectRetry    time.Duration // whole seconds, time between attempts to connect; 0 is DefaultConnectRetry
 	BFD             bfd.Config
-	// Locators are prefixes behind the neighbor whose loss is advertised first when BFD takes the
-	// session down: withdrawing a full table takes seconds, in no order. They are advertised with
-	// BLACKHOLE until everything else is withdrawn. For an external neighbor, that also happens
-	// when the neighbor closes the session, and lasts until SetBlackhole withdraws them.
+	// Locators are prefixes reached through the neighbor whose loss is advertised first when
+	// BFD goes down: withdrawing a full table takes seconds, in arbitrary order. They are
+	// advertised with BLACKHOLE until everything else is withdrawn. For an external neighbor
+	// they are also advertised when the neighbor closes the session, until SetBlackhole
+	// withdraws them.
 	Locators []netip.Prefix
-	// Retain is how long best paths are kept after the session was lost or closed by the neighbor,
-	// for route reflectors, which carry routes but no packets. After the session is up again, stale
-	// routes are withdrawn soon after End-of-RIB. 0 withdraws at once. It excludes ReportAdjIn.
+	// Retain is how long best paths are kept after the session was lost or closed by the
+	// neighbor. It is for route reflectors, which do not forward packets. After the session is
+	// up again, stale routes are withdrawn soon after End-of-RIB. 0 withdraws at once. It
+	// excludes ReportAdjIn.
 	Retain time.Duration
 
-	// NextHopSelf sets our address as next hop of external routes that are advertised to this
-	// internal neighbor. External neighbors always get our address.
+	// NextHopSelf sets our address as next hop of external routes advertised to this internal
+	// neighbor. External neighbors always receive our address.
 	NextHopSelf bool
-	// LocalPref is set on all routes received from it; 0 leaves them as they are.
+	// LocalPref is set on all routes received from the neighbor; 0 leaves them unchanged.
 	LocalPref uint32
 	Import    ImportPolicy
 	Export    ExportPolicy
-	// ExportLocalOnly advertises only routes that this speaker originates: no transit between
+	// ExportLocalOnly advertises only routes originated by this speaker: no transit between
 	// neighbors.
 	ExportLocalOnly bool
 }
@@ -174,27 +176,27 @@ func checkRejected(prefixes []netip.Prefix) error {
 // neighbor is a Neighbor and the state of its session.
 type neighbor struct {
 	Neighbor
-	key netip.Addr // address as GoBGP knows it: with zone
+	key netip.Addr // address with zone, as in GoBGP
 
 	// Guarded by instance.calls.
 	disabled bool
-	added    time.Time // when GoBGP was last configured with it
+	added    time.Time // when it was last added to GoBGP
 
 	// Guarded by sessions.mu.
 	up       bool
-	idle     bool // GoBGP is in the state Idle before its next attempt
-	deleting bool // the session ends by our own doing
+	idle     bool // GoBGP is in state Idle before its next attempt
+	deleting bool // the session is being closed by us
 	reason   string
 	history  history
 	adjIn    map[netip.Prefix]struct{} // accepted routes
 	warned   bool
 	rules    policyEntry // with the current import policy
-	// updated are the prefixes of which an UPDATE arrived while the import policy is being
-	// replaced; else nil.
+	// updated holds the prefixes for which an UPDATE arrived while the import policy is being
+	// replaced; otherwise it is nil.
 	updated map[netip.Prefix]struct{}
 }
 
-// config is the neighbor as GoBGP is configured with it. own and cluster are ours.
+// config returns the neighbor's GoBGP configuration. own is our AS number, cluster our cluster ID.
 func (n *neighbor) config(own uint32, cluster netip.Addr) *api.Peer {
 	hold, retry := n.HoldTime, n.ConnectRetry
 	if hold == 0 {
@@ -242,13 +244,13 @@ func (n *neighbor) config(own uint32, cluster netip.Addr) *api.Peer {
 				RouteReflectorClusterId: cluster.String(),
 			}
 		}
-		// The capability without a family is about the End-of-RIB marker only (RFC 4724 section 3).
-		// No route is kept by GoBGP after the session ended: see restartIdle.
+		// Without a family, the capability concerns only the End-of-RIB marker (RFC 4724
+		// section 3). GoBGP keeps no route after the end of the session: see restartIdle.
 		p.GracefulRestart = &api.GracefulRestart{Enabled: true, HelperOnly: true, RestartTime: 1}
 		return p
 	}
-	// GoBGP ignores a route whose AS path contains our AS but does not withdraw the one that it
-	// replaces. So GoBGP accepts these routes, and the import policy rejects them.
+	// GoBGP ignores a route whose AS path contains our AS, but does not withdraw the route that
+	// it replaces. Therefore GoBGP accepts these routes, and the import policy rejects them.
 	p.Conf.AllowOwnAsn = 255
 	if n.Multihop > 0 {
 		p.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: uint32(n.Multihop)}

@@ -8,12 +8,12 @@ import (
 // Notification is the content of a NOTIFICATION message (RFC 4271 section 4.5).
 type Notification struct {
 	Code, Subcode uint8
-	// Communication is the neighbor's free text in a shutdown or reset (RFC 9003). It is not
-	// trusted: String quotes it.
+	// Communication is the neighbor's free text in a shutdown or reset (RFC 9003). It is
+	// untrusted: String quotes it.
 	Communication string
 }
 
-// Error codes and subcodes that mean more here than their names.
+// Error codes and subcodes that are referred to by name.
 const (
 	openError        = 2
 	badPeerAS        = 2 // of openError
@@ -27,8 +27,8 @@ type notificationError struct {
 	subcodes map[uint8]string
 }
 
-// notificationErrors has the names of RFC 4271 section 4.5 and those of later RFCs as IANA lists
-// them, by code.
+// notificationErrors has the error names by code, from RFC 4271 section 4.5 and from later RFCs as
+// registered by IANA.
 var notificationErrors = map[uint8]notificationError{
 	1: {"Message Header Error", map[uint8]string{
 		1: "Connection Not Synchronized", 2: "Bad Message Length", 3: "Bad Message Type",

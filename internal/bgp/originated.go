@@ -21,19 +21,19 @@ import (
 const NoExport uint32 = 0xffffff01
 
 // GracefulShutdown is the community GRACEFUL_SHUTDOWN of routes that will be withdrawn soon (RFC
-// 8326). A route that is received with it from another AS gets the lowest LOCAL_PREF; an
-// ExportPolicy adds it.
+// 8326). A route received with it from another AS gets the lowest LOCAL_PREF; ExportPolicy.Shutdown
+// adds it.
 const GracefulShutdown uint32 = 0xffff0000
 
-// Blackhole is the community BLACKHOLE (RFC 7999). Inside our AS, a locator or SID that is
-// advertised with it is lost, with everything that is reached through it.
+// Blackhole is the community BLACKHOLE (RFC 7999). Inside our AS, a locator or SID advertised with
+// it is lost, and so is everything reached through it.
 const Blackhole uint32 = 0xffff029a
 
 // UnicastRoute is an IPv6 route that this speaker originates.
 type UnicastRoute struct {
 	Prefix netip.Prefix
-	// NextHop for neighbors of our own AS. Invalid: our address in each session. Neighbors of other
-	// ASes always get our address.
+	// NextHop is for neighbors of our own AS. If invalid, it is our address in each session.
+	// Neighbors of other ASes always receive our address.
 	NextHop    netip.Addr
 	Attributes // LocalPref 0 is 100
 }
@@ -45,11 +45,11 @@ type VPNRoute struct {
 	NextHop netip.Addr
 	RTs     []vpn.ID // at least one
 	SID     netip.Addr
-	// Structure of the SID. With TransposeLen > 0 those bits are encoded in the label; otherwise
-	// the label is 3, implicit null (RFC 9252 section 4).
+	// Structure is that of the SID. If TransposeLen > 0, those bits are encoded in the label;
+	// otherwise the label is 3, implicit null (RFC 9252 section 4).
 	Structure srv6.Structure
 	Behavior  uint16 // endpoint behavior (RFC 8986 section 10.2)
-	// Attributes of the route as it was received; LocalPref 0 is 100.
+	// Attributes are those of the route as received; LocalPref 0 means 100.
 	Attributes
 }
 
@@ -59,7 +59,7 @@ type VPNKey struct {
 	Prefix netip.Prefix
 }
 
-// chunk is the number of routes in one call of GoBGP, which processes nothing else meanwhile.
+// chunk is the number of routes in one call of GoBGP, which processes nothing else during a call.
 const chunk = 1000
 
 // implicitNull is the label of a route whose SID is not transposed.
@@ -68,7 +68,7 @@ const implicitNull = 3
 // maxSegment is the number of AS numbers in one segment of an AS path (RFC 4271 section 4.3).
 const maxSegment = 255
 
-// originated are the routes that a speaker originates. It is safe for concurrent use.
+// originated holds the routes that a speaker originates. It is safe for concurrent use.
 type originated struct{ *instance }
 
 // Originate advertises routes, replacing those with the same prefix. If one of them is invalid,
@@ -85,7 +85,7 @@ func (o *originated) Originate(routes ...UnicastRoute) error {
 	return o.addPaths(paths)
 }
 
-// Withdraw withdraws routes of Originate. Prefixes that were not originated are ignored.
+// Withdraw withdraws routes that were originated by Originate. Other prefixes are ignored.
 func (o *originated) Withdraw(prefixes ...netip.Prefix) error {
 	paths := make([]*apiutil.Path, len(prefixes))
 	for i, prefix := range prefixes {
@@ -113,7 +113,7 @@ func (o *originated) OriginateVPN(routes []VPNRoute) error {
 	return o.addPaths(paths)
 }
 
-// WithdrawVPN withdraws routes of OriginateVPN. Those that were not originated are ignored.
+// WithdrawVPN withdraws routes that were originated by OriginateVPN. Other keys are ignored.
 func (o *originated) WithdrawVPN(keys []VPNKey) error {
 	paths := make([]*apiutil.Path, len(keys))
 	for i, k := range keys {
@@ -154,9 +154,9 @@ func (o *originated) inChunks(paths []*apiutil.Path, f func([]*apiutil.Path) err
 	return nil
 }
 
-// SetBlackhole advertises prefixes with BLACKHOLE inside our AS (NO_EXPORT), ahead of other pending
-// withdrawals, or withdraws that again. It replaces other routes of this speaker, but to neighbors
-// it has the lowest LOCAL_PREF.
+// SetBlackhole advertises prefixes with BLACKHOLE inside our AS (NO_EXPORT), before other pending
+// withdrawals, or withdraws these routes. They replace other routes of this speaker, but have the
+// lowest LOCAL_PREF at neighbors.
 func (o *originated) SetBlackhole(on bool, prefixes ...netip.Prefix) error {
 	o.calls.Lock()
 	defer o.calls.Unlock()
@@ -274,8 +274,8 @@ func (a Attributes) appendTo(attrs []gobgp.PathAttributeInterface) []gobgp.PathA
 	return attrs
 }
 
-// sidMemo caches the attributes of the last SID and route targets, which the routes of one peer
-// share.
+// sidMemo caches the attributes of the last SID and route targets, since the routes of one peer
+// share them.
 type sidMemo struct {
 	valid     bool
 	sid       netip.Addr
@@ -345,8 +345,8 @@ func (r VPNRoute) path(memo *sidMemo) (*apiutil.Path, error) {
 	return localPath(gobgp.RF_IPv6_VPN, nlri, r.appendTo(attrs)), nil
 }
 
-// fields splits a vpn.ID by its text: "ipv4:number", or an AS number, of four octets if it is large
-// or has a dot. (GoBGP's own parsers clamp four-octet AS numbers.)
+// fields splits the text of a vpn.ID: "ipv4:number" or "asn:number"; the AS number has four octets
+// if it is large or has a dot. (GoBGP's own parsers clamp four-octet AS numbers.)
 func fields(id vpn.ID) (ip netip.Addr, asn uint32, long bool, number uint32, err error) {
 	who, what, _ := strings.Cut(id.String(), ":")
 	n, err := strconv.ParseUint(what, 10, 32)

@@ -11,7 +11,7 @@ import (
 const (
 	importPolicy = "import"
 	exportPolicy = "export"
-	globalTable  = "global" // GoBGP's name of the table that is not a route server's
+	globalTable  = "global" // GoBGP's name of the table that is not of a route server
 
 	noExportSet    = "no-export"
 	noAdvertiseSet = "no-advertise"
@@ -32,7 +32,7 @@ var martians = []netip.Prefix{
 	netip.MustParsePrefix("ff00::/8"),
 }
 
-// policyEntry is the part of a neighbor that its policies depend on.
+// policyEntry holds the fields of a neighbor that its policies depend on.
 type policyEntry struct {
 	Neighbor
 	ownASN uint32
@@ -149,7 +149,8 @@ func importStatements(e policyEntry) []*api.Statement {
 	return out
 }
 
-// prefixFilters are the prefixes that the import policy rejects, with those that are too long.
+// prefixFilters returns the prefixes that the import policy rejects, including those that are too
+// long.
 func (e policyEntry) prefixFilters() []PrefixFilter {
 	filters := e.Import.Reject
 	if limit := e.Import.MaxLength; limit > 0 && limit < 128 {
@@ -160,7 +161,7 @@ func (e policyEntry) prefixFilters() []PrefixFilter {
 	return filters
 }
 
-// internalSignals are the communities of internalSignal as regular expressions.
+// internalSignals returns the communities of internalSignal as regular expressions.
 func (e policyEntry) internalSignals() []string {
 	signals := []string{"^" + communityText(Blackhole) + "$"}
 	if e.ownASN <= 0xffff {
@@ -181,8 +182,9 @@ func exportStatements(e policyEntry) []*api.Statement {
 	unchanged, self := exportActions(e), exportActions(e)
 	self.Nexthop = &api.NexthopAction{Self: true}
 	if e.internal() {
-		// A locator that a reflector declares lost must not win over the route of another reflector
-		// that still has it: it is lost when all say so.
+		// A locator that one reflector advertises as lost must not be preferred to the
+		// route of another reflector that still has it: it is lost only if all reflectors
+		// advertise the loss.
 		lost := exportActions(e)
 		lost.LocalPref = &api.LocalPrefAction{Value: lowestPref}
 		add("blackhole", &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL, CommunitySet: match(blackholeSet)}, lost)
@@ -203,7 +205,7 @@ func exportStatements(e policyEntry) []*api.Statement {
 	return out
 }
 
-// exportActions are the actions on every route that is advertised to the neighbor.
+// exportActions returns the actions on every route advertised to the neighbor.
 func exportActions(e policyEntry) *api.Actions {
 	a := accept()
 	if !e.Export.Shutdown {

@@ -7,7 +7,8 @@ import (
 	"github.com/tabane/tabane/internal/vpn"
 )
 
-// queueKey identifies what only the newest event is kept of: a route of a neighbor, or a best path.
+// queueKey identifies events of which only the newest is kept: for a route of a neighbor, or a best
+// path.
 type queueKey struct {
 	neighbor string
 	best     bool
@@ -15,16 +16,16 @@ type queueKey struct {
 	prefix   netip.Prefix
 }
 
-// maxBatch is the length of a batch at most, so that a reader remains responsive.
+// maxBatch is the maximum length of a batch, which keeps a reader responsive.
 const maxBatch = 4096
 
-// queue holds events until the reader takes them. It never blocks the writer, and it never grows
-// beyond twice the number of routes plus the session events.
+// queue buffers events until the reader takes them. It never blocks the writer, and its length is
+// at most twice the number of routes plus the session events.
 type queue struct {
 	mu      sync.Mutex
-	events  []Event // nil: superseded by a newer event about the same
+	events  []Event // nil: superseded by a newer event with the same key
 	newest  map[queueKey]int
-	dropped int // nils in events
+	dropped int // number of nils in events
 	wake    chan struct{}
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/server"
 )
 
-// received turns the events of the BGP server into those of the speaker. Its callbacks run one at a
-// time in a goroutine of the BGP server.
+// received converts the events of the BGP server to those of the speaker. Its callbacks run one at
+// a time in a goroutine of the BGP server.
 type received struct {
 	*sessions
 	unwatch context.CancelFunc
@@ -25,8 +25,9 @@ func (r *received) watch() error {
 	opts := []server.WatchOption{server.WatchPeer(), server.WatchEor(false), server.WatchAdjInWithdraw()}
 	onUpdate := r.onUpdate
 	if r.opt.Report&ReportAdjIn != 0 {
-		// After the policy there would be an event for each route, each with a copy of GoBGP's
-		// configuration of the neighbor; before the policy there is one for each UPDATE.
+		// After the policy there would be an event for each route, each with a copy of
+		// GoBGP's configuration of the neighbor; before the policy there is one event for
+		// each UPDATE.
 		opts = append(opts, server.WatchUpdate(false, "", ""))
 	} else {
 		onUpdate = r.onSessionEnding
@@ -86,7 +87,7 @@ func (r *received) onPeer(e *apiutil.WatchEventMessage_PeerEvent, _ time.Time) {
 	}
 }
 
-// explain replaces GoBGP's reasons for the end of a session by plain ones.
+// explain replaces GoBGP's reasons for the end of a session by plain text.
 func explain(reason string) string {
 	switch reason {
 	case "read-failed", "write-failed", "graceful-restart":
@@ -114,8 +115,8 @@ func (r *received) onSessionEnding(paths []*apiutil.Path, _ time.Time) {
 	}
 }
 
-// onUpdate receives the routes of one UPDATE of a neighbor before the import policy, or those that
-// the BGP server drops because the session ends.
+// onUpdate receives the routes of one UPDATE of a neighbor before the import policy, or the routes
+// that the BGP server drops because the session ends.
 func (r *received) onUpdate(paths []*apiutil.Path, _ time.Time) {
 	if len(paths) == 0 {
 		return

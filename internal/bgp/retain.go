@@ -6,12 +6,12 @@ import (
 )
 
 // retainSettle is how long stale routes are kept after the neighbor's End-of-RIB markers: a
-// reflector that has just started sends the markers before its own clients are back.
+// reflector that has just started sends the markers before its clients' sessions are established.
 const retainSettle = 10 * time.Second
 
-// retention keeps stale best paths after the session that they were received in has ended. It
+// retention keeps stale best paths after the session in which they were received has ended. It
 // filters the events of the BGP server before the queue: withdrawals caused by the end of a session
-// are held back until their time expires, and discarded when the route is received again.
+// are delayed until the retention time expires, and discarded when the route is received again.
 type retention struct {
 	put func(Event)
 
@@ -26,7 +26,7 @@ type retained struct {
 	families int
 	retain   time.Duration
 
-	// ending: the session is going down; withdrawals are caused by that.
+	// ending: the session is going down, which is the cause of the following withdrawals.
 	ending  bool
 	markers int // End-of-RIB markers of the current session
 	stale   map[queueKey]Event
@@ -38,7 +38,7 @@ func newRetention(put func(Event)) *retention {
 	return &retention{put: put, peers: map[string]*retained{}, owner: map[queueKey]*retained{}}
 }
 
-// add starts retention for a neighbor that is configured for it.
+// add starts retention for a neighbor that has a Retain time.
 func (r *retention) add(n Neighbor) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -57,7 +57,7 @@ func (r *retention) remove(name string) {
 	}
 }
 
-// sessionEnding precedes the withdrawals that are caused by the end of a session.
+// sessionEnding is called before the withdrawals that are caused by the end of a session.
 func (r *retention) sessionEnding(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -66,7 +66,7 @@ func (r *retention) sessionEnding(name string) {
 	}
 }
 
-// event processes an event of the BGP server: it is queued or held back.
+// event processes an event of the BGP server: it queues or delays it.
 func (r *retention) event(e Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -139,7 +139,7 @@ func (r *retention) expire(k *retained, after time.Duration) {
 	k.timer = timer
 }
 
-// drop queues the withdrawals that were held back. Callers hold mu.
+// drop queues the delayed withdrawals. Callers hold mu.
 func (r *retention) drop(k *retained) {
 	if k.timer != nil {
 		k.timer.Stop()
@@ -153,7 +153,7 @@ func (r *retention) drop(k *retained) {
 	clear(k.stale)
 }
 
-// stop discards what was held back.
+// stop discards the delayed withdrawals.
 func (r *retention) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,16 +17,16 @@ type SessionStatus struct {
 	Uptime int64 `json:"uptime_seconds"`
 	// Flaps counts how often the session went down.
 	Flaps uint64 `json:"flaps"`
-	// Reason is why the session is not up: why it went down, or why no new one opens.
+	// Reason is why the session is not up: why it went down, or why it is not established.
 	Reason string `json:"reason,omitempty"`
-	// LastReset is why the session went down last.
+	// LastReset is why the session last went down.
 	LastReset string `json:"last_reset,omitempty"`
-	// Sent and Received are the last NOTIFICATION messages, in words with code and subcode.
+	// Sent and Received are the last NOTIFICATION messages, as text with code and subcode.
 	Sent     string `json:"notification_sent,omitempty"`
 	Received string `json:"notification_received,omitempty"`
 }
 
-// Problem says that the session is down and why; empty if it is up.
+// Problem describes why the session is down; it is empty if the session is up.
 func (s SessionStatus) Problem() string {
 	if s.Up {
 		return ""
@@ -34,7 +34,7 @@ func (s SessionStatus) Problem() string {
 	return "session with " + s.Neighbor + " is down (" + s.Reason + ")"
 }
 
-// Problems returns those of the sessions that are down.
+// Problems returns the problems of all sessions that are down.
 func Problems(sessions []SessionStatus) (problems []string) {
 	for _, s := range sessions {
 		if !s.Up {

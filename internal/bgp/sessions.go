@@ -25,14 +25,14 @@ type sessions struct {
 	updates func([]Event)
 	// retention processes the events of the BGP server before they are queued.
 	retention *retention
-	// bfd is used instead of GoBGP's own, which pauses by itself for a silent neighbor and whose
-	// resets hit later sessions.
+	// bfd replaces GoBGP's BFD, which stops by itself when a neighbor is silent, and may reset
+	// the session that follows.
 	bfd *bfd.Detector
 
 	neighbors map[string]*neighbor // by name, guarded by calls
 
-	// mu guards what the callbacks of the BGP server read. No call of the BGP server is made under
-	// it.
+	// mu guards what the callbacks of the BGP server read. It must not be held during a call of
+	// the BGP server.
 	mu     sync.Mutex
 	byAddr map[netip.Addr]*neighbor
 }
@@ -73,13 +73,14 @@ func (s *sessions) addNeighbor(ctx context.Context, conf Neighbor) error {
 		return errors.New("name is in use")
 	}
 	for _, other := range s.neighbors {
-		// The zone is left out of the comparison: policies know neighbors by address only.
+		// The zone is not compared: policies identify neighbors by address only.
 		if other.Address == conf.Address {
 			return fmt.Errorf("address %s is that of neighbor %q", conf.Address, other.Name)
 		}
 	}
 	conf.Families = slices.Clone(conf.Families)
-	// Unicast goes first, so that next hops are there before, and gone before, what uses them.
+	// Unicast is first, so that next hops are received, and withdrawn, before the routes that
+	// use them.
 	slices.Sort(conf.Families)
 	conf.Locators = slices.Clone(conf.Locators)
 	conf.Import, conf.Export.Reject = conf.Import.clone(), slices.Clone(conf.Export.Reject)
@@ -107,7 +108,7 @@ func (s *sessions) addNeighbor(ctx context.Context, conf Neighbor) error {
 }
 
 // DeleteNeighbor closes the session and deletes the neighbor. Its withdrawals and its Down are
-// still reported; the same address may be added under another name only after the Down.
+// still reported; a neighbor of another name may use the address only after the Down.
 func (s *sessions) DeleteNeighbor(ctx context.Context, name string) error {
 	return s.change("delete", name, func(n *neighbor) error {
 		s.cleanUp(n)
@@ -116,15 +117,16 @@ func (s *sessions) DeleteNeighbor(ctx context.Context, name string) error {
 				return err
 			}
 		}
-		// byAddr keeps the neighbor: events of the end of the session may still arrive.
+		// byAddr keeps the neighbor, since events of the end of the session may still
+		// arrive.
 		delete(s.neighbors, n.Name)
 		return s.setPolicies(ctx)
 	})
 }
 
 // SetExport replaces the export policy of a neighbor while the session stays up (soft reset out):
-// routes that are rejected now are withdrawn, all others are advertised again. The policy is in
-// force when SetExport returns; the UPDATEs follow. The same policy again has no effect.
+// routes that are now rejected are withdrawn, all others are advertised again. The policy applies
+// when SetExport returns; the UPDATEs follow. Setting the same policy has no effect.
 func (s *sessions) SetExport(ctx context.Context, name string, policy ExportPolicy) error {
 	return s.change("set export policy of", name, func(n *neighbor) error {
 		if err := checkRejected(policy.Reject); err != nil {
@@ -150,7 +152,7 @@ func (s *sessions) SetExport(ctx context.Context, name string, policy ExportPoli
 
 // SetImport replaces the import policy of a neighbor while the session stays up (soft reset in):
 // best paths are selected again, and an Update is reported for each route of the Adj-RIB-In whose
-// acceptance changes. The same policy again has no effect.
+// acceptance changes. Setting the same policy has no effect.
 func (s *sessions) SetImport(ctx context.Context, name string, policy ImportPolicy) error {
 	return s.change("set import policy of", name, func(n *neighbor) error {
 		if err := policy.check(); err != nil {
@@ -210,7 +212,7 @@ func (s *sessions) reapply(ctx context.Context, n *neighbor, before policyEntry)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.report(n, slices.DeleteFunc(changed, func(e Event) bool {
-		_, superseded := n.updated[e.(Update).Prefix] // by an UPDATE since
+		_, superseded := n.updated[e.(Update).Prefix] // by a later UPDATE
 		return superseded
 	}))
 	return nil
@@ -235,7 +237,8 @@ func (s *sessions) report(n *neighbor, updates []Event) {
 	n.warned = beyond
 }
 
-// Reset closes the session, withdraws its routes before it returns, and starts it again at once.
+// Reset closes the session, withdraws its routes before it returns, and restarts the session at
+// once.
 func (s *sessions) Reset(ctx context.Context, name string) error {
 	return s.change("reset", name, func(n *neighbor) error {
 		if n.disabled {
@@ -246,8 +249,8 @@ func (s *sessions) Reset(ctx context.Context, name string) error {
 	})
 }
 
-// Disable closes the session, withdraws its routes before it returns, and keeps it down until
-// Enable (as `neighbor X shutdown` does). Disabling twice has no effect.
+// Disable closes the session, withdraws its routes before it returns, and keeps the session down
+// until Enable (as `neighbor X shutdown` does). It has no effect on a disabled session.
 func (s *sessions) Disable(ctx context.Context, name string) error {
 	return s.change("disable", name, func(n *neighbor) error {
 		if n.disabled {
@@ -259,7 +262,7 @@ func (s *sessions) Disable(ctx context.Context, name string) error {
 	})
 }
 
-// Enable reverts Disable. Enabling twice has no effect.
+// Enable reverts Disable. It has no effect on an enabled session.
 func (s *sessions) Enable(ctx context.Context, name string) error {
 	return s.change("enable", name, func(n *neighbor) error {
 		if !n.disabled {
@@ -295,11 +298,11 @@ type NeighborState struct {
 	Name     string
 	Up       bool
 	Disabled bool
-	Reason   string // why it went down last; empty if it never did
-	Down     string // why it is not up now; empty if it is
+	Reason   string // why it last went down; empty if it never did
+	Down     string // why it is not up; empty if it is up
 	Uptime   time.Duration
 	Flaps    uint64       // how often it went down
-	Sent     Notification // the last one; Code is 0 if there was none
+	Sent     Notification // the last one; Code is 0 if there is none
 	Received Notification // likewise
 	Routes   int          // accepted IPv6 unicast routes; -1 without ReportAdjIn and for internal neighbors
 	BFD      bool         // BFD is configured
@@ -337,7 +340,7 @@ func (s *sessions) Neighbors() []NeighborState {
 }
 
 // restart deletes the neighbor in GoBGP and adds it again. GoBGP's own restart refuses connections
-// for five seconds after a loss, and its own reset hits the next session if there is none now.
+// for five seconds after a loss, and its own reset affects the next session if none is established.
 func (s *sessions) restart(ctx context.Context, n *neighbor, reason string) error {
 	if err := s.deletePeer(ctx, n, reason); err != nil {
 		return err
@@ -346,7 +349,7 @@ func (s *sessions) restart(ctx context.Context, n *neighbor, reason string) erro
 }
 
 // endPrevious reports the end of the session of a deleted neighbor with the same address: the BGP
-// server's own event, which may still be pending, would be attributed to the new neighbor.
+// server's event may still be pending, and would be attributed to the new neighbor.
 func (s *sessions) endPrevious(n *neighbor) {
 	if n == nil {
 		return
@@ -369,7 +372,7 @@ func (s *sessions) addPeer(ctx context.Context, n *neighbor) error {
 	return s.server.AddPeer(ctx, &api.AddPeerRequest{Peer: n.config(s.opt.ASN, s.opt.RouterID)})
 }
 
-// cleanUp precedes the end of a session by configuration: BFD stops and no route is retained.
+// cleanUp prepares the end of a session by configuration: it stops BFD and retention.
 func (s *sessions) cleanUp(n *neighbor) {
 	s.bfd.Remove(n.Name)
 	s.retention.remove(n.Name)
@@ -395,7 +398,7 @@ func (s *sessions) deletePeer(ctx context.Context, n *neighbor, reason string) e
 	return s.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: n.key.String()})
 }
 
-// restartPause is the least interval between restarts of one session.
+// restartPause is the minimum interval between restarts of one session.
 const restartPause = time.Second
 
 // restartIdle restarts a session that GoBGP put into the state Idle.
@@ -425,9 +428,9 @@ func (s *sessions) restartIdle(n *neighbor) {
 	}
 }
 
-// setPolicies replaces GoBGP's policies by those of the neighbors. Callers hold calls. It has no
-// effect on routes that were received or advertised already: a neighbor's part must be set before
-// its session.
+// setPolicies replaces GoBGP's policies by those of the neighbors. Callers hold calls. Routes
+// already received or advertised are not affected, so a neighbor's policy must be set before its
+// session starts.
 func (s *sessions) setPolicies(ctx context.Context) error {
 	neighbors := make([]*neighbor, 0, len(s.neighbors))
 	for _, n := range s.neighbors {

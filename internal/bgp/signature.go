@@ -9,8 +9,8 @@ import (
 )
 
 // signatureErrors counts segments that the kernel dropped because of TCP MD5 (RFC 2385), in the
-// whole network namespace: nothing else says that a password is wrong, and a listener is not
-// informed at all.
+// whole network namespace: no other source shows that a password is wrong, and a listener gets no
+// error.
 type signatureErrors struct {
 	wrong      uint64 // the signature does not match our key
 	missing    uint64 // a key is set, the segment has no signature
@@ -27,7 +27,7 @@ func readSignatureErrors() (signatureErrors, error) {
 	return parseSignatureErrors(b)
 }
 
-// parseSignatureErrors reads /proc/net/netstat: pairs of lines, names and values.
+// parseSignatureErrors parses /proc/net/netstat: pairs of lines with names and values.
 func parseSignatureErrors(b []byte) (s signatureErrors, err error) {
 	lines := bytes.Split(b, []byte("\n"))
 	for i := 0; i+1 < len(lines); i += 2 {
@@ -55,8 +55,8 @@ func parseSignatureErrors(b []byte) (s signatureErrors, err error) {
 	return s, nil
 }
 
-// explain returns what the segments that were dropped between two readings say about a session that
-// is not up; empty: nothing.
+// explain returns the likely reason why a session is not up, from the segments dropped between two
+// readings; it is empty if they show none.
 func (s signatureErrors) explain(before signatureErrors, n Neighbor) string {
 	switch {
 	case n.Password != "" && s.wrong > before.wrong:

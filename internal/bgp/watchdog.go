@@ -7,13 +7,13 @@ import (
 	"github.com/osrg/gobgp/v4/api"
 )
 
-// GoBGP gives an attempt to open a session four minutes, and no limit to one whose two connections
-// collided: when both sides keep the connection that they opened themselves, neither attempt ever
-// ends. A watchdog restarts such attempts long before.
+// GoBGP limits an attempt to open a session to four minutes, but not one with a connection
+// collision: if both sides keep the connection that they opened themselves, neither attempt ever
+// ends. The watchdog restarts such attempts much earlier.
 const (
-	// openTimeout is how long an attempt may make no progress at first. It doubles with each
-	// attempt that did, up to maxOpenTimeout (RFC 4271 section 8.2.2), so that a slow neighbor gets
-	// its session.
+	// openTimeout is the time after which an attempt without progress is restarted. It doubles
+	// with each timeout, up to maxOpenTimeout (RFC 4271 section 8.2.2), so that a slow neighbor
+	// can establish a session.
 	openTimeout    = 5 * time.Second
 	maxOpenTimeout = 4 * time.Minute
 	// openPoll is the interval of the watchdog.
@@ -27,8 +27,8 @@ type openAttempt struct {
 	opensSent, received uint64
 }
 
-// waiting reports whether the attempt waits for the neighbor. In the state ACTIVE it does if we
-// opened a connection: the state is that of the connection which the neighbor may open.
+// waiting reports whether the attempt waits for the neighbor. In state ACTIVE this is the case if
+// we opened a connection: the state refers to the connection that the neighbor may open.
 func (a openAttempt) waiting() bool {
 	switch a.state {
 	case api.PeerState_SESSION_STATE_OPENSENT, api.PeerState_SESSION_STATE_OPENCONFIRM:
@@ -44,7 +44,7 @@ func (a openAttempt) waiting() bool {
 type watchdog struct {
 	last     openAttempt
 	since    time.Time // unchanged since
-	timeouts int       // since the session was up
+	timeouts int       // since the session was last up
 }
 
 // observe reports whether the attempt timed out; the caller then restarts it.
@@ -71,11 +71,10 @@ func (w *watchdog) timeout() time.Duration {
 	return t
 }
 
-// openWatch runs the watchdogs of all sessions that are not up, and diagnoses what only counters
-// show.
+// openWatch runs the watchdogs of all sessions that are not up, and records findings from counters.
 type openWatch struct{ *sessions }
 
-// run returns after Stop.
+// run polls until Stop.
 func (o *openWatch) run() {
 	tick := time.NewTicker(openPoll)
 	defer tick.Stop()
@@ -137,7 +136,7 @@ func (o *openWatch) notUp() map[*neighbor]bool {
 	return down
 }
 
-// attempt reads the state of an attempt from GoBGP; false if there is none.
+// attempt reads the state of an attempt from GoBGP; ok is false if there is none.
 func (o *openWatch) attempt(n *neighbor) (a openAttempt, ok bool) {
 	// An error means that the server has stopped; run returns then.
 	_ = o.server.ListPeer(context.Background(), &api.ListPeerRequest{Address: n.key.String()}, func(p *api.Peer) {
