@@ -2,7 +2,8 @@ package sched
 
 import "time"
 
-// The bounds and steps of BLEST's correction, as in the authors' implementation for Linux.
+// Bounds and steps of BLEST's correction factor lambda, as in the authors' implementation for
+// Linux.
 const (
 	blestStart = 1.2
 	blestMin   = 1.0
@@ -13,14 +14,15 @@ const (
 
 // blest is the blocking estimation scheduler (Ferlin et al., BLEST: Blocking Estimation-based MPTCP
 // Scheduler for Heterogeneous Networks, IFIP Networking 2016). When the fastest path F is full, it
-// uses a slower one S only if what S takes of the shared send window for a round trip leaves enough
-// for F:
+// uses a slower path S only if the share of the send window that S occupies for a round trip leaves
+// enough for F:
 //
 //	rtts = RTT_S / RTT_F
 //	X    = MSS_F (CWND_F + (rtts - 1) / 2) rtts      what F could send in the meantime
 //	S is used unless X lambda > |M| - MSS_S (inflight_S + 1)
 //
-// lambda is corrected once in a round trip of S: up when the window was the limit, else down.
+// lambda is updated once per round trip of S: increased if the send window was the limit, else
+// decreased.
 type blest struct {
 	lambda  float64
 	blocked bool          // the window was the limit since the last update

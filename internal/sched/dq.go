@@ -16,18 +16,18 @@ import (
 // B_i is the path's Rate, d_i its Delay, S the packet's Size, and tau the time of the last arrival
 // at the queue. A path without a Rate is not used. Of equal paths the first is used.
 //
-// The queue is kept as the time until it is empty, which saves a division; when Rate changes, what
-// is queued keeps its time.
+// The queue is stored as the time at which it becomes empty, which saves a division. A change of
+// Rate does not change the time of packets already queued.
 type dq struct {
 	queue [MaxPaths]virtual
 }
 
 // virtual is a virtual queue.
 type virtual struct {
-	empty time.Duration // when it will be empty
+	empty time.Duration // when it becomes empty
 }
 
-// wait returns how long a packet added now is in the queue, Q_i/B_i; line is its transmission time.
+// wait returns the queueing delay of a packet added now, Q_i/B_i; line is its transmission time.
 func (v *virtual) wait(now, line time.Duration) time.Duration {
 	return max(0, v.empty-now) + min(line, tooLong+1)
 }
@@ -37,7 +37,8 @@ const tooLong = 24 * time.Hour
 
 func (d *dq) Next(paths []Path, s Segment) Set { return d.choose(paths, candidates(paths), s) }
 
-// choose adds the packet to the queue of the path in the set on which it arrives first.
+// choose selects the path of the set on which the packet arrives first, and adds the packet to its
+// queue.
 func (d *dq) choose(paths []Path, among Set, s Segment) Set {
 	best, wait, arrives := -1, time.Duration(0), time.Duration(0)
 	for i := range paths {
@@ -63,8 +64,8 @@ func (d *dq) choose(paths []Path, among Set, s Segment) Set {
 // dqjOvertaken is TCP's duplicate acknowledgement threshold (paper D, section 3.2).
 const dqjOvertaken = 3
 
-// dqj is delay queueing with jitter evaluation (paper D, section 3.3): of the usable paths it uses
-// those together whose jitter does not delay a packet so long that three others overtake it.
+// dqj is delay queueing with jitter evaluation (paper D, section 3.3): it uses together only paths
+// whose jitter does not delay a packet so long that three packets on other paths overtake it.
 //
 //	P_i(t) = floor(B_i t / (8 S))          (equation 3: packets that path i sends in time t)
 //	sum over i of P_i(J_j) < 3             (equation 4: for each path j that is used with others)
@@ -75,8 +76,8 @@ const dqjOvertaken = 3
 //
 // The sum is over the other paths. Equation 4 as printed includes path j itself, but then the
 // paper's own settings would violate it: three paths of 384 kbit/s with a jitter of 50 ms (1 + 1 +
-// 1 packets of 1500 bytes), and 128, 128 and 384 kbit/s with 150 ms on the last (1 + 1 + 4). In its
-// experiments all three are used in both. Options.Own counts as printed.
+// 1 packets of 1500 bytes), and 128, 128 and 384 kbit/s with 150 ms on the last (1 + 1 + 4). The
+// paper's experiments use all three paths in both settings. Options.Own counts as printed.
 type dqj struct {
 	dq
 	overtaken int
@@ -94,7 +95,7 @@ func (d *dqj) Next(paths []Path, s Segment) Set {
 	return d.choose(paths, d.eligible(paths, candidates(paths), s.Size), s)
 }
 
-// eligible returns the paths to use together, or the one to use alone.
+// eligible returns the set of paths to use together, or the single path to use alone.
 func (d *dqj) eligible(paths []Path, may Set, size int) Set {
 	for i := range paths {
 		if may.Has(i) && paths[i].Rate <= 0 {
@@ -134,7 +135,7 @@ func (d *dqj) eligible(paths []Path, may Set, size int) Set {
 	return use
 }
 
-// many is more packets than any threshold; MaxPaths times many does not overflow.
+// many is a packet count above any threshold; MaxPaths times many does not overflow.
 const many = 1 << 40
 
 // overtake returns how many packets of that size the paths in use send during the jitter of path j.

@@ -5,7 +5,7 @@ const ecfBeta = 0.25
 
 // ecf is earliest completion first (Lim et al., ECF: An MPTCP Path Scheduler to Manage
 // Heterogeneous Paths, CoNEXT 2017, algorithm 1). When the fastest path F is full, it waits for F
-// rather than use a slower S if the k bytes that are queued are then completed earlier:
+// rather than use a slower path S if the k queued bytes are then completed earlier:
 //
 //	n = 1 + k / CWND_F,  delta = max(sigma_F, sigma_S)
 //	n RTT_F < (1 + waiting beta) (RTT_S + delta)   and   k / CWND_S RTT_S >= 2 RTT_F + delta

@@ -3,20 +3,21 @@ package sched
 import "time"
 
 // linux is the default scheduler of MPTCP in Linux since 5.7 (mptcp_subflow_get_send in
-// net/mptcp/protocol.c, as of 6.18): the path with the shortest linger time gets a burst. The
-// linger time is what is in flight or waits behind the window, in memory, over an average of the
-// path's pacing rate, weighted by bytes. When that path's send buffer is full, nothing is sent.
+// net/mptcp/protocol.c, as of 6.18): the path with the shortest linger time is assigned a burst.
+// The linger time is the memory of the data in flight or queued behind the window, divided by a
+// byte-weighted average of the path's pacing rate. When that path's send buffer is full, nothing is
+// sent.
 //
-// A burst consists of whole page fragments and ends with the fragment in which it is used up or the
-// send buffer is full (__subflow_push_pending). A full window and the end of the data end it as
-// well: the next push chooses again.
+// A burst consists of whole page fragments. It ends with the fragment in which the burst is used up
+// or the send buffer becomes full (__subflow_push_pending), and when the window is full or no data
+// is left; the next push chooses a path again.
 //
 // The pacing rate is cwnd / srtt. The kernel's is larger by a factor, which makes a difference only
 // while one path is in slow start and another is not.
 type linux struct {
-	path, burst int  // the path that has the burst, and what is left of it in bytes
-	begun       bool // a fragment is partly sent
-	left        int  // of the fragment, in bytes
+	path, burst int  // path of the current burst, and the rest of the burst in bytes
+	begun       bool // part of a fragment has been assigned
+	left        int  // rest of the fragment, in bytes
 	now         time.Duration
 	pace        [MaxPaths]float64
 }
@@ -57,8 +58,8 @@ func (l *linux) Next(paths []Path, s Segment) Set {
 	return l.give(s)
 }
 
-// give records that the path gets the segment. The fragment ends with the segment whose end is
-// nearest to its own.
+// give assigns the segment to the path of the burst. A fragment ends with the segment whose end is
+// nearest to the end of the fragment.
 func (l *linux) give(s Segment) Set {
 	l.burst -= s.Size
 	if !l.begun {

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// quarter is a segment of which four make a piece.
+// quarter is the segment size of which four make a Piece.
 const quarter = Piece / 4
 
-// Hand-computed: 10 segments a window, so that pacing rates are 1000 and 100 bytes/ms; a burst is
+// Computed by hand: windows of 10 segments, so pacing rates of 1000 and 100 bytes/ms; a burst is
 // two pieces.
 func TestDefaultGivesBurstsToTheQueueThatIsSoonestEmpty(t *testing.T) {
 	paths := []Path{open(), open()}
@@ -27,13 +27,13 @@ func TestDefaultGivesBurstsToTheQueueThatIsSoonestEmpty(t *testing.T) {
 		paths[want].Queued += quarter
 	}
 	for range 8 {
-		next(0) // both are empty: the first
+		next(0) // both queues are empty: the first path
 	}
-	// 65 ms at the one, nothing at the other.
+	// Linger times: 65 ms on the first path, 0 on the second.
 	for range 8 {
 		next(1)
 	}
-	// 65 ms against 655: the next nine bursts go to the first.
+	// Linger times: 65 ms and 655 ms, so the next nine bursts go to the first path.
 	for range 9 * 8 {
 		next(0)
 	}
@@ -56,7 +56,7 @@ func TestDefaultWaitsForTheChosenPath(t *testing.T) {
 	}
 }
 
-// pushes are choices of n segments at a time, and what was given waits.
+// pushes returns the choices for pushes of n segments each; assigned segments stay queued.
 func pushes(s Scheduler, paths []Path, window int, n ...int) []int {
 	var got []int
 	for i, n := range n {
@@ -72,7 +72,7 @@ func pushes(s Scheduler, paths []Path, window int, n ...int) []int {
 	return got
 }
 
-// A push that the window ends is over, and with it the burst.
+// A push that ends at the window also ends the burst.
 func TestDefaultChoosesAnewForEachPush(t *testing.T) {
 	paths := []Path{open(), open()}
 	paths[0].Room, paths[1].Room = 100*quarter, 100*quarter
@@ -82,7 +82,7 @@ func TestDefaultChoosesAnewForEachPush(t *testing.T) {
 	}
 }
 
-// A piece that was begun is given to its end, whatever the room; then it is looked at.
+// A piece is assigned to its end whatever the room. The room is checked before the next piece.
 func TestDefaultGivesWholePieces(t *testing.T) {
 	for _, tt := range []struct {
 		name         string

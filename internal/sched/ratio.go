@@ -1,17 +1,16 @@
 package sched
 
-// ratio gives each path as many packets in succession as its Ratio says, in the order of the paths,
-// and starts over: m packets, n packets, m packets (docs/papers.md, paper C, section 3). The
-// proportion is exact: when it is the turn of a path that is full, it waits. A path that is not
-// usable or has no Ratio is skipped.
+// ratio assigns Ratio consecutive packets to each path in turn: m packets, n packets, m packets
+// (docs/papers.md, paper C, section 3). The proportion is exact: when the current path is full, the
+// scheduler waits. A path that is not usable or has no Ratio is skipped.
 type ratio struct {
-	at   int // the path whose turn it is
-	sent int // packets of this turn sent so far
+	at   int // current path
+	sent int // packets assigned to the current path in this turn
 }
 
 func (r *ratio) Next(paths []Path, s Segment) Set {
 	may := candidates(paths)
-	// One more than all paths: it may be the turn of the same path again.
+	// One iteration more than paths, because the next turn may be that of the same path.
 	for range len(paths) + 1 {
 		if r.at < len(paths) && may.Has(r.at) && r.sent < paths[r.at].Ratio {
 			if !paths[r.at].open(s.Size) {
@@ -28,8 +27,8 @@ func (r *ratio) Next(paths []Path, s Segment) Set {
 	return 0
 }
 
-// roundRobin gives each segment to the next path in turn that has room. A path that is full is
-// skipped, so the shares follow the windows.
+// roundRobin assigns each segment to the next path that has room. Full paths are skipped, so the
+// shares of the paths depend on their windows.
 type roundRobin struct {
 	next int
 }

@@ -1,6 +1,6 @@
 package sched
 
-// lowestRTT gives the segment to the path with the smallest SRTT among those with room (Raiciu et
+// lowestRTT assigns the segment to the path with the smallest SRTT among those with room (Raiciu et
 // al., How Hard Can It Be?, NSDI 2012). A path without an SRTT is the slowest; of equal paths the
 // first is used.
 type lowestRTT struct{}
@@ -28,9 +28,9 @@ func fastest(paths []Path, among Set, size int) int {
 	return best
 }
 
-// pair returns the fastest path whatever its room, and the fastest that has room: blest and ecf
-// decide between using the second and waiting for the first. They are the same when there is
-// nothing to decide, and -1 when no path has room.
+// pair returns the fastest path, and the fastest path with room, for blest and ecf, which choose
+// between waiting for the first and using the second. Both are the same path when there is no
+// choice, and -1 when no path has room.
 func pair(paths []Path, size int) (fast, open int) {
 	may := candidates(paths)
 	if open = fastest(paths, may, size); open < 0 {
@@ -38,16 +38,16 @@ func pair(paths []Path, size int) (fast, open int) {
 	}
 	fast = fastest(paths, may, noRoom)
 	if f, s := &paths[fast], &paths[open]; f.SRTT == 0 || s.SRTT == 0 || f.Cwnd <= 0 || s.Cwnd <= 0 {
-		return open, open // no estimates to decide by
+		return open, open // no estimates to compare
 	}
 	return fast, open
 }
 
-// noRoom is a size for which every path has room.
+// noRoom is a size for which every path has room: it turns the check for room off.
 const noRoom = -1 << 63
 
-// redundant sends each segment on every path that has room for it. A path that is full does not get
-// the segment later, so that a slow path does not lag behind.
+// redundant sends each segment on every path that has room for it. A full path is not sent the
+// segment later, so that a slow path does not fall behind.
 type redundant struct{}
 
 func (redundant) Next(paths []Path, s Segment) Set {

@@ -14,7 +14,7 @@ import (
 // MaxPaths is the number of paths that a Set can hold.
 const MaxPaths = 64
 
-// Path is the state of a path when a segment is scheduled.
+// Path is the state of a path at the time of scheduling.
 type Path struct {
 	// Usable: the path is up and may be used. Backup: it is used only while no other path is
 	// usable.
@@ -22,7 +22,7 @@ type Path struct {
 	// Room is how many bytes the path accepts now, limited by its congestion window or, with
 	// Needs.Ahead, by its send buffer. A datagram path has no window and a large Room.
 	Room int
-	// Cwnd and InFlight are the congestion window and what is in flight, in bytes. MSS is the
+	// Cwnd and InFlight are the congestion window and the data in flight, in bytes. MSS is the
 	// payload of a full segment.
 	Cwnd, InFlight, MSS int
 	// Queued is the data assigned to the path that is neither acknowledged nor in flight, in
@@ -44,9 +44,9 @@ func (p *Path) open(size int) bool { return p.Usable && p.Room >= size }
 
 // Segment is the packet or segment to be scheduled.
 type Segment struct {
-	// Now is the time on the caller's clock, which never goes back.
+	// Now is the time on the caller's monotonic clock.
 	Now time.Duration
-	// Size is the number of bytes that the segment takes of a path's Room.
+	// Size is the size of the segment in bytes, which is subtracted from a path's Room.
 	Size int
 	// Window is the rest of the shared window, in bytes, before this segment. The caller
 	// enforces it.
@@ -58,7 +58,8 @@ type Segment struct {
 	Queued int
 }
 
-// Set is a set of paths: bit i is path i. The empty set means: wait until something changes.
+// Set is a set of paths: bit i is path i. The empty set means that the caller waits until the state
+// of a path changes.
 type Set uint64
 
 // One returns the set of path i alone.
@@ -82,23 +83,22 @@ func (s Set) Len() int { return bits.OnesCount64(uint64(s)) }
 // may keep state and is not safe for concurrent use.
 type Scheduler interface {
 	// Next chooses the paths for the segment. Each chosen path is usable and has room for it.
-	// The caller sends the segment on at least one of them: the choice is recorded as made.
-	// paths has the same paths in the same order at every call, at most MaxPaths. Next does not
-	// allocate.
+	// The caller must send the segment on at least one of them, because Next updates the
+	// scheduler's state. paths has the same paths in the same order at every call, at most
+	// MaxPaths. Next does not allocate.
 	Next(paths []Path, s Segment) Set
 }
 
-// Options are the parameters of the schedulers. A zero value stands for the value of the source
-// named with the scheduler.
+// Options are the parameters of the schedulers. Zero means the default, which is the value in the
+// source cited at the scheduler.
 type Options struct {
-	// Beta is the hysteresis of ecf: how much it hesitates to leave the state of waiting for
-	// the fastest path (Lim et al.: 0.25).
+	// Beta is the hysteresis of ecf in leaving the state of waiting for the fastest path (Lim
+	// et al.: 0.25).
 	Beta float64
-	// Overtaken is the reordering, in packets, that dqj tolerates less than (paper D, section
-	// 3.2: 3).
+	// Overtaken is the reordering in packets that dqj avoids: it tolerates less than this
+	// (paper D, section 3.2: 3).
 	Overtaken int
-	// Own makes dqj count the packets that follow on the jittery path itself as well (equation
-	// 4 as printed).
+	// Own makes dqj also count the packets on the jittery path itself (equation 4 as printed).
 	Own bool
 }
 
@@ -114,16 +114,16 @@ func (o Options) Check() fault.List {
 	return faults
 }
 
-// Default is Linux' default scheduler (net.mptcp.scheduler). Whatever runs or simulates a
-// connection uses it unless another is chosen.
+// Default is Linux' default scheduler (net.mptcp.scheduler). It is used for real and simulated
+// connections unless another scheduler is configured.
 const Default = "default"
 
-// Needs is what a scheduler needs of its caller beyond the state of the paths.
+// Needs lists what a scheduler requires of its caller beyond the basic state of the paths.
 type Needs struct {
 	// Delay: Path.Delay, Path.Jitter and Path.Rate are measured.
 	Delay bool
-	// Blocked: Next is also called for a segment that does not fit the shared window. It then
-	// sends nothing, and the scheduler learns that the window was the limit.
+	// Blocked: Next is also called for a segment that does not fit the shared window. Nothing
+	// is sent then; the call reports to the scheduler that the window was the limit.
 	Blocked bool
 	// Ahead: the scheduler assigns data to a path before the path's congestion window has room
 	// for it. Path.Room is then the room in the path's send buffer, Path.Queued the data queued
@@ -131,7 +131,7 @@ type Needs struct {
 	Ahead bool
 }
 
-// Names of parameters, as scenarios and sweeps have them.
+// Names of parameters in scenarios and sweeps.
 const (
 	ParameterBeta      = "beta"
 	ParameterOvertaken = "overtaken"
@@ -139,7 +139,7 @@ const (
 	ParameterRatio     = "ratio"
 )
 
-// descriptor is all there is to know of a scheduler before it is made.
+// descriptor describes a scheduler: its name, needs, parameters and constructor.
 type descriptor struct {
 	name       string
 	needs      Needs
@@ -179,7 +179,7 @@ func Names() []string {
 	return names
 }
 
-// NeedsOf returns what the scheduler needs. An unknown one needs nothing.
+// NeedsOf returns the needs of the scheduler. An unknown scheduler has none.
 func NeedsOf(name string) Needs {
 	if d, err := find(name); err == nil {
 		return d.needs
@@ -187,7 +187,7 @@ func NeedsOf(name string) Needs {
 	return Needs{}
 }
 
-// ParametersOf returns the names of the parameters that the scheduler has. An unknown one has none.
+// ParametersOf returns the names of the scheduler's parameters. An unknown scheduler has none.
 func ParametersOf(name string) []string {
 	if d, err := find(name); err == nil {
 		return slices.Clone(d.parameters)
@@ -208,8 +208,8 @@ func New(name string, o Options) (Scheduler, error) {
 	return d.make(o), nil
 }
 
-// candidates returns the usable paths that are no backups, or the usable backups when there are no
-// others. Room makes no difference: a backup does not replace a path that is merely full.
+// candidates returns the usable paths that are not backups or, if there are none, the usable
+// backups. Room is not considered: a backup does not replace a path that is only full.
 func candidates(paths []Path) Set {
 	var all, regular Set
 	for i := range paths {

@@ -26,11 +26,11 @@ func scheduler(t interface {
 	return s
 }
 
-// open is a path that has room and no estimates.
+// open returns a path with room and without estimates.
 func open() Path { return Path{Usable: true, Room: math.MaxInt, MSS: 1000} }
 
-// drive asks n times for a segment of 1000 bytes and writes the choices down: a digit for a path,
-// "-" for none.
+// drive schedules n segments of 1000 bytes and returns the choices: a digit for a path, "-" for
+// none.
 func drive(s Scheduler, paths []Path, n int) string {
 	var b strings.Builder
 	for range n {
@@ -94,9 +94,9 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestBLEST has a fast path that is full. rtts = 40/10 = 4, X = (10000 + 1000 * 3/2) * 4 = 46000;
-// lambda is 1.2 at first: 55200. The slow path is used while that is not more than the window less
-// its 5000 bytes in flight and the 1000 of the segment.
+// TestBLEST: the fast path is full. rtts = 40/10 = 4, X = (10000 + 1000 * 3/2) * 4 = 46000; lambda
+// is 1.2 at first: 55200. The slow path is used while that is at most the window minus its 5000
+// bytes in flight and the 1000 bytes of the segment.
 func TestBLEST(t *testing.T) {
 	fast, slow := open(), open()
 	fast.Cwnd, fast.SRTT, fast.Room = 10_000, 10*ms, 0
@@ -152,10 +152,10 @@ func TestBLEST(t *testing.T) {
 	}
 }
 
-// TestECF has a fast path that is full: 10 ms, 10 segments; a slow one: 100 ms, 20 segments;
-// deviations 2 and 8 ms. delta is 8 ms. n RTT_F < RTT_S + delta while 10 (1 + k/10) < 108: k < 98
-// segments. Then the slow path needs at least 2 RTT_F + delta for k when k/20 * 100 >= 28: k >=
-// 5.6. After waiting the first bound is 135: k < 125.
+// TestECF: the fast path is full and has an RTT of 10 ms and a window of 10 segments; the slow path
+// has 100 ms and 20 segments. RTTVAR is 2 and 8 ms. delta is 8 ms. n RTT_F < RTT_S + delta while 10
+// (1 + k/10) < 108: k < 98 segments. The second condition, k/20 * 100 >= 28, is true for k >= 5.6.
+// In the waiting state the first bound is 135: k < 125.
 func TestECF(t *testing.T) {
 	fast, slow := open(), open()
 	fast.Cwnd, fast.SRTT, fast.RTTVAR, fast.Room = 10_000, 10*ms, 2*ms, 0
@@ -166,16 +166,16 @@ func TestECF(t *testing.T) {
 		queued int
 		want   Set
 	}{
-		{98_000, One(1)},  // so much waits that both are needed
-		{5_599, One(1)},   // so little waits that the slow path is done soon
-		{97_999, 0},       // the fast one alone would be done earlier
-		{124_999, 0},      // and having waited it goes on waiting
-		{5_599, One(1)},   // which a short rest does not end
+		{98_000, One(1)},  // long queue: both paths are needed
+		{5_599, One(1)},   // short queue: the slow path completes it soon
+		{97_999, 0},       // the fast path alone completes it earlier
+		{124_999, 0},      // still waiting: hysteresis
+		{5_599, One(1)},   // a short queue does not end the waiting state
 		{124_999, 0},      //
-		{125_000, One(1)}, // a long queue does
+		{125_000, One(1)}, // a long queue ends it
 		{98_000, One(1)},
 		{5_600, 0},
-		{0, One(1)}, // at least this segment waits
+		{0, One(1)}, // at least this segment is queued
 	} {
 		if got := e.Next(paths, Segment{Size: 1000, Queued: tt.queued}); got != tt.want {
 			t.Errorf("step %d, %d bytes wait: %b, want %b", i, tt.queued, got, tt.want)
@@ -188,8 +188,8 @@ func TestECF(t *testing.T) {
 	}
 }
 
-// TestDQ is equations 1 and 2 of paper D: packets of 1000 bytes take 10 ms at 800 kbit/s and 5 ms
-// at 1600 kbit/s; the delays are 20 and 40 ms.
+// TestDQ checks equations 1 and 2 of paper D: packets of 1000 bytes take 10 ms at 800 kbit/s and 5
+// ms at 1600 kbit/s; the delays are 20 and 40 ms.
 func TestDQ(t *testing.T) {
 	slow, fast := open(), open()
 	slow.Rate, slow.Delay = 800*unit.KbitPerSecond, 20*ms
@@ -203,7 +203,7 @@ func TestDQ(t *testing.T) {
 		{0, 0},        // 30 against 45
 		{0, 0},        // 40 against 45
 		{0, 1},        // 50 against 45
-		{0, 0},        // 50 against 50: of equals the first
+		{0, 0},        // 50 against 50: the first of equal paths
 		{0, 1},        // 60 against 50
 		{5 * ms, 1},   // 25 + 10 + 20 = 55 against 5 + 5 + 40 = 50
 		{15 * ms, 0},  // 15 + 10 + 20 = 45 against 0 + 5 + 40 = 45
@@ -215,8 +215,8 @@ func TestDQ(t *testing.T) {
 	}
 }
 
-// TestDQJ is paper D's experiments: three paths, packets of 1500 bytes. The counts are those of
-// equation 4 over the other paths.
+// TestDQJ repeats paper D's experiments: three paths, packets of 1500 bytes. The counts are the
+// sums of equation 4 over the other paths.
 func TestDQJ(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -231,15 +231,16 @@ func TestDQJ(t *testing.T) {
 		{"experiment 1, 100 ms", [3]unit.Bandwidth{384_000, 384_000, 384_000}, [3]time.Duration{50 * ms, 50 * ms, 100 * ms}, Options{}, 0b011},
 		// floor(128000 * 0.15 / 12000) = 1 twice.
 		{"experiment 3, 150 ms", [3]unit.Bandwidth{128_000, 128_000, 384_000}, [3]time.Duration{50 * ms, 50 * ms, 150 * ms}, Options{}, 0b111},
-		// floor(2.13) twice is 4: the third rests, but alone it has more than the others
-		// together.
+		// floor(2.13) twice is 4: the third path is excluded, but its rate exceeds the sum
+		// of the others, so it is used alone.
 		{"experiment 3, 200 ms", [3]unit.Bandwidth{128_000, 128_000, 384_000}, [3]time.Duration{50 * ms, 50 * ms, 200 * ms}, Options{}, 0b100},
 		// 3 < 4 overtaken packets.
 		{"a larger threshold", [3]unit.Bandwidth{384_000, 384_000, 1}, [3]time.Duration{100 * ms, 100 * ms, 0}, Options{Overtaken: 4}, 0b111},
-		// Exactly 3 of 1500 bytes within 93.75 ms: the rule is less than 3.
+		// Exactly 3 packets of 1500 bytes are sent within 93.75 ms; the rule requires less
+		// than 3.
 		{"the bound itself", [3]unit.Bandwidth{384_000, 384_000, 0}, [3]time.Duration{93750 * time.Microsecond, 0, 0}, Options{}, 0b010},
 		{"just below the bound", [3]unit.Bandwidth{384_000, 384_000, 0}, [3]time.Duration{93749 * time.Microsecond, 0, 0}, Options{}, 0b011},
-		// As printed, 1 + 1 + 1 breaks the rule.
+		// As printed, 1 + 1 + 1 violates the rule.
 		{"with its own packets", [3]unit.Bandwidth{384_000, 384_000, 384_000}, [3]time.Duration{50 * ms, 50 * ms, 50 * ms}, Options{Own: true}, 0b011},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -282,7 +283,7 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// drawPaths draws paths in any state, as the edges of a system may tell it.
+// drawPaths draws paths in any state, including extreme values that a caller may pass.
 func drawPaths(t *rapid.T) []Path {
 	draw := rapid.Custom(func(t *rapid.T) Path {
 		return Path{
@@ -303,9 +304,9 @@ func drawPaths(t *rapid.T) []Path {
 	return rapid.SliceOfN(draw, 0, MaxPaths).Draw(t, "paths")
 }
 
-// TestPropertyChoicesArePossible: every path chosen is there, usable and has room, and a backup is
-// chosen only when no other path is usable. The default scheduler gives the rest of a piece without
-// room.
+// TestPropertyChoicesArePossible: every chosen path exists, is usable and has room, and a backup is
+// chosen only if no other path is usable. The default scheduler assigns the rest of a piece even
+// without room.
 func TestPropertyChoicesArePossible(t *testing.T) {
 	for _, name := range Names() {
 		t.Run(name, func(t *testing.T) {
@@ -342,8 +343,8 @@ func TestPropertyChoicesArePossible(t *testing.T) {
 	}
 }
 
-// TestPropertyRatioIsExact: over every period, wherever it begins, each path gets exactly its
-// ratio, however often a path was full meanwhile.
+// TestPropertyRatioIsExact: in every period, wherever it begins, each path is assigned exactly its
+// ratio, however often a path was full.
 func TestPropertyRatioIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ratios := rapid.SliceOfN(rapid.IntRange(0, 6), 1, 6).Draw(t, "ratios")
@@ -420,7 +421,7 @@ func TestPropertyDQIsEquations(t *testing.T) {
 	})
 }
 
-// TestPropertyDQJKeepsItsRule: of the paths used together none breaks the rule.
+// TestPropertyDQJKeepsItsRule: no path of those used together violates the rule.
 func TestPropertyDQJKeepsItsRule(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		paths := drawPaths(t)
@@ -455,7 +456,7 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
-// benchPaths are n paths of which the fastest is full.
+// benchPaths returns n paths, of which the fastest is full.
 func benchPaths(n int) []Path {
 	paths := make([]Path, n)
 	for i := range paths {
