@@ -63,6 +63,12 @@ type entry struct {
 
 func (e *entry) dirty() bool { return e.want != e.have && !e.kept }
 
+// blocks reports whether routes through a nexthop object have to wait for it: it is to be added. If
+// another program has its ID, they are tried with that.
+func (e *entry) blocks() bool {
+	return e.key.class == ClassNexthop && e.want != nil && e.have == nil && !errors.Is(e.err, ErrForeign)
+}
+
 // Count is the number of objects of a class that are desired, that the kernel is known to have, and
 // that failed in their last attempt.
 type Count struct {
@@ -91,7 +97,7 @@ func NewReconciler(k Kernel, p Protocol, log *slog.Logger) *Reconciler {
 // change applies f to an entry and updates the counts, the queue and the map. Entries are not
 // changed in any other way.
 func (r *Reconciler) change(e *entry, f func()) {
-	count, dirty, had := &r.counts[e.key.class], e.dirty(), e.have != nil
+	count, dirty, blocked := &r.counts[e.key.class], e.dirty(), e.blocks()
 	count.add(e, -1)
 	if l := linkOf(e.have); l != "" {
 		r.onLink[l]--
@@ -100,7 +106,7 @@ func (r *Reconciler) change(e *entry, f func()) {
 	if l := linkOf(e.have); l != "" {
 		r.onLink[l]++
 	}
-	if e.key.class == ClassNexthop && !had && e.have != nil {
+	if blocked && !e.blocks() {
 		r.release(dependency{nexthop: e.key.a})
 	}
 	if !e.dirty() {
@@ -133,7 +139,7 @@ func (r *Reconciler) blocked(o Object) (dependency, bool) {
 		}
 	case Route:
 		n := r.entries[Nexthop{ID: o.NexthopID}.Key()]
-		if o.NexthopID != 0 && n != nil && n.want != nil && n.have == nil && !errors.Is(n.err, ErrForeign) {
+		if o.NexthopID != 0 && n != nil && n.blocks() {
 			return dependency{nexthop: o.NexthopID}, true
 		}
 		link = o.Link
