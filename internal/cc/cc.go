@@ -15,7 +15,7 @@ const (
 	minThreshold = 2
 	// lossWindow is the window after a timeout (RFC 5681, section 3.1).
 	lossWindow = 1
-	// maxWindow is the maximum of a TCP window in bytes (RFC 7323, section 2.3), and so one in
+	// maxWindow is the maximum TCP window in bytes (RFC 7323, section 2.3), used as a limit in
 	// segments.
 	maxWindow = 1 << 30
 )
@@ -36,9 +36,8 @@ type Subflow struct {
 	// SRTT and MinRTT are the smoothed and the minimum round-trip time. A subflow without SRTT
 	// takes no part in the coupling of the others.
 	SRTT, MinRTT time.Duration
-	// InFlight is what has been sent and is neither acknowledged nor known to be lost: RFC
-	// 5681's FlightSize, in segments. On a loss it is what was in flight just before the loss
-	// was found.
+	// InFlight is the data sent and neither acknowledged nor known to be lost, in segments
+	// (FlightSize of RFC 5681). On a loss it is the value just before the loss was detected.
 	InFlight float64
 	// Delivered counts the segments that were delivered since the subflow opened, in recovery
 	// too.
@@ -47,7 +46,7 @@ type Subflow struct {
 	state
 }
 
-// state is what controls keep of a subflow between calls.
+// state is the per-subflow state of the controls between calls.
 type state struct {
 	// afterTimeout: the slow start that follows a timeout grows by one segment an
 	// acknowledgement at most.
@@ -74,9 +73,8 @@ type Ack struct {
 	Segments int
 	// RTT is its round-trip time sample, or 0.
 	RTT time.Duration
-	// Limited: the sender was limited by the congestion window. A window that was not used up
-	// does not grow (RFC 9293 leaves it open; RFC 7661, section 4.3, and Linux'
-	// tcp_is_cwnd_limited).
+	// Limited: the sender was limited by the congestion window. Otherwise the window does not
+	// grow (RFC 9293 leaves it open; RFC 7661, section 4.3, and Linux' tcp_is_cwnd_limited).
 	Limited bool
 }
 
@@ -84,14 +82,14 @@ type Ack struct {
 // its own. s is all subflows of the connection in an order that never changes, i the subflow
 // concerned. No call allocates.
 type Control interface {
-	// Acked is called for an acknowledgement outside of recovery: not of one in it, nor of the
-	// one that ends it.
+	// Acked is called for an acknowledgement outside of recovery. It is not called for those in
+	// recovery, nor for the one that ends it.
 	Acked(s []Subflow, i int, a Ack)
 	// Lost is called when fast recovery starts, once for each window of losses. It sets
-	// Ssthresh, and Cwnd to what is to be in flight during recovery and after it.
+	// Ssthresh, and Cwnd to the window during and after recovery.
 	Lost(s []Subflow, i int, now time.Duration)
-	// TimedOut is called when the retransmission timer expires. It is not called again when the
-	// timer expires on the same segment once more: the threshold stays (RFC 5681, section 3.1).
+	// TimedOut is called when the retransmission timer expires. It is not called when the timer
+	// expires again for the same segment: ssthresh stays the same (RFC 5681, section 3.1).
 	TimedOut(s []Subflow, i int, now time.Duration)
 }
 
@@ -108,7 +106,7 @@ var controls = []struct {
 	{"balia", func() Control { return balia{} }},
 }
 
-// Names returns the names that New knows.
+// Names returns the names that New accepts.
 func Names() []string {
 	names := make([]string, len(controls))
 	for i, c := range controls {

@@ -24,7 +24,7 @@ func control(t interface {
 	return c
 }
 
-// flow is a subflow in congestion avoidance with that window, all of it in flight.
+// flow returns a subflow in congestion avoidance whose whole window is in flight.
 func flow(window float64, rtt time.Duration) Subflow {
 	return Subflow{Cwnd: window, Ssthresh: window, SRTT: rtt, MinRTT: rtt, InFlight: window}
 }
@@ -58,8 +58,8 @@ func TestStart(t *testing.T) {
 	Start(0)
 }
 
-// TestSlowStart is the same for all controls: one acknowledgement counts for two segments at most,
-// and of one after a timeout.
+// TestSlowStart applies to all controls: one acknowledgement grows the window by at most two
+// segments, and by at most one after a timeout.
 func TestSlowStart(t *testing.T) {
 	for _, name := range Names() {
 		t.Run(name, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestCUBIC(t *testing.T) {
 	c.Acked(s, 0, Ack{Now: 3 * time.Second, Segments: 1, Limited: true})
 	near(t, "the window after two seconds", s[0].Cwnd, w+(cubicAt(2.1)-w)/w)
 
-	// While the window is not the limit, time does not count.
+	// Time in which the window is not the limit does not count.
 	w = s[0].Cwnd
 	c.Acked(s, 0, Ack{Now: 13 * time.Second, Segments: 1})
 	near(t, "the window that is not the limit", s[0].Cwnd, w)
@@ -195,7 +195,7 @@ func TestCUBICIsFriendly(t *testing.T) {
 	near(t, "the window after a round trip above where the loss was", s[0].Cwnd, 21)
 }
 
-// TestVegas has a path of 100 ms. The window is 20 segments: diff is 20 (rtt - 100) / 100.
+// TestVegas: BaseRTT is 100 ms. The window is 20 segments: diff is 20 (rtt - 100) / 100.
 func TestVegas(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
@@ -251,8 +251,9 @@ func TestVegas(t *testing.T) {
 	near(t, "the window after the first acknowledgement since: a round begins", s[0].Cwnd, 10)
 }
 
-// TestLIA: two windows of 10 and 20 segments, 50 and 100 ms: both have a rate of 200 segments a
-// second. alpha is 30 * 10/0.05^2 / 400^2 = 0.75, so 0.75/30 = 1/40 of a segment for each.
+// TestLIA: windows of 10 and 20 segments and RTTs of 50 and 100 ms, so both have a rate of 200
+// segments a second. alpha is 30 * 10/0.05^2 / 400^2 = 0.75, so 0.75/30 = 1/40 of a segment for
+// each.
 func TestLIA(t *testing.T) {
 	c := control(t, "lia")
 	s := []Subflow{flow(10, 50*ms), flow(20, 100*ms)}
@@ -368,7 +369,7 @@ func TestBALIA(t *testing.T) {
 	}
 }
 
-// drawFlows draws subflows in any state that events may bring about.
+// drawFlows draws subflows in any state that is reachable by calls.
 func drawFlows(t *rapid.T) []Subflow {
 	draw := rapid.Custom(func(t *rapid.T) Subflow {
 		if rapid.IntRange(0, 9).Draw(t, "closed") == 0 {
@@ -389,8 +390,8 @@ func drawFlows(t *rapid.T) []Subflow {
 	return rapid.SliceOfN(draw, 1, 8).Draw(t, "subflows")
 }
 
-// TestPropertyWindowsStaySane: whatever happens in whatever order, windows and thresholds are
-// finite, at least 1, and only those of the subflow that something happened to change.
+// TestPropertyWindowsStaySane: after any sequence of calls, windows and thresholds are finite and
+// at least 1, and each call changes only those of its own subflow.
 func TestPropertyWindowsStaySane(t *testing.T) {
 	for _, name := range Names() {
 		t.Run(name, func(t *testing.T) {
@@ -438,8 +439,8 @@ func TestPropertyWindowsStaySane(t *testing.T) {
 	}
 }
 
-// TestPropertyCoupledDoNoHarm: on the same acknowledgement no coupled subflow grows more than
-// NewReno; OLIA by its alpha more at most.
+// TestPropertyCoupledDoNoHarm: for the same acknowledgement no coupled subflow grows more than with
+// NewReno; with OLIA at most by alpha more.
 func TestPropertyCoupledDoNoHarm(t *testing.T) {
 	for _, name := range []string{"lia", "olia", "balia"} {
 		t.Run(name, func(t *testing.T) {
@@ -465,7 +466,7 @@ func TestPropertyCoupledDoNoHarm(t *testing.T) {
 	}
 }
 
-// TestPropertyLIA computes equation 2 of RFC 6356 in seconds, from the text.
+// TestPropertyLIA compares with equation 2 of RFC 6356 as printed, in seconds.
 func TestPropertyLIA(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawFlows(t)
@@ -492,7 +493,8 @@ func TestPropertyLIA(t *testing.T) {
 	})
 }
 
-// TestPropertyOLIAMovesOnly: alphas sum to 0, so they move windows and make none larger in sum.
+// TestPropertyOLIAMovesOnly: alphas sum to 0, so they move traffic between subflows and do not
+// increase the total.
 func TestPropertyOLIAMovesOnly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawFlows(t)
@@ -530,7 +532,7 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
-// BenchmarkAcked is what an acknowledgement in congestion avoidance costs.
+// BenchmarkAcked measures an acknowledgement in congestion avoidance.
 func BenchmarkAcked(b *testing.B) {
 	for _, n := range []int{1, 2, 8} {
 		for _, name := range Names() {

@@ -2,21 +2,20 @@ package cc
 
 import "time"
 
-// shares says how a subflow stands beside the others of its connection. Rates are windows over
-// round trip times, in segments per nanosecond: only their ratios are used.
+// shares compares a subflow with the others of its connection. Rates are cwnd / SRTT in segments
+// per nanosecond; only their ratios are used.
 type shares struct {
-	flows    int     // subflows that take part
-	rate     float64 // that of the subflow itself
-	sum      float64 // of all rates
+	flows    int     // subflows that take part in the coupling
+	rate     float64 // rate of the subflow itself
+	sum      float64 // sum of all rates
 	fastest  float64 // the largest rate
 	steepest float64 // the largest window / rtt^2
 }
 
-// part reports whether the subflow takes part in the coupling: it is open and has a round trip
-// time.
+// part reports whether the subflow takes part in the coupling: it is established and has an SRTT.
 func (f *Subflow) part() bool { return f.SRTT > 0 && f.Cwnd > 0 }
 
-// look returns how subflow i stands. Where it takes no part itself, flows is 0.
+// look returns the shares of subflow i. If it takes no part in the coupling, flows is 0.
 func look(s []Subflow, i int) shares {
 	var all shares
 	if !s[i].part() {
@@ -98,7 +97,7 @@ func (balia) Acked(s []Subflow, i int, a Ack) {
 	}
 	each := 1 / f.Cwnd
 	if all := look(s, i); all.flows > 1 {
-		// In terms of rates, so that an alpha too large to compute with does not arise.
+		// In terms of rates, because alpha could overflow.
 		each = (all.rate + all.fastest) * (4*all.rate + all.fastest) / (10 * all.sum * all.sum * f.Cwnd)
 	}
 	f.grow(a.Segments, each)
@@ -114,8 +113,8 @@ func (balia) TimedOut(s []Subflow, i int, _ time.Duration) {
 	s[i].timedOut(all.keep(), all.least())
 }
 
-// keep is what balia's decrease leaves: from one half on the fastest path to one quarter on slow
-// ones.
+// keep returns the factor of balia's decrease: one half on the fastest path, down to one quarter on
+// slow ones.
 func (all *shares) keep() float64 {
 	if all.flows < 2 {
 		return 0.5

@@ -12,7 +12,7 @@ const (
 	cubicAlpha = 3 * (1 - cubicBeta) / (1 + cubicBeta)
 )
 
-// cubic is RFC 9438 on each subflow by itself, with fast convergence (section 4.7) and the
+// cubic is RFC 9438 on each subflow independently, with fast convergence (section 4.7) and the
 // Reno-friendly region (4.3), without HyStart++ (4.10 only recommends it).
 //
 // A float holds the cubic's time in seconds; Linux has the same in integers: t and K in 1/1024 s, C
@@ -58,9 +58,9 @@ func (cubic) Acked(s []Subflow, i int, a Ack) {
 	f.grow(a.Segments, (target-f.Cwnd)/f.Cwnd)
 }
 
-// beginStage begins a congestion avoidance stage (section 4.2). Where the window is already what it
-// was at the last loss, or there was none, or a timeout forgot it (section 4.8), the cubic begins
-// at its plateau.
+// beginStage begins a congestion avoidance stage (section 4.2). If the window is already at W_max,
+// or W_max is unset because there was no loss or a timeout reset it (section 4.8), the cubic
+// function starts at its plateau.
 func (f *Subflow) beginStage(now time.Duration) {
 	f.begun, f.epoch, f.wEst = true, now, f.Cwnd
 	if f.wMax > f.Cwnd {
@@ -75,8 +75,8 @@ func (c *cubicState) wCubic(t float64) float64 { return cubicC*(t-c.k)*(t-c.k)*(
 
 func (cubic) Lost(s []Subflow, i int, _ time.Duration) {
 	f := &s[i]
-	// Section 4.7: a window that did not come back to where it was has a newcomer beside it and
-	// lets go more.
+	// Fast convergence (section 4.7): a window that did not return to W_max releases more
+	// bandwidth to new flows.
 	if f.Cwnd < f.wMax {
 		f.wMax = f.Cwnd * (1 + cubicBeta) / 2
 	} else {

@@ -2,7 +2,7 @@ package cc
 
 import "time"
 
-// newReno is TCP's standard congestion control (RFC 5681, RFC 6582), on each subflow by itself.
+// newReno is TCP's standard congestion control (RFC 5681, RFC 6582), on each subflow independently.
 type newReno struct{}
 
 func (newReno) Acked(s []Subflow, i int, a Ack) {

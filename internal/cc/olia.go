@@ -12,8 +12,8 @@ import (
 //	w_i += w_i / rtt_i^2 / (sum w / rtt)^2 + alpha_i / w_i
 //
 // alpha moves traffic from the largest windows M to the presumably best paths B: B has the largest
-// l / rtt^2, where l is what was delivered between the last two losses or since the last, whichever
-// is more. With n subflows:
+// l / rtt^2, where l is the larger of what was delivered between the last two losses and since the
+// last one. With n subflows:
 //
 //	i in B but not in M:                alpha_i =  1 / n / |B \ M|
 //	i in M, and B \ M is not empty:     alpha_i = -1 / n / |M|
@@ -43,7 +43,7 @@ func (olia) Acked(s []Subflow, i int, a Ack) {
 	f.grow(a.Segments, each)
 }
 
-// alpha is OLIA's alpha of subflow i, of that many that take part.
+// alpha returns OLIA's alpha of subflow i; flows is the number of subflows that take part.
 func alpha(s []Subflow, i, flows int) float64 {
 	largest, best := 0.0, -1.0
 	for j := range s {

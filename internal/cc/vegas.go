@@ -2,15 +2,15 @@ package cc
 
 import "time"
 
-// How many segments Vegas wants to have in the queues of its path: at least, at most, and at most
-// in slow start (Linux' tcp_vegas; Brakmo and Peterson, TCP Vegas: End to End Congestion Avoidance
-// on a Global Internet, 1995, sections 3.2 and 3.3).
+// Bounds on the number of segments in the queues of the path: minimum, maximum, and maximum in slow
+// start (Linux' tcp_vegas; Brakmo and Peterson, TCP Vegas: End to End Congestion Avoidance on a
+// Global Internet, 1995, sections 3.2 and 3.3).
 const (
 	vegasAlpha = 2
 	vegasBeta  = 4
 	vegasGamma = 1
-	// vegasSamples is how many round trip samples a round needs at least, or it is as
-	// NewReno's: two may both be of delayed acknowledgements.
+	// vegasSamples is the minimum number of RTT samples of a round. With fewer the window grows
+	// as in NewReno: two samples may both be of delayed acknowledgements.
 	vegasSamples = 3
 )
 
@@ -59,7 +59,7 @@ func (vegas) Acked(s []Subflow, i int, a Ack) {
 	f.adjust(float64(f.MinRTT), float64(rtt), a)
 }
 
-// adjust is done once in a round.
+// adjust changes the window once per round.
 func (f *Subflow) adjust(base, rtt float64, a Ack) {
 	diff := max(f.Cwnd*(rtt-base)/base, 0)
 	switch slow := f.Cwnd < f.Ssthresh; {
@@ -84,7 +84,7 @@ func (v *vegasState) beginRound(now time.Duration) {
 	v.started, v.round, v.samples = true, now, 0
 }
 
-// Lost stops the round: after recovery all samples are old.
+// Lost ends the round: its samples are outdated after recovery.
 func (vegas) Lost(s []Subflow, i int, now time.Duration) {
 	s[i].started = false
 	newReno{}.Lost(s, i, now)

@@ -30,7 +30,7 @@ func (f *Subflow) threshold(keep, least float64) float64 {
 	return max(min(f.InFlight, f.Cwnd)*keep, least)
 }
 
-// lost is multiplicative decrease.
+// lost applies the multiplicative decrease.
 func (f *Subflow) lost(keep, least float64) {
 	f.Ssthresh = f.threshold(keep, least)
 	f.Cwnd = f.Ssthresh

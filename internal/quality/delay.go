@@ -3,19 +3,18 @@ package quality
 import "time"
 
 // Jitter estimates how much the delay of a path varies (RFC 3550, section 6.4.1 and appendix A.8;
-// paper D, equations 5 and 6). Its zero value has seen nothing.
+// paper D, equations 5 and 6). The zero value has no samples.
 type Jitter struct {
-	// Value is J: the mean of how much the delays of two successive packets differ, of which
-	// the last counts for a sixteenth. Delays that are uniform in +-a differ by 2a/3 in the
-	// mean.
+	// Value is J: the exponential average, with weight 1/16, of the difference between the
+	// delays of two successive packets. For delays uniform in +-a it is 2a/3.
 	Value time.Duration
 
 	transit time.Duration
 	seen    bool
 }
 
-// Update takes the times at which a packet was sent and received, each on the clock of its own
-// side: only differences are used.
+// Update adds a sample: the times at which a packet was sent and received, each on the clock of its
+// own side. Only differences are used, so the clocks need not be synchronized.
 func (j *Jitter) Update(sent, received time.Duration) {
 	transit := received - sent
 	if j.seen {
@@ -25,13 +24,13 @@ func (j *Jitter) Update(sent, received time.Duration) {
 	j.transit, j.seen = transit, true
 }
 
-// delayKept is what remains of the estimate at each sample (docs/papers.md, paper D, section 4.1:
-// a).
+// delayKept is the weight of the previous estimate at each sample (a in docs/papers.md, paper D,
+// section 4.1).
 const delayKept = 0.8
 
 // OneWayDelay estimates the delay of one direction of a path (paper D, equations 7 and 8) as half
-// of what a probe takes, so it is right where both directions take as long. Its zero value has seen
-// nothing.
+// of a probe's round-trip time, so it is exact if both directions have the same delay. The zero
+// value has no samples.
 type OneWayDelay struct {
 	// Value is d, 0 before the first sample.
 	Value time.Duration
@@ -39,9 +38,8 @@ type OneWayDelay struct {
 	seen bool
 }
 
-// Update takes the time from sending a probe to receiving its answer, and how long the other side
-// took to answer. A probe that took less than that was measured by a clock that jumped, and is no
-// sample.
+// Update adds a sample: the time from sending a probe to receiving its answer, and the processing
+// time of the other side. A round trip shorter than the processing time is ignored: a clock jumped.
 func (d *OneWayDelay) Update(roundTrip, processing time.Duration) {
 	if processing < 0 || roundTrip < processing {
 		return

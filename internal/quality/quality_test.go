@@ -10,7 +10,7 @@ import (
 
 const ms = time.Millisecond
 
-// TestRTT computes RFC 6298's (2.2) and (2.3) by hand.
+// TestRTT compares with RFC 6298 (2.2) and (2.3), computed by hand.
 func TestRTT(t *testing.T) {
 	var r RTT
 	if got := r.RTO(MinRTO); got != time.Second {
@@ -52,7 +52,7 @@ func TestJitter(t *testing.T) {
 		sent, received time.Duration
 		want           time.Duration
 	}{
-		{0, time.Hour, 0}, // clocks need not agree
+		{0, time.Hour, 0}, // clocks need not be synchronized
 		{20 * ms, time.Hour + 36*ms, ms},
 		{40 * ms, time.Hour + 40*ms, ms + 15*ms/16},
 		{60 * ms, time.Hour + 60*ms, (ms + 15*ms/16) * 15 / 16},
@@ -103,7 +103,8 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// TestPropertyLossIsAShare: whatever is counted, the share is one, between those of the parts.
+// TestPropertyLossIsAShare: for any counts, the share is from 0 to 1 and between the shares of the
+// parts.
 func TestPropertyLossIsAShare(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var l Loss
@@ -145,7 +146,7 @@ func TestRate(t *testing.T) {
 	if got := float64(r.Value(now)); math.Abs(got-1e6) > 1e3 {
 		t.Errorf("the rate is %g, want 1 Mbit/s", got)
 	}
-	for range 500 { // the same in pairs, whose second comes at the same instant
+	for range 500 { // the same rate in pairs of packets that arrive at the same time
 		now += 20 * ms
 		r.Update(now, 1250)
 		r.Update(now, 1250)

@@ -7,27 +7,27 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// lossMemory is the weight of Loss's exponential average: a packet counts for 1/256.
+// lossMemory is the memory of Loss's exponential average in packets: a packet has the weight 1/256.
 const lossMemory = 256
 
-// Loss estimates the share of packets that a path loses. Until it has seen as many packets as it
-// remembers, it is the plain share. Its zero value has seen nothing.
+// Loss estimates the share of packets that a path loses. For the first lossMemory packets it is the
+// plain share. The zero value has no samples.
 type Loss struct {
 	// Share is from 0 to 1.
 	Share float64
-	// Sent and Lost are the packets counted so far.
+	// Sent and Lost count the packets so far.
 	Sent, Lost uint64
 }
 
-// Update counts packets that were sent and of which it is now known whether they arrived, and how
-// many of them did not. Numbers that cannot be are no sample: lost more than sent, or none sent.
+// Update adds a sample: a number of sent packets whose fate is known, and how many of them were
+// lost. A sample with sent 0 or lost > sent is ignored.
 func (l *Loss) Update(sent, lost uint64) {
 	if sent == 0 || lost > sent {
 		return
 	}
 	l.Sent += sent
 	l.Lost += lost
-	// The weight of all these packets together: that of one after the other, evenly lost.
+	// The combined weight of these packets, as if counted one by one with evenly spread losses.
 	weight := float64(sent) / float64(l.Sent)
 	if l.Sent > lossMemory {
 		weight = max(weight, 1-math.Pow(1-1./lossMemory, float64(sent)))
@@ -38,20 +38,20 @@ func (l *Loss) Update(sent, lost uint64) {
 // rateMemory is the time constant of Rate.
 const rateMemory = time.Second
 
-// Rate estimates how much a path carries by exponential averaging over the time between packets
+// Rate estimates the rate of arriving data by exponential averaging over the time between packets
 // (Stoica, Shenker, Zhang: Core-Stateless Fair Queueing, SIGCOMM 1998, equation 5), which does not
-// depend on the sizes of packets. Its zero value has seen nothing.
+// depend on the sizes of packets. The zero value has no samples.
 type Rate struct {
 	bits  float64 // per second
 	last  time.Duration
-	due   float64 // bits that came at the instant last
+	due   float64 // bits that arrived at the time last
 	begun bool
 }
 
-// Update counts bytes that arrived at now, which is monotonic.
+// Update counts bytes that arrived at the time now on a monotonic clock.
 func (r *Rate) Update(now time.Duration, bytes int) {
 	if !r.begun {
-		// What arrives first was sent before anybody measured.
+		// The first packet only starts the measurement: the interval before it is unknown.
 		r.begun, r.last = true, now
 		return
 	}
