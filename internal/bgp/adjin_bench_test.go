@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// BenchmarkAdjIn carries routes from an egress peer into an ASBR: one operation is one route. The
-// routes have their attributes in common in groups of the given size, as in a full table a few
-// prefixes of each origin have.
+// BenchmarkAdjIn advertises routes from an egress peer to an ASBR: one operation is one route.
+// Groups of the given size share their attributes, as in a full table, where each origin has a few
+// prefixes.
 func BenchmarkAdjIn(b *testing.B) {
 	for _, c := range []struct {
 		name  string

@@ -8,8 +8,8 @@ import (
 	"github.com/tabane/tabane/internal/vpn"
 )
 
-// BenchmarkVPNRoutes carries VPN routes from an ASBR over a reflector to a server: one operation is
-// one route.
+// BenchmarkVPNRoutes advertises VPN routes from an ASBR through a reflector to a server: one
+// operation is one route.
 func BenchmarkVPNRoutes(b *testing.B) {
 	report := func(what Report) func(*Options) { return func(o *Options) { o.Report = what } }
 	asbr, rr := newRouterWith(b, 1, 65000, report(0)), newRouterWith(b, 2, 65000, report(0))

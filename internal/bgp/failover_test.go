@@ -13,8 +13,8 @@ import (
 	"github.com/tabane/tabane/internal/bfd"
 )
 
-// TestBFDEndsSessions: real speakers. Packets to an address that was removed are lost without an
-// error.
+// TestBFDEndsSessions uses real speakers. Packets to an address that was removed are lost without
+// an error.
 func TestBFDEndsSessions(t *testing.T) {
 	a, b := newRouter(t, 23, 65000), newRouter(t, 24, 65000)
 	withBFD := func(n *Neighbor) { n.BFD = bfd.Config{Interval: 50 * time.Millisecond} }
@@ -46,7 +46,7 @@ func TestBFDEndsSessions(t *testing.T) {
 	a.wait("the session again", func() bool { return a.up["r24"] && len(a.unicast) == 1 })
 	watching(a)
 
-	// A neighbor that stops in order, or is disabled, is no silent one.
+	// A neighbor that is stopped or disabled properly is not reported as down by BFD.
 	b.must(b.Disable(t.Context(), "r23"))
 	a.wait("the end of the session", func() bool { return !a.up["r24"] })
 	if a.downs["r24"] == bfdReason {
@@ -59,8 +59,8 @@ func TestBFDEndsSessions(t *testing.T) {
 	b.wait("the end of the session", func() bool { return !b.up["r23"] })
 }
 
-// TestLostLocatorIsAdvertisedFirst: when a neighbor is silent, its locator is advertised as lost,
-// and withdrawn with the rest.
+// TestLostLocatorIsAdvertisedFirst: when BFD of a neighbor goes down, its locator is advertised as
+// lost first, and withdrawn with the other routes.
 func TestLostLocatorIsAdvertisedFirst(t *testing.T) {
 	asbr, rr := newRouter(t, 25, 65000), newRouter(t, 26, 65000)
 	server := newRouterWith(t, 27, 65000, func(o *Options) { o.Report = ReportBest })
@@ -121,7 +121,7 @@ func TestLocatorIsLostOnAllReflectorsOnly(t *testing.T) {
 		return len(server.unicast) == 1 && server.ended[EndOfRIB{"r22", IPv6Unicast}] == 1 && server.ended[EndOfRIB{"r23", IPv6Unicast}] == 1
 	})
 	lost := func() bool { return slices.Contains(server.unicast[l].Communities, Blackhole) }
-	// What follows from the same reflector shows that the loss has arrived.
+	// A later route of the same reflector shows that the loss has been received.
 	next := UnicastRoute{Prefix: prefix("2a00::/32"), NextHop: address(22)}
 	rr1.must(rr1.SetBlackhole(true, l))
 	rr1.must(rr1.Originate(next))
@@ -137,8 +137,8 @@ func TestLocatorIsLostOnAllReflectorsOnly(t *testing.T) {
 	server.wait("the locator again", func() bool { return !lost() && server.unicast[l].NextHop == address(21) })
 }
 
-// TestLossIsAdvertisedFirst: when an external neighbor closes the session, the speaker itself
-// advertises the loss of its locators, which needs GoBGP to log the end; not when we close it.
+// TestLossIsAdvertisedFirst: when an external neighbor closes the session, the speaker advertises
+// the loss of its locators, which requires that GoBGP logs the end; not when this side closes it.
 func TestLossIsAdvertisedFirst(t *testing.T) {
 	border, rr, peer := newRouter(t, 28, 65000), newRouterWith(t, 29, 65000, func(o *Options) { o.Report = ReportBest }), newRouter(t, 30, 65001)
 	sid := prefix("fc00:1:1::/128")
@@ -148,7 +148,7 @@ func TestLossIsAdvertisedFirst(t *testing.T) {
 	peer.peer(border)
 	peer.must(peer.Originate(UnicastRoute{Prefix: prefix("2a00::/32"), NextHop: address(30)}))
 	rr.wait("routes", func() bool { return len(rr.unicast) == 1 })
-	// A session that this side closes is not a loss: the caller withdraws what it has to.
+	// A session closed by this side is not a loss: the caller withdraws the routes.
 	border.must(border.Disable(t.Context(), "r30"))
 	rr.wait("no routes", func() bool { return len(rr.unicast) == 0 })
 	border.must(border.Enable(t.Context(), "r30"))
@@ -164,7 +164,7 @@ func TestLossIsAdvertisedFirst(t *testing.T) {
 	rr.wait("all as before", func() bool { return len(rr.unicast) == 1 })
 }
 
-// moveAddress takes an address from the loopback interface, or gives it back.
+// moveAddress removes an address from the loopback interface, or adds it.
 func moveAddress(t *testing.T, a netip.Addr, there bool) {
 	t.Helper()
 	lo, err := netlink.LinkByName("lo")

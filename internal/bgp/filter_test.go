@@ -75,7 +75,7 @@ func TestImportPolicy(t *testing.T) {
 	}
 	agree("the accepted routes", accepted)
 
-	// Another policy: what it accepts and what it rejects changes without a new UPDATE.
+	// A new policy applies to received routes without a new UPDATE.
 	conf.Import.Reject = Within(testConnected, prefix("2a00:1::/32"))
 	r.must(r.SetImport(t.Context(), "peer", conf.Import))
 	delete(want, prefix("2a00:b::/40"))

@@ -17,7 +17,7 @@ type extended = gobgp.ExtendedCommunityInterface
 
 func discard() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
 
-// FuzzPrefixSID reads a Prefix-SID attribute and a label field as a neighbor might send them.
+// FuzzPrefixSID decodes arbitrary Prefix-SID attributes and label fields.
 func FuzzPrefixSID(f *testing.F) {
 	for _, c := range prefixSIDCases {
 		for _, a := range c.attrs {
@@ -76,7 +76,7 @@ func FuzzPrefixSID(f *testing.F) {
 		if err := v.Structure.CheckSID(v.SID); err != nil {
 			t.Fatalf("accepted %s", err)
 		}
-		// What is accepted can be said again, and is understood as the same.
+		// An accepted route can be advertised again, and decodes to the same values.
 		again := VPNRoute{RD: v.RD, Prefix: v.Prefix, NextHop: v.NextHop, RTs: v.RTs, SID: v.SID, Structure: v.Structure, Behavior: v.Behavior}
 		sent, err := again.path(&sidMemo{})
 		if err != nil {
@@ -90,7 +90,7 @@ func FuzzPrefixSID(f *testing.F) {
 	})
 }
 
-// FuzzUpdate reads whole messages: what GoBGP takes from the wire must not be able to stop us.
+// FuzzUpdate decodes whole messages: no message that GoBGP accepts may cause a panic.
 func FuzzUpdate(f *testing.F) {
 	for _, c := range prefixSIDCases {
 		var body []byte

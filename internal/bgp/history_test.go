@@ -72,8 +72,8 @@ func TestSignatureErrors(t *testing.T) {
 	}
 }
 
-// TestWhyDown: each session that does not open, or ends, says why. The sessions are side by side
-// because each attempt takes a second.
+// TestWhyDown: each session that is not established, or ends, has a reason. The sessions run in
+// parallel because each attempt takes a second.
 func TestWhyDown(t *testing.T) {
 	wrongAS, wrongASPeer := newRouter(t, 1, 65000), newRouter(t, 2, 65001)
 	secret, secretPeer := newRouter(t, 3, 65000), newRouter(t, 4, 65001)
@@ -126,7 +126,7 @@ func TestWhyDown(t *testing.T) {
 	}
 	because(wrongASPeer, "the neighbor refused the session")
 	because(secretPeer, "md5 password differs from the neighbor's")
-	because(secret, "md5 password") // by the time-out, or by the counter, which both share here
+	because(secret, "md5 password") // by the timeout or the counter, which both apply here
 	because(lonely, "connection to [fd00::a]:179 refused")
 	silent.wait("hold timer", func() bool { return silent.downs["raw"] == "hold timer expired" })
 	if s := silent.Sessions()[0]; s.Sent != "Hold Timer Expired (4/0)" || s.LastReset != "hold timer expired" {

@@ -15,13 +15,13 @@ import (
 	"github.com/tabane/tabane/internal/vpn"
 )
 
-// rawPeer is the other end of a session, which says what a proper speaker never would.
+// rawPeer is the other end of a session, which sends messages that no proper speaker sends.
 type rawPeer struct {
 	t    *testing.T
 	conn net.Conn
 }
 
-// dialRaw opens a session with r from address n, with capabilities beyond the usual ones.
+// dialRaw opens a session with r from address n, with additional capabilities.
 func dialRaw(t *testing.T, r *router, n int, as uint32, more ...gobgp.ParameterCapabilityInterface) *rawPeer {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: address(n).AsSlice()}}
@@ -31,7 +31,7 @@ func dialRaw(t *testing.T, r *router, n int, as uint32, more ...gobgp.ParameterC
 		if err != nil {
 			t.Fatal(err)
 		}
-		// A speaker that has only just learned of the neighbor closes the connection.
+		// A speaker to which the neighbor was just added closes the connection.
 		c.SetReadDeadline(time.Now().Add(10 * time.Second))
 		header := make([]byte, gobgp.BGP_HEADER_LENGTH)
 		if _, err := io.ReadFull(c, header); err == nil {
@@ -71,7 +71,7 @@ func (p *rawPeer) write(b []byte) {
 	}
 }
 
-// update sends path attributes, given as they are on the wire.
+// update sends path attributes given in wire format.
 func (p *rawPeer) update(attrs ...[]byte) {
 	p.t.Helper()
 	body := slices.Concat(attrs...)
@@ -102,7 +102,7 @@ var (
 
 func rawPath(segments ...[]byte) []byte { return attr(0x40, 2, segments...) }
 
-// segment is a part of an AS path; kind 1 is a set, 2 a sequence.
+// segment returns a segment of an AS path; kind 1 is AS_SET, 2 AS_SEQUENCE.
 func segment(kind byte, asns ...uint32) []byte {
 	b := []byte{kind, byte(len(asns))}
 	for _, a := range asns {
@@ -111,7 +111,7 @@ func segment(kind byte, asns ...uint32) []byte {
 	return b
 }
 
-// vpnReach announces p in RD 65000:1 with the three bytes of a label field.
+// vpnReach returns an MP_REACH_NLRI with p in RD 65000:1 and the three bytes of a label field.
 func vpnReach(p netip.Prefix, label ...byte) []byte {
 	nlri := slices.Concat([]byte{byte(24 + 64 + p.Bits())}, label, []byte{0, 0, 0xfd, 0xe8, 0, 0, 0, 1},
 		p.Addr().AsSlice()[:(p.Bits()+7)/8])
@@ -126,13 +126,13 @@ func unicastReach(p netip.Prefix, nextHops ...netip.Addr) []byte {
 	return attr(0x80, 14, []byte{0, 2, 1, byte(len(nh))}, nh, []byte{0, byte(p.Bits())}, p.Addr().AsSlice()[:(p.Bits()+7)/8])
 }
 
-// prefixSID is a Prefix-SID attribute with these TLVs.
+// prefixSID returns a Prefix-SID attribute with these TLVs.
 func prefixSID(tlvs ...[]byte) []byte { return attr(0xc0, 40, tlvs...) }
 
-// l3 is an SRv6 L3 Service TLV with these sub-TLVs.
+// l3 returns an SRv6 L3 Service TLV with these sub-TLVs.
 func l3(subTLVs ...[]byte) []byte { return tlv(5, []byte{0}, slices.Concat(subTLVs...)) }
 
-// sidInfo is an SRv6 SID Information Sub-TLV.
+// sidInfo returns an SRv6 SID Information Sub-TLV.
 func sidInfo(sid string, behavior int, subSubTLVs ...[]byte) []byte {
 	return tlv(1, []byte{0}, addr(sid).AsSlice(), []byte{0}, be16(behavior), []byte{0}, slices.Concat(subSubTLVs...))
 }
@@ -146,11 +146,11 @@ var (
 	goodService = prefixSID(l3(sidInfo("fcbb:1:1:a::", 18, plain)))
 )
 
-// prefixSIDCases are Prefix-SID attributes and labels as a neighbor may send them.
+// prefixSIDCases are Prefix-SID attributes and labels that a neighbor may send.
 var prefixSIDCases = []struct {
 	name   string
 	label  []byte
-	attrs  [][]byte // in addition to those that every route has
+	attrs  [][]byte // in addition to the common ones
 	reason RejectReason
 	sid    string
 }{
@@ -185,8 +185,8 @@ var prefixSIDCases = []struct {
 	{"site of origin only", nullLabel, [][]byte{attr(0xc0, 16, []byte{0, 3, 0xfd, 0xe8, 0, 0, 0, 101}), goodService}, RejectNoTarget, ""},
 }
 
-// TestPrefixSIDFromWire: whatever a reflector says, the session stays, and what cannot be used is
-// said to be so.
+// TestPrefixSIDFromWire: no attribute of a reflector closes the session, and routes that cannot be
+// used are reported as rejected.
 func TestPrefixSIDFromWire(t *testing.T) {
 	r := newRouter(t, 16, 65000)
 	n := Neighbor{Name: "raw", Address: address(20), ASN: 65000, Families: []Family{IPv6Unicast, VPNv6}, Passive: true}
@@ -199,8 +199,8 @@ func TestPrefixSIDFromWire(t *testing.T) {
 	target := VPNKey{rd, prefix("2a00::/32")}
 	for _, c := range prefixSIDCases {
 		t.Run(c.name, func(t *testing.T) {
-			// The route is good before, so that every case has something to take away, and to leave
-			// behind.
+			// The route is valid at first, so that every case withdraws a route, and
+			// could leave it behind.
 			p.update(slices.Concat(rawOrigin, rawPath(), rawLocalPref, rawTarget,
 				prefixSID(l3(sidInfo("fcbb:1:1:f::", 18, plain))), vpnReach(target.Prefix, nullLabel...)))
 			r.wait("good route", func() bool { return r.vpn[target].SID == addr("fcbb:1:1:f::") })
@@ -232,7 +232,7 @@ func TestPrefixSIDFromWire(t *testing.T) {
 	}
 }
 
-// TestTransitFromWire: what a transit may say, and what becomes of it.
+// TestTransitFromWire: routes as a transit may send them, and how they are reported.
 func TestTransitFromWire(t *testing.T) {
 	r := newRouter(t, 17, 65000)
 	n := Neighbor{
@@ -305,7 +305,7 @@ func TestTransitFromWire(t *testing.T) {
 		t.Fatalf("session ended: %v", r.downs)
 	}
 
-	// Garbage ends the session, and nothing but the session.
+	// Garbage closes the session and has no other effect.
 	p.write(make([]byte, 64))
 	r.wait("session end", func() bool { return !r.up["raw"] && len(r.adjIn["raw"]) == 0 && len(r.unicast) == 0 })
 	again := dialRaw(t, r, 21, 65001)
@@ -314,8 +314,8 @@ func TestTransitFromWire(t *testing.T) {
 	r.wait("route again", announced(good))
 }
 
-// TestNoRouteOutlivesSession: a neighbor that asks us to keep its routes while it restarts is not
-// obeyed: what nobody answers for any more would be a black hole.
+// TestNoRouteOutlivesSession: routes of a neighbor that requests graceful restart are not kept,
+// since packets forwarded to a neighbor that is down would be lost.
 func TestNoRouteOutlivesSession(t *testing.T) {
 	if raceDetector {
 		t.Skip("GoBGP marks routes as stale, for the moment until we delete them, while it reports them")

@@ -14,12 +14,12 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// inNamespace is set for the second process, which has a network namespace of its own.
+// inNamespace is set in the child process, which has its own network namespace.
 const inNamespace = "TABANE_TEST_BGP_NETNS"
 
-// TestMain runs the tests in a nameless network namespace that lives as long as the process, so
-// that speakers can have the port and addresses they want. Goroutines of the BGP server cannot be
-// moved into one.
+// TestMain runs the tests in an unnamed network namespace that exists as long as the process, so
+// that speakers can use any port and address. Goroutines of the BGP server cannot be moved into a
+// namespace.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if half := os.Getenv(dialler); half != "" {
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 		if err == nil {
 			os.Exit(0)
 		}
-		// No namespace: the tests that need one are skipped.
+		// Without a namespace, the tests that need one are skipped.
 		fmt.Fprintln(os.Stderr, "no network namespace:", err)
 	}
 	if os.Getenv(inNamespace) != "" {
@@ -69,7 +69,7 @@ func fuzzing() bool {
 	return false
 }
 
-// sockets counts the open sockets of the process.
+// sockets returns the number of open sockets of the process.
 func sockets() int {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -97,7 +97,7 @@ func checkSockets(before int) int {
 	}
 }
 
-// setUpLoopback gives the namespace the addresses fd00::1 to fd00::1f, fe80::1 and fe80::2.
+// setUpLoopback adds the addresses fd00::1 to fd00::1f, fe80::1 and fe80::2 in the namespace.
 func setUpLoopback() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {

@@ -75,7 +75,7 @@ func TestSetExport(t *testing.T) {
 	}
 }
 
-// TestAdmit: the updates reported for a neighbor agree with the best paths.
+// TestAdmit: the updates reported for a neighbor match the best paths.
 func TestAdmit(t *testing.T) {
 	r, other := newRouter(t, 30, 65000), newRouter(t, 31, 65001)
 	other.peer(r, passive)
@@ -109,7 +109,7 @@ func TestAdmit(t *testing.T) {
 	r.wait("withdrawal", func() bool { return len(r.adjIn["r31"]) == len(want)-1 && len(r.unicast) == len(want)-1 })
 }
 
-// TestRejectVPN: a speaker that only originates VPN routes receives unicast routes alone.
+// TestRejectVPN: a speaker that only originates VPN routes accepts only unicast routes.
 func TestRejectVPN(t *testing.T) {
 	rr, asbr, other := newRouter(t, 25, 65000), newRouter(t, 26, 65000), newRouter(t, 27, 65000)
 	rr.peer(asbr, client)

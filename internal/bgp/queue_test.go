@@ -72,8 +72,8 @@ func TestQueueIsBounded(t *testing.T) {
 	}
 }
 
-// TestQueueIsLastState: the events read so far always add up to the newest state of each route, and
-// are in order.
+// TestQueueIsLastState: the events read so far always yield the newest state of each route, and are
+// in order.
 func TestQueueIsLastState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		q := newQueue()
@@ -233,8 +233,7 @@ func TestRouteChecks(t *testing.T) {
 	}
 }
 
-// TestIdentifiersOnWire: route distinguishers and targets come back from the wire form as they
-// were.
+// TestIdentifiersOnWire: route distinguishers and targets are unchanged by encoding and decoding.
 func TestIdentifiersOnWire(t *testing.T) {
 	for _, s := range []string{"65000:101", "0:4294967295", "10.0.0.1:7", "4200000000:7", "64086.59904:65535", "0.65000:7", "70000:1"} {
 		v, err := vpn.Parse(s)

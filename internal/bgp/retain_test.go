@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// held is a retention and what came through it.
+// held is a retention and the events that passed it.
 type held struct {
 	*retention
 	got []string
@@ -33,7 +33,7 @@ func newHeld(neighbors ...Neighbor) *held {
 	return h
 }
 
-// take returns what came through since it was last asked, sorted.
+// take returns the events that passed since the last call, sorted.
 func (h *held) take() []string {
 	synctest.Wait()
 	h.mu.Lock()
@@ -68,7 +68,7 @@ func gone(e Event) Event {
 	panic("BUG: not a path")
 }
 
-// up brings a session with both routes up and lose ends it.
+// up establishes a session with both routes, and lose closes it.
 func (h *held) up() {
 	h.event(Session{Neighbor: "rr", Up: true})
 	h.event(kept1)
@@ -196,8 +196,8 @@ func TestRetainIsOffByDefault(t *testing.T) {
 	})
 }
 
-// TestRoutesAreRetainedAfterNotification: real sessions, the reflector ends one with a notification
-// and takes it up again.
+// TestRoutesAreRetainedAfterNotification uses real sessions: the reflector closes one with a
+// NOTIFICATION and establishes it again.
 func TestRoutesAreRetainedAfterNotification(t *testing.T) {
 	origin, rr := newRouter(t, 20, 65000), newRouter(t, 21, 65000)
 	server := newRouterWith(t, 22, 65000, func(o *Options) { o.Report = ReportBest })
@@ -211,7 +211,7 @@ func TestRoutesAreRetainedAfterNotification(t *testing.T) {
 	origin.must(origin.Withdraw(q))
 	server.wait("a withdrawal in the session", func() bool { return len(server.unicast) == 1 })
 
-	// A clean stop of the reflector would withdraw the routes of each client from the others first.
+	// Stopping the reflector would first withdraw the routes of each client from the others.
 	rr.must(rr.Disable(t.Context(), "r22"))
 	server.wait("session end", func() bool { return !server.up["r21"] })
 	server.wait("the route is kept", func() bool { return len(server.unicast) == 1 })

@@ -33,7 +33,7 @@ func id(t testing.TB, s string) vpn.ID {
 
 func address(n int) netip.Addr { return addr(fmt.Sprintf("fd00::%x", n)) }
 
-// router is a speaker and what its events added up to.
+// router is a speaker and the state that results from its events.
 type router struct {
 	*Speaker
 	t  testing.TB
@@ -50,7 +50,7 @@ type router struct {
 	vpn     map[VPNKey]VPNPath
 	refused map[VPNKey]error
 	ended   map[EndOfRIB]int
-	log     []string // what happened to the sessions and routes of neighbors, in order
+	log     []string // session and route events of neighbors, in order
 }
 
 func newRouter(t testing.TB, n int, as uint32) *router {
@@ -138,7 +138,7 @@ func (r *router) collect() {
 	}
 }
 
-// wait blocks until the condition holds. The deadline is for a broken test only.
+// wait blocks until the condition holds. Only a failing test reaches the deadline.
 func (r *router) wait(what string, condition func() bool) {
 	r.t.Helper()
 	deadline := time.After(15 * time.Second)
@@ -245,7 +245,7 @@ func TestNetwork(t *testing.T) {
 	}
 	t.Logf("all sessions up after %v", time.Since(began))
 
-	// What each transit advertises, without our own space, impossible routes and our communities.
+	// The routes of each transit, without our own prefix, martians and our communities.
 	asbr.wait("adj-rib-in", func() bool { return len(asbr.adjIn["r4"]) == 2 && len(asbr.adjIn["r5"]) == 1 })
 	asbr.mu.Lock()
 	u := asbr.adjIn["r5"][net1]
@@ -279,12 +279,12 @@ func TestNetwork(t *testing.T) {
 		t.Errorf("vpn route: %+v", vb)
 	}
 
-	// A change of nothing but the transposed bits must not go unnoticed.
+	// A change of the transposed bits alone must be reported.
 	asbr.must(asbr.OriginateVPN([]VPNRoute{{RD: rdA, Prefix: net1, NextHop: address(1), RTs: []vpn.ID{rt}, SID: sidB, Structure: transposed, Behavior: 18,
 		Attributes: Attributes{ASPath: []uint32{65001, 64999}, MED: 5, HasMED: true, LocalPref: 200, Communities: []uint32{1}}}}))
 	server.wait("new sid", func() bool { return server.vpn[VPNKey{rdA, net1}].SID == sidB })
 
-	// No transit: each upstream gets our own prefix with our address as next hop, and nothing else.
+	// No transit: each upstream receives only our own prefix with our address as next hop.
 	for _, r := range []*router{a, b} {
 		r.wait("our prefix", func() bool { return len(r.adjIn["r1"]) > 0 })
 		r.mu.Lock()
@@ -295,7 +295,8 @@ func TestNetwork(t *testing.T) {
 		r.mu.Unlock()
 	}
 
-	// Withdrawals of one route, and of a whole session; best path moves to the other transit.
+	// One route is withdrawn, then a whole session ends; the best path moves to the other
+	// transit.
 	a.must(a.Withdraw(net2, prefix("2a00:ffff::/32")))
 	asbr.wait("withdrawal", func() bool { return len(asbr.adjIn["r4"]) == 1 })
 	server.wait("withdrawal", func() bool { _, ok := server.unicast[net2]; return !ok })
@@ -315,7 +316,7 @@ func TestNetwork(t *testing.T) {
 	asbr.wait("session again", func() bool { return asbr.up["r4"] && len(asbr.adjIn["r4"]) == 1 })
 	t.Logf("session back %v after enabling", time.Since(began))
 
-	// The withdrawals come before the end of the session.
+	// The withdrawals precede the end of the session.
 	asbr.mu.Lock()
 	w, d := slices.Index(asbr.log, "r4 2a00:1::/32 withdrawn=true"), slices.Index(asbr.log, "r4 up=false")
 	asbr.mu.Unlock()
@@ -336,7 +337,7 @@ func TestNetwork(t *testing.T) {
 		t.Errorf("reason %q", got)
 	}
 
-	// The reflector goes: everything learned from it goes too.
+	// The reflector stops: all routes received from it are withdrawn.
 	rr.Stop()
 	server.wait("reflector gone", func() bool { return !server.up["r2"] && len(server.unicast) == 0 && len(server.vpn) == 0 })
 	asbr.wait("transit stays", func() bool { return asbr.up["r4"] && asbr.up["r5"] })
@@ -348,8 +349,8 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// TestReplacedNeighborEnds: the end of a deleted neighbor's session is reported even when its
-// successor is there at once.
+// TestReplacedNeighborEnds: the end of a deleted neighbor's session is reported even if a neighbor
+// with the same address is added at once.
 func TestReplacedNeighborEnds(t *testing.T) {
 	a, b := newRouter(t, 28, 65000), newRouter(t, 29, 65000)
 	b.peer(a, passive)
@@ -362,7 +363,7 @@ func TestReplacedNeighborEnds(t *testing.T) {
 	a.wait("the new session", func() bool { return a.up[name] })
 }
 
-// TestKindsOfSession opens them side by side, because each takes two seconds to be tried.
+// TestKindsOfSession opens sessions of all kinds in parallel, because each takes two seconds.
 func TestKindsOfSession(t *testing.T) {
 	md5, md5Peer := newRouter(t, 8, 65000), newRouter(t, 9, 65000)
 	both, bothPeer := newRouter(t, 10, 65000), newRouter(t, 11, 65000)
@@ -387,7 +388,7 @@ func TestKindsOfSession(t *testing.T) {
 	md5.wait("session with password", func() bool { return md5.up["r9"] })
 	both.wait("session that both open", func() bool { return both.up["r11"] })
 	bothPeer.wait("session that both open", func() bool { return bothPeer.up["r10"] })
-	// A link-local next hop says on which link it is.
+	// A link-local next hop includes its zone.
 	local.wait("route", func() bool { return local.adjIn["r19"][p].NextHop == addr("fe80::2%lo") })
 	local.wait("best path", func() bool { return local.unicast[p].NextHop == addr("fe80::2%lo") })
 }

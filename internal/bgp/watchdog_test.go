@@ -64,12 +64,13 @@ func TestWatchdog(t *testing.T) {
 	}
 }
 
-// TestSilentNeighbors: neighbors that let an attempt stand still get another one.
+// TestSilentNeighbors: attempts that a neighbor leaves unanswered are restarted.
 func TestSilentNeighbors(t *testing.T) {
 	needNamespace(t)
 	t.Parallel()
-	// The first accepts our connection and says nothing, the second opens one and says nothing, the
-	// third sends its OPEN and no KEEPALIVE, as GoBGP itself does after a collision.
+	// The first accepts our connection and sends nothing, the second opens one and sends
+	// nothing, the third sends its OPEN but no KEEPALIVE, as GoBGP itself does after a
+	// collision.
 	r := newRouterWith(t, 21, 65000, func(o *Options) { o.Report = ReportBest })
 	listener, err := net.ListenTCP("tcp6", &net.TCPAddr{IP: net.ParseIP("fd00::16"), Port: 1790})
 	r.must(err)
@@ -87,7 +88,7 @@ func TestSilentNeighbors(t *testing.T) {
 	r.must(err)
 	_, err = half.Write(b)
 	r.must(err)
-	// Each connection ends, and the one of ours is tried again.
+	// Each connection is closed, and ours is retried.
 	done := make(chan string, 3)
 	for name, conn := range map[string]net.Conn{"shy": shy, "half": half} {
 		go func() { _, _ = io.Copy(io.Discard, conn); done <- name }()
@@ -124,9 +125,10 @@ func dialFrom(t *testing.T, r *router, n int) net.Conn {
 }
 
 const (
-	// dialler makes a process one half of the neighbors of TestBothDial: "a" or "b".
+	// dialler is set in the child processes of TestBothDial, to the half that they run: "a" or
+	// "b".
 	dialler = "TABANE_TEST_BGP_DIALLER"
-	// diallers is the number of its speakers.
+	// diallers is the number of speakers in each half.
 	diallers = 60
 )
 
@@ -134,7 +136,7 @@ func diallerAddress(half string, n int) netip.Addr {
 	return addr(fmt.Sprintf("fd01::%s:%x", half, n+1))
 }
 
-// dial runs one half of the neighbors, and says which sessions are up, until it is killed.
+// dial runs one half of the neighbors, and prints which sessions are up, until it is killed.
 func dial(half string) error {
 	other := map[string]string{"a": "b", "b": "a"}[half]
 	up := make(chan string)
@@ -169,8 +171,8 @@ func dial(half string) error {
 	return nil
 }
 
-// TestBothDial: neighbors that open a connection to each other at the same moment get their
-// session, however often their connections collide.
+// TestBothDial: neighbors that open a connection to each other simultaneously establish a session,
+// however often their connections collide.
 func TestBothDial(t *testing.T) {
 	needNamespace(t)
 	t.Parallel()
@@ -218,8 +220,8 @@ func TestBothDial(t *testing.T) {
 	}
 	<-begun
 	<-begun
-	// GoBGP tries to connect 1.5 to 2 s after a session is begun. Both processes sleep through
-	// that, so that all attempts are made at once when they wake.
+	// GoBGP connects 1.5 to 2 s after a session is started. Both processes are stopped during
+	// that time, so that they make all attempts at once when they continue.
 	signal := func(s syscall.Signal) {
 		for _, cmd := range halves {
 			if err := cmd.Process.Signal(s); err != nil {

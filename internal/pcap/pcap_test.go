@@ -162,7 +162,8 @@ func TestDecode(t *testing.T) {
 			if tt.check != nil && !tt.check(&s) {
 				t.Errorf("got %+v", s)
 			}
-			// Whatever is cut off, the headers say how long the payload was.
+			// Wherever the data is truncated, the payload length follows from the
+			// headers.
 			for n := range tt.data {
 				cut := p
 				cut.Data = tt.data[:n]
@@ -178,7 +179,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// pcapFile is a capture with packets a second apart.
+// pcapFile returns a capture whose packets are one second apart.
 func pcapFile(order binary.AppendByteOrder, nano bool, link uint32, packets ...[]byte) []byte {
 	magic, fraction := uint32(0xa1b2c3d4), uint32(250_000)
 	if nano {
@@ -388,7 +389,7 @@ func TestNoCaptures(t *testing.T) {
 	}
 }
 
-// failing is a file that cannot be read any further.
+// failing is a reader that returns an I/O error at its end.
 type failing struct{ r io.Reader }
 
 func (f failing) Read(b []byte) (int, error) {

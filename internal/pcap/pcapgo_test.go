@@ -45,9 +45,9 @@ func withReader(file []byte) (packets int) {
 	return packets
 }
 
-// TestDamageBesidePcapgo is why captures are read here: of files with a few changed bytes this
-// reader gets most packets, and pcapgo those before the first byte that matters. The shares stand
-// in the package comment.
+// TestDamageBesidePcapgo compares damaged files with pcapgo: of files with a few changed bytes this
+// reader returns most packets, pcapgo only those before the first serious fault. The package
+// comment has the shares.
 func TestDamageBesidePcapgo(t *testing.T) {
 	for _, name := range []string{"receiver-any.pcap.gz", "srv6-client.pcapng.gz"} {
 		f, err := os.Open("../capture/testdata/" + name)

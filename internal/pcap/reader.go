@@ -38,7 +38,7 @@ const (
 	LinkSLL2     LinkType = 276
 )
 
-// Direction says whether the capturing interface received or sent a packet.
+// Direction is whether the capturing interface received or sent a packet.
 type Direction uint8
 
 // The directions; most files do not record them.
@@ -54,7 +54,7 @@ type Packet struct {
 	At int64
 	// Data is the captured part. It is valid until the next call of Next.
 	Data []byte
-	// Length is that of the packet when it was captured; Data may be shorter.
+	// Length is the length of the packet on the link; Data may be shorter.
 	Length    int
 	Link      LinkType
 	Direction Direction
@@ -93,7 +93,7 @@ type Stats struct {
 	Packets, Captured, Wire uint64
 	// Dropped counts packets that the capturing program dropped; only pcapng records them.
 	Dropped uint64
-	// NoTime is packets without a timestamp.
+	// NoTime counts packets without a timestamp.
 	NoTime uint64
 	// Faults are the first ones, FaultCount is their total number.
 	Faults     []Fault
@@ -234,7 +234,7 @@ func (d *Reader) peek(n int) ([]byte, error) {
 		return b, nil
 	}
 	if d.stats.Gzip && damaged(err) {
-		// Nothing can be decompressed behind this place.
+		// Nothing after this position can be decompressed.
 		if !d.stats.Cut {
 			d.stats.Cut = true
 			what := "the compressed file is truncated"
@@ -287,7 +287,7 @@ func (d *Reader) resume(what string, good func([]byte) bool) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		// The last record of a full window may go on behind it.
+		// The last record of a full window may extend beyond it.
 		last := len(b)
 		if len(b) == window {
 			last = window - maxRecord
@@ -418,7 +418,7 @@ func (d *Reader) nextRecord(p *Packet) error {
 	}
 }
 
-// trim cuts off the frame check sequence when it is there.
+// trim removes the frame check sequence if it was captured.
 func trim(data []byte, length, fcs int) []byte {
 	if fcs > 0 && len(data) > length-fcs {
 		return data[:max(0, length-fcs)]

@@ -17,7 +17,7 @@ func (f Flow) Reverse() Flow {
 	return Flow{Source: f.Destination, Destination: f.Source, SourcePort: f.DestinationPort, DestinationPort: f.SourcePort}
 }
 
-// From and To are the ends of the flow.
+// From returns the source and To the destination of the flow.
 func (f Flow) From() netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(f.Source).Unmap(), f.SourcePort)
 }
@@ -55,7 +55,7 @@ type Segment struct {
 	Flags    uint8
 	Window   uint16
 	Seq, Ack uint32
-	// Payload is the length of the payload in bytes, as the IP header says it.
+	// Payload is the length of the payload in bytes according to the IP header.
 	Payload int
 	// Options are the TCP options, valid as long as the packet's data. OptionsCut means that
 	// the capture has only some.
@@ -209,7 +209,7 @@ func Decode(p *Packet, s *Segment) Verdict {
 	return v
 }
 
-// cooked is the direction that Linux says in a cooked header.
+// cooked returns the direction recorded in a Linux cooked header.
 func cooked(kind uint16) Direction {
 	switch kind {
 	case 0: // PACKET_HOST

@@ -70,7 +70,7 @@ type Buffer struct {
 	m        Measures
 }
 
-// paths is the number of paths with a hint of their own; the others share one.
+// paths is the number of paths with a separate search hint; the others share one.
 const paths = 16
 
 // node is a held segment; next is the index of the following one of its run, or of the list
@@ -90,7 +90,7 @@ func New(o Options) *Buffer {
 // Next returns the sequence number of the first missing byte (RCV.NXT).
 func (b *Buffer) Next() uint64 { return b.next }
 
-// Occupancy returns what waits for missing bytes before it. Duplicate bytes count once.
+// Occupancy returns the data held because earlier bytes are missing. Duplicate bytes count once.
 func (b *Buffer) Occupancy() Count { return Count{Segments: b.m.Occupancy.Segments, Bytes: b.holding} }
 
 // Push processes a segment that arrives now. Bytes received before are counted as duplicates; a
@@ -127,7 +127,7 @@ func (b *Buffer) Skip(now time.Duration, seq uint64) Release {
 		if before(b.next, r.start) {
 			break
 		}
-		// Of this run, what is before seq is not missing.
+		// The bytes of this run below seq are not missing.
 		if before(r.end, seq) {
 			missing -= r.end - r.start
 		} else {
@@ -325,7 +325,7 @@ func (b *Buffer) one(now time.Duration, s *Segment, start uint64) {
 	}
 }
 
-// releaseList releases a list of segments, of so many bytes.
+// releaseList releases a list of segments with the given number of bytes.
 func (b *Buffer) releaseList(now time.Duration, first, last int32, bytes uint64) {
 	b.batch.Bytes += int(bytes)
 	b.m.Released.Bytes += bytes
@@ -373,7 +373,7 @@ type Measures struct {
 	Arrived, Released, Occupancy Count
 	// Duplicate counts segments without new bytes, and all duplicate bytes.
 	Duplicate Count
-	// Skipped is bytes that never arrived.
+	// Skipped is the number of bytes that never arrived.
 	Skipped uint64
 	// PeakOccupancy is the peak, MeanOccupancy the mean over time in bytes.
 	PeakOccupancy Count
@@ -399,11 +399,11 @@ func (b *Buffer) Measures() Measures {
 	return m
 }
 
-// Before is the rate at which new bytes arrived between First and Last, before they are put into
-// order; 0 when that is no time.
+// Before is the rate at which new bytes arrived between First and Last, before resequencing; 0 if
+// First equals Last.
 func (m *Measures) Before() unit.Bandwidth { return rate(m.Arrived.Bytes, m.Last-m.First) }
 
-// After is the rate at which bytes were released between First and Last; 0 when that is no time.
+// After is the rate at which bytes were released between First and Last; 0 if First equals Last.
 func (m *Measures) After() unit.Bandwidth { return rate(m.Released.Bytes, m.Last-m.First) }
 
 func rate(bytes uint64, d time.Duration) unit.Bandwidth {

@@ -154,8 +154,8 @@ func TestSkip(t *testing.T) {
 	}
 }
 
-// naive is the buffer as one would say it: a set of bytes, and segments that are released when all
-// bytes before their last new one are there.
+// naive is a reference model of the buffer: a set of bytes, and segments that are released when all
+// bytes before their last new one have arrived.
 type naive struct {
 	next     uint64 // counted from 0, without a wrap
 	have     map[uint64]bool
@@ -261,7 +261,7 @@ func TestBufferIsLikeASetOfBytes(t *testing.T) {
 	})
 }
 
-// TestSegmentOverManyRuns joins runs that are kept far apart, from any one to any other.
+// TestSegmentOverManyRuns merges runs in distant chunks, from any one to any other.
 func TestSegmentOverManyRuns(t *testing.T) {
 	const n = 400
 	for from := 0; from < n; from += 13 {
@@ -281,8 +281,8 @@ func TestSegmentOverManyRuns(t *testing.T) {
 	}
 }
 
-// interleaved is the order in which segments of so many paths arrive when each path is later than
-// the one before it.
+// interleaved returns the order in which segments of the paths arrive if each path is slower than
+// the previous one.
 func interleaved(paths, lag, segments int) (path, seq []int) {
 	for i := range segments + paths*lag {
 		for p := range paths {
@@ -354,8 +354,8 @@ func BenchmarkPush(b *testing.B) {
 	})
 }
 
-// TestAnySequenceNumbers: what is farther away than numbers can tell may be misplaced, but is never
-// lost or counted twice.
+// TestAnySequenceNumbers: segments more than 2^63 away may be misplaced, but are never lost or
+// counted twice.
 func TestAnySequenceNumbers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := reseq.New(reseq.Options{Start: rapid.Uint64().Draw(t, "start")})

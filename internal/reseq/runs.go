@@ -5,8 +5,8 @@ import (
 	"sort"
 )
 
-// run is bytes without a gap that wait for what comes before them. Its segments are a list; all are
-// released at once, so their order says nothing.
+// run is a range of bytes without a gap, held because earlier bytes are missing. Its segments are a
+// list; all are released at once, so their order does not matter.
 type run struct {
 	start, end  uint64
 	first, last int32
@@ -29,7 +29,7 @@ type runs struct {
 	free   []*chunk
 }
 
-// before orders sequence numbers that are less than 2^63 apart, across the wrap.
+// before reports whether a precedes b. The numbers may wrap and must be less than 2^63 apart.
 func before(a, b uint64) bool { return int64(a-b) < 0 }
 
 // place is a position in the list.
@@ -138,7 +138,7 @@ func (r *runs) insertAfter(p place, ok bool, v run) int {
 	return i
 }
 
-// remove takes out n runs from p on.
+// remove removes n runs from p on.
 func (r *runs) remove(p place, n int) {
 	i := p.chunk
 	for emptied := 0; n > 0; {

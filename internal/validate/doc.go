@@ -1,5 +1,4 @@
-// Package validate holds the simulator against theory, against other simulators and against the
-// kernel, and writes down how it fares: docs/validation.md. It judges with claims that may fail; it
-// repairs nothing, and knows no figures but those it measures in the same run and the formulas that
-// it names.
+// Package validate compares the simulator with theory, with other simulators and with the kernel,
+// and writes the results to docs/validation.md. Each comparison makes claims that may fail. Its
+// only inputs are figures measured in the same run and the formulas that it cites.
 package validate

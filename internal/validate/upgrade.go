@@ -109,8 +109,8 @@ func change(after, before *sample) *sample {
 	return s
 }
 
-// town is scenario B: blue users have a path through X and one through T. Red users have one
-// through T, and after the upgrade another through X and T.
+// scenarioB is Khalili's scenario B: blue users have a path through X and one through T. Red users
+// have one through T, and after the upgrade another through X and T.
 func scenarioB(seed uint64, congestion string, duration time.Duration, after bool) sim.Config {
 	n := newNetwork(seed, duration)
 	half := 40 * time.Millisecond

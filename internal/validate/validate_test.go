@@ -17,8 +17,8 @@ import (
 	"github.com/tabane/tabane/internal/scenario/scenariotest"
 )
 
-// TestQuick is the comparisons themselves, in their quick form: the simulator has to agree with
-// theory, and with ns-2 where that is installed.
+// TestQuick runs all comparisons in their quick form: the simulator has to agree with theory, and
+// with ns-2 if it is installed.
 func TestQuick(t *testing.T) {
 	calls, last := 0, 0
 	r, err := Run(context.Background(), Options{Quick: true, Progress: func(done, all int) {
