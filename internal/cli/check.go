@@ -34,7 +34,7 @@ func (a *app) checkCommand() *cobra.Command {
 	return c
 }
 
-// fileFlag adds -c, which must be given.
+// fileFlag adds the required flag -c.
 func fileFlag(c *cobra.Command, file *string) {
 	c.Flags().StringVarP(file, "config", "c", "", "configuration `file` (required)")
 	if err := c.MarkFlagFilename("config", "yaml", "yml"); err != nil {
@@ -60,7 +60,7 @@ func load(path string) (*config.File, error) {
 	return nil, fileFailure("read the configuration", path, err)
 }
 
-// summary describes the content of a file in a few words.
+// summary returns a short description of the content of a file.
 func summary(f *config.File) string {
 	var parts []string
 	if s := f.Scenario; s != nil {

@@ -1,9 +1,9 @@
 // Package cli is the command line of tabane: it parses arguments, runs the command, and prints the
 // result with an exit code.
 //
-// It decides nothing about networks: a verb reads its input, asks the packages below and prints. It
-// never ends the process, installs no signal handler and knows no global logger; all of that is the
-// main package's.
+// The verbs read input, call other packages and print. The package never exits the process,
+// installs no signal handlers except for SIGHUP and SIGCONT, and does not use a global logger;
+// package main does the rest.
 package cli
 
 import (
@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options is what a command line runs with.
+// Options are the parameters of Run.
 type Options struct {
 	// Args are the arguments without the program's name.
 	Args     []string
@@ -28,8 +28,9 @@ type Options struct {
 	Version string
 }
 
-// Run executes one command line until it is done or ctx ends, and returns the process's exit code: 0 when all went well,
-// 1 when it ran but a check or expectation failed, 2 when it could not run. Errors have been printed to Err by then.
+// Run executes one command line until it is done or ctx ends, and returns the process's exit code:
+// 0 on success, 1 if it ran but a check or expectation failed, 2 if it could not run. Errors are
+// printed to Err.
 func Run(ctx context.Context, o Options) int {
 	a := &app{out: o.Out, err: o.Err, version: o.Version}
 	root := a.root()
@@ -39,7 +40,7 @@ func Run(ctx context.Context, o Options) int {
 	return a.finish(root.ExecuteContext(ctx))
 }
 
-// app is what the verbs of one command line share.
+// app is shared by the verbs of one command line.
 type app struct {
 	out, err  io.Writer
 	version   string
@@ -80,8 +81,8 @@ what failed, on what, why, and what to do.`,
 	return root
 }
 
-// group makes a command that only has subcommands: alone it prints its help, and an unknown one is
-// an error of one line.
+// group configures a command that only has subcommands: without arguments it prints its help, and
+// an unknown subcommand is a one-line error.
 func group(c *cobra.Command) {
 	c.Args = cobra.ArbitraryArgs
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -92,7 +93,7 @@ func group(c *cobra.Command) {
 	}
 }
 
-// unknownCommand is a subcommand that c does not have.
+// unknownCommand returns the error for a subcommand that c does not have.
 func unknownCommand(c *cobra.Command, args []string) error {
 	hint := ""
 	c.SuggestionsMinimumDistance = 2
@@ -102,7 +103,7 @@ func unknownCommand(c *cobra.Command, args []string) error {
 	return &usageError{fmt.Sprintf("unknown command %q", strings.Join(args, " ")), hint + "see " + c.CommandPath() + " --help"}
 }
 
-// arguments checks the number of arguments, with an error of one line.
+// arguments checks the number of arguments and returns a one-line error.
 func arguments(least, most int, want string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) < least || most >= 0 && len(args) > most {
@@ -130,7 +131,7 @@ func (a *app) logger(w io.Writer, level slog.Level) (*slog.Logger, error) {
 	return nil, invalid("--log-format", a.logFormat, "text or json")
 }
 
-// width is how many columns the terminal w has, and 0 when it is none.
+// width returns the number of columns of the terminal w, 0 if w is not a terminal.
 func width(w io.Writer) int {
 	const usual = 80
 	f, ok := w.(*os.File)
@@ -141,7 +142,7 @@ func width(w io.Writer) int {
 	switch {
 	case err != nil:
 		return 0
-	case size.Col == 0: // a terminal that does not know, such as a serial line
+	case size.Col == 0: // a terminal of unknown size, such as a serial line
 		return usual
 	}
 	return int(size.Col)

@@ -137,7 +137,7 @@ func TestPrintStatus(t *testing.T) {
 	}
 }
 
-// fakeMachine runs until it is told to stop, or fails.
+// fakeMachine runs until its context ends, or fails.
 type fakeMachine struct{ fail error }
 
 func (m fakeMachine) Run(ctx context.Context) error {
@@ -186,7 +186,7 @@ func TestMonitor(t *testing.T) {
 		t.Error("the status is still served")
 	}
 
-	// A machine that fails ends the rest, and its error is what is told.
+	// If the machine fails, monitor ends and returns its error.
 	l, err = listen(t.Context(), netip.MustParseAddrPort("[::1]:0"))
 	if err != nil {
 		t.Fatal(err)
@@ -243,7 +243,8 @@ removing the labs
 	if _, err := s.Write([]byte("log line\n")); err != nil {
 		t.Fatal(err)
 	}
-	// The live lines go, the log line stays, the live lines come back below.
+	// The live lines are erased, the log line is printed, and the live lines are drawn below
+	// it.
 	if text := out.String(); !strings.HasPrefix(text, "\x1b[2A\x1b[Jlog line\n0 of 2") {
 		t.Errorf("log: got %q", text)
 	}
@@ -271,7 +272,7 @@ func TestRateMeter(t *testing.T) {
 	}
 }
 
-// TestScenarios loads every scenario that comes with the program.
+// TestScenarios loads every embedded scenario.
 func TestScenarios(t *testing.T) {
 	names := scenarios.Names()
 	if len(names) == 0 {
@@ -292,7 +293,7 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// TestExamples checks that what is shown to users is good.
+// TestExamples checks that the shipped examples are valid.
 func TestExamples(t *testing.T) {
 	files, err := filepath.Glob("../../examples/*.yaml")
 	if err != nil || len(files) == 0 {

@@ -19,16 +19,16 @@ import (
 	"github.com/tabane/tabane/internal/systemd"
 )
 
-// require returns what this host lacks for what is to be done. Looking for it changes nothing.
+// require returns an error if this host lacks a requirement. The checks change nothing.
 func require(what string, needs ...role.Need) error {
 	for _, n := range needs {
 		switch err := doctor.Provides(n); {
-		case err == nil, errors.Is(err, doctor.ErrNotChecked): // the daemon finds out itself
+		case err == nil, errors.Is(err, doctor.ErrNotChecked): // the daemon reports it itself
 		case n == role.NetAdmin:
 			return &failure{what: what, why: err, do: "run it as root, or grant the capability"}
 		case n == role.Namespaces:
 			return &failure{what: what, why: err, do: "run it as root"}
-		case strings.Contains(err.Error(), "; "): // it says what to do itself
+		case strings.Contains(err.Error(), "; "): // the error includes a remedy
 			return &failure{what: what, on: string(n), why: err}
 		default:
 			return &failure{what: what, on: string(n), why: err, do: "see tabane doctor"}
@@ -78,8 +78,8 @@ Its state is served as /status (JSON) and /metrics (Prometheus), on ` + r.Defaul
 	return c
 }
 
-// gcPercent is the growth of the heap at which a daemon collects garbage, in percent, unless GOGC
-// says otherwise: with a full table of routes arriving, Go's own 100 costs a third of the CPU.
+// gcPercent is a daemon's GOGC in percent unless the environment sets it: while a full routing
+// table arrives, the default of 100 costs a third of the CPU time.
 const gcPercent = 200
 
 func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, keep bool) (err error) {
@@ -87,7 +87,7 @@ func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	if err != nil {
 		return err
 	}
-	// Before anything that takes time: an unhandled SIGHUP ends the process.
+	// Before any slow step, because an unhandled SIGHUP terminates the process.
 	hangups := make(chan os.Signal, 1)
 	if r.Reloads() {
 		signal.Notify(hangups, syscall.SIGHUP)
@@ -142,16 +142,16 @@ func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	return nil
 }
 
-// missingSection says that a daemon has no section in its file.
+// missingSection returns the failure of a daemon without a section in its file.
 func missingSection(daemon, file string, f *config.File) error {
 	return &failure{what: "start " + daemon, on: file, why: fmt.Errorf("it has no section %q (it holds %s)", daemon+":", summary(f)), do: "add the section"}
 }
 
-// startFailure says why a daemon did not start, with what to do about the usual reasons.
+// startFailure returns the failure of a daemon to start, with a remedy for the usual causes.
 func startFailure(r role.Descriptor, on string, err error) error {
 	do := ""
 	switch {
-	case strings.Contains(err.Error(), "; "): // it says what to do itself
+	case strings.Contains(err.Error(), "; "): // the error includes a remedy
 	case errors.Is(err, syscall.EADDRINUSE):
 		do = "stop the program that uses it, or choose another"
 	case errors.Is(err, syscall.EADDRNOTAVAIL):

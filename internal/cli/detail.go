@@ -26,18 +26,18 @@ const (
 	defaultConnections, maxConnections = 100, 10000
 )
 
-// routed is a machine that can explain its routes to a destination.
+// routed is a machine that can show its routes to a destination.
 type routed interface {
 	Routes(ctx context.Context, dst netip.Prefix, rd vpn.ID) (any, error)
 }
 
-// connected is a machine that lists connections.
+// connected is a machine that can list connections.
 type connected interface {
 	Connections(ctx context.Context, limit int) (any, error)
 }
 
-// serveDetails serves what is too large, or depends too much on the question, for /status. Each
-// answer is bounded.
+// serveDetails serves data that is too large for /status or needs parameters. Each response is
+// bounded.
 func serveDetails(mux *http.ServeMux, m role.Machine) {
 	detail := func(path string, answer func(ctx context.Context, q url.Values) (any, error)) {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
@@ -79,7 +79,7 @@ func serveDetails(mux *http.ServeMux, m role.Machine) {
 	}
 }
 
-// parseDestination reads an IPv6 prefix, or an address, which is the prefix of that host.
+// parseDestination parses an IPv6 prefix, or an address as a prefix of full length.
 func parseDestination(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	if a, e := netip.ParseAddr(text); e == nil && a.Zone() == "" {
@@ -94,7 +94,7 @@ func parseDestination(text string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// parseRD reads a route distinguisher; an empty one is invalid without being an error.
+// parseRD parses a route distinguisher; empty text returns an invalid one without an error.
 func parseRD(text string) (vpn.ID, error) {
 	if text == "" {
 		return vpn.ID{}, nil
@@ -117,7 +117,7 @@ func parseLimit(text string) (int, error) {
 	return n, nil
 }
 
-// detailCommands are the subcommands of status.
+// detailCommands returns the subcommands of status.
 func (a *app) detailCommands() []*cobra.Command {
 	var asJSON bool
 	var rd, limit string
@@ -183,7 +183,7 @@ distinguisher that --rd names.`,
 	}
 }
 
-// detail prints an answer of each daemon that has one, as selected.
+// detail prints the selected part of a response of each daemon that supports the path.
 func (a *app) detail(ctx context.Context, args []string, path string, selected func(object) (object, error), asJSON bool) error {
 	const what = "ask for status"
 	sources, err := statusSources(what, args)
@@ -221,7 +221,7 @@ func (a *app) detail(ctx context.Context, args []string, path string, selected f
 	return nil
 }
 
-// selectKeys applies a selection to a status; nil: nothing of it is selected.
+// selectKeys applies a selection to a status and returns nil if nothing is selected.
 func selectKeys(body []byte, selected func(object) (object, error)) ([]byte, error) {
 	o, err := readObject(body)
 	if err == nil {
@@ -245,7 +245,7 @@ func selectKeys(body []byte, selected func(object) (object, error)) ([]byte, err
 	return b.Bytes(), nil
 }
 
-// onlyKeys selects keys of an object.
+// onlyKeys returns a selection of these keys.
 func onlyKeys(keys ...string) func(object) (object, error) {
 	return func(o object) (object, error) {
 		out := object{values: o.values}
@@ -258,8 +258,8 @@ func onlyKeys(keys ...string) func(object) (object, error) {
 	}
 }
 
-// onlySIDs selects what concerns SIDs of the egress peers, of an ASBR one each, of a server those
-// of all ASBRs that reach the peer.
+// onlySIDs selects the SIDs of the egress peers: one for each peer on an ASBR, on a server those of
+// all ASBRs that reach the peer.
 func onlySIDs(o object) (object, error) {
 	if o.values["peers"] == nil {
 		return object{}, nil

@@ -89,7 +89,7 @@ func (a *app) diff(nameA, nameB string, f diffFlags) error {
 	return nil
 }
 
-// readResult reads a result from its directory or its file.
+// readResult reads a result from its directory or its result.json.
 func readResult(name string) (result.Result, error) {
 	const what = "read the result"
 	path := name

@@ -18,17 +18,17 @@ import (
 	"github.com/tabane/tabane/internal/role"
 )
 
-// drainable is a machine that can leave service without losing a packet.
+// drainable is a machine that can be taken out of service without packet loss.
 type drainable interface {
 	Drain(wait time.Duration) error
 	Undrain() error
 }
 
-// defaultDrainWait is how long others have to move. They do within a second; a client answers a
-// change of addresses within its round trip.
+// defaultDrainWait is the time for other nodes to move traffic. They react within a second; a
+// client reacts to a change of addresses within its round-trip time.
 const defaultDrainWait = 5 * time.Second
 
-// drainWait is the wait that a request asks for.
+// drainWait returns the wait parameter of a request.
 func drainWait(query url.Values) (time.Duration, error) {
 	text := query.Get("wait")
 	if text == "" {
@@ -76,8 +76,8 @@ Traffic that has no other path is lost when the routes are withdrawn. A restart 
 	return c
 }
 
-// drainPoll is how often the daemon is asked how far it is, and drainPatience how long it may take
-// beyond the wait: a full table is withdrawn in seconds.
+// drainPoll is the interval of status requests, drainPatience the time allowed in addition to the
+// wait: a full table is withdrawn within seconds.
 const (
 	drainPoll     = 100 * time.Millisecond
 	drainPatience = time.Minute
@@ -128,8 +128,8 @@ func stageText(s asbr.Stage, wait time.Duration) string {
 	}
 }
 
-// commandFailure is a command that a daemon did not get or refused, with what to do about the usual
-// reasons.
+// commandFailure returns the failure of a command that a daemon did not receive or refused, with a
+// remedy for the usual causes.
 func commandFailure(what, on string, err error) error {
 	do := ""
 	switch {
@@ -141,7 +141,7 @@ func commandFailure(what, on string, err error) error {
 	return &failure{what: what, on: on, why: err, do: do}
 }
 
-// controlSocket asks a daemon for the path of its control socket.
+// controlSocket returns the path of a daemon's control socket from its status.
 func controlSocket(ctx context.Context, at netip.AddrPort) (string, error) {
 	body, err := ask(ctx, at, "/status")
 	if err != nil {

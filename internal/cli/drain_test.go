@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// leaver remembers what it was asked.
+// leaver records the calls of Drain and Undrain.
 type leaver struct {
 	drained []time.Duration
 	undone  int
@@ -57,13 +57,14 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// draining is a machine that could be drained.
+// draining is a machine that can be drained.
 type draining struct {
 	fakeMachine
 	*leaver
 }
 
-// TestTheStatusAddressTakesNoCommand: what anybody can reach over TCP is read-only.
+// TestTheStatusAddressTakesNoCommand: the status address, which any user can connect to, is
+// read-only.
 func TestTheStatusAddressTakesNoCommand(t *testing.T) {
 	m := &draining{leaver: &leaver{}}
 	h, err := handler("asbr", "1.2", m)

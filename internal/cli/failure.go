@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// The exit codes; scripts depend on them.
+// The exit codes, on which scripts depend.
 const (
 	exitOK     = 0
 	exitUnmet  = 1
@@ -21,9 +21,9 @@ const (
 // errUnmet ends a command that ran and has already reported which checks failed.
 var errUnmet = errors.New("a check or expectation failed")
 
-// failure is a command that could not run.
+// failure is the error of a command that could not run.
 type failure struct {
-	// what was to be done and on what; why it was not, and what the user can do about it. on and do
+	// what is the operation and on its object; why is the cause and do the remedy. on and do
 	// may be empty.
 	what, on string
 	why      error
@@ -44,8 +44,8 @@ func (f *failure) Error() string {
 
 func (f *failure) Unwrap() error { return f.why }
 
-// reason is the error without what the failure contains itself: the operation and the name of a
-// file.
+// reason returns the error's text without the operation and path of a *fs.PathError, which the
+// failure has itself.
 func reason(err error) string {
 	var path *fs.PathError
 	if errors.As(err, &path) && err == error(path) {
@@ -54,7 +54,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// fileFailure says why a file that a flag or an argument names cannot be read.
+// fileFailure returns the failure to access a file of a flag or an argument.
 func fileFailure(what, path string, err error) error {
 	do := ""
 	switch {
@@ -68,26 +68,27 @@ func fileFailure(what, path string, err error) error {
 	return &failure{what: what, on: path, why: err, do: do}
 }
 
-// usageError is an invalid command line.
+// usageError is the error of an invalid command line.
 type usageError struct {
 	why string
-	// do is what the user can do about it.
+	// do is the remedy.
 	do string
 }
 
 func (e *usageError) Error() string { return e.why + "; " + e.do }
 
-// usage is a command line that c does not take.
+// usage returns the error of an invalid command line of c.
 func usage(c *cobra.Command, err error) error {
 	return &usageError{err.Error(), "see " + c.CommandPath() + " --help"}
 }
 
-// invalid is a flag or an argument with a value that it cannot have; want says which it can.
+// invalid returns the error of an invalid value of a flag or an argument; want describes valid
+// ones.
 func invalid(name, value, want string) error {
 	return &usageError{fmt.Sprintf("invalid value %q for %s", value, name), "want " + want}
 }
 
-// finish prints what went wrong and decides the exit code; it is the only place that does.
+// finish prints the error and returns the exit code.
 func (a *app) finish(err error) int {
 	var faults interface{ Lines() []string }
 	switch {
@@ -105,12 +106,12 @@ func (a *app) finish(err error) int {
 	return exitFailed
 }
 
-// oneLine keeps an error that joins several on one line.
+// oneLine joins the lines of an error with semicolons.
 func oneLine(s string) string {
 	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 }
 
-// quantity is a number and its noun: "no nodes", "1 node", "2 nodes".
+// quantity returns a number with its noun: "no nodes", "1 node", "2 nodes".
 func quantity(n int, noun string) string {
 	switch n {
 	case 0:

@@ -109,7 +109,7 @@ func fetchFailure(url string, err error) error {
 	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH):
 		do = "check the routes to it"
 	}
-	// The failure has the verb and the URL.
+	// The failure already has the verb and the URL.
 	if e := errors.Unwrap(err); e != nil && strings.HasPrefix(err.Error(), "fetch ") {
 		err = e
 	}
@@ -132,7 +132,7 @@ func printReport(w io.Writer, r traffic.Report) error {
 
 func megabits(bps float64) string { return fmt.Sprintf("%.2f Mbit/s", bps/1e6) }
 
-// rateMeter computes the rate over about the last second.
+// rateMeter computes the rate over the last second.
 type rateMeter struct {
 	total  int64
 	bytes  []int64
@@ -147,7 +147,7 @@ func (m *rateMeter) add(bytes int64, interval time.Duration) {
 	}
 }
 
-// rate is in bit/s.
+// rate returns the rate in bit/s.
 func (m *rateMeter) rate() float64 {
 	var sum int64
 	for _, b := range m.bytes {
@@ -159,7 +159,7 @@ func (m *rateMeter) rate() float64 {
 	return float64(sum) * 8 / (time.Duration(len(m.bytes)) * m.length).Seconds()
 }
 
-// liveLine is a line of a terminal that is overwritten.
+// liveLine is a line on a terminal that is overwritten.
 type liveLine struct {
 	w     io.Writer
 	last  time.Time

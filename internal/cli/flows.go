@@ -20,10 +20,10 @@ import (
 	"github.com/tabane/tabane/internal/role"
 )
 
-// drawEvery is how often the table of flows is drawn at most: more often, no one can read it.
+// drawEvery is the minimum interval between updates of the table of flows, so that it can be read.
 const drawEvery = time.Second
 
-// bestPath is what the default address of an edge stands for.
+// bestPath is the name of an edge's default address.
 const bestPath = "best path"
 
 type flowsFlags struct {
@@ -100,7 +100,7 @@ func (o *flowsFlags) check() error {
 	return nil
 }
 
-// errEnough ends the watch after the intervals that were asked for.
+// errEnough ends the run after the requested number of intervals.
 var errEnough = errors.New("all intervals are read")
 
 func (a *app) flows(ctx context.Context, o flowsFlags) (err error) {
@@ -181,7 +181,7 @@ func (a *app) flows(ctx context.Context, o flowsFlags) (err error) {
 	return nil
 }
 
-// readFile takes from the configuration of an edge what it says of interfaces and peers.
+// readFile reads the interfaces and peers from the configuration of an edge.
 func (o *flowsFlags) readFile(options *flows.Options) error {
 	f, err := load(o.file)
 	if err != nil {
@@ -200,7 +200,8 @@ func (o *flowsFlags) readFile(options *flows.Options) error {
 	return nil
 }
 
-// watchable names the interfaces that are up and may carry flows of this host to others.
+// watchable returns the names of interfaces that are up, except loopback, with Ethernet or IP
+// packets.
 func watchable() ([]string, error) {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -208,7 +209,8 @@ func watchable() ([]string, error) {
 	}
 	var names []string
 	for _, i := range all {
-		// Links that begin with Ethernet have six bytes of address, those that begin with IP none.
+		// Ethernet interfaces have an address of six bytes, interfaces with raw IP packets
+		// none.
 		if n := len(i.HardwareAddr); i.Flags&net.FlagUp != 0 && i.Flags&net.FlagLoopback == 0 && (n == 6 || n == 0) {
 			names = append(names, i.Name)
 		}
@@ -219,7 +221,8 @@ func watchable() ([]string, error) {
 	return names, nil
 }
 
-// flowsWriter returns what writes snapshots as the flags demand. Addresses is how many are announced to clients at most.
+// flowsWriter returns the function that writes snapshots in the format of the flags. addresses is
+// the maximum number of addresses advertised to clients.
 func (a *app) flowsWriter(o flowsFlags, hint string, addresses int) func(s *flows.Snapshot, last bool) error {
 	switch {
 	case o.json:
@@ -239,7 +242,7 @@ func (a *app) flowsWriter(o flowsFlags, hint string, addresses int) func(s *flow
 		}
 		return flows.NewTable(f, flows.TableOptions{Top: o.top, Every: drawEvery, Addresses: addresses, Size: size, Hint: hint}).Write
 	case o.metrics != "":
-		// There is no reader.
+		// Without a terminal, only metrics are served.
 		return func(*flows.Snapshot, bool) error { return nil }
 	}
 	return flows.NewTable(a.out, flows.TableOptions{Top: o.top, Every: drawEvery, Addresses: addresses}).Write

@@ -11,10 +11,10 @@ import (
 	"github.com/tabane/tabane/internal/config"
 )
 
-// helpWidth is the line length of a reference that is not printed on a terminal.
+// helpWidth is the line length of the reference when it is not printed on a terminal.
 const helpWidth = 100
 
-// helpCommand is cobra's help with the reference of file keys below it.
+// helpCommand returns cobra's help command with a subcommand for the keys of files.
 func (a *app) helpCommand() *cobra.Command {
 	help := &cobra.Command{
 		Use:   "help [COMMAND...]",
@@ -62,7 +62,7 @@ traffic and transports can be left out. docs/reference.md has all keys on one pa
 	}
 }
 
-// printKey prints a key and those below it. An empty path stands for whole files.
+// printKey prints a key and those below it. An empty path prints the keys of whole files.
 func printKey(w io.Writer, path string, key config.Key, below []config.Key, columns int) error {
 	if path != "" {
 		fmt.Fprintln(w, path)
@@ -100,7 +100,7 @@ func printKey(w io.Writer, path string, key config.Key, below []config.Key, colu
 	return nil
 }
 
-// printWrapped prints words on lines of at most this many columns, if no word is longer.
+// printWrapped wraps text at this number of columns; longer words are not broken.
 func printWrapped(w io.Writer, first, rest, text string, columns int) {
 	line, empty := first, true
 	for _, word := range strings.Fields(text) {

@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onKey calls f when the key is pressed on a terminal. Until restore is called, the terminal delivers keys without a line
-// end and without echo; signals keep their keys. A process in the background, and a file that is no terminal, get none.
+// onKey calls f when the key is pressed on a terminal. Until restore is called, the terminal is in
+// noncanonical mode without echo; keys for signals still work. It has no effect in a background
+// process or if the file is not a terminal; active is then false.
 func onKey(terminal *os.File, key byte, f func()) (restore func() error, active bool) {
 	none := func() error { return nil }
 	fd := int(terminal.Fd())
@@ -23,7 +24,7 @@ func onKey(terminal *os.File, key byte, f func()) (restore func() error, active 
 	if err := unix.IoctlSetTermios(fd, unix.TCSETS, &raw); err != nil {
 		return none, false
 	}
-	// A shell resets the terminal when it stops and continues the process.
+	// A shell resets the terminal when the process is stopped and continued.
 	continued := make(chan os.Signal, 1)
 	signal.Notify(continued, unix.SIGCONT)
 	go func() {
@@ -33,7 +34,7 @@ func onKey(terminal *os.File, key byte, f func()) (restore func() error, active 
 			}
 		}
 	}()
-	// The read ends with the process: a terminal cannot be read with a deadline.
+	// The read is never canceled, because a terminal does not support deadlines.
 	go func() {
 		for b := make([]byte, 1); ; {
 			n, err := terminal.Read(b)

@@ -66,7 +66,7 @@ func TestOnKey(t *testing.T) {
 	if got := termios(); got != before {
 		t.Errorf("restored %+v, want %+v", got, before)
 	}
-	// Ends the read.
+	// The key ends the goroutine's read.
 	if _, err := master.WriteString("q"); err != nil {
 		t.Fatal(err)
 	}

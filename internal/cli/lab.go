@@ -60,7 +60,7 @@ A scenario is one that comes with the program, by name, or a file.`,
 	return []*cobra.Command{c, enter, relay}
 }
 
-// loadScenario reads a scenario that comes with the program, or a file when the name is a path.
+// loadScenario reads an embedded scenario, or a file if the name is a path.
 func loadScenario(name string) (*scenario.Spec, error) {
 	if fromFile(name) {
 		f, err := load(name)
@@ -84,8 +84,8 @@ func loadScenario(name string) (*scenario.Spec, error) {
 	return f.Scenario, nil
 }
 
-// scenarioText is the file of a scenario that loadScenario has read, merged with its base, or
-// nothing if it is gone since.
+// scenarioText returns the file of a scenario that loadScenario has read, merged with its base, or
+// an empty string if it can no longer be read.
 func scenarioText(name string, spec *scenario.Spec) string {
 	if spec.Base != "" {
 		b, err := config.Encode(spec)
@@ -109,7 +109,7 @@ func fromFile(name string) bool {
 	return strings.Contains(name, "/") || strings.HasSuffix(name, ".yaml") || strings.HasSuffix(name, ".yml")
 }
 
-// builtIn is what faults call the file of a scenario that comes with the program.
+// builtIn returns the file name of an embedded scenario in faults.
 func builtIn(name string) string { return scenarios.File(name) }
 
 func (a *app) labUp() *cobra.Command {
@@ -171,7 +171,7 @@ not ready in time stays: up then says what is missing and exits with 1. Interrup
 	return c
 }
 
-// labFailure says why a lab did not do what was asked.
+// labFailure returns the failure of a command for a lab.
 func labFailure(ctx context.Context, what, on string, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -236,8 +236,8 @@ func (a *app) labDown() *cobra.Command {
 	return c
 }
 
-// unowned returns the labs that `lab down --all` removes, and the others. While its owner runs, an
-// experiment runs in a lab, or it is being built: it is removed only by its name.
+// unowned returns the labs that `lab down --all` removes, and the others. A lab whose owner is
+// running is being built or has an experiment running; it is removed only by name.
 func unowned(labs []lab.Info) (removed, owned []string) {
 	for _, i := range labs {
 		if i.Owned {
@@ -297,7 +297,7 @@ func listScenarios(out io.Writer) error {
 	return w.Flush()
 }
 
-// usable returns the user's labs that commands can act on, also when a daemon has exited.
+// usable returns the user's labs that commands can use, including those with an exited daemon.
 func usable(labs []lab.Info, user int) []string {
 	var names []string
 	for _, i := range labs {
@@ -308,8 +308,8 @@ func usable(labs []lab.Info, user int) []string {
 	return names
 }
 
-// openLab opens the lab of that name, or the user's only one when no name is given, and then says
-// on a terminal which that is.
+// openLab opens the lab of that name, or without a name the user's only lab, whose name is then
+// printed on a terminal.
 func (a *app) openLab(ctx context.Context, what, name string) (*lab.Lab, error) {
 	if err := require(what, role.Namespaces); err != nil {
 		return nil, err
@@ -369,7 +369,7 @@ by name.`,
 		},
 	}
 	labFlag(c, &name)
-	// What follows the node is the command's.
+	// Arguments after the node belong to the command.
 	c.Flags().SetInterspersed(false)
 	return c
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/tabane/tabane/internal/lab"
 )
 
-// TestLabDownAll: whether a process has the owner's pid says nothing; it may be another one.
+// TestLabDownAll: a process with the owner's PID may be another one and does not own the lab.
 func TestLabDownAll(t *testing.T) {
 	removed, owned := unowned([]lab.Info{
 		{Name: "detached", Owner: 0},

@@ -47,7 +47,7 @@ Without a name it shows the only lab of this user.`,
 	return c
 }
 
-// showLab prints a line for each interface and link, and what is wrong below.
+// showLab prints a line for each interface and link, followed by the problems of daemons.
 func showLab(out io.Writer, v lab.View) error {
 	fmt.Fprintf(out, "lab %s: scenario %s, %s\n\n", v.Name, v.Scenario, v.Condition)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -105,5 +105,5 @@ func showLab(out io.Writer, v lab.View) error {
 	return nil
 }
 
-// brief drops the name of a shape's rate, which stands first.
+// brief removes the key of the rate, which comes first in a shape.
 func brief(shape string) string { return strings.TrimPrefix(shape, "rate=") }

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// manCommand writes what packages install beside the program; it is not for users.
+// manCommand writes the manual pages and completions that packages install. It is hidden.
 func (a *app) manCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIR",

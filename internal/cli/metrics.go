@@ -18,7 +18,7 @@ import (
 //	{"peers": [{"name": "a", "rejected": {"bogon": 2}}]}  tabane_peer_rejected{peer="a",kind="bogon"} 2
 type statusMetrics struct{ status func() any }
 
-// Describe says nothing: what a status has is known when it is asked for.
+// Describe sends no descriptions, because the metrics depend on the status.
 func (s statusMetrics) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
@@ -51,7 +51,7 @@ func (s statusMetrics) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// collectItem gives the numbers of one of many, told apart by its name or its neighbor.
+// collectItem collects the numbers of an element of a list, labeled with its name or its neighbor.
 func collectItem(metrics chan<- prometheus.Metric, one string, item map[string]any) {
 	label, id := one, item["name"]
 	if id == nil {
@@ -72,7 +72,7 @@ func collectItem(metrics chan<- prometheus.Metric, one string, item map[string]a
 	}
 }
 
-// collectNumber gives a number or a truth; other values are not for Prometheus.
+// collectNumber collects a number or a boolean; other values are ignored.
 func collectNumber(metrics chan<- prometheus.Metric, name string, labels prometheus.Labels, value any) {
 	var number float64
 	switch value := value.(type) {

@@ -18,7 +18,7 @@ import (
 	"github.com/tabane/tabane/internal/router"
 )
 
-// fill makes every number, text and truth of a status non-zero, with one element in each list.
+// fill sets every number, string and boolean of a status, with one element in each list.
 func fill(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Struct:
@@ -75,7 +75,7 @@ func exported(t *testing.T) map[string]string {
 
 var metricName = regexp.MustCompile(`\btabane_[a-z0-9_]+`)
 
-// TestMetricsAreDocumented: docs/metrics.md has exactly what the daemons export, with its labels.
+// TestMetricsAreDocumented: docs/metrics.md has exactly the exported metrics with their labels.
 func TestMetricsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
@@ -100,7 +100,8 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// TestDeployedMetricsExist: the alert rules and the dashboard can be read, and name what is exported.
+// TestDeployedMetricsExist: the alert rules and the dashboard are valid and use only exported
+// metrics.
 func TestDeployedMetricsExist(t *testing.T) {
 	names := exported(t)
 	for file, read := range map[string]func([]byte, any) error{

@@ -18,21 +18,21 @@ import (
 )
 
 const (
-	// headerTimeout and writeTimeout bound what a slow client can hold.
+	// headerTimeout and writeTimeout limit how long a slow client can hold a connection.
 	headerTimeout = 5 * time.Second
 	writeTimeout  = 30 * time.Second
 )
 
-// listen opens the status address. Plain TCP: Go would take MPTCP, which a daemon that manages
-// MPTCP must not.
+// listen opens the status address. It disables MPTCP, which Go uses by default: a daemon that
+// manages MPTCP must not use it itself.
 func listen(ctx context.Context, at netip.AddrPort) (net.Listener, error) {
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false)
 	return lc.Listen(ctx, "tcp", at.String())
 }
 
-// monitor runs a machine and serves its state on the listener until the machine ends. The listener
-// is closed then.
+// monitor runs a machine and serves its state on the listener until the machine ends. It closes the
+// listener.
 func monitor(ctx context.Context, l net.Listener, name, version string, m role.Machine) error {
 	handler, err := handler(name, version, m)
 	if err != nil {
@@ -44,7 +44,7 @@ func monitor(ctx context.Context, l net.Listener, name, version string, m role.M
 	served := make(chan error, 1)
 	go func() {
 		err := server.Serve(l)
-		cancel() // without its status the daemon would run unseen
+		cancel() // the daemon must not run without its status
 		served <- err
 	}()
 	err = m.Run(ctx)
@@ -58,7 +58,7 @@ func monitor(ctx context.Context, l net.Listener, name, version string, m role.M
 	return err
 }
 
-// writeJSON answers with a value as JSON.
+// writeJSON writes a value as JSON.
 func writeJSON(w http.ResponseWriter, value any) {
 	b, err := json.Marshal(value)
 	if err != nil {
@@ -66,12 +66,12 @@ func writeJSON(w http.ResponseWriter, value any) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	// A client that went away is not our error.
+	// An error means that the client has closed the connection.
 	_, _ = w.Write(append(b, '\n'))
 }
 
-// handler serves /status, /metrics and what serveDetails adds. A machine that is a
-// prometheus.Collector has metrics with labels of its own in place of those made from its status.
+// handler serves /status, /metrics and the paths of serveDetails. A machine that is a
+// prometheus.Collector exports its own metrics instead of those derived from its status.
 func handler(name, version string, m role.Machine) (http.Handler, error) {
 	registry := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{

@@ -228,7 +228,7 @@ func writeConnection(b *strings.Builder, c *capture.Connection) {
 	}
 }
 
-// writeOrder prints what resequencing one direction costs.
+// writeOrder prints the cost of resequencing in one direction.
 func writeOrder(b *strings.Builder, d *capture.Direction) {
 	const format = "    %-21s%9s%9s%9s%9s%9s  %s\n"
 	b.WriteString(strings.TrimRight(fmt.Sprintf(format, "", "mean", "p50", "p95", "p99", "max", ""), " \n") + "\n")

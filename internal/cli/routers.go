@@ -8,8 +8,7 @@ import (
 	"github.com/tabane/tabane/internal/lab"
 )
 
-// parseRouters reads --routers: embedded or frr, or, where several are of use, both with a comma
-// between them.
+// parseRouters parses --routers: embedded or frr, or both, separated by a comma, if several is set.
 func parseRouters(given string, several bool) ([]string, error) {
 	list := strings.Split(given, ",")
 	for i, r := range list {
@@ -24,7 +23,7 @@ func parseRouters(given string, several bool) ([]string, error) {
 	return list, nil
 }
 
-// needRouters says what to do when a program for the routers is missing.
+// needRouters returns a failure if the programs of the routers are not installed.
 func needRouters(what string, routers ...string) error {
 	if !slices.Contains(routers, lab.RoutersFRR) {
 		return nil

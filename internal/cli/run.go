@@ -98,7 +98,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 		return err
 	}
 	if f.compare != "" {
-		// Refused before the lab runs, not after.
+		// Checked before the lab runs.
 		if err := simulable(name, whole, spec); err != nil {
 			return err
 		}
@@ -148,7 +148,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	}
 	extra := report.Extra{Series: series, Command: f.command(name), Text: scenarioText(name, spec), Made: time.Now(), Quick: f.quick}
 	if simulation != nil {
-		// After the lab: the simulator uses all processors.
+		// After the lab, because the simulator uses all CPUs.
 		simulated, err := simrun.Run(ctx, simrun.Options{
 			Spec: simulation, Trials: max(f.trials, simrun.ComparedTrials), Quick: f.quick, Lateness: simrun.LabLateness, Host: labrun.Host(a.version),
 		})
@@ -200,10 +200,10 @@ func (f runFlags) command(name string) string {
 	return strings.Join(parts, " ")
 }
 
-// resultFile is the file by which a directory of a result is recognized.
+// resultFile is the file that identifies a directory as that of a result.
 const resultFile = "result.json"
 
-// resultParts are the files of a result's directory; nothing else is removed.
+// resultParts are the files of a result's directory; others are not removed.
 var resultParts = []string{resultFile, "runs.csv", "summary.csv", "report.html", "series", "figures", "compare.json", "sim"}
 
 // clearResult creates the directory for a result, or removes an earlier result from it. A directory
@@ -223,7 +223,7 @@ func clearResult(dir string) error {
 	}
 	ours := false
 	for _, e := range entries {
-		// If writing was interrupted, only the series may be there.
+		// An interrupted write may have left only the series.
 		ours = ours || e.Name() == resultFile || len(entries) == 1 && e.Name() == "series"
 	}
 	if !ours {

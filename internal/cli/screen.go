@@ -15,12 +15,13 @@ import (
 // sampleInterval is how often the lab reports a rate.
 const sampleInterval = 100 * time.Millisecond
 
-// screen shows what a lab's run is doing: on a terminal one line for all and one for each lab,
-// written over again and again; elsewhere a line for each step. What is logged goes through it, so
-// that neither spoils the other.
+// screen shows the progress of a run: on a terminal a line for the run and one for each lab, which
+// are overwritten; otherwise a line for each step. Log output is written through it, so that it
+// does not mix with the live lines.
 type screen struct {
 	w io.Writer
-	// columns is the terminal's width: a line that wrapped would not be written over.
+	// columns is the width of the terminal. Lines are cut to it, because wrapped lines could
+	// not be overwritten.
 	columns int
 	live    bool
 
@@ -31,7 +32,7 @@ type screen struct {
 	lines int // on the terminal now
 }
 
-// labLine is what one lab does.
+// labLine is the current activity of a lab.
 type labLine struct {
 	doing string
 	meter rateMeter
@@ -41,7 +42,7 @@ func newScreen(w io.Writer, columns int) *screen {
 	return &screen{w: w, columns: columns, live: columns > 0, labs: map[string]*labLine{}}
 }
 
-// Write writes text of others above the live lines.
+// Write writes log output above the live lines.
 func (s *screen) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,7 +60,7 @@ func (s *screen) clear() {
 	s.labs = map[string]*labLine{}
 }
 
-// event takes a step of the run.
+// event processes an event of the run.
 func (s *screen) event(e labrun.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,14 +111,14 @@ func outcome(r *result.Run) string {
 	return megabits(r.Metrics[result.Goodput])
 }
 
-// plain prints a line where nothing is live.
+// plain prints a line if there are no live lines.
 func (s *screen) plain(format string, args ...any) {
 	if !s.live {
 		fmt.Fprintf(s.w, format+"\n", args...)
 	}
 }
 
-// erase takes the live lines off the terminal.
+// erase removes the live lines from the terminal.
 func (s *screen) erase() {
 	if s.lines > 0 {
 		fmt.Fprintf(s.w, "\x1b[%dA\x1b[J", s.lines)
@@ -125,7 +126,7 @@ func (s *screen) erase() {
 	}
 }
 
-// draw puts the live lines on the terminal.
+// draw draws the live lines on the terminal.
 func (s *screen) draw() {
 	if !s.live || len(s.labs) == 0 {
 		return

@@ -22,7 +22,7 @@ import (
 	"github.com/tabane/tabane/internal/systemd"
 )
 
-// service is a running daemon with the file that configures it.
+// service is a running daemon with its configuration file.
 type service struct {
 	role    role.Descriptor
 	machine role.Machine
@@ -33,7 +33,7 @@ type service struct {
 	reloading sync.Mutex
 }
 
-// notify logs that the service manager could not be informed.
+// notify logs an error of a notification to the service manager.
 func (s *service) notify(err error) {
 	if err != nil {
 		s.log.Warn("service manager not informed", "err", err)
@@ -47,12 +47,13 @@ func (s *service) follow(ctx context.Context, hangups <-chan os.Signal) {
 		case <-ctx.Done():
 			return
 		case <-hangups:
-			_, _ = s.reload() // it logs
+			_, _ = s.reload() // reload logs errors
 		}
 	}
 }
 
-// reload makes the daemon follow its file, and returns what changed. On an error, nothing has.
+// reload applies the configuration file and returns the changes. An error means that nothing has
+// changed.
 func (s *service) reload() ([]string, error) {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
@@ -87,10 +88,10 @@ const (
 	reloadPath = "/reload"
 )
 
-// commandTimeout bounds a command: with a full table, a change of policy takes seconds.
+// commandTimeout bounds a command: with a full table, a policy change takes seconds.
 const commandTimeout = 2 * time.Minute
 
-// commands serves the commands of the daemon.
+// commands returns the handler of the daemon's commands.
 func (s *service) commands() http.Handler {
 	mux := http.NewServeMux()
 	answer := func(f func(*http.Request) (string, error)) http.HandlerFunc {
@@ -101,7 +102,7 @@ func (s *service) commands() http.Handler {
 				return
 			}
 			w.WriteHeader(http.StatusAccepted)
-			// A client that went away is not our error.
+			// An error means that the client has closed the connection.
 			_, _ = io.WriteString(w, text)
 		}
 	}
@@ -142,19 +143,20 @@ func (s *service) serveCommands(ctx context.Context, path string) (stop func() e
 	}, nil
 }
 
-// refusedError is why the daemon refused a command, one line for each fault.
+// refusedError lists the reasons why the daemon refused a command.
 type refusedError []string
 
 func (e refusedError) Error() string { return strings.Join(e, "\n") }
 
-// faultLines are faults that are printed as they are, one line each.
+// faultLines are faults that are printed unchanged, one per line.
 type faultLines []string
 
 func (f faultLines) Error() string   { return strings.Join(f, "\n") }
 func (f faultLines) Lines() []string { return f }
 
-// command sends a command to the daemon at this status address, which names the control socket, and
-// returns the lines of the answer. A refusedError says why the daemon refused.
+// command sends a command to the daemon with this status address, whose status has the path of the
+// control socket, and returns the lines of the response. If the daemon refuses, the error is a
+// refusedError.
 func command(ctx context.Context, at netip.AddrPort, method, path string, query url.Values) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()

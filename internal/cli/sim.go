@@ -116,8 +116,8 @@ func selectionArguments(l scenario.Selection) []string {
 	return parts
 }
 
-// simulated reads a scenario, selects cells of it, and refuses what the simulator does not support of
-// them.
+// simulated reads a scenario, selects cells of it, and refuses cells that the simulator does not
+// support.
 func simulated(name string, cells scenario.Selection) (*scenario.Spec, error) {
 	spec, chosen, err := chosenCells(name, cells)
 	if err != nil {
@@ -137,8 +137,8 @@ func chosenCells(name string, cells scenario.Selection) (whole, chosen *scenario
 	return whole, chosen, nil
 }
 
-// renamed is the scenario under a name of the user's, unless that is empty. The name is also that
-// of its lab.
+// renamed returns the scenario under another name, unless that is empty. The name is also that of
+// its lab.
 func renamed(spec *scenario.Spec, name string) (*scenario.Spec, error) {
 	if name == "" {
 		return spec, nil
@@ -153,15 +153,15 @@ func renamed(spec *scenario.Spec, name string) (*scenario.Spec, error) {
 	return &other, nil
 }
 
-// simulable refuses what the simulator cannot do of the chosen cells, with its place in the
-// scenario's file.
+// simulable returns the faults of chosen cells that the simulator does not support, with their
+// positions in the scenario's file.
 func simulable(name string, whole, chosen *scenario.Spec) error {
 	if whole.Experiment == nil {
 		return &failure{what: "simulate the scenario", on: name, why: errors.New("it has no experiment"), do: "see docs/scenarios.md"}
 	}
 	faults := simrun.Check(chosen)
 	for i, f := range faults {
-		// The file has all cases.
+		// Indexes in the file count all cases.
 		var n int
 		if _, err := fmt.Sscanf(f.Path, "experiment.cases[%d]", &n); err == nil {
 			in := slices.IndexFunc(whole.Experiment.Cases, func(c scenario.Case) bool { return c.Name == chosen.Experiment.Cases[n].Name })
@@ -245,7 +245,7 @@ func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
 	return nil
 }
 
-// simFailure says why a simulation has no result, and after an interruption what there is instead.
+// simFailure returns the failure of a simulation. left is the remedy after an interruption.
 func simFailure(ctx context.Context, what, on string, err error, left string) error {
 	if ctx.Err() != nil {
 		return &failure{what: what, on: on, why: errors.New("interrupted"), do: left}
@@ -271,18 +271,18 @@ func (f simFlags) command(name string) string {
 	return strings.Join(parts, " ")
 }
 
-// progress shows how far many short runs are: one line that is overwritten on a terminal, a line now
-// and then elsewhere.
+// progress shows the progress of many short runs: a line that is overwritten on a terminal,
+// otherwise a line at intervals.
 type progress struct {
 	w       io.Writer
 	columns int
-	// noun is what is counted.
+	// noun is the plural of the counted unit.
 	noun  string
 	last  time.Time
 	drawn bool
 }
 
-// seldom is how often a line is written where nothing is live.
+// seldom is the interval between lines without a terminal.
 const seldom = 5 * time.Second
 
 func newProgress(w io.Writer, columns int, noun string) *progress {
@@ -310,7 +310,7 @@ func (p *progress) show(done, total int, elapsed, eta time.Duration) {
 	p.drawn = true
 }
 
-// clear takes the live line off the terminal.
+// clear removes the live line from the terminal.
 func (p *progress) clear() {
 	if p.drawn {
 		fmt.Fprint(p.w, "\r\x1b[K")

@@ -76,7 +76,7 @@ Exit code 0: all rows are there; 1: they are, and some say that a delivery faile
 	return c
 }
 
-// parameterList says what --set can name, in lines of a terminal's width.
+// parameterList returns the parameters of --set, wrapped for a terminal.
 func parameterList() string {
 	const columns = 100
 	var b strings.Builder
@@ -199,7 +199,7 @@ func (f sweepFlags) command(name string) string {
 	return strings.Join(parts, " ")
 }
 
-// parseShard reads "I/N", I from 0 to N-1. No text is no shards.
+// parseShard parses "I/N", I from 0 to N-1. Empty text means no shards.
 func parseShard(text string) (shard, shards int, err error) {
 	if text == "" {
 		return 0, 0, nil

@@ -54,8 +54,8 @@ Exit code 0: all claims hold; 1: some do not; 2: it could not run, or was interr
 	return c
 }
 
-// measuredScenario returns the scenario that a comparison names: the file NAME.yaml beside it if
-// there is one, else the built-in scenario.
+// measuredScenario returns the scenario of a comparison: the file NAME.yaml next to it if it
+// exists, otherwise the embedded scenario.
 func measuredScenario(name, path string) (*scenario.Spec, error) {
 	if file := filepath.Join(filepath.Dir(path), name+".yaml"); fileExists(file) {
 		return simulated(file, scenario.Selection{})

@@ -23,11 +23,11 @@ import (
 
 const (
 	statusTimeout = 5 * time.Second
-	// maxStatus bounds what is read from a daemon, in bytes.
+	// maxStatus bounds a response of a daemon in bytes.
 	maxStatus = 64 << 20
 )
 
-// source is a daemon that status asks.
+// source is a daemon whose status is requested.
 type source struct {
 	name string
 	at   netip.AddrPort
@@ -98,12 +98,12 @@ func (a *app) status(ctx context.Context, args []string, asJSON bool) error {
 	return nil
 }
 
-// noDaemon is a command for all daemons of a host that runs none.
+// noDaemon returns the failure of a command for all daemons when none is running.
 func noDaemon(what string) error {
 	return &failure{what: what, on: "this host", why: errors.New("no daemon answers at its default address"), do: "start one, or name its address"}
 }
 
-// statusNames are the daemons that serve a status.
+// statusNames returns the names of the daemons that serve a status.
 func statusNames() []string {
 	var names []string
 	for _, r := range role.All() {
@@ -114,8 +114,8 @@ func statusNames() []string {
 	return names
 }
 
-// statusSources are the daemons that the argument names, or all. also are words besides their names
-// that the user may have meant.
+// statusSources returns the daemon of the argument, or all daemons. also has further words to
+// suggest for an unknown name.
 func statusSources(what string, args []string, also ...string) ([]source, error) {
 	var all []source
 	for _, r := range role.All() {
@@ -138,8 +138,8 @@ func statusSources(what string, args []string, also ...string) ([]source, error)
 	return []source{{"", at}}, nil
 }
 
-// ask gets a path, with its query, from a daemon's status address. An answer with an error status
-// is an *answerError.
+// ask requests a path, with its query, from a daemon's status address. The error of a status other
+// than 200 is an *answerError.
 func ask(ctx context.Context, at netip.AddrPort, path string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
@@ -160,7 +160,7 @@ func ask(ctx context.Context, at netip.AddrPort, path string) ([]byte, error) {
 	return b, err
 }
 
-// answerError is an HTTP answer other than 200.
+// answerError is an HTTP response other than 200.
 type answerError struct {
 	code         int
 	status, text string
@@ -194,7 +194,8 @@ func printStatus(w io.Writer, s source, body []byte, asJSON bool) error {
 	return v.print(w, "  ")
 }
 
-// object is a JSON object whose order is kept: a status names its most telling parts first.
+// object is a JSON object that keeps the order of its keys: a status has its most important ones
+// first.
 type object struct {
 	keys   []string
 	values map[string]json.RawMessage
@@ -224,7 +225,7 @@ func readObject(b []byte) (object, error) {
 	return o, nil
 }
 
-// print writes what is simple as "key: value", lists of objects as tables, and objects indented.
+// print writes plain values as "key: value", lists of objects as tables, and objects indented.
 func (o object) print(w io.Writer, indent string) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	var later []string
@@ -253,8 +254,8 @@ func (o object) print(w io.Writer, indent string) error {
 	return nil
 }
 
-// printTable writes a list of objects, one a line; columns are the keys in the order in which they
-// first come up.
+// printTable writes a list of objects, one per line, with the keys as columns in the order of their
+// first occurrence.
 func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 	var rows []json.RawMessage
 	if err := json.Unmarshal(raw, &rows); err != nil {
@@ -266,7 +267,7 @@ func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 	for i, row := range rows {
 		o, err := readObject(row)
 		if err != nil {
-			// No list of objects: as it is.
+			// Not a list of objects: printed as JSON.
 			_, err := fmt.Fprintf(w, "%s%s\n", indent, raw)
 			return err
 		}
@@ -301,7 +302,8 @@ func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 	return tw.Flush()
 }
 
-// plainText is a value that fits on a line: text, numbers, yes or no, and short lists of these.
+// plainText returns the text of a value that fits on a line: strings, numbers, booleans, and lists
+// of these.
 func plainText(raw json.RawMessage) (string, bool) {
 	var v any
 	d := json.NewDecoder(bytes.NewReader(raw))

@@ -98,11 +98,11 @@ type Descriptor struct {
 	StatusPort uint16
 	// Needs are checked before the daemon starts.
 	Needs []Need
-	// Protocol marks the daemon's objects in the kernel; 0 for a daemon that owns none.
+	// Protocol is the protocol number of the daemon's kernel objects; 0 for a daemon without any.
 	Protocol route.Protocol
-	// Endpoints says that the daemon also owns the MPTCP endpoints of its network namespace.
+	// Endpoints is set if the daemon also owns the MPTCP endpoints of its network namespace.
 	Endpoints bool
-	// Drains says that the daemon can be taken out of service while it runs.
+	// Drains is set if the daemon can be taken out of service while it runs.
 	Drains bool
 
 	section    func(*Sections) Section
@@ -116,22 +116,22 @@ type Descriptor struct {
 	reload     func(Machine, *Sections) ([]string, error)
 }
 
-// typed is the part of a Descriptor that knows the Go type of the section, C.
+// typed is the part of a Descriptor that depends on the section's type C.
 type typed[C any] struct {
-	// field is where the section is kept.
+	// field returns the field of the section in Sections.
 	field func(*Sections) **C
-	// status is the section's own choice of a status address; nil for a daemon without status.
+	// status returns the section's status address; nil for a daemon without status.
 	status func(*C) *netip.AddrPort
-	// control is the section's own choice of a control socket; nil for a daemon without one.
+	// control returns the section's control socket; nil for a daemon without one.
 	control func(*C) *string
 	host    func(*C) Host
-	// summary describes the section in a few words: "AS 65000, 2 egress peers".
+	// summary returns a short description of the section: "AS 65000, 2 egress peers".
 	summary func(*C) string
-	// start makes the Machine and has not changed the kernel when it returns; nil where another
-	// verb starts the daemon.
+	// start creates the Machine without changing the kernel; nil if another verb starts the
+	// daemon.
 	start func(context.Context, C, Options) (Machine, error)
-	// reload makes a running Machine follow a new section and returns what changed; nil for a
-	// daemon that cannot.
+	// reload applies a new section to a running Machine and returns what changed; nil for a
+	// daemon that cannot reload.
 	reload func(Machine, C) ([]string, error)
 }
 
@@ -236,8 +236,8 @@ func (d Descriptor) Start(ctx context.Context, s *Sections, o Options) (Machine,
 // Reloads reports whether the daemon can reload.
 func (d Descriptor) Reloads() bool { return d.reload != nil }
 
-// Reload makes a running daemon follow its section of s, and returns what changed, one line each.
-// An error means that nothing has changed.
+// Reload applies the daemon's section of s to a running daemon, and returns the changes, one line
+// each. An error means that nothing has changed.
 func (d Descriptor) Reload(m Machine, s *Sections) ([]string, error) {
 	if d.section(s) == nil {
 		return nil, fmt.Errorf("section %q is missing", d.Name+":")
@@ -275,7 +275,7 @@ func (s *Sections) Present() []Descriptor {
 	return slices.DeleteFunc(All(), func(d Descriptor) bool { return d.In(s) == nil })
 }
 
-// Check returns everything that is wrong with the sections, each fault below its section's key.
+// Check returns all faults of the sections, with paths that start with the section's key.
 func (s *Sections) Check() fault.List {
 	var faults fault.List
 	for _, d := range s.Present() {
