@@ -46,13 +46,13 @@ type Config struct {
 	Status netip.AddrPort `yaml:"status,omitempty"`
 }
 
-// Encap is how a packet is put on the way to a SID.
+// Encap is the encapsulation mode toward a SID.
 type Encap string
 
 const (
-	// EncapRed is an outer IPv6 header alone: 40 bytes.
+	// EncapRed adds only an outer IPv6 header: 40 bytes.
 	EncapRed Encap = "encap.red"
-	// EncapFull carries a segment routing header as well: 64 bytes.
+	// EncapFull adds a segment routing header as well: 64 bytes.
 	EncapFull Encap = "encap"
 )
 
@@ -82,27 +82,28 @@ type Peer struct {
 	Backup bool `yaml:"backup,omitempty"`
 }
 
-// PathManager selects what announces EPE addresses to clients.
+// PathManager selects the path manager that announces EPE addresses to clients.
 type PathManager string
 
 const (
-	// UserPathManager is this daemon: it announces an address to a client only when the peer has a
-	// route to it, withdraws it at once when the route goes, and watches whether what is sent
-	// arrives.
+	// UserPathManager is this daemon: it announces an address to a client only while the peer
+	// has a route to the client, withdraws the address as soon as the route is withdrawn, and
+	// detects stalled subflows.
 	UserPathManager PathManager = "user"
-	// KernelPathManager announces every address to every client.
+	// KernelPathManager is the in-kernel path manager, which announces every address to every
+	// client.
 	KernelPathManager PathManager = "kernel"
 )
 
-// BestPath is what a connection uses the subflow on the default address for, which follows BGP's
-// best path, once it has one to every egress peer.
+// BestPath is the use of the subflow on the default address, which follows BGP's best path, once
+// the connection has a subflow to every egress peer.
 type BestPath string
 
 const (
-	// BackupBestPath is for when the others do not work: the best path leads to one of the peers.
+	// BackupBestPath makes it a backup, for a best path through one of the peers.
 	BackupBestPath BestPath = "backup"
-	// SharingBestPath is for its share always: the best path may lead to an egress peer that is not
-	// among the edge's.
+	// SharingBestPath always sends data on it, for a best path through an egress peer that is
+	// not configured.
 	SharingBestPath BestPath = "share"
 )
 
@@ -123,7 +124,7 @@ type Paths struct {
 	MPTCP `yaml:",inline"`
 }
 
-// MPTCP bounds what the kernel's path manager does; both default to 8, the kernel's maximum.
+// MPTCP are the limits of the kernel's path manager; both default to 8, the kernel's maximum.
 type MPTCP struct {
 	// Subflows is how many subflows the kernel's path manager may add to the first one. Default:
 	// 8, the kernel's maximum.
@@ -133,7 +134,7 @@ type MPTCP struct {
 	AddAddrAccepted uint32 `yaml:"add_addr_accepted,omitempty"`
 }
 
-// maxSubflows is the kernel's bound on both limits (MPTCP_PM_ADDR_MAX in net/mptcp/protocol.h).
+// maxSubflows is the kernel's maximum of both limits (MPTCP_PM_ADDR_MAX in net/mptcp/protocol.h).
 const maxSubflows = 8
 
 // main is the kernel's main routing table, local its table of local addresses; neither can be a
@@ -143,7 +144,7 @@ const (
 	localTable = 255
 )
 
-// Check returns all faults of the configuration. It does not touch the system.
+// Check returns all faults of the configuration. It does not access the system.
 func (c *Config) Check() fault.List {
 	faults := bgp.CheckIdentity(c.ASN, c.RouterID)
 	faults.Merge("", control.CheckPath(c.Control))
@@ -194,7 +195,7 @@ func (c *Config) Check() fault.List {
 	return faults
 }
 
-// checkPrefix returns what is wrong with the prefix of a peer, its own or the common one.
+// checkPrefix adds the faults of a peer's prefix, its own or the common one.
 func (c *Config) checkPrefix(faults *fault.List, at string, peer int) {
 	p := c.Peers[peer]
 	if p.Prefix == (netip.Prefix{}) {
@@ -222,7 +223,7 @@ func (c *Config) checkPrefix(faults *fault.List, at string, peer int) {
 	}
 }
 
-// onLink are the prefixes of the default address and of all EPE addresses.
+// onLink returns the prefixes of the default address and of all EPE addresses.
 func (c *Config) onLink() []netip.Prefix {
 	prefixes := []netip.Prefix{c.Prefix}
 	for _, p := range c.Peers {
@@ -233,7 +234,7 @@ func (c *Config) onLink() []netip.Prefix {
 	return prefixes
 }
 
-// checkInside adds a fault when an address that can be judged at all lies outside the prefix.
+// checkInside adds a fault if a valid address is outside the prefix.
 func (c *Config) checkInside(faults *fault.List, path string, address netip.Addr) {
 	if address.IsValid() && c.Prefix.IsValid() && !c.Prefix.Contains(address) {
 		faults.Add(path, "%v is outside the prefix %v: no answer would come back to it", address, c.Prefix)
@@ -261,7 +262,7 @@ func (c *Config) checkLocators(faults *fault.List) {
 	}
 }
 
-// Check returns what is wrong with the path manager and its limits.
+// Check returns the faults of the path manager and its limits.
 func (p Paths) Check() fault.List {
 	faults := p.MPTCP.Check()
 	switch p.PathManager {
@@ -295,7 +296,7 @@ func (p Paths) manager() PathManager {
 	return UserPathManager
 }
 
-// Check returns what is wrong with the limits.
+// Check returns the faults of the limits.
 func (m MPTCP) Check() fault.List {
 	var faults fault.List
 	if m.Subflows > maxSubflows {
@@ -314,7 +315,7 @@ func (c *Config) encap() route.EncapMode {
 	return route.EncapRed
 }
 
-// limits are the path manager's limits with their defaults filled in.
+// limits returns the path manager's limits, with defaults for zero values.
 func (c *Config) limits() mptcp.Limits {
 	return mptcp.Limits{Subflows: cmp.Or(c.MPTCP.Subflows, maxSubflows), AddAddrAccepted: cmp.Or(c.MPTCP.AddAddrAccepted, maxSubflows)}
 }

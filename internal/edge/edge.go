@@ -1,10 +1,10 @@
 // Package edge is the control plane of a content server that uses every egress path. It configures
 // an EPE address, a policy rule and a routing table for each egress peer, installs the EPE Routes
-// of the reflectors in these tables, and has MPTCP announce the EPE addresses to clients
+// of the reflectors in these tables, and announces the EPE addresses to clients by MPTCP
 // (docs/papers.md, paper A, sections 4.1.3, 4.2 and 4.3: Endpoint Manager and BGP).
 //
-// It does not distribute traffic: the MPTCP scheduler does, packet by packet. Nothing is sent to an
-// egress peer that has no route to its destination.
+// It does not distribute traffic: the MPTCP scheduler selects a subflow for each packet. No packet
+// is sent to an egress peer that has no route to its destination.
 package edge
 
 import (
@@ -32,7 +32,7 @@ import (
 // Options configure an Edge.
 type Options struct {
 	Config Config
-	// Keep leaves addresses, routes, rules and endpoints in the kernel at a clean stop.
+	// Keep retains addresses, routes, rules and endpoints in the kernel at a clean stop.
 	Keep bool
 	Log  *slog.Logger
 }
@@ -46,28 +46,28 @@ type Edge struct {
 	egress  *egress
 	mptcp   *mptcp.Conn
 	refused map[string]uint64 // routes refused, by reason
-	// owned are the EPE addresses, those of a previous instance included; their endpoints may be
-	// removed.
+	// owned are the EPE addresses, including those of a previous instance; their endpoints may
+	// be removed.
 	owned map[netip.Addr]bool
-	// announced: the endpoints in offered are in the kernel's path manager.
+	// announced is set while the endpoints in offered are configured in the kernel's path
+	// manager.
 	announced bool
 	offered   []mptcp.Endpoint
 
-	// paths is the path manager, nil when that is the kernel's.
+	// paths is the path manager; nil if the kernel's is used.
 	paths *pathmanager.Manager
-	// pending are routes that are not known to be in the kernel yet, so that their address is not
-	// announced.
+	// pending are routes not yet known to be in the kernel; their addresses are not announced.
 	pending map[peerPrefix]bool
-	// inherited are routes that a previous instance left in the kernel, where they remain until all
-	// sessions have advertised theirs.
+	// inherited are routes that a previous instance left in the kernel. They remain until all
+	// reflectors have advertised their routes.
 	inherited map[peerPrefix]bool
-	// restarted: a previous instance left objects in the kernel.
+	// restarted is set if a previous instance left objects in the kernel.
 	restarted bool
 	quiet     *time.Timer
 
 	reloading sync.Mutex
-	// updated are the routes of which an update arrived while those of added peers are read; else
-	// nil.
+	// updated are the routes for which an update was received while the routes of added peers
+	// are being read; nil otherwise.
 	updated map[pathKey]bool
 }
 
@@ -77,17 +77,17 @@ type peerPrefix struct {
 }
 
 const (
-	// routesQuiet is how long all sessions must have been up until all routes count as known; after
-	// routesLatest they do although some sessions are not up. Both are longer than the daemon's
-	// delays before it sweeps the kernel.
+	// routesQuiet is how long all sessions must have been up before all routes are considered
+	// known; after routesLatest they are, even if some sessions are down. Both are longer than
+	// the daemon's delays before it sweeps the kernel.
 	routesQuiet  = 11 * time.Second
 	routesLatest = 61 * time.Second
 )
 
-// New checks that this host has what an edge needs and opens it. It changes nothing in the kernel,
-// except that it removes what a previous instance with other tables left. It returns a
-// *feature.Error when the kernel lacks MPTCP or SRv6, and other errors when the interface or a
-// privilege is missing.
+// New checks the prerequisites of an edge on this host and opens its kernel connections. It changes
+// nothing in the kernel, except that it removes objects that a previous instance with other tables
+// left. It returns a *feature.Error when the kernel lacks MPTCP or SRv6, and other errors when the
+// interface or a privilege is missing.
 func New(ctx context.Context, o Options) (*Edge, error) {
 	if err := o.Config.Check().Err(); err != nil {
 		return nil, err
@@ -120,14 +120,15 @@ func New(ctx context.Context, o Options) (*Edge, error) {
 	return e, nil
 }
 
-// neighbors are the sessions with the reflectors.
+// neighbors returns the sessions with the reflectors.
 func (c *Config) neighbors() []bgp.Neighbor {
 	var neighbors []bgp.Neighbor
 	for _, r := range c.Reflectors {
 		neighbors = append(neighbors, bgp.Neighbor{
 			Name: "reflector " + r.Address.String(), Address: r.Address, LocalAddress: c.Address, ASN: c.ASN,
 			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: r.Password, Retain: retainRoutes,
-			// On-link prefixes: a route to one would take our own replies away.
+			// Reject on-link prefixes: a route to one would divert replies to hosts on
+			// the link.
 			Import: bgp.ImportPolicy{Reject: bgp.Within(bgp.RejectConnected, c.onLink()...)},
 		})
 	}
@@ -150,7 +151,7 @@ func (e *Edge) prepare() error {
 	}
 	found = slices.DeleteFunc(found, func(o route.Object) bool { return slices.Contains(stale, o) })
 	e.egress = newEgress(&e.config, link.MTU, e.daemon.Kernel)
-	// What fails remains pending, and the daemon's next flush logs it.
+	// Failed objects remain pending, and the daemon's next flush logs the error.
 	e.egress.urgent = func() { _ = e.daemon.Kernel.Flush() }
 	for _, p := range e.config.Peers {
 		e.owned[p.Address] = true
@@ -182,8 +183,8 @@ func (e *Edge) prepare() error {
 }
 
 // removeMoved deletes objects of a previous instance that would route EPE addresses through the
-// wrong peer, before the new rules take effect. The guards come first, so that nothing takes the
-// best path meanwhile.
+// wrong peer, before the new rules take effect. The guards are installed first, so that no packet
+// follows the best path in between.
 func (e *Edge) removeMoved(stale []route.Object) error {
 	if len(stale) == 0 {
 		return nil
@@ -240,7 +241,7 @@ func (e *Edge) preparePaths() error {
 	return nil
 }
 
-// close releases what New opened. It changes nothing in the kernel.
+// close closes the resources that New opened. It changes nothing in the kernel.
 func (e *Edge) close() error {
 	err := e.mptcp.Close()
 	if e.paths != nil {
@@ -249,7 +250,7 @@ func (e *Edge) close() error {
 	return err
 }
 
-// Run runs until ctx ends, and closes what New opened.
+// Run runs the edge until ctx ends, and closes the resources that New opened.
 func (e *Edge) Run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, e.close()) }()
 	if e.paths == nil {
@@ -303,8 +304,8 @@ func (e *Edge) runPaths(ctx context.Context) error {
 	return errors.Join(err, <-ended)
 }
 
-// routeChanged handles a change of a peer's route to a prefix. A route that goes is withdrawn from
-// clients at once; a new one is announced to them once the kernel has it.
+// routeChanged handles a change of a peer's route to a prefix. The address of a withdrawn route is
+// withdrawn from clients at once; that of a new route is announced once the route is in the kernel.
 func (e *Edge) routeChanged(peer int, prefix netip.Prefix, state pathmanager.RouteState) {
 	at := peerPrefix{peer, prefix}
 	delete(e.pending, at)
@@ -316,7 +317,7 @@ func (e *Edge) routeChanged(peer int, prefix netip.Prefix, state pathmanager.Rou
 	e.paths.SetRoute(peer, prefix, state)
 }
 
-// routesComplete drops the routes of a previous instance that no reflector has advertised since.
+// routesComplete removes the routes of a previous instance that no reflector has advertised since.
 func (e *Edge) routesComplete() {
 	for at := range e.inherited {
 		e.paths.SetRoute(at.peer, at.prefix, pathmanager.RouteAbsent)
@@ -358,7 +359,7 @@ func (e *Edge) refuse(p bgp.VPNPath, err error) {
 	}
 }
 
-// Link implements daemon.Machine. A server's sessions need no link of their own.
+// Link implements daemon.Machine. An edge does not track the links of its sessions.
 func (e *Edge) Link(string, bool) {}
 
 // Settled implements daemon.Machine: an address is announced to clients only once its route is in
@@ -389,7 +390,7 @@ func (e *Edge) Settled() bool {
 	return false
 }
 
-// setEndpoints configures the wanted MPTCP endpoints, and leaves those of other programs alone.
+// setEndpoints configures the desired MPTCP endpoints and does not change those of other programs.
 func (e *Edge) setEndpoints(want []mptcp.Endpoint) error {
 	have, err := e.mptcp.Endpoints()
 	if err != nil {
@@ -435,7 +436,7 @@ type Status struct {
 	Paths   PathStatus        `json:"paths"`
 }
 
-// PathStatus is the path manager in a Status; the kernel's gives no numbers.
+// PathStatus is the path manager in a Status; the kernel's has no counters.
 type PathStatus struct {
 	Manager PathManager `json:"manager"`
 	pathmanager.Status

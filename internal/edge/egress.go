@@ -20,26 +20,27 @@ const (
 	// ruleBase is the priority of the first peer's policy rule: after the local table (0), before
 	// main (32766). Each peer has two: the lookup in its table, and unreachable right below it.
 	ruleBase = 1000
-	// unreachableMetric is worse than any route a peer may announce, its default route included.
+	// unreachableMetric is worse than the metric of any route of a peer, including its default
+	// route.
 	unreachableMetric = 1<<32 - 1
 	// epeMetric is the metric of an EPE Route; there is one per prefix and table.
 	epeMetric = 20
-	// nexthopBase keeps our nexthop object IDs away from small hand-made ones.
+	// nexthopBase is the first nexthop object ID, above IDs that operators assign.
 	nexthopBase = 1 << 30
 	// redHeadroom is what the kernel reserves for a one-segment SRH even where encap.red sends
-	// none, in bytes (RFC 8754 section 2: 8 + 16). A route's MTU that is larger by as much gives
-	// these bytes back to the payload.
+	// none, in bytes (RFC 8754 section 2: 8 + 16). A route MTU larger by this amount makes
+	// these bytes available for payload.
 	redHeadroom = 24
 )
 
-// errForeignSID: the SID is outside of the configured locators.
+// errForeignSID means that the SID is outside the configured locators.
 var errForeignSID = errors.New("sid outside the permitted locators")
 
 // desired is the desired state of the kernel; *route.Reconciler implements it.
 type desired interface {
 	Set(route.Object)
 	Delete(route.Key)
-	// Settled reports whether the kernel has what is desired.
+	// Settled reports whether the kernel matches the desired state of the key.
 	Settled(route.Key) bool
 }
 
@@ -65,19 +66,18 @@ type egress struct {
 	urgent func()
 }
 
-// gracefulShutdown is the community of routes that are about to be withdrawn (RFC 8326 section
-// 3.1).
+// gracefulShutdown is the community of routes that will soon be withdrawn (RFC 8326 section 3.1).
 const gracefulShutdown = bgp.GracefulShutdown
 
 type peer struct {
 	Peer
-	index int // of the path manager
-	slot  int // of its rules
-	// routes maps each prefix to its paths through this peer, best first: draining ones are last.
-	// There are several when several ASBRs have a session with the peer.
+	index int // index in the path manager
+	slot  int // position of its rules
+	// routes maps each prefix to its paths through this peer, best first and draining ones
+	// last. There are several if several ASBRs have a session with the peer.
 	routes map[netip.Prefix][]hop
-	// states counts the prefixes in each state; leaving: none is present, and the last ones were
-	// draining.
+	// states counts the prefixes in each state; leaving is set if no prefix is present and the
+	// last ones were draining.
 	states  [pathmanager.RoutePresent + 1]int
 	leaving bool
 }
@@ -156,8 +156,8 @@ func (e *egress) addPeer(conf Peer, index int) {
 	}
 }
 
-// removePeer removes a peer with its routes. Its fixed objects stay, so that nothing from its address
-// takes another path, until it is freed.
+// removePeer removes a peer with its routes. Its fixed objects remain until it is freed, so that no
+// packet from its address takes another path.
 func (e *egress) removePeer(p *peer) {
 	e.peers = slices.DeleteFunc(e.peers, func(other *peer) bool { return other == p })
 	delete(e.byRT, p.RT)
@@ -179,8 +179,8 @@ func (e *egress) free(p *peer) {
 	e.slots = slices.DeleteFunc(e.slots, func(slot int) bool { return slot == p.slot })
 }
 
-// onLink returns the rules for on-link destinations: the default route of a peer must not send our
-// own replies to hosts on the same link out through that peer.
+// onLink returns the rules for on-link destinations: replies to hosts on the same link must not
+// follow a peer's default route.
 func (e *egress) onLink() []route.Object {
 	var rules []route.Object
 	for _, p := range e.config.onLink() {
@@ -192,25 +192,26 @@ func (e *egress) onLink() []route.Object {
 // fixed returns the objects of a peer that do not depend on routes.
 func (e *egress) fixed(p *peer) []route.Object {
 	return []route.Object{
-		// An EPE address never falls through to the best path: its table ends in unreachable, and
-		// when another program flushes the table or deletes the rule, the rule below is left.
+		// Traffic from an EPE address must never follow the best path: its table has an
+		// unreachable default, and if another program flushes the table or deletes its
+		// rule, the unreachable rule remains.
 		route.Route{Table: p.Table, Dst: anywhere, Metric: unreachableMetric, Kind: route.Unreachable},
 		route.Rule{Priority: ruleBase + 2*uint32(p.slot), From: host(p.Address), Table: p.Table},
 		guard(p.Address, p.slot),
-		// Deprecated, so that nothing else picks the address as a source (RFC 6724 section 5, rule
-		// 3).
+		// Deprecated, so that source address selection avoids the address (RFC 6724 section
+		// 5, rule 3).
 		route.Address{Link: e.config.Interface, Prefix: host(p.Address), Deprecated: true},
 	}
 }
 
-// guard is the rule that drops what no other rule for an EPE address has routed.
+// guard returns the rule that drops packets from an EPE address that its table does not route.
 func guard(epe netip.Addr, slot int) route.Rule {
 	return route.Rule{Priority: ruleBase + 2*uint32(slot) + 1, From: host(epe), Unreachable: true}
 }
 
-// moved returns what a previous instance left that is wrong in this configuration: the rules of EPE
-// addresses whose table is another one now, and the routes in all tables that such a rule or its
-// successor uses. While these are there, an EPE address could be routed through the wrong peer.
+// moved returns objects of a previous instance that are wrong in this configuration: the rules of
+// EPE addresses whose table has changed, and the routes in the old and new tables of these rules.
+// With these objects, an EPE address could be routed through the wrong peer.
 func moved(config *Config, found []route.Object) (stale []route.Object) {
 	table, owner := map[netip.Prefix]uint32{}, map[uint32]netip.Prefix{}
 	for _, p := range config.Peers {
@@ -224,7 +225,7 @@ func moved(config *Config, found []route.Object) (stale []route.Object) {
 		}
 		now, configured := table[r.From]
 		if _, used := owner[r.Table]; !configured && !used {
-			continue // of a peer that is gone, with its table
+			continue // belongs to a removed peer with its own table
 		}
 		stale = append(stale, r)
 		tables[r.Table] = true
@@ -248,7 +249,7 @@ func (e *egress) fixedSettled() bool {
 		!slices.ContainsFunc(e.peers, func(p *peer) bool { return slices.ContainsFunc(e.fixed(p), pending) })
 }
 
-// works reports whether the peer's route to a prefix is in the kernel.
+// works reports whether the kernel has the peer's route to a prefix.
 func (e *egress) works(peer int, prefix netip.Prefix) bool {
 	p := e.byIndex[peer]
 	return p != nil && e.kernel.Settled(e.route(p, prefix, 0).Key())
@@ -258,8 +259,8 @@ var anywhere = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// update applies an update of a VPNv6 best path. The error is the reason why a route is refused; it
-// replaces the previous one under its key either way.
+// update applies an update of a VPNv6 best path. The error is the reason why a route is rejected; a
+// rejected route also replaces the previous one with its key.
 func (e *egress) update(b bgp.VPNPath) error {
 	key := pathKey{b.RD, b.Prefix}
 	old := e.paths[key]
@@ -295,7 +296,7 @@ func (e *egress) accept(b bgp.VPNPath) (path, error) {
 		}
 	}
 	if len(found.peers) == 0 {
-		return path{}, nil // another service's route
+		return path{}, nil // route of another service
 	}
 	if !slices.ContainsFunc(e.config.Locators, func(l netip.Prefix) bool { return l.Contains(found.sid) }) {
 		return path{}, fmt.Errorf("%w: %v", errForeignSID, found.sid)
@@ -340,7 +341,7 @@ func (e *egress) route(p *peer, prefix netip.Prefix, nexthop uint32) route.Route
 	return r
 }
 
-// use adds a route through a SID and returns the ID of its nexthop object.
+// use adds a reference to the nexthop object of a SID and returns its ID.
 func (e *egress) use(addr netip.Addr) uint32 {
 	s := e.sids[addr]
 	if s == nil {
@@ -352,8 +353,8 @@ func (e *egress) use(addr netip.Addr) uint32 {
 	return s.object.ID
 }
 
-// release removes a route through a SID. The reconciler deletes routes before nexthop objects, so
-// that the object can be deleted in the same flush.
+// release removes a reference to the nexthop object of a SID. The reconciler deletes routes before
+// nexthop objects, so the object can be deleted in the same flush.
 func (e *egress) release(addr netip.Addr) {
 	s := e.sids[addr]
 	if s.routes--; s.routes > 0 {
@@ -364,8 +365,7 @@ func (e *egress) release(addr netip.Addr) {
 	delete(e.sids, addr)
 }
 
-// newID derives the object's ID from the SID, so that a restarted daemon finds its objects under
-// the same IDs.
+// newID derives the object's ID from the SID, so that IDs are the same after a restart.
 func (e *egress) newID(addr netip.Addr) uint32 {
 	h := fnv.New32a()
 	b := addr.As16()

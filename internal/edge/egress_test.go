@@ -17,13 +17,13 @@ import (
 	"github.com/tabane/tabane/internal/vpn"
 )
 
-// wanted is the kernel that only remembers.
+// wanted is a fake of desired that stores the desired objects.
 type wanted map[route.Key]route.Object
 
 func (w wanted) Set(o route.Object) { w[o.Key()] = o }
 func (w wanted) Delete(k route.Key) { delete(w, k) }
 
-// Settled finds that the kernel refuses prefixes in 2001:db8:bad::/48.
+// Settled implements desired; prefixes in 2001:db8:bad::/48 are never settled.
 func (w wanted) Settled(k route.Key) bool { return !strings.Contains(k.String(), "2001:db8:bad:") }
 
 func (w wanted) lines(contains string) []string {
@@ -244,8 +244,8 @@ func TestPeerAtTwoASBRsSurvivesOne(t *testing.T) {
 	}
 }
 
-// TestPropertyRoutesFollowUpdates: only what holds now decides, never the order in which it
-// came.
+// TestPropertyRoutesFollowUpdates: the desired objects depend only on the current routes, not on
+// the order of updates.
 func TestPropertyRoutesFollowUpdates(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e, got := newTestEgress(testConfig())
@@ -270,7 +270,7 @@ func TestPropertyRoutesFollowUpdates(t *testing.T) {
 	})
 }
 
-// The routes reported for a peer are those of any of its ASBRs.
+// The reported state of a peer's route combines the routes of all its ASBRs.
 func TestEgressReportsRouteChanges(t *testing.T) {
 	e, _ := newTestEgress(testConfig())
 	var got []string
@@ -288,7 +288,7 @@ func TestEgressReportsRouteChanges(t *testing.T) {
 	}
 	check(t, got,
 		"0 2001:db8:c::/64 2",
-		"0 2001:db8:c::/64 1", // only the drained one is left
+		"0 2001:db8:c::/64 1", // only the draining path remains
 		"0 2001:db8:c::/64 2", "0 2001:db8:c::/64 1", "0 2001:db8:c::/64 0")
 }
 

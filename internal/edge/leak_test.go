@@ -15,8 +15,8 @@ import (
 
 // TestNoPacketLeavesUnannounced: after each of many random changes, with all policy rules and with
 // any one of them or of the routes deleted by another program, a packet from an EPE address is
-// dropped or encapsulated to a SID by which the peer of that address has a route to its destination.
-// Only packets for the link itself take the main table.
+// dropped or encapsulated to a SID of a route of that address's peer to the destination. Only
+// packets to on-link destinations use the main table.
 func TestNoPacketLeavesUnannounced(t *testing.T) {
 	config := testConfig()
 	onLink := route.Route{Table: route.MainTable, Dst: config.Prefix, Link: config.Interface}
@@ -39,7 +39,7 @@ func TestNoPacketLeavesUnannounced(t *testing.T) {
 			}
 			return false
 		}
-		// verify checks all packets in a kernel without one of the objects.
+		// verify checks all packets in a kernel from which one object was deleted.
 		verify := func(without route.Key) {
 			kernel := iter.Seq[route.Object](func(yield func(route.Object) bool) {
 				for _, o := range []route.Object{onLink, bestPath} {
@@ -76,7 +76,7 @@ func TestNoPacketLeavesUnannounced(t *testing.T) {
 			if rapid.IntRange(0, 3).Draw(t, "kind") == 0 {
 				l := netip.PrefixFrom(netip.MustParseAddr(rapid.SampledFrom(sids).Draw(t, "locator")), 32).Masked()
 				lost[l] = !lost[l]
-				e.locator(locator(l.String(), true)) // what was never there cannot be lost
+				e.locator(locator(l.String(), true)) // only a known locator can be lost
 				e.locator(locator(l.String(), !lost[l]))
 			} else {
 				i := rapid.IntRange(0, len(sids)-1).Draw(t, "route")

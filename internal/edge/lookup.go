@@ -10,7 +10,7 @@ import (
 	"github.com/tabane/tabane/internal/vpn"
 )
 
-// Routes says how a destination is reached.
+// Routes are the paths to a destination.
 type Routes struct {
 	Destination netip.Prefix `json:"destination"`
 	// EPE are the paths through each egress peer.
@@ -30,7 +30,8 @@ type EPERoute struct {
 	SID    netip.Addr   `json:"sid,omitzero"`
 }
 
-// Routes looks a destination up. VPN routes are those of the EPE Routes, and of rd if it is valid.
+// Routes looks up a destination. The VPN routes returned are those of the EPE Routes, and those of
+// rd if it is valid.
 func (e *Edge) Routes(ctx context.Context, dst netip.Prefix, rd vpn.ID) (any, error) {
 	r := Routes{Destination: dst}
 	var rds []vpn.ID
@@ -83,7 +84,7 @@ func (e *egress) lookup(p *peer, dst netip.Prefix) []EPERoute {
 	return all
 }
 
-// preference says why compare prefers a to b.
+// preference returns the reason why compare prefers a to b.
 func (a hop) preference(b hop) string {
 	if a.draining != b.draining {
 		return "an ASBR that is not draining"
@@ -91,10 +92,10 @@ func (a hop) preference(b hop) string {
 	return fmt.Sprintf("lower RD (%s < %s)", a.rd, b.rd)
 }
 
-// Connections are the subflows of some connections.
+// Connections is the result of Edge.Connections.
 type Connections struct {
-	// Connections is the number of all, of which the subflows of at most as many as asked for are
-	// shown.
+	// Connections is the number of all connections; Subflows contains those of at most limit
+	// connections.
 	Connections int       `json:"connections"`
 	Subflows    []Subflow `json:"subflows"`
 }
@@ -104,7 +105,7 @@ type Subflow struct {
 	Connection string         `json:"connection"`
 	Client     netip.AddrPort `json:"client"`
 	Address    netip.Addr     `json:"address"`
-	// Egress is the peer, or "best path" on the default address.
+	// Egress is the name of the egress peer, or "best path" on the default address.
 	Egress  string `json:"egress"`
 	Backup  bool   `json:"backup"`
 	Stalled bool   `json:"stalled"`

@@ -12,16 +12,17 @@ import (
 )
 
 // retainRoutes is how long routes are retained without a session to any reflector. Reflectors do
-// not forward: the routes that were valid then are better than none.
+// not forward packets, so the last known routes are better than none.
 const retainRoutes = time.Hour
 
-// locators are the routes to the ASBRs' locators and SIDs. When an ASBR fails, the route to its
-// locator is withdrawn in one message, long before the last of its EPE Routes. When it loses an
-// egress peer, it advertises the peer's SID with the community BLACKHOLE (RFC 7999).
+// locators are the routes to the ASBRs' locators and SIDs. If an ASBR fails, the route to its
+// locator is withdrawn in one message, long before the last of its EPE Routes. If it loses the
+// session with an egress peer, it advertises the peer's SID with the community BLACKHOLE (RFC
+// 7999).
 type locators struct {
-	known map[netip.Prefix]bool // have a route
-	dead  map[netip.Prefix]bool // have one with BLACKHOLE; true when there was another route before
-	lost  map[netip.Prefix]bool // had a route
+	known map[netip.Prefix]bool // prefixes with a route
+	dead  map[netip.Prefix]bool // prefixes with a BLACKHOLE route; true if they had another route
+	lost  map[netip.Prefix]bool // prefixes that had a route
 }
 
 func newLocators() locators {
@@ -33,8 +34,8 @@ func (l *locators) clone() locators {
 }
 
 // reaches reports whether the SID is reachable according to BGP: it is not when its longest
-// matching route has BLACKHOLE, or was withdrawn and no other matches. A locator that BGP never had
-// may be routed by an IGP.
+// matching route has BLACKHOLE, or was withdrawn and no other matches. A locator that was never in
+// BGP may be routed by an IGP.
 func (l *locators) reaches(sid netip.Addr) bool {
 	known := longest(l.known, sid)
 	if longest(l.dead, sid) > known {
@@ -94,7 +95,7 @@ func (e *egress) locator(p bgp.UnicastPath) {
 		return
 	}
 	if len(p.ASPath) > 0 {
-		return // from another AS, which has nothing to say about our locators
+		return // ignore routes to our locators from another AS
 	}
 	l := &e.locators
 	old := l.clone()
@@ -118,8 +119,8 @@ func (e *egress) locator(p bgp.UnicastPath) {
 	}
 }
 
-// drop deletes the nexthop objects of unreachable SIDs at once. The kernel deletes the routes that
-// use them in the same operation, while updating a full table takes longer.
+// drop flushes the deletion of the nexthop objects of unreachable SIDs at once. The kernel deletes
+// the routes that use them in the same operation, while updating a full table takes longer.
 func (e *egress) drop(was *locators) {
 	dropped := false
 	for addr, s := range e.sids {
@@ -133,7 +134,7 @@ func (e *egress) drop(was *locators) {
 	}
 }
 
-// hops returns the paths to a prefix through a peer, best first, with the current path under key.
+// hops returns the paths to a prefix through a peer, best first, with now as the path of key.
 func (e *egress) hops(p *peer, key pathKey, now path) []hop {
 	hops := without(p.routes[key.prefix], key.rd)
 	if e.locators.reaches(now.sid) {
@@ -155,8 +156,8 @@ func (p *peer) count(old, now pathmanager.RouteState) {
 	}
 }
 
-// endpoints returns what the kernel's path manager announces. A peer whose routes are all draining
-// is a backup, so that nothing is in flight when they are withdrawn.
+// endpoints returns the endpoints for the kernel's path manager. A peer whose routes are all
+// draining becomes a backup, so that no data is in flight when they are withdrawn.
 func (e *Edge) endpoints() []mptcp.Endpoint {
 	all := make([]mptcp.Endpoint, len(e.egress.peers))
 	for i, p := range e.egress.peers {

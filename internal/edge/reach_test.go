@@ -51,7 +51,8 @@ func TestLostLocatorRemovesRoutes(t *testing.T) {
 	absent, present := fmt.Sprint(0, client, pathmanager.RouteAbsent), fmt.Sprint(0, client, pathmanager.RoutePresent)
 	check(t, reported, absent, present, absent, present)
 
-	// What is withdrawn meanwhile does not come back, and what is announced meanwhile waits.
+	// A route withdrawn while its locator is lost is not restored; a route received in that
+	// time is pending.
 	e.locator(locator("fc00:1::/32", false))
 	gone := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")
 	gone.Withdrawn = true
@@ -69,8 +70,8 @@ func TestLostLocatorRemovesRoutes(t *testing.T) {
 	}
 }
 
-// TestLocatorFromAnotherAS: a route to a locator or SID that was received from another AS neither
-// loses nor restores one.
+// TestLocatorFromAnotherAS: a route to a locator or SID that was received from another AS has no
+// effect on reachability.
 func TestLocatorFromAnotherAS(t *testing.T) {
 	foreign := func(prefix string, there bool, communities ...uint32) bgp.UnicastPath {
 		p := locator(prefix, there)
@@ -185,8 +186,8 @@ func TestDrainedASBRIsLeastPreferred(t *testing.T) {
 	}
 }
 
-// BenchmarkLostLocator: an ASBR with 100,000 routes dies. One operation is what the edge decides
-// about all of them.
+// BenchmarkLostLocator: an ASBR with 100,000 routes fails. One operation is the withdrawal of its
+// locator, with the updates of all routes.
 func BenchmarkLostLocator(b *testing.B) {
 	const routes = 100_000
 	for b.Loop() {
@@ -207,8 +208,7 @@ func BenchmarkLostLocator(b *testing.B) {
 	}
 }
 
-// TestLostLocatorIsUrgent: the kernel loses the nexthop object before anything else is thought
-// about.
+// TestLostLocatorIsUrgent: the nexthop object is deleted from the kernel before routes are updated.
 func TestLostLocatorIsUrgent(t *testing.T) {
 	e, w := newTestEgress(testConfig())
 	e.locator(locator("fc00:1::/32", true))
@@ -228,7 +228,7 @@ func TestLostLocatorIsUrgent(t *testing.T) {
 			t.Errorf("%d nexthop objects of the other ASBR, want 1", others)
 		}
 	}
-	e.locator(locator("fc00:3::/32", true)) // nobody's
+	e.locator(locator("fc00:3::/32", true)) // not a locator of any route
 	e.locator(locator("fc00:3::/32", false))
 	e.locator(locator("fc00:1::/32", false))
 	e.locator(locator("fc00:1::/32", false))
@@ -237,8 +237,8 @@ func TestLostLocatorIsUrgent(t *testing.T) {
 	}
 }
 
-// TestLostSID: an ASBR withdraws one of its SIDs and advertises it again. Its other SIDs
-// stay.
+// TestLostSID: an ASBR withdraws one of its SIDs and advertises it again. Its other SIDs remain
+// reachable.
 func TestLostSID(t *testing.T) {
 	e, w := newTestEgress(testConfig())
 	e.locator(locator("fc00:1::/32", true))
@@ -263,7 +263,7 @@ func TestLostSID(t *testing.T) {
 		e.locator(lost)
 		there("lost", 0, 1)
 	}
-	// Routes that come meanwhile wait.
+	// Routes received while the SID is lost are pending.
 	more := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")
 	more.Prefix = netip.MustParsePrefix("2001:db8:d::/64")
 	if err := e.update(more); err != nil {
@@ -277,7 +277,7 @@ func TestLostSID(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(t, w.lines(""), full...)
-	// A SID is lost with its locator, and is not back before both are.
+	// A SID is lost with its locator, and is reachable again only when both have a route.
 	e.locator(lost)
 	e.locator(locator("fc00:1::/32", false))
 	there("all lost", 0, 0)
@@ -288,7 +288,7 @@ func TestLostSID(t *testing.T) {
 	there("the SID is lost", 0, 1)
 	e.locator(back)
 	check(t, w.lines(""), full...)
-	// A route for a part of the locator may go without harm.
+	// The withdrawal of a more specific route of the locator has no effect.
 	e.locator(locator("fc00:1:1::/48", true))
 	e.locator(locator("fc00:1:1::/48", false))
 	there("the locator's route is there", 1, 1)

@@ -16,8 +16,8 @@ import (
 	"github.com/tabane/tabane/internal/route"
 )
 
-// movingFor is how long the routes of a removed peer are draining, and closingFor how long its
-// subflows have to close before its address and rules are removed.
+// movingFor is how long the routes of a removed peer are draining. closingFor is the time for its
+// subflows to close before its address and rules are removed.
 const (
 	movingFor  = time.Second
 	closingFor = time.Second
@@ -29,7 +29,7 @@ type changes struct {
 	neighbors bgp.Changes
 }
 
-// difference returns the changes from one configuration to another, or the faults of what cannot
+// difference returns the changes from one configuration to another, or faults for keys that cannot
 // change while the edge runs.
 func difference(old, now *Config) (changes, fault.List) {
 	var faults fault.List
@@ -53,7 +53,7 @@ func difference(old, now *Config) (changes, fault.List) {
 	}, nil
 }
 
-// lines describes the changes, one in each line.
+// lines returns a description of the changes, one per line.
 func (c changes) lines() []string {
 	return append(c.peers.Lines("egress peer"), c.neighbors.Lines()...)
 }
@@ -87,7 +87,8 @@ func (e *Edge) Reload(now Config) ([]string, error) {
 	if e.paths != nil && !e.paths.Fits(addresses) {
 		return nil, errors.New("too many EPE addresses since the start; a restart is needed")
 	}
-	// A policy that rejects on-link prefixes precedes the peers that these belong to.
+	// Import policies must reject on-link prefixes before the peers of these prefixes are
+	// added.
 	if err := e.daemon.ChangeNeighbors(ctx, old.neighbors(), now.neighbors()); err != nil {
 		return nil, err
 	}
@@ -98,7 +99,8 @@ func (e *Edge) Reload(now Config) ([]string, error) {
 	return c.lines(), nil
 }
 
-// removePeers removes egress peers in steps, so that nothing is in flight on their paths at the end.
+// removePeers removes egress peers in steps, so that no data is in flight on their paths when they
+// are removed.
 func (e *Edge) removePeers(ctx context.Context, names []string) {
 	if len(names) == 0 {
 		return
@@ -205,7 +207,7 @@ func (e *Edge) addPeers(ctx context.Context, names []string, now *Config) error 
 	return err
 }
 
-// newIndex returns the index of a new peer: that of the path manager, if it is ours.
+// newIndex returns the index of a new peer, assigned by the user-space path manager if it is used.
 func (e *Edge) newIndex(p Peer) int {
 	if e.paths != nil {
 		return e.paths.AddPeer(pathmanager.Peer{Address: p.Address, Backup: p.Backup})

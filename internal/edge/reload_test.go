@@ -69,8 +69,8 @@ func TestDifference(t *testing.T) {
 	}
 }
 
-// TestRemovedPeer: the routes of a removed peer go at once, its rules only when it is freed, and the next peer takes their
-// priorities.
+// TestRemovedPeer: the routes of a removed peer are removed at once, its rules only when it is
+// freed; the next peer reuses their priorities.
 func TestRemovedPeer(t *testing.T) {
 	config := reloadConfig(t)
 	kernel := fakeDesired{}
