@@ -6,9 +6,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Block silently drops everything that the link is to send from now on: the link stays up, and no
-// error is returned to forwarded traffic. (Sockets of this host see local congestion.) Packets that
-// are queued in a token bucket filter of SetRate are still sent. SetRate and ClearRate end it. It
+// Block silently drops all packets that the link would send: the link stays up, and no error is
+// returned to forwarded traffic. (Sockets of this host see local congestion.) Packets that are
+// queued in a token bucket filter of SetRate are still sent. SetRate and ClearRate end it. It
 // returns a *feature.Error when the kernel has no TBF.
 func Block(link string) error {
 	if err := block(link); err != nil {
@@ -34,6 +34,6 @@ func block(name string) error {
 	return refusal(netlink.QdiscReplace(tbf))
 }
 
-// noRoom is the length of a queue, in bytes, that no packet fits into. 0 would leave the queue as
-// it was.
+// noRoom is a queue limit in bytes that no packet fits into. A limit of 0 would not change the
+// queue.
 const noRoom = 1

@@ -31,7 +31,7 @@ func redirect(link, through string) error {
 	if err != nil {
 		return err
 	}
-	// What comes in first: nothing that was sent may find no way back.
+	// Redirect received packets first, so that replies to sent packets are not lost.
 	if err := mirred(t, netlink.HANDLE_MIN_INGRESS, l, netlink.TCA_INGRESS_REDIR); err != nil {
 		return err
 	}
@@ -73,11 +73,10 @@ func endRedirect(name string) error {
 	return nil
 }
 
-// priority is that of the filters of Redirect.
+// priority is the priority of the filters of Redirect.
 const priority = 1
 
-// mirred makes a filter that takes all packets at one hook of a link and gives them to another
-// link.
+// mirred adds a filter that redirects all packets at one hook of a link to another link.
 func mirred(at netlink.Link, hook uint32, to netlink.Link, how netlink.MirredAct) error {
 	classify := &netlink.GenericQdisc{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: at.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT},

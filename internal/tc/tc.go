@@ -31,8 +31,8 @@ type Rate struct {
 	// largest packet, or that packet would never be sent. 0 means DefaultBurst, but no less than
 	// one packet.
 	Burst unit.Size
-	// Queue is the longest time that a packet waits before the next is dropped. 0 means
-	// DefaultQueue.
+	// Queue is the maximum queueing delay of a packet; packets that would exceed it are
+	// dropped. 0 means DefaultQueue.
 	Queue time.Duration
 }
 
