@@ -12,21 +12,22 @@ const (
 	// that processes both at once handles the ADD_ADDR first, finds a subflow to the address, and
 	// then closes that.
 	removeHold = 50 * time.Millisecond
-	// answerTimeout is how long an address to which the client has had a subflow stays announced
-	// without one before it is withdrawn and announced again. It doubles up to answerTimeoutMax;
-	// after answerTries the client is left alone.
+	// answerTimeout is how long an address to which the client has had a subflow stays
+	// announced without one before it is withdrawn and announced again. It doubles up to
+	// answerTimeoutMax; after answerTries it is not announced to the client again.
 	answerTimeout    = time.Second
 	answerTimeoutMax = time.Minute
 	answerTries      = 10
 	// repeatAfter is how long an address to which the client has had no subflow stays announced
-	// before the announcement is repeated. It doubles; after repeatTries the kernel's own
-	// retransmissions of ADD_ADDR have to do. The first is easily lost: a provider may advertise a
-	// route before its hardware forwards, and BGP's best path, which carries the announcement, has
-	// moved there already.
+	// before the announcement is repeated. It doubles; after repeatTries only the kernel
+	// retransmits ADD_ADDR. The first is easily lost: a provider may advertise a route before
+	// its hardware forwards, and BGP's best path, on which the announcement is sent, may
+	// already use that route.
 	repeatAfter = 50 * time.Millisecond
 	repeatTries = 3
-	// holdDown is how long an address is not announced after a subflow to it stalled. It doubles up
-	// to holdDownMax, and starts again from holdDown once a subflow has lasted for holdDownReset.
+	// holdDown is how long an address is not announced after a subflow to it stalled. It
+	// doubles up to holdDownMax, and is reset to holdDown after a subflow has been established
+	// for holdDownReset.
 	holdDown      = time.Second
 	holdDownMax   = time.Minute
 	holdDownReset = 30 * time.Second
@@ -41,40 +42,40 @@ type connection struct {
 	announcements []announcement
 }
 
-// subflow is a subflow of a connection; peer is -1 on the default address.
+// subflow is a subflow of a connection; peer is -1 if it is on the default address.
 type subflow struct {
 	local, remote netip.AddrPort
 	peer          int
 	initial       bool // opened by MP_CAPABLE (RFC 8684 section 3.1)
 	backup        bool // as requested
-	uncertain     bool // the kernel may have refused backup
+	uncertain     bool // the kernel may have rejected the priority
 	stalled       bool // makes no progress while others do
 	closing       bool // destruction was requested
-	// drained: when it was sampled last it was a backup with nothing unacknowledged.
+	// drained is set if it was a backup without unacknowledged data in its last sample.
 	drained bool
-	// parked: its route is gone, and it is kept as an unused backup until it can be closed without
-	// reinjection.
+	// parked is set if its route was withdrawn and it is kept as an unused backup until it can
+	// be closed without reinjection.
 	parked       bool
-	queued       uint32    // unacknowledged bytes when it was sampled last
-	sampled      time.Time // when that was
-	standbyUntil time.Time // a backup until then, and until nothing is queued
+	queued       uint32    // unacknowledged bytes in the last sample
+	sampled      time.Time // time of the last sample
+	standbyUntil time.Time // a backup until this time and until nothing is queued
 	since        time.Time // established
 }
 
 // announcement is the state of one EPE address on one connection.
 type announcement struct {
-	id         uint8 // address ID on this connection; the kernel may have chosen another than the peer's
+	id         uint8 // address ID on this connection; may differ from the peer's
 	announced  bool
 	uncertain  bool      // a previous instance may have announced it
 	since      time.Time // when it was announced, or when its last subflow was closed
 	used       bool      // the client has, had, or may have had a subflow to it
-	unanswered int       // announcements in a row that led to no subflow
-	stalls     int       // stalls in a row
-	notBefore  time.Time // no announcement before
-	timer      time.Time // when it is reconciled next, zero when no timer is set
+	unanswered int       // consecutive announcements without a subflow
+	stalls     int       // consecutive stalls
+	notBefore  time.Time // earliest time of the next announcement
+	timer      time.Time // next reconciliation, zero if no timer is set
 }
 
-// joined notes that the client has a subflow to the address.
+// joined records that the client has a subflow to the address.
 func (a *announcement) joined(id uint8) {
 	if id != 0 {
 		a.id = id
@@ -82,12 +83,12 @@ func (a *announcement) joined(id uint8) {
 	a.announced, a.used, a.unanswered, a.notBefore = true, true, 0, time.Time{}
 }
 
-// timeout is how long an announcement may remain unanswered.
+// timeout returns how long an announcement may remain unanswered.
 func (a *announcement) timeout() time.Duration {
 	return backoff(answerTimeout, answerTimeoutMax, a.unanswered)
 }
 
-// backoff doubles first n times, up to most.
+// backoff returns first doubled n times, at most most.
 func backoff(first, most time.Duration, n int) time.Duration {
 	return min(most, first<<min(n, 16))
 }
@@ -101,7 +102,7 @@ func (c *connection) find(local, remote netip.AddrPort) *subflow {
 	return nil
 }
 
-// add returns the subflow, which is added if it is unknown.
+// add returns the subflow and adds it if it is unknown.
 func (c *connection) add(local, remote netip.AddrPort) *subflow {
 	if s := c.find(local, remote); s != nil {
 		return s
@@ -115,8 +116,8 @@ func (c *connection) add(local, remote netip.AddrPort) *subflow {
 	return s
 }
 
-// subflowClosed removes a subflow. If the client closed it although the route is there, its address
-// is announced again after a while, unless the whole connection is closed.
+// subflowClosed removes a subflow. If the client closed it although the route is present, its
+// address is announced again after a delay, unless the whole connection is closed.
 func (c *connection) subflowClosed(local, remote netip.AddrPort) {
 	m := c.machine
 	for i, s := range c.subflows {
@@ -136,8 +137,9 @@ func (c *connection) subflowClosed(local, remote netip.AddrPort) {
 	}
 }
 
-// addresses returns how many addresses are announced to the client, and to how many of these it has
-// a subflow. Those that were announced less than answerTimeout ago and have none are not counted.
+// addresses returns the number of addresses announced to the client, and the number of these to
+// which it has a subflow. Addresses without a subflow that were announced less than answerTimeout
+// ago are not counted.
 func (c *connection) addresses() (joined, announced int) {
 	for i := range c.announcements {
 		here, _ := c.on(i)
@@ -162,7 +164,7 @@ func (c *connection) reconcileAll() {
 	}
 }
 
-// reconcile announces or withdraws a peer's address as its route demands.
+// reconcile announces or withdraws a peer's address according to its route.
 func (c *connection) reconcile(peer int) {
 	m, a := c.machine, &c.announcements[peer]
 	state := m.peers[peer].state(c.client)
@@ -187,8 +189,8 @@ func (c *connection) reconcile(peer int) {
 	case a.announced && m.now.Before(a.since.Add(a.timeout())):
 		m.schedule(c, peer, a.since.Add(a.timeout()))
 	case a.announced:
-		// The client missed that its last subflow was closed, and so finds the address in use; or
-		// it missed the address.
+		// Either the client did not receive the close of its last subflow, and considers
+		// the address in use, or it did not receive the ADD_ADDR.
 		a.unanswered++
 		c.removeAddress(a)
 		m.schedule(c, peer, a.notBefore)
@@ -228,7 +230,7 @@ func (c *connection) repeat(peer int) {
 	c.repeat(peer)
 }
 
-// setPriority requests the priority that a subflow is to have, unless it has it.
+// setPriority requests the desired priority of a subflow, unless the subflow already has it.
 func (c *connection) setPriority(s *subflow) {
 	backup := s.stalled || s.parked
 	if s.peer >= 0 {
@@ -251,8 +253,8 @@ func (c *connection) removeAddress(a *announcement) {
 	a.notBefore = c.machine.now.Add(removeHold)
 }
 
-// on returns the subflows on a peer's address, and whether the connection has others that can carry
-// data.
+// on returns the subflows on a peer's address, and whether the connection has other subflows that
+// can carry data.
 func (c *connection) on(peer int) (here []*subflow, elsewhere bool) {
 	for _, s := range c.subflows {
 		switch {
@@ -267,8 +269,8 @@ func (c *connection) on(peer int) (here []*subflow, elsewhere bool) {
 }
 
 // withdraw removes a peer's address from a connection and closes the subflows on it, unless the
-// connection has no others. The address comes first: destroying a subflow makes the kernel forget
-// it.
+// connection has no others. The address is removed first, because the kernel deletes its ID when a
+// subflow is destroyed.
 func (c *connection) withdraw(peer int) {
 	a := &c.announcements[peer]
 	here, elsewhere := c.on(peer)
@@ -291,7 +293,7 @@ func (c *connection) withdraw(peer int) {
 	}
 }
 
-// closeIdle closes one of the idle subflows on EPE addresses, if there is one.
+// closeIdle closes one of the idle subflows on EPE addresses, if any.
 func (c *connection) closeIdle(idle []mptcp.Ends) {
 	for _, ends := range idle {
 		s := c.find(ends.Local, ends.Remote)
@@ -313,7 +315,7 @@ func (c *connection) resync(list []mptcp.Subflow) {
 		s := c.find(l.Local, l.Remote)
 		if s == nil {
 			s = c.add(l.Local, l.Remote)
-			s.since = time.Time{} // unknown, so long ago
+			s.since = time.Time{} // unknown; treated as long established
 		}
 		s.initial, s.backup, s.uncertain = !l.Joined, l.BackupHere, false
 		if s.peer >= 0 && l.Joined && !s.closing {
@@ -326,7 +328,7 @@ func (c *connection) resync(list []mptcp.Subflow) {
 		}
 	}
 	for i := range c.announcements {
-		// A subflow may have been established and closed unseen.
+		// A subflow may have been established and closed between dumps.
 		if a := &c.announcements[i]; a.announced && !a.used {
 			a.used = true
 			m.schedule(c, i, m.now.Add(a.timeout()))
@@ -334,7 +336,7 @@ func (c *connection) resync(list []mptcp.Subflow) {
 	}
 }
 
-// undo reverts the state that a refused request would have changed, and schedules another decision.
+// undo reverts the state change of a rejected request, and schedules a reconciliation.
 func (c *connection) undo(r mptcp.Request) {
 	m := c.machine
 	at := m.now.Add(retryAfter)
@@ -343,7 +345,7 @@ func (c *connection) undo(r mptcp.Request) {
 	switch r := r.(type) {
 	case mptcp.Announce:
 		if i, ok := m.byAddress[r.Address]; ok {
-			// A removal before it may have been refused too.
+			// A preceding RemoveAddress may have been rejected too.
 			a := &c.announcements[i]
 			a.announced, a.uncertain, a.notBefore = false, true, at
 			m.schedule(c, i, at)

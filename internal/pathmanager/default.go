@@ -6,21 +6,21 @@ import (
 )
 
 // The subflow on the default address follows BGP's best path, which leads to one of the egress
-// peers. On a connection that has a subflow to each of them it adds no path but a second subflow on
-// one: twice the share of that path's bottleneck (RFC 6356 section 1), and simultaneous losses on
-// both. When the path fails, the kernel reinjects what is in flight on it on the others, and this
-// subflow then retransmits all of it over the next best path, because nothing makes the kernel drop
-// what it has queued.
+// peers. On a connection that has a subflow to each of them it adds no path, only a second subflow
+// on one path: twice the share of that path's bottleneck (RFC 6356 section 1), and simultaneous
+// losses on both. When the path fails, the kernel reinjects its data in flight on the other
+// subflows, and this subflow then also retransmits all of it over the next best path, because the
+// kernel does not drop its send queue.
 
 // warmUp is how long a subflow to an EPE address shares the load with the one on the default
-// address: it starts with the initial window when the other has completed slow start.
+// address: it starts with the initial window, whereas the other has completed slow start.
 const warmUp = time.Second
 
-// defaultRedundant reports whether a subflow on the default address is to be a backup: the client
+// defaultRedundant reports whether a subflow on the default address should be a backup: the client
 // has, or had, a subflow to every egress peer with a route, and those to at least two of them carry
-// data, so that a stall of one shows in the progress of the other. It remains a backup while one is
-// left: the failure of the other may have hit the best path too. A client that did not join all
-// addresses may need the best path.
+// data, so that a stall of one is detected by the progress of the other. It remains a backup while
+// one of them is left, because the failure of the other may also affect the best path. A client
+// that did not join all addresses may need the best path.
 func (c *connection) defaultRedundant(s *subflow) bool {
 	m := c.machine
 	if m.shareDefault {
@@ -58,18 +58,18 @@ func (c *connection) setDefaultPriority() {
 }
 
 const (
-	// standbyFor is how long a subflow on the default address is on standby: some retransmission
-	// timeouts.
+	// standbyFor is how long a subflow on the default address is on standby: several
+	// retransmission timeouts.
 	standbyFor = time.Second
 	// standbyMore is the extension while it still has data queued.
 	standbyMore = 100 * time.Millisecond
 )
 
-// standby makes the subflows on the default address that have data queued backups for a while, if
-// the connection has a subflow to an egress peer other than the lost one. What withdrew the peer's
-// route withdrew BGP's best path too, if that led there, and nothing should be reinjected on a
-// subflow that changes its path and has lost its flight. It costs nothing: the next best path leads
-// to an egress peer that has a subflow as well.
+// standby temporarily makes the subflows on the default address that have data queued backups, if
+// the connection has a subflow to an egress peer other than the lost one. If BGP's best path used
+// the lost peer, it was withdrawn with the peer's route, and no data should be reinjected on a
+// subflow that changes its path and has lost its data in flight. Throughput is not reduced: the
+// next best path uses an egress peer that has a subflow as well.
 func (c *connection) standby(lost int) {
 	other := func(s *subflow) bool { return s.peer >= 0 && s.peer != lost && !s.closing && !s.backup }
 	if !slices.ContainsFunc(c.subflows, other) {
@@ -84,8 +84,8 @@ func (c *connection) standby(lost int) {
 	}
 }
 
-// onStandby reports whether a subflow remains on standby. What it has queued probes its path: until
-// that is acknowledged, new data would wait behind it.
+// onStandby reports whether a subflow remains on standby. Its queued data probes the path: until it
+// is acknowledged, new data would be queued behind it.
 func (c *connection) onStandby(s *subflow) bool {
 	now := c.machine.now
 	switch {

@@ -8,7 +8,7 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
-// newReached is a connection with a subflow to each of two peers.
+// newReached returns a path manager and a connection with a subflow to each of two peers.
 func newReached(backupB bool) *managed {
 	m := newManaged(backupB)
 	m.setRoute(0, "::/0", RoutePresent)
@@ -25,7 +25,8 @@ func TestTheBestPathIsABackupWhereAllPeersAreReached(t *testing.T) {
 	m.pass(time.Millisecond)
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
 
-	// It stays so while one of the others is lost and comes back, by routes or by an alarm.
+	// It remains a backup while one of the others is lost and restored, by routes or by a
+	// stall.
 	m.setRoute(0, "::/0", RouteAbsent)
 	m.pass(time.Minute)
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
@@ -41,7 +42,7 @@ func TestTheBestPathIsABackupWhereAllPeersAreReached(t *testing.T) {
 		t.Errorf("%d priorities changed, want 1", m.counts.Backup)
 	}
 
-	// It carries when no other is to.
+	// It carries data when all others are backups.
 	m.setRoute(0, "::/0", RouteDraining)
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a*", "2001:db8:1::b")
 	m.setRoute(1, "::/0", RouteDraining)
@@ -99,8 +100,8 @@ func TestTheBestPathSharesWhereItMayAddAPath(t *testing.T) {
 	})
 }
 
-// TestDefaultSubflowStandsBy: BGP's best path went as well, perhaps, and what is sent again
-// must not go there.
+// TestDefaultSubflowStandsBy: BGP's best path may have been withdrawn as well, so data must not be
+// reinjected on its subflow.
 func TestDefaultSubflowStandsBy(t *testing.T) {
 	m := newReached(false)
 	m.shareDefault = true
@@ -112,7 +113,7 @@ func TestDefaultSubflowStandsBy(t *testing.T) {
 	check(t, m.fakeKernel.log[:1], "set backup true on subflow [2001:db8:1::10]:80 to [2001:db8:c::10]:40000 of connection 00000001")
 	m.pass(standbyFor - time.Millisecond)
 	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::b")
-	// It holds something still, such as what a hole swallows.
+	// It still has data queued, for example data that a blackhole drops.
 	for range 30 {
 		m.look(busy)
 		m.pass(standbyMore)
@@ -121,7 +122,7 @@ func TestDefaultSubflowStandsBy(t *testing.T) {
 	m.look(map[string]uint32{addressB: 100_000})
 	m.pass(standbyMore)
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b")
-	// It does not where nothing else is left, or nothing is on its way.
+	// There is no standby if no other subflow is left, or if nothing is in flight.
 	m.look(busy)
 	m.setRoute(1, "::/0", RouteAbsent)
 	check(t, m.on(1), "2001:db8:1::10")
@@ -134,8 +135,7 @@ func TestDefaultSubflowStandsBy(t *testing.T) {
 	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b")
 }
 
-// TestStandbyEndsWithoutSamples: alone it is not looked at, and nothing is known of
-// what it delivers.
+// TestStandbyEndsWithoutSamples: a single subflow is not sampled, so its progress is unknown.
 func TestStandbyEndsWithoutSamples(t *testing.T) {
 	m := newReached(false)
 	m.shareDefault = true

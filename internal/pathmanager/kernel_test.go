@@ -24,11 +24,10 @@ import (
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
 
-// lan is the interface of both hosts of a site.
+// lan is the name of the interface of both hosts of a site.
 const lan = "lan"
 
-// site is a server and a client in namespaces of their own, on one link, the server with all
-// addresses.
+// site is a server and a client in separate namespaces on one link; the server has all addresses.
 type site struct {
 	t              testing.TB
 	server, client string
@@ -113,7 +112,7 @@ func (s *site) wire() {
 	}
 }
 
-// connect opens a connection to the default address over which a byte has passed each way.
+// connect opens a connection to the default address and sends a byte in each direction.
 func (s *site) connect() (client, server net.Conn) {
 	s.t.Helper()
 	var err, acceptErr error
@@ -173,7 +172,7 @@ func offerAll(l *Manager, peer int, state RouteState) {
 	})
 }
 
-// until waits until as many subflows as wanted are on the peer's address.
+// until waits until the number of subflows on the peer's address equals want.
 func (s *site) until(peer, want int) {
 	s.t.Helper()
 	got := 0
@@ -209,8 +208,8 @@ func TestPathsInTheKernel(t *testing.T) {
 	s.until(0, 1)
 	stop()
 
-	// Killed, and started again without knowing any route: what exists goes on and is managed
-	// again.
+	// Kill the manager and start another without routes: existing connections continue and are
+	// managed again.
 	second, stop := s.manage()
 	defer stop()
 	client2, server2 := s.connect()
@@ -226,8 +225,8 @@ func TestPathsInTheKernel(t *testing.T) {
 	exchange(t, client2, server2)
 }
 
-// TestMaintenanceInTheKernel takes an egress peer's routes away in two steps, as a border router in
-// maintenance does, while a download fills the link.
+// TestMaintenanceInTheKernel withdraws an egress peer's routes in two steps, as a border router
+// before maintenance, while a download fills the link.
 func TestMaintenanceInTheKernel(t *testing.T) {
 	s := newSite(t)
 	err := netns.Do(s.server, func() error {
@@ -267,7 +266,7 @@ func TestMaintenanceInTheKernel(t *testing.T) {
 	defer writer.Wait()
 	defer server.Close()
 	defer enough.Store(true)
-	// on reports what the path manager knows of the subflow to the first peer.
+	// on returns a condition on the path manager's state of the subflow to the first peer.
 	on := func(ok func(*subflow) bool) func() bool {
 		return func() bool {
 			answer := make(chan bool)
@@ -289,7 +288,7 @@ func TestMaintenanceInTheKernel(t *testing.T) {
 	eventually(t, "the subflow is a backup without data", on(func(sub *subflow) bool { return sub.drained }))
 	offerAll(l, 0, RouteAbsent)
 	eventually(t, "the subflow is parked", func() bool { return l.Status().Parked == 1 })
-	// It works again when the route comes back.
+	// It is established again when the route is advertised again.
 	offerAll(l, 0, RoutePresent)
 	eventually(t, "the subflow carries data again", on(func(sub *subflow) bool { return !sub.backup && sub.queued > 0 }))
 	offerAll(l, 0, RouteDraining)

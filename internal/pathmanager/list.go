@@ -14,16 +14,17 @@ type Subflow struct {
 	// Token identifies the connection on this host (RFC 8684 section 3.2).
 	Token         uint32
 	Local, Remote netip.AddrPort
-	// Peer is the egress peer, an index into Options.Peers; -1 on the default address.
+	// Peer is the egress peer, an index into Options.Peers; -1 for the default address.
 	Peer int
-	// Backup, Stalled and Parked: it carries no data unless all others fail; it makes no progress;
-	// its route is gone and it is kept unused until it can be closed.
+	// Backup means that the subflow carries no data unless all others fail; Stalled, that it
+	// makes no progress; Parked, that its route was withdrawn and it is kept unused until it
+	// can be closed.
 	Backup, Stalled, Parked bool
 }
 
 // List returns the subflows of at most limit connections, in the order of their tokens, and the
 // number of all connections. Which connections it returns is arbitrary if there are more. ctx
-// bounds the wait for a Run that does not answer.
+// limits the wait for Run.
 func (m *Manager) List(ctx context.Context, limit int) (subflows []Subflow, connections int, err error) {
 	done := make(chan struct{})
 	m.post(func(time.Time) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 )
 
-// retryAfter is the delay before a request that the kernel refused is decided again.
+// retryAfter is the delay of the next reconciliation after the kernel rejected a request.
 const retryAfter = 200 * time.Millisecond
 
 // RouteState is the state of an egress peer's route to a prefix.
@@ -24,21 +24,22 @@ type RouteState uint8
 const (
 	RouteAbsent RouteState = iota
 	// RouteDraining still forwards but is about to be withdrawn (RFC 8326): existing subflows
-	// become backups, and no new ones are asked for.
+	// become backups, and the address is not announced to other clients.
 	RouteDraining
 	RoutePresent
 )
 
-// machine is the state machine of the path manager: events, routes, samples and time go in,
-// requests to the kernel come out. It does no I/O and is not safe for concurrent use.
+// machine is the state machine of the path manager: its inputs are events, routes, samples and
+// time, its outputs are requests to the kernel. It does no I/O and is not safe for concurrent use.
 //
 // The client chooses the initial subflow. On the default address it follows BGP's best path and is
 // kept, as a backup once the others cover all egress peers (see connection.defaultRedundant); on an
-// EPE address it is treated as any other subflow there. The last subflow of a connection is never
-// closed.
+// EPE address it is treated as any other subflow on that address. The last subflow of a connection
+// is never closed.
 type machine struct {
 	peers []*peer
-	// shareDefault: the subflow on the default address is never made a redundant backup.
+	// shareDefault disables making the subflow on the default address a backup when it is
+	// redundant.
 	shareDefault bool
 	byAddress    map[netip.Addr]int
 	conns        map[uint32]*connection
@@ -51,8 +52,8 @@ type machine struct {
 	counts   Counts
 	// parked are the connections with parked subflows.
 	parked map[*connection]bool
-	// complete: all routes are known, so that an address without a route is withdrawn. Before that,
-	// after a restart, an address is withdrawn only when its route is.
+	// complete is set once all routes are known; then an address without a route is withdrawn.
+	// Before that, after a restart, an address is withdrawn only when its route is withdrawn.
 	complete bool
 }
 
@@ -107,7 +108,7 @@ func (m *machine) addPeer(p Peer) {
 	}
 }
 
-// removePeer withdraws the address of a peer from all connections and forgets its routes.
+// removePeer withdraws the address of a peer from all connections and removes its routes.
 func (m *machine) removePeer(now time.Time, peer int) {
 	m.now = now
 	m.peers[peer].routes = bart.Table[RouteState]{}
@@ -167,8 +168,8 @@ func (m *machine) subflowEstablished(e mptcp.SubEstablished) {
 	i, ours := m.byAddress[e.Local.Addr()]
 	c := m.conns[e.Token]
 	if c == nil {
-		// Its establishment was not seen: the initial subflow was closed before this process
-		// started.
+		// No event of its establishment was received: the initial subflow was closed before
+		// this process started.
 		if !ours {
 			return
 		}
@@ -179,11 +180,12 @@ func (m *machine) subflowEstablished(e mptcp.SubEstablished) {
 		c.announcements[i].joined(e.LocalID)
 		m.schedule(c, -1, m.now.Add(warmUp))
 	}
-	// All of them: a subflow without a route may have been kept only because it was the last one.
+	// Reconcile all addresses: a subflow without a route may have been kept only because it was
+	// the last one.
 	c.reconcileAll()
 }
 
-// connection returns the connection with the token, which is added if it is unknown.
+// connection returns the connection with the token and adds it if it is unknown.
 func (m *machine) connection(token uint32, client netip.Addr) *connection {
 	if c := m.conns[token]; c != nil {
 		return c
@@ -273,10 +275,10 @@ func (m *machine) withdrawAll(now time.Time) {
 }
 
 // stalled applies a stall: the stalled subflows of a connection make no progress while others do.
-// Those on EPE addresses are closed, which makes the kernel reinject what all of them have in
-// flight, and their addresses are held down. The initial subflow becomes a backup until it makes
-// progress again. If it is the only one that stalled, an idle subflow is closed in its place and
-// announced again at once, because nothing else makes the kernel reinject soon.
+// Those on EPE addresses are closed, which makes the kernel reinject their data in flight, and
+// their addresses are held down. The initial subflow becomes a backup until it makes progress
+// again. If it is the only one that stalled, an idle subflow is closed in its place and announced
+// again at once, because nothing else makes the kernel reinject soon.
 func (m *machine) stalled(now time.Time, token uint32, stalled, idle []mptcp.Ends) {
 	m.now = now
 	c := m.conns[token]
@@ -324,7 +326,8 @@ func (m *machine) stalled(now time.Time, token uint32, stalled, idle []mptcp.End
 	}
 }
 
-// recovered applies the end of a stall. The addresses that are held down may work again too.
+// recovered applies the end of a stall. The hold-down of addresses ends, because their paths may
+// work again too.
 func (m *machine) recovered(now time.Time, token uint32, ends mptcp.Ends) {
 	m.now = now
 	c := m.conns[token]
@@ -345,8 +348,8 @@ func (m *machine) recovered(now time.Time, token uint32, ends mptcp.Ends) {
 	}
 }
 
-// resync applies a dump of all subflows: connections without any are removed, unknown ones are
-// added.
+// resync applies a dump of all subflows: connections without subflows are removed, unknown
+// connections are added.
 func (m *machine) resync(now time.Time, all []mptcp.Subflow) {
 	m.now = now
 	byToken := map[uint32][]mptcp.Subflow{}
@@ -449,8 +452,8 @@ func ends(r mptcp.Request) (local, remote netip.AddrPort) {
 	return netip.AddrPort{}, netip.AddrPort{}
 }
 
-// timer has an announcement reconciled; peer is -1 for the whole connection with the priorities of
-// its subflows.
+// timer triggers the reconciliation of an announcement; peer is -1 for the whole connection and the
+// priorities of its subflows.
 type timer struct {
 	at    time.Time
 	token uint32
@@ -473,7 +476,7 @@ func (m *machine) schedule(c *connection, peer int, at time.Time) {
 	if peer >= 0 {
 		a := &c.announcements[peer]
 		if !a.timer.IsZero() && !a.timer.After(at) {
-			return // it schedules the next one if need be
+			return // it schedules the next timer if necessary
 		}
 		a.timer = at
 	}

@@ -1,10 +1,10 @@
 // Package pathmanager is a user-space path manager for MPTCP servers (RFC 8684 section 3.4), based
 // on the kernel's generic netlink API: it announces an EPE address to a client while its egress
-// peer has a route to that client, withdraws it when the route is gone, and closes subflows whose
-// path drops what is sent.
+// peer has a route to that client, withdraws it when the route is withdrawn, and closes stalled
+// subflows.
 //
-// It configures no addresses, routes or rules, and does not choose the subflow of a packet: that is
-// the scheduler's.
+// It configures no addresses, routes or rules, and does not select the subflow of a packet, which
+// the scheduler does.
 package pathmanager
 
 import (
@@ -23,21 +23,23 @@ import (
 
 const (
 	// sampleBusy and sampleIdle are the intervals between samples of the subflows while a
-	// connection with several of them has data in flight, and otherwise. Sampling may cost one core
-	// in sampleShare, and is less frequent with very many.
+	// connection with several of them has data in flight, and otherwise. Sampling uses at most
+	// 1/sampleShare of one core, so the interval is longer with very many subflows.
 	sampleBusy  = 40 * time.Millisecond
 	sampleIdle  = 100 * time.Millisecond
 	sampleShare = 5
-	// sampleEach is how many subflows are queried one by one. For more it is cheaper to dump all
-	// sockets, which takes 1.3 ms plus 2 us a subflow; a single query takes 6 us.
+	// sampleEach is the maximum number of subflows that are queried one by one. With more it is
+	// cheaper to dump all sockets, which takes 1.3 ms plus 2 us a subflow; a single query takes
+	// 6 us.
 	sampleEach = 256
-	// resyncFirst and resyncMax bound the pause before a failed dump of the connections is retried.
+	// resyncFirst and resyncMax are the minimum and maximum delay before a failed dump of the
+	// connections is retried.
 	resyncFirst = 100 * time.Millisecond
 	resyncMax   = 5 * time.Second
-	// resyncEvery is how often all connections are dumped although no event was lost: the kernel
-	// sends none for a connection that its client resets (MP_FASTCLOSE).
+	// resyncEvery is the interval of dumps of all connections even if no event was lost: the
+	// kernel sends none for a connection that its client resets (MP_FASTCLOSE).
 	resyncEvery = time.Minute
-	// unjoinedEvery is how often the connections with unjoined addresses are counted.
+	// unjoinedEvery is the interval of counting the connections with unjoined addresses.
 	unjoinedEvery = time.Second
 )
 
@@ -72,13 +74,14 @@ type Options struct {
 	Peers []Peer
 	// Retired are EPE addresses of a previous configuration, on which no subflow is kept.
 	Retired []netip.Addr
-	// Restarted: a previous instance was killed. Its announcements are kept until RoutesComplete,
-	// and Run restores the kernel's path manager, because what was there before is unknown.
+	// Restarted means that a previous instance was killed. Its announcements are kept until
+	// RoutesComplete, and Run restores the kernel's path manager at its end, because the
+	// earlier setting is unknown.
 	Restarted bool
-	// ShareDefault has the subflow on the default address always carry its share; otherwise it
-	// becomes a backup once the connection has a subflow to every egress peer.
+	// ShareDefault keeps the subflow on the default address in use; otherwise it becomes a
+	// backup once the connection has a subflow to every egress peer.
 	ShareDefault bool
-	// Keep leaves announcements and the selected path manager in place when Run returns.
+	// Keep retains announcements and the selected path manager when Run returns.
 	Keep bool
 	Log  *slog.Logger
 }
@@ -127,12 +130,12 @@ type Status struct {
 // (ip-mptcp(8), add_addr_accepted).
 type Unjoined struct {
 	Connections int `json:"connections"`
-	// Client is that of the connection that lacks most, with the addresses that it joined and that
-	// were announced to it.
+	// Client is the client with the most unjoined addresses, followed by the numbers of
+	// addresses that it joined and that were announced to it.
 	Client    netip.Addr `json:"client,omitzero"`
 	Joined    int        `json:"joined"`
 	Announced int        `json:"announced"`
-	// Meaning is one line for people, with the remedy.
+	// Meaning is a one-line explanation with the remedy.
 	Meaning string `json:"meaning"`
 }
 
@@ -146,8 +149,8 @@ type Counts struct {
 	Backup    uint64 `json:"backup"`
 	// Stalls counts subflows that made no progress while others of the connection did.
 	Stalls uint64 `json:"stalls"`
-	// Unknown counts requests about connections, subflows or addresses that were gone by then.
-	// Failed counts those that the kernel refused for other reasons; they are retried.
+	// Unknown counts requests for connections, subflows or addresses that no longer existed.
+	// Failed counts requests that the kernel rejected for other reasons; they are retried.
 	Unknown uint64 `json:"unknown"`
 	Failed  uint64 `json:"failed"`
 	// Overruns counts losses of kernel events, each followed by a dump of all connections.
@@ -177,7 +180,7 @@ func newManager(o Options, k kernel) *Manager {
 	}
 }
 
-// Close releases what New and Start opened. It is not called while Run runs.
+// Close closes the sockets that New and Start opened. It must not be called while Run runs.
 func (m *Manager) Close() error {
 	var errs []error
 	if m.events != nil {
@@ -190,7 +193,7 @@ func (m *Manager) Close() error {
 }
 
 // Start selects the user-space path manager for new connections of the calling thread's network
-// namespace, and subscribes to their events. Run follows.
+// namespace, and subscribes to their events. Call Run after it.
 func (m *Manager) Start() error {
 	previous, err := mptcp.CurrentManager()
 	if err != nil {
@@ -331,7 +334,8 @@ func (m *Manager) withdrawAll() {
 	m.execute()
 }
 
-// receive empties the kernel's buffer, however long a step takes.
+// receive reads events in its own goroutine, so that a long step does not overflow the receive
+// buffer.
 func (m *Manager) receive(events eventSource) {
 	for {
 		list, err := events.Receive()
@@ -361,7 +365,7 @@ func (m *Manager) event(now time.Time, e mptcp.Event) {
 	m.resyncAt = now
 }
 
-// step handles everything that is due.
+// step handles all due dumps, samples and timers.
 func (m *Manager) step() error {
 	m.mu.Lock()
 	inbox := m.inbox
@@ -374,7 +378,7 @@ func (m *Manager) step() error {
 	}
 	now := time.Now()
 	if due(m.resyncAt, now) || due(m.reviewAt, now) {
-		m.execute() // the dump is to include what was decided
+		m.execute() // execute first, so that the dump includes the effect of the requests
 		m.resync(now)
 	}
 	m.machine.runTimers(now)
@@ -411,10 +415,10 @@ func (m *Manager) updateStatus(now time.Time) {
 	}
 }
 
-// due reports whether a time is set and has come.
+// due reports whether a time is set and not in the future.
 func due(at, now time.Time) bool { return !at.IsZero() && !now.Before(at) }
 
-// next returns when the next step is due, zero when none is.
+// next returns the time of the next step, zero if none is scheduled.
 func (m *Manager) next() time.Time {
 	next, ok := m.machine.nextTimer()
 	if !ok {
@@ -428,8 +432,8 @@ func (m *Manager) next() time.Time {
 	return next
 }
 
-// execute sends the pending requests to the kernel. If it refuses one for a reason of its own, such
-// as lack of memory, all connections are dumped and the request is decided again.
+// execute sends the pending requests to the kernel. If the kernel rejects a request for a reason
+// such as lack of memory, all connections are dumped and reconciled again.
 func (m *Manager) execute() {
 	for {
 		requests := m.machine.takeRequests()
