@@ -57,7 +57,7 @@ func TestPropertyScheduleIsExact(t *testing.T) {
 		if due > s.total() || at >= s.duration && due != s.total() {
 			t.Fatalf("%+v: %d bytes are due at %s, of %d", s, due, at, s.total())
 		}
-		// Not behind the ideal line, and ahead by a chunk at most.
+		// Never behind the ideal line, and at most one chunk ahead.
 		if ideal := int64(s.rate.SizeIn(min(at, s.duration))); due < ideal || due > int64(s.rate.SizeIn(at+s.chunk)) {
 			t.Fatalf("%+v: %d bytes are due at %s, the line is at %d", s, due, at, ideal)
 		}

@@ -29,38 +29,38 @@ const (
 	MPTCP Transport = "mptcp"
 )
 
-// FetchOptions describe a fetch.
+// FetchOptions are the parameters of Fetch.
 type FetchOptions struct {
 	// URL is what to fetch, with the scheme http.
 	URL string
-	// Transport is TCP or MPTCP. MPTCP falls back to TCP when this host or the server has none; see
-	// Report.Fallback.
+	// Transport is TCP or MPTCP. MPTCP falls back to TCP if this host or the server does not
+	// support it; see Report.Fallback.
 	Transport Transport
-	// Interval is the length of the intervals that bytes are counted in; 0 means 100 ms.
+	// Interval is the length of a sample; 0 means 100 ms.
 	Interval time.Duration
-	// Limit ends the fetch when this time has passed since the request; 0 fetches everything.
+	// Limit ends the fetch this long after the request; 0 means no limit.
 	Limit time.Duration
-	// Address, when valid, is where to connect in place of the URL's host.
+	// Address, if valid, is the address to connect to instead of the URL's host.
 	Address netip.AddrPort
-	// Source, when valid, is the local address of the connection; routing chooses it otherwise.
+	// Source, if valid, is the local address of the connection; by default routing selects it.
 	Source netip.Addr
-	// Resolve finds the addresses of the URL's host; nil asks the system. It is not called when the
-	// host is an address or Address is set.
+	// Resolve returns the addresses of the URL's host; nil uses the system's resolver. It is
+	// not called if the host is an address or Address is set.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
-	// Progress, when set, is called with each interval as it ends, empty ones included. Calls do
-	// not overlap. It delays the counting and must return soon.
+	// Progress, if set, is called at the end of each interval, even without data. Calls do not
+	// overlap. It blocks the counting and must return quickly.
 	Progress func(Sample)
 }
 
-// Report is what a fetch measured, by the monotonic clock of the receiver. Bytes are those of the
-// content, without headers.
+// Report is the result of a fetch, measured by the monotonic clock of the receiver. Bytes are those
+// of the content, without headers.
 type Report struct {
 	Bytes int64 `json:"bytes"`
-	// FirstByte is the time from the start of dialing to the first byte of content; 0 when none
-	// came.
+	// FirstByte is the time from the start of dialing to the first byte of content; 0 if none
+	// arrived.
 	FirstByte time.Duration `json:"first_byte_ns"`
-	// Duration is the time from when the request was written to the last byte of content, or to
-	// where the fetch was cut off.
+	// Duration is the time from writing the request to the last byte of content, or to the end
+	// of an incomplete fetch.
 	Duration time.Duration `json:"duration_ns"`
 	// GoodputBps is Bytes over Duration in bit/s.
 	GoodputBps float64 `json:"goodput_bps"`
@@ -68,7 +68,7 @@ type Report struct {
 	UsedMPTCP bool `json:"used_mptcp"`
 	// Fallback is whether MPTCP was requested and TCP was used.
 	Fallback bool `json:"fallback"`
-	// Series has the intervals without gaps, the first at 0. The last may be cut short by the end.
+	// Series has the intervals without gaps, starting at 0. The last may be shorter.
 	Series []Sample `json:"series"`
 	// LongestGap is the longest time without a byte, from 1 s after the request to the end of
 	// Duration.
@@ -87,9 +87,9 @@ const (
 
 var errLimit = errors.New("time limit reached")
 
-// Fetch gets the URL on a connection of its own and measures the content that arrives. The socket
-// belongs to the network namespace of the calling thread. When the limit ends the fetch, that is no
-// error, even if nothing arrived. On other errors the report holds what was measured until then.
+// Fetch requests the URL on a new connection and measures the content that arrives. The socket is
+// in the network namespace of the calling thread. Reaching the limit is no error, even if nothing
+// arrived. On other errors the report has what was measured so far.
 func Fetch(ctx context.Context, o FetchOptions) (Report, error) {
 	r, err := fetch(ctx, o)
 	if err != nil {
@@ -164,7 +164,7 @@ func fetch(ctx context.Context, o FetchOptions) (Report, error) {
 	return r, err
 }
 
-// check returns the URL.
+// check validates the options and returns the parsed URL.
 func (o FetchOptions) check() (*url.URL, error) {
 	u, err := url.Parse(o.URL)
 	switch {
@@ -217,8 +217,8 @@ func (o FetchOptions) resolve(ctx context.Context, u *url.URL) ([]netip.AddrPort
 	return targets, nil
 }
 
-// dial connects to the first address that accepts. It does so on the caller's goroutine: an HTTP
-// transport would use another one, which may be in another network namespace.
+// dial connects to the first address that accepts. It runs on the caller's goroutine: an HTTP
+// transport dials on another one, which may be in another network namespace.
 func (o FetchOptions) dial(ctx context.Context, addrs []netip.AddrPort) (*net.TCPConn, error) {
 	var d net.Dialer
 	d.SetMultipathTCP(o.Transport == MPTCP)
@@ -236,8 +236,8 @@ func (o FetchOptions) dial(ctx context.Context, addrs []netip.AddrPort) (*net.TC
 	return nil, errors.Join(errs...)
 }
 
-// receive sends the request and counts the content. It returns when the first and the last byte
-// came, or where an error ended it, from the request on.
+// receive sends the request and counts the content. It returns the times of the first and the last
+// byte, or of the error that ended it, since the request.
 func (o FetchOptions) receive(ctx context.Context, conn *meteredConn, m *meter) (first, end time.Duration, err error) {
 	client := http.Client{
 		Transport: &http.Transport{
@@ -296,7 +296,7 @@ func complaint(body io.Reader) string {
 	return fmt.Sprintf(": %q", line)
 }
 
-// tickUntil closes the meter's intervals from the request on until the context ends.
+// tickUntil closes the meter's intervals until the context ends, starting with the request.
 func tickUntil(ctx context.Context, m *meter, written <-chan struct{}) {
 	select {
 	case <-ctx.Done():
@@ -315,14 +315,14 @@ func tickUntil(ctx context.Context, m *meter, written <-chan struct{}) {
 	}
 }
 
-// meteredConn records when the request was written and, when the response begins, which transport
-// is used.
+// meteredConn records when the request was written and which transport is used when the response
+// begins.
 type meteredConn struct {
 	*net.TCPConn
-	// onWrite, when set, is called when the request is written; Fetch calls the function that it
-	// returns at the end.
+	// onWrite, if set, is called when the request is written; Fetch calls the returned function
+	// at the end.
 	onWrite func() (cancel func() bool)
-	// unfinished reports whether the fetch ends before its content.
+	// unfinished reports whether the connection is closed before the end of the content.
 	unfinished func() bool
 
 	write   sync.Once
@@ -345,7 +345,7 @@ func (c *meteredConn) Write(b []byte) (int, error) {
 	return c.TCPConn.Write(b)
 }
 
-// ReadFrom hides that of the TCP connection, which would bypass Write.
+// ReadFrom overrides that of the TCP connection, which would bypass Write.
 func (c *meteredConn) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(struct{ io.Writer }{c}, r)
 }
@@ -362,9 +362,9 @@ func (c *meteredConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Close ends an unfinished connection with a reset, on all its subflows. An MPTCP socket that is
-// only closed remains for net.mptcp.close_timeout, 60 s, and receives until its buffer is full:
-// megabytes of content that nobody reads, beside the next measurement.
+// Close resets an unfinished connection on all its subflows. An MPTCP socket that is only closed
+// remains for net.mptcp.close_timeout, 60 s, and receives until its buffer is full: megabytes of
+// unread content that would disturb the next measurement.
 func (c *meteredConn) Close() error {
 	if c.unfinished() {
 		// An error means that the connection is closed already.

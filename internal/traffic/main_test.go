@@ -13,19 +13,19 @@ import (
 func TestMain(m *testing.M) {
 	files, goroutines := openFiles(), runtime.NumGoroutine()
 	code := m.Run()
-	// What a test closed may take a moment to end.
+	// Goroutines may end a moment after a test.
 	deadline := time.Now().Add(5 * time.Second)
 	for runtime.NumGoroutine() > goroutines && time.Now().Before(deadline) {
 		time.Sleep(10 * time.Millisecond)
 	}
-	// Fuzzing leaves a goroutine for signals.
+	// Fuzzing starts a goroutine for signals.
 	fuzzing := flag.Lookup("test.fuzz").Value.String() != ""
 	if n := runtime.NumGoroutine(); n > goroutines && !fuzzing {
 		fmt.Fprintf(os.Stderr, "%d goroutines are left behind\n", n-goroutines)
 		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
 		code = 1
 	}
-	// The poller of the runtime keeps two descriptors from its first use on.
+	// The runtime's poller opens two descriptors on first use.
 	if n := openFiles(); n > files+2 {
 		fmt.Fprintf(os.Stderr, "%d files are left open\n", n-files)
 		code = 1

@@ -5,21 +5,22 @@ import (
 	"time"
 )
 
-// settle is the time from which gaps count: before, connections and subflows are being established.
+// settle is the time from which gaps count: until then, connections and subflows are being
+// established.
 const settle = time.Second
 
-// Sample is what arrived in one interval.
+// Sample counts the content that arrived in one interval.
 type Sample struct {
-	// At is when the interval began, from the request on.
+	// At is the start of the interval, relative to the request.
 	At time.Duration `json:"at_ns"`
-	// Bytes are the bytes of content that arrived in it.
+	// Bytes is the number of bytes of content that arrived in it.
 	Bytes int64 `json:"bytes"`
-	// Gap is the longest time without a byte that ended in it, counted from 1 s after the request.
+	// Gap is the longest time without a byte that ended in the interval, counted from 1 s after
+	// the request.
 	Gap time.Duration `json:"gap_ns,omitempty"`
 }
 
-// meter counts bytes per interval. now is called under the lock, so that time does not go backwards
-// from one call to the next.
+// meter counts bytes per interval. now is called under the lock, so that its values never decrease.
 type meter struct {
 	interval time.Duration
 	now      func() time.Duration
@@ -34,8 +35,8 @@ type meter struct {
 	empty   int
 }
 
-// count records n bytes that arrived now, and returns the time. When that is at the limit or beyond
-// (0 is none), the bytes are too late and do not count.
+// count records n bytes that arrived now and returns the time. Bytes at or after the limit (0:
+// none) are not counted.
 func (m *meter) count(n int, limit time.Duration) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -51,8 +52,8 @@ func (m *meter) count(n int, limit time.Duration) time.Duration {
 	return at
 }
 
-// tick closes the intervals that are over, so that progress is called for them when nothing
-// arrives. It returns the time until the end of the next one.
+// tick closes the intervals that have ended, so that progress is called even if nothing arrives. It
+// returns the time until the end of the current interval.
 func (m *meter) tick() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -61,7 +62,7 @@ func (m *meter) tick() time.Duration {
 	return m.current.At + m.interval - at
 }
 
-// finish closes the measurement at end, with a last interval that may be cut short.
+// finish closes the measurement at end; the last interval may be shorter.
 func (m *meter) finish(end time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -71,7 +72,7 @@ func (m *meter) finish(end time.Duration) {
 	case m.current.Bytes > 0 || end > m.current.At:
 		m.emit()
 	case last >= 0:
-		// The end of an interval is the end of the gap, too.
+		// The gap ends at the end of the last interval.
 		m.series[last].Gap = max(m.series[last].Gap, m.current.Gap)
 	}
 }

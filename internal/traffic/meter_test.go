@@ -98,7 +98,7 @@ func TestMeterTick(t *testing.T) {
 	}
 }
 
-// However ticks and arrivals mix, the series adds up and nothing depends on the ticks.
+// The series adds up, and does not depend on ticks between arrivals.
 func TestPropertyMeterSum(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var now time.Duration

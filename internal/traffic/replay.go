@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Replay measures recorded arrivals as Fetch measures those on its connection: bytes by the time
-// since the request, in order of time. The transfer ends with its last byte, or at limit when that
-// is not 0 and done, whether all content has arrived, is false.
+// Replay measures recorded arrivals as Fetch measures those of a connection: bytes by the time
+// since the request, in order of time. The transfer ends with its last byte, or at limit if limit
+// is not 0 and done is false. done is whether all content has arrived.
 func Replay(interval, limit time.Duration, done bool, arrivals iter.Seq2[time.Duration, int]) Report {
 	var r Report
 	var now time.Duration

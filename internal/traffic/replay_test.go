@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestReplay wants of known arrivals what the meter makes of them as they come.
+// TestReplay checks the report of known arrivals.
 func TestReplay(t *testing.T) {
 	const ms = time.Millisecond
 	arrivals := map[time.Duration]int{50 * ms: 1000, 120 * ms: 500, 1100 * ms: 300, 1450 * ms: 200}
@@ -32,8 +32,8 @@ func TestReplay(t *testing.T) {
 	if n := len(whole.Series); n != 15 || whole.Series[1].Bytes != 500 || whole.Series[14].Gap != 350*ms {
 		t.Errorf("series %+v", whole.Series)
 	}
-	// What comes at the limit or later is too late, and a delivery that was not done lasts until
-	// then.
+	// Bytes at or after the limit are not counted, and an incomplete delivery lasts until the
+	// limit.
 	cut := play(1200*ms, false)
 	if cut.Bytes != 1800 || cut.Duration != 1200*ms || len(cut.Series) != 12 {
 		t.Errorf("cut off: %+v", cut)

@@ -1,8 +1,8 @@
-// Package traffic serves and fetches the content of experiments over HTTP/1.1: as fast as the path
-// allows, or at a constant bit rate, over TCP or MPTCP, and counts what arrives when.
+// Package traffic serves and fetches the content of experiments over HTTP/1.1, as fast as the path
+// allows or at a constant bit rate, over TCP or MPTCP, and measures its arrival.
 //
-// It has nothing that would influence what is measured beside the path: no TLS, no compression, no
-// caching, no redirects, no connection that serves two fetches.
+// Nothing but the path should affect the measurement: there is no TLS, compression, caching or
+// redirection, and each fetch has its own connection.
 package traffic
 
 import (
@@ -23,10 +23,10 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// Options are what a Server needs.
+// Options are the parameters of New.
 type Options struct {
-	// Listen are the addresses to serve on, at least one. Port 0 chooses a free one. [::] is all
-	// addresses, IPv4 included.
+	// Listen are the addresses to serve on, at least one. Port 0 selects a free one. [::] means
+	// all addresses, including IPv4.
 	Listen []netip.AddrPort
 	// Log receives one line per request at level debug.
 	Log *slog.Logger
@@ -38,9 +38,9 @@ type Server struct {
 	log       *slog.Logger
 }
 
-// New opens the listening sockets, in the network namespace of the calling thread. Clients may
-// connect over MPTCP or TCP; only over TCP where the kernel has no MPTCP. Call Run or Close to
-// release the sockets.
+// New opens the listening sockets in the network namespace of the calling thread. Clients may
+// connect over MPTCP or TCP, or only over TCP if the kernel has no MPTCP. Run and Close release the
+// sockets.
 func New(o Options) (*Server, error) {
 	if len(o.Listen) == 0 {
 		return nil, errors.New("listen: no address")
@@ -80,8 +80,8 @@ func (s *Server) Close() error {
 	return errors.Join(errs...)
 }
 
-// Run serves until the context ends or a listener fails. It then closes all connections and returns
-// when their goroutines have ended: nil when the context ended.
+// Run serves until the context ends or a listener fails. It then closes all connections and waits
+// for their goroutines. It returns nil if the context ended.
 func (s *Server) Run(ctx context.Context) error {
 	var conns sync.WaitGroup
 	srv := &http.Server{
@@ -126,7 +126,7 @@ GET /bytes/N                             N bytes, as fast as the path allows. N 
 GET /cbr?rate=25Mbit/s&duration=30s      a constant bit rate; &chunk=10ms is how often a piece is sent.
 `
 
-// handler answers requests.
+// handler returns the handler of requests.
 func handler(log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
@@ -155,13 +155,13 @@ func serveBytes(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(direct{w}, r, "", time.Time{}, &content{size: int64(n)})
 }
 
-// describe sets headers that keep proxies from changing or caching the content.
+// describe sets headers that prevent proxies from changing or caching the content.
 func describe(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Cache-Control", "no-store, no-transform")
 }
 
-// direct is a response to which content is written without a copy through a buffer.
+// direct is a response writer to which content is written without a copy through a buffer.
 type direct struct{ http.ResponseWriter }
 
 // ReadFrom implements io.ReaderFrom, which io.Copy uses.
@@ -174,10 +174,10 @@ func (d direct) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(d.ResponseWriter, r)
 }
 
-// serveCBR writes the bytes that are due whenever a chunk begins. While the socket blocks, further
-// chunks become due, which follow at once, as from the buffer of a live stream. Go sets
-// TCP_NODELAY, so a chunk never waits for the one before. TCP_NOTSENT_LOWAT is not set: it would
-// only move the queue from the socket to this loop.
+// serveCBR writes the bytes of each chunk when they are due. Chunks that become due while the
+// socket blocks follow at once, as from the buffer of a live stream. Go sets TCP_NODELAY, so that
+// no chunk waits for the previous one. TCP_NOTSENT_LOWAT is not set: it would only move the queue
+// from the socket to this loop.
 func serveCBR(w http.ResponseWriter, r *http.Request) {
 	s, err := parseSchedule(r.URL.RawQuery)
 	if err != nil {
@@ -190,7 +190,7 @@ func serveCBR(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead {
 		return
 	}
-	// Errors mean that the client has closed the connection; nobody is left to respond to.
+	// Errors mean that the client has closed the connection.
 	_ = pace(r.Context(), s, &content{size: total}, w, http.NewResponseController(w).Flush)
 }
 

@@ -4,8 +4,8 @@ import "fmt"
 
 // Lengths of headers and options in bytes.
 const (
-	// ethernetHeader is what a shaper on Ethernet or veth counts in addition to the IP packet: two
-	// addresses and a type.
+	// ethernetHeader is counted by shapers on Ethernet and veth in addition to the IP packet:
+	// two addresses and a type.
 	ethernetHeader = 14
 	// ipv6Header is the fixed header (RFC 8200 section 3).
 	ipv6Header = 40
@@ -18,26 +18,27 @@ const (
 	// length, subtype and flags, a Data ACK and a data sequence number of 8 bytes each, a subflow
 	// sequence number of 4, a data-level length of 2, and two NOPs; no checksum.
 	mptcpDSS = 28
-	// ipv6MinMTU is the least MTU of a link that carries IPv6 (RFC 8200 section 5).
+	// ipv6MinMTU is the minimum MTU of an IPv6 link (RFC 8200 section 5).
 	ipv6MinMTU = 1280
 	// maxMTU is the largest IPv6 packet without jumbo payload (RFC 8200 section 3).
 	maxMTU = ipv6Header + 65535
 )
 
-// Overhead describes what a segment of bulk data carries on the bottleneck in addition to TCP over
+// Overhead describes the overhead of a bulk data segment on the bottleneck in addition to TCP over
 // IPv6 with timestamps.
 type Overhead struct {
 	// MPTCP adds the DSS option.
 	MPTCP bool
-	// Encap is the length of an IPv6 encapsulation that is removed before the bottleneck: it makes
-	// the inner packet smaller, but does not use the link. encap.red without
-	// SRH is 40 (RFC 8986 section 5.2), with an SRH of one SID it is 64 (RFC 8754 section 2).
+	// Encap is the length of an IPv6 encapsulation that is removed before the bottleneck: it
+	// reduces the size of the inner packet, but does not use the link's capacity. It is 40 for
+	// encap.red without an SRH (RFC 8986 section 5.2), and 64 with an SRH of one SID (RFC 8754
+	// section 2).
 	Encap int
 }
 
 // PayloadShare returns the share of payload in the bytes that a shaper on an Ethernet or veth link
-// counts, when all segments are full and every link of the path has the MTU. ACKs in the other
-// direction do not count.
+// counts, if all segments are full and every link of the path has this MTU. ACKs in the other
+// direction are not counted.
 func PayloadShare(mtu int, o Overhead) (float64, error) {
 	inner := mtu - o.Encap
 	switch {
@@ -51,7 +52,7 @@ func PayloadShare(mtu int, o Overhead) (float64, error) {
 	return float64(inner+ethernetHeader-o.Headers()) / float64(inner+ethernetHeader), nil
 }
 
-// Headers is the number of bytes of a segment without its payload, as a shaper counts them.
+// Headers returns the number of header bytes of a segment, as a shaper counts them.
 func (o Overhead) Headers() int {
 	n := ethernetHeader + ipv6Header + tcpHeader + tcpTimestamps
 	if o.MPTCP {
@@ -60,5 +61,5 @@ func (o Overhead) Headers() int {
 	return n
 }
 
-// MaxSegment is the payload of a full segment in bytes, where all links have the MTU.
+// MaxSegment returns the payload of a full segment in bytes if all links have this MTU.
 func (o Overhead) MaxSegment(mtu int) int { return mtu - o.Encap + ethernetHeader - o.Headers() }

@@ -50,7 +50,7 @@ func serve(t testing.TB) string {
 	return "http://" + s.Addrs()[0].String()
 }
 
-// hasMPTCP says whether this host can use MPTCP, as Go sees it.
+// hasMPTCP reports whether this host supports MPTCP.
 func hasMPTCP(t *testing.T) bool {
 	t.Helper()
 	b, err := os.ReadFile("/proc/sys/net/mptcp/enabled")
@@ -240,7 +240,8 @@ func TestFetchLimit(t *testing.T) {
 	}
 }
 
-// A merely closed MPTCP socket would stand for a minute and take what its buffer holds.
+// An MPTCP socket that is only closed would remain for a minute and receive until its buffer is
+// full.
 func TestFetchLimitResetsTheConnection(t *testing.T) {
 	for _, transport := range []Transport{TCP, MPTCP} {
 		ended := make(chan error, 1)
@@ -264,7 +265,7 @@ func TestFetchLimitResetsTheConnection(t *testing.T) {
 	}
 }
 
-// peer accepts one connection and passes it to a function.
+// peer runs a server that accepts one connection and passes it to do.
 func peer(t *testing.T, do func(c net.Conn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "[::1]:0")
@@ -326,7 +327,7 @@ func TestFetchBadResponses(t *testing.T) {
 	}
 }
 
-// A path that is dead from the request on is a measurement, too.
+// A fetch without a response until the limit is a valid measurement.
 func TestFetchLimitWithoutResponse(t *testing.T) {
 	url := peer(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
 	heard := 0
@@ -429,7 +430,7 @@ func TestFetchConnectsToAddress(t *testing.T) {
 	}
 }
 
-// The goroutine of a request ends when its client goes away.
+// The goroutine of a request ends when its client disconnects.
 func TestClientDisconnects(t *testing.T) {
 	for _, path := range []string{"/bytes/1024TiB", "/cbr?rate=1Mbit/s&duration=1h", "/cbr?rate=100Gbit/s&duration=1h"} {
 		ended := make(chan struct{})
@@ -453,7 +454,7 @@ func TestClientDisconnects(t *testing.T) {
 	}
 }
 
-// slowLog counts records, and takes its time before it does.
+// slowLog counts records after a delay.
 type slowLog struct {
 	slog.Handler
 	served atomic.Int32
@@ -502,7 +503,7 @@ func TestRunCancel(t *testing.T) {
 	clients.Wait()
 }
 
-// Sockets belong to the network namespace of the caller, whatever goroutines HTTP starts.
+// Sockets are in the caller's network namespace, regardless of the goroutines that HTTP starts.
 func TestNamespace(t *testing.T) {
 	netnstest.Enter(t)
 	lo, err := netlink.LinkByName("lo")
