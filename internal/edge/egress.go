@@ -6,7 +6,6 @@ import (
 	"hash/fnv"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/pathmanager"
@@ -73,8 +72,8 @@ type peer struct {
 	Peer
 	index int // index in the path manager
 	slot  int // position of its rules
-	// routes maps each prefix to its paths through this peer, best first and draining ones
-	// last. There are several if several ASBRs have a session with the peer.
+	// routes maps each prefix to its paths through this peer, best first (see rank). There are
+	// several if several ASBRs have a session with the peer, or one has several.
 	routes map[netip.Prefix][]hop
 	// states counts the prefixes in each state; leaving is set if no prefix is present and the
 	// last ones were draining.
@@ -84,19 +83,9 @@ type peer struct {
 
 // hop is a path to a prefix. The route distinguisher identifies the ASBR.
 type hop struct {
-	rd       vpn.ID
-	sid      netip.Addr
-	draining bool
-}
-
-func (a hop) compare(b hop) int {
-	if a.draining != b.draining {
-		if b.draining {
-			return -1
-		}
-		return 1
-	}
-	return strings.Compare(a.rd.String(), b.rd.String())
+	rd  vpn.ID
+	sid netip.Addr
+	preference
 }
 
 // state returns the state of a route with these paths, best first.
@@ -116,9 +105,9 @@ type pathKey struct {
 }
 
 type path struct {
-	sid      netip.Addr
-	draining bool
-	peers    []*peer
+	sid netip.Addr
+	preference
+	peers []*peer
 }
 
 // sid is a nexthop object and the number of routes through it.
@@ -265,7 +254,7 @@ func (e *egress) update(b bgp.VPNPath) error {
 	key := pathKey{b.RD, b.Prefix}
 	old := e.paths[key]
 	now, err := e.accept(b)
-	if old.sid == now.sid && old.draining == now.draining && slices.Equal(old.peers, now.peers) {
+	if old.sid == now.sid && old.preference == now.preference && slices.Equal(old.peers, now.peers) {
 		return err
 	}
 	if len(now.peers) == 0 {
@@ -289,7 +278,7 @@ func (e *egress) accept(b bgp.VPNPath) (path, error) {
 	if b.Withdrawn || b.Rejected != nil {
 		return path{}, b.Rejected
 	}
-	found := path{sid: b.SID, draining: slices.Contains(b.Communities, gracefulShutdown)}
+	found := path{sid: b.SID, preference: preferenceOf(b.Attributes)}
 	for _, rt := range b.RTs {
 		if p := e.byRT[rt]; p != nil && !slices.Contains(found.peers, p) {
 			found.peers = append(found.peers, p)

@@ -244,6 +244,29 @@ func TestPeerAtTwoASBRsSurvivesOne(t *testing.T) {
 	}
 }
 
+func TestPreferredASBRIsUsed(t *testing.T) {
+	e, w := newTestEgress(testConfig())
+	one := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")
+	two := vpnPath("10.0.0.2:1", "fc00:2:1::", "65000:101")
+	for _, tt := range []struct {
+		pref uint32
+		sid  string
+	}{{0, "fc00:1:1::"}, {200, "fc00:2:1::"}, {50, "fc00:1:1::"}} {
+		two.LocalPref = tt.pref
+		for _, p := range []bgp.VPNPath{two, one} {
+			if err := e.update(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := w.lines("encap seg6"); len(got) != 1 || !strings.Contains(got[0], tt.sid) {
+			t.Errorf("with LOCAL_PREF %d nexthops %q, want %s", tt.pref, got, tt.sid)
+		}
+	}
+	if got := w.lines("nhid"); len(got) != 1 {
+		t.Errorf("routes %q", got)
+	}
+}
+
 // TestPropertyRoutesFollowUpdates: the desired objects depend only on the current routes, not on
 // the order of updates.
 func TestPropertyRoutesFollowUpdates(t *testing.T) {
@@ -255,6 +278,7 @@ func TestPropertyRoutesFollowUpdates(t *testing.T) {
 				rapid.SampledFrom([]string{"10.0.0.1:1", "10.0.0.2:1", "10.0.0.2:2"}).Draw(t, "rd"),
 				rapid.SampledFrom([]string{"fc00:1:1::", "fc00:2:1::", "fd00::1"}).Draw(t, "sid"),
 				rapid.SliceOfN(rapid.SampledFrom([]string{"65000:101", "65000:102", "65000:9"}), 1, 3).Draw(t, "rts")...)
+			p.LocalPref = rapid.Uint32Range(0, 101).Draw(t, "preference")
 			p.Prefix = rapid.SampledFrom([]netip.Prefix{client, netip.MustParsePrefix("2001:db8:d::/64")}).Draw(t, "prefix")
 			p.Withdrawn = rapid.Bool().Draw(t, "withdrawn")
 			_ = e.update(p)

@@ -64,17 +64,11 @@ func (e *egress) lookup(p *peer, dst netip.Prefix) []EPERoute {
 		return []EPERoute{{Peer: p.Name, Reason: "no route covers it: the EPE address is not announced to it"}}
 	}
 	var all []EPERoute
+	reasons := explain(hops)
 	for i, h := range hops {
-		route := EPERoute{Peer: p.Name, Prefix: prefix, Used: i == 0, RD: h.rd.String(), SID: h.sid}
-		switch {
-		case i == 0 && !e.works(p.index, prefix):
+		route := EPERoute{Peer: p.Name, Prefix: prefix, Used: i == 0, Reason: reasons[i], RD: h.rd.String(), SID: h.sid}
+		if i == 0 && !e.works(p.index, prefix) {
 			route.Used, route.Reason = false, "not in the kernel yet"
-		case i == 0 && len(hops) == 1:
-			route.Reason = "only path"
-		case i == 0:
-			route.Reason = h.preference(hops[1])
-		default:
-			route.Reason = "installed path has " + hops[0].preference(h)
 		}
 		if h.draining {
 			route.Reason += "; draining (GRACEFUL_SHUTDOWN)"
@@ -82,14 +76,6 @@ func (e *egress) lookup(p *peer, dst netip.Prefix) []EPERoute {
 		all = append(all, route)
 	}
 	return all
-}
-
-// preference returns the reason why compare prefers a to b.
-func (a hop) preference(b hop) string {
-	if a.draining != b.draining {
-		return "an ASBR that is not draining"
-	}
-	return fmt.Sprintf("lower RD (%s < %s)", a.rd, b.rd)
 }
 
 // Connections is the result of Edge.Connections.

@@ -138,8 +138,8 @@ func (e *egress) drop(was *locators) {
 func (e *egress) hops(p *peer, key pathKey, now path) []hop {
 	hops := without(p.routes[key.prefix], key.rd)
 	if e.locators.reaches(now.sid) {
-		hops = append(hops, hop{key.rd, now.sid, now.draining})
-		slices.SortFunc(hops, hop.compare)
+		hops = append(hops, hop{key.rd, now.sid, now.preference})
+		rank(hops)
 	}
 	return hops
 }

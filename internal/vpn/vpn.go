@@ -4,6 +4,7 @@
 package vpn
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net/netip"
@@ -87,6 +88,11 @@ func parseDecimal(s string, largest uint64) (uint64, error) {
 		return 0, strconv.ErrRange
 	}
 	return n, nil
+}
+
+// Compare orders IDs by form, administrator and number.
+func (id ID) Compare(other ID) int {
+	return cmp.Or(cmp.Compare(id.kind, other.kind), cmp.Compare(id.admin, other.admin), cmp.Compare(id.number, other.number))
 }
 
 // IsValid reports whether the ID is not the zero ID.
