@@ -1,6 +1,6 @@
-// Package vpn reads and prints the identifiers of VPN routes: route distinguishers and route
-// targets, which share one form (RFC 4364 section 4.2, RFC 4360 section 4). It does not encode them
-// on the wire.
+// Package vpn reads, prints and encodes the identifiers of VPN routes: route distinguishers and
+// route targets, which share one form (RFC 4364 section 4.2, RFC 4360 section 4). It knows neither
+// routes nor messages.
 package vpn
 
 import (
@@ -130,4 +130,58 @@ func (id *ID) UnmarshalText(text []byte) error {
 	}
 	*id = parsed
 	return nil
+}
+
+// The eight bytes on the wire begin with the type; a route target has the subtype in the second
+// byte, where a route distinguisher has the lower half of its type.
+const (
+	typeShift        = 48
+	wireTwoOctetAS   = 0
+	wireIPv4         = 1
+	wireFourOctetAS  = 2
+	subtypeTarget    = 2 // RFC 4360 section 4
+	transitiveTarget = subtypeTarget << typeShift
+)
+
+// Distinguisher is the ID as a route distinguisher on the wire, as a big-endian number (RFC 4364
+// section 4.2). The ID must be valid.
+func (id ID) Distinguisher() uint64 {
+	switch id.kind {
+	case twoOctetAS:
+		return uint64(id.admin)<<32 | uint64(id.number)
+	case ipv4:
+		return wireIPv4<<typeShift | uint64(id.admin)<<16 | uint64(id.number)
+	case fourOctetAS:
+		return wireFourOctetAS<<typeShift | uint64(id.admin)<<16 | uint64(id.number)
+	}
+	panic("BUG: the zero vpn.ID has no wire format")
+}
+
+// FromDistinguisher is the inverse of Distinguisher; false for types not defined in RFC 4364.
+func FromDistinguisher(wire uint64) (ID, bool) {
+	admin, number := uint32(wire>>16), uint32(wire&0xffff)
+	switch wire >> typeShift {
+	case wireTwoOctetAS:
+		return ID{twoOctetAS, uint32(wire >> 32 & 0xffff), uint32(wire)}, true
+	case wireIPv4:
+		return ID{ipv4, admin, number}, true
+	case wireFourOctetAS:
+		return ID{fourOctetAS, admin, number}, true
+	}
+	return ID{}, false
+}
+
+// Target is the ID as a transitive route target on the wire, an extended community as a big-endian
+// number (RFC 4360 section 4, RFC 5668). The ID must be valid.
+func (id ID) Target() uint64 {
+	wire := id.Distinguisher()
+	return wire>>typeShift<<(typeShift+8) | transitiveTarget | wire&(1<<typeShift-1)
+}
+
+// FromTarget is the inverse of Target; false for other extended communities.
+func FromTarget(wire uint64) (ID, bool) {
+	if wire>>typeShift&0xff != subtypeTarget {
+		return ID{}, false
+	}
+	return FromDistinguisher(wire>>(typeShift+8)<<typeShift | wire&(1<<typeShift-1))
 }

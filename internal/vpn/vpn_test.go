@@ -69,3 +69,41 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestWire has the wire formats of RFC 4364 section 4.2 and RFC 4360 section 4.
+func TestWire(t *testing.T) {
+	for _, tc := range []struct {
+		id                    string
+		distinguisher, target uint64
+	}{
+		{"65000:101", 0x0000_fde8_00000065, 0x0002_fde8_00000065},
+		{"10.0.0.1:7", 0x0001_0a000001_0007, 0x0102_0a000001_0007},
+		{"4200000000:7", 0x0002_fa56ea00_0007, 0x0202_fa56ea00_0007},
+		{"0.65000:7", 0x0002_0000fde8_0007, 0x0202_0000fde8_0007},
+	} {
+		id, err := vpn.Parse(tc.id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := id.Distinguisher(); got != tc.distinguisher {
+			t.Errorf("%s: distinguisher %016x, want %016x", tc.id, got, tc.distinguisher)
+		}
+		if got := id.Target(); got != tc.target {
+			t.Errorf("%s: target %016x, want %016x", tc.id, got, tc.target)
+		}
+		if got, ok := vpn.FromDistinguisher(tc.distinguisher); !ok || got != id {
+			t.Errorf("%s: distinguisher read back as %s, %t", tc.id, got, ok)
+		}
+		if got, ok := vpn.FromTarget(tc.target); !ok || got != id {
+			t.Errorf("%s: target read back as %s, %t", tc.id, got, ok)
+		}
+	}
+	if id, ok := vpn.FromDistinguisher(3 << 48); ok {
+		t.Errorf("distinguisher of type 3 read as %s", id)
+	}
+	for _, wire := range []uint64{0x0003_fde8_00000065, 0x4002_fde8_00000065, 0x0302_000000000000} {
+		if id, ok := vpn.FromTarget(wire); ok {
+			t.Errorf("%016x read as target %s", wire, id)
+		}
+	}
+}
