@@ -87,6 +87,7 @@ var layerOf = map[string]layer{
 	"internal/cc":          models,
 	"internal/sched":       models,
 	"internal/quality":     models,
+	"internal/policy":      models,
 	"internal/reseq":       models,
 
 	"internal/bfd": probes,
