@@ -83,6 +83,7 @@ var layerOf = map[string]layer{
 	"internal/vpn":         foundation,
 	"internal/field":       grammar,
 	"internal/bgp/message": grammar,
+	"internal/bgp/rib":     models,
 	"internal/channel":     models,
 	"internal/cc":          models,
 	"internal/sched":       models,

@@ -1,0 +1,283 @@
+package rib
+
+import "github.com/tabane/tabane/internal/bgp/message"
+
+// table has the destinations of a family. Destinations and further paths are in pages, which are
+// never moved.
+type table struct {
+	rib   *RIB
+	index index
+	dests [][]dest
+	size  uint32 // destinations in pages
+	free  []uint32
+
+	more     [][]link
+	moreSize uint32 // links in pages, including link 0, which is never used
+	moreFree []uint32
+
+	// live are destinations with a path. dead are those without a path that a consumer may still
+	// have to take; they are freed when dead has reapAt members.
+	live, dead set
+	reapAt     int
+
+	from      []received // by source
+	consumers []*Consumer
+
+	scratch []candidate
+}
+
+// dest is a destination and its paths; the first one is the best.
+type dest struct {
+	key  message.Key
+	path Path
+	more uint32 // link of the second path
+}
+
+// link is the second or a further path to a destination.
+type link struct {
+	path Path
+	next uint32
+}
+
+// received are the destinations with a path of a source.
+type received struct {
+	in, stale set
+	accepted  int // paths that the import policy accepted
+	readers   []*Consumer
+}
+
+const (
+	pageShift = 10
+	pageMask  = 1<<pageShift - 1
+	minReap   = 1024
+)
+
+func (t *table) at(i uint32) *dest { return &t.dests[i>>pageShift][i&pageMask] }
+
+func (t *table) link(i uint32) *link { return &t.more[i>>pageShift][i&pageMask] }
+
+// reset removes all pages of an empty table.
+func (t *table) reset() {
+	t.dests, t.size, t.free = nil, 0, nil
+	t.more, t.moreSize, t.moreFree = nil, 1, nil
+	t.reapAt = minReap
+}
+
+// alloc returns a new destination without a path.
+func (t *table) alloc(k message.Key) uint32 {
+	var i uint32
+	if n := len(t.free); n > 0 {
+		i, t.free = t.free[n-1], t.free[:n-1]
+	} else {
+		i = t.size
+		t.size++
+		if int(i>>pageShift) == len(t.dests) {
+			t.dests = append(t.dests, make([]dest, 1<<pageShift))
+		}
+	}
+	t.at(i).key = k
+	t.insert(i)
+	return i
+}
+
+func (t *table) allocLink(l link) uint32 {
+	var i uint32
+	if n := len(t.moreFree); n > 0 {
+		i, t.moreFree = t.moreFree[n-1], t.moreFree[:n-1]
+	} else {
+		i = t.moreSize
+		t.moreSize++
+		if int(i>>pageShift) == len(t.more) {
+			t.more = append(t.more, make([]link, 1<<pageShift))
+		}
+	}
+	*t.link(i) = l
+	return i
+}
+
+func (t *table) freeLink(i uint32) {
+	*t.link(i) = link{}
+	t.moreFree = append(t.moreFree, i)
+}
+
+// best returns the best path to a destination; Received is 0 if there is none.
+func (t *table) best(i uint32) Path {
+	if p := t.at(i).path; p.Accepted != 0 {
+		return p
+	}
+	return Path{}
+}
+
+// find returns the path of a source, or nil.
+func (t *table) find(i uint32, s Source) *Path {
+	d := t.at(i)
+	if d.path.Received == 0 {
+		return nil
+	}
+	if d.path.Source == s {
+		return &d.path
+	}
+	for m := d.more; m != 0; m = t.link(m).next {
+		if l := t.link(m); l.path.Source == s {
+			return &l.path
+		}
+	}
+	return nil
+}
+
+// paths appends the paths to a destination.
+func (t *table) paths(i uint32, paths []Path) []Path {
+	d := t.at(i)
+	if d.path.Received == 0 {
+		return paths
+	}
+	paths = append(paths, d.path)
+	for m := d.more; m != 0; m = t.link(m).next {
+		paths = append(paths, t.link(m).path)
+	}
+	return paths
+}
+
+func (t *table) announce(k message.Key, p Path, urgent bool) {
+	i, ok := t.lookup(k)
+	if !ok {
+		i = t.alloc(k)
+	}
+	t.from[p.Source].stale.remove(i)
+	t.put(i, p, urgent)
+}
+
+// put adds or replaces the path of a source.
+func (t *table) put(i uint32, p Path, urgent bool) {
+	from := &t.from[p.Source]
+	before := t.best(i)
+	old := t.find(i, p.Source)
+	if old != nil && *old == p {
+		t.reselect(i, before, urgent) // it may have been stale
+		return
+	}
+	a := &t.rib.attributes
+	a.retain(p.Received)
+	a.retain(p.Accepted)
+	if p.Accepted != 0 {
+		from.accepted++
+	}
+	d := t.at(i)
+	switch {
+	case old != nil:
+		if old.Accepted != 0 {
+			from.accepted--
+		}
+		a.release(old.Received)
+		a.release(old.Accepted)
+		*old = p
+	case d.path.Received == 0:
+		d.path = p
+		t.live.add(i)
+		t.dead.remove(i)
+	default:
+		d.more = t.allocLink(link{p, d.more})
+	}
+	from.in.add(i)
+	for _, c := range from.readers {
+		c.mark(i, urgent)
+	}
+	t.reselect(i, before, urgent)
+}
+
+// reselect selects the best path and marks the destination for the consumers if it is another one
+// than before.
+func (t *table) reselect(i uint32, before Path, urgent bool) {
+	t.selectBest(i)
+	now := t.best(i)
+	if now.Accepted != before.Accepted || now.Label != before.Label || now.Source != before.Source {
+		for _, c := range t.consumers {
+			c.mark(i, urgent)
+		}
+	}
+	t.reapIfDue()
+}
+
+// withdraw removes the path of a source.
+func (t *table) withdraw(i uint32, s Source, urgent bool) bool {
+	before := t.best(i)
+	if !t.remove(i, s, urgent) {
+		return false
+	}
+	t.reselect(i, before, urgent)
+	return true
+}
+
+// remove removes the path of a source without selecting another one.
+func (t *table) remove(i uint32, s Source, urgent bool) bool {
+	p := t.find(i, s)
+	if p == nil {
+		return false
+	}
+	from := &t.from[s]
+	from.in.remove(i)
+	from.stale.remove(i)
+	if p.Accepted != 0 {
+		from.accepted--
+	}
+	t.rib.attributes.release(p.Received)
+	t.rib.attributes.release(p.Accepted)
+	d := t.at(i)
+	if p != &d.path {
+		for at := &d.more; ; at = &t.link(*at).next {
+			if l := t.link(*at); &l.path == p {
+				unused := *at
+				*at = l.next
+				t.freeLink(unused)
+				break
+			}
+		}
+	} else if d.more != 0 {
+		unused := d.more
+		l := t.link(unused)
+		d.path, d.more = l.path, l.next
+		t.freeLink(unused)
+	} else {
+		d.path = Path{}
+		t.live.remove(i)
+		t.dead.add(i)
+	}
+	for _, c := range from.readers {
+		c.mark(i, urgent)
+	}
+	return true
+}
+
+func (t *table) reapIfDue() {
+	if t.dead.n >= t.reapAt {
+		t.reap()
+	}
+}
+
+// reap frees the destinations without paths that no consumer has a route to or has to take.
+func (t *table) reap() {
+	for i, ok := t.dead.next(0); ok; i, ok = t.dead.next(i) {
+		w := int(i >> wordShift)
+		held := uint64(0)
+		for _, c := range t.consumers {
+			held |= c.pending.word(w) | c.held.word(w)
+		}
+		for s := range t.from {
+			for _, c := range t.from[s].readers {
+				held |= c.pending.word(w) | c.held.word(w)
+			}
+		}
+		for free := t.dead.word(w) &^ held; free != 0; free &= free - 1 {
+			j := uint32(w)<<wordShift | uint32(trailing(free))
+			t.dead.remove(j)
+			t.erase(j)
+			*t.at(j) = dest{}
+			t.free = append(t.free, j)
+		}
+		i = uint32(w+1) << wordShift
+	}
+	t.reapAt = max(minReap, 2*t.dead.n)
+	if t.live.n == 0 && t.dead.n == 0 {
+		t.reset()
+	}
+}
