@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tabane/tabane/internal/netns"
 )
 
@@ -33,19 +35,23 @@ var commands = []command{
 
 // Run does what the commands say, one on each line or between semicolons, in the network namespace
 // of the calling thread: "-6 route show table 101". An "ip" before a command and a "-6" may be left
-// out. It returns what the commands show, in the format of iproute2 6.1 as far as this package
+// out; "-4" selects IPv4. It returns what the commands show, in the format of iproute2 6.1 as far as this package
 // knows it. The first that fails ends it.
 func Run(text string) (string, error) {
 	var out strings.Builder
 	for line := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == '\n' || r == ';' }) {
 		words := strings.Fields(line)
+		family := uint8(unix.AF_INET6)
 		for len(words) > 0 && (words[0] == "ip" || words[0] == "-6" || words[0] == "-4") {
+			if words[0] == "-4" {
+				family = unix.AF_INET
+			}
 			words = words[1:]
 		}
 		if len(words) == 0 {
 			continue
 		}
-		shown, err := execute(words)
+		shown, err := execute(family, words)
 		out.WriteString(shown)
 		if err != nil {
 			return out.String(), fmt.Errorf("%s: %w", strings.TrimSpace(line), err)
@@ -63,7 +69,7 @@ func In(namespace, text string) (out string, err error) {
 	return out, err
 }
 
-func execute(words []string) (string, error) {
+func execute(family uint8, words []string) (string, error) {
 	verb := "show"
 	if len(words) > 1 {
 		verb = words[1]
@@ -72,7 +78,7 @@ func execute(words []string) (string, error) {
 	if i < 0 {
 		return "", fmt.Errorf("%q is not a command of this package", strings.Join(words[:min(2, len(words))], " "))
 	}
-	a := &arguments{verb: verb, words: words[min(2, len(words)):]}
+	a := &arguments{family: family, verb: verb, words: words[min(2, len(words)):]}
 	out, err := commands[i].run(a)
 	if err == nil {
 		err = a.end()
@@ -82,9 +88,10 @@ func execute(words []string) (string, error) {
 
 // arguments are the words after a command. The first fault is kept.
 type arguments struct {
-	verb  string
-	words []string
-	err   error
+	family uint8
+	verb   string
+	words  []string
+	err    error
 }
 
 // next takes the next word, empty when there is none.

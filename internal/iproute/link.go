@@ -228,7 +228,7 @@ func showRules(a *arguments) (string, error) {
 	if err := a.end(); err != nil {
 		return "", err
 	}
-	rules, err := netlink.RuleList(netlink.FAMILY_V6)
+	rules, err := netlink.RuleList(int(a.family))
 	var out strings.Builder
 	for _, r := range rules {
 		out.WriteString(ruleText(r) + "\n")
@@ -238,7 +238,7 @@ func showRules(a *arguments) (string, error) {
 
 func changeRule(a *arguments) (string, error) {
 	r := netlink.NewRule()
-	r.Family = netlink.FAMILY_V6
+	r.Family = int(a.family)
 	if from := a.value("from"); from != "" && from != "all" {
 		a.words = append([]string{from}, a.words...)
 		p := prefix(a)

@@ -213,6 +213,9 @@ func (r route) text(shown int) string {
 	if via := r.address(unix.RTA_GATEWAY); via.IsValid() {
 		b.WriteString(" via " + via.String())
 	}
+	if via := r.attributes[unix.RTA_VIA]; len(via) == 2+16 {
+		b.WriteString(" via inet6 " + netip.AddrFrom16([16]byte(via[2:])).String())
+	}
 	if dev := linkName(r.number(unix.RTA_OIF)); dev != "" {
 		b.WriteString(" dev " + dev)
 	}
@@ -310,7 +313,7 @@ func showRoutes(a *arguments) (string, error) {
 		return "", err
 	}
 	header := make(raw, unix.SizeofRtMsg)
-	header[0] = unix.AF_INET6
+	header[0] = a.family
 	found, err := ask(unix.RTM_GETROUTE, unix.NLM_F_DUMP, unix.RTM_NEWROUTE, header)
 	if err != nil {
 		return "", err
@@ -336,10 +339,14 @@ func showRoutes(a *arguments) (string, error) {
 func getRoute(a *arguments) (string, error) {
 	dst, from := address(a, a.next()), a.value("from")
 	header := make(raw, unix.SizeofRtMsg)
-	header[0], header[1] = unix.AF_INET6, 128
+	source := "::"
+	header[0], header[1] = unix.AF_INET6, uint8(dst.BitLen())
+	if dst.Is4() {
+		header[0], source = unix.AF_INET, "0.0.0.0"
+	}
 	data := []nl.NetlinkRequestData{header, nl.NewRtAttr(unix.RTA_DST, dst.AsSlice())}
 	if from != "" {
-		header[2] = 128
+		header[2] = uint8(dst.BitLen())
 		data = append(data, nl.NewRtAttr(unix.RTA_SRC, address(a, from).AsSlice()))
 	}
 	if err := a.end(); err != nil {
@@ -350,8 +357,7 @@ func getRoute(a *arguments) (string, error) {
 		return "", err
 	}
 	r, err := decodeRoute(found[0])
-	source := cmp.Or(from, "::")
-	return strings.Replace(r.text(0), dst.String(), dst.String()+" from "+source, 1) + "\n", err
+	return strings.Replace(r.text(0), dst.String(), dst.String()+" from "+cmp.Or(from, source), 1) + "\n", err
 }
 
 func address(a *arguments, text string) netip.Addr {
@@ -365,7 +371,10 @@ func address(a *arguments, text string) netip.Addr {
 // prefix takes the next word, which is a prefix, an address or "default".
 func prefix(a *arguments) netip.Prefix {
 	text := a.next()
-	if text == "default" {
+	switch {
+	case text == "default" && a.family == unix.AF_INET:
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	case text == "default":
 		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 	}
 	if p, err := netip.ParsePrefix(text); err == nil {
@@ -470,7 +479,11 @@ func changeRoute(a *arguments) (string, error) {
 	}
 	direct := true
 	if via := a.value("via"); via != "" {
-		put(unix.RTA_GATEWAY, address(a, via).AsSlice())
+		if gateway := address(a, via); gateway.Is6() && dst.Addr().Is4() {
+			put(unix.RTA_VIA, append(native.AppendUint16(nil, unix.AF_INET6), gateway.AsSlice()...))
+		} else {
+			put(unix.RTA_GATEWAY, gateway.AsSlice())
+		}
 		direct = false
 	}
 	if id := a.number("nhid"); id != 0 {

@@ -128,8 +128,10 @@ type step struct {
 // exist is a success. An operation that has to delete an old rule, or an address of another length,
 // completes after all others.
 //
-// An object atomically replaces the previous one with its key, except an address whose prefix
-// length changes. Deleting a nexthop object makes the kernel drop the routes that use it.
+// An object atomically replaces the previous one with its key, except an IPv4 address and one whose
+// prefix length changes. An IPv4 address of another length is another one to the kernel and is
+// replaced only if the operation names it (Op.Old). Deleting a nexthop object makes the kernel drop
+// the routes that use it.
 func (c *Conn) Apply(ops []Op) []error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -277,7 +279,9 @@ func encodeAddress(op Op, a Address, flags netlink.HeaderFlags, index func(strin
 		return []step{remove(a)}, nil
 	}
 	add := step{msg: message(unix.RTM_NEWADDR, flags, putAddress(nil, a, op.Protocol, i, false))}
-	if old, ok := unaltered(op.Old).(Address); ok && old.Prefix != a.Prefix {
+	old, ok := unaltered(op.Old).(Address)
+	// The kernel does not change the scope of an IPv4 address.
+	if ok && (old.Prefix != a.Prefix || a.Prefix.Addr().Is4()) {
 		return []step{remove(old), add}, nil
 	}
 	return []step{add}, nil
@@ -434,43 +438,48 @@ func (c *Conn) dump(p Protocol, class Class) ([]Object, error) {
 	}
 	names := c.names()
 	var (
-		req    netlink.Message
+		typ    uint16
+		header []byte
 		decode func([]byte) (found, error)
 	)
+	families := []uint8{unix.AF_INET, unix.AF_INET6}
 	switch class {
 	case ClassNexthop:
-		req = message(unix.RTM_GETNEXTHOP, netlink.Dump, make([]byte, sizeofNhmsg))
+		families = []uint8{unix.AF_UNSPEC}
+		typ, header = unix.RTM_GETNEXTHOP, make([]byte, sizeofNhmsg)
 		decode = func(b []byte) (found, error) { return decodeNexthop(b, names) }
 	case ClassRoute:
-		header := make([]byte, unix.SizeofRtMsg)
-		header[0], header[5] = unix.AF_INET6, uint8(p)
-		req = message(unix.RTM_GETROUTE, netlink.Dump, header)
+		typ, header = unix.RTM_GETROUTE, make([]byte, unix.SizeofRtMsg)
+		header[5] = uint8(p)
 		decode = func(b []byte) (found, error) { return decodeRoute(b, names) }
 	case ClassRule:
-		header := make([]byte, 12)
-		header[0] = unix.AF_INET6
-		req = message(unix.RTM_GETRULE, netlink.Dump, header)
+		typ, header = unix.RTM_GETRULE, make([]byte, 12)
 		decode = decodeRule
 	case ClassAddress:
-		header := make([]byte, unix.SizeofIfAddrmsg)
-		header[0] = unix.AF_INET6
-		req = message(unix.RTM_GETADDR, netlink.Dump, header)
+		typ, header = unix.RTM_GETADDR, make([]byte, unix.SizeofIfAddrmsg)
 		decode = func(b []byte) (found, error) { return decodeAddress(b, names) }
 	default:
 		return nil, fmt.Errorf("BUG: no dump of %s", class)
 	}
 	var objects []Object
-	err := c.dumpEach(req, func() { objects = objects[:0] }, func(b []byte) error {
-		f, err := decode(b)
+	for _, family := range families {
+		header[0] = family
+		before := len(objects)
+		err := c.dumpEach(message(typ, netlink.Dump, header), func() { objects = objects[:before] }, func(b []byte) error {
+			f, err := decode(b)
+			if err != nil {
+				return err
+			}
+			if f.object != nil && f.protocol == p {
+				objects = append(objects, f.object)
+			}
+			return nil
+		})
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if f.object != nil && f.protocol == p {
-			objects = append(objects, f.object)
-		}
-		return nil
-	})
-	return objects, err
+	}
+	return objects, nil
 }
 
 // dumpEach calls each for every message of a dump. If the kernel marks the dump as inconsistent,
@@ -598,7 +607,7 @@ func (c *Conn) NexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err e
 
 func (c *Conn) nexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err error) {
 	b := make([]byte, unix.SizeofRtMsg)
-	b[0], b[1] = unix.AF_INET6, 128
+	b[0], b[1] = family(dst), uint8(dst.BitLen())
 	got, err := c.execute(message(unix.RTM_GETROUTE, 0, putAddr(b, unix.RTA_DST, dst)))
 	if err != nil {
 		return netip.Addr{}, "", err
@@ -608,11 +617,13 @@ func (c *Conn) nexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err e
 			continue
 		}
 		var index uint32
-		at := attrs{b: m.Data[unix.SizeofRtMsg:]}
+		at := attrs{b: m.Data[unix.SizeofRtMsg:], v4: dst.Is4()}
 		for at.next() {
 			switch at.typ {
 			case unix.RTA_GATEWAY:
 				gateway = at.addr()
+			case unix.RTA_VIA:
+				gateway = at.via()
 			case unix.RTA_OIF:
 				index = at.uint32()
 			}

@@ -1,9 +1,9 @@
-// Package route configures IPv6 addresses, policy rules, nexthop objects and routes in the kernel.
+// Package route configures IP addresses, policy rules, nexthop objects and routes in the kernel.
 // Every object has the protocol number of its owner. A Reconciler compares the desired state with
 // the kernel's and applies the difference, a Conn is an rtnetlink connection with batches, and a
 // Watcher reports changes.
 //
-// It does not touch objects of other protocol numbers, and configures no links, VRFs or IPv4.
+// It does not touch objects of other protocol numbers, and configures no links or VRFs.
 package route
 
 import (
@@ -30,7 +30,7 @@ const (
 // Values that replace a zero field.
 const (
 	MainTable     = 254  // RT_TABLE_MAIN
-	DefaultMetric = 1024 // IP6_RT_PRIO_USER
+	DefaultMetric = 1024 // IP6_RT_PRIO_USER; IPv4 routes have metric 0
 )
 
 // Class is the type of an object. The order of the constants is the order in which objects are
@@ -106,14 +106,15 @@ func (k Key) compare(l Key) int {
 		k.prefix.Addr().Compare(l.prefix.Addr()), cmp.Compare(k.prefix.Bits(), l.prefix.Bits()), cmp.Compare(k.b, l.b))
 }
 
-// An Address is an IPv6 address of a link, without duplicate address detection and without
-// lifetime. Its key is the link and the address; the length may change. `ip address change` by an
-// operator clears the owner in the kernel.
+// An Address is an IP address of a link, without duplicate address detection and without lifetime.
+// Its key is the link and the address; the length may change. `ip address change` by an operator
+// clears the owner in the kernel.
 type Address struct {
 	Link   string
 	Prefix netip.Prefix // the address and its length
-	// Deprecated addresses have a preferred lifetime of zero: they are usable, but source address
-	// selection avoids them (RFC 4862 section 5.5.4, RFC 6724 section 5 rule 3).
+	// Deprecated addresses are usable, but source address selection avoids them. In IPv6 they
+	// have a preferred lifetime of zero (RFC 4862 section 5.5.4, RFC 6724 section 5 rule 3), in
+	// IPv4 the scope link (inet_select_addr in the kernel).
 	Deprecated bool
 }
 
@@ -123,7 +124,14 @@ func (a Address) Key() Key {
 }
 
 func (a Address) String() string {
-	s := a.Prefix.String() + " dev " + a.Link + " nodad"
+	s := a.Prefix.String() + " dev " + a.Link
+	if a.Prefix.Addr().Is4() {
+		if a.Deprecated {
+			s += " scope link"
+		}
+		return s
+	}
+	s += " nodad"
 	if a.Deprecated {
 		s += " preferred_lft 0"
 	}
@@ -147,15 +155,16 @@ func (a Address) Check() error {
 	return checkLink(a.Link)
 }
 
-// A Rule is a policy rule: it looks matching packets up in a table, or drops them and sends an
-// ICMPv6 error. It matches packets by source prefix (From) or destination prefix (To), not both,
-// and by incoming interface; a zero field matches all packets. All fields are its key.
+// A Rule is a policy rule: it looks matching packets up in a table, or drops them and sends an ICMP
+// error. It matches packets by source prefix (From) or destination prefix (To), not both, and by
+// incoming interface; a zero field matches all packets. The family is that of the prefix: 0.0.0.0/0
+// matches all IPv4 packets, and without a prefix the rule is for IPv6. All fields are its key.
 type Rule struct {
 	Priority    uint32 // lower is tried first
 	From, To    netip.Prefix
 	Iif         string // incoming interface
 	Table       uint32
-	Unreachable bool // send an ICMPv6 error instead of looking up Table
+	Unreachable bool // send an ICMP error instead of looking up Table
 }
 
 // ruleTo distinguishes the key of a rule with a destination from one with a source; it cannot be in
@@ -170,9 +179,14 @@ func (r Rule) Key() Key {
 		k.prefix = r.From
 	case r.To.IsValid() && r.To.Bits() > 0:
 		k.prefix, k.link = r.To, ruleTo+r.Iif
+	case r.From.Addr().Is4() || r.To.Addr().Is4():
+		k.prefix = anyIPv4
 	}
 	return k
 }
+
+// anyIPv4 is the source prefix of a rule for all IPv4 packets.
+var anyIPv4 = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 
 // rule returns the rule with this key; Table is 0 for an unreachable rule.
 func (k Key) rule() Rule {
@@ -188,7 +202,11 @@ func (k Key) rule() Rule {
 
 func (r Rule) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "priority %d from %s", r.Priority, prefixText(r.From, "all"))
+	from := r.From
+	if !from.IsValid() && r.To.Addr().Is4() {
+		from = anyIPv4
+	}
+	fmt.Fprintf(&b, "priority %d from %s", r.Priority, prefixText(from, "all"))
 	if r.To.IsValid() {
 		fmt.Fprintf(&b, " to %s", r.To)
 	}
@@ -249,13 +267,13 @@ func (m EncapMode) String() string {
 	return "encap.red"
 }
 
-// A Nexthop is a nexthop object, which any number of routes can use. With a SID, packets are
-// encapsulated and routed to the SID; Link is then the device of the object and does not select the
-// outgoing interface. Its key is the ID.
+// A Nexthop is a nexthop object of family IPv6, which any number of routes of both families can use.
+// With a SID, packets are encapsulated and routed to the SID; Link is then the device of the object
+// and does not select the outgoing interface. Its key is the ID.
 type Nexthop struct {
 	ID      uint32
 	Link    string
-	Gateway netip.Addr
+	Gateway netip.Addr // IPv6
 	SID     netip.Addr
 	Encap   EncapMode
 }
@@ -292,11 +310,16 @@ func (n Nexthop) Check() error {
 	if n.Encap > EncapFull {
 		return fmt.Errorf("encapsulation mode %d is unknown", n.Encap)
 	}
-	if err := checkOptional("gateway", n.Gateway); err != nil {
-		return err
-	}
-	if err := checkOptional("SID", n.SID); err != nil {
-		return err
+	for _, a := range []struct {
+		what string
+		addr netip.Addr
+	}{{"gateway", n.Gateway}, {"SID", n.SID}} {
+		if err := checkOptional(a.what, a.addr); err != nil {
+			return err
+		}
+		if a.addr.Is4() {
+			return fmt.Errorf("%s %s is not IPv6", a.what, a.addr)
+		}
 	}
 	return checkLink(n.Link)
 }
@@ -327,34 +350,51 @@ type Behavior uint8
 const (
 	NoBehavior Behavior = iota
 	EndDX6              // End.DX6: decapsulate, send to an IPv6 neighbor (section 4.4)
-	EndDT6              // End.DT6: decapsulate, look up the inner destination in a table (section 4.6)
+	EndDT6              // End.DT6: decapsulate, look up the inner IPv6 destination in a table (section 4.6)
+	EndDX4              // End.DX4: decapsulate, send to an IPv4 neighbor (section 4.5)
+	EndDT4              // End.DT4: decapsulate, look up the inner IPv4 destination in a table (section 4.7)
+	EndDT46             // End.DT46: End.DT4 and End.DT6 in one (section 4.8)
 )
 
+// behaviors describes each Behavior: its number in the kernel (SEG6_LOCAL_ACTION in
+// include/uapi/linux/seg6_local.h), and whether it has a table, and that of a VRF device.
+var behaviors = map[Behavior]struct {
+	name       string
+	action     uint32
+	table, vrf bool
+}{
+	EndDX6:  {name: "End.DX6", action: 5},
+	EndDX4:  {name: "End.DX4", action: 6},
+	EndDT6:  {name: "End.DT6", action: 7, table: true},
+	EndDT4:  {name: "End.DT4", action: 8, table: true, vrf: true},
+	EndDT46: {name: "End.DT46", action: 16, table: true, vrf: true},
+}
+
 func (b Behavior) String() string {
-	switch b {
-	case EndDX6:
-		return "End.DX6"
-	case EndDT6:
-		return "End.DT6"
-	default:
-		return "none"
+	if d, ok := behaviors[b]; ok {
+		return d.name
 	}
+	return "none"
 }
 
 // LocalAction is the seg6local action of a route whose destination is a SID of this node. The zero
 // value is no action.
 type LocalAction struct {
 	Behavior Behavior
-	Table    uint32     // lookup table of EndDT6; needs no VRF
-	Nexthop  netip.Addr // neighbor of EndDX6, which must be on-link
+	// Table is the lookup table of EndDT6, EndDT4 and EndDT46. For the latter two it must be
+	// that of a VRF device, and the sysctl net.vrf.strict_mode must be 1.
+	Table uint32
+	// Nexthop is the neighbor of EndDX6 and EndDX4. The kernel looks it up in the main table.
+	Nexthop netip.Addr
 }
 
 // A Route is a route in a table. A unicast route has a nexthop object, or a link, or a gateway and
-// its link, or a local action and a link. Its key is the table, the destination and the metric.
+// its link, or a local action and a link. An IPv4 route may have an IPv6 gateway (RFC 8950). Its key
+// is the table, the destination and the metric.
 type Route struct {
 	Table     uint32 // zero: MainTable
 	Dst       netip.Prefix
-	Metric    uint32 // lower is better; zero: DefaultMetric
+	Metric    uint32 // lower is better; zero in IPv6: DefaultMetric
 	MTU       uint32 // bytes; zero: that of the link
 	Kind      Kind
 	Gateway   netip.Addr
@@ -366,7 +406,15 @@ type Route struct {
 
 // Key returns the key of the route.
 func (r Route) Key() Key {
-	return Key{class: ClassRoute, prefix: r.Dst, a: cmp.Or(r.Table, MainTable), b: cmp.Or(r.Metric, DefaultMetric)}
+	return Key{class: ClassRoute, prefix: r.Dst, a: cmp.Or(r.Table, MainTable), b: r.metric()}
+}
+
+// metric returns the metric in the kernel.
+func (r Route) metric() uint32 {
+	if r.Dst.Addr().Is4() {
+		return r.Metric
+	}
+	return cmp.Or(r.Metric, DefaultMetric)
 }
 
 func (r Route) String() string {
@@ -375,18 +423,28 @@ func (r Route) String() string {
 		b.WriteString(r.Kind.String() + " ")
 	}
 	fmt.Fprintf(&b, "%s table %s", prefixText(r.Dst, "default"), tableText(cmp.Or(r.Table, MainTable)))
-	switch r.Local.Behavior {
-	case EndDT6:
-		fmt.Fprintf(&b, " encap seg6local action End.DT6 table %s", tableText(r.Local.Table))
-	case EndDX6:
-		fmt.Fprintf(&b, " encap seg6local action End.DX6 nh6 %s", r.Local.Nexthop)
-	case NoBehavior:
+	if l := r.Local; l.Behavior != NoBehavior {
+		fmt.Fprintf(&b, " encap seg6local action %s ", l.Behavior)
+		switch d := behaviors[l.Behavior]; {
+		case d.vrf:
+			fmt.Fprintf(&b, "vrftable %s", tableText(l.Table))
+		case d.table:
+			fmt.Fprintf(&b, "table %s", tableText(l.Table))
+		case l.Behavior == EndDX4:
+			fmt.Fprintf(&b, "nh4 %s", l.Nexthop)
+		default:
+			fmt.Fprintf(&b, "nh6 %s", l.Nexthop)
+		}
 	}
 	if r.NexthopID != 0 {
 		fmt.Fprintf(&b, " nhid %d", r.NexthopID)
 	}
 	if r.Gateway.IsValid() {
-		fmt.Fprintf(&b, " via %s", r.Gateway)
+		b.WriteString(" via ")
+		if r.Dst.Addr().Is4() && r.Gateway.Is6() {
+			b.WriteString("inet6 ")
+		}
+		b.WriteString(r.Gateway.String())
 	}
 	if r.Link != "" {
 		fmt.Fprintf(&b, " dev %s", r.Link)
@@ -394,7 +452,7 @@ func (r Route) String() string {
 	if r.PrefSrc.IsValid() {
 		fmt.Fprintf(&b, " src %s", r.PrefSrc)
 	}
-	if r.Metric != 0 && r.Metric != DefaultMetric {
+	if r.metric() != (Route{Dst: r.Dst}).metric() {
 		fmt.Fprintf(&b, " metric %d", r.Metric)
 	}
 	if r.MTU != 0 {
@@ -405,9 +463,12 @@ func (r Route) String() string {
 
 // Normal implements Object.
 func (r Route) Normal() Object {
-	r.Table, r.Metric = cmp.Or(r.Table, MainTable), cmp.Or(r.Metric, DefaultMetric)
+	r.Table, r.Metric = cmp.Or(r.Table, MainTable), r.metric()
 	return r
 }
+
+// onLink reports whether the destination is reached on the link without a gateway.
+func (r Route) onLink() bool { return r.Link != "" && !r.Gateway.IsValid() && r.Local == LocalAction{} }
 
 // Check implements Object.
 func (r Route) Check() error {
@@ -426,7 +487,11 @@ func (r Route) Check() error {
 		}
 	}
 	direct := r.Gateway.IsValid() || r.Link != ""
-	switch {
+	switch v4 := r.Dst.Addr().Is4(); {
+	case r.Gateway.Is4() && !v4:
+		return fmt.Errorf("gateway %s is not IPv6", r.Gateway)
+	case r.PrefSrc.IsValid() && r.PrefSrc.Is4() != v4:
+		return fmt.Errorf("preferred source %s is not of the destination's family", r.PrefSrc)
 	case r.Kind > Blackhole:
 		return fmt.Errorf("kind %d is unknown", r.Kind)
 	case r.Kind != Unicast && (direct || r.NexthopID != 0 || r.Local != LocalAction{}):
@@ -447,22 +512,27 @@ func (l LocalAction) check(r Route) error {
 	if l == (LocalAction{}) {
 		return nil
 	}
+	d, known := behaviors[l.Behavior]
 	switch {
+	case !known:
+		return fmt.Errorf("behavior %d is unknown", l.Behavior)
+	case r.Dst.Addr().Is4():
+		return errors.New("local action of a destination that is not IPv6")
 	case r.Link == "" || r.Link == "lo":
 		// The kernel accepts the route on lo but never executes the action.
 		return errors.New("local action needs a link other than lo")
 	case r.Gateway.IsValid():
 		return errors.New("local action has a gateway")
-	case l.Behavior == EndDT6 && l.Table == 0:
-		return errors.New("End.DT6 has no table")
-	case l.Behavior == EndDT6 && l.Nexthop.IsValid():
-		return errors.New("End.DT6 has a next hop")
-	case l.Behavior == EndDX6 && l.Table != 0:
-		return errors.New("End.DX6 has a table")
-	case l.Behavior == EndDX6 && !l.Nexthop.IsValid():
-		return errors.New("End.DX6 has no next hop")
-	case l.Behavior == NoBehavior || l.Behavior > EndDT6:
-		return fmt.Errorf("behavior %d is unknown", l.Behavior)
+	case d.table && l.Table == 0:
+		return fmt.Errorf("%s has no table", d.name)
+	case d.table && l.Nexthop.IsValid():
+		return fmt.Errorf("%s has a next hop", d.name)
+	case !d.table && l.Table != 0:
+		return fmt.Errorf("%s has a table", d.name)
+	case !d.table && !l.Nexthop.IsValid():
+		return fmt.Errorf("%s has no next hop", d.name)
+	case !d.table && l.Nexthop.Is4() != (l.Behavior == EndDX4):
+		return fmt.Errorf("next hop %s of %s is of the wrong family", l.Nexthop, d.name)
 	}
 	return checkOptional("next hop", l.Nexthop)
 }
@@ -487,8 +557,8 @@ func (Route) object()   {}
 
 func checkAddr(what string, a netip.Addr) error {
 	switch {
-	case !a.Is6() || a.Is4In6():
-		return fmt.Errorf("%s %s is not IPv6", what, a)
+	case !a.IsValid() || a.Is4In6():
+		return fmt.Errorf("%s %s is not an IP address", what, a)
 	case a.Zone() != "":
 		return fmt.Errorf("%s %s has a zone", what, a)
 	}
@@ -530,7 +600,7 @@ func checkLink(name string) error {
 }
 
 func prefixText(p netip.Prefix, zero string) string {
-	if !p.IsValid() || p.Bits() == 0 {
+	if !p.IsValid() || p.Bits() == 0 && p.Addr().Is6() {
 		return zero
 	}
 	return p.String()
@@ -554,7 +624,7 @@ type Op struct {
 	Old Object
 }
 
-// String prints the op as the matching iproute2 command, without `ip -6`.
+// String prints the op as the matching iproute2 command, without `ip` and the family.
 func (o Op) String() string {
 	verb := "add"
 	switch {

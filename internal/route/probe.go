@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"strings"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -12,24 +13,40 @@ import (
 	"github.com/tabane/tabane/internal/feature"
 )
 
+// nowhere is an address of the discard prefix (RFC 6666).
+var nowhere = netip.MustParseAddr("100::")
+
 // SupportsSEG6 returns nil if this kernel supports seg6 encapsulation and seg6local actions and the
 // caller has the privilege to configure them, and a *feature.Error if the kernel does not support
 // them. It changes nothing: it requests the replacement of objects that do not exist, and the
 // kernel validates their encapsulation first.
 func SupportsSEG6() error {
+	return probe(
+		Nexthop{ID: math.MaxUint32, Link: "lo", SID: nowhere},
+		absent(LocalAction{Behavior: EndDT6, Table: MainTable}),
+		absent(LocalAction{Behavior: EndDX4, Nexthop: netip.MustParseAddr("192.0.2.1")}),
+	)
+}
+
+// SupportsVRF returns nil if End.DT4 and End.DT46 can look destinations up in the table. They need
+// VRF support in the kernel, whose absence is a *feature.Error, and a VRF device with the table.
+func SupportsVRF(table uint32) error {
+	return probe(absent(LocalAction{Behavior: EndDT4, Table: table}))
+}
+
+// absent returns a route with the action that does not exist.
+func absent(l LocalAction) Route {
+	return Route{Table: MainTable, Dst: netip.PrefixFrom(nowhere, nowhere.BitLen()), Metric: math.MaxUint32, Link: "lo", Local: l}
+}
+
+// probe returns the first error of refusal.
+func probe(objects ...Object) error {
 	c, err := Dial()
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	nowhere := netip.MustParseAddr("100::") // the discard prefix, RFC 6666
-	for _, o := range []Object{
-		Nexthop{ID: math.MaxUint32, Link: "lo", SID: nowhere},
-		Route{
-			Table: MainTable, Dst: netip.PrefixFrom(nowhere, 128), Metric: math.MaxUint32, Link: "lo",
-			Local: LocalAction{Behavior: EndDT6, Table: MainTable},
-		},
-	} {
+	for _, o := range objects {
 		if err := c.refusal(o); err != nil {
 			return err
 		}
@@ -46,15 +63,25 @@ func (c *Conn) refusal(o Object) error {
 	if err != nil {
 		return err
 	}
+	vrf := uint32(0)
 	var m netlink.Message
 	switch o := o.(type) {
 	case Nexthop:
 		m = message(unix.RTM_NEWNEXTHOP, 0, putNexthop(nil, o, unix.RTPROT_STATIC, uint32(lo.Index), false))
 	case Route:
+		if behaviors[o.Local.Behavior].vrf {
+			vrf = o.Local.Table
+		}
 		m = message(unix.RTM_NEWROUTE, 0, putRoute(nil, o, unix.RTPROT_STATIC, uint32(lo.Index), false))
 	}
 	m.Header.Flags |= netlink.Acknowledge | netlink.Replace
 	switch _, err := c.execute(m); {
+	case vrf != 0 && errors.Is(err, unix.EINVAL):
+		return &feature.Error{Feature: "SRv6 End.DT4", Err: err, Remedy: "use a kernel with CONFIG_NET_VRF (modprobe vrf)"}
+	case vrf != 0 && errors.Is(err, unix.ENODEV):
+		return fmt.Errorf("table %d has no VRF device: %w: ip link add vrf%d up type vrf table %d", vrf, err, vrf, vrf)
+	case vrf != 0 && errors.Is(err, unix.EPERM) && strings.Contains(err.Error(), "Strict mode"):
+		return fmt.Errorf("look up in the table of a VRF: %w: sysctl -w net.vrf.strict_mode=1", err)
 	case errors.Is(err, unix.EOPNOTSUPP):
 		return &feature.Error{Feature: "SRv6", Err: err, Remedy: "use a kernel with CONFIG_IPV6_SEG6_LWTUNNEL=y"}
 	case errors.Is(err, unix.EPERM):

@@ -495,6 +495,8 @@ func (r *Reconciler) Flush() error {
 	}
 	for class := classes; class > 0; {
 		class--
+		// Some may have been deleted with an address.
+		del[class] = slices.DeleteFunc(del[class], func(e *entry) bool { return e.have == nil })
 		list := del[class]
 		if class == ClassRoute {
 			list = withoutDying(list, del[ClassNexthop])
@@ -590,8 +592,8 @@ func (r *Reconciler) separate(e *entry) {
 }
 
 // lose records the side effects in the kernel of deleting the objects in list: a nexthop object is
-// deleted with its routes, an address is removed as preferred source from routes (fib6_nh and
-// rt6_remove_prefsrc in the kernel).
+// deleted with its routes, an IPv6 address is removed as preferred source from routes (fib6_nh and
+// rt6_remove_prefsrc in the kernel), an IPv4 address is deleted with these (fib_sync_down_addr).
 func (r *Reconciler) lose(class Class, list []*entry) {
 	nexthops, addresses := map[uint32]bool{}, map[netip.Addr]bool{}
 	for _, e := range list {
@@ -610,7 +612,7 @@ func (r *Reconciler) lose(class Class, list []*entry) {
 		have, ok := unaltered(e.have).(Route)
 		switch {
 		case !ok:
-		case nexthops[have.NexthopID]:
+		case nexthops[have.NexthopID], addresses[have.PrefSrc] && have.PrefSrc.Is4():
 			r.lost(e)
 		case addresses[have.PrefSrc]:
 			r.change(e, func() { e.have, e.changed = Altered{have}, r.generation })

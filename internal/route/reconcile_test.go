@@ -299,6 +299,16 @@ func TestStrings(t *testing.T) {
 		{route.Rule{Priority: 5, Iif: "wan", Unreachable: true}, "priority 5 from all iif wan unreachable"},
 		{route.Altered{Object: route.Rule{Priority: 5, Table: 254}}, "priority 5 from all table main (altered)"},
 		{route.Address{Link: "lo", Prefix: pfx("fd00::1/64")}, "fd00::1/64 dev lo nodad"},
+		{route.Address{Link: "lo", Prefix: pfx("192.0.2.1/32"), Deprecated: true}, "192.0.2.1/32 dev lo scope link"},
+		{route.Route{Dst: pfx("0.0.0.0/0"), Kind: route.Unreachable}, "unreachable 0.0.0.0/0 table main"},
+		{route.Route{Dst: pfx("192.0.2.0/24"), Gateway: ip("fe80::1"), Link: "eth0", Metric: 1024},
+			"192.0.2.0/24 table main via inet6 fe80::1 dev eth0 metric 1024"},
+		{route.Route{Dst: pfx("fd00::1/128"), Link: "eth0", Local: route.LocalAction{Behavior: route.EndDX4, Nexthop: ip("192.0.2.1")}},
+			"fd00::1/128 table main encap seg6local action End.DX4 nh4 192.0.2.1 dev eth0"},
+		{route.Route{Dst: pfx("fd00::1/128"), Link: "eth0", Local: route.LocalAction{Behavior: route.EndDT46, Table: 9}},
+			"fd00::1/128 table main encap seg6local action End.DT46 vrftable 9 dev eth0"},
+		{route.Rule{Priority: 5, From: pfx("0.0.0.0/0"), Iif: "wan", Unreachable: true}, "priority 5 from 0.0.0.0/0 iif wan unreachable"},
+		{route.Rule{Priority: 5, To: pfx("192.0.2.0/24"), Table: 254}, "priority 5 from 0.0.0.0/0 to 192.0.2.0/24 table main"},
 	} {
 		if got := tc.object.String(); got != tc.want {
 			t.Errorf("%q, want %q", got, tc.want)
@@ -312,12 +322,12 @@ func TestStrings(t *testing.T) {
 func TestCheck(t *testing.T) {
 	dst, a := pfx("2001:db8::/32"), ip("2001:db8::1")
 	for _, o := range []route.Object{
-		route.Address{Link: "lo"}, route.Address{Prefix: dst}, route.Address{Link: "lo", Prefix: pfx("10.0.0.1/8")},
+		route.Address{Link: "lo"}, route.Address{Prefix: dst}, route.Address{Link: "lo", Prefix: pfx("::ffff:10.0.0.1/128")},
 		route.Address{Link: "lo", Prefix: pfx("ff02::1/128")}, route.Address{Link: "a/b", Prefix: dst},
 		route.Address{Link: "sixteen-bytes-xx", Prefix: dst}, route.Address{Link: "lo", Prefix: pfx("::/128")},
 		route.Rule{Priority: 1, Table: 1, Unreachable: true}, route.Rule{Table: 1, To: pfx("2001:db8::1/64")}, route.Rule{Table: 1, Iif: "a:b"},
 		route.Rule{Table: 1, From: pfx("2001:db8::/64"), To: pfx("2001:db8::/64")},
-		route.Rule{Priority: 1}, route.Rule{Table: 1, From: pfx("10.0.0.0/8")}, route.Rule{Table: 1, From: pfx("2001:db8::1/64")},
+		route.Rule{Priority: 1}, route.Rule{Table: 1, From: pfx("10.0.0.1/8")}, route.Rule{Table: 1, From: pfx("2001:db8::1/64")},
 		route.Nexthop{Link: "a"}, route.Nexthop{ID: 1}, route.Nexthop{ID: 1, Link: "a", Gateway: ip("10.0.0.1")},
 		route.Nexthop{ID: 1, Link: "a", SID: ip("fe80::1%a")}, route.Nexthop{ID: 1, Link: "a", Encap: 9},
 		route.Nexthop{ID: 1, Link: "a", SID: ip("::")}, route.Nexthop{ID: 1, Link: "a", SID: ip("::ffff:1.2.3.4")},
@@ -333,7 +343,13 @@ func TestCheck(t *testing.T) {
 		route.Route{Dst: dst, Link: "a", Local: route.LocalAction{Behavior: route.EndDT6, Table: 1, Nexthop: a}},
 		route.Route{Dst: dst, Link: "a", Local: route.LocalAction{Table: 1}},
 		route.Route{Dst: dst, Link: "a", Gateway: a, Local: route.LocalAction{Behavior: route.EndDT6, Table: 1}},
-		route.Route{Dst: dst, Link: "a", Local: route.LocalAction{Behavior: 3}},
+		route.Route{Dst: dst, Link: "a", Local: route.LocalAction{Behavior: 9}},
+		route.Route{Dst: dst, Link: "a", Local: route.LocalAction{Behavior: route.EndDX4, Nexthop: a}},
+		route.Route{Dst: dst, Link: "a", Local: route.LocalAction{Behavior: route.EndDX6, Nexthop: ip("192.0.2.1")}},
+		route.Route{Dst: dst, Link: "a", Local: route.LocalAction{Behavior: route.EndDT4}},
+		route.Route{Dst: pfx("192.0.2.1/32"), Link: "a", Local: route.LocalAction{Behavior: route.EndDX4, Nexthop: ip("192.0.2.1")}},
+		route.Route{Dst: dst, Link: "a", Gateway: ip("192.0.2.1")},
+		route.Route{Dst: pfx("192.0.2.0/24"), Link: "a", PrefSrc: a},
 	} {
 		if o.Check() == nil {
 			t.Errorf("accepted %s %v", o.Key().Class(), o)
@@ -361,6 +377,10 @@ func universe() map[route.Key][]route.Object {
 			r.Kind, r.Link, r.PrefSrc = route.Unicast, "eth0", ip("2001:db8::1")
 			all = append(all, r)
 		}
+		r4 := route.Route{Table: table + 101, Dst: pfx("192.0.2.0/24"), Metric: 7, NexthopID: 1}
+		all = append(all, r4, route.Rule{Priority: 1000, From: pfx("192.0.2.1/32"), Table: table + 101})
+		r4.NexthopID, r4.Link, r4.PrefSrc = 0, "eth0", ip("192.0.2.1")
+		all = append(all, r4)
 		all = append(all, route.Rule{Priority: 1000, From: pfx("2001:db8::1/128"), Table: table + 101})
 	}
 	for i := range 3 {
@@ -369,6 +389,7 @@ func universe() map[route.Key][]route.Object {
 			route.Address{Link: "lo", Prefix: prefix, Deprecated: true},
 			route.Address{Link: "lo", Prefix: netip.PrefixFrom(prefix.Addr(), 128)})
 	}
+	all = append(all, route.Address{Link: "lo", Prefix: pfx("192.0.2.1/32")}, route.Address{Link: "lo", Prefix: pfx("192.0.2.1/24"), Deprecated: true})
 	m := map[route.Key][]route.Object{}
 	for _, o := range all {
 		o = o.Normal()

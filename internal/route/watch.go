@@ -15,16 +15,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Group is a multicast group of rtnetlink.
-type Group uint32
+// A Group is what a Watcher reports.
+type Group uint8
 
 const (
-	Links     Group = unix.RTNLGRP_LINK
-	Addresses Group = unix.RTNLGRP_IPV6_IFADDR
-	Routes    Group = unix.RTNLGRP_IPV6_ROUTE
-	Rules     Group = unix.RTNLGRP_IPV6_RULE
-	Nexthops  Group = unix.RTNLGRP_NEXTHOP
+	Links Group = iota
+	Addresses
+	Routes
+	Rules
+	Nexthops
 )
+
+// multicast are rtnetlink's multicast groups of each Group.
+var multicast = [...][]uint32{
+	Links:     {unix.RTNLGRP_LINK},
+	Addresses: {unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR},
+	Routes:    {unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE},
+	Rules:     {unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE},
+	Nexthops:  {unix.RTNLGRP_NEXTHOP},
+}
 
 // An Event is a LinkChange, ObjectChange or Overrun.
 type Event interface{ event() }
@@ -108,8 +117,10 @@ func watch(ctx context.Context, buffer int, filter []bpf.RawInstruction, groups 
 	}
 	// Links are always subscribed to, for their names.
 	for _, g := range append([]Group{Links}, groups...) {
-		if err := nl.JoinGroup(uint32(g)); err != nil {
-			return nil, errors.Join(fmt.Errorf("watch rtnetlink group %d: %w", g, cause(err)), nl.Close())
+		for _, m := range multicast[g] {
+			if err := nl.JoinGroup(m); err != nil {
+				return nil, errors.Join(fmt.Errorf("watch rtnetlink group %d: %w", m, cause(err)), nl.Close())
+			}
 		}
 	}
 	ctx, cancel := context.WithCancel(ctx)

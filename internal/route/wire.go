@@ -21,12 +21,11 @@ const (
 	seg6ModeEncap    = 1 // SEG6_IPTUN_MODE_ENCAP
 	seg6ModeEncapRed = 3 // SEG6_IPTUN_MODE_ENCAP_RED
 
-	seg6LocalAction = 1 // SEG6_LOCAL_ACTION
-	seg6LocalTable  = 3 // SEG6_LOCAL_TABLE
-	seg6LocalNH6    = 5 // SEG6_LOCAL_NH6
-
-	seg6ActionDX6 = 5 // SEG6_LOCAL_ACTION_END_DX6
-	seg6ActionDT6 = 7 // SEG6_LOCAL_ACTION_END_DT6
+	seg6LocalAction   = 1 // SEG6_LOCAL_ACTION
+	seg6LocalTable    = 3 // SEG6_LOCAL_TABLE
+	seg6LocalNH4      = 4 // SEG6_LOCAL_NH4
+	seg6LocalNH6      = 5 // SEG6_LOCAL_NH6
+	seg6LocalVRFTable = 9 // SEG6_LOCAL_VRFTABLE
 
 	sizeofNhmsg = 8 // struct nhmsg
 
@@ -60,9 +59,27 @@ func putUint16(b []byte, typ uint16, v uint16) []byte {
 	return putAttr(b, typ, data[:])
 }
 
+// family returns the address family of an address; that of the invalid one is IPv6.
+func family(a netip.Addr) uint8 {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
 func putAddr(b []byte, typ uint16, a netip.Addr) []byte {
+	if a.Is4() {
+		data := a.As4()
+		return putAttr(b, typ, data[:])
+	}
 	data := a.As16()
 	return putAttr(b, typ, data[:])
+}
+
+// putVia appends an address with its family (struct rtvia).
+func putVia(b []byte, typ uint16, a netip.Addr) []byte {
+	data := native.AppendUint16(make([]byte, 0, 2+16), uint16(family(a)))
+	return putAttr(b, typ, append(data, a.AsSlice()...))
 }
 
 // putNested appends a nested attribute whose payload is written by fill.
@@ -76,11 +93,21 @@ func putNested(b []byte, typ uint16, fill func([]byte) []byte) []byte {
 }
 
 func putAddress(b []byte, a Address, p Protocol, index uint32, del bool) []byte {
-	b = append(b, unix.AF_INET6, uint8(a.Prefix.Bits()), 0, 0) // family, length, flags, scope
+	v4, scope := a.Prefix.Addr().Is4(), uint8(unix.RT_SCOPE_UNIVERSE)
+	if v4 && a.Deprecated {
+		scope = unix.RT_SCOPE_LINK
+	}
+	b = append(b, family(a.Prefix.Addr()), uint8(a.Prefix.Bits()), 0, scope) // family, length, flags, scope
 	b = native.AppendUint32(b, index)
 	b = putAddr(b, unix.IFA_LOCAL, a.Prefix.Addr())
+	if v4 {
+		b = putAddr(b, unix.IFA_ADDRESS, a.Prefix.Addr()) // the prefix, of which deletion reads the length
+	}
 	if del {
 		return b
+	}
+	if v4 {
+		return putAttr(b, ifaProto, []byte{uint8(p)})
 	}
 	preferred := uint32(forever)
 	if a.Deprecated {
@@ -100,7 +127,11 @@ func putRule(b []byte, r Rule, p Protocol) []byte {
 		action = unix.FR_ACT_UNREACHABLE
 	}
 	// family, destination and source length, tos, table, two reserved, action: struct fib_rule_hdr.
-	b = append(b, unix.AF_INET6, uint8(max(0, r.To.Bits())), uint8(max(0, r.From.Bits())), 0, 0, 0, 0, action)
+	prefix := r.From
+	if r.To.IsValid() {
+		prefix = r.To
+	}
+	b = append(b, family(prefix.Addr()), uint8(max(0, r.To.Bits())), uint8(max(0, r.From.Bits())), 0, 0, 0, 0, action)
 	b = native.AppendUint32(b, 0)
 	b = putUint32(b, unix.FRA_PRIORITY, r.Priority)
 	if !r.Unreachable {
@@ -163,9 +194,16 @@ func putRoute(b []byte, r Route, p Protocol, index uint32, del bool) []byte {
 		kind = unix.RTN_BLACKHOLE
 	case Unicast:
 	}
+	scope := uint8(unix.RT_SCOPE_UNIVERSE)
+	switch v4 := r.Dst.Addr().Is4(); {
+	case v4 && del:
+		scope = unix.RT_SCOPE_NOWHERE // any
+	case v4 && r.onLink():
+		scope = unix.RT_SCOPE_LINK
+	}
 	// family, destination and source length, tos, table (see RTA_TABLE), protocol, scope, type:
 	// struct rtmsg.
-	b = append(b, unix.AF_INET6, uint8(r.Dst.Bits()), 0, 0, 0, uint8(p), 0, kind)
+	b = append(b, family(r.Dst.Addr()), uint8(r.Dst.Bits()), 0, 0, 0, uint8(p), scope, kind)
 	b = native.AppendUint32(b, 0)
 	b = putUint32(b, unix.RTA_TABLE, r.Table)
 	b = putAddr(b, unix.RTA_DST, r.Dst.Addr())
@@ -176,8 +214,12 @@ func putRoute(b []byte, r Route, p Protocol, index uint32, del bool) []byte {
 	if r.NexthopID != 0 {
 		b = putUint32(b, rtaNHID, r.NexthopID)
 	}
-	if r.Gateway.IsValid() {
+	switch {
+	case !r.Gateway.IsValid():
+	case r.Gateway.Is4() == r.Dst.Addr().Is4():
 		b = putAddr(b, unix.RTA_GATEWAY, r.Gateway)
+	default:
+		b = putVia(b, unix.RTA_VIA, r.Gateway)
 	}
 	if r.Link != "" {
 		b = putUint32(b, unix.RTA_OIF, index)
@@ -196,12 +238,17 @@ func putRoute(b []byte, r Route, p Protocol, index uint32, del bool) []byte {
 }
 
 func putLocal(b []byte, l LocalAction) []byte {
-	if l.Behavior == EndDX6 {
-		b = putUint32(b, seg6LocalAction, seg6ActionDX6)
-		return putAddr(b, seg6LocalNH6, l.Nexthop)
+	d := behaviors[l.Behavior]
+	b = putUint32(b, seg6LocalAction, d.action)
+	switch {
+	case d.vrf:
+		return putUint32(b, seg6LocalVRFTable, l.Table)
+	case d.table:
+		return putUint32(b, seg6LocalTable, l.Table)
+	case l.Nexthop.Is4():
+		return putAddr(b, seg6LocalNH4, l.Nexthop)
 	}
-	b = putUint32(b, seg6LocalAction, seg6ActionDT6)
-	return putUint32(b, seg6LocalTable, l.Table)
+	return putAddr(b, seg6LocalNH6, l.Nexthop)
 }
 
 // Decoding. The bytes come from the kernel, or from a fuzz test.
@@ -217,6 +264,7 @@ type attrs struct {
 	typ  uint16
 	data []byte
 	err  error
+	v4   bool // addresses are IPv4
 }
 
 func (a *attrs) next() bool {
@@ -265,12 +313,33 @@ func (a *attrs) uint32() uint32 {
 }
 
 func (a *attrs) addr() netip.Addr {
-	if len(a.data) != 16 {
+	switch {
+	case a.v4 && len(a.data) == 4:
+		return netip.AddrFrom4([4]byte(a.data))
+	case !a.v4 && len(a.data) == 16:
+		return netip.AddrFrom16([16]byte(a.data))
+	}
+	a.fail()
+	return netip.Addr{}
+}
+
+// via decodes a struct rtvia; the address of an unknown family is invalid.
+func (a *attrs) via() netip.Addr {
+	if len(a.data) < 2 {
 		a.fail()
 		return netip.Addr{}
 	}
-	return netip.AddrFrom16([16]byte(a.data))
+	switch family := native.Uint16(a.data); {
+	case family == unix.AF_INET && len(a.data) == 2+4:
+		return netip.AddrFrom4([4]byte(a.data[2:]))
+	case family == unix.AF_INET6 && len(a.data) == 2+16:
+		return netip.AddrFrom16([16]byte(a.data[2:]))
+	}
+	return netip.Addr{}
 }
+
+// isIP reports whether the first byte of a message is the family of an IP version.
+func isIP(family uint8) bool { return family == unix.AF_INET || family == unix.AF_INET6 }
 
 // found is a decoded object with its owner. A nil object is not an error: the message describes an
 // object of a type that this package does not manage.
@@ -293,18 +362,20 @@ func decodeAddress(b []byte, names links) (f found, err error) {
 	if len(b) < unix.SizeofIfAddrmsg {
 		return found{}, errShort
 	}
-	if b[0] != unix.AF_INET6 {
+	if !isIP(b[0]) {
 		return found{}, nil
 	}
 	var (
+		v4        = b[0] == unix.AF_INET
 		bits      = int(b[1])
 		flags     = uint32(b[2])
+		scope     = b[3]
 		index     = native.Uint32(b[4:])
 		preferred = uint32(forever)
 		valid     = uint32(forever)
 		ip, local netip.Addr
 	)
-	at := attrs{b: b[unix.SizeofIfAddrmsg:]}
+	at := attrs{b: b[unix.SizeofIfAddrmsg:], v4: v4}
 	for at.next() {
 		switch at.typ {
 		case unix.IFA_ADDRESS:
@@ -329,15 +400,22 @@ func decodeAddress(b []byte, names links) (f found, err error) {
 	if local.IsValid() {
 		ip = local
 	}
-	if !ip.IsValid() || bits > 128 {
+	if !ip.IsValid() || bits > ip.BitLen() {
 		return found{}, errAttr
 	}
 	name, err := names(index)
 	if err != nil || name == "" {
 		return found{}, err
 	}
-	altered := peer || valid != forever || preferred != 0 && preferred != forever || flags&unix.IFA_F_NODAD == 0
-	f.set(Address{Link: name, Prefix: netip.PrefixFrom(ip, bits), Deprecated: preferred == 0}, altered)
+	a := Address{Link: name, Prefix: netip.PrefixFrom(ip, bits), Deprecated: preferred == 0}
+	altered := peer || valid != forever
+	if v4 {
+		a.Deprecated = scope == unix.RT_SCOPE_LINK
+		altered = altered || preferred != forever || scope != unix.RT_SCOPE_UNIVERSE && !a.Deprecated
+	} else {
+		altered = altered || preferred != 0 && preferred != forever || flags&unix.IFA_F_NODAD == 0
+	}
+	f.set(a, altered)
 	return f, nil
 }
 
@@ -346,7 +424,7 @@ func decodeRule(b []byte) (f found, err error) {
 	if len(b) < header {
 		return found{}, errShort
 	}
-	if b[0] != unix.AF_INET6 {
+	if !isIP(b[0]) {
 		return found{}, nil
 	}
 	var (
@@ -357,7 +435,7 @@ func decodeRule(b []byte) (f found, err error) {
 		altered = b[1] != 0 && b[2] != 0 || b[3] != 0 || b[7] != unix.FR_ACT_TO_TBL && !r.Unreachable ||
 			native.Uint32(b[8:])&unix.FIB_RULE_INVERT != 0
 	)
-	at := attrs{b: b[header:]}
+	at := attrs{b: b[header:], v4: b[0] == unix.AF_INET}
 	for at.next() {
 		switch at.typ {
 		case unix.FRA_PRIORITY:
@@ -398,6 +476,9 @@ func decodeRule(b []byte) (f found, err error) {
 	}
 	if r.Unreachable {
 		r.Table = 0
+	}
+	if at.v4 && !r.From.IsValid() && !r.To.IsValid() {
+		r.From = anyIPv4
 	}
 	f.set(r, altered)
 	return f, nil
@@ -488,20 +569,24 @@ func decodeRoute(b []byte, names links) (f found, err error) {
 	}
 	// Routes with a source prefix are not supported; cloned routes belong to the kernel's
 	// cache.
-	if b[0] != unix.AF_INET6 || b[2] != 0 || native.Uint32(b[8:])&unix.RTM_F_CLONED != 0 {
+	if !isIP(b[0]) || b[2] != 0 || native.Uint32(b[8:])&unix.RTM_F_CLONED != 0 {
 		return found{}, nil
 	}
 	var (
 		bits    = int(b[1])
 		r       = Route{Table: uint32(b[4])}
 		dst     = netip.IPv6Unspecified()
+		scope   = b[6]
 		index   uint32
 		typ     uint16
 		encap   []byte
-		altered bool
+		altered = b[3] != 0 // of a traffic class
 	)
 	f.protocol = Protocol(b[5])
-	at := attrs{b: b[unix.SizeofRtMsg:]}
+	at := attrs{b: b[unix.SizeofRtMsg:], v4: b[0] == unix.AF_INET}
+	if at.v4 {
+		dst = netip.IPv4Unspecified()
+	}
 	for at.next() {
 		switch at.typ {
 		case unix.RTA_DST:
@@ -514,6 +599,9 @@ func decodeRoute(b []byte, names links) (f found, err error) {
 			index = at.uint32()
 		case unix.RTA_GATEWAY:
 			r.Gateway = at.addr()
+		case unix.RTA_VIA:
+			r.Gateway = at.via()
+			altered = altered || !r.Gateway.IsValid()
 		case unix.RTA_PREFSRC:
 			r.PrefSrc = at.addr()
 		case rtaNHID:
@@ -540,7 +628,7 @@ func decodeRoute(b []byte, names links) (f found, err error) {
 	if at.err != nil {
 		return found{}, at.err
 	}
-	if bits > 128 {
+	if bits > dst.BitLen() {
 		return found{}, errAttr
 	}
 	r.Dst = netip.PrefixFrom(dst, bits).Masked()
@@ -577,6 +665,12 @@ func decodeRoute(b []byte, names links) (f found, err error) {
 			altered = true
 		}
 	}
+	if want := uint8(unix.RT_SCOPE_UNIVERSE); at.v4 {
+		if r.onLink() {
+			want = unix.RT_SCOPE_LINK
+		}
+		altered = altered || scope != want
+	}
 	f.set(r.Normal(), altered)
 	return f, nil
 }
@@ -599,14 +693,18 @@ func decodeLocal(b []byte) (l LocalAction, ok bool) {
 	for at.next() {
 		switch at.typ {
 		case seg6LocalAction:
-			switch at.uint32() {
-			case seg6ActionDX6:
-				l.Behavior = EndDX6
-			case seg6ActionDT6:
-				l.Behavior = EndDT6
+			action := at.uint32()
+			for behavior, d := range behaviors {
+				if d.action == action {
+					l.Behavior = behavior
+				}
 			}
-		case seg6LocalTable:
+		case seg6LocalTable, seg6LocalVRFTable:
 			l.Table = at.uint32()
+		case seg6LocalNH4:
+			at.v4 = true
+			l.Nexthop = at.addr()
+			at.v4 = false
 		case seg6LocalNH6:
 			l.Nexthop = at.addr()
 		default:

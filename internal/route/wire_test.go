@@ -36,6 +36,19 @@ var samples = []Object{
 	Rule{Priority: 1000, Iif: "wan", Unreachable: true},
 	Address{Link: "eth0", Prefix: netip.MustParsePrefix("2001:db8::1/64")},
 	Address{Link: "eth0", Prefix: netip.MustParsePrefix("2001:db8::1/64"), Deprecated: true},
+	Route{Dst: netip.MustParsePrefix("192.0.2.0/24"), NexthopID: 7, MTU: 1400},
+	Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Table: 1000, Kind: Unreachable, Metric: 9},
+	Route{Dst: netip.MustParsePrefix("192.0.2.0/24"), Link: "eth0"},
+	Route{Dst: netip.MustParsePrefix("192.0.2.0/24"), Link: "eth0", Gateway: netip.MustParseAddr("198.51.100.1"), PrefSrc: netip.MustParseAddr("192.0.2.1")},
+	Route{Dst: netip.MustParsePrefix("192.0.2.0/24"), Link: "eth0", Gateway: netip.MustParseAddr("fe80::1")},
+	Route{Dst: netip.MustParsePrefix("2001:db8::1/128"), Link: "eth0", Local: LocalAction{Behavior: EndDX4, Nexthop: netip.MustParseAddr("192.0.2.1")}},
+	Route{Dst: netip.MustParsePrefix("2001:db8::1/128"), Link: "eth0", Local: LocalAction{Behavior: EndDT4, Table: 101}},
+	Route{Dst: netip.MustParsePrefix("2001:db8::1/128"), Link: "eth0", Local: LocalAction{Behavior: EndDT46, Table: 101}},
+	Rule{Priority: 1000, From: netip.MustParsePrefix("192.0.2.1/32"), Table: 1000},
+	Rule{Priority: 1000, From: netip.MustParsePrefix("0.0.0.0/0"), Iif: "wan", Unreachable: true},
+	Rule{Priority: 1000, To: netip.MustParsePrefix("192.0.2.0/24"), Iif: "wan", Table: 1000},
+	Address{Link: "eth0", Prefix: netip.MustParsePrefix("192.0.2.1/24")},
+	Address{Link: "eth0", Prefix: netip.MustParsePrefix("192.0.2.1/32"), Deprecated: true},
 }
 
 func payload(t testing.TB, o Object) []byte {

@@ -114,8 +114,8 @@ func (k *Kernel) Put(p route.Protocol, o route.Object) {
 }
 
 // Remove deletes the object with the key, regardless of its owner, as another process would. The
-// routes of a nexthop object are deleted with it; an address is removed as the preferred source of
-// routes.
+// routes of a nexthop object are deleted with it, and those of which an IPv4 address is the preferred
+// source; an IPv6 address is removed as preferred source.
 func (k *Kernel) Remove(key route.Key) {
 	gone := plain(k.slots[key].Object)
 	delete(k.slots, key)
@@ -130,7 +130,11 @@ func (k *Kernel) Remove(key route.Key) {
 				delete(k.slots, other)
 			}
 		case route.Address:
-			if r.PrefSrc == gone.Prefix.Addr() {
+			switch {
+			case r.PrefSrc != gone.Prefix.Addr():
+			case r.PrefSrc.Is4():
+				delete(k.slots, other)
+			default:
 				r.PrefSrc = route.Route{}.PrefSrc
 				k.slots[other] = Owned{o.Protocol, r}
 			}
