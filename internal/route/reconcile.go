@@ -1,9 +1,11 @@
 package route
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/netip"
 	"slices"
 )
@@ -16,8 +18,8 @@ type Kernel interface {
 }
 
 // A Reconciler compares the desired objects of an owner with those in the kernel, and applies the
-// difference. The cost of a change does not depend on the number of objects. It is not safe for
-// concurrent use.
+// difference. The cost of a change does not depend on the number of objects; a route takes about 40
+// bytes. It is not safe for concurrent use.
 //
 // After a restart a daemon takes over the objects of its previous instance: it calls Resync, Set
 // for the desired objects, and Flush. Once all desired objects are known, for example after the
@@ -27,17 +29,18 @@ type Reconciler struct {
 	protocol Protocol
 	log      *slog.Logger
 
-	entries    map[Key]*entry
-	queue      []*entry // all dirty entries, and some that are clean again
-	pending    int      // the number of dirty entries
-	counts     [classes]Count
-	swept      bool
-	prefSrcs   bool   // a route has or had a preferred source
-	generation uint32 // of the last resync
-	// down are the links that are not up, and waiting the entries that cannot be added yet.
+	store   store
+	errs    map[ref]error // of the last attempts that failed
+	queues  [lanes]queue  // all dirty entries, and some that are clean again
+	pending int           // the number of dirty entries
+	counts  [classes]Count
+	swept   bool
+	// generation is that of the last resync. It wraps around from 255 to 1.
+	generation uint8
+	// down are the links that are not up, and waiting the entries that cannot be added yet, with
+	// some that no longer wait.
 	down    map[string]Link
-	waiting map[dependency]*waitlist
-	onLink  map[string]int // objects of the kernel by link
+	waiting map[dependency][]ref
 }
 
 // A dependency is a precondition for adding an object: a link that is up, or a nexthop object.
@@ -46,27 +49,46 @@ type dependency struct {
 	nexthop uint32
 }
 
-// A waitlist has the entries that wait for a dependency, and some that no longer do.
-type waitlist struct{ entries []*entry }
+// A lane is a queue of entries that are added together; lanes are added in this order.
+type lane uint8
 
-type entry struct {
-	key        Key
-	want, have Object // in normal form; nil: no object
-	err        error  // of the last attempt
-	kept       bool   // found in the kernel, not desired and not yet stale
-	double     bool   // the kernel has several objects with the key
-	queued     bool
-	waiting    *waitlist // set while queued and not in the queue
-	generation uint32    // generation of the resync that last found it
-	changed    uint32    // the generation in which have was last changed other than by a resync
+const (
+	laneNexthop lane = iota
+	// laneGuard has the unreachable and blackhole routes: while a table is in use, a lookup in it
+	// must not continue with the next rule.
+	laneGuard
+	laneRoute
+	laneRule
+	laneAddress
+	lanes
+)
+
+func (l lane) class() Class {
+	return [lanes]Class{ClassNexthop, ClassRoute, ClassRoute, ClassRule, ClassAddress}[l]
 }
 
-func (e *entry) dirty() bool { return e.want != e.have && !e.kept }
+// A queue is a list of entries whose head is taken off.
+type queue struct {
+	list []ref
+	head int
+}
 
-// blocks reports whether routes through a nexthop object have to wait for it: it is to be added. If
-// another program has its ID, they are tried with that.
-func (e *entry) blocks() bool {
-	return e.key.class == ClassNexthop && e.want != nil && e.have == nil && !errors.Is(e.err, ErrForeign)
+func (q *queue) len() int { return len(q.list) - q.head }
+
+func (q *queue) push(n ref) {
+	if q.head > len(q.list)/2 {
+		q.list = q.list[:copy(q.list, q.list[q.head:])]
+		q.head = 0
+	}
+	q.list = append(q.list, n)
+}
+
+func (q *queue) pop() ref {
+	n := q.list[q.head]
+	if q.head++; q.head == len(q.list) {
+		*q = queue{} // a full table leaves a long one
+	}
+	return n
 }
 
 // Count is the number of objects of a class that are desired, that the kernel is known to have, and
@@ -76,13 +98,13 @@ type Count struct {
 }
 
 func (c *Count) add(e *entry, n int) {
-	if e.want != nil {
+	if e.want != 0 {
 		c.Want += n
 	}
-	if e.have != nil {
+	if e.have != 0 {
 		c.Have += n
 	}
-	if e.err != nil {
+	if e.is(refused) {
 		c.Errors += n
 	}
 }
@@ -90,27 +112,27 @@ func (c *Count) add(e *entry, n int) {
 // NewReconciler returns a Reconciler without desired or known kernel objects; call Resync to read
 // the kernel's.
 func NewReconciler(k Kernel, p Protocol, log *slog.Logger) *Reconciler {
-	return &Reconciler{kernel: k, protocol: p, log: log, entries: map[Key]*entry{},
-		down: map[string]Link{}, waiting: map[dependency]*waitlist{}, onLink: map[string]int{}}
+	return &Reconciler{kernel: k, protocol: p, log: log, store: newStore(), errs: map[ref]error{},
+		down: map[string]Link{}, waiting: map[dependency][]ref{}}
 }
 
-// change applies f to an entry and updates the counts, the queue and the map. Entries are not
-// changed in any other way.
-func (r *Reconciler) change(e *entry, f func()) {
-	count, dirty, blocked := &r.counts[e.key.class], e.dirty(), e.blocks()
+// change applies f to an entry and updates the counts, the queues and the store. Entries are not
+// changed in any other way, except for the flags of queues. It does not count a use of the objects
+// for the caller.
+func (r *Reconciler) change(n ref, f func(*entry)) {
+	e := r.store.at(n)
+	count, dirty, blocked := &r.counts[r.store.class(e)], e.dirty(), r.blocks(n)
 	count.add(e, -1)
-	if l := linkOf(e.have); l != "" {
-		r.onLink[l]--
-	}
-	f()
-	if l := linkOf(e.have); l != "" {
-		r.onLink[l]++
-	}
-	if blocked && !e.blocks() {
-		r.release(dependency{nexthop: e.key.a})
+	want, have := e.want, e.have
+	f(e)
+	r.store.know(have, e.have)
+	r.store.replace(want, e.want)
+	r.store.replace(have, e.have)
+	if blocked && !r.blocks(n) {
+		r.release(dependency{nexthop: r.store.key(e).a})
 	}
 	if !e.dirty() {
-		e.err = nil
+		r.fail(n, nil)
 	}
 	count.add(e, 1)
 	switch now := e.dirty(); {
@@ -119,13 +141,53 @@ func (r *Reconciler) change(e *entry, f func()) {
 	case !now && dirty:
 		r.pending--
 	}
-	if e.dirty() && (!e.queued || e.waiting != nil) {
-		e.queued, e.waiting = true, nil
-		r.queue = append(r.queue, e)
+	if e.dirty() && (!e.is(queued) || e.is(waiting)) {
+		r.enqueue(n)
 	}
-	if e.want == nil && e.have == nil {
-		delete(r.entries, e.key)
+	if e.want == 0 && e.have == 0 {
+		r.store.remove(n)
 	}
+}
+
+// fail records the error of an entry's last attempt. The caller updates the counts.
+func (r *Reconciler) fail(n ref, err error) {
+	e := r.store.at(n)
+	if err != nil {
+		r.errs[n] = err
+	} else if e.is(refused) {
+		delete(r.errs, n)
+	}
+	e.set(refused, err != nil)
+}
+
+// blocks reports whether routes through a nexthop object have to wait for it: it is to be added. If
+// another program has its ID, they are tried with that.
+func (r *Reconciler) blocks(n ref) bool {
+	e := r.store.at(n)
+	return e.want != 0 && e.have == 0 && r.store.class(e) == ClassNexthop && !(e.is(refused) && errors.Is(r.errs[n], ErrForeign))
+}
+
+func (r *Reconciler) enqueue(n ref) {
+	e := r.store.at(n)
+	e.set(queued, true)
+	e.set(waiting, false)
+	r.queues[r.lane(e)].push(n)
+}
+
+func (r *Reconciler) lane(e *entry) lane {
+	switch o := unaltered(r.store.value(cmp.Or(e.want, e.have))).(type) {
+	case Nexthop:
+		return laneNexthop
+	case Rule:
+		return laneRule
+	case Address:
+		return laneAddress
+	case Route:
+		if o.Kind != Unicast {
+			return laneGuard
+		}
+	}
+	return laneRoute
 }
 
 // blocked returns the unmet dependency of a desired object, if any.
@@ -138,9 +200,10 @@ func (r *Reconciler) blocked(o Object) (dependency, bool) {
 			return dependency{link: o.Link}, true
 		}
 	case Route:
-		n := r.entries[Nexthop{ID: o.NexthopID}.Key()]
-		if o.NexthopID != 0 && n != nil && n.blocks() {
-			return dependency{nexthop: o.NexthopID}, true
+		if o.NexthopID != 0 {
+			if n, _, ok := r.store.find(Nexthop{ID: o.NexthopID}.Key()); ok && r.blocks(n) {
+				return dependency{nexthop: o.NexthopID}, true
+			}
 		}
 		link = o.Link
 	}
@@ -154,29 +217,20 @@ func (r *Reconciler) blocked(o Object) (dependency, bool) {
 var errWaits = errors.New("waits for its link or nexthop object")
 
 // wait removes an entry from the queue until its dependency is released.
-func (r *Reconciler) wait(e *entry, on dependency) {
-	l := r.waiting[on]
-	if l == nil {
-		l = &waitlist{}
-		r.waiting[on] = l
-	}
-	e.queued, e.waiting = true, nil
-	r.change(e, func() { e.err = errWaits })
-	l.entries = append(l.entries, e)
-	e.waiting = l
+func (r *Reconciler) wait(n ref, on dependency) {
+	r.store.at(n).set(queued, true)
+	r.change(n, func(*entry) { r.fail(n, errWaits) })
+	r.store.at(n).set(waiting, true)
+	r.waiting[on] = append(r.waiting[on], n)
 }
 
 // release queues the entries that wait for a dependency.
 func (r *Reconciler) release(on dependency) {
-	l := r.waiting[on]
-	if l == nil {
-		return
-	}
+	list := r.waiting[on]
 	delete(r.waiting, on)
-	for _, e := range l.entries {
-		if e.waiting == l {
-			e.waiting = nil
-			r.queue = append(r.queue, e)
+	for _, n := range list {
+		if r.store.at(n).is(waiting) {
+			r.enqueue(n)
 		}
 	}
 }
@@ -189,7 +243,7 @@ func (r *Reconciler) Link(c LinkChange) (used bool) {
 	if c.Deleted {
 		l.Admin, l.Up = false, false
 	}
-	used = r.onLink[l.Name] > 0
+	used = r.store.knows(func(o Object) bool { return linkOf(o) == l.Name })
 	before, down := r.down[l.Name]
 	switch {
 	case l.Up:
@@ -212,23 +266,26 @@ func (r *Reconciler) Link(c LinkChange) (used bool) {
 
 // loseLink records as lost the objects that the kernel deletes when a link is not up.
 func (r *Reconciler) loseLink(l Link) {
-	var nexthops []*entry
-	for _, e := range r.entries {
-		switch have := unaltered(e.have).(type) {
-		case Nexthop:
-			if have.Link == l.Name {
-				nexthops = append(nexthops, e)
-			}
-		case Route:
-			if have.Link == l.Name && !l.Admin {
-				r.lost(e)
-			}
+	nexthops := map[uint32]bool{}
+	for i := range r.store.objects.items {
+		item := &r.store.objects.items[i]
+		if n, ok := unaltered(item.value).(Nexthop); ok && item.known > 0 && n.Link == l.Name {
+			nexthops[n.ID] = true
 		}
 	}
-	for _, e := range nexthops {
-		r.lost(e)
-	}
-	r.lose(ClassNexthop, nexthops)
+	r.affect(func(o Object) effect {
+		switch o := o.(type) {
+		case Nexthop:
+			if nexthops[o.ID] {
+				return isLost
+			}
+		case Route:
+			if nexthops[o.NexthopID] || o.Link == l.Name && !l.Admin {
+				return isLost
+			}
+		}
+		return unaffected
+	})
 }
 
 // linkOf returns the link of an object, or an empty string if it has none.
@@ -244,42 +301,88 @@ func linkOf(o Object) string {
 	return ""
 }
 
-// lost records that the kernel has deleted an object.
-func (r *Reconciler) lost(e *entry) {
-	r.change(e, func() { e.have, e.double, e.kept, e.changed = nil, false, false, r.generation })
+// An effect is what happens to an object of the kernel because of a change of another one.
+type effect uint8
+
+const (
+	unaffected effect = iota
+	isLost
+	isAltered
+)
+
+// affect records the effect of a change on the kernel's objects, which it determines once for all
+// objects that differ only in their key. If it affects none, its cost does not depend on the number
+// of objects.
+func (r *Reconciler) affect(on func(unaltered Object) effect) {
+	effects := make([]effect, len(r.store.objects.items))
+	any := false
+	for i := range effects {
+		if item := &r.store.objects.items[i]; item.known > 0 {
+			effects[i] = on(unaltered(item.value))
+			any = any || effects[i] != unaffected
+		}
+	}
+	if !any {
+		return
+	}
+	var nexthops []ref // last, when the routes are known to be lost
+	for n, e := range r.store.all() {
+		switch {
+		case int(e.have) >= len(effects) || effects[e.have] == unaffected:
+		case r.store.class(e) == ClassNexthop:
+			nexthops = append(nexthops, n)
+		case effects[e.have] == isLost:
+			r.lost(n)
+		default:
+			r.setHave(n, Altered{unaltered(r.store.object(e, e.have))})
+		}
+	}
+	for _, n := range nexthops {
+		r.lost(n)
+	}
 }
 
-func (r *Reconciler) entry(k Key) *entry {
-	e := r.entries[k]
-	if e == nil {
-		e = &entry{key: k}
-		r.entries[k] = e
-	}
-	return e
+// lost records that the kernel has deleted an object.
+func (r *Reconciler) lost(n ref) {
+	r.change(n, func(e *entry) {
+		e.have, e.changed = 0, r.generation
+		e.set(double|kept, false)
+	})
+}
+
+// setHave records that the kernel's object has changed.
+func (r *Reconciler) setHave(n ref, o Object) {
+	number := r.store.number(o)
+	r.change(n, func(e *entry) { e.have, e.changed = number, r.generation })
+	r.store.objects.remove(number)
 }
 
 // Set adds a desired object and replaces the previous one with its key. An invalid object fails in
 // Flush.
 func (r *Reconciler) Set(o Object) {
 	o = o.Normal()
-	e := r.entry(o.Key())
-	if e.want == o {
-		return
+	number := r.store.number(o)
+	if n, e := r.store.add(o.Key()); e.want != number {
+		r.change(n, func(e *entry) {
+			e.want = number
+			e.set(kept, false)
+		})
 	}
-	r.note(o)
-	r.change(e, func() {
-		e.want, e.kept = o, false
-		if e.have == o {
-			e.have = o // share one copy
-		}
-	})
+	r.store.objects.remove(number)
 }
 
 // Delete removes the object with the key from the desired state.
 func (r *Reconciler) Delete(k Key) {
-	if e := r.entries[k]; e != nil {
-		r.change(e, func() { e.want, e.kept = nil, false })
+	if n, _, ok := r.store.find(k); ok {
+		r.unwant(n)
 	}
+}
+
+func (r *Reconciler) unwant(n ref) {
+	r.change(n, func(e *entry) {
+		e.want = 0
+		e.set(kept, false)
+	})
 }
 
 // Changed applies a change made by another program, as reported by a Watcher. The next Flush
@@ -288,23 +391,24 @@ func (r *Reconciler) Delete(k Key) {
 // objects may have changed too.
 func (r *Reconciler) Changed(c ObjectChange) bool {
 	o := c.Object.Normal()
-	e, ours := r.entries[o.Key()], c.Protocol == r.protocol
+	ours := c.Protocol == r.protocol
+	n, e, found := r.store.find(o.Key())
 	switch {
-	case e == nil || e.have == nil || e.double:
+	case !found || e.have == 0 || e.is(double):
 		return ours && !c.Deleted
 	case o.Key().class == ClassAddress && !c.Deleted:
 		return false // the kernel also reports changes of an address's state
-	case c.Deleted && (!ours || e.have != o):
+	case c.Deleted && (!ours || r.store.object(e, e.have) != o):
 		return ours // the object has been replaced since
 	case !c.Deleted && ours:
-		if e.have == o {
+		if r.store.object(e, e.have) == o {
 			return false
 		}
-		r.change(e, func() { e.have, e.changed = o, r.generation })
+		r.setHave(n, o)
 		return true
 	}
-	r.lost(e)
-	r.lose(o.Key().class, []*entry{e})
+	r.lost(n)
+	r.lose([]Key{o.Key()})
 	return true
 }
 
@@ -312,8 +416,8 @@ func (r *Reconciler) Changed(c ObjectChange) bool {
 // those found by Resync.
 func (r *Reconciler) Clear() {
 	r.swept = true
-	for _, e := range r.entries {
-		r.change(e, func() { e.want, e.kept = nil, false })
+	for n := range r.store.all() {
+		r.unwant(n)
 	}
 }
 
@@ -322,15 +426,15 @@ func (r *Reconciler) Clear() {
 // drops no packets.
 func (r *Reconciler) Sweep() {
 	r.swept = true
-	n := 0
-	for _, e := range r.entries {
-		if e.kept {
-			n++
-			r.change(e, func() { e.kept = false })
+	stale := 0
+	for n, e := range r.store.all() {
+		if e.is(kept) {
+			stale++
+			r.change(n, func(e *entry) { e.set(kept, false) })
 		}
 	}
-	if n > 0 {
-		r.log.Info("sweep stale kernel objects", "protocol", r.protocol, "objects", n)
+	if stale > 0 {
+		r.log.Info("sweep stale kernel objects", "protocol", r.protocol, "objects", stale)
 	}
 }
 
@@ -351,13 +455,18 @@ func (r *Reconciler) Resync() error {
 // Starting another Comparison cancels it.
 type Comparison struct {
 	r          *Reconciler
-	generation uint32
+	generation uint8
 	before     int
 }
 
 // Compare starts a Comparison.
 func (r *Reconciler) Compare() *Comparison {
-	r.generation++
+	if r.generation++; r.generation == 0 {
+		r.generation = 1
+		for _, e := range r.store.all() {
+			e.found, e.changed = 0, 0
+		}
+	}
 	return &Comparison{r: r, generation: r.generation, before: r.pending}
 }
 
@@ -369,24 +478,24 @@ func (c *Comparison) Add(objects []Object) {
 	}
 	for _, o := range objects {
 		o = o.Normal()
-		e := r.entry(o.Key())
+		n, e := r.store.add(o.Key())
 		if e.changed == c.generation {
 			continue
 		}
-		r.change(e, func() {
-			switch {
-			case e.generation == c.generation:
-				// A second object with the same key, which another program can add.
-				e.have, e.double = Altered{unaltered(e.have)}, true
-			case e.want == o:
-				e.have, e.double = e.want, false
-			default:
-				e.kept = e.kept || e.want == nil && e.have == nil && !r.swept
-				e.have, e.double = o, false
+		second := e.found == c.generation
+		if second {
+			// Another program can add an object with the same key.
+			o = Altered{unaltered(r.store.object(e, e.have))}
+		}
+		number := r.store.number(o)
+		r.change(n, func(e *entry) {
+			if !second && e.want != number {
+				e.set(kept, e.is(kept) || e.want == 0 && e.have == 0 && !r.swept)
 			}
-			e.generation = c.generation
-			r.note(e.have)
+			e.have, e.found = number, c.generation
+			e.set(double, second)
 		})
+		r.store.objects.remove(number)
 	}
 }
 
@@ -397,9 +506,12 @@ func (c *Comparison) End() {
 	if c.generation != r.generation {
 		return
 	}
-	for _, e := range r.entries {
-		if e.generation != c.generation && e.changed != c.generation && e.have != nil {
-			r.change(e, func() { e.have, e.double, e.kept = nil, false, false })
+	for n, e := range r.store.all() {
+		if e.found != c.generation && e.changed != c.generation && e.have != 0 {
+			r.change(n, func(e *entry) {
+				e.have = 0
+				e.set(double|kept, false)
+			})
 		}
 	}
 	if r.pending > c.before {
@@ -410,8 +522,8 @@ func (c *Comparison) End() {
 // Settled reports whether the kernel is known to match the desired state of the key, which may be
 // no object.
 func (r *Reconciler) Settled(k Key) bool {
-	e := r.entries[k]
-	return e == nil || !e.dirty()
+	_, e, ok := r.store.find(k)
+	return !ok || !e.dirty()
 }
 
 // Pending returns the number of objects that the next Flush has to change.
@@ -429,9 +541,9 @@ func (r *Reconciler) Counts() map[Class]Count {
 // Want returns all desired objects, ordered by class, table, link and prefix.
 func (r *Reconciler) Want() []Object {
 	var all []Object
-	for _, e := range r.entries {
-		if e.want != nil {
-			all = append(all, e.want)
+	for _, e := range r.store.all() {
+		if e.want != 0 {
+			all = append(all, r.store.object(e, e.want))
 		}
 	}
 	slices.SortFunc(all, func(a, b Object) int { return a.Key().compare(b.Key()) })
@@ -465,27 +577,35 @@ func (e *FlushError) Error() string {
 func (e *FlushError) Unwrap() []error { return e.Errs }
 
 // Flush applies dirty entries to the kernel: it adds and replaces nexthops, routes (unreachable
-// defaults first), rules and addresses, then deletes addresses, rules, routes and nexthops. Failed
-// entries stay dirty for the next Flush. Failed additions are retried once if others succeeded,
-// because an object may depend on another. The error is a *FlushError.
+// and blackhole ones first), rules and addresses, then deletes addresses, rules, routes and
+// nexthops. Failed entries stay dirty for the next Flush. Failed additions are retried once if
+// others succeeded, because an object may depend on another. The error is a *FlushError.
 func (r *Reconciler) Flush() error {
-	var add, del [classes][]*entry
-	r.take(&add, &del)
-	// With two objects under one key a replacement could replace either, so one is deleted
-	// first.
-	for _, e := range slices.Concat(add[:]...) {
-		if e.double {
-			r.separate(e)
-		}
-	}
-	var failed []*entry
+	_, err := r.FlushPart(math.MaxInt)
+	return err
+}
+
+// FlushPart is Flush with at most so many unicast routes, the earliest dirty ones. It reports
+// whether there are more; until then no nexthop object and no unreachable route is deleted.
+func (r *Reconciler) FlushPart(routes int) (more bool, err error) {
+	var add, del [lanes][]ref
+	var failed []ref
 	progress := false
-	for class := range classes {
-		if class == ClassRoute {
-			r.take(&add, &del) // routes whose nexthop object exists now
-			add[class] = guardsFirst(add[class])
+	for l := range lanes {
+		limit := math.MaxInt
+		if l == laneRoute {
+			limit = routes
 		}
-		list := r.ready(add[class])
+		r.take(l, limit, &add[l], &del[l]) // routes with those whose nexthop object exists now
+		more = more || r.queues[l].len() > 0
+		// With two objects under one key a replacement could replace either, so one is
+		// deleted first.
+		for _, n := range add[l] {
+			if r.store.at(n).is(double) {
+				r.separate(n)
+			}
+		}
+		list := r.ready(add[l])
 		f := r.apply(list)
 		progress = progress || len(f) < len(list)
 		failed = append(failed, f...)
@@ -493,90 +613,127 @@ func (r *Reconciler) Flush() error {
 	if progress {
 		failed = r.apply(r.ready(failed))
 	}
-	for class := classes; class > 0; {
-		class--
+	for _, l := range []lane{laneAddress, laneRule, laneRoute, laneGuard, laneNexthop} {
 		// Some may have been deleted with an address.
-		del[class] = slices.DeleteFunc(del[class], func(e *entry) bool { return e.have == nil })
-		list := del[class]
-		if class == ClassRoute {
-			list = withoutDying(list, del[ClassNexthop])
-			list = guardsFirst(list)
-			slices.Reverse(list)
+		list := slices.DeleteFunc(del[l], func(n ref) bool { return r.store.at(n).have == 0 })
+		del[l] = list
+		switch {
+		case more && (l == laneGuard || l == laneNexthop):
+			continue
+		case !more && l == laneRoute:
+			list = r.withoutDying(list, del[laneNexthop])
 		}
-		failed = append(failed, r.apply(list)...)
-		r.lose(class, list)
+		keys := make([]Key, len(list))
+		for i, n := range list {
+			if l == laneAddress || l == laneNexthop {
+				keys[i] = r.store.key(r.store.at(n))
+			}
+		}
+		f := r.apply(list)
+		failed = append(failed, f...)
+		if l == laneAddress || l == laneNexthop {
+			r.lose(slices.DeleteFunc(keys, func(k Key) bool { return r.has(k) }))
+		}
 	}
-	for _, e := range del[ClassRoute] {
-		r.requeue(e) // those whose nexthop could not be deleted
+	for _, l := range []lane{laneRoute, laneGuard, laneNexthop} {
+		for _, n := range del[l] {
+			r.requeue(n) // those that were left out, or whose nexthop could not be deleted
+		}
 	}
-	for _, e := range failed {
-		r.requeue(e)
+	// A deletion that failed may have been done with an address or a nexthop object.
+	failed = slices.DeleteFunc(failed, func(n ref) bool { return !r.store.at(n).is(refused) })
+	for _, n := range failed {
+		r.requeue(n)
 	}
 	if len(failed) == 0 {
-		return nil
+		return more, nil
 	}
 	fe := &FlushError{Failed: len(failed)}
-	for _, e := range failed[:min(len(failed), flushErrors)] {
-		fe.Errs = append(fe.Errs, e.err)
+	for _, n := range failed[:min(len(failed), flushErrors)] {
+		fe.Errs = append(fe.Errs, r.errs[n])
 	}
-	return fe
+	return more, fe
 }
 
-// take empties the queue into add and del, by class.
-func (r *Reconciler) take(add, del *[classes][]*entry) {
-	queue := r.queue
-	r.queue = nil
-	for _, e := range queue {
-		taken := !e.queued
-		e.queued, e.waiting = false, nil
+// has reports whether the kernel is known to have an object with the key.
+func (r *Reconciler) has(k Key) bool {
+	_, e, ok := r.store.find(k)
+	return ok && e.have != 0
+}
+
+// take moves at most limit entries of a queue to add and del.
+func (r *Reconciler) take(l lane, limit int, add, del *[]ref) {
+	q := &r.queues[l]
+	for q.len() > 0 && len(*add)+len(*del) < limit {
+		n := q.pop()
+		e := r.store.at(n)
+		if !e.is(queued) || e.is(waiting) || r.store.class(e) != l.class() {
+			continue // taken already, or the slot of an entry that was removed
+		}
+		e.set(queued, false)
 		switch {
-		case taken || !e.dirty():
-		case e.want != nil:
-			add[e.key.class] = append(add[e.key.class], e)
+		case !e.dirty():
+		case e.want != 0:
+			*add = append(*add, n)
 		default:
-			del[e.key.class] = append(del[e.key.class], e)
+			*del = append(*del, n)
 		}
 	}
 }
 
 // ready returns the entries that can be added now; the others wait for their dependencies.
-func (r *Reconciler) ready(list []*entry) []*entry {
-	kept := list[:0]
-	for _, e := range list {
-		if on, blocked := r.blocked(e.want); blocked {
-			r.wait(e, on)
+func (r *Reconciler) ready(list []ref) []ref {
+	var (
+		last    uint32 // successive routes mostly have the same next hop
+		on      dependency
+		blocked bool
+	)
+	rest := list[:0]
+	for _, n := range list {
+		if want := r.store.at(n).want; want != last {
+			on, blocked = r.blocked(r.store.value(want))
+			last = want
+		}
+		if blocked {
+			r.wait(n, on)
 			continue
 		}
-		kept = append(kept, e)
+		rest = append(rest, n)
 	}
-	return kept
+	return rest
 }
 
+// applyMost is the number of operations that are passed to the kernel together, so that they need
+// little memory.
+const applyMost = 2048
+
 // apply applies entries to the kernel and returns those that failed.
-func (r *Reconciler) apply(list []*entry) (failed []*entry) {
-	if len(list) == 0 {
-		return nil
-	}
-	ops := make([]Op, len(list))
-	for i, e := range list {
-		ops[i] = Op{Protocol: r.protocol, Object: e.want, Old: e.have}
-		if e.want == nil {
-			ops[i] = Op{Protocol: r.protocol, Delete: true, Object: e.have}
-		}
-	}
-	errs := r.kernel.Apply(ops)
-	if len(errs) != len(ops) {
-		panic(fmt.Sprintf("BUG: kernel returned %d errors for %d ops", len(errs), len(ops)))
-	}
-	for i, e := range list {
-		r.change(e, func() {
-			e.changed = r.generation
-			if e.err = errs[i]; e.err == nil {
-				e.have = e.want
+func (r *Reconciler) apply(list []ref) (failed []ref) {
+	ops := make([]Op, 0, min(len(list), applyMost))
+	for part := range slices.Chunk(list, applyMost) {
+		ops = ops[:0]
+		for _, n := range part {
+			e := r.store.at(n)
+			if e.want == 0 {
+				ops = append(ops, Op{Protocol: r.protocol, Delete: true, Object: r.store.object(e, e.have)})
+			} else {
+				ops = append(ops, Op{Protocol: r.protocol, Object: r.store.object(e, e.want), Old: r.store.object(e, e.have)})
 			}
-		})
-		if errs[i] != nil {
-			failed = append(failed, e)
+		}
+		errs := r.kernel.Apply(ops)
+		if len(errs) != len(ops) {
+			panic(fmt.Sprintf("BUG: kernel returned %d errors for %d ops", len(errs), len(ops)))
+		}
+		for i, n := range part {
+			r.change(n, func(e *entry) {
+				e.changed = r.generation
+				if r.fail(n, errs[i]); errs[i] == nil {
+					e.have = e.want
+				}
+			})
+			if errs[i] != nil {
+				failed = append(failed, n)
+			}
 		}
 	}
 	return failed
@@ -584,90 +741,71 @@ func (r *Reconciler) apply(list []*entry) (failed []*entry) {
 
 // separate deletes one of several objects with the same key. An error is ignored here, because the
 // replacement of the object fails as well.
-func (r *Reconciler) separate(e *entry) {
-	op := Op{Protocol: r.protocol, Delete: true, Object: e.have}
+func (r *Reconciler) separate(n ref) {
+	e := r.store.at(n)
+	op := Op{Protocol: r.protocol, Delete: true, Object: r.store.object(e, e.have)}
 	if errs := r.kernel.Apply([]Op{op}); len(errs) == 1 && errs[0] == nil {
-		r.change(e, func() { e.have, e.double, e.changed = nil, false, r.generation })
+		r.change(n, func(e *entry) {
+			e.have, e.changed = 0, r.generation
+			e.set(double, false)
+		})
 	}
 }
 
-// lose records the side effects in the kernel of deleting the objects in list: a nexthop object is
-// deleted with its routes, an IPv6 address is removed as preferred source from routes (fib6_nh and
-// rt6_remove_prefsrc in the kernel), an IPv4 address is deleted with these (fib_sync_down_addr).
-func (r *Reconciler) lose(class Class, list []*entry) {
+// lose records the side effects in the kernel of deleting nexthop objects or addresses: a nexthop
+// object is deleted with its routes, an IPv6 address is removed as preferred source from routes
+// (fib6_nh and rt6_remove_prefsrc in the kernel), an IPv4 address is deleted with these
+// (fib_sync_down_addr).
+func (r *Reconciler) lose(keys []Key) {
 	nexthops, addresses := map[uint32]bool{}, map[netip.Addr]bool{}
-	for _, e := range list {
-		switch {
-		case e.have != nil:
-		case class == ClassNexthop:
-			nexthops[e.key.a] = true
-		case class == ClassAddress && r.prefSrcs:
-			addresses[e.key.prefix.Addr()] = true
+	for _, k := range keys {
+		switch k.class {
+		case ClassNexthop:
+			nexthops[k.a] = true
+		case ClassAddress:
+			addresses[k.prefix.Addr()] = true
+		default:
 		}
 	}
 	if len(nexthops)+len(addresses) == 0 {
 		return
 	}
-	for _, e := range r.entries {
-		have, ok := unaltered(e.have).(Route)
+	r.affect(func(o Object) effect {
+		route, ok := o.(Route)
 		switch {
 		case !ok:
-		case nexthops[have.NexthopID], addresses[have.PrefSrc] && have.PrefSrc.Is4():
-			r.lost(e)
-		case addresses[have.PrefSrc]:
-			r.change(e, func() { e.have, e.changed = Altered{have}, r.generation })
+		case nexthops[route.NexthopID], addresses[route.PrefSrc] && route.PrefSrc.Is4():
+			return isLost
+		case addresses[route.PrefSrc]:
+			return isAltered
 		}
-	}
+		return unaffected
+	})
 }
 
-func (r *Reconciler) note(o Object) {
-	if route, ok := unaltered(o).(Route); ok && route.PrefSrc.IsValid() {
-		r.prefSrcs = true
-	}
-}
-
-func (r *Reconciler) requeue(e *entry) {
-	if !e.queued && e.dirty() {
-		e.queued, e.waiting = true, nil
-		r.queue = append(r.queue, e)
+func (r *Reconciler) requeue(n ref) {
+	if e := r.store.at(n); e.is(used) && !e.is(queued) && e.dirty() {
+		r.enqueue(n)
 	}
 }
 
 // withoutDying returns the routes without those that the kernel deletes with their nexthop object:
 // one deletion instead of a hundred thousand.
-func withoutDying(routes, nexthops []*entry) []*entry {
+func (r *Reconciler) withoutDying(routes, nexthops []ref) []ref {
 	if len(nexthops) == 0 {
 		return routes
 	}
 	dying := map[uint32]bool{}
-	for _, e := range nexthops {
-		dying[e.key.a] = true
+	for _, n := range nexthops {
+		dying[r.store.key(r.store.at(n)).a] = true
 	}
-	var rest []*entry
-	for _, e := range routes {
-		if have, ok := unaltered(e.have).(Route); !ok || !dying[have.NexthopID] {
-			rest = append(rest, e)
+	var rest []ref
+	for _, n := range routes {
+		if have, ok := unaltered(r.store.value(r.store.at(n).have)).(Route); !ok || !dying[have.NexthopID] {
+			rest = append(rest, n)
 		}
 	}
 	return rest
-}
-
-// guardsFirst moves unreachable and blackhole defaults to the front: while a table is in use, a
-// lookup in it must not continue with the next rule.
-func guardsFirst(list []*entry) []*entry {
-	guards, rest := make([]*entry, 0, len(list)), []*entry(nil)
-	for _, e := range list {
-		o := e.want
-		if o == nil {
-			o = unaltered(e.have)
-		}
-		if route, ok := o.(Route); ok && route.Kind != Unicast && route.Dst.Bits() == 0 {
-			guards = append(guards, e)
-		} else {
-			rest = append(rest, e)
-		}
-	}
-	return append(guards, rest...)
 }
 
 func unaltered(o Object) Object {

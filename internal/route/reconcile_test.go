@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -444,6 +445,26 @@ func TestConverge(t *testing.T) {
 					}
 				}
 			},
+			"flush part": func(t *rapid.T) {
+				routes := 0
+				k.Log = nil
+				more, err := r.FlushPart(rapid.IntRange(1, 2).Draw(t, "routes"))
+				for _, op := range k.Log {
+					route, ok := op.Object.(route.Route)
+					if ok && route.Kind == 0 && route.Dst.Bits() > 0 && !op.Delete {
+						routes++
+					}
+				}
+				if routes > 6 { // the limit, the retry and separate
+					t.Fatalf("%d routes in a part", routes)
+				}
+				if !more && err == nil && r.Pending() > 0 && k.Fault == nil {
+					// What was lost with a nexthop object or an address.
+					if more, _ := r.FlushPart(1 << 20); more {
+						t.Fatal("there is more after everything")
+					}
+				}
+			},
 			"fault":    faulty,
 			"no fault": func(*rapid.T) { k.Fault = nil },
 			"resync":   func(*rapid.T) { resync() },
@@ -634,6 +655,41 @@ func BenchmarkFlush100k(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(b.N)*1e5/b.Elapsed().Seconds(), "routes/s")
+}
+
+// A route takes less than 100 bytes, in tables of any size, and none of them is a pointer: a collection
+// of garbage does not take longer because of it.
+func TestRouteMemory(t *testing.T) {
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	const n = 200_000
+	objects := manyRoutes(n)
+	r := newReconciler(free{})
+	before := heap()
+	for _, o := range objects {
+		r.Set(o)
+	}
+	flush(t, r)
+	if per := float64(heap()-before) / n; per > 100 {
+		t.Errorf("%.0f bytes a route", per)
+	}
+	for _, o := range objects {
+		r.Delete(o.Key())
+	}
+	flush(t, r)
+	for _, o := range objects {
+		r.Set(o)
+	}
+	flush(t, r)
+	if per := float64(heap()-before) / n; per > 100 {
+		t.Errorf("%.0f bytes a route after all were deleted and added again", per)
+	}
+	runtime.KeepAlive(r)
+	runtime.KeepAlive(objects)
 }
 
 // BenchmarkFlushOneOf100k changes one route of 100,000.
