@@ -34,11 +34,34 @@ type site struct {
 	kernel         netlinkKernel
 	listener       net.Listener
 	peers          []Peer
+	addressing
 }
 
-func newSite(t testing.TB) *site {
+// addressing is how clients reach a server.
+type addressing struct {
+	listen    string
+	defaultAt netip.AddrPort
+	onA, onB  netip.Addr
+	client    netip.Prefix
+	anywhere  netip.Prefix // destination of a default route
+}
+
+func addressingIPv6() addressing {
+	return addressing{"[::]:80", defaultAt, onA.Addr(), onB.Addr(), netip.MustParsePrefix("2001:db8:1::c/64"), netip.MustParsePrefix("::/0")}
+}
+
+func addressingIPv4(listen string) addressing {
+	return addressing{
+		listen, netip.MustParseAddrPort("192.0.2.16:80"), netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("192.0.2.11"),
+		netip.MustParsePrefix("192.0.2.99/24"), netip.MustParsePrefix("0.0.0.0/0"),
+	}
+}
+
+func newSite(t testing.TB, with addressing) *site {
 	t.Helper()
-	s := &site{t: t, server: netnstest.New(t), client: netnstest.New(t), peers: testPeers()}
+	s := &site{
+		t: t, server: netnstest.New(t), client: netnstest.New(t), peers: []Peer{{Address: with.onA}, {Address: with.onB}}, addressing: with,
+	}
 	s.wire()
 	err := netns.Do(s.client, func() error {
 		c, err := mptcp.Dial()
@@ -62,7 +85,7 @@ func newSite(t testing.TB) *site {
 		}
 		lc := net.ListenConfig{}
 		lc.SetMultipathTCP(true)
-		s.listener, err = lc.Listen(context.Background(), "tcp", "[::]:80")
+		s.listener, err = lc.Listen(context.Background(), "tcp", s.listen)
 		return err
 	})
 	if err != nil {
@@ -90,8 +113,8 @@ func (s *site) wire() {
 		s.t.Fatal(err)
 	}
 	for ns, addrs := range map[string][]netip.Addr{
-		s.server: {defaultAt.Addr(), onA.Addr(), onB.Addr()},
-		s.client: {netip.MustParseAddr("2001:db8:1::c")},
+		s.server: {s.defaultAt.Addr(), s.onA, s.onB},
+		s.client: {s.addressing.client.Addr()},
 	} {
 		err := netns.Do(ns, func() error {
 			link, err := netlink.LinkByName(lan)
@@ -99,8 +122,11 @@ func (s *site) wire() {
 				return err
 			}
 			for _, a := range addrs {
-				on := &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(64, 128)}
-				if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: on, Flags: unix.IFA_F_NODAD}); err != nil {
+				addr := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(s.addressing.client.Bits(), a.BitLen())}}
+				if a.Is6() {
+					addr.Flags = unix.IFA_F_NODAD
+				}
+				if err := netlink.AddrAdd(link, addr); err != nil {
 					return err
 				}
 			}
@@ -121,7 +147,7 @@ func (s *site) connect() (client, server net.Conn) {
 	err = netns.Do(s.client, func() (err error) {
 		d := net.Dialer{Timeout: 10 * time.Second}
 		d.SetMultipathTCP(true)
-		client, err = d.Dial("tcp", defaultAt.String())
+		client, err = d.Dial("tcp", s.defaultAt.String())
 		return err
 	})
 	wg.Wait()
@@ -165,9 +191,9 @@ func (s *site) manage() (l *Manager, stop func()) {
 	}
 }
 
-func offerAll(l *Manager, peer int, state RouteState) {
+func (s *site) offerAll(l *Manager, peer int, state RouteState) {
 	l.post(func(now time.Time) error {
-		l.machine.setRoute(now, peer, netip.MustParsePrefix("::/0"), state)
+		l.machine.setRoute(now, peer, s.anywhere, state)
 		return nil
 	})
 }
@@ -178,13 +204,15 @@ func (s *site) until(peer, want int) {
 	got := 0
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		got = 0
-		err := s.kernel.Subflows(mptcp.IPv6, func(sub mptcp.Subflow) {
-			if sub.Local.Addr() == s.peers[peer].Address {
-				got++
+		for _, family := range families {
+			err := s.kernel.Subflows(family, func(sub mptcp.Subflow) {
+				if sub.Local.Addr() == s.peers[peer].Address {
+					got++
+				}
+			})
+			if err != nil {
+				s.t.Fatal(err)
 			}
-		})
-		if err != nil {
-			s.t.Fatal(err)
 		}
 		if got == want {
 			return
@@ -193,18 +221,45 @@ func (s *site) until(peer, want int) {
 	s.t.Fatalf("%d subflows on peer %d, want %d", got, peer, want)
 }
 
+// look checks that subflows can be queried one by one, not only by a dump.
+func (s *site) look() {
+	s.t.Helper()
+	var all []mptcp.Ends
+	found := 0
+	for _, family := range families {
+		err := s.kernel.Subflows(family, func(sub mptcp.Subflow) { all = append(all, mptcp.Ends{Local: sub.Local, Remote: sub.Remote}) })
+		if err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	if err := s.kernel.Look(all, func(mptcp.Subflow) { found++ }); err != nil || found != len(all) || found < 3 {
+		s.t.Errorf("found %d of %d subflows, %v", found, len(all), err)
+	}
+}
+
 func TestPathsInTheKernel(t *testing.T) {
-	s := newSite(t)
+	for name, with := range map[string]addressing{
+		"IPv6": addressingIPv6(), "IPv4 on a dual-stack listener": addressingIPv4("[::]:80"), "IPv4": addressingIPv4("0.0.0.0:80"),
+	} {
+		t.Run(name, func(t *testing.T) { testPaths(newSite(t, with)) })
+	}
+}
+
+func testPaths(s *site) {
+	t := s.t
 	first, stop := s.manage()
-	offerAll(first, 0, RoutePresent)
+	s.offerAll(first, 0, RoutePresent)
 	client, server := s.connect()
 	s.until(0, 1)
-	offerAll(first, 1, RoutePresent)
+	s.offerAll(first, 1, RoutePresent)
 	s.until(1, 1)
-	offerAll(first, 0, RouteAbsent)
+	// With a subflow to each peer, that on the default address becomes a backup.
+	eventually(t, "backup", func() bool { return first.Status().Backup > 0 && first.Status().Failed+first.Status().Unknown == 0 })
+	s.look()
+	s.offerAll(first, 0, RouteAbsent)
 	s.until(0, 0)
 	exchange(t, client, server)
-	offerAll(first, 0, RoutePresent)
+	s.offerAll(first, 0, RoutePresent)
 	s.until(0, 1)
 	stop()
 
@@ -214,12 +269,12 @@ func TestPathsInTheKernel(t *testing.T) {
 	defer stop()
 	client2, server2 := s.connect()
 	exchange(t, client, server)
-	offerAll(second, 0, RoutePresent)
+	s.offerAll(second, 0, RoutePresent)
 	s.until(0, 2)
 	s.until(1, 1)
 	second.post(func(now time.Time) error { second.machine.routesComplete(now); return nil })
 	s.until(1, 0)
-	offerAll(second, 0, RouteAbsent)
+	s.offerAll(second, 0, RouteAbsent)
 	s.until(0, 0)
 	exchange(t, client, server)
 	exchange(t, client2, server2)
@@ -228,7 +283,7 @@ func TestPathsInTheKernel(t *testing.T) {
 // TestMaintenanceInTheKernel withdraws an egress peer's routes in two steps, as a border router
 // before maintenance, while a download fills the link.
 func TestMaintenanceInTheKernel(t *testing.T) {
-	s := newSite(t)
+	s := newSite(t, addressingIPv6())
 	err := netns.Do(s.server, func() error {
 		// In a shorter queue a busy machine loses whole flights, which count as stalls, and a stalled
 		// subflow is closed instead of parked.
@@ -239,8 +294,8 @@ func TestMaintenanceInTheKernel(t *testing.T) {
 	}
 	l, stop := s.manage()
 	defer stop()
-	offerAll(l, 0, RoutePresent)
-	offerAll(l, 1, RoutePresent)
+	s.offerAll(l, 0, RoutePresent)
+	s.offerAll(l, 1, RoutePresent)
 	client, server := s.connect()
 	s.until(0, 1)
 	s.until(1, 1)
@@ -284,16 +339,16 @@ func TestMaintenanceInTheKernel(t *testing.T) {
 		}
 	}
 	eventually(t, "the subflow carries data", on(func(sub *subflow) bool { return sub.queued > 0 }))
-	offerAll(l, 0, RouteDraining)
+	s.offerAll(l, 0, RouteDraining)
 	eventually(t, "the subflow is a backup without data", on(func(sub *subflow) bool { return sub.drained }))
-	offerAll(l, 0, RouteAbsent)
+	s.offerAll(l, 0, RouteAbsent)
 	eventually(t, "the subflow is parked", func() bool { return l.Status().Parked == 1 })
 	// It is established again when the route is advertised again.
-	offerAll(l, 0, RoutePresent)
+	s.offerAll(l, 0, RoutePresent)
 	eventually(t, "the subflow carries data again", on(func(sub *subflow) bool { return !sub.backup && sub.queued > 0 }))
-	offerAll(l, 0, RouteDraining)
+	s.offerAll(l, 0, RouteDraining)
 	eventually(t, "the subflow is a backup without data", on(func(sub *subflow) bool { return sub.drained }))
-	offerAll(l, 0, RouteAbsent)
+	s.offerAll(l, 0, RouteAbsent)
 	eventually(t, "the subflow is parked", func() bool { return l.Status().Parked == 1 })
 	s.until(0, 1)
 	if got := l.Status(); got.Removed+got.Destroyed+got.Unknown+got.Failed != 0 {
@@ -324,10 +379,10 @@ func eventually(t testing.TB, what string, ok func() bool) {
 // BenchmarkKernelWithdrawal withdraws an address from a thousand connections.
 func BenchmarkKernelWithdrawal(b *testing.B) {
 	const conns = 1000
-	s := newSite(b)
+	s := newSite(b, addressingIPv6())
 	l, stop := s.manage()
 	defer stop()
-	offerAll(l, 0, RoutePresent)
+	s.offerAll(l, 0, RoutePresent)
 	for range conns {
 		s.connect()
 	}
@@ -339,13 +394,13 @@ func BenchmarkKernelWithdrawal(b *testing.B) {
 	look := time.Since(looking)
 	b.ResetTimer()
 	for range b.N {
-		offerAll(l, 0, RouteAbsent)
+		s.offerAll(l, 0, RouteAbsent)
 		for want := l.Status().Removed + conns; l.Status().Removed < want; {
 			time.Sleep(time.Millisecond)
 		}
 		b.StopTimer()
 		s.until(0, 0)
-		offerAll(l, 0, RoutePresent)
+		s.offerAll(l, 0, RoutePresent)
 		s.until(0, conns)
 		b.StartTimer()
 	}

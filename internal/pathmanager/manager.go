@@ -461,7 +461,7 @@ func (m *Manager) execute() {
 // resync dumps all connections.
 func (m *Manager) resync(now time.Time) {
 	var all []mptcp.Subflow
-	for _, family := range []mptcp.Family{mptcp.IPv6, mptcp.IPv4} {
+	for _, family := range families {
 		if err := m.kernel.Subflows(family, func(s mptcp.Subflow) { all = append(all, s) }); err != nil {
 			if m.pause == 0 {
 				m.log.Error("dump connections failed, retrying", "err", err)
@@ -475,8 +475,11 @@ func (m *Manager) resync(now time.Time) {
 	m.machine.resync(now, all)
 }
 
-// sample reads the progress of the subflows. EPE addresses are IPv6, so only IPv6 connections have
-// several.
+// families are those of subflows: those of a dual-stack listener are IPv6 sockets, with IPv4-mapped
+// addresses for IPv4 clients, and those of an IPv4 listener are IPv4 sockets.
+var families = []mptcp.Family{mptcp.IPv6, mptcp.IPv4}
+
+// sample reads the progress of the subflows.
 func (m *Manager) sample() {
 	start := time.Now()
 	m.stalls.begin()
@@ -488,7 +491,9 @@ func (m *Manager) sample() {
 	if at := m.machine.multipath(); len(at) <= sampleEach {
 		err = m.kernel.Look(at, sample)
 	} else {
-		err = m.kernel.Subflows(mptcp.IPv6, sample)
+		for _, family := range families {
+			err = errors.Join(err, m.kernel.Subflows(family, sample))
+		}
 	}
 	took := time.Since(start)
 	every := sampleIdle
