@@ -122,7 +122,7 @@ func (a *Attributes) find(kind uint8) (string, bool) {
 }
 
 // cutAttribute returns the value and the whole size of the first attribute of a well-formed list.
-func cutAttribute(b string) (value string, size int) {
+func cutAttribute[T string | []byte](b T) (value T, size int) {
 	if b[0]&flagExtended != 0 {
 		size = 4 + (int(b[2])<<8 | int(b[3]))
 		return b[4:size], size

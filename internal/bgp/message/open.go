@@ -265,12 +265,14 @@ func (o Open) appendCapabilities(b []byte) []byte {
 // Negotiated is what the OPEN messages of both ends allow in a session.
 type Negotiated struct {
 	Families        FamilySet
-	ExtendedNextHop FamilySet // IPv4 families that both ends accept with an IPv6 next hop
-	FourOctetAS     bool
-	RouteRefresh    bool // the neighbor accepts ROUTE-REFRESH
-	EnhancedRefresh bool // both ends send BoRR and EoRR
-	ExtendedMessage bool
-	EndOfRIB        bool // the neighbor sends End-of-RIB
+	ExtendedNextHop FamilySet // IPv4 families that the neighbor accepts with an IPv6 next hop
+	// ExtendedNextHopIn has the IPv4 families that we accept with an IPv6 next hop.
+	ExtendedNextHopIn FamilySet
+	FourOctetAS       bool
+	RouteRefresh      bool // the neighbor accepts ROUTE-REFRESH
+	EnhancedRefresh   bool // both ends send BoRR and EoRR
+	ExtendedMessage   bool
+	EndOfRIB          bool // the neighbor sends End-of-RIB
 }
 
 // Negotiate combines the OPEN message that was sent with the received one.
@@ -280,13 +282,15 @@ func Negotiate(sent, received Open) Negotiated {
 		families = Families(IPv4Unicast) // RFC 4760 section 8
 	}
 	return Negotiated{
-		Families:        sent.Families & families,
-		ExtendedNextHop: sent.ExtendedNextHop & received.ExtendedNextHop,
-		FourOctetAS:     sent.FourOctetAS && received.FourOctetAS,
-		RouteRefresh:    received.RouteRefresh,
-		EnhancedRefresh: sent.EnhancedRefresh && received.EnhancedRefresh,
-		ExtendedMessage: sent.ExtendedMessage && received.ExtendedMessage,
-		EndOfRIB:        received.Restart.Advertised,
+		Families: sent.Families & families,
+		// A speaker needs the neighbor's capability only (RFC 8950 section 4).
+		ExtendedNextHop:   received.ExtendedNextHop,
+		ExtendedNextHopIn: sent.ExtendedNextHop,
+		FourOctetAS:       sent.FourOctetAS && received.FourOctetAS,
+		RouteRefresh:      received.RouteRefresh,
+		EnhancedRefresh:   sent.EnhancedRefresh && received.EnhancedRefresh,
+		ExtendedMessage:   sent.ExtendedMessage && received.ExtendedMessage,
+		EndOfRIB:          received.Restart.Advertised,
 	}
 }
 
