@@ -55,6 +55,7 @@ var (
 	shipped    = layer{3, specGroup, "it embeds files and does not parse them"}
 	loader     = layer{9, adapterGroup, "it loads programs for adapters and knows none of them"}
 	probes     = layer{9, adapterGroup, "it detects for an adapter whether a neighbor is reachable and knows no adapter"}
+	transports = layer{9, adapterGroup, "it carries messages for an adapter and knows no adapter"}
 	adapters   = layer{10, adapterGroup, "an adapter knows the one outside thing that it adapts, and nothing that uses it"}
 	fakes      = layer{11, adapterGroup, "it replaces an adapter in tests"}
 	shared     = layer{15, sharedGroup, "it is what daemons share, so it knows none of them"}
@@ -93,15 +94,16 @@ var layerOf = map[string]layer{
 
 	"internal/bfd": probes,
 
-	"internal/control": adapters,
-	"internal/systemd": adapters,
-	"internal/netns":   adapters,
-	"internal/route":   adapters,
-	"internal/tc":      adapters,
-	"internal/mptcp":   adapters,
-	"internal/bgp":     adapters,
-	"internal/link":    adapters,
-	"internal/bpf":     loader,
+	"internal/control":     adapters,
+	"internal/systemd":     adapters,
+	"internal/netns":       adapters,
+	"internal/route":       adapters,
+	"internal/tc":          adapters,
+	"internal/mptcp":       adapters,
+	"internal/bgp":         adapters,
+	"internal/bgp/session": transports,
+	"internal/link":        adapters,
+	"internal/bpf":         loader,
 
 	"internal/bpf/flowcount": adapters,
 	"internal/pcap":          adapters,

@@ -1,0 +1,542 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/tabane/tabane/internal/bgp/message"
+)
+
+const (
+	// openTimeout is the time in which the neighbor must send its OPEN, and then its KEEPALIVE.
+	// It doubles with each timeout, up to maxOpenTimeout (RFC 4271 section 8.2.2), so that a slow
+	// neighbor can establish a session.
+	openTimeout    = 5 * time.Second
+	maxOpenTimeout = 4 * time.Minute
+	// collisionTimeout is how long a connection waits for the OPEN on the preferred one.
+	collisionTimeout = time.Second
+	// probeTimeout is how long a new connection waits for the established session, whose
+	// neighbor may have restarted, to fail.
+	probeTimeout = time.Second
+	// minDialTimeout and maxDialTimeout limit an attempt to connect, which otherwise has
+	// Config.ConnectRetry.
+	minDialTimeout, maxDialTimeout = 2 * time.Second, 10 * time.Second
+	// stableAfter is the age at which a session is no flap.
+	stableAfter = 10 * time.Second
+	// firstDelay is the delay of the connection after the second of several flaps. It doubles
+	// with each one, up to Config.ConnectRetry.
+	firstDelay = time.Second
+	// diagnosePause is the interval at which findings are logged while the session is not up.
+	diagnosePause = time.Second
+	// redialAge is the age of an attempt to connect that Session.Connect replaces: its next SYN
+	// would be sent after a second.
+	redialAge = 20 * time.Millisecond
+)
+
+// fsm is the state machine of a session. All its methods run in the session's goroutine.
+type fsm struct {
+	*Session
+	stopped, disabled bool
+	// dialing is the attempt to connect, in and out the connections that are being opened, up is
+	// that of the established session, and pending a connection that arrived while it was up.
+	dialing      *attempt
+	in, out, up  *conn
+	pending      net.Conn
+	pendingUntil time.Time
+
+	nextDial  time.Time
+	timeouts  int // of OPEN since the session was last up
+	flaps     int // in a row
+	upSince   time.Time
+	diagnosed time.Time
+	dropped   signatureErrors // at diagnosed
+}
+
+// attempt is a connection attempt.
+type attempt struct {
+	began  time.Time
+	cancel context.CancelFunc
+	done   chan struct{} // closed when it is canceled
+}
+
+// jitter shortens an interval by up to a quarter (RFC 4271 section 10).
+func jitter(d time.Duration) time.Duration { return d - rand.N(d/4+1) }
+
+// run executes the session until Stop.
+func (f *fsm) run() {
+	defer close(f.done)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	now := time.Now()
+	f.nextDial, f.diagnosed, f.dropped = now, now, currentSignatureErrors(now)
+	for !f.stopped {
+		next := f.proceed(time.Now())
+		f.publish()
+		timer.Reset(time.Until(next))
+		select {
+		case <-timer.C:
+		case call := <-f.events:
+			call()
+		case c := <-f.incoming:
+			f.accept(c)
+		case <-f.kick:
+			f.execute()
+		}
+	}
+	f.conf.Listener.remove(f.Session)
+	f.mu.Lock()
+	f.Session.ended = true
+	f.mu.Unlock()
+	select {
+	case c := <-f.incoming:
+		_ = c.Close()
+	default:
+	}
+	f.dials.Wait()
+}
+
+// proceed does what is due, and returns when it must be called again at the latest.
+func (f *fsm) proceed(now time.Time) (next time.Time) {
+	next = now.Add(time.Hour)
+	wait := func(until time.Time) bool {
+		if now.Before(until) {
+			if until.Before(next) {
+				next = until
+			}
+			return true
+		}
+		return false
+	}
+	if f.pending != nil && !wait(f.pendingUntil) {
+		refuse(f.pending, cease(message.SubcodeCollision))
+		f.pending = nil
+	}
+	for _, c := range []*conn{f.in, f.out} {
+		// The preferred connection is silent.
+		if c != nil && !c.heldUntil.IsZero() && !wait(c.heldUntil) {
+			f.confirm(c)
+		}
+	}
+	if f.up != nil || f.disabled {
+		return next
+	}
+	if !f.conf.Passive && f.dialing == nil && f.out == nil && !(f.in != nil && (f.in.opened || wait(f.in.began.Add(collisionTimeout)))) && !wait(f.nextDial) {
+		f.connect(now)
+	}
+	if diagnose := f.diagnosed.Add(diagnosePause); !wait(diagnose) {
+		f.diagnose(now)
+		wait(f.diagnosed.Add(diagnosePause))
+	}
+	return next
+}
+
+// diagnose records a finding from counters, and logs why the session is not up.
+func (f *fsm) diagnose(now time.Time) {
+	before := f.dropped
+	f.diagnosed, f.dropped = now, currentSignatureErrors(now)
+	if text := f.dropped.explain(before, f.conf.Password != ""); text != "" {
+		f.found(signature, text)
+	}
+	f.report(now)
+}
+
+// publish makes the state visible to Status.
+func (f *fsm) publish() {
+	s := StateActive
+	switch confirmed := func(c *conn) bool { return c != nil && c.confirmed }; {
+	case f.up != nil:
+		s = StateEstablished
+	case f.disabled:
+		s = StateIdle
+	case confirmed(f.in) || confirmed(f.out):
+		s = StateOpenConfirm
+	case f.in != nil || f.out != nil:
+		s = StateOpenSent
+	case f.dialing != nil:
+		s = StateConnect
+	}
+	f.mu.Lock()
+	f.history.state = s
+	f.mu.Unlock()
+}
+
+// connect starts an attempt to connect.
+func (f *fsm) connect(now time.Time) {
+	timeout := min(max(f.conf.ConnectRetry, minDialTimeout), maxDialTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	a := &attempt{began: now, cancel: cancel, done: make(chan struct{})}
+	f.dialing, f.nextDial = a, now.Add(jitter(f.conf.ConnectRetry))
+	f.dials.Go(func() {
+		defer cancel()
+		c, err := f.dial(ctx)
+		if !f.tell(a.done, func() { f.connected(a, c, err) }) && err == nil {
+			_ = c.Close()
+		}
+	})
+}
+
+// connected is called when an attempt to connect has ended.
+func (f *fsm) connected(a *attempt, c net.Conn, err error) {
+	switch {
+	case f.dialing != a: // canceled meanwhile
+		if err == nil {
+			_ = c.Close()
+		}
+	case err != nil:
+		f.dialing = nil
+		f.found(f.conf.dialFinding(err))
+	default:
+		f.dialing = nil
+		f.start(c, true)
+	}
+}
+
+// cancelAttempt ends an attempt to connect.
+func (f *fsm) cancelAttempt() {
+	if f.dialing != nil {
+		close(f.dialing.done)
+		f.dialing.cancel()
+		f.dialing = nil
+	}
+}
+
+// accept starts a connection of the neighbor.
+func (f *fsm) accept(c net.Conn) {
+	switch {
+	case f.disabled:
+		refuse(c, cease(message.SubcodeRejected))
+	case f.up != nil && f.pending != nil:
+		refuse(c, cease(message.SubcodeCollision))
+	case f.up != nil:
+		// If the neighbor has restarted, it does not know our connection, and answers the
+		// KEEPALIVE with a RST. Otherwise the new connection is refused (RFC 4271 section 6.8).
+		f.pending, f.pendingUntil = c, time.Now().Add(probeTimeout)
+		if err := f.up.sendKeepalive(); err != nil {
+			f.lost(f.up, err)
+		}
+	default:
+		if f.in != nil { // the neighbor has given it up
+			f.drop(f.in, message.Notification{})
+		}
+		f.start(c, false)
+	}
+}
+
+// start sends OPEN on a new connection.
+func (f *fsm) start(nc net.Conn, outgoing bool) {
+	c := newConn(f, nc, outgoing)
+	c.began = time.Now()
+	if outgoing {
+		f.out = c
+	} else {
+		f.in = c
+	}
+	patience := min(openTimeout<<min(f.timeouts, 10), maxOpenTimeout)
+	go func() {
+		defer close(c.read)
+		err := c.receive(patience)
+		c.tell(func() { f.lost(c, err) })
+	}()
+	if err := c.send(f.conf.open().Append(nil)); err != nil {
+		f.lost(c, err)
+	}
+}
+
+// other returns the second of two connections that are being opened, or nil.
+func (f *fsm) other(c *conn) *conn {
+	if c == f.in {
+		return f.out
+	}
+	return f.in
+}
+
+// opened is called when the neighbor's OPEN was received. If there is another connection, the one
+// that was opened by the router with the higher router ID is kept (RFC 4271 section 6.8). The other
+// one is only closed when the neighbor has sent its OPEN on the preferred one too: a neighbor may
+// have accepted a connection without noticing it.
+func (f *fsm) opened(c *conn, o message.Open) {
+	if err := f.conf.examine(o); err != nil {
+		f.lost(c, err)
+		return
+	}
+	c.open, c.opened = o, true
+	other := f.other(c)
+	preferred := f.conf.preferOutgoing(o) == c.outgoing
+	switch {
+	case other == nil || preferred:
+		f.confirm(c)
+	case other.opened:
+		f.drop(c, cease(message.SubcodeCollision))
+	default:
+		c.heldUntil = time.Now().Add(collisionTimeout)
+	}
+}
+
+// confirm accepts the neighbor's OPEN, and closes the other connection.
+func (f *fsm) confirm(c *conn) {
+	if other := f.other(c); other != nil {
+		f.drop(other, cease(message.SubcodeCollision))
+	}
+	f.cancelAttempt()
+	c.heldUntil, c.confirmed = time.Time{}, true
+	if err := c.send(message.AppendKeepalive(nil)); err != nil {
+		f.lost(c, err)
+		return
+	}
+	c.proceed <- struct{}{}
+}
+
+// confirmed is called when the neighbor's KEEPALIVE was received: the session is established.
+func (f *fsm) confirmed(c *conn) {
+	now := time.Now()
+	f.cancelAttempt()
+	if other := f.other(c); other != nil {
+		f.drop(other, cease(message.SubcodeCollision))
+	}
+	f.in, f.out, f.up = nil, nil, c
+	f.upSince, f.timeouts = now, 0
+	e := Established{Negotiated: message.Negotiate(f.conf.open(), c.open), Open: c.open}
+	e.Local, e.Remote = addresses(c.Conn)
+	e.HoldTime = time.Duration(min(f.conf.open().HoldTime, c.open.HoldTime)) * time.Second
+	c.established = e
+	c.sendHold = f.conf.SendHoldTime
+	if c.sendHold == 0 {
+		c.sendHold = max(minSendHold, 2*e.HoldTime)
+	}
+	c.written = make(chan struct{})
+	f.mu.Lock()
+	h := &f.history
+	h.state, h.changed, h.opening, h.logged = StateEstablished, now, finding{}, ""
+	f.current = c
+	f.mu.Unlock()
+	f.handler.Up(e)
+	if e.HoldTime > 0 {
+		c.deadlines.Lock() // the timer uses c.keepalive
+		c.keepalive = time.AfterFunc(jitter(e.HoldTime/3), c.sendKeepalives)
+		c.deadlines.Unlock()
+	}
+	go c.transmit()
+	f.Wake()
+	c.proceed <- struct{}{}
+}
+
+// cease returns the NOTIFICATION Cease with a subcode (RFC 4486).
+func cease(subcode uint8) message.Notification {
+	return message.Notification{Code: message.CodeCease, Subcode: subcode}
+}
+
+// notificationOf returns the NOTIFICATION that reports an error to the neighbor; its Code is 0 if
+// there is none.
+func notificationOf(err error, established bool) message.Notification {
+	var refusal *message.Error
+	var note received
+	switch {
+	case errors.As(err, &refusal):
+		return refusal.Notification
+	case errors.As(err, &note), errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return message.Notification{}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return message.Notification{Code: message.CodeHoldTimer}
+	case errors.Is(err, errSendHold):
+		return message.Notification{Code: message.CodeSendHoldTimer}
+	}
+	var network net.Error
+	if errors.As(err, &network) || !established {
+		return message.Notification{}
+	}
+	return cease(0) // an error of the handler
+}
+
+// lost is called when a connection has failed, or has received a message that ends it.
+func (f *fsm) lost(c *conn, err error) {
+	n := notificationOf(err, c == f.up)
+	var note received
+	if errors.As(err, &note) {
+		f.mu.Lock()
+		f.history.received = note.Notification
+		f.mu.Unlock()
+	}
+	if c == f.up {
+		f.endSession(n, Reason{Text: endText(err, n), Received: note.Notification})
+		return
+	}
+	other := f.other(c)
+	f.drop(c, n)
+	if note.Code != message.CodeCease || note.Subcode != message.SubcodeCollision {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			f.timeouts++
+		}
+		f.found(f.conf.openFinding(err))
+	}
+	if other != nil && !other.heldUntil.IsZero() {
+		f.confirm(other)
+	}
+}
+
+// drop closes a connection that is being opened.
+func (f *fsm) drop(c *conn, n message.Notification) {
+	switch c {
+	case f.in:
+		f.in = nil
+	case f.out:
+		f.out = nil
+	}
+	f.end(c, n)
+}
+
+// end closes a connection and records the NOTIFICATION.
+func (f *fsm) end(c *conn, n message.Notification) (sent message.Notification) {
+	if !c.end(n) {
+		return message.Notification{}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.history.sent = n
+	return n
+}
+
+// endSession ends the established session with a NOTIFICATION, unless its Code is 0.
+func (f *fsm) endSession(n message.Notification, r Reason) {
+	now := time.Now()
+	r.Sent = f.end(f.up, n)
+	f.up = nil
+	f.mu.Lock()
+	h := &f.history
+	h.state, h.changed, h.reason = StateActive, now, r.Text
+	h.flaps++
+	f.current = nil
+	f.mu.Unlock()
+	if note := r.Sent; note.Code != 0 && !r.Local {
+		f.conf.Log.Info("bgp NOTIFICATION sent: " + note.String())
+	}
+	if note := r.Received; note.Code != 0 {
+		f.conf.Log.Info("bgp " + received{note}.Error())
+	}
+	f.handler.Down(r)
+	f.nextDial = now
+	switch {
+	case r.Local || now.Sub(f.upSince) >= stableAfter:
+		f.flaps = 0
+	default:
+		if f.flaps > 0 {
+			f.nextDial = now.Add(min(firstDelay<<min(f.flaps-1, 16), f.conf.ConnectRetry))
+		}
+		f.flaps++
+	}
+	if c := f.pending; c != nil {
+		f.pending = nil
+		f.accept(c)
+	}
+}
+
+// execute executes the commands that were queued.
+func (f *fsm) execute() {
+	f.mu.Lock()
+	commands := f.commands
+	f.commands = nil
+	f.mu.Unlock()
+	for _, c := range commands {
+		switch c.verb {
+		case stopSession:
+			f.stopped, f.disabled = true, true
+			f.endAll(c)
+		case disableSession:
+			if !f.disabled {
+				f.disabled = true
+				f.endAll(c)
+				f.mu.Lock()
+				f.history.reason = c.reason
+				f.mu.Unlock()
+			}
+		case resetSession:
+			f.endAll(c)
+			f.nextDial = time.Now()
+		case enableSession:
+			f.disabled = f.stopped
+			f.nextDial = time.Now()
+		case connectNow:
+			if f.dialing != nil && time.Since(f.dialing.began) > redialAge {
+				f.cancelAttempt()
+			}
+			f.nextDial = time.Now()
+		}
+	}
+}
+
+// endAll ends the session and all attempts to open one.
+func (f *fsm) endAll(c command) {
+	f.cancelAttempt()
+	for _, opening := range []*conn{f.in, f.out} {
+		if opening != nil {
+			f.drop(opening, c.notification)
+		}
+	}
+	if f.up != nil {
+		f.endSession(c.notification, Reason{Text: c.reason, Local: true})
+	}
+	if f.disabled && f.pending != nil {
+		refuse(f.pending, c.notification)
+		f.pending = nil
+	}
+}
+
+// examine returns why a session with a neighbor that sent this OPEN is refused.
+func (c Config) examine(o message.Open) error {
+	refuse := func(subcode uint8, data []byte, format string, args ...any) error {
+		return &message.Error{
+			Notification: message.Notification{Code: message.CodeOpen, Subcode: subcode, Data: data}, Detail: fmt.Sprintf(format, args...),
+		}
+	}
+	switch common := message.Negotiate(c.open(), o).Families; {
+	case o.ASN != c.RemoteASN:
+		return refuse(message.SubcodeBadPeerAS, nil, "the neighbor's OPEN has another as number than %d: %d", c.RemoteASN, o.ASN)
+	case c.internal() && o.RouterID == c.RouterID: // RFC 6286 section 2.2
+		return refuse(message.SubcodeBadIdentifier, nil, "the neighbor's OPEN has our own router id %s", o.RouterID)
+	case common == 0:
+		var missing []byte // RFC 5492 section 5
+		for f := range c.Families.All() {
+			missing = append(missing, 1, 4, 0, byte(f.AFI()), 0, f.SAFI())
+		}
+		theirs := o.Families.String()
+		if theirs == "" {
+			theirs = "none that this router knows"
+		}
+		return refuse(message.SubcodeCapability, missing, "no common address family: ours are %s, the neighbor's %s", c.Families, theirs)
+	}
+	return nil
+}
+
+// preferOutgoing reports which of two connections is kept: that of the router with the higher router
+// ID or, if these are equal, AS number (RFC 4271 section 6.8, RFC 6286 section 2.3).
+func (c Config) preferOutgoing(o message.Open) bool {
+	if order := c.RouterID.Compare(o.RouterID); order != 0 {
+		return order > 0
+	}
+	return c.LocalASN > o.ASN
+}
+
+// endText describes why an established session ended.
+func endText(err error, n message.Notification) string {
+	var refusal *message.Error
+	var note received
+	switch {
+	case errors.As(err, &note):
+		return note.Error()
+	case errors.As(err, &refusal):
+		return "NOTIFICATION sent: " + refusal.Error()
+	case n.Code == message.CodeHoldTimer:
+		return "hold timer expired"
+	case n.Code == message.CodeSendHoldTimer:
+		return errSendHold.Error()
+	case n.Code == message.CodeCease:
+		return err.Error()
+	}
+	return "connection lost"
+}
