@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/srv6"
 	"github.com/tabane/tabane/internal/vpn"
 )
@@ -60,7 +61,7 @@ func newRouter(t testing.TB, n int, as uint32) *router {
 
 func newRouterWith(t testing.TB, n int, as uint32, change func(*Options)) *router {
 	t.Helper()
-	needNamespace(t)
+	netnstest.NeedIsolation(t)
 	logger := slog.New(slog.NewTextHandler(io.Discard, nil))
 	if os.Getenv("BGP_TEST_LOG") != "" {
 		logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("router", n)

@@ -18,6 +18,8 @@ import (
 	"github.com/osrg/gobgp/v4/api"
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"github.com/vishvananda/netlink"
+
+	"github.com/tabane/tabane/internal/netns/netnstest"
 )
 
 func TestWatchdog(t *testing.T) {
@@ -66,7 +68,7 @@ func TestWatchdog(t *testing.T) {
 
 // TestSilentNeighbors: attempts that a neighbor leaves unanswered are restarted.
 func TestSilentNeighbors(t *testing.T) {
-	needNamespace(t)
+	netnstest.NeedIsolation(t)
 	t.Parallel()
 	// The first accepts our connection and sends nothing, the second opens one and sends
 	// nothing, the third sends its OPEN but no KEEPALIVE, as GoBGP itself does after a
@@ -174,7 +176,7 @@ func dial(half string) error {
 // TestBothDial: neighbors that open a connection to each other simultaneously establish a session,
 // however often their connections collide.
 func TestBothDial(t *testing.T) {
-	needNamespace(t)
+	netnstest.NeedIsolation(t)
 	t.Parallel()
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
