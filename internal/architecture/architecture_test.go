@@ -81,6 +81,7 @@ var layerOf = map[string]layer{
 	"internal/feature":     foundation,
 	"internal/health":      foundation,
 	"internal/srv6":        foundation,
+	"internal/table":       foundation,
 	"internal/vpn":         foundation,
 	"internal/field":       grammar,
 	"internal/bgp/message": grammar,

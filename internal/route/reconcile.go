@@ -8,6 +8,8 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+
+	"github.com/tabane/tabane/internal/table"
 )
 
 // A Kernel is the interface through which a Reconciler configures the kernel; Conn implements it.
@@ -30,9 +32,9 @@ type Reconciler struct {
 	log      *slog.Logger
 
 	store   store
-	errs    map[ref]error // of the last attempts that failed
-	queues  [lanes]queue  // all dirty entries, and some that are clean again
-	pending int           // the number of dirty entries
+	errs    map[table.Ref]error // of the last attempts that failed
+	queues  [lanes]queue        // all dirty entries, and some that are clean again
+	pending int                 // the number of dirty entries
 	counts  [classes]Count
 	swept   bool
 	// generation is that of the last resync. It wraps around from 255 to 1.
@@ -40,7 +42,7 @@ type Reconciler struct {
 	// down are the links that are not up, and waiting the entries that cannot be added yet, with
 	// some that no longer wait.
 	down    map[string]Link
-	waiting map[dependency][]ref
+	waiting map[dependency][]table.Ref
 }
 
 // A dependency is a precondition for adding an object: a link that is up, or a nexthop object.
@@ -69,13 +71,13 @@ func (l lane) class() Class {
 
 // A queue is a list of entries whose head is taken off.
 type queue struct {
-	list []ref
+	list []table.Ref
 	head int
 }
 
 func (q *queue) len() int { return len(q.list) - q.head }
 
-func (q *queue) push(n ref) {
+func (q *queue) push(n table.Ref) {
 	if q.head > len(q.list)/2 {
 		q.list = q.list[:copy(q.list, q.list[q.head:])]
 		q.head = 0
@@ -83,7 +85,7 @@ func (q *queue) push(n ref) {
 	q.list = append(q.list, n)
 }
 
-func (q *queue) pop() ref {
+func (q *queue) pop() table.Ref {
 	n := q.list[q.head]
 	if q.head++; q.head == len(q.list) {
 		*q = queue{} // a full table leaves a long one
@@ -112,16 +114,16 @@ func (c *Count) add(e *entry, n int) {
 // NewReconciler returns a Reconciler without desired or known kernel objects; call Resync to read
 // the kernel's.
 func NewReconciler(k Kernel, p Protocol, log *slog.Logger) *Reconciler {
-	return &Reconciler{kernel: k, protocol: p, log: log, store: newStore(), errs: map[ref]error{},
-		down: map[string]Link{}, waiting: map[dependency][]ref{}}
+	return &Reconciler{kernel: k, protocol: p, log: log, errs: map[table.Ref]error{},
+		down: map[string]Link{}, waiting: map[dependency][]table.Ref{}}
 }
 
 // change applies f to an entry and updates the counts, the queues and the store. Entries are not
 // changed in any other way, except for the flags of queues. It does not count a use of the objects
 // for the caller.
-func (r *Reconciler) change(n ref, f func(*entry)) {
-	e := r.store.at(n)
-	count, dirty, blocked := &r.counts[r.store.class(e)], e.dirty(), r.blocks(n)
+func (r *Reconciler) change(n table.Ref, f func(*entry)) {
+	e := r.store.Value(n)
+	count, dirty, blocked := &r.counts[r.store.class(n)], e.dirty(), r.blocks(n)
 	count.add(e, -1)
 	want, have := e.want, e.have
 	f(e)
@@ -129,7 +131,7 @@ func (r *Reconciler) change(n ref, f func(*entry)) {
 	r.store.replace(want, e.want)
 	r.store.replace(have, e.have)
 	if blocked && !r.blocks(n) {
-		r.release(dependency{nexthop: r.store.key(e).a})
+		r.release(dependency{nexthop: r.store.key(n).a})
 	}
 	if !e.dirty() {
 		r.fail(n, nil)
@@ -150,8 +152,8 @@ func (r *Reconciler) change(n ref, f func(*entry)) {
 }
 
 // fail records the error of an entry's last attempt. The caller updates the counts.
-func (r *Reconciler) fail(n ref, err error) {
-	e := r.store.at(n)
+func (r *Reconciler) fail(n table.Ref, err error) {
+	e := r.store.Value(n)
 	if err != nil {
 		r.errs[n] = err
 	} else if e.is(refused) {
@@ -162,20 +164,21 @@ func (r *Reconciler) fail(n ref, err error) {
 
 // blocks reports whether routes through a nexthop object have to wait for it: it is to be added. If
 // another program has its ID, they are tried with that.
-func (r *Reconciler) blocks(n ref) bool {
-	e := r.store.at(n)
-	return e.want != 0 && e.have == 0 && r.store.class(e) == ClassNexthop && !(e.is(refused) && errors.Is(r.errs[n], ErrForeign))
+func (r *Reconciler) blocks(n table.Ref) bool {
+	e := r.store.Value(n)
+	return e.want != 0 && e.have == 0 && r.store.class(n) == ClassNexthop && !(e.is(refused) && errors.Is(r.errs[n], ErrForeign))
 }
 
-func (r *Reconciler) enqueue(n ref) {
-	e := r.store.at(n)
+func (r *Reconciler) enqueue(n table.Ref) {
+	e := r.store.Value(n)
 	e.set(queued, true)
 	e.set(waiting, false)
-	r.queues[r.lane(e)].push(n)
+	r.queues[r.lane(n)].push(n)
 }
 
-func (r *Reconciler) lane(e *entry) lane {
-	switch o := unaltered(r.store.value(cmp.Or(e.want, e.have))).(type) {
+func (r *Reconciler) lane(n table.Ref) lane {
+	e := r.store.Value(n)
+	switch o := unaltered(r.store.objects.Value(cmp.Or(e.want, e.have))).(type) {
 	case Nexthop:
 		return laneNexthop
 	case Rule:
@@ -217,10 +220,10 @@ func (r *Reconciler) blocked(o Object) (dependency, bool) {
 var errWaits = errors.New("waits for its link or nexthop object")
 
 // wait removes an entry from the queue until its dependency is released.
-func (r *Reconciler) wait(n ref, on dependency) {
-	r.store.at(n).set(queued, true)
+func (r *Reconciler) wait(n table.Ref, on dependency) {
+	r.store.Value(n).set(queued, true)
 	r.change(n, func(*entry) { r.fail(n, errWaits) })
-	r.store.at(n).set(waiting, true)
+	r.store.Value(n).set(waiting, true)
 	r.waiting[on] = append(r.waiting[on], n)
 }
 
@@ -229,7 +232,7 @@ func (r *Reconciler) release(on dependency) {
 	list := r.waiting[on]
 	delete(r.waiting, on)
 	for _, n := range list {
-		if r.store.at(n).is(waiting) {
+		if r.store.Value(n).is(waiting) {
 			r.enqueue(n)
 		}
 	}
@@ -267,9 +270,8 @@ func (r *Reconciler) Link(c LinkChange) (used bool) {
 // loseLink records as lost the objects that the kernel deletes when a link is not up.
 func (r *Reconciler) loseLink(l Link) {
 	nexthops := map[uint32]bool{}
-	for i := range r.store.objects.items {
-		item := &r.store.objects.items[i]
-		if n, ok := unaltered(item.value).(Nexthop); ok && item.known > 0 && n.Link == l.Name {
+	for i, known := range r.store.known {
+		if n, ok := unaltered(r.store.objects.Value(uint32(i))).(Nexthop); ok && known > 0 && n.Link == l.Name {
 			nexthops[n.ID] = true
 		}
 	}
@@ -314,27 +316,27 @@ const (
 // objects that differ only in their key. If it affects none, its cost does not depend on the number
 // of objects.
 func (r *Reconciler) affect(on func(unaltered Object) effect) {
-	effects := make([]effect, len(r.store.objects.items))
+	effects := make([]effect, len(r.store.known))
 	any := false
-	for i := range effects {
-		if item := &r.store.objects.items[i]; item.known > 0 {
-			effects[i] = on(unaltered(item.value))
+	for i, known := range r.store.known {
+		if known > 0 {
+			effects[i] = on(unaltered(r.store.objects.Value(uint32(i))))
 			any = any || effects[i] != unaffected
 		}
 	}
 	if !any {
 		return
 	}
-	var nexthops []ref // last, when the routes are known to be lost
+	var nexthops []table.Ref // last, when the routes are known to be lost
 	for n, e := range r.store.all() {
 		switch {
 		case int(e.have) >= len(effects) || effects[e.have] == unaffected:
-		case r.store.class(e) == ClassNexthop:
+		case r.store.class(n) == ClassNexthop:
 			nexthops = append(nexthops, n)
 		case effects[e.have] == isLost:
 			r.lost(n)
 		default:
-			r.setHave(n, Altered{unaltered(r.store.object(e, e.have))})
+			r.setHave(n, Altered{unaltered(r.store.object(n, e.have))})
 		}
 	}
 	for _, n := range nexthops {
@@ -343,7 +345,7 @@ func (r *Reconciler) affect(on func(unaltered Object) effect) {
 }
 
 // lost records that the kernel has deleted an object.
-func (r *Reconciler) lost(n ref) {
+func (r *Reconciler) lost(n table.Ref) {
 	r.change(n, func(e *entry) {
 		e.have, e.changed = 0, r.generation
 		e.set(double|kept, false)
@@ -351,10 +353,10 @@ func (r *Reconciler) lost(n ref) {
 }
 
 // setHave records that the kernel's object has changed.
-func (r *Reconciler) setHave(n ref, o Object) {
+func (r *Reconciler) setHave(n table.Ref, o Object) {
 	number := r.store.number(o)
 	r.change(n, func(e *entry) { e.have, e.changed = number, r.generation })
-	r.store.objects.remove(number)
+	r.store.objects.Release(number)
 }
 
 // Set adds a desired object and replaces the previous one with its key. An invalid object fails in
@@ -368,7 +370,7 @@ func (r *Reconciler) Set(o Object) {
 			e.set(kept, false)
 		})
 	}
-	r.store.objects.remove(number)
+	r.store.objects.Release(number)
 }
 
 // Delete removes the object with the key from the desired state.
@@ -378,7 +380,7 @@ func (r *Reconciler) Delete(k Key) {
 	}
 }
 
-func (r *Reconciler) unwant(n ref) {
+func (r *Reconciler) unwant(n table.Ref) {
 	r.change(n, func(e *entry) {
 		e.want = 0
 		e.set(kept, false)
@@ -398,10 +400,10 @@ func (r *Reconciler) Changed(c ObjectChange) bool {
 		return ours && !c.Deleted
 	case o.Key().class == ClassAddress && !c.Deleted:
 		return false // the kernel also reports changes of an address's state
-	case c.Deleted && (!ours || r.store.object(e, e.have) != o):
+	case c.Deleted && (!ours || r.store.object(n, e.have) != o):
 		return ours // the object has been replaced since
 	case !c.Deleted && ours:
-		if r.store.object(e, e.have) == o {
+		if r.store.object(n, e.have) == o {
 			return false
 		}
 		r.setHave(n, o)
@@ -485,7 +487,7 @@ func (c *Comparison) Add(objects []Object) {
 		second := e.found == c.generation
 		if second {
 			// Another program can add an object with the same key.
-			o = Altered{unaltered(r.store.object(e, e.have))}
+			o = Altered{unaltered(r.store.object(n, e.have))}
 		}
 		number := r.store.number(o)
 		r.change(n, func(e *entry) {
@@ -495,7 +497,7 @@ func (c *Comparison) Add(objects []Object) {
 			e.have, e.found = number, c.generation
 			e.set(double, second)
 		})
-		r.store.objects.remove(number)
+		r.store.objects.Release(number)
 	}
 }
 
@@ -541,9 +543,9 @@ func (r *Reconciler) Counts() map[Class]Count {
 // Want returns all desired objects, ordered by class, table, link and prefix.
 func (r *Reconciler) Want() []Object {
 	var all []Object
-	for _, e := range r.store.all() {
+	for n, e := range r.store.all() {
 		if e.want != 0 {
-			all = append(all, r.store.object(e, e.want))
+			all = append(all, r.store.object(n, e.want))
 		}
 	}
 	slices.SortFunc(all, func(a, b Object) int { return a.Key().compare(b.Key()) })
@@ -588,8 +590,8 @@ func (r *Reconciler) Flush() error {
 // FlushPart is Flush with at most so many unicast routes, the earliest dirty ones. It reports
 // whether there are more; until then no nexthop object and no unreachable route is deleted.
 func (r *Reconciler) FlushPart(routes int) (more bool, err error) {
-	var add, del [lanes][]ref
-	var failed []ref
+	var add, del [lanes][]table.Ref
+	var failed []table.Ref
 	progress := false
 	for l := range lanes {
 		limit := math.MaxInt
@@ -601,7 +603,7 @@ func (r *Reconciler) FlushPart(routes int) (more bool, err error) {
 		// With two objects under one key a replacement could replace either, so one is
 		// deleted first.
 		for _, n := range add[l] {
-			if r.store.at(n).is(double) {
+			if r.store.Value(n).is(double) {
 				r.separate(n)
 			}
 		}
@@ -615,7 +617,7 @@ func (r *Reconciler) FlushPart(routes int) (more bool, err error) {
 	}
 	for _, l := range []lane{laneAddress, laneRule, laneRoute, laneGuard, laneNexthop} {
 		// Some may have been deleted with an address.
-		list := slices.DeleteFunc(del[l], func(n ref) bool { return r.store.at(n).have == 0 })
+		list := slices.DeleteFunc(del[l], func(n table.Ref) bool { return r.store.Value(n).have == 0 })
 		del[l] = list
 		switch {
 		case more && (l == laneGuard || l == laneNexthop):
@@ -626,7 +628,7 @@ func (r *Reconciler) FlushPart(routes int) (more bool, err error) {
 		keys := make([]Key, len(list))
 		for i, n := range list {
 			if l == laneAddress || l == laneNexthop {
-				keys[i] = r.store.key(r.store.at(n))
+				keys[i] = r.store.key(n)
 			}
 		}
 		f := r.apply(list)
@@ -641,7 +643,7 @@ func (r *Reconciler) FlushPart(routes int) (more bool, err error) {
 		}
 	}
 	// A deletion that failed may have been done with an address or a nexthop object.
-	failed = slices.DeleteFunc(failed, func(n ref) bool { return !r.store.at(n).is(refused) })
+	failed = slices.DeleteFunc(failed, func(n table.Ref) bool { return !r.store.Value(n).is(refused) })
 	for _, n := range failed {
 		r.requeue(n)
 	}
@@ -662,12 +664,12 @@ func (r *Reconciler) has(k Key) bool {
 }
 
 // take moves at most limit entries of a queue to add and del.
-func (r *Reconciler) take(l lane, limit int, add, del *[]ref) {
+func (r *Reconciler) take(l lane, limit int, add, del *[]table.Ref) {
 	q := &r.queues[l]
 	for q.len() > 0 && len(*add)+len(*del) < limit {
 		n := q.pop()
-		e := r.store.at(n)
-		if !e.is(queued) || e.is(waiting) || r.store.class(e) != l.class() {
+		e := r.store.Value(n)
+		if !e.is(queued) || e.is(waiting) || r.store.class(n) != l.class() {
 			continue // taken already, or the slot of an entry that was removed
 		}
 		e.set(queued, false)
@@ -682,7 +684,7 @@ func (r *Reconciler) take(l lane, limit int, add, del *[]ref) {
 }
 
 // ready returns the entries that can be added now; the others wait for their dependencies.
-func (r *Reconciler) ready(list []ref) []ref {
+func (r *Reconciler) ready(list []table.Ref) []table.Ref {
 	var (
 		last    uint32 // successive routes mostly have the same next hop
 		on      dependency
@@ -690,8 +692,8 @@ func (r *Reconciler) ready(list []ref) []ref {
 	)
 	rest := list[:0]
 	for _, n := range list {
-		if want := r.store.at(n).want; want != last {
-			on, blocked = r.blocked(r.store.value(want))
+		if want := r.store.Value(n).want; want != last {
+			on, blocked = r.blocked(r.store.objects.Value(want))
 			last = want
 		}
 		if blocked {
@@ -708,16 +710,16 @@ func (r *Reconciler) ready(list []ref) []ref {
 const applyMost = 2048
 
 // apply applies entries to the kernel and returns those that failed.
-func (r *Reconciler) apply(list []ref) (failed []ref) {
+func (r *Reconciler) apply(list []table.Ref) (failed []table.Ref) {
 	ops := make([]Op, 0, min(len(list), applyMost))
 	for part := range slices.Chunk(list, applyMost) {
 		ops = ops[:0]
 		for _, n := range part {
-			e := r.store.at(n)
+			e := r.store.Value(n)
 			if e.want == 0 {
-				ops = append(ops, Op{Protocol: r.protocol, Delete: true, Object: r.store.object(e, e.have)})
+				ops = append(ops, Op{Protocol: r.protocol, Delete: true, Object: r.store.object(n, e.have)})
 			} else {
-				ops = append(ops, Op{Protocol: r.protocol, Object: r.store.object(e, e.want), Old: r.store.object(e, e.have)})
+				ops = append(ops, Op{Protocol: r.protocol, Object: r.store.object(n, e.want), Old: r.store.object(n, e.have)})
 			}
 		}
 		errs := r.kernel.Apply(ops)
@@ -741,9 +743,9 @@ func (r *Reconciler) apply(list []ref) (failed []ref) {
 
 // separate deletes one of several objects with the same key. An error is ignored here, because the
 // replacement of the object fails as well.
-func (r *Reconciler) separate(n ref) {
-	e := r.store.at(n)
-	op := Op{Protocol: r.protocol, Delete: true, Object: r.store.object(e, e.have)}
+func (r *Reconciler) separate(n table.Ref) {
+	e := r.store.Value(n)
+	op := Op{Protocol: r.protocol, Delete: true, Object: r.store.object(n, e.have)}
 	if errs := r.kernel.Apply([]Op{op}); len(errs) == 1 && errs[0] == nil {
 		r.change(n, func(e *entry) {
 			e.have, e.changed = 0, r.generation
@@ -783,25 +785,25 @@ func (r *Reconciler) lose(keys []Key) {
 	})
 }
 
-func (r *Reconciler) requeue(n ref) {
-	if e := r.store.at(n); e.is(used) && !e.is(queued) && e.dirty() {
+func (r *Reconciler) requeue(n table.Ref) {
+	if e := r.store.Value(n); r.store.Has(n) && !e.is(queued) && e.dirty() {
 		r.enqueue(n)
 	}
 }
 
 // withoutDying returns the routes without those that the kernel deletes with their nexthop object:
 // one deletion instead of a hundred thousand.
-func (r *Reconciler) withoutDying(routes, nexthops []ref) []ref {
+func (r *Reconciler) withoutDying(routes, nexthops []table.Ref) []table.Ref {
 	if len(nexthops) == 0 {
 		return routes
 	}
 	dying := map[uint32]bool{}
 	for _, n := range nexthops {
-		dying[r.store.key(r.store.at(n)).a] = true
+		dying[r.store.key(n).a] = true
 	}
-	var rest []ref
+	var rest []table.Ref
 	for _, n := range routes {
-		if have, ok := unaltered(r.store.value(r.store.at(n).have)).(Route); !ok || !dying[have.NexthopID] {
+		if have, ok := unaltered(r.store.objects.Value(r.store.Value(n).have)).(Route); !ok || !dying[have.NexthopID] {
 			rest = append(rest, n)
 		}
 	}
