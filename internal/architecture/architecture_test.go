@@ -97,6 +97,7 @@ var layerOf = map[string]layer{
 
 	"internal/control":     adapters,
 	"internal/systemd":     adapters,
+	"internal/rtr":         adapters,
 	"internal/netns":       adapters,
 	"internal/route":       adapters,
 	"internal/tc":          adapters,
