@@ -404,8 +404,8 @@ func newService(extended, prefixSID string) *service {
 	if prefixSID != "" {
 		value, _ := cutAttribute(prefixSID)
 		// Malformed attributes were discarded.
-		if parsed, err := parsePrefixSID(value); err == nil {
-			s.Service = *parsed
+		if parsed, err := parsePrefixSID([]byte(value)); err == nil {
+			s.Service = parsed
 		}
 	}
 	return s

@@ -448,7 +448,7 @@ func (d *Decoder) malformed(a *attribute) string {
 	case attrAggregator:
 		return d.malformedAggregator(a)
 	case attrPrefixSID:
-		if _, err := parsePrefixSID(string(a.value)); err != nil {
+		if _, err := parsePrefixSID(a.value); err != nil {
 			return err.Error()
 		}
 	}

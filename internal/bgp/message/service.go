@@ -57,8 +57,12 @@ type Service struct {
 	err       error
 }
 
-// errNoPrefixSID is shared by all routes without the attribute.
-var errNoPrefixSID = Reject(RejectNoPrefixSID, "no usable Prefix-SID attribute")
+// Errors of routes without a usable SID are shared: there can be many.
+var (
+	errNoPrefixSID = Reject(RejectNoPrefixSID, "no usable Prefix-SID attribute")
+	errNoL3Service = Reject(RejectNoL3Service, "no SRv6 L3 Service TLV")
+	errNoSID       = Reject(RejectNoL3Service, "no SRv6 SID Information Sub-TLV")
+)
 
 // noService is the Service of attributes without Prefix-SID.
 var noService = &Service{err: errNoPrefixSID}
@@ -109,73 +113,104 @@ func (s *Service) PrefixSID() string {
 	return string(append(b, subSubStructure, 0, structureLen, st.Block, st.Node, st.Function, st.Argument, st.TransposeLen, st.TransposeOffset))
 }
 
-// tlvs iterates over TLVs with a length of two octets. It stops with an error at one that is longer
-// than what is left.
-func tlvs(b string, f func(kind uint8, value string) error) error {
-	for len(b) > 0 {
-		if len(b) < tlvHeaderLen {
-			return errors.New("a TLV is cut off")
-		}
-		end := tlvHeaderLen + (int(b[1])<<8 | int(b[2]))
-		if end > len(b) {
-			return fmt.Errorf("TLV %d is longer than what contains it", b[0])
-		}
-		if err := f(b[0], b[tlvHeaderLen:end]); err != nil {
-			return err
-		}
-		b = b[end:]
+// cutTLV cuts b into the first TLV, whose length has two octets, and the rest.
+func cutTLV(b []byte) (kind uint8, value, rest []byte, err error) {
+	if len(b) < tlvHeaderLen {
+		return 0, nil, nil, errors.New("a TLV is cut off")
 	}
-	return nil
+	end := tlvHeaderLen + int(binary.BigEndian.Uint16(b[1:]))
+	if end > len(b) {
+		return 0, nil, nil, fmt.Errorf("TLV %d is longer than what contains it", b[0])
+	}
+	return b[0], b[tlvHeaderLen:end], b[end:], nil
 }
 
 // parsePrefixSID decodes the value of a Prefix-SID attribute. The first of several services, SIDs
 // or structures is used. The endpoint behavior is not checked: some reflectors change it. An error
 // says that the attribute is malformed and must be discarded (RFC 8669 section 6, RFC 9252 section
 // 7); a well-formed attribute that cannot be used has a Service with an error.
-func parsePrefixSID(b string) (*Service, error) {
-	s := &Service{err: Reject(RejectNoL3Service, "no SRv6 L3 Service TLV")}
-	seen := false
-	err := tlvs(b, func(kind uint8, value string) error {
+func parsePrefixSID(b []byte) (Service, error) {
+	first, seen := Service{err: errNoL3Service}, false
+	for len(b) > 0 {
+		kind, value, rest, err := cutTLV(b)
+		if err != nil {
+			return first, err
+		}
+		b = rest
 		if kind != tlvL3Service && kind != tlvL2Service {
-			return nil
+			continue
 		}
 		if len(value) < 1 {
-			return fmt.Errorf("TLV %d has no reserved octet", kind)
+			return first, fmt.Errorf("TLV %d has no reserved octet", kind)
 		}
-		service, err := parseService(value[1:])
+		s, err := parseService(value[1:])
+		if err != nil {
+			return first, err
+		}
 		if kind == tlvL3Service && !seen {
-			s, seen = service, true
+			first, seen = s, true
 		}
-		return err
-	})
-	return s, err
+	}
+	return first, nil
 }
 
 // parseService decodes the sub-TLVs of an SRv6 service TLV.
-func parseService(b string) (*Service, error) {
-	s := &Service{err: Reject(RejectNoL3Service, "no SRv6 SID Information Sub-TLV")}
-	seen := false
-	err := tlvs(b, func(kind uint8, value string) error {
+func parseService(b []byte) (Service, error) {
+	first, seen := Service{err: errNoSID}, false
+	for len(b) > 0 {
+		kind, value, rest, err := cutTLV(b)
+		if err != nil {
+			return first, err
+		}
+		b = rest
 		if kind != subTLVSID {
-			return nil
+			continue
 		}
 		if len(value) < subTLVSIDLen {
-			return fmt.Errorf("SRv6 SID Information Sub-TLV of %d bytes", len(value))
+			return first, fmt.Errorf("SRv6 SID Information Sub-TLV of %d bytes", len(value))
 		}
 		structure, err := parseStructure(value[subTLVSIDLen:])
-		if err != nil || seen {
-			return err
+		if err != nil {
+			return first, err
 		}
-		seen = true
-		*s = Service{
-			stripped:  netip.AddrFrom16([16]byte([]byte(value[1:17]))),
-			Structure: structure,
-			Behavior:  binary.BigEndian.Uint16([]byte(value[18:20])),
+		if !seen {
+			seen = true
+			first = Service{
+				stripped:  netip.AddrFrom16([16]byte(value[1:])),
+				Structure: structure,
+				Behavior:  binary.BigEndian.Uint16(value[18:]),
+			}
+			first.err = first.check()
 		}
-		s.err = s.check()
-		return nil
-	})
-	return s, err
+	}
+	return first, nil
+}
+
+// parseStructure decodes the sub-sub-TLVs of a SID.
+func parseStructure(b []byte) (srv6.Structure, error) {
+	var first srv6.Structure
+	seen := false
+	for len(b) > 0 {
+		kind, value, rest, err := cutTLV(b)
+		if err != nil {
+			return first, err
+		}
+		b = rest
+		if kind != subSubStructure {
+			continue
+		}
+		if len(value) != structureLen {
+			return first, fmt.Errorf("SRv6 SID Structure Sub-Sub-TLV of %d bytes", len(value))
+		}
+		if !seen {
+			seen = true
+			first = srv6.Structure{
+				Block: value[0], Node: value[1], Function: value[2], Argument: value[3],
+				TransposeLen: value[4], TransposeOffset: value[5],
+			}
+		}
+	}
+	return first, nil
 }
 
 // check returns why the service cannot be used with any label.
@@ -187,23 +222,4 @@ func (s *Service) check() error {
 		return Reject(RejectSID, "%s", err)
 	}
 	return nil
-}
-
-func parseStructure(b string) (s srv6.Structure, err error) {
-	seen := false
-	err = tlvs(b, func(kind uint8, value string) error {
-		if kind != subSubStructure || seen {
-			return nil
-		}
-		if len(value) != structureLen {
-			return fmt.Errorf("SRv6 SID Structure Sub-Sub-TLV of %d bytes", len(value))
-		}
-		seen = true
-		s = srv6.Structure{
-			Block: value[0], Node: value[1], Function: value[2], Argument: value[3],
-			TransposeLen: value[4], TransposeOffset: value[5],
-		}
-		return nil
-	})
-	return s, err
 }
