@@ -45,7 +45,7 @@ type conn struct {
 	writing sync.Mutex // held while a message is written
 	torn    bool       // a message was written in part; writing guards it
 
-	// deadlines guards the write deadline and ending.
+	// deadlines guards the deadlines of Conn and ending.
 	deadlines sync.Mutex
 	ending    atomic.Bool
 }
@@ -102,7 +102,7 @@ func (c *conn) pass() error {
 // its OPEN, and as much again for its KEEPALIVE, however many bytes it sends.
 func (c *conn) receive(patience time.Duration) error {
 	// OpenSent
-	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.beginRead(patience); err != nil {
 		return err
 	}
 	body, err := c.expect(message.TypeOpen, message.SubcodeInOpenSent)
@@ -118,7 +118,7 @@ func (c *conn) receive(patience time.Duration) error {
 		return err
 	}
 	// OpenConfirm
-	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.beginRead(patience); err != nil {
 		return err
 	}
 	if _, err := c.expect(message.TypeKeepalive, message.SubcodeInOpenConfirm); err != nil {
@@ -132,7 +132,7 @@ func (c *conn) receive(patience time.Duration) error {
 	c.in.hold = c.established.HoldTime
 	c.in.limit = c.established.MaxLen()
 	if c.in.hold == 0 {
-		if err := c.SetReadDeadline(time.Time{}); err != nil {
+		if err := c.beginRead(noTimeout); err != nil {
 			return err
 		}
 	}
@@ -162,7 +162,7 @@ func unexpected(subcode uint8, t message.Type) error {
 }
 
 func (c *conn) next() (message.Type, []byte, error) {
-	t, body, err := c.in.next(c.Conn)
+	t, body, err := c.in.next(c)
 	if err == nil {
 		c.f.counters.received[t].Add(1)
 	}
@@ -233,7 +233,7 @@ func (r *reader) buffered() bool {
 }
 
 // next returns the next message. The body is valid until the next call.
-func (r *reader) next(c net.Conn) (message.Type, []byte, error) {
+func (r *reader) next(c *conn) (message.Type, []byte, error) {
 	if err := r.fill(c, message.HeaderLen); err != nil {
 		return 0, nil, err
 	}
@@ -250,7 +250,7 @@ func (r *reader) next(c net.Conn) (message.Type, []byte, error) {
 }
 
 // fill reads until n bytes are in the buffer.
-func (r *reader) fill(c net.Conn, n int) error {
+func (r *reader) fill(c *conn, n int) error {
 	for r.w-r.r < n {
 		if r.r == r.w {
 			r.r, r.w = 0, 0
@@ -286,21 +286,37 @@ const lastLook = 10 * time.Millisecond
 
 // readOnce reads under the hold timer: any byte restarts it, and so does the time that the handler
 // needed, because it starts with the read.
-func (r *reader) readOnce(c net.Conn) (int, error) {
+func (r *reader) readOnce(c *conn) (int, error) {
 	if r.hold == 0 {
 		return c.Read(r.buf[r.w:])
 	}
-	if err := c.SetReadDeadline(time.Now().Add(r.hold)); err != nil {
+	if err := c.beginRead(r.hold); err != nil {
 		return 0, err
 	}
 	n, err := c.Read(r.buf[r.w:])
 	if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 		return n, err
 	}
-	if err := c.SetReadDeadline(time.Now().Add(lastLook)); err != nil {
+	if err := c.beginRead(lastLook); err != nil {
 		return 0, err
 	}
 	return c.Read(r.buf[r.w:])
+}
+
+// noTimeout is that of a read that may take any time.
+const noTimeout time.Duration = 0
+
+// beginRead sets the read deadline; it returns an error once the connection is ending.
+func (c *conn) beginRead(timeout time.Duration) error {
+	c.deadlines.Lock()
+	defer c.deadlines.Unlock()
+	switch {
+	case c.ending.Load():
+		return errDropped
+	case timeout == noTimeout:
+		return c.SetReadDeadline(time.Time{})
+	}
+	return c.SetReadDeadline(time.Now().Add(timeout))
 }
 
 // beginWrite sets the write deadline; it returns an error once the connection is ending.
@@ -323,8 +339,8 @@ func (c *conn) send(b []byte) error {
 	return c.write(b)
 }
 
-// write is send. Callers hold writing. The send hold timer restarts with each byte that the neighbor
-// accepts.
+// write is send. Callers hold writing. The send hold timer restarts when it expires after the neighbor
+// has accepted some bytes, so that it ends the session after at most twice its time.
 func (c *conn) write(b []byte) error {
 	for left := b; len(left) > 0; {
 		if err := c.beginWrite(c.sendHold); err != nil {
@@ -411,6 +427,9 @@ func (c *conn) drainHandler() error {
 // finalTimeout limits the write of the last NOTIFICATION: if the send buffer is full, it is not sent.
 const finalTimeout = 20 * time.Millisecond
 
+// discardTime limits how long a connection is read from after that.
+const discardTime = 10 * time.Millisecond
+
 // end closes the connection, with a NOTIFICATION unless its Code is 0, and returns when its
 // goroutines have returned. It reports whether the NOTIFICATION was sent.
 func (c *conn) end(n message.Notification) (sent bool) {
@@ -436,9 +455,10 @@ func (c *conn) end(n message.Notification) (sent bool) {
 	_ = c.SetReadDeadline(time.Now())
 	<-c.read
 	if sent {
-		discard(c.Conn)
+		c.f.discard(c.Conn)
+	} else {
+		_ = c.Close()
 	}
-	_ = c.Close()
 	return sent
 }
 
@@ -454,17 +474,21 @@ func writeLast(c net.Conn, n message.Notification) bool {
 	return true
 }
 
-// discard reads what was received already: if it were unread, the kernel would send a RST, which
-// overtakes the NOTIFICATION at some neighbors.
-func discard(c net.Conn) {
-	_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
-	_, _ = io.CopyN(io.Discard, c, maxReadBuffer)
+// discard closes a connection after it has read what was received already: if it were unread, the
+// kernel would send a RST, which overtakes the NOTIFICATION at some neighbors.
+func (f *fsm) discard(c net.Conn) {
+	f.background.Go(func() {
+		_ = c.SetReadDeadline(time.Now().Add(discardTime))
+		_, _ = io.CopyN(io.Discard, c, maxReadBuffer)
+		_ = c.Close()
+	})
 }
 
-// refuse closes a connection that no session uses.
-func refuse(c net.Conn, n message.Notification) {
+// refuse closes a connection that the session does not use.
+func (f *fsm) refuse(c net.Conn, n message.Notification) {
 	if writeLast(c, n) {
-		discard(c)
+		f.discard(c)
+	} else {
+		_ = c.Close()
 	}
-	_ = c.Close()
 }

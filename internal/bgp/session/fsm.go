@@ -75,7 +75,7 @@ func (f *fsm) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	now := time.Now()
-	f.nextDial, f.diagnosed, f.dropped = now, now, currentSignatureErrors(now)
+	f.nextDial, f.diagnosed, f.dropped = now, now, readSignatureErrorsAfter(now)
 	for !f.stopped {
 		next := f.proceed(time.Now())
 		f.publish()
@@ -99,7 +99,7 @@ func (f *fsm) run() {
 		_ = c.Close()
 	default:
 	}
-	f.dials.Wait()
+	f.background.Wait()
 }
 
 // proceed does what is due, and returns when it must be called again at the latest.
@@ -115,7 +115,7 @@ func (f *fsm) proceed(now time.Time) (next time.Time) {
 		return false
 	}
 	if f.pending != nil && !wait(f.pendingUntil) {
-		refuse(f.pending, cease(message.SubcodeCollision))
+		f.refuse(f.pending, cease(message.SubcodeCollision))
 		f.pending = nil
 	}
 	for _, c := range []*conn{f.in, f.out} {
@@ -140,7 +140,7 @@ func (f *fsm) proceed(now time.Time) (next time.Time) {
 // diagnose records a finding from counters, and logs why the session is not up.
 func (f *fsm) diagnose(now time.Time) {
 	before := f.dropped
-	f.diagnosed, f.dropped = now, currentSignatureErrors(now)
+	f.dropped, f.diagnosed = readSignatureErrorsAfter(f.diagnosed), now
 	if text := f.dropped.explain(before, f.conf.Password != ""); text != "" {
 		f.found(signature, text)
 	}
@@ -173,7 +173,7 @@ func (f *fsm) connect(now time.Time) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	a := &attempt{began: now, cancel: cancel, done: make(chan struct{})}
 	f.dialing, f.nextDial = a, now.Add(jitter(f.conf.ConnectRetry))
-	f.dials.Go(func() {
+	f.background.Go(func() {
 		defer cancel()
 		c, err := f.dial(ctx)
 		if !f.tell(a.done, func() { f.connected(a, c, err) }) && err == nil {
@@ -211,9 +211,9 @@ func (f *fsm) cancelAttempt() {
 func (f *fsm) accept(c net.Conn) {
 	switch {
 	case f.disabled:
-		refuse(c, cease(message.SubcodeRejected))
+		f.refuse(c, cease(message.SubcodeRejected))
 	case f.up != nil && f.pending != nil:
-		refuse(c, cease(message.SubcodeCollision))
+		f.refuse(c, cease(message.SubcodeCollision))
 	case f.up != nil:
 		// If the neighbor has restarted, it does not know our connection, and answers the
 		// KEEPALIVE with a RST. Otherwise the new connection is refused (RFC 4271 section 6.8).
@@ -482,7 +482,7 @@ func (f *fsm) endAll(c command) {
 		f.endSession(c.notification, Reason{Text: c.reason, Local: true})
 	}
 	if f.disabled && f.pending != nil {
-		refuse(f.pending, c.notification)
+		f.refuse(f.pending, c.notification)
 		f.pending = nil
 	}
 }

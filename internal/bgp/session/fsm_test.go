@@ -1,13 +1,16 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -85,7 +88,7 @@ type node struct {
 }
 
 // newNode returns a session that has not been started; dial connects it.
-func newNode(t *testing.T, conf Config, dial func(ctx context.Context, n *node) (net.Conn, error)) *node {
+func newNode(t testing.TB, conf Config, dial func(ctx context.Context, n *node) (net.Conn, error)) *node {
 	t.Helper()
 	n := &node{}
 	s, err := New(conf, n.recorder.handler())
@@ -150,5 +153,414 @@ func TestEstablish(t *testing.T) {
 				y.Stop(message.Notification{}, "stopped")
 			})
 		})
+	}
+}
+
+// TestHoldTimer: the session ends when nothing was received for the hold time, whatever its handler
+// does; any byte restarts the timer.
+func TestHoldTimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, config(1, 2))
+		defer b.stop()
+		w := b.establish(<-b.dials)
+		big := raw(message.TypeUpdate, make([]byte, 100)...)
+		for _, octet := range big[:20] { // slowly
+			time.Sleep(8 * time.Second)
+			w.write([]byte{octet})
+		}
+		began := time.Now()
+		w.expect("NOTIFICATION 4/0", "EOF")
+		if got := time.Since(began).Round(time.Second); got != 9*time.Second {
+			t.Errorf("hold timer expired after %s", got)
+		}
+		if calls := b.waitCalls("down"); calls != "down: hold timer expired" {
+			t.Errorf("calls: %s", calls)
+		}
+	})
+}
+
+// TestBusyHandler: while the handler does not return, KEEPALIVEs are sent, the hold timer does not
+// expire, and the neighbor's messages are not lost.
+func TestBusyHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, config(1, 2))
+		defer b.stop()
+		release := make(chan struct{})
+		b.update = func([]byte) error { <-release; return nil }
+		w := b.establish(<-b.dials)
+		w.write(emptyUpdate())
+		for range 30 {
+			before := time.Now()
+			w.expect("KEEPALIVE")
+			if got := time.Since(before); got > 3*time.Second {
+				t.Fatalf("no KEEPALIVE for %s", got)
+			}
+			w.write(keepalive)
+		}
+		b.update = nil
+		w.write(emptyUpdate(), emptyUpdate())
+		close(release)
+		synctest.Wait()
+		if calls := b.log(); calls != "update 4; flush; update 4; update 4; flush" {
+			t.Errorf("calls: %s", calls)
+		}
+		if !b.Status().Up() {
+			t.Errorf("status: %+v", b.Status())
+		}
+	})
+}
+
+// TestSendHoldTimer: a neighbor that sends KEEPALIVEs but accepts nothing is given up.
+func TestSendHoldTimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conf := config(1, 2)
+		conf.SendHoldTime = 20 * time.Second
+		b := newBench(t, conf)
+		defer b.stop()
+		b.out = bytes.Repeat(emptyUpdate(), 10000) // beyond the send buffer
+		w := b.establish(<-b.dials)
+		began := time.Now()
+		var writer sync.WaitGroup
+		writer.Go(func() {
+			for {
+				time.Sleep(time.Second)
+				if _, err := w.Write(keepalive); err != nil {
+					return
+				}
+			}
+		})
+		if calls := b.waitCalls("down"); calls != "down: send hold timer expired" {
+			t.Errorf("calls: %s", calls)
+		}
+		if got := time.Since(began).Round(time.Second); got < 20*time.Second || got > 40*time.Second {
+			t.Errorf("send hold timer expired after %s", got)
+		}
+		_ = w.Close()
+		writer.Wait()
+	})
+}
+
+// TestSlowReader: the send hold timer does not expire while the neighbor accepts data.
+func TestSlowReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conf := config(1, 2)
+		conf.SendHoldTime = 20 * time.Second
+		b := newBench(t, conf)
+		defer b.stop()
+		const messages = 5000
+		b.out = bytes.Repeat(emptyUpdate(), messages)
+		w := b.establish(<-b.dials)
+		for updates := 0; updates < messages; {
+			for range 500 {
+				if w.read() == "UPDATE" {
+					updates++
+				}
+			}
+			time.Sleep(8 * time.Second)
+			w.write(keepalive)
+		}
+		if s := b.Status(); !s.Up() || s.MessagesSent[message.TypeUpdate] != messages {
+			t.Errorf("status: %+v", s)
+		}
+	})
+}
+
+// TestCollision: of two connections, both ends keep that of the router with the higher router ID, in
+// whichever order the messages arrive.
+func TestCollision(t *testing.T) {
+	collision := "NOTIFICATION 6/7"
+	for name, c := range map[string]struct {
+		id  byte // of the session; the neighbor's is 2
+		run func(b *bench, out, in *wire, open []byte)
+	}{
+		"higher, open on ours first": {9, func(_ *bench, out, in *wire, open []byte) {
+			out.write(open)
+			in.expect(collision, "EOF")
+			out.write(keepalive)
+		}},
+		"lower, open on theirs first": {1, func(_ *bench, out, in *wire, open []byte) {
+			in.write(open)
+			out.expect(collision, "EOF")
+			in.write(keepalive)
+		}},
+		"higher, open on theirs first": {9, func(_ *bench, out, in *wire, open []byte) {
+			in.write(open)
+			out.write(open)
+			in.expect(collision, "EOF")
+			out.write(keepalive)
+		}},
+		"lower, open on ours first": {1, func(_ *bench, out, in *wire, open []byte) {
+			out.write(open)
+			in.write(open)
+			out.expect(collision, "EOF")
+			in.write(keepalive)
+		}},
+		"higher, ours is not answered": {9, func(_ *bench, out, in *wire, open []byte) {
+			in.write(open)
+			out.expect(collision, "EOF")
+			in.write(keepalive)
+		}},
+		"lower, theirs is not used": {1, func(_ *bench, out, in *wire, open []byte) {
+			out.write(open)
+			in.expect(collision, "EOF")
+			out.write(keepalive)
+		}},
+		"higher, ours is closed":  {9, func(_ *bench, out, in *wire, open []byte) { in.write(open); _ = out.Close(); in.write(keepalive) }},
+		"lower, theirs is closed": {1, func(_ *bench, out, in *wire, open []byte) { out.write(open); _ = in.Close(); out.write(keepalive) }},
+		"the neighbor closes ours by collision": {9, func(_ *bench, out, in *wire, open []byte) {
+			in.write(open)
+			out.write(message.Notification{Code: 6, Subcode: 7}.Append(nil))
+			in.write(keepalive)
+		}},
+		"established before the other open": {9, func(_ *bench, out, in *wire, open []byte) {
+			out.write(open, keepalive)
+			in.expect(collision, "EOF")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				conf := config(1, 2)
+				conf.RouterID = netip.AddrFrom4([4]byte{10, 0, 0, c.id})
+				b := newBench(t, conf)
+				defer b.stop()
+				out, in := <-b.dials, b.connect()
+				out.expect("OPEN")
+				in.expect("OPEN")
+				began := time.Now()
+				c.run(b, out, in, openOf(b.their, nil))
+				b.waitCalls("up")
+				if waited := time.Since(began); waited > collisionTimeout {
+					t.Errorf("established after %s", waited)
+				}
+				if s := b.Status(); !s.Up() || s.Flaps > 0 {
+					t.Errorf("status: %+v", s)
+				}
+			})
+		})
+	}
+}
+
+// TestNeighborRestarts: a neighbor that connects again while the session is up, because it has lost
+// its state, gets a new session at once; otherwise its connection is refused.
+func TestNeighborRestarts(t *testing.T) {
+	for name, restarted := range map[string]bool{"restarted": true, "alive": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				conf := config(1, 2)
+				conf.Passive = true
+				b := newBench(t, conf)
+				defer b.stop()
+				old := b.establish(b.connect())
+				again := b.connect()
+				third := b.connect()
+				third.expect("NOTIFICATION 6/7", "EOF")
+				old.expect("KEEPALIVE")
+				if !restarted {
+					again.expect("NOTIFICATION 6/7", "EOF")
+					if s := b.Status(); !s.Up() || s.Flaps > 0 {
+						t.Errorf("status: %+v", s)
+					}
+					return
+				}
+				began := time.Now()
+				_ = old.Close() // as a RST that answers the KEEPALIVE
+				b.establish(again)
+				if time.Since(began) > 0 {
+					t.Errorf("established after %s", time.Since(began))
+				}
+			})
+		})
+	}
+}
+
+// TestRedial: the times of the attempts to connect.
+func TestRedial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var begun []time.Duration
+		start := time.Now()
+		n := newNode(t, config(1, 2), func(context.Context, *node) (net.Conn, error) {
+			begun = append(begun, time.Since(start))
+			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+		})
+		if err := n.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Second)
+		n.Connect()
+		synctest.Wait()
+		at := time.Since(start)
+		n.Stop(message.Notification{}, "stopped")
+		if begun[0] != 0 || begun[len(begun)-1] != at {
+			t.Errorf("attempts at %v; the first must be at once, the last at %s", begun, at)
+		}
+		for i := 1; i < len(begun)-1; i++ {
+			if d := begun[i] - begun[i-1]; d < 6*time.Second || d > 8*time.Second {
+				t.Errorf("%s between attempts, want 6 to 8 s", d)
+			}
+		}
+		if len(begun) < 13 {
+			t.Errorf("%d attempts in 100 s", len(begun))
+		}
+	})
+}
+
+// TestFlapsAreDamped: after a session that lasted the next one is dialed at once; after sessions that
+// did not, later and later.
+func TestFlapsAreDamped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, config(1, 2))
+		defer b.stop()
+		lost := func() time.Duration {
+			began := time.Now()
+			w := <-b.dials
+			b.establish(w)
+			waited := time.Since(began)
+			_ = w.Close()
+			b.waitCalls("down")
+			return waited
+		}
+		var waits []time.Duration
+		for range 7 {
+			waits = append(waits, lost())
+		}
+		want := []time.Duration{0, 0, 1 * time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 8 * time.Second}
+		if !slices.Equal(waits, want) {
+			t.Errorf("waited %v, want %v", waits, want)
+		}
+		w := b.establish(<-b.dials)
+		for range 5 {
+			time.Sleep(3 * time.Second)
+			w.write(keepalive)
+		}
+		_ = w.Close()
+		b.waitCalls("down")
+		if got := lost(); got != 0 {
+			t.Errorf("after a session that lasted: waited %s", got)
+		}
+		if s := b.Status(); s.Flaps != 9 {
+			t.Errorf("%d flaps", s.Flaps)
+		}
+		// A reset by the operator is no flap.
+		b.establish(<-b.dials)
+		for range 20 {
+			began := time.Now()
+			b.Reset(message.Shutdown(message.SubcodeReset, ""), "reset")
+			b.waitCalls("down: reset")
+			b.establish(<-b.dials)
+			if got := time.Since(began); got > 0 {
+				t.Fatalf("after a reset: waited %s", got)
+			}
+		}
+	})
+}
+
+// TestDisable: a disabled session refuses connections and does not dial.
+func TestDisable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, config(1, 2))
+		defer b.stop()
+		w := b.establish(<-b.dials)
+		b.Disable(message.Shutdown(message.SubcodeShutdown, "upgrade"), "disabled")
+		b.Disable(message.Shutdown(message.SubcodeShutdown, "upgrade"), "disabled")
+		w.expect("NOTIFICATION 6/2", "EOF")
+		if calls := b.waitCalls("down"); calls != "down: disabled" {
+			t.Errorf("calls: %s", calls)
+		}
+		b.connect().expect("NOTIFICATION 6/5", "EOF")
+		b.Reset(message.Notification{}, "")
+		b.Connect()
+		time.Sleep(time.Minute)
+		if s := b.Status(); s.State != StateIdle || s.Down != "disabled" || len(b.dials) > 0 {
+			t.Errorf("status %+v, %d attempts", s, len(b.dials))
+		}
+		b.Enable()
+		b.establish(<-b.dials)
+	})
+}
+
+// TestExchange: messages of both directions in an established session.
+func TestExchange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conf := config(1, 2)
+		conf.ExtendedMessage, conf.RouteRefresh = true, true
+		b := newBench(t, conf)
+		defer b.stop()
+		b.their.ExtendedMessage, b.their.RouteRefresh = true, true
+		b.out = emptyUpdate()
+		w := b.establish(<-b.dials)
+		w.expect("UPDATE")
+		b.SendRefresh(message.Refresh{Family: message.IPv6Unicast})
+		w.expect("ROUTE-REFRESH")
+		w.write(message.Refresh{Family: message.VPNv6}.Append(nil), message.Refresh{Family: message.VPNv4}.Append(nil),
+			raw(message.TypeUpdate, make([]byte, message.MaxExtended-message.HeaderLen)...), emptyUpdate())
+		synctest.Wait()
+		if calls := b.log(); calls != "refresh vpnv6; update 65516; flush; update 4; flush" {
+			t.Errorf("calls: %s", calls)
+		}
+		b.recorder.mu.Lock()
+		b.out = bytes.Repeat(emptyUpdate(), 3)
+		b.recorder.mu.Unlock()
+		b.Wake()
+		w.expect("UPDATE", "UPDATE", "UPDATE")
+		s := b.Status()
+		if s.MessagesSent[message.TypeUpdate] != 4 || s.MessagesReceived[message.TypeUpdate] != 2 || s.MessagesReceived[message.TypeRouteRefresh] != 2 {
+			t.Errorf("messages sent %v, received %v", s.MessagesSent, s.MessagesReceived)
+		}
+	})
+}
+
+// TestHoldTimeZero: without hold timer no KEEPALIVE is sent or needed.
+func TestHoldTimeZero(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, config(1, 2))
+		defer b.stop()
+		b.their.HoldTime = 0
+		b.establish(<-b.dials)
+		time.Sleep(24 * time.Hour)
+		if s := b.Status(); !s.Up() || s.MessagesSent[message.TypeKeepalive] != 1 {
+			t.Errorf("status: %+v", s)
+		}
+	})
+}
+
+// TestHandlerResets: functions of the handler may reset and disable the session.
+func TestHandlerResets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, config(1, 2))
+		defer b.stop()
+		b.update = func([]byte) error { b.Disable(cease(message.SubcodeMaxPrefixes), "too many"); return nil }
+		w := b.establish(<-b.dials)
+		w.write(bytes.Repeat(emptyUpdate(), 100))
+		w.expect("NOTIFICATION 6/1", "EOF")
+		b.waitCalls("down: too many")
+	})
+}
+
+func TestConfig(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"no remote":               func(c *Config) { c.Remote = netip.AddrPort{} },
+		"no port":                 func(c *Config) { c.Remote = netip.AddrPortFrom(address(2), 0) },
+		"mapped":                  func(c *Config) { c.Remote = netip.MustParseAddrPort("[::ffff:1.2.3.4]:179") },
+		"no zone":                 func(c *Config) { c.Remote = netip.MustParseAddrPort("[fe80::1]:179") },
+		"zone":                    func(c *Config) { c.Remote = netip.MustParseAddrPort("[fd00::1%lo]:179") },
+		"local of another family": func(c *Config) { c.Local = netip.MustParseAddr("192.0.2.1") },
+		"as":                      func(c *Config) { c.RemoteASN = 0 },
+		"router id":               func(c *Config) { c.RouterID = address(1) },
+		"families":                func(c *Config) { c.Families = 0 },
+		"hold time":               func(c *Config) { c.HoldTime = 2 * time.Second },
+		"odd hold time":           func(c *Config) { c.HoldTime = 3500 * time.Millisecond },
+		"retry":                   func(c *Config) { c.ConnectRetry = 0 },
+		"password":                func(c *Config) { c.Password = strings.Repeat("x", 81) },
+		"log":                     func(c *Config) { c.Log = nil },
+		"multihop, internal":      func(c *Config) { c.RemoteASN, c.Multihop = c.LocalASN, 2 },
+	} {
+		c := config(1, 2)
+		if _, err := New(c, Handler{}); err != nil {
+			t.Fatal(err)
+		}
+		change(&c)
+		if _, err := New(c, Handler{}); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
 	}
 }

@@ -76,6 +76,8 @@ func (c Config) check() error {
 		return fmt.Errorf("send hold time must be >= 0, got %s", c.SendHoldTime)
 	case c.ConnectRetry <= 0:
 		return fmt.Errorf("connect retry must be > 0, got %s", c.ConnectRetry)
+	case c.Multihop != 0 && c.internal() && !c.GTSM:
+		return errors.New("multihop needs a neighbor of another as, or gtsm")
 	case len(c.Password) > maxPassword:
 		return fmt.Errorf("password must be at most %d bytes, got %d", maxPassword, len(c.Password))
 	case c.Log == nil:
@@ -171,8 +173,8 @@ type Session struct {
 	wake     chan struct{} // the writer shall call Fill
 	done     chan struct{} // closed when run has returned
 
-	start sync.Once
-	dials sync.WaitGroup
+	start      sync.Once
+	background sync.WaitGroup // attempts to connect, and connections that are being closed
 
 	mu       sync.Mutex
 	commands []command

@@ -78,14 +78,14 @@ var signatures struct {
 	last signatureErrors
 }
 
-// currentSignatureErrors returns the counters, read at most once per diagnosePause. Where they
-// cannot be read, they are zero.
-func currentSignatureErrors(now time.Time) signatureErrors {
+// readSignatureErrorsAfter returns the counters as they were at some time after the given one, which
+// is at most a second or two ago. Where they cannot be read, they are zero.
+func readSignatureErrorsAfter(t time.Time) signatureErrors {
 	signatures.Lock()
 	defer signatures.Unlock()
-	if age := now.Sub(signatures.at); age < 0 || age >= diagnosePause/2 {
+	if !signatures.at.After(t) {
 		signatures.last, _ = readSignatureErrors()
-		signatures.at = now
+		signatures.at = time.Now()
 	}
 	return signatures.last
 }
