@@ -448,6 +448,9 @@ func (d *Decoder) malformed(a *attribute) string {
 	case attrAggregator:
 		return d.malformedAggregator(a)
 	case attrPrefixSID:
+		if len(a.value) == 0 {
+			return "length 0" // RFC 7606 section 4
+		}
 		if _, err := parsePrefixSID(a.value); err != nil {
 			return err.Error()
 		}

@@ -376,7 +376,7 @@ var prefixSIDCases = []struct {
 	{"second sid", 3, prefixSID(l3(sidInfo("fcbb:1:1:a::", 18, plain), sidInfo("fcbb:1:1:b::", 18, plain))), "", "fcbb:1:1:a::"},
 	{"second service", 3, prefixSID(goodService, l3(sidInfo("fcbb:1:1:b::", 18, plain))), "", "fcbb:1:1:a::"},
 	{"no attribute", 3, nil, RejectNoPrefixSID, ""},
-	{"empty attribute", 3, prefixSID(), RejectNoL3Service, ""},
+	{"empty attribute", 3, prefixSID(), RejectNoPrefixSID, ""}, // RFC 7606 section 4
 	{"label index", 3, prefixSID(tlv(1, make([]byte, 7))), RejectNoL3Service, ""},
 	{"l2 service", 3, prefixSID(tlv(6, []byte{0}, sidInfo("fcbb:1:1:a::", 18, plain))), RejectNoL3Service, ""},
 	{"service without sid", 3, prefixSID(l3()), RejectNoL3Service, ""},

@@ -43,7 +43,7 @@ func fullFields(t testing.TB) Fields {
 		Communities: []uint32{NoExport, 65000<<16 | 1}, OriginatorID: addr("10.0.0.9"), ClusterList: []uint32{1, 2},
 		Extended: []uint64{rd(t, "65000:101").Target(), 0x0003_fde8_00000001, rd(t, "10.0.0.1:7").Target()},
 		Large:    []LargeCommunity{{65000, 1, 2}}, PrefixSID: service.PrefixSID(),
-		UnknownTransitive: "\xe0\x19\x01x" + "\xe0\xf0\x02yz",
+		UnknownTransitive: "\xe0\x63\x01x" + "\xe0\xf0\x02yz",
 	}
 }
 
