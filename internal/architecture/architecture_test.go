@@ -108,11 +108,13 @@ var layerOf = map[string]layer{
 	"internal/bpf":         loader,
 
 	"internal/bpf/flowcount": adapters,
+	"internal/bpf/silence":   adapters,
 	"internal/pcap":          adapters,
 
 	"internal/packet": adapters,
 	"internal/tcp":    adapters,
 
+	"internal/bpf/bpftest":           fakes,
 	"internal/route/routetest":       fakes,
 	"internal/netns/netnstest":       fakes,
 	"internal/scenario/scenariotest": fakes,
@@ -162,7 +164,7 @@ var reserved = []struct {
 	// The lab writes the files that its daemons read; it reads none, so the strictness of
 	// config does not suffer.
 	{"github.com/goccy/go-yaml", []string{"internal/config", "internal/lab", "internal/scenario/scenariotest"}, "YAML is read by config alone, which bounds and places everything"},
-	{"github.com/cilium/ebpf", []string{"internal/bpf", "internal/bpf/flowcount"}, "programs and maps are behind bpf, so that an engine is tested without a kernel"},
+	{"github.com/cilium/ebpf", []string{"internal/bpf", "internal/bpf/flowcount", "internal/bpf/silence"}, "programs and maps are behind bpf, so that an engine is tested without a kernel"},
 	{"github.com/spf13/cobra", []string{"internal/cli"}, "flags are the command line's"},
 	{"gonum.org/v1/plot", []string{"internal/report"}, "figures are report's"},
 }

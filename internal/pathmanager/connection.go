@@ -40,6 +40,7 @@ type connection struct {
 	client        netip.Addr
 	subflows      []*subflow
 	announcements []announcement
+	watchUntil    time.Time // its subflows are sampled at least until then
 }
 
 // subflow is a subflow of a connection; peer is -1 if it is on the default address.

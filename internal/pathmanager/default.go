@@ -78,6 +78,7 @@ func (c *connection) standby(lost int) {
 	for _, s := range c.subflows {
 		if s.peer < 0 && !s.closing && s.queued > 0 {
 			s.standbyUntil = c.machine.now.Add(standbyFor)
+			c.machine.watched[c] = true
 			c.setPriority(s)
 			c.machine.schedule(c, -1, s.standbyUntil)
 		}

@@ -171,8 +171,11 @@ func exchange(t testing.TB, a, b net.Conn) {
 	}
 }
 
-// manage runs a path manager until stop is called.
-func (s *site) manage() (l *Manager, stop func()) {
+// manage runs a path manager that samples all connections until stop is called.
+func (s *site) manage() (l *Manager, stop func()) { return s.run(nil) }
+
+// run runs a path manager with the kernel's reports, if any, until stop is called.
+func (s *site) run(reports reportSource) (l *Manager, stop func()) {
 	s.t.Helper()
 	var events *mptcp.Events
 	err := netns.Do(s.server, func() (err error) { events, err = mptcp.Subscribe(); return err })
@@ -180,6 +183,9 @@ func (s *site) manage() (l *Manager, stop func()) {
 		s.t.Fatal(err)
 	}
 	l = newManager(Options{Peers: s.peers, Restarted: true, Log: slog.New(slog.DiscardHandler)}, s.kernel)
+	if reports != nil {
+		l.reports, l.watch = reports, Watch{Method: WatchReports}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- l.run(ctx, events) }()
@@ -193,7 +199,7 @@ func (s *site) manage() (l *Manager, stop func()) {
 
 func (s *site) offerAll(l *Manager, peer int, state RouteState) {
 	l.post(func(now time.Time) error {
-		l.machine.setRoute(now, peer, s.anywhere, state)
+		l.setRoute(now, peer, s.anywhere, state)
 		return nil
 	})
 }

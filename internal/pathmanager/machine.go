@@ -52,6 +52,8 @@ type machine struct {
 	counts   Counts
 	// parked are the connections with parked subflows.
 	parked map[*connection]bool
+	// watched are the connections whose subflows are sampled.
+	watched map[*connection]bool
 	// complete is set once all routes are known; then an address without a route is withdrawn.
 	// Before that, after a restart, an address is withdrawn only when its route is withdrawn.
 	complete bool
@@ -73,7 +75,7 @@ func (p *peer) state(client netip.Addr) RouteState {
 // newMachine returns a machine for the peers. Subflows on retired addresses, those of peers that
 // are no longer configured, are closed.
 func newMachine(peers []Peer, retired []netip.Addr) *machine {
-	m := &machine{byAddress: map[netip.Addr]int{}, conns: map[uint32]*connection{}, parked: map[*connection]bool{}}
+	m := &machine{byAddress: map[netip.Addr]int{}, conns: map[uint32]*connection{}, parked: map[*connection]bool{}, watched: map[*connection]bool{}}
 	for _, p := range peers {
 		m.addPeer(p)
 	}
@@ -208,6 +210,7 @@ func (m *machine) connection(token uint32, client netip.Addr) *connection {
 func (m *machine) remove(c *connection) {
 	delete(m.conns, c.token)
 	delete(m.parked, c)
+	delete(m.watched, c)
 	m.subflows -= len(c.subflows)
 	m.clients.Modify(hostPrefix(c.client), func(same map[*connection]bool, _ bool) (map[*connection]bool, bool) {
 		delete(same, c)
@@ -217,22 +220,9 @@ func (m *machine) remove(c *connection) {
 
 func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// multipath returns the subflows of connections that have more than one.
-func (m *machine) multipath() []mptcp.Ends {
-	var all []mptcp.Ends
-	for _, c := range m.conns {
-		if len(c.subflows) < 2 {
-			continue
-		}
-		for _, s := range c.subflows {
-			all = append(all, mptcp.Ends{Local: s.local, Remote: s.remote})
-		}
-	}
-	return all
-}
-
-// setRoute applies a change of a peer's route.
-func (m *machine) setRoute(now time.Time, peer int, prefix netip.Prefix, state RouteState) {
+// changeRoute changes the state of a peer's route and returns the connections of the clients that it
+// covers. The caller passes them to routeChanged.
+func (m *machine) changeRoute(now time.Time, peer int, prefix netip.Prefix, state RouteState) (affected []*connection) {
 	m.now = now
 	p := m.peers[peer]
 	if state == RouteAbsent {
@@ -242,13 +232,22 @@ func (m *machine) setRoute(now time.Time, peer int, prefix netip.Prefix, state R
 	}
 	for _, same := range m.clients.Subnets(prefix) {
 		for c := range same {
-			if p.state(c.client) == RouteAbsent {
-				c.routeLost(peer)
-			} else {
-				c.reconcile(peer)
-			}
-			c.setDefaultPriority()
+			affected = append(affected, c)
 		}
+	}
+	return affected
+}
+
+// routeChanged applies the changed route of a peer to connections.
+func (m *machine) routeChanged(now time.Time, peer int, affected []*connection) {
+	m.now = now
+	for _, c := range affected {
+		if m.peers[peer].state(c.client) == RouteAbsent {
+			c.routeLost(peer)
+		} else {
+			c.reconcile(peer)
+		}
+		c.setDefaultPriority()
 	}
 }
 
@@ -296,6 +295,7 @@ func (m *machine) stalled(now time.Time, token uint32, stalled, idle []mptcp.End
 		m.counts.Stalls++
 		if s.peer < 0 || s.initial {
 			s.stalled = true
+			m.watched[c] = true
 			backups++
 			c.setPriority(s)
 			continue

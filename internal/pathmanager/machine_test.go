@@ -805,3 +805,8 @@ func check(t *testing.T, got []string, want ...string) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+// setRoute applies a change of a peer's route to all connections at once.
+func (m *machine) setRoute(now time.Time, peer int, prefix netip.Prefix, state RouteState) {
+	m.routeChanged(now, peer, m.changeRoute(now, peer, prefix, state))
+}

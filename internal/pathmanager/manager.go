@@ -28,10 +28,11 @@ const (
 	sampleBusy  = 40 * time.Millisecond
 	sampleIdle  = 100 * time.Millisecond
 	sampleShare = 5
-	// sampleEach is the maximum number of subflows that are queried one by one. With more it is
-	// cheaper to dump all sockets, which takes 1.3 ms plus 2 us a subflow; a single query takes
-	// 6 us.
+	// sampleEach is the maximum number of subflows that are queried one by one, if they are more than
+	// 1/sampleOf of all. With more it is cheaper to dump all sockets, which takes 1.3 ms plus 2 us a
+	// subflow; a single query takes 6 us.
 	sampleEach = 256
+	sampleOf   = 3
 	// resyncFirst and resyncMax are the minimum and maximum delay before a failed dump of the
 	// connections is retried.
 	resyncFirst = 100 * time.Millisecond
@@ -105,6 +106,11 @@ type Manager struct {
 	status Status
 	posted chan struct{}
 
+	// reports is nil where the kernel cannot report silent subflows.
+	reports   reportSource
+	watch     Watch
+	lookUntil time.Time // all connections are sampled until then
+
 	sampleAt time.Time // next sample of the subflows; zero: none
 	resyncAt time.Time // next dump that is needed; zero: none
 	reviewAt time.Time // next periodic dump; zero: none, there are no connections
@@ -121,6 +127,7 @@ type Status struct {
 	// Parked counts connections that keep an unused subflow without a route until it can be closed
 	// without reinjection.
 	Parked   int      `json:"parked"`
+	Watch    Watch    `json:"watch"`
 	Unjoined Unjoined `json:"unjoined,omitzero"`
 	Counts
 }
@@ -176,6 +183,7 @@ func newManager(o Options, k kernel) *Manager {
 	machine.complete, machine.shareDefault = !o.Restarted, o.ShareDefault
 	return &Manager{
 		machine: machine, stalls: newStallDetector(), kernel: k, keep: o.Keep, log: o.Log, restarted: o.Restarted,
+		watch:  Watch{Method: WatchSamples, Reason: "not started"},
 		posted: make(chan struct{}, 1), logged: map[string]bool{}, index: maps.Clone(machine.byAddress),
 	}
 }
@@ -185,6 +193,9 @@ func (m *Manager) Close() error {
 	var errs []error
 	if m.events != nil {
 		errs = append(errs, m.events.Close())
+	}
+	if m.reports != nil {
+		errs = append(errs, m.reports.Close())
 	}
 	if k, ok := m.kernel.(netlinkKernel); ok {
 		errs = append(errs, k.Conn.Close(), k.Diag.Close())
@@ -210,6 +221,7 @@ func (m *Manager) Start() error {
 		return errors.Join(err, events.Close())
 	}
 	m.previous, m.events = previous, events
+	m.startReports()
 	return nil
 }
 
@@ -217,7 +229,7 @@ func (m *Manager) Start() error {
 // and restores the previous path manager.
 func (m *Manager) Run(ctx context.Context) error {
 	err := m.run(ctx, m.events)
-	m.events = nil
+	m.events, m.reports = nil, nil
 	if !m.keep {
 		m.withdrawAll()
 		err = errors.Join(err, mptcp.SetManager(m.previous))
@@ -228,7 +240,7 @@ func (m *Manager) Run(ctx context.Context) error {
 // SetRoute applies a change of the route of a peer, an index into Options.Peers or that of AddPeer.
 func (m *Manager) SetRoute(peer int, prefix netip.Prefix, state RouteState) {
 	m.post(func(now time.Time) error {
-		m.machine.setRoute(now, peer, prefix, state)
+		m.setRoute(now, peer, prefix, state)
 		return nil
 	})
 }
@@ -304,8 +316,15 @@ func (m *Manager) post(f func(now time.Time) error) {
 func (m *Manager) run(ctx context.Context, events eventSource) (err error) {
 	var receiving sync.WaitGroup
 	receiving.Go(func() { m.receive(events) })
+	reports := m.reports
+	if reports != nil {
+		receiving.Go(func() { m.receiveReports(reports) })
+	}
 	defer func() {
 		err = errors.Join(err, events.Close())
+		if reports != nil {
+			err = errors.Join(err, reports.Close())
+		}
 		receiving.Wait()
 	}()
 	m.resyncAt = time.Now()
@@ -387,14 +406,19 @@ func (m *Manager) step() error {
 		m.sample()
 		m.execute()
 	}
-	if len(m.machine.conns) == 0 {
+	switch {
+	case len(m.machine.conns) == 0:
 		m.sampleAt, m.reviewAt = time.Time{}, time.Time{}
-	} else {
-		if m.sampleAt.IsZero() {
+	case m.reviewAt.IsZero():
+		m.reviewAt = now.Add(resyncEvery)
+	}
+	switch all := m.samplesAll(now); {
+	case !all && len(m.machine.watched) == 0:
+		m.sampleAt = time.Time{}
+	case m.sampleAt.IsZero() && len(m.machine.conns) > 0:
+		m.sampleAt = now.Add(sampleBusy)
+		if all {
 			m.sampleAt = now.Add(sampleIdle)
-		}
-		if m.reviewAt.IsZero() {
-			m.reviewAt = now.Add(resyncEvery)
 		}
 	}
 	m.updateStatus(now)
@@ -407,10 +431,11 @@ func (m *Manager) updateStatus(now time.Time) {
 		m.countAt = now.Add(unjoinedEvery)
 		unjoined = m.machine.unjoined(now)
 	}
+	m.watch.Watched = len(m.machine.watched)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.status = Status{
-		Connections: len(m.machine.conns), Subflows: m.machine.subflows, Parked: len(m.machine.parked), Unjoined: unjoined,
+		Connections: len(m.machine.conns), Subflows: m.machine.subflows, Parked: len(m.machine.parked), Watch: m.watch, Unjoined: unjoined,
 		Counts: m.machine.counts,
 	}
 }
@@ -479,7 +504,7 @@ func (m *Manager) resync(now time.Time) {
 // addresses for IPv4 clients, and those of an IPv4 listener are IPv4 sockets.
 var families = []mptcp.Family{mptcp.IPv6, mptcp.IPv4}
 
-// sample reads the progress of the subflows.
+// sample reads the progress of the subflows that are watched.
 func (m *Manager) sample() {
 	start := time.Now()
 	m.stalls.begin()
@@ -487,8 +512,12 @@ func (m *Manager) sample() {
 		m.stalls.sample(start, s)
 		m.machine.sample(start, s)
 	}
+	at := m.machine.watchedSubflows()
+	if m.samplesAll(start) {
+		at = m.machine.multipath()
+	}
 	var err error
-	if at := m.machine.multipath(); len(at) <= sampleEach {
+	if len(at) <= max(sampleEach, m.machine.subflows/sampleOf) {
 		err = m.kernel.Look(at, sample)
 	} else {
 		for _, family := range families {
@@ -497,13 +526,8 @@ func (m *Manager) sample() {
 	}
 	took := time.Since(start)
 	every := sampleIdle
-	switch {
-	case err != nil:
-		if !m.logged["sample"] {
-			m.logged["sample"] = true
-			m.log.Error("read progress of subflows failed", "err", err)
-		}
-	default:
+	m.logSampling(err)
+	if err == nil {
 		stalls := m.stalls.end(start)
 		for _, s := range stalls {
 			for _, ends := range s.recovered {
@@ -514,12 +538,19 @@ func (m *Manager) sample() {
 			}
 		}
 		m.machine.closeParked(start)
+		m.machine.unwatch(start, func(token uint32) bool { return m.stalls.silent(start, token) })
 		m.logStalls(stalls)
 		if m.stalls.inFlight && m.stalls.multiple {
 			every = sampleBusy
 		}
 	}
-	m.sampleAt = start.Add(max(every, sampleShare*took))
+	m.sampleAt = start.Add(every)
+	if deadline := m.stalls.deadline; !deadline.IsZero() {
+		m.sampleAt = earliest(m.sampleAt, deadline)
+	}
+	if least := start.Add(sampleShare * took); m.sampleAt.Before(least) {
+		m.sampleAt = least
+	}
 }
 
 // logStalls logs one line with one connection as an example.

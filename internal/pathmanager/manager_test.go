@@ -93,12 +93,20 @@ type looped struct {
 
 func newLooped(t *testing.T) *looped {
 	l := &looped{t: t, kernel: &lockedKernel{fakeKernel: newFakeKernel()}, events: newFakeEvents(), ended: make(chan error, 1)}
-	l.loop = newManager(Options{Peers: testPeers(), Log: slog.New(slog.DiscardHandler)}, l.kernel)
-	ctx, stop := context.WithCancel(t.Context())
+	l.start(l.kernel, nil)
+	return l
+}
+
+// start runs the path manager with the kernel's reports, if any.
+func (l *looped) start(k kernel, reports reportSource) {
+	l.loop = newManager(Options{Peers: testPeers(), Log: slog.New(slog.DiscardHandler)}, k)
+	if reports != nil {
+		l.loop.reports, l.loop.watch = reports, Watch{Method: WatchReports}
+	}
+	ctx, stop := context.WithCancel(l.t.Context())
 	l.stop = stop
 	go func() { l.ended <- l.loop.run(ctx, l.events) }()
 	synctest.Wait()
-	return l
 }
 
 // work lets events and requests go back and forth.
@@ -126,7 +134,7 @@ func (l *looped) end() {
 
 func (l *looped) route(peer int, state RouteState) {
 	l.loop.post(func(now time.Time) error {
-		l.loop.machine.setRoute(now, peer, netip.MustParsePrefix("::/0"), state)
+		l.loop.setRoute(now, peer, netip.MustParsePrefix("::/0"), state)
 		return nil
 	})
 	l.work()

@@ -28,7 +28,7 @@ func (c *connection) routeLost(peer int) {
 	for _, s := range here {
 		s.parked = true
 	}
-	c.machine.parked[c] = true
+	c.machine.parked[c], c.machine.watched[c] = true, true
 }
 
 // closeParked closes the parked subflows of connections that had nothing queued in the samples

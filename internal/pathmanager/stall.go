@@ -30,6 +30,8 @@ type stallDetector struct {
 	inFlight bool                   // some subflow of this round has data in flight
 	multiple bool                   // some connection of this round has more than one subflow
 	conns    map[uint32][]*progress // of this round
+	// deadline is when the next subflow of this round may count as stalled; zero if none.
+	deadline time.Time
 	// latest is the time of the last progress over each path; computed in rounds that need it.
 	latest      map[[2]netip.Addr]time.Time
 	latestValid bool
@@ -51,7 +53,10 @@ type progress struct {
 	// unacknowledged.
 	lastAck, waitingSince time.Time
 	stalled               bool
-	round                 uint64
+	// reported is set while there was no progress since the kernel reported the subflow; sampled is
+	// set if it has been sampled since its first report.
+	reported, sampled bool
+	round             uint64
 }
 
 // stall is what a round found on one connection.
@@ -83,7 +88,7 @@ func stallTimeout(s mptcp.Subflow) time.Duration {
 // begin starts a round of samples.
 func (d *stallDetector) begin() {
 	d.round++
-	d.inFlight, d.multiple, d.latestValid = false, false, false
+	d.inFlight, d.multiple, d.latestValid, d.deadline = false, false, false, time.Time{}
 	clear(d.conns)
 }
 
@@ -93,18 +98,41 @@ func (d *stallDetector) sample(now time.Time, s mptcp.Subflow) {
 	p := d.subflows[key]
 	switch {
 	case p == nil:
-		p = &progress{key: key, lastAck: now, waitingSince: now}
+		p = &progress{key: key, waitingSince: now}
 		d.subflows[key] = p
+	case !p.sampled:
 	case s.Acked != p.acked || s.Delivered != p.delivered:
-		p.lastAck, p.waitingSince = now, now
+		p.lastAck, p.waitingSince, p.reported = now, now, false
 	case p.inFlight == 0:
-		p.waitingSince = now
+		p.waitingSince, p.reported = now, false
 	}
-	p.acked, p.delivered, p.inFlight, p.timeout, p.round = s.Acked, s.Delivered, s.InFlight, stallTimeout(s), d.round
+	p.acked, p.delivered, p.inFlight, p.timeout = s.Acked, s.Delivered, s.InFlight, stallTimeout(s)
+	p.sampled, p.round = true, d.round
 	siblings := append(d.conns[s.Token], p)
 	d.conns[s.Token] = siblings
 	d.multiple = d.multiple || len(siblings) > 1
 	d.inFlight = d.inFlight || s.InFlight > 0
+}
+
+// report applies a report of the kernel, before the next round.
+func (d *stallDetector) report(now time.Time, key subflowKey, silence time.Duration) {
+	p := d.subflows[key]
+	if p == nil {
+		p = &progress{key: key}
+		d.subflows[key] = p
+	}
+	p.reported, p.waitingSince = true, now.Add(-silence)
+}
+
+// silent reports whether a subflow of a connection is silent since it was reported, and not for so
+// long that watching it has no effect.
+func (d *stallDetector) silent(now time.Time, token uint32) bool {
+	for _, p := range d.conns[token] {
+		if p.reported && p.silence(now) > 0 && p.silence(now) < p.timeout+watchMore {
+			return true
+		}
+	}
+	return false
 }
 
 // silence is how long data has been in flight without progress.
@@ -141,6 +169,9 @@ func (d *stallDetector) evaluate(now time.Time, token uint32, siblings []*progre
 		}
 		if !p.stalled && p.silence(now) >= p.timeout && d.isStalled(now, p, siblings, p.timeout) {
 			expired, s.silence, s.inFlight = true, p.silence(now), p.inFlight
+		}
+		if at := p.waitingSince.Add(p.timeout); !p.stalled && p.inFlight > 0 && at.After(now) {
+			d.deadline = earliest(d.deadline, at)
 		}
 	}
 	if !expired {
