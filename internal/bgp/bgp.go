@@ -1,10 +1,10 @@
-// Package bgp is an embedded BGP speaker: it maintains the sessions with the neighbors, advertises
-// IPv6 unicast and VPN-IPv6 routes with SRv6 SIDs (RFC 4271, 4364, 4659, 9252), applies import and
-// export policy, and reports what it receives as batches of typed events.
+// Package bgp is a BGP speaker: it maintains the sessions with the neighbors, receives and
+// advertises unicast routes and VPN routes with SRv6 SIDs (RFC 4271, 4364, 4456, 4659, 9252),
+// applies import and export policy, selects the best paths, and reports what changes as batches of
+// typed events.
 //
-// It is the only package that imports GoBGP, and no exported type is a GoBGP type. It neither
-// selects the use of a route nor changes the kernel's routing tables. Sessions and routes are IPv6
-// only.
+// Sessions are in package session, the wire format is in message, and the tables are in rib; this
+// package connects them. It changes no routing table of the kernel.
 package bgp
 
 import (
@@ -16,8 +16,10 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/osrg/gobgp/v4/api"
-	"github.com/osrg/gobgp/v4/pkg/server"
+	"github.com/tabane/tabane/internal/bfd"
+	"github.com/tabane/tabane/internal/bgp/message"
+	"github.com/tabane/tabane/internal/bgp/rib"
+	"github.com/tabane/tabane/internal/bgp/session"
 )
 
 // DefaultPort is the port of BGP (RFC 4271 section 8.2.1).
@@ -43,7 +45,7 @@ const (
 type Options struct {
 	ASN      uint32
 	RouterID netip.Addr // IPv4, unique among all speakers of the network
-	// Listen holds the local addresses that accept passive sessions. If it is empty, all IPv6
+	// Listen holds the local addresses that accept passive sessions. If it is empty, all
 	// addresses accept them.
 	Listen []netip.Addr
 	// NoListen makes every session active: no port is opened.
@@ -64,42 +66,42 @@ func (o Options) check() error {
 		return errors.New("logger is missing")
 	}
 	for _, a := range o.Listen {
-		if !a.Is6() || a.Is4In6() || a.Zone() != "" {
-			return fmt.Errorf("listen address %s is not an IPv6 address without zone; for link-local sessions listen on all addresses (::)", a)
+		if !a.IsValid() || a.Is4In6() || a.Zone() != "" || a.IsLinkLocalUnicast() {
+			return fmt.Errorf("listen address %s is not an address without zone; for link-local sessions listen on all addresses (::)", a)
 		}
-	}
-	return nil
-}
-
-// instance is the embedded BGP server, which the parts of a Speaker share.
-type instance struct {
-	opt    Options
-	log    *slog.Logger
-	server *server.BgpServer // set by Start
-	done   chan struct{}     // closed by Stop
-
-	// calls serializes changes of neighbors, Start and Stop, each including its checks.
-	calls            sync.Mutex
-	running, stopped bool
-}
-
-// usable returns an error unless neighbors and routes can be changed now. Callers hold calls.
-func (i *instance) usable() error {
-	if !i.running || i.stopped {
-		return errors.New("bgp speaker is not running")
 	}
 	return nil
 }
 
 // Speaker is one BGP router. It is safe for concurrent use.
 type Speaker struct {
-	*sessions
-	*originated
-	instance *instance
-	received *received
-	queue    *queue
+	opt      Options
+	log      *slog.Logger
+	interner *message.Interner
+	bfd      *bfd.Detector
 	events   chan []Event
-	pump     sync.WaitGroup
+	done     chan struct{} // closed by Stop
+	wg       sync.WaitGroup
+
+	// calls serializes changes of neighbors, Start and Stop, each including its checks.
+	calls            sync.Mutex
+	running, stopped bool
+	listener         *session.Listener // nil with NoListen
+
+	// mu guards what follows, and the routes of each neighbor. It is held for at most about a
+	// millisecond at a time: longer work is done in slices.
+	mu        sync.Mutex
+	serving   bool // routes can be changed: between Start and Stop
+	rib       *rib.RIB
+	neighbors map[string]*neighbor
+	sources   []*neighbor // by rib.Source; nil for Local
+	reader    reader
+	// ending has, by the neighbor's name, a channel for a session whose end has not been
+	// delivered to the reader of events yet. It is closed then.
+	ending map[string]chan struct{}
+	// policies counts the import policies, each of which has a number of its own.
+	policies uint64
+	local    credit // of routes that this speaker originates
 }
 
 // New returns a Speaker that has not been started.
@@ -110,98 +112,67 @@ func New(opt Options) (*Speaker, error) {
 	if opt.Port == 0 {
 		opt.Port = DefaultPort
 	}
-	i := &instance{opt: opt, log: opt.Log, done: make(chan struct{})}
-	q := newQueue()
-	o := &originated{instance: i}
-	s := newSessions(i, o, q)
-	return &Speaker{
-		sessions: s, originated: o, instance: i, received: &received{sessions: s}, queue: q,
-		events: make(chan []Event),
-	}, nil
+	s := &Speaker{
+		opt: opt, log: opt.Log, interner: message.NewInterner(), events: make(chan []Event), done: make(chan struct{}),
+		rib: rib.New(), neighbors: map[string]*neighbor{}, sources: []*neighbor{nil}, ending: map[string]chan struct{}{},
+	}
+	s.reader = newReader(s)
+	s.bfd = bfd.New(s.log, s.bfdDown)
+	return s, nil
 }
 
-// BestVPN calls f for the current best path to each VPN-IPv6 destination. Stale routes that are
-// retained for a lost session are not included.
-func (s *Speaker) BestVPN(f func(VPNPath)) error { return s.received.bestVPN(f) }
+// usable returns an error unless neighbors and routes can be changed now. Callers hold calls.
+func (s *Speaker) usable() error {
+	if !s.running || s.stopped {
+		return errors.New("bgp speaker is not running")
+	}
+	return nil
+}
 
 // Events returns batches of events for one reader; the channel is closed by Stop.
 //
-// Events are delivered in the order in which they occurred, with one exception: while the reader is
-// busy, an event replaces an older one about the same route (and neighbor, for Update) and is
-// queued last, so that the queue of a slow reader is never longer than the number of routes. An Up
-// precedes all updates of that session, and all withdrawals caused by its end precede the Down. A
-// route may be reported as withdrawn without having been reported as present.
+// An event has the state of its route when the batch is formed: a reader that is busy misses
+// intermediate states, and each route is reported once, however often it changed meanwhile. The
+// order of the routes is that in which they changed only while the reader keeps up. An Up precedes
+// all updates of that session, and all withdrawals caused by its end precede the Down.
 func (s *Speaker) Events() <-chan []Event { return s.events }
 
 // Start opens the listening sockets and accepts neighbors and routes from then on. If another
 // process uses an address or port, the error wraps syscall.EADDRINUSE, and everything opened is
 // closed.
-func (s *Speaker) Start(ctx context.Context) error {
-	i := s.instance
-	i.calls.Lock()
-	defer i.calls.Unlock()
-	if i.running || i.stopped {
+func (s *Speaker) Start(context.Context) error {
+	s.calls.Lock()
+	defer s.calls.Unlock()
+	if s.running || s.stopped {
 		return errors.New("start bgp speaker: already started")
 	}
-	i.server = server.NewBgpServer(server.LoggerOption(slog.New(newHandler(i.log.Handler(), &diagnosis{s.sessions})), nil))
-	go i.server.Serve()
-	err := i.start(ctx)
-	if err == nil {
-		err = s.received.watch()
-	}
-	if err != nil {
-		i.server.Stop()
-		return fmt.Errorf("start bgp speaker: %w", err)
-	}
-	i.running = true
-	s.pump.Go(s.deliver)
-	go (&openWatch{s.sessions}).run()
-	return nil
-}
-
-// start configures the server with the listening sockets and empty policies.
-func (i *instance) start(ctx context.Context) error {
-	global := &api.Global{
-		Asn:        i.opt.ASN,
-		RouterId:   i.opt.RouterID.String(),
-		ListenPort: int32(i.opt.Port),
-		Families:   []uint32{familyIndexUnicast, familyIndexVPN},
-		// By default the older of two equal routes is preferred, so that a restart could
-		// change the best path.
-		RouteSelectionOptions: &api.RouteSelectionOptionsConfig{ExternalCompareRouterId: true},
-	}
-	switch {
-	case i.opt.NoListen:
-		global.ListenPort = -1
-	case len(i.opt.Listen) == 0:
-		global.ListenAddresses = []string{"::"}
-	default:
-		for _, a := range i.opt.Listen {
-			global.ListenAddresses = append(global.ListenAddresses, a.String())
+	if !s.opt.NoListen {
+		addresses := s.opt.Listen
+		if len(addresses) == 0 {
+			addresses = []netip.Addr{netip.IPv6Unspecified(), netip.IPv4Unspecified()}
 		}
-	}
-	if err := i.server.StartBgp(ctx, &api.StartBgpRequest{Global: global}); err != nil {
-		return i.explainListen(err)
-	}
-	if err := i.server.SetPolicies(ctx, policies(nil)); err != nil {
-		return err
-	}
-	for _, a := range assignments() {
-		if err := i.server.AddPolicyAssignment(ctx, &api.AddPolicyAssignmentRequest{Assignment: a}); err != nil {
-			return err
+		l, err := session.Listen(s.log, s.opt.Port, addresses...)
+		if err != nil {
+			return fmt.Errorf("start bgp speaker: %w", s.explainListen(err))
 		}
+		s.listener = l
 	}
+	s.running = true
+	s.mu.Lock()
+	s.serving = true
+	s.mu.Unlock()
+	s.wg.Go(s.deliver)
 	return nil
 }
 
 // explainListen adds a remedy to the errors that an operator can resolve.
-func (i *instance) explainListen(err error) error {
+func (s *Speaker) explainListen(err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("%w: another BGP speaker uses port %d (find it with: ss -ltnp 'sport = :%d'); stop it or choose another port",
-			err, i.opt.Port, i.opt.Port)
+			err, s.opt.Port, s.opt.Port)
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
-		return fmt.Errorf("%w: port %d needs root or CAP_NET_BIND_SERVICE", err, i.opt.Port)
+		return fmt.Errorf("%w: port %d needs root or CAP_NET_BIND_SERVICE", err, s.opt.Port)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Errorf("%w: no interface has this address yet", err)
 	}
@@ -211,40 +182,41 @@ func (i *instance) explainListen(err error) error {
 // Stop closes all sessions with a NOTIFICATION, frees the port and closes Events. Withdrawals
 // caused by the end of the sessions are not reported.
 func (s *Speaker) Stop() {
-	i := s.instance
-	i.calls.Lock()
-	defer i.calls.Unlock()
-	if i.stopped {
+	s.calls.Lock()
+	defer s.calls.Unlock()
+	if s.stopped {
 		return
 	}
-	i.stopped = true
-	close(i.done)
-	s.retention.stop()
+	s.stopped = true
+	close(s.done)
+	s.mu.Lock()
+	s.serving = false
+	s.mu.Unlock()
 	s.bfd.Close()
-	if i.running {
-		i.server.Stop()
-		s.received.unwatch()
+	if s.listener != nil {
+		s.listener.Close()
 	}
-	s.pump.Wait()
+	var ending sync.WaitGroup
+	for _, n := range s.all() {
+		ending.Go(func() {
+			n.stop(message.Notification{Code: message.CodeCease, Subcode: message.SubcodeShutdown}, "stopped")
+		})
+	}
+	ending.Wait()
+	s.wg.Wait()
 	close(s.events)
 }
 
-// deliver passes events from the queue to the reader until Stop.
-func (s *Speaker) deliver() {
-	for {
-		select {
-		case <-s.queue.wake:
-		case <-s.instance.done:
-			return
-		}
-		for events := s.queue.take(); len(events) > 0; {
-			n := min(len(events), maxBatch)
-			select {
-			case s.events <- events[:n:n]:
-			case <-s.instance.done:
-				return
-			}
-			events = events[n:]
-		}
+// all returns the neighbors.
+func (s *Speaker) all() []*neighbor {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]*neighbor, 0, len(s.neighbors))
+	for _, n := range s.neighbors {
+		list = append(list, n)
 	}
+	return list
 }
+
+// slice is the number of routes that are processed with mu held.
+const slice = 1000

@@ -85,7 +85,7 @@ func CheckNeighbors(own uint32, list []Neighbor) error {
 
 // Change replaces the neighbors of old by those of now. Sessions of unchanged neighbors stay up. On
 // an error, it restores the neighbors of old.
-func (s *sessions) Change(ctx context.Context, old, now []Neighbor) error {
+func (s *Speaker) Change(ctx context.Context, old, now []Neighbor) error {
 	err := s.applyChanges(ctx, Compare(old, now))
 	if err != nil {
 		// Errors here concern changes that were never applied, which need no revert.
@@ -94,7 +94,7 @@ func (s *sessions) Change(ctx context.Context, old, now []Neighbor) error {
 	return err
 }
 
-func (s *sessions) applyChanges(ctx context.Context, c Changes) error {
+func (s *Speaker) applyChanges(ctx context.Context, c Changes) error {
 	var errs []error
 	for _, name := range c.Remove {
 		errs = append(errs, s.DeleteNeighbor(ctx, name))

@@ -138,7 +138,7 @@ func TestLocatorIsLostOnAllReflectorsOnly(t *testing.T) {
 }
 
 // TestLossIsAdvertisedFirst: when an external neighbor closes the session, the speaker advertises
-// the loss of its locators, which requires that GoBGP logs the end; not when this side closes it.
+// the loss of its locators; not when this side closes it.
 func TestLossIsAdvertisedFirst(t *testing.T) {
 	border, rr, peer := newRouter(t, 28, 65000), newRouterWith(t, 29, 65000, func(o *Options) { o.Report = ReportBest }), newRouter(t, 30, 65001)
 	sid := prefix("fc00:1:1::/128")

@@ -317,9 +317,6 @@ func TestTransitFromWire(t *testing.T) {
 // TestNoRouteOutlivesSession: routes of a neighbor that requests graceful restart are not kept,
 // since packets forwarded to a neighbor that is down would be lost.
 func TestNoRouteOutlivesSession(t *testing.T) {
-	if raceDetector {
-		t.Skip("GoBGP marks routes as stale, for the moment until we delete them, while it reports them")
-	}
 	r := newRouter(t, 22, 65000)
 	r.must(r.AddNeighbor(t.Context(), Neighbor{
 		Name: "raw", Address: address(23), ASN: 65000, Families: []Family{IPv6Unicast}, Passive: true,

@@ -4,13 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"strconv"
-	"strings"
+	"slices"
 
-	"github.com/osrg/gobgp/v4/api"
-	"github.com/osrg/gobgp/v4/pkg/apiutil"
-	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
-
+	"github.com/tabane/tabane/internal/bgp/message"
+	"github.com/tabane/tabane/internal/bgp/rib"
 	"github.com/tabane/tabane/internal/vpn"
 )
 
@@ -28,149 +25,93 @@ type Candidate struct {
 	ASPath    string       `json:"as_path"`
 }
 
-// Lookup returns the paths to the longest prefix that covers dst, best first: IPv6 unicast routes,
-// and VPN routes of each route distinguisher in rds. Its cost does not depend on the size of the
-// tables.
-func (s *sessions) Lookup(_ context.Context, dst netip.Prefix, rds ...vpn.ID) ([]Candidate, error) {
-	found, err := s.lookup(gobgp.RF_IPv6_UC, dst, "")
-	for _, rd := range rds {
-		if err != nil {
-			break
-		}
-		var more []Candidate
-		more, err = s.lookup(gobgp.RF_IPv6_VPN, dst, rd.String())
-		found = append(found, more...)
+// Lookup returns the paths to the longest prefix that covers dst, best first: unicast routes, and
+// VPN routes of each route distinguisher in rds. Its cost does not depend on the size of the tables.
+func (s *Speaker) Lookup(_ context.Context, dst netip.Prefix, rds ...vpn.ID) ([]Candidate, error) {
+	if !dst.IsValid() || dst.Addr().Is4In6() {
+		return nil, fmt.Errorf("look up %s: not a prefix", dst)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("look up %s: %w", dst, err)
+	found := s.lookup(dst, message.KeyOf)
+	for _, rd := range rds {
+		found = append(found, s.lookup(dst, func(p netip.Prefix) message.Key { return message.KeyOfVPN(rd, p) })...)
 	}
 	return found, nil
 }
 
-func (s *sessions) lookup(family gobgp.Family, dst netip.Prefix, rd string) ([]Candidate, error) {
-	var covering []*apiutil.Path
-	longest := -1
-	err := s.server.ListPath(apiutil.ListPathRequest{
-		TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: family,
-		Prefixes: []*apiutil.LookupPrefix{{Prefix: dst.String(), RD: rd, LookupOption: apiutil.LOOKUP_SHORTER}},
-	}, func(n gobgp.NLRI, paths []*apiutil.Path) {
-		bits := -1
-		switch n := n.(type) {
-		case *gobgp.IPAddrPrefix:
-			bits = n.Prefix.Bits()
-		case *gobgp.LabeledVPNIPAddrPrefix:
-			bits = n.Prefix.Bits()
+// lookup returns the accepted paths to the longest prefix that covers dst and has some.
+func (s *Speaker) lookup(dst netip.Prefix, key func(netip.Prefix) message.Key) []Candidate {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for bits := dst.Bits(); bits >= 0; bits-- {
+		k := key(netip.PrefixFrom(dst.Addr(), bits).Masked())
+		paths := slices.DeleteFunc(s.rib.Paths(k), func(p rib.Path) bool { return p.Accepted == 0 })
+		if len(paths) == 0 {
+			continue
 		}
-		if bits > longest && len(paths) > 0 {
-			longest, covering = bits, paths
+		candidates := make([]Candidate, len(paths))
+		for i, p := range paths {
+			c := s.candidate(k, p)
+			c.Best = i == 0
+			switch {
+			case len(paths) == 1:
+				c.Reason = "only path"
+			case i == 0:
+				c.Reason = s.decision(p, paths[1])
+			default:
+				c.Reason = "best path has " + s.decision(paths[0], p)
+			}
+			candidates[i] = c
 		}
-	})
-	if err != nil {
-		return nil, err
+		return candidates
 	}
-	candidates := make([]Candidate, 0, len(covering))
-	for i, p := range covering {
-		c := s.candidate(p)
-		c.Best = i == 0
-		switch {
-		case len(covering) == 1:
-			c.Reason = "only path"
-		case i == 0:
-			c.Reason = decision(p, covering[1])
-		default:
-			c.Reason = "best path has " + decision(covering[0], p)
-		}
-		candidates = append(candidates, c)
-	}
-	return candidates, nil
+	return nil
 }
 
-func (s *sessions) candidate(p *apiutil.Path) Candidate {
-	a := readAttributes(p.Attrs)
-	c := Candidate{LocalPref: localPref(p), MED: a.MED, ASPath: asPath(a.ASPath), Neighbor: "local"}
-	s.mu.Lock()
-	if n := s.byAddr[p.PeerAddress]; n != nil {
-		c.Neighbor = n.Name
+func (s *Speaker) candidate(k message.Key, p rib.Path) Candidate {
+	a := s.rib.Attributes(p.Accepted)
+	c := Candidate{Prefix: k.Prefix(), LocalPref: rib.LocalPref(a), ASPath: a.ASPath().String(), Neighbor: "local", NextHop: a.NextHop()}
+	c.MED, _ = a.MED()
+	if n := s.sources[p.Source]; n != nil {
+		c.Neighbor, c.NextHop = n.conf.Name, n.nextHop(a)
 	}
-	s.mu.Unlock()
-	if u, ok := readUnicast(p, ""); ok {
-		c.Prefix, c.NextHop = u.Prefix, u.NextHop
-	} else if v, ok := readVPN(p); ok {
-		c.Prefix, c.NextHop, c.RD, c.SID = v.Prefix, v.NextHop, v.RD.String(), v.SID
+	if k.Family().VPN() {
+		c.RD = k.RD().String()
+		c.SID, _ = a.Service().SID(p.Label)
 	}
 	return c
-}
-
-func asPath(path []uint32) string {
-	var text []string
-	for _, as := range path {
-		text = append(text, strconv.FormatUint(uint64(as), 10))
-	}
-	return strings.Join(text, " ")
-}
-
-// defaultLocalPref is the LOCAL_PREF of a route without one.
-const defaultLocalPref = 100
-
-func localPref(p *apiutil.Path) uint32 {
-	if a := attribute[*gobgp.PathAttributeLocalPref](p.Attrs); a != nil {
-		return a.Value
-	}
-	return defaultLocalPref
 }
 
 // originNames are the values of ORIGIN (RFC 4271 section 5.1.1).
 var originNames = [...]string{"IGP", "EGP", "incomplete"}
 
-// decision returns the step of RFC 4271 section 9.1.2.2, in GoBGP's order, in which best is
-// preferred to other. Each step is reached only if all previous steps are ties.
-func decision(best, other *apiutil.Path) string {
-	compare := func(name string, a, b uint32, relation string) string {
-		return fmt.Sprintf("%s (%d %s %d)", name, a, relation, b)
-	}
-	if a, b := localPref(best), localPref(other); a != b {
-		return compare("higher LOCAL_PREF", a, b, ">")
-	}
-	if !best.PeerAddress.IsValid() && other.PeerAddress.IsValid() {
+// decision describes the step of the route selection in which best is preferred to other.
+func (s *Speaker) decision(best, other rib.Path) string {
+	a, b := s.rib.Attributes(best.Accepted), s.rib.Attributes(other.Accepted)
+	p, q := s.rib.Peer(best.Source), s.rib.Peer(other.Source)
+	_, step := s.rib.Compare(best, other)
+	switch step {
+	case rib.ByLocalPref:
+		return fmt.Sprintf("higher LOCAL_PREF (%d > %d)", rib.LocalPref(a), rib.LocalPref(b))
+	case rib.ByLocalOrigin:
 		return "local origin"
-	}
-	if a, b := pathLength(best), pathLength(other); a != b {
-		return compare("shorter AS_PATH", a, b, "<")
-	}
-	a, b := attribute[*gobgp.PathAttributeOrigin](best.Attrs), attribute[*gobgp.PathAttributeOrigin](other.Attrs)
-	if a != nil && b != nil && a.Value != b.Value && int(max(a.Value, b.Value)) < len(originNames) {
-		return fmt.Sprintf("lower ORIGIN (%s before %s)", originNames[a.Value], originNames[b.Value])
-	}
-	first, second := readAttributes(best.Attrs), readAttributes(other.Attrs)
-	if sameNeighborAS(first.ASPath, second.ASPath) && first.MED != second.MED {
-		return compare("lower MED", first.MED, second.MED, "<")
-	}
-	if best.IsFromExternal != other.IsFromExternal {
+	case rib.ByPathLength:
+		return fmt.Sprintf("shorter AS_PATH (%d < %d)", a.PathLen(), b.PathLen())
+	case rib.ByOrigin:
+		return fmt.Sprintf("lower ORIGIN (%s before %s)", originNames[a.Origin()], originNames[b.Origin()])
+	case rib.ByMED:
+		x, _ := a.MED()
+		y, _ := b.MED()
+		return fmt.Sprintf("lower MED (%d < %d)", x, y)
+	case rib.ByExternal:
 		return "eBGP before iBGP"
+	case rib.ByRouterID:
+		return fmt.Sprintf("lower router id (%s < %s)", rib.RouterID(a, p), rib.RouterID(b, q))
+	case rib.ByClusterList:
+		return fmt.Sprintf("shorter CLUSTER_LIST (%d < %d)", a.ClusterList().Len(), b.ClusterList().Len())
+	case rib.ByAddress:
+		return fmt.Sprintf("lower neighbor address (%s < %s)", p.Address, q.Address)
 	}
-	if x, y := best.PeerID, other.PeerID; x.IsValid() && y.IsValid() && x != y {
-		return fmt.Sprintf("lower router id (%s < %s)", x, y)
-	}
-	return fmt.Sprintf("lower neighbor address (%s < %s)", best.PeerAddress, other.PeerAddress)
-}
-
-// sameNeighborAS reports whether MEDs are comparable (RFC 4271 section 9.1.2.2 c).
-func sameNeighborAS(a, b []uint32) bool {
-	if len(a) == 0 || len(b) == 0 {
-		return len(a) == len(b)
-	}
-	return a[0] == b[0]
-}
-
-// pathLength returns the AS path length, with an AS_SET counted as one (RFC 4271 section 9.1.2.2
-// a).
-func pathLength(p *apiutil.Path) (n uint32) {
-	if a := attribute[*gobgp.PathAttributeAsPath](p.Attrs); a != nil {
-		for _, s := range a.Value {
-			n += uint32(s.ASLen())
-		}
-	}
-	return n
+	return "an earlier path through the same neighbor"
 }
 
 // Longest returns the longest prefix of a map that covers dst.

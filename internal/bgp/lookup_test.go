@@ -1,45 +1,57 @@
 package bgp
 
 import (
-	"net/netip"
+	"log/slog"
 	"strings"
 	"testing"
 
-	"github.com/osrg/gobgp/v4/pkg/apiutil"
-	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
-
+	"github.com/tabane/tabane/internal/bgp/message"
+	"github.com/tabane/tabane/internal/bgp/rib"
 	"github.com/tabane/tabane/internal/vpn"
 )
 
+// TestDecision: the step that decides between two paths is named with both values.
 func TestDecision(t *testing.T) {
-	path := func(change func(*apiutil.Path), attrs ...gobgp.PathAttributeInterface) *apiutil.Path {
-		p := &apiutil.Path{PeerAddress: addr("fd00::1"), PeerID: addr("10.0.0.1"), IsFromExternal: true, Attrs: attrs}
+	s, err := New(Options{ASN: 65000, RouterID: addr("10.0.0.9"), NoListen: true, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := func(p rib.Peer) rib.Source { return s.rib.AddSource(p) }
+	first := source(rib.Peer{External: true, RouterID: addr("10.0.0.1"), Address: addr("fd00::1")})
+	second := source(rib.Peer{External: true, RouterID: addr("10.0.0.1"), Address: addr("fd00::2")})
+	third := source(rib.Peer{External: true, RouterID: addr("10.0.0.2"), Address: addr("fd00::3")})
+	internal := source(rib.Peer{RouterID: addr("10.0.0.1"), Address: addr("fd00::4")})
+	path := func(from rib.Source, change func(*message.Fields)) rib.Path {
+		var f message.Fields
 		if change != nil {
-			change(p)
+			change(&f)
 		}
-		return p
+		id := s.rib.Hold(s.interner.Intern(f))
+		return rib.Path{Received: id, Accepted: id, Source: from}
 	}
-	as := func(list ...uint32) gobgp.PathAttributeInterface {
-		return gobgp.NewPathAttributeAsPath([]gobgp.AsPathParamInterface{gobgp.NewAs4PathParam(gobgp.BGP_ASPATH_ATTR_TYPE_SEQ, list)})
+	as := func(med uint32, list ...uint32) func(*message.Fields) {
+		return func(f *message.Fields) { f.ASPath, f.MED, f.HasMED = message.MakeASPath(list...), med, med > 0 }
 	}
-	for want, c := range map[string][2]*apiutil.Path{
-		"higher LOCAL_PREF (200 > 100)":        {path(nil, gobgp.NewPathAttributeLocalPref(200)), path(nil)},
-		"local origin":                         {path(func(p *apiutil.Path) { p.PeerAddress = netip.Addr{} }), path(nil)},
-		"shorter AS_PATH (1 < 2)":              {path(nil, as(1)), path(nil, as(1, 2))},
-		"lower ORIGIN (IGP before incomplete)": {path(nil, gobgp.NewPathAttributeOrigin(0)), path(nil, gobgp.NewPathAttributeOrigin(2))},
-		"lower MED (5 < 7)":                    {path(nil, as(1), gobgp.NewPathAttributeMultiExitDisc(5)), path(nil, as(1), gobgp.NewPathAttributeMultiExitDisc(7))},
-		"eBGP before iBGP":                     {path(nil), path(func(p *apiutil.Path) { p.IsFromExternal = false })},
+	for want, c := range map[string][2]rib.Path{
+		"higher LOCAL_PREF (200 > 100)":        {path(first, func(f *message.Fields) { f.LocalPref, f.HasLocalPref = 200, true }), path(second, nil)},
+		"local origin":                         {path(rib.Local, nil), path(first, nil)},
+		"shorter AS_PATH (1 < 2)":              {path(first, as(0, 1)), path(second, as(0, 1, 2))},
+		"lower ORIGIN (IGP before incomplete)": {path(first, nil), path(second, func(f *message.Fields) { f.Origin = message.OriginIncomplete })},
+		"lower MED (5 < 7)":                    {path(first, as(5, 1)), path(second, as(7, 1))},
+		"eBGP before iBGP":                     {path(first, nil), path(internal, nil)},
 		// MEDs of two neighbor ASes are not compared.
-		"lower router id (10.0.0.1 < 10.0.0.2)":      {path(nil, as(1), gobgp.NewPathAttributeMultiExitDisc(9)), path(func(p *apiutil.Path) { p.PeerID = addr("10.0.0.2") }, as(2))},
-		"lower neighbor address (fd00::1 < fd00::2)": {path(nil), path(func(p *apiutil.Path) { p.PeerAddress = addr("fd00::2") })},
+		"lower router id (10.0.0.1 < 10.0.0.2)":      {path(first, as(9, 1)), path(third, as(0, 2))},
+		"lower router id (10.0.0.0 < 10.0.0.1)":      {path(internal, func(f *message.Fields) { f.OriginatorID = addr("10.0.0.0") }), path(internal, nil)},
+		"shorter CLUSTER_LIST (0 < 1)":               {path(internal, nil), path(internal, func(f *message.Fields) { f.ClusterList = []uint32{1} })},
+		"lower neighbor address (fd00::1 < fd00::2)": {path(first, nil), path(second, nil)},
 	} {
-		if got := decision(c[0], c[1]); got != want {
+		if got := s.decision(c[0], c[1]); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
 }
 
-// TestLookup: the longest match of each table, the same best path as GoBGP's, and its reason.
+// TestLookup: the longest match of each table, the best path, and its reason.
 func TestLookup(t *testing.T) {
 	r, a, b := newRouter(t, 11, 65000), newRouter(t, 12, 65001), newRouter(t, 13, 65002)
 	a.peer(r, passive)

@@ -4,62 +4,33 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
-	"github.com/osrg/gobgp/v4/api"
-
 	"github.com/tabane/tabane/internal/bfd"
+	"github.com/tabane/tabane/internal/bgp/message"
 )
 
 // Family is an address family.
-type Family uint8
+type Family = message.Family
 
 const (
-	IPv6Unicast Family = iota + 1 // AFI 2, SAFI 1
-	VPNv6                         // AFI 2, SAFI 128
-)
-
-func (f Family) String() string {
-	switch f {
-	case IPv6Unicast:
-		return "ipv6-unicast"
-	case VPNv6:
-		return "vpnv6"
-	}
-	return fmt.Sprintf("family(%d)", uint8(f))
-}
-
-// Indices of the families in the configuration of GoBGP.
-const (
-	familyIndexUnicast = 1
-	familyIndexVPN     = 5
+	IPv4Unicast = message.IPv4Unicast
+	IPv6Unicast = message.IPv6Unicast
+	VPNv4       = message.VPNv4
+	VPNv6       = message.VPNv6
 )
 
 const (
 	// DefaultHoldTime is short because without BFD only the hold timer detects a dead neighbor.
 	// Keepalives are sent at a third of it.
 	DefaultHoldTime = 9 * time.Second
-	// DefaultConnectRetry is the minimum that GoBGP accepts.
+	// DefaultConnectRetry is short because a neighbor that restarts is soon reachable again.
 	DefaultConnectRetry = 2 * time.Second
 
 	minHoldTime     = 3 * time.Second // RFC 4271 section 4.2
 	maxHoldTime     = 65535 * time.Second
-	minConnectRetry = 2 * time.Second
+	minConnectRetry = time.Second
 )
-
-// ExportPolicy filters and changes the routes advertised to a neighbor.
-type ExportPolicy struct {
-	// Reject rejects these prefixes and all more specific ones.
-	Reject []netip.Prefix
-	// Shutdown adds the community GRACEFUL_SHUTDOWN to every route (RFC 8326) and, to neighbors of
-	// our own AS, advertises it with the lowest LOCAL_PREF.
-	Shutdown bool
-}
-
-func (p ExportPolicy) equal(q ExportPolicy) bool {
-	return p.Shutdown == q.Shutdown && slices.Equal(p.Reject, q.Reject)
-}
 
 // Neighbor describes a session.
 type Neighbor struct {
@@ -115,8 +86,8 @@ func (n Neighbor) check(own uint32) error {
 		return fmt.Errorf("address %s is not link-local: interface %q has no effect", n.Address, n.Interface)
 	case !n.Address.IsLinkLocalUnicast() && len(CheckAddress(n.Address)) > 0:
 		return CheckAddress(n.Address).Err()
-	case n.LocalAddress.IsValid() && (!n.LocalAddress.Is6() || n.LocalAddress.Is4In6() || n.LocalAddress.Zone() != ""):
-		return fmt.Errorf("local address %s is not a plain IPv6 address", n.LocalAddress)
+	case n.LocalAddress.IsValid() && (n.LocalAddress.Is4In6() || n.LocalAddress.Zone() != "" || n.LocalAddress.Is4() != n.Address.Is4()):
+		return fmt.Errorf("local address %s is not a plain address of the same family as %s", n.LocalAddress, n.Address)
 	case n.LocalAddress.IsValid() && n.LocalAddress.IsLinkLocalUnicast() != n.Address.IsLinkLocalUnicast():
 		return fmt.Errorf("local address %s and address %s must both be link-local or neither", n.LocalAddress, n.Address)
 	case n.ASN == 0:
@@ -148,7 +119,7 @@ func (n Neighbor) check(own uint32) error {
 	}
 	seen := map[Family]bool{}
 	for _, f := range n.Families {
-		if f != IPv6Unicast && f != VPNv6 {
+		if !f.IsValid() {
 			return fmt.Errorf("unknown family %s", f)
 		}
 		if seen[f] {
@@ -161,99 +132,5 @@ func (n Neighbor) check(own uint32) error {
 			return fmt.Errorf("locator %s: %w", p, err)
 		}
 	}
-	return errors.Join(n.Import.check(), checkRejected(n.Export.Reject))
-}
-
-func checkRejected(prefixes []netip.Prefix) error {
-	for _, p := range prefixes {
-		if !p.IsValid() || !p.Addr().Is6() || p.Addr().Is4In6() || p != p.Masked() {
-			return fmt.Errorf("rejected prefix %s is not an IPv6 prefix without host bits", p)
-		}
-	}
-	return nil
-}
-
-// neighbor is a Neighbor and the state of its session.
-type neighbor struct {
-	Neighbor
-	key netip.Addr // address with zone, as in GoBGP
-
-	// Guarded by instance.calls.
-	disabled bool
-	added    time.Time // when it was last added to GoBGP
-
-	// Guarded by sessions.mu.
-	up       bool
-	idle     bool // GoBGP is in state Idle before its next attempt
-	deleting bool // the session is being closed by us
-	reason   string
-	history  history
-	adjIn    map[netip.Prefix]struct{} // accepted routes
-	warned   bool
-	rules    policyEntry // with the current import policy
-	// updated holds the prefixes for which an UPDATE arrived while the import policy is being
-	// replaced; otherwise it is nil.
-	updated map[netip.Prefix]struct{}
-}
-
-// config returns the neighbor's GoBGP configuration. own is our AS number, cluster our cluster ID.
-func (n *neighbor) config(own uint32, cluster netip.Addr) *api.Peer {
-	hold, retry := n.HoldTime, n.ConnectRetry
-	if hold == 0 {
-		hold = DefaultHoldTime
-	}
-	if retry == 0 {
-		retry = DefaultConnectRetry
-	}
-	port := n.Port
-	if port == 0 {
-		port = DefaultPort
-	}
-	p := &api.Peer{
-		Conf: &api.PeerConf{
-			NeighborAddress: n.key.String(),
-			PeerAsn:         n.ASN,
-			AuthPassword:    n.Password,
-		},
-		Timers: &api.Timers{Config: &api.TimersConfig{
-			HoldTime:          uint64(hold / time.Second),
-			KeepaliveInterval: uint64(hold / 3 / time.Second),
-			ConnectRetry:      uint64(retry / time.Second),
-		}},
-		Transport: &api.Transport{
-			RemotePort:  uint32(port),
-			PassiveMode: n.Passive,
-		},
-	}
-	if n.LocalAddress.IsValid() {
-		p.Transport.LocalAddress = n.LocalAddress.WithZone(n.Interface).String()
-	}
-	for _, f := range n.Families {
-		safi := api.Family_SAFI_UNICAST
-		if f == VPNv6 {
-			safi = api.Family_SAFI_MPLS_VPN
-		}
-		p.AfiSafis = append(p.AfiSafis, &api.AfiSafi{Config: &api.AfiSafiConfig{
-			Family: &api.Family{Afi: api.Family_AFI_IP6, Safi: safi}, Enabled: true,
-		}})
-	}
-	if n.ASN == own {
-		if n.ReflectorClient {
-			p.RouteReflector = &api.RouteReflector{
-				RouteReflectorClient:    true,
-				RouteReflectorClusterId: cluster.String(),
-			}
-		}
-		// Without a family, the capability concerns only the End-of-RIB marker (RFC 4724
-		// section 3). GoBGP keeps no route after the end of the session: see restartIdle.
-		p.GracefulRestart = &api.GracefulRestart{Enabled: true, HelperOnly: true, RestartTime: 1}
-		return p
-	}
-	// GoBGP ignores a route whose AS path contains our AS, but does not withdraw the route that
-	// it replaces. Therefore GoBGP accepts these routes, and the import policy rejects them.
-	p.Conf.AllowOwnAsn = 255
-	if n.Multihop > 0 {
-		p.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: uint32(n.Multihop)}
-	}
-	return p
+	return errors.Join(n.Import.check(), n.Export.check())
 }

@@ -3,33 +3,29 @@ package bgp
 import (
 	"errors"
 	"fmt"
-	"math"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
-	"github.com/osrg/gobgp/v4/pkg/apiutil"
-	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
-
+	"github.com/tabane/tabane/internal/bgp/message"
+	"github.com/tabane/tabane/internal/bgp/rib"
 	"github.com/tabane/tabane/internal/srv6"
 	"github.com/tabane/tabane/internal/vpn"
 )
 
-// NoExport is the community NO_EXPORT (RFC 1997): the route is not advertised to other ASes.
-const NoExport uint32 = 0xffffff01
+const (
+	// NoExport is the community NO_EXPORT (RFC 1997): the route is not advertised to other ASes.
+	NoExport = message.NoExport
+	// GracefulShutdown is the community GRACEFUL_SHUTDOWN of routes that will be withdrawn soon
+	// (RFC 8326). A route received with it from another AS gets the lowest LOCAL_PREF;
+	// ExportPolicy.Shutdown adds it.
+	GracefulShutdown = message.GracefulShutdown
+	// Blackhole is the community BLACKHOLE (RFC 7999). Inside our AS, a locator or SID advertised
+	// with it is lost, and so is everything reached through it.
+	Blackhole = message.Blackhole
+)
 
-// GracefulShutdown is the community GRACEFUL_SHUTDOWN of routes that will be withdrawn soon (RFC
-// 8326). A route received with it from another AS gets the lowest LOCAL_PREF; ExportPolicy.Shutdown
-// adds it.
-const GracefulShutdown uint32 = 0xffff0000
-
-// Blackhole is the community BLACKHOLE (RFC 7999). Inside our AS, a locator or SID advertised with
-// it is lost, and so is everything reached through it.
-const Blackhole uint32 = 0xffff029a
-
-// UnicastRoute is an IPv6 route that this speaker originates.
+// UnicastRoute is a route that this speaker originates.
 type UnicastRoute struct {
 	Prefix netip.Prefix
 	// NextHop is for neighbors of our own AS. If invalid, it is our address in each session.
@@ -38,7 +34,7 @@ type UnicastRoute struct {
 	Attributes // LocalPref 0 is 100
 }
 
-// VPNRoute is a VPN-IPv6 route that this speaker originates, with its SRv6 service SID.
+// VPNRoute is a VPN route that this speaker originates, with its SRv6 service SID.
 type VPNRoute struct {
 	RD      vpn.ID
 	Prefix  netip.Prefix
@@ -53,151 +49,164 @@ type VPNRoute struct {
 	Attributes
 }
 
-// VPNKey identifies a VPN-IPv6 destination.
+// VPNKey identifies a VPN destination.
 type VPNKey struct {
 	RD     vpn.ID
 	Prefix netip.Prefix
 }
 
-// chunk is the number of routes in one call of GoBGP, which processes nothing else during a call.
-const chunk = 1000
-
-// implicitNull is the label of a route whose SID is not transposed.
-const implicitNull = 3
-
-// maxSegment is the number of AS numbers in one segment of an AS path (RFC 4271 section 4.3).
-const maxSegment = 255
-
-// originated holds the routes that a speaker originates. It is safe for concurrent use.
-type originated struct{ *instance }
-
 // Originate advertises routes, replacing those with the same prefix. If one of them is invalid,
 // none is advertised.
-func (o *originated) Originate(routes ...UnicastRoute) error {
-	paths := make([]*apiutil.Path, len(routes))
+func (s *Speaker) Originate(routes ...UnicastRoute) error {
+	list := make([]ownRoute, len(routes))
 	for i, r := range routes {
-		p, err := r.path()
-		if err != nil {
+		var err error
+		if list[i], err = s.unicast(r); err != nil {
 			return fmt.Errorf("originate route %s: %w", r.Prefix, err)
 		}
-		paths[i] = p
 	}
-	return o.addPaths(paths)
+	return s.announce(list)
 }
 
 // Withdraw withdraws routes that were originated by Originate. Other prefixes are ignored.
-func (o *originated) Withdraw(prefixes ...netip.Prefix) error {
-	paths := make([]*apiutil.Path, len(prefixes))
-	for i, prefix := range prefixes {
-		nlri, err := unicastNLRI(prefix)
-		if err != nil {
-			return fmt.Errorf("withdraw route %s: %w", prefix, err)
+func (s *Speaker) Withdraw(prefixes ...netip.Prefix) error {
+	keys := make([]message.Key, len(prefixes))
+	for i, p := range prefixes {
+		if err := checkPrefix(p); err != nil {
+			return fmt.Errorf("withdraw route %s: %w", p, err)
 		}
-		paths[i] = &apiutil.Path{Family: gobgp.RF_IPv6_UC, Nlri: nlri, Withdrawal: true}
+		keys[i] = message.KeyOf(p)
 	}
-	return o.deletePaths(paths)
+	return s.withdraw(keys)
 }
 
 // OriginateVPN advertises routes, replacing those with the same RD and prefix. If one of them is
 // invalid, none is advertised.
-func (o *originated) OriginateVPN(routes []VPNRoute) error {
-	paths := make([]*apiutil.Path, len(routes))
-	var memo sidMemo
+func (s *Speaker) OriginateVPN(routes []VPNRoute) error {
+	list := make([]ownRoute, len(routes))
+	var last service
 	for i, r := range routes {
-		p, err := r.path(&memo)
-		if err != nil {
+		var err error
+		if list[i], err = s.vpn(r, &last); err != nil {
 			return fmt.Errorf("originate vpn route %s %s: %w", r.RD, r.Prefix, err)
 		}
-		paths[i] = p
 	}
-	return o.addPaths(paths)
+	return s.announce(list)
 }
 
 // WithdrawVPN withdraws routes that were originated by OriginateVPN. Other keys are ignored.
-func (o *originated) WithdrawVPN(keys []VPNKey) error {
-	paths := make([]*apiutil.Path, len(keys))
-	for i, k := range keys {
-		nlri, err := vpnNLRI(k.RD, k.Prefix, implicitNull)
-		if err != nil {
+func (s *Speaker) WithdrawVPN(list []VPNKey) error {
+	keys := make([]message.Key, len(list))
+	for i, k := range list {
+		var err error
+		if keys[i], err = vpnKey(k.RD, k.Prefix); err != nil {
 			return fmt.Errorf("withdraw vpn route %s %s: %w", k.RD, k.Prefix, err)
 		}
-		paths[i] = &apiutil.Path{Family: gobgp.RF_IPv6_VPN, Nlri: nlri, Withdrawal: true}
 	}
-	return o.deletePaths(paths)
+	return s.withdraw(keys)
 }
 
-func (o *originated) addPaths(paths []*apiutil.Path) error {
-	return o.inChunks(paths, func(part []*apiutil.Path) error {
-		_, err := o.server.AddPath(apiutil.AddPathRequest{Paths: part})
-		return err
-	})
-}
-
-func (o *originated) deletePaths(paths []*apiutil.Path) error {
-	return o.inChunks(paths, func(part []*apiutil.Path) error {
-		return o.server.DeletePath(apiutil.DeletePathRequest{Paths: part})
-	})
-}
-
-func (o *originated) inChunks(paths []*apiutil.Path, f func([]*apiutil.Path) error) error {
-	o.calls.Lock()
-	err := o.usable()
-	o.calls.Unlock()
-	if err != nil {
-		return err
+// SetBlackhole advertises prefixes with BLACKHOLE inside our AS (NO_EXPORT), before other pending
+// changes, or withdraws these routes. They replace other routes of this speaker, but have the lowest
+// LOCAL_PREF at neighbors.
+func (s *Speaker) SetBlackhole(on bool, prefixes ...netip.Prefix) error {
+	for _, p := range prefixes {
+		if err := checkPrefix(p); err != nil {
+			return fmt.Errorf("advertise blackhole %s: %w", p, err)
+		}
 	}
-	for part := range slices.Chunk(paths, chunk) {
-		if err := f(part); err != nil {
-			return fmt.Errorf("change originated routes: %w", err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.serving {
+		return fmt.Errorf("advertise blackholes: %w", errNotRunning)
+	}
+	s.blackhole(on, prefixes)
+	return nil
+}
+
+// blackhole is SetBlackhole for callers that hold mu, with valid prefixes.
+func (s *Speaker) blackhole(on bool, prefixes []netip.Prefix) {
+	if len(prefixes) == 0 {
+		return
+	}
+	id := s.rib.Hold(s.interner.Intern(message.Fields{
+		LocalPref: blackholePref, HasLocalPref: true, Communities: []uint32{Blackhole, NoExport},
+	}))
+	defer s.rib.Release(id)
+	for _, p := range prefixes {
+		if k := message.KeyOf(p); on {
+			s.rib.Announce(k, rib.Path{Received: id, Accepted: id}, true)
+		} else {
+			s.rib.Withdraw(k, rib.Local, true)
+		}
+	}
+}
+
+// ownRoute is a route that this speaker originates.
+type ownRoute struct {
+	message.NLRI
+	attributes *message.Attributes
+}
+
+var errNotRunning = errors.New("bgp speaker is not running")
+
+func (s *Speaker) announce(routes []ownRoute) error {
+	urgent := s.urgent(len(routes))
+	for part := range slices.Chunk(routes, slice) {
+		if err := s.locally(func() {
+			var last *message.Attributes
+			var id rib.ID
+			for _, r := range part {
+				if r.attributes != last {
+					s.rib.Release(id)
+					last, id = r.attributes, s.rib.Hold(r.attributes)
+				}
+				s.rib.Announce(r.Key, rib.Path{Received: id, Accepted: id, Label: r.Label}, urgent)
+			}
+			s.rib.Release(id)
+		}); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// SetBlackhole advertises prefixes with BLACKHOLE inside our AS (NO_EXPORT), before other pending
-// withdrawals, or withdraws these routes. They replace other routes of this speaker, but have the
-// lowest LOCAL_PREF at neighbors.
-func (o *originated) SetBlackhole(on bool, prefixes ...netip.Prefix) error {
-	o.calls.Lock()
-	defer o.calls.Unlock()
-	if err := o.usable(); err != nil {
-		return err
+func (s *Speaker) withdraw(keys []message.Key) error {
+	urgent := s.urgent(len(keys))
+	for part := range slices.Chunk(keys, slice) {
+		if err := s.locally(func() {
+			for _, k := range part {
+				s.rib.Withdraw(k, rib.Local, urgent)
+			}
+		}); err != nil {
+			return err
+		}
 	}
-	return o.setBlackhole(on, prefixes)
+	return nil
 }
 
-// setBlackhole is SetBlackhole for callers that hold calls.
-func (o *originated) setBlackhole(on bool, prefixes []netip.Prefix) error {
-	if len(prefixes) == 0 {
-		return nil
+// urgent reports whether n changes of local routes are urgent.
+func (s *Speaker) urgent(n int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.local.take(n, time.Now())
+}
+
+// locally changes routes that this speaker originates.
+func (s *Speaker) locally(change func()) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.serving {
+		return fmt.Errorf("change originated routes: %w", errNotRunning)
 	}
-	paths := make([]*apiutil.Path, len(prefixes))
-	for i, prefix := range prefixes {
-		p, err := UnicastRoute{Prefix: prefix, Attributes: Attributes{
-			LocalPref: math.MaxUint32, Communities: []uint32{Blackhole, NoExport},
-		}}.path()
-		if err != nil {
-			return fmt.Errorf("advertise blackhole %s: %w", prefix, err)
-		}
-		p.Withdrawal = !on
-		paths[i] = p
-	}
-	var err error
-	if on {
-		_, err = o.server.AddPath(apiutil.AddPathRequest{Paths: paths})
-	} else {
-		err = o.server.DeletePath(apiutil.DeletePathRequest{Paths: paths})
-	}
-	if err != nil {
-		return fmt.Errorf("advertise blackholes: %w", err)
-	}
+	change()
 	return nil
 }
 
 func checkPrefix(p netip.Prefix) error {
 	switch {
-	case !p.IsValid() || !p.Addr().Is6() || p.Addr().Is4In6():
-		return errors.New("not an IPv6 prefix")
+	case !p.IsValid() || p.Addr().Is4In6():
+		return errors.New("not an IPv4 or IPv6 prefix")
 	case p != p.Masked():
 		return fmt.Errorf("has host bits set: use %s", p.Masked())
 	}
@@ -205,192 +214,91 @@ func checkPrefix(p netip.Prefix) error {
 }
 
 func checkNextHop(a netip.Addr) error {
-	if !a.Is6() || a.Is4In6() || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() {
-		return fmt.Errorf("next hop %s is not an IPv6 unicast address", a)
+	if !a.IsValid() || a.Is4In6() || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() {
+		return fmt.Errorf("next hop %s is not a unicast address", a)
 	}
 	return nil
 }
 
-func unicastNLRI(prefix netip.Prefix) (gobgp.NLRI, error) {
-	if err := checkPrefix(prefix); err != nil {
-		return nil, err
+func vpnKey(rd vpn.ID, p netip.Prefix) (message.Key, error) {
+	if err := checkPrefix(p); err != nil {
+		return message.Key{}, err
 	}
-	return gobgp.NewIPAddrPrefix(prefix)
+	if !rd.IsValid() {
+		return message.Key{}, errors.New("route distinguisher is missing")
+	}
+	return message.KeyOfVPN(rd, p), nil
 }
 
-func vpnNLRI(rd vpn.ID, prefix netip.Prefix, label uint32) (gobgp.NLRI, error) {
-	if err := checkPrefix(prefix); err != nil {
-		return nil, err
+func (s *Speaker) unicast(r UnicastRoute) (ownRoute, error) {
+	if err := checkPrefix(r.Prefix); err != nil {
+		return ownRoute{}, err
 	}
-	native, err := distinguisher(rd)
-	if err != nil {
-		return nil, err
-	}
-	return gobgp.NewLabeledVPNIPAddrPrefix(prefix, *gobgp.NewMPLSLabelStack(label), native)
-}
-
-func (r UnicastRoute) path() (*apiutil.Path, error) {
-	nlri, err := unicastNLRI(r.Prefix)
-	if err != nil {
-		return nil, err
-	}
-	nextHop := netip.IPv6Unspecified()
+	f := r.fields()
 	if r.NextHop.IsValid() {
 		if err := checkNextHop(r.NextHop); err != nil {
-			return nil, err
+			return ownRoute{}, err
 		}
-		nextHop = r.NextHop
+		f.NextHop = r.NextHop
 	}
-	reach, err := gobgp.NewPathAttributeMpReachNLRI(gobgp.RF_IPv6_UC, []gobgp.PathNLRI{{NLRI: nlri}}, nextHop)
-	if err != nil {
-		return nil, err
-	}
-	attrs := []gobgp.PathAttributeInterface{gobgp.NewPathAttributeOrigin(gobgp.BGP_ORIGIN_ATTR_TYPE_IGP), reach}
-	return localPath(gobgp.RF_IPv6_UC, nlri, r.appendTo(attrs)), nil
+	return ownRoute{message.NLRI{Key: message.KeyOf(r.Prefix)}, s.interner.Intern(f)}, nil
 }
 
-func localPath(f gobgp.Family, nlri gobgp.NLRI, attrs []gobgp.PathAttributeInterface) *apiutil.Path {
-	return &apiutil.Path{Family: f, Nlri: nlri, Attrs: attrs, Age: time.Now().Unix()}
+// fields returns the attributes for the interner.
+func (a Attributes) fields() message.Fields {
+	return message.Fields{
+		ASPath: message.MakeASPath(a.ASPath...), MED: a.MED, HasMED: a.HasMED,
+		LocalPref: a.LocalPref, HasLocalPref: a.LocalPref > 0, Communities: a.Communities,
+	}
 }
 
-// appendTo appends the attributes that are set.
-func (a Attributes) appendTo(attrs []gobgp.PathAttributeInterface) []gobgp.PathAttributeInterface {
-	if len(a.ASPath) > 0 {
-		var segments []gobgp.AsPathParamInterface
-		for part := range slices.Chunk(a.ASPath, maxSegment) {
-			segments = append(segments, gobgp.NewAs4PathParam(gobgp.BGP_ASPATH_ATTR_TYPE_SEQ, slices.Clone(part)))
-		}
-		attrs = append(attrs, gobgp.NewPathAttributeAsPath(segments))
-	}
-	if a.HasMED {
-		attrs = append(attrs, gobgp.NewPathAttributeMultiExitDisc(a.MED))
-	}
-	if a.LocalPref > 0 {
-		attrs = append(attrs, gobgp.NewPathAttributeLocalPref(a.LocalPref))
-	}
-	if len(a.Communities) > 0 {
-		attrs = append(attrs, gobgp.NewPathAttributeCommunities(slices.Clone(a.Communities)))
-	}
-	return attrs
-}
-
-// sidMemo caches the attributes of the last SID and route targets, since the routes of one peer
-// share them.
-type sidMemo struct {
-	valid     bool
+// service is the encoded SID and route targets of a route. Those of the routes of one egress peer
+// are equal.
+type service struct {
 	sid       netip.Addr
 	structure srv6.Structure
 	behavior  uint16
 	rts       []vpn.ID
 
 	label     uint32
-	prefixSID *gobgp.PathAttributePrefixSID
-	targets   *gobgp.PathAttributeExtendedCommunities
+	prefixSID string
+	targets   []uint64
 }
 
-func (m *sidMemo) fill(r VPNRoute) error {
-	if m.valid && m.sid == r.SID && m.structure == r.Structure && m.behavior == r.Behavior && slices.Equal(m.rts, r.RTs) {
+func (v *service) fill(r VPNRoute) error {
+	if v.sid.IsValid() && v.sid == r.SID && v.structure == r.Structure && v.behavior == r.Behavior && slices.Equal(v.rts, r.RTs) {
 		return nil
 	}
-	if !r.SID.Is6() || r.SID.Is4In6() || r.SID.Zone() != "" || !r.SID.IsGlobalUnicast() {
-		return fmt.Errorf("sid %s is not a global unicast address", r.SID)
-	}
-	stripped, label, err := srv6.Transpose(r.SID, r.Structure)
+	encoded, label, err := message.NewService(r.SID, r.Structure, r.Behavior)
 	if err != nil {
 		return err
-	}
-	st := r.Structure
-	if st.TransposeLen == 0 {
-		label, st.TransposeOffset = implicitNull, 0
 	}
 	if len(r.RTs) == 0 {
 		return errors.New("no route target")
 	}
-	targets := make([]gobgp.ExtendedCommunityInterface, len(r.RTs))
+	targets := make([]uint64, len(r.RTs))
 	for i, rt := range r.RTs {
-		if targets[i], err = target(rt); err != nil {
-			return err
+		if !rt.IsValid() {
+			return errors.New("invalid route target")
 		}
+		targets[i] = rt.Target()
 	}
-	*m = sidMemo{
-		valid: true, sid: r.SID, structure: r.Structure, behavior: r.Behavior, rts: slices.Clone(r.RTs),
-		label:   label,
-		targets: gobgp.NewPathAttributeExtendedCommunities(targets),
-		prefixSID: gobgp.NewPathAttributePrefixSID(gobgp.NewSRv6ServiceTLV(gobgp.TLVTypeSRv6L3Service,
-			gobgp.NewSRv6InformationSubTLV(stripped, gobgp.SRBehavior(r.Behavior),
-				gobgp.NewSRv6SIDStructureSubSubTLV(st.Block, st.Node, st.Function, st.Argument,
-					st.TransposeLen, st.TransposeOffset)))),
-	}
+	*v = service{r.SID, r.Structure, r.Behavior, slices.Clone(r.RTs), label, encoded.PrefixSID(), targets}
 	return nil
 }
 
-func (r VPNRoute) path(memo *sidMemo) (*apiutil.Path, error) {
+func (s *Speaker) vpn(r VPNRoute, last *service) (ownRoute, error) {
 	if err := checkNextHop(r.NextHop); err != nil {
-		return nil, err
+		return ownRoute{}, err
 	}
-	if err := memo.fill(r); err != nil {
-		return nil, err
+	if err := last.fill(r); err != nil {
+		return ownRoute{}, err
 	}
-	nlri, err := vpnNLRI(r.RD, r.Prefix, memo.label)
+	k, err := vpnKey(r.RD, r.Prefix)
 	if err != nil {
-		return nil, err
+		return ownRoute{}, err
 	}
-	reach, err := gobgp.NewPathAttributeMpReachNLRI(gobgp.RF_IPv6_VPN, []gobgp.PathNLRI{{NLRI: nlri}}, r.NextHop)
-	if err != nil {
-		return nil, err
-	}
-	attrs := []gobgp.PathAttributeInterface{
-		gobgp.NewPathAttributeOrigin(gobgp.BGP_ORIGIN_ATTR_TYPE_IGP), reach, memo.targets, memo.prefixSID,
-	}
-	return localPath(gobgp.RF_IPv6_VPN, nlri, r.appendTo(attrs)), nil
-}
-
-// fields splits the text of a vpn.ID: "ipv4:number" or "asn:number"; the AS number has four octets
-// if it is large or has a dot. (GoBGP's own parsers clamp four-octet AS numbers.)
-func fields(id vpn.ID) (ip netip.Addr, asn uint32, long bool, number uint32, err error) {
-	who, what, _ := strings.Cut(id.String(), ":")
-	n, err := strconv.ParseUint(what, 10, 32)
-	if err != nil {
-		return netip.Addr{}, 0, false, 0, errors.New("empty")
-	}
-	number = uint32(n)
-	if ip, err = netip.ParseAddr(who); err == nil {
-		return ip, 0, false, number, nil
-	}
-	var high uint64
-	left, low, long := strings.Cut(who, ".")
-	if !long {
-		low = who
-	} else if high, err = strconv.ParseUint(left, 10, 16); err != nil {
-		return netip.Addr{}, 0, false, 0, err
-	}
-	l, err := strconv.ParseUint(low, 10, 32)
-	asn = uint32(high<<16 | l)
-	return netip.Addr{}, asn, long || asn > math.MaxUint16, number, err
-}
-
-func distinguisher(id vpn.ID) (gobgp.RouteDistinguisherInterface, error) {
-	ip, asn, long, number, err := fields(id)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("route distinguisher %q: %w", id, err)
-	case ip.IsValid():
-		return gobgp.NewRouteDistinguisherIPAddressAS(ip, uint16(number))
-	case long:
-		return gobgp.NewRouteDistinguisherFourOctetAS(asn, uint16(number)), nil
-	}
-	return gobgp.NewRouteDistinguisherTwoOctetAS(uint16(asn), number), nil
-}
-
-func target(id vpn.ID) (gobgp.ExtendedCommunityInterface, error) {
-	ip, asn, long, number, err := fields(id)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("route target %q: %w", id, err)
-	case ip.IsValid():
-		return gobgp.NewIPv4AddressSpecificExtended(gobgp.EC_SUBTYPE_ROUTE_TARGET, ip, uint16(number), true)
-	case long:
-		return gobgp.NewFourOctetAsSpecificExtended(gobgp.EC_SUBTYPE_ROUTE_TARGET, asn, uint16(number), true), nil
-	}
-	return gobgp.NewTwoOctetAsSpecificExtended(gobgp.EC_SUBTYPE_ROUTE_TARGET, uint16(asn), number, true), nil
+	f := r.fields()
+	f.NextHop, f.Extended, f.PrefixSID = r.NextHop, last.targets, last.prefixSID
+	return ownRoute{message.NLRI{Key: k, Label: last.label}, s.interner.Intern(f)}, nil
 }

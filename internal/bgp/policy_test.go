@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -20,7 +21,7 @@ func TestSetExport(t *testing.T) {
 	b.peer(origin)
 	receives := func(r *router, want ...netip.Prefix) {
 		t.Helper()
-		r.wait("exactly "+strings.Join(texts(want), " "), func() bool {
+		r.wait("exactly "+fmt.Sprint(want), func() bool {
 			if len(r.adjIn["r1"]) != len(want) {
 				return false
 			}

@@ -410,7 +410,7 @@ func TestRestartedNeighbor(t *testing.T) {
 
 func TestPortInUse(t *testing.T) {
 	r := newRouter(t, 14, 65000)
-	opt := r.instance.opt
+	opt := r.opt
 	s, err := New(opt)
 	r.must(err)
 	err = s.Start(t.Context())

@@ -22,9 +22,12 @@ type entry struct {
 	derived *derivation
 }
 
+// Change identifies a change of attributes.
+type Change [2]uint64
+
 // derivation is the result of a change to a set of attributes.
 type derivation struct {
-	change uint32
+	change Change
 	id     ID
 	next   *derivation
 }
@@ -82,7 +85,7 @@ func (a *attributes) release(id ID) {
 }
 
 // derive returns what a change makes of a set. The result exists as long as the set.
-func (a *attributes) derive(id ID, change uint32, apply func(*message.Attributes) *message.Attributes) ID {
+func (a *attributes) derive(id ID, change Change, apply func(*message.Attributes) *message.Attributes) ID {
 	e := a.at(id)
 	for d := e.derived; d != nil; d = d.next {
 		if d.change == change {

@@ -1,13 +1,10 @@
 package rib
 
 import (
-	"math/bits"
 	"slices"
 
 	"github.com/tabane/tabane/internal/bgp/message"
 )
-
-func trailing(w uint64) int { return bits.TrailingZeros64(w) }
 
 // urgentMax is the number of urgent destinations that are taken before others; further ones are
 // taken with the others.
@@ -54,7 +51,6 @@ func (c *Consumer) Close() {
 		list = &c.table.from[c.of].readers
 	}
 	*list = slices.DeleteFunc(*list, func(other *Consumer) bool { return other == c })
-	c.table.reap()
 }
 
 // MarkAll marks all destinations that the consumer may take or has a route to.
@@ -124,6 +120,24 @@ type Item struct {
 // Pull takes up to n destinations, urgent ones first, and calls take for each, which reports whether
 // the consumer has a route to the destination now. It returns the number of destinations taken.
 func (c *Consumer) Pull(n int, take func(Item) (held bool)) int {
+	taken := c.PullUrgent(n, take)
+	for ; taken < n && c.pending.n > 0; taken++ {
+		i, ok := c.pending.next(c.cursor)
+		if !ok {
+			c.rounds++
+			i, _ = c.pending.next(0)
+		}
+		c.cursor = i + 1
+		c.take(i, take)
+	}
+	if c.pending.n == 0 {
+		c.table.reap(n)
+	}
+	return taken
+}
+
+// PullUrgent is Pull for urgent destinations only.
+func (c *Consumer) PullUrgent(n int, take func(Item) (held bool)) int {
 	taken := 0
 	for len(c.urgent) > 0 && taken < n {
 		i := c.urgent[0]
@@ -134,18 +148,6 @@ func (c *Consumer) Pull(n int, take func(Item) (held bool)) int {
 			c.take(i, take)
 			taken++
 		}
-	}
-	for ; taken < n && c.pending.n > 0; taken++ {
-		i, ok := c.pending.next(c.cursor)
-		if !ok {
-			c.rounds++
-			i, _ = c.pending.next(0)
-		}
-		c.cursor = i + 1
-		c.take(i, take)
-	}
-	if c.pending.n == 0 && c.table.dead.n > 0 {
-		c.table.reapIfDue()
 	}
 	return taken
 }
@@ -164,4 +166,5 @@ func (c *Consumer) take(i uint32, take func(Item) bool) {
 	case !held && item.Held:
 		c.held.remove(i)
 	}
+	c.table.reapIfDue()
 }

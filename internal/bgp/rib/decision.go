@@ -50,13 +50,15 @@ func med(a *message.Attributes) uint32 {
 	return m
 }
 
-// routerID returns the ORIGINATOR_ID or, without one, the router ID of the neighbor.
-func (c *candidate) routerID() netip.Addr {
-	if id := c.set.OriginatorID(); id.IsValid() {
+// RouterID returns the ORIGINATOR_ID of a path or, without one, the router ID of the neighbor.
+func RouterID(a *message.Attributes, p Peer) netip.Addr {
+	if id := a.OriginatorID(); id.IsValid() {
 		return id
 	}
-	return c.peer.RouterID
+	return p.RouterID
 }
+
+func (c *candidate) routerID() netip.Addr { return RouterID(c.set, *c.peer) }
 
 func before(a, b bool) int {
 	switch {

@@ -107,7 +107,7 @@ func (r *RIB) Attributes(id ID) *message.Attributes {
 
 // Derive returns the ID of what a change makes of a set of attributes; it is valid as long as id.
 // change identifies the change: apply is called once for each pair of set and change.
-func (r *RIB) Derive(id ID, change uint32, apply func(*message.Attributes) *message.Attributes) ID {
+func (r *RIB) Derive(id ID, change Change, apply func(*message.Attributes) *message.Attributes) ID {
 	return r.attributes.derive(id, change, apply)
 }
 

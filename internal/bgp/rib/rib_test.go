@@ -87,7 +87,7 @@ func (m *model) accept(policy uint32, id ID) ID {
 	if policy == 0 {
 		return id
 	}
-	return m.rib.Derive(id, policy, func(a *message.Attributes) *message.Attributes { return m.accepted(policy, a) })
+	return m.rib.Derive(id, Change{uint64(policy)}, func(a *message.Attributes) *message.Attributes { return m.accepted(policy, a) })
 }
 
 // bestOf is the route selection as RFC 4271 section 9.1.2.2 states it: each step removes paths from
@@ -450,7 +450,9 @@ func TestConsumersAgreeWithModel(t *testing.T) {
 		}
 		for f := range m.rib.tables {
 			tab := &m.rib.tables[f]
-			tab.reap()
+			tab.reaped = 0
+			for !tab.reap(7) {
+			}
 			if tab.dests != nil || tab.more != nil {
 				t.Fatalf("%d destinations of %d are left", tab.live.n+tab.dead.n, tab.size)
 			}

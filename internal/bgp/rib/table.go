@@ -1,6 +1,10 @@
 package rib
 
-import "github.com/tabane/tabane/internal/bgp/message"
+import (
+	"math/bits"
+
+	"github.com/tabane/tabane/internal/bgp/message"
+)
 
 // table has the destinations of a family. Destinations and further paths are in pages, which are
 // never moved.
@@ -19,6 +23,7 @@ type table struct {
 	// have to take; they are freed when dead has reapAt members.
 	live, dead set
 	reapAt     int
+	reaped     uint32 // index to continue with
 
 	from      []received // by source
 	consumers []*Consumer
@@ -60,7 +65,7 @@ func (t *table) link(i uint32) *link { return &t.more[i>>pageShift][i&pageMask] 
 func (t *table) reset() {
 	t.dests, t.size, t.free = nil, 0, nil
 	t.more, t.moreSize, t.moreFree = nil, 1, nil
-	t.reapAt = minReap
+	t.reapAt, t.reaped = minReap, 0
 }
 
 // alloc returns a new destination without a path.
@@ -248,15 +253,28 @@ func (t *table) remove(i uint32, s Source, urgent bool) bool {
 	return true
 }
 
+// reapStep is the number of destinations that are freed at a time.
+const reapStep = 4
+
+// reapIfDue frees some destinations if there are many to free.
 func (t *table) reapIfDue() {
-	if t.dead.n >= t.reapAt {
-		t.reap()
+	if t.dead.n >= t.reapAt && t.reap(reapStep) {
+		t.reapAt = max(minReap, 2*t.dead.n)
 	}
 }
 
-// reap frees the destinations without paths that no consumer has a route to or has to take.
-func (t *table) reap() {
-	for i, ok := t.dead.next(0); ok; i, ok = t.dead.next(i) {
+// reap frees up to n destinations without paths that no consumer has a route to or has to take. It
+// continues where the last call ended, and reports whether it reached the end of the table.
+func (t *table) reap(n int) (end bool) {
+	for n > 0 {
+		i, ok := t.dead.next(t.reaped)
+		if !ok {
+			t.reaped = 0
+			if t.live.n == 0 && t.dead.n == 0 {
+				t.reset()
+			}
+			return true
+		}
 		w := int(i >> wordShift)
 		held := uint64(0)
 		for _, c := range t.consumers {
@@ -267,17 +285,18 @@ func (t *table) reap() {
 				held |= c.pending.word(w) | c.held.word(w)
 			}
 		}
-		for free := t.dead.word(w) &^ held; free != 0; free &= free - 1 {
-			j := uint32(w)<<wordShift | uint32(trailing(free))
+		free := t.dead.word(w) &^ held
+		for ; free != 0 && n > 0; free &= free - 1 {
+			j := uint32(w)<<wordShift | uint32(bits.TrailingZeros64(free))
 			t.dead.remove(j)
 			t.erase(j)
 			*t.at(j) = dest{}
 			t.free = append(t.free, j)
+			n--
 		}
-		i = uint32(w+1) << wordShift
+		if free == 0 {
+			t.reaped = uint32(w+1) << wordShift
+		}
 	}
-	t.reapAt = max(minReap, 2*t.dead.n)
-	if t.live.n == 0 && t.dead.n == 0 {
-		t.reset()
-	}
+	return false
 }

@@ -45,13 +45,13 @@ func Problems(sessions []SessionStatus) (problems []string) {
 }
 
 // Sessions returns the state of all sessions for /status, sorted by the neighbors' names.
-func (s *sessions) Sessions() []SessionStatus {
+func (s *Speaker) Sessions() []SessionStatus {
 	states := s.Neighbors()
 	all := make([]SessionStatus, len(states))
 	for i, n := range states {
 		all[i] = SessionStatus{
 			Neighbor: n.Name, Up: n.Up, Retained: n.Retained, Reason: n.Down, Flaps: n.Flaps, LastReset: n.Reason,
-			Uptime: int64(n.Uptime / time.Second), Sent: n.Sent.text(), Received: n.Received.text(),
+			Uptime: int64(n.Uptime / time.Second), Sent: notificationText(n.Sent), Received: notificationText(n.Received),
 		}
 		switch {
 		case n.BFDUp:
@@ -73,4 +73,12 @@ func LogSessions(log *slog.Logger, events []Event) {
 			log.Warn("bgp session down", "neighbor", s.Neighbor, "reason", s.Reason)
 		}
 	}
+}
+
+// notificationText is empty for no message at all.
+func notificationText(n Notification) string {
+	if n.Code == 0 {
+		return ""
+	}
+	return n.String()
 }

@@ -15,64 +15,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/osrg/gobgp/v4/api"
 	gobgp "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"github.com/vishvananda/netlink"
 
 	"github.com/tabane/tabane/internal/netns/netnstest"
 )
 
-func TestWatchdog(t *testing.T) {
-	const (
-		active  = api.PeerState_SESSION_STATE_ACTIVE
-		sent    = api.PeerState_SESSION_STATE_OPENSENT
-		confirm = api.PeerState_SESSION_STATE_OPENCONFIRM
-		idle    = api.PeerState_SESSION_STATE_IDLE
-	)
-	type observation struct {
-		at      time.Duration
-		seen    openAttempt
-		restart bool
-	}
-	s := func(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
-	for name, looks := range map[string][]observation{
-		"nobody is asked":         {{0, openAttempt{state: active}, false}, {s(500), openAttempt{state: active}, false}},
-		"at rest":                 {{0, openAttempt{state: idle, opensSent: 1}, false}, {s(500), openAttempt{state: idle, opensSent: 1}, false}},
-		"no answer to our own":    {{0, openAttempt{active, 1, 0}, false}, {s(4.9), openAttempt{active, 1, 0}, false}, {s(5), openAttempt{active, 1, 0}, true}},
-		"no answer to the peer's": {{0, openAttempt{sent, 1, 0}, false}, {s(5), openAttempt{sent, 1, 0}, true}},
-		"collision":               {{0, openAttempt{confirm, 2, 2}, false}, {s(5), openAttempt{confirm, 2, 2}, true}},
-		"it refuses and is tried": {{0, openAttempt{active, 1, 0}, false}, {s(3), openAttempt{active, 2, 0}, false}, {s(6), openAttempt{active, 3, 0}, false}},
-		"it comes along":          {{0, openAttempt{sent, 1, 0}, false}, {s(4), openAttempt{confirm, 1, 1}, false}, {s(8), openAttempt{confirm, 1, 1}, false}, {s(9), openAttempt{confirm, 1, 1}, true}},
-		"time begins with a wait": {{0, openAttempt{state: active}, false}, {s(100), openAttempt{active, 1, 0}, false}, {s(104), openAttempt{active, 1, 0}, false}},
-		"more patience every time": {
-			{0, openAttempt{active, 1, 0}, false}, {s(5), openAttempt{active, 1, 0}, true},
-			{s(6), openAttempt{state: active}, false}, {s(7), openAttempt{active, 1, 0}, false}, {s(16), openAttempt{active, 1, 0}, false}, {s(17), openAttempt{active, 1, 0}, true},
-			{s(20), openAttempt{sent, 1, 0}, false}, {s(39), openAttempt{sent, 1, 0}, false}, {s(40), openAttempt{sent, 1, 0}, true},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var w watchdog
-			start := time.Now()
-			for _, l := range looks {
-				if got := w.observe(start.Add(l.at), l.seen); got != l.restart {
-					t.Fatalf("after %s: restarts %t, want %t", l.at, got, l.restart)
-				}
-			}
-		})
-	}
-	w := watchdog{timeouts: 1000}
-	if w.timeout() != maxOpenTimeout {
-		t.Errorf("patience %s after many attempts", w.timeout())
-	}
-}
-
 // TestSilentNeighbors: attempts that a neighbor leaves unanswered are restarted.
 func TestSilentNeighbors(t *testing.T) {
 	netnstest.NeedIsolation(t)
 	t.Parallel()
 	// The first accepts our connection and sends nothing, the second opens one and sends
-	// nothing, the third sends its OPEN but no KEEPALIVE, as GoBGP itself does after a
-	// collision.
+	// nothing, the third sends its OPEN but no KEEPALIVE.
 	r := newRouterWith(t, 21, 65000, func(o *Options) { o.Report = ReportBest })
 	listener, err := net.ListenTCP("tcp6", &net.TCPAddr{IP: net.ParseIP("fd00::16"), Port: 1790})
 	r.must(err)
@@ -138,10 +92,12 @@ func diallerAddress(half string, n int) netip.Addr {
 	return addr(fmt.Sprintf("fd01::%s:%x", half, n+1))
 }
 
-// dial runs one half of the neighbors, and prints which sessions are up, until it is killed.
+// dial runs one half of the speakers, and prints which sessions are up, until it is killed. The
+// speakers connect when there is something to read from the standard input.
 func dial(half string) error {
 	other := map[string]string{"a": "b", "b": "a"}[half]
 	up := make(chan string)
+	var speakers []*Speaker
 	for i := range diallers {
 		id := map[string]string{"a": "10.1.0.%d", "b": "10.2.0.%d"}[half]
 		s, err := New(Options{ASN: 65000, RouterID: addr(fmt.Sprintf(id, i+1)), Listen: []netip.Addr{diallerAddress(half, i)}, Log: slog.New(slog.DiscardHandler)})
@@ -151,11 +107,7 @@ func dial(half string) error {
 		if err := s.Start(context.Background()); err != nil {
 			return err
 		}
-		if err := s.AddNeighbor(context.Background(), Neighbor{
-			Name: fmt.Sprint(i), Address: diallerAddress(other, i), LocalAddress: diallerAddress(half, i), ASN: 65000, Families: []Family{IPv6Unicast},
-		}); err != nil {
-			return err
-		}
+		speakers = append(speakers, s)
 		go func() {
 			for events := range s.Events() {
 				for _, e := range events {
@@ -167,6 +119,16 @@ func dial(half string) error {
 		}()
 	}
 	fmt.Println("begun")
+	if _, err := os.Stdin.Read(make([]byte, 1)); err != nil {
+		return err
+	}
+	for i, s := range speakers {
+		if err := s.AddNeighbor(context.Background(), Neighbor{
+			Name: fmt.Sprint(i), Address: diallerAddress(other, i), LocalAddress: diallerAddress(half, i), ASN: 65000, Families: []Family{IPv6Unicast},
+		}); err != nil {
+			return err
+		}
+	}
 	for name := range up {
 		fmt.Println("up", name)
 	}
@@ -182,7 +144,7 @@ func TestBothDial(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	halves := map[string]*exec.Cmd{}
+	var starts []io.Writer
 	up := make(chan string)
 	begun := make(chan string, 2)
 	for _, half := range []string{"a", "b"} {
@@ -201,11 +163,15 @@ func TestBothDial(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		stdin, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		starts = append(starts, stdin)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-		halves[half] = cmd
 		go func() {
 			for lines := bufio.NewScanner(out); lines.Scan(); {
 				if lines.Text() == "begun" {
@@ -222,34 +188,20 @@ func TestBothDial(t *testing.T) {
 	}
 	<-begun
 	<-begun
-	// GoBGP connects 1.5 to 2 s after a session is started. Both processes are stopped during
-	// that time, so that they make all attempts at once when they continue.
-	signal := func(s syscall.Signal) {
-		for _, cmd := range halves {
-			if err := cmd.Process.Signal(s); err != nil {
-				t.Fatal(err)
-			}
+	start := time.Now()
+	for _, stdin := range starts {
+		if _, err := stdin.Write([]byte("\n")); err != nil {
+			t.Fatal(err)
 		}
 	}
-	time.Sleep(1200 * time.Millisecond)
-	signal(syscall.SIGSTOP)
-	time.Sleep(time.Second)
-	signal(syscall.SIGCONT)
-	woken := time.Now()
 	sessions := map[string]time.Duration{}
 	for deadline := time.After(time.Minute); len(sessions) < 2*diallers; {
 		select {
 		case name := <-up:
-			sessions[name] = time.Since(woken)
+			sessions[name] = time.Since(start)
 		case <-deadline:
 			t.Fatalf("%d of %d sessions are up: %v", len(sessions), 2*diallers, sessions)
 		}
 	}
-	late := 0
-	for _, d := range sessions {
-		if d > openTimeout {
-			late++
-		}
-	}
-	t.Logf("all sessions up %s after everybody connected at once, %d of %d after a collision", time.Since(woken), late/2, diallers)
+	t.Logf("all sessions up %s after both sides connected at once", time.Since(start))
 }

@@ -1,0 +1,229 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tabane/tabane/internal/bgp/message"
+	"github.com/tabane/tabane/internal/bgp/rib"
+	"github.com/tabane/tabane/internal/bgp/session"
+)
+
+// AddNeighbor adds a neighbor and starts its session. It returns before the session is up.
+func (s *Speaker) AddNeighbor(_ context.Context, conf Neighbor) error {
+	s.calls.Lock()
+	defer s.calls.Unlock()
+	if err := s.addNeighbor(conf); err != nil {
+		return fmt.Errorf("add neighbor %q: %w", conf.Name, err)
+	}
+	return nil
+}
+
+// DeleteNeighbor closes the session and deletes the neighbor. Its withdrawals and its Down are
+// still reported.
+func (s *Speaker) DeleteNeighbor(_ context.Context, name string) error {
+	return s.change("delete", name, func(n *neighbor) error {
+		s.bfd.Remove(name)
+		n.stop(message.Notification{Code: message.CodeCease, Subcode: message.SubcodeDeconfigured}, "deleted")
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.neighbors, name)
+		return nil
+	})
+}
+
+// SetExport replaces the export policy of a neighbor while the session stays up (soft reset out):
+// routes that are now rejected are withdrawn, all others are advertised again. The policy applies
+// when SetExport returns; the UPDATEs follow. Setting the same policy has no effect.
+func (s *Speaker) SetExport(_ context.Context, name string, policy ExportPolicy) error {
+	return s.change("set export policy of", name, func(n *neighbor) error {
+		if err := policy.check(); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if n.conf.Export.equal(policy) {
+			return nil
+		}
+		n.conf.Export = policy.clone()
+		if n.exporter != nil {
+			x := *n.exporter
+			x.Export = n.conf.Export
+			n.exporter = &x
+		}
+		for _, c := range n.consumers {
+			if c != nil {
+				c.MarkAll()
+			}
+		}
+		return nil
+	})
+}
+
+// SetImport replaces the import policy of a neighbor while the session stays up (soft reset in):
+// best paths are selected again, and an Update is reported for each route of the Adj-RIB-In that the
+// policy changes. The policy applies when SetImport returns. Setting the same policy has no effect.
+func (s *Speaker) SetImport(_ context.Context, name string, policy ImportPolicy) error {
+	return s.change("set import policy of", name, func(n *neighbor) error {
+		if err := policy.check(); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		same := n.conf.Import.equal(policy)
+		if !same {
+			n.conf.Import = policy.clone()
+			n.importer = s.newImporter(n)
+		}
+		s.mu.Unlock()
+		if !same {
+			n.reimport()
+		}
+		return nil
+	})
+}
+
+// reimport applies the current import policy to the routes that were received before.
+func (n *neighbor) reimport() {
+	var at uint32
+	var last struct {
+		attributes *message.Attributes
+		class
+	}
+	n.inSlices(func(f Family) bool {
+		if n.source == rib.Local {
+			return true
+		}
+		m := n.importer
+		at = n.rib.Reimport(f, n.source, at, slice, func(k message.Key, p rib.Path) rib.ID {
+			if a := n.rib.Attributes(p.Received); a != last.attributes || at == 0 {
+				last.attributes, last.class = a, m.classify(f, a)
+			}
+			return m.accept(n.Speaker, last.class, k, p.Received)
+		})
+		return at == 0
+	})
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.checkPrefixes()
+}
+
+// Reset closes the session, withdraws its routes before it returns, and restarts the session at
+// once.
+func (s *Speaker) Reset(_ context.Context, name string) error {
+	return s.change("reset", name, func(n *neighbor) error {
+		if n.disabled {
+			return errors.New("it is disabled")
+		}
+		n.release(func() {
+			n.session.Reset(message.Notification{Code: message.CodeCease, Subcode: message.SubcodeReset}, "reset")
+		})
+		return nil
+	})
+}
+
+// Disable closes the session, withdraws its routes before it returns, and keeps the session down
+// until Enable (as `neighbor X shutdown` does). It has no effect on a disabled session.
+func (s *Speaker) Disable(_ context.Context, name string) error {
+	return s.change("disable", name, func(n *neighbor) error {
+		if n.disabled {
+			return nil
+		}
+		n.disabled = true
+		s.bfd.Remove(name)
+		n.release(func() {
+			n.session.Disable(message.Notification{Code: message.CodeCease, Subcode: message.SubcodeShutdown}, "disabled")
+		})
+		return nil
+	})
+}
+
+// Enable reverts Disable. It has no effect on an enabled session.
+func (s *Speaker) Enable(_ context.Context, name string) error {
+	return s.change("enable", name, func(n *neighbor) error {
+		if !n.disabled {
+			return nil
+		}
+		n.disabled = false
+		n.session.Enable()
+		return n.monitor()
+	})
+}
+
+func (s *Speaker) change(verb, name string, f func(*neighbor) error) error {
+	s.calls.Lock()
+	defer s.calls.Unlock()
+	err := s.usable()
+	if err == nil {
+		s.mu.Lock()
+		n := s.neighbors[name]
+		s.mu.Unlock()
+		if n == nil {
+			err = errors.New("unknown neighbor")
+		} else {
+			err = f(n)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%s neighbor %q: %w", verb, name, err)
+	}
+	return nil
+}
+
+// Notification is the content of a NOTIFICATION message (RFC 4271 section 4.5).
+type Notification = message.Notification
+
+// NeighborState is the state of a session.
+type NeighborState struct {
+	Name     string
+	Up       bool
+	Disabled bool
+	Reason   string // why it last went down; empty if it never did
+	Down     string // why it is not up; empty if it is up
+	Uptime   time.Duration
+	Flaps    uint64       // how often it went down
+	Sent     Notification // the last one; Code is 0 if there is none
+	Received Notification // likewise
+	Routes   int          // accepted unicast routes; -1 without ReportAdjIn and for internal neighbors
+	BFD      bool         // BFD is configured
+	BFDUp    bool         // its BFD session is up
+	Retained int          // stale best paths that are kept after the session ended
+}
+
+// Neighbors returns the state of all sessions, sorted by name.
+func (s *Speaker) Neighbors() []NeighborState {
+	s.calls.Lock()
+	defer s.calls.Unlock()
+	all := s.all()
+	states := make([]NeighborState, 0, len(all))
+	for _, n := range all {
+		states = append(states, n.state())
+	}
+	slices.SortFunc(states, func(a, b NeighborState) int { return strings.Compare(a.Name, b.Name) })
+	return states
+}
+
+// state returns the state of a session. Callers hold calls.
+func (n *neighbor) state() NeighborState {
+	st := n.session.Status()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := NeighborState{
+		Name: n.conf.Name, Up: st.State == session.StateEstablished, Disabled: n.disabled, Reason: st.LastReset, Down: st.Down,
+		Flaps: st.Flaps, Sent: st.Sent, Received: st.Received, Routes: -1,
+		BFD: n.conf.BFD.Enabled(), BFDUp: n.bfd.Up(n.conf.Name),
+	}
+	if out.Up {
+		out.Uptime = time.Since(st.Since)
+	}
+	if n.opt.Report&ReportAdjIn != 0 && !n.internal {
+		out.Routes = n.accepted()
+	}
+	if n.source != rib.Local {
+		out.Retained = n.rib.Stale(n.source)
+	}
+	return out
+}

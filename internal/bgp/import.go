@@ -1,0 +1,268 @@
+package bgp
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/tabane/tabane/internal/bgp/message"
+	"github.com/tabane/tabane/internal/bgp/rib"
+)
+
+// RejectReason is the reason why a route was rejected, as a label for counters.
+type RejectReason = message.RejectReason
+
+// RejectedError is the error of a received route that is not accepted.
+type RejectedError = message.RejectedError
+
+const (
+	RejectNextHop     = message.RejectNextHop
+	RejectNoPrefixSID = message.RejectNoPrefixSID
+	RejectNoL3Service = message.RejectNoL3Service
+	RejectStructure   = message.RejectStructure
+	RejectSID         = message.RejectSID
+	RejectNoTarget    = message.RejectNoTarget
+
+	// Reasons of the import policy.
+	RejectMartian        RejectReason = "martian"          // link-local, loopback, multicast
+	RejectOwnPrefix      RejectReason = "own-prefix"       // our own address space
+	RejectConnected      RejectReason = "connected"        // a network that our interfaces are connected to
+	RejectLoop           RejectReason = "as-loop"          // our own AS in the AS path, or a loop of reflectors
+	RejectFirstAS        RejectReason = "first-as"         // the AS path does not begin with the neighbor's AS
+	RejectTooLong        RejectReason = "too-long"         // longer than the maximum prefix length
+	RejectOwnNextHop     RejectReason = "own-next-hop"     // the next hop is our own address
+	RejectForeignNextHop RejectReason = "foreign-next-hop" // the next hop is not the neighbor
+	RejectFamily         RejectReason = "family"           // VPN routes, which this speaker does not accept
+)
+
+// ImportPolicy filters the routes received from a neighbor (RFC 7454, RFC 8212). Routes whose AS
+// path contains our AS are always rejected, and so are routes of other ASes for link-local,
+// loopback or multicast addresses. The community BLACKHOLE and communities of our AS are removed
+// from routes of other ASes, since they have a meaning inside our AS.
+type ImportPolicy struct {
+	// Reject filters are evaluated in order; the first match determines the reason.
+	Reject []PrefixFilter
+	// MaxLength rejects unicast prefixes that are longer; 0 means no limit.
+	MaxLength int
+	// EnforceFirstAS rejects routes whose AS path does not begin with the neighbor's AS (RFC
+	// 4271 section 6.3). It must be off for route servers (RFC 7947 section 2.2.2).
+	EnforceFirstAS bool
+	// NextHops, if not empty, rejects next hops outside these prefixes. OwnAddresses rejects
+	// next hops that are our own addresses (RFC 4271 section 5.1.3).
+	NextHops     []netip.Prefix
+	OwnAddresses []netip.Addr
+	// RejectVPN rejects every VPN route, for speakers that only originate VPN routes.
+	RejectVPN bool
+	// WarnPrefixes is the number of accepted unicast routes above which a warning is logged,
+	// once each time it is exceeded. The session stays up and routes are still accepted, because
+	// closing the session with the largest upstream would do more harm. 0 means no limit.
+	WarnPrefixes int
+}
+
+// PrefixFilter matches the prefixes inside Prefix whose length is from Min to Max.
+type PrefixFilter struct {
+	Prefix   netip.Prefix
+	Min, Max int
+	Reason   RejectReason
+}
+
+// Within returns filters that match the prefixes and all more specific ones.
+func Within(reason RejectReason, prefixes ...netip.Prefix) []PrefixFilter {
+	filters := make([]PrefixFilter, len(prefixes))
+	for i, p := range prefixes {
+		filters[i] = PrefixFilter{Prefix: p, Min: p.Bits(), Max: p.Addr().BitLen(), Reason: reason}
+	}
+	return filters
+}
+
+func (f PrefixFilter) matches(p netip.Prefix) bool {
+	return f.Prefix.Contains(p.Addr()) && p.Bits() >= max(f.Min, f.Prefix.Bits()) && p.Bits() <= f.Max
+}
+
+func (f PrefixFilter) check() error {
+	if err := checkPrefix(f.Prefix); err != nil {
+		return fmt.Errorf("rejected prefix %s: %w", f.Prefix, err)
+	}
+	if f.Min < 0 || f.Min > f.Max || f.Max > f.Prefix.Addr().BitLen() {
+		return fmt.Errorf("rejected prefix %s: lengths from %d to %d are impossible", f.Prefix, f.Min, f.Max)
+	}
+	return nil
+}
+
+func (p ImportPolicy) check() error {
+	var errs []error
+	for _, f := range p.Reject {
+		errs = append(errs, f.check())
+	}
+	for _, n := range p.NextHops {
+		if err := checkPrefix(n); err != nil {
+			errs = append(errs, fmt.Errorf("next hops %s: %w", n, err))
+		}
+	}
+	if p.MaxLength < 0 || p.MaxLength > 128 {
+		errs = append(errs, fmt.Errorf("maximum prefix length must be from 0 to 128, got %d", p.MaxLength))
+	}
+	if p.WarnPrefixes < 0 {
+		errs = append(errs, fmt.Errorf("warn prefixes must be >= 0, got %d", p.WarnPrefixes))
+	}
+	return errors.Join(errs...)
+}
+
+func (p ImportPolicy) clone() ImportPolicy {
+	p.Reject, p.NextHops, p.OwnAddresses = slices.Clone(p.Reject), slices.Clone(p.NextHops), slices.Clone(p.OwnAddresses)
+	return p
+}
+
+func (p ImportPolicy) equal(q ImportPolicy) bool {
+	return slices.Equal(p.Reject, q.Reject) && slices.Equal(p.NextHops, q.NextHops) && slices.Equal(p.OwnAddresses, q.OwnAddresses) &&
+		p.MaxLength == q.MaxLength && p.EnforceFirstAS == q.EnforceFirstAS && p.RejectVPN == q.RejectVPN && p.WarnPrefixes == q.WarnPrefixes
+}
+
+// lowestPref is the LOCAL_PREF of routes with GRACEFUL_SHUTDOWN. RFC 8326 section 4.2 recommends 0,
+// which some speakers take for absent.
+const lowestPref = 1
+
+// martians are never accepted from another AS.
+var martians = []netip.Prefix{
+	netip.MustParsePrefix("::/128"),
+	netip.MustParsePrefix("::1/128"),
+	netip.MustParsePrefix("fe80::/10"),
+	netip.MustParsePrefix("ff00::/8"),
+	netip.MustParsePrefix("127.0.0.0/8"),
+	netip.MustParsePrefix("169.254.0.0/16"),
+	netip.MustParsePrefix("224.0.0.0/4"),
+	netip.MustParsePrefix("255.255.255.255/32"),
+}
+
+// importer applies the import policy of a neighbor. It is immutable.
+type importer struct {
+	Neighbor
+	own      Options
+	number   uint64 // distinguishes the importers of a speaker
+	internal bool
+}
+
+// class is what the policy says of all routes with the same attributes.
+type class struct {
+	err    error  // why they are rejected
+	change uint64 // what is changed in them: a set of the following bits
+}
+
+const (
+	// dropSignals removes the communities that have a meaning inside our AS.
+	dropSignals = 1 << iota
+	// leaving gives the lowest LOCAL_PREF.
+	leaving
+	// preferred gives the LOCAL_PREF of the neighbor.
+	preferred
+)
+
+// classify applies the part of the policy that is the same for all routes with the same attributes.
+func (m *importer) classify(f message.Family, a *message.Attributes) (c class) {
+	path, communities := a.ASPath(), a.Communities()
+	hop := a.NextHop()
+	switch {
+	case m.Import.RejectVPN && f.VPN():
+		c.err = message.Reject(RejectFamily, "VPN routes are not accepted from %s", m.Name)
+	case path.Contains(m.own.ASN):
+		c.err = message.Reject(RejectLoop, "own AS %d in the AS path", m.own.ASN)
+	case m.internal && a.OriginatorID() == m.own.RouterID:
+		c.err = message.Reject(RejectLoop, "this router is the originator")
+	case m.internal && a.ClusterList().Has(routerNumber(m.own.RouterID)):
+		c.err = message.Reject(RejectLoop, "own cluster ID in the cluster list")
+	case !m.internal && m.Import.EnforceFirstAS && a.FirstAS() != m.ASN:
+		c.err = message.Reject(RejectFirstAS, "AS path does not begin with %d", m.ASN)
+	case !hop.IsValid() || hop.Is4In6() || hop.IsMulticast() || hop.IsUnspecified() || hop.IsLoopback():
+		c.err = message.Reject(RejectNextHop, "%s is not a unicast address", hop)
+	case slices.Contains(m.Import.OwnAddresses, hop):
+		c.err = message.Reject(RejectOwnNextHop, "next hop %s is ours", hop)
+	case len(m.Import.NextHops) > 0 && !slices.ContainsFunc(m.Import.NextHops, func(p netip.Prefix) bool { return p.Contains(hop) }):
+		c.err = message.Reject(RejectForeignNextHop, "next hop %s is not the neighbor", hop)
+	}
+	if c.err != nil {
+		return c
+	}
+	if !m.internal {
+		for signal := range communities.All() {
+			if m.internalSignal(signal) {
+				c.change |= dropSignals
+			}
+			if signal == message.GracefulShutdown {
+				c.change |= leaving
+			}
+		}
+	}
+	if pref, ok := a.LocalPref(); m.LocalPref > 0 && c.change&leaving == 0 && (!ok || pref != m.LocalPref) {
+		c.change |= preferred
+	}
+	return c
+}
+
+// evaluate applies the policy to a route, and returns the change of its attributes or why it is
+// rejected.
+func (m *importer) evaluate(c class, k message.Key) (change uint64, err error) {
+	if c.err != nil {
+		return 0, c.err
+	}
+	p := k.Prefix()
+	if !m.internal && inside(martians, p) {
+		return 0, message.Reject(RejectMartian, "%s", p)
+	}
+	for i := range m.Import.Reject {
+		if f := &m.Import.Reject[i]; f.matches(p) {
+			return 0, message.Reject(f.Reason, "%s", p)
+		}
+	}
+	if limit := m.Import.MaxLength; limit > 0 && p.Bits() > limit && !k.Family().VPN() {
+		return 0, message.Reject(RejectTooLong, "%s is longer than /%d", p, limit)
+	}
+	return c.change, nil
+}
+
+// accept returns the ID of the attributes of a route after the policy; 0: it rejects the route.
+// Callers hold the speaker's mu.
+func (m *importer) accept(s *Speaker, c class, k message.Key, received rib.ID) rib.ID {
+	change, err := m.evaluate(c, k)
+	if err != nil {
+		return 0
+	}
+	if change == 0 {
+		return received
+	}
+	return s.rib.Derive(received, rib.Change{m.number, change}, func(a *message.Attributes) *message.Attributes {
+		return s.interner.Intern(m.apply(a, change))
+	})
+}
+
+// apply changes attributes.
+func (m *importer) apply(a *message.Attributes, change uint64) message.Fields {
+	f := a.Fields()
+	if change&dropSignals != 0 {
+		f.Communities = slices.DeleteFunc(f.Communities, m.internalSignal)
+	}
+	switch {
+	case change&leaving != 0:
+		f.LocalPref, f.HasLocalPref = lowestPref, true
+	case change&preferred != 0:
+		f.LocalPref, f.HasLocalPref = m.LocalPref, true
+	}
+	return f
+}
+
+// internalSignal reports whether a community has a meaning inside our AS and is therefore removed
+// from routes of other ASes.
+func (m *importer) internalSignal(c uint32) bool {
+	return c == Blackhole || m.own.ASN <= 0xffff && c>>16 == m.own.ASN
+}
+
+// inside reports whether p equals, or is more specific than, one of others.
+func inside(others []netip.Prefix, p netip.Prefix) bool {
+	return slices.ContainsFunc(others, func(o netip.Prefix) bool { return o.Bits() <= p.Bits() && o.Contains(p.Addr()) })
+}
+
+// routerNumber returns a router ID as a number.
+func routerNumber(id netip.Addr) uint32 {
+	b := id.As4()
+	return uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
+}

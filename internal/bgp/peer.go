@@ -1,0 +1,575 @@
+package bgp
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tabane/tabane/internal/bfd"
+	"github.com/tabane/tabane/internal/bgp/message"
+	"github.com/tabane/tabane/internal/bgp/rib"
+	"github.com/tabane/tabane/internal/bgp/session"
+)
+
+// families is the size of arrays that are indexed by a Family.
+const families = message.VPNv6 + 1
+
+// neighbor is a Neighbor with its session and its routes.
+type neighbor struct {
+	*Speaker
+	key      netip.Addr // address with zone
+	internal bool
+	session  *session.Session
+	stopping chan struct{} // closed before the session is stopped
+
+	disabled bool // guarded by calls
+
+	// Used by the session in one goroutine.
+	decoder *message.Decoder
+	update  message.Update
+	credit  credit
+	// Used by the session in another goroutine.
+	encoder *message.Encoder
+	batch   batch
+
+	// Guarded by mu.
+	conf     Neighbor
+	importer *importer
+	exporter *exporter // nil before the first session
+	up       bool
+	ended    chan struct{} // closed when the end of the session that is up has been processed
+	source   rib.Source    // Local: none
+	// keep: the end of the session is not requested, so that routes are retained.
+	keep bool
+	// lost: the neighbor's locators are advertised as lost until its routes are withdrawn.
+	lost      bool
+	consumers [families]*rib.Consumer // of best paths, for the neighbor
+	// initial is where the neighbor has every route for the first time; endOfRIB are the families
+	// in which it has not been sent End-of-RIB yet.
+	initial  [families]rib.Barrier
+	endOfRIB message.FamilySet
+	// readers take the Adj-RIB-In for the reader of events.
+	readers [families]*rib.Consumer
+	warned  bool
+	stale   retention
+}
+
+func newNeighbor(s *Speaker, conf Neighbor) (*neighbor, error) {
+	n := &neighbor{
+		Speaker: s, key: conf.Address.WithZone(conf.Interface), internal: conf.ASN == s.opt.ASN,
+		stopping: make(chan struct{}), conf: conf,
+	}
+	n.importer = s.newImporter(n)
+	var err error
+	n.session, err = session.New(n.sessionConfig(), session.Handler{
+		Up: n.established, Update: n.receive, Refresh: n.refresh, Fill: n.fill, Down: n.terminated,
+	})
+	return n, err
+}
+
+// sessionConfig returns the configuration of the session.
+func (n *neighbor) sessionConfig() session.Config {
+	c := n.conf
+	conf := session.Config{
+		Remote: netip.AddrPortFrom(n.key, cmp.Or(c.Port, DefaultPort)), Local: c.LocalAddress,
+		LocalASN: n.opt.ASN, RemoteASN: c.ASN, RouterID: n.opt.RouterID,
+		HoldTime: cmp.Or(c.HoldTime, DefaultHoldTime), ConnectRetry: cmp.Or(c.ConnectRetry, DefaultConnectRetry),
+		Passive: c.Passive, Password: c.Password, Multihop: c.Multihop,
+		Listener: n.listener, Log: n.log.With("neighbor", c.Name),
+	}
+	conf.Families = message.Families(c.Families...)
+	for f := range conf.Families.All() {
+		if f.Is4() {
+			conf.ExtendedNextHop |= message.Families(f)
+		}
+	}
+	conf.RouteRefresh, conf.ExtendedMessage = true, true
+	if n.internal {
+		// Without a family, the capability concerns only the End-of-RIB marker (RFC 4724
+		// section 3).
+		conf.Restart = message.Restart{Advertised: true, Time: 1}
+	}
+	return conf
+}
+
+// newImporter returns the importer of a neighbor's current policy.
+func (s *Speaker) newImporter(n *neighbor) *importer {
+	s.policies++
+	return &importer{Neighbor: n.conf, own: s.opt, number: s.policies, internal: n.internal}
+}
+
+// established is called when the session is up.
+func (n *neighbor) established(e session.Established) {
+	n.awaitDelivery()
+	n.decoder = message.NewDecoder(e.Negotiated, n.internal, n.interner)
+	n.encoder = message.NewEncoder(e.Negotiated)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	peer := rib.Peer{External: !n.internal, RouterID: e.Open.RouterID, Address: n.key}
+	if n.source == rib.Local {
+		n.source = n.rib.AddSource(peer)
+		for len(n.sources) <= int(n.source) {
+			n.sources = append(n.sources, nil)
+		}
+		n.sources[n.source] = n
+	} else {
+		n.rib.SetPeer(n.source, peer) // which has stale paths
+	}
+	n.up, n.keep, n.lost, n.ended = true, true, false, make(chan struct{})
+	n.exporter = &exporter{
+		Neighbor: n.conf, own: n.opt, internal: n.internal, self: e.Local.Addr().WithZone(""), extended: e.ExtendedNextHop, routerID: e.Open.RouterID,
+	}
+	n.endOfRIB = 0
+	if e.EndOfRIB {
+		n.endOfRIB = e.Families
+	}
+	n.stale.established(n)
+	for f := range e.Families.All() {
+		c := n.rib.NewConsumer(f, n.session.Wake)
+		n.consumers[f], n.initial[f] = c, c.Barrier()
+		if n.opt.Report&ReportAdjIn != 0 && !n.internal && !f.VPN() {
+			n.readers[f] = n.rib.NewReader(f, n.source, n.reader.wake)
+		}
+	}
+	n.reader.up(n)
+}
+
+// awaitDelivery waits until the end of the previous session has been delivered to the reader of
+// events, so that its withdrawals are not mixed with the routes of the next session.
+func (n *neighbor) awaitDelivery() {
+	n.mu.Lock()
+	ending := n.ending[n.conf.Name]
+	n.mu.Unlock()
+	if ending == nil {
+		return
+	}
+	select {
+	case <-ending:
+	case <-n.stopping:
+	case <-n.done:
+	}
+}
+
+// receive applies an UPDATE.
+func (n *neighbor) receive(body []byte) error {
+	u := &n.update
+	if err := n.decoder.Update(body, u); err != nil {
+		return err
+	}
+	for _, f := range u.Faults {
+		n.log.Debug("malformed bgp update", "neighbor", n.conf.Name, "fault", f)
+	}
+	count := len(u.Withdrawn)
+	for _, a := range u.Announced {
+		count += len(a.NLRI)
+	}
+	urgent := n.credit.take(count, time.Now())
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, k := range u.Withdrawn {
+		n.rib.Withdraw(k, n.source, urgent)
+	}
+	for _, a := range u.Announced {
+		id := n.rib.Hold(a.Attributes)
+		c := n.importer.classify(a.NLRI[0].Key.Family(), a.Attributes)
+		for _, r := range a.NLRI {
+			n.rib.Announce(r.Key, rib.Path{
+				Received: id, Accepted: n.importer.accept(n.Speaker, c, r.Key, id), Label: r.Label, Source: n.source,
+			}, urgent)
+		}
+		n.rib.Release(id)
+	}
+	if u.EndOfRIB != 0 {
+		n.stale.marker(n, u.EndOfRIB)
+		n.reader.endOfRIB(n, u.EndOfRIB)
+	}
+	n.checkPrefixes()
+	return nil
+}
+
+// checkPrefixes warns if there are more routes than WarnPrefixes. Callers hold mu.
+func (n *neighbor) checkPrefixes() {
+	limit := n.conf.Import.WarnPrefixes
+	beyond := limit > 0 && n.accepted() > limit
+	if beyond && !n.warned {
+		n.log.Warn("more prefixes than warn_prefixes", "neighbor", n.conf.Name, "warn_prefixes", limit)
+	}
+	n.warned = beyond
+}
+
+// accepted returns the number of accepted unicast routes. Callers hold mu.
+func (n *neighbor) accepted() int {
+	if n.source == rib.Local {
+		return 0
+	}
+	_, v4 := n.rib.Received(IPv4Unicast, n.source)
+	_, v6 := n.rib.Received(IPv6Unicast, n.source)
+	return v4 + v6
+}
+
+// refresh sends all routes of a family again (RFC 2918).
+func (n *neighbor) refresh(r message.Refresh) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if c := n.consumers[r.Family]; c != nil && r.Kind == message.RefreshRequest {
+		c.MarkAll()
+	}
+	return nil
+}
+
+// terminated is called when the session has ended. It withdraws the neighbor's routes, or retains
+// them.
+func (n *neighbor) terminated(r session.Reason) {
+	n.mu.Lock()
+	n.up = false
+	for f, c := range n.consumers {
+		if c != nil {
+			c.Close()
+			n.consumers[f] = nil
+		}
+	}
+	if !r.Local && !n.internal && len(n.conf.Locators) > 0 {
+		n.blackhole(true, n.conf.Locators)
+	}
+	retain := n.keep && n.conf.Retain > 0
+	n.mu.Unlock()
+	if retain {
+		n.stale.begin(n)
+	} else {
+		n.purge(n.source)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.lost {
+		n.blackhole(false, n.conf.Locators)
+	}
+	n.reader.down(n, r.Text)
+	close(n.ended)
+}
+
+// purge removes all paths of a source.
+func (s *Speaker) purge(from rib.Source) {
+	s.inSlices(func(f Family) bool { return s.rib.Purge(f, from, slice) })
+}
+
+// inSlices calls step for each family until it reports that it is done. It holds mu during each
+// call, so that urgent work can be done in between.
+func (s *Speaker) inSlices(step func(Family) (done bool)) {
+	for f := IPv4Unicast; f < families; f++ {
+		for done := false; !done; {
+			select {
+			case <-s.done:
+				return
+			default:
+			}
+			s.mu.Lock()
+			done = step(f)
+			s.mu.Unlock()
+		}
+	}
+}
+
+// freeSource frees the neighbor's source if there is no path left. Callers hold mu.
+func (n *neighbor) freeSource() {
+	if n.up || n.source == rib.Local {
+		return
+	}
+	for f := IPv4Unicast; f < families; f++ {
+		if all, _ := n.rib.Received(f, n.source); all > 0 || n.readers[f] != nil {
+			return
+		}
+	}
+	n.rib.RemoveSource(n.source)
+	n.sources[n.source] = nil
+	n.source = rib.Local
+}
+
+// stop ends the session for ever.
+func (n *neighbor) stop(m message.Notification, reason string) {
+	n.mu.Lock()
+	n.keep = false
+	n.mu.Unlock()
+	close(n.stopping)
+	n.session.Stop(m, reason)
+	n.stale.drop(n)
+}
+
+// release makes the session end without retaining routes, and returns a function that waits until
+// its routes are withdrawn. end starts the end of the session.
+func (n *neighbor) release(end func()) {
+	n.mu.Lock()
+	n.keep = false
+	up, ended := n.up, n.ended
+	n.mu.Unlock()
+	end()
+	if up {
+		select {
+		case <-ended:
+		case <-n.done:
+		}
+	}
+	n.stale.drop(n)
+}
+
+// monitor starts BFD with the neighbor if it is configured.
+func (n *neighbor) monitor() error {
+	local := n.conf.LocalAddress
+	if local.IsValid() {
+		local = local.WithZone(n.conf.Interface)
+	}
+	return n.bfd.Add(bfd.Neighbor{Name: n.conf.Name, Local: local, Remote: n.key, Config: n.conf.BFD})
+}
+
+// credit tells single changes, which are urgent, from the transfer of a table: a source of routes
+// may have so many urgent changes at once, and a rate of further ones.
+type credit struct {
+	spent float64
+	last  time.Time
+}
+
+const (
+	urgentBurst = 500
+	urgentRate  = 2000 // per second
+)
+
+// take reports whether n changes are urgent.
+func (c *credit) take(n int, now time.Time) bool {
+	c.spent = max(0, c.spent-now.Sub(c.last).Seconds()*urgentRate)
+	c.last = now
+	if c.spent+float64(n) > urgentBurst {
+		return false
+	}
+	c.spent += float64(n)
+	return true
+}
+
+// batch is what is sent to a neighbor at once.
+type batch struct {
+	withdrawn [families][]message.Key
+	groups    []group
+	byKey     map[groupKey]int32
+	routes    []groupedRoute
+	endOfRIB  message.FamilySet
+	nlri      []message.NLRI
+}
+
+type groupKey struct {
+	id     rib.ID
+	source rib.Source
+}
+
+// group is routes of one family with the same attributes.
+type group struct {
+	groupKey
+	family      Family
+	attributes  *message.Attributes
+	from        origin
+	first, last int32 // in routes
+}
+
+type groupedRoute struct {
+	message.NLRI
+	next int32 // of the same group; -1: none
+}
+
+// batchSize is the number of destinations that are taken at once.
+const batchSize = 512
+
+// fill appends messages to send; see session.Handler.
+func (n *neighbor) fill(buf []byte) []byte {
+	start := len(buf)
+	for len(buf) == start {
+		more := n.pull()
+		buf = n.encode(buf)
+		if !more {
+			break
+		}
+	}
+	return buf
+}
+
+// pull takes changed destinations, and reports whether there are more.
+func (n *neighbor) pull() (more bool) {
+	b := &n.batch
+	for f := range b.withdrawn {
+		b.withdrawn[f] = b.withdrawn[f][:0]
+	}
+	clear(b.groups)
+	b.groups, b.routes, b.endOfRIB = b.groups[:0], b.routes[:0], 0
+	if b.byKey == nil {
+		b.byKey = map[groupKey]int32{}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.up {
+		return false
+	}
+	left := batchSize
+	for _, c := range n.consumers {
+		if c != nil && c.Urgent() {
+			clear(b.byKey)
+			left -= c.PullUrgent(left, n.take)
+		}
+	}
+	for f, c := range n.consumers {
+		if c == nil {
+			continue
+		}
+		clear(b.byKey)
+		left -= c.Pull(left, n.take)
+		if n.endOfRIB.Has(Family(f)) && c.Passed(n.initial[f]) {
+			n.endOfRIB &^= message.Families(Family(f))
+			b.endOfRIB |= message.Families(Family(f))
+		}
+		more = more || c.Pending() > 0
+	}
+	return more
+}
+
+// take adds a destination to the batch, and reports whether the neighbor has a route to it then.
+func (n *neighbor) take(item rib.Item) bool {
+	b := &n.batch
+	if p := item.Path; p.Received != 0 && p.Source != n.source {
+		a, from := n.rib.Attributes(p.Accepted), n.originOf(p.Source)
+		if n.exporter.admits(item.Key, a, from) {
+			b.add(item, a, from)
+			return true
+		}
+	}
+	if item.Held {
+		f := item.Key.Family()
+		b.withdrawn[f] = append(b.withdrawn[f], item.Key)
+	}
+	return false
+}
+
+// originOf describes a source. Callers hold mu.
+func (s *Speaker) originOf(source rib.Source) origin {
+	o := origin{source: source, peer: s.rib.Peer(source)}
+	if from := s.sources[source]; from != nil {
+		o.client = from.conf.ReflectorClient
+	}
+	return o
+}
+
+func (b *batch) add(item rib.Item, a *message.Attributes, from origin) {
+	key := groupKey{item.Path.Accepted, item.Path.Source}
+	at := int32(len(b.routes))
+	b.routes = append(b.routes, groupedRoute{message.NLRI{Key: item.Key, Label: item.Path.Label}, -1})
+	i := int32(len(b.groups)) - 1
+	if i < 0 || b.groups[i].groupKey != key || b.groups[i].family != item.Key.Family() {
+		var known bool
+		if i, known = b.byKey[key]; !known {
+			i = int32(len(b.groups))
+			b.byKey[key] = i
+			b.groups = append(b.groups, group{groupKey: key, family: item.Key.Family(), attributes: a, from: from, first: at, last: at})
+			return
+		}
+	}
+	g := &b.groups[i]
+	b.routes[g.last].next, g.last = at, at
+}
+
+// encode appends the messages of the batch: withdrawals first.
+func (n *neighbor) encode(buf []byte) []byte {
+	b := &n.batch
+	for _, keys := range b.withdrawn {
+		buf = n.withdraw(buf, keys)
+	}
+	for i := range b.groups {
+		buf = n.announce(buf, &b.groups[i])
+	}
+	for f := range b.endOfRIB.All() {
+		buf = message.AppendEndOfRIB(buf, f)
+	}
+	return buf
+}
+
+func (n *neighbor) withdraw(buf []byte, keys []message.Key) []byte {
+	for len(keys) > 0 {
+		var sent int
+		buf, sent = n.encoder.Withdraw(buf, keys)
+		keys = keys[sent:]
+	}
+	return buf
+}
+
+func (n *neighbor) announce(buf []byte, g *group) []byte {
+	b := &n.batch
+	b.nlri = b.nlri[:0]
+	for i := g.first; i >= 0; i = b.routes[i].next {
+		b.nlri = append(b.nlri, b.routes[i].NLRI)
+	}
+	err := errors.New("our address cannot be the next hop")
+	left := b.nlri
+	n.mu.Lock()
+	x := n.exporter
+	n.mu.Unlock()
+	if f, ok := x.fields(g.family, g.attributes, g.from); ok {
+		a := n.interner.Intern(f)
+		for err = nil; len(left) > 0 && err == nil; {
+			var sent int
+			buf, sent, err = n.encoder.Announce(buf, a, left)
+			left = left[sent:]
+		}
+	}
+	if err == nil {
+		return buf
+	}
+	n.log.Warn("route not advertised", "neighbor", x.Name, "err", err, "routes", len(left))
+	keys := make([]message.Key, len(left))
+	for i, r := range left {
+		keys[i] = r.Key
+	}
+	return n.withdraw(buf, keys)
+}
+
+// AddNeighbor adds a neighbor and starts its session. It returns before the session is up.
+func (s *Speaker) addNeighbor(conf Neighbor) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if err := conf.check(s.opt.ASN); err != nil {
+		return err
+	}
+	if conf.Retain > 0 && s.opt.Report&ReportAdjIn != 0 {
+		return errors.New("routes cannot be retained with ReportAdjIn")
+	}
+	conf.Families = slices.Clone(conf.Families)
+	conf.Locators = slices.Clone(conf.Locators)
+	conf.Import, conf.Export = conf.Import.clone(), conf.Export.clone()
+	key := conf.Address.WithZone(conf.Interface)
+	s.mu.Lock()
+	_, taken := s.neighbors[conf.Name]
+	for _, other := range s.neighbors {
+		if other.key == key {
+			s.mu.Unlock()
+			return fmt.Errorf("address %s is that of neighbor %q", conf.Address, other.conf.Name)
+		}
+	}
+	if taken {
+		s.mu.Unlock()
+		return errors.New("name is in use")
+	}
+	n, err := newNeighbor(s, conf)
+	if err == nil {
+		s.neighbors[conf.Name] = n
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err = n.monitor(); err == nil {
+		err = n.session.Start()
+	}
+	if err != nil {
+		s.bfd.Remove(conf.Name)
+		s.mu.Lock()
+		delete(s.neighbors, conf.Name)
+		s.mu.Unlock()
+	}
+	return err
+}

@@ -1,0 +1,315 @@
+package bgp
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/tabane/tabane/internal/bgp/message"
+	"github.com/tabane/tabane/internal/bgp/rib"
+)
+
+// maxBatch is the maximum length of a batch, which keeps a reader responsive, and is formed with the
+// speaker's mu held.
+const maxBatch = 2048
+
+// reader forms the events. Events of routes are formed from the current state when the reader of
+// events is ready for them, so there is no queue of them. Callers hold the speaker's mu, except for
+// wake.
+type reader struct {
+	*Speaker
+	best    [families]*rib.Consumer
+	adjIn   []*neighbor // with consumers in neighbor.readers
+	notices []notice
+	signal  chan struct{}
+	// shared holds the attributes of recent events, which share their slices.
+	shared map[*message.Attributes]Attributes
+}
+
+// notice is an event of a session, which follows the events of the routes that changed before.
+type notice struct {
+	event     Event
+	neighbor  *neighbor
+	barriers  []passing
+	delivered func()
+}
+
+// passing is a point that a consumer must have passed.
+type passing struct {
+	*rib.Consumer
+	at rib.Barrier
+}
+
+func newReader(s *Speaker) reader {
+	r := reader{Speaker: s, signal: make(chan struct{}, 1), shared: map[*message.Attributes]Attributes{}}
+	for f := IPv4Unicast; f < families; f++ {
+		if s.opt.Report&ReportVPN != 0 && f.VPN() || s.opt.Report&ReportUnicast != 0 && !f.VPN() {
+			r.best[f] = s.rib.NewConsumer(f, r.wake)
+		}
+	}
+	return r
+}
+
+func (r *reader) wake() {
+	select {
+	case r.signal <- struct{}{}:
+	default:
+	}
+}
+
+// up reports that a session is up, before any of its routes.
+func (r *reader) up(n *neighbor) {
+	if n.readers != [families]*rib.Consumer{} {
+		r.adjIn = append(r.adjIn, n)
+	}
+	r.notices = append(r.notices, notice{event: Session{Neighbor: n.conf.Name, Up: true}, neighbor: n})
+	r.wake()
+}
+
+// barriers returns the current point of each consumer.
+func (r *reader) barriers(n *neighbor) []passing {
+	var all []passing
+	for _, list := range [][families]*rib.Consumer{r.best, n.readers} {
+		for _, c := range list {
+			if c != nil {
+				all = append(all, passing{c, c.Barrier()})
+			}
+		}
+	}
+	return all
+}
+
+// endOfRIB reports an End-of-RIB, after the routes before it.
+func (r *reader) endOfRIB(n *neighbor, f Family) {
+	r.notices = append(r.notices, notice{event: EndOfRIB{Neighbor: n.conf.Name, Family: f}, neighbor: n, barriers: r.barriers(n)})
+	r.wake()
+}
+
+// down reports the end of a session, after the withdrawals of its routes.
+func (r *reader) down(n *neighbor, reason string) {
+	name, delivered := n.conf.Name, make(chan struct{})
+	r.ending[name] = delivered
+	r.notices = append(r.notices, notice{
+		event: Session{Neighbor: name, Reason: reason}, neighbor: n, barriers: r.barriers(n),
+		delivered: func() {
+			for f, c := range n.readers {
+				if c != nil {
+					c.Close()
+					n.readers[f] = nil
+				}
+			}
+			r.adjIn = slices.DeleteFunc(r.adjIn, func(other *neighbor) bool { return other == n })
+			n.freeSource()
+			if r.ending[name] == delivered {
+				delete(r.ending, name)
+			}
+			close(delivered)
+		},
+	})
+	r.wake()
+}
+
+// due appends the notices whose time has come. Those of one session stay in order.
+func (r *reader) due(events []Event) []Event {
+	waiting := r.notices[:0]
+	for _, n := range r.notices {
+		blocked := slices.ContainsFunc(n.barriers, func(p passing) bool { return !p.Passed(p.at) }) ||
+			slices.ContainsFunc(waiting, func(other notice) bool { return other.neighbor == n.neighbor })
+		if blocked {
+			waiting = append(waiting, n)
+			continue
+		}
+		events = append(events, n.event)
+		if n.delivered != nil {
+			n.delivered()
+		}
+	}
+	clear(r.notices[len(waiting):])
+	r.notices = waiting
+	return events
+}
+
+// collect returns the next events, at most about maxBatch; none if there are none.
+func (r *reader) collect() []Event {
+	events := r.due(nil)
+	left := maxBatch
+	pull := func(c *rib.Consumer, urgent bool, take func(rib.Item) bool) {
+		switch {
+		case c == nil:
+		case !urgent:
+			left -= c.Pull(left, take)
+		case c.Urgent():
+			left -= c.PullUrgent(left, take)
+		}
+	}
+	for _, urgent := range []bool{true, false} {
+		for _, n := range r.adjIn {
+			for _, c := range n.readers {
+				pull(c, urgent, func(item rib.Item) bool { return r.update(&events, n, item) })
+			}
+		}
+		for f, c := range r.best {
+			if Family(f).VPN() {
+				pull(c, urgent, func(item rib.Item) bool { return r.vpn(&events, item) })
+			} else {
+				pull(c, urgent, func(item rib.Item) bool { return r.unicast(&events, item) })
+			}
+		}
+	}
+	if len(events) == 0 {
+		events = r.due(nil)
+	}
+	return events
+}
+
+// update appends the event of a route of the Adj-RIB-In.
+func (r *reader) update(events *[]Event, n *neighbor, item rib.Item) bool {
+	u := Update{Neighbor: n.conf.Name, Prefix: item.Key.Prefix()}
+	switch p := item.Path; {
+	case p.Received == 0 && !item.Held:
+		return false
+	case p.Received == 0:
+		u.Withdrawn = true
+	case p.Accepted == 0:
+		a := r.rib.Attributes(p.Received)
+		_, u.Rejected = n.importer.evaluate(n.importer.classify(item.Key.Family(), a), item.Key)
+	default:
+		a := r.rib.Attributes(p.Accepted)
+		u.NextHop, u.Attributes = n.nextHop(a), r.attributes(a)
+	}
+	*events = append(*events, u)
+	return !u.Withdrawn && u.Rejected == nil
+}
+
+// unicast appends the event of a best path.
+func (r *reader) unicast(events *[]Event, item rib.Item) bool {
+	if item.Path.Received == 0 && !item.Held {
+		return false
+	}
+	u := r.unicastPath(item.Key, item.Path)
+	*events = append(*events, u)
+	return !u.Withdrawn
+}
+
+// vpn appends the event of a best path.
+func (r *reader) vpn(events *[]Event, item rib.Item) bool {
+	if item.Path.Received == 0 && !item.Held {
+		return false
+	}
+	v := r.vpnPath(item.Key, item.Path)
+	*events = append(*events, v)
+	return !v.Withdrawn
+}
+
+// unicastPath is the event of a best path; it is withdrawn if there is none.
+func (r *reader) unicastPath(k message.Key, p rib.Path) UnicastPath {
+	u := UnicastPath{Prefix: k.Prefix(), Withdrawn: p.Received == 0}
+	if u.Withdrawn {
+		return u
+	}
+	a := r.rib.Attributes(p.Accepted)
+	u.Attributes = r.attributes(a)
+	if n := r.sources[p.Source]; n != nil {
+		u.Neighbor, u.NextHop = n.conf.Name, n.nextHop(a)
+	} else if u.Local, u.NextHop = true, a.NextHop(); !u.NextHop.IsValid() {
+		u.NextHop = netip.IPv6Unspecified()
+		if k.Family().Is4() {
+			u.NextHop = netip.IPv4Unspecified()
+		}
+	}
+	return u
+}
+
+// vpnPath is the event of a best path; it is withdrawn if there is none.
+func (r *reader) vpnPath(k message.Key, p rib.Path) VPNPath {
+	v := VPNPath{RD: k.RD(), Prefix: k.Prefix(), Withdrawn: p.Received == 0}
+	if v.Withdrawn {
+		return v
+	}
+	a := r.rib.Attributes(p.Accepted)
+	v.Attributes, v.RTs, v.NextHop = r.attributes(a), a.Targets(), a.NextHop()
+	if n := r.sources[p.Source]; n != nil {
+		v.Neighbor = n.conf.Name
+	} else {
+		v.Local = true
+	}
+	if len(v.RTs) == 0 {
+		v.Rejected = message.Reject(RejectNoTarget, "no route target")
+		return v
+	}
+	service := a.Service()
+	v.SID, v.Rejected = service.SID(p.Label)
+	v.Structure, v.Behavior = service.Structure, service.Behavior
+	return v
+}
+
+// nextHop returns the next hop of a route of the neighbor, with the zone of a link-local one.
+func (n *neighbor) nextHop(a *message.Attributes) netip.Addr {
+	hop := a.NextHop()
+	if hop.Is6() && hop.IsLinkLocalUnicast() {
+		return hop.WithZone(n.conf.Interface)
+	}
+	return hop
+}
+
+// maxShared bounds reader.shared.
+const maxShared = 4096
+
+// attributes converts attributes for events.
+func (r *reader) attributes(a *message.Attributes) Attributes {
+	if known, ok := r.shared[a]; ok {
+		return known
+	}
+	out := Attributes{ASPath: a.ASPath().Flat(), Communities: a.Communities().Slice()}
+	out.LocalPref, _ = a.LocalPref()
+	out.MED, out.HasMED = a.MED()
+	if len(r.shared) >= maxShared {
+		clear(r.shared)
+	}
+	r.shared[a] = out
+	return out
+}
+
+// deliver passes events to the reader until Stop.
+func (s *Speaker) deliver() {
+	for {
+		s.mu.Lock()
+		events := s.reader.collect()
+		s.mu.Unlock()
+		if len(events) == 0 {
+			select {
+			case <-s.reader.signal:
+				continue
+			case <-s.done:
+				return
+			}
+		}
+		select {
+		case s.events <- events:
+		case <-s.done:
+			return
+		}
+	}
+}
+
+// BestVPN calls f for the current best path to each VPN destination.
+func (s *Speaker) BestVPN(f func(VPNPath)) error {
+	for family := IPv4Unicast; family < families; family++ {
+		if !family.VPN() {
+			continue
+		}
+		var part []VPNPath
+		for at := uint32(0); ; {
+			part = part[:0]
+			s.mu.Lock()
+			at = s.rib.Best(family, at, slice, func(k message.Key, p rib.Path) { part = append(part, s.reader.vpnPath(k, p)) })
+			s.mu.Unlock()
+			for _, p := range part {
+				f(p)
+			}
+			if at == 0 {
+				break
+			}
+		}
+	}
+	return nil
+}
