@@ -197,7 +197,6 @@ func TestBusyHandler(t *testing.T) {
 			}
 			w.write(keepalive)
 		}
-		b.update = nil
 		w.write(emptyUpdate(), emptyUpdate())
 		close(release)
 		synctest.Wait()

@@ -6,8 +6,10 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -123,4 +125,25 @@ func Enter(t *testing.T) string {
 		t.Fatalf("enter network namespace %q: %v", name, err)
 	}
 	return name
+}
+
+// Do calls f in a namespace; its error fails the test.
+func Do(t testing.TB, namespace string, f func() error) {
+	t.Helper()
+	if err := netns.Do(namespace, f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Start starts a program in a namespace. It and its children are killed when the test ends.
+func Start(t testing.TB, namespace string, cmd *exec.Cmd) {
+	t.Helper()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := netns.Start(namespace, cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		_ = cmd.Wait()
+	})
 }
