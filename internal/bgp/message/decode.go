@@ -282,7 +282,6 @@ func (d *Decoder) fault(kind uint8, action Action, detail string) {
 
 // attributes decodes the path attributes. ipv4 is whether the message has an NLRI field.
 func (d *Decoder) attributes(b []byte, ipv4 bool) error {
-	others := false // attributes other than MP_UNREACH_NLRI
 	for len(b) > 0 {
 		head := 3
 		if b[0]&flagExtended != 0 {
@@ -290,7 +289,6 @@ func (d *Decoder) attributes(b []byte, ipv4 bool) error {
 		}
 		if len(b) < head {
 			d.fault(0, TreatedAsWithdraw, "a path attribute is cut off")
-			others = true
 			break
 		}
 		size := int(b[2])
@@ -299,11 +297,9 @@ func (d *Decoder) attributes(b []byte, ipv4 bool) error {
 		}
 		if size > len(b)-head {
 			d.fault(b[1], TreatedAsWithdraw, "longer than the path attributes")
-			others = true
 			break
 		}
 		a := attribute{b[1], b[0], b[head : head+size]}
-		others = others || a.kind != attrUnreach
 		if err := d.attribute(a, b[:head+size]); err != nil {
 			return err
 		}
@@ -317,7 +313,7 @@ func (d *Decoder) attributes(b []byte, ipv4 bool) error {
 		d.complete(ipv4)
 	}
 	// There may be destinations that were not found (RFC 7606 section 5.2).
-	if d.withdraw && others && !reachable {
+	if d.withdraw && !reachable {
 		return refuse(CodeUpdate, SubcodeAttributeList, nil, "UPDATE without routes: %s", d.update.Faults[len(d.update.Faults)-1])
 	}
 	return nil

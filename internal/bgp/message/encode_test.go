@@ -22,11 +22,7 @@ func TestPacking(t *testing.T) {
 				fields.NextHop = addr("192.0.2.1")
 			}
 			a, e := NewInterner().Intern(fields), NewEncoder(n)
-			nlri, keys := make([]NLRI, 20000), make([]Key, 20000)
-			for i := range nlri {
-				keys[i] = randomKey(r, f)
-				nlri[i].Key = keys[i]
-			}
+			keys := make([]Key, 20000)
 			check := func(what string, b []byte, sent int) {
 				if len(b) > n.MaxLen() || len(b)+keys[sent].wireLen() <= n.MaxLen() {
 					t.Errorf("%s: %s of %d bytes with %d routes", f, what, len(b), sent)
@@ -35,14 +31,37 @@ func TestPacking(t *testing.T) {
 					t.Errorf("%s: %s: %v", f, what, err)
 				}
 			}
-			b, sent, err := e.Announce(nil, a, nlri)
-			if err != nil {
-				t.Fatal(err)
+			// Messages end at different distances from their limit.
+			for range 4 {
+				nlri := make([]NLRI, len(keys))
+				for i := range keys {
+					keys[i] = randomKey(r, f)
+					nlri[i].Key = keys[i]
+				}
+				b, sent, err := e.Announce(nil, a, nlri)
+				if err != nil {
+					t.Fatal(err)
+				}
+				check("UPDATE", b, sent)
+				b, sent = e.Withdraw(nil, keys)
+				check("withdrawal", b, sent)
 			}
-			check("UPDATE", b, sent)
-			b, sent = e.Withdraw(nil, keys)
-			check("withdrawal", b, sent)
 		}
+	}
+}
+
+// TestLabels: RFC 8277 sections 2.2 and 2.4.
+func TestLabels(t *testing.T) {
+	k := KeyOfVPN(rd(t, "1:2"), prefix("2a00::/16"))
+	e := NewEncoder(everything)
+	announced, _, err := e.Announce(nil, NewInterner().Intern(fullFields(t)), []NLRI{{k, 0xabcde}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	withdrawn, _ := e.Withdraw(nil, []Key{k})
+	const rest = "\x00\x00\x00\x01\x00\x00\x00\x02\x2a\x00"
+	if !strings.Contains(string(announced), "\x68\xab\xcd\xe1"+rest) || !strings.HasSuffix(string(withdrawn), "\x68\x80\x00\x00"+rest) {
+		t.Errorf("announced in\n%x\nwithdrawn in\n%x", announced, withdrawn)
 	}
 }
 
@@ -149,6 +168,9 @@ func TestASPath(t *testing.T) {
 		if malformed := malformedPath([]byte(p), 4); malformed != "" {
 			t.Errorf("%.40s: %s", p, malformed)
 		}
+	}
+	if p := MakeASPath(many[:255]...).Prepend(1, 2); p[1] != 2 {
+		t.Errorf("prepended to a full segment, which became one of %d", p[1])
 	}
 	p := MakeASPath(1) + set
 	if !p.Contains(1) || !p.Contains(9) || p.Contains(2) || !p.HasSet() || MakeASPath(1).HasSet() || !slices.Equal(p.Flat(), []uint32{1, 8, 9}) {

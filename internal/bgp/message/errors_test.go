@@ -198,6 +198,10 @@ func TestMalformedUpdate(t *testing.T) {
 		{"error without routes", body(nil, nil, raw(0x40, attrOrigin, 9)), SubcodeAttributeList, ""},
 		{"error beside withdrawn routes", body(rawV4, nil, raw(0x40, attrOrigin, 9)), SubcodeAttributeList, ""},
 		{"next hop error without routes", body(nil, nil, raw(0x40, attrNextHop)), SubcodeAttributeList, ""},
+		{"empty MP_UNREACH_NLRI beside attributes", body(nil, nil, raw(0x80, attrUnreach, 0, 2, 1), rawOrigin), 0, ""},
+		{"empty MP_UNREACH_NLRI beside withdrawn routes", body(rawV4, nil, raw(0x80, attrUnreach, 0, 2, 1)), 0, "-10.0.0.0/8"},
+		{"empty MP_UNREACH_NLRI beside routes", body(nil, nil, raw(0x80, attrUnreach, 0, 2, 1), rawReach, good), 0, "+2a00::/16"},
+		{"empty MP_UNREACH_NLRI beside routes without attributes", body(nil, nil, raw(0x80, attrUnreach, 0, 2, 1), rawReach), 0, "-2a00::/16"},
 		{"discarded without routes", body(rawV4, nil, raw(0x40, attrAtomicAggregate, 9)), 0, "-10.0.0.0/8"},
 		{"attributes without routes", body(nil, nil, good), 0, ""},
 		{"cut off before any route", body(nil, nil, []byte{0x80}), SubcodeAttributeList, ""},
@@ -246,7 +250,36 @@ func TestMalformedUpdate(t *testing.T) {
 			if u.EndOfRIB != 0 {
 				t.Errorf("End-of-RIB of %s", u.EndOfRIB)
 			}
+			if strings.Contains(tt.name, "unknown") && (len(u.Faults) != 1 || u.Faults[0].Action != Ignored) {
+				t.Errorf("faults %v", u.Faults)
+			}
 		})
+	}
+}
+
+// TestCanonicalAttributes: the order of attributes and superfluous flags make no difference, the
+// Partial flag of optional transitive attributes does.
+func TestCanonicalAttributes(t *testing.T) {
+	in := NewInterner()
+	decode := func(attrs ...[]byte) *Attributes {
+		t.Helper()
+		var u Update
+		if err := NewDecoder(everything, true, in).Update(body(nil, nil, attrs...), &u); err != nil || len(u.Announced) != 1 {
+			t.Fatalf("%+v, %v", u, err)
+		}
+		return u.Announced[0].Attributes
+	}
+	communities, partial := raw(0xc0, attrCommunities, 1, 2, 3, 4), raw(0xe0, attrCommunities, 1, 2, 3, 4)
+	a := decode(rawReach, rawOrigin, rawPath, communities, raw(0xc0, 99, 1))
+	if decode(raw(0xe0, 99, 1), communities, rawPath, raw(0x60, attrOrigin, 0), rawReach) != a {
+		t.Error("the order makes a difference")
+	}
+	if f := a.Fields(); f.UnknownTransitive != "\xe0\x63\x01\x01" {
+		t.Errorf("unknown attributes %x, want with the Partial flag", f.UnknownTransitive)
+	}
+	p := decode(rawReach, rawOrigin, rawPath, partial, raw(0xc0, 99, 1))
+	if p == a || in.Intern(p.Fields()) != p || in.Intern(a.Fields()) != a {
+		t.Error("the Partial flag is lost")
 	}
 }
 
@@ -312,6 +345,7 @@ func TestTwoOctetNeighbor(t *testing.T) {
 		{"AS_TRANS replaced", slices.Concat(path(slices.Concat([]byte{2, 2, 0xfd, 0xe9}, trans)...), path4(2, 1, 0xfa, 0x56, 0xea, 0)), "65001 4200000000", 0, false},
 		{"AS4_PATH longer", slices.Concat(path(slices.Concat([]byte{2, 1}, trans)...), path4(2, 2, 0, 0, 0, 1, 0, 0, 0, 2)), "23456", 0, false},
 		{"set kept", slices.Concat(path(1, 2, 0, 1, 0, 2, 2, 1, 0, 3), path4(2, 1, 0, 1, 0, 3)), "{1,2} 65539", 0, false},
+		{"set counts as one", slices.Concat(path(1, 2, 0, 1, 0, 2, 2, 2, 0, 3, 0, 4), path4(2, 1, 0, 1, 0, 3)), "{1,2} 3 65539", 0, false},
 		{"AS4_PATH malformed", slices.Concat(path(2, 1, 0, 1), path4(2, 2, 0, 0, 0, 1)), "1", 0, true},
 		{"aggregator replaced", slices.Concat(path(2, 1, 0, 1), raw(0xc0, attrAggregator, append(trans, 10, 0, 0, 1)...),
 			raw(0xc0, attrAS4Aggregator, 0xfa, 0x56, 0xea, 0, 10, 0, 0, 1)), "1", 4200000000, false},
@@ -443,6 +477,7 @@ func TestNewService(t *testing.T) {
 		{"fcbb:1:1:a::", st, ImplicitNull, prefixSID(goodService)},
 		{"fcbb:1:1:a::", moved, 0xa0, prefixSID(l3(sidInfo("fcbb:1:1::", 18, transposed)))},
 		{"fcbb:1:1:a::", srv6.Structure{}, ImplicitNull, prefixSID(l3(sidInfo("fcbb:1:1:a::", 18, sidStructure(0, 0, 0, 0, 0, 0))))},
+		{"fcbb:1:1:a::", srv6.Structure{Block: 32, Node: 16, Function: 16, TransposeOffset: 48}, ImplicitNull, prefixSID(goodService)},
 	} {
 		s, label, err := NewService(addr(tt.sid), tt.st, 18)
 		if err != nil || label != tt.label || s.PrefixSID() != string(tt.attr[4:]) {

@@ -127,6 +127,7 @@ func TestParseOpen(t *testing.T) {
 		{"router ID 0", []byte{4, 0xfd, 0xe8, 0, 90, 0, 0, 0, 0, 0}, CodeOpen, SubcodeBadIdentifier},
 		{"AS 0", []byte{4, 0, 0, 0, 90, 10, 0, 0, 1, 0}, CodeOpen, SubcodeBadPeerAS},
 		{"AS 0 of four octets", openBody(8, 2, 6, 65, 4, 0, 0, 0, 0), CodeOpen, SubcodeBadPeerAS},
+		{"extended parameters of length 0", openBody(0, 255, 0, 0), CodeOpen, 0},
 		{"parameters too short", openBody(9, 2, 6, 1, 4, 0, 2, 0, 1), CodeOpen, 0},
 		{"parameter cut off", openBody(1, 2), CodeOpen, 0},
 		{"parameter too long", openBody(3, 2, 6, 1), CodeOpen, 0},
