@@ -133,7 +133,7 @@ func TestReloadOfAnASBR(t *testing.T) {
 	// What is invalid, or needs a restart, changes nothing.
 	undo := l.edit("asbr2", "asbr", func(s section) { s["prefixes"], s["asn"] = []string{"2001:db8:1::1/64"}, 0 })
 	l.refused("asbr2", "asbr", "asbr.asn: must be")
-	l.refused("asbr2", "asbr", "asbr.prefixes[0]: must be an IPv6 prefix")
+	l.refused("asbr2", "asbr", "asbr.prefixes[0]: must be an IP prefix")
 	undo()
 	undo = l.edit("asbr2", "asbr", func(s section) { s["router_id"], s["peers"] = "10.0.0.99", []any{} })
 	l.refused("asbr2", "asbr", "asbr.peers: must name")

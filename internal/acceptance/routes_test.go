@@ -53,7 +53,7 @@ func TestRouterReload(t *testing.T) {
 
 	// A file that is wrong, or that only a restart could follow, changes nothing.
 	l.reload("client-isp", denied, `"deny": ["2001:db8:c::1/64"], "name": "transit-a"`)
-	l.eventually("the wrong file is refused", 5*time.Second, logged(1, "must be an IPv6 prefix without host bits"))
+	l.eventually("the wrong file is refused", 5*time.Second, logged(1, "must be an IP prefix without host bits"))
 	l.reload("client-isp", `"deny": ["2001:db8:c::1/64"], "name": "transit-a"`, named)
 	l.eventually("Transit A's route returns", 5*time.Second, l.shows(true, client, "server", "route show table 101"))
 	l.reload("client-isp", `"router_id": "10.3.0.1"`, `"router_id": "10.3.0.9"`)

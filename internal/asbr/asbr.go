@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -63,7 +64,7 @@ func New(ctx context.Context, o Options) (*ASBR, error) {
 	if err := o.Config.Check().Err(); err != nil {
 		return nil, err
 	}
-	if err := daemon.CheckForwarding(); err != nil {
+	if err := o.Config.checkHost(); err != nil {
 		return nil, err
 	}
 	on, err := readNetworks()
@@ -93,6 +94,29 @@ func New(ctx context.Context, o Options) (*ASBR, error) {
 		a.peers = append(a.peers, p)
 	}
 	return a, nil
+}
+
+// checkHost returns an error with what to do if this host cannot forward packets of the peers.
+func (c *Config) checkHost() error {
+	if err := daemon.CheckForwarding(c.versions()...); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(c.Peers, func(p Peer) bool { return p.behavior() == EndDT4 }) {
+		if err := route.SupportsMark(); err != nil {
+			return err
+		}
+	}
+	for i := range c.Peers {
+		p := &c.Peers[i]
+		if p.family() != bgp.IPv4 {
+			continue
+		}
+		// An interface that does not exist yet has the default of the host.
+		if err := daemon.CheckReversePath(p.Interface); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // newPeer returns an egress peer whose session, link and routes are not known yet.
@@ -126,7 +150,7 @@ func (c *Config) reflectors() []bgp.Neighbor {
 	for i, r := range c.Reflectors {
 		neighbors[i] = bgp.Neighbor{
 			Name: "reflector " + r.Address.String(), Address: r.Address, LocalAddress: c.Address, ASN: c.ASN,
-			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: r.Password, NextHopSelf: true, BFD: r.BFD,
+			Families: c.families(), Password: r.Password, NextHopSelf: true, BFD: r.BFD,
 			// Our prefixes are reached directly, not by a detour through another ASBR. EPE Routes
 			// of other ASBRs are for servers.
 			Import: bgp.ImportPolicy{Reject: bgp.Within(bgp.RejectOwnPrefix, c.Prefixes...), RejectVPN: true},
@@ -134,6 +158,15 @@ func (c *Config) reflectors() []bgp.Neighbor {
 		}
 	}
 	return neighbors
+}
+
+// families are those of the sessions with the reflectors.
+func (c *Config) families() []bgp.Family {
+	var families []bgp.Family
+	for _, v := range c.versions() {
+		families = append(families, v.Unicast(), v.VPN())
+	}
+	return families
 }
 
 // egress are the sessions with the egress peers, with their policies while the ASBR is in service. The
@@ -147,7 +180,7 @@ func (c *Config) egress(on networks) []bgp.Neighbor {
 			panic("BUG: " + err.Error())
 		}
 		neighbors[i] = bgp.Neighbor{
-			Name: p.Name, Address: p.Address, ASN: p.ASN, Families: []bgp.Family{bgp.IPv6Unicast}, Password: p.Password,
+			Name: p.Name, Address: p.Address, ASN: p.ASN, Families: []bgp.Family{p.family().Unicast()}, Password: p.Password,
 			LocalPref: p.LocalPref, ExportLocalOnly: true, BFD: p.BFD, Locators: []netip.Prefix{host(sid)},
 			Import: c.importPolicy(p, on),
 			Export: bgp.ExportPolicy{Reject: c.alone(p)},
@@ -173,8 +206,6 @@ func (a *ASBR) Run(ctx context.Context) error {
 	}
 	return err
 }
-
-var anywhere = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 
 // locatorRoute is for servers; egress peers must not receive it.
 func (c *Config) locatorRoute() bgp.UnicastRoute {

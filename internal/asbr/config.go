@@ -26,9 +26,16 @@ const (
 	// EndDX6 decapsulates and sends the inner packet to the peer without a lookup (RFC 8986 section
 	// 4.4).
 	EndDX6 Behavior = "end.dx6"
+	// EndDX4 is EndDX6 for IPv4 packets (RFC 8986 section 4.5).
+	EndDX4 Behavior = "end.dx4"
+	// EndDT4 is EndDT6 for IPv4 packets (RFC 8986 section 4.7). It needs no VRF.
+	EndDT4 Behavior = "end.dt4"
 )
 
-// SIDFormat is how the SID is encoded in a VPNv6 route (RFC 9252 section 4).
+// codes are the codepoints of RFC 8986 section 10.2.
+var codes = map[Behavior]uint16{EndDX6: 16, EndDX4: 17, EndDT6: 18, EndDT4: 19}
+
+// SIDFormat is how the SID is encoded in a VPN route (RFC 9252 section 4).
 type SIDFormat string
 
 const (
@@ -46,14 +53,14 @@ type Config struct {
 	// RouterID is the BGP identifier, an IPv4 address that no other speaker of the AS has.
 	RouterID netip.Addr `yaml:"router_id"`
 	// Address is the source of the iBGP sessions and the next hop of every route sent to the
-	// reflectors.
+	// reflectors, IPv4 routes included (RFC 8950). It is IPv6, as are the SIDs.
 	Address netip.Addr `yaml:"address"`
 	// Locator is the prefix that the SIDs are taken from.
 	Locator Locator `yaml:"locator"`
-	// SIDFormat is how the SID is encoded in a VPNv6 route (RFC 9252 section 4): full or
-	// transposed. Default: full.
+	// SIDFormat is how the SID is encoded in a VPN route (RFC 9252 section 4): full or transposed.
+	// Default: full.
 	SIDFormat SIDFormat `yaml:"sid_format,omitempty"`
-	// Prefixes are advertised to every egress peer.
+	// Prefixes are advertised to every egress peer with routes of that IP version.
 	Prefixes []netip.Prefix `yaml:"prefixes"`
 	// Reflectors are the route reflectors that this ASBR is a client of.
 	Reflectors []Reflector `yaml:"reflectors"`
@@ -90,7 +97,9 @@ type Reflector struct {
 	BFD bfd.Config `yaml:"bfd,omitempty"`
 }
 
-// Peer is one egress peer: a neighboring AS that content can leave through.
+// Peer is one egress peer: a neighboring AS that content can leave through. One that IPv4 and IPv6
+// packets leave through is two peers, with a session and a SID each; they may have the same route
+// target.
 type Peer struct {
 	// Name identifies the peer in logs, status and metrics.
 	Name string `yaml:"name"`
@@ -98,6 +107,9 @@ type Peer struct {
 	ASN uint32 `yaml:"asn"`
 	// Address is the peer's address on the link; the session and the packets go there.
 	Address netip.Addr `yaml:"address"`
+	// Family is the IP version of the peer's routes: ipv4 or ipv6. IPv4 routes over an IPv6 session
+	// have IPv6 next hops (RFC 8950). Default: that of address. Example: ipv4
+	Family bgp.IP `yaml:"family,omitempty"`
 	// Interface is the link to the peer. The peer is lost when it goes down.
 	Interface string `yaml:"interface"`
 	// ID is the function part of the peer's SID, which therefore is the same after a restart.
@@ -112,8 +124,8 @@ type Peer struct {
 	RD vpn.ID `yaml:"rd,omitempty"`
 	// Behavior is what is done with a packet that arrives for the peer's SID: end.dt6 forwards it
 	// by the peer's own table, so that a destination that the peer did not advertise is refused;
-	// end.dx6 sends it to the peer without a lookup (RFC 8986 sections 4.4 and 4.6). Default:
-	// end.dt6.
+	// end.dx6 sends it to the peer without a lookup. For IPv4 routes they are end.dt4 and end.dx4
+	// (RFC 8986 sections 4.4 to 4.7). Default: end.dt6, with IPv4 routes end.dt4.
 	// Example: end.dx6
 	Behavior Behavior `yaml:"behavior,omitempty"`
 	// LocalPref is the LOCAL_PREF of all routes from the peer. Default: 100 (RFC 4271 section
@@ -142,10 +154,46 @@ const (
 	localTable = 255
 )
 
+// family is the IP version of the peer's routes.
+func (p *Peer) family() bgp.IP {
+	if p.Family != "" {
+		return p.Family
+	}
+	return bgp.IPOf(p.Address)
+}
+
+// behavior is that of the peer's SID.
+func (p *Peer) behavior() Behavior {
+	switch {
+	case p.Behavior != "":
+		return p.Behavior
+	case p.family() == bgp.IPv4:
+		return EndDT4
+	}
+	return EndDT6
+}
+
+// versions are the IP versions of the routes of all peers; IPv6 is always among them, which SIDs
+// need.
+func (c *Config) versions() []bgp.IP {
+	if slices.ContainsFunc(c.Peers, func(p Peer) bool { return p.family() == bgp.IPv4 }) {
+		return []bgp.IP{bgp.IPv6, bgp.IPv4}
+	}
+	return []bgp.IP{bgp.IPv6}
+}
+
+// of returns the prefixes of an IP version.
+func of(v bgp.IP, prefixes []netip.Prefix) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(prefixes), func(p netip.Prefix) bool { return bgp.IPOf(p.Addr()) != v })
+}
+
 // Check returns all faults of the configuration. It does not touch the system.
 func (c *Config) Check() fault.List {
 	faults := bgp.CheckIdentity(c.ASN, c.RouterID)
 	faults.Merge("", bgp.CheckAddress(c.Address))
+	if c.Address.Is4() {
+		faults.Add("address", "must be IPv6, by which servers reach the SIDs, got %v", c.Address)
+	}
 	if err := c.Locator.srv6().Check(); err != nil {
 		faults.Add("locator", "%v", err)
 	}
@@ -156,11 +204,9 @@ func (c *Config) Check() fault.List {
 		faults.Add("prefixes", "must name at least one prefix to advertise to the egress peers")
 	}
 	for i, p := range c.Prefixes {
-		switch {
-		case !p.IsValid() || !p.Addr().Is6() || p != p.Masked():
-			faults.Add(fmt.Sprintf("prefixes[%d]", i), "must be an IPv6 prefix without host bits, got %v", p)
-		case p.Overlaps(c.Locator.Prefix):
-			faults.Add(fmt.Sprintf("prefixes[%d]", i), "%v overlaps the locator %v: SIDs would be reachable from outside", p, c.Locator.Prefix)
+		at := fmt.Sprintf("prefixes[%d]", i)
+		if bgp.CheckPrefix(&faults, at, p) && p.Overlaps(c.Locator.Prefix) {
+			faults.Add(at, "%v overlaps the locator %v: SIDs would be reachable from outside", p, c.Locator.Prefix)
 		}
 	}
 	if len(c.Reflectors) == 0 {
@@ -185,8 +231,12 @@ func (c *Config) Check() fault.List {
 		seen.Check(&faults, at, "name", p.Name)
 		seen.Check(&faults, at, "address", p.Address)
 		seen.Check(&faults, at, "id", p.ID)
-		seen.Check(&faults, at, "table", p.Table)
-		seen.Check(&faults, at, "rt", p.RT)
+		// IPv4 and IPv6 have tables of their own.
+		seen.Check(&faults, at, "table", ofVersion[uint32]{p.Table, p.family()})
+		seen.Check(&faults, at, "rt", ofVersion[vpn.ID]{p.RT, p.family()})
+		if len(of(p.family(), c.Prefixes)) == 0 {
+			faults.Add("prefixes", "must name at least one %s prefix to advertise to peers[%d]", p.family(), i)
+		}
 		c.checkReturn(&faults, at, i)
 		if rd, err := p.distinguisher(c.RouterID); err != nil {
 			faults.Add(at+".rd", "%v", err)
@@ -205,8 +255,9 @@ func (c *Config) checkReturn(faults *fault.List, at string, peer int) {
 			return common.IsValid() && common.Bits() < p.Bits() && common.Contains(p.Addr())
 		})
 		switch {
-		case !p.IsValid() || !p.Addr().Is6() || p.Addr().Is4In6() || p != p.Masked():
-			faults.Add(at, "must be an IPv6 prefix without host bits, got %v", p)
+		case !bgp.CheckPrefix(faults, at, p):
+		case bgp.IPOf(p.Addr()) != c.Peers[peer].family():
+			faults.Add(at, "must be %s as the routes of the peer, got %v", c.Peers[peer].family(), p)
 		case p.Overlaps(c.Locator.Prefix):
 			faults.Add(at, "%v overlaps the locator %v: SIDs would be reachable from outside", p, c.Locator.Prefix)
 		case !covered:
@@ -261,11 +312,29 @@ func (c *Config) checkPeer(p *Peer) fault.List {
 	if !p.RT.IsValid() {
 		faults.Add("rt", "must be given: servers recognize the peer by it")
 	}
-	if p.Behavior != "" && p.Behavior != EndDT6 && p.Behavior != EndDX6 {
-		faults.Add("behavior", "must be %q or %q, got %q", EndDT6, EndDX6, p.Behavior)
+	if family := p.Family.Check(p.Address); len(family) > 0 {
+		faults.Merge("", family)
+		return faults
+	}
+	dt, dx := EndDT6, EndDX6
+	if p.family() == bgp.IPv4 {
+		dt, dx = EndDT4, EndDX4
+	}
+	if b := p.behavior(); b != dt && b != dx {
+		faults.Add("behavior", "must be %q or %q for %s routes, got %q", dt, dx, p.family(), b)
+	} else if p.family() == bgp.IPv4 && p.ID > maxAlias {
+		faults.Add("id", "must be at most %d with IPv4 routes, got %d", maxAlias, p.ID)
 	}
 	return faults
 }
+
+// ofVersion is a value that is unique within an IP version.
+type ofVersion[T comparable] struct {
+	value   T
+	version bgp.IP
+}
+
+func (o ofVersion[T]) String() string { return fmt.Sprintf("%v for %s", o.value, o.version) }
 
 // distinguisher is the peer's route distinguisher with its default filled in.
 func (p *Peer) distinguisher(router netip.Addr) (vpn.ID, error) {

@@ -57,7 +57,7 @@ func readNetworks() (networks, error) {
 		}
 		for _, a := range addrs {
 			p, err := netip.ParsePrefix(a.String())
-			if err != nil || !p.Addr().Is6() || p.Addr().IsLinkLocalUnicast() || p.Addr().IsLoopback() {
+			if err != nil || p.Addr().IsLinkLocalUnicast() || p.Addr().IsLoopback() {
 				continue
 			}
 			n.own = append(n.own, p.Addr())

@@ -89,7 +89,11 @@ func (a *ASBR) leave(ctx context.Context, done chan struct{}, wait time.Duration
 	if err := a.daemon.Speaker.Withdraw(a.config.Locator.Prefix); err != nil {
 		a.log.Error("drain: withdraw locator", "err", err)
 	}
-	a.export(func(p bgp.ExportPolicy) bgp.ExportPolicy { p.Reject = []netip.Prefix{anywhere}; return p })
+	var everything []netip.Prefix
+	for _, v := range a.config.versions() {
+		everything = append(everything, v.Anywhere())
+	}
+	a.export(func(p bgp.ExportPolicy) bgp.ExportPolicy { p.Reject = everything; return p })
 	a.log.Info("drain: out of service")
 }
 

@@ -1,6 +1,7 @@
 package asbr
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -13,8 +14,10 @@ import (
 // Import is what is rejected from every egress peer, beside what is always rejected: the SRv6
 // block, our own prefixes, connected networks and session addresses.
 type Import struct {
-	// MaxLength is the longest prefix that is accepted. Default: 48. Example: 48
+	// MaxLength is the longest IPv6 prefix that is accepted. Default: 48. Example: 48
 	MaxLength int `yaml:"max_length,omitempty"`
+	// MaxLengthIPv4 is the longest IPv4 prefix that is accepted. Default: 24. Example: 24
+	MaxLengthIPv4 int `yaml:"max_length_ipv4,omitempty"`
 	// Deny rejects further prefixes and all more specific ones, such as peering LANs of other
 	// border routers. Example: [2001:db8:ff::/48]
 	Deny []netip.Prefix `yaml:"deny,omitempty"`
@@ -22,9 +25,12 @@ type Import struct {
 	AllowBogons []netip.Prefix `yaml:"allow_bogons,omitempty"`
 }
 
-// DefaultMaxLength is the longest IPv6 prefix that is commonly accepted between ASes (RFC 7454
-// section 6.1.3).
-const DefaultMaxLength = 48
+// DefaultMaxLength and DefaultMaxLengthIPv4 are the longest prefixes that are commonly accepted
+// between ASes (RFC 7454 section 6.1.3).
+const (
+	DefaultMaxLength     = 48
+	DefaultMaxLengthIPv4 = 24
+)
 
 // Reasons to reject a route of an egress peer, beside those of bgp.
 const (
@@ -34,11 +40,11 @@ const (
 	RejectBogon   bgp.RejectReason = "bogon"
 )
 
-// bogons are rejected from every egress peer (RFC 7454 section 6.1.1, IANA IPv6 Special-Purpose
-// Address Registry): what is not global unicast space (2000::/3) and, of that, what is not for the
-// public Internet.
+// bogons are rejected from every egress peer (RFC 7454 section 6.1.1, IANA IPv4 and IPv6
+// Special-Purpose Address Registries): in IPv6, what is not global unicast space (2000::/3) and, of
+// that, what is not for the public Internet.
 var bogons = []bgp.PrefixFilter{
-	{Prefix: anywhere, Min: 1, Max: 2, Reason: RejectBogon},
+	{Prefix: bgp.IPv6.Anywhere(), Min: 1, Max: 2, Reason: RejectBogon},
 	bogon("::/3"), bogon("4000::/2"), bogon("8000::/2"), bogon("c000::/3"), bogon("e000::/4"), bogon("f000::/5"), bogon("f800::/6"),
 	bogon("fc00::/7"), // unique local (RFC 4193)
 	bogon("fe00::/7"), // link-local, site-local, multicast
@@ -48,6 +54,22 @@ var bogons = []bgp.PrefixFilter{
 	{Prefix: netip.MustParsePrefix("2002::/16"), Min: 17, Max: 128, Reason: RejectBogon}, // 6to4 (RFC 7526)
 	bogon("3ffe::/16"), // 6bone (RFC 3701)
 	bogon("3fff::/20"), // documentation (RFC 9637)
+
+	{Prefix: bgp.IPv4.Anywhere(), Min: 1, Max: 7, Reason: RejectBogon}, // no allocation is as large (RFC 1466)
+	bogon("0.0.0.0/8"),       // this network (RFC 791)
+	bogon("10.0.0.0/8"),      // private use (RFC 1918)
+	bogon("100.64.0.0/10"),   // shared address space (RFC 6598)
+	bogon("127.0.0.0/8"),     // loopback (RFC 1122)
+	bogon("169.254.0.0/16"),  // link-local (RFC 3927)
+	bogon("172.16.0.0/12"),   // private use (RFC 1918)
+	bogon("192.0.0.0/24"),    // protocol assignments (RFC 6890)
+	bogon("192.0.2.0/24"),    // documentation (RFC 5737)
+	bogon("192.88.99.0/24"),  // 6to4 relays (RFC 7526)
+	bogon("192.168.0.0/16"),  // private use (RFC 1918)
+	bogon("198.18.0.0/15"),   // benchmarking (RFC 2544)
+	bogon("198.51.100.0/24"), // documentation (RFC 5737)
+	bogon("203.0.113.0/24"),  // documentation (RFC 5737)
+	bogon("224.0.0.0/3"),     // multicast (RFC 1112) and reserved
 }
 
 func bogon(prefix string) bgp.PrefixFilter {
@@ -60,10 +82,11 @@ func (i *Import) check() fault.List {
 	if i.MaxLength < 0 || i.MaxLength > 128 {
 		faults.Add("max_length", "must be from 1 to 128, got %d", i.MaxLength)
 	}
+	if i.MaxLengthIPv4 < 0 || i.MaxLengthIPv4 > 32 {
+		faults.Add("max_length_ipv4", "must be from 1 to 32, got %d", i.MaxLengthIPv4)
+	}
 	for n, p := range i.Deny {
-		if !p.IsValid() || !p.Addr().Is6() || p.Addr().Is4In6() || p != p.Masked() {
-			faults.Add(fmt.Sprintf("deny[%d]", n), "must be an IPv6 prefix without host bits, got %v", p)
-		}
+		bgp.CheckPrefix(&faults, fmt.Sprintf("deny[%d]", n), p)
 	}
 	for n, p := range i.AllowBogons {
 		if !slices.ContainsFunc(bogons, func(b bgp.PrefixFilter) bool { return b.Prefix == p }) {
@@ -116,7 +139,11 @@ func (c *Config) importPolicy(p *Peer, n networks) bgp.ImportPolicy {
 		OwnAddresses:   n.own,
 		WarnPrefixes:   p.WarnPrefixes,
 	}
-	if policy.MaxLength == 0 {
+	policy.Reject = slices.DeleteFunc(policy.Reject, func(f bgp.PrefixFilter) bool { return bgp.IPOf(f.Prefix.Addr()) != p.family() })
+	switch {
+	case p.family() == bgp.IPv4:
+		policy.MaxLength = cmp.Or(c.Import.MaxLengthIPv4, DefaultMaxLengthIPv4)
+	case policy.MaxLength == 0:
 		policy.MaxLength = DefaultMaxLength
 	}
 	if p.ThirdParty {

@@ -1,16 +1,19 @@
 package asbr
 
 import (
+	"net/netip"
 	"slices"
 
+	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/route"
 )
 
 // Priorities of the policy rules for packets that arrive from egress peers: after the local table
 // (0), before the rules of servers and the main table (32766).
 const (
-	transitRule = 900 + iota // to our prefixes
-	guardRule                // all others
+	markRule    = 899 // to the table of the peer whose SID the packet had
+	transitRule = 900 // to our prefixes
+	guardRule   = 901 // all others
 )
 
 // guards are the routes and rules that an ASBR has whatever its sessions are. A packet from an
@@ -35,10 +38,20 @@ func (c *Config) guards() []route.Object {
 	for i := range c.Peers {
 		p := &c.Peers[i]
 		// A default route of the peer covers neither our own space nor our SIDs.
-		objects = append(objects, unreachable(route.Route{Table: p.Table, Dst: anywhere}),
-			unreachable(route.Route{Table: p.Table, Dst: c.Locator.blockPrefix()}))
-		for _, own := range c.Prefixes {
+		objects = append(objects, unreachable(route.Route{Table: p.Table, Dst: p.family().Anywhere()}))
+		if p.family() == bgp.IPv6 {
+			objects = append(objects, unreachable(route.Route{Table: p.Table, Dst: c.Locator.blockPrefix()}))
+		}
+		for _, own := range of(p.family(), c.Prefixes) {
 			objects = append(objects, unreachable(route.Route{Table: p.Table, Dst: own}))
+		}
+		if p.family() == bgp.IPv4 {
+			// While the link to the peer is down, packets for its SID must not follow a default
+			// route to another.
+			objects = append(objects, unreachable(route.Route{Table: route.MainTable, Dst: p.alias()}))
+		}
+		if p.behavior() == EndDT4 {
+			objects = append(objects, route.Rule{Priority: markRule, From: bgp.IPv4.Anywhere(), Mark: p.mark(), Table: p.Table})
 		}
 		if slices.Contains(guarded, p.Interface) {
 			continue
@@ -47,7 +60,24 @@ func (c *Config) guards() []route.Object {
 		for _, own := range c.Prefixes {
 			objects = append(objects, route.Rule{Priority: transitRule, To: own, Iif: p.Interface, Table: route.MainTable})
 		}
-		objects = append(objects, route.Rule{Priority: guardRule, Iif: p.Interface, Unreachable: true})
+		for _, v := range c.versions() {
+			objects = append(objects, route.Rule{Priority: guardRule, From: v.Anywhere(), Iif: p.Interface, Unreachable: true}.Normal())
+		}
 	}
 	return objects
 }
+
+// maxAlias is the largest ID of a peer with an alias.
+const maxAlias = 1<<24 - 1
+
+// alias stands for the peer in the kernel's End.DX4: an address of the reserved block 240.0.0.0/4
+// (RFC 1112 section 4), which no packet has, with a route in the main table. The kernel looks the
+// next hop up there. With end.dx4 the route leads to the peer, also to one with an IPv6 address (RFC
+// 8950). With end.dt4 it sets the peer's mark, by which a rule selects the peer's table: the kernel's
+// own End.DT4 needs a VRF.
+func (p *Peer) alias() netip.Prefix {
+	return host(netip.AddrFrom4([4]byte{240, byte(p.ID >> 16), byte(p.ID >> 8), byte(p.ID)}))
+}
+
+// mark is that of packets for the peer's SID with end.dt4.
+func (p *Peer) mark() uint32 { return 0xe4<<24 | p.ID }

@@ -36,6 +36,33 @@ func TestGuards(t *testing.T) {
 		"unreachable 2001:db8:1::/64 table 102 metric 4294967295")
 }
 
+// With IPv4 routes, what arrives from a peer is guarded in both families.
+func TestGuardsIPv4(t *testing.T) {
+	c := testConfig()
+	c.Prefixes = append(c.Prefixes, netip.MustParsePrefix("192.0.2.0/24"))
+	c.Peers[0].Family = bgp.IPv4
+	var got []string
+	for _, o := range c.guards() {
+		if err := o.Check(); err != nil {
+			t.Errorf("%s: %v", o, err)
+		}
+		got = append(got, o.String())
+	}
+	check(t, got,
+		"unreachable fc00:1::/32 table main metric 4294967295",
+		"unreachable fc00::/16 table main metric 4294967295",
+		"unreachable 2001:db8:1::/64 table main metric 4294967295",
+		"unreachable 192.0.2.0/24 table main metric 4294967295",
+		"unreachable 0.0.0.0/0 table 101 metric 4294967295",
+		"unreachable 192.0.2.0/24 table 101 metric 4294967295",
+		"unreachable 240.0.0.1/32 table main metric 4294967295",
+		"priority 899 from 0.0.0.0/0 fwmark 0xe4000001 table 101",
+		"priority 900 from all to 2001:db8:1::/64 iif wan table main",
+		"priority 900 from 0.0.0.0/0 to 192.0.2.0/24 iif wan table main",
+		"priority 901 from all iif wan unreachable",
+		"priority 901 from 0.0.0.0/0 iif wan unreachable")
+}
+
 // reasonFor is what the first matching filter says.
 func reasonFor(policy bgp.ImportPolicy, prefix string) bgp.RejectReason {
 	p := netip.MustParsePrefix(prefix)
@@ -90,6 +117,38 @@ func TestImportPolicy(t *testing.T) {
 	if !policy.EnforceFirstAS || !slices.Equal(policy.NextHops, []netip.Prefix{host(c.Peers[0].Address)}) || !slices.Equal(policy.OwnAddresses, on.own) {
 		t.Errorf("%+v", policy)
 	}
+
+	c.Peers[0].Family = bgp.IPv4
+	on.connected = append(on.connected, netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("8.8.8.0/24"))
+	c.Prefixes = append(c.Prefixes, netip.MustParsePrefix("9.9.9.0/24"))
+	policy = c.importPolicy(&c.Peers[0], on)
+	for prefix, want := range map[string]bgp.RejectReason{
+		"0.0.0.0/0":        "",
+		"16.0.0.0/8":       "",
+		"1.1.1.0/24":       "",
+		"1.1.1.0/25":       bgp.RejectTooLong,
+		"128.0.0.0/1":      RejectBogon,
+		"10.1.0.0/16":      RejectBogon,
+		"100.64.0.0/10":    RejectBogon,
+		"127.0.0.0/8":      RejectBogon,
+		"169.254.0.0/16":   RejectBogon,
+		"172.31.0.0/16":    RejectBogon,
+		"192.168.1.0/24":   RejectBogon,
+		"203.0.113.0/24":   RejectBogon,
+		"224.0.0.0/4":      RejectBogon,
+		"240.0.0.0/8":      RejectBogon,
+		"9.9.9.0/24":       bgp.RejectOwnPrefix,
+		"8.8.8.128/25":     bgp.RejectConnected,
+		"198.18.0.0/15":    bgp.RejectConnected,
+		"192.88.98.0/24":   "",
+		"198.51.101.0/24":  "",
+		"198.51.100.64/26": RejectBogon,
+	} {
+		if got := reasonFor(policy, prefix); got != want {
+			t.Errorf("%s: rejected as %q, want %q", prefix, got, want)
+		}
+	}
+	c.Peers[0].Family, c.Prefixes = "", c.Prefixes[:1]
 
 	c.Import = Import{MaxLength: 64, AllowBogons: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}}
 	c.Peers[0].ThirdParty = true

@@ -23,12 +23,14 @@ type neighborhood struct {
 	closed     []bool
 }
 
-func newNeighborhood(t *rapid.T) *neighborhood {
+func newNeighborhood(t *rapid.T, family bgp.IP, address func(peer int) netip.Addr) *neighborhood {
 	n := &neighborhood{config: testConfig()}
+	n.config.Prefixes = append(n.config.Prefixes, netip.MustParsePrefix("192.0.2.0/24"))
+	n.config.Peers[0].Address, n.config.Peers[0].Family = address(0), family
 	for i, name := range []string{"transit-b", "transit-c"} {
 		p := n.config.Peers[0]
 		p.Name, p.Interface, p.ID, p.Table, p.RT = name, fmt.Sprint("wan", i), uint32(2+i), uint32(102+i), id(fmt.Sprint("65000:", 102+i))
-		p.Address = netip.MustParseAddr(fmt.Sprintf("2001:db8:%x::2", 0xb+i))
+		p.Address = address(1 + i)
 		n.config.Peers = append(n.config.Peers, p)
 	}
 	if err := n.config.Check().Err(); err != nil {
@@ -55,11 +57,8 @@ func newNeighborhood(t *rapid.T) *neighborhood {
 // forward returns the peer that a packet for a SID leaves to, or nil if it is dropped.
 func (n *neighborhood) forward(sid, dst netip.Addr) *peer {
 	kernel := maps.Values(n.worlds[0].kernel)
-	r, ok := routetest.LookupTable(kernel, route.MainTable, sid)
+	r, ok := routetest.Decapsulate(kernel, sid, dst)
 	if !ok {
-		return nil
-	}
-	if r, ok = routetest.LookupTable(kernel, r.Local.Table, dst); !ok {
 		return nil
 	}
 	for _, p := range n.peers {
@@ -89,17 +88,40 @@ func (n *neighborhood) may(peer int, dst netip.Addr) bool {
 // destination, and is dropped if it has not. A packet from a peer leaves to none. A route is
 // advertised to servers only while packets for it leave.
 func TestNoPacketLeavesUnannounced(t *testing.T) {
-	prefixes := []netip.Prefix{
-		netip.MustParsePrefix("::/0"), netip.MustParsePrefix("2001:db8:100::/40"), netip.MustParsePrefix("2001:db8:100::/48"),
-		netip.MustParsePrefix("2001:db8:100:1::/64"), netip.MustParsePrefix("2001:db8:200::/48"),
+	prefixes, addresses := []netip.Prefix{}, []netip.Addr{}
+	for _, p := range []string{"::/0", "2001:db8:100::/40", "2001:db8:100::/48", "2001:db8:100:1::/64", "2001:db8:200::/48"} {
+		prefixes = append(prefixes, netip.MustParsePrefix(p))
 	}
-	addresses := []netip.Addr{
-		netip.MustParseAddr("2001:db8:100::1"), netip.MustParseAddr("2001:db8:100:1::1"), netip.MustParseAddr("2001:db8:110::1"),
-		netip.MustParseAddr("2001:db8:200::1"), netip.MustParseAddr("2001:db8:eeee::1"),
+	for _, a := range []string{"2001:db8:100::1", "2001:db8:100:1::1", "2001:db8:110::1", "2001:db8:200::1", "2001:db8:eeee::1"} {
+		addresses = append(addresses, netip.MustParseAddr(a))
 	}
 	inside := []netip.Addr{netip.MustParseAddr("2001:db8:1::77"), netip.MustParseAddr("fc00:2:1::"), netip.MustParseAddr("fc00:1:9::")}
+	testNoPacketLeaves(t, prefixes, addresses, inside, func(peer int) netip.Addr {
+		return netip.MustParseAddr(fmt.Sprintf("2001:db8:%x::2", 0xa+peer))
+	})
+}
+
+// As above, in IPv4, where each peer has an address of either family.
+func TestNoIPv4PacketLeavesUnannounced(t *testing.T) {
+	prefixes, addresses := []netip.Prefix{}, []netip.Addr{}
+	for _, p := range []string{"0.0.0.0/0", "198.51.0.0/16", "198.51.100.0/22", "198.51.100.0/24", "203.0.113.0/24"} {
+		prefixes = append(prefixes, netip.MustParsePrefix(p))
+	}
+	for _, a := range []string{"198.51.100.1", "198.51.101.1", "198.51.1.1", "203.0.113.1", "8.8.8.8"} {
+		addresses = append(addresses, netip.MustParseAddr(a))
+	}
+	testNoPacketLeaves(t, prefixes, addresses, []netip.Addr{netip.MustParseAddr("192.0.2.77")}, func(peer int) netip.Addr {
+		if peer == 1 {
+			return netip.MustParseAddr("2001:db8:b::2") // next hops of RFC 8950
+		}
+		return netip.MustParseAddr(fmt.Sprintf("100.64.%d.2", peer))
+	})
+}
+
+func testNoPacketLeaves(t *testing.T, prefixes []netip.Prefix, addresses, inside []netip.Addr, address func(peer int) netip.Addr) {
+	family := bgp.IPOf(addresses[0])
 	rapid.Check(t, func(t *rapid.T) {
-		n := newNeighborhood(t)
+		n := newNeighborhood(t, family, address)
 		for range rapid.IntRange(1, 40).Draw(t, "changes") {
 			i := rapid.IntRange(0, len(n.peers)-1).Draw(t, "peer")
 			p := n.peers[i]

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/route"
@@ -16,12 +17,6 @@ const (
 	peerMetric = 20
 	// worstMetric is worse than that of any route of a peer, its default route included.
 	worstMetric = 1<<32 - 1
-)
-
-// Codepoints of RFC 8986 section 10.2.
-const (
-	codeEndDX6 = 16
-	codeEndDT6 = 18
 )
 
 // desired is where decisions about kernel objects go.
@@ -129,7 +124,9 @@ func (p *peer) refresh() {
 	_ = p.blackhole() // before the work that follows; withdraw tries again
 	if up {
 		p.retiring = false
-		p.kernel.Set(p.local())
+		for _, o := range p.fixed() {
+			p.kernel.Set(o)
+		}
 	}
 	for prefix, r := range p.routes {
 		if up {
@@ -171,15 +168,28 @@ func (p *peer) route(r bgp.Update) route.Route {
 	}
 }
 
-// local is the SID in the kernel.
-func (p *peer) local() route.Route {
-	action := route.LocalAction{Behavior: route.EndDT6, Table: p.Table}
-	if p.Behavior == EndDX6 {
+// fixed are the objects that packets for the SID need, whatever their destination.
+func (p *peer) fixed() []route.Object {
+	alias := route.Route{Table: route.MainTable, Dst: p.alias(), Metric: peerMetric, Kind: route.Unicast, Link: p.Interface}
+	var action route.LocalAction
+	var objects []route.Object
+	switch p.behavior() {
+	case EndDT6:
+		action = route.LocalAction{Behavior: route.EndDT6, Table: p.Table}
+	case EndDX6:
 		action = route.LocalAction{Behavior: route.EndDX6, Nexthop: p.Address}
+	case EndDT4:
+		action = route.LocalAction{Behavior: route.EndDX4, Nexthop: alias.Dst.Addr()}
+		alias.Mark = p.mark()
+		objects = append(objects, alias)
+	case EndDX4:
+		action = route.LocalAction{Behavior: route.EndDX4, Nexthop: alias.Dst.Addr()}
+		alias.Gateway = p.Address
+		objects = append(objects, alias)
 	}
-	return route.Route{
+	return append(objects, route.Route{
 		Table: route.MainTable, Dst: p.host(), Kind: route.Unicast, Link: p.Interface, Local: action,
-	}
+	})
 }
 
 // host is the SID as a prefix.
@@ -219,7 +229,7 @@ func (p *peer) withdraw() error {
 // announce advertises what is newly reached through the peer and installed in the kernel. Routes
 // that are not installed yet stay for the next call.
 func (p *peer) announce() error {
-	if len(p.changed) == 0 || !p.kernel.Settled(p.local().Key()) {
+	if len(p.changed) == 0 || slices.ContainsFunc(p.fixed(), func(o route.Object) bool { return !p.kernel.Settled(o.Key()) }) {
 		return nil
 	}
 	if p.blackholed && !p.dead {
@@ -243,13 +253,9 @@ func (p *peer) announce() error {
 
 // epeRoute is a route of the peer as it is advertised to servers, with the SID.
 func (p *peer) epeRoute(r bgp.Update) bgp.VPNRoute {
-	code := uint16(codeEndDT6)
-	if p.Behavior == EndDX6 {
-		code = codeEndDX6
-	}
 	return bgp.VPNRoute{
 		RD: p.rd, Prefix: r.Prefix, NextHop: p.nextHop, RTs: []vpn.ID{p.RT}, SID: p.sid,
-		Structure: p.structure, Behavior: code, Attributes: r.Attributes,
+		Structure: p.structure, Behavior: codes[p.behavior()], Attributes: r.Attributes,
 	}
 }
 
@@ -259,7 +265,9 @@ func (p *peer) retire() bool {
 		return false
 	}
 	p.retiring = false
-	p.kernel.Delete(p.local().Key())
+	for _, o := range p.fixed() {
+		p.kernel.Delete(o.Key())
+	}
 	return true
 }
 

@@ -167,6 +167,42 @@ func TestEndDX6AndTransposition(t *testing.T) {
 	}
 }
 
+func TestPeerWithIPv4Routes(t *testing.T) {
+	for _, test := range []struct {
+		address  string
+		behavior Behavior
+		code     uint16
+		alias    string
+	}{
+		{"192.0.2.2", "", 19, "240.0.0.1/32 table main encap bpf in tabane-mark-e4000001 dev wan metric 20"},
+		{"192.0.2.2", EndDX4, 17, "240.0.0.1/32 table main via 192.0.2.2 dev wan metric 20"},
+		{"2001:db8:a::2", EndDX4, 17, "240.0.0.1/32 table main via inet6 2001:db8:a::2 dev wan metric 20"},
+	} {
+		c := testConfig()
+		c.Prefixes = append(c.Prefixes, netip.MustParsePrefix("198.51.100.0/24"))
+		c.Peers[0].Address, c.Peers[0].Family, c.Peers[0].Behavior = netip.MustParseAddr(test.address), bgp.IPv4, test.behavior
+		p, w := newTestPeer(t, c)
+		p.session, p.link = true, true
+		p.refresh()
+		p.update(bgp.Update{Neighbor: "transit-a", Prefix: netip.MustParsePrefix("203.0.113.0/24"), NextHop: p.Address})
+		settle(t, p)
+		via := strings.TrimSuffix("via inet6 ", strings.Repeat("inet6 ", map[bool]int{true: 1}[p.Address.Is4()]))
+		check(t, w.lines(),
+			"203.0.113.0/24 table 101 "+via+test.address+" dev wan metric 20",
+			test.alias,
+			"fc00:1:1::/128 table main encap seg6local action End.DX4 nh4 240.0.0.1 dev wan")
+		if r := w.routes[netip.MustParsePrefix("203.0.113.0/24")]; r.Behavior != test.code || r.NextHop != c.Address {
+			t.Errorf("route %+v", r)
+		}
+		p.link = false
+		p.refresh()
+		settle(t, p)
+		if len(w.kernel) > 0 || len(w.routes) > 0 {
+			t.Errorf("left: %v, %v", w.lines(), w.routes)
+		}
+	}
+}
+
 func TestLostPeerIsRemovedInOrder(t *testing.T) {
 	for name, lose := range map[string]func(*peer){
 		"session": func(p *peer) { p.session = false },

@@ -24,8 +24,8 @@ func CheckIdentity(asn uint32, routerID netip.Addr) fault.List {
 // CheckAddress returns the faults of a local or remote address of a session.
 func CheckAddress(address netip.Addr) fault.List {
 	var faults fault.List
-	if !address.Is6() || address.Is4In6() || address.IsUnspecified() || address.IsMulticast() || address.IsLinkLocalUnicast() || address.Zone() != "" {
-		faults.Add("address", "must be a global IPv6 address, got %s", quote(address))
+	if !address.IsValid() || address.Is4In6() || address.IsUnspecified() || address.IsMulticast() || address.IsLinkLocalUnicast() || address.Zone() != "" {
+		faults.Add("address", "must be a global unicast address, got %s", quote(address))
 	}
 	return faults
 }

@@ -382,6 +382,11 @@ func (d *Daemon) kernelEvents(ctx context.Context, m Machine, from source, e rou
 		case route.LinkChange:
 			d.linkChange(m, e)
 		case route.ObjectChange:
+			if a, ok := e.Object.(route.Address); ok && e.Deleted && a.Prefix.Addr().Is4() {
+				// With the last IPv4 address of a link the kernel deletes the IPv4 routes over
+				// it, without events.
+				d.requestResync()
+			}
 			// The following flush restores it: without it, traffic would take another path.
 			if d.Kernel.Changed(e) {
 				if changed++; changed == 1 {
@@ -601,15 +606,40 @@ func (d *Daemon) FollowLink(neighbor, link string, up bool) {
 	}
 }
 
-// CheckForwarding returns an error with what to do if this host does not forward IPv6.
-func CheckForwarding() error {
-	const key = "net.ipv6.conf.all.forwarding"
-	value, err := netns.ReadSysctl(key)
-	if err != nil {
-		return err
+// CheckForwarding returns an error with what to do if this host does not forward packets of one of
+// the versions.
+func CheckForwarding(versions ...bgp.IP) error {
+	for _, v := range versions {
+		name, key := "IPv6", "net.ipv6.conf.all.forwarding"
+		if v == bgp.IPv4 {
+			name, key = "IPv4", "net.ipv4.ip_forward"
+		}
+		value, err := netns.ReadSysctl(key)
+		if err != nil {
+			return err
+		}
+		if value == "0" {
+			return fmt.Errorf("this host does not forward %s, as a router must: sysctl -w %s=1", name, key)
+		}
 	}
-	if value == "0" {
-		return fmt.Errorf("this host does not forward IPv6, as a router must: sysctl -w %s=1", key)
+	return nil
+}
+
+// CheckReversePath returns an error with what to do if an interface drops IPv4 packets by strict
+// reverse path filtering (RFC 3704 section 2.2), because the best path to their source is through
+// another. The larger of the two settings applies.
+func CheckReversePath(link string) error {
+	const strict = "1"
+	effective := ""
+	for _, name := range []string{"all", link} {
+		value, err := netns.ReadSysctl("net.ipv4.conf." + name + ".rp_filter")
+		if err != nil {
+			return err
+		}
+		effective = max(effective, value)
+	}
+	if effective == strict {
+		return fmt.Errorf("interface %q drops IPv4 packets whose best return path is another: sysctl -w net.ipv4.conf.%s.rp_filter=2", link, link)
 	}
 	return nil
 }

@@ -24,7 +24,8 @@ type resolver interface {
 	NexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err error)
 }
 
-// unicast installs best IPv6 unicast paths in the main table.
+// unicast installs best unicast paths in the main table. An IPv4 path may have an IPv6 next hop (RFC
+// 8950).
 type unicast struct {
 	kernel   desired
 	resolver resolver
@@ -112,7 +113,7 @@ func (u *unicast) ask(hop netip.Addr) (way via, known bool) {
 func (u *unicast) install(prefix netip.Prefix) {
 	r := route.Route{Table: route.MainTable, Dst: prefix, Metric: unicastMetric, Kind: route.Unicast}
 	hop, ok := u.best[prefix]
-	if ok {
+	if ok && !(hop.Is4() && prefix.Addr().Is6()) {
 		way, asked := u.via[hop]
 		if !asked {
 			var known bool

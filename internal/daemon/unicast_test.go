@@ -64,6 +64,19 @@ func TestBestPathsGoToTheMainTable(t *testing.T) {
 	w.check(t)
 }
 
+// IPv4 paths may have IPv6 next hops, but not conversely.
+func TestBestPathsOfIPv4(t *testing.T) {
+	prefix, hop := netip.MustParsePrefix("203.0.113.0/24"), netip.MustParseAddr("192.0.2.1")
+	w := wanted{}
+	u := newUnicast(w, table{onLink: {link: "lan"}, hop: {link: "lan"}})
+	u.update([]bgp.Event{bgp.UnicastPath{Prefix: prefix, NextHop: hop}})
+	w.check(t, "203.0.113.0/24 table main via 192.0.2.1 dev lan metric 4096")
+	u.update([]bgp.Event{bgp.UnicastPath{Prefix: prefix, NextHop: onLink}})
+	w.check(t, "203.0.113.0/24 table main via inet6 2001:db8:1::1 dev lan metric 4096")
+	u.update(announce(hop))
+	w.check(t, "203.0.113.0/24 table main via inet6 2001:db8:1::1 dev lan metric 4096")
+}
+
 func TestOwnAndRefusedPathsStayOut(t *testing.T) {
 	for name, p := range map[string]bgp.UnicastPath{
 		"own":     {Prefix: client, NextHop: onLink, Local: true},

@@ -71,6 +71,8 @@ type Conn struct {
 	mu  sync.Mutex
 	nl  *netlink.Conn
 	raw syscall.RawConn
+	// marks are the programs of routes with a mark.
+	marks marks
 }
 
 // Dial opens a connection to the network namespace of the calling thread.
@@ -100,7 +102,7 @@ func dial(buffer int) (*netlink.Conn, error) {
 }
 
 // Close closes the connection. Objects remain in the kernel.
-func (c *Conn) Close() error { return c.nl.Close() }
+func (c *Conn) Close() error { return errors.Join(c.marks.close(), c.nl.Close()) }
 
 // port returns the port number of the connection, which is nlmsg_pid of the notifications that its
 // requests cause.
@@ -136,11 +138,11 @@ func (c *Conn) Apply(ops []Op) []error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	errs := make([]error, len(ops))
-	index := c.resolver()
+	r := c.resolver()
 	first := make([]step, 0, len(ops))
 	var second []step
 	for i, op := range ops {
-		steps, err := encode(op, index)
+		steps, err := encode(op, r)
 		if err != nil {
 			errs[i] = &OpError{Op: op, Err: err}
 			continue
@@ -154,7 +156,7 @@ func (c *Conn) Apply(ops []Op) []error {
 		}
 	}
 	c.send(ops, first, errs)
-	c.takeOver(ops, errs, index)
+	c.takeOver(ops, errs, r)
 	kept := second[:0]
 	for _, s := range second {
 		if errs[s.op] == nil {
@@ -166,7 +168,7 @@ func (c *Conn) Apply(ops []Op) []error {
 }
 
 // takeOver replaces objects of the same owner that prevented an addition.
-func (c *Conn) takeOver(ops []Op, errs []error, index func(string) (uint32, error)) {
+func (c *Conn) takeOver(ops []Op, errs []error, r resolver) {
 	type slot struct {
 		protocol Protocol
 		class    Class
@@ -202,7 +204,7 @@ func (c *Conn) takeOver(ops []Op, errs []error, index func(string) (uint32, erro
 			errs[i] = nil
 			continue
 		}
-		steps, err := encode(op, index)
+		steps, err := encode(op, r)
 		if err != nil {
 			errs[i] = &OpError{Op: op, Err: err}
 			continue
@@ -217,7 +219,7 @@ func (c *Conn) takeOver(ops []Op, errs []error, index func(string) (uint32, erro
 }
 
 // encode returns the messages of an operation: usually one, none when there is nothing to do.
-func encode(op Op, index func(string) (uint32, error)) ([]step, error) {
+func encode(op Op, r resolver) ([]step, error) {
 	if op.Protocol == 0 {
 		return nil, errors.New("protocol is missing")
 	}
@@ -234,37 +236,42 @@ func encode(op Op, index func(string) (uint32, error)) ([]step, error) {
 	}
 	switch o := o.Normal().(type) {
 	case Address:
-		return encodeAddress(op, o, flags, index)
+		return encodeAddress(op, o, flags, r)
 	case Rule:
 		return encodeRule(op, o)
 	case Nexthop:
 		if op.Delete {
 			return []step{{msg: message(unix.RTM_DELNEXTHOP, 0, putNexthop(nil, o, op.Protocol, 0, true)), gone: true}}, nil
 		}
-		i, err := index(o.Link)
+		i, err := r.index(o.Link)
 		if err != nil {
 			return nil, err
 		}
 		return []step{{msg: message(unix.RTM_NEWNEXTHOP, flags, putNexthop(nil, o, op.Protocol, i, false))}}, nil
 	case Route:
 		if op.Delete {
-			return []step{{msg: message(unix.RTM_DELROUTE, 0, putRoute(nil, o, op.Protocol, 0, true)), gone: true}}, nil
+			return []step{{msg: message(unix.RTM_DELROUTE, 0, putRoute(nil, o, op.Protocol, 0, 0, true)), gone: true}}, nil
 		}
-		var i uint32
+		var i, program uint32
+		var err error
 		if o.Link != "" {
-			var err error
-			if i, err = index(o.Link); err != nil {
+			if i, err = r.index(o.Link); err != nil {
+				return nil, err
+			}
+		}
+		if o.Mark != 0 {
+			if program, err = r.program(o.Mark); err != nil {
 				return nil, err
 			}
 		}
 		b := make([]byte, 0, 160)
-		return []step{{msg: message(unix.RTM_NEWROUTE, flags, putRoute(b, o, op.Protocol, i, false))}}, nil
+		return []step{{msg: message(unix.RTM_NEWROUTE, flags, putRoute(b, o, op.Protocol, i, program, false))}}, nil
 	}
 	return nil, fmt.Errorf("object type %T is unknown", o)
 }
 
-func encodeAddress(op Op, a Address, flags netlink.HeaderFlags, index func(string) (uint32, error)) ([]step, error) {
-	i, err := index(a.Link)
+func encodeAddress(op Op, a Address, flags netlink.HeaderFlags, r resolver) ([]step, error) {
+	i, err := r.index(a.Link)
 	if err != nil {
 		if op.Delete && errors.Is(err, fs.ErrNotExist) {
 			// The kernel deleted the address with its link.
@@ -686,15 +693,20 @@ func (c *Conn) execute(m netlink.Message) ([]netlink.Message, error) {
 	return got, err
 }
 
-// resolver returns a function from the name of a link to its index. It queries the kernel once for
-// each name.
-func (c *Conn) resolver() func(string) (uint32, error) {
+// A resolver returns the kernel's numbers for what objects name.
+type resolver struct {
+	index   func(link string) (uint32, error)
+	program func(mark uint32) (uint32, error) // a file descriptor
+}
+
+// resolver queries the kernel once for each link.
+func (c *Conn) resolver() resolver {
 	type answer struct {
 		index uint32
 		err   error
 	}
 	known := map[string]answer{}
-	return func(name string) (uint32, error) {
+	index := func(name string) (uint32, error) {
 		a, ok := known[name]
 		if !ok {
 			l, err := c.link(name, 0)
@@ -703,6 +715,7 @@ func (c *Conn) resolver() func(string) (uint32, error) {
 		}
 		return a.index, a.err
 	}
+	return resolver{index: index, program: c.marks.program}
 }
 
 // names returns a function from the index of a link to its name. The function cannot query the

@@ -194,10 +194,14 @@ func everything() []route.Object {
 		route.Rule{Priority: 1002, To: pfx("192.0.2.0/24"), Iif: "a1", Table: route.MainTable},
 		route.Rule{Priority: 1003, From: pfx("0.0.0.0/0"), Iif: "a1", Unreachable: true},
 		route.Rule{Priority: 1004, From: pfx("192.0.2.1/32"), Unreachable: true},
+		route.Rule{Priority: 1005, From: pfx("0.0.0.0/0"), Mark: 0xe4000001, Table: 101},
 		route.Address{Link: "lo", Prefix: pfx("192.0.2.1/32"), Deprecated: true},
 		route.Address{Link: "a0", Prefix: pfx("198.51.100.1/24")},
 	}
 }
+
+// marked is a route with a program, which iproute2 reads from a file.
+var marked = route.Route{Dst: pfx("240.0.0.1/32"), Link: "a0", Mark: 0xe4000001}
 
 // isIPv4 reports whether an object is configured by `ip -4`.
 func isIPv4(o route.Object) bool {
@@ -224,7 +228,7 @@ func dependent(objects []route.Object) []route.Object {
 
 func TestKernelEverything(t *testing.T) {
 	l := newLab(t)
-	objects := dependent(everything())
+	objects := dependent(append(everything(), marked))
 	l.add(objects...)
 	l.want(objects...)
 	l.add(objects...)
@@ -515,7 +519,7 @@ func TestKernelNexthopTo(t *testing.T) {
 func TestKernelRepair(t *testing.T) {
 	l := newLab(t)
 	r := route.NewReconciler(l, route.Edge, quiet())
-	want := everything()
+	want := append(everything(), marked)
 	for _, o := range want {
 		r.Set(o)
 	}
@@ -557,6 +561,8 @@ func TestKernelRepair(t *testing.T) {
 		"-4 route del 203.0.113.0/24 table 101",
 		"-4 route replace 203.0.113.0/24 table 101 nhid 7 mtu 1400 proto 117",
 		"-4 route append 203.0.113.0/24 via 198.51.100.3 dev a0 metric 20 proto 117",
+		"-4 route del 240.0.0.1/32",
+		"-4 route replace 240.0.0.1/32 dev a0 proto 117",
 		"-4 rule del priority 1000",
 		"-4 rule add priority 1000 from 192.0.2.1/32 fwmark 1 table 101 protocol 117",
 		"addr del 192.0.2.1/32 dev lo", // the preferred source of a route, which goes with it

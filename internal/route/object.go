@@ -80,6 +80,7 @@ type Key struct {
 	prefix netip.Prefix
 	link   string
 	a, b   uint32
+	mark   uint32
 }
 
 // Class returns the class of the object that the key belongs to.
@@ -103,7 +104,7 @@ func (k Key) String() string {
 // compare orders keys by class, table or priority, link, prefix and metric.
 func (k Key) compare(l Key) int {
 	return cmp.Or(cmp.Compare(k.class, l.class), cmp.Compare(k.a, l.a), cmp.Compare(k.link, l.link),
-		k.prefix.Addr().Compare(l.prefix.Addr()), cmp.Compare(k.prefix.Bits(), l.prefix.Bits()), cmp.Compare(k.b, l.b))
+		k.prefix.Addr().Compare(l.prefix.Addr()), cmp.Compare(k.prefix.Bits(), l.prefix.Bits()), cmp.Compare(k.b, l.b), cmp.Compare(k.mark, l.mark))
 }
 
 // An Address is an IP address of a link, without duplicate address detection and without lifetime.
@@ -156,13 +157,14 @@ func (a Address) Check() error {
 }
 
 // A Rule is a policy rule: it looks matching packets up in a table, or drops them and sends an ICMP
-// error. It matches packets by source prefix (From) or destination prefix (To), not both, and by
-// incoming interface; a zero field matches all packets. The family is that of the prefix: 0.0.0.0/0
+// error. It matches packets by source prefix (From) or destination prefix (To), not both, by incoming
+// interface and by mark; a zero field matches all packets. The family is that of the prefix: 0.0.0.0/0
 // matches all IPv4 packets, and without a prefix the rule is for IPv6. All fields are its key.
 type Rule struct {
 	Priority    uint32 // lower is tried first
 	From, To    netip.Prefix
 	Iif         string // incoming interface
+	Mark        uint32 // of the packet in the kernel, as Route.Mark sets it
 	Table       uint32
 	Unreachable bool // send an ICMP error instead of looking up Table
 }
@@ -173,7 +175,7 @@ const ruleTo = "to/"
 
 // Key returns the key of the rule.
 func (r Rule) Key() Key {
-	k := Key{class: ClassRule, link: r.Iif, a: r.Priority, b: r.Table}
+	k := Key{class: ClassRule, link: r.Iif, a: r.Priority, b: r.Table, mark: r.Mark}
 	switch {
 	case r.From.IsValid() && r.From.Bits() > 0:
 		k.prefix = r.From
@@ -190,7 +192,7 @@ var anyIPv4 = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 
 // rule returns the rule with this key; Table is 0 for an unreachable rule.
 func (k Key) rule() Rule {
-	r := Rule{Priority: k.a, Table: k.b, Unreachable: k.b == 0}
+	r := Rule{Priority: k.a, Table: k.b, Unreachable: k.b == 0, Mark: k.mark}
 	var to bool
 	if r.Iif, to = strings.CutPrefix(k.link, ruleTo); to {
 		r.To = k.prefix
@@ -212,6 +214,9 @@ func (r Rule) String() string {
 	}
 	if r.Iif != "" {
 		fmt.Fprintf(&b, " iif %s", r.Iif)
+	}
+	if r.Mark != 0 {
+		fmt.Fprintf(&b, " fwmark %#x", r.Mark)
 	}
 	if r.Unreachable {
 		b.WriteString(" unreachable")
@@ -352,22 +357,19 @@ const (
 	EndDX6              // End.DX6: decapsulate, send to an IPv6 neighbor (section 4.4)
 	EndDT6              // End.DT6: decapsulate, look up the inner IPv6 destination in a table (section 4.6)
 	EndDX4              // End.DX4: decapsulate, send to an IPv4 neighbor (section 4.5)
-	EndDT4              // End.DT4: decapsulate, look up the inner IPv4 destination in a table (section 4.7)
-	EndDT46             // End.DT46: End.DT4 and End.DT6 in one (section 4.8)
 )
 
 // behaviors describes each Behavior: its number in the kernel (SEG6_LOCAL_ACTION in
-// include/uapi/linux/seg6_local.h), and whether it has a table, and that of a VRF device.
+// include/uapi/linux/seg6_local.h), and whether it has a table. The kernel's End.DT4 and End.DT46
+// need a VRF device; End.DX4 to a route with a mark does the work of End.DT4 without one.
 var behaviors = map[Behavior]struct {
-	name       string
-	action     uint32
-	table, vrf bool
+	name   string
+	action uint32
+	table  bool
 }{
-	EndDX6:  {name: "End.DX6", action: 5},
-	EndDX4:  {name: "End.DX4", action: 6},
-	EndDT6:  {name: "End.DT6", action: 7, table: true},
-	EndDT4:  {name: "End.DT4", action: 8, table: true, vrf: true},
-	EndDT46: {name: "End.DT46", action: 16, table: true, vrf: true},
+	EndDX6: {name: "End.DX6", action: 5},
+	EndDX4: {name: "End.DX4", action: 6},
+	EndDT6: {name: "End.DT6", action: 7, table: true},
 }
 
 func (b Behavior) String() string {
@@ -381,16 +383,14 @@ func (b Behavior) String() string {
 // value is no action.
 type LocalAction struct {
 	Behavior Behavior
-	// Table is the lookup table of EndDT6, EndDT4 and EndDT46. For the latter two it must be
-	// that of a VRF device, and the sysctl net.vrf.strict_mode must be 1.
-	Table uint32
+	Table    uint32 // lookup table of EndDT6; needs no VRF
 	// Nexthop is the neighbor of EndDX6 and EndDX4. The kernel looks it up in the main table.
 	Nexthop netip.Addr
 }
 
 // A Route is a route in a table. A unicast route has a nexthop object, or a link, or a gateway and
-// its link, or a local action and a link. An IPv4 route may have an IPv6 gateway (RFC 8950). Its key
-// is the table, the destination and the metric.
+// its link, or a local action and a link, or a mark and a link. An IPv4 route may have an IPv6
+// gateway (RFC 8950). Its key is the table, the destination and the metric.
 type Route struct {
 	Table     uint32 // zero: MainTable
 	Dst       netip.Prefix
@@ -402,6 +402,10 @@ type Route struct {
 	NexthopID uint32
 	PrefSrc   netip.Addr // preferred source; must be an address of this node
 	Local     LocalAction
+	// Mark, if not 0, is set on IPv4 packets that are forwarded along this route; then they are
+	// routed again, by their own destination and as if they had arrived on Link, so that a Rule
+	// can select their table by the mark (BPF_LWT_REROUTE).
+	Mark uint32
 }
 
 // Key returns the key of the route.
@@ -425,16 +429,17 @@ func (r Route) String() string {
 	fmt.Fprintf(&b, "%s table %s", prefixText(r.Dst, "default"), tableText(cmp.Or(r.Table, MainTable)))
 	if l := r.Local; l.Behavior != NoBehavior {
 		fmt.Fprintf(&b, " encap seg6local action %s ", l.Behavior)
-		switch d := behaviors[l.Behavior]; {
-		case d.vrf:
-			fmt.Fprintf(&b, "vrftable %s", tableText(l.Table))
-		case d.table:
+		switch {
+		case behaviors[l.Behavior].table:
 			fmt.Fprintf(&b, "table %s", tableText(l.Table))
 		case l.Behavior == EndDX4:
 			fmt.Fprintf(&b, "nh4 %s", l.Nexthop)
 		default:
 			fmt.Fprintf(&b, "nh6 %s", l.Nexthop)
 		}
+	}
+	if r.Mark != 0 {
+		fmt.Fprintf(&b, " encap bpf in %s", markName(r.Mark))
 	}
 	if r.NexthopID != 0 {
 		fmt.Fprintf(&b, " nhid %d", r.NexthopID)
@@ -504,6 +509,8 @@ func (r Route) Check() error {
 		return errors.New("gateway has no link")
 	case direct && r.NexthopID != 0:
 		return errors.New("route has a nexthop object and a gateway or link")
+	case r.Mark != 0 && (!v4 || !r.onLink()):
+		return errors.New("a route with a mark is IPv4 and has a link alone")
 	}
 	return r.Local.check(r)
 }

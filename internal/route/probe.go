@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"strings"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -28,10 +27,10 @@ func SupportsSEG6() error {
 	)
 }
 
-// SupportsVRF returns nil if End.DT4 and End.DT46 can look destinations up in the table. They need
-// VRF support in the kernel, whose absence is a *feature.Error, and a VRF device with the table.
-func SupportsVRF(table uint32) error {
-	return probe(absent(LocalAction{Behavior: EndDT4, Table: table}))
+// SupportsMark returns nil if this kernel supports routes with a mark and the caller has the privilege
+// to configure them, and a *feature.Error if the kernel does not support them. It changes nothing.
+func SupportsMark() error {
+	return probe(Route{Table: MainTable, Dst: netip.MustParsePrefix("240.0.0.0/32"), Metric: math.MaxUint32, Link: "lo", Mark: 1})
 }
 
 // absent returns a route with the action that does not exist.
@@ -63,25 +62,24 @@ func (c *Conn) refusal(o Object) error {
 	if err != nil {
 		return err
 	}
-	vrf := uint32(0)
 	var m netlink.Message
+	marked := false
 	switch o := o.(type) {
 	case Nexthop:
 		m = message(unix.RTM_NEWNEXTHOP, 0, putNexthop(nil, o, unix.RTPROT_STATIC, uint32(lo.Index), false))
 	case Route:
-		if behaviors[o.Local.Behavior].vrf {
-			vrf = o.Local.Table
+		var program uint32
+		if marked = o.Mark != 0; marked {
+			if program, err = c.marks.program(o.Mark); err != nil {
+				return err
+			}
 		}
-		m = message(unix.RTM_NEWROUTE, 0, putRoute(nil, o, unix.RTPROT_STATIC, uint32(lo.Index), false))
+		m = message(unix.RTM_NEWROUTE, 0, putRoute(nil, o, unix.RTPROT_STATIC, uint32(lo.Index), program, false))
 	}
 	m.Header.Flags |= netlink.Acknowledge | netlink.Replace
 	switch _, err := c.execute(m); {
-	case vrf != 0 && errors.Is(err, unix.EINVAL):
-		return &feature.Error{Feature: "SRv6 End.DT4", Err: err, Remedy: "use a kernel with CONFIG_NET_VRF (modprobe vrf)"}
-	case vrf != 0 && errors.Is(err, unix.ENODEV):
-		return fmt.Errorf("table %d has no VRF device: %w: ip link add vrf%d up type vrf table %d", vrf, err, vrf, vrf)
-	case vrf != 0 && errors.Is(err, unix.EPERM) && strings.Contains(err.Error(), "Strict mode"):
-		return fmt.Errorf("look up in the table of a VRF: %w: sysctl -w net.vrf.strict_mode=1", err)
+	case errors.Is(err, unix.EOPNOTSUPP) && marked:
+		return &feature.Error{Feature: "routing by marks", Err: err, Remedy: "use a kernel with CONFIG_LWTUNNEL_BPF=y"}
 	case errors.Is(err, unix.EOPNOTSUPP):
 		return &feature.Error{Feature: "SRv6", Err: err, Remedy: "use a kernel with CONFIG_IPV6_SEG6_LWTUNNEL=y"}
 	case errors.Is(err, unix.EPERM):

@@ -21,11 +21,14 @@ const (
 	seg6ModeEncap    = 1 // SEG6_IPTUN_MODE_ENCAP
 	seg6ModeEncapRed = 3 // SEG6_IPTUN_MODE_ENCAP_RED
 
-	seg6LocalAction   = 1 // SEG6_LOCAL_ACTION
-	seg6LocalTable    = 3 // SEG6_LOCAL_TABLE
-	seg6LocalNH4      = 4 // SEG6_LOCAL_NH4
-	seg6LocalNH6      = 5 // SEG6_LOCAL_NH6
-	seg6LocalVRFTable = 9 // SEG6_LOCAL_VRFTABLE
+	seg6LocalAction = 1 // SEG6_LOCAL_ACTION
+	seg6LocalTable  = 3 // SEG6_LOCAL_TABLE
+	seg6LocalNH4    = 4 // SEG6_LOCAL_NH4
+	seg6LocalNH6    = 5 // SEG6_LOCAL_NH6
+
+	lwtBPFIn       = 1 // LWT_BPF_IN
+	lwtBPFProgFD   = 1 // LWT_BPF_PROG_FD
+	lwtBPFProgName = 2 // LWT_BPF_PROG_NAME
 
 	sizeofNhmsg = 8 // struct nhmsg
 
@@ -147,6 +150,10 @@ func putRule(b []byte, r Rule, p Protocol) []byte {
 	if r.Iif != "" {
 		b = putAttr(b, unix.FRA_IIFNAME, append([]byte(r.Iif), 0))
 	}
+	if r.Mark != 0 {
+		b = putUint32(b, unix.FRA_FWMARK, r.Mark)
+		b = putUint32(b, unix.FRA_FWMASK, math.MaxUint32)
+	}
 	return b
 }
 
@@ -185,7 +192,8 @@ func putSegment(b []byte, sid netip.Addr, m EncapMode) []byte {
 	return putAttr(b, seg6SRH, data[:])
 }
 
-func putRoute(b []byte, r Route, p Protocol, index uint32, del bool) []byte {
+// putRoute appends a route; program is the file descriptor of its program, if it has a mark.
+func putRoute(b []byte, r Route, p Protocol, index, program uint32, del bool) []byte {
 	kind := uint8(unix.RTN_UNICAST)
 	switch r.Kind {
 	case Unreachable:
@@ -234,6 +242,15 @@ func putRoute(b []byte, r Route, p Protocol, index uint32, del bool) []byte {
 		b = putUint16(b, unix.RTA_ENCAP_TYPE, unix.LWTUNNEL_ENCAP_SEG6_LOCAL)
 		b = putNested(b, unix.RTA_ENCAP, func(b []byte) []byte { return putLocal(b, r.Local) })
 	}
+	if r.Mark != 0 {
+		b = putUint16(b, unix.RTA_ENCAP_TYPE, unix.LWTUNNEL_ENCAP_BPF)
+		b = putNested(b, unix.RTA_ENCAP, func(b []byte) []byte {
+			return putNested(b, lwtBPFIn, func(b []byte) []byte {
+				b = putUint32(b, lwtBPFProgFD, program)
+				return putAttr(b, lwtBPFProgName, append([]byte(markName(r.Mark)), 0))
+			})
+		})
+	}
 	return b
 }
 
@@ -241,8 +258,6 @@ func putLocal(b []byte, l LocalAction) []byte {
 	d := behaviors[l.Behavior]
 	b = putUint32(b, seg6LocalAction, d.action)
 	switch {
-	case d.vrf:
-		return putUint32(b, seg6LocalVRFTable, l.Table)
 	case d.table:
 		return putUint32(b, seg6LocalTable, l.Table)
 	case l.Nexthop.Is4():
@@ -430,6 +445,7 @@ func decodeRule(b []byte) (f found, err error) {
 	var (
 		r        = Rule{Table: uint32(b[4]), Unreachable: b[7] == unix.FR_ACT_UNREACHABLE}
 		src, dst netip.Addr
+		mask     uint32
 		// Both source and destination, a traffic class, another action, or an inverted
 		// match.
 		altered = b[1] != 0 && b[2] != 0 || b[3] != 0 || b[7] != unix.FR_ACT_TO_TBL && !r.Unreachable ||
@@ -450,6 +466,10 @@ func decodeRule(b []byte) (f found, err error) {
 			dst = at.addr()
 		case unix.FRA_IIFNAME:
 			r.Iif = strings.TrimRight(string(at.data), "\x00")
+		case unix.FRA_FWMARK:
+			r.Mark = at.uint32()
+		case unix.FRA_FWMASK:
+			mask = at.uint32()
 		case unix.FRA_SUPPRESS_PREFIXLEN:
 			altered = altered || at.uint32() != math.MaxUint32
 		case unix.FRA_PAD:
@@ -477,6 +497,7 @@ func decodeRule(b []byte) (f found, err error) {
 	if r.Unreachable {
 		r.Table = 0
 	}
+	altered = altered || r.Mark == 0 && mask != 0 || r.Mark != 0 && mask != math.MaxUint32
 	if at.v4 && !r.From.IsValid() && !r.To.IsValid() {
 		r.From = anyIPv4
 	}
@@ -651,8 +672,11 @@ func decodeRoute(b []byte, names links) (f found, err error) {
 	default:
 		if typ != 0 {
 			var ok bool
-			if typ == unix.LWTUNNEL_ENCAP_SEG6_LOCAL {
+			switch typ {
+			case unix.LWTUNNEL_ENCAP_SEG6_LOCAL:
 				r.Local, ok = decodeLocal(encap)
+			case unix.LWTUNNEL_ENCAP_BPF:
+				r.Mark, ok = decodeMark(encap)
 			}
 			altered = altered || !ok
 		}
@@ -699,7 +723,7 @@ func decodeLocal(b []byte) (l LocalAction, ok bool) {
 					l.Behavior = behavior
 				}
 			}
-		case seg6LocalTable, seg6LocalVRFTable:
+		case seg6LocalTable:
 			l.Table = at.uint32()
 		case seg6LocalNH4:
 			at.v4 = true
@@ -712,6 +736,26 @@ func decodeLocal(b []byte) (l LocalAction, ok bool) {
 		}
 	}
 	return l, at.err == nil && l.Behavior != NoBehavior
+}
+
+// decodeMark decodes a program for a mark; ok is false if it is another program.
+func decodeMark(b []byte) (mark uint32, ok bool) {
+	at := attrs{b: b}
+	for at.next() {
+		if at.typ != lwtBPFIn || ok {
+			return 0, false
+		}
+		in := attrs{b: at.data}
+		for in.next() {
+			if in.typ == lwtBPFProgName {
+				mark, ok = markOf(unix.ByteSliceToString(in.data))
+			}
+		}
+		if in.err != nil {
+			return 0, false
+		}
+	}
+	return mark, ok && at.err == nil
 }
 
 // A Link is a network interface and its state in the kernel.

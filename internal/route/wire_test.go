@@ -42,8 +42,8 @@ var samples = []Object{
 	Route{Dst: netip.MustParsePrefix("192.0.2.0/24"), Link: "eth0", Gateway: netip.MustParseAddr("198.51.100.1"), PrefSrc: netip.MustParseAddr("192.0.2.1")},
 	Route{Dst: netip.MustParsePrefix("192.0.2.0/24"), Link: "eth0", Gateway: netip.MustParseAddr("fe80::1")},
 	Route{Dst: netip.MustParsePrefix("2001:db8::1/128"), Link: "eth0", Local: LocalAction{Behavior: EndDX4, Nexthop: netip.MustParseAddr("192.0.2.1")}},
-	Route{Dst: netip.MustParsePrefix("2001:db8::1/128"), Link: "eth0", Local: LocalAction{Behavior: EndDT4, Table: 101}},
-	Route{Dst: netip.MustParsePrefix("2001:db8::1/128"), Link: "eth0", Local: LocalAction{Behavior: EndDT46, Table: 101}},
+	Route{Dst: netip.MustParsePrefix("240.0.0.1/32"), Link: "eth0", Mark: 0xe4000001},
+	Rule{Priority: 1000, From: netip.MustParsePrefix("0.0.0.0/0"), Mark: 0xe4000001, Table: 1000},
 	Rule{Priority: 1000, From: netip.MustParsePrefix("192.0.2.1/32"), Table: 1000},
 	Rule{Priority: 1000, From: netip.MustParsePrefix("0.0.0.0/0"), Iif: "wan", Unreachable: true},
 	Rule{Priority: 1000, To: netip.MustParsePrefix("192.0.2.0/24"), Iif: "wan", Table: 1000},
@@ -53,7 +53,9 @@ var samples = []Object{
 
 func payload(t testing.TB, o Object) []byte {
 	t.Helper()
-	steps, err := encode(Op{Protocol: Edge, Object: o}, func(string) (uint32, error) { return 3, nil })
+	steps, err := encode(Op{Protocol: Edge, Object: o}, resolver{
+		index: func(string) (uint32, error) { return 3, nil }, program: func(uint32) (uint32, error) { return 9, nil },
+	})
 	if err != nil || len(steps) != 1 {
 		t.Fatalf("%v: %v", o, err)
 	}

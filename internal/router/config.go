@@ -53,6 +53,9 @@ type Neighbor struct {
 	ASN uint32 `yaml:"asn"`
 	// Address is the neighbor's address on the link.
 	Address netip.Addr `yaml:"address"`
+	// Family is the IP version of the routes of the session: ipv4 or ipv6. IPv4 routes over an IPv6
+	// session have IPv6 next hops (RFC 8950). Default: that of address. Example: ipv4
+	Family bgp.IP `yaml:"family,omitempty"`
 	// Interface is the link to the neighbor. The session goes down with it.
 	Interface string `yaml:"interface"`
 	// LocalPref is the LOCAL_PREF of all routes from the neighbor. Default: 100 (RFC 4271 section
@@ -63,8 +66,27 @@ type Neighbor struct {
 	// BFD detects the loss of the neighbor (RFC 5880).
 	BFD bfd.Config `yaml:"bfd,omitempty"`
 	// Deny are prefixes that are not advertised to the neighbor, with everything inside of them;
-	// "::/0" denies all. Example: ["::/0"]
+	// "::/0" denies all of IPv6. Example: ["::/0"]
 	Deny []netip.Prefix `yaml:"deny,omitempty"`
+}
+
+// family is the IP version of the routes of the session.
+func (n *Neighbor) family() bgp.IP {
+	if n.Family != "" {
+		return n.Family
+	}
+	return bgp.IPOf(n.Address)
+}
+
+// versions are the IP versions of the routes of all neighbors.
+func (c *Config) versions() []bgp.IP {
+	var all []bgp.IP
+	for i := range c.Neighbors {
+		if v := c.Neighbors[i].family(); !slices.Contains(all, v) {
+			all = append(all, v)
+		}
+	}
+	return all
 }
 
 // Check returns all faults of the configuration. It does not touch the system.
@@ -78,7 +100,7 @@ func (c *Config) Check() fault.List {
 	}
 	for i, l := range c.Leaks {
 		at := fmt.Sprintf("leaks[%d]", i)
-		checkPrefix(&faults, at+".prefix", l.Prefix)
+		bgp.CheckPrefix(&faults, at+".prefix", l.Prefix)
 		if originated[l.Prefix] {
 			faults.Add(at+".prefix", "%s is originated already", l.Prefix)
 		}
@@ -106,6 +128,7 @@ func (c *Config) Check() fault.List {
 			faults.Add(at+".interface", "must name the interface that the neighbor is reached by")
 		}
 		faults.Merge(at, bgp.CheckAddress(n.Address))
+		faults.Merge(at, n.Family.Check(n.Address))
 		faults.Merge(at, bgp.CheckPassword(n.Password))
 		faults.Merge(at, n.BFD.Check())
 		faults.Merge(at, CheckPrefixes("deny", n.Deny))
@@ -119,13 +142,7 @@ func (c *Config) Check() fault.List {
 func CheckPrefixes(path string, prefixes []netip.Prefix) fault.List {
 	var faults fault.List
 	for i, p := range prefixes {
-		checkPrefix(&faults, fmt.Sprintf("%s[%d]", path, i), p)
+		bgp.CheckPrefix(&faults, fmt.Sprintf("%s[%d]", path, i), p)
 	}
 	return faults
-}
-
-func checkPrefix(faults *fault.List, at string, p netip.Prefix) {
-	if !p.IsValid() || !p.Addr().Is6() || p.Addr().Is4In6() || p != p.Masked() {
-		faults.Add(at, "must be an IPv6 prefix without host bits, got %v", p)
-	}
 }

@@ -82,7 +82,7 @@ func TestCheckLeaks(t *testing.T) {
 		{netip.MustParsePrefix("2001:db8:d::/64"), []uint32{65009, 0}},
 	}
 	want := `leaks[0].prefix: 2001:db8:c::/64 is originated already
-leaks[1].prefix: must be an IPv6 prefix without host bits, got 2001:db8::1/32
+leaks[1].prefix: must be an IP prefix without host bits, got 2001:db8::1/32
 leaks[2].as_path: must be at least one AS number > 0, got []
 leaks[3].as_path: must be at least one AS number > 0, got [65009 0]`
 	if got := strings.TrimSpace(c.Check().Error()); got != want {
@@ -92,10 +92,10 @@ leaks[3].as_path: must be at least one AS number > 0, got [65009 0]`
 
 func TestCheckDeny(t *testing.T) {
 	c := base()
-	c.Neighbors[1].Deny = []netip.Prefix{netip.MustParsePrefix("2001:db8::1/32"), netip.MustParsePrefix("10.0.0.0/8"), {}}
-	want := `neighbors[1].deny[0]: must be an IPv6 prefix without host bits, got 2001:db8::1/32
-neighbors[1].deny[1]: must be an IPv6 prefix without host bits, got 10.0.0.0/8
-neighbors[1].deny[2]: must be an IPv6 prefix without host bits, got invalid Prefix`
+	c.Neighbors[1].Deny = []netip.Prefix{netip.MustParsePrefix("2001:db8::1/32"), netip.MustParsePrefix("10.0.0.1/8"), {}}
+	want := `neighbors[1].deny[0]: must be an IP prefix without host bits, got 2001:db8::1/32
+neighbors[1].deny[1]: must be an IP prefix without host bits, got 10.0.0.1/8
+neighbors[1].deny[2]: must be an IP prefix without host bits, got invalid Prefix`
 	if got := c.Check().Error(); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

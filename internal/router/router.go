@@ -41,7 +41,7 @@ func New(ctx context.Context, o Options) (*Router, error) {
 	if err := o.Config.Check().Err(); err != nil {
 		return nil, err
 	}
-	if err := daemon.CheckForwarding(); err != nil {
+	if err := daemon.CheckForwarding(o.Config.versions()...); err != nil {
 		return nil, err
 	}
 	d, err := daemon.New(ctx, daemon.Options{
@@ -72,7 +72,7 @@ func (c *Config) speakers() []bgp.Neighbor {
 func (n Neighbor) speaker(own uint32) bgp.Neighbor {
 	return bgp.Neighbor{
 		Passive: own > n.ASN,
-		Name:    n.Name, Address: n.Address, ASN: n.ASN, Families: []bgp.Family{bgp.IPv6Unicast}, Password: n.Password,
+		Name:    n.Name, Address: n.Address, ASN: n.ASN, Families: []bgp.Family{n.family().Unicast()}, Password: n.Password,
 		LocalPref: n.LocalPref, BFD: n.BFD, Export: bgp.ExportPolicy{Reject: n.Deny},
 	}
 }

@@ -64,9 +64,9 @@ func TestCheckEvents(t *testing.T) {
 				cases + `[0].advertise.node: node "asbr1" runs no router`},
 		{"advertise what is advertised", []Event{
 			{Advertise: &Advertise{Node: "client-isp", Prefixes: []netip.Prefix{netip.MustParsePrefix("2001:db8:c::/64"), netip.MustParsePrefix("::/0")}}},
-			{Advertise: &Advertise{Node: "client-isp", Prefixes: []netip.Prefix{netip.MustParsePrefix("::/0"), netip.MustParsePrefix("10.0.0.0/8")}}}}, nil,
+			{Advertise: &Advertise{Node: "client-isp", Prefixes: []netip.Prefix{netip.MustParsePrefix("::/0"), netip.MustParsePrefix("10.0.0.1/8")}}}}, nil,
 			cases + "[0].advertise.prefixes[0]: node \"client-isp\" originates 2001:db8:c::/64 already\n" +
-				cases + "[1].advertise.prefixes[1]: must be an IPv6 prefix without host bits, got 10.0.0.0/8\n" +
+				cases + "[1].advertise.prefixes[1]: must be an IP prefix without host bits, got 10.0.0.1/8\n" +
 				cases + "[1].advertise.prefixes[0]: node \"client-isp\" originates ::/0 already"},
 		{"flap of nothing", []Event{flap(Flap{Node: "transit-a", Times: 1, Every: time.Second})}, nil, cases + "[0].flap: must have either interface or neighbor"},
 		{"flap of impossible numbers", []Event{flap(Flap{Node: "transit-a", Interface: "link-a", Neighbor: "asbr1", Quick: 2})}, nil,
