@@ -282,64 +282,89 @@ func (f *Fields) append(b []byte) []byte {
 		}
 		b[start] = byte(len(b) - start - 1)
 	}
-	unknown := f.UnknownTransitive
-	// flush appends the unknown attributes with types below kind.
-	flush := func(kind int) {
-		for len(unknown) > 0 && int(unknown[1]) < kind {
-			_, size := cutAttribute(unknown)
-			b, unknown = append(b, unknown[:size]...), unknown[size:]
-		}
-	}
-	put := func(kind uint8, value []byte) {
-		flush(int(kind))
-		var flags byte
-		if f.partial>>kind&1 == 1 {
-			flags = flagPartial
-		}
-		b = appendAttribute(b, flags, kind, value)
-	}
-	put(attrOrigin, []byte{byte(f.Origin)})
-	put(attrASPath, []byte(f.ASPath))
+	e := listEncoder{b, f.UnknownTransitive, f.partial}
+	e.head(attrOrigin, 1)
+	e.b = append(e.b, byte(f.Origin))
+	e.string(attrASPath, string(f.ASPath))
 	if f.HasMED {
-		put(attrMED, appendUint32s(nil, f.MED))
+		e.uint32s(attrMED, f.MED)
 	}
 	if f.HasLocalPref {
-		put(attrLocalPref, appendUint32s(nil, f.LocalPref))
+		e.uint32s(attrLocalPref, f.LocalPref)
 	}
 	if f.AtomicAggregate {
-		put(attrAtomicAggregate, nil)
+		e.head(attrAtomicAggregate, 0)
 	}
 	if f.Aggregator.Addr.IsValid() {
-		put(attrAggregator, append(appendUint32s(nil, f.Aggregator.ASN), f.Aggregator.Addr.AsSlice()...))
+		e.uint32s(attrAggregator, f.Aggregator.ASN, number(f.Aggregator.Addr))
 	}
 	if len(f.Communities) > 0 {
-		put(attrCommunities, appendUint32s(nil, f.Communities...))
+		e.uint32s(attrCommunities, f.Communities...)
 	}
 	if f.OriginatorID.IsValid() {
-		put(attrOriginatorID, f.OriginatorID.AsSlice())
+		e.uint32s(attrOriginatorID, number(f.OriginatorID))
 	}
 	if len(f.ClusterList) > 0 {
-		put(attrClusterList, appendUint32s(nil, f.ClusterList...))
+		e.uint32s(attrClusterList, f.ClusterList...)
 	}
 	if len(f.Extended) > 0 {
-		var v []byte
+		e.head(attrExtended, 8*len(f.Extended))
 		for _, c := range f.Extended {
-			v = binary.BigEndian.AppendUint64(v, c)
+			e.b = binary.BigEndian.AppendUint64(e.b, c)
 		}
-		put(attrExtended, v)
 	}
 	if len(f.Large) > 0 {
-		var v []byte
+		e.head(attrLarge, 12*len(f.Large))
 		for _, c := range f.Large {
-			v = appendUint32s(v, c[:]...)
+			e.b = appendUint32s(e.b, c[:]...)
 		}
-		put(attrLarge, v)
 	}
 	if f.PrefixSID != "" {
-		put(attrPrefixSID, []byte(f.PrefixSID))
+		e.string(attrPrefixSID, f.PrefixSID)
 	}
-	flush(256)
-	return b
+	e.flush(256)
+	return e.b
+}
+
+// number returns an IPv4 address as a number.
+func number(a netip.Addr) uint32 {
+	b := a.As4()
+	return binary.BigEndian.Uint32(b[:])
+}
+
+// listEncoder encodes attributes in ascending order of their types.
+type listEncoder struct {
+	b       []byte
+	unknown string // attributes that are still to be inserted
+	partial uint64 // as in Fields
+}
+
+// flush appends the unknown attributes with types below kind.
+func (e *listEncoder) flush(kind int) {
+	for len(e.unknown) > 0 && int(e.unknown[1]) < kind {
+		_, size := cutAttribute(e.unknown)
+		e.b, e.unknown = append(e.b, e.unknown[:size]...), e.unknown[size:]
+	}
+}
+
+// head appends the header of an attribute with a value of size bytes.
+func (e *listEncoder) head(kind uint8, size int) {
+	e.flush(int(kind))
+	flags := attributes[kind].flags
+	if e.partial>>kind&1 == 1 {
+		flags |= flagPartial
+	}
+	e.b = appendAttributeHeader(e.b, flags, kind, size)
+}
+
+func (e *listEncoder) string(kind uint8, value string) {
+	e.head(kind, len(value))
+	e.b = append(e.b, value...)
+}
+
+func (e *listEncoder) uint32s(kind uint8, list ...uint32) {
+	e.head(kind, 4*len(list))
+	e.b = appendUint32s(e.b, list...)
 }
 
 func appendUint32s(b []byte, list ...uint32) []byte {

@@ -137,3 +137,20 @@ func BenchmarkAttributes(b *testing.B) {
 		runtime.KeepAlive(in)
 	}
 }
+
+// BenchmarkDerive reports the cost of new attributes derived from others, as import and export
+// policy do once for each of them.
+func BenchmarkDerive(b *testing.B) {
+	in := NewInterner()
+	sets := paths(b, in, 20000)
+	b.ReportAllocs()
+	i := uint32(0)
+	for b.Loop() {
+		f := sets[i%uint32(len(sets))].Fields()
+		f.LocalPref = i
+		f.ASPath = f.ASPath.Prepend(65000, 1)
+		f.Communities = append(f.Communities, GracefulShutdown)
+		in.Intern(f)
+		i++
+	}
+}

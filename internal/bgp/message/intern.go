@@ -38,7 +38,9 @@ func NewInterner() *Interner {
 }
 
 // Intern returns the shared Attributes with these fields.
-func (in *Interner) Intern(f Fields) *Attributes { return in.intern(f.append(nil)) }
+func (in *Interner) Intern(f Fields) *Attributes {
+	return in.intern(f.append(make([]byte, 0, 256))) // seldom more is needed
+}
 
 // intern returns the shared Attributes with this wire form, which must be well-formed. The caller
 // keeps the slice.
