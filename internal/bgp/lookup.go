@@ -31,7 +31,7 @@ func (s *Speaker) Lookup(_ context.Context, dst netip.Prefix, rds ...vpn.ID) ([]
 	if !dst.IsValid() || dst.Addr().Is4In6() {
 		return nil, fmt.Errorf("look up %s: not a prefix", dst)
 	}
-	found := s.lookup(dst, message.KeyOf)
+	found := append([]Candidate{}, s.lookup(dst, message.KeyOf)...) // not nil, which JSON has as null
 	for _, rd := range rds {
 		found = append(found, s.lookup(dst, func(p netip.Prefix) message.Key { return message.KeyOfVPN(rd, p) })...)
 	}
