@@ -77,7 +77,7 @@ what failed, on what, why, and what to do.`,
 	root.AddCommand(a.daemonCommands()...)
 	root.AddCommand(a.labCommands()...)
 	root.AddCommand(a.simCommand())
-	root.AddCommand(a.serveCommand(), a.fetchCommand(), a.flowsCommand(), a.reseqCommand(), a.diffCommand(), a.statusCommand(), a.reloadCommand(), a.manCommand(), a.checkCommand(), a.doctorCommand(), a.versionCommand())
+	root.AddCommand(a.serveCommand(), a.fetchCommand(), a.flowsCommand(), a.reseqCommand(), a.diffCommand(), a.statusCommand(), a.dashboardCommand(), a.reloadCommand(), a.manCommand(), a.checkCommand(), a.doctorCommand(), a.versionCommand())
 	return root
 }
 

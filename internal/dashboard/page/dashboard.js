@@ -1,0 +1,260 @@
+"use strict";
+
+// What daemons report is text: it is only ever set as textContent.
+const svgNS = "http://www.w3.org/2000/svg";
+const byId = (id) => document.getElementById(id);
+
+function element(name, attributes, ...children) {
+  const e = svgNames.has(name) ? document.createElementNS(svgNS, name) : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes || {})) {
+    if (key === "style") Object.assign(e.style, value);
+    else e.setAttribute(key, value);
+  }
+  e.append(...children.filter((c) => c !== undefined && c !== null));
+  return e;
+}
+const svgNames = new Set(["svg", "g", "rect", "line", "path", "text", "polyline", "title"]);
+
+function bits(rate) {
+  for (const unit of ["bit/s", "kbit/s", "Mbit/s"]) {
+    if (rate < 999.5) return rate.toPrecision(rate < 1 ? 1 : 3).replace(/\.0+$/, "") + " " + unit;
+    rate /= 1000;
+  }
+  return rate.toPrecision(3) + " Gbit/s";
+}
+
+function age(seconds) {
+  if (seconds < 120) return seconds + " s";
+  if (seconds < 7200) return Math.floor(seconds / 60) + " min";
+  if (seconds < 172800) return Math.floor(seconds / 3600) + " h";
+  return Math.floor(seconds / 86400) + " d";
+}
+
+// table replaces the content of a table. A column is [title, cell, class]; cell returns text or an
+// element.
+function table(target, columns, rows) {
+  const head = element("tr", null, ...columns.map(([title, , kind]) => element("th", { class: kind || "", scope: "col" }, title)));
+  const body = rows.map((row) => element("tr", null, ...columns.map(([, cell, kind]) => element("td", { class: kind || "" }, cell(row) ?? ""))));
+  target.replaceChildren(element("thead", null, head), element("tbody", null, ...body));
+  target.hidden = rows.length === 0;
+}
+
+const colors = new Map();
+function color(path) {
+  if (!colors.has(path)) colors.set(path, "var(--p" + (colors.size % 8) + ")");
+  return colors.get(path);
+}
+const swatch = (path) => element("span", { class: "swatch", style: { background: color(path) } });
+const named = (path) => element("span", null, swatch(path), path);
+const last = (list) => (list.length ? list[list.length - 1] : 0);
+
+function levelOf(d) {
+  if (d.fault) return "bad";
+  if (!d.status.ready) return "bad";
+  return d.status.degraded ? "fair" : "good";
+}
+const words = { good: "ready", fair: "degraded", bad: "not ready" };
+
+function showVerdict(s) {
+  byId("host").textContent = s.host;
+  document.title = "tabane " + s.host;
+  const levels = s.daemons.map(levelOf);
+  const worst = levels.includes("bad") ? "bad" : levels.includes("fair") ? "fair" : "good";
+  const verdict = byId("verdict");
+  const text = s.daemons.length === 0 ? "no daemon answers on this host" : worst === "good" ? "all ready" : words[worst];
+  const level = s.daemons.length === 0 ? "bad" : worst;
+  if (verdict.textContent !== text) verdict.textContent = text;
+  verdict.className = level;
+  const problems = s.daemons.filter((d) => levelOf(d) !== "good").map((d) =>
+    element("li", { class: levelOf(d) }, element("strong", null, d.name), " ", d.fault ? "does not answer: " + d.fault : words[levelOf(d)] + ": " + d.status.reason));
+  byId("problems").hidden = problems.length === 0;
+  byId("problems").firstElementChild.replaceChildren(...problems);
+}
+
+// showTopology draws each daemon with what it is connected to: sessions to the left, egress peers to
+// the right. The width of a line grows with the rate over the path.
+function showTopology(s) {
+  const rates = new Map(s.paths.map((p) => [p.path, last(p.out)]));
+  const answering = s.daemons.filter((d) => d.status);
+  const rowHeight = 38, width = 720, box = 170;
+  const parts = [];
+  let top = 8;
+  const frame = (x, y, title, note, down) => {
+    parts.push(element("rect", { x, y, width: box, height: 28, rx: 5, class: "frame" + (down ? " down" : "") }));
+    parts.push(element("text", { x: x + 8, y: y + 18 }, clip(title, note ? 16 : 24)));
+    if (note) parts.push(element("text", { x: x + box - 8, y: y + 18, "text-anchor": "end", class: "muted" }, note));
+  };
+  for (const d of answering) {
+    const peers = d.status.peers || [];
+    const peerNames = new Set(peers.map((p) => p.name));
+    const sessions = (d.status.sessions || []).filter((n) => !peerNames.has(n.neighbor));
+    const rows = Math.max(sessions.length, peers.length, 1);
+    const middle = top + (rows * rowHeight) / 2 - 14;
+    const center = (width - box) / 2;
+    const spread = (n, i) => top + ((rows - n) * rowHeight) / 2 + i * rowHeight;
+    const lines = [], labels = [];
+    sessions.forEach((n, i) => {
+      const y = spread(sessions.length, i);
+      lines.push(element("path", { d: curve(box, y + 14, center, middle + 14), fill: "none", stroke: n.up ? "var(--muted)" : "var(--bad)",
+        "stroke-width": 1.5, "stroke-dasharray": n.up ? "none" : "4 3" }));
+      frame(0, y, n.neighbor, n.up ? "" : "down", !n.up);
+    });
+    peers.forEach((p, i) => {
+      const y = spread(peers.length, i), down = p.routes === 0, rate = rates.get(p.name) || 0;
+      lines.push(element("path", { d: curve(center + box, middle + 14, width - box, y + 14), fill: "none", stroke: down ? "var(--bad)" : color(p.name),
+        "stroke-width": 1.5 + Math.min(6, Math.log10(1 + rate / 1e5) * 2), "stroke-dasharray": down ? "4 3" : "none" }));
+      if (rate > 0) labels.push(element("text", { x: width - box - 12, y: y + 18, "text-anchor": "end", class: "muted halo" }, bits(rate)));
+      frame(width - box, y, p.name, down ? "no route" : p.routes + (p.routes === 1 ? " route" : " routes"), down);
+    });
+    parts.unshift(...lines, ...labels);
+    frame(center, middle, d.name, words[levelOf(d)], levelOf(d) === "bad");
+    top += rows * rowHeight + 14;
+  }
+  const view = element("svg", { viewBox: `0 0 ${width} ${Math.max(top, 40)}`, role: "img", "aria-label": "daemons, their sessions and egress peers" }, ...parts);
+  byId("topology").querySelector(".scroll").replaceChildren(view);
+  byId("topology").hidden = answering.length === 0;
+}
+const clip = (text, n) => (text.length > n ? text.slice(0, n - 1) + "…" : text);
+const curve = (x1, y1, x2, y2) => `M${x1} ${y1}C${(x1 + x2) / 2} ${y1} ${(x1 + x2) / 2} ${y2} ${x2} ${y2}`;
+
+function showRates(s) {
+  const section = byId("rates");
+  section.querySelector(".note").textContent = s.uncounted ? "Not measured: " + s.uncounted : s.paths.length ? "" : "Nothing was measured yet.";
+  const chart = section.querySelector(".chart");
+  // Drawn at the width that it is shown with, so that text keeps its size.
+  const width = Math.max(200, section.clientWidth - 34), height = 200, left = 64, bottom = 22, total = 300;
+  const most = Math.max(1, ...s.paths.flatMap((p) => p.out));
+  const step = Math.pow(10, Math.floor(Math.log10(most)));
+  const ceiling = Math.ceil(most / step) * step;
+  const x = (i, n) => left + ((total - n + i) / (total - 1)) * (width - left - 6);
+  const y = (v) => height - bottom - (v / ceiling) * (height - bottom - 10);
+  const parts = [];
+  for (const share of [0, 0.5, 1]) {
+    parts.push(element("line", { x1: left, x2: width - 6, y1: y(share * ceiling), y2: y(share * ceiling), class: "rule" }));
+    parts.push(element("text", { x: left - 6, y: y(share * ceiling) + 4, "text-anchor": "end", class: "muted" }, bits(share * ceiling)));
+  }
+  for (const [seconds, text] of [[300, "5 min ago"], [150, "2.5 min"], [0, "now"]]) {
+    const at = left + ((total - seconds) / total) * (width - left - 6);
+    parts.push(element("text", { x: at, y: height - 6, "text-anchor": seconds === 300 ? "start" : seconds === 0 ? "end" : "middle", class: "muted" }, text));
+  }
+  for (const p of s.paths) {
+    const points = p.out.map((v, i) => x(i, p.out.length).toFixed(1) + "," + y(v).toFixed(1)).join(" ");
+    parts.push(element("polyline", { points, fill: "none", stroke: color(p.path), "stroke-width": 1.8 }, element("title", null, p.path)));
+  }
+  chart.replaceChildren(element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "bits per second towards the clients over each path, last five minutes" }, ...parts));
+  chart.hidden = s.paths.length === 0;
+  const sum = s.paths.reduce((n, p) => n + last(p.out), 0);
+  table(section.querySelector("table"), [
+    ["path", (p) => named(p.path)],
+    ["to clients", (p) => bits(last(p.out)), "number"],
+    ["share", (p) => (sum > 0 ? Math.round((100 * last(p.out)) / sum) + " %" : ""), "number"],
+    ["from clients", (p) => bits(last(p.in)), "number"],
+  ], s.paths);
+}
+
+function showSubflows(s) {
+  const section = byId("subflows");
+  section.hidden = Boolean(s.uncounted);
+  section.querySelector(".note").textContent = s.subflows.length === 0 ? "No packet was sent in the last second."
+    : s.subflows_left_out > 0 ? `${s.subflows_left_out} more with lower rates are not shown.` : "";
+  table(section.querySelector("table"), [
+    ["path", (f) => named(f.path)], ["rate", (f) => bits(f.rate), "number"], ["connection", (f) => f.connection || f.protocol],
+    ["client", (f) => f.remote], ["local address", (f) => f.local],
+    ["RTT", (f) => (f.rtt ? f.rtt.toFixed(1) + " ms" : ""), "number"], ["window", (f) => (f.window ? String(f.window) : ""), "number"],
+    ["retransmitted", (f) => (f.rtt ? String(f.retransmitted || 0) : ""), "number"], ["", (f) => (f.backup ? "backup" : "")],
+  ], s.subflows);
+}
+
+// open keeps which daemons' details are shown.
+const open = new Set();
+
+function showDaemons(s) {
+  const list = s.daemons.map((d) => {
+    const level = levelOf(d);
+    const title = element("h3", null, d.name, " ", element("span", { class: "pill " + level }, d.fault ? "does not answer" : words[level]));
+    const note = element("p", { class: "note" }, d.at + (d.status && d.status.asn ? ", AS " + d.status.asn : "") + (d.fault ? ": " + d.fault : ""));
+    const block = element("div", null, title, note);
+    if (!d.status) return block;
+    const sessions = element("table"), peers = element("table"), details = element("details");
+    table(sessions, [
+      ["session", (n) => n.neighbor], ["state", (n) => element("span", { class: n.up ? "good" : "bad" }, n.up ? "up" : "down")],
+      ["since", (n) => (n.up ? age(n.uptime_seconds) : ""), "number"], ["flaps", (n) => String(n.flaps), "number"],
+      ["BFD", (n) => n.bfd || ""], ["why", (n) => n.reason || n.last_reset || "", "long"],
+    ], d.status.sessions || []);
+    table(peers, [
+      ["egress peer", (p) => p.name], ["routes", (p) => String(p.routes), "number"], ["address", (p) => p.address || ""],
+      ["SID", (p) => p.sid || (p.sids || []).join(", ")], ["table", (p) => String(p.table ?? ""), "number"],
+    ], d.status.peers || []);
+    details.append(element("summary", null, "all that it reports"), element("pre", null, JSON.stringify(d.status, null, 2)));
+    details.open = open.has(d.name + d.at);
+    details.addEventListener("toggle", () => (details.open ? open.add(d.name + d.at) : open.delete(d.name + d.at)));
+    block.append(element("div", { class: "scroll" }, sessions), element("div", { class: "scroll" }, peers), details);
+    return block;
+  });
+  byId("daemons").querySelector(".list").replaceChildren(...list);
+}
+
+function showEvents(s) {
+  byId("events").querySelector(".note").textContent = s.events.length ? "" : "Nothing has changed since this page's server was started.";
+  byId("events").querySelector("ol").replaceChildren(...s.events.slice().reverse().map((e) => {
+    const at = new Date(e.time);
+    return element("li", null, element("time", { datetime: at.toISOString() }, at.toLocaleTimeString()), element("b", { class: e.level }, e.daemon), e.text);
+  }));
+}
+
+async function lookUp(event) {
+  event.preventDefault();
+  const answer = byId("routes").querySelector(".answer");
+  const destination = new FormData(event.target).get("destination");
+  const say = (text) => answer.replaceChildren(element("p", { class: "note" }, text));
+  try {
+    const response = await fetch("routes?" + new URLSearchParams({ destination }));
+    if (!response.ok) return say(await response.text());
+    const found = (await response.json()).filter((a) => a.routes);
+    if (found.length === 0) return say("No daemon here knows routes.");
+    answer.replaceChildren(...found.map((a) => element("div", null, element("h3", null, a.daemon), ...routesOf(a.routes))));
+  } catch (e) {
+    say("The dashboard does not answer: " + e.message);
+  }
+}
+
+// routesOf shows the plain values of an answer in a line each and its lists as tables.
+function routesOf(routes) {
+  const parts = [];
+  for (const [key, value] of Object.entries(routes)) {
+    const title = key.replaceAll("_", " ");
+    if (!Array.isArray(value)) {
+      parts.push(element("p", { class: "note" }, title + ": " + (typeof value === "object" ? JSON.stringify(value) : value)));
+      continue;
+    }
+    const columns = [...new Set(value.flatMap((row) => Object.keys(row)))];
+    const target = element("table");
+    table(target, columns.map((c) => [c.replaceAll("_", " "), (row) => (row[c] === undefined ? "" : typeof row[c] === "object" ? JSON.stringify(row[c]) : String(row[c]))]), value);
+    parts.push(element("p", { class: "note" }, value.length ? title : title + ": none"), element("div", { class: "scroll" }, target));
+  }
+  return parts;
+}
+
+async function refresh() {
+  try {
+    const response = await fetch("state");
+    if (!response.ok) throw new Error(await response.text());
+    const s = await response.json();
+    for (const p of s.paths) color(p.path);
+    for (const d of s.daemons) for (const p of (d.status && d.status.peers) || []) color(p.name);
+    showVerdict(s);
+    showTopology(s);
+    showRates(s);
+    showSubflows(s);
+    showDaemons(s);
+    showEvents(s);
+  } catch (e) {
+    const verdict = byId("verdict");
+    verdict.className = "bad";
+    verdict.textContent = "the dashboard does not answer: what is shown is old";
+  }
+  setTimeout(refresh, 1000);
+}
+
+byId("routes").querySelector("form").addEventListener("submit", lookUp);
+refresh();
