@@ -57,7 +57,7 @@ type Edge struct {
 	// paths is the path manager; nil if the kernel's is used.
 	paths *pathmanager.Manager
 	// pending are routes not yet known to be in the kernel; their addresses are not announced.
-	pending map[peerPrefix]bool
+	pending map[peerPrefix]pathmanager.Route
 	// inherited are routes that a previous instance left in the kernel. They remain until all
 	// reflectors have advertised their routes.
 	inherited map[peerPrefix]bool
@@ -112,7 +112,7 @@ func New(ctx context.Context, o Options) (*Edge, error) {
 	e := &Edge{
 		config: o.Config, keep: o.Keep, log: o.Log, daemon: d, mptcp: endpoints,
 		refused: map[string]uint64{}, owned: map[netip.Addr]bool{},
-		pending: map[peerPrefix]bool{}, inherited: map[peerPrefix]bool{},
+		pending: map[peerPrefix]pathmanager.Route{}, inherited: map[peerPrefix]bool{},
 	}
 	if err := e.prepare(); err != nil {
 		return nil, errors.Join(err, d.Close(), e.close())
@@ -235,7 +235,7 @@ func (e *Edge) preparePaths() error {
 		return err
 	}
 	for f := range e.inherited {
-		paths.SetRoute(f.peer, f.prefix, pathmanager.RoutePresent)
+		paths.SetRoute(f.peer, f.prefix, pathmanager.Route{State: pathmanager.RoutePresent})
 	}
 	e.paths, e.egress.routed = paths, e.routeChanged
 	return nil
@@ -306,21 +306,21 @@ func (e *Edge) runPaths(ctx context.Context) error {
 
 // routeChanged handles a change of a peer's route to a prefix. The address of a withdrawn route is
 // withdrawn from clients at once; that of a new route is announced once the route is in the kernel.
-func (e *Edge) routeChanged(peer int, prefix netip.Prefix, state pathmanager.RouteState) {
+func (e *Edge) routeChanged(peer int, prefix netip.Prefix, r pathmanager.Route) {
 	at := peerPrefix{peer, prefix}
 	delete(e.pending, at)
 	delete(e.inherited, at)
-	if state == pathmanager.RoutePresent {
-		e.pending[at] = true
+	if r.State == pathmanager.RoutePresent {
+		e.pending[at] = r
 		return
 	}
-	e.paths.SetRoute(peer, prefix, state)
+	e.paths.SetRoute(peer, prefix, r)
 }
 
 // routesComplete removes the routes of a previous instance that no reflector has advertised since.
 func (e *Edge) routesComplete() {
 	for at := range e.inherited {
-		e.paths.SetRoute(at.peer, at.prefix, pathmanager.RouteAbsent)
+		e.paths.SetRoute(at.peer, at.prefix, pathmanager.Route{})
 	}
 	clear(e.inherited)
 	e.paths.RoutesComplete()
@@ -369,9 +369,9 @@ func (e *Edge) Settled() bool {
 		return false
 	}
 	if e.paths != nil {
-		for at := range e.pending {
+		for at, r := range e.pending {
 			if e.egress.works(at.peer, at.prefix) {
-				e.paths.SetRoute(at.peer, at.prefix, pathmanager.RoutePresent)
+				e.paths.SetRoute(at.peer, at.prefix, r)
 				delete(e.pending, at)
 			}
 		}

@@ -59,8 +59,9 @@ type egress struct {
 	ids     map[uint32]netip.Addr
 	// locators decide which SIDs are reachable; paths through others are not installed.
 	locators locators
-	// routed, when set, is called when the state of a peer's route to a prefix changes.
-	routed func(peer int, prefix netip.Prefix, state pathmanager.RouteState)
+	// routed, when set, is called when a peer's route to a prefix changes in what the path manager
+	// needs of it.
+	routed func(peer int, prefix netip.Prefix, r pathmanager.Route)
 	// urgent, when set, flushes the desired state to the kernel at once.
 	urgent func()
 }
@@ -97,6 +98,14 @@ func state(hops []hop) pathmanager.RouteState {
 		return pathmanager.RouteDraining
 	}
 	return pathmanager.RoutePresent
+}
+
+// ranked returns what the path manager needs of a route with these paths, best first.
+func ranked(hops []hop) pathmanager.Route {
+	if len(hops) == 0 {
+		return pathmanager.Route{}
+	}
+	return pathmanager.Route{State: state(hops), LocalPref: hops[0].localPref, PathLength: uint16(hops[0].pathLength)}
 }
 
 type pathKey struct {
@@ -306,8 +315,8 @@ func (e *egress) choose(p *peer, prefix netip.Prefix, hops []hop) {
 		p.routes[prefix] = hops
 	}
 	p.count(state(old), state(hops))
-	if e.routed != nil && state(old) != state(hops) {
-		e.routed(p.index, prefix, state(hops))
+	if now := ranked(hops); e.routed != nil && ranked(old) != now {
+		e.routed(p.index, prefix, now)
 	}
 	switch {
 	case len(old) > 0 && len(hops) > 0 && old[0].sid == hops[0].sid:

@@ -298,8 +298,8 @@ func TestPropertyRoutesFollowUpdates(t *testing.T) {
 func TestEgressReportsRouteChanges(t *testing.T) {
 	e, _ := newTestEgress(testConfig())
 	var got []string
-	e.routed = func(peer int, prefix netip.Prefix, state pathmanager.RouteState) {
-		got = append(got, fmt.Sprintf("%d %v %d", peer, prefix, state))
+	e.routed = func(peer int, prefix netip.Prefix, r pathmanager.Route) {
+		got = append(got, fmt.Sprintf("%d %v %d", peer, prefix, r.State))
 	}
 	one, two := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101"), vpnPath("10.0.0.2:1", "fc00:2:1::", "65000:101")
 	drained := one

@@ -18,8 +18,8 @@ func locator(prefix string, there bool) bgp.UnicastPath {
 func TestLostLocatorRemovesRoutes(t *testing.T) {
 	e, w := newTestEgress(testConfig())
 	var reported []string
-	e.routed = func(peer int, prefix netip.Prefix, s pathmanager.RouteState) {
-		reported = append(reported, fmt.Sprint(peer, prefix, s))
+	e.routed = func(peer int, prefix netip.Prefix, r pathmanager.Route) {
+		reported = append(reported, fmt.Sprint(peer, prefix, r.State))
 	}
 	e.locator(locator("fc00:1::/32", true))
 	e.locator(locator("fc00:2::/32", true))

@@ -143,7 +143,7 @@ func (e *Edge) moveAway(p *peer) {
 	for prefix := range p.routes {
 		at := peerPrefix{p.index, prefix}
 		delete(e.pending, at)
-		e.paths.SetRoute(p.index, prefix, pathmanager.RouteDraining)
+		e.paths.SetRoute(p.index, prefix, pathmanager.Route{State: pathmanager.RouteDraining})
 	}
 }
 

@@ -41,6 +41,7 @@ type connection struct {
 	subflows      []*subflow
 	announcements []announcement
 	watchUntil    time.Time // its subflows are sampled at least until then
+	refillAt      time.Time // when a freed slot is offered to other peers; zero: none is
 }
 
 // subflow is a subflow of a connection; peer is -1 if it is on the default address.
@@ -74,6 +75,8 @@ type announcement struct {
 	stalls     int       // consecutive stalls
 	notBefore  time.Time // earliest time of the next announcement
 	timer      time.Time // next reconciliation, zero if no timer is set
+	// declined is set if the client did not join it while others waited for its slot.
+	declined bool
 }
 
 // joined records that the client has a subflow to the address.
@@ -134,6 +137,7 @@ func (c *connection) subflowClosed(local, remote netip.AddrPort) {
 			a.since = m.now
 			m.schedule(c, s.peer, m.now.Add(a.timeout()))
 		}
+		c.slotFreed()
 		return
 	}
 }
@@ -157,7 +161,8 @@ func (c *connection) addresses() (joined, announced int) {
 }
 
 func (c *connection) reconcileAll() {
-	for i := range c.announcements {
+	c.refill()
+	for _, i := range c.ranking() {
 		c.reconcile(i)
 	}
 	for _, s := range c.subflows {
@@ -186,6 +191,7 @@ func (c *connection) reconcile(peer int) {
 	case live || state == RouteDraining:
 	case a.announced && !a.used:
 		c.repeat(peer)
+		c.decline(peer)
 	case a.announced && a.unanswered >= answerTries:
 	case a.announced && m.now.Before(a.since.Add(a.timeout())):
 		m.schedule(c, peer, a.since.Add(a.timeout()))
@@ -197,6 +203,7 @@ func (c *connection) reconcile(peer int) {
 		m.schedule(c, peer, a.notBefore)
 	case m.now.Before(a.notBefore):
 		m.schedule(c, peer, a.notBefore)
+	case !c.mayAnnounce(peer): // until another subflow is lost
 	default:
 		c.announce(peer)
 		a.used = a.used || a.uncertain
@@ -284,6 +291,7 @@ func (c *connection) withdraw(peer int) {
 	}
 	if a.announced || a.uncertain || joined {
 		c.removeAddress(a)
+		c.slotFreed()
 	}
 	for _, s := range here {
 		if s.initial {

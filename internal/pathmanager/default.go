@@ -29,7 +29,7 @@ func (c *connection) defaultRedundant(s *subflow) bool {
 	covered := 0
 	for i, p := range m.peers {
 		state := p.state(c.client)
-		if state == RoutePresent && !c.announcements[i].used {
+		if state == RoutePresent && !c.announcements[i].used && !c.waits(i) {
 			return false
 		}
 		if !p.backup && (state == RoutePresent || state == RouteAbsent && !m.complete) && c.replaces(i, s) {

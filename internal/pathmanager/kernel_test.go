@@ -199,7 +199,7 @@ func (s *site) run(reports reportSource) (l *Manager, stop func()) {
 
 func (s *site) offerAll(l *Manager, peer int, state RouteState) {
 	l.post(func(now time.Time) error {
-		l.setRoute(now, peer, s.anywhere, state)
+		l.setRoute(now, peer, s.anywhere, Route{State: state})
 		return nil
 	})
 }

@@ -29,6 +29,14 @@ const (
 	RoutePresent
 )
 
+// Route is an egress peer's route to a prefix. LocalPref and PathLength, the length of its AS path, rank
+// the peers for a client that more of them reach than a connection has slots.
+type Route struct {
+	LocalPref  uint32
+	PathLength uint16
+	State      RouteState
+}
+
 // machine is the state machine of the path manager: its inputs are events, routes, samples and
 // time, its outputs are requests to the kernel. It does no I/O and is not safe for concurrent use.
 //
@@ -64,13 +72,15 @@ type peer struct {
 	address netip.Addr
 	id      uint8
 	backup  bool
-	routes  bart.Table[RouteState]
+	routes  bart.Table[Route]
 }
 
-func (p *peer) state(client netip.Addr) RouteState {
-	state, _ := p.routes.Lookup(client)
-	return state
+func (p *peer) route(client netip.Addr) Route {
+	r, _ := p.routes.Lookup(client)
+	return r
 }
+
+func (p *peer) state(client netip.Addr) RouteState { return p.route(client).State }
 
 // newMachine returns a machine for the peers. Subflows on retired addresses, those of peers that
 // are no longer configured, are closed.
@@ -113,7 +123,7 @@ func (m *machine) addPeer(p Peer) {
 // removePeer withdraws the address of a peer from all connections and removes its routes.
 func (m *machine) removePeer(now time.Time, peer int) {
 	m.now = now
-	m.peers[peer].routes = bart.Table[RouteState]{}
+	m.peers[peer].routes = bart.Table[Route]{}
 	for _, c := range m.conns {
 		c.withdraw(peer)
 		c.setDefaultPriority()
@@ -220,15 +230,19 @@ func (m *machine) remove(c *connection) {
 
 func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// changeRoute changes the state of a peer's route and returns the connections of the clients that it
-// covers. The caller passes them to routeChanged.
-func (m *machine) changeRoute(now time.Time, peer int, prefix netip.Prefix, state RouteState) (affected []*connection) {
+// changeRoute changes a peer's route and returns the connections of the clients for which its state
+// changes. The caller passes them to routeChanged.
+func (m *machine) changeRoute(now time.Time, peer int, prefix netip.Prefix, r Route) (affected []*connection) {
 	m.now = now
 	p := m.peers[peer]
-	if state == RouteAbsent {
+	if old, _ := p.routes.Get(prefix); old.State == r.State && r.State != RouteAbsent {
+		p.routes.Insert(prefix, r)
+		return nil
+	}
+	if r.State == RouteAbsent {
 		p.routes.Delete(prefix)
 	} else {
-		p.routes.Insert(prefix, state)
+		p.routes.Insert(prefix, r)
 	}
 	for _, same := range m.clients.Subnets(prefix) {
 		for c := range same {

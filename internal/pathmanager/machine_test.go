@@ -38,6 +38,8 @@ type fakeKernel struct {
 	// lose is how many announcements more do not reach their client.
 	lose int
 	log  []string
+	// limit is the most subflows that a client joins, beside the first; 0 means any number.
+	limit int
 }
 
 type fakeConn struct {
@@ -159,6 +161,15 @@ func (k *fakeKernel) join(token uint32, c *fakeConn, id uint8, a netip.Addr) {
 			return
 		}
 	}
+	joined := 0
+	for _, s := range c.subflows {
+		if s.Joined {
+			joined++
+		}
+	}
+	if k.limit > 0 && joined >= k.limit {
+		return
+	}
 	k.port++
 	s := &mptcp.Subflow{
 		Token: token, Local: netip.AddrPortFrom(a, 80), Remote: netip.AddrPortFrom(c.client(), k.port),
@@ -225,6 +236,10 @@ type managed struct {
 func newManaged(backupB bool) *managed {
 	peers := testPeers()
 	peers[1].Backup = backupB
+	return newManagedPeers(peers)
+}
+
+func newManagedPeers(peers []Peer) *managed {
 	m := &managed{machine: newMachine(peers, nil), fakeKernel: newFakeKernel(), now: start}
 	m.machine.complete = true
 	return m
@@ -699,7 +714,7 @@ func TestPropertyAnyOrderConverges(t *testing.T) {
 				m.fakeKernel.events = nil
 				for i, p := range old.peers {
 					for prefix, state := range p.routes.All() {
-						m.machine.setRoute(m.now, i, prefix, state)
+						m.machine.setRoute(m.now, i, prefix, state.State)
 					}
 				}
 				m.resync(m.now, m.all())
@@ -808,5 +823,5 @@ func check(t *testing.T, got []string, want ...string) {
 
 // setRoute applies a change of a peer's route to all connections at once.
 func (m *machine) setRoute(now time.Time, peer int, prefix netip.Prefix, state RouteState) {
-	m.routeChanged(now, peer, m.changeRoute(now, peer, prefix, state))
+	m.routeChanged(now, peer, m.changeRoute(now, peer, prefix, Route{State: state}))
 }

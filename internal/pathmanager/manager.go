@@ -129,6 +129,7 @@ type Status struct {
 	Parked   int      `json:"parked"`
 	Watch    Watch    `json:"watch"`
 	Unjoined Unjoined `json:"unjoined,omitzero"`
+	Waiting  Waiting  `json:"waiting,omitzero"`
 	Counts
 }
 
@@ -238,9 +239,9 @@ func (m *Manager) Run(ctx context.Context) error {
 }
 
 // SetRoute applies a change of the route of a peer, an index into Options.Peers or that of AddPeer.
-func (m *Manager) SetRoute(peer int, prefix netip.Prefix, state RouteState) {
+func (m *Manager) SetRoute(peer int, prefix netip.Prefix, r Route) {
 	m.post(func(now time.Time) error {
-		m.setRoute(now, peer, prefix, state)
+		m.setRoute(now, peer, prefix, r)
 		return nil
 	})
 }
@@ -426,16 +427,16 @@ func (m *Manager) step() error {
 }
 
 func (m *Manager) updateStatus(now time.Time) {
-	unjoined := m.status.Unjoined // written by this goroutine alone
+	unjoined, waiting := m.status.Unjoined, m.status.Waiting // written by this goroutine alone
 	if !now.Before(m.countAt) || len(m.machine.conns) == 0 {
 		m.countAt = now.Add(unjoinedEvery)
-		unjoined = m.machine.unjoined(now)
+		unjoined, waiting = m.machine.unjoined(now), m.machine.waiting()
 	}
 	m.watch.Watched = len(m.machine.watched)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.status = Status{
-		Connections: len(m.machine.conns), Subflows: m.machine.subflows, Parked: len(m.machine.parked), Watch: m.watch, Unjoined: unjoined,
+		Connections: len(m.machine.conns), Subflows: m.machine.subflows, Parked: len(m.machine.parked), Watch: m.watch, Unjoined: unjoined, Waiting: waiting,
 		Counts: m.machine.counts,
 	}
 }

@@ -134,7 +134,7 @@ func (l *looped) end() {
 
 func (l *looped) route(peer int, state RouteState) {
 	l.loop.post(func(now time.Time) error {
-		l.loop.setRoute(now, peer, netip.MustParsePrefix("::/0"), state)
+		l.loop.setRoute(now, peer, netip.MustParsePrefix("::/0"), Route{State: state})
 		return nil
 	})
 	l.work()

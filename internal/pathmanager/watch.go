@@ -130,9 +130,9 @@ func (m *Manager) samplesAll(now time.Time) bool {
 
 // setRoute applies a change of a peer's route. How the subflows of a withdrawn route are treated
 // depends on what is queued on them, which is read first where it is not sampled anyway.
-func (m *Manager) setRoute(now time.Time, peer int, prefix netip.Prefix, state RouteState) {
-	affected := m.machine.changeRoute(now, peer, prefix, state)
-	if state != RouteAbsent || m.samplesAll(now) {
+func (m *Manager) setRoute(now time.Time, peer int, prefix netip.Prefix, r Route) {
+	affected := m.machine.changeRoute(now, peer, prefix, r)
+	if r.State != RouteAbsent || m.samplesAll(now) {
 		m.machine.routeChanged(now, peer, affected)
 		return
 	}
