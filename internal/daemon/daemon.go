@@ -27,9 +27,10 @@ type Machine interface {
 	// Link applies the state of an interface, also if it is unchanged: up is administratively up
 	// with carrier.
 	Link(name string, up bool)
-	// Settled is called after the desired state was applied to the kernel, for what must follow,
-	// such as advertising a route that is installed now; true requests another round. The kernel
-	// may have rejected some objects: see Kernel.Settled.
+	// Settled is called after a part of the desired state was applied to the kernel, for what must
+	// follow, such as advertising a route that is installed now; true requests another round soon.
+	// The kernel may have rejected some objects: see Kernel.Settled. A large change of the desired
+	// state should be made in steps while the daemon is not Busy.
 	Settled() (again bool)
 }
 
@@ -48,10 +49,12 @@ const (
 	// resyncEvery is the longest time until changes of our objects without an event are repaired.
 	resyncEvery = 30 * time.Second
 	// resyncShare times the duration of a comparison with the kernel is the least pause after it.
-	resyncShare = 10
-	// compareStep is the number of objects that are compared before the loop looks for events:
-	// about a millisecond's work.
-	compareStep = 1000
+	resyncShare = 30
+	// resyncBusy is the pause before a comparison is tried again that would compete with changes.
+	resyncBusy = time.Second
+	// Step is the number of routes that are changed before the loop looks for events: about ten
+	// milliseconds' work, most of it the kernel's.
+	Step = 2048
 	// resolvePause is how long next hops are not resolved again after a change of a link without
 	// objects of ours, as containers come and go.
 	resolvePause = 100 * time.Millisecond
@@ -89,6 +92,8 @@ type Daemon struct {
 	links   map[string]route.Link
 	resolve *time.Timer
 	resync  resync
+	// busy: some objects are not applied to the kernel yet. again: another round is requested.
+	busy, again bool
 }
 
 // resync compares the kernel's objects with those known, in the background and in steps: with a
@@ -101,19 +106,21 @@ type resync struct {
 	begun  time.Time
 	ended  time.Time
 	took   time.Duration
-	// comparison is not nil while one runs, rest are the objects to be compared once they are read.
+	// comparison is not nil while one runs.
 	comparison *route.Comparison
-	rest       []route.Object
 }
 
 // dumper reads the objects of an owner; a route.Conn is one.
 type dumper interface {
-	Dump(route.Protocol) ([]route.Object, error)
+	DumpEach(p route.Protocol, each func([]route.Object)) (consistent bool, err error)
 }
 
+// dump is a part of a dump, about a millisecond's work.
 type dump struct {
-	objects []route.Object
-	err     error
+	objects    []route.Object
+	last       bool
+	consistent bool
+	err        error // of the last part
 }
 
 // host is what a daemon reads from the kernel beside the objects that it owns; a route.Conn is one.
@@ -151,7 +158,7 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 	d := &Daemon{
 		Kernel: route.NewReconciler(conn, o.Protocol, o.Log), Speaker: speaker,
 		options: o, conn: conn, reader: reader, host: conn, requests: make(chan request), stopped: make(chan struct{}),
-		up: map[string]bool{}, links: map[string]route.Link{}, resync: resync{kernel: reader, dumped: make(chan dump, 1)},
+		up: map[string]bool{}, links: map[string]route.Link{}, resync: resync{kernel: reader, dumped: make(chan dump)},
 	}
 	d.unicast = newUnicast(d.Kernel, conn)
 	for _, n := range o.Neighbors {
@@ -184,7 +191,14 @@ func (d *Daemon) NexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err
 }
 
 // Found reads the objects of this daemon in the kernel, such as those of a previous instance.
-func (d *Daemon) Found() ([]route.Object, error) { return d.conn.Dump(d.options.Protocol) }
+func (d *Daemon) Found(each func(route.Object)) error {
+	_, err := d.conn.DumpEach(d.options.Protocol, func(objects []route.Object) {
+		for _, o := range objects {
+			each(o)
+		}
+	})
+	return err
+}
 
 // Run runs the machine until ctx ends; then, unless Options.Keep, it removes its objects from the
 // kernel.
@@ -205,7 +219,8 @@ func (d *Daemon) Run(ctx context.Context, m Machine) (err error) {
 	defer func() { err = errors.Join(err, second.Close()) }()
 	d.startTimers(0)
 	defer d.stopTimers()
-	d.settle(m)
+	for d.settle(m); d.busy; d.settle(m) {
+	}
 	for _, n := range d.options.Neighbors {
 		if err := d.Speaker.AddNeighbor(ctx, n); err != nil {
 			return err
@@ -248,14 +263,20 @@ func (d *Daemon) loop(ctx context.Context, m Machine, learned <-chan []bgp.Event
 			d.settle(m)
 		default:
 		}
-		var compare chan struct{}
-		if d.resync.rest != nil {
-			compare = always
+		// What is desired already is applied before there is more; what is read from the kernel
+		// waits until it can be compared.
+		var ready chan struct{}
+		if d.busy || d.again {
+			ready = always
+		}
+		reports := learned
+		if d.busy {
+			reports = nil
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case events, ok := <-learned:
+		case events, ok := <-reports:
 			if !ok {
 				return errors.New("bgp speaker stopped by itself")
 			}
@@ -275,14 +296,13 @@ func (d *Daemon) loop(ctx context.Context, m Machine, learned <-chan []bgp.Event
 		case <-d.resolve.C:
 			d.resolveNextHops()
 		case <-d.resync.start.C:
-			d.beginResync()
+			d.beginResync(ctx)
 			continue
 		case r := <-d.resync.dumped:
-			d.dumped(r)
-		case <-compare:
-			if !d.compareStep() {
+			if !d.compare(r) {
 				continue
 			}
+		case <-ready:
 		case <-d.retry.C:
 			if d.unread {
 				d.reread(m)
@@ -474,41 +494,42 @@ func (d *Daemon) requestResync() {
 	d.resync.due = true
 }
 
-func (d *Daemon) beginResync() {
+func (d *Daemon) beginResync(ctx context.Context) {
 	r := &d.resync
-	if !r.due || r.comparison != nil {
+	switch {
+	case !r.due || r.comparison != nil:
+		return
+	case d.busy:
+		r.start.Reset(resyncBusy)
 		return
 	}
 	r.due, r.begun, r.comparison = false, time.Now(), d.Kernel.Compare()
+	pass := func(part dump) {
+		select {
+		case r.dumped <- part:
+		case <-ctx.Done():
+		}
+	}
 	go func(k dumper, p route.Protocol) {
-		objects, err := k.Dump(p)
-		r.dumped <- dump{objects, err}
+		consistent, err := k.DumpEach(p, func(objects []route.Object) { pass(dump{objects: slices.Clone(objects)}) })
+		pass(dump{last: true, consistent: consistent, err: err})
 	}(r.kernel, d.options.Protocol)
 }
 
-// dumped takes the kernel's objects.
-func (d *Daemon) dumped(r dump) {
-	if r.err != nil {
-		d.resync.comparison, d.resync.due = nil, false // unknown schedules the next one
-		d.unknown(fmt.Errorf("read kernel state: %w", r.err))
-		return
-	}
-	d.resync.rest = r.objects
-	if len(r.objects) == 0 {
-		d.compareStep()
-	}
-}
-
-// compareStep compares some objects; it reports whether they were the last.
-func (d *Daemon) compareStep() (done bool) {
+// compare compares a part of the kernel's objects; it reports whether it was the last.
+func (d *Daemon) compare(part dump) (last bool) {
 	r := &d.resync
-	n := min(compareStep, len(r.rest))
-	r.comparison.Add(r.rest[:n])
-	if r.rest = r.rest[n:]; len(r.rest) > 0 {
+	if part.err != nil {
+		r.comparison, r.due = nil, false // unknown schedules the next one
+		d.unknown(fmt.Errorf("read kernel state: %w", part.err))
+		return true
+	}
+	r.comparison.Add(part.objects)
+	if !part.last {
 		return false
 	}
-	r.comparison.End()
-	r.comparison, r.rest, r.ended = nil, nil, time.Now()
+	r.comparison.End(part.consistent)
+	r.comparison, r.ended = nil, time.Now()
 	r.took = r.ended.Sub(r.begun)
 	if r.due {
 		r.due = false
@@ -520,11 +541,11 @@ func (d *Daemon) compareStep() (done bool) {
 // unknown schedules another read: the kernel may differ from what is known.
 func (d *Daemon) unknown(err error) {
 	d.unread = true
-	d.again(err)
+	d.retryLater(err)
 }
 
-// again logs an error once and schedules a retry after a growing pause.
-func (d *Daemon) again(err error) {
+// retryLater logs an error once and schedules a retry after a growing pause.
+func (d *Daemon) retryLater(err error) {
 	if err.Error() != d.refused {
 		d.options.Log.Error("kernel update failed, retrying", "err", err)
 	}
@@ -533,22 +554,29 @@ func (d *Daemon) again(err error) {
 	d.retry.Reset(d.pause)
 }
 
-// settle applies the desired state; what the kernel rejects is retried after a pause.
+// settle applies a part of the desired state; what the kernel rejects is retried after a pause.
 func (d *Daemon) settle(m Machine) {
-	for again := true; again; again = m.Settled() {
-		d.flush()
+	d.again = false
+	d.flush()
+	if !d.busy {
+		d.again = d.unicast.step(Step)
 	}
+	d.again = m.Settled() || d.again
 }
 
+// Busy reports whether objects are being applied to the kernel.
+func (d *Daemon) Busy() bool { return d.busy }
+
 func (d *Daemon) flush() {
-	err := d.Kernel.Flush()
+	var err error
+	d.busy, err = d.Kernel.FlushPart(Step)
 	if u := d.unicast.unsure; u != nil && !d.unread {
 		d.unknown(u)
 	}
 	switch {
 	case err != nil:
-		d.again(err)
-	case !d.unread:
+		d.retryLater(err)
+	case !d.unread && !d.busy:
 		d.refused, d.pause = "", 0
 	}
 }

@@ -29,7 +29,7 @@ type rig struct {
 	// dumpErr and linksErr, when set, are what reading the kernel gives; reads counts both.
 	dumpErr, linksErr error
 	reads             int
-	table             table
+	table             resolved
 	resolveErr        error
 	learned           chan []bgp.Event
 	events            chan route.Event
@@ -40,24 +40,26 @@ type rig struct {
 	finished chan error
 }
 
-// Apply, Dump, Links and NexthopTo are the kernel's.
+// Apply, DumpEach, Links and NexthopTo are the kernel's.
 func (r *rig) Apply(ops []route.Op) []error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.kernel.Apply(ops)
 }
 
-func (r *rig) Dump(p route.Protocol) ([]route.Object, error) {
+func (r *rig) DumpEach(p route.Protocol, each func([]route.Object)) (bool, error) {
 	if r.hold != nil {
 		<-r.hold
 	}
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.reads++
-	if r.dumpErr != nil {
-		return nil, r.dumpErr
+	objects, err := r.kernel.Dump(p), r.dumpErr
+	r.mu.Unlock()
+	if err != nil {
+		return false, err
 	}
-	return r.kernel.Dump(p)
+	each(objects)
+	return true, nil
 }
 
 func (r *rig) Links() ([]route.Link, error) {
@@ -92,7 +94,7 @@ func run(t *testing.T, test func(r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{
-			t: t, kernel: &routetest.Kernel{}, table: table{onLink: {link: "lan"}},
+			t: t, kernel: &routetest.Kernel{}, table: resolved{onLink: {link: "lan"}},
 			learned: make(chan []bgp.Event), events: make(chan route.Event), links: map[string]bool{}, finished: make(chan error, 1),
 		}
 		log := slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -100,7 +102,7 @@ func run(t *testing.T, test func(r *rig)) {
 		r.Daemon = &Daemon{
 			Kernel: kernel, options: Options{Protocol: route.Edge, Log: log}, host: r, requests: make(chan request),
 			stopped: make(chan struct{}), up: map[string]bool{"rr": false}, unicast: newUnicast(kernel, r),
-			links: map[string]route.Link{}, resync: resync{kernel: r, dumped: make(chan dump, 1)},
+			links: map[string]route.Link{}, resync: resync{kernel: r, dumped: make(chan dump)},
 		}
 		r.startTimers(time.Hour)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -390,6 +392,72 @@ func TestDeletedObjectIsRestored(t *testing.T) {
 
 // The reaction to an own link comes before the kernel is read, however long that takes, and links
 // without objects cause no read at all.
+func TestLinkDuringLoad(t *testing.T) {
+	run(t, func(r *rig) {
+		const routes = 5 * Step
+		applied, at := 0, 0
+		r.in(func() {
+			r.kernel.Fault = func(route.Op) error {
+				if applied++; applied == 1 {
+					go func() { r.events <- route.LinkChange{Link: route.Link{Index: 3, Name: "wan"}} }()
+				}
+				if _, known := r.links["wan"]; known && at == 0 {
+					at = applied
+				}
+				return nil
+			}
+		})
+		var events []bgp.Event
+		for i := range routes {
+			a := netip.AddrFrom16([16]byte{0x2a, byte(i >> 16), byte(i >> 8), byte(i)})
+			events = append(events, bgp.UnicastPath{Prefix: netip.PrefixFrom(a, 48), NextHop: onLink})
+		}
+		r.learn(events...)
+		time.Sleep(time.Second)
+		r.in(func() {
+			if at == 0 || at > 2*Step+1 || applied != routes || r.Kernel.Pending() != 0 {
+				t.Errorf("the link was handled before route %d of %d, %d pending", at, applied, r.Kernel.Pending())
+			}
+		})
+	})
+}
+
+// TestNextHopChangeInSteps: the routes of a next hop follow it in steps, between which paths change.
+func TestNextHopChangeInSteps(t *testing.T) {
+	run(t, func(r *rig) {
+		prefix := func(i int) netip.Prefix {
+			return netip.PrefixFrom(netip.AddrFrom16([16]byte{0x2a, byte(i >> 16), byte(i >> 8), byte(i)}), 48)
+		}
+		const routes = 2*Step + 10
+		var events []bgp.Event
+		for i := range routes {
+			events = append(events, bgp.UnicastPath{Prefix: prefix(i), NextHop: far})
+		}
+		r.learn(events...)
+		time.Sleep(time.Second)
+		var once sync.Once
+		r.in(func() {
+			r.table[far] = struct {
+				gateway netip.Addr
+				link    string
+			}{igp, "lan"}
+			r.kernel.Fault = func(route.Op) error {
+				once.Do(func() {
+					go func() { r.learned <- []bgp.Event{bgp.UnicastPath{Prefix: prefix(routes - 1), Withdrawn: true}} }()
+				})
+				return nil
+			}
+		})
+		r.events <- route.Overrun{}
+		time.Sleep(time.Second)
+		r.in(func() {
+			if n := len(r.kernel.All()); n != routes-1 || r.Kernel.Pending() != 0 {
+				t.Errorf("%d routes in the kernel, want %d; %d pending", n, routes-1, r.Kernel.Pending())
+			}
+		})
+	})
+}
+
 func TestLinkBeforeResync(t *testing.T) {
 	run(t, func(r *rig) {
 		nexthop := route.Nexthop{ID: 7, Link: "lan"}

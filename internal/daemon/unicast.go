@@ -7,6 +7,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/table"
 )
 
 // unicastMetric is worse than that of connected (256) and static routes and of routes from router
@@ -29,8 +30,12 @@ type resolver interface {
 type unicast struct {
 	kernel   desired
 	resolver resolver
-	best     map[netip.Prefix]netip.Addr // next hops
-	via      map[netip.Addr]via          // what the next hops resolve to
+	best     table.Prefixes[uint32] // numbers of next hops
+	hops     table.Interner[netip.Addr]
+	via      map[uint32]via // what the next hops resolve to
+	// changed are the next hops whose routes are to be installed again, from the entry at next on.
+	changed map[uint32]bool
+	next    table.Ref
 	// unsure is why some next hop could not be resolved. Its last known route holds until resolve
 	// succeeds.
 	unsure error
@@ -43,7 +48,7 @@ type via struct {
 }
 
 func newUnicast(kernel desired, r resolver) *unicast {
-	return &unicast{kernel: kernel, resolver: r, best: map[netip.Prefix]netip.Addr{}, via: map[netip.Addr]via{}}
+	return &unicast{kernel: kernel, resolver: r, via: map[uint32]via{}, changed: map[uint32]bool{}}
 }
 
 func (u *unicast) update(events []bgp.Event) {
@@ -53,41 +58,74 @@ func (u *unicast) update(events []bgp.Event) {
 			continue
 		}
 		if p.Withdrawn || p.Rejected != nil || p.Local || slices.Contains(p.Communities, bgp.Blackhole) {
-			delete(u.best, p.Prefix)
+			u.remove(p.Prefix)
 		} else {
-			u.best[p.Prefix] = p.NextHop
+			u.set(p.Prefix, p.NextHop)
 		}
-		u.install(p.Prefix)
 	}
 }
 
-// resolve resolves each next hop again and updates the routes of those that changed. The error is
-// why some next hop could not be resolved.
+func (u *unicast) remove(prefix netip.Prefix) {
+	if n, ok := u.best.Find(prefix); ok {
+		u.release(*u.best.Value(n))
+		u.best.Remove(n)
+		u.kernel.Delete(mainRoute(prefix).Key())
+	}
+}
+
+func (u *unicast) set(prefix netip.Prefix, hop netip.Addr) {
+	n, _ := u.best.Add(prefix)
+	at := u.best.Value(n)
+	was := *at
+	*at = u.hops.Use(hop)
+	u.release(was)
+	u.install(n)
+}
+
+// release ends the use of a next hop by a prefix.
+func (u *unicast) release(hop uint32) {
+	if hop == 0 {
+		return
+	}
+	if u.hops.Release(hop); u.hops.Uses(hop) == 0 {
+		delete(u.via, hop)
+		delete(u.changed, hop)
+	}
+}
+
+// resolve resolves each next hop again. The routes of those that changed are updated by step. The
+// error is why some next hop could not be resolved.
 func (u *unicast) resolve() error {
 	u.unsure = nil
-	used := map[netip.Addr]bool{}
-	changed := map[netip.Addr]bool{}
-	for _, hop := range u.best {
-		if used[hop] {
+	for n := range uint32(u.hops.Len()) {
+		if n == 0 || u.hops.Uses(n) == 0 {
 			continue
 		}
-		used[hop] = true
-		was, asked := u.via[hop]
-		if now, known := u.ask(hop); known && (!asked || now != was) {
-			u.via[hop], changed[hop] = now, true
-		}
-	}
-	for hop := range u.via {
-		if !used[hop] {
-			delete(u.via, hop)
-		}
-	}
-	for prefix, hop := range u.best {
-		if changed[hop] {
-			u.install(prefix)
+		was, asked := u.via[n]
+		if now, known := u.ask(u.hops.Value(n)); known && (!asked || now != was) {
+			u.via[n], u.changed[n], u.next = now, true, 0
 		}
 	}
 	return u.unsure
+}
+
+// step updates at most so many routes of next hops that changed; it reports whether there may be
+// more.
+func (u *unicast) step(most int) (more bool) {
+	if len(u.changed) == 0 {
+		return false
+	}
+	for n, ok := u.best.Next(u.next); ok; n, ok = u.best.Next(u.next) {
+		if most == 0 {
+			return true
+		}
+		if u.next = n + 1; u.changed[*u.best.Value(n)] {
+			u.install(n)
+			most--
+		}
+	}
+	clear(u.changed)
+	return false
 }
 
 // ask returns false if the lookup failed, other than by the absence of a route.
@@ -109,22 +147,24 @@ func (u *unicast) ask(hop netip.Addr) (way via, known bool) {
 	return via{gateway, link}, true
 }
 
-// install sets or deletes the route of one prefix.
-func (u *unicast) install(prefix netip.Prefix) {
-	r := route.Route{Table: route.MainTable, Dst: prefix, Metric: unicastMetric, Kind: route.Unicast}
-	hop, ok := u.best[prefix]
-	if ok && !(hop.Is4() && prefix.Addr().Is6()) {
-		way, asked := u.via[hop]
-		if !asked {
-			var known bool
-			if way, known = u.ask(hop); !known {
-				return // keep what is installed until resolve succeeds
-			}
-			u.via[hop] = way
+func mainRoute(prefix netip.Prefix) route.Route {
+	return route.Route{Table: route.MainTable, Dst: prefix, Metric: unicastMetric, Kind: route.Unicast}
+}
+
+// install sets or deletes the route of a prefix.
+func (u *unicast) install(n table.Ref) {
+	r := mainRoute(u.best.Key(n).Netip())
+	hop := *u.best.Value(n)
+	address := u.hops.Value(hop)
+	way, asked := u.via[hop]
+	if !asked {
+		var known bool
+		if way, known = u.ask(address); !known {
+			return // keep what is installed until resolve succeeds
 		}
-		r.Gateway, r.Link = way.gateway, way.link
+		u.via[hop] = way
 	}
-	if r.Link == "" {
+	if r.Gateway, r.Link = way.gateway, way.link; r.Link == "" || address.Is4() && r.Dst.Addr().Is6() {
 		u.kernel.Delete(r.Key())
 		return
 	}

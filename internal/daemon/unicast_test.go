@@ -17,13 +17,13 @@ type wanted map[route.Key]route.Object
 func (w wanted) Set(o route.Object) { w[o.Key()] = o }
 func (w wanted) Delete(k route.Key) { delete(w, k) }
 
-// table resolves next hops from a map: an invalid gateway means on the link.
-type table map[netip.Addr]struct {
+// resolved resolves next hops from a map: an invalid gateway means on the link.
+type resolved map[netip.Addr]struct {
 	gateway netip.Addr
 	link    string
 }
 
-func (t table) NexthopTo(dst netip.Addr) (netip.Addr, string, error) {
+func (t resolved) NexthopTo(dst netip.Addr) (netip.Addr, string, error) {
 	way, ok := t[dst]
 	if !ok {
 		return netip.Addr{}, "", route.ErrNoRoute
@@ -37,7 +37,7 @@ var (
 	far      = netip.MustParseAddr("2001:db8:9::9")
 	igp      = netip.MustParseAddr("2001:db8:1::fd")
 	zoned    = netip.MustParseAddr("fe80::1%wan")
-	withLAN  = table{onLink: {link: "lan"}}
+	withLAN  = resolved{onLink: {link: "lan"}}
 	announce = func(hop netip.Addr) []bgp.Event { return []bgp.Event{bgp.UnicastPath{Prefix: client, NextHop: hop}} }
 )
 
@@ -68,7 +68,7 @@ func TestBestPathsGoToTheMainTable(t *testing.T) {
 func TestBestPathsOfIPv4(t *testing.T) {
 	prefix, hop := netip.MustParsePrefix("203.0.113.0/24"), netip.MustParseAddr("192.0.2.1")
 	w := wanted{}
-	u := newUnicast(w, table{onLink: {link: "lan"}, hop: {link: "lan"}})
+	u := newUnicast(w, resolved{onLink: {link: "lan"}, hop: {link: "lan"}})
 	u.update([]bgp.Event{bgp.UnicastPath{Prefix: prefix, NextHop: hop}})
 	w.check(t, "203.0.113.0/24 table main via 192.0.2.1 dev lan metric 4096")
 	u.update([]bgp.Event{bgp.UnicastPath{Prefix: prefix, NextHop: onLink}})
@@ -94,15 +94,17 @@ func TestOwnAndRefusedPathsStayOut(t *testing.T) {
 }
 
 func TestNextHopsAreResolvedAgain(t *testing.T) {
-	w, kernel := wanted{}, table{}
+	w, kernel := wanted{}, resolved{}
 	u := newUnicast(w, kernel)
 	u.update(announce(far))
 	w.check(t)
-	kernel[far] = table{far: {igp, "lan"}}[far]
+	kernel[far] = resolved{far: {igp, "lan"}}[far]
 	u.resolve()
+	u.step(1)
 	w.check(t, "2001:db8:c::/64 table main via 2001:db8:1::fd dev lan metric 4096")
 	delete(kernel, far)
 	u.resolve()
+	u.step(1)
 	w.check(t)
 	u.update([]bgp.Event{bgp.UnicastPath{Prefix: client, Withdrawn: true}})
 	u.resolve()

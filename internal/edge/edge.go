@@ -141,8 +141,8 @@ func (e *Edge) prepare() error {
 	if err != nil {
 		return fmt.Errorf("%w; edge.interface must name the NIC with the addresses", err)
 	}
-	found, err := e.daemon.Found()
-	if err != nil {
+	var found []route.Object
+	if err := e.daemon.Found(func(o route.Object) { found = append(found, o) }); err != nil {
 		return err
 	}
 	stale := moved(&e.config, found)

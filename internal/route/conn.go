@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -425,24 +426,90 @@ func cause(err error) error {
 
 // Dump returns all objects of the owner, nexthops first and then in the order of Class. Objects
 // with attributes that this package never sets are returned as Altered.
-func (c *Conn) Dump(p Protocol) ([]Object, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var all []Object
-	for class := range classes {
-		objects, err := c.dump(p, class)
-		if err != nil {
-			return nil, fmt.Errorf("read %ss of protocol %d: %w", class, p, err)
-		}
-		all = append(all, objects...)
-	}
-	return all, nil
+func (c *Conn) Dump(p Protocol) (all []Object, err error) {
+	_, err = c.DumpEach(p, func(objects []Object) { all = append(all, objects...) })
+	return all, err
 }
 
+// dumpPart is the number of routes that DumpEach passes on together.
+const dumpPart = 1000
+
+// DumpEach is Dump in parts, whose memory is used again: a million objects take a lot. If routes
+// change meanwhile, some may be left out or returned twice; consistent is false if the kernel says so.
+func (c *Conn) DumpEach(p Protocol, each func([]Object)) (consistent bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	consistent = true
+	for class := range classes {
+		if class != ClassRoute {
+			objects, err := c.dump(p, class)
+			if err != nil {
+				return false, err
+			}
+			each(objects)
+			continue
+		}
+		var part []Object
+		for _, d := range c.dumps(p, class) {
+			interrupted, err := c.dumpOnce(d.request, d.into(p, &part, func() {
+				if len(part) == dumpPart {
+					each(part)
+					part = part[:0]
+				}
+			}))
+			if err != nil {
+				return false, dumpError(p, class, err)
+			}
+			consistent = consistent && !interrupted
+		}
+		each(part)
+	}
+	return consistent, nil
+}
+
+func dumpError(p Protocol, class Class, err error) error {
+	return fmt.Errorf("read %ss of protocol %d: %w", class, p, err)
+}
+
+// dump returns the objects of one class. It repeats a dump that is not consistent.
 func (c *Conn) dump(p Protocol, class Class) ([]Object, error) {
 	if p == 0 {
 		return nil, errors.New("protocol is missing")
 	}
+	var objects []Object
+	for _, d := range c.dumps(p, class) {
+		before := len(objects)
+		err := c.dumpEach(d.request, func() { objects = objects[:before] }, d.into(p, &objects, func() {}))
+		if err != nil {
+			return nil, dumpError(p, class, err)
+		}
+	}
+	return objects, nil
+}
+
+// A dumping is a request for a dump and the decoder of its messages.
+type dumping struct {
+	request netlink.Message
+	decode  func([]byte) (found, error)
+}
+
+// into returns a function that appends the object of a message to objects and then calls added.
+func (d dumping) into(p Protocol, objects *[]Object, added func()) func([]byte) error {
+	return func(b []byte) error {
+		f, err := d.decode(b)
+		if err != nil {
+			return err
+		}
+		if f.object != nil && f.protocol == p {
+			*objects = append(*objects, f.object)
+			added()
+		}
+		return nil
+	}
+}
+
+// dumps returns the dumps of all objects of a class.
+func (c *Conn) dumps(p Protocol, class Class) []dumping {
 	names := c.names()
 	var (
 		typ    uint16
@@ -466,27 +533,15 @@ func (c *Conn) dump(p Protocol, class Class) ([]Object, error) {
 		typ, header = unix.RTM_GETADDR, make([]byte, unix.SizeofIfAddrmsg)
 		decode = func(b []byte) (found, error) { return decodeAddress(b, names) }
 	default:
-		return nil, fmt.Errorf("BUG: no dump of %s", class)
+		panic("BUG: no dump of " + class.String())
 	}
-	var objects []Object
-	for _, family := range families {
-		header[0] = family
-		before := len(objects)
-		err := c.dumpEach(message(typ, netlink.Dump, header), func() { objects = objects[:before] }, func(b []byte) error {
-			f, err := decode(b)
-			if err != nil {
-				return err
-			}
-			if f.object != nil && f.protocol == p {
-				objects = append(objects, f.object)
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, err
-		}
+	all := make([]dumping, len(families))
+	for i, family := range families {
+		h := slices.Clone(header)
+		h[0] = family
+		all[i] = dumping{message(typ, netlink.Dump, h), decode}
 	}
-	return objects, nil
+	return all
 }
 
 // dumpEach calls each for every message of a dump. If the kernel marks the dump as inconsistent,

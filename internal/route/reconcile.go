@@ -13,10 +13,11 @@ import (
 )
 
 // A Kernel is the interface through which a Reconciler configures the kernel; Conn implements it.
-// Apply returns an error for each op.
+// Apply returns an error for each op. DumpEach calls each for parts of the owner's objects, whose
+// memory it may use again; unless consistent, objects may have been left out or returned twice.
 type Kernel interface {
 	Apply(ops []Op) []error
-	Dump(p Protocol) ([]Object, error)
+	DumpEach(p Protocol, each func([]Object)) (consistent bool, err error)
 }
 
 // A Reconciler compares the desired objects of an owner with those in the kernel, and applies the
@@ -39,13 +40,17 @@ type Reconciler struct {
 	swept   bool
 	// generation is that of the last resync. It wraps around from 255 to 1.
 	generation uint8
+	applied    uint64 // operations
+	more       bool   // as the last FlushPart reported
+	version    uint64
 	// down are the links that are not up, and waiting the entries that cannot be added yet, with
 	// some that no longer wait.
 	down    map[string]Link
 	waiting map[dependency][]table.Ref
 }
 
-// A dependency is a precondition for adding an object: a link that is up, or a nexthop object.
+// A dependency is a precondition for adding an object: a link that is up, or a nexthop object. The
+// zero dependency is that all other entries were tried after one was refused.
 type dependency struct {
 	link    string
 	nexthop uint32
@@ -127,6 +132,7 @@ func (r *Reconciler) change(n table.Ref, f func(*entry)) {
 	count.add(e, -1)
 	want, have := e.want, e.have
 	f(e)
+	r.version++
 	r.store.know(have, e.have)
 	r.store.replace(want, e.want)
 	r.store.replace(have, e.have)
@@ -221,10 +227,22 @@ var errWaits = errors.New("waits for its link or nexthop object")
 
 // wait removes an entry from the queue until its dependency is released.
 func (r *Reconciler) wait(n table.Ref, on dependency) {
-	r.store.Value(n).set(queued, true)
-	r.change(n, func(*entry) { r.fail(n, errWaits) })
-	r.store.Value(n).set(waiting, true)
+	r.try(n, func(*entry) { r.fail(n, errWaits) })
+	r.postpone(n, on)
+}
+
+// postpone queues an entry when its dependency is released.
+func (r *Reconciler) postpone(n table.Ref, on dependency) {
+	r.store.Value(n).set(queued|waiting, true)
 	r.waiting[on] = append(r.waiting[on], n)
+}
+
+// try is change for an entry that was taken from a queue; it does not queue it.
+func (r *Reconciler) try(n table.Ref, f func(*entry)) {
+	e := r.store.Value(n)
+	e.set(queued, true)
+	r.change(n, f)
+	e.set(queued, false)
 }
 
 // release queues the entries that wait for a dependency.
@@ -443,22 +461,26 @@ func (r *Reconciler) Sweep() {
 // Resync dumps the kernel's objects. Those that differ from the desired ones become dirty.
 func (r *Reconciler) Resync() error {
 	c := r.Compare()
-	objects, err := r.kernel.Dump(r.protocol)
+	consistent, err := r.kernel.DumpEach(r.protocol, c.Add)
 	if err != nil {
 		return fmt.Errorf("resync: %w", err)
 	}
-	c.Add(objects)
-	c.End()
+	c.End(consistent)
 	return nil
 }
 
 // A Comparison is a Resync in steps, so that a large dump does not block the caller: Compare before
 // the dump, Add for each part of it, then End. Objects that changed after Compare are ignored.
 // Starting another Comparison cancels it.
+//
+// The kernel continues a dump of a table that has changed by the number of routes returned so far,
+// so that it may leave out others. A route that was not in the dump is therefore recorded as absent
+// only if nothing changed meanwhile, or if the previous comparison did not find it either.
 type Comparison struct {
 	r          *Reconciler
 	generation uint8
 	before     int
+	applied    uint64
 }
 
 // Compare starts a Comparison.
@@ -469,7 +491,7 @@ func (r *Reconciler) Compare() *Comparison {
 			e.found, e.changed = 0, 0
 		}
 	}
-	return &Comparison{r: r, generation: r.generation, before: r.pending}
+	return &Comparison{r: r, generation: r.generation, before: r.pending, applied: r.applied}
 }
 
 // Add compares objects of the dump.
@@ -484,35 +506,42 @@ func (c *Comparison) Add(objects []Object) {
 		if e.changed == c.generation {
 			continue
 		}
-		second := e.found == c.generation
+		number := r.store.number(o)
+		second := e.found == c.generation && e.have != number
 		if second {
 			// Another program can add an object with the same key.
-			o = Altered{unaltered(r.store.object(n, e.have))}
+			r.store.objects.Release(number)
+			number = r.store.number(Altered{unaltered(r.store.object(n, e.have))})
 		}
-		number := r.store.number(o)
 		r.change(n, func(e *entry) {
 			if !second && e.want != number {
 				e.set(kept, e.is(kept) || e.want == 0 && e.have == 0 && !r.swept)
 			}
+			e.set(double, second || e.found == c.generation && e.is(double))
+			e.set(missed, false)
 			e.have, e.found = number, c.generation
-			e.set(double, second)
 		})
 		r.store.objects.Release(number)
 	}
 }
 
 // End completes the comparison: objects that were not in the dump are recorded as absent from the
-// kernel.
-func (c *Comparison) End() {
+// kernel. Consistent is what Kernel.DumpEach returned.
+func (c *Comparison) End(consistent bool) {
 	r := c.r
 	if c.generation != r.generation {
 		return
 	}
 	for n, e := range r.store.all() {
-		if e.found != c.generation && e.changed != c.generation && e.have != 0 {
+		if e.found == c.generation || e.changed == c.generation || e.have == 0 {
+			continue
+		}
+		if r.store.class(n) == ClassRoute && !e.is(missed) && !(consistent && r.applied == c.applied) {
+			e.set(missed, true)
+		} else {
 			r.change(n, func(e *entry) {
 				e.have = 0
-				e.set(double|kept, false)
+				e.set(double|kept|missed, false)
 			})
 		}
 	}
@@ -527,6 +556,9 @@ func (r *Reconciler) Settled(k Key) bool {
 	_, e, ok := r.store.find(k)
 	return !ok || !e.dirty()
 }
+
+// Version returns a number that changes whenever the result of Settled may.
+func (r *Reconciler) Version() uint64 { return r.version }
 
 // Pending returns the number of objects that the next Flush has to change.
 func (r *Reconciler) Pending() int { return r.pending }
@@ -588,8 +620,13 @@ func (r *Reconciler) Flush() error {
 }
 
 // FlushPart is Flush with at most so many unicast routes, the earliest dirty ones. It reports
-// whether there are more; until then no nexthop object and no unreachable route is deleted.
+// whether there are more that were not tried yet; until then no nexthop object and no unreachable
+// route is deleted.
 func (r *Reconciler) FlushPart(routes int) (more bool, err error) {
+	if !r.more || routes == math.MaxInt {
+		r.release(dependency{})
+	}
+	defer func() { r.more = more }()
 	var add, del [lanes][]table.Ref
 	var failed []table.Ref
 	progress := false
@@ -645,7 +682,7 @@ func (r *Reconciler) FlushPart(routes int) (more bool, err error) {
 	// A deletion that failed may have been done with an address or a nexthop object.
 	failed = slices.DeleteFunc(failed, func(n table.Ref) bool { return !r.store.Value(n).is(refused) })
 	for _, n := range failed {
-		r.requeue(n)
+		r.postpone(n, dependency{})
 	}
 	if len(failed) == 0 {
 		return more, nil
@@ -722,12 +759,13 @@ func (r *Reconciler) apply(list []table.Ref) (failed []table.Ref) {
 				ops = append(ops, Op{Protocol: r.protocol, Object: r.store.object(n, e.want), Old: r.store.object(n, e.have)})
 			}
 		}
+		r.applied += uint64(len(ops))
 		errs := r.kernel.Apply(ops)
 		if len(errs) != len(ops) {
 			panic(fmt.Sprintf("BUG: kernel returned %d errors for %d ops", len(errs), len(ops)))
 		}
 		for i, n := range part {
-			r.change(n, func(e *entry) {
+			r.try(n, func(e *entry) {
 				e.changed = r.generation
 				if r.fail(n, errs[i]); errs[i] == nil {
 					e.have = e.want
@@ -747,7 +785,7 @@ func (r *Reconciler) separate(n table.Ref) {
 	e := r.store.Value(n)
 	op := Op{Protocol: r.protocol, Delete: true, Object: r.store.object(n, e.have)}
 	if errs := r.kernel.Apply([]Op{op}); len(errs) == 1 && errs[0] == nil {
-		r.change(n, func(e *entry) {
+		r.try(n, func(e *entry) {
 			e.have, e.changed = 0, r.generation
 			e.set(double, false)
 		})

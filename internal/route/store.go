@@ -29,6 +29,7 @@ const (
 	queued                    // in a queue or a waitlist
 	waiting                   // in a waitlist
 	refused                   // the last attempt failed
+	missed                    // not found by a comparison that may have left it out
 )
 
 func (e *entry) is(f flags) bool { return e.flags&f != 0 }

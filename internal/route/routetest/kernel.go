@@ -92,16 +92,21 @@ func (k *Kernel) needs(r route.Route) error {
 	return fmt.Errorf("%w (Invalid source address)", unix.EINVAL)
 }
 
-// Dump implements route.Kernel.
-func (k *Kernel) Dump(p route.Protocol) ([]route.Object, error) {
-	var all []route.Object
+// DumpEach implements route.Kernel.
+func (k *Kernel) DumpEach(p route.Protocol, each func([]route.Object)) (consistent bool, err error) {
+	each(k.Dump(p))
+	return true, nil
+}
+
+// Dump returns all objects of the owner, in the order of Class.
+func (k *Kernel) Dump(p route.Protocol) (all []route.Object) {
 	for _, o := range k.slots {
 		if o.Protocol == p {
 			all = append(all, o.Object)
 		}
 	}
 	slices.SortFunc(all, func(a, b route.Object) int { return int(a.Key().Class()) - int(b.Key().Class()) })
-	return all, nil
+	return all
 }
 
 // Put adds an object as another process would, and replaces the one with its key.
