@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"strconv"
 	"testing"
 
 	"github.com/tabane/tabane/internal/netns/netnstest"
@@ -14,6 +15,13 @@ func TestMain(m *testing.M) {
 	if half := os.Getenv(dialler); half != "" {
 		fmt.Fprintln(os.Stderr, dial(half))
 		os.Exit(1)
+	}
+	if n, err := strconv.Atoi(os.Getenv(loader)); err == nil {
+		if err := load(n); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
 	addresses := []string{"fe80::1/128", "fe80::2/128"}
 	for i := 1; i < 32; i++ {
