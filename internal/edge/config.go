@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/control"
@@ -19,13 +20,17 @@ type Config struct {
 	ASN uint32 `yaml:"asn"`
 	// RouterID is the BGP identifier, an IPv4 address that no other speaker of the AS has.
 	RouterID netip.Addr `yaml:"router_id"`
-	// Interface is the NIC that carries the default address and the EPE addresses.
+	// Interface is the NIC that carries the default address and the EPE addresses. Its MTU is that of
+	// the path to the border routers.
 	Interface string `yaml:"interface"`
 	// Address is the default address: clients connect to it, and its traffic follows BGP's best
-	// path.
+	// path. The sessions with reflectors start from it.
 	Address netip.Addr `yaml:"address"`
 	// Prefix is the on-link prefix that the default address and the EPE addresses belong to.
 	Prefix netip.Prefix `yaml:"prefix"`
+	// Addresses are further default addresses, such as an IPv4 address, or one that is routed to lo.
+	// A client can use only EPE addresses of the IP version that it connected with.
+	Addresses []Address `yaml:"addresses,omitempty"`
 	// Reflectors are the route reflectors that this server is a client of.
 	Reflectors []Reflector `yaml:"reflectors"`
 	// Locators are the only blocks that a SID is accepted from. A route with any other SID is
@@ -46,6 +51,14 @@ type Config struct {
 	Status netip.AddrPort `yaml:"status,omitempty"`
 }
 
+// Address is a further default address.
+type Address struct {
+	// Address is the address and the length of its on-link prefix. Example: 192.0.2.10/24
+	Address netip.Prefix `yaml:"address"`
+	// Interface is the interface that carries the address. Default: the NIC. Example: lo
+	Interface string `yaml:"interface,omitempty"`
+}
+
 // Encap is the encapsulation mode toward a SID.
 type Encap string
 
@@ -64,17 +77,22 @@ type Reflector struct {
 	Password string `yaml:"password,omitempty"`
 }
 
-// Peer is one egress peer as the server sees it: a route target, a table and an EPE address.
+// Peer is one egress peer as the server sees it: a route target, a table and an EPE address. One that
+// IPv4 and IPv6 packets leave through is two peers, which may have the same route target and table
+// number.
 type Peer struct {
 	// Name identifies the peer in logs, status and metrics.
 	Name string `yaml:"name"`
 	// RT is the route target of the peer's routes, as on the border router.
 	RT vpn.ID `yaml:"rt"`
-	// Address is the EPE address: traffic from it leaves through this peer or not at all.
+	// Address is the EPE address: traffic from it leaves through this peer or not at all. Its IP
+	// version is that of the peer's routes.
 	Address netip.Addr `yaml:"address"`
+	// Interface is the interface that carries the EPE address. Default: the NIC. Example: lo
+	Interface string `yaml:"interface,omitempty"`
 	// Table is the routing table for traffic from the EPE address. No other program may use it.
 	Table uint32 `yaml:"table"`
-	// Prefix is the on-link prefix of Address when it is not the common one. Where the prefix is
+	// Prefix is the on-link prefix of Address when it is not that of a default address. Where the prefix is
 	// advertised through this peer alone, return traffic arrives through this peer.
 	Prefix netip.Prefix `yaml:"prefix,omitempty"`
 	// Backup makes the subflow a backup (RFC 8684 section 3.1.1): it is used when no other path
@@ -148,14 +166,13 @@ const (
 func (c *Config) Check() fault.List {
 	faults := bgp.CheckIdentity(c.ASN, c.RouterID)
 	faults.Merge("", control.CheckPath(c.Control))
-	if c.Interface == "" {
-		faults.Add("interface", "must name the interface that carries the addresses")
+	if c.Interface == "" || c.Interface == "lo" {
+		faults.Add("interface", "must name the NIC toward the border routers, got %q", c.Interface)
 	}
 	faults.Merge("", bgp.CheckAddress(c.Address))
-	if !c.Prefix.IsValid() || !c.Prefix.Addr().Is6() || c.Prefix != c.Prefix.Masked() {
-		faults.Add("prefix", "must be an IPv6 prefix without host bits, got %v", c.Prefix)
+	if bgp.CheckPrefix(&faults, "prefix", c.Prefix) && c.Address.IsValid() && !c.Prefix.Contains(c.Address) {
+		faults.Add("address", "%v is outside the prefix %v: no answer would come back to it", c.Address, c.Prefix)
 	}
-	c.checkInside(&faults, "address", c.Address)
 	if len(c.Reflectors) == 0 {
 		faults.Add("reflectors", "must name at least one route reflector")
 	}
@@ -163,6 +180,9 @@ func (c *Config) Check() fault.List {
 		at := fmt.Sprintf("reflectors[%d]", i)
 		faults.Merge(at, bgp.CheckAddress(r.Address))
 		faults.Merge(at, bgp.CheckPassword(r.Password))
+		if r.Address.IsValid() && c.Address.IsValid() && !c.local(r.Address).IsValid() {
+			faults.Add(at+".address", "no default address is %s: the session has no source", bgp.IPOf(r.Address))
+		}
 	}
 	c.checkLocators(&faults)
 	if c.Encap != "" && c.Encap != EncapRed && c.Encap != EncapFull {
@@ -173,6 +193,12 @@ func (c *Config) Check() fault.List {
 	}
 	seen := fault.Seen{}
 	seen.Check(&faults, "", "address", c.Address)
+	for i, a := range c.Addresses {
+		at := fmt.Sprintf("addresses[%d]", i)
+		faults.Merge(at, bgp.CheckAddress(a.Address.Addr()))
+		seen.Check(&faults, at, "address", a.Address.Addr())
+	}
+	c.checkVersions(&faults)
 	for i, p := range c.Peers {
 		at := fmt.Sprintf("peers[%d]", i)
 		if p.Name == "" {
@@ -187,15 +213,81 @@ func (c *Config) Check() fault.List {
 		faults.Merge(at, bgp.CheckAddress(p.Address))
 		c.checkPrefix(&faults, at, i)
 		seen.Check(&faults, at, "name", p.Name)
-		seen.Check(&faults, at, "rt", p.RT)
+		seen.Check(&faults, at, "rt", p.target())
 		seen.Check(&faults, at, "address", p.Address)
-		seen.Check(&faults, at, "table", p.Table)
+		seen.Check(&faults, at, "table", p.table())
 	}
 	faults.Merge("mptcp", c.MPTCP.Check())
 	return faults
 }
 
-// checkPrefix adds the faults of a peer's prefix, its own or the common one.
+// local returns the default address that a session with a neighbor starts from; it is not valid if
+// none is of the neighbor's IP version.
+func (c *Config) local(neighbor netip.Addr) netip.Addr {
+	for _, a := range c.defaults() {
+		if a.Address.Addr().Is4() == neighbor.Is4() {
+			return a.Address.Addr()
+		}
+	}
+	return netip.Addr{}
+}
+
+// defaults are all default addresses.
+func (c *Config) defaults() []Address {
+	all := append([]Address{{netip.PrefixFrom(c.Address, c.Prefix.Bits()), ""}}, c.Addresses...)
+	for i := range all {
+		all[i].Interface = cmp.Or(all[i].Interface, c.Interface)
+	}
+	return all
+}
+
+// versions are the IP versions of the EPE addresses. IPv6 is always among them: by it SIDs are
+// reached.
+func (c *Config) versions() []bgp.IP {
+	if slices.ContainsFunc(c.Peers, func(p Peer) bool { return p.Address.Is4() }) {
+		return []bgp.IP{bgp.IPv6, bgp.IPv4}
+	}
+	return []bgp.IP{bgp.IPv6}
+}
+
+// checkVersions adds a fault for each default address whose clients could use no EPE address, and for
+// each EPE address that no client would be sent: MPTCP cannot mix IP versions, as the routes to a
+// client are known only for the address that it connects from.
+func (c *Config) checkVersions(faults *fault.List) {
+	for i, a := range c.Addresses {
+		v := bgp.IPOf(a.Address.Addr())
+		if a.Address.IsValid() && len(c.Peers) > 0 && !slices.ContainsFunc(c.Peers, func(p Peer) bool { return bgp.IPOf(p.Address) == v }) {
+			faults.Add(fmt.Sprintf("addresses[%d].address", i), "no peer has an %s address: clients that connect to %v could use no egress peer", v, a.Address.Addr())
+		}
+	}
+	for i, p := range c.Peers {
+		if p.Address.IsValid() && c.Address.IsValid() && !c.local(p.Address).IsValid() {
+			faults.Add(fmt.Sprintf("peers[%d].address", i), "no default address is %s: no client would be sent %v", bgp.IPOf(p.Address), p.Address)
+		}
+	}
+}
+
+// A target is a route target within an IP version.
+type target struct {
+	rt      vpn.ID
+	version bgp.IP
+}
+
+func (t target) String() string { return fmt.Sprintf("%v for %s", t.rt, t.version) }
+
+func (p *Peer) target() target { return target{p.RT, bgp.IPOf(p.Address)} }
+
+// A table is a routing table: IPv4 and IPv6 have tables of their own.
+type table struct {
+	number  uint32
+	version bgp.IP
+}
+
+func (t table) String() string { return fmt.Sprintf("%d for %s", t.number, t.version) }
+
+func (p *Peer) table() table { return table{p.Table, bgp.IPOf(p.Address)} }
+
+// checkPrefix adds the faults of a peer's prefix, its own or that of a default address.
 func (c *Config) checkPrefix(faults *fault.List, at string, peer int) {
 	p := c.Peers[peer]
 	if p.Prefix == (netip.Prefix{}) {
@@ -204,12 +296,11 @@ func (c *Config) checkPrefix(faults *fault.List, at string, peer int) {
 	}
 	at += ".prefix"
 	switch {
-	case !p.Prefix.IsValid() || !p.Prefix.Addr().Is6() || p.Prefix.Addr().Is4In6() || p.Prefix != p.Prefix.Masked():
-		faults.Add(at, "must be an IPv6 prefix without host bits, got %v", p.Prefix)
+	case !bgp.CheckPrefix(faults, at, p.Prefix):
 	case p.Address.IsValid() && !p.Prefix.Contains(p.Address):
 		faults.Add(at, "%v does not hold the address %v: no answer would come back to it", p.Prefix, p.Address)
-	case p.Prefix.Contains(c.Address):
-		faults.Add(at, "%v holds the default address, whose answers come back every way", p.Prefix)
+	case slices.ContainsFunc(c.defaults(), func(a Address) bool { return p.Prefix.Contains(a.Address.Addr()) }):
+		faults.Add(at, "%v holds a default address, whose answers come back every way", p.Prefix)
 	}
 	for i, l := range c.Locators {
 		if p.Prefix.IsValid() && l.IsValid() && l.Overlaps(p.Prefix) {
@@ -223,22 +314,40 @@ func (c *Config) checkPrefix(faults *fault.List, at string, peer int) {
 	}
 }
 
-// onLink returns the prefixes of the default address and of all EPE addresses.
+// onLink returns the prefixes of all default and EPE addresses.
 func (c *Config) onLink() []netip.Prefix {
-	prefixes := []netip.Prefix{c.Prefix}
-	for _, p := range c.Peers {
-		if p.Prefix.IsValid() {
-			prefixes = append(prefixes, p.Prefix)
+	var prefixes []netip.Prefix
+	add := func(p netip.Prefix) {
+		if p.IsValid() && !slices.Contains(prefixes, p) {
+			prefixes = append(prefixes, p)
 		}
+	}
+	for _, a := range c.defaults() {
+		add(a.Address.Masked())
+	}
+	for _, p := range c.Peers {
+		add(p.Prefix)
 	}
 	return prefixes
 }
 
-// checkInside adds a fault if a valid address is outside the prefix.
+// checkInside adds a fault if a valid EPE address is outside the prefixes of all default addresses of
+// its IP version.
 func (c *Config) checkInside(faults *fault.List, path string, address netip.Addr) {
-	if address.IsValid() && c.Prefix.IsValid() && !c.Prefix.Contains(address) {
-		faults.Add(path, "%v is outside the prefix %v: no answer would come back to it", address, c.Prefix)
+	var own []netip.Prefix
+	for _, a := range c.defaults() {
+		if a.Address.IsValid() && a.Address.Addr().Is4() == address.Is4() {
+			own = append(own, a.Address.Masked())
+		}
 	}
+	if !address.IsValid() || len(own) == 0 || slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(address) }) {
+		return
+	}
+	text := fmt.Sprint(own[0])
+	for _, p := range own[1:] {
+		text += fmt.Sprintf(" and %v", p)
+	}
+	faults.Add(path, "%v is outside the prefix %s: no answer would come back to it", address, text)
 }
 
 func (c *Config) checkLocators(faults *fault.List) {
@@ -251,8 +360,10 @@ func (c *Config) checkLocators(faults *fault.List) {
 			faults.Add(at, "must be an IPv6 prefix without host bits, got %v", l)
 			continue
 		}
-		if l.Overlaps(c.Prefix) {
-			faults.Add(at, "%v overlaps prefix %v: a SID must not be one of our addresses", l, c.Prefix)
+		for _, a := range c.defaults() {
+			if p := a.Address.Masked(); p.IsValid() && l.Overlaps(p) {
+				faults.Add(at, "%v overlaps prefix %v: a SID must not be one of our addresses", l, p)
+			}
 		}
 		for j, other := range c.Locators[:i] {
 			if l.Overlaps(other) {

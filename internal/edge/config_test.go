@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 )
@@ -31,6 +32,38 @@ func TestPathManager(t *testing.T) {
 		err := c.Check().Err()
 		if (err == nil) != (tt.fault == "") || err != nil && !strings.Contains(err.Error(), tt.fault) {
 			t.Errorf("%+v: %v, want %q", tt.paths, err, tt.fault)
+		}
+	}
+}
+
+// What MPTCP cannot mix is refused.
+func TestCheckVersions(t *testing.T) {
+	v4 := netip.MustParsePrefix("192.0.2.10/24")
+	for _, test := range []struct {
+		name   string
+		change func(*Config)
+		want   string
+	}{
+		{"dual stack", func(*Config) {}, ""},
+		{"no IPv4 EPE address", func(c *Config) { c.Peers = c.Peers[:2] },
+			"addresses[0].address: no peer has an ipv4 address: clients that connect to 192.0.2.20 could use no egress peer"},
+		{"no IPv4 default address", func(c *Config) { c.Addresses, c.Peers = nil, c.Peers[1:3] },
+			"peers[1].address: no default address is ipv4: no client would be sent 192.0.2.10"},
+		{"outside", func(c *Config) { c.Peers[3].Address = netip.MustParseAddr("198.51.100.1") },
+			"peers[3].address: 198.51.100.1 is outside the prefix 192.0.2.0/24: no answer would come back to it"},
+		{"of another version", func(c *Config) { c.Peers[3].Prefix = netip.MustParsePrefix("2001:db8:2::/64") },
+			"peers[3].prefix: 2001:db8:2::/64 does not hold the address 192.0.2.11: no answer would come back to it"},
+		{"same table", func(c *Config) { c.Peers[3].Table = 101 }, "peers[3].table: 101 for ipv4 is already peers[2].table"},
+		{"IPv4 alone", func(c *Config) {
+			c.Address, c.Prefix, c.Addresses, c.Peers = v4.Addr().Next().Next(), v4.Masked(), nil, c.Peers[2:]
+		},
+			"reflectors[0].address: no default address is ipv6: the session has no source"},
+		{"lo", func(c *Config) { c.Interface = "lo" }, `interface: must name the NIC toward the border routers, got "lo"`},
+	} {
+		c := dualStack()
+		test.change(&c)
+		if got := strings.TrimSpace(c.Check().Error()); got != test.want {
+			t.Errorf("%s: %s\nwant %s", test.name, got, test.want)
 		}
 	}
 }

@@ -125,14 +125,23 @@ func (c *Config) neighbors() []bgp.Neighbor {
 	var neighbors []bgp.Neighbor
 	for _, r := range c.Reflectors {
 		neighbors = append(neighbors, bgp.Neighbor{
-			Name: "reflector " + r.Address.String(), Address: r.Address, LocalAddress: c.Address, ASN: c.ASN,
-			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: r.Password, Retain: retainRoutes,
+			Name: "reflector " + r.Address.String(), Address: r.Address, LocalAddress: c.local(r.Address), ASN: c.ASN,
+			Families: c.families(), Password: r.Password, Retain: retainRoutes,
 			// Reject on-link prefixes: a route to one would divert replies to hosts on
 			// the link.
 			Import: bgp.ImportPolicy{Reject: bgp.Within(bgp.RejectConnected, c.onLink()...)},
 		})
 	}
 	return neighbors
+}
+
+// families are those of the sessions with the reflectors.
+func (c *Config) families() []bgp.Family {
+	var families []bgp.Family
+	for _, v := range c.versions() {
+		families = append(families, v.Unicast(), v.VPN())
+	}
+	return families
 }
 
 // prepare sets the desired state that does not depend on routes.
@@ -157,27 +166,31 @@ func (e *Edge) prepare() error {
 		e.owned[p.Address] = true
 	}
 	e.restarted = len(found) > 0
-	tables := map[uint32]int{}
+	tables := map[table]int{}
 	for i, p := range e.config.Peers {
-		tables[p.Table] = i
+		tables[p.table()] = i
 	}
 	for _, o := range found {
 		switch o := o.(type) {
 		case route.Address:
 			e.owned[o.Prefix.Addr()] = true
 		case route.Route:
-			if i, ok := tables[o.Table]; ok && o.Kind == route.Unicast {
+			if i, ok := tables[table{o.Table, bgp.IPOf(o.Dst.Addr())}]; ok && o.Kind == route.Unicast {
 				e.inherited[peerPrefix{i, o.Dst}] = true
 			}
 		}
 	}
-	delete(e.owned, e.config.Address)
+	for _, a := range e.config.defaults() {
+		delete(e.owned, a.Address.Addr())
+	}
 	if err := e.preparePaths(); err != nil {
 		return err
 	}
-	address := route.Address{Link: e.config.Interface, Prefix: netip.PrefixFrom(e.config.Address, e.config.Prefix.Bits())}
-	if slices.Contains(found, route.Object(address)) || !hasAddress(e.config.Interface, e.config.Address) {
-		e.daemon.Kernel.Set(address)
+	for _, a := range e.config.defaults() {
+		address := route.Address{Link: a.Interface, Prefix: a.Address}
+		if slices.Contains(found, route.Object(address)) || !hasAddress(a.Interface, a.Address.Addr()) {
+			e.daemon.Kernel.Set(address)
+		}
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -43,14 +44,14 @@ type desired interface {
 	Settled(route.Key) bool
 }
 
-// egress converts VPNv6 routes to EPE Routes: a table for each egress peer, a nexthop object for
+// egress converts VPN routes to EPE Routes: a table for each egress peer, a nexthop object for
 // each SID.
 type egress struct {
 	config *Config
 	mtu    int // of the interface, in bytes
 	kernel desired
 	peers  []*peer
-	byRT   map[vpn.ID]*peer
+	byRT   map[target]*peer
 	// byIndex and slots include peers that are being removed.
 	byIndex map[int]*peer
 	slots   []int
@@ -127,7 +128,7 @@ type sid struct {
 
 func newEgress(config *Config, mtu int, kernel desired) *egress {
 	e := &egress{
-		config: config, mtu: mtu, kernel: kernel, byRT: map[vpn.ID]*peer{}, byIndex: map[int]*peer{}, paths: map[pathKey]path{},
+		config: config, mtu: mtu, kernel: kernel, byRT: map[target]*peer{}, byIndex: map[int]*peer{}, paths: map[pathKey]path{},
 		sids: map[netip.Addr]*sid{}, ids: map[uint32]netip.Addr{},
 		locators: newLocators(),
 	}
@@ -148,7 +149,7 @@ func (e *egress) addPeer(conf Peer, index int) {
 	}
 	e.slots = append(e.slots, p.slot)
 	e.peers = append(e.peers, p)
-	e.byRT[p.RT], e.byIndex[index] = p, p
+	e.byRT[p.target()], e.byIndex[index] = p, p
 	for _, o := range e.fixed(p) {
 		e.kernel.Set(o)
 	}
@@ -158,7 +159,7 @@ func (e *egress) addPeer(conf Peer, index int) {
 // packet from its address takes another path.
 func (e *egress) removePeer(p *peer) {
 	e.peers = slices.DeleteFunc(e.peers, func(other *peer) bool { return other == p })
-	delete(e.byRT, p.RT)
+	delete(e.byRT, p.target())
 	for key, path := range e.paths {
 		if !slices.Contains(path.peers, p) {
 			continue
@@ -193,12 +194,12 @@ func (e *egress) fixed(p *peer) []route.Object {
 		// Traffic from an EPE address must never follow the best path: its table has an
 		// unreachable default, and if another program flushes the table or deletes its
 		// rule, the unreachable rule remains.
-		route.Route{Table: p.Table, Dst: anywhere, Metric: unreachableMetric, Kind: route.Unreachable},
+		route.Route{Table: p.Table, Dst: bgp.IPOf(p.Address).Anywhere(), Metric: unreachableMetric, Kind: route.Unreachable},
 		route.Rule{Priority: ruleBase + 2*uint32(p.slot), From: host(p.Address), Table: p.Table},
 		guard(p.Address, p.slot),
 		// Deprecated, so that source address selection avoids the address (RFC 6724 section
 		// 5, rule 3).
-		route.Address{Link: e.config.Interface, Prefix: host(p.Address), Deprecated: true},
+		route.Address{Link: cmp.Or(p.Interface, e.config.Interface), Prefix: host(p.Address), Deprecated: true},
 	}
 }
 
@@ -211,28 +212,29 @@ func guard(epe netip.Addr, slot int) route.Rule {
 // EPE addresses whose table has changed, and the routes in the old and new tables of these rules.
 // With these objects, an EPE address could be routed through the wrong peer.
 func moved(config *Config, found []route.Object) (stale []route.Object) {
-	table, owner := map[netip.Prefix]uint32{}, map[uint32]netip.Prefix{}
+	current, used := map[netip.Prefix]uint32{}, map[table]bool{}
 	for _, p := range config.Peers {
-		table[host(p.Address)], owner[p.Table] = p.Table, host(p.Address)
+		current[host(p.Address)], used[p.table()] = p.Table, true
 	}
-	tables := map[uint32]bool{}
+	tables := map[table]bool{}
 	for _, o := range found {
 		r, ok := o.(route.Rule)
-		if !ok || r.Unreachable || table[r.From] == r.Table {
+		if !ok || r.Unreachable || current[r.From] == r.Table {
 			continue
 		}
-		now, configured := table[r.From]
-		if _, used := owner[r.Table]; !configured && !used {
+		version := bgp.IPOf(r.From.Addr())
+		now, configured := current[r.From]
+		if !configured && !used[table{r.Table, version}] {
 			continue // belongs to a removed peer with its own table
 		}
 		stale = append(stale, r)
-		tables[r.Table] = true
+		tables[table{r.Table, version}] = true
 		if configured {
-			tables[now] = true
+			tables[table{now, version}] = true
 		}
 	}
 	for _, o := range found {
-		if r, ok := o.(route.Route); ok && tables[r.Table] && r.Kind == route.Unicast {
+		if r, ok := o.(route.Route); ok && tables[table{r.Table, bgp.IPOf(r.Dst.Addr())}] && r.Kind == route.Unicast {
 			stale = append(stale, r)
 		}
 	}
@@ -253,11 +255,9 @@ func (e *egress) works(peer int, prefix netip.Prefix) bool {
 	return p != nil && e.kernel.Settled(e.route(p, prefix, 0).Key())
 }
 
-var anywhere = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// update applies an update of a VPNv6 best path. The error is the reason why a route is rejected; a
+// update applies an update of a VPN best path. The error is the reason why a route is rejected; a
 // rejected route also replaces the previous one with its key.
 func (e *egress) update(b bgp.VPNPath) error {
 	key := pathKey{b.RD, b.Prefix}
@@ -289,7 +289,7 @@ func (e *egress) accept(b bgp.VPNPath) (path, error) {
 	}
 	found := path{sid: b.SID, preference: preferenceOf(b.Attributes)}
 	for _, rt := range b.RTs {
-		if p := e.byRT[rt]; p != nil && !slices.Contains(found.peers, p) {
+		if p := e.byRT[target{rt, bgp.IPOf(b.Prefix.Addr())}]; p != nil && !slices.Contains(found.peers, p) {
 			found.peers = append(found.peers, p)
 		}
 	}

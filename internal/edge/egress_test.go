@@ -58,6 +58,47 @@ func testConfig() Config {
 	}
 }
 
+// dualStack is testConfig with an IPv4 address for each peer.
+func dualStack() Config {
+	c := testConfig()
+	c.Addresses = []Address{{Address: netip.MustParsePrefix("192.0.2.20/24")}}
+	for _, p := range testConfig().Peers {
+		p.Name, p.Address = p.Name+"-ipv4", netip.AddrFrom4([4]byte{192, 0, 2, p.Address.As16()[15]})
+		c.Peers = append(c.Peers, p)
+	}
+	return c
+}
+
+func TestDualStack(t *testing.T) {
+	c := dualStack()
+	c.Peers[3].Interface = "lo"
+	e, w := newTestEgress(c)
+	for _, prefix := range []string{"2001:db8:c::/64", "198.51.100.0/24"} {
+		p := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")
+		p.Prefix = netip.MustParsePrefix(prefix)
+		if err := e.update(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(contains string, want ...string) {
+		t.Helper()
+		if got := w.lines(contains); !slices.Equal(got, want) {
+			t.Errorf("%s:\n\t%s\nwant\n\t%s", contains, strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+		}
+	}
+	nexthop := fmt.Sprint("nhid ", e.newID(netip.MustParseAddr("fc00:1:1::"))-1)
+	check("table 101",
+		"198.51.100.0/24 table 101 "+nexthop+" metric 20 mtu 1524", "2001:db8:c::/64 table 101 "+nexthop+" metric 20 mtu 1524",
+		"priority 1000 from 2001:db8:1::a/128 table 101", "priority 1004 from 192.0.2.10/32 table 101",
+		"unreachable 0.0.0.0/0 table 101 metric 4294967295", "unreachable default table 101 metric 4294967295")
+	check("192.0.2.11",
+		"192.0.2.11/32 dev lo scope link", "priority 1006 from 192.0.2.11/32 table 102", "priority 1007 from 192.0.2.11/32 unreachable")
+	check("priority 999", "priority 999 from 0.0.0.0/0 to 192.0.2.0/24 table main", "priority 999 from all to 2001:db8:1::/64 table main")
+	if states := [2]int{e.peers[0].states[pathmanager.RoutePresent], e.peers[2].states[pathmanager.RoutePresent]}; states != [2]int{1, 1} {
+		t.Errorf("routes of each IP version: %v", states)
+	}
+}
+
 var client = netip.MustParsePrefix("2001:db8:c::/64")
 
 func vpnPath(rd, sid string, rts ...string) bgp.VPNPath {
@@ -105,7 +146,7 @@ func TestMovedTables(t *testing.T) {
 	in := func(table uint32) route.Route {
 		return route.Route{Table: table, Dst: client, Metric: epeMetric, Kind: route.Unicast, NexthopID: nexthopBase}
 	}
-	end := route.Route{Table: 101, Dst: anywhere, Metric: unreachableMetric, Kind: route.Unreachable}
+	end := route.Route{Table: 101, Dst: bgp.IPv6.Anywhere(), Metric: unreachableMetric, Kind: route.Unreachable}
 	main := route.Route{Table: route.MainTable, Dst: client, Kind: route.Unicast, NexthopID: nexthopBase}
 	gone := host(netip.MustParseAddr("2001:db8:1::77"))
 	for _, tt := range []struct {

@@ -16,17 +16,27 @@ import (
 // TestNoPacketLeavesUnannounced: after each of many random changes, with all policy rules and with
 // any one of them or of the routes deleted by another program, a packet from an EPE address is
 // dropped or encapsulated to a SID of a route of that address's peer to the destination. Only
-// packets to on-link destinations use the main table.
+// packets to on-link destinations use the main table. The peers have an address of each IP version,
+// and the same route target and table number for both.
 func TestNoPacketLeavesUnannounced(t *testing.T) {
-	config := testConfig()
-	onLink := route.Route{Table: route.MainTable, Dst: config.Prefix, Link: config.Interface}
-	bestPath := route.Route{Table: route.MainTable, Dst: anywhere, Gateway: netip.MustParseAddr("2001:db8:1::1"), Link: config.Interface}
-	prefixes := []netip.Prefix{anywhere, netip.MustParsePrefix("2001:db8:100::/40"), netip.MustParsePrefix("2001:db8:100::/48"), client}
+	config := dualStack()
+	if err := config.Check().Err(); err != nil {
+		t.Fatal(err)
+	}
+	var mainTable []route.Object
+	for _, p := range config.onLink() {
+		mainTable = append(mainTable, route.Route{Table: route.MainTable, Dst: p, Link: config.Interface},
+			route.Route{Table: route.MainTable, Dst: bgp.IPOf(p.Addr()).Anywhere(), Gateway: netip.MustParseAddr("2001:db8:1::1"), Link: config.Interface})
+	}
+	prefixes := []netip.Prefix{
+		bgp.IPv6.Anywhere(), netip.MustParsePrefix("2001:db8:100::/40"), netip.MustParsePrefix("2001:db8:100::/48"), client,
+		bgp.IPv4.Anywhere(), netip.MustParsePrefix("198.51.0.0/16"), netip.MustParsePrefix("198.51.100.0/24"),
+	}
 	addresses := []netip.Addr{
 		netip.MustParseAddr("2001:db8:c::10"), netip.MustParseAddr("2001:db8:100::1"), netip.MustParseAddr("2001:db8:110::1"),
-		netip.MustParseAddr("2001:db8:eeee::1"),
+		netip.MustParseAddr("2001:db8:eeee::1"), netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.1.1"), netip.MustParseAddr("8.8.8.8"),
 	}
-	neighbor := netip.MustParseAddr("2001:db8:1::fe")
+	neighbors := []netip.Addr{netip.MustParseAddr("2001:db8:1::fe"), netip.MustParseAddr("192.0.2.254")}
 	rapid.Check(t, func(t *rapid.T) {
 		e, w := newTestEgress(config)
 		advertised := map[pathKey]bgp.VPNPath{}
@@ -42,7 +52,7 @@ func TestNoPacketLeavesUnannounced(t *testing.T) {
 		// verify checks all packets in a kernel from which one object was deleted.
 		verify := func(without route.Key) {
 			kernel := iter.Seq[route.Object](func(yield func(route.Object) bool) {
-				for _, o := range []route.Object{onLink, bestPath} {
+				for _, o := range mainTable {
 					if !yield(o) {
 						return
 					}
@@ -55,6 +65,9 @@ func TestNoPacketLeavesUnannounced(t *testing.T) {
 			})
 			for _, p := range e.peers {
 				for _, dst := range addresses {
+					if dst.Is4() != p.Address.Is4() {
+						continue
+					}
 					r, ok := routetest.Lookup(kernel, routetest.Packet{Src: p.Address, Dst: dst})
 					if !ok {
 						continue
@@ -64,8 +77,12 @@ func TestNoPacketLeavesUnannounced(t *testing.T) {
 						t.Fatalf("without %s: a packet from the address of %s to %s takes %s", without, p.Name, dst, r)
 					}
 				}
-				if without != (route.Rule{Priority: onLinkRule, To: config.Prefix, Table: route.MainTable}).Key() {
-					if r, ok := routetest.Lookup(kernel, routetest.Packet{Src: p.Address, Dst: neighbor}); !ok || r.Dst != onLink.Dst {
+				for i, prefix := range config.onLink() {
+					dst := neighbors[i]
+					if dst.Is4() != p.Address.Is4() || without == (route.Rule{Priority: onLinkRule, To: prefix, Table: route.MainTable}).Key() {
+						continue
+					}
+					if r, ok := routetest.Lookup(kernel, routetest.Packet{Src: p.Address, Dst: dst}); !ok || r.Dst != prefix {
 						t.Fatalf("without %s: a packet to the link takes %s", without, r)
 					}
 				}

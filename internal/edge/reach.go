@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -161,7 +162,7 @@ func (p *peer) count(old, now pathmanager.RouteState) {
 func (e *Edge) endpoints() []mptcp.Endpoint {
 	all := make([]mptcp.Endpoint, len(e.egress.peers))
 	for i, p := range e.egress.peers {
-		all[i] = mptcp.Endpoint{Address: p.Address, Link: e.config.Interface, Signal: true, Backup: p.Backup || p.leaving}
+		all[i] = mptcp.Endpoint{Address: p.Address, Link: cmp.Or(p.Interface, e.config.Interface), Signal: true, Backup: p.Backup || p.leaving}
 	}
 	return all
 }

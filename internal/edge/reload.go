@@ -38,6 +38,7 @@ func difference(old, now *Config) (changes, fault.List) {
 	fault.Fixed(&faults, "interface", old.Interface, now.Interface)
 	fault.Fixed(&faults, "address", old.Address, now.Address)
 	fault.Fixed(&faults, "prefix", old.Prefix, now.Prefix)
+	fault.Fixed(&faults, "addresses", fmt.Sprint(old.Addresses), fmt.Sprint(now.Addresses))
 	fault.Fixed(&faults, "locators", fmt.Sprint(old.Locators), fmt.Sprint(now.Locators))
 	fault.Fixed(&faults, "encap", old.encap(), now.encap())
 	fault.Fixed(&faults, "mptcp", fmt.Sprintf("%+v", old.MPTCP), fmt.Sprintf("%+v", now.MPTCP))

@@ -77,7 +77,7 @@ func TestRemovedPeer(t *testing.T) {
 	e := newEgress(&config, 1500, kernel)
 	removed := e.peers[0]
 	e.removePeer(removed)
-	if !kernel.has(e.fixed(removed)) || len(e.peers) != 1 || e.byRT[removed.RT] != nil {
+	if !kernel.has(e.fixed(removed)) || len(e.peers) != 1 || e.byRT[removed.target()] != nil {
 		t.Errorf("removed: %v", kernel)
 	}
 	for _, o := range e.fixed(removed) {

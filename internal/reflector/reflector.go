@@ -1,4 +1,4 @@
-// Package reflector is a route reflector for IPv6 unicast and VPNv6 routes between the ASBRs and
+// Package reflector is a route reflector for unicast and VPN routes of IPv4 and IPv6 between the ASBRs and
 // the servers of one AS (RFC 4456). It keeps next hops and SIDs as they are.
 //
 // It does not change the kernel and has no external neighbors.
@@ -15,6 +15,9 @@ import (
 	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/health"
 )
+
+// families are those of all sessions; a client has those that it offers.
+var families = []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6, bgp.IPv4Unicast, bgp.VPNv4}
 
 // Options describe a Reflector.
 type Options struct {
@@ -92,7 +95,7 @@ func (c *Config) neighbors() []bgp.Neighbor {
 	for _, client := range c.Clients {
 		n := bgp.Neighbor{
 			Name: client.Name, Address: client.Address, LocalAddress: c.Address, ASN: c.ASN,
-			Families: []bgp.Family{bgp.IPv6Unicast, bgp.VPNv6}, Password: client.Password, ReflectorClient: true, Passive: true,
+			Families: families, Password: client.Password, ReflectorClient: true, Passive: true,
 			BFD: client.BFD,
 		}
 		if client.Locator.IsValid() {

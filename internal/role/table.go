@@ -43,7 +43,7 @@ var table = []Descriptor{
 	describe(Descriptor{
 		Name: Reflector, StatusPort: 9119,
 		Short: "Reflect routes between border routers and servers",
-		Long:  `Reflector is a BGP route reflector for IPv6 and VPNv6 routes. It changes no next hop and no kernel state.`,
+		Long:  `Reflector is a BGP route reflector for unicast and VPN routes. It changes no next hop and no kernel state.`,
 	}, typed[reflector.Config]{
 		field:   func(s *Sections) **reflector.Config { return &s.Reflector },
 		status:  func(c *reflector.Config) *netip.AddrPort { return &c.Status },
@@ -128,6 +128,12 @@ peer an address on this server, and has MPTCP use these addresses.`,
 		control: func(c *edge.Config) *string { return &c.Control },
 		host: func(c *edge.Config) Host {
 			h := Host{ASN: c.ASN, RouterID: c.RouterID, Uses: []Use{{Path: "interface", Interface: c.Interface}}}
+			for i, a := range c.Addresses {
+				h.Uses = append(h.Uses, Use{Path: fmt.Sprintf("addresses[%d].interface", i), Interface: a.Interface})
+			}
+			for i, p := range c.Peers {
+				h.Uses = append(h.Uses, Use{Path: fmt.Sprintf("peers[%d].interface", i), Interface: p.Interface})
+			}
 			for i, r := range c.Reflectors {
 				h.Sessions = append(h.Sessions, Session{reflectorKey(i), r.Address, c.ASN})
 			}

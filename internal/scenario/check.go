@@ -272,7 +272,7 @@ func (c *checker) ownAddress(path, node string, a netip.Addr) {
 // onInterface adds a fault if a daemon's interface is not on its node. A missing name is left to
 // the check of the daemon's section.
 func (c *checker) onInterface(path, node, name string) {
-	if name != "" && !c.interfaces[node][name] {
+	if name != "" && name != "lo" && !c.interfaces[node][name] {
 		c.Add(path, "node %q has no link at interface %q", node, name)
 	}
 }
