@@ -1,9 +1,8 @@
 package cli
 
 import (
-	"encoding/json"
-	"maps"
-	"slices"
+	"fmt"
+	"reflect"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,8 +13,10 @@ import (
 //	{"ready": true}                                tabane_ready 1
 //	{"sessions": [{"neighbor": "a", "up": true}]}  tabane_session_up{neighbor="a"} 1
 //	{"peers": [{"name": "a", "routes": 3}]}        tabane_peer_routes{peer="a"} 3
-//	{"refused": {"no-rt": 2}}                      tabane_refused{kind="no-rt"} 2
-//	{"peers": [{"name": "a", "rejected": {"bogon": 2}}]}  tabane_peer_rejected{peer="a",kind="bogon"} 2
+//	{"refused": {"no-rt": 2}}                      tabane_refused_total{kind="no-rt"} 2
+//	{"peers": [{"name": "a", "rejected": {"bogon": 2}}]}  tabane_peer_rejected_total{peer="a",kind="bogon"} 2
+//
+// A field of type uint64 is a counter, every other number and every boolean a gauge.
 type statusMetrics struct{ status func() any }
 
 // Describe sends no descriptions, because the metrics depend on the status.
@@ -23,68 +24,96 @@ func (s statusMetrics) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (s statusMetrics) Collect(metrics chan<- prometheus.Metric) {
-	b, err := json.Marshal(s.status())
-	var fields map[string]any
-	if err == nil {
-		err = json.Unmarshal(b, &fields)
-	}
-	if err != nil {
+	v := reflect.Indirect(reflect.ValueOf(s.status()))
+	if v.Kind() != reflect.Struct {
+		err := fmt.Errorf("BUG: a status is a struct, not %v", v.Kind())
 		metrics <- prometheus.NewInvalidMetric(prometheus.NewInvalidDesc(err), err)
 		return
 	}
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		switch value := fields[name].(type) {
-		case []any:
-			one := strings.TrimSuffix(name, "s")
-			for _, item := range value {
-				if item, ok := item.(map[string]any); ok {
-					collectItem(metrics, one, item)
-				}
+	fields(v, func(name string, v reflect.Value) {
+		if v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Struct {
+			for i := range v.Len() {
+				collectItem(metrics, strings.TrimSuffix(name, "s"), v.Index(i))
 			}
-		case map[string]any:
-			for _, kind := range slices.Sorted(maps.Keys(value)) {
-				collectNumber(metrics, name, prometheus.Labels{"kind": kind}, value[kind])
-			}
-		default:
-			collectNumber(metrics, name, nil, value)
+			return
+		}
+		collectValue(metrics, name, prometheus.Labels{}, v)
+	})
+}
+
+// fields calls f for each field of a struct that its JSON form has, those of embedded structs
+// included.
+func fields(v reflect.Value, f func(name string, v reflect.Value)) {
+	for i := range v.NumField() {
+		field := v.Type().Field(i)
+		name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
+		switch omitted := strings.Contains(options, "omit") && v.Field(i).IsZero(); {
+		case field.Anonymous && name == "" && field.Type.Kind() == reflect.Struct:
+			fields(v.Field(i), f)
+		case name != "" && name != "-" && !omitted:
+			f(name, v.Field(i))
 		}
 	}
 }
 
 // collectItem collects the numbers of an element of a list, labeled with its name or its neighbor.
-func collectItem(metrics chan<- prometheus.Metric, one string, item map[string]any) {
-	label, id := one, item["name"]
-	if id == nil {
-		label, id = "neighbor", item["neighbor"]
-	}
-	text, ok := id.(string)
-	if !ok {
+func collectItem(metrics chan<- prometheus.Metric, one string, item reflect.Value) {
+	labels := prometheus.Labels{}
+	fields(item, func(name string, v reflect.Value) {
+		switch {
+		case v.Kind() != reflect.String:
+		case name == "name":
+			labels[one] = v.String()
+		case name == "neighbor":
+			labels["neighbor"] = v.String()
+		}
+	})
+	if len(labels) == 0 {
 		return
 	}
-	for _, field := range slices.Sorted(maps.Keys(item)) {
-		if kinds, ok := item[field].(map[string]any); ok {
-			for _, kind := range slices.Sorted(maps.Keys(kinds)) {
-				collectNumber(metrics, one+"_"+field, prometheus.Labels{label: text, "kind": kind}, kinds[kind])
-			}
-			continue
+	fields(item, func(name string, v reflect.Value) { collectValue(metrics, one+"_"+name, labels, v) })
+}
+
+// collectValue collects a number or a boolean, or those of a struct or map, whose keys become the
+// label kind. Other values are ignored.
+func collectValue(metrics chan<- prometheus.Metric, name string, labels prometheus.Labels, v reflect.Value) {
+	collectKind := func(kind string, v reflect.Value) {
+		more := prometheus.Labels{"kind": kind}
+		for name, value := range labels {
+			more[name] = value
 		}
-		collectNumber(metrics, one+"_"+field, prometheus.Labels{label: text}, item[field])
+		collectNumber(metrics, name, more, v)
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		fields(v, collectKind)
+	case reflect.Map:
+		for i := v.MapRange(); i.Next(); {
+			collectKind(fmt.Sprint(i.Key()), i.Value())
+		}
+	default:
+		collectNumber(metrics, name, labels, v)
 	}
 }
 
-// collectNumber collects a number or a boolean; other values are ignored.
-func collectNumber(metrics chan<- prometheus.Metric, name string, labels prometheus.Labels, value any) {
-	var number float64
-	switch value := value.(type) {
-	case float64:
-		number = value
-	case bool:
-		if value {
+func collectNumber(metrics chan<- prometheus.Metric, name string, labels prometheus.Labels, v reflect.Value) {
+	number, kind, suffix := 0.0, prometheus.GaugeValue, ""
+	switch {
+	case v.Kind() == reflect.Uint64:
+		number, kind, suffix = float64(v.Uint()), prometheus.CounterValue, "_total"
+	case v.CanUint():
+		number = float64(v.Uint())
+	case v.CanInt():
+		number = float64(v.Int())
+	case v.CanFloat():
+		number = v.Float()
+	case v.Kind() == reflect.Bool:
+		if v.Bool() {
 			number = 1
 		}
 	default:
 		return
 	}
-	desc := prometheus.NewDesc("tabane_"+strings.ReplaceAll(name, "-", "_"), "As "+name+" of /status.", nil, labels)
-	metrics <- prometheus.MustNewConstMetric(desc, prometheus.UntypedValue, number)
+	desc := prometheus.NewDesc("tabane_"+strings.ReplaceAll(name, "-", "_")+suffix, "As "+name+" of /status.", nil, labels)
+	metrics <- prometheus.MustNewConstMetric(desc, kind, number)
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -9,33 +10,68 @@ import (
 )
 
 func TestStatusMetrics(t *testing.T) {
-	status := map[string]any{
-		"role": "edge", "ready": true, "pending": 2,
-		"sessions": []map[string]any{{"neighbor": "reflector fc00::1", "up": false, "reason": "connection lost"}},
-		"peers":    []map[string]any{{"name": "a", "routes": 3, "sids": []string{"fc00::1"}, "rejected": map[string]int{"bogon": 5}}, {"name": "b", "routes": 0}},
-		"refused":  map[string]int{"no-rt": 4},
+	type common struct {
+		Ready bool `json:"ready"`
 	}
+	status := struct {
+		Role string `json:"role"`
+		common
+		Pending  int `json:"pending"`
+		Sessions []struct {
+			Neighbor string `json:"neighbor"`
+			Up       bool   `json:"up"`
+			Retained int    `json:"retained,omitempty"`
+			Reason   string `json:"reason"`
+		} `json:"sessions"`
+		Peers []struct {
+			Name     string            `json:"name"`
+			Routes   int               `json:"routes"`
+			SIDs     []string          `json:"sids"`
+			Rejected map[string]uint64 `json:"rejected"`
+		} `json:"peers"`
+		Refused map[string]uint64 `json:"refused"`
+		Paths   struct {
+			Manager  string `json:"manager"`
+			Subflows int    `json:"subflows"`
+			Stalls   uint64 `json:"stalls"`
+		} `json:"paths"`
+	}{}
+	err := json.Unmarshal([]byte(`{
+		"role": "edge", "pending": 2, "sessions": [{"neighbor": "reflector fc00::1", "reason": "connection lost"}],
+		"peers": [{"name": "a", "routes": 3, "sids": ["fc00::1"], "rejected": {"bogon": 5}}, {"name": "b"}],
+		"refused": {"no-rt": 4}, "paths": {"manager": "user", "subflows": 6, "stalls": 7}
+	}`), &status)
+	if err != nil {
+		t.Fatal(err)
+	}
+	status.Ready = true
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(statusMetrics{func() any { return status }})
 	const want = `
-# HELP tabane_peer_rejected As peer_rejected of /status.
-# TYPE tabane_peer_rejected untyped
-tabane_peer_rejected{kind="bogon",peer="a"} 5
+# HELP tabane_paths As paths of /status.
+# TYPE tabane_paths gauge
+tabane_paths{kind="subflows"} 6
+# HELP tabane_paths_total As paths of /status.
+# TYPE tabane_paths_total counter
+tabane_paths_total{kind="stalls"} 7
+# HELP tabane_peer_rejected_total As peer_rejected of /status.
+# TYPE tabane_peer_rejected_total counter
+tabane_peer_rejected_total{kind="bogon",peer="a"} 5
 # HELP tabane_peer_routes As peer_routes of /status.
-# TYPE tabane_peer_routes untyped
+# TYPE tabane_peer_routes gauge
 tabane_peer_routes{peer="a"} 3
 tabane_peer_routes{peer="b"} 0
 # HELP tabane_pending As pending of /status.
-# TYPE tabane_pending untyped
+# TYPE tabane_pending gauge
 tabane_pending 2
 # HELP tabane_ready As ready of /status.
-# TYPE tabane_ready untyped
+# TYPE tabane_ready gauge
 tabane_ready 1
-# HELP tabane_refused As refused of /status.
-# TYPE tabane_refused untyped
-tabane_refused{kind="no-rt"} 4
+# HELP tabane_refused_total As refused of /status.
+# TYPE tabane_refused_total counter
+tabane_refused_total{kind="no-rt"} 4
 # HELP tabane_session_up As session_up of /status.
-# TYPE tabane_session_up untyped
+# TYPE tabane_session_up gauge
 tabane_session_up{neighbor="reflector fc00::1"} 0
 `
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(want)); err != nil {

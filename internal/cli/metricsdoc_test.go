@@ -49,10 +49,10 @@ func fill(v reflect.Value) {
 	}
 }
 
-// exported returns the names of the metrics that the daemons export, with their labels.
+// exported returns the names of the metrics that the daemons export, with their type and labels.
 func exported(t *testing.T) map[string]string {
 	t.Helper()
-	names := map[string]string{"tabane_build_info": "role, version"}
+	names := map[string]string{"tabane_build_info": "gauge: role, version"}
 	for _, status := range []any{&asbr.Status{}, &edge.Status{}, &reflector.Status{}, &router.Status{}} {
 		fill(reflect.ValueOf(status).Elem())
 		registry := prometheus.NewRegistry()
@@ -67,7 +67,7 @@ func exported(t *testing.T) map[string]string {
 				labels = append(labels, l.GetName())
 			}
 			slices.Sort(labels)
-			names[f.GetName()] = strings.Join(labels, ", ")
+			names[f.GetName()] = strings.ToLower(f.GetType().String()) + ": " + strings.Join(labels, ", ")
 		}
 	}
 	return names
@@ -75,7 +75,7 @@ func exported(t *testing.T) map[string]string {
 
 var metricName = regexp.MustCompile(`\btabane_[a-z0-9_]+`)
 
-// TestMetricsAreDocumented: docs/metrics.md has exactly the exported metrics with their labels.
+// TestMetricsAreDocumented: docs/metrics.md has exactly the exported metrics with their types and labels.
 func TestMetricsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
@@ -84,13 +84,13 @@ func TestMetricsAreDocumented(t *testing.T) {
 	documented := map[string]string{}
 	for line := range strings.Lines(string(text)) {
 		if cells := strings.Split(line, "|"); strings.HasPrefix(line, "| `tabane_") && len(cells) > 3 {
-			documented[strings.Trim(cells[1], " `")] = strings.TrimSpace(cells[3])
+			documented[strings.Trim(cells[1], " `")] = strings.TrimSpace(cells[2]) + ": " + strings.TrimSpace(cells[3])
 		}
 	}
 	names := exported(t)
 	for name, labels := range names {
 		if got, ok := documented[name]; !ok || got != labels {
-			t.Errorf("docs/metrics.md: %s has labels %q (documented: %t), want %q", name, got, ok, labels)
+			t.Errorf("docs/metrics.md: %s is %q (documented: %t), want %q", name, got, ok, labels)
 		}
 	}
 	for name := range documented {
