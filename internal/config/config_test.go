@@ -179,7 +179,7 @@ func TestFaults(t *testing.T) {
 
 		{"EPE address outside the prefix", replace(`"2001:db8:1::a"`, `"2001:db8:2::a"`), []string{"f:11:51: edge.peers[0].address: ..."}},
 		{"peer without address", replace(`address: "2001:db8:1::a", `, ""), []string{"f:11:8: edge.peers[0].address: ..."}},
-		{"duplicate RT", replace("65000:102", "65000:101"), []string{"f:12:29: edge.peers[1].rt: 65000:101 is already peers[0].rt..."}},
+		{"duplicate RT", replace("65000:102", "65000:101"), []string{"f:12:29: edge.peers[1].rt: 65000:101 for ipv6 is already peers[0].rt..."}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			file, err := Parse("f", []byte(tt.file))
