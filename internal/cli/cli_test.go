@@ -148,7 +148,11 @@ func (m fakeMachine) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (fakeMachine) Status() any { return map[string]any{"ready": true} }
+func (fakeMachine) Status() any {
+	return struct {
+		Ready bool `json:"ready"`
+	}{true}
+}
 
 func TestMonitor(t *testing.T) {
 	l, err := listen(t.Context(), netip.MustParseAddrPort("[::1]:0"))
