@@ -215,7 +215,7 @@ func (c *Config) Check() fault.List {
 		seen.Check(&faults, at, "name", p.Name)
 		seen.Check(&faults, at, "rt", p.target())
 		seen.Check(&faults, at, "address", p.Address)
-		seen.Check(&faults, at, "table", p.table())
+		seen.Check(&faults, at, "table", p.fib())
 	}
 	faults.Merge("mptcp", c.MPTCP.Check())
 	return faults
@@ -277,15 +277,15 @@ func (t target) String() string { return fmt.Sprintf("%v for %s", t.rt, t.versio
 
 func (p *Peer) target() target { return target{p.RT, bgp.IPOf(p.Address)} }
 
-// A table is a routing table: IPv4 and IPv6 have tables of their own.
-type table struct {
+// A fib is a routing table: IPv4 and IPv6 have tables of their own.
+type fib struct {
 	number  uint32
 	version bgp.IP
 }
 
-func (t table) String() string { return fmt.Sprintf("%d for %s", t.number, t.version) }
+func (t fib) String() string { return fmt.Sprintf("%d for %s", t.number, t.version) }
 
-func (p *Peer) table() table { return table{p.Table, bgp.IPOf(p.Address)} }
+func (p *Peer) fib() fib { return fib{p.Table, bgp.IPOf(p.Address)} }
 
 // checkPrefix adds the faults of a peer's prefix, its own or that of a default address.
 func (c *Config) checkPrefix(faults *fault.List, at string, peer int) {

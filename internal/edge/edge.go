@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -26,6 +27,7 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/pathmanager"
 	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/table"
 	"github.com/tabane/tabane/internal/vpn"
 )
 
@@ -60,7 +62,11 @@ type Edge struct {
 	pending map[peerPrefix]pathmanager.Route
 	// inherited are routes that a previous instance left in the kernel. They remain until all
 	// reflectors have advertised their routes.
-	inherited map[peerPrefix]bool
+	inherited prefixSet
+	// reports are collected for the path manager; examined is the version of the kernel's state in
+	// which the pending routes were examined.
+	reports  []pathmanager.Change
+	examined uint64
 	// restarted is set if a previous instance left objects in the kernel.
 	restarted bool
 	quiet     *time.Timer
@@ -74,6 +80,32 @@ type Edge struct {
 type peerPrefix struct {
 	peer   int
 	prefix netip.Prefix
+}
+
+// A prefixSet holds prefixes of peers, of which there may be a million.
+type prefixSet map[int]*table.Prefixes[struct{}]
+
+func (s prefixSet) add(at peerPrefix) {
+	if s[at.peer] == nil {
+		s[at.peer] = &table.Prefixes[struct{}]{}
+	}
+	s[at.peer].Add(at.prefix)
+}
+
+func (s prefixSet) remove(at peerPrefix) {
+	if t := s[at.peer]; t != nil {
+		if n, ok := t.Find(at.prefix); ok {
+			t.Remove(n)
+		}
+	}
+}
+
+func (s prefixSet) each(f func(peerPrefix)) {
+	for peer, t := range s {
+		for n := range t.All() {
+			f(peerPrefix{peer, t.Key(n).Netip()})
+		}
+	}
 }
 
 const (
@@ -112,7 +144,7 @@ func New(ctx context.Context, o Options) (*Edge, error) {
 	e := &Edge{
 		config: o.Config, keep: o.Keep, log: o.Log, daemon: d, mptcp: endpoints,
 		refused: map[string]uint64{}, owned: map[netip.Addr]bool{},
-		pending: map[peerPrefix]pathmanager.Route{}, inherited: map[peerPrefix]bool{},
+		pending: map[peerPrefix]pathmanager.Route{}, inherited: prefixSet{},
 	}
 	if err := e.prepare(); err != nil {
 		return nil, errors.Join(err, d.Close(), e.close())
@@ -150,34 +182,64 @@ func (e *Edge) prepare() error {
 	if err != nil {
 		return fmt.Errorf("%w; edge.interface must name the NIC with the addresses", err)
 	}
-	var found []route.Object
-	if err := e.daemon.Found(func(o route.Object) { found = append(found, o) }); err != nil {
+	var found []route.Object // without EPE Routes, which may be a million
+	unicast := func(o route.Object) (route.Route, bool) {
+		r, ok := o.(route.Route)
+		return r, ok && r.Kind == route.Unicast
+	}
+	if err := e.daemon.Found(func(o route.Object) {
+		if _, ok := unicast(o); !ok {
+			found = append(found, o)
+		}
+	}); err != nil {
 		return err
 	}
-	stale := moved(&e.config, found)
-	if err := e.removeMoved(stale); err != nil {
+	stale, old := moved(&e.config, found)
+	for i, p := range e.config.Peers {
+		if len(stale) > 0 {
+			e.daemon.Kernel.Set(guard(p.Address, i))
+		}
+	}
+	for _, r := range stale {
+		e.daemon.Kernel.Delete(r.Key())
+	}
+	tables := map[fib]int{}
+	for i, p := range e.config.Peers {
+		tables[p.fib()] = i
+	}
+	if err := e.daemon.Found(func(o route.Object) {
+		r, ok := unicast(o)
+		at := fib{r.Table, bgp.IPOf(r.Dst.Addr())}
+		switch i, mine := tables[at]; {
+		case !ok:
+		case old[at]:
+			e.daemon.Kernel.Delete(r.Key())
+		case mine:
+			e.inherited.add(peerPrefix{i, r.Dst})
+		}
+		e.restarted = e.restarted || ok && !old[at]
+	}); err != nil {
 		return err
 	}
-	found = slices.DeleteFunc(found, func(o route.Object) bool { return slices.Contains(stale, o) })
+	if len(stale) > 0 {
+		// Objects of a previous instance that would route EPE addresses through the wrong peer are
+		// deleted before the new rules take effect. The guards are installed first, so that no packet
+		// follows the best path in between.
+		e.log.Info("tables of EPE addresses have changed, removing the old rules and routes", "rules", len(stale))
+		if err := e.daemon.Kernel.Flush(); err != nil {
+			return err
+		}
+	}
 	e.egress = newEgress(&e.config, link.MTU, e.daemon.Kernel)
 	// Failed objects remain pending, and the daemon's next flush logs the error.
-	e.egress.urgent = func() { _ = e.daemon.Kernel.Flush() }
+	e.egress.urgent = func() { _, _ = e.daemon.Kernel.FlushPart(0) }
 	for _, p := range e.config.Peers {
 		e.owned[p.Address] = true
 	}
-	e.restarted = len(found) > 0
-	tables := map[table]int{}
-	for i, p := range e.config.Peers {
-		tables[p.table()] = i
-	}
+	e.restarted = e.restarted || len(found) > len(stale)
 	for _, o := range found {
-		switch o := o.(type) {
-		case route.Address:
-			e.owned[o.Prefix.Addr()] = true
-		case route.Route:
-			if i, ok := tables[table{o.Table, bgp.IPOf(o.Dst.Addr())}]; ok && o.Kind == route.Unicast {
-				e.inherited[peerPrefix{i, o.Dst}] = true
-			}
+		if a, ok := o.(route.Address); ok {
+			e.owned[a.Prefix.Addr()] = true
 		}
 	}
 	for _, a := range e.config.defaults() {
@@ -193,23 +255,6 @@ func (e *Edge) prepare() error {
 		}
 	}
 	return nil
-}
-
-// removeMoved deletes objects of a previous instance that would route EPE addresses through the
-// wrong peer, before the new rules take effect. The guards are installed first, so that no packet
-// follows the best path in between.
-func (e *Edge) removeMoved(stale []route.Object) error {
-	if len(stale) == 0 {
-		return nil
-	}
-	e.log.Info("tables of EPE addresses have changed, removing the old rules and routes", "objects", len(stale))
-	for i, p := range e.config.Peers {
-		e.daemon.Kernel.Set(guard(p.Address, i))
-	}
-	for _, o := range stale {
-		e.daemon.Kernel.Delete(o.Key())
-	}
-	return e.daemon.Kernel.Flush()
 }
 
 // hasAddress reports whether the interface has the address.
@@ -247,10 +292,9 @@ func (e *Edge) preparePaths() error {
 	if err != nil {
 		return err
 	}
-	for f := range e.inherited {
-		paths.SetRoute(f.peer, f.prefix, pathmanager.Route{State: pathmanager.RoutePresent})
-	}
-	e.paths, e.egress.routed = paths, e.routeChanged
+	e.paths, e.egress.routed, e.egress.moving = paths, e.routeChanged, e.moveClients
+	e.inherited.each(func(at peerPrefix) { e.report(at, pathmanager.Route{State: pathmanager.RoutePresent}) })
+	e.sendReports()
 	return nil
 }
 
@@ -322,20 +366,69 @@ func (e *Edge) runPaths(ctx context.Context) error {
 func (e *Edge) routeChanged(peer int, prefix netip.Prefix, r pathmanager.Route) {
 	at := peerPrefix{peer, prefix}
 	delete(e.pending, at)
-	delete(e.inherited, at)
+	e.inherited.remove(at)
 	if r.State == pathmanager.RoutePresent {
 		e.pending[at] = r
+		e.examined = 0
 		return
 	}
-	e.paths.SetRoute(peer, prefix, r)
+	e.report(at, r)
+}
+
+// report collects a change of a route for the path manager.
+func (e *Edge) report(at peerPrefix, r pathmanager.Route) {
+	e.reports = append(e.reports, pathmanager.Change{Peer: at.peer, Prefix: at.prefix, Route: r})
+}
+
+// sendReports passes the collected changes on to the path manager.
+func (e *Edge) sendReports() {
+	if len(e.reports) > 0 {
+		e.paths.SetRoutes(e.reports)
+		e.reports = nil
+	}
+}
+
+// announce reports the pending routes that are in the kernel now.
+func (e *Edge) announce() {
+	if v := e.daemon.Kernel.Version(); len(e.pending) > 0 && v != e.examined {
+		e.examined = v
+		for at, r := range e.pending {
+			if e.egress.works(at.peer, at.prefix) {
+				e.report(at, r)
+				delete(e.pending, at)
+			}
+		}
+	}
+	e.sendReports()
+}
+
+// moveClients applies a change of reachability to the routes to the clients of the current
+// connections, before the walk arrives there.
+func (e *Edge) moveClients() {
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		list, _, err := e.paths.List(ctx, math.MaxInt)
+		if err != nil {
+			return // the path manager ends
+		}
+		clients := map[netip.Addr]bool{}
+		for _, s := range list {
+			clients[s.Remote.Addr()] = true
+		}
+		e.daemon.Change(ctx, func() {
+			for a := range clients {
+				e.egress.applyTo(a)
+			}
+		})
+	}()
 }
 
 // routesComplete removes the routes of a previous instance that no reflector has advertised since.
 func (e *Edge) routesComplete() {
-	for at := range e.inherited {
-		e.paths.SetRoute(at.peer, at.prefix, pathmanager.Route{})
-	}
-	clear(e.inherited)
+	e.inherited.each(func(at peerPrefix) { e.report(at, pathmanager.Route{}) })
+	e.inherited = prefixSet{}
+	e.sendReports()
 	e.paths.RoutesComplete()
 }
 
@@ -378,29 +471,28 @@ func (e *Edge) Link(string, bool) {}
 // Settled implements daemon.Machine: an address is announced to clients only once its route is in
 // the kernel.
 func (e *Edge) Settled() bool {
+	again := false
+	if !e.daemon.Busy() {
+		again = e.egress.step(daemon.Step)
+	}
 	if !e.egress.fixedSettled() {
-		return false
+		return again
 	}
 	if e.paths != nil {
-		for at, r := range e.pending {
-			if e.egress.works(at.peer, at.prefix) {
-				e.paths.SetRoute(at.peer, at.prefix, r)
-				delete(e.pending, at)
-			}
-		}
+		e.announce()
 		e.announced = true
-		return false
+		return again
 	}
 	want := e.endpoints()
 	if e.announced && slices.Equal(want, e.offered) {
-		return false
+		return again
 	}
 	if err := e.setEndpoints(want); err != nil {
 		e.log.Error("announce EPE addresses to clients failed", "err", err)
-		return false
+		return again
 	}
 	e.announced, e.offered = true, want
-	return false
+	return again
 }
 
 // setEndpoints configures the desired MPTCP endpoints and does not change those of other programs.
@@ -485,8 +577,8 @@ func (e *Edge) Status() any {
 		}
 		var peers []string
 		for _, p := range e.egress.peers {
-			s.Peers = append(s.Peers, p.status())
-			if len(p.routes) == 0 {
+			s.Peers = append(s.Peers, e.egress.status(p))
+			if p.reachable() == 0 {
 				peers = append(peers, fmt.Sprintf("egress peer %s has no EPE Route", p.Name))
 			}
 		}

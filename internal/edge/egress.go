@@ -11,6 +11,7 @@ import (
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/pathmanager"
 	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/table"
 	"github.com/tabane/tabane/internal/vpn"
 )
 
@@ -55,11 +56,19 @@ type egress struct {
 	// byIndex and slots include peers that are being removed.
 	byIndex map[int]*peer
 	slots   []int
-	paths   map[pathKey]path
-	sids    map[netip.Addr]*sid
+	lists   pathLists
+	byRD    map[vpn.ID]map[*peer]int // routes with a path with the RD
+	reports table.Interner[pathmanager.Route]
+	sids    table.Interner[netip.Addr]
+	objects map[uint32]route.Nexthop // by number of the SID
 	ids     map[uint32]netip.Addr
 	// locators decide which SIDs are reachable; paths through others are not installed.
 	locators locators
+	walk     walk
+	// discarded are the SIDs with a discard route.
+	discarded map[netip.Addr]bool
+	// moving, when set, is called when a walk begins that takes several steps.
+	moving func()
 	// routed, when set, is called when a peer's route to a prefix changes in what the path manager
 	// needs of it.
 	routed func(peer int, prefix netip.Prefix, r pathmanager.Route)
@@ -74,63 +83,28 @@ type peer struct {
 	Peer
 	index int // index in the path manager
 	slot  int // position of its rules
-	// routes maps each prefix to its paths through this peer, best first (see rank). There are
-	// several if several ASBRs have a session with the peer, or one has several.
-	routes map[netip.Prefix][]hop
+	// routes has the paths to each prefix through this peer, reachable or not. There are several if
+	// several ASBRs have a session with the peer, or one has several.
+	routes table.Prefixes[epeRoute]
 	// states counts the prefixes in each state; leaving is set if no prefix is present and the
 	// last ones were draining.
 	states  [pathmanager.RoutePresent + 1]int
 	leaving bool
+	sids    map[uint32]int // routes by number of their SID
 }
 
-// hop is a path to a prefix. The route distinguisher identifies the ASBR.
-type hop struct {
-	rd  vpn.ID
-	sid netip.Addr
-	preference
-}
-
-// state returns the state of a route with these paths, best first.
-func state(hops []hop) pathmanager.RouteState {
-	switch {
-	case len(hops) == 0:
-		return pathmanager.RouteAbsent
-	case hops[0].draining:
-		return pathmanager.RouteDraining
-	}
-	return pathmanager.RoutePresent
-}
-
-// ranked returns what the path manager needs of a route with these paths, best first.
-func ranked(hops []hop) pathmanager.Route {
-	if len(hops) == 0 {
-		return pathmanager.Route{}
-	}
-	return pathmanager.Route{State: state(hops), LocalPref: hops[0].localPref, PathLength: uint16(hops[0].pathLength)}
-}
-
+// pathKey identifies a VPN route.
 type pathKey struct {
 	rd     vpn.ID
 	prefix netip.Prefix
 }
 
-type path struct {
-	sid netip.Addr
-	preference
-	peers []*peer
-}
-
-// sid is a nexthop object and the number of routes through it.
-type sid struct {
-	object route.Nexthop
-	routes int
-}
-
 func newEgress(config *Config, mtu int, kernel desired) *egress {
 	e := &egress{
-		config: config, mtu: mtu, kernel: kernel, byRT: map[target]*peer{}, byIndex: map[int]*peer{}, paths: map[pathKey]path{},
-		sids: map[netip.Addr]*sid{}, ids: map[uint32]netip.Addr{},
-		locators: newLocators(),
+		config: config, mtu: mtu, kernel: kernel, byRT: map[target]*peer{}, byIndex: map[int]*peer{},
+		lists: pathLists{choices: map[uint32]choice{}}, byRD: map[vpn.ID]map[*peer]int{},
+		objects: map[uint32]route.Nexthop{}, ids: map[uint32]netip.Addr{}, locators: newLocators(),
+		discarded: map[netip.Addr]bool{},
 	}
 	for i, p := range config.Peers {
 		e.addPeer(p, i)
@@ -143,7 +117,7 @@ func newEgress(config *Config, mtu int, kernel desired) *egress {
 
 // addPeer adds a peer without routes.
 func (e *egress) addPeer(conf Peer, index int) {
-	p := &peer{Peer: conf, index: index, routes: map[netip.Prefix][]hop{}}
+	p := &peer{Peer: conf, index: index, sids: map[uint32]int{}}
 	for slices.Contains(e.slots, p.slot) {
 		p.slot++
 	}
@@ -160,15 +134,16 @@ func (e *egress) addPeer(conf Peer, index int) {
 func (e *egress) removePeer(p *peer) {
 	e.peers = slices.DeleteFunc(e.peers, func(other *peer) bool { return other == p })
 	delete(e.byRT, p.target())
-	for key, path := range e.paths {
-		if !slices.Contains(path.peers, p) {
-			continue
+	e.walk.peers = slices.DeleteFunc(e.walk.peers, func(other *peer) bool { return other == p })
+	e.walk.next = 0
+	for n := range p.routes.All() {
+		r := p.routes.Value(n)
+		for _, h := range e.lists.paths(r.paths) {
+			e.count(h.rd, p, -1)
 		}
-		e.choose(p, key.prefix, without(p.routes[key.prefix], key.rd))
-		path.peers = slices.DeleteFunc(slices.Clone(path.peers), func(other *peer) bool { return other == p })
-		if e.paths[key] = path; len(path.peers) == 0 {
-			delete(e.paths, key)
-		}
+		e.lists.release(r.paths)
+		r.paths = 0
+		e.apply(p, n)
 	}
 }
 
@@ -208,15 +183,15 @@ func guard(epe netip.Addr, slot int) route.Rule {
 	return route.Rule{Priority: ruleBase + 2*uint32(slot) + 1, From: host(epe), Unreachable: true}
 }
 
-// moved returns objects of a previous instance that are wrong in this configuration: the rules of
-// EPE addresses whose table has changed, and the routes in the old and new tables of these rules.
-// With these objects, an EPE address could be routed through the wrong peer.
-func moved(config *Config, found []route.Object) (stale []route.Object) {
-	current, used := map[netip.Prefix]uint32{}, map[table]bool{}
+// moved returns the rules of a previous instance that are wrong in this configuration, because the
+// table of an EPE address has changed, and the old and new tables of these rules. With these rules, or
+// the unicast routes in these tables, an EPE address could be routed through the wrong peer.
+func moved(config *Config, found []route.Object) (stale []route.Rule, tables map[fib]bool) {
+	current, used := map[netip.Prefix]uint32{}, map[fib]bool{}
 	for _, p := range config.Peers {
-		current[host(p.Address)], used[p.table()] = p.Table, true
+		current[host(p.Address)], used[p.fib()] = p.Table, true
 	}
-	tables := map[table]bool{}
+	tables = map[fib]bool{}
 	for _, o := range found {
 		r, ok := o.(route.Rule)
 		if !ok || r.Unreachable || current[r.From] == r.Table {
@@ -224,21 +199,16 @@ func moved(config *Config, found []route.Object) (stale []route.Object) {
 		}
 		version := bgp.IPOf(r.From.Addr())
 		now, configured := current[r.From]
-		if !configured && !used[table{r.Table, version}] {
+		if !configured && !used[fib{r.Table, version}] {
 			continue // belongs to a removed peer with its own table
 		}
 		stale = append(stale, r)
-		tables[table{r.Table, version}] = true
+		tables[fib{r.Table, version}] = true
 		if configured {
-			tables[table{now, version}] = true
+			tables[fib{now, version}] = true
 		}
 	}
-	for _, o := range found {
-		if r, ok := o.(route.Route); ok && tables[table{r.Table, bgp.IPOf(r.Dst.Addr())}] && r.Kind == route.Unicast {
-			stale = append(stale, r)
-		}
-	}
-	return stale
+	return stale, tables
 }
 
 // fixedSettled reports whether the kernel has the fixed objects of all peers, so that their
@@ -260,75 +230,35 @@ func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 // update applies an update of a VPN best path. The error is the reason why a route is rejected; a
 // rejected route also replaces the previous one with its key.
 func (e *egress) update(b bgp.VPNPath) error {
-	key := pathKey{b.RD, b.Prefix}
-	old := e.paths[key]
-	now, err := e.accept(b)
-	if old.sid == now.sid && old.preference == now.preference && slices.Equal(old.peers, now.peers) {
-		return err
-	}
-	if len(now.peers) == 0 {
-		delete(e.paths, key)
-	} else {
-		e.paths[key] = now
-	}
-	for _, p := range old.peers {
-		if !slices.Contains(now.peers, p) {
-			e.choose(p, key.prefix, without(p.routes[key.prefix], key.rd))
+	path, peers, err := e.accept(b)
+	for p := range e.byRD[b.RD] {
+		if !slices.Contains(peers, p) {
+			e.set(p, b.Prefix, b.RD, nil)
 		}
 	}
-	for _, p := range now.peers {
-		e.choose(p, key.prefix, e.hops(p, key, now))
+	for _, p := range peers {
+		e.set(p, b.Prefix, b.RD, &path)
 	}
 	return err
 }
 
 // accept returns the peers that the route belongs to by its route targets, if any.
-func (e *egress) accept(b bgp.VPNPath) (path, error) {
+func (e *egress) accept(b bgp.VPNPath) (path hop, peers []*peer, err error) {
 	if b.Withdrawn || b.Rejected != nil {
-		return path{}, b.Rejected
+		return hop{}, nil, b.Rejected
 	}
-	found := path{sid: b.SID, preference: preferenceOf(b.Attributes)}
 	for _, rt := range b.RTs {
-		if p := e.byRT[target{rt, bgp.IPOf(b.Prefix.Addr())}]; p != nil && !slices.Contains(found.peers, p) {
-			found.peers = append(found.peers, p)
+		if p := e.byRT[target{rt, bgp.IPOf(b.Prefix.Addr())}]; p != nil && !slices.Contains(peers, p) {
+			peers = append(peers, p)
 		}
 	}
-	if len(found.peers) == 0 {
-		return path{}, nil // route of another service
+	if len(peers) == 0 {
+		return hop{}, nil, nil // route of another service
 	}
-	if !slices.ContainsFunc(e.config.Locators, func(l netip.Prefix) bool { return l.Contains(found.sid) }) {
-		return path{}, fmt.Errorf("%w: %v", errForeignSID, found.sid)
+	if !slices.ContainsFunc(e.config.Locators, func(l netip.Prefix) bool { return l.Contains(b.SID) }) {
+		return hop{}, nil, fmt.Errorf("%w: %v", errForeignSID, b.SID)
 	}
-	return found, nil
-}
-
-func without(hops []hop, rd vpn.ID) []hop {
-	return slices.DeleteFunc(slices.Clone(hops), func(h hop) bool { return h.rd == rd })
-}
-
-// choose replaces the paths to a prefix through a peer; the first is installed.
-func (e *egress) choose(p *peer, prefix netip.Prefix, hops []hop) {
-	old := p.routes[prefix]
-	if len(hops) == 0 {
-		delete(p.routes, prefix)
-	} else {
-		p.routes[prefix] = hops
-	}
-	p.count(state(old), state(hops))
-	if now := ranked(hops); e.routed != nil && ranked(old) != now {
-		e.routed(p.index, prefix, now)
-	}
-	switch {
-	case len(old) > 0 && len(hops) > 0 && old[0].sid == hops[0].sid:
-		return
-	case len(hops) > 0:
-		e.kernel.Set(e.route(p, prefix, e.use(hops[0].sid)))
-	default:
-		e.kernel.Delete(e.route(p, prefix, 0).Key())
-	}
-	if len(old) > 0 {
-		e.release(old[0].sid)
-	}
+	return hop{b.RD, b.SID, preferenceOf(b.Attributes)}, peers, nil
 }
 
 func (e *egress) route(p *peer, prefix netip.Prefix, nexthop uint32) route.Route {
@@ -339,28 +269,43 @@ func (e *egress) route(p *peer, prefix netip.Prefix, nexthop uint32) route.Route
 	return r
 }
 
-// use adds a reference to the nexthop object of a SID and returns its ID.
+// use counts a route through a SID and returns the SID's number; the first one sets its nexthop object.
 func (e *egress) use(addr netip.Addr) uint32 {
-	s := e.sids[addr]
-	if s == nil {
-		s = &sid{object: route.Nexthop{ID: e.newID(addr), Link: e.config.Interface, SID: addr, Encap: e.config.encap()}}
-		e.sids[addr] = s
-		e.kernel.Set(s.object)
+	n := e.sids.Use(addr)
+	if e.sids.Uses(n) == 1 {
+		e.objects[n] = route.Nexthop{ID: e.newID(addr), Link: e.config.Interface, SID: addr, Encap: e.config.encap()}
+		e.kernel.Set(e.objects[n])
 	}
-	s.routes++
-	return s.object.ID
+	return n
 }
 
-// release removes a reference to the nexthop object of a SID. The reconciler deletes routes before
-// nexthop objects, so the object can be deleted in the same flush.
-func (e *egress) release(addr netip.Addr) {
-	s := e.sids[addr]
-	if s.routes--; s.routes > 0 {
+// release ends the use of a SID by a route. The reconciler deletes routes before nexthop objects, so
+// the object can be deleted in the same flush.
+func (e *egress) release(n uint32) {
+	if n == 0 {
 		return
 	}
-	e.kernel.Delete(s.object.Key())
-	delete(e.ids, s.object.ID)
-	delete(e.sids, addr)
+	addr := e.sids.Value(n)
+	if e.sids.Release(n); e.sids.Uses(n) > 0 {
+		return
+	}
+	e.kernel.Delete(e.objects[n].Key())
+	if e.discarded[addr] {
+		e.kernel.Delete(discard(addr).Key())
+		delete(e.discarded, addr)
+	}
+	delete(e.ids, e.objects[n].ID)
+	delete(e.objects, n)
+}
+
+// discardMetric is that of the route that discards packets to an unreachable SID, better than that of
+// any other.
+const discardMetric = 1
+
+// discard is a route that discards packets to a SID. It takes effect at once for all routes through
+// the SID, however many there are.
+func discard(sid netip.Addr) route.Route {
+	return route.Route{Table: route.MainTable, Dst: host(sid), Metric: discardMetric, Kind: route.Unreachable}
 }
 
 // newID derives the object's ID from the SID, so that IDs are the same after a restart.
@@ -376,13 +321,11 @@ func (e *egress) newID(addr netip.Addr) uint32 {
 	return id
 }
 
-func (p *peer) status() PeerStatus {
-	s := PeerStatus{Name: p.Name, RT: p.RT, Address: p.Address, Table: p.Table, Routes: len(p.routes)}
-	seen := map[netip.Addr]bool{}
-	for _, hops := range p.routes {
-		if sid := hops[0].sid; !seen[sid] {
-			seen[sid] = true
-			s.SIDs = append(s.SIDs, sid)
+func (e *egress) status(p *peer) PeerStatus {
+	s := PeerStatus{Name: p.Name, RT: p.RT, Address: p.Address, Table: p.Table, Routes: p.reachable()}
+	for n := range uint32(e.sids.Len()) {
+		if p.sids[n] > 0 {
+			s.SIDs = append(s.SIDs, e.sids.Value(n))
 		}
 	}
 	slices.SortFunc(s.SIDs, netip.Addr.Compare)

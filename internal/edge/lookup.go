@@ -41,11 +41,10 @@ func (e *Edge) Routes(ctx context.Context, dst netip.Prefix, rd vpn.ID) (any, er
 	if !e.daemon.Do(ctx, func() {
 		for _, p := range e.egress.peers {
 			r.EPE = append(r.EPE, e.egress.lookup(p, dst)...)
-			if _, hops, ok := bgp.Longest(p.routes, dst); ok {
-				for _, h := range hops {
-					if h.rd != rd {
-						rds = append(rds, h.rd)
-					}
+			_, hops := e.egress.longest(p, dst)
+			for _, h := range hops {
+				if h.rd != rd {
+					rds = append(rds, h.rd)
 				}
 			}
 		}
@@ -59,8 +58,8 @@ func (e *Edge) Routes(ctx context.Context, dst netip.Prefix, rd vpn.ID) (any, er
 
 // lookup returns the paths of a peer to a destination, the installed one first.
 func (e *egress) lookup(p *peer, dst netip.Prefix) []EPERoute {
-	prefix, hops, ok := bgp.Longest(p.routes, dst)
-	if !ok {
+	prefix, hops := e.longest(p, dst)
+	if len(hops) == 0 {
 		return []EPERoute{{Peer: p.Name, Reason: "no route covers it: the EPE address is not announced to it"}}
 	}
 	var all []EPERoute
@@ -76,6 +75,17 @@ func (e *egress) lookup(p *peer, dst netip.Prefix) []EPERoute {
 		all = append(all, route)
 	}
 	return all
+}
+
+// longest returns the longest prefix that covers dst and is reachable through a peer, and its paths,
+// best first.
+func (e *egress) longest(p *peer, dst netip.Prefix) (netip.Prefix, []hop) {
+	for n := range p.routes.Covering(dst) {
+		if hops := e.usable(p.routes.Value(n).paths); len(hops) > 0 {
+			return p.routes.Key(n).Netip(), hops
+		}
+	}
+	return netip.Prefix{}, nil
 }
 
 // Connections is the result of Edge.Connections.

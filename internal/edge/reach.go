@@ -2,14 +2,13 @@ package edge
 
 import (
 	"cmp"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/mptcp"
-	"github.com/tabane/tabane/internal/pathmanager"
 )
 
 // retainRoutes is how long routes are retained without a session to any reflector. Reflectors do
@@ -28,10 +27,6 @@ type locators struct {
 
 func newLocators() locators {
 	return locators{known: map[netip.Prefix]bool{}, dead: map[netip.Prefix]bool{}, lost: map[netip.Prefix]bool{}}
-}
-
-func (l *locators) clone() locators {
-	return locators{maps.Clone(l.known), maps.Clone(l.dead), maps.Clone(l.lost)}
 }
 
 // reaches reports whether the SID is reachable according to BGP: it is not when its longest
@@ -98,62 +93,36 @@ func (e *egress) locator(p bgp.UnicastPath) {
 	if len(p.ASPath) > 0 {
 		return // ignore routes to our locators from another AS
 	}
-	l := &e.locators
-	old := l.clone()
-	if !l.change(p) {
+	if !e.locators.change(p) {
 		return
 	}
-	e.drop(&old)
-	changed := map[netip.Addr]bool{} // by SID, of which there are few
-	for key, path := range e.paths {
-		differs, asked := changed[path.sid]
-		if !asked {
-			differs = old.reaches(path.sid) != l.reaches(path.sid)
-			changed[path.sid] = differs
-		}
-		if !differs {
-			continue
-		}
-		for _, peer := range path.peers {
-			e.choose(peer, key.prefix, e.hops(peer, key, path))
-		}
+	e.drop()
+	clear(e.lists.choices)
+	e.walk = walk{peers: slices.Clone(e.peers)}
+	e.step(daemon.Step)
+	if len(e.walk.peers) > 0 && e.moving != nil {
+		e.moving()
 	}
 }
 
-// drop flushes the deletion of the nexthop objects of unreachable SIDs at once. The kernel deletes
-// the routes that use them in the same operation, while updating a full table takes longer.
-func (e *egress) drop(was *locators) {
+// drop discards packets to unreachable SIDs at once, before the routes are removed, and no longer those
+// to reachable ones.
+func (e *egress) drop() {
 	dropped := false
-	for addr, s := range e.sids {
-		if was.reaches(addr) && !e.locators.reaches(addr) {
-			e.kernel.Delete(s.object.Key())
-			dropped = true
+	for n := range e.objects {
+		sid := e.sids.Value(n)
+		was, now := e.discarded[sid], !e.locators.reaches(sid)
+		switch {
+		case now && !was:
+			e.kernel.Set(discard(sid))
+			e.discarded[sid], dropped = true, true
+		case was && !now:
+			e.kernel.Delete(discard(sid).Key())
+			delete(e.discarded, sid)
 		}
 	}
 	if dropped && e.urgent != nil {
 		e.urgent()
-	}
-}
-
-// hops returns the paths to a prefix through a peer, best first, with now as the path of key.
-func (e *egress) hops(p *peer, key pathKey, now path) []hop {
-	hops := without(p.routes[key.prefix], key.rd)
-	if e.locators.reaches(now.sid) {
-		hops = append(hops, hop{key.rd, now.sid, now.preference})
-		rank(hops)
-	}
-	return hops
-}
-
-// count updates the number of the peer's prefixes in each state.
-func (p *peer) count(old, now pathmanager.RouteState) {
-	p.states[old]--
-	p.states[now]++
-	switch {
-	case p.states[pathmanager.RoutePresent] > 0:
-		p.leaving = false
-	case p.states[pathmanager.RouteDraining] > 0:
-		p.leaving = true
 	}
 }
 

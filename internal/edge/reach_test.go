@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/pathmanager"
 )
 
@@ -205,10 +206,12 @@ func BenchmarkLostLocator(b *testing.B) {
 		}
 		b.StartTimer()
 		e.locator(locator("fc00:1::/32", false))
+		for e.step(daemon.Step) {
+		}
 	}
 }
 
-// TestLostLocatorIsUrgent: the nexthop object is deleted from the kernel before routes are updated.
+// TestLostLocatorIsUrgent: packets to the SID are discarded before routes are updated.
 func TestLostLocatorIsUrgent(t *testing.T) {
 	e, w := newTestEgress(testConfig())
 	e.locator(locator("fc00:1::/32", true))
@@ -221,8 +224,9 @@ func TestLostLocatorIsUrgent(t *testing.T) {
 	urgent := 0
 	e.urgent = func() {
 		urgent++
-		if objects, routes := len(w.lines("fc00:1:1::")), len(w.lines("table 101 nhid")); objects != 0 || routes != 1 {
-			t.Errorf("%d nexthop objects and %d routes are wanted, want 0 and 1", objects, routes)
+		if discards, routes := w.lines("unreachable fc00:"), len(w.lines("table 101 nhid")); routes != 1 ||
+			!slices.Equal(discards, []string{"unreachable fc00:1:1::/128 table main metric 1"}) {
+			t.Errorf("%q and %d routes are wanted, want one discard route and one route", discards, routes)
 		}
 		if others := len(w.lines("fc00:2:1::")); others != 1 {
 			t.Errorf("%d nexthop objects of the other ASBR, want 1", others)

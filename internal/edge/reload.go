@@ -141,11 +141,12 @@ func (e *Edge) moveAway(p *peer) {
 	if e.paths == nil {
 		return // Settled sets the priority of the endpoint
 	}
-	for prefix := range p.routes {
-		at := peerPrefix{p.index, prefix}
-		delete(e.pending, at)
-		e.paths.SetRoute(p.index, prefix, pathmanager.Route{State: pathmanager.RouteDraining})
+	for n := range p.routes.All() {
+		prefix := p.routes.Key(n).Netip()
+		delete(e.pending, peerPrefix{p.index, prefix})
+		e.report(peerPrefix{p.index, prefix}, pathmanager.Route{State: pathmanager.RouteDraining})
 	}
+	e.sendReports()
 }
 
 // addPeers adds egress peers with the routes that the reflectors have advertised already, and makes

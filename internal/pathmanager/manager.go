@@ -87,7 +87,7 @@ type Options struct {
 	Log  *slog.Logger
 }
 
-// Manager is the path manager of one network namespace. SetRoute, RoutesComplete and Status are
+// Manager is the path manager of one network namespace. SetRoutes, RoutesComplete and Status are
 // safe for concurrent use.
 type Manager struct {
 	machine *machine
@@ -238,10 +238,19 @@ func (m *Manager) Run(ctx context.Context) error {
 	return err
 }
 
-// SetRoute applies a change of the route of a peer, an index into Options.Peers or that of AddPeer.
-func (m *Manager) SetRoute(peer int, prefix netip.Prefix, r Route) {
+// A Change is a change of the route of a peer, an index into Options.Peers or that of AddPeer.
+type Change struct {
+	Peer   int
+	Prefix netip.Prefix
+	Route  Route
+}
+
+// SetRoutes applies changes of routes. It keeps the slice.
+func (m *Manager) SetRoutes(changes []Change) {
 	m.post(func(now time.Time) error {
-		m.setRoute(now, peer, prefix, r)
+		for _, c := range changes {
+			m.setRoute(now, c.Peer, c.Prefix, c.Route)
+		}
 		return nil
 	})
 }

@@ -1,0 +1,258 @@
+package edge
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/tabane/tabane/internal/pathmanager"
+	"github.com/tabane/tabane/internal/table"
+	"github.com/tabane/tabane/internal/vpn"
+)
+
+// hop is a path to a prefix. The route distinguisher identifies the ASBR.
+type hop struct {
+	rd  vpn.ID
+	sid netip.Addr
+	preference
+}
+
+// epeRoute is the state of a peer's route to a prefix. There are as many as EPE Routes, so what many
+// have in common are numbers.
+type epeRoute struct {
+	paths    uint32 // in pathLists
+	sid      uint32 // in egress.sids, of the route in the kernel's desired state; 0: none
+	reported uint32 // in egress.reports, what routed was called with last
+}
+
+// pathLists are the lists of paths of all prefixes. Most prefixes of a peer have one of a few lists:
+// the paths of its ASBRs with the same attributes. A list is a number; the empty list is 0.
+type pathLists struct {
+	cells table.Interner[cell]
+	// choices has what was found out about lists; it is cleared when reachability changes.
+	choices map[uint32]choice
+}
+
+// cell is the first path of a list, and the rest of it. Paths are in the order of their RDs, so that
+// equal lists have equal numbers.
+type cell struct {
+	hop
+	rest uint32
+}
+
+// choice is what a list of paths results in.
+type choice struct {
+	sid    netip.Addr // of the best path; invalid: none is reachable
+	report pathmanager.Route
+}
+
+// paths returns the paths of a list, in the order of their RDs.
+func (l *pathLists) paths(list uint32) (hops []hop) {
+	for list != 0 {
+		c := l.cells.Value(list)
+		hops, list = append(hops, c.hop), c.rest
+	}
+	return hops
+}
+
+// path returns the path with an RD.
+func (l *pathLists) path(list uint32, rd vpn.ID) (h hop, ok bool) {
+	for list != 0 {
+		c := l.cells.Value(list)
+		if c.rd == rd {
+			return c.hop, true
+		}
+		list = c.rest
+	}
+	return hop{}, false
+}
+
+// with returns the list without the path with an RD, and with one instead unless it is nil. The
+// caller releases the list.
+func (l *pathLists) with(list uint32, rd vpn.ID, path *hop) uint32 {
+	hops := slices.DeleteFunc(l.paths(list), func(h hop) bool { return h.rd == rd })
+	if path != nil {
+		at, _ := slices.BinarySearchFunc(hops, rd, func(h hop, rd vpn.ID) int { return h.rd.Compare(rd) })
+		hops = slices.Insert(hops, at, *path)
+	}
+	var made uint32
+	for _, h := range slices.Backward(hops) {
+		rest := made
+		if made = l.cells.Use(cell{h, rest}); l.cells.Uses(made) > 1 {
+			l.release(rest) // the cell that exists has it already
+		}
+	}
+	return made
+}
+
+// release ends the use of a list.
+func (l *pathLists) release(list uint32) {
+	for list != 0 {
+		rest := l.cells.Value(list).rest
+		if l.cells.Release(list); l.cells.Uses(list) > 0 {
+			return
+		}
+		delete(l.choices, list)
+		list = rest
+	}
+}
+
+// choose returns what a list results in.
+func (e *egress) choose(list uint32) choice {
+	if list == 0 {
+		return choice{}
+	}
+	c, ok := e.lists.choices[list]
+	if !ok {
+		if hops := e.usable(list); len(hops) > 0 {
+			c = choice{hops[0].sid, ranked(hops)}
+		}
+		e.lists.choices[list] = c
+	}
+	return c
+}
+
+// usable returns the reachable paths of a list, best first.
+func (e *egress) usable(list uint32) []hop {
+	hops := slices.DeleteFunc(e.lists.paths(list), func(h hop) bool { return !e.locators.reaches(h.sid) })
+	rank(hops)
+	return hops
+}
+
+// ranked returns what the path manager needs of a route with these paths, best first.
+func ranked(hops []hop) pathmanager.Route {
+	r := pathmanager.Route{State: pathmanager.RoutePresent, LocalPref: hops[0].localPref, PathLength: uint16(hops[0].pathLength)}
+	if hops[0].draining {
+		r.State = pathmanager.RouteDraining
+	}
+	return r
+}
+
+// set replaces the paths of a peer's route with an RD, or removes it if path is nil.
+func (e *egress) set(p *peer, prefix netip.Prefix, rd vpn.ID, path *hop) {
+	n, there := p.routes.Find(prefix)
+	if !there {
+		if path == nil {
+			return
+		}
+		n, _ = p.routes.Add(prefix)
+	}
+	r := p.routes.Value(n)
+	before, had := e.lists.path(r.paths, rd)
+	if had && path != nil && before == *path {
+		return
+	}
+	old := r.paths
+	r.paths = e.lists.with(old, rd, path)
+	e.lists.release(old)
+	switch {
+	case !had && path != nil:
+		e.count(rd, p, 1)
+	case had && path == nil:
+		e.count(rd, p, -1)
+	}
+	e.apply(p, n)
+}
+
+// count counts the routes of a peer with an RD. An update names the RD, and only a new route its peers.
+func (e *egress) count(rd vpn.ID, p *peer, n int) {
+	if e.byRD[rd] == nil {
+		e.byRD[rd] = map[*peer]int{}
+	}
+	if e.byRD[rd][p] += n; e.byRD[rd][p] == 0 {
+		if delete(e.byRD[rd], p); len(e.byRD[rd]) == 0 {
+			delete(e.byRD, rd)
+		}
+	}
+}
+
+// apply makes the best path of a route the desired one, and reports the route's state. It reports
+// whether anything changed.
+func (e *egress) apply(p *peer, n table.Ref) (changed bool) {
+	r, prefix := p.routes.Value(n), p.routes.Key(n).Netip()
+	c := e.choose(r.paths)
+	if was := e.reports.Value(r.reported); was != c.report {
+		changed = true
+		e.reports.Release(r.reported)
+		if r.reported = 0; c.report.State != pathmanager.RouteAbsent {
+			r.reported = e.reports.Use(c.report)
+		}
+		p.count(was.State, c.report.State)
+		if e.routed != nil {
+			e.routed(p.index, prefix, c.report)
+		}
+	}
+	if old := r.sid; e.sids.Value(old) != c.sid {
+		changed = true
+		if p.sids[old]--; p.sids[old] <= 0 {
+			delete(p.sids, old)
+		}
+		if r.sid = 0; c.sid.IsValid() {
+			r.sid = e.use(c.sid)
+			p.sids[r.sid]++
+			e.kernel.Set(e.route(p, prefix, e.objects[r.sid].ID))
+		} else {
+			e.kernel.Delete(e.route(p, prefix, 0).Key())
+		}
+		e.release(old)
+	}
+	if r.paths == 0 {
+		p.routes.Remove(n)
+	}
+	return changed
+}
+
+// A walk is the work of applying a change of reachability to all routes, in steps.
+type walk struct {
+	peers []*peer // those left, the first one in progress
+	next  table.Ref
+}
+
+// visits is the number of routes that a step of the walk visits, a few milliseconds' work. Most of
+// them may be unaffected.
+const visits = 32768
+
+// step continues the walk until it has changed so many routes; it reports whether there may be more.
+func (e *egress) step(most int) (more bool) {
+	w := &e.walk
+	for left := visits; len(w.peers) > 0; w.peers, w.next = w.peers[1:], 0 {
+		p := w.peers[0]
+		for n, ok := p.routes.Next(w.next); ok; n, ok = p.routes.Next(w.next) {
+			if most == 0 || left == 0 {
+				return true
+			}
+			left--
+			w.next = n + 1
+			if e.apply(p, n) {
+				most--
+			}
+		}
+	}
+	return false
+}
+
+// applyTo applies a change of reachability to the routes to an address at once, before the walk
+// arrives there.
+func (e *egress) applyTo(dst netip.Addr) {
+	for _, p := range e.walk.peers {
+		for n := range p.routes.Covering(host(dst)) {
+			e.apply(p, n)
+		}
+	}
+}
+
+// count updates the number of the peer's prefixes in each state.
+func (p *peer) count(old, now pathmanager.RouteState) {
+	p.states[old]--
+	p.states[now]++
+	switch {
+	case p.states[pathmanager.RoutePresent] > 0:
+		p.leaving = false
+	case p.states[pathmanager.RouteDraining] > 0:
+		p.leaving = true
+	}
+}
+
+// reachable returns the number of prefixes that are reachable through the peer.
+func (p *peer) reachable() int {
+	return p.states[pathmanager.RoutePresent] + p.states[pathmanager.RouteDraining]
+}
