@@ -344,10 +344,17 @@ func (a *ASBR) Settled() (again bool) {
 	}
 	a.advertise()
 	for _, p := range a.peers {
-		if err := p.announce(); err != nil {
+		if !a.daemon.Busy() {
+			again = p.step() || again
+		}
+	}
+	a.withdraw()
+	for _, p := range a.peers {
+		more, err := p.announce()
+		if err != nil {
 			a.log.Error("advertise routes of egress peer", "peer", p.Name, "err", err)
 		}
-		again = p.retire() || again
+		again = p.retire() || more || again
 	}
 	return again
 }
@@ -418,7 +425,7 @@ func (a *ASBR) report(r *health.Report, sessions []bgp.SessionStatus) {
 			peers = append(peers, fmt.Sprintf("link %s to egress peer %s is down", p.Interface, p.Name))
 		case p != nil && !s.Up:
 			peers = append(peers, s.Problem())
-		case p != nil && len(p.routes) == 0:
+		case p != nil && p.routes.Len() == 0:
 			peers = append(peers, fmt.Sprintf("egress peer %s has no accepted routes", p.Name))
 		}
 	}

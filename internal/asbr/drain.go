@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp"
@@ -27,6 +28,9 @@ const (
 // withdrawnFor is how long packets are delivered after the withdrawal: it has to reach the servers,
 // and what they sent until then has to arrive.
 const withdrawnFor = time.Second
+
+// walkPause is how often it is examined whether all routes are withdrawn.
+const walkPause = 50 * time.Millisecond
 
 // MaxWait bounds how long a drain may take.
 const MaxWait = 10 * time.Minute
@@ -81,6 +85,12 @@ func (a *ASBR) leave(ctx context.Context, done chan struct{}, wait time.Duration
 	a.export(func(p bgp.ExportPolicy) bgp.ExportPolicy { p.Shutdown = true; return p })
 	if !pause(ctx, wait) || !a.step(ctx, Withdrawn, func(p *peer) { p.hide(true) }) {
 		return
+	}
+	for walking := true; walking; { // with a full table
+		a.daemon.Do(ctx, func() { walking = slices.ContainsFunc(a.peers, func(p *peer) bool { return p.walking }) })
+		if !pause(ctx, walkPause) {
+			return
+		}
 	}
 	a.log.Info("drain: routes withdrawn")
 	if !pause(ctx, withdrawnFor) || !a.step(ctx, Drained, func(p *peer) { p.close(true) }) {

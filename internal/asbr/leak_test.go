@@ -200,7 +200,7 @@ func (n *neighborhood) settle(p *peer) error {
 		return err
 	}
 	for again := true; again; again = p.retire() {
-		if err := p.announce(); err != nil {
+		if _, err := p.announce(); err != nil {
 			return err
 		}
 	}

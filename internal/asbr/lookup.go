@@ -56,9 +56,11 @@ func (a *ASBR) Routes(ctx context.Context, dst netip.Prefix, rd vpn.ID) (any, er
 
 func (p *peer) lookup(dst netip.Prefix) PeerRoute {
 	r := PeerRoute{Peer: p.Name, RD: p.rd, SID: p.sid}
-	prefix, update, ok := bgp.Longest(p.routes, dst)
+	var update bgp.Update
+	n, ok := p.routes.Longest(dst)
 	if ok {
-		r.Prefix = prefix
+		update = p.received(n)
+		r.Prefix = update.Prefix
 	}
 	switch {
 	case !p.link:

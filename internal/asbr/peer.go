@@ -9,6 +9,7 @@ import (
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/srv6"
+	"github.com/tabane/tabane/internal/table"
 	"github.com/tabane/tabane/internal/vpn"
 )
 
@@ -51,11 +52,16 @@ type peer struct {
 	// hidden: no route is advertised, while the kernel still has them. closed: as if the peer were
 	// down.
 	hidden, closed bool
-	routes         map[netip.Prefix]bgp.Update
+	routes         table.Prefixes[peerRoute]
+	attributes     attributes
 	rejected       map[bgp.RejectReason]uint64 // counts
 
-	// changed are the prefixes to advertise or withdraw.
-	changed map[netip.Prefix]struct{}
+	// waiting are the routes to advertise, and some that are not any more; gone are those to withdraw.
+	waiting []table.Ref
+	gone    []bgp.VPNKey
+	// walking: the state of the peer is being applied to its routes, from next on.
+	walking bool
+	next    table.Ref
 	// retiring: the routes are gone, the SID is next.
 	retiring bool
 	// dead: the SID was advertised and nothing is reached through it now; blackholed: it is
@@ -81,33 +87,19 @@ func newPeer(c *Config, conf *Peer) (*peer, error) {
 	}
 	return &peer{
 		Peer: *conf, sid: sid, structure: structure, rd: rd, nextHop: c.Address,
-		routes:   map[netip.Prefix]bgp.Update{},
-		changed:  map[netip.Prefix]struct{}{},
 		rejected: map[bgp.RejectReason]uint64{},
 	}, nil
 }
 
 // update applies one change of the peer's routes.
 func (p *peer) update(u bgp.Update) {
-	prefix := u.Prefix
 	if why := (*bgp.RejectedError)(nil); errors.As(u.Rejected, &why) {
 		p.rejected[why.Reason]++
 	}
-	withdrawn := u.Withdrawn || u.Rejected != nil
-	if withdrawn {
-		if _, known := p.routes[prefix]; !known {
-			return
-		}
-		delete(p.routes, prefix)
-		p.kernel.Delete(p.route(u).Key())
+	if u.Withdrawn || u.Rejected != nil {
+		p.remove(u.Prefix)
 	} else {
-		p.routes[prefix] = u
-		if p.up {
-			p.kernel.Set(p.route(u))
-		}
-	}
-	if p.up || withdrawn {
-		p.changed[prefix] = struct{}{}
+		p.learn(u)
 	}
 }
 
@@ -123,22 +115,12 @@ func (p *peer) refresh() {
 	}
 	_ = p.blackhole() // before the work that follows; withdraw tries again
 	if up {
-		p.retiring = false
 		for _, o := range p.fixed() {
 			p.kernel.Set(o)
 		}
 	}
-	for prefix, r := range p.routes {
-		if up {
-			p.kernel.Set(p.route(r))
-		} else {
-			p.kernel.Delete(p.route(r).Key())
-		}
-		p.changed[prefix] = struct{}{}
-	}
-	if !up {
-		p.retiring = true
-	}
+	p.retiring = !up
+	p.restart()
 }
 
 // hide withdraws the peer's routes from the reflectors, or advertises them again. The kernel keeps
@@ -148,11 +130,7 @@ func (p *peer) hide(hidden bool) {
 		return
 	}
 	p.hidden = hidden
-	if p.up {
-		for prefix := range p.routes {
-			p.changed[prefix] = struct{}{}
-		}
-	}
+	p.restart()
 }
 
 // close removes everything of the peer although it is up, or restores it.
@@ -213,42 +191,31 @@ func (p *peer) withdraw() error {
 	if err := p.blackhole(); err != nil {
 		return err
 	}
-	var gone []bgp.VPNKey
-	for prefix := range p.changed {
-		if _, ok := p.routes[prefix]; !ok || !p.up || p.hidden {
-			gone = append(gone, bgp.VPNKey{RD: p.rd, Prefix: prefix})
-			delete(p.changed, prefix)
-		}
-	}
-	if len(gone) == 0 {
+	if len(p.gone) == 0 {
 		return nil
 	}
+	gone := p.gone
+	p.gone = nil
 	return p.announcer.WithdrawVPN(gone)
 }
 
 // announce advertises what is newly reached through the peer and installed in the kernel. Routes
-// that are not installed yet stay for the next call.
-func (p *peer) announce() error {
-	if len(p.changed) == 0 || slices.ContainsFunc(p.fixed(), func(o route.Object) bool { return !p.kernel.Settled(o.Key()) }) {
-		return nil
+// that are not installed yet stay for the next call; more reports whether it should be soon.
+func (p *peer) announce() (more bool, err error) {
+	if len(p.waiting) == 0 || slices.ContainsFunc(p.fixed(), func(o route.Object) bool { return !p.kernel.Settled(o.Key()) }) {
+		return false, nil
 	}
 	if p.blackholed && !p.dead {
 		if err := p.announcer.SetBlackhole(false, p.host()); err != nil {
-			return err
+			return false, err
 		}
 		p.blackholed = false
 	}
-	routes := make([]bgp.VPNRoute, 0, len(p.changed))
-	for prefix := range p.changed {
-		if r := p.routes[prefix]; p.kernel.Settled(p.route(r).Key()) {
-			routes = append(routes, p.epeRoute(r))
-			delete(p.changed, prefix)
-		}
-	}
+	routes, more := p.installed()
 	if len(routes) == 0 {
-		return nil
+		return more, nil
 	}
-	return p.announcer.OriginateVPN(routes)
+	return more, p.announcer.OriginateVPN(routes)
 }
 
 // epeRoute is a route of the peer as it is advertised to servers, with the SID.
@@ -261,7 +228,7 @@ func (p *peer) epeRoute(r bgp.Update) bgp.VPNRoute {
 
 // retire removes the SID once its routes are withdrawn; it reports whether it did.
 func (p *peer) retire() bool {
-	if !p.retiring {
+	if !p.retiring || p.walking {
 		return false
 	}
 	p.retiring = false
@@ -274,7 +241,7 @@ func (p *peer) retire() bool {
 func (p *peer) status() PeerStatus {
 	s := PeerStatus{
 		Name: p.Name, SID: p.sid, Table: p.Table, RT: p.RT, RD: p.rd, Link: p.link, Session: p.session,
-		Routes: len(p.routes), Rejected: maps.Clone(p.rejected),
+		Routes: p.routes.Len(), Rejected: maps.Clone(p.rejected),
 	}
 	for _, n := range p.rejected {
 		s.Refused += n

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bfd"
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/srv6"
 	"github.com/tabane/tabane/internal/vpn"
@@ -113,7 +114,7 @@ func settle(t *testing.T, p *peer) {
 		t.Fatal(err)
 	}
 	for again := true; again; again = p.retire() {
-		if err := p.announce(); err != nil {
+		if _, err := p.announce(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -236,6 +237,59 @@ func TestLostPeerIsRemovedInOrder(t *testing.T) {
 			}
 			check(t, w.log[len(w.log)-2:], "back fc00:1:1::/128", "originate 2001:db8:c::/64")
 		})
+	}
+}
+
+// TestLargePeer: a peer with many routes goes down, comes up, is hidden and loses routes in the middle
+// of the steps in which the previous change is applied.
+func TestLargePeer(t *testing.T) {
+	p, w := newTestPeer(t, testConfig())
+	const routes = 2*daemon.Step + 7
+	prefix := func(i int) netip.Prefix {
+		return netip.PrefixFrom(netip.AddrFrom16([16]byte{0x2a, byte(i >> 16), byte(i >> 8), byte(i)}), 48)
+	}
+	up := func(on bool) func() {
+		return func() { p.session, p.link = on, on; p.refresh() }
+	}
+	hide := func(on bool) func() { return func() { p.hide(on) } }
+	round := func() (more bool) {
+		t.Helper()
+		more = p.step()
+		if err := p.withdraw(); err != nil {
+			t.Fatal(err)
+		}
+		again, err := p.announce()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.retire() || again || more
+	}
+	up(true)()
+	for i := range routes {
+		p.update(bgp.Update{Prefix: prefix(i), NextHop: p.Address})
+	}
+	left := routes
+	for i, change := range []func(){
+		up(true), up(false), up(true), hide(true), up(false), hide(false), up(true), hide(true), hide(false), up(false),
+	} {
+		change()
+		round() // one of several
+		left--
+		p.update(bgp.Update{Prefix: prefix(left), Withdrawn: true})
+		if i%2 == 0 {
+			continue // the next change comes in the middle of the steps
+		}
+		for round() {
+		}
+		kernel, advertised := 0, 0
+		if p.up {
+			if kernel = left + 1; !p.hidden { // and the SID
+				advertised = left
+			}
+		}
+		if len(w.kernel) != kernel || len(w.routes) != advertised || p.routes.Len() != left {
+			t.Errorf("after change %d: %d objects in the kernel and %d advertised routes, want %d and %d", i, len(w.kernel), len(w.routes), kernel, advertised)
+		}
 	}
 }
 

@@ -174,7 +174,11 @@ func (a *ASBR) each(names []string, f func(*peer)) {
 
 // removePeers removes egress peers, whose routes have been withdrawn, from the kernel.
 func (a *ASBR) removePeers(names []string) {
-	a.each(names, func(p *peer) { p.close(true) })
+	a.each(names, func(p *peer) {
+		p.close(true)
+		for p.step() {
+		}
+	})
 	a.withdraw()
 	a.each(names, func(p *peer) {
 		p.retire()

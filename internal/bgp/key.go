@@ -1,0 +1,21 @@
+package bgp
+
+import "encoding/binary"
+
+// AppendKey appends a form of the attributes in which only equal ones are equal, for maps.
+func (a Attributes) AppendKey(b []byte) []byte {
+	b = binary.AppendUvarint(b, uint64(a.LocalPref))
+	b = binary.AppendUvarint(b, uint64(a.MED))
+	has := byte(0)
+	if a.HasMED {
+		has = 1
+	}
+	b = append(b, has)
+	for _, list := range [][]uint32{a.ASPath, a.Communities} {
+		b = binary.AppendUvarint(b, uint64(len(list)))
+		for _, n := range list {
+			b = binary.AppendUvarint(b, uint64(n))
+		}
+	}
+	return b
+}
