@@ -21,7 +21,9 @@ import (
 	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/health"
+	"github.com/tabane/tabane/internal/policy"
 	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/rtr"
 	"github.com/tabane/tabane/internal/vpn"
 )
 
@@ -51,6 +53,12 @@ type ASBR struct {
 	// stale: interfaces or routes changed since core and networks were read.
 	stale    bool
 	networks networks
+	// rpki is the client of the RPKI caches, nil without any; vrps are the VRPs, from it or from
+	// the one before.
+	rpki *validation
+	vrps *policy.VRPs
+
+	validating sync.WaitGroup // clients of RPKI caches
 
 	// policies serializes changes of policies, which take a while with a full table, and reloads.
 	policies sync.Mutex
@@ -74,7 +82,7 @@ func New(ctx context.Context, o Options) (*ASBR, error) {
 	a := &ASBR{config: o.Config, log: o.Log, networks: on, stale: true}
 	a.core.links = map[string]bool{}
 	a.setCore()
-	a.neighbors = slices.Concat(a.config.reflectors(), a.config.egress(on))
+	a.neighbors = slices.Concat(a.config.reflectors(), a.config.egress(on, nil))
 	d, err := daemon.New(ctx, daemon.Options{
 		Protocol:  route.ASBR,
 		Speaker:   bgp.Options{ASN: o.Config.ASN, RouterID: o.Config.RouterID, Report: bgp.ReportAdjIn},
@@ -171,7 +179,8 @@ func (c *Config) families() []bgp.Family {
 
 // egress are the sessions with the egress peers, with their policies while the ASBR is in service. The
 // configuration was checked.
-func (c *Config) egress(on networks) []bgp.Neighbor {
+func (c *Config) egress(on networks, vrps *policy.VRPs) []bgp.Neighbor {
+	rules := c.policies().Compiler(vrps)
 	neighbors := make([]bgp.Neighbor, len(c.Peers))
 	for i := range c.Peers {
 		p := &c.Peers[i]
@@ -185,6 +194,10 @@ func (c *Config) egress(on networks) []bgp.Neighbor {
 			Import: c.importPolicy(p, on),
 			Export: bgp.ExportPolicy{Reject: c.alone(p)},
 		}
+		if p.Address.IsLinkLocalUnicast() {
+			neighbors[i].Interface = p.Interface
+		}
+		rules.Apply(&p.Keys, &neighbors[i])
 	}
 	return neighbors
 }
@@ -199,8 +212,10 @@ func (a *ASBR) Run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	a.running = ctx
+	a.startValidation(a.config.RPKI)
 	err := a.daemon.Run(ctx, a)
 	cancel()
+	a.validating.Wait()
 	if a.drain.done != nil {
 		<-a.drain.done
 	}
@@ -285,7 +300,7 @@ func (a *ASBR) setImports() {
 	a.policies.Lock()
 	defer a.policies.Unlock()
 	var neighbors []bgp.Neighbor
-	a.daemon.Do(a.running, func() { neighbors = a.config.egress(a.networks) })
+	a.daemon.Do(a.running, func() { neighbors = a.config.egress(a.networks, a.vrps) })
 	for _, n := range neighbors {
 		if err := a.daemon.Speaker.SetImport(context.Background(), n.Name, n.Import); err != nil {
 			a.log.Error("replace import policy", "peer", n.Name, "err", err)
@@ -374,6 +389,8 @@ type Status struct {
 	Control  string              `json:"control"`
 	Sessions []bgp.SessionStatus `json:"sessions"`
 	Peers    []PeerStatus        `json:"peers"`
+	// RPKI are the RPKI caches, the most preferred first.
+	RPKI []rtr.CacheStatus `json:"rpki_caches,omitempty"`
 }
 
 // PeerStatus is one egress peer in a Status.
@@ -402,6 +419,12 @@ func (a *ASBR) Status() any {
 			s.Peers = append(s.Peers, p.status())
 		}
 		a.report(&report, s.Sessions)
+		if a.rpki != nil {
+			s.RPKI = a.rpki.client.Status()
+			if !slices.ContainsFunc(s.RPKI, func(c rtr.CacheStatus) bool { return c.Used }) {
+				report.Degrade("no rpki cache has data, so that routes are not validated")
+			}
+		}
 		s.Status = report.Status()
 	})
 	return s

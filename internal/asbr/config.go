@@ -10,6 +10,8 @@ import (
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/policy"
+	"github.com/tabane/tabane/internal/rtr"
 	"github.com/tabane/tabane/internal/srv6"
 	"github.com/tabane/tabane/internal/vpn"
 )
@@ -68,6 +70,12 @@ type Config struct {
 	Peers []Peer `yaml:"peers"`
 	// Import is what is rejected from every egress peer.
 	Import Import `yaml:"import,omitempty"`
+	// PrefixLists are lists of prefixes that the rules of peers name. Of each list, the first entry
+	// that matches a prefix decides; ge and le bound the length of the prefixes inside of an entry.
+	// Example: {customers: [reject 2001:db8:a:1::/64, accept 2001:db8:a::/48 le 64]}
+	PrefixLists map[string]policy.List `yaml:"prefix_lists,omitempty"`
+	// RPKI validates the origin of routes from the egress peers (RFC 6811).
+	RPKI *RPKI `yaml:"rpki,omitempty"`
 	// Control is the path of the Unix socket for tabane reload and tabane asbr drain, which only the
 	// daemon's user and root can use. Default: /run/tabane/asbr.sock.
 	Control string `yaml:"control,omitempty"`
@@ -142,9 +150,15 @@ type Peer struct {
 	// do not begin with the peer's AS, for route servers of exchanges (RFC 7947).
 	// Example: true
 	ThirdParty bool `yaml:"third_party,omitempty"`
-	// WarnPrefixes logs a warning when the peer advertises more prefixes than this. Default:
-	// never. Example: 100000
-	WarnPrefixes int `yaml:"warn_prefixes,omitempty"`
+	bgp.Keys   `yaml:",inline"`
+}
+
+// RPKI is the source of the Validated ROA Payloads (VRPs) and what is done with them.
+type RPKI struct {
+	rtr.Config `yaml:",inline"`
+	// Invalid is what happens to a route whose origin is invalid: reject refuses it before the import
+	// rules, accept leaves it to them. Default: reject
+	Invalid policy.Action `yaml:"invalid,omitempty"`
 }
 
 // main is the kernel's main routing table, local its table of local addresses; neither can be a
@@ -219,6 +233,9 @@ func (c *Config) Check() fault.List {
 		faults.Merge(at, r.BFD.Check())
 	}
 	faults.Merge("import", c.Import.check())
+	if c.RPKI != nil {
+		faults.Merge("rpki", c.RPKI.check())
+	}
 	faults.Merge("", control.CheckPath(c.Control))
 	if len(c.Peers) == 0 {
 		faults.Add("peers", "must name at least one egress peer")
@@ -229,7 +246,7 @@ func (c *Config) Check() fault.List {
 		p := &c.Peers[i]
 		faults.Merge(at, c.checkPeer(p))
 		seen.Check(&faults, at, "name", p.Name)
-		seen.Check(&faults, at, "address", p.Address)
+		seen.Check(&faults, at, "address", p.zoned())
 		seen.Check(&faults, at, "id", p.ID)
 		// IPv4 and IPv6 have tables of their own.
 		seen.Check(&faults, at, "table", ofVersion[uint32]{p.Table, p.family()})
@@ -288,7 +305,14 @@ func (c *Config) alone(except *Peer) []netip.Prefix {
 }
 
 func (c *Config) checkPeer(p *Peer) fault.List {
-	faults := bgp.CheckAddress(p.Address)
+	var faults fault.List
+	if !p.Address.IsLinkLocalUnicast() || p.Address.Zone() != "" { // the interface is its zone
+		faults = bgp.CheckAddress(p.Address)
+	}
+	faults.Merge("", c.policies().CheckKeys(&p.Keys, p.Address))
+	if p.Multihop > 0 && !p.ThirdParty {
+		faults.Add("multihop", "needs third_party: true, because the next hops of the routes are on the link and %s is not", p.Address)
+	}
 	faults.Merge("", bgp.CheckPassword(p.Password))
 	faults.Merge("", p.BFD.Check())
 	if p.Name == "" {
@@ -325,6 +349,9 @@ func (c *Config) checkPeer(p *Peer) fault.List {
 	} else if p.family() == bgp.IPv4 && p.ID > maxAlias {
 		faults.Add("id", "must be at most %d with IPv4 routes, got %d", maxAlias, p.ID)
 	}
+	if p.Behavior == EndDX6 && p.Address.IsLinkLocalUnicast() {
+		faults.Add("behavior", "%s needs a global address of the peer, got %s: use %s", EndDX6, p.Address, EndDT6)
+	}
 	return faults
 }
 
@@ -335,6 +362,41 @@ type ofVersion[T comparable] struct {
 }
 
 func (o ofVersion[T]) String() string { return fmt.Sprintf("%v for %s", o.value, o.version) }
+
+// zoned is the peer's address, with the interface as zone if it is link-local: peers on different
+// links may have the same one.
+func (p *Peer) zoned() netip.Addr {
+	if p.Address.IsLinkLocalUnicast() {
+		return p.Address.WithZone(p.Interface)
+	}
+	return p.Address
+}
+
+// policies are what the rules of the peers have in common.
+func (c *Config) policies() bgp.Policies {
+	return bgp.Policies{Lists: c.PrefixLists, RPKI: c.RPKI != nil, RejectInvalid: c.RPKI != nil && c.RPKI.Invalid != policy.Accept}
+}
+
+func (r *RPKI) check() fault.List {
+	faults := r.Config.Check()
+	if r.Invalid != "" && r.Invalid != policy.Accept && r.Invalid != policy.Reject {
+		faults.Add("invalid", "must be %q or %q, got %q", policy.Reject, policy.Accept, r.Invalid)
+	}
+	return faults
+}
+
+// Warnings returns what is valid and has no effect.
+func (c *Config) Warnings() fault.List {
+	var warnings fault.List
+	policies := c.policies()
+	keys := make([]*bgp.Keys, len(c.Peers))
+	for i := range c.Peers {
+		keys[i] = &c.Peers[i].Keys
+		warnings.Merge(fmt.Sprintf("peers[%d]", i), policies.Warn(keys[i]))
+	}
+	warnings.Merge("prefix_lists", policies.WarnLists(keys...))
+	return warnings
+}
 
 // distinguisher is the peer's route distinguisher with its default filled in.
 func (p *Peer) distinguisher(router netip.Addr) (vpn.ID, error) {

@@ -137,7 +137,6 @@ func (c *Config) importPolicy(p *Peer, n networks) bgp.ImportPolicy {
 		EnforceFirstAS: !p.ThirdParty,
 		NextHops:       []netip.Prefix{host(p.Address)},
 		OwnAddresses:   n.own,
-		WarnPrefixes:   p.WarnPrefixes,
 	}
 	policy.Reject = slices.DeleteFunc(policy.Reject, func(f bgp.PrefixFilter) bool { return bgp.IPOf(f.Prefix.Addr()) != p.family() })
 	switch {

@@ -11,6 +11,7 @@ import (
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/policy"
 	"github.com/tabane/tabane/internal/route"
 )
 
@@ -21,11 +22,12 @@ type changes struct {
 	originate, withdraw []netip.Prefix
 	// neighbors are the changes of sessions, without those of replaced peers.
 	neighbors bgp.Changes
+	rpki      bool
 }
 
 // difference returns the changes from one configuration to another, or the faults of what cannot
 // change while the ASBR runs.
-func difference(old, now *Config, on networks) (changes, fault.List) {
+func difference(old, now *Config, on networks, vrps *policy.VRPs) (changes, fault.List) {
 	var faults fault.List
 	fault.Fixed(&faults, "asn", old.ASN, now.ASN)
 	fault.Fixed(&faults, "router_id", old.RouterID, now.RouterID)
@@ -36,7 +38,7 @@ func difference(old, now *Config, on networks) (changes, fault.List) {
 	fault.Fixed(&faults, "sid_format", old.SIDFormat, now.SIDFormat)
 	fault.Fixed(&faults, "control", old.Control, now.Control)
 	fault.Fixed(&faults, "status", old.Status, now.Status)
-	before, after := old.egress(on), now.egress(on)
+	before, after := old.egress(on, vrps), now.egress(on, vrps)
 	bgp.CheckRenamed(&faults, "peers", before, after)
 	if len(faults) > 0 {
 		return changes{}, faults
@@ -46,12 +48,14 @@ func difference(old, now *Config, on networks) (changes, fault.List) {
 		peers:     daemon.Compare(old.Peers, now.Peers, func(p Peer) string { return p.Name }, same),
 		originate: without(now.announced(), old.announced()), withdraw: without(old.announced(), now.announced()),
 		neighbors: bgp.Compare(slices.Concat(old.reflectors(), before), slices.Concat(now.reflectors(), after)),
+		rpki:      !reflect.DeepEqual(old.RPKI, now.RPKI),
 	}, nil
 }
 
 // state is the part of a peer that its session, SID and table depend on: all but its policies.
 func (p Peer) state() Peer {
-	p.Prefixes, p.ThirdParty, p.WarnPrefixes = nil, false, 0
+	p.Prefixes, p.ThirdParty = nil, false
+	p.MaxPrefixes, p.ImportRules, p.ExportRules = bgp.PrefixLimit{}, nil, nil
 	return p
 }
 
@@ -70,6 +74,9 @@ func (c changes) lines() []string {
 	}
 	for _, p := range c.originate {
 		lines = append(lines, fmt.Sprintf("prefix %s added", p))
+	}
+	if c.rpki {
+		lines = append(lines, "rpki changed")
 	}
 	others := c.neighbors
 	listed := func(n bgp.Neighbor) bool { return isPeer(n.Name) }
@@ -96,16 +103,20 @@ func (a *ASBR) Reload(now Config) ([]string, error) {
 	a.policies.Lock()
 	defer a.policies.Unlock()
 	var (
-		old Config
-		on  networks
-		err error
+		old  Config
+		on   networks
+		vrps *policy.VRPs
+		err  error
 	)
 	if !a.daemon.Do(context.Background(), func() {
 		if a.drain.stage != Serving {
 			err = errDraining
 			return
 		}
-		old, on, a.reloading = a.config, a.networks, true
+		old, on, vrps, a.reloading = a.config, a.networks, a.vrps, true
+		if now.RPKI == nil {
+			vrps = nil
+		}
 	}) {
 		return nil, errors.New("not running")
 	}
@@ -113,11 +124,11 @@ func (a *ASBR) Reload(now Config) ([]string, error) {
 		return nil, err
 	}
 	defer a.daemon.Do(context.Background(), func() { a.reloading = false })
-	c, faults := difference(&old, &now, on)
+	c, faults := difference(&old, &now, on, vrps)
 	if err := faults.Err(); err != nil {
 		return nil, err
 	}
-	neighbors := slices.Concat(now.reflectors(), now.egress(on))
+	neighbors := slices.Concat(now.reflectors(), now.egress(on, vrps))
 	if err := bgp.CheckNeighbors(now.ASN, neighbors); err != nil {
 		return nil, err
 	}
@@ -202,6 +213,11 @@ func (a *ASBR) configure(c changes, now *Config, neighbors []bgp.Neighbor) error
 		}
 	}
 	a.config.Prefixes, a.config.Reflectors, a.config.Peers, a.config.Import = now.Prefixes, now.Reflectors, now.Peers, now.Import
+	a.config.PrefixLists = now.PrefixLists
+	if !reflect.DeepEqual(a.config.RPKI, now.RPKI) {
+		a.config.RPKI = now.RPKI
+		a.startValidation(now.RPKI)
+	}
 	a.neighbors = neighbors
 	var peers []*peer // in the order of the file
 	for i := range a.config.Peers {

@@ -24,7 +24,7 @@ func TestDifference(t *testing.T) {
 		"order":         {func(c *Config) { slices.Reverse(c.Peers) }, "", ""},
 		"table":         {func(c *Config) { c.Peers[0].Table = 222 }, `egress peer "NAME" replaced`, ""},
 		"preference":    {func(c *Config) { c.Peers[0].LocalPref = 222 }, `egress peer "NAME" replaced`, ""},
-		"policy":        {func(c *Config) { c.Peers[0].WarnPrefixes = 5 }, `policy of session "NAME" changed`, ""},
+		"policy":        {func(c *Config) { c.Peers[0].MaxPrefixes.Limit = 5 }, `policy of session "NAME" changed`, ""},
 		"import":        {func(c *Config) { c.Import.MaxLength = 40 }, `policy of session "NAME" changed`, ""},
 		"reflector":     {func(c *Config) { c.Reflectors[0].Password = "secret" }, `session "reflector `, ""},
 		"default block": {func(c *Config) { c.Locator.Block = c.Locator.srv6().Block }, "", ""},
@@ -43,7 +43,7 @@ func TestDifference(t *testing.T) {
 			if err := now.Check().Err(); err != nil {
 				t.Fatal(err)
 			}
-			c, faults := difference(&old, &now, networks{})
+			c, faults := difference(&old, &now, networks{}, nil)
 			want := func(text string) string { return strings.ReplaceAll(text, "NAME", old.Peers[0].Name) }
 			if got := faults.Error(); !strings.HasPrefix(got, want(tt.faults)) || got != "" && tt.faults == "" {
 				t.Errorf("faults %q, want %q", got, want(tt.faults))
@@ -51,7 +51,7 @@ func TestDifference(t *testing.T) {
 			if got := strings.Join(c.lines(), "\n"); !strings.HasPrefix(got, want(tt.want)) || got != "" && tt.want == "" {
 				t.Errorf("got %q, want %q", got, want(tt.want))
 			}
-			back, faults := difference(&now, &old, networks{})
+			back, faults := difference(&now, &old, networks{}, nil)
 			if len(faults) == 0 && (len(back.lines()) == 0) != (tt.want == "") {
 				t.Errorf("back: %q", back.lines())
 			}

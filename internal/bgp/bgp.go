@@ -87,6 +87,7 @@ type Speaker struct {
 	calls            sync.Mutex
 	running, stopped bool
 	listener         *session.Listener // nil with NoListen
+	groups           map[string]*openGroup
 
 	// mu guards what follows, and the routes of each neighbor. It is held for at most about a
 	// millisecond at a time: longer work is done in slices.
@@ -114,7 +115,7 @@ func New(opt Options) (*Speaker, error) {
 	}
 	s := &Speaker{
 		opt: opt, log: opt.Log, interner: message.NewInterner(), events: make(chan []Event), done: make(chan struct{}),
-		rib: rib.New(), neighbors: map[string]*neighbor{}, sources: []*neighbor{nil}, ending: map[string]chan struct{}{},
+		rib: rib.New(), neighbors: map[string]*neighbor{}, groups: map[string]*openGroup{}, sources: []*neighbor{nil}, ending: map[string]chan struct{}{},
 	}
 	s.reader = newReader(s)
 	s.bfd = bfd.New(s.log, s.bfdDown)

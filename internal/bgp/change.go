@@ -63,10 +63,10 @@ func (n Neighbor) sameSession(m Neighbor) bool {
 func CheckRenamed(faults *fault.List, path string, old, now []Neighbor) {
 	owner := map[netip.Addr]string{}
 	for _, n := range old {
-		owner[n.Address] = n.Name
+		owner[n.Address.WithZone(n.Interface)] = n.Name
 	}
 	for i, n := range now {
-		if name, taken := owner[n.Address]; taken && name != n.Name {
+		if name, taken := owner[n.Address.WithZone(n.Interface)]; taken && name != n.Name {
 			faults.Add(fmt.Sprintf("%s[%d].name", path, i),
 				"%q takes the address of %q, whose session has to close first: reload once without it", n.Name, name)
 		}

@@ -27,11 +27,7 @@ func (s *Speaker) AddNeighbor(_ context.Context, conf Neighbor) error {
 // still reported.
 func (s *Speaker) DeleteNeighbor(_ context.Context, name string) error {
 	return s.change("delete", name, func(n *neighbor) error {
-		s.bfd.Remove(name)
-		n.stop(message.Notification{Code: message.CodeCease, Subcode: message.SubcodeDeconfigured}, "deleted")
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.neighbors, name)
+		s.remove(n)
 		return nil
 	})
 }
@@ -74,13 +70,21 @@ func (s *Speaker) SetImport(_ context.Context, name string, policy ImportPolicy)
 		}
 		s.mu.Lock()
 		same := n.conf.Import.equal(policy)
+		limit := n.conf.Import.MaxPrefixes != policy.MaxPrefixes
 		if !same {
 			n.conf.Import = policy.clone()
 			n.importer = s.newImporter(n)
 		}
+		held := limit && n.limit.held
+		if limit {
+			n.limit.exceeded = 0
+		}
 		s.mu.Unlock()
 		if !same {
 			n.reimport()
+		}
+		if held && n.limit.timer.Stop() {
+			go n.unhold() // with another limit it may stay up
 		}
 		return nil
 	})
@@ -108,7 +112,7 @@ func (n *neighbor) reimport() {
 	})
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.checkPrefixes()
+	n.checkLimit()
 }
 
 // Reset closes the session, withdraws its routes before it returns, and restarts the session at
@@ -148,7 +152,12 @@ func (s *Speaker) Enable(_ context.Context, name string) error {
 			return nil
 		}
 		n.disabled = false
-		n.session.Enable()
+		n.mu.Lock()
+		held := n.limit.held
+		n.mu.Unlock()
+		if !held {
+			n.session.Enable()
+		}
 		return n.monitor()
 	})
 }
@@ -188,6 +197,8 @@ type NeighborState struct {
 	Sent     Notification // the last one; Code is 0 if there is none
 	Received Notification // likewise
 	Routes   int          // accepted unicast routes; -1 without ReportAdjIn and for internal neighbors
+	Prefixes int          // unicast routes that the neighbor advertises, accepted or not
+	Beyond   uint64       // routes that were discarded because of MaxPrefixes
 	BFD      bool         // BFD is configured
 	BFDUp    bool         // its BFD session is up
 	Retained int          // stale best paths that are kept after the session ended
@@ -214,6 +225,7 @@ func (n *neighbor) state() NeighborState {
 	out := NeighborState{
 		Name: n.conf.Name, Up: st.State == session.StateEstablished, Disabled: n.disabled, Reason: st.LastReset, Down: st.Down,
 		Flaps: st.Flaps, Sent: st.Sent, Received: st.Received, Routes: -1,
+		Prefixes: n.prefixes(IPv4Unicast) + n.prefixes(IPv6Unicast), Beyond: n.limit.count,
 		BFD: n.conf.BFD.Enabled(), BFDUp: n.bfd.Up(n.conf.Name),
 	}
 	if out.Up {

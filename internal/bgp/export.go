@@ -8,6 +8,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/bgp/rib"
+	"github.com/tabane/tabane/internal/policy"
 )
 
 // ExportPolicy filters and changes the routes advertised to a neighbor.
@@ -17,6 +18,8 @@ type ExportPolicy struct {
 	// Shutdown adds the community GRACEFUL_SHUTDOWN to every route (RFC 8326) and, to neighbors of
 	// our own AS, advertises it with the lowest LOCAL_PREF.
 	Shutdown bool
+	// Rules are evaluated for routes that nothing else keeps from the neighbor; nil accepts them.
+	Rules *policy.Policy
 }
 
 func (p ExportPolicy) check() error {
@@ -34,7 +37,7 @@ func (p ExportPolicy) clone() ExportPolicy {
 }
 
 func (p ExportPolicy) equal(q ExportPolicy) bool {
-	return p.Shutdown == q.Shutdown && slices.Equal(p.Reject, q.Reject)
+	return p.Shutdown == q.Shutdown && slices.Equal(p.Reject, q.Reject) && p.Rules.Equal(q.Rules)
 }
 
 // exporter applies the export policy of a neighbor in one session. It is immutable.
@@ -80,9 +83,9 @@ func (x *exporter) admits(k message.Key, a *message.Attributes, from origin) boo
 	return !x.internal || a.OriginatorID() != x.routerID
 }
 
-// fields returns the attributes that the neighbor is sent. It returns false if our address cannot be
-// the next hop in the family.
-func (x *exporter) fields(family message.Family, a *message.Attributes, from origin) (message.Fields, bool) {
+// fields returns the attributes that the neighbor is sent, after the changes of a set of rules. It
+// returns false if our address cannot be the next hop in the family.
+func (x *exporter) fields(family message.Family, a *message.Attributes, from origin, rules uint64) (message.Fields, bool) {
 	f := a.Fields()
 	self := !f.NextHop.IsValid()
 	if x.internal {
@@ -97,6 +100,9 @@ func (x *exporter) fields(family message.Family, a *message.Attributes, from ori
 		if x.self.Is4() != family.Is4() && !x.extended.Has(family) {
 			return f, false
 		}
+	}
+	if rules != 0 {
+		applyRules(&f, x.Export.Rules.Changes(rules), x.own.ASN)
 	}
 	if x.Export.Shutdown && !slices.Contains(f.Communities, GracefulShutdown) {
 		f.Communities = append(f.Communities, GracefulShutdown)

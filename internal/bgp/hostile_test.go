@@ -237,7 +237,7 @@ func TestTransitFromWire(t *testing.T) {
 	r := newRouter(t, 17, 65000)
 	n := Neighbor{
 		Name: "raw", Address: address(21), ASN: 65001, Families: []Family{IPv6Unicast}, Passive: true,
-		Import: ImportPolicy{Reject: Within(RejectMartian, ownSpace), WarnPrefixes: 1},
+		Import: ImportPolicy{Reject: Within(RejectMartian, ownSpace), MaxPrefixes: PrefixLimit{Limit: 1}},
 	}
 	r.must(r.AddNeighbor(t.Context(), n))
 	p := dialRaw(t, r, 21, 65001)

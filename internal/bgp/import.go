@@ -8,6 +8,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/bgp/rib"
+	"github.com/tabane/tabane/internal/policy"
 )
 
 // RejectReason is the reason why a route was rejected, as a label for counters.
@@ -54,10 +55,10 @@ type ImportPolicy struct {
 	OwnAddresses []netip.Addr
 	// RejectVPN rejects every VPN route, for speakers that only originate VPN routes.
 	RejectVPN bool
-	// WarnPrefixes is the number of accepted unicast routes above which a warning is logged,
-	// once each time it is exceeded. The session stays up and routes are still accepted, because
-	// closing the session with the largest upstream would do more harm. 0 means no limit.
-	WarnPrefixes int
+	// MaxPrefixes bounds the routes of each unicast family, accepted or not.
+	MaxPrefixes PrefixLimit
+	// Rules are evaluated for routes that nothing above rejects; nil accepts them.
+	Rules *policy.Policy
 }
 
 // PrefixFilter matches the prefixes inside Prefix whose length is from Min to Max.
@@ -103,10 +104,7 @@ func (p ImportPolicy) check() error {
 	if p.MaxLength < 0 || p.MaxLength > 128 {
 		errs = append(errs, fmt.Errorf("maximum prefix length must be from 0 to 128, got %d", p.MaxLength))
 	}
-	if p.WarnPrefixes < 0 {
-		errs = append(errs, fmt.Errorf("warn prefixes must be >= 0, got %d", p.WarnPrefixes))
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, p.MaxPrefixes.check().Err())...)
 }
 
 func (p ImportPolicy) clone() ImportPolicy {
@@ -116,7 +114,7 @@ func (p ImportPolicy) clone() ImportPolicy {
 
 func (p ImportPolicy) equal(q ImportPolicy) bool {
 	return slices.Equal(p.Reject, q.Reject) && slices.Equal(p.NextHops, q.NextHops) && slices.Equal(p.OwnAddresses, q.OwnAddresses) &&
-		p.MaxLength == q.MaxLength && p.EnforceFirstAS == q.EnforceFirstAS && p.RejectVPN == q.RejectVPN && p.WarnPrefixes == q.WarnPrefixes
+		p.MaxLength == q.MaxLength && p.EnforceFirstAS == q.EnforceFirstAS && p.RejectVPN == q.RejectVPN && p.MaxPrefixes == q.MaxPrefixes && p.Rules.Equal(q.Rules)
 }
 
 // lowestPref is the LOCAL_PREF of routes with GRACEFUL_SHUTDOWN. RFC 8326 section 4.2 recommends 0,
@@ -143,10 +141,14 @@ type importer struct {
 	internal bool
 }
 
+// RuleReason is the reason of a route that a rule rejects.
+func RuleReason(rule string) RejectReason { return RejectReason("rule " + rule) }
+
 // class is what the policy says of all routes with the same attributes.
 type class struct {
 	err    error  // why they are rejected
 	change uint64 // what is changed in them: a set of the following bits
+	rules  policy.Class
 }
 
 const (
@@ -156,12 +158,18 @@ const (
 	leaving
 	// preferred gives the LOCAL_PREF of the neighbor.
 	preferred
+
+	// ruleShift is the position of a set of rules in a change.
+	ruleShift = iota
 )
+
+// A set of rules, with the one of RPKI, and the bits above fit into one word.
+const _ = uint(64 - ruleShift - policy.MaxRules - 1)
 
 // classify applies the part of the policy that is the same for all routes with the same attributes.
 func (m *importer) classify(f message.Family, a *message.Attributes) (c class) {
 	path, communities := a.ASPath(), a.Communities()
-	hop := a.NextHop()
+	hop := nextHop(a, m.Address)
 	switch {
 	case m.Import.RejectVPN && f.VPN():
 		c.err = message.Reject(RejectFamily, "VPN routes are not accepted from %s", m.Name)
@@ -193,6 +201,7 @@ func (m *importer) classify(f message.Family, a *message.Attributes) (c class) {
 			}
 		}
 	}
+	c.rules = classify(m.Import.Rules, a)
 	if pref, ok := a.LocalPref(); m.LocalPref > 0 && c.change&leaving == 0 && (!ok || pref != m.LocalPref) {
 		c.change |= preferred
 	}
@@ -217,7 +226,52 @@ func (m *importer) evaluate(c class, k message.Key) (change uint64, err error) {
 	if limit := m.Import.MaxLength; limit > 0 && p.Bits() > limit && !k.Family().VPN() {
 		return 0, message.Reject(RejectTooLong, "%s is longer than /%d", p, limit)
 	}
-	return c.change, nil
+	v := m.Import.Rules.Evaluate(c.rules, p)
+	if !v.Accept {
+		name := m.Import.Rules.Name(v.Rule)
+		return 0, message.Reject(RuleReason(name), "%s", p)
+	}
+	return c.change | v.Changed<<ruleShift, nil
+}
+
+// classify returns the class of the attributes in rules, which may be nil.
+func classify(rules *policy.Policy, a *message.Attributes) policy.Class {
+	if rules == nil {
+		return policy.Class{}
+	}
+	path := a.ASPath()
+	seen := policy.Attributes{ASPath: path.Flat(), First: a.FirstAS(), Origin: path.Origin(), Communities: a.Communities().Slice()}
+	for _, c := range a.Large() {
+		seen.Large = append(seen.Large, c)
+	}
+	return rules.Classify(seen)
+}
+
+// applyRules makes the changes of a set of rules. own is our AS number.
+func applyRules(f *message.Fields, changes policy.Changes, own uint32) {
+	if changes.LocalPref != nil {
+		f.LocalPref, f.HasLocalPref = *changes.LocalPref, true
+	}
+	if changes.MED != nil {
+		f.MED, f.HasMED = *changes.MED, true
+	}
+	if changes.Prepend > 0 {
+		f.ASPath = f.ASPath.Prepend(own, int(changes.Prepend))
+	}
+	f.Communities = slices.DeleteFunc(f.Communities, func(c uint32) bool {
+		return slices.Contains(changes.RemoveCommunities, policy.Standard(c))
+	})
+	f.Large = slices.DeleteFunc(f.Large, func(c message.LargeCommunity) bool {
+		return slices.Contains(changes.RemoveCommunities, policy.Community{Large: true, Value: c})
+	})
+	for _, c := range changes.AddCommunities {
+		switch {
+		case c.Large && !slices.Contains(f.Large, c.Value):
+			f.Large = append(f.Large, c.Value)
+		case !c.Large && !slices.Contains(f.Communities, c.Value[0]):
+			f.Communities = append(f.Communities, c.Value[0])
+		}
+	}
 }
 
 // accept returns the ID of the attributes of a route after the policy; 0: it rejects the route.
@@ -241,11 +295,14 @@ func (m *importer) apply(a *message.Attributes, change uint64) message.Fields {
 	if change&dropSignals != 0 {
 		f.Communities = slices.DeleteFunc(f.Communities, m.internalSignal)
 	}
-	switch {
-	case change&leaving != 0:
-		f.LocalPref, f.HasLocalPref = lowestPref, true
-	case change&preferred != 0:
+	if change&preferred != 0 {
 		f.LocalPref, f.HasLocalPref = m.LocalPref, true
+	}
+	if rules := change >> ruleShift; rules != 0 {
+		applyRules(&f, m.Import.Rules.Changes(rules), m.own.ASN)
+	}
+	if change&leaving != 0 {
+		f.LocalPref, f.HasLocalPref = lowestPref, true
 	}
 	return f
 }

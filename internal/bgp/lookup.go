@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -13,20 +14,23 @@ import (
 
 // Candidate is a path to a destination, with the decisive step of the route selection.
 type Candidate struct {
-	Prefix    netip.Prefix `json:"prefix"`
-	RD        string       `json:"rd,omitempty"` // of a VPN route
-	Best      bool         `json:"best"`
-	Reason    string       `json:"reason"` // why it is the best path or not
-	Neighbor  string       `json:"neighbor"`
-	NextHop   netip.Addr   `json:"next_hop"`
-	SID       netip.Addr   `json:"sid,omitzero"`
-	LocalPref uint32       `json:"local_pref"`
-	MED       uint32       `json:"med"`
-	ASPath    string       `json:"as_path"`
+	Prefix netip.Prefix `json:"prefix"`
+	RD     string       `json:"rd,omitempty"` // of a VPN route
+	Best   bool         `json:"best"`
+	Reason string       `json:"reason"` // why it is the best path or not, or why it is rejected
+	// Policy are the import rules that changed the path, and what they changed.
+	Policy    string     `json:"policy,omitempty"`
+	Neighbor  string     `json:"neighbor"`
+	NextHop   netip.Addr `json:"next_hop"`
+	SID       netip.Addr `json:"sid,omitzero"`
+	LocalPref uint32     `json:"local_pref"`
+	MED       uint32     `json:"med"`
+	ASPath    string     `json:"as_path"`
 }
 
 // Lookup returns the paths to the longest prefix that covers dst, best first: unicast routes, and
-// VPN routes of each route distinguisher in rds. Its cost does not depend on the size of the tables.
+// VPN routes of each route distinguisher in rds. Rejected paths follow, those to longer prefixes
+// included. Its cost does not depend on the size of the tables.
 func (s *Speaker) Lookup(_ context.Context, dst netip.Prefix, rds ...vpn.ID) ([]Candidate, error) {
 	if !dst.IsValid() || dst.Addr().Is4In6() {
 		return nil, fmt.Errorf("look up %s: not a prefix", dst)
@@ -38,13 +42,20 @@ func (s *Speaker) Lookup(_ context.Context, dst netip.Prefix, rds ...vpn.ID) ([]
 	return found, nil
 }
 
-// lookup returns the accepted paths to the longest prefix that covers dst and has some.
+// lookup returns the accepted paths to the longest prefix that covers dst and has some, and the
+// rejected paths that would be preferred or equal by length.
 func (s *Speaker) lookup(dst netip.Prefix, key func(netip.Prefix) message.Key) []Candidate {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var rejected []Candidate
 	for bits := dst.Bits(); bits >= 0; bits-- {
 		k := key(netip.PrefixFrom(dst.Addr(), bits).Masked())
-		paths := slices.DeleteFunc(s.rib.Paths(k), func(p rib.Path) bool { return p.Accepted == 0 })
+		paths := slices.DeleteFunc(s.rib.Paths(k), func(p rib.Path) bool {
+			if p.Accepted == 0 {
+				rejected = append(rejected, s.candidate(k, p))
+			}
+			return p.Accepted == 0
+		})
 		if len(paths) == 0 {
 			continue
 		}
@@ -62,17 +73,24 @@ func (s *Speaker) lookup(dst netip.Prefix, key func(netip.Prefix) message.Key) [
 			}
 			candidates[i] = c
 		}
-		return candidates
+		return append(candidates, rejected...)
 	}
-	return nil
+	return rejected
 }
 
 func (s *Speaker) candidate(k message.Key, p rib.Path) Candidate {
-	a := s.rib.Attributes(p.Accepted)
+	a := s.rib.Attributes(cmp.Or(p.Accepted, p.Received))
 	c := Candidate{Prefix: k.Prefix(), LocalPref: rib.LocalPref(a), ASPath: a.ASPath().String(), Neighbor: "local", NextHop: a.NextHop()}
 	c.MED, _ = a.MED()
 	if n := s.sources[p.Source]; n != nil {
 		c.Neighbor, c.NextHop = n.conf.Name, n.nextHop(a)
+		change, err := n.importer.evaluate(n.importer.classify(k.Family(), s.rib.Attributes(p.Received)), k)
+		switch rules := change >> ruleShift; {
+		case err != nil:
+			c.Reason = "rejected: " + err.Error()
+		case rules != 0:
+			c.Policy = n.conf.Import.Rules.Describe(rules)
+		}
 	}
 	if k.Family().VPN() {
 		c.RD = k.RD().String()

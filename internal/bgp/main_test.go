@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	addresses := []string{"fe80::1/128", "fe80::2/128"}
-	for i := 1; i < 32; i++ {
+	for i := 1; i < 96; i++ {
 		addresses = append(addresses, fmt.Sprintf("fd00::%x/128", i))
 	}
 	os.Exit(netnstest.Isolate(m, addresses...))

@@ -46,6 +46,7 @@ type Neighbor struct {
 	Passive         bool // wait for the neighbor's connection
 	Password        string
 	Multihop        uint8         // eBGP multihop: hop limit; 0: directly connected
+	GTSM            bool          // only from at most Multihop hops away, by default 1 (RFC 5082)
 	HoldTime        time.Duration // whole seconds; 0 is DefaultHoldTime
 	ConnectRetry    time.Duration // whole seconds, time between attempts to connect; 0 is DefaultConnectRetry
 	BFD             bfd.Config

@@ -12,6 +12,7 @@ import (
 	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/bgp/rib"
 	"github.com/tabane/tabane/internal/bgp/session"
+	"github.com/tabane/tabane/internal/policy"
 )
 
 // families is the size of arrays that are indexed by a Family.
@@ -53,7 +54,7 @@ type neighbor struct {
 	endOfRIB message.FamilySet
 	// readers take the Adj-RIB-In for the reader of events.
 	readers [families]*rib.Consumer
-	warned  bool
+	limit   limit
 	stale   retention
 }
 
@@ -77,7 +78,7 @@ func (n *neighbor) sessionConfig() session.Config {
 		Remote: netip.AddrPortFrom(n.key, cmp.Or(c.Port, DefaultPort)), Local: c.LocalAddress,
 		LocalASN: n.opt.ASN, RemoteASN: c.ASN, RouterID: n.opt.RouterID,
 		HoldTime: cmp.Or(c.HoldTime, DefaultHoldTime), ConnectRetry: cmp.Or(c.ConnectRetry, DefaultConnectRetry),
-		Passive: c.Passive, Password: c.Password, Multihop: c.Multihop,
+		Passive: c.Passive, Password: c.Password, Multihop: c.Multihop, GTSM: c.GTSM,
 		Listener: n.listener, Log: n.log.With("neighbor", c.Name),
 	}
 	conf.Families = message.Families(c.Families...)
@@ -123,6 +124,7 @@ func (n *neighbor) established(e session.Established) {
 		Neighbor: n.conf, own: n.opt, internal: n.internal, self: e.Local.Addr().WithZone(""), extended: e.ExtendedNextHop, routerID: e.Open.RouterID,
 	}
 	n.endOfRIB = 0
+	n.limit.exceeded, n.limit.discarded = 0, 0
 	if e.EndOfRIB {
 		n.endOfRIB = e.Families
 	}
@@ -169,6 +171,9 @@ func (n *neighbor) receive(body []byte) error {
 	urgent := n.credit.take(count, time.Now())
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.limit.held {
+		return nil // the session is about to end
+	}
 	for _, k := range u.Withdrawn {
 		n.rib.Withdraw(k, n.source, urgent)
 	}
@@ -176,6 +181,9 @@ func (n *neighbor) receive(body []byte) error {
 		id := n.rib.Hold(a.Attributes)
 		c := n.importer.classify(a.NLRI[0].Key.Family(), a.Attributes)
 		for _, r := range a.NLRI {
+			if n.discards(r.Key) {
+				continue
+			}
 			n.rib.Announce(r.Key, rib.Path{
 				Received: id, Accepted: n.importer.accept(n.Speaker, c, r.Key, id), Label: r.Label, Source: n.source,
 			}, urgent)
@@ -186,18 +194,8 @@ func (n *neighbor) receive(body []byte) error {
 		n.stale.marker(n, u.EndOfRIB)
 		n.reader.endOfRIB(n, u.EndOfRIB)
 	}
-	n.checkPrefixes()
+	n.checkLimit()
 	return nil
-}
-
-// checkPrefixes warns if there are more routes than WarnPrefixes. Callers hold mu.
-func (n *neighbor) checkPrefixes() {
-	limit := n.conf.Import.WarnPrefixes
-	beyond := limit > 0 && n.accepted() > limit
-	if beyond && !n.warned {
-		n.log.Warn("more prefixes than warn_prefixes", "neighbor", n.conf.Name, "warn_prefixes", limit)
-	}
-	n.warned = beyond
 }
 
 // accepted returns the number of accepted unicast routes. Callers hold mu.
@@ -348,17 +346,23 @@ func (c *credit) take(n int, now time.Time) bool {
 
 // batch is what is sent to a neighbor at once.
 type batch struct {
+	exporter  *exporter // that decided about the routes
 	withdrawn [families][]message.Key
 	groups    []group
 	byKey     map[groupKey]int32
 	routes    []groupedRoute
 	endOfRIB  message.FamilySet
 	nlri      []message.NLRI
+	// class is that of the attributes that were classified last, by these rules.
+	rules      *policy.Policy
+	classified *message.Attributes
+	class      policy.Class
 }
 
 type groupKey struct {
 	id     rib.ID
 	source rib.Source
+	rules  uint64 // that change the attributes
 }
 
 // group is routes of one family with the same attributes.
@@ -407,6 +411,7 @@ func (n *neighbor) pull() (more bool) {
 	if !n.up {
 		return false
 	}
+	b.exporter = n.exporter
 	left := batchSize
 	for _, c := range n.consumers {
 		if c != nil && c.Urgent() {
@@ -434,9 +439,11 @@ func (n *neighbor) take(item rib.Item) bool {
 	b := &n.batch
 	if p := item.Path; p.Received != 0 && p.Source != n.source {
 		a, from := n.rib.Attributes(p.Accepted), n.originOf(p.Source)
-		if n.exporter.admits(item.Key, a, from) {
-			b.add(item, a, from)
-			return true
+		if b.exporter.admits(item.Key, a, from) {
+			if rules, ok := b.evaluate(b.exporter.Export.Rules, a, item.Key); ok {
+				b.add(item, a, from, rules)
+				return true
+			}
 		}
 	}
 	if item.Held {
@@ -455,8 +462,20 @@ func (s *Speaker) originOf(source rib.Source) origin {
 	return o
 }
 
-func (b *batch) add(item rib.Item, a *message.Attributes, from origin) {
-	key := groupKey{item.Path.Accepted, item.Path.Source}
+// evaluate applies the rules of export to a route, and returns those that change it.
+func (b *batch) evaluate(rules *policy.Policy, a *message.Attributes, k message.Key) (changed uint64, ok bool) {
+	if rules == nil {
+		return 0, true
+	}
+	if b.rules != rules || b.classified != a {
+		b.rules, b.classified, b.class = rules, a, classify(rules, a)
+	}
+	v := rules.Evaluate(b.class, k.Prefix())
+	return v.Changed, v.Accept
+}
+
+func (b *batch) add(item rib.Item, a *message.Attributes, from origin, rules uint64) {
+	key := groupKey{item.Path.Accepted, item.Path.Source, rules}
 	at := int32(len(b.routes))
 	b.routes = append(b.routes, groupedRoute{message.NLRI{Key: item.Key, Label: item.Path.Label}, -1})
 	i := int32(len(b.groups)) - 1
@@ -505,10 +524,8 @@ func (n *neighbor) announce(buf []byte, g *group) []byte {
 	}
 	err := errors.New("our address cannot be the next hop")
 	left := b.nlri
-	n.mu.Lock()
-	x := n.exporter
-	n.mu.Unlock()
-	if f, ok := x.fields(g.family, g.attributes, g.from); ok {
+	x := b.exporter
+	if f, ok := x.fields(g.family, g.attributes, g.from, g.rules); ok {
 		a := n.interner.Intern(f)
 		for err = nil; len(left) > 0 && err == nil; {
 			var sent int

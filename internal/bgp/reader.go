@@ -244,11 +244,20 @@ func (r *reader) vpnPath(k message.Key, p rib.Path) VPNPath {
 
 // nextHop returns the next hop of a route of the neighbor, with the zone of a link-local one.
 func (n *neighbor) nextHop(a *message.Attributes) netip.Addr {
-	hop := a.NextHop()
+	hop := nextHop(a, n.key)
 	if hop.Is6() && hop.IsLinkLocalUnicast() {
 		return hop.WithZone(n.conf.Interface)
 	}
 	return hop
+}
+
+// nextHop returns the next hop of a route of a neighbor: in a session between link-local addresses,
+// the link-local one (RFC 2545 section 3), because the other one may not be reachable.
+func nextHop(a *message.Attributes, neighbor netip.Addr) netip.Addr {
+	if local := a.LinkLocal(); local.IsValid() && neighbor.IsLinkLocalUnicast() {
+		return local
+	}
+	return a.NextHop()
 }
 
 // maxShared bounds reader.shared.

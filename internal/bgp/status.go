@@ -13,6 +13,10 @@ type SessionStatus struct {
 	BFD string `json:"bfd,omitempty"`
 	// Retained is the number of stale best paths that are kept after the session ended.
 	Retained int `json:"retained,omitempty"`
+	// Prefixes is the number of unicast routes that the neighbor advertises, accepted or not, and
+	// Discarded counts those that were beyond its max_prefixes.
+	Prefixes  int    `json:"prefixes"`
+	Discarded uint64 `json:"discarded,omitempty"`
 	// Uptime is the age of the session in seconds.
 	Uptime int64 `json:"uptime_seconds"`
 	// Flaps counts how often the session went down.
@@ -50,7 +54,7 @@ func (s *Speaker) Sessions() []SessionStatus {
 	all := make([]SessionStatus, len(states))
 	for i, n := range states {
 		all[i] = SessionStatus{
-			Neighbor: n.Name, Up: n.Up, Retained: n.Retained, Reason: n.Down, Flaps: n.Flaps, LastReset: n.Reason,
+			Neighbor: n.Name, Up: n.Up, Retained: n.Retained, Prefixes: n.Prefixes, Discarded: n.Beyond, Reason: n.Down, Flaps: n.Flaps, LastReset: n.Reason,
 			Uptime: int64(n.Uptime / time.Second), Sent: notificationText(n.Sent), Received: notificationText(n.Received),
 		}
 		switch {

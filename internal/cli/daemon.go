@@ -103,6 +103,7 @@ func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	if r.In(&f.Sections) == nil {
 		return missingSection(r.Name, file, f)
 	}
+	warn(log, f)
 	at := r.Status(&f.Sections)
 	if err := require("start "+r.Name, r.Needs...); err != nil {
 		return err
@@ -140,6 +141,13 @@ func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	}
 	log.Info("stopped", "role", r.Name)
 	return nil
+}
+
+// warn logs what has no effect in a file.
+func warn(log *slog.Logger, f *config.File) {
+	for _, w := range f.Warnings {
+		log.Warn("configuration has no effect: " + w)
+	}
 }
 
 // missingSection returns the failure of a daemon without a section in its file.

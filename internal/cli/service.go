@@ -77,6 +77,7 @@ func (s *service) apply() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	warn(s.log, f)
 	return s.role.Reload(s.machine, &f.Sections)
 }
 

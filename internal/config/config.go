@@ -36,6 +36,8 @@ const maxFaults = 100
 type File struct {
 	role.Sections
 	Scenario *scenario.Spec
+	// Warnings are what is valid and has no effect, each on a line as the faults of an Error.
+	Warnings []string
 }
 
 // Fault is a fault and its position. Line and Column count from 1, columns in characters; both are
@@ -167,6 +169,10 @@ func parse(name string, data []byte) (*File, *decoder, []Fault) {
 		return nil, d, []Fault{d.spare}
 	}
 	d.add(checked)
+	if len(d.faults) == 0 {
+		d.add(file.Sections.Warnings())
+		file.Warnings, d.faults = newError(name, d.faults).Lines(), nil
+	}
 	return file, d, d.faults
 }
 

@@ -50,6 +50,15 @@ func plainValue(v reflect.Value) (any, error) {
 			}
 		}
 		return list, nil
+	case reflect.Map:
+		m := map[string]any{}
+		for _, key := range v.MapKeys() {
+			var err error
+			if m[key.String()], err = plainValue(v.MapIndex(key)); err != nil {
+				return nil, fmt.Errorf("%s: %w", key, err)
+			}
+		}
+		return m, nil
 	case reflect.Bool, reflect.String, reflect.Float32, reflect.Float64,
 		reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
 		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:

@@ -6,10 +6,12 @@
 package policy
 
 import (
+	"fmt"
 	"math/bits"
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 )
 
 // Attributes are the path attributes of a route that conditions need.
@@ -51,7 +53,7 @@ func CompileLists(lists map[string]List) Lists {
 
 // New compiles rules, which Check accepts with the same prefix lists, with a set of VRPs.
 func New(rules []Rule, lists Lists, vrps *VRPs) *Policy {
-	p := &Policy{vrps: vrps, rules: make([]rule, len(rules))}
+	p := &Policy{rules: make([]rule, len(rules))}
 	for i, r := range rules {
 		p.rules[i] = rule{Rule: r, changes: !r.Set.empty()}
 		if r.PrefixList != "" {
@@ -59,6 +61,7 @@ func New(rules []Rule, lists Lists, vrps *VRPs) *Policy {
 		}
 		for _, v := range r.RPKI {
 			p.rules[i].validity |= 1 << v
+			p.vrps = vrps
 		}
 	}
 	return p
@@ -158,11 +161,20 @@ func (p *Policy) Changes(rules uint64) Changes {
 // Name returns the name of a rule.
 func (p *Policy) Name(rule int) string { return p.rules[rule].Rule.Name }
 
-// Equal reports whether two policies have the same rules, prefix lists and VRPs.
-func (p *Policy) Equal(q *Policy) bool { return reflect.DeepEqual(p, q) }
+// Describe names a set of rules, as Verdict.Changed has them, and what they change.
+func (p *Policy) Describe(rules uint64) string {
+	var names []string
+	for left := rules; left != 0; left &= left - 1 {
+		names = append(names, p.Name(bits.TrailingZeros64(left)))
+	}
+	return fmt.Sprintf("%s: %s", strings.Join(names, ", "), p.Changes(rules))
+}
 
-// Validated reports whether the policy has conditions on the origin validation state, so that it
-// must be compiled again when the VRPs change.
-func (p *Policy) Validated() bool {
-	return p != nil && slices.ContainsFunc(p.rules, func(r rule) bool { return r.validity != 0 })
+// Equal reports whether two policies have the same rules and prefix lists, and the same set of VRPs
+// if they validate origins.
+func (p *Policy) Equal(q *Policy) bool {
+	if p == nil || q == nil {
+		return p == q
+	}
+	return p.vrps == q.vrps && reflect.DeepEqual(p.rules, q.rules)
 }

@@ -369,7 +369,7 @@ func TestWarningsAreTrue(t *testing.T) {
 		}
 		p := New(rules, Lists{}, nil)
 		dead := map[string]bool{}
-		for _, w := range Warnings(rules) {
+		for _, w := range Warnings(nil, rules) {
 			dead[w.Path] = true
 		}
 		for range 20 {
@@ -425,7 +425,7 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%v (-want +got):\n%s", direction, diff)
 		}
 	}
-	if got := Check(Export, make([]Rule, MaxRules+1), nil, false); !strings.Contains(got[0].Message, "at most 64 rules") {
+	if got := Check(Export, make([]Rule, MaxRules+1), nil, false); !strings.Contains(got[0].Message, "at most 60 rules") {
 		t.Error(got[0])
 	}
 	if diff := cmp.Diff(fault.List{

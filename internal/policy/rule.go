@@ -117,8 +117,9 @@ const (
 )
 
 const (
-	// MaxRules bounds the rules of a policy: a set of them is one word.
-	MaxRules = 64
+	// MaxRules bounds the rules of a policy: a set of them and a few bits of the caller fit into
+	// one word.
+	MaxRules = 60
 	// maxPrepend bounds how often one policy prepends the own AS number: longer paths are commonly
 	// rejected.
 	maxPrepend = 20
@@ -188,15 +189,14 @@ func checkNumbers(faults *fault.List, path string, list []uint32) {
 	}
 }
 
-// Warnings returns what is valid and has no effect: rules that no route reaches.
-func Warnings(rules []Rule) fault.List {
+// Warnings returns what is valid and has no effect: rules that no route reaches. Others of the
+// policy are evaluated before the rules.
+func Warnings(before, rules []Rule) fault.List {
 	var warnings fault.List
 	for i := range rules {
-		for j := range rules[:i] {
-			if rules[j].Action != "" && rules[j].implied(&rules[i]) {
-				warnings.Add(fmt.Sprintf("[%d]", i), "rule %q is never reached: rule %q decides about all of its routes", rules[i].Name, rules[j].Name)
-				break
-			}
+		earlier := slices.Concat(before, rules[:i])
+		if j := slices.IndexFunc(earlier, func(e Rule) bool { return e.Action != "" && e.implied(&rules[i]) }); j >= 0 {
+			warnings.Add(fmt.Sprintf("[%d]", i), "rule %q is never reached: rule %q decides about all of its routes", rules[i].Name, earlier[j].Name)
 		}
 	}
 	return warnings

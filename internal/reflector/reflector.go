@@ -5,6 +5,7 @@
 package reflector
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -85,19 +86,38 @@ func (r *Reflector) addClients(ctx context.Context) error {
 			return err
 		}
 	}
+	for _, g := range r.config.groups() {
+		if err := r.speaker.AddGroup(ctx, g); err != nil {
+			return err
+		}
+	}
 	r.running = true
 	return nil
+}
+
+// client is what all clients have in common.
+func (c *Config) client(password string) bgp.Neighbor {
+	return bgp.Neighbor{
+		LocalAddress: c.Address, ASN: c.ASN, Families: families,
+		Password: password, ReflectorClient: true, Passive: true,
+	}
+}
+
+// groups are the clients by prefix as the BGP speaker knows them.
+func (c *Config) groups() []bgp.Group {
+	var groups []bgp.Group
+	for _, l := range c.Listen {
+		groups = append(groups, bgp.Group{Name: l.Name, Prefix: l.Prefix, Limit: cmp.Or(l.Limit, DefaultLimit), Neighbor: c.client(l.Password)})
+	}
+	return groups
 }
 
 // neighbors are the clients as the BGP speaker knows them.
 func (c *Config) neighbors() []bgp.Neighbor {
 	var neighbors []bgp.Neighbor
 	for _, client := range c.Clients {
-		n := bgp.Neighbor{
-			Name: client.Name, Address: client.Address, LocalAddress: c.Address, ASN: c.ASN,
-			Families: families, Password: client.Password, ReflectorClient: true, Passive: true,
-			BFD: client.BFD,
-		}
+		n := c.client(client.Password)
+		n.Name, n.Address, n.BFD = client.Name, client.Address, client.BFD
 		if client.Locator.IsValid() {
 			n.Locators = []netip.Prefix{client.Locator}
 		}

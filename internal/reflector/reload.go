@@ -3,6 +3,7 @@ package reflector
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/fault"
@@ -41,6 +42,10 @@ func (r *Reflector) Reload(now Config) ([]string, error) {
 	if err := r.speaker.Change(context.Background(), r.config.neighbors(), now.neighbors()); err != nil {
 		return nil, err
 	}
-	r.config.Clients = now.Clients
-	return c.Lines(), nil
+	before, after := r.config.groups(), now.groups()
+	r.config.Clients, r.config.Listen = now.Clients, now.Listen
+	if err := r.speaker.ChangeGroups(context.Background(), before, after); err != nil {
+		return nil, fmt.Errorf("configuration applied partially: %w; restart the daemon", err)
+	}
+	return append(c.Lines(), bgp.CompareGroups(before, after)...), nil
 }

@@ -284,6 +284,17 @@ func (s *Sections) Check() fault.List {
 	return faults
 }
 
+// Warnings returns what is valid and has no effect in the sections, with paths as those of Check.
+func (s *Sections) Warnings() fault.List {
+	var warnings fault.List
+	for _, d := range s.Present() {
+		if w, ok := d.In(s).(interface{ Warnings() fault.List }); ok {
+			warnings.Merge(d.Name, w.Warnings())
+		}
+	}
+	return warnings
+}
+
 // Summary describes what there is, "asbr: AS 65000, 2 egress peers; edge: ...".
 func (s *Sections) Summary() string {
 	var parts []string

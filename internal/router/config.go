@@ -9,6 +9,7 @@ import (
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/policy"
 )
 
 // Config is the `router:` section of a configuration file.
@@ -24,6 +25,11 @@ type Config struct {
 	Leaks []Leak `yaml:"leaks,omitempty"`
 	// Neighbors are the eBGP neighbors.
 	Neighbors []Neighbor `yaml:"neighbors"`
+	// PrefixLists are lists of prefixes that the rules of neighbors name. Of each list, the first
+	// entry that matches a prefix decides; ge and le bound the length of the prefixes inside of an
+	// entry.
+	// Example: {customers: [reject 2001:db8:a:1::/64, accept 2001:db8:a::/48 le 64]}
+	PrefixLists map[string]policy.List `yaml:"prefix_lists,omitempty"`
 	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and root
 	// can use. Default: /run/tabane/router.sock.
 	Control string `yaml:"control,omitempty"`
@@ -67,7 +73,8 @@ type Neighbor struct {
 	BFD bfd.Config `yaml:"bfd,omitempty"`
 	// Deny are prefixes that are not advertised to the neighbor, with everything inside of them;
 	// "::/0" denies all of IPv6. Example: ["::/0"]
-	Deny []netip.Prefix `yaml:"deny,omitempty"`
+	Deny     []netip.Prefix `yaml:"deny,omitempty"`
+	bgp.Keys `yaml:",inline"`
 }
 
 // family is the IP version of the routes of the session.
@@ -129,6 +136,7 @@ func (c *Config) Check() fault.List {
 		}
 		faults.Merge(at, bgp.CheckAddress(n.Address))
 		faults.Merge(at, n.Family.Check(n.Address))
+		faults.Merge(at, c.policies().CheckKeys(&n.Keys, n.Address))
 		faults.Merge(at, bgp.CheckPassword(n.Password))
 		faults.Merge(at, n.BFD.Check())
 		faults.Merge(at, CheckPrefixes("deny", n.Deny))
@@ -136,6 +144,21 @@ func (c *Config) Check() fault.List {
 		seen.Check(&faults, at, "address", n.Address)
 	}
 	return faults
+}
+
+// policies are what the rules of the neighbors have in common.
+func (c *Config) policies() bgp.Policies { return bgp.Policies{Lists: c.PrefixLists} }
+
+// Warnings returns what is valid and has no effect.
+func (c *Config) Warnings() fault.List {
+	var warnings fault.List
+	keys := make([]*bgp.Keys, len(c.Neighbors))
+	for i := range c.Neighbors {
+		keys[i] = &c.Neighbors[i].Keys
+		warnings.Merge(fmt.Sprintf("neighbors[%d]", i), c.policies().Warn(keys[i]))
+	}
+	warnings.Merge("prefix_lists", c.policies().WarnLists(keys...))
+	return warnings
 }
 
 // CheckPrefixes returns a fault for each prefix of the list at path that a router cannot originate.

@@ -60,8 +60,11 @@ func New(ctx context.Context, o Options) (*Router, error) {
 // speakers are the neighbors as the BGP speaker knows them.
 func (c *Config) speakers() []bgp.Neighbor {
 	var neighbors []bgp.Neighbor
+	rules := c.policies().Compiler(nil)
 	for _, n := range c.Neighbors {
-		neighbors = append(neighbors, n.speaker(c.ASN))
+		s := n.speaker(c.ASN)
+		rules.Apply(&n.Keys, &s)
+		neighbors = append(neighbors, s)
 	}
 	return neighbors
 }

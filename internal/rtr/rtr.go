@@ -174,7 +174,7 @@ func (c *Client) selected() (*cache, *policy.VRPs) {
 
 // CacheStatus is one cache in a daemon's /status.
 type CacheStatus struct {
-	Cache netip.AddrPort `json:"cache"`
+	Name string `json:"name"` // address and port
 	// Used: the VRPs of this cache are used.
 	Used      bool `json:"used"`
 	Connected bool `json:"connected"`
@@ -194,7 +194,7 @@ func (c *Client) Status() []CacheStatus {
 	defer c.mu.Unlock()
 	all := make([]CacheStatus, len(c.caches))
 	for i, cache := range c.caches {
-		s := CacheStatus{Cache: cache.Address, Used: cache == used, Connected: cache.connected, VRPs: cache.vrps.Len(), Reason: cache.reason}
+		s := CacheStatus{Name: cache.Address.String(), Used: cache == used, Connected: cache.connected, VRPs: cache.vrps.Len(), Reason: cache.reason}
 		if cache.vrps != nil {
 			s.Serial, s.Age = cache.serial, int64(time.Since(cache.updated)/time.Second)
 		}

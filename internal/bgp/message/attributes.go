@@ -165,6 +165,16 @@ func (a *Attributes) OriginatorID() netip.Addr {
 	return netip.Addr{}
 }
 
+// Large are the large communities.
+func (a *Attributes) Large() []LargeCommunity { return largeCommunities(a.value(attrLarge)) }
+
+func largeCommunities(value string) (list []LargeCommunity) {
+	for u := Uint32s(value); len(u) > 0; u = u[12:] {
+		list = append(list, LargeCommunity{u.At(0), u.At(1), u.At(2)})
+	}
+	return list
+}
+
 // ClusterList is the CLUSTER_LIST, the nearest cluster first.
 func (a *Attributes) ClusterList() Uint32s { return Uint32s(a.value(attrClusterList)) }
 
@@ -261,9 +271,7 @@ func (f *Fields) set(kind uint8, value, whole string) {
 			f.Extended = append(f.Extended, uint64(u.At(0))<<32|uint64(u.At(1)))
 		}
 	case attrLarge:
-		for u := Uint32s(value); len(u) > 0; u = u[12:] {
-			f.Large = append(f.Large, LargeCommunity{u.At(0), u.At(1), u.At(2)})
-		}
+		f.Large = largeCommunities(value)
 	case attrPrefixSID:
 		f.PrefixSID = value
 	default:

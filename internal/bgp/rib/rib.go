@@ -221,6 +221,13 @@ func (r *RIB) Reimport(f message.Family, s Source, from uint32, n int, decide fu
 	return from
 }
 
+// Has reports whether a source has a path to a destination.
+func (r *RIB) Has(k message.Key, s Source) bool {
+	t := &r.tables[k.Family()]
+	i, ok := t.lookup(k)
+	return ok && t.find(i, s) != nil
+}
+
 // Len returns the number of destinations with a path.
 func (r *RIB) Len(f message.Family) int { return r.tables[f].live.n }
 
