@@ -85,6 +85,9 @@ func (p *plan) useFRR(dir, zebra, bgpd string) error {
 		default:
 			return fmt.Errorf("run FRR on node %q: it has both a router and a reflector, and one bgpd cannot be both", n.name)
 		}
+		if n.spec.Router != nil && n.spec.Router.Generate != (router.Generate{}) {
+			return fmt.Errorf("run FRR on node %q: it cannot generate a table", n.name)
+		}
 		if path := frrSocket(dir, n.name, "zserv.api"); len(path) > maxSocketPath {
 			return fmt.Errorf("run FRR on node %q: its socket %q has %d bytes, more than %d: choose a shorter lab or node name", n.name, path, len(path), maxSocketPath)
 		}

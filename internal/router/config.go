@@ -23,6 +23,9 @@ type Config struct {
 	// Leaks are originated as well, with an AS path behind the own number, as by a router that leaks
 	// routes of others. Their traffic is not forwarded.
 	Leaks []Leak `yaml:"leaks,omitempty"`
+	// Generate originates a table like that of the Internet, for measurements. Their traffic is not
+	// forwarded.
+	Generate Generate `yaml:"generate,omitempty"`
 	// Neighbors are the eBGP neighbors.
 	Neighbors []Neighbor `yaml:"neighbors"`
 	// PrefixLists are lists of prefixes that the rules of neighbors name. Of each list, the first
@@ -116,6 +119,7 @@ func (c *Config) Check() fault.List {
 			faults.Add(at+".as_path", "must be at least one AS number > 0, got %v", l.ASPath)
 		}
 	}
+	faults.Merge("generate", c.Generate.check())
 	if len(c.Neighbors) == 0 {
 		faults.Add("neighbors", "must name at least one neighbor")
 	}

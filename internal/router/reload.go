@@ -15,6 +15,7 @@ import (
 type changes struct {
 	originate, withdraw []netip.Prefix
 	leak, end           []Leak
+	generate            bool // another table, or none
 	neighbors           bgp.Changes
 }
 
@@ -33,6 +34,9 @@ func (c changes) lines() []string {
 	for _, l := range c.leak {
 		lines = append(lines, fmt.Sprintf("leak %s added", l.Prefix))
 	}
+	if c.generate {
+		lines = append(lines, "generated table changed")
+	}
 	return append(lines, c.neighbors.Lines()...)
 }
 
@@ -49,7 +53,7 @@ func difference(old, now Config) (changes, fault.List) {
 	return changes{
 		originate: without(now.Networks, old.Networks), withdraw: without(old.Networks, now.Networks),
 		leak: withoutLeaks(now.Leaks, old.Leaks), end: withoutLeaks(old.Leaks, now.Leaks),
-		neighbors: bgp.Compare(before, after),
+		generate: old.Generate != now.Generate, neighbors: bgp.Compare(before, after),
 	}, faults
 }
 
@@ -87,7 +91,7 @@ func (r *Router) Reload(now Config) ([]string, error) {
 		return nil, err
 	}
 	r.daemon.Change(ctx, func() {
-		r.config.Networks, r.config.Leaks, r.config.Neighbors = now.Networks, now.Leaks, now.Neighbors
+		r.config.Networks, r.config.Leaks, r.config.Neighbors, r.config.Generate = now.Networks, now.Leaks, now.Neighbors, now.Generate
 		for _, name := range c.neighbors.Remove {
 			delete(r.links, name)
 		}
@@ -102,8 +106,14 @@ func (r *Router) Reload(now Config) ([]string, error) {
 	if len(withdrawn) > 0 {
 		err = r.daemon.Speaker.Withdraw(withdrawn...)
 	}
+	if c.generate {
+		err = errors.Join(err, r.withdrawGenerated(old.Generate))
+	}
 	if len(c.originate)+len(c.leak) > 0 {
 		err = errors.Join(err, r.originate(c.originate, c.leak))
+	}
+	if c.generate {
+		err = errors.Join(err, r.generate(now.Generate))
 	}
 	return c.lines(), err
 }

@@ -82,7 +82,11 @@ func (n Neighbor) speaker(own uint32) bgp.Neighbor {
 
 // Run routes until ctx ends. It always closes what New opened.
 func (r *Router) Run(ctx context.Context) error {
-	if err := r.originate(r.config.Networks, r.config.Leaks); err != nil {
+	err := r.originate(r.config.Networks, r.config.Leaks)
+	if err == nil {
+		err = r.generate(r.config.Generate)
+	}
+	if err != nil {
 		return errors.Join(err, r.daemon.Close())
 	}
 	return r.daemon.Run(ctx, r)
@@ -97,6 +101,35 @@ func (r *Router) originate(networks []netip.Prefix, leaks []Leak) error {
 		routes = append(routes, bgp.UnicastRoute{Prefix: l.Prefix, Attributes: bgp.Attributes{ASPath: l.ASPath}})
 	}
 	return r.daemon.Speaker.Originate(routes...)
+}
+
+// atOnce is the number of generated routes that are originated or withdrawn together.
+const atOnce = 1024
+
+// generate originates a generated table.
+func (r *Router) generate(g Generate) error {
+	routes := make([]bgp.UnicastRoute, 0, atOnce)
+	var err error
+	for route := range g.routes() {
+		if routes = append(routes, route); len(routes) == atOnce {
+			err = errors.Join(err, r.daemon.Speaker.Originate(routes...))
+			routes = routes[:0]
+		}
+	}
+	return errors.Join(err, r.daemon.Speaker.Originate(routes...))
+}
+
+// withdrawGenerated withdraws a generated table.
+func (r *Router) withdrawGenerated(g Generate) error {
+	prefixes := make([]netip.Prefix, 0, atOnce)
+	var err error
+	for route := range g.routes() {
+		if prefixes = append(prefixes, route.Prefix); len(prefixes) == atOnce {
+			err = errors.Join(err, r.daemon.Speaker.Withdraw(prefixes...))
+			prefixes = prefixes[:0]
+		}
+	}
+	return errors.Join(err, r.daemon.Speaker.Withdraw(prefixes...))
 }
 
 // BGP implements daemon.Machine. The daemon installs the best paths; there is nothing else to do.
