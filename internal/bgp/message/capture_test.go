@@ -1,0 +1,79 @@
+package message
+
+import (
+	_ "embed"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tabane/tabane/internal/srv6"
+	"github.com/tabane/tabane/internal/vpn"
+)
+
+//go:embed testdata/frr.txt
+var captured string
+
+// TestCapturedFromFRR: VPN routes with and without transposition, as FRR sends them.
+func TestCapturedFromFRR(t *testing.T) {
+	moved := srv6.Structure{Block: 40, Node: 24, Function: 16, TransposeLen: 16, TransposeOffset: 64}
+	want := map[string]struct {
+		nextHop    string
+		path       string
+		originator string
+		structure  srv6.Structure
+		routes     string // with label and SID
+	}{
+		"transposed-vpnv6": {"fd00:ff::1", "", "", moved,
+			"65000:6 2001:db8:c::/64 0x02000 fcbb:0:1:1:200::, 65000:6 2001:db8:d::/48 0x02000 fcbb:0:1:1:200::"},
+		"transposed-vpnv4": {"10.0.0.1", "", "", moved, "65000:4 198.51.100.0/24 0x01000 fcbb:0:1:1:100::"},
+		"reflected-vpnv6": {"fd00:2::3", "65001 65003", "10.0.0.3", srv6.Structure{Block: 32, Node: 16, Function: 16},
+			"10.0.0.1:7 2001:db8:e::/48 0x00003 fcbb:0:1:e001::"},
+	}
+	for line := range strings.Lines(captured) {
+		name, text, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if !ok || name == "#" {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			b, err := hex.DecodeString(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, length, err := ParseHeader(b, MaxLen); err != nil || length != len(b) {
+				t.Fatalf("%d bytes, length %d, %v", len(b), length, err)
+			}
+			var u Update
+			if err := NewDecoder(everything, true, NewInterner()).Update(b[HeaderLen:], &u); err != nil || len(u.Announced) != 1 || len(u.Faults) > 0 {
+				t.Fatalf("%+v, %v", u, err)
+			}
+			w, a := want[name], u.Announced[0].Attributes
+			delete(want, name)
+			var routes []string
+			for _, n := range u.Announced[0].NLRI {
+				sid, err := a.Service().SID(n.Label)
+				if err != nil {
+					t.Error(err)
+				}
+				routes = append(routes, fmt.Sprintf("%s %#05x %s", n.Key, n.Label, sid))
+			}
+			if got := strings.Join(routes, ", "); got != w.routes {
+				t.Errorf("routes %s\nwant %s", got, w.routes)
+			}
+			pref, _ := a.LocalPref()
+			originator, _ := netip.ParseAddr(w.originator)
+			if a.NextHop() != addr(w.nextHop) || a.ASPath().String() != w.path || pref != 100 || a.OriginatorID() != originator ||
+				a.Service().Structure != w.structure || a.Service().Behavior != 0xffff || !slices.Equal(a.Targets(), []vpn.ID{rd(t, "65000:101")}) {
+				t.Errorf("attributes %+v, %s", a.Fields(), a.Service().Structure)
+			}
+			if !compare(t, true, b[HeaderLen:]) {
+				t.Error("GoBGP does not accept it")
+			}
+		})
+	}
+	if len(want) > 0 {
+		t.Errorf("not in the file: %v", want)
+	}
+}
