@@ -87,7 +87,7 @@ func loadScenario(name string) (*scenario.Spec, error) {
 // scenarioText returns the file of a scenario that loadScenario has read, merged with its base, or
 // an empty string if it can no longer be read.
 func scenarioText(name string, spec *scenario.Spec) string {
-	if spec.Base != "" {
+	if spec.Base != "" || spec.Family != "" {
 		b, err := config.Encode(spec)
 		if err != nil {
 			return ""

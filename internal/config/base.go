@@ -158,10 +158,10 @@ func readBase(from, name string) (file string, data []byte, err error) {
 	return file, data, nil
 }
 
-// Encode returns a scenario as YAML, with its base merged into it.
+// Encode returns a scenario as YAML, with its base merged into it and translated to its family.
 func Encode(spec *scenario.Spec) ([]byte, error) {
 	merged := *spec
-	merged.Base = ""
+	merged.Base, merged.Family = "", ""
 	b, err := yaml.MarshalWithOptions(tree(reflect.ValueOf(merged)), yaml.Indent(2), yaml.IndentSequence(true))
 	if err != nil {
 		return nil, fmt.Errorf("encode scenario %q: %w", spec.Name, err)

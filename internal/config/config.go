@@ -157,7 +157,9 @@ func parse(name string, data []byte) (*File, *decoder, []Fault) {
 		d.base(root, file.Scenario, nil)
 		d.decode(root, "", reflect.ValueOf(file.Scenario).Elem())
 		if !d.broken["base"] { // without its base, a scenario would lack every inherited value
-			checked = file.Scenario.Check()
+			if checked = file.Scenario.Translate(); len(checked) == 0 {
+				checked = file.Scenario.Check()
+			}
 		}
 	default:
 		d.fault(root, "", "is neither a daemon's file (keys %s) nor a scenario (keys %s)%s",

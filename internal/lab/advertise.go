@@ -36,7 +36,7 @@ func (l *Lab) PrepareAdvertise(node, neighbor string, prefix netip.Prefix, on bo
 	c.Neighbors[i].Deny = now
 	n.sections.Router = &c
 	if l.routers == RoutersFRR {
-		return l.commandFRR(n, frrChange(c.Neighbors[i].Address, old, now))
+		return l.commandFRR(n, frrChange(c.Neighbors[i].Address, c.Neighbors[i].Version(), old, now))
 	}
 	return l.prepareReload(n)
 }

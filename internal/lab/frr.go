@@ -17,6 +17,7 @@ import (
 	"unicode"
 
 	"github.com/tabane/tabane/internal/bfd"
+	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/reflector"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/router"
@@ -186,25 +187,20 @@ func frrRouter(node string, c *router.Config) (string, error) {
 			return "", err
 		}
 	}
-	b.WriteString(" address-family ipv6 unicast\n")
-	for _, p := range c.Networks {
-		fmt.Fprintf(&b, "  network %s\n", p)
-	}
-	for _, leak := range c.Leaks {
-		fmt.Fprintf(&b, "  network %s route-map %s\n", leak.Prefix, frrLeak(leak.ASPath))
-	}
 	for _, n := range c.Neighbors {
-		fmt.Fprintf(&b, "  neighbor %s activate\n  neighbor %s prefix-list %s out\n", n.Address, n.Address, frrExport(n.Address))
-		if n.LocalPref > 0 {
-			fmt.Fprintf(&b, "  neighbor %s route-map %s in\n", n.Address, frrImport(n.Address))
+		if n.Version() == bgp.IPv4 && n.Address.Is6() {
+			fmt.Fprintf(&b, " neighbor %s capability extended-nexthop\n", n.Address)
 		}
 	}
-	b.WriteString(" exit-address-family\nexit\n")
+	for _, v := range []bgp.IP{bgp.IPv6, bgp.IPv4} {
+		b.WriteString(frrFamily(c, v))
+	}
+	b.WriteString("exit\n")
 	for _, leak := range c.Leaks {
 		b.WriteString(strings.Join(frrLeakMap(leak.ASPath), "\n") + "\n")
 	}
 	for _, n := range c.Neighbors {
-		for _, command := range frrPermit(n.Address, n.Deny) {
+		for _, command := range frrPermit(n.Address, n.Version(), n.Deny) {
 			b.WriteString(command + "\n")
 		}
 		if n.LocalPref > 0 {
@@ -212,6 +208,34 @@ func frrRouter(node string, c *router.Config) (string, error) {
 		}
 	}
 	return b.String(), nil
+}
+
+// frrFamily returns the routes and neighbors of an IP version, empty if there are none.
+func frrFamily(c *router.Config, v bgp.IP) string {
+	var b strings.Builder
+	for _, p := range c.Networks {
+		if bgp.IPOf(p.Addr()) == v {
+			fmt.Fprintf(&b, "  network %s\n", p)
+		}
+	}
+	for _, leak := range c.Leaks {
+		if bgp.IPOf(leak.Prefix.Addr()) == v {
+			fmt.Fprintf(&b, "  network %s route-map %s\n", leak.Prefix, frrLeak(leak.ASPath))
+		}
+	}
+	for _, n := range c.Neighbors {
+		if n.Version() != v {
+			continue
+		}
+		fmt.Fprintf(&b, "  neighbor %s activate\n  neighbor %s prefix-list %s out\n", n.Address, n.Address, frrExport(n.Address))
+		if n.LocalPref > 0 {
+			fmt.Fprintf(&b, "  neighbor %s route-map %s in\n", n.Address, frrImport(n.Address))
+		}
+	}
+	if b.Len() == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" address-family %s unicast\n%s exit-address-family\n", v, b.String())
 }
 
 // frrReflector returns bgpd's configuration for a reflector section.
@@ -223,9 +247,12 @@ func frrReflector(node string, c *reflector.Config) (string, error) {
 			return "", err
 		}
 		fmt.Fprintf(&b, " neighbor %s update-source %s\n neighbor %s passive\n", n.Address, c.Address, n.Address)
+		if n.Address.Is6() {
+			fmt.Fprintf(&b, " neighbor %s capability extended-nexthop\n", n.Address)
+		}
 	}
-	for _, family := range []string{"unicast", "vpn"} {
-		fmt.Fprintf(&b, " address-family ipv6 %s\n", family)
+	for _, family := range []string{"ipv6 unicast", "ipv6 vpn", "ipv4 unicast", "ipv4 vpn"} {
+		fmt.Fprintf(&b, " address-family %s\n", family)
 		for _, n := range c.Clients {
 			fmt.Fprintf(&b, "  neighbor %s activate\n  neighbor %s route-reflector-client\n", n.Address, n.Address)
 		}
@@ -259,17 +286,28 @@ func frrNeighbor(b *strings.Builder, address netip.Addr, asn uint32, name, passw
 func frrExport(neighbor netip.Addr) string { return "out-" + neighbor.String() }
 func frrImport(neighbor netip.Addr) string { return "in-" + neighbor.String() }
 
+// frrList is the keyword of prefix lists of an IP version.
+func frrList(v bgp.IP) string {
+	if v == bgp.IPv4 {
+		return "ip"
+	}
+	return "ipv6"
+}
+
 // frrPermit returns the commands that create a neighbor's export prefix list.
-func frrPermit(neighbor netip.Addr, deny []netip.Prefix) []string {
+func frrPermit(neighbor netip.Addr, v bgp.IP, deny []netip.Prefix) []string {
 	var commands []string
 	for i, p := range deny {
-		rule := fmt.Sprintf("ipv6 prefix-list %s seq %d deny %s", frrExport(neighbor), i+1, p)
+		if bgp.IPOf(p.Addr()) != v {
+			continue
+		}
+		rule := fmt.Sprintf("%s prefix-list %s seq %d deny %s", frrList(v), frrExport(neighbor), i+1, p)
 		if p.Bits() < p.Addr().BitLen() {
 			rule += fmt.Sprintf(" le %d", p.Addr().BitLen())
 		}
 		commands = append(commands, rule)
 	}
-	return append(commands, fmt.Sprintf("ipv6 prefix-list %s seq %d permit any", frrExport(neighbor), uint32(math.MaxUint32)))
+	return append(commands, fmt.Sprintf("%s prefix-list %s seq %d permit any", frrList(v), frrExport(neighbor), uint32(math.MaxUint32)))
 }
 
 // frrLeak is the name of the route map that sets the AS path of leaks.
@@ -300,22 +338,31 @@ func frrOriginate(asn uint32, e scenario.Advertise, on bool) []string {
 			path = " route-map " + frrLeak(e.ASPath)
 		}
 	}
-	commands = append(commands, fmt.Sprintf("router bgp %d", asn), "address-family ipv6 unicast")
-	for _, p := range e.Prefixes {
-		commands = append(commands, fmt.Sprintf(command, p)+path)
+	commands = append(commands, fmt.Sprintf("router bgp %d", asn))
+	for _, v := range []bgp.IP{bgp.IPv6, bgp.IPv4} {
+		var list []string
+		for _, p := range e.Prefixes {
+			if bgp.IPOf(p.Addr()) == v {
+				list = append(list, fmt.Sprintf(command, p)+path)
+			}
+		}
+		if len(list) > 0 {
+			commands = append(append(commands, fmt.Sprintf("address-family %s unicast", v)), append(list, "exit-address-family")...)
+		}
 	}
 	return append(commands, "end")
 }
 
 // frrChange returns the commands that change what a running FRR advertises to a neighbor. The
 // prefix list is never empty in between: an empty list permits all prefixes.
-func frrChange(neighbor netip.Addr, old, now []netip.Prefix) []string {
+func frrChange(neighbor netip.Addr, v bgp.IP, old, now []netip.Prefix) []string {
 	commands := []string{"configure terminal"}
 	for i := len(now); i < len(old); i++ {
-		commands = append(commands, fmt.Sprintf("no ipv6 prefix-list %s seq %d", frrExport(neighbor), i+1))
+		commands = append(commands, fmt.Sprintf("no %s prefix-list %s seq %d", frrList(v), frrExport(neighbor), i+1))
 	}
-	commands = append(commands, frrPermit(neighbor, now)[:len(now)]...)
-	return append(commands, "end", fmt.Sprintf("clear bgp ipv6 unicast %s soft out", neighbor))
+	permit := frrPermit(neighbor, v, now)
+	commands = append(commands, permit[:len(permit)-1]...)
+	return append(commands, "end", fmt.Sprintf("clear bgp %s unicast %s soft out", v, neighbor))
 }
 
 // awaitZebra waits until a node's zebra accepts connections.
@@ -338,25 +385,30 @@ func askFRR(dir string, n *node) error {
 		return err
 	}
 	defer v.close()
-	answer, err := v.do("show bgp ipv6 unicast summary json")
-	if err != nil {
-		return err
+	for version, neighbors := range n.frrNeighbors() {
+		answer, err := v.do(fmt.Sprintf("show bgp %s unicast summary json", version))
+		if err != nil {
+			return err
+		}
+		if err := frrReadiness([]byte(answer), neighbors); err != nil {
+			return err
+		}
 	}
-	return frrReadiness([]byte(answer), n.frrNeighbors())
+	return nil
 }
 
 // frrNeighbors returns the neighbors whose sessions must be established before the node's FRR is
-// ready.
-func (n *node) frrNeighbors() []netip.Addr {
-	var all []netip.Addr
+// ready, by the IP version of a family that they have.
+func (n *node) frrNeighbors() map[bgp.IP][]netip.Addr {
+	all := map[bgp.IP][]netip.Addr{}
 	if n.spec.Reflector != nil {
 		for _, c := range n.spec.Reflector.Clients {
-			all = append(all, c.Address)
+			all[bgp.IPv6] = append(all[bgp.IPv6], c.Address)
 		}
 		return all
 	}
 	for _, c := range n.spec.Router.Neighbors {
-		all = append(all, c.Address)
+		all[c.Version()] = append(all[c.Version()], c.Address)
 	}
 	return all
 }

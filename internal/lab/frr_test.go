@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/bfd"
+	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/lab/labtest"
 	"github.com/tabane/tabane/internal/programs"
 	"github.com/tabane/tabane/internal/reflector"
@@ -68,6 +69,16 @@ func TestFRRConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "frr-router.conf", got)
+	c := transit()
+	c.Networks, c.Leaks = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}, nil
+	for i := range c.Neighbors {
+		c.Neighbors[i].Address, c.Neighbors[i].Deny = netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
+	}
+	c.Neighbors[0].Address, c.Neighbors[0].Family = netip.MustParseAddr("2001:db8:ca::1"), bgp.IPv4
+	if got, err = frrRouter("transit-a", c); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "frr-router-ipv4.conf", got)
 	if got, err = frrReflector("reflector", reflecting()); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +119,7 @@ func TestFRRChange(t *testing.T) {
 		{[]netip.Prefix{one, other}, []netip.Prefix{other}, []string{"no " + list + "2", list + "1 deny 2001:db8:d::/64 le 128"}},
 	} {
 		want := slices.Concat([]string{"configure terminal"}, tt.want, []string{"end", clear})
-		if got := frrChange(neighbor, tt.old, tt.now); !slices.Equal(got, want) {
+		if got := frrChange(neighbor, bgp.IPv6, tt.old, tt.now); !slices.Equal(got, want) {
 			t.Errorf("from %v to %v: got %q, want %q", tt.old, tt.now, got, want)
 		}
 	}

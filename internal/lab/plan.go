@@ -200,7 +200,7 @@ func newPlan(name string, spec *scenario.Spec) (*plan, error) {
 
 // labImport is the import policy of border routers that configure none: labs use documentation
 // prefixes and /64 networks, which border routers reject by default.
-var labImport = asbr.Import{MaxLength: 64, AllowBogons: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}}
+var labImport = asbr.Import{MaxLength: 64, AllowBogons: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32"), netip.MustParsePrefix("10.0.0.0/8")}}
 
 func newNode(lab, name string, spec *scenario.Spec, base []sysctl, cc map[string]bool) *node {
 	s := spec.Nodes[name]
@@ -368,28 +368,12 @@ func perInterface(key string) bool {
 		parts[3] != "all" && parts[3] != "default" && parts[3] != "lo"
 }
 
-// addressOf returns the address that a node's name resolves to: the one it configures, or the first
-// address of its interface on the first link by name.
-func addressOf(spec *scenario.Spec, name string) netip.Addr {
-	if a := spec.Nodes[name].Address; a.IsValid() {
-		return a
-	}
-	for _, l := range slices.Sorted(maps.Keys(spec.Links)) {
-		for _, e := range spec.Links[l].Ends {
-			if e.Node == name && len(e.Addresses) > 0 {
-				return e.Addresses[0].Addr()
-			}
-		}
-	}
-	return netip.Addr{}
-}
-
 // hostsFile returns the /etc/hosts of the nodes, with the name of every node.
 func hostsFile(spec *scenario.Spec) string {
 	var b strings.Builder
 	b.WriteString("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n")
 	for _, n := range slices.Sorted(maps.Keys(spec.Nodes)) {
-		if a := addressOf(spec, n); a.IsValid() {
+		if a := spec.AddressOf(n); a.IsValid() {
 			fmt.Fprintf(&b, "%s %s\n", a, n)
 		}
 	}

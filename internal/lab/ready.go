@@ -243,7 +243,7 @@ func (l *Lab) conditions() []*waiting {
 	if e == nil {
 		return all
 	}
-	server := netip.AddrPortFrom(addressOf(l.spec, e.Server), l.spec.Nodes[e.Server].Serve.Port)
+	server := netip.AddrPortFrom(l.spec.AddressOf(e.Server), l.spec.Nodes[e.Server].Serve.Port)
 	return append(all, &waiting{
 		what: fmt.Sprintf("%s does not reach %s", e.Client, e.Server),
 		log:  logFile(dirOf(l.name), daemon{node: e.Server, role: role.Serve}),

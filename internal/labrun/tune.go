@@ -154,7 +154,7 @@ func fullSegment(spec *scenario.Spec, k result.CellKey) int {
 			mtu = min(mtu, l.MTU)
 		}
 	}
-	return traffic.Overhead{MPTCP: t.MPTCP}.MaxSegment(mtu)
+	return spec.Overhead(t).MaxSegment(mtu)
 }
 
 // scheduler returns the kernel's scheduler of that name, or its default one where that approximates

@@ -80,8 +80,8 @@ type Neighbor struct {
 	bgp.Keys `yaml:",inline"`
 }
 
-// family is the IP version of the routes of the session.
-func (n *Neighbor) family() bgp.IP {
+// Version is the IP version of the routes of the session.
+func (n *Neighbor) Version() bgp.IP {
 	if n.Family != "" {
 		return n.Family
 	}
@@ -92,7 +92,7 @@ func (n *Neighbor) family() bgp.IP {
 func (c *Config) versions() []bgp.IP {
 	var all []bgp.IP
 	for i := range c.Neighbors {
-		if v := c.Neighbors[i].family(); !slices.Contains(all, v) {
+		if v := c.Neighbors[i].Version(); !slices.Contains(all, v) {
 			all = append(all, v)
 		}
 	}

@@ -75,7 +75,7 @@ func (c *Config) speakers() []bgp.Neighbor {
 func (n Neighbor) speaker(own uint32) bgp.Neighbor {
 	return bgp.Neighbor{
 		Passive: own > n.ASN,
-		Name:    n.Name, Address: n.Address, ASN: n.ASN, Families: []bgp.Family{n.family().Unicast()}, Password: n.Password,
+		Name:    n.Name, Address: n.Address, ASN: n.ASN, Families: []bgp.Family{n.Version().Unicast()}, Password: n.Password,
 		LocalPref: n.LocalPref, BFD: n.BFD, Export: bgp.ExportPolicy{Reject: n.Deny},
 	}
 }

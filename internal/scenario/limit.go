@@ -45,12 +45,13 @@ func (s *Spec) phases(c Case, t *Traffic, transport *Transport) []result.Phase {
 	links := s.linkState(c, slices.Concat(slices.Collect(maps.Keys(s.Links)), transport.Links, c.Remaining))
 	usable := transport.Links
 	segment := transport.Settings.With(c.Settings).Segment
-	own := traffic.Overhead{MPTCP: transport.MPTCP}
+	own := s.Overhead(transport)
+	tcp := traffic.Overhead{IPv4: own.IPv4}
 	now := func(at time.Duration, event int) result.Phase {
 		p := result.Phase{
 			At: at, Event: event,
-			Capacity:    links.capacity(usable, framing{segment, own, transport.Headers()}),
-			CapacityTCP: links.capacity(usable, framing{segment, traffic.Overhead{}, traffic.Overhead{}.Headers()}),
+			Capacity:    links.capacity(usable, framing{segment, own, s.Headers(transport)}),
+			CapacityTCP: links.capacity(usable, framing{segment, tcp, tcp.Headers()}),
 		}
 		offered := float64(t.Rate)
 		p.Limits = result.Limits{Links: result.Lesser(p.Capacity, offered), LinksTCP: result.Lesser(p.CapacityTCP, offered), Offered: offered}

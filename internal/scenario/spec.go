@@ -12,7 +12,6 @@ import (
 
 	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/role"
-	"github.com/tabane/tabane/internal/traffic"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -29,6 +28,11 @@ type Spec struct {
 	// mappings are merged, lists and values are replaced, and null removes a key. A scenario
 	// that comes with the program, or a file in the same directory. Example: epe-steady
 	Base string `yaml:"base,omitempty"`
+	// Family is the IP version of content, EPE addresses and sessions with egress peers: ipv6; ipv4,
+	// which turns each address 2001:db8:X:Y::Z of the file into 10.X.Y.Z, except in sessions with
+	// reflectors, locators and SIDs; or dual, which adds the IPv4 addresses, peers and neighbors to
+	// those of the file. Default: ipv6. Example: ipv4
+	Family Family `yaml:"family,omitempty"`
 	// Sysctls are set on every node, before the node's own.
 	// Example: {net.ipv4.tcp_congestion_control: reno}
 	Sysctls map[string]string `yaml:"sysctls,omitempty"`
@@ -280,14 +284,6 @@ type Model struct {
 	// Uncounted schedules data on a subflow for its whole free window, without counting the
 	// data that is already queued on it (as the ns-2 program of paper B does).
 	Uncounted bool `yaml:"uncounted,omitempty"`
-}
-
-// Headers returns what links count of a segment beside its payload, in bytes.
-func (t *Transport) Headers() int {
-	if t.Model != nil && t.Model.Header > 0 {
-		return t.Model.Header
-	}
-	return traffic.Overhead{MPTCP: t.MPTCP}.Headers()
 }
 
 // Expectation is a bound that a run must keep to for the scenario to hold. Case, Traffic and

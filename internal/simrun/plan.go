@@ -228,8 +228,8 @@ func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
 		}
 	}
 
-	overhead := traffic.Overhead{MPTCP: transport.MPTCP}
-	conn := sim.Connection{Name: k.String(), MPTCP: transport.MPTCP, Bytes: t.Bytes, Rate: t.Rate, Header: transport.Headers(), Handshake: true}
+	overhead := p.spec.Overhead(transport)
+	conn := sim.Connection{Name: k.String(), MPTCP: transport.MPTCP, Bytes: t.Bytes, Rate: t.Rate, Header: p.spec.Headers(transport), Handshake: true}
 	if m := transport.Model; m != nil {
 		conn.Handshake, conn.MinRTO, conn.Uncounted = !m.AtOnce, m.MinRTO, m.Uncounted
 	}

@@ -7,8 +7,10 @@ const (
 	// ethernetHeader is counted by shapers on Ethernet and veth in addition to the IP packet:
 	// two addresses and a type.
 	ethernetHeader = 14
-	// ipv6Header is the fixed header (RFC 8200 section 3).
+	// ipv6Header is the fixed header (RFC 8200 section 3), ipv4Header that without options (RFC 791
+	// section 3.1).
 	ipv6Header = 40
+	ipv4Header = 20
 	// tcpHeader is the header without options (RFC 9293 section 3.1).
 	tcpHeader = 20
 	// tcpTimestamps is the timestamps option of every segment, 10 bytes (RFC 7323 section 3.2), and
@@ -27,6 +29,8 @@ const (
 // Overhead describes the overhead of a bulk data segment on the bottleneck in addition to TCP over
 // IPv6 with timestamps.
 type Overhead struct {
+	// IPv4 is TCP over IPv4.
+	IPv4 bool
 	// MPTCP adds the DSS option.
 	MPTCP bool
 	// Encap is the length of an IPv6 encapsulation that is removed before the bottleneck: it
@@ -55,6 +59,9 @@ func PayloadShare(mtu int, o Overhead) (float64, error) {
 // Headers returns the number of header bytes of a segment, as a shaper counts them.
 func (o Overhead) Headers() int {
 	n := ethernetHeader + ipv6Header + tcpHeader + tcpTimestamps
+	if o.IPv4 {
+		n += ipv4Header - ipv6Header
+	}
 	if o.MPTCP {
 		n += mptcpDSS
 	}

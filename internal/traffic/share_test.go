@@ -14,6 +14,8 @@ func TestPayloadShare(t *testing.T) {
 		{1500, Overhead{MPTCP: true, Encap: 40}, 1360, 1474, 55.36},
 		{1500, Overhead{MPTCP: true, Encap: 64}, 1336, 1450, 55.28},
 		{1500, Overhead{Encap: 64}, 1364, 1450, 56.44},
+		{1500, Overhead{IPv4: true}, 1448, 1514, 57.39},
+		{1500, Overhead{MPTCP: true, IPv4: true, Encap: 40}, 1380, 1474, 56.17},
 		{9000, Overhead{}, 8928, 9014, 59.43},
 	} {
 		got, err := PayloadShare(tt.mtu, tt.overhead)
