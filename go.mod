@@ -20,6 +20,7 @@ require (
 	github.com/spf13/pflag v1.0.10
 	github.com/vishvananda/netlink v1.3.1
 	github.com/vishvananda/netns v0.0.5
+	golang.org/x/crypto v0.51.0
 	golang.org/x/image v0.30.0
 	golang.org/x/net v0.55.0
 	golang.org/x/sync v0.20.0

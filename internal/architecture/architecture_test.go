@@ -92,6 +92,7 @@ var layerOf = map[string]layer{
 	"internal/quality":     models,
 	"internal/policy":      models,
 	"internal/reseq":       models,
+	"internal/tunnel":      models,
 
 	"internal/bfd": probes,
 
