@@ -310,6 +310,9 @@ func (f *fsm) confirmed(c *conn) {
 	if c.sendHold == 0 {
 		c.sendHold = max(minSendHold, 2*e.HoldTime)
 	}
+	if err := limitBuffers(c.Conn); err != nil {
+		f.conf.Log.Debug("limit bgp buffers", "err", err)
+	}
 	c.written = make(chan struct{})
 	f.mu.Lock()
 	h := &f.history

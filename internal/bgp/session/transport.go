@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -71,6 +72,36 @@ func control(c syscall.RawConn, f func(fd int) error) error {
 		return e
 	}
 	return err
+}
+
+const (
+	// unsentMax is the number of bytes that wait in the send buffer without being on their way,
+	// and nearWindow the receive window of a neighbor with a round-trip time of at most nearRTT. A
+	// change that the handler regards as urgent waits for what is in these buffers. A neighbor that
+	// is farther away needs a larger window.
+	unsentMax  = 16 << 10
+	nearWindow = 64 << 10
+	nearRTT    = 2 * time.Millisecond
+)
+
+// limitBuffers keeps the buffers of a connection small. It has no effect on other connections than
+// those of TCP.
+func limitBuffers(c net.Conn) error {
+	t, ok := c.(*net.TCPConn)
+	if !ok {
+		return nil
+	}
+	raw, err := t.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return control(raw, func(fd int) error {
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err == nil && time.Duration(info.Rtt)*time.Microsecond <= nearRTT {
+			err = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_WINDOW_CLAMP, nearWindow)
+		}
+		return errors.Join(err, unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsentMax))
+	})
 }
 
 // dial connects to the neighbor with the options of the session, which apply from the SYN on.
