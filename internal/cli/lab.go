@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/tabane/tabane/internal/config"
 	"github.com/tabane/tabane/internal/lab"
@@ -84,6 +85,31 @@ func loadScenario(name string) (*scenario.Spec, error) {
 	return f.Scenario, nil
 }
 
+// familyFlag adds the flag that replaces the key family of a scenario.
+func familyFlag(flags *pflag.FlagSet, family *string) {
+	flags.StringVar(family, "family", "", "IP version of content, EPE addresses and sessions with egress peers: ipv6, ipv4 or dual (default: the scenario's)")
+}
+
+// loadFamily reads a scenario like loadScenario and translates it to a family, unless that is empty.
+func loadFamily(name, family string) (*scenario.Spec, error) {
+	spec, err := loadScenario(name)
+	if err != nil || family == "" || string(spec.Family) == family {
+		return spec, err
+	}
+	if spec.Family != "" {
+		return nil, &failure{what: "understand the command line", on: "--family " + family, why: fmt.Errorf("the scenario has family: %s", spec.Family)}
+	}
+	spec.Family = scenario.Family(family)
+	faults := spec.Translate()
+	if len(faults) == 0 {
+		faults = spec.Check()
+	}
+	if err := faults.Err(); err != nil {
+		return nil, &failure{what: "understand the command line", on: "--family " + family, why: err}
+	}
+	return spec, nil
+}
+
 // scenarioText returns the file of a scenario that loadScenario has read, merged with its base, or
 // an empty string if it can no longer be read.
 func scenarioText(name string, spec *scenario.Spec) string {
@@ -114,8 +140,8 @@ func builtIn(name string) string { return scenarios.File(name) }
 
 func (a *app) labUp() *cobra.Command {
 	var (
-		name, routers string
-		timeout       time.Duration
+		name, routers, family string
+		timeout               time.Duration
 	)
 	c := &cobra.Command{
 		Use:   "up NAME|FILE",
@@ -135,7 +161,7 @@ not ready in time stays: up then says what is missing and exits with 1. Interrup
 			if err != nil {
 				return err
 			}
-			spec, err := loadScenario(args[0])
+			spec, err := loadFamily(args[0], family)
 			if err != nil {
 				return err
 			}
@@ -168,6 +194,7 @@ not ready in time stays: up then says what is missing and exits with 1. Interrup
 	c.Flags().StringVar(&name, "name", "", "name of the lab (default: the scenario's)")
 	c.Flags().DurationVar(&timeout, "timeout", lab.DefaultTimeout, "how long the lab may take to be ready")
 	c.Flags().StringVar(&routers, "routers", lab.RoutersEmbedded, "what routers and reflectors run: embedded or frr")
+	familyFlag(c.Flags(), &family)
 	return c
 }
 

@@ -32,6 +32,7 @@ type runFlags struct {
 	compare string
 	cells   scenario.Selection
 	name    string
+	family  string
 }
 
 func (a *app) labRun() *cobra.Command {
@@ -75,12 +76,13 @@ interrupted run removes everything it created.`,
 	flags.IntVar(&f.jobs, "jobs", 0, "labs that run in parallel (default: one for each case, at most four for each processor)")
 	flags.StringVar(&f.compare, "compare", "", "sim: simulate the same experiment and compare the results")
 	selectionFlags(flags, &f.cells)
+	familyFlag(flags, &f.family)
 	flags.StringVar(&f.name, "name", "", "`name` of the labs, the result and its directory (default: the scenario's)")
 	return c
 }
 
 func (a *app) run(ctx context.Context, name string, f runFlags) error {
-	whole, spec, err := chosenCells(name, f.cells)
+	whole, spec, err := chosenCells(name, f.family, f.cells)
 	if err != nil {
 		return err
 	}

@@ -119,16 +119,16 @@ func selectionArguments(l scenario.Selection) []string {
 // simulated reads a scenario, selects cells of it, and refuses cells that the simulator does not
 // support.
 func simulated(name string, cells scenario.Selection) (*scenario.Spec, error) {
-	spec, chosen, err := chosenCells(name, cells)
+	spec, chosen, err := chosenCells(name, "", cells)
 	if err != nil {
 		return nil, err
 	}
 	return chosen, simulable(name, spec, chosen)
 }
 
-// chosenCells reads a scenario and selects cells of it.
-func chosenCells(name string, cells scenario.Selection) (whole, chosen *scenario.Spec, err error) {
-	if whole, err = loadScenario(name); err != nil {
+// chosenCells reads a scenario in a family and selects cells of it.
+func chosenCells(name, family string, cells scenario.Selection) (whole, chosen *scenario.Spec, err error) {
+	if whole, err = loadFamily(name, family); err != nil {
 		return nil, nil, err
 	}
 	if chosen, err = whole.Select(cells); err != nil {
