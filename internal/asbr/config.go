@@ -72,7 +72,7 @@ type Config struct {
 	Import Import `yaml:"import,omitempty"`
 	// PrefixLists are lists of prefixes that the rules of peers name. Of each list, the first entry
 	// that matches a prefix decides; ge and le bound the length of the prefixes inside of an entry.
-	// Example: {customers: [reject 2001:db8:a:1::/64, accept 2001:db8:a::/48 le 64]}
+	// Example: {customers: ["reject 2001:db8:a:1::/64", "accept 2001:db8:a::/48 le 64"]}
 	PrefixLists map[string]policy.List `yaml:"prefix_lists,omitempty"`
 	// RPKI validates the origin of routes from the egress peers (RFC 6811).
 	RPKI *RPKI `yaml:"rpki,omitempty"`

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -183,6 +184,9 @@ func frrRouter(node string, c *router.Config) (string, error) {
 	fmt.Fprintf(&b, "hostname %s\nrouter bgp %d\n bgp router-id %s\n no bgp ebgp-requires-policy\n no bgp default ipv4-unicast\n no bgp network import-check\n",
 		node, c.ASN, c.RouterID)
 	for _, n := range c.Neighbors {
+		if !reflect.DeepEqual(n.Keys, bgp.Keys{}) {
+			return "", fmt.Errorf("neighbor %q: only the embedded router has rules, limits and options of sessions", n.Name)
+		}
 		if err := frrNeighbor(&b, n.Address, n.ASN, n.Name, n.Password, n.BFD); err != nil {
 			return "", err
 		}
@@ -240,6 +244,9 @@ func frrFamily(c *router.Config, v bgp.IP) string {
 
 // frrReflector returns bgpd's configuration for a reflector section.
 func frrReflector(node string, c *reflector.Config) (string, error) {
+	if len(c.Listen) > 0 {
+		return "", errors.New("listen: only the embedded reflector accepts clients by prefix")
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "hostname %s\nrouter bgp %d\n bgp router-id %s\n no bgp default ipv4-unicast\n", node, c.ASN, c.RouterID)
 	for _, n := range c.Clients {

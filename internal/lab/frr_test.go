@@ -91,7 +91,17 @@ func TestFRRConfigurationRefuses(t *testing.T) {
 	if got, err := frrRouter("x", c); err == nil {
 		t.Errorf("a password of two lines was written:\n%s", got)
 	}
+	c = transit()
+	c.Neighbors[0].GTSM = true
+	if _, err := frrRouter("x", c); err == nil || !strings.Contains(err.Error(), "only the embedded router") {
+		t.Errorf("gtsm: %v", err)
+	}
 	r := reflecting()
+	r.Listen = []reflector.Listen{{Name: "servers"}}
+	if _, err := frrReflector("x", r); err == nil || !strings.Contains(err.Error(), "only the embedded reflector") {
+		t.Errorf("listen: %v", err)
+	}
+	r = reflecting()
 	r.Clients[0].Name = "server\n no router bgp"
 	if got, err := frrReflector("x", r); err == nil {
 		t.Errorf("a name of two lines was written:\n%s", got)

@@ -31,7 +31,7 @@ type Config struct {
 	// PrefixLists are lists of prefixes that the rules of neighbors name. Of each list, the first
 	// entry that matches a prefix decides; ge and le bound the length of the prefixes inside of an
 	// entry.
-	// Example: {customers: [reject 2001:db8:a:1::/64, accept 2001:db8:a::/48 le 64]}
+	// Example: {customers: ["reject 2001:db8:a:1::/64", "accept 2001:db8:a::/48 le 64"]}
 	PrefixLists map[string]policy.List `yaml:"prefix_lists,omitempty"`
 	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and root
 	// can use. Default: /run/tabane/router.sock.
