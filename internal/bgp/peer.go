@@ -526,10 +526,9 @@ func (n *neighbor) announce(buf []byte, g *group) []byte {
 	left := b.nlri
 	x := b.exporter
 	if f, ok := x.fields(g.family, g.attributes, g.from, g.rules); ok {
-		a := n.interner.Intern(f)
 		for err = nil; len(left) > 0 && err == nil; {
 			var sent int
-			buf, sent, err = n.encoder.Announce(buf, a, left)
+			buf, sent, err = n.encoder.AnnounceFields(buf, &f, left)
 			left = left[sent:]
 		}
 	}

@@ -8,6 +8,7 @@ import (
 // Encoder encodes the UPDATEs for one neighbor. It is not safe for concurrent use.
 type Encoder struct {
 	negotiated Negotiated
+	wire       []byte // as Attributes.wire, of AnnounceFields
 	attrs      []byte // attributes of the message that is being encoded
 }
 
@@ -29,13 +30,23 @@ const (
 // how many. It fails if the attributes leave no room for a destination, or if the neighbor does not
 // accept the family of the next hop: the destinations must then be withdrawn instead.
 func (e *Encoder) Announce(b []byte, a *Attributes, nlri []NLRI) ([]byte, int, error) {
+	return announce(e, b, a.wire, nlri)
+}
+
+// AnnounceFields is Announce for attributes that are not kept after the message.
+func (e *Encoder) AnnounceFields(b []byte, f *Fields, nlri []NLRI) ([]byte, int, error) {
+	e.wire = f.append(e.wire[:0])
+	return announce(e, b, e.wire, nlri)
+}
+
+func announce[T string | []byte](e *Encoder, b []byte, wire T, nlri []NLRI) ([]byte, int, error) {
 	start, family := len(b), nlri[0].Key.Family()
-	nextHop := a.wire[1 : 1+a.wire[0]]
+	nextHop, attrs := wire[1:1+wire[0]], wire[1+wire[0]:]
 	classic := family == IPv4Unicast && len(nextHop) == 4
 	if is4 := len(nextHop) == 4; len(nextHop) == 0 || is4 != family.Is4() && (is4 || !e.negotiated.ExtendedNextHop.Has(family)) {
-		return b, 0, fmt.Errorf("announce %s: next hop %s is not possible in this session", nlri[0].Key, a.NextHop())
+		return b, 0, fmt.Errorf("announce %s: a next hop of %d bytes is not possible in this session", nlri[0].Key, len(nextHop))
 	}
-	e.attrs = e.appendAttributes(e.attrs[:0], a.attributes())
+	e.attrs = appendAttributes(e.attrs[:0], attrs, e.negotiated.FourOctetAS)
 	b = append(begin(b, TypeUpdate), 0, 0, 0, 0)
 	limit := start + e.negotiated.MaxLen()
 	if classic {
@@ -137,7 +148,7 @@ func (k Key) appendTo(b []byte, label uint32) []byte {
 
 // appendNextHop appends a next hop and its length; in VPN families each address has a route
 // distinguisher of 0 (RFC 4364 section 4.3.4, RFC 4659 section 3.2.1).
-func appendNextHop(b []byte, nextHop string, vpn bool) []byte {
+func appendNextHop[T string | []byte](b []byte, nextHop T, vpn bool) []byte {
 	if !vpn {
 		return append(append(b, byte(len(nextHop))), nextHop...)
 	}
@@ -151,7 +162,7 @@ func appendNextHop(b []byte, nextHop string, vpn bool) []byte {
 }
 
 // appendClassic appends attributes with NEXT_HOP in its place.
-func appendClassic(b, attrs []byte, nextHop string) []byte {
+func appendClassic[T string | []byte](b, attrs []byte, nextHop T) []byte {
 	at := 0
 	for at < len(attrs) && attrs[at+1] < attrNextHop {
 		_, size := cutAttribute(attrs[at:])
@@ -160,9 +171,10 @@ func appendClassic(b, attrs []byte, nextHop string) []byte {
 	return append(appendAttribute(append(b, attrs[:at]...), 0, attrNextHop, nextHop), attrs[at:]...)
 }
 
-// appendAttributes appends the attributes as this neighbor reads them.
-func (e *Encoder) appendAttributes(b []byte, attrs string) []byte {
-	if e.negotiated.FourOctetAS {
+// appendAttributes appends the attributes as a neighbor reads them, with AS numbers of two or four
+// octets.
+func appendAttributes[T string | []byte](b []byte, attrs T, fourOctetAS bool) []byte {
+	if fourOctetAS {
 		return append(b, attrs...)
 	}
 	// RFC 6793 section 4.2.2.

@@ -1,6 +1,7 @@
 package message
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -43,6 +44,9 @@ func TestPacking(t *testing.T) {
 					t.Fatal(err)
 				}
 				check("UPDATE", b, sent)
+				if again, _, err := e.AnnounceFields(nil, &fields, nlri); err != nil || !bytes.Equal(again, b) {
+					t.Errorf("%s: of fields %d bytes, of attributes %d; %v", f, len(again), len(b), err)
+				}
 				b, sent = e.Withdraw(nil, keys)
 				check("withdrawal", b, sent)
 			}
