@@ -165,7 +165,7 @@ var prefixSIDCases = []struct {
 		l3(tlv(77, make([]byte, 4)), sidInfo("fcbb:1:1:a::", 18, tlv(55, make([]byte, 9)), plain)))}, "", "fcbb:1:1:a::"},
 	{"second sid", nullLabel, [][]byte{rawTarget, prefixSID(l3(sidInfo("fcbb:1:1:a::", 18, plain), sidInfo("fcbb:1:1:b::", 18, plain)))}, "", "fcbb:1:1:a::"},
 	{"no attribute", nullLabel, [][]byte{rawTarget}, RejectNoPrefixSID, ""},
-	{"empty attribute", nullLabel, [][]byte{rawTarget, prefixSID()}, RejectNoL3Service, ""},
+	{"empty attribute", nullLabel, [][]byte{rawTarget, prefixSID()}, RejectNoPrefixSID, ""}, // RFC 7606 section 4
 	{"label index", nullLabel, [][]byte{rawTarget, prefixSID(tlv(1, make([]byte, 7)))}, RejectNoL3Service, ""},
 	{"l2 service", nullLabel, [][]byte{rawTarget, prefixSID(tlv(6, []byte{0}, sidInfo("fcbb:1:1:a::", 18, plain)))}, RejectNoL3Service, ""},
 	{"service without sid", nullLabel, [][]byte{rawTarget, prefixSID(l3())}, RejectNoL3Service, ""},
