@@ -24,7 +24,7 @@ import (
 // foreignLink connects the namespace of the tests with a new one, whose name it returns, by a pair
 // of interfaces of this name: 2001:db8:1::/64 and 192.0.2.0/24, fe80::/64. Our side has the
 // addresses from ::10 to ::1f, theirs ::2.
-func foreignLink(t *testing.T, name string) (namespace string) {
+func foreignLink(t testing.TB, name string) (namespace string) {
 	t.Helper()
 	netnstest.NeedIsolation(t)
 	namespace = netnstest.New(t)
@@ -33,7 +33,7 @@ func foreignLink(t *testing.T, name string) (namespace string) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name, PeerNamespace: netlink.NsFd(file.Fd())}
+	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, Index: 100}, PeerName: name, PeerNamespace: netlink.NsFd(file.Fd())}
 	if err := netlink.LinkAdd(veth); err != nil {
 		t.Fatal(err)
 	}

@@ -212,11 +212,12 @@ func (f *fsm) accept(c net.Conn) {
 	switch {
 	case f.disabled:
 		f.refuse(c, cease(message.SubcodeRejected))
-	case f.up != nil && f.pending != nil:
-		f.refuse(c, cease(message.SubcodeCollision))
 	case f.up != nil:
 		// If the neighbor has restarted, it does not know our connection, and answers the
 		// KEEPALIVE with a RST. Otherwise the new connection is refused (RFC 4271 section 6.8).
+		if f.pending != nil { // the neighbor has given it up
+			f.refuse(f.pending, cease(message.SubcodeCollision))
+		}
 		f.pending, f.pendingUntil = c, time.Now().Add(probeTimeout)
 		if err := f.up.sendKeepalive(); err != nil {
 			f.lost(f.up, err)

@@ -350,9 +350,10 @@ func TestNeighborRestarts(t *testing.T) {
 				b := newBench(t, conf)
 				defer b.stop()
 				old := b.establish(b.connect())
+				first := b.connect()
+				synctest.Wait()
 				again := b.connect()
-				third := b.connect()
-				third.expect("NOTIFICATION 6/7", "EOF")
+				first.expect("NOTIFICATION 6/7", "EOF")
 				old.expect("KEEPALIVE")
 				if !restarted {
 					again.expect("NOTIFICATION 6/7", "EOF")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -109,6 +110,20 @@ func setUpLoopback(addresses []string) error {
 		}
 		addr.Flags = syscall.IFA_F_NODAD
 		if err := netlink.AddrAdd(lo, addr); err != nil {
+			return err
+		}
+	}
+	// The kernel adds the routes to IPv6 addresses a moment later.
+	for deadline := time.Now().Add(5 * time.Second); len(addresses) > 0; time.Sleep(time.Millisecond) {
+		ip, _, err := net.ParseCIDR(addresses[len(addresses)-1])
+		if err != nil {
+			return err
+		}
+		conn, err := net.DialUDP("udp", nil, &net.UDPAddr{IP: ip, Port: 9})
+		if err == nil {
+			return conn.Close()
+		}
+		if time.Now().After(deadline) {
 			return err
 		}
 	}
