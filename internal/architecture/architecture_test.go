@@ -93,6 +93,7 @@ var layerOf = map[string]layer{
 	"internal/policy":      models,
 	"internal/reseq":       models,
 	"internal/tunnel":      models,
+	"internal/session":     models,
 
 	"internal/bfd": probes,
 
@@ -168,6 +169,7 @@ var reserved = []struct {
 	{"github.com/goccy/go-yaml", []string{"internal/config", "internal/lab", "internal/scenario/scenariotest"}, "YAML is read by config alone, which bounds and places everything"},
 	{"github.com/cilium/ebpf", []string{"internal/bpf", "internal/bpf/flowcount", "internal/bpf/silence"}, "programs and maps are behind bpf, so that an engine is tested without a kernel"},
 	{"github.com/spf13/cobra", []string{"internal/cli"}, "flags are the command line's"},
+	{"github.com/flynn/noise", []string{"internal/session"}, "the handshake of gateways is behind session"},
 	{"github.com/chromedp", []string{"internal/dashboard"}, "a browser only tests the page"},
 	{"gonum.org/v1/plot", []string{"internal/report"}, "figures are report's"},
 }

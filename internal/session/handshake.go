@@ -1,0 +1,192 @@
+package session
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/flynn/noise"
+)
+
+// Types and lengths of the messages, in bytes.
+const (
+	typeInitiation, typeResponse, typeCookie = 1, 2, 3
+
+	headLen       = 4 // type and three zero bytes
+	indexLen      = 4
+	macLen        = 16
+	tagLen        = 16
+	timestampLen  = 12
+	offerLen      = timestampLen + 2 // and version and suites
+	answerLen     = 1                // suite
+	InitiationLen = headLen + indexLen + KeyLen + (KeyLen + tagLen) + (offerLen + tagLen) + 2*macLen
+	ResponseLen   = headLen + 2*indexLen + KeyLen + (answerLen + tagLen) + 2*macLen
+)
+
+// version is the version of the tunnel. A gateway answers only its own.
+const version = 1
+
+// prologue binds a handshake to this protocol.
+var prologue = []byte("tabane tunnel 1")
+
+var suite = noise.NewCipherSuite(noise.DH25519, noise.CipherChaChaPoly, noise.HashBLAKE2s)
+
+// Suites is a set of encryptions for data: bit i-1 is tunnel.Suite i.
+type Suites uint8
+
+// Has reports whether the set has suite i.
+func (s Suites) Has(i uint8) bool { return i > 0 && i <= 8 && s>>(i-1)&1 != 0 }
+
+// Keys are the result of a handshake.
+type Keys struct {
+	// Peer is the public key of the other gateway.
+	Peer PublicKey
+	// Send and Receive are the secrets of the two directions.
+	Send, Receive [KeyLen]byte
+	// Suite is the encryption that the responder chose.
+	Suite uint8
+	// Local and Remote are the indices by which each gateway finds the session.
+	Local, Remote uint32
+}
+
+// Peer is another gateway.
+type Peer struct {
+	Public    PublicKey
+	Preshared PresharedKey
+}
+
+// ErrRefused is the error of a message that is not part of a handshake with a known gateway.
+var ErrRefused = errors.New("handshake message refused")
+
+func refused(why string) error { return fmt.Errorf("%w: %s", ErrRefused, why) }
+
+// Timestamp is a time in an initiation (TAI64N, which orders as bytes do). Each initiation of a
+// gateway has a later one, so that none is accepted twice.
+type Timestamp [timestampLen]byte
+
+// TimestampOf returns the Timestamp of a time.
+func TimestampOf(t time.Time) (s Timestamp) {
+	binary.BigEndian.PutUint64(s[:], uint64(t.Unix())+1<<62)
+	binary.BigEndian.PutUint32(s[8:], uint32(t.Nanosecond()))
+	return s
+}
+
+func config(own PrivateKey, random io.Reader, initiator bool) noise.Config {
+	public := own.Public()
+	return noise.Config{
+		CipherSuite: suite, Random: random, Pattern: noise.HandshakeIK, Initiator: initiator, Prologue: prologue,
+		StaticKeypair:         noise.DHKey{Private: bytes.Clone(own[:]), Public: public[:]},
+		PresharedKeyPlacement: 2,
+	}
+}
+
+// Initiation is a handshake that this gateway began.
+type Initiation struct {
+	peer   Peer
+	state  *noise.HandshakeState
+	local  uint32
+	offers Suites
+}
+
+// Initiate returns the first message of a handshake with a peer. index is not used by another
+// session of this gateway, and now is later than that of every initiation before.
+func Initiate(own PrivateKey, peer Peer, index uint32, now Timestamp, offers Suites, stamper *Stamper, at time.Duration, random io.Reader) (*Initiation, []byte, error) {
+	c := config(own, random, true)
+	c.PeerStatic, c.PresharedKey = peer.Public[:], peer.Preshared[:]
+	state, err := noise.NewHandshakeState(c)
+	if err != nil {
+		return nil, nil, fmt.Errorf("begin handshake: %w", err)
+	}
+	message := binary.BigEndian.AppendUint32([]byte{typeInitiation, 0, 0, 0}, index)
+	message, _, _, err = state.WriteMessage(message, append(append(make([]byte, 0, offerLen), now[:]...), version, byte(offers)))
+	if err != nil {
+		return nil, nil, fmt.Errorf("begin handshake: %w", err)
+	}
+	return &Initiation{peer: peer, state: state, local: index, offers: offers}, stamper.stamp(message, at), nil
+}
+
+// Local returns the index of the session.
+func (i *Initiation) Local() uint32 { return i.local }
+
+// Finish reads the response. After an error the Initiation still waits for the right one: anybody
+// can send a wrong one.
+func (i *Initiation) Finish(response []byte) (Keys, error) {
+	switch {
+	case len(response) != ResponseLen || [headLen]byte(response) != [headLen]byte{typeResponse}:
+		return Keys{}, refused("not a response")
+	case binary.BigEndian.Uint32(response[headLen+indexLen:]) != i.local:
+		return Keys{}, refused("response to another initiation")
+	}
+	answer, first, second, err := i.state.ReadMessage(nil, response[headLen+2*indexLen:ResponseLen-2*macLen])
+	if err != nil {
+		return Keys{}, refused("response is not authentic")
+	}
+	if len(answer) != answerLen || !i.offers.Has(answer[0]) {
+		return Keys{}, refused("response with an encryption that was not offered")
+	}
+	return Keys{
+		Peer: i.peer.Public, Send: first.UnsafeKey(), Receive: second.UnsafeKey(), Suite: answer[0],
+		Local: i.local, Remote: binary.BigEndian.Uint32(response[headLen:]),
+	}, nil
+}
+
+// Request is an authentic initiation of another gateway.
+type Request struct {
+	// Peer is the public key of the gateway, Time its Timestamp. The caller knows the gateway, and
+	// refuses a Time that is not later than that of its last Request.
+	Peer PublicKey
+	Time Timestamp
+	// Offers are the encryptions that it can use.
+	Offers Suites
+
+	state  *noise.HandshakeState
+	remote uint32
+}
+
+// ReadInitiation reads an initiation that a Guard has admitted. It says nothing about whether the
+// gateway is known.
+func ReadInitiation(own PrivateKey, message []byte, random io.Reader) (*Request, error) {
+	if len(message) != InitiationLen || [headLen]byte(message) != [headLen]byte{typeInitiation} {
+		return nil, refused("not an initiation")
+	}
+	c := config(own, random, false)
+	state, err := noise.NewHandshakeState(c)
+	if err != nil {
+		return nil, fmt.Errorf("read initiation: %w", err)
+	}
+	offer, _, _, err := state.ReadMessage(nil, message[headLen+indexLen:InitiationLen-2*macLen])
+	if err != nil || len(offer) != offerLen {
+		return nil, refused("initiation is not authentic")
+	}
+	if offer[timestampLen] != version {
+		return nil, refused(fmt.Sprintf("version %d, this gateway has %d", offer[timestampLen], version))
+	}
+	return &Request{
+		Peer: PublicKey(state.PeerStatic()), Time: Timestamp(offer[:timestampLen]), Offers: Suites(offer[timestampLen+1]),
+		state: state, remote: binary.BigEndian.Uint32(message[headLen:]),
+	}, nil
+}
+
+// Answer returns the response to a request, which is shorter than the initiation, and the keys. The
+// keys must not be used to send before a message that was sealed with them has arrived: an
+// initiation may have been replayed to a gateway that lost its memory.
+func (r *Request) Answer(preshared PresharedKey, index uint32, chosen uint8, stamper *Stamper, at time.Duration) (Keys, []byte, error) {
+	if !r.Offers.Has(chosen) {
+		return Keys{}, nil, refused(fmt.Sprintf("encryption %d is not offered", chosen))
+	}
+	if err := r.state.SetPresharedKey(preshared[:]); err != nil {
+		return Keys{}, nil, fmt.Errorf("answer initiation: %w", err)
+	}
+	message := binary.BigEndian.AppendUint32([]byte{typeResponse, 0, 0, 0}, index)
+	message = binary.BigEndian.AppendUint32(message, r.remote)
+	message, first, second, err := r.state.WriteMessage(message, []byte{chosen})
+	if err != nil {
+		return Keys{}, nil, fmt.Errorf("answer initiation: %w", err)
+	}
+	return Keys{
+		Peer: r.Peer, Send: second.UnsafeKey(), Receive: first.UnsafeKey(), Suite: chosen, Local: index, Remote: r.remote,
+	}, stamper.stamp(message, at), nil
+}
