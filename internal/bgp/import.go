@@ -77,10 +77,6 @@ func Within(reason RejectReason, prefixes ...netip.Prefix) []PrefixFilter {
 	return filters
 }
 
-func (f PrefixFilter) matches(p netip.Prefix) bool {
-	return f.Prefix.Contains(p.Addr()) && p.Bits() >= max(f.Min, f.Prefix.Bits()) && p.Bits() <= f.Max
-}
-
 func (f PrefixFilter) check() error {
 	if err := checkPrefix(f.Prefix); err != nil {
 		return fmt.Errorf("rejected prefix %s: %w", f.Prefix, err)
@@ -139,6 +135,25 @@ type importer struct {
 	own      Options
 	number   uint64 // distinguishes the importers of a speaker
 	internal bool
+	// filters are those that are evaluated, and index finds the first of them.
+	filters []PrefixFilter
+	index   policy.Index
+}
+
+// newImporter returns the importer of a neighbor's current policy.
+func (s *Speaker) newImporter(n *neighbor) *importer {
+	s.policies++
+	m := &importer{Neighbor: n.conf, own: s.opt, number: s.policies, internal: n.internal}
+	if !m.internal {
+		m.filters = Within(RejectMartian, martians...)
+	}
+	m.filters = append(m.filters, m.Import.Reject...)
+	list := make(policy.List, len(m.filters))
+	for i, f := range m.filters {
+		list[i] = policy.Entry{Prefix: f.Prefix, Min: uint8(max(f.Min, f.Prefix.Bits())), Max: uint8(f.Max)}
+	}
+	m.index = policy.NewIndex(list)
+	return m
 }
 
 // RuleReason is the reason of a route that a rule rejects.
@@ -215,13 +230,8 @@ func (m *importer) evaluate(c class, k message.Key) (change uint64, err error) {
 		return 0, c.err
 	}
 	p := k.Prefix()
-	if !m.internal && inside(martians, p) {
-		return 0, message.Reject(RejectMartian, "%s", p)
-	}
-	for i := range m.Import.Reject {
-		if f := &m.Import.Reject[i]; f.matches(p) {
-			return 0, message.Reject(f.Reason, "%s", p)
-		}
+	if i := m.index.First(p); i >= 0 {
+		return 0, message.Reject(m.filters[i].Reason, "%s", p)
 	}
 	if limit := m.Import.MaxLength; limit > 0 && p.Bits() > limit && !k.Family().VPN() {
 		return 0, message.Reject(RejectTooLong, "%s is longer than /%d", p, limit)

@@ -96,12 +96,6 @@ func (n *neighbor) sessionConfig() session.Config {
 	return conf
 }
 
-// newImporter returns the importer of a neighbor's current policy.
-func (s *Speaker) newImporter(n *neighbor) *importer {
-	s.policies++
-	return &importer{Neighbor: n.conf, own: s.opt, number: s.policies, internal: n.internal}
-}
-
 // established is called when the session is up.
 func (n *neighbor) established(e session.Established) {
 	n.awaitDelivery()

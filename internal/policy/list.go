@@ -117,6 +117,16 @@ func (l List) warnings() fault.List {
 	return faults
 }
 
+// Index finds the first entry of a list that matches a prefix, whatever its action. It is immutable
+// and safe for concurrent use.
+type Index struct{ list *list }
+
+// NewIndex indexes a list.
+func NewIndex(l List) Index { return Index{compileList(l)} }
+
+// First returns the position in the list of the first entry that matches p, or -1.
+func (x Index) First(p netip.Prefix) int { return int(x.list.first(p).order) }
+
 // list is a compiled List.
 type list struct {
 	index
@@ -146,7 +156,10 @@ func compileList(l List) *list {
 }
 
 // accepts reports whether the first entry that matches p accepts it.
-func (l *list) accepts(p netip.Prefix) bool {
+func (l *list) accepts(p netip.Prefix) bool { return l.first(p).accept }
+
+// first returns the first entry that matches p; its order is -1 if there is none.
+func (l *list) first(p netip.Prefix) listed {
 	f := l.of(p)
 	length := uint8(p.Bits())
 	found := listed{order: -1}
@@ -158,5 +171,5 @@ func (l *list) accepts(p netip.Prefix) bool {
 			}
 		}
 	}
-	return found.accept
+	return found
 }

@@ -155,7 +155,7 @@ func TestListMatchesLinearScan(t *testing.T) {
 		for range 20 {
 			p := drawPrefix(t, "route")
 			i := slices.IndexFunc(l, func(e Entry) bool { return e.matches(p) })
-			if got, want := c.accepts(p), i >= 0 && l[i].Accept; got != want {
+			if got, want := c.accepts(p), i >= 0 && l[i].Accept; got != want || (Index{c}).First(p) != i {
 				t.Fatalf("%s: got %v, want %v (entry %d of %v)", p, got, want, i, l)
 			}
 		}
