@@ -1,8 +1,17 @@
 package bgp
 
 import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/tabane/tabane/internal/bgp/message"
+	"github.com/tabane/tabane/internal/bgp/rib"
+	"github.com/tabane/tabane/internal/bgp/session"
 )
 
 // TestRoutesAreRetainedAfterNotification uses real sessions: the reflector closes one with a
@@ -42,4 +51,245 @@ func TestRoutesAreRetainedAfterNotification(t *testing.T) {
 	}); err == nil {
 		t.Error("a speaker that reports what neighbors announce cannot retain")
 	}
+}
+
+// offline is a speaker whose sessions have no connections: their functions are called by the test.
+type offline struct {
+	*Speaker
+	t *testing.T
+}
+
+func newOffline(t *testing.T, neighbors ...Neighbor) *offline {
+	t.Helper()
+	s, err := New(Options{ASN: 65000, RouterID: addr("10.0.0.1"), NoListen: true, Report: ReportBest, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	o := &offline{Speaker: s, t: t}
+	for i, conf := range neighbors {
+		conf.Address, conf.ASN = address(i+2), 65000
+		n, err := newNeighbor(s, conf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.neighbors[conf.Name] = n
+	}
+	t.Cleanup(s.Stop)
+	return o
+}
+
+// up establishes a session, in which the neighbor advertises routes and then End-of-RIB of some
+// families.
+func (o *offline) up(name string, markers []Family, prefixes ...netip.Prefix) {
+	o.t.Helper()
+	n := o.neighbors[name]
+	e := session.Established{Open: message.Open{RouterID: addr("10.0.0.2")}}
+	e.Families = message.Families(n.conf.Families...)
+	e.FourOctetAS = true
+	e.Local = netip.AddrPortFrom(address(1), DefaultPort)
+	n.established(e)
+	o.advertise(name, prefixes...)
+	for _, f := range markers {
+		o.receive(name, message.AppendEndOfRIB(nil, f))
+	}
+}
+
+func (o *offline) receive(name string, b []byte) {
+	o.t.Helper()
+	for len(b) > 0 {
+		_, size, err := message.ParseHeader(b, message.MaxLen)
+		if err == nil {
+			err = o.neighbors[name].receive(b[message.HeaderLen:size])
+		}
+		if err != nil {
+			o.t.Fatal(err)
+		}
+		b = b[size:]
+	}
+}
+
+func (o *offline) advertise(name string, prefixes ...netip.Prefix) {
+	o.t.Helper()
+	e := message.NewEncoder(message.Negotiated{FourOctetAS: true})
+	a := o.interner.Intern(message.Fields{NextHop: address(9), LocalPref: 100, HasLocalPref: true})
+	for _, p := range prefixes {
+		b, _, err := e.Announce(nil, a, []message.NLRI{{Key: message.KeyOf(p)}})
+		if err != nil {
+			o.t.Fatal(err)
+		}
+		o.receive(name, b)
+	}
+}
+
+func (o *offline) withdraw(name string, p netip.Prefix) {
+	o.t.Helper()
+	b, _ := message.NewEncoder(message.Negotiated{}).Withdraw(nil, []message.Key{message.KeyOf(p)})
+	o.receive(name, b)
+}
+
+// want compares the events since the last call, sorted.
+func (o *offline) want(what string, want ...string) {
+	o.t.Helper()
+	var got []string
+	for {
+		synctest.Wait()
+		select {
+		case batch := <-o.Events():
+			for _, e := range batch {
+				switch e := e.(type) {
+				case UnicastPath:
+					got = append(got, fmt.Sprintf("%s %t", e.Prefix, !e.Withdrawn))
+				case Session:
+					got = append(got, fmt.Sprintf("%s %t", e.Neighbor, e.Up))
+				}
+			}
+			continue
+		default:
+		}
+		break
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		o.t.Errorf("%s: got %q, want %q", what, got, want)
+	}
+}
+
+func (o *offline) retained(name string) int {
+	for _, st := range o.Neighbors() {
+		if st.Name == name {
+			return st.Retained
+		}
+	}
+	return -1
+}
+
+var (
+	kept1, kept2 = prefix("2a00:1::/32"), prefix("2a00:2::/32")
+	reflector    = Neighbor{Name: "rr", Families: []Family{IPv6Unicast, VPNv6}, Retain: time.Hour}
+	allMarkers   = []Family{IPv6Unicast, VPNv6}
+	connection   = session.Reason{Text: "connection lost"}
+)
+
+func TestRoutesOutliveTheSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffline(t, reflector)
+		o.up("rr", allMarkers, kept1, kept2)
+		o.want("session", "rr true", "2a00:1::/32 true", "2a00:2::/32 true")
+		o.neighbors["rr"].terminated(connection)
+		o.want("session ends", "rr false")
+		if n := o.retained("rr"); n != 2 {
+			t.Errorf("%d routes are kept", n)
+		}
+		time.Sleep(reflector.Retain - time.Second)
+		o.want("shortly before the time is up")
+		time.Sleep(2 * time.Second)
+		o.want("the time is up", "2a00:1::/32 false", "2a00:2::/32 false")
+		time.Sleep(2 * reflector.Retain)
+		o.want("once only")
+		if o.neighbors["rr"].source != rib.Local {
+			t.Error("the source is not freed")
+		}
+	})
+}
+
+func TestRetainedRouteNotAdvertisedAgainIsWithdrawn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffline(t, reflector)
+		o.up("rr", allMarkers, kept1, kept2)
+		o.neighbors["rr"].terminated(connection)
+		time.Sleep(time.Minute)
+		o.want("a session", "rr true", "2a00:1::/32 true", "2a00:2::/32 true", "rr false")
+		o.up("rr", []Family{IPv6Unicast}, kept1)
+		time.Sleep(time.Minute)
+		o.want("one family's marker is missing", "rr true")
+		o.receive("rr", message.AppendEndOfRIB(nil, VPNv6))
+		time.Sleep(retainSettle - time.Millisecond)
+		o.want("just after the markers")
+		time.Sleep(2 * time.Millisecond)
+		o.want("settled", "2a00:2::/32 false")
+		o.withdraw("rr", kept1)
+		o.want("a withdrawal in the session", "2a00:1::/32 false")
+	})
+}
+
+func TestRetentionContinuesAfterASecondLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffline(t, reflector)
+		o.up("rr", allMarkers, kept1, kept2)
+		o.neighbors["rr"].terminated(connection)
+		o.want("a session", "rr true", "2a00:1::/32 true", "2a00:2::/32 true", "rr false")
+		o.up("rr", allMarkers, kept1)
+		time.Sleep(retainSettle / 2)
+		o.neighbors["rr"].terminated(connection)
+		o.want("again", "rr true", "rr false")
+		time.Sleep(reflector.Retain / 2)
+		o.want("kept")
+		if n := o.retained("rr"); n != 2 {
+			t.Errorf("%d routes are kept", n)
+		}
+	})
+}
+
+func TestRouteOfAnotherNeighborReplacesRetained(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		other := reflector
+		other.Name = "rr2"
+		o := newOffline(t, reflector, other)
+		o.up("rr", allMarkers, kept1, kept2)
+		o.neighbors["rr"].terminated(connection)
+		o.want("a session", "rr true", "2a00:1::/32 true", "2a00:2::/32 true", "rr false")
+		o.up("rr2", allMarkers, kept1)
+		o.want("the other's route", "rr2 true", "2a00:1::/32 true")
+		o.withdraw("rr2", kept1)
+		o.want("which it withdraws", "2a00:1::/32 false")
+		time.Sleep(2 * reflector.Retain)
+		o.want("the rest", "2a00:2::/32 false")
+	})
+}
+
+// TestRouteOfAnotherNeighborIsPreferredToStale: nothing is retained that another neighbor has.
+func TestRouteOfAnotherNeighborIsPreferredToStale(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		other := reflector
+		other.Name = "rr2"
+		o := newOffline(t, reflector, other)
+		o.up("rr", allMarkers, kept1, kept2)
+		o.up("rr2", allMarkers, kept1, kept2)
+		o.want("sessions", "rr true", "rr2 true", "2a00:1::/32 true", "2a00:2::/32 true")
+		o.neighbors["rr"].terminated(connection)
+		if n := o.retained("rr"); n != 0 {
+			t.Errorf("%d routes are kept", n)
+		}
+		o.want("the other's routes", "rr false", "2a00:1::/32 true", "2a00:2::/32 true")
+	})
+}
+
+func TestClosedSessionRetainsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffline(t, reflector)
+		o.up("rr", allMarkers, kept1, kept2)
+		o.want("session", "rr true", "2a00:1::/32 true", "2a00:2::/32 true")
+		n := o.neighbors["rr"]
+		n.release(func() { n.terminated(session.Reason{Text: "reset", Local: true}) })
+		o.want("a session that we end", "2a00:1::/32 false", "rr false", "2a00:2::/32 false")
+		o.up("rr", allMarkers, kept1)
+		n.terminated(connection)
+		o.want("a session that is lost", "2a00:1::/32 true", "rr true", "rr false")
+		n.release(func() {})
+		o.want("a neighbor that is reset while it is away", "2a00:1::/32 false")
+	})
+}
+
+func TestRetainIsOffByDefault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOffline(t, Neighbor{Name: "rr", Families: reflector.Families})
+		o.up("rr", allMarkers, kept1)
+		o.want("session", "rr true", "2a00:1::/32 true")
+		o.neighbors["rr"].terminated(connection)
+		o.want("lost", "rr false", "2a00:1::/32 false")
+	})
 }
