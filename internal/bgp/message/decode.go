@@ -24,7 +24,7 @@ type Announcement struct {
 
 // Update is the content of an UPDATE message. It is reused for the next one, with its slices.
 type Update struct {
-	// Withdrawn are destinations that are not reachable any more; those of announcements that
+	// Withdrawn are the unreachable destinations; those of announcements that
 	// are treated as withdrawals are among them. They are to be applied before Announced.
 	Withdrawn []Key
 	// Announced has an element for each field with destinations: at most two, of different
@@ -391,7 +391,7 @@ func (d *Decoder) unknown(a attribute, whole []byte) error {
 	return nil
 }
 
-// unwanted returns why an attribute is discarded whatever its content, or "".
+// unwanted returns why an attribute is discarded before its value is checked, or "".
 func (d *Decoder) unwanted(kind uint8) string {
 	switch kind {
 	case attrLocalPref, attrOriginatorID, attrClusterList, attrPrefixSID:
@@ -513,7 +513,7 @@ func (d *Decoder) parseReach(b []byte) error {
 		return nil
 	}
 	if family.VPN() {
-		// Each address has a route distinguisher, which is of no use.
+		// Each address has a route distinguisher, which has no meaning.
 		switch len(nextHop) {
 		case 8 + 4, 8 + 16:
 			nextHop = nextHop[8:]

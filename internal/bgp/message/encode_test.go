@@ -98,7 +98,7 @@ func TestAnnounceFails(t *testing.T) {
 	}
 }
 
-// TestTwoOctetEncoding compares what a neighbor with AS numbers of two octets gets with GoBGP (RFC
+// TestTwoOctetEncoding decodes what is sent to a neighbor with AS numbers of two octets with GoBGP (RFC
 // 6793 section 4.2.2).
 func TestTwoOctetEncoding(t *testing.T) {
 	n := everything

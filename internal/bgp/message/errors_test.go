@@ -257,7 +257,7 @@ func TestMalformedUpdate(t *testing.T) {
 	}
 }
 
-// TestCanonicalAttributes: the order of attributes and superfluous flags make no difference, the
+// TestCanonicalAttributes: the order of attributes and meaningless flags have no effect, the
 // Partial flag of optional transitive attributes does.
 func TestCanonicalAttributes(t *testing.T) {
 	in := NewInterner()
@@ -272,7 +272,7 @@ func TestCanonicalAttributes(t *testing.T) {
 	communities, partial := raw(0xc0, attrCommunities, 1, 2, 3, 4), raw(0xe0, attrCommunities, 1, 2, 3, 4)
 	a := decode(rawReach, rawOrigin, rawPath, communities, raw(0xc0, 99, 1))
 	if decode(raw(0xe0, 99, 1), communities, rawPath, raw(0x60, attrOrigin, 0), rawReach) != a {
-		t.Error("the order makes a difference")
+		t.Error("attributes in another order are not equal")
 	}
 	if f := a.Fields(); f.UnknownTransitive != "\xe0\x63\x01\x01" {
 		t.Errorf("unknown attributes %x, want with the Partial flag", f.UnknownTransitive)

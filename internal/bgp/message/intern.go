@@ -6,9 +6,9 @@ import (
 	"weak"
 )
 
-// Interner shares equal Attributes. It holds them weakly: those that no route has any more are
-// freed by the garbage collector, and their entries are removed when the Interner grows. It is safe
-// for concurrent use.
+// Interner shares equal Attributes. It holds them weakly: the garbage collector frees those that
+// nothing refers to, and their entries are removed when the Interner grows. It is safe for
+// concurrent use.
 type Interner struct {
 	seed   maphash.Seed
 	shards [internShards]internShard

@@ -9,8 +9,8 @@ import (
 	"weak"
 )
 
-// TestInternerForgets: attributes that no route has are freed, and their entries removed.
-func TestInternerForgets(t *testing.T) {
+// TestInternerFrees: attributes that are no longer referenced are freed, and their entries removed.
+func TestInternerFrees(t *testing.T) {
 	in := NewInterner()
 	kept := in.Intern(Fields{LocalPref: 1, HasLocalPref: true})
 	const n = 3 * internShards * minSweep
@@ -25,14 +25,14 @@ func TestInternerForgets(t *testing.T) {
 		entries += len(in.shards[i].sets)
 	}
 	if entries > n/2 {
-		t.Errorf("%d entries after %d attributes that nobody uses", entries, n)
+		t.Errorf("%d entries after %d unreferenced attributes", entries, n)
 	}
 	runtime.GC()
 	if got := in.Len(); got != 1 {
 		t.Errorf("%d attributes in use, want 1", got)
 	}
 	if in.Intern(Fields{LocalPref: 1, HasLocalPref: true}) != kept {
-		t.Error("attributes in use were forgotten")
+		t.Error("attributes in use were removed")
 	}
 }
 

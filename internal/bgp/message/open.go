@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// ASTrans stands for an AS number of four octets where only two are possible (RFC 6793).
+// ASTrans is AS_TRANS, which replaces an AS number that does not fit into two octets (RFC 6793).
 const ASTrans = 23456
 
 const (
