@@ -162,6 +162,16 @@ func (s *Speaker) Enable(_ context.Context, name string) error {
 	})
 }
 
+// Connect connects at once to the neighbors whose sessions are not up, instead of after
+// Neighbor.ConnectRetry: a link has come up.
+func (s *Speaker) Connect() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range s.neighbors {
+		n.session.Connect()
+	}
+}
+
 func (s *Speaker) change(verb, name string, f func(*neighbor) error) error {
 	s.calls.Lock()
 	defer s.calls.Unlock()

@@ -205,3 +205,20 @@ func TestBothDial(t *testing.T) {
 	}
 	t.Logf("all sessions up %s after both sides connected at once", time.Since(start))
 }
+
+// TestConnect: Connect does not wait for the next attempt.
+func TestConnect(t *testing.T) {
+	r := newRouter(t, 20, 65000)
+	r.must(r.AddNeighbor(t.Context(), Neighbor{
+		Name: "late", Address: address(30), LocalAddress: address(20), ASN: 65001, Families: []Family{IPv6Unicast}, ConnectRetry: time.Hour,
+	}))
+	for end := time.Now().Add(15 * time.Second); !strings.Contains(r.Sessions()[0].Reason, "refused"); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never refused: %+v", r.Sessions()[0])
+		}
+	}
+	late := newRouter(t, 30, 65001)
+	late.peer(r, passive)
+	r.Connect()
+	r.wait("session", func() bool { return r.up["late"] })
+}

@@ -73,6 +73,8 @@ const (
 type Daemon struct {
 	Kernel  *route.Reconciler
 	Speaker *bgp.Speaker
+	// connect is that of Speaker; it is called when a link has come up.
+	connect func()
 
 	options  Options
 	conn     *route.Conn
@@ -156,7 +158,7 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	d := &Daemon{
-		Kernel: route.NewReconciler(conn, o.Protocol, o.Log), Speaker: speaker,
+		Kernel: route.NewReconciler(conn, o.Protocol, o.Log), Speaker: speaker, connect: speaker.Connect,
 		options: o, conn: conn, reader: reader, host: conn, requests: make(chan request), stopped: make(chan struct{}),
 		up: map[string]bool{}, links: map[string]route.Link{}, resync: resync{kernel: reader, dumped: make(chan dump)},
 	}
@@ -434,7 +436,8 @@ func (d *Daemon) linkChange(m Machine, c route.LinkChange) {
 	if c.Deleted {
 		l.Admin, l.Up = false, false
 	}
-	if was, known := d.links[l.Name]; known && was == l && !c.Deleted {
+	was, known := d.links[l.Name]
+	if known && was == l && !c.Deleted {
 		return
 	}
 	if d.links[l.Name] = l; c.Deleted {
@@ -445,6 +448,9 @@ func (d *Daemon) linkChange(m Machine, c route.LinkChange) {
 		d.resolve.Reset(0)
 	} else {
 		d.resolve.Reset(resolvePause)
+	}
+	if l.Up && !was.Up {
+		d.connect()
 	}
 }
 

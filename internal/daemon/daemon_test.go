@@ -36,6 +36,7 @@ type rig struct {
 
 	links    map[string]bool
 	settled  int
+	connects int // calls of connect
 	learnt   int
 	finished chan error
 }
@@ -101,6 +102,7 @@ func run(t *testing.T, test func(r *rig)) {
 		kernel := route.NewReconciler(r, route.Edge, log)
 		r.Daemon = &Daemon{
 			Kernel: kernel, options: Options{Protocol: route.Edge, Log: log}, host: r, requests: make(chan request),
+			connect: func() { r.connects++ },
 			stopped: make(chan struct{}), up: map[string]bool{"rr": false}, unicast: newUnicast(kernel, r),
 			links: map[string]route.Link{}, resync: resync{kernel: r, dumped: make(chan dump)},
 		}
@@ -487,6 +489,9 @@ func TestLinkBeforeResync(t *testing.T) {
 		r.in(func() {
 			if _, ok := r.kernel.All()[nexthop.Key()]; !ok {
 				t.Error("the nexthop object is not restored when the link is up")
+			}
+			if r.connects != 5+1 {
+				t.Errorf("%d times connected to the neighbors, want once for each link that came up", r.connects)
 			}
 			close(r.hold)
 		})
