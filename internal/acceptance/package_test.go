@@ -64,7 +64,7 @@ func TestPackage(t *testing.T) {
 
 func TestUnits(t *testing.T) {
 	for role, capabilities := range map[string]string{
-		"asbr": "CAP_BPF CAP_NET_ADMIN CAP_NET_BIND_SERVICE", "edge": "CAP_NET_ADMIN", "reflector": "CAP_NET_BIND_SERVICE",
+		"asbr": "CAP_BPF CAP_NET_ADMIN CAP_NET_BIND_SERVICE", "edge": "CAP_NET_ADMIN CAP_BPF CAP_PERFMON", "reflector": "CAP_NET_BIND_SERVICE",
 	} {
 		b, err := os.ReadFile("../../deploy/systemd/tabane-" + role + ".service")
 		if err != nil {

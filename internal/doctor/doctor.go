@@ -20,6 +20,7 @@ import (
 	"github.com/tabane/tabane/internal/feature"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/pathmanager"
 )
 
 // State is the result of a check.
@@ -64,7 +65,7 @@ func Examine() []Finding {
 	list = append(list, trials()...)
 	list = append(list, congestionControls(), forwarding(), reversePath(), clientLimits())
 	list = append(list, programs()...)
-	list = append(list, typeFormat(), tcx())
+	list = append(list, typeFormat(), tcx(), reports())
 	list = append(list, daemons()...)
 	slices.SortStableFunc(list, func(a, b Finding) int { return cmp.Compare(order(a), order(b)) })
 	return list
@@ -298,6 +299,23 @@ func typeFormat() Finding {
 	f := Finding{Check: "BTF", State: OK, Meaning: "eBPF programs are relocated for this kernel (CO-RE, optional)"}
 	if _, err := os.Stat("/sys/kernel/btf/vmlinux"); err != nil {
 		f.State, f.Remedy = Missing, "use a kernel with CONFIG_DEBUG_INFO_BTF=y"
+	}
+	return f
+}
+
+// reports checks how edge detects stalled subflows.
+func reports() Finding {
+	f := Finding{Check: "stalled subflows", State: OK, Meaning: "the kernel reports them to edge (eBPF), so idle connections cost no CPU time"}
+	w, err := pathmanager.NewReports()
+	if err == nil {
+		err = w.Close()
+	}
+	var missing *feature.Error
+	switch {
+	case errors.As(err, &missing):
+		f.State, f.Meaning, f.Remedy = Limited, "edge samples all connections, up to 0.2 of a core: "+missing.Cause(), missing.Remedy
+	case err != nil:
+		f.State, f.Meaning = Unknown, err.Error()
 	}
 	return f
 }

@@ -143,6 +143,10 @@ func (s *site) connect() (client, server net.Conn) {
 	s.t.Helper()
 	var err, acceptErr error
 	var wg sync.WaitGroup
+	s.t.Helper()
+	if err := s.listener.(*net.TCPListener).SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		s.t.Fatal(err)
+	}
 	wg.Go(func() { server, acceptErr = s.listener.Accept() })
 	err = netns.Do(s.client, func() (err error) {
 		d := net.Dialer{Timeout: 10 * time.Second}

@@ -126,7 +126,9 @@ type Status struct {
 	Subflows    int `json:"subflows"`
 	// Parked counts connections that keep an unused subflow without a route until it can be closed
 	// without reinjection.
-	Parked   int      `json:"parked"`
+	Parked int `json:"parked"`
+	// Watched counts connections whose progress is sampled because a subflow may be stalled.
+	Watched  int      `json:"watched"`
 	Watch    Watch    `json:"watch"`
 	Unjoined Unjoined `json:"unjoined,omitzero"`
 	Waiting  Waiting  `json:"waiting,omitzero"`
@@ -163,6 +165,10 @@ type Counts struct {
 	Failed  uint64 `json:"failed"`
 	// Overruns counts losses of kernel events, each followed by a dump of all connections.
 	Overruns uint64 `json:"overruns"`
+	// Reports counts the kernel's reports of silent subflows. ReportsLost counts those that did not
+	// fit into its buffer; after each loss all connections are sampled for a while.
+	Reports     uint64 `json:"reports"`
+	ReportsLost uint64 `json:"reports_lost"`
 }
 
 // New opens the kernel's path manager API in the network namespace of the calling thread. It
@@ -441,11 +447,11 @@ func (m *Manager) updateStatus(now time.Time) {
 		m.countAt = now.Add(unjoinedEvery)
 		unjoined, waiting = m.machine.unjoined(now), m.machine.waiting()
 	}
-	m.watch.Watched = len(m.machine.watched)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.status = Status{
-		Connections: len(m.machine.conns), Subflows: m.machine.subflows, Parked: len(m.machine.parked), Watch: m.watch, Unjoined: unjoined, Waiting: waiting,
+		Connections: len(m.machine.conns), Subflows: m.machine.subflows, Parked: len(m.machine.parked),
+		Watched: len(m.machine.watched), Watch: m.watch, Unjoined: unjoined, Waiting: waiting,
 		Counts: m.machine.counts,
 	}
 }

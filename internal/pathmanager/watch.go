@@ -44,12 +44,6 @@ type Watch struct {
 	// Method is WatchReports or WatchSamples, Reason why it is not WatchReports.
 	Method string `json:"method"`
 	Reason string `json:"reason,omitempty"`
-	// Watched is the number of connections that are sampled now.
-	Watched int `json:"watched"`
-	// Reports counts the kernel's reports since the start. Lost counts those that did not fit into
-	// its buffer; after each loss all connections are sampled for a while.
-	Reports uint64 `json:"reports"`
-	Lost    uint64 `json:"lost"`
 }
 
 // reportSource delivers the kernel's reports; *silence.Watcher implements it.
@@ -100,9 +94,9 @@ func (m *Manager) receiveReports(source reportSource) {
 
 // reported watches the connections of reported subflows.
 func (m *Manager) reported(now time.Time, reports []silence.Report, lost uint64) {
-	m.watch.Reports += uint64(len(reports))
+	m.machine.counts.Reports += uint64(len(reports))
 	if lost > 0 {
-		m.watch.Lost += lost
+		m.machine.counts.ReportsLost += lost
 		m.lookUntil = now.Add(lookFor)
 		m.log.Warn("lost reports of stalled subflows, sampling all connections", "reports", lost)
 	}

@@ -147,14 +147,13 @@ func findHole(t testing.TB, with addressing, manage func(*site) (*Manager, func(
 // The kernel's reports find a hole without samples of other connections.
 func TestReportedStallInTheKernel(t *testing.T) {
 	for name, with := range map[string]addressing{
-		"IPv6": addressingIPv6(), "IPv4 to a dual-stack listener": addressingIPv4("[::]:80"), "IPv4": addressingIPv4("0.0.0.0:80"),
+		"IPv6": addressingIPv6(), "IPv4 to a dual-stack listener": addressingIPv4("[::]:80"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			took, status := findHole(t, with, (*site).watching, 0)
-			t.Logf("found after %v, %+v", took, status.Watch)
-			if w := status.Watch; w.Method != WatchReports || w.Reports == 0 || w.Lost > 0 {
-				t.Errorf("watch %+v", w)
+			t.Logf("found after %v", took)
+			if status.Watch.Method != WatchReports || status.Reports == 0 || status.ReportsLost > 0 {
+				t.Errorf("status %+v", status)
 			}
 		})
 	}
@@ -169,8 +168,8 @@ func TestIdleConnectionIsNotSampled(t *testing.T) {
 	client, server := s.connect()
 	s.until(0, 1)
 	exchange(t, client, server)
-	if w := l.Status().Watch; w.Watched != 0 {
-		t.Errorf("watch %+v", w)
+	if status := l.Status(); status.Watched != 0 {
+		t.Errorf("status %+v", status)
 	}
 }
 

@@ -116,16 +116,16 @@ func TestOnlyReportedConnectionsAreRead(t *testing.T) {
 		began := time.Now()
 		reports.list <- fakeReport{reports: []silence.Report{l.report(7, 30*time.Millisecond)}}
 		l.move(7, 115*time.Millisecond)
-		if s := l.loop.Status(); s.Stalls != 0 || s.Watch.Watched != 1 {
+		if s := l.loop.Status(); s.Stalls != 0 || s.Watched != 1 {
 			t.Errorf("after %v: %+v", time.Since(began), s)
 		}
 		l.move(7, 10*time.Millisecond)
 		check(t, l.kernel.on(7), "2001:db8:1::10*", "2001:db8:1::b")
-		if s := l.loop.Status(); s.Stalls != 1 || s.Watch.Reports != 1 {
+		if s := l.loop.Status(); s.Stalls != 1 || s.Reports != 1 {
 			t.Errorf("status %+v", s)
 		}
 		l.move(7, 2*time.Second)
-		if s := l.loop.Status(); s.Watch.Watched != 0 {
+		if s := l.loop.Status(); s.Watched != 0 {
 			t.Errorf("still watched: %+v", s)
 		}
 		if looked, dumped := kernel.looked.Load(), kernel.dumped.Load(); looked > 60 || dumped > 0 {
@@ -154,13 +154,13 @@ func TestReportedSubflowProgresses(t *testing.T) {
 			time.Sleep(sampleBusy)
 			l.work()
 		}
-		if s := l.loop.Status(); s.Stalls != 0 || s.Watch.Watched != 0 || s.Watch.Reports != 1 {
+		if s := l.loop.Status(); s.Stalls != 0 || s.Watched != 0 || s.Reports != 1 {
 			t.Errorf("status %+v", s)
 		}
 		// Unknown connections and subflows are ignored.
 		reports.list <- fakeReport{reports: []silence.Report{{Token: 99, Local: onA, Remote: clientAt}, {Token: 1, Local: onB, Remote: clientAt}}}
 		l.work()
-		if s := l.loop.Status(); s.Watch.Watched != 0 || s.Watch.Reports != 3 {
+		if s := l.loop.Status(); s.Watched != 0 || s.Reports != 3 {
 			t.Errorf("status %+v", s)
 		}
 		l.end()
@@ -178,7 +178,7 @@ func TestLostReports(t *testing.T) {
 				l.move(2, 300*time.Millisecond)
 				check(t, l.kernel.on(2), "2001:db8:1::10*", "2001:db8:1::b")
 				s := l.loop.Status()
-				if s.Watch.Lost != r.lost || s.Watch.Method == WatchSamples != (r.err != nil) {
+				if s.ReportsLost != r.lost || s.Watch.Method == WatchSamples != (r.err != nil) {
 					t.Errorf("status %+v", s)
 				}
 				time.Sleep(5 * time.Second)
@@ -214,7 +214,7 @@ func TestQueuesAreReadBeforeAWithdrawal(t *testing.T) {
 			kernel.looked.Store(0)
 			l.route(0, RouteAbsent)
 			s := l.loop.Status()
-			if want := map[uint32]int{0: 100, 5000: 0}[queued]; s.Parked != want || s.Watch.Watched != 100 {
+			if want := map[uint32]int{0: 100, 5000: 0}[queued]; s.Parked != want || s.Watched != 100 {
 				t.Errorf("queued %d: %d parked, %+v", queued, s.Parked, s.Watch)
 			}
 			if looked := kernel.looked.Load(); looked < 200 {
