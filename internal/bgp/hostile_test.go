@@ -2,10 +2,13 @@ package bgp
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -229,6 +232,35 @@ func TestPrefixSIDFromWire(t *testing.T) {
 	defer r.mu.Unlock()
 	if len(r.downs) > 0 {
 		t.Errorf("session ended: %v", r.downs)
+	}
+}
+
+// TestVPNRoutesOfFRR applies captured UPDATEs of FRR, with transposed and complete SIDs.
+func TestVPNRoutesOfFRR(t *testing.T) {
+	r := newRouter(t, 20, 65000)
+	n := Neighbor{Name: "frr", Address: address(24), ASN: 65000, Families: []Family{VPNv4, VPNv6}, Passive: true}
+	r.must(r.AddNeighbor(t.Context(), n))
+	p := dialRaw(t, r, 24, 65000, gobgp.NewCapMultiProtocol(gobgp.RF_IPv4_VPN))
+	r.wait("session", func() bool { return r.up["frr"] })
+	captured, err := os.ReadFile("message/testdata/frr.txt")
+	r.must(err)
+	for line := range strings.Lines(string(captured)) {
+		if name, text, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name != "#" {
+			b, err := hex.DecodeString(text)
+			r.must(err)
+			p.write(b)
+		}
+	}
+	for _, want := range []struct{ rd, prefix, nextHop, sid string }{
+		{"65000:6", "2001:db8:c::/64", "fd00:ff::1", "fcbb:0:1:1:200::"},
+		{"65000:6", "2001:db8:d::/48", "fd00:ff::1", "fcbb:0:1:1:200::"},
+		{"65000:4", "198.51.100.0/24", "10.0.0.1", "fcbb:0:1:1:100::"},
+		{"10.0.0.1:7", "2001:db8:e::/48", "fd00:2::3", "fcbb:0:1:e001::"},
+	} {
+		rd, err := vpn.Parse(want.rd)
+		r.must(err)
+		key := VPNKey{rd, prefix(want.prefix)}
+		r.wait(want.prefix, func() bool { return r.vpn[key].SID == addr(want.sid) && r.vpn[key].NextHop == addr(want.nextHop) })
 	}
 }
 

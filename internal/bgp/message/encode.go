@@ -27,8 +27,9 @@ const (
 )
 
 // Announce appends one UPDATE with as many of the destinations, at least one and all of one family,
-// as fit, and returns how many. It fails if the attributes leave no room for a destination, or if the neighbor does not
-// accept the family of the next hop: the destinations must then be withdrawn instead.
+// as fit, and returns how many. It fails if the attributes leave no room for a destination, or if
+// the neighbor does not accept the family of the next hop: the destinations must then be withdrawn
+// instead.
 func (e *Encoder) Announce(b []byte, a *Attributes, nlri []NLRI) ([]byte, int, error) {
 	return announce(e, b, a.wire, nlri)
 }
@@ -83,8 +84,8 @@ func (e *Encoder) tooLong(k Key) error {
 	return fmt.Errorf("announce %s: attributes of %d bytes leave no room in a message of %d", k, len(e.attrs), e.negotiated.MaxLen())
 }
 
-// Withdraw appends one UPDATE that withdraws as many of the destinations, at least one and all of one
-// family, as fit, and returns how many.
+// Withdraw appends one UPDATE that withdraws as many of the destinations, at least one and all of
+// one family, as fit, and returns how many.
 func (e *Encoder) Withdraw(b []byte, keys []Key) ([]byte, int) {
 	start, family := len(b), keys[0].Family()
 	b = append(begin(b, TypeUpdate), 0, 0)

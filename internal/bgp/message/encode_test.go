@@ -98,8 +98,8 @@ func TestAnnounceFails(t *testing.T) {
 	}
 }
 
-// TestTwoOctetEncoding decodes what is sent to a neighbor with AS numbers of two octets with GoBGP (RFC
-// 6793 section 4.2.2).
+// TestTwoOctetEncoding decodes what is sent to a neighbor with AS numbers of two octets with GoBGP
+// (RFC 6793 section 4.2.2).
 func TestTwoOctetEncoding(t *testing.T) {
 	n := everything
 	n.FourOctetAS = false
