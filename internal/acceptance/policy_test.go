@@ -34,6 +34,31 @@ func bird(number, prefixes int, session, export string) string {
 `, number, routes.String(), 65000+number, session, export)
 }
 
+// frr is the same for an FRR, with an option of the neighbor.
+func frr(number, prefixes int, neighbor, option string) string {
+	var options, networks strings.Builder
+	for _, o := range []string{"timers connect 1", option} {
+		if o != "" {
+			fmt.Fprintf(&options, "         neighbor %s %s\n", neighbor, o)
+		}
+	}
+	for i := range prefixes {
+		fmt.Fprintf(&networks, "          network 2001:db8:a%x%x::/48\n", number, i)
+	}
+	return `    exec: sh frr.sh
+    files:
+` + frrScript + fmt.Sprintf(`        router bgp %[1]d
+         bgp router-id 10.1.0.%[2]d
+         no bgp ebgp-requires-policy
+         no bgp network import-check
+         neighbor %[3]s remote-as 65000
+%[4]s         address-family ipv6 unicast
+          neighbor %[3]s activate
+%[5]s         exit-address-family
+        exit
+`, 65000+number, number, neighbor, options.String(), networks.String())
+}
+
 // policed is a border router whose egress peers run BIRD and FRR and that uses an RPKI cache of
 // stayrtr. It is a client of its reflector by its prefix alone.
 func policed(t *testing.T) string {
@@ -49,23 +74,9 @@ func policed(t *testing.T) string {
 		{"strict", "connect_retry: 1s", bird(2, 1, "ttl security on;", "")},
 		{"down", "max_prefixes: {limit: 3, action: down, restart: 2s}", bird(3, 4, "", "")},
 		{"discard", "max_prefixes: {limit: 3, action: discard}", bird(4, 4, "", "")},
-		{"warn", "max_prefixes: {limit: 3}", bird(5, 4, "", "")},
+		{"warn", "max_prefixes: {limit: 3}", frr(5, 5, "2001:db8:f5::1", "")},
 		{"origin", "hold_time: 30s", bird(6, 2, "", "")},
-		{"local", "", `    exec: sh frr.sh
-    files:
-` + frrScript + `        router bgp 65007
-         bgp router-id 10.1.0.7
-         no bgp ebgp-requires-policy
-         no bgp network import-check
-         neighbor fe80::1 remote-as 65000
-         neighbor fe80::1 interface r
-         neighbor fe80::1 timers connect 1
-         address-family ipv6 unicast
-          neighbor fe80::1 activate
-          network 2001:db8:a70::/48
-         exit-address-family
-        exit
-`},
+		{"local", "", frr(7, 1, "fe80::1", "interface r")},
 	}
 	var text, nodes, links strings.Builder
 	text.WriteString(`name: policed

@@ -5,6 +5,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/tabane/tabane/internal/policy"
+	"github.com/tabane/tabane/internal/rtr"
 )
 
 func TestDifference(t *testing.T) {
@@ -19,12 +23,21 @@ func TestDifference(t *testing.T) {
 		want   string // each a prefix of a line
 		faults string
 	}{
-		"nothing":       {func(*Config) {}, "", ""},
-		"peer added":    {added, `egress peer "added" added`, ""},
-		"order":         {func(c *Config) { slices.Reverse(c.Peers) }, "", ""},
-		"table":         {func(c *Config) { c.Peers[0].Table = 222 }, `egress peer "NAME" replaced`, ""},
-		"preference":    {func(c *Config) { c.Peers[0].LocalPref = 222 }, `egress peer "NAME" replaced`, ""},
-		"policy":        {func(c *Config) { c.Peers[0].MaxPrefixes.Limit = 5 }, `policy of session "NAME" changed`, ""},
+		"nothing":    {func(*Config) {}, "", ""},
+		"peer added": {added, `egress peer "added" added`, ""},
+		"order":      {func(c *Config) { slices.Reverse(c.Peers) }, "", ""},
+		"table":      {func(c *Config) { c.Peers[0].Table = 222 }, `egress peer "NAME" replaced`, ""},
+		"preference": {func(c *Config) { c.Peers[0].LocalPref = 222 }, `egress peer "NAME" replaced`, ""},
+		"policy":     {func(c *Config) { c.Peers[0].MaxPrefixes.Limit = 5 }, `policy of session "NAME" changed`, ""},
+		"rules": {func(c *Config) {
+			c.PrefixLists = map[string]policy.List{"all": {{Accept: true, Prefix: netip.MustParsePrefix("::/0"), Max: 128}}}
+			c.Peers[0].ImportRules = []policy.Rule{{Name: "all", PrefixList: "all", Action: policy.Accept}}
+			c.Peers[0].ExportRules = []policy.Rule{{Name: "longer", Set: policy.Changes{Prepend: 1}}}
+		}, `policy of session "NAME" changed`, ""},
+		"hold time": {func(c *Config) { c.Peers[0].HoldTime = 30 * time.Second }, `egress peer "NAME" replaced`, ""},
+		"rpki": {func(c *Config) {
+			c.RPKI = &RPKI{Config: rtr.Config{Caches: []rtr.Cache{{Address: netip.MustParseAddrPort("[::1]:323")}}}}
+		}, "rpki changed\npolicy of session \"NAME\" changed", ""},
 		"import":        {func(c *Config) { c.Import.MaxLength = 40 }, `policy of session "NAME" changed`, ""},
 		"reflector":     {func(c *Config) { c.Reflectors[0].Password = "secret" }, `session "reflector `, ""},
 		"default block": {func(c *Config) { c.Locator.Block = c.Locator.srv6().Block }, "", ""},

@@ -10,7 +10,7 @@ import (
 	"github.com/tabane/tabane/internal/bgp/rib"
 )
 
-// refreshPause is the least time from when discarded routes fit again until the neighbor is asked
+// refreshPause is the time from when discarded routes fit again until the neighbor is asked
 // for them.
 const refreshPause = 5 * time.Second
 

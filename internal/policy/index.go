@@ -55,7 +55,7 @@ func newIndex[T any](values []T, prefix func(T) netip.Prefix) index {
 }
 
 func newFamily[T any](values []T, prefix func(T) netip.Prefix, from, to int) family {
-	f := family{values: int32(to)}
+	f := family{values: int32(to), nodes: make([]node, 0, to-from), hi: make([]uint64, 0, to-from)}
 	for i := from; i < to; i++ {
 		p := prefix(values[i])
 		if i > from && p == prefix(values[i-1]) {

@@ -69,6 +69,9 @@ func (c *Config) checkListen(faults *fault.List, seen fault.Seen) {
 			faults.Add(at+".name", "must not be empty")
 		}
 		seen.Check(faults, at, "name", l.Name)
+		if l.Prefix.IsValid() && l.Prefix.Addr().Is4() != c.Address.Is4() {
+			faults.Add(at+".prefix", "must be of the same address family as address, got %v", l.Prefix)
+		}
 		if !l.Prefix.IsValid() || l.Prefix.Addr().Is4In6() || l.Prefix != l.Prefix.Masked() || l.Prefix.Addr().IsLinkLocalUnicast() {
 			faults.Add(at+".prefix", "must be a prefix of global addresses without host bits, got %v", l.Prefix)
 		}
