@@ -295,8 +295,8 @@ func (c *checker) routes(path, node string, routes []StaticRoute) {
 			continue
 		}
 		switch {
-		case r.Dst.IsValid() && r.Dst.Addr().Is4() != r.Via.Is4():
-			c.Add(via, "must be of the same family as %s, got %s", r.Dst, r.Via)
+		case r.Dst.Addr().Is6() && r.Via.Is4():
+			c.Add(via, "must be IPv6 for %s, got %s", r.Dst, r.Via)
 		case !slices.ContainsFunc(c.networks[node], func(p netip.Prefix) bool { return p.Masked().Contains(r.Via) }):
 			c.Add(via, "%s is on no network of this node", r.Via)
 		case c.has(node, r.Via):

@@ -152,8 +152,8 @@ func (t *translator) none(path string, v any) {
 	t.Add(path, "%v has no IPv4 counterpart: it is not of the form 2001:db8:X:Y::Z with X, Z <= ff and one byte in Y", v)
 }
 
-// core reports whether a node is a part of the provider's network, which SIDs and sessions with
-// reflectors use.
+// core reports whether a node is a part of the provider's network, of which SIDs and sessions with
+// reflectors use the links.
 func (t *translator) core(name string) bool {
 	n := t.spec.Nodes[name]
 	return n != nil && (n.ASBR != nil || n.Edge != nil || n.Reflector != nil)
@@ -207,7 +207,13 @@ func (t *translator) address(path string, a *netip.Addr) {
 }
 
 func (t *translator) link(path string, l *Link) {
-	core := !slices.ContainsFunc(l.Ends, func(e End) bool { return !t.core(e.Node) })
+	n := 0
+	for _, e := range l.Ends {
+		if t.core(e.Node) {
+			n++
+		}
+	}
+	core := n > 1 // also where another implementation is the reflector
 	for i := range l.Ends {
 		translate(t, index(fault.Join(path, "ends"), i)+".addresses", &l.Ends[i].Addresses, core, func(p netip.Prefix) (netip.Prefix, bool) {
 			a, ok := counterpart(p.Addr())

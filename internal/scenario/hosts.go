@@ -28,7 +28,7 @@ const maxEndpoints = 8
 type StaticRoute struct {
 	// Dst is the destination prefix.
 	Dst netip.Prefix `yaml:"dst"`
-	// Via is the next hop, on a network of the node.
+	// Via is the next hop, on a network of the node; that of an IPv4 route may be IPv6.
 	Via          netip.Addr `yaml:"via"`
 	RouteMetrics `yaml:",inline"`
 }

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 
@@ -24,8 +25,8 @@ type RouteMetrics struct {
 	QuickACK bool
 }
 
-// ReplaceRoute adds a route to the main table, or replaces that to the same destination. Its
-// protocol is boot, as that of `ip route`.
+// ReplaceRoute adds a route to the main table, or replaces that to the same destination. An IPv4
+// route may have an IPv6 gateway (RFC 8950). Its protocol is boot, as that of `ip route`.
 func ReplaceRoute(dst netip.Prefix, via netip.Addr, m RouteMetrics) error {
 	family := uint8(unix.AF_INET)
 	if dst.Addr().Is6() {
@@ -38,7 +39,12 @@ func ReplaceRoute(dst netip.Prefix, via netip.Addr, m RouteMetrics) error {
 	if dst.Bits() > 0 {
 		req.AddData(nl.NewRtAttr(unix.RTA_DST, dst.Masked().Addr().AsSlice()))
 	}
-	req.AddData(nl.NewRtAttr(unix.RTA_GATEWAY, via.AsSlice()))
+	if via.Is6() && dst.Addr().Is4() {
+		gateway := binary.NativeEndian.AppendUint16(nil, unix.AF_INET6)
+		req.AddData(nl.NewRtAttr(unix.RTA_VIA, append(gateway, via.AsSlice()...)))
+	} else {
+		req.AddData(nl.NewRtAttr(unix.RTA_GATEWAY, via.AsSlice()))
+	}
 	if m != (RouteMetrics{}) {
 		req.AddData(m.attribute())
 	}

@@ -1,0 +1,343 @@
+package acceptance
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/iproute"
+	"github.com/tabane/tabane/internal/packet"
+	"github.com/tabane/tabane/internal/programs"
+)
+
+// ipv4 brings the network of epe-steady up in IPv4, with pieces of its scenario replaced.
+func ipv4(t *testing.T, replace ...string) *lab {
+	t.Helper()
+	l := epe(t, append([]string{"name: epe-steady", "name: epe-steady\nfamily: ipv4"}, replace...)...)
+	for _, table := range []string{"101", "102"} {
+		l.eventually("a route in table "+table, 10*time.Second, l.shows(true, "10.12.0.0/24 nhid", "server", "-4 route show table "+table))
+	}
+	return l
+}
+
+// carries checks that a download over MPTCP uses both limited links.
+func (l *lab) carries(t *testing.T, url string) {
+	t.Helper()
+	before := [2]int{l.sentTo("a"), l.sentTo("b")}
+	if r := l.fetch("--mptcp", "--limit", "3s", url); !r.UsedMPTCP || r.Bytes == 0 {
+		t.Errorf("report %+v", r)
+	}
+	for i, path := range []string{"a", "b"} {
+		if n := l.sentTo(path) - before[i]; n < 2e6 {
+			t.Errorf("link %s carried %d bytes", path, n)
+		}
+	}
+}
+
+// sentTo is what a transit sent toward the client, in bytes.
+func (l *lab) sentTo(path string) int {
+	l.t.Helper()
+	n, err := strconv.Atoi(strings.TrimSpace(l.must("transit-"+path, "cat", "/sys/class/net/link-"+path+"/statistics/tx_bytes")))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return n
+}
+
+// TestIPv4 delivers over every egress path to IPv4 clients. Deleted rules, routes, nexthop objects and
+// addresses of IPv4 are restored at once, and no packet leaves through the wrong peer meanwhile.
+func TestIPv4(t *testing.T) {
+	l := ipv4(t)
+	cmd := l.command("client", program, "fetch", "--mptcp", "--limit", "20s", "http://server/bytes/1000000000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// The listener is IPv6, and the addresses of its connections are IPv4-mapped.
+	for address, pmtu := range map[string]uint32{"10.1.0.16": 1500, "10.1.0.10": 1460, "10.1.0.11": 1460} {
+		l.eventually(fmt.Sprintf("a path MTU of %d on %s", pmtu, address), 5*time.Second, func() (bool, string) {
+			sockets, text := l.sockets("server", iproute.Established)
+			return slices.ContainsFunc(sockets, func(s iproute.Socket) bool {
+				return s.Local.Addr().Unmap().String() == address && s.PathMTU == pmtu
+			}), text
+		})
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Error(err)
+	}
+	_ = cmd.Wait() // ends by the signal
+	l.carries(t, "http://server/bytes/100000000")
+	if r := l.fetch("http://server/bytes/1000000"); r.Bytes != 1e6 || r.UsedMPTCP {
+		t.Errorf("over TCP: %+v", r)
+	}
+
+	right, wrong := l.directedIPv4(t)
+	wait := l.stream("8s", 8)
+	for _, c := range []struct{ node, show, match, del string }{
+		{"server", "-4 rule", `(?m)^(\d+):.*from 10.1.0.10 lookup 101`, "-4 rule del pref $1"},
+		{"server", "-4 rule", `(?m)^(\d+):.*from 10.1.0.11 lookup 0 `, "-4 rule del pref $1"},
+		{"server", "-4 route show table 101", `(?m)^(10.12.0.0/24) `, "-4 route del $1 table 101"},
+		{"server", "-4 route show table 102", `(?m)^unreachable (default)`, "-4 route del unreachable $1 table 102 metric 4294967295"},
+		// The IPv4 routes of a nexthop object are deleted with it, without events.
+		{"server", "-4 route show table 101; nexthop", `(?m)^id (\d+) .*seg6.* fc00:1:`, "nexthop del id $1"},
+		{"server", "addr", `inet (10.1.0.11/\d+)`, "address del $1 dev lan"},
+		{"asbr1", "-4 rule", `(?m)^(901):.*from all lookup 0 `, "-4 rule del pref $1"},
+		{"asbr1", "-4 rule", `(?m)^(899):`, "-4 rule del pref $1"},
+		{"asbr1", "-4 route", `(?m)^(240.0.0.1) .*encap`, "-4 route del $1"},
+		{"asbr1", "-4 route show table 101", `(?m)^(10.12.0.0/24) `, "-4 route del $1 table 101"},
+	} {
+		before := l.ip(c.node, c.show)
+		found := regexp.MustCompile(c.match).FindStringSubmatch(before)
+		if found == nil {
+			t.Errorf("%s: no %s in:\n%s", c.node, c.match, before)
+			continue
+		}
+		command := strings.ReplaceAll(c.del, "$1", found[1])
+		deleted := time.Now()
+		l.ip(c.node, command)
+		l.eventually(c.node+": restored after "+command, repairedWithin, func() (bool, string) {
+			now := l.ip(c.node, c.show)
+			return slices.Equal(objects(now), objects(before)), now
+		})
+		t.Logf("%s: %s: restored in %s", c.node, command, time.Since(deleted).Round(time.Millisecond))
+	}
+	wait()
+	if r, w := right.Load(), wrong.Load(); r == 0 || w > 0 {
+		t.Errorf("%d packets left through the right peer, %d through the wrong one", r, w)
+	}
+
+	// A link that goes down takes the routes with it, and its peer's loss is advertised at once.
+	l.ip("transit-a", "link set csp down")
+	l.eventually("the server's EPE Route goes", 4*time.Second, l.shows(false, "10.12.0.0/24", "server", "-4 route show table 101"))
+	if out, err := iproute.In(l.namespace("server"), "route get 10.12.0.16 from 10.1.0.10"); err == nil {
+		t.Errorf("a packet from the EPE address of transit-a would go: %s", out)
+	}
+	l.eventually("the best path moves to transit-b", 4*time.Second, l.shows(true, "10.12.0.0/24 via inet6 2001:db8:1::2", "server", "-4 route"))
+	l.ip("transit-a", "link set csp up")
+	l.eventually("the EPE Route is back", 15*time.Second, l.shows(true, "10.12.0.0/24", "server", "-4 route show table 101"))
+	l.ip("server", "link set lan down")
+	l.ip("server", "link set lan up")
+	l.eventually("the server's routes are back", 15*time.Second, l.shows(true, "10.12.0.0/24 nhid", "server", "-4 route show table 102"))
+
+	l.end("server", "edge", syscall.SIGTERM)
+	state := l.ip("server", "-4 rule; -4 route show table all; addr show dev lan; nexthop")
+	for _, trace := range []string{"lookup 101", "nhid", "seg6", "10.1.0.10", "10.1.0.11", "proto 117"} {
+		if strings.Contains(state, trace) {
+			t.Errorf("%q is left in:\n%s", trace, state)
+		}
+	}
+	l.end("asbr1", "asbr", syscall.SIGTERM)
+	if routes := l.ip("asbr1", "-4 route show table all proto 116"); routes != "" {
+		t.Errorf("left on asbr1:\n%s", routes)
+	}
+}
+
+// directedIPv4 is like directed, for the EPE addresses of the scenario in IPv4.
+func (l *lab) directedIPv4(t *testing.T) (right, wrong *atomic.Int64) {
+	t.Helper()
+	right, wrong = &atomic.Int64{}, &atomic.Int64{}
+	a, b := netip.MustParseAddr("10.1.0.10"), netip.MustParseAddr("10.1.0.11")
+	for node, own := range map[string]netip.Addr{"transit-a": a, "transit-b": b} {
+		l.each(t, node, "csp", func(p packet.Packet) {
+			if p.Sent || len(p.Data) < 20 || p.Data[0]>>4 != 4 {
+				return
+			}
+			switch source := netip.AddrFrom4([4]byte(p.Data[12:16])); {
+			case source == own:
+				right.Add(1)
+			case source == a || source == b:
+				wrong.Add(1)
+			}
+		})
+	}
+	return right, wrong
+}
+
+// TestIPv4Leaks: what arrives from a peer is not forwarded to another one, what a peer has not
+// advertised does not leave to it, and an EPE address follows no default route for our own space.
+func TestIPv4Leaks(t *testing.T) {
+	// 10.153.0.0/24, which transit-a does not learn, and two that are rejected.
+	const networks = "      networks: [\"2001:db8:99::/64\", \"2001:db8:1::/64\", \"2001:db8:98::80/121\"]\n"
+	l := ipv4(t, "      router_id: 10.2.0.1\n", "      router_id: 10.2.0.1\n"+networks,
+		"interface: link-a, local_pref: 200}", `interface: link-a, local_pref: 200, deny: ["2001:db8:99::/64"]}`)
+	l.eventually("the route arrives", 10*time.Second, l.shows(true, "10.153.0.0/24 nhid", "server", "-4 route show table 102"))
+	atA, atB := l.watch(t, "transit-a", "csp"), l.watch(t, "transit-b", "csp")
+	server, epeB := netip.MustParseAddr("10.1.0.16"), netip.MustParseAddr("10.1.0.11")
+	outside, client := netip.MustParseAddr("10.153.0.1"), netip.MustParseAddr("10.12.0.16")
+	toSID := func(sid string, dst netip.Addr) []byte {
+		inner := ip4(server, dst)
+		return ip6(netip.MustParseAddr("2001:db8:1::10"), netip.MustParseAddr(sid), unix.IPPROTO_IPIP, inner)
+	}
+	none := func(what string, seen *atomic.Int64) {
+		t.Helper()
+		time.Sleep(300 * time.Millisecond) // nothing must come: there is nothing to wait for
+		if n := seen.Swap(0); n > 0 {
+			t.Errorf("%s: %d packets left", what, n)
+		}
+	}
+	some := func(what string, seen *atomic.Int64, send func()) {
+		t.Helper()
+		l.eventually(what, 5*time.Second, func() (bool, string) {
+			send()
+			return seen.Swap(0) > 0, l.ip("asbr1", "-4 rule; -4 route show table all")
+		})
+	}
+	// Each SID has the table of its peer.
+	some("a packet for the SID of transit-b to what it has advertised leaves there", atB, func() { l.inject(t, "reflector", "lan", "asbr2", "lan", toSID("fc00:2:1::", outside)) })
+	some("a packet for the SID of transit-a to the client leaves there", atA, func() { l.inject(t, "reflector", "lan", "asbr1", "lan", toSID("fc00:1:1::", client)) })
+	l.inject(t, "reflector", "lan", "asbr1", "lan", toSID("fc00:1:1::", outside))
+	l.inject(t, "reflector", "lan", "asbr2", "lan", toSID("fc00:2:1::", netip.MustParseAddr("10.1.0.77")))
+	none("a packet for the SID of transit-a to what it has not advertised", atA)
+	none("a packet for the SID of transit-b to our own space", atB)
+	// From a peer: transit, IPv4 in SRv6, and what is for an unused address of ours.
+	time.Sleep(100 * time.Millisecond)
+	atA.Store(0)
+	for _, attack := range [][]byte{
+		ip4(outside, client),
+		ip6(netip.MustParseAddr("2001:db8:b::2"), netip.MustParseAddr("fc00:1:1::"), unix.IPPROTO_IPIP, ip4(outside, client)),
+		ip4(outside, netip.MustParseAddr("10.1.0.77")),
+	} {
+		l.inject(t, "transit-b", "csp", "asbr2", "wan", attack)
+	}
+	none("transit from transit-b", atA)
+	none("an unused address of ours", atB)
+	// On-link hosts are reached from an EPE address whatever the peer advertises.
+	if out := l.ip("server", "route get 10.1.0.254 from "+epeB.String()); !strings.Contains(out, "dev lan") || strings.Contains(out, "encap") {
+		t.Errorf("a host on the link: %s", out)
+	}
+	// Routes that no peer may advertise.
+	for _, reason := range []string{"own-prefix", "too-long"} {
+		l.eventually("a route is rejected: "+reason, 5*time.Second, l.contains(true, `"`+reason+`":`, "asbr2", program, "status", "--json", "asbr"))
+	}
+	l.ip("transit-b", "link set link-b down")
+	l.eventually("transit-b loses the client", 5*time.Second, l.shows(false, "10.12.0.0/24 nhid", "server", "-4 route show table 102"))
+	if routes := l.ip("transit-b", "-4 route"); strings.Contains(routes, "10.12.0.0/24") {
+		t.Errorf("traffic between peers would go through us:\n%s", routes)
+	}
+}
+
+// ip4 is an IPv4 packet with the marker and no upper layer.
+func ip4(src, dst netip.Addr) []byte {
+	b := []byte{0x45, 0, 0, byte(20 + len(marker)), 0, 0, 0, 0, 60, unix.IPPROTO_NONE, 0, 0}
+	b = append(append(b, src.AsSlice()...), dst.AsSlice()...)
+	sum := uint32(0)
+	for i := 0; i < len(b); i += 2 {
+		sum += uint32(b[i])<<8 | uint32(b[i+1])
+	}
+	sum = sum>>16 + sum&0xffff
+	sum = ^(sum>>16 + sum)
+	b[10], b[11] = byte(sum>>8), byte(sum)
+	return append(b, marker...)
+}
+
+// TestIPv4OverIPv6Core: the core and one border router have no IPv4 at all, the session with one peer
+// is IPv6 (RFC 8950), the other peer is reached by End.DX4, and the server's addresses are on lo.
+func TestIPv4OverIPv6Core(t *testing.T) {
+	l := up(t, "testdata/ipv6-core.yaml", "server.edge.log", "asbr1.asbr.log", "asbr2.asbr.log")
+	for _, table := range []string{"101", "102"} {
+		l.eventually("a route in table "+table, 10*time.Second, l.shows(true, "10.12.0.0/24 nhid", "server", "-4 route show table "+table))
+	}
+	if out := l.ip("asbr1", "-4 route show table 101"); !strings.Contains(out, "10.12.0.0/24 via inet6 2001:db8:a::2 dev wan") {
+		t.Errorf("asbr1:\n%s", out)
+	}
+	if out := l.ip("asbr2", "-4 route"); !strings.Contains(out, "240.0.0.1 via 10.11.0.2 dev wan") {
+		t.Errorf("asbr2:\n%s", out)
+	}
+	l.eventually("the client reaches the server", 5*time.Second, func() (bool, string) {
+		out, err := l.try("client", program, "fetch", "--limit", "1s", "http://10.1.0.16/bytes/1000")
+		return err == nil, fmt.Sprint(out, err)
+	})
+	l.carries(t, "http://10.1.0.16/bytes/100000000")
+}
+
+// TestDualStack: clients of both IP versions use every egress path, with one route target and one table
+// number for both.
+func TestDualStack(t *testing.T) {
+	l := epe(t, "name: epe-steady", "name: epe-steady\nfamily: dual")
+	for _, client := range []string{"2001:db8:c::/64", "10.12.0.0/24"} {
+		for _, table := range []string{"101", "102"} {
+			family := map[bool]string{true: "-6", false: "-4"}[strings.Contains(client, ":")]
+			l.eventually(client+" in table "+table, 10*time.Second, l.shows(true, client+" nhid", "server", family+" route show table "+table))
+		}
+	}
+	l.carries(t, "http://server/bytes/100000000")
+	l.carries(t, "http://10.1.0.16/bytes/100000000")
+}
+
+const birdTransitIPv4 = `  transit-a:
+    forwarding: true
+    exec: bird -f -c bird.conf -s bird.ctl
+    files:
+      bird.conf: |
+        router id 10.1.0.1;
+        protocol device {}
+        protocol kernel { ipv4 { import none; export all; }; }
+        template bgp transit {
+          local as 65001;
+          connect retry time 1;
+          ipv4 { import all; export all; };
+        }
+        protocol bgp asbr1 from transit { neighbor 10.10.0.1 as 65000; }
+        protocol bgp isp from transit { neighbor 10.202.0.2 as 65003; }
+`
+
+const birdReflectorIPv4 = `  reflector:
+    exec: bird -f -c bird.conf -s bird.ctl
+    files:
+      bird.conf: |
+        router id 10.0.0.254;
+        protocol device {}
+        vpn4 table services;
+        template bgp session {
+          local 2001:db8:1::fe as 65000;
+          connect retry time 1;
+          rr client;
+          ipv6 { import all; export all; };
+          ipv4 { import all; export all; extended next hop on; };
+          vpn4 mpls { table services; import all; export all; extended next hop on; };
+        }
+        protocol bgp server from session { neighbor 2001:db8:1::10 as 65000; }
+        protocol bgp asbr1 from session { neighbor 2001:db8:1::1 as 65000; }
+        protocol bgp asbr2 from session { neighbor 2001:db8:1::2 as 65000; }
+`
+
+// TestIPv4ForeignRouters: another implementation as IPv4 transit or as reflector of VPNv4 routes. FRR
+// runs all routers and the reflector.
+func TestIPv4ForeignRouters(t *testing.T) {
+	programs.Need(t, "bird", "vtysh")
+	for _, c := range []struct{ name, own, foreign string }{
+		{"BIRDTransit", ownTransit, birdTransitIPv4}, {"BIRDReflector", ownReflector, birdReflectorIPv4},
+	} {
+		t.Run(c.name, func(t *testing.T) { foreignIPv4(t, ipv4(t, c.own, c.foreign)) })
+	}
+	t.Run("FRR", func(t *testing.T) {
+		needLab(t)
+		l := &lab{t, labPrefix() + "frr4"}
+		t.Cleanup(func() { _ = exec.Command(program, "lab", "down", l.name).Run() })
+		if out, err := exec.Command(program, "lab", "up", "epe-steady", "--name", l.name, "--family", "ipv4", "--routers", "frr").CombinedOutput(); err != nil {
+			t.Fatalf("lab up: %v\n%s", err, out)
+		}
+		foreignIPv4(t, l)
+	})
+}
+
+func foreignIPv4(t *testing.T, l *lab) {
+	for _, table := range []string{"101", "102"} {
+		l.eventually("a route in table "+table, 20*time.Second, l.shows(true, "10.12.0.0/24 nhid", "server", "-4 route show table "+table))
+	}
+	l.carries(t, "http://server/bytes/100000000")
+	l.link(t, "transit-a", "link-a", false)
+	l.eventually("the route in table 101 is withdrawn", 10*time.Second, l.shows(false, "10.12.0.0/24", "server", "-4 route show table 101"))
+	if r := l.fetch("--mptcp", "http://server/bytes/1000000"); r.Bytes != 1e6 {
+		t.Errorf("over the other path: %+v", r)
+	}
+}
