@@ -172,14 +172,7 @@ func (c *conn) next() (message.Type, []byte, error) {
 // receiveUpdates passes messages to the handler while the session is established.
 func (c *conn) receiveUpdates() error {
 	h := c.f.handler
-	unflushed := false
 	for {
-		if unflushed && h.Flush != nil && !c.in.buffered() {
-			unflushed = false
-			if err := h.Flush(); err != nil {
-				return err
-			}
-		}
 		t, body, err := c.next()
 		if err != nil {
 			return err
@@ -189,7 +182,6 @@ func (c *conn) receiveUpdates() error {
 		}
 		switch t {
 		case message.TypeUpdate:
-			unflushed = true
 			err = h.Update(body)
 		case message.TypeKeepalive:
 		case message.TypeNotification:
@@ -222,15 +214,6 @@ type reader struct {
 }
 
 const maxReadBuffer = 128 << 10
-
-// buffered reports whether a whole message is in the buffer, so that next does not block.
-func (r *reader) buffered() bool {
-	if r.w-r.r < message.HeaderLen {
-		return false
-	}
-	_, length, err := message.ParseHeader(r.buf[r.r:r.w], r.limit)
-	return err != nil || r.w-r.r >= length
-}
 
 // next returns the next message. The body is valid until the next call.
 func (r *reader) next(c *conn) (message.Type, []byte, error) {

@@ -54,7 +54,6 @@ func (r *recorder) handler() Handler {
 			}
 			return nil
 		},
-		Flush:   func() error { r.add("flush"); return nil },
 		Refresh: func(m message.Refresh) error { r.add("refresh %s", m.Family); return nil },
 		Fill: func(b []byte) []byte {
 			r.mu.Lock()
@@ -200,7 +199,7 @@ func TestBusyHandler(t *testing.T) {
 		w.write(emptyUpdate(), emptyUpdate())
 		close(release)
 		synctest.Wait()
-		if calls := b.log(); calls != "update 4; flush; update 4; update 4; flush" {
+		if calls := b.log(); calls != "update 4; update 4; update 4" {
 			t.Errorf("calls: %s", calls)
 		}
 		if !b.Status().Up() {
@@ -494,7 +493,7 @@ func TestExchange(t *testing.T) {
 		w.write(message.Refresh{Family: message.VPNv6}.Append(nil), message.Refresh{Family: message.VPNv4}.Append(nil),
 			raw(message.TypeUpdate, make([]byte, message.MaxExtended-message.HeaderLen)...), emptyUpdate())
 		synctest.Wait()
-		if calls := b.log(); calls != "refresh vpnv6; update 65516; flush; update 4; flush" {
+		if calls := b.log(); calls != "refresh vpnv6; update 65516; update 4" {
 			t.Errorf("calls: %s", calls)
 		}
 		b.recorder.mu.Lock()

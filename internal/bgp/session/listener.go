@@ -26,7 +26,8 @@ type Listener struct {
 	mu       sync.Mutex
 	sessions map[netip.Addr]*Session // by remote address
 	groups   []group
-	rejected uint64
+	rejected uint64    // connections
+	logged   time.Time // when a rejected one was last logged
 }
 
 // group is a range of addresses from which any router is a neighbor.
@@ -78,23 +79,6 @@ func listen(a netip.AddrPort) (*net.TCPListener, error) {
 		return nil, err
 	}
 	return s.(*net.TCPListener), nil
-}
-
-// Addresses returns the addresses and ports of the listening sockets.
-func (l *Listener) Addresses() []netip.AddrPort {
-	all := make([]netip.AddrPort, len(l.sockets))
-	for i, s := range l.sockets {
-		all[i] = s.Addr().(*net.TCPAddr).AddrPort()
-	}
-	return all
-}
-
-// Rejected returns the number of connections that were reset because their address is that of no
-// neighbor.
-func (l *Listener) Rejected() uint64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.rejected
 }
 
 // Close closes the sockets. The sessions remain.
@@ -227,6 +211,7 @@ func (l *Listener) assign(c *net.TCPConn) {
 	local, remote := addresses(c)
 	s := l.sessionOf(local.Addr(), remote.Addr())
 	if s == nil {
+		l.reject(local.Addr(), remote)
 		_ = c.SetLinger(0) // no TIME_WAIT for anyone who connects
 		_ = c.Close()
 		return
@@ -260,12 +245,26 @@ func (l *Listener) sessionOf(local, remote netip.Addr) *Session {
 	if s == nil && create != nil {
 		s = create(local, remote)
 	}
-	if s == nil {
-		l.mu.Lock()
-		l.rejected++
-		l.mu.Unlock()
-	}
 	return s
+}
+
+// rejectedPause is the least interval at which rejected connections are logged: anybody can connect.
+const rejectedPause = time.Minute
+
+// reject counts a rejected connection, and logs some: the neighbor may use an address that is not
+// the configured one.
+func (l *Listener) reject(local netip.Addr, remote netip.AddrPort) {
+	l.mu.Lock()
+	l.rejected++
+	count, now := l.rejected, time.Now()
+	log := now.Sub(l.logged) >= rejectedPause
+	if log {
+		l.logged = now
+	}
+	l.mu.Unlock()
+	if log {
+		l.log.Info("bgp connection rejected", "from", remote, "to", local, "reason", "no neighbor has this address", "rejected", count)
+	}
 }
 
 // admit sets the options of an accepted connection, or returns why the session does not accept it.

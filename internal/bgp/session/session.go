@@ -102,7 +102,7 @@ func (c Config) open() message.Open {
 }
 
 // Handler is what a session works for. For each established session, Up is called first and Down
-// last, both once. In between, Update, Refresh and Flush are called in one goroutine and Fill in
+// last, both once. In between, Update and Refresh are called in one goroutine and Fill in
 // another. Down is called after all other calls have returned. No function may call Stop; Reset,
 // Disable, Enable, Connect and Wake are allowed.
 type Handler struct {
@@ -112,9 +112,6 @@ type Handler struct {
 	// block: the neighbor is not read from meanwhile, and the hold timer does not expire.
 	// A *message.Error ends the session with its NOTIFICATION, another error with Cease.
 	Update func(body []byte) error
-	// Flush is called after one or several calls of Update, before the session waits for more
-	// bytes from the neighbor. It may be nil. Its error is as that of Update.
-	Flush func() error
 	// Refresh handles a ROUTE-REFRESH.
 	Refresh func(message.Refresh) error
 	// Fill appends whole messages to buf, not beyond its capacity where possible, and returns

@@ -291,7 +291,12 @@ func TestListener(t *testing.T) {
 		l.RemoveGroup(netip.MustParsePrefix("fd00::50/124"))
 	})
 	t.Run("flood", func(t *testing.T) {
-		before, rejected := runtime.NumGoroutine(), l.Rejected()
+		count := func() uint64 {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return l.rejected
+		}
+		before, rejected := runtime.NumGoroutine(), count()
 		const connections = 500
 		for i := range connections {
 			d := net.Dialer{LocalAddr: &net.TCPAddr{IP: address(1 + i%8).AsSlice()}}
@@ -305,7 +310,7 @@ func TestListener(t *testing.T) {
 				t.Fatalf("%d goroutines after %d connections", more, i+1)
 			}
 		}
-		eventually(t, "all connections are rejected", func() bool { return l.Rejected()-rejected == connections })
+		eventually(t, "all connections are rejected", func() bool { return count()-rejected == connections })
 	})
 }
 
@@ -382,4 +387,60 @@ func TestCanceledDial(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Stop(message.Notification{}, "stopped")
+}
+
+// BenchmarkSessions establishes sessions in this process, both ends of each, and measures the time
+// and the memory of one.
+func BenchmarkSessions(b *testing.B) {
+	netnstest.NeedIsolation(b)
+	const sessions = 2000
+	parse := netip.MustParseAddr
+	hub, spokes := parse("127.3.0.1"), make([]netip.Addr, sessions)
+	for i := range spokes {
+		spokes[i] = parse(fmt.Sprintf("127.3.%d.%d", 1+i/250, 1+i%250))
+	}
+	inUse := func() uint64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapInuse + m.StackInuse
+	}
+	for b.Loop() {
+		l, err := Listen(testLog(), 179, hub)
+		if err != nil {
+			b.Fatal(err)
+		}
+		before, goroutines := inUse(), runtime.NumGoroutine()
+		nodes := make([]*Session, 0, 2*sessions)
+		for i := range spokes {
+			x, y := config(1, 2), config(2, 1)
+			x.Local, x.Remote, x.Passive, x.Listener = hub, netip.AddrPortFrom(spokes[i], 179), true, l
+			y.Local, y.Remote = spokes[i], netip.AddrPortFrom(hub, 179)
+			for _, c := range []Config{x, y} {
+				s, err := New(c, Handler{Up: func(Established) {}, Down: func(Reason) {}, Fill: func(b []byte) []byte { return b }})
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := s.Start(); err != nil {
+					b.Fatal(err)
+				}
+				nodes = append(nodes, s)
+			}
+		}
+		for _, s := range nodes {
+			for !s.Status().Up() {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		b.StopTimer()
+		b.ReportMetric(float64(inUse()-before)/float64(len(nodes)), "B/session")
+		b.ReportMetric(float64(runtime.NumGoroutine()-goroutines)/float64(len(nodes)), "goroutines/session")
+		for _, s := range nodes {
+			s.Stop(message.Notification{}, "")
+		}
+		l.Close()
+		b.StartTimer()
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*2*sessions), "us/session")
 }
