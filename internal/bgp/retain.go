@@ -28,7 +28,7 @@ func (r *retention) begin(n *neighbor) {
 	n.mu.Unlock()
 	next := uint32(0)
 	n.inSlices(func(f Family) bool {
-		next = n.rib.Reselect(f, from, next, slice)
+		next = n.rib.Reselect(f, from, next, slice, blackholed)
 		return next == 0
 	})
 	n.mu.Lock()
@@ -38,6 +38,10 @@ func (r *retention) begin(n *neighbor) {
 		r.expire(n, n.conf.Retain)
 	}
 }
+
+// blackholed reports whether a route has BLACKHOLE. Such a route is not retained: when its prefix is
+// reachable again, the sessions that are up have no route to it that would replace it.
+func blackholed(a *message.Attributes) bool { return a.Communities().Has(Blackhole) }
 
 // established is called when the next session is up.
 func (r *retention) established(n *neighbor) {

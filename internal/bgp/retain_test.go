@@ -293,3 +293,25 @@ func TestRetainIsOffByDefault(t *testing.T) {
 		o.want("lost", "rr false", "2a00:1::/32 false")
 	})
 }
+
+// TestBlackholeIsNotRetained: the session on which it could be withdrawn has ended.
+func TestBlackholeIsNotRetained(t *testing.T) {
+	origin, rr := newRouter(t, 20, 65000), newRouter(t, 21, 65000)
+	server := newRouterWith(t, 22, 65000, func(o *Options) { o.Report = ReportBest })
+	rr.peer(origin, client)
+	rr.peer(server, client)
+	origin.peer(rr)
+	server.peer(rr, func(n *Neighbor) { n.Retain = time.Hour })
+	locator, sid := prefix("fc00:1::/32"), prefix("fc00:1:1::/128")
+	origin.must(origin.Originate(UnicastRoute{Prefix: locator, NextHop: address(20)}))
+	origin.must(origin.SetBlackhole(true, sid))
+	server.wait("routes", func() bool { return len(server.unicast) == 2 })
+	rr.must(rr.Disable(t.Context(), "r22"))
+	server.wait("the locator alone is kept", func() bool {
+		_, kept := server.unicast[locator]
+		return !server.up["r21"] && kept && len(server.unicast) == 1
+	})
+	if st := server.Neighbors()[0]; st.Retained != 1 {
+		t.Errorf("state %+v", st)
+	}
+}

@@ -157,15 +157,20 @@ func (r *RIB) MarkStale(s Source) {
 }
 
 // Reselect selects the best path again for destinations from the given index with a path of the
-// source, up to n of them. It returns the index to continue with, or 0 after the last one.
-func (r *RIB) Reselect(f message.Family, s Source, from uint32, n int) (next uint32) {
+// source, up to n of them. It returns the index to continue with, or 0 after the last one. Paths
+// with attributes that drop, if given, accepts are withdrawn.
+func (r *RIB) Reselect(f message.Family, s Source, from uint32, n int, drop func(*message.Attributes) bool) (next uint32) {
 	t := &r.tables[f]
 	for ; n > 0; n-- {
 		i, ok := t.from[s].in.next(from)
 		if !ok {
 			return 0
 		}
-		t.reselect(i, t.best(i), false)
+		if drop != nil && drop(r.Attributes(t.find(i, s).Received)) {
+			t.withdraw(i, s, true)
+		} else {
+			t.reselect(i, t.best(i), false)
+		}
 		from = i + 1
 	}
 	return from

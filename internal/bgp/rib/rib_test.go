@@ -337,7 +337,7 @@ func TestConsumersAgreeWithModel(t *testing.T) {
 					m.sources[s].paths[k] = p
 				}
 				for f := message.IPv4Unicast; f < families; f++ {
-					for i := m.rib.Reselect(f, s, 0, 7); i != 0; i = m.rib.Reselect(f, s, i, 7) {
+					for i := m.rib.Reselect(f, s, 0, 7, nil); i != 0; i = m.rib.Reselect(f, s, i, 7, nil) {
 					}
 				}
 				for _, k := range m.keys {
