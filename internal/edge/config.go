@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/tabane/tabane/internal/bfd"
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/fault"
@@ -75,6 +76,8 @@ type Reflector struct {
 	Address netip.Addr `yaml:"address"`
 	// Password is the key of TCP MD5 (RFC 2385) for the session. Example: secret
 	Password string `yaml:"password,omitempty"`
+	// BFD detects the loss of the neighbor (RFC 5880).
+	BFD bfd.Config `yaml:"bfd,omitempty"`
 }
 
 // Peer is one egress peer as the server sees it: a route target, a table and an EPE address. One that
@@ -180,6 +183,7 @@ func (c *Config) Check() fault.List {
 		at := fmt.Sprintf("reflectors[%d]", i)
 		faults.Merge(at, bgp.CheckAddress(r.Address))
 		faults.Merge(at, bgp.CheckPassword(r.Password))
+		faults.Merge(at, r.BFD.Check())
 		if r.Address.IsValid() && c.Address.IsValid() && !c.local(r.Address).IsValid() {
 			faults.Add(at+".address", "no default address is %s: the session has no source", bgp.IPOf(r.Address))
 		}
