@@ -277,11 +277,8 @@ func (l *lab) end(node, role string, sig syscall.Signal) {
 		l.t.Fatal(err)
 	}
 	l.eventually(role+" ends", 10*time.Second, func() (bool, string) {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID))
-		zombie := strings.Contains(string(b), ") Z ")
-		// Its files are closed when the last of its threads has ended.
-		threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", p.PID))
-		return errors.Is(err, os.ErrNotExist) || zombie && len(threads) <= 1, string(b)
+		stat, gone := ended(p.PID)
+		return gone, stat
 	})
 }
 

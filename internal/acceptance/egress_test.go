@@ -1,0 +1,409 @@
+package acceptance
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/packet"
+)
+
+const (
+	// propagation is how long packets may still leave to a peer after it withdrew a route: the
+	// peer's reload, its UPDATE, the decision of the border router and the change in its
+	// kernel. Nothing waits for a timer on that way, so it takes milliseconds; the rest is for
+	// a machine on which other work delays every process.
+	propagation = 500 * time.Millisecond
+	// staleAfterRestart is how long the next instance of a killed border router keeps the routes
+	// that it found in the kernel, as a router that restarts gracefully (RFC 4724 section 4.1)
+	// does: until all sessions have been up for 10 s. It knows of withdrawals from sessionTime on.
+	staleAfterRestart = 20 * time.Second
+	sessionTime       = 5 * time.Second
+)
+
+// egressNet is a content provider's network with its egress peers.
+type egressNet struct {
+	peers   []egressPeer
+	servers []egressServer
+	// inside is a host on the link lan that is neither a server nor a border router, with an
+	// address of it.
+	inside        string
+	insideAddress netip.Addr
+	// own is space that no packet may leave for, whatever the peers advertise.
+	own []netip.Prefix
+	// targets are the destinations of packets.
+	targets []string
+}
+
+// egressPeer is an egress peer: its node, whose link to the border router is csp, the border router
+// with its link to the peer, the prefix of that link, the peer's EPE address on each server, and its
+// SID.
+type egressPeer struct {
+	name, border, link, lan string
+	epe                     []string
+	sid                     string
+}
+
+type egressServer struct{ name, address string }
+
+// kind is how a packet was sent.
+type kind byte
+
+const (
+	other     kind = iota // not by the test: errors of ICMPv6 and all else
+	fromEPE               // by a server, from the EPE address of a peer
+	toSID                 // by a host inside, encapsulated, to the SID of a peer
+	best                  // by a server, from its default address
+	forgedEPE             // by a host inside, from an EPE address, to a border router
+	intruding             // by a peer
+	kinds
+)
+
+func (k kind) String() string {
+	return [...]string{"other", "from an EPE address", "to a SID", "by the best path", "forged inside", "from a peer"}[k]
+}
+
+// sighting is a packet on its way to a peer.
+type sighting struct {
+	at     time.Time
+	peer   int
+	kind   kind
+	origin int // the peer of the EPE address or SID, or that sent the packet
+	dst    netip.Addr
+}
+
+// interval is when something was so; a zero end is not yet.
+type interval struct{ from, to time.Time }
+
+// egressJudge captures what arrives at each egress peer and compares it with what the peers
+// advertised: no packet may arrive at a peer that did not advertise its destination.
+type egressJudge struct {
+	*lab
+	net egressNet
+	// history is when each peer advertised each prefix, down when a border router was not
+	// running, unguarded when packets from peers were not filtered, by border router, or by peer.
+	// released is when a peer's EPE address was none of a server's.
+	history   []map[string][]interval
+	down      map[string][]interval
+	unguarded map[string][]interval
+	released  map[int][]interval
+
+	mu   sync.Mutex
+	seen []sighting
+	sent [kinds]atomic.Int64
+}
+
+// judge captures what arrives at the egress peers until the test ends.
+func (l *lab) judge(n egressNet) *egressJudge {
+	l.t.Helper()
+	j := &egressJudge{lab: l, net: n, down: map[string][]interval{}, unguarded: map[string][]interval{}, released: map[int][]interval{}}
+	for i := range n.peers {
+		j.history = append(j.history, map[string][]interval{})
+		j.capture(l.t, i)
+	}
+	return j
+}
+
+// advertises notes what a peer advertises from some time on.
+func (j *egressJudge) advertises(peer int, prefixes []string, from time.Time) {
+	history := j.history[peer]
+	for prefix, h := range history {
+		if last := &h[len(h)-1]; last.to.IsZero() && !slices.Contains(prefixes, prefix) {
+			last.to = from
+		}
+	}
+	for _, prefix := range prefixes {
+		if h := history[prefix]; len(h) == 0 || !h[len(h)-1].to.IsZero() {
+			history[prefix] = append(h, interval{from: from})
+		}
+	}
+}
+
+// goesDown and comesUp note when a border router does not run.
+func (j *egressJudge) goesDown(border string) {
+	j.down[border] = append(j.down[border], interval{from: time.Now()})
+}
+
+func (j *egressJudge) comesUp(border string) {
+	d := j.down[border]
+	d[len(d)-1].to = time.Now()
+}
+
+// capture records the IPv6 packets that arrive at a peer until the test ends.
+func (j *egressJudge) capture(t *testing.T, peer int) {
+	t.Helper()
+	p := j.net.peers[peer]
+	lan := netip.MustParsePrefix(p.lan)
+	var socket *packet.Socket
+	j.in(t, p.name, func() error {
+		link, err := net.InterfaceByName("csp")
+		if err != nil {
+			return err
+		}
+		socket, err = packet.Open(packet.Options{Interface: link.Index, Cooked: true})
+		return err
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- socket.Run(ctx, packet.Handler{Packet: func(q packet.Packet) error {
+			if q.Sent || len(q.Data) < 40 || q.Data[0]>>4 != 6 {
+				return nil
+			}
+			s := sighting{at: q.At, peer: peer, dst: netip.AddrFrom16([16]byte(q.Data[24:40]))}
+			if s.dst.IsMulticast() || s.dst.IsLinkLocalUnicast() || lan.Contains(s.dst) {
+				return nil // of the link: neighbor discovery, BGP
+			}
+			if text, ok := bytes.CutPrefix(q.Data[40:], marker); ok && q.Data[6] == unix.IPPROTO_NONE && len(text) == 2 {
+				s.kind, s.origin = kind(text[0]), int(text[1])
+			}
+			j.mu.Lock()
+			defer j.mu.Unlock()
+			j.seen = append(j.seen, s)
+			return nil
+		}})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+		if n := socket.Dropped(); n > 0 {
+			t.Errorf("the capture at %s lost %d packets", p.name, n)
+		}
+		if err := socket.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// sender sends packets from a node.
+type sender func(b []byte, dst netip.Addr) error
+
+// raw returns a sender of packets without upper layer from an address of a node, which the node
+// routes itself.
+func (j *egressJudge) raw(t *testing.T, node, src string) sender {
+	t.Helper()
+	var fd int
+	j.in(t, node, func() (err error) {
+		if fd, err = unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_NONE); err != nil {
+			return err
+		}
+		return unix.Bind(fd, &unix.SockaddrInet6{Addr: netip.MustParseAddr(src).As16()})
+	})
+	t.Cleanup(func() { unix.Close(fd) })
+	return func(b []byte, dst netip.Addr) error {
+		err := unix.Sendto(fd, b, 0, &unix.SockaddrInet6{Addr: dst.As16()})
+		for _, unroutable := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EAGAIN, unix.ENOBUFS} {
+			if errors.Is(err, unroutable) {
+				return nil
+			}
+		}
+		return err
+	}
+}
+
+// frames returns a sender of whole packets to the link-layer address of a neighbor.
+func (j *egressJudge) frames(t *testing.T, node, link, to, toLink string) sender {
+	t.Helper()
+	at := &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16([]byte{0x86, 0xdd}), Halen: 6}
+	j.in(t, to, func() error {
+		link, err := net.InterfaceByName(toLink)
+		if err == nil {
+			copy(at.Addr[:], link.HardwareAddr)
+		}
+		return err
+	})
+	var fd int
+	j.in(t, node, func() error {
+		link, err := net.InterfaceByName(link)
+		if err != nil {
+			return err
+		}
+		at.Ifindex = link.Index
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		return err
+	})
+	t.Cleanup(func() { unix.Close(fd) })
+	return func(b []byte, _ netip.Addr) error {
+		err := unix.Sendto(fd, b, 0, at)
+		if errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENXIO) {
+			return nil // the link flaps
+		}
+		return err
+	}
+}
+
+// traffic sends packets of all kinds until the function that it returns is called.
+func (j *egressJudge) traffic(t *testing.T, seed uint64) (stop func()) {
+	t.Helper()
+	var server, toBorder, fromPeer []sender
+	epe := make([][]sender, len(j.net.peers))
+	for i, p := range j.net.peers {
+		for m, s := range j.net.servers {
+			epe[i] = append(epe[i], j.raw(t, s.name, p.epe[m]))
+		}
+		toBorder = append(toBorder, j.frames(t, j.net.inside, "lan", p.border, "lan"))
+		fromPeer = append(fromPeer, j.frames(t, p.name, "csp", p.border, p.link))
+	}
+	for _, s := range j.net.servers {
+		server = append(server, j.raw(t, s.name, s.address))
+	}
+	random := rand.New(rand.NewPCG(seed, 1))
+	address := func(list []string) netip.Addr { return netip.MustParseAddr(list[random.IntN(len(list))]) }
+	send := func() error {
+		i, dst := random.IntN(len(j.net.peers)), address(j.net.targets)
+		p := j.net.peers[i]
+		k := fromEPE + kind(random.IntN(int(kinds-fromEPE)))
+		text := append(slices.Clone(marker), byte(k), byte(i))
+		m, forged := random.IntN(len(server)), j.net.peers[random.IntN(len(j.net.peers))]
+		j.sent[k].Add(1)
+		switch k {
+		case fromEPE:
+			return epe[i][m](text, dst)
+		case toSID:
+			inner := ip6(j.net.insideAddress, dst, unix.IPPROTO_NONE, text)
+			return toBorder[i](ip6(j.net.insideAddress, netip.MustParseAddr(p.sid), unix.IPPROTO_IPV6, inner), dst)
+		case best:
+			return server[m](text, dst)
+		case forgedEPE:
+			return toBorder[i](ip6(netip.MustParseAddr(forged.epe[m]), dst, unix.IPPROTO_NONE, text), dst)
+		default:
+			src := address(append([]string{p.epe[m], j.net.servers[m].address}, j.net.targets...))
+			plain := ip6(src, dst, unix.IPPROTO_NONE, text)
+			if random.IntN(2) == 0 {
+				plain = ip6(src, netip.MustParseAddr(forged.sid), unix.IPPROTO_IPV6, plain)
+			}
+			return fromPeer[i](plain, dst)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(2 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if err := send(); err != nil {
+				t.Errorf("send: %v", err)
+				return
+			}
+		}
+	}()
+	return sync.OnceFunc(func() {
+		cancel()
+		<-done
+		time.Sleep(100 * time.Millisecond) // what was sent arrives
+	})
+}
+
+// lateness returns how long after the last withdrawal of all prefixes of a peer that cover an
+// address a packet was seen: 0 while one is advertised. Routes that are withdrawn while the border
+// router is down are kept by its next instance, see staleAfterRestart.
+func (j *egressJudge) lateness(s sighting) (late time.Duration, advertised bool) {
+	late = 1 << 62
+	for prefix, history := range j.history[s.peer] {
+		if !netip.MustParsePrefix(prefix).Contains(s.dst) {
+			continue
+		}
+		for _, h := range history {
+			if s.at.Before(h.from) {
+				continue
+			}
+			advertised = true
+			end := h.to
+			if end.IsZero() {
+				return 0, true
+			}
+			for _, d := range j.down[j.net.peers[s.peer].border] {
+				if stale := d.to.Add(staleAfterRestart); end.Add(propagation).After(d.from) && end.Before(d.to.Add(sessionTime)) {
+					end = stale
+				}
+			}
+			if s.at.Before(end) {
+				return 0, true
+			}
+			late = min(late, s.at.Sub(end))
+		}
+	}
+	return late, advertised
+}
+
+// within reports whether a time is in one of the intervals, or shortly after it.
+func within(intervals []interval, at time.Time) bool {
+	return slices.ContainsFunc(intervals, func(i interval) bool {
+		return !at.Before(i.from) && (i.to.IsZero() || at.Before(i.to.Add(propagation)))
+	})
+}
+
+// fault returns why a packet should not have left, or "".
+func (j *egressJudge) fault(s sighting) string {
+	for _, p := range j.net.own {
+		if p.Contains(s.dst) {
+			return "is for our own space"
+		}
+	}
+	late, advertised := j.lateness(s)
+	switch {
+	case !advertised:
+		return "its destination was never advertised by this peer"
+	case late > propagation:
+		return fmt.Sprintf("its destination was withdrawn %s before", late.Round(time.Millisecond))
+	case (s.kind == fromEPE && !within(j.released[s.origin], s.at) || s.kind == toSID) && s.origin != s.peer:
+		return "is for " + j.net.peers[s.origin].name
+	case s.kind == intruding && !within(j.unguarded[j.net.peers[s.origin].border], s.at) && !within(j.unguarded[j.net.peers[s.origin].name], s.at):
+		return "is transit"
+	}
+	return ""
+}
+
+// verdict fails the test for each packet that should not have arrived at a peer.
+func (j *egressJudge) verdict(t *testing.T) {
+	t.Helper()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var arrived [kinds]int
+	var lates []time.Duration
+	faults := 0
+	for _, s := range j.seen {
+		arrived[s.kind]++
+		if late, ok := j.lateness(s); ok && late > 0 {
+			lates = append(lates, late)
+		}
+		if why := j.fault(s); why != "" {
+			if faults++; faults <= 10 {
+				t.Errorf("%s: %s got a packet %s (%s) to %s: %s", s.at.Format("15:04:05.000"),
+					j.net.peers[s.peer].name, s.kind, j.net.peers[s.origin].name, s.dst, why)
+			}
+		}
+	}
+	t.Logf("%d packets judged, %d faults", len(j.seen), faults)
+	for k := fromEPE; k < kinds; k++ {
+		t.Logf("%s: %d sent, %d arrived at peers", k, j.sent[k].Load(), arrived[k])
+	}
+	if len(lates) > 0 {
+		slices.Sort(lates)
+		t.Logf("%d arrived after the withdrawal, half of them within %s, the last %s after it",
+			len(lates), lates[len(lates)/2], lates[len(lates)-1])
+	}
+	for _, k := range []kind{fromEPE, toSID, best, forgedEPE} {
+		if arrived[k] == 0 {
+			t.Errorf("no packet %s arrived at any peer: the test shows nothing", k)
+		}
+	}
+}
