@@ -27,8 +27,12 @@ test: programs lint ## run all tests; as root also those in network namespaces, 
 race: ## run all tests with the race detector (needs a C compiler)
 	@set -o pipefail; CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 30m -json ./... | $(GO) run .ci/summary.go
 
-soak: ## apply 1,000 random sequences of changes to a network and check every packet that leaves (root, 10 minutes)
-	TABANE_LAB=require TABANE_SEQUENCES=1000 $(GO) test -count=1 -timeout 60m -v -run TestNoPacketLeavesUnannounced ./internal/acceptance
+SOAK      ?= 20m
+SEQUENCES ?= 1000
+
+soak: ## disturb a network at random for SOAK (default 20m), then run SEQUENCES of changes (1000, 10 minutes); SEED repeats a run (root)
+	TABANE_LAB=require TABANE_SOAK=$(SOAK) TABANE_SEQUENCES=$(SEQUENCES) TABANE_SEED=$(SEED) \
+	$(GO) test -count=1 -timeout 24h -v -run 'TestSoak|TestNoPacketLeavesUnannounced' ./internal/acceptance
 
 bench: ## run the benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./...
