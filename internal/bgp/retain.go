@@ -1,31 +1,65 @@
 package bgp
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/bgp/rib"
 )
 
-// retainSettle is how long stale routes are kept after the neighbor's End-of-RIB markers: a
-// reflector that has just started sends the markers before its clients' sessions are established.
+// retainSettle is how long stale routes are kept after the End-of-RIB markers of the neighbor, or
+// of another one that advertises the same: a reflector that has just started sends the markers
+// before its clients' sessions are established.
 const retainSettle = 10 * time.Second
 
 // retention keeps the routes of a neighbor after its session has ended, as stale ones: any other
-// route replaces them. The zero value retains nothing. Callers hold the speaker's mu unless stated
-// otherwise.
+// route replaces them. They are kept while no other neighbor with retention has advertised all of
+// its routes. If one has, what it does not advertise was withdrawn. The zero value retains nothing.
+// Callers hold the speaker's mu unless stated otherwise.
 type retention struct {
 	timer   *time.Timer
 	due     time.Time
 	markers message.FamilySet // End-of-RIB markers to come
+	// settled is when the neighbor has advertised all of its routes; zero if that is not known.
+	settled time.Time
 }
 
-// begin retains the routes of a session that has ended. Callers do not hold mu.
+// replaced returns in what time another neighbor will have advertised all of its routes, if one
+// may.
+func (r *retention) replaced(n *neighbor) (wait time.Duration, ok bool) {
+	for _, other := range n.sources {
+		if other == nil || other == n || !other.up || other.stale.settled.IsZero() || !covers(other.conf.Families, n.conf.Families) {
+			continue
+		}
+		if w := max(time.Until(other.stale.settled), 0); !ok || w < wait {
+			wait, ok = w, true
+		}
+	}
+	return wait, ok
+}
+
+// covers reports whether the families include these.
+func covers(families, these []Family) bool {
+	return !slices.ContainsFunc(these, func(f Family) bool { return !slices.Contains(families, f) })
+}
+
+// begin retains the routes of a session that has ended, or withdraws them if another neighbor
+// replaces them. Callers do not hold mu.
 func (r *retention) begin(n *neighbor) {
 	n.mu.Lock()
-	n.rib.MarkStale(n.source)
 	from := n.source
+	wait, ok := r.replaced(n)
+	replaced := ok && wait == 0
+	if !replaced {
+		n.rib.MarkStale(from)
+	}
 	n.mu.Unlock()
+	if replaced {
+		n.purge(from)
+		return
+	}
 	next := uint32(0)
 	n.inSlices(func(f Family) bool {
 		next = n.rib.Reselect(f, from, next, slice, blackholed)
@@ -34,8 +68,12 @@ func (r *retention) begin(n *neighbor) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if kept := n.rib.Stale(from); kept > 0 {
-		n.log.Warn("session down, stale routes retained", "neighbor", n.conf.Name, "routes", kept, "time", n.conf.Retain)
-		r.expire(n, n.conf.Retain)
+		after := n.conf.Retain
+		if wait, ok := r.replaced(n); ok {
+			after = wait
+		}
+		n.log.Warn("session down, stale routes retained", "neighbor", n.conf.Name, "routes", kept, "time", after)
+		r.expire(n, after)
 	}
 }
 
@@ -45,7 +83,7 @@ func blackholed(a *message.Attributes) bool { return a.Communities().Has(Blackho
 
 // established is called when the next session is up.
 func (r *retention) established(n *neighbor) {
-	r.markers = message.Families(n.conf.Families...)
+	r.markers, r.settled = message.Families(n.conf.Families...), time.Time{}
 	if n.rib.Stale(n.source) > 0 {
 		r.expire(n, n.conf.Retain)
 	}
@@ -54,12 +92,19 @@ func (r *retention) established(n *neighbor) {
 // marker is called for each End-of-RIB.
 func (r *retention) marker(n *neighbor, f Family) {
 	r.markers &^= message.Families(f)
-	if r.markers == 0 && r.timer != nil && time.Until(r.due) > retainSettle {
-		r.expire(n, retainSettle)
+	if r.markers != 0 || n.conf.Retain == 0 || !r.settled.IsZero() {
+		return
+	}
+	r.settled = time.Now().Add(retainSettle)
+	for _, k := range n.sources {
+		if k != nil && k.stale.timer != nil && covers(n.conf.Families, k.conf.Families) && time.Until(k.stale.due) > retainSettle {
+			k.stale.expire(k, retainSettle)
+		}
 	}
 }
 
-// expire withdraws the stale routes after a time.
+// expire withdraws the stale routes after a time, unless the neighbor that was to replace them is
+// down by then.
 func (r *retention) expire(n *neighbor, after time.Duration) {
 	r.cancel()
 	r.due = time.Now().Add(after)
@@ -67,6 +112,12 @@ func (r *retention) expire(n *neighbor, after time.Duration) {
 	timer = time.AfterFunc(after, func() {
 		n.mu.Lock()
 		current := r.timer == timer
+		if current && after < n.conf.Retain && !n.up {
+			if wait, ok := r.replaced(n); !ok || wait > 0 {
+				r.expire(n, cmp.Or(wait, n.conf.Retain))
+				current = false
+			}
+		}
 		n.mu.Unlock()
 		if current {
 			r.drop(n)

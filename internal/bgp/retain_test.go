@@ -315,3 +315,47 @@ func TestBlackholeIsNotRetained(t *testing.T) {
 		t.Errorf("state %+v", st)
 	}
 }
+
+// TestAnotherReflectorReplacesRetainedRoutes: what another reflector does not advertise is not
+// retained, once that one has advertised all of its routes for a while.
+func TestAnotherReflectorReplacesRetainedRoutes(t *testing.T) {
+	for _, settled := range []bool{false, true} {
+		t.Run(fmt.Sprintf("settled=%t", settled), func(t *testing.T) {
+			origin, one, two := newRouter(t, 20, 65000), newRouter(t, 21, 65000), newRouter(t, 23, 65000)
+			server := newRouterWith(t, 22, 65000, func(o *Options) { o.Report = ReportBest })
+			retaining := func(n *Neighbor) { n.Retain = time.Hour }
+			for _, rr := range []*router{one, two} {
+				rr.peer(server, client)
+				server.peer(rr, retaining)
+			}
+			one.peer(origin, client)
+			origin.peer(one)
+			both, withdrawn := prefix("2a00:1::/32"), prefix("2a00:2::/32")
+			origin.must(origin.Originate(UnicastRoute{Prefix: both, NextHop: address(20)}, UnicastRoute{Prefix: withdrawn, NextHop: address(20)}))
+			two.must(two.Originate(UnicastRoute{Prefix: both, NextHop: address(20)}))
+			complete := func() bool {
+				server.Speaker.mu.Lock()
+				defer server.Speaker.mu.Unlock()
+				n := server.neighbors["r23"]
+				if n.stale.settled.IsZero() {
+					return false
+				}
+				if settled {
+					n.stale.settled = time.Now() // instead of retainSettle later
+				}
+				return true
+			}
+			server.wait("routes", func() bool { return len(server.unicast) == 2 })
+			server.wait("End-of-RIB of the other reflector", complete)
+			one.must(one.Disable(t.Context(), "r22"))
+			want := 2
+			if settled {
+				want = 1
+			}
+			server.wait(fmt.Sprintf("%d routes after the end of the session", want), func() bool {
+				_, kept := server.unicast[both]
+				return !server.up["r21"] && kept && len(server.unicast) == want
+			})
+		})
+	}
+}
