@@ -612,7 +612,7 @@ func (e *FlushError) Unwrap() []error { return e.Errs }
 
 // Flush applies dirty entries to the kernel: it adds and replaces nexthops, routes (unreachable
 // and blackhole ones first), rules and addresses, then deletes addresses, rules, routes and
-// nexthops. Failed entries stay dirty for the next Flush. Failed additions are retried once if
+// nexthops, and last the rules that make packets unreachable. Failed entries stay dirty for the next Flush. Failed additions are retried once if
 // others succeeded, because an object may depend on another. The error is a *FlushError.
 func (r *Reconciler) Flush() error {
 	_, err := r.FlushPart(math.MaxInt)
@@ -621,7 +621,7 @@ func (r *Reconciler) Flush() error {
 
 // FlushPart is Flush with at most so many unicast routes, the earliest dirty ones. It reports
 // whether there are more that were not tried yet; until then no nexthop object and no unreachable
-// route is deleted.
+// route or rule is deleted.
 func (r *Reconciler) FlushPart(routes int) (more bool, err error) {
 	if !r.more || routes == math.MaxInt {
 		r.release(dependency{})
@@ -652,6 +652,7 @@ func (r *Reconciler) FlushPart(routes int) (more bool, err error) {
 	if progress {
 		failed = r.apply(r.ready(failed))
 	}
+	guards := r.unreachable(&del[laneRule])
 	for _, l := range []lane{laneAddress, laneRule, laneRoute, laneGuard, laneNexthop} {
 		// Some may have been deleted with an address.
 		list := slices.DeleteFunc(del[l], func(n table.Ref) bool { return r.store.Value(n).have == 0 })
@@ -674,7 +675,12 @@ func (r *Reconciler) FlushPart(routes int) (more bool, err error) {
 			r.lose(slices.DeleteFunc(keys, func(k Key) bool { return r.has(k) }))
 		}
 	}
-	for _, l := range []lane{laneRoute, laneGuard, laneNexthop} {
+	if more {
+		del[laneRule] = guards
+	} else {
+		failed = append(failed, r.apply(guards)...)
+	}
+	for _, l := range []lane{laneRoute, laneGuard, laneRule, laneNexthop} {
 		for _, n := range del[l] {
 			r.requeue(n) // those that were left out, or whose nexthop could not be deleted
 		}
@@ -692,6 +698,20 @@ func (r *Reconciler) FlushPart(routes int) (more bool, err error) {
 		fe.Errs = append(fe.Errs, r.errs[n])
 	}
 	return more, fe
+}
+
+// unreachable takes the rules that make packets unreachable from a list of rules to delete: as long
+// as routes are there, no packet may follow one that a rule kept it from.
+func (r *Reconciler) unreachable(rules *[]table.Ref) (taken []table.Ref) {
+	*rules = slices.DeleteFunc(*rules, func(n table.Ref) bool {
+		rule, ok := r.store.object(n, r.store.Value(n).have).(Rule)
+		if ok && rule.Unreachable {
+			taken = append(taken, n)
+			return true
+		}
+		return false
+	})
+	return taken
 }
 
 // has reports whether the kernel is known to have an object with the key.

@@ -108,6 +108,28 @@ func TestFlushOrder(t *testing.T) {
 	}
 }
 
+// TestUnreachableRulesGoLast: a packet that they stop never finds a route.
+func TestUnreachableRulesGoLast(t *testing.T) {
+	k := &routetest.Kernel{}
+	r := newReconciler(k)
+	_, epe, nh, rule, _ := peer()
+	guard := route.Rule{Priority: 901, Iif: "wan", Unreachable: true}
+	for _, o := range []route.Object{rule, guard, epe, nh} {
+		r.Set(o)
+	}
+	flush(t, r)
+	k.Log = nil
+	r.Clear()
+	flush(t, r)
+	lines := logLines(k)
+	if want := "rule delete priority 901 from all iif wan unreachable proto 117"; len(lines) != 3 || lines[2] != want {
+		t.Errorf("ops %q, want %q last", lines, want)
+	}
+	if len(k.All()) > 0 || r.Pending() > 0 {
+		t.Errorf("left: %v, pending %d", k.All(), r.Pending())
+	}
+}
+
 // The kernel deletes the routes of a nexthop object; desired ones are added again with the object.
 func TestNexthopTakesRoutesAlong(t *testing.T) {
 	k := &routetest.Kernel{}
