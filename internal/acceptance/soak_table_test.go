@@ -215,6 +215,7 @@ func (s *soakTest) flap(target string, random *rand.Rand) func() {
 // hole drops all packets on the link to a peer, in both directions; only BFD detects that.
 func (s *soakTest) hole(target string, _ *rand.Rand) func() {
 	p := s.peer(target)
+	s.watched(p.border, "asbr", p.name)
 	at := scenario.Port{Node: p.border, Interface: p.link}
 	must := func(err error) {
 		if err != nil {
@@ -244,11 +245,42 @@ func (s *soakTest) limit(target string, random *rand.Rand) func() {
 }
 
 func (s *soakTest) coreDown(target string, _ *rand.Rand) func() {
+	for _, r := range s.reflectors {
+		if r.up {
+			s.watched(r.name, "reflector", target)
+		}
+	}
 	return s.down(&s.borderNamed(target).core, target, "lan")
 }
 
+// watched waits until BFD watches a neighbor of a daemon: until then, only its hold timer detects the
+// loss of what does not close its sessions.
+func (s *soakTest) watched(node, role, neighbor string) {
+	s.lab.t.Helper()
+	s.eventually("BFD of "+node+" with "+neighbor, 20*time.Second,
+		s.contains(true, `"neighbor":"`+neighbor+`","up":true,"bfd":"up"`, node, program, "status", "--json", role))
+}
+
+// rested waits until servers take what the other reflector does not advertise for withdrawn, which
+// they do 10 s after it has advertised all of its routes.
+func (s *soakTest) rested() {
+	const settles = 13 * time.Second
+	time.Sleep(time.Until(s.reflectorUp.Add(settles)))
+}
+
 func (s *soakTest) reflectorCut(target string, _ *rand.Rand) func() {
-	return s.down(&s.reflector(target).up, target, "lan")
+	r := s.reflector(target)
+	s.rested()
+	for _, b := range s.borders {
+		if b.running && b.core {
+			s.watched(target, "reflector", b.name)
+		}
+	}
+	for _, x := range s.servers {
+		s.watched(target, "reflector", x.name)
+	}
+	up := s.down(&r.up, target, "lan")
+	return func() { up(); s.reflectorUp = time.Now() }
 }
 
 func (s *soakTest) endRouter(sig syscall.Signal) func(string, *rand.Rand) func() {
@@ -284,11 +316,12 @@ func (s *soakTest) endASBR(sig syscall.Signal) func(string, *rand.Rand) func() {
 func (s *soakTest) endReflector(sig syscall.Signal) func(string, *rand.Rand) func() {
 	return func(target string, _ *rand.Rand) func() {
 		r := s.reflector(target)
+		s.rested()
 		r.up = false
 		s.daemons.end(target+" reflector", sig)
 		return func() {
 			s.daemons.start(target + " reflector")
-			r.up = true
+			r.up, s.reflectorUp = true, time.Now()
 		}
 	}
 }
