@@ -222,6 +222,9 @@ func (c *Config) Check() fault.List {
 		seen.Check(&faults, at, "table", p.fib())
 	}
 	faults.Merge("mptcp", c.MPTCP.Check())
+	if c.MPTCP.manager() == KernelPathManager && len(c.Peers) > maxSubflows {
+		faults.Add("peers", "must be at most %d with the kernel's path manager, which gives a client's subflows to no particular ones, got %d", maxSubflows, len(c.Peers))
+	}
 	return faults
 }
 

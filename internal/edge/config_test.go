@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -64,6 +65,30 @@ func TestCheckVersions(t *testing.T) {
 		test.change(&c)
 		if got := strings.TrimSpace(c.Check().Error()); got != test.want {
 			t.Errorf("%s: %s\nwant %s", test.name, got, test.want)
+		}
+	}
+}
+
+// The kernel's path manager announces every address to every client, of which none joins more than
+// eight.
+func TestPeersOfTheKernelsPathManager(t *testing.T) {
+	for _, tt := range []struct {
+		manager PathManager
+		peers   int
+		valid   bool
+	}{{KernelPathManager, 8, true}, {KernelPathManager, 9, false}, {UserPathManager, 9, true}} {
+		c := testConfig()
+		c.MPTCP.PathManager, c.Peers = tt.manager, nil
+		for i := range tt.peers {
+			a := c.Address.As16()
+			a[14] = byte(i + 1)
+			c.Peers = append(c.Peers, Peer{
+				Name: fmt.Sprint("p", i), RT: id(fmt.Sprint("65000:", 100+i)), Address: netip.AddrFrom16(a), Table: uint32(100 + i),
+			})
+		}
+		err := c.Check().Err()
+		if (err == nil) != tt.valid || err != nil && !strings.Contains(err.Error(), "peers: must be at most 8 with the kernel's path manager") {
+			t.Errorf("%d peers with %q: %v", tt.peers, tt.manager, err)
 		}
 	}
 }

@@ -16,8 +16,8 @@ import (
 // others; one that is in use is not taken from it for a better one, because closing a subflow makes
 // the kernel reinject its data.
 
-// maxSlots is the number of slots of a connection.
-const maxSlots = 8
+// MaxSlots is the number of egress peers that a connection uses at most.
+const MaxSlots = 8
 
 // compare orders peers by their preference for a client, as BGP does (RFC 4271 section 9.1.2.2), but
 // backups last. MEDs of different neighbor ASes are not comparable.
@@ -39,7 +39,7 @@ func (c *connection) ranking() []int {
 	for i := range order {
 		order[i] = i
 	}
-	if len(order) <= maxSlots {
+	if len(order) <= MaxSlots {
 		return order
 	}
 	routes := make([]Route, len(order))
@@ -59,7 +59,7 @@ func (c *connection) holdsSlot(peer int) bool {
 
 // freeSlots returns the number of slots that are not held.
 func (c *connection) freeSlots() int {
-	free := maxSlots
+	free := MaxSlots
 	for i := range c.announcements {
 		if c.holdsSlot(i) {
 			free--
@@ -72,7 +72,7 @@ func (c *connection) freeSlots() int {
 // ready to take it.
 func (c *connection) mayAnnounce(peer int) bool {
 	m := c.machine
-	if len(m.peers) <= maxSlots {
+	if len(m.peers) <= MaxSlots {
 		return true
 	}
 	if c.announcements[peer].declined {
@@ -100,7 +100,7 @@ func (c *connection) ready(peer int) bool {
 
 // waits reports whether a peer with a route to the client has no slot because others hold them.
 func (c *connection) waits(peer int) bool {
-	return len(c.machine.peers) > maxSlots && c.ready(peer) && !c.mayAnnounce(peer) ||
+	return len(c.machine.peers) > MaxSlots && c.ready(peer) && !c.mayAnnounce(peer) ||
 		c.announcements[peer].declined && !c.holdsSlot(peer)
 }
 
@@ -108,7 +108,7 @@ func (c *connection) waits(peer int) bool {
 // it.
 func (c *connection) decline(peer int) {
 	m, a := c.machine, &c.announcements[peer]
-	if len(m.peers) <= maxSlots || !slices.ContainsFunc(c.ranking(), c.ready) {
+	if len(m.peers) <= MaxSlots || !slices.ContainsFunc(c.ranking(), c.ready) {
 		return
 	}
 	if at := a.since.Add(answerTimeout); m.now.Before(at) {
@@ -125,7 +125,7 @@ func (c *connection) decline(peer int) {
 func (c *connection) slotFreed() {
 	m := c.machine
 	waits := func(a announcement) bool { return a.announced && !a.used }
-	if len(m.peers) <= maxSlots && !slices.ContainsFunc(c.announcements, waits) {
+	if len(m.peers) <= MaxSlots && !slices.ContainsFunc(c.announcements, waits) {
 		return
 	}
 	c.refillAt = m.now.Add(removeHold)
@@ -161,7 +161,7 @@ type Waiting struct {
 
 // waiting counts the connections with more peers than slots.
 func (m *machine) waiting() (w Waiting) {
-	if len(m.peers) <= maxSlots {
+	if len(m.peers) <= MaxSlots {
 		return w
 	}
 	for _, c := range m.conns {
@@ -175,7 +175,7 @@ func (m *machine) waiting() (w Waiting) {
 				slots++
 			}
 		}
-		if peers <= maxSlots {
+		if peers <= MaxSlots {
 			continue
 		}
 		if w.Connections++; peers > w.Peers {
@@ -183,7 +183,7 @@ func (m *machine) waiting() (w Waiting) {
 		}
 	}
 	if w.Connections > 0 {
-		w.Meaning = fmt.Sprintf("%d egress peers reach the client, which joins at most %d: the best by LOCAL_PREF, then AS path", w.Peers, maxSlots)
+		w.Meaning = fmt.Sprintf("%d egress peers reach the client, which joins at most %d: the best by LOCAL_PREF, then AS path", w.Peers, MaxSlots)
 	}
 	return w
 }

@@ -153,7 +153,7 @@ func TestPropertySlotsAreFilled(t *testing.T) {
 				m.setRoute(peer, "::/0", RouteAbsent)
 			}
 			m.pass(time.Duration(rapid.IntRange(0, 200).Draw(t, "ms")) * time.Millisecond)
-			if n := len(m.there[1].announced); n > maxSlots {
+			if n := len(m.there[1].announced); n > MaxSlots {
 				t.Fatalf("%d addresses announced", n)
 			}
 		}
@@ -164,7 +164,7 @@ func TestPropertySlotsAreFilled(t *testing.T) {
 				want++
 			}
 		}
-		if got := len(m.on(1)); got != min(want, maxSlots+1) {
+		if got := len(m.on(1)); got != min(want, MaxSlots+1) {
 			t.Errorf("%d subflows, want %d: %s", got, want, m.used(1))
 		}
 	})
@@ -196,7 +196,7 @@ func TestSlotsInTheKernel(t *testing.T) {
 	defer download(server, client, 1e6)()
 	for lost := range s.peers {
 		want := ""
-		for i := lost; i < min(lost+maxSlots, len(s.peers)); i++ {
+		for i := lost; i < min(lost+MaxSlots, len(s.peers)); i++ {
 			want += fmt.Sprintf(" %d", i)
 		}
 		got := ""

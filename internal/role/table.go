@@ -7,6 +7,7 @@ import (
 
 	"github.com/tabane/tabane/internal/asbr"
 	"github.com/tabane/tabane/internal/edge"
+	"github.com/tabane/tabane/internal/pathmanager"
 	"github.com/tabane/tabane/internal/reflector"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/router"
@@ -140,7 +141,17 @@ peer an address on this server, and has MPTCP use these addresses.`,
 			return h
 		},
 		summary: func(c *edge.Config) string {
-			return fmt.Sprintf("AS %d, %s", c.ASN, quantity(len(c.Peers), "egress peer"))
+			text := fmt.Sprintf("AS %d, %s", c.ASN, quantity(len(c.Peers), "egress peer"))
+			ipv4 := 0
+			for _, p := range c.Peers {
+				if p.Address.Is4() {
+					ipv4++
+				}
+			}
+			if max(ipv4, len(c.Peers)-ipv4) > pathmanager.MaxSlots {
+				text += fmt.Sprintf(", of which a connection uses the best %d", pathmanager.MaxSlots)
+			}
+			return text
 		},
 		start: func(ctx context.Context, c edge.Config, o Options) (Machine, error) {
 			return edge.New(ctx, edge.Options{Config: c, Keep: o.Keep, Log: o.Log})
