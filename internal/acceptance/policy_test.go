@@ -223,6 +223,17 @@ func TestPolicy(t *testing.T) {
 			l.eventually(dst, time.Second, l.contains(true, want, "r", program, "status", "routes", dst, "asbr", "--json"))
 		}
 		l.eventually("no rule for 2001:db8:a12::/48", time.Second, l.contains(false, "preferred", "r", program, "status", "routes", "2001:db8:a12::/48", "asbr", "--json"))
+		// Other rules apply while the session stays up.
+		restore := l.edit("r", "asbr", func(s section) {
+			p := s["peers"].([]any)[0].(map[string]any)
+			p["import_rules"] = p["import_rules"].([]any)[1:]
+		})
+		l.reloaded("r", "asbr", `policy of session "ttl" changed`)
+		routes("ttl", 4)
+		restore()
+		l.reloaded("r", "asbr", `policy of session "ttl" changed`)
+		routes("ttl", 3)
+		l.eventuallyPeer("ttl", "its session stayed up", time.Second, func(s asbrStatus, session, _ int) bool { return s.Sessions[session].Flaps == 0 })
 		l.eventually("the exported route", 10*time.Second, func() (bool, string) {
 			out := inBIRD("ttl", "show", "route", "protocol", "r", "all")
 			return strings.Contains(out, "BGP.as_path: 65000 65000 65000\n") && strings.Contains(out, "BGP.med: 5\n") && strings.Contains(out, "BGP.community: (65001,70)") &&

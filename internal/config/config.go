@@ -173,6 +173,9 @@ func parse(name string, data []byte) (*File, *decoder, []Fault) {
 	d.add(checked)
 	if len(d.faults) == 0 {
 		d.add(file.Sections.Warnings())
+		if file.Scenario != nil {
+			d.add(file.Scenario.Warnings())
+		}
 		file.Warnings, d.faults = newError(name, d.faults).Lines(), nil
 	}
 	return file, d, d.faults

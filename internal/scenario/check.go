@@ -46,6 +46,18 @@ const (
 	wantWord  = "must be letters, digits, dots, underscores and hyphens, start with a letter or digit and have at most 64 characters, got %q"
 )
 
+// Warnings returns what is valid and has no effect in the daemons' sections, in the order of the
+// nodes' names.
+func (s *Spec) Warnings() fault.List {
+	var warnings fault.List
+	for _, name := range slices.Sorted(maps.Keys(s.Nodes)) {
+		if n := s.Nodes[name]; n != nil {
+			warnings.Merge("nodes."+name, n.Warnings())
+		}
+	}
+	return warnings
+}
+
 // Check returns all faults of the scenario in a fixed order: those of the file, those of each
 // daemon section, and conflicts between nodes (overlapping locators, a route target used twice). It
 // fills in no defaults and does not access the kernel.
