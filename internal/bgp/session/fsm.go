@@ -320,12 +320,12 @@ func (f *fsm) confirmed(c *conn) {
 	h.state, h.changed, h.opening, h.logged = StateEstablished, now, finding{}, ""
 	f.current = c
 	f.mu.Unlock()
-	f.handler.Up(e)
 	if e.HoldTime > 0 {
 		c.deadlines.Lock() // the timer uses c.keepalive
 		c.keepalive = time.AfterFunc(jitter(e.HoldTime/3), c.sendKeepalives)
 		c.deadlines.Unlock()
 	}
+	f.handler.Up(e)
 	go c.transmit()
 	f.Wake()
 	c.proceed <- struct{}{}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -23,6 +24,7 @@ type recorder struct {
 	mu      sync.Mutex
 	calls   []string
 	out     []byte // for the next call of Fill
+	up      func()
 	update  func([]byte) error
 	changed chan struct{}
 }
@@ -46,7 +48,12 @@ func (r *recorder) log() string {
 func (r *recorder) handler() Handler {
 	r.changed = make(chan struct{}, 1)
 	return Handler{
-		Up: func(e Established) { r.add("up %s hold %s", e.Families, e.HoldTime) },
+		Up: func(e Established) {
+			r.add("up %s hold %s", e.Families, e.HoldTime)
+			if r.up != nil {
+				r.up()
+			}
+		},
 		Update: func(b []byte) error {
 			r.add("update %d", len(b))
 			if r.update != nil {
@@ -185,6 +192,7 @@ func TestBusyHandler(t *testing.T) {
 		b := newBench(t, config(1, 2))
 		defer b.stop()
 		release := make(chan struct{})
+		b.recorder.up = func() { time.Sleep(time.Minute) }
 		b.update = func([]byte) error { <-release; return nil }
 		w := b.establish(<-b.dials)
 		w.write(emptyUpdate())
@@ -204,6 +212,43 @@ func TestBusyHandler(t *testing.T) {
 		}
 		if !b.Status().Up() {
 			t.Errorf("status: %+v", b.Status())
+		}
+	})
+}
+
+// late is a connection whose deadline expires once although there are bytes to read, as after this
+// process was stopped for longer than the hold time.
+type late struct {
+	net.Conn
+	reads int
+}
+
+func (l *late) Read(b []byte) (int, error) {
+	if l.reads++; l.reads == 5 {
+		time.Sleep(1500 * time.Millisecond)
+		return 0, os.ErrDeadlineExceeded
+	}
+	return l.Conn.Read(b)
+}
+
+// TestStoppedProcess: the hold timer does not expire while there are bytes of the neighbor to read.
+func TestStoppedProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conf := config(1, 2)
+		conf.Passive = true
+		b := newBench(t, conf)
+		defer b.stop()
+		near, far := pipe(1 << 16)
+		conn := &late{Conn: near}
+		b.offer(conn)
+		w := b.establish(&wire{t, far})
+		for range 5 {
+			time.Sleep(time.Second)
+			w.write(keepalive)
+		}
+		synctest.Wait()
+		if s := b.Status(); !s.Up() || conn.reads < 6 {
+			t.Errorf("after %d reads: %+v", conn.reads, s)
 		}
 	})
 }
