@@ -63,7 +63,8 @@ func (s *soakTest) disturbances() []disturbance {
 		// The next instance of an edge keeps the routes that it finds until all sessions have been up
 		// for a while, so nothing else may change meanwhile.
 		{name: "edge killed", targets: servers, apply: s.endEdge, alone: true},
-		{name: "edge frozen", targets: servers, apply: s.freeze("edge")},
+		// Without any reflector, an edge retains what is withdrawn.
+		{name: "edge frozen", targets: servers, apply: s.freeze("edge"), also: []string{"reflectors"}},
 		{name: "asbr frozen", targets: borders, apply: s.freeze("asbr")},
 		{name: "router frozen", targets: peers, apply: s.freeze("router")},
 		{name: "session with the peer reset", weight: 2, targets: peers, apply: s.reset},
@@ -340,6 +341,9 @@ func (s *soakTest) endEdge(target string, _ *rand.Rand) func() {
 func (s *soakTest) freeze(role string) func(string, *rand.Rand) func() {
 	return func(target string, random *rand.Rand) func() {
 		name := target + " " + role
+		if role == "edge" {
+			s.rested()
+		}
 		s.daemons.signal(name, syscall.SIGSTOP)
 		time.Sleep(time.Duration(200+random.IntN(1500)) * time.Millisecond)
 		s.daemons.signal(name, syscall.SIGCONT)

@@ -51,6 +51,8 @@ type disturbance struct {
 	within, back time.Duration
 	// alone: nothing else is disturbed at the same time.
 	alone bool
+	// also are further parts that must not be disturbed at the same time.
+	also []string
 }
 
 // applied is a disturbance of a target.
@@ -128,7 +130,7 @@ func (s *soak) disturb(step int, random *rand.Rand) {
 		}
 		var free []*applied
 		for _, target := range d.targets {
-			parts := s.parts(target)
+			parts := slices.Concat(s.parts(target), d.also)
 			without := map[string]bool{}
 			for _, p := range slices.Concat(parts, taken) {
 				without[p] = true

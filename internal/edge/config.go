@@ -32,11 +32,17 @@ type Config struct {
 	// Addresses are further default addresses, such as an IPv4 address, or one that is routed to lo.
 	// A client can use only EPE addresses of the IP version that it connected with.
 	Addresses []Address `yaml:"addresses,omitempty"`
-	// Reflectors are the route reflectors that this server is a client of.
-	Reflectors []Reflector `yaml:"reflectors"`
+	// Routes is who installs the routes to clients in the tables of the egress peers: bgp is this
+	// daemon, with the routes of the reflectors; kernel is another program, such as FRR or a script.
+	// This daemon then follows the tables and manages addresses, policy rules and MPTCP. Default: bgp.
+	// Example: kernel
+	Routes RouteSource `yaml:"routes,omitempty"`
+	// Reflectors are the route reflectors that this server is a client of. Default: none; required
+	// unless routes is kernel.
+	Reflectors []Reflector `yaml:"reflectors,omitempty"`
 	// Locators are the only blocks that a SID is accepted from. A route with any other SID is
-	// refused and counted.
-	Locators []netip.Prefix `yaml:"locators"`
+	// refused and counted. Default: none; required unless routes is kernel.
+	Locators []netip.Prefix `yaml:"locators,omitempty"`
 	// Encap is how a packet is encapsulated toward a SID: encap.red adds an outer IPv6 header of
 	// 40 bytes, encap a segment routing header as well, 64 bytes (RFC 8986 sections 5.1 and 5.2).
 	// Default: encap.red.
@@ -59,6 +65,16 @@ type Address struct {
 	// Interface is the interface that carries the address. Default: the NIC. Example: lo
 	Interface string `yaml:"interface,omitempty"`
 }
+
+// RouteSource is who installs the routes of the egress peers.
+type RouteSource string
+
+const (
+	// BGPRoutes are installed by this daemon, as the reflectors advertise them.
+	BGPRoutes RouteSource = "bgp"
+	// KernelRoutes are installed by other programs.
+	KernelRoutes RouteSource = "kernel"
+)
 
 // Encap is the encapsulation mode toward a SID.
 type Encap string
@@ -86,8 +102,9 @@ type Reflector struct {
 type Peer struct {
 	// Name identifies the peer in logs, status and metrics.
 	Name string `yaml:"name"`
-	// RT is the route target of the peer's routes, as on the border router.
-	RT vpn.ID `yaml:"rt"`
+	// RT is the route target of the peer's routes, as on the border router. Default: none; required
+	// unless routes is kernel.
+	RT vpn.ID `yaml:"rt,omitempty"`
 	// Address is the EPE address: traffic from it leaves through this peer or not at all. Its IP
 	// version is that of the peer's routes.
 	Address netip.Addr `yaml:"address"`
@@ -176,9 +193,7 @@ func (c *Config) Check() fault.List {
 	if bgp.CheckPrefix(&faults, "prefix", c.Prefix) && c.Address.IsValid() && !c.Prefix.Contains(c.Address) {
 		faults.Add("address", "%v is outside the prefix %v: no answer would come back to it", c.Address, c.Prefix)
 	}
-	if len(c.Reflectors) == 0 {
-		faults.Add("reflectors", "must name at least one route reflector")
-	}
+	c.checkRoutes(&faults)
 	for i, r := range c.Reflectors {
 		at := fmt.Sprintf("reflectors[%d]", i)
 		faults.Merge(at, bgp.CheckAddress(r.Address))
@@ -188,7 +203,6 @@ func (c *Config) Check() fault.List {
 			faults.Add(at+".address", "no default address is %s: the session has no source", bgp.IPOf(r.Address))
 		}
 	}
-	c.checkLocators(&faults)
 	if c.Encap != "" && c.Encap != EncapRed && c.Encap != EncapFull {
 		faults.Add("encap", "must be %q or %q, got %q", EncapRed, EncapFull, c.Encap)
 	}
@@ -208,7 +222,7 @@ func (c *Config) Check() fault.List {
 		if p.Name == "" {
 			faults.Add(at+".name", "must not be empty")
 		}
-		if !p.RT.IsValid() {
+		if !p.RT.IsValid() && c.Routes != KernelRoutes {
 			faults.Add(at+".rt", "must be given: it says which routes are this peer's")
 		}
 		if p.Table == 0 || p.Table == mainTable || p.Table == localTable {
@@ -217,7 +231,9 @@ func (c *Config) Check() fault.List {
 		faults.Merge(at, bgp.CheckAddress(p.Address))
 		c.checkPrefix(&faults, at, i)
 		seen.Check(&faults, at, "name", p.Name)
-		seen.Check(&faults, at, "rt", p.target())
+		if p.RT.IsValid() {
+			seen.Check(&faults, at, "rt", p.target())
+		}
 		seen.Check(&faults, at, "address", p.Address)
 		seen.Check(&faults, at, "table", p.fib())
 	}
@@ -355,6 +371,30 @@ func (c *Config) checkInside(faults *fault.List, path string, address netip.Addr
 		text += fmt.Sprintf(" and %v", p)
 	}
 	faults.Add(path, "%v is outside the prefix %s: no answer would come back to it", address, text)
+}
+
+// checkRoutes adds the faults of where routes come from.
+func (c *Config) checkRoutes(faults *fault.List) {
+	switch c.Routes {
+	case "", BGPRoutes:
+		if len(c.Reflectors) == 0 {
+			faults.Add("reflectors", "must name at least one route reflector")
+		}
+		c.checkLocators(faults)
+	case KernelRoutes:
+		for key, given := range map[string]bool{
+			"reflectors": len(c.Reflectors) > 0, "locators": len(c.Locators) > 0, "encap": c.Encap != "",
+		} {
+			if given {
+				faults.Add(key, "has no effect with routes: %s, where another program installs the routes", KernelRoutes)
+			}
+		}
+		if c.MPTCP.manager() == KernelPathManager {
+			faults.Add("mptcp.path_manager", "%q follows no routes: routes: %s needs %q", KernelPathManager, KernelRoutes, UserPathManager)
+		}
+	default:
+		faults.Add("routes", "must be %q or %q, got %q", BGPRoutes, KernelRoutes, c.Routes)
+	}
 }
 
 func (c *Config) checkLocators(faults *fault.List) {

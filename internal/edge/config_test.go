@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/tabane/tabane/internal/vpn"
 )
 
 func TestPathManager(t *testing.T) {
@@ -89,6 +91,33 @@ func TestPeersOfTheKernelsPathManager(t *testing.T) {
 		err := c.Check().Err()
 		if (err == nil) != tt.valid || err != nil && !strings.Contains(err.Error(), "peers: must be at most 8 with the kernel's path manager") {
 			t.Errorf("%d peers with %q: %v", tt.peers, tt.manager, err)
+		}
+	}
+}
+
+// TestRouteSource: what has no effect with the routes of another program is refused.
+func TestRouteSource(t *testing.T) {
+	for _, tt := range []struct {
+		change func(*Config)
+		want   string
+	}{
+		{func(*Config) {}, ""},
+		{func(c *Config) { c.Reflectors = testConfig().Reflectors }, "reflectors: has no effect with routes: kernel"},
+		{func(c *Config) { c.Locators = testConfig().Locators }, "locators: has no effect with routes: kernel"},
+		{func(c *Config) { c.Encap = EncapRed }, "encap: has no effect with routes: kernel"},
+		{func(c *Config) { c.MPTCP.PathManager = KernelPathManager }, `mptcp.path_manager: "kernel" follows no routes`},
+		{func(c *Config) { c.Routes = "frr" }, `routes: must be "bgp" or "kernel", got "frr"`},
+		{func(c *Config) { c.Routes = BGPRoutes }, "reflectors: must name at least one route reflector"},
+	} {
+		c := testConfig()
+		c.Routes, c.Reflectors, c.Locators, c.Encap = KernelRoutes, nil, nil, ""
+		for i := range c.Peers {
+			c.Peers[i].RT = vpn.ID{}
+		}
+		tt.change(&c)
+		err := c.Check().Err()
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%v, want %q", err, tt.want)
 		}
 	}
 }

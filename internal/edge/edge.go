@@ -351,14 +351,23 @@ func (e *Edge) runPaths(ctx context.Context) error {
 	defer stopPaths()
 	daemonCtx, stopDaemon := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopDaemon()
-	ended := make(chan error, 1)
-	go func() {
-		defer stopDaemon()
-		ended <- e.paths.Run(pathsCtx)
-	}()
+	run := []func(context.Context) error{e.paths.Run}
+	if e.config.Routes == KernelRoutes {
+		run = append(run, newTables(e).run)
+	}
+	ended := make(chan error, len(run))
+	for _, f := range run {
+		go func() {
+			defer stopDaemon()
+			ended <- f(pathsCtx)
+		}()
+	}
 	err = e.daemon.Run(daemonCtx, e)
 	stopPaths()
-	return errors.Join(err, <-ended)
+	for range run {
+		err = errors.Join(err, <-ended)
+	}
+	return err
 }
 
 // routeChanged handles a change of a peer's route to a prefix. The address of a withdrawn route is

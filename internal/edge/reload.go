@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,10 @@ func difference(old, now *Config) (changes, fault.List) {
 	fault.Fixed(&faults, "address", old.Address, now.Address)
 	fault.Fixed(&faults, "prefix", old.Prefix, now.Prefix)
 	fault.Fixed(&faults, "addresses", fmt.Sprint(old.Addresses), fmt.Sprint(now.Addresses))
+	fault.Fixed(&faults, "routes", cmp.Or(old.Routes, BGPRoutes), cmp.Or(now.Routes, BGPRoutes))
+	if now.Routes == KernelRoutes {
+		fault.Fixed(&faults, "peers", fmt.Sprintf("%+v", old.Peers), fmt.Sprintf("%+v", now.Peers))
+	}
 	fault.Fixed(&faults, "locators", fmt.Sprint(old.Locators), fmt.Sprint(now.Locators))
 	fault.Fixed(&faults, "encap", old.encap(), now.encap())
 	fault.Fixed(&faults, "mptcp", fmt.Sprintf("%+v", old.MPTCP), fmt.Sprintf("%+v", now.MPTCP))

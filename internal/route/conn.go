@@ -467,6 +467,27 @@ func (c *Conn) DumpEach(p Protocol, each func([]Object)) (consistent bool, err e
 	return consistent, nil
 }
 
+// Unicast returns the unicast routes in some tables, whoever installed them. Of those that this
+// package could not have installed, table, destination and metric alone are meaningful.
+func (c *Conn) Unicast(table func(uint32) bool) (routes []Route, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, d := range c.dumps(0, ClassRoute) {
+		before := len(routes)
+		err := c.dumpEach(d.request, func() { routes = routes[:before] }, func(b []byte) error {
+			f, err := d.decode(b)
+			if r, ok := unaltered(f.object).(Route); ok && r.Kind == Unicast && table(r.Table) {
+				routes = append(routes, r)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read routes: %w", err)
+		}
+	}
+	return routes, nil
+}
+
 func dumpError(p Protocol, class Class, err error) error {
 	return fmt.Errorf("read %ss of protocol %d: %w", class, p, err)
 }
