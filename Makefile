@@ -49,13 +49,11 @@ bench-sim: ## measure the simulator on one core, beside ns-2 where it is install
 
 FUZZTIME ?= 10s
 
-fuzz: ## run each fuzz target for FUZZTIME (default 10s)
-	@set -e; for package in $$($(GO) list ./...); do \
-		for target in $$($(GO) test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
-			echo "== $$package $$target"; \
-			$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s $$package; \
-		done; \
-	done
+fuzz: ## run each fuzz target for FUZZTIME (default 10s), one on each core
+	@targets() { for package in $$($(GO) list ./...); do \
+		$(GO) test -list '^Fuzz' $$package | sed -n "s|^Fuzz.*|$$package &|p"; done; }; \
+	targets | xargs -P "$$(nproc)" -L 1 sh -c 'out=$$($(GO) test -run "^\$$" -fuzz "^$$1\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s -parallel 1 $$0 2>&1) || \
+		{ echo "$$0 $$1 failed:"; echo "$$out"; exit 1; }; echo "ok  $$0 $$1"'
 
 INSTALL ?= yes
 
