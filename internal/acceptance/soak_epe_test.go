@@ -93,7 +93,7 @@ type soakTest struct {
 	borders    []*soakBorder
 	servers    []*soakServer
 	reflectors []*soakReflector
-	// reflectorUp is when a reflector was last restored.
+	// reflectorUp is when a reflector, or the sessions of a server with them, were last restored.
 	reflectorUp time.Time
 	// files are the configuration files as the lab made them, by node.
 	files map[string]map[string]section

@@ -333,7 +333,7 @@ func (s *soakTest) endEdge(target string, _ *rand.Rand) func() {
 	s.daemons.end(name, syscall.SIGKILL)
 	return func() {
 		s.daemons.start(name)
-		x.running = true
+		x.running, s.reflectorUp = true, time.Now()
 	}
 }
 
@@ -347,6 +347,9 @@ func (s *soakTest) freeze(role string) func(string, *rand.Rand) func() {
 		s.daemons.signal(name, syscall.SIGSTOP)
 		time.Sleep(time.Duration(200+random.IntN(1500)) * time.Millisecond)
 		s.daemons.signal(name, syscall.SIGCONT)
+		if role == "edge" {
+			s.reflectorUp = time.Now() // BFD resets its sessions
+		}
 		return nil
 	}
 }
