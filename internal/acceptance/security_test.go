@@ -212,7 +212,7 @@ func (l *lab) each(t *testing.T, node, name string, f func(packet.Packet)) {
 	})
 }
 
-// inject sends an IPv6 packet from a node's interface to the link-layer address of another node's.
+// inject sends an IP packet from a node's interface to the link-layer address of another node's.
 func (l *lab) inject(t *testing.T, node, name, to, toName string, b []byte) {
 	t.Helper()
 	var mac net.HardwareAddr
@@ -233,7 +233,11 @@ func (l *lab) inject(t *testing.T, node, name, to, toName string, b []byte) {
 			return err
 		}
 		defer unix.Close(fd)
-		at := &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16([]byte{0x86, 0xdd}), Ifindex: link.Index, Halen: 6}
+		etherType := []byte{0x86, 0xdd}
+		if b[0]>>4 == 4 {
+			etherType = []byte{0x08, 0x00}
+		}
+		at := &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(etherType), Ifindex: link.Index, Halen: 6}
 		copy(at.Addr[:], mac)
 		return unix.Sendto(fd, b, 0, at)
 	})

@@ -9,6 +9,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
@@ -21,6 +23,7 @@ import (
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/pathmanager"
+	"github.com/tabane/tabane/internal/route"
 )
 
 // State is the result of a check.
@@ -63,7 +66,7 @@ func (f *Finding) check(err error) {
 func Examine() []Finding {
 	list := []Finding{privilege(), kernel(), ipv6(), multipath(), multipathLimits(mptcp.CurrentManager, currentLimits), networkd(root())}
 	list = append(list, trials()...)
-	list = append(list, congestionControls(), forwarding(), reversePath(), clientLimits())
+	list = append(list, congestionControls(), forwarding(), reversePath(), ipv4Routes(), listeners(mptcpListeners), clientLimits())
 	list = append(list, programs()...)
 	list = append(list, typeFormat(), tcx(), reports())
 	list = append(list, daemons()...)
@@ -265,16 +268,67 @@ func sysctl(name, key, want, good, bad string) Finding {
 	return f
 }
 
+// reversePath checks all interfaces: the larger of an interface's setting and that of all applies.
 func reversePath() Finding {
 	f := Finding{Check: "rp_filter", State: OK, Meaning: "no strict reverse path filter for IPv4; IPv6 has none"}
-	v, err := netns.ReadSysctl("net.ipv4.conf.all.rp_filter")
+	all, err := netns.ReadSysctl("net.ipv4.conf.all.rp_filter")
+	links, other := net.Interfaces()
+	err = errors.Join(err, other)
+	var strict []string
+	for _, l := range links {
+		v, gone := netns.ReadSysctl("net/ipv4/conf/" + l.Name + "/rp_filter")
+		if gone == nil && max(all, v) == "1" {
+			strict = append(strict, l.Name)
+		}
+	}
 	switch {
 	case err != nil:
 		f.State, f.Meaning = Unknown, err.Error()
-	case v == "1":
-		f.State, f.Meaning, f.Remedy = Limited, "strict: IPv4 packets are dropped unless they arrive on the interface of the return route", "sysctl -w net.ipv4.conf.all.rp_filter=2"
+	case len(strict) > 0:
+		f.State, f.Remedy = Limited, "sysctl -w net.ipv4.conf.all.rp_filter=2"
+		f.Meaning = "strict on " + strings.Join(strict, ", ") + ": IPv4 packets are dropped unless they arrive on the interface of the return route"
 	}
 	return f
+}
+
+// ipv4Routes checks what egress peers with IPv4 routes need beside SRv6.
+func ipv4Routes() Finding {
+	f := Finding{Check: "IPv4 End.DT4", State: OK, Meaning: "a border router forwards IPv4 by the table of an egress peer (optional)"}
+	f.check(route.SupportsMark())
+	return f
+}
+
+// listeners checks that servers listen on all addresses: a subflow to an EPE address is reset
+// otherwise.
+func listeners(list func() ([]netip.AddrPort, error)) Finding {
+	f := Finding{Check: "listeners", State: OK, Meaning: "MPTCP listens on all addresses, EPE addresses included"}
+	all, err := list()
+	var single []string
+	for _, a := range all {
+		if !a.Addr().IsUnspecified() && !a.Addr().IsLoopback() {
+			single = append(single, a.String())
+		}
+	}
+	switch {
+	case err != nil:
+		f.State, f.Meaning = Unknown, err.Error()
+	case len(single) > 0:
+		f.State, f.Remedy = Limited, "have the server listen on [::] (or 0.0.0.0)"
+		f.Meaning = strings.Join(single, ", ") + ": subflows to EPE addresses are reset"
+	}
+	return f
+}
+
+func mptcpListeners() ([]netip.AddrPort, error) {
+	d, err := mptcp.DialDiag()
+	if err != nil {
+		return nil, err
+	}
+	var all []netip.AddrPort
+	for _, family := range []mptcp.Family{mptcp.IPv6, mptcp.IPv4} {
+		err = errors.Join(err, d.Listeners(family, func(a netip.AddrPort) { all = append(all, a) }))
+	}
+	return all, errors.Join(err, d.Close())
 }
 
 func programs() []Finding {

@@ -5,12 +5,15 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/netns"
 )
 
 // fullSocketAnswer is socketAnswer with the attributes that only Sockets requests.
@@ -138,5 +141,28 @@ func TestSockets(t *testing.T) {
 	}
 	if _, ok := found[s.Remote]; !ok {
 		t.Errorf("the other end is not in %v", found)
+	}
+}
+
+func TestListeners(t *testing.T) {
+	p := newPair(t)
+	var one net.Listener
+	err := netns.Do(p.server, func() (err error) {
+		config := net.ListenConfig{}
+		config.SetMultipathTCP(true)
+		one, err = config.Listen(t.Context(), "tcp", net.JoinHostPort(defaultAddress.String(), "81"))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer one.Close()
+	var got []string
+	if err := p.diag.Listeners(IPv6, func(a netip.AddrPort) { got = append(got, a.String()) }); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(got)
+	if want := []string{"[2001:db8:1::10]:81", "[::]:80"}; !slices.Equal(got, want) {
+		t.Errorf("listeners %q, want %q", got, want)
 	}
 }
