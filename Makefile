@@ -8,7 +8,7 @@ VERSION := $(shell git describe --always --dirty --tags 2>/dev/null)
 export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test programs race bench bench-sim soak fuzz lint clean help FORCE
+.PHONY: build demo test programs race bench bench-routes bench-sim soak fuzz lint clean help FORCE
 
 build: bin/tabane ## build bin/tabane
 
@@ -36,6 +36,11 @@ soak: ## disturb a network at random for SOAK (default 20m), then run SEQUENCES 
 
 bench: ## run the benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./...
+
+ROUTES ?= 10000,100000,1000000
+
+bench-routes: programs ## measure tables of up to a million routes, beside FRR, and write docs/performance.md (root, 15 minutes)
+	TABANE_LAB=require TABANE_ROUTES=$(ROUTES) $(GO) test -count=1 -timeout 60m -v -run 'TestScale$$' ./internal/acceptance
 
 PINNED = $(shell command -v taskset >/dev/null && echo taskset -c $$(($$(nproc) - 1)))
 

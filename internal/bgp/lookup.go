@@ -131,14 +131,3 @@ func (s *Speaker) decision(best, other rib.Path) string {
 	}
 	return "an earlier path through the same neighbor"
 }
-
-// Longest returns the longest prefix of a map that covers dst.
-func Longest[V any](routes map[netip.Prefix]V, dst netip.Prefix) (prefix netip.Prefix, value V, ok bool) {
-	for bits := dst.Bits(); bits >= 0; bits-- {
-		prefix = netip.PrefixFrom(dst.Addr(), bits).Masked()
-		if value, ok = routes[prefix]; ok {
-			return prefix, value, true
-		}
-	}
-	return netip.Prefix{}, value, false
-}

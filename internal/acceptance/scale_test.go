@@ -1,0 +1,551 @@
+package acceptance
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tabane/tabane/internal/programs"
+)
+
+// scaleScenario is a chain: a transit with a generated table, a border router, a reflector, a server.
+// The second transit makes single changes; frr loads the same table from the first.
+const scaleScenario = `name: scale
+title: EPE Routes in numbers
+question: How long does a full table take, and how much memory?
+nodes:
+  server:
+    edge:
+      asn: 65000
+      router_id: 10.0.0.10
+      interface: lan
+      address: 2001:db8:1::10
+      prefix: 2001:db8:1::/64
+      reflectors: [{address: "2001:db8:1::fe"}]
+      locators: [fc00::/16]
+      peers:
+        - {name: transit-a, rt: "65000:101", address: "2001:db8:1::a", table: 101}
+        - {name: transit-b, rt: "65000:102", address: "2001:db8:1::b", table: 102}
+  reflector:
+    reflector:
+      asn: 65000
+      router_id: 10.0.0.254
+      address: 2001:db8:1::fe
+      clients:
+        - {name: server, address: "2001:db8:1::10"}
+        - {name: asbr, address: "2001:db8:1::1", bfd: {interval: 50ms}}
+  asbr:
+    forwarding: true
+    asbr:
+      asn: 65000
+      router_id: 10.0.0.1
+      address: 2001:db8:1::1
+      locator: {prefix: "fc00:1::/32", block: 16}
+      prefixes: [2001:db8:1::/64]
+      reflectors: [{address: "2001:db8:1::fe", bfd: {interval: 50ms}}]
+      peers:
+        - {name: transit-a, asn: 65001, address: "2001:db8:a::2", interface: wan-a, id: 1, table: 101, rt: "65000:101", bfd: {interval: 50ms}}
+        - {name: transit-b, asn: 65002, address: "2001:db8:b::2", interface: wan-b, id: 2, table: 102, rt: "65000:102"}
+  transit-a:
+    forwarding: true
+    router:
+      asn: 65001
+      router_id: 10.1.0.1
+      networks: [2c0f:ffff::/32]
+      neighbors:
+        - {name: asbr, asn: 65000, address: "2001:db8:a::1", interface: csp, bfd: {interval: 50ms}}
+        - {name: frr, asn: 65009, address: "2001:db8:f::2", interface: frr}
+  transit-b:
+    forwarding: true
+    router:
+      asn: 65002
+      router_id: 10.2.0.1
+      networks: [2c0f:fffe::/32]
+      neighbors:
+        - {name: asbr, asn: 65000, address: "2001:db8:b::1", interface: csp}
+  frr:
+    forwarding: true
+links:
+  csp:
+    ends:
+      - {node: server, interface: lan, addresses: ["2001:db8:1::10/64"]}
+      - {node: reflector, interface: lan, addresses: ["2001:db8:1::fe/64"]}
+      - {node: asbr, interface: lan, addresses: ["2001:db8:1::1/64"]}
+  peering-a:
+    ends:
+      - {node: asbr, interface: wan-a, addresses: ["2001:db8:a::1/64"]}
+      - {node: transit-a, interface: csp, addresses: ["2001:db8:a::2/64"]}
+  peering-b:
+    ends:
+      - {node: asbr, interface: wan-b, addresses: ["2001:db8:b::1/64"]}
+      - {node: transit-b, interface: csp, addresses: ["2001:db8:b::2/64"]}
+  frr:
+    ends:
+      - {node: transit-a, interface: frr, addresses: ["2001:db8:f::1/64"]}
+      - {node: frr, interface: eth, addresses: ["2001:db8:f::2/64"]}
+`
+
+// frrScale is FRR as a plain BGP router that installs what it receives.
+const frrScale = `frr version 8
+log stdout notifications
+router bgp 65009
+ bgp router-id 10.9.0.1
+ no bgp ebgp-requires-policy
+ no bgp default ipv4-unicast
+ neighbor 2001:db8:f::1 remote-as 65001
+ neighbor 2001:db8:f::1 timers connect 1
+ address-family ipv6 unicast
+  neighbor 2001:db8:f::1 activate
+ exit-address-family
+`
+
+// scaleRow are the measurements of one table.
+type scaleRow struct {
+	routes     int
+	load       time.Duration
+	cpu        map[string]time.Duration // of the load
+	peak, rest map[string]float64       // MB, during the load and after it
+	change     []time.Duration
+	peer, asbr time.Duration // until the server sends no more packets to it
+	withdrawn  time.Duration
+	bfdDown    int
+	frr        time.Duration
+	frrMemory  float64
+}
+
+// TestScale loads tables through the whole chain and writes docs/performance.md. It takes minutes and
+// runs only with TABANE_ROUTES, the sizes of the tables: make bench-routes.
+func TestScale(t *testing.T) {
+	sizes := os.Getenv("TABANE_ROUTES")
+	if sizes == "" {
+		t.Skip("TABANE_ROUTES is not set: see make bench-routes")
+	}
+	programs.Need(t, "vtysh")
+	var rows []scaleRow
+	for size := range strings.SplitSeq(sizes, ",") {
+		n, err := strconv.Atoi(size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Run(size, func(t *testing.T) { rows = append(rows, measureScale(t, n)) })
+	}
+	if !t.Failed() {
+		if err := os.WriteFile(performancePage, []byte(performance(rows)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func measureScale(t *testing.T, n int) (row scaleRow) {
+	row = scaleRow{routes: n, cpu: map[string]time.Duration{}, peak: map[string]float64{}, rest: map[string]float64{}}
+	file := filepath.Join(t.TempDir(), "scenario.yaml")
+	if err := os.WriteFile(file, []byte(scaleScenario), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := up(t, file, "server.edge.log", "asbr.asbr.log", "reflector.reflector.log", "transit-a.router.log", "transit-b.router.log")
+	daemons := map[string]process{
+		"asbr": l.process("asbr", "asbr"), "reflector": l.process("reflector", "reflector"), "edge": l.process("server", "edge"),
+	}
+	transit := l.process("transit-a", "router").PID
+	server := daemons["edge"].PID
+	const within = 5 * time.Minute
+	l.eventually("all sessions are up", 20*time.Second, func() (bool, string) {
+		return routesOf(t, server) > 10, fmt.Sprint(routesOf(t, server), " routes")
+	})
+	time.Sleep(2 * time.Second)
+
+	before := routesOf(t, server)
+	cpu := map[string]time.Duration{}
+	for name, p := range daemons {
+		cpu[name] = cpuOf(t, p.PID)
+	}
+	// Each prefix is an EPE Route and a best path.
+	row.load = l.until(server, transit, "transit-a", func(c map[string]any) { c["generate"] = map[string]any{"ipv6": n, "seed": 1} },
+		within, func(now int) bool { return now >= before+2*n })
+	for name, p := range daemons {
+		row.cpu[name] = cpuOf(t, p.PID) - cpu[name]
+		row.peak[name] = memoryOf(t, p.PID, "VmHWM")
+	}
+	for _, log := range []string{"asbr.asbr.log", "reflector.reflector.log", "transit-a.router.log"} {
+		row.bfdDown += l.logged(log, `reason="bfd down"`)
+	}
+	t.Logf("load %s, cpu %v, peak %v", row.load, row.cpu, row.peak)
+	time.Sleep(15 * time.Second)
+	for name, p := range daemons {
+		row.rest[name] = memoryOf(t, p.PID, "VmRSS")
+	}
+	t.Logf("at rest %v", row.rest)
+
+	other := l.process("transit-b", "router").PID
+	networks := []string{"2c0f:fffe::/32"}
+	for i := range 10 {
+		loaded := routesOf(t, server)
+		networks = append(networks, fmt.Sprintf("2c0f:fffd:%x::/48", i))
+		row.change = append(row.change, l.until(server, other, "transit-b", func(c map[string]any) { c["networks"] = networks },
+			10*time.Second, func(now int) bool { return now >= loaded+2 }))
+		time.Sleep(200 * time.Millisecond)
+	}
+	slices.Sort(row.change)
+	t.Logf("changes %v", row.change)
+
+	// The peer with the table closes its session. The first change in the server's kernel is the route
+	// that discards packets to its SID.
+	full := routesOf(t, server)
+	start := time.Now()
+	l.end("transit-a", "router", syscall.SIGTERM)
+	row.peer = l.wait(server, start, within, func(now int) bool { return now != full })
+	row.withdrawn = l.wait(server, start, within, func(now int) bool { return now <= full-2*n })
+	t.Logf("dead peer off after %s, all withdrawn after %s", row.peer, row.withdrawn)
+
+	l.start("transit-a", "router")
+	l.wait(server, time.Now(), within, func(now int) bool { return now >= full })
+	time.Sleep(2 * time.Second)
+	full = routesOf(t, server)
+	start = time.Now()
+	if err := syscall.Kill(daemons["asbr"].PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	row.asbr = l.wait(server, start, within, func(now int) bool { return now != full })
+	t.Logf("dead ASBR off after %s", row.asbr)
+	row.frr, row.frrMemory = l.loadFRR(n)
+	t.Logf("FRR: load %s, %.0f MB", row.frr, row.frrMemory)
+	return row
+}
+
+// until changes a router's file, has the router load it, and returns the time until the number of routes
+// in the kernel of another daemon's namespace is as wanted.
+func (l *lab) until(watched, router int, node string, change func(map[string]any), within time.Duration, done func(int) bool) time.Duration {
+	l.t.Helper()
+	file := filepath.Join("/run/tabane/lab", l.name, node+".yaml")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	var config map[string]map[string]any
+	if err := json.Unmarshal(b, &config); err != nil {
+		l.t.Fatal(err)
+	}
+	change(config["router"])
+	if b, err = json.Marshal(config); err != nil {
+		l.t.Fatal(err)
+	}
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		l.t.Fatal(err)
+	}
+	start := time.Now()
+	if err := syscall.Kill(router, syscall.SIGHUP); err != nil {
+		l.t.Fatal(err)
+	}
+	return l.wait(watched, start, within, done)
+}
+
+// wait returns the time from start until the number of routes is as wanted, to a fraction of a
+// millisecond in the first second.
+func (l *lab) wait(pid int, start time.Time, within time.Duration, done func(int) bool) time.Duration {
+	l.t.Helper()
+	for {
+		now := routesOf(l.t, pid)
+		took := time.Since(start)
+		switch {
+		case done(now):
+			return took
+		case took > within:
+			l.t.Fatalf("%d routes after %s", now, took)
+		}
+		time.Sleep(min(max(200*time.Microsecond, took/500), 20*time.Millisecond))
+	}
+}
+
+// logged counts a text in one of the lab's logs.
+func (l *lab) logged(file, text string) int {
+	b, err := os.ReadFile(filepath.Join("/run/tabane/lab", l.name, file))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return strings.Count(string(b), text)
+}
+
+// loadFRR has FRR load the table of transit-a, which has no other neighbor by now, and returns the time
+// and the memory of bgpd and zebra.
+func (l *lab) loadFRR(n int) (took time.Duration, mb float64) {
+	l.t.Helper()
+	// Started again, transit-a is a child of the test.
+	transit := pidOf(l.t, l.namespace("transit-a"), "router")
+	dir := filepath.Join("/run/tabane/lab", l.name, "frr.frr")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		l.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "frr.conf"), []byte(frrScale), 0o644); err != nil {
+		l.t.Fatal(err)
+	}
+	var pids []int
+	for _, name := range []string{"zebra", "bgpd"} {
+		args := []string{
+			"/usr/lib/frr/" + name, "--config_file", dir + "/frr.conf", "--pid_file", dir + "/" + name + ".pid",
+			"--socket", dir + "/zserv.api", "--vty_socket", dir, "--vty_port", "0", "--log", "file:" + dir + "/" + name + ".log",
+		}
+		if name == "bgpd" {
+			args = append(args, "--skip_runas")
+		} else {
+			args = append(args, "--user", "root", "--group", "frrvty")
+		}
+		cmd := l.command("frr", args...)
+		if err := cmd.Start(); err != nil {
+			l.t.Fatal(err)
+		}
+		l.t.Cleanup(func() { _ = cmd.Process.Signal(syscall.SIGTERM); _ = cmd.Wait() })
+		time.Sleep(2 * time.Second)
+		b, err := os.ReadFile(dir + "/" + name + ".pid")
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	zebra := pids[0]
+	// Without the table first, so that only the load is measured.
+	l.until(zebra, transit, "transit-a", func(c map[string]any) { delete(c, "generate") }, 5*time.Minute, func(now int) bool { return now > 3 && now < 30 })
+	time.Sleep(5 * time.Second)
+	before := routesOf(l.t, zebra)
+	took = l.until(zebra, transit, "transit-a", func(c map[string]any) { c["generate"] = map[string]any{"ipv6": n, "seed": 1} },
+		5*time.Minute, func(now int) bool { return now >= before+n })
+	for _, pid := range pids {
+		mb += memoryOf(l.t, pid, "VmHWM")
+	}
+	return took, mb
+}
+
+// pidOf finds a daemon of this program in a namespace.
+func pidOf(t *testing.T, namespace, role string) int {
+	t.Helper()
+	want, err := os.Stat("/run/netns/" + namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range found {
+		b, _ := os.ReadFile(file) // processes end meanwhile
+		dir := filepath.Dir(file)
+		ns, err := os.Stat(dir + "/ns/net")
+		if err == nil && os.SameFile(ns, want) && strings.HasPrefix(string(b), program+"\x00"+role+"\x00") {
+			pid, _ := strconv.Atoi(filepath.Base(dir))
+			return pid
+		}
+	}
+	t.Fatalf("no %s in %s", role, namespace)
+	return 0
+}
+
+// routesOf returns the number of IPv6 routes in the kernel, in the namespace of a process.
+func routesOf(t *testing.T, pid int) int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/rt6_stats", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Nodes, route nodes, allocated routes, routes, ... (rt6_stats_seq_show in the kernel).
+	n, err := strconv.ParseInt(strings.Fields(string(b))[3], 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(n)
+}
+
+// memoryOf returns a field of /proc/PID/status in MB.
+func memoryOf(t *testing.T, pid int, field string) float64 {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); f[0] == field+":" {
+			kb, err := strconv.ParseFloat(f[1], 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kb / 1000 * 1.024
+		}
+	}
+	t.Fatalf("no %s in %s", field, b)
+	return 0
+}
+
+// cpuOf returns the CPU time of a process.
+func cpuOf(t *testing.T, pid int) time.Duration {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	var ticks int
+	for _, field := range f[11:13] { // utime and stime, proc(5)
+		n, err := strconv.Atoi(field)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond
+}
+
+const performancePage = "../../docs/performance.md"
+
+// performanceGoal is what a table of a size should not exceed.
+type performanceGoal struct {
+	measure string
+	row     func(scaleRow) string
+	goals   map[int]string
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
+
+func milliseconds(d time.Duration) string {
+	return fmt.Sprintf("%.3g ms", float64(d.Microseconds())/1000)
+}
+
+func megabytes(of func(scaleRow) map[string]float64, daemon string) func(scaleRow) string {
+	return func(r scaleRow) string { return fmt.Sprintf("%.0f MB", of(r)[daemon]) }
+}
+
+func peak(r scaleRow) map[string]float64 { return r.peak }
+func rest(r scaleRow) map[string]float64 { return r.rest }
+
+var performanceGoals = []performanceGoal{
+	{"load at the server", func(r scaleRow) string { return seconds(r.load) }, map[int]string{100_000: "5 s", 1_000_000: "20 s"}},
+	{"same table, FRR", func(r scaleRow) string { return seconds(r.frr) }, nil},
+	{"CPU of asbr", func(r scaleRow) string { return seconds(r.cpu["asbr"]) }, nil},
+	{"CPU of reflector", func(r scaleRow) string { return seconds(r.cpu["reflector"]) }, nil},
+	{"CPU of edge", func(r scaleRow) string { return seconds(r.cpu["edge"]) }, nil},
+	{"asbr, peak", megabytes(peak, "asbr"), map[int]string{100_000: "250 MB", 1_000_000: "2000 MB"}},
+	{"reflector, peak", megabytes(peak, "reflector"), map[int]string{100_000: "200 MB", 1_000_000: "2000 MB"}},
+	{"edge, peak", megabytes(peak, "edge"), map[int]string{100_000: "250 MB", 1_000_000: "1500 MB"}},
+	{"asbr, at rest", megabytes(rest, "asbr"), nil},
+	{"reflector, at rest", megabytes(rest, "reflector"), nil},
+	{"edge, at rest", megabytes(rest, "edge"), nil},
+	{"FRR, peak", func(r scaleRow) string { return fmt.Sprintf("%.0f MB", r.frrMemory) }, nil},
+	{"one change, median", func(r scaleRow) string { return milliseconds(r.change[len(r.change)/2]) }, map[int]string{1_000_000: "5 ms"}},
+	{"one change, worst of 10", func(r scaleRow) string { return milliseconds(r.change[len(r.change)-1]) }, nil},
+	{"dead peer off", func(r scaleRow) string { return milliseconds(r.peer) }, map[int]string{1_000_000: "100 ms"}},
+	{"all its routes gone", func(r scaleRow) string { return seconds(r.withdrawn) }, map[int]string{100_000: "3 s"}},
+	{"dead ASBR off", func(r scaleRow) string { return milliseconds(r.asbr) }, map[int]string{1_000_000: "50 ms"}},
+	{"BFD sessions lost", func(r scaleRow) string { return strconv.Itoa(r.bfdDown) }, map[int]string{10_000: "0", 100_000: "0", 1_000_000: "0"}},
+}
+
+// performance writes the page.
+func performance(rows []scaleRow) string {
+	slices.SortFunc(rows, func(a, b scaleRow) int { return cmp.Compare(a.routes, b.routes) })
+	var b strings.Builder
+	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
+	fmt.Fprintf(&b, `# Performance
+
+`+"`make bench-routes`"+` writes this page. A transit provider advertises a generated IPv6 table (router.generate: realistic prefix
+lengths, one AS path for six prefixes) to a border router; its routes reach a server through a route reflector. All of them share
+one machine: Linux %s, %d CPUs.
+
+Each prefix is two routes at the border router and at the server: a best path in the main table and an EPE Route in the peer's
+table. "Load" is the time from the reload of the transit's configuration until the server's kernel has all of them. FRR (bgpd and zebra)
+then loads the same table from the same transit, alone on the machine, and installs each prefix once.
+
+A change is one more prefix of another peer, from the reload of that peer's configuration until the server's kernel has the routes. A dead peer
+closes its session, a dead ASBR is killed: "off" is when the server sends it no more packets. BFD runs with 50 ms x 3
+on the sessions of the border router throughout. One run each. The goal for a size, where there is one, is in parentheses.
+
+`, strings.TrimSpace(string(kernel)), runtime.NumCPU())
+	b.WriteString("| |")
+	for _, r := range rows {
+		fmt.Fprintf(&b, " %s prefixes |", thousands(r.routes))
+	}
+	b.WriteString("\n|---|" + strings.Repeat("---:|", len(rows)) + "\n")
+	for _, g := range performanceGoals {
+		b.WriteString("| " + g.measure + " |")
+		for _, r := range rows {
+			b.WriteString(" " + g.row(r))
+			if goal := g.goals[r.routes]; goal != "" {
+				b.WriteString(" (" + goal + ")")
+			}
+			b.WriteString(" |")
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+func thousands(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// TestPerformancePage: the page that TestScale writes, and the one in the tree if it was measured, have a
+// number in every cell.
+func TestPerformancePage(t *testing.T) {
+	var rows []scaleRow
+	for _, n := range []int{1_000_000, 10_000, 100_000} {
+		rows = append(rows, scaleRow{routes: n, load: time.Second, change: make([]time.Duration, 10), peer: 2500 * time.Microsecond})
+	}
+	checkPerformance(t, performance(rows))
+	b, err := os.ReadFile(performancePage)
+	if errors.Is(err, os.ErrNotExist) {
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkPerformance(t, string(b))
+}
+
+func checkPerformance(t *testing.T, page string) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSpace(page), "\n")
+	header := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "| |") })
+	if header < 0 || !slices.Equal(cells(lines[header]), []string{"", "10,000 prefixes", "100,000 prefixes", "1,000,000 prefixes"}) {
+		t.Fatalf("the page has no table of the three sizes; write it with make bench-routes")
+	}
+	rows := lines[header+2:]
+	if len(rows) != len(performanceGoals) {
+		t.Fatalf("%d rows, want %d", len(rows), len(performanceGoals))
+	}
+	for i, g := range performanceGoals {
+		row := cells(rows[i])
+		if row[0] != g.measure || len(row) != 4 {
+			t.Errorf("row %q, want %q with three numbers", rows[i], g.measure)
+			continue
+		}
+		for at, n := range []int{10_000, 100_000, 1_000_000} {
+			value, goal, _ := strings.Cut(row[1+at], " (")
+			number, unit, _ := strings.Cut(value, " ")
+			v, err := strconv.ParseFloat(number, 64)
+			if err != nil || v < 0 || math.IsInf(v, 0) || strings.TrimSuffix(goal, ")") != g.goals[n] || g.goals[n] != "" && !strings.HasSuffix(g.goals[n], unit) {
+				t.Errorf("%s with %d prefixes: %q", g.measure, n, row[1+at])
+			}
+		}
+	}
+}
+
+func cells(line string) (all []string) {
+	for cell := range strings.SplitSeq(strings.Trim(line, "|"), "|") {
+		all = append(all, strings.TrimSpace(cell))
+	}
+	return all
+}
