@@ -38,6 +38,12 @@ const (
 	// redialAge is the age of an attempt to connect that Session.Connect replaces: its next SYN
 	// would be sent after a second.
 	redialAge = 20 * time.Millisecond
+	// eagerTime is how long after Session.Connect an attempt that fails is repeated after
+	// eagerPause, and abandoned after eagerTimeout: the first packets over a link that has come up
+	// are lost, and a neighbor entry that the kernel gives up at that moment fails the attempt.
+	eagerTime    = 3 * time.Second
+	eagerPause   = 50 * time.Millisecond
+	eagerTimeout = 500 * time.Millisecond
 )
 
 // fsm is the state machine of a session. All its methods run in the session's goroutine.
@@ -52,8 +58,9 @@ type fsm struct {
 	pendingUntil time.Time
 
 	nextDial  time.Time
-	timeouts  int // of OPEN since the session was last up
-	flaps     int // in a row
+	eager     time.Time // until then, Connect has been called recently
+	timeouts  int       // of OPEN since the session was last up
+	flaps     int       // in a row
 	upSince   time.Time
 	diagnosed time.Time
 	dropped   signatureErrors // at diagnosed
@@ -170,6 +177,9 @@ func (f *fsm) publish() {
 // connect starts an attempt to connect.
 func (f *fsm) connect(now time.Time) {
 	timeout := min(max(f.conf.ConnectRetry, minDialTimeout), maxDialTimeout)
+	if now.Before(f.eager) {
+		timeout = eagerTimeout
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	a := &attempt{began: now, cancel: cancel, done: make(chan struct{})}
 	f.dialing, f.nextDial = a, now.Add(jitter(f.conf.ConnectRetry))
@@ -191,6 +201,9 @@ func (f *fsm) connected(a *attempt, c net.Conn, err error) {
 		}
 	case err != nil:
 		f.dialing = nil
+		if now := time.Now(); now.Before(f.eager) {
+			f.nextDial = now.Add(eagerPause)
+		}
 		f.found(f.conf.dialFinding(err))
 	default:
 		f.dialing = nil
@@ -470,6 +483,7 @@ func (f *fsm) execute() {
 				f.cancelAttempt()
 			}
 			f.nextDial = time.Now()
+			f.eager = f.nextDial.Add(eagerTime)
 		}
 	}
 }

@@ -433,10 +433,17 @@ func TestRedial(t *testing.T) {
 		n.Connect()
 		synctest.Wait()
 		at := time.Since(start)
-		n.Stop(message.Notification{}, "stopped")
-		if begun[0] != 0 || begun[len(begun)-1] != at {
+		before := len(begun)
+		if begun[0] != 0 || begun[before-1] != at {
 			t.Errorf("attempts at %v; the first must be at once, the last at %s", begun, at)
 		}
+		// After Connect there are more attempts for a while.
+		time.Sleep(eagerTime + 7*time.Second)
+		n.Stop(message.Notification{}, "stopped")
+		if more := begun[before:]; len(more) < int(eagerTime/eagerPause) || len(more) > int(eagerTime/eagerPause)+1 || more[0]-at != eagerPause {
+			t.Errorf("after Connect at %s: attempts at %v", at, more)
+		}
+		begun = begun[:before]
 		for i := 1; i < len(begun)-1; i++ {
 			if d := begun[i] - begun[i-1]; d < 6*time.Second || d > 8*time.Second {
 				t.Errorf("%s between attempts, want 6 to 8 s", d)
