@@ -2,6 +2,7 @@ package pathmanager
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/tabane/tabane/internal/mptcp"
@@ -62,6 +63,7 @@ type subflow struct {
 	sampled      time.Time // time of the last sample
 	standbyUntil time.Time // a backup until this time and until nothing is queued
 	since        time.Time // established
+	reviewed     uint64    // last dump in which it was as known
 }
 
 // announcement is the state of one EPE address on one connection.
@@ -147,10 +149,9 @@ func (c *connection) subflowClosed(local, remote netip.AddrPort) {
 // ago are not counted.
 func (c *connection) addresses() (joined, announced int) {
 	for i := range c.announcements {
-		here, _ := c.on(i)
 		switch a := &c.announcements[i]; {
 		case !a.announced:
-		case len(here) > 0:
+		case c.uses(i):
 			joined++
 			announced++
 		case c.machine.now.Sub(a.since) >= answerTimeout:
@@ -261,6 +262,16 @@ func (c *connection) removeAddress(a *announcement) {
 	a.notBefore = c.machine.now.Add(removeHold)
 }
 
+// uses reports whether the connection has a subflow on a peer's address.
+func (c *connection) uses(peer int) bool {
+	for _, s := range c.subflows {
+		if s.peer == peer && !s.closing {
+			return true
+		}
+	}
+	return false
+}
+
 // on returns the subflows on a peer's address, and whether the connection has other subflows that
 // can carry data.
 func (c *connection) on(peer int) (here []*subflow, elsewhere bool) {
@@ -318,9 +329,7 @@ func (c *connection) closeIdle(idle []mptcp.Ends) {
 // resync applies a dump of the connection's subflows.
 func (c *connection) resync(list []mptcp.Subflow) {
 	m := c.machine
-	found := map[mptcp.Ends]bool{}
 	for _, l := range list {
-		found[mptcp.Ends{Local: l.Local, Remote: l.Remote}] = true
 		s := c.find(l.Local, l.Remote)
 		if s == nil {
 			s = c.add(l.Local, l.Remote)
@@ -332,13 +341,14 @@ func (c *connection) resync(list []mptcp.Subflow) {
 		}
 	}
 	for i := len(c.subflows) - 1; i >= 0; i-- {
-		if s := c.subflows[i]; !found[mptcp.Ends{Local: s.local, Remote: s.remote}] {
+		s := c.subflows[i]
+		if !slices.ContainsFunc(list, func(l mptcp.Subflow) bool { return l.Local == s.local && l.Remote == s.remote }) {
 			c.subflowClosed(s.local, s.remote)
 		}
 	}
 	for i := range c.announcements {
-		// A subflow may have been established and closed between dumps.
-		if a := &c.announcements[i]; a.announced && !a.used {
+		// A subflow may have been established and closed between dumps, unseen.
+		if a := &c.announcements[i]; a.announced && !a.used && m.review.lost {
 			a.used = true
 			m.schedule(c, i, m.now.Add(a.timeout()))
 		}

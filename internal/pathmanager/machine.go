@@ -60,6 +60,7 @@ type machine struct {
 	counts   Counts
 	// parked are the connections with parked subflows.
 	parked map[*connection]bool
+	review review
 	// watched are the connections whose subflows are sampled.
 	watched map[*connection]bool
 	// complete is set once all routes are known; then an address without a route is withdrawn.
@@ -359,33 +360,6 @@ func (m *machine) recovered(now time.Time, token uint32, ends mptcp.Ends) {
 			a.notBefore, a.unanswered = m.now, 0
 			c.reconcile(i)
 		}
-	}
-}
-
-// resync applies a dump of all subflows: connections without subflows are removed, unknown
-// connections are added.
-func (m *machine) resync(now time.Time, all []mptcp.Subflow) {
-	m.now = now
-	byToken := map[uint32][]mptcp.Subflow{}
-	for _, s := range all {
-		byToken[s.Token] = append(byToken[s.Token], s)
-	}
-	for token, c := range m.conns {
-		if byToken[token] == nil {
-			m.remove(c)
-		}
-	}
-	for token, list := range byToken {
-		known := m.conns[token] != nil
-		if !known && !isServer(list) {
-			continue
-		}
-		c := m.connection(token, list[0].Remote.Addr())
-		for i := range c.announcements {
-			c.announcements[i].uncertain = c.announcements[i].uncertain || !known
-		}
-		c.resync(list)
-		c.reconcileAll()
 	}
 }
 

@@ -708,6 +708,10 @@ func TestPropertyAnyOrderConverges(t *testing.T) {
 				m.fakeKernel.events = nil
 				m.resync(m.now, m.all())
 			},
+			"review": func(*rapid.T) {
+				m.work()
+				m.dump(m.now, false, m.all())
+			},
 			"restart": func(*rapid.T) {
 				old := m.machine
 				m.machine = newManaged(old.peers[1].backup).machine
@@ -824,4 +828,15 @@ func check(t *testing.T, got []string, want ...string) {
 // setRoute applies a change of a peer's route to all connections at once.
 func (m *machine) setRoute(now time.Time, peer int, prefix netip.Prefix, state RouteState) {
 	m.routeChanged(now, peer, m.changeRoute(now, peer, prefix, Route{State: state}))
+}
+
+// resync applies a dump of all subflows after events were lost.
+func (m *machine) resync(now time.Time, all []mptcp.Subflow) { m.dump(now, true, all) }
+
+func (m *machine) dump(now time.Time, lost bool, all []mptcp.Subflow) {
+	m.beginReview(lost)
+	for _, s := range all {
+		m.reviewed(s)
+	}
+	m.endReview(now)
 }

@@ -40,8 +40,10 @@ const (
 	// resyncEvery is the interval of dumps of all connections even if no event was lost: the
 	// kernel sends none for a connection that its client resets (MP_FASTCLOSE).
 	resyncEvery = time.Minute
-	// unjoinedEvery is the interval of counting the connections with unjoined addresses.
+	// unjoinedEvery is the interval of counting the connections with unjoined addresses, which uses
+	// at most 1/unjoinedShare of one core.
 	unjoinedEvery = time.Second
+	unjoinedShare = 200
 )
 
 // kernel is the part of the kernel's API that a Manager uses; *netlinkKernel implements it.
@@ -414,7 +416,7 @@ func (m *Manager) step() error {
 	now := time.Now()
 	if due(m.resyncAt, now) || due(m.reviewAt, now) {
 		m.execute() // execute first, so that the dump includes the effect of the requests
-		m.resync(now)
+		m.resync(now, due(m.resyncAt, now))
 	}
 	m.machine.runTimers(now)
 	m.execute()
@@ -444,8 +446,8 @@ func (m *Manager) step() error {
 func (m *Manager) updateStatus(now time.Time) {
 	unjoined, waiting := m.status.Unjoined, m.status.Waiting // written by this goroutine alone
 	if !now.Before(m.countAt) || len(m.machine.conns) == 0 {
-		m.countAt = now.Add(unjoinedEvery)
 		unjoined, waiting = m.machine.unjoined(now), m.machine.waiting()
+		m.countAt = now.Add(max(unjoinedEvery, unjoinedShare*time.Since(now)))
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -499,11 +501,11 @@ func (m *Manager) execute() {
 	}
 }
 
-// resync dumps all connections.
-func (m *Manager) resync(now time.Time) {
-	var all []mptcp.Subflow
+// resync dumps all connections; lost means that events may have been lost.
+func (m *Manager) resync(now time.Time, lost bool) {
+	m.machine.beginReview(lost)
 	for _, family := range families {
-		if err := m.kernel.Subflows(family, func(s mptcp.Subflow) { all = append(all, s) }); err != nil {
+		if err := m.kernel.Subflows(family, m.machine.reviewed); err != nil {
 			if m.pause == 0 {
 				m.log.Error("dump connections failed, retrying", "err", err)
 			}
@@ -513,7 +515,7 @@ func (m *Manager) resync(now time.Time) {
 		}
 	}
 	m.pause, m.resyncAt, m.reviewAt = 0, time.Time{}, time.Time{}
-	m.machine.resync(now, all)
+	m.machine.endReview(now)
 }
 
 // families are those of subflows: those of a dual-stack listener are IPv6 sockets, with IPv4-mapped

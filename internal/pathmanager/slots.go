@@ -93,8 +93,7 @@ func (c *connection) mayAnnounce(peer int) bool {
 // ready reports whether a peer without a slot could be announced.
 func (c *connection) ready(peer int) bool {
 	a := &c.announcements[peer]
-	here, _ := c.on(peer)
-	return !a.declined && len(here) == 0 && !c.holdsSlot(peer) && !c.machine.now.Before(a.notBefore) &&
+	return !a.declined && !c.uses(peer) && !c.holdsSlot(peer) && !c.machine.now.Before(a.notBefore) &&
 		c.machine.peers[peer].state(c.client) == RoutePresent
 }
 
@@ -124,8 +123,7 @@ func (c *connection) decline(peer int) {
 // announcement together with the removal has no slot for it yet.
 func (c *connection) slotFreed() {
 	m := c.machine
-	waits := func(a announcement) bool { return a.announced && !a.used }
-	if len(m.peers) <= MaxSlots && !slices.ContainsFunc(c.announcements, waits) {
+	if joined, announced := c.addresses(); len(m.peers) <= MaxSlots && joined == announced {
 		return
 	}
 	c.refillAt = m.now.Add(removeHold)
@@ -140,7 +138,7 @@ func (c *connection) refill() {
 	c.refillAt = time.Time{}
 	for i := range c.announcements {
 		a := &c.announcements[i]
-		if a.declined = false; !a.used {
+		if a.declined = false; !c.uses(i) {
 			a.unanswered = 0 // announce it again
 		}
 	}
