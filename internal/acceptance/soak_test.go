@@ -29,6 +29,9 @@ type soak struct {
 	// each is called in each step, whole when no disturbance is left and the state is back.
 	each, whole func()
 
+	// patience multiplies the bounds on time, for a machine on which other work delays every process.
+	patience time.Duration
+
 	active  []*applied
 	pending []*applied // since the last check
 	undone  map[*applied]bool
@@ -191,6 +194,7 @@ func (s *soak) checkPending() {
 		}
 		bound = max(bound, d, stateBack)
 	}
+	bound *= s.patience
 	begun := time.Now()
 	took := s.check(bound)
 	why := s.ready()
