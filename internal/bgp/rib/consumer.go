@@ -53,7 +53,8 @@ func (c *Consumer) Close() {
 	*list = slices.DeleteFunc(*list, func(other *Consumer) bool { return other == c })
 }
 
-// MarkAll marks all destinations that the consumer may take or has a route to.
+// MarkAll marks all destinations that the consumer may take. Those that it has a route to are among
+// them, or marked already.
 func (c *Consumer) MarkAll() {
 	was := c.pending.n
 	if c.best {
@@ -61,7 +62,6 @@ func (c *Consumer) MarkAll() {
 	} else {
 		c.pending.union(&c.table.from[c.of].in)
 	}
-	c.pending.union(&c.held)
 	if was == 0 && c.pending.n > 0 {
 		c.wake()
 	}

@@ -52,7 +52,7 @@ func (t *table) lookup(k message.Key) (uint32, bool) {
 func (t *table) insert(i uint32) {
 	h := t.index.hash(t.at(i).key)
 	p := &t.index.parts[h>>56]
-	if 4*(p.n+1) > 3*len(p.slots) {
+	if 2*(p.n+1) > len(p.slots) {
 		old := p.slots
 		p.slots = make([]uint32, max(8, 2*len(old)))
 		for _, v := range old {
