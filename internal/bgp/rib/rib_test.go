@@ -241,17 +241,17 @@ func (m *model) addConsumer(family message.Family, best bool, of Source, odd boo
 
 func newModel() *model {
 	m := &model{rib: New(), interner: message.NewInterner(), derived: map[*message.Attributes]map[uint32]*message.Attributes{}, sources: map[Source]*modelSource{Local: {paths: map[message.Key]modelPath{}}}}
-	for i := range 40 {
+	for i := range 8 {
 		m.keys = append(m.keys, message.KeyOf(netip.MustParsePrefix(fmt.Sprintf("2a00:%x::/32", i))),
 			message.KeyOf(netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/16", i))))
 	}
-	for i := range 48 {
-		a := message.Fields{MED: uint32(i % 4), HasMED: true}
-		a.ASPath = message.MakeASPath([]uint32{1, 2, 3}[:1+i%3]...)
+	for i := range 24 {
+		a := message.Fields{MED: uint32(i % 3), HasMED: true}
+		a.ASPath = message.MakeASPath([]uint32{1, 2}[:1+i/8%2]...)
 		if i%2 == 1 {
-			a.ASPath = message.MakeASPath([]uint32{7, 8, 9}[:1+i/2%3]...)
+			a.ASPath = message.MakeASPath([]uint32{7, 8}[:1+i/8%2]...)
 		}
-		if i%5 == 0 {
+		if i%8 == 0 {
 			a.LocalPref, a.HasLocalPref = uint32(99+i%3), true
 		}
 		if i%7 == 0 {

@@ -263,8 +263,8 @@ func (t *table) reapIfDue() {
 	}
 }
 
-// reap frees up to n destinations without paths that no consumer has a route to or has to take. It
-// continues where the last call ended, and reports whether it reached the end of the table.
+// reap frees up to n destinations without paths that no consumer has to take; one that has a route to
+// such a destination has to take it too. It continues where the last call ended, and reports whether it reached the end of the table.
 func (t *table) reap(n int) (end bool) {
 	for n > 0 {
 		i, ok := t.dead.next(t.reaped)
@@ -276,16 +276,16 @@ func (t *table) reap(n int) (end bool) {
 			return true
 		}
 		w := int(i >> wordShift)
-		held := uint64(0)
+		pending := uint64(0)
 		for _, c := range t.consumers {
-			held |= c.pending.word(w) | c.held.word(w)
+			pending |= c.pending.word(w)
 		}
 		for s := range t.from {
 			for _, c := range t.from[s].readers {
-				held |= c.pending.word(w) | c.held.word(w)
+				pending |= c.pending.word(w)
 			}
 		}
-		free := t.dead.word(w) &^ held
+		free := t.dead.word(w) &^ pending
 		for ; free != 0 && n > 0; free &= free - 1 {
 			j := uint32(w)<<wordShift | uint32(bits.TrailingZeros64(free))
 			t.dead.remove(j)
