@@ -130,7 +130,8 @@ func (s *Speaker) usable() error {
 	return nil
 }
 
-// Events returns batches of events for one reader; the channel is closed by Stop.
+// Events returns batches of events for one reader; the channel is closed by Stop. It must be read:
+// a session that has ended is not established again before its Down has been read.
 //
 // An event has the state of its route when the batch is formed: a reader that is busy misses
 // intermediate states, and each route is reported once, however often it changed meanwhile. The

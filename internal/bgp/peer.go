@@ -537,7 +537,7 @@ func (n *neighbor) announce(buf []byte, g *group) []byte {
 	return n.withdraw(buf, keys)
 }
 
-// AddNeighbor adds a neighbor and starts its session. It returns before the session is up.
+// addNeighbor is AddNeighbor for callers that hold calls.
 func (s *Speaker) addNeighbor(conf Neighbor) error {
 	if err := s.usable(); err != nil {
 		return err

@@ -106,7 +106,8 @@ func (c Config) open() message.Open {
 // another. Down is called after all other calls have returned. No function may call Stop; Reset,
 // Disable, Enable, Connect and Wake are allowed.
 type Handler struct {
-	// Up is called when the session is established, before any other function.
+	// Up is called when the session is established, before any other function. It may block: the
+	// session is kept alive meanwhile.
 	Up func(Established)
 	// Update handles the body of an UPDATE message, which is valid until it returns. It may
 	// block: the neighbor is not read from meanwhile, and the hold timer does not expire.
