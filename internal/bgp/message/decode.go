@@ -319,6 +319,11 @@ func (d *Decoder) attributes(b []byte, ipv4 bool) error {
 	return nil
 }
 
+// maxValue limits the value of a known attribute, in bytes with AS numbers of four octets, to less
+// than half of what its length field can express: the merge with AS4_PATH, and policy, make values
+// longer.
+const maxValue = 30 << 10
+
 // attribute decodes one attribute; whole is the attribute with its header.
 func (d *Decoder) attribute(a attribute, whole []byte) error {
 	spec := &attributes[a.kind]
@@ -359,6 +364,10 @@ func (d *Decoder) attribute(a attribute, whole []byte) error {
 	}
 	if reason := d.malformed(&a); reason != "" {
 		d.invalid(a.kind, spec.malformed, reason)
+		return nil
+	}
+	if len(a.value) > maxValue {
+		d.invalid(a.kind, TreatedAsWithdraw, fmt.Sprintf("%d bytes, more than %d", len(a.value), maxValue))
 		return nil
 	}
 	// Only for optional transitive attributes, Partial has a meaning.

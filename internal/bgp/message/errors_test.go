@@ -372,6 +372,21 @@ func TestTwoOctetNeighbor(t *testing.T) {
 
 // Prefix-SID attributes in wire format (RFC 9252).
 
+// TestLongPath: with AS numbers of four octets, a path from a neighbor with two can be longer than the
+// length field of the attribute.
+func TestLongPath(t *testing.T) {
+	segment := slices.Concat([]byte{segmentSequence, 255}, slices.Repeat([]byte{0xfd, 0xe9}, 255))
+	update := body(nil, rawV4, rawOrigin, raw(0x40, attrASPath, slices.Repeat(segment, 127)...), rawNextHop)
+	d := NewDecoder(Negotiated{Families: Families(IPv4Unicast), ExtendedMessage: true}, false, NewInterner())
+	var u Update
+	if err := d.Update(update, &u); err != nil {
+		t.Fatal(err)
+	}
+	if len(u.Announced) > 0 || len(u.Withdrawn) != 1 {
+		t.Errorf("announced %v, withdrawn %v", u.Announced, u.Withdrawn)
+	}
+}
+
 func tlv(kind byte, value ...[]byte) []byte {
 	v := slices.Concat(value...)
 	return slices.Concat([]byte{kind, byte(len(v) >> 8), byte(len(v))}, v)
