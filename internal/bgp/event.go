@@ -27,7 +27,7 @@ type Attributes struct {
 }
 
 // Update is a change in the Adj-RIB-In of an external neighbor after the import policy: a new,
-// changed or withdrawn IPv6 unicast route. When the session ends, each route is withdrawn.
+// changed or withdrawn unicast route. When the session ends, each route is withdrawn.
 type Update struct {
 	Neighbor string
 	Prefix   netip.Prefix
@@ -40,7 +40,7 @@ type Update struct {
 	Rejected error
 }
 
-// UnicastPath reports that the best path to an IPv6 prefix changed.
+// UnicastPath reports that the best path to a prefix changed.
 type UnicastPath struct {
 	Prefix  netip.Prefix
 	NextHop netip.Addr // with zone if link-local; unspecified for local routes without one
@@ -54,7 +54,7 @@ type UnicastPath struct {
 	Rejected error
 }
 
-// VPNPath reports that the best path to a VPN-IPv6 destination, an RD and a prefix, changed.
+// VPNPath reports that the best path to a VPN destination, an RD and a prefix, changed.
 type VPNPath struct {
 	RD      vpn.ID
 	Prefix  netip.Prefix

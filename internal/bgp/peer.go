@@ -279,7 +279,7 @@ func (n *neighbor) freeSource() {
 	n.source = rib.Local
 }
 
-// stop ends the session for ever.
+// stop ends the session, which is not started again.
 func (n *neighbor) stop(m message.Notification, reason string) {
 	n.mu.Lock()
 	n.keep = false
@@ -315,8 +315,8 @@ func (n *neighbor) monitor() error {
 	return n.bfd.Add(bfd.Neighbor{Name: n.conf.Name, Local: local, Remote: n.key, Config: n.conf.BFD})
 }
 
-// credit tells single changes, which are urgent, from the transfer of a table: a source of routes
-// may have so many urgent changes at once, and a rate of further ones.
+// credit distinguishes single changes, which are urgent, from the transfer of a table: a token bucket
+// of urgent changes, by source of routes.
 type credit struct {
 	spent float64
 	last  time.Time

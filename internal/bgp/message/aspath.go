@@ -80,16 +80,6 @@ func (p ASPath) Origin() uint32 {
 	return origin
 }
 
-// HasSet reports whether the path has a set.
-func (p ASPath) HasSet() bool {
-	for kind := range p.segments() {
-		if kind == segmentSet {
-			return true
-		}
-	}
-	return false
-}
-
 // Contains reports whether the AS is in the path, in sets as well.
 func (p ASPath) Contains(asn uint32) bool {
 	for _, asns := range p.segments() {

@@ -80,9 +80,6 @@ func (k Key) RD() vpn.ID {
 	return id
 }
 
-// Words returns the key as three numbers, for hashing.
-func (k Key) Words() (hi, lo, tail uint64) { return k.hi, k.lo, k.tail }
-
 // Compare orders keys by family, route distinguisher, address and prefix length.
 func (k Key) Compare(other Key) int {
 	return cmp.Or(

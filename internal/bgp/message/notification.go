@@ -118,8 +118,8 @@ func (n Notification) Communication() string {
 	return strings.ToValidUTF8(string(n.Data[1:1+size]), "\uFFFD")
 }
 
-// String returns the error in words with its numbers: `Cease/Administrative Shutdown (6/2):
-// "maintenance"`.
+// String returns the name of the error with its numbers, and the text of a shutdown or reset:
+// `Cease/Administrative Shutdown (6/2): "maintenance"`.
 func (n Notification) String() string {
 	s := ErrorName(n.Code, n.Subcode)
 	if text := n.Communication(); text != "" {

@@ -65,18 +65,18 @@ func newConn(f *fsm, c net.Conn, outgoing bool) *conn {
 	}
 }
 
-// tell makes the goroutine of the session call f, unless the connection was dropped.
-func (c *conn) tell(f func()) {
-	c.f.tell(c.dropped, func() {
+// post makes the goroutine of the session call f, unless the connection was dropped.
+func (c *conn) post(f func()) {
+	c.f.post(c.dropped, func() {
 		if !c.ending.Load() {
 			f()
 		}
 	})
 }
 
-// tell makes the goroutine of the session call f. It returns false if the caller was dropped before
+// post makes the goroutine of the session call f. It returns false if the caller was dropped before
 // that.
-func (s *Session) tell(dropped <-chan struct{}, f func()) bool {
+func (s *Session) post(dropped <-chan struct{}, f func()) bool {
 	select {
 	case s.events <- f:
 		return true
@@ -113,7 +113,7 @@ func (c *conn) receive(patience time.Duration) error {
 	if err != nil {
 		return err
 	}
-	c.tell(func() { c.f.opened(c, open) })
+	c.post(func() { c.f.opened(c, open) })
 	if err := c.pass(); err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (c *conn) receive(patience time.Duration) error {
 	if _, err := c.expect(message.TypeKeepalive, message.SubcodeInOpenConfirm); err != nil {
 		return err
 	}
-	c.tell(func() { c.f.confirmed(c) })
+	c.post(func() { c.f.confirmed(c) })
 	if err := c.pass(); err != nil {
 		return err
 	}
@@ -358,7 +358,7 @@ func (c *conn) sendKeepalive() error {
 // sendKeepalives runs in a goroutine of its timer, so that KEEPALIVEs do not wait for the handler.
 func (c *conn) sendKeepalives() {
 	if err := c.sendKeepalive(); err != nil {
-		c.tell(func() { c.f.lost(c, err) })
+		c.post(func() { c.f.lost(c, err) })
 		return
 	}
 	c.deadlines.Lock()
@@ -381,7 +381,7 @@ func (c *conn) transmit() {
 			return
 		}
 		if err := c.drainHandler(); err != nil {
-			c.tell(func() { c.f.lost(c, err) })
+			c.post(func() { c.f.lost(c, err) })
 			return
 		}
 	}

@@ -186,7 +186,7 @@ func (f *fsm) connect(now time.Time) {
 	f.background.Go(func() {
 		defer cancel()
 		c, err := f.dial(ctx)
-		if !f.tell(a.done, func() { f.connected(a, c, err) }) && err == nil {
+		if !f.post(a.done, func() { f.connected(a, c, err) }) && err == nil {
 			_ = c.Close()
 		}
 	})
@@ -228,7 +228,7 @@ func (f *fsm) accept(c net.Conn) {
 	case f.up != nil:
 		// If the neighbor has restarted, it does not know our connection, and answers the
 		// KEEPALIVE with a RST. Otherwise the new connection is refused (RFC 4271 section 6.8).
-		if f.pending != nil { // the neighbor has given it up
+		if f.pending != nil { // the neighbor has abandoned it
 			f.refuse(f.pending, cease(message.SubcodeCollision))
 		}
 		f.pending, f.pendingUntil = c, time.Now().Add(probeTimeout)
@@ -236,7 +236,7 @@ func (f *fsm) accept(c net.Conn) {
 			f.lost(f.up, err)
 		}
 	default:
-		if f.in != nil { // the neighbor has given it up
+		if f.in != nil { // the neighbor has abandoned it
 			f.drop(f.in, message.Notification{})
 		}
 		f.start(c, false)
@@ -256,7 +256,7 @@ func (f *fsm) start(nc net.Conn, outgoing bool) {
 	go func() {
 		defer close(c.read)
 		err := c.receive(patience)
-		c.tell(func() { f.lost(c, err) })
+		c.post(func() { f.lost(c, err) })
 	}()
 	if err := c.send(f.conf.open().Append(nil)); err != nil {
 		f.lost(c, err)

@@ -253,7 +253,7 @@ func TestStoppedProcess(t *testing.T) {
 	})
 }
 
-// TestSendHoldTimer: a neighbor that sends KEEPALIVEs but accepts nothing is given up.
+// TestSendHoldTimer: a neighbor that sends KEEPALIVEs but accepts nothing is disconnected.
 func TestSendHoldTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conf := config(1, 2)

@@ -133,7 +133,7 @@ type Established struct {
 
 // Reason is why a session ended.
 type Reason struct {
-	// Text is the reason in words, as given to Reset, Disable or Stop if these ended it.
+	// Text is the reason, as given to Reset, Disable or Stop if these ended it.
 	Text string
 	// Sent or Received is the NOTIFICATION that ended the session; its Code is 0 if there is
 	// none.
