@@ -330,9 +330,9 @@ func BenchmarkManyConnections(b *testing.B) {
 	// settled waits until the number of subflows that a path manager knows does not change any more.
 	settled := func(b *testing.B, ask func() Status) (s Status) {
 		b.Helper()
-		for since, deadline := time.Now(), time.Now().Add(5*time.Minute); time.Since(since) < 5*time.Second; time.Sleep(100 * time.Millisecond) {
+		for since, deadline := time.Now(), time.Now().Add(5*time.Minute); time.Since(since) < 10*time.Second; time.Sleep(100 * time.Millisecond) {
 			now := ask()
-			if now.Subflows != s.Subflows || now.Counts != s.Counts {
+			if now.Connections == 0 || now.Subflows != s.Subflows || now.Counts != s.Counts {
 				since = time.Now()
 			}
 			if s = now; time.Now().After(deadline) {
