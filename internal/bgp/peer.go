@@ -269,6 +269,11 @@ func (n *neighbor) freeSource() {
 	if n.up || n.source == rib.Local {
 		return
 	}
+	select {
+	case <-n.ended:
+	default:
+		return // terminated uses it
+	}
 	for f := IPv4Unicast; f < families; f++ {
 		if all, _ := n.rib.Received(f, n.source); all > 0 || n.readers[f] != nil {
 			return

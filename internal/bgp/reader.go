@@ -78,8 +78,21 @@ func (r *reader) barriers(n *neighbor) []passing {
 	return all
 }
 
-// endOfRIB reports an End-of-RIB, after the routes before it.
+// endOfRIB reports an End-of-RIB, after the routes before it, unless one of the same family and session
+// is still to be reported: a neighbor may send any number of them.
 func (r *reader) endOfRIB(n *neighbor, f Family) {
+	for _, pending := range slices.Backward(r.notices) {
+		if pending.neighbor != n {
+			continue
+		}
+		end, ok := pending.event.(EndOfRIB)
+		if !ok {
+			break
+		}
+		if end.Family == f {
+			return
+		}
+	}
 	r.notices = append(r.notices, notice{event: EndOfRIB{Neighbor: n.conf.Name, Family: f}, neighbor: n, barriers: r.barriers(n)})
 	r.wake()
 }

@@ -97,6 +97,35 @@ func (o *offline) up(name string, markers []Family, prefixes ...netip.Prefix) {
 	}
 }
 
+// TestEndOfRIBFlood: End-of-RIB markers that wait for the reader of events do not accumulate.
+func TestEndOfRIBFlood(t *testing.T) {
+	o := newOffline(t, Neighbor{Name: "a", Families: []Family{IPv6Unicast}})
+	o.up("a", nil, prefix("2a00::/32"))
+	time.Sleep(10 * time.Millisecond) // the first batch waits for a reader
+	for range 1000 {
+		o.receive("a", message.AppendEndOfRIB(nil, IPv6Unicast))
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if n := len(o.reader.notices); n > 3 {
+		t.Errorf("%d events wait", n)
+	}
+}
+
+// TestSourceInUse: the source of a session whose end is being processed is not freed, even if it has no
+// paths: its paths are removed by it.
+func TestSourceInUse(t *testing.T) {
+	o := newOffline(t, Neighbor{Name: "a", Families: []Family{IPv6Unicast}})
+	o.up("a", nil)
+	n := o.neighbors["a"]
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n.up = false
+	if n.freeSource(); n.source == rib.Local {
+		t.Error("freed")
+	}
+}
+
 func (o *offline) receive(name string, b []byte) {
 	o.t.Helper()
 	for len(b) > 0 {
