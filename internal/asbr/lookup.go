@@ -41,6 +41,9 @@ func (a *ASBR) Routes(ctx context.Context, dst netip.Prefix, rd vpn.ID) (any, er
 	}
 	if !a.daemon.Do(ctx, func() {
 		for _, p := range a.peers {
+			if p.family() != bgp.IPOf(dst.Addr()) {
+				continue
+			}
 			r.EPE = append(r.EPE, p.lookup(dst))
 			if p.rd != rd {
 				rds = append(rds, p.rd)

@@ -79,14 +79,14 @@ func serveDetails(mux *http.ServeMux, m role.Machine) {
 	}
 }
 
-// parseDestination parses an IPv6 prefix, or an address as a prefix of full length.
+// parseDestination parses a prefix, or an address as a prefix of full length.
 func parseDestination(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	if a, e := netip.ParseAddr(text); e == nil && a.Zone() == "" {
 		p, err = netip.PrefixFrom(a, a.BitLen()), nil
 	}
-	if err != nil || !p.Addr().Is6() || p.Addr().Is4In6() {
-		return netip.Prefix{}, invalid("PREFIX|ADDRESS", text, "an IPv6 prefix or address like 2001:db8::/32 or 2001:db8::1")
+	if err != nil || p.Addr().Is4In6() {
+		return netip.Prefix{}, invalid("PREFIX|ADDRESS", text, "a prefix or address like 2001:db8::/32 or 192.0.2.1")
 	}
 	if p != p.Masked() {
 		return netip.Prefix{}, invalid("PREFIX|ADDRESS", text, fmt.Sprintf("a prefix without host bits, as %s", p.Masked()))

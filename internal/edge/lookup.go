@@ -40,6 +40,9 @@ func (e *Edge) Routes(ctx context.Context, dst netip.Prefix, rd vpn.ID) (any, er
 	}
 	if !e.daemon.Do(ctx, func() {
 		for _, p := range e.egress.peers {
+			if bgp.IPOf(p.Address) != bgp.IPOf(dst.Addr()) {
+				continue
+			}
 			r.EPE = append(r.EPE, e.egress.lookup(p, dst)...)
 			_, hops := e.egress.longest(p, dst)
 			for _, h := range hops {
