@@ -120,7 +120,7 @@ const (
 	// MaxRules bounds the rules of a policy: a set of them and a few bits of the caller fit into
 	// one word.
 	MaxRules = 60
-	// maxPrepend bounds how often one policy prepends the own AS number: longer paths are commonly
+	// maxPrepend bounds how often one rule prepends the own AS number: longer paths are commonly
 	// rejected.
 	maxPrepend = 20
 )

@@ -307,18 +307,19 @@ type update struct {
 	full    bool
 	list    []policy.VRP
 	changes map[policy.VRP]bool // whether it is announced
+	most    int                 // limit of what it has, and of the VRPs after it
 }
 
 func newUpdate(incremental bool, before *policy.VRPs) *update {
 	if incremental {
-		return &update{before: before, changes: map[policy.VRP]bool{}}
+		return &update{before: before, changes: map[policy.VRP]bool{}, most: maxVRPs}
 	}
-	return &update{full: true}
+	return &update{full: true, most: maxVRPs}
 }
 
 func (u *update) add(v policy.VRP, announce bool) error {
-	if len(u.list)+len(u.changes) >= maxVRPs {
-		return protocolf(codeInternal, "more than %d prefixes", maxVRPs)
+	if len(u.list)+len(u.changes) >= u.most {
+		return u.tooMany()
 	}
 	if u.full {
 		if !announce {
@@ -336,6 +337,10 @@ func (u *update) add(v policy.VRP, announce bool) error {
 		delete(u.changes, v)
 	}
 	return nil
+}
+
+func (u *update) tooMany() error {
+	return protocolf(codeInternal, "more than %d prefixes", u.most)
 }
 
 func repeated(v policy.VRP, announce bool) error {
@@ -375,6 +380,9 @@ func (u *update) apply() (*policy.VRPs, error) {
 			return nil, repeated(v, false)
 		}
 		list = append(list, v)
+	}
+	if len(list) > u.most {
+		return nil, u.tooMany()
 	}
 	slices.SortFunc(list, policy.VRP.Compare)
 	return policy.NewVRPs(list), nil

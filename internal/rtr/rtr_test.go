@@ -387,6 +387,26 @@ func TestProtocolErrors(t *testing.T) {
 	}
 }
 
+// TestUpdateLimit: updates that are small enough do not add up to more VRPs than the limit.
+func TestUpdateLimit(t *testing.T) {
+	one, two, three := vrp("2001:db8:1::/48", 48, 1), vrp("2001:db8:2::/48", 48, 2), vrp("2001:db8:3::/48", 48, 3)
+	for _, tt := range []struct {
+		list []policy.VRP
+		ok   bool
+	}{{[]policy.VRP{two}, true}, {[]policy.VRP{two, three}, false}} {
+		u := newUpdate(true, policy.NewVRPs([]policy.VRP{one}))
+		u.most = 2
+		for _, v := range tt.list {
+			if err := u.add(v, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := u.apply(); (err == nil) != tt.ok {
+			t.Errorf("%d VRPs: %v", 1+len(tt.list), err)
+		}
+	}
+}
+
 func TestCheck(t *testing.T) {
 	c := Config{
 		Caches:  []Cache{{}, {Address: netip.MustParseAddrPort("[2001:db8::1]:0")}, caches.Caches[0], caches.Caches[0]},
