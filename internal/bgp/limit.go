@@ -20,6 +20,9 @@ type limit struct {
 	// discarded are the families with routes that were not accepted into the table.
 	discarded message.FamilySet
 	count     uint64 // of discarded routes
+	// refresh are the timers after which the neighbor is asked for discarded routes; one for each
+	// family, however often the number of prefixes crosses the limit.
+	refresh [families]*time.Timer
 	// held: the session is closed until the timer fires.
 	held  bool
 	timer *time.Timer
@@ -65,9 +68,19 @@ func (n *neighbor) checkLimit() {
 		n.limit.exceeded &^= family
 		if n.limit.discarded.Has(f) {
 			n.limit.discarded &^= family
-			time.AfterFunc(refreshPause, func() { n.session.SendRefresh(message.Refresh{Family: f}) })
+			if n.limit.refresh[f] == nil {
+				n.limit.refresh[f] = time.AfterFunc(refreshPause, func() { n.refetch(f) })
+			}
 		}
 	}
+}
+
+// refetch asks the neighbor for all routes of a family.
+func (n *neighbor) refetch(f Family) {
+	n.mu.Lock()
+	n.limit.refresh[f] = nil
+	n.mu.Unlock()
+	n.session.SendRefresh(message.Refresh{Family: f})
 }
 
 // hold closes the session because of its limit, and opens it again after a while. Callers hold mu.

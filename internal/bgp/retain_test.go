@@ -112,6 +112,29 @@ func TestEndOfRIBFlood(t *testing.T) {
 	}
 }
 
+// TestRefreshOnce: a neighbor whose number of prefixes crosses the limit again and again is asked for its
+// routes once in a while.
+func TestRefreshOnce(t *testing.T) {
+	limit := PrefixLimit{Limit: 1, Action: LimitDiscard}
+	o := newOffline(t, Neighbor{Name: "a", Families: []Family{IPv6Unicast}, Import: ImportPolicy{MaxPrefixes: limit}})
+	o.up("a", nil)
+	var first *time.Timer
+	for range 3 {
+		o.advertise("a", prefix("2a00::/32"), prefix("2a01::/32"))
+		b, _ := message.NewEncoder(message.Negotiated{}).Withdraw(nil, []message.Key{message.KeyOf(prefix("2a00::/32"))})
+		o.receive("a", b)
+		o.mu.Lock()
+		timer := o.neighbors["a"].limit.refresh[IPv6Unicast]
+		o.mu.Unlock()
+		if first == nil {
+			first = timer
+		}
+		if timer == nil || timer != first {
+			t.Fatalf("timer %p, want %p", timer, first)
+		}
+	}
+}
+
 // TestSourceInUse: the source of a session whose end is being processed is not freed, even if it has no
 // paths: its paths are removed by it.
 func TestSourceInUse(t *testing.T) {
