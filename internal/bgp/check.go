@@ -3,11 +3,9 @@ package bgp
 import (
 	"net/netip"
 
+	"github.com/tabane/tabane/internal/bgp/session"
 	"github.com/tabane/tabane/internal/fault"
 )
-
-// maxPassword is the kernel's limit, TCP_MD5SIG_MAXKEYLEN, in bytes.
-const maxPassword = 80
 
 // CheckIdentity returns the faults of a speaker's AS number and router ID.
 func CheckIdentity(asn uint32, routerID netip.Addr) fault.List {
@@ -33,8 +31,8 @@ func CheckAddress(address netip.Addr) fault.List {
 // CheckPassword returns the faults of a session's TCP-MD5 password (RFC 2385); it may be empty.
 func CheckPassword(password string) fault.List {
 	var faults fault.List
-	if len(password) > maxPassword {
-		faults.Add("password", "must be at most %d bytes, got %d", maxPassword, len(password))
+	if len(password) > session.MaxPassword {
+		faults.Add("password", "must be at most %d bytes, got %d", session.MaxPassword, len(password))
 	}
 	return faults
 }

@@ -52,8 +52,8 @@ type Config struct {
 	Log      *slog.Logger // names the neighbor
 }
 
-// maxPassword is TCP_MD5SIG_MAXKEYLEN, in bytes.
-const maxPassword = 80
+// MaxPassword is the kernel's limit of a password, TCP_MD5SIG_MAXKEYLEN, in bytes.
+const MaxPassword = 80
 
 func (c Config) check() error {
 	remote := c.Remote.Addr()
@@ -78,8 +78,8 @@ func (c Config) check() error {
 		return fmt.Errorf("connect retry must be > 0, got %s", c.ConnectRetry)
 	case c.Multihop != 0 && c.internal() && !c.GTSM:
 		return errors.New("multihop needs a neighbor of another as, or gtsm")
-	case len(c.Password) > maxPassword:
-		return fmt.Errorf("password must be at most %d bytes, got %d", maxPassword, len(c.Password))
+	case len(c.Password) > MaxPassword:
+		return fmt.Errorf("password must be at most %d bytes, got %d", MaxPassword, len(c.Password))
 	case c.Log == nil:
 		return errors.New("logger is missing")
 	}
