@@ -388,6 +388,16 @@ func TestWarningsAreTrue(t *testing.T) {
 	})
 }
 
+func TestPrependsAddUp(t *testing.T) {
+	var c Changes
+	for range MaxRules {
+		c.add(Changes{Prepend: maxPrepend})
+	}
+	if c.Prepend != MaxRules*maxPrepend {
+		t.Errorf("%d rules of %d prepend %d", MaxRules, maxPrepend, c.Prepend)
+	}
+}
+
 func TestCheck(t *testing.T) {
 	lists := map[string]List{"customers": entries(t, "accept 2001:db8::/32", "reject 2001:db8::/32", "accept 2001:db8::/32 le 48")}
 	rules := []Rule{
@@ -396,6 +406,7 @@ func TestCheck(t *testing.T) {
 		{},
 		{Name: "b", Action: Reject, Set: Changes{MED: number(0)}},
 		{Name: "c", Set: Changes{Prepend: 21, LocalPref: number(1), AddCommunities: []Community{Standard(1)}, RemoveCommunities: []Community{Standard(1)}}},
+		{Name: "d", Set: Changes{AddCommunities: slices.Repeat([]Community{Standard(2)}, 41)}},
 	}
 	want := map[Direction]fault.List{
 		Import: {
@@ -409,6 +420,7 @@ func TestCheck(t *testing.T) {
 			{Path: "[3].set", Message: "has no effect: the rule rejects the route"},
 			{Path: "[4].set.prepend", Message: "is for export rules: set local_pref here"},
 			{Path: "[4].set.add_communities[0]", Message: "0:1 is in remove_communities too"},
+			{Path: "[5].set.add_communities", Message: "must be at most 40, got 41"},
 		},
 		Export: {
 			{Path: "[0].rpki", Message: "is a condition of import rules: routes that are advertised have been validated"},

@@ -62,7 +62,7 @@ type Changes struct {
 	MED *uint32 `yaml:"med,omitempty"`
 	// Prepend adds the own AS number so many times more to the AS path, which the rules of export can
 	// do. Example: 2
-	Prepend uint8 `yaml:"prepend,omitempty"`
+	Prepend uint16 `yaml:"prepend,omitempty"`
 	// RemoveCommunities are removed, before others are added. Example: ["65000:1"]
 	RemoveCommunities []Community `yaml:"remove_communities,omitempty"`
 	// AddCommunities are added. Example: ["65000:2"]
@@ -123,6 +123,9 @@ const (
 	// maxPrepend bounds how often one rule prepends the own AS number: longer paths are commonly
 	// rejected.
 	maxPrepend = 20
+	// maxAdded bounds the communities that one rule adds, so that those of all rules fit into an
+	// attribute with the ones received.
+	maxAdded = 40
 )
 
 // Check returns all faults of a list of rules, which use these prefix lists. rpki says whether
@@ -174,6 +177,9 @@ func (r *Rule) check(direction Direction, lists map[string]List, rpki bool) faul
 		faults.Add("set.prepend", "is for export rules: set local_pref here")
 	case r.Set.Prepend > maxPrepend:
 		faults.Add("set.prepend", "must be at most %d, got %d", maxPrepend, r.Set.Prepend)
+	}
+	if n := len(r.Set.AddCommunities); n > maxAdded {
+		faults.Add("set.add_communities", "must be at most %d, got %d", maxAdded, n)
 	}
 	for i, c := range r.Set.AddCommunities {
 		if slices.Contains(r.Set.RemoveCommunities, c) {
