@@ -126,7 +126,7 @@ func (d *Dashboard) poll(ctx context.Context, i int) {
 		}
 	}
 	one.answered, one.fault, one.status, one.raw = true, "", now, raw
-	d.rates.name(now)
+	d.rates.rename(d.daemons)
 }
 
 // record adds an event. Callers hold mu.

@@ -167,12 +167,12 @@ func flow(sent bool, local string, sid string, bytes uint64) *flows.Flow {
 
 func TestRates(t *testing.T) {
 	d := New(Options{})
-	d.rates.name(status{Address: netip.MustParseAddr("2001:db8::10"), Peers: []struct {
+	d.rates.rename([]daemon{{status: status{Address: netip.MustParseAddr("2001:db8::10"), Peers: []struct {
 		Name    string     `json:"name"`
 		Address netip.Addr `json:"address"`
 		SID     netip.Addr `json:"sid"`
 		Routes  int        `json:"routes"`
-	}{{Name: "a", Address: netip.MustParseAddr("2001:db8::a")}, {Name: "b", SID: netip.MustParseAddr("fc00:2:1::")}}})
+	}{{Name: "a", Address: netip.MustParseAddr("2001:db8::a")}, {Name: "b", SID: netip.MustParseAddr("fc00:2:1::")}}}}})
 	one := &flows.Snapshot{Elapsed: time.Second, Flows: []*flows.Flow{
 		flow(true, "[2001:db8::a]:80", "fc00:1:1::", 1000),
 		flow(false, "[2001:db8::a]:80", "", 10),
@@ -213,6 +213,16 @@ func TestRates(t *testing.T) {
 	}
 	if len(s.Subflows) != maxSubflows || s.Left != 11 {
 		t.Errorf("%d subflows and %d left out", len(s.Subflows), s.Left)
+	}
+	d.rates.rename(nil) // all peers are removed: their paths are shown until the last sample is gone
+	if _ = d.Count(&flows.Snapshot{Elapsed: time.Second}); len(d.state().Paths) == 0 {
+		t.Error("the last rates are gone at once")
+	}
+	for range samples {
+		_ = d.Count(&flows.Snapshot{Elapsed: time.Second})
+	}
+	if p := d.state().Paths; len(p) > 0 {
+		t.Errorf("paths of removed peers: %+v", p)
 	}
 }
 

@@ -59,8 +59,17 @@ func newRates() rates {
 	return rates{addresses: map[netip.Addr]string{}, sids: map[netip.Addr]string{}, paths: map[string]*ring{}, subflows: []subflow{}}
 }
 
+// rename replaces the names of paths by those of the daemons' latest statuses.
+func (r *rates) rename(daemons []daemon) {
+	clear(r.addresses)
+	clear(r.sids)
+	for i := range daemons {
+		r.name(&daemons[i].status)
+	}
+}
+
 // name adds the paths of a status.
-func (r *rates) name(s status) {
+func (r *rates) name(s *status) {
 	named := false
 	for _, p := range s.Peers {
 		if p.Address.IsValid() {
@@ -93,7 +102,9 @@ func (r *rates) path(f *flows.Flow) (path string, out, ok bool) {
 
 // add adds a sample of each path.
 func (r *rates) add(s *flows.Snapshot) {
+	current := map[string]bool{}
 	for _, name := range slices.Concat(slices.Collect(maps.Values(r.addresses)), slices.Collect(maps.Values(r.sids))) {
+		current[name] = true
 		if r.paths[name] == nil {
 			r.paths[name] = &ring{}
 		}
@@ -121,6 +132,9 @@ func (r *rates) add(s *flows.Snapshot) {
 	}
 	for name, p := range r.paths {
 		p.add(sums[name].out, sums[name].in)
+		if !current[name] && p.idle() {
+			delete(r.paths, name)
+		}
 	}
 	slices.SortStableFunc(r.subflows, func(a, b subflow) int {
 		return cmp.Or(cmp.Compare(b.Rate, a.Rate), cmp.Compare(a.Connection, b.Connection), a.Local.Compare(b.Local), a.Remote.Compare(b.Remote))
@@ -148,6 +162,9 @@ func (r *ring) add(out, in float64) {
 	}
 	r.out, r.in = append(r.out, out), append(r.in, in)
 }
+
+// idle reports whether all samples are 0.
+func (r *ring) idle() bool { return slices.Max(r.out) == 0 && slices.Max(r.in) == 0 }
 
 // series returns a copy of all paths in the order of their names, the best path and other traffic
 // last.
