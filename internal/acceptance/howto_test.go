@@ -109,7 +109,8 @@ exec $dir/bgpd --config_file %[2]s --pid_file %[1]s/bgpd.pid $options --skip_run
 		l.eventually(node+" has the SID", 20*time.Second, l.shows(true, fmt.Sprintf("fc00:%d:1::", k+1), node, "route"))
 	}
 
-	// 3. The server.
+	// 3. The server, whose web server runs already.
+	l.host("server", program, "serve", "--listen", "[::]:80")
 	start("server")
 	says("server", "ready     yes")
 	for _, table := range []string{"101", "102"} {
@@ -132,8 +133,6 @@ exec $dir/bgpd --config_file %[2]s --pid_file %[1]s/bgpd.pid $options --skip_run
 		}
 		wait()
 	}
-	// The web server comes last: a listener keeps the path manager that was selected when it was opened.
-	l.host("server", program, "serve", "--listen", "[::]:80")
 	l.eventually("the client reaches the server", 20*time.Second, func() (bool, string) {
 		out, err := l.try("client", program, "fetch", "--limit", "2s", "http://server/bytes/1000")
 		return err == nil, fmt.Sprint(out, err, l.ip("client-isp", "route"), l.ip("server", "route"), l.ip("asbr1", "route; rule"))
