@@ -108,6 +108,8 @@ func (s *Speaker) decision(best, other rib.Path) string {
 	p, q := s.rib.Peer(best.Source), s.rib.Peer(other.Source)
 	_, step := s.rib.Compare(best, other)
 	switch step {
+	case rib.ByStale:
+		return "not retained from a session that is down"
 	case rib.ByLocalPref:
 		return fmt.Sprintf("higher LOCAL_PREF (%d > %d)", rib.LocalPref(a), rib.LocalPref(b))
 	case rib.ByLocalOrigin:
@@ -128,6 +130,7 @@ func (s *Speaker) decision(best, other rib.Path) string {
 		return fmt.Sprintf("shorter CLUSTER_LIST (%d < %d)", a.ClusterList().Len(), b.ClusterList().Len())
 	case rib.ByAddress:
 		return fmt.Sprintf("lower neighbor address (%s < %s)", p.Address, q.Address)
+	case rib.BySource, rib.Equal:
 	}
 	return "an earlier path through the same neighbor"
 }

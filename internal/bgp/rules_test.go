@@ -231,7 +231,6 @@ func TestMaxPrefixesDown(t *testing.T) {
 	// A higher limit opens it at once.
 	from.must(from.Originate(routes(4)...))
 	r.wait("down again", func() bool { return !r.up["r43"] })
-	start = time.Now()
 	r.must(r.SetImport(t.Context(), "r43", ImportPolicy{MaxPrefixes: PrefixLimit{Limit: 9, Action: LimitDown, Restart: time.Hour}}))
 	r.wait("four routes", func() bool { return r.up["r43"] && len(r.adjIn["r43"]) == 4 })
 	from.mu.Lock()

@@ -59,6 +59,7 @@ func (s *status) state() string {
 		return "not ready: " + s.Reason
 	case fair:
 		return "degraded: " + s.Reason
+	case good:
 	}
 	return "ready"
 }

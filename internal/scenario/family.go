@@ -305,6 +305,7 @@ func (t *translator) asbr(path string, c *asbr.Config) {
 			p.Behavior = asbr.EndDT4
 		case asbr.EndDX6:
 			p.Behavior = asbr.EndDX4
+		case asbr.EndDT4, asbr.EndDX4: // of IPv4 already
 		}
 	}
 }

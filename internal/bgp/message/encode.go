@@ -18,13 +18,7 @@ func NewEncoder(n Negotiated) *Encoder { return &Encoder{negotiated: n} }
 // withdrawnLabel is the label field of a withdrawn VPN destination (RFC 8277 section 2.4).
 const withdrawnLabel = 0x800000
 
-const (
-	bottomOfStack = 1
-	// reachHead is the part of MP_REACH_NLRI before the next hop, with the attribute header.
-	reachHead = 4 + 4
-	// unreachHead is the part of MP_UNREACH_NLRI before the destinations.
-	unreachHead = 4 + 3
-)
+const bottomOfStack = 1
 
 // Announce appends one UPDATE with as many of the destinations, at least one and all of one family,
 // as fit, and returns how many. It fails if the attributes leave no room for a destination, or if
