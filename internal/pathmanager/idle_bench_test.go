@@ -107,7 +107,7 @@ func (c *crowd) must(err error) {
 // helper starts a process of this program that runs one test, which gets arguments by the environment.
 // ask writes a line to it and returns the line that it answers.
 func (c *crowd) helper(test, arguments string) (process *os.Process, ask func() []byte, stop func()) {
-	cmd := exec.Command(os.Args[0], "-test.run", "^"+test+"$")
+	cmd := exec.Command("/proc/self/exe", "-test.run", "^"+test+"$")
 	cmd.Env = append(os.Environ(), test+"="+arguments)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
