@@ -141,9 +141,10 @@ func (r *reader) due(events []Event) []Event {
 	return events
 }
 
-// collect returns the next events, at most about maxBatch; none if there are none.
-func (r *reader) collect() []Event {
-	events := r.due(nil)
+// collect returns the next events, at most about maxBatch, and whether there may be more. There may be
+// more even if it returns none: routes that were withdrawn before they were reported have no event.
+func (r *reader) collect() (events []Event, more bool) {
+	events = r.due(nil)
 	left := maxBatch
 	pull := func(c *rib.Consumer, urgent bool, take func(rib.Item) bool) {
 		switch {
@@ -171,7 +172,7 @@ func (r *reader) collect() []Event {
 	if len(events) == 0 {
 		events = r.due(nil)
 	}
-	return events
+	return events, left < maxBatch
 }
 
 // update appends the event of a route of the Adj-RIB-In.
@@ -295,9 +296,12 @@ func (r *reader) attributes(a *message.Attributes) Attributes {
 func (s *Speaker) deliver() {
 	for {
 		s.mu.Lock()
-		events := s.reader.collect()
+		events, more := s.reader.collect()
 		s.mu.Unlock()
 		if len(events) == 0 {
+			if more {
+				continue
+			}
 			select {
 			case <-s.reader.signal:
 				continue
