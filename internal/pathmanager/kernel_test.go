@@ -121,6 +121,15 @@ func (s *site) wire() {
 			if err != nil {
 				return err
 			}
+			// Without 127.0.0.1, package net takes IPv4 addresses as a sign that there are no
+			// dual-stack sockets, for the rest of the process.
+			lo, err := netlink.LinkByName("lo")
+			if err != nil {
+				return err
+			}
+			if err := netlink.LinkSetUp(lo); err != nil {
+				return err
+			}
 			for _, a := range addrs {
 				addr := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(s.addressing.client.Bits(), a.BitLen())}}
 				if a.Is6() {
