@@ -497,6 +497,9 @@ func decodeRule(b []byte) (f found, err error) {
 	if r.Unreachable {
 		r.Table = 0
 	}
+	// A foreign rule can have an action without a table: its key is an unreachable rule's.
+	altered = altered || r.Table == 0 && !r.Unreachable
+	r.Unreachable = r.Table == 0
 	altered = altered || r.Mark == 0 && mask != 0 || r.Mark != 0 && mask != math.MaxUint32
 	if at.v4 && !r.From.IsValid() && !r.To.IsValid() {
 		r.From = anyIPv4
