@@ -302,7 +302,7 @@ func (a *ASBR) setImports() {
 	var neighbors []bgp.Neighbor
 	a.daemon.Do(a.running, func() { neighbors = a.config.egress(a.networks, a.vrps) })
 	for _, n := range neighbors {
-		if err := a.daemon.Speaker.SetImport(context.Background(), n.Name, n.Import); err != nil {
+		if err := a.daemon.Speaker.SetImport(n.Name, n.Import); err != nil {
 			a.log.Error("replace import policy", "peer", n.Name, "err", err)
 		}
 	}

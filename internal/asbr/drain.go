@@ -155,7 +155,7 @@ func (a *ASBR) step(ctx context.Context, stage Stage, change func(*peer)) bool {
 // export sets the changed export policy of every neighbor.
 func (a *ASBR) export(change func(bgp.ExportPolicy) bgp.ExportPolicy) {
 	for _, n := range a.neighbors {
-		if err := a.daemon.Speaker.SetExport(context.Background(), n.Name, change(n.Export)); err != nil {
+		if err := a.daemon.Speaker.SetExport(n.Name, change(n.Export)); err != nil {
 			a.log.Error("drain: set export policy", "err", err)
 		}
 	}

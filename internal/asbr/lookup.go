@@ -53,7 +53,7 @@ func (a *ASBR) Routes(ctx context.Context, dst netip.Prefix, rd vpn.ID) (any, er
 		return nil, errors.New("not running")
 	}
 	var err error
-	r.BGP, err = a.daemon.Speaker.Lookup(ctx, dst, rds...)
+	r.BGP, err = a.daemon.Speaker.Lookup(dst, rds...)
 	return r, err
 }
 

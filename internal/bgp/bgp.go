@@ -8,7 +8,6 @@
 package bgp
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -142,7 +141,7 @@ func (s *Speaker) Events() <-chan []Event { return s.events }
 // Start opens the listening sockets and accepts neighbors and routes from then on. If another
 // process uses an address or port, the error wraps syscall.EADDRINUSE, and everything opened is
 // closed.
-func (s *Speaker) Start(context.Context) error {
+func (s *Speaker) Start() error {
 	s.calls.Lock()
 	defer s.calls.Unlock()
 	if s.running || s.stopped {

@@ -1,7 +1,6 @@
 package bgp
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -85,25 +84,25 @@ func CheckNeighbors(own uint32, list []Neighbor) error {
 
 // Change replaces the neighbors of old by those of now. Sessions of unchanged neighbors stay up. On
 // an error, it restores the neighbors of old.
-func (s *Speaker) Change(ctx context.Context, old, now []Neighbor) error {
-	err := s.applyChanges(ctx, Compare(old, now))
+func (s *Speaker) Change(old, now []Neighbor) error {
+	err := s.applyChanges(Compare(old, now))
 	if err != nil {
 		// Errors here concern changes that were never applied, which need no revert.
-		_ = s.applyChanges(ctx, Compare(now, old))
+		_ = s.applyChanges(Compare(now, old))
 	}
 	return err
 }
 
-func (s *Speaker) applyChanges(ctx context.Context, c Changes) error {
+func (s *Speaker) applyChanges(c Changes) error {
 	var errs []error
 	for _, name := range c.Remove {
-		errs = append(errs, s.DeleteNeighbor(ctx, name))
+		errs = append(errs, s.DeleteNeighbor(name))
 	}
 	for _, n := range slices.Concat(c.Reset, c.Add) {
-		errs = append(errs, s.AddNeighbor(ctx, n))
+		errs = append(errs, s.AddNeighbor(n))
 	}
 	for _, n := range c.Policy {
-		errs = append(errs, s.SetImport(ctx, n.Name, n.Import), s.SetExport(ctx, n.Name, n.Export))
+		errs = append(errs, s.SetImport(n.Name, n.Import), s.SetExport(n.Name, n.Export))
 	}
 	return errors.Join(errs...)
 }

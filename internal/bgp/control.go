@@ -1,7 +1,6 @@
 package bgp
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,7 +13,7 @@ import (
 )
 
 // AddNeighbor adds a neighbor and starts its session. It returns before the session is up.
-func (s *Speaker) AddNeighbor(_ context.Context, conf Neighbor) error {
+func (s *Speaker) AddNeighbor(conf Neighbor) error {
 	s.calls.Lock()
 	defer s.calls.Unlock()
 	if err := s.addNeighbor(conf); err != nil {
@@ -25,7 +24,7 @@ func (s *Speaker) AddNeighbor(_ context.Context, conf Neighbor) error {
 
 // DeleteNeighbor closes the session and deletes the neighbor. Its withdrawals and its Down are
 // still reported.
-func (s *Speaker) DeleteNeighbor(_ context.Context, name string) error {
+func (s *Speaker) DeleteNeighbor(name string) error {
 	return s.change("delete", name, func(n *neighbor) error {
 		s.remove(n)
 		return nil
@@ -35,7 +34,7 @@ func (s *Speaker) DeleteNeighbor(_ context.Context, name string) error {
 // SetExport replaces the export policy of a neighbor while the session stays up (soft reset out):
 // routes that are now rejected are withdrawn, all others are advertised again. The policy applies
 // when SetExport returns; the UPDATEs follow. Setting the same policy has no effect.
-func (s *Speaker) SetExport(_ context.Context, name string, policy ExportPolicy) error {
+func (s *Speaker) SetExport(name string, policy ExportPolicy) error {
 	return s.change("set export policy of", name, func(n *neighbor) error {
 		if err := policy.check(); err != nil {
 			return err
@@ -63,7 +62,7 @@ func (s *Speaker) SetExport(_ context.Context, name string, policy ExportPolicy)
 // SetImport replaces the import policy of a neighbor while the session stays up (soft reset in):
 // best paths are selected again, and an Update is reported for each route of the Adj-RIB-In that the
 // policy changes. The policy applies when SetImport returns. Setting the same policy has no effect.
-func (s *Speaker) SetImport(_ context.Context, name string, policy ImportPolicy) error {
+func (s *Speaker) SetImport(name string, policy ImportPolicy) error {
 	return s.change("set import policy of", name, func(n *neighbor) error {
 		if err := policy.check(); err != nil {
 			return err
@@ -117,7 +116,7 @@ func (n *neighbor) reimport() {
 
 // Reset closes the session, withdraws its routes before it returns, and restarts the session at
 // once.
-func (s *Speaker) Reset(_ context.Context, name string) error {
+func (s *Speaker) Reset(name string) error {
 	return s.change("reset", name, func(n *neighbor) error {
 		if n.disabled {
 			return errors.New("it is disabled")
@@ -131,7 +130,7 @@ func (s *Speaker) Reset(_ context.Context, name string) error {
 
 // Disable closes the session, withdraws its routes before it returns, and keeps the session down
 // until Enable (as `neighbor X shutdown` does). It has no effect on a disabled session.
-func (s *Speaker) Disable(_ context.Context, name string) error {
+func (s *Speaker) Disable(name string) error {
 	return s.change("disable", name, func(n *neighbor) error {
 		if n.disabled {
 			return nil
@@ -146,7 +145,7 @@ func (s *Speaker) Disable(_ context.Context, name string) error {
 }
 
 // Enable reverts Disable. It has no effect on an enabled session.
-func (s *Speaker) Enable(_ context.Context, name string) error {
+func (s *Speaker) Enable(name string) error {
 	return s.change("enable", name, func(n *neighbor) error {
 		if !n.disabled {
 			return nil

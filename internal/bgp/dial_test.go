@@ -2,7 +2,6 @@ package bgp
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -31,9 +30,9 @@ func TestSilentNeighbors(t *testing.T) {
 	listener, err := net.ListenTCP("tcp6", &net.TCPAddr{IP: net.ParseIP("fd00::16"), Port: 1790})
 	r.must(err)
 	t.Cleanup(func() { _ = listener.Close() })
-	r.must(r.AddNeighbor(t.Context(), Neighbor{Name: "mute", Address: address(22), LocalAddress: address(21), ASN: 65001, Port: 1790, Families: []Family{IPv6Unicast}}))
+	r.must(r.AddNeighbor(Neighbor{Name: "mute", Address: address(22), LocalAddress: address(21), ASN: 65001, Port: 1790, Families: []Family{IPv6Unicast}}))
 	for name, n := range map[string]int{"shy": 23, "half": 24} {
-		r.must(r.AddNeighbor(t.Context(), Neighbor{Name: name, Address: address(n), LocalAddress: address(21), ASN: 65001, Passive: true, Families: []Family{IPv6Unicast}}))
+		r.must(r.AddNeighbor(Neighbor{Name: name, Address: address(n), LocalAddress: address(21), ASN: 65001, Passive: true, Families: []Family{IPv6Unicast}}))
 	}
 	shy, half := dialFrom(t, r, 23), dialFrom(t, r, 24)
 	open, err := gobgp.NewBGPOpenMessage(65001, 9, addr("10.0.0.24"), []gobgp.OptionParameterInterface{
@@ -104,7 +103,7 @@ func dial(half string) error {
 		if err != nil {
 			return err
 		}
-		if err := s.Start(context.Background()); err != nil {
+		if err := s.Start(); err != nil {
 			return err
 		}
 		speakers = append(speakers, s)
@@ -123,7 +122,7 @@ func dial(half string) error {
 		return err
 	}
 	for i, s := range speakers {
-		if err := s.AddNeighbor(context.Background(), Neighbor{
+		if err := s.AddNeighbor(Neighbor{
 			Name: fmt.Sprint(i), Address: diallerAddress(other, i), LocalAddress: diallerAddress(half, i), ASN: 65000, Families: []Family{IPv6Unicast},
 		}); err != nil {
 			return err
@@ -209,7 +208,7 @@ func TestBothDial(t *testing.T) {
 // TestConnect: Connect does not wait for the next attempt.
 func TestConnect(t *testing.T) {
 	r := newRouter(t, 20, 65000)
-	r.must(r.AddNeighbor(t.Context(), Neighbor{
+	r.must(r.AddNeighbor(Neighbor{
 		Name: "late", Address: address(30), LocalAddress: address(20), ASN: 65001, Families: []Family{IPv6Unicast}, ConnectRetry: time.Hour,
 	}))
 	for end := time.Now().Add(15 * time.Second); !strings.Contains(r.Sessions()[0].Reason, "refused"); time.Sleep(time.Millisecond) {

@@ -47,15 +47,15 @@ func TestBFDEndsSessions(t *testing.T) {
 	watching(a)
 
 	// A neighbor that is stopped or disabled properly is not reported as down by BFD.
-	b.must(b.Disable(t.Context(), "r23"))
+	b.must(b.Disable("r23"))
 	a.wait("the end of the session", func() bool { return !a.up["r24"] })
 	if a.downs["r24"] == bfdReason {
 		t.Error("a session that was ended in order was ended by BFD")
 	}
-	b.must(b.Enable(t.Context(), "r23"))
+	b.must(b.Enable("r23"))
 	a.wait("the session again", func() bool { return a.up["r24"] })
 	watching(a)
-	a.must(a.DeleteNeighbor(t.Context(), "r24"))
+	a.must(a.DeleteNeighbor("r24"))
 	b.wait("the end of the session", func() bool { return !b.up["r23"] })
 }
 
@@ -149,16 +149,16 @@ func TestLossIsAdvertisedFirst(t *testing.T) {
 	peer.must(peer.Originate(UnicastRoute{Prefix: prefix("2a00::/32"), NextHop: address(30)}))
 	rr.wait("routes", func() bool { return len(rr.unicast) == 1 })
 	// A session closed by this side is not a loss: the caller withdraws the routes.
-	border.must(border.Disable(t.Context(), "r30"))
+	border.must(border.Disable("r30"))
 	rr.wait("no routes", func() bool { return len(rr.unicast) == 0 })
-	border.must(border.Enable(t.Context(), "r30"))
+	border.must(border.Enable("r30"))
 	border.wait("the session", func() bool { return border.up["r30"] })
 	rr.wait("routes again", func() bool { return len(rr.unicast) == 1 })
 
-	peer.must(peer.Disable(t.Context(), "r28"))
+	peer.must(peer.Disable("r28"))
 	rr.wait("word of what is lost", func() bool { return slices.Contains(rr.unicast[sid].Communities, Blackhole) })
 	border.wait("the end of the session", func() bool { return !border.up["r30"] })
-	peer.must(peer.Enable(t.Context(), "r28"))
+	peer.must(peer.Enable("r28"))
 	border.wait("the session", func() bool { return border.up["r30"] })
 	border.must(border.SetBlackhole(false, sid))
 	rr.wait("all as before", func() bool { return len(rr.unicast) == 1 })

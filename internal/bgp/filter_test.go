@@ -25,7 +25,7 @@ func TestImportPolicy(t *testing.T) {
 			NextHops: []netip.Prefix{prefix("fd00::1a/128"), prefix("fd00::19/128")}, OwnAddresses: []netip.Addr{address(25)},
 		},
 	}
-	r.must(r.AddNeighbor(t.Context(), conf))
+	r.must(r.AddNeighbor(conf))
 	p := dialRaw(t, r, 26, 65001)
 	ours, blackhole := []byte{0xfd, 0xe8, 0, 7}, []byte{0xff, 0xff, 0x02, 0x9a}
 	send := func(to string, hop netip.Addr, path []byte) {
@@ -77,16 +77,16 @@ func TestImportPolicy(t *testing.T) {
 
 	// A new policy applies to received routes without a new UPDATE.
 	conf.Import.Reject = Within(testConnected, prefix("2a00:1::/32"))
-	r.must(r.SetImport(t.Context(), "peer", conf.Import))
+	r.must(r.SetImport("peer", conf.Import))
 	delete(want, prefix("2a00:b::/40"))
 	want[prefix("2a00:1::/32")] = testConnected
 	want[prefix("2a00:a::/64")], want[prefix("2a00:a::1/128")] = testConnected, testConnected // as reported before
 	agree("the routes of the other policy", []string{"::/0", "2a00:b::/40", "2a00:2::/48", "2a00:b::/32", "2a00:b::/48", "2a00::/16"})
-	r.must(r.SetImport(t.Context(), "peer", conf.Import))
+	r.must(r.SetImport("peer", conf.Import))
 
 	bad := conf.Import
 	bad.NextHops = []netip.Prefix{prefix("fd00::1/64")}
-	if err := r.SetImport(t.Context(), "peer", bad); err == nil {
+	if err := r.SetImport("peer", bad); err == nil {
 		t.Error("a policy with host bits was accepted")
 	}
 }

@@ -2,7 +2,6 @@ package bgp
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -55,7 +54,7 @@ type openGroup struct {
 }
 
 // AddGroup accepts the neighbors of a group from now on.
-func (s *Speaker) AddGroup(_ context.Context, conf Group) error {
+func (s *Speaker) AddGroup(conf Group) error {
 	s.calls.Lock()
 	defer s.calls.Unlock()
 	err := s.usable()
@@ -82,7 +81,7 @@ func (s *Speaker) AddGroup(_ context.Context, conf Group) error {
 }
 
 // RemoveGroup closes the sessions of a group and accepts no further ones.
-func (s *Speaker) RemoveGroup(_ context.Context, name string) error {
+func (s *Speaker) RemoveGroup(name string) error {
 	s.calls.Lock()
 	defer s.calls.Unlock()
 	err := s.usable()
@@ -103,16 +102,16 @@ func (s *Speaker) RemoveGroup(_ context.Context, name string) error {
 
 // ChangeGroups replaces the groups of old by those of now. Groups that do not change keep their
 // sessions.
-func (s *Speaker) ChangeGroups(ctx context.Context, old, now []Group) error {
+func (s *Speaker) ChangeGroups(old, now []Group) error {
 	var errs []error
 	for _, g := range old {
 		if !slices.ContainsFunc(now, g.equal) {
-			errs = append(errs, s.RemoveGroup(ctx, g.Name))
+			errs = append(errs, s.RemoveGroup(g.Name))
 		}
 	}
 	for _, g := range now {
 		if !slices.ContainsFunc(old, g.equal) {
-			errs = append(errs, s.AddGroup(ctx, g))
+			errs = append(errs, s.AddGroup(g))
 		}
 	}
 	return errors.Join(errs...)

@@ -193,7 +193,7 @@ var prefixSIDCases = []struct {
 func TestPrefixSIDFromWire(t *testing.T) {
 	r := newRouter(t, 16, 65000)
 	n := Neighbor{Name: "raw", Address: address(20), ASN: 65000, Families: []Family{IPv6Unicast, VPNv6}, Passive: true}
-	r.must(r.AddNeighbor(t.Context(), n))
+	r.must(r.AddNeighbor(n))
 	p := dialRaw(t, r, 20, 65000)
 	r.wait("session", func() bool { return r.up["raw"] })
 
@@ -239,7 +239,7 @@ func TestPrefixSIDFromWire(t *testing.T) {
 func TestVPNRoutesOfFRR(t *testing.T) {
 	r := newRouter(t, 20, 65000)
 	n := Neighbor{Name: "frr", Address: address(24), ASN: 65000, Families: []Family{VPNv4, VPNv6}, Passive: true}
-	r.must(r.AddNeighbor(t.Context(), n))
+	r.must(r.AddNeighbor(n))
 	p := dialRaw(t, r, 24, 65000, gobgp.NewCapMultiProtocol(gobgp.RF_IPv4_VPN))
 	r.wait("session", func() bool { return r.up["frr"] })
 	captured, err := os.ReadFile("message/testdata/frr.txt")
@@ -271,7 +271,7 @@ func TestTransitFromWire(t *testing.T) {
 		Name: "raw", Address: address(21), ASN: 65001, Families: []Family{IPv6Unicast}, Passive: true,
 		Import: ImportPolicy{Reject: Within(RejectMartian, ownSpace), MaxPrefixes: PrefixLimit{Limit: 1}},
 	}
-	r.must(r.AddNeighbor(t.Context(), n))
+	r.must(r.AddNeighbor(n))
 	p := dialRaw(t, r, 21, 65001)
 	r.wait("session", func() bool { return r.up["raw"] })
 
@@ -350,7 +350,7 @@ func TestTransitFromWire(t *testing.T) {
 // since packets forwarded to a neighbor that is down would be lost.
 func TestNoRouteOutlivesSession(t *testing.T) {
 	r := newRouter(t, 22, 65000)
-	r.must(r.AddNeighbor(t.Context(), Neighbor{
+	r.must(r.AddNeighbor(Neighbor{
 		Name: "raw", Address: address(23), ASN: 65000, Families: []Family{IPv6Unicast}, Passive: true,
 	}))
 	p := dialRaw(t, r, 23, 65000, gobgp.NewCapGracefulRestart(false, false, 4000,

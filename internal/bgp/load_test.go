@@ -2,7 +2,7 @@ package bgp
 
 import (
 	"bufio"
-	"context"
+
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -204,7 +204,7 @@ func reflect1(b *testing.B, routes int) {
 			conf.Locators = []netip.Prefix{prefix(locatorText)}
 			conf.BFD.Interval = time.Second
 		}
-		rr.must(rr.AddNeighbor(context.Background(), conf))
+		rr.must(rr.AddNeighbor(conf))
 	}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), loader+"="+strconv.Itoa(routes))

@@ -2,7 +2,6 @@ package bgp
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -31,7 +30,7 @@ type Candidate struct {
 // Lookup returns the paths to the longest prefix that covers dst, best first: unicast routes, and
 // VPN routes of each route distinguisher in rds. Rejected paths follow, those to longer prefixes
 // included. Its cost does not depend on the size of the tables.
-func (s *Speaker) Lookup(_ context.Context, dst netip.Prefix, rds ...vpn.ID) ([]Candidate, error) {
+func (s *Speaker) Lookup(dst netip.Prefix, rds ...vpn.ID) ([]Candidate, error) {
 	if !dst.IsValid() || dst.Addr().Is4In6() {
 		return nil, fmt.Errorf("look up %s: not a prefix", dst)
 	}

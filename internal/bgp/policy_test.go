@@ -33,7 +33,7 @@ func TestSetExport(t *testing.T) {
 
 	set := func(reject ...netip.Prefix) {
 		t.Helper()
-		origin.must(origin.SetExport(t.Context(), "r2", ExportPolicy{Reject: reject}))
+		origin.must(origin.SetExport("r2", ExportPolicy{Reject: reject}))
 	}
 	set(wide)
 	receives(a, other)
@@ -56,10 +56,10 @@ func TestSetExport(t *testing.T) {
 		t.Errorf("the session did not stay up: %s", strings.Join(a.log, "; "))
 	}
 	a.mu.Unlock()
-	origin.must(origin.Disable(t.Context(), "r2"))
+	origin.must(origin.Disable("r2"))
 	a.wait("session end", func() bool { return !a.up["r1"] })
 	set(inside)
-	origin.must(origin.Enable(t.Context(), "r2"))
+	origin.must(origin.Enable("r2"))
 	receives(a, wide, other, late)
 
 	b.mu.Lock()
@@ -68,10 +68,10 @@ func TestSetExport(t *testing.T) {
 	}
 	b.mu.Unlock()
 
-	if err := origin.SetExport(t.Context(), "r2", ExportPolicy{Reject: []netip.Prefix{prefix("2a00:1::1/32")}}); err == nil {
+	if err := origin.SetExport("r2", ExportPolicy{Reject: []netip.Prefix{prefix("2a00:1::1/32")}}); err == nil {
 		t.Error("a prefix with host bits was accepted")
 	}
-	if err := origin.SetExport(t.Context(), "r9", ExportPolicy{}); err == nil {
+	if err := origin.SetExport("r9", ExportPolicy{}); err == nil {
 		t.Error("an unknown neighbor was accepted")
 	}
 }

@@ -318,7 +318,7 @@ func (s *Speaker) deliver() {
 }
 
 // BestVPN calls f for the current best path to each VPN destination.
-func (s *Speaker) BestVPN(f func(VPNPath)) error {
+func (s *Speaker) BestVPN(f func(VPNPath)) {
 	for family := IPv4Unicast; family < families; family++ {
 		if !family.VPN() {
 			continue
@@ -337,5 +337,4 @@ func (s *Speaker) BestVPN(f func(VPNPath)) error {
 			}
 		}
 	}
-	return nil
 }

@@ -14,7 +14,7 @@ func TestEventsAfterManyWithoutOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Start(t.Context()); err != nil {
+	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer s.Stop()

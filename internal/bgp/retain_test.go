@@ -30,23 +30,23 @@ func TestRoutesAreRetainedAfterNotification(t *testing.T) {
 	server.wait("a withdrawal in the session", func() bool { return len(server.unicast) == 1 })
 
 	// Stopping the reflector would first withdraw the routes of each client from the others.
-	rr.must(rr.Disable(t.Context(), "r22"))
+	rr.must(rr.Disable("r22"))
 	server.wait("session end", func() bool { return !server.up["r21"] })
 	server.wait("the route is kept", func() bool { return len(server.unicast) == 1 })
 	if st := server.Neighbors()[0]; st.Retained != 1 {
 		t.Errorf("state %+v", st)
 	}
-	rr.must(rr.Enable(t.Context(), "r22"))
+	rr.must(rr.Enable("r22"))
 	server.wait("session", func() bool { return server.up["r21"] })
 	origin.must(origin.Originate(UnicastRoute{Prefix: q, NextHop: address(20)}))
 	server.wait("a new route", func() bool { return len(server.unicast) == 2 })
 	if st := server.Neighbors()[0]; st.Retained != 0 {
 		t.Errorf("state %+v", st)
 	}
-	server.must(server.Disable(t.Context(), "r21"))
+	server.must(server.Disable("r21"))
 	server.wait("our own end of the session", func() bool { return len(server.unicast) == 0 })
 
-	if err := origin.AddNeighbor(t.Context(), Neighbor{
+	if err := origin.AddNeighbor(Neighbor{
 		Name: "x", Address: address(30), ASN: 65000, Families: []Family{IPv6Unicast}, Retain: time.Hour,
 	}); err == nil {
 		t.Error("a speaker that reports what neighbors announce cannot retain")
@@ -65,7 +65,7 @@ func newOffline(t *testing.T, neighbors ...Neighbor) *offline {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Start(t.Context()); err != nil {
+	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
 	o := &offline{Speaker: s, t: t}
@@ -358,7 +358,7 @@ func TestBlackholeIsNotRetained(t *testing.T) {
 	origin.must(origin.Originate(UnicastRoute{Prefix: locator, NextHop: address(20)}))
 	origin.must(origin.SetBlackhole(true, sid))
 	server.wait("routes", func() bool { return len(server.unicast) == 2 })
-	rr.must(rr.Disable(t.Context(), "r22"))
+	rr.must(rr.Disable("r22"))
 	server.wait("the locator alone is kept", func() bool {
 		_, kept := server.unicast[locator]
 		return !server.up["r21"] && kept && len(server.unicast) == 1
@@ -399,7 +399,7 @@ func TestAnotherReflectorReplacesRetainedRoutes(t *testing.T) {
 			}
 			server.wait("routes", func() bool { return len(server.unicast) == 2 })
 			server.wait("End-of-RIB of the other reflector", complete)
-			one.must(one.Disable(t.Context(), "r22"))
+			one.must(one.Disable("r22"))
 			want := 2
 			if settled {
 				want = 1

@@ -113,7 +113,7 @@ func TestRules(t *testing.T) {
 
 	explained := func(dst, want string) {
 		t.Helper()
-		found, err := r.Lookup(t.Context(), prefix(dst))
+		found, err := r.Lookup(prefix(dst))
 		if text := fmt.Sprintf("%+v", found); err != nil || !strings.Contains(text, want) {
 			t.Errorf("%s: %s, %v; want %q", dst, text, err, want)
 		}
@@ -127,7 +127,7 @@ func TestRules(t *testing.T) {
 		t.Helper()
 		n := Neighbor{Address: address(40)}
 		ruled(p, keys, vrps)(&n)
-		r.must(r.SetImport(t.Context(), "r40", n.Import))
+		r.must(r.SetImport("r40", n.Import))
 	}
 	vrps = policy.NewVRPs([]policy.VRP{{Prefix: prefix("2a00:1::/32"), MaxLength: 32, ASN: 65001}, {Prefix: prefix("2a00:5::/32"), MaxLength: 32, ASN: 65001}})
 	change(p, keys, vrps)
@@ -141,7 +141,7 @@ func TestRules(t *testing.T) {
 	change(p, keys, vrps)
 	agree("nothing", nil, map[string]string{"2a00:1::/32": "none", "2a00:6::/32": "none"})
 	to.wait("withdrawals", func() bool { return len(to.adjIn["r41"]) == 0 })
-	r.must(r.SetExport(t.Context(), "r42", ExportPolicy{}))
+	r.must(r.SetExport("r42", ExportPolicy{}))
 	change(p, Keys{}, nil)
 	to.wait("all routes, unchanged", func() bool {
 		return len(to.adjIn["r41"]) == 8 && !to.adjIn["r41"][prefix("2a00:2::/32")].HasMED
@@ -221,8 +221,8 @@ func TestMaxPrefixesDown(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	// The link follows, and the session stays down.
-	r.must(r.Disable(t.Context(), "r43"))
-	r.must(r.Enable(t.Context(), "r43"))
+	r.must(r.Disable("r43"))
+	r.must(r.Enable("r43"))
 	from.must(from.Withdraw(routes(4)[3].Prefix))
 	r.wait("up again", func() bool { return r.up["r43"] && len(r.adjIn["r43"]) == 3 })
 	if d := time.Since(start); d < 1900*time.Millisecond {
@@ -231,7 +231,7 @@ func TestMaxPrefixesDown(t *testing.T) {
 	// A higher limit opens it at once.
 	from.must(from.Originate(routes(4)...))
 	r.wait("down again", func() bool { return !r.up["r43"] })
-	r.must(r.SetImport(t.Context(), "r43", ImportPolicy{MaxPrefixes: PrefixLimit{Limit: 9, Action: LimitDown, Restart: time.Hour}}))
+	r.must(r.SetImport("r43", ImportPolicy{MaxPrefixes: PrefixLimit{Limit: 9, Action: LimitDown, Restart: time.Hour}}))
 	r.wait("four routes", func() bool { return r.up["r43"] && len(r.adjIn["r43"]) == 4 })
 	from.mu.Lock()
 	defer from.mu.Unlock()
@@ -263,7 +263,7 @@ func TestGroup(t *testing.T) {
 		Name: "servers", Prefix: prefix("fd00::50/124"), Limit: 2,
 		Neighbor: Neighbor{LocalAddress: address(0x50), ASN: 65000, Families: []Family{VPNv6, IPv6Unicast}, ReflectorClient: true, Password: "secret"},
 	}
-	rr.must(rr.AddGroup(t.Context(), group))
+	rr.must(rr.AddGroup(group))
 	secret := func(n *Neighbor) { n.Password, n.ConnectRetry = "secret", time.Second }
 	rr.peer(clients[0], client, func(n *Neighbor) { n.Password = "other" })
 	clients[0].peer(rr, func(n *Neighbor) { n.Password = "other" })
@@ -288,7 +288,7 @@ func TestGroup(t *testing.T) {
 	rr.wait("the next client", func() bool { return rr.up["servers/fd00::54"] })
 	clients[3].wait("reflected routes", func() bool { return len(clients[3].unicast) == 2 })
 
-	if err := rr.AddGroup(t.Context(), group); err == nil {
+	if err := rr.AddGroup(group); err == nil {
 		t.Error("the group was added twice")
 	}
 	changed := group
@@ -296,7 +296,7 @@ func TestGroup(t *testing.T) {
 	if lines := CompareGroups([]Group{group}, []Group{changed}); !slices.Equal(lines, []string{`group "servers" reset`}) {
 		t.Errorf("%q", lines)
 	}
-	rr.must(rr.ChangeGroups(t.Context(), []Group{group}, nil))
+	rr.must(rr.ChangeGroups([]Group{group}, nil))
 	rr.wait("only the neighbor of its own", func() bool { return rr.up["r81"] && !rr.up["servers/fd00::53"] && !rr.up["servers/fd00::54"] })
 	if s := rr.Sessions(); len(s) != 1 || s[0].Flaps != 0 {
 		t.Errorf("%+v", s)

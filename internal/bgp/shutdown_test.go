@@ -34,7 +34,7 @@ func TestGracefulShutdown(t *testing.T) {
 
 	leaving := func(c []uint32) bool { return slices.Contains(c, GracefulShutdown) }
 	for _, name := range []string{"r3", "r5"} {
-		a.must(a.SetExport(t.Context(), name, ExportPolicy{Shutdown: true}))
+		a.must(a.SetExport(name, ExportPolicy{Shutdown: true}))
 	}
 	server.wait("the other path", func() bool { return server.unicast[p].NextHop == address(2) })
 	server.wait("the vpn route that is about to go", func() bool { v := server.vpn[key]; return v.SID == sidA && leaving(v.Communities) })
@@ -50,12 +50,12 @@ func TestGracefulShutdown(t *testing.T) {
 	a.mu.Unlock()
 
 	for _, name := range []string{"r3", "r5"} {
-		a.must(a.SetExport(t.Context(), name, ExportPolicy{}))
+		a.must(a.SetExport(name, ExportPolicy{}))
 	}
 	server.wait("the better path again", func() bool { return server.unicast[p].NextHop == address(1) })
 	server.wait("the vpn route again", func() bool { v := server.vpn[key]; return v.SID == sidA && !leaving(v.Communities) })
 	transit.wait("our prefix again", func() bool { u := transit.adjIn["r1"][own]; return u.Prefix == own && !leaving(u.Communities) })
 
-	a.must(a.SetExport(t.Context(), "r3", ExportPolicy{Shutdown: true, Reject: []netip.Prefix{prefix("::/0")}}))
+	a.must(a.SetExport("r3", ExportPolicy{Shutdown: true, Reject: []netip.Prefix{prefix("::/0")}}))
 	server.wait("unicast gone", func() bool { return server.unicast[p].NextHop == address(2) && server.unicast[own].Prefix != own })
 }

@@ -1,7 +1,6 @@
 package bgp
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -72,7 +71,7 @@ func newRouterWith(t testing.TB, n int, as uint32, change func(*Options)) *route
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Start(t.Context()); err != nil {
+	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
 	r := &router{
@@ -174,7 +173,7 @@ func (r *router) peer(other *router, change ...func(*Neighbor)) {
 	for _, f := range change {
 		f(&n)
 	}
-	if err := r.AddNeighbor(r.t.Context(), n); err != nil {
+	if err := r.AddNeighbor(n); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -303,8 +302,8 @@ func TestNetwork(t *testing.T) {
 	server.wait("withdrawal", func() bool { _, ok := server.unicast[net2]; return !ok })
 	asbr.must(asbr.WithdrawVPN([]VPNKey{{rdB, net1}}))
 	server.wait("vpn withdrawal", func() bool { return len(server.vpn) == 1 })
-	a.must(a.Disable(t.Context(), "r1"))
-	a.must(a.Disable(t.Context(), "r1"))
+	a.must(a.Disable("r1"))
+	a.must(a.Disable("r1"))
 	asbr.wait("session end", func() bool { return !asbr.up["r4"] && asbr.downs["r4"] != "" })
 	server.wait("other path", func() bool { return slices.Equal(server.unicast[net1].ASPath, []uint32{4200000002}) })
 	a.wait("our own session end", func() bool { return !a.up["r1"] })
@@ -312,8 +311,8 @@ func TestNetwork(t *testing.T) {
 		t.Errorf("state of a disabled neighbor: %+v", st)
 	}
 	began = time.Now()
-	a.must(a.Enable(t.Context(), "r1"))
-	a.must(a.Enable(t.Context(), "r1"))
+	a.must(a.Enable("r1"))
+	a.must(a.Enable("r1"))
 	asbr.wait("session again", func() bool { return asbr.up["r4"] && len(asbr.adjIn["r4"]) == 1 })
 	t.Logf("session back %v after enabling", time.Since(began))
 
@@ -330,7 +329,7 @@ func TestNetwork(t *testing.T) {
 	asbr.log = nil
 	asbr.mu.Unlock()
 	began = time.Now()
-	asbr.must(asbr.Reset(t.Context(), "r4"))
+	asbr.must(asbr.Reset("r4"))
 	asbr.wait("down", func() bool { return slices.Contains(asbr.log, "r4 up=false") })
 	asbr.wait("session again", func() bool { return asbr.up["r4"] && len(asbr.adjIn["r4"]) == 1 })
 	t.Logf("session back %v after a reset", time.Since(began))
@@ -343,7 +342,7 @@ func TestNetwork(t *testing.T) {
 	server.wait("reflector gone", func() bool { return !server.up["r2"] && len(server.unicast) == 0 && len(server.vpn) == 0 })
 	asbr.wait("transit stays", func() bool { return asbr.up["r4"] && asbr.up["r5"] })
 
-	asbr.must(asbr.DeleteNeighbor(t.Context(), "r5"))
+	asbr.must(asbr.DeleteNeighbor("r5"))
 	asbr.wait("neighbor deleted", func() bool { return !asbr.up["r5"] && len(asbr.adjIn["r5"]) == 0 })
 	if n := len(asbr.Neighbors()); n != 2 {
 		t.Errorf("%d neighbors are left", n)
@@ -358,7 +357,7 @@ func TestReplacedNeighborEnds(t *testing.T) {
 	a.peer(b)
 	const name = "r29"
 	a.wait("session", func() bool { return a.up[name] })
-	a.must(a.DeleteNeighbor(t.Context(), name))
+	a.must(a.DeleteNeighbor(name))
 	a.peer(b)
 	a.wait("the old session's end", func() bool { return slices.Contains(a.log, name+" up=false") })
 	a.wait("the new session", func() bool { return a.up[name] })
@@ -413,7 +412,7 @@ func TestPortInUse(t *testing.T) {
 	opt := r.opt
 	s, err := New(opt)
 	r.must(err)
-	err = s.Start(t.Context())
+	err = s.Start()
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		t.Fatalf("got %v", err)
 	}
@@ -432,10 +431,10 @@ func TestStopTwice(t *testing.T) {
 	r := newRouter(t, 15, 65000)
 	r.Stop()
 	r.Stop()
-	if err := r.Start(context.Background()); err == nil {
+	if err := r.Start(); err == nil {
 		t.Error("a stopped speaker starts again")
 	}
-	if err := r.AddNeighbor(context.Background(), Neighbor{}); err == nil {
+	if err := r.AddNeighbor(Neighbor{}); err == nil {
 		t.Error("a stopped speaker takes a neighbor")
 	}
 }

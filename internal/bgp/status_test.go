@@ -21,11 +21,11 @@ func TestWhyDown(t *testing.T) {
 	wrongASPeer.peer(wrongAS, passive)
 	secret.peer(secretPeer, func(n *Neighbor) { n.Password = "right" })
 	secretPeer.peer(secret, passive, func(n *Neighbor) { n.Password = "wrong" })
-	lonely.must(lonely.AddNeighbor(t.Context(), Neighbor{
+	lonely.must(lonely.AddNeighbor(Neighbor{
 		Name: "nobody", Address: address(10), LocalAddress: address(5), ASN: 65001, Families: []Family{IPv6Unicast},
 	}))
 	raw := func(r *router, n int) *rawPeer {
-		r.must(r.AddNeighbor(t.Context(), Neighbor{
+		r.must(r.AddNeighbor(Neighbor{
 			Name: "raw", Address: address(n), ASN: 65001, Families: []Family{IPv6Unicast}, Passive: true, HoldTime: 3 * time.Second,
 		}))
 		return dialRaw(t, r, n, 65001)

@@ -169,7 +169,7 @@ func New(ctx context.Context, o Options) (*Daemon, error) {
 	if err := d.Kernel.Resync(); err != nil {
 		return nil, errors.Join(err, d.disconnect())
 	}
-	if err := speaker.Start(ctx); err != nil {
+	if err := speaker.Start(); err != nil {
 		return nil, errors.Join(err, d.disconnect())
 	}
 	return d, nil
@@ -224,7 +224,7 @@ func (d *Daemon) Run(ctx context.Context, m Machine) (err error) {
 	for d.settle(m); d.busy; d.settle(m) {
 	}
 	for _, n := range d.options.Neighbors {
-		if err := d.Speaker.AddNeighbor(ctx, n); err != nil {
+		if err := d.Speaker.AddNeighbor(n); err != nil {
 			return err
 		}
 	}
@@ -351,7 +351,7 @@ func (d *Daemon) track(events []bgp.Event) (changed bool) {
 // daemon's loop: with a full table, a change of policy takes a while.
 func (d *Daemon) ChangeNeighbors(ctx context.Context, old, now []bgp.Neighbor) error {
 	d.expect(ctx, bgp.Compare(old, now))
-	err := d.Speaker.Change(ctx, old, now)
+	err := d.Speaker.Change(old, now)
 	if err != nil {
 		d.expect(ctx, bgp.Compare(now, old))
 	}
@@ -635,7 +635,7 @@ func (d *Daemon) FollowLink(neighbor, link string, up bool) {
 		change, state = d.Speaker.Disable, "down"
 	}
 	d.options.Log.Info("link is "+state, "link", link, "neighbor", neighbor)
-	if err := change(context.Background(), neighbor); err != nil {
+	if err := change(neighbor); err != nil {
 		d.options.Log.Error("apply link state to session", "err", err)
 	}
 }

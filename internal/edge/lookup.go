@@ -55,7 +55,7 @@ func (e *Edge) Routes(ctx context.Context, dst netip.Prefix, rd vpn.ID) (any, er
 		return nil, errors.New("not running")
 	}
 	var err error
-	r.BGP, err = e.daemon.Speaker.Lookup(ctx, dst, rds...)
+	r.BGP, err = e.daemon.Speaker.Lookup(dst, rds...)
 	return r, err
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/pathmanager"
 	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/vpn"
 )
 
 // movingFor is how long the routes of a removed peer are draining. closingFor is the time for its
@@ -99,9 +100,7 @@ func (e *Edge) Reload(now Config) ([]string, error) {
 		return nil, err
 	}
 	e.removePeers(ctx, c.peers.Remove)
-	if err := e.addPeers(ctx, c.peers.Add, &now); err != nil {
-		return nil, fmt.Errorf("configuration applied partially: %w; restart the daemon", err)
-	}
+	e.addPeers(ctx, c.peers.Add, &now)
 	return c.lines(), nil
 }
 
@@ -156,7 +155,7 @@ func (e *Edge) moveAway(p *peer) {
 
 // addPeers adds egress peers with the routes that the reflectors have advertised already, and makes
 // the configuration the current one.
-func (e *Edge) addPeers(ctx context.Context, names []string, now *Config) error {
+func (e *Edge) addPeers(ctx context.Context, names []string, now *Config) {
 	e.daemon.Change(ctx, func() {
 		wanted := map[route.Key]bool{}
 		before := e.egress.onLink()
@@ -185,18 +184,18 @@ func (e *Edge) addPeers(ctx context.Context, names []string, now *Config) error 
 	})
 	defer e.daemon.Do(ctx, func() { e.updated = nil })
 	if len(names) == 0 {
-		return nil
+		return
 	}
 	var known []bgp.VPNPath
-	rts := map[string]bool{}
+	rts := map[vpn.ID]bool{}
 	for _, p := range now.Peers {
 		if slices.Contains(names, p.Name) {
-			rts[p.RT.String()] = true
+			rts[p.RT] = true
 		}
 	}
-	err := e.daemon.Speaker.BestVPN(func(p bgp.VPNPath) {
+	e.daemon.Speaker.BestVPN(func(p bgp.VPNPath) {
 		for _, rt := range p.RTs {
-			if rts[rt.String()] {
+			if rts[rt] {
 				known = append(known, p)
 				return
 			}
@@ -211,7 +210,6 @@ func (e *Edge) addPeers(ctx context.Context, names []string, now *Config) error 
 		}
 		e.BGP(events)
 	})
-	return err
 }
 
 // newIndex returns the index of a new peer, assigned by the user-space path manager if it is used.

@@ -47,7 +47,7 @@ func New(ctx context.Context, o Options) (*Reflector, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := speaker.Start(ctx); err != nil {
+	if err := speaker.Start(); err != nil {
 		return nil, err
 	}
 	return &Reflector{log: o.Log, speaker: speaker, config: o.Config}, nil
@@ -62,7 +62,7 @@ func (r *Reflector) Run(ctx context.Context) (err error) {
 			r.Stop()
 		}
 	}()
-	if err := r.addClients(ctx); err != nil {
+	if err := r.addClients(); err != nil {
 		return err
 	}
 	for {
@@ -78,16 +78,16 @@ func (r *Reflector) Run(ctx context.Context) (err error) {
 	}
 }
 
-func (r *Reflector) addClients(ctx context.Context) error {
+func (r *Reflector) addClients() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, n := range r.config.neighbors() {
-		if err := r.speaker.AddNeighbor(ctx, n); err != nil {
+		if err := r.speaker.AddNeighbor(n); err != nil {
 			return err
 		}
 	}
 	for _, g := range r.config.groups() {
-		if err := r.speaker.AddGroup(ctx, g); err != nil {
+		if err := r.speaker.AddGroup(g); err != nil {
 			return err
 		}
 	}

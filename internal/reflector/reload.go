@@ -1,7 +1,6 @@
 package reflector
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -39,12 +38,12 @@ func (r *Reflector) Reload(now Config) ([]string, error) {
 	if err := faults.Err(); err != nil {
 		return nil, err
 	}
-	if err := r.speaker.Change(context.Background(), r.config.neighbors(), now.neighbors()); err != nil {
+	if err := r.speaker.Change(r.config.neighbors(), now.neighbors()); err != nil {
 		return nil, err
 	}
 	before, after := r.config.groups(), now.groups()
 	r.config.Clients, r.config.Listen = now.Clients, now.Listen
-	if err := r.speaker.ChangeGroups(context.Background(), before, after); err != nil {
+	if err := r.speaker.ChangeGroups(before, after); err != nil {
 		return nil, fmt.Errorf("configuration applied partially: %w; restart the daemon", err)
 	}
 	return append(c.Lines(), bgp.CompareGroups(before, after)...), nil
