@@ -54,10 +54,12 @@ bench-sim: ## measure the simulator on one core, beside ns-2 where it is install
 
 FUZZTIME ?= 10s
 
+# Up to Go 1.26 the end of the time can itself be reported as a failure, without an input (go.dev/issue/75804).
 fuzz: ## run each fuzz target for FUZZTIME (default 10s), one on each core
 	@targets() { for package in $$($(GO) list ./...); do \
 		$(GO) test -list '^Fuzz' $$package | sed -n "s|^Fuzz.*|$$package &|p"; done; }; \
 	targets | xargs -P "$$(nproc)" -L 1 sh -c 'out=$$($(GO) test -run "^\$$" -fuzz "^$$1\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s -parallel 1 $$0 2>&1) || \
+		case $$out in *"Failing input"* | *panic:*) false ;; *"    context deadline exceeded"*) ;; *) false ;; esac || \
 		{ echo "$$0 $$1 failed:"; echo "$$out"; exit 1; }; echo "ok  $$0 $$1"'
 
 INSTALL ?= yes
