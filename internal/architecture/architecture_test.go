@@ -53,6 +53,7 @@ var (
 	grammar    = layer{1, foundationGroup, "it is the syntax of values, independent of their use"}
 	models     = layer{2, modelGroup, "a model is pure arithmetic on values and knows no other model: code that needs two of them combines them"}
 	shipped    = layer{3, specGroup, "it embeds files and does not parse them"}
+	contracts  = layer{5, sharedGroup, "it is values that a daemon and what works for it agree on"}
 	loader     = layer{9, adapterGroup, "it loads programs for adapters and knows none of them"}
 	probes     = layer{9, adapterGroup, "it detects for an adapter whether a neighbor is reachable and knows no adapter"}
 	transports = layer{9, adapterGroup, "it carries messages for an adapter and knows no adapter"}
@@ -124,6 +125,7 @@ var layerOf = map[string]layer{
 	"internal/iproute":               fakes,
 	"internal/programs":              fakes,
 
+	"internal/plane":       contracts,
 	"internal/daemon":      shared,
 	"internal/pathmanager": shared,
 

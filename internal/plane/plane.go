@@ -1,0 +1,159 @@
+// Package plane is what a gateway and its data plane agree on: the State that the gateway wants, and
+// the Status that the plane reports. The gateway decides what it wants and knows no packet; a plane
+// carries packets and knows no file.
+//
+// It is values only: it opens no socket and has no plane of its own.
+package plane
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tabane/tabane/internal/session"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// MaxPaths is the number of paths of a gateway.
+const MaxPaths = 16
+
+// State is what a plane is to do. It is applied as a whole; the parts are matched by name. The plane
+// keeps it unchanged.
+type State struct {
+	// Key is the gateway's private key.
+	Key session.PrivateKey
+	// Port is the UDP port that each path listens at.
+	Port uint16
+	// MTU is the largest packet inside the tunnel, in bytes.
+	MTU    int
+	Paths  []Path
+	Peers  []Peer
+	Policy Policy
+}
+
+// Path is a line of the gateway. Its index in State.Paths is its number in the tunnel.
+type Path struct {
+	Name, Interface string
+	// Down and Up are the rates in bit/s of whole IP packets, tunnel included.
+	Down, Up Rate
+	// Cost orders paths by price: lower ones are preferred where the discipline regards it.
+	Cost int
+	// Usable: the interface is up with carrier. Nothing is sent on a path that is not.
+	Usable bool
+}
+
+// Rate is the rate of a path in one direction.
+type Rate struct {
+	// Estimated: the plane measures the rate; Bandwidth has no effect.
+	Estimated bool
+	// Bandwidth of 0 carries nothing in this direction.
+	Bandwidth unit.Bandwidth
+}
+
+// Peer is another gateway.
+type Peer struct {
+	Name      string
+	Public    session.PublicKey
+	Preshared session.PresharedKey
+	// Endpoints are where the peer is reached, those of the configuration, resolved. A path uses the
+	// first one that answers through its interface. None: the peer begins.
+	Endpoints []netip.AddrPort
+	// Prefixes are behind the peer. Packets to them are sent to it, and only packets from them are
+	// accepted from it. No two peers have overlapping ones.
+	Prefixes []netip.Prefix
+}
+
+// Equal reports whether two peers are configured alike.
+func (p Peer) Equal(o Peer) bool {
+	return p.Name == o.Name && p.Public == o.Public && p.Preshared == o.Preshared && slices.Equal(p.Endpoints, o.Endpoints) && slices.Equal(p.Prefixes, o.Prefixes)
+}
+
+// Status is what a plane reports. Counters only grow while the plane runs.
+type Status struct {
+	Paths []PathStatus `json:"paths"`
+	Peers []PeerStatus `json:"peers"`
+	// Received are packets from the LAN, Delivered packets to it.
+	Received  Count `json:"received"`
+	Delivered Count `json:"delivered"`
+	// Dropped are packets that were not carried, by reason, such as "replayed" or "no route".
+	Dropped map[string]uint64 `json:"dropped,omitempty"`
+	// Held is how many bytes of packets are held: in queues, and for their order.
+	Held unit.Size `json:"held_bytes"`
+}
+
+// Count counts packets and their bytes.
+type Count struct {
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+}
+
+// PathStatus is a path as a whole.
+type PathStatus struct {
+	Name      string `json:"name"`
+	Interface string `json:"interface"`
+	Usable    bool   `json:"usable"`
+	Sent      Count  `json:"sent"`
+	Received  Count  `json:"received"`
+	// Error is why the path's socket could not be opened, or why it last failed to send.
+	Error string `json:"error,omitempty"`
+}
+
+// PeerStatus is a peer with its session.
+type PeerStatus struct {
+	Name string `json:"name"`
+	// Up: there is a session, with keys.
+	Up bool `json:"up"`
+	// Suite is the encryption. Since is the age of the session, Handshake that of its keys.
+	Suite     string        `json:"suite,omitempty"`
+	Since     time.Duration `json:"since_ns,omitempty"`
+	Handshake time.Duration `json:"handshake_ns,omitempty"`
+	// Epoch is the number of the keys.
+	Epoch uint32 `json:"epoch"`
+	// Reason is why there is no session, "no response from 192.0.2.1:4790".
+	Reason   string       `json:"reason,omitempty"`
+	Links    []LinkStatus `json:"links"`
+	Policies []RuleStatus `json:"policies"`
+	// Held are packets that wait for their order; Skipped were given up as lost, Late came after
+	// they had been given up, Duplicates came twice.
+	Held       int    `json:"held"`
+	Skipped    uint64 `json:"skipped"`
+	Late       uint64 `json:"late"`
+	Duplicates uint64 `json:"duplicates"`
+}
+
+// LinkStatus is a path to one peer, as measured.
+type LinkStatus struct {
+	Path     string         `json:"path"`
+	Endpoint netip.AddrPort `json:"endpoint"`
+	// State is up, dead (no answer to probes), down (the interface) or unproven (no answer yet).
+	State string `json:"state"`
+	// Resting is why a discipline leaves out a path that is up; empty if none does.
+	Resting  string `json:"resting,omitempty"`
+	Sent     Count  `json:"sent"`
+	Received Count  `json:"received"`
+	// RTT is the smoothed round-trip time, Delay how much longer the path is than the shortest in
+	// the direction of sending, Jitter that of RFC 3550, Spread the range of the delay.
+	RTT    time.Duration `json:"rtt_ns"`
+	Delay  time.Duration `json:"delay_ns"`
+	Jitter time.Duration `json:"jitter_ns"`
+	Spread time.Duration `json:"spread_ns"`
+	// Loss is the share of packets lost in the direction of sending.
+	Loss float64 `json:"loss"`
+	// Rate is the rate in the direction of sending, as configured or estimated.
+	Rate unit.Bandwidth `json:"rate_bps"`
+	// Queue is the standing queue that the plane keeps for the path.
+	Queue time.Duration `json:"queue_ns"`
+	MTU   int           `json:"mtu"`
+}
+
+// RuleStatus is what the discipline of a rule does for one peer.
+type RuleStatus struct {
+	Rule       int    `json:"rule"`
+	Discipline string `json:"discipline"`
+	// Using are the paths in use, Because the reason: that of the last decision of auto.
+	Using   []string `json:"using"`
+	Because string   `json:"because,omitempty"`
+	Sent    Count    `json:"sent"`
+	// Copies are packets that were sent on one more path.
+	Copies uint64 `json:"copies"`
+}

@@ -1,0 +1,128 @@
+package plane
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Policy is a list of rules; the first that matches a packet decides. The last rule of a checked
+// configuration matches all packets.
+type Policy []Rule
+
+// Rule has the packets that match carried by a discipline.
+type Rule struct {
+	Match      Match
+	Discipline Discipline
+	Resequence Resequence
+}
+
+// Match selects packets. The zero value selects all.
+type Match struct {
+	// Protocols are IP protocol numbers; empty selects all. Both of ICMP are named icmp in files.
+	Protocols []uint8
+	// Port is the source or destination port of TCP, UDP, UDP-Lite, DCCP or SCTP; 0 selects all
+	// packets, others only first fragments and whole packets.
+	Port uint16
+	// HasDSCP: only packets with this differentiated services code point (RFC 2474).
+	HasDSCP bool
+	DSCP    uint8
+	// Prefix has the source or the destination; an invalid one selects all.
+	Prefix netip.Prefix
+}
+
+// Packet is what rules know of a packet: its addresses, IP protocol number, ports (0 where the packet
+// has none, as in a later fragment) and DSCP.
+type Packet struct {
+	Src, Dst         netip.Addr
+	Protocol, DSCP   uint8
+	SrcPort, DstPort uint16
+}
+
+// Selects reports whether the packet matches.
+func (m *Match) Selects(p *Packet) bool {
+	return (len(m.Protocols) == 0 || slices.Contains(m.Protocols, p.Protocol)) &&
+		(m.Port == 0 || m.Port == p.SrcPort || m.Port == p.DstPort) &&
+		(!m.HasDSCP || m.DSCP == p.DSCP) &&
+		(!m.Prefix.IsValid() || m.Prefix.Contains(p.Src) || m.Prefix.Contains(p.Dst))
+}
+
+// First returns the index of the first rule that matches, or -1. It does not allocate.
+func (l Policy) First(p *Packet) int {
+	for i := range l {
+		if l[i].Match.Selects(p) {
+			return i
+		}
+	}
+	return -1
+}
+
+// The names of the disciplines.
+const (
+	Auto      = "auto"
+	DQ        = "dq"
+	DQJ       = "dqj"
+	Ratio     = "ratio"
+	Redundant = "redundant"
+	Flow      = "flow"
+	Best      = "best"
+)
+
+// disciplines are all names, in the order of messages.
+var disciplines = []string{Auto, DQ, DQJ, Ratio, Redundant, Flow, Best}
+
+// Disciplines returns the names of all disciplines.
+func Disciplines() []string { return slices.Clone(disciplines) }
+
+// Discipline says how packets are distributed over paths.
+type Discipline struct {
+	Name string
+	// Ratio is how many consecutive packets each path gets, for the discipline ratio, in the order of
+	// the paths: 0 leaves a path out. Those of paths beyond its end are 0.
+	Ratio []int
+}
+
+func (d Discipline) String() string {
+	if d.Name != Ratio {
+		return d.Name
+	}
+	parts := make([]string, len(d.Ratio))
+	for i, n := range d.Ratio {
+		parts[i] = strconv.Itoa(n)
+	}
+	return "ratio " + strings.Join(parts, ":")
+}
+
+// ResequenceMode says whether packets are put into order.
+type ResequenceMode uint8
+
+const (
+	// ResequenceAuto holds packets where reordering was measured, for as long as that says.
+	ResequenceAuto ResequenceMode = iota
+	// ResequenceOff holds none.
+	ResequenceOff
+	// ResequenceFixed holds packets for a fixed time at most.
+	ResequenceFixed
+)
+
+// Resequence says how the receiver puts packets of a rule into order.
+type Resequence struct {
+	Mode ResequenceMode
+	// Bound is the longest time that a packet is held, with ResequenceFixed.
+	Bound time.Duration
+}
+
+func (r Resequence) String() string {
+	switch r.Mode {
+	case ResequenceAuto:
+		return "auto"
+	case ResequenceOff:
+		return "off"
+	case ResequenceFixed:
+		return r.Bound.String()
+	}
+	return fmt.Sprintf("mode %d", uint8(r.Mode))
+}
