@@ -12,18 +12,19 @@ import (
 	"github.com/tabane/tabane/internal/bgp/session"
 )
 
-// AddNeighbor adds a neighbor and starts its session. It returns before the session is up.
+// AddNeighbor adds a neighbor and starts its session. It returns before the session is up. It replaces
+// a member of a group with the same address.
 func (s *Speaker) AddNeighbor(conf Neighbor) error {
 	s.calls.Lock()
 	defer s.calls.Unlock()
-	if err := s.addNeighbor(conf); err != nil {
+	if err := s.addNeighbor(conf, ""); err != nil {
 		return fmt.Errorf("add neighbor %q: %w", conf.Name, err)
 	}
 	return nil
 }
 
 // DeleteNeighbor closes the session and deletes the neighbor. Its withdrawals and its Down are
-// still reported.
+// still reported. A member of a group cannot be deleted: it would connect again.
 func (s *Speaker) DeleteNeighbor(name string) error {
 	return s.change("delete", name, func(n *neighbor) error {
 		s.remove(n)
@@ -117,7 +118,7 @@ func (n *neighbor) reimport() {
 // Reset closes the session, withdraws its routes before it returns, and restarts the session at
 // once.
 func (s *Speaker) Reset(name string) error {
-	return s.change("reset", name, func(n *neighbor) error {
+	return s.call("reset", name, func(n *neighbor) error {
 		if n.disabled {
 			return errors.New("it is disabled")
 		}
@@ -171,7 +172,19 @@ func (s *Speaker) Connect() {
 	}
 }
 
+// change calls f with a neighbor, which must not be a member of a group: its configuration is that of
+// the group.
 func (s *Speaker) change(verb, name string, f func(*neighbor) error) error {
+	return s.call(verb, name, func(n *neighbor) error {
+		if n.group != "" {
+			return fmt.Errorf("it is a member of group %q, which changes as a whole", n.group)
+		}
+		return f(n)
+	})
+}
+
+// call calls f with a neighbor.
+func (s *Speaker) call(verb, name string, f func(*neighbor) error) error {
 	s.calls.Lock()
 	defer s.calls.Unlock()
 	err := s.usable()

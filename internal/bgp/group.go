@@ -168,7 +168,7 @@ func (s *Speaker) join(g *openGroup, remote netip.Addr) *session.Session {
 	}
 	g.full = false
 	conf := g.member(remote)
-	if err := s.addNeighbor(conf); err != nil {
+	if err := s.addNeighbor(conf, g.Name); err != nil {
 		s.log.Warn("neighbor of group rejected", "group", g.Name, "from", remote, "err", err)
 		return nil
 	}
@@ -196,6 +196,16 @@ func (s *Speaker) evict(g *openGroup) bool {
 		return true
 	}
 	return false
+}
+
+// dismiss removes the member of a group with an address, if there is one. Callers hold calls.
+func (s *Speaker) dismiss(a netip.Addr) {
+	for _, g := range s.groups {
+		if n := g.members[a]; n != nil {
+			delete(g.members, a)
+			s.remove(n)
+		}
+	}
 }
 
 // leave removes a neighbor whose session has been down for a while, and otherwise looks again later.

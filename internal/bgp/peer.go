@@ -23,6 +23,7 @@ type neighbor struct {
 	*Speaker
 	key      netip.Addr // address with zone
 	internal bool
+	group    string // name of the group that it is a member of; empty: none
 	session  *session.Session
 	stopping chan struct{} // closed before the session is stopped
 
@@ -542,8 +543,9 @@ func (n *neighbor) announce(buf []byte, g *group) []byte {
 	return n.withdraw(buf, keys)
 }
 
-// addNeighbor is AddNeighbor for callers that hold calls.
-func (s *Speaker) addNeighbor(conf Neighbor) error {
+// addNeighbor is AddNeighbor for callers that hold calls. The neighbor is a member of a group unless
+// the name of the group is empty.
+func (s *Speaker) addNeighbor(conf Neighbor, group string) error {
 	if err := s.usable(); err != nil {
 		return err
 	}
@@ -557,6 +559,9 @@ func (s *Speaker) addNeighbor(conf Neighbor) error {
 	conf.Locators = slices.Clone(conf.Locators)
 	conf.Import, conf.Export = conf.Import.clone(), conf.Export.clone()
 	key := conf.Address.WithZone(conf.Interface)
+	if group == "" {
+		s.dismiss(key)
+	}
 	s.mu.Lock()
 	_, taken := s.neighbors[conf.Name]
 	for _, other := range s.neighbors {
@@ -571,6 +576,7 @@ func (s *Speaker) addNeighbor(conf Neighbor) error {
 	}
 	n, err := newNeighbor(s, conf)
 	if err == nil {
+		n.group = group
 		s.neighbors[conf.Name] = n
 	}
 	s.mu.Unlock()

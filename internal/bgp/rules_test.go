@@ -291,6 +291,24 @@ func TestGroup(t *testing.T) {
 	if err := rr.AddGroup(group); err == nil {
 		t.Error("the group was added twice")
 	}
+
+	// A member is changed with its group only, and replaced by a neighbor of its own.
+	member := "servers/fd00::54"
+	for verb, err := range map[string]error{
+		"delete": rr.DeleteNeighbor(member), "disable": rr.Disable(member), "enable": rr.Enable(member),
+		"set import policy of": rr.SetImport(member, ImportPolicy{}), "set export policy of": rr.SetExport(member, ExportPolicy{}),
+	} {
+		if want := verb + ` neighbor "` + member + `": it is a member of group "servers", which changes as a whole`; err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	rr.must(rr.Reset(member))
+	rr.wait("reset", func() bool { return !rr.up[member] })
+	rr.wait("the member again", func() bool { return rr.up[member] })
+	rr.peer(clients[3], client, secret)
+	rr.wait("the neighbor instead of the member", func() bool { return rr.up["r84"] && !rr.up[member] })
+	rr.must(rr.DeleteNeighbor("r84"))
+	rr.wait("the member instead of the neighbor", func() bool { return rr.up[member] && !rr.up["r84"] })
 	changed := group
 	changed.Limit = 3
 	if lines := CompareGroups([]Group{group}, []Group{changed}); !slices.Equal(lines, []string{`group "servers" reset`}) {
