@@ -11,6 +11,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bfd"
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/srv6"
@@ -123,7 +124,7 @@ func settle(t *testing.T, p *peer) {
 func announced(prefix string) bgp.Update {
 	return bgp.Update{
 		Neighbor: "transit-a", Prefix: netip.MustParsePrefix(prefix), NextHop: netip.MustParseAddr("2001:db8:a::2"),
-		Attributes: bgp.Attributes{ASPath: []uint32{65001, 65003}},
+		Attributes: bgp.Attributes{ASPath: message.MakeASPath(65001, 65003)},
 	}
 }
 
@@ -145,7 +146,7 @@ func TestPeerUpInstallsSIDTableAndRoutes(t *testing.T) {
 		"fc00:1:1::/128 table main encap seg6local action End.DT6 table 101 dev wan")
 	r := w.routes[netip.MustParsePrefix("2001:db8:c::/64")]
 	if r.SID != netip.MustParseAddr("fc00:1:1::") || r.RD != id("10.0.0.1:1") || !slices.Equal(r.RTs, []vpn.ID{id("65000:101")}) ||
-		r.NextHop != netip.MustParseAddr("2001:db8:1::1") || r.Behavior != 18 || !slices.Equal(r.ASPath, []uint32{65001, 65003}) ||
+		r.NextHop != netip.MustParseAddr("2001:db8:1::1") || r.Behavior != 18 || r.ASPath != message.MakeASPath(65001, 65003) ||
 		r.Structure != (srv6.Structure{Block: 16, Node: 16, Function: 16}) {
 		t.Errorf("route %+v", r)
 	}

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"testing"
+
+	"github.com/tabane/tabane/internal/bgp/message"
 )
 
 // BenchmarkAdjIn advertises routes from an egress peer to an ASBR: one operation is one route.
@@ -27,7 +29,7 @@ func BenchmarkAdjIn(b *testing.B) {
 				binary.BigEndian.PutUint32(a[2:], uint32(i))
 				routes[i] = UnicastRoute{
 					Prefix:     netip.PrefixFrom(netip.AddrFrom16(a), 48),
-					Attributes: Attributes{ASPath: []uint32{uint32(i/c.group) + 1e6, 65010}},
+					Attributes: Attributes{ASPath: message.MakeASPath(uint32(i/c.group)+1e6, 65010)},
 				}
 			}
 			b.ResetTimer()

@@ -3,6 +3,7 @@ package bgp
 import (
 	"net/netip"
 
+	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/srv6"
 	"github.com/tabane/tabane/internal/vpn"
 )
@@ -22,7 +23,8 @@ type Attributes struct {
 	LocalPref   uint32 // 0: absent
 	MED         uint32
 	HasMED      bool
-	ASPath      []uint32 // nearest AS first; AS sets are flattened
+	ASPath      message.ASPath
+	Origin      message.Origin
 	Communities []uint32
 }
 

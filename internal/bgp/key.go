@@ -10,12 +10,10 @@ func (a Attributes) AppendKey(b []byte) []byte {
 	if a.HasMED {
 		has = 1
 	}
-	b = append(b, has)
-	for _, list := range [][]uint32{a.ASPath, a.Communities} {
-		b = binary.AppendUvarint(b, uint64(len(list)))
-		for _, n := range list {
-			b = binary.AppendUvarint(b, uint64(n))
-		}
+	b = append(b, has, byte(a.Origin))
+	b = append(binary.AppendUvarint(b, uint64(len(a.ASPath))), a.ASPath...)
+	for _, c := range a.Communities {
+		b = binary.AppendUvarint(b, uint64(c))
 	}
 	return b
 }

@@ -21,8 +21,12 @@ func TestAttributesKey(t *testing.T) {
 	for i := range typ.NumField() {
 		var a Attributes
 		switch v := reflect.ValueOf(&a).Elem().Field(i); v.Kind() {
-		case reflect.Uint32:
-			v.SetUint(7)
+		case reflect.Uint8, reflect.Uint32:
+			v.SetUint(2)
+		case reflect.String:
+			v.SetString("\x00")
+			add(typ.Field(i).Name+" with a zero", a)
+			v.SetString("\x00\x00")
 		case reflect.Bool:
 			v.SetBool(true)
 		case reflect.Slice:

@@ -98,9 +98,6 @@ func (s *Speaker) candidate(k message.Key, p rib.Path) Candidate {
 	return c
 }
 
-// originNames are the values of ORIGIN (RFC 4271 section 5.1.1).
-var originNames = [...]string{"IGP", "EGP", "incomplete"}
-
 // decision describes the step of the route selection in which best is preferred to other.
 func (s *Speaker) decision(best, other rib.Path) string {
 	a, b := s.rib.Attributes(best.Accepted), s.rib.Attributes(other.Accepted)
@@ -116,7 +113,7 @@ func (s *Speaker) decision(best, other rib.Path) string {
 	case rib.ByPathLength:
 		return fmt.Sprintf("shorter AS_PATH (%d < %d)", a.PathLen(), b.PathLen())
 	case rib.ByOrigin:
-		return fmt.Sprintf("lower ORIGIN (%s before %s)", originNames[a.Origin()], originNames[b.Origin()])
+		return fmt.Sprintf("lower ORIGIN (%s before %s)", a.Origin(), b.Origin())
 	case rib.ByMED:
 		x, _ := a.MED()
 		y, _ := b.MED()

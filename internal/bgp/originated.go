@@ -247,7 +247,7 @@ func (s *Speaker) unicast(r UnicastRoute) (ownRoute, error) {
 // fields returns the attributes for the interner.
 func (a Attributes) fields() message.Fields {
 	return message.Fields{
-		ASPath: message.MakeASPath(a.ASPath...), MED: a.MED, HasMED: a.HasMED,
+		ASPath: a.ASPath, Origin: a.Origin, MED: a.MED, HasMED: a.HasMED,
 		LocalPref: a.LocalPref, HasLocalPref: a.LocalPref > 0, Communities: a.Communities,
 	}
 }

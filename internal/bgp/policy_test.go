@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/vpn"
 )
 
@@ -81,7 +82,7 @@ func TestAdmit(t *testing.T) {
 	r, other := newRouter(t, 30, 65000), newRouter(t, 31, 65001)
 	other.peer(r, passive)
 	r.peer(other, func(n *Neighbor) { n.LocalPref, n.Import.Reject = 300, Within(RejectMartian, ownSpace) })
-	path := func(asns ...uint32) Attributes { return Attributes{ASPath: asns} }
+	path := func(asns ...uint32) Attributes { return Attributes{ASPath: message.MakeASPath(asns...)} }
 	other.must(other.Originate(
 		UnicastRoute{Prefix: prefix("2a00:1::/32"), Attributes: path(64999)},
 		UnicastRoute{Prefix: prefix("2a00:2::/32"), Attributes: Attributes{Communities: []uint32{GracefulShutdown}}},
@@ -100,7 +101,7 @@ func TestAdmit(t *testing.T) {
 	r.mu.Lock()
 	for p, pref := range want {
 		u, best := r.adjIn["r31"][prefix(p)], r.unicast[prefix(p)]
-		if u.LocalPref != pref || best.LocalPref != pref || !slices.Equal(u.ASPath, best.ASPath) || u.NextHop != best.NextHop {
+		if u.LocalPref != pref || best.LocalPref != pref || u.ASPath != best.ASPath || u.NextHop != best.NextHop {
 			t.Errorf("%s: reported as %+v, best path %+v", p, u, best)
 		}
 	}

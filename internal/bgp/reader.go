@@ -282,7 +282,7 @@ func (r *reader) attributes(a *message.Attributes) Attributes {
 	if known, ok := r.shared[a]; ok {
 		return known
 	}
-	out := Attributes{ASPath: a.ASPath().Flat(), Communities: a.Communities().Slice()}
+	out := Attributes{ASPath: a.ASPath(), Origin: a.Origin(), Communities: a.Communities().Slice()}
 	out.LocalPref, _ = a.LocalPref()
 	out.MED, out.HasMED = a.MED()
 	if len(r.shared) >= maxShared {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/policy"
 )
 
@@ -60,7 +61,7 @@ func TestRules(t *testing.T) {
 	}}
 	r.peer(to, passive, ruled(p, export, nil))
 	to.peer(r)
-	path := func(asns ...uint32) Attributes { return Attributes{ASPath: asns} }
+	path := func(asns ...uint32) Attributes { return Attributes{ASPath: message.MakeASPath(asns...)} }
 	from.must(from.Originate(
 		UnicastRoute{Prefix: prefix("2a00:1::/32")},
 		UnicastRoute{Prefix: prefix("2a00:1:1::/48")},
@@ -99,7 +100,7 @@ func TestRules(t *testing.T) {
 		to.wait(p, func() bool {
 			u, ok := to.adjIn["r41"][prefix(p)]
 			slices.Sort(u.Communities)
-			return ok && slices.Equal(u.ASPath, path) && u.HasMED && u.MED == med && slices.Equal(u.Communities, communities)
+			return ok && u.ASPath == message.MakeASPath(path...) && u.HasMED && u.MED == med && slices.Equal(u.Communities, communities)
 		})
 	}
 	receives("2a00:1::/32", []uint32{65000, 65001}, 9, 65009<<16|1)

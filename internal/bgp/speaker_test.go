@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/srv6"
 	"github.com/tabane/tabane/internal/vpn"
@@ -234,7 +235,7 @@ func TestNetwork(t *testing.T) {
 	asbr.must(err)
 	asbr.must(asbr.OriginateVPN([]VPNRoute{
 		{RD: rdA, Prefix: net1, NextHop: address(1), RTs: []vpn.ID{rt}, SID: sidA, Structure: transposed, Behavior: 18,
-			Attributes: Attributes{ASPath: []uint32{65001, 64999}, MED: 5, HasMED: true, LocalPref: 200, Communities: []uint32{1}}},
+			Attributes: Attributes{ASPath: message.MakeASPath(65001, 64999), MED: 5, HasMED: true, LocalPref: 200, Communities: []uint32{1}}},
 		{RD: rdB, Prefix: net1, NextHop: address(1), RTs: []vpn.ID{rt, rt4}, SID: sidB, Structure: structure, Behavior: 18},
 	}))
 
@@ -250,7 +251,7 @@ func TestNetwork(t *testing.T) {
 	asbr.mu.Lock()
 	u := asbr.adjIn["r5"][net1]
 	asbr.mu.Unlock()
-	if u.NextHop != address(5) || !slices.Equal(u.ASPath, []uint32{4200000002}) || !u.HasMED || u.MED != 7 ||
+	if u.NextHop != address(5) || u.ASPath != message.MakeASPath(4200000002) || !u.HasMED || u.MED != 7 ||
 		u.LocalPref != 100 || !slices.Equal(u.Communities, []uint32{65009<<16 | 1}) {
 		t.Errorf("update from r5: %+v", u)
 	}
@@ -265,14 +266,14 @@ func TestNetwork(t *testing.T) {
 	best, va, vb := server.unicast[net1], server.vpn[VPNKey{rdA, net1}], server.vpn[VPNKey{rdB, net1}]
 	own := server.unicast[prefix("2001:db8:8000::/33")]
 	server.mu.Unlock()
-	if best.NextHop != address(1) || best.LocalPref != 200 || best.Neighbor != "r2" || best.Local || !slices.Equal(best.ASPath, []uint32{65001}) {
+	if best.NextHop != address(1) || best.LocalPref != 200 || best.Neighbor != "r2" || best.Local || best.ASPath != message.MakeASPath(65001) {
 		t.Errorf("best path at the server: %+v", best)
 	}
 	if own.NextHop != address(30) {
 		t.Errorf("own route at the server keeps its next hop, got %+v", own)
 	}
 	if va.SID != sidA || va.Structure != transposed || va.NextHop != address(1) || va.Behavior != 18 || !slices.Equal(va.RTs, []vpn.ID{rt}) ||
-		!slices.Equal(va.ASPath, []uint32{65001, 64999}) || va.MED != 5 || va.LocalPref != 200 {
+		va.ASPath != message.MakeASPath(65001, 64999) || va.MED != 5 || va.LocalPref != 200 {
 		t.Errorf("transposed vpn route: %+v", va)
 	}
 	if vb.SID != sidB || vb.Structure != structure || !slices.Equal(vb.RTs, []vpn.ID{rt, rt4}) || vb.LocalPref != 100 {
@@ -281,7 +282,7 @@ func TestNetwork(t *testing.T) {
 
 	// A change of the transposed bits alone must be reported.
 	asbr.must(asbr.OriginateVPN([]VPNRoute{{RD: rdA, Prefix: net1, NextHop: address(1), RTs: []vpn.ID{rt}, SID: sidB, Structure: transposed, Behavior: 18,
-		Attributes: Attributes{ASPath: []uint32{65001, 64999}, MED: 5, HasMED: true, LocalPref: 200, Communities: []uint32{1}}}}))
+		Attributes: Attributes{ASPath: message.MakeASPath(65001, 64999), MED: 5, HasMED: true, LocalPref: 200, Communities: []uint32{1}}}}))
 	server.wait("new sid", func() bool { return server.vpn[VPNKey{rdA, net1}].SID == sidB })
 
 	// No transit: each upstream receives only our own prefix with our address as next hop.
@@ -289,7 +290,7 @@ func TestNetwork(t *testing.T) {
 		r.wait("our prefix", func() bool { return len(r.adjIn["r1"]) > 0 })
 		r.mu.Lock()
 		got := r.adjIn["r1"]
-		if u, ok := got[prefix("2001:db8:8000::/33")]; len(got) != 1 || !ok || u.NextHop != address(1) || !slices.Equal(u.ASPath, []uint32{65000}) {
+		if u, ok := got[prefix("2001:db8:8000::/33")]; len(got) != 1 || !ok || u.NextHop != address(1) || u.ASPath != message.MakeASPath(65000) {
 			t.Errorf("router %d heard %v", r.n, got)
 		}
 		r.mu.Unlock()
@@ -305,7 +306,7 @@ func TestNetwork(t *testing.T) {
 	a.must(a.Disable("r1"))
 	a.must(a.Disable("r1"))
 	asbr.wait("session end", func() bool { return !asbr.up["r4"] && asbr.downs["r4"] != "" })
-	server.wait("other path", func() bool { return slices.Equal(server.unicast[net1].ASPath, []uint32{4200000002}) })
+	server.wait("other path", func() bool { return server.unicast[net1].ASPath == message.MakeASPath(4200000002) })
 	a.wait("our own session end", func() bool { return !a.up["r1"] })
 	if st := a.Neighbors()[0]; st.Up || !st.Disabled || st.Reason != "disabled" {
 		t.Errorf("state of a disabled neighbor: %+v", st)

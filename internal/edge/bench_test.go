@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/route"
 )
@@ -51,7 +52,7 @@ func BenchmarkMillionRoutes(b *testing.B) {
 		for i := range uint32(routes) {
 			binary.BigEndian.PutUint32(a[2:], i)
 			path.Prefix = netip.PrefixFrom(netip.AddrFrom16(a), 48)
-			path.Attributes = bgp.Attributes{ASPath: make([]uint32, 1+i%5), LocalPref: 100}
+			path.Attributes = bgp.Attributes{ASPath: message.MakeASPath(make([]uint32, 1+i%5)...), LocalPref: 100}
 			if err := e.update(path); err != nil {
 				b.Fatal(err)
 			}

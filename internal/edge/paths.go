@@ -120,7 +120,7 @@ func (e *egress) usable(list uint32) []hop {
 
 // ranked returns what the path manager needs of a route with these paths, best first.
 func ranked(hops []hop) pathmanager.Route {
-	r := pathmanager.Route{State: pathmanager.RoutePresent, LocalPref: hops[0].localPref, PathLength: uint16(hops[0].pathLength)}
+	r := pathmanager.Route{State: pathmanager.RoutePresent, LocalPref: hops[0].localPref, PathLength: uint16(hops[0].pathLength), Origin: uint8(hops[0].origin)}
 	if hops[0].draining {
 		r.State = pathmanager.RouteDraining
 	}

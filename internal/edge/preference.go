@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/bgp/message"
 )
 
 // The route distinguishers of two ASBRs differ, so to BGP their paths to a prefix through one egress
@@ -16,9 +17,10 @@ import (
 // preference are the attributes of a path that the selection depends on.
 type preference struct {
 	localPref  uint32
-	pathLength uint32 // of the AS path
+	pathLength uint32 // of the AS path, in which a set counts as one
 	med        uint32 // 0 if absent (RFC 4271 section 9.1.2.2 c)
-	neighborAS uint32 // AS that the MED is from; 0: our own
+	neighborAS uint32 // AS that the MED is from; 0: our own, or a set
+	origin     message.Origin
 	draining   bool
 }
 
@@ -26,14 +28,11 @@ type preference struct {
 const defaultLocalPref = 100
 
 func preferenceOf(a bgp.Attributes) preference {
-	p := preference{
-		localPref: cmp.Or(a.LocalPref, defaultLocalPref), pathLength: uint32(len(a.ASPath)), med: a.MED,
-		draining: slices.Contains(a.Communities, gracefulShutdown),
+	return preference{
+		localPref: cmp.Or(a.LocalPref, defaultLocalPref), pathLength: uint32(a.ASPath.Len()), origin: a.Origin, med: a.MED,
+		neighborAS: a.ASPath.First(),
+		draining:   slices.Contains(a.Communities, gracefulShutdown),
 	}
-	if len(a.ASPath) > 0 {
-		p.neighborAS = a.ASPath[0]
-	}
-	return p
 }
 
 // step is a step of the selection, in which a path is eliminated if another one is preferred to it.
@@ -58,6 +57,8 @@ var steps = []step{
 		func(a, b hop) string { return fmt.Sprintf("higher LOCAL_PREF (%d > %d)", a.localPref, b.localPref) }},
 	{func(a, b hop) int { return cmp.Compare(a.pathLength, b.pathLength) },
 		func(a, b hop) string { return fmt.Sprintf("shorter AS_PATH (%d < %d)", a.pathLength, b.pathLength) }},
+	{func(a, b hop) int { return cmp.Compare(a.origin, b.origin) },
+		func(a, b hop) string { return fmt.Sprintf("lower ORIGIN (%s before %s)", a.origin, b.origin) }},
 	{func(a, b hop) int {
 		if a.neighborAS != b.neighborAS {
 			return 0

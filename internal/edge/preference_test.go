@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/bgp/message"
 )
 
 // A path has the RD "10.0.0.N:1" and the SID fc00:N:1:: of ASBR N.
@@ -17,14 +18,19 @@ func asbrPath(n string, a bgp.Attributes) hop {
 }
 
 func TestSelectionBetweenASBRs(t *testing.T) {
-	path := func(asns ...uint32) bgp.Attributes { return bgp.Attributes{ASPath: asns} }
+	path := func(asns ...uint32) bgp.Attributes { return bgp.Attributes{ASPath: message.MakeASPath(asns...)} }
 	med := func(med uint32, asns ...uint32) bgp.Attributes {
-		return bgp.Attributes{ASPath: asns, MED: med, HasMED: true}
+		return bgp.Attributes{ASPath: message.MakeASPath(asns...), MED: med, HasMED: true}
 	}
 	preferred := path(1, 2, 3)
 	preferred.LocalPref = 200
 	usual := path(1)
 	usual.LocalPref = 100
+	egp, incomplete := path(1), path(1)
+	egp.Origin, incomplete.Origin = message.OriginEGP, message.OriginIncomplete
+	// AS 1 and a set of three: its length is 2.
+	set := bgp.Attributes{ASPath: message.MakeASPath(1) + "\x01\x03" + message.MakeASPath(2, 3, 4)[2:]}
+	setFirst := bgp.Attributes{ASPath: set.ASPath[6:], MED: 20, HasMED: true}
 	draining := path(1)
 	draining.LocalPref, draining.Communities = 300, []uint32{7, gracefulShutdown}
 	for _, tt := range []struct {
@@ -41,6 +47,16 @@ func TestSelectionBetweenASBRs(t *testing.T) {
 			[]string{"an ASBR that is not draining", "best path has an ASBR that is not draining"}},
 		{"AS path before MED", []hop{asbrPath("9", med(50, 1)), asbrPath("1", med(10, 1, 1))},
 			[]string{"shorter AS_PATH (1 < 2)", "best path has shorter AS_PATH (1 < 2)"}},
+		{"a set counts as one", []hop{asbrPath("9", set), asbrPath("1", path(1, 2, 3))},
+			[]string{"shorter AS_PATH (2 < 3)", "best path has shorter AS_PATH (2 < 3)"}},
+		{"ORIGIN", []hop{asbrPath("9", path(1)), asbrPath("5", egp), asbrPath("1", incomplete)},
+			[]string{"lower ORIGIN (IGP before EGP)", "best path has lower ORIGIN (IGP before EGP)", "best path has lower ORIGIN (IGP before incomplete)"}},
+		{"AS path before ORIGIN", []hop{asbrPath("9", incomplete), asbrPath("1", path(1, 1))},
+			[]string{"shorter AS_PATH (1 < 2)", "best path has shorter AS_PATH (1 < 2)"}},
+		{"ORIGIN before MED", []hop{asbrPath("9", med(50, 1)), asbrPath("1", egp)},
+			[]string{"lower ORIGIN (IGP before EGP)", "best path has lower ORIGIN (IGP before EGP)"}},
+		{"a set is no neighbor AS", []hop{asbrPath("1", setFirst), asbrPath("9", med(10, 2))},
+			[]string{"lower SID (fc00:1:1:: < fc00:9:1::)", "best path has lower SID (fc00:1:1:: < fc00:9:1::)"}},
 		{"MED of one neighbor AS", []hop{asbrPath("9", path(1, 5)), asbrPath("1", med(10, 1, 6))},
 			[]string{"lower MED (0 < 10)", "best path has lower MED (0 < 10)"}},
 		{"MEDs of two neighbor ASes", []hop{asbrPath("1", med(50, 2, 5)), asbrPath("9", med(10, 1, 5))},
@@ -74,7 +90,7 @@ func TestPropertyRankIsDeterministic(t *testing.T) {
 		var hops []hop
 		for i := range rapid.IntRange(2, 6).Draw(t, "paths") {
 			small := rapid.Uint32Range(0, 2)
-			a := bgp.Attributes{LocalPref: small.Draw(t, "pref"), MED: small.Draw(t, "med"), ASPath: []uint32{small.Draw(t, "as")}}
+			a := bgp.Attributes{LocalPref: small.Draw(t, "pref"), MED: small.Draw(t, "med"), Origin: message.Origin(small.Draw(t, "origin")), ASPath: message.MakeASPath(small.Draw(t, "as"))}
 			h := asbrPath(string(rune('1'+i)), a)
 			h.sid = netip.AddrFrom16([16]byte{0xfc, 15: byte(small.Draw(t, "sid"))})
 			hops = append(hops, h)

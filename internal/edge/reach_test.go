@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/pathmanager"
 )
@@ -76,7 +77,7 @@ func TestLostLocatorRemovesRoutes(t *testing.T) {
 func TestLocatorFromAnotherAS(t *testing.T) {
 	foreign := func(prefix string, there bool, communities ...uint32) bgp.UnicastPath {
 		p := locator(prefix, there)
-		p.ASPath, p.Communities = []uint32{65001}, communities
+		p.ASPath, p.Communities = message.MakeASPath(65001), communities
 		return p
 	}
 	e, w := newTestEgress(testConfig())

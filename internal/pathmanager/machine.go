@@ -29,11 +29,12 @@ const (
 	RoutePresent
 )
 
-// Route is an egress peer's route to a prefix. LocalPref and PathLength, the length of its AS path, rank
-// the peers for a client that more of them reach than a connection has slots.
+// Route is an egress peer's route to a prefix. LocalPref, PathLength, the length of its AS path, and Origin,
+// the value of ORIGIN, rank the peers for a client that more of them reach than a connection has slots.
 type Route struct {
 	LocalPref  uint32
 	PathLength uint16
+	Origin     uint8
 	State      RouteState
 }
 

@@ -28,7 +28,11 @@ func (p *peer) compare(other *peer, route, otherRoute Route) int {
 		}
 		return 1
 	}
-	return cmp.Or(cmp.Compare(otherRoute.LocalPref, route.LocalPref), cmp.Compare(route.PathLength, otherRoute.PathLength))
+	return cmp.Or(
+		cmp.Compare(otherRoute.LocalPref, route.LocalPref),
+		cmp.Compare(route.PathLength, otherRoute.PathLength),
+		cmp.Compare(route.Origin, otherRoute.Origin),
+	)
 }
 
 // ranking returns the indexes of all peers, best first for this client. Equal ones are in the order of

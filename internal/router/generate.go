@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/fault"
 )
 
@@ -104,12 +105,13 @@ func pick(lengths []share, at int) int {
 // path returns the attributes of an origin's routes: from one to five more ASes, as most AS paths have,
 // and communities of the first.
 func path(origin int, next func(int) int) (a bgp.Attributes) {
+	var asns []uint32
 	for range 1 + (next(3)+next(3))/2 {
-		a.ASPath = append(a.ASPath, 2000+uint32(next(300)))
+		asns = append(asns, 2000+uint32(next(300)))
 	}
-	a.ASPath = append(a.ASPath, 200_000+uint32(origin))
+	a.ASPath = message.MakeASPath(append(asns, 200_000+uint32(origin))...)
 	for range next(4) {
-		a.Communities = append(a.Communities, a.ASPath[0]<<16|uint32(next(50)))
+		a.Communities = append(a.Communities, asns[0]<<16|uint32(next(50)))
 	}
 	return a
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/bgp/message"
 )
 
 // TestGenerate: the routes are distinct, valid, distributed as documented, the same each time, and
@@ -16,14 +17,18 @@ func TestGenerate(t *testing.T) {
 	var list []bgp.UnicastRoute
 	seen := map[netip.Prefix]bool{}
 	byLength := map[bgp.IP]map[int]int{bgp.IPv4: {}, bgp.IPv6: {}}
-	paths := map[*uint32]bool{}
+	type origin struct {
+		ip   bgp.IP
+		path message.ASPath
+	}
+	paths := map[origin]bool{}
 	for r := range g.routes() {
 		if r.Prefix != r.Prefix.Masked() || seen[r.Prefix] {
 			t.Fatalf("prefix %v is not valid or was returned before", r.Prefix)
 		}
 		seen[r.Prefix] = true
 		byLength[bgp.IPOf(r.Prefix.Addr())][r.Prefix.Bits()]++
-		paths[&r.ASPath[0]] = true
+		paths[origin{bgp.IPOf(r.Prefix.Addr()), r.ASPath}] = true
 		list = append(list, r)
 	}
 	if len(list) != 2*n {

@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/health"
@@ -98,7 +99,7 @@ func (r *Router) originate(networks []netip.Prefix, leaks []Leak) error {
 		routes[i] = bgp.UnicastRoute{Prefix: p}
 	}
 	for _, l := range leaks {
-		routes = append(routes, bgp.UnicastRoute{Prefix: l.Prefix, Attributes: bgp.Attributes{ASPath: l.ASPath}})
+		routes = append(routes, bgp.UnicastRoute{Prefix: l.Prefix, Attributes: bgp.Attributes{ASPath: message.MakeASPath(l.ASPath...)}})
 	}
 	return r.daemon.Speaker.Originate(routes...)
 }

@@ -46,6 +46,11 @@ const (
 	OriginIncomplete
 )
 
+// String is the name of RFC 4271 section 5.1.1.
+func (o Origin) String() string {
+	return [...]string{"IGP", "EGP", "incomplete"}[o]
+}
+
 // Well-known communities.
 const (
 	GracefulShutdown  uint32 = 0xffff0000 // RFC 8326
