@@ -124,7 +124,7 @@ func (x *exporter) toInternal(f *message.Fields, from origin) {
 		if !f.OriginatorID.IsValid() {
 			f.OriginatorID = from.peer.RouterID
 		}
-		f.ClusterList = slices.Insert(f.ClusterList, 0, routerNumber(x.own.RouterID))
+		f.ClusterList = slices.Insert(f.ClusterList, 0, message.Number(x.own.RouterID))
 	}
 }
 

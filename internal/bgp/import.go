@@ -192,7 +192,7 @@ func (m *importer) classify(f message.Family, a *message.Attributes) (c class) {
 		c.err = message.Reject(RejectLoop, "own AS %d in the AS path", m.own.ASN)
 	case m.internal && a.OriginatorID() == m.own.RouterID:
 		c.err = message.Reject(RejectLoop, "this router is the originator")
-	case m.internal && a.ClusterList().Has(routerNumber(m.own.RouterID)):
+	case m.internal && a.ClusterList().Has(message.Number(m.own.RouterID)):
 		c.err = message.Reject(RejectLoop, "own cluster ID in the cluster list")
 	case !m.internal && m.Import.EnforceFirstAS && a.FirstAS() != m.ASN:
 		c.err = message.Reject(RejectFirstAS, "AS path does not begin with %d", m.ASN)
@@ -326,10 +326,4 @@ func (m *importer) internalSignal(c uint32) bool {
 // inside reports whether p equals, or is more specific than, one of others.
 func inside(others []netip.Prefix, p netip.Prefix) bool {
 	return slices.ContainsFunc(others, func(o netip.Prefix) bool { return o.Bits() <= p.Bits() && o.Contains(p.Addr()) })
-}
-
-// routerNumber returns a router ID as a number.
-func routerNumber(id netip.Addr) uint32 {
-	b := id.As4()
-	return uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
 }

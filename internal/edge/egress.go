@@ -76,9 +76,6 @@ type egress struct {
 	urgent func()
 }
 
-// gracefulShutdown is the community of routes that will soon be withdrawn (RFC 8326 section 3.1).
-const gracefulShutdown = bgp.GracefulShutdown
-
 type peer struct {
 	Peer
 	index int // index in the path manager

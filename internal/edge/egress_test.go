@@ -354,7 +354,7 @@ func TestEgressReportsRouteChanges(t *testing.T) {
 	}
 	one, two := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101"), vpnPath("10.0.0.2:1", "fc00:2:1::", "65000:101")
 	drained := one
-	drained.Communities = []uint32{1, gracefulShutdown}
+	drained.Communities = []uint32{1, bgp.GracefulShutdown}
 	gone := func(p bgp.VPNPath) bgp.VPNPath { p.Withdrawn = true; return p }
 	for _, p := range []bgp.VPNPath{one, two, gone(one), two, one, drained, gone(two), one, drained, gone(one)} {
 		if err := e.update(p); err != nil {
@@ -370,7 +370,7 @@ func TestEgressReportsRouteChanges(t *testing.T) {
 func TestDrainedRouteIsLeastPreferred(t *testing.T) {
 	e, w := newTestEgress(testConfig())
 	drained := vpnPath("10.0.0.1:1", "fc00:1:1::", "65000:101")
-	drained.Communities = []uint32{gracefulShutdown}
+	drained.Communities = []uint32{bgp.GracefulShutdown}
 	for _, p := range []bgp.VPNPath{drained, vpnPath("10.0.0.2:1", "fc00:2:1::", "65000:101")} {
 		if err := e.update(p); err != nil {
 			t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/bgp/message"
+	"github.com/tabane/tabane/internal/bgp/rib"
 )
 
 // The route distinguishers of two ASBRs differ, so to BGP their paths to a prefix through one egress
@@ -24,14 +25,11 @@ type preference struct {
 	draining   bool
 }
 
-// defaultLocalPref is the LOCAL_PREF of a route without one, as in internal/bgp.
-const defaultLocalPref = 100
-
 func preferenceOf(a bgp.Attributes) preference {
 	return preference{
-		localPref: cmp.Or(a.LocalPref, defaultLocalPref), pathLength: uint32(a.ASPath.Len()), origin: a.Origin, med: a.MED,
+		localPref: cmp.Or(a.LocalPref, rib.DefaultLocalPref), pathLength: uint32(a.ASPath.Len()), origin: a.Origin, med: a.MED,
 		neighborAS: a.ASPath.First(),
-		draining:   slices.Contains(a.Communities, gracefulShutdown),
+		draining:   slices.Contains(a.Communities, bgp.GracefulShutdown),
 	}
 }
 

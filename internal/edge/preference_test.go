@@ -32,7 +32,7 @@ func TestSelectionBetweenASBRs(t *testing.T) {
 	set := bgp.Attributes{ASPath: message.MakeASPath(1) + "\x01\x03" + message.MakeASPath(2, 3, 4)[2:]}
 	setFirst := bgp.Attributes{ASPath: set.ASPath[6:], MED: 20, HasMED: true}
 	draining := path(1)
-	draining.LocalPref, draining.Communities = 300, []uint32{7, gracefulShutdown}
+	draining.LocalPref, draining.Communities = 300, []uint32{7, bgp.GracefulShutdown}
 	for _, tt := range []struct {
 		name    string
 		hops    []hop // best first

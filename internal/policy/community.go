@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/tabane/tabane/internal/bgp/message"
 )
 
 // Community is a community (RFC 1997), such as "65000:100" or "no-export", or a large community (RFC
@@ -14,12 +16,12 @@ type Community struct {
 	Value [3]uint32
 }
 
-// wellKnown are the names of the IANA registry of well-known communities.
+// wellKnown are names of well-known communities, as in the IANA registry.
 var wellKnown = map[string]uint32{
-	"graceful-shutdown": 0xffff0000, // RFC 8326
-	"blackhole":         0xffff029a, // RFC 7999
-	"no-export":         0xffffff01,
-	"no-advertise":      0xffffff02,
+	"graceful-shutdown": message.GracefulShutdown,
+	"blackhole":         message.Blackhole,
+	"no-export":         message.NoExport,
+	"no-advertise":      message.NoAdvertise,
 }
 
 // Standard returns a community of RFC 1997.

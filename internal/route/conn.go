@@ -467,8 +467,8 @@ func (c *Conn) DumpEach(p Protocol, each func([]Object)) (consistent bool, err e
 	return consistent, nil
 }
 
-// Unicast returns the unicast routes in some tables, whoever installed them. Of those that this
-// package could not have installed, table, destination and metric alone are meaningful.
+// Unicast returns the unicast routes in some tables, those of other programs included. Of those that
+// this package could not have installed, table, destination and metric alone are meaningful.
 func (c *Conn) Unicast(table func(uint32) bool) (routes []Route, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -90,8 +90,8 @@ func (n *Numbering) Assign(lane uint8) Seq {
 	return s
 }
 
-// Peek returns the number that the next packet of a lane will have. A probe that carries it tells
-// the receiver that an idle path holds no earlier packet.
+// Peek returns the number that the next packet of a lane will have. The receiver of a probe
+// that carries it knows that an idle path holds no earlier packet.
 func (n *Numbering) Peek(lane uint8) Seq { return n.next[lane] }
 
 // Stamp returns the numbers of a packet that is sent on a path. copied says that it is, or will be,

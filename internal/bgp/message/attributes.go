@@ -309,13 +309,13 @@ func (f *Fields) append(b []byte) []byte {
 		e.head(attrAtomicAggregate, 0)
 	}
 	if f.Aggregator.Addr.IsValid() {
-		e.uint32s(attrAggregator, f.Aggregator.ASN, number(f.Aggregator.Addr))
+		e.uint32s(attrAggregator, f.Aggregator.ASN, Number(f.Aggregator.Addr))
 	}
 	if len(f.Communities) > 0 {
 		e.uint32s(attrCommunities, f.Communities...)
 	}
 	if f.OriginatorID.IsValid() {
-		e.uint32s(attrOriginatorID, number(f.OriginatorID))
+		e.uint32s(attrOriginatorID, Number(f.OriginatorID))
 	}
 	if len(f.ClusterList) > 0 {
 		e.uint32s(attrClusterList, f.ClusterList...)
@@ -339,8 +339,8 @@ func (f *Fields) append(b []byte) []byte {
 	return e.b
 }
 
-// number returns an IPv4 address as a number.
-func number(a netip.Addr) uint32 {
+// Number returns an IPv4 address, such as a router ID, as a number.
+func Number(a netip.Addr) uint32 {
 	b := a.As4()
 	return binary.BigEndian.Uint32(b[:])
 }

@@ -61,7 +61,7 @@ func render(u *Update) text {
 // that this package does not have.
 func renderGoBGP(u *gobgp.BGPUpdate) (text, bool) {
 	var withdrawn, reach, ipv4 text
-	var origin uint8
+	var origin Origin
 	var path, cluster, large, other []string
 	var med, pref uint32
 	var hasMED, hasPref, atomic bool
@@ -78,7 +78,7 @@ func renderGoBGP(u *gobgp.BGPUpdate) (text, bool) {
 	for _, attr := range u.PathAttributes {
 		switch a := attr.(type) {
 		case *gobgp.PathAttributeOrigin:
-			origin = a.Value
+			origin = Origin(a.Value)
 		case *gobgp.PathAttributeAsPath:
 			for _, s := range a.Value {
 				path = append(path, fmt.Sprint(s.GetType(), s.GetAS()))

@@ -40,7 +40,7 @@ const (
 	redialAge = 20 * time.Millisecond
 	// eagerTime is how long after Session.Connect an attempt that fails is repeated after
 	// eagerPause, and abandoned after eagerTimeout: the first packets over a link that has come up
-	// are lost, and a neighbor entry that the kernel gives up at that moment fails the attempt.
+	// are lost, and an attempt fails when the kernel cannot resolve the neighbor meanwhile.
 	eagerTime    = 3 * time.Second
 	eagerPause   = 50 * time.Millisecond
 	eagerTimeout = 500 * time.Millisecond
