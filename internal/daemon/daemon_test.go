@@ -99,16 +99,11 @@ func run(t *testing.T, test func(r *rig)) {
 			learned: make(chan []bgp.Event), events: make(chan route.Event), links: map[string]bool{}, finished: make(chan error, 1),
 		}
 		log := slog.New(slog.NewTextHandler(io.Discard, nil))
-		kernel := route.NewReconciler(r, route.Edge, log)
-		r.Daemon = &Daemon{
-			Kernel: kernel, options: Options{Protocol: route.Edge, Log: log}, host: r, requests: make(chan request),
-			connect: func() { r.connects++ },
-			stopped: make(chan struct{}), up: map[string]bool{"rr": false}, unicast: newUnicast(kernel, r),
-			links: map[string]route.Link{}, resync: resync{kernel: r, dumped: make(chan dump)},
-		}
+		r.Daemon = extend(newLoop(LoopOptions{Protocol: route.Edge, Log: log}, r, r, r), r)
+		r.connect, r.up["rr"] = func() { r.connects++ }, false
 		r.startTimers(time.Hour)
 		ctx, cancel := context.WithCancel(t.Context())
-		go func() { r.finished <- r.loop(ctx, r, r.learned, r, silent{}) }()
+		go func() { r.finished <- loop(ctx, r.Loop, r, r.learned, r.learner(r), r, silent{}) }()
 		test(r)
 		cancel()
 		if err := <-r.finished; err != nil {
@@ -495,5 +490,36 @@ func TestLinkBeforeResync(t *testing.T) {
 			}
 			close(r.hold)
 		})
+	})
+}
+
+// A loop without a speaker deletes what the previous instance left and its reactor does not want.
+func TestLoopAloneSweeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t, kernel: &routetest.Kernel{}, events: make(chan route.Event), links: map[string]bool{}}
+		l := newLoop(LoopOptions{Protocol: route.Edge, Log: slog.New(slog.DiscardHandler)}, r, r, r)
+		stale, wanted := route.Route{Table: 7, Dst: client, Kind: route.Unreachable}, route.Route{Table: 8, Dst: client, Kind: route.Unreachable}
+		r.kernel.Put(route.Edge, stale)
+		if err := l.Kernel.Resync(); err != nil {
+			t.Fatal(err)
+		}
+		l.startTimers(time.Hour)
+		defer l.stopTimers()
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- loop[struct{}](ctx, l, r, nil, nil, r, silent{}) }()
+		l.Change(ctx, func() { l.Kernel.Set(wanted) })
+		r.events <- route.LinkChange{Link: route.Link{Index: 2, Name: "lan", Admin: true, Up: true}}
+		time.Sleep(sweepAfter + time.Second)
+		l.Do(ctx, func() {
+			objects := r.kernel.All()
+			if _, ok := objects[stale.Key()]; ok || len(objects) != 1 || !r.links["lan"] {
+				t.Errorf("objects %v, link up: %t", objects, r.links["lan"])
+			}
+		})
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
 	})
 }
