@@ -6,59 +6,76 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// dq is delay queueing (docs/papers.md, paper D, section 2.2): each path has a virtual queue that
-// is drained at the path's rate, and a packet is sent on the path on which it is expected to arrive
-// first.
+// dq is delay queueing (docs/papers.md, paper D, section 2.2): a packet is sent on the path on which
+// it is expected to arrive first.
 //
-//	Q_i(t) = max(0, Q_i(tau) - B_i (t - tau)) + S    (equation 1)
-//	D_i    = Q_i / B_i + d_i                         (equation 2)
+//	D_i = Q_i / B_i + d_i                         (equation 2)
 //
-// B_i is the path's Rate, d_i its Delay, S the packet's Size, and tau the time of the last arrival
-// at the queue. A path without a Rate is not used. Of equal paths the first is used.
-//
-// The queue is stored as the time at which it becomes empty, which saves a division. A change of
-// Rate does not change the time of packets already queued.
+// Q_i is the virtual queue of the path with the packet (Queues), B_i its Rate and d_i its Delay. A
+// path without a Rate is not used. Of paths whose arrival differs by no more than Options.Tie the one
+// used last is used, else the first of those with the earliest arrival.
 type dq struct {
-	queue [MaxPaths]virtual
+	queues *Queues
+	tie    time.Duration
+	last   int
+	// cautious adds the jitter to the delay.
+	cautious bool
 }
 
-// virtual is a virtual queue.
-type virtual struct {
-	empty time.Duration // when it becomes empty
-}
+func newDQ(o Options) Scheduler { return makeDQ(o) }
 
-// wait returns the queueing delay of a packet added now, Q_i/B_i; line is its transmission time.
-func (v *virtual) wait(now, line time.Duration) time.Duration {
-	return max(0, v.empty-now) + min(line, tooLong+1)
+func makeDQ(o Options) *dq {
+	d := &dq{queues: o.Queues, tie: o.Tie}
+	if d.queues == nil {
+		d.queues = new(Queues)
+	}
+	return d
 }
-
-// tooLong bounds the queueing delay, so that arrival times can be compared without overflow.
-const tooLong = 24 * time.Hour
 
 func (d *dq) Next(paths []Path, s Segment) Set { return d.choose(paths, candidates(paths), s) }
 
 // choose selects the path of the set on which the packet arrives first, and adds the packet to its
 // queue.
 func (d *dq) choose(paths []Path, among Set, s Segment) Set {
-	best, wait, arrives := -1, time.Duration(0), time.Duration(0)
+	i := d.earliest(paths, among, s)
+	if i < 0 {
+		return 0
+	}
+	d.last = i
+	v := &d.queues.queue[i]
+	v.add(&paths[i], s.Now, v.line(paths[i].Rate, s.Size))
+	return One(i)
+}
+
+// earliest returns the path of the set on which the packet arrives first, or -1.
+func (d *dq) earliest(paths []Path, among Set, s Segment) int {
+	best, least := -1, time.Duration(0)
+	last, known := time.Duration(0), false // arrival on the path used last
 	for i := range paths {
 		p := &paths[i]
 		if !among.Has(i) || p.Room < s.Size || p.Rate <= 0 {
 			continue
 		}
-		w := d.queue[i].wait(s.Now, p.Rate.TimeFor(unit.Size(s.Size)))
+		v := &d.queues.queue[i]
+		w := max(0, v.empty-s.Now) + v.line(p.Rate, s.Size)
 		if w > tooLong {
 			continue
 		}
-		if best < 0 || w+p.Delay < arrives {
-			best, wait, arrives = i, w, w+p.Delay
+		arrives := w + p.Delay
+		if d.cautious {
+			arrives += min(p.Jitter, tooLong)
+		}
+		if i == d.last {
+			last, known = arrives, true
+		}
+		if best < 0 || arrives < least {
+			best, least = i, arrives
 		}
 	}
-	if best < 0 {
-		return 0
+	if known && d.tie > 0 && last-least <= d.tie {
+		return d.last
 	}
-	d.queue[best].empty = s.Now + wait
-	return One(best)
+	return best
 }
 
 // dqjOvertaken is TCP's duplicate acknowledgement threshold (paper D, section 3.2).
@@ -78,21 +95,63 @@ const dqjOvertaken = 3
 // paper's own settings would violate it: three paths of 384 kbit/s with a jitter of 50 ms (1 + 1 +
 // 1 packets of 1500 bytes), and 128, 128 and 384 kbit/s with 150 ms on the last (1 + 1 + 4). The
 // paper's experiments use all three paths in both settings. Options.Own counts as printed.
+//
+// The paper judges at every packet. The result depends on the state and quality of the paths and on
+// S only, so it is kept until one of them changes.
 type dqj struct {
 	dq
 	overtaken int
 	own       bool
+	fixed     int // Options.Size
+
+	// The last judgment, and what it was made of.
+	use    Set
+	size   int
+	judged int // paths; -1: none
+	seen   [MaxPaths]aspect
 }
+
+// aspect is what the judgment of dqj depends on.
+type aspect struct {
+	rate   unit.Bandwidth
+	jitter time.Duration
+	state  state
+}
+
+// state is whether a path may be used.
+type state struct{ usable, backup, resting bool }
 
 func newDQJ(o Options) Scheduler {
 	if o.Overtaken == 0 {
 		o.Overtaken = dqjOvertaken
 	}
-	return &dqj{overtaken: o.Overtaken, own: o.Own}
+	return &dqj{dq: *makeDQ(o), overtaken: o.Overtaken, own: o.Own, fixed: o.Size, judged: -1}
 }
 
 func (d *dqj) Next(paths []Path, s Segment) Set {
-	return d.choose(paths, d.eligible(paths, candidates(paths), s.Size), s)
+	size := s.Size
+	if d.fixed != 0 {
+		size = d.fixed
+	}
+	if d.changed(paths, size) {
+		d.use = d.eligible(paths, candidates(paths), size)
+	}
+	return d.choose(paths, d.use, s)
+}
+
+// changed reports whether a path has changed since the last judgment, and records its state.
+func (d *dqj) changed(paths []Path, size int) bool {
+	differ := size != d.size || len(paths) != d.judged
+	d.size, d.judged = size, len(paths)
+	for i := range paths {
+		p := &paths[i]
+		now := aspect{p.Rate, p.Jitter, state{p.Usable, p.Backup, p.Resting}}
+		if d.seen[i] != now {
+			d.seen[i] = now
+			differ = true
+		}
+	}
+	return differ
 }
 
 // eligible returns the set of paths to use together, or the single path to use alone.

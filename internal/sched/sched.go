@@ -31,10 +31,21 @@ type Path struct {
 	// SRTT and RTTVAR are the smoothed round-trip time and its variation (RFC 6298), 0 before
 	// the first sample.
 	SRTT, RTTVAR time.Duration
+	// Resting: a packet is not sent on the path while another one is usable, but copies of
+	// packets are.
+	Resting bool
 	// Delay and Jitter are one-way, Rate is the path's rate. They are set with Needs.Delay
-	// only.
+	// only. Of Delay only the differences between paths matter, so it need not be positive. A
+	// path with Rate 0 carries nothing in this direction.
 	Delay, Jitter time.Duration
 	Rate          unit.Bandwidth
+	// Buffer bounds the virtual queue to what the path's real one holds: beyond it packets are
+	// dropped, and do not delay the following ones. 0: it is not bounded.
+	Buffer time.Duration
+	// Loss is the share of packets that the path loses, in parts per million.
+	Loss int
+	// Cost is the price of using the path; lower is cheaper.
+	Cost int
 	// Ratio is how many consecutive packets the scheduler ratio assigns to the path.
 	Ratio int
 }
@@ -56,6 +67,8 @@ type Segment struct {
 	Unacked int
 	// Queued is the number of bytes to be scheduled, this segment included.
 	Queued int
+	// Flow is a hash of the packet's addresses, protocol and ports, for flow.
+	Flow uint32
 }
 
 // Set is a set of paths: bit i is path i. The empty set means that the caller waits until the state
@@ -100,6 +113,19 @@ type Options struct {
 	Overtaken int
 	// Own makes dqj also count the packets on the jittery path itself (equation 4 as printed).
 	Own bool
+	// Size, if not 0, is S of dqj's rule, in bytes, for packets of all sizes: that of the packets
+	// whose order matters. Else it is the size of the packet.
+	Size int
+	// Queues are shared with other schedulers that send over the same paths. Every packet that is
+	// scheduled is added to them. nil: the scheduler has its own.
+	Queues *Queues
+	// Tie is the difference of arrival times up to which dq, dqj and auto regard two paths as
+	// equal; see the constant Tie.
+	Tie time.Duration
+	// Choice is how flow chooses.
+	Choice Choice
+	// CopyCostlier: auto also copies to paths that cost more than that of the packet.
+	CopyCostlier bool
 }
 
 // Check returns the faults of the options.
@@ -110,6 +136,15 @@ func (o Options) Check() fault.List {
 	}
 	if o.Overtaken < 0 {
 		faults.Add("overtaken", "must not be negative, got %d", o.Overtaken)
+	}
+	if o.Size < 0 {
+		faults.Add("size", "must not be negative, got %d", o.Size)
+	}
+	if o.Tie < 0 {
+		faults.Add("tie", "must not be negative, got %v", o.Tie)
+	}
+	if o.Choice > Fastest {
+		faults.Add("choice", "must be pinned, cheapest or fastest, got %v", o.Choice)
 	}
 	return faults
 }
@@ -139,28 +174,44 @@ const (
 	ParameterRatio     = "ratio"
 )
 
-// descriptor describes a scheduler: its name, needs, parameters and constructor.
+// use is what a scheduler can be used for.
+type use uint8
+
+const (
+	// connections: the segments of a connection, whose paths have congestion windows.
+	connections use = 1 << iota
+	// packets: the packets of a gateway, whose paths always have room.
+	packets
+)
+
+// descriptor describes a scheduler: its name, use, needs, parameters and constructor.
 type descriptor struct {
 	name       string
+	use        use
 	needs      Needs
 	parameters []string
-	make       func(Options) Scheduler
+	// counts: it adds what it schedules to Options.Queues itself.
+	counts bool
+	make   func(Options) Scheduler
 }
 
 // schedulers is in the order of Names.
 var schedulers = []descriptor{
-	{name: Default, needs: Needs{Ahead: true}, make: func(Options) Scheduler { return new(linux) }},
-	{name: "ratio", parameters: []string{ParameterRatio}, make: func(Options) Scheduler { return new(ratio) }},
-	{name: "round-robin", make: func(Options) Scheduler { return new(roundRobin) }},
-	{name: "lowest-rtt", make: func(Options) Scheduler { return lowestRTT{} }},
-	{name: "blest", needs: Needs{Blocked: true}, make: func(Options) Scheduler { return &blest{lambda: blestStart} }},
-	{name: "ecf", parameters: []string{ParameterBeta}, make: newECF},
-	{name: "redundant", make: func(Options) Scheduler { return redundant{} }},
-	{name: "dq", needs: Needs{Delay: true}, make: func(Options) Scheduler { return new(dq) }},
-	{name: "dqj", needs: Needs{Delay: true}, parameters: []string{ParameterOvertaken, ParameterOwn}, make: newDQJ},
+	{name: Default, use: connections, needs: Needs{Ahead: true}, make: func(Options) Scheduler { return new(linux) }},
+	{name: "ratio", use: connections | packets, parameters: []string{ParameterRatio}, make: func(Options) Scheduler { return new(ratio) }},
+	{name: "round-robin", use: connections, make: func(Options) Scheduler { return new(roundRobin) }},
+	{name: "lowest-rtt", use: connections, make: func(Options) Scheduler { return lowestRTT{} }},
+	{name: "blest", use: connections, needs: Needs{Blocked: true}, make: func(Options) Scheduler { return &blest{lambda: blestStart} }},
+	{name: "ecf", use: connections, parameters: []string{ParameterBeta}, make: newECF},
+	{name: "redundant", use: connections | packets, make: func(Options) Scheduler { return redundant{} }},
+	{name: "dq", use: connections | packets, needs: Needs{Delay: true}, counts: true, make: newDQ},
+	{name: "dqj", use: connections | packets, needs: Needs{Delay: true}, parameters: []string{ParameterOvertaken, ParameterOwn}, counts: true, make: newDQJ},
+	{name: "auto", use: packets, needs: Needs{Delay: true}, counts: true, make: newAuto},
+	{name: "best", use: packets, needs: Needs{Delay: true}, make: newBest},
+	{name: "flow", use: packets, needs: Needs{Delay: true}, make: newFlow},
 }
 
-// find returns the descriptor of a scheduler, or an error that names all schedulers.
+// find returns the descriptor of a scheduler, or an error that names those of connections.
 func find(name string) (*descriptor, error) {
 	for i := range schedulers {
 		if schedulers[i].name == name {
@@ -170,13 +221,20 @@ func find(name string) (*descriptor, error) {
 	return nil, fmt.Errorf("unknown scheduler %q: want one of %s", name, strings.Join(Names(), ", "))
 }
 
-// Names returns the names of all schedulers.
-func Names() []string {
-	names := make([]string, len(schedulers))
-	for i, s := range schedulers {
-		names[i] = s.name
+// Names returns the names of the schedulers of connections.
+func Names() []string { return names(connections) }
+
+// Disciplines returns the names of the schedulers of packets.
+func Disciplines() []string { return names(packets) }
+
+func names(u use) []string {
+	var list []string
+	for _, s := range schedulers {
+		if s.use&u != 0 {
+			list = append(list, s.name)
+		}
 	}
-	return names
+	return list
 }
 
 // NeedsOf returns the needs of the scheduler. An unknown scheduler has none.
@@ -205,25 +263,49 @@ func New(name string, o Options) (Scheduler, error) {
 	if err := o.Check().Err(); err != nil {
 		return nil, fmt.Errorf("make scheduler %q: %w", name, err)
 	}
-	return d.make(o), nil
+	s := d.make(o)
+	if o.Queues != nil && !d.counts {
+		return counted{s, o.Queues}, nil
+	}
+	return s, nil
 }
 
-// candidates returns the usable paths that are not backups or, if there are none, the usable
-// backups. Room is not considered: a backup does not replace a path that is only full.
+// counted adds what a scheduler schedules to the queues that it shares with others.
+type counted struct {
+	Scheduler
+	queues *Queues
+}
+
+func (c counted) Next(paths []Path, s Segment) Set {
+	chosen := c.Scheduler.Next(paths, s)
+	for left := chosen; left != 0; left &= left - 1 {
+		i := left.First()
+		c.queues.Add(i, &paths[i], s.Now, s.Size)
+	}
+	return chosen
+}
+
+// candidates returns the usable paths that are neither backups nor resting; if there are none, the
+// usable backups, and if there are none of them, the usable paths that rest. Room is not considered: a
+// backup does not replace a path that is only full.
 func candidates(paths []Path) Set {
-	var all, regular Set
+	var regular, backup, resting Set
 	for i := range paths {
-		p := &paths[i]
-		if !p.Usable {
-			continue
-		}
-		all |= One(i)
-		if !p.Backup {
+		switch p := &paths[i]; {
+		case !p.Usable:
+		case p.Resting:
+			resting |= One(i)
+		case p.Backup:
+			backup |= One(i)
+		default:
 			regular |= One(i)
 		}
 	}
-	if regular != 0 {
+	switch {
+	case regular != 0:
 		return regular
+	case backup != 0:
+		return backup
 	}
-	return all
+	return resting
 }

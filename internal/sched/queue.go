@@ -1,0 +1,85 @@
+package sched
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// Queues are the virtual queues of paths (docs/papers.md, paper D, equation 1): what was sent on a
+// path and, by the path's rate, has not left yet.
+//
+//	Q_i(t) = max(0, Q_i(tau) - B_i (t - tau)) + S
+//
+// B_i is Path.Rate and S the size of a packet. A queue is stored as the time at which it becomes
+// empty, so that nothing has to be drained; a change of Rate does not change the time of packets
+// already queued. Schedulers that send over the same paths share one Queues (Options.Queues). The
+// arithmetic is in integers of 64 bits, so that a program in the kernel can repeat it. The zero value
+// has empty queues. It is not safe for concurrent use.
+type Queues struct {
+	queue [MaxPaths]virtual
+}
+
+// virtual is the virtual queue of a path.
+type virtual struct {
+	empty time.Duration // when it becomes empty
+	rate  unit.Bandwidth
+	// perByte is the time that a byte takes at that rate, in 2^-16 ns.
+	perByte uint64
+}
+
+const (
+	perByteBits = 16
+	// maxPerByte bounds perByte, so that the time of a packet of 64 KiB fits 63 bits. It is that
+	// of 7.5 bit/s.
+	maxPerByte = 1 << 46
+	// tooLong bounds the wait, so that arrival times can be compared without overflow.
+	tooLong = 24 * time.Hour
+)
+
+// line returns the transmission time of a packet at a positive rate, at most a little more than
+// tooLong.
+func (v *virtual) line(rate unit.Bandwidth, size int) time.Duration {
+	if v.rate != rate {
+		v.rate = rate
+		v.perByte = min((8*uint64(time.Second)<<perByteBits+uint64(rate)/2)/uint64(rate), maxPerByte)
+	}
+	hi, lo := bits.Mul64(uint64(max(size, 0)), v.perByte)
+	if hi>>perByteBits != 0 {
+		return tooLong + 1
+	}
+	return time.Duration(min(hi<<(64-perByteBits)|lo>>perByteBits, uint64(tooLong+1)))
+}
+
+// Wait returns the time until a packet that is sent now has left its path, without its own
+// transmission time. Directly after Next or Add, it is the wait Q/B of that packet with its
+// transmission time, which the packet's delay has to be reduced by to get that of the path.
+func (q *Queues) Wait(path int, now time.Duration) time.Duration {
+	return max(0, q.queue[path].empty-now)
+}
+
+// Add adds a packet that a scheduler of these queues did not choose the path of, such as a probe.
+// With a Rate of 0 or less it has no effect.
+func (q *Queues) Add(path int, p *Path, now time.Duration, size int) {
+	if p.Rate <= 0 {
+		return
+	}
+	v := &q.queue[path]
+	v.add(p, now, v.line(p.Rate, size))
+}
+
+// add adds a packet with that transmission time.
+func (v *virtual) add(p *Path, now, line time.Duration) {
+	wait := min(max(0, v.empty-now)+line, tooLong)
+	if p.Buffer > 0 {
+		wait = min(wait, max(p.Buffer, line))
+	}
+	v.empty = now + wait
+}
+
+// Set replaces what is known of a queue by what is measured, such as the real queue in front of the
+// path: it will be empty after wait.
+func (q *Queues) Set(path int, now, wait time.Duration) {
+	q.queue[path].empty = now + max(wait, 0)
+}
