@@ -108,6 +108,8 @@ var layerOf = map[string]layer{
 	"internal/bgp":         adapters,
 	"internal/bgp/session": transports,
 	"internal/link":        adapters,
+	"internal/tun":         adapters,
+	"internal/udp":         adapters,
 	"internal/bpf":         loader,
 
 	"internal/bpf/flowcount": adapters,
@@ -128,6 +130,7 @@ var layerOf = map[string]layer{
 	"internal/plane":       contracts,
 	"internal/daemon":      shared,
 	"internal/pathmanager": shared,
+	"internal/sealed":      shared,
 
 	"internal/asbr":      engines,
 	"internal/reflector": engines,

@@ -1,0 +1,169 @@
+package udp
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// maxSegments is UDP_MAX_SEGMENTS of kernels before 6.9, maxMessage the payload of a datagram
+	// that is segmented.
+	maxSegments = 64
+	maxMessage  = 65507 - 40
+	// sendBatch is the number of messages, and sendParts that of datagrams, of a system call.
+	sendBatch, sendParts = 64, 512
+)
+
+// Datagram is a datagram to be sent. Its bytes are not changed, and not kept.
+type Datagram struct {
+	Data []byte
+	To   netip.AddrPort
+	// Class is the traffic class.
+	Class uint8
+}
+
+type sender struct {
+	mu      sync.Mutex
+	batch   [sendBatch]mmsghdr
+	parts   [sendParts]unix.Iovec
+	name    [sendBatch][unix.SizeofSockaddrInet6]byte
+	control [sendBatch][controlLen]byte
+	counts  [sendBatch]int // of datagrams
+	from    int
+	used    int
+	n       int
+	err     unix.Errno
+	once    func(fd uintptr) bool
+}
+
+func (w *sender) init(*Socket) {
+	w.once = func(fd uintptr) bool {
+		for {
+			n, _, e := unix.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&w.batch[w.from])), uintptr(w.used-w.from), unix.MSG_DONTWAIT, 0, 0)
+			if e == unix.EINTR {
+				continue
+			}
+			w.n, w.err = int(n), e
+			return e != unix.EAGAIN
+		}
+	}
+}
+
+// Send sends datagrams. Consecutive ones of one receiver, class and length leave as one message. It
+// returns how many were not sent, and the first reason; the others are sent nevertheless.
+func (s *Socket) Send(all []Datagram) (failed int, err error) {
+	s.sender.mu.Lock()
+	defer s.sender.mu.Unlock()
+	for len(all) > 0 {
+		n := s.fill(all)
+		f, e := s.flush()
+		if failed += f; e != nil && err == nil {
+			err = e
+		}
+		all = all[n:]
+	}
+	return failed, err
+}
+
+// fill makes messages of the first datagrams and returns how many.
+func (s *Socket) fill(all []Datagram) (n int) {
+	w := &s.sender
+	w.used = 0
+	parts := 0
+	for n < len(all) && w.used < sendBatch && parts < sendParts {
+		d := &all[n]
+		count, size, total := 1, len(d.Data), len(d.Data)
+		if s.segment {
+			for n+count < len(all) && count < maxSegments && parts+count < sendParts {
+				e := &all[n+count]
+				if len(e.Data) > size || total+len(e.Data) > maxMessage || e.Class != d.Class || e.To != d.To {
+					break
+				}
+				count++
+				total += len(e.Data)
+				if len(e.Data) < size {
+					break
+				}
+			}
+		}
+		for i := range count {
+			v := &w.parts[parts+i]
+			v.Base = unsafe.SliceData(all[n+i].Data)
+			v.SetLen(len(all[n+i].Data))
+		}
+		h := &w.batch[w.used].hdr
+		h.Name = &w.name[w.used][0]
+		h.Namelen = s.putAddress(d.To, &w.name[w.used])
+		h.Iov = &w.parts[parts]
+		h.SetIovlen(count)
+		h.Control = &w.control[w.used][0]
+		length := 0
+		if count > 1 {
+			length += putControl(w.control[w.used][length:], unix.IPPROTO_UDP, unix.UDP_SEGMENT, 2, uint32(size))
+		}
+		if d.To.Addr().Is4() || d.To.Addr().Is4In6() {
+			if d.Class != 0 {
+				length += putControl(w.control[w.used][length:], unix.IPPROTO_IP, unix.IP_TOS, 4, uint32(d.Class))
+			}
+		} else if d.Class != 0 {
+			length += putControl(w.control[w.used][length:], unix.IPPROTO_IPV6, unix.IPV6_TCLASS, 4, uint32(d.Class))
+		}
+		h.SetControllen(length)
+		if length == 0 {
+			h.Control = nil
+		}
+		w.counts[w.used] = count
+		w.used++
+		parts += count
+		n += count
+	}
+	return n
+}
+
+// putControl writes a control message with a value of two or four bytes and returns its space.
+func putControl(b []byte, level, kind, size int, value uint32) int {
+	n := binary.NativeEndian
+	n.PutUint64(b, uint64(unix.CmsgLen(size)))
+	n.PutUint32(b[8:], uint32(level))
+	n.PutUint32(b[12:], uint32(kind))
+	if size == 2 {
+		n.PutUint16(b[unix.CmsgLen(0):], uint16(value))
+	} else {
+		n.PutUint32(b[unix.CmsgLen(0):], value)
+	}
+	return unix.CmsgSpace(size)
+}
+
+// flush sends the messages. One that is refused is skipped.
+func (s *Socket) flush() (failed int, err error) {
+	w := &s.sender
+	defer clear(w.parts[:])
+	for w.from = 0; w.from < w.used; {
+		if e := s.raw.Write(w.once); e != nil {
+			for _, c := range w.counts[w.from:w.used] {
+				failed += c
+			}
+			return failed, fmt.Errorf("send: %w", closed(e))
+		}
+		if w.err == 0 {
+			w.from += w.n
+			continue
+		}
+		if w.err == unix.EIO && w.counts[w.from] > 1 {
+			// The interface cannot complete the checksums of segments. The datagrams are lost, later ones
+			// go one by one.
+			s.segment = false
+		}
+		if err == nil {
+			err = fmt.Errorf("send: %w", w.err)
+		}
+		failed += w.counts[w.from]
+		w.from++
+	}
+	return failed, err
+}
