@@ -224,6 +224,11 @@ type NeighborState struct {
 	BFD      bool         // BFD is configured
 	BFDUp    bool         // its BFD session is up
 	Retained int          // stale best paths that are kept after the session ended
+	// MessagesSent and MessagesReceived count messages by type.
+	MessagesSent, MessagesReceived map[message.Type]uint64
+	// Faults count the errors in UPDATEs that did not end the session, LastFault is the last one.
+	Faults    [message.Actions]uint64
+	LastFault string
 }
 
 // Neighbors returns the state of all sessions, sorted by name.
@@ -249,6 +254,8 @@ func (n *neighbor) state() NeighborState {
 		Flaps: st.Flaps, Sent: st.Sent, Received: st.Received, Routes: -1,
 		Prefixes: n.prefixes(IPv4Unicast) + n.prefixes(IPv6Unicast), Beyond: n.limit.count,
 		BFD: n.conf.BFD.Enabled(), BFDUp: n.bfd.Up(n.conf.Name),
+		MessagesSent: st.MessagesSent, MessagesReceived: st.MessagesReceived,
+		Faults: n.faults.count, LastFault: n.faults.last,
 	}
 	if out.Up {
 		out.Uptime = time.Since(st.Since)

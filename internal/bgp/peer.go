@@ -57,6 +57,7 @@ type neighbor struct {
 	readers [families]*rib.Consumer
 	limit   limit
 	stale   retention
+	faults  faults
 }
 
 func newNeighbor(s *Speaker, conf Neighbor) (*neighbor, error) {
@@ -156,9 +157,6 @@ func (n *neighbor) receive(body []byte) error {
 	if err := n.decoder.Update(body, u); err != nil {
 		return err
 	}
-	for _, f := range u.Faults {
-		n.log.Debug("malformed bgp update", "neighbor", n.conf.Name, "fault", f)
-	}
 	count := len(u.Withdrawn)
 	for _, a := range u.Announced {
 		count += len(a.NLRI)
@@ -166,6 +164,9 @@ func (n *neighbor) receive(body []byte) error {
 	urgent := n.credit.take(count, time.Now())
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if len(u.Faults) > 0 {
+		n.faults.add(n.log.With("neighbor", n.conf.Name), u.Faults, time.Now())
+	}
 	if n.limit.held {
 		return nil // the session is about to end
 	}

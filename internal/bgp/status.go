@@ -2,7 +2,10 @@ package bgp
 
 import (
 	"log/slog"
+	"strings"
 	"time"
+
+	"github.com/tabane/tabane/internal/bgp/message"
 )
 
 // SessionStatus is one session in a daemon's /status.
@@ -28,6 +31,13 @@ type SessionStatus struct {
 	// Sent and Received are the last NOTIFICATION messages, as text with code and subcode.
 	Sent     string `json:"notification_sent,omitempty"`
 	Received string `json:"notification_received,omitempty"`
+	// Faults counts the errors in received UPDATEs that did not end the session (RFC 7606), by what
+	// was done about them; LastFault is the last one.
+	Faults    map[string]uint64 `json:"update_faults"`
+	LastFault string            `json:"last_fault,omitempty"`
+	// MessagesSent and MessagesReceived count messages by type.
+	MessagesSent     map[string]uint64 `json:"messages_sent"`
+	MessagesReceived map[string]uint64 `json:"messages_received"`
 }
 
 // Problem describes why the session is down; it is empty if the session is up.
@@ -56,6 +66,7 @@ func (s *Speaker) Sessions() []SessionStatus {
 		all[i] = SessionStatus{
 			Neighbor: n.Name, Up: n.Up, Retained: n.Retained, Prefixes: n.Prefixes, Discarded: n.Beyond, Reason: n.Down, Flaps: n.Flaps, LastReset: n.Reason,
 			Uptime: int64(n.Uptime / time.Second), Sent: notificationText(n.Sent), Received: notificationText(n.Received),
+			Faults: faultCounts(n.Faults), LastFault: n.LastFault, MessagesSent: messageCounts(n.MessagesSent), MessagesReceived: messageCounts(n.MessagesReceived),
 		}
 		switch {
 		case n.BFDUp:
@@ -77,6 +88,27 @@ func LogSessions(log *slog.Logger, events []Event) {
 			log.Warn("bgp session down", "neighbor", s.Neighbor, "reason", s.Reason)
 		}
 	}
+}
+
+// faultNames are the names of the actions in /status.
+var faultNames = [message.Actions]string{
+	message.Ignored: "ignored", message.Discarded: "attribute-discarded", message.TreatedAsWithdraw: "treated-as-withdraw",
+}
+
+func faultCounts(count [message.Actions]uint64) map[string]uint64 {
+	m := make(map[string]uint64, len(count))
+	for a, n := range count {
+		m[faultNames[a]] = n
+	}
+	return m
+}
+
+func messageCounts(count map[message.Type]uint64) map[string]uint64 {
+	m := make(map[string]uint64, len(count))
+	for t, n := range count {
+		m[strings.ToLower(t.String())] = n
+	}
+	return m
 }
 
 // notificationText is empty for no message at all.

@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -67,5 +68,40 @@ func TestWhyDown(t *testing.T) {
 	silent.wait("hold timer", func() bool { return silent.downs["raw"] == "hold timer expired" })
 	if s := silent.Sessions()[0]; s.Sent != "Hold Timer Expired (4/0)" || s.LastReset != "hold timer expired" {
 		t.Errorf("status after the hold timer expired: %+v", s)
+	}
+}
+
+// TestCounters: the status counts messages by type, and faults of UPDATEs that do not end the session by
+// what was done about them.
+func TestCounters(t *testing.T) {
+	r := newRouter(t, 90, 65000)
+	r.must(r.AddNeighbor(Neighbor{Name: "raw", Address: address(91), ASN: 65001, Families: []Family{IPv6Unicast}, Passive: true}))
+	p := dialRaw(t, r, 91, 65001)
+	r.wait("session", func() bool { return r.up["raw"] })
+	path, good := rawPath(segment(2, 65001)), prefix("2a00:1::/32")
+	for range 2 {
+		p.update(path, unicastReach(good, address(91))) // no ORIGIN
+	}
+	p.update(rawOrigin, path, attr(0x40, 6, []byte{1}), unicastReach(good, address(91)))
+	p.update(rawOrigin, path, vpnReach(good, nullLabel...))
+	p.update(rawOrigin, path, unicastReach(prefix("2a00:2::/32"), address(91)))
+	r.wait("routes", func() bool { return len(r.adjIn["raw"]) == 2 })
+	s := r.Sessions()[0]
+	if want := map[string]uint64{"treated-as-withdraw": 2, "attribute-discarded": 1, "ignored": 1}; !maps.Equal(s.Faults, want) || !s.Up || s.Flaps != 0 {
+		t.Errorf("faults %v, want %v: %+v", s.Faults, want, s)
+	}
+	if want := "MP_REACH_NLRI: the session does not have this family (ignored)"; s.LastFault != want {
+		t.Errorf("last fault %q, want %q", s.LastFault, want)
+	}
+	if got := s.MessagesReceived; got["open"] != 1 || got["update"] != 5 || got["keepalive"] != 1 || got["notification"] != 0 || len(got) != 5 {
+		t.Errorf("messages received %v", got)
+	}
+	if got := s.MessagesSent; got["open"] != 1 || got["keepalive"] == 0 || got["update"] != 0 {
+		t.Errorf("messages sent %v", got)
+	}
+	r.must(r.Reset("raw"))
+	r.wait("end", func() bool { return !r.up["raw"] })
+	if s := r.Sessions()[0]; s.MessagesSent["notification"] != 1 || s.Faults["treated-as-withdraw"] != 2 {
+		t.Errorf("after the end of the session: %+v", s)
 	}
 }

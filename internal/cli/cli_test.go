@@ -107,7 +107,9 @@ func TestFreshen(t *testing.T) {
 
 func TestPrintStatus(t *testing.T) {
 	const body = `{"role":"edge","ready":true,"asn":65000,"none":null,"locators":["fc00::/16","fd00::/16"],
-		"peers":[{"name":"a","routes":2},{"name":"bcd","routes":10,"last_error":"gone"}],"mptcp":{"subflows":8},"odd":[[1]]}`
+		"peers":[{"name":"a","routes":2},{"name":"bcd","routes":10,"last_error":"gone"}],"mptcp":{"subflows":8},
+		"sessions":[{"neighbor":"a","faults":{"ignored":0},"messages_sent":{"open":1}},{"neighbor":"b","faults":{"ignored":0},"messages_sent":{"open":1,"keepalive":0,"update":3}}],
+		"odd":[[1]]}`
 	var out bytes.Buffer
 	if err := printStatus(&out, source{"edge", netip.MustParseAddrPort("[::1]:9117")}, []byte(body), false); err != nil {
 		t.Fatal(err)
@@ -124,11 +126,19 @@ func TestPrintStatus(t *testing.T) {
     bcd   10      gone
   mptcp
     subflows  8
+  sessions
+    NEIGHBOR  MESSAGES SENT
+    a         1 open
+    b         1 open, 3 update
   odd
     [[1]]
 `
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+	overview, err := selectKeys([]byte(body), withoutMessages)
+	if err != nil || string(overview) != strings.NewReplacer(`,"messages_sent":{"open":1}`, "", `,"messages_sent":{"open":1,"keepalive":0,"update":3}`, "", "\n\t\t", "").Replace(body) {
+		t.Errorf("overview %s: %v", overview, err)
 	}
 	for _, bad := range []string{"", "[]", "hello", `{"a":`} {
 		if err := printStatus(io.Discard, source{}, []byte(bad), false); err == nil {

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -230,19 +229,7 @@ func selectKeys(body []byte, selected func(object) (object, error)) ([]byte, err
 	if err != nil || len(o.keys) == 0 {
 		return nil, err
 	}
-	var b bytes.Buffer
-	for i, key := range o.keys {
-		name, err := json.Marshal(key)
-		if err != nil {
-			return nil, err
-		}
-		b.WriteByte("{,"[min(i, 1)])
-		b.Write(name)
-		b.WriteByte(':')
-		b.Write(o.values[key])
-	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
+	return o.encode()
 }
 
 // onlyKeys returns a selection of these keys.

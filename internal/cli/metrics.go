@@ -15,6 +15,7 @@ import (
 //	{"peers": [{"name": "a", "routes": 3}]}        tabane_peer_routes{peer="a"} 3
 //	{"refused": {"no-rt": 2}}                      tabane_refused_total{kind="no-rt"} 2
 //	{"peers": [{"name": "a", "rejected": {"bogon": 2}}]}  tabane_peer_rejected_total{peer="a",kind="bogon"} 2
+//	{"paths": {"waiting": {"connections": 2}}}     tabane_paths_waiting{kind="connections"} 2
 //
 // A field of type uint64 is a counter, every other number and every boolean a gauge.
 type statusMetrics struct{ status func() any }
@@ -75,7 +76,7 @@ func collectItem(metrics chan<- prometheus.Metric, one string, item reflect.Valu
 }
 
 // collectValue collects a number or a boolean, or those of a struct or map, whose keys become the
-// label kind. Other values are ignored.
+// label kind. A struct in a struct has metrics of its own. Other values are ignored.
 func collectValue(metrics chan<- prometheus.Metric, name string, labels prometheus.Labels, v reflect.Value) {
 	collectKind := func(kind string, v reflect.Value) {
 		more := prometheus.Labels{"kind": kind}
@@ -86,7 +87,13 @@ func collectValue(metrics chan<- prometheus.Metric, name string, labels promethe
 	}
 	switch v.Kind() {
 	case reflect.Struct:
-		fields(v, collectKind)
+		fields(v, func(kind string, v reflect.Value) {
+			if v.Kind() == reflect.Struct {
+				collectValue(metrics, name+"_"+kind, labels, v)
+			} else {
+				collectKind(kind, v)
+			}
+		})
 	case reflect.Map:
 		for i := v.MapRange(); i.Next(); {
 			collectKind(fmt.Sprint(i.Key()), i.Value())

@@ -34,12 +34,19 @@ func TestStatusMetrics(t *testing.T) {
 			Manager  string `json:"manager"`
 			Subflows int    `json:"subflows"`
 			Stalls   uint64 `json:"stalls"`
+			Waiting  struct {
+				Connections int    `json:"connections"`
+				Meaning     string `json:"meaning"`
+			} `json:"waiting,omitzero"`
+			Unjoined struct {
+				Connections int `json:"connections"`
+			} `json:"unjoined,omitzero"`
 		} `json:"paths"`
 	}{}
 	err := json.Unmarshal([]byte(`{
 		"role": "edge", "pending": 2, "sessions": [{"neighbor": "reflector fc00::1", "reason": "connection lost"}],
 		"peers": [{"name": "a", "routes": 3, "sids": ["fc00::1"], "rejected": {"bogon": 5}}, {"name": "b"}],
-		"refused": {"no-rt": 4}, "paths": {"manager": "user", "subflows": 6, "stalls": 7}
+		"refused": {"no-rt": 4}, "paths": {"manager": "user", "subflows": 6, "stalls": 7, "waiting": {"connections": 8, "meaning": "x"}}
 	}`), &status)
 	if err != nil {
 		t.Fatal(err)
@@ -54,6 +61,9 @@ tabane_paths{kind="subflows"} 6
 # HELP tabane_paths_total As paths of /status.
 # TYPE tabane_paths_total counter
 tabane_paths_total{kind="stalls"} 7
+# HELP tabane_paths_waiting As paths_waiting of /status.
+# TYPE tabane_paths_waiting gauge
+tabane_paths_waiting{kind="connections"} 8
 # HELP tabane_peer_rejected_total As peer_rejected of /status.
 # TYPE tabane_peer_rejected_total counter
 tabane_peer_rejected_total{kind="bogon",peer="a"} 5

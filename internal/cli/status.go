@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -80,7 +81,11 @@ func (a *app) status(ctx context.Context, args []string, asJSON bool) error {
 			fmt.Fprintln(a.out)
 		}
 		found = true
-		if err := printStatus(a.out, s, body, asJSON); err != nil {
+		shown := body
+		if b, err := selectKeys(body, withoutMessages); err == nil && !asJSON {
+			shown = b
+		}
+		if err := printStatus(a.out, s, shown, asJSON); err != nil {
 			return &failure{what: "print status", on: s.at.String(), why: err}
 		}
 		var h health.Status
@@ -194,6 +199,52 @@ func printStatus(w io.Writer, s source, body []byte, asJSON bool) error {
 	return v.print(w, "  ")
 }
 
+// withoutMessages returns a status without the message counters of its sessions, which are too wide for an
+// overview.
+func withoutMessages(o object) (object, error) {
+	raw, ok := o.values["sessions"]
+	if !ok {
+		return o, nil
+	}
+	var sessions []json.RawMessage
+	if err := json.Unmarshal(raw, &sessions); err != nil {
+		return o, err
+	}
+	for i, s := range sessions {
+		one, err := readObject(s)
+		if err != nil {
+			return o, err
+		}
+		one.keys = slices.DeleteFunc(one.keys, func(key string) bool { return strings.HasPrefix(key, "messages_") })
+		if sessions[i], err = one.encode(); err != nil {
+			return o, err
+		}
+	}
+	b, err := json.Marshal(sessions)
+	o.values["sessions"] = b
+	return o, err
+}
+
+// encode returns the object as JSON, with its keys in their order.
+func (o object) encode() ([]byte, error) {
+	var b bytes.Buffer
+	for i, key := range o.keys {
+		name, err := json.Marshal(key)
+		if err != nil {
+			return nil, err
+		}
+		b.WriteByte("{,"[min(i, 1)])
+		b.Write(name)
+		b.WriteByte(':')
+		b.Write(o.values[key])
+	}
+	if len(o.keys) == 0 {
+		b.WriteByte('{')
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
 // object is a JSON object that keeps the order of its keys: a status has its most important ones
 // first.
 type object struct {
@@ -255,7 +306,7 @@ func (o object) print(w io.Writer, indent string) error {
 }
 
 // printTable writes a list of objects, one per line, with the keys as columns in the order of their
-// first occurrence.
+// first occurrence. Counters that are 0 are omitted, and so are columns without any text.
 func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 	var rows []json.RawMessage
 	if err := json.Unmarshal(raw, &rows); err != nil {
@@ -279,27 +330,50 @@ func printTable(w io.Writer, indent string, raw json.RawMessage) error {
 			}
 		}
 	}
+	columns = slices.DeleteFunc(columns, func(key string) bool {
+		return !slices.ContainsFunc(objects, func(o object) bool { return o.cell(key) != "" })
+	})
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for i, c := range columns {
-		columns[i] = strings.ToUpper(label(c))
+	titles := make([]string, len(columns))
+	for i, key := range columns {
+		titles[i] = strings.ToUpper(label(key))
 	}
-	fmt.Fprintf(tw, "%s%s\n", indent, strings.Join(columns, "\t"))
+	fmt.Fprintf(tw, "%s%s\n", indent, strings.Join(titles, "\t"))
 	for _, o := range objects {
 		cells := make([]string, len(columns))
-		for _, key := range o.keys {
-			text, ok := plainText(o.values[key])
-			if !ok {
-				text = string(o.values[key])
-			}
-			for i, c := range columns {
-				if c == strings.ToUpper(label(key)) {
-					cells[i] = text
-				}
-			}
+		for i, key := range columns {
+			cells[i] = o.cell(key)
 		}
 		fmt.Fprintf(tw, "%s%s\n", indent, strings.Join(cells, "\t"))
 	}
 	return tw.Flush()
+}
+
+// cell returns the text of a value in a table; it is empty for a missing one. That of an object is its
+// values other than 0 with their keys.
+func (o object) cell(key string) string {
+	raw, ok := o.values[key]
+	if !ok {
+		return ""
+	}
+	if text, ok := plainText(raw); ok {
+		return text
+	}
+	sub, err := readObject(raw)
+	if err != nil {
+		return string(raw)
+	}
+	var parts []string
+	for _, key := range sub.keys {
+		text, ok := plainText(sub.values[key])
+		if !ok {
+			return string(raw)
+		}
+		if text != "0" {
+			parts = append(parts, text+" "+label(key))
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 // plainText returns the text of a value that fits on a line: strings, numbers, booleans, and lists

@@ -48,6 +48,9 @@ const (
 	TreatedAsWithdraw
 )
 
+// Actions is the number of values of Action, for arrays that are indexed by one.
+const Actions = TreatedAsWithdraw + 1
+
 func (a Action) String() string {
 	return [...]string{"ignored", "attribute discarded", "treated as withdraw"}[a]
 }
