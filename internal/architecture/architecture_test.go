@@ -90,6 +90,7 @@ var layerOf = map[string]layer{
 	"internal/channel":     models,
 	"internal/cc":          models,
 	"internal/sched":       models,
+	"internal/judge":       models,
 	"internal/quality":     models,
 	"internal/policy":      models,
 	"internal/reseq":       models,

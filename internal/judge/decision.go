@@ -1,0 +1,97 @@
+package judge
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// Reason is why a set of paths is used.
+type Reason uint8
+
+const (
+	// Begin: all paths together come first.
+	Begin Reason = iota
+	// NoPath: no path is usable.
+	NoPath
+	// Changed: a path became usable or unusable, or its quality differs much.
+	Changed
+	// Below: the paths in use bring less than what the set that is now tried should bring.
+	Below
+	// Again: the rest of the set that is now tried is over.
+	Again
+	// Better: the set was tried and is used from now on.
+	Better
+	// Worse: another set was tried and brought too little.
+	Worse
+	// Collapsed: another set was tried and brought next to nothing.
+	Collapsed
+	// Idle: there was nothing to send while another set was tried.
+	Idle
+)
+
+// Decision is which paths to use, and why.
+type Decision struct {
+	// Use is the paths on which packets are sent. The other usable ones rest.
+	Use Set
+	// At is when it was decided.
+	At     time.Duration
+	Reason Reason
+	// Tried is the set that is or was tried. Rate is what was measured: that of the set in use
+	// before (Below, Again) or of Tried (Better, Worse, Collapsed, Idle). Against is what it was
+	// compared with.
+	Tried         Set
+	Rate, Against unit.Bandwidth
+}
+
+// Explain returns the reason in words. names has the names of the paths.
+func (d Decision) Explain(names []string) string {
+	tried := list(d.Tried, names)
+	switch d.Reason {
+	case Begin:
+		return "all paths together, to begin with"
+	case NoPath:
+		return "no path is usable"
+	case Changed:
+		return "a path changed"
+	case Below:
+		return fmt.Sprintf("trying %s: the paths together brought %s, less than 0.95 of %s", tried, round(d.Rate), round(d.Against))
+	case Again:
+		return fmt.Sprintf("trying %s again: its rest is over, %s so far", tried, round(d.Rate))
+	case Better:
+		return fmt.Sprintf("%s brought %s, the set before %s", tried, round(d.Rate), round(d.Against))
+	case Worse:
+		return fmt.Sprintf("%s was tried and brought %s, this set %s", tried, round(d.Rate), round(d.Against))
+	case Collapsed:
+		return fmt.Sprintf("%s was tried and fell to %s, this set brought %s", tried, round(d.Rate), round(d.Against))
+	case Idle:
+		return fmt.Sprintf("nothing to send while %s was tried", tried)
+	}
+	return fmt.Sprintf("reason %d", uint8(d.Reason))
+}
+
+// list returns the names of the paths of a set.
+func list(s Set, names []string) string {
+	var in []string
+	for i := range MaxPaths {
+		if s.Has(i) {
+			if i < len(names) {
+				in = append(in, names[i])
+			} else {
+				in = append(in, fmt.Sprintf("path %d", i))
+			}
+		}
+	}
+	return strings.Join(in, "+")
+}
+
+// round leaves three significant digits.
+func round(b unit.Bandwidth) unit.Bandwidth {
+	scale := unit.Bandwidth(1)
+	for b/scale >= 1000 {
+		scale *= 10
+	}
+	return (b + scale/2) / scale * scale
+}

@@ -1,0 +1,217 @@
+package judge
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/tabane/tabane/internal/unit"
+)
+
+const (
+	ms   = time.Millisecond
+	mbit = unit.MbitPerSecond
+)
+
+func good(rates ...unit.Bandwidth) []Path {
+	paths := make([]Path, len(rates))
+	for i, r := range rates {
+		paths[i] = Path{Usable: true, Rate: r}
+	}
+	return paths
+}
+
+// net is a network in which each set of paths brings a rate.
+type net struct {
+	paths []Path
+	// brings returns what a set carries, and whether it loses or reorders packets.
+	brings func(now time.Duration, s Set) (unit.Bandwidth, bool)
+	// offered is what there is to send, 0 for as much as goes.
+	offered unit.Bandwidth
+}
+
+// run lets a judge decide for a time, and returns its decisions and the mean rate.
+func (n *net) run(j *Judge, from, to time.Duration) (list []Decision, mean unit.Bandwidth) {
+	use := j.Decision().Use
+	last := j.Decision()
+	total, windows := unit.Bandwidth(0), unit.Bandwidth(0)
+	for now := from + Length; now <= to; now += Length {
+		rate, harmed := n.brings(now, use)
+		busy := n.offered == 0 || n.offered > rate
+		if !busy {
+			rate = n.offered
+		}
+		w := Window{Delivered: unit.Size(rate / 8 / 2), Busy: busy && !harmed}
+		if harmed {
+			w.Lost = 10
+		}
+		d := j.Window(now, n.paths, w)
+		use = d.Use
+		if d != last {
+			last = d
+			list = append(list, d)
+		}
+		total += rate
+		windows++
+	}
+	return list, total / windows
+}
+
+// reasons abbreviates decisions: the time, the reason, the set in use.
+func reasons(list []Decision) string {
+	var b strings.Builder
+	for i, d := range list {
+		if i > 0 {
+			b.WriteString(" ")
+		}
+		fmt.Fprintf(&b, "%g:%v:%b", d.At.Seconds(), [...]string{"begin", "nopath", "changed", "below", "again", "better", "worse", "collapsed", "idle"}[d.Reason], d.Use)
+	}
+	return b.String()
+}
+
+func TestJudge(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		net  net
+		// want is the decisions of 30 s.
+		want string
+	}{
+		{"clean paths are never tried alone", net{paths: good(20*mbit, 20*mbit), brings: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
+			return unit.Bandwidth(s.Len()) * 19 * mbit, false
+		}}, "0.5:begin:11"},
+		{"nor is a path while the sum reaches 0.95 of it", net{paths: good(20*mbit, 20*mbit), brings: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
+			return 19 * mbit, true
+		}}, "0.5:begin:11"},
+		// 0.5 s are ignored at first and after each change; five windows tell.
+		{"a second path that harms rests 5, 10, .. s", net{paths: good(20*mbit, 10*mbit), brings: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
+			return map[Set]unit.Bandwidth{0b11: 8 * mbit, 0b01: 19 * mbit, 0b10: 9 * mbit}[s], s == 0b11
+		}}, "0.5:begin:11 3:below:1 6:better:1 11:again:11 14:worse:1 24:again:11 27:worse:1"},
+		{"at once where it collapses", net{paths: good(20*mbit, 10*mbit), brings: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
+			return map[Set]unit.Bandwidth{0b11: 1 * mbit, 0b01: 19 * mbit, 0b10: 9 * mbit}[s], s == 0b11
+		}}, "0.5:begin:11 3:below:1 6:better:1 11:again:11 12.5:collapsed:1 22.5:again:11 24:collapsed:1"},
+		{"loss on both paths: one alone is worse", net{paths: good(20*mbit, 10*mbit), brings: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
+			return unit.Bandwidth(s.Len()) * 2 * mbit, true
+		}}, "0.5:begin:11 3:below:1 6:worse:11 11:below:10 14:worse:11"},
+		{"little to send", net{paths: good(20*mbit, 20*mbit), offered: 3 * mbit, brings: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
+			return 40 * mbit, false
+		}}, "0.5:begin:11"},
+		{"a rate that still grows", net{paths: good(20*mbit, 20*mbit), brings: func(now time.Duration, s Set) (unit.Bandwidth, bool) {
+			return min(unit.Bandwidth(now/Length)*4*mbit, 38*mbit), true
+		}}, "0.5:begin:11"},
+		{"of three paths two are good", net{paths: []Path{{Usable: true, Rate: 20 * mbit}, {Usable: true, Rate: 20 * mbit}, {Usable: true, Rate: 20 * mbit, Jitter: 80 * ms}}, brings: func(now time.Duration, s Set) (unit.Bandwidth, bool) {
+			if s.Has(2) {
+				return 10 * mbit, true
+			}
+			return unit.Bandwidth(s.Len()) * 20 * mbit, false
+		}}, "0.5:begin:111 3:below:11 6:better:11 11:again:111 12.5:collapsed:11 22.5:again:111 24:collapsed:11"},
+		{"a single path", net{paths: good(20 * mbit), brings: func(time.Duration, Set) (unit.Bandwidth, bool) { return mbit, true }}, "0.5:begin:1"},
+		{"no path", net{paths: good(0, 0), brings: func(time.Duration, Set) (unit.Bandwidth, bool) { return 0, true }}, "0.5:nopath:0"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var j Judge
+			list, _ := tt.net.run(&j, 0, 30*time.Second)
+			if got := reasons(list); got != tt.want {
+				t.Errorf("decides\n%s, want\n%s", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestChanges: paths fail, return and change while the second one is left out because it harms.
+func TestChanges(t *testing.T) {
+	var j Judge
+	n := net{paths: good(20*mbit, 10*mbit), brings: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
+		return map[Set]unit.Bandwidth{0b11: 8 * mbit, 0b01: 19 * mbit, 0b10: 9 * mbit}[s], s == 0b11
+	}}
+	at := time.Duration(0)
+	step := func(d time.Duration, want string) {
+		t.Helper()
+		list, _ := n.run(&j, at, at+d)
+		if at += d; reasons(list) != want {
+			t.Fatalf("until %v:\n%s, want\n%s", at, reasons(list), want)
+		}
+	}
+	step(30*time.Second, "0.5:begin:11 3:below:1 6:better:1 11:again:11 14:worse:1 24:again:11 27:worse:1")
+	n.paths[0].Usable = false
+	step(5*time.Second, "30.5:changed:10")
+	n.paths[0].Usable = true
+	step(5*time.Second, "35.5:changed:11 38:below:1")
+	step(3*time.Second, "41:better:1")
+	n.paths[0].Rate += mbit
+	step(2*time.Second, "") // a small change
+	n.paths[1].Jitter = 40 * ms
+	step(30*time.Second, "47.5:again:11 50.5:worse:1 55.5:again:11 58.5:worse:1 68.5:again:11 71.5:worse:1")
+	n.paths[1].Jitter = 2 * ms // the rest of 20 s is shortened
+	step(10*time.Second, "80.5:again:11 83.5:worse:1")
+	if got, want := j.Decision().Explain([]string{"dsl", "lte"}), "dsl+lte was tried and brought 8Mbit/s, this set 19Mbit/s"; got != want {
+		t.Errorf("explains %q, want %q", got, want)
+	}
+}
+
+// TestPropertyJudge: for any paths and windows, the paths in use are usable ones, at least one if
+// there is any, and trials become rare while nothing changes.
+func TestPropertyJudge(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		path := rapid.Custom(func(t *rapid.T) Path {
+			return Path{
+				Usable: rapid.Bool().Draw(t, "usable"),
+				Rate:   unit.Bandwidth(rapid.Int64Range(0, 1e12).Draw(t, "rate")),
+				Jitter: time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "jitter")),
+				Loss:   rapid.IntRange(0, 1e6).Draw(t, "loss"),
+			}
+		})
+		paths := rapid.SliceOfN(path, 0, MaxPaths).Draw(t, "paths")
+		var j Judge
+		trials := 0
+		now := time.Duration(0)
+		for range 200 {
+			now += Length
+			if len(paths) > 0 && rapid.IntRange(0, 50).Draw(t, "change") == 50 {
+				paths[rapid.IntRange(0, len(paths)-1).Draw(t, "which")] = path.Draw(t, "path")
+				trials = 0
+			}
+			before := j.Decision()
+			d := j.Window(now, paths, Window{
+				Delivered: unit.Size(rapid.Int64Range(0, 1e10).Draw(t, "delivered")),
+				Lost:      rapid.IntRange(0, 2).Draw(t, "lost"),
+				Busy:      rapid.Bool().Draw(t, "busy"),
+			})
+			if d != before && (d.Reason == Below || d.Reason == Again) {
+				trials++
+			}
+			usable := Set(0)
+			for i := range paths {
+				if paths[i].Usable && paths[i].Rate > 0 {
+					usable |= 1 << i
+				}
+			}
+			if d.Use&^usable != 0 || d.Use == 0 && usable != 0 {
+				t.Fatalf("uses %b of %b", d.Use, usable)
+			}
+			if d.Explain(nil) == "" {
+				t.Fatal("no reason")
+			}
+		}
+		// A success begins the rests again, so 100 s have at most a trial each 5 s.
+		if trials > 20 {
+			t.Fatalf("%d trials in 100 s", trials)
+		}
+	})
+}
+
+// TestNoAllocation: a window allocates nothing while paths do not change.
+func TestNoAllocation(t *testing.T) {
+	var j Judge
+	paths := good(20*mbit, 10*mbit)
+	now, i := time.Duration(0), 0
+	if n := testing.AllocsPerRun(500, func() {
+		now += Length
+		i++
+		j.Window(now, paths, Window{Delivered: unit.Size(i % 7 * 100_000), Lost: 1})
+	}); n > 0 {
+		t.Errorf("%g allocations for a window", n)
+	}
+}
