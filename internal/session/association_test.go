@@ -1,0 +1,243 @@
+package session
+
+import (
+	"crypto/rand"
+	"slices"
+	"testing"
+	"time"
+)
+
+// endpoint is a gateway of a simulated pair.
+type endpoint struct {
+	own   PrivateKey
+	a     *Association
+	index uint32
+	got   []*Session // sessions that came up
+}
+
+func newEndpoint(t *testing.T, own, other PrivateKey, first uint32) *endpoint {
+	t.Helper()
+	s := &endpoint{own: own, index: first}
+	s.a = NewAssociation(AssociationOptions{
+		Own: own, Peer: Peer{Public: other.Public()}, Offers: 1, Choose: func(o Suites) uint8 { return uint8(o & 1) },
+		Random: rand.Reader, NewIndex: func() uint32 { s.index++; return s.index },
+	})
+	return s
+}
+
+// take processes a handshake message and returns the answer.
+func (s *endpoint) take(t *testing.T, message []byte, now time.Duration) []byte {
+	t.Helper()
+	switch message[0] {
+	case typeInitiation:
+		if s.a.Known(message) {
+			return nil
+		}
+		r, err := ReadInitiation(s.own, message, rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, response, err := s.a.Answer(r, message, now)
+		if err != nil {
+			return nil
+		}
+		return response
+	case typeResponse:
+		if session, err := s.a.Complete(message, now); err == nil {
+			s.got = append(s.got, session)
+		}
+	}
+	return nil
+}
+
+// data has b receive a message sealed with the current session of a. It reports whether b has the key.
+func data(a, b *endpoint) bool {
+	s := a.a.Current()
+	if s == nil {
+		return false
+	}
+	there := b.a.Find(s.Remote)
+	if there == nil || there.Receive != s.Send {
+		return false
+	}
+	b.a.Received(there)
+	return true
+}
+
+var wall = time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
+
+// advance returns the initiation that is due, which may be nil.
+func (s *endpoint) advance(t *testing.T, now time.Duration) []byte {
+	t.Helper()
+	m, err := s.a.Advance(now, wall.Add(now))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestAssociationIsUpAfterOneRoundTrip(t *testing.T) {
+	ka, kb := newKey(t, 1), newKey(t, 2)
+	a, b := newEndpoint(t, ka, kb, 100), newEndpoint(t, kb, ka, 200)
+	a.a.Want(0)
+	if at := a.a.Deadline(); at != 0 {
+		t.Fatalf("due at %v", at)
+	}
+	response := b.take(t, a.advance(t, 0), 0)
+	a.take(t, response, 0)
+	if b.a.Current() != nil {
+		t.Error("the responder sends before a message of the initiator has arrived")
+	}
+	if !data(a, b) || !data(b, a) {
+		t.Error("no session")
+	}
+	if a.a.Wanted() || a.a.Deadline() != rekeyAfter {
+		t.Errorf("next at %v, want %v", a.a.Deadline(), rekeyAfter)
+	}
+}
+
+// Where a third of all messages is lost and a round trip takes longer than the first retries, the
+// handshake is completed, and keys are replaced for hours without a gap.
+func TestAssociationOverBadNetwork(t *testing.T) {
+	ka, kb := newKey(t, 1), newKey(t, 2)
+	sides := [2]*endpoint{newEndpoint(t, ka, kb, 1000), newEndpoint(t, kb, ka, 1<<20)}
+	type flight struct {
+		at      time.Duration
+		to      int
+		message []byte
+	}
+	var flights []flight
+	seed := uint32(3)
+	lost := func() bool {
+		seed = seed*1664525 + 1013904223
+		return seed>>16%3 == 0
+	}
+	const oneWay = 300 * time.Millisecond
+	send := func(to int, m []byte, now time.Duration) {
+		if m != nil && !lost() {
+			flights = append(flights, flight{now + oneWay, to, m})
+		}
+	}
+	sides[0].a.Want(0)
+	up, gaps := time.Duration(0), 0
+	for now := time.Duration(0); now < 20*time.Minute; now += 50 * time.Millisecond {
+		for len(flights) > 0 && flights[0].at <= now {
+			f := flights[0]
+			flights = slices.Delete(flights, 0, 1)
+			send(1-f.to, sides[f.to].take(t, f.message, now), now)
+		}
+		for i, s := range sides {
+			send(1-i, s.advance(t, now), now)
+		}
+		ok := data(sides[0], sides[1]) && data(sides[1], sides[0])
+		switch {
+		case ok && up == 0:
+			up = now
+		case !ok && up > 0:
+			gaps++
+		}
+	}
+	if up == 0 || up > 10*time.Second {
+		t.Errorf("up after %v", up)
+	}
+	if gaps > 0 {
+		t.Errorf("%d moments without a common key", gaps)
+	}
+	if n := len(sides[0].got); n < 10 || n > 40 {
+		t.Errorf("%d handshakes in 20 minutes", n)
+	}
+	if len(sides[1].got) > 0 {
+		t.Error("the responder began handshakes, although the initiator did")
+	}
+}
+
+// Both begin at once: each has a session to send with that the other one knows.
+func TestBothBegin(t *testing.T) {
+	ka, kb := newKey(t, 1), newKey(t, 2)
+	a, b := newEndpoint(t, ka, kb, 100), newEndpoint(t, kb, ka, 200)
+	a.a.Want(0)
+	b.a.Want(0)
+	toB, toA := a.advance(t, 0), b.advance(t, 0)
+	backA, backB := b.take(t, toB, 1), a.take(t, toA, 1)
+	a.take(t, backA, 2)
+	b.take(t, backB, 2)
+	for range 4 {
+		if !data(a, b) || !data(b, a) {
+			t.Fatal("no common key")
+		}
+	}
+}
+
+// A gateway that was restarted has no sessions: the other one's are replaced at once.
+func TestPeerRestarts(t *testing.T) {
+	ka, kb := newKey(t, 1), newKey(t, 2)
+	a, b := newEndpoint(t, ka, kb, 100), newEndpoint(t, kb, ka, 200)
+	a.a.Want(0)
+	a.take(t, b.take(t, a.advance(t, 0), 0), 0)
+	data(a, b)
+	old := a.a.Current()
+
+	b = newEndpoint(t, kb, ka, 300)
+	if data(a, b) {
+		t.Fatal("the new process has the old key")
+	}
+	b.a.Want(0)
+	b.take(t, a.take(t, b.advance(t, time.Second), time.Second), time.Second)
+	if !data(b, a) || !data(a, b) || a.a.Current() == old {
+		t.Error("no new session")
+	}
+	// And the one that begins again, silent peer or not, is answered.
+	a.a.Want(2 * time.Second)
+	a.take(t, b.take(t, a.advance(t, 2*time.Second), 2*time.Second), 2*time.Second)
+	if !data(a, b) || !data(b, a) {
+		t.Error("no session after another handshake")
+	}
+}
+
+func TestReplayedInitiationIsRefused(t *testing.T) {
+	ka, kb := newKey(t, 1), newKey(t, 2)
+	a, b := newEndpoint(t, ka, kb, 100), newEndpoint(t, kb, ka, 200)
+	a.a.Want(0)
+	first := a.advance(t, 0)
+	second := a.advance(t, firstRetry)
+	if b.take(t, second, 0) == nil {
+		t.Fatal("no answer")
+	}
+	for name, m := range map[string][]byte{"same": second, "older": first} {
+		if b.take(t, m, 0) != nil {
+			t.Errorf("%s initiation was answered", name)
+		}
+	}
+	// The time of day goes back by a day: later initiations are nevertheless later.
+	m, err := a.a.Advance(time.Minute, wall.Add(-24*time.Hour))
+	if err != nil || b.take(t, m, 0) == nil {
+		t.Errorf("no answer after the clock went back: %v", err)
+	}
+}
+
+func TestSessionsEnd(t *testing.T) {
+	ka, kb := newKey(t, 1), newKey(t, 2)
+	a, b := newEndpoint(t, ka, kb, 100), newEndpoint(t, kb, ka, 200)
+	a.a.Want(0)
+	response := b.take(t, a.advance(t, 0), 0)
+	b.advance(t, confirmWithin)
+	if b.a.Find(201) != nil {
+		t.Error("a session that nobody used is still there")
+	}
+	a.take(t, response, 0)
+	a.advance(t, rejectAfter)
+	if a.a.Current() != nil || !a.a.Wanted() {
+		t.Error("an old session is still used")
+	}
+}
+
+func TestMessagesEndASession(t *testing.T) {
+	ka, kb := newKey(t, 1), newKey(t, 2)
+	a, b := newEndpoint(t, ka, kb, 100), newEndpoint(t, kb, ka, 200)
+	a.a.Want(0)
+	a.take(t, b.take(t, a.advance(t, 0), 0), 0)
+	a.a.Sent(rekeyMessages)
+	if a.advance(t, time.Second) == nil {
+		t.Error("no handshake after so many messages")
+	}
+}

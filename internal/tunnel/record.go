@@ -1,0 +1,448 @@
+package tunnel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"time"
+
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// A control message carries records instead of a packet. A record is its type (1 byte), the length of
+// its body (2) and the body. Records whose type has the bit reliable begin with a number (4): they are
+// repeated until an Ack has it, and each is processed once, in order. Records of unknown types are
+// skipped, so that a newer gateway may send more.
+
+// RecordType is the type of a record.
+type RecordType uint8
+
+const (
+	// recordPadding is one zero byte, without a length.
+	recordPadding RecordType = iota
+	recordProbe
+	recordAnswer
+	recordReport
+	recordAck
+)
+
+const reliable RecordType = 1 << 7
+
+const (
+	recordHello RecordType = reliable + iota
+	recordPathAdd
+	recordPathRemove
+	recordNAT
+	recordRegister
+	recordBye
+)
+
+// Reliable reports whether records of the type are acknowledged.
+func (t RecordType) Reliable() bool { return t&reliable != 0 }
+
+func (t RecordType) String() string {
+	switch t {
+	case recordPadding:
+		return "padding"
+	case recordProbe:
+		return "probe"
+	case recordAnswer:
+		return "answer"
+	case recordReport:
+		return "report"
+	case recordAck:
+		return "ack"
+	case recordHello:
+		return "hello"
+	case recordPathAdd:
+		return "path add"
+	case recordPathRemove:
+		return "path remove"
+	case recordNAT:
+		return "nat"
+	case recordRegister:
+		return "register"
+	case recordBye:
+		return "bye"
+	}
+	return fmt.Sprintf("record type %d", uint8(t))
+}
+
+// Record is one of Probe, Answer, Report, Ack, Hello, PathAdd, PathRemove, NAT, Register, Bye and
+// Unknown.
+type Record interface {
+	Type() RecordType
+	body(b []byte) []byte
+}
+
+// Probe asks for an Answer on the same path. The message may be padded, to find out what the path
+// carries.
+type Probe struct {
+	ID uint32
+}
+
+// Answer answers a Probe.
+type Answer struct {
+	ID uint32
+	// Sent is Stamp.Sent of the probe, Held the time from its arrival to this answer.
+	Sent uint32
+	Held time.Duration
+	// Size is the length of the probe's message in bytes.
+	Size uint16
+}
+
+// Report is what the receiver of a path has measured since the session began.
+type Report struct {
+	Path uint8
+	// Next is the highest counter that arrived, plus 1; Lost how many before it did not.
+	Next, Lost uint64
+	// Bytes arrived, whole messages counted.
+	Bytes uint64
+	// Delay is the one-way delay in the receiver's time, which can be compared with that of other
+	// paths; Base its minimum, Jitter and Spread its variation.
+	Base, Delay, Jitter, Spread time.Duration
+	// Rate is what the path can carry, as the receiver estimates it from the spacing of arrivals, 0 if
+	// unknown; Received what arrives.
+	Rate, Received unit.Bandwidth
+}
+
+// Ack acknowledges all reliable records up to a number.
+type Ack struct {
+	Number uint32
+}
+
+// Hello is the first reliable record of a session.
+type Hello struct {
+	// Features are bits that nobody has defined yet: 0.
+	Features uint32
+	// Endpoints: the sender has addresses of the receiver in its configuration.
+	Endpoints bool
+}
+
+// PathAdd describes a path that the sender of the record uses.
+type PathAdd struct {
+	Path uint8
+	// Up and Down are the rates from and to the sender of the record. 0: nothing is carried; Unknown
+	// rates are unit.Bandwidth(UnknownRate).
+	Up, Down unit.Bandwidth
+	Cost     int32
+	Name     string
+}
+
+// UnknownRate is the rate of a path that is to be measured.
+const UnknownRate unit.Bandwidth = math.MaxInt64
+
+// PathRemove ends a path.
+type PathRemove struct {
+	Path uint8
+}
+
+// NAT tells the other gateway at which address it is seen on a path.
+type NAT struct {
+	Path uint8
+	Seen netip.AddrPort
+}
+
+// Register registers a care-of address of a member with a home agent, or withdraws it with Lifetime 0.
+type Register struct {
+	Path     uint8
+	CareOf   netip.AddrPort
+	Lifetime time.Duration // in whole seconds
+	Rate     unit.Bandwidth
+	Cost     int32
+}
+
+// Bye ends the session.
+type Bye struct{}
+
+// Unknown is a record of a type that this version does not know.
+type Unknown struct {
+	Kind RecordType
+}
+
+func (Probe) Type() RecordType      { return recordProbe }
+func (Answer) Type() RecordType     { return recordAnswer }
+func (Report) Type() RecordType     { return recordReport }
+func (Ack) Type() RecordType        { return recordAck }
+func (Hello) Type() RecordType      { return recordHello }
+func (PathAdd) Type() RecordType    { return recordPathAdd }
+func (PathRemove) Type() RecordType { return recordPathRemove }
+func (NAT) Type() RecordType        { return recordNAT }
+func (Register) Type() RecordType   { return recordRegister }
+func (Bye) Type() RecordType        { return recordBye }
+func (u Unknown) Type() RecordType  { return u.Kind }
+
+var be = binary.BigEndian
+
+func (r Probe) body(b []byte) []byte { return be.AppendUint32(b, r.ID) }
+
+func (r Answer) body(b []byte) []byte {
+	b = be.AppendUint32(be.AppendUint32(b, r.ID), r.Sent)
+	return be.AppendUint16(be.AppendUint32(b, micros(r.Held)), r.Size)
+}
+
+func (r Report) body(b []byte) []byte {
+	b = append(b, r.Path)
+	for _, v := range [...]uint64{r.Next, r.Lost, r.Bytes, uint64(r.Base.Microseconds()), uint64(r.Delay.Microseconds())} {
+		b = be.AppendUint64(b, v)
+	}
+	b = be.AppendUint32(be.AppendUint32(b, micros(r.Jitter)), micros(r.Spread))
+	return be.AppendUint64(be.AppendUint64(b, uint64(r.Rate)), uint64(r.Received))
+}
+
+func (r Ack) body(b []byte) []byte { return be.AppendUint32(b, r.Number) }
+
+func (r Hello) body(b []byte) []byte {
+	endpoints := byte(0)
+	if r.Endpoints {
+		endpoints = 1
+	}
+	return append(be.AppendUint32(b, r.Features), endpoints)
+}
+
+func (r PathAdd) body(b []byte) []byte {
+	b = be.AppendUint64(be.AppendUint64(append(b, r.Path), uint64(r.Up)), uint64(r.Down))
+	return append(be.AppendUint32(b, uint32(r.Cost)), r.Name[:min(len(r.Name), maxName)]...)
+}
+
+// maxName is the longest name of a path in bytes.
+const maxName = 64
+
+func (r PathRemove) body(b []byte) []byte { return append(b, r.Path) }
+
+func (r NAT) body(b []byte) []byte { return appendAddress(append(b, r.Path), r.Seen) }
+
+func (r Register) body(b []byte) []byte {
+	b = appendAddress(append(b, r.Path), r.CareOf)
+	b = be.AppendUint32(b, uint32(min(max(r.Lifetime/time.Second, 0), math.MaxUint32)))
+	return be.AppendUint32(be.AppendUint64(b, uint64(r.Rate)), uint32(r.Cost))
+}
+
+func (Bye) body(b []byte) []byte { return b }
+
+func (Unknown) body(b []byte) []byte { return b }
+
+// micros returns a time in microseconds, bounded to 71 minutes.
+func micros(d time.Duration) uint32 {
+	return uint32(min(max(d/time.Microsecond, 0), math.MaxUint32))
+}
+
+func appendAddress(b []byte, a netip.AddrPort) []byte {
+	ip := a.Addr().As16()
+	return be.AppendUint16(append(b, ip[:]...), a.Port())
+}
+
+const (
+	recordHead = 3
+	numberLen  = 4
+)
+
+// AppendRecord appends a record that is not reliable.
+func AppendRecord(b []byte, r Record) []byte {
+	if r.Type().Reliable() {
+		panic("BUG: reliable record without a number")
+	}
+	return appendRecord(b, r, nil)
+}
+
+// AppendNumbered appends a reliable record with its number.
+func AppendNumbered(b []byte, number uint32, r Record) []byte {
+	if !r.Type().Reliable() {
+		panic("BUG: number of a record that is not reliable")
+	}
+	return appendRecord(b, r, be.AppendUint32(nil, number))
+}
+
+func appendRecord(b []byte, r Record, number []byte) []byte {
+	at := len(b)
+	b = append(append(b, byte(r.Type()), 0, 0), number...)
+	b = r.body(b)
+	be.PutUint16(b[at+1:], uint16(len(b)-at-recordHead))
+	return b
+}
+
+var errRecord = errors.New("malformed control record")
+
+// NextRecord parses the first record of a control message. number is that of a reliable one. rest is
+// what follows it; the record is nil if there is none.
+func NextRecord(b []byte) (r Record, number uint32, rest []byte, err error) {
+	for len(b) > 0 && RecordType(b[0]) == recordPadding {
+		b = b[1:]
+	}
+	if len(b) == 0 {
+		return nil, 0, nil, nil
+	}
+	if len(b) < recordHead {
+		return nil, 0, nil, errRecord
+	}
+	kind, length := RecordType(b[0]), int(be.Uint16(b[1:]))
+	if b = b[recordHead:]; length > len(b) {
+		return nil, 0, nil, fmt.Errorf("%w: %v is cut off", errRecord, kind)
+	}
+	body := fields{b: b[:length]}
+	if kind.Reliable() {
+		number = body.uint32()
+	}
+	r = body.record(kind)
+	// More than this version knows may follow.
+	if body.short {
+		return nil, 0, nil, fmt.Errorf("%w: %v of %d bytes", errRecord, kind, length)
+	}
+	return r, number, b[length:], nil
+}
+
+// fields reads the fields of a record; short is set when there are too few bytes or a value is out of
+// range.
+type fields struct {
+	b     []byte
+	short bool
+}
+
+func (f *fields) take(n int) []byte {
+	if len(f.b) < n {
+		f.short = true
+		return make([]byte, n)
+	}
+	part := f.b[:n]
+	f.b = f.b[n:]
+	return part
+}
+
+func (f *fields) uint8() uint8   { return f.take(1)[0] }
+func (f *fields) uint16() uint16 { return be.Uint16(f.take(2)) }
+func (f *fields) uint32() uint32 { return be.Uint32(f.take(4)) }
+func (f *fields) uint64() uint64 { return be.Uint64(f.take(8)) }
+
+func (f *fields) path() uint8 {
+	p := f.uint8()
+	f.short = f.short || p >= MaxPaths
+	return p
+}
+
+// rate reads a rate, which is not negative.
+func (f *fields) rate() unit.Bandwidth {
+	r := unit.Bandwidth(f.uint64())
+	f.short = f.short || r < 0
+	return r
+}
+
+// micros reads a time in microseconds.
+func (f *fields) micros() time.Duration { return time.Duration(f.uint32()) * time.Microsecond }
+
+// longMicros reads a time that may be negative. Those of centuries are malformed.
+func (f *fields) longMicros() time.Duration {
+	v := int64(f.uint64())
+	const most = int64(1) << 50
+	f.short = f.short || v > most || v < -most
+	return time.Duration(v) * time.Microsecond
+}
+
+func (f *fields) address() netip.AddrPort {
+	ip := netip.AddrFrom16([16]byte(f.take(16))).Unmap()
+	return netip.AddrPortFrom(ip, f.uint16())
+}
+
+func (f *fields) record(kind RecordType) Record {
+	switch kind {
+	case recordProbe:
+		return Probe{f.uint32()}
+	case recordAnswer:
+		return Answer{f.uint32(), f.uint32(), f.micros(), f.uint16()}
+	case recordReport:
+		return Report{
+			Path: f.path(), Next: f.uint64(), Lost: f.uint64(), Bytes: f.uint64(), Base: f.longMicros(), Delay: f.longMicros(),
+			Jitter: f.micros(), Spread: f.micros(), Rate: f.rate(), Received: f.rate(),
+		}
+	case recordAck:
+		return Ack{f.uint32()}
+	case recordHello:
+		return Hello{f.uint32(), f.uint8() != 0}
+	case recordPathAdd:
+		p := PathAdd{Path: f.path(), Up: f.rate(), Down: f.rate(), Cost: int32(f.uint32())}
+		p.Name = string(f.b[:min(len(f.b), maxName)])
+		return p
+	case recordPathRemove:
+		return PathRemove{f.path()}
+	case recordNAT:
+		return NAT{f.path(), f.address()}
+	case recordRegister:
+		return Register{f.path(), f.address(), time.Duration(f.uint32()) * time.Second, f.rate(), int32(f.uint32())}
+	case recordBye:
+		return Bye{}
+	}
+	return Unknown{kind}
+}
+
+// Outbox keeps the reliable records of a session until they are acknowledged. The zero value is empty.
+// It is not safe for concurrent use.
+type Outbox struct {
+	first uint32 // number of the first record that is kept
+	kept  []Record
+	sent  time.Duration
+	wait  time.Duration // until the records are repeated, 0: they have not been sent
+}
+
+// maxOutbox bounds the records that wait: more are not sent by a gateway that works.
+const maxOutbox = 256
+
+// Put adds a record. It reports false when there is no room.
+func (o *Outbox) Put(r Record) bool {
+	if len(o.kept) == maxOutbox {
+		return false
+	}
+	o.kept = append(o.kept, r)
+	o.wait = 0
+	return true
+}
+
+// Acked removes the records up to a number.
+func (o *Outbox) Acked(number uint32) {
+	if n := int(int32(number - o.first)); n >= 0 && n < len(o.kept) {
+		o.kept = o.kept[n+1:]
+		o.first = number + 1
+		o.wait = 0
+	}
+}
+
+// Due returns when records are to be sent, and false if there are none.
+func (o *Outbox) Due() (time.Duration, bool) { return o.sent + o.wait, len(o.kept) > 0 }
+
+// Append appends the records that fit into a message of most bytes, if they are due: rto after they
+// were sent, then after twice that, at most 5 s.
+func (o *Outbox) Append(b []byte, most int, now, rto time.Duration) []byte {
+	if at, any := o.Due(); !any || o.wait > 0 && now < at {
+		return b
+	}
+	for i, r := range o.kept {
+		n := len(b)
+		if b = AppendNumbered(b, o.first+uint32(i), r); len(b) > most {
+			b = b[:n]
+			break
+		}
+	}
+	o.sent, o.wait = now, min(max(2*o.wait, rto), maxRepeat)
+	return b
+}
+
+const maxRepeat = 5 * time.Second
+
+// Inbox puts the reliable records of a session in order: each is processed once. The zero value has
+// received none.
+type Inbox struct {
+	next uint32
+}
+
+// Take reports whether the record with this number is to be processed now. Later ones are repeated by
+// the sender.
+func (i *Inbox) Take(number uint32) bool {
+	if number != i.next {
+		return false
+	}
+	i.next++
+	return true
+}
+
+// Ack returns what has been received, and false before the first record.
+func (i *Inbox) Ack() (Ack, bool) { return Ack{i.next - 1}, i.next > 0 }

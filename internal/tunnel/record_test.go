@@ -1,0 +1,170 @@
+package tunnel
+
+import (
+	"net/netip"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/tabane/tabane/internal/unit"
+)
+
+var records = []Record{
+	Probe{7}, Answer{7, 1 << 31, 1500 * time.Microsecond, 1400},
+	Report{
+		Path: 15, Next: 1 << 59, Lost: 3, Bytes: 1 << 40, Base: -3 * time.Second, Delay: 20 * time.Millisecond, Jitter: time.Millisecond,
+		Spread: time.Second, Rate: 5 * unit.MbitPerSecond, Received: unit.GbitPerSecond,
+	},
+	Ack{9}, Hello{5, true}, PathAdd{3, unit.MbitPerSecond, UnknownRate, -2, "fibre"}, PathRemove{2},
+	NAT{1, netip.MustParseAddrPort("192.0.2.1:4790")}, NAT{1, netip.MustParseAddrPort("[2001:db8::1]:4790")},
+	Register{4, netip.MustParseAddrPort("192.0.2.7:1"), 90 * time.Second, unit.KbitPerSecond, 3}, Bye{},
+}
+
+// encode writes records into one message, with numbers from 10 on.
+func encode(all []Record) (b []byte) {
+	for i, r := range all {
+		if r.Type().Reliable() {
+			b = AppendNumbered(b, 10+uint32(i), r)
+		} else {
+			b = AppendRecord(b, r)
+		}
+	}
+	return b
+}
+
+func TestRecords(t *testing.T) {
+	b := append(encode(records), 0, 0, 0)
+	for i, want := range records {
+		got, number, rest, err := NextRecord(b)
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Fatalf("got %#v %v, want %#v", got, err, want)
+		}
+		if want.Type().Reliable() && number != 10+uint32(i) {
+			t.Errorf("%v has number %d, want %d", want.Type(), number, 10+i)
+		}
+		b = rest
+	}
+	if r, _, rest, err := NextRecord(b); r != nil || rest != nil || err != nil {
+		t.Errorf("after the last: %v %v %v", r, rest, err)
+	}
+}
+
+// A newer gateway may send records, and fields at the end of known ones, that this version skips.
+func TestRecordsOfNewerVersions(t *testing.T) {
+	b := []byte{99, 0, 2, 1, 2, 200, 0, 4, 0, 0, 0, 3, byte(recordAck), 0, 5, 0, 0, 0, 4, 77}
+	for _, want := range []Record{Unknown{99}, Unknown{200}, Ack{4}} {
+		got, _, rest, err := NextRecord(b)
+		if err != nil || got != want {
+			t.Fatalf("got %#v %v, want %#v", got, err, want)
+		}
+		b = rest
+	}
+}
+
+func TestMalformedRecords(t *testing.T) {
+	whole := AppendRecord(nil, records[2])
+	negative := AppendRecord(nil, Report{Rate: -1})
+	for name, b := range map[string][]byte{
+		"only a type": {byte(recordAck)}, "cut off": whole[:len(whole)-1], "short body": {byte(recordAck), 0, 3, 1, 2, 3},
+		"reliable without number": {byte(recordBye), 0, 0}, "path": {byte(recordPathRemove), 0, 5, 0, 0, 0, 0, MaxPaths},
+		"negative rate": negative,
+	} {
+		if r, _, _, err := NextRecord(b); err == nil {
+			t.Errorf("%s: %#v", name, r)
+		}
+	}
+}
+
+// Over a path that loses records and acknowledgements and brings them out of order, each record
+// arrives once and in order.
+func TestReliableRecords(t *testing.T) {
+	var out Outbox
+	var in Inbox
+	const n = 100
+	put, got := 0, 0
+	seed := uint32(1)
+	random := func() uint32 {
+		seed = seed*1664525 + 1013904223
+		return seed >> 16
+	}
+	var late [][]byte
+	for now := time.Duration(0); got < n; now += 10 * time.Millisecond {
+		if now > time.Hour {
+			t.Fatalf("%d of %d records after an hour", got, n)
+		}
+		if put < n && out.Put(PathRemove{uint8(put % MaxPaths)}) {
+			put++
+		}
+		if b := out.Append(nil, 100, now, 50*time.Millisecond); len(b) > 0 {
+			if len(b) > 100 {
+				t.Fatalf("message of %d bytes", len(b))
+			}
+			late = append(late, b)
+		}
+		if len(late) == 0 || random()%3 == 0 {
+			continue
+		}
+		i := int(random()) % len(late) // any message, also an old one
+		for b := late[i]; len(b) > 0; {
+			r, number, rest, err := NextRecord(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if in.Take(number) {
+				if r.(PathRemove).Path != uint8(got%MaxPaths) {
+					t.Fatalf("record %d is %v", got, r)
+				}
+				got++
+			}
+			b = rest
+		}
+		if a, ok := in.Ack(); ok && random()%2 == 0 {
+			out.Acked(a.Number)
+		}
+	}
+	if a, _ := in.Ack(); a.Number != n-1 {
+		t.Errorf("acknowledged %d, want %d", a.Number, n-1)
+	}
+}
+
+func TestOutboxIsBounded(t *testing.T) {
+	var o Outbox
+	for range maxOutbox {
+		if !o.Put(Bye{}) {
+			t.Fatal("no room")
+		}
+	}
+	if o.Put(Bye{}) {
+		t.Error("room without end")
+	}
+	o.Acked(1 << 31) // of the future: refused
+	if len(o.kept) != maxOutbox {
+		t.Error("an acknowledgement of records that were never sent removed some")
+	}
+}
+
+func FuzzRecords(f *testing.F) {
+	f.Add(encode(records))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		for len(b) > 0 {
+			r, number, rest, err := NextRecord(b)
+			if err != nil || r == nil {
+				return
+			}
+			if len(rest) >= len(b) {
+				t.Fatal("no progress")
+			}
+			if _, unknown := r.(Unknown); !unknown {
+				one := appendRecord(nil, r, nil)
+				if r.Type().Reliable() {
+					one = AppendNumbered(nil, number, r)
+				}
+				again, _, _, err := NextRecord(one)
+				if err != nil || !reflect.DeepEqual(again, r) {
+					t.Fatalf("%#v became %#v: %v", r, again, err)
+				}
+			}
+			b = rest
+		}
+	})
+}
