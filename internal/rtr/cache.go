@@ -18,8 +18,10 @@ const (
 	maxVersion = 1
 
 	connectTimeout = 5 * time.Second
-	// answerTimeout is how long a cache may be silent within an answer.
+	// answerTimeout is how long a cache may be silent within an answer, and answerLimit how long the
+	// whole answer may take: one PDU at a time could go on for ever.
 	answerTimeout = time.Minute
+	answerLimit   = 10 * time.Minute
 	writeTimeout  = 10 * time.Second
 	// maxVRPs bounds the memory that a cache can use.
 	maxVRPs = 8 << 20
@@ -116,8 +118,20 @@ func (c *cache) expiry() *time.Timer {
 
 func (c *cache) expired() {
 	c.log.Warn("rpki data expired", "age", time.Since(c.updated).Round(time.Second))
+	c.flush()
+}
+
+// flush forgets the data of the cache.
+func (c *cache) flush() {
 	c.known = false
 	c.set(func() { c.vrps = nil })
+}
+
+// otherSession forgets the data of a cache that has restarted, and returns the error that ends the
+// connection (RFC 8210 section 5.1).
+func (c *cache) otherSession(now uint16) error {
+	c.flush()
+	return protocolf(codeCorruptData, "session ID changed from %d to %d", c.session, now)
 }
 
 // received is a PDU, or the error that ended the reading.
@@ -176,13 +190,15 @@ func (c *cache) serve(ctx context.Context, conn net.Conn, pdus <-chan received) 
 	defer refresh.Stop()
 	expire := c.expiry()
 	defer func() { expire.Stop() }()
-	first := true
+	// negotiated: the cache has answered in our version (RFC 8210 section 7).
+	negotiated := false
 	// notified: changes were announced while asking, so that it is not sure that the answer has
 	// them.
 	asking, notified := false, false
+	var asked time.Time
 	var update *update // within an answer
 	ask := func() error {
-		asking, notified = true, false
+		asking, notified, asked = true, false, time.Now()
 		answer.Reset(answerTimeout)
 		if c.known {
 			return c.send(conn, serialQuery(c.version, c.session, c.serial))
@@ -198,6 +214,9 @@ func (c *cache) serve(ctx context.Context, conn net.Conn, pdus <-chan received) 
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-answer.C:
+			if time.Since(asked) >= answerLimit {
+				return fmt.Errorf("no complete answer in %s", answerLimit)
+			}
 			return fmt.Errorf("no answer in %s", answerTimeout)
 		case <-expire.C:
 			c.expired()
@@ -215,16 +234,18 @@ func (c *cache) serve(ctx context.Context, conn net.Conn, pdus <-chan received) 
 			}
 			p = r.pdu
 		}
-		if first && p.version < c.version {
+		switch {
+		case !negotiated && p.typ == typeSerialNotify:
+			continue // of whatever version
+		case !negotiated && p.version < c.version:
 			c.version, c.known = p.version, false
 			return fmt.Errorf("the cache has version %d", p.version)
-		}
-		first = false
-		if p.version != c.version {
+		case p.version != c.version:
 			return protocolf(codeUnexpectedVersion, "version %d after %d", p.version, c.version)
 		}
+		negotiated = true
 		if asking {
-			answer.Reset(answerTimeout)
+			answer.Reset(min(answerTimeout, time.Until(asked.Add(answerLimit))))
 		}
 		switch p.typ {
 		case typeSerialNotify:
@@ -233,8 +254,9 @@ func (c *cache) serve(ctx context.Context, conn net.Conn, pdus <-chan received) 
 				continue
 			}
 			if p.session != c.session {
-				c.known = false
-			} else if p.serial == c.serial {
+				return c.otherSession(p.session)
+			}
+			if p.serial == c.serial {
 				continue
 			}
 			if err := ask(); err != nil {
@@ -245,8 +267,7 @@ func (c *cache) serve(ctx context.Context, conn net.Conn, pdus <-chan received) 
 				return protocolf(codeInvalidRequest, "Cache Response without a query")
 			}
 			if c.known && p.session != c.session {
-				// It has restarted: what it has sent before is replaced (RFC 8210 section 5.1).
-				return protocolf(codeCorruptData, "session ID changed from %d to %d", c.session, p.session)
+				return c.otherSession(p.session)
 			}
 			update = newUpdate(c.known, c.vrps)
 			c.session = p.session
@@ -262,8 +283,11 @@ func (c *cache) serve(ctx context.Context, conn net.Conn, pdus <-chan received) 
 				return protocolf(codeCorruptData, "router key outside of a response")
 			}
 		case typeEndOfData:
-			if update == nil || p.session != c.session {
+			if update == nil {
 				return protocolf(codeCorruptData, "End of Data outside of a response")
+			}
+			if p.session != c.session {
+				return c.otherSession(p.session)
 			}
 			vrps, err := update.apply()
 			if err != nil {
@@ -272,7 +296,9 @@ func (c *cache) serve(ctx context.Context, conn net.Conn, pdus <-chan received) 
 			update, asking, c.known = nil, false, true
 			answer.Stop()
 			if c.version > 0 {
-				c.timers = p.timers
+				if c.timers = p.timers.bounded(); c.timers != p.timers {
+					c.log.Warn("rpki cache has intervals out of bounds", "refresh", p.timers.refresh, "retry", p.timers.retry, "expire", p.timers.expire)
+				}
 			}
 			c.set(func() { c.vrps, c.serial, c.updated, c.connected, c.reason = vrps, p.serial, time.Now(), true, "" })
 			refresh.Reset(c.intervals().refresh)

@@ -75,15 +75,24 @@ func protocolf(code uint16, format string, args ...any) error {
 	return &protocolError{code, fmt.Sprintf(format, args...)}
 }
 
-// readPDU reads one PDU. Malformed ones are a *protocolError.
+// readPDU reads one PDU. Malformed ones are a *protocolError, but for Error Reports, whose errors are
+// not reported (RFC 8210 section 5.11).
 func readPDU(r *bufio.Reader) (pdu, error) {
+	p, err := readAny(r)
+	if bad := (*protocolError)(nil); errors.As(err, &bad) && p.typ == typeErrorReport {
+		err = errors.New(bad.text)
+	}
+	return p, err
+}
+
+func readAny(r *bufio.Reader) (pdu, error) {
 	var h [headerLen]byte
 	if _, err := io.ReadFull(r, h[:]); err != nil {
 		return pdu{}, err
 	}
 	p := pdu{version: h[0], typ: h[1], session: binary.BigEndian.Uint16(h[2:])}
 	length := binary.BigEndian.Uint32(h[4:])
-	if p.version > maxVersion {
+	if p.version > maxVersion && p.typ != typeSerialNotify {
 		return p, protocolf(codeUnexpectedVersion, "version %d is not supported", p.version)
 	}
 	least, most := sizes(p.version, p.typ)
@@ -146,9 +155,6 @@ func (p *pdu) parse(b []byte) error {
 		}
 		for i, t := range []*time.Duration{&p.timers.refresh, &p.timers.retry, &p.timers.expire} {
 			*t = time.Duration(binary.BigEndian.Uint32(b[4+4*i:])) * time.Second
-		}
-		if p.timers != p.timers.bounded() {
-			return protocolf(codeCorruptData, "intervals %v are out of the bounds of RFC 8210 section 6", p.timers)
 		}
 	case typeErrorReport:
 		p.code = p.session

@@ -22,7 +22,7 @@ import (
 // Config is the caches and their intervals.
 type Config struct {
 	// Caches are the RPKI caches. All are connected; the VRPs are those of the most preferred one
-	// that has any.
+	// that is connected and has sent all of its own, or else of the most preferred one that has any.
 	Caches []Cache `yaml:"caches"`
 	// Refresh is how long after an update the cache is asked for changes, unless it announces them
 	// before. Default: what the cache says (RFC 8210 section 6), 1h for one of version 0.
@@ -160,13 +160,16 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// selected returns the cache that is used, and its VRPs; nil if there is none.
+// selected returns the cache that is used, and its VRPs; nil if there is none. The VRPs of one that is not
+// connected become older.
 func (c *Client) selected() (*cache, *policy.VRPs) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, cache := range c.caches {
-		if cache.vrps != nil {
-			return cache, cache.vrps
+	for _, connected := range []bool{true, false} {
+		for _, cache := range c.caches {
+			if cache.connected == connected && cache.vrps != nil {
+				return cache, cache.vrps
+			}
 		}
 	}
 	return nil, nil

@@ -238,6 +238,7 @@ func TestReconnect(t *testing.T) {
 		if typ, code, _ := c.query(); typ != typeErrorReport || code != codeCorruptData {
 			t.Errorf("PDU type %d, code %d, want an Error Report", typ, code)
 		}
+		w.want() // RFC 8210 section 5.1: all data of the cache is flushed
 		start = time.Now()
 		c = w.cache(0)
 		c.session = 8
@@ -246,6 +247,25 @@ func TestReconnect(t *testing.T) {
 		if d := time.Since(start); d > time.Second {
 			t.Errorf("everything was asked for after %s", d)
 		}
+		// It restarts while it is connected.
+		c.send(binary.BigEndian.AppendUint32(header(1, typeSerialNotify, 9, 12), 1))
+		if typ, code, _ := c.query(); typ != typeErrorReport || code != codeCorruptData {
+			t.Errorf("PDU type %d, code %d, want an Error Report", typ, code)
+		}
+		w.want()
+		c = w.cache(0)
+		c.session = 9
+		c.full(1, three)
+		w.want(three)
+		c.send(binary.BigEndian.AppendUint32(header(1, typeSerialNotify, 9, 12), 2))
+		c.query()
+		c.response()
+		c.session = 10
+		c.end(2)
+		if typ, code, _ := c.query(); typ != typeErrorReport || code != codeCorruptData {
+			t.Errorf("PDU type %d, code %d, want an Error Report", typ, code)
+		}
+		w.want()
 	})
 }
 
@@ -296,6 +316,130 @@ func TestSilentCache(t *testing.T) {
 	})
 }
 
+// TestDrippingCache: a cache that sends one PDU every 59 seconds does not keep another one from being
+// used, and does not keep its connection.
+func TestDrippingCache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := play(t, Config{Caches: caches.Caches, Expire: 2 * time.Hour})
+		defer w.stop()
+		first, second := w.cache(0), w.cache(1)
+		first.full(1, one)
+		w.want(one)
+		second.full(1, two)
+		w.unchanged()
+		start := time.Now()
+		first.send(binary.BigEndian.AppendUint32(header(1, typeSerialNotify, 7, 12), 2))
+		first.query()
+		first.response()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() {
+			for i := uint32(0); ; i++ {
+				select {
+				case <-time.After(59 * time.Second):
+				case <-ctx.Done():
+					return
+				}
+				v := vrp("2001:db8:99::/48", 48, i)
+				b := append(header(1, typeIPv6Prefix, 0, 32), 1, 48, v.MaxLength, 0)
+				b = append(b, v.Prefix.Addr().AsSlice()...)
+				if _, err := first.conn.Write(binary.BigEndian.AppendUint32(b, v.ASN)); err != nil {
+					return
+				}
+			}
+		}()
+		second.query() // the refresh interval
+		second.response()
+		second.end(1)
+		second.query()
+		second.response()
+		second.end(1)
+		w.want(two)
+		if d := time.Since(start); d != answerLimit {
+			t.Errorf("the other cache is used after %s", d)
+		}
+		if s := w.Status(); s[0].Reason != "no complete answer in 10m0s" || s[0].Connected || s[0].Used || !s[1].Used {
+			t.Errorf("%+v", s)
+		}
+		first = w.cache(0)
+		first.query()
+		first.response()
+		first.end(1)
+		w.want(one)
+	})
+}
+
+// TestStartup: notifications before the first answer are ignored, and those of other versions do not
+// change ours.
+func TestStartup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := play(t, single())
+		defer w.stop()
+		c := w.cache(0)
+		for _, version := range []uint8{0, 1, 2} {
+			c.send(binary.BigEndian.AppendUint32(header(version, typeSerialNotify, 99, 12), 5))
+		}
+		c.full(1, one)
+		w.want(one)
+		// Later they are of the version of the session.
+		c.send(binary.BigEndian.AppendUint32(header(2, typeSerialNotify, 7, 12), 5))
+		if typ, code, _ := c.query(); typ != typeErrorReport || code != codeUnexpectedVersion {
+			t.Errorf("PDU type %d, code %d, want an Error Report", typ, code)
+		}
+	})
+}
+
+// TestIntervals: intervals out of bounds are replaced by the bounds.
+func TestIntervals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := play(t, single())
+		defer w.stop()
+		c := w.cache(0)
+		c.query()
+		c.response()
+		c.prefix(one, 1)
+		b := binary.BigEndian.AppendUint32(header(1, typeEndOfData, 7, 24), 1)
+		for _, seconds := range []uint32{0, 0, 1} {
+			b = binary.BigEndian.AppendUint32(b, seconds)
+		}
+		c.send(b)
+		w.want(one)
+		start := time.Now()
+		c.query()
+		if d := time.Since(start); d != minInterval {
+			t.Errorf("refreshed after %s", d)
+		}
+		w.refused.Store(caches.Caches[0].Address, true)
+		c.conn.Close()
+		w.want()
+		if d := time.Since(start); d != minExpire {
+			t.Errorf("expired after %s", d)
+		}
+	})
+}
+
+// TestMalformedErrorReport: errors of Error Reports are not reported (RFC 8210 section 5.11).
+func TestMalformedErrorReport(t *testing.T) {
+	for name, pdu := range map[string][]byte{
+		"length":  header(1, typeErrorReport, 0, maxPDU+1)[:headerLen],
+		"version": header(2, typeErrorReport, 0, 16),
+		"content": append(header(1, typeErrorReport, 0, 16), 0, 0, 0, 9, 0, 0, 0, 0),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := play(t, single())
+				defer w.stop()
+				c := w.cache(0)
+				c.query()
+				c.send(pdu)
+				if b, err := io.ReadAll(c.conn); err != nil || len(b) > 0 {
+					t.Errorf("answered with %x: %v", b, err)
+				}
+			})
+		})
+	}
+}
+
 func TestPreference(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := play(t, Config{Caches: []Cache{caches.Caches[1], caches.Caches[0]}})
@@ -314,15 +458,18 @@ func TestPreference(t *testing.T) {
 		w.unchanged()
 		w.refused.Store(caches.Caches[0].Address, true)
 		first.conn.Close()
-		second.query() // the refresh interval
-		w.unchanged()
-		second.response()
-		second.end(2)
 		w.want(two, three)
+		// Without any connection, the data of both is used until it expires.
+		w.refused.Store(caches.Caches[1].Address, true)
+		second.conn.Close()
+		w.want(one)
 		w.refused.Delete(caches.Caches[0].Address)
 		first = w.cache(1)
-		first.full(2, one)
-		w.want(one)
+		first.query()
+		first.response()
+		first.prefix(three, 1)
+		first.end(2)
+		w.want(one, three)
 	})
 }
 
@@ -357,14 +504,13 @@ func TestProtocolErrors(t *testing.T) {
 		"repeated at once":   {func(c *fake) { c.response(); c.prefix(two, 1); c.prefix(two, 1) }, codeDuplicate},
 		"no response":        {func(c *fake) { c.prefix(two, 1) }, codeCorruptData},
 		"end of nothing":     {func(c *fake) { c.end(2) }, codeCorruptData},
-		"other session":      {func(c *fake) { c.response(); c.session++; c.end(2) }, codeCorruptData},
 		"two responses":      {func(c *fake) { c.response(); c.response() }, codeInvalidRequest},
 		"reset within":       {func(c *fake) { c.response(); c.send(header(1, typeCacheReset, 0, headerLen)) }, codeInvalidRequest},
 		"version":            {func(c *fake) { c.version = 0; c.response(); c.version = 1 }, codeUnexpectedVersion},
 		"new version":        {func(c *fake) { c.version = 2; c.response(); c.version = 1 }, codeUnexpectedVersion},
 		"type":               {func(c *fake) { c.send(header(1, 99, 0, headerLen)) }, codeUnsupportedType},
 		"length":             {func(c *fake) { c.send(header(1, typeCacheResponse, 7, headerLen+1)) }, codeCorruptData},
-		"long":               {func(c *fake) { c.send(header(1, typeErrorReport, 0, maxPDU+1)) }, codeCorruptData},
+		"long":               {func(c *fake) { c.send(header(1, typeRouterKey, 0, maxPDU+1)) }, codeCorruptData},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
