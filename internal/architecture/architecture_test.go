@@ -78,6 +78,7 @@ var (
 var layerOf = map[string]layer{
 	"internal/unit":        foundation,
 	"internal/stat":        foundation,
+	"internal/codel":       foundation,
 	"internal/fault":       foundation,
 	"internal/feature":     foundation,
 	"internal/health":      foundation,

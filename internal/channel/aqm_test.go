@@ -12,97 +12,6 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// list is a queue that implements waiting.
-type list struct {
-	frames  []packet[int32]
-	dropped []int32
-	// capable: frames are ECN-capable and marked instead of dropped.
-	capable bool
-	marked  int
-}
-
-var _ waiting[int32] = (*list)(nil)
-
-func (l *list) pop() (packet[int32], bool) {
-	if len(l.frames) == 0 {
-		return packet[int32]{}, false
-	}
-	f := l.frames[0]
-	l.frames = l.frames[1:]
-	return f, true
-}
-
-func (l *list) bytes() unit.Size {
-	n := unit.Size(0)
-	for _, f := range l.frames {
-		n += unit.Size(f.size)
-	}
-	return n
-}
-
-func (l *list) signal(f packet[int32]) bool {
-	if l.capable {
-		l.marked++
-		return true
-	}
-	l.dropped = append(l.dropped, f.frame)
-	return false
-}
-
-// The times of drops follow RFC 8289, section 5: the first drop is an interval after the sojourn
-// time rose above the target, and the next ones follow at interval/sqrt(count).
-func TestCoDelDropTimes(t *testing.T) {
-	for _, marks := range []bool{false, true} {
-		testCoDelTimes(t, marks)
-	}
-}
-
-// testCoDelTimes checks the times of drops, or those of marks, which are the same.
-func testCoDelTimes(t *testing.T, marks bool) {
-	var c codel
-	q := &list{capable: marks}
-	p := CoDel{Target: 5 * ms, Interval: 100 * ms}
-	var drops []time.Duration
-	// A frame is dequeued every millisecond after a sojourn time of 20 ms, and the queue stays
-	// long.
-	for now := time.Duration(0); now < 400*ms; now += ms {
-		for len(q.frames) < 10 {
-			q.frames = append(q.frames, packet[int32]{size: 1000, arrived: now - 20*ms})
-		}
-		for i := range q.frames {
-			q.frames[i].arrived = now - 20*ms
-		}
-		before := len(q.dropped) + q.marked
-		if _, ok := dequeue(&c, p, 1514, now, q); !ok {
-			t.Fatal("nothing to send")
-		}
-		for range len(q.dropped) + q.marked - before {
-			drops = append(drops, now)
-		}
-	}
-	// Drops are due at 100 ms, then 100/sqrt(1), 100/sqrt(2), 100/sqrt(3), ... later, each at
-	// the next dequeue.
-	next, want := 100.0, []time.Duration{100 * ms}
-	for n := 1; ; n++ {
-		next += 100 / math.Sqrt(float64(n))
-		if next >= 400 {
-			break
-		}
-		want = append(want, time.Duration(math.Ceil(next-1e-6))*ms)
-	}
-	if len(drops) != len(want) {
-		t.Fatalf("drops at %v, want %v", drops, want)
-	}
-	for i := range want {
-		if drops[i] != want[i] {
-			t.Errorf("drop %d at %s, want %s", i, drops[i], want[i])
-		}
-	}
-	if marks && len(q.dropped) > 0 || !marks && q.marked > 0 {
-		t.Errorf("%d dropped and %d marked, where marking is %v", len(q.dropped), q.marked, marks)
-	}
-}
-
 // markable is a store in which every share-th frame can be marked.
 type markable struct {
 	*refs
@@ -215,30 +124,6 @@ func TestFullQueueMarksNothing(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	pipe.Flush()
-}
-
-func TestCoDelLeavesShortQueuesAlone(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		wait  time.Duration
-		count int
-	}{
-		{"below the target", 4 * ms, 10},
-		{"one frame left", 50 * ms, 2},
-	} {
-		var c codel
-		q := &list{}
-		for now := time.Duration(0); now < time.Second; now += ms {
-			q.frames = q.frames[:0]
-			for range tt.count {
-				q.frames = append(q.frames, packet[int32]{size: 1000, arrived: now - tt.wait})
-			}
-			dequeue(&c, CoDel{Target: 5 * ms, Interval: 100 * ms}, 1514, now, q)
-		}
-		if len(q.dropped) > 0 {
-			t.Errorf("%s: %d dropped", tt.name, len(q.dropped))
-		}
-	}
 }
 
 func TestCoDelBringsTheDelayDown(t *testing.T) {

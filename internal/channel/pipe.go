@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/tabane/tabane/internal/codel"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -58,14 +59,14 @@ type Pipe[F any] struct {
 	profile  Profile
 	loose    flight[F]
 	overtook Arrival[F] // last frame delivered from loose
-	codel    CoDel      // parameters of the profile, with defaults filled in
+	law      codel.Law  // of the profile's CoDel, with defaults filled in
 	frame    unit.Size  // maximum frame size, for CoDel and for the average of RED
 	store    Store[F]
 	marker   Marker[F] // the store, or nil
 
 	bad      bool // state of Gilbert-Elliott
 	early    red
-	control  codel
+	control  codel.State
 	losses   *rand.Rand
 	copies   *rand.Rand
 	jitters  *rand.Rand
@@ -79,7 +80,7 @@ func NewPipe[F any](p Profile, frame unit.Size, seed, stream uint64, s Store[F])
 	generator := func(purpose uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, stream<<8|purpose)) }
 	marker, _ := s.(Marker[F])
 	return &Pipe[F]{
-		plain: p.plain(), profile: p, codel: p.Queue.CoDel.filled(), frame: frame, store: s, marker: marker, line: line{rate: uint64(p.Rate)},
+		plain: p.plain(), profile: p, law: p.Queue.CoDel.law(frame), frame: frame, store: s, marker: marker, line: line{rate: uint64(p.Rate)},
 		losses: generator(1), copies: generator(2), jitters: generator(3),
 		early: red{count: -1, random: generator(4)},
 	}
@@ -108,8 +109,8 @@ func (p *Pipe[F]) Flying() int { return p.fly.count + len(p.loose) }
 func (p *Pipe[F]) Set(now time.Duration, profile Profile) {
 	p.advance(now)
 	if profile.Queue != p.profile.Queue {
-		p.codel = profile.Queue.CoDel.filled()
-		p.control = codel{}
+		p.law = profile.Queue.CoDel.law(p.frame)
+		p.control = codel.State{}
 		p.early = red{count: -1, random: p.early.random}
 	}
 	if profile.Rate != p.profile.Rate {
@@ -216,7 +217,7 @@ func (p *Pipe[F]) advance(now time.Duration) {
 			break
 		}
 		if p.profile.Queue.Discipline == DisciplineCoDel {
-			if f, ok := dequeue(&p.control, p.codel, p.frame, t, (*controlled[F])(p)); ok {
+			if f, ok := codel.Dequeue(&p.control, p.law, t, (*controlled[F])(p)); ok {
 				p.send(f.size, &f.frame, t)
 			}
 			continue
@@ -227,17 +228,17 @@ func (p *Pipe[F]) advance(now time.Duration) {
 	p.now = max(p.now, now)
 }
 
-// controlled implements waiting for a pipe.
+// controlled implements codel.Queue for a pipe.
 type controlled[F any] Pipe[F]
 
-//lint:ignore U1000 called through waiting
-func (c *controlled[F]) pop() (packet[F], bool) { return c.queue.pop() }
+func (c *controlled[F]) Pop() (packet[F], time.Duration, bool) {
+	f, ok := c.queue.pop()
+	return f, f.arrived, ok
+}
 
-//lint:ignore U1000 called through waiting
-func (c *controlled[F]) bytes() unit.Size { return c.queue.size }
+func (c *controlled[F]) Bytes() int { return int(c.queue.size) }
 
-//lint:ignore U1000 called through waiting
-func (c *controlled[F]) signal(f packet[F]) bool {
+func (c *controlled[F]) Signal(f packet[F]) bool {
 	if (*Pipe[F])(c).mark(f.frame) {
 		return true
 	}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/tabane/tabane/internal/codel"
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/unit"
 )
@@ -333,6 +334,12 @@ func (c CoDel) filled() CoDel {
 		c.Interval = defaultInterval
 	}
 	return c
+}
+
+// law returns the parameters as codel has them.
+func (c CoDel) law(frame unit.Size) codel.Law {
+	c = c.filled()
+	return codel.Law{Target: c.Target, Interval: c.Interval, Frame: int(frame)}
 }
 
 // Change is a change of a Profile. Nil fields do not change it. Jitter, Loss and Queue are replaced
