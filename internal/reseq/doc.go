@@ -1,3 +1,4 @@
-// Package reseq is the resequencing buffer of a receiver with several paths, and measures its
-// delay, bursts and occupancy. It holds no payload and has no clock.
+// Package reseq restores the order of what arrived over several paths. Buffer is the reorder buffer
+// of a byte stream; it holds no payload and measures its delay, bursts and occupancy. Receiver
+// restores the order of a tunnel's packets, which may be lost. Neither has a clock.
 package reseq
