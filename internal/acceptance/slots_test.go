@@ -47,7 +47,7 @@ func TestMoreEgressPeersThanSlots(t *testing.T) {
 		slices.Sort(want)
 		l.eventually(fmt.Sprintf("with %d peers lost, the best others are used", lost), 10*time.Second, used(want))
 		if lost < 2 {
-			l.eventually("the status tells of peers without a subflow", 5*time.Second,
+			l.eventually("the status counts peers without a subflow", 5*time.Second,
 				l.contains(true, fmt.Sprintf(`"waiting":{"connections":1,"client":"2001:db8:c::10","peers":%d,"slots":8`, len(peers)-lost), "server", program, "status", "--json", "edge"))
 		}
 		side, number := peers[lost][:1], strings.TrimPrefix(peers[lost][1:], "1")

@@ -43,6 +43,7 @@ type connection struct {
 	announcements []announcement
 	watchUntil    time.Time // its subflows are sampled at least until then
 	refillAt      time.Time // when a freed slot is offered to other peers; zero: none is
+	removals      removals
 }
 
 // subflow is a subflow of a connection; peer is -1 if it is on the default address.
@@ -79,6 +80,8 @@ type announcement struct {
 	timer      time.Time // next reconciliation, zero if no timer is set
 	// declined is set if the client did not join it while others waited for its slot.
 	declined bool
+	// unconfirmed is set if the client had a subflow to it and may not have received its removal.
+	unconfirmed bool
 }
 
 // joined records that the client has a subflow to the address.
@@ -87,6 +90,7 @@ func (a *announcement) joined(id uint8) {
 		a.id = id
 	}
 	a.announced, a.used, a.unanswered, a.notBefore = true, true, 0, time.Time{}
+	a.unconfirmed = false
 }
 
 // timeout returns how long an announcement may remain unanswered.
@@ -162,6 +166,7 @@ func (c *connection) addresses() (joined, announced int) {
 }
 
 func (c *connection) reconcileAll() {
+	c.repeatRemovals()
 	c.refill()
 	for _, i := range c.ranking() {
 		c.reconcile(i)
@@ -201,7 +206,7 @@ func (c *connection) reconcile(peer int) {
 		// the address in use, or it did not receive the ADD_ADDR.
 		a.unanswered++
 		c.removeAddress(a)
-		m.schedule(c, peer, a.notBefore)
+		m.schedule(c, -1, a.notBefore) // a better peer may be waiting for its slot
 	case m.now.Before(a.notBefore):
 		m.schedule(c, peer, a.notBefore)
 	case !c.mayAnnounce(peer): // until another subflow is lost
@@ -219,6 +224,11 @@ func (c *connection) reconcile(peer int) {
 }
 
 func (c *connection) announce(peer int) {
+	c.requestAnnounce(peer)
+	c.scheduleRemovals()
+}
+
+func (c *connection) requestAnnounce(peer int) {
 	c.machine.request(mptcp.Announce{Token: c.token, ID: c.announcements[peer].id, Address: c.machine.peers[peer].address})
 }
 
@@ -259,7 +269,9 @@ func (c *connection) removeAddress(a *announcement) {
 	c.machine.request(mptcp.RemoveAddress{Token: c.token, ID: a.id})
 	a.used = a.used || a.uncertain
 	a.announced, a.uncertain = false, false
-	a.notBefore = c.machine.now.Add(removeHold)
+	if hold := c.machine.now.Add(removeHold); hold.After(a.notBefore) {
+		a.notBefore = hold
+	}
 }
 
 // uses reports whether the connection has a subflow on a peer's address.
@@ -302,6 +314,9 @@ func (c *connection) withdraw(peer int) {
 	}
 	if a.announced || a.uncertain || joined {
 		c.removeAddress(a)
+		if joined || a.unconfirmed {
+			c.removed(a)
+		}
 		c.slotFreed()
 	}
 	for _, s := range here {

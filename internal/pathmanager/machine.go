@@ -53,12 +53,13 @@ type machine struct {
 	byAddress    map[netip.Addr]int
 	conns        map[uint32]*connection
 	// clients indexes the connections by client address, to find those that a route covers.
-	clients  bart.Table[map[*connection]bool]
-	timers   timers
-	now      time.Time
-	requests []mptcp.Request
-	subflows int
-	counts   Counts
+	clients   bart.Table[map[*connection]bool]
+	timers    timers
+	scheduled uint64
+	now       time.Time
+	requests  []mptcp.Request
+	subflows  int
+	counts    Counts
 	// parked are the connections with parked subflows.
 	parked map[*connection]bool
 	review review
@@ -356,6 +357,7 @@ func (m *machine) recovered(now time.Time, token uint32, ends mptcp.Ends) {
 	}
 	s.stalled = false
 	c.setPriority(s)
+	c.restartRemovals()
 	for i := range c.announcements {
 		if a := &c.announcements[i]; a.stalls > 0 {
 			a.notBefore, a.unanswered = m.now, 0
@@ -447,14 +449,20 @@ type timer struct {
 	at    time.Time
 	token uint32
 	peer  int
+	order uint64 // of scheduling: the best peer is scheduled first
 }
 
 type timers []timer
 
-func (t timers) Len() int           { return len(t) }
-func (t timers) Less(i, j int) bool { return t[i].at.Before(t[j].at) }
-func (t timers) Swap(i, j int)      { t[i], t[j] = t[j], t[i] }
-func (t *timers) Push(x any)        { *t = append(*t, x.(timer)) }
+func (t timers) Len() int { return len(t) }
+func (t timers) Less(i, j int) bool {
+	if t[i].at.Equal(t[j].at) {
+		return t[i].order < t[j].order
+	}
+	return t[i].at.Before(t[j].at)
+}
+func (t timers) Swap(i, j int) { t[i], t[j] = t[j], t[i] }
+func (t *timers) Push(x any)   { *t = append(*t, x.(timer)) }
 func (t *timers) Pop() any {
 	last := (*t)[len(*t)-1]
 	*t = (*t)[:len(*t)-1]
@@ -469,7 +477,8 @@ func (m *machine) schedule(c *connection, peer int, at time.Time) {
 		}
 		a.timer = at
 	}
-	heap.Push(&m.timers, timer{at, c.token, peer})
+	m.scheduled++
+	heap.Push(&m.timers, timer{at, c.token, peer, m.scheduled})
 }
 
 // nextTimer returns when the next timer expires; false when there is none.

@@ -35,9 +35,9 @@ type fakeKernel struct {
 	refuse func(mptcp.Request) error
 	// deaf clients do not hear that an address is withdrawn or a subflow closed.
 	deaf bool
-	// lose is how many announcements more do not reach their client.
-	lose int
-	log  []string
+	// lose and loseRemovals are how many announcements and removals more do not reach their client.
+	lose, loseRemovals int
+	log                []string
 	// limit is the most subflows that a client joins, beside the first; 0 means any number.
 	limit int
 }
@@ -47,13 +47,16 @@ type fakeConn struct {
 	subflows  []*mptcp.Subflow
 	// known are the subflows that the client believes in.
 	known map[mptcp.Ends]uint8
+	// missed are the address IDs whose removal the client did not receive, nor the end of the
+	// subflows to them, which used the same path.
+	missed map[uint8]bool
 }
 
 func newFakeKernel() *fakeKernel { return &fakeKernel{there: map[uint32]*fakeConn{}, port: 50000} }
 
 func (k *fakeKernel) connect(token uint32, local, remote netip.AddrPort) {
 	s := &mptcp.Subflow{Token: token, Local: local, Remote: remote}
-	k.there[token] = &fakeConn{announced: map[uint8]netip.Addr{}, subflows: []*mptcp.Subflow{s}, known: map[mptcp.Ends]uint8{{Local: local, Remote: remote}: 0}}
+	k.there[token] = &fakeConn{announced: map[uint8]netip.Addr{}, missed: map[uint8]bool{}, subflows: []*mptcp.Subflow{s}, known: map[mptcp.Ends]uint8{{Local: local, Remote: remote}: 0}}
 	k.events = append(k.events, mptcp.Created{Token: token, Local: local, Remote: remote, ServerSide: true},
 		mptcp.Established{Token: token, Local: local, Remote: remote, ServerSide: true})
 }
@@ -86,7 +89,7 @@ func (k *fakeKernel) drop(c *fakeConn, which func(*mptcp.Subflow) bool) (n int) 
 		n++
 		// The end of a first subflow is heard in the end: the kernel repeats it, and nothing else
 		// could tell the client.
-		if !k.deaf || !s.Joined {
+		if !k.deaf && !c.missed[s.LocalID] || !s.Joined {
 			delete(c.known, mptcp.Ends{Local: s.Local, Remote: s.Remote})
 		}
 		k.closed(s)
@@ -129,6 +132,12 @@ func (k *fakeKernel) Request(r mptcp.Request) error {
 		if k.deaf {
 			return nil
 		}
+		if k.loseRemovals > 0 {
+			k.loseRemovals--
+			c.missed[r.ID] = true
+			return nil
+		}
+		delete(c.missed, r.ID)
 		for at, id := range c.known {
 			if id == r.ID {
 				delete(c.known, at)
@@ -162,8 +171,8 @@ func (k *fakeKernel) join(token uint32, c *fakeConn, id uint8, a netip.Addr) {
 		}
 	}
 	joined := 0
-	for _, s := range c.subflows {
-		if s.Joined {
+	for _, id := range c.known {
+		if id != 0 {
 			joined++
 		}
 	}

@@ -94,10 +94,11 @@ func (c *connection) mayAnnounce(peer int) bool {
 	return false
 }
 
-// ready reports whether a peer without a slot could be announced.
+// ready reports whether a peer without a slot could be announced now or within removeHold, so that
+// no other takes a slot from a peer that is announced again.
 func (c *connection) ready(peer int) bool {
 	a := &c.announcements[peer]
-	return !a.declined && !c.uses(peer) && !c.holdsSlot(peer) && !c.machine.now.Before(a.notBefore) &&
+	return !a.declined && !c.uses(peer) && !c.holdsSlot(peer) && !c.machine.now.Add(removeHold).Before(a.notBefore) &&
 		c.machine.peers[peer].state(c.client) == RoutePresent
 }
 
@@ -130,8 +131,12 @@ func (c *connection) slotFreed() {
 	if joined, announced := c.addresses(); len(m.peers) <= MaxSlots && joined == announced {
 		return
 	}
-	c.refillAt = m.now.Add(removeHold)
-	m.schedule(c, -1, c.refillAt)
+	c.refillSoon()
+}
+
+func (c *connection) refillSoon() {
+	c.refillAt = c.machine.now.Add(removeHold)
+	c.machine.schedule(c, -1, c.refillAt)
 }
 
 // refill lets all peers that the client did not join take a freed slot.

@@ -136,6 +136,50 @@ func TestSlotsOfALimitedClient(t *testing.T) {
 	}
 }
 
+// The removal of a lost peer's address was sent over the path of that peer, or was lost otherwise. The
+// client still counts the subflow, until the removal is repeated.
+func TestSlotIsFreedAfterALostRemoval(t *testing.T) {
+	for _, c := range []struct {
+		limit, lost int
+		within      time.Duration
+		want        string
+	}{
+		{limit: 8, lost: 0, within: removeHold, want: "default* 1 2 3 4 5 6 7 9"},
+		{limit: 8, lost: 1, within: 200 * time.Millisecond, want: "default* 1 2 3 4 5 6 7 9"},
+		{limit: 8, lost: 3, within: time.Second, want: "default* 1 2 3 4 5 6 7 9"},
+		// By then the client was offered all others; the last of them gets the slot.
+		{limit: 8, lost: 10, within: 3 * time.Minute, want: "default* 0* 1 2 3 4 5 6 9"},
+		{limit: 2, lost: 1, within: 200 * time.Millisecond, want: "default 1 9"},
+	} {
+		m := newSlots(c.limit)
+		m.loseRemovals = c.lost
+		m.setRoute(10, "::/0", RouteAbsent)
+		m.pass(c.within)
+		if got := m.used(1); got != c.want {
+			t.Errorf("limit %d, %d removals lost: uses %s, want %s", c.limit, c.lost, got, c.want)
+		}
+		m.pass(3 * time.Second)
+		requests := len(m.log)
+		m.pass(time.Hour)
+		if n := len(m.log) - requests; n > 0 {
+			t.Errorf("limit %d, %d removals lost: %d more requests: %v", c.limit, c.lost, n, m.log[requests:])
+		}
+	}
+}
+
+// Two peers are lost at once, and the client receives one of the removals: that it joins another
+// address does not confirm both.
+func TestOneOfTwoRemovalsIsLost(t *testing.T) {
+	m := newSlots(8)
+	m.loseRemovals = 1
+	m.setRoute(10, "::/0", RouteAbsent)
+	m.setRoute(9, "::/0", RouteAbsent)
+	m.pass(300 * time.Millisecond)
+	if got, want := m.used(1), "default* 1 2 3 4 5 6 7 8"; got != want {
+		t.Errorf("uses %s, want %s", got, want)
+	}
+}
+
 // Whatever happens, a connection never has more addresses announced than slots, and ends with as
 // many subflows as it can have.
 func TestPropertySlotsAreFilled(t *testing.T) {
@@ -152,11 +196,13 @@ func TestPropertySlotsAreFilled(t *testing.T) {
 			} else {
 				m.setRoute(peer, "::/0", RouteAbsent)
 			}
+			m.loseRemovals = rapid.IntRange(0, 2).Draw(t, "lost removals")
 			m.pass(time.Duration(rapid.IntRange(0, 200).Draw(t, "ms")) * time.Millisecond)
 			if n := len(m.there[1].announced); n > MaxSlots {
 				t.Fatalf("%d addresses announced", n)
 			}
 		}
+		m.loseRemovals = 0
 		m.pass(5 * time.Second)
 		want := 1
 		for _, p := range present {
