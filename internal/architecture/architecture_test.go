@@ -91,6 +91,7 @@ var layerOf = map[string]layer{
 	"internal/channel":     models,
 	"internal/cc":          models,
 	"internal/sched":       models,
+	"internal/shape":       models,
 	"internal/judge":       models,
 	"internal/quality":     models,
 	"internal/policy":      models,

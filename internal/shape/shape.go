@@ -1,0 +1,357 @@
+// Package shape keeps the queue in front of a path: it paces packets a little below the path's rate, so
+// that the queue is here and not in a modem, shares the path among flows, and keeps the standing queue
+// short. It sends nothing, has no clock and does not look into packets.
+package shape
+
+import (
+	"errors"
+	"math"
+	"time"
+
+	"github.com/tabane/tabane/internal/codel"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// Options configure a Queue. Zero values are the defaults.
+type Options[P any] struct {
+	// Mark marks a packet as Congestion Experienced (RFC 3168), and reports whether it is
+	// ECN-capable. nil: no packet is.
+	Mark func(P) bool
+	// Drop is called for each packet that Push accepted and that is dropped later.
+	Drop func(P)
+	// Target is the acceptable standing delay, and Interval a usual round-trip time. Default: 20
+	// ms and 100 ms.
+	Target, Interval time.Duration
+	// Quantum is how many bytes a flow sends in its turn, usually the size of a full packet.
+	// Default: 1514.
+	Quantum int
+	// Flows is the number of flow queues. Default: 256, the number of lanes of a tunnel, so that the
+	// packets of a lane stay in order.
+	Flows int
+	// Limit and MaxBytes bound the queue, in packets and in bytes, and MaxWait in time at the pacing
+	// rate, of which at least 32 quanta are allowed. Default: 8192, 8 MiB and 250 ms.
+	Limit, MaxBytes int
+	MaxWait         time.Duration
+	// Burst is how late a packet may be sent without the rate being lost: the granularity of the
+	// caller's timer. Default: 2 ms.
+	Burst time.Duration
+}
+
+const (
+	defaultTarget   = 20 * time.Millisecond
+	defaultInterval = 100 * time.Millisecond
+	defaultQuantum  = 1514
+	defaultFlows    = 256
+	defaultLimit    = 8192
+	defaultBytes    = 8 << 20
+	defaultMaxWait  = 250 * time.Millisecond
+	defaultBurst    = 2 * time.Millisecond
+	// least is how many quanta a queue holds at any rate.
+	least = 32
+)
+
+// shareOf and share are the fraction of the path's rate that is used: 0.97. What a modem's queue holds
+// when shaping begins drains with the rest.
+const shareOf, share = 100, 97
+
+// Never is later than all times.
+const Never = time.Duration(math.MaxInt64)
+
+// Counters count packets.
+type Counters struct {
+	// Pushed were accepted and Sent were returned by Pop.
+	Pushed, Sent uint64
+	// Refused were not accepted because of congestion, Full because their flow filled the queue.
+	Refused, Full uint64
+	// Evicted were dropped to make room for packets of other flows.
+	Evicted uint64
+	// Marked were marked as Congestion Experienced.
+	Marked uint64
+}
+
+// Queue is the queue of a path: flow queues served by deficit round robin, flows that send little first,
+// and CoDel for each (FQ-CoDel, RFC 8290).
+//
+// It differs from RFC 8290 in what is dropped. The packets of a tunnel have their sequence numbers when
+// they are queued, and a missing number holds the following packets at the receiver until it is given
+// up. So where CoDel would drop a packet that is not ECN-capable, the packet is sent and the next one
+// of its flow is refused, before it has a number. The signal is late by the standing queue, which is
+// about the target. A flow that fills the whole queue is refused further packets, too; packets are
+// evicted only to make room for another flow.
+//
+// It is not safe for concurrent use. In steady state it does not allocate.
+type Queue[P any] struct {
+	o       Options[P]
+	law     codel.Law
+	rate    unit.Bandwidth // that is paced to; 0: not at all
+	most    int            // bytes
+	free    time.Duration  // when the next packet may be sent
+	flows   []flow
+	fresh   turn // flows that send little
+	old     turn
+	serving *flow // by codel
+	nodes   []node[P]
+	unused  int32 // first of the list of unused nodes
+	packets int
+	bytes   int
+	counted Counters
+}
+
+// node is a queued packet; next is the following one of its flow, or of the unused ones.
+type node[P any] struct {
+	packet  P
+	arrived time.Duration
+	size    int32
+	next    int32
+}
+
+// flow is a flow queue.
+type flow struct {
+	first, last int32 // nodes
+	packets     int32
+	deficit     int32
+	bytes       int
+	next        int32 // of the turn
+	queued      bool  // in a turn
+	owed        int   // packets to be refused
+	control     codel.State
+}
+
+const none = -1
+
+// turn is a list of flows.
+type turn struct{ first, last int32 }
+
+// New returns an empty queue that does not pace: see Set.
+func New[P any](o Options[P]) (*Queue[P], error) {
+	for _, d := range []struct {
+		value *time.Duration
+		none  time.Duration
+	}{{&o.Target, defaultTarget}, {&o.Interval, defaultInterval}, {&o.MaxWait, defaultMaxWait}, {&o.Burst, defaultBurst}} {
+		if *d.value == 0 {
+			*d.value = d.none
+		}
+	}
+	for _, d := range []struct {
+		value *int
+		none  int
+	}{{&o.Quantum, defaultQuantum}, {&o.Flows, defaultFlows}, {&o.Limit, defaultLimit}, {&o.MaxBytes, defaultBytes}} {
+		if *d.value == 0 {
+			*d.value = d.none
+		}
+	}
+	if o.Target < 0 || o.Interval <= o.Target || o.MaxWait < 0 || o.Burst < 0 {
+		return nil, errors.New("make queue: times must be positive, and target less than interval")
+	}
+	if o.Quantum < 0 || o.Quantum > math.MaxInt16 || o.Flows < 0 || o.Flows > math.MaxInt16 || o.Limit < 0 || o.Limit > math.MaxInt32 || o.MaxBytes < 0 {
+		return nil, errors.New("make queue: quantum, flows, limit and bytes must be positive, quantum and flows at most 32767")
+	}
+	q := &Queue[P]{o: o, law: codel.Law{Target: o.Target, Interval: o.Interval, Frame: o.Quantum}, flows: make([]flow, o.Flows), unused: none}
+	q.fresh, q.old = turn{none, none}, turn{none, none}
+	q.Set(0)
+	return q, nil
+}
+
+// Set sets the rate of the path, in bytes as Push has them. Packets are paced to 0.97 of it; 0 does not
+// pace.
+func (q *Queue[P]) Set(rate unit.Bandwidth) {
+	q.rate, q.most = rate/shareOf*share, q.o.MaxBytes
+	if q.rate > 0 {
+		q.most = int(min(unit.Size(q.most), max(q.rate.SizeIn(q.o.MaxWait), unit.Size(least*q.o.Quantum))))
+	}
+}
+
+// Counted returns the counters.
+func (q *Queue[P]) Counted() Counters { return q.counted }
+
+// Len returns the number of packets in the queue, Bytes their size.
+func (q *Queue[P]) Len() int   { return q.packets }
+func (q *Queue[P]) Bytes() int { return q.bytes }
+
+// Wait returns the time until all packets in the queue have been sent at the pacing rate, which is 0
+// without one. It is what a packet of a busy flow waits that is pushed now (sched.Queues.Set).
+func (q *Queue[P]) Wait(now time.Duration) time.Duration {
+	if q.rate == 0 {
+		return 0
+	}
+	return max(0, q.free-now) + q.rate.TimeFor(unit.Size(q.bytes))
+}
+
+// Push queues a packet of size bytes, or returns false: the packet is to be dropped, because its flow
+// sends too much. flow is any number; packets with the same one stay in order.
+func (q *Queue[P]) Push(now time.Duration, p P, size int, flow uint32) bool {
+	at := int32(flow % uint32(len(q.flows)))
+	f := &q.flows[at]
+	if f.owed > 0 {
+		f.owed--
+		q.counted.Refused++
+		return false
+	}
+	size = max(size, 0)
+	for q.packets >= q.o.Limit || q.bytes+size > q.most {
+		fattest := q.fattest()
+		if fattest == none || fattest == at || f.bytes >= q.flows[fattest].bytes {
+			q.counted.Full++
+			return false
+		}
+		q.evict(fattest)
+	}
+	i := q.node()
+	n := &q.nodes[i]
+	n.packet, n.arrived, n.size, n.next = p, now, int32(size), none
+	if f.packets == 0 {
+		f.first = i
+	} else {
+		q.nodes[f.last].next = i
+	}
+	f.last = i
+	f.packets++
+	f.bytes += size
+	q.packets++
+	q.bytes += size
+	q.counted.Pushed++
+	if !f.queued {
+		f.queued, f.deficit = true, int32(q.o.Quantum)
+		q.enqueue(&q.fresh, at)
+	}
+	return true
+}
+
+// Next returns the time from which Pop returns a packet: Never while the queue is empty.
+func (q *Queue[P]) Next() time.Duration {
+	if q.packets == 0 {
+		return Never
+	}
+	return q.free
+}
+
+// Pop removes and returns the packet to be sent at the time now, with its size, and false if none may be
+// sent yet.
+func (q *Queue[P]) Pop(now time.Duration) (p P, size int, ok bool) {
+	if q.packets == 0 || q.rate != 0 && q.free > now {
+		return p, 0, false
+	}
+	for {
+		list := &q.fresh
+		if list.first == none {
+			list = &q.old
+		}
+		at := list.first
+		if at == none {
+			return p, 0, false
+		}
+		f := &q.flows[at]
+		if f.deficit <= 0 {
+			f.deficit += int32(q.o.Quantum)
+			q.dequeue(list)
+			q.enqueue(&q.old, at)
+			continue
+		}
+		q.serving = f
+		n, ok := codel.Dequeue(&f.control, q.law, now, (*served[P])(q))
+		if !ok {
+			// A flow that was served and became empty waits at the end of the old ones, so that
+			// it cannot be first again with its next packet (RFC 8290, section 4.2).
+			q.dequeue(list)
+			if list == &q.fresh && q.old.first != none {
+				q.enqueue(&q.old, at)
+			} else {
+				f.queued = false
+			}
+			f.owed = 0
+			continue
+		}
+		f.deficit -= n.size
+		if f.packets == 0 {
+			f.owed = 0
+		}
+		if q.rate != 0 {
+			q.free = max(q.free, now-q.o.Burst) + q.rate.TimeFor(unit.Size(n.size))
+		}
+		q.counted.Sent++
+		return n.packet, int(n.size), true
+	}
+}
+
+// served implements codel.Queue for the flow that is served.
+type served[P any] Queue[P]
+
+func (s *served[P]) Pop() (node[P], time.Duration, bool) {
+	f := s.serving
+	if f.packets == 0 {
+		return node[P]{}, 0, false
+	}
+	n := (*Queue[P])(s).first(f)
+	return n, n.arrived, true
+}
+
+func (s *served[P]) Bytes() int { return s.serving.bytes }
+
+// Signal marks a packet, or has the next one of its flow refused. The packet is sent in any case.
+func (s *served[P]) Signal(n node[P]) bool {
+	if s.o.Mark != nil && s.o.Mark(n.packet) {
+		s.counted.Marked++
+	} else {
+		s.serving.owed++
+	}
+	return true
+}
+
+// first removes the first packet of a flow that has one.
+func (q *Queue[P]) first(f *flow) node[P] {
+	i := f.first
+	n := q.nodes[i]
+	f.first = n.next
+	f.packets--
+	f.bytes -= int(n.size)
+	q.packets--
+	q.bytes -= int(n.size)
+	q.nodes[i] = node[P]{next: q.unused}
+	q.unused = i
+	return n
+}
+
+// node returns an unused node.
+func (q *Queue[P]) node() int32 {
+	if q.unused == none {
+		q.nodes = append(q.nodes, node[P]{})
+		return int32(len(q.nodes) - 1)
+	}
+	i := q.unused
+	q.unused = q.nodes[i].next
+	return i
+}
+
+// fattest returns the flow with the most bytes, or none.
+func (q *Queue[P]) fattest() int32 {
+	at, most := int32(none), -1
+	for i := range q.flows {
+		if f := &q.flows[i]; f.packets > 0 && f.bytes > most {
+			at, most = int32(i), f.bytes
+		}
+	}
+	return at
+}
+
+// evict drops the first packet of a flow: the earlier the loss is noticed, the better.
+func (q *Queue[P]) evict(at int32) {
+	n := q.first(&q.flows[at])
+	q.counted.Evicted++
+	if q.o.Drop != nil {
+		q.o.Drop(n.packet)
+	}
+}
+
+// enqueue adds a flow to the end of a turn.
+func (q *Queue[P]) enqueue(t *turn, at int32) {
+	q.flows[at].next = none
+	if t.first == none {
+		t.first = at
+	} else {
+		q.flows[t.last].next = at
+	}
+	t.last = at
+}
+
+// dequeue removes the first flow of a turn.
+func (q *Queue[P]) dequeue(t *turn) { t.first = q.flows[t.first].next }
