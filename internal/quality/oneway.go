@@ -29,6 +29,8 @@ const (
 	baseWindow = 10 * time.Second
 	// spreadWindow is that of the spread, which has to follow jitter faster.
 	spreadWindow = 2 * time.Second
+	// standingWindow is that of the standing queue.
+	standingWindow = 250 * time.Millisecond
 	// slot is the time that packets are averaged over before they are one sample. It makes the
 	// estimates independent of the packet rate.
 	slot = 25 * time.Millisecond
@@ -50,6 +52,9 @@ type OneWay struct {
 	Jitter time.Duration
 	// Spread is the largest minus the smallest residual of the last 2 to 4 s.
 	Spread time.Duration
+	// Standing is the smallest residual of the last 250 to 500 ms: what no packet was without, so
+	// that it is not jitter but a queue elsewhere, as in a modem.
+	Standing time.Duration
 }
 
 // OneWayEstimator estimates the one-way delay of a path from the time stamps of all its packets. The
@@ -60,6 +65,7 @@ type OneWay struct {
 type OneWayEstimator struct {
 	base      window
 	low, high window
+	recent    window
 	last      time.Duration // difference minus wait of the last packet
 	begun     bool
 
@@ -78,6 +84,7 @@ func (e *OneWayEstimator) Update(now, difference, wait time.Duration) {
 	residual := difference - wait
 	e.low.update(now, spreadWindow, residual)
 	e.high.update(now, spreadWindow, -residual)
+	e.recent.update(now, standingWindow, residual)
 	var step time.Duration
 	if e.begun {
 		step = max(residual-e.last, e.last-residual)
@@ -118,7 +125,10 @@ func (e *OneWayEstimator) Value() (OneWay, bool) {
 	if !e.averaged {
 		mean, jitter = e.delays/e.packets, e.steps/e.packets
 	}
-	return OneWay{Base: base, Delay: max(base, mean), Jitter: jitter, Spread: -e.high.value() - e.low.value()}, true
+	return OneWay{
+		Base: base, Delay: max(base, mean), Jitter: jitter,
+		Spread: -e.high.value() - e.low.value(), Standing: max(0, e.recent.value()-base),
+	}, true
 }
 
 // window is the minimum over the current and the previous window of time.

@@ -1,0 +1,287 @@
+package quality
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// TestClock: differences do not depend on the clocks, also when the sender's wraps around.
+func TestClock(t *testing.T) {
+	var c Clock
+	sent := uint32(math.MaxUint32 - 500)
+	received := 77 * time.Hour
+	for i, tt := range []struct {
+		after uint32 // us
+		delay time.Duration
+		want  time.Duration
+	}{{0, 30 * ms, 0}, {1000, 35 * ms, 5 * ms}, {2000, 10 * ms, -20 * ms}, {3_000_000, 30 * ms, 0}} {
+		at := received + time.Duration(tt.after)*time.Microsecond + tt.delay
+		if got := c.Difference(sent+tt.after, at); got != tt.want {
+			t.Errorf("packet %d: %v, want %v", i, got, tt.want)
+		}
+	}
+}
+
+// path sends packets to an estimator: each has a delay and an expected wait.
+func feed(e *OneWayEstimator, from, to, gap time.Duration, delay func(now time.Duration) (difference, wait time.Duration)) {
+	for now := from; now < to; now += gap {
+		d, w := delay(now)
+		e.Update(now+d, d, w)
+	}
+}
+
+func near(t *testing.T, what string, got, want, within time.Duration) {
+	t.Helper()
+	if d := got - want; d < -within || d > within {
+		t.Errorf("%s is %v, want %v +- %v", what, got, want, within)
+	}
+}
+
+func value(t *testing.T, e *OneWayEstimator) OneWay {
+	t.Helper()
+	v, ok := e.Value()
+	if !ok {
+		t.Fatal("no estimate")
+	}
+	return v
+}
+
+// TestOwnQueueIsNotJitter: packets that wait in the sender's own queue, from 0 to 100 ms, leave the
+// estimate of a path with a constant delay as it is.
+func TestOwnQueueIsNotJitter(t *testing.T) {
+	var e OneWayEstimator
+	if _, ok := e.Value(); ok {
+		t.Error("an estimate without a packet")
+	}
+	feed(&e, 0, 5*time.Second, ms, func(now time.Duration) (time.Duration, time.Duration) {
+		wait := now % (100 * ms)
+		return 40*ms + wait, wait
+	})
+	v := value(t, &e)
+	if v != (OneWay{Base: 40 * ms, Delay: 40 * ms}) {
+		t.Errorf("%+v", v)
+	}
+}
+
+// TestMeanOfJitter: uniform +- 30 ms has a mean of 0, and differences of 20 ms in the mean.
+func TestMeanOfJitter(t *testing.T) {
+	for _, gap := range []time.Duration{100 * time.Microsecond, ms, 20 * ms} {
+		var e OneWayEstimator
+		random := rand.New(rand.NewPCG(1, 2))
+		feed(&e, 0, 10*time.Second, gap, func(time.Duration) (time.Duration, time.Duration) {
+			return 50*ms + time.Duration((2*random.Float64()-1)*30*float64(ms)), 0
+		})
+		v := value(t, &e)
+		near(t, "base", v.Base, 20*ms, 2*ms)
+		near(t, "delay", v.Delay, 50*ms, 8*ms)
+		near(t, "jitter", v.Jitter, 20*ms, 6*ms)
+		near(t, "spread", v.Spread, 60*ms, 6*ms)
+		near(t, "standing queue", v.Standing, 0, 15*ms)
+	}
+}
+
+// TestChangeOfJitter: a change is known within half a second, whatever the packet rate.
+func TestChangeOfJitter(t *testing.T) {
+	for _, gap := range []time.Duration{100 * time.Microsecond, ms, 20 * ms} {
+		var e OneWayEstimator
+		random := rand.New(rand.NewPCG(3, 4))
+		jitter := func(a time.Duration) func(time.Duration) (time.Duration, time.Duration) {
+			return func(time.Duration) (time.Duration, time.Duration) {
+				return 250*ms + time.Duration((2*random.Float64()-1)*float64(a)), 0
+			}
+		}
+		feed(&e, 0, 10*time.Second, gap, jitter(50*ms))
+		near(t, "jitter before", value(t, &e).Jitter, 33*ms, 12*ms)
+		feed(&e, 10*time.Second, 10500*ms, gap, jitter(200*ms))
+		if got := value(t, &e).Jitter; got < 80*ms {
+			t.Errorf("half a second after the jitter rose to 133 ms it is %v (a packet in %v)", got, gap)
+		}
+		feed(&e, 10500*ms, 15*time.Second, gap, jitter(200*ms))
+		feed(&e, 15*time.Second, 15500*ms, gap, jitter(50*ms))
+		if got := value(t, &e).Jitter; got > 75*ms {
+			t.Errorf("half a second after the jitter fell to 33 ms it is %v (a packet in %v)", got, gap)
+		}
+	}
+}
+
+// TestChangeOfDelay: the delay follows a longer route at once and the base after 10 to 20 s; a shorter one
+// both at once.
+func TestChangeOfDelay(t *testing.T) {
+	var e OneWayEstimator
+	constant := func(d time.Duration) func(time.Duration) (time.Duration, time.Duration) {
+		return func(time.Duration) (time.Duration, time.Duration) { return d, 0 }
+	}
+	feed(&e, 0, 5*time.Second, 10*ms, constant(20*ms))
+	feed(&e, 5*time.Second, 6*time.Second, 10*ms, constant(80*ms))
+	v := value(t, &e)
+	near(t, "delay", v.Delay, 80*ms, 2*ms)
+	near(t, "base", v.Base, 20*ms, 0)
+	near(t, "standing queue", v.Standing, 60*ms, 0)
+	feed(&e, 6*time.Second, 26*time.Second, 10*ms, constant(80*ms))
+	v = value(t, &e)
+	near(t, "base after 20 s", v.Base, 80*ms, 0)
+	near(t, "standing queue after 20 s", v.Standing, 0, 0)
+	feed(&e, 26*time.Second, 27*time.Second, 10*ms, constant(10*ms))
+	v = value(t, &e)
+	near(t, "base of the short route", v.Base, 10*ms, 0)
+	near(t, "delay of the short route", v.Delay, 10*ms, 2*ms)
+}
+
+// TestVirtualQueueTooLong: expected waits that no packet had do not make the path look shorter.
+func TestVirtualQueueTooLong(t *testing.T) {
+	var e OneWayEstimator
+	feed(&e, 0, 5*time.Second, 10*ms, func(now time.Duration) (time.Duration, time.Duration) { return 30 * ms, now })
+	if v := value(t, &e); v.Base != 30*ms || v.Delay != 30*ms {
+		t.Errorf("%+v", v)
+	}
+}
+
+// TestPropertyOneWay: for any packets, the base is not above the delay, and nothing is negative that
+// cannot be.
+func TestPropertyOneWay(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var e OneWayEstimator
+		now := time.Duration(0)
+		low, high := time.Duration(math.MaxInt64), time.Duration(math.MinInt64)
+		for range rapid.IntRange(1, 200).Draw(t, "packets") {
+			now += time.Duration(rapid.Int64Range(0, int64(2*time.Second)).Draw(t, "gap"))
+			d := time.Duration(rapid.Int64Range(-int64(time.Hour), int64(time.Hour)).Draw(t, "difference"))
+			low, high = min(low, d), max(high, d)
+			e.Update(now, d, time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "wait")))
+			v, ok := e.Value()
+			if !ok || v.Base < low || v.Delay < v.Base || v.Delay > high || v.Jitter < 0 || v.Spread < 0 || v.Standing < 0 {
+				t.Fatalf("%+v after differences from %v to %v", v, low, high)
+			}
+		}
+	})
+}
+
+func TestLiveness(t *testing.T) {
+	for _, tt := range []struct {
+		name, probes string // + answered, - missed, d link down
+		alive        bool
+	}{
+		{"no probe", "", false},
+		{"the first answer is enough", "+", true},
+		{"also after misses", "---+", true},
+		{"two misses", "+--", true},
+		{"three misses", "+---", false},
+		{"not in succession", "+--+--+--", true},
+		{"link down", "+d", false},
+		{"back after three", "+---++", false},
+		{"back after three", "+---+++", true},
+		{"three in succession", "+---++-++", false},
+		{"after link down too", "+d++", false},
+		{"after link down too", "+d+++", true},
+		{"dead again", "+---+++---", false},
+	} {
+		var l Liveness
+		for _, c := range tt.probes {
+			was := l.Alive()
+			var changed bool
+			switch c {
+			case '+':
+				changed = l.Answered()
+			case '-':
+				changed = l.Missed()
+			case 'd':
+				changed = l.Down()
+			}
+			if changed != (was != l.Alive()) {
+				t.Errorf("%s: %s reports %v", tt.name, tt.probes, changed)
+			}
+		}
+		if l.Alive() != tt.alive {
+			t.Errorf("%s: after %q alive is %v", tt.name, tt.probes, l.Alive())
+		}
+	}
+}
+
+// bottleneck is a path with a rate and a drop-tail queue, fed by a sender that paces at 0.97 of the
+// estimate.
+type bottleneck struct {
+	rate   unit.Bandwidth
+	buffer time.Duration
+	queue  float64 // bits
+}
+
+// run gives c samples of 100 ms for a time, with that much to send, and returns the estimates.
+func (b *bottleneck) run(c *Capacity, samples int, offered unit.Bandwidth) (list []float64) {
+	const interval = 100 * ms
+	for range samples {
+		pace := float64(c.Value()) * 0.97
+		busy := float64(offered) >= pace
+		sent := min(pace, float64(offered)) * interval.Seconds()
+		room := float64(b.rate)*b.buffer.Seconds() + float64(b.rate)*interval.Seconds()
+		b.queue = min(b.queue+sent, room)
+		arrived := min(b.queue, float64(b.rate)*interval.Seconds())
+		b.queue -= arrived
+		c.Update(CapacitySample{
+			Interval: interval, Sent: unit.Size(sent / 8), Arrived: unit.Size(arrived / 8), Busy: busy,
+			Standing: time.Duration(b.queue / float64(b.rate) * float64(time.Second)),
+		})
+		list = append(list, float64(c.Value())/float64(b.rate))
+	}
+	return list
+}
+
+func mean(list []float64) float64 {
+	sum := 0.0
+	for _, v := range list {
+		sum += v
+	}
+	return sum / float64(len(list))
+}
+
+// TestCapacity: the estimate finds rates from 1 Mbit/s to 1 Gbit/s within 2 s, stays near, and follows
+// changes.
+func TestCapacity(t *testing.T) {
+	const all = unit.TbitPerSecond
+	for _, rate := range []unit.Bandwidth{unit.MbitPerSecond, 20 * unit.MbitPerSecond, 300 * unit.MbitPerSecond, unit.GbitPerSecond} {
+		for _, buffer := range []time.Duration{20 * ms, 50 * ms, 500 * ms} {
+			var c Capacity
+			b := bottleneck{rate: rate, buffer: buffer}
+			b.run(&c, 20, all)
+			if got := mean(b.run(&c, 100, all)); got < 0.93 || got > 1.1 {
+				t.Errorf("%v with a queue of %v: the mean estimate is %.2f of it", rate, buffer, got)
+			}
+			b.rate = rate * 6 / 10
+			b.run(&c, 10, all)
+			if got := mean(b.run(&c, 50, all)); got < 0.93 || got > 1.1 {
+				t.Errorf("%v with a queue of %v, slower: the mean estimate is %.2f of it", rate, buffer, got)
+			}
+			b.rate = rate * 2
+			b.run(&c, 80, all)
+			if got := mean(b.run(&c, 50, all)); got < 0.9 || got > 1.1 {
+				t.Errorf("%v with a queue of %v, faster: the mean estimate is %.2f of it", rate, buffer, got)
+			}
+			before := c.Value()
+			b.run(&c, 100, rate/10)
+			if got := float64(c.Value()) / float64(before); got < 0.9 || got > 1.3 {
+				t.Errorf("%v: with little to send the estimate became %.2f of what it was", rate, got)
+			}
+		}
+	}
+}
+
+func TestPropertyCapacity(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var c Capacity
+		for range 50 {
+			c.Update(CapacitySample{
+				Interval: time.Duration(rapid.Int64Range(-1, int64(time.Second)).Draw(t, "interval")),
+				Sent:     unit.Size(rapid.Int64Range(-1, 1e12).Draw(t, "sent")), Arrived: unit.Size(rapid.Int64Range(-1, 1e12).Draw(t, "arrived")),
+				Busy: rapid.Bool().Draw(t, "busy"), Standing: time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "standing")),
+			})
+			if c.Value() < leastCapacity {
+				t.Fatalf("the estimate is %v", c.Value())
+			}
+		}
+	})
+}
