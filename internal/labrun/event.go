@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/netip"
+	"slices"
 	"syscall"
 	"time"
 
@@ -71,12 +73,25 @@ var appliers = map[scenario.EventKind]applier{
 // Check returns the faults of a valid scenario that a lab cannot run, with paths as in
 // scenario.Spec.Check.
 func Check(spec *scenario.Spec) fault.List {
-	return spec.CheckEvents(func(x scenario.Event) string {
+	faults := spec.CheckEvents(func(x scenario.Event) string {
 		if appliers[x.Kind()] == nil {
 			return "a lab cannot apply events of this kind"
 		}
 		return ""
 	})
+	if e := spec.Experiment; e != nil {
+		for _, name := range e.TransportNames() {
+			if e.Transports[name].Gateway != nil {
+				faults.Add("experiment.transports."+name+".gateway", "a lab cannot run gateways for a transport")
+			}
+		}
+		for _, name := range slices.Sorted(maps.Keys(e.Traffic)) {
+			if e.Traffic[name].Datagram > 0 {
+				faults.Add("experiment.traffic."+name+".datagram", "a lab cannot send datagrams")
+			}
+		}
+	}
+	return faults
 }
 
 // apply applies an event immediately, whatever its time, and returns when it did so, for a flap the

@@ -89,6 +89,13 @@ func memory(window int64, segment int) int64 {
 	return 2 * window
 }
 
+// tcp2006 are the sysctls of TCP as it was in 2006. Without time stamps the kernel cannot see that a
+// retransmission was spurious (RFC 3522).
+var tcp2006 = map[string]string{
+	recoveryKey: "0", "net.ipv4.tcp_early_retrans": "0", "net.ipv4.tcp_max_reordering": "3",
+	"net.ipv4.tcp_dsack": "0", "net.ipv4.tcp_frto": "0", "net.ipv4.tcp_timestamps": "0",
+}
+
 // tune returns the kernel configuration of the settings. segment is the payload of a full segment
 // in bytes, where the settings give none. The error names all settings that the kernel cannot
 // apply.
@@ -131,6 +138,11 @@ func tune(s scenario.Settings, multipath bool, segment int, o offers) (tuning, e
 	t.back.QuickACK = s.DelayedACK != nil && !*s.DelayedACK
 	if s.RACK != nil && !*s.RACK {
 		t.server[recoveryKey] = "0"
+	}
+	if s.TCP == scenario.TCP2006 {
+		for key, value := range tcp2006 {
+			t.server[key], t.client[key] = value, value
+		}
 	}
 	receive := s.ReceiveBuffer
 	if multipath && s.RBuf > 0 && (receive == 0 || s.RBuf < receive) {

@@ -570,6 +570,7 @@ func (c *checker) traffic(path, name string, t *Traffic) {
 	case t.Rate != 0 && t.Duration == 0:
 		c.Add(path+".duration", "must be given with rate")
 	}
+	c.datagrams(path, t)
 	if t.Quick <= 0 {
 		c.Add(path+".quick", "must be > 0, got %s", t.Quick)
 	}
@@ -594,6 +595,9 @@ func (c *checker) transport(path, name string, t *Transport) {
 		if slices.Index(t.Links, link) < i {
 			c.Add(where, "link %q is named twice", link)
 		}
+	}
+	if t.Gateway != nil {
+		c.gateway(path+".gateway", t)
 	}
 }
 

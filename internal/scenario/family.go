@@ -47,7 +47,14 @@ func (s *Spec) AddressOf(name string) netip.Addr {
 
 // Overhead returns that of the segments of a transport.
 func (s *Spec) Overhead(t *Transport) traffic.Overhead {
-	return traffic.Overhead{MPTCP: t.MPTCP, IPv4: s.AddressOf(s.Experiment.Server).Is4()}
+	o := traffic.Overhead{MPTCP: t.MPTCP, IPv4: s.AddressOf(s.Experiment.Server).Is4(), Plain: t.TCP == TCP2006}
+	if t.Gateway != nil {
+		o.Tunnel = tunnelIPv6
+		if o.IPv4 {
+			o.Tunnel = tunnelIPv4
+		}
+	}
+	return o
 }
 
 // Headers returns what links count of a segment of a transport beside its payload, in bytes.

@@ -34,7 +34,7 @@ func (s *Spec) Phases(k result.CellKey) ([]result.Phase, error) {
 	e := s.Experiment
 	c := e.Case(k.Case)
 	for _, name := range e.Transports[k.Transport].Links {
-		if _, err := traffic.PayloadShare(s.MTU(name), traffic.Overhead{MPTCP: true}); err != nil {
+		if _, err := traffic.PayloadShare(s.MTU(name), traffic.Overhead{MPTCP: true, Tunnel: s.Overhead(e.Transports[k.Transport]).Tunnel}); err != nil {
 			return nil, fmt.Errorf("limit cell %q: link %q: %w", k, name, err)
 		}
 	}
@@ -45,12 +45,16 @@ func (s *Spec) phases(c Case, t *Traffic, transport *Transport) []result.Phase {
 	links := s.linkState(c, slices.Concat(slices.Collect(maps.Keys(s.Links)), transport.Links, c.Remaining))
 	usable := transport.Links
 	segment := transport.Settings.With(c.Settings).Segment
-	own := s.Overhead(transport)
-	tcp := traffic.Overhead{IPv4: own.IPv4}
+	own, headers := s.Overhead(transport), s.Headers(transport)
+	if t.Datagram > 0 {
+		own.UDP, segment = true, t.Datagram
+		headers = own.Headers()
+	}
+	tcp := traffic.Overhead{IPv4: own.IPv4, Plain: own.Plain, UDP: own.UDP}
 	now := func(at time.Duration, event int) result.Phase {
 		p := result.Phase{
 			At: at, Event: event,
-			Capacity:    links.capacity(usable, framing{segment, own, s.Headers(transport)}),
+			Capacity:    links.capacity(usable, framing{segment, own, headers}),
 			CapacityTCP: links.capacity(usable, framing{segment, tcp, tcp.Headers()}),
 		}
 		offered := float64(t.Rate)

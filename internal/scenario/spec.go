@@ -248,6 +248,9 @@ type Traffic struct {
 	Duration time.Duration `yaml:"duration,omitempty"`
 	// Quick is the most that a run may take in a quick pass.
 	Quick time.Duration `yaml:"quick"`
+	// Datagram makes it a stream of numbered UDP datagrams with so much payload in bytes, instead of
+	// a TCP connection. Example: 1000
+	Datagram int `yaml:"datagram,omitempty"`
 	// EventAt is the start of the case's events, from the request on. It is required if a case
 	// has events.
 	EventAt time.Duration `yaml:"event_at,omitempty"`
@@ -262,6 +265,8 @@ type Transport struct {
 	// Links are the links with a limited rate that such a connection can use. Its limit is
 	// computed from them.
 	Links []string `yaml:"links"`
+	// Gateway makes a pair of gateways carry each connection over all links.
+	Gateway *Gateway `yaml:"gateway,omitempty"`
 	// Routers is what the network's routers and reflectors run in an experiment of kind routes:
 	// embedded or frr.
 	Routers string `yaml:"routers,omitempty"`

@@ -58,8 +58,16 @@ func Check(spec *scenario.Spec) fault.List {
 				faults.Add(fmt.Sprintf("experiment.transports.%s.links[%d]", name, i), "%v", w.err)
 			}
 		}
+		if e.Transports[name].Gateway != nil {
+			faults.Add("experiment.transports."+name+".gateway", "the simulator has no gateways")
+		}
 		if t := e.Transports[name]; !t.MPTCP && len(t.Links) > 1 {
 			faults.Add("experiment.transports."+name+".links", "the simulator takes one path without mptcp, got %d links", len(t.Links))
+		}
+	}
+	for name, t := range e.Traffic {
+		if t.Datagram > 0 {
+			faults.Add("experiment.traffic."+name+".datagram", "the simulator sends no datagrams")
 		}
 	}
 	faults.Merge("", p.unusedAddresses())

@@ -16,6 +16,8 @@ const (
 	// tcpTimestamps is the timestamps option of every segment, 10 bytes (RFC 7323 section 3.2), and
 	// two NOPs.
 	tcpTimestamps = 12
+	// udpHeader is the header of UDP (RFC 768).
+	udpHeader = 8
 	// mptcpDSS is the DSS option of every segment (RFC 8684 section 3.3.1): 4 bytes of kind,
 	// length, subtype and flags, a Data ACK and a data sequence number of 8 bytes each, a subflow
 	// sequence number of 4, a data-level length of 2, and two NOPs; no checksum.
@@ -38,27 +40,41 @@ type Overhead struct {
 	// encap.red without an SRH (RFC 8986 section 5.2), and 64 with an SRH of one SID (RFC 8754
 	// section 2).
 	Encap int
+	// Tunnel is the length of an encapsulation that remains on the bottleneck: it reduces the size of
+	// the inner packet, and uses the link's capacity.
+	Tunnel int
+	// Plain is TCP without the timestamps option, UDP is UDP instead of TCP.
+	Plain, UDP bool
 }
 
 // PayloadShare returns the share of payload in the bytes that a shaper on an Ethernet or veth link
 // counts, if all segments are full and every link of the path has this MTU. ACKs in the other
 // direction are not counted.
 func PayloadShare(mtu int, o Overhead) (float64, error) {
-	inner := mtu - o.Encap
+	inner := mtu - o.Encap - o.Tunnel
 	switch {
 	case mtu > maxMTU:
 		return 0, fmt.Errorf("compute payload share: mtu must be at most %d, got %d", maxMTU, mtu)
 	case o.Encap < 0:
 		return 0, fmt.Errorf("compute payload share: encapsulation must be >= 0 bytes, got %d", o.Encap)
+	case o.Tunnel < 0:
+		return 0, fmt.Errorf("compute payload share: tunnel must be >= 0 bytes, got %d", o.Tunnel)
 	case inner < ipv6MinMTU:
-		return 0, fmt.Errorf("compute payload share: mtu %d less %d bytes of encapsulation must be at least %d", mtu, o.Encap, ipv6MinMTU)
+		return 0, fmt.Errorf("compute payload share: mtu %d less %d bytes of encapsulation must be at least %d", mtu, o.Encap+o.Tunnel, ipv6MinMTU)
 	}
-	return float64(inner+ethernetHeader-o.Headers()) / float64(inner+ethernetHeader), nil
+	outer := mtu - o.Encap + ethernetHeader
+	return float64(outer-o.Headers()) / float64(outer), nil
 }
 
 // Headers returns the number of header bytes of a segment, as a shaper counts them.
 func (o Overhead) Headers() int {
-	n := ethernetHeader + ipv6Header + tcpHeader + tcpTimestamps
+	n := ethernetHeader + ipv6Header + tcpHeader + tcpTimestamps + o.Tunnel
+	switch {
+	case o.UDP:
+		n += udpHeader - tcpHeader - tcpTimestamps
+	case o.Plain:
+		n -= tcpTimestamps
+	}
 	if o.IPv4 {
 		n += ipv4Header - ipv6Header
 	}
