@@ -138,6 +138,7 @@ var layerOf = map[string]layer{
 	"internal/asbr":      engines,
 	"internal/reflector": engines,
 	"internal/edge":      engines,
+	"internal/gateway":   engines,
 	"internal/flows":     engines,
 	"internal/router":    engines,
 	"internal/traffic":   engines,

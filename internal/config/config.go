@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -75,7 +76,8 @@ func (e *Error) Lines() []string {
 // Error prints one fault per line, without a newline at the end.
 func (e *Error) Error() string { return strings.Join(e.Lines(), "\n") }
 
-// Load reads and checks the file at path. A file that can be read but has faults returns an *Error.
+// Load reads and checks the file at path, and the files that it names. A file that can be read but
+// has faults returns an *Error.
 func Load(path string) (*File, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -86,13 +88,15 @@ func Load(path string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read file: %w", err)
 	}
-	return Parse(path, data)
+	return readFile(path, data, true)
 }
 
-// Parse reads and checks the text of a file; name is its name in faults. All errors are of type
-// *Error.
-func Parse(name string, data []byte) (*File, error) {
-	file, _, faults := parse(name, data)
+// Parse reads and checks the text of a file, but not the files that it names; name is its name in
+// faults. All errors are of type *Error.
+func Parse(name string, data []byte) (*File, error) { return readFile(name, data, false) }
+
+func readFile(name string, data []byte, others bool) (*File, error) {
+	file, _, faults := parse(name, data, others)
 	if len(faults) > 0 {
 		return nil, newError(name, faults)
 	}
@@ -105,7 +109,7 @@ func Locate(name string, data []byte, list fault.List) error {
 	if len(list) == 0 {
 		return nil
 	}
-	_, d, faults := parse(name, data)
+	_, d, faults := parse(name, data, false)
 	if len(faults) == 0 {
 		d.add(list)
 		faults = d.faults
@@ -130,7 +134,9 @@ func newError(name string, faults []Fault) *Error {
 	return &Error{File: name, Faults: faults}
 }
 
-func parse(name string, data []byte) (*File, *decoder, []Fault) {
+// parse reads and checks the text of a file. With others, it also reads the files that a daemon's file
+// names.
+func parse(name string, data []byte, others bool) (*File, *decoder, []Fault) {
 	root, err := readDocument(data)
 	if err != nil {
 		var f Fault
@@ -151,7 +157,9 @@ func parse(name string, data []byte) (*File, *decoder, []Fault) {
 	switch daemonKeys, scenarioKeys := field.Keys[role.Sections](), field.Keys[scenario.Spec](); {
 	case containsAny(sections, daemonKeys):
 		d.decode(root, "", reflect.ValueOf(&file.Sections).Elem())
-		checked = file.Sections.Check()
+		if checked = file.Sections.Check(); others {
+			checked = append(checked, file.Sections.Files(filepath.Dir(name))...)
+		}
 	case containsAny(sections, scenarioKeys):
 		file.Scenario = &scenario.Spec{}
 		d.base(root, file.Scenario, nil)

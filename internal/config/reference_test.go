@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"encoding"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -103,7 +104,7 @@ type generator struct {
 
 func generate(t *testing.T) []Group {
 	g := &generator{t: t, comments: map[string]string{}, parsed: map[string]bool{}, examples: map[string]string{}, names: map[reflect.Type]string{}}
-	for _, daemon := range []string{role.ASBR, role.Edge, role.Reflector} {
+	for _, daemon := range []string{role.ASBR, role.Edge, role.Gateway, role.Reflector} {
 		g.readExamples("../../examples/" + daemon + ".yaml")
 	}
 	files, err := filepath.Glob("../../scenarios/*/scenario.yaml")
@@ -220,6 +221,9 @@ func (g *generator) typeName(path string, typ reflect.Type, k *Key) string {
 	case "vpn.ID":
 		return "route target or distinguisher"
 	}
+	if typ.Kind() != reflect.Struct && reflect.PointerTo(typ).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
+		return "text"
+	}
 	switch typ.Kind() {
 	case reflect.Pointer:
 		return g.typeName(path, typ.Elem(), k)
@@ -298,7 +302,7 @@ func (g *generator) readExamples(path string) {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	file, d, faults := parse(path, data)
+	file, d, faults := parse(path, data, false)
 	if len(faults) > 0 {
 		g.t.Fatal(newError(path, faults))
 	}

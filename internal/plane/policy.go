@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/tabane/tabane/internal/sched"
 )
 
 // Policy is a list of rules; the first that matches a packet decides. The last rule of a checked
@@ -60,40 +62,32 @@ func (l Policy) First(p *Packet) int {
 	return -1
 }
 
-// The names of the disciplines.
-const (
-	Auto      = "auto"
-	DQ        = "dq"
-	DQJ       = "dqj"
-	Ratio     = "ratio"
-	Redundant = "redundant"
-	Flow      = "flow"
-	Best      = "best"
-)
-
-// disciplines are all names, in the order of messages.
-var disciplines = []string{Auto, DQ, DQJ, Ratio, Redundant, Flow, Best}
-
-// Disciplines returns the names of all disciplines.
-func Disciplines() []string { return slices.Clone(disciplines) }
+// The disciplines that have parameters, and the default one. All are those of sched.Disciplines.
+const Ratio, Flow, Auto = "ratio", "flow", "auto"
 
 // Discipline says how packets are distributed over paths.
 type Discipline struct {
+	// Name is one of sched.Disciplines.
 	Name string
-	// Ratio is how many consecutive packets each path gets, for the discipline ratio, in the order of
-	// the paths: 0 leaves a path out. Those of paths beyond its end are 0.
+	// Ratio is how many consecutive packets each path gets, with Ratio, in the order of the paths: 0
+	// leaves a path out.
 	Ratio []int
+	// Choice is how the path of a new flow is chosen, with Flow.
+	Choice sched.Choice
 }
 
 func (d Discipline) String() string {
-	if d.Name != Ratio {
-		return d.Name
+	switch d.Name {
+	case Ratio:
+		parts := make([]string, len(d.Ratio))
+		for i, n := range d.Ratio {
+			parts[i] = strconv.Itoa(n)
+		}
+		return d.Name + " " + strings.Join(parts, ":")
+	case Flow:
+		return d.Name + " " + d.Choice.String()
 	}
-	parts := make([]string, len(d.Ratio))
-	for i, n := range d.Ratio {
-		parts[i] = strconv.Itoa(n)
-	}
-	return "ratio " + strings.Join(parts, ":")
+	return d.Name
 }
 
 // ResequenceMode says whether packets are put into order.

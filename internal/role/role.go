@@ -53,6 +53,8 @@ const (
 	Namespaces Need = "namespaces"
 	// SRv6 is encapsulation to a SID, and End.DT6.
 	SRv6 Need = "SRv6"
+	// TUN is the TUN device.
+	TUN Need = "TUN"
 	// MPTCP is multipath TCP (RFC 8684).
 	MPTCP Need = "MPTCP"
 )
@@ -280,6 +282,18 @@ func (s *Sections) Check() fault.List {
 	var faults fault.List
 	for _, d := range s.Present() {
 		faults.Merge(d.Name, d.In(s).Check())
+	}
+	return faults
+}
+
+// Files makes the names of the files that the sections have relative to dir, that of the configuration
+// file, and returns the faults of these files, which it reads.
+func (s *Sections) Files(dir string) fault.List {
+	var faults fault.List
+	for _, d := range s.Present() {
+		if f, ok := d.In(s).(interface{ Files(dir string) fault.List }); ok {
+			faults.Merge(d.Name, f.Files(dir))
+		}
 	}
 	return faults
 }

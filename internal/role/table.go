@@ -7,6 +7,7 @@ import (
 
 	"github.com/tabane/tabane/internal/asbr"
 	"github.com/tabane/tabane/internal/edge"
+	"github.com/tabane/tabane/internal/gateway"
 	"github.com/tabane/tabane/internal/pathmanager"
 	"github.com/tabane/tabane/internal/reflector"
 	"github.com/tabane/tabane/internal/route"
@@ -21,6 +22,8 @@ type Sections struct {
 	ASBR *asbr.Config `yaml:"asbr,omitempty"`
 	// Edge configures tabane edge, the content server's daemon.
 	Edge *edge.Config `yaml:"edge,omitempty"`
+	// Gateway configures tabane gateway, the daemon of a site with several lines.
+	Gateway *gateway.Config `yaml:"gateway,omitempty"`
 	// Reflector configures tabane reflector, a BGP route reflector.
 	Reflector *reflector.Config `yaml:"reflector,omitempty"`
 	// Router configures tabane router, a plain BGP router.
@@ -33,6 +36,7 @@ type Sections struct {
 const (
 	ASBR      = "asbr"
 	Edge      = "edge"
+	Gateway   = "gateway"
 	Reflector = "reflector"
 	Router    = "router"
 	Serve     = "serve"
@@ -157,6 +161,30 @@ peer an address on this server, and has MPTCP use these addresses.`,
 			return edge.New(ctx, edge.Options{Config: c, Keep: o.Keep, Log: o.Log})
 		},
 		reload: func(m Machine, c edge.Config) ([]string, error) { return m.(*edge.Edge).Reload(c) },
+	}),
+	describe(Descriptor{
+		Name: Gateway, StatusPort: 9115, Needs: []Need{NetAdmin, TUN}, Protocol: route.Gateway,
+		Short: "Send a site's packets over all of its lines",
+		Long: `Gateway runs at a site with several lines. It carries packets to the prefixes of other gateways over all lines, encrypted, each
+packet on the path where it arrives first, and puts them into order again. Hosts need no change. SIGHUP reloads its file: paths,
+peers and policy. An invalid file is rejected and the running configuration stays.`,
+	}, typed[gateway.Config]{
+		field:   func(s *Sections) **gateway.Config { return &s.Gateway },
+		status:  func(c *gateway.Config) *netip.AddrPort { return &c.Status },
+		control: func(c *gateway.Config) *string { return &c.Control },
+		host: func(c *gateway.Config) Host {
+			var h Host
+			for i, name := range c.LAN.Interfaces {
+				h.Uses = append(h.Uses, Use{Path: fmt.Sprintf("lan.interfaces[%d]", i), Interface: name})
+			}
+			for i, p := range c.Paths {
+				h.Uses = append(h.Uses, Use{Path: fmt.Sprintf("paths[%d].interface", i), Interface: p.Interface})
+			}
+			return h
+		},
+		summary: func(c *gateway.Config) string {
+			return fmt.Sprintf("%s, %s", quantity(len(c.Paths), "path"), quantity(len(c.Peers), "peer"))
+		},
 	}),
 	// The content server is a verb of its own with flags, because it runs without a file as
 	// well.

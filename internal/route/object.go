@@ -22,9 +22,10 @@ type Protocol uint8
 // The protocol numbers of tabane's daemons. They lie in the range that rtnetlink.h leaves to user
 // space, beside those of other routing daemons.
 const (
-	ASBR   Protocol = 116
-	Edge   Protocol = 117
-	Router Protocol = 118
+	ASBR    Protocol = 116
+	Edge    Protocol = 117
+	Router  Protocol = 118
+	Gateway Protocol = 115
 )
 
 // Values that replace a zero field.

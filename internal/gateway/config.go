@@ -1,0 +1,540 @@
+package gateway
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tabane/tabane/internal/control"
+	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/sched"
+	"github.com/tabane/tabane/internal/session"
+)
+
+// Config is the `gateway:` section of a configuration file.
+type Config struct {
+	// Key is the file of the private key, which tabane gateway key makes. Only its owner may be able
+	// to read it. A relative path is relative to the configuration file. Example: gw.key
+	Key string `yaml:"key"`
+	// Listen is the UDP port of all paths. Default: 4790
+	Listen uint16 `yaml:"listen,omitempty"`
+	// LAN is the network that this gateway serves.
+	LAN LAN `yaml:"lan"`
+	// Tunnel is the interface that packets to the peers are routed to.
+	Tunnel Tunnel `yaml:"tunnel,omitempty"`
+	// Paths are the lines of this site, 1 to 16.
+	Paths []Path `yaml:"paths"`
+	// Peers are the other gateways.
+	Peers []Peer `yaml:"peers"`
+	// Policy is how packets are distributed over the paths: the first rule that matches a packet
+	// decides. Default: discipline auto, resequence auto
+	Policy []Rule `yaml:"policy,omitempty"`
+	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and root
+	// can use. Default: /run/tabane/gateway.sock.
+	Control string `yaml:"control,omitempty"`
+	// Status is where /status and /metrics are served. Default: port 9115 of ::1.
+	// Example: "[::1]:9115"
+	Status netip.AddrPort `yaml:"status,omitempty"`
+}
+
+// LAN is the network behind a gateway.
+type LAN struct {
+	// Interfaces lead to the hosts. Example: [eth0]
+	Interfaces []string `yaml:"interfaces,omitempty"`
+	// Prefixes are the addresses of the hosts. Example: [10.1.0.0/16]
+	Prefixes []netip.Prefix `yaml:"prefixes"`
+}
+
+// Tunnel is the interface of the tunnel.
+type Tunnel struct {
+	// Interface is its name. Default: tabane0
+	Interface string `yaml:"interface,omitempty"`
+	// MTU is the largest packet that is carried whole, in bytes. Default: what the smallest MTU of the
+	// paths' interfaces leaves: 72 bytes less, or 92 if the gateways reach each other by IPv6.
+	// Example: 1400
+	MTU int `yaml:"mtu,omitempty"`
+	// Addresses are those of the gateway on the tunnel, which it answers from. Without any it uses those
+	// of its other interfaces. Example: [10.1.255.1/32]
+	Addresses []netip.Prefix `yaml:"addresses,omitempty"`
+}
+
+// Path is a line of the site.
+type Path struct {
+	// Name identifies the path in logs, status and metrics. Example: fibre
+	Name string `yaml:"name"`
+	// Interface is the interface of the line. Example: eth1
+	Interface string `yaml:"interface"`
+	// Via are the routers on the line, at most one of each IP version. Packets of the path are sent to
+	// them; no other packet is. Default: where the main table's routes through the interface lead.
+	// Example: [192.0.2.1]
+	Via []netip.Addr `yaml:"via,omitempty"`
+	// Rate is the rate in both directions, or down and up, of whole IP packets. It is a bandwidth, auto
+	// if it is to be measured, or none for a direction that carries nothing. Example: 50Mbit/s
+	Rate Rates `yaml:"rate"`
+	// Cost compares the prices of paths. Paths of a higher cost carry no copies. Default: 0
+	Cost int `yaml:"cost,omitempty"`
+}
+
+// Rates are the rates of a path.
+type Rates struct {
+	// Down is the rate towards this site. Example: 300Mbit/s
+	Down Rate `yaml:"down"`
+	// Up is the rate from this site. Example: 50Mbit/s
+	Up Rate `yaml:"up"`
+}
+
+// Peer is another gateway.
+type Peer struct {
+	// Name identifies the peer in logs, status and metrics. Example: hq
+	Name string `yaml:"name"`
+	// PublicKey is the peer's public key, as tabane gateway key prints it on the other side.
+	// Example: lI7yrR4NpZtPhsJMRLPqKeoJPjDqVVG6D5IbeAmMQmk=
+	PublicKey string `yaml:"public_key"`
+	// PresharedKey is a file with a secret that both sides have besides their keys, 32 bytes in base64.
+	// Example: hq.psk
+	PresharedKey string `yaml:"preshared_key,omitempty"`
+	// Endpoints are where the peer listens. Each path uses the first one that answers through its
+	// interface. The addresses of a name are looked up again every minute. A peer without endpoints
+	// begins itself. Example: ["hq.example:4790"]
+	Endpoints []Endpoint `yaml:"endpoints,omitempty"`
+	// Mode is how packets are carried: tunnel, which encrypts them. Default: tunnel
+	Mode string `yaml:"mode,omitempty"`
+	// Prefixes are behind the peer: packets to them are sent to it, and it may send only packets from
+	// them.
+	// Example: [10.2.0.0/16]
+	Prefixes []netip.Prefix `yaml:"prefixes"`
+}
+
+// Endpoint is where a peer listens: a host and a port.
+type Endpoint string
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (e *Endpoint) UnmarshalText(text []byte) error {
+	read := Endpoint(text)
+	_, _, err := read.split()
+	if err == nil {
+		*e = read
+	}
+	return err
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (e Endpoint) MarshalText() ([]byte, error) { return []byte(e), nil }
+
+// hostName is a name of the DNS (RFC 1123 section 2.1).
+var hostName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*\.?$`)
+
+// split returns the host and the port of the address.
+func (e Endpoint) split() (host string, port uint16, err error) {
+	host, number, err := net.SplitHostPort(string(e))
+	wrong := fmt.Errorf(`want HOST:PORT like "hq.example:4790" or "[2001:db8::1]:4790", got %q`, string(e))
+	if err != nil {
+		return "", 0, wrong
+	}
+	n, err := strconv.ParseUint(number, 10, 16)
+	if err != nil || n == 0 {
+		return "", 0, wrong
+	}
+	if a, err := netip.ParseAddr(host); err == nil {
+		if a.Is4In6() || a.IsUnspecified() || a.IsMulticast() {
+			return "", 0, fmt.Errorf("want the address of a gateway, got %q", string(e))
+		}
+		return host, uint16(n), nil
+	}
+	// What looks like an address and is none is not a name either.
+	const longestName = 253
+	if !hostName.MatchString(host) || len(host) > longestName || strings.Trim(host, "0123456789.") == "" {
+		return "", 0, wrong
+	}
+	return host, uint16(n), nil
+}
+
+// Rule is an entry of the policy.
+type Rule struct {
+	// Match selects packets; all its keys have to match. Default: all packets
+	Match Match `yaml:"match,omitempty"`
+	// Discipline distributes the packets over the paths: auto, dq, dqj, ratio, redundant, flow or
+	// best, or its parameters. docs/gateway.md describes them.
+	Discipline Discipline `yaml:"discipline"`
+	// Resequence is how the receiver puts them into order: auto, off, or the longest time that a packet
+	// is held. Default: auto. Example: 20ms
+	Resequence Resequence `yaml:"resequence,omitempty"`
+}
+
+// Match selects packets.
+type Match struct {
+	// Protocol is an IP protocol: tcp, udp, icmp (of both IP versions), sctp, dccp, gre, esp, or a
+	// number. Example: udp
+	Protocol Protocol `yaml:"protocol,omitempty"`
+	// Port is the source or destination port. Example: 443
+	Port uint16 `yaml:"port,omitempty"`
+	// DSCP is a differentiated services code point: ef, va, cs0 to cs7, af11 to af43, le, or a number.
+	// Example: ef
+	DSCP DSCP `yaml:"dscp,omitempty"`
+	// Prefix has the source or the destination. Example: 10.2.3.0/24
+	Prefix netip.Prefix `yaml:"prefix,omitempty"`
+}
+
+// Discipline is a discipline with its parameters. The short form is its name, or that of a choice of
+// the discipline flow.
+type Discipline struct {
+	// Name is the discipline. Default: the one that has the parameter. Example: auto
+	Name string `yaml:"name,omitempty"`
+	// Ratio is the number of consecutive packets for each path, in their order. 0 leaves a path out.
+	// Example: "2:1"
+	Ratio string `yaml:"ratio,omitempty"`
+	// Flow is how the discipline flow chooses the path of a new flow: pinned, by the paths' rates;
+	// cheapest, the same among the paths of the lowest cost; or fastest. Default: pinned
+	Flow string `yaml:"flow,omitempty"`
+}
+
+// ParseShort implements field.Short.
+func (d *Discipline) ParseShort(text string) error {
+	if text == plane.Ratio {
+		return fmt.Errorf(`want the ratio too: {ratio: "2:1"}`)
+	}
+	if !slices.Contains(sched.Disciplines(), text) {
+		return fmt.Errorf("want one of %s, got %q%s", strings.Join(sched.Disciplines(), ", "), text, fault.Suggest(text, sched.Disciplines()))
+	}
+	*d = Discipline{Name: text}
+	return nil
+}
+
+// Short implements field.Short.
+func (d *Discipline) Short() (string, bool) { return d.Name, d.Ratio == "" && d.Flow == "" }
+
+// maxRatio bounds the number of consecutive packets on one path.
+const maxRatio = 1000
+
+// choices are how the discipline flow can choose a path, the default first.
+var choices = []sched.Choice{sched.Pinned, sched.Cheapest, sched.Fastest}
+
+// choice returns the choice of that name; false if there is none.
+func choice(name string) (sched.Choice, bool) {
+	i := slices.IndexFunc(choices, func(c sched.Choice) bool { return c.String() == name })
+	if i < 0 {
+		return 0, false
+	}
+	return choices[i], true
+}
+
+// plane returns the discipline as the plane has it, for so many paths.
+func (d *Discipline) plane(paths int) (plane.Discipline, fault.List) {
+	var faults fault.List
+	r := plane.Discipline{Name: d.Name}
+	switch {
+	case d.Ratio != "" && d.Flow != "":
+		faults.Add("flow", "must be left out beside ratio: they are parameters of two disciplines")
+	case d.Ratio != "":
+		r.Name = cmp.Or(d.Name, plane.Ratio)
+		if r.Name != plane.Ratio {
+			faults.Add("ratio", "is not a parameter of %s", d.Name)
+		}
+		r.Ratio = d.ratio(&faults, paths)
+	case d.Flow != "":
+		if r.Name = cmp.Or(d.Name, plane.Flow); r.Name != plane.Flow {
+			faults.Add("flow", "is not a parameter of %s", d.Name)
+		}
+		var known bool
+		if r.Choice, known = choice(d.Flow); !known {
+			faults.Add("flow", "must be one of pinned, cheapest, fastest, got %q", d.Flow)
+		}
+	case d.Name == "":
+		faults.Add("", "must be one of %s", strings.Join(sched.Disciplines(), ", "))
+	case d.Name == plane.Ratio:
+		faults.Add("ratio", "must be given")
+	case !slices.Contains(sched.Disciplines(), d.Name):
+		faults.Add("name", "must be one of %s, got %q%s", strings.Join(sched.Disciplines(), ", "), d.Name, fault.Suggest(d.Name, sched.Disciplines()))
+	}
+	return r, faults
+}
+
+// ratio returns the numbers of Ratio.
+func (d *Discipline) ratio(faults *fault.List, paths int) []int {
+	var list []int
+	sum := 0
+	for text := range strings.SplitSeq(d.Ratio, ":") {
+		n, err := strconv.ParseUint(text, 10, 32)
+		if err != nil || n > maxRatio {
+			faults.Add("ratio", `must be numbers from 0 to %d like "2:1", one for each path, got %q`, maxRatio, d.Ratio)
+			return nil
+		}
+		list, sum = append(list, int(n)), sum+int(n)
+	}
+	switch {
+	case sum == 0:
+		faults.Add("ratio", "must give packets to at least one path, got %q", d.Ratio)
+	case len(list) != paths:
+		faults.Add("ratio", "must have one number for each of the %d paths, got %q", paths, d.Ratio)
+	}
+	return list
+}
+
+// The defaults of a Config.
+const (
+	defaultListen    = 4790
+	defaultInterface = "tabane0"
+	modeTunnel       = "tunnel"
+)
+
+func (c *Config) listen() uint16     { return cmp.Or(c.Listen, defaultListen) }
+func (c *Config) tunnelName() string { return cmp.Or(c.Tunnel.Interface, defaultInterface) }
+
+const (
+	// minMTU is the smallest MTU of IPv6 (RFC 8200 section 5), maxMTU what fits an IPv4 packet with
+	// the tunnel.
+	minMTU, maxMTU = 1280, 65535 - 72
+	// maxPeers bounds peers, maxPrefixes the prefixes of each.
+	maxPeers, maxPrefixes = 1000, 1000
+	// maxRules bounds the policy: each packet is compared with it.
+	maxRules = 64
+	// maxCost bounds the cost of a path, maxHold the time that a packet is held.
+	maxCost = 1_000_000
+	maxHold = 2 * time.Second
+)
+
+var (
+	word      = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?$`)
+	linkNames = regexp.MustCompile(`^[^\s/:.][^\s/:]{0,14}$`)
+)
+
+const wantWord = "must be letters, digits, dots, underscores and hyphens, at most 64, got %q"
+
+// Check returns all faults of the section. It does not access the system: Files does.
+func (c *Config) Check() fault.List {
+	faults := control.CheckPath(c.Control)
+	if c.Key == "" {
+		faults.Add("key", "must be the file of the private key: tabane gateway key > FILE")
+	}
+	c.checkLAN(&faults)
+	c.checkTunnel(&faults)
+	c.checkPaths(&faults)
+	c.checkPeers(&faults)
+	c.checkPolicy(&faults)
+	return faults
+}
+
+func checkLink(faults *fault.List, at, name string) {
+	if !linkNames.MatchString(name) {
+		faults.Add(at, "must be the name of an interface, at most 15 bytes, got %q", name)
+	}
+}
+
+// checkPrefix adds the faults of a prefix of hosts; it reports whether there are none.
+func checkPrefix(faults *fault.List, at string, p netip.Prefix) bool {
+	if !p.IsValid() || p.Addr().Is4In6() || p != p.Masked() || p.Addr().IsMulticast() || p.Addr().IsLinkLocalUnicast() && p.Bits() > 0 {
+		faults.Add(at, "must be a prefix of unicast addresses without host bits, got %v", p)
+		return false
+	}
+	return true
+}
+
+func (c *Config) checkLAN(faults *fault.List) {
+	seen := fault.Seen{}
+	for i, name := range c.LAN.Interfaces {
+		at := fmt.Sprintf("lan.interfaces[%d]", i)
+		checkLink(faults, at, name)
+		seen.Check(faults, at, "", name)
+	}
+	if len(c.LAN.Prefixes) == 0 {
+		faults.Add("lan.prefixes", "must have at least one prefix")
+	}
+	for i, p := range c.LAN.Prefixes {
+		at := fmt.Sprintf("lan.prefixes[%d]", i)
+		if !checkPrefix(faults, at, p) {
+			continue
+		}
+		for j, o := range c.LAN.Prefixes[:i] {
+			if o.IsValid() && o.Overlaps(p) {
+				faults.Add(at, "%v overlaps lan.prefixes[%d] %v", p, j, o)
+			}
+		}
+	}
+}
+
+func (c *Config) checkTunnel(faults *fault.List) {
+	if c.Tunnel.Interface != "" {
+		checkLink(faults, "tunnel.interface", c.Tunnel.Interface)
+	}
+	if m := c.Tunnel.MTU; m != 0 && (m < minMTU || m > maxMTU) {
+		faults.Add("tunnel.mtu", "must be %d to %d bytes, got %d", minMTU, maxMTU, m)
+	}
+	for i, a := range c.Tunnel.Addresses {
+		if !a.IsValid() || a.Addr().Is4In6() || a.Addr().IsMulticast() || a.Addr().IsUnspecified() || a.Addr().IsLoopback() {
+			faults.Add(fmt.Sprintf("tunnel.addresses[%d]", i), "must be an address with its prefix length, got %v", a)
+		}
+	}
+}
+
+func (c *Config) checkPaths(faults *fault.List) {
+	if n := len(c.Paths); n == 0 || n > plane.MaxPaths {
+		faults.Add("paths", "must be 1 to %d, got %d", plane.MaxPaths, n)
+	}
+	seen := fault.Seen{}
+	up := false
+	for i, p := range c.Paths {
+		at := fmt.Sprintf("paths[%d]", i)
+		if !word.MatchString(p.Name) {
+			faults.Add(at+".name", wantWord, p.Name)
+		}
+		checkLink(faults, at+".interface", p.Interface)
+		seen.Check(faults, at, "name", p.Name)
+		seen.Check(faults, at, "interface", p.Interface)
+		if p.Interface == c.tunnelName() {
+			faults.Add(at+".interface", "%q is the tunnel itself", p.Interface)
+		}
+		if i := slices.Index(c.LAN.Interfaces, p.Interface); i >= 0 {
+			faults.Add(at+".interface", "%q is lan.interfaces[%d] already", p.Interface, i)
+		}
+		for j, via := range p.Via {
+			at := fmt.Sprintf("%s.via[%d]", at, j)
+			switch {
+			case !via.IsValid() || via.Is4In6() || via.IsUnspecified() || via.IsMulticast() || via.IsLoopback() || via.Zone() != "":
+				faults.Add(at, "must be the address of a router on the line, without a zone, got %v", via)
+			case slices.ContainsFunc(p.Via[:j], func(o netip.Addr) bool { return o.Is4() == via.Is4() }):
+				faults.Add(at, "must be of another IP version than the one before, got %v", via)
+			}
+		}
+		if p.Rate.Down == 0 {
+			faults.Add(at+".rate.down", "must be given: a bandwidth, auto or none")
+		}
+		if p.Rate.Up == 0 {
+			faults.Add(at+".rate.up", "must be given: a bandwidth, auto or none")
+		}
+		if p.Rate == (Rates{RateNone, RateNone}) {
+			faults.Add(at+".rate", "must not be none in both directions: such a path carries nothing")
+		}
+		up = up || p.Rate.Up != RateNone
+		if p.Cost < 0 || p.Cost > maxCost {
+			faults.Add(at+".cost", "must be 0 to %d, got %d", maxCost, p.Cost)
+		}
+	}
+	if !up && len(c.Paths) > 0 {
+		faults.Add("paths", "must have one with a rate up: nothing could be sent")
+	}
+}
+
+// owned is a prefix of a peer and the path of its value.
+type owned struct {
+	prefix netip.Prefix
+	at     string
+}
+
+func (c *Config) checkPeers(faults *fault.List) {
+	if n := len(c.Peers); n == 0 || n > maxPeers {
+		faults.Add("peers", "must be 1 to %d, got %d", maxPeers, n)
+	}
+	seen := fault.Seen{}
+	var prefixes []owned
+	for i, p := range c.Peers {
+		at := fmt.Sprintf("peers[%d]", i)
+		if !word.MatchString(p.Name) {
+			faults.Add(at+".name", wantWord, p.Name)
+		}
+		seen.Check(faults, at, "name", p.Name)
+		if _, err := session.ParsePublicKey(p.PublicKey); err != nil {
+			faults.Add(at+".public_key", "%v", err)
+		} else {
+			seen.Check(faults, at, "public_key", p.PublicKey)
+		}
+		if p.Mode != "" && p.Mode != modeTunnel {
+			faults.Add(at+".mode", "must be %s, got %q", modeTunnel, p.Mode)
+		}
+		checkEndpoints(faults, at, p)
+		if n := len(p.Prefixes); n == 0 || n > maxPrefixes {
+			faults.Add(at+".prefixes", "must be 1 to %d, got %d", maxPrefixes, n)
+		}
+		for j, prefix := range p.Prefixes {
+			at := fmt.Sprintf("%s.prefixes[%d]", at, j)
+			if checkPrefix(faults, at, prefix) {
+				prefixes = append(prefixes, owned{prefix, at})
+			}
+		}
+	}
+	c.checkOverlaps(faults, prefixes)
+}
+
+// checkOverlaps adds a fault for each prefix of a peer that overlaps another one. The prefixes of the
+// LAN may be part of a peer's, such as the default route's, but not contain one.
+func (c *Config) checkOverlaps(faults *fault.List, list []owned) {
+	for _, p := range list {
+		for i, l := range c.LAN.Prefixes {
+			if l.IsValid() && l.Overlaps(p.prefix) && l.Bits() <= p.prefix.Bits() {
+				faults.Add(p.at, "%v overlaps lan.prefixes[%d] %v", p.prefix, i, l)
+			}
+		}
+	}
+	order := make([]int, len(list))
+	for i := range order {
+		order[i] = i
+	}
+	// Sorted by address, overlapping prefixes follow each other: the shorter one first.
+	slices.SortStableFunc(order, func(a, b int) int {
+		return cmp.Or(list[a].prefix.Addr().Compare(list[b].prefix.Addr()), cmp.Compare(list[a].prefix.Bits(), list[b].prefix.Bits()))
+	})
+	var around []int
+	for _, i := range order {
+		for len(around) > 0 && !list[around[len(around)-1]].prefix.Overlaps(list[i].prefix) {
+			around = around[:len(around)-1]
+		}
+		if len(around) > 0 {
+			first, second := list[min(i, around[len(around)-1])], list[max(i, around[len(around)-1])]
+			faults.Add(second.at, "%v overlaps %s %v", second.prefix, first.at, first.prefix)
+		}
+		around = append(around, i)
+	}
+}
+
+func checkEndpoints(faults *fault.List, at string, p Peer) {
+	seen := fault.Seen{}
+	for i, e := range p.Endpoints {
+		at := fmt.Sprintf("%s.endpoints[%d]", at, i)
+		if _, _, err := e.split(); err != nil {
+			faults.Add(at, "%v", err)
+		}
+		seen.Check(faults, at, "", e)
+	}
+}
+
+func (c *Config) checkPolicy(faults *fault.List) {
+	if n := len(c.Policy); n > maxRules {
+		faults.Add("policy", "must have at most %d rules, got %d", maxRules, n)
+	}
+	for i, r := range c.Policy {
+		at := fmt.Sprintf("policy[%d]", i)
+		_, list := r.Discipline.plane(len(c.Paths))
+		faults.Merge(at+".discipline", list)
+		if r.Match.Port != 0 && !r.Match.Protocol.hasPorts() {
+			faults.Add(at+".match.port", "must be left out: protocol %s has no ports", r.Match.Protocol.name)
+		}
+		if m := r.Match.Prefix; m != (netip.Prefix{}) {
+			checkPrefix(faults, at+".match.prefix", m)
+		}
+		if d := r.Resequence.Bound; d < 0 || d > maxHold {
+			faults.Add(at+".resequence", "must be auto, off, or a time up to %s, got %s", maxHold, d)
+		}
+	}
+	if n := len(c.Policy); n > 0 && c.Policy[n-1].Match != (Match{}) {
+		faults.Add(fmt.Sprintf("policy[%d].match", n-1), "must be left out in the last rule, which is for all other packets")
+	}
+}
+
+// Warnings returns what is valid and has no effect.
+func (c *Config) Warnings() fault.List {
+	var warnings fault.List
+	if len(c.Policy) == 0 {
+		return nil
+	}
+	all := slices.IndexFunc(c.Policy, func(r Rule) bool { return r.Match == (Match{}) })
+	for i := all + 1; i < len(c.Policy); i++ {
+		warnings.Add(fmt.Sprintf("policy[%d]", i), "no packet reaches it: policy[%d] matches all", all)
+	}
+	return warnings
+}

@@ -1,0 +1,237 @@
+package gateway
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/sched"
+	"github.com/tabane/tabane/internal/session"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+func keyOf(first byte) session.PrivateKey {
+	var k session.PrivateKey
+	k[0], k[31] = first&248, 64
+	return k
+}
+
+func publicKey(first byte) string { return keyOf(first).Public().String() }
+
+// site is a valid configuration.
+func site() Config {
+	prefixes := func(list ...string) (p []netip.Prefix) {
+		for _, s := range list {
+			p = append(p, netip.MustParsePrefix(s))
+		}
+		return p
+	}
+	return Config{
+		Key: "gw.key",
+		LAN: LAN{Interfaces: []string{"eth0"}, Prefixes: prefixes("10.1.0.0/16", "2001:db8:1::/48")},
+		Paths: []Path{
+			{Name: "fibre", Interface: "eth1", Rate: Rates{Rate(300 * unit.MbitPerSecond), Rate(50 * unit.MbitPerSecond)}},
+			{Name: "lte", Interface: "wwan0", Rate: Rates{RateAuto, RateAuto}, Cost: 2},
+		},
+		Peers: []Peer{
+			{Name: "hq", PublicKey: publicKey(8), Endpoints: []Endpoint{"hq.example:4790"}, Prefixes: prefixes("10.2.0.0/16", "10.3.0.0/16")},
+			{Name: "home", PublicKey: publicKey(16), Prefixes: prefixes("10.4.0.0/16")},
+		},
+	}
+}
+
+func TestCheck(t *testing.T) {
+	c := site()
+	if err := c.Check().Err(); err != nil {
+		t.Fatal(err)
+	}
+	prefix := netip.MustParsePrefix
+	for name, tt := range map[string]struct {
+		change func(*Config)
+		want   string
+	}{
+		"no key":                  {func(c *Config) { c.Key = "" }, "key: must be the file"},
+		"no paths":                {func(c *Config) { c.Paths = nil }, "paths: must be 1 to 16, got 0"},
+		"17 paths":                {func(c *Config) { c.Paths = slices.Repeat(c.Paths[:1], 17) }, "paths: must be 1 to 16, got 17"},
+		"path twice":              {func(c *Config) { c.Paths[1].Name = "fibre" }, "paths[1].name: fibre is already paths[0].name"},
+		"interface twice":         {func(c *Config) { c.Paths[1].Interface = "eth1" }, "paths[1].interface: eth1 is already paths[0].interface"},
+		"interface of the LAN":    {func(c *Config) { c.Paths[1].Interface = "eth0" }, `paths[1].interface: "eth0" is lan.interfaces[0] already`},
+		"interface of the tunnel": {func(c *Config) { c.Paths[1].Interface = "tabane0" }, `paths[1].interface: "tabane0" is the tunnel itself`},
+		"no rate":                 {func(c *Config) { c.Paths[0].Rate.Up = 0 }, "paths[0].rate.up: must be given"},
+		"none both ways":          {func(c *Config) { c.Paths[0].Rate = Rates{RateNone, RateNone} }, "paths[0].rate: must not be none in both directions"},
+		"nothing up":              {func(c *Config) { c.Paths = c.Paths[:1]; c.Paths[0].Rate.Up = RateNone }, "paths: must have one with a rate up"},
+		"negative cost":           {func(c *Config) { c.Paths[0].Cost = -1 }, "paths[0].cost: must be 0 to"},
+		"two routers": {func(c *Config) {
+			c.Paths[0].Via = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}
+		}, "paths[0].via[1]: must be of another IP version"},
+		"no peers":               {func(c *Config) { c.Peers = nil }, "peers: must be 1 to"},
+		"peer twice":             {func(c *Config) { c.Peers[1].Name = "hq" }, "peers[1].name: hq is already peers[0].name"},
+		"public key twice":       {func(c *Config) { c.Peers[1].PublicKey = c.Peers[0].PublicKey }, "peers[1].public_key: "},
+		"no public key":          {func(c *Config) { c.Peers[0].PublicKey = "" }, "peers[0].public_key: want a key"},
+		"unusable public key":    {func(c *Config) { c.Peers[0].PublicKey = session.PublicKey{}.String() }, "peers[0].public_key: not a usable"},
+		"prefixes of two peers":  {func(c *Config) { c.Peers[1].Prefixes[0] = prefix("10.2.3.0/24") }, "peers[1].prefixes[0]: 10.2.3.0/24 overlaps peers[0].prefixes[0] 10.2.0.0/16"},
+		"around those of a peer": {func(c *Config) { c.Peers[1].Prefixes[0] = prefix("10.0.0.0/8") }, "peers[1].prefixes[0]: 10.0.0.0/8 overlaps peers[0].prefixes[0] 10.2.0.0/16"},
+		"a prefix of the LAN":    {func(c *Config) { c.Peers[1].Prefixes[0] = prefix("10.1.2.0/24") }, "peers[1].prefixes[0]: 10.1.2.0/24 overlaps lan.prefixes[0] 10.1.0.0/16"},
+		"host bits":              {func(c *Config) { c.Peers[1].Prefixes[0] = prefix("10.4.0.1/16") }, "peers[1].prefixes[0]: must be a prefix"},
+		"no prefixes":            {func(c *Config) { c.Peers[1].Prefixes = nil }, "peers[1].prefixes: must be 1 to"},
+		"no port":                {func(c *Config) { c.Peers[0].Endpoints[0] = "hq.example" }, "peers[0].endpoints[0]: want HOST:PORT"},
+		"port 0":                 {func(c *Config) { c.Peers[0].Endpoints[0] = "hq.example:0" }, "peers[0].endpoints[0]: want HOST:PORT"},
+		"almost an address":      {func(c *Config) { c.Peers[0].Endpoints[0] = "192.0.2.256:4790" }, "peers[0].endpoints[0]: want HOST:PORT"},
+		"endpoint twice":         {func(c *Config) { c.Peers[0].Endpoints = []Endpoint{"192.0.2.1:1", "192.0.2.1:1"} }, "peers[0].endpoints[1]: 192.0.2.1:1 is already"},
+		"mode":                   {func(c *Config) { c.Peers[0].Mode = "plain" }, `peers[0].mode: must be tunnel, got "plain"`},
+		"unknown discipline":     {func(c *Config) { c.Policy = []Rule{{Discipline: Discipline{Name: "dk"}}} }, `policy[0].discipline.name: must be one of ratio, redundant, dq, dqj, auto, best, flow, got "dk", did you mean "dq"`},
+		"no discipline":          {func(c *Config) { c.Policy = []Rule{{}} }, "policy[0].discipline: must be one of"},
+		"ratio 0:0":              {func(c *Config) { c.Policy = []Rule{{Discipline: Discipline{Ratio: "0:0"}}} }, "policy[0].discipline.ratio: must give packets to at least one path"},
+		"ratio of three paths":   {func(c *Config) { c.Policy = []Rule{{Discipline: Discipline{Ratio: "2:1:1"}}} }, "policy[0].discipline.ratio: must have one number for each of the 2 paths"},
+		"ratio of auto":          {func(c *Config) { c.Policy = []Rule{{Discipline: Discipline{Name: "auto", Ratio: "2:1"}}} }, "policy[0].discipline.ratio: is not a parameter of auto"},
+		"ratio of words":         {func(c *Config) { c.Policy = []Rule{{Discipline: Discipline{Ratio: "a:b"}}} }, "policy[0].discipline.ratio: must be numbers"},
+		"flow of nothing":        {func(c *Config) { c.Policy = []Rule{{Discipline: Discipline{Flow: "best"}}} }, "policy[0].discipline.flow: must be one of pinned, cheapest, fastest"},
+		"held for too long": {func(c *Config) {
+			c.Policy = []Rule{{Discipline: Discipline{Name: "dq"}, Resequence: Resequence{Bound: time.Minute}}}
+		}, "policy[0].resequence: must be"},
+		"no rule for other packets": {func(c *Config) { c.Policy = []Rule{{Match: Match{Port: 80}, Discipline: Discipline{Name: "dq"}}} }, "policy[0].match: must be left out in the last rule"},
+		"port of ICMP": {func(c *Config) {
+			c.Policy = []Rule{{Match: Match{Protocol: protocols[2], Port: 80}, Discipline: Discipline{Name: "dq"}}}
+		}, "policy[0].match.port: must be left out"},
+		"MTU too small for IPv6":     {func(c *Config) { c.Tunnel.MTU = 1200 }, "tunnel.mtu: must be 1280 to"},
+		"an address of the tunnel":   {func(c *Config) { c.Tunnel.Addresses = []netip.Prefix{{}} }, "tunnel.addresses[0]: must be an address"},
+		"a relative control socket":  {func(c *Config) { c.Control = "x" }, "control: must be an absolute path"},
+		"LAN prefixes that overlap":  {func(c *Config) { c.LAN.Prefixes[1] = prefix("10.1.1.0/24") }, "lan.prefixes[1]: 10.1.1.0/24 overlaps lan.prefixes[0] 10.1.0.0/16"},
+		"an interface that is none":  {func(c *Config) { c.Paths[0].Interface = "a/b" }, "paths[0].interface: must be the name of an interface"},
+		"two faults are both listed": {func(c *Config) { c.Key, c.Peers[0].Name = "", "" }, "peers[0].name: must be letters"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := site()
+			tt.change(&c)
+			if err := c.Check().Err(); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got  %v\nwant %s", err, tt.want)
+			}
+		})
+	}
+	c.Peers[0].Prefixes = []netip.Prefix{prefix("0.0.0.0/0")}
+	c.Peers = c.Peers[:1]
+	if err := c.Check().Err(); err != nil {
+		t.Errorf("a default route to the peer: %v", err)
+	}
+}
+
+func TestPolicyOfThePlane(t *testing.T) {
+	c := site()
+	if got := policyOf(&c); len(got) != 1 || got[0].Discipline.Name != "auto" || got[0].Resequence.Mode != plane.ResequenceAuto {
+		t.Errorf("default: %+v", got)
+	}
+	c.Policy = []Rule{
+		{Match: Match{Protocol: protocols[2]}, Discipline: Discipline{Name: "redundant"}, Resequence: Resequence{Off: true}},
+		{Match: Match{Port: 80, DSCP: DSCP{true, 46, "ef"}}, Discipline: Discipline{Ratio: "2:0"}, Resequence: Resequence{Bound: time.Millisecond}},
+		{Match: Match{Prefix: netip.MustParsePrefix("10.9.0.0/16")}, Discipline: Discipline{Flow: "cheapest"}},
+		{Discipline: Discipline{Name: "flow"}},
+	}
+	want := plane.Policy{
+		{Match: plane.Match{Protocols: []uint8{1, 58}}, Discipline: plane.Discipline{Name: "redundant"}, Resequence: plane.Resequence{Mode: plane.ResequenceOff}},
+		{Match: plane.Match{Port: 80, HasDSCP: true, DSCP: 46}, Discipline: plane.Discipline{Name: "ratio", Ratio: []int{2, 0}}, Resequence: plane.Resequence{Mode: plane.ResequenceFixed, Bound: time.Millisecond}},
+		{Match: plane.Match{Prefix: netip.MustParsePrefix("10.9.0.0/16")}, Discipline: plane.Discipline{Name: "flow", Choice: sched.Cheapest}},
+		{Discipline: plane.Discipline{Name: "flow", Choice: sched.Pinned}},
+	}
+	if diff := cmp.Diff(want, policyOf(&c), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	c := site()
+	c.Policy = []Rule{{Discipline: Discipline{Name: "auto"}}, {Discipline: Discipline{Name: "dq"}}}
+	if w := c.Warnings(); len(w) != 1 || w[0].Error() != "policy[1]: no packet reaches it: policy[0] matches all" {
+		t.Errorf("%v", w)
+	}
+}
+
+func TestValues(t *testing.T) {
+	for text, want := range map[string]DSCP{"ef": {true, 46, "ef"}, "af41": {true, 34, "af41"}, "cs1": {true, 8, "cs1"}, "63": {true, 63, "63"}, "0": {true, 0, "0"}} {
+		var d DSCP
+		if err := d.UnmarshalText([]byte(text)); err != nil || d != want {
+			t.Errorf("DSCP %s: got %+v, %v", text, d, err)
+		}
+	}
+	for _, text := range []string{"af44", "af01", "cs8", "64", "-1", "", "e"} {
+		if new(DSCP).UnmarshalText([]byte(text)) == nil {
+			t.Errorf("DSCP %q is accepted", text)
+		}
+	}
+	for _, text := range []string{"auto", "off", "20ms"} {
+		var r Resequence
+		err := r.UnmarshalText([]byte(text))
+		if got, _ := r.MarshalText(); err != nil || string(got) != text {
+			t.Errorf("resequence %s: got %q, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"0s", "-1ms", "on"} {
+		if new(Resequence).UnmarshalText([]byte(text)) == nil {
+			t.Errorf("resequence %q is accepted", text)
+		}
+	}
+	for text, want := range map[string]plane.Rate{"auto": {Estimated: true}, "none": {}, "5Mbit/s": {Bandwidth: 5 * unit.MbitPerSecond}} {
+		var r Rate
+		if err := r.UnmarshalText([]byte(text)); err != nil || r.plane() != want {
+			t.Errorf("rate %s: got %+v, %v", text, r.plane(), err)
+		}
+	}
+	for _, text := range []string{"0bit/s", "unlimited", "5"} {
+		if new(Rate).UnmarshalText([]byte(text)) == nil {
+			t.Errorf("rate %q is accepted", text)
+		}
+	}
+	for text, want := range map[string][]uint8{"udp": {17}, "icmp": {1, 58}, "47": {47}} {
+		var p Protocol
+		if err := p.UnmarshalText([]byte(text)); err != nil || !slices.Equal(p.numbers(), want) {
+			t.Errorf("protocol %s: got %v, %v", text, p.numbers(), err)
+		}
+	}
+}
+
+func TestFiles(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string, mode os.FileMode) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own := keyOf(24)
+	write("good", "# public key: "+own.Public().String()+"\n"+own.Text()+"\n", 0o600)
+	write("open", own.Text()+"\n", 0o640)
+	write("short", own.Text()[:20], 0o600)
+	write("two", own.Text()+"\n"+own.Text()+"\n", 0o600)
+	write("large", strings.Repeat("#\n", maxKeyFile), 0o600)
+	for name, want := range map[string]string{
+		"good": "", "open": "may be read or written by others (mode 0640): chmod 600", "short": "want a key", "two": "more than one key",
+		"large": "larger than", "absent": "no such file", ".": "not a regular file",
+	} {
+		c := site()
+		c.Key = name
+		faults := c.Files(dir)
+		if want == "" {
+			if len(faults) > 0 || c.Key != filepath.Join(dir, name) {
+				t.Errorf("%s: %v, key %s", name, faults, c.Key)
+			}
+			continue
+		}
+		if len(faults) != 1 || faults[0].Path != "key" || !strings.Contains(faults[0].Message, want) {
+			t.Errorf("%s: got %v, want %q", name, faults, want)
+		}
+		if err := faults.Err(); err != nil && strings.Contains(err.Error(), own.Text()[:20]) {
+			t.Errorf("%s: the fault repeats the key", name)
+		}
+	}
+	c := site()
+	c.Key, c.Peers[1].PublicKey, c.Peers[0].PresharedKey = "good", own.Public().String(), "open"
+	if err := c.Files(dir).Err(); err == nil || !strings.Contains(err.Error(), "peers[1].public_key: is that of this gateway") || !strings.Contains(err.Error(), "peers[0].preshared_key:") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,103 @@
+package gateway
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/session"
+)
+
+// Files makes the names of files relative to dir, that of the configuration file, and returns their
+// faults. It reads them.
+func (c *Config) Files(dir string) fault.List {
+	var faults fault.List
+	resolve := func(name *string) bool {
+		if *name != "" && !filepath.IsAbs(*name) {
+			*name = filepath.Join(dir, *name)
+		}
+		return *name != ""
+	}
+	if resolve(&c.Key) {
+		key, err := readKey(c.Key, session.ParsePrivateKey)
+		if err != nil {
+			faults.Add("key", "%v", err)
+		}
+		for i, p := range c.Peers {
+			if err == nil && p.PublicKey == key.Public().String() {
+				faults.Add(fmt.Sprintf("peers[%d].public_key", i), "is that of this gateway itself")
+			}
+		}
+	}
+	for i := range c.Peers {
+		if resolve(&c.Peers[i].PresharedKey) {
+			if _, err := readKey(c.Peers[i].PresharedKey, session.ParsePresharedKey); err != nil {
+				faults.Add(fmt.Sprintf("peers[%d].preshared_key", i), "%v", err)
+			}
+		}
+	}
+	return faults
+}
+
+// maxKeyFile is the largest size of a key's file in bytes.
+const maxKeyFile = 4096
+
+// readKey reads a key from a file that only its owner can read. Lines that begin with # are comments.
+func readKey[K any](name string, parse func(string) (K, error)) (key K, err error) {
+	// A named pipe must not block.
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		var path *fs.PathError
+		if errors.As(err, &path) {
+			err = path.Err
+		}
+		return key, fmt.Errorf("read %s: %w", name, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return key, err
+	}
+	const others = 0o077
+	switch {
+	case !info.Mode().IsRegular():
+		return key, fmt.Errorf("%s is not a regular file", name)
+	case info.Mode().Perm()&others != 0:
+		return key, fmt.Errorf("%s may be read or written by others (mode %04o): chmod 600 %s, and make a new key if others may have read it", name, info.Mode().Perm(), name)
+	case info.Size() > maxKeyFile:
+		return key, fmt.Errorf("%s is larger than %d bytes", name, maxKeyFile)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxKeyFile))
+	if err != nil {
+		return key, fmt.Errorf("read %s: %w", name, err)
+	}
+	text := ""
+	for line := range bytes.Lines(data) {
+		if l := strings.TrimSpace(string(line)); l != "" && !strings.HasPrefix(l, "#") {
+			if text != "" {
+				return key, fmt.Errorf("%s has more than one key", name)
+			}
+			text = l
+		}
+	}
+	if key, err = parse(text); err != nil {
+		return key, fmt.Errorf("%s: %w", name, err)
+	}
+	return key, nil
+}
+
+// PublicKey returns the public key that belongs to the private key in a file.
+func PublicKey(file string) (session.PublicKey, error) {
+	key, err := readKey(file, session.ParsePrivateKey)
+	if err != nil {
+		return session.PublicKey{}, err
+	}
+	return key.Public(), nil
+}

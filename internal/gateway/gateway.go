@@ -1,0 +1,286 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/daemon"
+	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/session"
+)
+
+// Plane carries packets. It creates the tunnel's interface while it runs. Its methods are safe for
+// concurrent use.
+type Plane interface {
+	// Apply replaces the whole desired state, before or while the plane runs. After an error the
+	// state before is in force.
+	Apply(plane.State) error
+	// Status is what the plane does now.
+	Status() plane.Status
+	// Run carries packets until ctx ends.
+	Run(ctx context.Context) error
+}
+
+// Options describe a Gateway.
+type Options struct {
+	// Config has passed Files.
+	Config Config
+	// Keep leaves the routes in the kernel at a clean stop. Without the tunnel's interface, they make
+	// the peers' prefixes unreachable.
+	Keep bool
+	Log  *slog.Logger
+	// Plane makes the data plane with the tunnel's interface of that name.
+	Plane func(tunnel string, log *slog.Logger) (Plane, error)
+}
+
+// Gateway is the machine of a gateway.
+type Gateway struct {
+	log   *slog.Logger
+	loop  *daemon.Loop
+	plane Plane
+	names resolver
+
+	reloading sync.Mutex
+
+	// The rest belongs to the loop.
+	config Config
+	keys   keys
+	// links are the interfaces that are up, addresses those of endpoints' names.
+	links     map[string]bool
+	addresses map[string]netip.Addr
+	installed map[route.Key]bool
+	mtu       int
+	// stale: the plane's state is to be applied again. rejected is why it refused the last one.
+	stale    bool
+	rejected error
+}
+
+// keys are the secrets that the configuration names.
+type keys struct {
+	own       session.PrivateKey
+	preshared map[string]session.PresharedKey // by peer
+}
+
+func readKeys(c *Config) (keys, error) {
+	k := keys{preshared: map[string]session.PresharedKey{}}
+	var err error
+	if k.own, err = readKey(c.Key, session.ParsePrivateKey); err != nil {
+		return keys{}, err
+	}
+	for _, p := range c.Peers {
+		if p.PresharedKey == "" {
+			continue
+		}
+		if k.preshared[p.Name], err = readKey(p.PresharedKey, session.ParsePresharedKey); err != nil {
+			return keys{}, err
+		}
+	}
+	return k, nil
+}
+
+// New connects to the kernel and makes the data plane. It does not change the kernel yet.
+func New(o Options) (*Gateway, error) {
+	if err := o.Config.Check().Err(); err != nil {
+		return nil, err
+	}
+	k, err := readKeys(&o.Config)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkHost(&o.Config); err != nil {
+		return nil, err
+	}
+	p, err := o.Plane(o.Config.tunnelName(), o.Log)
+	if err != nil {
+		return nil, err
+	}
+	l, err := daemon.NewLoop(daemon.LoopOptions{Protocol: route.Gateway, Keep: o.Keep, Log: o.Log})
+	if err != nil {
+		return nil, err
+	}
+	return &Gateway{
+		log: o.Log, loop: l, plane: p, names: systemNames{}, config: o.Config, keys: k,
+		links: map[string]bool{}, addresses: map[string]netip.Addr{}, installed: map[route.Key]bool{},
+	}, nil
+}
+
+// checkHost returns an error with what to do if the host drops packets of the gateway.
+func checkHost(c *Config) error {
+	var versions []bgp.IP
+	for _, p := range c.LAN.Prefixes {
+		if v := bgp.IPOf(p.Addr()); !slices.Contains(versions, v) {
+			versions = append(versions, v)
+		}
+	}
+	if err := daemon.CheckForwarding(versions...); err != nil {
+		return err
+	}
+	for _, p := range c.Paths {
+		// A missing interface may appear later, such as that of a modem.
+		if err := daemon.CheckReversePath(p.Interface); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// resolveEvery is how often the names of endpoints are resolved again; resolveRetry how often while
+// one is unknown.
+const resolveEvery, resolveRetry = time.Minute, 2 * time.Second
+
+// Run carries packets until ctx ends. It always closes what New opened.
+func (g *Gateway) Run(ctx context.Context) error {
+	g.configure()
+	if err := g.apply(); err != nil {
+		return errors.Join(err, g.loop.Close())
+	}
+	// The routes go before the interface: packets to the peers must not leave by another one.
+	planeCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	loopCtx, end := context.WithCancel(ctx)
+	defer end()
+	var background sync.WaitGroup
+	var failed error
+	background.Go(func() {
+		failed = g.plane.Run(planeCtx)
+		end()
+	})
+	background.Go(func() { g.followNames(loopCtx) })
+	err := g.loop.Run(loopCtx, g)
+	stop()
+	end()
+	background.Wait()
+	if failed == nil && ctx.Err() == nil && err == nil {
+		failed = errors.New("data plane stopped by itself")
+	}
+	return errors.Join(err, failed)
+}
+
+// configure sets the desired state of the kernel. The MTU is that of the paths' interfaces now.
+func (g *Gateway) configure() {
+	g.mtu = g.tunnelMTU()
+	desired := map[route.Key]bool{}
+	for _, o := range objects(&g.config) {
+		g.loop.Kernel.Set(o)
+		desired[o.Key()] = true
+	}
+	for k := range g.installed {
+		if !desired[k] {
+			g.loop.Kernel.Delete(k)
+		}
+	}
+	g.installed = desired
+	g.stale = true
+}
+
+// tunnelMTU returns the largest packet that fits into the tunnel on every path.
+func (g *Gateway) tunnelMTU() int {
+	if m := g.config.Tunnel.MTU; m != 0 {
+		return m
+	}
+	smallest := 0
+	for _, p := range g.config.Paths {
+		if link, err := g.loop.Link(p.Interface); err == nil && (smallest == 0 || link.MTU < smallest) {
+			smallest = link.MTU
+		}
+	}
+	return g.config.mtuOver(smallest)
+}
+
+// state is what the plane is to do.
+func (g *Gateway) state() plane.State {
+	return stateOf(&g.config, g.keys, g.mtu, g.links, g.addresses)
+}
+
+// apply applies the plane's state.
+func (g *Gateway) apply() error {
+	g.stale = false
+	err := g.plane.Apply(g.state())
+	if err != nil {
+		err = fmt.Errorf("apply state to data plane: %w", err)
+	}
+	return err
+}
+
+// Link implements daemon.Reactor: a path rests as soon as its interface is down.
+func (g *Gateway) Link(name string, up bool) {
+	i := slices.IndexFunc(g.config.Paths, func(p Path) bool { return p.Interface == name })
+	if i < 0 {
+		return
+	}
+	if g.links[name] != up {
+		g.log.Info("path changed", "path", g.config.Paths[i].Name, "interface", name, "up", up)
+		g.stale = true
+	}
+	g.links[name] = up
+	if m := g.tunnelMTU(); m != g.mtu {
+		g.mtu, g.stale = m, true
+	}
+	if g.stale {
+		g.react()
+	}
+}
+
+// react applies a changed state and logs a new error.
+func (g *Gateway) react() {
+	err := g.apply()
+	if err != nil && (g.rejected == nil || err.Error() != g.rejected.Error()) {
+		g.log.Error("data plane keeps its state", "err", err)
+	}
+	g.rejected = err
+}
+
+// Settled implements daemon.Reactor.
+func (g *Gateway) Settled() bool {
+	if g.stale {
+		g.react()
+	}
+	return false
+}
+
+// followNames resolves the names of endpoints until ctx ends.
+func (g *Gateway) followNames(ctx context.Context) {
+	for {
+		var names []string
+		if !g.loop.Do(ctx, func() { names = g.config.hostNames() }) {
+			return
+		}
+		pause := resolveEvery
+		found := map[string]netip.Addr{}
+		for _, name := range names {
+			a, err := g.names.resolve(ctx, name)
+			if ctx.Err() != nil {
+				return
+			}
+			if err != nil {
+				pause = resolveRetry
+				continue
+			}
+			found[name] = a
+		}
+		g.loop.Change(ctx, func() {
+			// What is not known any more keeps its last address.
+			merged := maps.Clone(g.addresses)
+			maps.Copy(merged, found)
+			maps.DeleteFunc(merged, func(name string, _ netip.Addr) bool { return !slices.Contains(g.config.hostNames(), name) })
+			if !maps.Equal(merged, g.addresses) {
+				g.addresses, g.stale = merged, true
+			}
+		})
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}

@@ -1,0 +1,200 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tabane/tabane/internal/control"
+	"github.com/tabane/tabane/internal/daemon"
+	"github.com/tabane/tabane/internal/health"
+	"github.com/tabane/tabane/internal/plane"
+)
+
+// Status is what /status shows.
+type Status struct {
+	Role string `json:"role"`
+	health.Status
+	// PublicKey is what the peers have to know this gateway by.
+	PublicKey string `json:"public_key"`
+	Interface string `json:"interface"`
+	MTU       int    `json:"mtu"`
+	// Pending is the number of objects that the kernel does not have as desired.
+	Pending int `json:"pending"`
+	// Control is the path of the socket for commands.
+	Control string `json:"control"`
+	// PacketsIn and BytesIn are packets from the LAN, PacketsOut and BytesOut packets to it.
+	PacketsIn  uint64       `json:"packets_in"`
+	BytesIn    uint64       `json:"bytes_in"`
+	PacketsOut uint64       `json:"packets_out"`
+	BytesOut   uint64       `json:"bytes_out"`
+	HeldBytes  int64        `json:"held_bytes"`
+	Lines      []Line       `json:"lines"`
+	Peers      []PeerStatus `json:"peers"`
+	Paths      []PathStatus `json:"paths"`
+	Rules      []RuleStatus `json:"rules"`
+	// Dropped are packets that were not carried, by reason.
+	Dropped map[string]uint64 `json:"dropped"`
+}
+
+// Line is a line of this site.
+type Line struct {
+	Name      string `json:"name"`
+	Interface string `json:"interface"`
+	// Up: the interface is up with carrier.
+	Up bool `json:"up"`
+	// Error is why its socket could not be opened, or why it last failed to send.
+	Error string `json:"error,omitempty"`
+}
+
+// PeerStatus is another gateway.
+type PeerStatus struct {
+	Name string `json:"name"`
+	// Up: there is a session, with keys. Reason is why not.
+	Up     bool   `json:"up"`
+	Reason string `json:"reason"`
+	// Seconds is the age of the session, KeySeconds that of its keys.
+	Seconds    float64 `json:"seconds"`
+	KeySeconds float64 `json:"key_seconds"`
+	Encryption string  `json:"encryption"`
+	// Held are packets that wait for earlier ones. Skipped were given up as lost, Late arrived after
+	// that, Duplicates arrived twice.
+	Held       int    `json:"held"`
+	Skipped    uint64 `json:"skipped"`
+	Late       uint64 `json:"late"`
+	Duplicates uint64 `json:"duplicates"`
+}
+
+// PathStatus is a path to a peer. Its rates are in bit/s of whole IP packets, tunnel included.
+type PathStatus struct {
+	Peer string `json:"peer"`
+	Path string `json:"path"`
+	// State is up, dead, down or unproven. Resting is why a path that is up is not used.
+	State    string `json:"state"`
+	Resting  string `json:"resting"`
+	Endpoint string `json:"endpoint"`
+	Rate     int64  `json:"rate_bps"`
+	// RTT is the round-trip time. Delay is how much longer the path is than the fastest towards the
+	// peer, Jitter its variation (RFC 3550), Spread its range, Queue the standing queue.
+	RTT    float64 `json:"rtt_ms"`
+	Delay  float64 `json:"delay_ms"`
+	Jitter float64 `json:"jitter_ms"`
+	Spread float64 `json:"spread_ms"`
+	Queue  float64 `json:"queue_ms"`
+	// Loss is the share of packets towards the peer that were lost.
+	Loss float64 `json:"loss"`
+	MTU  int     `json:"mtu"`
+
+	SentPackets     uint64 `json:"sent_packets"`
+	SentBytes       uint64 `json:"sent_bytes"`
+	ReceivedPackets uint64 `json:"received_packets"`
+	ReceivedBytes   uint64 `json:"received_bytes"`
+}
+
+// RuleStatus is what a rule of the policy does for a peer.
+type RuleStatus struct {
+	Peer string `json:"peer"`
+	// Rule is its position in the policy, from 0.
+	Rule       string `json:"rule"`
+	Discipline string `json:"discipline"`
+	// Using are the paths in use, Because why.
+	Using   []string `json:"using"`
+	Because string   `json:"because"`
+
+	SentPackets uint64 `json:"sent_packets"`
+	SentBytes   uint64 `json:"sent_bytes"`
+	// Copies are packets that were sent on one more path.
+	Copies uint64 `json:"copies"`
+}
+
+// Status returns the state of the gateway. It is ready while one of its peers has a session, and
+// degraded while one has none or one of its paths is not up.
+func (g *Gateway) Status() any {
+	s := Status{Role: "gateway", Status: daemon.NotRunning}
+	g.loop.Do(context.Background(), func() {
+		s.PublicKey, s.MTU, s.Pending = g.keys.own.Public().String(), g.mtu, g.loop.Kernel.Pending()
+		s.Control, s.Interface = control.Path(g.config.Control, s.Role), g.config.tunnelName()
+		for _, p := range g.config.Paths {
+			s.Lines = append(s.Lines, Line{Name: p.Name, Interface: p.Interface, Up: g.links[p.Interface]})
+		}
+		s.fill(g.plane.Status())
+		s.Status = s.health(g.rejected)
+	})
+	return s
+}
+
+// fill adds the status of the plane.
+func (s *Status) fill(p plane.Status) {
+	s.PacketsIn, s.BytesIn = p.Received.Packets, p.Received.Bytes
+	s.PacketsOut, s.BytesOut = p.Delivered.Packets, p.Delivered.Bytes
+	s.HeldBytes, s.Dropped = int64(p.Held), p.Dropped
+	for i := range s.Lines {
+		for _, line := range p.Paths {
+			if line.Name == s.Lines[i].Name {
+				s.Lines[i].Error = line.Error
+			}
+		}
+	}
+	for _, peer := range p.Peers {
+		s.Peers = append(s.Peers, PeerStatus{
+			Name: peer.Name, Up: peer.Up, Reason: peer.Reason, Seconds: seconds(peer.Since), KeySeconds: seconds(peer.Handshake),
+			Encryption: peer.Suite, Held: peer.Held, Skipped: peer.Skipped, Late: peer.Late, Duplicates: peer.Duplicates,
+		})
+		for _, l := range peer.Links {
+			out := PathStatus{
+				Peer: peer.Name, Path: l.Path, State: l.State, Resting: l.Resting, Rate: int64(l.Rate),
+				RTT: milliseconds(l.RTT), Delay: milliseconds(l.Delay), Jitter: milliseconds(l.Jitter), Spread: milliseconds(l.Spread), Queue: milliseconds(l.Queue),
+				Loss: l.Loss, MTU: l.MTU, SentPackets: l.Sent.Packets, SentBytes: l.Sent.Bytes,
+				ReceivedPackets: l.Received.Packets, ReceivedBytes: l.Received.Bytes,
+			}
+			if l.Endpoint.IsValid() {
+				out.Endpoint = l.Endpoint.String()
+			}
+			s.Paths = append(s.Paths, out)
+		}
+		for _, r := range peer.Policies {
+			s.Rules = append(s.Rules, RuleStatus{
+				Peer: peer.Name, Rule: strconv.Itoa(r.Rule), Discipline: r.Discipline, Using: r.Using, Because: r.Because,
+				SentPackets: r.Sent.Packets, SentBytes: r.Sent.Bytes, Copies: r.Copies,
+			})
+		}
+	}
+}
+
+// milliseconds and seconds are rounded to what is readable.
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()/10) / 100 }
+func seconds(d time.Duration) float64      { return float64(d.Milliseconds()/100) / 10 }
+
+// health judges the rest of the status. rejected is why the plane keeps an earlier state.
+func (s *Status) health(rejected error) health.Status {
+	var r health.Report
+	if s.Pending > 0 {
+		r.Degrade("%d objects are not in the kernel", s.Pending)
+	}
+	if rejected != nil {
+		r.Degrade("%v", rejected)
+	}
+	var problems []string
+	for _, p := range s.Peers {
+		if !p.Up {
+			problems = append(problems, strings.TrimSuffix(fmt.Sprintf("peer %q has no session: %s", p.Name, p.Reason), ": "))
+		}
+	}
+	r.NeedOne(len(s.Peers), problems)
+	for _, l := range s.Lines {
+		if !l.Up {
+			r.Degrade("interface %q of path %q is down", l.Interface, l.Name)
+		}
+	}
+	for _, p := range s.Paths {
+		if p.State != stateUp && p.State != stateDown {
+			r.Degrade("path %q to peer %q is %s", p.Path, p.Peer, p.State)
+		}
+	}
+	return r.Status()
+}
+
+// The states of a path that its line explains, or that are none to report.
+const stateUp, stateDown = "up", "down"
