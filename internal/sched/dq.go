@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"math"
 	"time"
 
 	"github.com/tabane/tabane/internal/unit"
@@ -20,6 +21,17 @@ type dq struct {
 	last   int
 	// cautious adds the jitter to the delay.
 	cautious bool
+
+	version version
+	routes  [MaxPaths]route // the first count are in use
+	count   int
+}
+
+// route is what dq needs of a path that it may use.
+type route struct {
+	path    int
+	perByte uint64 // as in virtual
+	delay   time.Duration
 }
 
 func newDQ(o Options) Scheduler { return makeDQ(o) }
@@ -32,12 +44,33 @@ func makeDQ(o Options) *dq {
 	return d
 }
 
-func (d *dq) Next(paths []Path, s Segment) Set { return d.choose(paths, candidates(paths), s) }
+func (d *dq) Next(paths []Path, s Segment) Set {
+	if !d.version.same(&s) {
+		d.use(paths, candidates(paths))
+	}
+	return d.choose(paths, &s)
+}
 
-// choose selects the path of the set on which the packet arrives first, and adds the packet to its
-// queue.
-func (d *dq) choose(paths []Path, among Set, s Segment) Set {
-	i := d.earliest(paths, among, s)
+// use sets the paths to choose from.
+func (d *dq) use(paths []Path, among Set) {
+	d.count = 0
+	for i := range paths {
+		p := &paths[i]
+		if !among.Has(i) || p.Rate <= 0 {
+			continue
+		}
+		delay := p.Delay
+		if d.cautious {
+			delay += min(p.Jitter, tooLong)
+		}
+		d.routes[d.count] = route{i, d.queues.queue[i].at(p.Rate), delay}
+		d.count++
+	}
+}
+
+// choose selects the path on which the packet arrives first, and adds the packet to its queue.
+func (d *dq) choose(paths []Path, s *Segment) Set {
+	i := d.earliest(paths, s)
 	if i < 0 {
 		return 0
 	}
@@ -47,35 +80,35 @@ func (d *dq) choose(paths []Path, among Set, s Segment) Set {
 	return One(i)
 }
 
-// earliest returns the path of the set on which the packet arrives first, or -1.
-func (d *dq) earliest(paths []Path, among Set, s Segment) int {
-	best, least := -1, time.Duration(0)
-	last, known := time.Duration(0), false // arrival on the path used last
-	for i := range paths {
-		p := &paths[i]
-		if !among.Has(i) || p.Room < s.Size || p.Rate <= 0 {
+// pathBits is the number of bits of a path's number. An arrival time and a number are compared as one.
+const pathBits = 6
+
+// earliest returns the path on which the packet arrives first, or -1.
+func (d *dq) earliest(paths []Path, s *Segment) int {
+	const none = math.MaxInt64
+	best, last := int64(none), int64(none)
+	for _, r := range d.routes[:d.count] {
+		i := r.path & (MaxPaths - 1)
+		if paths[i].Room < s.Size {
 			continue
 		}
-		v := &d.queues.queue[i]
-		w := max(0, v.empty-s.Now) + v.line(p.Rate, s.Size)
-		if w > tooLong {
+		wait := max(0, d.queues.queue[i].empty-s.Now) + line(s.Size, r.perByte)
+		if wait > tooLong {
 			continue
 		}
-		arrives := w + p.Delay
-		if d.cautious {
-			arrives += min(p.Jitter, tooLong)
-		}
+		key := int64(wait+r.delay)<<pathBits | int64(i)
+		best = min(best, key)
 		if i == d.last {
-			last, known = arrives, true
-		}
-		if best < 0 || arrives < least {
-			best, least = i, arrives
+			last = key
 		}
 	}
-	if known && d.tie > 0 && last-least <= d.tie {
+	switch {
+	case best == none:
+		return -1
+	case last != none && d.tie > 0 && last>>pathBits-best>>pathBits <= int64(d.tie):
 		return d.last
 	}
-	return best
+	return int(best & (MaxPaths - 1))
 }
 
 // dqjOvertaken is TCP's duplicate acknowledgement threshold (paper D, section 3.2).
@@ -105,10 +138,10 @@ type dqj struct {
 	fixed     int // Options.Size
 
 	// The last judgment, and what it was made of.
-	use    Set
-	size   int
-	judged int // paths; -1: none
-	seen   [MaxPaths]aspect
+	together Set
+	size     int
+	judged   int // paths; -1: none
+	seen     [MaxPaths]aspect
 }
 
 // aspect is what the judgment of dqj depends on.
@@ -133,10 +166,13 @@ func (d *dqj) Next(paths []Path, s Segment) Set {
 	if d.fixed != 0 {
 		size = d.fixed
 	}
-	if d.changed(paths, size) {
-		d.use = d.eligible(paths, candidates(paths), size)
+	if !d.version.same(&s) || size != d.size {
+		if d.changed(paths, size) {
+			d.together = d.eligible(paths, candidates(paths), size)
+		}
+		d.use(paths, d.together)
 	}
-	return d.choose(paths, d.use, s)
+	return d.choose(paths, &s)
 }
 
 // changed reports whether a path has changed since the last judgment, and records its state.

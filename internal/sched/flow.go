@@ -11,12 +11,24 @@ import (
 // Delay. It changes only to a path whose rate is higher by a tenth, or when its own can no longer be
 // used, because a change may reorder packets. A full path is waited for.
 type best struct {
-	at int
+	at      int
+	version version
 }
 
 func newBest(Options) Scheduler { return &best{at: -1} }
 
 func (b *best) Next(paths []Path, s Segment) Set {
+	if !b.version.same(&s) {
+		b.choose(paths)
+	}
+	if b.at < 0 || paths[b.at].Room < s.Size {
+		return 0
+	}
+	return One(b.at)
+}
+
+// choose sets the path.
+func (b *best) choose(paths []Path) {
 	may := candidates(paths)
 	first := -1
 	for i := range paths {
@@ -25,13 +37,9 @@ func (b *best) Next(paths []Path, s Segment) Set {
 			first = i
 		}
 	}
-	if b.at < 0 || !may.Has(b.at) || b.at >= len(paths) || paths[b.at].Rate <= 0 || first >= 0 && paths[first].Rate-paths[b.at].Rate > paths[b.at].Rate/10 {
+	if b.at < 0 || !may.Has(b.at) || paths[b.at].Rate <= 0 || first >= 0 && paths[first].Rate-paths[b.at].Rate > paths[b.at].Rate/10 {
 		b.at = first
 	}
-	if b.at < 0 || paths[b.at].Room < s.Size {
-		return 0
-	}
-	return One(b.at)
 }
 
 // Choice is how the scheduler flow chooses the path of a new flow.
@@ -62,9 +70,11 @@ func (c Choice) String() string {
 // resequencing (paper D, section 2: policy per flow). A flow that was silent for flowSilence counts as
 // new. A full path is waited for.
 type flow struct {
-	choice Choice
-	dq     *dq
-	table  [flowEntries]entry
+	choice  Choice
+	dq      *dq
+	version version
+	may     Set // paths that can carry packets
+	table   [flowEntries]entry
 }
 
 const (
@@ -83,20 +93,22 @@ type entry struct {
 func newFlow(o Options) Scheduler { return &flow{choice: o.Choice, dq: makeDQ(o)} }
 
 func (f *flow) Next(paths []Path, s Segment) Set {
-	may := candidates(paths)
-	for i := range paths {
-		if paths[i].Rate <= 0 {
-			may &^= One(i)
+	if !f.version.same(&s) {
+		f.may = candidates(paths)
+		for i := range paths {
+			if paths[i].Rate <= 0 {
+				f.may &^= One(i)
+			}
 		}
 	}
 	e := &f.table[s.Flow%flowEntries]
 	hash, choose := s.Flow, !e.known || s.Now-e.used > flowSilence
-	if !choose && !may.Has(int(e.path)) {
+	if !choose && !f.may.Has(int(e.path)) {
 		// With the same hash, the flows of a path that fails would all move to the same path.
 		hash, choose = hash^uint32(e.path+1)*0x9e3779b1, true
 	}
 	if choose {
-		i := f.choose(paths, may, s, mix(hash))
+		i := f.choose(paths, &s, mix(hash))
 		if i < 0 {
 			return 0
 		}
@@ -110,10 +122,12 @@ func (f *flow) Next(paths []Path, s Segment) Set {
 }
 
 // choose returns the path of a flow with that hash, or -1 if there is none.
-func (f *flow) choose(paths []Path, may Set, s Segment, hash uint32) int {
+func (f *flow) choose(paths []Path, s *Segment, hash uint32) int {
+	may := f.may
 	switch f.choice {
 	case Fastest:
-		return f.dq.earliest(paths, may, s)
+		f.dq.use(paths, may)
+		return f.dq.earliest(paths, s)
 	case Cheapest:
 		may = cheapest(paths, may)
 	}

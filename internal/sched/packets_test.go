@@ -295,7 +295,8 @@ func TestDisciplinesDoNotAllocate(t *testing.T) {
 	}
 }
 
-// BenchmarkDiscipline schedules packets of 1400 bytes at the rate that 2, 3 and 16 paths carry.
+// BenchmarkDiscipline schedules packets of 1400 bytes at the rate that 2, 3 and 16 paths carry. A quality
+// changes every 1000 packets.
 func BenchmarkDiscipline(b *testing.B) {
 	for _, n := range []int{2, 3, 16} {
 		paths := make([]Path, n)
@@ -305,16 +306,51 @@ func BenchmarkDiscipline(b *testing.B) {
 		}
 		for _, name := range Disciplines() {
 			b.Run(fmt.Sprintf("%s/paths=%d", name, n), func(b *testing.B) {
-				s := scheduler(b, name, Options{Queues: new(Queues), Tie: Tie})
+				s := scheduler(b, name, Options{Queues: new(Queues), Tie: Tie, Size: 1500})
 				b.ReportAllocs()
 				now := time.Duration(0)
-				flow := uint32(0)
+				i := 0
 				for b.Loop() {
 					now += 400 * time.Microsecond / time.Duration(n)
-					flow++
-					s.Next(paths, Segment{Now: now, Size: 1400, Flow: flow % 64})
+					i++
+					if i%1000 == 0 {
+						paths[i%n].Jitter += 1 - 2*time.Duration(i/1000%2)
+					}
+					s.Next(paths, Segment{Now: now, Size: 1400, Flow: uint32(i % 64), Version: uint64(1 + i/1000)})
 				}
 			})
 		}
+	}
+}
+
+// TestPropertyVersion: a caller that says when paths change gets the same choices as one that does not.
+func TestPropertyVersion(t *testing.T) {
+	for _, name := range Disciplines() {
+		t.Run(name, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				o := Options{Tie: Tie, Size: 1500, Choice: Choice(rapid.IntRange(0, 2).Draw(t, "choice"))}
+				a, b := scheduler(t, name, o), scheduler(t, name, o)
+				paths := drawPaths(t)
+				g := Segment{Version: 1}
+				for range 30 {
+					g.Now += time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "later"))
+					g.Size, g.Flow = rapid.IntRange(0, 1500).Draw(t, "size"), rapid.Uint32Range(0, 3).Draw(t, "flow")
+					unknown := g
+					unknown.Version = 0
+					if x, y := a.Next(paths, g), b.Next(paths, unknown); x != y {
+						t.Fatalf("chose %b and, without a version, %b", x, y)
+					}
+					if len(paths) > 0 && rapid.Bool().Draw(t, "change") {
+						p := &paths[rapid.IntRange(0, len(paths)-1).Draw(t, "path")]
+						p.Usable, p.Jitter = !p.Usable, p.Jitter/2
+						p.Rate = unit.Bandwidth(rapid.Int64Range(0, 1e9).Draw(t, "rate"))
+						g.Version++
+					}
+					if len(paths) > 0 && rapid.Bool().Draw(t, "room") {
+						paths[0].Room = rapid.IntRange(0, 3000).Draw(t, "bytes")
+					}
+				}
+			})
+		})
 	}
 }

@@ -38,14 +38,23 @@ const (
 	tooLong = 24 * time.Hour
 )
 
-// line returns the transmission time of a packet at a positive rate, at most a little more than
-// tooLong.
-func (v *virtual) line(rate unit.Bandwidth, size int) time.Duration {
+// at returns the time that a byte takes at a positive rate.
+func (v *virtual) at(rate unit.Bandwidth) uint64 {
 	if v.rate != rate {
 		v.rate = rate
 		v.perByte = min((8*uint64(time.Second)<<perByteBits+uint64(rate)/2)/uint64(rate), maxPerByte)
 	}
-	hi, lo := bits.Mul64(uint64(max(size, 0)), v.perByte)
+	return v.perByte
+}
+
+// line returns the transmission time of a packet at a positive rate.
+func (v *virtual) line(rate unit.Bandwidth, size int) time.Duration {
+	return line(size, v.at(rate))
+}
+
+// line returns the transmission time of size bytes, at most a little more than tooLong.
+func line(size int, perByte uint64) time.Duration {
+	hi, lo := bits.Mul64(uint64(max(size, 0)), perByte)
 	if hi>>perByteBits != 0 {
 		return tooLong + 1
 	}

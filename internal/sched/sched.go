@@ -69,6 +69,19 @@ type Segment struct {
 	Queued int
 	// Flow is a hash of the packet's addresses, protocol and ports, for flow.
 	Flow uint32
+	// Version, if not 0, is the same as in the call before as long as nothing in paths but Room,
+	// Cwnd, InFlight and Queued has changed, so that nothing has to be derived from them again.
+	Version uint64
+}
+
+// version is the Segment.Version for which something was derived.
+type version uint64
+
+// same reports whether it is that of the segment, and takes the segment's.
+func (v *version) same(s *Segment) bool {
+	was := *v
+	*v = version(s.Version)
+	return was == *v && was != 0
 }
 
 // Set is a set of paths: bit i is path i. The empty set means that the caller waits until the state
