@@ -1,203 +1,274 @@
 package acceptance
 
 import (
-	"strconv"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/programs"
 )
 
-// Sections of epe-steady that other implementations replace.
-const (
-	ownTransit = `  transit-a:
-    forwarding: true
-    router:
-      asn: 65001
-      router_id: 10.1.0.1
-      neighbors:
-        - {name: asbr1, asn: 65000, address: "2001:db8:a::1", interface: csp}
-        - {name: client-isp, asn: 65003, address: "2001:db8:ca::2", interface: link-a}
+// frrScript starts FRR in the foreground with all its files in the node's directory: zebra, and a
+// bgpd for each configuration. These are read when the daemons run, as by Debian's service.
+const frrScript = `for dir in /usr/lib/frr /usr/libexec/frr /usr/sbin; do [ -x $dir/bgpd ] && break; done
+options="--config_file $PWD/none.conf --socket $PWD/zserv.api --vty_port 0 --log stdout"
+touch none.conf
+$dir/zebra --pid_file $PWD/zebra.pid $options --vty_socket $PWD --user root --group frrvty &
+until [ -S zserv.api ]; do sleep 0.05; done
+[ $# = 1 ] || options="$options --bgp_port 0"
+instance=0
+for conf; do
+	at=$PWD/$((instance += 1))
+	mkdir $at
+	ln -s $PWD/zebra.vty $at
+	$dir/bgpd --int_num $instance --pid_file $at/bgpd.pid $options --vty_socket $at --skip_runas &
+	until [ -S $at/bgpd.vty ]; do sleep 0.05; done
+	vtysh --vty_socket $at -f $conf
+done
+wait
 `
-	ownReflector = `  reflector:
-    reflector:
-      asn: 65000
-      router_id: 10.0.0.254
-      address: 2001:db8:1::fe
-      clients:
-        - {name: server, address: "2001:db8:1::10"}
-        - {name: asbr1, address: "2001:db8:1::1"}
-        - {name: asbr2, address: "2001:db8:1::2"}
-`
-	ownISP = `  client-isp:
-    forwarding: true
-    router:
-      asn: 65003
-      router_id: 10.3.0.1
-      networks: [2001:db8:c::/64]
-      neighbors:
-        - {name: transit-a, asn: 65001, address: "2001:db8:ca::1", interface: link-a, local_pref: 200}
-        - {name: transit-b, asn: 65002, address: "2001:db8:cb::1", interface: link-b}
-`
+
+// interop is the text of a file of docs/interop.md.
+func interop(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("../../examples/interop", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// another returns the lines by which a node of a scenario runs another program with these files.
+func another(t *testing.T, names ...string) string {
+	t.Helper()
+	files := map[string]string{}
+	for _, name := range names {
+		files[name] = interop(t, name)
+	}
+	var run string
+	switch program, _, _ := strings.Cut(names[0], "-"); program {
+	case "bird":
+		run = "bird -f -c " + names[0] + " -s bird.ctl"
+	case "gobgpd":
+		run = "gobgpd -f " + names[0]
+	case "frr":
+		run, files["frr.sh"] = "sh frr.sh "+strings.Join(names, " "), frrScript
+		if names[0] == "frr-pe.conf" {
+			files["frr.sh"] = interop(t, "frr-pe.sh") + frrScript
+		}
+	default:
+		t.Fatalf("no program runs %s", names[0])
+	}
+	lines := "    exec: " + run + "\n    files:\n"
+	for name, text := range files {
+		lines += "      " + name + ": |\n" + regexp.MustCompile(`(?m)^(.)`).ReplaceAllString(text, "        $1")
+	}
+	return lines
+}
+
+// TestInteropPage: docs/interop.md names all files, and only lines that are in them.
+func TestInteropPage(t *testing.T) {
+	b, err := os.ReadFile("../../docs/interop.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("../../examples/interop/*")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, f := range files {
+		if !strings.Contains(string(b), filepath.Base(f)) {
+			t.Errorf("the page has no %s", filepath.Base(f))
+		}
+	}
+	rows := regexp.MustCompile("(?m)^\\| `([^`]+)` \\| `([^`]+)` \\|").FindAllStringSubmatch(string(b), -1)
+	if len(rows) == 0 {
+		t.Error("the page has no lines of files")
+	}
+	for _, row := range rows {
+		if !strings.Contains(interop(t, row[1]), row[2]) {
+			t.Errorf("%s has no %q", row[1], row[2])
+		}
+	}
+}
+
+// nodeOf returns a node's part of epe-steady.
+func nodeOf(t *testing.T, node string) string {
+	t.Helper()
+	b, err := os.ReadFile("../../scenarios/epe-steady/scenario.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := regexp.MustCompile(`(?m)^  ` + node + `:\n(    .*\n)+`).FindString(string(b))
+	if text == "" {
+		t.Fatalf("the scenario has no node %q", node)
+	}
+	return text
+}
+
+// replaced are the arguments of epe that replace the daemons of a node by another program.
+func replaced(t *testing.T, node string, files ...string) []string {
+	t.Helper()
+	return []string{nodeOf(t, node), "  " + node + ":\n    forwarding: true\n" + another(t, files...)}
+}
+
+// foreignLab is epe-steady with programs of others in it.
+type foreignLab struct {
+	*lab
+	// ipv4 are the tables with IPv4 routes to the client.
+	ipv4 []string
+	// border are the border routers that are ours.
+	border []string
+	// traces are what the edge must not leave on the server, besides what it always has.
+	traces []string
+	// last is a node and its link that go down to withdraw the route through transit-b.
+	last [2]string
+}
+
+// Links that go down to withdraw the route through transit-b.
+var (
+	access = [2]string{"client-isp", "access"}
+	linkB  = [2]string{"transit-b", "link-b"}
 )
 
-const birdTransit = `  transit-a:
-    forwarding: true
-    exec: bird -f -c bird.conf -s bird.ctl
-    files:
-      bird.conf: |
-        router id 10.1.0.1;
-        protocol device {}
-        protocol kernel { ipv6 { import none; export all; }; }
-        template bgp transit {
-          local as 65001;
-          connect retry time 1;
-          ipv6 { import all; export all; };
-        }
-        protocol bgp asbr1 from transit { neighbor 2001:db8:a::1 as 65000; }
-        protocol bgp isp from transit { neighbor 2001:db8:ca::2 as 65003; }
-`
+var clients = map[string]string{"-6": "2001:db8:c::/64", "-4": "10.12.0.0/24"}
 
-const birdISP = `  client-isp:
-    forwarding: true
-    exec: bird -f -c bird.conf -s bird.ctl
-    files:
-      bird.conf: |
-        router id 10.3.0.1;
-        protocol device {}
-        protocol direct { ipv6; interface "access"; }
-        protocol kernel { ipv6 { import none; export where source = RTS_BGP; }; }
-        template bgp isp {
-          local as 65003;
-          connect retry time 1;
-          ipv6 { import all; export where source != RTS_BGP; };
-        }
-        protocol bgp a from isp { neighbor 2001:db8:ca::1 as 65001; default bgp_local_pref 200; }
-        protocol bgp b from isp { neighbor 2001:db8:cb::1 as 65002; }
-`
+// deliver checks that content is delivered through both egress peers, that a withdrawal is
+// followed, and that our daemons leave nothing behind.
+func (l *foreignLab) deliver(t *testing.T) {
+	t.Helper()
+	routes := func(want bool, table string) {
+		t.Helper()
+		l.eventually(fmt.Sprintf("a route in table %s: %t", table, want), 15*time.Second, l.shows(want, clients["-6"], "server", "route show table "+table))
+		for _, has := range l.ipv4 {
+			if has == table {
+				l.eventually(fmt.Sprintf("an IPv4 route in table %s: %t", table, want), 15*time.Second, l.shows(want, clients["-4"], "server", "-4 route show table "+table))
+			}
+		}
+	}
+	fetch := func(what string) {
+		t.Helper()
+		urls := []string{"http://server/bytes/1000000", "http://10.1.0.16/bytes/1000000"}
+		for _, url := range urls[:min(2, 1+len(l.ipv4))] {
+			l.eventually(what+": "+url, 10*time.Second, func() (bool, string) {
+				out, err := l.try("client", program, "fetch", "--mptcp", "--limit", "3s", url)
+				return err == nil && strings.HasPrefix(out, "1000000 bytes"), fmt.Sprint(out, err)
+			})
+		}
+	}
+	routes(true, "101")
+	routes(true, "102")
+	fetch("at first")
+	sent := l.directed(t, "2001:db8:1::a", "2001:db8:1::b")
+	l.carries(t, "http://server/bytes/100000000")
+	sent.check(t)
+	if len(l.ipv4) == 2 {
+		sent := l.directed(t, "10.1.0.10", "10.1.0.11")
+		l.carries(t, "http://10.1.0.16/bytes/100000000")
+		sent.check(t)
+	}
 
-// birdReflector reflects IPv6 unicast and VPN-IPv6 routes. BIRD passes on the attribute with the
-// SIDs, which it does not know.
-const birdReflector = `  reflector:
-    exec: bird -f -c bird.conf -s bird.ctl
-    files:
-      bird.conf: |
-        router id 10.0.0.254;
-        protocol device {}
-        vpn6 table services;
-        template bgp session {
-          local 2001:db8:1::fe as 65000;
-          connect retry time 1;
-          rr client;
-          ipv6 { import all; export all; };
-          vpn6 mpls { table services; import all; export all; };
-        }
-        protocol bgp server from session { neighbor 2001:db8:1::10 as 65000; }
-        protocol bgp asbr1 from session { neighbor 2001:db8:1::1 as 65000; }
-        protocol bgp asbr2 from session { neighbor 2001:db8:1::2 as 65000; }
-`
+	l.link(t, "transit-a", "link-a", false)
+	routes(false, "101")
+	routes(true, "102")
+	if out, err := iproute.In(l.namespace("server"), "route get 2001:db8:c::10 from 2001:db8:1::a"); err == nil {
+		t.Errorf("a packet from the EPE address of transit-a would go: %s", out)
+	}
+	fetch("through transit-b alone")
+	l.link(t, l.last[0], l.last[1], false)
+	routes(false, "102")
 
-// frrScript starts zebra and bgpd of FRR in the foreground, with all their files in the directory
-// of the node.
-const frrScript = `      frr.sh: |
-        for dir in /usr/lib/frr /usr/libexec/frr /usr/sbin; do [ -x $dir/bgpd ] && break; done
-        options="--socket $PWD/zserv.api --vty_socket $PWD --vty_port 0 --log stdout"
-        $dir/zebra --config_file $PWD/zebra.conf --pid_file $PWD/zebra.pid $options --user root --group frrvty &
-        until [ -S zserv.api ]; do sleep 0.05; done
-        exec $dir/bgpd --config_file $PWD/bgpd.conf --pid_file $PWD/bgpd.pid $options --skip_runas
-      zebra.conf: ""
-      bgpd.conf: |
-`
+	l.end("server", "edge", syscall.SIGTERM)
+	state := l.ip("server", kernelState)
+	for _, trace := range append(l.traces, "lookup 101", "2001:db8:1::a", "2001:db8:1::b", "signal", "117") {
+		if strings.Contains(state, trace) {
+			t.Errorf("%q is left in:\n%s", trace, state)
+		}
+	}
+	for _, border := range l.border {
+		l.end(border, "asbr", syscall.SIGTERM)
+		if routes := l.ip(border, "route show table all proto 116; -4 route show table all proto 116"); routes != "" {
+			t.Errorf("left on %s:\n%s", border, routes)
+		}
+	}
+}
 
-const frrTransit = `  transit-a:
-    forwarding: true
-    exec: sh frr.sh
-    files:
-` + frrScript + `        router bgp 65001
-         bgp router-id 10.1.0.1
-         no bgp ebgp-requires-policy
-         no bgp default ipv4-unicast
-         neighbor 2001:db8:a::1 remote-as 65000
-         neighbor 2001:db8:a::1 timers connect 1
-         neighbor 2001:db8:ca::2 remote-as 65003
-         neighbor 2001:db8:ca::2 timers connect 1
-         address-family ipv6 unicast
-          neighbor 2001:db8:a::1 activate
-          neighbor 2001:db8:ca::2 activate
-         exit-address-family
-        exit
-`
+// foreign brings epe-steady up with pieces of it replaced, and shows the logs when the test fails.
+func foreign(t *testing.T, scenario string) *lab {
+	t.Helper()
+	return up(t, scenario, "server.edge.log", "asbr1.asbr.log", "asbr2.asbr.log", "reflector.reflector.log",
+		"server.exec.log", "asbr1.exec.log", "reflector.exec.log", "transit-a.exec.log", "client-isp.exec.log")
+}
 
-const frrReflector = `  reflector:
-    exec: sh frr.sh
-    files:
-` + frrScript + `        router bgp 65000
-         bgp router-id 10.0.0.254
-         no bgp default ipv4-unicast
-         neighbor clients peer-group
-         neighbor clients remote-as 65000
-         neighbor clients update-source 2001:db8:1::fe
-         neighbor clients timers connect 1
-         neighbor 2001:db8:1::10 peer-group clients
-         neighbor 2001:db8:1::1 peer-group clients
-         neighbor 2001:db8:1::2 peer-group clients
-         address-family ipv6 unicast
-          neighbor clients activate
-          neighbor clients route-reflector-client
-         exit-address-family
-         address-family ipv6 vpn
-          neighbor clients activate
-          neighbor clients route-reflector-client
-         exit-address-family
-        exit
-`
-
-// TestForeignRouters: content leaves over both egress paths where a neighbor, the reflector or the
-// client's provider is another implementation, and a withdrawn route is no longer used.
+// TestForeignRouters: content leaves over both egress paths in IPv6 and IPv4 where egress peers, the
+// reflector and the client's provider are other implementations. One SID is transposed.
 func TestForeignRouters(t *testing.T) {
-	const client = "2001:db8:c::/64"
+	const transposed = `locator: {prefix: "fc00:2::/32", block: 16}`
 	for _, c := range []struct {
-		name, own, foreign string
-		// node and link go down to withdraw the routes in the tables.
-		node, link string
-		tables     []string
+		name  string
+		nodes map[string]string
+		last  [2]string
 	}{
-		{"BIRDTransit", ownTransit, birdTransit, "transit-a", "link-a", []string{"101"}},
-		{"FRRTransit", ownTransit, frrTransit, "transit-a", "link-a", []string{"101"}},
-		{"BIRDISP", ownISP, birdISP, "client-isp", "access", []string{"101", "102"}},
-		{"BIRDReflector", ownReflector, birdReflector, "transit-a", "link-a", []string{"101"}},
-		{"FRRReflector", ownReflector, frrReflector, "transit-a", "link-a", []string{"101"}},
+		{"BIRDTransitFRRISPGoBGPReflector", map[string]string{"transit-a": "bird-transit.conf", "client-isp": "frr-isp.conf", "reflector": "gobgpd-reflector.toml"}, access},
+		{"FRRTransitBIRDISPBIRDReflector", map[string]string{"transit-a": "frr-transit.conf", "client-isp": "bird-isp.conf", "reflector": "bird-reflector.conf"}, access},
+		{"FRRReflector", map[string]string{"reflector": "frr-reflector.conf"}, linkB},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			programs.Need(t, "bird", "vtysh")
-			l := epe(t, c.own, c.foreign)
-			for _, table := range []string{"101", "102"} {
-				l.eventually("a route in table "+table, 10*time.Second, l.shows(true, client, "server", "route show table "+table))
+			programs.Need(t, "bird", "vtysh", "gobgpd")
+			pieces := []string{"name: epe-steady", "name: epe-steady\nfamily: dual", transposed, transposed + "\n      sid_format: transposed"}
+			for node, file := range c.nodes {
+				pieces = append(pieces, replaced(t, node, file)...)
 			}
-			r := l.fetch("--mptcp", "--limit", "3s", "http://server/bytes/100000000")
-			if !r.UsedMPTCP || r.Bytes == 0 {
-				t.Errorf("report %+v", r)
-			}
-			for _, path := range []string{"a", "b"} {
-				sent := strings.TrimSpace(l.must("transit-"+path, "cat", "/sys/class/net/link-"+path+"/statistics/tx_bytes"))
-				if n, err := strconv.Atoi(sent); err != nil || n < 1e6 {
-					t.Errorf("link %s carried %s bytes, %v", path, sent, err)
-				}
-			}
-			l.link(t, c.node, c.link, false)
-			for _, table := range c.tables {
-				l.eventually("the route in table "+table+" is withdrawn", 10*time.Second, l.shows(false, client, "server", "route show table "+table))
-			}
-			if len(c.tables) == 2 {
-				return
-			}
-			if out := l.ip("server", "route show table 102"); !strings.Contains(out, client) {
-				t.Errorf("the other path is gone, too: %s", out)
-			}
-			if r := l.fetch("--mptcp", "http://server/bytes/1000000"); r.Bytes != 1e6 {
-				t.Errorf("over the other path: %+v", r)
-			}
+			l := foreignLab{lab: foreign(t, variant(t, pieces...)), ipv4: []string{"101", "102"}, border: []string{"asbr1", "asbr2"}, traces: []string{"nhid", "seg6"}, last: c.last}
+			l.deliver(t)
 		})
 	}
+}
+
+// TestFRRAsPE: FRR is one of the border routers, and allocates the SID that our edge uses.
+func TestFRRAsPE(t *testing.T) {
+	programs.Need(t, "vtysh", "ip")
+	l := foreignLab{lab: foreign(t, variant(t, replaced(t, "asbr1", "frr-pe.conf")...)), border: []string{"asbr2"}, traces: []string{"nhid", "seg6"}, last: linkB}
+	l.eventually("the SID of FRR", 15*time.Second, l.shows(true, "segs 1 [ fc00:1:0:1:100:: ]", "server", "nexthop"))
+	l.deliver(t)
+}
+
+// TestTablesOfFRR: FRR fills the tables of the egress peers, one bgpd each, with the SIDs of our
+// border routers.
+func TestTablesOfFRR(t *testing.T) {
+	programs.Need(t, "vtysh")
+	// The default address uses transit-a. The second bgpd has its own address and session.
+	const main = `    routes:
+      - {dst: "2001:db8:c::/64", via: "2001:db8:1::1"}
+      - {dst: "fc00:1::/32", via: "2001:db8:1::1"}
+      - {dst: "fc00:2::/32", via: "2001:db8:1::2"}
+`
+	const client, address = `        - {name: server, address: "2001:db8:1::10"}` + "\n", `addresses: ["2001:db8:1::10/64"`
+	file := kernelRoutes(t, main+another(t, "frr-server-a.conf", "frr-server-b.conf"),
+		client, client+strings.NewReplacer("server", "server-b", "10", "11").Replace(client), address, address+`, "2001:db8:1::11/64"`)
+	l := foreignLab{lab: foreign(t, file), border: []string{"asbr1", "asbr2"}, last: linkB}
+	for table, sid := range map[string]string{"101": "fc00:1:1::", "102": "fc00:2:1::"} {
+		l.eventually("the SID of "+table, 15*time.Second, l.shows(true, "segs 1 [ "+sid+" ]", "server", "nexthop"))
+	}
+	l.deliver(t)
+}
+
+// TestTablesOfBIRD: BIRD fills the tables of the egress peers without SRv6, with the best routes of
+// each border router.
+func TestTablesOfBIRD(t *testing.T) {
+	programs.Need(t, "bird")
+	const reflectors = "      reflectors:\n        - address: 2001:db8:1::"
+	borders := []string{nodeOf(t, "reflector"), "  reflector: {}\n"}
+	for _, border := range []string{"asbr1", "asbr2"} {
+		node := nodeOf(t, border)
+		borders = append(borders, node, strings.Replace(node, reflectors+"fe", reflectors+"10", 1))
+	}
+	l := foreignLab{lab: foreign(t, kernelRoutes(t, another(t, "bird-server.conf"), borders...)), border: []string{"asbr1", "asbr2"}, last: linkB}
+	l.deliver(t)
 }

@@ -26,7 +26,7 @@ func TestDeletedObjectsAreRestored(t *testing.T) {
 		l.eventually("the EPE Route in table "+table, 10*time.Second,
 			l.shows(true, "2001:db8:c::/64", "server", "route show table "+table))
 	}
-	right, wrong := l.directed(t)
+	sent := l.directed(t, "2001:db8:1::a", "2001:db8:1::b")
 	wait := l.stream("8s", 8)
 	for _, c := range []struct{ node, show, match, del string }{
 		{"server", "rule", `(?m)^(\d+):.*from 2001:db8:1::a lookup 101`, "rule del pref $1"},
@@ -55,9 +55,7 @@ func TestDeletedObjectsAreRestored(t *testing.T) {
 		t.Logf("%s: %s: restored in %s", c.node, command, time.Since(deleted).Round(time.Millisecond))
 	}
 	wait()
-	if r, w := right.Load(), wrong.Load(); r == 0 || w > 0 {
-		t.Errorf("%d packets left through the right peer, %d through the wrong one", r, w)
-	}
+	sent.check(t)
 }
 
 // TestSwappedTables: the tables of two EPE addresses are swapped in the file, and the edge is
@@ -65,7 +63,7 @@ func TestDeletedObjectsAreRestored(t *testing.T) {
 func TestSwappedTables(t *testing.T) {
 	l := epe(t)
 	l.eventually("the EPE Routes", 10*time.Second, l.shows(true, "2001:db8:c::/64", "server", "route show table 102"))
-	right, wrong := l.directed(t)
+	sent := l.directed(t, "2001:db8:1::a", "2001:db8:1::b")
 	wait := l.stream("8s", 8)
 	l.end("server", "edge", syscall.SIGKILL)
 	l.change("server", `"table": 101`, `"table": 199`, `"table": 102`, `"table": 101`, `"table": 199`, `"table": 102`)
@@ -73,30 +71,53 @@ func TestSwappedTables(t *testing.T) {
 	l.eventually("the edge is ready", 15*time.Second, l.contains(true, `"ready":true,"degraded":false`, "server", program, "status", "--json", "edge"))
 	l.eventually("the tables are swapped", 5*time.Second, l.shows(true, "from 2001:db8:1::a lookup 102", "server", "rule"))
 	wait()
-	if r, w := right.Load(), wrong.Load(); r == 0 || w > 0 {
-		t.Errorf("%d packets left through the right peer, %d through the wrong one", r, w)
-	}
+	sent.check(t)
 }
 
-// directed counts the packets from EPE addresses that arrive at their transit, and at the other one.
-func (l *lab) directed(t *testing.T) (right, wrong *atomic.Int64) {
+// directions counts the packets from the EPE addresses of both peers of epe-steady: at the peer that
+// an address belongs to, and at the other one.
+type directions struct{ a, b, wrong atomic.Int64 }
+
+// directed counts what arrives at the peers from these EPE addresses until the test ends.
+func (l *lab) directed(t *testing.T, a, b string) *directions {
 	t.Helper()
-	right, wrong = &atomic.Int64{}, &atomic.Int64{}
-	a, b := netip.MustParseAddr("2001:db8:1::a"), netip.MustParseAddr("2001:db8:1::b")
-	for node, own := range map[string]netip.Addr{"transit-a": a, "transit-b": b} {
-		l.each(t, node, "csp", func(p packet.Packet) {
-			if p.Sent || len(p.Data) < 40 {
+	d := &directions{}
+	ownA, ownB := netip.MustParseAddr(a), netip.MustParseAddr(b)
+	count := func(own, other netip.Addr, right *atomic.Int64) func(packet.Packet) {
+		return func(p packet.Packet) {
+			if p.Sent {
 				return
 			}
-			switch source := netip.AddrFrom16([16]byte(p.Data[8:24])); {
-			case source == own:
+			switch source(p.Data) {
+			case own:
 				right.Add(1)
-			case source == a || source == b:
-				wrong.Add(1)
+			case other:
+				d.wrong.Add(1)
 			}
-		})
+		}
 	}
-	return right, wrong
+	l.each(t, "transit-a", "csp", count(ownA, ownB, &d.a))
+	l.each(t, "transit-b", "csp", count(ownB, ownA, &d.b))
+	return d
+}
+
+// source is the source address of an IP packet, not valid if it is none.
+func source(b []byte) netip.Addr {
+	switch {
+	case len(b) >= 40 && b[0]>>4 == 6:
+		return netip.AddrFrom16([16]byte(b[8:24]))
+	case len(b) >= 20 && b[0]>>4 == 4:
+		return netip.AddrFrom4([4]byte(b[12:16]))
+	}
+	return netip.Addr{}
+}
+
+// check fails the test unless packets arrived at both peers, and none at the wrong one.
+func (d *directions) check(t *testing.T) {
+	t.Helper()
+	if a, b, wrong := d.a.Load(), d.b.Load(), d.wrong.Load(); a == 0 || b == 0 || wrong > 0 {
+		t.Errorf("from EPE addresses, %d and %d packets left through the right peers, %d through a wrong one", a, b, wrong)
+	}
 }
 
 // objects are the lines of a listing in a fixed order, without what the kernel counts.

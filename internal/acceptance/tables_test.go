@@ -9,13 +9,14 @@ import (
 	"github.com/tabane/tabane/internal/iproute"
 )
 
-// TestRoutesOfAnotherProgram: another program fills the tables of the egress peers. The edge uses
-// what is in them, and a deleted route ends its subflow at once, while the connection stays.
-func TestRoutesOfAnotherProgram(t *testing.T) {
-	// The lab does not wait for the edge, which is ready when there are routes.
-	file := variant(t, "  server:\n", "  server:\n    ready: false\n    routes: [{dst: \"2001:db8:c::/64\", via: \"2001:db8:1::1\"}]\n",
+// kernelRoutes is epe-steady with an edge whose tables another program fills, and with pieces of it
+// replaced. The lab does not wait for the edge, which is ready when there are routes.
+func kernelRoutes(t *testing.T, server string, replace ...string) string {
+	t.Helper()
+	file := variant(t, append([]string{
+		"  server:\n", "  server:\n    ready: false\n" + server,
 		"      reflectors:\n        - address: 2001:db8:1::fe\n      locators: [fc00::/16]\n", "      routes: kernel\n",
-		"        - {name: server, address: \"2001:db8:1::10\"}\n", "")
+	}, replace...)...)
 	network, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -24,6 +25,14 @@ func TestRoutesOfAnotherProgram(t *testing.T) {
 	if err := os.WriteFile(file, network, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return file
+}
+
+// TestRoutesOfAnotherProgram: another program fills the tables of the egress peers. The edge uses
+// what is in them, and a deleted route ends its subflow at once, while the connection stays.
+func TestRoutesOfAnotherProgram(t *testing.T) {
+	file := kernelRoutes(t, "    routes: [{dst: \"2001:db8:c::/64\", via: \"2001:db8:1::1\"}]\n",
+		"        - {name: server, address: \"2001:db8:1::10\"}\n", "")
 	l := up(t, file, "server.edge.log")
 	const a, b = "2001:db8:c::/64 encap seg6 mode encap segs fc00:1:1:: dev lan table 101", "2001:db8:c::/64 encap seg6 mode encap segs fc00:2:1:: dev lan table 102"
 	status := func(want string) {
