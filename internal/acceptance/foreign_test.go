@@ -65,7 +65,12 @@ func another(t *testing.T, names ...string) string {
 	default:
 		t.Fatalf("no program runs %s", names[0])
 	}
-	lines := "    exec: " + run + "\n    files:\n"
+	return runs(run, files)
+}
+
+// runs returns the lines by which a node of a scenario runs a command with these files.
+func runs(command string, files map[string]string) string {
+	lines := "    exec: " + command + "\n    files:\n"
 	for name, text := range files {
 		lines += "      " + name + ": |\n" + regexp.MustCompile(`(?m)^(.)`).ReplaceAllString(text, "        $1")
 	}

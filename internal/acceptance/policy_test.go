@@ -39,24 +39,22 @@ func frr(number, prefixes int, neighbor, option string) string {
 	var options, networks strings.Builder
 	for _, o := range []string{"timers connect 1", option} {
 		if o != "" {
-			fmt.Fprintf(&options, "         neighbor %s %s\n", neighbor, o)
+			fmt.Fprintf(&options, " neighbor %s %s\n", neighbor, o)
 		}
 	}
 	for i := range prefixes {
-		fmt.Fprintf(&networks, "          network 2001:db8:a%x%x::/48\n", number, i)
+		fmt.Fprintf(&networks, "  network 2001:db8:a%x%x::/48\n", number, i)
 	}
-	return `    exec: sh frr.sh
-    files:
-` + frrScript + fmt.Sprintf(`        router bgp %[1]d
-         bgp router-id 10.1.0.%[2]d
-         no bgp ebgp-requires-policy
-         no bgp network import-check
-         neighbor %[3]s remote-as 65000
-%[4]s         address-family ipv6 unicast
-          neighbor %[3]s activate
-%[5]s         exit-address-family
-        exit
-`, 65000+number, number, neighbor, options.String(), networks.String())
+	return runs("sh frr.sh bgpd.conf", map[string]string{"frr.sh": frrScript, "bgpd.conf": fmt.Sprintf(`router bgp %[1]d
+ bgp router-id 10.1.0.%[2]d
+ no bgp ebgp-requires-policy
+ no bgp network import-check
+ neighbor %[3]s remote-as 65000
+%[4]s address-family ipv6 unicast
+  neighbor %[3]s activate
+%[5]s exit-address-family
+exit
+`, 65000+number, number, neighbor, options.String(), networks.String())})
 }
 
 // policed is a border router whose egress peers run BIRD and FRR and that uses an RPKI cache of
