@@ -43,8 +43,10 @@ type ASBR struct {
 	peers  []*peer
 	// neighbors are the sessions, with their export policies while the ASBR is in service.
 	neighbors []bgp.Neighbor
-	drain     drain
-	running   context.Context // ends with Run
+	// retired are the filters of interfaces whose peers a reload has removed.
+	retired []filter
+	drain   drain
+	running context.Context // ends with Run
 
 	// core decides, and advertised says, whether the common prefixes are advertised to egress
 	// peers.
@@ -144,6 +146,9 @@ func (a *ASBR) setCore() {
 	for _, p := range a.config.Peers {
 		a.core.peers = append(a.core.peers, p.Interface)
 	}
+	for _, f := range a.retired {
+		a.core.peers = append(a.core.peers, f.link)
+	}
 	via := map[netip.Addr]string{}
 	for _, r := range a.config.Reflectors {
 		via[r.Address] = a.core.via[r.Address]
@@ -204,7 +209,7 @@ func (c *Config) egress(on networks, vrps *policy.VRPs) []bgp.Neighbor {
 
 // Run runs the ASBR until ctx ends. It always closes what New opened.
 func (a *ASBR) Run(ctx context.Context) error {
-	for _, o := range a.config.guards() {
+	for _, o := range a.config.guards(nil) {
 		a.daemon.Kernel.Set(o)
 	}
 	if err := a.daemon.Speaker.Originate(a.config.locatorRoute()); err != nil {
@@ -389,6 +394,9 @@ type Status struct {
 	Control  string              `json:"control"`
 	Sessions []bgp.SessionStatus `json:"sessions"`
 	Peers    []PeerStatus        `json:"peers"`
+	// Filtered are interfaces that are filtered until a restart, although they have no egress peer
+	// since a reload.
+	Filtered []string `json:"filtered,omitempty"`
 	// RPKI are the RPKI caches, the most preferred first.
 	RPKI []rtr.CacheStatus `json:"rpki_caches,omitempty"`
 }
@@ -415,6 +423,9 @@ func (a *ASBR) Status() any {
 		var report health.Report
 		s.Pending, s.Sessions = a.daemon.Health(&report)
 		s.Drain, s.Core = a.drain.stage, a.core.reachable()
+		for _, f := range a.retired {
+			s.Filtered = append(s.Filtered, f.link)
+		}
 		for _, p := range a.peers {
 			s.Peers = append(s.Peers, p.status())
 		}

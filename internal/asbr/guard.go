@@ -16,10 +16,39 @@ const (
 	guardRule   = 901 // all others
 )
 
+// filter is an interface from which packets are forwarded to our own prefixes only, in some IP versions.
+type filter struct {
+	link     string
+	versions []bgp.IP
+}
+
+// filters are the interfaces of the egress peers; at an exchange, several peers share one.
+func (c *Config) filters() []filter {
+	var list []filter
+	for _, p := range c.Peers {
+		if !filtered(list, p.Interface) {
+			list = append(list, filter{p.Interface, c.versions()})
+		}
+	}
+	return list
+}
+
+func filtered(list []filter, link string) bool {
+	return slices.ContainsFunc(list, func(f filter) bool { return f.link == link })
+}
+
+// retired returns the filters of before whose interfaces have no egress peer now. They remain until a
+// restart: the neighbor on such a link can still send, and nothing says that it is one of ours.
+func (c *Config) retired(before []filter) []filter {
+	now := c.filters()
+	return slices.DeleteFunc(slices.Clone(before), func(f filter) bool { return filtered(now, f.link) })
+}
+
 // guards are the routes and rules that an ASBR has whatever its sessions are. A packet from an
-// egress peer is forwarded to our own prefixes only: neither SRv6 packets (RFC 8402 section 8.2,
-// RFC 8754 section 5.1) nor transit from peer to peer is accepted there.
-func (c *Config) guards() []route.Object {
+// egress peer, or from the interface of a former one, is forwarded to our own prefixes only: neither
+// SRv6 packets (RFC 8402 section 8.2, RFC 8754 section 5.1) nor transit from peer to peer is accepted
+// there.
+func (c *Config) guards(retired []filter) []route.Object {
 	unreachable := func(r route.Route) route.Route {
 		r.Metric, r.Kind = worstMetric, route.Unreachable
 		return r
@@ -34,7 +63,6 @@ func (c *Config) guards() []route.Object {
 		// Unused addresses of what we advertise must not follow a default route back to a peer.
 		objects = append(objects, unreachable(route.Route{Table: route.MainTable, Dst: p}))
 	}
-	var guarded []string // interfaces; at an exchange peers share one
 	for i := range c.Peers {
 		p := &c.Peers[i]
 		// A default route of the peer covers neither our own space nor our SIDs.
@@ -53,15 +81,13 @@ func (c *Config) guards() []route.Object {
 		if p.behavior() == EndDT4 {
 			objects = append(objects, route.Rule{Priority: markRule, From: bgp.IPv4.Anywhere(), Mark: p.mark(), Table: p.Table})
 		}
-		if slices.Contains(guarded, p.Interface) {
-			continue
-		}
-		guarded = append(guarded, p.Interface)
+	}
+	for _, f := range slices.Concat(c.filters(), retired) {
 		for _, own := range c.Prefixes {
-			objects = append(objects, route.Rule{Priority: transitRule, To: own, Iif: p.Interface, Table: route.MainTable})
+			objects = append(objects, route.Rule{Priority: transitRule, To: own, Iif: f.link, Table: route.MainTable})
 		}
-		for _, v := range c.versions() {
-			objects = append(objects, route.Rule{Priority: guardRule, From: v.Anywhere(), Iif: p.Interface, Unreachable: true}.Normal())
+		for _, v := range f.versions {
+			objects = append(objects, route.Rule{Priority: guardRule, From: v.Anywhere(), Iif: f.link, Unreachable: true}.Normal())
 		}
 	}
 	return objects

@@ -16,7 +16,7 @@ func TestGuards(t *testing.T) {
 	second.Name, second.ID, second.Table = "transit-b", 2, 102 // at the same exchange
 	c.Peers = append(c.Peers, second)
 	var got []string
-	for _, o := range c.guards() {
+	for _, o := range c.guards(nil) {
 		if err := o.Check(); err != nil {
 			t.Errorf("%s: %v", o, err)
 		}
@@ -29,11 +29,53 @@ func TestGuards(t *testing.T) {
 		"unreachable default table 101 metric 4294967295",
 		"unreachable fc00::/16 table 101 metric 4294967295",
 		"unreachable 2001:db8:1::/64 table 101 metric 4294967295",
-		"priority 900 from all to 2001:db8:1::/64 iif wan table main",
-		"priority 901 from all iif wan unreachable",
 		"unreachable default table 102 metric 4294967295",
 		"unreachable fc00::/16 table 102 metric 4294967295",
-		"unreachable 2001:db8:1::/64 table 102 metric 4294967295")
+		"unreachable 2001:db8:1::/64 table 102 metric 4294967295",
+		"priority 900 from all to 2001:db8:1::/64 iif wan table main",
+		"priority 901 from all iif wan unreachable")
+}
+
+// TestRetired: an interface without peers since a reload stays filtered, in the IP versions that it was
+// filtered in, until a peer is on it again.
+func TestRetired(t *testing.T) {
+	both := testConfig()
+	both.Prefixes = append(both.Prefixes, netip.MustParsePrefix("192.0.2.0/24"))
+	second := both.Peers[0]
+	second.Name, second.ID, second.Table, second.Interface, second.Family = "transit-b", 2, 102, "wan2", bgp.IPv4
+	both.Peers = append(both.Peers, second)
+	one, moved := both, both
+	one.Peers = both.Peers[:1]
+	moved.Peers = slices.Clone(both.Peers)
+	moved.Peers[1].Interface = "wan3"
+	rules := func(c Config, retired []filter) (list []string) {
+		for _, o := range c.guards(retired) {
+			if r, ok := o.(route.Rule); ok && r.Iif != "" {
+				list = append(list, r.String())
+			}
+		}
+		return list
+	}
+	retired := one.retired(both.filters())
+	check(t, rules(one, retired),
+		"priority 900 from all to 2001:db8:1::/64 iif wan table main",
+		"priority 900 from 0.0.0.0/0 to 192.0.2.0/24 iif wan table main",
+		"priority 901 from all iif wan unreachable",
+		"priority 900 from all to 2001:db8:1::/64 iif wan2 table main",
+		"priority 900 from 0.0.0.0/0 to 192.0.2.0/24 iif wan2 table main",
+		"priority 901 from all iif wan2 unreachable",
+		"priority 901 from 0.0.0.0/0 iif wan2 unreachable")
+	if again := both.retired(slices.Concat(retired, one.filters())); len(again) != 0 {
+		t.Errorf("with the peer again: %v", again)
+	}
+	if left := moved.retired(both.filters()); len(left) != 1 || left[0].link != "wan2" {
+		t.Errorf("after the peer has moved to another interface: %v", left)
+	}
+	// At an exchange, another peer is left.
+	both.Peers[1].Interface = "wan"
+	if left := one.retired(both.filters()); len(left) != 0 {
+		t.Errorf("with another peer on the interface: %v", left)
+	}
 }
 
 // With IPv4 routes, what arrives from a peer is guarded in both families.
@@ -42,7 +84,7 @@ func TestGuardsIPv4(t *testing.T) {
 	c.Prefixes = append(c.Prefixes, netip.MustParsePrefix("192.0.2.0/24"))
 	c.Peers[0].Family = bgp.IPv4
 	var got []string
-	for _, o := range c.guards() {
+	for _, o := range c.guards(nil) {
 		if err := o.Check(); err != nil {
 			t.Errorf("%s: %v", o, err)
 		}

@@ -37,7 +37,7 @@ func newNeighborhood(t *rapid.T, family bgp.IP, address func(peer int) netip.Add
 		t.Fatal(err)
 	}
 	kernel := map[route.Key]route.Object{}
-	for _, o := range n.config.guards() {
+	for _, o := range n.config.guards(nil) {
 		kernel[o.Key()] = o
 	}
 	for i := range n.config.Peers {

@@ -23,6 +23,7 @@ type changes struct {
 	// neighbors are the changes of sessions, without those of replaced peers.
 	neighbors bgp.Changes
 	rpki      bool
+	retired   []filter // interfaces without an egress peer from now on
 }
 
 // difference returns the changes from one configuration to another, or the faults of what cannot
@@ -49,6 +50,7 @@ func difference(old, now *Config, on networks, vrps *policy.VRPs) (changes, faul
 		originate: without(now.announced(), old.announced()), withdraw: without(old.announced(), now.announced()),
 		neighbors: bgp.Compare(slices.Concat(old.reflectors(), before), slices.Concat(now.reflectors(), after)),
 		rpki:      !reflect.DeepEqual(old.RPKI, now.RPKI),
+		retired:   now.retired(old.filters()),
 	}, nil
 }
 
@@ -66,6 +68,9 @@ func without(list, other []netip.Prefix) []netip.Prefix {
 // lines describes the changes, one in each line.
 func (c changes) lines() []string {
 	lines := c.peers.Lines("egress peer")
+	for _, f := range c.retired {
+		lines = append(lines, fmt.Sprintf("interface %q stays filtered until a restart", f.link))
+	}
 	isPeer := func(name string) bool {
 		return slices.Contains(c.peers.Remove, name) || slices.Contains(c.peers.Add, name)
 	}
@@ -202,12 +207,13 @@ func (a *ASBR) removePeers(names []string) {
 
 // configure applies the changes that precede those of sessions, in the daemon's loop.
 func (a *ASBR) configure(c changes, now *Config, neighbors []bgp.Neighbor) error {
-	wanted := map[route.Key]bool{}
-	for _, o := range now.guards() {
+	wanted, before := map[route.Key]bool{}, a.config.guards(a.retired)
+	a.retired = now.retired(slices.Concat(a.retired, c.retired))
+	for _, o := range now.guards(a.retired) {
 		wanted[o.Key()] = true
 		a.daemon.Kernel.Set(o)
 	}
-	for _, o := range a.config.guards() {
+	for _, o := range before {
 		if !wanted[o.Key()] {
 			a.daemon.Kernel.Delete(o.Key())
 		}

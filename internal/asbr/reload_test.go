@@ -25,6 +25,8 @@ func TestDifference(t *testing.T) {
 	}{
 		"nothing":    {func(*Config) {}, "", ""},
 		"peer added": {added, `egress peer "added" added`, ""},
+		"peer removed": {func(c *Config) { added(c); c.Peers[1].Interface = "wan9"; c.Peers = c.Peers[1:] },
+			"egress peer \"NAME\" removed\negress peer \"added\" added\ninterface \"wan\" stays filtered until a restart", ""},
 		"order":      {func(c *Config) { slices.Reverse(c.Peers) }, "", ""},
 		"table":      {func(c *Config) { c.Peers[0].Table = 222 }, `egress peer "NAME" replaced`, ""},
 		"preference": {func(c *Config) { c.Peers[0].LocalPref = 222 }, `egress peer "NAME" replaced`, ""},

@@ -63,7 +63,8 @@ func listen(a netip.AddrPort) (*net.TCPListener, error) {
 			return errors.Join(
 				class.set(fd, v4, trafficClass),
 				// SYN-ACKs are sent with the hop limit of the listening socket, and a
-				// neighbor with GTSM accepts no other one.
+				// neighbor with GTSM accepts no other one. They carry no data, and admit
+				// sets the hop limit of an accepted connection.
 				hopLimit.set(fd, v4, maxHops),
 				unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_SAVE_SYN, 1),
 			)
