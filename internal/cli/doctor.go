@@ -1,14 +1,22 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
+	"syscall"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/doctor"
+	"github.com/tabane/tabane/internal/health"
+	"github.com/tabane/tabane/internal/pathmanager"
 )
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -18,14 +26,14 @@ func (a *app) doctorCommand() *cobra.Command {
 		Short:   "Check what this host supports, and what to change",
 		GroupID: "tools",
 		Long: `Doctor checks every feature of the host that tabane uses, in a temporary network namespace, and says which daemons can run here.
-It changes nothing. Without privileges it checks what it can.
+Of the daemons that run it says what is degraded and what does not fit. It changes nothing. Without privileges it checks what it can.
 
 Exit code 0: all required features are available; 1: some are missing.`,
 		Example: `  tabane doctor
   tabane doctor --json`,
 		Args: arguments(0, 0, "no arguments"),
-		RunE: func(*cobra.Command, []string) error {
-			findings := doctor.Examine()
+		RunE: func(c *cobra.Command, _ []string) error {
+			findings := slices.Concat(doctor.Examine(), runningDaemons(c.Context()))
 			if asJSON {
 				e := json.NewEncoder(a.out)
 				e.SetIndent("", "  ")
@@ -45,6 +53,62 @@ Exit code 0: all required features are available; 1: some are missing.`,
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print the findings as JSON")
 	return c
+}
+
+// runningDaemons returns what the daemons that answer at their default address say of themselves.
+func runningDaemons(ctx context.Context) (findings []doctor.Finding) {
+	all, err := statusSources("ask for status", nil)
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	for _, s := range all {
+		body, err := ask(ctx, s.at, "/status")
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			findings = append(findings, running(s.name, body, err)...)
+		}
+	}
+	return findings
+}
+
+// running returns what a daemon says of itself, and for edge whether its egress peers fit into the
+// slots of a connection.
+func running(name string, body []byte, err error) []doctor.Finding {
+	f := doctor.Finding{Check: "running " + name, State: doctor.OK, Meaning: "is ready"}
+	var s struct {
+		health.Status
+		Peers []struct {
+			Address netip.Addr `json:"address"`
+		} `json:"peers"`
+		Paths *struct {
+			Waiting pathmanager.Waiting `json:"waiting"`
+		} `json:"paths"`
+	}
+	if err == nil {
+		err = json.Unmarshal(body, &s)
+	}
+	switch {
+	case err != nil:
+		f.State, f.Meaning = doctor.Unknown, err.Error()
+		return []doctor.Finding{f}
+	case !s.Ready:
+		f.State, f.Meaning, f.Remedy = doctor.Limited, "is not ready: "+s.Reason, "tabane status "+name
+	case s.Degraded:
+		f.State, f.Meaning, f.Remedy = doctor.Limited, "is degraded: "+s.Reason, "tabane status "+name
+	}
+	if s.Paths == nil {
+		return []doctor.Finding{f}
+	}
+	count := map[bgp.IP]int{}
+	for _, p := range s.Peers {
+		count[bgp.IPOf(p.Address)]++
+	}
+	slots := doctor.Finding{Check: "egress peers", State: doctor.OK}
+	slots.Meaning = fmt.Sprintf("%d IPv6 and %d IPv4 EPE addresses: a connection uses up to %d of its IP version", count[bgp.IPv6], count[bgp.IPv4], pathmanager.MaxSlots)
+	if max(count[bgp.IPv6], count[bgp.IPv4]) > pathmanager.MaxSlots {
+		slots.State, slots.Remedy = doctor.Limited, "choose by LOCAL_PREF on the border routers, or mark spare peers with backup: true"
+		slots.Meaning += fmt.Sprintf(", and %d connections have more than that", s.Paths.Waiting.Connections)
+	}
+	return []doctor.Finding{f, slots}
 }
 
 func (a *app) printFindings(findings []doctor.Finding) error {

@@ -66,7 +66,7 @@ func (f *Finding) check(err error) {
 func Examine() []Finding {
 	list := []Finding{privilege(), kernel(), ipv6(), multipath(), multipathLimits(mptcp.CurrentManager, currentLimits), networkd(root())}
 	list = append(list, trials()...)
-	list = append(list, congestionControls(), forwarding(), reversePath(), ipv4Routes(), listeners(mptcpListeners), clientLimits())
+	list = append(list, congestionControls(), forwarding(), reversePath(), ipv4Routes(), listeners(mptcpListeners), tokens(mptcp.ReadCounters, memory))
 	list = append(list, programs()...)
 	list = append(list, typeFormat(), tcx(), reports())
 	list = append(list, daemons()...)
@@ -231,6 +231,33 @@ func multipathLimits(manager func() (mptcp.Manager, error), limits func() (mptcp
 		f.Remedy = "on clients: ip mptcp limits set subflows 8 add_addr_accepted 8"
 	}
 	return f
+}
+
+// tokens checks whether connections became TCP because the kernel has no token for them, which no log says.
+func tokens(counters func() (mptcp.Counters, error), memory func() (uint64, error)) Finding {
+	f := Finding{Check: "MPTCP tokens", State: OK}
+	c, err := counters()
+	size, other := memory()
+	places := mptcp.TokenPlaces(size)
+	f.Meaning = fmt.Sprintf("the kernel has room for about %d MPTCP connections; none has been refused in this network namespace", places)
+	switch err = errors.Join(err, other); {
+	case err != nil:
+		f.State, f.Meaning = Unknown, err.Error()
+	case c.TableFull > 0:
+		f.State = Limited
+		f.Meaning = fmt.Sprintf("%d connections became TCP since boot, because the kernel has room for about %d MPTCP connections only", c.TableFull, places)
+		f.Remedy = "close idle connections sooner, use more servers, or add memory: the kernel's table grows with it"
+	}
+	return f
+}
+
+// memory returns the size of the memory in bytes.
+func memory() (uint64, error) {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return 0, fmt.Errorf("read size of memory: %w", err)
+	}
+	return uint64(info.Totalram) * uint64(info.Unit), nil
 }
 
 func congestionControls() Finding {

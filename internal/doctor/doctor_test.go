@@ -152,6 +152,26 @@ func TestNeeds(t *testing.T) {
 	}
 }
 
+func TestTokens(t *testing.T) {
+	memory := func() (uint64, error) { return 24 << 30, nil }
+	for _, tt := range []struct {
+		name     string
+		counters mptcp.Counters
+		err      error
+		state    State
+		meaning  string
+	}{
+		{"never full", mptcp.Counters{Requested: 5, Accepted: 4, Stripped: 1}, nil, OK, "about 131072 MPTCP connections"},
+		{"full", mptcp.Counters{Requested: 5, Accepted: 2, TableFull: 3}, nil, Limited, "3 connections became TCP since boot"},
+		{"unreadable", mptcp.Counters{}, errors.New("refused"), Unknown, "refused"},
+	} {
+		f := tokens(func() (mptcp.Counters, error) { return tt.counters, tt.err }, memory)
+		if f.State != tt.state || (f.Remedy != "") != (tt.state == Limited) || !strings.Contains(f.Meaning, tt.meaning) {
+			t.Errorf("%s: %+v", tt.name, f)
+		}
+	}
+}
+
 func TestMultipathLimits(t *testing.T) {
 	kernel := func() (mptcp.Manager, error) { return mptcp.KernelManager, nil }
 	user := func() (mptcp.Manager, error) { return mptcp.UserManager, nil }

@@ -2,10 +2,8 @@ package doctor
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/tabane/tabane/internal/feature"
-	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/role"
 )
 
@@ -44,30 +42,4 @@ func daemons() []Finding {
 		list = append(list, f)
 	}
 	return list
-}
-
-// clientLimits checks whether clients on this host open subflows to advertised addresses:
-// add_addr_accepted is 0 by default, and then a connection silently stays on its first subflow.
-func clientLimits() Finding {
-	f := Finding{Check: "MPTCP client", State: OK}
-	limits, err := mptcpLimits()
-	if err != nil {
-		f.check(err)
-		return f
-	}
-	f.Meaning = fmt.Sprintf("as a client, opens subflows to %d advertised addresses, at most %d subflows", limits.AddAddrAccepted, limits.Subflows)
-	if limits.AddAddrAccepted == 0 || limits.Subflows == 0 {
-		f.State, f.Remedy = Limited, "ip mptcp limits set subflows 8 add_addr_accepted 8"
-		f.Meaning += ": a connection from here has one subflow"
-	}
-	return f
-}
-
-func mptcpLimits() (mptcp.Limits, error) {
-	c, err := mptcp.Dial()
-	if err != nil {
-		return mptcp.Limits{}, err
-	}
-	limits, err := c.Limits()
-	return limits, errors.Join(err, c.Close())
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/pathmanager"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/vpn"
 )
@@ -395,6 +396,28 @@ func (c *Config) checkRoutes(faults *fault.List) {
 	default:
 		faults.Add("routes", "must be %q or %q, got %q", BGPRoutes, KernelRoutes, c.Routes)
 	}
+}
+
+// Warnings returns what is valid and does not fit: edge's path manager selects peers for each connection,
+// the kernel's takes no more than fit.
+func (c *Config) Warnings() fault.List {
+	var warnings fault.List
+	if c.MPTCP.manager() == KernelPathManager {
+		return nil
+	}
+	for _, ip := range []bgp.IP{bgp.IPv6, bgp.IPv4} {
+		n := 0
+		for _, p := range c.Peers {
+			if bgp.IPOf(p.Address) == ip {
+				n++
+			}
+		}
+		if n > pathmanager.MaxSlots {
+			warnings.Add("peers", "%d have %s addresses: a connection uses at most %d of those that reach its client, the best by LOCAL_PREF, AS path and ORIGIN, those with backup last",
+				n, ip, pathmanager.MaxSlots)
+		}
+	}
+	return warnings
 }
 
 func (c *Config) checkLocators(faults *fault.List) {

@@ -88,6 +88,11 @@ func TestPeersOfTheKernelsPathManager(t *testing.T) {
 				Name: fmt.Sprint("p", i), RT: id(fmt.Sprint("65000:", 100+i)), Address: netip.AddrFrom16(a), Table: uint32(100 + i),
 			})
 		}
+		warnings := c.Warnings()
+		warned := tt.manager == UserPathManager && tt.peers > 8
+		if warned != (len(warnings) == 1) || warned && !strings.HasPrefix(warnings.Error(), "peers: 9 have ipv6 addresses: a connection uses at most 8") {
+			t.Errorf("%d peers with %q: warnings %q", tt.peers, tt.manager, warnings)
+		}
 		err := c.Check().Err()
 		if (err == nil) != tt.valid || err != nil && !strings.Contains(err.Error(), "peers: must be at most 8 with the kernel's path manager") {
 			t.Errorf("%d peers with %q: %v", tt.peers, tt.manager, err)

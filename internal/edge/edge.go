@@ -56,6 +56,8 @@ type Edge struct {
 	announced bool
 	offered   []mptcp.Endpoint
 
+	// counters are the kernel's at the start.
+	counters mptcp.Counters
 	// paths is the path manager; nil if the kernel's is used.
 	paths *pathmanager.Manager
 	// pending are routes not yet known to be in the kernel; their addresses are not announced.
@@ -145,6 +147,9 @@ func New(ctx context.Context, o Options) (*Edge, error) {
 		config: o.Config, keep: o.Keep, log: o.Log, daemon: d, mptcp: endpoints,
 		refused: map[string]uint64{}, owned: map[netip.Addr]bool{},
 		pending: map[peerPrefix]pathmanager.Route{}, inherited: prefixSet{},
+	}
+	if e.counters, err = mptcp.ReadCounters(); err != nil {
+		return nil, errors.Join(err, d.Close(), e.close())
 	}
 	if err := e.prepare(); err != nil {
 		return nil, errors.Join(err, d.Close(), e.close())
@@ -548,6 +553,8 @@ type Status struct {
 	// Refused counts VPNv6 routes that were not accepted, by reason.
 	Refused map[string]uint64 `json:"refused"`
 	Paths   PathStatus        `json:"paths"`
+	// MPTCP counts the connections that clients requested with MPTCP in this network namespace.
+	MPTCP mptcp.Counters `json:"mptcp"`
 }
 
 // PathStatus is the path manager in a Status; the kernel's has no counters.
@@ -572,6 +579,9 @@ func (e *Edge) Status() any {
 	s := Status{Role: "edge", Status: daemon.NotRunning, ASN: e.config.ASN, Address: e.config.Address, Control: control.Path(e.config.Control, "edge"), Paths: PathStatus{Manager: e.config.MPTCP.manager()}}
 	if e.paths != nil {
 		s.Paths.Status = e.paths.Status()
+	}
+	if c, err := mptcp.ReadCounters(); err == nil {
+		s.MPTCP = c.Since(e.counters)
 	}
 	e.daemon.Do(context.Background(), func() {
 		var report health.Report

@@ -190,7 +190,7 @@ func (m *machine) waiting() (w Waiting) {
 		}
 	}
 	if w.Connections > 0 {
-		w.Meaning = fmt.Sprintf("%d egress peers reach the client, which joins at most %d: the best by LOCAL_PREF, then AS path", w.Peers, MaxSlots)
+		w.Meaning = fmt.Sprintf("%d egress peers reach the client, which joins at most %d: the best by LOCAL_PREF, AS path and ORIGIN", w.Peers, MaxSlots)
 	}
 	return w
 }
