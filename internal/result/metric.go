@@ -53,6 +53,14 @@ const (
 	Retransmissions = "retransmissions"
 	Timeouts        = "timeouts"
 	Reinjections    = "reinjections"
+	// TripleDuplicates is how often three duplicate acknowledgments came in a row, as a share of all
+	// acknowledgments.
+	TripleDuplicates = "triple_duplicates"
+	// The following are of numbered datagrams: the share that did not arrive, the share that arrived
+	// after one with a higher number (RFC 4737), and by how many numbers at most.
+	LostShare       = "lost_share"
+	ReorderedShare  = "reordered_share"
+	ReorderedBehind = "reordered_behind"
 	// The following are of experiments that change routes, in seconds from the change of policy
 	// unless stated otherwise.
 	EPERoute    = "epe_route_s"
@@ -150,6 +158,10 @@ var metrics = []Metric{
 	{Name: Retransmissions, Title: "retransmitted segments", Better: -1, Packets: true, Sweep: true, Compare: true},
 	{Name: Timeouts, Title: "retransmission timeouts", Better: -1, Backend: BackendSim, Sweep: true},
 	{Name: Reinjections, Title: "reinjected segments", Better: -1, Backend: BackendSim, MPTCP: true, Sweep: true},
+	{Name: TripleDuplicates, Title: "events of three duplicate acknowledgments, of all acknowledgments", Better: -1, Backend: BackendSim, Sweep: true},
+	{Name: LostShare, Title: "share of datagrams lost", Better: -1, Backend: BackendSim, Sweep: true},
+	{Name: ReorderedShare, Title: "share of datagrams that arrive after a higher number", Better: -1, Backend: BackendSim, Sweep: true},
+	{Name: ReorderedBehind, Title: "most numbers by which a datagram is behind", Better: -1, Backend: BackendSim, Sweep: true},
 	{Name: EPERoute, Title: "time to the change of the EPE route on the server", Better: -1, Unit: "s", Backend: BackendLab, Occasion: OnRouteChange},
 	{Name: BestPath, Title: "time to the last change of the best path on the server", Better: -1, Unit: "s", Backend: BackendLab, Occasion: OnRouteChange},
 	{Name: SubflowTime, Title: "time to the first or last packet on the subflow", Better: -1, Unit: "s", Backend: BackendLab, Occasion: OnRouteChange},

@@ -61,7 +61,15 @@ func (c Config) Check() fault.List {
 func (c Config) sources() int {
 	n := len(c.Links) + len(c.Connections) + len(c.Cross) + 2
 	for i := range c.Connections {
-		n += 2 * len(c.Connections[i].Paths)
+		n += 2 * c.Connections[i].subflows()
+		if c.Connections[i].Gateway != nil {
+			n += 2
+		}
+	}
+	for i := range c.Cross {
+		if c.Cross[i].Gateway != nil {
+			n++
+		}
 	}
 	return n
 }
@@ -175,6 +183,10 @@ func (c *Connection) check(links int, instant []bool) fault.List {
 	switch {
 	case len(c.Paths) == 0:
 		faults.Add("paths", "must have at least one")
+	case c.Gateway != nil && c.MPTCP:
+		faults.Add("gateway", "must not be given with MPTCP: it splits one connection")
+	case c.Gateway != nil:
+		faults.Merge("gateway", c.Gateway.check(len(c.Paths)))
 	case !c.MPTCP && len(c.Paths) > 1:
 		faults.Add("paths", "must be one without MPTCP, got %d", len(c.Paths))
 	case len(c.Paths) > sched.MaxPaths:
@@ -253,8 +265,22 @@ func (p *Path) check(segment, links int, instant []bool) fault.List {
 
 func (c *Cross) check(links int) fault.List {
 	var faults fault.List
-	way(&faults, "out", c.Out, links)
+	if c.Gateway == nil {
+		way(&faults, "out", c.Out, links)
+	} else {
+		faults.Merge("gateway", c.Gateway.check(len(c.Paths)))
+		if len(c.Paths) == 0 {
+			faults.Add("paths", "must have at least one")
+		}
+		for i := range c.Paths {
+			way(&faults, fmt.Sprintf("paths[%d].out", i), c.Paths[i].Out, links)
+			way(&faults, fmt.Sprintf("paths[%d].back", i), c.Paths[i].Back, links)
+		}
+	}
 	times(&faults, c.Start, c.Stop)
+	if c.Payload < 0 || c.Payload > c.Size {
+		faults.Add("payload", "must be from 0 to the size, %d bytes, got %d", c.Size, c.Payload)
+	}
 	if c.Rate < 1 {
 		faults.Add("rate", "must be > 0bit/s, got %s", c.Rate)
 	}

@@ -65,7 +65,8 @@ type Connection struct {
 	Rate  unit.Bandwidth
 
 	Paths []Path
-	// MPTCP uses data sequence numbers, and one subflow for each path. TCP has one path.
+	// MPTCP uses data sequence numbers, and one subflow for each path. TCP has one path, or those
+	// that its Gateway uses.
 	MPTCP bool
 	// Scheduler is a name of package sched; MPTCP needs one, TCP has none. Congestion is a name of
 	// package cc, cubic or with MPTCP lia if empty.
@@ -120,6 +121,8 @@ type Connection struct {
 	// subtracted. Nothing is reinjected. The ns-2 code used for the experiments of paper B does
 	// the same (Nishida, MptcpAgent::send_control).
 	Uncounted bool
+	// Gateway has the packets of a TCP connection carried over all paths below TCP; nil: by none.
+	Gateway *Gateway
 	// StaleAfter is the number of consecutive timeouts after which a subflow is stale: it gets no new
 	// data until an acknowledgement arrives; 0 for DefaultStaleAfter.
 	StaleAfter int
@@ -134,6 +137,14 @@ const (
 	headerTCP   = 86  // Ethernet 14, IPv6 40, TCP 20, timestamps 12
 	headerMPTCP = 114 // and DSS 28
 )
+
+// subflows returns the number of the connection's subflows.
+func (c *Connection) subflows() int {
+	if c.Gateway != nil {
+		return 1
+	}
+	return len(c.Paths)
+}
 
 // withDefaults returns the connection with its defaults filled in.
 func (c Connection) withDefaults() Connection {
@@ -170,8 +181,12 @@ type Cross struct {
 	// on.
 	Rate unit.Bandwidth
 	Size int
-	// Out are the links to the destination, as in Path.
-	Out []int
+	// Payload is the payload of a numbered datagram, whose order is measured; 0: it is not.
+	Payload int
+	// Out are the links to the destination, as in Path. With a Gateway they are those of Paths.
+	Out     []int
+	Paths   []Path
+	Gateway *Gateway
 	// Stop is when it ends, 0 for never.
 	Start, Stop time.Duration
 	// On and Off are the mean on and off times of OnOff, exponentially distributed, or with a Pareto

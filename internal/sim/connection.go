@@ -272,6 +272,9 @@ func (c *connection) collect(s *Sim) ConnectionResult {
 	r.Active = max(until-c.Start, 0)
 	r.Reseq = c.buffer.Measures()
 	r.Arrived, r.Delivered = unit.Size(r.Reseq.Arrived.Bytes), unit.Size(c.delivered)
+	if c.Gateway != nil {
+		r.Gateway = s.carriers[s.senders[c.first].out&^tunneledHop].collect()
+	}
 	for i := range c.flows {
 		r.Paths = append(r.Paths, s.senders[int(c.first)+i].collect(s))
 	}

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/tabane/tabane/internal/reseq"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -18,6 +19,39 @@ type source struct {
 	until    time.Duration // end of the on time
 
 	sent, received, receivedBytes uint64
+
+	carrier *carrier // none if nil
+	// next is the number after the highest one received, seen has a bit for each number.
+	next   uint64
+	seen   []uint64
+	result CrossResult
+}
+
+// take receives a datagram. Numbers begin with 0.
+func (x *source) take(s *Sim, p *packet) {
+	x.received++
+	x.receivedBytes += uint64(p.length)
+	if x.Payload == 0 {
+		return
+	}
+	number := p.data
+	for number/64 >= uint64(len(x.seen)) {
+		x.seen = append(x.seen, 0)
+	}
+	if word, bit := &x.seen[number/64], uint64(1)<<(number%64); *word&bit != 0 {
+		x.result.Duplicates++
+		return
+	} else {
+		*word |= bit
+	}
+	if number < x.next {
+		x.result.Reordered++
+		x.result.Behind = max(x.result.Behind, x.next-1-number)
+	}
+	x.next = max(x.next, number+1)
+	if s.config.Bursts {
+		x.result.Series = append(x.result.Series, reseq.Burst{At: s.now, Segments: 1, Bytes: x.Payload})
+	}
 }
 
 // timer sends a datagram, and schedules the next.
@@ -34,8 +68,8 @@ func (x *source) timer(s *Sim) {
 		s.events.set(id, wake)
 		return
 	}
+	s.send(&packet{kind: cross, flow: x.flow, hop: x.out, data: x.sent, length: uint16(x.Size)}, int32(x.Size))
 	x.sent++
-	s.send(&packet{kind: cross, flow: x.flow, hop: x.out, length: uint16(x.Size)}, int32(x.Size))
 	wait := x.interval
 	if x.Kind == Poisson {
 		wait = duration(x.random.ExpFloat64() * float64(wait))

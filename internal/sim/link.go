@@ -25,13 +25,22 @@ func (s *Sim) way(links []int) uint32 {
 	return before
 }
 
-// send sends a new packet. Too many packets in flight end the simulation.
+// send sends a new packet.
 func (s *Sim) send(p *packet, size int32) {
-	if s.traffic.packets++; s.traffic.packets > s.traffic.most {
-		s.tooLarge = true
-	}
 	if s.tap != nil {
 		s.observe(p, true)
+	}
+	if p.hop&tunneledHop != 0 {
+		s.carriers[p.hop&^tunneledHop].send(s, p, size)
+		return
+	}
+	s.launch(p, size)
+}
+
+// launch passes a new packet to its first link. Too many packets in flight end the simulation.
+func (s *Sim) launch(p *packet, size int32) {
+	if s.traffic.packets++; s.traffic.packets > s.traffic.most {
+		s.tooLarge = true
 	}
 	s.enter(p, size)
 }
@@ -97,8 +106,13 @@ func (s *Sim) arrive(p *packet) {
 		f := &s.senders[p.flow]
 		f.c.replied(s, f.index, p)
 	case cross:
-		s.sources[p.flow].received++
-		s.sources[p.flow].receivedBytes += uint64(p.length)
+		s.sources[p.flow].take(s, p)
+	case tunneled:
+		s.carriers[p.flow].arrive(s, p)
+	case tunnelProbe:
+		s.carriers[p.flow].probed(s, p)
+	case tunnelReply:
+		s.carriers[p.flow].replied(s, p)
 	default:
 		f := &s.senders[p.flow]
 		f.hand.receive(s, f, p)

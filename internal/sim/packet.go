@@ -47,6 +47,9 @@ const (
 	probe
 	reply
 	cross
+	tunneled // a packet between gateways
+	tunnelProbe
+	tunnelReply
 )
 
 // noWindow is a window without limit.

@@ -127,17 +127,10 @@ func (c *connection) newPaths(s *Sim) {
 		from, to := &c.Paths[i], &c.paths[i]
 		*to = sched.Path{Backup: from.Backup, MSS: c.Segment, Ratio: max(from.Ratio, 1), Rate: from.Rate}
 		for _, l := range from.Out {
-			p := &s.config.Links[l].Profile
-			to.Delay += p.Delay
-			if from.Rate == 0 && p.Rate > 0 && (to.Rate == 0 || p.Rate < to.Rate) {
-				to.Rate = p.Rate
-			}
+			to.Delay += s.config.Links[l].Delay
 		}
 		if to.Rate == 0 {
-			to.Rate = unlimited
+			to.Rate = s.slowest(from.Out)
 		}
 	}
 }
-
-// unlimited is the rate in bit/s that dq and dqj assume for a path whose links have no rate.
-const unlimited = 100e9

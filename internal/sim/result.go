@@ -42,6 +42,8 @@ type ConnectionResult struct {
 	Series []unit.Size
 	// Reinjected is the number of segments reinjected.
 	Reinjected uint64
+	// Gateway is the tunnel that carries the data, with a Gateway.
+	Gateway *GatewayResult `json:",omitempty"`
 	// Penalties is the number of times a subflow was penalized.
 	Penalties uint64
 	// Blocked is the time during which there was data and room in a congestion window, but the
@@ -66,8 +68,10 @@ type PathResult struct {
 	Recoveries, Timeouts, Probes uint64
 	// Undone is the number of reductions of the congestion window that were undone as spurious.
 	Undone uint64 `json:",omitempty"`
-	// Acks is the number of acknowledgements received.
-	Acks uint64
+	// Acks is the number of acknowledgements received. Triples is, with a Gateway, how often three
+	// duplicate ones came in a row, which is a fast retransmission without SACK (RFC 5681).
+	Acks    uint64
+	Triples uint64 `json:",omitempty"`
 	// Arrived is the bytes received on the subflow, each once; Duplicates is the number of segments
 	// received again.
 	Arrived    unit.Size
@@ -99,4 +103,10 @@ type CrossResult struct {
 	Name           string
 	Sent, Received uint64
 	ReceivedBytes  unit.Size
+	// The following are of numbered datagrams. Duplicates arrived again. Reordered arrived after one
+	// with a higher number (RFC 4737, section 4); Behind is by how many numbers at most. Series has the
+	// arrivals.
+	Duplicates, Reordered, Behind uint64         `json:",omitempty"`
+	Series                        []reseq.Burst  `json:",omitempty"`
+	Gateway                       *GatewayResult `json:",omitempty"`
 }

@@ -46,6 +46,8 @@ type sender struct {
 	undo undo
 	hand handshake
 
+	duplicateAcks int // in a row
+
 	windowSince time.Duration
 	windowArea  float64 // segments times nanoseconds
 	penalized   time.Duration
@@ -164,6 +166,9 @@ func (f *sender) ack(s *Sim, p *packet) {
 		}
 		return
 	}
+	if c.Gateway != nil {
+		f.countDuplicate(p)
+	}
 	flow := f.cc
 	f.windowArea += flow.Cwnd * float64(s.now-f.windowSince)
 	f.windowSince = s.now
@@ -236,6 +241,17 @@ func (f *sender) ack(s *Sim, p *packet) {
 	if f.state == caRecovery && f.room() > 0 && c.idle(f) {
 		f.fillWindow(s)
 		f.refresh()
+	}
+}
+
+// countDuplicate counts the acknowledgements that do not acknowledge new data while some is in flight.
+func (f *sender) countDuplicate(p *packet) {
+	if p.seq > f.board.una || f.board.una == f.board.next {
+		f.duplicateAcks = 0
+		return
+	}
+	if f.duplicateAcks++; f.duplicateAcks == dupThresh {
+		f.result.Triples++
 	}
 }
 

@@ -32,6 +32,7 @@ type Sim struct {
 	receivers   []receiver
 	connections []connection
 	sources     []source
+	carriers    []*carrier
 	changed     int // number of config.Changes applied
 
 	tap    func(Packet) // none if nil
@@ -61,8 +62,9 @@ func (s *Sim) connectionSource(id int32) int32 { return s.senderSource(2*int32(l
 func (s *Sim) crossSource(x int32) int32 {
 	return s.connectionSource(int32(len(s.connections)) + x)
 }
-func (s *Sim) changeSource() int32 { return s.crossSource(int32(len(s.sources))) }
-func (s *Sim) sampleSource() int32 { return s.changeSource() + 1 }
+func (s *Sim) carrierSource(t int32) int32 { return s.crossSource(int32(len(s.sources)) + t) }
+func (s *Sim) changeSource() int32         { return s.carrierSource(int32(len(s.carriers))) }
+func (s *Sim) sampleSource() int32         { return s.changeSource() + 1 }
 
 // Random streams of sources other than links. Links have separate stream numbers, which channel
 // shifts by 8 bits.
@@ -79,7 +81,7 @@ func New(c Config) (*Sim, error) {
 	s := &Sim{config: c, traffic: traffic{most: mostPackets}}
 	flows := 0
 	for i := range c.Connections {
-		flows += len(c.Connections[i].Paths)
+		flows += c.Connections[i].subflows()
 	}
 	s.links = make([]link, len(c.Links))
 	for i := range c.Links {
@@ -87,18 +89,45 @@ func New(c Config) (*Sim, error) {
 	}
 	s.senders, s.receivers = make([]sender, flows), make([]receiver, flows)
 	s.connections, s.sources = make([]connection, len(c.Connections)), make([]source, len(c.Cross))
+	for i := range s.sources {
+		x := &c.Cross[i]
+		out, err := s.enterAt(x.Gateway, x.Paths, x.Out, false)
+		if err != nil {
+			return nil, fmt.Errorf("make source %q: %w", x.Name, err)
+		}
+		s.sources[i].out = out
+		if x.Gateway != nil {
+			s.sources[i].carrier = s.carriers[len(s.carriers)-1]
+		}
+	}
+	ways := make([][2]uint32, 0, flows) // of each subflow, there and back
+	for i := range c.Connections {
+		k := &c.Connections[i]
+		for j := range k.subflows() {
+			out, err := s.enterAt(k.Gateway, k.Paths, k.Paths[j].Out, false)
+			if err != nil {
+				return nil, fmt.Errorf("make connection %q: %w", k.Name, err)
+			}
+			back, err := s.enterAt(k.Gateway, k.Paths, k.Paths[j].Back, true)
+			if err != nil {
+				return nil, fmt.Errorf("make connection %q: %w", k.Name, err)
+			}
+			ways = append(ways, [2]uint32{out, back})
+		}
+	}
 	s.events = newTournament(int(s.sampleSource())+1, len(s.links))
+	s.startCarriers()
 	first := int32(0)
 	for i := range s.connections {
-		if err := s.connect(&s.connections[i], int32(i), first); err != nil {
+		if err := s.connect(&s.connections[i], int32(i), first, ways); err != nil {
 			return nil, fmt.Errorf("make connection %q: %w", c.Connections[i].Name, err)
 		}
-		first += int32(len(c.Connections[i].Paths))
+		first += int32(c.Connections[i].subflows())
 	}
 	for i := range s.sources {
 		x := &s.sources[i]
 		*x = source{
-			Cross: &c.Cross[i], flow: int32(i), out: s.way(c.Cross[i].Out), interval: c.Cross[i].Rate.TimeFor(unit.Size(c.Cross[i].Size)),
+			Cross: &c.Cross[i], flow: int32(i), out: x.out, carrier: x.carrier, interval: c.Cross[i].Rate.TimeFor(unit.Size(c.Cross[i].Size)),
 			random: rand.New(rand.NewPCG(c.Seed, streamCross|uint64(i))),
 		}
 		s.events.set(s.crossSource(x.flow), x.Start)
@@ -113,7 +142,7 @@ func New(c Config) (*Sim, error) {
 }
 
 // connect sets up both ends of a connection and of its subflows.
-func (s *Sim) connect(c *connection, id, first int32) (err error) {
+func (s *Sim) connect(c *connection, id, first int32, ways [][2]uint32) (err error) {
 	*c = connection{Connection: s.config.Connections[id].withDefaults(), id: id, first: first, limit: math.MaxInt64}
 	if c.Bytes > 0 {
 		c.limit = uint64(c.Bytes)
@@ -128,7 +157,8 @@ func (s *Sim) connect(c *connection, id, first int32) (err error) {
 		c.needs = sched.NeedsOf(c.Scheduler)
 		c.ahead = c.needs.Ahead || c.Uncounted
 	}
-	c.flows, c.probes = make([]cc.Subflow, len(c.Paths)), make([]probing, len(c.Paths))
+	n := c.subflows()
+	c.flows, c.probes = make([]cc.Subflow, n), make([]probing, n)
 	c.newPaths(s)
 	c.buffer = reseq.New(reseq.Options{Bursts: s.config.Bursts})
 	c.sizing = newRightSizing(c)
@@ -140,7 +170,7 @@ func (s *Sim) connect(c *connection, id, first int32) (err error) {
 		samples = int(s.config.Duration / s.config.Series)
 		c.result.Series = make([]unit.Size, 0, samples)
 	}
-	for i := range c.Paths {
+	for i := range n {
 		p := &c.Paths[i]
 		flow := first + int32(i)
 		window := c.Window
@@ -151,11 +181,11 @@ func (s *Sim) connect(c *connection, id, first int32) (err error) {
 			window = unit.GiB
 		}
 		s.senders[flow] = sender{
-			c: c, index: i, flow: flow, cc: &c.flows[i], path: &c.paths[i], board: newScoreboard(), out: s.way(p.Out),
+			c: c, index: i, flow: flow, cc: &c.flows[i], path: &c.paths[i], board: newScoreboard(), out: ways[flow][0],
 			window: uint32(min(window/unit.Size(c.Segment), maxSegments)), result: PathResult{Established: Never},
 		}
 		s.receivers[flow] = receiver{
-			c: c, index: i, flow: flow, back: s.way(p.Back), next: 1, confirmed: 1, quick: c.QuickACKs, offer: uint64(c.InitialReceive),
+			c: c, index: i, flow: flow, back: ways[flow][1], next: 1, confirmed: 1, quick: c.QuickACKs, offer: uint64(c.InitialReceive),
 			series: make([]unit.Size, 0, samples),
 		}
 		s.events.set(s.senderSource(flow), c.Start+p.Start)
@@ -228,6 +258,8 @@ func (s *Sim) handle(at time.Duration, source int32) {
 	switch {
 	case id < int32(len(s.sources)):
 		s.sources[id].timer(s)
+	case source < s.changeSource():
+		s.carriers[source-s.carrierSource(0)].timer(s)
 	case source == s.changeSource():
 		s.change()
 	default:
@@ -246,6 +278,9 @@ func (s *Sim) sample() {
 		r := &s.receivers[i]
 		r.series = append(r.series, unit.Size(r.arrived-r.sampled))
 		r.sampled = r.arrived
+	}
+	for _, t := range s.carriers {
+		t.sample()
 	}
 	s.events.set(s.sampleSource(), s.now+s.config.Series)
 }
@@ -266,7 +301,12 @@ func (s *Sim) collect() Result {
 	}
 	for i := range s.sources {
 		x := &s.sources[i]
-		r.Cross = append(r.Cross, CrossResult{Name: x.Name, Sent: x.sent, Received: x.received, ReceivedBytes: unit.Size(x.receivedBytes)})
+		k := x.result
+		k.Name, k.Sent, k.Received, k.ReceivedBytes = x.Name, x.sent, x.received, unit.Size(x.receivedBytes)
+		if x.carrier != nil {
+			k.Gateway = x.carrier.collect()
+		}
+		r.Cross = append(r.Cross, k)
 	}
 	return r
 }

@@ -49,7 +49,8 @@ func Parameters() []Parameter {
 }
 
 var (
-	settingPaths = field.Paths[scenario.Settings]()
+	// settingPaths are the settings that a case can have.
+	settingPaths = slices.DeleteFunc(field.Paths[scenario.Settings](), func(path string) bool { return path == "tcp" })
 	modelPaths   = field.Paths[scenario.Model]()
 )
 

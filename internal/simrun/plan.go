@@ -58,16 +58,14 @@ func Check(spec *scenario.Spec) fault.List {
 				faults.Add(fmt.Sprintf("experiment.transports.%s.links[%d]", name, i), "%v", w.err)
 			}
 		}
-		if e.Transports[name].Gateway != nil {
-			faults.Add("experiment.transports."+name+".gateway", "the simulator has no gateways")
-		}
-		if t := e.Transports[name]; !t.MPTCP && len(t.Links) > 1 {
-			faults.Add("experiment.transports."+name+".links", "the simulator takes one path without mptcp, got %d links", len(t.Links))
+		if t := e.Transports[name]; !t.MPTCP && t.Gateway == nil && len(t.Links) > 1 {
+			faults.Add("experiment.transports."+name+".links", "the simulator takes one path without mptcp or gateway, got %d links", len(t.Links))
 		}
 	}
-	for name, t := range e.Traffic {
-		if t.Datagram > 0 {
-			faults.Add("experiment.traffic."+name+".datagram", "the simulator sends no datagrams")
+	for _, k := range e.Cells() {
+		if e.Traffic[k.Traffic].Datagram > 0 && e.Transports[k.Transport].MPTCP {
+			faults.Add("experiment.traffic."+k.Traffic+".datagram", "cannot be carried by MPTCP, which transport %s has", k.Transport)
+			break
 		}
 	}
 	faults.Merge("", p.unusedAddresses())
@@ -238,6 +236,11 @@ func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
 
 	overhead := p.spec.Overhead(transport)
 	conn := sim.Connection{Name: k.String(), MPTCP: transport.MPTCP, Bytes: t.Bytes, Rate: t.Rate, Header: p.spec.Headers(transport), Handshake: true}
+	if transport.Gateway != nil {
+		conn.Header -= overhead.Tunnel
+		conn.Gateway = newGateway(transport, overhead.Tunnel)
+		conn.Start = warmUp(transport)
+	}
 	if m := transport.Model; m != nil {
 		conn.Handshake, conn.MinRTO, conn.Uncounted = !m.AtOnce, m.MinRTO, m.Uncounted
 	}
@@ -260,6 +263,11 @@ func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
 		for _, h := range slices.Backward(w.hops) {
 			path.Back = b.pass(path.Back, h.back())
 		}
+		if g := transport.Gateway; g != nil {
+			if ratios := g.Ratios(); ratios != nil {
+				path.Ratio = ratios[len(conn.Paths)]
+			}
+		}
 		conn.Paths = append(conn.Paths, path)
 	}
 	for i := range b.config.Links {
@@ -270,12 +278,21 @@ func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
 	if err := p.behave(&conn, e.Settings(k), overhead.MaxSegment(mtu)); err != nil {
 		return sim.Config{}, err
 	}
-	b.config.Connections = []sim.Connection{conn}
+	if t.Datagram > 0 {
+		b.config.Cross = []sim.Cross{source(conn, t, lasts, overhead)}
+	} else {
+		b.config.Connections = []sim.Connection{conn}
+	}
 	b.changes(t)
+	for i := range b.config.Changes {
+		b.config.Changes[i].At += conn.Start
+	}
 
 	switch phases, err := p.spec.Phases(k); {
 	case err != nil:
 		return sim.Config{}, err
+	case t.Datagram > 0:
+		b.config.Duration = lasts + slack
 	case t.Bytes > 0 && lasts > 0:
 		b.config.Duration = lasts
 	default:
@@ -284,6 +301,7 @@ func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
 			b.config.Duration = patience*max(took, lasts) + slack
 		}
 	}
+	b.config.Duration += conn.Start
 	return b.config, nil
 }
 
@@ -296,6 +314,10 @@ func (p *plan) behave(c *sim.Connection, s scenario.Settings, most int) error {
 		for i, n := range s.SchedulerOptions.Ratios() {
 			c.Paths[i].Ratio = n
 		}
+	}
+	if s.TCP == scenario.TCP2006 {
+		no := false
+		s.RACK = &no
 	}
 	if c.Congestion == "" {
 		var err error
@@ -397,7 +419,11 @@ func (p *plan) measure(k result.CellKey, trial int, config sim.Config, simulated
 	if err != nil {
 		return run, nil, err
 	}
+	if len(simulated.Cross) > 0 {
+		return p.measureDatagrams(k, trial, config, simulated)
+	}
 	c := &simulated.Connections[0]
+	began := config.Connections[0].Start
 	t, transport := e.TrafficIn(e.Case(k.Case), k.Traffic), e.Transports[k.Transport]
 	limit := time.Duration(0)
 	if t.Bytes > 0 {
@@ -406,7 +432,7 @@ func (p *plan) measure(k result.CellKey, trial int, config sim.Config, simulated
 	done := c.Finish != sim.Never
 	report := traffic.Replay(interval, limit, done, func(yield func(time.Duration, int) bool) {
 		for _, b := range c.Reseq.Series {
-			if !yield(b.At, b.Bytes) {
+			if !yield(b.At-began, b.Bytes) {
 				return
 			}
 		}
@@ -448,6 +474,12 @@ func (p *plan) measure(k result.CellKey, trial int, config sim.Config, simulated
 			trace.Subflows = append(trace.Subflows, result.Subflow{Name: transport.Links[i], Bytes: bytes})
 		}
 		slices.SortFunc(trace.Subflows, func(a, b result.Subflow) int { return strings.Compare(a.Name, b.Name) })
+	}
+	if transport.Gateway != nil {
+		trace.Subflows = subflows(transport.Links, c.Gateway, began)
+		if path := c.Paths[0]; path.Acks > 0 {
+			run.Metrics[result.TripleDuplicates] = float64(path.Triples) / float64(path.Acks)
+		}
 	}
 	for _, path := range c.Paths {
 		run.Metrics[result.Retransmissions] += float64(path.Retransmissions)

@@ -1,0 +1,169 @@
+package sim
+
+import (
+	"math"
+	"reflect"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/reseq"
+	"github.com/tabane/tabane/internal/sched"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// tunnelOverhead is that of the tunnel over IPv4.
+const tunnelOverhead = 72
+
+// bundle returns a TCP connection that gateways carry over these roads.
+func bundle(g Gateway, roads ...road) Config {
+	c := Config{Seed: 1, Duration: 30 * time.Second}
+	k := Connection{Start: 2 * time.Second, Congestion: "cubic", Segment: 1388, Header: 54, RACK: true, Gateway: &g}
+	for _, r := range roads {
+		k.Paths = append(k.Paths, lay(&c, r))
+	}
+	c.Connections = []Connection{k}
+	return c
+}
+
+// numbered returns a source of 10,000 datagrams of 1000 bytes in 10 s that gateways carry.
+func numbered(g *Gateway, roads ...road) Config {
+	c := Config{Seed: 1, Duration: 14 * time.Second}
+	x := Cross{
+		Kind: CBR, Rate: 8 * 1042 * unit.KbitPerSecond, Size: 1042, Payload: 1000, Start: 2 * time.Second, Stop: 12 * time.Second, Gateway: g,
+	}
+	for _, r := range roads {
+		x.Paths = append(x.Paths, lay(&c, r))
+	}
+	x.Out = x.Paths[0].Out
+	c.Cross = []Cross{x}
+	return c
+}
+
+var eight = road{rate: 8 * unit.MbitPerSecond, delay: 20 * ms, queue: channel.Limit{Packets: 100}}
+
+// TestGatewayAddsUpPaths: one connection fills several paths, and no more than the tunnel leaves.
+func TestGatewayAddsUpPaths(t *testing.T) {
+	slow := eight
+	slow.rate, slow.delay = 3*unit.MbitPerSecond, 60*ms
+	for _, tt := range []struct {
+		name  string
+		roads []road
+		least float64
+	}{
+		{"equal", []road{eight, eight}, 0.95},
+		{"three", []road{eight, eight, eight}, 0.95},
+		{"unequal", []road{eight, slow}, 0.92},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := bundle(Gateway{Discipline: "dq", Hold: reseq.Auto, Overhead: tunnelOverhead}, tt.roads...)
+			r := run(t, c)
+			var sum float64
+			for _, r := range tt.roads {
+				sum += float64(r.rate)
+			}
+			limit := sum * 1388 / (1388 + 54 + tunnelOverhead)
+			got := float64(r.Connections[0].Delivered.Over(r.Connections[0].Active)) / limit
+			if got < tt.least || got > 1 {
+				t.Errorf("%.3f of the limit, want %g; %+v", got, tt.least, r.Connections[0].Gateway.Receiver)
+			}
+		})
+	}
+}
+
+func TestGatewayOrder(t *testing.T) {
+	far, lossy := eight, eight
+	far.delay = 70 * ms
+	lossy.loss = 0.2
+	for _, tt := range []struct {
+		name    string
+		gateway *Gateway
+		roads   []road
+		check   func(t *testing.T, c CrossResult)
+	}{
+		{"in turn over different delays", &Gateway{Discipline: "ratio"}, []road{eight, far}, func(t *testing.T, c CrossResult) {
+			// 50 ms are 50 packets: each of the second path is behind.
+			if c.Received != c.Sent || c.Reordered < 4900 || c.Behind < 45 || c.Behind > 55 {
+				t.Errorf("%+v", c)
+			}
+		}},
+		{"held for long enough", &Gateway{Discipline: "ratio", Hold: reseq.Hold(100 * ms)}, []road{eight, far}, func(t *testing.T, c CrossResult) {
+			if c.Received != c.Sent || c.Reordered != 0 || c.Gateway.Receiver.Waited < 4900 {
+				t.Errorf("%+v, %+v", c, c.Gateway.Receiver)
+			}
+		}},
+		{"held too briefly", &Gateway{Discipline: "ratio", Hold: reseq.Hold(20 * ms)}, []road{eight, far}, func(t *testing.T, c CrossResult) {
+			if c.Received != c.Sent || c.Reordered < 4000 {
+				t.Errorf("%+v, %+v", c, c.Gateway.Receiver)
+			}
+		}},
+		{"auto", &Gateway{Discipline: "ratio", Hold: reseq.Auto}, []road{eight, far}, func(t *testing.T, c CrossResult) {
+			if c.Received != c.Sent || c.Reordered == 0 || c.Reordered > 26 {
+				t.Errorf("%d of %d, %d reordered, want only the 25 that passed before the first was late; %+v", c.Received, c.Sent, c.Reordered, c.Gateway.Receiver)
+			}
+		}},
+		{"one path alone", nil, []road{eight}, func(t *testing.T, c CrossResult) {
+			if c.Reordered != 0 || c.Duplicates != 0 || c.Received >= c.Sent {
+				t.Errorf("%+v, want drops in order: the path is slower than the source", c)
+			}
+		}},
+		{"copies", &Gateway{Discipline: "redundant", Hold: reseq.Auto}, []road{{rate: 20 * unit.MbitPerSecond, delay: 20 * ms}, {rate: 20 * unit.MbitPerSecond, delay: 20 * ms, loss: 0.2}}, func(t *testing.T, c CrossResult) {
+			if c.Received != c.Sent || c.Duplicates != 0 || c.Gateway.Receiver.Duplicates < 7000 {
+				t.Errorf("%+v, %+v", c, c.Gateway.Receiver)
+			}
+		}},
+		{"losses of the own path do not wait", &Gateway{Discipline: "ratio", Hold: reseq.Hold(time.Second)}, []road{eight, lossy}, func(t *testing.T, c CrossResult) {
+			if r := c.Gateway.Receiver; r.Expired > 10 || r.Named+r.Passed < 900 || c.Reordered != 0 {
+				t.Errorf("%+v", r)
+			}
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := run(t, numbered(tt.gateway, tt.roads...)).Cross[0]
+			c.Series = nil
+			tt.check(t, c)
+		})
+	}
+}
+
+// TestGatewayRatio: packets are split in the exact ratio.
+func TestGatewayRatio(t *testing.T) {
+	c := numbered(&Gateway{Discipline: "ratio"}, eight, eight)
+	c.Cross[0].Paths[0].Ratio, c.Cross[0].Paths[1].Ratio = 16, 3
+	sent := run(t, c).Cross[0].Gateway.Sent
+	if got := float64(sent[0]) / float64(sent[1]); math.Abs(got-16./3) > 0.01 {
+		t.Errorf("%v sent, a ratio of %.3f, want 16:3", sent, got)
+	}
+}
+
+// TestPropertyGateway: whatever the paths, disciplines and holding, a transfer ends, with each byte
+// once, and the same configuration gives the same result.
+func TestPropertyGateway(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var roads []road
+		for range rapid.IntRange(1, 3).Draw(t, "roads") {
+			roads = append(roads, road{
+				rate: unit.Bandwidth(rapid.IntRange(1, 20).Draw(t, "rate")) * unit.MbitPerSecond, delay: time.Duration(rapid.IntRange(1, 80).Draw(t, "delay")) * ms,
+				loss: rapid.SampledFrom([]float64{0, 0.01}).Draw(t, "loss"),
+			})
+		}
+		g := Gateway{
+			Discipline: rapid.SampledFrom(sched.Disciplines()).Draw(t, "discipline"), Overhead: tunnelOverhead,
+			Hold:    rapid.SampledFrom([]reseq.Hold{reseq.Off, reseq.Auto, reseq.Hold(30 * ms)}).Draw(t, "hold"),
+			Replies: rapid.IntRange(0, len(roads)).Draw(t, "replies"), Probes: rapid.Bool().Draw(t, "probes"),
+		}
+		c := bundle(g, roads...)
+		k := &c.Connections[0]
+		k.Bytes, k.RACK, k.Handshake = 300*unit.KB, rapid.Bool().Draw(t, "rack"), true
+		c.Seed, c.Duration = rapid.Uint64().Draw(t, "seed"), time.Minute
+		r := run(t, c)
+		if got := r.Connections[0]; got.Delivered != k.Bytes || got.Finish == Never || got.Gateway.Unsent != 0 {
+			t.Fatalf("%s of %s delivered; %+v", got.Delivered, k.Bytes, got.Gateway)
+		}
+		if again := run(t, c); !reflect.DeepEqual(r, again) {
+			t.Fatal("the same configuration gave another result")
+		}
+	})
+}
