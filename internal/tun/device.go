@@ -50,8 +50,8 @@ func Open(name string, mtu int) (*Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create TUN device %q: %w", name, err)
 	}
-	if err := setMTU(d.name, mtu); err != nil {
-		return nil, errors.Join(fmt.Errorf("set MTU of %q to %d: %w", d.name, mtu, err), d.Close())
+	if err := d.SetMTU(mtu); err != nil {
+		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
 }
@@ -111,6 +111,14 @@ func Probe() (udp bool, err error) {
 		return false, err
 	}
 	return d.udp, d.Close()
+}
+
+// SetMTU sets the MTU. It is called in the network namespace of the device.
+func (d *Device) SetMTU(mtu int) error {
+	if err := setMTU(d.name, mtu); err != nil {
+		return fmt.Errorf("set MTU of %q to %d: %w", d.name, mtu, err)
+	}
+	return nil
 }
 
 func setMTU(name string, mtu int) error {

@@ -26,6 +26,9 @@ func (r *Replay) Fresh(counter uint64) bool {
 	return r.seen[counter/64%replayWords]>>(counter%64)&1 == 0
 }
 
+// Behind reports whether a later counter was accepted already.
+func (r *Replay) Behind(counter uint64) bool { return counter < r.next }
+
 // Accept records the counter of an authentic message that is Fresh. It returns how many counters
 // before it, since the highest one, are missing: messages that were lost or are late.
 func (r *Replay) Accept(counter uint64) (missing uint64) {

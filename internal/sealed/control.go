@@ -1,0 +1,407 @@
+package sealed
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/tabane/tabane/internal/quality"
+	"github.com/tabane/tabane/internal/tunnel"
+)
+
+const (
+	// Probes are sent each probeBusy while there is traffic, each probeIdle otherwise (paper D has
+	// 1 s), and each probeDead on a path without answers.
+	probeBusy = 50 * time.Millisecond
+	probeIdle = time.Second
+	probeDead = 250 * time.Millisecond
+	// busyFor is how long after a packet there is traffic.
+	busyFor = time.Second
+	// leastRTO is the variation that a timeout of a probe allows for at least.
+	leastRTO = 50 * time.Millisecond
+	// checkSockets is how often interfaces are looked at.
+	checkSockets = time.Second
+	// granularity is the shortest sleep of the control loop.
+	granularity = 5 * time.Millisecond
+)
+
+// control sends what is due: handshakes, probes, records.
+func (p *Plane) control(ctx context.Context) {
+	b := newBatch(p, 1<<18)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var checked time.Duration
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-p.wake:
+		}
+		now := p.now()
+		p.mu.Lock()
+		if now-checked >= checkSockets {
+			checked = now
+			for _, l := range p.lines {
+				l.open()
+			}
+		}
+		peers := slices.Collect(maps.Values(p.peers))
+		p.mu.Unlock()
+		due := now + checkSockets
+		for _, r := range peers {
+			due = min(due, r.tick(now, b))
+		}
+		b.flush()
+		timer.Reset(max(due-p.now(), granularity))
+	}
+}
+
+// tick sends what is due to the peer, and returns when it is to be called again.
+func (r *peer) tick(now time.Duration, b *batch) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.gone {
+		return now + time.Hour
+	}
+	reachable := false
+	for i := range r.links {
+		l := &r.links[i]
+		reachable = reachable || l.line != nil && len(l.addresses()) > 0
+	}
+	if reachable && !r.anyAlive() && (r.sending == nil || now-r.shaken > lonely) {
+		r.assoc.Want(now)
+	}
+	if reachable {
+		message, err := r.assoc.Advance(now, time.Now())
+		if err != nil {
+			r.plane.log.Error("begin handshake", "peer", r.conf.Name, "error", err)
+		} else if message != nil {
+			r.initiate(message)
+		}
+	}
+	if r.sending != nil && r.assoc.Current() == nil {
+		r.plane.log.Warn("session has ended", "peer", r.conf.Name)
+		r.sending = nil
+		r.refresh()
+	}
+	due := now + time.Hour
+	if reachable {
+		due = r.assoc.Deadline()
+	}
+	k := r.sending
+	if k == nil {
+		return due
+	}
+	for i := range r.links {
+		due = min(due, r.probe(b, k, i, now))
+	}
+	due = min(due, r.repeat(b, k, now))
+	b.flush()
+	return due
+}
+
+// lonely is how old a session is at least when another handshake begins because no path answers.
+const lonely = time.Second
+
+// probe sends the probe of a path if it is due, and counts those without an answer. The mutex is
+// locked.
+func (r *peer) probe(b *batch, k *keys, i int, now time.Duration) time.Duration {
+	l := &r.links[i]
+	never := now + time.Hour
+	if l.line == nil {
+		return never
+	}
+	if l.line.socket.Load() == nil || !l.line.conf.Load().Usable {
+		if l.alive.Down() {
+			r.refresh()
+		}
+		return never
+	}
+	timeout := l.rtt.RTO(leastRTO)
+	next := never
+	for j := range l.probes {
+		s := &l.probes[j]
+		if !s.open {
+			continue
+		}
+		if now-s.at < timeout {
+			next = min(next, s.at+timeout)
+			continue
+		}
+		s.open = false
+		if s.size > 0 {
+			l.search.lost(s.size)
+			continue
+		}
+		// A full queue delays answers too. A path on which both directions go on is not dead.
+		if l.progress >= s.at && r.rx.lastHeard(i) >= s.at {
+			continue
+		}
+		if l.alive.Missed() {
+			r.plane.log.Warn("path is dead", "peer", r.conf.Name, "path", l.line.name)
+			r.refresh()
+		}
+	}
+	if now < l.probeAt {
+		return min(next, l.probeAt)
+	}
+	interval := probeIdle
+	switch {
+	case !l.alive.Alive():
+		interval = probeDead
+	case now-time.Duration(r.active.Load()) < busyFor:
+		interval = probeBusy
+	}
+	l.probeAt = now + interval
+	l.probed = now
+	to := l.addresses()
+	if l.remote.IsValid() && l.alive.Alive() {
+		to = to[:0:0]
+		to = append(to, l.remote)
+	}
+	remote := l.remote
+	for _, a := range to {
+		l.remote = a
+		r.message(b, k, i, now, 0, tunnel.Probe{ID: r.expect(l, now, 0)})
+	}
+	l.remote = remote
+	if l.alive.Alive() {
+		if size := l.search.next(now, int(l.line.mtu.Load()), l.remote.Addr().Is4()); size > 0 {
+			r.message(b, k, i, now, size, tunnel.Probe{ID: r.expect(l, now, size)})
+		}
+	}
+	return min(next, l.probeAt)
+}
+
+// lastHeard returns when a message last arrived over a path.
+func (x *receiving) lastHeard(path int) time.Duration {
+	x.Lock()
+	defer x.Unlock()
+	return x.links[path].heard
+}
+
+// expect keeps a probe until its answer arrives, and returns its number.
+func (r *peer) expect(l *link, now time.Duration, size int) uint32 {
+	r.nextProbe++
+	l.probes[r.nextProbe%probesKept] = sentProbe{id: r.nextProbe, at: now, size: size, open: true}
+	return r.nextProbe
+}
+
+// repeat sends the reliable records that are due over the best path. The mutex is locked.
+func (r *peer) repeat(b *batch, k *keys, now time.Duration) time.Duration {
+	best := -1
+	for i := range r.links {
+		l := &r.links[i]
+		if l.ready() && l.alive.Alive() && (best < 0 || l.rtt.SRTT < r.links[best].rtt.SRTT) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return now + time.Hour
+	}
+	if at, any := k.out.Due(); any && now >= at || k.ack {
+		r.message(b, k, best, now, 0, nil)
+	}
+	if at, any := k.out.Due(); any {
+		return at
+	}
+	return now + time.Hour
+}
+
+// controlRoom is the room for records in a control message.
+const controlRoom = baseMTU
+
+// message sends a control message over a path: a record, or none, the reports of what arrives, and the
+// reliable records that are due. It is padded to size, if that is not 0. The mutex is locked.
+func (r *peer) message(b *batch, k *keys, i int, now time.Duration, size int, record tunnel.Record) {
+	if !r.links[i].ready() {
+		return
+	}
+	body := r.scratch[:0]
+	if record != nil {
+		body = tunnel.AppendRecord(body, record)
+	}
+	if size == 0 {
+		if k.ack {
+			if a, ok := k.in.Ack(); ok {
+				body = tunnel.AppendRecord(body, a)
+			}
+			k.ack = false
+		}
+		body = r.rx.reports(body, k, now)
+		body = k.out.Append(body, controlRoom, now, r.links[i].rtt.RTO(quality.MinRTO))
+	}
+	r.scratch = body
+	buf := b.slot(max(len(body), size))
+	clear(buf[tunnel.Offset+copy(buf[tunnel.Offset:], body):])
+	stamp := k.number.Stamp(controlLane, k.number.Peek(controlLane), uint8(i), false)
+	r.queues.Add(i, &r.paths[:tunnel.MaxPaths][i], now, len(buf))
+	r.seal(b, k, i, buf, tunnel.Control, stamp, controlClass, now)
+}
+
+const (
+	// controlLane is the lane of control messages.
+	controlLane = 0
+	// controlClass is the traffic class of control messages: CS6 (RFC 4594, section 3.1).
+	controlClass = 48 << 2
+)
+
+// reports appends a report of each path that something has arrived over.
+func (x *receiving) reports(b []byte, k *keys, now time.Duration) []byte {
+	x.Lock()
+	defer x.Unlock()
+	for i := range x.links {
+		l := &x.links[i]
+		if l.packets == 0 || now-l.heard > forgotten {
+			continue
+		}
+		report := tunnel.Report{Path: uint8(i), Bytes: l.bytes, Received: l.rate.Value(now)}
+		if l.keys == k {
+			report.Next, report.Lost = l.next, l.lost
+		}
+		if d, ok := l.delay.Value(); ok {
+			report.Base, report.Delay, report.Jitter, report.Spread = d.Base, d.Delay, d.Jitter, d.Spread
+		}
+		if b = tunnel.AppendRecord(b, report); len(b) > controlRoom {
+			break
+		}
+	}
+	return b
+}
+
+// forgotten is how long after the last message a path is still reported.
+const forgotten = 10 * time.Second
+
+// records processes the records of a control message.
+func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
+	p := r.plane
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.gone {
+		return
+	}
+	now := p.now()
+	changed := false
+	for len(body) > 0 {
+		record, number, rest, err := tunnel.NextRecord(body)
+		if err != nil {
+			p.counts.drop(dropMalformed, 1)
+			return
+		}
+		if record == nil {
+			break
+		}
+		body = rest
+		if record.Type().Reliable() {
+			k.ack = true
+			if !k.in.Take(number) {
+				continue
+			}
+			p.kick()
+		}
+		switch v := record.(type) {
+		case tunnel.Probe:
+			if k == r.sending {
+				r.message(b, k, int(o.path), now, 0, tunnel.Answer{ID: v.ID, Sent: o.stamp.Sent, Size: uint16(size)})
+			}
+		case tunnel.Answer:
+			r.answered(k, int(o.path), v, now)
+			changed = true
+		case tunnel.Report:
+			r.reported(k, v, now)
+			changed = true
+		case tunnel.Ack:
+			k.out.Acked(v.Number)
+		case tunnel.Hello:
+			r.theirs = v.Endpoints
+			r.decideOwner(r.own)
+			if r.owner && k == r.sending {
+				r.announce(p.lineStates())
+			}
+		case tunnel.PathAdd:
+			if !r.owner {
+				l := &r.links[v.Path]
+				l.name, l.down, l.known, l.cost = v.Name, v.Down, true, int(v.Cost)
+				changed = true
+			}
+		case tunnel.PathRemove:
+			if !r.owner {
+				r.links[v.Path] = link{number: int(v.Path)}
+				changed = true
+			}
+		case tunnel.Bye:
+			p.log.Info("peer has ended the session", "peer", r.conf.Name)
+			r.forget()
+			return
+		}
+	}
+	if changed {
+		r.refresh()
+	}
+}
+
+// answered takes the answer to a probe. The mutex is locked.
+func (r *peer) answered(k *keys, path int, a tunnel.Answer, now time.Duration) {
+	l := &r.links[path]
+	s := &l.probes[a.ID%probesKept]
+	if s.id != a.ID || a.ID == 0 {
+		return
+	}
+	if rtt := now - s.at - a.Held; rtt > 0 {
+		l.rtt.Update(rtt)
+	}
+	if s.size > 0 {
+		l.search.carried(s.size)
+	}
+	s.open, s.id = false, 0
+	if l.alive.Answered() {
+		r.plane.log.Info("path is up", "peer", r.conf.Name, "path", l.line.name, "address", l.remote)
+		l.probeAt = 0
+		r.plane.kick()
+	}
+}
+
+// reported takes the report of a path. The mutex is locked.
+func (r *peer) reported(k *keys, v tunnel.Report, now time.Duration) {
+	l := &r.links[v.Path]
+	if k != r.sending {
+		return
+	}
+	before := l.report
+	if l.reportKeys != k {
+		before = tunnel.Report{}
+		l.reportKeys = k
+	}
+	if v.Next < before.Next {
+		return // older than the last one
+	}
+	if v.Next > before.Next {
+		l.progress = now
+		if lost := int64(v.Lost) - int64(before.Lost); lost >= 0 {
+			l.loss.Update(v.Next-before.Next, min(uint64(lost), v.Next-before.Next))
+		}
+	}
+	l.report, l.reported = v, true
+}
+
+// sendBye tells the peer that the session ends. The mutex is locked.
+func (r *peer) sendBye() {
+	k := r.sending
+	if k == nil {
+		return
+	}
+	k.out = tunnel.Outbox{}
+	k.out.Put(tunnel.Bye{})
+	b := newBatch(r.plane, 1<<16)
+	for i := range r.links {
+		if r.links[i].ready() {
+			buf := b.slot(controlRoom)
+			body := tunnel.AppendNumbered(buf[tunnel.Offset:tunnel.Offset], 0, tunnel.Bye{})
+			stamp := k.number.Stamp(controlLane, k.number.Peek(controlLane), uint8(i), false)
+			r.seal(b, k, i, buf[:tunnel.Offset+len(body)], tunnel.Control, stamp, controlClass, r.plane.now())
+		}
+	}
+	b.flush()
+}

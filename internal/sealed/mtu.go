@@ -1,0 +1,85 @@
+package sealed
+
+import (
+	"time"
+
+	"github.com/tabane/tabane/internal/tunnel"
+)
+
+// mtuSearch finds the largest packet that a path carries, by probes as long as a message with such a
+// packet (RFC 8899). Messages are not fragmented.
+type mtuSearch struct {
+	mtu    int // largest packet, without the tunnel, that was carried
+	most   int // largest that may be, by the interface
+	bad    int // smallest that was not carried, 0 if none
+	lostAt int // size of the last lost probe
+	times  int // that it was lost
+	at     time.Duration
+}
+
+const (
+	// searchTimes is how often a size is lost before it does not fit (RFC 8899, 5.1.2: MAX_PROBES).
+	searchTimes = 3
+	// searchStep ends the search.
+	searchStep = 8
+	// searchConfirm is how often a known size is probed again, searchRaise how often a larger one is
+	// tried (RFC 8899, 5.1.1: 600 s).
+	searchConfirm = 5 * time.Second
+	searchRaise   = 600 * time.Second
+)
+
+// next returns the size of the packet to probe with, 0 for none.
+func (s *mtuSearch) next(now time.Duration, interfaceMTU int, v4 bool) int {
+	most := interfaceMTU - tunnel.Overhead - ipUDP6
+	if v4 {
+		most = interfaceMTU - tunnel.Overhead - ipUDP4
+	}
+	if most != s.most {
+		*s = mtuSearch{most: most, mtu: min(baseMTU, most)}
+	}
+	size := s.most
+	if s.bad > 0 {
+		size = (s.mtu + s.bad) / 2 &^ (searchStep - 1)
+		if size <= s.mtu {
+			size = s.mtu
+		}
+	}
+	if size == s.mtu {
+		switch {
+		case s.bad > 0 && now-s.at > searchRaise:
+			s.bad = 0
+		case now-s.at < searchConfirm:
+			return 0
+		}
+		s.at = now
+	}
+	return size
+}
+
+// carried takes that a size is carried.
+func (s *mtuSearch) carried(size int) {
+	s.mtu = max(s.mtu, size)
+	s.times = 0
+	if s.bad > 0 && s.bad <= size {
+		s.bad = 0
+	}
+}
+
+// lost takes that a probe had no answer.
+func (s *mtuSearch) lost(size int) {
+	if size != s.lostAt {
+		s.lostAt, s.times = size, 0
+	}
+	if s.times++; s.times < searchTimes {
+		return
+	}
+	s.times = 0
+	if size <= s.mtu {
+		// What was carried is not any more.
+		s.mtu, s.bad = min(baseMTU, s.most), size
+		return
+	}
+	if s.bad == 0 || size < s.bad {
+		s.bad = size
+	}
+}

@@ -1,0 +1,480 @@
+package sealed
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/quality"
+	"github.com/tabane/tabane/internal/sched"
+	"github.com/tabane/tabane/internal/session"
+	"github.com/tabane/tabane/internal/tunnel"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+func compare(a, b string) int { return cmp.Compare(a, b) }
+
+const (
+	ipUDP4, ipUDP6 = ipv4Len + udpLen, ipv6Len + udpLen
+	// baseMTU is the largest packet, without the tunnel, that is sent before the path has answered a
+	// larger probe: what is left of 1280 bytes of IPv6 (RFC 8200, section 5).
+	baseMTU = 1280 - ipUDP6 - tunnel.Overhead
+	// guessedRate is the rate of a path whose rate is measured, before it is known.
+	guessedRate = 100 * unit.MbitPerSecond
+	// pathBuffer bounds the virtual queue: a modem's buffer is seldom longer.
+	pathBuffer = time.Second
+)
+
+// peer is another gateway.
+type peer struct {
+	plane *Plane
+	own   session.PublicKey
+
+	// active is when a packet to or from the peer was last carried.
+	active atomic.Int64
+	// clamp is mtu, for the receiving side.
+	clamp atomic.Int32
+
+	mu      sync.Mutex // guards the following
+	conf    plane.Peer
+	gone    bool
+	assoc   *session.Association
+	sending *keys // nil without a session
+	since   time.Duration
+	shaken  time.Duration
+	count   uint32 // of handshakes
+	// owner: the numbers of paths are those of this gateway. theirs: the peer has endpoints too.
+	owner, theirs bool
+	pending       []uint32 // indices of initiations
+	links         [tunnel.MaxPaths]link
+	paths         []sched.Path // of links, what schedulers see
+	queues        sched.Queues
+	rules         []rule
+	fallback      rule // packets without a rule
+	mtu           int  // largest packet that all usable links carry
+	nextProbe     uint32
+	scratch       []byte // for records
+
+	rx receiving
+}
+
+// rule schedules the packets of a policy rule to a peer.
+type rule struct {
+	discipline plane.Discipline
+	scheduler  sched.Scheduler
+	hold       plane.Resequence
+	sent       plane.Count
+	copies     uint64
+	used       sched.Set
+}
+
+// link is a path to a peer.
+type link struct {
+	number     int
+	line       *line // nil: the path is not known yet
+	remote     netip.AddrPort
+	candidates []netip.AddrPort
+
+	alive    quality.Liveness
+	rtt      quality.RTT
+	probes   [probesKept]sentProbe
+	probed   time.Duration // when the last probe was sent
+	probeAt  time.Duration // when the next one is due
+	progress time.Duration // when a report last showed that the peer receives
+	search   mtuSearch
+
+	// What the other gateway says of the path.
+	name       string
+	down       unit.Bandwidth
+	known      bool // down is
+	report     tunnel.Report
+	reported   bool
+	reportKeys *keys
+	loss       quality.Loss
+	rate       plane.Rate // as configured, from this gateway
+	cost       int
+
+	sent count
+}
+
+// sentProbe is a probe without an answer so far.
+type sentProbe struct {
+	id   uint32
+	at   time.Duration
+	size int // of a probe of the path's MTU, else 0
+	open bool
+}
+
+const probesKept = 64
+
+// keys are a session with the keys made of its secrets. number and counters are guarded by the mutex
+// of the peer, in and out as well; the rest has mutexes of its own.
+type keys struct {
+	*session.Session
+	peer          *peer
+	send, receive *tunnel.Key
+	number        tunnel.Numbering
+	counters      [tunnel.MaxPaths]uint64
+	lanes         lanes
+	in            tunnel.Inbox
+	out           tunnel.Outbox
+	ack           bool // records have arrived since the last Ack was sent
+
+	replay [tunnel.MaxPaths]replay
+}
+
+// replay is what has arrived over a path: counters, and where the last message came from.
+type replay struct {
+	sync.Mutex
+	tunnel.Replay
+	line *line
+	from netip.AddrPort
+}
+
+// lanes are those in use since a time.
+type lanes struct {
+	used [tunnel.Lanes]time.Duration
+}
+
+func newPeer(p *Plane, own session.PrivateKey, c plane.Peer) *peer {
+	r := &peer{plane: p, own: own.Public(), mtu: baseMTU, paths: make([]sched.Path, tunnel.MaxPaths)}
+	r.assoc = session.NewAssociation(session.AssociationOptions{
+		Own: own, Peer: session.Peer{Public: c.Public, Preshared: c.Preshared},
+		Offers: suites, Choose: choose, Random: random{}, NewIndex: p.newIndex,
+	})
+	for i := range r.links {
+		r.links[i].number = i
+		r.paths[i].Room = math.MaxInt
+	}
+	return r
+}
+
+// suites are the encryptions of data that are offered.
+const suites session.Suites = 1<<(tunnel.AES256GCM-1) | 1<<(tunnel.ChaCha20Poly1305-1)
+
+// choose returns the fastest encryption of those offered, 0 if none is known.
+func choose(offered session.Suites) uint8 {
+	for _, s := range [...]tunnel.Suite{tunnel.FastestSuite(), tunnel.AES256GCM, tunnel.ChaCha20Poly1305} {
+		if offered.Has(uint8(s)) {
+			return uint8(s)
+		}
+	}
+	return 0
+}
+
+// configure brings the peer to a configuration.
+func (r *peer) configure(c plane.Peer, s plane.State, lines []*line) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	changed := !slices.Equal(r.conf.Endpoints, c.Endpoints)
+	r.conf = c
+	r.decideOwner(r.own)
+	for i := range r.links {
+		l := &r.links[i]
+		switch {
+		case i < len(lines) && r.owner:
+			if l.line != lines[i] {
+				*l = link{number: i, line: lines[i]}
+			}
+			l.name, l.rate, l.cost = lines[i].name, s.Paths[i].Up, s.Paths[i].Cost
+			l.candidates = rotate(c.Endpoints, i)
+			if changed && !slices.Contains(c.Endpoints, l.remote) {
+				l.remote = netip.AddrPort{}
+			}
+		case l.line != nil && !slices.Contains(lines, l.line):
+			*l = link{number: i}
+		case l.line != nil:
+			l.rate = s.Paths[slices.Index(lines, l.line)].Up
+		}
+	}
+	if err := r.makeRules(s.Policy); err != nil {
+		return err
+	}
+	if r.sending != nil && r.owner {
+		r.announce(s.Paths)
+	}
+	if r.owner && r.assoc.Current() == nil {
+		r.assoc.Want(r.plane.now())
+	}
+	r.refresh()
+	return nil
+}
+
+// decideOwner decides whose numbers paths have: those of the gateway that has endpoints, of two that
+// have, the one with the lower key.
+func (r *peer) decideOwner(own session.PublicKey) {
+	r.owner = len(r.conf.Endpoints) > 0 && (!r.theirs || slices.Compare(own[:], r.conf.Public[:]) < 0)
+}
+
+// rotate returns the list from element i on, so that gateways with equally many lines use pairs.
+func rotate(list []netip.AddrPort, i int) []netip.AddrPort {
+	if len(list) == 0 {
+		return nil
+	}
+	i %= len(list)
+	return slices.Concat(list[i:], list[:i])
+}
+
+// makeRules makes schedulers of a policy. Rules that stay the same keep theirs.
+func (r *peer) makeRules(policy plane.Policy) error {
+	rules := make([]rule, len(policy))
+	for i, c := range policy {
+		if i < len(r.rules) && equal(r.rules[i].discipline, c.Discipline) {
+			rules[i] = r.rules[i]
+			rules[i].hold = c.Resequence
+			continue
+		}
+		s, err := r.newScheduler(c.Discipline)
+		if err != nil {
+			return err
+		}
+		rules[i] = rule{discipline: c.Discipline, scheduler: s, hold: c.Resequence}
+	}
+	if r.fallback.scheduler == nil {
+		d := plane.Discipline{Name: plane.Auto}
+		s, err := r.newScheduler(d)
+		if err != nil {
+			return err
+		}
+		r.fallback = rule{discipline: d, scheduler: s}
+	}
+	r.rules = rules
+	return nil
+}
+
+func equal(a, b plane.Discipline) bool { return a.Name == b.Name && slices.Equal(a.Ratio, b.Ratio) }
+
+func (r *peer) newScheduler(d plane.Discipline) (sched.Scheduler, error) {
+	return sched.New(d.Name, sched.Options{Queues: &r.queues})
+}
+
+// refresh brings what schedulers see up to date. The mutex is locked.
+func (r *peer) refresh() {
+	r.paths = r.paths[:tunnel.MaxPaths]
+	r.mtu = 0
+	highest := 0
+	alive := r.anyAlive()
+	for i := range r.links {
+		l, p := &r.links[i], &r.paths[i]
+		// While no path answers, packets are sent on those that did.
+		p.Usable = r.sending != nil && l.ready() && l.line.conf.Load().Usable && (l.alive.Alive() || !alive && l.alive.Proven())
+		if !p.Usable {
+			continue
+		}
+		highest = i + 1
+		p.Rate, p.Cost, p.Buffer = l.upRate(), l.cost, pathBuffer
+		p.Delay, p.Jitter = l.report.Delay, l.report.Jitter
+		if !l.reported {
+			p.Delay = l.rtt.SRTT / 2
+		}
+		p.Loss = int(l.loss.Share * 1e6)
+		if m := l.search.mtu; r.mtu == 0 || m < r.mtu {
+			r.mtu = m
+		}
+	}
+	// All report their delay in the peer's time, or none does.
+	for i := range r.links {
+		if r.paths[i].Usable && !r.links[i].reported {
+			for j := range r.links {
+				r.paths[j].Delay = r.links[j].rtt.SRTT / 2
+			}
+			break
+		}
+	}
+	r.paths = r.paths[:max(highest, 1)]
+	r.mtu = max(r.mtu, baseMTU)
+	r.clamp.Store(int32(r.mtu))
+}
+
+// anyAlive reports whether any path answers. The mutex is locked.
+func (r *peer) anyAlive() bool {
+	for i := range r.links {
+		if r.links[i].alive.Alive() {
+			return true
+		}
+	}
+	return false
+}
+
+// ready reports whether the path has a socket and an address.
+func (l *link) ready() bool {
+	return l.line != nil && l.line.socket.Load() != nil && l.remote.IsValid()
+}
+
+// upRate returns the rate towards the peer.
+func (l *link) upRate() unit.Bandwidth {
+	switch {
+	case !l.rate.Estimated && l.known && l.down != tunnel.UnknownRate:
+		return min(l.rate.Bandwidth, l.down)
+	case !l.rate.Estimated:
+		return l.rate.Bandwidth
+	case l.known && l.down != tunnel.UnknownRate:
+		return l.down
+	case l.report.Rate > 0:
+		return l.report.Rate
+	}
+	return guessedRate
+}
+
+// suite returns the name of a session's encryption.
+func suite(s *session.Session) string { return tunnel.Suite(s.Suite).String() }
+
+// install makes keys of a session and has them found. The mutex is locked.
+func (r *peer) install(s *session.Session) (*keys, error) {
+	send, err := tunnel.NewKey(tunnel.Suite(s.Suite), s.Send)
+	if err != nil {
+		return nil, fmt.Errorf("make keys: %w", err)
+	}
+	receive, err := tunnel.NewKey(tunnel.Suite(s.Suite), s.Receive)
+	if err != nil {
+		return nil, fmt.Errorf("make keys: %w", err)
+	}
+	k := &keys{Session: s, peer: r, send: send, receive: receive}
+	p := r.plane
+	p.keysMu.Lock()
+	defer p.keysMu.Unlock()
+	for i, old := range p.keys {
+		if old.peer == r && r.assoc.Find(i) == nil {
+			delete(p.keys, i)
+		}
+	}
+	p.keys[s.Local] = k
+	return k, nil
+}
+
+// use begins to send with keys. The mutex is locked; s are the paths of this gateway.
+func (r *peer) use(k *keys, now time.Duration) {
+	if r.sending == nil {
+		r.since = now
+	}
+	r.sending, r.shaken = k, now
+	r.count++
+	k.out.Put(tunnel.Hello{Endpoints: len(r.conf.Endpoints) > 0})
+	if r.owner {
+		r.announce(r.plane.lineStates())
+	}
+	for i := range r.links {
+		l := &r.links[i]
+		l.probeAt = 0
+		if !l.alive.Alive() {
+			l.alive = quality.Liveness{} // the first answer is enough
+		}
+	}
+	r.refresh()
+	r.plane.kick()
+}
+
+// announce tells the peer of the paths of this gateway. The mutex is locked.
+func (r *peer) announce(paths []plane.Path) {
+	for i, c := range paths {
+		rate := func(v plane.Rate) unit.Bandwidth {
+			if v.Estimated {
+				return tunnel.UnknownRate
+			}
+			return v.Bandwidth
+		}
+		r.sending.out.Put(tunnel.PathAdd{Path: uint8(i), Up: rate(c.Up), Down: rate(c.Down), Cost: int32(c.Cost), Name: c.Name})
+	}
+}
+
+// end forgets the peer.
+func (r *peer) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sendBye()
+	r.gone = true
+	r.forget()
+}
+
+// forget ends all sessions. The mutex is locked.
+func (r *peer) forget() {
+	r.assoc.Forget()
+	r.sending = nil
+	p := r.plane
+	p.keysMu.Lock()
+	defer p.keysMu.Unlock()
+	for i, k := range p.keys {
+		if k.peer == r {
+			delete(p.keys, i)
+		}
+	}
+	for _, i := range r.pending {
+		delete(p.pending, i)
+	}
+	r.pending = nil
+	r.refresh()
+}
+
+// bye tells the peer that the session ends.
+func (r *peer) bye() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sendBye()
+}
+
+// status returns the state of the peer.
+func (r *peer) status(now time.Duration) plane.PeerStatus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := plane.PeerStatus{Name: r.conf.Name, Epoch: r.count}
+	if k := r.sending; k != nil {
+		s.Up, s.Suite, s.Since, s.Handshake = true, suite(k.Session), now-r.since, now-r.shaken
+	} else {
+		s.Reason = "no response"
+		if !r.owner && !r.links[0].remote.IsValid() {
+			s.Reason = "the peer has not begun, and has no endpoints here"
+		} else if len(r.conf.Endpoints) > 0 {
+			s.Reason = fmt.Sprintf("no response from %v", r.conf.Endpoints[0])
+		}
+	}
+	shortest := time.Duration(math.MaxInt64)
+	for i := range r.paths {
+		if r.paths[i].Usable {
+			shortest = min(shortest, r.paths[i].Delay)
+		}
+	}
+	r.rx.Lock()
+	defer r.rx.Unlock()
+	for i := range r.links {
+		l := &r.links[i]
+		if l.line == nil {
+			continue
+		}
+		state := "unproven"
+		switch {
+		case !l.line.conf.Load().Usable || l.line.socket.Load() == nil:
+			state = "down"
+		case r.sending != nil && l.alive.Alive():
+			state = "up"
+		case l.alive.Proven():
+			state = "dead"
+		}
+		x := &r.rx.links[i]
+		ls := plane.LinkStatus{
+			Path: cmp.Or(l.name, l.line.name), Endpoint: l.remote, State: state, Sent: l.sent.value(),
+			Received: plane.Count{Packets: x.packets, Bytes: x.bytes}, RTT: l.rtt.SRTT, Jitter: l.report.Jitter, Spread: l.report.Spread,
+			Loss: l.loss.Share, Rate: l.upRate(), MTU: l.search.mtu,
+		}
+		if i < len(r.paths) && r.paths[i].Usable {
+			ls.Delay, ls.Queue = r.paths[i].Delay-shortest, r.queues.Wait(i, now)
+		}
+		s.Links = append(s.Links, ls)
+	}
+	for i := range r.rules {
+		u := &r.rules[i]
+		st := plane.RuleStatus{Rule: i, Discipline: u.discipline.String(), Sent: u.sent, Copies: u.copies}
+		for j := range r.links {
+			if u.used.Has(j) && r.links[j].line != nil {
+				st.Using = append(st.Using, cmp.Or(r.links[j].name, r.links[j].line.name))
+			}
+		}
+		s.Policies = append(s.Policies, st)
+	}
+	return s
+}

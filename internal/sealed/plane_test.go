@@ -1,0 +1,216 @@
+package sealed
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/tabane/tabane/internal/iproute"
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/session"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+func TestMain(m *testing.M) { netnstest.Main(m) }
+
+// gateway is a namespace with a plane: host and gateway in one.
+type gateway struct {
+	t         testing.TB
+	namespace string
+	key       session.PrivateKey
+	number    int
+	plane     *Plane
+	stop      func()
+	state     plane.State
+}
+
+func ip(t testing.TB, namespace, command string, args ...any) {
+	t.Helper()
+	command = fmt.Sprintf(command, args...)
+	if _, err := iproute.In(namespace, command); err != nil {
+		t.Fatalf("%s: %v", command, err)
+	}
+}
+
+// pair makes two gateways with links between them. Link i has 192.168.i.1 and .2; the hosts are
+// 10.0.n.1 and fd00:n::1.
+func pair(t testing.TB, links int) (a, b *gateway) {
+	t.Helper()
+	a, b = &gateway{t: t, number: 1}, &gateway{t: t, number: 2}
+	for _, g := range []*gateway{a, b} {
+		g.namespace = netnstest.New(t)
+		ip(t, g.namespace, "ip link set lo up")
+		var err error
+		if g.key, err = session.GenerateKey(rand.Reader); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range links {
+		ip(t, a.namespace, "ip link add p%d type veth peer name p%d netns %s", i, i, b.namespace)
+		for _, g := range []*gateway{a, b} {
+			ip(t, g.namespace, "ip link set p%d up", i)
+			ip(t, g.namespace, "ip -4 addr add 192.168.%d.%d/24 dev p%d", i, g.number, i)
+		}
+	}
+	for _, g := range []*gateway{a, b} {
+		other := b
+		if g == b {
+			other = a
+		}
+		g.state = plane.State{Key: g.key, Port: 4790, MTU: 1400, Policy: plane.Policy{{Discipline: plane.Discipline{Name: plane.DQ}}}}
+		for i := range links {
+			g.state.Paths = append(g.state.Paths, plane.Path{
+				Name: fmt.Sprintf("path%d", i), Interface: fmt.Sprintf("p%d", i), Usable: true,
+				Up: plane.Rate{Bandwidth: unit.GbitPerSecond}, Down: plane.Rate{Bandwidth: unit.GbitPerSecond},
+			})
+		}
+		peer := plane.Peer{
+			Name: "other", Public: other.key.Public(),
+			Prefixes: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.0.%d.0/24", other.number)), netip.MustParsePrefix(fmt.Sprintf("fd00:%d::/64", other.number))},
+		}
+		if g == a {
+			for i := range links {
+				peer.Endpoints = append(peer.Endpoints, netip.MustParseAddrPort(fmt.Sprintf("192.168.%d.2:4790", i)))
+			}
+		}
+		g.state.Peers = []plane.Peer{peer}
+	}
+	return a, b
+}
+
+// run starts the plane with its state.
+func (g *gateway) run() {
+	g.t.Helper()
+	o := Options{Interface: "tun0"}
+	if testing.Verbose() {
+		o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("gateway", g.number)
+	}
+	var err error
+	g.plane, err = newPlane(o, func(f func() error) error { return netns.Do(g.namespace, f) })
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	if err := g.plane.Apply(g.state); err != nil {
+		g.t.Fatal(err)
+	}
+	ip(g.t, g.namespace, "ip link set tun0 up")
+	ip(g.t, g.namespace, "ip -4 addr add 10.0.%d.1/32 dev tun0", g.number)
+	ip(g.t, g.namespace, "ip -6 addr add fd00:%d::1/128 dev tun0 nodad", g.number)
+	ip(g.t, g.namespace, "ip -4 route add 10.0.%d.0/24 dev tun0 src 10.0.%d.1", 3-g.number, g.number)
+	ip(g.t, g.namespace, "ip -6 route add fd00:%d::/64 dev tun0", 3-g.number)
+	ctx, cancel := context.WithCancel(g.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- g.plane.Run(ctx) }()
+	stopped := false
+	g.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			g.t.Error(err)
+		}
+	}
+	g.t.Cleanup(g.stop)
+}
+
+// up waits until n paths to the peer are up.
+func (g *gateway) up(n int) plane.PeerStatus {
+	g.t.Helper()
+	var s plane.PeerStatus
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		s = g.plane.Status().Peers[0]
+		alive := 0
+		for _, l := range s.Links {
+			if l.State == "up" {
+				alive++
+			}
+		}
+		if s.Up && alive == n {
+			return s
+		}
+	}
+	g.t.Fatalf("gateway %d: no %d paths: %+v %+v", g.number, n, s, g.plane.Status())
+	return s
+}
+
+// listen accepts a connection in the gateway's namespace.
+func (g *gateway) listen(address string) net.Listener {
+	g.t.Helper()
+	var l net.Listener
+	if err := netns.Do(g.namespace, func() (err error) {
+		l, err = net.Listen("tcp", address)
+		return err
+	}); err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// transfer sends data over a TCP connection from one gateway to the other.
+func transfer(t testing.TB, from, to *gateway, address string, data []byte) {
+	t.Helper()
+	l := to.listen(address)
+	defer l.Close()
+	failed := make(chan error, 1)
+	go func() {
+		failed <- netns.Do(from.namespace, func() error {
+			c, err := net.DialTimeout("tcp", l.Addr().String(), 5*time.Second)
+			if err != nil {
+				l.Close()
+				return err
+			}
+			_, err = c.Write(data)
+			return errors.Join(err, c.Close())
+		})
+	}()
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err, <-failed)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	got, err := io.ReadAll(c)
+	if err != nil || !bytes.Equal(got, data) {
+		t.Fatalf("%d of %d bytes: %v", len(got), len(data), err)
+	}
+	if err := <-failed; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTCPOverTwoPaths(t *testing.T) {
+	a, b := pair(t, 2)
+	a.run()
+	b.run()
+	a.up(2)
+	b.up(2)
+	data := bytes.Repeat([]byte("0123456789abcdef!"), 1<<20/17*8)
+	transfer(t, a, b, "10.0.2.1:0", data)
+	transfer(t, b, a, "[fd00:1::1]:0", data)
+	for _, g := range []*gateway{a, b} {
+		s := g.plane.Status()
+		t.Logf("%+v", s)
+		for _, l := range s.Peers[0].Links {
+			if l.Sent.Packets == 0 || l.Received.Packets == 0 {
+				t.Errorf("path %s carried %+v and %+v", l.Path, l.Sent, l.Received)
+			}
+		}
+		for reason, n := range s.Dropped {
+			t.Errorf("%d packets dropped: %s", n, reason)
+		}
+	}
+}

@@ -1,0 +1,228 @@
+package sealed
+
+import (
+	"crypto/rand"
+	"errors"
+	"time"
+
+	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/sched"
+	"github.com/tabane/tabane/internal/tun"
+	"github.com/tabane/tabane/internal/tunnel"
+	"github.com/tabane/tabane/internal/udp"
+)
+
+// random is the system's source of randomness.
+type random struct{}
+
+func (random) Read(b []byte) (int, error) { return rand.Read(b) }
+
+const (
+	// slabLen is the room for the packets of a batch, batchLen from when on it is sent although there
+	// are more to read.
+	slabLen  = 1 << 20
+	batchLen = 192 << 10
+)
+
+// cacheLine is the alignment of packets in bytes.
+const cacheLine = 64
+
+// batch collects sealed messages for each path. It belongs to one goroutine.
+type batch struct {
+	plane *Plane
+	slab  []byte
+	next  int
+	out   [tunnel.MaxPaths]outgoing
+}
+
+// outgoing are the messages of a line.
+type outgoing struct {
+	line *line
+	all  []udp.Datagram
+}
+
+func newBatch(p *Plane, length int) *batch { return &batch{plane: p, slab: make([]byte, length)} }
+
+// slot returns a buffer for a packet, of n bytes with room for the tunnel around it. What was sealed
+// before is sent if there is none left.
+func (b *batch) slot(n int) []byte {
+	all := (n + tunnel.Overhead + cacheLine - 1) &^ (cacheLine - 1)
+	if b.next+all > len(b.slab) {
+		b.flush()
+	}
+	at := b.next
+	b.next += all
+	return b.slab[at : at+tunnel.Offset+n : at+all]
+}
+
+// add adds a sealed message to those of a line.
+func (b *batch) add(l *line, d udp.Datagram) {
+	for i := range b.out {
+		o := &b.out[i]
+		if o.line == l || o.line == nil {
+			o.line = l
+			o.all = append(o.all, d)
+			return
+		}
+	}
+}
+
+// flush sends all messages.
+func (b *batch) flush() {
+	for i := range b.out {
+		o := &b.out[i]
+		if o.line == nil {
+			break
+		}
+		o.line.send(o.all)
+		o.line, o.all = nil, o.all[:0]
+	}
+	b.next = 0
+}
+
+// send carries packets from the device until it is closed.
+func (p *Plane) send() error {
+	b := newBatch(p, slabLen)
+	icmp := make([]byte, 0, 1500)
+	for wait := true; ; wait = b.next == 0 {
+		f, err := p.device.Read(wait)
+		switch {
+		case errors.Is(err, tun.ErrMalformed):
+			p.counts.drop(dropMalformed, 1)
+			continue
+		case err != nil:
+			b.flush()
+			return err
+		case f == nil:
+			b.flush()
+			continue
+		}
+		p.forward(b, f, icmp)
+		if b.next >= batchLen {
+			b.flush()
+		}
+	}
+}
+
+// forward schedules and seals the packets of a frame. All have the same flow.
+func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
+	head := f.Head()
+	p.counts.received.add(f.Len(), len(head))
+	var h parsed
+	if !h.parse(head) {
+		p.counts.drop(dropMalformed, uint64(f.Len()))
+		return
+	}
+	routes := p.routing.Load()
+	r, ok := routes.table.Lookup(h.Dst)
+	if !ok {
+		if h.Dst.IsMulticast() || h.Dst.IsLinkLocalUnicast() {
+			return // the kernel's own, for the device
+		}
+		p.counts.drop(dropNoRoute, uint64(f.Len()))
+		return
+	}
+	index := routes.policy.First(&h.Packet)
+	now := p.now()
+	r.active.Store(int64(now))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.sending == nil {
+		p.counts.drop(dropNoSession, uint64(f.Len()))
+		if r.owner {
+			r.assoc.Want(now)
+		}
+		return
+	}
+	u := &r.fallback
+	if index >= 0 && index < len(r.rules) {
+		u = &r.rules[index]
+	}
+	if u.discipline.Name == plane.Ratio {
+		for i := range r.paths {
+			r.paths[i].Ratio = 0
+			if i < len(u.discipline.Ratio) {
+				r.paths[i].Ratio = u.discipline.Ratio[i]
+			}
+		}
+	}
+	lane := uint8(h.flow)
+	for i := range f.Len() {
+		n := f.PacketLen(i)
+		if n > r.mtu {
+			r.oversized(b, f, i, &h, u, icmp, now)
+			continue
+		}
+		buf := b.slot(n)
+		f.Packet(i, buf[tunnel.Offset:])
+		if i == 0 {
+			clampMSS(buf[tunnel.Offset:], &h, r.mtu)
+		}
+		r.transmit(b, buf, lane, &h, u, now)
+	}
+}
+
+// oversized handles a packet that does not fit: it is split if it may be, else its sender is told. The
+// mutex of the peer is locked.
+func (r *peer) oversized(b *batch, f *tun.Frame, i int, h *parsed, u *rule, icmp []byte, now time.Duration) {
+	p := r.plane
+	packet := make([]byte, f.PacketLen(i))
+	f.Packet(i, packet)
+	if !h.dontFrag {
+		fragments(packet, make([]byte, len(packet)), r.mtu, func(part []byte) {
+			buf := b.slot(len(part))
+			copy(buf[tunnel.Offset:], part)
+			r.transmit(b, buf, uint8(h.flow), h, u, now)
+		})
+		return
+	}
+	p.counts.drop(dropTooBig, 1)
+	if i == 0 { // one message for all segments
+		if m := tooBig(icmp[:0], packet, h, r.mtu); len(m) > 0 {
+			p.deliver([][]byte{m})
+		}
+	}
+}
+
+// transmit schedules a packet, whose buffer has room for the tunnel, and seals it for each path. The
+// mutex of the peer is locked.
+func (r *peer) transmit(b *batch, buf []byte, lane uint8, h *parsed, u *rule, now time.Duration) {
+	wire := len(buf) + tunnel.TagLen + ipUDP4
+	set := u.scheduler.Next(r.paths, sched.Segment{Now: now, Size: wire, Window: 1 << 30, Flow: h.flow})
+	if set == 0 {
+		r.plane.counts.drop(dropNoPath, 1)
+		return
+	}
+	k := r.sending
+	seq := k.number.Assign(lane)
+	k.lanes.used[lane] = now
+	u.sent.Packets++
+	u.sent.Bytes += uint64(len(buf) - tunnel.Offset)
+	u.used |= set
+	copies := set.Len() > 1
+	for set != 0 {
+		i := set.First()
+		set &^= sched.One(i)
+		one := buf
+		if set != 0 {
+			// The packet itself is needed again.
+			one = b.slot(len(buf) - tunnel.Offset)
+			copy(one[tunnel.Offset:], buf[tunnel.Offset:])
+			u.copies++
+		}
+		stamp := k.number.Stamp(lane, seq, uint8(i), copies)
+		r.seal(b, k, i, one, tunnel.Data, stamp, h.class, now)
+	}
+}
+
+// seal seals a message for a path and adds it to the batch. The mutex of the peer is locked.
+func (r *peer) seal(b *batch, k *keys, i int, buf []byte, kind tunnel.Type, stamp tunnel.Stamp, class uint8, now time.Duration) {
+	l := &r.links[i]
+	stamp.Sent, stamp.Wait = uint32(now/time.Microsecond), r.queues.Wait(i, now)
+	h := tunnel.Header{Type: kind, Path: uint8(i), Receiver: k.Remote, Counter: k.counters[i]}
+	k.counters[i]++
+	m := k.send.Seal(buf, h, stamp)
+	r.assoc.Sent(1)
+	l.sent.add(1, len(m))
+	b.add(l.line, udp.Datagram{Data: m, To: l.remote, Class: class})
+}
