@@ -248,10 +248,12 @@ func (r *peer) makeRules(policy plane.Policy) error {
 	return nil
 }
 
-func equal(a, b plane.Discipline) bool { return a.Name == b.Name && slices.Equal(a.Ratio, b.Ratio) }
+func equal(a, b plane.Discipline) bool {
+	return a.Name == b.Name && a.Choice == b.Choice && slices.Equal(a.Ratio, b.Ratio)
+}
 
 func (r *peer) newScheduler(d plane.Discipline) (sched.Scheduler, error) {
-	return sched.New(d.Name, sched.Options{Queues: &r.queues})
+	return sched.New(d.Name, sched.Options{Queues: &r.queues, Choice: d.Choice})
 }
 
 // refresh brings what schedulers see up to date. The mutex is locked.

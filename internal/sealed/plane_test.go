@@ -68,7 +68,7 @@ func pair(t testing.TB, links int) (a, b *gateway) {
 		if g == b {
 			other = a
 		}
-		g.state = plane.State{Key: g.key, Port: 4790, MTU: 1400, Policy: plane.Policy{{Discipline: plane.Discipline{Name: plane.DQ}}}}
+		g.state = plane.State{Key: g.key, Port: 4790, MTU: 1400, Policy: plane.Policy{{Discipline: plane.Discipline{Name: "dq"}}}}
 		for i := range links {
 			g.state.Paths = append(g.state.Paths, plane.Path{
 				Name: fmt.Sprintf("path%d", i), Interface: fmt.Sprintf("p%d", i), Usable: true,
