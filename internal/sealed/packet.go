@@ -209,12 +209,14 @@ func clampMSS(b []byte, p *parsed, mtu int) {
 
 // replace16 writes a value at an offset of a TCP header, which may be odd, and updates the checksum.
 func replace16(t []byte, at int, value uint16) {
-	even := at &^ 1
-	old := binary.BigEndian.Uint32(t[even:])
+	before := at &^ 1
+	after := (at + 1) &^ 1 // the same word, or the next one
+	first, second := binary.BigEndian.Uint16(t[before:]), binary.BigEndian.Uint16(t[after:])
 	binary.BigEndian.PutUint16(t[at:], value)
-	changed := binary.BigEndian.Uint32(t[even:])
-	update(t[16:18], uint16(old>>16), uint16(changed>>16))
-	update(t[16:18], uint16(old), uint16(changed))
+	update(t[16:18], first, binary.BigEndian.Uint16(t[before:]))
+	if after != before {
+		update(t[16:18], second, binary.BigEndian.Uint16(t[after:]))
+	}
 }
 
 // checksum is the internet checksum (RFC 1071) of parts, of which all but the last have even length.
