@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"syscall"
 
+	"github.com/tabane/tabane/internal/bfd"
 	"github.com/tabane/tabane/internal/cli"
 )
 
@@ -15,6 +16,7 @@ import (
 var version string
 
 func main() {
+	bfd.Process()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	// The first signal asks for a clean stop; the second has its default effect and ends the process at once.
 	context.AfterFunc(ctx, stop)

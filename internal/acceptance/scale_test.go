@@ -44,7 +44,7 @@ nodes:
       address: 2001:db8:1::fe
       clients:
         - {name: server, address: "2001:db8:1::10"}
-        - {name: asbr, address: "2001:db8:1::1", bfd: {interval: 50ms}}
+        - {name: asbr, address: "2001:db8:1::1", locator: "fc00:1::/32", bfd: {interval: 50ms}}
   asbr:
     forwarding: true
     asbr:
@@ -212,6 +212,7 @@ func measureScale(t *testing.T, n int) (row scaleRow) {
 	l.wait(server, time.Now(), within, func(now int) bool { return now >= full })
 	time.Sleep(2 * time.Second)
 	full = routesOf(t, server)
+	// The first change is the route that discards packets to its SIDs.
 	start = time.Now()
 	if err := syscall.Kill(daemons["asbr"].PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)

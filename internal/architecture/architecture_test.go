@@ -54,6 +54,7 @@ var (
 	models     = layer{2, modelGroup, "a model is pure arithmetic on values and knows no other model: code that needs two of them combines them"}
 	shipped    = layer{3, specGroup, "it embeds files and does not parse them"}
 	contracts  = layer{5, sharedGroup, "it is values that a daemon and what works for it agree on"}
+	processes  = layer{8, adapterGroup, "it configures the process for adapters and knows none of them"}
 	loader     = layer{9, adapterGroup, "it loads programs for adapters and knows none of them"}
 	probes     = layer{9, adapterGroup, "it detects for an adapter whether a neighbor is reachable and knows no adapter"}
 	transports = layer{9, adapterGroup, "it carries messages for an adapter and knows no adapter"}
@@ -98,6 +99,8 @@ var layerOf = map[string]layer{
 	"internal/reseq":       models,
 	"internal/tunnel":      models,
 	"internal/session":     models,
+
+	"internal/realtime": processes,
 
 	"internal/bfd": probes,
 

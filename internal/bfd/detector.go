@@ -1,85 +1,44 @@
 package bfd
 
 import (
-	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
-	"net"
-	"net/netip"
 	"sync"
-	"sync/atomic"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
-const (
-	// port and the range of source ports are those of RFC 5881 section 4.
-	port       = 3784
-	sourceLow  = 49152
-	sourceHigh = 65535
-	// hopLimit is sent, and required of received packets (GTSM, RFC 5881 section 5, RFC 5082).
-	hopLimit = 255
-	// trafficClass is CS6, network control (RFC 4594 section 3.1).
-	trafficClass = 0xc0
-
-	// rxBacklog is how many received packets a session may have pending; more are dropped.
-	rxBacklog = 16
-	// graceTime is how long the loop waits once more after the detection time expired, so that a
-	// packet that is already in the socket counts.
-	graceTime = 2 * time.Millisecond
-	// maxLateness is how late a loop may wake before its own delay, a stopped process or host,
-	// explains the silence; the detection time then begins again. Half an interval counts where
-	// that is longer.
-	maxLateness = 10 * time.Millisecond
-)
-
-// Detector runs the BFD sessions of one process. It is safe for concurrent use.
+// A Detector runs the BFD sessions of a daemon, in a process of its own: see Process. It starts that
+// with the first session, in the network namespace of the calling thread, and again if it ends. It is
+// safe for concurrent use.
 type Detector struct {
 	log  *slog.Logger
 	down func(neighbor string)
 
+	// calls serializes requests to the process. It is locked before mu.
+	calls   sync.Mutex
+	process *process // nil: it is not running
+	closed  bool
+
 	mu        sync.Mutex
-	listeners map[netip.Addr]*listener // by local address
-	peers     map[string]*peer         // by name
+	neighbors map[string]*monitored // by name
 }
+
+// monitored is a neighbor with a session.
+type monitored struct {
+	Neighbor
+	up bool
+}
+
+// restartPause is the time from the end of a process that should be running to the start of another.
+const restartPause = time.Second
+
+var errClosed = errors.New("bfd is closed")
 
 // New returns a Detector without sessions. It calls down in a goroutine of its own for each session
 // that goes down by failure, not for one that either side disables.
 func New(log *slog.Logger, down func(neighbor string)) *Detector {
-	return &Detector{log: log, down: down, listeners: map[netip.Addr]*listener{}, peers: map[string]*peer{}}
-}
-
-// Neighbor is one neighbor to monitor.
-type Neighbor struct {
-	Name string // unique
-	// Local and Remote are IPv6 addresses, link-local ones with zone. An invalid Local is any
-	// address.
-	Local, Remote netip.Addr
-	Config
-}
-
-// listener receives for all sessions of one local address.
-type listener struct {
-	local netip.Addr
-	conn  *net.UDPConn
-	done  chan struct{}
-
-	mu    sync.Mutex
-	peers map[netip.Addr]*peer // by remote address
-}
-
-// peer is a session and its loop.
-type peer struct {
-	name          string
-	local, remote netip.Addr // remote with zone
-	packets       chan packet
-	stop, done    chan struct{}
-	up            atomic.Bool
+	return &Detector{log: log, down: down, neighbors: map[string]*monitored{}}
 }
 
 // Add starts a session unless BFD is disabled for the neighbor or it has one already.
@@ -87,72 +46,69 @@ func (d *Detector) Add(n Neighbor) error {
 	if !n.Enabled() {
 		return nil
 	}
+	d.calls.Lock()
+	defer d.calls.Unlock()
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.peers[n.Name] != nil {
+	known := d.neighbors[n.Name] != nil
+	d.mu.Unlock()
+	switch {
+	case d.closed:
+		return errClosed
+	case known:
 		return nil
-	}
-	local := n.Local
-	if !local.IsValid() {
-		local = netip.IPv6Unspecified()
-	}
-	l := d.listeners[local]
-	if l == nil {
-		var err error
-		if l, err = listen(local); err != nil {
+	case d.process == nil:
+		if err := d.start(); err != nil {
 			return err
 		}
-		d.listeners[local] = l
 	}
-	p := &peer{
-		name: n.Name, local: local, remote: n.Remote, packets: make(chan packet, rxBacklog),
-		stop: make(chan struct{}), done: make(chan struct{}),
+	d.mu.Lock()
+	d.neighbors[n.Name] = &monitored{Neighbor: n} // its session may come up at once
+	d.mu.Unlock()
+	err := d.process.call(request{Add: &n})
+	if err != nil {
+		d.mu.Lock()
+		delete(d.neighbors, n.Name)
+		d.mu.Unlock()
 	}
-	d.peers[n.Name] = p
-	l.mu.Lock()
-	l.peers[n.Remote] = p
-	l.mu.Unlock()
-	s := newSession(n.Config, rand.Uint32N(1<<32-1)+1, rand.Float64)
-	go p.run(s, d)
-	return nil
+	return err
 }
 
 // Remove ends a session, which it signals to the neighbor as AdminDown. Unknown names are ignored.
 func (d *Detector) Remove(name string) {
+	d.calls.Lock()
+	defer d.calls.Unlock()
+	d.remove(name)
+}
+
+// remove is Remove for callers that hold calls.
+func (d *Detector) remove(name string) {
 	d.mu.Lock()
-	p := d.peers[name]
-	var unused *listener
-	if p != nil {
-		delete(d.peers, name)
-		l := d.listeners[p.local]
-		l.mu.Lock()
-		delete(l.peers, p.remote)
-		if len(l.peers) == 0 {
-			delete(d.listeners, p.local)
-			unused = l
-		}
-		l.mu.Unlock()
-	}
+	known := d.neighbors[name] != nil
+	delete(d.neighbors, name)
 	d.mu.Unlock()
-	if p != nil {
-		close(p.stop)
-		<-p.done
-	}
-	if unused != nil {
-		unused.close()
+	if known && d.process != nil {
+		// If the process has ended, so has the session.
+		_ = d.process.call(request{Remove: name})
 	}
 }
 
 // Close ends all sessions.
 func (d *Detector) Close() {
+	d.calls.Lock()
+	defer d.calls.Unlock()
+	d.closed = true
 	d.mu.Lock()
-	var names []string
-	for name := range d.peers {
+	names := make([]string, 0, len(d.neighbors))
+	for name := range d.neighbors {
 		names = append(names, name)
 	}
 	d.mu.Unlock()
 	for _, name := range names {
-		d.Remove(name)
+		d.remove(name)
+	}
+	if d.process != nil {
+		d.process.close()
+		d.process = nil
 	}
 }
 
@@ -160,208 +116,85 @@ func (d *Detector) Close() {
 func (d *Detector) Up(name string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	p := d.peers[name]
-	return p != nil && p.up.Load()
+	n := d.neighbors[name]
+	return n != nil && n.up
 }
 
-func listen(local netip.Addr) (*listener, error) {
-	config := net.ListenConfig{Control: onSocket(func(fd int) error {
-		// Another daemon of this host may listen on another address, or on all of them.
-		return errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
-			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1))
-	})}
-	conn, err := config.ListenPacket(context.Background(), "udp6", netip.AddrPortFrom(local, port).String())
+// start starts the process. Callers hold calls.
+func (d *Detector) start() error {
+	p, err := startProcess(d.report)
 	if err != nil {
-		return nil, fmt.Errorf("listen for bfd: %w", err)
+		return fmt.Errorf("start bfd: %w", err)
 	}
-	l := &listener{local: local, conn: conn.(*net.UDPConn), done: make(chan struct{}), peers: map[netip.Addr]*peer{}}
-	go l.run()
-	return l, nil
+	d.process = p
+	go func() {
+		<-p.ended
+		d.lost(p)
+	}()
+	return nil
 }
 
-// onSocket turns a function of the file descriptor into the Control of a dialer or listener.
-func onSocket(f func(fd int) error) func(string, string, syscall.RawConn) error {
-	return func(_, _ string, c syscall.RawConn) error {
-		var err error
-		if e := c.Control(func(fd uintptr) { err = f(int(fd)) }); e != nil {
-			return e
-		}
-		return err
+// lost starts a process again that has ended, with the sessions that it had.
+func (d *Detector) lost(p *process) {
+	d.calls.Lock()
+	defer d.calls.Unlock()
+	if d.process != p {
+		return // it was closed
 	}
+	d.process = nil
+	d.mu.Lock()
+	for _, n := range d.neighbors {
+		n.up = false
+	}
+	d.mu.Unlock()
+	d.log.Error("bfd process ended, starting it again", "pid", p.pid, "err", p.err)
+	time.AfterFunc(restartPause, d.restart)
 }
 
-func (l *listener) close() {
-	_ = l.conn.Close() // unblocks the read
-	<-l.done
-}
-
-// run passes packets to the sessions. What belongs to none of them is dropped silently: anybody may
-// send it.
-func (l *listener) run() {
-	defer close(l.done)
-	b, control := make([]byte, 256), make([]byte, 128)
-	for {
-		n, nc, _, from, err := l.conn.ReadMsgUDPAddrPort(b, control)
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil || receivedHopLimit(control[:nc]) != hopLimit {
-			continue
-		}
-		packet, err := decode(b[:n])
-		if err != nil {
-			continue
-		}
-		l.mu.Lock()
-		p := l.peers[from.Addr()]
-		if p == nil {
-			p = l.peers[from.Addr().WithZone("")]
-		}
-		l.mu.Unlock()
-		if p == nil {
-			continue
-		}
-		select {
-		case p.packets <- packet:
-		default:
+func (d *Detector) restart() {
+	d.calls.Lock()
+	defer d.calls.Unlock()
+	if d.closed || d.process != nil {
+		return
+	}
+	if err := d.start(); err != nil {
+		d.log.Error("bfd process not started", "err", err)
+		time.AfterFunc(restartPause, d.restart)
+		return
+	}
+	d.mu.Lock()
+	list := make([]Neighbor, 0, len(d.neighbors))
+	for _, n := range d.neighbors {
+		list = append(list, n.Neighbor)
+	}
+	d.mu.Unlock()
+	for _, n := range list {
+		if err := d.process.call(request{Add: &n}); err != nil {
+			d.log.Error("bfd session not started", "neighbor", n.Name, "err", err)
 		}
 	}
 }
 
-// receivedHopLimit returns the hop limit of a received packet, -1 if the kernel did not report it.
-func receivedHopLimit(control []byte) int {
-	messages, err := unix.ParseSocketControlMessage(control)
-	if err != nil {
-		return -1
+// report applies what the process reports.
+func (d *Detector) report(r reply) {
+	if r.Notice != "" {
+		d.log.Info("bfd process has normal priority", "reason", r.Notice)
+		return
 	}
-	for _, m := range messages {
-		if m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_HOPLIMIT && len(m.Data) >= 4 {
-			return int(binary.NativeEndian.Uint32(m.Data))
-		}
+	d.mu.Lock()
+	n := d.neighbors[r.Neighbor]
+	if n != nil {
+		n.up = r.Transition == cameUp
 	}
-	return -1
-}
-
-// run is a session's loop until stop.
-func (p *peer) run(s *session, d *Detector) {
-	defer close(p.done)
-	out := &sender{local: p.local, remote: p.remote}
-	defer out.close()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	var grace bool // the detection time expired, graceTime runs
-	wake := time.Now()
-	for {
-		var replies []packet
-		t := unchanged
-		receive := func(in packet) {
-			change, reply := s.receive(time.Now(), in)
-			t, grace = max(t, change), false
-			if reply {
-				replies = append(replies, s.packet(time.Now(), in.poll))
-			}
-		}
-		select {
-		case <-p.stop:
-			out.send(s.disable(time.Now()))
-			return
-		case in := <-p.packets:
-			receive(in)
-		case <-timer.C:
-		}
-		for pending := true; pending; {
-			select {
-			case in := <-p.packets:
-				receive(in)
-			default:
-				pending = false
-			}
-		}
-		now := time.Now()
-		if now.Sub(wake) > max(s.interval/2, maxLateness) {
-			s.restartDetection(now)
-		}
-		switch deadline := s.deadline(); {
-		case deadline.IsZero() || now.Before(deadline):
-			grace = false
-		case grace:
-			t, grace = max(t, s.expire(now)), false
-		default:
-			grace = true
-		}
-		for _, r := range replies {
-			out.send(r)
-		}
-		if due := s.nextSend(); !due.IsZero() && !now.Before(due) {
-			out.send(s.packet(now, false))
-		}
-		p.report(t, s, d)
-		wake = nextWake(s, now, grace)
-		timer.Reset(time.Until(wake))
-	}
-}
-
-// report publishes a transition.
-func (p *peer) report(t transition, s *session, d *Detector) {
-	p.up.Store(s.state == stateUp)
-	switch t {
-	case cameUp:
-		d.log.Info("bfd session up", "neighbor", p.name)
-	case adminDown:
-		d.log.Info("bfd session down", "neighbor", p.name, "reason", "administratively down at the neighbor")
-	case wentDown:
-		// The caller may be busy, or waiting for this loop to end.
-		go d.down(p.name)
-	case unchanged:
-	}
-}
-
-// nextWake is when the loop has to run again at the latest.
-func nextWake(s *session, now time.Time, grace bool) time.Time {
-	wake := now.Add(slowInterval)
-	if due := s.nextSend(); !due.IsZero() && due.Before(wake) {
-		wake = due
-	}
-	deadline := s.deadline()
-	if grace {
-		deadline = now.Add(graceTime)
-	}
-	if !deadline.IsZero() && deadline.Before(wake) {
-		wake = deadline
-	}
-	return wake
-}
-
-// sender sends to one neighbor. It opens its socket with the first packet, and again after an
-// error: the address or the route may come later.
-type sender struct {
-	local, remote netip.Addr
-	conn          net.Conn
-}
-
-func (o *sender) send(p packet) {
-	if o.conn == nil {
-		// A port that is in use is replaced by another one with the next packet.
-		source := netip.AddrPortFrom(o.local, uint16(sourceLow+rand.IntN(sourceHigh-sourceLow+1)))
-		dialer := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(source), Control: onSocket(func(fd int) error {
-			return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, hopLimit),
-				unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, trafficClass))
-		})}
-		conn, err := dialer.Dial("udp6", netip.AddrPortFrom(o.remote, port).String())
-		if err != nil {
-			return
-		}
-		o.conn = conn
-	}
-	// A neighbor without BFD answers with an ICMP error, which says nothing about the next packet.
-	if _, err := o.conn.Write(p.encode()); err != nil && !errors.Is(err, syscall.ECONNREFUSED) {
-		o.close() // the source address may have changed
-	}
-}
-
-func (o *sender) close() {
-	if o.conn != nil {
-		_ = o.conn.Close()
-		o.conn = nil
+	d.mu.Unlock()
+	switch {
+	case n == nil: // it was removed meanwhile
+	case r.Transition == cameUp:
+		d.log.Info("bfd session up", "neighbor", r.Neighbor)
+	case r.Transition == adminDown:
+		d.log.Info("bfd session down", "neighbor", r.Neighbor, "reason", "administratively down at the neighbor")
+	case r.Transition == wentDown:
+		// The caller may be busy, or waiting for the session to be removed.
+		go d.down(r.Neighbor)
 	}
 }

@@ -157,3 +157,9 @@ func (s *session) disable(now time.Time) packet {
 	s.state, s.diag, s.polling = stateAdminDown, diagAdminDown, false
 	return s.packet(now, false)
 }
+
+// fail ends the session and returns a packet from which the neighbor learns that this end is dead.
+func (s *session) fail(now time.Time) packet {
+	s.state, s.diag, s.polling = stateDown, diagNone, false
+	return s.packet(now, false)
+}

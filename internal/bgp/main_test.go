@@ -7,10 +7,12 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/tabane/tabane/internal/bfd"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 )
 
 func TestMain(m *testing.M) {
+	bfd.Process()
 	flag.Parse()
 	if half := os.Getenv(dialler); half != "" {
 		fmt.Fprintln(os.Stderr, dial(half))

@@ -24,6 +24,7 @@ import (
 
 	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/realtime"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -102,7 +103,7 @@ func beLink(text string) error {
 	if err := json.Unmarshal([]byte(config), &o.Config); err != nil {
 		return err
 	}
-	if err := Realtime(); err != nil {
+	if err := realtime.Process(); err != nil {
 		return err
 	}
 	var l *Link

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/realtime"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -36,7 +37,7 @@ type Options struct {
 // Link is a relay between two interfaces.
 //
 // One goroutine moves the frames of both directions, without locks. A link should run in a process
-// of its own, with Realtime: other goroutines and the garbage collector of a busy process delay
+// of its own, at real-time priority: other goroutines and the garbage collector of a busy process delay
 // frames. The goroutine is not locked to a thread, because every preemption would then switch
 // threads.
 type Link struct {
@@ -380,7 +381,7 @@ func poll(fds []unix.PollFd, wait time.Duration, idle bool) (int, error) {
 // hurry sets the timer slack of a thread without real-time priority to the minimum, so that it
 // wakes up in time.
 func (l *Link) hurry() {
-	if hasRealtime() {
+	if realtime.Thread() {
 		l.realtime.Store(true)
 		return
 	}

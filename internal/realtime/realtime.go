@@ -1,4 +1,6 @@
-package link
+// Package realtime gives a process real-time priority, so that it meets its deadlines on a busy
+// machine. It knows nothing of what the process does.
+package realtime
 
 import (
 	"errors"
@@ -12,14 +14,14 @@ import (
 // priority is the lowest real-time priority, below that of other real-time processes of the host.
 const priority = 1
 
-// Realtime gives the calling process real-time priority (SCHED_FIFO), with all its threads, so that
-// its links keep their delays on a busy machine. It is meant for a process that only runs links;
-// call it first. It fails without CAP_SYS_NICE, and in a CPU cgroup without cpu.rt_runtime_us;
-// links then run at normal priority.
+// Process gives the calling process real-time priority (SCHED_FIFO), with all its threads. It is
+// meant for a process that needs little CPU; call it first. It fails without CAP_SYS_NICE or
+// RLIMIT_RTPRIO, and in a CPU cgroup without cpu.rt_runtime_us; the process then runs at normal
+// priority.
 //
-// All threads need it, not only the relay's: Go's scheduler preempts a goroutine every 10 ms and
-// may resume it on another thread, which on a busy machine would have to wait for a CPU.
-func Realtime() error {
+// All threads need it: Go's scheduler preempts a goroutine every 10 ms and may resume it on another
+// thread, which on a busy machine would have to wait for a CPU.
+func Process() error {
 	// A thread that starts meanwhile inherits the policy of its parent, which may be the old
 	// one: repeat until there is no new thread.
 	done := map[int]bool{}
@@ -44,8 +46,8 @@ func Realtime() error {
 	return nil
 }
 
-// hasRealtime reports whether the calling thread has real-time priority.
-func hasRealtime() bool {
+// Thread reports whether the calling thread has real-time priority.
+func Thread() bool {
 	a, err := unix.SchedGetAttr(0, 0)
 	return err == nil && a.Policy == unix.SCHED_FIFO
 }

@@ -1,0 +1,345 @@
+package bfd
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// port and the range of source ports are those of RFC 5881 section 4.
+	port       = 3784
+	sourceLow  = 49152
+	sourceHigh = 65535
+	// hopLimit is sent, and required of received packets (GTSM, RFC 5881 section 5, RFC 5082).
+	hopLimit = 255
+	// trafficClass is CS6, network control (RFC 4594 section 3.1).
+	trafficClass = 0xc0
+
+	// rxBacklog is how many received packets a session may have pending; more are dropped.
+	rxBacklog = 16
+	// graceTime is how long the loop waits once more after the detection time expired, so that a
+	// packet that is already in the socket counts.
+	graceTime = 2 * time.Millisecond
+	// maxLateness is how late a loop may wake before its own delay, a stopped process or host,
+	// explains the silence; the detection time then begins again. Half an interval counts where
+	// that is longer.
+	maxLateness = 10 * time.Millisecond
+)
+
+// engine runs the sessions over UDP sockets. It is safe for concurrent use.
+type engine struct {
+	// report is called by the session's loop, which it must not block.
+	report func(neighbor string, t transition)
+
+	mu        sync.Mutex
+	listeners map[netip.Addr]*listener // by local address
+	peers     map[string]*peer         // by name
+
+	dead atomic.Bool // neighbors of sessions that end learn that this end is dead
+}
+
+func newEngine(report func(string, transition)) *engine {
+	return &engine{report: report, listeners: map[netip.Addr]*listener{}, peers: map[string]*peer{}}
+}
+
+// Neighbor is one neighbor to monitor.
+type Neighbor struct {
+	Name string // unique
+	// Local and Remote are IPv6 addresses, link-local ones with zone. An invalid Local is any
+	// address.
+	Local, Remote netip.Addr
+	Config
+}
+
+// listener receives for all sessions of one local address.
+type listener struct {
+	local netip.Addr
+	conn  *net.UDPConn
+	done  chan struct{}
+
+	mu    sync.Mutex
+	peers map[netip.Addr]*peer // by remote address
+}
+
+// peer is a session and its loop.
+type peer struct {
+	name          string
+	local, remote netip.Addr // remote with zone
+	packets       chan packet
+	stop, done    chan struct{}
+}
+
+// add starts a session.
+func (e *engine) add(n Neighbor) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.peers[n.Name] != nil {
+		return fmt.Errorf("neighbor %q has a bfd session", n.Name)
+	}
+	local := n.Local
+	if !local.IsValid() {
+		local = netip.IPv6Unspecified()
+	}
+	l := e.listeners[local]
+	if l == nil {
+		var err error
+		if l, err = listen(local); err != nil {
+			return err
+		}
+		e.listeners[local] = l
+	}
+	p := &peer{
+		name: n.Name, local: local, remote: n.Remote, packets: make(chan packet, rxBacklog),
+		stop: make(chan struct{}), done: make(chan struct{}),
+	}
+	e.peers[n.Name] = p
+	l.mu.Lock()
+	l.peers[n.Remote] = p
+	l.mu.Unlock()
+	s := newSession(n.Config, rand.Uint32N(1<<32-1)+1, rand.Float64)
+	go p.run(s, e)
+	return nil
+}
+
+// remove ends a session, which it signals to the neighbor as AdminDown. Unknown names are ignored.
+func (e *engine) remove(name string) {
+	e.mu.Lock()
+	p := e.peers[name]
+	var unused *listener
+	if p != nil {
+		delete(e.peers, name)
+		l := e.listeners[p.local]
+		l.mu.Lock()
+		delete(l.peers, p.remote)
+		if len(l.peers) == 0 {
+			delete(e.listeners, p.local)
+			unused = l
+		}
+		l.mu.Unlock()
+	}
+	e.mu.Unlock()
+	if p != nil {
+		close(p.stop)
+		<-p.done
+	}
+	if unused != nil {
+		unused.close()
+	}
+}
+
+// die ends all sessions, whose neighbors learn that this end is dead.
+func (e *engine) die() {
+	e.dead.Store(true)
+	e.mu.Lock()
+	names := slices.Collect(maps.Keys(e.peers))
+	e.mu.Unlock()
+	for _, name := range names {
+		e.remove(name)
+	}
+}
+
+func listen(local netip.Addr) (*listener, error) {
+	config := net.ListenConfig{Control: onSocket(func(fd int) error {
+		// Another daemon of this host may listen on another address, or on all of them.
+		return errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1))
+	})}
+	conn, err := config.ListenPacket(context.Background(), "udp6", netip.AddrPortFrom(local, port).String())
+	if err != nil {
+		return nil, fmt.Errorf("listen for bfd: %w", err)
+	}
+	l := &listener{local: local, conn: conn.(*net.UDPConn), done: make(chan struct{}), peers: map[netip.Addr]*peer{}}
+	go l.run()
+	return l, nil
+}
+
+// onSocket turns a function of the file descriptor into the Control of a dialer or listener.
+func onSocket(f func(fd int) error) func(string, string, syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) error {
+		var err error
+		if e := c.Control(func(fd uintptr) { err = f(int(fd)) }); e != nil {
+			return e
+		}
+		return err
+	}
+}
+
+func (l *listener) close() {
+	_ = l.conn.Close() // unblocks the read
+	<-l.done
+}
+
+// run passes packets to the sessions. What belongs to none of them is dropped silently: anybody may
+// send it.
+func (l *listener) run() {
+	defer close(l.done)
+	b, control := make([]byte, 256), make([]byte, 128)
+	for {
+		n, nc, _, from, err := l.conn.ReadMsgUDPAddrPort(b, control)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil || receivedHopLimit(control[:nc]) != hopLimit {
+			continue
+		}
+		packet, err := decode(b[:n])
+		if err != nil {
+			continue
+		}
+		l.mu.Lock()
+		p := l.peers[from.Addr()]
+		if p == nil {
+			p = l.peers[from.Addr().WithZone("")]
+		}
+		l.mu.Unlock()
+		if p == nil {
+			continue
+		}
+		select {
+		case p.packets <- packet:
+		default:
+		}
+	}
+}
+
+// receivedHopLimit returns the hop limit of a received packet, -1 if the kernel did not report it.
+func receivedHopLimit(control []byte) int {
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return -1
+	}
+	for _, m := range messages {
+		if m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_HOPLIMIT && len(m.Data) >= 4 {
+			return int(binary.NativeEndian.Uint32(m.Data))
+		}
+	}
+	return -1
+}
+
+// run is a session's loop until stop.
+func (p *peer) run(s *session, e *engine) {
+	defer close(p.done)
+	out := &sender{local: p.local, remote: p.remote}
+	defer out.close()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var grace bool // the detection time expired, graceTime runs
+	wake := time.Now()
+	for {
+		var replies []packet
+		t := unchanged
+		receive := func(in packet) {
+			change, reply := s.receive(time.Now(), in)
+			t, grace = max(t, change), false
+			if reply {
+				replies = append(replies, s.packet(time.Now(), in.poll))
+			}
+		}
+		select {
+		case <-p.stop:
+			if e.dead.Load() {
+				out.send(s.fail(time.Now()))
+			} else {
+				out.send(s.disable(time.Now()))
+			}
+			return
+		case in := <-p.packets:
+			receive(in)
+		case <-timer.C:
+		}
+		for pending := true; pending; {
+			select {
+			case in := <-p.packets:
+				receive(in)
+			default:
+				pending = false
+			}
+		}
+		now := time.Now()
+		if now.Sub(wake) > max(s.interval/2, maxLateness) {
+			s.restartDetection(now)
+		}
+		switch deadline := s.deadline(); {
+		case deadline.IsZero() || now.Before(deadline):
+			grace = false
+		case grace:
+			t, grace = max(t, s.expire(now)), false
+		default:
+			grace = true
+		}
+		for _, r := range replies {
+			out.send(r)
+		}
+		if due := s.nextSend(); !due.IsZero() && !now.Before(due) {
+			out.send(s.packet(now, false))
+		}
+		if t != unchanged {
+			e.report(p.name, t)
+		}
+		wake = nextWake(s, now, grace)
+		timer.Reset(time.Until(wake))
+	}
+}
+
+// nextWake is when the loop has to run again at the latest.
+func nextWake(s *session, now time.Time, grace bool) time.Time {
+	wake := now.Add(slowInterval)
+	if due := s.nextSend(); !due.IsZero() && due.Before(wake) {
+		wake = due
+	}
+	deadline := s.deadline()
+	if grace {
+		deadline = now.Add(graceTime)
+	}
+	if !deadline.IsZero() && deadline.Before(wake) {
+		wake = deadline
+	}
+	return wake
+}
+
+// sender sends to one neighbor. It opens its socket with the first packet, and again after an
+// error: the address or the route may come later.
+type sender struct {
+	local, remote netip.Addr
+	conn          net.Conn
+}
+
+func (o *sender) send(p packet) {
+	if o.conn == nil {
+		// A port that is in use is replaced by another one with the next packet.
+		source := netip.AddrPortFrom(o.local, uint16(sourceLow+rand.IntN(sourceHigh-sourceLow+1)))
+		dialer := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(source), Control: onSocket(func(fd int) error {
+			return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, hopLimit),
+				unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, trafficClass))
+		})}
+		conn, err := dialer.Dial("udp6", netip.AddrPortFrom(o.remote, port).String())
+		if err != nil {
+			return
+		}
+		o.conn = conn
+	}
+	// A neighbor without BFD answers with an ICMP error, which says nothing about the next packet.
+	if _, err := o.conn.Write(p.encode()); err != nil && !errors.Is(err, syscall.ECONNREFUSED) {
+		o.close() // the source address may have changed
+	}
+}
+
+func (o *sender) close() {
+	if o.conn != nil {
+		_ = o.conn.Close()
+		o.conn = nil
+	}
+}
