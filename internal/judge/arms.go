@@ -1,8 +1,11 @@
 package judge
 
 import (
+	"math"
 	"slices"
 	"time"
+
+	"github.com/tabane/tabane/internal/unit"
 )
 
 // Changes of a path that make earlier results worth less.
@@ -31,6 +34,7 @@ func (j *Judge) update(now time.Duration, paths []Path) {
 		differ = differ || !usable || changed(&paths[i], &j.paths[i])
 	}
 	if !differ {
+		estimate(j.arms, paths)
 		return
 	}
 	first := j.arms == nil
@@ -58,6 +62,7 @@ func (j *Judge) update(now time.Duration, paths []Path) {
 	if j.at = slices.IndexFunc(j.arms, func(a arm) bool { return a.use == use }); j.at < 0 {
 		j.arms = append(j.arms, arm{use: use})
 		j.at = len(j.arms) - 1
+		estimate(j.arms, paths)
 	}
 	j.trial = false
 	if !first && usable && use == j.last.Use {
@@ -77,31 +82,66 @@ func (j *Judge) update(now time.Duration, paths []Path) {
 
 func (p *Path) usable() bool { return p.Usable && p.Rate > 0 }
 
+// A path alone brings less than its rate where TCP is slow: where packets are lost, and where the round
+// trip is long, so that windows grow slowly.
+const (
+	lossy  = 1000                   // packets lost of a million: half of the rate
+	longer = 200 * time.Millisecond // later than the first path: half of the rate
+)
+
+// expected returns what a path should bring alone; first is the shortest delay of all.
+func (p *Path) expected(first time.Duration) unit.Bandwidth {
+	rate := float64(p.Rate) * float64(longer) / float64(longer+p.Delay-first)
+	if p.Loss >= lossy {
+		rate /= 2
+	}
+	return unit.Bandwidth(rate)
+}
+
 // sets returns the sets of paths that can be used: all, all without the worst one, each alone. Without
 // usable paths the only set is empty.
 func sets(paths []Path) []arm {
-	arms := []arm{{}}
-	all := &arms[0]
+	all := Set(0)
 	for i := range paths {
 		if paths[i].usable() {
-			all.use |= 1 << i
-			all.rate += paths[i].Rate
+			all |= 1 << i
 		}
 	}
-	n := all.use.Len()
-	if n < 2 {
-		return arms
-	}
-	use, rate := all.use, all.rate
+	arms := []arm{{use: all}}
+	n := all.Len()
 	if w := worst(paths); n > 2 && w >= 0 {
-		arms = append(arms, arm{use: use &^ (1 << w), rate: rate - paths[w].Rate})
+		arms = append(arms, arm{use: all &^ (1 << w)})
 	}
 	for i := range paths {
-		if use.Has(i) {
-			arms = append(arms, arm{use: 1 << i, rate: paths[i].Rate})
+		if n > 1 && all.Has(i) {
+			arms = append(arms, arm{use: 1 << i})
 		}
 	}
+	estimate(arms, paths)
 	return arms
+}
+
+// estimate sets what the sets should bring.
+func estimate(arms []arm, paths []Path) {
+	first := time.Duration(math.MaxInt64)
+	for i := range paths {
+		if paths[i].usable() {
+			first = min(first, paths[i].Delay)
+		}
+	}
+	for k := range arms {
+		a := &arms[k]
+		a.rate = 0
+		for i := range paths {
+			switch {
+			case !a.use.Has(i):
+			case a.use.Len() == 1:
+				a.rate = paths[i].expected(first)
+			default:
+				a.rate += paths[i].Rate
+			}
+		}
+	}
 }
 
 // worst returns the usable path with the largest jitter or, if jitter does not tell, with the largest

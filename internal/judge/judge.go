@@ -56,8 +56,8 @@ type Path struct {
 	Usable bool
 	// Rate is its rate, of whole packets with all headers.
 	Rate unit.Bandwidth
-	// Jitter is the variation of its delay.
-	Jitter time.Duration
+	// Delay is its one-way delay, on the same clock for all paths, and Jitter the variation of that.
+	Delay, Jitter time.Duration
 	// Loss is the share of packets that it loses, in parts per million.
 	Loss int
 }
@@ -105,7 +105,7 @@ type Judge struct {
 // arm is a set of paths and what is known of it.
 type arm struct {
 	use Set
-	// rate is the sum of the rates of its paths, measured the median that it brought.
+	// rate is what its paths should bring, measured the median that they brought.
 	rate, measured unit.Bandwidth
 	when           time.Duration // of the measurement
 	known          bool

@@ -107,6 +107,15 @@ func TestJudge(t *testing.T) {
 			}
 			return unit.Bandwidth(s.Len()) * 20 * mbit, false
 		}}, "0.5:begin:111 3:below:11 6:better:11 11:again:111 12.5:collapsed:11 22.5:again:111 24:collapsed:11"},
+		{"a long path is not tried alone", net{paths: []Path{{Usable: true, Rate: 26 * mbit, Delay: 300 * ms}, {Usable: true, Rate: 20 * mbit}}, brings: func(now time.Duration, s Set) (unit.Bandwidth, bool) {
+			return 19 * mbit, true
+		}}, "0.5:begin:11"},
+		{"nor is one that loses before one that does not", net{paths: []Path{{Usable: true, Rate: 20 * mbit, Loss: 1500}, {Usable: true, Rate: 20 * mbit}}, brings: func(now time.Duration, s Set) (unit.Bandwidth, bool) {
+			if s == 0b10 {
+				return 19 * mbit, false
+			}
+			return 9 * mbit, true
+		}}, "0.5:begin:11 3:below:10 6:better:10 11:again:11 14:worse:10 24:again:11 27:worse:10"},
 		{"a single path", net{paths: good(20 * mbit), brings: func(time.Duration, Set) (unit.Bandwidth, bool) { return mbit, true }}, "0.5:begin:1"},
 		{"no path", net{paths: good(0, 0), brings: func(time.Duration, Set) (unit.Bandwidth, bool) { return 0, true }}, "0.5:nopath:0"},
 	} {
@@ -159,6 +168,7 @@ func TestPropertyJudge(t *testing.T) {
 			return Path{
 				Usable: rapid.Bool().Draw(t, "usable"),
 				Rate:   unit.Bandwidth(rapid.Int64Range(0, 1e12).Draw(t, "rate")),
+				Delay:  time.Duration(rapid.Int64Range(-int64(time.Second), int64(time.Second)).Draw(t, "delay")),
 				Jitter: time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "jitter")),
 				Loss:   rapid.IntRange(0, 1e6).Draw(t, "loss"),
 			}

@@ -270,6 +270,35 @@ func TestCapacity(t *testing.T) {
 	}
 }
 
+// TestConfiguredCapacity: a rate that was configured wrong by 30 % is corrected within 6 s, a right one is
+// kept.
+func TestConfiguredCapacity(t *testing.T) {
+	const rate = 20 * unit.MbitPerSecond
+	for _, configured := range []unit.Bandwidth{rate * 7 / 10, rate, rate * 13 / 10} {
+		c := StartCapacity(configured)
+		b := bottleneck{rate: rate, buffer: 100 * ms}
+		if c.Value() != configured {
+			t.Errorf("begins with %v", c.Value())
+		}
+		b.run(&c, 60, unit.TbitPerSecond)
+		if got := mean(b.run(&c, 100, unit.TbitPerSecond)); got < 0.97 || got > 1.05 {
+			t.Errorf("configured as %v: the mean estimate is %.2f of the rate", configured, got)
+		}
+	}
+}
+
+// TestLongerRoute: a delay that rises by 60 ms does not reduce the estimate.
+func TestLongerRoute(t *testing.T) {
+	c := StartCapacity(20 * unit.MbitPerSecond)
+	for range 200 {
+		n := unit.Size(20_000_000 / 8 / 10 * 97 / 100)
+		c.Update(CapacitySample{Interval: 100 * ms, Sent: n, Arrived: n, Busy: true, Standing: 60 * ms})
+	}
+	if got := c.Value(); got != 20*unit.MbitPerSecond {
+		t.Errorf("the estimate is %v", got)
+	}
+}
+
 func TestPropertyCapacity(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var c Capacity

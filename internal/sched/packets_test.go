@@ -136,6 +136,18 @@ func TestAuto(t *testing.T) {
 	}
 }
 
+// TestLag: the first path has to be busy for 60 ms before the second is used.
+func TestLag(t *testing.T) {
+	mbit := unit.MbitPerSecond
+	paths := []Path{wire(10*mbit, 10*ms), wire(10*mbit, 50*ms), wire(10*mbit, 400*ms), wire(10*mbit, 90*ms), wire(0, 100*ms)}
+	paths[1].Jitter, paths[3].Resting = 20*ms, true
+	for i, want := range []time.Duration{60 * ms, 0, 0} {
+		if got := Lag(paths, i, 200*ms); got != want {
+			t.Errorf("path %d: %v, want %v", i, got, want)
+		}
+	}
+}
+
 func TestBest(t *testing.T) {
 	mbit := unit.MbitPerSecond
 	paths := []Path{wire(0, 0), wire(10*mbit, 50*ms), wire(10*mbit, 20*ms)}

@@ -161,6 +161,16 @@ func (q *Queue[P]) Set(rate unit.Bandwidth) {
 	}
 }
 
+// SetTarget replaces Options.Target until the next call; 0 is Options.Target. A path that has to be busy
+// for longer before another one is used needs a longer standing queue. The interval is at least twice
+// the target.
+func (q *Queue[P]) SetTarget(target time.Duration) {
+	if target <= 0 {
+		target = q.o.Target
+	}
+	q.law.Target, q.law.Interval = target, max(q.o.Interval, 2*target)
+}
+
 // Counted returns the counters.
 func (q *Queue[P]) Counted() Counters { return q.counted }
 

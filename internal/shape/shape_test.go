@@ -202,6 +202,26 @@ func TestStandingQueue(t *testing.T) {
 	}
 }
 
+// TestTarget: a queue that may stand for longer is not signaled.
+func TestTarget(t *testing.T) {
+	for _, tt := range []struct {
+		target  time.Duration
+		signals bool
+	}{{0, true}, {60 * ms, false}} {
+		q := queue(t, Options[packet]{})
+		q.Set(8 * mbit)
+		q.SetTarget(tt.target)
+		for range 40 { // 41 ms
+			q.Push(0, packet{}, 1000, 1)
+		}
+		play(q, 0, time.Second, []source{{8 * mbit * 97 / 100, 1000}}, func(time.Duration, packet, int) {})
+		play(q, time.Second, 2*time.Second, []source{{}, {8 * mbit * 97 / 100, 1000}}, func(time.Duration, packet, int) {})
+		if got := q.Counted().Refused > 0; got != tt.signals {
+			t.Errorf("with a target of %v: %+v", tt.target, q.Counted())
+		}
+	}
+}
+
 // TestOverflow: a flow that fills the queue loses its own packets, and those of others have room.
 func TestOverflow(t *testing.T) {
 	var dropped []packet
