@@ -309,7 +309,7 @@ func (c *Config) checkPeer(p *Peer) fault.List {
 	if !p.Address.IsLinkLocalUnicast() || p.Address.Zone() != "" { // the interface is its zone
 		faults = bgp.CheckAddress(p.Address)
 	}
-	faults.Merge("", c.policies().CheckKeys(&p.Keys, p.Address))
+	faults.Merge("", c.policies().CheckKeys(&p.Keys, p.Address, p.BFD))
 	if p.Multihop > 0 && !p.ThirdParty {
 		faults.Add("multihop", "needs third_party: true, because the next hops of the routes are on the link and %s is not", p.Address)
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tabane/tabane/internal/bfd"
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/policy"
 )
@@ -95,8 +96,9 @@ func (p Policies) before() []policy.Rule {
 	return []policy.Rule{{Name: RPKIRule, RPKI: []policy.Validity{policy.Invalid}, Action: policy.Reject}}
 }
 
-// CheckKeys returns the faults of the keys of a session of an interface with an address.
-func (p Policies) CheckKeys(k *Keys, address netip.Addr) fault.List {
+// CheckKeys returns the faults of the keys of a session with the neighbor at an address, whose loss
+// BFD may detect.
+func (p Policies) CheckKeys(k *Keys, address netip.Addr, detect bfd.Config) fault.List {
 	var faults fault.List
 	switch local := k.LocalAddress; {
 	case !local.IsValid():
@@ -113,6 +115,9 @@ func (p Policies) CheckKeys(k *Keys, address netip.Addr) fault.List {
 	}
 	if k.Multihop > 0 && address.IsLinkLocalUnicast() {
 		faults.Add("multihop", "%s is link-local, so the neighbor is on the link", address)
+	}
+	if k.Multihop > 0 && detect.Enabled() {
+		faults.Add("multihop", "excludes bfd, which is single-hop (RFC 5881)")
 	}
 	faults.Merge("max_prefixes", k.MaxPrefixes.check())
 	faults.Merge("import_rules", policy.Check(policy.Import, k.ImportRules, p.Lists, p.RPKI))

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/bfd"
 	"github.com/tabane/tabane/internal/bgp/message"
 	"github.com/tabane/tabane/internal/policy"
 )
@@ -15,7 +16,7 @@ import (
 // ruled applies keys with these prefix lists to a neighbor.
 func ruled(p Policies, k Keys, vrps *policy.VRPs) func(*Neighbor) {
 	return func(n *Neighbor) {
-		if faults := p.CheckKeys(&k, n.Address); len(faults) > 0 {
+		if faults := p.CheckKeys(&k, n.Address, n.BFD); len(faults) > 0 {
 			panic(faults)
 		}
 		local, passive := n.LocalAddress, n.Passive
@@ -330,9 +331,9 @@ func TestCheckKeys(t *testing.T) {
 		ImportRules: []policy.Rule{{Name: RPKIRule, PrefixList: "b", Action: policy.Reject}},
 		ExportRules: []policy.Rule{{Name: "x", RPKI: []policy.Validity{policy.Valid}, Action: policy.Reject}},
 	}
-	got := p.CheckKeys(&k, addr("2001:db8::1")).Error()
+	got := p.CheckKeys(&k, addr("2001:db8::1"), bfd.Config{Interval: 100 * time.Millisecond}).Error()
 	for _, want := range []string{
-		"local_address: fe80::1 and address 2001:db8::1 must both be link-local", "hold_time: must be whole seconds", "connect_retry: must be whole seconds",
+		"local_address: fe80::1 and address 2001:db8::1 must both be link-local", "hold_time: must be whole seconds", "multihop: excludes bfd", "connect_retry: must be whole seconds",
 		"max_prefixes.limit: must be > 0", `max_prefixes.action: must be "warn", "discard" or "down", got "drop"`, "max_prefixes.restart: needs action: down",
 		`import_rules[0].prefix_list: there is no prefix list "b"`, "import_rules[0].name: rpki-invalid is the rule that rpki adds", "export_rules[0].rpki: is a condition of import",
 	} {
@@ -340,7 +341,7 @@ func TestCheckKeys(t *testing.T) {
 			t.Errorf("%s\nlacks %q", got, want)
 		}
 	}
-	if got := p.CheckKeys(&Keys{Multihop: 2}, addr("fe80::1")).Error(); got != "multihop: fe80::1 is link-local, so the neighbor is on the link" {
+	if got := p.CheckKeys(&Keys{Multihop: 2}, addr("fe80::1"), bfd.Config{}).Error(); got != "multihop: fe80::1 is link-local, so the neighbor is on the link" {
 		t.Error(got)
 	}
 	warned := p.Warn(&Keys{ImportRules: []policy.Rule{{Name: "late", RPKI: []policy.Validity{policy.Invalid}, Action: policy.Accept}}}).Error()

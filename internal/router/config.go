@@ -140,7 +140,7 @@ func (c *Config) Check() fault.List {
 		}
 		faults.Merge(at, bgp.CheckAddress(n.Address))
 		faults.Merge(at, n.Family.Check(n.Address))
-		faults.Merge(at, c.policies().CheckKeys(&n.Keys, n.Address))
+		faults.Merge(at, c.policies().CheckKeys(&n.Keys, n.Address, n.BFD))
 		faults.Merge(at, bgp.CheckPassword(n.Password))
 		faults.Merge(at, n.BFD.Check())
 		faults.Merge(at, CheckPrefixes("deny", n.Deny))
