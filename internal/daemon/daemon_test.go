@@ -26,9 +26,9 @@ type rig struct {
 	mu     sync.Mutex    // of the kernel: the background reads it
 	hold   chan struct{} // if set, the kernel is read once it is closed
 	kernel *routetest.Kernel
-	// dumpErr and linksErr, when set, are what reading the kernel gives; reads counts both.
+	// dumpErr and linksErr, when set, are what reading the kernel gives; reads counts both, dumps those of objects.
 	dumpErr, linksErr error
-	reads             int
+	reads, dumps      int
 	table             resolved
 	resolveErr        error
 	learned           chan []bgp.Event
@@ -54,6 +54,7 @@ func (r *rig) DumpEach(p route.Protocol, each func([]route.Object)) (bool, error
 	}
 	r.mu.Lock()
 	r.reads++
+	r.dumps++
 	objects, err := r.kernel.Dump(p), r.dumpErr
 	r.mu.Unlock()
 	if err != nil {
@@ -490,6 +491,58 @@ func TestLinkBeforeResync(t *testing.T) {
 			}
 			close(r.hold)
 		})
+	})
+}
+
+// TestLargeTableIsComparedWhenQuiet: a large table is not read while it changes, neither begun nor
+// continued, unless it changes for a very long time.
+func TestLargeTableIsComparedWhenQuiet(t *testing.T) {
+	run(t, func(r *rig) {
+		var events []bgp.Event
+		for i := range resyncLarge {
+			a := netip.AddrFrom16([16]byte{0x2a, byte(i >> 16), byte(i >> 8), byte(i)})
+			events = append(events, bgp.UnicastPath{Prefix: netip.PrefixFrom(a, 48), NextHop: onLink})
+		}
+		r.learn(events...)
+		changes := 0
+		change := func() {
+			if changes++; changes%2 == 1 {
+				r.learn(path(onLink))
+			} else {
+				r.learn(bgp.UnicastPath{Prefix: client, Withdrawn: true})
+			}
+		}
+		dumps := func() (n int) { r.in(func() { n = r.dumps }); return n }
+		r.events <- route.Overrun{}
+		before := dumps()
+		for range 20 {
+			change()
+			time.Sleep(resyncBusy / 2)
+		}
+		if n := dumps(); n != before {
+			t.Errorf("%d dumps while the table changes", n-before)
+		}
+		r.in(func() { r.hold = make(chan struct{}) })
+		time.Sleep(2 * resyncBusy)
+		change()
+		close(r.hold)
+		running := func() (is bool) { r.in(func() { is = r.resync.comparison != nil }); return is }
+		if !running() {
+			t.Error("the comparison is not paused by a change")
+		}
+		time.Sleep(2 * resyncBusy)
+		if running() || dumps() != before+1 {
+			t.Errorf("the comparison is running: %t, %d dumps", running(), dumps()-before)
+		}
+		before = dumps()
+		r.events <- route.Overrun{}
+		for range resyncLatest/(resyncBusy/2) + 100 {
+			change()
+			time.Sleep(resyncBusy / 2)
+		}
+		if dumps() == before {
+			t.Error("a table that always changes is never read")
+		}
 	})
 }
 

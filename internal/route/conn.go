@@ -453,8 +453,9 @@ func (c *Conn) DumpEach(p Protocol, each func([]Object)) (consistent bool, err e
 		for _, d := range c.dumps(p, class) {
 			interrupted, err := c.dumpOnce(d.request, d.into(p, &part, func() {
 				if len(part) == dumpPart {
-					each(part)
+					each(part) // which may wait
 					part = part[:0]
+					_ = c.nl.SetReadDeadline(time.Now().Add(answerTimeout)) // else it is closed
 				}
 			}))
 			if err != nil {

@@ -563,6 +563,9 @@ func (r *Reconciler) Version() uint64 { return r.version }
 // Pending returns the number of objects that the next Flush has to change.
 func (r *Reconciler) Pending() int { return r.pending }
 
+// Applied returns the number of operations on the kernel so far.
+func (r *Reconciler) Applied() uint64 { return r.applied }
+
 // Counts returns the state of each class.
 func (r *Reconciler) Counts() map[Class]Count {
 	m := make(map[Class]Count, classes)
