@@ -39,8 +39,8 @@ type egressNet struct {
 	servers []egressServer
 	// inside is a host on the link lan that is neither a server nor a border router, with an
 	// address of it.
-	inside        string
-	insideAddress netip.Addr
+	inside                        string
+	insideAddress, insideAddress4 netip.Addr
 	// own is space that no packet may leave for, whatever the peers advertise.
 	own []netip.Prefix
 	// targets are the destinations of packets.
@@ -49,14 +49,23 @@ type egressNet struct {
 
 // egressPeer is an egress peer: its node, whose link to the border router is csp, the border router
 // with its link to the peer, the prefix of that link, the peer's EPE address on each server, and its
-// SID.
+// SID. What ends in 4 is of IPv4.
 type egressPeer struct {
-	name, border, link, lan string
-	epe                     []string
-	sid                     string
+	name, border, link string
+	lan, lan4          string
+	epe, epe4          []string
+	sid, sid4          string
 }
 
-type egressServer struct{ name, address string }
+type egressServer struct{ name, address, address4 string }
+
+// of returns the first or the second of two values, for IPv6 or IPv4.
+func of[V any](family netip.Addr, v6, v4 V) V {
+	if family.Is4() {
+		return v4
+	}
+	return v6
+}
 
 // kind is how a packet was sent.
 type kind byte
@@ -141,11 +150,32 @@ func (j *egressJudge) comesUp(border string) {
 	d[len(d)-1].to = time.Now()
 }
 
-// capture records the IPv6 packets that arrive at a peer until the test ends.
+// destination returns that of an IPv4 or IPv6 packet, and what follows the header if that is no
+// upper layer.
+func destination(b []byte) (dst netip.Addr, text []byte, ok bool) {
+	switch {
+	case len(b) >= 40 && b[0]>>4 == 6:
+		dst = netip.AddrFrom16([16]byte(b[24:40]))
+		if b[6] == unix.IPPROTO_NONE {
+			text = b[40:]
+		}
+	case len(b) >= 20 && b[0] == 0x45:
+		dst = netip.AddrFrom4([4]byte(b[16:20]))
+		if b[9] == unix.IPPROTO_NONE {
+			text = b[20:]
+		}
+	}
+	return dst, text, dst.IsValid()
+}
+
+// capture records the packets that arrive at a peer until the test ends.
 func (j *egressJudge) capture(t *testing.T, peer int) {
 	t.Helper()
 	p := j.net.peers[peer]
-	lan := netip.MustParsePrefix(p.lan)
+	lans := []netip.Prefix{netip.MustParsePrefix(p.lan)}
+	if p.lan4 != "" {
+		lans = append(lans, netip.MustParsePrefix(p.lan4))
+	}
 	var socket *packet.Socket
 	j.in(t, p.name, func() error {
 		link, err := net.InterfaceByName("csp")
@@ -159,14 +189,13 @@ func (j *egressJudge) capture(t *testing.T, peer int) {
 	done := make(chan error, 1)
 	go func() {
 		done <- socket.Run(ctx, packet.Handler{Packet: func(q packet.Packet) error {
-			if q.Sent || len(q.Data) < 40 || q.Data[0]>>4 != 6 {
-				return nil
-			}
-			s := sighting{at: q.At, peer: peer, dst: netip.AddrFrom16([16]byte(q.Data[24:40]))}
-			if s.dst.IsMulticast() || s.dst.IsLinkLocalUnicast() || lan.Contains(s.dst) {
+			dst, text, ok := destination(q.Data)
+			if q.Sent || !ok || dst.IsMulticast() || dst.IsLinkLocalUnicast() ||
+				slices.ContainsFunc(lans, func(lan netip.Prefix) bool { return lan.Contains(dst) }) {
 				return nil // of the link: neighbor discovery, BGP
 			}
-			if text, ok := bytes.CutPrefix(q.Data[40:], marker); ok && q.Data[6] == unix.IPPROTO_NONE && len(text) == 2 {
+			s := sighting{at: q.At, peer: peer, dst: dst}
+			if text, ok := bytes.CutPrefix(text, marker); ok && len(text) == 2 {
 				s.kind, s.origin = kind(text[0]), int(text[1])
 			}
 			j.mu.Lock()
@@ -194,16 +223,23 @@ type sender func(b []byte, dst netip.Addr) error
 // routes itself.
 func (j *egressJudge) raw(t *testing.T, node, src string) sender {
 	t.Helper()
+	socketAddress := func(a netip.Addr) unix.Sockaddr {
+		if a.Is4() {
+			return &unix.SockaddrInet4{Addr: a.As4()}
+		}
+		return &unix.SockaddrInet6{Addr: a.As16()}
+	}
 	var fd int
+	from := netip.MustParseAddr(src)
 	j.in(t, node, func() (err error) {
-		if fd, err = unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_NONE); err != nil {
+		if fd, err = unix.Socket(of(from, unix.AF_INET6, unix.AF_INET), unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_NONE); err != nil {
 			return err
 		}
-		return unix.Bind(fd, &unix.SockaddrInet6{Addr: netip.MustParseAddr(src).As16()})
+		return unix.Bind(fd, socketAddress(from))
 	})
 	t.Cleanup(func() { unix.Close(fd) })
 	return func(b []byte, dst netip.Addr) error {
-		err := unix.Sendto(fd, b, 0, &unix.SockaddrInet6{Addr: dst.As16()})
+		err := unix.Sendto(fd, b, 0, socketAddress(dst))
 		for _, unroutable := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EAGAIN, unix.ENOBUFS} {
 			if errors.Is(err, unroutable) {
 				return nil
@@ -216,7 +252,7 @@ func (j *egressJudge) raw(t *testing.T, node, src string) sender {
 // frames returns a sender of whole packets to the link-layer address of a neighbor.
 func (j *egressJudge) frames(t *testing.T, node, link, to, toLink string) sender {
 	t.Helper()
-	at := &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16([]byte{0x86, 0xdd}), Halen: 6}
+	at := &unix.SockaddrLinklayer{Halen: 6}
 	j.in(t, to, func() error {
 		link, err := net.InterfaceByName(toLink)
 		if err == nil {
@@ -236,6 +272,11 @@ func (j *egressJudge) frames(t *testing.T, node, link, to, toLink string) sender
 	})
 	t.Cleanup(func() { unix.Close(fd) })
 	return func(b []byte, _ netip.Addr) error {
+		protocol := []byte{0x86, 0xdd}
+		if b[0]>>4 == 4 {
+			protocol = []byte{0x08, 0x00}
+		}
+		at.Protocol = binary.NativeEndian.Uint16(protocol)
 		err := unix.Sendto(fd, b, 0, at)
 		if errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENXIO) {
 			return nil // the link flaps
@@ -247,17 +288,23 @@ func (j *egressJudge) frames(t *testing.T, node, link, to, toLink string) sender
 // traffic sends packets of all kinds until the function that it returns is called.
 func (j *egressJudge) traffic(t *testing.T, seed uint64) (stop func()) {
 	t.Helper()
-	var server, toBorder, fromPeer []sender
-	epe := make([][]sender, len(j.net.peers))
+	var server, server4, toBorder, fromPeer []sender
+	epe, epe4 := make([][]sender, len(j.net.peers)), make([][]sender, len(j.net.peers))
 	for i, p := range j.net.peers {
 		for m, s := range j.net.servers {
 			epe[i] = append(epe[i], j.raw(t, s.name, p.epe[m]))
+			if p.epe4 != nil {
+				epe4[i] = append(epe4[i], j.raw(t, s.name, p.epe4[m]))
+			}
 		}
 		toBorder = append(toBorder, j.frames(t, j.net.inside, "lan", p.border, "lan"))
 		fromPeer = append(fromPeer, j.frames(t, p.name, "csp", p.border, p.link))
 	}
 	for _, s := range j.net.servers {
 		server = append(server, j.raw(t, s.name, s.address))
+		if s.address4 != "" {
+			server4 = append(server4, j.raw(t, s.name, s.address4))
+		}
 	}
 	random := rand.New(rand.NewPCG(seed, 1))
 	address := func(list []string) netip.Addr { return netip.MustParseAddr(list[random.IntN(len(list))]) }
@@ -270,19 +317,25 @@ func (j *egressJudge) traffic(t *testing.T, seed uint64) (stop func()) {
 		j.sent[k].Add(1)
 		switch k {
 		case fromEPE:
-			return epe[i][m](text, dst)
+			return of(dst, epe, epe4)[i][m](text, dst)
 		case toSID:
-			inner := ip6(j.net.insideAddress, dst, unix.IPPROTO_NONE, text)
-			return toBorder[i](ip6(j.net.insideAddress, netip.MustParseAddr(p.sid), unix.IPPROTO_IPV6, inner), dst)
+			inner := bare(of(dst, j.net.insideAddress, j.net.insideAddress4), dst, text)
+			return toBorder[i](inIP6(j.net.insideAddress, netip.MustParseAddr(of(dst, p.sid, p.sid4)), inner), dst)
 		case best:
-			return server[m](text, dst)
+			return of(dst, server, server4)[m](text, dst)
 		case forgedEPE:
-			return toBorder[i](ip6(netip.MustParseAddr(forged.epe[m]), dst, unix.IPPROTO_NONE, text), dst)
+			return toBorder[i](bare(netip.MustParseAddr(of(dst, forged.epe, forged.epe4)[m]), dst, text), dst)
 		default:
-			src := address(append([]string{p.epe[m], j.net.servers[m].address}, j.net.targets...))
-			plain := ip6(src, dst, unix.IPPROTO_NONE, text)
+			sources := []string{of(dst, p.epe, p.epe4)[m], of(dst, j.net.servers[m].address, j.net.servers[m].address4)}
+			for _, target := range j.net.targets {
+				if netip.MustParseAddr(target).Is4() == dst.Is4() {
+					sources = append(sources, target)
+				}
+			}
+			src := address(sources)
+			plain := bare(src, dst, text)
 			if random.IntN(2) == 0 {
-				plain = ip6(src, netip.MustParseAddr(forged.sid), unix.IPPROTO_IPV6, plain)
+				plain = inIP6(of(dst, src, j.net.insideAddress), netip.MustParseAddr(of(dst, forged.sid, forged.sid4)), plain)
 			}
 			return fromPeer[i](plain, dst)
 		}
@@ -377,11 +430,14 @@ func (j *egressJudge) verdict(t *testing.T) {
 	t.Helper()
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	var arrived [kinds]int
+	var arrived, arrived4 [kinds]int
 	var lates []time.Duration
 	faults := 0
 	for _, s := range j.seen {
 		arrived[s.kind]++
+		if s.dst.Is4() {
+			arrived4[s.kind]++
+		}
 		if late, ok := j.lateness(s); ok && late > 0 {
 			lates = append(lates, late)
 		}
@@ -394,7 +450,7 @@ func (j *egressJudge) verdict(t *testing.T) {
 	}
 	t.Logf("%d packets judged, %d faults", len(j.seen), faults)
 	for k := fromEPE; k < kinds; k++ {
-		t.Logf("%s: %d sent, %d arrived at peers", k, j.sent[k].Load(), arrived[k])
+		t.Logf("%s: %d sent, %d arrived at peers, %d of them IPv4", k, j.sent[k].Load(), arrived[k], arrived4[k])
 	}
 	if len(lates) > 0 {
 		slices.Sort(lates)
@@ -402,8 +458,8 @@ func (j *egressJudge) verdict(t *testing.T) {
 			len(lates), lates[len(lates)/2], lates[len(lates)-1])
 	}
 	for _, k := range []kind{fromEPE, toSID, best, forgedEPE} {
-		if arrived[k] == 0 {
-			t.Errorf("no packet %s arrived at any peer: the test shows nothing", k)
+		if arrived[k] == 0 || arrived4[k] == 0 && j.net.insideAddress4.IsValid() {
+			t.Errorf("no packet %s arrived at any peer, in all or in IPv4: the test shows nothing", k)
 		}
 	}
 }

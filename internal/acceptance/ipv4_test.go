@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/programs"
 )
@@ -156,8 +154,7 @@ func TestIPv4Leaks(t *testing.T) {
 	server, epeB := netip.MustParseAddr("10.1.0.16"), netip.MustParseAddr("10.1.0.11")
 	outside, client := netip.MustParseAddr("10.153.0.1"), netip.MustParseAddr("10.12.0.16")
 	toSID := func(sid string, dst netip.Addr) []byte {
-		inner := ip4(server, dst)
-		return ip6(netip.MustParseAddr("2001:db8:1::10"), netip.MustParseAddr(sid), unix.IPPROTO_IPIP, inner)
+		return inIP6(netip.MustParseAddr("2001:db8:1::10"), netip.MustParseAddr(sid), marked(server, dst))
 	}
 	none := func(what string, seen *atomic.Int64) {
 		t.Helper()
@@ -184,8 +181,8 @@ func TestIPv4Leaks(t *testing.T) {
 	time.Sleep(100 * time.Millisecond)
 	atA.Store(0)
 	for _, attack := range [][]byte{
-		ip4(outside, client),
-		ip6(netip.MustParseAddr("2001:db8:b::2"), netip.MustParseAddr("fc00:1:1::"), unix.IPPROTO_IPIP, ip4(outside, client)),
+		marked(outside, client),
+		inIP6(netip.MustParseAddr("2001:db8:b::2"), netip.MustParseAddr("fc00:1:1::"), marked(outside, client)),
 	} {
 		l.inject(t, "transit-b", "csp", "asbr2", "wan", attack)
 	}
@@ -203,20 +200,6 @@ func TestIPv4Leaks(t *testing.T) {
 	if routes := l.ip("transit-b", "-4 route"); strings.Contains(routes, "10.12.0.0/24") {
 		t.Errorf("traffic between peers would go through us:\n%s", routes)
 	}
-}
-
-// ip4 is an IPv4 packet with the marker and no upper layer.
-func ip4(src, dst netip.Addr) []byte {
-	b := []byte{0x45, 0, 0, byte(20 + len(marker)), 0, 0, 0, 0, 60, unix.IPPROTO_NONE, 0, 0}
-	b = append(append(b, src.AsSlice()...), dst.AsSlice()...)
-	sum := uint32(0)
-	for i := 0; i < len(b); i += 2 {
-		sum += uint32(b[i])<<8 | uint32(b[i+1])
-	}
-	sum = sum>>16 + sum&0xffff
-	sum = ^(sum>>16 + sum)
-	b[10], b[11] = byte(sum>>8), byte(sum)
-	return append(b, marker...)
 }
 
 // TestIPv4OverIPv6Core: the core and one border router have no IPv4 at all, the session with one peer

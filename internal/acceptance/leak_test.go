@@ -31,17 +31,27 @@ const (
 // threePeers is the network of testdata/three-peers.yaml.
 var threePeers = egressNet{
 	peers: []egressPeer{
-		{name: "transit-a", border: "asbr1", link: "wan-a", lan: "2001:db8:a::/64", epe: []string{"2001:db8:1::a"}, sid: "fc00:1:1::"},
-		{name: "transit-b", border: "asbr1", link: "wan-b", lan: "2001:db8:b::/64", epe: []string{"2001:db8:1::b"}, sid: "fc00:1:2::"},
-		{name: "transit-c", border: "asbr2", link: "wan-c", lan: "2001:db8:c::/64", epe: []string{"2001:db8:1::c"}, sid: "fc00:2:1::"},
+		{
+			name: "transit-a", border: "asbr1", link: "wan-a", lan: "2001:db8:a::/64", epe: []string{"2001:db8:1::a"}, sid: "fc00:1:1::",
+			lan4: "10.10.0.0/24", epe4: []string{"10.1.0.10"}, sid4: "fc00:1:101::",
+		},
+		{
+			name: "transit-b", border: "asbr1", link: "wan-b", lan: "2001:db8:b::/64", epe: []string{"2001:db8:1::b"}, sid: "fc00:1:2::",
+			lan4: "10.11.0.0/24", epe4: []string{"10.1.0.11"}, sid4: "fc00:1:102::",
+		},
+		{
+			name: "transit-c", border: "asbr2", link: "wan-c", lan: "2001:db8:c::/64", epe: []string{"2001:db8:1::c"}, sid: "fc00:2:1::",
+			lan4: "10.12.0.0/24", epe4: []string{"10.1.0.12"}, sid4: "fc00:2:101::",
+		},
 	},
-	servers: []egressServer{{"server", "2001:db8:1::10"}},
-	inside:  "reflector", insideAddress: netip.MustParseAddr("2001:db8:1::fe"),
-	own: []netip.Prefix{netip.MustParsePrefix("2001:db8:1::/64"), netip.MustParsePrefix("fc00::/16")},
+	servers: []egressServer{{"server", "2001:db8:1::10", "10.1.0.16"}},
+	inside:  "reflector", insideAddress: netip.MustParseAddr("2001:db8:1::fe"), insideAddress4: netip.MustParseAddr("10.1.0.254"),
+	own: []netip.Prefix{netip.MustParsePrefix("2001:db8:1::/64"), netip.MustParsePrefix("fc00::/16"), netip.MustParsePrefix("10.1.0.0/24")},
 	// In each prefix, in none, and our own.
 	targets: []string{
 		"2001:db8:110::1", "2001:db8:100::1", "2001:db8:100:1::1", "2001:db8:101::1", "2001:db8:200::1", "2001:db8:200:1::1",
 		"2001:db8:300::1", "2001:db8:f0::1", "2001:db8:eeee::1", "2001:db8:1::77", "fc00:2:9::1",
+		"10.100.9.1", "10.100.0.1", "10.100.1.1", "10.101.0.1", "10.200.9.1", "10.200.1.1", "10.240.0.1", "10.77.0.1", "10.1.0.77", "240.0.0.1",
 	},
 }
 
@@ -50,13 +60,13 @@ var (
 	leakPool = []string{
 		"2001:db8:100::/40", "2001:db8:100::/48", "2001:db8:100:1::/64", "2001:db8:101::/48",
 		"2001:db8:200::/48", "2001:db8:200:1::/64", "2001:db8:300::/48", "::/0",
+		"10.100.0.0/16", "10.100.0.0/24", "10.100.1.0/24", "10.101.0.0/24", "10.200.0.0/16", "10.200.1.0/24", "0.0.0.0/0",
 	}
 	// leakForbidden are advertised too and never believed.
-	leakForbidden = []string{"2001:db8:1::/64", "2001:db8:1::fe/128", "fc00:2:1::/128", "fc00::/16"}
+	leakForbidden = []string{"2001:db8:1::/64", "2001:db8:1::fe/128", "fc00:2:1::/128", "fc00::/16", "10.1.0.0/24", "10.1.0.254/32", "240.0.0.1/32"}
+	// leakAlways are advertised by all peers all the time.
+	leakAlways = []string{"10.240.0.0/16", "2001:db8:f0::/48"}
 )
-
-// leakAlways is advertised by all peers all the time.
-const leakAlways = "2001:db8:f0::/48"
 
 // leakTest is a lab under random changes.
 type leakTest struct {
@@ -69,8 +79,8 @@ type leakTest struct {
 }
 
 // TestNoPacketLeavesUnannounced applies random sequences of advertisements, withdrawals, link
-// flaps, kills and deleted rules while packets of all kinds are sent, and captures what arrives at
-// each peer. No packet may arrive at a peer that did not advertise its destination.
+// flaps, kills and deleted rules while packets of all kinds are sent in IPv4 and IPv6, and captures
+// what arrives at each peer. No packet may arrive at a peer that did not advertise its destination.
 func TestNoPacketLeavesUnannounced(t *testing.T) {
 	sequences, seed := number(t, "TABANE_SEQUENCES", defaultSequences), number(t, "TABANE_SEED", int(time.Now().UnixNano()&0xffffff))
 	t.Logf("TABANE_SEQUENCES=%d TABANE_SEED=%d", sequences, seed)
@@ -78,8 +88,8 @@ func TestNoPacketLeavesUnannounced(t *testing.T) {
 	l := &leakTest{egressJudge: lab.judge(threePeers), random: rand.New(rand.NewPCG(uint64(seed), 0))}
 	l.daemons = lab.daemons("server edge", "reflector reflector", "asbr1 asbr", "asbr2 asbr", "transit-a router", "transit-b router", "transit-c router")
 	for i := range l.net.peers {
-		l.networks = append(l.networks, map[string]bool{leakAlways: true})
-		l.advertises(i, []string{leakAlways}, time.Now().Add(-time.Hour))
+		l.networks = append(l.networks, map[string]bool{leakAlways[0]: true, leakAlways[1]: true})
+		l.advertises(i, leakAlways, time.Now().Add(-time.Hour))
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -215,7 +225,7 @@ func (l *leakTest) kill(sequence int, daemon string, killed, starts func()) {
 // deleteRule deletes one of a daemon's policy rules, as another program would.
 func (l *leakTest) deleteRule(sequence int, node string) {
 	l.in(l.t, node, func() error {
-		rules, err := netlink.RuleList(netlink.FAMILY_V6)
+		rules, err := netlink.RuleList([]int{netlink.FAMILY_V6, netlink.FAMILY_V4}[l.random.IntN(2)])
 		if err != nil {
 			return err
 		}
@@ -243,9 +253,11 @@ func (l *leakTest) converged() {
 		want := l.believed(i)
 		l.eventually("the server has the routes of "+p.name, 40*time.Second, func() (bool, string) {
 			got := []string{}
-			for line := range strings.Lines(l.ip("server", fmt.Sprintf("route show table %d", 101+i))) {
-				if fields := strings.Fields(line); len(fields) > 1 && fields[1] == "nhid" {
-					got = append(got, strings.Replace(fields[0], "default", "::/0", 1))
+			for family, anywhere := range map[string]string{"-6": "::/0", "-4": "0.0.0.0/0"} {
+				for line := range strings.Lines(l.ip("server", fmt.Sprintf("%s route show table %d", family, 101+i))) {
+					if fields := strings.Fields(line); len(fields) > 1 && fields[1] == "nhid" {
+						got = append(got, strings.Replace(fields[0], "default", anywhere, 1))
+					}
 				}
 			}
 			slices.Sort(got)

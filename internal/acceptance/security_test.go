@@ -137,9 +137,37 @@ func TestWithdrawWithoutCore(t *testing.T) {
 // marker is the payload of the packets of attacks.
 var marker = []byte("tabane-attack-marker")
 
-// marked is an IPv6 packet with the marker and no upper layer.
-func marked(src, dst netip.Addr) []byte {
-	return ip6(src, dst, unix.IPPROTO_NONE, marker)
+// marked is a packet with the marker and no upper layer.
+func marked(src, dst netip.Addr) []byte { return bare(src, dst, marker) }
+
+// bare is an IPv4 or IPv6 packet without upper layer.
+func bare(src, dst netip.Addr, payload []byte) []byte {
+	if dst.Is4() {
+		return ip4(src, dst, unix.IPPROTO_NONE, payload)
+	}
+	return ip6(src, dst, unix.IPPROTO_NONE, payload)
+}
+
+// inIP6 is an IPv4 or IPv6 packet in an IPv6 packet.
+func inIP6(src, dst netip.Addr, inner []byte) []byte {
+	next := byte(unix.IPPROTO_IPV6)
+	if inner[0]>>4 == 4 {
+		next = unix.IPPROTO_IPIP
+	}
+	return ip6(src, dst, next, inner)
+}
+
+func ip4(src, dst netip.Addr, next byte, payload []byte) []byte {
+	b := []byte{0x45, 0, 0, byte(20 + len(payload)), 0, 0, 0, 0, 60, next, 0, 0}
+	b = append(append(b, src.AsSlice()...), dst.AsSlice()...)
+	sum := uint32(0)
+	for i := 0; i < len(b); i += 2 {
+		sum += uint32(b[i])<<8 | uint32(b[i+1])
+	}
+	sum = sum>>16 + sum&0xffff
+	sum = ^(sum>>16 + sum)
+	b[10], b[11] = byte(sum>>8), byte(sum)
+	return append(b, payload...)
 }
 
 func ip6(src, dst netip.Addr, next byte, payload []byte) []byte {

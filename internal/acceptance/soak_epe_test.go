@@ -115,7 +115,7 @@ func newSoak() *soakTest {
 		s.reflectors = append(s.reflectors, &soakReflector{name: fmt.Sprint("reflector", j+1), address: address, up: true})
 	}
 	for m := range 2 {
-		s.servers = append(s.servers, &soakServer{egressServer: egressServer{fmt.Sprint("server", m+1), fmt.Sprintf("2001:db8:1::1%d", m+1)}, running: true, without: -1})
+		s.servers = append(s.servers, &soakServer{egressServer: egressServer{name: fmt.Sprint("server", m+1), address: fmt.Sprintf("2001:db8:1::1%d", m+1)}, running: true, without: -1})
 	}
 	ids := map[int]int{}
 	for i, border := range []int{0, 0, 1, 1, 2, 2, 0, 1} {
