@@ -12,8 +12,8 @@ import (
 // with the first session, in the network namespace of the calling thread, and again if it ends. It is
 // safe for concurrent use.
 type Detector struct {
-	log  *slog.Logger
-	down func(neighbor string)
+	log      *slog.Logger
+	up, down func(neighbor string)
 
 	// calls serializes requests to the process. It is locked before mu.
 	calls   sync.Mutex
@@ -35,10 +35,10 @@ const restartPause = time.Second
 
 var errClosed = errors.New("bfd is closed")
 
-// New returns a Detector without sessions. It calls down in a goroutine of its own for each session
-// that goes down by failure, not for one that either side disables.
-func New(log *slog.Logger, down func(neighbor string)) *Detector {
-	return &Detector{log: log, down: down, neighbors: map[string]*monitored{}}
+// New returns a Detector without sessions. It calls up for each session that comes up, and down for
+// each that goes down by failure, not for one that either side disables, in goroutines of their own.
+func New(log *slog.Logger, up, down func(neighbor string)) *Detector {
+	return &Detector{log: log, up: up, down: down, neighbors: map[string]*monitored{}}
 }
 
 // Add starts a session unless BFD is disabled for the neighbor or it has one already.
@@ -191,6 +191,7 @@ func (d *Detector) report(r reply) {
 	case n == nil: // it was removed meanwhile
 	case r.Transition == cameUp:
 		d.log.Info("bfd session up", "neighbor", r.Neighbor)
+		go d.up(r.Neighbor) // as below
 	case r.Transition == adminDown:
 		d.log.Info("bfd session down", "neighbor", r.Neighbor, "reason", "administratively down at the neighbor")
 	case r.Transition == wentDown:

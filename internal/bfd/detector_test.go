@@ -24,7 +24,7 @@ var (
 func TestMain(m *testing.M) {
 	Process()
 	if os.Getenv(daemon) != "" {
-		d := New(slog.New(slog.DiscardHandler), func(string) {})
+		d := New(slog.New(slog.DiscardHandler), func(string) {}, func(string) {})
 		if err := d.Add(Neighbor{Name: "here", Local: there, Remote: here, Config: slow}); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -41,8 +41,8 @@ var slow = Config{Interval: time.Second}
 // process is killed comes up again.
 func TestDeathIsSignaled(t *testing.T) {
 	netnstest.NeedIsolation(t)
-	down := make(chan string, 1)
-	d := New(slog.New(slog.DiscardHandler), func(name string) { down <- name })
+	cameUp, down := make(chan string, 8), make(chan string, 1)
+	d := New(slog.New(slog.DiscardHandler), func(name string) { cameUp <- name }, func(name string) { down <- name })
 	defer d.Close()
 	if err := d.Add(Neighbor{Name: "there", Local: here, Remote: there, Config: slow}); err != nil {
 		t.Fatal(err)
@@ -67,6 +67,9 @@ func TestDeathIsSignaled(t *testing.T) {
 	}
 	neighbor := start()
 	up(true)
+	if name := <-cameUp; name != "there" {
+		t.Errorf("%s came up", name)
+	}
 	began := time.Now()
 	if err := neighbor.Process.Kill(); err != nil {
 		t.Fatal(err)

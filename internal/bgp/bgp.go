@@ -51,7 +51,10 @@ type Options struct {
 	NoListen bool
 	Port     uint16 // listening port; 0 is DefaultPort
 	Report   Report
-	Log      *slog.Logger
+	// Unreached, unless nil, is called when a neighbor did not answer soon after Connect or Enable,
+	// before the next attempt to connect. It may block.
+	Unreached func(neighbor netip.Addr)
+	Log       *slog.Logger
 }
 
 func (o Options) check() error {
@@ -117,7 +120,7 @@ func New(opt Options) (*Speaker, error) {
 		rib: rib.New(), neighbors: map[string]*neighbor{}, groups: map[string]*openGroup{}, sources: []*neighbor{nil}, ending: map[string]chan struct{}{},
 	}
 	s.reader = newReader(s)
-	s.bfd = bfd.New(s.log, s.bfdDown)
+	s.bfd = bfd.New(s.log, s.bfdUp, s.bfdDown)
 	return s, nil
 }
 

@@ -5,6 +5,16 @@ import "github.com/tabane/tabane/internal/bgp/message"
 // bfdReason is the reason for a session that is closed because BFD went down, worded as in FRR.
 const bfdReason = "bfd down"
 
+// bfdUp connects to a neighbor that is reachable again.
+func (s *Speaker) bfdUp(name string) {
+	s.mu.Lock()
+	n := s.neighbors[name]
+	s.mu.Unlock()
+	if n != nil {
+		n.session.Connect()
+	}
+}
+
 // bfdDown resets the session with a neighbor whose BFD session went down (RFC 5882 section 4.1). The
 // loss of its locators is advertised before its routes are withdrawn.
 func (s *Speaker) bfdDown(name string) {

@@ -27,7 +27,7 @@ type Keys struct {
 	// HoldTime is how long the neighbor may be silent; the lower one of both ends is used, and a
 	// third of it is the time between keepalives. Default: 9s
 	HoldTime time.Duration `yaml:"hold_time,omitempty"`
-	// ConnectRetry is the time between attempts to connect. Default: 2s
+	// ConnectRetry is the time between attempts to connect. Default: 1s
 	ConnectRetry time.Duration `yaml:"connect_retry,omitempty"`
 	// MaxPrefixes bounds the prefixes that the neighbor may advertise. Default: no limit
 	MaxPrefixes PrefixLimit `yaml:"max_prefixes,omitempty"`

@@ -25,7 +25,7 @@ const (
 	// Keepalives are sent at a third of it.
 	DefaultHoldTime = 9 * time.Second
 	// DefaultConnectRetry is short because a neighbor that restarts is soon reachable again.
-	DefaultConnectRetry = 2 * time.Second
+	DefaultConnectRetry = time.Second
 
 	minHoldTime     = 3 * time.Second // RFC 4271 section 4.2
 	maxHoldTime     = 65535 * time.Second

@@ -81,7 +81,7 @@ func (n *neighbor) sessionConfig() session.Config {
 		LocalASN: n.opt.ASN, RemoteASN: c.ASN, RouterID: n.opt.RouterID,
 		HoldTime: cmp.Or(c.HoldTime, DefaultHoldTime), ConnectRetry: cmp.Or(c.ConnectRetry, DefaultConnectRetry),
 		Passive: c.Passive, Password: c.Password, Multihop: c.Multihop, GTSM: c.GTSM,
-		Listener: n.listener, Log: n.log.With("neighbor", c.Name),
+		Unreached: n.opt.Unreached, Listener: n.listener, Log: n.log.With("neighbor", c.Name),
 	}
 	conf.Families = message.Families(c.Families...)
 	for f := range conf.Families.All() {

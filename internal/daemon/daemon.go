@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 
 	"github.com/tabane/tabane/internal/bgp"
@@ -55,11 +56,17 @@ type Daemon struct {
 func New(ctx context.Context, o Options) (*Daemon, error) {
 	o.Speaker.Report |= bgp.ReportUnicast
 	o.Speaker.Log = o.Log
+	var l *Loop
+	o.Speaker.Unreached = func(neighbor netip.Addr) {
+		if err := l.conn.ResolveAgain(neighbor); err != nil {
+			o.Log.Debug("resolve neighbor again", "err", err)
+		}
+	}
 	speaker, err := bgp.New(o.Speaker)
 	if err != nil {
 		return nil, err
 	}
-	l, err := NewLoop(LoopOptions{Protocol: o.Protocol, Keep: o.Keep, Log: o.Log})
+	l, err = NewLoop(LoopOptions{Protocol: o.Protocol, Keep: o.Keep, Log: o.Log})
 	if err != nil {
 		return nil, err
 	}

@@ -509,6 +509,38 @@ func (c *Conn) dump(p Protocol, class Class) ([]Object, error) {
 	return objects, nil
 }
 
+// ResolveAgain deletes the neighbor entries of an address that the kernel has not resolved, on any
+// link: with the next packet it solicits the neighbor at once, instead of a second after the last
+// time (RFC 4861 section 10, RETRANS_TIMER; ARP alike).
+func (c *Conn) ResolveAgain(a netip.Addr) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a = a.WithZone("")
+	var links []uint32
+	header := make([]byte, sizeofNdmsg)
+	header[0] = family(a)
+	_, err := c.dumpOnce(message(unix.RTM_GETNEIGH, netlink.Dump, header), func(b []byte) error {
+		n, err := decodeNeighbor(b)
+		if n.address == a && n.state&(unix.NUD_INCOMPLETE|unix.NUD_FAILED) != 0 {
+			links = append(links, n.link)
+		}
+		return err
+	})
+	for _, link := range links {
+		b := make([]byte, sizeofNdmsg)
+		b[0] = family(a)
+		native.PutUint32(b[4:], link)
+		_, failed := c.nl.Execute(message(unix.RTM_DELNEIGH, netlink.Acknowledge, putAddr(b, unix.NDA_DST, a)))
+		if !isGone(failed) {
+			err = errors.Join(err, cause(failed))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("resolve neighbor %s again: %w", a, err)
+	}
+	return nil
+}
+
 // A dumping is a request for a dump and the decoder of its messages.
 type dumping struct {
 	request netlink.Message

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -824,4 +825,53 @@ func BenchmarkKernel100k(b *testing.B) {
 	b.ReportMetric(1e5/(per(whole)/1000), "reconciled/s")
 	b.ReportMetric(per(dump), "dump-ms")
 	b.ReportMetric(per(remove), "nexthop-del-ms")
+}
+
+// TestResolveAgain: of the neighbor entries of an address, those that are not resolved are deleted, so
+// that the next packet is preceded by a solicitation at once.
+func TestResolveAgain(t *testing.T) {
+	l := newLab(t)
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	for _, c := range []struct{ silent, known string }{{"2001:db8::2", "2001:db8::3"}, {"192.0.2.2", "192.0.2.3"}} {
+		silent, known := net.ParseIP(c.silent), net.ParseIP(c.known)
+		l.in(func() error {
+			var errs []error
+			for _, link := range []string{"a0", "a1"} {
+				a, err := netlink.LinkByName(link)
+				if err != nil {
+					return err
+				}
+				index := a.Attrs().Index
+				errs = append(errs, netlink.NeighSet(&netlink.Neigh{LinkIndex: index, IP: silent, State: unix.NUD_NONE, Flags: unix.NTF_USE}),
+					netlink.NeighSet(&netlink.Neigh{LinkIndex: index, IP: known, State: unix.NUD_REACHABLE, HardwareAddr: mac}))
+			}
+			return errors.Join(errs...)
+		})
+		entries := func(ip net.IP) (n int) {
+			l.in(func() error {
+				list, err := netlink.NeighList(0, 0)
+				for _, e := range list {
+					if e.IP.Equal(ip) {
+						n++
+					}
+				}
+				return err
+			})
+			return n
+		}
+		if n := entries(silent); n != 2 {
+			t.Fatalf("%s: %d entries before, want those of 2 links", c.silent, n)
+		}
+		for _, a := range []string{c.silent, c.known} {
+			if err := l.ResolveAgain(netip.MustParseAddr(a)); err != nil {
+				t.Error(err)
+			}
+		}
+		if silent, known := entries(silent), entries(known); silent != 0 || known != 2 {
+			t.Errorf("%s has %d entries, want none; %s %d, want 2", c.silent, silent, c.known, known)
+		}
+	}
+	if err := l.ResolveAgain(netip.MustParseAddr("2001:db8::77")); err != nil {
+		t.Errorf("without an entry: %v", err)
+	}
 }

@@ -373,6 +373,34 @@ func (f *found) set(o Object, altered bool) {
 // links returns the name of the link with an index; the name is empty if the link no longer exists.
 type links func(index uint32) (string, error)
 
+// sizeofNdmsg is the size of struct ndmsg.
+const sizeofNdmsg = 12
+
+// neighbor is an entry of the kernel's neighbor table (struct ndmsg). Those of other families have no
+// address.
+type neighbor struct {
+	address netip.Addr
+	link    uint32
+	state   uint16
+}
+
+func decodeNeighbor(b []byte) (n neighbor, err error) {
+	if len(b) < sizeofNdmsg {
+		return n, errShort
+	}
+	if !isIP(b[0]) {
+		return n, nil
+	}
+	n.link, n.state = native.Uint32(b[4:]), native.Uint16(b[8:])
+	at := attrs{b: b[sizeofNdmsg:], v4: b[0] == unix.AF_INET}
+	for at.next() {
+		if at.typ == unix.NDA_DST {
+			n.address = at.addr()
+		}
+	}
+	return n, at.err
+}
+
 func decodeAddress(b []byte, names links) (f found, err error) {
 	if len(b) < unix.SizeofIfAddrmsg {
 		return found{}, errShort

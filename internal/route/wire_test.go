@@ -151,6 +151,20 @@ func FuzzDecodeEvent(f *testing.F) {
 	})
 }
 
+func FuzzDecodeNeighbor(f *testing.F) {
+	for _, a := range []string{"2001:db8::1", "10.0.0.1"} {
+		a := netip.MustParseAddr(a)
+		b := make([]byte, sizeofNdmsg)
+		b[0] = family(a)
+		f.Add(putAddr(b, unix.NDA_DST, a))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if n, err := decodeNeighbor(b); err == nil && n.address.IsValid() && n.address.Is4() != (b[0] == unix.AF_INET) {
+			t.Fatalf("%+v of family %d", n, b[0])
+		}
+	})
+}
+
 func TestOwnedFilter(t *testing.T) {
 	const port, other = 4711, 815
 	program := ownedFilter(port, Edge)

@@ -38,12 +38,14 @@ const (
 	// redialAge is the age of an attempt to connect that Session.Connect replaces: its next SYN
 	// would be sent after a second.
 	redialAge = 20 * time.Millisecond
-	// eagerTime is how long after Session.Connect an attempt that fails is repeated after
-	// eagerPause, and abandoned after eagerTimeout: the first packets over a link that has come up
-	// are lost, and an attempt fails when the kernel cannot resolve the neighbor meanwhile.
-	eagerTime    = 3 * time.Second
-	eagerPause   = 50 * time.Millisecond
-	eagerTimeout = 500 * time.Millisecond
+	// eagerTime is how long after Session.Connect or Enable an attempt that fails is repeated after
+	// eagerPause, and abandoned after eagerTimeout, which doubles with each one up to
+	// eagerTimeout<<eagerDoublings: the first packets over a link that has come up are lost, and the
+	// kernel repeats a SYN, as well as a neighbor solicitation, only after a second.
+	eagerTime      = 3 * time.Second
+	eagerPause     = 50 * time.Millisecond
+	eagerTimeout   = 125 * time.Millisecond
+	eagerDoublings = 3
 )
 
 // fsm is the state machine of a session. All its methods run in the session's goroutine.
@@ -58,7 +60,8 @@ type fsm struct {
 	pendingUntil time.Time
 
 	nextDial  time.Time
-	eager     time.Time // until then, Connect has been called recently
+	eager     time.Time // until then, Connect or Enable has been called recently
+	attempts  int       // to connect since then
 	timeouts  int       // of OPEN since the session was last up
 	flaps     int       // in a row
 	upSince   time.Time
@@ -69,6 +72,7 @@ type fsm struct {
 // attempt is a connection attempt.
 type attempt struct {
 	began  time.Time
+	eager  bool // before eagerTime has passed
 	cancel context.CancelFunc
 	done   chan struct{} // closed when it is canceled
 }
@@ -177,15 +181,20 @@ func (f *fsm) publish() {
 // connect starts an attempt to connect.
 func (f *fsm) connect(now time.Time) {
 	timeout := min(max(f.conf.ConnectRetry, minDialTimeout), maxDialTimeout)
-	if now.Before(f.eager) {
-		timeout = eagerTimeout
+	eager := now.Before(f.eager)
+	if eager {
+		timeout = eagerTimeout << min(f.attempts, eagerDoublings)
+		f.attempts++
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	a := &attempt{began: now, cancel: cancel, done: make(chan struct{})}
+	a := &attempt{began: now, eager: eager, cancel: cancel, done: make(chan struct{})}
 	f.dialing, f.nextDial = a, now.Add(jitter(f.conf.ConnectRetry))
 	f.background.Go(func() {
 		defer cancel()
 		c, err := f.dial(ctx)
+		if err != nil && eager && f.conf.Unreached != nil && !errors.Is(err, syscall.ECONNREFUSED) {
+			f.conf.Unreached(f.conf.Remote.Addr())
+		}
 		if !f.post(a.done, func() { f.connected(a, c, err) }) && err == nil {
 			_ = c.Close()
 		}
@@ -477,15 +486,20 @@ func (f *fsm) execute() {
 			f.nextDial = time.Now()
 		case enableSession:
 			f.disabled = f.stopped
-			f.nextDial = time.Now()
+			f.hurry()
 		case connectNow:
-			if f.dialing != nil && time.Since(f.dialing.began) > redialAge {
-				f.cancelAttempt()
-			}
-			f.nextDial = time.Now()
-			f.eager = f.nextDial.Add(eagerTime)
+			f.hurry()
 		}
 	}
+}
+
+// hurry connects at once, and soon again if that fails.
+func (f *fsm) hurry() {
+	if f.dialing != nil && (!f.dialing.eager || time.Since(f.dialing.began) > redialAge) {
+		f.cancelAttempt()
+	}
+	f.nextDial = time.Now()
+	f.eager, f.attempts = f.nextDial.Add(eagerTime), 0
 }
 
 // endAll ends the session and all attempts to open one.

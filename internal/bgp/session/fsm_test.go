@@ -455,6 +455,45 @@ func TestRedial(t *testing.T) {
 	})
 }
 
+// TestSilentNeighborIsRedialed: after Enable, as after Connect, an attempt without an answer is soon
+// replaced by another one, and the neighbor is resolved again before that.
+func TestSilentNeighborIsRedialed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var begun, unreached []time.Duration
+		start := time.Now()
+		conf := config(1, 2)
+		conf.Unreached = func(remote netip.Addr) {
+			if remote != conf.Remote.Addr() {
+				t.Errorf("unreached %s", remote)
+			}
+			unreached = append(unreached, time.Since(start))
+		}
+		n := newNode(t, conf, func(ctx context.Context, _ *node) (net.Conn, error) {
+			begun = append(begun, time.Since(start))
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		if err := n.Start(); err != nil {
+			t.Fatal(err)
+		}
+		n.Disable(message.Notification{}, "link down")
+		synctest.Wait()
+		begun, start = nil, time.Now()
+		n.Enable()
+		synctest.Wait()
+		n.Connect() // of the same link; the attempt is as good as another one
+		time.Sleep(time.Second)
+		n.Stop(message.Notification{}, "stopped")
+		ms := time.Millisecond
+		if want := []time.Duration{0, 175 * ms, 350 * ms, 650 * ms}; !slices.Equal(begun, want) {
+			t.Errorf("attempts at %v, want %v", begun, want)
+		}
+		if want := []time.Duration{125 * ms, 300 * ms, 600 * ms}; !slices.Equal(unreached[:min(3, len(unreached))], want) {
+			t.Errorf("unreached at %v, want %v", unreached, want)
+		}
+	})
+}
+
 // TestFlapsAreDamped: after a session that lasted the next one is dialed at once; after sessions that
 // did not, later and later.
 func TestFlapsAreDamped(t *testing.T) {

@@ -47,6 +47,9 @@ type Config struct {
 	// default 1, and sends with hop limit 255.
 	GTSM bool
 
+	// Unreached, unless nil, is called when an attempt to connect soon after Connect or Enable was
+	// not answered, before the next one. It may block.
+	Unreached func(remote netip.Addr)
 	// Listener passes the neighbor's connections to the session. If it is nil, there are none.
 	Listener *Listener
 	Log      *slog.Logger // names the neighbor
