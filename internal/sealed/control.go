@@ -62,9 +62,18 @@ func (p *Plane) control(ctx context.Context) {
 func (r *peer) tick(now time.Duration, b *batch) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.gone {
+	switch {
+	case r.gone:
 		return now + time.Hour
+	case now < r.due:
+		return r.due
 	}
+	r.due = r.advance(now, b)
+	return r.due
+}
+
+// advance does what tick is for. The mutex is locked.
+func (r *peer) advance(now time.Duration, b *batch) time.Duration {
 	reachable := false
 	for i := range r.links {
 		l := &r.links[i]
@@ -224,6 +233,9 @@ func (r *peer) message(b *batch, k *keys, i int, now time.Duration, size int, re
 		body = tunnel.AppendRecord(body, record)
 	}
 	if size == 0 {
+		if all := r.lanesFor(k, now); len(all) > 0 && r.paths[:tunnel.MaxPaths][i].Usable {
+			body = tunnel.AppendRecord(body, all)
+		}
 		if k.ack {
 			if a, ok := k.in.Ack(); ok {
 				body = tunnel.AppendRecord(body, a)
@@ -236,17 +248,27 @@ func (r *peer) message(b *batch, k *keys, i int, now time.Duration, size int, re
 	r.scratch = body
 	buf := b.slot(max(len(body), size))
 	clear(buf[tunnel.Offset+copy(buf[tunnel.Offset:], body):])
-	stamp := k.number.Stamp(controlLane, k.number.Peek(controlLane), uint8(i), false)
 	r.queues.Add(i, &r.paths[:tunnel.MaxPaths][i], now, len(buf))
-	r.seal(b, k, i, buf, tunnel.Control, stamp, controlClass, now)
+	r.seal(b, k, i, buf, tunnel.Control, tunnel.Stamp{}, controlClass, now)
 }
 
-const (
-	// controlLane is the lane of control messages.
-	controlLane = 0
-	// controlClass is the traffic class of control messages: CS6 (RFC 4594, section 3.1).
-	controlClass = 48 << 2
-)
+// controlClass is the traffic class of control messages: CS6 (RFC 4594, section 3.1).
+const controlClass = 48 << 2
+
+// lanesFor returns the lanes in use and their next numbers: whatever was sent before on the path has
+// left before the message that carries them. The mutex is locked.
+func (r *peer) lanesFor(k *keys, now time.Duration) tunnel.Progress {
+	r.lanes = r.lanes[:0]
+	for i, used := range k.lanes.used {
+		if used != 0 && now-used < busyFor && len(r.lanes) < maxLanes {
+			r.lanes = append(r.lanes, tunnel.Lane{Lane: uint8(i), Next: k.number.Peek(uint8(i))})
+		}
+	}
+	return r.lanes
+}
+
+// maxLanes bounds the lanes in a message.
+const maxLanes = 64
 
 // reports appends a report of each path that something has arrived over.
 func (x *receiving) reports(b []byte, k *keys, now time.Duration) []byte {
@@ -299,7 +321,7 @@ func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
 			if !k.in.Take(number) {
 				continue
 			}
-			p.kick()
+			r.soon()
 		}
 		switch v := record.(type) {
 		case tunnel.Probe:
@@ -312,6 +334,8 @@ func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
 		case tunnel.Report:
 			r.reported(k, v, now)
 			changed = true
+		case tunnel.Progress:
+			r.passed(k, int(o.path), v, now)
 		case tunnel.Ack:
 			k.out.Acked(v.Number)
 		case tunnel.Hello:
@@ -359,8 +383,14 @@ func (r *peer) answered(k *keys, path int, a tunnel.Answer, now time.Duration) {
 	if l.alive.Answered() {
 		r.plane.log.Info("path is up", "peer", r.conf.Name, "path", l.line.name, "address", l.remote)
 		l.probeAt = 0
-		r.plane.kick()
+		r.soon()
 	}
+}
+
+// soon has what is due looked at now. The mutex is locked.
+func (r *peer) soon() {
+	r.due = 0
+	r.plane.kick()
 }
 
 // reported takes the report of a path. The mutex is locked.
@@ -399,8 +429,7 @@ func (r *peer) sendBye() {
 		if r.links[i].ready() {
 			buf := b.slot(controlRoom)
 			body := tunnel.AppendNumbered(buf[tunnel.Offset:tunnel.Offset], 0, tunnel.Bye{})
-			stamp := k.number.Stamp(controlLane, k.number.Peek(controlLane), uint8(i), false)
-			r.seal(b, k, i, buf[:tunnel.Offset+len(body)], tunnel.Control, stamp, controlClass, r.plane.now())
+			r.seal(b, k, i, buf[:tunnel.Offset+len(body)], tunnel.Control, tunnel.Stamp{}, controlClass, r.plane.now())
 		}
 	}
 	b.flush()

@@ -75,7 +75,7 @@ func (p *Plane) cookie(m []byte) {
 		p.counts.drop(dropHandshake, 1)
 		return
 	}
-	p.kick()
+	r.soon()
 }
 
 // awaiting returns the peer that an initiation with this index was sent to, or nil.
@@ -240,7 +240,7 @@ func (r *peer) learn(k *keys, path int, at *line, from netip.AddrPort) {
 		}
 		l.remote = from
 		l.probeAt = min(l.probeAt, now)
-		p.kick()
+		r.soon()
 	}
 	r.refresh()
 }

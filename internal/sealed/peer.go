@@ -59,7 +59,9 @@ type peer struct {
 	fallback      rule // packets without a rule
 	mtu           int  // largest packet that all usable links carry
 	nextProbe     uint32
-	scratch       []byte // for records
+	scratch       []byte          // for records
+	lanes         tunnel.Progress // for a record
+	due           time.Duration   // when something is to be sent
 
 	rx receiving
 }
@@ -203,6 +205,7 @@ func (r *peer) configure(c plane.Peer, s plane.State, lines []*line) error {
 		r.assoc.Want(r.plane.now())
 	}
 	r.refresh()
+	r.due = 0
 	return nil
 }
 
@@ -369,7 +372,7 @@ func (r *peer) use(k *keys, now time.Duration) {
 		}
 	}
 	r.refresh()
-	r.plane.kick()
+	r.soon()
 }
 
 // announce tells the peer of the paths of this gateway. The mutex is locked.
@@ -467,6 +470,10 @@ func (r *peer) status(now time.Duration) plane.PeerStatus {
 			ls.Delay, ls.Queue = r.paths[i].Delay-shortest, r.queues.Wait(i, now)
 		}
 		s.Links = append(s.Links, ls)
+	}
+	if x := &r.rx; x.receiver != nil {
+		st := sum(x.ended, x.receiver.Stats())
+		s.Held, s.Late, s.Duplicates, s.Skipped = st.Held, st.Late, st.Duplicates, st.Named+st.Passed+st.Expired+st.Forced
 	}
 	for i := range r.rules {
 		u := &r.rules[i]

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"github.com/gaissmai/bart"
 
 	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/reseq"
 	"github.com/tabane/tabane/internal/sched"
 	"github.com/tabane/tabane/internal/session"
 	"github.com/tabane/tabane/internal/tun"
@@ -42,6 +44,9 @@ type Plane struct {
 
 	// wake has the control loop look again at what is due.
 	wake chan struct{}
+	// expire has the expiry loop look again at what is held; expires is when it does otherwise.
+	expire  chan struct{}
+	expires atomic.Int64
 	// handshakes are messages that wait for an exchange of keys.
 	handshakes chan handshake
 	ctx        context.Context
@@ -72,6 +77,32 @@ type routing struct {
 	table  bart.Table[*peer]
 	policy plane.Policy
 	lines  []*line
+	peers  []*peer
+	// same: all rules hold packets alike.
+	same bool
+}
+
+// hold returns how long a received packet may be held for its order.
+func (r *routing) hold(packet []byte) reseq.Hold {
+	rule := 0
+	if !r.same {
+		var h parsed
+		if !h.parse(packet) {
+			return reseq.Off
+		}
+		rule = r.policy.First(&h.Packet)
+	}
+	if rule < 0 || rule >= len(r.policy) {
+		return reseq.Auto
+	}
+	switch o := r.policy[rule].Resequence; o.Mode {
+	case plane.ResequenceOff:
+		return reseq.Off
+	case plane.ResequenceFixed:
+		return reseq.Hold(o.Bound)
+	case plane.ResequenceAuto:
+	}
+	return reseq.Auto
 }
 
 // defaultMTU is that of the device before the first Apply.
@@ -85,7 +116,7 @@ func New(o Options) (*Plane, error) {
 func newPlane(o Options, enter func(func() error) error) (*Plane, error) {
 	p := &Plane{
 		log: o.Log, enter: enter, start: time.Now(),
-		wake: make(chan struct{}, 1), handshakes: make(chan handshake, maxHandshakes),
+		wake: make(chan struct{}, 1), expire: make(chan struct{}, 1), handshakes: make(chan handshake, maxHandshakes),
 		peers: map[session.PublicKey]*peer{}, keys: map[uint32]*keys{}, pending: map[uint32]*peer{},
 	}
 	if p.log == nil {
@@ -129,11 +160,13 @@ func (p *Plane) Apply(s plane.State) error {
 			r.end()
 			delete(p.peers, key)
 		}
+		p.expires.Store(math.MaxInt64)
 		p.guardMu.Lock()
 		p.guard = session.NewGuard(s.Key.Public(), rand.Reader)
 		p.guardMu.Unlock()
 	}
 	next := &routing{policy: slices.Clone(s.Policy)}
+	next.same = !slices.ContainsFunc(s.Policy, func(r plane.Rule) bool { return r.Resequence != s.Policy[0].Resequence })
 	p.applyPaths(s)
 	next.lines = slices.Clone(p.lines)
 	keep := map[session.PublicKey]bool{}
@@ -151,6 +184,7 @@ func (p *Plane) Apply(s plane.State) error {
 		if err := r.configure(c, s, p.lines); err != nil {
 			return fmt.Errorf("apply state: peer %q: %w", c.Name, err)
 		}
+		next.peers = append(next.peers, r)
 		for _, prefix := range c.Prefixes {
 			next.table.Insert(prefix, r)
 		}
@@ -226,6 +260,7 @@ func (p *Plane) Run(ctx context.Context) error {
 	p.mu.Unlock()
 	p.loops.Go(func() { p.control(ctx) })
 	p.loops.Go(func() { p.shake(ctx) })
+	p.loops.Go(func() { p.expiry(ctx) })
 	failed := make(chan error, 1)
 	p.loops.Go(func() { failed <- p.send() })
 	var err error

@@ -1,14 +1,17 @@
 package sealed
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"io/fs"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tabane/tabane/internal/quality"
+	"github.com/tabane/tabane/internal/reseq"
 	"github.com/tabane/tabane/internal/tunnel"
 	"github.com/tabane/tabane/internal/udp"
 )
@@ -18,6 +21,63 @@ type receiving struct {
 	sync.Mutex
 	clock quality.Clock
 	links [tunnel.MaxPaths]receivedLink
+	// keys are the last ones that a packet was sealed with. Packets under them are put in order by
+	// receiver; those under earlier ones, of which few come, are delivered at once.
+	keys     *keys
+	receiver *reseq.Receiver[held]
+	ended    reseq.ReceiverStats // of earlier receivers
+	live     uint16              // paths that packets arrive over
+	out      []held
+	packets  [][]byte
+	// timeout is when packets are held for too long, 0 if none are.
+	timeout atomic.Int64
+}
+
+// held is a packet in a buffer, which it keeps from being used again.
+type held struct {
+	packet []byte
+	buffer *buffer
+}
+
+// buffer is what one message of a socket, or a single packet, is in.
+type buffer struct {
+	data []byte
+	refs atomic.Int32
+}
+
+const (
+	// smallLen is the room of a buffer for a packet that is copied, because the kernel has merged few
+	// with it: a large buffer for each would take much memory while packets wait.
+	smallLen = 2048
+	fewHeld  = 4
+)
+
+var (
+	smallBuffers = sync.Pool{New: func() any { return &buffer{data: make([]byte, smallLen)} }}
+	largeBuffers = sync.Pool{New: func() any { return &buffer{data: make([]byte, udp.BufferLen)} }}
+)
+
+// release gives up a reference.
+func (b *buffer) release() {
+	if b.refs.Add(-1) > 0 {
+		return
+	}
+	if len(b.data) == smallLen {
+		smallBuffers.Put(b)
+	} else {
+		largeBuffers.Put(b)
+	}
+}
+
+// hold returns a packet with a reference to its buffer, or to a copy in a small one.
+func hold(o *opened) held {
+	if o.merged >= fewHeld || len(o.packet) > smallLen {
+		o.buffer.refs.Add(1)
+		return held{o.packet, o.buffer}
+	}
+	b := smallBuffers.Get().(*buffer)
+	b.refs.Store(1)
+	return held{b.data[:copy(b.data, o.packet)], b}
 }
 
 // receivedLink is what was received over a path under the current keys.
@@ -39,21 +99,31 @@ type opened struct {
 	packet  []byte
 	wire    int // length of the message
 	missing int // messages before it that have not arrived, -1 if it was one of them
+	buffer  *buffer
+	merged  int // number of messages in the buffer
 }
 
 const receiveBuffers = 8
 
 // receive carries packets from a socket until it is closed.
 func (p *Plane) receive(l *line, s *udp.Socket) {
+	var own [receiveBuffers]*buffer
 	buffers := make([][]byte, receiveBuffers)
-	for i := range buffers {
-		buffers[i] = make([]byte, udp.BufferLen)
-	}
 	got := make([]udp.Received, receiveBuffers)
 	var all []opened
-	var out [][]byte
 	b := newBatch(p, 1<<16)
 	for {
+		for i := range own {
+			// A buffer whose packets have all been delivered is used again at once.
+			if own[i] == nil || own[i].refs.Load() > 1 {
+				if own[i] != nil {
+					own[i].release()
+				}
+				own[i] = largeBuffers.Get().(*buffer)
+				own[i].refs.Store(1)
+				buffers[i] = own[i].data
+			}
+		}
 		n, err := s.Receive(buffers, got)
 		if errors.Is(err, fs.ErrClosed) {
 			return
@@ -66,7 +136,7 @@ func (p *Plane) receive(l *line, s *udp.Socket) {
 		}
 		all = all[:0]
 		for i := range got[:n] {
-			all = p.open(l, &got[i], all, b)
+			all = p.open(l, &got[i], own[i], all, b)
 		}
 		now := p.now()
 		for rest := all; len(rest) > 0; {
@@ -74,7 +144,7 @@ func (p *Plane) receive(l *line, s *udp.Socket) {
 			for same < len(rest) && rest[same].keys.peer == rest[0].keys.peer {
 				same++
 			}
-			out = rest[0].keys.peer.take(rest[:same], now, out[:0])
+			rest[0].keys.peer.take(rest[:same], now)
 			rest = rest[same:]
 		}
 		b.flush()
@@ -83,8 +153,9 @@ func (p *Plane) receive(l *line, s *udp.Socket) {
 
 // open authenticates the messages of a buffer and appends their packets to all. Messages of other
 // types are processed.
-func (p *Plane) open(l *line, g *udp.Received, all []opened, b *batch) []opened {
+func (p *Plane) open(l *line, g *udp.Received, in *buffer, all []opened, b *batch) []opened {
 	var k *keys
+	merged := (len(g.Data) + g.Size - 1) / max(g.Size, 1)
 	for data := g.Data; len(data) > 0; {
 		m := data[:min(g.Size, len(data))]
 		data = data[len(m):]
@@ -132,7 +203,7 @@ func (p *Plane) open(l *line, g *udp.Received, all []opened, b *batch) []opened 
 		if moved {
 			k.peer.learn(k, int(h.Path), l, g.From)
 		}
-		o := opened{keys: k, path: h.Path, class: g.Class, stamp: stamp, packet: packet, wire: len(m), missing: missing}
+		o := opened{keys: k, path: h.Path, class: g.Class, stamp: stamp, packet: packet, wire: len(m), missing: missing, buffer: in, merged: merged}
 		if h.Type == tunnel.Control {
 			o.packet = nil
 			k.peer.records(k, &o, packet, len(m), b)
@@ -142,16 +213,18 @@ func (p *Plane) open(l *line, g *udp.Received, all []opened, b *batch) []opened 
 	return all
 }
 
-// take measures packets from the peer and delivers them.
-func (r *peer) take(all []opened, now time.Duration, out [][]byte) [][]byte {
+// take measures packets from the peer, puts them in order and delivers them.
+func (r *peer) take(all []opened, now time.Duration) {
 	p := r.plane
 	routes := p.routing.Load()
-	r.rx.Lock()
-	defer r.rx.Unlock()
+	x := &r.rx
+	x.Lock()
+	defer x.Unlock()
+	out := x.out[:0]
 	data := false
 	for i := range all {
 		o := &all[i]
-		r.rx.measure(o, now)
+		x.measure(o, now)
 		if o.packet == nil {
 			continue
 		}
@@ -176,16 +249,153 @@ func (r *peer) take(all []opened, now time.Duration, out [][]byte) [][]byte {
 				clampMSS(b, &h, int(r.clamp.Load()))
 			}
 		}
-		out = append(out, b)
+		if o.keys != x.keys && !x.change(o.keys, &out) {
+			out = append(out, hold(o))
+			continue
+		}
+		a := reseq.Arrival{
+			Path: int(o.path), Lane: o.stamp.Lane, Seq: uint32(o.stamp.Seq), Distance: o.stamp.Distance, Copied: o.stamp.Copied,
+			Hold: routes.hold(b),
+		}
+		h, fresh := hold(o), false
+		if out, fresh = x.receiver.Push(now, a, h, out); !fresh {
+			h.buffer.release()
+			p.counts.drop(dropDuplicate, 1)
+		}
 	}
 	if data {
 		r.active.Store(int64(now))
 	}
-	// With the mutex, so that packets that arrive over other paths do not overtake these.
-	p.deliver(out)
-	clear(out)
-	return out
+	if live := x.alive(now); live != x.live && x.receiver != nil {
+		x.live = live
+		out = x.receiver.SetLive(now, live, out)
+	}
+	x.finish(p, out)
 }
+
+// change makes a receiver for new keys. It reports false for those of an earlier session.
+func (x *receiving) change(k *keys, out *[]held) bool {
+	if x.keys != nil && k.Born < x.keys.Born {
+		return false
+	}
+	if x.receiver != nil {
+		*out = x.receiver.Flush(*out)
+		x.ended = sum(x.ended, x.receiver.Stats())
+	}
+	x.keys, x.receiver, x.live = k, reseq.NewReceiver[held](reseq.ReceiverOptions{}), 0
+	return true
+}
+
+// sum adds the counters of two receivers.
+func sum(a, b reseq.ReceiverStats) reseq.ReceiverStats {
+	b.Delivered += a.Delivered
+	b.Waited += a.Waited
+	b.Late += a.Late
+	b.Reordered += a.Reordered
+	b.Duplicates += a.Duplicates
+	b.Stale += a.Stale
+	b.Named += a.Named
+	b.Passed += a.Passed
+	b.Expired += a.Expired
+	b.Forced += a.Forced
+	return b
+}
+
+// silent is how long after its last message a path is not waited for: several probes.
+const silent = 4 * probeBusy
+
+// alive returns the paths that messages arrive over. The mutex is locked.
+func (x *receiving) alive(now time.Duration) (live uint16) {
+	for i := range x.links {
+		if l := &x.links[i]; l.packets > 0 && now-l.heard < silent {
+			live |= 1 << i
+		}
+	}
+	return live
+}
+
+// finish delivers packets, and has the expiry loop wait for those that are held. The mutex is locked:
+// packets that arrive over other paths do not overtake these.
+func (x *receiving) finish(p *Plane, out []held) {
+	x.packets = x.packets[:0]
+	for _, h := range out {
+		x.packets = append(x.packets, h.packet)
+	}
+	p.deliver(x.packets)
+	for i := range out {
+		out[i].buffer.release()
+	}
+	clear(x.packets)
+	clear(out)
+	x.out = out[:0]
+	var timeout time.Duration
+	if x.receiver != nil {
+		if at, waiting := x.receiver.Timeout(); waiting {
+			timeout = max(at, 1)
+		}
+	}
+	x.timeout.Store(int64(timeout))
+	if timeout != 0 && int64(timeout) < p.expires.Load() {
+		select {
+		case p.expire <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// passed takes what a probe says of a path: it holds no earlier packets of these lanes.
+func (r *peer) passed(k *keys, path int, all tunnel.Progress, now time.Duration) {
+	x := &r.rx
+	x.Lock()
+	defer x.Unlock()
+	if x.keys != k || x.receiver == nil {
+		return
+	}
+	out := x.out[:0]
+	for _, l := range all {
+		out = x.receiver.Passed(now, path, l.Lane, uint32(l.Next), out)
+	}
+	x.finish(r.plane, out)
+}
+
+// expireHeld delivers packets that have been held for too long.
+func (r *peer) expireHeld(now time.Duration) {
+	x := &r.rx
+	x.Lock()
+	defer x.Unlock()
+	if x.receiver != nil {
+		x.finish(r.plane, x.receiver.Expire(now, x.out[:0]))
+	}
+}
+
+// expiry delivers what is held for too long, at all peers.
+func (p *Plane) expiry(ctx context.Context) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-p.expire:
+		}
+		now := p.now()
+		next := now + time.Hour
+		for _, r := range p.routing.Load().peers {
+			if at := r.rx.timeout.Load(); at != 0 && time.Duration(at) <= now {
+				r.expireHeld(now)
+			}
+			if at := r.rx.timeout.Load(); at != 0 {
+				next = min(next, max(time.Duration(at), now+leastHold))
+			}
+		}
+		p.expires.Store(int64(next))
+		timer.Reset(next - now)
+	}
+}
+
+// leastHold is the granularity of the time that packets are held.
+const leastHold = 500 * time.Microsecond
 
 // isSYN reports whether an IP packet may begin a TCP connection.
 func isSYN(b []byte) bool {

@@ -129,8 +129,9 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 	defer r.mu.Unlock()
 	if r.sending == nil {
 		p.counts.drop(dropNoSession, uint64(f.Len()))
-		if r.owner {
+		if r.owner && !r.assoc.Wanted() {
 			r.assoc.Want(now)
+			r.soon()
 		}
 		return
 	}

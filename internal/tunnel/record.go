@@ -26,6 +26,7 @@ const (
 	recordAnswer
 	recordReport
 	recordAck
+	recordProgress
 )
 
 const reliable RecordType = 1 << 7
@@ -54,6 +55,8 @@ func (t RecordType) String() string {
 		return "report"
 	case recordAck:
 		return "ack"
+	case recordProgress:
+		return "progress"
 	case recordHello:
 		return "hello"
 	case recordPathAdd:
@@ -70,7 +73,7 @@ func (t RecordType) String() string {
 	return fmt.Sprintf("record type %d", uint8(t))
 }
 
-// Record is one of Probe, Answer, Report, Ack, Hello, PathAdd, PathRemove, NAT, Register, Bye and
+// Record is one of Probe, Answer, Report, Ack, Progress, Hello, PathAdd, PathRemove, NAT, Register, Bye and
 // Unknown.
 type Record interface {
 	Type() RecordType
@@ -111,6 +114,16 @@ type Report struct {
 // Ack acknowledges all reliable records up to a number.
 type Ack struct {
 	Number uint32
+}
+
+// Progress says that no packet with a lower number will come in these lanes on the path of the message,
+// which may be idle.
+type Progress []Lane
+
+// Lane is a lane with a number.
+type Lane struct {
+	Lane uint8
+	Next Seq
 }
 
 // Hello is the first reliable record of a session.
@@ -166,6 +179,7 @@ func (Probe) Type() RecordType      { return recordProbe }
 func (Answer) Type() RecordType     { return recordAnswer }
 func (Report) Type() RecordType     { return recordReport }
 func (Ack) Type() RecordType        { return recordAck }
+func (Progress) Type() RecordType   { return recordProgress }
 func (Hello) Type() RecordType      { return recordHello }
 func (PathAdd) Type() RecordType    { return recordPathAdd }
 func (PathRemove) Type() RecordType { return recordPathRemove }
@@ -193,6 +207,13 @@ func (r Report) body(b []byte) []byte {
 }
 
 func (r Ack) body(b []byte) []byte { return be.AppendUint32(b, r.Number) }
+
+func (r Progress) body(b []byte) []byte {
+	for _, l := range r {
+		b = be.AppendUint32(b, uint32(l.Lane)<<seqBits|uint32(l.Next)&seqMask)
+	}
+	return b
+}
 
 func (r Hello) body(b []byte) []byte {
 	endpoints := byte(0)
@@ -357,6 +378,13 @@ func (f *fields) record(kind RecordType) Record {
 		}
 	case recordAck:
 		return Ack{f.uint32()}
+	case recordProgress:
+		all := make(Progress, 0, len(f.b)/4)
+		for len(f.b) > 0 && !f.short {
+			v := f.uint32()
+			all = append(all, Lane{uint8(v >> seqBits), Seq(v & seqMask)})
+		}
+		return all
 	case recordHello:
 		return Hello{f.uint32(), f.uint8() != 0}
 	case recordPathAdd:
