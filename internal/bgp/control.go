@@ -226,7 +226,8 @@ type NeighborState struct {
 	Retained int          // stale best paths that are kept after the session ended
 	// MessagesSent and MessagesReceived count messages by type.
 	MessagesSent, MessagesReceived map[message.Type]uint64
-	// Faults count the errors in UPDATEs that did not end the session, LastFault is the last one.
+	// Faults count the errors in UPDATEs that did not end the session, LastFault is the worst one of
+	// the last such UPDATE.
 	Faults    [message.Actions]uint64
 	LastFault string
 }

@@ -19,15 +19,22 @@ type faults struct {
 // UPDATEs may have one.
 const faultPause = time.Minute
 
-// add counts the faults of an UPDATE and logs them.
+// add counts the faults of an UPDATE and logs them. The worst of them is the last fault: it says what
+// became of the routes.
 func (f *faults) add(log *slog.Logger, found []message.Fault, now time.Time) {
-	for _, one := range found {
+	worst := 0
+	for i, one := range found {
 		f.count[one.Action]++
-		f.last = one.String()
+		if one.Action > found[worst].Action {
+			worst = i
+		}
+	}
+	f.last = found[worst].String()
+	for i, one := range found {
 		level := slog.LevelDebug
-		if now.Sub(f.logged) >= faultPause {
+		if i == worst && now.Sub(f.logged) >= faultPause {
 			level, f.logged = slog.LevelWarn, now
 		}
-		log.Log(context.Background(), level, "malformed bgp update", "fault", f.last)
+		log.Log(context.Background(), level, "malformed bgp update", "fault", one.String())
 	}
 }

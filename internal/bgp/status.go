@@ -32,7 +32,7 @@ type SessionStatus struct {
 	Sent     string `json:"notification_sent,omitempty"`
 	Received string `json:"notification_received,omitempty"`
 	// Faults counts the errors in received UPDATEs that did not end the session (RFC 7606), by what
-	// was done about them; LastFault is the last one.
+	// was done about them; LastFault is the worst one of the last such UPDATE.
 	Faults    map[string]uint64 `json:"update_faults"`
 	LastFault string            `json:"last_fault,omitempty"`
 	// MessagesSent and MessagesReceived count messages by type.

@@ -14,6 +14,9 @@ const (
 	segmentSet      = 1
 	segmentSequence = 2
 
+	segmentConfedSequence = 3
+	segmentConfedSet      = 4
+
 	// maxSegment is the number of AS numbers in one segment.
 	maxSegment = 255
 )

@@ -490,7 +490,11 @@ func malformedPath(b []byte, width int) string {
 		if len(b) < 2 {
 			return "a segment is cut off"
 		}
-		if b[0] != segmentSet && b[0] != segmentSequence {
+		switch b[0] {
+		case segmentSet, segmentSequence:
+		case segmentConfedSequence, segmentConfedSet:
+			return "confederation segment: the neighbor takes our AS for a member of its confederation"
+		default:
 			return fmt.Sprintf("segment of type %d", b[0])
 		}
 		end := 2 + int(b[1])*width

@@ -95,6 +95,8 @@ var foreigners = []foreign{
 	{"gtsm ipv4, they dial", "192.0.2.24", "192.0.2.2", func(c *Config) { c.GTSM, c.Passive = true, true }, "ttl security on;", []string{"ttl-security hops 1"}},
 	{"gtsm and password", "2001:db8:1::19", "2001:db8:1::2", func(c *Config) { c.GTSM, c.Password = true, "s3cret" }, `ttl security on; password "s3cret";`, []string{"ttl-security hops 1", "password s3cret"}},
 	{"multihop", "2001:db8:1::1a", "2001:db8:1::2", func(c *Config) { c.Multihop = 3 }, "multihop 3;", []string{"ebgp-multihop 3"}},
+	{"all capabilities", "2001:db8:1::1b", "2001:db8:1::2", nil, "enable extended messages on; graceful restart on; long lived graceful restart on; advertise hostname on;",
+		[]string{"capability extended-nexthop", "capability dynamic", "graceful-restart", "addpath-tx-all-paths"}},
 	{"link-local", "fe80::11", "fe80::12", nil, "interface;", nil},
 }
 
