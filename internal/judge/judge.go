@@ -22,7 +22,8 @@ const (
 	most = 10
 	// enough, as a fraction: a set is as good as another one of which it brings 0.95.
 	enoughOf, enough = 100, 95
-	// collapse, as a fraction: two windows below 0.3 end a trial at once.
+	// collapse, as a fraction: two windows below 0.3 end a trial at once, or begin one if packets
+	// were lost or late.
 	collapseOf, collapse = 10, 3
 	// FirstRest and LastRest bound the time after a failed trial in which nothing is tried. It
 	// doubles with each failure.
@@ -206,7 +207,7 @@ func (j *Judge) hold(now time.Duration, rate unit.Bandwidth) {
 		return
 	}
 	b := &j.arms[to]
-	if reason == Below && b.known && rate < expected/collapseOf*collapse {
+	if reason == Below && (b.known || j.harmed > 0 && !j.grows()) && rate < expected/collapseOf*collapse {
 		j.low++
 	} else {
 		j.low = 0

@@ -91,10 +91,10 @@ func TestJudge(t *testing.T) {
 		}}, "0.5:begin:11 3:below:1 6:better:1 11:again:11 14:worse:1 24:again:11 27:worse:1"},
 		{"at once where it collapses", net{paths: good(20*mbit, 10*mbit), brings: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
 			return map[Set]unit.Bandwidth{0b11: 1 * mbit, 0b01: 19 * mbit, 0b10: 9 * mbit}[s], s == 0b11
-		}}, "0.5:begin:11 3:below:1 6:better:1 11:again:11 12.5:collapsed:1 22.5:again:11 24:collapsed:1"},
+		}}, "0.5:begin:11 1.5:below:1 4.5:better:1 9.5:again:11 11:collapsed:1 21:again:11 22.5:collapsed:1"},
 		{"loss on both paths: one alone is worse", net{paths: good(20*mbit, 10*mbit), brings: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
 			return unit.Bandwidth(s.Len()) * 2 * mbit, true
-		}}, "0.5:begin:11 3:below:1 6:worse:11 11:below:10 14:worse:11"},
+		}}, "0.5:begin:11 1.5:below:1 4.5:worse:11 9.5:below:10 12.5:worse:11"},
 		{"little to send", net{paths: good(20*mbit, 20*mbit), offered: 3 * mbit, brings: func(_ time.Duration, s Set) (unit.Bandwidth, bool) {
 			return 40 * mbit, false
 		}}, "0.5:begin:11"},
@@ -106,7 +106,7 @@ func TestJudge(t *testing.T) {
 				return 10 * mbit, true
 			}
 			return unit.Bandwidth(s.Len()) * 20 * mbit, false
-		}}, "0.5:begin:111 3:below:11 6:better:11 11:again:111 12.5:collapsed:11 22.5:again:111 24:collapsed:11"},
+		}}, "0.5:begin:111 1.5:below:11 4.5:better:11 9.5:again:111 11:collapsed:11 21:again:111 22.5:collapsed:11"},
 		{"a long path is not tried alone", net{paths: []Path{{Usable: true, Rate: 26 * mbit, Delay: 300 * ms}, {Usable: true, Rate: 20 * mbit}}, brings: func(now time.Duration, s Set) (unit.Bandwidth, bool) {
 			return 19 * mbit, true
 		}}, "0.5:begin:11"},
@@ -158,6 +158,23 @@ func TestChanges(t *testing.T) {
 	if got, want := j.Decision().Explain([]string{"dsl", "lte"}), "dsl+lte was tried and brought 8Mbit/s, this set 19Mbit/s"; got != want {
 		t.Errorf("explains %q, want %q", got, want)
 	}
+}
+
+func TestMeter(t *testing.T) {
+	var m Meter
+	look := func(now time.Duration, delivered unit.Size, lost, late uint64, waiting bool, want Window, ends bool) {
+		t.Helper()
+		if got, ok := m.Look(now, Totals{delivered, lost, late}, waiting); got != want || ok != ends {
+			t.Errorf("at %v: %+v, %v; want %+v, %v", now, got, ok, want, ends)
+		}
+	}
+	look(0, 1000, 5, 0, true, Window{}, false) // counters from before
+	look(200*ms, 2000, 5, 0, true, Window{}, false)
+	look(400*ms, 3000, 5, 1, true, Window{}, false)
+	look(500*ms, 4000, 8, 2, false, Window{Delivered: 3000, Lost: 3, Late: 2, Busy: true}, true)
+	look(1000*ms, 5000, 8, 2, false, Window{Delivered: 1000}, true)
+	look(2000*ms, 9000, 8, 2, true, Window{Delivered: 2000, Busy: true}, true) // twice as long
+	look(2500*ms, 700, 1, 0, false, Window{Delivered: 700, Lost: 1}, true)     // started again
 }
 
 // TestPropertyJudge: for any paths and windows, the paths in use are usable ones, at least one if

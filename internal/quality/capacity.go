@@ -26,6 +26,9 @@ const (
 	startGrowth, probeGrowth, nextGrowth = 200, 110, 125
 	// A probe succeeds if this share of the estimate before it arrives, in percent.
 	success = 102
+	// steady: there is no probe while the jitter is more than this part of an interval, because
+	// then what arrives in one tells little.
+	steady = 16
 	// firstProbe and lastProbe are the numbers of busy samples between two probes, which double
 	// with each failure.
 	firstProbe, lastProbe = 8, 64
@@ -41,8 +44,8 @@ type CapacitySample struct {
 	// Busy: packets waited for the path during the whole interval, so that more would have been
 	// sent on a faster one.
 	Busy bool
-	// Standing is that of OneWay.
-	Standing time.Duration
+	// Standing and Jitter are those of OneWay.
+	Standing, Jitter time.Duration
 }
 
 // Capacity estimates the rate of a path that its user has not configured, from what the path carries
@@ -56,6 +59,10 @@ type Capacity struct {
 	busy, every int
 	// before is the estimate before the probe in progress, 0 if there is none.
 	before unit.Bandwidth
+	// recent are samples since the estimate changed, their bytes and time weighted less with each
+	// further one: jitter moves packets between intervals, so one tells little.
+	recent  CapacitySample
+	samples int
 }
 
 // StartCapacity returns the state of a path whose rate was configured: the estimate begins there.
@@ -77,32 +84,51 @@ func (c *Capacity) Update(s CapacitySample) {
 	if c.rate == 0 {
 		c.rate = FirstCapacity
 	}
-	arrived := unit.Bandwidth(float64(s.Arrived) * 8 / s.Interval.Seconds())
+	if c.before > 0 {
+		c.judge(s.rate())
+		return
+	}
+	c.remember(s)
+	r := &c.recent
 	switch {
-	case c.before > 0:
-		c.judge(arrived)
-	case s.Busy && arrived < c.rate*paced/100*carried/100, s.Standing >= longQueue && arrived > c.rate/2 && arrived < c.rate*paced/100*drained/100:
+	case c.samples >= 3 && (s.Busy && r.Arrived < r.Sent/100*carried || s.Standing >= longQueue && r.rate() > c.rate/2 && r.Arrived < r.Sent/100*drained):
 		// What arrives is what the path carries. The sender paces below it, so the queue drains.
 		c.found, c.busy, c.every = true, 0, firstProbe
-		c.rate = (c.rate + arrived) / 2
-	case arrived > c.rate:
-		c.rate = arrived
+		c.set(max(r.rate(), leastCapacity))
+	case c.samples >= 3 && r.rate() > c.rate:
+		c.set(r.rate())
 	case !s.Busy || s.Standing > shortQueue:
 		c.found = c.found || s.Standing >= longQueue
 	case !c.found:
-		c.rate = c.rate * startGrowth / 100
+		c.set(c.rate * startGrowth / 100)
 	default:
-		if c.busy++; c.busy >= max(c.every, firstProbe) {
+		if c.busy++; c.busy >= max(c.every, firstProbe) && s.Jitter <= s.Interval/steady {
 			c.probe(probeGrowth)
 		}
 	}
-	c.rate = max(c.rate, leastCapacity)
+}
+
+// rate returns the rate of arrival.
+func (s *CapacitySample) rate() unit.Bandwidth {
+	return unit.Bandwidth(min(float64(s.Arrived)*8/s.Interval.Seconds(), float64(unit.TbitPerSecond)))
+}
+
+// remember adds a sample to the recent ones.
+func (c *Capacity) remember(s CapacitySample) {
+	r := &c.recent
+	r.Sent, r.Arrived, r.Interval = r.Sent/4*3+s.Sent, r.Arrived/4*3+s.Arrived, r.Interval/4*3+s.Interval
+	c.samples++
+}
+
+// set changes the estimate.
+func (c *Capacity) set(rate unit.Bandwidth) {
+	c.rate, c.recent, c.samples = rate, CapacitySample{}, 0
 }
 
 // probe raises the estimate until the next sample.
 func (c *Capacity) probe(percent unit.Bandwidth) {
 	c.busy, c.before = 0, c.rate
-	c.rate = c.rate * percent / 100
+	c.set(c.rate * percent / 100)
 }
 
 // judge ends a probe, in which that rate arrived.
@@ -110,9 +136,11 @@ func (c *Capacity) judge(arrived unit.Bandwidth) {
 	before := c.before
 	c.before = 0
 	if arrived < before*success/100 {
-		c.rate, c.every = before, min(2*max(c.every, firstProbe), lastProbe)
+		c.set(before)
+		c.every = min(2*max(c.every, firstProbe), lastProbe)
 		return
 	}
-	c.rate, c.every = max(before, min(c.rate, arrived*100/paced)), firstProbe
+	c.set(max(before, min(c.rate, arrived*100/paced)))
+	c.every = firstProbe
 	c.probe(nextGrowth)
 }

@@ -34,11 +34,29 @@ func newAuto(o Options) Scheduler {
 }
 
 func (a *auto) Next(paths []Path, s Segment) Set {
-	chosen := a.dq.Next(paths, s)
+	if !a.version.same(&s) {
+		a.use(paths, awake(paths))
+	}
+	chosen := a.choose(paths, &s)
 	if chosen == 0 || paths[a.last].Loss < CopyLoss {
 		return chosen
 	}
 	return chosen | a.queues.copyTo(paths, a.last, s, a.costlier)
+}
+
+// awake returns the candidates that do not rest, or all candidates if all rest.
+func awake(paths []Path) Set {
+	may := candidates(paths)
+	some := may
+	for i := range paths {
+		if paths[i].Resting {
+			some &^= One(i)
+		}
+	}
+	if some != 0 {
+		return some
+	}
+	return may
 }
 
 // copyTo selects the path on which a copy of the packet on path original arrives first, and adds the

@@ -148,11 +148,11 @@ type dqj struct {
 type aspect struct {
 	rate   unit.Bandwidth
 	jitter time.Duration
-	state  state
+	state
 }
 
 // state is whether a path may be used.
-type state struct{ usable, backup, resting bool }
+type state struct{ usable, backup bool }
 
 func newDQJ(o Options) Scheduler {
 	if o.Overtaken == 0 {
@@ -181,7 +181,7 @@ func (d *dqj) changed(paths []Path, size int) bool {
 	d.size, d.judged = size, len(paths)
 	for i := range paths {
 		p := &paths[i]
-		now := aspect{p.Rate, p.Jitter, state{p.Usable, p.Backup, p.Resting}}
+		now := aspect{p.Rate, p.Jitter, state{p.Usable, p.Backup}}
 		if d.seen[i] != now {
 			d.seen[i] = now
 			differ = true

@@ -93,12 +93,12 @@ func (q *Queues) Set(path int, now, wait time.Duration) {
 	q.queue[path].empty = now + max(wait, 0)
 }
 
-// Lag returns how much later than on a path a packet arrives on the latest of the other paths that may
-// be used, at most the given bound: so long has the path to be busy before all others are used (package
+// Lag returns how much later than on a path a packet arrives on the latest of the other paths that auto
+// may use, at most the given bound: so long has the path to be busy before all others are used (package
 // shape). Paths that are later than the bound do not count.
 func Lag(paths []Path, path int, bound time.Duration) time.Duration {
 	lag := time.Duration(0)
-	may := candidates(paths)
+	may := awake(paths)
 	for i := range paths {
 		if d := paths[i].Delay + paths[i].Jitter - paths[path].Delay - paths[path].Jitter; may.Has(i) && paths[i].Rate > 0 && d <= bound {
 			lag = max(lag, d)

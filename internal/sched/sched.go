@@ -31,8 +31,8 @@ type Path struct {
 	// SRTT and RTTVAR are the smoothed round-trip time and its variation (RFC 6298), 0 before
 	// the first sample.
 	SRTT, RTTVAR time.Duration
-	// Resting: a packet is not sent on the path while another one is usable, but copies of
-	// packets are.
+	// Resting: auto sends only copies on the path while another one is usable. Other schedulers
+	// use it.
 	Resting bool
 	// Delay and Jitter are one-way, Rate is the path's rate. They are set with Needs.Delay
 	// only. Of Delay only the differences between paths matter, so it need not be positive. A
@@ -298,27 +298,22 @@ func (c counted) Next(paths []Path, s Segment) Set {
 	return chosen
 }
 
-// candidates returns the usable paths that are neither backups nor resting; if there are none, the
-// usable backups, and if there are none of them, the usable paths that rest. Room is not considered: a
-// backup does not replace a path that is only full.
+// candidates returns the usable paths that are not backups or, if there are none, the usable
+// backups. Room is not considered: a backup does not replace a path that is only full.
 func candidates(paths []Path) Set {
-	var regular, backup, resting Set
+	var all, regular Set
 	for i := range paths {
-		switch p := &paths[i]; {
-		case !p.Usable:
-		case p.Resting:
-			resting |= One(i)
-		case p.Backup:
-			backup |= One(i)
-		default:
+		p := &paths[i]
+		if !p.Usable {
+			continue
+		}
+		all |= One(i)
+		if !p.Backup {
 			regular |= One(i)
 		}
 	}
-	switch {
-	case regular != 0:
+	if regular != 0 {
 		return regular
-	case backup != 0:
-		return backup
 	}
-	return resting
+	return all
 }

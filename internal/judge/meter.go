@@ -1,0 +1,55 @@
+package judge
+
+import (
+	"time"
+
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// Totals are counters since the start, summed over all paths, as in Window.
+type Totals struct {
+	Delivered unit.Size
+	Lost      uint64
+	Late      uint64
+}
+
+// Meter makes windows of counters. The zero value is ready.
+type Meter struct {
+	before       Totals
+	since        time.Duration
+	begun        bool
+	looks, waits int
+}
+
+// Look takes the counters at the time now, and whether packets wait in the queue of each path in use. It
+// is called several times in a window. At the end of one it returns it, and true.
+func (m *Meter) Look(now time.Duration, t Totals, waiting bool) (Window, bool) {
+	if !m.begun || now < m.since {
+		*m = Meter{before: t, since: now, begun: true}
+		return Window{}, false
+	}
+	m.looks++
+	if waiting {
+		m.waits++
+	}
+	took := now - m.since
+	if took < Length {
+		return Window{}, false
+	}
+	w := Window{
+		// A window that was looked at late is longer.
+		Delivered: unit.Size(float64(since(uint64(t.Delivered), uint64(m.before.Delivered))) * float64(Length) / float64(took)),
+		Lost:      int(since(t.Lost, m.before.Lost)), Late: int(since(t.Late, m.before.Late)),
+		Busy: 2*m.waits > m.looks,
+	}
+	*m = Meter{before: t, since: now, begun: true}
+	return w, true
+}
+
+// since returns by how much a counter grew. One that is lower than before was started again.
+func since(now, before uint64) uint64 {
+	if now < before {
+		return now
+	}
+	return now - before
+}
