@@ -63,7 +63,7 @@ func (c *connection) movable() bool {
 // merge moves all subflows of old, which must be movable, to c. turned means that the client of one
 // is the server of the other. Subflows are always moved together: otherwise old would keep data of
 // subflows that it no longer has.
-func (c *connection) merge(old *connection, turned bool) {
+func (c *connection) merge(a *Analysis, old *connection, turned bool) {
 	first := len(c.subflows)
 	for _, s := range old.subflows {
 		for _, h := range s.halves {
@@ -81,6 +81,11 @@ func (c *connection) merge(old *connection, turned bool) {
 		c.event(e)
 	}
 	c.moreEvents += old.moreEvents
+	for _, d := range c.dirs {
+		if d.total != d.held.now {
+			d.account(a, nil)
+		}
+	}
 	old.merged, old.subflows, old.events = true, nil, nil
 }
 
@@ -109,7 +114,7 @@ func (a *Analysis) key(c *connection, side int, key uint64) {
 	if old := a.tokens[d.token]; old != nil && old != c && old.movable() {
 		// Its subflows joined before the key was seen, since files are merged by timestamps
 		// of different clocks.
-		c.merge(old, side == 0)
+		c.merge(a, old, side == 0)
 	}
 	a.tokens[d.token] = c
 	a.noteDSN(d, d.idsn+1, true)
@@ -147,7 +152,7 @@ func (a *Analysis) joinToken(sub *subflow, token uint32) {
 	}
 	turned := c.dirs[0].keyKnown && c.dirs[0].token == token
 	last := c.subflows[len(c.subflows)-1]
-	c.merge(sub.conn, turned != sub.turned)
+	c.merge(a, sub.conn, turned != sub.turned)
 	if last.hasUnknownToken {
 		sub.unknownToken, sub.hasUnknownToken, sub.loose = token, true, true
 	}
@@ -169,7 +174,7 @@ func (a *Analysis) settle(h *half, o *dss) {
 		if sub.hasUnknownToken {
 			a.tokens[sub.unknownToken] = c
 		}
-		c.merge(own, h.dir().index != i)
+		c.merge(a, own, h.dir().index != i)
 		sub.loose = false
 		return true
 	}
