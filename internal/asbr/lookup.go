@@ -35,19 +35,13 @@ type PeerRoute struct {
 // valid.
 func (a *ASBR) Routes(ctx context.Context, dst netip.Prefix, rd vpn.ID) (any, error) {
 	r := Routes{Destination: dst}
-	var rds []vpn.ID
-	if rd.IsValid() {
-		rds = append(rds, rd)
-	}
+	rds := []vpn.ID{rd}
 	if !a.daemon.Do(ctx, func() {
 		for _, p := range a.peers {
 			if p.family() != bgp.IPOf(dst.Addr()) {
 				continue
 			}
-			r.EPE = append(r.EPE, p.lookup(dst))
-			if p.rd != rd {
-				rds = append(rds, p.rd)
-			}
+			r.EPE, rds = append(r.EPE, p.lookup(dst)), append(rds, p.rd)
 		}
 	}) {
 		return nil, errors.New("not running")

@@ -28,14 +28,17 @@ type Candidate struct {
 }
 
 // Lookup returns the paths to the longest prefix that covers dst, best first: unicast routes, and
-// VPN routes of each route distinguisher in rds. Rejected paths follow, those to longer prefixes
-// included. Its cost does not depend on the size of the tables.
+// VPN routes of each route distinguisher in rds, where invalid and repeated ones are ignored. Rejected
+// paths follow, those to longer prefixes included. Its cost does not depend on the size of the tables.
 func (s *Speaker) Lookup(dst netip.Prefix, rds ...vpn.ID) ([]Candidate, error) {
 	if !dst.IsValid() || dst.Addr().Is4In6() {
 		return nil, fmt.Errorf("look up %s: not a prefix", dst)
 	}
 	found := append([]Candidate{}, s.lookup(dst, message.KeyOf)...) // not nil, which JSON has as null
-	for _, rd := range rds {
+	for i, rd := range rds {
+		if !rd.IsValid() || slices.Contains(rds[:i], rd) {
+			continue
+		}
 		found = append(found, s.lookup(dst, func(p netip.Prefix) message.Key { return message.KeyOfVPN(rd, p) })...)
 	}
 	return found, nil

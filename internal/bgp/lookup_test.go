@@ -67,7 +67,7 @@ func TestLookup(t *testing.T) {
 	var got []Candidate
 	r.wait("the best path", func() bool {
 		var err error
-		got, err = r.Lookup(prefix("2a00:1::99/128"), rd)
+		got, err = r.Lookup(prefix("2a00:1::99/128"), vpn.ID{}, rd, rd)
 		return err == nil && len(got) == 3
 	})
 	if got[0].Neighbor != "r13" || !got[0].Best || got[0].Prefix != narrow || got[0].Reason != "higher LOCAL_PREF (100 > 50)" {

@@ -34,10 +34,7 @@ type EPERoute struct {
 // rd if it is valid.
 func (e *Edge) Routes(ctx context.Context, dst netip.Prefix, rd vpn.ID) (any, error) {
 	r := Routes{Destination: dst}
-	var rds []vpn.ID
-	if rd.IsValid() {
-		rds = append(rds, rd)
-	}
+	rds := []vpn.ID{rd}
 	if !e.daemon.Do(ctx, func() {
 		for _, p := range e.egress.peers {
 			if bgp.IPOf(p.Address) != bgp.IPOf(dst.Addr()) {
@@ -46,9 +43,7 @@ func (e *Edge) Routes(ctx context.Context, dst netip.Prefix, rd vpn.ID) (any, er
 			r.EPE = append(r.EPE, e.egress.lookup(p, dst)...)
 			_, hops := e.egress.longest(p, dst)
 			for _, h := range hops {
-				if h.rd != rd {
-					rds = append(rds, h.rd)
-				}
+				rds = append(rds, h.rd)
 			}
 		}
 	}) {

@@ -17,10 +17,6 @@ type Routes struct {
 // Routes looks a destination up: the unicast route, and the VPN route of rd if it is valid. A
 // reflector does not know which route distinguishers are in use.
 func (r *Reflector) Routes(_ context.Context, dst netip.Prefix, rd vpn.ID) (any, error) {
-	var rds []vpn.ID
-	if rd.IsValid() {
-		rds = append(rds, rd)
-	}
-	found, err := r.speaker.Lookup(dst, rds...)
+	found, err := r.speaker.Lookup(dst, rd)
 	return Routes{dst, found}, err
 }
