@@ -93,7 +93,7 @@ func TestIPv4(t *testing.T) {
 		// The IPv4 routes of a nexthop object are deleted with it, without events.
 		{"server", "-4 route show table 101; nexthop", `(?m)^id (\d+) .*seg6.* fc00:1:`, "nexthop del id $1"},
 		{"server", "addr", `inet (10.1.0.11/\d+)`, "address del $1 dev lan"},
-		{"asbr1", "-4 rule", `(?m)^(901):.*from all lookup 0 `, "-4 rule del pref $1"},
+		{"asbr1", "-4 rule", `(?m)^(901):.*from all iif \S+ lookup 0 `, "-4 rule del pref $1"},
 		{"asbr1", "-4 rule", `(?m)^(899):`, "-4 rule del pref $1"},
 		{"asbr1", "-4 route", `(?m)^(240.0.0.1) .*encap`, "-4 route del $1"},
 		{"asbr1", "-4 route show table 101", `(?m)^(10.12.0.0/24) `, "-4 route del $1 table 101"},

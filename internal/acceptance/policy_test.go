@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/programs"
 )
 
@@ -33,6 +35,20 @@ func bird(number, prefixes int, session, export string) string {
         }
 `, number, routes.String(), 65000+number, session, export)
 }
+
+// birdIPv4 is the configuration of a BIRD that advertises IPv4 routes over IPv4.
+const birdIPv4 = `    exec: bird -f -c bird.conf -s bird.ctl
+    files:
+      bird.conf: |
+        router id 10.1.0.10;
+        protocol device {}
+        protocol static { ipv4; route 198.18.1.0/24 blackhole; route 198.18.2.0/24 blackhole; route 198.18.3.0/25 blackhole; route 198.19.0.0/16 blackhole; }
+        protocol bgp r {
+          local 203.0.113.2 as 65010; neighbor 203.0.113.1 as 65000;
+          connect retry time 1; error wait time 1,2;
+          ipv4 { import all; export where source = RTS_STATIC; };
+        }
+`
 
 // frr is the same for an FRR, with an option of the neighbor.
 func frr(number, prefixes int, neighbor, option string) string {
@@ -74,8 +90,18 @@ func policed(t *testing.T) string {
 		{"discard", "max_prefixes: {limit: 3, action: discard}", bird(4, 4, "", "")},
 		{"warn", `max_prefixes: {limit: 3}
           gtsm: true`, frr(5, 5, "2001:db8:f5::1", "ttl-security hops 1")},
-		{"origin", "hold_time: 30s", bird(6, 2, "", "")},
+		{"origin", "hold_time: 30s", bird(6, 2, "passive on;", "")},
 		{"local", "", frr(7, 1, "fe80::1", "interface r")},
+		{"far", `multihop: 2
+          local_address: 2001:db8:f8::1
+          third_party: true`, strings.Replace(bird(8, 1, "multihop 2;", "bgp_next_hop = 2001:db8:f8::2; "), "local 2001:db8:f8::2", "local 2001:db8:f8f::2", 1) +
+			"    routes: [{dst: \"2001:db8:f8::/64\", via: \"2001:db8:f8f::1\"}]\n"},
+		{"waiting", "passive: true", bird(9, 1, "", "")},
+		{"four", `import_rules:
+            - {name: own, prefix_list: four, set: {local_pref: 130}, action: accept}
+            - {name: rest, action: reject}
+          export_rules:
+            - {name: ours, prefix_list: ours, set: {prepend: 1}}`, birdIPv4},
 	}
 	var text, nodes, links strings.Builder
 	text.WriteString(`name: policed
@@ -91,19 +117,25 @@ nodes:
     files:
       vrps.json: '{"metadata":{},"roas":[{"prefix":"2001:db8:a60::/44","maxLength":48,"asn":"AS65099"}]}'
       run.sh: exec stayrtr -bind "[2001:db8:1::5]:8282" -cache vrps.json -checktime=false -refresh 1 -metrics.addr ""
+  middle:
+    forwarding: true
   r:
     ready: false
     forwarding: true
+    routes: [{dst: "2001:db8:f8f::/64", via: "2001:db8:f8::2"}]
     asbr:
       asn: 65000
       router_id: 10.0.0.1
       address: 2001:db8:1::1
       locator: {prefix: "fc00:0:1::/48"}
-      prefixes: [2001:db8:1::/48]
+      prefixes: [2001:db8:1::/48, 192.0.2.0/24]
       reflectors: [{address: "2001:db8:1::fe", password: secret}]
-      import: {allow_bogons: ["2001:db8::/32"]}
+      import: {allow_bogons: ["2001:db8::/32", 198.18.0.0/15]}
       rpki: {caches: [{address: "[2001:db8:1::5]:8282"}], retry: 1s}
-      prefix_lists: {preferred: ["reject 2001:db8:a12::/48", "accept 2001:db8:a10::/44 ge 48 le 48"]}
+      prefix_lists:
+        preferred: ["reject 2001:db8:a12::/48", "accept 2001:db8:a10::/44 ge 48 le 48"]
+        four: ["reject 198.18.2.0/24", "accept 198.18.0.0/16 ge 24 le 24"]
+        ours: [accept 192.0.2.0/24]
       peers:
 `)
 	links.WriteString(`links:
@@ -116,9 +148,14 @@ nodes:
 	for i, p := range peers {
 		n := i + 1
 		address, theirs := fmt.Sprintf("2001:db8:f%x::2", n), ""
-		if p.name == "local" {
+		switch p.name {
+		case "local":
 			address, theirs = "fe80::2", `, "fe80::2/64"`
 			p.keys = "local_address: fe80::1"
+		case "far":
+			address = "2001:db8:f8f::2"
+		case "four":
+			address, theirs = "203.0.113.2", `, 203.0.113.2/24`
 		}
 		fmt.Fprintf(&text, `        - name: %[1]s
           asn: %[2]d
@@ -130,7 +167,14 @@ nodes:
           %[6]s
 `, p.name, 65000+n, address, n, 100+n, p.keys)
 		fmt.Fprintf(&nodes, "  %s:\n    ready: false\n%s", p.name, p.node)
-		ours := strings.Replace(theirs, "::2", "::1", 1)
+		ours := strings.NewReplacer("::2", "::1", "113.2/", "113.1/").Replace(theirs)
+		if p.name == "far" {
+			links.WriteString("  to-far:\n    ends:\n      - {node: r, interface: to-far, addresses: [\"2001:db8:f8::1/64\"]}\n" +
+				"      - {node: middle, interface: r, addresses: [\"2001:db8:f8::2/64\"]}\n" +
+				"  beyond:\n    ends:\n      - {node: middle, interface: far, addresses: [\"2001:db8:f8f::1/64\"]}\n" +
+				"      - {node: far, interface: r, addresses: [\"2001:db8:f8f::2/64\"]}\n")
+			continue
+		}
 		fmt.Fprintf(&links, "  to-%[1]s:\n    ends:\n      - {node: r, interface: to-%[1]s, addresses: [\"2001:db8:f%[2]x::1/64\"%[3]s]}\n"+
 			"      - {node: %[1]s, interface: r, addresses: [\"2001:db8:f%[2]x::2/64\"%[4]s]}\n", p.name, n, ours, theirs)
 	}
@@ -264,8 +308,8 @@ func TestPolicy(t *testing.T) {
 			return s.Sessions[session].Flaps > 0 && !isDown(s, session, 0)
 		}
 		l.eventuallyPeer("down", "the end of a pause", 40*time.Second, up)
-		l.eventuallyPeer("down", "down again", 40*time.Second, isDown)
 		start := time.Now()
+		l.eventuallyPeer("down", "down again", 40*time.Second, isDown)
 		inBIRD("down", "disable", "more")
 		routes("down", 1)
 		if d := time.Since(start); d < 1500*time.Millisecond || d > 30*time.Second {
@@ -285,6 +329,43 @@ func TestPolicy(t *testing.T) {
 		l := &lab{t, l.name}
 		routes("local", 1)
 		l.eventually("the route", time.Second, l.shows(true, "via fe80::2 dev to-local", "r", "route show table 107"))
+	})
+	t.Run("Multihop", func(t *testing.T) {
+		l := &lab{t, l.name}
+		routes("far", 2)
+		l.eventually("the route by the router on the link", time.Second, l.shows(true, "via 2001:db8:f8::2 dev to-far", "r", "route show table 108"))
+	})
+	t.Run("Passive", func(t *testing.T) {
+		l := &lab{t, l.name}
+		routes("waiting", 2)
+		if ours, sockets := l.socket("r", iproute.Established, "[2001:db8:f9::1]:179")(); !ours {
+			t.Errorf("we connected to the neighbor that we wait for: %s", sockets)
+		}
+		// The neighbor waits, so we connected.
+		l.eventuallyPeer("origin", "session", 40*time.Second, func(s asbrStatus, session, _ int) bool { return s.Sessions[session].Up })
+		if theirs, sockets := l.socket("r", iproute.Established, "[2001:db8:f6::1]:179")(); theirs {
+			t.Errorf("the neighbor that waits has connected: %s", sockets)
+		}
+	})
+	t.Run("IPv4", func(t *testing.T) {
+		l := &lab{t, l.name}
+		routes("four", 1)
+		l.eventuallyPeer("four", "what is rejected", time.Second, func(s asbrStatus, _, peer int) bool {
+			r := s.Peers[peer].Rejected
+			return r["rule rest"] == 2 && r["too-long"] == 1
+		})
+		for dst, want := range map[string]string{
+			"198.18.1.7":    "own: local_pref 130",
+			"198.18.2.0/24": "rejected: rule rest: 198.18.2.0/24",
+			"198.18.3.1":    "rejected: too-long",
+			"198.19.0.1":    "rejected: rule rest: 198.19.0.0/16",
+		} {
+			l.eventually(dst, time.Second, l.contains(true, want, "r", program, "status", "routes", dst, "asbr", "--json"))
+		}
+		l.eventually("the exported route", 10*time.Second, func() (bool, string) {
+			out := inBIRD("four", "show", "route", "protocol", "r", "all")
+			return strings.Contains(out, "192.0.2.0/24") && strings.Contains(out, "BGP.as_path: 65000 65000\n"), out
+		})
 	})
 	t.Run("RPKI", func(t *testing.T) {
 		l := &lab{t, l.name}
@@ -318,5 +399,20 @@ func TestPolicy(t *testing.T) {
 			var s struct{ Sessions []struct{ Neighbor string } }
 			return err == nil && json.Unmarshal([]byte(out), &s) == nil && len(s.Sessions) == 1 && s.Sessions[0].Neighbor == "core/2001:db8:1::1", out
 		})
+	})
+	// After all others: an interface without a peer stays filtered.
+	t.Run("Removed", func(t *testing.T) {
+		l := &lab{t, l.name}
+		l.edit("r", "asbr", func(s section) {
+			s["peers"] = slices.DeleteFunc(s["peers"].([]any), func(p any) bool { return p.(map[string]any)["name"] == "waiting" })
+		})
+		if out := l.must("r", program, "reload", "asbr"); !strings.Contains(out, `interface "to-waiting" stays filtered until a restart`) {
+			t.Errorf("reload prints:\n%s", out)
+		}
+		l.eventually("the filter", time.Second, l.shows(true, "901:\tfrom all iif to-waiting lookup 0", "r", "rule"))
+		l.eventually("the status", time.Second, l.contains(true, `"filtered":["to-waiting"]`, "r", program, "status", "--json", "asbr"))
+		l.edit("r", "asbr", func(s section) { s["import"] = map[string]any{"allow_bogons": []string{"2001:db8::/32"}} })
+		l.must("r", program, "reload", "asbr")
+		l.eventually("the filter after another reload", time.Second, l.shows(true, "901:\tfrom all iif to-waiting lookup 0", "r", "rule"))
 	})
 }

@@ -226,8 +226,11 @@ func (c *Config) Check() fault.List {
 	if len(c.Reflectors) == 0 {
 		faults.Add("reflectors", "must name at least one route reflector")
 	}
+	seen := fault.Seen{}
+	seen.Check(&faults, "", "address", c.Address)
 	for i, r := range c.Reflectors {
 		at := fmt.Sprintf("reflectors[%d]", i)
+		seen.Check(&faults, at, "address", r.Address)
 		faults.Merge(at, bgp.CheckAddress(r.Address))
 		faults.Merge(at, bgp.CheckPassword(r.Password))
 		faults.Merge(at, r.BFD.Check())
@@ -240,7 +243,6 @@ func (c *Config) Check() fault.List {
 	if len(c.Peers) == 0 {
 		faults.Add("peers", "must name at least one egress peer")
 	}
-	seen := fault.Seen{}
 	for i := range c.Peers {
 		at := fmt.Sprintf("peers[%d]", i)
 		p := &c.Peers[i]

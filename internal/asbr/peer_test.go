@@ -393,6 +393,18 @@ func TestCheckFindsEveryFault(t *testing.T) {
 	}
 }
 
+// One address has one session.
+func TestCheckRejectsDuplicateAddresses(t *testing.T) {
+	c := testConfig()
+	c.Reflectors = append(c.Reflectors, c.Reflectors[0], Reflector{Address: c.Address})
+	c.Peers[0].Address = c.Reflectors[0].Address
+	const want = "reflectors[1].address: 2001:db8:1::fe is already reflectors[0].address\n" +
+		"reflectors[2].address: 2001:db8:1::1 is already address\npeers[0].address: 2001:db8:1::fe is already reflectors[0].address"
+	if got := fmt.Sprint(c.Check().Err()); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestCheckRejectsDuplicateRD(t *testing.T) {
 	c := testConfig()
 	c.Peers = append(c.Peers, Peer{

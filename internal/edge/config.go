@@ -217,6 +217,9 @@ func (c *Config) Check() fault.List {
 		faults.Merge(at, bgp.CheckAddress(a.Address.Addr()))
 		seen.Check(&faults, at, "address", a.Address.Addr())
 	}
+	for i, r := range c.Reflectors {
+		seen.Check(&faults, fmt.Sprintf("reflectors[%d]", i), "address", r.Address)
+	}
 	c.checkVersions(&faults)
 	for i, p := range c.Peers {
 		at := fmt.Sprintf("peers[%d]", i)

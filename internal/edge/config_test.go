@@ -56,6 +56,10 @@ func TestCheckVersions(t *testing.T) {
 			"peers[3].address: 198.51.100.1 is outside the prefix 192.0.2.0/24: no answer would come back to it"},
 		{"of another version", func(c *Config) { c.Peers[3].Prefix = netip.MustParsePrefix("2001:db8:2::/64") },
 			"peers[3].prefix: 2001:db8:2::/64 does not hold the address 192.0.2.11: no answer would come back to it"},
+		{"reflector twice", func(c *Config) { c.Reflectors = append(c.Reflectors, c.Reflectors[0]) },
+			"reflectors[1].address: 2001:db8:1::fe is already reflectors[0].address"},
+		{"reflector here", func(c *Config) { c.Reflectors[0].Address = c.Address }, "reflectors[0].address: 2001:db8:1::10 is already address"},
+		{"reflector on an EPE address", func(c *Config) { c.Reflectors[0].Address = c.Peers[0].Address }, "peers[0].address: 2001:db8:1::a is already reflectors[0].address"},
 		{"same table", func(c *Config) { c.Peers[3].Table = 101 }, "peers[3].table: 101 for ipv4 is already peers[2].table"},
 		{"IPv4 alone", func(c *Config) {
 			c.Address, c.Prefix, c.Addresses, c.Peers = v4.Addr().Next().Next(), v4.Masked(), nil, c.Peers[2:]

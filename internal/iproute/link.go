@@ -217,6 +217,9 @@ func ruleText(r netlink.Rule) string {
 	if r.Mark != 0 {
 		text += fmt.Sprintf(" fwmark %#x", r.Mark)
 	}
+	if r.IifName != "" {
+		text += " iif " + r.IifName
+	}
 	text += " lookup " + nameOf(tables, r.Table)
 	if r.Protocol > unix.RTPROT_KERNEL {
 		text += " proto " + nameOf(protocols, int(r.Protocol))
