@@ -143,10 +143,10 @@ func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	return nil
 }
 
-// warn logs what has no effect in a file.
+// warn logs what has no effect in a file, or does not fit.
 func warn(log *slog.Logger, f *config.File) {
 	for _, w := range f.Warnings {
-		log.Warn("configuration has no effect: " + w)
+		log.Warn("configuration: " + w)
 	}
 }
 

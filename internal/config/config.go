@@ -37,7 +37,8 @@ const maxFaults = 100
 type File struct {
 	role.Sections
 	Scenario *scenario.Spec
-	// Warnings are what is valid and has no effect, each on a line as the faults of an Error.
+	// Warnings are what is valid and has no effect, or does not fit, each on a line as the faults of
+	// an Error.
 	Warnings []string
 }
 
