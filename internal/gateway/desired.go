@@ -104,7 +104,7 @@ func (c *Config) hostNames() []string {
 // stateOf returns what the plane is to do. links are the interfaces that are up, addresses those of
 // endpoints' names. The section has passed its checks.
 func stateOf(c *Config, k keys, mtu int, links map[string]bool, addresses map[string]netip.Addr) plane.State {
-	s := plane.State{Key: k.own, Port: c.listen(), MTU: mtu, Policy: policyOf(c)}
+	s := plane.State{Key: k.own, Port: c.Port(), MTU: mtu, Policy: policyOf(c)}
 	for _, p := range c.Paths {
 		s.Paths = append(s.Paths, plane.Path{
 			Name: p.Name, Interface: p.Interface, Down: p.Rate.Down.plane(), Up: p.Rate.Up.plane(), Cost: p.Cost, Usable: links[p.Interface],

@@ -40,7 +40,7 @@ func (g *Gateway) Reload(now Config) ([]string, error) {
 // fixed returns the faults of values that only a restart can change.
 func (g *Gateway) fixed(now *Config, secrets keys) fault.List {
 	var faults fault.List
-	fault.Fixed(&faults, "listen", g.config.listen(), now.listen())
+	fault.Fixed(&faults, "listen", g.config.Port(), now.Port())
 	fault.Fixed(&faults, "tunnel.interface", g.config.tunnelName(), now.tunnelName())
 	fault.Fixed(&faults, "status", g.config.Status, now.Status)
 	fault.Fixed(&faults, "control", g.config.Control, now.Control)

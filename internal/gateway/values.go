@@ -13,7 +13,7 @@ import (
 )
 
 // Rate is the rate of a path in one direction: a bandwidth, or one of the other values. 0 is not
-// given.
+// given, as the empty text is.
 type Rate int64
 
 const (
@@ -28,6 +28,10 @@ var rateNames = map[Rate]string{RateAuto: "auto", RateNone: "none"}
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (r *Rate) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		*r = 0
+		return nil
+	}
 	for rate, name := range rateNames {
 		if string(text) == name {
 			*r = rate
@@ -49,6 +53,9 @@ func (r *Rate) UnmarshalText(text []byte) error {
 func (r Rate) MarshalText() ([]byte, error) {
 	if name, ok := rateNames[r]; ok {
 		return []byte(name), nil
+	}
+	if r == 0 {
+		return nil, nil
 	}
 	return unit.Bandwidth(r).MarshalText()
 }
@@ -100,6 +107,10 @@ var protocols = []Protocol{
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (p *Protocol) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		*p = Protocol{}
+		return nil
+	}
 	name := string(text)
 	names := make([]string, len(protocols))
 	for i, known := range protocols {
@@ -173,6 +184,10 @@ const maxDSCP = 63
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (d *DSCP) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		*d = DSCP{}
+		return nil
+	}
 	name := string(text)
 	if value, ok := codePoint(name); ok {
 		*d = DSCP{true, value, name}

@@ -299,6 +299,9 @@ func (l *Lab) writeFiles() error {
 		}
 	}
 	for _, n := range l.plan.nodes {
+		if err := n.writeKey(); err != nil {
+			return err
+		}
 		if b, err := n.config(); err != nil {
 			return err
 		} else if err := writeFile(configFile(dirOf(l.name), n.name), b); err != nil {

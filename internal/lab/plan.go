@@ -204,7 +204,7 @@ var labImport = asbr.Import{MaxLength: 64, AllowBogons: []netip.Prefix{netip.Mus
 
 func newNode(lab, name string, spec *scenario.Spec, base []sysctl, cc map[string]bool) *node {
 	s := spec.Nodes[name]
-	n := &node{name: name, netns: namespaceOf(lab, name), routes: s.Routes, mptcp: s.MPTCP, spec: s, sections: s.Sections}
+	n := &node{name: name, netns: namespaceOf(lab, name), routes: s.Routes, mptcp: s.MPTCP, spec: s, sections: spec.SectionsIn(scenario.Case{}, name)}
 	if s.ASBR != nil {
 		a := *s.ASBR
 		if reflect.DeepEqual(a.Import, asbr.Import{}) {
@@ -212,9 +212,11 @@ func newNode(lab, name string, spec *scenario.Spec, base []sysctl, cc map[string
 		}
 		n.sections.ASBR = &a
 	}
+	if g := n.sections.Gateway; g != nil {
+		g.Key = keyFile(dirOf(lab), name)
+	}
 	for _, d := range n.sections.Present() {
-		// The nodes of a lab share the host's file system.
-		d.SetControl(&n.sections, filepath.Join(dirOf(lab), name+"."+d.Name+".sock"))
+		d.SetControl(&n.sections, socketFile(dirOf(lab), name, d.Name))
 	}
 	n.early = slices.Clone(base)
 	if s.Forwarding {

@@ -80,11 +80,7 @@ func Check(spec *scenario.Spec) fault.List {
 		return ""
 	})
 	if e := spec.Experiment; e != nil {
-		for _, name := range e.TransportNames() {
-			if e.Transports[name].Gateway != nil {
-				faults.Add("experiment.transports."+name+".gateway", "a lab cannot run gateways for a transport")
-			}
-		}
+		faults = append(faults, spec.CheckGateways()...)
 		for _, name := range slices.Sorted(maps.Keys(e.Traffic)) {
 			if e.Traffic[name].Datagram > 0 {
 				faults.Add("experiment.traffic."+name+".datagram", "a lab cannot send datagrams")

@@ -235,7 +235,7 @@ func (r *runner) run(ctx context.Context) (_ result.Result, err error) {
 		r.labs[i] = l
 		r.mu.Unlock()
 		r.report(Event{Kind: LabReady, Lab: r.names[i]})
-		if r.resequences {
+		if r.resequences || r.Spec.Experiment.HasTCP(scenario.TCP2006) {
 			return l.Links().DisableOffloads()
 		}
 		return nil
@@ -327,7 +327,7 @@ func (r *runner) work(ctx context.Context, i int) error {
 			err   error
 		)
 		if broken == nil {
-			if err = r.tune(ctx, &ends, j, &run); err == nil {
+			if err = errors.Join(r.tune(ctx, &ends, j, &run), r.restartGateways(ctx, l, j.CellKey)); err == nil {
 				trace, err = r.deliver(ctx, l, j, &run)
 			}
 			if ctx.Err() != nil {

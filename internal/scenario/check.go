@@ -233,7 +233,11 @@ func (c *checker) node(path, name string, n *Node) {
 		c.mptcp(fault.Join(path, "mptcp"), name, n)
 	}
 	c.exec(path, n)
-	c.Merge(path, n.Sections.Check())
+	if n.Gateway != nil {
+		c.site(fault.Join(path, role.Gateway), n)
+	}
+	sections := c.spec.SectionsIn(Case{}, name)
+	c.Merge(path, sections.Check())
 	for _, d := range n.Sections.Present() {
 		for _, u := range d.Host(&n.Sections).Uses {
 			path := fault.Join(fault.Join(path, d.Name), u.Path)

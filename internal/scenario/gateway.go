@@ -102,6 +102,16 @@ func (t *Traffic) Datagrams() int {
 // The eras of Settings.TCP.
 const TCP2006 = 2006
 
+// HasTCP reports whether a transport has the TCP of that year.
+func (e *Experiment) HasTCP(year int) bool {
+	for _, t := range e.Transports {
+		if t.TCP == year {
+			return true
+		}
+	}
+	return false
+}
+
 // maxDatagram is the largest payload of a datagram that fits a packet of the smallest MTU in a
 // tunnel, in bytes.
 const maxDatagram = minMTU - tunnelIPv6 - 48

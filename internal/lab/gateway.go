@@ -1,0 +1,59 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"github.com/tabane/tabane/internal/gateway"
+	"github.com/tabane/tabane/internal/role"
+	"github.com/tabane/tabane/internal/scenario"
+)
+
+// keyFile is the file of the key of a node's gateway.
+func keyFile(dir, node string) string { return filepath.Join(dir, node+".key") }
+
+// socketFile is the control socket of a node's daemon: the nodes of a lab share the host's file
+// system.
+func socketFile(dir, node, role string) string { return filepath.Join(dir, node+"."+role+".sock") }
+
+// writeKey writes the key of the node's gateway, if it has one.
+func (n *node) writeKey() error {
+	if n.sections.Gateway == nil {
+		return nil
+	}
+	return writeFile(n.sections.Gateway.Key, []byte(scenario.GatewayKey(n.name).Text()+"\n"))
+}
+
+// RestartGateways restarts the gateways of nodes with other sections, without their sessions and
+// measurements, and waits until they are ready. The files of keys and the control sockets stay.
+func (l *Lab) RestartGateways(ctx context.Context, sections map[string]*gateway.Config) error {
+	nodes := slices.Sorted(maps.Keys(sections))
+	at := func(node string) scenario.Daemon { return scenario.Daemon{Node: node, Role: role.Gateway} }
+	for _, name := range nodes {
+		n, err := l.plan.node(name)
+		if err != nil {
+			return err
+		}
+		c := *sections[name]
+		c.Key, c.Control = keyFile(dirOf(l.name), name), socketFile(dirOf(l.name), name, role.Gateway)
+		n.sections.Gateway = &c
+		b, err := n.config()
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(writeFile(configFile(dirOf(l.name), name), b), l.daemons.Stop(ctx, at(name), syscall.SIGTERM)); err != nil {
+			return fmt.Errorf("restart gateway of node %q: %w", name, err)
+		}
+	}
+	for _, name := range nodes {
+		if err := l.daemons.Start(at(name)); err != nil {
+			return fmt.Errorf("restart gateway of node %q: %w", name, err)
+		}
+	}
+	return l.daemons.WaitReady(ctx, nodes...)
+}

@@ -1,0 +1,237 @@
+package scenario
+
+import (
+	"crypto/sha256"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/gateway"
+	"github.com/tabane/tabane/internal/result"
+	"github.com/tabane/tabane/internal/role"
+	"github.com/tabane/tabane/internal/sched"
+	"github.com/tabane/tabane/internal/session"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// GatewayKey returns the private key of the gateway on a node of a lab. It is no secret.
+func GatewayKey(node string) session.PrivateKey {
+	k := session.PrivateKey(sha256.Sum256([]byte("gateway of a lab, node " + node)))
+	// As session.GenerateKey: equal keys have equal text.
+	k[0] &= 248
+	k[31] = k[31]&127 | 64
+	return k
+}
+
+// gatewayKeyFile stands for the file that a lab makes.
+const gatewayKeyFile = "key"
+
+// SectionsIn returns the sections of a node's daemons in a case, with what a scenario may leave out
+// for a gateway: its key, and its peers' public keys, which a lab makes; rates of paths, which are
+// those of the link in the case; and endpoints of a peer, which are the other ends of the paths'
+// links.
+func (s *Spec) SectionsIn(c Case, node string) role.Sections {
+	sections := s.Nodes[node].Sections
+	if sections.Gateway == nil {
+		return sections
+	}
+	g := *sections.Gateway
+	if g.Key == "" {
+		g.Key = gatewayKeyFile
+	}
+	g.Paths, g.Peers = slices.Clone(g.Paths), slices.Clone(g.Peers)
+	for i := range g.Paths {
+		p := &g.Paths[i]
+		if p.Rate == (gateway.Rates{}) {
+			p.Rate = s.rates(c, Port{Node: node, Interface: p.Interface})
+		}
+	}
+	for i := range g.Peers {
+		p := &g.Peers[i]
+		other := s.Nodes[p.Name]
+		if other == nil || other.Gateway == nil {
+			continue
+		}
+		if p.PublicKey == "" {
+			p.PublicKey = GatewayKey(p.Name).Public().String()
+		}
+		if len(p.Endpoints) == 0 {
+			p.Endpoints = s.endpoints(node, p.Name, g.Paths)
+		}
+	}
+	sections.Gateway = &g
+	return sections
+}
+
+// linkAt returns the name of the link at an interface, empty if there is none, and the number of its
+// end.
+func (s *Spec) linkAt(at Port) (name string, end int) {
+	for _, name := range sortedKeys(s.Links) {
+		if s.Links[name] == nil {
+			continue
+		}
+		for i, e := range s.Links[name].Ends {
+			if e.Node == at.Node && e.Interface == at.Interface {
+				return name, i
+			}
+		}
+	}
+	return "", 0
+}
+
+// rates returns the rates of the link at an interface in whole IP packets of its MTU, auto where it
+// has no limit.
+func (s *Spec) rates(c Case, at Port) gateway.Rates {
+	link, end := s.linkAt(at)
+	if link == "" {
+		return gateway.Rates{Down: gateway.RateAuto, Up: gateway.RateAuto}
+	}
+	rate := func(frames unit.Bandwidth) gateway.Rate {
+		const ethernet = 14
+		if frames == 0 {
+			return gateway.RateAuto
+		}
+		mtu := unit.Bandwidth(s.MTU(link))
+		return gateway.Rate(frames / (mtu + ethernet) * mtu)
+	}
+	forward, backward := s.ShapeIn(c, link).Profiles()
+	if end == 0 {
+		forward, backward = backward, forward
+	}
+	return gateway.Rates{Down: rate(forward.Rate), Up: rate(backward.Rate)}
+}
+
+// endpoints returns the addresses of a peer on the links that lead from these paths of a node to it.
+func (s *Spec) endpoints(node, peer string, paths []gateway.Path) []gateway.Endpoint {
+	var list []gateway.Endpoint
+	port := s.Nodes[peer].Gateway.Port()
+	for _, p := range paths {
+		link, _ := s.linkAt(Port{Node: node, Interface: p.Interface})
+		if link == "" {
+			continue
+		}
+		for _, e := range s.Links[link].Ends {
+			if e.Node == peer && len(e.Addresses) > 0 {
+				list = append(list, gateway.Endpoint(netip.AddrPortFrom(e.Addresses[0].Addr(), port).String()))
+			}
+		}
+	}
+	return list
+}
+
+// Gateways returns the nodes with gateways, sorted.
+func (s *Spec) Gateways() []string {
+	return slices.DeleteFunc(sortedKeys(s.Nodes), func(n string) bool { return s.Nodes[n] == nil || s.Nodes[n].Gateway == nil })
+}
+
+// GatewayIn returns the section of the gateway on a node in a cell. With a transport over gateways it
+// uses only the paths over the transport's links, in their order, and the transport's discipline for
+// all packets.
+func (s *Spec) GatewayIn(k result.CellKey, node string) *gateway.Config {
+	c, t := s.Experiment.Case(k.Case), s.Experiment.Transports[k.Transport]
+	g := *s.SectionsIn(c, node).Gateway
+	if t.Gateway == nil {
+		return &g
+	}
+	number := func(p gateway.Path) int {
+		link, _ := s.linkAt(Port{Node: node, Interface: p.Interface})
+		return slices.Index(t.Links, link)
+	}
+	g.Paths = slices.DeleteFunc(slices.Clone(g.Paths), func(p gateway.Path) bool { return number(p) < 0 })
+	slices.SortStableFunc(g.Paths, func(a, b gateway.Path) int { return number(a) - number(b) })
+	g.Peers = slices.Clone(g.Peers)
+	for i, p := range s.Nodes[node].Gateway.Peers {
+		if other := s.Nodes[p.Name]; len(p.Endpoints) == 0 && other != nil && other.Gateway != nil {
+			g.Peers[i].Endpoints = s.endpoints(node, p.Name, g.Paths)
+		}
+	}
+	rule := gateway.Rule{Discipline: t.Gateway.discipline(t.Links, s.behind(node, s.Experiment.Client))}
+	if t.Gateway.Resequence != "" {
+		// The text has passed the transport's check.
+		_ = rule.Resequence.UnmarshalText([]byte(t.Gateway.Resequence))
+	}
+	g.Policy = []gateway.Rule{rule}
+	return &g
+}
+
+// behind reports whether a host is behind the gateway of a node.
+func (s *Spec) behind(node, host string) bool {
+	a := s.AddressOf(host)
+	return slices.ContainsFunc(s.Nodes[node].Gateway.LAN.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// discipline returns the discipline of a gateway. At the receiver of the data it sends on the link for
+// replies, if there is one.
+func (g *Gateway) discipline(links []string, receiver bool) gateway.Discipline {
+	ratio := func(number func(link string) string) gateway.Discipline {
+		parts := make([]string, len(links))
+		for i, link := range links {
+			parts[i] = number(link)
+		}
+		return gateway.Discipline{Ratio: strings.Join(parts, ":")}
+	}
+	switch {
+	case receiver && g.Replies != "":
+		return ratio(func(link string) string {
+			if link == g.Replies {
+				return "1"
+			}
+			return "0"
+		})
+	case g.Ratio != "":
+		return gateway.Discipline{Ratio: g.Ratio}
+	case g.Discipline == sched.ParameterRatio:
+		return ratio(func(string) string { return "1" })
+	}
+	return gateway.Discipline{Name: g.Discipline}
+}
+
+// site checks what a scenario says of the gateway on a node.
+func (c *checker) site(path string, n *Node) {
+	if n.Gateway.Key != "" {
+		c.Add(fault.Join(path, "key"), "must be left out: a lab makes keys")
+	}
+	for i, p := range n.Gateway.Peers {
+		if p.PresharedKey != "" {
+			c.Add(index(fault.Join(path, "peers"), i)+".preshared_key", "must be left out: a lab makes keys")
+		}
+	}
+	if !n.Forwarding {
+		c.Add(path, "needs forwarding: true on its node")
+	}
+}
+
+// CheckGateways returns the faults of transports over gateways that the network has no gateways for:
+// each of their links must be a path of two gateways.
+func (s *Spec) CheckGateways() fault.List {
+	var faults fault.List
+	if s.Experiment == nil {
+		return nil
+	}
+	for _, name := range s.Experiment.TransportNames() {
+		t := s.Experiment.Transports[name]
+		if t.Gateway == nil {
+			continue
+		}
+		path := at("experiment.transports", name)
+		if t.Gateway.Probes {
+			faults.Add(path+".gateway.probes", "is for the simulator: gateways measure by every packet")
+		}
+		for i, link := range t.Links {
+			ends := 0
+			for _, node := range s.Gateways() {
+				if slices.ContainsFunc(s.Nodes[node].Gateway.Paths, func(p gateway.Path) bool {
+					on, _ := s.linkAt(Port{Node: node, Interface: p.Interface})
+					return on == link
+				}) {
+					ends++
+				}
+			}
+			if ends != 2 {
+				faults.Add(index(path+".links", i), "link %q must be a path of two gateways, and is one of %d", link, ends)
+			}
+		}
+	}
+	return faults
+}
