@@ -47,6 +47,9 @@ func (a *app) daemonCommands() []*cobra.Command {
 		if r.Drains {
 			c.AddCommand(a.drainCommand(r))
 		}
+		if r.Name == role.Gateway {
+			c.AddCommand(a.gatewayKeyCommand())
+		}
 		list = append(list, c)
 	}
 	return list

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,6 +14,7 @@ import (
 //	{"ready": true}                                tabane_ready 1
 //	{"sessions": [{"neighbor": "a", "up": true}]}  tabane_session_up{neighbor="a"} 1
 //	{"peers": [{"name": "a", "routes": 3}]}        tabane_peer_routes{peer="a"} 3
+//	{"paths": [{"peer": "hq", "path": "lte", "mtu": 9}]}  tabane_path_mtu{peer="hq",path="lte"} 9
 //	{"refused": {"no-rt": 2}}                      tabane_refused_total{kind="no-rt"} 2
 //	{"peers": [{"name": "a", "rejected": {"bogon": 2}}]}  tabane_peer_rejected_total{peer="a",kind="bogon"} 2
 //	{"paths": {"waiting": {"connections": 2}}}     tabane_paths_waiting{kind="connections"} 2
@@ -57,7 +59,10 @@ func fields(v reflect.Value, f func(name string, v reflect.Value)) {
 	}
 }
 
-// collectItem collects the numbers of an element of a list, labeled with its name or its neighbor.
+// itemLabels are the keys of an element of a list that become labels.
+var itemLabels = []string{"neighbor", "peer", "path", "rule"}
+
+// collectItem collects the numbers of an element of a list, labeled with its name or by itemLabels.
 func collectItem(metrics chan<- prometheus.Metric, one string, item reflect.Value) {
 	labels := prometheus.Labels{}
 	fields(item, func(name string, v reflect.Value) {
@@ -65,8 +70,8 @@ func collectItem(metrics chan<- prometheus.Metric, one string, item reflect.Valu
 		case v.Kind() != reflect.String:
 		case name == "name":
 			labels[one] = v.String()
-		case name == "neighbor":
-			labels["neighbor"] = v.String()
+		case slices.Contains(itemLabels, name):
+			labels[name] = v.String()
 		}
 	})
 	if len(labels) == 0 {

@@ -69,6 +69,7 @@ func Examine() []Finding {
 	list = append(list, congestionControls(), forwarding(), reversePath(), ipv4Routes(), listeners(mptcpListeners), tokens(mptcp.ReadCounters, memory))
 	list = append(list, programs()...)
 	list = append(list, typeFormat(), tcx(), reports())
+	list = append(list, gatewayOffloads()...)
 	list = append(list, daemons()...)
 	slices.SortStableFunc(list, func(a, b Finding) int { return cmp.Compare(order(a), order(b)) })
 	return list

@@ -165,6 +165,9 @@ func Provides(n role.Need) error {
 		return PrivilegedForLab()
 	case role.MPTCP:
 		return mptcp.Supported()
+	case role.TUN:
+		_, err := tryTUN()
+		return err
 	case role.SRv6:
 		results, made := run(tryEncapRed, tryTable)
 		if made != nil {

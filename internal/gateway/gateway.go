@@ -16,7 +16,9 @@ import (
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/sealed"
 	"github.com/tabane/tabane/internal/session"
+	"github.com/tabane/tabane/internal/tun"
 )
 
 // Plane carries packets. It creates the tunnel's interface while it runs. Its methods are safe for
@@ -39,7 +41,7 @@ type Options struct {
 	// the peers' prefixes unreachable.
 	Keep bool
 	Log  *slog.Logger
-	// Plane makes the data plane with the tunnel's interface of that name.
+	// Plane makes the data plane with the tunnel's interface of that name. Default: the sealed plane.
 	Plane func(tunnel string, log *slog.Logger) (Plane, error)
 }
 
@@ -100,13 +102,18 @@ func New(o Options) (*Gateway, error) {
 	if err := checkHost(&o.Config); err != nil {
 		return nil, err
 	}
-	p, err := o.Plane(o.Config.tunnelName(), o.Log)
-	if err != nil {
-		return nil, err
-	}
 	l, err := daemon.NewLoop(daemon.LoopOptions{Protocol: route.Gateway, Keep: o.Keep, Log: o.Log})
 	if err != nil {
 		return nil, err
+	}
+	if o.Plane == nil {
+		o.Plane = func(tunnel string, log *slog.Logger) (Plane, error) {
+			return sealed.New(sealed.Options{Interface: tunnel, Log: log})
+		}
+	}
+	p, err := o.Plane(o.Config.tunnelName(), o.Log)
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
 	}
 	return &Gateway{
 		log: o.Log, loop: l, plane: p, names: systemNames{}, config: o.Config, keys: k,
@@ -141,7 +148,11 @@ const resolveEvery, resolveRetry = time.Minute, 2 * time.Second
 // Run carries packets until ctx ends. It always closes what New opened.
 func (g *Gateway) Run(ctx context.Context) error {
 	g.configure()
-	if err := g.apply(); err != nil {
+	err := g.apply()
+	if err == nil {
+		err = tun.SetUp(g.config.tunnelName())
+	}
+	if err != nil {
 		return errors.Join(err, g.loop.Close())
 	}
 	// The routes go before the interface: packets to the peers must not leave by another one.
@@ -156,7 +167,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 		end()
 	})
 	background.Go(func() { g.followNames(loopCtx) })
-	err := g.loop.Run(loopCtx, g)
+	err = g.loop.Run(loopCtx, g)
 	stop()
 	end()
 	background.Wait()

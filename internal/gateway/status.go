@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -71,7 +72,8 @@ type PeerStatus struct {
 type PathStatus struct {
 	Peer string `json:"peer"`
 	Path string `json:"path"`
-	// State is up, dead, down or unproven. Resting is why a path that is up is not used.
+	// Up: the peer answers over the path. State is up, dead, down or unproven. Resting is why a path that is up is not used.
+	Up       bool   `json:"up"`
 	State    string `json:"state"`
 	Resting  string `json:"resting"`
 	Endpoint string `json:"endpoint"`
@@ -144,9 +146,9 @@ func (s *Status) fill(p plane.Status) {
 		})
 		for _, l := range peer.Links {
 			out := PathStatus{
-				Peer: peer.Name, Path: l.Path, State: l.State, Resting: l.Resting, Rate: int64(l.Rate),
+				Peer: peer.Name, Path: l.Path, Up: l.State == stateUp, State: l.State, Resting: l.Resting, Rate: int64(l.Rate),
 				RTT: milliseconds(l.RTT), Delay: milliseconds(l.Delay), Jitter: milliseconds(l.Jitter), Spread: milliseconds(l.Spread), Queue: milliseconds(l.Queue),
-				Loss: l.Loss, MTU: l.MTU, SentPackets: l.Sent.Packets, SentBytes: l.Sent.Bytes,
+				Loss: math.Round(l.Loss*1e4) / 1e4, MTU: l.MTU, SentPackets: l.Sent.Packets, SentBytes: l.Sent.Bytes,
 				ReceivedPackets: l.Received.Packets, ReceivedBytes: l.Received.Bytes,
 			}
 			if l.Endpoint.IsValid() {

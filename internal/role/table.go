@@ -185,6 +185,10 @@ peers and policy. An invalid file is rejected and the running configuration stay
 		summary: func(c *gateway.Config) string {
 			return fmt.Sprintf("%s, %s", quantity(len(c.Paths), "path"), quantity(len(c.Peers), "peer"))
 		},
+		start: func(_ context.Context, c gateway.Config, o Options) (Machine, error) {
+			return gateway.New(gateway.Options{Config: c, Keep: o.Keep, Log: o.Log})
+		},
+		reload: func(m Machine, c gateway.Config) ([]string, error) { return m.(*gateway.Gateway).Reload(c) },
 	}),
 	// The content server is a verb of its own with flags, because it runs without a file as
 	// well.
