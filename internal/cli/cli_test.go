@@ -314,7 +314,12 @@ func TestExamples(t *testing.T) {
 		t.Fatalf("got %v, %v", files, err)
 	}
 	for _, f := range files {
-		if _, err := load(f); err != nil {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Not the files that an example names: a gateway's key is nobody else's.
+		if _, err := config.Parse(f, text); err != nil {
 			t.Error(err)
 		}
 	}

@@ -78,10 +78,13 @@ func Find(path string) (Key, []Key, error) {
 	}
 	var found Key
 	at := ""
-	for _, step := range strings.Split(path, ".") {
+	steps := strings.Split(path, ".")
+	for n, step := range steps {
 		name, _, _ := strings.Cut(step, "[")
 		i := slices.IndexFunc(below, func(k Key) bool { return k.Name == name })
-		if i < 0 && found.Named {
+		// A plain value has no keys: with more steps, the name is that of a transport called "tcp".
+		plain := i >= 0 && below[i].Group == "" && n+1 < len(steps)
+		if found.Named && (i < 0 || plain) {
 			found.Named = false // a user-defined name
 			at = fault.Join(at, name)
 			continue

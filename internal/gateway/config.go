@@ -285,7 +285,7 @@ const (
 )
 
 // Port returns the UDP port of all paths.
-func (c *Config) Port() uint16     { return cmp.Or(c.Listen, defaultListen) }
+func (c *Config) Port() uint16       { return cmp.Or(c.Listen, defaultListen) }
 func (c *Config) tunnelName() string { return cmp.Or(c.Tunnel.Interface, defaultInterface) }
 
 const (
