@@ -20,11 +20,14 @@ const (
 	// shards of the index grow one by one, so that no single insertion takes long.
 	shards    = 256
 	shardBits = 8
+	// refBits are the low bits of a slot, which have a Ref plus 1; the others are a tag.
+	refBits = 26
+	refMask = 1<<refBits - 1
 )
 
 // A Table maps keys to values. K and V should have no pointers. An entry takes 6 bytes beside its
-// key and value; memory of removed entries is used for others. The zero Table is empty. It is not
-// safe for concurrent use.
+// key and value; memory of removed entries is used for others. There are at most 67 million. The zero
+// Table is empty. It is not safe for concurrent use.
 type Table[K comparable, V any] struct {
 	chunks []*block[K, V]
 	free   []Ref
@@ -43,7 +46,8 @@ type entry[K comparable, V any] struct {
 	value V
 }
 
-// A shard is a hash table with linear probing; each slot is a Ref plus 1.
+// A shard is a hash table with linear probing. The tag of a slot is a part of the hash, so that the
+// entries of other keys, mostly in no cache, are not looked at.
 type shard struct {
 	slots []uint32
 	n     int
@@ -90,34 +94,46 @@ func (t *Table[K, V]) Next(from Ref) (Ref, bool) {
 	return 0, false
 }
 
-// locate returns the shard of a key and its home in it. Others choose the prefixes, so the seed is
-// secret.
-func (t *Table[K, V]) locate(k K) (*shard, int) {
+// locate returns the shard of a key, its home in it, and its tag. Others choose the prefixes, so the
+// seed is secret.
+func (t *Table[K, V]) locate(k K) (s *shard, home int, tag uint32) {
 	if t.index == nil {
 		t.index, t.seed = make([]shard, shards), maphash.MakeSeed()
 	}
 	h := maphash.Comparable(t.seed, k)
-	return &t.index[h>>(64-shardBits)], int(uint32(h))
+	return &t.index[h>>(64-shardBits)], int(uint32(h)), uint32(h>>32) << refBits
+}
+
+// search returns the entry of a key in its shard, or where its slot would be.
+func (t *Table[K, V]) search(s *shard, home int, tag uint32, k K) (r Ref, at int, ok bool) {
+	mask := len(s.slots) - 1
+	for at = home & mask; s.slots[at] != 0; at = (at + 1) & mask {
+		if slot := s.slots[at]; slot&^refMask == tag {
+			if r := Ref(slot&refMask - 1); t.at(r).key == k {
+				return r, at, true
+			}
+		}
+	}
+	return 0, at, false
 }
 
 // Find returns the entry of a key; ok is false if there is none.
 func (t *Table[K, V]) Find(k K) (r Ref, ok bool) {
-	s, home := t.locate(k)
-	for i := home; len(s.slots) > 0; i++ {
-		slot := s.slots[i&(len(s.slots)-1)]
-		if slot == 0 {
-			break
-		}
-		if r := Ref(slot - 1); t.at(r).key == k {
-			return r, true
-		}
+	s, home, tag := t.locate(k)
+	if len(s.slots) > 0 {
+		r, _, ok = t.search(s, home, tag, k)
 	}
-	return 0, false
+	return r, ok
 }
 
 // Add returns the entry of a key, with a zero value if there was none.
 func (t *Table[K, V]) Add(k K) (r Ref, added bool) {
-	if r, ok := t.Find(k); ok {
+	s, home, tag := t.locate(k)
+	if 4*(s.n+1) > 3*len(s.slots) {
+		t.grow(s)
+	}
+	r, at, ok := t.search(s, home, tag, k)
+	if ok {
 		return r, false
 	}
 	if n := len(t.free); n > 0 {
@@ -126,40 +142,41 @@ func (t *Table[K, V]) Add(k K) (r Ref, added bool) {
 		if r = t.size; r%chunk == 0 {
 			t.chunks = append(t.chunks, new(block[K, V]))
 		}
-		t.size++
+		if t.size++; t.size > refMask {
+			panic("BUG: too many entries")
+		}
 	}
 	*t.at(r) = entry[K, V]{key: k}
 	t.chunks[r/chunk].used[r%chunk/64] |= 1 << (r % 64)
-	s, home := t.locate(k)
-	if s.n++; 4*s.n > 3*len(s.slots) {
-		old := s.slots
-		s.slots = make([]uint32, max(8, 2*len(old)))
-		for _, slot := range old {
-			if slot != 0 {
-				_, home := t.locate(t.at(Ref(slot - 1)).key)
-				s.put(slot, home)
-			}
-		}
-	}
-	s.put(uint32(r)+1, home)
+	s.slots[at] = tag | uint32(r) + 1
+	s.n++
 	return r, true
 }
 
-func (s *shard) put(slot uint32, home int) {
+// grow doubles the slots of a shard.
+func (t *Table[K, V]) grow(s *shard) {
+	old := s.slots
+	s.slots = make([]uint32, max(8, 2*len(old)))
 	mask := len(s.slots) - 1
-	i := home & mask
-	for s.slots[i] != 0 {
-		i = (i + 1) & mask
+	for _, slot := range old {
+		if slot == 0 {
+			continue
+		}
+		_, home, _ := t.locate(t.at(Ref(slot&refMask - 1)).key)
+		at := home & mask
+		for s.slots[at] != 0 {
+			at = (at + 1) & mask
+		}
+		s.slots[at] = slot
 	}
-	s.slots[i] = slot
 }
 
 // Remove removes an entry.
 func (t *Table[K, V]) Remove(r Ref) {
-	s, home := t.locate(t.at(r).key)
+	s, home, _ := t.locate(t.at(r).key)
 	mask := len(s.slots) - 1
 	gap := home & mask
-	for s.slots[gap] != uint32(r)+1 {
+	for s.slots[gap]&refMask != uint32(r)+1 {
 		gap = (gap + 1) & mask
 	}
 	// Slots move into the gap, so that a search still ends at the first empty one.
@@ -170,7 +187,7 @@ func (t *Table[K, V]) Remove(r Ref) {
 			break
 		}
 		// A slot stays if its home is between the gap and its place.
-		_, home := t.locate(t.at(Ref(slot - 1)).key)
+		_, home, _ := t.locate(t.at(Ref(slot&refMask - 1)).key)
 		if (i-home)&mask >= (i-gap)&mask {
 			s.slots[gap], gap = slot, i
 		}
