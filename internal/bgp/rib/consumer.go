@@ -154,7 +154,7 @@ func (c *Consumer) PullUrgent(n int, take func(Item) (held bool)) int {
 
 func (c *Consumer) take(i uint32, take func(Item) bool) {
 	c.pending.remove(i)
-	item := Item{Key: c.table.at(i).key, Held: c.held.has(i)}
+	item := Item{Key: c.table.key(i), Held: c.held.has(i)}
 	if c.best {
 		item.Path = c.table.best(i)
 	} else if p := c.table.find(i, c.of); p != nil {

@@ -12,7 +12,6 @@
 package rib
 
 import (
-	"hash/maphash"
 	"net/netip"
 	"slices"
 
@@ -52,7 +51,7 @@ func New() *RIB {
 	r := &RIB{attributes: newAttributes(), sources: []source{{used: true}}}
 	for f := range r.tables {
 		t := &r.tables[f]
-		t.rib, t.index.seed = r, maphash.MakeSeed()
+		t.rib = r
 		t.from = make([]received, 1)
 		t.reset()
 	}
@@ -136,15 +135,7 @@ func (r *RIB) Withdraw(k message.Key, s Source, urgent bool) bool {
 // Purge removes up to n paths of a source and reports whether none is left in the family.
 func (r *RIB) Purge(f message.Family, s Source, n int) (done bool) {
 	t := &r.tables[f]
-	from := &t.from[s]
-	var i uint32
-	for ok := true; n > 0; n-- {
-		if i, ok = from.in.next(i); !ok {
-			break
-		}
-		t.withdraw(i, s, false)
-	}
-	return from.in.n == 0
+	return t.purge(&t.from[s].in, s, n)
 }
 
 // MarkStale marks all paths of a source as stale: any path that is not stale is preferred, and
@@ -180,15 +171,7 @@ func (r *RIB) Reselect(f message.Family, s Source, from uint32, n int, drop func
 // family.
 func (r *RIB) PurgeStale(f message.Family, s Source, n int) (done bool) {
 	t := &r.tables[f]
-	from := &t.from[s]
-	var i uint32
-	for ok := true; n > 0; n-- {
-		if i, ok = from.stale.next(i); !ok {
-			break
-		}
-		t.withdraw(i, s, false)
-	}
-	return from.stale.n == 0
+	return t.purge(&t.from[s].stale, s, n)
 }
 
 // Stale returns the number of stale paths of a source.
@@ -217,7 +200,7 @@ func (r *RIB) Reimport(f message.Family, s Source, from uint32, n int, decide fu
 			return 0
 		}
 		p := *t.find(i, s)
-		if accepted := decide(t.at(i).key, p); accepted != p.Accepted {
+		if accepted := decide(t.key(i), p); accepted != p.Accepted {
 			p.Accepted = accepted
 			t.put(i, p, false)
 		}
@@ -261,7 +244,7 @@ func (r *RIB) Best(fam message.Family, from uint32, n int, f func(message.Key, P
 			return 0
 		}
 		if p := t.best(i); p.Received != 0 {
-			f(t.at(i).key, p)
+			f(t.key(i), p)
 		}
 		from = i + 1
 	}

@@ -4,16 +4,14 @@ import (
 	"math/bits"
 
 	"github.com/tabane/tabane/internal/bgp/message"
+	compact "github.com/tabane/tabane/internal/table"
 )
 
-// table has the destinations of a family. Destinations and further paths are in pages, which are
+// table has the destinations of a family, which are numbered. Further paths are in pages, which are
 // never moved.
 type table struct {
 	rib   *RIB
-	index index
-	dests [][]dest
-	size  uint32 // destinations in pages
-	free  []uint32
+	dests compact.Table[message.Key, dest]
 
 	more     [][]link
 	moreSize uint32 // links in pages, including link 0, which is never used
@@ -31,9 +29,8 @@ type table struct {
 	scratch []candidate
 }
 
-// dest is a destination and its paths; the first one is the best.
+// dest are the paths to a destination; the first one is the best.
 type dest struct {
-	key  message.Key
 	path Path
 	more uint32 // link of the second path
 }
@@ -57,32 +54,23 @@ const (
 	minReap   = 1024
 )
 
-func (t *table) at(i uint32) *dest { return &t.dests[i>>pageShift][i&pageMask] }
+func (t *table) at(i uint32) *dest { return t.dests.Value(compact.Ref(i)) }
+
+func (t *table) key(i uint32) message.Key { return t.dests.Key(compact.Ref(i)) }
+
+// lookup returns the destination with the key.
+func (t *table) lookup(k message.Key) (uint32, bool) {
+	i, ok := t.dests.Find(k)
+	return uint32(i), ok
+}
 
 func (t *table) link(i uint32) *link { return &t.more[i>>pageShift][i&pageMask] }
 
-// reset removes all pages of an empty table.
+// reset frees the memory of an empty table.
 func (t *table) reset() {
-	t.dests, t.size, t.free = nil, 0, nil
+	t.dests = compact.Table[message.Key, dest]{}
 	t.more, t.moreSize, t.moreFree = nil, 1, nil
 	t.reapAt, t.reaped = minReap, 0
-}
-
-// alloc returns a new destination without a path.
-func (t *table) alloc(k message.Key) uint32 {
-	var i uint32
-	if n := len(t.free); n > 0 {
-		i, t.free = t.free[n-1], t.free[:n-1]
-	} else {
-		i = t.size
-		t.size++
-		if int(i>>pageShift) == len(t.dests) {
-			t.dests = append(t.dests, make([]dest, 1<<pageShift))
-		}
-	}
-	t.at(i).key = k
-	t.insert(i)
-	return i
 }
 
 func (t *table) allocLink(l link) uint32 {
@@ -144,12 +132,9 @@ func (t *table) paths(i uint32, paths []Path) []Path {
 }
 
 func (t *table) announce(k message.Key, p Path, urgent bool) {
-	i, ok := t.lookup(k)
-	if !ok {
-		i = t.alloc(k)
-	}
-	t.from[p.Source].stale.remove(i)
-	t.put(i, p, urgent)
+	i, _ := t.dests.Add(k)
+	t.from[p.Source].stale.remove(uint32(i))
+	t.put(uint32(i), p, urgent)
 }
 
 // put adds or replaces the path of a source.
@@ -211,6 +196,19 @@ func (t *table) withdraw(i uint32, s Source, urgent bool) bool {
 	}
 	t.reselect(i, before, urgent)
 	return true
+}
+
+// purge removes up to n paths of a source to the destinations in a set of the source, and reports
+// whether the set is empty.
+func (t *table) purge(which *set, s Source, n int) (done bool) {
+	var i uint32
+	for ok := true; n > 0; n-- {
+		if i, ok = which.next(i); !ok {
+			break
+		}
+		t.withdraw(i, s, false)
+	}
+	return which.n == 0
 }
 
 // remove removes the path of a source without selecting another one.
@@ -289,9 +287,7 @@ func (t *table) reap(n int) (end bool) {
 		for ; free != 0 && n > 0; free &= free - 1 {
 			j := uint32(w)<<wordShift | uint32(bits.TrailingZeros64(free))
 			t.dead.remove(j)
-			t.erase(j)
-			*t.at(j) = dest{}
-			t.free = append(t.free, j)
+			t.dests.Remove(compact.Ref(j))
 			n--
 		}
 		if free == 0 {
