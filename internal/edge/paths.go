@@ -69,6 +69,9 @@ func (l *pathLists) path(list uint32, rd vpn.ID) (h hop, ok bool) {
 // with returns the list without the path with an RD, and with one instead unless it is nil. The
 // caller releases the list.
 func (l *pathLists) with(list uint32, rd vpn.ID, path *hop) uint32 {
+	if list == 0 && path != nil {
+		return l.cells.Use(cell{*path, 0}) // as in a transfer of a table
+	}
 	hops := slices.DeleteFunc(l.paths(list), func(h hop) bool { return h.rd == rd })
 	if path != nil {
 		at, _ := slices.BinarySearchFunc(hops, rd, func(h hop, rd vpn.ID) int { return h.rd.Compare(rd) })
@@ -129,12 +132,13 @@ func ranked(hops []hop) pathmanager.Route {
 
 // set replaces the paths of a peer's route with an RD, or removes it if path is nil.
 func (e *egress) set(p *peer, prefix netip.Prefix, rd vpn.ID, path *hop) {
-	n, there := p.routes.Find(prefix)
-	if !there {
-		if path == nil {
-			return
-		}
+	var n table.Ref
+	if path != nil {
 		n, _ = p.routes.Add(prefix)
+	} else if at, there := p.routes.Find(prefix); there {
+		n = at
+	} else {
+		return
 	}
 	r := p.routes.Value(n)
 	before, had := e.lists.path(r.paths, rd)

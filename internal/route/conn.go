@@ -177,9 +177,12 @@ func (c *Conn) takeOver(ops []Op, errs []error, r resolver) {
 	there := map[slot]map[Key]Object{}
 	var again []step
 	for i, op := range ops {
+		if !errors.Is(errs[i], unix.EEXIST) || op.Delete {
+			continue
+		}
 		s := slot{op.Protocol, op.Object.Key().class}
 		// A rule is not replaced in place, so it can exist together with the old one.
-		if !errors.Is(errs[i], unix.EEXIST) || op.Delete || op.Old != nil && s.class != ClassRule {
+		if op.Old != nil && s.class != ClassRule {
 			continue
 		}
 		if there[s] == nil {
@@ -235,7 +238,7 @@ func encode(op Op, r resolver) ([]step, error) {
 	if op.Old != nil {
 		flags = netlink.Create | netlink.Replace
 	}
-	switch o := o.Normal().(type) {
+	switch o := normal(o).(type) {
 	case Address:
 		return encodeAddress(op, o, flags, r)
 	case Rule:

@@ -473,6 +473,14 @@ func (r Route) Normal() Object {
 	return r
 }
 
+// normal is o.Normal without an allocation for a route that is normal.
+func normal(o Object) Object {
+	if r, ok := o.(Route); ok && r.Table != 0 && r.Metric == r.metric() {
+		return o
+	}
+	return o.Normal()
+}
+
 // onLink reports whether the destination is reached on the link without a gateway.
 func (r Route) onLink() bool { return r.Link != "" && !r.Gateway.IsValid() && r.Local == LocalAction{} }
 

@@ -380,7 +380,7 @@ func (r *Reconciler) setHave(n table.Ref, o Object) {
 // Set adds a desired object and replaces the previous one with its key. An invalid object fails in
 // Flush.
 func (r *Reconciler) Set(o Object) {
-	o = o.Normal()
+	o = normal(o)
 	number := r.store.number(o)
 	if n, e := r.store.add(o.Key()); e.want != number {
 		r.change(n, func(e *entry) {
@@ -501,7 +501,7 @@ func (c *Comparison) Add(objects []Object) {
 		return
 	}
 	for _, o := range objects {
-		o = o.Normal()
+		o = normal(o)
 		n, e := r.store.add(o.Key())
 		if e.changed == c.generation {
 			continue
@@ -553,6 +553,9 @@ func (c *Comparison) End(consistent bool) {
 // Settled reports whether the kernel is known to match the desired state of the key, which may be
 // no object.
 func (r *Reconciler) Settled(k Key) bool {
+	if r.pending == 0 {
+		return true
+	}
 	_, e, ok := r.store.find(k)
 	return !ok || !e.dirty()
 }
