@@ -432,8 +432,8 @@ func (a *ASBR) Status() any {
 		a.report(&report, s.Sessions)
 		if a.rpki != nil {
 			s.RPKI = a.rpki.client.Status()
-			if !slices.ContainsFunc(s.RPKI, func(c rtr.CacheStatus) bool { return c.Used }) {
-				report.Degrade("no rpki cache has data, so that routes are not validated")
+			for _, problem := range rpkiProblems(s.RPKI) {
+				report.Degrade("%s", problem)
 			}
 		}
 		s.Status = report.Status()

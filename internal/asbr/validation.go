@@ -1,7 +1,9 @@
 package asbr
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 
 	"github.com/tabane/tabane/internal/policy"
 	"github.com/tabane/tabane/internal/rtr"
@@ -46,4 +48,23 @@ func (a *ASBR) validate(from *validation, vrps *policy.VRPs) {
 	if current {
 		a.setImports()
 	}
+}
+
+// rpkiProblems are why the RPKI caches do less than they are configured for.
+func rpkiProblems(caches []rtr.CacheStatus) (problems []string) {
+	used := false
+	for _, c := range caches {
+		used = used || c.Used
+		switch {
+		case c.Connected:
+		case c.Used:
+			problems = append(problems, fmt.Sprintf("rpki cache %s is not connected (%s), and its data is %ds old", c.Name, c.Reason, c.Age))
+		default:
+			problems = append(problems, fmt.Sprintf("rpki cache %s is not connected (%s)", c.Name, cmp.Or(c.Reason, "not yet")))
+		}
+	}
+	if !used {
+		problems = append(problems, "no rpki cache has data, so that routes are not validated")
+	}
+	return problems
 }
