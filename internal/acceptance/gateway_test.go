@@ -1,0 +1,197 @@
+package acceptance
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/packet"
+)
+
+// gateways brings the network of gateway-pair up.
+func gateways(t *testing.T) *lab {
+	t.Helper()
+	return up(t, "gateway-pair", "site1.gateway.log", "site2.gateway.log")
+}
+
+// gatewayStatus is what these tests read of a gateway's status.
+type gatewayStatus struct {
+	Ready, Degraded bool
+	Reason          string
+	Peers           []struct {
+		Name, Reason string
+		Up           bool
+	}
+	Paths []struct {
+		Path, State string
+		SentBytes   uint64 `json:"sent_bytes"`
+	}
+	Dropped map[string]uint64
+}
+
+func (l *lab) gateway(node string) (s gatewayStatus, text string) {
+	l.t.Helper()
+	text, err := l.try(node, program, "status", "--json", "gateway") // fails while degraded
+	if e := json.Unmarshal([]byte(text), &s); e != nil {
+		return s, fmt.Sprint(text, err)
+	}
+	return s, text
+}
+
+// paths is an eventually condition on the states of a gateway's paths.
+func (l *lab) paths(node string, states ...string) func() (bool, string) {
+	return func() (bool, string) {
+		s, text := l.gateway(node)
+		var got []string
+		for _, p := range s.Paths {
+			got = append(got, p.State)
+		}
+		return slices.Equal(got, states), text
+	}
+}
+
+// clear counts the packets of the LANs' prefixes that are seen outside of the tunnel, on a path.
+func (l *lab) clear(t *testing.T) *atomic.Int64 {
+	t.Helper()
+	inside := netip.MustParsePrefix("2001:db8::/46")
+	var n atomic.Int64
+	for _, path := range []string{"path1", "path2"} {
+		l.each(t, "site2", path, func(p packet.Packet) {
+			if inside.Contains(source(p.Data)) {
+				n.Add(1)
+			}
+		})
+	}
+	return &n
+}
+
+// streamed starts a download at a constant rate through the gateways. The function that it returns
+// waits for its end, and fails the test unless all of it arrived.
+func (l *lab) streamed(seconds int64) (wait func()) {
+	l.t.Helper()
+	cmd := l.command("client", program, "fetch", "--json", fmt.Sprintf("http://server/cbr?rate=8Mbit/s&duration=%ds", seconds))
+	var out strings.Builder
+	cmd.Stdout = &out
+	if err := cmd.Start(); err != nil {
+		l.t.Fatal(err)
+	}
+	return func() {
+		l.t.Helper()
+		err := cmd.Wait()
+		var r report
+		if e := json.Unmarshal([]byte(out.String()), &r); err != nil || e != nil || r.Bytes != 1_000_000*seconds {
+			l.t.Errorf("the stream: %+v, %v, %v", r, err, e)
+		}
+	}
+}
+
+// TestGatewaysCarryOneConnection: unchanged hosts reach each other through the tunnel, and one
+// connection uses both paths.
+func TestGatewaysCarryOneConnection(t *testing.T) {
+	l := gateways(t)
+	clear := l.clear(t)
+	server := netip.MustParseAddr("2001:db8:1::1")
+	if e, err := netnstest.Echo(l.namespace("client"), server, 50, 1200); err != nil || e.Received != 50 || e.Duplicates != 0 {
+		t.Errorf("echoes %+v, %v", e, err)
+	}
+	const size = 10_000_000
+	begun := time.Now()
+	if r := l.fetch(fmt.Sprintf("http://server/bytes/%d", size)); r.Bytes != size {
+		t.Errorf("got %d bytes", r.Bytes)
+	}
+	t.Logf("%.1f Mbit/s", size*8/1e6/time.Since(begun).Seconds())
+	s, text := l.gateway("site1")
+	if len(s.Paths) != 2 || s.Paths[0].SentBytes < size/4 || s.Paths[1].SentBytes < size/4 {
+		t.Errorf("the paths carried:\n%s", text)
+	}
+	if n := clear.Load(); n > 0 {
+		t.Errorf("%d packets in clear", n)
+	}
+}
+
+// TestGatewayCablePulled: a stream goes on when a path's cable is pulled, and both paths are used once
+// it is back.
+func TestGatewayCablePulled(t *testing.T) {
+	l := gateways(t)
+	wait := l.streamed(8)
+	time.Sleep(time.Second)
+	l.ip("site1", "link set path1 down")
+	l.eventually("the path is down", 2*time.Second, l.paths("site1", "down", "up"))
+	s, text := l.gateway("site1")
+	if !s.Ready || !s.Degraded || !strings.Contains(s.Reason, `interface "path1" of path "path1" is down`) {
+		t.Errorf("the status does not say so:\n%s", text)
+	}
+	time.Sleep(time.Second)
+	l.ip("site1", "link set path1 up")
+	l.eventually("the path is back", 5*time.Second, l.paths("site1", "up", "up"))
+	wait()
+}
+
+// TestGatewayKilled: a gateway is killed and started again during a stream. Nothing leaves in clear
+// meanwhile, the stream goes on, and a clean stop leaves nothing behind.
+func TestGatewayKilled(t *testing.T) {
+	l := gateways(t)
+	clear := l.clear(t)
+	wait := l.streamed(8)
+	time.Sleep(time.Second)
+	l.end("site1", "gateway", syscall.SIGKILL)
+	if routes := l.ip("site1", "route"); !strings.Contains(routes, "unreachable 2001:db8:2::/64") {
+		t.Errorf("the peer's prefix is reachable without the tunnel:\n%s", routes)
+	}
+	time.Sleep(500 * time.Millisecond)
+	started := time.Now()
+	l.start("site1", "gateway")
+	l.eventually("the session is back", 5*time.Second, l.paths("site1", "up", "up"))
+	t.Logf("paths are up %s after the start", time.Since(started).Round(time.Millisecond))
+	wait()
+	if n := clear.Load(); n > 0 {
+		t.Errorf("%d packets in clear", n)
+	}
+	l.end("site2", "gateway", syscall.SIGTERM)
+	if routes := l.ip("site2", "route"); strings.Contains(routes, "2001:db8:1::") {
+		t.Errorf("routes are left behind:\n%s", routes)
+	}
+	if links := l.ip("site2", "link"); strings.Contains(links, "tabane0") {
+		t.Errorf("the tunnel is left behind:\n%s", links)
+	}
+}
+
+// TestGatewayReload: a reload replaces the policy and paths without the loss of a connection, or
+// changes nothing; with another key of the peer there is no session.
+func TestGatewayReload(t *testing.T) {
+	l := gateways(t)
+	wait := l.streamed(6)
+	l.edit("site1", "gateway", func(s section) {
+		s["policy"] = []any{map[string]any{"discipline": "dq", "resequence": "off"}}
+	})
+	l.reloaded("site1", "gateway", "policy replaced")
+	restore := l.edit("site1", "gateway", func(s section) {
+		s["policy"] = []any{map[string]any{"discipline": map[string]any{"ratio": "0:0"}}}
+	})
+	l.refused("site1", "gateway", "policy[0].discipline.ratio: must give packets to at least one path")
+	restore()
+	l.edit("site1", "gateway", func(s section) { s["paths"] = s["paths"].([]any)[:1] })
+	l.reloaded("site1", "gateway", `path "path2" removed`)
+	l.eventually("one path", 5*time.Second, l.paths("site1", "up"))
+	wait()
+	// The key of somebody else.
+	l.edit("site1", "gateway", func(s section) {
+		s["peers"].([]any)[0].(map[string]any)["public_key"] = "ygNu9dVxYYMqIj11gtQL8C/9jKT0kk3BTM0JGe48Xik="
+	})
+	l.reloaded("site1", "gateway", `peer "site2" replaced`)
+	time.Sleep(2 * time.Second)
+	s, text := l.gateway("site1")
+	if s.Ready || len(s.Peers) != 1 || s.Peers[0].Up || !strings.Contains(s.Reason, `peer "site2" has no session`) {
+		t.Errorf("there is a session with another key:\n%s", text)
+	}
+	if e, err := netnstest.Echo(l.namespace("client"), netip.MustParseAddr("2001:db8:1::1"), 3, 56); err != nil || e.Received != 0 {
+		t.Errorf("echoes %+v, %v", e, err)
+	}
+}
