@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os/exec"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -85,7 +84,7 @@ func TestIPv4(t *testing.T) {
 
 	sent := l.directed(t, "10.1.0.10", "10.1.0.11")
 	wait := l.stream("8s", 8)
-	for _, c := range []struct{ node, show, match, del string }{
+	l.restores(t, []deletion{
 		{"server", "-4 rule", `(?m)^(\d+):.*from 10.1.0.10 lookup 101`, "-4 rule del pref $1"},
 		{"server", "-4 rule", `(?m)^(\d+):.*from 10.1.0.11 lookup 0 `, "-4 rule del pref $1"},
 		{"server", "-4 route show table 101", `(?m)^(10.12.0.0/24) `, "-4 route del $1 table 101"},
@@ -97,22 +96,7 @@ func TestIPv4(t *testing.T) {
 		{"asbr1", "-4 rule", `(?m)^(899):`, "-4 rule del pref $1"},
 		{"asbr1", "-4 route", `(?m)^(240.0.0.1) .*encap`, "-4 route del $1"},
 		{"asbr1", "-4 route show table 101", `(?m)^(10.12.0.0/24) `, "-4 route del $1 table 101"},
-	} {
-		before := l.ip(c.node, c.show)
-		found := regexp.MustCompile(c.match).FindStringSubmatch(before)
-		if found == nil {
-			t.Errorf("%s: no %s in:\n%s", c.node, c.match, before)
-			continue
-		}
-		command := strings.ReplaceAll(c.del, "$1", found[1])
-		deleted := time.Now()
-		l.ip(c.node, command)
-		l.eventually(c.node+": restored after "+command, repairedWithin, func() (bool, string) {
-			now := l.ip(c.node, c.show)
-			return slices.Equal(objects(now), objects(before)), now
-		})
-		t.Logf("%s: %s: restored in %s", c.node, command, time.Since(deleted).Round(time.Millisecond))
-	}
+	})
 	wait()
 	sent.check(t)
 

@@ -28,7 +28,7 @@ func TestDeletedObjectsAreRestored(t *testing.T) {
 	}
 	sent := l.directed(t, "2001:db8:1::a", "2001:db8:1::b")
 	wait := l.stream("8s", 8)
-	for _, c := range []struct{ node, show, match, del string }{
+	l.restores(t, []deletion{
 		{"server", "rule", `(?m)^(\d+):.*from 2001:db8:1::a lookup 101`, "rule del pref $1"},
 		{"server", "rule", `(?m)^(\d+):.*from 2001:db8:1::b lookup 0 `, "rule del pref $1"},
 		{"server", "route show table 101", `(?m)^(2001:db8:c::/64) `, "route del $1 table 101"},
@@ -38,24 +38,34 @@ func TestDeletedObjectsAreRestored(t *testing.T) {
 		{"asbr1", "rule", `(?m)^(901):.*from all iif \S+ lookup 0 `, "rule del pref $1"},
 		{"asbr1", "route", `(?m)^(fc00:1:1::) .*seg6local`, "route del $1"},
 		{"asbr1", "route show table 101", `(?m)^(2001:db8:c::/64) `, "route del $1 table 101"},
-	} {
-		before := l.ip(c.node, c.show)
-		found := regexp.MustCompile(c.match).FindStringSubmatch(before)
-		if found == nil {
-			t.Errorf("%s: no %s in:\n%s", c.node, c.match, before)
-			continue
-		}
-		command := strings.ReplaceAll(c.del, "$1", found[1])
-		deleted := time.Now()
-		l.ip(c.node, command)
-		l.eventually(c.node+": restored after "+command, repairedWithin, func() (bool, string) {
-			now := l.ip(c.node, c.show)
-			return slices.Equal(objects(now), objects(before)), now
-		})
-		t.Logf("%s: %s: restored in %s", c.node, command, time.Since(deleted).Round(time.Millisecond))
-	}
+	})
 	wait()
 	sent.check(t)
+}
+
+// deletion is the deletion of a kernel object by another program: what shows all objects of its kind,
+// what matches it, and the command with the $1 that the match has in parentheses.
+type deletion struct{ node, show, match, del string }
+
+// restores checks that each deleted object is restored.
+func (l *lab) restores(t *testing.T, deletions []deletion) {
+	t.Helper()
+	for _, d := range deletions {
+		before := l.ip(d.node, d.show)
+		found := regexp.MustCompile(d.match).FindStringSubmatch(before)
+		if found == nil {
+			t.Errorf("%s: no %s in:\n%s", d.node, d.match, before)
+			continue
+		}
+		command := strings.ReplaceAll(d.del, "$1", found[1])
+		deleted := time.Now()
+		l.ip(d.node, command)
+		l.eventually(d.node+": restored after "+command, repairedWithin, func() (bool, string) {
+			now := l.ip(d.node, d.show)
+			return slices.Equal(objects(now), objects(before)), now
+		})
+		t.Logf("%s: %s: restored in %s", d.node, command, time.Since(deleted).Round(time.Millisecond))
+	}
 }
 
 // TestSwappedTables: the tables of two EPE addresses are swapped in the file, and the edge is
