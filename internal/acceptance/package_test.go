@@ -57,14 +57,18 @@ func TestPackage(t *testing.T) {
 	}
 	root := t.TempDir()
 	output(t, exec.Command(dpkg, "-x", file, root))
-	for _, role := range []string{"asbr", "edge", "reflector"} {
+	// The example of a gateway names a key, which nobody else has.
+	key := filepath.Join(root, "etc/tabane/gw.key")
+	output(t, exec.Command("sh", "-c", program+" gateway key >"+key))
+	output(t, exec.Command("sed", "-i", "s|/etc/tabane/gw.key|"+key+"|", filepath.Join(root, "etc/tabane/gateway.yaml.example")))
+	for _, role := range []string{"asbr", "edge", "gateway", "reflector"} {
 		output(t, exec.Command(program, "check", "-c", filepath.Join(root, "etc/tabane", role+".yaml.example")))
 	}
 }
 
 func TestUnits(t *testing.T) {
 	for role, capabilities := range map[string]string{
-		"asbr": "CAP_BPF CAP_NET_ADMIN CAP_NET_BIND_SERVICE", "edge": "CAP_NET_ADMIN CAP_BPF CAP_PERFMON", "reflector": "CAP_NET_BIND_SERVICE",
+		"asbr": "CAP_BPF CAP_NET_ADMIN CAP_NET_BIND_SERVICE", "edge": "CAP_NET_ADMIN CAP_BPF CAP_PERFMON", "gateway": "CAP_NET_ADMIN", "reflector": "CAP_NET_BIND_SERVICE",
 	} {
 		b, err := os.ReadFile("../../deploy/systemd/tabane-" + role + ".service")
 		if err != nil {
