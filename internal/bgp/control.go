@@ -119,7 +119,7 @@ func (n *neighbor) reimport() {
 // once.
 func (s *Speaker) Reset(name string) error {
 	return s.call("reset", name, func(n *neighbor) error {
-		if n.disabled {
+		if n.disabled.Load() {
 			return errors.New("it is disabled")
 		}
 		n.release(func() {
@@ -133,10 +133,10 @@ func (s *Speaker) Reset(name string) error {
 // until Enable (as `neighbor X shutdown` does). It has no effect on a disabled session.
 func (s *Speaker) Disable(name string) error {
 	return s.change("disable", name, func(n *neighbor) error {
-		if n.disabled {
+		if n.disabled.Load() {
 			return nil
 		}
-		n.disabled = true
+		n.disabled.Store(true)
 		s.bfd.Remove(name)
 		n.release(func() {
 			n.session.Disable(message.Notification{Code: message.CodeCease, Subcode: message.SubcodeShutdown}, "disabled")
@@ -148,10 +148,10 @@ func (s *Speaker) Disable(name string) error {
 // Enable reverts Disable. It has no effect on an enabled session.
 func (s *Speaker) Enable(name string) error {
 	return s.change("enable", name, func(n *neighbor) error {
-		if !n.disabled {
+		if !n.disabled.Load() {
 			return nil
 		}
-		n.disabled = false
+		n.disabled.Store(false)
 		n.mu.Lock()
 		held := n.limit.held
 		n.mu.Unlock()
@@ -232,10 +232,9 @@ type NeighborState struct {
 	LastFault string
 }
 
-// Neighbors returns the state of all sessions, sorted by name.
+// Neighbors returns the state of all sessions, sorted by name. It does not wait for a change of
+// neighbors, which takes a while with a full table.
 func (s *Speaker) Neighbors() []NeighborState {
-	s.calls.Lock()
-	defer s.calls.Unlock()
 	all := s.all()
 	states := make([]NeighborState, 0, len(all))
 	for _, n := range all {
@@ -245,13 +244,13 @@ func (s *Speaker) Neighbors() []NeighborState {
 	return states
 }
 
-// state returns the state of a session. Callers hold calls.
+// state returns the state of a session.
 func (n *neighbor) state() NeighborState {
 	st := n.session.Status()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	out := NeighborState{
-		Name: n.conf.Name, Up: st.State == session.StateEstablished, Disabled: n.disabled, Reason: st.LastReset, Down: st.Down,
+		Name: n.conf.Name, Up: st.State == session.StateEstablished, Disabled: n.disabled.Load(), Reason: st.LastReset, Down: st.Down,
 		Flaps: st.Flaps, Sent: st.Sent, Received: st.Received, Routes: -1,
 		Prefixes: n.prefixes(IPv4Unicast) + n.prefixes(IPv6Unicast), Beyond: n.limit.count,
 		BFD: n.conf.BFD.Enabled(), BFDUp: n.bfd.Up(n.conf.Name),

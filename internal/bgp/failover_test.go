@@ -184,3 +184,21 @@ func moveAddress(t *testing.T, a netip.Addr, there bool) {
 		t.Fatal(err)
 	}
 }
+
+// TestStatusDoesNotWaitForChanges: the deletion of a neighbor with a full table takes a while.
+func TestStatusDoesNotWaitForChanges(t *testing.T) {
+	a, b := newRouter(t, 27, 65000), newRouter(t, 28, 65000)
+	a.peer(b)
+	a.calls.Lock()
+	defer a.calls.Unlock()
+	states := make(chan int)
+	go func() { states <- len(a.Sessions()) }()
+	select {
+	case n := <-states:
+		if n != 1 {
+			t.Errorf("%d sessions, want 1", n)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the status waits for a change of neighbors")
+	}
+}

@@ -105,7 +105,7 @@ func (n *neighbor) unhold() {
 	held := n.limit.held
 	n.limit.held, n.limit.exceeded = false, 0
 	n.mu.Unlock()
-	if held && !n.disabled && n.usable() == nil {
+	if held && !n.disabled.Load() && n.usable() == nil {
 		n.session.Enable()
 	}
 }

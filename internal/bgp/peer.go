@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/tabane/tabane/internal/bfd"
@@ -27,7 +28,7 @@ type neighbor struct {
 	session  *session.Session
 	stopping chan struct{} // closed before the session is stopped
 
-	disabled bool // guarded by calls
+	disabled atomic.Bool // changed with calls held
 
 	// Used by the session in one goroutine.
 	decoder *message.Decoder
