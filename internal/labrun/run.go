@@ -235,7 +235,7 @@ func (r *runner) run(ctx context.Context) (_ result.Result, err error) {
 		r.labs[i] = l
 		r.mu.Unlock()
 		r.report(Event{Kind: LabReady, Lab: r.names[i]})
-		if r.resequences || r.Spec.Experiment.HasTCP(scenario.TCP2006) {
+		if r.resequences || r.Spec.Experiment.HasEra(scenario.Era2006) {
 			return l.Links().DisableOffloads()
 		}
 		return nil

@@ -139,7 +139,7 @@ func tune(s scenario.Settings, multipath bool, segment int, o offers) (tuning, e
 	if s.RACK != nil && !*s.RACK {
 		t.server[recoveryKey] = "0"
 	}
-	if s.TCP == scenario.TCP2006 {
+	if s.Era == scenario.Era2006 {
 		for key, value := range tcp2006 {
 			t.server[key], t.client[key] = value, value
 		}

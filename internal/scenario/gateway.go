@@ -91,21 +91,13 @@ func (c *checker) gateway(path string, t *Transport) {
 	}
 }
 
-// Datagrams returns how many datagrams the traffic has, 0 if it is a TCP connection.
-func (t *Traffic) Datagrams() int {
-	if t.Datagram == 0 {
-		return 0
-	}
-	return int(t.Rate.SizeIn(t.Duration)) / t.Datagram
-}
+// Era2006 is a value of Settings.Era.
+const Era2006 = 2006
 
-// The eras of Settings.TCP.
-const TCP2006 = 2006
-
-// HasTCP reports whether a transport has the TCP of that year.
-func (e *Experiment) HasTCP(year int) bool {
+// HasEra reports whether a transport has the TCP of that year.
+func (e *Experiment) HasEra(year int) bool {
 	for _, t := range e.Transports {
-		if t.TCP == year {
+		if t.Era == year {
 			return true
 		}
 	}
@@ -126,12 +118,12 @@ func (c *checker) datagrams(path string, t *Traffic) {
 	}
 }
 
-// era checks Settings.TCP.
+// era checks Settings.Era.
 func (c *checker) era(path string, s Settings) {
-	if s.TCP != 0 && s.TCP != TCP2006 {
-		c.Add(path+".tcp", "must be %s, or absent for today's, got %d", strconv.Itoa(TCP2006), s.TCP)
+	if s.Era != 0 && s.Era != Era2006 {
+		c.Add(path+".era", "must be %s, or absent for today's, got %d", strconv.Itoa(Era2006), s.Era)
 	}
-	if s.TCP != 0 && s.RACK != nil && *s.RACK {
-		c.Add(path+".rack", "is not of %d", s.TCP)
+	if s.Era != 0 && s.RACK != nil && *s.RACK {
+		c.Add(path+".rack", "is not of %d", s.Era)
 	}
 }

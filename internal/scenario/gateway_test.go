@@ -33,7 +33,7 @@ func TestCheckGateway(t *testing.T) {
 		{"as it is", func(*Spec, *Transport) {}, ""},
 		{"all keys", func(_ *Spec, tr *Transport) {
 			*tr.Gateway = Gateway{Discipline: "ratio", Ratio: "16:3", Resequence: "20ms", Replies: "b", Probes: true}
-			tr.TCP = TCP2006
+			tr.Era = Era2006
 		}, ""},
 		{"no discipline", func(_ *Spec, tr *Transport) { tr.Gateway.Discipline = "" }, "gateway.discipline: must be one of ratio, "},
 		{"a scheduler of connections", func(_ *Spec, tr *Transport) { tr.Gateway.Discipline = "lowest-rtt" }, `gateway.discipline: must be one of ratio, `},
@@ -43,9 +43,9 @@ func TestCheckGateway(t *testing.T) {
 		{"no time", func(_ *Spec, tr *Transport) { tr.Gateway.Resequence = "0s" }, "gateway.resequence: must be auto, off or a time of at most 10s"},
 		{"another link", func(_ *Spec, tr *Transport) { tr.Gateway.Replies = "c" }, "gateway.replies: must be one of the transport's links"},
 		{"mptcp", func(_ *Spec, tr *Transport) { tr.MPTCP = true }, "gateway: is for transports without mptcp"},
-		{"another year", func(_ *Spec, tr *Transport) { tr.TCP = 2007 }, "tcp: must be 2006, or absent"},
-		{"rack in 2006", func(_ *Spec, tr *Transport) { yes := true; tr.TCP, tr.RACK = TCP2006, &yes }, "rack: is not of 2006"},
-		{"tcp of a case", func(s *Spec, _ *Transport) { s.Experiment.Cases[0].Settings.TCP = TCP2006 }, "settings.tcp: is for transports"},
+		{"another year", func(_ *Spec, tr *Transport) { tr.Era = 2007 }, "era: must be 2006, or absent"},
+		{"rack in 2006", func(_ *Spec, tr *Transport) { yes := true; tr.Era, tr.RACK = Era2006, &yes }, "rack: is not of 2006"},
+		{"tcp of a case", func(s *Spec, _ *Transport) { s.Experiment.Cases[0].Settings.Era = Era2006 }, "settings.era: is for transports"},
 		{"datagrams", func(s *Spec, _ *Transport) { s.Experiment.Traffic["cbr"].Datagram = 1000 }, ""},
 		{"large datagrams", func(s *Spec, _ *Transport) { s.Experiment.Traffic["cbr"].Datagram = 2000 }, "traffic.cbr.datagram: must be 1 to 1140 bytes, got 2000"},
 		{"a file of datagrams", func(s *Spec, _ *Transport) { s.Experiment.Traffic["bi"].Datagram = 1000 }, "traffic.bi.datagram: needs rate and duration"},
@@ -87,7 +87,7 @@ func TestLimitOfTunnel(t *testing.T) {
 	}
 	got := map[string]float64{
 		"tcp":  limit(func(*Spec, *Transport) {}),
-		"2006": limit(func(_ *Spec, tr *Transport) { tr.TCP = TCP2006 }),
+		"2006": limit(func(_ *Spec, tr *Transport) { tr.Era = Era2006 }),
 		"datagrams": limit(func(s *Spec, _ *Transport) {
 			s.Experiment.Traffic["bi"] = &Traffic{Datagram: 1000, Rate: unit.GbitPerSecond, Duration: 1}
 		}),

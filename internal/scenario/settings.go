@@ -40,11 +40,11 @@ type Settings struct {
 	// RACK detects losses by time (RFC 8985) instead of duplicate acknowledgments alone (RFC
 	// 6675). Default: true.
 	RACK *bool `yaml:"rack,omitempty"`
-	// TCP is 2006 for TCP as it was in that year, at both ends: losses are found by three duplicate
+	// Era is 2006 for TCP as it was in that year, at both ends: losses are found by three duplicate
 	// acknowledgments (RFC 6675), reductions of the congestion window are never undone, and there
 	// are no time stamps (tcp_recovery, tcp_early_retrans, tcp_dsack, tcp_frto, tcp_timestamps = 0,
 	// tcp_max_reordering = 3). Default: as today. Example: 2006
-	TCP int `yaml:"tcp,omitempty"`
+	Era int `yaml:"era,omitempty"`
 }
 
 const (
@@ -69,7 +69,7 @@ func (s Settings) With(over Settings) Settings {
 	s.InitialWindow = cmp.Or(over.InitialWindow, s.InitialWindow)
 	s.DelayedACK = cmp.Or(over.DelayedACK, s.DelayedACK)
 	s.RACK = cmp.Or(over.RACK, s.RACK)
-	s.TCP = cmp.Or(over.TCP, s.TCP)
+	s.Era = cmp.Or(over.Era, s.Era)
 	return s
 }
 
@@ -144,8 +144,8 @@ func (c *checker) transportSettings(path string, e *Experiment) {
 	for i, k := range e.Cases {
 		path := index(path+".cases", i) + ".settings"
 		c.Merge(path, k.Settings.Check())
-		if k.Settings.TCP != 0 {
-			c.Add(path+".tcp", "is for transports: it changes the headers, and so the limit")
+		if k.Settings.Era != 0 {
+			c.Add(path+".era", "is for transports: it changes the headers, and so the limit")
 		}
 		if len(mptcp) == 0 {
 			c.singlePath(path, k.Settings)

@@ -28,14 +28,15 @@ type Gateway struct {
 	// Replies is the path of the other direction plus 1; 0: the discipline chooses there too.
 	Replies int
 	// Probes measures delay and jitter as paper D does, section 3.2: by a probe each second. Otherwise
-	// they are measured by all packets, and reported by a probe each 200 ms.
+	// they are measured by all packets, and reported by probes each 200 ms to 1 s, so that they take
+	// at most 2 % of the slowest path.
 	Probes bool
 }
 
 const (
 	// The probes of gateways: of paper D (60 and 64 bytes), and with reports.
 	reportInterval = 200 * time.Millisecond
-	reportSize     = 60
+	reportShare    = 50
 	// inners is the number of packets of a tunnel that can be in flight or held; older ones are too
 	// late for reseq.Receiver.
 	inners = 1 << 15
@@ -76,6 +77,7 @@ type carrier struct {
 	clock    quality.Clock
 	measured []measured
 	probeAt  time.Duration
+	interval time.Duration // of probes
 }
 
 // measured is what a receiving end knows of a path.
@@ -120,6 +122,14 @@ func (s *Sim) carry(g *Gateway, paths []Path, reverse bool) (uint32, error) {
 		}
 		t.routes, t.back = append(t.routes, s.way(out)), append(t.back, s.way(back))
 		t.paths = append(t.paths, sched.Path{Usable: true, Room: 1 << 40, Rate: rate, Ratio: max(p.Ratio, 1)})
+	}
+	t.interval = probeInterval
+	if !g.Probes {
+		least := unlimited
+		for _, p := range paths {
+			least = min(least, s.slowest(p.Out), s.slowest(p.Back))
+		}
+		t.interval = min(max(reportInterval, reportShare*least.TimeFor(unit.Size(replySize+g.Overhead))), probeInterval)
 	}
 	n := len(paths)
 	t.measured, t.result.Sent, t.result.SentBytes = make([]measured, n), make([]uint64, n), make([]uint64, n)
@@ -204,19 +214,35 @@ func (t *carrier) wake(s *Sim) {
 
 // timer handles the tunnel's event: probes are due, or packets are held for too long.
 func (t *carrier) timer(s *Sim) {
+	if s.over() {
+		s.events.remove(t.source)
+		return
+	}
 	if s.now >= t.probeAt {
 		t.probe(s)
 	}
 	t.deliver(s, t.receiver.Expire(s.now, t.out[:0]))
 }
 
+// over reports whether all sources have ended, so that paths need not be measured any more.
+func (s *Sim) over() bool {
+	for i := range s.connections {
+		if !s.connections[i].done {
+			return false
+		}
+	}
+	for i := range s.sources {
+		if x := &s.sources[i]; x.Stop == 0 || x.Stop > s.now {
+			return false
+		}
+	}
+	return true
+}
+
 // probe sends a probe on each path. It carries the number of the next packet, so that the receiver
 // knows what the path holds.
 func (t *carrier) probe(s *Sim) {
-	t.probeAt = s.now + reportInterval
-	if t.Probes {
-		t.probeAt = s.now + probeInterval
-	}
+	t.probeAt = s.now + t.interval
 	if t.replies {
 		return
 	}

@@ -33,7 +33,7 @@ func warmUp(t *scenario.Transport) time.Duration {
 	if t.Gateway.Probes {
 		return time.Minute
 	}
-	return 5 * time.Second
+	return 10 * time.Second
 }
 
 // source returns the source of a traffic of datagrams, over the paths of a connection.

@@ -50,7 +50,7 @@ func Parameters() []Parameter {
 
 var (
 	// settingPaths are the settings that a case can have.
-	settingPaths = slices.DeleteFunc(field.Paths[scenario.Settings](), func(path string) bool { return path == "tcp" })
+	settingPaths = slices.DeleteFunc(field.Paths[scenario.Settings](), func(path string) bool { return path == "era" })
 	modelPaths   = field.Paths[scenario.Model]()
 )
 

@@ -315,7 +315,7 @@ func (p *plan) behave(c *sim.Connection, s scenario.Settings, most int) error {
 			c.Paths[i].Ratio = n
 		}
 	}
-	if s.TCP == scenario.TCP2006 {
+	if s.Era == scenario.Era2006 {
 		no := false
 		s.RACK = &no
 	}
