@@ -107,7 +107,7 @@ func TestFreshen(t *testing.T) {
 
 func TestPrintStatus(t *testing.T) {
 	const body = `{"role":"edge","ready":true,"asn":65000,"none":null,"locators":["fc00::/16","fd00::/16"],
-		"peers":[{"name":"a","routes":2},{"name":"bcd","routes":10,"last_error":"gone"}],"mptcp":{"subflows":8},
+		"peers":[{"name":"a","routes":2},{"name":"bcd","routes":10,"last_error":"gone"}],"mptcp":{"subflows":8},"refused":{},
 		"sessions":[{"neighbor":"a","faults":{"ignored":0},"messages_sent":{"open":1}},{"neighbor":"b","faults":{"ignored":0},"messages_sent":{"open":1,"keepalive":0,"update":3}}],
 		"odd":[[1]]}`
 	var out bytes.Buffer
@@ -120,6 +120,7 @@ func TestPrintStatus(t *testing.T) {
   asn       65000
   none      -
   locators  fc00::/16, fd00::/16
+  refused   -
   peers
     NAME  ROUTES  LAST ERROR
     a     2       

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"net/url"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -201,7 +200,7 @@ func (a *app) detail(ctx context.Context, args []string, path string, selected f
 			body, err = selectKeys(body, selected)
 		}
 		if err != nil {
-			return &failure{what: what, on: strings.TrimSpace(s.name + " " + s.at.String()), why: err}
+			return askFailure(s, err)
 		}
 		if body == nil {
 			continue

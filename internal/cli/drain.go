@@ -137,6 +137,8 @@ func commandFailure(what, on string, err error) error {
 		do = "run it as root or as the daemon's user"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		do = "start the daemon, or name its status address"
+	case errors.Is(err, fs.ErrNotExist):
+		do = "restart the daemon, whose socket was removed; SIGHUP reloads without it"
 	}
 	return &failure{what: what, on: on, why: err, do: do}
 }

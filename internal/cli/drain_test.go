@@ -4,6 +4,8 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -82,5 +84,20 @@ func TestTheStatusAddressTakesNoCommand(t *testing.T) {
 	}
 	if len(m.drained)+m.undone > 0 {
 		t.Errorf("drained by HTTP: %+v", m.leaver)
+	}
+}
+
+// TestCommandWithoutSocket: a socket that something has removed is named with a remedy.
+func TestCommandWithoutSocket(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "asbr.sock")
+	daemon := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, map[string]string{"control": socket})
+	}))
+	defer daemon.Close()
+	at := netip.MustParseAddrPort(daemon.Listener.Addr().String())
+	_, err := command(t.Context(), at, http.MethodPost, reloadPath, nil)
+	text := commandFailure("reload", "asbr", err).Error()
+	if !strings.Contains(text, socket) || !strings.Contains(text, "restart the daemon") {
+		t.Errorf("%q", text)
 	}
 }

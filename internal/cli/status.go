@@ -71,11 +71,7 @@ func (a *app) status(ctx context.Context, args []string, asJSON bool) error {
 			continue
 		}
 		if err != nil {
-			do := ""
-			if errors.Is(err, syscall.ECONNREFUSED) {
-				do = "start it, or name its address"
-			}
-			return &failure{what: "ask for status", on: strings.TrimSpace(s.name + " " + s.at.String()), why: err, do: do}
+			return askFailure(s, err)
 		}
 		if found && !asJSON {
 			fmt.Fprintln(a.out)
@@ -101,6 +97,15 @@ func (a *app) status(ctx context.Context, args []string, asJSON bool) error {
 		return errUnmet
 	}
 	return nil
+}
+
+// askFailure returns the failure of a request to a daemon.
+func askFailure(s source, err error) error {
+	do := ""
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		do = "start it, or name its address"
+	}
+	return &failure{what: "ask for status", on: strings.TrimSpace(s.name + " " + s.at.String()), why: err, do: do}
 }
 
 // noDaemon returns the failure of a command for all daemons when none is running.
@@ -400,6 +405,8 @@ func plainText(raw json.RawMessage) (string, bool) {
 		return v, true
 	case json.Number:
 		return v.String(), true
+	case map[string]any:
+		return "-", len(v) == 0
 	case []any:
 		var parts []string
 		for _, e := range v {
