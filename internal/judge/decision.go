@@ -48,7 +48,7 @@ type Decision struct {
 
 // Explain returns the reason in words. names has the names of the paths.
 func (d Decision) Explain(names []string) string {
-	tried := list(d.Tried, names)
+	tried := d.Tried.List(names)
 	switch d.Reason {
 	case Begin:
 		return "all paths together, to begin with"
@@ -72,12 +72,13 @@ func (d Decision) Explain(names []string) string {
 	return fmt.Sprintf("reason %d", uint8(d.Reason))
 }
 
-// list returns the names of the paths of a set.
-func list(s Set, names []string) string {
+// List returns the names of the paths of a set, joined by "+". A path without a name is named by its
+// number.
+func (s Set) List(names []string) string {
 	var in []string
 	for i := range MaxPaths {
 		if s.Has(i) {
-			if i < len(names) {
+			if i < len(names) && names[i] != "" {
 				in = append(in, names[i])
 			} else {
 				in = append(in, fmt.Sprintf("path %d", i))

@@ -106,6 +106,7 @@ func (r *peer) advance(now time.Duration, b *batch) time.Duration {
 	for i := range r.links {
 		due = min(due, r.probe(b, k, i, now))
 	}
+	r.weigh(now)
 	due = min(due, r.repeat(b, k, now))
 	b.flush()
 	return due
@@ -270,25 +271,34 @@ func (r *peer) lanesFor(k *keys, now time.Duration) tunnel.Progress {
 // maxLanes bounds the lanes in a message.
 const maxLanes = 64
 
-// reports appends a report of each path that something has arrived over.
+// reports appends a report of each path that something has arrived over, as far as there is room; the
+// rest is first the next time.
 func (x *receiving) reports(b []byte, k *keys, now time.Duration) []byte {
 	x.Lock()
 	defer x.Unlock()
-	for i := range x.links {
+	late := x.ended.Late
+	if x.receiver != nil {
+		late += x.receiver.Stats().Late
+	}
+	first := x.reportFirst
+	for n := range x.links {
+		i := (first + n) % len(x.links)
 		l := &x.links[i]
 		if l.packets == 0 || now-l.heard > forgotten {
 			continue
 		}
-		report := tunnel.Report{Path: uint8(i), Bytes: l.bytes, Received: l.rate.Value(now)}
+		report := tunnel.Report{Path: uint8(i), Bytes: l.bytes, Received: l.rate.Value(now), Late: late}
 		if l.keys == k {
 			report.Next, report.Lost = l.next, l.lost
 		}
 		if d, ok := l.delay.Value(); ok {
-			report.Base, report.Delay, report.Jitter, report.Spread = d.Base, d.Delay, d.Jitter, d.Spread
+			report.Base, report.Delay, report.Jitter, report.Spread, report.Standing = d.Base, d.Delay, d.Jitter, d.Spread, d.Standing
 		}
-		if b = tunnel.AppendRecord(b, report); len(b) > controlRoom {
+		if len(b)+tunnel.ReportLen > controlRoom {
+			x.reportFirst = i
 			break
 		}
+		b = tunnel.AppendRecord(b, report)
 	}
 	return b
 }
@@ -411,9 +421,12 @@ func (r *peer) reported(k *keys, v tunnel.Report, now time.Duration) {
 		l.progress = now
 		if lost := int64(v.Lost) - int64(before.Lost); lost >= 0 {
 			l.loss.Update(v.Next-before.Next, min(uint64(lost), v.Next-before.Next))
+			r.weighing.lost += uint64(lost)
 		}
 	}
+	r.weighing.late = max(r.weighing.late, v.Late)
 	l.report, l.reported = v, true
+	r.sample(int(v.Path), now)
 }
 
 // sendBye tells the peer that the session ends. The mutex is locked.

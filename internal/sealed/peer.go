@@ -25,8 +25,6 @@ const (
 	// baseMTU is the largest packet, without the tunnel, that is sent before the path has answered a
 	// larger probe: what is left of 1280 bytes of IPv6 (RFC 8200, section 5).
 	baseMTU = 1280 - ipUDP6 - tunnel.Overhead
-	// guessedRate is the rate of a path whose rate is measured, before it is known.
-	guessedRate = 100 * unit.MbitPerSecond
 	// pathBuffer bounds the virtual queue: a modem's buffer is seldom longer.
 	pathBuffer = time.Second
 )
@@ -57,7 +55,8 @@ type peer struct {
 	queues        sched.Queues
 	rules         []rule
 	fallback      rule // packets without a rule
-	mtu           int  // largest packet that all usable links carry
+	weighing      weighing
+	mtu           int // largest packet that all usable links carry
 	nextProbe     uint32
 	scratch       []byte          // for records
 	lanes         tunnel.Progress // for a record
@@ -101,6 +100,7 @@ type link struct {
 	loss       quality.Loss
 	rate       plane.Rate // as configured, from this gateway
 	cost       int
+	measuring  measuring
 
 	sent count
 }
@@ -256,8 +256,11 @@ func equal(a, b plane.Discipline) bool {
 }
 
 func (r *peer) newScheduler(d plane.Discipline) (sched.Scheduler, error) {
-	return sched.New(d.Name, sched.Options{Queues: &r.queues, Choice: d.Choice})
+	return sched.New(d.Name, sched.Options{Queues: &r.queues, Choice: d.Choice, Tie: sched.Tie, Size: fullSize})
 }
+
+// fullSize is the size of the packets whose order dqj keeps.
+const fullSize = 1500
 
 // refresh brings what schedulers see up to date. The mutex is locked.
 func (r *peer) refresh() {
@@ -293,6 +296,7 @@ func (r *peer) refresh() {
 		}
 	}
 	r.paths = r.paths[:max(highest, 1)]
+	r.weighing.version++
 	r.mtu = max(r.mtu, baseMTU)
 	r.clamp.Store(int32(r.mtu))
 }
@@ -321,10 +325,8 @@ func (l *link) upRate() unit.Bandwidth {
 		return l.rate.Bandwidth
 	case l.known && l.down != tunnel.UnknownRate:
 		return l.down
-	case l.report.Rate > 0:
-		return l.report.Rate
 	}
-	return guessedRate
+	return l.measuring.capacity.Value()
 }
 
 // suite returns the name of a session's encryption.
@@ -438,6 +440,7 @@ func (r *peer) status(now time.Duration) plane.PeerStatus {
 			s.Reason = fmt.Sprintf("no response from %v", r.conf.Endpoints[0])
 		}
 	}
+	names := r.names()
 	shortest := time.Duration(math.MaxInt64)
 	for i := range r.paths {
 		if r.paths[i].Usable {
@@ -467,6 +470,9 @@ func (r *peer) status(now time.Duration) plane.PeerStatus {
 			Loss: l.loss.Share, Rate: l.upRate(), MTU: l.search.mtu,
 		}
 		if i < len(r.paths) && r.paths[i].Usable {
+			if d := &r.weighing.decision; r.paths[i].Resting {
+				ls.Resting = d.Explain(names)
+			}
 			ls.Delay, ls.Queue = r.paths[i].Delay-shortest, r.queues.Wait(i, now)
 		}
 		s.Links = append(s.Links, ls)
@@ -478,6 +484,9 @@ func (r *peer) status(now time.Duration) plane.PeerStatus {
 	for i := range r.rules {
 		u := &r.rules[i]
 		st := plane.RuleStatus{Rule: i, Discipline: u.discipline.String(), Sent: u.sent, Copies: u.copies}
+		if u.discipline.Name == plane.Auto && s.Up {
+			st.Because = r.weighing.decision.Explain(names)
+		}
 		for j := range r.links {
 			if u.used.Has(j) && r.links[j].line != nil {
 				st.Using = append(st.Using, cmp.Or(r.links[j].name, r.links[j].line.name))

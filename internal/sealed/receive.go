@@ -27,8 +27,10 @@ type receiving struct {
 	receiver *reseq.Receiver[held]
 	ended    reseq.ReceiverStats // of earlier receivers
 	live     uint16              // paths that packets arrive over
-	out      []held
-	packets  [][]byte
+	// reportFirst is the path of the first report of a message.
+	reportFirst int
+	out         []held
+	packets     [][]byte
 	// timeout is when packets are held for too long, 0 if none are.
 	timeout atomic.Int64
 }

@@ -189,7 +189,7 @@ func (r *peer) oversized(b *batch, f *tun.Frame, i int, h *parsed, u *rule, icmp
 // mutex of the peer is locked.
 func (r *peer) transmit(b *batch, buf []byte, lane uint8, h *parsed, u *rule, now time.Duration) {
 	wire := len(buf) + tunnel.TagLen + ipUDP4
-	set := u.scheduler.Next(r.paths, sched.Segment{Now: now, Size: wire, Window: 1 << 30, Flow: h.flow})
+	set := u.scheduler.Next(r.paths, sched.Segment{Now: now, Size: wire, Window: 1 << 30, Flow: h.flow, Version: r.weighing.version})
 	if set == 0 {
 		r.plane.counts.drop(dropNoPath, 1)
 		return
@@ -210,6 +210,7 @@ func (r *peer) transmit(b *batch, buf []byte, lane uint8, h *parsed, u *rule, no
 			one = b.slot(len(buf) - tunnel.Offset)
 			copy(one[tunnel.Offset:], buf[tunnel.Offset:])
 			u.copies++
+			r.weighing.copied += uint64(wire)
 		}
 		stamp := k.number.Stamp(lane, seq, uint8(i), copies)
 		r.seal(b, k, i, one, tunnel.Data, stamp, h.class, now)

@@ -106,10 +106,17 @@ type Report struct {
 	// Delay is the one-way delay in the receiver's time, which can be compared with that of other
 	// paths; Base its minimum, Jitter and Spread its variation.
 	Base, Delay, Jitter, Spread time.Duration
+	// Standing is the queue on the path that no packet was without.
+	Standing time.Duration
+	// Late is how many packets of all paths were delivered after later ones.
+	Late uint64
 	// Rate is what the path can carry, as the receiver estimates it from the spacing of arrivals, 0 if
 	// unknown; Received what arrives.
 	Rate, Received unit.Bandwidth
 }
+
+// ReportLen is the length of a Report in a message.
+const ReportLen = 80
 
 // Ack acknowledges all reliable records up to a number.
 type Ack struct {
@@ -202,7 +209,10 @@ func (r Report) body(b []byte) []byte {
 	for _, v := range [...]uint64{r.Next, r.Lost, r.Bytes, uint64(r.Base.Microseconds()), uint64(r.Delay.Microseconds())} {
 		b = be.AppendUint64(b, v)
 	}
-	b = be.AppendUint32(be.AppendUint32(b, micros(r.Jitter)), micros(r.Spread))
+	for _, v := range [...]time.Duration{r.Jitter, r.Spread, r.Standing} {
+		b = be.AppendUint32(b, micros(v))
+	}
+	b = be.AppendUint64(b, r.Late)
 	return be.AppendUint64(be.AppendUint64(b, uint64(r.Rate)), uint64(r.Received))
 }
 
@@ -374,7 +384,7 @@ func (f *fields) record(kind RecordType) Record {
 	case recordReport:
 		return Report{
 			Path: f.path(), Next: f.uint64(), Lost: f.uint64(), Bytes: f.uint64(), Base: f.longMicros(), Delay: f.longMicros(),
-			Jitter: f.micros(), Spread: f.micros(), Rate: f.rate(), Received: f.rate(),
+			Jitter: f.micros(), Spread: f.micros(), Standing: f.micros(), Late: f.uint64(), Rate: f.rate(), Received: f.rate(),
 		}
 	case recordAck:
 		return Ack{f.uint32()}

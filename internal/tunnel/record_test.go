@@ -13,7 +13,7 @@ var records = []Record{
 	Probe{7}, Answer{7, 1 << 31, 1500 * time.Microsecond, 1400},
 	Report{
 		Path: 15, Next: 1 << 59, Lost: 3, Bytes: 1 << 40, Base: -3 * time.Second, Delay: 20 * time.Millisecond, Jitter: time.Millisecond,
-		Spread: time.Second, Rate: 5 * unit.MbitPerSecond, Received: unit.GbitPerSecond,
+		Spread: time.Second, Standing: 15 * time.Millisecond, Late: 77, Rate: 5 * unit.MbitPerSecond, Received: unit.GbitPerSecond,
 	},
 	Ack{9}, Progress{{3, 1 << 23}, {255, 7}}, Hello{5, true}, PathAdd{3, unit.MbitPerSecond, UnknownRate, -2, "fibre"}, PathRemove{2},
 	NAT{1, netip.MustParseAddrPort("192.0.2.1:4790")}, NAT{1, netip.MustParseAddrPort("[2001:db8::1]:4790")},
@@ -167,4 +167,10 @@ func FuzzRecords(f *testing.F) {
 			b = rest
 		}
 	})
+}
+
+func TestReportLen(t *testing.T) {
+	if got := len(AppendRecord(nil, Report{})); got != ReportLen {
+		t.Errorf("a report has %d bytes, want ReportLen %d", got, ReportLen)
+	}
 }
