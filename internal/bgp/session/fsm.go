@@ -401,6 +401,11 @@ func (f *fsm) lost(c *conn, err error) {
 		}
 		f.found(f.conf.openFinding(err))
 	}
+	// A neighbor whose end of the link is not up yet, or that starts, refuses.
+	refused := note.Code == message.CodeCease || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
+	if now := time.Now(); c.outgoing && refused && now.Before(f.eager) {
+		f.nextDial = now.Add(eagerPause)
+	}
 	if other != nil && !other.heldUntil.IsZero() {
 		f.confirm(other)
 	}

@@ -494,6 +494,34 @@ func TestSilentNeighborIsRedialed(t *testing.T) {
 	})
 }
 
+// TestRefusalAfterEnable: the neighbor's end of the link is not up yet, so it refuses the session. The
+// next attempt follows soon, but not for longer than after a link has come up.
+func TestRefusalAfterEnable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, config(1, 2))
+		defer b.stop()
+		refuse := func() (waited time.Duration) {
+			began := time.Now()
+			w := <-b.dials
+			waited = time.Since(began)
+			w.expect("OPEN")
+			n := cease(message.SubcodeRejected)
+			w.write(n.Append(nil))
+			_ = w.Close()
+			return waited
+		}
+		refuse()
+		if waited := refuse(); waited < b.conf.ConnectRetry/2 {
+			t.Errorf("without a link that came up, the next attempt after %s", waited)
+		}
+		synctest.Wait()
+		b.Enable()
+		if first, second := refuse(), refuse(); first != 0 || second != eagerPause {
+			t.Errorf("attempts after %s and %s", first, second)
+		}
+	})
+}
+
 // TestFlapsAreDamped: after a session that lasted the next one is dialed at once; after sessions that
 // did not, later and later.
 func TestFlapsAreDamped(t *testing.T) {
