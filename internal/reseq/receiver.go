@@ -334,6 +334,18 @@ func (r *Receiver[T]) Flush(out []T) []T {
 	return out
 }
 
+// Reset delivers all that is held and lets all lanes begin with 0 again, as those of a new key do.
+// What is measured and counted remains.
+func (r *Receiver[T]) Reset(out []T) []T {
+	for _, l := range r.lanes {
+		if l != nil {
+			out = r.restart(l, 0, out)
+			l.stale = 0
+		}
+	}
+	return out
+}
+
 // Stats returns the counters.
 func (r *Receiver[T]) Stats() ReceiverStats {
 	s := r.stats

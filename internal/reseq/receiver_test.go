@@ -367,6 +367,20 @@ func TestReceiverRestarts(t *testing.T) {
 	}
 }
 
+// TestReceiverReset: after a change of keys numbers begin with 0, and the measured bound is kept.
+func TestReceiverReset(t *testing.T) {
+	r := NewReceiver[uint32](ReceiverOptions{})
+	now := 10 * ms
+	seq := func(path int, n uint32) Arrival { return Arrival{Path: path, Seq: n, Hold: Auto} }
+	out := push(t, r, &now, nil, seq(0, 0), seq(0, 2), seq(1, 1), seq(0, 4))
+	if out = r.Reset(out); !slices.Equal(out, []uint32{0, 2, 1, 4}) {
+		t.Fatalf("delivered %v", out)
+	}
+	if out = push(t, r, &now, nil, seq(0, 0), seq(0, 2), seq(1, 1)); !slices.Equal(out, []uint32{0, 1, 2}) {
+		t.Errorf("delivered %v after the reset", out)
+	}
+}
+
 func TestReceiverBound(t *testing.T) {
 	// All lanes at once, each with a gap as long as the window.
 	r := NewReceiver[*int](ReceiverOptions{Window: 1024})
