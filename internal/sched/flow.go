@@ -130,6 +130,7 @@ func (f *flow) choose(paths []Path, s *Segment, hash uint32) int {
 		return f.dq.earliest(paths, s)
 	case Cheapest:
 		may = cheapest(paths, may)
+	case Pinned:
 	}
 	total := uint64(0)
 	for i := range paths {

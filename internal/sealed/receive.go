@@ -166,6 +166,7 @@ func (p *Plane) open(l *line, g *udp.Received, in *buffer, all []opened, b *batc
 		case tunnel.Initiation, tunnel.Response, tunnel.Cookie:
 			p.knock(l, m, g.From)
 			continue
+		case tunnel.Data, tunnel.Control:
 		}
 		h, err := tunnel.ParseHeader(m)
 		if err != nil {
