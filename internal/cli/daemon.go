@@ -169,6 +169,8 @@ func startFailure(r role.Descriptor, on string, err error) error {
 		do = "add the address to an interface first"
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 		do = "run it as root"
+	case errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOSPC):
+		do = "make room there, or give control a path elsewhere"
 	default:
 		do = "see tabane doctor"
 	}

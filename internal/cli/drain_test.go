@@ -2,13 +2,17 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tabane/tabane/internal/role"
 )
 
 // leaver records the calls of Drain and Undrain.
@@ -99,5 +103,15 @@ func TestCommandWithoutSocket(t *testing.T) {
 	text := commandFailure("reload", "asbr", err).Error()
 	if !strings.Contains(text, socket) || !strings.Contains(text, "restart the daemon") {
 		t.Errorf("%q", text)
+	}
+}
+
+// TestStartWithoutRoom: a socket that cannot be made is a failure with a remedy of its own.
+func TestStartWithoutRoom(t *testing.T) {
+	for _, err := range []error{syscall.EROFS, syscall.ENOSPC} {
+		text := startFailure(role.Descriptor{Name: "asbr"}, "asbr.yaml", fmt.Errorf("listen on control socket: %w", err)).Error()
+		if !strings.Contains(text, "give control a path elsewhere") {
+			t.Errorf("%q", text)
+		}
 	}
 }
