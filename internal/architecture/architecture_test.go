@@ -182,6 +182,7 @@ var reserved = []struct {
 	{"github.com/cilium/ebpf", []string{"internal/bpf", "internal/bpf/flowcount", "internal/bpf/silence"}, "programs and maps are behind bpf, so that an engine is tested without a kernel"},
 	{"github.com/spf13/cobra", []string{"internal/cli"}, "flags are the command line's"},
 	{"github.com/flynn/noise", []string{"internal/session"}, "the handshake of gateways is behind session"},
+	{"golang.zx2c4.com/wireguard", nil, "wireguard-go is something for benchmarks to compare with; the TUN device is tun"},
 	{"github.com/chromedp", []string{"internal/dashboard"}, "a browser only tests the page"},
 	{"gonum.org/v1/plot", []string{"internal/report"}, "figures are report's"},
 }

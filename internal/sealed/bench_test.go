@@ -145,6 +145,7 @@ func (s *site) tcp(b *testing.B, length time.Duration) {
 		b.Fatal(err)
 	}
 	defer c.Close()
+	c.SetDeadline(time.Now().Add(10*time.Second + length))
 	data := make([]byte, 1<<18)
 	bytes, start := 0, time.Now()
 	warm := false

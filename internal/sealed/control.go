@@ -79,7 +79,7 @@ func (r *peer) advance(now time.Duration, b *batch) time.Duration {
 		l := &r.links[i]
 		reachable = reachable || l.line != nil && len(l.addresses()) > 0
 	}
-	if reachable && !r.anyAlive() && (r.sending == nil || now-r.shaken > lonely) {
+	if reachable && !r.anyAlive() && (r.sending == nil || r.proven || now-r.shaken > lonely) {
 		r.assoc.Want(now)
 	}
 	if reachable {
@@ -112,7 +112,7 @@ func (r *peer) advance(now time.Duration, b *batch) time.Duration {
 	return due
 }
 
-// lonely is how old a session is at least when another handshake begins because no path answers.
+// lonely is how long a new session waits for the first answer before another handshake begins.
 const lonely = time.Second
 
 // probe sends the probe of a path if it is due, and counts those without an answer. The mutex is
@@ -328,7 +328,7 @@ func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
 		body = rest
 		if record.Type().Reliable() {
 			k.ack = true
-			if !k.in.Take(number) {
+			if _, bye := record.(tunnel.Bye); !bye && !k.in.Take(number) {
 				continue
 			}
 			r.soon()
@@ -383,6 +383,7 @@ func (r *peer) answered(k *keys, path int, a tunnel.Answer, now time.Duration) {
 	if s.id != a.ID || a.ID == 0 {
 		return
 	}
+	r.proven = r.proven || k == r.sending
 	if rtt := now - s.at - a.Held; rtt > 0 {
 		l.rtt.Update(rtt)
 	}

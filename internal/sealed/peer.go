@@ -46,6 +46,7 @@ type peer struct {
 	sending *keys // nil without a session
 	since   time.Duration
 	shaken  time.Duration
+	proven  bool   // a probe was answered under the current keys
 	count   uint32 // of handshakes
 	// owner: the numbers of paths are those of this gateway. theirs: the peer has endpoints too.
 	owner, theirs bool
@@ -360,7 +361,7 @@ func (r *peer) use(k *keys, now time.Duration) {
 	if r.sending == nil {
 		r.since = now
 	}
-	r.sending, r.shaken = k, now
+	r.sending, r.shaken, r.proven = k, now, false
 	r.count++
 	k.out.Put(tunnel.Hello{Endpoints: len(r.conf.Endpoints) > 0})
 	if r.owner {

@@ -322,6 +322,7 @@ type line struct {
 	mtu    atomic.Int32
 	closed bool
 
+	failing        atomic.Bool // the last messages were not sent
 	sent, received count
 	mu             sync.Mutex
 	err            string
@@ -410,7 +411,11 @@ func (l *line) send(all []udp.Datagram) {
 			return
 		}
 		l.plane.counts.drop(dropSend, uint64(failed))
+		l.failing.Store(true)
 		l.fail(err)
+	} else if l.failing.Load() {
+		l.failing.Store(false)
+		l.fail(nil)
 	}
 	bytes := 0
 	for i := range all {

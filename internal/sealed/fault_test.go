@@ -1,0 +1,310 @@
+package sealed
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/session"
+	"github.com/tabane/tabane/internal/tunnel"
+)
+
+// datagrams carries numbered datagrams from one gateway to the other, one each millisecond, and
+// records which arrive.
+type datagrams struct {
+	in, out *net.UDPConn
+	arrived chan uint32
+}
+
+func (g *gateway) datagrams(to *gateway) *datagrams {
+	g.t.Helper()
+	d := &datagrams{arrived: make(chan uint32, 1<<16)}
+	a, b := netip.MustParseAddrPort("10.0.1.1:0"), netip.MustParseAddrPort("10.0.2.1:0")
+	if g.number == 2 {
+		a, b = b, a
+	}
+	if err := errors.Join(
+		netns.Do(to.namespace, func() (err error) { d.in, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(b)); return err }),
+		netns.Do(g.namespace, func() (err error) {
+			d.out, err = net.DialUDP("udp4", net.UDPAddrFromAddrPort(a), d.in.LocalAddr().(*net.UDPAddr))
+			return err
+		})); err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(func() { d.in.Close(); d.out.Close() })
+	go func() {
+		for b := make([]byte, 2000); ; {
+			n, err := d.in.Read(b)
+			if err != nil {
+				return
+			}
+			if n >= 4 {
+				d.arrived <- be32(b)
+			}
+		}
+	}()
+	return d
+}
+
+func be32(b []byte) uint32 {
+	return uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
+}
+
+// until sends datagrams until one that was sent from now on arrives, and returns how long it took.
+func (d *datagrams) until(t testing.TB, from uint32, limit time.Duration) time.Duration {
+	t.Helper()
+	start := time.Now()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for i := from; time.Since(start) < limit; i++ {
+		d.out.Write([]byte{byte(i >> 24), byte(i >> 16), byte(i >> 8), byte(i), 0, 0, 0, 0})
+		select {
+		case n := <-d.arrived:
+			if n >= from {
+				return time.Since(start)
+			}
+		case <-tick.C:
+		}
+	}
+	t.Fatalf("nothing arrived within %v", limit)
+	return 0
+}
+
+// crash ends the plane as kill -9 does: without a word to the peer.
+func (g *gateway) crash() {
+	g.plane.mu.Lock()
+	for _, r := range g.plane.peers {
+		r.mu.Lock()
+		r.sending = nil
+		r.mu.Unlock()
+	}
+	g.plane.mu.Unlock()
+	g.stop()
+}
+
+// Whichever gateway is killed and started again, and whichever has the endpoints, packets go on.
+func TestGatewayRestarts(t *testing.T) {
+	a, b := pair(t, 2)
+	a.run()
+	b.run()
+	a.up(2)
+	b.up(2)
+	there, next := a.datagrams(b), uint32(0)
+	there.until(t, next, 5*time.Second)
+	for _, g := range []*gateway{a, b} {
+		g.crash()
+		g.run()
+		next += 1 << 20
+		// Measured from when the new process runs.
+		took := there.until(t, next, 10*time.Second)
+		t.Logf("gateway %d: resumed after %v", g.number, took)
+	}
+	a.stop() // says goodbye
+	s := b.plane.Status().Peers[0]
+	for end := time.Now().Add(5 * time.Second); s.Up && time.Now().Before(end); s = b.plane.Status().Peers[0] {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if s.Up {
+		t.Error("the peer's goodbye was not taken")
+	}
+}
+
+func TestAddressRoams(t *testing.T) {
+	a, b := pair(t, 1)
+	a.run()
+	b.run()
+	a.up(1)
+	b.up(1)
+	d := b.datagrams(a)
+	d.until(t, 0, 5*time.Second)
+	ip(t, a.namespace, "ip -4 addr del 192.168.0.1/24 dev p0")
+	ip(t, a.namespace, "ip -4 addr add 192.168.0.77/24 dev p0")
+	d.until(t, 1<<20, 10*time.Second)
+	want := netip.MustParseAddr("192.168.0.77")
+	if got := b.plane.Status().Peers[0].Links[0].Endpoint.Addr(); got != want {
+		t.Errorf("the peer is at %v, want %v", got, want)
+	}
+}
+
+// A path that goes down, with its interface or in silence, takes nothing with it, and is used again.
+func TestPathsComeAndGo(t *testing.T) {
+	a, b := pair(t, 2)
+	a.run()
+	b.run()
+	a.up(2)
+	b.up(2)
+	d, next := a.datagrams(b), uint32(0)
+	for _, c := range []struct{ down, up string }{
+		{"ip link set p0 down", "ip link set p0 up"},
+		{"ip neighbor replace 192.168.1.2 lladdr 02:00:00:00:00:99 dev p1", "ip neighbor del 192.168.1.2 dev p1"},
+	} {
+		ip(t, a.namespace, "%s", c.down)
+		next += 1 << 20
+		t.Logf("%s: went on after %v", c.down, d.until(t, next, 5*time.Second))
+		a.up(1)
+		ip(t, a.namespace, "%s", c.up)
+		a.up(2)
+	}
+	// The interface is another one with the same name.
+	ip(t, a.namespace, "ip link del p0")
+	a.up(1)
+	ip(t, a.namespace, "ip link add p0 type veth peer name p0 netns %s", b.namespace)
+	for _, g := range []*gateway{a, b} {
+		ip(t, g.namespace, "ip link set p0 up")
+		ip(t, g.namespace, "ip -4 addr add 192.168.0.%d/24 dev p0", g.number)
+	}
+	a.up(2)
+	b.up(2)
+}
+
+// What strangers send is counted, and has no other effect.
+func TestHostileMessages(t *testing.T) {
+	a, b := pair(t, 1)
+	a.run()
+	b.run()
+	a.up(1)
+	b.up(1)
+	d := a.datagrams(b)
+	d.until(t, 0, 5*time.Second)
+
+	// A message that a could have sent, with a packet from an address behind it or not.
+	a.plane.mu.Lock()
+	r := a.plane.peers[b.key.Public()]
+	a.plane.mu.Unlock()
+	seal := func(src byte) []byte {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		k := r.sending
+		buf := make([]byte, tunnel.Offset+28, 200)
+		copy(buf[tunnel.Offset:], []byte{0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, src, 1, 10, 0, 2, 1, 0, 1, 0, 2, 0, 8})
+		lane := uint8(200)
+		k.counters[0]++
+		return bytes.Clone(k.send.Seal(buf, tunnel.Header{Type: tunnel.Data, Receiver: k.Remote, Counter: k.counters[0] - 1}, k.number.Stamp(lane, k.number.Assign(lane), 0, false)))
+	}
+	var attacker *net.UDPConn
+	if err := netns.Do(a.namespace, func() (err error) {
+		attacker, err = net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(netip.MustParseAddrPort("192.168.0.2:4790")))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer attacker.Close()
+	good, spoofed := seal(1), seal(9)
+	forged := seal(1)
+	forged[len(forged)-1] ^= 1
+	wrongPath := slices.Clone(good)
+	wrongPath[8] ^= 0xf0
+	stranger := make([]byte, session.InitiationLen)
+	stranger[0] = 1
+	unknown := slices.Clone(good)
+	unknown[4] ^= 1
+	// What b sent to a, sent back to b.
+	b.plane.mu.Lock()
+	back := b.plane.peers[a.key.Public()]
+	b.plane.mu.Unlock()
+	back.mu.Lock()
+	reflected := slices.Clone(back.sending.send.Seal(make([]byte, tunnel.Offset+28, 200), tunnel.Header{Type: tunnel.Data, Receiver: back.sending.Remote, Counter: 1 << 20}, tunnel.Stamp{}))
+	back.mu.Unlock()
+
+	before := b.plane.Status().Dropped
+	b.plane.keysMu.RLock()
+	sessions := len(b.plane.keys)
+	b.plane.keysMu.RUnlock()
+	for i, m := range []struct {
+		message []byte
+		reason  reason
+	}{
+		{good[:20], dropTruncated}, {[]byte{4}, dropTruncated}, {[]byte{99, 1, 2, 3}, dropTruncated}, {forged, dropForged},
+		{wrongPath, dropForged}, {unknown, dropUnknownSession}, {reflected, dropUnknownSession}, {stranger, dropStranger},
+		{stranger[:60], dropStranger}, {make([]byte, session.CookieLen), dropTruncated}, {spoofed, dropSource}, {good, reasons}, {good, dropReplayed},
+		{bytes.Repeat(good, 30), dropReplayed}, {append([]byte{3, 0, 0, 0}, make([]byte, session.CookieLen-4)...), dropHandshake},
+	} {
+		if _, err := attacker.Write(m.message); err != nil {
+			t.Fatal(err)
+		}
+		if m.reason == reasons {
+			time.Sleep(20 * time.Millisecond)
+			continue
+		}
+		name := reasonNames[m.reason]
+		for end := time.Now().Add(5 * time.Second); b.plane.Status().Dropped[name] == before[name]; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("message %d: not counted as %q: %v", i, name, b.plane.Status().Dropped)
+			}
+		}
+		before = b.plane.Status().Dropped
+	}
+	attacker.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	if n, err := attacker.Read(make([]byte, 2000)); err == nil && n > session.ResponseLen {
+		// The message that was authentic may be taken for the peer's new address.
+		t.Logf("%d bytes came back", n)
+	}
+	b.plane.keysMu.RLock()
+	if n := len(b.plane.keys); n != sessions {
+		t.Errorf("%d sessions, want %d", n, sessions)
+	}
+	b.plane.keysMu.RUnlock()
+	d.until(t, 1<<20, 5*time.Second)
+	if s := b.plane.Status(); s.Peers[0].Epoch != 1 {
+		t.Errorf("%d handshakes, want 1", s.Peers[0].Epoch)
+	}
+}
+
+// Packets of all kinds and sizes pass; those that do not fit are answered or split.
+func TestPacketSizes(t *testing.T) {
+	a, b := pair(t, 2)
+	for _, g := range []*gateway{a, b} {
+		g.state.MTU = 1500
+	}
+	a.run()
+	b.run()
+	s := a.up(2)
+	b.up(2)
+	for end := time.Now().Add(5 * time.Second); s.Links[0].MTU < 1428 || s.Links[1].MTU < 1428; s = a.up(2) {
+		if time.Now().After(end) {
+			t.Fatalf("MTUs are not found: %+v", s.Links)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	for _, to := range []string{"10.0.2.1", "fd00:2::1"} {
+		for _, payload := range []int{0, 100, 1360} {
+			if e, err := netnstest.Echo(a.namespace, netip.MustParseAddr(to), 3, payload); err != nil || e.Received != 3 {
+				t.Errorf("%s, %d bytes: %+v %v", to, payload, e, err)
+			}
+		}
+	}
+	// 1470 bytes do not fit, and may not be split: the host learns it and says so.
+	if _, err := netnstest.Echo(a.namespace, netip.MustParseAddr("10.0.2.1"), 3, 1442); err == nil {
+		t.Log("the first packets beyond the MTU were lost without an error at the socket")
+	}
+	if n := a.plane.Status().Dropped[reasonNames[dropTooBig]]; n == 0 {
+		t.Error("no packet was too big")
+	}
+	// Datagrams that may be split: by the host to 1500, and by the gateway to what fits.
+	d := a.datagrams(b)
+	raw, _ := d.out.SyscallConn()
+	raw.Control(func(fd uintptr) { setNoDiscovery(int(fd)) })
+	start := time.Now()
+	for time.Since(start) < 5*time.Second {
+		d.out.Write(append([]byte{1, 0, 0, 0}, make([]byte, 1460)...))
+		select {
+		case <-d.arrived:
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	t.Errorf("no datagram of two fragments arrived: %+v", a.plane.Status())
+}
+
+// setNoDiscovery has the kernel send datagrams without the don't-fragment bit.
+func setNoDiscovery(fd int) {
+	unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT)
+}
