@@ -287,7 +287,7 @@ func (x *receiving) reports(b []byte, k *keys, now time.Duration) []byte {
 		if l.packets == 0 || now-l.heard > forgotten {
 			continue
 		}
-		report := tunnel.Report{Path: uint8(i), Bytes: l.bytes, Received: l.rate.Value(now), Late: late}
+		report := tunnel.Report{Path: uint8(i), Bytes: l.bytes, Late: late}
 		if l.keys == k {
 			report.Next, report.Lost = l.next, l.lost
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/tabane/tabane/internal/quality"
 	"github.com/tabane/tabane/internal/sched"
 	"github.com/tabane/tabane/internal/session"
+	"github.com/tabane/tabane/internal/shape"
 	"github.com/tabane/tabane/internal/tunnel"
 	"github.com/tabane/tabane/internal/unit"
 )
@@ -63,6 +64,9 @@ type peer struct {
 	lanes         tunnel.Progress // for a record
 	due           time.Duration   // when something is to be sent
 
+	// paceAt is when the next queued packet is due.
+	paceAt time.Duration
+
 	rx receiving
 }
 
@@ -104,6 +108,10 @@ type link struct {
 	measuring  measuring
 
 	sent count
+
+	// queue holds packets in front of the path, if shaped.
+	queue  *shape.Queue[*queued]
+	shaped bool
 }
 
 // sentProbe is a probe without an answer so far.
@@ -146,7 +154,7 @@ type lanes struct {
 }
 
 func newPeer(p *Plane, own session.PrivateKey, c plane.Peer) *peer {
-	r := &peer{plane: p, own: own.Public(), mtu: baseMTU, paths: make([]sched.Path, tunnel.MaxPaths)}
+	r := &peer{paceAt: shape.Never, plane: p, own: own.Public(), mtu: baseMTU, paths: make([]sched.Path, tunnel.MaxPaths)}
 	r.assoc = session.NewAssociation(session.AssociationOptions{
 		Own: own, Peer: session.Peer{Public: c.Public, Preshared: c.Preshared},
 		Offers: suites, Choose: choose, Random: random{}, NewIndex: p.newIndex,
@@ -278,6 +286,12 @@ func (r *peer) refresh() {
 		}
 		highest = i + 1
 		p.Rate, p.Cost, p.Buffer = l.upRate(), l.cost, pathBuffer
+		if l.shaped = p.Rate > 0 && p.Rate <= maxShaped; l.shaped {
+			if l.queue == nil {
+				l.queue = newShaper(r.plane)
+			}
+			l.queue.Set(p.Rate)
+		}
 		p.Delay, p.Jitter = l.report.Delay, l.report.Jitter
 		if !l.reported {
 			p.Delay = l.rtt.SRTT / 2
@@ -466,7 +480,7 @@ func (r *peer) status(now time.Duration) plane.PeerStatus {
 		}
 		x := &r.rx.links[i]
 		ls := plane.LinkStatus{
-			Path: cmp.Or(l.name, l.line.name), Endpoint: l.remote, State: state, Sent: l.sent.value(),
+			Path: l.title(), Endpoint: l.remote, State: state, Sent: l.sent.value(),
 			Received: plane.Count{Packets: x.packets, Bytes: x.bytes}, RTT: l.rtt.SRTT, Jitter: l.report.Jitter, Spread: l.report.Spread,
 			Loss: l.loss.Share, Rate: l.upRate(), MTU: l.search.mtu,
 		}
@@ -490,7 +504,7 @@ func (r *peer) status(now time.Duration) plane.PeerStatus {
 		}
 		for j := range r.links {
 			if u.used.Has(j) && r.links[j].line != nil {
-				st.Using = append(st.Using, cmp.Or(r.links[j].name, r.links[j].line.name))
+				st.Using = append(st.Using, r.links[j].title())
 			}
 		}
 		s.Policies = append(s.Policies, st)

@@ -47,6 +47,9 @@ type Plane struct {
 	// expire has the expiry loop look again at what is held; expires is when it does otherwise.
 	expire  chan struct{}
 	expires atomic.Int64
+	// pacing has the pacing loop look at the queues; paces is when it does otherwise.
+	pacing chan struct{}
+	paces  atomic.Int64
 	// handshakes are messages that wait for an exchange of keys.
 	handshakes chan handshake
 	ctx        context.Context
@@ -116,7 +119,7 @@ func New(o Options) (*Plane, error) {
 func newPlane(o Options, enter func(func() error) error) (*Plane, error) {
 	p := &Plane{
 		log: o.Log, enter: enter, start: time.Now(),
-		wake: make(chan struct{}, 1), expire: make(chan struct{}, 1), handshakes: make(chan handshake, maxHandshakes),
+		wake: make(chan struct{}, 1), expire: make(chan struct{}, 1), pacing: make(chan struct{}, 1), handshakes: make(chan handshake, maxHandshakes),
 		peers: map[session.PublicKey]*peer{}, keys: map[uint32]*keys{}, pending: map[uint32]*peer{},
 	}
 	if p.log == nil {
@@ -161,6 +164,7 @@ func (p *Plane) Apply(s plane.State) error {
 			delete(p.peers, key)
 		}
 		p.expires.Store(math.MaxInt64)
+		p.paces.Store(math.MaxInt64)
 		p.guardMu.Lock()
 		p.guard = session.NewGuard(s.Key.Public(), rand.Reader)
 		p.guardMu.Unlock()
@@ -261,6 +265,7 @@ func (p *Plane) Run(ctx context.Context) error {
 	p.loops.Go(func() { p.control(ctx) })
 	p.loops.Go(func() { p.shake(ctx) })
 	p.loops.Go(func() { p.expiry(ctx) })
+	p.loops.Go(func() { p.pace(ctx) })
 	failed := make(chan error, 1)
 	p.loops.Go(func() { failed <- p.send() })
 	var err error
@@ -457,6 +462,7 @@ const (
 	dropHandshake
 	dropBusy
 	dropDevice
+	dropQueue
 	reasons
 )
 
@@ -466,6 +472,7 @@ var reasonNames = [reasons]string{
 	dropMalformed: "malformed", dropTruncated: "truncated", dropUnknownSession: "unknown session", dropReplayed: "replayed",
 	dropForged: "forged", dropSource: "source not of peer", dropCongestion: "congestion mark not possible",
 	dropDuplicate: "duplicate", dropStranger: "stranger", dropHandshake: "handshake refused", dropBusy: "busy", dropDevice: "device refused",
+	dropQueue: "queue of path",
 }
 
 type counters struct {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io/fs"
+	"math"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -89,7 +90,6 @@ type receivedLink struct {
 	keys           *keys
 	heard          time.Duration
 	delay          quality.OneWayEstimator
-	rate           quality.Rate
 }
 
 // opened is a packet from a peer.
@@ -384,6 +384,7 @@ func (p *Plane) expiry(ctx context.Context) {
 		}
 		now := p.now()
 		next := now + time.Hour
+		p.expires.Store(math.MaxInt64) // what is held meanwhile may be earlier
 		for _, r := range p.routing.Load().peers {
 			if at := r.rx.timeout.Load(); at != 0 && time.Duration(at) <= now {
 				r.expireHeld(now)
@@ -415,9 +416,8 @@ func isSYN(b []byte) bool {
 func (x *receiving) measure(o *opened, now time.Duration) {
 	l := &x.links[o.path]
 	l.packets++
-	l.bytes += uint64(o.wire)
+	l.bytes += uint64(o.wire + ipUDP4)
 	l.heard = now
-	l.rate.Update(now, o.wire)
 	if l.keys != o.keys {
 		if l.keys != nil && l.keys.Born > o.keys.Born {
 			return // of the session before

@@ -22,6 +22,8 @@ const (
 	// are more to read.
 	slabLen  = 1 << 20
 	batchLen = 192 << 10
+	// maxQueued is that for packets of shaped paths.
+	maxQueued = 128
 )
 
 // cacheLine is the alignment of packets in bytes.
@@ -33,6 +35,8 @@ type batch struct {
 	slab  []byte
 	next  int
 	out   [tunnel.MaxPaths]outgoing
+	// queued are packets of shaped paths, whose buffers are needed until they have been sent.
+	queued []*queued
 }
 
 // outgoing are the messages of a line.
@@ -67,6 +71,9 @@ func (b *batch) add(l *line, d udp.Datagram) {
 	}
 }
 
+// empty reports whether there is nothing to be sent.
+func (b *batch) empty() bool { return b.next == 0 && len(b.queued) == 0 }
+
 // flush sends all messages.
 func (b *batch) flush() {
 	for i := range b.out {
@@ -77,6 +84,10 @@ func (b *batch) flush() {
 		o.line.send(o.all)
 		o.line, o.all = nil, o.all[:0]
 	}
+	for _, q := range b.queued {
+		queuedPool.Put(q)
+	}
+	b.queued = b.queued[:0]
 	b.next = 0
 }
 
@@ -84,7 +95,7 @@ func (b *batch) flush() {
 func (p *Plane) send() error {
 	b := newBatch(p, slabLen)
 	icmp := make([]byte, 0, 1500)
-	for wait := true; ; wait = b.next == 0 {
+	for wait := true; ; wait = b.empty() {
 		f, err := p.device.Read(wait)
 		switch {
 		case errors.Is(err, tun.ErrMalformed):
@@ -98,7 +109,7 @@ func (p *Plane) send() error {
 			continue
 		}
 		p.forward(b, f, icmp)
-		if b.next >= batchLen {
+		if b.next >= batchLen || len(b.queued) >= maxQueued {
 			b.flush()
 		}
 	}
@@ -195,36 +206,52 @@ func (r *peer) transmit(b *batch, buf []byte, lane uint8, h *parsed, u *rule, no
 		return
 	}
 	k := r.sending
-	seq := k.number.Assign(lane)
-	k.lanes.used[lane] = now
-	u.sent.Packets++
-	u.sent.Bytes += uint64(len(buf) - tunnel.Offset)
-	u.used |= set
+	// The number is used only if a queue takes the packet: a missing one would have the receiver wait.
+	seq := k.number.Peek(lane)
+	taken := 0
 	copies := set.Len() > 1
 	for set != 0 {
 		i := set.First()
 		set &^= sched.One(i)
-		one := buf
-		if set != 0 {
-			// The packet itself is needed again.
-			one = b.slot(len(buf) - tunnel.Offset)
-			copy(one[tunnel.Offset:], buf[tunnel.Offset:])
+		if l := &r.links[i]; l.shaped {
+			if !r.enqueue(b, i, &queued{keys: k, lane: lane, seq: seq, copied: copies, class: h.class}, buf, now) {
+				continue
+			}
+		} else {
+			one := buf
+			if set != 0 {
+				// The packet itself is needed again.
+				one = b.slot(len(buf) - tunnel.Offset)
+				copy(one[tunnel.Offset:], buf[tunnel.Offset:])
+			}
+			r.seal(b, k, i, one, tunnel.Data, k.number.Stamp(lane, seq, uint8(i), copies), h.class, now)
+		}
+		if taken++; taken > 1 {
 			u.copies++
 			r.weighing.copied += uint64(wire)
 		}
-		stamp := k.number.Stamp(lane, seq, uint8(i), copies)
-		r.seal(b, k, i, one, tunnel.Data, stamp, h.class, now)
+		u.used |= sched.One(i)
 	}
+	if taken == 0 {
+		return
+	}
+	k.number.Assign(lane)
+	k.lanes.used[lane] = now
+	u.sent.Packets++
+	u.sent.Bytes += uint64(len(buf) - tunnel.Offset)
 }
 
 // seal seals a message for a path and adds it to the batch. The mutex of the peer is locked.
 func (r *peer) seal(b *batch, k *keys, i int, buf []byte, kind tunnel.Type, stamp tunnel.Stamp, class uint8, now time.Duration) {
 	l := &r.links[i]
-	stamp.Sent, stamp.Wait = uint32(now/time.Microsecond), r.queues.Wait(i, now)
+	stamp.Sent = uint32(now / time.Microsecond)
+	if !l.shaped { // else it has waited
+		stamp.Wait = r.queues.Wait(i, now)
+	}
 	h := tunnel.Header{Type: kind, Path: uint8(i), Receiver: k.Remote, Counter: k.counters[i]}
 	k.counters[i]++
 	m := k.send.Seal(buf, h, stamp)
 	r.assoc.Sent(1)
-	l.sent.add(1, len(m))
+	l.sent.add(1, len(m)+ipUDP4)
 	b.add(l.line, udp.Datagram{Data: m, To: l.remote, Class: class})
 }

@@ -110,13 +110,10 @@ type Report struct {
 	Standing time.Duration
 	// Late is how many packets of all paths were delivered after later ones.
 	Late uint64
-	// Rate is what the path can carry, as the receiver estimates it from the spacing of arrivals, 0 if
-	// unknown; Received what arrives.
-	Rate, Received unit.Bandwidth
 }
 
 // ReportLen is the length of a Report in a message.
-const ReportLen = 80
+const ReportLen = 64
 
 // Ack acknowledges all reliable records up to a number.
 type Ack struct {
@@ -212,8 +209,7 @@ func (r Report) body(b []byte) []byte {
 	for _, v := range [...]time.Duration{r.Jitter, r.Spread, r.Standing} {
 		b = be.AppendUint32(b, micros(v))
 	}
-	b = be.AppendUint64(b, r.Late)
-	return be.AppendUint64(be.AppendUint64(b, uint64(r.Rate)), uint64(r.Received))
+	return be.AppendUint64(b, r.Late)
 }
 
 func (r Ack) body(b []byte) []byte { return be.AppendUint32(b, r.Number) }
@@ -384,7 +380,7 @@ func (f *fields) record(kind RecordType) Record {
 	case recordReport:
 		return Report{
 			Path: f.path(), Next: f.uint64(), Lost: f.uint64(), Bytes: f.uint64(), Base: f.longMicros(), Delay: f.longMicros(),
-			Jitter: f.micros(), Spread: f.micros(), Standing: f.micros(), Late: f.uint64(), Rate: f.rate(), Received: f.rate(),
+			Jitter: f.micros(), Spread: f.micros(), Standing: f.micros(), Late: f.uint64(),
 		}
 	case recordAck:
 		return Ack{f.uint32()}

@@ -13,7 +13,7 @@ var records = []Record{
 	Probe{7}, Answer{7, 1 << 31, 1500 * time.Microsecond, 1400},
 	Report{
 		Path: 15, Next: 1 << 59, Lost: 3, Bytes: 1 << 40, Base: -3 * time.Second, Delay: 20 * time.Millisecond, Jitter: time.Millisecond,
-		Spread: time.Second, Standing: 15 * time.Millisecond, Late: 77, Rate: 5 * unit.MbitPerSecond, Received: unit.GbitPerSecond,
+		Spread: time.Second, Standing: 15 * time.Millisecond, Late: 77,
 	},
 	Ack{9}, Progress{{3, 1 << 23}, {255, 7}}, Hello{5, true}, PathAdd{3, unit.MbitPerSecond, UnknownRate, -2, "fibre"}, PathRemove{2},
 	NAT{1, netip.MustParseAddrPort("192.0.2.1:4790")}, NAT{1, netip.MustParseAddrPort("[2001:db8::1]:4790")},
@@ -63,7 +63,7 @@ func TestRecordsOfNewerVersions(t *testing.T) {
 
 func TestMalformedRecords(t *testing.T) {
 	whole := AppendRecord(nil, records[2])
-	negative := AppendRecord(nil, Report{Rate: -1})
+	negative := AppendNumbered(nil, 0, PathAdd{Up: -1})
 	for name, b := range map[string][]byte{
 		"only a type": {byte(recordAck)}, "cut off": whole[:len(whole)-1], "short body": {byte(recordAck), 0, 3, 1, 2, 3},
 		"reliable without number": {byte(recordBye), 0, 0}, "path": {byte(recordPathRemove), 0, 5, 0, 0, 0, 0, MaxPaths},

@@ -1,0 +1,160 @@
+package sealed
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/tabane/tabane/internal/shape"
+	"github.com/tabane/tabane/internal/tunnel"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// maxShaped is the rate up to which a path is shaped. Beyond it no modem's queue is in front of it, and
+// copying packets into a queue would limit it.
+const maxShaped = 2 * unit.GbitPerSecond
+
+// queued is a packet in the queue of a path. It has its number in the lane, but no counter yet.
+type queued struct {
+	keys   *keys
+	lane   uint8
+	seq    tunnel.Seq
+	copied bool
+	class  uint8
+	// buf is the packet with room for the tunnel, in data.
+	buf, data []byte
+}
+
+var queuedPool = sync.Pool{New: func() any { return new(queued) }}
+
+// enqueue puts a copy of a packet, whose buffer begins with room for the tunnel, into the queue of a
+// path. It reports false if the queue refuses it. The mutex is locked.
+func (r *peer) enqueue(b *batch, i int, like *queued, buf []byte, now time.Duration) bool {
+	l := &r.links[i]
+	q := queuedPool.Get().(*queued)
+	data := q.data
+	if n := len(buf) + tunnel.TagLen; cap(data) < n {
+		data = make([]byte, max(n, smallLen))
+	}
+	*q = *like
+	q.data, q.buf = data, data[:copy(data[:cap(data)], buf)]
+	if !l.queue.Push(now, q, len(buf)+tunnel.TagLen+ipUDP4, uint32(q.lane)) {
+		queuedPool.Put(q)
+		r.plane.counts.drop(dropQueue, 1)
+		return false
+	}
+	r.drain(b, i, now)
+	r.queues.Set(i, now, l.queue.Wait(now))
+	r.plane.pacer(r.paceAt)
+	return true
+}
+
+// newShaper returns the queue of a path.
+func newShaper(p *Plane) *shape.Queue[*queued] {
+	q, err := shape.New(shape.Options[*queued]{
+		Mark: func(q *queued) bool {
+			class, ok := mark(q.buf[tunnel.Offset:])
+			q.class = class
+			return ok
+		},
+		Drop: func(q *queued) {
+			p.counts.drop(dropQueue, 1)
+			queuedPool.Put(q)
+		},
+	})
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return q
+}
+
+// mark marks an ECN-capable packet as Congestion Experienced, and returns its traffic class.
+func mark(b []byte) (class uint8, ok bool) {
+	var h parsed
+	if !h.parse(b) || h.class&ecnMask == ecnNotECT {
+		return h.class, false
+	}
+	decapsulate(ecnCE, b)
+	return h.class | ecnCE, true
+}
+
+// drain seals the packets of a path's queue that are due. The mutex of the peer is locked.
+func (r *peer) drain(b *batch, i int, now time.Duration) {
+	l := &r.links[i]
+	for {
+		q, _, ok := l.queue.Pop(now)
+		if !ok {
+			break
+		}
+		k := q.keys
+		if r.sending == nil || !l.ready() {
+			r.plane.counts.drop(dropNoPath, 1)
+			queuedPool.Put(q)
+			continue
+		}
+		stamp := k.number.Stamp(q.lane, q.seq, uint8(i), q.copied)
+		r.seal(b, k, i, q.buf, tunnel.Data, stamp, q.class, now)
+		b.queued = append(b.queued, q)
+	}
+	r.paceAt = min(r.paceAt, l.queue.Next())
+}
+
+// pace sends what is due in the queues of the peer, and returns when there is more.
+func (r *peer) pace(b *batch, now time.Duration) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.paceAt > now {
+		return r.paceAt
+	}
+	r.paceAt = shape.Never
+	for i := range r.links {
+		if q := r.links[i].queue; q != nil && q.Len() > 0 {
+			r.drain(b, i, now)
+		}
+	}
+	b.flush()
+	return r.paceAt
+}
+
+// pacer has the pacing loop look at the queues at a time.
+func (p *Plane) pacer(at time.Duration) {
+	if int64(at) >= p.paces.Load() {
+		return
+	}
+	select {
+	case p.pacing <- struct{}{}:
+	default:
+	}
+}
+
+// paceStep is the granularity of pacing.
+const paceStep = 500 * time.Microsecond
+
+// pace sends the packets of all queues when they are due.
+func (p *Plane) pace(ctx context.Context) {
+	b := newBatch(p, slabLen)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-p.pacing:
+		}
+		now := p.now()
+		next := now + time.Hour
+		p.paces.Store(math.MaxInt64) // what is queued meanwhile may be earlier
+		for _, r := range p.routing.Load().peers {
+			next = min(next, r.pace(b, now))
+		}
+		next = max(next, now+paceStep)
+		p.paces.Store(int64(next))
+		timer.Reset(next - now)
+	}
+}
+
+// title returns the name of a path, which has a line.
+func (l *link) title() string { return cmp.Or(l.name, l.line.name) }
