@@ -276,9 +276,9 @@ const maxLanes = 64
 func (x *receiving) reports(b []byte, k *keys, now time.Duration) []byte {
 	x.Lock()
 	defer x.Unlock()
-	late := x.ended.Late
+	late := uint64(0)
 	if x.receiver != nil {
-		late += x.receiver.Stats().Late
+		late = x.receiver.Stats().Late
 	}
 	first := x.reportFirst
 	for n := range x.links {

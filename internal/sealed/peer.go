@@ -493,7 +493,7 @@ func (r *peer) status(now time.Duration) plane.PeerStatus {
 		s.Links = append(s.Links, ls)
 	}
 	if x := &r.rx; x.receiver != nil {
-		st := sum(x.ended, x.receiver.Stats())
+		st := x.receiver.Stats()
 		s.Held, s.Late, s.Duplicates, s.Skipped = st.Held, st.Late, st.Duplicates, st.Named+st.Passed+st.Expired+st.Forced
 	}
 	for i := range r.rules {

@@ -26,8 +26,7 @@ type receiving struct {
 	// receiver; those under earlier ones, of which few come, are delivered at once.
 	keys     *keys
 	receiver *reseq.Receiver[held]
-	ended    reseq.ReceiverStats // of earlier receivers
-	live     uint16              // paths that packets arrive over
+	live     uint16 // paths that packets arrive over
 	// reportFirst is the path of the first report of a message.
 	reportFirst int
 	out         []held
@@ -276,32 +275,18 @@ func (r *peer) take(all []opened, now time.Duration) {
 	x.finish(p, out)
 }
 
-// change makes a receiver for new keys. It reports false for those of an earlier session.
+// change has the numbers begin again with new keys. It reports false for those of an earlier session.
 func (x *receiving) change(k *keys, out *[]held) bool {
 	if x.keys != nil && k.Born < x.keys.Born {
 		return false
 	}
-	if x.receiver != nil {
-		*out = x.receiver.Flush(*out)
-		x.ended = sum(x.ended, x.receiver.Stats())
+	if x.receiver == nil {
+		x.receiver = reseq.NewReceiver[held](reseq.ReceiverOptions{})
+	} else {
+		*out = x.receiver.Reset(*out)
 	}
-	x.keys, x.receiver, x.live = k, reseq.NewReceiver[held](reseq.ReceiverOptions{}), 0
+	x.keys = k
 	return true
-}
-
-// sum adds the counters of two receivers.
-func sum(a, b reseq.ReceiverStats) reseq.ReceiverStats {
-	b.Delivered += a.Delivered
-	b.Waited += a.Waited
-	b.Late += a.Late
-	b.Reordered += a.Reordered
-	b.Duplicates += a.Duplicates
-	b.Stale += a.Stale
-	b.Named += a.Named
-	b.Passed += a.Passed
-	b.Expired += a.Expired
-	b.Forced += a.Forced
-	return b
 }
 
 // silent is how long after its last message a path is not waited for: several probes.
