@@ -95,3 +95,27 @@ func TestDeathIsSignaled(t *testing.T) {
 		t.Error("a removed session is up")
 	}
 }
+
+// TestTransitionsThatWaited: packets that waited together cause each of their transitions.
+func TestTransitionsThatWaited(t *testing.T) {
+	got := make(chan transition, 3)
+	e := newEngine(func(_ string, t transition) { got <- t })
+	s := newSession(slow, 1, func() float64 { return 0.5 })
+	p := &peer{local: here, remote: there, packets: make(chan packet, rxBacklog), stop: make(chan struct{}), done: make(chan struct{})}
+	for _, state := range []state{stateInit, stateDown, stateInit} {
+		p.packets <- packet{state: state, multiplier: 3, my: 2, your: 1, desiredTx: time.Second, requiredRx: time.Second}
+	}
+	go p.run(s, e)
+	for _, want := range []transition{cameUp, wentDown, cameUp} {
+		select {
+		case now := <-got:
+			if now != want {
+				t.Errorf("transition %d, want %d", now, want)
+			}
+		case <-time.After(time.Second):
+			t.Fatalf("transition %d is missing", want)
+		}
+	}
+	close(p.stop)
+	<-p.done
+}

@@ -240,10 +240,10 @@ func (p *peer) run(s *session, e *engine) {
 	wake := time.Now()
 	for {
 		var replies []packet
-		t := unchanged
+		var changes []transition
 		receive := func(in packet) {
 			change, reply := s.receive(time.Now(), in)
-			t, grace = max(t, change), false
+			changes, grace = append(changes, change), false
 			if reply {
 				replies = append(replies, s.packet(time.Now(), in.poll))
 			}
@@ -276,7 +276,7 @@ func (p *peer) run(s *session, e *engine) {
 		case deadline.IsZero() || now.Before(deadline):
 			grace = false
 		case grace:
-			t, grace = max(t, s.expire(now)), false
+			changes, grace = append(changes, s.expire(now)), false
 		default:
 			grace = true
 		}
@@ -286,8 +286,10 @@ func (p *peer) run(s *session, e *engine) {
 		if due := s.nextSend(); !due.IsZero() && !now.Before(due) {
 			out.send(s.packet(now, false))
 		}
-		if t != unchanged {
-			e.report(p.name, t)
+		for _, t := range changes { // each of them: the session may have come up again
+			if t != unchanged {
+				e.report(p.name, t)
+			}
 		}
 		wake = nextWake(s, now, grace)
 		timer.Reset(time.Until(wake))
