@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -46,7 +47,8 @@ type Line struct {
 	Interface string `json:"interface"`
 	// Up: the interface is up with carrier.
 	Up bool `json:"up"`
-	// Error is why its socket could not be opened, or why it last failed to send.
+	// Error is why no peer is reached over it: why its socket could not be opened, or why it last failed
+	// to send.
 	Error string `json:"error,omitempty"`
 }
 
@@ -132,13 +134,6 @@ func (s *Status) fill(p plane.Status) {
 	s.PacketsIn, s.BytesIn = p.Received.Packets, p.Received.Bytes
 	s.PacketsOut, s.BytesOut = p.Delivered.Packets, p.Delivered.Bytes
 	s.HeldBytes, s.Dropped = int64(p.Held), p.Dropped
-	for i := range s.Lines {
-		for _, line := range p.Paths {
-			if line.Name == s.Lines[i].Name {
-				s.Lines[i].Error = line.Error
-			}
-		}
-	}
 	for _, peer := range p.Peers {
 		s.Peers = append(s.Peers, PeerStatus{
 			Name: peer.Name, Up: peer.Up, Reason: peer.Reason, Seconds: seconds(peer.Since), KeySeconds: seconds(peer.Handshake),
@@ -161,6 +156,23 @@ func (s *Status) fill(p plane.Status) {
 				Peer: peer.Name, Rule: strconv.Itoa(r.Rule), Discipline: r.Discipline, Using: r.Using, Because: r.Because,
 				SentPackets: r.Sent.Packets, SentBytes: r.Sent.Bytes, Copies: r.Copies,
 			})
+		}
+	}
+	s.explain(p.Paths)
+}
+
+// explain adds the errors of lines that no peer is reached over: on others, only some endpoint is not
+// reachable.
+func (s *Status) explain(lines []plane.PathStatus) {
+	for i := range s.Lines {
+		l := &s.Lines[i]
+		if slices.ContainsFunc(s.Paths, func(p PathStatus) bool { return p.Path == l.Name && p.Up }) {
+			continue
+		}
+		for _, line := range lines {
+			if line.Name == l.Name {
+				l.Error = line.Error
+			}
 		}
 	}
 }
