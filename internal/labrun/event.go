@@ -85,6 +85,9 @@ func Check(spec *scenario.Spec) fault.List {
 			if e.Traffic[name].Datagram > 0 {
 				faults.Add("experiment.traffic."+name+".datagram", "a lab cannot send datagrams")
 			}
+			if e.Traffic[name].Upload {
+				faults.Add("experiment.traffic."+name+".upload", "a lab cannot upload")
+			}
 		}
 	}
 	return faults

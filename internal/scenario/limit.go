@@ -17,8 +17,9 @@ const DefaultMTU = 1500
 
 // Phases returns the limits of one cell over time, at least one, the first at 0.
 //
-// The limit is the maximum flow from the server to the client over the links of the file, so that a
-// link shared by several paths counts once; it never exceeds the sum of the usable links. The
+// The limit is the maximum flow from the server to the client, of an upload the other way, over the
+// links of the file, so that a link shared by several paths counts once; it never exceeds the sum of
+// the usable links. The
 // usable links are those of the transport. From a case's first event until the event that ends the
 // last failure, they are those of the transport that are in Remaining, or if none is, the first of
 // Remaining, to which routing moves the connection. Links of other transports carry nothing.
@@ -43,6 +44,7 @@ func (s *Spec) Phases(k result.CellKey) ([]result.Phase, error) {
 
 func (s *Spec) phases(c Case, t *Traffic, transport *Transport) []result.Phase {
 	links := s.linkState(c, slices.Concat(slices.Collect(maps.Keys(s.Links)), transport.Links, c.Remaining))
+	links.upload = t.Upload
 	usable := transport.Links
 	segment := transport.Settings.With(c.Settings).Segment
 	own, headers := s.Overhead(transport), s.Headers(transport)
@@ -125,7 +127,7 @@ func (f framing) payload(rate unit.Bandwidth, mtu int) float64 {
 	return float64(payload) / float64(payload+f.headers) * float64(rate)
 }
 
-// capacity returns the payload rate in bit/s that reaches the client over the usable links, or 0 if
+// capacity returns the payload rate in bit/s that the usable links carry to the receiver, or 0 if
 // there is no limit or an MTU is too small.
 func (k *linkState) capacity(usable []string, f framing) float64 {
 	s, rates := k.spec, k.rates()
@@ -155,7 +157,11 @@ func (k *linkState) capacity(usable []string, f framing) float64 {
 			n.connect("switch "+name, e.Node, backward)
 		}
 	}
-	flow := n.maxFlow(s.Experiment.Server, s.Experiment.Client)
+	from, to := s.Experiment.Server, s.Experiment.Client
+	if k.upload {
+		from, to = to, from
+	}
+	flow := n.maxFlow(from, to)
 	if flow == 0 || flow >= together*(1-1e-12) {
 		flow = together // a network that the file does not connect limits nothing
 	}
@@ -183,11 +189,13 @@ func (s *Spec) MTU(link string) int {
 	return DefaultMTU
 }
 
-// SumRates returns the sum of the rates of the transport's links towards the client at the start of
+// SumRates returns the sum of the rates of the transport's links to the receiver at the start of
 // a run; 0 if one of them is unlimited.
 func (s *Spec) SumRates(k result.CellKey) unit.Bandwidth {
 	var sum unit.Bandwidth
-	for _, rate := range s.linkState(s.Experiment.Case(k.Case), s.Experiment.Transports[k.Transport].Links).rates() {
+	links := s.linkState(s.Experiment.Case(k.Case), s.Experiment.Transports[k.Transport].Links)
+	links.upload = s.Experiment.Traffic[k.Traffic].Upload
+	for _, rate := range links.rates() {
 		if rate == 0 {
 			return 0
 		}

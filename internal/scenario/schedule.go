@@ -138,6 +138,7 @@ func (s *Spec) steps(c Case, t *Traffic) []step {
 type linkState struct {
 	spec              *Spec
 	forward, backward map[string]channel.Profile
+	upload            bool // the data goes from the client to the server
 }
 
 func (s *Spec) linkState(c Case, links []string) *linkState {
@@ -164,11 +165,15 @@ func (k *linkState) apply(x step) {
 	}
 }
 
-// rates returns the rates towards the client by link; 0 is unlimited.
+// rates returns the rates in the direction of the data by link; 0 is unlimited.
 func (k *linkState) rates() map[string]unit.Bandwidth {
 	rates := map[string]unit.Bandwidth{}
 	for name := range k.forward {
-		switch forward, backward := k.forward[name].Rate, k.backward[name].Rate; k.spec.ToClient(name) {
+		forward, backward := k.forward[name].Rate, k.backward[name].Rate
+		if k.upload {
+			forward, backward = backward, forward
+		}
+		switch k.spec.ToClient(name) {
 		case channel.Forward:
 			rates[name] = forward
 		case channel.Backward:

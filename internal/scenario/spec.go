@@ -251,6 +251,8 @@ type Traffic struct {
 	// Datagram makes it a stream of numbered UDP datagrams with so much payload in bytes, instead of
 	// a TCP connection. Example: 1000
 	Datagram int `yaml:"datagram,omitempty"`
+	// Upload sends the data from the client to the server. Example: true
+	Upload bool `yaml:"upload,omitempty"`
 	// EventAt is the start of the case's events, from the request on. It is required if a case
 	// has events.
 	EventAt time.Duration `yaml:"event_at,omitempty"`

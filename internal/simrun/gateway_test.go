@@ -49,6 +49,30 @@ func TestGatewayCells(t *testing.T) {
 	}
 }
 
+// TestUpload: data of an upload goes over the links towards the server, and is compared with their
+// rates.
+func TestUpload(t *testing.T) {
+	s, err := builtIn(t, "shake-static").Select(scenario.Selection{Cases: []string{"j0"}, Transports: []string{"path1", "dq-reseq"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Experiment.Traffic["ftp"] = &scenario.Traffic{Bytes: 1e9, Duration: time.Minute, Quick: time.Minute, Upload: true}
+	r, err := Run(context.Background(), Options{Spec: s, Trials: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, run := range r.Runs {
+		want, least := 64e3*1428/1514, 0.85
+		if run.Transport == "dq-reseq" {
+			want, least = 3*64e3*(1428-92)/1514, 0.7 // the start takes longer than with one path
+		}
+		got, limit := run.Metrics[result.Goodput], run.Metrics[result.LimitRate]
+		if limit < want*0.999 || limit > want*1.001 || got < least*want || got > want {
+			t.Errorf("%s: goodput %.0f of %.0f bit/s, want about %.0f", run.Transport, got, limit, want)
+		}
+	}
+}
+
 // TestGatewayRuns: datagrams and connections over gateways have their metrics, from the request on.
 func TestGatewayRuns(t *testing.T) {
 	s, err := builtIn(t, "datagram-unequal").Select(scenario.Selection{Cases: []string{"rate"}, Transports: []string{"ratio-1-1", "today-dq-reseq", "primary"}})

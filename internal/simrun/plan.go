@@ -76,8 +76,10 @@ func Check(spec *scenario.Spec) fault.List {
 		}
 		return effect.refuse(spec, x)
 	}))
-	if _, where, err := p.congestion(); err != nil {
-		faults.Add(where, "%v", err)
+	for _, node := range []string{e.Server, e.Client} {
+		if _, where, err := p.congestion(node); err != nil && (node == e.Server || p.uploads()) {
+			faults.Add(where, "%v", err)
+		}
 	}
 	faults.Merge("", marks(spec))
 	if len(faults) > 0 {
@@ -187,12 +189,11 @@ func newPlan(spec *scenario.Spec, quick bool) *plan {
 	return p
 }
 
-// congestion returns the congestion control that the server's sysctls set, and the path of that key
+// congestion returns the congestion control that a node's sysctls set, and the path of that key
 // in the scenario. Without a sysctl it is the default.
-func (p *plan) congestion() (name, where string, err error) {
-	server := p.spec.Experiment.Server
-	where = "nodes." + server + ".sysctls." + congestionSysctl
-	name, ok := p.spec.Nodes[server].Sysctls[congestionSysctl]
+func (p *plan) congestion(node string) (name, where string, err error) {
+	where = "nodes." + node + ".sysctls." + congestionSysctl
+	name, ok := p.spec.Nodes[node].Sysctls[congestionSysctl]
 	if !ok {
 		where = "sysctls." + congestionSysctl
 		name, ok = p.spec.Sysctls[congestionSysctl]
@@ -254,14 +255,18 @@ func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
 			return sim.Config{}, w.err
 		}
 		var path sim.Path
-		for _, h := range w.hops {
+		hops := w.hops
+		if t.Upload {
+			hops = reversed(hops)
+		}
+		for _, h := range hops {
 			if m := p.spec.MTU(h.link); mtu == 0 || m < mtu {
 				mtu = m
 			}
 			path.Out = b.pass(path.Out, h)
 		}
-		for _, h := range slices.Backward(w.hops) {
-			path.Back = b.pass(path.Back, h.back())
+		for _, h := range reversed(hops) {
+			path.Back = b.pass(path.Back, h)
 		}
 		if g := transport.Gateway; g != nil {
 			if ratios := g.Ratios(); ratios != nil {
@@ -275,7 +280,11 @@ func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
 			l.Jitter = channel.Jitter{Kind: channel.Uniform, Amount: min(p.lateness, l.Delay)}
 		}
 	}
-	if err := p.behave(&conn, e.Settings(k), overhead.MaxSegment(mtu)); err != nil {
+	sender := e.Server
+	if t.Upload {
+		sender = e.Client
+	}
+	if err := p.behave(&conn, e.Settings(k), overhead.MaxSegment(mtu), sender); err != nil {
 		return sim.Config{}, err
 	}
 	if t.Datagram > 0 {
@@ -305,8 +314,18 @@ func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
 	return b.config, nil
 }
 
+// uploads reports whether data goes from the client to the server in any run.
+func (p *plan) uploads() bool {
+	for _, t := range p.spec.Experiment.Traffic {
+		if t.Upload {
+			return true
+		}
+	}
+	return false
+}
+
 // behave applies the settings to a connection, with Linux' behavior as default.
-func (p *plan) behave(c *sim.Connection, s scenario.Settings, most int) error {
+func (p *plan) behave(c *sim.Connection, s scenario.Settings, most int, sender string) error {
 	c.Congestion = s.Congestion
 	if c.MPTCP {
 		c.Scheduler = cmp.Or(s.Scheduler, sched.Default)
@@ -321,7 +340,7 @@ func (p *plan) behave(c *sim.Connection, s scenario.Settings, most int) error {
 	}
 	if c.Congestion == "" {
 		var err error
-		if c.Congestion, _, err = p.congestion(); err != nil {
+		if c.Congestion, _, err = p.congestion(sender); err != nil {
 			return err
 		}
 	}

@@ -86,6 +86,9 @@ func Run(ctx context.Context, o Options) (result.Result, error) {
 	if cells := e.Cells(); o.Capture != nil && len(cells) != 1 {
 		return result.Result{}, fmt.Errorf("simulate scenario %q: %w, and there are %d", o.Spec.Name, ErrCells, len(cells))
 	}
+	if cells := e.Cells(); o.Capture != nil && e.Traffic[cells[0].Traffic].Upload {
+		return result.Result{}, fmt.Errorf("simulate scenario %q: a capture at the client is of a download, and traffic %q is an upload", o.Spec.Name, cells[0].Traffic)
+	}
 	if o.Seed == 0 {
 		o.Seed = FirstSeed
 	}

@@ -17,6 +17,15 @@ type hop struct {
 
 func (h hop) back() hop { return hop{h.link, h.to, h.from} }
 
+// reversed returns the way back.
+func reversed(way []hop) []hop {
+	var back []hop
+	for _, h := range slices.Backward(way) {
+		back = append(back, h.back())
+	}
+	return back
+}
+
 // network is the graph of nodes and links, for path search.
 type network struct {
 	spec *scenario.Spec
