@@ -100,21 +100,41 @@ func (s *Speaker) RemoveGroup(name string) error {
 	return nil
 }
 
-// ChangeGroups replaces the groups of old by those of now. Groups that do not change keep their
-// sessions.
+// ChangeGroups replaces the groups of old by those of now. Groups that do not change, or only their
+// limit, keep their sessions.
 func (s *Speaker) ChangeGroups(old, now []Group) error {
 	var errs []error
 	for _, g := range old {
-		if !slices.ContainsFunc(now, g.equal) {
+		if !slices.ContainsFunc(now, g.sameSessions) {
 			errs = append(errs, s.RemoveGroup(g.Name))
 		}
 	}
 	for _, g := range now {
-		if !slices.ContainsFunc(old, g.equal) {
+		if slices.ContainsFunc(old, g.sameSessions) {
+			errs = append(errs, s.setLimit(g.Name, g.Limit))
+		} else {
 			errs = append(errs, s.AddGroup(g))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// setLimit changes the limit of a group. The neighbors beyond a lower one stay.
+func (s *Speaker) setLimit(name string, limit int) error {
+	s.calls.Lock()
+	defer s.calls.Unlock()
+	err := s.usable()
+	g := s.groups[name]
+	if err == nil && g == nil {
+		err = errors.New("unknown group")
+	}
+	if err != nil {
+		return fmt.Errorf("change limit of group %q: %w", name, err)
+	}
+	if g.Limit != limit {
+		g.Limit, g.full = limit, false
+	}
+	return nil
 }
 
 // CompareGroups describes each change from old to now in a line.
@@ -132,14 +152,22 @@ func CompareGroups(old, now []Group) []string {
 		switch {
 		case !has(old, g.Name):
 			lines = append(lines, fmt.Sprintf("group %q added", g.Name))
-		case !slices.ContainsFunc(old, g.equal):
+		case !slices.ContainsFunc(old, g.sameSessions):
 			lines = append(lines, fmt.Sprintf("group %q reset", g.Name))
+		case !slices.ContainsFunc(old, g.equal):
+			lines = append(lines, fmt.Sprintf("limit of group %q changed", g.Name))
 		}
 	}
 	return lines
 }
 
 func (g Group) equal(other Group) bool { return reflect.DeepEqual(g, other) }
+
+// sameSessions reports whether the groups differ in their limit at most.
+func (g Group) sameSessions(other Group) bool {
+	g.Limit = other.Limit
+	return g.equal(other)
+}
 
 // join returns the session of a neighbor that connects for the first time, or nil to reject it. It is
 // called by the listener, which Stop waits for with calls held.

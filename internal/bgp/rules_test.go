@@ -305,18 +305,35 @@ func TestGroup(t *testing.T) {
 		}
 	}
 	rr.must(rr.Reset(member))
-	rr.wait("reset", func() bool { return !rr.up[member] })
-	rr.wait("the member again", func() bool { return rr.up[member] })
+	rr.wait("the member after a reset", func() bool { return rr.downs[member] == "reset" && rr.up[member] })
 	rr.peer(clients[3], client, secret)
 	rr.wait("the neighbor instead of the member", func() bool { return rr.up["r84"] && !rr.up[member] })
 	rr.must(rr.DeleteNeighbor("r84"))
 	rr.wait("the member instead of the neighbor", func() bool { return rr.up[member] && !rr.up["r84"] })
-	changed := group
-	changed.Limit = 3
-	if lines := CompareGroups([]Group{group}, []Group{changed}); !slices.Equal(lines, []string{`group "servers" reset`}) {
-		t.Errorf("%q", lines)
+	changed, reset := group, group
+	changed.Limit = 1
+	reset.Neighbor.HoldTime = 30 * time.Second
+	for want, now := range map[string]Group{`limit of group "servers" changed`: changed, `group "servers" reset`: reset} {
+		if lines := CompareGroups([]Group{group}, []Group{now}); !slices.Equal(lines, []string{want}) {
+			t.Errorf("%q, want %q", lines, want)
+		}
 	}
-	rr.must(rr.ChangeGroups([]Group{group}, nil))
+	// A lower limit ends no session, and accepts no further one.
+	flaps := func() (n uint64) {
+		for _, s := range rr.Sessions() {
+			n += s.Flaps
+		}
+		return n
+	}
+	before, members := flaps(), len(rr.Sessions())
+	rr.must(rr.ChangeGroups([]Group{group}, []Group{changed}))
+	late := newRouter(t, 0x55, 65000)
+	late.peer(rr, secret)
+	late.wait("rejection", func() bool { return late.Sessions()[0].Reason != "" })
+	if n := flaps(); n != before || len(rr.Sessions()) != members {
+		t.Errorf("%d flaps and %d sessions, want %d and %d", n, len(rr.Sessions()), before, members)
+	}
+	rr.must(rr.ChangeGroups([]Group{changed}, nil))
 	rr.wait("only the neighbor of its own", func() bool { return rr.up["r81"] && !rr.up["servers/fd00::53"] && !rr.up["servers/fd00::54"] })
 	if s := rr.Sessions(); len(s) != 1 || s[0].Flaps != 0 {
 		t.Errorf("%+v", s)
