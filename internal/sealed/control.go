@@ -418,12 +418,13 @@ func (r *peer) reported(k *keys, v tunnel.Report, now time.Duration) {
 	if v.Next < before.Next {
 		return // older than the last one
 	}
+	// A packet that is only late counts as lost until it arrives.
+	v.Lost = max(v.Lost, before.Lost)
 	if v.Next > before.Next {
 		l.progress = now
-		if lost := int64(v.Lost) - int64(before.Lost); lost >= 0 {
-			l.loss.Update(v.Next-before.Next, min(uint64(lost), v.Next-before.Next))
-			r.weighing.lost += uint64(lost)
-		}
+		lost := v.Lost - before.Lost
+		l.loss.Update(v.Next-before.Next, min(lost, v.Next-before.Next))
+		r.weighing.lost += lost
 	}
 	r.weighing.late = max(r.weighing.late, v.Late)
 	l.report, l.reported = v, true

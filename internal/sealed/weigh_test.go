@@ -75,3 +75,16 @@ func TestEstimatedRate(t *testing.T) {
 		t.Errorf("50 Mbit/s arrive, and the rate went from %v to %v", first, got)
 	}
 }
+
+// TestReorderingIsNotLoss: packets that a path reorders are missing for a while, each time others.
+func TestReorderingIsNotLoss(t *testing.T) {
+	k := &keys{}
+	r := &peer{plane: &Plane{}, paths: make([]sched.Path, tunnel.MaxPaths), sending: k}
+	for i := range 1000 {
+		missing := uint64(i % 3 * 5)
+		r.reported(k, tunnel.Report{Next: uint64(100 * (i + 1)), Lost: missing}, time.Duration(i)*time.Millisecond)
+	}
+	if l := &r.links[0]; r.weighing.lost != 10 || l.loss.Lost != 10 || l.loss.Sent != 100_000 {
+		t.Errorf("of %d packets %d were lost, and %d for the judge; want 10", l.loss.Sent, l.loss.Lost, r.weighing.lost)
+	}
+}

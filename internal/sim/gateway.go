@@ -70,6 +70,7 @@ type carrier struct {
 	inner    []packet // by number
 	result   GatewayResult
 	sampled  []uint64
+	weigh    weighing
 
 	// The receiving end.
 	receiver *reseq.Receiver[uint32]
@@ -84,6 +85,8 @@ type carrier struct {
 type measured struct {
 	oneWay quality.OneWayEstimator
 	probing
+	// high is the highest number of a packet that arrived on the path, got how many arrived.
+	high, got uint32
 }
 
 // tunneled marks a hop of packets that enter a tunnel: the rest is its number.
@@ -109,6 +112,7 @@ func (s *Sim) carry(g *Gateway, paths []Path, reverse bool) (uint32, error) {
 		name = "best"
 	}
 	var err error
+	t.weigh.auto = name == "auto"
 	if t.schedule, err = sched.New(name, sched.Options{Queues: &t.queues}); err != nil {
 		return 0, err
 	}
@@ -169,7 +173,7 @@ func (t *carrier) send(s *Sim, p *packet, size int32) {
 		stamp := t.number.Stamp(0, seq, uint8(i), set.Len() > 1)
 		q := packet{
 			kind: tunneled, flow: t.id, hop: t.routes[i], at: s.now, data: uint64(t.queues.Wait(i, s.now)), seq: uint32(seq),
-			length: stamp.Distance, duplicate: stamp.Copied, blocks: uint8(i),
+			length: stamp.Distance, duplicate: stamp.Copied, blocks: uint8(i), window: uint32(t.result.Sent[i]) + 1,
 		}
 		t.result.Sent[i]++
 		t.result.SentBytes[i] += uint64(size)
@@ -181,6 +185,8 @@ func (t *carrier) send(s *Sim, p *packet, size int32) {
 func (t *carrier) arrive(s *Sim, p *packet) {
 	path := int(p.blocks)
 	t.measure(s, path, p)
+	m := &t.measured[path]
+	m.high, m.got = max(m.high, p.window), m.got+1
 	out, _ := t.receiver.Push(s.now, reseq.Arrival{
 		Path: path, Seq: p.seq, Distance: p.length, Copied: p.duplicate, Hold: t.Hold,
 	}, p.seq, t.out[:0])
@@ -267,7 +273,7 @@ func (t *carrier) probed(s *Sim, p *packet) {
 	}
 	s.launch(&packet{
 		kind: tunnelReply, flow: t.id, hop: t.back[path], at: p.at, data: uint64(jitter), blocks: p.blocks,
-		sack: [maxBlocks]span{{uint32(uint64(delay) >> 32), uint32(delay)}},
+		sack: [maxBlocks]span{{uint32(uint64(delay) >> 32), uint32(delay)}}, window: m.high, seq: m.got,
 	}, int32(replySize+t.Overhead))
 	t.deliver(s, t.receiver.Passed(s.now, path, 0, p.seq, t.out[:0]))
 }
@@ -283,6 +289,8 @@ func (t *carrier) replied(s *Sim, p *packet) {
 		return
 	}
 	path.Delay = time.Duration(uint64(p.sack[0].start)<<32 | uint64(p.sack[0].end))
+	t.weigh.path(t, int(p.blocks), p.window, p.window-min(p.seq, p.window))
+	t.weigh.look(s.now, t)
 }
 
 // sample appends to the series.

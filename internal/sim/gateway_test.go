@@ -167,3 +167,23 @@ func TestPropertyGateway(t *testing.T) {
 		}
 	})
 }
+
+// TestAutoRestsHarmfulPath: the second path loses 5 % of its packets and is slow, so that a connection that
+// uses both brings less than the first one alone. auto leaves it out for most of the time; dq does not.
+func TestAutoRestsHarmfulPath(t *testing.T) {
+	lossy := eight
+	lossy.loss = 0.05
+	rate := func(discipline string, roads ...road) float64 {
+		c := bundle(Gateway{Discipline: discipline, Overhead: tunnelOverhead, Hold: reseq.Auto}, roads...)
+		c.Duration = 60 * time.Second
+		r := run(t, c)
+		return float64(r.Connections[0].After())
+	}
+	alone, dq, auto := rate("best", eight), rate("dq", eight, lossy), rate("auto", eight, lossy)
+	if dq > 0.7*alone {
+		t.Errorf("dq brings %.2f of the first path alone: the second does not harm", dq/alone)
+	}
+	if auto < 0.85*alone || auto < 1.2*dq {
+		t.Errorf("auto brings %.2f of the first path alone, dq %.2f", auto/alone, dq/alone)
+	}
+}
