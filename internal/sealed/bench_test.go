@@ -1,6 +1,7 @@
 package sealed
 
 import (
+	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -21,6 +23,7 @@ import (
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/session"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -149,6 +152,7 @@ func (s *site) tcp(b *testing.B, length time.Duration) {
 	data := make([]byte, 1<<18)
 	bytes, start := 0, time.Now()
 	warm := false
+	cost := costNow()
 	for took := time.Duration(0); took < length; took = time.Since(start) {
 		n, err := c.Read(data)
 		if err != nil {
@@ -156,9 +160,10 @@ func (s *site) tcp(b *testing.B, length time.Duration) {
 		}
 		bytes += n
 		if !warm && time.Since(start) > length/4 {
-			warm, bytes, start = true, 0, time.Now()
+			warm, bytes, start, cost = true, 0, time.Now(), costNow()
 		}
 	}
+	cost.report(b, bytes, bytes/1400)
 	b.ReportMetric(float64(bytes)*8/time.Since(start).Seconds()/1e9, "Gbit/s")
 	close(stop)
 	io.Copy(io.Discard, c)
@@ -207,7 +212,7 @@ func (s *site) udp(b *testing.B, rate int, length time.Duration) {
 	}()
 	sent := 0
 	data := make([]byte, size)
-	start := time.Now()
+	cost, start := costNow(), time.Now()
 	for {
 		took := time.Since(start)
 		if took >= length {
@@ -223,10 +228,47 @@ func (s *site) udp(b *testing.B, rate int, length time.Duration) {
 	}
 	took := time.Since(start)
 	time.Sleep(200 * time.Millisecond)
+	cost.report(b, int(got.Load())*size, int(got.Load()))
 	b.ReportMetric(float64(sent)/took.Seconds()/1000, "kpps-offered")
 	b.ReportMetric(float64(got.Load())/took.Seconds()/1000, "kpps")
 	b.ReportMetric(100*float64(got.Load())/float64(sent), "%whole")
 	b.ReportMetric(100*float64(late.Load())/float64(max(got.Load(), 1)), "%late")
+}
+
+// cost is the CPU time of the process, which has the hosts and the gateways, and its allocations. On a
+// busy machine it says more than a rate.
+type cost struct {
+	cpu     time.Duration
+	mallocs uint64
+}
+
+func costNow() cost {
+	var u syscall.Rusage
+	syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return cost{time.Duration(u.Utime.Nano() + u.Stime.Nano()), m.Mallocs}
+}
+
+func (c cost) report(b *testing.B, bytes, packets int) {
+	now := costNow()
+	b.ReportMetric((now.cpu-c.cpu).Seconds()/max(float64(bytes)/1e9, 1e-9), "cpu-s/GB")
+	b.ReportMetric(float64(now.mallocs-c.mallocs)/float64(max(packets, 1)), "allocs/packet")
+}
+
+// BenchmarkStranger is the cost of an initiation of somebody who does not know the public key.
+func BenchmarkStranger(b *testing.B) {
+	key, err := session.GenerateKey(rand.Reader)
+	if err != nil {
+		b.Fatal(err)
+	}
+	p := &Plane{guard: session.NewGuard(key.Public(), rand.Reader), start: time.Now()}
+	message := make([]byte, session.InitiationLen)
+	message[0] = 1
+	b.ReportAllocs()
+	for b.Loop() {
+		p.knock(nil, message, netip.AddrPort{})
+	}
 }
 
 // BenchmarkPlane compares, in one run, what the kernel forwards without a gateway with one path of

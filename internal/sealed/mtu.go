@@ -14,7 +14,8 @@ type mtuSearch struct {
 	bad    int // smallest that was not carried, 0 if none
 	lostAt int // size of the last lost probe
 	times  int // that it was lost
-	at     time.Duration
+	// at is when the MTU was last confirmed, since when the search ended.
+	at, since time.Duration
 }
 
 const (
@@ -46,9 +47,11 @@ func (s *mtuSearch) next(now time.Duration, interfaceMTU int, v4 bool) int {
 	}
 	if size == s.mtu {
 		switch {
-		case s.bad > 0 && now-s.at > searchRaise:
-			s.bad = 0
-		case now-s.at < searchConfirm:
+		case s.since == 0:
+			s.since = now
+		case s.bad > 0 && now-s.since > searchRaise:
+			s.bad, s.since = 0, 0
+		case now-s.at < searchConfirm && (s.times == 0 || s.lostAt != size):
 			return 0
 		}
 		s.at = now
@@ -73,7 +76,7 @@ func (s *mtuSearch) lost(size int) {
 	if s.times++; s.times < searchTimes {
 		return
 	}
-	s.times = 0
+	s.times, s.since = 0, 0
 	if size <= s.mtu {
 		// What was carried is not any more.
 		s.mtu, s.bad = min(baseMTU, s.most), size

@@ -48,8 +48,10 @@ func (w *sender) init(*Socket) {
 			if e == unix.EINTR {
 				continue
 			}
+			// A full buffer is like a full queue: the message is lost. Waiting for this path would hold up
+			// the others.
 			w.n, w.err = int(n), e
-			return e != unix.EAGAIN
+			return true
 		}
 	}
 }
