@@ -74,12 +74,12 @@ func (s *site) forward(b *testing.B) {
 	ip(b, s.b.namespace, "ip -4 route add 10.0.1.0/24 via 192.168.0.1")
 }
 
-// seal runs planes with a discipline.
-func (s *site) seal(b *testing.B, discipline string, hold plane.ResequenceMode) {
+// seal runs planes with a discipline over paths of a rate.
+func (s *site) seal(b *testing.B, discipline string, hold plane.ResequenceMode, rate unit.Bandwidth) {
 	for _, g := range []*gateway{s.a, s.b} {
 		g.state.Policy = plane.Policy{{Discipline: plane.Discipline{Name: discipline}, Resequence: plane.Resequence{Mode: hold}}}
 		for i := range g.state.Paths {
-			r := plane.Rate{Bandwidth: 10 * unit.GbitPerSecond}
+			r := plane.Rate{Bandwidth: rate}
 			g.state.Paths[i].Up, g.state.Paths[i].Down = r, r
 		}
 		g.run()
@@ -271,6 +271,30 @@ func BenchmarkStranger(b *testing.B) {
 	}
 }
 
+// unshaped is a rate beyond which paths are not shaped.
+const unshaped = 10 * unit.GbitPerSecond
+
+// BenchmarkShaped measures a connection over paths that are shaped to 0.97 of 50 Mbit/s with all
+// headers: a packet of 1400 bytes has 1348 of 1472 bytes of payload, so each path carries 44.4 Mbit/s.
+func BenchmarkShaped(b *testing.B) {
+	for _, links := range []int{1, 2, 3} {
+		for _, discipline := range []string{"dq", "auto"} {
+			b.Run(fmt.Sprintf("%s-%d", discipline, links), func(b *testing.B) {
+				s := newSite(b, links, true)
+				s.seal(b, discipline, plane.ResequenceAuto, 50*unit.MbitPerSecond)
+				for b.Loop() {
+					s.tcp(b, 4*time.Second)
+				}
+				b.ReportMetric(0, "ns/op")
+				if testing.Verbose() {
+					b.Logf("a: %+v", s.a.plane.Status())
+					b.Logf("b: %+v", s.b.plane.Status())
+				}
+			})
+		}
+	}
+}
+
 // BenchmarkPlane compares, in one run, what the kernel forwards without a gateway with one path of
 // wireguard-go and the plane with one and two. All of them share the host's cores with both ends.
 func BenchmarkPlane(b *testing.B) {
@@ -282,9 +306,9 @@ func BenchmarkPlane(b *testing.B) {
 	}{
 		{"kernel", 1, (*site).forward},
 		{"wireguard-go", 1, (*site).wireguard},
-		{"sealed-1", 1, func(s *site, b *testing.B) { s.seal(b, "dq", plane.ResequenceAuto) }},
-		{"sealed-dq-2", 2, func(s *site, b *testing.B) { s.seal(b, "dq", plane.ResequenceAuto) }},
-		{"sealed-dq-2-unordered", 2, func(s *site, b *testing.B) { s.seal(b, "dq", plane.ResequenceOff) }},
+		{"sealed-1", 1, func(s *site, b *testing.B) { s.seal(b, "dq", plane.ResequenceAuto, unshaped) }},
+		{"sealed-dq-2", 2, func(s *site, b *testing.B) { s.seal(b, "dq", plane.ResequenceAuto, unshaped) }},
+		{"sealed-dq-2-unordered", 2, func(s *site, b *testing.B) { s.seal(b, "dq", plane.ResequenceOff, unshaped) }},
 	} {
 		for _, traffic := range []struct {
 			name  string
