@@ -405,6 +405,7 @@ func (f *fields) record(kind RecordType) Record {
 		return Register{f.path(), f.address(), time.Duration(f.uint32()) * time.Second, f.rate(), int32(f.uint32())}
 	case recordBye:
 		return Bye{}
+	case recordPadding:
 	}
 	return Unknown{kind}
 }
