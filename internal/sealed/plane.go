@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
-	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -44,12 +43,8 @@ type Plane struct {
 
 	// wake has the control loop look again at what is due.
 	wake chan struct{}
-	// expire has the expiry loop look again at what is held; expires is when it does otherwise.
-	expire  chan struct{}
-	expires atomic.Int64
-	// pacing has the pacing loop look at the queues; paces is when it does otherwise.
-	pacing chan struct{}
-	paces  atomic.Int64
+	// expires is for packets that are held, paces for those in the queues of paths.
+	expires, paces *alarm
 	// handshakes are messages that wait for an exchange of keys.
 	handshakes chan handshake
 	ctx        context.Context
@@ -119,7 +114,7 @@ func New(o Options) (*Plane, error) {
 func newPlane(o Options, enter func(func() error) error) (*Plane, error) {
 	p := &Plane{
 		log: o.Log, enter: enter, start: time.Now(),
-		wake: make(chan struct{}, 1), expire: make(chan struct{}, 1), pacing: make(chan struct{}, 1), handshakes: make(chan handshake, maxHandshakes),
+		wake: make(chan struct{}, 1), expires: newAlarm(), paces: newAlarm(), handshakes: make(chan handshake, maxHandshakes),
 		peers: map[session.PublicKey]*peer{}, keys: map[uint32]*keys{}, pending: map[uint32]*peer{},
 	}
 	if p.log == nil {
@@ -163,8 +158,6 @@ func (p *Plane) Apply(s plane.State) error {
 			r.end()
 			delete(p.peers, key)
 		}
-		p.expires.Store(math.MaxInt64)
-		p.paces.Store(math.MaxInt64)
 		p.guardMu.Lock()
 		p.guard = session.NewGuard(s.Key.Public(), rand.Reader)
 		p.guardMu.Unlock()
@@ -264,8 +257,11 @@ func (p *Plane) Run(ctx context.Context) error {
 	p.mu.Unlock()
 	p.loops.Go(func() { p.control(ctx) })
 	p.loops.Go(func() { p.shake(ctx) })
-	p.loops.Go(func() { p.expiry(ctx) })
-	p.loops.Go(func() { p.pace(ctx) })
+	p.loops.Go(func() { p.expires.run(ctx, p, p.expiry) })
+	p.loops.Go(func() {
+		b := newBatch(p, slabLen)
+		p.paces.run(ctx, p, func(now time.Duration) time.Duration { return p.pace(b, now) })
+	})
 	failed := make(chan error, 1)
 	p.loops.Go(func() { failed <- p.send() })
 	var err error

@@ -1,11 +1,9 @@
 package sealed
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"io/fs"
-	"math"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -323,11 +321,8 @@ func (x *receiving) finish(p *Plane, out []held) {
 		}
 	}
 	x.timeout.Store(int64(timeout))
-	if timeout != 0 && int64(timeout) < p.expires.Load() {
-		select {
-		case p.expire <- struct{}{}:
-		default:
-		}
+	if timeout != 0 {
+		p.expires.set(timeout)
 	}
 }
 
@@ -356,31 +351,18 @@ func (r *peer) expireHeld(now time.Duration) {
 	}
 }
 
-// expiry delivers what is held for too long, at all peers.
-func (p *Plane) expiry(ctx context.Context) {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-		case <-p.expire:
+// expiry delivers what is held for too long at all peers, and returns when there is more.
+func (p *Plane) expiry(now time.Duration) time.Duration {
+	next := now + time.Hour
+	for _, r := range p.routing.Load().peers {
+		if at := r.rx.timeout.Load(); at != 0 && time.Duration(at) <= now {
+			r.expireHeld(now)
 		}
-		now := p.now()
-		next := now + time.Hour
-		p.expires.Store(math.MaxInt64) // what is held meanwhile may be earlier
-		for _, r := range p.routing.Load().peers {
-			if at := r.rx.timeout.Load(); at != 0 && time.Duration(at) <= now {
-				r.expireHeld(now)
-			}
-			if at := r.rx.timeout.Load(); at != 0 {
-				next = min(next, max(time.Duration(at), now+leastHold))
-			}
+		if at := r.rx.timeout.Load(); at != 0 {
+			next = min(next, time.Duration(at))
 		}
-		p.expires.Store(int64(next))
-		timer.Reset(next - now)
 	}
+	return max(next, now+leastHold)
 }
 
 // leastHold is the granularity of the time that packets are held.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tabane/tabane/internal/shape"
@@ -47,7 +48,7 @@ func (r *peer) enqueue(b *batch, i int, like *queued, buf []byte, now time.Durat
 	}
 	r.drain(b, i, now)
 	r.queues.Set(i, now, l.queue.Wait(now))
-	r.plane.pacer(r.paceAt)
+	r.plane.paces.set(r.paceAt)
 	return true
 }
 
@@ -118,40 +119,52 @@ func (r *peer) pace(b *batch, now time.Duration) time.Duration {
 	return r.paceAt
 }
 
-// pacer has the pacing loop look at the queues at a time.
-func (p *Plane) pacer(at time.Duration) {
-	if int64(at) >= p.paces.Load() {
+// paceStep is the granularity of pacing.
+const paceStep = 500 * time.Microsecond
+
+// pace sends the packets of all queues that are due, and returns when there is more.
+func (p *Plane) pace(b *batch, now time.Duration) time.Duration {
+	next := now + time.Hour
+	for _, r := range p.routing.Load().peers {
+		next = min(next, r.pace(b, now))
+	}
+	return max(next, now+paceStep)
+}
+
+// alarm wakes a loop at a time, or earlier.
+type alarm struct {
+	wake chan struct{}
+	at   atomic.Int64
+}
+
+func newAlarm() *alarm { return &alarm{wake: make(chan struct{}, 1)} }
+
+// set has the loop wake at that time at the latest.
+func (a *alarm) set(at time.Duration) {
+	if int64(at) >= a.at.Load() {
 		return
 	}
 	select {
-	case p.pacing <- struct{}{}:
+	case a.wake <- struct{}{}:
 	default:
 	}
 }
 
-// paceStep is the granularity of pacing.
-const paceStep = 500 * time.Microsecond
-
-// pace sends the packets of all queues when they are due.
-func (p *Plane) pace(ctx context.Context) {
-	b := newBatch(p, slabLen)
-	timer := time.NewTimer(time.Hour)
+// run calls due, which returns when it is to be called again, until the context ends.
+func (a *alarm) run(ctx context.Context, p *Plane, due func(now time.Duration) time.Duration) {
+	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-		case <-p.pacing:
+		case <-a.wake:
 		}
+		a.at.Store(math.MaxInt64) // what is set meanwhile may be earlier
 		now := p.now()
-		next := now + time.Hour
-		p.paces.Store(math.MaxInt64) // what is queued meanwhile may be earlier
-		for _, r := range p.routing.Load().peers {
-			next = min(next, r.pace(b, now))
-		}
-		next = max(next, now+paceStep)
-		p.paces.Store(int64(next))
+		next := due(now)
+		a.at.Store(int64(next))
 		timer.Reset(next - now)
 	}
 }
