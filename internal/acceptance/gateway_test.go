@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -113,6 +114,10 @@ func TestGatewaysCarryOneConnection(t *testing.T) {
 	}
 	if n := clear.Load(); n > 0 {
 		t.Errorf("%d packets in clear", n)
+	}
+	const netAdmin = "CapEff:\t0000000000001000\n"
+	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", l.process("site1", "gateway").PID)); err != nil || !strings.Contains(string(b), netAdmin) {
+		t.Errorf("the daemon has other capabilities than CAP_NET_ADMIN: %v\n%s", err, b)
 	}
 }
 

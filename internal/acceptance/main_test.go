@@ -35,7 +35,9 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	program = filepath.Join(dir, "tabane")
-	if out, err := exec.Command("go", "build", "-o", program, "../../cmd/tabane").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-o", program, "../../cmd/tabane")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as make build
+	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
 		return 1
 	}

@@ -105,6 +105,7 @@ var layerOf = map[string]layer{
 	"internal/bfd": probes,
 
 	"internal/control":     adapters,
+	"internal/privilege":   adapters,
 	"internal/systemd":     adapters,
 	"internal/rtr":         adapters,
 	"internal/netns":       adapters,

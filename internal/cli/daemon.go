@@ -15,6 +15,7 @@ import (
 
 	"github.com/tabane/tabane/internal/config"
 	"github.com/tabane/tabane/internal/doctor"
+	"github.com/tabane/tabane/internal/privilege"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/systemd"
 )
@@ -130,6 +131,11 @@ func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 			return errors.Join(startFailure(r, file, e), listener.Close())
 		}
 		defer func() { err = errors.Join(err, stop()) }()
+	}
+	if r.Unprivileged {
+		if err := privilege.KeepNetAdmin(); err != nil {
+			log.Warn("capabilities are kept", "err", err)
+		}
 	}
 	if r.Reloads() {
 		ctx, cancel := context.WithCancel(ctx)

@@ -104,6 +104,9 @@ type Descriptor struct {
 	Protocol route.Protocol
 	// Endpoints is set if the daemon also owns the MPTCP endpoints of its network namespace.
 	Endpoints bool
+	// Unprivileged is set if the daemon needs only CAP_NET_ADMIN once it has started: it then drops all
+	// other capabilities.
+	Unprivileged bool
 	// Drains is set if the daemon can be taken out of service while it runs.
 	Drains bool
 

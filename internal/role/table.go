@@ -163,7 +163,7 @@ peer an address on this server, and has MPTCP use these addresses.`,
 		reload: func(m Machine, c edge.Config) ([]string, error) { return m.(*edge.Edge).Reload(c) },
 	}),
 	describe(Descriptor{
-		Name: Gateway, StatusPort: 9115, Needs: []Need{NetAdmin, TUN}, Protocol: route.Gateway,
+		Name: Gateway, StatusPort: 9115, Needs: []Need{NetAdmin, TUN}, Protocol: route.Gateway, Unprivileged: true,
 		Short: "Send a site's packets over all of its lines",
 		Long: `Gateway runs at a site with several lines. It carries packets to the prefixes of other gateways over all lines, encrypted, each
 packet on the path where it arrives first, and puts them into order again. Hosts need no change. SIGHUP reloads its file: paths,
