@@ -67,7 +67,7 @@ type Tunnel struct {
 
 // Path is a line of the site.
 type Path struct {
-	// Name identifies the path in logs, status and metrics. Example: fibre
+	// Name identifies the path in logs, status and metrics. Example: fiber
 	Name string `yaml:"name"`
 	// Interface is the interface of the line. Example: eth1
 	Interface string `yaml:"interface"`

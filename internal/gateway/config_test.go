@@ -37,7 +37,7 @@ func site() Config {
 		Key: "gw.key",
 		LAN: LAN{Interfaces: []string{"eth0"}, Prefixes: prefixes("10.1.0.0/16", "2001:db8:1::/48")},
 		Paths: []Path{
-			{Name: "fibre", Interface: "eth1", Rate: Rates{Rate(300 * unit.MbitPerSecond), Rate(50 * unit.MbitPerSecond)}},
+			{Name: "fiber", Interface: "eth1", Rate: Rates{Rate(300 * unit.MbitPerSecond), Rate(50 * unit.MbitPerSecond)}},
 			{Name: "lte", Interface: "wwan0", Rate: Rates{RateAuto, RateAuto}, Cost: 2},
 		},
 		Peers: []Peer{
@@ -60,7 +60,7 @@ func TestCheck(t *testing.T) {
 		"no key":                  {func(c *Config) { c.Key = "" }, "key: must be the file"},
 		"no paths":                {func(c *Config) { c.Paths = nil }, "paths: must be 1 to 16, got 0"},
 		"17 paths":                {func(c *Config) { c.Paths = slices.Repeat(c.Paths[:1], 17) }, "paths: must be 1 to 16, got 17"},
-		"path twice":              {func(c *Config) { c.Paths[1].Name = "fibre" }, "paths[1].name: fibre is already paths[0].name"},
+		"path twice":              {func(c *Config) { c.Paths[1].Name = "fiber" }, "paths[1].name: fiber is already paths[0].name"},
 		"interface twice":         {func(c *Config) { c.Paths[1].Interface = "eth1" }, "paths[1].interface: eth1 is already paths[0].interface"},
 		"interface of the LAN":    {func(c *Config) { c.Paths[1].Interface = "eth0" }, `paths[1].interface: "eth0" is lan.interfaces[0] already`},
 		"interface of the tunnel": {func(c *Config) { c.Paths[1].Interface = "tabane0" }, `paths[1].interface: "tabane0" is the tunnel itself`},

@@ -15,7 +15,7 @@ var records = []Record{
 		Path: 15, Next: 1 << 59, Lost: 3, Bytes: 1 << 40, Base: -3 * time.Second, Delay: 20 * time.Millisecond, Jitter: time.Millisecond,
 		Spread: time.Second, Standing: 15 * time.Millisecond, Late: 77,
 	},
-	Ack{9}, Progress{{3, 1 << 23}, {255, 7}}, Hello{5, true}, PathAdd{3, unit.MbitPerSecond, UnknownRate, -2, "fibre"}, PathRemove{2},
+	Ack{9}, Progress{{3, 1 << 23}, {255, 7}}, Hello{5, true}, PathAdd{3, unit.MbitPerSecond, UnknownRate, -2, "fiber"}, PathRemove{2},
 	NAT{1, netip.MustParseAddrPort("192.0.2.1:4790")}, NAT{1, netip.MustParseAddrPort("[2001:db8::1]:4790")},
 	Register{4, netip.MustParseAddrPort("192.0.2.7:1"), 90 * time.Second, unit.KbitPerSecond, 3}, Bye{},
 }
