@@ -335,8 +335,8 @@ func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
 		}
 		switch v := record.(type) {
 		case tunnel.Probe:
-			if k == r.sending {
-				r.message(b, k, int(o.path), now, 0, tunnel.Answer{ID: v.ID, Sent: o.stamp.Sent, Size: uint16(size)})
+			if r.sending != nil {
+				r.message(b, r.sending, int(o.path), now, 0, tunnel.Answer{ID: v.ID, Sent: o.stamp.Sent, Size: uint16(size)})
 			}
 		case tunnel.Answer:
 			r.answered(k, int(o.path), v, now)

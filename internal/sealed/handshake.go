@@ -170,6 +170,10 @@ func (p *Plane) complete(h handshake) error {
 			l.remote = h.from
 		}
 	}
+	if r.assoc.Current() != s {
+		r.mu.Unlock()
+		return nil
+	}
 	r.use(k, now)
 	r.mu.Unlock()
 	p.log.Info("session established", "peer", r.conf.Name, "address", h.from, "suite", suite(s))

@@ -36,7 +36,9 @@ type Session struct {
 	// Born is when the handshake was completed here.
 	Born time.Duration
 
-	sent uint64
+	// collided: the peer began the handshake while this gateway's was under way.
+	collided bool
+	sent     uint64
 }
 
 // AssociationOptions configure an Association.
@@ -59,6 +61,8 @@ type AssociationOptions struct {
 type Association struct {
 	o       AssociationOptions
 	stamper *Stamper
+	// preferred: of two handshakes that collide, that of this gateway gives the session.
+	preferred bool
 
 	current        *Session
 	previous, next []*Session // newest last
@@ -74,7 +78,8 @@ type Association struct {
 
 // NewAssociation returns an Association without sessions.
 func NewAssociation(o AssociationOptions) *Association {
-	return &Association{o: o, stamper: NewStamper(o.Peer.Public)}
+	own := o.Own.Public()
+	return &Association{o: o, stamper: NewStamper(o.Peer.Public), preferred: bytes.Compare(own[:], o.Peer.Public[:]) < 0}
 }
 
 // Current returns the session to send with, or nil.
@@ -217,13 +222,13 @@ func (a *Association) Answer(r *Request, message []byte, now time.Duration) (*Se
 	}
 	a.lastHeard = r.Time
 	copy(a.answered[:], message)
-	s := &Session{Keys: keys, Born: now}
+	s := &Session{Keys: keys, Born: now, collided: a.wanted}
 	a.next = push(a.next, s, maxPending)
 	return s, response, nil
 }
 
-// Complete reads the response to an initiation. The session becomes the current one. A wrong response
-// changes nothing.
+// Complete reads the response to an initiation. The session becomes the current one, unless it
+// collided with the peer's, which is preferred. A wrong response changes nothing.
 func (a *Association) Complete(response []byte, now time.Duration) (*Session, error) {
 	for i, p := range a.pending {
 		keys, err := p.Finish(response)
@@ -239,12 +244,21 @@ func (a *Association) Complete(response []byte, now time.Duration) (*Session, er
 	return nil, refused("response to no initiation of this gateway")
 }
 
-// install makes a session current.
-func (a *Association) install(s *Session) {
-	if a.current != nil {
-		a.previous = push(a.previous, a.current, maxPrevious)
+// install makes a session current, and reports whether it did. Where handshakes of both gateways
+// collided, both take that of the gateway with the lower key: each would else send with the other's.
+func (a *Association) install(s *Session) bool {
+	a.wanted = false
+	other := a.current
+	stays := other != nil && (a.preferred && other.Initiator && s.collided || !a.preferred && other.collided && s.Initiator)
+	if stays {
+		other = s
+	} else {
+		a.current = s
 	}
-	a.current, a.wanted = s, false
+	if other != nil {
+		a.previous = push(a.previous, other, maxPrevious)
+	}
+	return !stays
 }
 
 // Pending reports whether an initiation with this index waits for its response.
@@ -273,8 +287,7 @@ func (a *Association) Received(s *Session) bool {
 	}
 	// Later ones may become current too: the response to each initiation may arrive.
 	a.next = slices.Delete(a.next, 0, i+1)
-	a.install(s)
-	return true
+	return a.install(s)
 }
 
 // Forget ends all sessions: the peer has said that it ends.

@@ -151,20 +151,50 @@ func TestAssociationOverBadNetwork(t *testing.T) {
 	}
 }
 
-// Both begin at once: each has a session to send with that the other one knows.
+// Both begin at once: whatever arrives first, they end with one session, and after a restart of either
+// they do so again.
 func TestBothBegin(t *testing.T) {
 	ka, kb := newKey(t, 1), newKey(t, 2)
-	a, b := newEndpoint(t, ka, kb, 100), newEndpoint(t, kb, ka, 200)
-	a.a.Want(0)
-	b.a.Want(0)
-	toB, toA := a.advance(t, 0), b.advance(t, 0)
-	backA, backB := b.take(t, toB, 1), a.take(t, toA, 1)
-	a.take(t, backA, 2)
-	b.take(t, backB, 2)
-	for range 4 {
-		if !data(a, b) || !data(b, a) {
-			t.Fatal("no common key")
+	for order := range 12 {
+		a, b := newEndpoint(t, ka, kb, 100), newEndpoint(t, kb, ka, 200)
+		begin := func(now time.Duration) {
+			a.a.Want(now)
+			b.a.Want(now)
+			toB, toA := a.advance(t, now), b.advance(t, now)
+			backA, backB := b.take(t, toB, now), a.take(t, toA, now)
+			switch order % 3 {
+			case 0:
+				a.take(t, backA, now)
+				b.take(t, backB, now)
+				fromA, fromB := a.a.Current(), b.a.Current() // the messages cross, too
+				b.a.Received(b.a.Find(fromA.Remote))
+				a.a.Received(a.a.Find(fromB.Remote))
+			case 1:
+				a.take(t, backA, now)
+				data(a, b)
+				b.take(t, backB, now)
+			case 2:
+				b.take(t, backB, now)
+				data(b, a)
+				a.take(t, backA, now)
+			}
+			for range 4 {
+				if !data(a, b) || !data(b, a) {
+					t.Fatalf("order %d: no common key", order)
+				}
+			}
+			if sa, sb := a.a.Current(), b.a.Current(); sa.Local != sb.Remote || sa.Remote != sb.Local {
+				t.Errorf("order %d: one sends with session %d, the other with %d", order, sa.Local, sb.Remote)
+			}
 		}
+		begin(0)
+		if order/3&1 != 0 {
+			a = newEndpoint(t, ka, kb, 300)
+		}
+		if order/3&2 != 0 {
+			b = newEndpoint(t, kb, ka, 400)
+		}
+		begin(time.Second)
 	}
 }
 
