@@ -40,7 +40,7 @@ func TestKeepNetAdmin(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	cmd := exec.Command(os.Args[0], "-test.run=TestKeepNetAdmin", "-test.v")
+	cmd := exec.Command("/proc/self/exe", "-test.run=TestKeepNetAdmin", "-test.v")
 	cmd.Env = append(os.Environ(), child+"=1")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
