@@ -303,18 +303,24 @@ func TestPolicy(t *testing.T) {
 			return !s.Sessions[session].Up && strings.Contains(s.Sessions[session].Reason, "more than 3 ipv6-unicast prefixes; opens again 2s after") &&
 				strings.Contains(s.Sessions[session].Sent, "Maximum Number of Prefixes Reached (6/1)")
 		}
-		l.eventuallyPeer("down", "down", 40*time.Second, isDown)
-		up := func(s asbrStatus, session, _ int) bool {
-			return s.Sessions[session].Flaps > 0 && !isDown(s, session, 0)
+		// Between two pauses it is up for milliseconds only: its flaps are counted.
+		flaps := 0
+		again := func(s asbrStatus, session, peer int) bool {
+			if n := s.Sessions[session].Flaps; n == flaps || !isDown(s, session, peer) {
+				return false
+			}
+			flaps = s.Sessions[session].Flaps
+			return true
 		}
-		l.eventuallyPeer("down", "the end of a pause", 40*time.Second, up)
+		l.eventuallyPeer("down", "down", 40*time.Second, again)
+		l.eventuallyPeer("down", "down for the second time", 40*time.Second, again)
 		start := time.Now()
-		l.eventuallyPeer("down", "down again", 40*time.Second, isDown)
-		inBIRD("down", "disable", "more")
-		routes("down", 1)
+		l.eventuallyPeer("down", "down for the third time", 40*time.Second, again)
 		if d := time.Since(start); d < 1500*time.Millisecond || d > 30*time.Second {
 			t.Errorf("opened again after %s, want 2s", d)
 		}
+		inBIRD("down", "disable", "more")
+		routes("down", 1)
 		log, err := os.ReadFile(filepath.Join("/run/tabane/lab", l.name, "r.asbr.log"))
 		if err != nil {
 			t.Fatal(err)
