@@ -137,6 +137,7 @@ func (e *extended) resolve() error {
 func (e *extended) step() bool { return e.unicast.step(Step) }
 
 func (e *extended) unresolved() error { return e.unicast.unsure }
+func (e *extended) unreachable() bool { return e.unicast.unreachable }
 
 func (e *extended) complete() bool { return (*Daemon)(e).AllUp() }
 

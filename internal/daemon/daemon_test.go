@@ -494,6 +494,36 @@ func TestLinkBeforeResync(t *testing.T) {
 	})
 }
 
+// The kernel reports a link before it has the routes over it, and the routes of an IGP not at all.
+func TestNextHopBecomesReachable(t *testing.T) {
+	run(t, func(r *rig) {
+		lan := route.Link{Index: 2, Name: "lan", Admin: true, Up: true}
+		r.learn(path(onLink))
+		r.want("at first", true)
+		connected := r.table[onLink]
+		r.in(func() { delete(r.table, onLink) })
+		down := lan
+		down.Up = false
+		r.events <- route.LinkChange{Link: down}
+		time.Sleep(time.Minute)
+		r.want("link down", false)
+		r.events <- route.LinkChange{Link: lan}
+		r.want("link up without routes", false)
+		r.in(func() { r.table[onLink] = connected })
+		time.Sleep(4 * resolveFirst)
+		r.want("link up with routes", true)
+		// A path whose next hop nobody has a route to yet.
+		r.in(func() { delete(r.table, onLink) })
+		r.learn(bgp.UnicastPath{Prefix: client, Withdrawn: true})
+		r.learn(path(far))
+		time.Sleep(time.Minute)
+		r.want("before the route to the next hop", false)
+		r.in(func() { r.table[far] = connected })
+		time.Sleep(2 * resolveMost)
+		r.want("after it", true)
+	})
+}
+
 // TestLargeTableIsComparedWhenQuiet: a large table is not read while it changes, neither begun nor
 // continued, unless it changes for a very long time.
 func TestLargeTableIsComparedWhenQuiet(t *testing.T) {

@@ -31,6 +31,10 @@ const (
 	// resolvePause is how long next hops are not resolved again after a change of a link without
 	// objects of ours, as containers come and go.
 	resolvePause = 100 * time.Millisecond
+	// resolveFirst and resolveMost bound the pause before next hops without a route are resolved again:
+	// the kernel reports a link before it has the routes over it, and routes of others without an event.
+	resolveFirst = 10 * time.Millisecond
+	resolveMost  = time.Second
 	// sweepQuiet is how long all sessions must have been up before a restarted daemon deletes stale
 	// objects of the previous instance, and sweepAfter when it does so although some are down. With
 	// no session up it does not.
@@ -83,6 +87,8 @@ type Loop struct {
 	// links are those of the kernel, and resolve fires when next hops are to be resolved again.
 	links   map[string]route.Link
 	resolve *time.Timer
+	// lacking is the pause after which what has no route is resolved again, 0 if nothing lacks one.
+	lacking time.Duration
 	resync  resync
 	// applied is the number of operations on the kernel, and changed when it last grew.
 	applied uint64
@@ -103,10 +109,11 @@ type extension interface {
 	linkUp()
 	// resolve resolves again what depends on routes of others, and step applies a part of what has
 	// changed thereby; it reports whether there may be more. unresolved is why something could not
-	// be resolved.
+	// be resolved, and unreachable reports whether something has no route.
 	resolve() error
 	step() (more bool)
 	unresolved() error
+	unreachable() bool
 	// complete reports whether the desired state is known, so that what a previous instance left can
 	// be deleted, and unknown whether nothing of it is.
 	complete() bool
@@ -123,6 +130,7 @@ func (alone) linkUp()           {}
 func (alone) resolve() error    { return nil }
 func (alone) step() bool        { return false }
 func (alone) unresolved() error { return nil }
+func (alone) unreachable() bool { return false }
 func (alone) complete() bool    { return true }
 func (alone) unknown() bool     { return false }
 
@@ -401,12 +409,16 @@ func (l *Loop) linkChange(m Reactor, c route.LinkChange) {
 	if l.links[link.Name] = link; c.Deleted {
 		delete(l.links, link.Name)
 	}
-	if l.applyLink(m, c) {
+	switch {
+	case l.applyLink(m, c):
 		l.requestResync()
 		l.resolve.Reset(0)
-	} else {
+	case link.Up && l.more.unreachable():
+		l.resolve.Reset(0)
+	default:
 		l.resolve.Reset(resolvePause)
 	}
+	l.lacking = resolveFirst
 	if link.Up && !was.Up {
 		l.more.linkUp()
 	}
@@ -449,6 +461,17 @@ func (l *Loop) resolveAgain() {
 	if err := l.more.resolve(); err != nil {
 		l.unknown(err)
 	}
+	l.awaitRoutes()
+}
+
+// awaitRoutes has what lacks a route resolved again after a pause.
+func (l *Loop) awaitRoutes() {
+	if !l.more.unreachable() {
+		l.lacking = 0
+		return
+	}
+	l.lacking = min(max(2*l.lacking, resolveFirst), resolveMost)
+	l.resolve.Reset(l.lacking)
 }
 
 // requestResync has the kernel's objects compared soon.
@@ -529,10 +552,10 @@ func (l *Loop) retryLater(err error) {
 // settle applies a part of the desired state; what the kernel rejects is retried after a pause.
 func (l *Loop) settle(m Reactor) {
 	l.again = false
-	l.flush()
 	if !l.busy {
 		l.again = l.more.step()
 	}
+	l.flush()
 	l.again = m.Settled() || l.again
 }
 
@@ -547,6 +570,9 @@ func (l *Loop) flush() {
 	}
 	if err := l.more.unresolved(); err != nil && !l.unread {
 		l.unknown(err)
+	}
+	if l.lacking == 0 {
+		l.awaitRoutes()
 	}
 	switch {
 	case err != nil:

@@ -39,6 +39,8 @@ type unicast struct {
 	// unsure is why some next hop could not be resolved. Its last known route holds until resolve
 	// succeeds.
 	unsure error
+	// unreachable: some next hop had no route when it was last resolved.
+	unreachable bool
 }
 
 // via is the route to a next hop; zero if there is none.
@@ -96,7 +98,7 @@ func (u *unicast) release(hop uint32) {
 // resolve resolves each next hop again. The routes of those that changed are updated by step. The
 // error is why some next hop could not be resolved.
 func (u *unicast) resolve() error {
-	u.unsure = nil
+	u.unsure, u.unreachable = nil, false
 	for n := range uint32(u.hops.Len()) {
 		if n == 0 || u.hops.Uses(n) == 0 {
 			continue
@@ -136,7 +138,8 @@ func (u *unicast) ask(hop netip.Addr) (way via, known bool) {
 	gateway, link, err := u.resolver.NexthopTo(hop)
 	switch {
 	case errors.Is(err, route.ErrNoRoute):
-		return via{}, true // resolve asks again
+		u.unreachable = true
+		return via{}, true
 	case err != nil:
 		u.unsure = err
 		return via{}, false
