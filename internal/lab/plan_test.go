@@ -123,47 +123,55 @@ func TestPerInterface(t *testing.T) {
 // The configuration files of the daemons must have the values of the scenario, with explicit status
 // addresses.
 func TestConfigSurvives(t *testing.T) {
-	b, err := os.ReadFile("../../scenarios/epe-steady/scenario.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var spec scenario.Spec
-	if err := yaml.UnmarshalWithOptions(b, &spec, yaml.Strict()); err != nil {
-		t.Fatal(err)
-	}
-	p, err := newPlan("x", &spec)
-	if err != nil {
-		t.Fatal(err)
-	}
 	seen := map[string]bool{}
-	for _, n := range p.nodes {
-		b, err := n.config()
+	for _, name := range []string{"epe-steady", "gateway-pair"} {
+		b, err := os.ReadFile("../../scenarios/" + name + "/scenario.yaml")
 		if err != nil {
 			t.Fatal(err)
 		}
-		var got role.Sections
-		if err := yaml.UnmarshalWithOptions(b, &got, yaml.Strict()); err != nil {
-			t.Fatalf("%v in\n%s", err, b)
+		var spec scenario.Spec
+		if err := yaml.UnmarshalWithOptions(b, &spec, yaml.Strict()); err != nil {
+			t.Fatal(err)
 		}
-		for _, d := range n.spec.Sections.Present() {
-			seen[d.Name] = true
-			if d.In(&got) == nil {
-				t.Errorf("node %s: no section %s in\n%s", n.name, d.Name, b)
-				continue
-			}
-			if at := d.Status(&got); at != d.DefaultStatus() {
-				t.Errorf("node %s: status of %s at %s", n.name, d.Name, at)
-			}
-			if got := d.WithStatus(&got, netip.AddrPort{}); !reflect.DeepEqual(got, d.In(&n.sections)) {
-				t.Errorf("node %s: got %+v, want %+v", n.name, got, d.In(&n.sections))
-			}
+		p, err := newPlan("x", &spec)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if len(got.Present()) != len(n.spec.Sections.Present()) {
-			t.Errorf("node %s: sections of others in\n%s", n.name, b)
+		for _, n := range p.nodes {
+			survives(t, n, seen)
 		}
 	}
 	if len(seen) != len(role.All()) {
 		t.Errorf("only %v are tested", seen)
+	}
+}
+
+// survives checks the file of a node, and records the daemons in it.
+func survives(t *testing.T, n *node, seen map[string]bool) {
+	t.Helper()
+	b, err := n.config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got role.Sections
+	if err := yaml.UnmarshalWithOptions(b, &got, yaml.Strict()); err != nil {
+		t.Fatalf("%v in\n%s", err, b)
+	}
+	for _, d := range n.spec.Sections.Present() {
+		seen[d.Name] = true
+		if d.In(&got) == nil {
+			t.Errorf("node %s: no section %s in\n%s", n.name, d.Name, b)
+			continue
+		}
+		if at := d.Status(&got); at != d.DefaultStatus() {
+			t.Errorf("node %s: status of %s at %s", n.name, d.Name, at)
+		}
+		if got := d.WithStatus(&got, netip.AddrPort{}); !reflect.DeepEqual(got, d.In(&n.sections)) {
+			t.Errorf("node %s: got %+v, want %+v", n.name, got, d.In(&n.sections))
+		}
+	}
+	if len(got.Present()) != len(n.spec.Sections.Present()) {
+		t.Errorf("node %s: sections of others in\n%s", n.name, b)
 	}
 }
 
