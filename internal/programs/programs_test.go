@@ -15,7 +15,7 @@ import (
 )
 
 // base are programs that are always there: Go, and what Debian marks as essential.
-var base = []string{"go", "sh", "cat", "chmod", "cut", "echo", "exit", "grep", "head", "ls", "readlink", "sed", "setpriv", "sleep", "stat", "tail", "test", "tr", "trap", "true", "while"}
+var base = []string{"go", "sh", "cat", "chmod", "cut", "echo", "exit", "grep", "head", "ls", "readlink", "sed", "setpriv", "unshare", "sleep", "stat", "tail", "test", "tr", "trap", "true", "while"}
 
 // built are expressions, and the packages that use them, for programs that the tests have built
 // themselves.
