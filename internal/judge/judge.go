@@ -31,9 +31,12 @@ const (
 	LastRest  = 300 * time.Second
 	// fresh is how long a measured rate is compared with. Later the set is tried again first.
 	fresh = 60 * time.Second
-	// remembered is the number of windows for which losses and late packets are evidence: after a
-	// timeout, TCP is silent.
+	// remembered is the number of windows for which losses, late packets and retransmissions are
+	// evidence: after a timeout, TCP is silent.
 	remembered = 6
+	// silentOf: a window with less than this part of the rate of the paths in use has hardly more than
+	// probes in it. When they are lost, as while the other gateway starts, no flow is harmed.
+	silentOf = 50
 )
 
 // MaxPaths is the number of paths that a Set can hold.
@@ -69,17 +72,22 @@ type Window struct {
 	// Path.Rate counts them, without duplicates.
 	Delivered unit.Size
 	// Lost and Late are numbers of packets: lost ones, and those that came after they had been
-	// given up or, without resequencing, after a later one of their flow. They show that the rate
-	// is low because of the paths and not because there is little to send.
+	// skipped or, without resequencing, after a later one of their flow. They show that the rate
+	// is low because of the paths and not because there is little to send, but only if there are
+	// senders that slow down because of them.
 	Lost, Late int
+	// Elastic is the number of packets of such senders: segments that TCP retransmitted, and packets
+	// of transport protocols that the gateway cannot read. Pure acknowledgments, echoes and calls are none.
+	Elastic int
 	// Busy: for most of the window packets waited in the queue of each path in use, so that there
 	// was more to send than was carried.
 	Busy bool
 }
 
-// active reports whether the window says what the paths can carry, and not how little there was to
-// send.
-func (w *Window) active(harmed int) bool { return w.Busy || harmed > 0 }
+// rate returns what was delivered as a rate.
+func (w *Window) rate() unit.Bandwidth {
+	return unit.Bandwidth(min(w.Delivered, 1<<50)) * 8 * unit.Bandwidth(time.Second/Length)
+}
 
 // Judge compares sets of paths. It begins with all paths together. It is not safe for concurrent use.
 // The zero value is ready.
@@ -100,7 +108,10 @@ type Judge struct {
 	settle  int                  // windows to be ignored
 	idle    int                  // windows of a trial without anything to send
 	low     int                  // successive windows of a collapse
-	harmed  int                  // windows for which there is still evidence of harm
+	latest  unit.Bandwidth       // rate of the window before, whatever it says
+	// missing and elastic are the numbers of windows for which there is still evidence that packets
+	// were lost or late, and that senders slowed down.
+	missing, elastic int
 }
 
 // arm is a set of paths and what is known of it.
@@ -118,17 +129,15 @@ type arm struct {
 // path changes.
 func (j *Judge) Window(now time.Duration, paths []Path, w Window) Decision {
 	j.update(now, paths)
-	switch {
-	case w.Lost+w.Late > 0:
-		j.harmed = remembered
-	case j.harmed > 0:
-		j.harmed--
-	}
+	remember(&j.missing, w.Lost+w.Late > 0 && (w.Busy || j.carries(w.rate())))
+	remember(&j.elastic, w.Elastic > 0)
+	rate, before := w.rate(), j.latest
+	j.latest = rate
 	if j.settle > 0 {
 		j.settle--
 		return j.last
 	}
-	active := w.active(j.harmed)
+	active := w.Busy || j.harmed()
 	switch {
 	case len(j.arms) < 2:
 		return j.last
@@ -141,7 +150,6 @@ func (j *Judge) Window(now time.Duration, paths []Path, w Window) Decision {
 	case !j.trial && !active:
 		return j.last
 	}
-	rate := unit.Bandwidth(min(w.Delivered, 1<<50)) * 8 * unit.Bandwidth(time.Second/Length)
 	if j.count == most {
 		copy(j.windows[:], j.windows[1:])
 		j.count--
@@ -151,9 +159,27 @@ func (j *Judge) Window(now time.Duration, paths []Path, w Window) Decision {
 	if j.trial {
 		j.try(now, rate, active)
 	} else {
-		j.hold(now, rate)
+		j.hold(now, rate, before)
 	}
 	return j.last
+}
+
+// remember keeps evidence for some windows.
+func remember(windows *int, seen bool) {
+	if seen {
+		*windows = remembered
+	} else {
+		*windows = max(*windows-1, 0)
+	}
+}
+
+// harmed reports whether the rate may be low because of the paths: packets were lost or late, and senders
+// reacted to that. Otherwise there may be little to send.
+func (j *Judge) harmed() bool { return j.missing > 0 && j.elastic > 0 }
+
+// carries reports whether a rate is more than that of probes.
+func (j *Judge) carries(rate unit.Bandwidth) bool {
+	return len(j.arms) > 0 && rate > j.arms[j.at].rate/silentOf
 }
 
 // Decision returns the decision in force.
@@ -199,15 +225,16 @@ func (j *Judge) end(now time.Duration, why Reason) {
 	j.decide(now, Decision{Reason: why, Tried: tried.use, Rate: tried.measured, Against: j.arms[j.at].measured})
 }
 
-// hold looks for a set that may be better than the one in use.
-func (j *Judge) hold(now time.Duration, rate unit.Bandwidth) {
+// hold looks for a set that may be better than the one in use. before is the rate of the window before.
+func (j *Judge) hold(now time.Duration, rate, before unit.Bandwidth) {
 	a := &j.arms[j.at]
 	to, reason, expected := j.rival(now, a.use)
 	if to < 0 || now < j.until {
 		return
 	}
 	b := &j.arms[to]
-	if reason == Below && (b.known || j.harmed > 0 && !j.grows()) && rate < expected/collapseOf*collapse {
+	// A flow that has just begun grows from window to window.
+	if reason == Below && (b.known || j.harmed()) && !rises(before, rate) && rate < expected/collapseOf*collapse {
 		j.low++
 	} else {
 		j.low = 0
@@ -263,7 +290,10 @@ func (j *Judge) rival(now time.Duration, use Set) (to int, why Reason, expected 
 
 // grows reports whether the last window is well above the median: the rate is still rising, as in
 // slow start.
-func (j *Judge) grows() bool { return j.windows[j.count-1] > j.median()/100*115 }
+func (j *Judge) grows() bool { return rises(j.median(), j.windows[j.count-1]) }
+
+// rises reports whether a rate is well above another one.
+func rises(from, to unit.Bandwidth) bool { return to > from/100*115 }
 
 // median returns the median of the last kept windows.
 func (j *Judge) median() unit.Bandwidth {

@@ -2,6 +2,7 @@ package judge
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -35,8 +36,11 @@ type net struct {
 
 // run lets a judge decide for a time, and returns its decisions and the mean rate.
 func (n *net) run(j *Judge, from, to time.Duration) (list []Decision, mean unit.Bandwidth) {
-	use := j.Decision().Use
 	last := j.Decision()
+	use := last.Use
+	if last == (Decision{}) { // traffic has begun before
+		use = 1<<len(n.paths) - 1
+	}
 	total, windows := unit.Bandwidth(0), unit.Bandwidth(0)
 	for now := from + Length; now <= to; now += Length {
 		rate, harmed := n.brings(now, use)
@@ -46,7 +50,7 @@ func (n *net) run(j *Judge, from, to time.Duration) (list []Decision, mean unit.
 		}
 		w := Window{Delivered: unit.Size(rate / 8 / 2), Busy: busy && !harmed}
 		if harmed {
-			w.Lost = 10
+			w.Lost, w.Elastic = 10, 10
 		}
 		d := j.Window(now, n.paths, w)
 		use = d.Use
@@ -160,21 +164,77 @@ func TestChanges(t *testing.T) {
 	}
 }
 
+// TestLostProbes: probes that are lost before a flow begins, as while the other gateway starts, do not have
+// a path tried alone.
+func TestLostProbes(t *testing.T) {
+	const rate = 20 * unit.MbitPerSecond
+	paths := []Path{{Usable: true, Rate: rate}, {Usable: true, Rate: rate}}
+	var j Judge
+	now := time.Duration(0)
+	look := func(w Window) {
+		t.Helper()
+		now += Length
+		if d := j.Window(now, paths, w); d.Use != 3 {
+			t.Fatalf("after %+v at %v: %s", w, now, d.Explain(nil))
+		}
+	}
+	for range 10 {
+		look(Window{Delivered: 12_000, Lost: 1})
+	}
+	for _, delivered := range []unit.Size{100_000, 600_000, 2_000_000, 2_000_000} {
+		look(Window{Delivered: delivered, Lost: 1, Elastic: 1, Busy: true})
+	}
+}
+
+// TestLittleToSend: a path is not tried alone because echoes, or the acknowledgments of a download, are late,
+// nor because a connection begins or loses packets at its start. A connection that stays slow is harmed.
+func TestLittleToSend(t *testing.T) {
+	kbit := func(n unit.Size, late, elastic int) Window {
+		return Window{Delivered: n * 1000 / 16, Late: late, Elastic: elastic}
+	}
+	echoes := []Window{kbit(0, 0, 0), kbit(981, 1, 0), kbit(981, 3, 0), kbit(759, 0, 0), kbit(981, 1, 0)}
+	for _, tt := range []struct {
+		name string
+		then []Window
+		want string
+	}{
+		{"acknowledgments", slices.Repeat([]Window{kbit(1280, 2, 0)}, 20), "0.5:begin:11"},
+		{"a connection", []Window{kbit(4570, 9, 4), kbit(15_000, 9, 4), kbit(38_000, 9, 4), kbit(38_000, 9, 4)}, "0.5:begin:11"},
+		{"one that loses packets early", []Window{kbit(1500, 9, 9), kbit(2500, 0, 0), kbit(3500, 0, 0), kbit(5000, 0, 0), kbit(9000, 0, 0), kbit(19_000, 0, 0)}, "0.5:begin:11"},
+		{"one that is harmed", slices.Repeat([]Window{kbit(1500, 9, 9)}, 3), "0.5:begin:11 4:below:1"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var j Judge
+			var list []Decision
+			now := time.Duration(0)
+			for _, w := range slices.Concat(echoes, tt.then) {
+				now += Length
+				if d := j.Window(now, good(20*mbit, 20*mbit), w); len(list) == 0 || d != list[len(list)-1] {
+					list = append(list, d)
+				}
+			}
+			if got := reasons(list); got != tt.want {
+				t.Errorf("decides %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
 func TestMeter(t *testing.T) {
 	var m Meter
 	look := func(now time.Duration, delivered unit.Size, lost, late uint64, waiting bool, want Window, ends bool) {
 		t.Helper()
-		if got, ok := m.Look(now, Totals{delivered, lost, late}, waiting); got != want || ok != ends {
+		if got, ok := m.Look(now, Totals{delivered, lost, late, lost + late}, waiting); got != want || ok != ends {
 			t.Errorf("at %v: %+v, %v; want %+v, %v", now, got, ok, want, ends)
 		}
 	}
 	look(0, 1000, 5, 0, true, Window{}, false) // counters from before
 	look(200*ms, 2000, 5, 0, true, Window{}, false)
 	look(400*ms, 3000, 5, 1, true, Window{}, false)
-	look(500*ms, 4000, 8, 2, false, Window{Delivered: 3000, Lost: 3, Late: 2, Busy: true}, true)
+	look(500*ms, 4000, 8, 2, false, Window{Delivered: 3000, Lost: 3, Late: 2, Elastic: 5, Busy: true}, true)
 	look(1000*ms, 5000, 8, 2, false, Window{Delivered: 1000}, true)
-	look(2000*ms, 9000, 8, 2, true, Window{Delivered: 2000, Busy: true}, true) // twice as long
-	look(2500*ms, 700, 1, 0, false, Window{Delivered: 700, Lost: 1}, true)     // started again
+	look(2000*ms, 9000, 8, 2, true, Window{Delivered: 2000, Busy: true}, true)         // twice as long
+	look(2500*ms, 700, 1, 0, false, Window{Delivered: 700, Lost: 1, Elastic: 1}, true) // started again
 }
 
 // TestPropertyJudge: for any paths and windows, the paths in use are usable ones, at least one if
@@ -204,6 +264,7 @@ func TestPropertyJudge(t *testing.T) {
 			d := j.Window(now, paths, Window{
 				Delivered: unit.Size(rapid.Int64Range(0, 1e10).Draw(t, "delivered")),
 				Lost:      rapid.IntRange(0, 2).Draw(t, "lost"),
+				Elastic:   rapid.IntRange(0, 1).Draw(t, "elastic"),
 				Busy:      rapid.Bool().Draw(t, "busy"),
 			})
 			if d != before && (d.Reason == Below || d.Reason == Again) {
@@ -237,7 +298,7 @@ func TestNoAllocation(t *testing.T) {
 	if n := testing.AllocsPerRun(500, func() {
 		now += Length
 		i++
-		j.Window(now, paths, Window{Delivered: unit.Size(i % 7 * 100_000), Lost: 1})
+		j.Window(now, paths, Window{Delivered: unit.Size(i % 7 * 100_000), Lost: 1, Elastic: 1})
 	}); n > 0 {
 		t.Errorf("%g allocations for a window", n)
 	}

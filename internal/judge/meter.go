@@ -11,6 +11,7 @@ type Totals struct {
 	Delivered unit.Size
 	Lost      uint64
 	Late      uint64
+	Elastic   uint64
 }
 
 // Meter makes windows of counters. The zero value is ready.
@@ -40,7 +41,8 @@ func (m *Meter) Look(now time.Duration, t Totals, waiting bool) (Window, bool) {
 		// A window that was looked at late is longer.
 		Delivered: unit.Size(float64(since(uint64(t.Delivered), uint64(m.before.Delivered))) * float64(Length) / float64(took)),
 		Lost:      int(since(t.Lost, m.before.Lost)), Late: int(since(t.Late, m.before.Late)),
-		Busy: 2*m.waits > m.looks,
+		Elastic: int(since(t.Elastic, m.before.Elastic)),
+		Busy:    2*m.waits > m.looks,
 	}
 	*m = Meter{before: t, since: now, begun: true}
 	return w, true

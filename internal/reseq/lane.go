@@ -3,6 +3,8 @@ package reseq
 import (
 	"math/bits"
 	"time"
+
+	"github.com/tabane/tabane/internal/stat"
 )
 
 // since returns how far s is after t, negative if before.
@@ -87,41 +89,23 @@ func (l *lane[T]) missed(now time.Duration, seq uint32, limit time.Duration) tim
 	return l.at[(l.newest-low)&(marks-1)]
 }
 
-// memory is how long the reordering of a path or of paths is remembered; spread forgets it after at
-// least half of this.
-const memory = 10 * time.Second
+// memory is how long the reordering of a path or of paths is remembered.
+const memory = stat.Memory
 
-// spread measures by how much packets are late: the largest value of 5 to 10 s.
-type spread struct {
-	value, before time.Duration // of this and of the previous 5 s
-	begun         time.Duration
-}
+// spread measures by how much packets are late.
+type spread struct{ stat.Peak }
 
 // add takes the time by which a packet was late. What is beyond the limit is ignored: no packet may
 // be held for so long, so waiting for less would not help.
 func (s *spread) add(now, late, limit time.Duration) {
-	if late > limit {
-		return
+	if late <= limit {
+		s.Add(now, max(late, 1))
 	}
-	s.age(now)
-	s.value = max(s.value, late, 1)
-}
-
-func (s *spread) age(now time.Duration) {
-	switch passed := now - s.begun; {
-	case passed < memory/2:
-		return
-	case passed < memory:
-		s.before = s.value
-	default:
-		s.before = 0
-	}
-	s.value, s.begun = 0, now
 }
 
 // bound returns how long to wait for a packet: a quarter and a millisecond more than was needed.
 func (s *spread) bound(limit time.Duration) time.Duration {
-	v := max(s.value, s.before)
+	v := s.Value()
 	if v == 0 {
 		return 0
 	}

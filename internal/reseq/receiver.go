@@ -37,7 +37,10 @@ type Arrival struct {
 	// path, 0 if unknown. Copied: that packet was also sent on another path.
 	Distance uint16
 	Copied   bool
-	Hold     Hold
+	// Unusual: the packet is late for a reason that most are not late for, so that Auto does not hold
+	// others for as long: it was lost twice.
+	Unusual bool
+	Hold    Hold
 }
 
 // ReceiverOptions configure a Receiver. Zero means the default.
@@ -46,7 +49,7 @@ type ReceiverOptions struct {
 	Limit time.Duration
 	// Window is how far a number may be behind the highest one of its lane, a power of two of at
 	// least 64. Packets further behind are dropped, because they may be duplicates. By default it
-	// is 32768; each lane in use needs Window/8 + 3300 bytes.
+	// is 32768; each lane in use needs Window/8 + 3300 bytes, twice once it was reset.
 	Window int
 	// Held bounds the number of packets held in all lanes, by default 16384. Beyond it a lane is
 	// delivered with its gaps.
@@ -62,7 +65,7 @@ type ReceiverStats struct {
 	Reordered uint64
 	// Duplicates and Stale were dropped: received before, and too old to tell.
 	Duplicates, Stale uint64
-	// Named are numbers given up because the distance of a later packet of their path named them,
+	// Named are numbers skipped because the distance of a later packet of their path named them,
 	// Passed because all live paths had passed them, Expired because time was over, and Forced
 	// because of a bound on memory or a jump of the numbers.
 	Named, Passed, Expired, Forced uint64
@@ -76,7 +79,7 @@ type ReceiverStats struct {
 // order is restored in each of them, and a missing packet delays only its own lane. It holds
 // elements of any type without copying what they refer to, and in steady state it does not allocate.
 //
-// A number that is missing is given up
+// A number that is missing is skipped
 //   - at once, when a later packet of the same path names it by Distance and was not Copied,
 //   - when all live paths have passed it (RFC 1990, section 4.1),
 //   - when it is missed for longer than Hold allows. With Auto that is the largest delay by which
@@ -84,7 +87,7 @@ type ReceiverStats struct {
 //     packet that arrives too late raises it at once. Without such packets nothing is held.
 //
 // The first two rules apply only to paths that keep the order of their own packets. What arrives
-// after its number was given up is delivered at once.
+// after its number was skipped is delivered at once.
 //
 // Methods take the time of a monotonic clock, which does not run backwards, and append the elements
 // to be delivered, in order, to out. A Receiver is not safe for concurrent use.
@@ -94,6 +97,8 @@ type Receiver[T any] struct {
 	resolution   time.Duration // of passage times
 
 	lanes [lanes]*lane[T]
+	// earlier are the lanes of before the last reset, which hold nothing.
+	earlier [lanes]*lane[T]
 	// waiting are the lanes that hold packets.
 	waiting []uint8
 	live    uint16
@@ -104,7 +109,7 @@ type Receiver[T any] struct {
 	stats     ReceiverStats
 }
 
-// lane is a sequence. Numbers below next are delivered or given up, and those from next to high are
+// lane is a sequence. Numbers below next are delivered or skipped, and those from next to high are
 // held or missing, or known to be lost.
 type lane[T any] struct {
 	id         uint8
@@ -182,7 +187,7 @@ func NewReceiver[T any](o ReceiverOptions) *Receiver[T] {
 }
 
 // SetLive sets the paths that are alive, bit i for path i. Numbers that only other paths could still
-// deliver are given up. A receiver begins without live paths; then the rule of RFC 1990 does not
+// deliver are skipped. A receiver begins without live paths; then the rule of RFC 1990 does not
 // apply.
 func (r *Receiver[T]) SetLive(now time.Duration, paths uint16, out []T) []T {
 	r.live = paths
@@ -248,7 +253,9 @@ func (r *Receiver[T]) pushBehind(now time.Duration, l *lane[T], a Arrival, e T, 
 	}
 	l.see(a.Seq)
 	r.stats.Reordered++
-	r.spread.add(now, now-l.missed(now, a.Seq, r.limit), r.limit)
+	if !a.Unusual {
+		r.spread.add(now, now-l.missed(now, a.Seq, r.limit), r.limit)
+	}
 	if !ordered {
 		r.unordered[a.Path] = now + memory
 	}
@@ -335,8 +342,10 @@ func (r *Receiver[T]) Flush(out []T) []T {
 }
 
 // Reset delivers all that is held and lets all lanes begin with 0 again, as those of a new key do.
-// What is measured and counted remains.
+// What is measured and counted remains. Packets with the numbers of before are for Earlier.
 func (r *Receiver[T]) Reset(out []T) []T {
+	out = r.Flush(out)
+	r.lanes, r.earlier = r.earlier, r.lanes
 	for _, l := range r.lanes {
 		if l != nil {
 			out = r.restart(l, 0, out)
@@ -344,6 +353,31 @@ func (r *Receiver[T]) Reset(out []T) []T {
 		}
 	}
 	return out
+}
+
+// Earlier takes a packet that was numbered before the last reset. It returns false if the packet is a
+// duplicate, or too old to tell; otherwise it is to be delivered at once.
+func (r *Receiver[T]) Earlier(lane uint8, seq uint32) bool {
+	l := r.earlier[lane]
+	if l == nil {
+		l = r.newLane(lane)
+		r.earlier[lane] = l
+	}
+	ahead := since(seq, l.high)
+	switch {
+	case ahead >= r.window || ahead < -r.window:
+		r.stats.Stale++
+		return false
+	case ahead >= 0:
+		l.advance(seq, ahead)
+	case l.hasSeen(seq):
+		r.stats.Duplicates++
+		return false
+	default:
+		l.see(seq)
+	}
+	r.stats.Delivered++
+	return true
 }
 
 // Stats returns the counters.
@@ -359,10 +393,14 @@ func (r *Receiver[T]) lane(id uint8) *lane[T] {
 		if r.waiting == nil {
 			r.waiting = make([]uint8, 0, lanes)
 		}
-		l = &lane[T]{id: id, seen: make([]uint64, r.window/64), place: -1}
+		l = r.newLane(id)
 		r.lanes[id] = l
 	}
 	return l
+}
+
+func (r *Receiver[T]) newLane(id uint8) *lane[T] {
+	return &lane[T]{id: id, seen: make([]uint64, r.window/64), place: -1}
 }
 
 // bound returns how long a packet of a lane may be held.
@@ -370,7 +408,7 @@ func (r *Receiver[T]) bound(now time.Duration, l *lane[T], a Arrival) time.Durat
 	if a.Hold == Off {
 		return 0
 	}
-	r.spread.age(now)
+	r.spread.Age(now)
 	return r.holding(l)
 }
 

@@ -379,6 +379,19 @@ func TestReceiverReset(t *testing.T) {
 	if out = push(t, r, &now, nil, seq(0, 0), seq(0, 2), seq(1, 1)); !slices.Equal(out, []uint32{0, 1, 2}) {
 		t.Errorf("delivered %v after the reset", out)
 	}
+	// Copies that arrive under the key before: of what was delivered, of what was missing, of what is new.
+	for seq, want := range map[uint32]bool{0: false, 2: false, 3: true, 5: true, 1 << 20: false} {
+		if got := r.Earlier(0, seq); got != want {
+			t.Errorf("packet %d of before the reset is delivered: %v, want %v", seq, got, want)
+		}
+	}
+	if r.Earlier(0, 3) || !r.Earlier(7, 9) || r.Earlier(7, 9) {
+		t.Error("packets of before the reset are delivered twice, or not in a new lane")
+	}
+	r.Reset(nil)
+	if r.Earlier(0, 1) || !r.Earlier(0, 3) {
+		t.Error("a second reset keeps the numbers of before the first")
+	}
 }
 
 func TestReceiverBound(t *testing.T) {

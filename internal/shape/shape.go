@@ -29,7 +29,7 @@ type Options[P any] struct {
 	// packets of a lane stay in order.
 	Flows int
 	// Limit and MaxBytes bound the queue, in packets and in bytes, and MaxWait in time at the pacing
-	// rate, of which at least 32 quanta are allowed. Default: 8192, 8 MiB and 250 ms.
+	// rate, of which at least 24 quanta and a round-trip time are allowed. Default: 8192, 8 MiB and 100 ms.
 	Limit, MaxBytes int
 	MaxWait         time.Duration
 	// Burst is how late a packet may be sent without the rate being lost: the granularity of the
@@ -38,16 +38,20 @@ type Options[P any] struct {
 }
 
 const (
-	defaultTarget   = 20 * time.Millisecond
+	// Target is the default of Options.Target.
+	Target = 20 * time.Millisecond
+	// MostLag is by how much later packets arrive at most on another path that is used too.
+	MostLag = 150 * time.Millisecond
+
 	defaultInterval = 100 * time.Millisecond
 	defaultQuantum  = 1514
 	defaultFlows    = 256
 	defaultLimit    = 8192
 	defaultBytes    = 8 << 20
-	defaultMaxWait  = 250 * time.Millisecond
+	defaultMaxWait  = 100 * time.Millisecond
 	defaultBurst    = 2 * time.Millisecond
-	// least is how many quanta a queue holds at any rate.
-	least = 32
+	// least is how many quanta a queue holds at any rate, standing how many may stay in it.
+	least, standing = 24, 12
 )
 
 // shareOf and share are the fraction of the path's rate that is used: 0.97. What a modem's queue holds
@@ -83,6 +87,8 @@ type Counters struct {
 type Queue[P any] struct {
 	o       Options[P]
 	law     codel.Law
+	lag     time.Duration  // what the target is longer by
+	rtt     time.Duration  // of the path
 	rate    unit.Bandwidth // that is paced to; 0: not at all
 	most    int            // bytes
 	free    time.Duration  // when the next packet may be sent
@@ -127,7 +133,7 @@ func New[P any](o Options[P]) (*Queue[P], error) {
 	for _, d := range []struct {
 		value *time.Duration
 		none  time.Duration
-	}{{&o.Target, defaultTarget}, {&o.Interval, defaultInterval}, {&o.MaxWait, defaultMaxWait}, {&o.Burst, defaultBurst}} {
+	}{{&o.Target, Target}, {&o.Interval, defaultInterval}, {&o.MaxWait, defaultMaxWait}, {&o.Burst, defaultBurst}} {
 		if *d.value == 0 {
 			*d.value = d.none
 		}
@@ -155,20 +161,48 @@ func New[P any](o Options[P]) (*Queue[P], error) {
 // Set sets the rate of the path, in bytes as Push has them. Packets are paced to 0.97 of it; 0 does not
 // pace.
 func (q *Queue[P]) Set(rate unit.Bandwidth) {
-	q.rate, q.most = rate/shareOf*share, q.o.MaxBytes
+	q.rate = rate / shareOf * share
+	q.setLaw()
+}
+
+// bound sets the largest number of bytes.
+func (q *Queue[P]) bound() {
+	q.most = q.o.MaxBytes
 	if q.rate > 0 {
-		q.most = int(min(unit.Size(q.most), max(q.rate.SizeIn(q.o.MaxWait), unit.Size(least*q.o.Quantum))))
+		wait := max(q.o.MaxWait, q.rtt) + q.law.Target - q.o.Target
+		q.most = int(min(unit.Size(q.most), max(q.rate.SizeIn(wait), unit.Size(least*q.o.Quantum))))
 	}
 }
 
-// SetTarget replaces Options.Target until the next call; 0 is Options.Target. A path that has to be busy
-// for longer before another one is used needs a longer standing queue. The interval is at least twice
-// the target.
-func (q *Queue[P]) SetTarget(target time.Duration) {
-	if target <= 0 {
-		target = q.o.Target
-	}
-	q.law.Target, q.law.Interval = target, max(q.o.Interval, 2*target)
+// SetLag sets by how much later packets arrive on the latest other path in use, at most MostLag. This one has to
+// be busy for longer before the other is used, so the target and MaxWait are one and a half times that
+// longer: TCP fills the queue to the target at its peaks only. The interval is at least twice the target.
+func (q *Queue[P]) SetLag(lag time.Duration) {
+	q.lag = max(lag, 0) * 3 / 2
+	q.setLaw()
+}
+
+// SetRTT sets the round-trip time of the path, of which a second counts at most. A signal shows its effect
+// only after it: the interval is at least as long (RFC 8289, section 4.3), and the target a tenth of
+// that (section 4.4: 5 to 10 % of the interval), or the queue of a path of half a second would run dry.
+func (q *Queue[P]) SetRTT(rtt time.Duration) {
+	q.rtt = min(max(rtt, 0), mostRTT)
+	q.setLaw()
+}
+
+// mostRTT bounds Queue.rtt: what is longer is a queue.
+const mostRTT = time.Second
+
+// mostStanding bounds the time of standing packets.
+const mostStanding = 400 * time.Millisecond
+
+// setLaw sets target and interval. On a slow path the target is the time of standing packets, at most
+// mostStanding: one TCP connection does not fill a path with fewer.
+func (q *Queue[P]) setLaw() {
+	interval := max(q.o.Interval, q.rtt)
+	q.law.Target = max(q.o.Target, q.rtt/10, min(q.Line(standing*q.o.Quantum), mostStanding)) + q.lag
+	q.law.Interval = max(interval, 2*q.law.Target)
+	q.bound()
 }
 
 // Counted returns the counters.
@@ -185,6 +219,23 @@ func (q *Queue[P]) Wait(now time.Duration) time.Duration {
 		return 0
 	}
 	return max(0, q.free-now) + q.rate.TimeFor(unit.Size(q.bytes))
+}
+
+// WaitOf returns the time until a packet of a flow has left the queue that is pushed now. One of a flow that
+// has nothing in the queue does not wait for those that have.
+func (q *Queue[P]) WaitOf(now time.Duration, flow uint32) time.Duration {
+	if q.rate == 0 || q.flows[flow%uint32(len(q.flows))].packets > 0 {
+		return q.Wait(now)
+	}
+	return max(0, q.free-now)
+}
+
+// Line returns the transmission time of size bytes at the pacing rate, 0 without one.
+func (q *Queue[P]) Line(size int) time.Duration {
+	if q.rate == 0 {
+		return 0
+	}
+	return q.rate.TimeFor(unit.Size(size))
 }
 
 // Push queues a packet of size bytes, or returns false: the packet is to be dropped, because its flow
@@ -225,6 +276,13 @@ func (q *Queue[P]) Push(now time.Duration, p P, size int, flow uint32) bool {
 		q.enqueue(&q.fresh, at)
 	}
 	return true
+}
+
+// Charge accounts for a packet that is sent without having been in the queue: those in it are sent later.
+func (q *Queue[P]) Charge(now time.Duration, size int) {
+	if q.rate != 0 {
+		q.free = max(q.free, now-q.o.Burst) + q.rate.TimeFor(unit.Size(max(size, 0)))
+	}
 }
 
 // Next returns the time from which Pop returns a packet: Never while the queue is empty.
@@ -275,11 +333,18 @@ func (q *Queue[P]) Pop(now time.Duration) (p P, size int, ok bool) {
 		if f.packets == 0 {
 			f.owed = 0
 		}
-		if q.rate != 0 {
-			q.free = max(q.free, now-q.o.Burst) + q.rate.TimeFor(unit.Size(n.size))
-		}
+		q.Charge(now, int(n.size))
 		q.counted.Sent++
 		return n.packet, int(n.size), true
+	}
+}
+
+// Clear removes all packets and passes them to use, those of a flow in order. They do not count as sent.
+func (q *Queue[P]) Clear(use func(P)) {
+	for i := range q.flows {
+		for f := &q.flows[i]; f.packets > 0; {
+			use(q.first(f).packet)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package shape
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -202,22 +203,68 @@ func TestStandingQueue(t *testing.T) {
 	}
 }
 
-// TestTarget: a queue that may stand for longer is not signaled.
-func TestTarget(t *testing.T) {
+// TestLag: a queue that may stand for longer is not signaled.
+func TestLag(t *testing.T) {
 	for _, tt := range []struct {
-		target  time.Duration
+		lag     time.Duration
 		signals bool
-	}{{0, true}, {60 * ms, false}} {
+	}{{0, true}, {40 * ms, false}} {
 		q := queue(t, Options[packet]{})
 		q.Set(8 * mbit)
-		q.SetTarget(tt.target)
+		q.SetLag(tt.lag)
 		for range 40 { // 41 ms
 			q.Push(0, packet{}, 1000, 1)
 		}
 		play(q, 0, time.Second, []source{{8 * mbit * 97 / 100, 1000}}, func(time.Duration, packet, int) {})
 		play(q, time.Second, 2*time.Second, []source{{}, {8 * mbit * 97 / 100, 1000}}, func(time.Duration, packet, int) {})
 		if got := q.Counted().Refused > 0; got != tt.signals {
-			t.Errorf("with a target of %v: %+v", tt.target, q.Counted())
+			t.Errorf("with a lag of %v: %+v", tt.lag, q.Counted())
+		}
+	}
+}
+
+// TestRTT: where a signal shows its effect only after half a second, a queue of 41 ms is no standing one,
+// and one of 20 ms more than a tenth of the round-trip time is, after that time.
+func TestRTT(t *testing.T) {
+	for _, tt := range []struct {
+		rtt     time.Duration
+		packets int // of 1 ms
+		lasts   time.Duration
+		signals bool
+	}{{50 * time.Millisecond, 41, time.Second, true}, {500 * time.Millisecond, 41, 2 * time.Second, false}, {500 * time.Millisecond, 70, 300 * time.Millisecond, false}, {500 * time.Millisecond, 70, 2 * time.Second, true}, {time.Hour, 90, 3 * time.Second, false}} {
+		q := queue(t, Options[packet]{})
+		q.Set(8 * mbit)
+		q.SetRTT(tt.rtt)
+		for range tt.packets {
+			q.Push(0, packet{}, 1000, 1)
+		}
+		play(q, 0, tt.lasts, []source{{8 * mbit * 97 / 100, 1000}}, func(time.Duration, packet, int) {})
+		play(q, tt.lasts, tt.lasts+100*time.Millisecond, []source{{}, {8 * mbit * 97 / 100, 1000}}, func(time.Duration, packet, int) {})
+		if got := q.Counted().Refused > 0; got != tt.signals {
+			t.Errorf("round-trip time %s, %d packets for %s: %+v", tt.rtt, tt.packets, tt.lasts, q.Counted())
+		}
+	}
+}
+
+// TestSlow: on a slow path some packets are no standing queue.
+func TestSlow(t *testing.T) {
+	for _, tt := range []struct {
+		rate    unit.Bandwidth
+		signals bool
+	}{{8 * mbit, true}, {mbit, false}} {
+		q := queue(t, Options[packet]{Quantum: 1000})
+		q.Set(tt.rate)
+		packets := 41 // 41 ms
+		if tt.rate < 8*mbit {
+			packets = 10 // 80 ms
+		}
+		for range packets {
+			q.Push(0, packet{}, 1000, 1)
+		}
+		play(q, 0, time.Second, []source{{tt.rate * 97 / 100, 1000}}, func(time.Duration, packet, int) {})
+		play(q, time.Second, 2*time.Second, []source{{}, {tt.rate * 97 / 100, 1000}}, func(time.Duration, packet, int) {})
+		if got := q.Counted().Refused > 0; got != tt.signals {
+			t.Errorf("at %v: %+v", tt.rate, q.Counted())
 		}
 	}
 }
@@ -328,5 +375,45 @@ func BenchmarkPushPop(b *testing.B) {
 				q.Pop(now)
 			}
 		})
+	}
+}
+
+// TestWaitOf: a packet of another flow does not wait for those of a busy one, and one that is sent ahead
+// delays all.
+func TestWaitOf(t *testing.T) {
+	q := queue(t, Options[packet]{})
+	q.Set(8 * mbit)
+	for range 20 {
+		q.Push(0, packet{}, 970, 1)
+	}
+	q.Pop(0)
+	if busy, other := q.WaitOf(0, 1), q.WaitOf(0, 2); busy != q.Wait(0) || busy < 19*ms || other > ms {
+		t.Errorf("a packet of the busy flow waits %v, of another one %v", busy, other)
+	}
+	before := q.Next()
+	q.Charge(0, 970)
+	if got := q.Next() - before; got < 990*time.Microsecond || got > 1010*time.Microsecond {
+		t.Errorf("970 bytes at 0.97 of 8 Mbit/s delay the next packet by %v", got)
+	}
+}
+
+// TestClear: the packets of all flows leave the queue, those of a flow in order, and it is used on.
+func TestClear(t *testing.T) {
+	q, err := New(Options[int]{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Set(unit.MbitPerSecond)
+	for i := range 10 {
+		q.Push(0, i, 100, uint32(i%2))
+	}
+	var got []int
+	q.Clear(func(i int) { got = append(got, i) })
+	if want := []int{0, 2, 4, 6, 8, 1, 3, 5, 7, 9}; !slices.Equal(got, want) || q.Len() != 0 || q.Bytes() != 0 {
+		t.Errorf("%v, %d packets and %d bytes remain; want %v", got, q.Len(), q.Bytes(), want)
+	}
+	q.Push(0, 10, 100, 0)
+	if i, _, ok := q.Pop(0); !ok || i != 10 {
+		t.Errorf("after Clear: %d, %v", i, ok)
 	}
 }

@@ -1,0 +1,114 @@
+'use strict';
+
+(() => {
+  const { $, state, image, json, whole, interact, element, photos, facts, open, rating } = page;
+  const perPage = 10;
+  let item = null;
+  let from = 0;
+
+  const yen = (n) => n.toLocaleString('en') + ' yen';
+
+  // cards returns list items of articles and waits for their pictures.
+  function cards(list, folder, size) {
+    const pictures = [];
+    const items = list.map((i) => {
+      const img = element('img', '', { width: size, height: size, alt: '' });
+      const b = element('button', `${i.name}, ${i.color}, ${yen(i.price)}`, { type: 'button', 'data-item': i.id });
+      b.prepend(img);
+      b.addEventListener('click', () => interact(() => detail(i.id)));
+      pictures.push(image(img, `${folder}/${i.id}.png`));
+      const li = element('li', '');
+      li.append(b);
+      return li;
+    });
+    return { items, loaded: Promise.all(pictures) };
+  }
+
+  // list shows results and recommendations. Further results are added.
+  function list(data, further) {
+    const results = cards(data.items, 'thumb', 160);
+    if (further) {
+      $('results').append(...results.items);
+    } else {
+      $('results').replaceChildren(...results.items);
+    }
+    return Promise.all([results.loaded, recommend(data)]);
+  }
+
+  function recommend(data) {
+    const { items, loaded } = cards(data.recommended, 'small', 96);
+    $('recommended').replaceChildren(...items);
+    return loaded;
+  }
+
+  async function home() {
+    const data = await json('home.json');
+    await list(data, false);
+    return data.total + ' articles';
+  }
+
+  // search loads a page of results.
+  async function search(next) {
+    const form = new FormData($('form'));
+    const query = new URLSearchParams({ q: form.get('q').trim(), color: form.get('color') });
+    if (form.get('price')) {
+      query.set('price', form.get('price'));
+    }
+    if (next > 0) {
+      query.set('from', next);
+    }
+    const data = await json('search.json?' + query);
+    from = next;
+    $('results-title').textContent = data.total + ' results';
+    $('more').hidden = from + perPage >= data.total;
+    await list(data, next > 0);
+    return data.total + ' results';
+  }
+
+  // detail opens an article.
+  async function detail(id) {
+    const i = await json(`item/${id}.json`);
+    item = i;
+    facts([['Category', i.category], ['Color', i.color], ['Price', yen(i.price)], ['Rating', rating(i.rating)]]);
+    $('add').hidden = false;
+    open(i.name);
+    const sources = [...Array(i.photos).keys()].map((n) => `photo/${id}/${n}.png`);
+    await Promise.all([photos(sources, 320, 320, i.name + ', photo'), recommend(i)]);
+    return i.name + ' is open';
+  }
+
+  // add puts the open article into the cart.
+  async function add() {
+    const i = await json(`cart/${item.id}.json`);
+    if (!state.chosen) {
+      $('cart').replaceChildren();
+    }
+    $('cart').append(element('li', `${i.name}, ${yen(i.price)}`));
+    await recommend(i);
+    state.chosen = i.id;
+    return i.name + ' is in the cart';
+  }
+
+  const start = () => interact(() => search(0));
+  $('form').addEventListener('submit', (e) => {
+    e.preventDefault();
+    start();
+  });
+  for (const radio of $('form').querySelectorAll('[type="radio"]')) {
+    radio.addEventListener('change', start);
+  }
+  for (const category of $('categories').querySelectorAll('button')) {
+    category.addEventListener('click', () => {
+      $('search').value = category.dataset.category;
+      start();
+    });
+  }
+  $('more').addEventListener('click', () => interact(() => search(from + perPage)));
+  $('add').addEventListener('click', () => interact(add));
+
+  const own = whole();
+  interact(async () => {
+    const [text] = await Promise.all([home(), own]);
+    return text;
+  });
+})();

@@ -1,0 +1,133 @@
+package repair
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/tabane/tabane/internal/stat"
+)
+
+const (
+	// Limit is how long after it was missed a message is requested, and how long a sender keeps it: a
+	// receiver does not hold later packets for longer (reseq.ReceiverOptions).
+	Limit = 500 * time.Millisecond
+	// Attempts is how often a message is requested.
+	Attempts = 2
+	// maxMissing bounds the missing messages of a path, and maxBurst those of one gap: a path that
+	// loses more at once was interrupted.
+	maxMissing, maxBurst = 1024, 512
+	// margin is added to the time that messages may be overtaken by others.
+	margin = time.Millisecond
+)
+
+// Gaps are the missing messages of a path, by the counter that numbers them. A message is requested at
+// once, or where a path reorders, when it is later than messages were in the last seconds, and again if
+// it has not come a round trip later. It is not safe for concurrent use. The zero value has no gaps.
+type Gaps struct {
+	missing   []gap // by counter
+	overtaken stat.Peak
+}
+
+// gap is a missing message.
+type gap struct {
+	counter      uint64
+	since, asked time.Duration
+	attempts     uint8
+}
+
+// Request asks for messages of a path.
+type Request struct {
+	// Attempt is how often they have been asked for, from 1.
+	Attempt uint8
+	// Counters are in ascending order.
+	Counters []uint64
+}
+
+// Missed records that n messages before a counter have not arrived, though that one has.
+func (g *Gaps) Missed(now time.Duration, counter, n uint64) {
+	for c := counter - min(n, maxBurst); c < counter; c++ {
+		g.missing = append(g.missing, gap{counter: c, since: now})
+	}
+	if more := len(g.missing) - maxMissing; more > 0 {
+		g.missing = slices.Delete(g.missing, 0, more)
+	}
+}
+
+// Arrived takes the arrival of a message that later ones have overtaken. It returns how often the message was
+// requested if this is the answer, which comes no earlier than least after the request, and else 0.
+func (g *Gaps) Arrived(now, least time.Duration, counter uint64) (attempts uint8) {
+	i, found := slices.BinarySearchFunc(g.missing, counter, func(m gap, c uint64) int { return cmp.Compare(m.counter, c) })
+	if !found {
+		return 0
+	}
+	m := g.missing[i]
+	g.missing = slices.Delete(g.missing, i, i+1)
+	if m.attempts > 0 && now-m.asked >= least {
+		return m.attempts
+	}
+	g.overtaken.Add(now, now-m.since)
+	return 0
+}
+
+// patience returns how long a message may be overtaken by others before it is missed.
+func (g *Gaps) patience() time.Duration {
+	if v := g.overtaken.Value(); v > 0 {
+		return v + v/4 + margin
+	}
+	return 0
+}
+
+// due returns when a message is to be requested.
+func (m *gap) due(patience, rtt time.Duration) time.Duration {
+	if m.attempts == 0 {
+		return m.since + patience
+	}
+	return m.asked + rtt
+}
+
+// Due returns the next request of messages that are due, and false if none is. rtt is how long the answer to
+// a request takes at most. The counters are valid until the next call.
+func (g *Gaps) Due(now, rtt time.Duration, counters []uint64) (Request, bool) {
+	g.overtaken.Age(now)
+	patience := g.patience()
+	g.missing = slices.DeleteFunc(g.missing, func(m gap) bool {
+		return now-m.since >= Limit || m.attempts == Attempts && now-m.asked >= rtt
+	})
+	r := Request{Counters: counters[:0]}
+	for i := range g.missing {
+		m := &g.missing[i]
+		if m.attempts == Attempts || m.due(patience, rtt) > now || r.Attempt > 0 && m.attempts+1 != r.Attempt {
+			continue
+		}
+		if len(r.Counters) == MaxCounters || len(r.Counters) > 0 && m.counter-r.Counters[0] > maxSpan {
+			break
+		}
+		m.attempts++
+		m.asked = now
+		r.Attempt = m.attempts
+		r.Counters = append(r.Counters, m.counter)
+	}
+	return r, len(r.Counters) > 0
+}
+
+// MaxCounters is the largest number of messages in a Request, which are at most maxSpan apart.
+const (
+	MaxCounters = 64
+	maxSpan     = 1<<16 - 1
+)
+
+// Next returns when Due is to be called next, and false if nothing is missing.
+func (g *Gaps) Next(rtt time.Duration) (at time.Duration, any bool) {
+	patience := g.patience()
+	for i := range g.missing {
+		m := &g.missing[i]
+		if due := min(m.due(patience, rtt), m.since+Limit); !any || due < at {
+			at, any = due, true
+		}
+	}
+	return at, any
+}
+
+// Reset forgets what is missing, because counters begin again.
+func (g *Gaps) Reset() { g.missing = g.missing[:0] }
