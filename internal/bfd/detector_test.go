@@ -3,6 +3,7 @@ package bfd
 import (
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -93,6 +94,66 @@ func TestDeathIsSignaled(t *testing.T) {
 	d.Remove("there")
 	if d.Up("there") {
 		t.Error("a removed session is up")
+	}
+}
+
+// TestFamilies: sessions of both families come up, and packets with a lower hop limit are dropped.
+func TestFamilies(t *testing.T) {
+	netnstest.NeedIsolation(t)
+	for _, pair := range [][2]netip.Addr{{here, there}, {netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")}} {
+		t.Run(pair[0].String(), func(t *testing.T) {
+			t.Parallel()
+			up := make(chan transition, 8)
+			for i, local := range pair {
+				e := newEngine(func(_ string, t transition) { up <- t })
+				defer e.die()
+				if err := e.add(Neighbor{Name: "other", Local: local, Remote: pair[1-i], Config: slow}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 2 {
+				select {
+				case now := <-up:
+					if now != cameUp {
+						t.Errorf("transition %d", now)
+					}
+				case <-time.After(10 * time.Second):
+					t.Fatal("no session")
+				}
+			}
+		})
+		t.Run(pair[0].String()+"HopLimit", func(t *testing.T) {
+			l, err := listen(pair[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.close()
+			p := &peer{packets: make(chan packet, rxBacklog)}
+			l.mu.Lock()
+			l.peers[pair[0]] = p
+			l.mu.Unlock()
+			first, second := packet{multiplier: 3, my: 1, desiredTx: time.Second}, packet{multiplier: 3, my: 2, desiredTx: time.Second}
+			source := net.UDPAddrFromAddrPort(netip.AddrPortFrom(pair[0], 0))
+			far, err := net.DialUDP("udp", source, net.UDPAddrFromAddrPort(netip.AddrPortFrom(pair[1], port)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer far.Close()
+			if _, err := far.Write(first.encode()); err != nil {
+				t.Fatal(err)
+			}
+			near := &sender{local: pair[0], remote: pair[1]}
+			defer near.close()
+			near.send(second)
+			select {
+			case got := <-p.packets:
+				if got.my != second.my {
+					t.Error("a packet with a hop limit below 255 was accepted")
+				}
+			case <-time.After(5 * time.Second):
+				t.Error("a packet with the hop limit 255 did not arrive")
+			}
+		})
 	}
 }
 

@@ -58,8 +58,8 @@ func newEngine(report func(string, transition)) *engine {
 // Neighbor is one neighbor to monitor.
 type Neighbor struct {
 	Name string // unique
-	// Local and Remote are IPv6 addresses, link-local ones with zone. An invalid Local is any
-	// address.
+	// Local and Remote are addresses of one family, link-local ones with zone. An invalid Local is
+	// any address.
 	Local, Remote netip.Addr
 	Config
 }
@@ -90,7 +90,11 @@ func (e *engine) add(n Neighbor) error {
 		return fmt.Errorf("neighbor %q has a bfd session", n.Name)
 	}
 	local := n.Local
-	if !local.IsValid() {
+	switch {
+	case local.IsValid():
+	case n.Remote.Is4():
+		local = netip.IPv4Unspecified()
+	default:
 		local = netip.IPv6Unspecified()
 	}
 	l := e.listeners[local]
@@ -151,13 +155,30 @@ func (e *engine) die() {
 	}
 }
 
+// options are how the sockets of a family send and receive.
+type options struct {
+	network string
+	// level is that of the others: to receive hop limits, to set them, and the traffic class. hops is
+	// the type of the control message with the hop limit of a received packet.
+	level, receive, hops, send, class int
+}
+
+// optionsOf returns those of the address's family. An IPv6 socket receives no IPv4 packets.
+func optionsOf(a netip.Addr) options {
+	if a.Is4() {
+		return options{"udp4", unix.IPPROTO_IP, unix.IP_RECVTTL, unix.IP_TTL, unix.IP_TTL, unix.IP_TOS}
+	}
+	return options{"udp6", unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, unix.IPV6_HOPLIMIT, unix.IPV6_UNICAST_HOPS, unix.IPV6_TCLASS}
+}
+
 func listen(local netip.Addr) (*listener, error) {
+	o := optionsOf(local)
 	config := net.ListenConfig{Control: onSocket(func(fd int) error {
 		// Another daemon of this host may listen on another address, or on all of them.
 		return errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
-			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1))
+			unix.SetsockoptInt(fd, o.level, o.receive, 1))
 	})}
-	conn, err := config.ListenPacket(context.Background(), "udp6", netip.AddrPortFrom(local, port).String())
+	conn, err := config.ListenPacket(context.Background(), o.network, netip.AddrPortFrom(local, port).String())
 	if err != nil {
 		return nil, fmt.Errorf("listen for bfd: %w", err)
 	}
@@ -186,13 +207,14 @@ func (l *listener) close() {
 // send it.
 func (l *listener) run() {
 	defer close(l.done)
+	o := optionsOf(l.local)
 	b, control := make([]byte, 256), make([]byte, 128)
 	for {
 		n, nc, _, from, err := l.conn.ReadMsgUDPAddrPort(b, control)
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil || receivedHopLimit(control[:nc]) != hopLimit {
+		if err != nil || o.receivedHopLimit(control[:nc]) != hopLimit {
 			continue
 		}
 		packet, err := decode(b[:n])
@@ -216,13 +238,13 @@ func (l *listener) run() {
 }
 
 // receivedHopLimit returns the hop limit of a received packet, -1 if the kernel did not report it.
-func receivedHopLimit(control []byte) int {
+func (o options) receivedHopLimit(control []byte) int {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
 		return -1
 	}
 	for _, m := range messages {
-		if m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_HOPLIMIT && len(m.Data) >= 4 {
+		if int(m.Header.Level) == o.level && int(m.Header.Type) == o.hops && len(m.Data) >= 4 {
 			return int(binary.NativeEndian.Uint32(m.Data))
 		}
 	}
@@ -323,11 +345,12 @@ func (o *sender) send(p packet) {
 	if o.conn == nil {
 		// A port that is in use is replaced by another one with the next packet.
 		source := netip.AddrPortFrom(o.local, uint16(sourceLow+rand.IntN(sourceHigh-sourceLow+1)))
+		family := optionsOf(o.remote)
 		dialer := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(source), Control: onSocket(func(fd int) error {
-			return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, hopLimit),
-				unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, trafficClass))
+			return errors.Join(unix.SetsockoptInt(fd, family.level, family.send, hopLimit),
+				unix.SetsockoptInt(fd, family.level, family.class, trafficClass))
 		})}
-		conn, err := dialer.Dial("udp6", netip.AddrPortFrom(o.remote, port).String())
+		conn, err := dialer.Dial(family.network, netip.AddrPortFrom(o.remote, port).String())
 		if err != nil {
 			return
 		}

@@ -44,12 +44,15 @@ type Update struct {
 
 // UnicastPath reports that the best path to a prefix changed.
 type UnicastPath struct {
-	Prefix  netip.Prefix
+	Prefix netip.Prefix
+	// Number is a small number of the prefix in its family, for arrays. After the path is withdrawn,
+	// it may be that of another prefix.
+	Number  uint32
 	NextHop netip.Addr // with zone if link-local; unspecified for local routes without one
 	Attributes
 	Neighbor string // the sender; empty for local routes
 	Local    bool   // originated by this speaker
-	// Withdrawn: there is no path; only Prefix is set.
+	// Withdrawn: there is no path; only Prefix and Number are set.
 	Withdrawn bool
 	// Rejected, a *RejectedError, is why the best path cannot be used; the path then counts as
 	// withdrawn.

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+
+	"github.com/tabane/tabane/internal/bgp/message"
 )
 
 const (
@@ -88,5 +90,29 @@ func TestImportPolicy(t *testing.T) {
 	bad.NextHops = []netip.Prefix{prefix("fd00::1/64")}
 	if err := r.SetImport("peer", bad); err == nil {
 		t.Error("a policy with host bits was accepted")
+	}
+}
+
+// TestInternalSignals: communities that have a meaning inside our AS do not enter it.
+func TestInternalSignals(t *testing.T) {
+	for _, own := range []uint32{65000, 70000} { // only the first is that of a community
+		a := message.NewInterner().Intern(message.Fields{
+			NextHop: address(26), ASPath: message.MakeASPath(65001),
+			Communities: []uint32{65000<<16 | 7, Blackhole, 65001<<16 | 9},
+			Large:       []message.LargeCommunity{{65000, 1, 2}, {70000, 1, 2}, {65001, 3, 4}},
+		})
+		for _, internal := range []bool{false, true} {
+			m := importer{Neighbor: Neighbor{ASN: 65001}, own: Options{ASN: own, RouterID: netip.MustParseAddr("10.0.0.1")}, internal: internal}
+			c := m.classify(IPv6Unicast, a)
+			f := m.apply(a, c.change)
+			communities, large := []uint32{65000<<16 | 7, Blackhole, 65001<<16 | 9}, []message.LargeCommunity{{65000, 1, 2}, {70000, 1, 2}, {65001, 3, 4}}
+			if !internal {
+				communities = slices.DeleteFunc(communities, func(c uint32) bool { return c == Blackhole || c>>16 == own })
+				large = slices.DeleteFunc(large, func(c message.LargeCommunity) bool { return c[0] == own })
+			}
+			if c.err != nil || !slices.Equal(f.Communities, communities) || !slices.Equal(f.Large, large) {
+				t.Errorf("AS %d, internal %t: %v, communities %x and %v, want %x and %v", own, internal, c.err, f.Communities, f.Large, communities, large)
+			}
+		}
 	}
 }

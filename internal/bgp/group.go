@@ -84,11 +84,7 @@ func (s *Speaker) AddGroup(conf Group) error {
 func (s *Speaker) RemoveGroup(name string) error {
 	s.calls.Lock()
 	defer s.calls.Unlock()
-	err := s.usable()
-	g := s.groups[name]
-	if err == nil && g == nil {
-		err = errors.New("unknown group")
-	}
+	g, err := s.group(name)
 	if err != nil {
 		return fmt.Errorf("remove group %q: %w", name, err)
 	}
@@ -123,11 +119,7 @@ func (s *Speaker) ChangeGroups(old, now []Group) error {
 func (s *Speaker) setLimit(name string, limit int) error {
 	s.calls.Lock()
 	defer s.calls.Unlock()
-	err := s.usable()
-	g := s.groups[name]
-	if err == nil && g == nil {
-		err = errors.New("unknown group")
-	}
+	g, err := s.group(name)
 	if err != nil {
 		return fmt.Errorf("change limit of group %q: %w", name, err)
 	}
@@ -135,6 +127,18 @@ func (s *Speaker) setLimit(name string, limit int) error {
 		g.Limit, g.full = limit, false
 	}
 	return nil
+}
+
+// group returns an open group by its name. Callers hold calls.
+func (s *Speaker) group(name string) (*openGroup, error) {
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	g := s.groups[name]
+	if g == nil {
+		return nil, errors.New("unknown group")
+	}
+	return g, nil
 }
 
 // CompareGroups describes each change from old to now in a line.

@@ -39,7 +39,7 @@ const (
 
 // ImportPolicy filters the routes received from a neighbor (RFC 7454, RFC 8212). Routes whose AS
 // path contains our AS are always rejected, and so are routes of other ASes for link-local,
-// loopback or multicast addresses. The community BLACKHOLE and communities of our AS are removed
+// loopback or multicast addresses. The community BLACKHOLE and (large) communities of our AS are removed
 // from routes of other ASes, since they have a meaning inside our AS.
 type ImportPolicy struct {
 	// Reject filters are evaluated in order; the first match determines the reason.
@@ -215,6 +215,9 @@ func (m *importer) classify(f message.Family, a *message.Attributes) (c class) {
 				c.change |= leaving
 			}
 		}
+		if slices.ContainsFunc(a.Large(), m.internalLarge) {
+			c.change |= dropSignals
+		}
 	}
 	c.rules = classify(m.Import.Rules, a)
 	if pref, ok := a.LocalPref(); m.LocalPref > 0 && c.change&leaving == 0 && (!ok || pref != m.LocalPref) {
@@ -304,6 +307,7 @@ func (m *importer) apply(a *message.Attributes, change uint64) message.Fields {
 	f := a.Fields()
 	if change&dropSignals != 0 {
 		f.Communities = slices.DeleteFunc(f.Communities, m.internalSignal)
+		f.Large = slices.DeleteFunc(f.Large, m.internalLarge)
 	}
 	if change&preferred != 0 {
 		f.LocalPref, f.HasLocalPref = m.LocalPref, true
@@ -322,6 +326,10 @@ func (m *importer) apply(a *message.Attributes, change uint64) message.Fields {
 func (m *importer) internalSignal(c uint32) bool {
 	return c == Blackhole || m.own.ASN <= 0xffff && c>>16 == m.own.ASN
 }
+
+// internalLarge is internalSignal of a large community, whose first number is the AS that defines it
+// (RFC 8092 section 2).
+func (m *importer) internalLarge(c message.LargeCommunity) bool { return c[0] == m.own.ASN }
 
 // inside reports whether p equals, or is more specific than, one of others.
 func inside(others []netip.Prefix, p netip.Prefix) bool {

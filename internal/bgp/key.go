@@ -1,6 +1,9 @@
 package bgp
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // AppendKey appends a form of the attributes in which only equal ones are equal, for maps.
 func (a Attributes) AppendKey(b []byte) []byte {
@@ -16,4 +19,10 @@ func (a Attributes) AppendKey(b []byte) []byte {
 		b = binary.AppendUvarint(b, uint64(c))
 	}
 	return b
+}
+
+// equal reports whether the attributes are those of another route.
+func (a Attributes) equal(b Attributes) bool {
+	return a.LocalPref == b.LocalPref && a.MED == b.MED && a.HasMED == b.HasMED && a.ASPath == b.ASPath && a.Origin == b.Origin &&
+		slices.Equal(a.Communities, b.Communities)
 }

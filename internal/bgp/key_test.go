@@ -5,11 +5,14 @@ import (
 	"testing"
 )
 
-// The key of attributes depends on each field.
+// The key of attributes, and whether they are equal, depends on each field.
 func TestAttributesKey(t *testing.T) {
 	keys := map[string]string{}
 	add := func(what string, a Attributes) {
 		t.Helper()
+		if !a.equal(a) || what != "none" && a.equal(Attributes{}) {
+			t.Errorf("%s: equal is wrong", what)
+		}
 		key := string(a.AppendKey(nil))
 		if other, taken := keys[key]; taken {
 			t.Errorf("%s has the key of %s", what, other)

@@ -84,7 +84,7 @@ func (s *Speaker) Withdraw(prefixes ...netip.Prefix) error {
 // invalid, none is advertised.
 func (s *Speaker) OriginateVPN(routes []VPNRoute) error {
 	list := make([]ownRoute, len(routes))
-	var last service
+	var last encodedVPN
 	for i, r := range routes {
 		var err error
 		if list[i], err = s.vpn(r, &last); err != nil {
@@ -265,8 +265,13 @@ type service struct {
 	targets   []uint64
 }
 
+// same reports whether the service is that of the route.
+func (v *service) same(r VPNRoute) bool {
+	return v.sid.IsValid() && v.sid == r.SID && v.structure == r.Structure && v.behavior == r.Behavior && slices.Equal(v.rts, r.RTs)
+}
+
 func (v *service) fill(r VPNRoute) error {
-	if v.sid.IsValid() && v.sid == r.SID && v.structure == r.Structure && v.behavior == r.Behavior && slices.Equal(v.rts, r.RTs) {
+	if v.same(r) {
 		return nil
 	}
 	encoded, label, err := message.NewService(r.SID, r.Structure, r.Behavior)
@@ -287,18 +292,29 @@ func (v *service) fill(r VPNRoute) error {
 	return nil
 }
 
-func (s *Speaker) vpn(r VPNRoute, last *service) (ownRoute, error) {
-	if err := checkNextHop(r.NextHop); err != nil {
-		return ownRoute{}, err
-	}
-	if err := last.fill(r); err != nil {
-		return ownRoute{}, err
+// encodedVPN has the attributes of a route, which successive routes mostly have in common.
+type encodedVPN struct {
+	service
+	route      VPNRoute
+	attributes *message.Attributes // nil: none
+}
+
+func (v *encodedVPN) has(r VPNRoute) bool {
+	return v.attributes != nil && v.same(r) && v.route.NextHop == r.NextHop && v.route.Attributes.equal(r.Attributes)
+}
+
+func (s *Speaker) vpn(r VPNRoute, last *encodedVPN) (ownRoute, error) {
+	if !last.has(r) {
+		if err := checkNextHop(r.NextHop); err != nil {
+			return ownRoute{}, err
+		}
+		if err := last.fill(r); err != nil {
+			return ownRoute{}, err
+		}
+		f := r.fields()
+		f.NextHop, f.Extended, f.PrefixSID = r.NextHop, last.targets, last.prefixSID
+		last.route, last.attributes = r, s.interner.Intern(f)
 	}
 	k, err := vpnKey(r.RD, r.Prefix)
-	if err != nil {
-		return ownRoute{}, err
-	}
-	f := r.fields()
-	f.NextHop, f.Extended, f.PrefixSID = r.NextHop, last.targets, last.prefixSID
-	return ownRoute{message.NLRI{Key: k, Label: last.label}, s.interner.Intern(f)}, nil
+	return ownRoute{message.NLRI{Key: k, Label: last.label}, last.attributes}, err
 }

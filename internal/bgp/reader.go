@@ -21,8 +21,11 @@ type reader struct {
 	adjIn   []*neighbor // with consumers in neighbor.readers
 	notices []notice
 	signal  chan struct{}
-	// shared holds the attributes of recent events, which share their slices.
+	// shared holds the attributes of recent events, which share their slices. The last ones are
+	// mostly those of the next event too.
 	shared map[*message.Attributes]Attributes
+	last   *message.Attributes
+	lastAs Attributes
 }
 
 // notice is an event of a session, which follows the events of the routes that changed before.
@@ -150,6 +153,7 @@ func (r *reader) collect() (events []Event, more bool) {
 		switch {
 		case c == nil:
 		case !urgent:
+			events = slices.Grow(events, min(left, c.Pending()))
 			left -= c.Pull(left, take)
 		case c.Urgent():
 			left -= c.PullUrgent(left, take)
@@ -200,6 +204,7 @@ func (r *reader) unicast(events *[]Event, item rib.Item) bool {
 		return false
 	}
 	u := r.unicastPath(item.Key, item.Path)
+	u.Number = item.Number
 	*events = append(*events, u)
 	return !u.Withdrawn
 }
@@ -279,7 +284,11 @@ const maxShared = 4096
 
 // attributes converts attributes for events.
 func (r *reader) attributes(a *message.Attributes) Attributes {
+	if a == r.last {
+		return r.lastAs
+	}
 	if known, ok := r.shared[a]; ok {
+		r.last, r.lastAs = a, known
 		return known
 	}
 	out := Attributes{ASPath: a.ASPath(), Origin: a.Origin(), Communities: a.Communities().Slice()}
@@ -288,7 +297,7 @@ func (r *reader) attributes(a *message.Attributes) Attributes {
 	if len(r.shared) >= maxShared {
 		clear(r.shared)
 	}
-	r.shared[a] = out
+	r.shared[a], r.last, r.lastAs = out, a, out
 	return out
 }
 

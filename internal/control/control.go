@@ -1,6 +1,6 @@
 // Package control is the socket that a running daemon takes commands on: HTTP over a Unix socket
 // that only the daemon's user and root can connect to. The status address, which anybody may reach,
-// takes no commands.
+// takes no commands. Answers on both are JSON.
 //
 // It does not know the commands.
 package control
@@ -8,6 +8,7 @@ package control
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -72,14 +73,14 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 	return l, nil
 }
 
-// stale reports whether path is a socket that no process listens on.
+// stale reports whether path is a socket that no process listens on, also once ctx has ended.
 func stale(ctx context.Context, path string) bool {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode().Type() != fs.ModeSocket {
 		return false
 	}
 	d := net.Dialer{Timeout: dialTimeout}
-	c, err := d.DialContext(ctx, "unix", path)
+	c, err := d.DialContext(context.WithoutCancel(ctx), "unix", path)
 	if err == nil {
 		_ = c.Close()
 	}
@@ -95,4 +96,16 @@ func Client(path string) *http.Client {
 			return d.DialContext(ctx, "unix", path)
 		},
 	}}
+}
+
+// WriteJSON answers a request with a value.
+func WriteJSON(w http.ResponseWriter, value any) {
+	b, err := json.Marshal(value)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	// An error means that the client has closed the connection.
+	_, _ = w.Write(append(b, '\n'))
 }

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -41,25 +42,34 @@ func TestListen(t *testing.T) {
 	}
 }
 
+// TestListenReplacesAStaleSocketOnly: also when the context has ended, as that of a daemon that is stopped
+// while it starts, and still has to remove what a killed one left in the kernel.
 func TestListenReplacesAStaleSocketOnly(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "daemon.sock")
-	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}); err != nil {
-		t.Fatal(err)
-	}
-	syscall.Close(fd) // as after kill -9: the file stays
-	l, err := Listen(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-	if err := os.WriteFile(path, []byte("a file"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Listen(t.Context(), path); err == nil {
-		t.Error("a file was replaced")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, ctx := range map[string]context.Context{"open": t.Context(), "ended": ended} {
+		path := filepath.Join(t.TempDir(), "daemon.sock")
+		fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}); err != nil {
+			t.Fatal(err)
+		}
+		syscall.Close(fd) // as after kill -9: the file stays
+		l, err := Listen(ctx, path)
+		if err != nil {
+			t.Fatalf("context %s: %v", name, err)
+		}
+		if _, err := Listen(ctx, path); !errors.Is(err, syscall.EADDRINUSE) {
+			t.Errorf("context %s, a second listener: %v", name, err)
+		}
+		l.Close()
+		if err := os.WriteFile(path, []byte("a file"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Listen(ctx, path); err == nil {
+			t.Errorf("context %s: a file was replaced", name)
+		}
 	}
 }

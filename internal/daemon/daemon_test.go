@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -139,7 +140,12 @@ func (r *rig) want(what string, there bool) {
 	})
 }
 
-func path(hop netip.Addr) bgp.UnicastPath { return bgp.UnicastPath{Prefix: client, NextHop: hop} }
+// clientNumber is the number of client, beyond those of large tables.
+const clientNumber = 50_000
+
+func path(hop netip.Addr) bgp.UnicastPath {
+	return bgp.UnicastPath{Prefix: client, Number: clientNumber, NextHop: hop}
+}
 
 func TestRefusedChangesAreRetried(t *testing.T) {
 	for _, refusal := range []error{unix.ENOMEM, unix.EBUSY, unix.ENOBUFS, unix.EINTR} {
@@ -292,7 +298,7 @@ func TestTheKernelEndsUpAsWanted(t *testing.T) {
 					r.learn(path(far))
 					there = true
 				case 3:
-					r.learn(bgp.UnicastPath{Prefix: client, Withdrawn: true})
+					r.learn(bgp.UnicastPath{Prefix: client, Number: clientNumber, Withdrawn: true})
 					there = false
 				case 4:
 					refused := fault.Draw(rt, "refused")
@@ -408,7 +414,7 @@ func TestLinkDuringLoad(t *testing.T) {
 		var events []bgp.Event
 		for i := range routes {
 			a := netip.AddrFrom16([16]byte{0x2a, byte(i >> 16), byte(i >> 8), byte(i)})
-			events = append(events, bgp.UnicastPath{Prefix: netip.PrefixFrom(a, 48), NextHop: onLink})
+			events = append(events, bgp.UnicastPath{Prefix: netip.PrefixFrom(a, 48), Number: uint32(len(events)), NextHop: onLink})
 		}
 		r.learn(events...)
 		time.Sleep(time.Second)
@@ -429,7 +435,7 @@ func TestNextHopChangeInSteps(t *testing.T) {
 		const routes = 2*Step + 10
 		var events []bgp.Event
 		for i := range routes {
-			events = append(events, bgp.UnicastPath{Prefix: prefix(i), NextHop: far})
+			events = append(events, bgp.UnicastPath{Prefix: prefix(i), Number: uint32(i), NextHop: far})
 		}
 		r.learn(events...)
 		time.Sleep(time.Second)
@@ -441,7 +447,9 @@ func TestNextHopChangeInSteps(t *testing.T) {
 			}{igp, "lan"}
 			r.kernel.Fault = func(route.Op) error {
 				once.Do(func() {
-					go func() { r.learned <- []bgp.Event{bgp.UnicastPath{Prefix: prefix(routes - 1), Withdrawn: true}} }()
+					go func() {
+						r.learned <- []bgp.Event{bgp.UnicastPath{Prefix: prefix(routes - 1), Number: routes - 1, Withdrawn: true}}
+					}()
 				})
 				return nil
 			}
@@ -514,7 +522,7 @@ func TestNextHopBecomesReachable(t *testing.T) {
 		r.want("link up with routes", true)
 		// A path whose next hop nobody has a route to yet.
 		r.in(func() { delete(r.table, onLink) })
-		r.learn(bgp.UnicastPath{Prefix: client, Withdrawn: true})
+		r.learn(bgp.UnicastPath{Prefix: client, Number: clientNumber, Withdrawn: true})
 		r.learn(path(far))
 		time.Sleep(time.Minute)
 		r.want("before the route to the next hop", false)
@@ -531,7 +539,7 @@ func TestLargeTableIsComparedWhenQuiet(t *testing.T) {
 		var events []bgp.Event
 		for i := range resyncLarge {
 			a := netip.AddrFrom16([16]byte{0x2a, byte(i >> 16), byte(i >> 8), byte(i)})
-			events = append(events, bgp.UnicastPath{Prefix: netip.PrefixFrom(a, 48), NextHop: onLink})
+			events = append(events, bgp.UnicastPath{Prefix: netip.PrefixFrom(a, 48), Number: uint32(len(events)), NextHop: onLink})
 		}
 		r.learn(events...)
 		changes := 0
@@ -539,7 +547,7 @@ func TestLargeTableIsComparedWhenQuiet(t *testing.T) {
 			if changes++; changes%2 == 1 {
 				r.learn(path(onLink))
 			} else {
-				r.learn(bgp.UnicastPath{Prefix: client, Withdrawn: true})
+				r.learn(bgp.UnicastPath{Prefix: client, Number: clientNumber, Withdrawn: true})
 			}
 		}
 		dumps := func() (n int) { r.in(func() { n = r.dumps }); return n }
@@ -605,4 +613,19 @@ func TestLoopAloneSweeps(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestLinkDownIsLoggedIfItLasts: the kernel refuses objects on a link that has just gone down.
+func TestLinkDownIsLoggedIfItLasts(t *testing.T) {
+	var logged strings.Builder
+	l := &Loop{options: LoopOptions{Log: slog.New(slog.NewTextHandler(&logged, nil))}, retry: time.NewTimer(time.Hour)}
+	err := &route.FlushError{Failed: 1, Errs: []error{&route.OpError{Err: unix.ENETDOWN, Op: route.Op{Object: route.Route{Link: "wan"}}}}}
+	if l.retryLater(err); logged.Len() > 0 {
+		t.Errorf("logged at once: %s", &logged)
+	}
+	l.retryLater(err)
+	l.retryLater(err)
+	if n := strings.Count(logged.String(), "\n"); n != 1 {
+		t.Errorf("%d lines logged, want 1: %s", n, &logged)
+	}
 }

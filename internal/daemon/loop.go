@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/tabane/tabane/internal/route"
@@ -55,6 +56,13 @@ type Reactor interface {
 	// The kernel may have rejected some objects: see Kernel.Settled. A large change of the desired
 	// state should be made in steps while the loop is not Busy.
 	Settled() (again bool)
+}
+
+// AddressReactor is a Reactor that depends on addresses of other programs.
+type AddressReactor interface {
+	Reactor
+	// Addresses is called when addresses of links may have changed.
+	Addresses()
 }
 
 // LoopOptions describe a Loop.
@@ -210,6 +218,9 @@ func (l *Loop) disconnect() error { return errors.Join(l.conn.Close(), l.reader.
 // Link returns the state of an interface; a missing one is an error that matches fs.ErrNotExist.
 func (l *Loop) Link(name string) (route.Link, error) { return l.conn.Link(name) }
 
+// Addresses returns the IP addresses of all links.
+func (l *Loop) Addresses() ([]route.Address, error) { return l.conn.Addresses() }
+
 // NexthopTo returns gateway and interface of the kernel's route to dst; no route is an error that
 // wraps route.ErrNoRoute.
 func (l *Loop) NexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err error) {
@@ -358,7 +369,7 @@ func loop[E any](ctx context.Context, l *Loop, m Reactor, inputs <-chan E, apply
 
 // kernelEvents applies an event of the source and those that wait behind it.
 func (l *Loop) kernelEvents(ctx context.Context, m Reactor, from source, e route.Event, ok bool) error {
-	changed := 0
+	changed, addresses := 0, false
 	for waiting := len(from.Events()); ; waiting-- {
 		if !ok {
 			if ctx.Err() != nil {
@@ -370,6 +381,7 @@ func (l *Loop) kernelEvents(ctx context.Context, m Reactor, from source, e route
 		case route.LinkChange:
 			l.linkChange(m, e)
 		case route.ObjectChange:
+			addresses = addresses || e.Object.Key().Class() == route.ClassAddress
 			if a, ok := e.Object.(route.Address); ok && e.Deleted && a.Prefix.Addr().Is4() {
 				// With the last IPv4 address of a link the kernel deletes the IPv4 routes over
 				// it, without events.
@@ -389,6 +401,9 @@ func (l *Loop) kernelEvents(ctx context.Context, m Reactor, from source, e route
 			break
 		}
 		e, ok = <-from.Events()
+	}
+	if a, ok := m.(AddressReactor); ok && addresses {
+		a.Addresses()
 	}
 	if changed > 0 {
 		l.requestResync() // it may have changed more than there are events for
@@ -434,6 +449,9 @@ func (l *Loop) applyLink(m Reactor, c route.LinkChange) (used bool) {
 func (l *Loop) reread(m Reactor) {
 	l.unread = false
 	l.rereadLinks(m)
+	if a, ok := m.(AddressReactor); ok {
+		a.Addresses()
+	}
 	l.requestResync()
 	l.resolveAgain()
 }
@@ -541,10 +559,13 @@ func (l *Loop) unknown(err error) {
 
 // retryLater logs an error once and schedules a retry after a growing pause.
 func (l *Loop) retryLater(err error) {
-	if err.Error() != l.refused {
-		l.options.Log.Error("kernel update failed, retrying", "err", err)
+	// That a link is down is no error unless it lasts: the event is still to come.
+	if l.pause > 0 || !errors.Is(err, syscall.ENETDOWN) {
+		if err.Error() != l.refused {
+			l.options.Log.Error("kernel update failed, retrying", "err", err)
+		}
+		l.refused = err.Error()
 	}
-	l.refused = err.Error()
 	l.pause = min(max(2*l.pause, retryFirst), retryMost)
 	l.retry.Reset(l.pause)
 }

@@ -16,7 +16,7 @@ const unicastMetric = 4096
 
 // desired is the desired state of the kernel.
 type desired interface {
-	Set(route.Object)
+	SetRoute(route.Route)
 	Delete(route.Key)
 }
 
@@ -30,17 +30,37 @@ type resolver interface {
 type unicast struct {
 	kernel   desired
 	resolver resolver
-	best     table.Prefixes[uint32] // numbers of next hops
+	best     [2]array // the best paths of IPv6 and IPv4, by number of the prefix
 	hops     table.Interner[netip.Addr]
 	via      map[uint32]via // what the next hops resolve to
-	// changed are the next hops whose routes are to be installed again, from the entry at next on.
+	// changed are the next hops whose routes are to be installed again, from the one at next on.
 	changed map[uint32]bool
-	next    table.Ref
+	next    int
 	// unsure is why some next hop could not be resolved. Its last known route holds until resolve
 	// succeeds.
 	unsure error
 	// unreachable: some next hop had no route when it was last resolved.
 	unreachable bool
+}
+
+// bestPath is a prefix with the number of its next hop; zero: there is none.
+type bestPath struct {
+	prefix table.Prefix
+	hop    uint32
+}
+
+// array is a list of best paths that grows without being copied.
+type array struct{ pages []*[arrayPage]bestPath }
+
+const arrayPage = 4096
+
+func (a *array) size() int { return len(a.pages) * arrayPage }
+
+func (a *array) at(n uint32) *bestPath {
+	for int(n) >= a.size() {
+		a.pages = append(a.pages, new([arrayPage]bestPath))
+	}
+	return &a.pages[n/arrayPage][n%arrayPage]
 }
 
 // via is the route to a next hop; zero if there is none.
@@ -60,28 +80,35 @@ func (u *unicast) update(events []bgp.Event) {
 			continue
 		}
 		if p.Withdrawn || p.Rejected != nil || p.Local || slices.Contains(p.Communities, bgp.Blackhole) {
-			u.remove(p.Prefix)
+			u.remove(p)
 		} else {
-			u.set(p.Prefix, p.NextHop)
+			u.set(p)
 		}
 	}
 }
 
-func (u *unicast) remove(prefix netip.Prefix) {
-	if n, ok := u.best.Find(prefix); ok {
-		u.release(*u.best.Value(n))
-		u.best.Remove(n)
-		u.kernel.Delete(mainRoute(prefix).Key())
+// at returns the place of a path.
+func (u *unicast) at(p bgp.UnicastPath) *bestPath {
+	if p.Prefix.Addr().Is4() {
+		return u.best[1].at(p.Number)
+	}
+	return u.best[0].at(p.Number)
+}
+
+func (u *unicast) remove(p bgp.UnicastPath) {
+	if b := u.at(p); b.hop != 0 {
+		u.release(b.hop)
+		*b = bestPath{}
+		u.kernel.Delete(mainRoute(p.Prefix).Key())
 	}
 }
 
-func (u *unicast) set(prefix netip.Prefix, hop netip.Addr) {
-	n, _ := u.best.Add(prefix)
-	at := u.best.Value(n)
-	was := *at
-	*at = u.hops.Use(hop)
+func (u *unicast) set(p bgp.UnicastPath) {
+	b := u.at(p)
+	was := b.hop
+	*b = bestPath{table.Compact(p.Prefix), u.hops.Use(p.NextHop)}
 	u.release(was)
-	u.install(n)
+	u.install(b)
 }
 
 // release ends the use of a next hop by a prefix.
@@ -117,12 +144,16 @@ func (u *unicast) step(most int) (more bool) {
 	if len(u.changed) == 0 {
 		return false
 	}
-	for n, ok := u.best.Next(u.next); ok; n, ok = u.best.Next(u.next) {
+	for size := u.best[0].size(); u.next < size+u.best[1].size(); u.next++ {
 		if most == 0 {
 			return true
 		}
-		if u.next = n + 1; u.changed[*u.best.Value(n)] {
-			u.install(n)
+		list, n := &u.best[0], u.next
+		if n >= size {
+			list, n = &u.best[1], n-size
+		}
+		if b := list.at(uint32(n)); u.changed[b.hop] {
+			u.install(b)
 			most--
 		}
 	}
@@ -155,9 +186,8 @@ func mainRoute(prefix netip.Prefix) route.Route {
 }
 
 // install sets or deletes the route of a prefix.
-func (u *unicast) install(n table.Ref) {
-	r := mainRoute(u.best.Key(n).Netip())
-	hop := *u.best.Value(n)
+func (u *unicast) install(b *bestPath) {
+	r, hop := mainRoute(b.prefix.Netip()), b.hop
 	address := u.hops.Value(hop)
 	way, asked := u.via[hop]
 	if !asked {
@@ -171,5 +201,5 @@ func (u *unicast) install(n table.Ref) {
 		u.kernel.Delete(r.Key())
 		return
 	}
-	u.kernel.Set(r)
+	u.kernel.SetRoute(r)
 }

@@ -14,8 +14,8 @@ import (
 // wanted is the kernel that only remembers.
 type wanted map[route.Key]route.Object
 
-func (w wanted) Set(o route.Object) { w[o.Key()] = o }
-func (w wanted) Delete(k route.Key) { delete(w, k) }
+func (w wanted) SetRoute(r route.Route) { w[r.Key()] = r }
+func (w wanted) Delete(k route.Key)     { delete(w, k) }
 
 // resolved resolves next hops from a map: an invalid gateway means on the link.
 type resolved map[netip.Addr]struct {

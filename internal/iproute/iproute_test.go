@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { netnstest.Main(m) }
 
 // setup makes every kind of object that tests make.
 const setup = `link add a0 address 02:00:00:00:00:01 type veth peer name a1 address 02:00:00:00:00:02
-link set lo up; link set a0 up; link set a1 up
+link set lo up; link set a0 up; link set a1 mtu 1600 up
 address add 2001:db8:1::1/64 dev a0 nodad
 address add 2001:db8:1::a/128 dev a0 nodad preferred_lft 0 valid_lft 4294967295
 address add 192.0.2.1/32 dev a0

@@ -76,13 +76,16 @@ func setLink(a *arguments) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	queue := a.number("txqueuelen")
+	queue, mtu := a.number("txqueuelen"), a.number("mtu")
 	up, down := a.flag("up"), a.flag("down")
 	if err := a.end(); err != nil {
 		return "", err
 	}
 	if queue != 0 {
 		err = netlink.LinkSetTxQLen(l, queue)
+	}
+	if mtu != 0 {
+		err = errors.Join(err, netlink.LinkSetMTU(l, mtu))
 	}
 	if up {
 		err = errors.Join(err, netlink.LinkSetUp(l))
@@ -213,14 +216,24 @@ func ruleText(r netlink.Rule) string {
 			from = a.String()
 		}
 	}
-	text := fmt.Sprintf("%d:\tfrom %s", max(r.Priority, 0), from)
+	not := ""
+	if r.Invert {
+		not = "not "
+	}
+	text := fmt.Sprintf("%d:\t%sfrom %s", max(r.Priority, 0), not, from)
 	if r.Mark != 0 {
 		text += fmt.Sprintf(" fwmark %#x", r.Mark)
 	}
 	if r.IifName != "" {
 		text += " iif " + r.IifName
 	}
+	if r.OifName != "" {
+		text += " oif " + r.OifName
+	}
 	text += " lookup " + nameOf(tables, r.Table)
+	if r.SuppressPrefixlen >= 0 {
+		text += fmt.Sprintf(" suppress_prefixlength %d", r.SuppressPrefixlen)
+	}
 	if r.Protocol > unix.RTPROT_KERNEL {
 		text += " proto " + nameOf(protocols, int(r.Protocol))
 	}

@@ -39,7 +39,7 @@ var (
 	seg6Modes    = map[int]string{0: "inline", 1: "encap", 2: "l2encap", 3: "encap.red", 4: "l2encap.red"}
 	localActions = map[int]string{1: "End", 5: "End.DX6", 6: "End.DX4", 7: "End.DT6"}
 	kinds        = map[int]string{unix.RTN_UNREACHABLE: "unreachable", unix.RTN_BLACKHOLE: "blackhole", unix.RTN_LOCAL: "local",
-		unix.RTN_ANYCAST: "anycast", unix.RTN_MULTICAST: "multicast"}
+		unix.RTN_ANYCAST: "anycast", unix.RTN_MULTICAST: "multicast", unix.RTN_THROW: "throw"}
 	protocols = map[int]string{unix.RTPROT_KERNEL: "kernel", unix.RTPROT_BOOT: "boot", unix.RTPROT_STATIC: "static", unix.RTPROT_RA: "ra",
 		unix.RTPROT_ZEBRA: "zebra", unix.RTPROT_BIRD: "bird", unix.RTPROT_BGP: "bgp"}
 	tables = map[int]string{253: "default", 254: "main", 255: "local"}

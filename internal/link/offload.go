@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -49,85 +50,132 @@ type request struct {
 	_    [16]byte // the union is larger than a pointer
 }
 
-func prepare(iface string) error {
+// ethtool asks the driver of an interface.
+type ethtool struct {
+	fd   int
+	name string
+}
+
+func (e ethtool) ask(what string, data []byte) error {
+	var r request
+	if copy(r.name[:unix.IFNAMSIZ-1], e.name) < len(e.name) {
+		return errors.New("name is too long")
+	}
+	r.data = unsafe.Pointer(&data[0])
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(e.fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&r)))
+	runtime.KeepAlive(data)
+	if errno != 0 {
+		return fmt.Errorf("%s: %w", what, errno)
+	}
+	return nil
+}
+
+// word is the byte order of the structures.
+var word = binary.NativeEndian
+
+// withEthtool calls f to ask the driver of an interface.
+func withEthtool(iface string, f func(ethtool) error) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	ask := func(what string, data []byte) error {
-		var r request
-		if copy(r.name[:unix.IFNAMSIZ-1], iface) < len(iface) {
-			return errors.New("name is too long")
-		}
-		r.data = unsafe.Pointer(&data[0])
-		_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&r)))
-		runtime.KeepAlive(data)
-		if e != 0 {
-			return fmt.Errorf("%s: %w", what, e)
-		}
-		return nil
-	}
-	word := binary.NativeEndian
+	return f(ethtool{fd, iface})
+}
 
+// features are those of an interface, by their numbers.
+type features struct {
+	names []string
+	// state is struct ethtool_gfeatures: each block of 32 features has the masks available, requested,
+	// active and never_changed.
+	state []byte
+}
+
+func (f *features) available(i int) bool { return word.Uint32(f.state[8+16*(i/32):])>>(i%32)&1 != 0 }
+func (f *features) active(i int) bool    { return word.Uint32(f.state[8+16*(i/32)+8:])>>(i%32)&1 != 0 }
+
+// features reads the features of the interface.
+func (e ethtool) features() (*features, error) {
 	// struct ethtool_sset_info with one length.
 	info := make([]byte, 20)
 	word.PutUint32(info, unix.ETHTOOL_GSSET_INFO)
 	word.PutUint64(info[8:], 1<<featureSet)
-	if err := ask("count features", info); err != nil {
-		return err
+	if err := e.ask("count features", info); err != nil {
+		return nil, err
 	}
 	count := int(word.Uint32(info[16:]))
 	if count < 1 || count > math.MaxUint16 {
-		return fmt.Errorf("count features: kernel says %d", count)
+		return nil, fmt.Errorf("count features: kernel says %d", count)
 	}
 	// struct ethtool_gstrings.
 	names := make([]byte, 12+count*featureName)
 	word.PutUint32(names, unix.ETHTOOL_GSTRINGS)
 	word.PutUint32(names[4:], featureSet)
 	word.PutUint32(names[8:], uint32(count))
-	if err := ask("list features", names); err != nil {
-		return err
+	if err := e.ask("list features", names); err != nil {
+		return nil, err
 	}
 	blocks := (count + 31) / 32
-	// struct ethtool_sfeatures: each block has a mask of features to change and their values,
-	// which stay 0.
-	change := make([]byte, 8+8*blocks)
-	word.PutUint32(change, unix.ETHTOOL_SFEATURES)
-	word.PutUint32(change[4:], uint32(blocks))
-	// struct ethtool_gfeatures: each block has the masks available, requested, active and
-	// never_changed.
-	state := make([]byte, 8+16*blocks)
-	word.PutUint32(state, unix.ETHTOOL_GFEATURES)
-	word.PutUint32(state[4:], uint32(blocks))
-	if err := ask("read features", state); err != nil {
-		return err
-	}
+	f := &features{state: make([]byte, 8+16*blocks)}
+	word.PutUint32(f.state, unix.ETHTOOL_GFEATURES)
+	word.PutUint32(f.state[4:], uint32(blocks))
 	for i := range count {
-		name := unix.ByteSliceToString(names[12+i*featureName:][:featureName])
-		bit := uint32(1) << (i % 32)
-		if offload(name) && word.Uint32(state[8+16*(i/32):])&bit != 0 {
-			valid := change[8+8*(i/32):]
-			word.PutUint32(valid, word.Uint32(valid)|bit)
+		f.names = append(f.names, unix.ByteSliceToString(names[12+i*featureName:][:featureName]))
+	}
+	return f, e.ask("read features", f.state)
+}
+
+// Merges reports whether an interface merges the packets that it receives into super-packets (GRO).
+func Merges(iface string) (on bool, err error) {
+	err = withEthtool(iface, func(e ethtool) error {
+		f, err := e.features()
+		if err != nil {
+			return err
 		}
+		i := slices.Index(f.names, "rx-gro")
+		on = i >= 0 && f.active(i)
+		return nil
+	})
+	if err != nil {
+		return false, fmt.Errorf("read offloads of interface %q: %w", iface, err)
 	}
-	if err := ask("change features", change); err != nil {
-		return err
-	}
-	// The kernel may leave a feature on without returning an error.
-	if err := ask("read features", state); err != nil {
-		return err
-	}
-	var kept []string
-	for i := range count {
-		name := unix.ByteSliceToString(names[12+i*featureName:][:featureName])
-		available, active := word.Uint32(state[8+16*(i/32):]), word.Uint32(state[8+16*(i/32)+8:])
-		if offload(name) && available&active>>(i%32)&1 != 0 {
-			kept = append(kept, name)
+	return on, nil
+}
+
+func prepare(iface string) error {
+	return withEthtool(iface, func(e ethtool) error {
+		f, err := e.features()
+		if err != nil {
+			return err
 		}
-	}
-	if len(kept) > 0 {
-		return fmt.Errorf("kernel keeps %s", strings.Join(kept, ", "))
-	}
-	return nil
+		// struct ethtool_sfeatures: each block has a mask of features to change and their values,
+		// which stay 0.
+		blocks := (len(f.names) + 31) / 32
+		change := make([]byte, 8+8*blocks)
+		word.PutUint32(change, unix.ETHTOOL_SFEATURES)
+		word.PutUint32(change[4:], uint32(blocks))
+		for i, name := range f.names {
+			if offload(name) && f.available(i) {
+				valid := change[8+8*(i/32):]
+				word.PutUint32(valid, word.Uint32(valid)|uint32(1)<<(i%32))
+			}
+		}
+		if err := e.ask("change features", change); err != nil {
+			return err
+		}
+		// The kernel may leave a feature on without returning an error.
+		if f, err = e.features(); err != nil {
+			return err
+		}
+		var kept []string
+		for i, name := range f.names {
+			if offload(name) && f.available(i) && f.active(i) {
+				kept = append(kept, name)
+			}
+		}
+		if len(kept) > 0 {
+			return fmt.Errorf("kernel keeps %s", strings.Join(kept, ", "))
+		}
+		return nil
+	})
 }

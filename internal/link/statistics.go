@@ -60,7 +60,13 @@ type Lateness struct {
 	P50 time.Duration `json:"p50_ns"`
 	P99 time.Duration `json:"p99_ns"`
 	Max time.Duration `json:"max_ns"`
+	// Over counts the frames that were later than LateBound, as a counter for differences.
+	Over uint64 `json:"over"`
 }
+
+// LateBound is the lateness from which on an emulation distorts what runs over the link: the time of
+// several full frames at 10 Mbit/s.
+const LateBound = 5 * time.Millisecond
 
 const (
 	// A step of the histogram is an eighth of a power of two, from 128 ns on.
@@ -73,6 +79,7 @@ type histogram struct {
 	counts [40 * histogramSteps]uint64
 	total  uint64
 	max    time.Duration
+	over   uint64 // LateBound
 }
 
 func (h *histogram) add(d time.Duration) {
@@ -80,6 +87,9 @@ func (h *histogram) add(d time.Duration) {
 	h.counts[min(bucket(d), len(h.counts)-1)]++
 	h.total++
 	h.max = max(h.max, d)
+	if d > LateBound {
+		h.over++
+	}
 }
 
 // bucket returns the bucket of a duration. Buckets are linear up to the first power of two that has
@@ -109,5 +119,5 @@ func (h *histogram) quantile(q float64) time.Duration {
 }
 
 func (h *histogram) lateness() Lateness {
-	return Lateness{P50: h.quantile(0.5), P99: h.quantile(0.99), Max: h.max}
+	return Lateness{P50: h.quantile(0.5), P99: h.quantile(0.99), Max: h.max, Over: h.over}
 }

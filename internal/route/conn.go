@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -72,6 +73,12 @@ type Conn struct {
 	mu  sync.Mutex
 	nl  *netlink.Conn
 	raw syscall.RawConn
+	// sequence is the number of the last message of a batch. The others have the space for a batch,
+	// its messages and their steps, which is used again.
+	sequence uint32
+	buffer   []byte
+	arena    arena
+	steps    []step
 	// marks are the programs of routes with a mark.
 	marks marks
 }
@@ -138,24 +145,27 @@ type step struct {
 func (c *Conn) Apply(ops []Op) []error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.arena.reset()
 	errs := make([]error, len(ops))
 	r := c.resolver()
-	first := make([]step, 0, len(ops))
+	first := slices.Grow(c.steps[:0], len(ops))
 	var second []step
 	for i, op := range ops {
-		steps, err := encode(op, r)
-		if err != nil {
+		start := len(first)
+		var err error
+		if first, err = encode(first, op, r); err != nil {
 			errs[i] = &OpError{Op: op, Err: err}
 			continue
 		}
-		for j := range steps {
-			steps[j].op = i
+		for j := range first[start:] {
+			first[start+j].op = i
 		}
-		if len(steps) > 0 {
-			first = append(first, steps[0])
-			second = append(second, steps[1:]...)
+		if rest := start + 1; len(first) > rest {
+			second = append(second, first[rest:]...)
+			first = first[:rest]
 		}
 	}
+	c.steps = first
 	c.send(ops, first, errs)
 	c.takeOver(ops, errs, r)
 	kept := second[:0]
@@ -165,7 +175,39 @@ func (c *Conn) Apply(ops []Op) []error {
 		}
 	}
 	c.send(ops, kept, errs)
+	if slices.ContainsFunc(ops, leavesCached) {
+		c.expireCached()
+	}
 	return errs
+}
+
+// leavesCached reports whether sockets may go on sending along an IPv6 route that the operation
+// deletes. A socket caches its route, and the kernel validates a cached route with a nexthop object by
+// a number that it changes only when an IPv6 route is added, in any table (Linux 5.7 and later).
+func leavesCached(op Op) bool {
+	if !op.Delete {
+		return false
+	}
+	key := op.Object.Key()
+	return key.class == ClassNexthop || key.class == ClassRoute && key.prefix.Addr().Is6()
+}
+
+// discarded is of the discard-only prefix (RFC 6666).
+var discarded = netip.MustParsePrefix("100::/128")
+
+// expireCached has the kernel look up again all routes that sockets have cached: it adds an IPv6 route
+// that no packet takes and deletes it in the same request.
+func (c *Conn) expireCached() {
+	r := Route{Table: MainTable, Dst: discarded, Metric: math.MaxUint32, Kind: Unreachable}
+	add := putRoute(nil, r, unix.RTPROT_BOOT, 0, 0, false)
+	remove := putRoute(nil, r, unix.RTPROT_BOOT, 0, 0, true)
+	steps := []step{
+		{msg: message(unix.RTM_NEWROUTE, netlink.Create|netlink.Replace, add)},
+		{msg: message(unix.RTM_DELROUTE, 0, remove), gone: true},
+	}
+	errs := make([]error, 1)
+	// An error concerns the request as a whole, as does that of the next one.
+	c.send([]Op{{Object: r}}, steps, errs)
 }
 
 // takeOver replaces objects of the same owner that prevented an addition.
@@ -208,7 +250,7 @@ func (c *Conn) takeOver(ops []Op, errs []error, r resolver) {
 			errs[i] = nil
 			continue
 		}
-		steps, err := encode(op, r)
+		steps, err := encode(nil, op, r)
 		if err != nil {
 			errs[i] = &OpError{Op: op, Err: err}
 			continue
@@ -222,17 +264,18 @@ func (c *Conn) takeOver(ops []Op, errs []error, r resolver) {
 	c.send(ops, again, errs)
 }
 
-// encode returns the messages of an operation: usually one, none when there is nothing to do.
-func encode(op Op, r resolver) ([]step, error) {
+// encode appends the messages of an operation: usually one, none when there is nothing to do or on an
+// error.
+func encode(steps []step, op Op, r resolver) ([]step, error) {
 	if op.Protocol == 0 {
-		return nil, errors.New("protocol is missing")
+		return steps, errors.New("protocol is missing")
 	}
 	o := op.Object
 	if op.Delete {
 		o = unaltered(o)
 	}
 	if err := o.Check(); err != nil && !op.Delete {
-		return nil, err
+		return steps, err
 	}
 	flags := netlink.Create | netlink.Excl
 	if op.Old != nil {
@@ -240,78 +283,78 @@ func encode(op Op, r resolver) ([]step, error) {
 	}
 	switch o := normal(o).(type) {
 	case Address:
-		return encodeAddress(op, o, flags, r)
+		return encodeAddress(steps, op, o, flags, r)
 	case Rule:
-		return encodeRule(op, o)
+		return encodeRule(steps, op, o), nil
 	case Nexthop:
 		if op.Delete {
-			return []step{{msg: message(unix.RTM_DELNEXTHOP, 0, putNexthop(nil, o, op.Protocol, 0, true)), gone: true}}, nil
+			return append(steps, step{msg: message(unix.RTM_DELNEXTHOP, 0, putNexthop(nil, o, op.Protocol, 0, true)), gone: true}), nil
 		}
 		i, err := r.index(o.Link)
 		if err != nil {
-			return nil, err
+			return steps, err
 		}
-		return []step{{msg: message(unix.RTM_NEWNEXTHOP, flags, putNexthop(nil, o, op.Protocol, i, false))}}, nil
+		return append(steps, step{msg: message(unix.RTM_NEWNEXTHOP, flags, putNexthop(nil, o, op.Protocol, i, false))}), nil
 	case Route:
 		if op.Delete {
-			return []step{{msg: message(unix.RTM_DELROUTE, 0, putRoute(nil, o, op.Protocol, 0, 0, true)), gone: true}}, nil
+			return append(steps, step{msg: message(unix.RTM_DELROUTE, 0, putRoute(r.arena.room(), o, op.Protocol, 0, 0, true)), gone: true}), nil
 		}
 		var i, program uint32
 		var err error
 		if o.Link != "" {
 			if i, err = r.index(o.Link); err != nil {
-				return nil, err
+				return steps, err
 			}
 		}
 		if o.Mark != 0 {
 			if program, err = r.program(o.Mark); err != nil {
-				return nil, err
+				return steps, err
 			}
 		}
-		b := make([]byte, 0, 160)
-		return []step{{msg: message(unix.RTM_NEWROUTE, flags, putRoute(b, o, op.Protocol, i, program, false))}}, nil
+		b := r.arena.room()
+		return append(steps, step{msg: message(unix.RTM_NEWROUTE, flags, putRoute(b, o, op.Protocol, i, program, false))}), nil
 	}
-	return nil, fmt.Errorf("object type %T is unknown", o)
+	return steps, fmt.Errorf("object type %T is unknown", o)
 }
 
-func encodeAddress(op Op, a Address, flags netlink.HeaderFlags, r resolver) ([]step, error) {
+func encodeAddress(steps []step, op Op, a Address, flags netlink.HeaderFlags, r resolver) ([]step, error) {
 	i, err := r.index(a.Link)
 	if err != nil {
 		if op.Delete && errors.Is(err, fs.ErrNotExist) {
 			// The kernel deleted the address with its link.
-			return nil, nil
+			return steps, nil
 		}
-		return nil, err
+		return steps, err
 	}
 	remove := func(a Address) step {
 		return step{msg: message(unix.RTM_DELADDR, 0, putAddress(nil, a, op.Protocol, i, true)), gone: true}
 	}
 	if op.Delete {
-		return []step{remove(a)}, nil
+		return append(steps, remove(a)), nil
 	}
 	add := step{msg: message(unix.RTM_NEWADDR, flags, putAddress(nil, a, op.Protocol, i, false))}
 	old, ok := unaltered(op.Old).(Address)
 	// The kernel does not change the scope of an IPv4 address.
 	if ok && (old.Prefix != a.Prefix || a.Prefix.Addr().Is4()) {
-		return []step{remove(old), add}, nil
+		return append(steps, remove(old), add), nil
 	}
-	return []step{add}, nil
+	return append(steps, add), nil
 }
 
 // encodeRule replaces a rule by adding the new one before deleting the old one. All fields are the
 // key, so the old rule is an altered one, and RTM_DELRULE deletes it because it precedes the new
 // one in the kernel's list.
-func encodeRule(op Op, r Rule) ([]step, error) {
+func encodeRule(steps []step, op Op, r Rule) []step {
 	b := putRule(nil, r, op.Protocol)
 	remove := step{msg: message(unix.RTM_DELRULE, 0, b), gone: true}
 	if op.Delete {
-		return []step{remove}, nil
+		return append(steps, remove)
 	}
 	add := step{msg: message(unix.RTM_NEWRULE, netlink.Create|netlink.Excl, b)}
 	if op.Old != nil {
-		return []step{add, remove}, nil
+		return append(steps, add, remove)
 	}
-	return []step{add}, nil
+	return append(steps, add)
 }
 
 func message(typ uint16, flags netlink.HeaderFlags, b []byte) netlink.Message {
@@ -334,11 +377,6 @@ func (c *Conn) send(ops []Op, steps []step, errs []error) {
 // batch sends steps in one call. Only the last requests an acknowledgment; the kernel answers the
 // others only if they fail.
 func (c *Conn) batch(ops []Op, steps []step, errs []error) {
-	msgs := make([]netlink.Message, len(steps))
-	for i, s := range steps {
-		msgs[i] = s.msg
-	}
-	msgs[len(msgs)-1].Header.Flags |= netlink.Acknowledge
 	note := func(s step, err error, message string) {
 		if err != nil && !(s.gone && isGone(err)) {
 			errs[s.op] = &OpError{Op: ops[s.op], Err: err, Message: message}
@@ -353,13 +391,12 @@ func (c *Conn) batch(ops []Op, steps []step, errs []error) {
 		fail(err)
 		return
 	}
-	sent, err := c.nl.SendMessages(msgs)
-	if err != nil {
-		fail(cause(err))
+	first := c.sequence + 1
+	last := c.sequence + uint32(len(steps))
+	if err := c.write(steps); err != nil {
+		fail(err)
 		return
 	}
-	first := sent[0].Header.Sequence
-	last := sent[len(sent)-1].Header.Sequence
 	for {
 		var seq uint32
 		var nlerr *netlink.OpError
@@ -395,6 +432,35 @@ func (c *Conn) batch(ops []Op, steps []step, errs []error) {
 			return
 		}
 	}
+}
+
+// write sends the messages of steps; the last one requests an acknowledgment. Their sequence numbers
+// follow c.sequence.
+func (c *Conn) write(steps []step) error {
+	b := c.buffer[:0]
+	for i, s := range steps {
+		flags := s.msg.Header.Flags
+		if i == len(steps)-1 {
+			flags |= netlink.Acknowledge
+		}
+		c.sequence++
+		b = native.AppendUint32(b, uint32(unix.NLMSG_HDRLEN+len(s.msg.Data)))
+		b = native.AppendUint16(b, uint16(s.msg.Header.Type))
+		b = native.AppendUint16(b, uint16(flags))
+		b = native.AppendUint32(b, c.sequence)
+		b = native.AppendUint32(b, 0) // the kernel knows the port
+		b = append(b, s.msg.Data...)
+		for len(b)%unix.NLMSG_ALIGNTO != 0 {
+			b = append(b, 0)
+		}
+	}
+	c.buffer = b
+	var failed error
+	err := c.raw.Write(func(fd uintptr) bool {
+		_, failed = unix.Write(int(fd), b)
+		return !errors.Is(failed, unix.EAGAIN) && !errors.Is(failed, unix.EINTR)
+	})
+	return errors.Join(err, failed)
 }
 
 // drain discards unread answers. After an overrun the kernel silently drops answers until the
@@ -490,6 +556,26 @@ func (c *Conn) Unicast(table func(uint32) bool) (routes []Route, err error) {
 		}
 	}
 	return routes, nil
+}
+
+// Addresses returns the IP addresses of all links, those of other programs included.
+func (c *Conn) Addresses() (addresses []Address, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, d := range c.dumps(0, ClassAddress) {
+		before := len(addresses)
+		err := c.dumpEach(d.request, func() { addresses = addresses[:before] }, func(b []byte) error {
+			f, err := d.decode(b)
+			if a, ok := unaltered(f.object).(Address); ok {
+				addresses = append(addresses, a)
+			}
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read addresses: %w", err)
+		}
+	}
+	return addresses, nil
 }
 
 func dumpError(p Protocol, class Class, err error) error {
@@ -725,35 +811,68 @@ func (c *Conn) NexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err e
 }
 
 func (c *Conn) nexthopTo(dst netip.Addr) (gateway netip.Addr, link string, err error) {
-	b := make([]byte, unix.SizeofRtMsg)
-	b[0], b[1] = family(dst), uint8(dst.BitLen())
-	got, err := c.execute(message(unix.RTM_GETROUTE, 0, putAddr(b, unix.RTA_DST, dst)))
+	r, err := c.routeTo(dst, nil)
 	if err != nil {
 		return netip.Addr{}, "", err
+	}
+	l, err := c.link("", r.index)
+	return r.gateway, l.Name, err
+}
+
+// NeighborOn returns the neighbor on an interface that packets to dst with a mark are sent to there: the
+// gateway of the route, whose IP version may differ (RFC 8950), or dst itself if it is on the link. In
+// IPv4 it is dst, too, if there is no route over the interface, as for the kernel. source is the address
+// that the kernel sends them from, not valid if it has none.
+func (c *Conn) NeighborOn(dst netip.Addr, index int, mark uint32) (neighbor, source netip.Addr, err error) {
+	if err := checkAddr("destination", dst); err != nil {
+		return netip.Addr{}, netip.Addr{}, fmt.Errorf("resolve neighbor: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r, err := c.routeTo(dst, putUint32(putUint32(nil, unix.RTA_OIF, uint32(index)), unix.RTA_MARK, mark))
+	switch {
+	case err != nil:
+		return netip.Addr{}, netip.Addr{}, fmt.Errorf("resolve neighbor for %q on interface %d: %w", dst, index, err)
+	case !r.gateway.IsValid():
+		r.gateway = dst
+	}
+	return r.gateway, r.source, nil
+}
+
+// resolved is how the kernel sends a packet. The gateway is not valid if its destination is on the link.
+type resolved struct {
+	gateway, source netip.Addr
+	index           uint32 // of the interface
+}
+
+// routeTo asks the kernel for its route to dst, with further attributes of the packet.
+func (c *Conn) routeTo(dst netip.Addr, more []byte) (r resolved, err error) {
+	b := make([]byte, unix.SizeofRtMsg)
+	b[0], b[1] = family(dst), uint8(dst.BitLen())
+	got, err := c.execute(message(unix.RTM_GETROUTE, 0, append(putAddr(b, unix.RTA_DST, dst), more...)))
+	if err != nil {
+		return resolved{}, err
 	}
 	for _, m := range got {
 		if m.Header.Type != unix.RTM_NEWROUTE || len(m.Data) < unix.SizeofRtMsg {
 			continue
 		}
-		var index uint32
 		at := attrs{b: m.Data[unix.SizeofRtMsg:], v4: dst.Is4()}
 		for at.next() {
 			switch at.typ {
 			case unix.RTA_GATEWAY:
-				gateway = at.addr()
+				r.gateway = at.addr()
 			case unix.RTA_VIA:
-				gateway = at.via()
+				r.gateway = at.via()
+			case unix.RTA_PREFSRC:
+				r.source = at.addr()
 			case unix.RTA_OIF:
-				index = at.uint32()
+				r.index = at.uint32()
 			}
 		}
-		if at.err != nil {
-			return netip.Addr{}, "", at.err
-		}
-		l, err := c.link("", index)
-		return gateway, l.Name, err
+		return r, at.err
 	}
-	return netip.Addr{}, "", errors.New("no answer")
+	return resolved{}, errors.New("no answer")
 }
 
 // link reads one link by name, or by index if the name is empty.
@@ -805,10 +924,40 @@ func (c *Conn) execute(m netlink.Message) ([]netlink.Message, error) {
 	return got, err
 }
 
-// A resolver returns the kernel's numbers for what objects name.
+// A resolver returns the kernel's numbers for what objects name, and space for their messages.
 type resolver struct {
 	index   func(link string) (uint32, error)
 	program func(mark uint32) (uint32, error) // a file descriptor
+	arena   *arena
+}
+
+// An arena has the space for the messages of an Apply.
+type arena struct{ space []byte }
+
+const (
+	// messageRoom is the space for a message; seldom more is needed.
+	messageRoom = 160
+	// arenaRooms is the number of messages that an arena has space for: those of the operations that a
+	// Reconciler applies together.
+	arenaRooms = applyMost
+)
+
+func (a *arena) reset() { a.space = a.space[:0] }
+
+// room returns an empty slice with capacity for a message.
+func (a *arena) room() []byte {
+	if a == nil {
+		return nil
+	}
+	if a.space == nil {
+		a.space = make([]byte, 0, arenaRooms*messageRoom)
+	}
+	at := len(a.space)
+	if cap(a.space)-at < messageRoom {
+		return make([]byte, 0, messageRoom)
+	}
+	a.space = a.space[:at+messageRoom]
+	return a.space[at : at : at+messageRoom]
 }
 
 // resolver queries the kernel once for each link.
@@ -818,16 +967,22 @@ func (c *Conn) resolver() resolver {
 		err   error
 	}
 	known := map[string]answer{}
+	var last string // successive routes mostly have the same link
+	var lastAnswer answer
 	index := func(name string) (uint32, error) {
+		if name == last && last != "" {
+			return lastAnswer.index, lastAnswer.err
+		}
 		a, ok := known[name]
 		if !ok {
 			l, err := c.link(name, 0)
 			a = answer{uint32(l.Index), err}
 			known[name] = a
 		}
+		last, lastAnswer = name, a
 		return a.index, a.err
 	}
-	return resolver{index: index, program: c.marks.program}
+	return resolver{index: index, program: c.marks.program, arena: &c.arena}
 }
 
 // names returns a function from the index of a link to its name. The function cannot query the

@@ -9,3 +9,6 @@ func (c *Conn) SetReadBuffer(bytes int) error { return c.nl.SetReadBuffer(bytes)
 func WatchSmall(ctx context.Context, bytes int, groups ...Group) (*Watcher, error) {
 	return watch(ctx, bytes, nil, groups...)
 }
+
+// Entries returns the number of objects that are known.
+func (r *Reconciler) Entries() int { return r.store.Len() }

@@ -82,7 +82,16 @@ type Key struct {
 	link   string
 	a, b   uint32
 	mark   uint32
+	flags  ruleFlags
 }
+
+// ruleFlags are the parts of a rule that are yes or no.
+type ruleFlags uint8
+
+const (
+	ruleSpecific ruleFlags = 1 << iota // Rule.Specific
+	ruleNotMark                        // the mark of the key is Rule.NotMark
+)
 
 // Class returns the class of the object that the key belongs to.
 func (k Key) Class() Class { return k.class }
@@ -105,7 +114,8 @@ func (k Key) String() string {
 // compare orders keys by class, table or priority, link, prefix and metric.
 func (k Key) compare(l Key) int {
 	return cmp.Or(cmp.Compare(k.class, l.class), cmp.Compare(k.a, l.a), cmp.Compare(k.link, l.link),
-		k.prefix.Addr().Compare(l.prefix.Addr()), cmp.Compare(k.prefix.Bits(), l.prefix.Bits()), cmp.Compare(k.b, l.b), cmp.Compare(k.mark, l.mark))
+		k.prefix.Addr().Compare(l.prefix.Addr()), cmp.Compare(k.prefix.Bits(), l.prefix.Bits()), cmp.Compare(k.b, l.b), cmp.Compare(k.mark, l.mark),
+		cmp.Compare(k.flags, l.flags))
 }
 
 // An Address is an IP address of a link, without duplicate address detection and without lifetime.
@@ -159,29 +169,43 @@ func (a Address) Check() error {
 
 // A Rule is a policy rule: it looks matching packets up in a table, or drops them and sends an ICMP
 // error. It matches packets by source prefix (From) or destination prefix (To), not both, by incoming
-// interface and by mark; a zero field matches all packets. The family is that of the prefix: 0.0.0.0/0
-// matches all IPv4 packets, and without a prefix the rule is for IPv6. All fields are its key.
+// or outgoing interface, not both, and by mark, or alone by having another mark; a zero field matches all
+// packets. The family is that of the prefix: 0.0.0.0/0 matches all IPv4 packets, and without a prefix the
+// rule is for IPv6. All fields are its key.
 type Rule struct {
 	Priority    uint32 // lower is tried first
 	From, To    netip.Prefix
 	Iif         string // incoming interface
+	Oif         string // interface that the sending socket is bound to
 	Mark        uint32 // of the packet in the kernel, as Route.Mark sets it
+	NotMark     uint32 // matches packets that do not have this mark
 	Table       uint32
 	Unreachable bool // send an ICMP error instead of looking up Table
+	// Specific ignores default routes of Table (suppress_prefixlength 0).
+	Specific bool
 }
 
-// ruleTo distinguishes the key of a rule with a destination from one with a source; it cannot be in
-// a link's name.
-const ruleTo = "to/"
+// ruleTo distinguishes the key of a rule with a destination from one with a source, ruleOif an outgoing
+// interface from an incoming one; they cannot be in a link's name.
+const ruleTo, ruleOif = "to/", "oif/"
 
 // Key returns the key of the rule.
 func (r Rule) Key() Key {
 	k := Key{class: ClassRule, link: r.Iif, a: r.Priority, b: r.Table, mark: r.Mark}
+	if r.Specific {
+		k.flags |= ruleSpecific
+	}
+	if r.NotMark != 0 {
+		k.mark, k.flags = r.NotMark, k.flags|ruleNotMark
+	}
+	if r.Oif != "" {
+		k.link = ruleOif + r.Oif
+	}
 	switch {
 	case r.From.IsValid() && r.From.Bits() > 0:
 		k.prefix = r.From
 	case r.To.IsValid() && r.To.Bits() > 0:
-		k.prefix, k.link = r.To, ruleTo+r.Iif
+		k.prefix, k.link = r.To, ruleTo+k.link
 	case r.From.Addr().Is4() || r.To.Addr().Is4():
 		k.prefix = anyIPv4
 	}
@@ -193,12 +217,20 @@ var anyIPv4 = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 
 // rule returns the rule with this key; Table is 0 for an unreachable rule.
 func (k Key) rule() Rule {
-	r := Rule{Priority: k.a, Table: k.b, Unreachable: k.b == 0, Mark: k.mark}
-	var to bool
-	if r.Iif, to = strings.CutPrefix(k.link, ruleTo); to {
+	r := Rule{Priority: k.a, Table: k.b, Unreachable: k.b == 0, Mark: k.mark, Specific: k.flags&ruleSpecific != 0}
+	if k.flags&ruleNotMark != 0 {
+		r.Mark, r.NotMark = 0, k.mark
+	}
+	link, to := strings.CutPrefix(k.link, ruleTo)
+	if to {
 		r.To = k.prefix
 	} else {
 		r.From = k.prefix
+	}
+	if name, out := strings.CutPrefix(link, ruleOif); out {
+		r.Oif = name
+	} else {
+		r.Iif = link
 	}
 	return r
 }
@@ -209,20 +241,30 @@ func (r Rule) String() string {
 	if !from.IsValid() && r.To.Addr().Is4() {
 		from = anyIPv4
 	}
-	fmt.Fprintf(&b, "priority %d from %s", r.Priority, prefixText(from, "all"))
+	not := ""
+	if r.NotMark != 0 {
+		not = "not "
+	}
+	fmt.Fprintf(&b, "priority %d %sfrom %s", r.Priority, not, prefixText(from, "all"))
 	if r.To.IsValid() {
 		fmt.Fprintf(&b, " to %s", r.To)
 	}
 	if r.Iif != "" {
 		fmt.Fprintf(&b, " iif %s", r.Iif)
 	}
-	if r.Mark != 0 {
-		fmt.Fprintf(&b, " fwmark %#x", r.Mark)
+	if r.Oif != "" {
+		fmt.Fprintf(&b, " oif %s", r.Oif)
+	}
+	if mark := r.Mark | r.NotMark; mark != 0 {
+		fmt.Fprintf(&b, " fwmark %#x", mark)
 	}
 	if r.Unreachable {
 		b.WriteString(" unreachable")
 	} else {
 		fmt.Fprintf(&b, " table %s", tableText(r.Table))
+	}
+	if r.Specific {
+		b.WriteString(" suppress_prefixlength 0")
 	}
 	return b.String()
 }
@@ -237,6 +279,12 @@ func (r Rule) Check() error {
 		return errors.New("table is missing")
 	case r.Table != 0 && r.Unreachable:
 		return errors.New("unreachable rule has a table")
+	case r.Specific && r.Unreachable:
+		return errors.New("unreachable rule suppresses routes")
+	case r.NotMark != 0 && (r.Mark != 0 || r.Iif != "" || r.Oif != "" || r.From.Bits() > 0 || r.To.Bits() > 0):
+		return errors.New("rule has a mark to exclude and another condition")
+	case r.Iif != "" && r.Oif != "":
+		return errors.New("rule has an incoming and an outgoing interface")
 	case r.From.IsValid() && r.To.IsValid():
 		return errors.New("rule has a source and a destination")
 	case r.From.IsValid():
@@ -248,8 +296,8 @@ func (r Rule) Check() error {
 			return err
 		}
 	}
-	if r.Iif != "" {
-		return checkLink(r.Iif)
+	if link := cmp.Or(r.Iif, r.Oif); link != "" {
+		return checkLink(link)
 	}
 	return nil
 }
@@ -337,6 +385,7 @@ const (
 	Unicast     Kind = iota // forward it to a next hop
 	Unreachable             // drop it and send an ICMPv6 error
 	Blackhole               // drop it silently
+	Throw                   // continue with the next policy rule
 )
 
 func (k Kind) String() string {
@@ -345,6 +394,8 @@ func (k Kind) String() string {
 		return "unreachable"
 	case Blackhole:
 		return "blackhole"
+	case Throw:
+		return "throw"
 	default:
 		return "unicast"
 	}
@@ -468,7 +519,9 @@ func (r Route) String() string {
 }
 
 // Normal implements Object.
-func (r Route) Normal() Object {
+func (r Route) Normal() Object { return r.normal() }
+
+func (r Route) normal() Route {
 	r.Table, r.Metric = cmp.Or(r.Table, MainTable), r.metric()
 	return r
 }
@@ -506,7 +559,7 @@ func (r Route) Check() error {
 		return fmt.Errorf("gateway %s is not IPv6", r.Gateway)
 	case r.PrefSrc.IsValid() && r.PrefSrc.Is4() != v4:
 		return fmt.Errorf("preferred source %s is not of the destination's family", r.PrefSrc)
-	case r.Kind > Blackhole:
+	case r.Kind > Throw:
 		return fmt.Errorf("kind %d is unknown", r.Kind)
 	case r.Kind != Unicast && (direct || r.NexthopID != 0 || r.Local != LocalAction{}):
 		return fmt.Errorf("%s route has a next hop", r.Kind)

@@ -40,9 +40,12 @@ type Reconciler struct {
 	swept   bool
 	// generation is that of the last resync. It wraps around from 255 to 1.
 	generation uint8
-	applied    uint64 // operations
-	more       bool   // as the last FlushPart reported
-	version    uint64
+	// comparing: entries without objects remain, because they say when they changed.
+	comparing bool
+	applied   uint64 // operations
+	more      bool   // as the last FlushPart reported
+	version   uint64
+	ops       []Op // space for apply, used again
 	// down are the links that are not up, and waiting the entries that cannot be added yet, with
 	// some that no longer wait.
 	down    map[string]Link
@@ -152,7 +155,12 @@ func (r *Reconciler) change(n table.Ref, f func(*entry)) {
 	if e.dirty() && (!e.is(queued) || e.is(waiting)) {
 		r.enqueue(n)
 	}
-	if e.want == 0 && e.have == 0 {
+	r.tidy(n)
+}
+
+// tidy removes an entry without objects, unless a comparison is to find it.
+func (r *Reconciler) tidy(n table.Ref) {
+	if e := r.store.Value(n); e.want == 0 && e.have == 0 && !r.comparing {
 		r.store.remove(n)
 	}
 }
@@ -172,7 +180,7 @@ func (r *Reconciler) fail(n table.Ref, err error) {
 // another program has its ID, they are tried with that.
 func (r *Reconciler) blocks(n table.Ref) bool {
 	e := r.store.Value(n)
-	return e.want != 0 && e.have == 0 && r.store.class(n) == ClassNexthop && !(e.is(refused) && errors.Is(r.errs[n], ErrForeign))
+	return e.want != 0 && !e.there() && r.store.class(n) == ClassNexthop && !(e.is(refused) && errors.Is(r.errs[n], ErrForeign))
 }
 
 func (r *Reconciler) enqueue(n table.Ref) {
@@ -293,7 +301,7 @@ func (r *Reconciler) loseLink(l Link) {
 			nexthops[n.ID] = true
 		}
 	}
-	r.affect(func(o Object) effect {
+	r.affect(r.lost, func(o Object) effect {
 		switch o := o.(type) {
 		case Nexthop:
 			if nexthops[o.ID] {
@@ -331,9 +339,9 @@ const (
 )
 
 // affect records the effect of a change on the kernel's objects, which it determines once for all
-// objects that differ only in their key. If it affects none, its cost does not depend on the number
-// of objects.
-func (r *Reconciler) affect(on func(unaltered Object) effect) {
+// objects that differ only in their key; gone records that one is deleted. If it affects none, its cost
+// does not depend on the number of objects.
+func (r *Reconciler) affect(gone func(table.Ref), on func(unaltered Object) effect) {
 	effects := make([]effect, len(r.store.known))
 	any := false
 	for i, known := range r.store.known {
@@ -352,13 +360,13 @@ func (r *Reconciler) affect(on func(unaltered Object) effect) {
 		case r.store.class(n) == ClassNexthop:
 			nexthops = append(nexthops, n)
 		case effects[e.have] == isLost:
-			r.lost(n)
+			gone(n)
 		default:
 			r.setHave(n, Altered{unaltered(r.store.object(n, e.have))})
 		}
 	}
 	for _, n := range nexthops {
-		r.lost(n)
+		gone(n)
 	}
 }
 
@@ -366,14 +374,30 @@ func (r *Reconciler) affect(on func(unaltered Object) effect) {
 func (r *Reconciler) lost(n table.Ref) {
 	r.change(n, func(e *entry) {
 		e.have, e.changed = 0, r.generation
-		e.set(double|kept, false)
+		e.set(double|kept|doubtful, false)
+	})
+}
+
+// doubt records that an object was deleted or replaced, unless that was a change of ours of before the last one,
+// whose event is late. What is desired is added again then, and what is not is deleted again.
+func (r *Reconciler) doubt(n table.Ref) {
+	if r.store.Value(n).is(kept) {
+		r.lost(n)
+		return
+	}
+	r.change(n, func(e *entry) {
+		e.changed = r.generation
+		e.set(doubtful, true)
 	})
 }
 
 // setHave records that the kernel's object has changed.
 func (r *Reconciler) setHave(n table.Ref, o Object) {
 	number := r.store.number(o)
-	r.change(n, func(e *entry) { e.have, e.changed = number, r.generation })
+	r.change(n, func(e *entry) {
+		e.have, e.changed = number, r.generation
+		e.set(doubtful, false)
+	})
 	r.store.objects.Release(number)
 }
 
@@ -381,8 +405,18 @@ func (r *Reconciler) setHave(n table.Ref, o Object) {
 // Flush.
 func (r *Reconciler) Set(o Object) {
 	o = normal(o)
-	number := r.store.number(o)
-	if n, e := r.store.add(o.Key()); e.want != number {
+	r.want(o.Key(), r.store.number(o))
+}
+
+// SetRoute is Set for a route, without an allocation.
+func (r *Reconciler) SetRoute(o Route) {
+	o = o.normal()
+	r.want(o.Key(), r.store.route(o))
+}
+
+// want makes an object the desired one of a key, and ends the use of it that the caller counted.
+func (r *Reconciler) want(k Key, number uint32) {
+	if n, e := r.store.add(k); e.want != number {
 		r.change(n, func(e *entry) {
 			e.want = number
 			e.set(kept, false)
@@ -424,11 +458,15 @@ func (r *Reconciler) Changed(c ObjectChange) bool {
 		if r.store.object(n, e.have) == o {
 			return false
 		}
-		r.setHave(n, o)
+		r.doubt(n)
 		return true
 	}
-	r.lost(n)
-	r.lose([]Key{o.Key()})
+	gone := r.lost
+	if c.Deleted {
+		gone = r.doubt
+	}
+	gone(n)
+	r.lose([]Key{o.Key()}, gone)
 	return true
 }
 
@@ -491,6 +529,7 @@ func (r *Reconciler) Compare() *Comparison {
 			e.found, e.changed = 0, 0
 		}
 	}
+	r.comparing = true
 	return &Comparison{r: r, generation: r.generation, before: r.pending, applied: r.applied}
 }
 
@@ -518,7 +557,7 @@ func (c *Comparison) Add(objects []Object) {
 				e.set(kept, e.is(kept) || e.want == 0 && e.have == 0 && !r.swept)
 			}
 			e.set(double, second || e.found == c.generation && e.is(double))
-			e.set(missed, false)
+			e.set(missed|doubtful, false)
 			e.have, e.found = number, c.generation
 		})
 		r.store.objects.Release(number)
@@ -532,8 +571,10 @@ func (c *Comparison) End(consistent bool) {
 	if c.generation != r.generation {
 		return
 	}
+	r.comparing = false
 	for n, e := range r.store.all() {
 		if e.found == c.generation || e.changed == c.generation || e.have == 0 {
+			r.tidy(n)
 			continue
 		}
 		if r.store.class(n) == ClassRoute && !e.is(missed) && !(consistent && r.applied == c.applied) {
@@ -541,7 +582,7 @@ func (c *Comparison) End(consistent bool) {
 		} else {
 			r.change(n, func(e *entry) {
 				e.have = 0
-				e.set(double|kept|missed, false)
+				e.set(double|kept|missed|doubtful, false)
 			})
 		}
 	}
@@ -678,7 +719,7 @@ func (r *Reconciler) FlushPart(routes int) (more bool, err error) {
 		f := r.apply(list)
 		failed = append(failed, f...)
 		if l == laneAddress || l == laneNexthop {
-			r.lose(slices.DeleteFunc(keys, func(k Key) bool { return r.has(k) }))
+			r.lose(slices.DeleteFunc(keys, func(k Key) bool { return r.has(k) }), r.lost)
 		}
 	}
 	if more {
@@ -774,15 +815,23 @@ const applyMost = 2048
 
 // apply applies entries to the kernel and returns those that failed.
 func (r *Reconciler) apply(list []table.Ref) (failed []table.Ref) {
-	ops := make([]Op, 0, min(len(list), applyMost))
+	ops := r.ops
+	defer func() {
+		clear(ops[:cap(ops)])
+		r.ops = ops[:0]
+	}()
 	for part := range slices.Chunk(list, applyMost) {
-		ops = ops[:0]
+		ops = slices.Grow(ops[:0], len(part))
 		for _, n := range part {
 			e := r.store.Value(n)
 			if e.want == 0 {
 				ops = append(ops, Op{Protocol: r.protocol, Delete: true, Object: r.store.object(n, e.have)})
 			} else {
-				ops = append(ops, Op{Protocol: r.protocol, Object: r.store.object(n, e.want), Old: r.store.object(n, e.have)})
+				op := Op{Protocol: r.protocol, Object: r.store.object(n, e.want), Old: r.store.object(n, e.have)}
+				if e.is(doubtful) && r.store.class(n) == ClassRule {
+					op.Old = nil // a rule is not replaced in place
+				}
+				ops = append(ops, op)
 			}
 		}
 		r.applied += uint64(len(ops))
@@ -795,6 +844,7 @@ func (r *Reconciler) apply(list []table.Ref) (failed []table.Ref) {
 				e.changed = r.generation
 				if r.fail(n, errs[i]); errs[i] == nil {
 					e.have = e.want
+					e.set(doubtful, false)
 				}
 			})
 			if errs[i] != nil {
@@ -822,7 +872,7 @@ func (r *Reconciler) separate(n table.Ref) {
 // object is deleted with its routes, an IPv6 address is removed as preferred source from routes
 // (fib6_nh and rt6_remove_prefsrc in the kernel), an IPv4 address is deleted with these
 // (fib_sync_down_addr).
-func (r *Reconciler) lose(keys []Key) {
+func (r *Reconciler) lose(keys []Key, gone func(table.Ref)) {
 	nexthops, addresses := map[uint32]bool{}, map[netip.Addr]bool{}
 	for _, k := range keys {
 		switch k.class {
@@ -836,7 +886,7 @@ func (r *Reconciler) lose(keys []Key) {
 	if len(nexthops)+len(addresses) == 0 {
 		return
 	}
-	r.affect(func(o Object) effect {
+	r.affect(gone, func(o Object) effect {
 		route, ok := o.(Route)
 		switch {
 		case !ok:
@@ -867,7 +917,7 @@ func (r *Reconciler) withoutDying(routes, nexthops []table.Ref) []table.Ref {
 	}
 	var rest []table.Ref
 	for _, n := range routes {
-		if have, ok := unaltered(r.store.objects.Value(r.store.Value(n).have)).(Route); !ok || !dying[have.NexthopID] {
+		if have, ok := unaltered(r.store.objects.Value(r.store.Value(n).have)).(Route); !ok || !dying[have.NexthopID] || r.store.Value(n).is(doubtful) {
 			rest = append(rest, n)
 		}
 	}

@@ -320,6 +320,9 @@ func TestStrings(t *testing.T) {
 		{route.Rule{Priority: 5, Table: 254}, "priority 5 from all table main"},
 		{route.Rule{Priority: 5, To: pfx("2001:db8::/48"), Iif: "wan", Table: 254}, "priority 5 from all to 2001:db8::/48 iif wan table main"},
 		{route.Rule{Priority: 5, Iif: "wan", Unreachable: true}, "priority 5 from all iif wan unreachable"},
+		{route.Rule{Priority: 5, Oif: "wan", Table: 254, Specific: true}, "priority 5 from all oif wan table main suppress_prefixlength 0"},
+		{route.Rule{Priority: 5, NotMark: 7, Table: 254}, "priority 5 not from all fwmark 0x7 table main"},
+		{route.Route{Table: 101, Dst: pfx("fd00::/8"), Kind: route.Throw}, "throw fd00::/8 table 101"},
 		{route.Altered{Object: route.Rule{Priority: 5, Table: 254}}, "priority 5 from all table main (altered)"},
 		{route.Address{Link: "lo", Prefix: pfx("fd00::1/64")}, "fd00::1/64 dev lo nodad"},
 		{route.Address{Link: "lo", Prefix: pfx("192.0.2.1/32"), Deprecated: true}, "192.0.2.1/32 dev lo scope link"},
@@ -350,6 +353,7 @@ func TestCheck(t *testing.T) {
 		route.Address{Link: "sixteen-bytes-xx", Prefix: dst}, route.Address{Link: "lo", Prefix: pfx("::/128")},
 		route.Rule{Priority: 1, Table: 1, Unreachable: true}, route.Rule{Table: 1, To: pfx("2001:db8::1/64")}, route.Rule{Table: 1, Iif: "a:b"},
 		route.Rule{Table: 1, From: pfx("2001:db8::/64"), To: pfx("2001:db8::/64")},
+		route.Rule{Table: 1, Iif: "a", Oif: "b"}, route.Rule{Table: 1, Oif: "a", NotMark: 1}, route.Rule{Table: 1, Mark: 2, NotMark: 1}, route.Rule{Unreachable: true, Specific: true}, route.Rule{Table: 1, Oif: "a:b"},
 		route.Rule{Priority: 1}, route.Rule{Table: 1, From: pfx("10.0.0.1/8")}, route.Rule{Table: 1, From: pfx("2001:db8::1/64")},
 		route.Nexthop{Link: "a"}, route.Nexthop{ID: 1}, route.Nexthop{ID: 1, Link: "a", Gateway: ip("10.0.0.1")},
 		route.Nexthop{ID: 1, Link: "a", SID: ip("fe80::1%a")}, route.Nexthop{ID: 1, Link: "a", Encap: 9},
@@ -682,6 +686,139 @@ func BenchmarkFlush100k(b *testing.B) {
 	b.ReportMetric(float64(b.N)*1e5/b.Elapsed().Seconds(), "routes/s")
 }
 
+// Whatever is delayed of a comparison and of the events of the reconciler's own changes, the kernel has the
+// desired objects without a further comparison.
+func TestLateEventsAndDumps(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		k := &routetest.Kernel{}
+		r := newReconciler(k)
+		if rapid.Bool().Draw(t, "swept") {
+			r.Sweep()
+		}
+		nexthops := []route.Object{route.Nexthop{ID: 1, Link: "eth0", SID: ip("fd00::1")}, route.Nexthop{ID: 2, Link: "eth0", SID: ip("fd00::2")}}
+		via := map[route.Key]uint32{} // the nexthop objects of the desired routes
+		routes := func(id uint32) (all []route.Route) {
+			for _, dst := range []string{"2001:db8:1::/48", "2001:db8:2::/48", "2001:db8:3::/48"} {
+				all = append(all, route.Route{Table: 101, Dst: pfx(dst), Metric: 20, NexthopID: id})
+			}
+			return all
+		}
+		var events []route.ObjectChange
+		flush := func() {
+			for {
+				before := k.All()
+				err := r.Flush()
+				if err != nil {
+					t.Fatal(err)
+				}
+				after := k.All()
+				for key, o := range before {
+					now, there := after[key]
+					switch {
+					case !there:
+						events = append(events, route.ObjectChange{Object: o.Object, Protocol: route.Edge, Deleted: true})
+					case now != o:
+						events = append(events, route.ObjectChange{Object: now.Object, Protocol: route.Edge})
+					}
+				}
+				if r.Pending() == 0 {
+					return
+				}
+			}
+		}
+		var comparison *route.Comparison
+		var parts [][]route.Object
+		read := 0 // classes
+		part := func() {
+			dump := k.Dump(route.Edge)
+			class := []route.Class{route.ClassNexthop, route.ClassRoute}[read]
+			parts = append(parts, slices.DeleteFunc(dump, func(o route.Object) bool { return o.Key().Class() != class }))
+			read++
+		}
+		change := func(id uint32) {
+			chosen := rapid.IntRange(1, 7).Draw(t, "routes")
+			for i, o := range routes(id) {
+				if chosen>>i&1 == 0 {
+					continue
+				}
+				if id == 0 {
+					delete(via, o.Key())
+					r.Delete(o.Key())
+				} else {
+					via[o.Key()] = id
+					r.Set(o)
+				}
+			}
+			// Nexthop objects are desired while routes use them.
+			for i, n := range nexthops {
+				if slices.Contains(slices.Collect(maps.Values(via)), uint32(i+1)) {
+					r.Set(n)
+				} else {
+					r.Delete(n.Key())
+				}
+			}
+		}
+		event := func() {
+			r.Changed(events[0])
+			events = events[1:]
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"change": func(t *rapid.T) { change(uint32(rapid.IntRange(0, 2).Draw(t, "id"))) },
+			"flush":  func(*rapid.T) { flush() },
+			"change and flush": func(t *rapid.T) {
+				change(uint32(rapid.IntRange(0, 2).Draw(t, "id")))
+				flush()
+			},
+			"event": func(*rapid.T) {
+				if len(events) > 0 {
+					event()
+				}
+			},
+			"compare": func(*rapid.T) {
+				if comparison == nil {
+					comparison, read, parts = r.Compare(), 0, nil
+				}
+			},
+			"dump": func(*rapid.T) {
+				if comparison != nil && read < 2 {
+					part()
+				}
+			},
+			"part": func(*rapid.T) {
+				if len(parts) > 0 {
+					comparison.Add(parts[0])
+					parts = parts[1:]
+				}
+			},
+			"end": func(*rapid.T) {
+				if comparison != nil && read == 2 && len(parts) == 0 {
+					comparison.End(true)
+					comparison = nil
+				}
+			},
+			"": func(t *rapid.T) {},
+		})
+		for len(events) > 0 {
+			event()
+		}
+		flush()
+		events = nil
+		want := map[route.Key]routetest.Owned{}
+		for i, n := range nexthops {
+			if slices.Contains(slices.Collect(maps.Values(via)), uint32(i+1)) {
+				want[n.Key()] = routetest.Owned{Protocol: route.Edge, Object: n.Normal()}
+			}
+		}
+		for key, id := range via {
+			o := routes(id)[slices.IndexFunc(routes(id), func(o route.Route) bool { return o.Key() == key })]
+			want[key] = routetest.Owned{Protocol: route.Edge, Object: o.Normal()}
+		}
+		if got := k.All(); !maps.Equal(got, want) {
+			t.Fatalf("kernel %v, want %v", got, want)
+		}
+	})
+}
+
 // A route takes less than 100 bytes, in tables of any size, and none of them is a pointer: a collection
 // of garbage does not take longer because of it.
 func TestRouteMemory(t *testing.T) {
@@ -953,6 +1090,20 @@ func TestComparisonLeavesOutChanges(t *testing.T) {
 	}
 	if got := k.All(); !maps.Equal(got, want) {
 		t.Errorf("kernel %v, want %v", got, want)
+	}
+	// Also those that are desired again after they were deleted.
+	r.Set(via)
+	flush(t, r)
+	if _, there := k.All()[via.Key()]; !there {
+		t.Error("a route that an outdated dump has is not added")
+	}
+	c, dump = r.Compare(), k.Dump(route.Edge)
+	r.Delete(via.Key())
+	flush(t, r)
+	c.Add(dump)
+	before := r.Entries()
+	if c.End(true); r.Entries() != before-1 || r.Pending() != 0 {
+		t.Errorf("%d entries after the comparison, %d before its end, %d pending", r.Entries(), before, r.Pending())
 	}
 	// A comparison has no effect after another one was started.
 	old := r.Compare()

@@ -24,12 +24,13 @@ type entry struct {
 type flags uint8
 
 const (
-	kept    flags = 1 << iota // found in the kernel, not desired and not yet stale
-	double                    // the kernel has several objects with the key
-	queued                    // in a queue or a waitlist
-	waiting                   // in a waitlist
-	refused                   // the last attempt failed
-	missed                    // not found by a comparison that may have left it out
+	kept     flags = 1 << iota // found in the kernel, not desired and not yet stale
+	double                     // the kernel has several objects with the key
+	queued                     // in a queue or a waitlist
+	waiting                    // in a waitlist
+	refused                    // the last attempt failed
+	missed                     // not found by a comparison that may have left it out
+	doubtful                   // deleted or replaced, says an event, unless it is a late one of a change of ours
 )
 
 func (e *entry) is(f flags) bool { return e.flags&f != 0 }
@@ -40,7 +41,10 @@ func (e *entry) set(f flags, on bool) {
 	}
 }
 
-func (e *entry) dirty() bool { return e.want != e.have && !e.is(kept) }
+func (e *entry) dirty() bool { return (e.want != e.have || e.is(doubtful)) && !e.is(kept) }
+
+// there reports whether the kernel is known to have the object.
+func (e *entry) there() bool { return e.have != 0 && !e.is(doubtful) }
 
 // A store holds entries and finds them by key. A route takes about 42 bytes: the objects of all
 // routes with the same next hop are one, and so is what their keys have in common.
@@ -107,14 +111,20 @@ func (s *store) remove(n table.Ref) {
 // number returns the number of an object and counts a use.
 func (s *store) number(o Object) uint32 {
 	if r, ok := o.(Route); ok {
-		r.Table, r.Dst, r.Metric = 0, netip.Prefix{}, 0
-		last, number := s.objects.Last()
-		if last, ok := last.(Route); ok && last == r {
-			s.objects.UseAgain(number) // without an allocation
-			return number
-		}
+		return s.route(r)
 	}
 	return s.objects.Use(strip(o))
+}
+
+// route is number for a route. It allocates only if the route before had another next hop.
+func (s *store) route(r Route) uint32 {
+	r.Table, r.Dst, r.Metric = 0, netip.Prefix{}, 0
+	last, number := s.objects.Last()
+	if last, ok := last.(Route); ok && last == r {
+		s.objects.UseAgain(number)
+		return number
+	}
+	return s.objects.Use(r)
 }
 
 // replace ends a use of an object and counts one of another.

@@ -135,7 +135,11 @@ func putRule(b []byte, r Rule, p Protocol) []byte {
 		prefix = r.To
 	}
 	b = append(b, family(prefix.Addr()), uint8(max(0, r.To.Bits())), uint8(max(0, r.From.Bits())), 0, 0, 0, 0, action)
-	b = native.AppendUint32(b, 0)
+	mark, flags := r.Mark, uint32(0)
+	if r.NotMark != 0 {
+		mark, flags = r.NotMark, unix.FIB_RULE_INVERT
+	}
+	b = native.AppendUint32(b, flags)
 	b = putUint32(b, unix.FRA_PRIORITY, r.Priority)
 	if !r.Unreachable {
 		b = putUint32(b, unix.FRA_TABLE, r.Table)
@@ -150,8 +154,14 @@ func putRule(b []byte, r Rule, p Protocol) []byte {
 	if r.Iif != "" {
 		b = putAttr(b, unix.FRA_IIFNAME, append([]byte(r.Iif), 0))
 	}
-	if r.Mark != 0 {
-		b = putUint32(b, unix.FRA_FWMARK, r.Mark)
+	if r.Oif != "" {
+		b = putAttr(b, unix.FRA_OIFNAME, append([]byte(r.Oif), 0))
+	}
+	if r.Specific {
+		b = putUint32(b, unix.FRA_SUPPRESS_PREFIXLEN, 0)
+	}
+	if mark != 0 {
+		b = putUint32(b, unix.FRA_FWMARK, mark)
 		b = putUint32(b, unix.FRA_FWMASK, math.MaxUint32)
 	}
 	return b
@@ -200,6 +210,8 @@ func putRoute(b []byte, r Route, p Protocol, index, program uint32, del bool) []
 		kind = unix.RTN_UNREACHABLE
 	case Blackhole:
 		kind = unix.RTN_BLACKHOLE
+	case Throw:
+		kind = unix.RTN_THROW
 	case Unicast:
 	}
 	scope := uint8(unix.RT_SCOPE_UNIVERSE)
@@ -462,6 +474,16 @@ func decodeAddress(b []byte, names links) (f found, err error) {
 	return f, nil
 }
 
+// linkNameOf decodes the name of a link; it reports whether it is valid.
+func linkNameOf(b []byte, name *string) bool {
+	text := strings.TrimRight(string(b), "\x00")
+	if checkLink(text) != nil {
+		return false
+	}
+	*name = text
+	return true
+}
+
 func decodeRule(b []byte) (f found, err error) {
 	const header = 12 // struct fib_rule_hdr
 	if len(b) < header {
@@ -474,10 +496,9 @@ func decodeRule(b []byte) (f found, err error) {
 		r        = Rule{Table: uint32(b[4]), Unreachable: b[7] == unix.FR_ACT_UNREACHABLE}
 		src, dst netip.Addr
 		mask     uint32
-		// Both source and destination, a traffic class, another action, or an inverted
-		// match.
-		altered = b[1] != 0 && b[2] != 0 || b[3] != 0 || b[7] != unix.FR_ACT_TO_TBL && !r.Unreachable ||
-			native.Uint32(b[8:])&unix.FIB_RULE_INVERT != 0
+		invert   = native.Uint32(b[8:])&unix.FIB_RULE_INVERT != 0
+		// Both source and destination, a traffic class, or another action.
+		altered = b[1] != 0 && b[2] != 0 || b[3] != 0 || b[7] != unix.FR_ACT_TO_TBL && !r.Unreachable
 	)
 	at := attrs{b: b[header:], v4: b[0] == unix.AF_INET}
 	for at.next() {
@@ -493,13 +514,17 @@ func decodeRule(b []byte) (f found, err error) {
 		case unix.FRA_DST:
 			dst = at.addr()
 		case unix.FRA_IIFNAME:
-			r.Iif = strings.TrimRight(string(at.data), "\x00")
+			altered = !linkNameOf(at.data, &r.Iif) || altered
+		case unix.FRA_OIFNAME:
+			altered = !linkNameOf(at.data, &r.Oif) || altered
 		case unix.FRA_FWMARK:
 			r.Mark = at.uint32()
 		case unix.FRA_FWMASK:
 			mask = at.uint32()
 		case unix.FRA_SUPPRESS_PREFIXLEN:
-			altered = altered || at.uint32() != math.MaxUint32
+			length := at.uint32()
+			r.Specific = length == 0
+			altered = altered || length != 0 && length != math.MaxUint32
 		case unix.FRA_PAD:
 		default:
 			altered = true
@@ -528,7 +553,21 @@ func decodeRule(b []byte) (f found, err error) {
 	// A foreign rule can have an action without a table: its key is an unreachable rule's.
 	altered = altered || r.Table == 0 && !r.Unreachable
 	r.Unreachable = r.Table == 0
+	// A Rule has one interface, and suppresses nothing without a table.
+	if altered = altered || r.Iif != "" && r.Oif != "" || r.Specific && r.Unreachable; altered {
+		r.Specific = r.Specific && !r.Unreachable
+		if r.Iif != "" {
+			r.Oif = ""
+		}
+	}
 	altered = altered || r.Mark == 0 && mask != 0 || r.Mark != 0 && mask != math.MaxUint32
+	if invert {
+		if r.Mark != 0 && r.Iif == "" && r.Oif == "" && !r.From.IsValid() && !r.To.IsValid() {
+			r.Mark, r.NotMark = 0, r.Mark
+		} else {
+			altered = true
+		}
+	}
 	if at.v4 && !r.From.IsValid() && !r.To.IsValid() {
 		r.From = anyIPv4
 	}
@@ -690,6 +729,8 @@ func decodeRoute(b []byte, names links) (f found, err error) {
 		r.Kind = Unreachable
 	case unix.RTN_BLACKHOLE:
 		r.Kind = Blackhole
+	case unix.RTN_THROW:
+		r.Kind = Throw
 	default:
 		altered = true
 	}

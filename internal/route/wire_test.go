@@ -34,6 +34,10 @@ var samples = []Object{
 	Rule{Priority: 1000, Table: 1000},
 	Rule{Priority: 1000, To: netip.MustParsePrefix("2001:db8::/33"), Iif: "wan", Table: 1000},
 	Rule{Priority: 1000, Iif: "wan", Unreachable: true},
+	Rule{Priority: 1000, To: netip.MustParsePrefix("2001:db8::/33"), Oif: "wan", Table: 1000},
+	Rule{Priority: 1000, Table: 1000, Specific: true},
+	Rule{Priority: 1000, Table: 1000, NotMark: 7, Specific: true},
+	Route{Dst: netip.MustParsePrefix("2001:db8::/32"), Table: 1000, Kind: Throw},
 	Address{Link: "eth0", Prefix: netip.MustParsePrefix("2001:db8::1/64")},
 	Address{Link: "eth0", Prefix: netip.MustParsePrefix("2001:db8::1/64"), Deprecated: true},
 	Route{Dst: netip.MustParsePrefix("192.0.2.0/24"), NexthopID: 7, MTU: 1400},
@@ -46,6 +50,9 @@ var samples = []Object{
 	Rule{Priority: 1000, From: netip.MustParsePrefix("0.0.0.0/0"), Mark: 0xe4000001, Table: 1000},
 	Rule{Priority: 1000, From: netip.MustParsePrefix("192.0.2.1/32"), Table: 1000},
 	Rule{Priority: 1000, From: netip.MustParsePrefix("0.0.0.0/0"), Iif: "wan", Unreachable: true},
+	Rule{Priority: 1000, From: netip.MustParsePrefix("0.0.0.0/0"), Oif: "wan", Table: 1000, Specific: true},
+	Rule{Priority: 1000, From: netip.MustParsePrefix("0.0.0.0/0"), NotMark: 7, Table: 1000},
+	Route{Dst: netip.MustParsePrefix("192.0.2.0/24"), Table: 1000, Kind: Throw},
 	Rule{Priority: 1000, To: netip.MustParsePrefix("192.0.2.0/24"), Iif: "wan", Table: 1000},
 	Address{Link: "eth0", Prefix: netip.MustParsePrefix("192.0.2.1/24")},
 	Address{Link: "eth0", Prefix: netip.MustParsePrefix("192.0.2.1/32"), Deprecated: true},
@@ -53,7 +60,7 @@ var samples = []Object{
 
 func payload(t testing.TB, o Object) []byte {
 	t.Helper()
-	steps, err := encode(Op{Protocol: Edge, Object: o}, resolver{
+	steps, err := encode(nil, Op{Protocol: Edge, Object: o}, resolver{
 		index: func(string) (uint32, error) { return 3, nil }, program: func(uint32) (uint32, error) { return 9, nil },
 	})
 	if err != nil || len(steps) != 1 {

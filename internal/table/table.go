@@ -25,7 +25,7 @@ const (
 	refMask = 1<<refBits - 1
 )
 
-// A Table maps keys to values. K and V should have no pointers. An entry takes 6 bytes beside its
+// A Table maps keys to values. K and V should have no pointers. An entry takes about 9 bytes beside its
 // key and value; memory of removed entries is used for others. There are at most 67 million. The zero
 // Table is empty. It is not safe for concurrent use.
 type Table[K comparable, V any] struct {
@@ -38,6 +38,7 @@ type Table[K comparable, V any] struct {
 
 type block[K comparable, V any] struct {
 	used    [chunk / 64]uint64 // bits of the places with an entry
+	homes   [chunk]uint16      // of the entries, so that the index changes without their keys
 	entries [chunk]entry[K, V]
 }
 
@@ -46,8 +47,9 @@ type entry[K comparable, V any] struct {
 	value V
 }
 
-// A shard is a hash table with linear probing. The tag of a slot is a part of the hash, so that the
-// entries of other keys, mostly in no cache, are not looked at.
+// A shard is a hash table with linear probing. The home of an entry is the part of its hash that
+// selects the slot. The tag of a slot is another part, so that the entries of other keys, mostly in no
+// cache, are not looked at.
 type shard struct {
 	slots []uint32
 	n     int
@@ -96,18 +98,42 @@ func (t *Table[K, V]) Next(from Ref) (Ref, bool) {
 
 // locate returns the shard of a key, its home in it, and its tag. Others choose the prefixes, so the
 // seed is secret.
-func (t *Table[K, V]) locate(k K) (s *shard, home int, tag uint32) {
+func (t *Table[K, V]) locate(k K) (s *shard, home uint16, tag uint32) {
 	if t.index == nil {
 		t.index, t.seed = make([]shard, shards), maphash.MakeSeed()
 	}
 	h := maphash.Comparable(t.seed, k)
-	return &t.index[h>>(64-shardBits)], int(uint32(h)), uint32(h>>32) << refBits
+	return &t.index[h>>(64-shardBits)], uint16(h), uint32(h>>32) << refBits
+}
+
+// first returns the slot that a search begins with. With more slots than homes, a home has several.
+func (s *shard) first(home uint16) int { return int(home) * len(s.slots) >> 16 }
+
+// next returns the slot after another one.
+func (s *shard) next(at int) int {
+	if at++; at == len(s.slots) {
+		return 0
+	}
+	return at
+}
+
+// distance returns how far a slot is behind another one.
+func (s *shard) distance(from, to int) int {
+	if to < from {
+		to += len(s.slots)
+	}
+	return to - from
+}
+
+// home returns the home of the entry of a slot.
+func (t *Table[K, V]) home(slot uint32) uint16 {
+	r := slot&refMask - 1
+	return t.chunks[r/chunk].homes[r%chunk]
 }
 
 // search returns the entry of a key in its shard, or where its slot would be.
-func (t *Table[K, V]) search(s *shard, home int, tag uint32, k K) (r Ref, at int, ok bool) {
-	mask := len(s.slots) - 1
-	for at = home & mask; s.slots[at] != 0; at = (at + 1) & mask {
+func (t *Table[K, V]) search(s *shard, home uint16, tag uint32, k K) (r Ref, at int, ok bool) {
+	for at = s.first(home); s.slots[at] != 0; at = s.next(at) {
 		if slot := s.slots[at]; slot&^refMask == tag {
 			if r := Ref(slot&refMask - 1); t.at(r).key == k {
 				return r, at, true
@@ -146,26 +172,26 @@ func (t *Table[K, V]) Add(k K) (r Ref, added bool) {
 			panic("BUG: too many entries")
 		}
 	}
-	*t.at(r) = entry[K, V]{key: k}
-	t.chunks[r/chunk].used[r%chunk/64] |= 1 << (r % 64)
+	b := t.chunks[r/chunk]
+	b.entries[r%chunk] = entry[K, V]{key: k}
+	b.homes[r%chunk] = home
+	b.used[r%chunk/64] |= 1 << (r % 64)
 	s.slots[at] = tag | uint32(r) + 1
 	s.n++
 	return r, true
 }
 
-// grow doubles the slots of a shard.
+// grow adds slots to a shard.
 func (t *Table[K, V]) grow(s *shard) {
 	old := s.slots
-	s.slots = make([]uint32, max(8, 2*len(old)))
-	mask := len(s.slots) - 1
+	s.slots = make([]uint32, max(8, len(old)+len(old)/2))
 	for _, slot := range old {
 		if slot == 0 {
 			continue
 		}
-		_, home, _ := t.locate(t.at(Ref(slot&refMask - 1)).key)
-		at := home & mask
+		at := s.first(t.home(slot))
 		for s.slots[at] != 0 {
-			at = (at + 1) & mask
+			at = s.next(at)
 		}
 		s.slots[at] = slot
 	}
@@ -174,22 +200,15 @@ func (t *Table[K, V]) grow(s *shard) {
 // Remove removes an entry.
 func (t *Table[K, V]) Remove(r Ref) {
 	s, home, _ := t.locate(t.at(r).key)
-	mask := len(s.slots) - 1
-	gap := home & mask
+	gap := s.first(home)
 	for s.slots[gap]&refMask != uint32(r)+1 {
-		gap = (gap + 1) & mask
+		gap = s.next(gap)
 	}
 	// Slots move into the gap, so that a search still ends at the first empty one.
-	for i := gap; ; {
-		i = (i + 1) & mask
-		slot := s.slots[i]
-		if slot == 0 {
-			break
-		}
-		// A slot stays if its home is between the gap and its place.
-		_, home, _ := t.locate(t.at(Ref(slot&refMask - 1)).key)
-		if (i-home)&mask >= (i-gap)&mask {
-			s.slots[gap], gap = slot, i
+	for i := s.next(gap); s.slots[i] != 0; i = s.next(i) {
+		// A slot stays if its search begins between the gap and its place.
+		if first := s.first(t.home(s.slots[i])); s.distance(first, i) >= s.distance(gap, i) {
+			s.slots[gap], gap = s.slots[i], i
 		}
 	}
 	s.slots[gap] = 0

@@ -2,6 +2,7 @@ package message
 
 import (
 	"hash/maphash"
+	"maps"
 	"sync"
 	"weak"
 )
@@ -68,13 +69,14 @@ func (in *Interner) intern(wire []byte) *Attributes {
 // sweep removes the entries of freed attributes. It runs again when the number of entries has
 // doubled, so that its cost for each added entry is constant.
 func (s *internShard) sweep() {
-	live := make(map[uint64]weak.Pointer[Attributes], len(s.sets)/2)
-	for hash, p := range s.sets {
-		if p.Value() != nil {
-			live[hash] = p
-		}
+	before := len(s.sets)
+	maps.DeleteFunc(s.sets, func(_ uint64, p weak.Pointer[Attributes]) bool { return p.Value() == nil })
+	if len(s.sets) < before/2 {
+		live := make(map[uint64]weak.Pointer[Attributes], len(s.sets)) // a map does not shrink
+		maps.Copy(live, s.sets)
+		s.sets = live
 	}
-	s.sets, s.sweepAt = live, max(2*len(live), minSweep)
+	s.sweepAt = max(2*len(s.sets), minSweep)
 }
 
 // Len is the number of different Attributes in use, and of some that are about to be freed.

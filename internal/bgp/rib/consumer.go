@@ -111,6 +111,8 @@ func (c *Consumer) Passed(b Barrier) bool {
 // Item is a destination that a consumer takes.
 type Item struct {
 	Key message.Key
+	// Number is that of the destination in its family, as long as the consumer has a route to it.
+	Number uint32
 	// Path is the best path, or that of the source; Received is 0 if there is none.
 	Path Path
 	// Held: the consumer has a route to the destination.
@@ -154,7 +156,7 @@ func (c *Consumer) PullUrgent(n int, take func(Item) (held bool)) int {
 
 func (c *Consumer) take(i uint32, take func(Item) bool) {
 	c.pending.remove(i)
-	item := Item{Key: c.table.key(i), Held: c.held.has(i)}
+	item := Item{Key: c.table.key(i), Number: i, Held: c.held.has(i)}
 	if c.best {
 		item.Path = c.table.best(i)
 	} else if p := c.table.find(i, c.of); p != nil {

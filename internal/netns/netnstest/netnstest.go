@@ -1,5 +1,5 @@
 // Package netnstest gives tests network namespaces of their own and fails a test run that leaves
-// anything behind. It refuses to put anything into them.
+// anything behind, and has traffic between them measured. It gives them no interfaces.
 package netnstest
 
 import (
