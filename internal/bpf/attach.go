@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Programs are tc programs for both directions of an interface.
+// Programs are tc programs for the directions of an interface; nil is none.
 type Programs struct {
 	Ingress, Egress *ebpf.Program
 }
@@ -27,6 +27,11 @@ type AttachOptions struct {
 	Name string
 	// Legacy uses cls_bpf even where the kernel has tcx.
 	Legacy bool
+	// Last has the ingress program run after other ones, because it redirects packets.
+	Last bool
+	// Pin is where the tcx link of the ingress program is pinned, if anywhere. One that is pinned there,
+	// and is on the interface, gets the program and keeps its place: no packet passes without one.
+	Pin string
 }
 
 // Attachment is a pair of programs on an interface.
@@ -57,14 +62,17 @@ func Attach(o AttachOptions) (Attachment, error) {
 	default:
 		return nil, missing(fmt.Sprintf("link type %q is not supported", kind), "name an Ethernet or tun interface", nil)
 	}
+	if programs == (Programs{}) {
+		return nil, missing(fmt.Sprintf("link type %q is not supported", l.Attrs().EncapType), "name an Ethernet interface", nil)
+	}
 	index := l.Attrs().Index
 	if !o.Legacy {
-		a, err := attachTCX(index, programs)
+		a, err := attachTCX(index, programs, o.Last, o.Pin)
 		if !errors.Is(err, ebpf.ErrNotSupported) {
 			return a, err
 		}
 	}
-	return attachClassifier(index, o.Name, programs)
+	return attachClassifier(index, o.Name, programs, o.Last)
 }
 
 // noLink is fs.ErrNotExist in the words of interfaces.
@@ -73,21 +81,74 @@ type noLink struct{}
 func (noLink) Error() string { return "no such interface" }
 func (noLink) Unwrap() error { return fs.ErrNotExist }
 
-// tcx is a pair of tcx links. The kernel removes them with the process and with the interface.
-type tcx struct{ ingress, egress link.Link }
+// tcx is the tcx links of an interface. The kernel removes those that are not pinned with the process.
+type tcx []link.Link
 
-func (t tcx) Detach() error { return errors.Join(t.ingress.Close(), t.egress.Close()) }
+func (t tcx) Detach() error {
+	var errs []error
+	for _, l := range t {
+		// That of a link without a pin does nothing.
+		errs = append(errs, l.Unpin(), l.Close())
+	}
+	return errors.Join(errs...)
+}
 
-func attachTCX(index int, p Programs) (Attachment, error) {
-	in, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: p.Ingress, Attach: ebpf.AttachTCXIngress, Anchor: link.Head()})
-	if err != nil {
-		return nil, err
+// takeOver gives the program to a pinned link, if it is on the interface.
+func takeOver(pin string, index int, program *ebpf.Program) (link.Link, error) {
+	l, err := link.LoadPinnedLink(pin, nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
-	out, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: p.Egress, Attach: ebpf.AttachTCXEgress, Anchor: link.Tail()})
 	if err != nil {
-		return nil, errors.Join(err, in.Close())
+		return nil, fmt.Errorf("open pin: %w", err)
 	}
-	return tcx{in, out}, nil
+	if on, err := interfaceOf(l); err == nil && on == uint32(index) {
+		if err := l.Update(program); err != nil {
+			return nil, errors.Join(fmt.Errorf("replace program: %w", err), l.Close())
+		}
+		return l, nil
+	}
+	// The interface is gone, and another one may have its index.
+	return nil, errors.Join(l.Unpin(), l.Close())
+}
+
+func attachTCX(index int, p Programs, last bool, pin string) (Attachment, error) {
+	first := link.Head()
+	if last {
+		first = link.Tail()
+	}
+	var t tcx
+	for _, hook := range []struct {
+		program *ebpf.Program
+		at      ebpf.AttachType
+		anchor  link.Anchor
+	}{{p.Ingress, ebpf.AttachTCXIngress, first}, {p.Egress, ebpf.AttachTCXEgress, link.Tail()}} {
+		if hook.program == nil {
+			continue
+		}
+		pinned := pin != "" && hook.at == ebpf.AttachTCXIngress
+		if pinned {
+			l, err := takeOver(pin, index, hook.program)
+			if err != nil {
+				return nil, errors.Join(err, t.Detach())
+			}
+			if l != nil {
+				t = append(t, l)
+				continue
+			}
+		}
+		l, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: hook.program, Attach: hook.at, Anchor: hook.anchor})
+		if err != nil {
+			return nil, errors.Join(err, t.Detach())
+		}
+		t = append(t, l)
+		if pinned {
+			if err := l.Pin(pin); err != nil {
+				return nil, errors.Join(fmt.Errorf("pin link: %w", err), t.Detach())
+			}
+		}
+	}
+	return t, nil
 }
 
 // classifier is a pair of cls_bpf filters on the clsact qdisc, for kernels without tcx. Unlike tcx
@@ -99,12 +160,13 @@ type classifier struct {
 }
 
 const (
-	// The filters have the first priority, because they pass every packet on to the next.
+	// The filters have the first priority, because they pass every packet on to the next, or the second.
 	filterPriority = 1
+	lastPriority   = 2
 	filterHandle   = 0x7ab4
 )
 
-func attachClassifier(index int, name string, p Programs) (_ Attachment, err error) {
+func attachClassifier(index int, name string, p Programs, last bool) (_ Attachment, err error) {
 	conn, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
@@ -125,12 +187,19 @@ func attachClassifier(index int, name string, p Programs) (_ Attachment, err err
 	default:
 		return nil, fmt.Errorf("add clsact: %w", err)
 	}
+	priority := uint16(filterPriority)
+	if last {
+		priority = lastPriority
+	}
 	for _, hook := range []struct {
 		parent  uint32
 		program *ebpf.Program
 	}{{netlink.HANDLE_MIN_INGRESS, p.Ingress}, {netlink.HANDLE_MIN_EGRESS, p.Egress}} {
+		if hook.program == nil {
+			continue
+		}
 		filter := &netlink.BpfFilter{
-			FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: hook.parent, Handle: filterHandle, Priority: filterPriority, Protocol: unix.ETH_P_ALL},
+			FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: hook.parent, Handle: filterHandle, Priority: priority, Protocol: unix.ETH_P_ALL},
 			Fd:          hook.program.FD(), Name: name, DirectAction: true,
 		}
 		switch err := conn.FilterReplace(filter); {

@@ -2,7 +2,7 @@
 //
 // It knows neither the maps nor the purpose of a program: those are in a package for each family of
 // programs below this one, with its bindings and object, so that building needs no compiler and no
-// kernel headers. Nothing is pinned: programs and maps live as long as the process that holds them.
+// kernel headers. Programs and maps live as long as the process that holds them, but for those with Pins.
 package bpf
 
 import (
@@ -18,6 +18,7 @@ import (
 )
 
 const (
+	// needLinux is the remedy for programs that need no more than the types and helpers of flowcount.
 	needLinux        = "use Linux 5.14 or newer"
 	needCapabilities = "run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"
 )
@@ -25,12 +26,25 @@ const (
 // Load creates the maps and loads the programs of spec and assigns them to the fields of objects,
 // as ebpf.CollectionSpec.LoadAndAssign does. It returns a *feature.Error when this host cannot load
 // them.
-func Load(spec *ebpf.CollectionSpec, objects any) error {
+func Load(spec *ebpf.CollectionSpec, objects any) error { return LoadWith(spec, objects, nil) }
+
+// LoadWith is Load with maps that exist, by name, in place of new ones.
+func LoadWith(spec *ebpf.CollectionSpec, objects any, maps map[string]*ebpf.Map) error {
 	// Before Linux 5.11 maps counted against the limit of locked memory.
 	if err := rlimit.RemoveMemlock(); err != nil {
-		return refusal(err)
+		return refusal(err, needLinux)
 	}
-	return refusal(spec.LoadAndAssign(objects, nil))
+	return refusal(spec.LoadAndAssign(objects, &ebpf.CollectionOptions{MapReplacements: maps}), needLinux)
+}
+
+// LoadAll creates all maps and loads all programs of spec, and returns the errors that Load does, with
+// the kernel that the programs need as remedy. The caller closes the collection.
+func LoadAll(spec *ebpf.CollectionSpec, need string) (*ebpf.Collection, error) {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, refusal(err, need)
+	}
+	c, err := ebpf.NewCollection(spec)
+	return c, refusal(err, need)
 }
 
 // missing is what this kernel, or this process on it, lacks.
@@ -39,8 +53,8 @@ func missing(reason, remedy string, err error) error {
 }
 
 // refusal turns the kernel's answer to loading a program or creating a map into a *feature.Error
-// where it means that this host lacks something.
-func refusal(err error) error {
+// where it means that this host lacks something. need names the kernel to use.
+func refusal(err error, need string) error {
 	var verifier *ebpf.VerifierError
 	switch {
 	case err == nil:
@@ -52,7 +66,7 @@ func refusal(err error) error {
 			lines = lines[:last]
 		}
 		if len(lines) == 0 {
-			return missing("the verifier rejects the program", needLinux, verifier.Cause)
+			return missing("the verifier rejects the program", need, verifier.Cause)
 		}
 		reason := lines[len(lines)-1]
 		if strings.Contains(reason, "for !root") {
@@ -60,13 +74,13 @@ func refusal(err error) error {
 			// allow_ptr_leaks).
 			return missing("this process lacks CAP_PERFMON, without which the verifier rejects pointer arithmetic", needCapabilities, errors.New(reason))
 		}
-		return missing("the verifier rejects the program", needLinux, errors.New(reason))
+		return missing("the verifier rejects the program", need, errors.New(reason))
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 		return missing("this process may not load programs", needCapabilities+", on a kernel that is not locked down", err)
 	case errors.Is(err, unix.ENOSYS):
 		return missing("this kernel has no bpf system call", "use a kernel with CONFIG_BPF_SYSCALL=y", nil)
 	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL):
-		return missing("this kernel is too old for the program", needLinux, err)
+		return missing("this kernel is too old for the program", need, err)
 	}
 	return err
 }

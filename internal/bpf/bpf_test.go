@@ -19,19 +19,19 @@ func TestRefusal(t *testing.T) {
 		want string // empty: returned as it is
 	}{
 		{pointers, "lacks CAP_PERFMON"},
-		{&ebpf.VerifierError{Cause: unix.EINVAL, Log: []string{"unknown func bpf_new#999", "processed 3 insns"}}, "unknown func bpf_new#999; use Linux"},
+		{&ebpf.VerifierError{Cause: unix.EINVAL, Log: []string{"unknown func bpf_new#999", "processed 3 insns"}}, "unknown func bpf_new#999; use Linux 9.9"},
 		{&ebpf.VerifierError{Cause: unix.EINVAL}, "the verifier rejects the program: invalid argument"},
 		{unix.EPERM, "this process may not load programs"},
 		{unix.ENOSYS, "CONFIG_BPF_SYSCALL"},
 		{ebpf.ErrNotSupported, "too old"},
 		{unix.EMFILE, ""},
 	} {
-		err := refusal(tt.err)
+		err := refusal(tt.err, "use Linux 9.9")
 		if missing := errors.Is(err, errors.ErrUnsupported); missing != (tt.want != "") || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("refusal(%v) = %v, want %q", tt.err, err, tt.want)
 		}
 	}
-	if err := refusal(nil); err != nil {
+	if err := refusal(nil, ""); err != nil {
 		t.Errorf("refusal(nil) = %v", err)
 	}
 }

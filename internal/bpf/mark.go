@@ -23,7 +23,7 @@ func LoadMark(mark uint32) (*Mark, error) {
 		},
 	})
 	if err != nil {
-		return nil, refusal(err)
+		return nil, refusal(err, needLinux)
 	}
 	return &Mark{p}, nil
 }

@@ -53,6 +53,7 @@ type state struct {
 	afterTimeout bool
 	cubicState
 	vegasState
+	wvegasState
 	oliaState
 }
 
@@ -104,6 +105,7 @@ var controls = []struct {
 	{"lia", func() Control { return lia{} }},
 	{"olia", func() Control { return olia{} }},
 	{"balia", func() Control { return balia{} }},
+	{"wvegas", func() Control { return wvegas{} }},
 }
 
 // Names returns the names that New accepts.

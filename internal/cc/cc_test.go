@@ -40,7 +40,7 @@ func TestNew(t *testing.T) {
 	for _, name := range Names() {
 		control(t, name)
 	}
-	if _, err := New("bbr"); err == nil || err.Error() != `choose congestion control "bbr": want one of newreno, cubic, vegas, lia, olia, balia` {
+	if _, err := New("bbr"); err == nil || err.Error() != `choose congestion control "bbr": want one of newreno, cubic, vegas, lia, olia, balia, wvegas` {
 		t.Errorf("an unknown name says %v", err)
 	}
 }
@@ -249,6 +249,39 @@ func TestVegas(t *testing.T) {
 	now += time.Second
 	ack()
 	near(t, "the window after the first acknowledgement since: a round begins", s[0].Cwnd, 10)
+}
+
+// TestWVegas: BaseRTT is 100 ms, and two subflows of 20 segments each: the target is 5 segments once it
+// is reached, 2 before.
+func TestWVegas(t *testing.T) {
+	c := control(t, "wvegas")
+	for _, tt := range []struct {
+		name   string
+		rtt    time.Duration
+		target float64
+		queue  time.Duration
+		want   float64
+	}{
+		{"1 in the queue", 105 * ms, 2, 5 * ms, 21},
+		{"4 in the queue: as many as its share allows", 125 * ms, 2, 25 * ms, 21},
+		{"6.7 in the queue: too many", 150 * ms, 5, 50 * ms, 19},
+		{"the queue has doubled: it is drained", 150 * ms, 5, 25 * ms, 19.0 / 3},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := []Subflow{flow(20, 100*ms), flow(20, 100*ms)}
+			s[0].target, s[0].queue = tt.target, tt.queue
+			now := time.Second
+			for range 2 {
+				c.Acked(s, 0, Ack{Now: now, Segments: 1, RTT: tt.rtt, Limited: true})
+				now += ms
+			}
+			c.Acked(s, 0, Ack{Now: now + tt.rtt, Segments: 1, RTT: tt.rtt, Limited: true})
+			near(t, "the window", s[0].Cwnd, tt.want)
+			if tt.target > 2 {
+				near(t, "the target", s[0].target, 5)
+			}
+		})
+	}
 }
 
 // TestLIA: windows of 10 and 20 segments and RTTs of 50 and 100 ms, so both have a rate of 200

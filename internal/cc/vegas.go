@@ -35,6 +35,24 @@ type vegasState struct {
 
 func (vegas) Acked(s []Subflow, i int, a Ack) {
 	f := &s[i]
+	rtt, ok := f.endRound(s, i, a)
+	if !ok || f.endSlowStart(rtt, a) {
+		return
+	}
+	base := float64(f.MinRTT)
+	switch diff := max(f.Cwnd*(float64(rtt)-base)/base, 0); {
+	case diff > vegasBeta:
+		f.Cwnd--
+		f.Ssthresh = min(f.Ssthresh, f.Cwnd)
+	case diff < vegasAlpha && a.Limited:
+		f.Cwnd++
+	}
+	f.Cwnd = min(max(f.Cwnd, minThreshold), maxWindow)
+}
+
+// endRound counts an acknowledgment, and returns the minimum round-trip time of the round that it
+// ends. Otherwise only slow start goes on; a round with few samples is NewReno's.
+func (f *Subflow) endRound(s []Subflow, i int, a Ack) (rtt time.Duration, ok bool) {
 	if !f.started {
 		f.beginRound(a.Now)
 	}
@@ -48,36 +66,34 @@ func (vegas) Acked(s []Subflow, i int, a Ack) {
 		if a.Limited {
 			f.slowStart(a.Segments)
 		}
-		return
+		return 0, false
 	}
-	enough, rtt := f.samples >= vegasSamples, f.least
+	enough := f.samples >= vegasSamples
+	rtt = f.least
 	f.beginRound(a.Now)
 	if !enough || f.MinRTT <= 0 {
 		newReno{}.Acked(s, i, a)
-		return
+		return 0, false
 	}
-	f.adjust(float64(f.MinRTT), float64(rtt), a)
+	return rtt, true
 }
 
-// adjust changes the window once per round.
-func (f *Subflow) adjust(base, rtt float64, a Ack) {
-	diff := max(f.Cwnd*(rtt-base)/base, 0)
-	switch slow := f.Cwnd < f.Ssthresh; {
-	case slow && diff > vegasGamma:
+// endSlowStart handles the end of a round in slow start, and reports whether the subflow was in it.
+// Slow start ends when more than vegasGamma segments are in queues.
+func (f *Subflow) endSlowStart(rtt time.Duration, a Ack) bool {
+	if f.Cwnd >= f.Ssthresh {
+		return false
+	}
+	base, now := float64(f.MinRTT), float64(rtt)
+	if f.Cwnd*(now-base)/base > vegasGamma {
 		// The window that brings the actual rate without queues; one more as in Linux.
-		f.Cwnd = min(f.Cwnd, f.Cwnd*base/rtt+1)
+		f.Cwnd = min(f.Cwnd, f.Cwnd*base/now+1)
 		f.Ssthresh = min(f.Ssthresh, f.Cwnd)
-	case slow:
-		if a.Limited {
-			f.slowStart(a.Segments)
-		}
-	case diff > vegasBeta:
-		f.Cwnd--
-		f.Ssthresh = min(f.Ssthresh, f.Cwnd)
-	case diff < vegasAlpha && a.Limited:
-		f.Cwnd++
+	} else if a.Limited {
+		f.slowStart(a.Segments)
 	}
 	f.Cwnd = min(max(f.Cwnd, minThreshold), maxWindow)
+	return true
 }
 
 func (v *vegasState) beginRound(now time.Duration) {

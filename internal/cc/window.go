@@ -1,5 +1,10 @@
 package cc
 
+import (
+	"math"
+	"time"
+)
+
 // slowStart grows the window in slow start, and reports whether the subflow is in it. Appropriate
 // byte counting (RFC 3465) with a limit L of two segments for an acknowledgement, and one after a
 // timeout (sections 2.3 and 2.4): the acknowledgement of a whole window that a retransmission
@@ -50,3 +55,32 @@ func (f *Subflow) Undo(cwnd, ssthresh float64) {
 	f.Cwnd, f.Ssthresh = max(f.Cwnd, cwnd), max(f.Ssthresh, ssthresh)
 	f.afterTimeout = false
 }
+
+// The bounds of Lowat in bytes, and the time whose data it is.
+const (
+	firstLowat = 16 << 10
+	leastLowat = 4 << 10
+	mostLowat  = 1 << 30
+	lowatTime  = 20 * time.Millisecond
+)
+
+// Lowat returns how many bytes a subflow of MPTCP may have in its send buffer unsent, so that the scheduler,
+// which cannot take them back, gives a slow subflow no more than it sends in a short time
+// (TCP_NOTSENT_LOWAT): 20 ms of its rate. An SRTT of 0 is unknown.
+func Lowat(cwnd float64, segment int, srtt time.Duration) int {
+	if srtt <= 0 {
+		return firstLowat
+	}
+	return int(min(max(math.Floor(cwnd)*float64(segment)*float64(lowatTime)/float64(srtt), leastLowat), mostLowat))
+}
+
+// LowatChanged reports whether a bound differs from the present one by more than a quarter: smaller
+// changes are not worth a system call.
+func LowatChanged(now, next int) bool { return next > now+now/4 || next < now-now/4 }
+
+// The sizes of a subflow's send buffer in windows: Linux' own, and that of subflows whose unsent data is
+// bounded. While a slow subflow carries the oldest data, the fast one must hold what it sends meanwhile.
+const (
+	SendBuffer      = 2
+	SendBufferLowat = 6
+)

@@ -53,7 +53,8 @@ type Config struct {
 	// MPTCP is how the paths of connections are managed.
 	MPTCP Paths `yaml:"mptcp,omitempty"`
 	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and root
-	// can use. Default: /run/tabane/edge.sock.
+	// can use. What mptcp.use: overflow learned of paths is kept beside it, in edge.paths. Default:
+	// /run/tabane/edge.sock.
 	Control string `yaml:"control,omitempty"`
 	// Status is where /status and /metrics are served. Default: port 9117 of ::1.
 	Status netip.AddrPort `yaml:"status,omitempty"`
@@ -146,6 +147,16 @@ const (
 	SharingBestPath BestPath = "share"
 )
 
+// Use is which subflows of a connection carry data.
+type Use string
+
+const (
+	// UseAll gives data to all subflows, as Linux' scheduler decides.
+	UseAll Use = "all"
+	// UseOverflow gives data to one path, and to others while it is saturated.
+	UseOverflow Use = "overflow"
+)
+
 // Paths is how the server manages the paths of its connections.
 type Paths struct {
 	// PathManager is the path manager that decides which addresses a client is sent: user is this
@@ -159,6 +170,13 @@ type Paths struct {
 	// for a best path through another peer. Default: backup; with the kernel's path manager share.
 	// Example: share
 	BestPath BestPath `yaml:"best_path,omitempty"`
+	// Use is which subflows carry data: all, as Linux' scheduler decides, or overflow: that with
+	// the shortest delay first, and others while it is saturated, as long as they help; the others
+	// are backups. Small objects and streams are then not delayed by slow paths. What is learned of a
+	// path counts for 10 minutes for further connections of the client's /48 (IPv4: /24), also after a
+	// restart. Default: all.
+	// Example: overflow
+	Use Use `yaml:"use,omitempty"`
 	// MPTCP is for the kernel's path manager only.
 	MPTCP `yaml:",inline"`
 }
@@ -458,6 +476,15 @@ func (p Paths) Check() fault.List {
 	default:
 		faults.Add("path_manager", "must be %q or %q, got %q", UserPathManager, KernelPathManager, p.PathManager)
 	}
+	switch p.Use {
+	case "", UseAll:
+	case UseOverflow:
+		if p.manager() == KernelPathManager {
+			faults.Add("use", "%q needs path_manager: %q, without limits", UseOverflow, UserPathManager)
+		}
+	default:
+		faults.Add("use", "must be %q or %q, got %q", UseAll, UseOverflow, p.Use)
+	}
 	switch p.BestPath {
 	case "", SharingBestPath:
 	case BackupBestPath:
@@ -469,6 +496,11 @@ func (p Paths) Check() fault.List {
 	}
 	return faults
 }
+
+// Chooses reports whether Use can be UseOverflow.
+func (p Paths) Chooses() bool { return p.manager() == UserPathManager }
+
+func (p Paths) use() Use { return cmp.Or(p.Use, UseAll) }
 
 func (p Paths) manager() PathManager {
 	switch {

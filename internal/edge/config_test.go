@@ -24,6 +24,9 @@ func TestPathManager(t *testing.T) {
 		{Paths{BestPath: BackupBestPath}, UserPathManager, ""},
 		{Paths{PathManager: KernelPathManager, BestPath: SharingBestPath}, KernelPathManager, ""},
 		{Paths{MPTCP: MPTCP{Subflows: 4}, BestPath: BackupBestPath}, KernelPathManager, `mptcp.best_path: "backup" needs path_manager: "user", without limits`},
+		{Paths{Use: UseOverflow}, UserPathManager, ""},
+		{Paths{Use: UseOverflow, PathManager: KernelPathManager}, KernelPathManager, `mptcp.use: "overflow" needs path_manager: "user", without limits`},
+		{Paths{Use: "some"}, UserPathManager, `mptcp.use: must be "all" or "overflow", got "some"`},
 		{Paths{BestPath: "third"}, UserPathManager, `mptcp.best_path: must be "backup" or "share", got "third"`},
 		{Paths{MPTCP: MPTCP{Subflows: 9}}, KernelPathManager, "mptcp.subflows: must be at most 8, got 9"},
 	} {

@@ -60,6 +60,8 @@ type Edge struct {
 	counters mptcp.Counters
 	// paths is the path manager; nil if the kernel's is used.
 	paths *pathmanager.Manager
+	// memory keeps what connections learned of paths; nil without paths.
+	memory *memory
 	// pending are routes not yet known to be in the kernel; their addresses are not announced.
 	pending map[peerPrefix]pathmanager.Route
 	// inherited are routes that a previous instance left in the kernel. They remain until all
@@ -288,10 +290,15 @@ func (e *Edge) preparePaths() error {
 	}
 	o := pathmanager.Options{
 		Retired: slices.Collect(maps.Keys(e.owned)), Restarted: e.restarted, ShareDefault: e.config.MPTCP.BestPath == SharingBestPath,
-		Keep: e.keep, Log: e.log,
+		Overflow: e.config.MPTCP.Use == UseOverflow, Keep: e.keep, Log: e.log,
 	}
 	for _, p := range e.config.Peers {
 		o.Peers = append(o.Peers, pathmanager.Peer{Address: p.Address, Backup: p.Backup})
+	}
+	e.memory = newMemory(e.config.memoryFile(), e.log)
+	o.Remember = e.memory.remember
+	if o.Overflow {
+		o.Memory = e.memory.read(time.Now())
 	}
 	paths, err := pathmanager.New(o)
 	if err != nil {
@@ -306,6 +313,9 @@ func (e *Edge) preparePaths() error {
 // close closes the resources that New opened. It changes nothing in the kernel.
 func (e *Edge) close() error {
 	err := e.mptcp.Close()
+	if e.memory != nil {
+		e.memory.close()
+	}
 	if e.paths != nil {
 		err = errors.Join(err, e.paths.Close())
 	}
@@ -379,13 +389,13 @@ func (e *Edge) runPaths(ctx context.Context) error {
 // withdrawn from clients at once; that of a new route is announced once the route is in the kernel.
 func (e *Edge) routeChanged(peer int, prefix netip.Prefix, r pathmanager.Route) {
 	at := peerPrefix{peer, prefix}
-	delete(e.pending, at)
 	e.inherited.remove(at)
 	if r.State == pathmanager.RoutePresent {
 		e.pending[at] = r
 		e.examined = 0
 		return
 	}
+	delete(e.pending, at)
 	e.report(at, r)
 }
 
@@ -406,6 +416,7 @@ func (e *Edge) sendReports() {
 func (e *Edge) announce() {
 	if v := e.daemon.Kernel.Version(); len(e.pending) > 0 && v != e.examined {
 		e.examined = v
+		e.reports = slices.Grow(e.reports, len(e.pending))
 		for at, r := range e.pending {
 			if e.egress.works(at.peer, at.prefix) {
 				e.report(at, r)

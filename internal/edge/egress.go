@@ -40,6 +40,7 @@ var errForeignSID = errors.New("sid outside the permitted locators")
 // desired is the desired state of the kernel; *route.Reconciler implements it.
 type desired interface {
 	Set(route.Object)
+	SetRoute(route.Route)
 	Delete(route.Key)
 	// Settled reports whether the kernel matches the desired state of the key.
 	Settled(route.Key) bool

@@ -5,8 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"time"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/overflow"
+	"github.com/tabane/tabane/internal/unit"
 	"github.com/tabane/tabane/internal/vpn"
 )
 
@@ -92,6 +96,24 @@ type Connections struct {
 	// connections.
 	Connections int       `json:"connections"`
 	Subflows    []Subflow `json:"subflows"`
+	// Remembered is what connections learned of paths, with mptcp.use: overflow: at most limit, the
+	// newest first.
+	Remembered []Remembered `json:"remembered,omitempty"`
+}
+
+// Remembered is what connections learned of the path through an egress peer to the clients of a prefix. It
+// counts for 10 minutes.
+type Remembered struct {
+	Egress string       `json:"egress"`
+	Client netip.Prefix `json:"client"`
+	// Rate is what the path carried while it was saturated, MinRTT its least round-trip time; 0: not
+	// known.
+	Rate   unit.Bandwidth `json:"rate"`
+	MinRTT time.Duration  `json:"min_rtt_ns"`
+	// Verdict is why the path last rested, "unused" if it helped since, and RestUntil when that rest ends.
+	Verdict   overflow.Reason `json:"verdict"`
+	RestUntil time.Time       `json:"rest_until,omitzero"`
+	Learned   time.Time       `json:"learned"`
 }
 
 // Subflow is a subflow of a client's connection.
@@ -104,6 +126,8 @@ type Subflow struct {
 	Backup  bool   `json:"backup"`
 	Stalled bool   `json:"stalled"`
 	Parked  bool   `json:"parked"`
+	// Use is why it carries data or rests, with mptcp.use: overflow.
+	Use string `json:"use,omitempty"`
 }
 
 // Connections lists the subflows of at most limit connections.
@@ -123,8 +147,21 @@ func (e *Edge) Connections(ctx context.Context, limit int) (any, error) {
 		}
 		c.Subflows = append(c.Subflows, Subflow{
 			Connection: fmt.Sprintf("%08x", s.Token), Client: s.Remote, Address: s.Local.Addr(), Egress: egress,
-			Backup: s.Backup, Stalled: s.Stalled, Parked: s.Parked,
+			Backup: s.Backup, Stalled: s.Stalled, Parked: s.Parked, Use: s.Use,
 		})
+	}
+	paths, err := e.paths.Memory(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names := map[netip.Addr]string{}
+	for _, p := range e.config.Peers {
+		names[p.Address] = p.Name
+	}
+	for _, p := range slices.Backward(paths) {
+		if name := names[p.Peer]; name != "" && len(c.Remembered) < limit {
+			c.Remembered = append(c.Remembered, Remembered{name, p.Client, unit.Bandwidth(8 * p.Rate), p.MinRTT, p.Verdict, p.RestUntil, p.Learned})
+		}
 	}
 	return c, nil
 }

@@ -193,7 +193,7 @@ func (e *egress) apply(p *peer, n table.Ref) (changed bool) {
 		if r.sid = 0; c.sid.IsValid() {
 			r.sid = e.use(c.sid)
 			p.sids[r.sid]++
-			e.kernel.Set(e.route(p, prefix, e.objects[r.sid].ID))
+			e.kernel.SetRoute(e.route(p, prefix, e.objects[r.sid].ID))
 		} else {
 			e.kernel.Delete(e.route(p, prefix, 0).Key())
 		}

@@ -29,6 +29,7 @@ const (
 type changes struct {
 	peers     daemon.Difference
 	neighbors bgp.Changes
+	use       Use // "": the same
 }
 
 // difference returns the changes from one configuration to another, or faults for keys that cannot
@@ -47,14 +48,20 @@ func difference(old, now *Config) (changes, fault.List) {
 	}
 	fault.Fixed(&faults, "locators", fmt.Sprint(old.Locators), fmt.Sprint(now.Locators))
 	fault.Fixed(&faults, "encap", old.encap(), now.encap())
-	fault.Fixed(&faults, "mptcp", fmt.Sprintf("%+v", old.MPTCP), fmt.Sprintf("%+v", now.MPTCP))
+	was, use := old.MPTCP, now.MPTCP.use()
+	was.Use = now.MPTCP.Use
+	fault.Fixed(&faults, "mptcp", fmt.Sprintf("%+v", was), fmt.Sprintf("%+v", now.MPTCP))
 	fault.Fixed(&faults, "control", old.Control, now.Control)
 	fault.Fixed(&faults, "status", old.Status, now.Status)
 	if len(faults) > 0 {
 		return changes{}, faults
 	}
 	same := func(a, b Peer) bool { return reflect.DeepEqual(a, b) }
+	if use == old.MPTCP.use() {
+		use = ""
+	}
 	return changes{
+		use:       use,
 		peers:     daemon.Compare(old.Peers, now.Peers, func(p Peer) string { return p.Name }, same),
 		neighbors: bgp.Compare(old.neighbors(), now.neighbors()),
 	}, nil
@@ -62,7 +69,11 @@ func difference(old, now *Config) (changes, fault.List) {
 
 // lines returns a description of the changes, one per line.
 func (c changes) lines() []string {
-	return append(c.peers.Lines("egress peer"), c.neighbors.Lines()...)
+	lines := append(c.peers.Lines("egress peer"), c.neighbors.Lines()...)
+	if c.use != "" {
+		lines = append(lines, fmt.Sprintf("mptcp.use changed to %s", c.use))
+	}
+	return lines
 }
 
 // Reload applies another configuration to the running edge, and returns what changed. Sessions of
@@ -101,6 +112,12 @@ func (e *Edge) Reload(now Config) ([]string, error) {
 	}
 	e.removePeers(ctx, c.peers.Remove)
 	e.addPeers(ctx, c.peers.Add, &now)
+	if c.use != "" {
+		e.daemon.Do(ctx, func() { e.config.MPTCP.Use = now.MPTCP.Use })
+		if e.paths != nil {
+			e.paths.SetOverflow(c.use == UseOverflow)
+		}
+	}
 	return c.lines(), nil
 }
 

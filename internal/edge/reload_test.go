@@ -49,6 +49,8 @@ func TestDifference(t *testing.T) {
 		},
 			`session "reflector 2001:db8:1::fd" added`, ""},
 		"path manager": {func(c *Config) { c.MPTCP.PathManager = KernelPathManager }, "", "mptcp: cannot change from "},
+		"use":          {func(c *Config) { c.MPTCP.Use = UseOverflow }, "mptcp.use changed to overflow", ""},
+		"same use":     {func(c *Config) { c.MPTCP.Use = UseAll }, "", ""},
 		"interface":    {func(c *Config) { c.Interface = "eth0" }, "", "interface: cannot change from lan to eth0 while the daemon runs; a restart is needed"},
 		"same encap":   {func(c *Config) { c.Encap = EncapRed }, "", ""},
 	} {
@@ -93,6 +95,7 @@ func TestRemovedPeer(t *testing.T) {
 type fakeDesired map[route.Key]route.Object
 
 func (f fakeDesired) Set(o route.Object)     { f[o.Key()] = o }
+func (f fakeDesired) SetRoute(r route.Route) { f.Set(r) }
 func (f fakeDesired) Delete(k route.Key)     { delete(f, k) }
 func (f fakeDesired) Settled(route.Key) bool { return true }
 func (f fakeDesired) has(objects []route.Object) bool {

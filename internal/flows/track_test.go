@@ -147,8 +147,9 @@ func received(to netip.Addr, port uint16) flowcount.Key {
 
 func socketOf(local netip.Addr, port uint16, token uint32) mptcp.Socket {
 	return mptcp.Socket{
-		Subflow: mptcp.Subflow{Token: token, Local: netip.AddrPortFrom(local, 80), Remote: netip.AddrPortFrom(client, port), RTT: 40 * time.Millisecond},
-		State:   1, Congestion: "cubic", Window: 44,
+		Subflow: mptcp.Subflow{Token: token, Local: netip.AddrPortFrom(local, 80), Remote: netip.AddrPortFrom(client, port), RTT: 40 * time.Millisecond, Window: 44, MinRTT: 9800 * time.Microsecond, NotSent: 950_000, SendWindow: 3 << 20},
+		State:   1, Congestion: "cubic", PacingRate: math.MaxUint64,
+		AppLimited: true, Busy: 3 * time.Second, WindowLimited: 2 * time.Second, BufferLimited: time.Second,
 	}
 }
 
@@ -560,7 +561,7 @@ func TestJSON(t *testing.T) {
 		all = append(all, v)
 	}
 	if v := all[0]; v["peer"] != `transit "a", ü` || v["sid"] != "fc00:1:1::" || v["token"] != "0000cafe" || v["bits_per_second"] != 20e6 ||
-		v["share"] != 0.6667 || v["direction"] != "sent" || v["local"] != "[2001:db8:1::a]:80" || v["tcp"].(map[string]any)["srtt_ms"] != 40.0 {
+		v["share"] != 0.6667 || v["direction"] != "sent" || v["local"] != "[2001:db8:1::a]:80" || v["tcp"].(map[string]any)["srtt_ms"] != 40.0 || v["tcp"].(map[string]any)["not_sent"] != 950000.0 || v["tcp"].(map[string]any)["app_limited"] != true {
 		t.Errorf("%v", v)
 	}
 	if v := all[1]; v["backup"] != true || v["sid"] != nil || v["tcp"].(map[string]any)["congestion"] != "a?b??[c" {
@@ -596,6 +597,8 @@ func TestCSV(t *testing.T) {
 	column := func(row int, name string) string { return rows[row][slices.Index(rows[0], name)] }
 	for name, want := range map[string]string{
 		"peer": `transit "a", ü`, "sid": "fc00:1:1::", "token": "0000cafe", "bytes": "250000", "cwnd": "44", "ended": "false", "age_ms": "0.000", "state": "established",
+		"min_rtt_ms": "9.800", "not_sent": "950000", "send_window": "3145728", "pacing_bits_per_second": "0", "app_limited": "true", "busy_ms": "3000.000",
+		"window_limited_ms": "2000.000", "buffer_limited_ms": "1000.000",
 	} {
 		if got := column(1, name); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -122,8 +123,24 @@ func appendSocket(b []byte, s *mptcp.Socket, age time.Duration) []byte {
 	b = number(b, `,"retransmitted":`, uint64(s.Retransmitted))
 	b = number(b, `,"reordering":`, uint64(s.Reordering))
 	b = number(b, `,"reordered":`, uint64(s.Reordered))
+	b = appendMilliseconds(append(b, `,"min_rtt_ms":`...), s.MinRTT)
+	b = number(b, `,"not_sent":`, uint64(s.NotSent))
+	b = number(b, `,"send_window":`, uint64(s.SendWindow))
+	b = number(b, `,"pacing_bits_per_second":`, pacing(s))
+	b = strconv.AppendBool(append(b, `,"app_limited":`...), s.AppLimited)
+	b = appendMilliseconds(append(b, `,"busy_ms":`...), s.Busy)
+	b = appendMilliseconds(append(b, `,"window_limited_ms":`...), s.WindowLimited)
+	b = appendMilliseconds(append(b, `,"buffer_limited_ms":`...), s.BufferLimited)
 	b = appendMilliseconds(append(b, `,"age_ms":`...), age)
 	return append(b, '}')
+}
+
+// pacing returns the pacing rate in bit/s, 0 for none.
+func pacing(s *mptcp.Socket) uint64 {
+	if s.PacingRate > math.MaxUint64/8 {
+		return 0
+	}
+	return s.PacingRate * 8
 }
 
 // plainName replaces characters that would have to be escaped in JSON, CSV or on a terminal.
@@ -160,10 +177,11 @@ func NewCSV(w io.Writer, top int) *CSV { return &CSV{w: w, top: top} }
 
 const csvHeader = "time,interval_ms,flow,interface,direction,protocol,local,remote,sid,peer,token,local_id,remote_id,backup," +
 	"packets,bytes,bits_per_second,share,total_packets,total_bytes,ended," +
-	"state,congestion,srtt_ms,rttvar_ms,cwnd,mss,in_flight,delivery_bits_per_second,bytes_acked,retransmitted,reordering,reordered,age_ms\n"
+	"state,congestion,srtt_ms,rttvar_ms,cwnd,mss,in_flight,delivery_bits_per_second,bytes_acked,retransmitted,reordering,reordered,age_ms," +
+	"min_rtt_ms,not_sent,send_window,pacing_bits_per_second,app_limited,busy_ms,window_limited_ms,buffer_limited_ms\n"
 
 // socketColumns is the number of columns that are empty if a flow has no socket.
-const socketColumns = 13
+const socketColumns = 21
 
 // Write writes the snapshot.
 func (c *CSV) Write(s *Snapshot) error {
@@ -213,7 +231,16 @@ func (c *CSV) Write(s *Snapshot) error {
 		} {
 			b = number(b, ",", v)
 		}
-		b = append(appendMilliseconds(append(b, ','), s.Time.Sub(at)), '\n')
+		b = appendMilliseconds(append(b, ','), s.Time.Sub(at))
+		b = appendMilliseconds(append(b, ','), socket.MinRTT)
+		b = number(b, ",", uint64(socket.NotSent))
+		b = number(b, ",", uint64(socket.SendWindow))
+		b = number(b, ",", pacing(socket))
+		b = strconv.AppendBool(append(b, ','), socket.AppLimited)
+		for _, d := range []time.Duration{socket.Busy, socket.WindowLimited, socket.BufferLimited} {
+			b = appendMilliseconds(append(b, ','), d)
+		}
+		b = append(b, '\n')
 	}
 	c.b = b
 	if len(b) == 0 {

@@ -1,7 +1,7 @@
 // Package mptcp is a client of the kernel's MPTCP path manager API, generic netlink family
 // mptcp_pm: it configures the endpoints and limits of the in-kernel path manager, and carries the
 // events and commands of a user-space path manager. It reads connections and subflows from
-// sock_diag.
+// sock_diag, and opens listening sockets.
 //
 // A Conn works in the network namespace in which it was dialed. The package keeps no state of
 // connections; a caller that adds endpoints passes to Plan which addresses it owns and may remove.

@@ -34,6 +34,16 @@ type Subflow struct {
 	Delivered uint32
 	// RTT is the smoothed round-trip time, Deviation its mean deviation (RFC 6298).
 	RTT, Deviation time.Duration
+	// MinRTT is the least round-trip time of the last minutes (tcp_min_rtt_wlen).
+	MinRTT time.Duration
+	// SegmentSize is the send MSS in bytes.
+	SegmentSize uint32
+	// Window is the congestion window and Threshold the slow start threshold, in segments.
+	Window, Threshold uint32
+	// NotSent is the number of bytes in the send queue that were never sent.
+	NotSent uint32
+	// SendWindow is the window that the peer advertised, in bytes; 0 before Linux 5.4.
+	SendWindow uint32
 }
 
 // Diag reads the subflows of a network namespace from sock_diag. It is safe for concurrent use.
@@ -83,7 +93,7 @@ const (
 func (d *Diag) Subflows(family Family, f func(Subflow)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	err := d.dump(family, unix.IPPROTO_TCP, diagExtInfo, 1<<tcpEstablished|1<<tcpCloseWait, each(f))
+	err := d.dump(family, unix.IPPROTO_TCP, diagExtInfo, 1<<tcpEstablished|1<<tcpCloseWait, nil, each(f))
 	if err != nil {
 		return fmt.Errorf("list mptcp subflows: %w", err)
 	}
@@ -270,6 +280,12 @@ func (s *Subflow) sending(b, info []byte) {
 	s.Deviation = time.Duration(native.Uint32(info[72:])) * time.Microsecond
 	s.Acked = native.Uint64(info[120:])
 	s.Delivered = native.Uint32(info[192:])
+	s.SegmentSize, s.Threshold, s.Window = native.Uint32(info[16:]), native.Uint32(info[76:]), native.Uint32(info[80:])
+	s.NotSent = native.Uint32(info[144:])
+	s.MinRTT = time.Duration(native.Uint32(info[148:])) * time.Microsecond
+	if len(info) >= tcpInfoSendWindow+4 {
+		s.SendWindow = native.Uint32(info[tcpInfoSendWindow:])
+	}
 }
 
 // attr decodes one attribute of the subflow's MPTCP information (INET_ULP_INFO_MPTCP).

@@ -23,6 +23,11 @@ type Counters struct {
 	// TableFull counts connections, those of clients on this host included, that became TCP because
 	// the kernel's table of tokens had no place; see TokenPlaces.
 	TableFull uint64 `json:"table_full"`
+	// BeyondWindow counts data that this host received, acknowledged on a subflow and dropped, because it
+	// was beyond the window of the connection. The sender reinjects it by a timer, one fragment at a
+	// time: the connection may stand still for seconds. Reinjected counts what this host reinjected.
+	BeyondWindow uint64 `json:"beyond_window"`
+	Reinjected   uint64 `json:"reinjected"`
 }
 
 // ReadCounters returns the counters of the network namespace that the calling thread is in. Those that
@@ -53,6 +58,7 @@ func parseCounters(netstat []byte) (c Counters, err error) {
 		}
 		into := map[string]*uint64{
 			"MPCapableSYNRX": &c.Requested, "MPCapableACKRX": &c.Accepted, "MPCapableFallbackACK": &c.Stripped, "MPFallbackTokenInit": &c.TableFull,
+			"NoDSSInWindow": &c.BeyondWindow, "MPTCPRetrans": &c.Reinjected,
 		}
 		for i, name := range names {
 			if n := into[name]; n != nil {
@@ -70,6 +76,7 @@ func (c Counters) Since(before Counters) Counters {
 	return Counters{
 		Requested: c.Requested - before.Requested, Accepted: c.Accepted - before.Accepted,
 		Stripped: c.Stripped - before.Stripped, TableFull: c.TableFull - before.TableFull,
+		BeyondWindow: c.BeyondWindow - before.BeyondWindow, Reinjected: c.Reinjected - before.Reinjected,
 	}
 }
 

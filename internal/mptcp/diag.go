@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,11 +15,8 @@ import (
 type Socket struct {
 	Subflow
 	State State
-	// Congestion is the name of the congestion control algorithm, Window its cwnd in segments.
+	// Congestion is the name of the congestion control algorithm.
 	Congestion string
-	Window     uint32
-	// SegmentSize is the send MSS in bytes.
-	SegmentSize uint32
 	// DeliveryRate is the latest measured goodput in bytes per second.
 	DeliveryRate uint64
 	// Retransmitted counts retransmitted segments. It wraps around.
@@ -26,12 +24,22 @@ type Socket struct {
 	// Reordering is the reordering distance that TCP tolerates, in segments; Reordered counts
 	// reordering events and wraps around.
 	Reordering, Reordered uint32
+	// PacingRate is in bytes per second, the maximum of the type for none.
+	PacingRate uint64
+	// AppLimited is whether DeliveryRate was measured while the application had no more data.
+	AppLimited bool
+	// Busy is the time with data to send, of which WindowLimited was limited by the peer's window
+	// and BufferLimited by the send buffer.
+	Busy, WindowLimited, BufferLimited time.Duration
 }
 
 // State is the state of a TCP socket (RFC 9293 section 3.3.2), as numbered by the kernel.
 type State uint8
 
 var stateNames = [...]string{1: "established", "syn-sent", "syn-received", "fin-wait-1", "fin-wait-2", "time-wait", "closed", "close-wait", "last-ack", "listen", "closing"}
+
+// Listening is the state of a socket that accepts connections.
+const Listening State = 10
 
 func (s State) String() string {
 	if s > 0 && int(s) < len(stateNames) {
@@ -44,12 +52,21 @@ func (s State) String() string {
 // FIN-WAIT-1, FIN-WAIT-2, CLOSE-WAIT, LAST-ACK and CLOSING.
 const connected = 1<<1 | 1<<4 | 1<<5 | 1<<8 | 1<<9 | 1<<11
 
+// listening is the set of the state LISTEN.
+const listening = 1 << Listening
+
 // Further attributes and offsets of sock_diag.
 const (
 	diagAttrProtocol   = 3 // of requests
 	diagAttrCongestion = 4
 	diagExtCongestion  = 1 << (diagAttrCongestion - 1)
-	diagOffsetState    = 1
+
+	diagAttrRequestStorages = 2 // of requests
+	diagAttrStorages        = 20
+	storageMap              = 2 // SK_DIAG_BPF_STORAGE_MAP_ID
+	storageValue            = 3 // SK_DIAG_BPF_STORAGE_MAP_VALUE
+
+	diagOffsetState = 1
 )
 
 // Sockets calls f for each TCP socket of the family that has a peer, whether it is a subflow or
@@ -59,8 +76,11 @@ func (d *Diag) Sockets(family Family, f func(*Socket)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	names := map[string]string{}
-	err := d.dump(family, unix.IPPROTO_TCP, diagExtInfo|diagExtCongestion, connected, func(body []byte) error {
+	err := d.dump(family, unix.IPPROTO_TCP, diagExtInfo|diagExtCongestion, connected, nil, func(body []byte) error {
 		s, err := decodeSocket(body, names)
+		if errors.Is(err, errTimeWait) {
+			return nil
+		}
 		if err != nil {
 			return err
 		}
@@ -73,11 +93,76 @@ func (d *Diag) Sockets(family Family, f func(*Socket)) error {
 	return nil
 }
 
+// Storage is a value that eBPF programs keep in a socket (BPF_MAP_TYPE_SK_STORAGE).
+type Storage struct {
+	Map   uint32 // ID
+	Value []byte
+}
+
+// Storages calls f for each TCP socket of the family that has a peer or listens, with what eBPF
+// programs keep in it, which the kernel reports only to processes with CAP_BPF. The arguments are
+// valid only during the call. Sockets that are opened or closed during the dump may be missing.
+func (d *Diag) Storages(family Family, f func(*Socket, []Storage)) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	names := map[string]string{}
+	// Without the maps that are asked for: all of them.
+	request := []byte{0: unix.SizeofNlAttr, 3: 0}
+	binary.NativeEndian.PutUint16(request[2:], diagAttrRequestStorages|unix.NLA_F_NESTED)
+	var storages []Storage
+	err := d.dump(family, unix.IPPROTO_TCP, diagExtInfo|diagExtCongestion, connected|listening, request, func(body []byte) error {
+		s, err := decodeSocket(body, names)
+		if errors.Is(err, errTimeWait) {
+			return nil
+		}
+		if err == nil {
+			storages, err = decodeStorages(body[diagMessageLen:], storages[:0])
+		}
+		if err != nil {
+			return err
+		}
+		f(&s, storages)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("list tcp sockets: %w", err)
+	}
+	return nil
+}
+
+// decodeStorages appends the values in the attributes of a socket to storages.
+func decodeStorages(b []byte, storages []Storage) ([]Storage, error) {
+	err := eachAttr(b, func(kind uint16, v []byte) error {
+		if kind != diagAttrStorages {
+			return nil
+		}
+		return eachAttr(v, func(_ uint16, v []byte) error {
+			var s Storage
+			err := eachAttr(v, func(kind uint16, v []byte) error {
+				switch kind {
+				case storageMap:
+					if len(v) < 4 {
+						return fmt.Errorf("map ID of %d bytes, want 4", len(v))
+					}
+					s.Map = binary.NativeEndian.Uint32(v)
+				case storageValue:
+					s.Value = v
+				}
+				return nil
+			})
+			storages = append(storages, s)
+			return err
+		})
+	})
+	return storages, err
+}
+
 // dump requests the sockets of a protocol in the given states with the given extensions, both bit
-// masks, and calls f with the answer for each socket.
-func (d *Diag) dump(family Family, protocol uint32, extensions uint8, states uint32, f func(body []byte) error) error {
+// masks, and further attributes, and calls f with the answer for each socket.
+func (d *Diag) dump(family Family, protocol uint32, extensions uint8, states uint32, attributes []byte, f func(body []byte) error) error {
 	d.seq++
-	var request [diagRequestLen + 8]byte
+	request := make([]byte, diagRequestLen+8, diagRequestLen+8+unix.SizeofNlAttr)
+	request = append(request, attributes...)
 	native := binary.NativeEndian
 	native.PutUint32(request[0:], uint32(len(request)))
 	native.PutUint16(request[4:], unix.SOCK_DIAG_BY_FAMILY)
@@ -87,11 +172,11 @@ func (d *Diag) dump(family Family, protocol uint32, extensions uint8, states uin
 	body[0], body[1], body[2] = byte(family), unix.IPPROTO_TCP, extensions
 	native.PutUint32(body[4:], states)
 	// Protocol numbers above 255 do not fit into the request's field.
-	attr := request[diagRequestLen:]
+	attr := request[diagRequestLen:][:8]
 	native.PutUint16(attr, uint16(len(attr)))
 	native.PutUint16(attr[2:], diagAttrProtocol)
 	native.PutUint32(attr[4:], protocol)
-	if err := unix.Sendto(d.fd, request[:], 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	if err := unix.Sendto(d.fd, request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
 	}
 	for {
@@ -162,7 +247,7 @@ type Connection struct {
 func (d *Diag) Connections(family Family, f func(Connection)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	err := d.dump(family, unix.IPPROTO_MPTCP, diagExtInfo, 1<<tcpEstablished, func(body []byte) error {
+	err := d.dump(family, unix.IPPROTO_MPTCP, diagExtInfo, 1<<tcpEstablished, nil, func(body []byte) error {
 		c, err := decodeConnection(body)
 		if err == nil && c.Token != 0 {
 			f(c)
@@ -178,10 +263,9 @@ func (d *Diag) Connections(family Family, f func(Connection)) error {
 // Listeners calls f for each address that MPTCP listens on: the unspecified one is a wildcard. The
 // kernel resets a subflow to another address than that of the listener.
 func (d *Diag) Listeners(family Family, f func(netip.AddrPort)) error {
-	const listening = 1 << 10
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	err := d.dump(family, unix.IPPROTO_MPTCP, 0, listening, func(b []byte) error {
+	err := d.dump(family, unix.IPPROTO_MPTCP, 0, listening, nil, func(b []byte) error {
 		if len(b) < diagMessageLen {
 			return fmt.Errorf("socket of %d bytes, want %d", len(b), diagMessageLen)
 		}
@@ -215,6 +299,12 @@ func decodeConnection(b []byte) (Connection, error) {
 	return c, err
 }
 
+// errTimeWait is the error of a socket of which the kernel has only the rest that it keeps after the
+// socket's end (a tcp_timewait_sock, whose state may be FIN-WAIT-2). It has no tcp_info.
+var errTimeWait = errors.New("the socket has ended")
+
+const finWait2 State = 5
+
 // decodeSocket decodes one socket. names interns the names of congestion controls.
 func decodeSocket(b []byte, names map[string]string) (Socket, error) {
 	var s Socket
@@ -238,14 +328,21 @@ func decodeSocket(b []byte, names map[string]string) (Socket, error) {
 	if err != nil {
 		return s, err
 	}
+	if info == nil && s.State == finWait2 {
+		return s, errTimeWait
+	}
 	if len(info) < tcpInfoLen {
 		return s, fmt.Errorf("tcp_info of %d bytes, want %d", len(info), tcpInfoLen)
 	}
 	s.sending(b, info)
 	native := binary.NativeEndian
-	s.SegmentSize = native.Uint32(info[16:])
-	s.Window, s.Reordering = native.Uint32(info[80:]), native.Uint32(info[88:])
+	s.Reordering = native.Uint32(info[88:])
 	s.Retransmitted, s.DeliveryRate = native.Uint32(info[100:]), native.Uint64(info[160:])
+	s.AppLimited = info[7]&1 != 0
+	s.PacingRate = native.Uint64(info[104:])
+	s.Busy = time.Duration(native.Uint64(info[168:])) * time.Microsecond
+	s.WindowLimited = time.Duration(native.Uint64(info[176:])) * time.Microsecond
+	s.BufferLimited = time.Duration(native.Uint64(info[184:])) * time.Microsecond
 	// Linux 4.19.
 	if len(info) >= tcpInfoReordSeen+4 {
 		s.Reordered = native.Uint32(info[tcpInfoReordSeen:])
@@ -253,7 +350,7 @@ func decodeSocket(b []byte, names map[string]string) (Socket, error) {
 	return s, nil
 }
 
-const tcpInfoReordSeen = 220
+const tcpInfoReordSeen, tcpInfoSendWindow = 220, 228
 
 // upperLayer decodes INET_DIAG_ULP_INFO, whose upper layer protocol may be other than MPTCP.
 func (s *Socket) upperLayer(b []byte) error {

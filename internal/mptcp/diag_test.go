@@ -2,11 +2,14 @@ package mptcp
 
 import (
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
+	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -22,10 +25,13 @@ func fullSocketAnswer() []byte {
 	b[diagOffsetState] = tcpEstablished
 	native := binary.NativeEndian
 	info := b[diagMessageLen+unix.SizeofNlAttr:]
-	for offset, v := range map[int]uint32{16: 1364, 80: 44, 88: 17, 100: 5, tcpInfoReordSeen: 3} {
+	for offset, v := range map[int]uint32{16: 1364, 80: 44, 88: 17, 100: 5, tcpInfoReordSeen: 3, tcpInfoSendWindow: 3 << 20, 144: 950_000, 148: 9800} {
 		native.PutUint32(info[offset:], v)
 	}
-	native.PutUint64(info[160:], 4<<20)
+	info[7] = 1
+	for offset, v := range map[int]uint64{104: 5 << 20, 160: 4 << 20, 168: 3_000_000, 176: 2_000_000, 184: 1_000_000} {
+		native.PutUint64(info[offset:], v)
+	}
 	return append(b, attrs(func(ae *netlink.AttributeEncoder) { ae.String(diagAttrCongestion, "cubic") })...)
 }
 
@@ -35,9 +41,11 @@ func TestDecodeSocket(t *testing.T) {
 	if !ok || err != nil {
 		t.Fatal(err)
 	}
+	subflow.Window, subflow.SegmentSize, subflow.MinRTT, subflow.NotSent, subflow.SendWindow = 44, 1364, 9800*time.Microsecond, 950_000, 3<<20
 	want := Socket{
-		Subflow: subflow, State: tcpEstablished, Congestion: "cubic", Window: 44, SegmentSize: 1364, DeliveryRate: 4 << 20, Retransmitted: 5,
-		Reordering: 17, Reordered: 3,
+		Subflow: subflow, State: tcpEstablished, Congestion: "cubic", DeliveryRate: 4 << 20, Retransmitted: 5,
+		Reordering: 17, Reordered: 3, PacingRate: 5 << 20, AppLimited: true,
+		Busy: 3 * time.Second, WindowLimited: 2 * time.Second, BufferLimited: time.Second,
 	}
 	b := fullSocketAnswer()
 	names := map[string]string{}
@@ -72,11 +80,44 @@ func TestDecodeSocketOfIPv4(t *testing.T) {
 	}
 }
 
+// storedAnswer is fullSocketAnswer with a value that an eBPF program keeps.
+func storedAnswer() []byte {
+	return append(fullSocketAnswer(), attrs(func(ae *netlink.AttributeEncoder) {
+		ae.Nested(diagAttrStorages, func(ae *netlink.AttributeEncoder) error {
+			ae.Nested(1, func(ae *netlink.AttributeEncoder) error {
+				ae.Uint32(storageMap, 77)
+				ae.Bytes(storageValue, []byte{1, 2, 3, 4, 5, 6, 7, 8})
+				return nil
+			})
+			return nil
+		})
+	})...)
+}
+
+func TestDecodeStorages(t *testing.T) {
+	got, err := decodeStorages(storedAnswer()[diagMessageLen:], nil)
+	want := []Storage{{Map: 77, Value: []byte{1, 2, 3, 4, 5, 6, 7, 8}}}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v, (-want +got):\n%s", err, diff)
+	}
+	short := attrs(func(ae *netlink.AttributeEncoder) {
+		ae.Nested(diagAttrStorages, func(ae *netlink.AttributeEncoder) error {
+			ae.Nested(1, func(ae *netlink.AttributeEncoder) error { ae.Uint16(storageMap, 77); return nil })
+			return nil
+		})
+	})
+	if _, err := decodeStorages(short, nil); err == nil {
+		t.Error("an ID of two bytes is accepted")
+	}
+}
+
 func FuzzDecodeSocket(f *testing.F) {
 	f.Add(fullSocketAnswer())
+	f.Add(storedAnswer())
 	f.Add(socketAnswer()[:diagMessageLen])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, _ = decodeConnection(b)
+		_, _ = decodeStorages(b[min(len(b), diagMessageLen):], nil)
 		s, err := decodeSocket(b, map[string]string{})
 		if err == nil && (!s.Local.IsValid() || s.Local.Addr().Is4In6()) {
 			t.Errorf("socket %+v", s)
@@ -164,5 +205,33 @@ func TestListeners(t *testing.T) {
 	slices.Sort(got)
 	if want := []string{"[2001:db8:1::10]:81", "[::]:80"}; !slices.Equal(got, want) {
 		t.Errorf("listeners %q, want %q", got, want)
+	}
+}
+
+// TestInfoOffsets compares the offsets in tcp_info with those of the kernel's structure.
+func TestInfoOffsets(t *testing.T) {
+	var i unix.TCPInfo
+	for got, want := range map[uintptr]uintptr{
+		unsafe.Offsetof(i.Pacing_rate): 104, unsafe.Offsetof(i.Notsent_bytes): 144, unsafe.Offsetof(i.Min_rtt): 148, unsafe.Offsetof(i.Busy_time): 168,
+		unsafe.Offsetof(i.Rwnd_limited): 176, unsafe.Offsetof(i.Sndbuf_limited): 184, unsafe.Offsetof(i.Snd_wnd): tcpInfoSendWindow,
+		unsafe.Offsetof(i.Reord_seen): tcpInfoReordSeen,
+	} {
+		if got != want {
+			t.Errorf("offset %d, want %d", got, want)
+		}
+	}
+}
+
+// TestDecodeEndedSocket: the kernel reports what it keeps of a socket after its end as FIN-WAIT-2, without
+// tcp_info. Without it, a socket that is open is an error.
+func TestDecodeEndedSocket(t *testing.T) {
+	body := make([]byte, diagMessageLen)
+	body[diagOffsetState] = byte(finWait2)
+	if _, err := decodeSocket(body, map[string]string{}); !errors.Is(err, errTimeWait) {
+		t.Errorf("ended: %v", err)
+	}
+	body[diagOffsetState] = 1
+	if _, err := decodeSocket(body, map[string]string{}); err == nil || errors.Is(err, errTimeWait) {
+		t.Errorf("open: %v", err)
 	}
 }

@@ -259,6 +259,14 @@ func TestPathsOfAConnection(t *testing.T) {
 		t.Errorf("subflows %+v", got)
 	}
 
+	announce := Announce{Token: token, ID: 7, Address: announceAddress}
+	if err := p.conn.Request(announce); err != nil {
+		t.Error(err)
+	}
+	if announce.ID++; !errors.Is(p.conn.Request(announce), ErrAddressTaken) {
+		t.Error("an address is announced with two IDs")
+	}
+
 	// The connection continues and is closed normally.
 	if _, err := server.Write([]byte("on")); err != nil {
 		t.Fatal(err)

@@ -20,6 +20,9 @@ var (
 	ErrUnknownSubflow = errors.New("no such mptcp subflow")
 	// ErrUnknownAddress means that the connection has no address with the ID to remove.
 	ErrUnknownAddress = errors.New("no such mptcp address")
+	// ErrAddressTaken means that the connection has the address with another ID, or another address with
+	// the ID: the peer has just begun to open a subflow to an address that was not announced.
+	ErrAddressTaken = errors.New("mptcp address or address id is taken")
 )
 
 // Request is a command of a user-space path manager for one connection: Announce, RemoveAddress,
@@ -41,6 +44,8 @@ type Announce struct {
 	Address netip.Addr
 	// Port is the port that the peer connects to; 0 means the port of the connection.
 	Port uint16
+	// Backup makes the subflows to it backups from the start, where the kernel knows that.
+	Backup bool
 }
 
 // RemoveAddress withdraws an address from the peer (REMOVE_ADDR, RFC 8684 section 3.4.2), which
@@ -110,7 +115,8 @@ const (
 )
 
 // Request sends a request to the kernel. Errors wrap ErrUnknownConnection, ErrUnknownSubflow or
-// ErrUnknownAddress if the object no longer exists; connections may be closed at any time.
+// ErrUnknownAddress if the object no longer exists, since connections may be closed at any time, or
+// ErrAddressTaken.
 func (c *Conn) Request(r Request) error {
 	err := c.request(r)
 	if errors.Is(err, ErrUnknownSubflow) {
@@ -144,6 +150,8 @@ func refused(command uint8, err error) error {
 	switch {
 	case strings.Contains(says, "invalid token"), strings.Contains(says, "PM not selected"):
 		return fmt.Errorf("%w: %w", ErrUnknownConnection, err)
+	case command == cmdAnnounce && strings.Contains(says, "did not match address and id"):
+		return fmt.Errorf("%w: %w", ErrAddressTaken, err)
 	case command == cmdRemove && strings.Contains(says, "not found"):
 		return fmt.Errorf("%w: %w", ErrUnknownAddress, err)
 	case command == cmdSubflowDestroy && errors.Is(err, unix.ESRCH):
@@ -185,7 +193,11 @@ func (r Announce) encode() (uint8, []byte, error) {
 	data, err := encodeRequest(r.Token, func(ae *netlink.AttributeEncoder) {
 		ae.Nested(attrAddr, func(ae *netlink.AttributeEncoder) error {
 			ae.Uint8(addrID, r.ID)
-			return encodeAt(ae, netip.AddrPortFrom(r.Address, r.Port), flagSignal)
+			flags := uint32(flagSignal)
+			if r.Backup {
+				flags |= flagBackup
+			}
+			return encodeAt(ae, netip.AddrPortFrom(r.Address, r.Port), flags)
 		})
 	})
 	return cmdAnnounce, data, err

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/overflow"
 )
 
 const (
@@ -44,6 +45,8 @@ type connection struct {
 	watchUntil    time.Time // its subflows are sampled at least until then
 	refillAt      time.Time // when a freed slot is offered to other peers; zero: none is
 	removals      removals
+	since         time.Time // when it became known
+	use           overflow.Connection[pathKey]
 }
 
 // subflow is a subflow of a connection; peer is -1 if it is on the default address.
@@ -65,6 +68,12 @@ type subflow struct {
 	standbyUntil time.Time // a backup until this time and until nothing is queued
 	since        time.Time // established
 	reviewed     uint64    // last dump in which it was as known
+	number       uint64    // of all subflows
+	// use is why it carries data or rests, last its last sample, and progress the time of the last
+	// one in which more was acknowledged.
+	use      overflow.Reason
+	last     mptcp.Subflow
+	progress time.Time
 }
 
 // announcement is the state of one EPE address on one connection.
@@ -117,7 +126,8 @@ func (c *connection) add(local, remote netip.AddrPort) *subflow {
 	if s := c.find(local, remote); s != nil {
 		return s
 	}
-	s := &subflow{local: local, remote: remote, peer: -1, since: c.machine.now}
+	c.machine.added++
+	s := &subflow{local: local, remote: remote, peer: -1, since: c.machine.now, number: c.machine.added}
 	if i, ok := c.machine.byAddress[local.Addr()]; ok {
 		s.peer = i
 	}
@@ -166,6 +176,7 @@ func (c *connection) addresses() (joined, announced int) {
 }
 
 func (c *connection) reconcileAll() {
+	c.decide()
 	c.repeatRemovals()
 	c.refill()
 	for _, i := range c.ranking() {
@@ -229,7 +240,9 @@ func (c *connection) announce(peer int) {
 }
 
 func (c *connection) requestAnnounce(peer int) {
-	c.machine.request(mptcp.Announce{Token: c.token, ID: c.announcements[peer].id, Address: c.machine.peers[peer].address})
+	c.machine.request(mptcp.Announce{
+		Token: c.token, ID: c.announcements[peer].id, Address: c.machine.peers[peer].address, Backup: c.machine.overflow,
+	})
 }
 
 // repeat announces an address again, which the client may not have received.
@@ -249,15 +262,21 @@ func (c *connection) repeat(peer int) {
 	c.repeat(peer)
 }
 
+// mustBackUp reports whether a subflow is a backup whatever the others carry.
+func (c *connection) mustBackUp(s *subflow) bool {
+	if s.stalled || s.parked {
+		return true
+	}
+	if s.peer < 0 {
+		return c.onStandby(s) || c.defaultRedundant(s)
+	}
+	p := c.machine.peers[s.peer]
+	return p.backup || p.state(c.client) == RouteDraining
+}
+
 // setPriority requests the desired priority of a subflow, unless the subflow already has it.
 func (c *connection) setPriority(s *subflow) {
-	backup := s.stalled || s.parked
-	if s.peer >= 0 {
-		p := c.machine.peers[s.peer]
-		backup = backup || p.backup || p.state(c.client) == RouteDraining
-	} else {
-		backup = backup || c.onStandby(s) || c.defaultRedundant(s)
-	}
+	backup := c.mustBackUp(s) || c.rests(s)
 	if s.closing || backup == s.backup && !s.uncertain {
 		return
 	}

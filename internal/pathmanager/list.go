@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/tabane/tabane/internal/overflow"
 )
 
 // Subflow is a subflow of a connection.
@@ -20,23 +22,37 @@ type Subflow struct {
 	// makes no progress; Parked, that its route was withdrawn and it is kept unused until it
 	// can be closed.
 	Backup, Stalled, Parked bool
+	// Use is why it carries data or rests, "" unless Options.Overflow is set.
+	Use string
 }
 
 // List returns the subflows of at most limit connections, in the order of their tokens, and the
 // number of all connections. Which connections it returns is arbitrary if there are more. ctx
 // limits the wait for Run.
 func (m *Manager) List(ctx context.Context, limit int) (subflows []Subflow, connections int, err error) {
+	err = m.ask(ctx, func(time.Time) { subflows, connections = m.machine.list(limit), len(m.machine.conns) })
+	return subflows, connections, err
+}
+
+// Memory returns what connections learned of paths, the oldest first. ctx limits the wait for Run.
+func (m *Manager) Memory(ctx context.Context) (paths []overflow.Entry, err error) {
+	err = m.ask(ctx, func(now time.Time) { paths = m.machine.memory.Entries(now) })
+	return paths, err
+}
+
+// ask has the loop call a function, and waits until it did or ctx ends.
+func (m *Manager) ask(ctx context.Context, f func(now time.Time)) error {
 	done := make(chan struct{})
-	m.post(func(time.Time) error {
+	m.post(func(now time.Time) error {
 		defer close(done)
-		subflows, connections = m.machine.list(limit), len(m.machine.conns)
+		f(now)
 		return nil
 	})
 	select {
 	case <-done:
-		return subflows, connections, nil
+		return nil
 	case <-ctx.Done():
-		return nil, 0, errors.New("list connections: path manager does not run")
+		return errors.New("path manager does not run")
 	}
 }
 
@@ -47,7 +63,11 @@ func (m *machine) list(limit int) (all []Subflow) {
 			break
 		}
 		for _, s := range c.subflows {
-			all = append(all, Subflow{token, s.local, s.remote, s.peer, s.backup, s.stalled, s.parked})
+			use := ""
+			if m.overflow {
+				use = s.use.String()
+			}
+			all = append(all, Subflow{token, s.local, s.remote, s.peer, s.backup, s.stalled, s.parked, use})
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Subflow) int { return cmp.Compare(a.Token, b.Token) })

@@ -12,6 +12,7 @@ import (
 	"github.com/gaissmai/bart"
 
 	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/overflow"
 )
 
 // retryAfter is the delay of the next reconciliation after the kernel rejected a request.
@@ -50,8 +51,13 @@ type machine struct {
 	// shareDefault disables making the subflow on the default address a backup when it is
 	// redundant.
 	shareDefault bool
-	byAddress    map[netip.Addr]int
-	conns        map[uint32]*connection
+	// overflow makes all paths of a connection but the first backups until it is saturated. memory is what
+	// connections learned of them.
+	overflow  bool
+	memory    *overflow.Memory
+	added     uint64 // subflows
+	byAddress map[netip.Addr]int
+	conns     map[uint32]*connection
 	// clients indexes the connections by client address, to find those that a route covers.
 	clients   bart.Table[map[*connection]bool]
 	timers    timers
@@ -88,7 +94,10 @@ func (p *peer) state(client netip.Addr) RouteState { return p.route(client).Stat
 // newMachine returns a machine for the peers. Subflows on retired addresses, those of peers that
 // are no longer configured, are closed.
 func newMachine(peers []Peer, retired []netip.Addr) *machine {
-	m := &machine{byAddress: map[netip.Addr]int{}, conns: map[uint32]*connection{}, parked: map[*connection]bool{}, watched: map[*connection]bool{}}
+	m := &machine{
+		byAddress: map[netip.Addr]int{}, conns: map[uint32]*connection{}, parked: map[*connection]bool{}, watched: map[*connection]bool{},
+		memory: &overflow.Memory{},
+	}
 	for _, p := range peers {
 		m.addPeer(p)
 	}
@@ -190,8 +199,10 @@ func (m *machine) subflowEstablished(e mptcp.SubEstablished) {
 		}
 		c = m.connection(e.Token, e.Remote.Addr())
 	}
-	c.add(e.Local, e.Remote)
+	s := c.add(e.Local, e.Remote)
 	if ours {
+		// It was announced as a backup, which not every kernel knows.
+		s.backup, s.uncertain = m.overflow, m.overflow
 		c.announcements[i].joined(e.LocalID)
 		m.schedule(c, -1, m.now.Add(warmUp))
 	}
@@ -205,7 +216,8 @@ func (m *machine) connection(token uint32, client netip.Addr) *connection {
 	if c := m.conns[token]; c != nil {
 		return c
 	}
-	c := &connection{machine: m, token: token, client: client, announcements: make([]announcement, len(m.peers))}
+	c := &connection{machine: m, token: token, client: client, since: m.now, announcements: make([]announcement, len(m.peers))}
+	c.use.Recall = m.recall
 	for i := range c.announcements {
 		c.announcements[i].id = m.peers[i].id
 	}
@@ -287,6 +299,17 @@ func (m *machine) withdrawAll(now time.Time) {
 		for i := range m.peers {
 			c.withdraw(i)
 		}
+		m.useAll(c)
+	}
+}
+
+// useAll leaves no subflow of a connection at rest.
+func (m *machine) useAll(c *connection) {
+	for _, s := range c.subflows {
+		if s.backup && c.rests(s) && !s.closing {
+			s.backup = false
+			m.request(mptcp.SetBackup{Token: c.token, Local: s.local, Remote: s.remote})
+		}
 	}
 }
 
@@ -310,6 +333,7 @@ func (m *machine) stalled(now time.Time, token uint32, stalled, idle []mptcp.End
 			continue
 		}
 		m.counts.Stalls++
+		c.failed(s)
 		if s.peer < 0 || s.initial {
 			s.stalled = true
 			m.watched[c] = true
@@ -380,6 +404,7 @@ func (m *machine) sample(now time.Time, sample mptcp.Subflow) {
 	if s := c.find(sample.Local, sample.Remote); s != nil {
 		s.queued, s.sampled = sample.Queued, now
 		s.drained = s.backup && sample.BackupHere && sample.Queued == 0
+		s.progressed(now, sample)
 	}
 }
 
@@ -411,6 +436,12 @@ func (m *machine) done(now time.Time, r mptcp.Request, err error) {
 		}
 	case errors.Is(err, mptcp.ErrUnknownAddress):
 		m.counts.Unknown++
+	case errors.Is(err, mptcp.ErrAddressTaken):
+		// The event of the client's subflow brings the kernel's ID for the address.
+		m.counts.Unknown++
+		if c := m.conns[token(r)]; c != nil {
+			c.undo(r)
+		}
 	default:
 		m.counts.Failed++
 		if c := m.conns[token(r)]; c != nil {

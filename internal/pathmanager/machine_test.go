@@ -115,7 +115,7 @@ func (k *fakeKernel) Request(r mptcp.Request) error {
 	case mptcp.Announce:
 		for id, a := range c.announced {
 			if (id == r.ID) != (a == r.Address) {
-				return errors.New("did not match address and id")
+				return mptcp.ErrAddressTaken
 			}
 		}
 		c.announced[r.ID] = r.Address
@@ -239,7 +239,8 @@ func (k *fakeKernel) on(token uint32) []string {
 type managed struct {
 	*machine
 	*fakeKernel
-	now time.Time
+	now       time.Time
+	delivered uint32 // of each subflow that carried data all the time
 }
 
 func newManaged(backupB bool) *managed {
@@ -538,6 +539,24 @@ func TestUnknownIsCounted(t *testing.T) {
 	m.setRoute(1, "::/0", RoutePresent)
 	if m.counts.Unknown != 1 || m.counts.Failed != 0 || len(m.conns) != 0 {
 		t.Errorf("%+v, %v", m.counts, m.conns)
+	}
+}
+
+// TestClientJoinsFirst: the kernel has given an ID to an address that a client remembers, before the
+// address is announced.
+func TestClientJoinsFirst(t *testing.T) {
+	m := newManaged(true)
+	m.open(1, defaultAt, clientAt)
+	m.there[1].announced[99] = m.peers[1].address
+	m.setRoute(1, "::/0", RoutePresent)
+	if m.counts.Unknown != 1 || m.counts.Failed != 0 {
+		t.Errorf("%+v", m.counts)
+	}
+	m.join(1, m.there[1], 99, m.peers[1].address)
+	m.pass(3 * retryAfter)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::b*")
+	if a := m.conns[1].announcements[1]; !a.announced || a.id != 99 || m.counts.Unknown > 2 {
+		t.Errorf("%+v, %+v", a, m.counts)
 	}
 }
 

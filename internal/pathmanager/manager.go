@@ -8,6 +8,7 @@
 package pathmanager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/overflow"
 )
 
 const (
@@ -44,6 +46,8 @@ const (
 	// at most 1/unjoinedShare of one core.
 	unjoinedEvery = time.Second
 	unjoinedShare = 200
+	// rememberEvery is the interval of Options.Remember.
+	rememberEvery = 10 * time.Second
 )
 
 // kernel is the part of the kernel's API that a Manager uses; *netlinkKernel implements it.
@@ -84,6 +88,15 @@ type Options struct {
 	// ShareDefault keeps the subflow on the default address in use; otherwise it becomes a
 	// backup once the connection has a subflow to every egress peer.
 	ShareDefault bool
+	// Overflow lets one path of a connection carry data first; the others are backups until it is
+	// saturated. All connections with several subflows are then sampled.
+	Overflow bool
+	// Memory is what connections of a previous instance learned of paths; nil: nothing. The Manager
+	// keeps it.
+	Memory *overflow.Memory
+	// Remember, if set, is called with what connections learned of paths, within rememberEvery of a
+	// change, and at the end of Run. It must not block, and keeps the slice.
+	Remember func([]overflow.Entry)
 	// Keep retains announcements and the selected path manager when Run returns.
 	Keep bool
 	Log  *slog.Logger
@@ -117,8 +130,13 @@ type Manager struct {
 	resyncAt time.Time // next dump that is needed; zero: none
 	reviewAt time.Time // next periodic dump; zero: none, there are no connections
 	countAt  time.Time // next count of unjoined addresses
-	pause    time.Duration
-	logged   map[string]bool // refused requests that were logged, by kind
+
+	remember   func([]overflow.Entry)
+	rememberAt time.Time // next call; zero: nothing has changed
+	remembered uint64    // version of the memory at the last call
+
+	pause  time.Duration
+	logged map[string]bool // refused requests that were logged, by kind
 }
 
 // Status is the state of a Manager.
@@ -130,7 +148,11 @@ type Status struct {
 	// without reinjection.
 	Parked int `json:"parked"`
 	// Watched counts connections whose progress is sampled because a subflow may be stalled.
-	Watched  int      `json:"watched"`
+	Watched int `json:"watched"`
+	// Remembered counts the pairs of an egress peer and a prefix of clients of which something was
+	// learned, with Options.Overflow.
+	Remembered int `json:"remembered"`
+
 	Watch    Watch    `json:"watch"`
 	Unjoined Unjoined `json:"unjoined,omitzero"`
 	Waiting  Waiting  `json:"waiting,omitzero"`
@@ -161,8 +183,9 @@ type Counts struct {
 	Backup    uint64 `json:"backup"`
 	// Stalls counts subflows that made no progress while others of the connection did.
 	Stalls uint64 `json:"stalls"`
-	// Unknown counts requests for connections, subflows or addresses that no longer existed.
-	// Failed counts requests that the kernel rejected for other reasons; they are retried.
+	// Unknown counts requests that came too late: for connections, subflows or addresses that no
+	// longer existed, and announcements of addresses that the client was joining already. Failed
+	// counts requests that the kernel rejected for other reasons; they are retried.
 	Unknown uint64 `json:"unknown"`
 	Failed  uint64 `json:"failed"`
 	// Overruns counts losses of kernel events, each followed by a dump of all connections.
@@ -189,11 +212,13 @@ func New(o Options) (*Manager, error) {
 
 func newManager(o Options, k kernel) *Manager {
 	machine := newMachine(o.Peers, o.Retired)
-	machine.complete, machine.shareDefault = !o.Restarted, o.ShareDefault
+	machine.complete, machine.shareDefault, machine.overflow = !o.Restarted, o.ShareDefault, o.Overflow
+	machine.memory = cmp.Or(o.Memory, machine.memory)
 	return &Manager{
 		machine: machine, stalls: newStallDetector(), kernel: k, keep: o.Keep, log: o.Log, restarted: o.Restarted,
 		watch:  Watch{Method: WatchSamples, Reason: "not started"},
 		posted: make(chan struct{}, 1), logged: map[string]bool{}, index: maps.Clone(machine.byAddress),
+		remember: o.Remember, remembered: machine.memory.Version(),
 	}
 }
 
@@ -239,6 +264,7 @@ func (m *Manager) Start() error {
 func (m *Manager) Run(ctx context.Context) error {
 	err := m.run(ctx, m.events)
 	m.events, m.reports = nil, nil
+	m.passMemory(time.Now())
 	if !m.keep {
 		m.withdrawAll()
 		err = errors.Join(err, mptcp.SetManager(m.previous))
@@ -299,6 +325,14 @@ func (m *Manager) AddPeer(p Peer) int {
 func (m *Manager) RemovePeer(peer int) {
 	m.post(func(now time.Time) error {
 		m.machine.removePeer(now, peer)
+		return nil
+	})
+}
+
+// SetOverflow changes Options.Overflow. What was learned of paths is forgotten.
+func (m *Manager) SetOverflow(on bool) {
+	m.post(func(now time.Time) error {
+		m.machine.setOverflow(now, on)
 		return nil
 	})
 }
@@ -439,8 +473,23 @@ func (m *Manager) step() error {
 			m.sampleAt = now.Add(sampleIdle)
 		}
 	}
+	switch {
+	case due(m.rememberAt, now):
+		m.passMemory(now)
+	case m.rememberAt.IsZero() && m.machine.memory.Version() != m.remembered:
+		m.rememberAt = now.Add(rememberEvery)
+	}
 	m.updateStatus(now)
 	return nil
+}
+
+// passMemory calls Options.Remember if there is something new.
+func (m *Manager) passMemory(now time.Time) {
+	m.rememberAt = time.Time{}
+	if v := m.machine.memory.Version(); m.remember != nil && v != m.remembered {
+		m.remember(m.machine.memory.Entries(now))
+		m.remembered = v
+	}
 }
 
 func (m *Manager) updateStatus(now time.Time) {
@@ -454,7 +503,7 @@ func (m *Manager) updateStatus(now time.Time) {
 	m.status = Status{
 		Connections: len(m.machine.conns), Subflows: m.machine.subflows, Parked: len(m.machine.parked),
 		Watched: len(m.machine.watched), Watch: m.watch, Unjoined: unjoined, Waiting: waiting,
-		Counts: m.machine.counts,
+		Remembered: m.machine.memory.Len(), Counts: m.machine.counts,
 	}
 }
 
@@ -467,7 +516,7 @@ func (m *Manager) next() time.Time {
 	if !ok {
 		next = time.Time{}
 	}
-	for _, at := range []time.Time{m.sampleAt, m.resyncAt, m.reviewAt} {
+	for _, at := range []time.Time{m.sampleAt, m.resyncAt, m.reviewAt, m.rememberAt} {
 		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
 			next = at
 		}
@@ -555,6 +604,7 @@ func (m *Manager) sample() {
 				m.machine.stalled(start, s.token, s.stalled, s.idle)
 			}
 		}
+		m.machine.decideAll(start)
 		m.machine.closeParked(start)
 		m.machine.unwatch(start, func(token uint32) bool { return m.stalls.silent(start, token) })
 		m.logStalls(stalls)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/overflow"
 )
 
 // fakeEvents hands out what is put into it.
@@ -221,7 +222,7 @@ func TestLoopClosesStalledSubflow(t *testing.T) {
 		l.kernel.connect(1, defaultAt, clientAt)
 		l.work()
 		began := time.Now()
-		for time.Since(began) < 2*sampleIdle+stallMin+3*sampleBusy {
+		for time.Since(began) < 2*sampleIdle+overflow.StallMin+3*sampleBusy {
 			l.kernel.mu.Lock()
 			for _, s := range l.kernel.there[1].subflows {
 				s.InFlight, s.RTT = 20, 10*time.Millisecond

@@ -38,19 +38,26 @@ func (p *peer) compare(other *peer, route, otherRoute Route) int {
 // ranking returns the indexes of all peers, best first for this client. Equal ones are in the order of
 // the configuration.
 func (c *connection) ranking() []int {
-	m := c.machine
-	order := make([]int, len(m.peers))
-	for i := range order {
-		order[i] = i
-	}
-	if len(order) <= MaxSlots {
+	if n := len(c.machine.peers); n <= MaxSlots {
+		order := make([]int, n)
+		for i := range order {
+			order[i] = i
+		}
 		return order
 	}
-	routes := make([]Route, len(order))
-	for i, p := range m.peers {
-		routes[i] = p.route(c.client)
+	return c.ordered(func(*peer, Route) bool { return true })
+}
+
+// ordered returns some of the peers, by their routes to the client, in the order of preference.
+func (c *connection) ordered(some func(*peer, Route) bool) (order []int) {
+	peers := c.machine.peers
+	routes := make([]Route, len(peers))
+	for i, p := range peers {
+		if routes[i] = p.route(c.client); some(p, routes[i]) {
+			order = append(order, i)
+		}
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return m.peers[a].compare(m.peers[b], routes[a], routes[b]) })
+	slices.SortStableFunc(order, func(a, b int) int { return peers[a].compare(peers[b], routes[a], routes[b]) })
 	return order
 }
 

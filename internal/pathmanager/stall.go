@@ -5,16 +5,7 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/mptcp"
-)
-
-const (
-	// stallMin is the shortest time without progress that counts as a stall.
-	stallMin = 150 * time.Millisecond
-	// stallMinShort is that of a subflow with fewer than shortFlight segments in flight. A full
-	// queue may drop all of them, and then the kernel retransmits only after its RTO, which is at
-	// least 200 ms plus a round trip.
-	stallMinShort = 450 * time.Millisecond
-	shortFlight   = 16
+	"github.com/tabane/tabane/internal/overflow"
 )
 
 // stallDetector finds subflows whose path drops everything: data is in flight, nothing is
@@ -74,15 +65,9 @@ func newStallDetector() *stallDetector {
 	return &stallDetector{subflows: map[subflowKey]*progress{}, conns: map[uint32][]*progress{}, latest: map[[2]netip.Addr]time.Time{}}
 }
 
-// stallTimeout is how long a subflow may make no progress. Two round trips after the last
-// acknowledgment the kernel sends a tail loss probe (RFC 8985 section 7.2), whose answer takes a
-// third. The RTT includes the queue of the path.
+// stallTimeout is how long a subflow may make no progress.
 func stallTimeout(s mptcp.Subflow) time.Duration {
-	least := stallMin
-	if s.InFlight < shortFlight {
-		least = stallMinShort
-	}
-	return max(least, 3*s.RTT+4*s.Deviation)
+	return overflow.StallTimeout(int(s.InFlight), s.RTT, s.Deviation)
 }
 
 // begin starts a round of samples.

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/overflow"
 )
 
 const segment = 1428 // bytes
@@ -218,7 +219,7 @@ func TestStallIsDetected(t *testing.T) {
 		}
 		a.hole = true
 		last := max(begin, a.busyUntil+2*a.delay)
-		most := max(stallMinShort, 3*(2*a.delay+queue)+4*(queue+2*a.delay)) + 3*sampleBusy
+		most := max(overflow.StallMinShort, 3*(2*a.delay+queue)+4*(queue+2*a.delay)) + 3*sampleBusy
 		at, s := watchPaths(w, begin, begin+5*time.Second, paths)
 		if len(s.stalled) != 1 || s.stalled[0].Local != onA {
 			t.Fatalf("found %+v", s)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tabane/tabane/internal/bpf/silence"
 	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/overflow"
 )
 
 // Only the subflows of watched connections are sampled: of those with a subflow that the kernel
@@ -25,7 +26,7 @@ const (
 	watchMore = time.Second
 	// lookFor is how long all connections are sampled after reports were lost: longer than any
 	// usual timeout.
-	lookFor = 2 * stallMinShort
+	lookFor = 2 * overflow.StallMinShort
 	// maxCompanions is the maximum number of a client's connections that are watched with a
 	// reported one, because their progress shows that a path works.
 	maxCompanions = 8
@@ -56,7 +57,7 @@ type reportSource interface {
 // NewReports starts reporting stalled subflows in the network namespace of the calling thread. It
 // returns a *feature.Error when this host cannot do that. A Manager does the same in Start.
 func NewReports() (*silence.Watcher, error) {
-	return silence.New(silence.Options{Least: stallMin, LeastShort: stallMinShort, ShortFlight: shortFlight})
+	return silence.New(silence.Options{Least: overflow.StallMin, LeastShort: overflow.StallMinShort, ShortFlight: overflow.ShortFlight})
 }
 
 // startReports selects the method of detection.
@@ -119,7 +120,7 @@ func earliest(a, b time.Time) time.Time {
 
 // samplesAll reports whether all connections with several subflows are sampled.
 func (m *Manager) samplesAll(now time.Time) bool {
-	return m.watch.Method == WatchSamples || now.Before(m.lookUntil)
+	return m.machine.overflow || m.watch.Method == WatchSamples || now.Before(m.lookUntil)
 }
 
 // setRoute applies a change of a peer's route. How the subflows of a withdrawn route are treated

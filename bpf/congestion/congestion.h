@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * What the congestion controls have in common: the members of the kernel's structures that they
+ * use, the other subflows of the connection, statistics in the socket, and containment of values
+ * that the kernel takes from a program that it has skipped.
+ *
+ * Each control is one object: a struct_ops of type tcp_congestion_ops, whose programs the kernel
+ * calls. Needs Linux 6.6 with BTF; the coupled controls need MPTCP.
+ */
+#ifndef TABANE_CONGESTION_H
+#define TABANE_CONGESTION_H
+
+#include "bpf.h"
+#include "cc.h"
+
+#define KERNEL __attribute__((preserve_access_index))
+#define KFUNC extern __attribute__((section(".ksyms")))
+#define TYPE_ID(type) __builtin_btf_type_id(*(type *)0, 1)
+#define OFFSET_OF(type, member) __builtin_preserve_field_info(((type *)0)->member, 0)
+
+/* Members of the kernel's structures that are used here. */
+struct list_head {
+	struct list_head *next, *prev;
+} KERNEL;
+
+struct sock_common {
+	unsigned char skc_state;
+} KERNEL;
+
+struct sock {
+	struct sock_common __sk_common;
+	unsigned long sk_pacing_rate;
+	unsigned long sk_max_pacing_rate;
+	__u32 sk_pacing_status;
+} KERNEL;
+
+struct inet_sock {
+	struct sock sk;
+} KERNEL;
+
+struct tcp_congestion_ops;
+
+struct inet_connection_sock {
+	struct inet_sock icsk_inet;
+	const struct tcp_congestion_ops *icsk_ca_ops;
+	void *icsk_ulp_data;
+	__u8 icsk_ca_state : 5;
+	__u64 icsk_ca_priv[13];
+} KERNEL;
+
+struct tcp_sock {
+	struct inet_connection_sock inet_conn;
+	__u64 tcp_mstamp;
+	__u32 srtt_us;
+	__u32 snd_cwnd;
+	__u32 snd_cwnd_clamp;
+	__u32 snd_ssthresh;
+	__u32 prior_cwnd;
+	__u32 max_packets_out;
+	__u32 packets_out;
+	__u32 delivered;
+	__u32 snd_nxt;
+	__u32 snd_una;
+	__u32 mss_cache;
+	__u32 notsent_lowat;
+	__u8 is_cwnd_limited : 1;
+	_Bool is_mptcp;
+} KERNEL;
+
+struct ack_sample {
+	__u32 pkts_acked;
+	__s32 rtt_us;
+	__u32 in_flight;
+} KERNEL;
+
+struct rate_sample;
+
+struct tcp_congestion_ops {
+	__u32 (*ssthresh)(struct sock *sk);
+	void (*cong_avoid)(struct sock *sk, __u32 ack, __u32 acked);
+	void (*set_state)(struct sock *sk, __u8 state);
+	void (*cwnd_event)(struct sock *sk, int event);
+	void (*in_ack_event)(struct sock *sk, __u32 flags);
+	void (*pkts_acked)(struct sock *sk, const struct ack_sample *sample);
+	__u32 (*undo_cwnd)(struct sock *sk);
+	__u32 (*sndbuf_expand)(struct sock *sk);
+	char name[16];
+	__u32 flags;
+	void (*init)(struct sock *sk);
+};
+
+/* Usable in every network namespace without being on a list. */
+#define TCP_CONG_NON_RESTRICTED 1
+
+enum {
+	SK_PACING_NEEDED = 1,
+
+	TCP_ESTABLISHED = 1,
+	TCP_CLOSE_WAIT = 8,
+
+	TCP_CA_CWR = 2,
+	TCP_CA_RECOVERY = 3,
+	TCP_CA_LOSS = 4,
+
+	SOL_TCP = 6,
+	TCP_NOTSENT_LOWAT = 25,
+};
+
+enum tcp_ca_event {
+	CA_EVENT_TX_START = 0,
+};
+
+/* The size of the send buffer, in windows: the kernel's, and with lowat. */
+enum {
+	SNDBUF = 2,
+	SNDBUF_LOWAT = 6,
+};
+
+KFUNC __u32 tcp_slow_start(struct tcp_sock *tp, __u32 acked);
+
+/* Paces the packets of each socket instead of sending bursts. */
+volatile const _Bool pace = 1;
+
+/*
+ * Bounds the unsent data of MPTCP subflows to what they send in a short time (cc_lowat). MPTCP's
+ * scheduler cannot take back data that it has given to a subflow, so on a slow one it holds up what the
+ * others have delivered. In exchange the send buffers are larger, so that fast subflows are not idle
+ * while the oldest data is under way on a slow one.
+ */
+volatile const _Bool lowat;
+
+/*
+ * Makes every inject-th call of ssthresh and of undo_cwnd return what a kernel returns that skips
+ * the program: whatever was on its stack. For tests; 0 is never.
+ */
+volatile const __u32 inject;
+
+#ifdef KERNEL_STATE
+/* The kernel's control has the first part of icsk_ca_priv. */
+#define STATE_AT (KERNEL_STATE / 8)
+#else
+#define STATE_AT 0
+#endif
+
+/* The state of a socket between calls, in icsk_ca_priv: at most 104 bytes, zeroed by the kernel. */
+struct state {
+	__s64 fraction;  /* of a segment, beyond the window, in 2^-32 */
+	__u64 last;      /* when the time was last counted, by tcp_mstamp */
+	__u32 window;    /* at the last acknowledgment */
+	__u32 injected;  /* calls counted for inject */
+	__s64 each;      /* the last increase for a segment, in 2^-32 segments */
+#ifndef KERNEL_STATE
+	union {
+		struct {
+			__u32 loss, previous; /* tcp_sock.delivered at the last loss and at the one before */
+		} olia;
+		struct {
+			__u32 base, least, samples; /* of the round-trip time in us: minimum, that of this round, how many */
+			__u32 round;                /* snd_nxt at the start of the round */
+			__u32 queue;                /* wVegas: least queueing delay in us, 0 when unknown */
+			__u32 target;               /* wVegas: segments to keep in queues */
+			_Bool started;              /* a round has begun */
+		} vegas;
+		struct {
+			__u64 checked; /* when the rate was last looked up, by tcp_mstamp */
+			__u32 limit;   /* the rate that is set, in bytes per second */
+		} ratio;
+	};
+#endif
+};
+
+/* Statistics of a socket, which sock_diag dumps. Times are in microseconds. */
+struct stats {
+	__u64 acks;
+	__u64 busy;     /* time with data in flight */
+	__u64 limited;  /* that part of it in which the congestion window was the limit */
+	__u64 window;   /* the window integrated over the busy time: segments * us */
+	__s64 each;     /* the last increase for a segment acknowledged, in 2^-32 segments */
+	__u32 losses;   /* recoveries */
+	__u32 timeouts;
+	__u32 highest;  /* the largest window */
+	__u32 repairs;  /* windows and thresholds that were contained */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct stats);
+} tabane_cc SEC(".maps");
+
+/* Of all sockets of this control since it was loaded. */
+struct counters {
+	__u64 repairs;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct counters);
+} totals SEC(".maps");
+
+/* Keep the types in the object, for the bindings. */
+const struct stats *_stats __attribute__((unused));
+const struct counters *_counters __attribute__((unused));
+
+static __always_inline struct state *state_of(struct tcp_sock *tp)
+{
+	return (struct state *)(tp->inet_conn.icsk_ca_priv + STATE_AT);
+}
+
+/*
+ * A bit field of the kernel's structure. Reading one through the structure above would take the bits
+ * of this structure instead of the kernel's.
+ */
+#define BIT_FIELD(object, member) ({ \
+	const void *_at = (const void *)(object) + __builtin_preserve_field_info((object)->member, 0); \
+	__u64 _bits = 0; \
+	switch (__builtin_preserve_field_info((object)->member, 1)) { \
+	case 1: _bits = *(const __u8 *)_at; break; \
+	case 2: _bits = *(const __u16 *)_at; break; \
+	case 4: _bits = *(const __u32 *)_at; break; \
+	case 8: _bits = *(const __u64 *)_at; break; \
+	} \
+	_bits <<= __builtin_preserve_field_info((object)->member, 4); \
+	_bits >> __builtin_preserve_field_info((object)->member, 5); })
+
+/* Whether the congestion window limits what is sent, as the kernel's tcp_is_cwnd_limited says. */
+static __always_inline _Bool window_limits(struct tcp_sock *tp)
+{
+	if (BIT_FIELD(tp, is_cwnd_limited))
+		return 1;
+	return tp->snd_cwnd < tp->snd_ssthresh && tp->snd_cwnd < 2 * tp->max_packets_out;
+}
+
+/* Grows the window by each, in 2^-32 segments, for every segment acknowledged. */
+static __always_inline void grow(struct tcp_sock *tp, __s64 each, __u32 acked)
+{
+	struct state *s = state_of(tp);
+	__s64 fraction = s->fraction;
+	__u32 window = cc_grow(tp->snd_cwnd, &fraction, each, acked);
+
+	s->each = each;
+	s->fraction = fraction;
+	tp->snd_cwnd = cc_min(window, tp->snd_cwnd_clamp);
+}
+
+/*
+ * The first part of cong_avoid: nothing grows unless the window is the limit, and below the
+ * threshold it is slow start. It returns how many segments are left for congestion avoidance.
+ */
+static __always_inline __u32 avoid(struct tcp_sock *tp, __u32 acked)
+{
+	if (!window_limits(tp))
+		return 0;
+	if (tp->snd_cwnd < tp->snd_ssthresh)
+		return tcp_slow_start(tp, acked);
+	return acked;
+}
+
+static __always_inline _Bool injects(struct tcp_sock *tp)
+{
+	struct state *s = state_of(tp);
+
+	if (!inject || ++s->injected < inject)
+		return 0;
+	s->injected = 0;
+	return 1;
+}
+
+#define GARBAGE 0x81104110
+
+/* What ssthresh returns. */
+static __always_inline __u32 threshold(struct tcp_sock *tp, __u32 value)
+{
+	return injects(tp) ? GARBAGE : value;
+}
+
+/* Counts the time since the last call. */
+static __always_inline void count_time(struct tcp_sock *tp, struct stats *st)
+{
+	struct state *s = state_of(tp);
+	__u64 now = tp->tcp_mstamp, passed = now - s->last;
+
+	s->last = now;
+	st->busy += passed;
+	st->window += passed * tp->snd_cwnd;
+	if (BIT_FIELD(tp, is_cwnd_limited))
+		st->limited += passed;
+}
+
+/*
+ * Contains what the kernel took from a program that it skipped. A program that returns a value may be
+ * skipped like any other: by kernels before 6.1 when it interrupts itself, and by some kernels in
+ * interrupts. The kernel then uses whatever its stack held, as a threshold or a window of up to 2^32
+ * segments. This is called for every acknowledgment, in recovery too, and on the way to each state:
+ * on entering recovery the kernel derives the window from the threshold within the same
+ * acknowledgment (RFC 6937).
+ */
+static __always_inline void contain(struct tcp_sock *tp, struct stats *st, __u8 state)
+{
+	struct state *s = state_of(tp);
+	struct cc_contained now = {
+		.window = tp->snd_cwnd, .threshold = tp->snd_ssthresh, .prior = tp->prior_cwnd, .last = s->window,
+		.reduced = state >= TCP_CA_CWR && state <= TCP_CA_LOSS,
+	};
+	_Bool repaired = cc_contain(&now);
+	struct counters *c;
+	__u32 key = 0;
+
+	s->window = now.window;
+	if (now.window > st->highest)
+		st->highest = now.window;
+	if (!repaired)
+		return;
+	tp->snd_cwnd = now.window;
+	tp->snd_ssthresh = now.threshold;
+	st->repairs++;
+	c = bpf_map_lookup_elem(&totals, &key);
+	if (c)
+		__sync_fetch_and_add(&c->repairs, 1);
+}
+
+/* Sets TCP_NOTSENT_LOWAT to what the subflow sends in a short time, if that has changed by a quarter. */
+static __always_inline void bound_unsent(struct tcp_sock *tp)
+{
+	__u32 now = tp->notsent_lowat, want;
+
+	if (!lowat || !tp->is_mptcp)
+		return;
+	want = cc_lowat(tp->snd_cwnd, tp->mss_cache, tp->srtt_us);
+	if (want > now + now / 4 || want < now - now / 4)
+		bpf_setsockopt((void *)tp, SOL_TCP, TCP_NOTSENT_LOWAT, &want, sizeof(want));
+}
+
+/* What the kernel's own control does, in objects that run one. */
+#ifdef KERNEL_STATE
+static void kernel_init(struct sock *sk);
+static void kernel_cwnd_event(struct sock *sk, enum tcp_ca_event event);
+static void kernel_set_state(struct sock *sk, __u8 state);
+#else
+static __always_inline void kernel_init(struct sock *sk __attribute__((unused))) {}
+static __always_inline void kernel_cwnd_event(struct sock *sk __attribute__((unused)), enum tcp_ca_event event __attribute__((unused))) {}
+static __always_inline void kernel_set_state(struct sock *sk __attribute__((unused)), __u8 state __attribute__((unused))) {}
+#endif
+
+SEC("struct_ops")
+int init(__u64 *ctx)
+{
+	struct tcp_sock *tp = (struct tcp_sock *)ctx[0];
+	struct sock *sk = (struct sock *)ctx[0];
+	struct state *s = state_of(tp);
+
+	kernel_init((void *)ctx[0]);
+	s->last = tp->tcp_mstamp;
+	s->window = 0;
+	if (pace)
+		sk->sk_pacing_status = SK_PACING_NEEDED;
+	bpf_sk_storage_get(&tabane_cc, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	bound_unsent((void *)ctx[0]);
+	return 0;
+}
+
+SEC("struct_ops")
+int in_ack_event(__u64 *ctx)
+{
+	struct tcp_sock *tp = (struct tcp_sock *)ctx[0];
+	struct stats *st = bpf_sk_storage_get(&tabane_cc, (void *)ctx[0], 0, 0);
+
+	if (!st)
+		return 0;
+	st->acks++;
+	st->each = state_of(tp)->each;
+	count_time(tp, st);
+	contain(tp, st, BIT_FIELD(&tp->inet_conn, icsk_ca_state));
+	bound_unsent((void *)ctx[0]);
+	return 0;
+}
+
+SEC("struct_ops")
+int cwnd_event(__u64 *ctx)
+{
+	struct tcp_sock *tp = (struct tcp_sock *)ctx[0];
+
+	/* Nothing was in flight until now. */
+	if ((int)ctx[1] == CA_EVENT_TX_START)
+		state_of(tp)->last = tp->tcp_mstamp;
+	kernel_cwnd_event((void *)ctx[0], ctx[1]);
+	return 0;
+}
+
+SEC("struct_ops")
+int set_state(__u64 *ctx)
+{
+	struct tcp_sock *tp = (struct tcp_sock *)ctx[0];
+	struct stats *st = bpf_sk_storage_get(&tabane_cc, (void *)ctx[0], 0, 0);
+	__u8 to = ctx[1];
+
+	kernel_set_state((void *)ctx[0], to);
+	if (!st)
+		return 0;
+	if (to == TCP_CA_RECOVERY)
+		st->losses++;
+	else if (to == TCP_CA_LOSS)
+		st->timeouts++;
+	contain(tp, st, to);
+	return 0;
+}
+
+SEC("struct_ops")
+int undo_cwnd(__u64 *ctx)
+{
+	struct tcp_sock *tp = (struct tcp_sock *)ctx[0];
+
+	if (injects(tp))
+		return (int)GARBAGE;
+	return cc_max(tp->snd_cwnd, tp->prior_cwnd);
+}
+
+SEC("struct_ops")
+int sndbuf_expand(__u64 *ctx)
+{
+	struct tcp_sock *tp = (struct tcp_sock *)ctx[0];
+
+	return lowat && tp->is_mptcp ? SNDBUF_LOWAT : SNDBUF;
+}
+
+/* The members that all controls have in common. */
+#define COMMON_OPS \
+	.init = (void *)init, .in_ack_event = (void *)in_ack_event, .cwnd_event = (void *)cwnd_event, \
+	.set_state = (void *)set_state, .undo_cwnd = (void *)undo_cwnd, \
+	.sndbuf_expand = (void *)sndbuf_expand, .flags = TCP_CONG_NON_RESTRICTED
+
+char _license[] SEC("license") = "Dual BSD/GPL";
+
+#endif

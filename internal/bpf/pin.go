@@ -1,0 +1,183 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// PinRoot is the BPF file system of daemons whose programs outlive them. It is not /sys/fs/bpf, which
+// systemd keeps to root.
+const PinRoot = "/run/tabane/bpf"
+
+// PinDir returns the directory for the pins of a daemon's programs in the calling thread's network
+// namespace, and mounts the file system at PinRoot if there is none. It returns a *feature.Error if it cannot.
+func PinDir(daemon string) (string, error) {
+	var fsys unix.Statfs_t
+	if err := unix.Statfs(PinRoot, &fsys); err != nil || fsys.Type != unix.BPF_FS_MAGIC {
+		if err := mount(PinRoot); err != nil {
+			return "", missing("no BPF file system at "+PinRoot, "mount -t bpf bpf "+PinRoot, err)
+		}
+	}
+	var ns unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &ns); err != nil {
+		return "", fmt.Errorf("find network namespace: %w", err)
+	}
+	return filepath.Join(PinRoot, daemon+"-"+strconv.FormatUint(ns.Ino, 10)), nil
+}
+
+func mount(at string) error {
+	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+		return err
+	}
+	if err := os.Mkdir(at, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return unix.Mount("bpf", at, "bpf", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700")
+}
+
+// Pins are the maps and tcx links of a set of programs, in a directory of a BPF file system: maps by the version
+// of the programs, links for all versions, because a link gets the program of the next version. The zero value pins nothing. Not
+// safe for concurrent use.
+type Pins struct {
+	dir, version string
+	// used are the links that this process has attached or taken over.
+	used map[string]bool
+	kept bool // the maps are of this process
+}
+
+// NewPins returns the pins in a directory; dir is empty for none. Maps can be taken over by programs of the same version.
+func NewPins(dir, version string) Pins {
+	return Pins{dir: dir, version: version, used: map[string]bool{}}
+}
+
+func (p *Pins) links() string { return filepath.Join(p.dir, "links") }
+func (p *Pins) maps() string  { return filepath.Join(p.dir, "maps-"+p.version) }
+
+// Link returns where the link of a name is pinned, "" if it is not.
+func (p *Pins) Link(name string) string {
+	if p.dir == "" {
+		return ""
+	}
+	p.used[name] = true
+	return filepath.Join(p.links(), name)
+}
+
+// alive reports whether a link of a previous instance passes packets to its program: the kernel has it
+// beyond the life of its interface, but without one.
+func (p *Pins) alive() bool {
+	entries, _ := os.ReadDir(p.links())
+	for _, e := range entries {
+		l, err := link.LoadPinnedLink(filepath.Join(p.links(), e.Name()), nil)
+		if err != nil {
+			continue
+		}
+		index, err := interfaceOf(l)
+		_ = l.Close()
+		if err == nil && index != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func interfaceOf(l link.Link) (uint32, error) {
+	info, err := l.Info()
+	if err != nil {
+		return 0, err
+	}
+	if info.TCX() == nil {
+		return 0, errors.New("pin is no tcx link")
+	}
+	return info.TCX().Ifindex, nil
+}
+
+// TakeOver returns the maps of a previous instance whose programs process packets; nil if there are
+// none, or they are of another version. The caller closes them.
+func (p *Pins) TakeOver(spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
+	if p.dir == "" || !p.alive() {
+		return nil, nil
+	}
+	maps := map[string]*ebpf.Map{}
+	for name := range spec.Maps {
+		if strings.HasPrefix(name, ".") {
+			continue // data of this version of the program, not state
+		}
+		m, err := ebpf.LoadPinnedMap(filepath.Join(p.maps(), name), nil)
+		if err != nil {
+			for _, other := range maps {
+				_ = other.Close()
+			}
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil, nil // another version, or not all had been pinned
+			}
+			return nil, fmt.Errorf("open pin of map %s: %w", name, err)
+		}
+		maps[name] = m
+	}
+	return maps, nil
+}
+
+// Keep pins maps, those of a new instance, in place of those that are pinned there.
+func (p *Pins) Keep(maps map[string]*ebpf.Map) error {
+	if p.dir == "" {
+		return nil
+	}
+	if err := errors.Join(os.RemoveAll(p.maps()), os.MkdirAll(p.maps(), 0o700), os.MkdirAll(p.links(), 0o700)); err != nil {
+		return fmt.Errorf("make directory of pins: %w", err)
+	}
+	for name, m := range maps {
+		if err := m.Pin(filepath.Join(p.maps(), name)); err != nil {
+			return fmt.Errorf("pin map %s: %w", name, err)
+		}
+	}
+	p.kept = true
+	return nil
+}
+
+// Sweep removes what a previous instance has pinned and this one has not taken over.
+func (p *Pins) Sweep() error {
+	if p.dir == "" {
+		return nil
+	}
+	var errs []error
+	entries, err := os.ReadDir(p.links())
+	errs = append(errs, err)
+	for _, e := range entries {
+		if !p.used[e.Name()] {
+			errs = append(errs, os.Remove(filepath.Join(p.links(), e.Name())))
+		}
+	}
+	versions, err := filepath.Glob(filepath.Join(p.dir, "maps-*"))
+	errs = append(errs, err)
+	for _, v := range versions {
+		if v != p.maps() {
+			errs = append(errs, os.RemoveAll(v))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Drop removes the maps that Keep has pinned, if no link was attached.
+func (p *Pins) Drop() error {
+	if p.dir == "" || !p.kept || len(p.used) > 0 {
+		return nil
+	}
+	return os.RemoveAll(p.maps())
+}
+
+// Remove removes all pins: programs go with the last process that holds them.
+func (p *Pins) Remove() error {
+	if p.dir == "" {
+		return nil
+	}
+	return os.RemoveAll(p.dir)
+}

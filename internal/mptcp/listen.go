@@ -1,0 +1,47 @@
+package mptcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Listen opens a listening socket in the network namespace of the calling thread. Clients may connect over
+// MPTCP or TCP, or only over TCP if the kernel has no MPTCP. Port 0 selects a free one. [::] means all
+// addresses, including IPv4.
+//
+// congestion is the congestion control of the connections; empty means the namespace's default. Subflows
+// that join a connection have that of the listening socket.
+func Listen(at netip.AddrPort, congestion string) (*net.TCPListener, error) {
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(true)
+	if congestion != "" {
+		lc.Control = func(_, _ string, raw syscall.RawConn) error { return SetCongestion(raw, congestion) }
+	}
+	network := "tcp"
+	if at.Addr().Is4() {
+		network = "tcp4" // or Go takes 0.0.0.0 for all addresses of both families
+	}
+	l, err := lc.Listen(context.Background(), network, at.String())
+	if err != nil {
+		return nil, fmt.Errorf("listen on %q: %w", at, err)
+	}
+	return l.(*net.TCPListener), nil
+}
+
+// SetCongestion sets the congestion control of a TCP or MPTCP socket.
+func SetCongestion(raw syscall.RawConn, name string) error {
+	var failed error
+	err := raw.Control(func(fd uintptr) {
+		failed = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
+	})
+	if failed != nil {
+		failed = fmt.Errorf("set congestion control %q: %w", name, failed)
+	}
+	return errors.Join(err, failed)
+}

@@ -1,0 +1,532 @@
+// Package overflow decides which subflows of an MPTCP connection carry data: one path is first, and the
+// others rest, as backups, until it is saturated. A path that does not help rests again, for longer each
+// time.
+//
+// Linux' scheduler gives data to the subflow that is emptiest, whatever its rate and round-trip time, so
+// that a small object, or a stream that one path carries, waits for a slow path. A path at rest costs
+// nothing.
+//
+// It neither samples nor changes subflows; the path manager does.
+package overflow
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+const (
+	// Interval is how often the caller looks at a connection that has data in flight.
+	Interval = 40 * time.Millisecond
+
+	// saturatedFor is how long all open paths are saturated before the next one is opened: longer than
+	// an object of 100 kB takes at 5 Mbit/s.
+	saturatedFor = 200 * time.Millisecond
+	// startFor is how long that is while one of them still grows in slow start, and may be enough soon.
+	startFor = time.Second
+	// heldFor, or heldRoundTrips, is how long the first path has nothing to send, while another one has,
+	// when that one holds it up: the receive window is full, or the rest of an object is there.
+	heldFor        = 80 * time.Millisecond
+	heldRoundTrips = 2
+	// judgeAfter, or judgeRoundTrips, is how long an opened path starts before it is judged; one
+	// in slow start is judged after judgeSlowStart.
+	judgeAfter      = time.Second
+	judgeRoundTrips = 10
+	judgeSlowStart  = 4 * time.Second
+	// restFirst is how long a path rests that did not help; it doubles up to restMost.
+	restFirst = 10 * time.Second
+	restMost  = 5 * time.Minute
+	// idleFor is how long the first path is not saturated, and carries all, before the others rest.
+	idleFor = time.Second
+	// againAfter is the least time between a rest without need and the next need.
+	againAfter = time.Second
+	// measureOver is the time over which a rate is measured, recent how long one counts.
+	measureOver = 200 * time.Millisecond
+	recent      = 2 * time.Second
+	// changeAfter is the least time between changes of the first path.
+	changeAfter = time.Second
+
+	// granule is what the scheduler gives to a subflow at once (MPTCP_SEND_BURST_SIZE).
+	granule = 64 << 10
+	// leastShare is the least share of the rate of all open paths that is worth a path's delay.
+	leastShare = 0.04
+	// better is the delay, of that of the first path, below which another one becomes first.
+	better = 0.8
+	// worth is the rate, of that before a path was opened, below which it rests again, hurts at once.
+	worth = 0.97
+	hurts = 0.5
+	// carries is the share of the first path's rate below which it carries everything itself.
+	carries = 0.8
+)
+
+// Sample is the state of one path at a look. The paths of a connection are in the order of preference.
+type Sample[K comparable] struct {
+	Path K
+	// Source identifies the subflow: the counters of another one begin at 0.
+	Source uint64
+	// Delivered counts delivered segments, and wraps around.
+	Delivered uint32
+	// Segment is the size of a segment in bytes, Cwnd the congestion window and InFlight what is
+	// sent and not acknowledged, in segments.
+	Segment, Cwnd, InFlight int
+	// NotSent is what is queued and was never sent, Window the receive window, in bytes.
+	NotSent, Window int
+	// SRTT is the smoothed round-trip time (RFC 6298), MinRTT the least one; 0: not known.
+	SRTT, MinRTT time.Duration
+	// SlowStart is whether the window is below the slow start threshold.
+	SlowStart bool
+	// Silence is how long data has been in flight without progress that counts as a stall; 0: it
+	// has not.
+	Silence time.Duration
+}
+
+func (s *Sample[K]) saturated() bool { return s.NotSent > 0 || s.InFlight > 0 && s.InFlight >= s.Cwnd }
+
+func (s *Sample[K]) busy() bool { return s.InFlight > 0 || s.NotSent > 0 }
+
+// Reason is why a path carries data or rests.
+type Reason uint8
+
+// The reasons.
+const (
+	// Unused: the paths that are open are not saturated.
+	Unused Reason = iota
+	// First is the path that carries data first.
+	First
+	// Overflow: the others are saturated.
+	Overflow
+	// Alarm: the first path makes no progress, so all are open.
+	Alarm
+	// Slow: its rate is too small to be worth its delay.
+	Slow
+	// Window: the receive window is too small for its delay.
+	Window
+	// NoGain: the connection carried less with it than without.
+	NoGain
+	// Stalled: it made no progress in an earlier connection.
+	Stalled
+)
+
+// reasons are their names, as shown to users.
+var reasons = [...]string{"unused", "first", "overflow", "alarm", "slow", "window", "no gain", "stalled"}
+
+func (r Reason) String() string {
+	if int(r) < len(reasons) {
+		return reasons[r]
+	}
+	return "unknown"
+}
+
+// Open reports whether a path with this reason carries data.
+func (r Reason) Open() bool { return r == First || r == Overflow || r == Alarm }
+
+// Connection decides for one connection. The zero value is ready to use. It is not safe for concurrent
+// use.
+type Connection[K comparable] struct {
+	// Recall, if set, returns what earlier connections learned of a path. It is called once for each.
+	Recall func(K) Past
+
+	paths map[K]*path
+	first *path
+	since time.Duration // when first was chosen
+
+	window        peak          // receive window in bytes
+	saturated     time.Duration // since when all open paths were saturated at each look
+	isSaturated   bool
+	held          time.Duration // since when the first path has nothing to send, and another one has
+	isHeld        bool
+	unsaturated   time.Duration // since when the first path alone would do
+	isUnsaturated bool
+	total         meter
+}
+
+// path is what is known of a path.
+type path struct {
+	reason    Reason
+	source    uint64
+	delivered uint32
+	seen      bool // counters are known
+	present   bool
+	meter     meter
+	rate      peak // bytes/s; 0: not measured
+	minRTT    time.Duration
+	// settled is the rate that was measured while the path was saturated and past slow start, limited
+	// whether it was at all looks of the current measurement.
+	settled peak
+	limited bool
+	past    Past
+	forget  time.Duration // when past no longer counts
+	learned bool          // since the last call of Learned
+
+	opened time.Duration
+	closed time.Duration
+	alone  float64 // rate of the connection before it was opened
+	tried  bool    // it was judged by what the connection carries
+	until  time.Duration
+	// verdict is why it rests, or rested last, rests how often in a row it did not help.
+	verdict Reason
+	rests   int
+	delay   float64       // seconds
+	queued  time.Duration // until when its round-trip time includes a standing queue of this connection
+	growing bool          // the rate is not known yet
+	bytes   int           // delivered since the last look
+}
+
+// peak is the highest value of a period of recent and of the one before.
+type peak struct {
+	now, before float64
+	since       time.Duration
+}
+
+func (p *peak) add(now time.Duration, v float64) {
+	if now-p.since >= recent {
+		p.before, p.now, p.since = p.now, 0, now
+	}
+	p.now = max(p.now, v)
+}
+
+func (p *peak) value() float64 { return max(p.now, p.before) }
+
+// meter measures a rate while there is something to send.
+type meter struct {
+	since time.Duration
+	bytes int
+	runs  bool
+	last  float64 // bytes/s of the last complete measurement
+}
+
+// add adds what was delivered up to now. It reports whether a measurement is complete.
+func (m *meter) add(now time.Duration, bytes int, busy bool) bool {
+	if !busy {
+		m.runs = false
+		return false
+	}
+	if !m.runs {
+		m.runs, m.since, m.bytes = true, now, 0
+		return false
+	}
+	m.bytes += bytes
+	took := now - m.since
+	if took < measureOver {
+		return false
+	}
+	m.last = float64(m.bytes) / took.Seconds()
+	m.since, m.bytes = now, 0
+	return true
+}
+
+// Reason returns why a path carries data or rests. An unknown one rests.
+func (c *Connection[K]) Reason(k K) Reason {
+	if p := c.paths[k]; p != nil {
+		return p.reason
+	}
+	return Unused
+}
+
+// Look applies the state of all paths that can carry data, which are in the order of preference, at a time
+// since any start. It reports whether a path opens or rests.
+func (c *Connection[K]) Look(now time.Duration, samples []Sample[K]) (changed bool) {
+	if c.paths == nil {
+		c.paths = map[K]*path{}
+	}
+	before := make([]Reason, len(samples))
+	for _, p := range c.paths {
+		p.present = false
+	}
+	for i := range samples {
+		before[i] = c.Reason(samples[i].Path)
+		c.measure(now, &samples[i])
+	}
+	for _, p := range c.paths {
+		if !p.present && p.reason.Open() {
+			p.reason, p.seen = Unused, false
+		}
+	}
+	if len(samples) == 0 {
+		c.first = nil
+		return false
+	}
+	c.choose(now, samples)
+	if !c.alarm(now, samples) {
+		c.judge(now, samples)
+		c.overflow(now, samples)
+	}
+	for i := range samples {
+		changed = changed || before[i].Open() != c.Reason(samples[i].Path).Open()
+	}
+	return changed
+}
+
+// measure updates the rates and the delay of a path.
+func (c *Connection[K]) measure(now time.Duration, s *Sample[K]) {
+	p := c.paths[s.Path]
+	if p == nil {
+		p = c.newPath(now, s.Path)
+		c.paths[s.Path] = p
+	}
+	p.present, p.bytes, p.minRTT = true, 0, s.MinRTT
+	if p.seen && p.source == s.Source {
+		p.bytes = int(s.Delivered-p.delivered) * s.Segment
+	} else {
+		p.meter.runs = false
+	}
+	p.seen, p.source, p.delivered = true, s.Source, s.Delivered
+	limited := s.saturated() && !s.starts()
+	p.limited = p.limited && limited
+	if p.meter.add(now, p.bytes, s.busy()) {
+		p.rate.add(now, p.meter.last)
+		if p.limited {
+			p.settled.add(now, p.meter.last)
+			p.queued = now + recent
+			if p.learned = true; p.verdict == Stalled {
+				p.verdict, p.rests, p.until = Unused, 0, 0
+			}
+		}
+	}
+	if p.meter.since == now {
+		p.limited = limited
+	}
+	c.window.add(now, float64(s.Window))
+	rtt := s.SRTT
+	if (s.saturated() || now < p.queued) && s.MinRTT > 0 {
+		rtt = s.MinRTT // without the queue of this connection
+	}
+	rate := max(p.known(now), estimate(s), 1)
+	if p.remembers(now) {
+		rate = p.known(now)
+	}
+	p.delay = rtt.Seconds() + granule/rate
+	p.growing = s.busy() && p.settled.value() == 0 && !p.remembers(now)
+}
+
+// newPath returns the state of a path of which at most earlier connections know.
+func (c *Connection[K]) newPath(now time.Duration, k K) *path {
+	p := &path{}
+	if c.Recall == nil {
+		return p
+	}
+	p.past = c.Recall(k)
+	p.forget, p.rests, p.verdict = now+p.past.Left, p.past.Rests, p.past.Verdict
+	if p.past.Rest > 0 {
+		p.reason, p.until = p.past.Verdict, now+p.past.Rest
+	}
+	return p
+}
+
+// remembers reports whether the rate that earlier connections measured counts: this one has not measured
+// the path's.
+func (p *path) remembers(now time.Duration) bool {
+	return p.settled.value() == 0 && p.past.Rate > 0 && now < p.forget
+}
+
+// known is the rate of a path in bytes/s, 0 if none was measured.
+func (p *path) known(now time.Duration) float64 {
+	if p.remembers(now) {
+		return max(p.past.Rate, p.rate.value())
+	}
+	return p.rate.value()
+}
+
+// starts reports whether the rate of a path does not show yet what it carries. With a standing queue it
+// does, in slow start too.
+func (s *Sample[K]) starts() bool {
+	return s.SlowStart && (s.MinRTT == 0 || s.SRTT < 2*s.MinRTT)
+}
+
+// Learned returns what was learned of a path since the last call, false if nothing was.
+func (c *Connection[K]) Learned(now time.Duration, k K) (Past, bool) {
+	p := c.paths[k]
+	if p == nil || !p.learned {
+		return Past{}, false
+	}
+	p.learned = false
+	past := Past{Rate: p.settled.value(), MinRTT: p.minRTT, Verdict: p.verdict, Rests: p.rests, Rest: max(p.until-now, 0)}
+	if p.remembers(now) {
+		past.Rate = p.past.Rate
+	}
+	return past, true
+}
+
+// estimate is the rate of a path that was not measured, in bytes/s.
+func estimate[K comparable](s *Sample[K]) float64 {
+	if s.SRTT <= 0 {
+		return 0
+	}
+	return float64(s.Cwnd*s.Segment) / s.SRTT.Seconds()
+}
+
+// choose chooses the first path: that with the least delay, unless the present one is nearly as good.
+func (c *Connection[K]) choose(now time.Duration, samples []Sample[K]) {
+	was := c.first
+	if was != nil && !was.present {
+		was = nil
+	}
+	if was != nil && now-c.since < changeAfter {
+		return
+	}
+	best := was
+	for i := range samples {
+		p := c.paths[samples[i].Path]
+		switch {
+		case best == nil,
+			now >= p.until && now < best.until,
+			p.delay < better*best.delay && !p.growing && (now >= p.until || was == nil && now < best.until):
+			best = p
+		}
+	}
+	if best == was {
+		return
+	}
+	if was != nil {
+		was.reason = Unused
+	}
+	if c.first = best; was != nil {
+		c.since = now
+	} else {
+		c.since = now - changeAfter // the preferred path is not measured yet
+	}
+	best.reason = First
+	c.isSaturated, c.isUnsaturated = false, false
+}
+
+// alarm opens all paths while the first one makes no progress, and reports whether it does not.
+func (c *Connection[K]) alarm(now time.Duration, samples []Sample[K]) bool {
+	silent := false
+	for i := range samples {
+		silent = silent || c.paths[samples[i].Path] == c.first && samples[i].Silence > 0
+	}
+	for i := range samples {
+		switch p := c.paths[samples[i].Path]; {
+		case p == c.first:
+		case silent:
+			p.open(now, Alarm, 0)
+		case p.reason == Alarm && p.alone == 0:
+			p.rest(now, Unused)
+		case p.reason == Alarm: // it was open before
+			p.reason = Overflow
+		}
+	}
+	return silent
+}
+
+func (p *path) open(now time.Duration, why Reason, alone float64) {
+	if !p.reason.Open() {
+		p.opened, p.alone, p.tried = now, alone, alone == 0
+	}
+	p.reason = why
+}
+
+func (p *path) rest(now time.Duration, why Reason) {
+	p.reason, p.closed = why, now
+	if why != Unused {
+		p.until = now + rest(p.rests)
+		p.rests++
+		p.verdict, p.learned = why, true
+	}
+}
+
+// rest returns how long a path rests that did not help so many times before.
+func rest(before int) time.Duration { return min(restMost, restFirst<<min(before, 8)) }
+
+// judge lets open paths rest that do not help.
+func (c *Connection[K]) judge(now time.Duration, samples []Sample[K]) {
+	sum, bytes, busy := 0.0, 0, false
+	for i := range samples {
+		p := c.paths[samples[i].Path]
+		bytes += p.bytes
+		busy = busy || samples[i].busy()
+		if p.reason.Open() {
+			sum += cmp.Or(p.rate.value(), estimate(&samples[i]))
+		}
+	}
+	measured := c.total.add(now, bytes, busy)
+	held := busy && slices.ContainsFunc(samples, func(s Sample[K]) bool { return c.paths[s.Path] == c.first && !s.busy() })
+	if held && !c.isHeld {
+		c.held = now
+	}
+	c.isHeld = held
+	window := c.window.value()
+	for i := range samples {
+		s := &samples[i]
+		p := c.paths[s.Path]
+		if p == c.first || p.reason != Overflow {
+			continue
+		}
+		if held && s.busy() && now-c.held >= max(heldFor, heldRoundTrips*s.MinRTT) {
+			p.rest(now, NoGain)
+			continue
+		}
+		if !p.tried && measured && c.total.since-measureOver >= p.opened && c.total.last < hurts*p.alone {
+			p.rest(now, NoGain)
+			continue
+		}
+		if age := now - p.opened; age < max(judgeAfter, judgeRoundTrips*s.MinRTT) || s.starts() && age < judgeSlowStart {
+			continue
+		}
+		rate := cmp.Or(p.rate.value(), estimate(s))
+		switch {
+		case rate < leastShare*sum:
+			p.rest(now, Slow)
+		case window > 0 && window/p.delay < max(sum-rate, p.alone):
+			p.rest(now, Window)
+		case !p.tried && measured:
+			if p.tried = true; c.total.last < worth*p.alone {
+				p.rest(now, NoGain)
+			} else {
+				p.rests, p.verdict, p.learned = 0, Unused, true
+			}
+		}
+	}
+}
+
+// overflow opens the next path when all open ones have been saturated for a while, and lets the others
+// rest when the first one carries everything.
+func (c *Connection[K]) overflow(now time.Duration, samples []Sample[K]) {
+	saturated, starts, sum := true, false, 0.0
+	var next *path
+	nextRate := 0.0
+	for i := range samples {
+		s := &samples[i]
+		p := c.paths[s.Path]
+		rate := cmp.Or(p.rate.value(), estimate(s))
+		switch {
+		case p.reason.Open():
+			saturated = saturated && s.saturated()
+			starts = starts || s.starts()
+			sum += rate
+		case now >= p.until && (next == nil || p.delay < next.delay):
+			next, nextRate = p, p.known(now)
+		}
+		if p == c.first {
+			alone := !s.saturated() && c.total.last < carries*rate
+			if alone && !c.isUnsaturated {
+				c.unsaturated = now
+			}
+			c.isUnsaturated = alone
+		}
+	}
+	if saturated && !c.isSaturated {
+		c.saturated = now
+	}
+	c.isSaturated = saturated
+	wait := saturatedFor
+	if starts {
+		wait = startFor
+	}
+	switch {
+	case saturated && now-c.saturated >= wait && next != nil && (nextRate == 0 || nextRate >= leastShare*sum):
+		if next.reason == Unused && !next.tried && next.alone > 0 && now-next.closed < againAfter {
+			// The first path was not saturated because this one held it up.
+			next.rest(now, NoGain)
+			return
+		}
+		next.open(now, Overflow, max(c.total.last, 1))
+		c.isSaturated = false
+	case c.isUnsaturated && now-c.unsaturated >= idleFor:
+		for i := range samples {
+			if p := c.paths[samples[i].Path]; p != c.first && p.reason.Open() {
+				p.rest(now, Unused)
+			}
+		}
+	}
+}

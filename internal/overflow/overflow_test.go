@@ -1,0 +1,265 @@
+package overflow
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// TestProperties looks at random paths: one is first and open, a silent first path opens all, and nothing
+// opens while the first path is not saturated, nor before its rest ends.
+func TestProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var c Connection[int]
+		now := time.Duration(0)
+		delivered := make([]uint32, 5)
+		until := map[int]time.Duration{}
+		for range rapid.IntRange(1, 60).Draw(t, "looks") {
+			now += time.Duration(rapid.IntRange(1, 2000).Draw(t, "ms")) * time.Millisecond
+			var samples []Sample[int]
+			for i := range delivered {
+				if rapid.IntRange(0, 3).Draw(t, "absent") == 0 {
+					continue
+				}
+				delivered[i] += uint32(rapid.IntRange(0, 1000).Draw(t, "delivered"))
+				samples = append(samples, Sample[int]{
+					Path: i, Source: uint64(rapid.IntRange(0, 1).Draw(t, "source")), Delivered: delivered[i], Segment: 1400,
+					Cwnd: rapid.IntRange(1, 100).Draw(t, "cwnd"), InFlight: rapid.IntRange(0, 100).Draw(t, "flight"),
+					NotSent: rapid.SampledFrom([]int{0, 0, 5000}).Draw(t, "unsent"), Window: rapid.SampledFrom([]int{0, 1 << 16, 1 << 24}).Draw(t, "window"),
+					SRTT: time.Duration(rapid.IntRange(0, 300).Draw(t, "srtt")) * time.Millisecond, SlowStart: rapid.Bool().Draw(t, "slow start"),
+					Silence: time.Duration(rapid.SampledFrom([]int{0, 0, 0, 200}).Draw(t, "silence")) * time.Millisecond,
+				})
+			}
+			before := map[int]Reason{}
+			for _, s := range samples {
+				before[s.Path] = c.Reason(s.Path)
+			}
+			changed := c.Look(now, samples)
+			firsts, moved := 0, false
+			var first *Sample[int]
+			for i, s := range samples {
+				if c.Reason(s.Path) == First {
+					firsts++
+					first = &samples[i]
+				}
+				moved = moved || before[s.Path].Open() != c.Reason(s.Path).Open()
+			}
+			if want := min(len(samples), 1); firsts != want || changed != moved {
+				t.Fatalf("%d paths are first, want %d; changed %v, want %v", firsts, want, changed, moved)
+			}
+			for _, s := range samples {
+				r := c.Reason(s.Path)
+				opens := !before[s.Path].Open() && r.Open()
+				switch {
+				case first.Silence > 0 && !r.Open():
+					t.Fatalf("path %d rests (%s) while the first is silent", s.Path, r)
+				case first.Silence == 0 && r == Overflow && opens && !first.saturated():
+					t.Fatalf("path %d opens while the first is not saturated", s.Path)
+				case first.Silence == 0 && r == Overflow && opens && now < until[s.Path]:
+					t.Fatalf("path %d opens %s before its rest ends", s.Path, until[s.Path]-now)
+				}
+				if before[s.Path].Open() && (r == Slow || r == Window || r == NoGain) {
+					until[s.Path] = now + restFirst
+				}
+			}
+		}
+	})
+}
+
+// road is a path of the model: its rate in bytes/s and its round-trip time.
+type road struct {
+	rate float64
+	rtt  time.Duration
+}
+
+// model carries a load over roads as Linux' scheduler does in the mean: open paths are filled in the order of
+// the list, and the connection carries at most a receive window in the largest delay of an open path.
+type model struct {
+	c         Connection[int]
+	roads     []road
+	delivered []float64
+	window    float64
+	now       time.Duration
+	open      []time.Duration // of each road
+}
+
+func newModel(window float64, roads ...road) *model {
+	return &model{roads: roads, delivered: make([]float64, len(roads)), window: window, open: make([]time.Duration, len(roads))}
+}
+
+// run offers a load in bytes/s for some time, and returns the rate that is carried.
+func (m *model) run(load float64, d time.Duration) float64 {
+	carried := 0.0
+	for end := m.now + d; m.now < end; m.now += Interval {
+		can, slowest := load, 0.0
+		for i, r := range m.roads {
+			if m.c.Reason(i).Open() || m.now == 0 && i == 0 {
+				slowest = max(slowest, r.rtt.Seconds()+granule/r.rate)
+				m.open[i] += Interval
+			}
+		}
+		can = min(can, m.window/slowest)
+		var samples []Sample[int]
+		for i, r := range m.roads {
+			s := Sample[int]{Path: i, Segment: 1400, Cwnd: 10, SRTT: r.rtt, MinRTT: r.rtt, Window: int(m.window)}
+			if m.c.Reason(i).Open() || m.now == 0 && i == 0 {
+				part := min(can, r.rate)
+				can -= part
+				m.delivered[i] += part * Interval.Seconds()
+				carried += part * Interval.Seconds()
+				s.Cwnd = int(math.Ceil(r.rate*r.rtt.Seconds()/1400)) + 1
+				s.InFlight = min(s.Cwnd, int(part*r.rtt.Seconds()/1400)+1)
+				if load > part && part >= r.rate*0.999 {
+					s.InFlight, s.NotSent = s.Cwnd, 1<<15
+				}
+			}
+			s.Delivered = uint32(m.delivered[i] / 1400)
+			samples = append(samples, s)
+		}
+		m.c.Look(m.now, samples)
+	}
+	return carried / d.Seconds()
+}
+
+const mbit = 1e6 / 8
+
+func TestPairs(t *testing.T) {
+	const ms, bulk = time.Millisecond, 1e12
+	for name, tt := range map[string]struct {
+		roads  []road
+		window float64
+		load   float64
+		least  float64       // of what the connection carries, bytes/s
+		second time.Duration // the longest that the second path is open in 20 s
+		most   Reason        // its state at the end
+	}{
+		"both help":          {[]road{{50 * mbit, 10 * ms}, {50 * mbit, 10 * ms}}, 16e6, bulk, 97 * mbit, time.Minute, Overflow},
+		"long, large window": {[]road{{50 * mbit, 10 * ms}, {50 * mbit, 200 * ms}}, 16e6, bulk, 97 * mbit, time.Minute, Overflow},
+		"long, small window": {[]road{{50 * mbit, 10 * ms}, {50 * mbit, 200 * ms}}, 1e6, bulk, 45 * mbit, 5 * time.Second, NoGain},
+		"slow":               {[]road{{100 * mbit, 10 * ms}, {mbit, 10 * ms}}, 16e6, bulk, 98 * mbit, 5 * time.Second, Slow},
+		"slow, small window": {[]road{{100 * mbit, 10 * ms}, {mbit, 10 * ms}}, 1e6, bulk, 92 * mbit, 2 * time.Second, NoGain},
+		"stream":             {[]road{{50 * mbit, 10 * ms}, {5 * mbit, 10 * ms}}, 16e6, 42 * mbit, 41 * mbit, 0, Unused},
+		"stream over both":   {[]road{{50 * mbit, 10 * ms}, {20 * mbit, 80 * ms}}, 16e6, 60 * mbit, 59 * mbit, time.Minute, Overflow},
+	} {
+		m := newModel(tt.window, tt.roads...)
+		got := m.run(tt.load, 20*time.Second)
+		if got < tt.least || m.open[1] > tt.second || m.c.Reason(1) != tt.most {
+			t.Errorf("%s: carried %.1f Mbit/s, want %.1f; second path open for %s, %s", name, got/mbit, tt.least/mbit, m.open[1], m.c.Reason(1))
+		}
+	}
+}
+
+// TestFirst begins on the slow path, which is preferred: the other one becomes first, and the slow one rests.
+func TestFirst(t *testing.T) {
+	m := newModel(16e6, road{5 * mbit, 10 * time.Millisecond}, road{50 * mbit, 10 * time.Millisecond})
+	m.run(4*mbit, 3*time.Second)
+	if a, b := m.c.Reason(0), m.c.Reason(1); a != Unused || b != First {
+		t.Errorf("the slow path is %s, the other %s", a, b)
+	}
+	// What was overflow rests again when the load is that of one path.
+	m.run(1e12, 3*time.Second)
+	if r := m.c.Reason(0); r != Overflow {
+		t.Errorf("the slow path is %s under load", r)
+	}
+	m.run(10*mbit, 3*time.Second)
+	if r := m.c.Reason(0); r != Unused {
+		t.Errorf("the slow path is %s after the load", r)
+	}
+}
+
+// TestDoubling: each trial of a path that does not help is followed by a longer rest.
+func TestDoubling(t *testing.T) {
+	m := newModel(1e6, road{100 * mbit, 10 * time.Millisecond}, road{mbit, 10 * time.Millisecond})
+	m.run(1e12, 10*time.Minute)
+	if m.open[1] == 0 || m.open[1] > 8*time.Second {
+		t.Errorf("open for %s in 10 minutes", m.open[1])
+	}
+}
+
+// TestAlarm: all paths open at the look at which the first is silent, whatever they rest for.
+func TestAlarm(t *testing.T) {
+	m := newModel(1e6, road{100 * mbit, 10 * time.Millisecond}, road{mbit, 10 * time.Millisecond})
+	m.run(1e12, 5*time.Second)
+	if m.c.Reason(1).Open() {
+		t.Fatal("the slow path does not rest")
+	}
+	s := []Sample[int]{{Path: 0, Segment: 1400, Cwnd: 10, InFlight: 10, SRTT: 10 * time.Millisecond, Silence: 200 * time.Millisecond}, {Path: 1, Segment: 1400, Cwnd: 10, SRTT: 10 * time.Millisecond}}
+	if !m.c.Look(m.now, s) || m.c.Reason(1) != Alarm {
+		t.Errorf("the other path is %s", m.c.Reason(1))
+	}
+	// Without the first it is the only one.
+	if m.c.Look(m.now+Interval, s[1:]); m.c.Reason(1) != First {
+		t.Errorf("the last path is %s", m.c.Reason(1))
+	}
+}
+
+// TestSlowStart: a path in slow start may be enough soon, so the next one waits for longer.
+func TestSlowStart(t *testing.T) {
+	for _, starts := range []bool{false, true} {
+		var c Connection[int]
+		opened := time.Duration(0)
+		for now := time.Duration(0); opened == 0 && now < 5*time.Second; now += Interval {
+			s := []Sample[int]{
+				{Path: 0, Delivered: uint32(now / 1e6), Segment: 1400, Cwnd: 10, InFlight: 10, SRTT: 10 * time.Millisecond, MinRTT: 10 * time.Millisecond, SlowStart: starts},
+				{Path: 1, Segment: 1400, Cwnd: 10, SRTT: 10 * time.Millisecond},
+			}
+			if c.Look(now, s); c.Reason(1) == Overflow {
+				opened = now
+			}
+		}
+		if want := map[bool]time.Duration{false: saturatedFor, true: startFor}[starts]; opened != want {
+			t.Errorf("slow start %v: the next path opens after %s, want %s", starts, opened, want)
+		}
+	}
+}
+
+// TestHeld: a path rests at once that has data in flight while the first one has had nothing to send for
+// longer than the rest of an object takes.
+func TestHeld(t *testing.T) {
+	m := newModel(16e6, road{50 * mbit, 10 * time.Millisecond}, road{50 * mbit, 10 * time.Millisecond})
+	m.run(1e12, time.Second)
+	if r := m.c.Reason(1); r != Overflow {
+		t.Fatalf("the other path is %s", r)
+	}
+	look := func(inFlight int) Reason {
+		m.now += Interval
+		m.c.Look(m.now, []Sample[int]{
+			{Path: 0, Delivered: uint32(m.delivered[0] / 1400), Segment: 1400, Cwnd: 50, SRTT: 10 * time.Millisecond},
+			{Path: 1, Delivered: uint32(m.delivered[1] / 1400), Segment: 1400, Cwnd: 50, InFlight: inFlight, SRTT: 10 * time.Millisecond},
+		})
+		return m.c.Reason(1)
+	}
+	if r := look(50); r != Overflow {
+		t.Errorf("after one look it is %s", r)
+	}
+	if look(0); m.c.isHeld {
+		t.Error("an idle path holds up the first")
+	}
+	if look(50); look(50) != Overflow || look(50) != NoGain {
+		t.Errorf("after %s it is %s", 2*Interval, m.c.Reason(1))
+	}
+}
+
+// TestFirstStays: the window of a path in slow start says little of its rate. Such a path does not become
+// first, nor when the first is busy with its own queue.
+func TestFirstStays(t *testing.T) {
+	const ms = time.Millisecond
+	var c Connection[int]
+	for now := time.Duration(0); now < 3*time.Second; now += Interval {
+		s := []Sample[int]{
+			{Path: 0, Delivered: uint32(now / 1e6 * 4), Segment: 1400, Cwnd: 200, InFlight: 200, NotSent: 1, SRTT: 60 * ms, MinRTT: 10 * ms},
+			{Path: 1, Segment: 1400, Cwnd: 10, SRTT: 10 * ms, MinRTT: 10 * ms},
+		}
+		if now >= time.Second { // it is open
+			s[1].Cwnd, s[1].InFlight, s[1].SRTT, s[1].SlowStart, s[1].Delivered = 200, 200, 15*ms, true, uint32((now-time.Second)/1e6)
+			if now/Interval%3 == 0 {
+				s[0].InFlight, s[0].NotSent = 150, 0
+			}
+		}
+		if c.Look(now, s); c.Reason(0) != First {
+			t.Fatalf("after %s the first path is %s", now, c.Reason(0))
+		}
+	}
+}

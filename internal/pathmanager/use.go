@@ -1,0 +1,165 @@
+package pathmanager
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/overflow"
+)
+
+// With Options.Overflow one path of a connection carries data first, and the others are backups until it
+// is saturated: package overflow decides, from samples of all connections with several subflows.
+
+// pathKey is a path of a connection: an egress peer, or -1 for a default address that leads to none of
+// them, and an address of the client.
+type pathKey struct {
+	peer   int
+	client netip.Addr
+}
+
+// path returns the path of a subflow. That on the default address follows BGP's best path, which is that
+// of the preferred peer.
+func (c *connection) path(s *subflow, preferred []int) pathKey {
+	k := pathKey{s.peer, s.remote.Addr()}
+	if s.peer < 0 && !c.machine.shareDefault && len(preferred) > 0 {
+		k.peer = preferred[0]
+	}
+	return k
+}
+
+// preferred returns the peers with a route to the client, in the order of preference.
+func (c *connection) preferred() []int {
+	return c.ordered(func(p *peer, r Route) bool { return r.State == RoutePresent && !p.backup })
+}
+
+// usable returns the subflows that may carry data, one for each path, in the order of preference. A
+// subflow on the default address comes before that of the same path.
+func (c *connection) usable() (all []*subflow, keys []pathKey) {
+	preferred := c.preferred()
+	add := func(s *subflow) {
+		if k := c.path(s, preferred); !slices.Contains(keys, k) {
+			all, keys = append(all, s), append(keys, k)
+		}
+	}
+	for _, s := range c.subflows {
+		if s.peer < 0 && !s.closing && !c.mustBackUp(s) {
+			add(s)
+		}
+	}
+	for _, peer := range preferred {
+		for _, s := range c.subflows {
+			if s.peer == peer && !s.closing && !c.mustBackUp(s) {
+				add(s)
+			}
+		}
+	}
+	return all, keys
+}
+
+// decide chooses the subflows that carry data.
+func (c *connection) decide() {
+	m := c.machine
+	if !m.overflow {
+		return
+	}
+	usable, keys := c.usable()
+	samples := make([]overflow.Sample[pathKey], len(usable))
+	for i, s := range usable {
+		samples[i] = s.look(keys[i], m.now)
+	}
+	at := m.now.Sub(c.since)
+	c.use.Look(at, samples)
+	for _, k := range keys {
+		if learned, ok := c.use.Learned(at, k); ok && k.peer >= 0 {
+			m.memory.Learn(m.now, m.key(k), learned)
+		}
+	}
+	for _, s := range c.subflows {
+		at := slices.Index(usable, s)
+		s.use = overflow.Unused
+		if at >= 0 {
+			s.use = c.use.Reason(keys[at])
+		}
+	}
+}
+
+// key is the path in the memory.
+func (m *machine) key(k pathKey) overflow.Key {
+	return overflow.KeyOf(m.peers[k.peer].address, k.client)
+}
+
+// recall returns what earlier connections learned of a path.
+func (m *machine) recall(k pathKey) overflow.Past {
+	if k.peer < 0 {
+		return overflow.Past{}
+	}
+	return m.memory.Recall(m.now, m.key(k))
+}
+
+// failed records that the path of a subflow made no progress while another one did.
+func (c *connection) failed(s *subflow) {
+	if k := c.path(s, c.preferred()); c.machine.overflow && k.peer >= 0 {
+		c.machine.memory.Stalled(c.machine.now, c.machine.key(k))
+	}
+}
+
+// look returns the last sample of a subflow.
+func (s *subflow) look(k pathKey, now time.Time) overflow.Sample[pathKey] {
+	l := &s.last
+	look := overflow.Sample[pathKey]{
+		Path: k, Source: s.number, Delivered: l.Delivered, Segment: int(l.SegmentSize), Cwnd: int(l.Window), InFlight: int(l.InFlight),
+		NotSent: int(l.NotSent), Window: int(l.SendWindow), SRTT: l.RTT, MinRTT: l.MinRTT, SlowStart: l.Window < l.Threshold,
+	}
+	if silence := now.Sub(s.progress); l.InFlight > 0 && silence >= stallTimeout(*l) {
+		look.Silence = silence
+	}
+	return look
+}
+
+// progressed records a sample of a subflow.
+func (s *subflow) progressed(now time.Time, l mptcp.Subflow) {
+	if l.InFlight == 0 || s.last.InFlight == 0 || l.Delivered != s.last.Delivered || l.Acked != s.last.Acked {
+		s.progress = now
+	}
+	s.last = l
+}
+
+// rests reports whether a subflow is a backup because other paths carry what there is.
+func (c *connection) rests(s *subflow) bool { return c.machine.overflow && !s.use.Open() }
+
+// setOverflow changes whether one path of each connection carries data first. What was learned is
+// forgotten.
+func (m *machine) setOverflow(now time.Time, on bool) {
+	m.now = now
+	if m.overflow == on {
+		return
+	}
+	m.overflow = on
+	m.memory.Clear()
+	for _, c := range m.conns {
+		c.use = overflow.Connection[pathKey]{Recall: m.recall}
+		c.decide()
+		for _, s := range c.subflows {
+			c.setPriority(s)
+		}
+	}
+}
+
+// decideAll decides for the connections that were sampled at that time.
+func (m *machine) decideAll(now time.Time) {
+	if !m.overflow {
+		return
+	}
+	m.now = now
+	for _, c := range m.conns {
+		if !slices.ContainsFunc(c.subflows, func(s *subflow) bool { return s.sampled.Equal(now) }) {
+			continue
+		}
+		c.decide()
+		for _, s := range c.subflows {
+			c.setPriority(s)
+		}
+	}
+}

@@ -1,0 +1,244 @@
+package pathmanager
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/overflow"
+)
+
+func newOverflowing() *managed {
+	m := newManaged(false)
+	m.machine.overflow = true
+	m.setRoute(0, "::/0", RoutePresent)
+	m.setRoute(1, "::/0", RoutePresent)
+	return m
+}
+
+// carry samples the subflows of all connections for some time, those that carry data in the state of
+// busy, and lets the machine decide.
+func (m *managed) carry(d time.Duration, busy mptcp.Subflow) {
+	for end := m.now.Add(d); m.now.Before(end); {
+		m.pass(overflow.Interval)
+		m.delivered += busy.Delivered
+		for _, s := range m.all() {
+			l := s
+			l.RTT, l.SegmentSize, l.Window, l.SendWindow = 10*time.Millisecond, 1400, 10, 1<<24
+			if !s.BackupHere {
+				l.InFlight, l.NotSent, l.Delivered = busy.InFlight, busy.NotSent, m.delivered
+			}
+			m.machine.sample(m.now, l)
+		}
+		m.machine.decideAll(m.now)
+		m.work()
+	}
+}
+
+var (
+	idle      = mptcp.Subflow{}
+	light     = mptcp.Subflow{InFlight: 1, Delivered: 5}
+	moderate  = mptcp.Subflow{InFlight: 5, Delivered: 20}
+	saturated = mptcp.Subflow{InFlight: 10, NotSent: 1000, Delivered: 40}
+	silent    = mptcp.Subflow{InFlight: 20, NotSent: 1000}
+)
+
+func TestOverflow(t *testing.T) {
+	m := newOverflowing()
+	m.open(1, defaultAt, clientAt)
+	// Those that join are backups from the start.
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a*", "2001:db8:1::b*")
+	m.carry(500*time.Millisecond, moderate)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a*", "2001:db8:1::b*")
+	// The best path leads to a, so b is another one.
+	m.carry(400*time.Millisecond, saturated)
+	check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a*", "2001:db8:1::b")
+	uses := map[string]int{}
+	for _, s := range m.list(1) {
+		uses[s.Use]++
+	}
+	if uses["first"] != 1 || uses["overflow"] != 1 || uses["unused"] != 1 {
+		t.Errorf("uses %v", uses)
+	}
+	// When there are subflows to all peers, that to a takes over from the one on the default address.
+	m.carry(400*time.Millisecond, saturated)
+	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
+	m.carry(2*time.Second, light)
+	if on := strings.Join(m.on(1), " "); strings.Count(on, "*") != 2 || !strings.Contains(on, "::10*") {
+		t.Errorf("with less to send than one path carries: %s", on)
+	}
+	// A stall of the first opens the other.
+	m.carry(600*time.Millisecond, silent)
+	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
+
+	m.withdrawAll(m.now)
+	m.work()
+	check(t, m.on(1), "2001:db8:1::10")
+}
+
+// TestOverflowRestart is killed while a path is judged. The next instance has all subflows carry data, or
+// goes on.
+func TestOverflowRestart(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		m := newOverflowing()
+		m.open(1, defaultAt, clientAt)
+		m.carry(400*time.Millisecond, saturated)
+		check(t, m.on(1), "2001:db8:1::10", "2001:db8:1::a*", "2001:db8:1::b")
+
+		next := newMachine(testPeers(), nil)
+		next.overflow, next.complete = on, true
+		m.machine = next
+		m.setRoute(0, "::/0", RoutePresent)
+		m.setRoute(1, "::/0", RoutePresent)
+		next.beginReview(true)
+		for _, s := range m.all() {
+			next.reviewed(s)
+		}
+		next.endReview(m.now)
+		m.work()
+		m.carry(2*time.Second, idle)
+		if on {
+			if on := strings.Join(m.on(1), " "); strings.Count(on, "*") != 2 {
+				t.Errorf("after a restart: %s", on)
+			}
+			continue
+		}
+		check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
+	}
+}
+
+// TestOverflowLeavesNone ends before the subflow on the default address is redundant: it is no backup then.
+func TestOverflowLeavesNone(t *testing.T) {
+	m := newOverflowing()
+	m.open(1, onB, clientAt)
+	m.open(2, defaultAt, clientAt)
+	m.machine.conns[2].find(defaultAt, clientAt).use = overflow.Slow
+	for _, s := range m.machine.conns[2].subflows {
+		m.machine.conns[2].setPriority(s)
+	}
+	m.work()
+	check(t, m.on(2), "2001:db8:1::10*", "2001:db8:1::a*", "2001:db8:1::b*")
+	m.withdrawAll(m.now)
+	m.work()
+	check(t, m.on(2), "2001:db8:1::10")
+}
+
+// TestPropertyOverflow changes routes and loads: a connection with a usable subflow always has one that is
+// no backup.
+func TestPropertyOverflow(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		m := newOverflowing()
+		m.open(1, rapid.SampledFrom([]netip.AddrPort{defaultAt, onA}).Draw(rt, "first"), clientAt)
+		for range rapid.IntRange(1, 20).Draw(rt, "steps") {
+			switch rapid.IntRange(0, 2).Draw(rt, "kind") {
+			case 0:
+				m.setRoute(rapid.IntRange(0, 1).Draw(rt, "peer"), "::/0", rapid.SampledFrom([]RouteState{RouteAbsent, RoutePresent, RouteDraining}).Draw(rt, "state"))
+			default:
+				load := rapid.SampledFrom([]mptcp.Subflow{idle, moderate, saturated, silent}).Draw(rt, "load")
+				m.carry(time.Duration(rapid.IntRange(40, 3000).Draw(rt, "ms"))*time.Millisecond, load)
+			}
+		}
+		m.carry(100*time.Millisecond, idle)
+		c := m.machine.conns[1]
+		if c == nil {
+			return
+		}
+		usable, _ := c.usable()
+		carries := 0
+		for _, s := range c.subflows {
+			if !s.backup {
+				carries++
+			}
+		}
+		if len(usable) > 0 && carries == 0 {
+			rt.Fatalf("of %v none carries data", m.on(1))
+		}
+	})
+}
+
+// TestOverflowMemory: the next connection of the client, also after a restart, begins with what the first
+// learned. A path that stalls is first no longer, however fast it was.
+func TestOverflowMemory(t *testing.T) {
+	m := newOverflowing()
+	m.open(1, defaultAt, clientAt)
+	m.open(2, defaultAt, elsewhereAt)
+	key := overflow.KeyOf(onB.Addr(), clientAt.Addr())
+	// b is fast, and a, BGP's best path, is slow.
+	m.machine.memory.Learn(m.now, key, overflow.Past{Rate: 12e6})
+	m.machine.memory.Learn(m.now, overflow.KeyOf(onA.Addr(), clientAt.Addr()), overflow.Past{Rate: 1e5})
+	m.open(3, defaultAt, netip.AddrPortFrom(clientAt.Addr(), 40001))
+	m.carry(3*overflow.Interval, light)
+	check(t, m.on(3), "2001:db8:1::10*", "2001:db8:1::a*", "2001:db8:1::b")
+	check(t, m.on(2), "2001:db8:1::10", "2001:db8:1::a*", "2001:db8:1::b*") // another client
+
+	text, err := overflow.Encode(m.machine.memory.Entries(m.now))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := newMachine(testPeers(), nil)
+	next.overflow, next.complete = true, true
+	if err := next.memory.Load(m.now, text); err != nil {
+		t.Fatal(err)
+	}
+	m.machine = next
+	m.setRoute(0, "::/0", RoutePresent)
+	m.setRoute(1, "::/0", RoutePresent)
+	m.open(4, defaultAt, netip.AddrPortFrom(clientAt.Addr(), 40002))
+	m.carry(3*overflow.Interval, light)
+	check(t, m.on(4), "2001:db8:1::10*", "2001:db8:1::a*", "2001:db8:1::b")
+
+	m.machine.stalled(m.now, 4, []mptcp.Ends{{Local: onB, Remote: m.remoteOn(4, onB)}}, nil)
+	m.work()
+	if p := m.machine.memory.Recall(m.now, key); p.Verdict != overflow.Stalled || p.Rate != 0 || p.Rest == 0 {
+		t.Errorf("after a stall: %+v", p)
+	}
+	m.open(5, defaultAt, netip.AddrPortFrom(clientAt.Addr(), 40003))
+	m.carry(3*overflow.Interval, light)
+	check(t, m.on(5), "2001:db8:1::10", "2001:db8:1::a*", "2001:db8:1::b*")
+}
+
+// TestSetOverflow changes it while connections run.
+func TestSetOverflow(t *testing.T) {
+	m := newOverflowing()
+	m.open(1, defaultAt, clientAt)
+	m.carry(2*time.Second, saturated)
+	m.machine.setOverflow(m.now, false)
+	m.work()
+	check(t, m.on(1), "2001:db8:1::10*", "2001:db8:1::a", "2001:db8:1::b")
+	if n := m.machine.memory.Len(); n > 0 {
+		t.Errorf("%d paths are remembered", n)
+	}
+	m.machine.setOverflow(m.now, true)
+	m.work()
+	m.carry(2*overflow.Interval, light)
+	if on := strings.Join(m.on(1), " "); strings.Count(on, "*") != 2 {
+		t.Errorf("with overflow again: %s", on)
+	}
+}
+
+// remoteOn returns the client's end of a connection's subflow.
+func (m *managed) remoteOn(token uint32, local netip.AddrPort) netip.AddrPort {
+	for _, s := range m.there[token].subflows {
+		if s.Local == local {
+			return s.Remote
+		}
+	}
+	return netip.AddrPort{}
+}
+
+// TestOverflowLearns: what a saturated path carries is remembered.
+func TestOverflowLearns(t *testing.T) {
+	m := newOverflowing()
+	m.open(1, defaultAt, clientAt)
+	full := saturated
+	full.Threshold = 5
+	m.carry(3*time.Second, full)
+	p := m.machine.memory.Recall(m.now, overflow.KeyOf(onA.Addr(), clientAt.Addr()))
+	if want := 40 * 1400 / overflow.Interval.Seconds(); p.Rate < want*0.9 || p.Rate > want*1.1 {
+		t.Errorf("learned %+v, want %.0f bytes/s", p, want)
+	}
+}
