@@ -23,6 +23,7 @@ const (
 // desired is where decisions about kernel objects go.
 type desired interface {
 	Set(route.Object)
+	SetRoute(route.Route)
 	Delete(route.Key)
 	// Settled reports whether the kernel has the object as it was set.
 	Settled(route.Key) bool
@@ -30,7 +31,7 @@ type desired interface {
 
 // announcer advertises to the reflectors.
 type announcer interface {
-	OriginateVPN([]bgp.VPNRoute) error
+	OriginateVPN([]bgp.VPNRoute) error // does not keep the slice
 	WithdrawVPN([]bgp.VPNKey) error
 	// SetBlackhole advertises or withdraws a prefix with BLACKHOLE.
 	SetBlackhole(on bool, prefixes ...netip.Prefix) error
@@ -43,6 +44,7 @@ type peer struct {
 	sid       netip.Addr
 	structure srv6.Structure
 	rd        vpn.ID
+	rts       []vpn.ID   // of the EPE Routes
 	nextHop   netip.Addr // of the EPE Routes: the ASBR
 	kernel    desired
 	announcer announcer
@@ -59,6 +61,7 @@ type peer struct {
 	// waiting are the routes to advertise, and some that are not any more; gone are those to withdraw.
 	waiting []table.Ref
 	gone    []bgp.VPNKey
+	batch   []bgp.VPNRoute // space for installed, used again
 	// walking: the state of the peer is being applied to its routes, from next on.
 	walking bool
 	next    table.Ref
@@ -86,7 +89,7 @@ func newPeer(c *Config, conf *Peer) (*peer, error) {
 		return nil, err
 	}
 	return &peer{
-		Peer: *conf, sid: sid, structure: structure, rd: rd, nextHop: c.Address,
+		Peer: *conf, sid: sid, structure: structure, rd: rd, rts: []vpn.ID{conf.RT}, nextHop: c.Address,
 		rejected: map[bgp.RejectReason]uint64{},
 	}, nil
 }
@@ -221,7 +224,7 @@ func (p *peer) announce() (more bool, err error) {
 // epeRoute is a route of the peer as it is advertised to servers, with the SID.
 func (p *peer) epeRoute(r bgp.Update) bgp.VPNRoute {
 	return bgp.VPNRoute{
-		RD: p.rd, Prefix: r.Prefix, NextHop: p.nextHop, RTs: []vpn.ID{p.RT}, SID: p.sid,
+		RD: p.rd, Prefix: r.Prefix, NextHop: p.nextHop, RTs: p.rts, SID: p.sid,
 		Structure: p.structure, Behavior: codes[p.behavior()], Attributes: r.Attributes,
 	}
 }

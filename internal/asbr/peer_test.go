@@ -31,6 +31,8 @@ func (w *world) Settled(k route.Key) bool {
 	return w.refuses == "" || !strings.Contains(k.String(), w.refuses)
 }
 
+func (w *world) SetRoute(r route.Route) { w.Set(r) }
+
 func (w *world) Set(o route.Object) {
 	w.kernel[o.Key()] = o
 	w.log = append(w.log, "set "+o.Key().String())

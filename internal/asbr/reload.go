@@ -13,6 +13,7 @@ import (
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/policy"
 	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/vpn"
 )
 
 // changes are the difference between two configurations that a running ASBR can apply.
@@ -236,7 +237,7 @@ func (a *ASBR) configure(c changes, now *Config, neighbors []bgp.Neighbor) error
 			}
 			p.link = a.core.links[p.Interface]
 		}
-		p.Peer = *conf
+		p.Peer, p.rts = *conf, []vpn.ID{conf.RT}
 		peers = append(peers, p)
 	}
 	a.peers = peers

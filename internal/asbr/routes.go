@@ -2,7 +2,6 @@ package asbr
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/daemon"
@@ -22,8 +21,8 @@ type peerRoute struct {
 // routes.
 type attributes struct {
 	keys    table.Interner[string]
-	updates []bgp.Update // by number, without prefix
-	key     []byte       // used again
+	updates []*bgp.Update // by number, without prefix
+	key     []byte        // used again
 }
 
 // use returns the number of the attributes of an update and counts a use.
@@ -38,23 +37,24 @@ func (a *attributes) use(u bgp.Update) uint32 {
 	n := a.keys.Use(string(a.key))
 	if a.keys.Uses(n) == 1 {
 		for len(a.updates) < a.keys.Len() {
-			a.updates = append(a.updates, bgp.Update{})
+			a.updates = append(a.updates, nil)
 		}
-		u.Prefix = netip.Prefix{}
-		a.updates[n] = u
+		own := u // so that only this one is allocated
+		own.Prefix = netip.Prefix{}
+		a.updates[n] = &own
 	}
 	return n
 }
 
 func (a *attributes) release(n uint32) {
 	if a.keys.Release(n); n != 0 && a.keys.Uses(n) == 0 {
-		a.updates[n] = bgp.Update{}
+		a.updates[n] = nil
 	}
 }
 
 // received returns a route as the peer advertised it.
 func (p *peer) received(n table.Ref) bgp.Update {
-	u := p.attributes.updates[p.routes.Value(n).attributes]
+	u := *p.attributes.updates[p.routes.Value(n).attributes]
 	u.Prefix = p.routes.Key(n).Netip()
 	return u
 }
@@ -96,7 +96,7 @@ func (p *peer) apply(n table.Ref) {
 	switch {
 	case p.up && !r.installed:
 		r.installed = true
-		p.kernel.Set(p.route(p.received(n)))
+		p.kernel.SetRoute(p.route(p.received(n)))
 	case !p.up && r.installed:
 		r.installed = false
 		p.kernel.Delete(p.route(p.received(n)).Key())
@@ -142,9 +142,10 @@ func (p *peer) step() (more bool) {
 }
 
 // installed takes from the routes that wait those that the kernel has by now, and returns them as
-// they are advertised. It examines some, in turn; more reports whether it should be called again.
+// they are advertised, until the next call. It examines some, in turn; more reports whether it should be called again.
 func (p *peer) installed() (routes []bgp.VPNRoute, more bool) {
 	some := min(len(p.waiting), 2*daemon.Step)
+	routes = p.batch[:0]
 	for _, n := range p.waiting[:some] {
 		if !p.routes.Has(n) || !p.routes.Value(n).waits {
 			continue // withdrawn
@@ -162,8 +163,9 @@ func (p *peer) installed() (routes []bgp.VPNRoute, more bool) {
 		r.waits, r.advertised = false, true
 		routes = append(routes, p.epeRoute(u))
 	}
+	p.batch = routes
 	if p.waiting = p.waiting[some:]; len(p.waiting) == 0 {
-		p.waiting = nil
+		p.waiting, p.batch = nil, nil
 	}
-	return slices.Clip(routes), len(routes) > 0 && len(p.waiting) > 0
+	return routes, len(routes) > 0 && len(p.waiting) > 0
 }

@@ -1,7 +1,6 @@
 package reflector
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/tabane/tabane/internal/bgp"
@@ -22,29 +21,31 @@ func difference(old, now Config) (bgp.Changes, fault.List) {
 	return bgp.Compare(before, after), faults
 }
 
-// Reload applies another list of clients to the running reflector, and returns what changed. Sessions
-// of unchanged clients stay up. An invalid configuration, or one that needs a restart, is rejected as a
-// whole.
+// Reload applies another list of clients, and returns what changed. Sessions of unchanged clients stay
+// up. An invalid configuration, or one that needs a restart, is rejected as a whole. Before Run, it
+// replaces the clients that Run will add.
 func (r *Reflector) Reload(now Config) ([]string, error) {
 	if err := now.Check().Err(); err != nil {
 		return nil, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.running {
-		return nil, errors.New("not running")
-	}
 	c, faults := difference(r.config, now)
 	if err := faults.Err(); err != nil {
 		return nil, err
 	}
-	if err := r.speaker.Change(r.config.neighbors(), now.neighbors()); err != nil {
-		return nil, err
+	old := r.config
+	if r.running {
+		if err := r.speaker.Change(old.neighbors(), now.neighbors()); err != nil {
+			return nil, err
+		}
 	}
-	before, after := r.config.groups(), now.groups()
 	r.config.Clients, r.config.Listen = now.Clients, now.Listen
-	if err := r.speaker.ChangeGroups(before, after); err != nil {
-		return nil, fmt.Errorf("configuration applied partially: %w; restart the daemon", err)
+	before, after := old.groups(), now.groups()
+	if r.running {
+		if err := r.speaker.ChangeGroups(before, after); err != nil {
+			return nil, fmt.Errorf("configuration applied partially: %w; restart the daemon", err)
+		}
 	}
 	return append(c.Lines(), bgp.CompareGroups(before, after)...), nil
 }

@@ -1,12 +1,16 @@
 package reflector
 
 import (
+	"log/slog"
 	"net/netip"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tabane/tabane/internal/bfd"
+	"github.com/tabane/tabane/internal/bgp"
 )
 
 func TestDifference(t *testing.T) {
@@ -49,5 +53,28 @@ func TestDifference(t *testing.T) {
 				t.Errorf("got %q, want %q", lines, tt.want)
 			}
 		})
+	}
+}
+
+// TestReloadBeforeRun: a reload between the start and Run, as by an early SIGHUP, is applied.
+func TestReloadBeforeRun(t *testing.T) {
+	config := Config{
+		ASN: 65000, RouterID: netip.MustParseAddr("10.0.0.254"), Address: netip.MustParseAddr("::1"),
+		Clients: []Client{{Name: "asbr1", Address: netip.MustParseAddr("2001:db8:1::1")}},
+	}
+	speaker, err := bgp.New(bgp.Options{ASN: config.ASN, RouterID: config.RouterID, Listen: []netip.Addr{config.Address}, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Reflector{speaker: speaker, config: config}
+	now := config
+	now.Clients = append(slices.Clone(config.Clients), Client{Name: "server", Address: netip.MustParseAddr("2001:db8:1::10")})
+	lines, err := r.Reload(now)
+	if got := strings.Join(lines, "\n"); err != nil || got != `session "server" added` || !reflect.DeepEqual(r.config, now) {
+		t.Errorf("got %q, %v, and %v", got, err, r.config)
+	}
+	now.ASN++
+	if _, err := r.Reload(now); err == nil {
+		t.Error("another AS number was accepted")
 	}
 }
