@@ -6,8 +6,8 @@
 package plane
 
 import (
+	"context"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/tabane/tabane/internal/session"
@@ -17,6 +17,18 @@ import (
 // MaxPaths is the number of paths of a gateway.
 const MaxPaths = 16
 
+// Carrier is a data plane: it carries packets between the LAN and peers. It creates the tunnel's interface
+// while it runs. Its methods are safe for concurrent use.
+type Carrier interface {
+	// Apply replaces the whole desired state, before or while the plane runs. After an error the
+	// state before is in force.
+	Apply(State) error
+	// Status is what the plane does now.
+	Status() Status
+	// Run carries packets until ctx ends.
+	Run(ctx context.Context) error
+}
+
 // State is what a plane is to do. It is applied as a whole; the parts are matched by name. The plane
 // keeps it unchanged.
 type State struct {
@@ -24,11 +36,30 @@ type State struct {
 	Key session.PrivateKey
 	// Port is the UDP port that each path listens at.
 	Port uint16
+	// Mark is that of the tunnel's datagrams in the kernel, 0 for none.
+	Mark uint32
 	// MTU is the largest packet inside the tunnel, in bytes.
 	MTU    int
+	LAN    LAN
 	Paths  []Path
 	Peers  []Peer
 	Policy Policy
+	Probes Probes
+}
+
+// LAN is the network behind the gateway.
+type LAN struct {
+	Interfaces []string
+	Prefixes   []netip.Prefix
+}
+
+// Probes are how paths are measured.
+type Probes struct {
+	// Compatible: delay and jitter are measured by the open probes of paper D alone.
+	Compatible bool
+	// Idle and Busy are the times between probes of a path, without and with traffic. Busy of 0 is
+	// 50 ms, Idle of 0 is 1 s.
+	Idle, Busy time.Duration
 }
 
 // Path is a line of the gateway. Its index in State.Paths is its number in the tunnel.
@@ -38,8 +69,15 @@ type Path struct {
 	Down, Up Rate
 	// Cost orders paths by price: lower ones are preferred where the discipline regards it.
 	Cost int
+	// Via are the routers on the line that the configuration names, at most one of each IP version.
+	Via []netip.Addr
 	// Usable: the interface is up with carrier. Nothing is sent on a path that is not.
 	Usable bool
+	// Member is the name of the peer that relays messages on the path to the home agent; empty if the
+	// path is a line of this gateway. Its rates are at most those that the member offers.
+	Member string
+	// Short: leaders reach this gateway over the path, a member. It has no other destinations.
+	Short bool
 }
 
 // Rate is the rate of a path in one direction.
@@ -61,11 +99,10 @@ type Peer struct {
 	// Prefixes are behind the peer. Packets to them are sent to it, and only packets from them are
 	// accepted from it. No two peers have overlapping ones.
 	Prefixes []netip.Prefix
-}
-
-// Equal reports whether two peers are configured alike.
-func (p Peer) Equal(o Peer) bool {
-	return p.Name == o.Name && p.Public == o.Public && p.Preshared == o.Preshared && slices.Equal(p.Endpoints, o.Endpoints) && slices.Equal(p.Prefixes, o.Prefixes)
+	// Mode is how packets to the peer are carried.
+	Mode Mode
+	// Alliance is what the peer is in an alliance.
+	Alliance Alliance
 }
 
 // Status is what a plane reports. Counters only grow while the plane runs.
@@ -75,8 +112,14 @@ type Status struct {
 	// Received are packets from the LAN, Delivered packets to it.
 	Received  Count `json:"received"`
 	Delivered Count `json:"delivered"`
+	// Relays are what this gateway relays for leaders, as a member.
+	Relays []RelayStatus `json:"relays,omitempty"`
 	// Dropped are packets that were not carried, by reason, such as "replayed" or "no route".
 	Dropped map[string]uint64 `json:"dropped,omitempty"`
+	// Unpinned is why the open plane's program would go with this process if it were killed.
+	Unpinned string `json:"unpinned,omitempty"`
+	// Left are packets to open peers that the open plane left to the sealed one, by reason.
+	Left map[string]uint64 `json:"left,omitempty"`
 	// Held is how many bytes of packets are held: in queues, and for their order.
 	Held unit.Size `json:"held_bytes"`
 }
@@ -101,6 +144,12 @@ type PathStatus struct {
 // PeerStatus is a peer with its session.
 type PeerStatus struct {
 	Name string `json:"name"`
+	// Role is what the peer is in an alliance.
+	Role Role `json:"-"`
+	// Mode is how packets to the peer are carried.
+	Mode Mode `json:"-"`
+	// NAT are its NAT sessions, with mode NAT.
+	NAT NATSessions `json:"-"`
 	// Up: there is a session, with keys.
 	Up bool `json:"up"`
 	// Suite is the encryption. Since is the age of the session, Handshake that of its keys.
@@ -113,8 +162,8 @@ type PeerStatus struct {
 	Reason   string       `json:"reason,omitempty"`
 	Links    []LinkStatus `json:"links"`
 	Policies []RuleStatus `json:"policies"`
-	// Held are packets that wait for their order; Skipped were given up as lost, Late came after
-	// they had been given up, Duplicates came twice.
+	// Held are packets that wait for their order; Skipped were taken for lost, Late came after
+	// that, Duplicates came twice.
 	Held       int    `json:"held"`
 	Skipped    uint64 `json:"skipped"`
 	Late       uint64 `json:"late"`
@@ -125,8 +174,18 @@ type PeerStatus struct {
 type LinkStatus struct {
 	Path     string         `json:"path"`
 	Endpoint netip.AddrPort `json:"endpoint"`
-	// State is up, dead (no answer to probes), down (the interface) or unproven (no answer yet).
+	// Seen is the address at which the peer sees this gateway, invalid if it has not said. Behind NAT
+	// it is another one than that of the socket.
+	Seen netip.AddrPort `json:"seen"`
+	// State is up, dead (no answer to probes), down (the interface), unproven (no answer yet) or
+	// unregistered (with a home agent, or at a member: Reason says why).
 	State string `json:"state"`
+	// Member is the member over which the path leads. CareOf is the registered address, Lifetime how
+	// long the registration lasts, if it is not refreshed; Reason is why there is none.
+	Member   string         `json:"member,omitempty"`
+	CareOf   netip.AddrPort `json:"care_of"`
+	Lifetime time.Duration  `json:"lifetime_ns,omitempty"`
+	Reason   string         `json:"reason,omitempty"`
 	// Resting is why a discipline leaves out a path that is up; empty if none does.
 	Resting  string `json:"resting,omitempty"`
 	Sent     Count  `json:"sent"`

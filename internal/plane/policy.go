@@ -62,8 +62,8 @@ func (l Policy) First(p *Packet) int {
 	return -1
 }
 
-// The disciplines that have parameters, and the default one. All are those of sched.Disciplines.
-const Ratio, Flow, Auto = "ratio", "flow", "auto"
+// The disciplines that have parameters, the default one, and the one that copies all packets. All are those of sched.Disciplines.
+const Ratio, Flow, Auto, Redundant = "ratio", "flow", "auto", "redundant"
 
 // Discipline says how packets are distributed over paths.
 type Discipline struct {
@@ -74,6 +74,8 @@ type Discipline struct {
 	Ratio []int
 	// Choice is how the path of a new flow is chosen, with Flow.
 	Choice sched.Choice
+	// CopyCostlier: copies are also sent on paths of a higher cost, with Auto.
+	CopyCostlier bool
 }
 
 func (d Discipline) String() string {
@@ -86,6 +88,10 @@ func (d Discipline) String() string {
 		return d.Name + " " + strings.Join(parts, ":")
 	case Flow:
 		return d.Name + " " + d.Choice.String()
+	case Auto:
+		if d.CopyCostlier {
+			return d.Name + ", copies on costlier paths"
+		}
 	}
 	return d.Name
 }

@@ -1,6 +1,7 @@
 package quality
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/tabane/tabane/internal/unit"
@@ -13,6 +14,10 @@ const (
 	// leastCapacity bounds the estimate from below: a path that is believed to be slower would
 	// get no traffic that could prove otherwise.
 	leastCapacity = 100 * unit.KbitPerSecond
+	// An estimate is at least 1/leastShare of what is configured, because less may be others in the same
+	// queue, who would take all, and at most mostOf / most of it.
+	leastShare   = 4
+	mostOf, most = 2, 3
 	// longQueue is the standing queue from which on the path is full, shortQueue that up to which
 	// more may be tried.
 	longQueue  = 15 * time.Millisecond
@@ -20,18 +25,25 @@ const (
 	// paced is the share of the estimate, in percent, that the sender uses. If less than the share
 	// carried of that arrives though more was to be sent, or less than the share drained while there
 	// is a long queue, the path does not carry it. A queue alone may be a route that became longer.
-	paced, carried, drained = 97, 93, 98
+	// A configured rate is doubted only if less than the share doubted arrives.
+	paced, carried, drained, doubted = 97, 93, 98, 96
 	// Growth of the estimate in percent: before the path was ever full, of a probe, and of a probe
 	// after a successful one. A probe of 10 % for 250 ms makes a queue of 25 ms.
 	startGrowth, probeGrowth, nextGrowth = 200, 110, 125
 	// A probe succeeds if this share of the estimate before it arrives, in percent.
 	success = 102
-	// steady: there is no probe while the jitter is more than this part of an interval, because
-	// then what arrives in one tells little.
+	// steady: the jitter is at most this part of an interval, because packets and reports that are
+	// late by it have what arrives in one differ from what was sent. A rate that is not configured is not
+	// probed while it is more than that of the shortest one.
 	steady = 16
+	// late: what is under way varies by this many times the jitter.
+	late = 8
 	// firstProbe and lastProbe are the numbers of busy samples between two probes, which double
-	// with each failure.
+	// with each failure. A configured rate is probed sooner for the first time.
 	firstProbe, lastProbe = 8, 64
+	configuredProbe       = 3
+	// While a queue that the estimate was lowered for drains, 1 - 1/drainShare of the estimate is used.
+	drainShare = 6
 )
 
 // CapacitySample is what was measured of a path in an interval of 50 to 500 ms.
@@ -48,30 +60,45 @@ type CapacitySample struct {
 	Standing, Jitter time.Duration
 }
 
-// Capacity estimates the rate of a path that its user has not configured, from what the path carries
-// and the queue that this causes. The sender paces its packets below the estimate, so it has to be
-// raised to find a higher rate. The zero value is that of a path without traffic.
+// Capacity estimates the rate of a path from what the path carries and the queue that this causes,
+// beginning with what is configured, if anything is. The sender paces its packets below the estimate, so
+// it has to be raised to find a higher rate. The zero value is that of a path without a configured rate
+// and without traffic.
 type Capacity struct {
-	rate unit.Bandwidth
+	rate       unit.Bandwidth
+	configured unit.Bandwidth // 0: not at all
 	// found: the path was full at least once.
 	found bool
 	// busy counts busy samples since the last probe, every is how many there are between two.
 	busy, every int
 	// before is the estimate before the probe in progress, 0 if there is none.
 	before unit.Bandwidth
+	// congested is the number of samples in a row that were, full what arrived in them: what the path
+	// carries, because its queue was not empty.
+	congested int
+	full      CapacitySample
+	// draining is the number of samples that the queue on the path needs at most to drain.
+	draining int
 	// recent are samples since the estimate changed, their bytes and time weighted less with each
 	// further one: jitter moves packets between intervals, so one tells little.
 	recent  CapacitySample
 	samples int
 }
 
-// StartCapacity returns the state of a path whose rate was configured: the estimate begins there.
-func StartCapacity(rate unit.Bandwidth) Capacity { return Capacity{rate: rate, found: rate > 0} }
+// LimitCapacity returns the state of a path whose rate is configured: the estimate begins there. It is lower
+// while a queue on the path shows that it does not carry so much, and higher after a probe has shown
+// that it carries more.
+func LimitCapacity(rate unit.Bandwidth) Capacity {
+	return Capacity{rate: rate, configured: rate, found: rate > 0, every: configuredProbe}
+}
 
-// Value returns the estimate.
+// Value returns the rate that is to be used: the estimate, or less while a queue on the path drains.
 func (c *Capacity) Value() unit.Bandwidth {
-	if c.rate == 0 {
+	switch {
+	case c.rate == 0:
 		return FirstCapacity
+	case c.draining > 0:
+		return c.rate - c.rate/drainShare
 	}
 	return c.rate
 }
@@ -88,23 +115,58 @@ func (c *Capacity) Update(s CapacitySample) {
 		c.judge(s.rate())
 		return
 	}
-	c.remember(s)
+	c.recent.add(s)
+	c.samples++
+	if Congested(s.Standing, s.Jitter) {
+		c.full.Sent, c.full.Arrived, c.full.Interval = c.full.Sent+s.Sent, c.full.Arrived+s.Arrived, c.full.Interval+s.Interval
+		c.congested++
+	} else {
+		c.full, c.congested = CapacitySample{}, 0
+	}
+	if c.draining--; c.draining < 0 || s.Standing <= shortQueue+s.Jitter {
+		c.draining = 0
+	}
 	r := &c.recent
 	switch {
-	case c.samples >= 3 && (s.Busy && r.Arrived < r.Sent/100*carried || s.Standing >= longQueue && r.rate() > c.rate/2 && r.Arrived < r.Sent/100*drained):
-		// What arrives is what the path carries. The sender paces below it, so the queue drains.
-		c.found, c.busy, c.every = true, 0, firstProbe
-		c.set(max(r.rate(), leastCapacity))
+	case c.samples >= 3 && c.configured == 0 && s.Busy && r.Arrived < r.Sent/100*carried:
+		c.lower(r.rate(), s.Standing)
+	case c.overloaded(s.Jitter):
+		c.lower(c.full.rate(), s.Standing)
 	case c.samples >= 3 && r.rate() > c.rate:
 		c.set(r.rate())
-	case !s.Busy || s.Standing > shortQueue:
+	case !s.Busy || s.Standing > shortQueue+s.Jitter:
 		c.found = c.found || s.Standing >= longQueue
 	case !c.found:
 		c.set(c.rate * startGrowth / 100)
 	default:
-		if c.busy++; c.busy >= max(c.every, firstProbe) && s.Jitter <= s.Interval/steady {
+		if c.busy++; c.busy >= cmp.Or(c.every, firstProbe) && (c.rate < c.configured || steadyPath(s.Jitter)) {
 			c.probe(probeGrowth)
 		}
+	}
+}
+
+// steadyPath reports whether one sample shows what the path carries.
+func steadyPath(jitter time.Duration) bool { return jitter <= sampleInterval/steady }
+
+// overloaded reports whether less arrives than is sent while a queue stands on the path.
+func (c *Capacity) overloaded(jitter time.Duration) bool {
+	least, share := 1, unit.Size(drained)
+	if !steadyPath(jitter) {
+		least = 3
+	}
+	if c.configured > 0 && c.rate >= c.configured {
+		share = doubted
+	}
+	return c.congested >= least && c.full.Arrived < c.full.Sent/100*share && c.full.Sent-c.full.Arrived >= c.rate.SizeIn(late*jitter)
+}
+
+// lower sets the estimate to what arrives, which is what the path carries. A path that suddenly
+// carries less than half may be interrupted: then the estimate is halved.
+func (c *Capacity) lower(arrives unit.Bandwidth, standing time.Duration) {
+	c.found, c.busy, c.every = true, 0, firstProbe
+	c.set(max(arrives, c.rate/2, leastCapacity))
+	if standing >= longQueue {
+		c.draining = 2 + int(drainShare*standing/sampleInterval)
 	}
 }
 
@@ -113,16 +175,18 @@ func (s *CapacitySample) rate() unit.Bandwidth {
 	return unit.Bandwidth(min(float64(s.Arrived)*8/s.Interval.Seconds(), float64(unit.TbitPerSecond)))
 }
 
-// remember adds a sample to the recent ones.
-func (c *Capacity) remember(s CapacitySample) {
-	r := &c.recent
-	r.Sent, r.Arrived, r.Interval = r.Sent/4*3+s.Sent, r.Arrived/4*3+s.Arrived, r.Interval/4*3+s.Interval
-	c.samples++
+// add adds a sample to others, which count less with each further one.
+func (s *CapacitySample) add(more CapacitySample) {
+	s.Sent, s.Arrived, s.Interval = s.Sent/4*3+more.Sent, s.Arrived/4*3+more.Arrived, s.Interval/4*3+more.Interval
 }
 
 // set changes the estimate.
 func (c *Capacity) set(rate unit.Bandwidth) {
+	if c.configured > 0 {
+		rate = min(max(rate, c.configured/leastShare), c.configured/mostOf*most)
+	}
 	c.rate, c.recent, c.samples = rate, CapacitySample{}, 0
+	c.full, c.congested, c.draining = CapacitySample{}, 0, 0
 }
 
 // probe raises the estimate until the next sample.
@@ -143,4 +207,42 @@ func (c *Capacity) judge(arrived unit.Bandwidth) {
 	c.set(max(before, min(c.rate, arrived*100/paced)))
 	c.every = firstProbe
 	c.probe(nextGrowth)
+}
+
+// Exhausted reports whether the estimate of a configured rate cannot be lowered further.
+func (c *Capacity) Exhausted() bool { return c.configured > 0 && c.rate <= c.configured/leastShare }
+
+// Congested reports whether a standing queue, as of OneWay, shows that more is sent on a path than it carries.
+// The smallest delay of few packets on a jittery path is longer than that of many.
+func Congested(standing, jitter time.Duration) bool { return standing >= longQueue+2*jitter }
+
+// CapacityMeter takes the samples of a Capacity from counters. The zero value is ready.
+type CapacityMeter struct {
+	Capacity
+	since          time.Duration
+	sent, received uint64 // at that time
+	looks, waits   int
+}
+
+// sampleInterval is the least time between two samples, on a path without jitter.
+const sampleInterval = 150 * time.Millisecond
+
+// Look takes the counters of bytes that were sent on a path and that have arrived, as of now, and whether
+// packets wait in front of the path. It is called several times in an interval.
+func (m *CapacityMeter) Look(now time.Duration, sent, received uint64, waiting bool, standing, jitter time.Duration) {
+	m.looks++
+	if waiting {
+		m.waits++
+	}
+	took, least := now-m.since, max(sampleInterval, steady*jitter)
+	if took < least {
+		return
+	}
+	if m.since > 0 && took < 10*least && received >= m.received && sent >= m.sent {
+		m.Update(CapacitySample{
+			Interval: took, Sent: unit.Size(sent - m.sent), Arrived: unit.Size(received - m.received),
+			Busy: 4*m.waits >= 3*m.looks, Standing: standing, Jitter: jitter,
+		})
+	}
+	m.since, m.sent, m.received, m.looks, m.waits = now, sent, received, 0, 0
 }

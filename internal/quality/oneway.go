@@ -29,13 +29,19 @@ const (
 	baseWindow = 10 * time.Second
 	// spreadWindow is that of the spread, which has to follow jitter faster.
 	spreadWindow = 2 * time.Second
-	// standingWindow is that of the standing queue.
-	standingWindow = 250 * time.Millisecond
+	// standingWindow is that of the standing queue, or as long as standingPackets take, if that is shorter,
+	// but standingLeast: the smallest delay of few packets is not that of the path.
+	standingWindow  = 250 * time.Millisecond
+	standingLeast   = 75 * time.Millisecond
+	standingPackets = 24
 	// slot is the time that packets are averaged over before they are one sample. It makes the
 	// estimates independent of the packet rate.
 	slot = 25 * time.Millisecond
 	// memory is the time constant of the averages over slots.
 	memory = 200 * time.Millisecond
+	// few is the number of packets from which on a slot counts for half: on a path with jitter, the single
+	// probe of an idle one says little.
+	few = 7
 )
 
 // OneWay is what is known of the delay of one direction of a path. Base and Delay are in the time of
@@ -52,7 +58,7 @@ type OneWay struct {
 	Jitter time.Duration
 	// Spread is the largest minus the smallest residual of the last 2 to 4 s.
 	Spread time.Duration
-	// Standing is the smallest residual of the last 250 to 500 ms: what no packet was without, so
+	// Standing is the smallest residual of the last 75 to 500 ms, depending on the number of packets: what no packet was without, so
 	// that it is not jitter but a queue elsewhere, as in a modem.
 	Standing time.Duration
 }
@@ -66,6 +72,7 @@ type OneWayEstimator struct {
 	base      window
 	low, high window
 	recent    window
+	arrived   int           // in the current window of recent
 	last      time.Duration // difference minus wait of the last packet
 	begun     bool
 
@@ -75,7 +82,7 @@ type OneWayEstimator struct {
 	packets       time.Duration // their number
 	previous      time.Duration // end of the previous slot
 	mean, jitter  time.Duration
-	averaged      bool
+	slots         int // that were averaged
 }
 
 // Update adds a packet that arrived at the time now: its difference by Clock, and its expected wait.
@@ -84,7 +91,13 @@ func (e *OneWayEstimator) Update(now, difference, wait time.Duration) {
 	residual := difference - wait
 	e.low.update(now, spreadWindow, residual)
 	e.high.update(now, spreadWindow, -residual)
-	e.recent.update(now, standingWindow, residual)
+	standing := standingWindow
+	if e.arrived++; e.arrived > standingPackets {
+		standing = standingLeast
+	}
+	if e.recent.update(now, standing, residual) {
+		e.arrived = 1
+	}
 	var step time.Duration
 	if e.begun {
 		step = max(residual-e.last, e.last-residual)
@@ -103,14 +116,13 @@ func (e *OneWayEstimator) Update(now, difference, wait time.Duration) {
 // average ends the current slot.
 func (e *OneWayEstimator) average(now time.Duration) {
 	delay, step := e.delays/e.packets, e.steps/e.packets
-	// The share of the slot grows with the time that it covers, but a single probe never decides.
-	share := min(max((now-e.previous)*16/memory, 2), 8)
-	if !e.averaged {
-		e.averaged, e.mean, e.jitter = true, delay, step
-	} else {
-		e.mean += (delay - e.mean) * share / 16
-		e.jitter += (step - e.jitter) * share / 16
-	}
+	// The share of the slot grows with the time that it covers and with its packets. The first slots all
+	// have the same.
+	share := min(max(float64(now-e.previous)/float64(memory), 1./8), 1./2, float64(e.packets)/float64(e.packets+few))
+	e.slots++
+	share = max(share, 1/float64(e.slots))
+	e.mean += time.Duration(float64(delay-e.mean) * share)
+	e.jitter += time.Duration(float64(step-e.jitter) * share)
 	e.delays, e.steps, e.packets = 0, 0, 0
 	e.since, e.previous = now, now
 }
@@ -122,7 +134,7 @@ func (e *OneWayEstimator) Value() (OneWay, bool) {
 	}
 	base := e.base.value()
 	mean, jitter := e.mean, e.jitter
-	if !e.averaged {
+	if e.slots == 0 {
 		mean, jitter = e.delays/e.packets, e.steps/e.packets
 	}
 	return OneWay{
@@ -138,7 +150,8 @@ type window struct {
 	begun             bool
 }
 
-func (w *window) update(now, length, v time.Duration) {
+// update adds a value, and reports whether a window begins with it.
+func (w *window) update(now, length, v time.Duration) bool {
 	switch gone := now - w.since; {
 	case !w.begun || gone >= 2*length:
 		*w = window{since: now, current: v, previous: v, begun: true}
@@ -146,7 +159,9 @@ func (w *window) update(now, length, v time.Duration) {
 		w.since, w.previous, w.current = now, w.current, v
 	default:
 		w.current = min(w.current, v)
+		return false
 	}
+	return true
 }
 
 func (w *window) value() time.Duration { return min(w.current, w.previous) }

@@ -270,26 +270,49 @@ func TestCapacity(t *testing.T) {
 	}
 }
 
-// TestConfiguredCapacity: a rate that was configured wrong by 30 % is corrected within 6 s, a right one is
-// kept.
+// TestConfiguredCapacity: a rate that is configured 30 % too high is corrected within half a second, one
+// that is 30 % too low within 6 s, and a right one is kept. More than 1.5 times what is configured is never used.
 func TestConfiguredCapacity(t *testing.T) {
 	const rate = 20 * unit.MbitPerSecond
-	for _, configured := range []unit.Bandwidth{rate * 7 / 10, rate, rate * 13 / 10} {
-		c := StartCapacity(configured)
+	for _, tt := range []struct {
+		configured unit.Bandwidth
+		samples    int     // until the estimate is right
+		want       float64 // of the rate
+	}{{rate * 4 / 10, 60, 0.6}, {rate * 7 / 10, 60, 1}, {rate, 0, 1}, {rate * 13 / 10, 5, 1}, {rate * 2, 5, 1}} {
+		c := LimitCapacity(tt.configured)
 		b := bottleneck{rate: rate, buffer: 100 * ms}
-		if c.Value() != configured {
+		if c.Value() != tt.configured {
 			t.Errorf("begins with %v", c.Value())
 		}
+		b.run(&c, tt.samples, unit.TbitPerSecond)
+		if got := float64(c.Value()) / float64(rate); got < 0.8*tt.want || got > 1.1*tt.want {
+			t.Errorf("configured as %v: the estimate is %.2f of the rate after %d samples", tt.configured, got, tt.samples)
+		}
 		b.run(&c, 60, unit.TbitPerSecond)
-		if got := mean(b.run(&c, 100, unit.TbitPerSecond)); got < 0.97 || got > 1.05 {
-			t.Errorf("configured as %v: the mean estimate is %.2f of the rate", configured, got)
+		if got := mean(b.run(&c, 100, unit.TbitPerSecond)); got < 0.97*tt.want || got > 1.05*tt.want {
+			t.Errorf("configured as %v: the mean estimate is %.2f of the rate", tt.configured, got)
+		}
+	}
+}
+
+// TestSlowerPath: a path that suddenly carries less is noticed within half a second, also when it carries a quarter.
+func TestSlowerPath(t *testing.T) {
+	const rate = 20 * unit.MbitPerSecond
+	for _, then := range []unit.Bandwidth{rate / 4, rate / 2, rate * 3 / 4} {
+		c := LimitCapacity(rate)
+		b := bottleneck{rate: rate, buffer: 100 * ms}
+		b.run(&c, 50, unit.TbitPerSecond)
+		b.rate = then
+		b.run(&c, 5, unit.TbitPerSecond)
+		if got := float64(c.Value()) / float64(then); got < 0.8 || got > 1.1 {
+			t.Errorf("%v after 500 ms at %v, which it carries", c.Value(), then)
 		}
 	}
 }
 
 // TestLongerRoute: a delay that rises by 60 ms does not reduce the estimate.
 func TestLongerRoute(t *testing.T) {
-	c := StartCapacity(20 * unit.MbitPerSecond)
+	c := LimitCapacity(20 * unit.MbitPerSecond)
 	for range 200 {
 		n := unit.Size(20_000_000 / 8 / 10 * 97 / 100)
 		c.Update(CapacitySample{Interval: 100 * ms, Sent: n, Arrived: n, Busy: true, Standing: 60 * ms})
@@ -313,4 +336,22 @@ func TestPropertyCapacity(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestIdlePath: on a path with jitter that carries a probe each second, one probe does not decide.
+func TestIdlePath(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var e OneWayEstimator
+	var sum float64
+	const probes = 400
+	for i := range probes {
+		now := time.Duration(i) * time.Second
+		e.Update(now, 75*ms+time.Duration(rng.NormFloat64()*float64(20*ms)), 0)
+		if v, _ := e.Value(); i >= 20 {
+			sum += math.Pow(float64(v.Delay-75*ms)/float64(ms), 2)
+		}
+	}
+	if sd := math.Sqrt(sum / (probes - 20)); sd > 8 {
+		t.Errorf("the estimated delay varies by %.1f ms where a packet's does by 20 ms, want at most 8 ms", sd)
+	}
 }

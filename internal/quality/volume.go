@@ -35,6 +35,39 @@ func (l *Loss) Update(sent, lost uint64) {
 	l.Share += (float64(lost)/float64(sent) - l.Share) * weight
 }
 
+// LossMeter takes the samples of a Loss from the counters that the receiver of a path reports. The zero value
+// is ready for counters that begin with 0.
+type LossMeter struct {
+	Loss
+	next, lost uint64 // as of the last report
+	sure       uint64 // lost before that
+	known      uint64 // number of packets of which sure are lost
+	since      uint64 // packets before it are ignored
+}
+
+// Look takes a report: next packets were sent so far and lost of them have not arrived. Reports that are older
+// than an earlier one are ignored. It returns how many packets more are lost. A packet that is only late is
+// among those of a report, so they count when the next report has them too. Those of the first report of a
+// numbering do not count: the receiver may not have had the keys.
+func (m *LossMeter) Look(next, lost uint64) (more uint64) {
+	if next <= m.next {
+		return 0
+	}
+	sure := max(m.sure, min(lost, m.lost))
+	if more = min(sure-m.sure, m.next-m.known); m.known > 0 && m.known >= m.since {
+		m.Update(m.next-m.known, more)
+	}
+	m.known, m.sure, m.next, m.lost = m.next, sure, next, lost
+	return more
+}
+
+// Restart forgets the estimate, because the path has come up: what was lost before the packet with number next
+// says nothing.
+func (m *LossMeter) Restart(next uint64) { m.Loss, m.since = Loss{}, next }
+
+// Renumber has the counters begin with 0 again. The estimate remains.
+func (m *LossMeter) Renumber() { *m = LossMeter{Loss: m.Loss} }
+
 // rateMemory is the time constant of Rate.
 const rateMemory = time.Second
 

@@ -15,9 +15,9 @@ const (
 	CopyLoss = 500
 )
 
-// auto is delay queueing for paths of any quality. The delay is the mean plus one deviation
-// (Path.Delay and Path.Jitter), so that a second path is used only when the first one is busy for
-// longer than it is later. Where the chosen path loses packets (CopyLoss), the packet is copied to
+// auto is delay queueing for paths of any quality. The delay is the one that few packets exceed (Path.late), so
+// that a second path is used only when the first one is busy for longer than it is later: while TCP starts
+// and fills one path, packets of a jittery one would make its round trips look congested. Where the chosen path loses packets (CopyLoss), the packet is copied to
 // another one whose queue is empty; a path that rests or is slower carries copies too, one that costs
 // more only if Options.CopyCostlier is set.
 //

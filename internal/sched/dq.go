@@ -19,7 +19,7 @@ type dq struct {
 	queues *Queues
 	tie    time.Duration
 	last   int
-	// cautious adds the jitter to the delay.
+	// cautious uses Path.late instead of the delay.
 	cautious bool
 
 	version version
@@ -61,7 +61,7 @@ func (d *dq) use(paths []Path, among Set) {
 		}
 		delay := p.Delay
 		if d.cautious {
-			delay += min(p.Jitter, tooLong)
+			delay = p.late()
 		}
 		d.routes[d.count] = route{i, d.queues.queue[i].at(p.Rate), delay}
 		d.count++

@@ -115,6 +115,9 @@ type Scheduler interface {
 	Next(paths []Path, s Segment) Set
 }
 
+// FullSize is the Options.Size of gateways, in bytes: dqj keeps the order of full packets.
+const FullSize = 1500
+
 // Options are the parameters of the schedulers. Zero means the default, which is the value in the
 // source cited at the scheduler.
 type Options struct {

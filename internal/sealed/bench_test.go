@@ -2,24 +2,20 @@ package sealed
 
 import (
 	"crypto/rand"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"runtime"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.zx2c4.com/wireguard/conn"
 	"golang.zx2c4.com/wireguard/device"
 	wgtun "golang.zx2c4.com/wireguard/tun"
 
+	cable "github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/plane"
@@ -29,14 +25,17 @@ import (
 
 // site is two gateways with a host behind each.
 type site struct {
-	a, b   *gateway
-	hosts  [2]string
-	planes bool
+	a, b     *gateway
+	hosts    [2]string
+	planes   bool
+	readings readings
 }
 
 // newSite makes hosts 10.0.1.2 and 10.0.2.2 behind gateways 10.0.1.1 and 10.0.2.1 with links between.
+// Without super-packets, the LANs carry frames as on a wire, and no kernel merges or splits them for the
+// gateways.
 func newSite(b *testing.B, links int, super bool) *site {
-	s := new(site)
+	s := &site{readings: readings{}}
 	s.a, s.b = pair(b, links)
 	for i, g := range []*gateway{s.a, s.b} {
 		host := netnstest.New(b)
@@ -54,13 +53,7 @@ func newSite(b *testing.B, links int, super bool) *site {
 			b.Fatal(err)
 		}
 		if !super {
-			if err := netns.Do(host, func() error {
-				l, err := netlink.LinkByName("eth0")
-				if err != nil {
-					return err
-				}
-				return netlink.LinkSetGSOMaxSegs(l, 1)
-			}); err != nil {
+			if err := errors.Join(netns.Do(host, func() error { return cable.Prepare("eth0") }), netns.Do(g.namespace, func() error { return cable.Prepare("lan") })); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -117,143 +110,31 @@ func (s *site) wireguard(b *testing.B) {
 
 // tcp measures the goodput of one connection from host to host for a time.
 func (s *site) tcp(b *testing.B, length time.Duration) {
-	var l net.Listener
-	if err := netns.Do(s.hosts[1], func() (err error) { l, err = net.Listen("tcp", "10.0.2.2:80"); return err }); err != nil {
-		b.Fatal(err)
-	}
-	defer l.Close()
-	stop := make(chan struct{})
-	ended := make(chan error, 1)
-	go func() {
-		ended <- netns.Do(s.hosts[0], func() error {
-			c, err := net.DialTimeout("tcp", "10.0.2.2:80", 5*time.Second)
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			for data := make([]byte, 1<<18); ; {
-				select {
-				case <-stop:
-					return nil
-				default:
-				}
-				if _, err := c.Write(data); err != nil {
-					return err
-				}
-			}
-		})
-	}()
-	c, err := l.Accept()
+	l, err := netnstest.TCP(s.hosts[0], s.hosts[1], netip.MustParseAddrPort("10.0.2.2:80"), length)
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(10*time.Second + length))
-	data := make([]byte, 1<<18)
-	bytes, start := 0, time.Now()
-	warm := false
-	cost := costNow()
-	for took := time.Duration(0); took < length; took = time.Since(start) {
-		n, err := c.Read(data)
-		if err != nil {
-			b.Fatal(err)
-		}
-		bytes += n
-		if !warm && time.Since(start) > length/4 {
-			warm, bytes, start, cost = true, 0, time.Now(), costNow()
-		}
-	}
-	cost.report(b, bytes, bytes/1400)
-	b.ReportMetric(float64(bytes)*8/time.Since(start).Seconds()/1e9, "Gbit/s")
-	close(stop)
-	io.Copy(io.Discard, c)
-	<-ended
+	s.report(b, l, l.Bytes/1400)
+	s.readings.add(b, float64(l.Bytes)*8/l.Took.Seconds()/1e9, "Gbit/s")
 }
 
 // udp offers datagrams of 1000 bytes at a rate for a time, and measures the share that arrives.
 func (s *site) udp(b *testing.B, rate int, length time.Duration) {
-	const size = 1000
-	var in, out *net.UDPConn
-	if err := errors.Join(
-		netns.Do(s.hosts[1], func() (err error) {
-			in, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("10.0.2.2:99")))
-			return err
-		}),
-		netns.Do(s.hosts[0], func() error {
-			c, err := net.Dial("udp", "10.0.2.2:99")
-			if err == nil {
-				out = c.(*net.UDPConn)
-			}
-			return err
-		})); err != nil {
+	l, err := netnstest.UDP(s.hosts[0], s.hosts[1], netip.MustParseAddrPort("10.0.2.2:99"), 1000, rate, length)
+	if err != nil {
 		b.Fatal(err)
 	}
-	defer in.Close()
-	defer out.Close()
-	raw, _ := in.SyscallConn()
-	raw.Control(func(fd uintptr) { syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUFFORCE, 16<<20) })
-	var got, late atomic.Int64
-	go func() {
-		highest := uint32(0)
-		for data := make([]byte, 2048); ; {
-			n, err := in.Read(data)
-			if err != nil {
-				return
-			}
-			if n == size {
-				got.Add(1)
-				if v := binary.BigEndian.Uint32(data); v < highest {
-					late.Add(1)
-				} else {
-					highest = v
-				}
-			}
-		}
-	}()
-	sent := 0
-	data := make([]byte, size)
-	cost, start := costNow(), time.Now()
-	for {
-		took := time.Since(start)
-		if took >= length {
-			break
-		}
-		for due := int(took.Seconds() * float64(rate)); sent < due; sent++ {
-			binary.BigEndian.PutUint32(data, uint32(sent))
-			if _, err := out.Write(data); err != nil {
-				b.Fatal(err)
-			}
-		}
-		time.Sleep(100 * time.Microsecond)
-	}
-	took := time.Since(start)
-	time.Sleep(200 * time.Millisecond)
-	cost.report(b, int(got.Load())*size, int(got.Load()))
-	b.ReportMetric(float64(sent)/took.Seconds()/1000, "kpps-offered")
-	b.ReportMetric(float64(got.Load())/took.Seconds()/1000, "kpps")
-	b.ReportMetric(100*float64(got.Load())/float64(sent), "%whole")
-	b.ReportMetric(100*float64(late.Load())/float64(max(got.Load(), 1)), "%late")
+	s.report(b, l, l.Received)
+	s.readings.add(b, float64(l.Sent)/l.Took.Seconds()/1000, "kpps-offered")
+	s.readings.add(b, float64(l.Received)/l.Took.Seconds()/1000, "kpps")
+	s.readings.add(b, 100*float64(l.Received)/float64(l.Sent), "%whole")
+	s.readings.add(b, 100*float64(l.Late)/float64(max(l.Received, 1)), "%late")
 }
 
-// cost is the CPU time of the process, which has the hosts and the gateways, and its allocations. On a
-// busy machine it says more than a rate.
-type cost struct {
-	cpu     time.Duration
-	mallocs uint64
-}
-
-func costNow() cost {
-	var u syscall.Rusage
-	syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return cost{time.Duration(u.Utime.Nano() + u.Stime.Nano()), m.Mallocs}
-}
-
-func (c cost) report(b *testing.B, bytes, packets int) {
-	now := costNow()
-	b.ReportMetric((now.cpu-c.cpu).Seconds()/max(float64(bytes)/1e9, 1e-9), "cpu-s/GB")
-	b.ReportMetric(float64(now.mallocs-c.mallocs)/float64(max(packets, 1)), "allocs/packet")
+// report reports what the process has used, which has the hosts and the gateways.
+func (s *site) report(b *testing.B, l netnstest.Load, packets int) {
+	s.readings.add(b, l.CPU.Seconds()/max(float64(l.Bytes)/1e9, 1e-9), "cpu-s/GB")
+	s.readings.add(b, float64(l.Mallocs)/float64(max(packets, 1)), "allocs/packet")
 }
 
 // BenchmarkStranger is the cost of an initiation of somebody who does not know the public key.
@@ -295,42 +176,213 @@ func BenchmarkShaped(b *testing.B) {
 	}
 }
 
-// BenchmarkPlane compares, in one run, what the kernel forwards without a gateway with one path of
-// wireguard-go and the plane with one and two. All of them share the host's cores with both ends.
+// way is a way from site to site that is measured.
+type way struct {
+	name, title string
+	links       int
+	start       func(*site, *testing.B)
+}
+
+// ways are, in the order of one run: what the kernel forwards without a gateway, one path of
+// wireguard-go, and the plane with one and two.
+var ways = []way{
+	{"kernel", "kernel forwarding, nothing sealed", 1, (*site).forward},
+	{"wireguard-go", "wireguard-go, one path", 1, (*site).wireguard},
+	{"sealed-1", "gateway, one path", 1, func(s *site, b *testing.B) { s.seal(b, "dq", plane.ResequenceAuto, unshaped) }},
+	{"sealed-dq-2", "gateway, `dq` over two paths, order restored", 2, func(s *site, b *testing.B) { s.seal(b, "dq", plane.ResequenceAuto, unshaped) }},
+	{"sealed-dq-2-unordered", "gateway, `dq` over two paths, order not restored", 2, func(s *site, b *testing.B) { s.seal(b, "dq", plane.ResequenceOff, unshaped) }},
+}
+
+// load is traffic that is measured. Its title is the head of a column, and cell a cell of it.
+type load struct {
+	name, title string
+	super       bool
+	run         func(*site, *testing.B)
+	cell        func(readings) string
+}
+
+const loadTime = 1500 * time.Millisecond
+
+// rateCell is a goodput, and what it costs.
+func rateCell(r readings) string {
+	return fmt.Sprintf("%.1f (%.1f)", r.median("Gbit/s"), r.median("cpu-s/GB"))
+}
+
+var loads = []load{
+	{"tcp-super", "TCP, super-packets: Gbit/s (CPU s/GB)", true, func(s *site, b *testing.B) { s.tcp(b, loadTime) }, rateCell},
+	{"tcp-single", "TCP, frames", false, func(s *site, b *testing.B) { s.tcp(b, loadTime) }, rateCell},
+	{"udp-100k", "datagrams that arrive, % (CPU s/GB)", false, func(s *site, b *testing.B) { s.udp(b, 100_000, loadTime) }, func(r readings) string {
+		return fmt.Sprintf("%.1f (%.1f)", r.median("%whole"), r.median("cpu-s/GB"))
+	}},
+}
+
+// BenchmarkPlane compares the ways in one run. All of them share the host's cores with both ends.
 func BenchmarkPlane(b *testing.B) {
-	const length = 1500 * time.Millisecond
-	for _, way := range []struct {
-		name  string
-		links int
-		start func(*site, *testing.B)
-	}{
-		{"kernel", 1, (*site).forward},
-		{"wireguard-go", 1, (*site).wireguard},
-		{"sealed-1", 1, func(s *site, b *testing.B) { s.seal(b, "dq", plane.ResequenceAuto, unshaped) }},
-		{"sealed-dq-2", 2, func(s *site, b *testing.B) { s.seal(b, "dq", plane.ResequenceAuto, unshaped) }},
-		{"sealed-dq-2-unordered", 2, func(s *site, b *testing.B) { s.seal(b, "dq", plane.ResequenceOff, unshaped) }},
-	} {
-		for _, traffic := range []struct {
-			name  string
-			super bool
-			run   func(*site, *testing.B)
-		}{
-			{"tcp-super", true, func(s *site, b *testing.B) { s.tcp(b, length) }},
-			{"tcp-single", false, func(s *site, b *testing.B) { s.tcp(b, length) }},
-			{"udp-100k", false, func(s *site, b *testing.B) { s.udp(b, 100_000, length) }},
-		} {
-			b.Run(traffic.name+"/"+way.name, func(b *testing.B) {
-				s := newSite(b, way.links, traffic.super)
-				way.start(s, b)
+	head, rows, runs := []string{""}, make([][]string, len(ways)), 0
+	for _, l := range loads {
+		head = append(head, l.title)
+		for i, w := range ways {
+			b.Run(l.name+"/"+w.name, func(b *testing.B) {
+				s := newSite(b, w.links, l.super)
+				w.start(s, b)
 				for b.Loop() {
-					traffic.run(s, b)
+					l.run(s, b)
 				}
 				b.ReportMetric(0, "ns/op")
 				if testing.Verbose() && s.planes {
 					b.Logf("a: %+v", s.a.plane.Status())
 					b.Logf("b: %+v", s.b.plane.Status())
 				}
+				if rows[i] == nil {
+					rows[i] = []string{w.title}
+				}
+				rows[i], runs = append(rows[i], l.cell(s.readings)), b.N
 			})
 		}
 	}
+	publish(b, "plane", runs, head, rows)
+}
+
+// floods are 10,000 messages per second to a gateway, or to a socket that nobody reads.
+var floods = []struct {
+	name, title string
+	port        int
+	message     func(to session.PublicKey) []byte
+}{
+	{"nobody", "to a port that no gateway reads", 99, func(session.PublicKey) []byte { return make([]byte, session.InitiationLen) }},
+	{"strangers", "from a sender that does not know the public key", 4790, func(session.PublicKey) []byte {
+		m := make([]byte, session.InitiationLen)
+		m[0] = 1
+		return m
+	}},
+	{"knowing", "from a sender that knows the public key and is no peer", 4790, func(to session.PublicKey) []byte {
+		own := session.PrivateKey{9}
+		_, m, err := session.Initiate(own, session.Peer{Public: to}, 1, session.TimestampOf(time.Now()), 3, session.NewStamper(to), 0, random{})
+		if err != nil {
+			panic("BUG: " + err.Error())
+		}
+		return m
+	}},
+}
+
+// BenchmarkStrangers measures the CPU time of the process, the sender of the flood and two idle gateways,
+// in percent of one core.
+func BenchmarkStrangers(b *testing.B) {
+	var rows [][]string
+	runs := 0
+	for i := range floods {
+		b.Run(floods[i].name, func(b *testing.B) {
+			core := strangers(b, i)
+			rows, runs = append(rows, []string{floods[i].title, fmt.Sprintf("%.1f", core)}), b.N
+		})
+	}
+	publish(b, "strangers", runs, []string{"10,000 messages in a second", "CPU, % of a core"}, rows)
+}
+
+// strangers returns the median of the CPU time in a flood, in percent of a core.
+func strangers(b *testing.B, flood int) float64 {
+	const rate = 10_000
+	f := &floods[flood]
+	s := newSite(b, 1, true)
+	s.seal(b, "dq", plane.ResequenceAuto, unshaped)
+	var sink *net.UDPConn
+	if err := netns.Do(s.b.namespace, func() (err error) {
+		sink, err = net.ListenUDP("udp4", &net.UDPAddr{Port: 99})
+		return err
+	}); err != nil {
+		b.Fatal(err)
+	}
+	defer sink.Close()
+	c := dialFrom(b, s.a, fmt.Sprintf("192.168.0.2:%d", f.port))
+	m := f.message(s.b.key.Public())
+	for b.Loop() {
+		before, sent := netnstest.CostNow(), 0
+		for start := time.Now(); time.Since(start) < loadTime; time.Sleep(time.Millisecond) {
+			for due := int(time.Since(start).Seconds() * rate); sent < due; sent++ {
+				if _, err := c.Write(m); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+		s.readings.add(b, 100*netnstest.CostNow().Since(before).CPU.Seconds()/loadTime.Seconds(), "%core")
+		s.readings.add(b, float64(sent)/loadTime.Seconds(), "messages/s")
+	}
+	b.ReportMetric(0, "ns/op")
+	return s.readings.median("%core")
+}
+
+// manyPeers are how many peers a gateway has, with 16 paths to each.
+var manyPeers = []int{1, 8, 63}
+
+// BenchmarkManyPaths measures a gateway with many paths: how long until all are up, what they cost
+// without traffic, all gateways together, and a connection over those of one peer.
+func BenchmarkManyPaths(b *testing.B) {
+	var rows [][]string
+	runs := 0
+	for _, peers := range manyPeers {
+		b.Run(fmt.Sprint(plane.MaxPaths*peers), func(b *testing.B) {
+			r := manyPaths(b, peers)
+			rows, runs = append(rows, []string{
+				fmt.Sprintf("%d to %d", plane.MaxPaths*peers, peers), fmt.Sprintf("%.1f", r.median("s-until-up")), fmt.Sprintf("%.0f", r.median("%core-idle")),
+				fmt.Sprintf("%.0f", r.median("MB")), rateCell(r),
+			}), b.N
+		})
+	}
+	publish(b, "paths", runs, []string{"paths to peers", "all up after s", "CPU without traffic, % of a core", "memory, MB", "TCP to one peer: Gbit/s (CPU s/GB)"}, rows)
+}
+
+// spokes returns so many gateways at the links of another one, and makes them peers of this one.
+func (g *gateway) spokes(at *gateway, count int) (list []*gateway) {
+	g.t.Helper()
+	for i := range count {
+		o := *at
+		var err error
+		if o.key, err = session.GenerateKey(rand.Reader); err != nil {
+			g.t.Fatal(err)
+		}
+		o.state.Key, o.state.Port = o.key, at.state.Port+uint16(i+1)
+		hub := plane.Peer{Name: "hub", Public: g.key.Public(), Prefixes: at.state.Peers[0].Prefixes}
+		for j := range plane.MaxPaths {
+			hub.Endpoints = append(hub.Endpoints, netip.MustParseAddrPort(fmt.Sprintf("192.168.%d.1:4790", j)))
+		}
+		o.state.Peers = []plane.Peer{hub}
+		g.state.Peers = append(g.state.Peers, plane.Peer{
+			Name: fmt.Sprint("peer", i), Public: o.key.Public(), Prefixes: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.1.%d.0/24", i+1))},
+		})
+		list = append(list, &o)
+	}
+	return list
+}
+
+func manyPaths(b *testing.B, peers int) readings {
+	s := newSite(b, plane.MaxPaths, true)
+	before := occupied()
+	others := s.a.spokes(s.b, peers-1)
+	start := time.Now()
+	s.seal(b, "dq", plane.ResequenceAuto, unshaped)
+	for i, o := range others {
+		o.open(fmt.Sprint("tun", i+1), o.state)
+	}
+	for _, o := range others {
+		o.up(plane.MaxPaths)
+	}
+	s.readings.add(b, time.Since(start).Seconds(), "s-until-up")
+	for b.Loop() {
+		time.Sleep(time.Second) // probes are those of idle paths
+		before := netnstest.CostNow()
+		time.Sleep(loadTime)
+		s.readings.add(b, 100*netnstest.CostNow().Since(before).CPU.Seconds()/loadTime.Seconds(), "%core-idle")
+		s.tcp(b, loadTime)
+	}
+	s.readings.add(b, (occupied()-before)/1e6, "MB")
+	b.ReportMetric(0, "ns/op")
+	return s.readings
+}
+
+// occupied returns the bytes of heap and stacks in use.
+func occupied() float64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(m.HeapInuse + m.StackInuse)
 }

@@ -6,16 +6,20 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/quality"
 	"github.com/tabane/tabane/internal/tunnel"
+	"github.com/tabane/tabane/internal/unit"
 )
 
 const (
 	// Probes are sent each probeBusy while there is traffic, each probeIdle otherwise (paper D has
-	// 1 s), and each probeDead on a path without answers.
-	probeBusy = 50 * time.Millisecond
-	probeIdle = time.Second
-	probeDead = 250 * time.Millisecond
+	// 1 s), unless configured, and each probeDead on a path without answers. On a slow path they are
+	// sent so often that they take 1/probeShare of the rate, but each probeIdle at least.
+	probeBusy  = 50 * time.Millisecond
+	probeIdle  = time.Second
+	probeDead  = 250 * time.Millisecond
+	probeShare = 100
 	// busyFor is how long after a packet there is traffic.
 	busyFor = time.Second
 	// leastRTO is the variation that a timeout of a probe allows for at least.
@@ -65,7 +69,7 @@ func (r *peer) tick(now time.Duration, b *batch) time.Duration {
 	switch {
 	case r.gone:
 		return now + time.Hour
-	case now < r.due:
+	case !r.poked.Swap(false) && now < r.due:
 		return r.due
 	}
 	r.due = r.advance(now, b)
@@ -74,16 +78,19 @@ func (r *peer) tick(now time.Duration, b *batch) time.Duration {
 
 // advance does what tick is for. The mutex is locked.
 func (r *peer) advance(now time.Duration, b *batch) time.Duration {
-	reachable := false
+	r.follow(now)
+	reachable := r.stale.line != nil
 	for i := range r.links {
 		l := &r.links[i]
 		reachable = reachable || l.line != nil && len(l.addresses()) > 0
 	}
-	if reachable && !r.anyAlive() && (r.sending == nil || r.proven || now-r.shaken > lonely) {
+	switch {
+	case !reachable:
+	case r.sending == nil && r.owner, !r.anyAlive() && (r.sending == nil || r.proven || now-r.shaken > lonely):
 		r.assoc.Want(now)
 	}
 	if reachable {
-		message, err := r.assoc.Advance(now, time.Now())
+		message, err := r.assoc.Advance(now, r.plane.wall())
 		if err != nil {
 			r.plane.log.Error("begin handshake", "peer", r.conf.Name, "error", err)
 		} else if message != nil {
@@ -95,10 +102,12 @@ func (r *peer) advance(now time.Duration, b *batch) time.Duration {
 		r.sending = nil
 		r.refresh()
 	}
+	relayDue := r.tend(now)
 	due := now + time.Hour
 	if reachable {
 		due = r.assoc.Deadline()
 	}
+	due = min(due, relayDue)
 	k := r.sending
 	if k == nil {
 		return due
@@ -106,6 +115,11 @@ func (r *peer) advance(now time.Duration, b *batch) time.Duration {
 	for i := range r.links {
 		due = min(due, r.probe(b, k, i, now))
 	}
+	due = min(due, r.enroll(k, now))
+	if r.conf.Alliance.Role == plane.Member {
+		due = min(due, r.enlist(k, now))
+	}
+	r.reportSeen(k, now)
 	r.weigh(now)
 	due = min(due, r.repeat(b, k, now))
 	b.flush()
@@ -126,6 +140,7 @@ func (r *peer) probe(b *batch, k *keys, i int, now time.Duration) time.Duration 
 	if l.line.socket.Load() == nil || !l.line.conf.Load().Usable {
 		if l.alive.Down() {
 			r.refresh()
+			r.rescue(b, i, now)
 		}
 		return never
 	}
@@ -152,37 +167,85 @@ func (r *peer) probe(b *batch, k *keys, i int, now time.Duration) time.Duration 
 		if l.alive.Missed() {
 			r.plane.log.Warn("path is dead", "peer", r.conf.Name, "path", l.line.name)
 			r.refresh()
+			r.rescue(b, i, now)
 		}
+	}
+	interval := r.probeInterval(l, now)
+	if r.probes.Compatible {
+		next = min(next, r.probeCompatible(b, i, now, interval))
+		interval = max(interval, r.probes.Idle)
 	}
 	if now < l.probeAt {
 		return min(next, l.probeAt)
 	}
-	interval := probeIdle
-	switch {
-	case !l.alive.Alive():
-		interval = probeDead
-	case now-time.Duration(r.active.Load()) < busyFor:
-		interval = probeBusy
-	}
+	r.rx.waitFor(i, silence*interval)
 	l.probeAt = now + interval
 	l.probed = now
-	to := l.addresses()
+	to := l.tried(l.tries)
+	l.tries++
 	if l.remote.IsValid() && l.alive.Alive() {
 		to = to[:0:0]
 		to = append(to, l.remote)
 	}
-	remote := l.remote
-	for _, a := range to {
-		l.remote = a
-		r.message(b, k, i, now, 0, tunnel.Probe{ID: r.expect(l, now, 0)})
+	if len(to) > 0 {
+		// One probe to all addresses: those where the peer is not must not count as unanswered.
+		probe, remote := tunnel.Probe{ID: r.expect(l, now, 0)}, l.remote
+		for _, a := range to {
+			l.remote = a
+			r.message(b, k, i, now, 0, probe)
+		}
+		l.remote = remote
 	}
-	l.remote = remote
 	if l.alive.Alive() {
-		if size := l.search.next(now, int(l.line.mtu.Load()), l.remote.Addr().Is4()); size > 0 {
+		confirm := searchConfirm
+		if interval == probeBusy {
+			confirm = searchConfirmBusy
+		}
+		searching := l.search.since == 0
+		size := l.search.next(now, confirm, int(l.line.mtu.Load()), l.remote.Addr().Is4())
+		if searching && l.search.since != 0 {
+			l.loss.Restart(k.counters[i]) // the probes that were too long say nothing
+		}
+		if size > 0 {
 			r.message(b, k, i, now, size, tunnel.Probe{ID: r.expect(l, now, size)})
 		}
 	}
 	return min(next, l.probeAt)
+}
+
+// probeInterval returns the time between probes of a path. The mutex is locked.
+func (r *peer) probeInterval(l *link, now time.Duration) time.Duration {
+	interval := r.probes.Idle
+	switch {
+	case !l.alive.Alive():
+		interval = min(interval, probeDead)
+	case now-time.Duration(r.active.Load()) < busyFor:
+		interval = r.probes.Busy
+		l.line.active.Store(int64(now))
+	case r.conf.Alliance.Role == plane.Member && now-time.Duration(l.line.active.Load()) < busyFor:
+		// What the member relays is traffic too: its short link must be known as soon as the other.
+		interval = r.probes.Busy
+	}
+	if rate := l.slowest(); rate > 0 {
+		interval = max(interval, min(rate.TimeFor(unit.Size(probeShare*l.controlLen)), probeIdle))
+	}
+	return interval
+}
+
+// slowest returns the lower rate of the path's two directions, 0 if none is known.
+func (l *link) slowest() unit.Bandwidth {
+	up, down := l.upRate(), l.line.conf.Load().Down
+	if !down.Estimated && down.Bandwidth > 0 && (up == 0 || down.Bandwidth < up) {
+		return down.Bandwidth
+	}
+	return up
+}
+
+// waitFor sets how long after its last message a path is waited for.
+func (x *receiving) waitFor(path int, silence time.Duration) {
+	x.Lock()
+	defer x.Unlock()
+	x.links[path].silence = silence
 }
 
 // lastHeard returns when a message last arrived over a path.
@@ -190,6 +253,14 @@ func (x *receiving) lastHeard(path int) time.Duration {
 	x.Lock()
 	defer x.Unlock()
 	return x.links[path].heard
+}
+
+// lastHeard returns when a message of the peer last arrived.
+func (r *peer) lastHeard() (last time.Duration) {
+	for i := range r.links {
+		last = max(last, r.rx.lastHeard(i))
+	}
+	return last
 }
 
 // expect keeps a probe until its answer arrives, and returns its number.
@@ -244,9 +315,18 @@ func (r *peer) message(b *batch, k *keys, i int, now time.Duration, size int, re
 			k.ack = false
 		}
 		body = r.rx.reports(body, k, now)
+		body = r.appendArrived(body)
 		body = k.out.Append(body, controlRoom, now, r.links[i].rtt.RTO(quality.MinRTO))
 	}
 	r.scratch = body
+	if size == 0 {
+		r.links[i].controlLen = len(body) + tunnel.Overhead + ipUDP4
+	}
+	r.sendRecords(b, k, i, body, size, now)
+}
+
+// sendRecords sends a control message with these records, padded to size. The mutex is locked.
+func (r *peer) sendRecords(b *batch, k *keys, i int, body []byte, size int, now time.Duration) {
 	buf := b.slot(max(len(body), size))
 	clear(buf[tunnel.Offset+copy(buf[tunnel.Offset:], body):])
 	r.queues.Add(i, &r.paths[:tunnel.MaxPaths][i], now, len(buf))
@@ -314,6 +394,7 @@ func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
 	if r.gone {
 		return
 	}
+	defer b.flush() // before others send more
 	now := p.now()
 	changed := false
 	for len(body) > 0 {
@@ -346,6 +427,8 @@ func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
 			changed = true
 		case tunnel.Progress:
 			r.passed(k, int(o.path), v, now)
+		case tunnel.Request:
+			r.requested(k, v, now, b)
 		case tunnel.Ack:
 			k.out.Acked(v.Number)
 		case tunnel.Hello:
@@ -357,7 +440,10 @@ func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
 		case tunnel.PathAdd:
 			if !r.owner {
 				l := &r.links[v.Path]
-				l.name, l.down, l.known, l.cost = v.Name, v.Down, true, int(v.Cost)
+				l.name = v.Name
+				if !r.registers() { // else the registration has them
+					l.down, l.known, l.cost = v.Down, true, int(v.Cost)
+				}
 				changed = true
 			}
 		case tunnel.PathRemove:
@@ -365,6 +451,38 @@ func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
 				r.links[v.Path] = link{number: int(v.Path)}
 				changed = true
 			}
+		case tunnel.NAT:
+			if r.owner {
+				r.links[v.Path].seen = v.Seen
+			} else {
+				p.counts.drop(dropUnexpected, 1)
+			}
+		case tunnel.Register:
+			r.answer(v, now)
+			changed = true
+		case tunnel.Registered:
+			switch r.conf.Alliance.Role {
+			case plane.HomeAgent:
+				r.enrolled(v, now)
+			case plane.Member:
+				r.granted(v, now)
+			default:
+				p.counts.drop(dropUnexpected, 1)
+			}
+			changed = true
+		case tunnel.Open:
+			r.open.peer = v.Cookie
+			changed = true
+		case tunnel.NATSession:
+			if p.opened == nil || r.conf.Mode != plane.NAT {
+				p.counts.drop(dropUnexpected, 1)
+				break
+			}
+			p.opened.NATSession(r.conf.Name, v)
+		case tunnel.Arrived:
+			l := &r.links[v.Path]
+			l.openLoss.Look(v.Packets, v.Lost)
+			changed = true
 		case tunnel.Bye:
 			p.log.Info("peer has ended the session", "peer", r.conf.Name)
 			r.forget()
@@ -386,16 +504,34 @@ func (r *peer) answered(k *keys, path int, a tunnel.Answer, now time.Duration) {
 	r.proven = r.proven || k == r.sending
 	if rtt := now - s.at - a.Held; rtt > 0 {
 		l.rtt.Update(rtt)
+		rto, least := r.roundTrips()
+		r.rx.roundTrip.Store(int64(rto))
+		r.rx.leastRTT.Store(int64(least))
 	}
 	if s.size > 0 {
 		l.search.carried(s.size)
 	}
-	s.open, s.id = false, 0
+	s.open, s.id, l.tries = false, 0, 0
+	if l.line != nil && r.conf.Alliance.Role == plane.HomeAgent {
+		l.line.proven.Store(int64(now))
+	}
 	if l.alive.Answered() {
 		r.plane.log.Info("path is up", "peer", r.conf.Name, "path", l.line.name, "address", l.remote)
 		l.probeAt = 0
+		if r.sending != nil {
+			l.loss.Restart(r.sending.counters[path])
+		}
 		r.soon()
 	}
+}
+
+// hasten has all paths probed at once: there is traffic again, and one may have died while idle. The
+// mutex is locked.
+func (r *peer) hasten(now time.Duration) {
+	for i := range r.links {
+		r.links[i].probeAt = min(r.links[i].probeAt, now)
+	}
+	r.soon()
 }
 
 // soon has what is due looked at now. The mutex is locked.
@@ -408,30 +544,23 @@ func (r *peer) soon() {
 func (r *peer) reported(k *keys, v tunnel.Report, now time.Duration) {
 	l := &r.links[v.Path]
 	if k != r.sending {
-		return
+		// After handshakes that crossed, the gateways may send with different sessions. What was measured
+		// is of the path; the counters are not of what this gateway sends.
+		v.Next, v.Lost = l.report.Next, l.report.Lost
 	}
-	before := l.report
-	if l.reportKeys != k {
-		before = tunnel.Report{}
-		l.reportKeys = k
-	}
-	if v.Next < before.Next {
+	if v.Next < l.report.Next {
 		return // older than the last one
 	}
-	// A packet that is only late counts as lost until it arrives.
-	v.Lost = max(v.Lost, before.Lost)
-	if v.Next > before.Next {
+	if v.Next > l.report.Next {
 		l.progress = now
-		lost := v.Lost - before.Lost
-		l.loss.Update(v.Next-before.Next, min(lost, v.Next-before.Next))
-		r.weighing.lost += lost
 	}
+	r.weighing.lost += l.loss.Look(v.Next, v.Lost)
 	r.weighing.late = max(r.weighing.late, v.Late)
 	l.report, l.reported = v, true
 	r.sample(int(v.Path), now)
 }
 
-// sendBye tells the peer that the session ends. The mutex is locked.
+// sendBye sends the end of the session. The mutex is locked.
 func (r *peer) sendBye() {
 	k := r.sending
 	if k == nil {

@@ -134,6 +134,35 @@ func TestAddressRoams(t *testing.T) {
 	}
 }
 
+// TestProbeToSeveralAddresses: a dead path comes back although the peer is at one of its addresses only.
+func TestProbeToSeveralAddresses(t *testing.T) {
+	a, b := pair(t, 2)
+	a.run()
+	b.run()
+	a.up(2)
+	p := a.plane
+	p.mu.Lock()
+	r := p.peers[b.key.Public()]
+	p.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l, now := &r.links[0], p.now()
+	for range 3 {
+		l.alive.Missed()
+	}
+	l.probes, l.probeAt = [probesKept]sentProbe{}, now
+	r.probe(newBatch(p, 1<<16), r.sending, 0, now)
+	open := 0
+	for _, s := range l.probes {
+		if s.open {
+			open++
+		}
+	}
+	if open != 1 || len(l.addresses()) != 2 {
+		t.Errorf("%d probes to %d addresses await answers, want 1 to 2", open, len(l.addresses()))
+	}
+}
+
 // A path that goes down, with its interface or in silence, takes nothing with it, and is used again.
 func TestPathsComeAndGo(t *testing.T) {
 	a, b := pair(t, 2)
@@ -224,7 +253,7 @@ func TestHostileMessages(t *testing.T) {
 	}{
 		{good[:20], dropTruncated}, {[]byte{4}, dropTruncated}, {[]byte{99, 1, 2, 3}, dropTruncated}, {forged, dropForged},
 		{wrongPath, dropForged}, {unknown, dropUnknownSession}, {reflected, dropUnknownSession}, {stranger, dropStranger},
-		{stranger[:60], dropStranger}, {make([]byte, session.CookieLen), dropTruncated}, {spoofed, dropSource}, {good, reasons}, {good, dropReplayed},
+		{stranger[:60], dropStranger}, {append([]byte{99}, make([]byte, session.CookieLen)...), dropTruncated}, {spoofed, dropSource}, {good, reasons}, {good, dropReplayed},
 		{bytes.Repeat(good, 30), dropReplayed}, {append([]byte{3, 0, 0, 0}, make([]byte, session.CookieLen-4)...), dropHandshake},
 	} {
 		if _, err := attacker.Write(m.message); err != nil {

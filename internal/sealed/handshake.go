@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/tabane/tabane/internal/session"
 	"github.com/tabane/tabane/internal/tunnel"
@@ -17,6 +19,14 @@ const (
 	// waiting, senders have to prove their addresses first.
 	maxHandshakes  = 64
 	busyHandshakes = 8
+	// busyTime is how long senders have to prove their addresses after that: with few waiting again,
+	// strangers would take all the time that an exchange takes.
+	busyTime = time.Second
+	// maxAdmitted is the number of latest initiations of which copies, over other paths, are not taken.
+	maxAdmitted = 128
+	// firstAddresses are how many addresses of a peer a path is tried with at first; each time without an
+	// answer, they are twice as many. Each of 16 paths to each of 16 addresses would be 256 messages.
+	firstAddresses = 4
 	// maxPending is the number of initiations of a peer whose responses may still arrive.
 	maxPending = 4
 )
@@ -28,54 +38,76 @@ type handshake struct {
 	from    netip.AddrPort
 }
 
-// knock judges a handshake message: a stranger's costs a hash.
-func (p *Plane) knock(l *line, m []byte, from netip.AddrPort) {
+// knock judges a handshake message: a stranger's costs a hash. It returns false and why, if the
+// message is not for this gateway.
+func (p *Plane) knock(l *line, m []byte, from netip.AddrPort) (mine bool, why reason) {
 	if tunnel.Type(m[0]) == tunnel.Cookie {
-		if len(m) == session.CookieLen {
-			p.cookie(m)
-		} else {
-			p.counts.drop(dropTruncated, 1)
+		if len(m) != session.CookieLen {
+			return false, dropTruncated
 		}
-		return
+		return p.cookie(l, m, from), dropHandshake
 	}
 	p.guardMu.Lock()
 	if p.guard == nil {
 		p.guardMu.Unlock()
-		return
+		return true, 0
 	}
-	verdict, reply, err := p.guard.Judge(m, from, len(p.handshakes) >= busyHandshakes, p.now())
+	now := p.now()
+	if len(p.handshakes) >= busyHandshakes {
+		p.busyUntil = now + busyTime
+	}
+	verdict, reply, err := p.guard.Judge(m, from, now < p.busyUntil, now)
 	p.guardMu.Unlock()
 	switch {
 	case err != nil:
 		p.log.Error("judge handshake", "error", err)
 	case verdict == session.Stranger:
-		p.counts.drop(dropStranger, 1)
+		return false, dropStranger
 	case verdict == session.Unproven:
 		p.counts.drop(dropBusy, 1)
 		l.send([]udp.Datagram{{Data: reply, To: from}})
 	default:
-		select {
-		case p.handshakes <- handshake{l, bytes.Clone(m), from}:
-		default:
-			p.counts.drop(dropBusy, 1)
+		p.admit(handshake{l, bytes.Clone(m), from})
+	}
+	return true, 0
+}
+
+// admit has a message wait for the exchange of keys, unless a copy of it already does or did.
+func (p *Plane) admit(h handshake) {
+	p.guardMu.Lock()
+	defer p.guardMu.Unlock()
+	initiation := tunnel.Type(h.message[0]) == tunnel.Initiation
+	if i := slices.IndexFunc(p.admitted[:], func(a handshake) bool { return bytes.Equal(a.message, h.message) }); i >= 0 && initiation {
+		if a := p.admitted[i]; a.line == h.line && a.from.Addr() == h.from.Addr() {
+			p.counts.drop(dropHandshake, 1) // it was recorded
 		}
+		return
+	}
+	select {
+	case p.handshakes <- h:
+		if initiation {
+			p.admitted[p.admissions%maxAdmitted] = h
+			p.admissions++
+		}
+	default:
+		p.counts.drop(dropBusy, 1)
 	}
 }
 
-// cookie gives a cookie to the peer that it is for.
-func (p *Plane) cookie(m []byte) {
+// cookie gives a cookie to the peer that it is for. It returns false if there is none.
+func (p *Plane) cookie(l *line, m []byte, from netip.AddrPort) bool {
 	r := p.awaiting(binary.BigEndian.Uint32(m[4:]))
 	if r == nil {
-		p.counts.drop(dropHandshake, 1)
-		return
+		return false
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.assoc.Cookie(m, p.now()); err != nil {
-		p.counts.drop(dropHandshake, 1)
-		return
+		return false
 	}
+	r.prove = place{l, from}
 	r.soon()
+	return true
 }
 
 // awaiting returns the peer that an initiation with this index was sent to, or nil.
@@ -135,7 +167,11 @@ func (p *Plane) answer(h handshake) error {
 	if r.gone {
 		return session.ErrRefused
 	}
-	s, response, err := r.assoc.Answer(request, h.message, p.now())
+	now := p.now()
+	s, response, err := r.assoc.Answer(request, h.message, now)
+	if errors.Is(err, session.ErrStale) && now-r.lastHeard() > unheard {
+		r.begin(h, now)
+	}
 	if err != nil {
 		return err
 	}
@@ -144,6 +180,22 @@ func (p *Plane) answer(h handshake) error {
 	}
 	h.line.send([]udp.Datagram{{Data: response, To: h.from}})
 	return nil
+}
+
+// unheard is how long after its last message a peer may have been started again: two idle probes.
+const unheard = 2 * probeIdle
+
+// begin has initiations sent to where a stale one came from, too. A peer whose clock was set back before
+// it was started again answers them, for it knows of no later one. A recorded initiation brings its
+// sender no more than a handshake as often as it is repeated anyway. The mutex is locked.
+func (r *peer) begin(h handshake, now time.Duration) {
+	again := r.stale.line != nil
+	r.stale = place{h.line, h.from}
+	r.assoc.Want(now)
+	if !again {
+		r.assoc.Repeat(now)
+	}
+	r.soon()
 }
 
 // complete takes a response: there is a session.
@@ -166,7 +218,7 @@ func (p *Plane) complete(h handshake) error {
 		return err
 	}
 	for i := range r.links {
-		if l := &r.links[i]; l.line == h.line && !l.remote.IsValid() {
+		if l := &r.links[i]; l.line == h.line && !(l.remote.IsValid() && l.alive.Alive()) {
 			l.remote = h.from
 		}
 	}
@@ -182,7 +234,8 @@ func (p *Plane) complete(h handshake) error {
 	return nil
 }
 
-// initiate sends an initiation to all addresses at which the peer may be. The mutex is locked.
+// initiate sends an initiation to addresses at which the peer may be, or where a cookie came from. The
+// mutex is locked.
 func (r *peer) initiate(message []byte) {
 	p := r.plane
 	index := binary.BigEndian.Uint32(message[4:])
@@ -194,15 +247,32 @@ func (r *peer) initiate(message []byte) {
 	r.pending = append(r.pending, index)
 	p.pending[index] = r
 	p.keysMu.Unlock()
+	if to := r.prove; to.line != nil {
+		r.prove = place{}
+		to.line.send([]udp.Datagram{{Data: message, To: to.from}})
+		return
+	}
+	defer func() { r.tries++ }()
 	for i := range r.links {
 		l := &r.links[i]
 		if l.line == nil || l.line.socket.Load() == nil || !l.line.conf.Load().Usable {
 			continue
 		}
-		for _, to := range l.addresses() {
-			l.line.send([]udp.Datagram{{Data: message, To: to}})
+		var all []udp.Datagram
+		for _, to := range l.tried(r.tries) {
+			all = append(all, udp.Datagram{Data: message, To: to})
 		}
+		l.line.send(all)
 	}
+	if to := r.stale; to.line != nil {
+		to.line.send([]udp.Datagram{{Data: message, To: to.from}})
+	}
+}
+
+// tried returns the addresses that are tried after so many times without an answer.
+func (l *link) tried(times int) []netip.AddrPort {
+	all := l.addresses()
+	return all[:min(len(all), firstAddresses<<min(times, 8))]
 }
 
 // addresses returns where the peer may be on a path: where it was last heard, then the configured ones.

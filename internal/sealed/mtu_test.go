@@ -12,7 +12,7 @@ func TestMTUSearch(t *testing.T) {
 	now := time.Duration(0)
 	run := func(carries, interfaceMTU int, length time.Duration) (probes int) {
 		for end := now + length; now < end; now += interval {
-			size := s.next(now, interfaceMTU, true)
+			size := s.next(now, searchConfirm, interfaceMTU, true)
 			if size == 0 {
 				continue
 			}
@@ -45,8 +45,37 @@ func TestMTUSearch(t *testing.T) {
 			t.Errorf("at %v: MTU %d, the path carries %d", now, s.mtu, tt.carries)
 		}
 	}
+	if got := s.limit(9000, true); got != s.mtu {
+		t.Errorf("packets of %d bytes are sent, the path is known to carry %d", got, s.mtu)
+	}
 	// In the end few probes are sent.
 	if n := run(1200, 9000, time.Minute); n > 20 {
 		t.Errorf("%d probes in a minute", n)
+	}
+}
+
+// Packets as long as the interface allows are sent until it is known that they do not arrive, and not again when
+// larger ones are tried: a sender to whom a smaller size is reported keeps to it for minutes.
+func TestMTUUntilKnown(t *testing.T) {
+	var s mtuSearch
+	const v4, most = true, 1428
+	want := func(limit int) {
+		t.Helper()
+		if got := s.limit(1500, v4); got != limit {
+			t.Errorf("packets of %d bytes are sent, want %d", got, limit)
+		}
+	}
+	want(most)
+	for range searchTimes {
+		want(most)
+		s.lost(s.next(0, searchConfirm, 1500, v4))
+	}
+	want(baseMTU)
+	s.carried(1380)
+	want(1380)
+	s.bad, s.since = most, 1
+	for range 40 { // until a larger size is tried
+		s.next(2*searchRaise, searchConfirm, 1500, v4)
+		want(1380)
 	}
 }

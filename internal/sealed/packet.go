@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/tun"
 )
 
 // The fixed lengths of headers in bytes.
@@ -175,7 +176,7 @@ func clampMSS(b []byte, p *parsed, mtu int) {
 		return
 	}
 	t := b[p.transport:]
-	const flagSYN, kindEnd, kindNop, kindMSS = 2, 0, 1, 2
+	const kindEnd, kindNop, kindMSS = 0, 1, 2
 	header := int(t[12]>>4) * 4
 	if t[13]&flagSYN == 0 || header < tcpLen || header > len(t) {
 		return
@@ -219,23 +220,6 @@ func replace16(t []byte, at int, value uint16) {
 	}
 }
 
-// checksum is the internet checksum (RFC 1071) of parts, of which all but the last have even length.
-func checksum(parts ...[]byte) uint16 {
-	var s uint64
-	for _, b := range parts {
-		for ; len(b) >= 2; b = b[2:] {
-			s += uint64(binary.BigEndian.Uint16(b))
-		}
-		if len(b) == 1 {
-			s += uint64(b[0]) << 8
-		}
-	}
-	for s>>16 != 0 {
-		s = s>>16 + s&0xffff
-	}
-	return ^uint16(s)
-}
-
 const (
 	// quoted4 is how much of a packet an ICMP error quotes: at least 8 bytes behind the header (RFC
 	// 792), and as much as fits into 576 bytes (RFC 1812, section 4.3.2.3).
@@ -267,11 +251,11 @@ func tooBig(out, packet []byte, p *parsed, mtu int) []byte {
 		at := len(out)
 		out = append(out, 0x45, 0xc0, byte(n>>8), byte(n), 0, 0, 0x40, 0, 64, unix.IPPROTO_ICMP, 0, 0)
 		out = append(append(out, src[:]...), dst[:]...)
-		binary.BigEndian.PutUint16(out[at+10:], checksum(out[at:at+ipv4Len]))
+		binary.BigEndian.PutUint16(out[at+10:], tun.Checksum(out[at:at+ipv4Len]))
 		icmp := len(out)
 		out = append(out, 3, 4, 0, 0, 0, 0, byte(mtu>>8), byte(mtu))
 		out = append(out, quote...)
-		binary.BigEndian.PutUint16(out[icmp+2:], checksum(out[icmp:]))
+		binary.BigEndian.PutUint16(out[icmp+2:], tun.Checksum(out[icmp:]))
 		return out
 	}
 	if p.Protocol == unix.IPPROTO_ICMPV6 && kind < 128 {
@@ -286,7 +270,7 @@ func tooBig(out, packet []byte, p *parsed, mtu int) []byte {
 	out = append(out, 2, 0, 0, 0, 0, 0, byte(mtu>>8), byte(mtu))
 	out = append(out, quote...)
 	pseudo := [8]byte{2: byte(n >> 8), 3: byte(n), 7: unix.IPPROTO_ICMPV6}
-	binary.BigEndian.PutUint16(out[icmp+2:], checksum(src[:], dst[:], pseudo[:], out[icmp:]))
+	binary.BigEndian.PutUint16(out[icmp+2:], tun.Checksum(src[:], dst[:], pseudo[:], out[icmp:]))
 	return out
 }
 
@@ -312,7 +296,7 @@ func fragments(packet, buf []byte, mtu int, use func([]byte)) {
 		}
 		binary.BigEndian.PutUint16(f[6:], now)
 		binary.BigEndian.PutUint16(f[10:], 0)
-		binary.BigEndian.PutUint16(f[10:], checksum(f[:header]))
+		binary.BigEndian.PutUint16(f[10:], tun.Checksum(f[:header]))
 		use(f)
 	}
 }

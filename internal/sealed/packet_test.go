@@ -6,10 +6,17 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/reseq"
+	"github.com/tabane/tabane/internal/session"
+	"github.com/tabane/tabane/internal/tun"
+	"github.com/tabane/tabane/internal/tunnel"
 )
 
 // packetOf makes a packet with right checksums.
@@ -45,7 +52,7 @@ func rightSums(b []byte) bool {
 	if h.Protocol != unix.IPPROTO_ICMP {
 		pseudo = slices.Concat(h.Src.AsSlice(), h.Dst.AsSlice(), []byte{byte(len(transport) >> 8), byte(len(transport)), 0, h.Protocol})
 	}
-	return checksum(pseudo, transport) == 0 && (b[0]>>4 == 6 || checksum(b[:ipv4Len]) == 0)
+	return tun.Checksum(pseudo, transport) == 0 && (b[0]>>4 == 6 || tun.Checksum(b[:ipv4Len]) == 0)
 }
 
 func TestMSSIsClamped(t *testing.T) {
@@ -113,7 +120,7 @@ func TestCongestionMark(t *testing.T) {
 			if ok == tt.dropped || ok && h.class != 46<<2|tt.want {
 				t.Errorf("inner %d outer %d: %v, class %#x", tt.inner, tt.outer, ok, h.class)
 			}
-			if ok && !v6 && checksum(b[:ipv4Len]) != 0 {
+			if ok && !v6 && tun.Checksum(b[:ipv4Len]) != 0 {
 				t.Errorf("inner %d outer %d: wrong header checksum", tt.inner, tt.outer)
 			}
 		}
@@ -157,7 +164,7 @@ func TestFragments(t *testing.T) {
 	var got []byte
 	fragments(b, make([]byte, len(b)), 1300, func(f []byte) {
 		field := binary.BigEndian.Uint16(f[6:])
-		if int(field&0x1fff)*8 != len(got) || len(f) > 1300 || checksum(f[:ipv4Len]) != 0 || !whole(f) {
+		if int(field&0x1fff)*8 != len(got) || len(f) > 1300 || tun.Checksum(f[:ipv4Len]) != 0 || !whole(f) {
 			t.Errorf("fragment of %d bytes at %d: %#x", len(f), len(got), field)
 		}
 		got = append(got, f[ipv4Len:]...)
@@ -186,6 +193,29 @@ func TestFragmentsUseOneLane(t *testing.T) {
 	}
 }
 
+// TestCopiesUnderEarlierKeys: of two copies, one arrives before the keys change and one after.
+func TestCopiesUnderEarlierKeys(t *testing.T) {
+	born := func(at time.Duration) *keys { return &keys{Session: &session.Session{Born: at}} }
+	first, second, third := born(1), born(2), born(3)
+	var x receiving
+	for i, a := range []struct {
+		keys  *keys
+		path  uint8
+		seq   tunnel.Seq
+		fresh bool
+	}{
+		{first, 0, 0, true}, {first, 1, 0, false}, {first, 0, 1, true},
+		{second, 0, 0, true}, {first, 1, 1, false}, {first, 1, 2, true}, {first, 0, 2, false}, {second, 1, 0, false},
+		{third, 0, 0, true}, {second, 1, 1, true}, {first, 1, 3, false},
+	} {
+		o := &opened{keys: a.keys, path: a.path, stamp: tunnel.Stamp{Lane: 9, Seq: a.seq, Copied: true}, packet: make([]byte, 20)}
+		out, fresh := x.push(time.Second, o, reseq.Auto, nil)
+		if fresh != a.fresh || fresh != (len(out) == 1) {
+			t.Errorf("packet %d: fresh %v, %d delivered, want %v", i, fresh, len(out), a.fresh)
+		}
+	}
+}
+
 // FuzzParse: whatever hosts send, nothing is read or written outside of the packet.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte{0x45, 0, 0, 20, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0x60, 2, 0, 0, 0, 0, 0, 0, 2, 4, 5, 0xb4})
@@ -202,6 +232,7 @@ func FuzzParse(f *testing.F) {
 		clampMSS(b, &h, 1300)
 		decapsulate(ecnCE, b)
 		isSYN(b)
+		isAcknowledgment(b)
 		if m := tooBig(nil, b, &h, 1280); len(m) > 1280 {
 			t.Fatalf("error of %d bytes", len(m))
 		}
@@ -213,4 +244,50 @@ func FuzzParse(f *testing.F) {
 			})
 		}
 	})
+}
+
+// TestHold: segments that only acknowledge are not held for their order where the rule is auto, and what is
+// has another lane.
+func TestHold(t *testing.T) {
+	segment := func(six bool, flags byte, payload int) []byte {
+		ip := ipv4Len
+		if six {
+			ip = ipv6Len
+		}
+		b := make([]byte, ip+32+payload) // with time stamps
+		if six {
+			b[0], b[6] = 0x60, unix.IPPROTO_TCP
+		} else {
+			b[0], b[9] = 0x45, unix.IPPROTO_TCP
+		}
+		b[ip+12], b[ip+13] = 8<<4, flags
+		return b
+	}
+	const ack = 1 << 4
+	datagram := segment(false, ack, 0)
+	datagram[9] = unix.IPPROTO_UDP
+	auto := routing{same: true}
+	fixed := routing{same: true, policy: plane.Policy{{Resequence: plane.Resequence{Mode: plane.ResequenceFixed, Bound: time.Second}}}}
+	for _, tt := range []struct {
+		name   string
+		routes *routing
+		b      []byte
+		want   reseq.Hold
+	}{
+		{"acknowledgment", &auto, segment(false, ack, 0), reseq.Off},
+		{"acknowledgment over IPv6", &auto, segment(true, ack, 0), reseq.Off},
+		{"data", &auto, segment(false, ack, 1), reseq.Auto},
+		{"FIN", &auto, segment(true, ack|flagFIN, 0), reseq.Auto},
+		{"SYN", &auto, segment(false, flagSYN, 0), reseq.Auto},
+		{"datagram", &auto, datagram, reseq.Auto},
+		{"acknowledgment with a fixed time", &fixed, segment(false, ack, 0), reseq.Hold(time.Second)},
+	} {
+		if got := tt.routes.hold(tt.b); got != tt.want {
+			t.Errorf("%s is held %v, want %v", tt.name, got, tt.want)
+		}
+		h := parsed{flow: 5}
+		if own := laneOf(&h, tt.b) != 5; own != isAcknowledgment(tt.b) {
+			t.Errorf("%s has lane %d", tt.name, laneOf(&h, tt.b))
+		}
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -23,8 +24,8 @@ func compare(a, b string) int { return cmp.Compare(a, b) }
 
 const (
 	ipUDP4, ipUDP6 = ipv4Len + udpLen, ipv6Len + udpLen
-	// baseMTU is the largest packet, without the tunnel, that is sent before the path has answered a
-	// larger probe: what is left of 1280 bytes of IPv6 (RFC 8200, section 5).
+	// baseMTU is the largest packet, without the tunnel, that every path is taken to carry: what is left of
+	// 1280 bytes of IPv6 (RFC 8200, section 5).
 	baseMTU = 1280 - ipUDP6 - tunnel.Overhead
 	// pathBuffer bounds the virtual queue: a modem's buffer is seldom longer.
 	pathBuffer = time.Second
@@ -39,9 +40,12 @@ type peer struct {
 	active atomic.Int64
 	// clamp is mtu, for the receiving side.
 	clamp atomic.Int32
+	// poked: what members relay has changed.
+	poked atomic.Bool
 
 	mu      sync.Mutex // guards the following
 	conf    plane.Peer
+	probes  plane.Probes
 	gone    bool
 	assoc   *session.Association
 	sending *keys // nil without a session
@@ -52,6 +56,9 @@ type peer struct {
 	// owner: the numbers of paths are those of this gateway. theirs: the peer has endpoints too.
 	owner, theirs bool
 	pending       []uint32 // indices of initiations
+	tries         int      // of initiations without an answer
+	prove         place    // where a cookie for the next initiation came from
+	stale         place    // where an initiation that looks recorded came from, while the peer is silent
 	links         [tunnel.MaxPaths]link
 	paths         []sched.Path // of links, what schedulers see
 	queues        sched.Queues
@@ -67,7 +74,21 @@ type peer struct {
 	// paceAt is when the next queued packet is due.
 	paceAt time.Duration
 
+	asking   asking // if the peer is a member
+	relaying *relay // if the peer is a leader that this gateway relays for
+	begins   begins
+	relayed  relayed
+	refused  tunnel.Code // how the peer's last request was answered
+
+	open unsealed
+
 	rx receiving
+}
+
+// place is where a message came from.
+type place struct {
+	line *line
+	from netip.AddrPort
 }
 
 // rule schedules the packets of a policy rule to a peer.
@@ -87,27 +108,40 @@ type link struct {
 	remote     netip.AddrPort
 	candidates []netip.AddrPort
 
-	alive    quality.Liveness
-	rtt      quality.RTT
-	probes   [probesKept]sentProbe
-	probed   time.Duration // when the last probe was sent
-	probeAt  time.Duration // when the next one is due
-	progress time.Duration // when a report last showed that the peer receives
-	search   mtuSearch
+	alive   quality.Liveness
+	rtt     quality.RTT
+	probes  [probesKept]sentProbe
+	probed  time.Duration // when the last probe was sent
+	tries   int           // of probes without an answer
+	probeAt time.Duration // when the next one is due
+	// controlLen is the length of the last control message, as an IPv4 packet.
+	controlLen int
+	compatible compatible
+	progress   time.Duration // when a report last showed that the peer receives
+	search     mtuSearch
 
 	// What the other gateway says of the path.
-	name       string
-	down       unit.Bandwidth
-	known      bool // down is
-	report     tunnel.Report
-	reported   bool
-	reportKeys *keys
-	loss       quality.Loss
-	rate       plane.Rate // as configured, from this gateway
-	cost       int
-	measuring  measuring
+	name     string
+	down     unit.Bandwidth
+	known    bool // down is
+	report   tunnel.Report
+	reported bool
+	loss     quality.LossMeter
+	openLoss quality.LossMeter // of the open plane
+	rate     plane.Rate        // as configured, from this gateway
+	cost     int
+	// capacity estimates the rate towards the peer, which is at most configured unless that is 0.
+	capacity   quality.CapacityMeter
+	configured unit.Bandwidth
 
 	sent count
+
+	repairs repairs
+
+	registration   registration
+	seen           netip.AddrPort // where the peer sees this gateway
+	reportedSeen   netip.AddrPort // seen, as last sent to the peer at reportedSeenAt
+	reportedSeenAt time.Duration
 
 	// queue holds packets in front of the path, if shaped.
 	queue  *shape.Queue[*queued]
@@ -132,6 +166,8 @@ type keys struct {
 	send, receive *tunnel.Key
 	number        tunnel.Numbering
 	counters      [tunnel.MaxPaths]uint64
+	cookie        uint64 // that the peer sends open messages with, 0 for none
+	announced     bool   // cookie was
 	lanes         lanes
 	in            tunnel.Inbox
 	out           tunnel.Outbox
@@ -157,7 +193,7 @@ func newPeer(p *Plane, own session.PrivateKey, c plane.Peer) *peer {
 	r := &peer{paceAt: shape.Never, plane: p, own: own.Public(), mtu: baseMTU, paths: make([]sched.Path, tunnel.MaxPaths)}
 	r.assoc = session.NewAssociation(session.AssociationOptions{
 		Own: own, Peer: session.Peer{Public: c.Public, Preshared: c.Preshared},
-		Offers: suites, Choose: choose, Random: random{}, NewIndex: p.newIndex,
+		Offers: p.offers(), Choose: p.choose, Random: random{}, NewIndex: p.newIndex,
 	})
 	for i := range r.links {
 		r.links[i].number = i
@@ -166,12 +202,16 @@ func newPeer(p *Plane, own session.PrivateKey, c plane.Peer) *peer {
 	return r
 }
 
-// suites are the encryptions of data that are offered.
-const suites session.Suites = 1<<(tunnel.AES256GCM-1) | 1<<(tunnel.ChaCha20Poly1305-1)
+// offers returns the encryptions of data that this gateway offers: AES only if its CPU is fast at it.
+// Without such instructions AES is many times slower, and its time depends on the key.
+func (p *Plane) offers() session.Suites {
+	return 1<<(p.fastest-1) | 1<<(tunnel.ChaCha20Poly1305-1)
+}
 
-// choose returns the fastest encryption of those offered, 0 if none is known.
-func choose(offered session.Suites) uint8 {
-	for _, s := range [...]tunnel.Suite{tunnel.FastestSuite(), tunnel.AES256GCM, tunnel.ChaCha20Poly1305} {
+// choose returns the encryption of those that a peer offers, 0 if none is known: AES only if both
+// CPUs are fast at it, or the peer offers nothing else.
+func (p *Plane) choose(offered session.Suites) uint8 {
+	for _, s := range [...]tunnel.Suite{p.fastest, tunnel.ChaCha20Poly1305, tunnel.AES256GCM} {
 		if offered.Has(uint8(s)) {
 			return uint8(s)
 		}
@@ -184,21 +224,32 @@ func (r *peer) configure(c plane.Peer, s plane.State, lines []*line) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	changed := !slices.Equal(r.conf.Endpoints, c.Endpoints)
-	r.conf = c
+	if r.relaying != nil && !reflect.DeepEqual(r.conf.Alliance, c.Alliance) {
+		r.cutRelay("the configuration has changed")
+	}
+	r.conf, r.probes = c, s.Probes
+	r.probes.Idle, r.probes.Busy = cmp.Or(s.Probes.Idle, probeIdle), cmp.Or(s.Probes.Busy, probeBusy)
+	if c.Alliance.Role == plane.Member {
+		r.asking.homes = homesOf(s)
+	}
 	r.decideOwner(r.own)
 	for i := range r.links {
 		l := &r.links[i]
 		switch {
-		case i < len(lines) && r.owner:
+		case i < len(lines) && r.owner && c.Alliance.Uses(c.Name, s.Paths[i]):
 			if l.line != lines[i] {
 				*l = link{number: i, line: lines[i]}
 			}
 			l.name, l.rate, l.cost = lines[i].name, s.Paths[i].Up, s.Paths[i].Cost
+			if c.Alliance.Role == plane.HomeAgent && s.Paths[i].Member != "" {
+				continue // follow has its address
+			}
 			l.candidates = rotate(c.Endpoints, i)
 			if changed && !slices.Contains(c.Endpoints, l.remote) {
 				l.remote = netip.AddrPort{}
 			}
-		case l.line != nil && !slices.Contains(lines, l.line):
+		case l.line != nil && (r.owner || !slices.Contains(lines, l.line)):
+			r.withdraw(i)
 			*l = link{number: i}
 		case l.line != nil:
 			l.rate = s.Paths[slices.Index(lines, l.line)].Up
@@ -213,8 +264,20 @@ func (r *peer) configure(c plane.Peer, s plane.State, lines []*line) error {
 	if r.owner && r.assoc.Current() == nil {
 		r.assoc.Want(r.plane.now())
 	}
+	r.acceptOpen()
+	r.follow(r.plane.now())
 	r.refresh()
 	r.due = 0
+	return nil
+}
+
+// homesOf returns where the home agent of a leader may be.
+func homesOf(s plane.State) []netip.AddrPort {
+	for _, c := range s.Peers {
+		if c.Alliance.Role == plane.HomeAgent {
+			return c.Endpoints
+		}
+	}
 	return nil
 }
 
@@ -261,32 +324,35 @@ func (r *peer) makeRules(policy plane.Policy) error {
 }
 
 func equal(a, b plane.Discipline) bool {
-	return a.Name == b.Name && a.Choice == b.Choice && slices.Equal(a.Ratio, b.Ratio)
+	return a.Name == b.Name && a.Choice == b.Choice && a.CopyCostlier == b.CopyCostlier && slices.Equal(a.Ratio, b.Ratio)
 }
 
 func (r *peer) newScheduler(d plane.Discipline) (sched.Scheduler, error) {
-	return sched.New(d.Name, sched.Options{Queues: &r.queues, Choice: d.Choice, Tie: sched.Tie, Size: fullSize})
+	return sched.New(d.Name, sched.Options{Queues: &r.queues, Choice: d.Choice, Tie: sched.Tie, Size: sched.FullSize, CopyCostlier: d.CopyCostlier})
 }
-
-// fullSize is the size of the packets whose order dqj keeps.
-const fullSize = 1500
 
 // refresh brings what schedulers see up to date. The mutex is locked.
 func (r *peer) refresh() {
 	r.paths = r.paths[:tunnel.MaxPaths]
 	r.mtu = 0
 	highest := 0
-	alive := r.anyAlive()
+	alive, now := r.anyAlive(), r.plane.now()
 	for i := range r.links {
 		l, p := &r.links[i], &r.paths[i]
 		// While no path answers, packets are sent on those that did.
-		p.Usable = r.sending != nil && l.ready() && l.line.conf.Load().Usable && (l.alive.Alive() || !alive && l.alive.Proven())
+		p.Usable = r.sending != nil && l.ready() && l.line.conf.Load().Usable && (l.alive.Alive() || !alive && l.alive.Proven()) && r.registered(l, now)
 		if !p.Usable {
 			continue
 		}
 		highest = i + 1
 		p.Rate, p.Cost, p.Buffer = l.upRate(), l.cost, pathBuffer
-		if l.shaped = p.Rate > 0 && p.Rate <= maxShaped; l.shaped {
+		// Packets of open peers do not pass here, but for a few.
+		l.shaped = p.Rate > 0 && p.Rate <= maxShaped && !r.conf.Mode.Open()
+		if c := l.configuredRate(); r.probes.Compatible && c > 0 {
+			// As in paper D: the rate is that of the registration, and the queue is in the path.
+			p.Rate, l.shaped = c, false
+		}
+		if l.shaped {
 			if l.queue == nil {
 				l.queue = newShaper(r.plane)
 			}
@@ -296,8 +362,8 @@ func (r *peer) refresh() {
 		if !l.reported {
 			p.Delay = l.rtt.SRTT / 2
 		}
-		p.Loss = int(l.loss.Share * 1e6)
-		if m := l.search.mtu; r.mtu == 0 || m < r.mtu {
+		p.Loss = int(l.lossShare() * 1e6)
+		if m := l.mtu(); r.mtu == 0 || m < r.mtu {
 			r.mtu = m
 		}
 	}
@@ -310,10 +376,36 @@ func (r *peer) refresh() {
 			break
 		}
 	}
+	if r.probes.Compatible {
+		r.byProbes()
+	}
 	r.paths = r.paths[:max(highest, 1)]
+	for i := range r.paths {
+		if r.paths[i].Usable && r.links[i].shaped {
+			r.links[i].queue.SetLag(sched.Lag(r.paths, i, shape.MostLag))
+			r.links[i].queue.SetRTT(r.links[i].rtt.SRTT)
+		}
+	}
 	r.weighing.version++
 	r.mtu = max(r.mtu, baseMTU)
 	r.clamp.Store(int32(r.mtu))
+	r.reportMeasured()
+}
+
+// reportMeasured reports the paths to the plane that carries the packets. The mutex is locked.
+func (r *peer) reportMeasured() {
+	if r.plane.opened == nil || !r.conf.Mode.Open() {
+		return
+	}
+	list := make([]plane.Measured, len(r.paths))
+	for i := range list {
+		l := &r.links[i]
+		list[i] = plane.Measured{Path: r.paths[i], Remote: l.remote, Seen: l.seen, MTU: l.mtu() + overhead(l.remote.Addr().Unmap().Is4())}
+		if l.line != nil {
+			list[i].Name, list[i].Interface = l.title(), l.line.device
+		}
+	}
+	r.plane.opened.Measured(r.conf.Name, list, r.open.peer)
 }
 
 // anyAlive reports whether any path answers. The mutex is locked.
@@ -326,22 +418,43 @@ func (r *peer) anyAlive() bool {
 	return false
 }
 
+// mtu returns the largest packet to send on a path, without the tunnel.
+func (l *link) mtu() int {
+	if l.line == nil {
+		return 0
+	}
+	return l.search.limit(int(l.line.mtu.Load()), l.remote.Addr().Is4())
+}
+
 // ready reports whether the path has a socket and an address.
 func (l *link) ready() bool {
 	return l.line != nil && l.line.socket.Load() != nil && l.remote.IsValid()
 }
 
-// upRate returns the rate towards the peer.
-func (l *link) upRate() unit.Bandwidth {
+// configuredRate returns the rate towards the peer that is configured on either side, 0 if none is.
+func (l *link) configuredRate() unit.Bandwidth {
+	down := l.known && l.down != tunnel.UnknownRate
 	switch {
-	case !l.rate.Estimated && l.known && l.down != tunnel.UnknownRate:
+	case !l.rate.Estimated && down:
 		return min(l.rate.Bandwidth, l.down)
 	case !l.rate.Estimated:
 		return l.rate.Bandwidth
-	case l.known && l.down != tunnel.UnknownRate:
+	case down:
 		return l.down
 	}
-	return l.measuring.capacity.Value()
+	return 0
+}
+
+// upRate returns the rate towards the peer.
+func (l *link) upRate() unit.Bandwidth {
+	configured := l.configuredRate()
+	if configured == 0 && (!l.rate.Estimated || l.known && l.down == 0) {
+		return 0 // nothing is carried
+	}
+	if configured > 0 && configured != l.configured {
+		return configured
+	}
+	return l.capacity.Value()
 }
 
 // suite returns the name of a session's encryption.
@@ -375,33 +488,34 @@ func (r *peer) use(k *keys, now time.Duration) {
 	if r.sending == nil {
 		r.since = now
 	}
-	r.sending, r.shaken, r.proven = k, now, false
+	r.sending, r.shaken, r.proven, r.tries, r.stale = k, now, false, 0, place{}
 	r.count++
 	k.out.Put(tunnel.Hello{Endpoints: len(r.conf.Endpoints) > 0})
+	r.acceptOpen()
 	if r.owner {
 		r.announce(r.plane.lineStates())
 	}
 	for i := range r.links {
 		l := &r.links[i]
-		l.probeAt = 0
+		// A gateway that was restarted knows no registrations, and not what it has said.
+		l.probeAt, l.registration.at, l.reportedSeen = 0, 0, netip.AddrPort{}
+		l.report.Next = 0
+		l.loss.Renumber()
 		if !l.alive.Alive() {
 			l.alive = quality.Liveness{} // the first answer is enough
 		}
 	}
+	r.asking.at = 0
 	r.refresh()
 	r.soon()
 }
 
-// announce tells the peer of the paths of this gateway. The mutex is locked.
+// announce sends the paths of this gateway to the peer. The mutex is locked.
 func (r *peer) announce(paths []plane.Path) {
 	for i, c := range paths {
-		rate := func(v plane.Rate) unit.Bandwidth {
-			if v.Estimated {
-				return tunnel.UnknownRate
-			}
-			return v.Bandwidth
+		if r.conf.Alliance.Uses(r.conf.Name, c) {
+			r.sending.out.Put(tunnel.PathAdd{Path: uint8(i), Up: announced(c.Up), Down: announced(c.Down), Cost: int32(c.Cost), Name: c.Name})
 		}
-		r.sending.out.Put(tunnel.PathAdd{Path: uint8(i), Up: rate(c.Up), Down: rate(c.Down), Cost: int32(c.Cost), Name: c.Name})
 	}
 }
 
@@ -418,6 +532,13 @@ func (r *peer) end() {
 func (r *peer) forget() {
 	r.assoc.Forget()
 	r.sending = nil
+	r.ungrant("the member has ended the session")
+	r.endRelay("the leader has ended the session")
+	for i := range r.links {
+		r.links[i].registration = registration{}
+	}
+	r.open = unsealed{}
+	r.acceptOpen()
 	p := r.plane
 	p.keysMu.Lock()
 	defer p.keysMu.Unlock()
@@ -433,18 +554,22 @@ func (r *peer) forget() {
 	r.refresh()
 }
 
-// bye tells the peer that the session ends.
+// bye ends the session with the peer.
 func (r *peer) bye() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sendBye()
+	r.endRelay("this gateway stops")
 }
 
-// status returns the state of the peer.
-func (r *peer) status(now time.Duration) plane.PeerStatus {
+// status returns the state of the peer, and what is relayed for it.
+func (r *peer) status(now time.Duration) (s plane.PeerStatus, relays []plane.RelayStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := plane.PeerStatus{Name: r.conf.Name, Epoch: r.count}
+	s = plane.PeerStatus{Name: r.conf.Name, Role: r.conf.Alliance.Role, Mode: r.conf.Mode, Epoch: r.count}
+	if s.Role == plane.Leader {
+		relays = []plane.RelayStatus{r.relayStatus(now)}
+	}
 	if k := r.sending; k != nil {
 		s.Up, s.Suite, s.Since, s.Handshake = true, suite(k.Session), now-r.since, now-r.shaken
 	} else {
@@ -473,6 +598,8 @@ func (r *peer) status(now time.Duration) plane.PeerStatus {
 		switch {
 		case !l.line.conf.Load().Usable || l.line.socket.Load() == nil:
 			state = "down"
+		case r.sending != nil && l.alive.Alive() && !r.registered(l, now):
+			state = "unregistered"
 		case r.sending != nil && l.alive.Alive():
 			state = "up"
 		case l.alive.Proven():
@@ -480,9 +607,18 @@ func (r *peer) status(now time.Duration) plane.PeerStatus {
 		}
 		x := &r.rx.links[i]
 		ls := plane.LinkStatus{
-			Path: l.title(), Endpoint: l.remote, State: state, Sent: l.sent.value(),
+			Path: l.title(), Endpoint: l.remote, Seen: l.seen, State: state, Sent: l.sent.value(),
+			Member: l.line.conf.Load().Member, CareOf: l.registration.careOf, Reason: l.registration.reason,
 			Received: plane.Count{Packets: x.packets, Bytes: x.bytes}, RTT: l.rtt.SRTT, Jitter: l.report.Jitter, Spread: l.report.Spread,
-			Loss: l.loss.Share, Rate: l.upRate(), MTU: l.search.mtu,
+			Loss: l.lossShare(), Rate: l.upRate(), MTU: l.search.mtu,
+		}
+		switch x := &l.registration; {
+		case x.until > now:
+			ls.Lifetime = x.until - now
+		case ls.Member != "" && s.Role == plane.Member && r.asking.until > now:
+			ls.Lifetime = r.asking.until - now
+		case ls.Member != "" && s.Role == plane.Member:
+			ls.Reason = r.asking.reason
 		}
 		if i < len(r.paths) && r.paths[i].Usable {
 			if d := &r.weighing.decision; r.paths[i].Resting {
@@ -509,5 +645,5 @@ func (r *peer) status(now time.Duration) plane.PeerStatus {
 		}
 		s.Policies = append(s.Policies, st)
 	}
-	return s
+	return s, relays
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/tabane/tabane/internal/sched"
 	"github.com/tabane/tabane/internal/session"
 	"github.com/tabane/tabane/internal/tun"
+	"github.com/tabane/tabane/internal/tunnel"
 	"github.com/tabane/tabane/internal/udp"
 )
 
@@ -31,6 +32,8 @@ type Options struct {
 	// Interface is the name of the TUN device that New creates.
 	Interface string
 	Log       *slog.Logger
+	// Open carries the packets of open peers; nil if there are none.
+	Open plane.Open
 }
 
 // Plane carries packets between a TUN device and other gateways. Its methods are safe for concurrent
@@ -39,7 +42,9 @@ type Plane struct {
 	log    *slog.Logger
 	enter  func(func() error) error // runs in the network namespace of the plane
 	start  time.Time
+	wall   func() time.Time // the time of day, which may jump
 	device *tun.Device
+	opened plane.Open
 
 	// wake has the control loop look again at what is due.
 	wake chan struct{}
@@ -55,19 +60,40 @@ type Plane struct {
 	lines []*line
 	peers map[session.PublicKey]*peer
 
-	guardMu sync.Mutex
-	guard   *session.Guard
+	guardMu   sync.Mutex
+	guard     *session.Guard
+	busyUntil time.Duration
+	// admitted are the latest initiations, of so many.
+	admitted   [maxAdmitted]handshake
+	admissions int
 
 	// routing is what packets are looked up in; it is replaced as a whole.
 	routing atomic.Pointer[routing]
+
+	// fastest is the encryption that this CPU is fast at.
+	fastest tunnel.Suite
 
 	keysMu sync.RWMutex
 	keys   map[uint32]*keys // by the index that peers send
 	// pending are the peers that initiations of these indices were sent to.
 	pending map[uint32]*peer
 
+	// probers maps a prober to a probed.
+	probers sync.Map
+	// relays are what this gateway relays as a member, by where messages of the leaders come from.
+	relaysMu sync.RWMutex
+	relays   map[place]*relay
+	// stopping: no relay begins any more.
+	stopping atomic.Bool
+
 	writeMu sync.Mutex // one writer of the device at a time
-	counts  counters
+
+	// out has packets from the device that are sealed, and unsent says that there are some. Others that
+	// seal packets send these first, because a path must not reorder what it does not have to.
+	outMu  sync.Mutex // after that of a peer
+	out    *batch
+	unsent atomic.Bool
+	counts counters
 }
 
 // routing is an immutable view of the configuration.
@@ -80,6 +106,15 @@ type routing struct {
 	same bool
 }
 
+// line returns the path with a name, nil if there is none.
+func (r *routing) line(name string) *line {
+	i := slices.IndexFunc(r.lines, func(l *line) bool { return l.name == name })
+	if i < 0 {
+		return nil
+	}
+	return r.lines[i]
+}
+
 // hold returns how long a received packet may be held for its order.
 func (r *routing) hold(packet []byte) reseq.Hold {
 	rule := 0
@@ -90,15 +125,19 @@ func (r *routing) hold(packet []byte) reseq.Hold {
 		}
 		rule = r.policy.First(&h.Packet)
 	}
-	if rule < 0 || rule >= len(r.policy) {
-		return reseq.Auto
+	if rule >= 0 && rule < len(r.policy) {
+		switch o := r.policy[rule].Resequence; o.Mode {
+		case plane.ResequenceOff:
+			return reseq.Off
+		case plane.ResequenceFixed:
+			return reseq.Hold(o.Bound)
+		case plane.ResequenceAuto:
+		}
 	}
-	switch o := r.policy[rule].Resequence; o.Mode {
-	case plane.ResequenceOff:
+	// Acknowledgments are cumulative: the sender of the data ignores one that others have overtaken. Were
+	// they held, its round trips would be as long as those of the slowest packets.
+	if isAcknowledgment(packet) {
 		return reseq.Off
-	case plane.ResequenceFixed:
-		return reseq.Hold(o.Bound)
-	case plane.ResequenceAuto:
 	}
 	return reseq.Auto
 }
@@ -112,20 +151,28 @@ func New(o Options) (*Plane, error) {
 }
 
 func newPlane(o Options, enter func(func() error) error) (*Plane, error) {
-	p := &Plane{
-		log: o.Log, enter: enter, start: time.Now(),
-		wake: make(chan struct{}, 1), expires: newAlarm(), paces: newAlarm(), handshakes: make(chan handshake, maxHandshakes),
-		peers: map[session.PublicKey]*peer{}, keys: map[uint32]*keys{}, pending: map[uint32]*peer{},
-	}
-	if p.log == nil {
-		p.log = slog.New(slog.DiscardHandler)
-	}
-	p.routing.Store(new(routing))
+	p := withoutDevice(o, enter)
 	err := enter(func() (err error) {
 		p.device, err = tun.Open(o.Interface, defaultMTU)
 		return err
 	})
 	return p, err
+}
+
+// withoutDevice returns a plane that has no device yet.
+func withoutDevice(o Options, enter func(func() error) error) *Plane {
+	p := &Plane{
+		log: o.Log, opened: o.Open, enter: enter, start: time.Now(), wall: time.Now,
+		wake: make(chan struct{}, 1), expires: newAlarm(), paces: newAlarm(), handshakes: make(chan handshake, maxHandshakes),
+		fastest: tunnel.FastestSuite(), peers: map[session.PublicKey]*peer{}, keys: map[uint32]*keys{}, pending: map[uint32]*peer{},
+		relays: map[place]*relay{},
+	}
+	if p.log == nil {
+		p.log = slog.New(slog.DiscardHandler)
+	}
+	p.out = newBatch(p, slabLen)
+	p.routing.Store(new(routing))
+	return p
 }
 
 // Interface returns the name of the TUN device.
@@ -199,7 +246,7 @@ func (p *Plane) Apply(s plane.State) error {
 }
 
 // applyPaths makes lines of the paths of a state. Lines are matched by name and keep their sockets
-// where interface and port are the same.
+// where interface, port and mark are the same.
 func (p *Plane) applyPaths(s plane.State) {
 	old := map[string]*line{}
 	for _, l := range p.lines {
@@ -207,9 +254,13 @@ func (p *Plane) applyPaths(s plane.State) {
 	}
 	lines := make([]*line, len(s.Paths))
 	for i, c := range s.Paths {
+		port := s.Port
+		if c.Member != "" {
+			port = 0 // several members may be on one interface; this gateway begins
+		}
 		l := old[c.Name]
-		if l == nil || l.device != c.Interface || l.port != s.Port {
-			l = &line{plane: p, name: c.Name, device: c.Interface, port: s.Port}
+		if l == nil || l.device != c.Interface || l.port != port || l.mark != s.Mark || l.conf.Load().Member != c.Member {
+			l = &line{plane: p, name: c.Name, device: c.Interface, port: port, mark: s.Mark}
 		} else {
 			delete(old, c.Name)
 		}
@@ -236,6 +287,20 @@ func (p *Plane) lineStates() []plane.Path {
 	return paths
 }
 
+// Active has the paths to an open peer probed as often as those of one that packets are sent to.
+func (p *Plane) Active(name string) {
+	now := p.now()
+	for _, r := range p.routing.Load().peers {
+		r.mu.Lock()
+		if r.conf.Name == name && r.conf.Mode.Open() {
+			if before := r.active.Swap(int64(now)); now-time.Duration(before) > busyFor {
+				r.hasten(now)
+			}
+		}
+		r.mu.Unlock()
+	}
+}
+
 // kick wakes the control loop.
 func (p *Plane) kick() {
 	select {
@@ -257,7 +322,10 @@ func (p *Plane) Run(ctx context.Context) error {
 	p.mu.Unlock()
 	p.loops.Go(func() { p.control(ctx) })
 	p.loops.Go(func() { p.shake(ctx) })
-	p.loops.Go(func() { p.expires.run(ctx, p, p.expiry) })
+	p.loops.Go(func() {
+		b := newBatch(p, 1<<16)
+		p.expires.run(ctx, p, func(now time.Duration) time.Duration { return p.expiry(b, now) })
+	})
 	p.loops.Go(func() {
 		b := newBatch(p, slabLen)
 		p.paces.run(ctx, p, func(now time.Duration) time.Duration { return p.pace(b, now) })
@@ -270,6 +338,7 @@ func (p *Plane) Run(ctx context.Context) error {
 	case err = <-failed:
 	}
 	p.mu.Lock()
+	p.stopping.Store(true)
 	for _, r := range p.peers {
 		r.bye()
 	}
@@ -316,18 +385,34 @@ type line struct {
 	name   string
 	device string
 	port   uint16
+	mark   uint32
 	conf   atomic.Pointer[plane.Path]
 
 	socket atomic.Pointer[udp.Socket]
-	index  int // of the interface that the socket is bound to
+	// grant is what the member of the path relays, nil if it does not. proven is when the home agent
+	// last answered over it, active when packets were last sent to the home agent.
+	grant          atomic.Pointer[grant]
+	proven, active atomic.Int64
+
+	index  int // of the interface that the socket is bound to, 0 for none
 	mtu    atomic.Int32
+	local  atomic.Pointer[netip.Addr] // an IPv4 address of the interface
 	closed bool
 
-	failing        atomic.Bool // the last messages were not sent
+	// heard is when a message last arrived.
+	heard          atomic.Int64
 	sent, received count
-	mu             sync.Mutex
-	err            string
+
+	mu  sync.Mutex // guards the following
+	err string
+	// last is the last error of sending or receiving, failed when it was.
+	last   error
+	failed time.Duration
 }
+
+// settled is for how long an error of a socket counts, and how long after its last message a path is
+// known to work: longer than the pause between two handshakes.
+const settled = 10 * time.Second
 
 // open opens the socket if it is not open, or belongs to an interface that is gone. The plane's mutex
 // is locked.
@@ -336,18 +421,22 @@ func (l *line) open() {
 	if l.closed || p.ctx == nil {
 		return
 	}
-	var found *net.Interface
+	index, mtu := 0, 1500
 	err := p.enter(func() (err error) {
 		if l.device != "" {
-			found, err = net.InterfaceByName(l.device)
+			index, mtu, err = udp.Interface(l.device)
 		}
 		return err
 	})
-	if err == nil && found != nil {
-		l.mtu.Store(int32(found.MTU))
+	if err == nil {
+		l.mtu.Store(int32(mtu))
+		if index != 0 && p.state.Probes.Compatible {
+			l.findAddress(index)
+		}
 	}
 	old := l.socket.Load()
-	if err == nil && old != nil && (found == nil || found.Index == l.index) {
+	if err == nil && old != nil && index == l.index {
+		l.judge(p.now())
 		return
 	}
 	if old != nil {
@@ -360,20 +449,39 @@ func (l *line) open() {
 	}
 	var s *udp.Socket
 	if err := p.enter(func() (err error) {
-		s, err = udp.Listen(udp.Options{Local: netip.AddrPortFrom(netip.Addr{}, l.port), Interface: l.device})
+		s, err = udp.Listen(udp.Options{Local: netip.AddrPortFrom(netip.Addr{}, l.port), Interface: l.device, Mark: l.mark})
 		return err
 	}); err != nil {
 		l.fail(err)
 		return
 	}
-	if found != nil {
-		l.index = found.Index
-	} else {
-		l.mtu.Store(1500)
-	}
+	l.index = index
 	l.fail(nil)
 	l.socket.Store(s)
 	p.loops.Go(func() { p.receive(l, s) })
+}
+
+// findAddress finds an IPv4 address of the interface with this index.
+func (l *line) findAddress(index int) {
+	var all []net.Addr
+	if err := l.plane.enter(func() (err error) { all, err = (&net.Interface{Index: index}).Addrs(); return err }); err != nil {
+		return // the interface is gone
+	}
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() {
+			found := p.Addr()
+			l.local.Store(&found)
+			return
+		}
+	}
+}
+
+// address returns an IPv4 address of the interface, invalid if none is known.
+func (l *line) address() netip.Addr {
+	if a := l.local.Load(); a != nil {
+		return *a
+	}
+	return netip.Addr{}
 }
 
 func (l *line) close() {
@@ -383,19 +491,42 @@ func (l *line) close() {
 	}
 }
 
-// fail records the last error of the socket, which is logged when it changes.
+// fail records the last error of the socket, nil if it works. Only the change between the two is
+// logged: which error it is differs between the addresses of peers.
 func (l *line) fail(err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
 	l.mu.Lock()
-	changed := l.err != text
+	before := l.err
 	l.err = text
 	l.mu.Unlock()
-	if changed && err != nil {
+	switch {
+	case before == "" && err != nil:
 		l.plane.log.Warn("path has an error", "path", l.name, "error", err)
+	case before != "" && err == nil:
+		l.plane.log.Info("path has no error any more", "path", l.name)
 	}
+}
+
+// failTransfer records an error of sending or receiving, which passes without a new socket.
+func (l *line) failTransfer(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last, l.failed = err, l.plane.now()
+}
+
+// judge decides whether the last error is one of the path. While messages arrive it is not: a peer that
+// is reached over other paths need not have an address on this one.
+func (l *line) judge(now time.Duration) {
+	l.mu.Lock()
+	err := l.last
+	if now-l.failed > settled || now-time.Duration(l.heard.Load()) < settled && l.heard.Load() > 0 {
+		err = nil
+	}
+	l.mu.Unlock()
+	l.fail(err)
 }
 
 // send sends datagrams.
@@ -412,11 +543,9 @@ func (l *line) send(all []udp.Datagram) {
 			return
 		}
 		l.plane.counts.drop(dropSend, uint64(failed))
-		l.failing.Store(true)
-		l.fail(err)
-	} else if l.failing.Load() {
-		l.failing.Store(false)
-		l.fail(nil)
+		if failed > 0 && failed == len(all) { // else other addresses, or shorter messages, are sent
+			l.failTransfer(err)
+		}
 	}
 	bytes := 0
 	for i := range all {
@@ -451,6 +580,7 @@ const (
 	dropUnknownSession
 	dropReplayed
 	dropForged
+	dropCookie
 	dropSource
 	dropCongestion
 	dropDuplicate
@@ -459,6 +589,9 @@ const (
 	dropBusy
 	dropDevice
 	dropQueue
+	dropUnexpected
+	dropExhausted
+	dropRegistration
 	reasons
 )
 
@@ -466,9 +599,10 @@ const (
 var reasonNames = [reasons]string{
 	dropNoRoute: "no route", dropNoSession: "no session", dropNoPath: "no path", dropSend: "send failed", dropTooBig: "too big",
 	dropMalformed: "malformed", dropTruncated: "truncated", dropUnknownSession: "unknown session", dropReplayed: "replayed",
-	dropForged: "forged", dropSource: "source not of peer", dropCongestion: "congestion mark not possible",
+	dropForged: "forged", dropCookie: "forged cookie", dropSource: "source not of peer", dropCongestion: "congestion mark not possible",
 	dropDuplicate: "duplicate", dropStranger: "stranger", dropHandshake: "handshake refused", dropBusy: "busy", dropDevice: "device refused",
-	dropQueue: "queue of path",
+	dropQueue: "queue of path", dropUnexpected: "unexpected record",
+	dropExhausted: "counters used up", dropRegistration: "registration refused",
 }
 
 type counters struct {
@@ -498,8 +632,10 @@ func (p *Plane) Status() plane.Status {
 	}
 	now := p.now()
 	for _, r := range peers {
-		s.Peers = append(s.Peers, r.status(now))
+		state, relays := r.status(now)
+		s.Peers, s.Relays = append(s.Peers, state), append(s.Relays, relays...)
 	}
+	slices.SortFunc(s.Relays, func(a, b plane.RelayStatus) int { return compare(a.Leader, b.Leader) })
 	slices.SortFunc(s.Peers, func(a, b plane.PeerStatus) int { return compare(a.Name, b.Name) })
 	return s
 }

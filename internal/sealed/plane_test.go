@@ -33,6 +33,9 @@ type gateway struct {
 	plane     *Plane
 	stop      func()
 	state     plane.State
+	// log is that of the plane, if set; prepare changes a plane before its first state.
+	log     slog.Handler
+	prepare func(*Plane)
 }
 
 func ip(t testing.TB, namespace, command string, args ...any) {
@@ -89,26 +92,38 @@ func pair(t testing.TB, links int) (a, b *gateway) {
 	return a, b
 }
 
-// run starts the plane with its state.
+// run starts the plane with its state, and gives the device addresses and routes.
 func (g *gateway) run() {
 	g.t.Helper()
-	o := Options{Interface: "tun0"}
+	g.open("tun0", g.state)
+	ip(g.t, g.namespace, "ip link set tun0 up")
+	ip(g.t, g.namespace, "ip -4 addr add 10.0.%d.1/32 dev tun0", g.number)
+	ip(g.t, g.namespace, "ip -6 addr add fd00:%d::1/128 dev tun0 nodad", g.number)
+	ip(g.t, g.namespace, "ip -4 route add 10.0.%d.0/24 dev tun0 src 10.0.%d.1", 3-g.number, g.number)
+	ip(g.t, g.namespace, "ip -6 route add fd00:%d::/64 dev tun0", 3-g.number)
+}
+
+// open starts the plane with a state.
+func (g *gateway) open(device string, state plane.State) {
+	g.t.Helper()
+	o := Options{Interface: device}
 	if testing.Verbose() {
 		o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("gateway", g.number)
+	}
+	if g.log != nil {
+		o.Log = slog.New(g.log)
 	}
 	var err error
 	g.plane, err = newPlane(o, func(f func() error) error { return netns.Do(g.namespace, f) })
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	if err := g.plane.Apply(g.state); err != nil {
+	if g.prepare != nil {
+		g.prepare(g.plane)
+	}
+	if err := g.plane.Apply(state); err != nil {
 		g.t.Fatal(err)
 	}
-	ip(g.t, g.namespace, "ip link set tun0 up")
-	ip(g.t, g.namespace, "ip -4 addr add 10.0.%d.1/32 dev tun0", g.number)
-	ip(g.t, g.namespace, "ip -6 addr add fd00:%d::1/128 dev tun0 nodad", g.number)
-	ip(g.t, g.namespace, "ip -4 route add 10.0.%d.0/24 dev tun0 src 10.0.%d.1", 3-g.number, g.number)
-	ip(g.t, g.namespace, "ip -6 route add fd00:%d::/64 dev tun0", 3-g.number)
 	ctx, cancel := context.WithCancel(g.t.Context())
 	done := make(chan error, 1)
 	go func() { done <- g.plane.Run(ctx) }()
@@ -129,21 +144,23 @@ func (g *gateway) run() {
 // up waits until n paths to the peer are up.
 func (g *gateway) up(n int) plane.PeerStatus {
 	g.t.Helper()
-	var s plane.PeerStatus
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		s = g.plane.Status().Peers[0]
-		alive := 0
-		for _, l := range s.Links {
-			if l.State == "up" {
-				alive++
-			}
-		}
-		if s.Up && alive == n {
-			return s
+	for end := time.Now().Add(10 * time.Second); !g.ready(n); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			g.t.Fatalf("gateway %d: no %d paths: %+v", g.number, n, g.plane.Status())
 		}
 	}
-	g.t.Fatalf("gateway %d: no %d paths: %+v %+v", g.number, n, s, g.plane.Status())
-	return s
+	return g.plane.Status().Peers[0]
+}
+
+// ready reports whether there are a session and exactly so many paths that are up.
+func (g *gateway) ready(n int) bool {
+	s := g.plane.Status().Peers[0]
+	for _, l := range s.Links {
+		if l.State == "up" {
+			n--
+		}
+	}
+	return s.Up && n == 0
 }
 
 // listen accepts a connection in the gateway's namespace.

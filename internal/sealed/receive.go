@@ -9,7 +9,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/tabane/tabane/internal/quality"
+	"github.com/tabane/tabane/internal/repair"
 	"github.com/tabane/tabane/internal/reseq"
 	"github.com/tabane/tabane/internal/tunnel"
 	"github.com/tabane/tabane/internal/udp"
@@ -21,16 +24,22 @@ type receiving struct {
 	clock quality.Clock
 	links [tunnel.MaxPaths]receivedLink
 	// keys are the last ones that a packet was sealed with. Packets under them are put in order by
-	// receiver; those under earlier ones, of which few come, are delivered at once.
-	keys     *keys
-	receiver *reseq.Receiver[held]
-	live     uint16 // paths that packets arrive over
+	// receiver; those under the ones before, of which few come, are delivered at once.
+	keys, before *keys
+	receiver     *reseq.Receiver[held]
+	live         uint16 // paths that packets arrive over
 	// reportFirst is the path of the first report of a message.
 	reportFirst int
 	out         []held
 	packets     [][]byte
-	// timeout is when packets are held for too long, 0 if none are.
+	// timeout is when packets are held for too long or to be requested, 0 if none are.
 	timeout atomic.Int64
+	// requestAt is when something is to be requested, 0 if nothing is.
+	requestAt atomic.Int64
+	// roundTrip is how long the answer to a request takes at most, leastRTT at least.
+	roundTrip atomic.Int64
+	leastRTT  atomic.Int64
+	counters  []uint64 // of requests
 }
 
 // held is a packet in a buffer, which it keeps from being used again.
@@ -86,7 +95,9 @@ type receivedLink struct {
 	next, lost     uint64 // for the sender: counters under its current keys
 	keys           *keys
 	heard          time.Duration
+	silence        time.Duration // how long after its last message the path is not waited for
 	delay          quality.OneWayEstimator
+	gaps           repair.Gaps
 }
 
 // opened is a packet from a peer.
@@ -97,7 +108,9 @@ type opened struct {
 	stamp   tunnel.Stamp
 	packet  []byte
 	wire    int // length of the message
-	missing int // messages before it that have not arrived, -1 if it was one of them
+	counter uint64
+	again   uint8 // how often it was requested
+	missing int   // messages before it that have not arrived, -1 if it was one of them
 	buffer  *buffer
 	merged  int // number of messages in the buffer
 }
@@ -129,10 +142,11 @@ func (p *Plane) receive(l *line, s *udp.Socket) {
 		}
 		if err != nil {
 			// An error of the network, or of a device that is gone: the control loop opens a new socket.
-			l.fail(err)
+			l.failTransfer(err)
 			time.Sleep(10 * time.Millisecond)
 			continue
 		}
+		l.heard.Store(int64(p.now()))
 		all = all[:0]
 		for i := range got[:n] {
 			all = p.open(l, &got[i], own[i], all, b)
@@ -143,7 +157,7 @@ func (p *Plane) receive(l *line, s *udp.Socket) {
 			for same < len(rest) && rest[same].keys.peer == rest[0].keys.peer {
 				same++
 			}
-			rest[0].keys.peer.take(rest[:same], now)
+			rest[0].keys.peer.take(b, rest[:same], now)
 			rest = rest[same:]
 		}
 		b.flush()
@@ -161,7 +175,15 @@ func (p *Plane) open(l *line, g *udp.Received, in *buffer, all []opened, b *batc
 		l.received.add(1, len(m))
 		switch tunnel.Type(m[0]) {
 		case tunnel.Initiation, tunnel.Response, tunnel.Cookie:
-			p.knock(l, m, g.From)
+			if mine, why := p.knock(l, m, g.From); !mine {
+				p.foreign(l, g, m, b, why)
+			}
+			continue
+		case tunnel.Compatible:
+			p.takeCompatible(l, m, g.From, b)
+			continue
+		case tunnel.OpenData:
+			p.counts.drop(dropCookie, 1) // the open plane takes all others before
 			continue
 		case tunnel.Data, tunnel.Control:
 		}
@@ -173,7 +195,7 @@ func (p *Plane) open(l *line, g *udp.Received, in *buffer, all []opened, b *batc
 		if k == nil || k.Local != h.Receiver {
 			if k = p.find(h.Receiver); k == nil || h.Epoch != 0 {
 				k = nil
-				p.counts.drop(dropUnknownSession, 1)
+				p.foreign(l, g, m, b, dropUnknownSession)
 				continue
 			}
 		}
@@ -203,7 +225,7 @@ func (p *Plane) open(l *line, g *udp.Received, in *buffer, all []opened, b *batc
 		if moved {
 			k.peer.learn(k, int(h.Path), l, g.From)
 		}
-		o := opened{keys: k, path: h.Path, class: g.Class, stamp: stamp, packet: packet, wire: len(m), missing: missing, buffer: in, merged: merged}
+		o := opened{keys: k, path: h.Path, class: g.Class, stamp: stamp, packet: packet, wire: len(m), counter: h.Counter, missing: missing, buffer: in, merged: merged}
 		if h.Type == tunnel.Control {
 			o.packet = nil
 			k.peer.records(k, &o, packet, len(m), b)
@@ -214,7 +236,13 @@ func (p *Plane) open(l *line, g *udp.Received, in *buffer, all []opened, b *batc
 }
 
 // take measures packets from the peer, puts them in order and delivers them.
-func (r *peer) take(all []opened, now time.Duration) {
+func (r *peer) take(b *batch, all []opened, now time.Duration) {
+	r.receivePackets(all, now)
+	r.request(b, now)
+}
+
+// receivePackets is what take does but for requests.
+func (r *peer) receivePackets(all []opened, now time.Duration) {
 	p := r.plane
 	routes := p.routing.Load()
 	x := &r.rx
@@ -249,17 +277,8 @@ func (r *peer) take(all []opened, now time.Duration) {
 				clampMSS(b, &h, int(r.clamp.Load()))
 			}
 		}
-		if o.keys != x.keys && !x.change(o.keys, &out) {
-			out = append(out, hold(o))
-			continue
-		}
-		a := reseq.Arrival{
-			Path: int(o.path), Lane: o.stamp.Lane, Seq: uint32(o.stamp.Seq), Distance: o.stamp.Distance, Copied: o.stamp.Copied,
-			Hold: routes.hold(b),
-		}
-		h, fresh := hold(o), false
-		if out, fresh = x.receiver.Push(now, a, h, out); !fresh {
-			h.buffer.release()
+		fresh := false
+		if out, fresh = x.push(now, o, routes.hold(b), out); !fresh {
 			p.counts.drop(dropDuplicate, 1)
 		}
 	}
@@ -273,27 +292,49 @@ func (r *peer) take(all []opened, now time.Duration) {
 	x.finish(p, out)
 }
 
-// change has the numbers begin again with new keys. It reports false for those of an earlier session.
-func (x *receiving) change(k *keys, out *[]held) bool {
-	if x.keys != nil && k.Born < x.keys.Born {
-		return false
+// push puts a packet in order, and appends to out what is to be delivered. It returns false if the packet is
+// a duplicate, or too old to tell. The mutex is locked.
+func (x *receiving) push(now time.Duration, o *opened, wait reseq.Hold, out []held) ([]held, bool) {
+	if x.keys == nil || o.keys != x.keys && o.keys.Born >= x.keys.Born {
+		out = x.change(o.keys, out)
 	}
+	if o.keys != x.keys {
+		// Of a session before, whose packets are few.
+		if o.keys != x.before || !x.receiver.Earlier(o.stamp.Lane, uint32(o.stamp.Seq)) {
+			return out, false
+		}
+		return append(out, hold(o)), true
+	}
+	h := hold(o)
+	out, fresh := x.receiver.Push(now, reseq.Arrival{
+		Path: int(o.path), Lane: o.stamp.Lane, Seq: uint32(o.stamp.Seq), Distance: o.stamp.Distance, Copied: o.stamp.Copied,
+		Unusual: o.again > 1, Hold: wait,
+	}, h, out)
+	if !fresh {
+		h.buffer.release()
+	}
+	return out, fresh
+}
+
+// change has the numbers begin again with new keys.
+func (x *receiving) change(k *keys, out []held) []held {
 	if x.receiver == nil {
 		x.receiver = reseq.NewReceiver[held](reseq.ReceiverOptions{})
 	} else {
-		*out = x.receiver.Reset(*out)
+		out = x.receiver.Reset(out)
 	}
-	x.keys = k
-	return true
+	x.keys, x.before = k, x.keys
+	return out
 }
 
-// silent is how long after its last message a path is not waited for: several probes.
-const silent = 4 * probeBusy
+// silence is how long after its last message a path is not waited for, at least leastSilence: several
+// probes.
+const silence, leastSilence = 4, 200 * time.Millisecond
 
 // alive returns the paths that messages arrive over. The mutex is locked.
 func (x *receiving) alive(now time.Duration) (live uint16) {
 	for i := range x.links {
-		if l := &x.links[i]; l.packets > 0 && now-l.heard < silent {
+		if l := &x.links[i]; l.packets > 0 && now-l.heard < max(l.silence, leastSilence) {
 			live |= 1 << i
 		}
 	}
@@ -320,6 +361,14 @@ func (x *receiving) finish(p *Plane, out []held) {
 			timeout = max(at, 1)
 		}
 	}
+	request := time.Duration(0)
+	if at, any := x.nextRequest(); any {
+		request = max(at, 1)
+		if timeout == 0 || request < timeout {
+			timeout = request
+		}
+	}
+	x.requestAt.Store(int64(request))
 	x.timeout.Store(int64(timeout))
 	if timeout != 0 {
 		p.expires.set(timeout)
@@ -342,7 +391,8 @@ func (r *peer) passed(k *keys, path int, all tunnel.Progress, now time.Duration)
 }
 
 // expireHeld delivers packets that have been held for too long.
-func (r *peer) expireHeld(now time.Duration) {
+func (r *peer) expireHeld(b *batch, now time.Duration) {
+	r.request(b, now)
 	x := &r.rx
 	x.Lock()
 	defer x.Unlock()
@@ -351,51 +401,83 @@ func (r *peer) expireHeld(now time.Duration) {
 	}
 }
 
-// expiry delivers what is held for too long at all peers, and returns when there is more.
-func (p *Plane) expiry(now time.Duration) time.Duration {
+// expiry delivers what is held for too long at all peers and requests what is missing, and returns when
+// there is more.
+func (p *Plane) expiry(b *batch, now time.Duration) time.Duration {
 	next := now + time.Hour
 	for _, r := range p.routing.Load().peers {
 		if at := r.rx.timeout.Load(); at != 0 && time.Duration(at) <= now {
-			r.expireHeld(now)
+			r.expireHeld(b, now)
 		}
 		if at := r.rx.timeout.Load(); at != 0 {
 			next = min(next, time.Duration(at))
 		}
 	}
+	b.flush()
 	return max(next, now+leastHold)
 }
 
 // leastHold is the granularity of the time that packets are held.
 const leastHold = 500 * time.Microsecond
 
-// isSYN reports whether an IP packet may begin a TCP connection.
-func isSYN(b []byte) bool {
-	const flags, syn, tcp = 13, 2, 6
+// The flags of TCP (RFC 9293, section 3.1).
+const (
+	flagFIN = 1 << 0
+	flagSYN = 1 << 1
+	flagRST = 1 << 2
+)
+
+// tcpHeader returns the TCP header of an IP packet and what is behind it, or nil if it is not right behind the
+// IP header.
+func tcpHeader(b []byte) []byte {
 	at := int(b[0]&15) * 4
 	protocol := b[9]
 	if b[0]>>4 == 6 {
 		at, protocol = ipv6Len, b[6]
 	}
-	return protocol == tcp && len(b) > at+flags && b[at+flags]&syn != 0
+	if protocol != unix.IPPROTO_TCP || len(b) < at+tcpLen {
+		return nil
+	}
+	return b[at:]
+}
+
+// isSYN reports whether an IP packet may begin a TCP connection.
+func isSYN(b []byte) bool {
+	t := tcpHeader(b)
+	return t != nil && t[13]&flagSYN != 0
+}
+
+// isAcknowledgment reports whether an IP packet is a TCP segment that only acknowledges.
+func isAcknowledgment(b []byte) bool {
+	t := tcpHeader(b)
+	return t != nil && t[13]&(flagFIN|flagSYN|flagRST) == 0 && int(t[12]>>4)*4 == len(t)
 }
 
 // measure updates what is known of the path that a message arrived over. The mutex is locked.
 func (x *receiving) measure(o *opened, now time.Duration) {
 	l := &x.links[o.path]
 	l.packets++
-	l.bytes += uint64(o.wire + ipUDP4)
 	l.heard = now
 	if l.keys != o.keys {
 		if l.keys != nil && l.keys.Born > o.keys.Born {
 			return // of the session before
 		}
 		l.keys, l.next, l.lost = o.keys, 0, 0
+		l.gaps.Reset()
 	}
+	if o.missing < 0 {
+		o.again = l.gaps.Arrived(now, time.Duration(x.leastRTT.Load()), o.counter)
+	}
+	if o.again > 0 {
+		return // lost for the sender, and not measured
+	}
+	l.bytes += uint64(o.wire + ipUDP4)
 	l.next++
 	switch {
 	case o.missing > 0:
 		l.next += uint64(o.missing)
 		l.lost += uint64(o.missing)
+		l.gaps.Missed(now, o.counter, uint64(o.missing))
 	case o.missing < 0 && l.lost > 0:
 		l.next--
 		l.lost--

@@ -69,6 +69,7 @@ func (b *batch) add(l *line, d udp.Datagram) {
 			return
 		}
 	}
+	l.send([]udp.Datagram{d}) // a message of each line waits already
 }
 
 // empty reports whether there is nothing to be sent.
@@ -85,7 +86,7 @@ func (b *batch) flush() {
 		o.line, o.all = nil, o.all[:0]
 	}
 	for _, q := range b.queued {
-		queuedPool.Put(q)
+		q.release()
 	}
 	b.queued = b.queued[:0]
 	b.next = 0
@@ -93,26 +94,31 @@ func (b *batch) flush() {
 
 // send carries packets from the device until it is closed.
 func (p *Plane) send() error {
-	b := newBatch(p, slabLen)
+	b := p.out
 	icmp := make([]byte, 0, 1500)
-	for wait := true; ; wait = b.empty() {
+	for wait := true; ; wait = !p.unsent.Load() {
 		f, err := p.device.Read(wait)
 		switch {
 		case errors.Is(err, tun.ErrMalformed):
 			p.counts.drop(dropMalformed, 1)
 			continue
 		case err != nil:
-			b.flush()
+			p.flushOut()
 			return err
 		case f == nil:
-			b.flush()
+			p.flushOut()
 			continue
 		}
 		p.forward(b, f, icmp)
-		if b.next >= batchLen || len(b.queued) >= maxQueued {
-			b.flush()
-		}
 	}
+}
+
+// flushOut sends the packets from the device that are sealed.
+func (p *Plane) flushOut() {
+	p.outMu.Lock()
+	defer p.outMu.Unlock()
+	p.out.flush()
+	p.unsent.Store(false)
 }
 
 // forward schedules and seals the packets of a frame. All have the same flow.
@@ -135,9 +141,13 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 	}
 	index := routes.policy.First(&h.Packet)
 	now := p.now()
-	r.active.Store(int64(now))
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	p.outMu.Lock()
+	defer p.outMu.Unlock()
+	if before := r.active.Swap(int64(now)); now-time.Duration(before) > busyFor {
+		r.hasten(now)
+	}
 	if r.sending == nil {
 		p.counts.drop(dropNoSession, uint64(f.Len()))
 		if r.owner && !r.assoc.Wanted() {
@@ -158,7 +168,12 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 			}
 		}
 	}
-	lane := uint8(h.flow)
+	lane := laneOf(&h, head)
+	length := 0
+	for i := range f.Len() {
+		length += f.PacketLen(i)
+	}
+	r.weighing.sent(&h, head, f.Len(), length)
 	for i := range f.Len() {
 		n := f.PacketLen(i)
 		if n > r.mtu {
@@ -172,9 +187,22 @@ func (p *Plane) forward(b *batch, f *tun.Frame, icmp []byte) {
 		}
 		r.transmit(b, buf, lane, &h, u, now)
 	}
+	if b.next >= batchLen || len(b.queued) >= maxQueued {
+		b.flush()
+	}
+	p.unsent.Store(!b.empty())
 }
 
-// oversized handles a packet that does not fit: it is split if it may be, else its sender is told. The
+// laneOf returns the lane of a frame that begins with head. Segments that only acknowledge are not held for
+// their order, so that they have another lane than the data of their connection.
+func laneOf(h *parsed, head []byte) uint8 {
+	if isAcknowledgment(head) {
+		return ^uint8(h.flow)
+	}
+	return uint8(h.flow)
+}
+
+// oversized handles a packet that does not fit: it is split if it may be, else its sender gets an ICMP error. The
 // mutex of the peer is locked.
 func (r *peer) oversized(b *batch, f *tun.Frame, i int, h *parsed, u *rule, icmp []byte, now time.Duration) {
 	p := r.plane
@@ -200,6 +228,11 @@ func (r *peer) oversized(b *batch, f *tun.Frame, i int, h *parsed, u *rule, icmp
 // mutex of the peer is locked.
 func (r *peer) transmit(b *batch, buf []byte, lane uint8, h *parsed, u *rule, now time.Duration) {
 	wire := len(buf) + tunnel.TagLen + ipUDP4
+	for i := range r.paths {
+		if l := &r.links[i]; l.shaped {
+			r.queues.Set(i, now, l.queue.WaitOf(now, uint32(lane)))
+		}
+	}
 	set := u.scheduler.Next(r.paths, sched.Segment{Now: now, Size: wire, Window: 1 << 30, Flow: h.flow, Version: r.weighing.version})
 	if set == 0 {
 		r.plane.counts.drop(dropNoPath, 1)
@@ -214,7 +247,7 @@ func (r *peer) transmit(b *batch, buf []byte, lane uint8, h *parsed, u *rule, no
 		i := set.First()
 		set &^= sched.One(i)
 		if l := &r.links[i]; l.shaped {
-			if !r.enqueue(b, i, &queued{keys: k, lane: lane, seq: seq, copied: copies, class: h.class}, buf, now) {
+			if !r.enqueue(b, i, &queued{keys: k, lane: lane, seq: seq, copied: copies, class: h.class, repair: u.discipline.Name == plane.Auto}, buf, now) {
 				continue
 			}
 		} else {
@@ -241,11 +274,32 @@ func (r *peer) transmit(b *batch, buf []byte, lane uint8, h *parsed, u *rule, no
 	u.sent.Bytes += uint64(len(buf) - tunnel.Offset)
 }
 
-// seal seals a message for a path and adds it to the batch. The mutex of the peer is locked.
+// counterReserve is how many counters of a path are left when the keys are replaced. It is out of reach:
+// keys are replaced after far fewer messages (session.Association).
+const counterReserve = 1 << 20
+
+// seal seals a message for a path and adds it to the batch. Without a counter that was not used, the
+// message is dropped: a nonce would be used twice. The mutex of the peer is locked.
 func (r *peer) seal(b *batch, k *keys, i int, buf []byte, kind tunnel.Type, stamp tunnel.Stamp, class uint8, now time.Duration) {
 	l := &r.links[i]
+	if p := r.plane; b != p.out && p.unsent.Load() {
+		p.flushOut()
+	}
+	if left := tunnel.MaxCounter - k.counters[i]; left <= counterReserve {
+		r.assoc.Exhaust()
+		r.soon()
+		if left == 0 {
+			r.plane.counts.drop(dropExhausted, 1)
+			return
+		}
+	}
 	stamp.Sent = uint32(now / time.Microsecond)
-	if !l.shaped { // else it has waited
+	if r.plane.opened != nil && r.conf.Mode.Open() {
+		r.queues.Set(i, now, r.plane.opened.Wait(r.conf.Name, i))
+	}
+	if l.shaped { // it has waited
+		stamp.Wait = l.queue.Line(len(buf) + tunnel.TagLen + ipUDP4)
+	} else {
 		stamp.Wait = r.queues.Wait(i, now)
 	}
 	h := tunnel.Header{Type: kind, Path: uint8(i), Receiver: k.Remote, Counter: k.counters[i]}

@@ -1,9 +1,9 @@
 package sealed
 
 import (
-	"cmp"
 	"context"
 	"math"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,8 +24,22 @@ type queued struct {
 	seq    tunnel.Seq
 	copied bool
 	class  uint8
+	// repair: the packet is sent again if it is lost.
+	repair bool
 	// buf is the packet with room for the tunnel, in data.
 	buf, data []byte
+	// refs counts the batch and the store that the packet is in after it has been sealed.
+	refs atomic.Int32
+}
+
+// message returns the sealed message.
+func (q *queued) message() []byte { return q.data[:len(q.buf)+tunnel.TagLen] }
+
+// release gives up a reference.
+func (q *queued) release() {
+	if q.refs.Add(-1) == 0 {
+		queuedPool.Put(q)
+	}
 }
 
 var queuedPool = sync.Pool{New: func() any { return new(queued) }}
@@ -39,8 +53,9 @@ func (r *peer) enqueue(b *batch, i int, like *queued, buf []byte, now time.Durat
 	if n := len(buf) + tunnel.TagLen; cap(data) < n {
 		data = make([]byte, max(n, smallLen))
 	}
-	*q = *like
+	q.keys, q.lane, q.seq, q.copied, q.class, q.repair = like.keys, like.lane, like.seq, like.copied, like.class, like.repair
 	q.data, q.buf = data, data[:copy(data[:cap(data)], buf)]
+	q.refs.Store(1)
 	if !l.queue.Push(now, q, len(buf)+tunnel.TagLen+ipUDP4, uint32(q.lane)) {
 		queuedPool.Put(q)
 		r.plane.counts.drop(dropQueue, 1)
@@ -96,6 +111,7 @@ func (r *peer) drain(b *batch, i int, now time.Duration) {
 			continue
 		}
 		stamp := k.number.Stamp(q.lane, q.seq, uint8(i), q.copied)
+		r.keep(b, i, q, now)
 		r.seal(b, k, i, q.buf, tunnel.Data, stamp, q.class, now)
 		b.queued = append(b.queued, q)
 	}
@@ -169,5 +185,13 @@ func (a *alarm) run(ctx context.Context, p *Plane, due func(now time.Duration) t
 	}
 }
 
-// title returns the name of a path, which has a line.
-func (l *link) title() string { return cmp.Or(l.name, l.line.name) }
+// title returns the name of a path: as the peer that numbers it has it, else that of its line, else its number.
+func (l *link) title() string {
+	switch {
+	case l.name != "":
+		return l.name
+	case l.line != nil:
+		return l.line.name
+	}
+	return strconv.Itoa(l.number)
+}

@@ -2,7 +2,10 @@ package sealed
 
 import (
 	"cmp"
+	"encoding/binary"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/judge"
 	"github.com/tabane/tabane/internal/quality"
@@ -20,8 +23,45 @@ type weighing struct {
 	// that of late ones, and copied the bytes of copies sent.
 	delivered, copied uint64
 	lost, late        uint64
+	// elastic counts packets of senders that slow down when packets are lost or late, flows has what is
+	// known of the TCP connections in each lane for that.
+	elastic uint64
+	flows   [tunnel.Lanes]flowEnd
 	// version is Segment.Version of the paths.
 	version uint64
+}
+
+// flowEnd is the end of the data of a TCP connection.
+type flowEnd struct{ flow, seq uint32 }
+
+// fullSize is the size of packets from which on a sender may have more to send than it can: QUIC's have at
+// least 1200 bytes (RFC 9000, section 14.1).
+const fullSize = 1200
+
+// sent takes the packets of a frame: its first bytes and their length together. Segments of TCP count as
+// elastic if they are retransmitted. QUIC and tunnels inside hide that, so all their large packets do.
+func (w *weighing) sent(h *parsed, head []byte, count, length int) {
+	t := head[min(h.transport, len(head)):]
+	switch {
+	case h.transport == 0 || h.fragment || h.Protocol == unix.IPPROTO_ICMP || h.Protocol == unix.IPPROTO_ICMPV6:
+	case h.Protocol != unix.IPPROTO_TCP:
+		if length >= count*fullSize {
+			w.elastic += uint64(count)
+		}
+	case len(t) >= tcpLen:
+		f := &w.flows[uint8(h.flow)]
+		data := length - count*(h.transport+int(t[12]>>4)*4)
+		end := binary.BigEndian.Uint32(t[4:]) + uint32(data)
+		switch flags := t[13]; {
+		case f.flow != h.flow || flags&flagSYN != 0:
+			*f = flowEnd{h.flow, end}
+		case data <= 0 || flags&flagFIN != 0:
+		case int32(end-f.seq) > 0:
+			f.seq = end
+		default:
+			w.elastic++
+		}
+	}
 }
 
 // waiting is the virtual queue from which on a path is busy.
@@ -29,6 +69,9 @@ const waiting = time.Millisecond
 
 // weigh looks at what was delivered, and lets paths rest. The mutex is locked.
 func (r *peer) weigh(now time.Duration) {
+	if r.conf.Mode.Open() {
+		return // what is delivered is not reported, and auto is not used
+	}
 	w := &r.weighing
 	paths := r.paths[:tunnel.MaxPaths]
 	reported, busy := uint64(0), true
@@ -36,13 +79,13 @@ func (r *peer) weigh(now time.Duration) {
 		l, p := &r.links[i], &paths[i]
 		w.state[i] = judge.Path{Usable: p.Usable, Rate: p.Rate, Delay: p.Delay, Jitter: p.Jitter, Loss: p.Loss}
 		reported += l.report.Bytes
-		if p.Usable && w.decision.Use.Has(i) && r.queues.Wait(i, now) < waiting {
+		if p.Usable && w.decision.Use.Has(i) && r.wait(i, now) < waiting {
 			busy = false
 		}
 	}
 	// Copies are counted when they are sent and reported when they arrive.
 	w.delivered = max(w.delivered, reported-min(reported, w.copied))
-	window, ok := w.meter.Look(now, judge.Totals{Delivered: unit.Size(w.delivered), Lost: w.lost, Late: w.late}, busy)
+	window, ok := w.meter.Look(now, judge.Totals{Delivered: unit.Size(w.delivered), Lost: w.lost, Late: w.late, Elastic: w.elastic}, busy)
 	if !ok {
 		return
 	}
@@ -60,6 +103,14 @@ func (r *peer) weigh(now time.Duration) {
 	}
 }
 
+// wait returns how long packets wait in front of a path. The mutex is locked.
+func (r *peer) wait(i int, now time.Duration) time.Duration {
+	if l := &r.links[i]; l.shaped {
+		return l.queue.Wait(now)
+	}
+	return r.queues.Wait(i, now)
+}
+
 // names returns the names of the paths. The mutex is locked.
 func (r *peer) names() []string {
 	names := make([]string, len(r.links))
@@ -71,35 +122,16 @@ func (r *peer) names() []string {
 	return names
 }
 
-// sampleInterval is the least time between two samples of the rate of a path.
-const sampleInterval = 200 * time.Millisecond
-
-// measuring estimates the rate of a path.
-type measuring struct {
-	capacity       quality.Capacity
-	since          time.Duration
-	sent, received uint64 // at that time
-	looks, waits   int
-}
-
-// sample takes a report of a path whose rate is not configured. The mutex is locked.
+// sample takes a report of a path. The mutex is locked.
 func (r *peer) sample(i int, now time.Duration) {
 	l := &r.links[i]
-	m := &l.measuring
-	m.looks++
-	if r.queues.Wait(i, now) > waiting {
-		m.waits++
-	}
-	took := now - m.since
-	if took < sampleInterval {
+	if r.conf.Mode.Open() {
+		l.configured = 0 // only the configured rate is known
 		return
 	}
-	sent, received := l.sent.value().Bytes, l.report.Bytes
-	if m.since > 0 && took < 10*sampleInterval && received >= m.received && sent >= m.sent {
-		m.capacity.Update(quality.CapacitySample{
-			Interval: took, Sent: unit.Size(sent - m.sent), Arrived: unit.Size(received - m.received),
-			Busy: 4*m.waits >= 3*m.looks, Standing: l.report.Standing, Jitter: l.report.Jitter,
-		})
+	if rate := l.configuredRate(); rate != l.configured {
+		l.configured = rate
+		l.capacity.Capacity = quality.LimitCapacity(rate)
 	}
-	m.since, m.sent, m.received, m.looks, m.waits = now, sent, received, 0, 0
+	l.capacity.Look(now, l.sent.value().Bytes, l.report.Bytes, r.wait(i, now) > waiting, l.report.Standing, l.report.Jitter)
 }

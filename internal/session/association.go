@@ -11,10 +11,13 @@ const (
 	// rekeyAfter is the age at which the initiator of a session makes the next one, in time or in
 	// messages; the responder does it rekeyGrace later, if the initiator has not. rejectAfter ends a
 	// session.
-	rekeyAfter    = 120 * time.Second
-	rekeyGrace    = 15 * time.Second
-	rejectAfter   = 180 * time.Second
-	rekeyMessages = 1 << 40
+	rekeyAfter  = 120 * time.Second
+	rekeyGrace  = 15 * time.Second
+	rejectAfter = 180 * time.Second
+	// Messages have up to 2^7 blocks, so 2^28 of them stay below the 2^36 blocks up to which an
+	// attacker's advantage against AES-GCM is at most 2^-57 (draft-irtf-cfrg-aead-limits, 5.1.1).
+	rekeyMessages  = 1 << 28
+	rejectMessages = 1 << 32
 	// confirmWithin is how long a session of a responder waits for its first message.
 	confirmWithin = 10 * time.Second
 	// firstRetry is the time before an initiation is repeated the first time, lastRetry the longest.
@@ -71,10 +74,22 @@ type Association struct {
 	wanted    bool          // a handshake is to begin, or has begun
 	retryAt   time.Duration
 	retry     time.Duration
+	proof     proof
 	lastSent  Timestamp
 	lastHeard Timestamp
 	answered  [InitiationLen]byte // the last initiation that was answered
 }
+
+// proof is whether an initiation was repeated for a cookie since it was last repeated by time: once is
+// enough. Each of the peer's answers over other paths would else have it repeated again, until the
+// response is to an initiation that is not pending any more.
+type proof uint8
+
+const (
+	proofNone proof = iota
+	proofDue
+	proofSent
+)
 
 // NewAssociation returns an Association without sessions.
 func NewAssociation(o AssociationOptions) *Association {
@@ -159,13 +174,20 @@ func (a *Association) Sent(messages uint64) {
 	}
 }
 
+// Exhaust has the current session replaced as one with too many messages is: now.
+func (a *Association) Exhaust() {
+	if a.current != nil {
+		a.current.sent = max(a.current.sent, rekeyMessages)
+	}
+}
+
 // Advance ends sessions whose time is over, and returns the initiation that is due, or nil. It is to
 // be sent to all addresses of the peer that may work. wall is the time of day; if it goes back,
 // initiations go on from the latest time.
 func (a *Association) Advance(now time.Duration, wall time.Time) ([]byte, error) {
 	if s := a.current; s != nil && now-s.Born >= a.lifetime(s) {
 		a.Want(now)
-		if now-s.Born >= rejectAfter {
+		if now-s.Born >= rejectAfter || s.sent >= rejectMessages {
 			a.current = nil
 		}
 	}
@@ -174,7 +196,12 @@ func (a *Association) Advance(now time.Duration, wall time.Time) ([]byte, error)
 	if !a.wanted || now < a.retryAt {
 		return nil, nil
 	}
-	a.retry = min(max(2*a.retry, firstRetry), lastRetry)
+	if a.proof == proofDue {
+		a.proof = proofSent
+	} else {
+		a.proof = proofNone
+		a.retry = min(max(2*a.retry, firstRetry), lastRetry)
+	}
 	a.retryAt = now + a.retry
 	at := TimestampOf(wall)
 	if bytes.Compare(at[:], a.lastSent[:]) <= 0 {
@@ -214,7 +241,7 @@ func push[T any](list []T, v T, most int) []T {
 // Answer answers an initiation of the peer. The session becomes one of the next ones.
 func (a *Association) Answer(r *Request, message []byte, now time.Duration) (*Session, []byte, error) {
 	if bytes.Compare(r.Time[:], a.lastHeard[:]) <= 0 {
-		return nil, nil, refused("initiation is not later than the last one")
+		return nil, nil, ErrStale
 	}
 	keys, response, err := r.Answer(a.o.Peer.Preshared, a.o.NewIndex(), a.o.Choose(r.Offers), a.stamper, now)
 	if err != nil {
@@ -267,15 +294,25 @@ func (a *Association) Pending(index uint32) bool {
 }
 
 // Cookie takes a cookie that the peer sent because it is busy, and has the initiation repeated at
-// once.
+// once. It is to be sent between the addresses of the cookie alone, which it proves. Further cookies are
+// refused until the next repetition by time.
 func (a *Association) Cookie(message []byte, now time.Duration) error {
+	if a.proof != proofNone || !a.wanted {
+		return refused("cookie to an initiation that was repeated for one")
+	}
 	if err := a.stamper.TakeCookie(message, now); err != nil {
 		return err
 	}
+	a.proof = proofDue
+	a.Repeat(now)
+	return nil
+}
+
+// Repeat has the initiation of a handshake that is under way repeated at once.
+func (a *Association) Repeat(now time.Duration) {
 	if a.wanted {
 		a.retryAt = now
 	}
-	return nil
 }
 
 // Received records an authentic message of a session. It reports whether that session has become the

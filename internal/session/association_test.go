@@ -2,6 +2,7 @@ package session
 
 import (
 	"crypto/rand"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -269,5 +270,46 @@ func TestMessagesEndASession(t *testing.T) {
 	a.a.Sent(rekeyMessages)
 	if a.advance(t, time.Second) == nil {
 		t.Error("no handshake after so many messages")
+	}
+}
+
+// A busy peer answers each copy of an initiation, over each path, by another cookie: one has it repeated,
+// the others do not until it is repeated by time.
+func TestOneCookie(t *testing.T) {
+	var keys [2]PrivateKey
+	keys[0][3], keys[1][5] = 1, 2
+	a := newEndpoint(t, keys[0], keys[1], 100)
+	guard := NewGuard(keys[1].Public(), rand.Reader)
+	a.a.Want(0)
+	cookies := func(message []byte, now time.Duration) (list [][]byte) {
+		t.Helper()
+		for _, from := range []string{"192.0.2.1:4790", "192.0.2.2:4790"} {
+			verdict, reply, err := guard.Judge(message, netip.MustParseAddrPort(from), true, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if verdict == Unproven {
+				list = append(list, reply)
+			}
+		}
+		return list
+	}
+	now := time.Duration(0)
+	for range 2 {
+		all := cookies(a.advance(t, now), now)
+		if len(all) == 0 || a.a.Cookie(all[0], now) != nil {
+			t.Fatalf("%d cookies, the first of which is not taken", len(all))
+		}
+		repeated := a.advance(t, now)
+		if repeated == nil {
+			t.Fatal("the initiation is not repeated")
+		}
+		if all := cookies(repeated, now); len(all) != 1 || a.a.Cookie(all[0], now) == nil || a.advance(t, now) != nil {
+			t.Fatalf("repeated again for one of %d cookies", len(all))
+		}
+		now = a.a.Deadline()
+	}
+	if a.a.Forget(); a.a.Cookie(make([]byte, CookieLen), now) == nil {
+		t.Error("a cookie without a handshake is taken")
 	}
 }

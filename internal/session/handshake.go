@@ -61,6 +61,10 @@ type Peer struct {
 // ErrRefused is the error of a message that is not part of a handshake with a known gateway.
 var ErrRefused = errors.New("handshake message refused")
 
+// ErrStale is the ErrRefused of an authentic initiation whose time is not later than that of the last
+// one: it is a recorded one, or the clock of the peer was set back while its gateway did not run.
+var ErrStale = refused("initiation is not later than the last one")
+
 func refused(why string) error { return fmt.Errorf("%w: %s", ErrRefused, why) }
 
 // Timestamp is a time in an initiation (TAI64N, which orders as bytes do). Each initiation of a

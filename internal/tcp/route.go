@@ -28,12 +28,27 @@ type RouteMetrics struct {
 // ReplaceRoute adds a route to the main table, or replaces that to the same destination. An IPv4
 // route may have an IPv6 gateway (RFC 8950). Its protocol is boot, as that of `ip route`.
 func ReplaceRoute(dst netip.Prefix, via netip.Addr, m RouteMetrics) error {
+	if err := request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, nl.NewRtMsg(), dst, via, m); err != nil {
+		return fmt.Errorf("replace route %s via %s: %w", dst, via, err)
+	}
+	return nil
+}
+
+// DeleteRoute removes a route that ReplaceRoute has added.
+func DeleteRoute(dst netip.Prefix, via netip.Addr) error {
+	if err := request(unix.RTM_DELROUTE, 0, nl.NewRtDelMsg(), dst, via, RouteMetrics{}); err != nil {
+		return fmt.Errorf("delete route %s via %s: %w", dst, via, err)
+	}
+	return nil
+}
+
+// request sends a request for a route to the kernel.
+func request(kind, flags int, msg *nl.RtMsg, dst netip.Prefix, via netip.Addr, m RouteMetrics) error {
 	family := uint8(unix.AF_INET)
 	if dst.Addr().Is6() {
 		family = unix.AF_INET6
 	}
-	req := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
-	msg := nl.NewRtMsg()
+	req := nl.NewNetlinkRequest(kind, flags|unix.NLM_F_ACK)
 	msg.Family, msg.Dst_len, msg.Protocol = family, uint8(dst.Bits()), unix.RTPROT_BOOT
 	req.AddData(msg)
 	if dst.Bits() > 0 {
@@ -48,10 +63,8 @@ func ReplaceRoute(dst netip.Prefix, via netip.Addr, m RouteMetrics) error {
 	if m != (RouteMetrics{}) {
 		req.AddData(m.attribute())
 	}
-	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
-		return fmt.Errorf("replace route %s via %s: %w", dst, via, err)
-	}
-	return nil
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
 }
 
 // savedMetrics are those that the kernel saves of connections in place of the route's, unless they

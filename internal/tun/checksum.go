@@ -5,6 +5,15 @@ import (
 	"math/bits"
 )
 
+// Checksum returns the internet checksum (RFC 1071) of parts, of which all but the last have even length.
+func Checksum(parts ...[]byte) uint16 {
+	var s uint64
+	for _, b := range parts {
+		s = sum(b, s)
+	}
+	return ^fold(s)
+}
+
 // sum adds the bytes to a ones' complement sum of 64 bits (RFC 1071). Only the last part of data may
 // have odd length.
 func sum(b []byte, s uint64) uint64 {

@@ -121,7 +121,11 @@ func (f *Frame) parse(b []byte) error {
 			return ErrMalformed
 		}
 		// The header's own length is not reliable for forwarded packets.
-		f.data = f.start + int(packet[f.start+12]>>4)*4
+		words := int(packet[f.start+12] >> 4)
+		if words < 5 {
+			return ErrMalformed
+		}
+		f.data = f.start + 4*words
 	default:
 		return fmt.Errorf("%w: unknown kind of super-packet %d", ErrMalformed, h.gso)
 	}
@@ -167,7 +171,7 @@ func (f *Frame) Packet(i int, b []byte) int {
 		copy(b, f.packet)
 		if f.sum {
 			// The field holds the sum of the pseudo header.
-			put16(b[f.field:], nonzero(b, ^fold(sum(b[f.start:], 0))))
+			put16(b[f.field:], nonzero(b, Checksum(b[f.start:])))
 		}
 		return n
 	}
@@ -178,7 +182,7 @@ func (f *Frame) Packet(i int, b []byte) int {
 		put16(b[2:], uint16(n))
 		put16(b[4:], binary.BigEndian.Uint16(b[4:])+uint16(i))
 		put16(b[10:], 0)
-		put16(b[10:], ^fold(sum(b[:f.start], 0)))
+		put16(b[10:], Checksum(b[:f.start]))
 	} else {
 		put16(b[4:], uint16(n-40))
 	}

@@ -262,6 +262,9 @@ func FuzzFrame(f *testing.F) {
 	head := make([]byte, virtioLen)
 	header{flags: 1, gso: unix.VIRTIO_NET_HDR_GSO_TCPV4, size: 7, start: 20, field: 16}.put(head)
 	f.Add(append(head, packet...))
+	short := bytes.Clone(packet)
+	short[32] = 0 // a TCP header of no length
+	f.Add(append(bytes.Clone(head), short...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var frame Frame
 		if frame.parse(b) != nil {

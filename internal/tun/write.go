@@ -130,7 +130,7 @@ func (w *writer) prepare(g *group) {
 		if p[0]>>4 == 4 {
 			put16(p[2:], uint16(g.length))
 			put16(p[10:], 0)
-			put16(p[10:], ^fold(sum(p[:g.start], 0)))
+			put16(p[10:], Checksum(p[:g.start]))
 		} else {
 			put16(p[4:], uint16(g.length-40))
 		}

@@ -22,17 +22,23 @@ const (
 type Type uint8
 
 const (
+	// Compatible is a CompatibleProbe or CompatibleReply, in the clear.
+	Compatible Type = iota
 	// Initiation, Response and Cookie are messages of the handshake, in their own formats.
-	Initiation Type = iota + 1
+	Initiation
 	Response
 	Cookie
 	// Data carries an IP packet, Control a control record. Both begin with a Header and are sealed.
 	Data
 	Control
+	// OpenData carries an IP packet that is not sealed, for the open plane: bpf/forward has its header.
+	OpenData
 )
 
 func (t Type) String() string {
 	switch t {
+	case Compatible:
+		return "compatible probe"
 	case Initiation:
 		return "initiation"
 	case Response:
@@ -43,6 +49,8 @@ func (t Type) String() string {
 		return "data"
 	case Control:
 		return "control"
+	case OpenData:
+		return "open data"
 	}
 	return fmt.Sprintf("type %d", uint8(t))
 }

@@ -27,6 +27,8 @@ const (
 	recordReport
 	recordAck
 	recordProgress
+	recordRequest
+	recordArrived
 )
 
 const reliable RecordType = 1 << 7
@@ -38,6 +40,9 @@ const (
 	recordNAT
 	recordRegister
 	recordBye
+	recordRegistered
+	recordOpen
+	recordNATSession
 )
 
 // Reliable reports whether records of the type are acknowledged.
@@ -57,6 +62,10 @@ func (t RecordType) String() string {
 		return "ack"
 	case recordProgress:
 		return "progress"
+	case recordRequest:
+		return "request"
+	case recordArrived:
+		return "arrived"
 	case recordHello:
 		return "hello"
 	case recordPathAdd:
@@ -69,12 +78,18 @@ func (t RecordType) String() string {
 		return "register"
 	case recordBye:
 		return "bye"
+	case recordRegistered:
+		return "registered"
+	case recordOpen:
+		return "open"
+	case recordNATSession:
+		return "nat session"
 	}
 	return fmt.Sprintf("record type %d", uint8(t))
 }
 
-// Record is one of Probe, Answer, Report, Ack, Progress, Hello, PathAdd, PathRemove, NAT, Register, Bye and
-// Unknown.
+// Record is one of Probe, Answer, Report, Ack, Progress, Request, Hello, PathAdd, PathRemove, NAT, Register,
+// Registered, Bye, Open, NATSession, Arrived and Unknown.
 type Record interface {
 	Type() RecordType
 	body(b []byte) []byte
@@ -130,6 +145,29 @@ type Lane struct {
 	Next Seq
 }
 
+// Request asks for messages that a path has lost, by their counters under the key of the session. The
+// other gateway may send them again as they were, over any path.
+type Request struct {
+	Path uint8
+	// Attempt is how often they have been asked for, from 1.
+	Attempt uint8
+	// Counters are in ascending order; the last is at most 2^16-1 above the first.
+	Counters []uint64
+}
+
+// Arrived is what has arrived over a path in open messages. The counters only grow while the sender of
+// the record runs.
+type Arrived struct {
+	Path uint8
+	// Packets were expected; Lost of them did not arrive.
+	Packets, Lost uint64
+}
+
+// Open says that the sender accepts open messages with a cookie.
+type Open struct {
+	Cookie uint64
+}
+
 // Hello is the first reliable record of a session.
 type Hello struct {
 	// Features are bits that nobody has defined yet: 0.
@@ -162,13 +200,62 @@ type NAT struct {
 	Seen netip.AddrPort
 }
 
-// Register registers a care-of address of a member with a home agent, or withdraws it with Lifetime 0.
+// Register asks a home agent to send over a path, whose end is a care-of address of the sender or of a
+// member, or a member to relay messages of the sender to a home agent (RFC 5944 section 3.3, RFC 5648).
 type Register struct {
-	Path     uint8
-	CareOf   netip.AddrPort
-	Lifetime time.Duration // in whole seconds
-	Rate     unit.Bandwidth
+	Path uint8
+	// CareOf is the address as the sender knows it, unspecified if it does not. HomeAgent is set in a
+	// request to a member.
+	CareOf, HomeAgent netip.AddrPort
+	Lifetime          time.Duration // in whole seconds, 0 withdraws the registration
+	// Up and Down are the rates from and to the sender of the request.
+	Up, Down unit.Bandwidth
 	Cost     int32
+}
+
+// Registered answers a Register. A member also sends it when it cannot relay any longer.
+type Registered struct {
+	Path uint8
+	Code Code
+	// CareOf is the address that is registered: of a home agent, the one that it sends to; of a member,
+	// that of the socket that relays.
+	CareOf   netip.AddrPort
+	Lifetime time.Duration // in whole seconds, 0 if nothing is registered
+	// Up and Down are the rates from and to the sender of the request that are carried.
+	Up, Down unit.Bandwidth
+	Cost     int32
+}
+
+// Code is the result of a request, with the numbers of RFC 5944 section 3.4.
+type Code uint8
+
+const (
+	Accepted Code = 0
+	// Codes of members.
+	MemberProhibited  Code = 65
+	MemberResources   Code = 66
+	MemberMalformed   Code = 70
+	MemberUnreachable Code = 80
+	// Codes of home agents.
+	HomeProhibited Code = 129
+	HomeResources  Code = 130
+	HomeMalformed  Code = 134
+)
+
+func (c Code) String() string {
+	switch c {
+	case Accepted:
+		return "accepted"
+	case MemberProhibited, HomeProhibited:
+		return "administratively prohibited"
+	case MemberResources, HomeResources:
+		return "too many registrations"
+	case MemberMalformed, HomeMalformed:
+		return "malformed request"
+	case MemberUnreachable:
+		return "line is down"
+	}
+	return fmt.Sprintf("code %d", uint8(c))
 }
 
 // Bye ends the session.
@@ -184,12 +271,17 @@ func (Answer) Type() RecordType     { return recordAnswer }
 func (Report) Type() RecordType     { return recordReport }
 func (Ack) Type() RecordType        { return recordAck }
 func (Progress) Type() RecordType   { return recordProgress }
+func (Request) Type() RecordType    { return recordRequest }
 func (Hello) Type() RecordType      { return recordHello }
 func (PathAdd) Type() RecordType    { return recordPathAdd }
 func (PathRemove) Type() RecordType { return recordPathRemove }
 func (NAT) Type() RecordType        { return recordNAT }
 func (Register) Type() RecordType   { return recordRegister }
+func (Registered) Type() RecordType { return recordRegistered }
 func (Bye) Type() RecordType        { return recordBye }
+func (Arrived) Type() RecordType    { return recordArrived }
+func (Open) Type() RecordType       { return recordOpen }
+func (NATSession) Type() RecordType { return recordNATSession }
 func (u Unknown) Type() RecordType  { return u.Kind }
 
 var be = binary.BigEndian
@@ -221,6 +313,19 @@ func (r Progress) body(b []byte) []byte {
 	return b
 }
 
+func (r Request) body(b []byte) []byte {
+	b = append(b, r.Path, r.Attempt)
+	if len(r.Counters) == 0 {
+		return b
+	}
+	first := r.Counters[0]
+	b = be.AppendUint64(b, first)
+	for _, c := range r.Counters[1:] {
+		b = be.AppendUint16(b, uint16(c-first))
+	}
+	return b
+}
+
 func (r Hello) body(b []byte) []byte {
 	endpoints := byte(0)
 	if r.Endpoints {
@@ -242,12 +347,30 @@ func (r PathRemove) body(b []byte) []byte { return append(b, r.Path) }
 func (r NAT) body(b []byte) []byte { return appendAddress(append(b, r.Path), r.Seen) }
 
 func (r Register) body(b []byte) []byte {
-	b = appendAddress(append(b, r.Path), r.CareOf)
-	b = be.AppendUint32(b, uint32(min(max(r.Lifetime/time.Second, 0), math.MaxUint32)))
-	return be.AppendUint32(be.AppendUint64(b, uint64(r.Rate)), uint32(r.Cost))
+	b = appendAddress(appendAddress(append(b, r.Path), r.CareOf), r.HomeAgent)
+	return appendProfile(b, r.Lifetime, r.Up, r.Down, r.Cost)
+}
+
+func (r Registered) body(b []byte) []byte {
+	b = appendAddress(append(b, r.Path, byte(r.Code)), r.CareOf)
+	return appendProfile(b, r.Lifetime, r.Up, r.Down, r.Cost)
+}
+
+// appendProfile appends what paper D calls the profile of a terminal, with the time that it holds for.
+func appendProfile(b []byte, lifetime time.Duration, up, down unit.Bandwidth, cost int32) []byte {
+	b = be.AppendUint32(b, uint32(min(max(lifetime/time.Second, 0), math.MaxUint32)))
+	return be.AppendUint32(be.AppendUint64(be.AppendUint64(b, uint64(up)), uint64(down)), uint32(cost))
 }
 
 func (Bye) body(b []byte) []byte { return b }
+
+func (r Arrived) body(b []byte) []byte {
+	return be.AppendUint64(be.AppendUint64(append(b, r.Path), r.Packets), r.Lost)
+}
+
+func (r Open) body(b []byte) []byte { return be.AppendUint64(b, r.Cookie) }
+
+func (r NATSession) body(b []byte) []byte { return r.appendFlows(append(b, byte(r.Command))) }
 
 func (Unknown) body(b []byte) []byte { return b }
 
@@ -355,6 +478,9 @@ func (f *fields) rate() unit.Bandwidth {
 	return r
 }
 
+// seconds reads a time in seconds.
+func (f *fields) seconds() time.Duration { return time.Duration(f.uint32()) * time.Second }
+
 // micros reads a time in microseconds.
 func (f *fields) micros() time.Duration { return time.Duration(f.uint32()) * time.Microsecond }
 
@@ -391,6 +517,14 @@ func (f *fields) record(kind RecordType) Record {
 			all = append(all, Lane{uint8(v >> seqBits), Seq(v & seqMask)})
 		}
 		return all
+	case recordRequest:
+		r := Request{Path: f.path(), Attempt: f.uint8()}
+		first := f.uint64()
+		r.Counters = append(make([]uint64, 0, 1+len(f.b)/2), first)
+		for len(f.b) > 0 && !f.short {
+			r.Counters = append(r.Counters, first+uint64(f.uint16()))
+		}
+		return r
 	case recordHello:
 		return Hello{f.uint32(), f.uint8() != 0}
 	case recordPathAdd:
@@ -402,9 +536,21 @@ func (f *fields) record(kind RecordType) Record {
 	case recordNAT:
 		return NAT{f.path(), f.address()}
 	case recordRegister:
-		return Register{f.path(), f.address(), time.Duration(f.uint32()) * time.Second, f.rate(), int32(f.uint32())}
+		return Register{
+			Path: f.path(), CareOf: f.address(), HomeAgent: f.address(), Lifetime: f.seconds(), Up: f.rate(), Down: f.rate(), Cost: int32(f.uint32()),
+		}
+	case recordRegistered:
+		return Registered{
+			Path: f.path(), Code: Code(f.uint8()), CareOf: f.address(), Lifetime: f.seconds(), Up: f.rate(), Down: f.rate(), Cost: int32(f.uint32()),
+		}
 	case recordBye:
 		return Bye{}
+	case recordArrived:
+		return Arrived{f.path(), f.uint64(), f.uint64()}
+	case recordOpen:
+		return Open{f.uint64()}
+	case recordNATSession:
+		return f.natSession()
 	case recordPadding:
 	}
 	return Unknown{kind}

@@ -39,6 +39,9 @@ type Options struct {
 	Local netip.AddrPort
 	// Interface is the only interface to send and receive on. Empty: any.
 	Interface string
+	// Mark is that of the datagrams in the kernel (SO_MARK), for policy rules. It needs CAP_NET_ADMIN
+	// unless it is 0.
+	Mark uint32
 }
 
 // Listen opens a socket in the network namespace of the calling thread. An interface that does not
@@ -64,7 +67,7 @@ func listen(o Options) (*Socket, error) {
 	s := new(Socket)
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
-		if e := c.Control(func(fd uintptr) { err = s.set(int(fd), o.Interface) }); e != nil {
+		if e := c.Control(func(fd uintptr) { err = s.set(int(fd), o) }); e != nil {
 			return e
 		}
 		return err
@@ -83,15 +86,20 @@ func listen(o Options) (*Socket, error) {
 }
 
 // set sets the options of the unbound socket.
-func (s *Socket) set(fd int, device string) error {
+func (s *Socket) set(fd int, o Options) error {
 	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	if err != nil {
 		return err
 	}
 	s.v6 = domain == unix.AF_INET6
-	if device != "" {
-		if err := unix.BindToDevice(fd, device); err != nil {
-			return fmt.Errorf("bind to interface %q: %w", device, err)
+	if o.Interface != "" {
+		if err := unix.BindToDevice(fd, o.Interface); err != nil {
+			return fmt.Errorf("bind to interface %q: %w", o.Interface, err)
+		}
+	}
+	if o.Mark != 0 {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(o.Mark)); err != nil {
+			return fmt.Errorf("set mark of datagrams: %w", err)
 		}
 	}
 	for _, b := range []struct{ force, plain int }{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
@@ -123,6 +131,28 @@ func (s *Socket) set(fd int, device string) error {
 	_, err = unix.GetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_SEGMENT)
 	s.segment = err == nil
 	return nil
+}
+
+// Interface returns the index of an interface and its MTU in bytes. One that does not exist is an error
+// that matches unix.ENODEV. Unlike net.InterfaceByName, it does not list all interfaces.
+func Interface(name string) (index, mtu int, err error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer unix.Close(fd)
+	var values [2]int
+	for i, request := range [...]uint{unix.SIOCGIFINDEX, unix.SIOCGIFMTU} {
+		ifr, err := unix.NewIfreq(name)
+		if err == nil {
+			err = unix.IoctlIfreq(fd, request, ifr)
+		}
+		if err != nil {
+			return 0, 0, fmt.Errorf("interface %q: %w", name, err)
+		}
+		values[i] = int(ifr.Uint32())
+	}
+	return values[0], values[1], nil
 }
 
 // Probe returns which offloads the kernel has; those that are missing are *feature.Errors.

@@ -1,0 +1,1375 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * The open plane of a gateway: sends packets of the LAN to other gateways' prefixes over several
+ * paths, each packet on the one that the discipline of its rule chooses, as it is but for the TTL, with
+ * the path's address as its source (struct session), or in a tunnel that does not encrypt (struct header).
+ *
+ * split runs at tcx or cls_bpf ingress of the LAN's interfaces, before the kernel routes. What it does
+ * not send it leaves to the kernel, which routes it into the tunnel of the sealed plane: packets with
+ * options, those too big for a path, or whose TTL ends, and all while no path can be used. User space
+ * decides which paths can be used, and how, whenever that changes (struct plan); per packet it does
+ * nothing.
+ *
+ * join runs at ingress of the paths' interfaces, takes packets out of the tunnel, and has the kernel
+ * route them. restore runs there too, and gives packets of NAT sessions the hosts' addresses again.
+ *
+ * Needs Linux 5.13; a tunnel of one IP version in the other, Linux 6.3.
+ */
+#include "packet.h"
+#include "sched.h"
+
+enum {
+	MAX_PEERS = 256,
+	MAX_RULES = 64,
+	MAX_TABLES = 32, /* tables of flows */
+
+	PACKET_HOST = 0,
+	AF_INET = 2,
+	AF_INET6 = 10,
+
+	PROTO_ICMP = 1,
+	PROTO_DCCP = 33,
+	PROTO_ICMPV6 = 58,
+	PROTO_SCTP = 132,
+	PROTO_UDPLITE = 136,
+
+	IPV4_DF_MASK = 0x3fff, /* of the fragment field: more fragments, and the offset */
+	IPV4_OFFSET = 0x1fff,
+	IPV4_TTL = 8,
+	IPV4_CHECK = 10,
+	IPV6_HOP_LIMIT = 7,
+
+	/* Headers with TCP without options. More is not pulled: it costs as much as looking up the plan. */
+	LINEAR_IPV4 = ETHERNET_HEADER + IPV4_HEADER + TCP_HEADER,
+	LINEAR_IPV6 = ETHERNET_HEADER + IPV6_HEADER + TCP_HEADER,
+
+	BPF_FIB_LOOKUP_OUTPUT = 2,
+	NOT_FLOW = 0xffffffff,
+	OWN = 0xffffffff, /* in routes */
+
+	TCP_FLAGS = 13,
+	TCP_SYN = 2,
+	ECN_MASK = 3,
+	ECN_CE = 3,
+
+	OPEN = 6, /* type of the message */
+	OPEN_COPIED = 0x80,
+	OPEN_PATH = SCHED_PATHS - 1,
+
+	MAX_SESSIONS = 1 << 18, /* of both directions */
+
+	ICMP_UNREACHABLE = 3,
+	ICMP_TIME_EXCEEDED = 11,
+	ICMP_PARAMETER = 12,
+	ICMP_ECHO_REPLY = 0,
+	ICMP_ECHO = 8,
+	ICMPV6_ECHO = 128,
+	ICMPV6_ECHO_REPLY = 129,
+	ICMP_HEADER = 8,
+
+	SEEN = 4096, /* numbers of copied packets that a receiver remembers */
+	MAX_SEGMENTS = 128,
+};
+
+/* Why a packet to a peer was left to the kernel. */
+enum left {
+	LEFT_MALFORMED,
+	LEFT_OPTIONS,
+	LEFT_SOURCE,
+	LEFT_HOPS,
+	LEFT_SIZE,
+	LEFT_PATHS,
+	LEFT_SYN,
+	LEFT_SUPER,
+	LEFT_TUNNEL,
+	LEFT_FAMILY,
+	LEFT_PROTOCOL,
+	LEFT_FRAGMENT,
+	LEFT_SESSION,
+	LEFT_COLLISION,
+	LEFTS,
+};
+
+/* Why a message from a path was dropped. */
+enum refusal {
+	REFUSED_COOKIE,
+	REFUSED_MALFORMED,
+	REFUSED_SOURCE,
+	REFUSED_DUPLICATE,
+	REFUSED_CONGESTION,
+	REFUSED_SESSION,
+	REFUSALS,
+};
+
+/* What rules know of a packet. IPv4 addresses are mapped into IPv6. */
+struct packet {
+	__u64 source[2];
+	__u64 destination[2];
+	__u16 source_port, destination_port; /* in host byte order, 0 where there are none */
+	__u8 protocol, dscp, family, hops;
+	__u32 transport; /* bytes before the header of TCP or UDP */
+	__u32 headers;	 /* bytes before the payload of TCP or UDP, or of IP */
+	__u32 fragment;
+	__u8 class, flags; /* flags of TCP */
+	__u16 reserved;
+};
+
+/* What the tunnel puts between UDP and a packet, big-endian. */
+struct header {
+	__u8 type;
+	__u8 path;	 /* with OPEN_COPIED if the packet was sent over others, too */
+	__u16 size;	 /* of the segments' payload if it is a super-packet, or was one, else 0 */
+	__u32 number;	 /* among the copied packets to the peer, from 1; else 0 */
+	__u64 cookie;	 /* of the receiver */
+	__u32 count;	 /* packets over this path before, modulo 2^32 */
+	__u32 sequence; /* of TCP, of the first segment of the super-packet */
+};
+
+enum {
+	OVER_UDP = UDP_HEADER + sizeof(struct header),
+	OUTER_IPV4 = IPV4_HEADER + OVER_UDP,
+	OUTER_IPV6 = IPV6_HEADER + OVER_UDP,
+};
+
+/* What the headers of a packet in the tunnel have that is not of the path. count is that of each path. */
+struct outer {
+	struct header header;
+	__u32 count[SCHED_PATHS];
+	__u32 length, class;
+};
+
+/* Matches if all parts do. An address is compared in the bits of mask. */
+struct rule {
+	__u64 prefix[2], mask[2];
+	__u16 port;		  /* 0: any */
+	__u8 protocol[2]; /* one of them; the same twice for one */
+	__u8 has_protocol;
+	__u8 dscp;
+	__u8 has_dscp;
+	__u8 family; /* of the prefix, 0: any */
+};
+
+struct policy {
+	__u32 generation;
+	__u32 rules;
+	struct rule rule[MAX_RULES];
+};
+
+/*
+ * Where packets of a path go: to the neighbor, on the interface. A family of 0 means there is none.
+ * outer is the headers of the tunnel, with the cookie and the number of the path: lengths and class are
+ * 0, the checksum of IPv4 is the sum of the rest.
+ */
+struct way {
+	__u8 outer[OUTER_IPV6];
+	__u32 ifindex;
+	struct bpf_redir_neigh ipv4, ipv6;
+	__u8 source[16]; /* of NAT, IPv4 mapped into IPv6 */
+	__u32 reserved;
+};
+
+/* What a rule does with packets to a peer. */
+struct plan {
+	struct sched_plan choice;
+	__u32 mtu;    /* the smallest of the paths, inside the tunnel if there is one */
+	__u32 table;  /* of flows */
+	__u32 tunnel; /* address family of the tunnel of all paths, 0: none */
+	__u32 nat;    /* address family of the sources of all paths, 0: packets keep theirs */
+	struct way way[SCHED_PATHS];
+};
+
+struct plan_key {
+	__u32 generation; /* that of the policy */
+	__u16 peer, rule;
+};
+
+struct count {
+	__u64 packets; /* as on the wire: each segment of a super-packet counts */
+	__u64 bytes;   /* of IP packets */
+};
+
+struct rule_state {
+	struct sched_state state;
+	struct count sent;
+	__u64 copies;
+	__u32 used; /* paths */
+	__u32 reserved;
+};
+
+/* What changes with each packet to a peer. */
+struct peer {
+	struct bpf_spin_lock lock;
+	__u32 reserved;
+	struct sched_queues queues;
+	struct count sent[SCHED_PATHS];
+	__u32 packets[SCHED_PATHS]; /* in the tunnel, modulo 2^32 */
+	__u32 copied;		    /* number of the last copied packet in it */
+	__u32 reserved2;
+	struct rule_state rule[MAX_RULES];
+};
+
+/* What has arrived over a path. */
+struct arrived {
+	struct count count;
+	__u64 expected; /* packets since the first that arrived: those that did not are lost */
+	__u32 next;
+	__u32 reserved;
+};
+
+/* A session of a peer, which sends the cookie that is its key. */
+struct receiver {
+	struct bpf_spin_lock lock;
+	__u32 peer;
+	struct arrived path[SCHED_PATHS];
+	__u32 seen[SEEN]; /* numbers of copied packets, at their value modulo SEEN */
+};
+
+struct route {
+	__u32 length; /* of what follows */
+	__u32 family;
+	__u8 address[16];
+};
+
+/*
+ * A flow of a NAT session, by what the gateways do not change: two flows that differ in the source
+ * alone cannot both have sessions.
+ */
+struct session_key {
+	__u8 destination[16];
+	__u16 source_port, destination_port; /* in host byte order; of an echo, the identifier and the type */
+	__u8 protocol, family;
+	__u16 peer; /* 0: this gateway sends the flow; else the number of the peer that does, plus 1 */
+};
+
+enum session_state {
+	SESSION_CLOSED, /* packets are left: it is not agreed on yet, or refused, or ends */
+	SESSION_OPEN,
+};
+
+struct session {
+	__u8 source[16]; /* of the host */
+	__u64 used;	 /* in ns, up to SESSION_TICK ago */
+	__u32 state;
+	__u32 reserved;
+};
+
+/* How exact the time of a session's last packet is. */
+#define SESSION_TICK (1000ULL * 1000 * 1000)
+
+/* A packet of a flow without a session. */
+struct wanted {
+	struct session_key key;
+	__u8 source[16];
+	__u32 peer;
+	__u32 reserved;
+};
+
+struct origin {
+	__u8 address[16];
+	__u32 family;
+};
+
+/* Keep the types in the object, for the bindings. */
+const enum session_state *_session_state __attribute__((unused));
+const struct wanted *_wanted __attribute__((unused));
+const enum left *_left __attribute__((unused));
+const enum refusal *_refusal __attribute__((unused));
+const enum sched_rule *_sched_rule __attribute__((unused));
+
+/* The number of the peer plus 1, OWN for this host's addresses, or 0 for what is not the plane's. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1 << 20);
+	__type(key, struct route);
+	__type(value, __u32);
+} routes SEC(".maps");
+
+/* Hash maps, because what user space updates there is replaced as a whole: no packet sees half of it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct policy);
+} policies SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 2 * MAX_PEERS * MAX_RULES); /* of two generations */
+	__type(key, struct plan_key);
+	__type(value, struct plan);
+} plans SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_PEERS);
+	__type(key, __u32);
+	__type(value, struct peer);
+} peers SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_TABLES * SCHED_FLOWS);
+	__type(key, __u32);
+	__type(value, struct sched_flow);
+} flows SEC(".maps");
+
+/* Room for the headers of the packet that is sent, which is too much for the stack. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct outer);
+} outers SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, LEFTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} lefts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 8 * MAX_PEERS);
+	__type(key, __u64);
+	__type(value, struct receiver);
+} receivers SEC(".maps");
+
+/* The UDP port of the tunnel, in host byte order. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} ports SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, REFUSALS);
+	__type(key, __u32);
+	__type(value, __u64);
+} refusals SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_SESSIONS);
+	__type(key, struct session_key);
+	__type(value, struct session);
+} sessions SEC(".maps");
+
+/* The addresses of the paths of peers with NAT: the numbers of the peers. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_PEERS * SCHED_PATHS);
+	__type(key, struct origin);
+	__type(value, __u32);
+} origins SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 18);
+} wants SEC(".maps");
+
+static __always_inline int refuse(__u32 why)
+{
+	__u64 *n = bpf_map_lookup_elem(&refusals, &why);
+
+	if (n)
+		++*n;
+	return TC_DROP;
+}
+
+static __always_inline int leave(__u32 why)
+{
+	__u64 *n = bpf_map_lookup_elem(&lefts, &why);
+
+	if (n)
+		++*n;
+	return TC_NEXT;
+}
+
+static __always_inline void load_pair(__u64 *to, const __u8 *from)
+{
+	to[0] = *(const __u64 *)from;
+	to[1] = *(const __u64 *)(from + 8);
+}
+
+static __always_inline void load_mapped(__u64 *to, const __u8 *from)
+{
+	to[0] = 0;
+	to[1] = (__u64) * (const __u32 *)from << 32 | htonl(0xffff);
+}
+
+static __always_inline int has_ports(__u8 protocol)
+{
+	return protocol == PROTO_TCP || protocol == PROTO_UDP || protocol == PROTO_UDPLITE || protocol == PROTO_DCCP ||
+	       protocol == PROTO_SCTP;
+}
+
+/* Reads the addresses; false means that the packet is none of IP. */
+static __always_inline int addresses(struct __sk_buff *skb, struct packet *p)
+{
+	const __u8 *h = (const __u8 *)(long)skb->data + ETHERNET_HEADER, *end = (const __u8 *)(long)skb->data_end;
+
+	if (skb->protocol == htons(ETHERTYPE_IPV4)) {
+		if (h + IPV4_HEADER > end)
+			return 0;
+		p->family = AF_INET;
+		load_mapped(p->source, h + 12);
+		load_mapped(p->destination, h + 16);
+		return 1;
+	}
+	if (skb->protocol == htons(ETHERTYPE_IPV6)) {
+		if (h + IPV6_HEADER > end)
+			return 0;
+		p->family = AF_INET6;
+		load_pair(p->source, h + IPV6_SOURCE);
+		load_pair(p->destination, h + IPV6_DESTINATION);
+		return 1;
+	}
+	return 0;
+}
+
+/* Reads the rest of the headers. Returns why the packet has to be left to the kernel, else LEFTS. A
+ * global function, so that the verifier checks it once and not with each way through it the rest. */
+__attribute__((noinline)) int read_headers(struct __sk_buff *skb, struct packet *p)
+{
+	const __u8 *h = (const __u8 *)(long)skb->data + ETHERNET_HEADER, *end = (const __u8 *)(long)skb->data_end;
+	__u8 room[LONGEST_VIEW] __attribute__((aligned(8)));
+	__u32 offset;
+
+	if (!p)
+		return LEFT_MALFORMED;
+	p->flags = 0;
+	if (p->family == AF_INET) {
+		__u16 field;
+
+		if (h + IPV4_HEADER > end || h[0] >> 4 != 4)
+			return LEFT_MALFORMED;
+		if (h[0] != 0x45)
+			return LEFT_OPTIONS;
+		/* Of no host: this network, loopback, multicast, broadcast (RFC 1812, section 5.3.7). */
+		if (h[12] == 0 || h[12] == 127 || h[12] >= 224)
+			return LEFT_SOURCE;
+		p->class = h[1];
+		p->protocol = h[9];
+		p->hops = h[IPV4_TTL];
+		p->dscp = p->class >> 2;
+		field = number(h + 6);
+		p->fragment = field & IPV4_DF_MASK;
+		offset = ETHERNET_HEADER + IPV4_HEADER;
+		if (field & IPV4_OFFSET) {
+			p->headers = offset;
+			return LEFTS;
+		}
+	} else {
+		if (h + IPV6_HEADER > end || h[0] >> 4 != 6)
+			return LEFT_MALFORMED;
+		/* Unspecified, loopback, link-local, multicast. */
+		if (h[IPV6_SOURCE] == 0 || h[IPV6_SOURCE] >= 0xfe)
+			return LEFT_SOURCE;
+		p->class = number(h) >> 4;
+		p->dscp = p->class >> 2;
+		p->protocol = h[IPV6_NEXT];
+		p->hops = h[IPV6_HOP_LIMIT];
+		offset = ETHERNET_HEADER + IPV6_HEADER;
+		/* Of interest to routers. */
+		if (p->protocol == PROTO_HOP_BY_HOP)
+			return LEFT_OPTIONS;
+		if (unlikely(is_extension(p->protocol))) {
+			__u64 next;
+
+			/* The only place of a fragment header that hosts use. */
+			if (p->protocol == PROTO_FRAGMENT) {
+				if (h + IPV6_HEADER + FRAGMENT_HEADER > end)
+					return LEFT_MALFORMED;
+				p->fragment = 1;
+				p->headers = offset;
+				if (number(h + IPV6_HEADER + 2) >> 3) {
+					p->protocol = h[IPV6_HEADER];
+					return LEFTS;
+				}
+			}
+			next = skip_extensions(skb, offset, p->protocol);
+			if (NEXT_REASON(next) == REASON_FRAGMENT)
+				return LEFT_OPTIONS;
+			if (NEXT_REASON(next))
+				return LEFT_MALFORMED;
+			offset = NEXT_OFFSET(next);
+			p->protocol = NEXT_TYPE(next);
+		}
+	}
+	p->transport = p->headers = offset;
+	if (has_ports(p->protocol)) {
+		h = view(skb, offset, 2 * sizeof(__u16), room);
+		if (!h)
+			return LEFT_MALFORMED;
+		p->source_port = number(h);
+		p->destination_port = number(h + 2);
+		p->headers = offset + UDP_HEADER;
+	}
+	if (p->protocol == PROTO_TCP) {
+		h = view(skb, offset + TCP_OFFSET, sizeof(__u16), room);
+		if (!h)
+			return LEFT_MALFORMED;
+		p->headers = offset + (h[0] >> 4) * 4;
+		p->flags = h[1];
+	}
+	return LEFTS;
+}
+
+/* Not 0 if v is not. The product of two of these is not 0 if neither is. */
+static __always_inline __u64 fold(__u64 v)
+{
+	return (__u32)(v | v >> 32);
+}
+
+/* 0 if the packet matches. Products instead of conditions: with these, the verifier follows each
+ * combination of them through each rule. */
+static __always_inline __u64 differs(const struct rule *r, const struct packet *p)
+{
+	__u64 protocol = (__u64)(r->protocol[0] ^ p->protocol) * (__u64)(r->protocol[1] ^ p->protocol) * r->has_protocol;
+	__u64 port = (__u64)r->port * (__u64)(r->port ^ p->source_port) * (__u64)(r->port ^ p->destination_port);
+	__u64 dscp = (__u64)(r->dscp ^ p->dscp) * r->has_dscp;
+	__u64 family = (__u64)(r->family ^ p->family) * r->family;
+	__u64 source = ((p->source[0] ^ r->prefix[0]) & r->mask[0]) | ((p->source[1] ^ r->prefix[1]) & r->mask[1]);
+	__u64 destination = ((p->destination[0] ^ r->prefix[0]) & r->mask[0]) | ((p->destination[1] ^ r->prefix[1]) & r->mask[1]);
+
+	return protocol | port | dscp | family | fold(source) * fold(destination);
+}
+
+/* The rule of a packet: the first that matches, or MAX_RULES. Global for the same reason. */
+__attribute__((noinline)) int find_rule(const struct policy *policy, const struct packet *p)
+{
+	if (!policy || !p)
+		return MAX_RULES;
+	for (__u32 i = 0; i < MAX_RULES; i++) {
+		if (i >= policy->rules)
+			break;
+		if (!differs(&policy->rule[i], p))
+			return i;
+	}
+	return MAX_RULES;
+}
+
+/* The hash of a flow. Fragments of a datagram have only addresses and protocol in common. */
+static __always_inline __u32 hash_flow(const struct packet *p)
+{
+	__u64 h = p->protocol;
+
+	if (!p->fragment)
+		h |= (__u64)p->source_port << 16 | (__u64)p->destination_port << 32;
+	h = (h ^ p->source[0]) * 0x9e3779b97f4a7c15ULL;
+	h = (h ^ h >> 32 ^ p->source[1]) * 0xd6e8feb86659fd93ULL;
+	h = (h ^ h >> 32 ^ p->destination[0]) * 0x9e3779b97f4a7c15ULL;
+	h = (h ^ h >> 32 ^ p->destination[1]) * 0xd6e8feb86659fd93ULL;
+	return h >> 32;
+}
+
+/* Decrements the TTL. */
+static __always_inline int hop(struct __sk_buff *skb, const struct packet *p)
+{
+	if (p->family == AF_INET) {
+		__u8 *h = (__u8 *)(long)skb->data + ETHERNET_HEADER;
+		__u32 check;
+
+		if (h + IPV4_HEADER > (__u8 *)(long)skb->data_end)
+			return -1;
+		/* RFC 1624. */
+		check = *(__u16 *)(h + IPV4_CHECK) + htons(0x0100);
+		*(__u16 *)(h + IPV4_CHECK) = check + (check >= 0xffff);
+		h[IPV4_TTL]--;
+		return 0;
+	} else {
+		__u8 hops = p->hops - 1;
+
+		return bpf_skb_store_bytes(skb, ETHERNET_HEADER + IPV6_HOP_LIMIT, &hops, sizeof(hops), BPF_F_RECOMPUTE_CSUM);
+	}
+}
+
+/* The parameters of bpf_fib_lookup (struct bpf_fib_lookup). */
+struct fib {
+	__u8 family, protocol;
+	__u16 source_port, destination_port, length;
+	__u32 ifindex, class;
+	__u32 source[4], destination[4];
+	__u32 vlan;
+	__u8 addresses[12]; /* source, destination */
+};
+
+/* Sends a copy of the packet to a neighbor whose address the kernel knows: probes over the same path keep it known. */
+static __always_inline void send_copy(struct __sk_buff *skb, const struct way *way, const struct bpf_redir_neigh *to)
+{
+	struct fib f = {.family = to->nh_family, .ifindex = way->ifindex};
+	__u8 link[12];
+
+	__builtin_memcpy(f.destination, to->nh, sizeof(f.destination));
+	if (bpf_fib_lookup(skb, &f, sizeof(f), BPF_FIB_LOOKUP_OUTPUT))
+		return;
+	__builtin_memcpy(link, f.addresses + 6, 6);
+	__builtin_memcpy(link + 6, f.addresses, 6);
+	if (!bpf_skb_store_bytes(skb, 0, link, sizeof(link), 0))
+		bpf_clone_redirect(skb, way->ifindex, 0);
+}
+
+static __always_inline const struct bpf_redir_neigh *neighbor(const struct way *way, int ipv6)
+{
+	return ipv6 || !way->ipv4.nh_family ? &way->ipv6 : &way->ipv4;
+}
+
+static __always_inline __u32 overhead(__u32 family)
+{
+	return family == AF_INET ? OUTER_IPV4 : OUTER_IPV6;
+}
+
+/*
+ * Writes the headers of the tunnel over path i, for which there is room. Global, so that the verifier
+ * checks it once. UDP has no checksum: with one, the receiver's kernel would merge messages of one
+ * length for the socket of the sealed plane. (RFC 6935 allows that over IPv6.)
+ */
+__attribute__((noinline)) int write_outer(struct __sk_buff *skb, const struct plan *plan, __u32 i)
+{
+	__u8 *h = (__u8 *)(long)skb->data + ETHERNET_HEADER;
+	const __u8 *end = (const __u8 *)(long)skb->data_end;
+	__u32 zero = 0;
+	const struct outer *o = bpf_map_lookup_elem(&outers, &zero);
+	const struct way *way;
+	struct header *header;
+
+	if (!plan || !o || i >= SCHED_PATHS)
+		return -1;
+	way = &plan->way[SCHED_PATH(i)];
+	if (plan->tunnel == AF_INET) {
+		__u16 length = htons(OUTER_IPV4 + o->length);
+		__u32 sum;
+
+		if (h + OUTER_IPV4 > end)
+			return -1;
+		copy(h, way->outer, OUTER_IPV4);
+		sum = *(const __u16 *)(way->outer + IPV4_CHECK) + htons(o->class) + length;
+		sum = (sum & 0xffff) + (sum >> 16);
+		h[1] = o->class;
+		*(__u16 *)(h + 2) = length;
+		*(__u16 *)(h + IPV4_CHECK) = ~(sum + (sum >> 16));
+		*(__u16 *)(h - 2) = htons(ETHERTYPE_IPV4);
+		h += IPV4_HEADER;
+	} else {
+		if (h + OUTER_IPV6 > end)
+			return -1;
+		copy(h, way->outer, OUTER_IPV6);
+		*(__u32 *)h = htonl(6U << 28 | o->class << 20);
+		*(__u16 *)(h + 4) = htons(OVER_UDP + o->length);
+		*(__u16 *)(h - 2) = htons(ETHERTYPE_IPV6);
+		h += IPV6_HEADER;
+	}
+	*(__u16 *)(h + 4) = htons(OVER_UDP + o->length);
+	header = (struct header *)(h + UDP_HEADER);
+	if (o->header.number)
+		header->path |= OPEN_COPIED;
+	header->size = o->header.size;
+	header->number = o->header.number;
+	header->count = htonl(o->count[SCHED_PATH(i)]);
+	header->sequence = o->header.sequence;
+	return 0;
+}
+
+static __always_inline int is_icmp(const struct packet *p)
+{
+	return p->protocol == (p->family == AF_INET ? PROTO_ICMP : PROTO_ICMPV6);
+}
+
+static __always_inline int is_echo(__u32 family, __u8 type)
+{
+	return family == AF_INET ? type == ICMP_ECHO || type == ICMP_ECHO_REPLY : type == ICMPV6_ECHO || type == ICMPV6_ECHO_REPLY;
+}
+
+/* Whether the headers of a packet end where those without options and extension headers do. */
+static __always_inline int is_plain(const struct packet *p)
+{
+	return p->transport == ETHERNET_HEADER + (p->family == AF_INET ? IPV4_HEADER : IPV6_HEADER);
+}
+
+/* Sets the key of the session of a packet that read_headers has read. Returns why it can have none, else LEFTS. */
+static __always_inline int session_of(struct __sk_buff *skb, const struct packet *p, struct session_key *key)
+{
+	if (p->fragment)
+		return LEFT_FRAGMENT;
+	if (!is_plain(p))
+		return LEFT_OPTIONS;
+	__builtin_memcpy(key->destination, p->destination, sizeof(key->destination));
+	key->protocol = p->protocol;
+	key->family = p->family;
+	if (p->protocol == PROTO_TCP || p->protocol == PROTO_UDP) {
+		key->source_port = p->source_port;
+		key->destination_port = p->destination_port;
+	} else if (is_icmp(p)) {
+		__u8 h[ICMP_HEADER];
+
+		if (bpf_skb_load_bytes(skb, p->transport, h, sizeof(h)))
+			return LEFT_MALFORMED;
+		if (!is_echo(p->family, h[0]))
+			return LEFT_PROTOCOL;
+		key->source_port = h[4] << 8 | h[5];
+		key->destination_port = h[0];
+	} else {
+		return LEFT_PROTOCOL;
+	}
+	return LEFTS;
+}
+
+/* Whether there is an open session for a packet to a peer, which is wanted if not. Returns why the packet has to be
+ * left to the kernel, else LEFTS. Global for the same reason. */
+__attribute__((noinline)) int find_session(struct __sk_buff *skb, const struct packet *p, __u32 peer, __u32 family, __u64 now)
+{
+	struct wanted w = {.peer = peer};
+	struct session *s;
+	int why;
+
+	if (!p)
+		return LEFT_MALFORMED;
+	if (p->family != family)
+		return LEFT_FAMILY;
+	why = session_of(skb, p, &w.key);
+	if (why != LEFTS)
+		return why;
+	__builtin_memcpy(w.source, p->source, sizeof(w.source));
+	s = bpf_map_lookup_elem(&sessions, &w.key);
+	if (!s) {
+		bpf_ringbuf_output(&wants, &w, sizeof(w), 0);
+		return LEFT_SESSION;
+	}
+	if (*(__u64 *)s->source != p->source[0] || *(__u64 *)(s->source + 8) != p->source[1])
+		return LEFT_COLLISION;
+	if (s->state != SESSION_OPEN)
+		return LEFT_SESSION;
+	if (now - s->used > SESSION_TICK)
+		s->used = now;
+	return LEFTS;
+}
+
+/* Where a packet has an address, and a checksum that it is part of. */
+struct place {
+	__u32 family;
+	__u32 address;	/* offset in the packet */
+	__u32 checksum; /* of TCP, UDP or ICMPv6; 0: none */
+	__u32 flags;
+	__u8 from[16], to[16];
+};
+
+/* The checksum of a packet's transport that the addresses are part of. */
+static __always_inline void set_checksum(struct place *at, const struct packet *p)
+{
+	at->family = p->family;
+	at->checksum = 0;
+	at->flags = BPF_F_PSEUDO_HDR;
+	if (p->protocol == PROTO_TCP) {
+		at->checksum = p->transport + 16;
+	} else if (p->protocol == PROTO_UDP) {
+		at->checksum = p->transport + 6;
+		at->flags |= BPF_F_MARK_MANGLED_0;
+	} else if (p->protocol == PROTO_ICMPV6) {
+		at->checksum = p->transport + 2;
+	}
+}
+
+/* Replaces an address. Global for the same reason. */
+__attribute__((noinline)) int set_address(struct __sk_buff *skb, const struct place *at)
+{
+	if (!at)
+		return -1;
+	if (at->family == AF_INET) {
+		__u8 *h = (__u8 *)(long)skb->data + ETHERNET_HEADER;
+		__u32 from = *(const __u32 *)(at->from + 12), to = *(const __u32 *)(at->to + 12);
+		__u64 sum;
+
+		if (h + IPV4_HEADER > (__u8 *)(long)skb->data_end)
+			return -1;
+		/* RFC 1624. */
+		sum = (__u64)(__u16) ~*(__u16 *)(h + IPV4_CHECK) + (__u32)~from + to;
+		sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+		sum = (sum & 0xffff) + (sum >> 16);
+		*(__u16 *)(h + IPV4_CHECK) = ~((sum & 0xffff) + (sum >> 16));
+		if (at->address == ETHERNET_HEADER + 12)
+			*(__u32 *)(h + 12) = to;
+		else
+			*(__u32 *)(h + 16) = to;
+		if (!at->checksum)
+			return 0;
+		return bpf_l4_csum_replace(skb, at->checksum, from, to, at->flags | sizeof(to));
+	}
+	if (bpf_skb_store_bytes(skb, at->address, at->to, sizeof(at->to), BPF_F_RECOMPUTE_CSUM))
+		return -1;
+	if (!at->checksum)
+		return 0;
+	return bpf_l4_csum_replace(skb, at->checksum, 0, bpf_csum_diff(at->from, sizeof(at->from), at->to, sizeof(at->to), 0), at->flags);
+}
+
+/* Makes room for the headers of the tunnel. */
+static __always_inline int encapsulate(struct __sk_buff *skb, __u32 family)
+{
+	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
+
+	flags |= family == AF_INET ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV6;
+	return bpf_skb_adjust_room(skb, overhead(family), BPF_ADJ_ROOM_MAC, flags);
+}
+
+/* Sends copies on all paths of the plan but one, which it returns. Global for the same reason. */
+__attribute__((noinline)) int send_copies(struct __sk_buff *skb, const struct plan *plan, __u32 ipv6)
+{
+	__u32 last = 0;
+
+	if (!plan)
+		return 0;
+	for (__u32 i = 1; i < SCHED_PATHS; i++)
+		last += (i - last) & sched_in(plan->choice.may, i);
+	for (__u32 i = 0; i < SCHED_PATHS; i++) {
+		if (i == last || !(plan->choice.may >> i & 1))
+			continue;
+		if (!plan->tunnel || !write_outer(skb, plan, i))
+			send_copy(skb, &plan->way[i], neighbor(&plan->way[i], ipv6));
+	}
+	return last;
+}
+
+/* Begins the headers of the tunnel. Returns why the packet has to be left to the kernel, else LEFTS. Global
+ * for the same reason. */
+__attribute__((noinline)) int prepare(struct __sk_buff *skb, const struct plan *plan, const struct packet *p)
+{
+	__u32 zero = 0;
+	struct outer *o = bpf_map_lookup_elem(&outers, &zero);
+
+	if (!plan || !p || !o)
+		return LEFT_PATHS;
+	if (!plan->tunnel)
+		return LEFTS;
+	/* The sealed plane fits the segment size of the connection to the tunnel. */
+	if (p->protocol == PROTO_TCP && p->flags & TCP_SYN)
+		return LEFT_SYN;
+	o->length = skb->len - ETHERNET_HEADER;
+	o->class = p->class;
+	o->header.size = 0;
+	o->header.number = 0;
+	o->header.sequence = 0;
+	if (!skb->gso_size)
+		return LEFTS;
+	/* Those of UDP are lost where the tunnel ends, if nobody has segmented them before. */
+	if (p->protocol != PROTO_TCP || p->transport != ETHERNET_HEADER + (p->family == AF_INET ? IPV4_HEADER : IPV6_HEADER) ||
+	    o->length > 0xffff - OUTER_IPV6)
+		return LEFT_SUPER;
+	o->header.size = htons(skb->gso_size);
+	if (bpf_skb_load_bytes(skb, p->transport + 4, &o->header.sequence, sizeof(o->header.sequence)))
+		return LEFT_MALFORMED;
+	return LEFTS;
+}
+
+SEC("tc")
+int split(struct __sk_buff *skb)
+{
+	struct route destination = {.length = 32 + 128};
+	__u32 *owner, zero = 0, size, segments = 1, length, flow = 0;
+	const struct policy *policy;
+	struct sched_flow *entry = 0;
+	struct packet p = {};
+	struct plan_key key = {};
+	const struct plan *plan;
+	struct rule_state *rule;
+	struct outer *outer;
+	struct peer *peer;
+	const struct way *way;
+	__u32 why, family, linear = LINEAR_IPV6;
+	__s64 now;
+	int path;
+
+	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
+		return TC_NEXT;
+	if (skb->protocol == htons(ETHERTYPE_IPV4))
+		linear = LINEAR_IPV4;
+	if (unlikely(skb->data_end - skb->data < linear))
+		bpf_skb_pull_data(skb, skb->len < linear ? skb->len : linear);
+	if (!addresses(skb, &p))
+		return TC_NEXT;
+	destination.family = p.family;
+	__builtin_memcpy(destination.address, p.destination, sizeof(destination.address));
+	owner = bpf_map_lookup_elem(&routes, &destination);
+	if (!owner || !*owner || *owner > MAX_PEERS)
+		return TC_NEXT;
+	why = read_headers(skb, &p);
+	if (why != LEFTS)
+		return leave(why);
+	if (p.hops <= 1)
+		return leave(LEFT_HOPS);
+	policy = bpf_map_lookup_elem(&policies, &zero);
+	if (!policy)
+		return leave(LEFT_PATHS);
+	key.generation = policy->generation;
+	key.peer = *owner - 1;
+	key.rule = find_rule(policy, &p);
+	plan = bpf_map_lookup_elem(&plans, &key);
+	if (!plan || !plan->choice.may)
+		return leave(LEFT_PATHS);
+
+	length = skb->len - ETHERNET_HEADER;
+	size = length;
+	p.headers -= ETHERNET_HEADER;
+	if (skb->gso_size) {
+		if (length <= p.headers)
+			return leave(LEFT_MALFORMED);
+		segments = (length - p.headers + skb->gso_size - 1) / skb->gso_size;
+		size += (segments - 1) * p.headers;
+		length = skb->gso_size + p.headers;
+	}
+	if (length > plan->mtu || size > SCHED_MAX_SIZE)
+		return leave(LEFT_SIZE);
+	why = prepare(skb, plan, &p);
+	if (why != LEFTS)
+		return leave(why);
+	family = plan->tunnel ? plan->tunnel : p.family;
+	size += plan->tunnel ? segments * overhead(family) : 0;
+	outer = bpf_map_lookup_elem(&outers, &zero);
+	if (!outer)
+		return leave(LEFT_PATHS);
+
+	if (plan->table != NOT_FLOW) {
+		__u32 slot;
+
+		flow = hash_flow(&p);
+		slot = plan->table * SCHED_FLOWS + flow % SCHED_FLOWS;
+		entry = bpf_map_lookup_elem(&flows, &slot);
+		if (!entry)
+			return leave(LEFT_PATHS);
+	}
+	zero = key.peer;
+	peer = bpf_map_lookup_elem(&peers, &zero);
+	if (!peer || key.rule >= MAX_RULES)
+		return leave(LEFT_PATHS);
+	rule = &peer->rule[key.rule];
+	now = bpf_ktime_get_ns();
+	if (plan->nat) {
+		why = find_session(skb, &p, key.peer, plan->nat, now);
+		if (why != LEFTS)
+			return leave(why);
+	}
+
+	bpf_spin_lock(&peer->lock);
+	path = sched_next(&plan->choice, &peer->queues, &rule->state, entry, now, size, flow);
+	if (path >= 0) {
+		rule->sent.packets += segments;
+		rule->sent.bytes += size;
+	}
+	if (path == SCHED_EVERYWHERE) {
+		rule->used |= plan->choice.may;
+		for (__u32 i = 0; i < SCHED_PATHS; i++) {
+			__s64 m = sched_in(plan->choice.may, i);
+
+			peer->sent[i].packets += segments & m;
+			peer->sent[i].bytes += size & m;
+			rule->copies += segments & m;
+			outer->count[i] = peer->packets[i];
+			peer->packets[i] += segments & m;
+		}
+		rule->copies -= segments; /* the packet itself */
+		outer->header.number = htonl(peer->copied + 1);
+		peer->copied += segments;
+	} else if (path >= 0) {
+		rule->used |= 1U << path;
+		peer->sent[SCHED_PATH(path)].packets += segments;
+		peer->sent[SCHED_PATH(path)].bytes += size;
+		outer->count[SCHED_PATH(path)] = peer->packets[SCHED_PATH(path)];
+		peer->packets[SCHED_PATH(path)] += segments;
+	}
+	bpf_spin_unlock(&peer->lock);
+	if (path < 0)
+		return leave(LEFT_PATHS);
+	if (hop(skb, &p))
+		return leave(LEFT_MALFORMED);
+	if (plan->tunnel && encapsulate(skb, family))
+		return leave(LEFT_TUNNEL);
+	if (path == SCHED_EVERYWHERE)
+		path = send_copies(skb, plan, family == AF_INET6);
+	if (plan->tunnel && write_outer(skb, plan, path))
+		return TC_DROP;
+	way = &plan->way[SCHED_PATH(path)];
+	if (plan->nat) {
+		struct place at = {.address = ETHERNET_HEADER + (p.family == AF_INET ? 12 : IPV6_SOURCE)};
+
+		set_checksum(&at, &p);
+		__builtin_memcpy(at.from, p.source, sizeof(at.from));
+		__builtin_memcpy(at.to, way->source, sizeof(at.to));
+		if (set_address(skb, &at))
+			return TC_DROP;
+	}
+	return bpf_redirect_neigh(way->ifindex, (struct bpf_redir_neigh *)neighbor(way, family == AF_INET6), sizeof(way->ipv4), 0);
+}
+
+/* What the headers of a message in the tunnel say. */
+struct message {
+	struct header header; /* the cookie in host byte order */
+	__u32 outer, inner; /* lengths of the headers around the packet, and of the packet */
+	__u32 family, outer_class, class;
+	__u32 segment; /* of its super-packet, from 0 */
+	__u32 headers; /* before the payload of TCP, if size is not 0 */
+	struct route to, from;
+};
+
+static __always_inline void set_route(struct route *r, __u32 family, const __u64 *address)
+{
+	r->length = 32 + 128;
+	r->family = family;
+	__builtin_memcpy(r->address, address, sizeof(r->address));
+}
+
+/* Reads the TCP header of a super-packet, or of what was one. */
+static __always_inline void read_segment(struct __sk_buff *skb, struct message *m)
+{
+	__u8 room[LONGEST_VIEW] __attribute__((aligned(8)));
+	const __u8 *h = view(skb, ETHERNET_HEADER + m->outer + m->headers, TCP_HEADER, room);
+	__u32 sequence;
+
+	if (!h)
+		return;
+	sequence = ntohl(*(const __u32 *)(h + 4)) - ntohl(m->header.sequence);
+	m->segment = sequence / (m->header.size ? ntohs(m->header.size) : 1);
+	m->headers += (h[TCP_OFFSET] >> 4) * 4;
+}
+
+/*
+ * Reads the headers of a message, false for a packet that is none: that is the kernel's, as fragments
+ * are. An inner length of 0 means that the packet in it is malformed. Global, so that the verifier
+ * checks it once.
+ */
+__attribute__((noinline)) int read_message(struct __sk_buff *skb, struct message *m, __u32 port)
+{
+	const __u8 *start = (const __u8 *)(long)skb->data, *h = start + ETHERNET_HEADER, *end = (const __u8 *)(long)skb->data_end;
+	__u64 address[2];
+
+	if (!m)
+		return 0;
+	m->inner = 0;
+	if (skb->protocol == htons(ETHERTYPE_IPV4)) {
+		if (h + OUTER_IPV4 > end || h[0] != 0x45 || h[9] != PROTO_UDP || number(h + 6) & IPV4_DF_MASK)
+			return 0;
+		m->outer_class = h[1];
+		load_mapped(address, h + 16);
+		set_route(&m->to, AF_INET, address);
+		m->outer = OUTER_IPV4;
+		h += IPV4_HEADER;
+	} else if (skb->protocol == htons(ETHERTYPE_IPV6)) {
+		if (h + OUTER_IPV6 > end || h[0] >> 4 != 6 || h[IPV6_NEXT] != PROTO_UDP)
+			return 0;
+		m->outer_class = number(h) >> 4 & 0xff;
+		load_pair(address, h + IPV6_DESTINATION);
+		set_route(&m->to, AF_INET6, address);
+		m->outer = OUTER_IPV6;
+		h += IPV6_HEADER;
+	} else {
+		return 0;
+	}
+	if (number(h + 2) != port || h[UDP_HEADER] != OPEN)
+		return 0;
+	h += UDP_HEADER;
+	__builtin_memcpy(&m->header, h, sizeof(m->header));
+	m->header.cookie = ntohll(m->header.cookie);
+	h += sizeof(struct header);
+	m->segment = 0;
+	if (h + IPV4_HEADER > end)
+		return 1;
+	if (h[0] == 0x45) {
+		m->family = AF_INET;
+		m->class = h[1];
+		load_mapped(address, h + 12);
+		m->inner = number(h + 2);
+		m->headers = IPV4_HEADER;
+		if (m->header.size && h[9] == PROTO_TCP)
+			read_segment(skb, m);
+	} else if (h[0] >> 4 == 6 && h + IPV6_HEADER <= end) {
+		m->family = AF_INET6;
+		m->class = number(h) >> 4 & 0xff;
+		load_pair(address, h + IPV6_SOURCE);
+		m->inner = number(h + 4) + IPV6_HEADER;
+		m->headers = IPV6_HEADER;
+		if (m->header.size && h[IPV6_NEXT] == PROTO_TCP)
+			read_segment(skb, m);
+	} else {
+		return 1;
+	}
+	set_route(&m->from, m->family, address);
+	/* The length of a super-packet is that of all segments, which may be more than the field holds. */
+	if (!skb->gso_size && m->inner + m->outer + ETHERNET_HEADER != skb->len)
+		m->inner = 0;
+	return 1;
+}
+
+/* Marks a packet as its tunnel was (RFC 6040, section 4.2). */
+static __always_inline int mark(struct __sk_buff *skb, const struct message *m)
+{
+	__u8 *h = (__u8 *)(long)skb->data + ETHERNET_HEADER;
+	__u32 check;
+
+	if (m->family == AF_INET) {
+		if (h + IPV4_HEADER > (__u8 *)(long)skb->data_end)
+			return -1;
+		/* RFC 1624: the sum of the header grows as its word does. */
+		check = (__u16) ~*(__u16 *)(h + IPV4_CHECK) + (__u16)~htons(0x4500 | h[1]) + htons(0x4500 | h[1] | ECN_CE);
+		check = (check & 0xffff) + (check >> 16);
+		*(__u16 *)(h + IPV4_CHECK) = ~(check + (check >> 16));
+		h[1] |= ECN_CE;
+		return 0;
+	} else {
+		__u8 class;
+
+		if (h + IPV6_HEADER > (__u8 *)(long)skb->data_end)
+			return -1;
+		class = h[1] | ECN_CE << 4;
+		return bpf_skb_store_bytes(skb, ETHERNET_HEADER + 1, &class, sizeof(class), BPF_F_RECOMPUTE_CSUM);
+	}
+}
+
+SEC("tc")
+int join(struct __sk_buff *skb)
+{
+	__u32 linear = ETHERNET_HEADER + OUTER_IPV6 + IPV6_HEADER;
+	__u32 zero = 0, *port, *owner, segments = 1, path, number, count;
+	__s64 fresh = -1;
+	struct message m = {};
+	struct receiver *r;
+	struct arrived *a;
+	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO;
+	__u16 type;
+	__s32 ahead;
+
+	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
+		return TC_NEXT;
+	port = bpf_map_lookup_elem(&ports, &zero);
+	if (!port || !*port)
+		return TC_NEXT;
+	if (skb->protocol == htons(ETHERTYPE_IPV4))
+		linear = ETHERNET_HEADER + OUTER_IPV4 + IPV6_HEADER;
+	if (unlikely(skb->data_end - skb->data < linear))
+		bpf_skb_pull_data(skb, skb->len < linear ? skb->len : linear);
+	if (!read_message(skb, &m, *port))
+		return TC_NEXT;
+	r = bpf_map_lookup_elem(&receivers, &m.header.cookie);
+	if (!r) {
+		/* What this host only forwards may be for another gateway. */
+		owner = bpf_map_lookup_elem(&routes, &m.to);
+		return owner && *owner == OWN ? refuse(REFUSED_COOKIE) : TC_NEXT;
+	}
+	if (!m.inner)
+		return refuse(REFUSED_MALFORMED);
+	owner = bpf_map_lookup_elem(&routes, &m.from);
+	if (!owner || *owner != r->peer + 1)
+		return refuse(REFUSED_SOURCE);
+	m.headers += ETHERNET_HEADER + m.outer;
+	if (skb->gso_size && skb->len > m.headers)
+		segments = (skb->len - m.headers + skb->gso_size - 1) / skb->gso_size;
+
+	path = m.header.path & OPEN_PATH;
+	number = ntohl(m.header.number) + m.segment;
+	count = ntohl(m.header.count) + m.segment;
+	a = &r->path[path];
+	bpf_spin_lock(&r->lock);
+	if (!a->count.packets)
+		a->next = count;
+	ahead = count + segments - a->next;
+	if (ahead > 0) {
+		a->next += ahead;
+		a->expected += ahead;
+	}
+	a->count.packets += segments;
+	a->count.bytes += skb->len - ETHERNET_HEADER;
+	if (m.header.path & OPEN_COPIED) {
+		/* A super-packet is delivered if any of its segments has to be. */
+		fresh = 0;
+		for (__u32 i = 0; i < MAX_SEGMENTS; i++) {
+			__u32 *seen = &r->seen[(number + i) & (SEEN - 1)];
+			__s64 later, m;
+
+			if (i >= segments)
+				break;
+			/* What was seen there may be the same or a later one. */
+			later = (__s32)(number + i - *seen);
+			m = sched_negative(-later);
+			*seen += later & m;
+			fresh |= m;
+		}
+	}
+	bpf_spin_unlock(&r->lock);
+	if (!fresh)
+		return refuse(REFUSED_DUPLICATE);
+	if ((m.outer_class & ECN_MASK) == ECN_CE && !(m.class & ECN_MASK))
+		return refuse(REFUSED_CONGESTION);
+
+	type = htons(ETHERTYPE_IPV4);
+	if (m.family == AF_INET6)
+		type = htons(ETHERTYPE_IPV6);
+	if (type != skb->protocol)
+		flags |= m.family == AF_INET ? BPF_F_ADJ_ROOM_DECAP_L3_IPV4 : BPF_F_ADJ_ROOM_DECAP_L3_IPV6;
+	if (bpf_skb_adjust_room(skb, -(__s32)m.outer, BPF_ADJ_ROOM_MAC, flags))
+		return refuse(REFUSED_MALFORMED);
+	if (bpf_skb_store_bytes(skb, ETHERNET_TYPE, &type, sizeof(type), 0))
+		return refuse(REFUSED_MALFORMED);
+	if ((m.outer_class & ECN_MASK) == ECN_CE && mark(skb, &m))
+		return refuse(REFUSED_MALFORMED);
+	return TC_NEXT;
+}
+
+/* What an ICMP error says of the packet that it is about. */
+struct quoted {
+	struct session_key key;
+	__u8 source[16];
+	__u32 address, check; /* offsets of the source and of the header's checksum in the error */
+};
+
+/* Reads the packet in an ICMP error to this host; 0 if it has none of a session. Global for the same reason. */
+__attribute__((noinline)) int read_quoted(struct __sk_buff *skb, const struct packet *p, struct quoted *q)
+{
+	__u32 at;
+	__u8 h[IPV6_HEADER + ICMP_HEADER], type;
+
+	if (!p || !q || p->fragment || !is_plain(p) || bpf_skb_load_bytes(skb, p->transport, &type, sizeof(type)))
+		return 0;
+	at = p->transport + ICMP_HEADER;
+	q->key.family = p->family;
+	if (p->family == AF_INET) {
+		if (type != ICMP_UNREACHABLE && type != ICMP_TIME_EXCEEDED && type != ICMP_PARAMETER)
+			return 0;
+		if (bpf_skb_load_bytes(skb, at, h, IPV4_HEADER + ICMP_HEADER) || h[0] != 0x45 || number(h + 6) & IPV4_DF_MASK)
+			return 0;
+		q->key.protocol = h[9];
+		load_mapped((__u64 *)q->source, h + 12);
+		load_mapped((__u64 *)q->key.destination, h + 16);
+		q->address = at + 12;
+		q->check = at + IPV4_CHECK;
+		at = IPV4_HEADER;
+	} else {
+		if (type < 1 || type > 4)
+			return 0;
+		if (bpf_skb_load_bytes(skb, at, h, IPV6_HEADER + ICMP_HEADER) || h[0] >> 4 != 6)
+			return 0;
+		q->key.protocol = h[IPV6_NEXT];
+		load_pair((__u64 *)q->source, h + IPV6_SOURCE);
+		load_pair((__u64 *)q->key.destination, h + IPV6_DESTINATION);
+		q->address = at + IPV6_SOURCE;
+		at = IPV6_HEADER;
+	}
+	if (q->key.protocol == PROTO_TCP || q->key.protocol == PROTO_UDP) {
+		q->key.source_port = number(h + at);
+		q->key.destination_port = number(h + at + 2);
+		return 1;
+	}
+	if (q->key.protocol != (p->family == AF_INET ? PROTO_ICMP : PROTO_ICMPV6) || !is_echo(p->family, h[at]))
+		return 0;
+	q->key.source_port = number(h + at + 4);
+	q->key.destination_port = h[at];
+	return 1;
+}
+
+static __always_inline int is_own(const struct packet *p)
+{
+	struct route to;
+	const __u32 *owner;
+
+	set_route(&to, p->family, p->destination);
+	owner = bpf_map_lookup_elem(&routes, &to);
+	return owner && *owner == OWN;
+}
+
+/* Sends an ICMP error about a packet of a session to the host that has sent the packet. */
+static __always_inline int restore_error(struct __sk_buff *skb, const struct packet *p)
+{
+	struct quoted q = {};
+	struct place at = {};
+	const struct session *s;
+
+	if (!read_quoted(skb, p, &q))
+		return TC_NEXT;
+	if (*(__u64 *)q.source != p->destination[0] || *(__u64 *)(q.source + 8) != p->destination[1] || !is_own(p))
+		return TC_NEXT;
+	s = bpf_map_lookup_elem(&sessions, &q.key);
+	if (!s)
+		return TC_NEXT;
+	__builtin_memcpy(at.from, p->destination, sizeof(at.from));
+	__builtin_memcpy(at.to, s->source, sizeof(at.to));
+	at.family = p->family;
+	if (p->family == AF_INET) {
+		__u16 check;
+		__u64 sum;
+
+		/* The quoted header sums to the same as before, and so does the error. */
+		if (bpf_skb_load_bytes(skb, q.check, &check, sizeof(check)))
+			return TC_DROP;
+		sum = (__u64)(__u16)~check + (__u32) ~*(__u32 *)(at.from + 12) + *(__u32 *)(at.to + 12);
+		sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+		sum = (sum & 0xffff) + (sum >> 16);
+		check = ~((sum & 0xffff) + (sum >> 16));
+		if (bpf_skb_store_bytes(skb, q.check, &check, sizeof(check), 0) || bpf_skb_store_bytes(skb, q.address, at.to + 12, 4, 0))
+			return TC_DROP;
+		at.address = ETHERNET_HEADER + 16;
+		return set_address(skb, &at) ? TC_DROP : TC_NEXT;
+	}
+	at.checksum = p->transport + 2;
+	if (bpf_skb_store_bytes(skb, q.address, at.to, sizeof(at.to), 0) ||
+	    bpf_l4_csum_replace(skb, at.checksum, 0, bpf_csum_diff(at.from, sizeof(at.from), at.to, sizeof(at.to), 0), 0))
+		return TC_DROP;
+	at.address = ETHERNET_HEADER + IPV6_DESTINATION;
+	at.flags = BPF_F_PSEUDO_HDR;
+	return set_address(skb, &at) ? TC_DROP : TC_NEXT;
+}
+
+SEC("tc")
+int restore(struct __sk_buff *skb)
+{
+	__u32 linear = skb->protocol == htons(ETHERTYPE_IPV4) ? LINEAR_IPV4 : LINEAR_IPV6, *peer, *owner;
+	struct session_key key = {};
+	struct origin from = {};
+	struct place at = {};
+	struct packet p = {};
+	struct session *s;
+	struct route to;
+	__u64 now;
+
+	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
+		return TC_NEXT;
+	if (unlikely(skb->data_end - skb->data < linear))
+		bpf_skb_pull_data(skb, skb->len < linear ? skb->len : linear);
+	if (!addresses(skb, &p))
+		return TC_NEXT;
+	from.family = p.family;
+	__builtin_memcpy(from.address, p.source, sizeof(from.address));
+	peer = bpf_map_lookup_elem(&origins, &from);
+	if (!peer) {
+		/* Routers on the way send errors. */
+		if (read_headers(skb, &p) == LEFTS && is_icmp(&p))
+			return restore_error(skb, &p);
+		return TC_NEXT;
+	}
+	set_route(&to, p.family, p.destination);
+	owner = bpf_map_lookup_elem(&routes, &to);
+	if (read_headers(skb, &p) != LEFTS)
+		return owner && !*owner ? refuse(REFUSED_SESSION) : TC_NEXT;
+	if (!owner || *owner)
+		return is_icmp(&p) ? restore_error(skb, &p) : TC_NEXT;
+	/* What the peer's gateway itself sends to hosts comes in the tunnel. */
+	if (session_of(skb, &p, &key) != LEFTS)
+		return refuse(REFUSED_SESSION);
+	key.peer = *peer + 1;
+	s = bpf_map_lookup_elem(&sessions, &key);
+	if (!s || s->state != SESSION_OPEN)
+		return refuse(REFUSED_SESSION);
+	now = bpf_ktime_get_ns();
+	if (now - s->used > SESSION_TICK)
+		s->used = now;
+	set_checksum(&at, &p);
+	at.address = ETHERNET_HEADER + (p.family == AF_INET ? 12 : IPV6_SOURCE);
+	__builtin_memcpy(at.from, p.source, sizeof(at.from));
+	__builtin_memcpy(at.to, s->source, sizeof(at.to));
+	return set_address(skb, &at) ? TC_DROP : TC_NEXT;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

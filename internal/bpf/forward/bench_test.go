@@ -1,0 +1,379 @@
+package forward
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/bpf"
+	"github.com/tabane/tabane/internal/iproute"
+	"github.com/tabane/tabane/internal/link"
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/programs"
+	"github.com/tabane/tabane/internal/published"
+	"github.com/tabane/tabane/internal/tunnel"
+)
+
+// network is two hosts, each behind a gateway, and two links between the gateways.
+type network struct {
+	b           testing.TB
+	hosts, gate [2]string
+	links       [2][2]int // interface indices, by gateway
+}
+
+// hostAddress is that of a host behind gateway g.
+func hostAddress(g int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(g + 1), 0, 1}) }
+
+// linkAddress is that of gateway g on a link.
+func linkAddress(g, i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{192, 168, byte(i), byte(g + 1)})
+}
+
+// newNetwork makes it. Without super-packets, the LANs carry frames as on a wire.
+func newNetwork(b testing.TB, super bool) *network {
+	n := &network{b: b, hosts: [2]string{netnstest.New(b), netnstest.New(b)}, gate: [2]string{netnstest.New(b), netnstest.New(b)}}
+	for i := range 2 {
+		n.ip(n.gate[0], "ip link add p%d type veth peer name p%d netns %s", i, i, n.gate[1])
+		n.ip(n.gate[0], "ip link set p%d mtu 1600", i)
+		n.ip(n.gate[1], "ip link set p%d mtu 1600", i)
+	}
+	for g := range 2 {
+		n.ip(n.gate[g], "ip link add lan type veth peer name lan netns %s", n.hosts[g])
+		n.ip(n.hosts[g], "ip link set lo up")
+		n.ip(n.hosts[g], "ip link set lan up")
+		n.ip(n.hosts[g], "ip -4 addr add %v/16 dev lan", hostAddress(g))
+		n.ip(n.hosts[g], "ip -4 route add default via 10.%d.0.254", g+1)
+		n.ip(n.gate[g], "ip link set lo up")
+		n.ip(n.gate[g], "ip link set lan up")
+		n.ip(n.gate[g], "ip -4 addr add 10.%d.0.254/16 dev lan", g+1)
+		for i := range 2 {
+			n.ip(n.gate[g], "ip link set p%d up", i)
+			n.ip(n.gate[g], "ip -4 addr add %v/24 dev p%d", linkAddress(g, i), i)
+		}
+		netnstest.Do(b, n.gate[g], func() error {
+			for i := range 2 {
+				l, err := net.InterfaceByName(fmt.Sprint("p", i))
+				if err != nil {
+					return err
+				}
+				n.links[g][i] = l.Index
+			}
+			return errors.Join(netns.Sysctl("net.ipv4.ip_forward", "1"), netns.Sysctl("net.ipv4.conf.all.rp_filter", "0"))
+		})
+		if !super {
+			for _, ns := range []string{n.hosts[g], n.gate[g]} {
+				netnstest.Do(b, ns, func() error { return link.Prepare("lan") })
+			}
+		}
+	}
+	return n
+}
+
+func (n *network) ip(ns, command string, args ...any) {
+	n.b.Helper()
+	if _, err := iproute.In(ns, fmt.Sprintf(command, args...)); err != nil {
+		n.b.Fatalf(command+": %v", append(args, err)...)
+	}
+}
+
+// forwarded has the kernel forward over the first link.
+func (n *network) forwarded() {
+	for g := range 2 {
+		n.forward(g)
+	}
+}
+
+func (n *network) forward(g int) {
+	n.ip(n.gate[g], "ip -4 route add 10.%d.0.0/16 via %v", 2-g, linkAddress(1-g, 0))
+}
+
+// masqueraded has the kernel translate the first host's packets to the address of the first link.
+func (n *network) masqueraded() {
+	nft := programs.Need(n.b, "nft")
+	n.forward(0)
+	netnstest.Do(n.b, n.gate[0], func() error {
+		out, err := exec.Command(nft, "add table ip t; add chain ip t c { type nat hook postrouting priority 100; }; add rule ip t c oifname p0 masquerade").CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+}
+
+// open has the program send over a number of paths, all of which lead over the two links in turn.
+func (n *network) open(paths int, discipline string, mode plane.Mode) (list [2]*Program) {
+	for g := range 2 {
+		p := load(n.b, Options{})
+		if err := p.SetRoutes(map[netip.Prefix]int{
+			netip.PrefixFrom(hostAddress(1-g), 16).Masked(): 0, netip.PrefixFrom(hostAddress(g), 16).Masked(): Kernel,
+		}); err != nil {
+			n.b.Fatal(err)
+		}
+		ways := make([]Way, paths)
+		origins := map[netip.Addr]int{}
+		for i := range ways {
+			ways[i] = Way{Interface: n.links[g][i%2], IPv4: linkAddress(1-g, i%2)}
+			if mode != plane.Plain {
+				ways[i].Local = netip.AddrPortFrom(linkAddress(g, i%2), 4790)
+			}
+			if mode == plane.Unsealed {
+				ways[i].Remote = netip.AddrPortFrom(linkAddress(1-g, i%2), 4790)
+			}
+			origins[linkAddress(1-g, i%2)] = 0
+		}
+		p.plans(n.b, plane.Policy{{}}, discipline, 1500, paths, ways...)
+		n.attach(g, p.Attach, "lan")
+		// The sealed plane carries the packets that begin a connection; here it is the kernel.
+		n.forward(g)
+		switch mode {
+		case plane.Unsealed:
+			if err := errors.Join(p.Listen(4790), p.Accept(cookieOf(0), 0)); err != nil {
+				n.b.Fatal(err)
+			}
+			n.attach(g, p.Join, "p0")
+			n.attach(g, p.Join, "p1")
+		case plane.NAT:
+			if err := p.SetOrigins(origins, func(int) bool { return false }); err != nil {
+				n.b.Fatal(err)
+			}
+			n.attach(g, p.Restore, "p0")
+			n.attach(g, p.Restore, "p1")
+		case plane.Plain, plane.Tunnel:
+		}
+		list[g] = p
+	}
+	if mode == plane.NAT {
+		n.agree(list)
+	}
+	return list
+}
+
+// agree opens the NAT sessions that the gateways want, until the benchmark ends.
+func (n *network) agree(list [2]*Program) {
+	for g, p := range list {
+		wants, err := p.Wants()
+		if err != nil {
+			n.b.Fatal(err)
+		}
+		n.b.Cleanup(func() { _ = wants.Close() })
+		go func() {
+			for {
+				_, f, err := wants.Next()
+				if err != nil {
+					return
+				}
+				if err := errors.Join(list[1-g].SetSession(0, f, true), p.SetSession(This, f, true)); err != nil {
+					n.b.Error(err)
+				}
+			}
+		}()
+	}
+}
+
+func (n *network) attach(g int, attach func(string) (bpf.Attachment, error), name string) {
+	netnstest.Do(n.b, n.gate[g], func() error {
+		a, err := attach(name)
+		if err == nil {
+			n.b.Cleanup(func() {
+				if err := netns.Do(n.gate[g], a.Detach); err != nil {
+					n.b.Error(err)
+				}
+			})
+		}
+		return err
+	})
+}
+
+// plain is mode plain: what arrives at the other gateway is forwarded by its kernel.
+func (n *network) plain(paths int) [2]*Program { return n.open(paths, "dq", plane.Plain) }
+
+// nat is mode nat.
+func (n *network) nat(paths int) [2]*Program { return n.open(paths, "dq", plane.NAT) }
+
+// tunnel is mode tunnel with seal none.
+func (n *network) tunnel(paths int) [2]*Program { return n.tunnelOf(paths, "dq") }
+
+func (n *network) tunnelOf(paths int, discipline string) [2]*Program {
+	return n.open(paths, discipline, plane.Unsealed)
+}
+
+const loadTime = 1200 * time.Millisecond
+
+// carry measures the load of a benchmark, in Gbit/s or thousands of datagrams per second.
+func (n *network) carry(load string) (value float64, l netnstest.Load) {
+	var err error
+	if load == "udp" {
+		l, err = netnstest.UDP(n.hosts[0], n.hosts[1], netip.AddrPortFrom(hostAddress(1), 99), 1000, 0, loadTime)
+		value = float64(l.Received) / l.Took.Seconds() / 1e3
+	} else {
+		l, err = netnstest.TCP(n.hosts[0], n.hosts[1], netip.AddrPortFrom(hostAddress(1), 80), loadTime)
+		value = float64(l.Bytes) * 8 / l.Took.Seconds() / 1e9
+	}
+	if err != nil {
+		n.b.Fatal(err)
+	}
+	return value, l
+}
+
+// BenchmarkForward compares the modes with forwarding by the kernel, and by the kernel with a masquerade
+// rule: the medians of as many rounds as it runs (-benchtime 5x), in each of which all take their turn.
+// Hosts and gateways share the cores. A datagram has 1000 bytes.
+func BenchmarkForward(b *testing.B) {
+	ways := []struct {
+		name, title string
+		start       func(*network)
+	}{
+		{"kernel", "kernel forwarding", (*network).forwarded},
+		{"masquerade", "kernel forwarding, nft masquerade", (*network).masqueraded},
+		{"plain", "`mode: plain`, two paths", func(n *network) { n.plain(2) }},
+		{"nat", "`mode: nat`, two paths", func(n *network) { n.nat(2) }},
+		{"tunnel", "`seal: none`, two paths", func(n *network) { n.tunnel(2) }},
+	}
+	rows := make([][]string, len(ways))
+	for i, w := range ways {
+		rows[i] = []string{w.title}
+	}
+	runs := 0
+	for _, l := range []struct {
+		name, unit string
+		super      bool
+	}{{"udp", "kpps", false}, {"tcp-frames", "Gbit/s", false}, {"tcp-super", "Gbit/s", true}} {
+		b.Run(l.name, func(b *testing.B) {
+			networks := make([]*network, len(ways))
+			values, cpu := make([][]float64, len(ways)), make([][]float64, len(ways))
+			for i, w := range ways {
+				networks[i] = newNetwork(b, l.super)
+				w.start(networks[i])
+			}
+			for b.Loop() {
+				for i, n := range networks {
+					v, load := n.carry(l.name)
+					values[i] = append(values[i], v)
+					cpu[i] = append(cpu[i], load.CPU.Seconds()/float64(load.Bytes)*1e9)
+				}
+			}
+			for i, w := range ways {
+				b.ReportMetric(median(values[i]), w.name+"-"+l.unit)
+				b.ReportMetric(median(values[i])/median(values[0]), w.name+"-of-kernel")
+				b.ReportMetric(median(cpu[i]), w.name+"-s/GB")
+				rows[i] = append(rows[i], fmt.Sprintf("%.1f (%.1f)", median(values[i]), median(cpu[i])))
+				runs = len(values[i])
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+	publish(b, runs, []string{"", "datagrams of 1000 bytes, thousands per second (CPU s/GB)", "TCP, frames: Gbit/s", "TCP, super-packets"}, rows)
+}
+
+var writeTables = flag.Bool("update", false, "write the table of docs/gateway.md")
+
+// publish writes the table of docs/gateway.md, below a line on how it was measured, with -update.
+func publish(b *testing.B, runs int, head []string, rows [][]string) {
+	if !*writeTables || b.Failed() {
+		return
+	}
+	table, err := published.Read("docs/gateway.md", "open", "make bench-forward")
+	if err == nil {
+		err = table.WriteMeasured(runs, loadTime, head, rows)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+func median(list []float64) float64 {
+	slices.Sort(list)
+	return (list[(len(list)-1)/2] + list[len(list)/2]) / 2
+}
+
+// BenchmarkPrograms measures the programs by the statistics of the kernel, for each packet of a flood
+// of datagrams.
+func BenchmarkPrograms(b *testing.B) {
+	for _, mode := range []struct {
+		name  string
+		start func(n *network, paths int) [2]*Program
+	}{{"plain", (*network).plain}, {"nat", (*network).nat}, {"tunnel", (*network).tunnel}} {
+		for _, paths := range []int{2, 16} {
+			b.Run(fmt.Sprintf("%s-%d", mode.name, paths), func(b *testing.B) {
+				n := newNetwork(b, false)
+				list := mode.start(n, paths)
+				runTimes(b, list[0], list[1], func() { n.carry("udp") })
+			})
+		}
+	}
+}
+
+// runTimes reports the mean times of the programs that send and receive in a benchmark's function.
+func runTimes(b *testing.B, sender, receiver *Program, run func()) {
+	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer stats.Close()
+	for b.Loop() {
+		run()
+	}
+	for name, p := range map[string]*ebpf.Program{"split": sender.objects.Split, "join": receiver.objects.Join, "restore": receiver.objects.Restore} {
+		s, err := p.Stats()
+		if err != nil {
+			b.Fatal(err)
+		}
+		if s.RunCount > 0 {
+			b.ReportMetric(float64(s.Runtime.Nanoseconds())/float64(s.RunCount), name+"-ns")
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkProgramsFlows measures mode nat as BenchmarkPrograms, for packets of a number of sessions in random order.
+// Each is given to the programs by a system call, so that they find less in the caches.
+func BenchmarkProgramsFlows(b *testing.B) {
+	const packets = 20_000 // of an iteration
+	for _, flows := range []int{1, 100_000} {
+		b.Run(fmt.Sprint(flows), func(b *testing.B) {
+			s := newSites(b, linkAddress(0, 0), linkAddress(0, 1))
+			flow := func(i int) tunnel.Flow {
+				const ports = 50_000 // of a host: flows that differ in their hosts alone collide
+				return tunnel.Flow{
+					Protocol: unix.IPPROTO_UDP, Destination: netip.AddrPortFrom(to4, uint16(80+i/ports)),
+					Source: netip.AddrPortFrom(from4, uint16(1000+i%ports)),
+				}
+			}
+			for i := range flows {
+				if err := errors.Join(s.far.SetSession(3, flow(i), true), s.near.SetSession(This, flow(i), true)); err != nil {
+					b.Fatal(err)
+				}
+			}
+			r := rand.New(rand.NewPCG(1, 1))
+			runTimes(b, s.near, s.far, func() {
+				for range packets {
+					f := flow(r.IntN(flows))
+					m := message{hops: 9, payload: 980, Packet: plane.Packet{
+						Src: from4, Dst: to4, Protocol: unix.IPPROTO_UDP, SrcPort: f.Source.Port(), DstPort: f.Destination.Port(),
+					}}
+					frame := m.frame()
+					setChecksum(frame)
+					verdict, out := s.near.run(b, frame)
+					if verdict != redirect {
+						b.Fatalf("a packet of %v: verdict %d", f, int32(verdict))
+					}
+					if verdict, _ := s.far.restored(b, out); verdict != next {
+						b.Fatalf("a packet of %v is not restored: verdict %d", f, int32(verdict))
+					}
+				}
+			})
+		})
+	}
+}

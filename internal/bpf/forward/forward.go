@@ -1,0 +1,565 @@
+// Package forward sends packets that interfaces receive over several paths, with an eBPF program, each
+// packet on the path that a discipline of internal/sched chooses.
+//
+// It decides neither which paths can be used nor how: it puts what it is given (sched.Plan) where the
+// program reads it. The program is in bpf/forward.
+package forward
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/bpf"
+	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/sched"
+)
+
+// MaxPeers, MaxRules, MaxTables and MaxPaths bound what the program knows: tables are those of the
+// discipline flow, one for each rule and peer that has it.
+const MaxPeers, MaxRules, MaxTables, MaxPaths = 256, 64, 32, 16
+
+// NoTable is the table of a plan that needs none.
+const NoTable = ^uint32(0)
+
+// Program is the loaded program with its maps. It is not safe for concurrent use.
+type Program struct {
+	objects programObjects
+	pins    bpf.Pins
+	routes  map[netip.Prefix]uint32
+	legacy  bool
+	room    programPlan
+}
+
+// Options configure a Program.
+type Options struct {
+	// Legacy attaches with cls_bpf even where the kernel has tcx.
+	Legacy bool
+	// Pins is a directory of a BPF file system where maps and tcx links are pinned, so that packets are sent
+	// while no process has the program. The next one with the same directory takes over. Empty: none.
+	Pins string
+}
+
+// Load loads the program; no packet is sent before Attach, but for those that are sent already if it takes
+// over the maps of a previous instance. The caller calls Close. It returns a *feature.Error when this host
+// cannot load it.
+func Load(o Options) (*Program, error) {
+	p := &Program{routes: map[netip.Prefix]uint32{}, legacy: o.Legacy}
+	spec, err := loadProgram()
+	if err != nil {
+		return nil, err
+	}
+	version := sha256.Sum256(_ProgramBytes)
+	p.pins = bpf.NewPins(o.Pins, hex.EncodeToString(version[:8]))
+	old, err := p.pins.TakeOver(spec)
+	if err == nil {
+		err = bpf.LoadWith(spec, &p.objects, old)
+	}
+	for _, m := range old {
+		err = errors.Join(err, m.Close())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load open plane: %w", err)
+	}
+	if old == nil {
+		err = p.pins.Keep(p.maps())
+	} else {
+		err = p.readRoutes()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("load open plane: %w", err), p.Close())
+	}
+	return p, nil
+}
+
+// maps are those of the program by name.
+func (p *Program) maps() map[string]*ebpf.Map {
+	m := &p.objects.programMaps
+	return map[string]*ebpf.Map{
+		"flows": m.Flows, "lefts": m.Lefts, "outers": m.Outers, "peers": m.Peers, "plans": m.Plans, "policies": m.Policies,
+		"origins": m.Origins, "ports": m.Ports, "receivers": m.Receivers, "refusals": m.Refusals, "routes": m.Routes,
+		"sessions": m.Sessions, "wants": m.Wants,
+	}
+}
+
+// readRoutes reads the routes of a previous instance.
+func (p *Program) readRoutes() error {
+	var key programRoute
+	var owner uint32
+	all := p.objects.Routes.Iterate()
+	for all.Next(&key, &owner) {
+		const familyBits = 32
+		a, bits := netip.AddrFrom16(key.Address), int(key.Length)-familyBits
+		if key.Family == unix.AF_INET {
+			a, bits = a.Unmap(), bits-96
+		}
+		p.routes[netip.PrefixFrom(a, bits)] = owner
+	}
+	if err := all.Err(); err != nil {
+		return fmt.Errorf("read prefixes: %w", err)
+	}
+	return nil
+}
+
+// Inherited is what a previous instance has left.
+type Inherited struct {
+	// Generation is that of its policy; 0 if there is none.
+	Generation uint32
+	// Numbers are those of the peers by their prefixes, Cookies those that packets of a peer are accepted with.
+	Numbers map[netip.Prefix]int
+	Cookies map[int][]uint64
+}
+
+// Inherited returns what a previous instance has left. It is called before anything is set.
+func (p *Program) Inherited() (Inherited, error) {
+	i := Inherited{Numbers: map[netip.Prefix]int{}, Cookies: map[int][]uint64{}}
+	for prefix, owner := range p.routes {
+		if owner > 0 && owner <= MaxPeers {
+			i.Numbers[prefix] = int(owner) - 1
+		}
+	}
+	var policy programPolicy
+	switch err := p.objects.Policies.Lookup(uint32(0), &policy); {
+	case err == nil:
+		i.Generation = policy.Generation
+	case !errors.Is(err, ebpf.ErrKeyNotExist):
+		return i, fmt.Errorf("read policy: %w", err)
+	}
+	var cookie uint64
+	var r programReceiver
+	all := p.objects.Receivers.Iterate()
+	for all.Next(&cookie, &r) {
+		i.Cookies[int(r.Peer)] = append(i.Cookies[int(r.Peer)], cookie)
+	}
+	if err := all.Err(); err != nil {
+		return i, fmt.Errorf("read cookies: %w", err)
+	}
+	return i, nil
+}
+
+// Sweep detaches the programs of a previous instance from interfaces that Attach and Join were not called for.
+func (p *Program) Sweep() error { return p.pins.Sweep() }
+
+// Unpin has the program go with this process, at a clean stop.
+func (p *Program) Unpin() error { return p.pins.Remove() }
+
+// Close releases the program and its maps. Attachments keep what they need, and pins stay if there are any.
+func (p *Program) Close() error { return errors.Join(p.pins.Drop(), p.objects.Close()) }
+
+// Attach has the program process what an Ethernet interface of the calling thread's network namespace
+// receives, after other tcx programs. It returns the errors of bpf.Attach.
+func (p *Program) Attach(link string) (bpf.Attachment, error) {
+	a, err := bpf.Attach(bpf.AttachOptions{
+		Link: link, Name: "tabane_forward", Legacy: p.legacy, Last: true, Ethernet: bpf.Programs{Ingress: p.objects.Split},
+		Pin: p.pins.Link("split-" + link),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("attach open plane to interface %q: %w", link, err)
+	}
+	return a, nil
+}
+
+// mapped returns an address as IPv4 mapped into IPv6, and how much longer that makes a prefix.
+func mapped(a netip.Addr) (as16 [16]byte, longer int) {
+	if a.Is4() {
+		longer = 96
+	}
+	return a.As16(), longer
+}
+
+func family(a netip.Addr) uint8 {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+func routeOf(p netip.Prefix) programRoute {
+	const familyBits = 32
+	address, longer := mapped(p.Addr())
+	return programRoute{Length: uint32(familyBits + longer + p.Bits()), Family: uint32(family(p.Addr())), Address: address}
+}
+
+// Not numbers of peers: Kernel means packets that are left to the kernel, Own addresses of this host.
+const Kernel, Own = -1, -2
+
+// SetRoutes replaces which prefixes are behind which peer, whose number is from 0.
+func (p *Program) SetRoutes(routes map[netip.Prefix]int) error {
+	var errs []error
+	for prefix, peer := range routes {
+		owner := uint32(peer + 1) // Own is the largest one
+		if old, ok := p.routes[prefix]; ok && old == owner {
+			continue
+		}
+		key := routeOf(prefix)
+		if err := p.objects.Routes.Put(&key, owner); err != nil {
+			errs = append(errs, fmt.Errorf("add prefix %v: %w", prefix, err))
+			continue
+		}
+		p.routes[prefix] = owner
+	}
+	for prefix := range p.routes {
+		if _, ok := routes[prefix]; ok {
+			continue
+		}
+		key := routeOf(prefix)
+		if err := p.objects.Routes.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			errs = append(errs, fmt.Errorf("remove prefix %v: %w", prefix, err))
+			continue
+		}
+		delete(p.routes, prefix)
+	}
+	return errors.Join(errs...)
+}
+
+// SetPolicy replaces the rules, with the number of a generation: plans of other generations have no
+// effect any more.
+func (p *Program) SetPolicy(generation uint32, policy plane.Policy) error {
+	if len(policy) > MaxRules {
+		return fmt.Errorf("set policy: %d rules, more than %d", len(policy), MaxRules)
+	}
+	to := programPolicy{Generation: generation, Rules: uint32(len(policy))}
+	for i := range policy {
+		m, r := &policy[i].Match, &to.Rule[i]
+		if len(m.Protocols) > len(r.Protocol) {
+			return fmt.Errorf("set policy: rule %d: %d protocols, more than %d", i, len(m.Protocols), len(r.Protocol))
+		}
+		if len(m.Protocols) > 0 {
+			r.HasProtocol = 1
+			r.Protocol = [2]uint8{m.Protocols[0], m.Protocols[len(m.Protocols)-1]}
+		}
+		r.Port, r.Dscp = m.Port, m.DSCP
+		if m.HasDSCP {
+			r.HasDscp = 1
+		}
+		if m.Prefix.IsValid() {
+			setPrefix(r, m.Prefix)
+		}
+	}
+	if err := p.objects.Policies.Put(uint32(0), &to); err != nil {
+		return fmt.Errorf("set policy: %w", err)
+	}
+	return nil
+}
+
+func setPrefix(r *programRule, prefix netip.Prefix) {
+	r.Family = family(prefix.Addr())
+	address, longer := mapped(prefix.Addr())
+	var mask [16]byte
+	for i := range prefix.Bits() + longer {
+		mask[i/8] |= 0x80 >> (i % 8)
+	}
+	for i := range r.Prefix {
+		r.Prefix[i], r.Mask[i] = binary.NativeEndian.Uint64(address[8*i:]), binary.NativeEndian.Uint64(mask[8*i:])
+	}
+}
+
+// Key identifies a plan: what a rule does with packets to a peer.
+type Key struct {
+	Generation uint32
+	Peer, Rule int
+}
+
+func (k Key) key() programPlanKey {
+	return programPlanKey{Generation: k.Generation, Peer: uint16(k.Peer), Rule: uint16(k.Rule)}
+}
+
+// Way is where packets of a path go: to a neighbor on an interface. An invalid address means that
+// there is none of that IP version; packets of IPv4 then go to that of IPv6 (RFC 8950).
+type Way struct {
+	Interface  int
+	IPv4, IPv6 netip.Addr
+	// Local and Remote are the ends of the tunnel on the path.
+	Local, Remote netip.AddrPort
+}
+
+// Plan is what a rule does with packets to a peer.
+type Plan struct {
+	Choice sched.Plan
+	// MTU is the largest packet that is sent. Table is that of the discipline flow, or NoTable.
+	MTU   int
+	Table uint32
+	// Ways are those of the paths of Choice.
+	Ways []Way
+	// NAT: packets of NAT sessions are sent with the address of Local as source, which is of one IP version
+	// for all ways; others are left.
+	NAT bool
+	// Tunnel: packets are sent in a tunnel to the receiver that Accept was called for with Cookie. The
+	// ends of all ways are of one IP version. MTU is the largest packet inside.
+	Tunnel bool
+	Cookie uint64
+}
+
+// OverheadIPv4 and OverheadIPv6 are the bytes that the tunnel adds to a packet over each IP version.
+const OverheadIPv4, OverheadIPv6 = 20 + 8 + 24, 40 + 8 + 24
+
+// SetPlan replaces a plan as a whole.
+func (p *Program) SetPlan(key Key, plan Plan) error {
+	to := &p.room
+	*to = programPlan{Mtu: uint32(plan.MTU), Table: plan.Table}
+	setChoice(&to.Choice, &plan.Choice)
+	for i := range plan.Ways[:min(len(plan.Ways), MaxPaths)] {
+		from := &plan.Ways[i]
+		w := &to.Way[i]
+		w.Ifindex = uint32(from.Interface)
+		setNeighbor(&w.Ipv4, from.IPv4)
+		setNeighbor(&w.Ipv6, from.IPv6)
+		if plan.NAT && from.Local.IsValid() {
+			to.Nat = uint32(family(from.Local.Addr()))
+			w.Source = from.Local.Addr().As16()
+		}
+		if plan.Tunnel && from.Remote.IsValid() {
+			to.Tunnel = uint32(family(from.Remote.Addr()))
+			setOuter(w.Outer[:], i, from, plan.Cookie)
+		}
+	}
+	k := key.key()
+	if err := p.objects.Plans.Put(&k, to); err != nil {
+		return fmt.Errorf("set plan of rule %d for peer %d: %w", key.Rule, key.Peer, err)
+	}
+	return nil
+}
+
+// setOuter sets the headers of the tunnel on a path, without what is not the same for each packet.
+func setOuter(to []uint8, path int, w *Way, cookie uint64) {
+	const ttl, udp, open, dontFragment = 64, unix.IPPROTO_UDP, 6, 0x4000
+	be := binary.BigEndian
+	local, remote := w.Local.Addr().AsSlice(), w.Remote.Addr().AsSlice()
+	b := to[:0]
+	if w.Remote.Addr().Is4() {
+		b = append(b, 4<<4|5, 0, 0, 0, 0, 0)
+		b = append(be.AppendUint16(b, dontFragment), ttl, udp, 0, 0)
+		b = append(append(b, local...), remote...)
+		sum := uint32(0)
+		for i := 0; i < len(b); i += 2 {
+			sum += uint32(be.Uint16(b[i:]))
+		}
+		sum = sum&0xffff + sum>>16
+		be.PutUint16(b[10:], uint16(sum+sum>>16))
+	} else {
+		b = append(be.AppendUint32(b, 6<<28), 0, 0, udp, ttl)
+		b = append(append(b, local...), remote...)
+	}
+	b = be.AppendUint16(be.AppendUint16(b, w.Local.Port()), w.Remote.Port())
+	b = append(b, 0, 0, 0, 0, open, uint8(path), 0, 0, 0, 0, 0, 0)
+	be.AppendUint64(b, cookie)
+}
+
+// setChoice converts a plan. Delays are relative to the shortest, because arrival times must not
+// overflow.
+func setChoice(to *programSchedPlan, plan *sched.Plan) {
+	n := min(len(plan.Paths), MaxPaths)
+	to.Rule, to.May, to.Paths, to.Tie = uint32(plan.Rule), uint32(plan.May), uint32(n), int64(plan.Tie)
+	to.Only = uint32(max(plan.Only, 0))
+	shortest, known := time.Duration(0), false
+	for i := range plan.Paths[:n] {
+		if plan.May.Has(i) && (!known || plan.Paths[i].Delay < shortest) {
+			shortest, known = plan.Paths[i].Delay, true
+		}
+	}
+	for i := range plan.Paths[:n] {
+		from, w := &plan.Paths[i], &to.Path[i]
+		w.PerByte, w.Buffer, w.Until, w.Ratio, w.Next = from.PerByte, uint64(max(from.Buffer, 0)), from.Until, from.Ratio, uint32(from.Next)
+		if plan.May.Has(i) {
+			w.Delay = int64(from.Delay - shortest)
+		}
+	}
+}
+
+func setNeighbor(to *programBpfRedirNeigh, a netip.Addr) {
+	switch {
+	case a.Is4():
+		b := a.As4()
+		to.NhFamily, to.Nh[0] = unix.AF_INET, binary.NativeEndian.Uint32(b[:])
+	case a.Is6():
+		b := a.As16()
+		to.NhFamily = unix.AF_INET6
+		for i := range to.Nh {
+			to.Nh[i] = binary.NativeEndian.Uint32(b[4*i:])
+		}
+	}
+}
+
+// CopyPlan sets a plan that is the same as another one, if there is that.
+func (p *Program) CopyPlan(to, from Key) error {
+	k := from.key()
+	switch err := p.objects.Plans.Lookup(&k, &p.room); {
+	case errors.Is(err, ebpf.ErrKeyNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("read plan of rule %d for peer %d: %w", from.Rule, from.Peer, err)
+	}
+	k = to.key()
+	if err := p.objects.Plans.Put(&k, &p.room); err != nil {
+		return fmt.Errorf("set plan of rule %d for peer %d: %w", to.Rule, to.Peer, err)
+	}
+	return nil
+}
+
+// KeepPlans removes the plans of other generations.
+func (p *Program) KeepPlans(generation uint32) error {
+	var stale []programPlanKey
+	var k programPlanKey
+	all := p.objects.Plans.Iterate()
+	for all.Next(&k, &p.room) {
+		if k.Generation != generation {
+			stale = append(stale, k)
+		}
+	}
+	errs := []error{all.Err()}
+	for i := range stale {
+		if err := p.objects.Plans.Delete(&stale[i]); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("delete plans: %w", err)
+	}
+	return nil
+}
+
+// Traffic is what was sent to a peer since Load or Reset.
+type Traffic struct {
+	// Paths are packets as on the wire, and their bytes, of each path; Waits the virtual queues now.
+	Paths [MaxPaths]plane.Count
+	Waits [MaxPaths]time.Duration
+	Rules [MaxRules]RuleTraffic
+}
+
+// RuleTraffic is what a rule has sent to a peer.
+type RuleTraffic struct {
+	Sent   plane.Count
+	Copies uint64
+	Used   sched.Set
+}
+
+// Traffic reads what was sent to a peer.
+func (p *Program) Traffic(peer int) (t Traffic, err error) {
+	var from programPeer
+	if err := p.objects.Peers.Lookup(uint32(peer), &from); err != nil {
+		return t, fmt.Errorf("read traffic to peer %d: %w", peer, err)
+	}
+	now, err := monotonic()
+	if err != nil {
+		return t, fmt.Errorf("read traffic to peer %d: %w", peer, err)
+	}
+	for i := range t.Paths {
+		t.Paths[i] = plane.Count{Packets: from.Sent[i].Packets, Bytes: from.Sent[i].Bytes}
+		t.Waits[i] = max(0, time.Duration(from.Queues.Empty[i])-now)
+	}
+	for i := range t.Rules {
+		r := &from.Rule[i]
+		t.Rules[i] = RuleTraffic{Sent: plane.Count{Packets: r.Sent.Packets, Bytes: r.Sent.Bytes}, Copies: r.Copies, Used: sched.Set(r.Used)}
+	}
+	return t, nil
+}
+
+// Reset clears a peer's traffic, virtual queues and turns, before its number is that of another peer.
+func (p *Program) Reset(peer int) error {
+	if err := p.objects.Peers.Put(uint32(peer), &programPeer{}); err != nil {
+		return fmt.Errorf("reset peer %d: %w", peer, err)
+	}
+	return nil
+}
+
+// Join has the program take packets out of the tunnel that an Ethernet interface of the calling
+// thread's network namespace receives, and is otherwise as Attach.
+func (p *Program) Join(link string) (bpf.Attachment, error) {
+	a, err := bpf.Attach(bpf.AttachOptions{
+		Link: link, Name: "tabane_join", Legacy: p.legacy, Ethernet: bpf.Programs{Ingress: p.objects.Join},
+		Pin: p.pins.Link("join-" + link),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("attach end of tunnel to interface %q: %w", link, err)
+	}
+	return a, nil
+}
+
+// Listen sets the UDP port of the tunnel.
+func (p *Program) Listen(port uint16) error {
+	if err := p.objects.Ports.Put(uint32(0), uint32(port)); err != nil {
+		return fmt.Errorf("set port of tunnel: %w", err)
+	}
+	return nil
+}
+
+// Accept has packets of a peer taken out of the tunnel that have a cookie, until Refuse.
+func (p *Program) Accept(cookie uint64, peer int) error {
+	if err := p.objects.Receivers.Update(cookie, &programReceiver{Peer: uint32(peer)}, ebpf.UpdateNoExist); err != nil {
+		return fmt.Errorf("accept packets of peer %d: %w", peer, err)
+	}
+	return nil
+}
+
+// Refuse ends Accept.
+func (p *Program) Refuse(cookie uint64) error {
+	if err := p.objects.Receivers.Delete(cookie); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("refuse packets: %w", err)
+	}
+	return nil
+}
+
+// Arrived reads what has arrived with a cookie, by path.
+func (p *Program) Arrived(cookie uint64) (all [MaxPaths]plane.Arrived, err error) {
+	var r programReceiver
+	if err := p.objects.Receivers.Lookup(cookie, &r); err != nil {
+		return all, fmt.Errorf("read what has arrived: %w", err)
+	}
+	for i := range all {
+		from := &r.Path[i]
+		all[i] = plane.Arrived{Count: plane.Count{Packets: from.Count.Packets, Bytes: from.Count.Bytes}}
+		if from.Expected > from.Count.Packets {
+			all[i].Lost = from.Expected - from.Count.Packets
+		}
+	}
+	return all, nil
+}
+
+// refusalNames are the reasons why a message of the tunnel is dropped; the sealed plane has the same.
+var refusalNames = []string{
+	programRefusalREFUSED_COOKIE: "forged cookie", programRefusalREFUSED_MALFORMED: "malformed", programRefusalREFUSED_SOURCE: "source not of peer",
+	programRefusalREFUSED_SESSION: "no NAT session", programRefusalREFUSED_DUPLICATE: "duplicate", programRefusalREFUSED_CONGESTION: "congestion mark not possible",
+}
+
+// Refused returns the messages of the tunnel that were dropped, by reason.
+func (p *Program) Refused() (map[string]uint64, error) {
+	return reasons(p.objects.Refusals, refusalNames)
+}
+
+// leftNames are the reasons why a packet to a peer is left to the kernel.
+var leftNames = []string{
+	programLeftLEFT_MALFORMED: "malformed", programLeftLEFT_OPTIONS: "options", programLeftLEFT_SOURCE: "source of no host",
+	programLeftLEFT_HOPS: "hop limit", programLeftLEFT_SIZE: "too big", programLeftLEFT_PATHS: "no path",
+	programLeftLEFT_SYN: "SYN", programLeftLEFT_SUPER: "super-packet", programLeftLEFT_TUNNEL: "tunnel of another program",
+	programLeftLEFT_FAMILY: "IP version", programLeftLEFT_PROTOCOL: "protocol", programLeftLEFT_FRAGMENT: "fragment",
+	programLeftLEFT_SESSION: "no NAT session", programLeftLEFT_COLLISION: "NAT collision",
+}
+
+// Left returns the packets to peers that were left to the kernel, by reason.
+func (p *Program) Left() (map[string]uint64, error) {
+	return reasons(p.objects.Lefts, leftNames)
+}
+
+// reasons reads the counters of a map.
+func reasons(m *ebpf.Map, names []string) (map[string]uint64, error) {
+	all := map[string]uint64{}
+	var counts []uint64
+	for i, name := range names {
+		if err := m.Lookup(uint32(i), &counts); err != nil {
+			return nil, fmt.Errorf("read counter %q: %w", name, err)
+		}
+		for _, n := range counts {
+			if n > 0 {
+				all[name] += n
+			}
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,187 @@
+package forward
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/bpf"
+	"github.com/tabane/tabane/internal/tunnel"
+)
+
+// MaxSessions bounds the NAT sessions of both directions together.
+const MaxSessions = 1 << 18
+
+// This is the number of this gateway where others are those of peers that send a flow.
+const This = -1
+
+func sessionKey(peer int, f *tunnel.Flow) programSessionKey {
+	destination, _ := mapped(f.Destination.Addr())
+	return programSessionKey{
+		Destination: destination, SourcePort: f.Source.Port(), DestinationPort: f.Destination.Port(),
+		Protocol: f.Protocol, Family: family(f.Destination.Addr()), Peer: uint16(peer + 1),
+	}
+}
+
+// flow is the inverse of sessionKey.
+func (k *programSessionKey) flow(source [16]byte) tunnel.Flow {
+	from, to := netip.AddrFrom16(source), netip.AddrFrom16(k.Destination)
+	if k.Family == unix.AF_INET {
+		from, to = from.Unmap(), to.Unmap()
+	}
+	return tunnel.Flow{Protocol: k.Protocol, Source: netip.AddrPortFrom(from, k.SourcePort), Destination: netip.AddrPortFrom(to, k.DestinationPort)}
+}
+
+// Restore has the program restore the sources of packets of NAT sessions that an interface receives, and is otherwise
+// as Join.
+func (p *Program) Restore(link string) (bpf.Attachment, error) {
+	a, err := bpf.Attach(bpf.AttachOptions{
+		Link: link, Name: "tabane_restore", Legacy: p.legacy, Ethernet: bpf.Programs{Ingress: p.objects.Restore},
+		Pin: p.pins.Link("restore-" + link),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("attach NAT to interface %q: %w", link, err)
+	}
+	return a, nil
+}
+
+// SetSession sets the session of a flow that a peer or This sends. Packets have it while it is open.
+func (p *Program) SetSession(peer int, f tunnel.Flow, open bool) error {
+	now, err := monotonic()
+	if err != nil {
+		return fmt.Errorf("set NAT session: %w", err)
+	}
+	source, _ := mapped(f.Source.Addr())
+	s := programSession{Source: source, Used: uint64(now)}
+	if open {
+		s.State = uint32(programSessionStateSESSION_OPEN)
+	}
+	k := sessionKey(peer, &f)
+	if err := p.objects.Sessions.Put(&k, &s); err != nil {
+		return fmt.Errorf("set NAT session: %w", err)
+	}
+	return nil
+}
+
+// DeleteSession deletes a session, if there is one.
+func (p *Program) DeleteSession(peer int, f tunnel.Flow) error {
+	k := sessionKey(peer, &f)
+	if err := p.objects.Sessions.Delete(&k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("delete NAT session: %w", err)
+	}
+	return nil
+}
+
+// Session is one that the program has.
+type Session struct {
+	Flow tunnel.Flow
+	Peer int // that sends the flow, or This
+	Open bool
+	// Idle is how long ago its last packet was, to a second.
+	Idle time.Duration
+}
+
+// Sessions returns all sessions.
+func (p *Program) Sessions() ([]Session, error) {
+	now, err := monotonic()
+	if err != nil {
+		return nil, fmt.Errorf("read NAT sessions: %w", err)
+	}
+	var list []Session
+	const batch = 4096
+	keys, values := make([]programSessionKey, batch), make([]programSession, batch)
+	for cursor := new(ebpf.MapBatchCursor); ; {
+		n, err := p.objects.Sessions.BatchLookup(cursor, keys, values, nil)
+		for i := range keys[:n] {
+			s := &values[i]
+			list = append(list, Session{
+				Flow: keys[i].flow(s.Source), Peer: int(keys[i].Peer) - 1,
+				Open: s.State == uint32(programSessionStateSESSION_OPEN), Idle: max(0, now-time.Duration(s.Used)),
+			})
+		}
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return list, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read NAT sessions: %w", err)
+		}
+	}
+}
+
+func monotonic() (time.Duration, error) {
+	var now unix.Timespec
+	err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now)
+	return time.Duration(now.Nano()), err
+}
+
+// SetOrigins replaces the addresses that packets of peers' flows come from, but for those of peers that
+// are kept.
+func (p *Program) SetOrigins(origins map[netip.Addr]int, keep func(peer int) bool) error {
+	old := map[netip.Addr]bool{}
+	var key programOrigin
+	var peer uint32
+	all := p.objects.Origins.Iterate()
+	for all.Next(&key, &peer) {
+		a := netip.AddrFrom16(key.Address)
+		if key.Family == unix.AF_INET {
+			a = a.Unmap()
+		}
+		if n, ok := origins[a]; ok || !keep(int(peer)) {
+			old[a] = ok && n == int(peer)
+		}
+	}
+	errs := []error{all.Err()}
+	for a, n := range origins {
+		if !old[a] {
+			address, _ := mapped(a)
+			errs = append(errs, p.objects.Origins.Put(&programOrigin{Address: address, Family: uint32(family(a))}, uint32(n)))
+		}
+	}
+	for a := range old {
+		if _, ok := origins[a]; !ok {
+			address, _ := mapped(a)
+			errs = append(errs, p.objects.Origins.Delete(&programOrigin{Address: address, Family: uint32(family(a))}))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("set origins of NAT: %w", err)
+	}
+	return nil
+}
+
+// Wants are packets to peers that have no session.
+type Wants struct {
+	reader *ringbuf.Reader
+	record ringbuf.Record
+}
+
+// Wants returns a reader of packets without a session. The caller closes it.
+func (p *Program) Wants() (*Wants, error) {
+	r, err := ringbuf.NewReader(p.objects.Wants)
+	if err != nil {
+		return nil, fmt.Errorf("read flows without NAT session: %w", err)
+	}
+	return &Wants{reader: r}, nil
+}
+
+// Next waits for a packet and returns its flow and the peer that it is for. After Close the error is os.ErrClosed. It
+// is for one goroutine.
+func (w *Wants) Next() (peer int, f tunnel.Flow, err error) {
+	if err := w.reader.ReadInto(&w.record); err != nil {
+		return 0, f, err
+	}
+	var e programWanted
+	if _, err := binary.Decode(w.record.RawSample, binary.NativeEndian, &e); err != nil {
+		return 0, f, fmt.Errorf("read flow without NAT session: %w", err)
+	}
+	return int(e.Peer), e.Key.flow(e.Source), nil
+}
+
+// Close ends Next.
+func (w *Wants) Close() error { return w.reader.Close() }

@@ -1,0 +1,848 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tabane/tabane/internal/bpf"
+	program "github.com/tabane/tabane/internal/bpf/forward"
+	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/route"
+	"github.com/tabane/tabane/internal/sched"
+	"github.com/tabane/tabane/internal/tunnel"
+	"github.com/tabane/tabane/internal/udp"
+)
+
+// Sealed is the plane that measures the paths to open peers.
+type Sealed interface {
+	plane.Carrier
+	// Active reports that packets are sent to an open peer.
+	Active(peer string)
+	// SendNATSession sends a record to a peer. It reports false if there is no session or no room.
+	SendNATSession(peer string, r tunnel.NATSession) bool
+}
+
+// Options configure a Plane.
+type Options struct {
+	// Sealed makes the sealed plane.
+	Sealed func(plane.Open) (Sealed, error)
+	Log    *slog.Logger
+	// Legacy attaches with cls_bpf even where the kernel has tcx.
+	Legacy bool
+	// Pins returns the directory where the program is pinned, so that it goes on when this process is killed, and
+	// the next one takes over. Without it, or with an error, the program is not pinned. With Keep, it also goes on
+	// after a clean stop.
+	Pins func() (string, error)
+	Keep bool
+}
+
+// Plane is both planes of a gateway. Its methods are safe for concurrent use.
+type Plane struct {
+	log    *slog.Logger
+	sealed Sealed
+	keep   bool
+	// unpinned is why the program is not pinned, empty if it is.
+	unpinned string
+
+	// numbers are those of the open peers in the program.
+	numbers atomic.Pointer[map[string]int]
+
+	measuredMu sync.Mutex
+	measured   map[string]measured // not yet in plans
+	wake       chan struct{}
+
+	tunnels tunnels
+	nat     *nat
+
+	mu         sync.Mutex // guards the following
+	program    *program.Program
+	kernel     *route.Conn
+	closed     bool
+	state      plane.State
+	generation uint32
+	peers      map[string]*peer
+	attached   map[at]*attachment
+	// numbers that a previous instance gave peers, by their prefixes.
+	inherited map[netip.Prefix]int
+	swept     bool // what is left of a previous instance is removed
+	resumed   bool // its NAT sessions are taken over
+}
+
+// measured is what the sealed plane knows of a peer.
+type measured struct {
+	paths  []plane.Measured
+	cookie uint64
+}
+
+// at is a place of a program on an interface, which may have several.
+type at struct {
+	link string
+	kind kind
+}
+
+// kind is which of the programs it is.
+type kind uint8
+
+const (
+	kindSplit kind = iota
+	kindJoin
+	kindRestore
+)
+
+// attachment is the program on an interface.
+type attachment struct {
+	index int
+	bpf.Attachment
+}
+
+// peer is an open peer.
+type peer struct {
+	conf   plane.Peer
+	number int
+	measured
+	ways []program.Way
+	// reasons are why ways are not used.
+	reasons []string
+	mtu     int
+	rules   []rule
+	// usable is when there was a path last.
+	usable time.Time
+	before uint64 // packets, when it was last asked whether there were any
+}
+
+// rule is a rule of the policy for a peer.
+type rule struct {
+	discipline plane.Discipline
+	planner    *sched.Planner
+	table      uint32
+	// base is what the rule before at this position has sent.
+	base program.RuleTraffic
+}
+
+const (
+	// holdFor is how long the last plans are kept when no path can be used any more: without them packets are
+	// dropped for certain, with them they arrive if it is the peer's daemon that does not answer, while its
+	// program goes on. Cookies of a previous instance are accepted as long.
+	holdFor = 3 * time.Minute
+	// followEvery is the time between two looks at addresses, next hops and interfaces.
+	followEvery = time.Second
+	// activeEvery is the time between two looks at whether packets are sent.
+	activeEvery = 100 * time.Millisecond
+)
+
+// New loads the program and makes the sealed plane. It returns a *feature.Error when this host cannot load it.
+func New(o Options) (*Plane, error) {
+	p := &Plane{
+		log: o.Log, measured: map[string]measured{}, wake: make(chan struct{}, 1),
+		peers: map[string]*peer{}, attached: map[at]*attachment{},
+	}
+	if p.log == nil {
+		p.log = slog.New(slog.DiscardHandler)
+	}
+	p.numbers.Store(&map[string]int{})
+	if err := p.load(&o); err != nil {
+		return nil, err
+	}
+	p.tunnels.program = p.program
+	p.nat = newNAT(p.program, p.log)
+	var err error
+	if p.kernel, err = route.Dial(); err != nil {
+		return nil, errors.Join(err, p.program.Close())
+	}
+	if p.sealed, err = o.Sealed(p); err != nil {
+		return nil, errors.Join(err, p.kernel.Close(), p.program.Close())
+	}
+	p.nat.send = p.sealed.SendNATSession
+	return p, nil
+}
+
+// load loads the program, without pins if they cannot be used, and takes over what a previous instance has left.
+func (p *Plane) load(o *Options) (err error) {
+	pins := ""
+	if o.Pins != nil {
+		if pins, err = o.Pins(); err == nil {
+			p.program, err = program.Load(program.Options{Legacy: o.Legacy, Pins: pins})
+		}
+		if err != nil {
+			p.unpinned = err.Error()
+			p.log.Warn("program is not pinned", "err", err)
+		}
+	}
+	if p.program == nil {
+		if p.program, err = program.Load(program.Options{Legacy: o.Legacy}); err != nil {
+			return err
+		}
+	}
+	p.keep = o.Keep && p.unpinned == "" && pins != ""
+	left, err := p.program.Inherited()
+	if err != nil {
+		return errors.Join(err, p.program.Close())
+	}
+	p.generation, p.inherited, p.tunnels.inherited = left.Generation, left.Numbers, left.Cookies
+	return nil
+}
+
+// Measured implements plane.Open.
+func (p *Plane) Measured(peer string, paths []plane.Measured, cookie uint64) {
+	p.measuredMu.Lock()
+	p.measured[peer] = measured{paths, cookie}
+	p.measuredMu.Unlock()
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Wait implements plane.Open.
+func (p *Plane) Wait(peer string, path int) time.Duration {
+	n, ok := (*p.numbers.Load())[peer]
+	if !ok || path < 0 || path >= program.MaxPaths {
+		return 0
+	}
+	t, err := p.program.Traffic(n)
+	if err != nil {
+		return 0 // the plane has stopped
+	}
+	return t.Waits[path]
+}
+
+// Accept implements plane.Open.
+func (p *Plane) Accept(peer string, cookies []uint64) error { return p.tunnels.accept(peer, cookies) }
+
+// NATSession implements plane.Open.
+func (p *Plane) NATSession(peer string, r tunnel.NATSession) { p.nat.receive(peer, r) }
+
+// Arrived implements plane.Open.
+func (p *Plane) Arrived(peer string) [plane.MaxPaths]plane.Arrived { return p.tunnels.arrived(peer) }
+
+// check returns why a state cannot be applied.
+func check(s *plane.State) error {
+	open := 0
+	for _, c := range s.Peers {
+		if c.Mode.Open() {
+			open++
+		}
+	}
+	if open == 0 {
+		return nil
+	}
+	if open > program.MaxPeers {
+		return fmt.Errorf("apply state: %d open peers, more than %d", open, program.MaxPeers)
+	}
+	tables := 0
+	for i, r := range s.Policy {
+		if _, err := planner(r.Discipline); err != nil {
+			return fmt.Errorf("apply state: policy[%d]: %w", i, err)
+		}
+		if r.Discipline.Name == plane.Redundant && slices.ContainsFunc(s.Peers, func(c plane.Peer) bool { return c.Mode == plane.NAT }) {
+			return fmt.Errorf("apply state: policy[%d]: %s cannot send packets with NAT", i, r.Discipline.Name)
+		}
+		if r.Discipline.Name == plane.Flow {
+			tables += open
+		}
+	}
+	if tables > program.MaxTables {
+		return fmt.Errorf("apply state: %d rules of open peers have the discipline %s, more than %d", tables, plane.Flow, program.MaxTables)
+	}
+	return nil
+}
+
+func planner(d plane.Discipline) (*sched.Planner, error) {
+	return sched.NewPlanner(d.Name, sched.Options{Choice: d.Choice, Tie: sched.Tie, Size: sched.FullSize})
+}
+
+// Apply brings both planes to a state. It may be called any number of times. An interface of the LAN
+// that this kernel cannot run the program on is an error; one that is missing is tried again.
+func (p *Plane) Apply(s plane.State) error {
+	if err := check(&s); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.attach(&s); err != nil {
+		return fmt.Errorf("apply state: %w", err)
+	}
+	if err := p.sealed.Apply(s); err != nil {
+		return err
+	}
+	if p.closed {
+		return nil
+	}
+	p.state = s
+	if err := p.replace(); err != nil {
+		return fmt.Errorf("apply state: %w", err)
+	}
+	return nil
+}
+
+// replace brings the program to the state. The mutex is locked.
+func (p *Plane) replace() error {
+	now, numbers, used := map[string]*peer{}, map[string]int{}, map[int]bool{}
+	for name, r := range p.peers {
+		if i := slices.IndexFunc(p.state.Peers, func(c plane.Peer) bool { return c.Name == name && c.Mode.Open() }); i >= 0 {
+			used[r.number] = true
+		}
+	}
+	var errs []error
+	tables, number := uint32(0), 0
+	for _, c := range p.state.Peers {
+		if !c.Mode.Open() {
+			continue
+		}
+		r := p.peers[c.Name]
+		if r == nil {
+			if old, ok := p.inheritedNumber(&c); ok && !used[old] {
+				r = &peer{number: old, usable: time.Now()}
+			} else {
+				for used[number] || p.reserved(number) {
+					number++
+				}
+				r = &peer{number: number}
+				errs = append(errs, p.program.Reset(number))
+			}
+			used[r.number] = true
+		} else if r.conf.Mode != c.Mode {
+			r.usable = time.Time{}
+		}
+		r.conf = c
+		errs = append(errs, p.makeRules(r, &tables))
+		now[c.Name], numbers[c.Name] = r, r.number
+	}
+	p.peers, p.inherited = now, nil
+	p.generation++
+	p.numbers.Store(&numbers)
+	errs = append(errs, p.program.Listen(p.state.Port), p.tunnels.number(numbers), p.setNAT())
+	devices := devices{}
+	for _, r := range p.peers {
+		p.find(r, devices)
+		errs = append(errs, p.setPlans(r, p.generation-1))
+	}
+	errs = append(errs, p.setOrigins())
+	// Until here packets find plans of the generation before.
+	errs = append(errs, p.program.SetPolicy(p.generation, p.state.Policy), p.setRoutes(), p.program.KeepPlans(p.generation))
+	return errors.Join(errs...)
+}
+
+// setNAT configures the peers with NAT. The mutex is locked.
+func (p *Plane) setNAT() error {
+	peers := map[string]natPeer{}
+	for name, r := range p.peers {
+		if r.conf.Mode == plane.NAT {
+			peers[name] = natPeer{number: r.number, prefixes: r.conf.Prefixes}
+		}
+	}
+	err := p.nat.configure(peers, p.state.LAN.Prefixes)
+	if !p.resumed {
+		p.resumed = true
+		err = errors.Join(err, p.nat.takeOver())
+	}
+	return err
+}
+
+// setOrigins sets where packets of NAT sessions come from: where the peers' paths are reached. The mutex is locked.
+func (p *Plane) setOrigins() error {
+	origins, unknown := map[netip.Addr]int{}, map[int]bool{}
+	for _, r := range p.peers {
+		if r.conf.Mode != plane.NAT {
+			continue
+		}
+		// Those of a previous instance stay until the peer is found.
+		unknown[r.number] = true
+		for i := range r.paths {
+			if remote := r.paths[i].Remote; remote.IsValid() {
+				origins[remote.Addr().Unmap().WithZone("")] = r.number
+				unknown[r.number] = false
+			}
+		}
+	}
+	return p.program.SetOrigins(origins, func(peer int) bool { return unknown[peer] })
+}
+
+// inheritedNumber returns the number that a previous instance gave a peer.
+func (p *Plane) inheritedNumber(c *plane.Peer) (int, bool) {
+	for _, prefix := range c.Prefixes {
+		if n, ok := p.inherited[prefix]; ok {
+			return n, true
+		}
+	}
+	return 0, false
+}
+
+// reserved reports whether a previous instance gave the number to a peer.
+func (p *Plane) reserved(number int) bool {
+	for _, n := range p.inherited {
+		if n == number {
+			return true
+		}
+	}
+	return false
+}
+
+// makeRules makes the rules of a peer. Those that stay the same keep their planners.
+func (p *Plane) makeRules(r *peer, tables *uint32) error {
+	traffic, err := p.program.Traffic(r.number)
+	if err != nil {
+		return err
+	}
+	rules := make([]rule, len(p.state.Policy))
+	for i, c := range p.state.Policy {
+		rules[i].table = program.NoTable
+		if c.Discipline.Name == plane.Flow {
+			rules[i].table = *tables
+			*tables++
+		}
+		if i < len(r.rules) && r.rules[i].discipline.String() == c.Discipline.String() {
+			rules[i].discipline, rules[i].planner, rules[i].base = r.rules[i].discipline, r.rules[i].planner, r.rules[i].base
+			continue
+		}
+		made, err := planner(c.Discipline)
+		if err != nil {
+			return err
+		}
+		rules[i].discipline, rules[i].planner, rules[i].base = c.Discipline, made, traffic.Rules[i]
+	}
+	r.rules = rules
+	return nil
+}
+
+// device is an interface of paths; index 0 is none.
+type device struct{ index, mtu int }
+
+// devices are the interfaces of paths as they were at the start of an update: most paths to all peers
+// share a few.
+type devices map[string]device
+
+func (d devices) named(name string) device {
+	known, ok := d[name]
+	if !ok {
+		// One that is gone has index 0.
+		known.index, known.mtu, _ = udp.Interface(name)
+		d[name] = known
+	}
+	return known
+}
+
+// find finds where packets of the paths go. A path is left out whose next hop is not known in an IP
+// version of the peer's prefixes. The mutex is locked.
+func (p *Plane) find(r *peer, devices devices) {
+	s := &p.state
+	var need4, need6 bool
+	for _, prefix := range r.conf.Prefixes {
+		need4, need6 = need4 || prefix.Addr().Is4(), need6 || !prefix.Addr().Is4()
+	}
+	r.ways, r.reasons, r.mtu = make([]program.Way, len(r.paths)), make([]string, len(r.paths)), 0
+	var outside netip.Addr // the first end of the tunnel
+	for i := range r.paths {
+		c := &r.paths[i]
+		if c.Interface == "" || !c.Remote.IsValid() {
+			continue
+		}
+		at := devices.named(c.Interface)
+		if at.index == 0 {
+			continue
+		}
+		mtu := at.mtu
+		w := program.Way{Interface: at.index}
+		set := func(a netip.Addr) {
+			if a = a.WithZone(""); a.Is4() {
+				w.IPv4 = a
+			} else if a.Is6() {
+				w.IPv6 = a
+			}
+		}
+		for _, path := range s.Paths {
+			if path.Interface == c.Interface {
+				for _, via := range path.Via {
+					set(via)
+				}
+			}
+		}
+		remote := netip.AddrPortFrom(c.Remote.Addr().Unmap(), c.Remote.Port())
+		hop, source, err := p.kernel.NeighborOn(remote.Addr().WithZone(""), at.index, s.Mark)
+		if err == nil {
+			set(hop)
+		}
+		switch r.conf.Mode {
+		case plane.Unsealed, plane.NAT:
+			switch {
+			case err != nil || !source.IsValid():
+				r.reasons[i] = "the next hop to the peer is not known on this path"
+				continue
+			case outside.IsValid() && outside.Is4() != remote.Addr().Is4():
+				r.reasons[i] = fmt.Sprintf("this path has another IP version than that to %v", outside)
+				continue
+			case r.conf.Mode == plane.NAT && c.Seen.IsValid() && c.Seen.Addr().Unmap() != source.Unmap():
+				r.reasons[i] = fmt.Sprintf("the peer sees %v as %v: another NAT on this path, of whose flows it has no sessions", source, c.Seen.Addr().Unmap())
+				continue
+			}
+			if c.Usable {
+				outside = remote.Addr()
+			}
+			w.Local, w.Remote = netip.AddrPortFrom(source.Unmap().WithZone(""), s.Port), remote
+			if r.conf.Mode == plane.NAT {
+				break
+			}
+			mtu = min(mtu, c.MTU) - program.OverheadIPv4
+			if remote.Addr().Is6() {
+				mtu -= program.OverheadIPv6 - program.OverheadIPv4
+			}
+		case plane.Tunnel, plane.Plain:
+			if need4 && !w.IPv4.IsValid() && !w.IPv6.IsValid() || need6 && !w.IPv6.IsValid() {
+				r.reasons[i] = "the next hop of packets to the peer is not known on this path"
+				continue
+			}
+		}
+		r.ways[i] = w
+		if c.Usable && (r.mtu == 0 || mtu < r.mtu) {
+			r.mtu = mtu
+		}
+	}
+}
+
+// ready reports whether packets may be sent: in a tunnel, if the peer accepts them.
+func (r *peer) ready() bool { return r.conf.Mode != plane.Unsealed || r.cookie != 0 }
+
+// setPlans derives the plans of a peer's rules, whose last ones have the generation before. The mutex of the plane is
+// locked.
+func (p *Plane) setPlans(r *peer, before uint32) error {
+	var errs []error
+	now := make([]sched.Path, len(r.paths))
+	usable := false
+	for i := range now {
+		now[i] = r.paths[i].Path
+		now[i].Usable = now[i].Usable && r.ways[i].Interface != 0 && r.ready()
+		usable = usable || now[i].Usable
+	}
+	switch {
+	case usable:
+		r.usable = time.Now()
+	case time.Since(r.usable) < holdFor && before == p.generation:
+		return nil // the plans stay
+	case time.Since(r.usable) < holdFor:
+		for i := range r.rules {
+			errs = append(errs, p.program.CopyPlan(
+				program.Key{Generation: p.generation, Peer: r.number, Rule: i}, program.Key{Generation: before, Peer: r.number, Rule: i}))
+		}
+		return errors.Join(errs...)
+	}
+	for i, rule := range r.rules {
+		paths := slices.Clone(now)
+		for j := range paths {
+			if paths[j].Ratio = 0; j < len(rule.discipline.Ratio) {
+				paths[j].Ratio = rule.discipline.Ratio[j]
+			}
+		}
+		errs = append(errs, p.program.SetPlan(
+			program.Key{Generation: p.generation, Peer: r.number, Rule: i},
+			program.Plan{
+				Choice: rule.planner.Plan(paths), MTU: r.mtu, Table: rule.table, Ways: r.ways,
+				Tunnel: r.conf.Mode == plane.Unsealed, Cookie: r.cookie, NAT: r.conf.Mode == plane.NAT,
+			}))
+	}
+	return errors.Join(errs...)
+}
+
+// setRoutes sets what the program takes: the peers' prefixes without this host's addresses and LAN.
+func (p *Plane) setRoutes() error {
+	routes := map[netip.Prefix]int{}
+	for _, r := range p.peers {
+		for _, prefix := range r.conf.Prefixes {
+			routes[prefix] = r.number
+		}
+	}
+	for _, prefix := range p.state.LAN.Prefixes {
+		routes[prefix] = program.Kernel
+	}
+	own, err := net.InterfaceAddrs()
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	for _, a := range own {
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
+			host := prefix.Addr().Unmap().WithZone("")
+			routes[netip.PrefixFrom(host, host.BitLen())] = program.Own
+		}
+	}
+	return p.program.SetRoutes(routes)
+}
+
+// attach attaches the programs to the interfaces of the LAN and, for a tunnel and NAT, of the paths. The
+// mutex is locked.
+func (p *Plane) attach(s *plane.State) error {
+	if p.closed {
+		return nil
+	}
+	var places []at
+	for _, name := range s.LAN.Interfaces {
+		places = append(places, at{link: name})
+	}
+	for _, m := range []struct {
+		mode plane.Mode
+		kind kind
+	}{{plane.Unsealed, kindJoin}, {plane.NAT, kindRestore}} {
+		if slices.ContainsFunc(s.Peers, func(c plane.Peer) bool { return c.Mode == m.mode }) {
+			for _, c := range s.Paths {
+				places = append(places, at{c.Interface, m.kind})
+			}
+		}
+	}
+	for place, a := range p.attached {
+		if !slices.Contains(places, place) {
+			delete(p.attached, place)
+			p.detach(place.link, a)
+		}
+	}
+	for _, place := range places {
+		name, a := place.link, p.attached[place]
+		if a == nil {
+			a = &attachment{}
+			p.attached[place] = a
+		}
+		index, _, err := udp.Interface(name)
+		if err == nil && index == a.index {
+			continue
+		}
+		p.detach(name, a) // of an interface that is gone
+		a.Attachment, a.index = nil, 0
+		if err != nil {
+			continue // it may come later
+		}
+		attach := p.program.Attach
+		switch place.kind {
+		case kindJoin:
+			attach = p.program.Join
+		case kindRestore:
+			attach = p.program.Restore
+		case kindSplit:
+		}
+		made, err := attach(name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			return err
+		}
+		a.Attachment, a.index = made, index
+	}
+	if p.swept {
+		return nil
+	}
+	p.swept = true
+	return p.program.Sweep()
+}
+
+func (p *Plane) detach(name string, a *attachment) {
+	if a.Attachment == nil {
+		return
+	}
+	if err := a.Detach(); err != nil {
+		p.log.Warn("program is not detached", "interface", name, "error", err)
+	}
+}
+
+// Run carries packets until the context ends, and detaches the program. It is called once.
+func (p *Plane) Run(ctx context.Context) error {
+	followCtx, stop := context.WithCancel(ctx)
+	var loop sync.WaitGroup
+	loop.Go(func() { p.follow(followCtx) })
+	wants, err := p.program.Wants()
+	if err == nil {
+		loop.Go(func() { p.nat.run(followCtx, wants) })
+		err = p.sealed.Run(ctx)
+	}
+	stop()
+	loop.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	if !p.keep {
+		for place, a := range p.attached {
+			p.detach(place.link, a)
+		}
+		err = errors.Join(err, p.program.Unpin())
+	}
+	p.numbers.Store(&map[string]int{})
+	p.tunnels.close()
+	return errors.Join(err, p.kernel.Close(), p.program.Close())
+}
+
+// follow keeps the program up to date until the context ends.
+func (p *Plane) follow(ctx context.Context) {
+	every, active := time.NewTicker(followEvery), time.NewTicker(activeEvery)
+	defer every.Stop()
+	defer active.Stop()
+	failed := ""
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.wake:
+			err = p.update(false)
+		case <-every.C:
+			err = p.update(true)
+		case <-active.C:
+			for _, name := range p.active() {
+				p.sealed.Active(name)
+			}
+			continue
+		}
+		text := ""
+		if err != nil {
+			text = err.Error()
+		}
+		if text != "" && text != failed {
+			p.log.Error("open plane is not up to date", "err", err)
+		}
+		failed = text
+	}
+}
+
+// update applies what was measured, and with all set also what has changed on this host.
+func (p *Plane) update(all bool) error {
+	p.measuredMu.Lock()
+	news := p.measured
+	p.measured = map[string]measured{}
+	p.measuredMu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var errs []error
+	devices := devices{}
+	for name, r := range p.peers {
+		m, ok := news[name]
+		switch {
+		case ok:
+			moved := !slices.EqualFunc(m.paths, r.paths, samePlace)
+			if r.measured = m; moved || all {
+				p.find(r, devices)
+			}
+		case all:
+			p.find(r, devices)
+		default:
+			continue
+		}
+		errs = append(errs, p.setPlans(r, p.generation))
+		if r.conf.Mode == plane.NAT && slices.ContainsFunc(r.paths, func(m plane.Measured) bool { return m.Usable }) {
+			p.nat.up(name)
+		}
+	}
+	errs = append(errs, p.setOrigins())
+	if all {
+		errs = append(errs, p.setRoutes(), p.attach(&p.state))
+	}
+	return errors.Join(errs...)
+}
+
+// samePlace reports whether packets of a path go where they went before.
+func samePlace(a, b plane.Measured) bool {
+	return a.Interface == b.Interface && a.Remote == b.Remote && a.Usable == b.Usable && a.MTU == b.MTU
+}
+
+// active returns the peers that packets were sent to, or came from, since the call before.
+func (p *Plane) active() (names []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, r := range p.peers {
+		t, err := p.program.Traffic(r.number)
+		if err != nil {
+			continue
+		}
+		sum := uint64(0)
+		arrived := p.tunnels.arrived(name)
+		for i := range t.Paths {
+			sum += t.Paths[i].Packets + arrived[i].Packets
+		}
+		if sum != r.before {
+			names = append(names, name)
+		}
+		r.before = sum
+	}
+	return names
+}
+
+// Status returns what both planes do now.
+func (p *Plane) Status() plane.Status {
+	s := p.sealed.Status()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return s
+	}
+	nat := p.nat.count()
+	for i := range s.Peers {
+		s.Peers[i].NAT = nat[s.Peers[i].Name]
+		if r := p.peers[s.Peers[i].Name]; r != nil {
+			arrived := p.tunnels.arrived(r.conf.Name)
+			s.Received = add(s.Received, p.addTraffic(&s.Peers[i], r, &arrived))
+			for _, a := range arrived {
+				s.Delivered = add(s.Delivered, a.Count)
+			}
+		}
+	}
+	s.Unpinned = p.unpinned
+	if left, err := p.program.Left(); err == nil && len(left) > 0 {
+		s.Left = left
+	}
+	if refused, err := p.program.Refused(); err == nil {
+		for reason, n := range refused {
+			s.Dropped[reason] += n
+		}
+	}
+	return s
+}
+
+func add(a, b plane.Count) plane.Count {
+	return plane.Count{Packets: a.Packets + b.Packets, Bytes: a.Bytes + b.Bytes}
+}
+
+// addTraffic adds what was sent to a peer and what has arrived from it, and returns the sum of what was sent. The
+// mutex is locked.
+func (p *Plane) addTraffic(s *plane.PeerStatus, r *peer, arrived *[plane.MaxPaths]plane.Arrived) (sum plane.Count) {
+	t, err := p.program.Traffic(r.number)
+	if err != nil {
+		return sum
+	}
+	for i := range r.paths {
+		for j := range s.Links {
+			if l := &s.Links[j]; l.Path == r.paths[i].Name {
+				l.Sent, l.Received = add(l.Sent, t.Paths[i]), add(l.Received, arrived[i].Count)
+				l.Queue = t.Waits[i]
+				switch {
+				case l.Reason != "":
+				case !r.ready():
+					l.Reason = "the peer has not announced that it accepts packets without encryption"
+				default:
+					l.Reason = r.reasons[i]
+				}
+			}
+		}
+	}
+	for i := range s.Policies {
+		if i >= len(r.rules) {
+			break
+		}
+		from, base, to := t.Rules[i], r.rules[i].base, &s.Policies[i]
+		sent := plane.Count{Packets: from.Sent.Packets - base.Sent.Packets, Bytes: from.Sent.Bytes - base.Sent.Bytes}
+		sum = add(sum, sent)
+		to.Sent = add(to.Sent, sent)
+		to.Copies += from.Copies - base.Copies
+		if from.Sent != base.Sent {
+			to.Using = nil
+			for j := range r.paths {
+				if from.Used.Has(j) {
+					to.Using = append(to.Using, r.paths[j].Name)
+				}
+			}
+		}
+	}
+	return sum
+}

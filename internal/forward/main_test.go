@@ -1,0 +1,86 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"os/signal"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tabane/tabane/internal/netns/netnstest"
+	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/sched"
+	"github.com/tabane/tabane/internal/tunnel"
+)
+
+// pinsOf is the variable that makes the test's program the daemon of a test: a plane with the pins.
+const pinsOf = "TABANE_TEST_PINS"
+
+func TestMain(m *testing.M) {
+	if pins := os.Getenv(pinsOf); pins != "" {
+		if err := runDaemon(pins); err != nil {
+			println(err.Error())
+			os.Exit(1)
+		}
+		return
+	}
+	netnstest.Main(m)
+}
+
+// far is the prefix behind the peer of the daemon.
+var far = netip.MustParsePrefix("10.2.0.0/16")
+
+// sealed is a sealed plane that finds both paths a moment after its start, as sessions do.
+type sealed struct{ open plane.Open }
+
+func (s *sealed) Apply(plane.State) error {
+	s.open.Measured("far", []plane.Measured{{}, {}}, 0)
+	return nil
+}
+func (s *sealed) Status() plane.Status { return plane.Status{} }
+func (s *sealed) Active(string)        {}
+
+func (s *sealed) SendNATSession(string, tunnel.NATSession) bool { return false }
+
+func (s *sealed) Run(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-time.After(20 * time.Millisecond):
+	}
+	paths := make([]plane.Measured, 2)
+	for i, name := range []string{"p0", "p1"} {
+		paths[i] = plane.Measured{
+			Path: sched.Path{Usable: true, Rate: 1e9, Room: 1 << 20}, Name: name, Interface: name,
+			Remote: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 168, byte(i), 2}), 4790), MTU: 1500,
+		}
+	}
+	s.open.Measured("far", paths, 0)
+	os.Stdout.WriteString("up\n")
+	<-ctx.Done()
+	return nil
+}
+
+// runDaemon runs a plane until SIGTERM.
+func runDaemon(pins string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	p, err := New(Options{Pins: func() (string, error) { return pins, nil }, Sealed: func(o plane.Open) (Sealed, error) { return &sealed{o}, nil }})
+	if err != nil {
+		return err
+	}
+	if p.unpinned != "" {
+		return errors.New(p.unpinned)
+	}
+	if err := p.Apply(plane.State{
+		LAN: plane.LAN{Interfaces: []string{"lan"}}, Paths: []plane.Path{{Name: "p0", Interface: "p0", Usable: true}, {Name: "p1", Interface: "p1", Usable: true}},
+		Peers:  []plane.Peer{{Name: "far", Mode: plane.Plain, Prefixes: []netip.Prefix{far}}},
+		Policy: plane.Policy{{Discipline: plane.Discipline{Name: plane.Ratio, Ratio: []int{1, 1}}}},
+	}); err != nil {
+		return err
+	}
+	return p.Run(ctx)
+}

@@ -1,0 +1,499 @@
+package forward
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	program "github.com/tabane/tabane/internal/bpf/forward"
+	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/tunnel"
+)
+
+// The times of NAT sessions. That of silence is paper C's (section 4).
+const (
+	natSilence = 3 * time.Minute
+	// natForget is when the receiver of a flow ends a session that its sender has not ended.
+	natForget = 2 * natSilence
+	// natRepeat is when a command without an answer is repeated, natTries how often.
+	natRepeat, natTries = 3 * time.Second, 20
+	// natConfirm is when NAT is sent again for an open session: the peer may have lost it.
+	natConfirm = time.Minute
+	// natRefused is how long a refused flow is not asked for again.
+	natRefused = time.Minute
+	// natScan is the time between two looks at when sessions were used, natRetry between attempts to send
+	// what a peer's session had no room for.
+	natScan, natRetry = 5 * time.Second, 20 * time.Millisecond
+)
+
+// Of the flows that this gateway sends, natMost have sessions, and of those that peers send: the program has room for both.
+const natMost = program.MaxSessions/2 - 1
+
+// natState is that of a session for the sender of its flow.
+type natState uint8
+
+const (
+	natWanted natState = iota // NAT is sent
+	natOpen
+	natEnding // FIN is sent
+	natDenied
+)
+
+// natFlow is a flow without the address of its source, which two sessions may not differ in alone.
+type natFlow struct {
+	flow tunnel.Flow
+	peer int // that sends it, or program.This
+}
+
+func natKey(peer int, f tunnel.Flow) natFlow {
+	f.Source = netip.AddrPortFrom(netip.Addr{}, f.Source.Port())
+	return natFlow{f, peer}
+}
+
+// natSession is a session.
+type natSession struct {
+	source netip.Addr
+	peer   string // that the flow goes to, or comes from
+	state  natState
+	since  time.Time // of the last command
+	tries  int
+}
+
+// natKernel is the part of the program that has the sessions.
+type natKernel interface {
+	SetSession(peer int, f tunnel.Flow, open bool) error
+	DeleteSession(peer int, f tunnel.Flow) error
+	Sessions() ([]program.Session, error)
+}
+
+// nat agrees with peers on NAT sessions, and has the program translate their flows. Its methods are safe for
+// concurrent use.
+type nat struct {
+	log    *slog.Logger
+	kernel natKernel
+	send   func(peer string, r tunnel.NATSession) bool
+	most   int // natMost
+	wake   chan struct{}
+
+	arrivedMu sync.Mutex
+	arrived   []arrivedNAT // not yet taken
+
+	mu       sync.Mutex
+	peers    map[string]natPeer
+	names    map[int]string
+	lan      []netip.Prefix
+	sessions map[natFlow]*natSession
+	sending  int // sessions of flows that this gateway sends
+	waiting  map[string][]tunnel.NATSession
+	now      func() time.Time
+}
+
+// arrivedNAT is a record of a peer.
+type arrivedNAT struct {
+	peer   string
+	record tunnel.NATSession
+}
+
+// natPeer is a peer with NAT.
+type natPeer struct {
+	number   int
+	prefixes []netip.Prefix
+	// reset: its sessions were reset, or have been taken over.
+	reset bool
+}
+
+func newNAT(kernel natKernel, log *slog.Logger) *nat {
+	return &nat{
+		log: log, kernel: kernel, most: natMost, wake: make(chan struct{}, 1), peers: map[string]natPeer{}, names: map[int]string{},
+		sessions: map[natFlow]*natSession{}, waiting: map[string][]tunnel.NATSession{}, now: time.Now,
+	}
+}
+
+// configure replaces the peers and the LAN. Sessions with peers that are not there any more end.
+func (n *nat) configure(peers map[string]natPeer, lan []netip.Prefix) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	names := map[int]string{}
+	for name, p := range peers {
+		p.reset = n.peers[name].reset
+		peers[name], names[p.number] = p, name
+	}
+	n.peers, n.names, n.lan = peers, names, lan
+	var errs []error
+	for k, s := range n.sessions {
+		p, ok := peers[s.peer]
+		if !ok || k.peer != program.This && k.peer != p.number || !n.belongs(&p, k, s.source) {
+			errs = append(errs, n.drop(k))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// belongs reports whether a flow is from the LAN to a peer's prefixes, or the reverse.
+func (n *nat) belongs(p *natPeer, k natFlow, source netip.Addr) bool {
+	if k.peer == program.This {
+		return within(p.prefixes, k.flow.Destination.Addr())
+	}
+	return within(p.prefixes, source) && within(n.lan, k.flow.Destination.Addr())
+}
+
+func within(list []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// takeOver keeps the sessions that a previous instance has left. It is called once, after configure.
+func (n *nat) takeOver() error {
+	left, err := n.kernel.Sessions()
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var errs []error
+	for i := range left {
+		s := &left[i]
+		k := natKey(s.Peer, s.Flow)
+		name, ok := n.names[s.Peer]
+		if s.Peer == program.This {
+			name, ok = n.towards(s.Flow.Destination.Addr())
+		}
+		p := n.peers[name]
+		if !ok || !n.belongs(&p, k, s.Flow.Source.Addr()) || s.Peer == program.This && !s.Open {
+			errs = append(errs, n.kernel.DeleteSession(s.Peer, s.Flow))
+			continue
+		}
+		n.add(k, &natSession{source: s.Flow.Source.Addr(), peer: name, state: natOpen, since: n.now()})
+	}
+	if len(left) > 0 {
+		for name, p := range n.peers {
+			p.reset = true
+			n.peers[name] = p
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// towards returns the peer that an address is behind.
+func (n *nat) towards(a netip.Addr) (string, bool) {
+	for name, p := range n.peers {
+		if within(p.prefixes, a) {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+func (n *nat) add(k natFlow, s *natSession) {
+	n.sessions[k] = s
+	if k.peer == program.This {
+		n.sending++
+	}
+}
+
+// drop forgets a session.
+func (n *nat) drop(k natFlow) error {
+	if k.peer == program.This {
+		n.sending--
+	}
+	delete(n.sessions, k)
+	return n.kernel.DeleteSession(k.peer, k.flow)
+}
+
+// up is called when there is a path to a peer, and resets its sessions once: this gateway knows none.
+func (n *nat) up(peer string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p, ok := n.peers[peer]
+	if !ok || p.reset {
+		return
+	}
+	p.reset = true
+	n.peers[peer] = p
+	// Before what has been waiting.
+	n.waiting[peer] = slices.Insert(n.waiting[peer], 0, tunnel.NATSession{Command: tunnel.CommandReset})
+	n.flush()
+}
+
+// receive has a record taken by run, because the sealed plane may not wait for this one.
+func (n *nat) receive(peer string, r tunnel.NATSession) {
+	n.arrivedMu.Lock()
+	n.arrived = append(n.arrived, arrivedNAT{peer, r})
+	n.arrivedMu.Unlock()
+	n.kick()
+}
+
+func (n *nat) kick() {
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+// want asks for a session for a flow to a peer.
+func (n *nat) want(number int, f tunnel.Flow) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	k := natKey(program.This, f)
+	name, ok := n.names[number]
+	if !ok || n.sessions[k] != nil {
+		return
+	}
+	if n.sending >= n.most {
+		n.evict()
+	}
+	if n.sending >= n.most {
+		return // until those that end have ended
+	}
+	if err := n.kernel.SetSession(program.This, f, false); err != nil {
+		n.log.Error("NAT session is not asked for", "err", err)
+		return
+	}
+	n.add(k, &natSession{source: f.Source.Addr(), peer: name, since: n.now()})
+	n.queue(name, tunnel.CommandNAT, f)
+}
+
+// evict ends those of a 64th of the sessions that have been idle for longest.
+func (n *nat) evict() {
+	all, err := n.kernel.Sessions()
+	if err != nil {
+		n.log.Error("NAT sessions cannot be ended", "err", err)
+		return
+	}
+	all = slices.DeleteFunc(all, func(s program.Session) bool { return s.Peer != program.This || !s.Open })
+	slices.SortFunc(all, func(a, b program.Session) int { return cmp.Compare(b.Idle, a.Idle) })
+	for _, s := range all[:min(len(all), n.most/64)] {
+		if mine := n.sessions[natKey(program.This, s.Flow)]; mine != nil && mine.state == natOpen {
+			n.end(s.Flow, mine)
+		}
+	}
+}
+
+// end has packets of a flow left to the kernel, and asks the peer to end the session.
+func (n *nat) end(f tunnel.Flow, s *natSession) {
+	if err := n.kernel.SetSession(program.This, f, false); err != nil {
+		n.log.Error("NAT session does not end", "err", err)
+		return
+	}
+	s.state, s.since, s.tries = natEnding, n.now(), 0
+	n.queue(s.peer, tunnel.CommandFIN, f)
+}
+
+// queue adds a command about a flow to what is to be sent.
+func (n *nat) queue(peer string, c tunnel.Command, f tunnel.Flow) {
+	list := n.waiting[peer]
+	if last := len(list) - 1; last >= 0 && list[last].Command == c && len(list[last].Flows) < tunnel.MaxFlows {
+		list[last].Flows = append(list[last].Flows, f)
+	} else {
+		list = append(list, tunnel.NATSession{Command: c, Flows: []tunnel.Flow{f}})
+	}
+	n.waiting[peer] = list
+	n.kick()
+}
+
+// flush sends what waits, as much as there is room for, and reports whether more is left.
+func (n *nat) flush() (more bool) {
+	for peer, list := range n.waiting {
+		for len(list) > 0 && n.send(peer, list[0]) {
+			list = list[1:]
+		}
+		if n.waiting[peer] = list; len(list) == 0 {
+			delete(n.waiting, peer)
+		}
+		more = more || len(list) > 0
+	}
+	return more
+}
+
+// take applies a record of a peer.
+func (n *nat) take(peer string, r tunnel.NATSession) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p, ok := n.peers[peer]
+	if !ok {
+		return nil
+	}
+	var errs []error
+	if r.Command == tunnel.CommandReset {
+		for k, s := range n.sessions {
+			if s.peer == peer {
+				errs = append(errs, n.drop(k))
+			}
+		}
+		return errors.Join(errs...)
+	}
+	for _, f := range r.Flows {
+		errs = append(errs, n.takeFlow(peer, &p, r.Command, f))
+	}
+	return errors.Join(errs...)
+}
+
+func (n *nat) takeFlow(peer string, p *natPeer, c tunnel.Command, f tunnel.Flow) error {
+	switch c {
+	case tunnel.CommandNAT:
+		k := natKey(p.number, f)
+		old := n.sessions[k]
+		if old == nil && len(n.sessions)-n.sending >= n.most || old != nil && old.source != f.Source.Addr() || !n.belongs(p, k, f.Source.Addr()) {
+			n.queue(peer, tunnel.CommandRefused, f)
+			return nil
+		}
+		if err := n.kernel.SetSession(p.number, f, true); err != nil {
+			n.queue(peer, tunnel.CommandRefused, f)
+			return err
+		}
+		if old == nil {
+			n.add(k, &natSession{source: f.Source.Addr(), peer: peer, state: natOpen, since: n.now()})
+		}
+		n.queue(peer, tunnel.CommandOK, f)
+		return nil
+	case tunnel.CommandFIN:
+		k := natKey(p.number, f)
+		n.queue(peer, tunnel.CommandFINOK, f)
+		if s := n.sessions[k]; s != nil && s.source == f.Source.Addr() {
+			return n.drop(k)
+		}
+		return nil
+	default:
+	}
+	// What follows answers commands of this gateway.
+	k := natKey(program.This, f)
+	s := n.sessions[k]
+	if s == nil || s.peer != peer || s.source != f.Source.Addr() {
+		return nil
+	}
+	switch {
+	case c == tunnel.CommandOK && s.state == natWanted:
+		s.state, s.since = natOpen, n.now()
+		return n.kernel.SetSession(program.This, f, true)
+	case c == tunnel.CommandFINOK && s.state == natEnding, c == tunnel.CommandRefused && s.state == natOpen:
+		return n.drop(k)
+	case c == tunnel.CommandRefused && s.state == natWanted:
+		s.state, s.since = natDenied, n.now()
+	}
+	return nil
+}
+
+// scan ends sessions that are not used, and repeats commands without an answer.
+func (n *nat) scan() error {
+	all, err := n.kernel.Sessions()
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := n.now()
+	full := map[string]bool{} // peers without a session, or without room
+	for peer, list := range n.waiting {
+		full[peer] = len(list) > 0
+	}
+	var errs []error
+	for i := range all {
+		f := all[i].Flow
+		k := natKey(all[i].Peer, f)
+		s := n.sessions[k]
+		switch {
+		case s == nil || s.source != f.Source.Addr(): // it has changed meanwhile
+		case k.peer != program.This:
+			if all[i].Idle > natForget {
+				n.queue(s.peer, tunnel.CommandRefused, f)
+				errs = append(errs, n.drop(k))
+			}
+		case s.state == natOpen:
+			if all[i].Idle > natSilence {
+				n.end(f, s)
+			} else if now.Sub(s.since) > natConfirm && !full[s.peer] {
+				s.since = now
+				n.queue(s.peer, tunnel.CommandNAT, f)
+			}
+		case s.state == natDenied:
+			if now.Sub(s.since) > natRefused {
+				errs = append(errs, n.drop(k))
+			}
+		case now.Sub(s.since) > natRepeat:
+			if s.tries++; s.tries > natTries {
+				errs = append(errs, n.drop(k))
+				continue
+			}
+			if full[s.peer] {
+				continue
+			}
+			s.since = now
+			command := tunnel.CommandNAT
+			if s.state == natEnding {
+				command = tunnel.CommandFIN
+			}
+			n.queue(s.peer, command, f)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// run asks for sessions until the context ends.
+func (n *nat) run(ctx context.Context, wants interface {
+	Next() (int, tunnel.Flow, error)
+	Close() error
+}) {
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		for {
+			number, f, err := wants.Next()
+			if err != nil {
+				return
+			}
+			n.want(number, f)
+		}
+	})
+	every := time.NewTicker(natScan)
+	defer every.Stop()
+	for retry := (<-chan time.Time)(nil); ; {
+		select {
+		case <-ctx.Done():
+			_ = wants.Close()
+			reader.Wait()
+			return
+		case <-n.wake:
+		case <-retry:
+		case <-every.C:
+			if err := n.scan(); err != nil {
+				n.log.Error("NAT sessions are not up to date", "err", err)
+			}
+		}
+		n.arrivedMu.Lock()
+		arrived := n.arrived
+		n.arrived = nil
+		n.arrivedMu.Unlock()
+		for _, a := range arrived {
+			if err := n.take(a.peer, a.record); err != nil {
+				n.log.Error("NAT sessions are not up to date", "peer", a.peer, "err", err)
+			}
+		}
+		n.mu.Lock()
+		more := n.flush()
+		n.mu.Unlock()
+		if retry = nil; more {
+			retry = time.After(natRetry)
+		}
+	}
+}
+
+// count returns how many sessions are open with a peer: of flows to it, and from it.
+func (n *nat) count() map[string]plane.NATSessions {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	counts := map[string]plane.NATSessions{}
+	for k, s := range n.sessions {
+		c := counts[s.peer]
+		switch {
+		case k.peer != program.This:
+			c.Receiving++
+		case s.state == natOpen:
+			c.Sending++
+		}
+		counts[s.peer] = c
+	}
+	return counts
+}

@@ -1,0 +1,334 @@
+package forward
+
+import (
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	program "github.com/tabane/tabane/internal/bpf/forward"
+	"github.com/tabane/tabane/internal/tunnel"
+)
+
+// kernel is the sessions of a program.
+type kernel struct {
+	t        *testing.T
+	now      func() time.Time
+	sessions map[natFlow]program.Session
+	used     map[natFlow]time.Time
+}
+
+func newKernel(t *testing.T, now func() time.Time) *kernel {
+	return &kernel{t, now, map[natFlow]program.Session{}, map[natFlow]time.Time{}}
+}
+
+func (k *kernel) SetSession(peer int, f tunnel.Flow, open bool) error {
+	k.sessions[natKey(peer, f)] = program.Session{Flow: f, Peer: peer, Open: open}
+	k.used[natKey(peer, f)] = k.now()
+	return nil
+}
+
+func (k *kernel) DeleteSession(peer int, f tunnel.Flow) error {
+	delete(k.sessions, natKey(peer, f))
+	return nil
+}
+
+func (k *kernel) Sessions() (list []program.Session, err error) {
+	for key, s := range k.sessions {
+		s.Idle = k.now().Sub(k.used[key])
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+// gateways are two that agree on sessions, with a channel that loses what is in it at a change of keys.
+type gateways struct {
+	t       *testing.T
+	now     time.Time
+	kernels [2]*kernel
+	nats    [2]*nat
+	pipes   [2][]tunnel.NATSession // to gateway i
+	down    bool
+}
+
+var (
+	prefixes = [2]netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("10.2.0.0/16")}
+	names    = [2]string{"one", "two"}
+)
+
+const peerNumber = 5 // of either at the other
+
+func newGateways(t *testing.T) *gateways {
+	g := &gateways{t: t, now: time.Unix(1e9, 0)}
+	for i := range g.nats {
+		g.kernels[i] = newKernel(t, func() time.Time { return g.now })
+		g.start(i)
+	}
+	return g
+}
+
+// start starts the daemon of a gateway with what its kernel has.
+func (g *gateways) start(i int) {
+	n := newNAT(g.kernels[i], slog.New(slog.DiscardHandler))
+	n.now = func() time.Time { return g.now }
+	n.send = func(peer string, r tunnel.NATSession) bool {
+		if peer != names[1-i] || g.down || len(g.pipes[1-i]) > 50 {
+			return false
+		}
+		r.Flows = slices.Clone(r.Flows)
+		g.pipes[1-i] = append(g.pipes[1-i], r)
+		return true
+	}
+	if err := n.configure(map[string]natPeer{names[1-i]: {number: peerNumber, prefixes: []netip.Prefix{prefixes[1-i]}}}, []netip.Prefix{prefixes[i]}); err != nil {
+		g.t.Fatal(err)
+	}
+	if err := n.takeOver(); err != nil {
+		g.t.Fatal(err)
+	}
+	g.nats[i] = n
+	n.up(names[1-i])
+}
+
+// deliver has a gateway take what has arrived.
+func (g *gateways) deliver(i int) {
+	for len(g.pipes[i]) > 0 {
+		r := g.pipes[i][0]
+		g.pipes[i] = g.pipes[i][1:]
+		if err := g.nats[i].take(names[1-i], r); err != nil {
+			g.t.Fatal(err)
+		}
+	}
+	g.nats[i].flush()
+}
+
+// settle delivers everything.
+func (g *gateways) settle() {
+	for range 8 {
+		for i := range g.nats {
+			g.nats[i].flush()
+			g.deliver(i)
+		}
+	}
+}
+
+// packet is one of a flow from a host of gateway i. It returns the source that the far host sees, invalid if the packet is sealed
+// or dropped.
+func (g *gateways) packet(i int, f tunnel.Flow) netip.Addr {
+	key := natKey(program.This, f)
+	s, ok := g.kernels[i].sessions[key]
+	if !ok {
+		g.nats[i].want(peerNumber, f)
+		return netip.Addr{}
+	}
+	if !s.Open || s.Flow.Source != f.Source {
+		return netip.Addr{}
+	}
+	g.kernels[i].used[key] = g.now
+	far := natKey(peerNumber, f)
+	r, ok := g.kernels[1-i].sessions[far]
+	if !ok || !r.Open {
+		return netip.Addr{}
+	}
+	g.kernels[1-i].used[far] = g.now
+	return r.Flow.Source.Addr()
+}
+
+func flowFrom(i int, host, port byte) tunnel.Flow {
+	from, to := prefixes[i].Addr().As4(), prefixes[1-i].Addr().As4()
+	from[3], to[3] = host, 1
+	return tunnel.Flow{Protocol: 17, Source: netip.AddrPortFrom(netip.AddrFrom4(from), uint16(port)), Destination: netip.AddrPortFrom(netip.AddrFrom4(to), 53)}
+}
+
+// TestNATSession: NAT, OK, packets in both directions, FIN after 3 minutes, and nothing is left.
+func TestNATSession(t *testing.T) {
+	g := newGateways(t)
+	f, other := flowFrom(0, 1, 1), flowFrom(0, 2, 1)
+	g.settle()
+	if a := g.packet(0, f); a.IsValid() {
+		t.Error("the first packet has a session")
+	}
+	g.packet(0, f) // asks only once
+	g.settle()
+	if a := g.packet(0, f); a != f.Source.Addr() {
+		t.Errorf("the peer restores %v", a)
+	}
+	if a := g.packet(0, other); a.IsValid() {
+		t.Errorf("a flow that differs in the source alone is translated to %v", a)
+	}
+	if n := g.nats[0].count()["two"]; n.Sending != 1 || n.Receiving != 0 {
+		t.Errorf("%+v", n)
+	}
+	g.now = g.now.Add(natSilence + time.Second)
+	if err := g.nats[0].scan(); err != nil {
+		t.Fatal(err)
+	}
+	if a := g.packet(0, f); a.IsValid() {
+		t.Error("a session that ends has packets")
+	}
+	g.settle()
+	for i, k := range g.kernels {
+		if len(k.sessions)+len(g.nats[i].sessions) > 0 || g.nats[i].sending != 0 {
+			t.Errorf("gateway %d keeps %v", i, k.sessions)
+		}
+	}
+	// The place is free.
+	g.packet(0, other)
+	g.settle()
+	if a := g.packet(0, other); a != other.Source.Addr() {
+		t.Errorf("the peer restores %v", a)
+	}
+}
+
+// TestNATRefuses: sessions for flows that are not the peer's, or collide, are refused, and records about flows of others
+// change nothing.
+func TestNATRefuses(t *testing.T) {
+	g := newGateways(t)
+	g.settle()
+	mine, far := flowFrom(0, 1, 1), flowFrom(1, 1, 1)
+	g.packet(0, mine)
+	g.settle()
+	colliding := mine
+	colliding.Source = netip.AddrPortFrom(mine.Source.Addr().Next(), mine.Source.Port())
+	stranger, elsewhere := mine, mine
+	stranger.Source = netip.MustParseAddrPort("10.9.0.1:1")
+	elsewhere.Destination = netip.MustParseAddrPort("10.9.0.1:1")
+	before := len(g.kernels[1].sessions)
+	for _, f := range []tunnel.Flow{colliding, stranger, elsewhere, far} {
+		if err := g.nats[1].take("one", tunnel.NATSession{Command: tunnel.CommandNAT, Flows: []tunnel.Flow{f}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []tunnel.Command{tunnel.CommandOK, tunnel.CommandFIN, tunnel.CommandFINOK, tunnel.CommandRefused, 99} {
+		for _, f := range []tunnel.Flow{colliding, stranger, elsewhere, far} {
+			if err := g.nats[1].take("one", tunnel.NATSession{Command: c, Flows: []tunnel.Flow{f}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if len(g.kernels[1].sessions) != before {
+		t.Errorf("sessions: %v", g.kernels[1].sessions)
+	}
+	g.pipes[0] = nil
+	if a := g.packet(0, mine); a != mine.Source.Addr() {
+		t.Errorf("the peer restores %v", a)
+	}
+}
+
+// TestNATIsBounded: there are never more sessions than the program has room for; those that are idle for longest end.
+func TestNATIsBounded(t *testing.T) {
+	g := newGateways(t)
+	const most = 3000
+	for _, n := range g.nats {
+		n.most = most
+	}
+	g.settle()
+	flow := func(n int) tunnel.Flow {
+		f := flowFrom(0, byte(n>>16)+1, 0)
+		f.Source = netip.AddrPortFrom(f.Source.Addr(), uint16(n))
+		f.Destination = netip.AddrPortFrom(f.Destination.Addr(), uint16(n>>16)+1)
+		return f
+	}
+	for n := range most {
+		g.packet(0, flow(n))
+		if n%1000 == 0 {
+			g.now = g.now.Add(time.Millisecond)
+			g.settle()
+		}
+	}
+	g.settle()
+	if got := g.nats[0].count()["two"].Sending; got != most {
+		t.Fatalf("%d sessions", got)
+	}
+	g.now = g.now.Add(time.Second)
+	g.packet(0, flow(0)) // used again
+	g.packet(0, flow(most))
+	g.settle()
+	g.packet(0, flow(most))
+	g.settle()
+	if a := g.packet(0, flow(most)); !a.IsValid() {
+		t.Error("a new flow has no session")
+	}
+	if a := g.packet(0, flow(0)); !a.IsValid() {
+		t.Error("the session used last has ended")
+	}
+	for i, n := range g.nats {
+		if len(g.kernels[i].sessions) > most || n.sending > most {
+			t.Errorf("gateway %d has %d sessions", i, len(g.kernels[i].sessions))
+		}
+	}
+}
+
+// TestNATAtRandom: after losses, and restarts of either gateway with or without its state, no packet reaches a host with the
+// source of another one, and in the end each flow has a session.
+func TestNATAtRandom(t *testing.T) {
+	g := newGateways(t)
+	r := rand.New(rand.NewPCG(12, 8))
+	arrived := 0
+	for range 100000 {
+		i := r.IntN(2)
+		switch r.IntN(40) {
+		default:
+			f := flowFrom(i, byte(1+r.IntN(3)), byte(r.IntN(4)))
+			switch a := g.packet(i, f); {
+			case a == f.Source.Addr():
+				arrived++
+			case a.IsValid():
+				t.Fatalf("a packet of %v arrives as one of %v", f, a)
+			}
+		case 0, 1, 2, 3, 4, 5, 6, 7:
+			g.deliver(i)
+		case 8, 9, 10:
+			g.now = g.now.Add(time.Duration(r.Int64N(int64(10 * time.Second))))
+			if err := g.nats[i].scan(); err != nil {
+				t.Fatal(err)
+			}
+			g.nats[i].flush()
+		case 11: // new keys
+			if r.IntN(4) == 0 {
+				g.pipes = [2][]tunnel.NATSession{}
+			}
+		case 12: // killed
+			if r.IntN(10) == 0 {
+				g.pipes = [2][]tunnel.NATSession{}
+				g.start(i)
+			}
+		case 13: // stopped
+			if r.IntN(10) == 0 {
+				g.pipes = [2][]tunnel.NATSession{}
+				g.kernels[i].sessions = map[natFlow]program.Session{}
+				g.start(i)
+			}
+		case 14:
+			if r.IntN(10) == 0 {
+				g.now = g.now.Add(natSilence)
+			}
+		case 15:
+			g.down = r.IntN(10) == 0
+		}
+	}
+	if arrived < 1000 {
+		t.Errorf("%d packets arrived", arrived)
+	}
+	g.down = false
+	for range 200 {
+		g.now = g.now.Add(natForget / 50)
+		for i := range g.nats {
+			if err := g.nats[i].scan(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		g.settle()
+	}
+	for i := range g.nats {
+		for port := range byte(4) {
+			f := flowFrom(i, 1, port)
+			g.packet(i, f)
+			g.settle()
+			if a := g.packet(i, f); a != f.Source.Addr() {
+				t.Errorf("%v has no session in the end", f)
+			}
+		}
+	}
+}

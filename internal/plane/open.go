@@ -1,0 +1,95 @@
+package plane
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/tabane/tabane/internal/sched"
+	"github.com/tabane/tabane/internal/tunnel"
+)
+
+// Mode is how packets to a peer are carried.
+type Mode uint8
+
+const (
+	// Tunnel carries them encrypted, by the sealed plane.
+	Tunnel Mode = iota
+	// Plain sends them as they are, by the open plane. The sealed plane only measures the paths, and
+	// carries what the open one leaves.
+	Plain
+	// Unsealed sends them in a tunnel that does not encrypt, by the open plane.
+	Unsealed
+	// NAT is Plain with the source of each packet replaced by this gateway's address on the path, which
+	// the peer restores.
+	NAT
+)
+
+func (m Mode) String() string {
+	switch m {
+	case Tunnel:
+		return "tunnel"
+	case Plain:
+		return "plain"
+	case Unsealed:
+		return "tunnel, seal none"
+	case NAT:
+		return "nat"
+	}
+	return fmt.Sprintf("mode %d", uint8(m))
+}
+
+// Open reports whether the open plane carries the packets.
+func (m Mode) Open() bool { return m != Tunnel }
+
+// Disciplines returns the names of the disciplines with which an open peer's packets can be carried:
+// those that a sched.Planner knows.
+func (m Mode) Disciplines() []string {
+	all := sched.Disciplines()
+	if m.Open() {
+		all = sched.Planned()
+	}
+	return all
+}
+
+// Measured is a path to an open peer, as the sealed plane has measured it.
+type Measured struct {
+	sched.Path
+	// Name is that of the path in LinkStatus, Interface that of this gateway, Remote where the peer is
+	// reached over it.
+	Name, Interface string
+	Remote          netip.AddrPort
+	// Seen is where the peer sees this gateway, if it has said.
+	Seen netip.AddrPort
+	// MTU is the largest IP packet that the path is known to carry.
+	MTU int
+}
+
+// NATSessions are how many NAT sessions there are with a peer: of flows to it, and of flows from it.
+type NATSessions struct {
+	Sending, Receiving int
+}
+
+// Arrived is what has arrived over a path in the tunnel that does not encrypt.
+type Arrived struct {
+	Count
+	// Lost packets are missing between the first and the last one.
+	Lost uint64
+}
+
+// Open is the open plane as the sealed plane sees it. Its methods return at once and call no method of
+// the sealed plane.
+type Open interface {
+	// Measured replaces what is known of the paths to a peer, in the order of their numbers, and the
+	// cookie that the peer accepts packets of the tunnel with, 0 if none. The slice belongs to the
+	// callee.
+	Measured(peer string, paths []Measured, cookie uint64)
+	// Accept replaces the cookies that packets of a peer are accepted with.
+	Accept(peer string, cookies []uint64) error
+	// Arrived is what has arrived from a peer since it was configured, by path.
+	Arrived(peer string) [MaxPaths]Arrived
+	// NATSession takes what a peer says of NAT sessions. The record belongs to the callee.
+	NATSession(peer string, r tunnel.NATSession)
+	// Wait is the virtual queue of a path to a peer: how long a packet waits that is sent now.
+	Wait(peer string, path int) time.Duration
+}

@@ -1,0 +1,145 @@
+package sealed
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/tabane/tabane/internal/quality"
+	"github.com/tabane/tabane/internal/tunnel"
+	"github.com/tabane/tabane/internal/udp"
+)
+
+// compatible measures a link by the probes of paper D, in the clear.
+type compatible struct {
+	// from is where the peer's probes come from.
+	from prober
+	// due is when the next probe is sent, number its number.
+	due    time.Duration
+	number uint16
+	open   [probesKept]openProbe
+	// delay and jitter are what the replies say, once answered.
+	delay    quality.OneWayDelay
+	jitter   time.Duration
+	answered bool
+
+	// clock and received measure the peer's probes.
+	clock    quality.Clock
+	received quality.Jitter
+}
+
+// openProbe is a compatible probe without a reply so far.
+type openProbe struct {
+	number uint16
+	sent   uint32
+	at     time.Duration
+	open   bool
+}
+
+// prober is where compatible probes come from. Addresses are those of authentic messages, so that a
+// stranger gets no reply.
+type prober struct {
+	line *line
+	from netip.AddrPort
+}
+
+// probed is whose probes they are.
+type probed struct {
+	peer *peer
+	path int
+}
+
+// probeCompatible sends a compatible probe if it is due, and returns when the next one is. The mutex is
+// locked.
+func (r *peer) probeCompatible(b *batch, i int, now, interval time.Duration) time.Duration {
+	l := &r.links[i]
+	if !l.alive.Alive() || !l.ready() {
+		return now + time.Hour
+	}
+	c := &l.compatible
+	if now < c.due {
+		return c.due
+	}
+	if from := (prober{l.line, l.remote}); from != c.from {
+		r.plane.probers.Delete(c.from)
+		c.from = from
+		r.plane.probers.Store(from, probed{r, i})
+	}
+	c.due = now + interval
+	c.number++
+	sent := uint32(now / time.Microsecond)
+	c.open[c.number%probesKept] = openProbe{c.number, sent, now, true}
+	p := tunnel.CompatibleProbe{Path: uint16(i), Number: c.number, Sent: sent, Agent: l.line.address(), Member: l.remote.Addr()}
+	r.sendOpen(b, i, p.Append(b.slot(tunnel.CompatibleProbeLen)[:0]), now)
+	return c.due
+}
+
+// sendOpen sends a message in the clear over a path, before all packets in its queue. The mutex is locked.
+func (r *peer) sendOpen(b *batch, i int, message []byte, now time.Duration) {
+	l := &r.links[i]
+	r.queues.Add(i, &r.paths[:tunnel.MaxPaths][i], now, len(message)+ipUDP4)
+	l.sent.add(1, len(message)+ipUDP4)
+	b.add(l.line, udp.Datagram{Data: message, To: l.remote, Class: controlClass})
+}
+
+// takeCompatible processes a compatible probe, which it answers, or a reply. Those from an address that
+// no authentic message came from are dropped, and all are while the plane does not send any itself.
+func (p *Plane) takeCompatible(at *line, m []byte, from netip.AddrPort, b *batch) {
+	key := prober{at, from}
+	found, known := p.probers.Load(key)
+	if !known {
+		p.counts.drop(dropStranger, 1)
+		return
+	}
+	probe, err := tunnel.ParseCompatibleProbe(m)
+	reply, replyErr := tunnel.ParseCompatibleReply(m)
+	if err != nil && replyErr != nil {
+		p.counts.drop(dropMalformed, 1)
+		return
+	}
+	w := found.(probed)
+	r := w.peer
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := &r.links[w.path]
+	if r.gone || l.line != at || l.remote != from {
+		p.counts.drop(dropStranger, 1) // the path has moved
+		return
+	}
+	c, now := &l.compatible, p.now()
+	if err == nil {
+		if int(probe.Path) != w.path {
+			p.counts.drop(dropMalformed, 1)
+			return
+		}
+		c.received.Update(0, c.clock.Difference(probe.Sent, now))
+		answer := tunnel.CompatibleReply{
+			Path: probe.Path, Number: probe.Number, Sent: probe.Sent, Member: probe.Member, Jitter: uint32(c.received.Value / time.Microsecond),
+		}
+		r.sendOpen(b, w.path, answer.Append(b.slot(tunnel.CompatibleReplyLen)[:0]), now)
+		return
+	}
+	s := &c.open[reply.Number%probesKept]
+	if int(reply.Path) != w.path || !s.open || s.number != reply.Number || s.sent != reply.Sent {
+		p.counts.drop(dropReplayed, 1)
+		return
+	}
+	s.open = false
+	c.delay.Update(now-s.at, time.Duration(reply.Held)*time.Microsecond)
+	c.jitter, c.answered = time.Duration(reply.Jitter)*time.Microsecond, true
+	r.refresh()
+}
+
+// byProbes replaces the delays and jitters that schedulers see by those of compatible probes. A path
+// without a reply so far has half of its round-trip time: delays must be comparable. The mutex is locked.
+func (r *peer) byProbes() {
+	for i := range r.links {
+		l, p := &r.links[i], &r.paths[i]
+		if !p.Usable {
+			continue
+		}
+		p.Delay, p.Jitter = l.rtt.SRTT/2, 0
+		if c := &l.compatible; c.answered {
+			p.Delay, p.Jitter = c.delay.Value, c.jitter
+		}
+	}
+}

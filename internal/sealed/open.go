@@ -1,0 +1,94 @@
+package sealed
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+
+	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/tunnel"
+)
+
+// unsealed is what the gateways have agreed on for open messages, which the open plane carries.
+type unsealed struct {
+	// peer is the cookie that the peer accepts, 0 for none.
+	peer uint64
+}
+
+// acceptOpen has open messages of the peer accepted with a cookie of each of its sessions, and announces
+// that of the current one. The mutex is locked.
+func (r *peer) acceptOpen() {
+	p := r.plane
+	if p.opened == nil {
+		return
+	}
+	k := r.sending
+	var cookies []uint64
+	if r.conf.Mode == plane.Unsealed && k != nil {
+		if k.cookie == 0 {
+			k.cookie = newCookie()
+		}
+		p.keysMu.RLock()
+		for _, other := range p.keys {
+			if other.peer == r && other.cookie != 0 {
+				cookies = append(cookies, other.cookie)
+			}
+		}
+		p.keysMu.RUnlock()
+	}
+	if err := p.opened.Accept(r.conf.Name, cookies); err != nil {
+		p.log.Error("open messages are not accepted", "peer", r.conf.Name, "err", err)
+		return
+	}
+	if len(cookies) > 0 && !k.announced {
+		k.announced = true
+		k.out.Put(tunnel.Open{Cookie: k.cookie})
+	}
+}
+
+// newCookie returns a random number that is not 0.
+func newCookie() uint64 {
+	var b [8]byte
+	for {
+		rand.Read(b[:]) // never fails
+		if c := binary.NativeEndian.Uint64(b[:]); c != 0 {
+			return c
+		}
+	}
+}
+
+// arrivedLen is the length of an Arrived in a message.
+const arrivedLen = 20
+
+// appendArrived appends what has arrived in open messages. The mutex is locked.
+func (r *peer) appendArrived(b []byte) []byte {
+	if r.plane.opened == nil || r.conf.Mode != plane.Unsealed {
+		return b
+	}
+	for i, a := range r.plane.opened.Arrived(r.conf.Name) {
+		if a.Packets > 0 && len(b)+arrivedLen <= controlRoom {
+			b = tunnel.AppendRecord(b, tunnel.Arrived{Path: uint8(i), Packets: a.Packets + a.Lost, Lost: a.Lost})
+		}
+	}
+	return b
+}
+
+// lossShare returns the share of packets towards the peer that are lost: nearly all of them are those of
+// the open plane, if it carries any.
+func (l *link) lossShare() float64 { return max(l.loss.Share, l.openLoss.Share) }
+
+// SendNATSession sends a record about NAT sessions to a peer. It reports false if there is no session with
+// the peer, or no room; without an answer, the caller repeats it.
+func (p *Plane) SendNATSession(peer string, v tunnel.NATSession) bool {
+	for _, r := range p.routing.Load().peers {
+		r.mu.Lock()
+		sent := r.conf.Name == peer && r.sending != nil && r.sending.out.Put(v)
+		if sent {
+			r.soon()
+		}
+		r.mu.Unlock()
+		if sent {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,201 @@
+package sealed
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/session"
+	"github.com/tabane/tabane/internal/tunnel"
+	"github.com/tabane/tabane/internal/udp"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// ally returns a peer with a session, and paths to it that are ready, in a plane without a device.
+// Messages to it go to a socket of this process that nobody reads.
+func ally(t testing.TB, a plane.Alliance, ready int) (*peer, *keys) {
+	t.Helper()
+	socket, err := udp.Listen(udp.Options{Local: netip.MustParseAddrPort("127.0.0.1:0")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := withoutDevice(Options{}, func(f func() error) error { return f() })
+	r := newPeer(p, session.PrivateKey{1}, plane.Peer{Name: "ally"})
+	conf := plane.Path{Name: "wan", Interface: "lo", Usable: true, Up: plane.Rate{Bandwidth: unit.GbitPerSecond}, Down: plane.Rate{Bandwidth: unit.GbitPerSecond}}
+	l := &line{plane: p, name: "wan", device: "lo"}
+	l.conf.Store(&conf)
+	l.socket.Store(socket)
+	p.routing.Store(&routing{lines: []*line{l}})
+	a.Lifetime, a.Path = time.Minute, "wan"
+	if err := r.configure(plane.Peer{Name: "ally", Alliance: a}, plane.State{Paths: []plane.Path{conf}}, []*line{l}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range ready {
+		r.links[i].line, r.links[i].remote = l, socket.Local()
+	}
+	key, err := tunnel.NewKey(tunnel.FastestSuite(), [tunnel.KeyLen]byte{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &keys{Session: &session.Session{}, peer: r, send: key, receive: key}
+	r.sending = k
+	t.Cleanup(func() {
+		r.mu.Lock()
+		r.endRelay("the test is over")
+		r.mu.Unlock()
+		socket.Close()
+		p.loops.Wait()
+	})
+	return r, k
+}
+
+// roles are what a peer may be.
+var roles = []plane.Role{plane.NoRole, plane.HomeAgent, plane.Registrant, plane.Member, plane.Leader}
+
+// FuzzRecordsOfPeers: whatever authentic messages of a peer contain, in whatever role, they do not stop
+// the gateway, and have no effect beyond the peer's own state.
+func FuzzRecordsOfPeers(f *testing.F) {
+	home := netip.MustParseAddrPort("127.0.0.1:9")
+	for _, records := range [][]tunnel.Record{
+		{tunnel.Hello{}, tunnel.PathAdd{Path: 3, Name: "x"}, tunnel.Register{Path: 3, Lifetime: time.Hour, Up: 1, Down: 1}},
+		{tunnel.Register{Path: 9, Lifetime: time.Second}, tunnel.PathRemove{Path: 9}, tunnel.NAT{Path: 1, Seen: home}},
+		{tunnel.Register{Path: 0, HomeAgent: netip.MustParseAddrPort("192.0.2.1:4790"), Lifetime: time.Hour, Up: 1, Down: 1}, tunnel.Register{}},
+		{tunnel.Registered{Path: 0, Lifetime: time.Hour}, tunnel.Registered{Path: 15, Code: tunnel.MemberUnreachable}, tunnel.Bye{}},
+	} {
+		var b []byte
+		for i, r := range records {
+			b = tunnel.AppendNumbered(b, uint32(i), r)
+		}
+		for role := range roles {
+			f.Add(uint8(role), tunnel.AppendRecord(b, tunnel.Probe{ID: 1}))
+		}
+	}
+	f.Fuzz(func(t *testing.T, role uint8, body []byte) {
+		r, k := ally(t, plane.Alliance{Role: roles[int(role)%len(roles)], CareOf: 2, HomeAgents: []netip.AddrPort{home}}, 2)
+		o := &opened{keys: k, path: 1}
+		r.records(k, o, body, len(body), newBatch(r.plane, 1<<16))
+		registered := 0
+		for i := range r.links {
+			if r.links[i].registration.until > 0 {
+				registered++
+			}
+		}
+		if r.conf.Alliance.Role != plane.HomeAgent && registered > 2 {
+			t.Errorf("%d paths are registered", registered)
+		}
+		if len(r.plane.relays) > 1 {
+			t.Errorf("%d relays", len(r.plane.relays))
+		}
+	})
+}
+
+// TestRegistrations: a home agent has the registrations of a model, whatever a leader with keys asks for
+// and whenever: no more than configured, no longer than granted, and never with another address than
+// that of the path's messages.
+func TestRegistrations(t *testing.T) {
+	const paths, most = 5, 2
+	rapid.Check(t, func(rt *rapid.T) {
+		r, k := ally(t, plane.Alliance{Role: plane.Registrant, CareOf: most}, paths)
+		remote := r.links[0].remote
+		now := time.Duration(1)
+		var until [tunnel.MaxPaths]time.Duration // the model
+		refused := uint64(0)
+		rate := rapid.SampledFrom([]unit.Bandwidth{0, 1, unit.MbitPerSecond, tunnel.UnknownRate})
+		address := rapid.SampledFrom([]netip.AddrPort{{}, netip.MustParseAddrPort("[::]:0"), netip.MustParseAddrPort("203.0.113.9:53"), netip.MustParseAddrPort("224.0.0.1:1")})
+		for range rapid.IntRange(1, 30).Draw(rt, "requests") {
+			now += time.Duration(rapid.IntRange(0, 40).Draw(rt, "pause")) * time.Second
+			r.enroll(k, now)
+			v := tunnel.Register{
+				Path: uint8(rapid.IntRange(0, paths).Draw(rt, "path")), CareOf: address.Draw(rt, "care-of"), HomeAgent: address.Draw(rt, "home agent"),
+				Lifetime: rapid.SampledFrom([]time.Duration{0, time.Second, 50 * time.Second, 100 * 365 * 24 * time.Hour}).Draw(rt, "lifetime"),
+				Up:       rate.Draw(rt, "up"), Down: rate.Draw(rt, "down"), Cost: rapid.Int32().Draw(rt, "cost"),
+			}
+			want, others := tunnel.Registered{Path: v.Path}, 0
+			for i, end := range until {
+				if end > now && i != int(v.Path) {
+					others++
+				}
+			}
+			toMember := v.HomeAgent.IsValid() && !v.HomeAgent.Addr().IsUnspecified()
+			switch {
+			case toMember || v.Path == paths || v.Lifetime > 0 && v.Up == 0 && v.Down == 0:
+				want.Code = tunnel.HomeMalformed
+			case v.Lifetime == 0:
+				until[v.Path] = 0
+			case others == most:
+				want.Code = tunnel.HomeResources
+			default:
+				want.Lifetime = min(v.Lifetime, time.Minute)
+				until[v.Path] = now + want.Lifetime
+			}
+			if want.Code != tunnel.Accepted {
+				refused++
+			}
+			got := r.register(v, now)
+			if got.Code != want.Code || got.Lifetime != want.Lifetime || v.Path < paths && got.CareOf != remote {
+				rt.Fatalf("%+v is answered by %+v, want %+v", v, got, want)
+			}
+			for i, end := range until {
+				if l := &r.links[i]; r.registered(l, now) != (end > now) || i < paths && l.remote != remote {
+					rt.Fatalf("path %d after %+v: registered %v, sent to %v, want %v, %v", i, v, r.registered(l, now), l.remote, end > now, remote)
+				}
+			}
+			if n := r.plane.counts.dropped[dropRegistration].Load(); n != refused {
+				rt.Fatalf("%d requests are counted as refused, want %d", n, refused)
+			}
+		}
+	})
+}
+
+// TestRelayRequests: a member relays to one home agent of those that it allows, and opens no more sockets than
+// is bounded, whatever a leader with keys asks for.
+func TestRelayRequests(t *testing.T) {
+	allowed := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:4790"), netip.MustParseAddrPort("192.0.2.2:4790")}
+	asks := func(r *peer, path uint8, home string, now time.Duration) tunnel.Registered {
+		return r.relay(tunnel.Register{Path: path, HomeAgent: netip.MustParseAddrPort(home), Lifetime: 1000 * time.Hour, Up: unit.MbitPerSecond, Down: unit.MbitPerSecond}, now)
+	}
+	rates := plane.Rate{Bandwidth: unit.GbitPerSecond}
+	r, _ := ally(t, plane.Alliance{Role: plane.Leader, HomeAgents: allowed, Up: rates, Down: rates}, 2)
+	now := time.Second
+	for _, tt := range []struct {
+		home string
+		path uint8
+		want tunnel.Code
+	}{
+		{"192.0.2.1:4790", 0, tunnel.Accepted},
+		{"192.0.2.3:4790", 0, tunnel.MemberProhibited},
+		{"192.0.2.1:4791", 0, tunnel.MemberProhibited},
+		{"192.0.2.1:0", 0, tunnel.MemberMalformed},
+		{"224.0.0.1:4790", 0, tunnel.MemberMalformed},
+		{"255.255.255.255:4790", 0, tunnel.MemberMalformed},
+		{"127.0.0.1:4790", 0, tunnel.MemberMalformed},
+		{"[fe80::1]:4790", 0, tunnel.MemberMalformed},
+		{"192.0.2.1:4790", 7, tunnel.MemberMalformed},
+	} {
+		if a := asks(r, tt.path, tt.home, now); a.Code != tt.want || tt.want == tunnel.Accepted && a.Lifetime != time.Minute || tt.want != tunnel.Accepted && a.Lifetime != 0 {
+			t.Errorf("%s on path %d: %+v, want %v", tt.home, tt.path, a, tt.want)
+		}
+		if y := r.relaying; y == nil || y.homeAgent != allowed[0] || len(r.plane.relays) != 1 {
+			t.Fatalf("%s on path %d: relays %+v", tt.home, tt.path, r.relaying)
+		}
+	}
+	if n := r.plane.counts.dropped[dropRegistration].Load(); n != 8 {
+		t.Errorf("%d requests are counted as refused, want 8", n)
+	}
+	begun := 0
+	for i := range 100 {
+		if asks(r, 0, allowed[(i+1)%2].String(), now).Code == tunnel.Accepted {
+			begun++
+		}
+	}
+	// Half of what is refused asks for the home agent that the last relay has.
+	if most := relaysMost + 100/2; begun > most || r.begins.next != relaysMost {
+		t.Errorf("%d requests are accepted, %d relays have begun, want at most %d, %d", begun, r.begins.next, most, relaysMost)
+	}
+	if a := asks(r, 1, allowed[0].String(), now+relaysTime); a.Code != tunnel.Accepted || r.relaying.path != 1 {
+		t.Errorf("later: %+v", a)
+	}
+}

@@ -1,0 +1,491 @@
+package sealed
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/tunnel"
+	"github.com/tabane/tabane/internal/udp"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+// A member relays messages between a leader on its short link and one home agent. It has no key that
+// opens them. It accepts them only from the address at which the leader's own session with the member
+// is, and from the home agent; each message gives at most one, no longer than itself.
+//
+// The messages of the leader to the member and through it come from one socket to another, so that NAT
+// between them maps both alike. Those that the member has no session for are relayed.
+
+// relay is what a member does for a leader.
+type relay struct {
+	leader    *peer
+	path      uint8 // as the leader numbers it
+	homeAgent netip.AddrPort
+	until     time.Duration
+	base      *udp.Socket // of the path that the relay's socket is beside
+	over      string      // name of that path
+	out       *line       // the relay's socket
+	to        atomic.Pointer[place]
+	// answered: the home agent has sent a message.
+	answered atomic.Bool
+	rate     unit.Bandwidth // from the leader, once the home agent has answered
+	up, down policer
+	x        *relayed
+}
+
+// relayed counts what is relayed for a leader, as long as it is configured.
+type relayed struct {
+	up, down count
+	dropped  atomic.Uint64
+}
+
+// policer drops what exceeds a rate.
+type policer struct {
+	mu     sync.Mutex
+	rate   float64 // bytes per second
+	tokens float64
+	at     time.Duration
+}
+
+const (
+	// burstTime is how long a burst at the rate may be, burstLen its smallest length in bytes: that of
+	// a message in segments.
+	burstTime, burstLen = 100 * time.Millisecond, 1 << 17
+	// unanswered is the rate to a home agent that has not answered: enough for handshakes and probes.
+	unanswered = 64 * unit.KbitPerSecond
+	// relaysMost is how many relays may begin for a leader in relaysTime: each opens a socket.
+	relaysMost, relaysTime = 8, 10 * time.Second
+)
+
+// begins are the times of the last relays that began for a leader.
+type begins struct {
+	at   [relaysMost]time.Duration
+	next int
+}
+
+// take reports whether one more may begin now, and counts it.
+func (b *begins) take(now time.Duration) bool {
+	at := &b.at[b.next%relaysMost]
+	if b.next >= relaysMost && now-*at < relaysTime {
+		return false
+	}
+	*at = now
+	b.next++
+	return true
+}
+
+func (p *policer) set(rate unit.Bandwidth) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rate = float64(rate) / 8
+	p.tokens = p.burst()
+}
+
+func (p *policer) burst() float64 {
+	if p.rate <= float64(unanswered)/8 {
+		return p.rate // a second
+	}
+	return max(p.rate*burstTime.Seconds(), burstLen)
+}
+
+// take reports whether a packet of so many bytes is within the rate.
+func (p *policer) take(now time.Duration, n int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now > p.at {
+		p.tokens = min(p.burst(), p.tokens+p.rate*(now-p.at).Seconds())
+		p.at = now
+	}
+	if p.tokens < float64(n) {
+		return false
+	}
+	p.tokens -= float64(n)
+	return true
+}
+
+// relayOf returns what is relayed for the sender of messages, or nil.
+func (p *Plane) relayOf(l *line, from netip.AddrPort) *relay {
+	if !l.conf.Load().Short {
+		return nil
+	}
+	p.relaysMu.RLock()
+	defer p.relaysMu.RUnlock()
+	return p.relays[place{l, from}]
+}
+
+// foreign handles a message that is not for this gateway: it is relayed if a leader has sent it, else
+// dropped.
+func (p *Plane) foreign(l *line, g *udp.Received, m []byte, b *batch, why reason) {
+	if y := p.relayOf(l, g.From); y != nil {
+		y.forward(b, m, g.Class)
+	} else {
+		p.counts.drop(why, 1)
+	}
+}
+
+// forward relays a message of the leader, which is not for this gateway.
+func (y *relay) forward(b *batch, m []byte, class uint8) {
+	if !sealedOrHandshake(m) || !y.up.take(y.leader.plane.now(), len(m)+ipUDP4) {
+		y.x.dropped.Add(1)
+		return
+	}
+	y.x.up.add(1, len(m)+ipUDP4)
+	b.add(y.out, udp.Datagram{Data: m, To: y.homeAgent, Class: class})
+}
+
+// sealedOrHandshake reports whether a message may be one of a tunnel.
+func sealedOrHandshake(m []byte) bool {
+	switch tunnel.Type(m[0]) {
+	case tunnel.Initiation, tunnel.Response, tunnel.Cookie:
+		return len(m) >= shortestHandshake
+	case tunnel.Data, tunnel.Control, tunnel.Compatible, tunnel.OpenData: // ParseHeader refuses the last two
+	}
+	_, err := tunnel.ParseHeader(m)
+	return err == nil
+}
+
+// shortestHandshake is the length of a cookie.
+const shortestHandshake = 64
+
+// receive relays messages of the home agent until the socket is closed.
+func (y *relay) receive(s *udp.Socket) {
+	p := y.leader.plane
+	buffers := make([][]byte, receiveBuffers)
+	for i := range buffers {
+		buffers[i] = make([]byte, udp.BufferLen)
+	}
+	got := make([]udp.Received, receiveBuffers)
+	var all []udp.Datagram
+	for {
+		n, err := s.Receive(buffers, got)
+		if errors.Is(err, fs.ErrClosed) {
+			return
+		}
+		if err != nil {
+			y.out.fail(err)
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		at, now := y.to.Load(), p.now()
+		all = all[:0]
+		for i := range got[:n] {
+			g := &got[i]
+			for data := g.Data; len(data) > 0; {
+				m := data[:min(g.Size, len(data))]
+				data = data[len(m):]
+				if g.From != y.homeAgent || !sealedOrHandshake(m) || !y.down.take(now, len(m)+ipUDP4) {
+					y.x.dropped.Add(1)
+					continue
+				}
+				y.x.down.add(1, len(m)+ipUDP4)
+				all = append(all, udp.Datagram{Data: m, To: at.from, Class: g.Class})
+			}
+		}
+		if len(all) > 0 {
+			if !y.answered.Swap(true) {
+				y.up.set(y.rate)
+			}
+			at.line.send(all)
+		}
+	}
+}
+
+// relay answers the request of a leader to a member. The mutex is locked.
+func (r *peer) relay(v tunnel.Register, now time.Duration) tunnel.Registered {
+	a := &r.conf.Alliance
+	answer := tunnel.Registered{Path: v.Path, Up: min(v.Up, announced(a.Up)), Down: min(v.Down, announced(a.Down))}
+	over := r.plane.routing.Load().line(a.Path)
+	at := &r.links[v.Path]
+	home := v.HomeAgent
+	switch {
+	case !at.ready():
+		answer.Code = tunnel.MemberMalformed
+	case v.Lifetime == 0:
+		r.endRelay("withdrawn by the leader")
+		return answer
+	case home.Port() == 0 || !home.Addr().IsGlobalUnicast() || home.Addr().Is4() && home.Addr() == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		answer.Code = tunnel.MemberMalformed
+	case !allowed(a.HomeAgents, home):
+		answer.Code = tunnel.MemberProhibited
+	case over == nil || !over.conf.Load().Usable || over.socket.Load() == nil:
+		answer.Code = tunnel.MemberUnreachable
+	}
+	if r.plane.stopping.Load() {
+		answer.Code = tunnel.MemberUnreachable
+	}
+	other := r.relaying == nil || r.relaying.homeAgent != home || r.relaying.path != v.Path
+	if answer.Code == tunnel.Accepted && other && !r.begins.take(now) {
+		answer.Code = tunnel.MemberResources
+	}
+	if answer.Code == tunnel.Accepted && other {
+		r.endRelay("replaced")
+		if err := r.beginRelay(v.Path, home, over); err != nil {
+			r.plane.log.Error("relay", "peer", r.conf.Name, "home agent", home, "error", err)
+			answer.Code = tunnel.MemberResources
+		}
+	}
+	if r.refuse(answer, "relay refused", "home agent", home); answer.Code != tunnel.Accepted {
+		return answer
+	}
+	y := r.relaying
+	answer.Lifetime = min(v.Lifetime, a.Lifetime)
+	answer.Cost = int32(over.conf.Load().Cost)
+	y.until = now + answer.Lifetime
+	answer.CareOf = netip.AddrPortFrom(over.careOf(home.Addr().Is4()).Addr(), y.out.socket.Load().Local().Port())
+	r.place()
+	return answer
+}
+
+func allowed(list []netip.AddrPort, a netip.AddrPort) bool {
+	return len(list) == 0 || slices.Contains(list, a)
+}
+
+// beginRelay opens the socket of a relay. The mutex is locked.
+func (r *peer) beginRelay(path uint8, home netip.AddrPort, over *line) error {
+	p := r.plane
+	var s *udp.Socket
+	if err := p.enter(func() (err error) {
+		s, err = udp.Listen(udp.Options{Interface: over.device, Mark: over.mark})
+		return err
+	}); err != nil {
+		return err
+	}
+	out := &line{plane: p, name: over.name, device: over.device, mark: over.mark}
+	out.conf.Store(over.conf.Load())
+	out.socket.Store(s)
+	y := &relay{leader: r, path: path, homeAgent: home, base: over.socket.Load(), over: over.name, out: out, x: &r.relayed}
+	y.rate = announced(r.conf.Alliance.Up)
+	y.up.set(min(unanswered, y.rate))
+	y.down.set(announced(r.conf.Alliance.Down))
+	r.relaying = y
+	r.place()
+	p.loops.Go(func() { y.receive(s) })
+	p.log.Info("relay begins", "peer", r.conf.Name, "home agent", home, "path", over.name)
+	return nil
+}
+
+// place has messages of the leader found by where its session is. The mutex is locked.
+func (r *peer) place() {
+	y, p := r.relaying, r.plane
+	l := &r.links[y.path]
+	now := place{l.line, l.remote}
+	old := y.to.Load()
+	if l.line == nil || old != nil && *old == now {
+		return
+	}
+	p.relaysMu.Lock()
+	defer p.relaysMu.Unlock()
+	if old != nil && p.relays[*old] == y {
+		delete(p.relays, *old)
+	}
+	p.relays[now] = y
+	y.to.Store(&now)
+}
+
+// endRelay closes what is relayed for the leader. The mutex is locked.
+func (r *peer) endRelay(reason string) {
+	y, p := r.relaying, r.plane
+	if y == nil {
+		return
+	}
+	p.log.Info("relay ends", "peer", r.conf.Name, "home agent", y.homeAgent, "reason", reason)
+	r.relaying = nil
+	p.relaysMu.Lock()
+	defer p.relaysMu.Unlock()
+	if at := y.to.Load(); at != nil && p.relays[*at] == y {
+		delete(p.relays, *at)
+	}
+	y.out.close()
+}
+
+// tend ends a relay whose time is over or whose path has no socket any more, and informs the leader. It
+// returns when it is to be called again. The mutex is locked.
+func (r *peer) tend(now time.Duration) time.Duration {
+	y := r.relaying
+	if y == nil {
+		return now + time.Hour
+	}
+	l := r.plane.routing.Load().line(y.over)
+	alive := l != nil && l.conf.Load().Usable && l.socket.Load() == y.base
+	switch {
+	case now >= y.until:
+		r.endRelay("registration has expired")
+	case !alive || r.conf.Alliance.Path != y.over:
+		r.cutRelay("the path has changed")
+	default:
+		r.place()
+		return min(y.until, now+checkSockets)
+	}
+	return now + time.Hour
+}
+
+// cutRelay ends a relay and informs the leader, which asks again. The mutex is locked.
+func (r *peer) cutRelay(reason string) {
+	y := r.relaying
+	if y == nil {
+		return
+	}
+	r.endRelay(reason)
+	if r.sending != nil {
+		r.sending.out.Put(tunnel.Registered{Path: y.path, Code: tunnel.MemberUnreachable})
+		r.soon()
+	}
+}
+
+// relayStatus returns what is relayed for the leader. The mutex is locked.
+func (r *peer) relayStatus(now time.Duration) plane.RelayStatus {
+	s := plane.RelayStatus{
+		Leader: r.conf.Name, Path: r.conf.Alliance.Path,
+		Up: r.relayed.up.value(), Down: r.relayed.down.value(), Dropped: r.relayed.dropped.Load(),
+	}
+	if y := r.relaying; y != nil {
+		s.HomeAgent, s.Lifetime = y.homeAgent, y.until-now
+	}
+	return s
+}
+
+// grant is what a member relays for this gateway, a leader.
+type grant struct {
+	remote   netip.AddrPort // of the member
+	careOf   netip.AddrPort
+	up, down unit.Bandwidth
+	cost     int
+}
+
+// over returns the cost of a path over the member: the configured one, or what the member asks for.
+func (g *grant) over(l *line) int { return max(l.conf.Load().Cost, g.cost) }
+
+// asking is the state of a leader's requests to a member.
+type asking struct {
+	homes  []netip.AddrPort // where the home agent may be
+	next   int              // the one that is asked for
+	at     time.Duration    // when the leader asks again
+	until  time.Duration    // the end of what is granted, 0: nothing is
+	since  time.Duration    // when the address of the home agent was last changed
+	reason string
+}
+
+const (
+	// tryHome is how long a home agent has time to answer over a relay before another of its addresses
+	// is asked for.
+	tryHome = 2 * time.Second
+	// unreachableFor is how long a member whose line is down is not asked.
+	unreachableFor = time.Second
+)
+
+// enlist keeps what a member relays up to date. It returns when it is to be called again. The mutex is
+// locked.
+func (r *peer) enlist(k *keys, now time.Duration) time.Duration {
+	a := &r.asking
+	if a.until != 0 && now >= a.until {
+		r.plane.log.Warn("member has not answered, its relay has expired", "peer", r.conf.Name)
+		r.ungrant("has expired")
+	}
+	due := now + time.Hour
+	for i := range r.links {
+		l := &r.links[i]
+		if !l.ready() || !l.alive.Alive() || len(a.homes) == 0 {
+			continue
+		}
+		if a.until != 0 && len(a.homes) > 1 && now-max(a.since, time.Duration(l.line.proven.Load())) > tryHome {
+			a.next, a.since, a.at = a.next+1, now, now
+		}
+		if now >= a.at {
+			c := l.line.conf.Load()
+			k.out.Put(tunnel.Register{
+				Path: uint8(i), CareOf: l.line.careOf(l.remote.Addr().Is4()), HomeAgent: a.homes[a.next%len(a.homes)], Lifetime: r.conf.Alliance.Lifetime,
+				Up: announced(c.Up), Down: announced(c.Down),
+			})
+			a.at = now + askAgain
+		}
+		due = min(due, a.at)
+		if a.until != 0 {
+			due = min(due, a.until, now+tryHome)
+		}
+	}
+	return due
+}
+
+// granted takes the answer of a member. The mutex is locked.
+func (r *peer) granted(v tunnel.Registered, now time.Duration) {
+	a, l := &r.asking, &r.links[v.Path]
+	granted := v.Code == tunnel.Accepted && v.Lifetime > 0
+	if !l.ready() || granted && (a.at == 0 || len(a.homes) == 0) { // it has not been asked
+		r.plane.counts.drop(dropUnexpected, 1)
+		return
+	}
+	if !granted {
+		if reason := v.Code.String(); a.reason != reason {
+			r.plane.log.Warn("member does not relay", "peer", r.conf.Name, "reason", reason)
+		}
+		r.ungrant(v.Code.String())
+		a.next++
+		a.at = now + refusedFor
+		if v.Code == tunnel.MemberUnreachable {
+			a.at = now + unreachableFor
+		}
+		return
+	}
+	lifetime := min(v.Lifetime, r.conf.Alliance.Lifetime)
+	if a.until == 0 {
+		a.since = now
+		r.plane.log.Info("member relays", "peer", r.conf.Name, "home agent", a.homes[a.next%len(a.homes)], "lifetime", lifetime)
+	}
+	a.until, a.at, a.reason = now+lifetime, now+lifetime/2, ""
+	g := grant{remote: l.remote, careOf: v.CareOf, up: v.Up, down: v.Down, cost: int(v.Cost)}
+	if old := l.line.grant.Load(); old == nil || *old != g {
+		l.line.grant.Store(&g)
+		r.plane.pokeHome()
+	}
+}
+
+// ungrant records that the member does not relay. The mutex is locked.
+func (r *peer) ungrant(reason string) {
+	r.asking.until, r.asking.reason = 0, reason
+	for i := range r.links {
+		if l := r.links[i].line; l != nil && l.grant.Swap(nil) != nil {
+			r.plane.pokeHome()
+		}
+	}
+}
+
+// pokeHome has the home agent's paths over members looked at.
+func (p *Plane) pokeHome() {
+	for _, r := range p.routing.Load().peers {
+		r.poked.Store(true)
+	}
+	p.kick()
+}
+
+// follow brings paths over members to what these relay. The mutex is locked.
+func (r *peer) follow(now time.Duration) {
+	changed := false
+	for i := range r.links {
+		l := &r.links[i]
+		if l.line == nil || l.line.conf.Load().Member == "" || r.conf.Alliance.Role != plane.HomeAgent {
+			continue
+		}
+		g := l.line.grant.Load()
+		switch {
+		case g == nil && l.candidates != nil:
+			r.withdraw(i)
+			l.alive.Down()
+			l.candidates, l.remote, l.known, l.reported, l.search = nil, netip.AddrPort{}, false, false, mtuSearch{}
+			changed = true
+		case g != nil && (len(l.candidates) == 0 || l.candidates[0] != g.remote || l.down != g.up || l.cost != g.over(l.line)):
+			l.candidates, l.remote = []netip.AddrPort{g.remote}, g.remote
+			l.down, l.known, l.cost = g.up, true, g.over(l.line)
+			l.probeAt, l.registration.at = 0, 0
+			changed = true
+		}
+	}
+	if changed {
+		r.refresh()
+	}
+}
