@@ -25,17 +25,29 @@ type Config struct {
 	Key string `yaml:"key"`
 	// Listen is the UDP port of all paths. Default: 4790
 	Listen uint16 `yaml:"listen,omitempty"`
-	// LAN is the network that this gateway serves.
-	LAN LAN `yaml:"lan"`
+	// Role is what the gateway is in an alliance, whose hosts share their lines: home-agent, leader or
+	// member. docs/shake.md describes them. Default: it is in none
+	Role string `yaml:"role,omitempty"`
+	// LAN is the network that this gateway serves. Only a member may be without.
+	LAN LAN `yaml:"lan,omitempty"`
 	// Tunnel is the interface that packets to the peers are routed to.
 	Tunnel Tunnel `yaml:"tunnel,omitempty"`
 	// Paths are the lines of this site, 1 to 16.
 	Paths []Path `yaml:"paths"`
-	// Peers are the other gateways.
-	Peers []Peer `yaml:"peers"`
+	// Peers are the other gateways. Only a member may be without; a leader has one, its home agent. The
+	// leaders of a home agent are its peers without endpoints.
+	Peers []Peer `yaml:"peers,omitempty"`
+	// Registration bounds what is registered between a leader, its members and its home agent.
+	Registration Registration `yaml:"registration,omitempty"`
+	// ShortLinks are the interfaces over which leaders reach a member. Example: [wlan0]
+	ShortLinks []string `yaml:"short_links,omitempty"`
+	// Leaders are whom a member relays for.
+	Leaders []Leader `yaml:"leaders,omitempty"`
 	// Policy is how packets are distributed over the paths: the first rule that matches a packet
 	// decides. Default: discipline auto, resequence auto
 	Policy []Rule `yaml:"policy,omitempty"`
+	// Probes measure the paths. Default: sealed
+	Probes Probes `yaml:"probes,omitempty"`
 	// Control is the path of the Unix socket for tabane reload, which only the daemon's user and root
 	// can use. Default: /run/tabane/gateway.sock.
 	Control string `yaml:"control,omitempty"`
@@ -44,12 +56,69 @@ type Config struct {
 	Status netip.AddrPort `yaml:"status,omitempty"`
 }
 
+// Probes measure the paths. On a slow path they are sent less often than configured, down to one each
+// second: never so often that they take more than 1 % of its rate. The short form is the format.
+type Probes struct {
+	// Format is sealed, with which delay and jitter are those of every packet; or compatible, with which
+	// they are measured by the probes of Mobile IP SHAKE alone (60 and 64 bytes), which nothing
+	// authenticates, besides sealed ones; a configured rate is then taken as it is, and packets are not
+	// queued in front of the path. Both gateways need the same format. Default: sealed
+	Format string `yaml:"format,omitempty"`
+	// Interval is the time between probes of a path without traffic, 100ms to 1m. Default: 1s
+	Interval time.Duration `yaml:"interval,omitempty"`
+	// Busy is the time between them while packets flow, 10ms to the interval. Default: 50ms
+	Busy time.Duration `yaml:"busy,omitempty"`
+}
+
+// The formats of probes.
+const (
+	ProbesSealed     = "sealed"
+	ProbesCompatible = "compatible"
+)
+
+// ParseShort implements field.Short.
+func (p *Probes) ParseShort(text string) error {
+	if text != ProbesSealed && text != ProbesCompatible {
+		return fmt.Errorf("want %s or %s, got %q", ProbesSealed, ProbesCompatible, text)
+	}
+	*p = Probes{Format: text}
+	return nil
+}
+
+// Short implements field.Short.
+func (p *Probes) Short() (string, bool) { return p.Format, p.Interval == 0 && p.Busy == 0 }
+
+// The bounds and defaults of the intervals of probes.
+const (
+	minInterval, defaultInterval, maxInterval = 100 * time.Millisecond, time.Second, time.Minute
+	minBusy, defaultBusy                      = 10 * time.Millisecond, 50 * time.Millisecond
+)
+
+// plane returns the probes as the plane has them.
+func (p *Probes) plane() plane.Probes {
+	idle := cmp.Or(p.Interval, defaultInterval)
+	return plane.Probes{Compatible: p.Format == ProbesCompatible, Idle: idle, Busy: cmp.Or(p.Busy, min(defaultBusy, idle))}
+}
+
+func (c *Config) checkProbes(faults *fault.List) {
+	p := c.Probes
+	if p.Format != "" && p.Format != ProbesSealed && p.Format != ProbesCompatible {
+		faults.Add("probes.format", "must be %s or %s, got %q", ProbesSealed, ProbesCompatible, p.Format)
+	}
+	if p.Interval != 0 && (p.Interval < minInterval || p.Interval > maxInterval) {
+		faults.Add("probes.interval", "must be %s to %s, got %s", minInterval, maxInterval, p.Interval)
+	}
+	if idle := cmp.Or(p.Interval, defaultInterval); p.Busy != 0 && (p.Busy < minBusy || p.Busy > idle) {
+		faults.Add("probes.busy", "must be %s to the interval, %s, got %s", minBusy, idle, p.Busy)
+	}
+}
+
 // LAN is the network behind a gateway.
 type LAN struct {
 	// Interfaces lead to the hosts. Example: [eth0]
 	Interfaces []string `yaml:"interfaces,omitempty"`
 	// Prefixes are the addresses of the hosts. Example: [10.1.0.0/16]
-	Prefixes []netip.Prefix `yaml:"prefixes"`
+	Prefixes []netip.Prefix `yaml:"prefixes,omitempty"`
 }
 
 // Tunnel is the interface of the tunnel.
@@ -77,9 +146,14 @@ type Path struct {
 	Via []netip.Addr `yaml:"via,omitempty"`
 	// Rate is the rate in both directions, or down and up, of whole IP packets. It is a bandwidth, auto
 	// if it is to be measured, or none for a direction that carries nothing. Example: 50Mbit/s
-	Rate Rates `yaml:"rate"`
-	// Cost compares the prices of paths. Paths of a higher cost carry no copies. Default: 0
+	// Default: of a path over a member, what it offers
+	Rate Rates `yaml:"rate,omitempty"`
+	// Cost compares the prices of paths. Paths of a higher cost carry no copies, unless a rule has
+	// copy_costlier. Default: 0
 	Cost int `yaml:"cost,omitempty"`
+	// Member makes the path one of a leader over a member, which relays messages between the interface, a
+	// link to it, and the home agent.
+	Member Member `yaml:"member,omitempty"`
 }
 
 // Rates are the rates of a path.
@@ -104,8 +178,13 @@ type Peer struct {
 	// interface. The addresses of a name are looked up again every minute. A peer without endpoints
 	// begins itself. Example: ["hq.example:4790"]
 	Endpoints []Endpoint `yaml:"endpoints,omitempty"`
-	// Mode is how packets are carried: tunnel, which encrypts them. Default: tunnel
+	// Mode is how packets to the peer are carried: tunnel, which encrypts them, plain, which sends them
+	// as they are, by a program in the kernel, or nat, which does so with the address of each path as their
+	// source. The peer needs the same value for nat. docs/gateway.md compares them. Default: tunnel
 	Mode string `yaml:"mode,omitempty"`
+	// Seal is which packets in the tunnel are encrypted: all, or none, which has a program in the kernel
+	// send them. The peer needs the same value. Default: all
+	Seal string `yaml:"seal,omitempty"`
 	// Prefixes are behind the peer: packets to them are sent to it, and it may send only packets from
 	// them.
 	// Example: [10.2.0.0/16]
@@ -166,6 +245,9 @@ type Rule struct {
 	// Resequence is how the receiver puts them into order: auto, off, or the longest time that a packet
 	// is held. Default: auto. Example: 20ms
 	Resequence Resequence `yaml:"resequence,omitempty"`
+	// CopyCostlier lets the discipline auto send copies of packets on paths that cost more than that of
+	// the packet. Default: false. Example: true
+	CopyCostlier bool `yaml:"copy_costlier,omitempty"`
 }
 
 // Match selects packets.
@@ -281,7 +363,6 @@ func (d *Discipline) ratio(faults *fault.List, paths int) []int {
 const (
 	defaultListen    = 4790
 	defaultInterface = "tabane0"
-	modeTunnel       = "tunnel"
 )
 
 // Port returns the UDP port of all paths.
@@ -319,6 +400,9 @@ func (c *Config) Check() fault.List {
 	c.checkPaths(&faults)
 	c.checkPeers(&faults)
 	c.checkPolicy(&faults)
+	c.checkAlliance(&faults)
+	c.checkProbes(&faults)
+	c.checkOpen(&faults)
 	return faults
 }
 
@@ -344,7 +428,7 @@ func (c *Config) checkLAN(faults *fault.List) {
 		checkLink(faults, at, name)
 		seen.Check(faults, at, "", name)
 	}
-	if len(c.LAN.Prefixes) == 0 {
+	if len(c.LAN.Prefixes) == 0 && c.Role != RoleMember {
 		faults.Add("lan.prefixes", "must have at least one prefix")
 	}
 	for i, p := range c.LAN.Prefixes {
@@ -387,7 +471,9 @@ func (c *Config) checkPaths(faults *fault.List) {
 		}
 		checkLink(faults, at+".interface", p.Interface)
 		seen.Check(faults, at, "name", p.Name)
-		seen.Check(faults, at, "interface", p.Interface)
+		if !p.overMember() { // several members may be on one link
+			seen.Check(faults, at, "interface", p.Interface)
+		}
 		if p.Interface == c.tunnelName() {
 			faults.Add(at+".interface", "%q is the tunnel itself", p.Interface)
 		}
@@ -403,10 +489,10 @@ func (c *Config) checkPaths(faults *fault.List) {
 				faults.Add(at, "must be of another IP version than the one before, got %v", via)
 			}
 		}
-		if p.Rate.Down == 0 {
+		if p.Rate.Down == 0 && !p.overMember() {
 			faults.Add(at+".rate.down", "must be given: a bandwidth, auto or none")
 		}
-		if p.Rate.Up == 0 {
+		if p.Rate.Up == 0 && !p.overMember() {
 			faults.Add(at+".rate.up", "must be given: a bandwidth, auto or none")
 		}
 		if p.Rate == (Rates{RateNone, RateNone}) {
@@ -429,7 +515,7 @@ type owned struct {
 }
 
 func (c *Config) checkPeers(faults *fault.List) {
-	if n := len(c.Peers); n == 0 || n > maxPeers {
+	if n := len(c.Peers); n == 0 && c.Role != RoleMember || n > maxPeers {
 		faults.Add("peers", "must be 1 to %d, got %d", maxPeers, n)
 	}
 	seen := fault.Seen{}
@@ -445,10 +531,8 @@ func (c *Config) checkPeers(faults *fault.List) {
 		} else {
 			seen.Check(faults, at, "public_key", p.PublicKey)
 		}
-		if p.Mode != "" && p.Mode != modeTunnel {
-			faults.Add(at+".mode", "must be %s, got %q", modeTunnel, p.Mode)
-		}
-		checkEndpoints(faults, at, p)
+		c.checkMode(faults, at, &p)
+		checkEndpoints(faults, at+".endpoints", p.Endpoints)
 		if n := len(p.Prefixes); n == 0 || n > maxPrefixes {
 			faults.Add(at+".prefixes", "must be 1 to %d, got %d", maxPrefixes, n)
 		}
@@ -462,8 +546,9 @@ func (c *Config) checkPeers(faults *fault.List) {
 	c.checkOverlaps(faults, prefixes)
 }
 
-// checkOverlaps adds a fault for each prefix of a peer that overlaps another one. The prefixes of the
-// LAN may be part of a peer's, such as the default route's, but not contain one.
+// checkOverlaps adds a fault for each prefix of a peer that overlaps another one. A default route may
+// contain those of other peers: the longest prefix wins, in the kernel's tables as in the plane's. The prefixes of
+// the LAN may be part of a peer's, but not contain one.
 func (c *Config) checkOverlaps(faults *fault.List, list []owned) {
 	for _, p := range list {
 		for i, l := range c.LAN.Prefixes {
@@ -485,7 +570,7 @@ func (c *Config) checkOverlaps(faults *fault.List, list []owned) {
 		for len(around) > 0 && !list[around[len(around)-1]].prefix.Overlaps(list[i].prefix) {
 			around = around[:len(around)-1]
 		}
-		if len(around) > 0 {
+		if len(around) > 0 && (list[around[len(around)-1]].prefix.Bits() > 0 || list[i].prefix.Bits() == 0) {
 			first, second := list[min(i, around[len(around)-1])], list[max(i, around[len(around)-1])]
 			faults.Add(second.at, "%v overlaps %s %v", second.prefix, first.at, first.prefix)
 		}
@@ -493,10 +578,10 @@ func (c *Config) checkOverlaps(faults *fault.List, list []owned) {
 	}
 }
 
-func checkEndpoints(faults *fault.List, at string, p Peer) {
+func checkEndpoints(faults *fault.List, key string, list []Endpoint) {
 	seen := fault.Seen{}
-	for i, e := range p.Endpoints {
-		at := fmt.Sprintf("%s.endpoints[%d]", at, i)
+	for i, e := range list {
+		at := fmt.Sprintf("%s[%d]", key, i)
 		if _, _, err := e.split(); err != nil {
 			faults.Add(at, "%v", err)
 		}
@@ -518,6 +603,9 @@ func (c *Config) checkPolicy(faults *fault.List) {
 		if m := r.Match.Prefix; m != (netip.Prefix{}) {
 			checkPrefix(faults, at+".match.prefix", m)
 		}
+		if r.CopyCostlier && r.Discipline.Name != plane.Auto {
+			faults.Add(at+".copy_costlier", "must be left out: of all disciplines, %s alone sends copies where they are free, and %s sends all", plane.Auto, plane.Redundant)
+		}
 		if d := r.Resequence.Bound; d < 0 || d > maxHold {
 			faults.Add(at+".resequence", "must be auto, off, or a time up to %s, got %s", maxHold, d)
 		}
@@ -527,11 +615,22 @@ func (c *Config) checkPolicy(faults *fault.List) {
 	}
 }
 
-// Warnings returns what is valid and has no effect.
+// Warnings returns what is valid and has no effect, or another one than may be expected.
 func (c *Config) Warnings() fault.List {
 	var warnings fault.List
+	c.warnOpen(&warnings)
+	if c.Probes.Format == ProbesCompatible {
+		warnings.Add("probes.format", "nothing authenticates compatible probes: a stranger who sees one, or guesses its number and time, "+
+			"can make a path look slow or jittery, so that it is avoided, or fast, so that it is preferred; packets stay sealed")
+	}
 	if len(c.Policy) == 0 {
-		return nil
+		return warnings
+	}
+	costs := !slices.ContainsFunc(c.Paths, func(p Path) bool { return p.Cost != c.Paths[0].Cost })
+	for i, r := range c.Policy {
+		if r.CopyCostlier && costs {
+			warnings.Add(fmt.Sprintf("policy[%d].copy_costlier", i), "has no effect: all paths have the same cost")
+		}
 	}
 	all := slices.IndexFunc(c.Policy, func(r Rule) bool { return r.Match == (Match{}) })
 	for i := all + 1; i < len(c.Policy); i++ {

@@ -78,21 +78,40 @@ func TestCheck(t *testing.T) {
 		"unusable public key":    {func(c *Config) { c.Peers[0].PublicKey = session.PublicKey{}.String() }, "peers[0].public_key: not a usable"},
 		"prefixes of two peers":  {func(c *Config) { c.Peers[1].Prefixes[0] = prefix("10.2.3.0/24") }, "peers[1].prefixes[0]: 10.2.3.0/24 overlaps peers[0].prefixes[0] 10.2.0.0/16"},
 		"around those of a peer": {func(c *Config) { c.Peers[1].Prefixes[0] = prefix("10.0.0.0/8") }, "peers[1].prefixes[0]: 10.0.0.0/8 overlaps peers[0].prefixes[0] 10.2.0.0/16"},
-		"a prefix of the LAN":    {func(c *Config) { c.Peers[1].Prefixes[0] = prefix("10.1.2.0/24") }, "peers[1].prefixes[0]: 10.1.2.0/24 overlaps lan.prefixes[0] 10.1.0.0/16"},
-		"host bits":              {func(c *Config) { c.Peers[1].Prefixes[0] = prefix("10.4.0.1/16") }, "peers[1].prefixes[0]: must be a prefix"},
-		"no prefixes":            {func(c *Config) { c.Peers[1].Prefixes = nil }, "peers[1].prefixes: must be 1 to"},
-		"no port":                {func(c *Config) { c.Peers[0].Endpoints[0] = "hq.example" }, "peers[0].endpoints[0]: want HOST:PORT"},
-		"port 0":                 {func(c *Config) { c.Peers[0].Endpoints[0] = "hq.example:0" }, "peers[0].endpoints[0]: want HOST:PORT"},
-		"almost an address":      {func(c *Config) { c.Peers[0].Endpoints[0] = "192.0.2.256:4790" }, "peers[0].endpoints[0]: want HOST:PORT"},
-		"endpoint twice":         {func(c *Config) { c.Peers[0].Endpoints = []Endpoint{"192.0.2.1:1", "192.0.2.1:1"} }, "peers[0].endpoints[1]: 192.0.2.1:1 is already"},
-		"mode":                   {func(c *Config) { c.Peers[0].Mode = "plain" }, `peers[0].mode: must be tunnel, got "plain"`},
-		"unknown discipline":     {func(c *Config) { c.Policy = []Rule{{Discipline: Discipline{Name: "dk"}}} }, `policy[0].discipline.name: must be one of ratio, redundant, dq, dqj, auto, best, flow, got "dk", did you mean "dq"`},
-		"no discipline":          {func(c *Config) { c.Policy = []Rule{{}} }, "policy[0].discipline: must be one of"},
-		"ratio 0:0":              {func(c *Config) { c.Policy = []Rule{{Discipline: Discipline{Ratio: "0:0"}}} }, "policy[0].discipline.ratio: must give packets to at least one path"},
-		"ratio of three paths":   {func(c *Config) { c.Policy = []Rule{{Discipline: Discipline{Ratio: "2:1:1"}}} }, "policy[0].discipline.ratio: must have one number for each of the 2 paths"},
-		"ratio of auto":          {func(c *Config) { c.Policy = []Rule{{Discipline: Discipline{Name: "auto", Ratio: "2:1"}}} }, "policy[0].discipline.ratio: is not a parameter of auto"},
-		"ratio of words":         {func(c *Config) { c.Policy = []Rule{{Discipline: Discipline{Ratio: "a:b"}}} }, "policy[0].discipline.ratio: must be numbers"},
-		"flow of nothing":        {func(c *Config) { c.Policy = []Rule{{Discipline: Discipline{Flow: "best"}}} }, "policy[0].discipline.flow: must be one of pinned, cheapest, fastest"},
+		"two default routes": {func(c *Config) {
+			c.Peers[0].Prefixes[0], c.Peers[1].Prefixes[0] = prefix("0.0.0.0/0"), prefix("0.0.0.0/0")
+		}, "peers[1].prefixes[0]: 0.0.0.0/0 overlaps peers[0].prefixes[0] 0.0.0.0/0"},
+		"prefixes of two peers in a default route": {func(c *Config) {
+			c.Peers[0].Prefixes = []netip.Prefix{prefix("0.0.0.0/0"), prefix("10.2.0.0/16")}
+			c.Peers[1].Prefixes[0] = prefix("10.2.3.0/24")
+		}, "peers[1].prefixes[0]: 10.2.3.0/24 overlaps peers[0].prefixes[1] 10.2.0.0/16"},
+		"a prefix of the LAN": {func(c *Config) { c.Peers[1].Prefixes[0] = prefix("10.1.2.0/24") }, "peers[1].prefixes[0]: 10.1.2.0/24 overlaps lan.prefixes[0] 10.1.0.0/16"},
+		"host bits":           {func(c *Config) { c.Peers[1].Prefixes[0] = prefix("10.4.0.1/16") }, "peers[1].prefixes[0]: must be a prefix"},
+		"no prefixes":         {func(c *Config) { c.Peers[1].Prefixes = nil }, "peers[1].prefixes: must be 1 to"},
+		"no port":             {func(c *Config) { c.Peers[0].Endpoints[0] = "hq.example" }, "peers[0].endpoints[0]: want HOST:PORT"},
+		"port 0":              {func(c *Config) { c.Peers[0].Endpoints[0] = "hq.example:0" }, "peers[0].endpoints[0]: want HOST:PORT"},
+		"almost an address":   {func(c *Config) { c.Peers[0].Endpoints[0] = "192.0.2.256:4790" }, "peers[0].endpoints[0]: want HOST:PORT"},
+		"endpoint twice":      {func(c *Config) { c.Peers[0].Endpoints = []Endpoint{"192.0.2.1:1", "192.0.2.1:1"} }, "peers[0].endpoints[1]: 192.0.2.1:1 is already"},
+		"mode":                {func(c *Config) { c.Peers[0].Mode = "plane" }, `peers[0].mode: must be one of tunnel, plain, nat, got "plane", did you mean "plain"?`},
+		"nat with seal":       {func(c *Config) { c.Peers[0].Mode, c.Peers[0].Seal = "nat", "all" }, "peers[0].seal: must be left out with mode nat, which has no tunnel"},
+		"nat, redundant": {func(c *Config) {
+			c.Peers[0].Mode, c.Paths[1].Rate, c.Policy = "nat", c.Paths[0].Rate, []Rule{{Discipline: Discipline{Name: "redundant"}}}
+		}, "policy[0].discipline: must not be redundant with mode nat"},
+		"seal":                   {func(c *Config) { c.Peers[0].Seal = "nome" }, `peers[0].seal: must be one of all, none, got "nome"`},
+		"plain with seal":        {func(c *Config) { c.Peers[0].Mode, c.Peers[0].Seal = "plain", "all" }, "peers[0].seal: must be left out with mode plain, which has no tunnel"},
+		"no seal, rate measured": {func(c *Config) { c.Peers[0].Seal = "none" }, "paths[1].rate: must not be auto: peers[0] has mode tunnel, seal none, whose packets do not measure it"},
+		"plain, rate measured":   {func(c *Config) { c.Peers[0].Mode = "plain" }, "paths[1].rate: must not be auto: peers[0] has mode plain, whose packets do not measure it"},
+		"plain with auto":        {func(c *Config) { c.Peers[0].Mode, c.Policy = "plain", nil }, "policy: must be given: peers[0] has mode plain, and discipline auto, the default, is for mode tunnel"},
+		"plain, order": {func(c *Config) {
+			c.Peers[0].Mode, c.Policy = "plain", []Rule{{Discipline: Discipline{Name: "dq"}, Resequence: Resequence{Bound: time.Millisecond}}}
+		}, "policy[0].resequence: must be off or left out: peers[0] has mode plain, whose packets are not held"},
+		"unknown discipline":   {func(c *Config) { c.Policy = []Rule{{Discipline: Discipline{Name: "dk"}}} }, `policy[0].discipline.name: must be one of ratio, redundant, dq, dqj, auto, best, flow, got "dk", did you mean "dq"`},
+		"no discipline":        {func(c *Config) { c.Policy = []Rule{{}} }, "policy[0].discipline: must be one of"},
+		"ratio 0:0":            {func(c *Config) { c.Policy = []Rule{{Discipline: Discipline{Ratio: "0:0"}}} }, "policy[0].discipline.ratio: must give packets to at least one path"},
+		"ratio of three paths": {func(c *Config) { c.Policy = []Rule{{Discipline: Discipline{Ratio: "2:1:1"}}} }, "policy[0].discipline.ratio: must have one number for each of the 2 paths"},
+		"ratio of auto":        {func(c *Config) { c.Policy = []Rule{{Discipline: Discipline{Name: "auto", Ratio: "2:1"}}} }, "policy[0].discipline.ratio: is not a parameter of auto"},
+		"ratio of words":       {func(c *Config) { c.Policy = []Rule{{Discipline: Discipline{Ratio: "a:b"}}} }, "policy[0].discipline.ratio: must be numbers"},
+		"flow of nothing":      {func(c *Config) { c.Policy = []Rule{{Discipline: Discipline{Flow: "best"}}} }, "policy[0].discipline.flow: must be one of pinned, cheapest, fastest"},
 		"held for too long": {func(c *Config) {
 			c.Policy = []Rule{{Discipline: Discipline{Name: "dq"}, Resequence: Resequence{Bound: time.Minute}}}
 		}, "policy[0].resequence: must be"},
@@ -100,11 +119,17 @@ func TestCheck(t *testing.T) {
 		"port of ICMP": {func(c *Config) {
 			c.Policy = []Rule{{Match: Match{Protocol: protocols[2], Port: 80}, Discipline: Discipline{Name: "dq"}}}
 		}, "policy[0].match.port: must be left out"},
-		"MTU too small for IPv6":     {func(c *Config) { c.Tunnel.MTU = 1200 }, "tunnel.mtu: must be 1280 to"},
-		"an address of the tunnel":   {func(c *Config) { c.Tunnel.Addresses = []netip.Prefix{{}} }, "tunnel.addresses[0]: must be an address"},
-		"a relative control socket":  {func(c *Config) { c.Control = "x" }, "control: must be an absolute path"},
-		"LAN prefixes that overlap":  {func(c *Config) { c.LAN.Prefixes[1] = prefix("10.1.1.0/24") }, "lan.prefixes[1]: 10.1.1.0/24 overlaps lan.prefixes[0] 10.1.0.0/16"},
-		"an interface that is none":  {func(c *Config) { c.Paths[0].Interface = "a/b" }, "paths[0].interface: must be the name of an interface"},
+		"MTU too small for IPv6":    {func(c *Config) { c.Tunnel.MTU = 1200 }, "tunnel.mtu: must be 1280 to"},
+		"an address of the tunnel":  {func(c *Config) { c.Tunnel.Addresses = []netip.Prefix{{}} }, "tunnel.addresses[0]: must be an address"},
+		"a relative control socket": {func(c *Config) { c.Control = "x" }, "control: must be an absolute path"},
+		"LAN prefixes that overlap": {func(c *Config) { c.LAN.Prefixes[1] = prefix("10.1.1.0/24") }, "lan.prefixes[1]: 10.1.1.0/24 overlaps lan.prefixes[0] 10.1.0.0/16"},
+		"an interface that is none": {func(c *Config) { c.Paths[0].Interface = "a/b" }, "paths[0].interface: must be the name of an interface"},
+		"format of probes":          {func(c *Config) { c.Probes.Format = "open" }, `probes.format: must be sealed or compatible, got "open"`},
+		"interval of probes":        {func(c *Config) { c.Probes.Interval = time.Millisecond }, "probes.interval: must be 100ms to 1m0s, got 1ms"},
+		"busy longer than idle":     {func(c *Config) { c.Probes.Busy = 2 * time.Second }, "probes.busy: must be 10ms to the interval, 1s, got 2s"},
+		"copies of a discipline that sends none": {func(c *Config) {
+			c.Policy = []Rule{{Discipline: Discipline{Name: "dq"}, CopyCostlier: true}}
+		}, "policy[0].copy_costlier: must be left out: of all disciplines, auto alone"},
 		"two faults are both listed": {func(c *Config) { c.Key, c.Peers[0].Name = "", "" }, "peers[0].name: must be letters"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -115,10 +140,9 @@ func TestCheck(t *testing.T) {
 			}
 		})
 	}
-	c.Peers[0].Prefixes = []netip.Prefix{prefix("0.0.0.0/0")}
-	c.Peers = c.Peers[:1]
+	c.Peers[0].Prefixes = []netip.Prefix{prefix("0.0.0.0/0"), prefix("10.2.0.0/16")}
 	if err := c.Check().Err(); err != nil {
-		t.Errorf("a default route to the peer: %v", err)
+		t.Errorf("a default route to a peer beside another one: %v", err)
 	}
 }
 
@@ -149,6 +173,40 @@ func TestWarnings(t *testing.T) {
 	c.Policy = []Rule{{Discipline: Discipline{Name: "auto"}}, {Discipline: Discipline{Name: "dq"}}}
 	if w := c.Warnings(); len(w) != 1 || w[0].Error() != "policy[1]: no packet reaches it: policy[0] matches all" {
 		t.Errorf("%v", w)
+	}
+}
+
+// TestCopyCostlier: the key reaches the plane, and is warned of where no path costs more.
+func TestCopyCostlier(t *testing.T) {
+	c := site()
+	c.Policy = []Rule{{Discipline: Discipline{Name: "auto"}, CopyCostlier: true}}
+	c.Paths[1].Cost = c.Paths[0].Cost + 1
+	if got := policyOf(&c)[0].Discipline; !got.CopyCostlier || got.String() != "auto, copies on costlier paths" || c.Check().Err() != nil || len(c.Warnings()) != 0 {
+		t.Errorf("%v, faults %v, warnings %v", got, c.Check(), c.Warnings())
+	}
+	c.Paths[1].Cost = c.Paths[0].Cost
+	if w := c.Warnings(); len(w) != 1 || w[0].Error() != "policy[0].copy_costlier: has no effect: all paths have the same cost" {
+		t.Errorf("warnings %v", w)
+	}
+}
+
+func TestProbes(t *testing.T) {
+	c := site()
+	if got, want := c.Probes.plane(), (plane.Probes{Idle: time.Second, Busy: 50 * time.Millisecond}); got != want || len(c.Warnings()) != 0 {
+		t.Errorf("default %+v, want %+v; warnings %v", got, want, c.Warnings())
+	}
+	if err := c.Probes.ParseShort("compatible"); err != nil {
+		t.Fatal(err)
+	}
+	c.Probes.Busy = 200 * time.Millisecond
+	if got, want := c.Probes.plane(), (plane.Probes{Compatible: true, Idle: time.Second, Busy: 200 * time.Millisecond}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if w := c.Warnings(); len(w) != 1 || !strings.Contains(w[0].Error(), "probes.format: nothing authenticates compatible probes") {
+		t.Errorf("warnings %v", w)
+	}
+	if err := c.Probes.ParseShort("paper"); err == nil {
+		t.Error("an unknown format is accepted")
 	}
 }
 

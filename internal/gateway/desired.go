@@ -7,52 +7,14 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/plane"
-	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/session"
 	"github.com/tabane/tabane/internal/tunnel"
 )
-
-const (
-	// tunnelMetric is that of routes into the tunnel: better than those of the kernel and of DHCP.
-	tunnelMetric = 16
-	// guardMetric is that of routes that make the peers' prefixes unreachable while the tunnel is
-	// missing, so that no packet to them leaves in clear: better than all other routes too.
-	guardMetric = 17
-	// viaMetric plus its number is that of the default route of a path, which only sockets bound to
-	// the path's interface are to use: worse than all other routes.
-	viaMetric = 1 << 30
-)
-
-var anyIPv4, anyIPv6 = netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")
-
-// objects are what the kernel is to have: the tunnel's addresses, routes to the peers' prefixes into
-// the tunnel, and the paths' default routes.
-func objects(c *Config) []route.Object {
-	var list []route.Object
-	name := c.tunnelName()
-	for _, a := range c.Tunnel.Addresses {
-		list = append(list, route.Address{Link: name, Prefix: a})
-	}
-	for _, p := range c.Peers {
-		for _, dst := range p.Prefixes {
-			list = append(list,
-				route.Route{Dst: dst, Link: name, Metric: tunnelMetric},
-				route.Route{Dst: dst, Kind: route.Unreachable, Metric: guardMetric})
-		}
-	}
-	for i, p := range c.Paths {
-		for _, via := range p.Via {
-			dst := anyIPv6
-			if via.Is4() {
-				dst = anyIPv4
-			}
-			list = append(list, route.Route{Dst: dst, Gateway: via, Link: p.Interface, Metric: viaMetric + uint32(i)})
-		}
-	}
-	return list
-}
 
 const (
 	// ethernetMTU is assumed of interfaces that do not exist yet.
@@ -86,15 +48,13 @@ func (e Endpoint) isIPv4() bool {
 // hostNames returns the names that the endpoints have instead of addresses, sorted.
 func (c *Config) hostNames() []string {
 	var names []string
-	for _, p := range c.Peers {
-		for _, e := range p.Endpoints {
-			host, _, err := e.split()
-			if err != nil {
-				continue
-			}
-			if _, err := netip.ParseAddr(host); err != nil {
-				names = append(names, host)
-			}
+	for _, e := range c.endpoints() {
+		host, _, err := e.split()
+		if err != nil {
+			continue
+		}
+		if _, err := netip.ParseAddr(host); err != nil {
+			names = append(names, host)
 		}
 	}
 	slices.Sort(names)
@@ -103,35 +63,56 @@ func (c *Config) hostNames() []string {
 
 // stateOf returns what the plane is to do. links are the interfaces that are up, addresses those of
 // endpoints' names. The section has passed its checks.
-func stateOf(c *Config, k keys, mtu int, links map[string]bool, addresses map[string]netip.Addr) plane.State {
-	s := plane.State{Key: k.own, Port: c.Port(), MTU: mtu, Policy: policyOf(c)}
+func stateOf(c *Config, k keys, mtu int, links map[string]bool, addresses map[string][]netip.Addr) plane.State {
+	s := plane.State{Key: k.own, Port: c.Port(), Mark: socketMark, MTU: mtu, Policy: policyOf(c), Probes: c.Probes.plane(), LAN: plane.LAN(c.LAN)}
 	for _, p := range c.Paths {
 		s.Paths = append(s.Paths, plane.Path{
 			Name: p.Name, Interface: p.Interface, Down: p.Rate.Down.plane(), Up: p.Rate.Up.plane(), Cost: p.Cost, Usable: links[p.Interface],
+			Via: p.Via,
 		})
+		if last := &s.Paths[len(s.Paths)-1]; p.overMember() {
+			last.Member = p.Name
+			if p.Rate == (Rates{}) {
+				last.Down, last.Up = RateAuto.plane(), RateAuto.plane()
+			}
+		}
+	}
+	for _, name := range c.ShortLinks {
+		s.Paths = append(s.Paths, plane.Path{Name: name, Interface: name, Down: RateAuto.plane(), Up: RateAuto.plane(), Usable: links[name], Short: true})
 	}
 	for _, p := range c.Peers {
 		public, err := session.ParsePublicKey(p.PublicKey)
 		if err != nil {
 			panic("BUG: " + err.Error())
 		}
-		peer := plane.Peer{Name: p.Name, Public: public, Preshared: k.preshared[p.Name], Prefixes: p.Prefixes}
-		for _, e := range p.Endpoints {
-			host, port, err := e.split()
-			if err != nil {
-				panic("BUG: " + err.Error())
-			}
-			a, err := netip.ParseAddr(host)
-			if err != nil {
-				a = addresses[host]
-			}
-			if a.IsValid() {
-				peer.Endpoints = append(peer.Endpoints, netip.AddrPortFrom(a, port))
+		s.Peers = append(s.Peers, plane.Peer{
+			Name: p.Name, Public: public, Preshared: k.preshared[p.Name], Endpoints: known(p.Endpoints, addresses), Prefixes: p.Prefixes,
+			Alliance: c.allianceOf(&p), Mode: p.mode(),
+		})
+	}
+	s.Peers = append(s.Peers, c.allies(k, func(list []Endpoint) []netip.AddrPort { return known(list, addresses) })...)
+	return s
+}
+
+// known returns the addresses of endpoints, as far as their names are resolved.
+func known(list []Endpoint, addresses map[string][]netip.Addr) []netip.AddrPort {
+	var all []netip.AddrPort
+	for _, e := range list {
+		host, port, err := e.split()
+		if err != nil {
+			panic("BUG: " + err.Error())
+		}
+		found := addresses[host]
+		if a, err := netip.ParseAddr(host); err == nil {
+			found = []netip.Addr{a}
+		}
+		for _, a := range found {
+			if at := netip.AddrPortFrom(a, port); !slices.Contains(all, at) {
+				all = append(all, at)
 			}
 		}
-		s.Peers = append(s.Peers, peer)
 	}
-	return s
+	return all
 }
 
 // policyOf returns the policy, or the default one.
@@ -142,6 +123,7 @@ func policyOf(c *Config) plane.Policy {
 	var policy plane.Policy
 	for _, r := range c.Policy {
 		d, _ := r.Discipline.plane(len(c.Paths))
+		d.CopyCostlier = r.CopyCostlier
 		policy = append(policy, plane.Rule{
 			Match: plane.Match{
 				Protocols: r.Match.Protocol.numbers(), Port: r.Match.Port, HasDSCP: r.Match.DSCP.given, DSCP: r.Match.DSCP.value,
@@ -155,22 +137,53 @@ func policyOf(c *Config) plane.Policy {
 
 // resolver resolves names of hosts.
 type resolver interface {
-	resolve(ctx context.Context, name string) (netip.Addr, error)
+	resolve(ctx context.Context, name string) ([]netip.Addr, error)
 }
 
 // systemNames are the names that the host knows.
 type systemNames struct{}
 
-// resolve returns the first address of a name, IPv4 if it has both: the tunnel's overhead is smaller
-// then.
-func (systemNames) resolve(ctx context.Context, name string) (netip.Addr, error) {
+// names queries name servers without the tunnel, which may need the answer to come up.
+var names = net.Resolver{
+	PreferGo: true,
+	Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+			// Without CAP_NET_ADMIN there is no tunnel either.
+			return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, socketMark) })
+		}}
+		return d.DialContext(ctx, network, address)
+	},
+}
+
+// maxAddresses bounds the addresses of a name in each IP version: packets that begin a session go to all.
+const maxAddresses = 4
+
+// resolve returns the addresses of a name, sorted, those of IPv4 first: the tunnel's overhead is smaller
+// then. Each path uses the first one that answers.
+func (systemNames) resolve(ctx context.Context, name string) ([]netip.Addr, error) {
 	var errs error
+	var all []netip.Addr
 	for _, network := range []string{"ip4", "ip6"} {
-		list, err := net.DefaultResolver.LookupNetIP(ctx, network, name)
-		if err == nil && len(list) > 0 {
-			return list[0].Unmap(), nil
-		}
+		list, err := names.LookupNetIP(ctx, network, name)
 		errs = cmp.Or(errs, err)
+		all = append(all, firstAddresses(list)...)
 	}
-	return netip.Addr{}, fmt.Errorf("resolve %q: %w", name, errs)
+	if len(all) > 0 {
+		return all, nil
+	}
+	return nil, fmt.Errorf("resolve %q: %w", name, cmp.Or(errs, error(&net.DNSError{Err: "no address", Name: name, IsNotFound: true})))
+}
+
+// firstAddresses returns the first usable addresses of a list, sorted: the order of the DNS changes with each
+// answer.
+func firstAddresses(list []netip.Addr) []netip.Addr {
+	var usable []netip.Addr
+	for _, a := range list {
+		if a = a.Unmap().WithZone(""); a.IsGlobalUnicast() || a.IsLoopback() {
+			usable = append(usable, a)
+		}
+	}
+	slices.SortFunc(usable, netip.Addr.Compare)
+	usable = slices.Compact(usable)
+	return usable[:min(len(usable), maxAddresses)]
 }

@@ -36,10 +36,10 @@ func (c *Config) Files(dir string) fault.List {
 			}
 		}
 	}
-	for i := range c.Peers {
-		if resolve(&c.Peers[i].PresharedKey) {
-			if _, err := readKey(c.Peers[i].PresharedKey, session.ParsePresharedKey); err != nil {
-				faults.Add(fmt.Sprintf("peers[%d].preshared_key", i), "%v", err)
+	for _, s := range c.secrets() {
+		if resolve(s.file) {
+			if _, err := readKey(*s.file, session.ParsePresharedKey); err != nil {
+				faults.Add(s.at+".preshared_key", "%v", err)
 			}
 		}
 	}

@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/bgp"
+	"github.com/tabane/tabane/internal/bpf"
 	"github.com/tabane/tabane/internal/daemon"
+	"github.com/tabane/tabane/internal/forward"
 	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/sealed"
@@ -21,35 +23,24 @@ import (
 	"github.com/tabane/tabane/internal/tun"
 )
 
-// Plane carries packets. It creates the tunnel's interface while it runs. Its methods are safe for
-// concurrent use.
-type Plane interface {
-	// Apply replaces the whole desired state, before or while the plane runs. After an error the
-	// state before is in force.
-	Apply(plane.State) error
-	// Status is what the plane does now.
-	Status() plane.Status
-	// Run carries packets until ctx ends.
-	Run(ctx context.Context) error
-}
-
 // Options describe a Gateway.
 type Options struct {
 	// Config has passed Files.
 	Config Config
 	// Keep leaves the routes in the kernel at a clean stop. Without the tunnel's interface, they make
-	// the peers' prefixes unreachable.
+	// the peers' prefixes unreachable, but for those of open peers: the programs go on.
 	Keep bool
 	Log  *slog.Logger
-	// Plane makes the data plane with the tunnel's interface of that name. Default: the sealed plane.
-	Plane func(tunnel string, log *slog.Logger) (Plane, error)
+	// Plane makes the data plane with the tunnel's interface of that name. Default: the sealed plane, and
+	// the open one if the configuration has open peers.
+	Plane func(tunnel string, log *slog.Logger) (plane.Carrier, error)
 }
 
 // Gateway is the machine of a gateway.
 type Gateway struct {
 	log   *slog.Logger
 	loop  *daemon.Loop
-	plane Plane
+	plane plane.Carrier
 	names resolver
 
 	reloading sync.Mutex
@@ -59,13 +50,17 @@ type Gateway struct {
 	keys   keys
 	// links are the interfaces that are up, addresses those of endpoints' names.
 	links     map[string]bool
-	addresses map[string]netip.Addr
+	addresses map[string][]netip.Addr
+	connected []route.Address // of the host
 	installed map[route.Key]bool
 	mtu       int
 	// stale: the plane's state is to be applied again. rejected is why it refused the last one.
 	stale    bool
 	rejected error
 }
+
+// pins is where programs are pinned.
+func pins() (string, error) { return bpf.PinDir("gateway") }
 
 // keys are the secrets that the configuration names.
 type keys struct {
@@ -79,11 +74,8 @@ func readKeys(c *Config) (keys, error) {
 	if k.own, err = readKey(c.Key, session.ParsePrivateKey); err != nil {
 		return keys{}, err
 	}
-	for _, p := range c.Peers {
-		if p.PresharedKey == "" {
-			continue
-		}
-		if k.preshared[p.Name], err = readKey(p.PresharedKey, session.ParsePresharedKey); err != nil {
+	for _, s := range c.secrets() {
+		if k.preshared[s.of], err = readKey(*s.file, session.ParsePresharedKey); err != nil {
 			return keys{}, err
 		}
 	}
@@ -107,8 +99,13 @@ func New(o Options) (*Gateway, error) {
 		return nil, err
 	}
 	if o.Plane == nil {
-		o.Plane = func(tunnel string, log *slog.Logger) (Plane, error) {
-			return sealed.New(sealed.Options{Interface: tunnel, Log: log})
+		o.Plane = func(tunnel string, log *slog.Logger) (plane.Carrier, error) {
+			if !o.Config.Open() {
+				return sealed.New(sealed.Options{Interface: tunnel, Log: log})
+			}
+			return forward.New(forward.Options{Log: log, Pins: pins, Keep: o.Keep, Sealed: func(open plane.Open) (forward.Sealed, error) {
+				return sealed.New(sealed.Options{Interface: tunnel, Log: log, Open: open})
+			}})
 		}
 	}
 	p, err := o.Plane(o.Config.tunnelName(), o.Log)
@@ -117,7 +114,7 @@ func New(o Options) (*Gateway, error) {
 	}
 	return &Gateway{
 		log: o.Log, loop: l, plane: p, names: systemNames{}, config: o.Config, keys: k,
-		links: map[string]bool{}, addresses: map[string]netip.Addr{}, installed: map[route.Key]bool{},
+		links: map[string]bool{}, addresses: map[string][]netip.Addr{}, installed: map[route.Key]bool{},
 	}, nil
 }
 
@@ -125,6 +122,9 @@ func New(o Options) (*Gateway, error) {
 func checkHost(c *Config) error {
 	var versions []bgp.IP
 	for _, p := range c.LAN.Prefixes {
+		if c.Role == RoleLeader && len(c.LAN.Interfaces) == 0 {
+			break // the prefixes are its own addresses
+		}
 		if v := bgp.IPOf(p.Addr()); !slices.Contains(versions, v) {
 			versions = append(versions, v)
 		}
@@ -132,21 +132,22 @@ func checkHost(c *Config) error {
 	if err := daemon.CheckForwarding(versions...); err != nil {
 		return err
 	}
-	for _, p := range c.Paths {
+	for _, name := range c.interfaces() {
 		// A missing interface may appear later, such as that of a modem.
-		if err := daemon.CheckReversePath(p.Interface); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := daemon.CheckReversePath(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
 	return nil
 }
 
-// resolveEvery is how often the names of endpoints are resolved again; resolveRetry how often while
-// one is unknown.
+// resolveEvery is how often the names of endpoints are resolved again, resolveRetry the shortest time
+// between two attempts while one is unknown or a path is dead.
 const resolveEvery, resolveRetry = time.Minute, 2 * time.Second
 
 // Run carries packets until ctx ends. It always closes what New opened.
 func (g *Gateway) Run(ctx context.Context) error {
+	g.Addresses()
 	g.configure()
 	err := g.apply()
 	if err == nil {
@@ -180,8 +181,14 @@ func (g *Gateway) Run(ctx context.Context) error {
 // configure sets the desired state of the kernel. The MTU is that of the paths' interfaces now.
 func (g *Gateway) configure() {
 	g.mtu = g.tunnelMTU()
+	g.route()
+	g.stale = true
+}
+
+// route sets the desired routes, rules and addresses.
+func (g *Gateway) route() {
 	desired := map[route.Key]bool{}
-	for _, o := range objects(&g.config) {
+	for _, o := range objects(&g.config, g.connected) {
 		g.loop.Kernel.Set(o)
 		desired[o.Key()] = true
 	}
@@ -191,7 +198,20 @@ func (g *Gateway) configure() {
 		}
 	}
 	g.installed = desired
-	g.stale = true
+}
+
+// Addresses implements daemon.AddressReactor: networks that are connected are not reached through the
+// tunnel.
+func (g *Gateway) Addresses() {
+	connected, err := g.loop.Addresses()
+	if err != nil {
+		g.log.Error("addresses of the host unknown", "err", err) // they are read again in half a minute
+		return
+	}
+	if !slices.Equal(connected, g.connected) {
+		g.connected = connected
+		g.route()
+	}
 }
 
 // tunnelMTU returns the largest packet that fits into the tunnel on every path.
@@ -226,11 +246,15 @@ func (g *Gateway) apply() error {
 // Link implements daemon.Reactor: a path rests as soon as its interface is down.
 func (g *Gateway) Link(name string, up bool) {
 	i := slices.IndexFunc(g.config.Paths, func(p Path) bool { return p.Interface == name })
-	if i < 0 {
+	path := name
+	switch {
+	case i >= 0:
+		path = g.config.Paths[i].Name
+	case !slices.Contains(g.config.ShortLinks, name):
 		return
 	}
 	if g.links[name] != up {
-		g.log.Info("path changed", "path", g.config.Paths[i].Name, "interface", name, "up", up)
+		g.log.Info("path changed", "path", path, "interface", name, "up", up)
 		g.stale = true
 	}
 	g.links[name] = up
@@ -259,39 +283,92 @@ func (g *Gateway) Settled() bool {
 	return false
 }
 
-// followNames resolves the names of endpoints until ctx ends.
+// followNames resolves the names of endpoints until ctx ends: every minute, and while one is unknown or a
+// peer does not answer at its addresses, after 2 s, then after twice that, up to a minute.
 func (g *Gateway) followNames(ctx context.Context) {
+	var next lookup
 	for {
 		var names []string
-		if !g.loop.Do(ctx, func() { names = g.config.hostNames() }) {
+		silent := false
+		if !g.loop.Do(ctx, func() {
+			if names = g.config.hostNames(); len(names) > 0 {
+				silent = g.silent()
+			}
+		}) {
 			return
 		}
-		pause := resolveEvery
-		found := map[string]netip.Addr{}
-		for _, name := range names {
-			a, err := g.names.resolve(ctx, name)
-			if ctx.Err() != nil {
-				return
-			}
-			if err != nil {
-				pause = resolveRetry
-				continue
-			}
-			found[name] = a
+		if len(names) > 0 && next.due(time.Now(), silent) && !g.resolveNames(ctx, names) {
+			return
 		}
-		g.loop.Change(ctx, func() {
-			// What is not known any more keeps its last address.
-			merged := maps.Clone(g.addresses)
-			maps.Copy(merged, found)
-			maps.DeleteFunc(merged, func(name string, _ netip.Addr) bool { return !slices.Contains(g.config.hostNames(), name) })
-			if !maps.Equal(merged, g.addresses) {
-				g.addresses, g.stale = merged, true
-			}
-		})
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(pause):
+		case <-time.After(time.Second):
 		}
 	}
+}
+
+// lookup paces lookups of names. The zero value has made none.
+type lookup struct {
+	at    time.Time
+	pause time.Duration // after which a silent peer's name is looked up again
+}
+
+// due reports whether names are to be looked up now, which is then the time of the last lookup.
+func (l *lookup) due(now time.Time, silent bool) bool {
+	if !silent || l.pause == 0 {
+		l.pause = resolveRetry
+	}
+	wait := resolveEvery
+	if silent {
+		wait = l.pause
+	}
+	if !l.at.IsZero() && now.Sub(l.at) < wait {
+		return false
+	}
+	if silent && !l.at.IsZero() {
+		l.pause = min(2*l.pause, resolveEvery)
+	}
+	l.at = now
+	return true
+}
+
+// resolveNames looks names up and applies what is found. It reports false if ctx has ended.
+func (g *Gateway) resolveNames(ctx context.Context, names []string) bool {
+	found := map[string][]netip.Addr{}
+	for _, name := range names {
+		list, err := g.names.resolve(ctx, name)
+		if ctx.Err() != nil {
+			return false
+		}
+		if err == nil && len(list) > 0 {
+			found[name] = list
+		}
+	}
+	return g.loop.Change(ctx, func() {
+		// What is not known any more keeps its last addresses.
+		merged := maps.Clone(g.addresses)
+		maps.Copy(merged, found)
+		maps.DeleteFunc(merged, func(name string, _ []netip.Addr) bool { return !slices.Contains(g.config.hostNames(), name) })
+		if !maps.EqualFunc(merged, g.addresses, slices.Equal) {
+			g.addresses, g.stale = merged, true
+		}
+	})
+}
+
+// silent reports whether a name is unknown, or a path to a peer whose endpoints have names is dead.
+func (g *Gateway) silent() bool {
+	for _, name := range g.config.hostNames() {
+		if len(g.addresses[name]) == 0 {
+			return true
+		}
+	}
+	for _, p := range g.plane.Status().Peers {
+		for _, l := range p.Links {
+			if l.State == stateDead || l.State == stateUnproven {
+				return true
+			}
+		}
+	}
+	return false
 }

@@ -4,16 +4,19 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/tabane/tabane/internal/iproute"
 	"github.com/tabane/tabane/internal/netns"
@@ -42,7 +45,18 @@ func (p *fakePlane) Apply(s plane.State) error {
 	return nil
 }
 
-func (p *fakePlane) Status() plane.Status { return p.status }
+func (p *fakePlane) Status() plane.Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.status
+}
+
+// path sets the state of the only path to the only peer.
+func (p *fakePlane) path(state string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.status.Peers = []plane.PeerStatus{{Name: "hq", Links: []plane.LinkStatus{{Path: "fiber", State: state}}}}
+}
 
 func (p *fakePlane) Run(ctx context.Context) error {
 	<-ctx.Done()
@@ -56,13 +70,24 @@ func (p *fakePlane) refuse(err error) {
 }
 
 // fixedNames resolves names from a map.
-type fixedNames map[string]netip.Addr
+type fixedNames struct {
+	mu   sync.Mutex
+	list map[string]netip.Addr
+}
 
-func (n fixedNames) resolve(_ context.Context, name string) (netip.Addr, error) {
-	if a, ok := n[name]; ok {
-		return a, nil
+func (n *fixedNames) resolve(_ context.Context, name string) ([]netip.Addr, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if a, ok := n.list[name]; ok {
+		return []netip.Addr{a}, nil
 	}
-	return netip.Addr{}, errors.New("no such name")
+	return nil, errors.New("no such name")
+}
+
+func (n *fixedNames) set(name, address string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.list[name] = netip.MustParseAddr(address)
 }
 
 // machine is a running gateway in a namespace with the tunnel's interface and eth1.
@@ -71,6 +96,7 @@ type machine struct {
 	t     *testing.T
 	ns    string
 	plane *fakePlane
+	dns   *fixedNames
 	stop  func()
 }
 
@@ -91,10 +117,11 @@ func run(t *testing.T, c Config) *machine {
 			return err
 		}
 		var err error
-		m.Gateway, err = New(Options{Config: c, Log: slog.New(slog.DiscardHandler), Plane: func(string, *slog.Logger) (Plane, error) { return m.plane, nil }})
+		m.Gateway, err = New(Options{Config: c, Log: slog.New(slog.DiscardHandler), Plane: func(string, *slog.Logger) (plane.Carrier, error) { return m.plane, nil }})
 		return err
 	})
-	m.names = fixedNames{"hq.example": netip.MustParseAddr("192.0.2.9")}
+	m.dns = &fixedNames{list: map[string]netip.Addr{"hq.example": netip.MustParseAddr("192.0.2.9")}}
+	m.names = m.dns
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- netns.Do(m.ns, func() error { return m.Run(ctx) }) }()
@@ -151,17 +178,26 @@ func (m *machine) wait(what string, ok func(s plane.State) bool) {
 	m.t.Fatalf("%s: not in time; the plane has %+v", what, s)
 }
 
-// routes waits until the main table of IPv4 has a line for each of these, and no other.
+// routes waits until the table of peers' prefixes of IPv4 has a line for each of these, and no other.
 func (m *machine) routes(want ...string) {
+	m.t.Helper()
+	m.shows("-4 route show table 4790", want...)
+}
+
+// shows waits until the output of a command has a line for each of these, and no other.
+func (m *machine) shows(command string, want ...string) {
 	m.t.Helper()
 	var got string
 	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		got = m.ip("-4 route show")
-		if lines := strings.Split(strings.TrimSpace(got), "\n"); len(lines) == len(want) && slices.EqualFunc(lines, want, strings.HasPrefix) || len(want) == 0 && strings.TrimSpace(got) == "" {
+		got = m.ip(command)
+		lines := strings.FieldsFunc(got, func(r rune) bool { return r == '\n' })
+		if len(lines) == len(want) && !slices.ContainsFunc(want, func(w string) bool {
+			return !slices.ContainsFunc(lines, func(line string) bool { return strings.HasPrefix(line, w) })
+		}) {
 			return
 		}
 	}
-	m.t.Errorf("routes:\n%swant:\n%s", got, strings.Join(want, "\n"))
+	m.t.Errorf("%s:\n%swant:\n%s", command, got, strings.Join(want, "\n"))
 }
 
 func usable(s plane.State) (list []bool) {
@@ -219,7 +255,7 @@ func TestMachine(t *testing.T) {
 	m.routes("10.7.0.0/16 dev tabane0", "unreachable 10.7.0.0/16")
 
 	// Another program deletes a route: it is restored.
-	m.ip("route del 10.7.0.0/16 dev tabane0 metric 16")
+	m.ip("route del 10.7.0.0/16 dev tabane0 metric 16 table 4790")
 	m.routes("10.7.0.0/16 dev tabane0", "unreachable 10.7.0.0/16")
 
 	m.stop()
@@ -227,6 +263,149 @@ func TestMachine(t *testing.T) {
 	if s := m.Status().(Status); s.Ready || s.Reason != "not running" {
 		t.Errorf("after the end: %+v", s.Status)
 	}
+}
+
+// TestPeerMoves: a peer with dynamic DNS has another address. Its name is resolved again when a path is
+// dead, not before.
+func TestPeerMoves(t *testing.T) {
+	c := site()
+	c.Paths, c.Peers = c.Paths[:1], c.Peers[:1]
+	m := run(t, c)
+	at := func(address string) func(plane.State) bool {
+		return func(s plane.State) bool {
+			return len(s.Peers) == 1 && slices.Equal(s.Peers[0].Endpoints, []netip.AddrPort{netip.MustParseAddrPort(address)})
+		}
+	}
+	m.plane.path(stateUp)
+	m.wait("the name is resolved", at("192.0.2.9:4790"))
+	m.dns.set("hq.example", "192.0.2.77")
+	time.Sleep(100 * time.Millisecond)
+	m.wait("nothing has changed", at("192.0.2.9:4790"))
+	m.plane.path(stateDead)
+	m.wait("the peer has moved", at("192.0.2.77:4790"))
+}
+
+// TestDefaultPeer: a peer that all other networks are reached through, on a host where other programs
+// change routes and rules.
+func TestDefaultPeer(t *testing.T) {
+	c := site()
+	c.Paths = c.Paths[:1]
+	c.Peers = c.Peers[:1]
+	c.Peers[0].Prefixes = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
+	m := run(t, c)
+	m.add("eth0")
+	m.ip("link set eth0 up; link set tabane0 up; link set lo up; addr add 10.1.0.1/24 dev eth0; addr add 192.0.2.2/24 dev eth1; addr add 2001:db8:9::2/64 dev eth1 nodad")
+	m.ip("-4 route add default via 192.0.2.1 dev eth1; -6 route add default via 2001:db8:9::1 dev eth1; -4 route add 10.77.0.0/16 via 10.1.0.9 dev eth0")
+	rules := func(family string) {
+		t.Helper()
+		list := []string{"0:\tfrom all lookup local", "4791:\tnot from all fwmark 0x12b6 lookup main suppress_prefixlength 0 proto 115",
+			"4792:\tfrom all oif eth1 lookup main proto 115", "4793:\tnot from all fwmark 0x12b6 lookup 4791 proto 115", "32766:\tfrom all lookup main"}
+		if family == "-4" {
+			list = append(list, "32767:\tfrom all lookup default")
+		}
+		m.shows(family+" rule show", list...)
+	}
+	rules("-4")
+	rules("-6")
+	m.shows("-4 route show table 4791", "default dev tabane0", "unreachable default", "unreachable 10.1.0.0/16")
+	for dst, want := range map[string]string{
+		"198.51.100.1": "dev tabane0", "10.1.0.7": "dev eth0", "10.77.0.1": "via 10.1.0.9 dev eth0", "192.0.2.1": "dev eth1",
+		"2001:db8:77::1": "dev tabane0", "2001:db8:9::7": "dev eth1",
+	} {
+		if got := m.ip("route get " + dst); !strings.Contains(got, want) {
+			t.Errorf("%s: %s, want %s", dst, got, want)
+		}
+	}
+	if got, err := iproute.In(m.ns, "route get 10.1.9.9"); err == nil {
+		t.Errorf("a part of the LAN's prefix that no route has: %s", got)
+	}
+	// A socket with the mark, and one that is bound to the path's interface, do not use the tunnel.
+	for name, set := range map[string]func(fd int) error{
+		"mark":  func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, socketMark) },
+		"bound": func(fd int) error { return unix.BindToDevice(fd, "eth1") },
+		"none":  func(int) error { return nil },
+	} {
+		netnstest.Do(t, m.ns, func() error {
+			for to, path := range map[string]string{"198.51.100.1:9": "192.0.2.2", "[2001:db8:77::1]:9": "2001:db8:9::2"} {
+				d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
+					return errors.Join(c.Control(func(fd uintptr) { err = set(int(fd)) }), err)
+				}}
+				conn, err := d.Dial("udp", to)
+				if err != nil {
+					t.Errorf("%s to %s: %v", name, to, err)
+					continue
+				}
+				local := netip.MustParseAddrPort(conn.LocalAddr().String()).Addr().String()
+				if err := conn.Close(); err != nil {
+					return err
+				}
+				// The tunnel has no address: the kernel takes one of another interface, IPv4's first.
+				if name != "none" && local != path {
+					t.Errorf("%s to %s from %s, want %s", name, to, local, path)
+				}
+			}
+			return nil
+		})
+	}
+
+	// Another program deletes the gateway's rules: they are restored, at once.
+	start := time.Now()
+	m.ip("-4 rule del priority 4793 fwmark 4790 lookup 4791; -6 rule del priority 4791 fwmark 4790 lookup main")
+	rules("-4")
+	rules("-6")
+	t.Logf("restored after %s", time.Since(start).Round(time.Millisecond))
+	// A rule of another program precedes them: the status says so.
+	m.ip("-4 rule add priority 3000 lookup main")
+	if s := m.Status().(Status); !s.Degraded && s.Ready || len(s.Conflicts) != 1 || !strings.Contains(s.Conflicts[0], `packets to 0.0.0.0/0 of peer "hq" leave by "eth1"`) {
+		t.Errorf("conflicts: %+v", s)
+	}
+	m.ip("-4 rule del priority 3000 lookup main")
+	if s := m.Status().(Status); len(s.Conflicts) != 0 {
+		t.Errorf("conflicts: %q", s.Conflicts)
+	}
+	// The tunnel is gone, as after a crash: nothing leaves in clear.
+	m.ip("link del tabane0")
+	for _, dst := range []string{"198.51.100.1", "2001:db8:77::1"} {
+		if got, err := iproute.In(m.ns, "route get "+dst); err == nil {
+			t.Errorf("%s without the tunnel: %s", dst, got)
+		}
+	}
+	m.stop()
+	for _, family := range []string{"-4", "-6"} {
+		for _, command := range []string{" rule show", " route show table all"} {
+			if got := m.ip(family + command); strings.Contains(got, "115") || strings.Contains(got, "479") {
+				t.Errorf("left behind:\n%s", got)
+			}
+		}
+	}
+}
+
+// TestForeignRoutes: neither a better route of another program nor a network at a path takes packets
+// out of the tunnel; networks of the LAN stay where they are.
+func TestForeignRoutes(t *testing.T) {
+	c := site()
+	c.Paths = c.Paths[:1]
+	c.Peers = c.Peers[:1]
+	c.Peers[0].Prefixes = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("2001:db8::/32")}
+	m := run(t, c)
+	m.add("eth0")
+	m.ip("link set eth0 up; link set tabane0 up; link set lo up; addr add 192.0.2.2/24 dev eth1")
+	m.ip("-4 route add 10.0.0.0/8 via 192.0.2.1 dev eth1; addr add 10.9.0.1/24 dev eth1; addr add 10.200.0.1/24 dev eth0; addr add 2001:db8:200::1/64 dev eth0 nodad")
+	m.shows("-4 route show table 4790", "10.0.0.0/8 dev tabane0", "unreachable 10.0.0.0/8", "throw 10.1.0.0/16", "throw 10.200.0.0/24")
+	m.shows("-6 route show table 4790", "2001:db8::/32 dev tabane0", "unreachable 2001:db8::/32", "throw 2001:db8:1::/48", "throw 2001:db8:200::/64")
+	for dst, want := range map[string]string{
+		"10.5.0.1": "dev tabane0", "10.9.0.7": "dev tabane0", "10.200.0.7": "dev eth0", "192.0.2.9": "dev eth1",
+		"2001:db8:5::1": "dev tabane0", "2001:db8:200::7": "dev eth0",
+	} {
+		if got := m.ip("route get " + dst); !strings.Contains(got, want) {
+			t.Errorf("%s: %s, want %s", dst, got, want)
+		}
+	}
+	if s := m.Status().(Status); len(s.Conflicts) != 0 {
+		t.Errorf("conflicts: %q", s.Conflicts)
+	}
+	m.ip("addr del 10.200.0.1/24 dev eth0")
+	m.shows("-4 route show table 4790", "10.0.0.0/8 dev tabane0", "unreachable 10.0.0.0/8", "throw 10.1.0.0/16")
 }
 
 func TestHealth(t *testing.T) {

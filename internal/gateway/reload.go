@@ -10,6 +10,7 @@ import (
 
 	"github.com/tabane/tabane/internal/daemon"
 	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/plane"
 )
 
 // Reload replaces the configuration, which has passed Files, and returns what has changed, one line
@@ -44,6 +45,10 @@ func (g *Gateway) fixed(now *Config, secrets keys) fault.List {
 	fault.Fixed(&faults, "tunnel.interface", g.config.tunnelName(), now.tunnelName())
 	fault.Fixed(&faults, "status", g.config.Status, now.Status)
 	fault.Fixed(&faults, "control", g.config.Control, now.Control)
+	if now.Open() && !g.config.Open() {
+		// What loads programs has been dropped since.
+		faults.Add("peers", "the first peer with another mode than %s: it cannot be added while the daemon runs; a restart is needed", plane.Tunnel)
+	}
 	if secrets.own != g.keys.own {
 		faults.Add("key", "is another key, which cannot change while the daemon runs; a restart is needed")
 	}
@@ -75,11 +80,12 @@ func differences(old, now *Config) []string {
 	lines := slices.Concat(
 		daemon.Compare(old.Paths, now.Paths, func(p Path) string { return p.Name }, func(a, b Path) bool { return same(a, b) }).Lines("path"),
 		daemon.Compare(old.Peers, now.Peers, func(p Peer) string { return p.Name }, func(a, b Peer) bool { return same(a, b) }).Lines("peer"),
+		daemon.Compare(old.Leaders, now.Leaders, func(l Leader) string { return l.Name }, func(a, b Leader) bool { return same(a, b) }).Lines("leader"),
 	)
 	for _, part := range []struct {
 		name    string
 		old, is any
-	}{{"lan", old.LAN, now.LAN}, {"tunnel", old.Tunnel, now.Tunnel}, {"policy", old.Policy, now.Policy}} {
+	}{{"role", old.Role, now.Role}, {"registration", old.Registration, now.Registration}, {"short_links", old.ShortLinks, now.ShortLinks}, {"lan", old.LAN, now.LAN}, {"tunnel", old.Tunnel, now.Tunnel}, {"policy", old.Policy, now.Policy}} {
 		if !same(part.old, part.is) {
 			lines = append(lines, fmt.Sprintf("%s replaced", part.name))
 		}

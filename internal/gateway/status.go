@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,20 +24,31 @@ type Status struct {
 	PublicKey string `json:"public_key"`
 	Interface string `json:"interface"`
 	MTU       int    `json:"mtu"`
+	// Conflicts are what keeps packets to peers out of the tunnel.
+	Conflicts []string `json:"conflicts,omitempty"`
 	// Pending is the number of objects that the kernel does not have as desired.
 	Pending int `json:"pending"`
 	// Control is the path of the socket for commands.
 	Control string `json:"control"`
 	// PacketsIn and BytesIn are packets from the LAN, PacketsOut and BytesOut packets to it.
-	PacketsIn  uint64       `json:"packets_in"`
-	BytesIn    uint64       `json:"bytes_in"`
-	PacketsOut uint64       `json:"packets_out"`
-	BytesOut   uint64       `json:"bytes_out"`
-	HeldBytes  int64        `json:"held_bytes"`
-	Lines      []Line       `json:"lines"`
-	Peers      []PeerStatus `json:"peers"`
-	Paths      []PathStatus `json:"paths"`
-	Rules      []RuleStatus `json:"rules"`
+	PacketsIn  uint64 `json:"packets_in"`
+	BytesIn    uint64 `json:"bytes_in"`
+	PacketsOut uint64 `json:"packets_out"`
+	BytesOut   uint64 `json:"bytes_out"`
+	HeldBytes  int64  `json:"held_bytes"`
+	// LAN are the interfaces of the LAN.
+	LAN   []string     `json:"lan"`
+	Lines []Line       `json:"lines"`
+	Peers []PeerStatus `json:"peers"`
+	Paths []PathStatus `json:"paths"`
+	Rules []RuleStatus `json:"rules"`
+	// Relays are what a member relays for leaders.
+	Relays []RelayStatus `json:"relays,omitempty"`
+	// Unpinned is why packets to open peers are not sent while the daemon is killed; empty if they are.
+	Unpinned string `json:"unpinned,omitempty"`
+	// Left are packets to open peers that were carried sealed, by the reason why they could not be sent
+	// otherwise.
+	Left map[string]uint64 `json:"left,omitempty"`
 	// Dropped are packets that were not carried, by reason.
 	Dropped map[string]uint64 `json:"dropped"`
 }
@@ -55,6 +67,13 @@ type Line struct {
 // PeerStatus is another gateway.
 type PeerStatus struct {
 	Name string `json:"name"`
+	// Role is what the peer is in an alliance: home agent, member, leader, or none.
+	Role string `json:"role"`
+	// Mode is how packets to the peer are carried: "tunnel", "plain", "nat", or "tunnel, seal none".
+	Mode string `json:"mode"`
+	// NATSending and NATReceiving are the NAT sessions of flows to and from the peer, with mode nat.
+	NATSending   int `json:"nat_sending"`
+	NATReceiving int `json:"nat_receiving"`
 	// Up: there is a session, with keys. Reason is why not.
 	Up     bool   `json:"up"`
 	Reason string `json:"reason"`
@@ -62,7 +81,7 @@ type PeerStatus struct {
 	Seconds    float64 `json:"seconds"`
 	KeySeconds float64 `json:"key_seconds"`
 	Encryption string  `json:"encryption"`
-	// Held are packets that wait for earlier ones. Skipped were given up as lost, Late arrived after
+	// Held are packets that wait for earlier ones. Skipped were taken for lost, Late arrived after
 	// that, Duplicates arrived twice.
 	Held       int    `json:"held"`
 	Skipped    uint64 `json:"skipped"`
@@ -79,7 +98,15 @@ type PathStatus struct {
 	State    string `json:"state"`
 	Resting  string `json:"resting"`
 	Endpoint string `json:"endpoint"`
-	Rate     int64  `json:"rate_bps"`
+	// Seen is where the peer sees this gateway, empty if it has not said.
+	Seen string `json:"seen"`
+	// Member relays the messages of the path. CareOf is its registered address, LifetimeSeconds how long
+	// the registration lasts, Reason why there is none.
+	Member          string  `json:"member,omitempty"`
+	CareOf          string  `json:"care_of,omitempty"`
+	LifetimeSeconds float64 `json:"lifetime_seconds"`
+	Reason          string  `json:"reason,omitempty"`
+	Rate            int64   `json:"rate_bps"`
 	// RTT is the round-trip time. Delay is how much longer the path is than the fastest towards the
 	// peer, Jitter its variation (RFC 3550), Spread its range, Queue the standing queue.
 	RTT    float64 `json:"rtt_ms"`
@@ -95,6 +122,23 @@ type PathStatus struct {
 	SentBytes       uint64 `json:"sent_bytes"`
 	ReceivedPackets uint64 `json:"received_packets"`
 	ReceivedBytes   uint64 `json:"received_bytes"`
+}
+
+// RelayStatus is what a member relays for a leader.
+type RelayStatus struct {
+	// Peer is the leader, Path the line that is used.
+	Peer string `json:"peer"`
+	Path string `json:"path"`
+	// HomeAgent is where messages are relayed to, empty if the leader has not registered.
+	HomeAgent       string  `json:"home_agent"`
+	LifetimeSeconds float64 `json:"lifetime_seconds"`
+	// Up are messages from the leader, Down those to it. Dropped exceeded the rate or were none of the
+	// tunnel.
+	UpPackets   uint64 `json:"up_packets"`
+	UpBytes     uint64 `json:"up_bytes"`
+	DownPackets uint64 `json:"down_packets"`
+	DownBytes   uint64 `json:"down_bytes"`
+	Dropped     uint64 `json:"dropped"`
 }
 
 // RuleStatus is what a rule of the policy does for a peer.
@@ -123,6 +167,8 @@ func (g *Gateway) Status() any {
 		for _, p := range g.config.Paths {
 			s.Lines = append(s.Lines, Line{Name: p.Name, Interface: p.Interface, Up: g.links[p.Interface]})
 		}
+		s.LAN = g.config.LAN.Interfaces
+		s.Conflicts = g.config.conflicts(g.connected, g.loop.NexthopTo)
 		s.fill(g.plane.Status())
 		s.Status = s.health(g.rejected)
 	})
@@ -133,10 +179,11 @@ func (g *Gateway) Status() any {
 func (s *Status) fill(p plane.Status) {
 	s.PacketsIn, s.BytesIn = p.Received.Packets, p.Received.Bytes
 	s.PacketsOut, s.BytesOut = p.Delivered.Packets, p.Delivered.Bytes
-	s.HeldBytes, s.Dropped = int64(p.Held), p.Dropped
+	s.HeldBytes, s.Unpinned, s.Left, s.Dropped = int64(p.Held), p.Unpinned, p.Left, p.Dropped
 	for _, peer := range p.Peers {
 		s.Peers = append(s.Peers, PeerStatus{
-			Name: peer.Name, Up: peer.Up, Reason: peer.Reason, Seconds: seconds(peer.Since), KeySeconds: seconds(peer.Handshake),
+			NATSending: peer.NAT.Sending, NATReceiving: peer.NAT.Receiving,
+			Name: peer.Name, Role: peer.Role.String(), Mode: peer.Mode.String(), Up: peer.Up, Reason: peer.Reason, Seconds: seconds(peer.Since), KeySeconds: seconds(peer.Handshake),
 			Encryption: peer.Suite, Held: peer.Held, Skipped: peer.Skipped, Late: peer.Late, Duplicates: peer.Duplicates,
 		})
 		for _, l := range peer.Links {
@@ -146,9 +193,8 @@ func (s *Status) fill(p plane.Status) {
 				Loss: math.Round(l.Loss*1e4) / 1e4, MTU: l.MTU, SentPackets: l.Sent.Packets, SentBytes: l.Sent.Bytes,
 				ReceivedPackets: l.Received.Packets, ReceivedBytes: l.Received.Bytes,
 			}
-			if l.Endpoint.IsValid() {
-				out.Endpoint = l.Endpoint.String()
-			}
+			out.Member, out.Reason, out.LifetimeSeconds = l.Member, l.Reason, seconds(l.Lifetime)
+			out.Endpoint, out.Seen, out.CareOf = text(l.Endpoint), text(l.Seen), text(l.CareOf)
 			s.Paths = append(s.Paths, out)
 		}
 		for _, r := range peer.Policies {
@@ -158,7 +204,21 @@ func (s *Status) fill(p plane.Status) {
 			})
 		}
 	}
+	for _, r := range p.Relays {
+		s.Relays = append(s.Relays, RelayStatus{
+			Peer: r.Leader, Path: r.Path, HomeAgent: text(r.HomeAgent), LifetimeSeconds: seconds(r.Lifetime),
+			UpPackets: r.Up.Packets, UpBytes: r.Up.Bytes, DownPackets: r.Down.Packets, DownBytes: r.Down.Bytes, Dropped: r.Dropped,
+		})
+	}
 	s.explain(p.Paths)
+}
+
+// text returns an address, empty if there is none.
+func text(a netip.AddrPort) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
 }
 
 // explain adds the errors of lines that no peer is reached over: on others, only some endpoint is not
@@ -187,23 +247,33 @@ func (s *Status) health(rejected error) health.Status {
 	if s.Pending > 0 {
 		r.Degrade("%d objects are not in the kernel", s.Pending)
 	}
+	for _, conflict := range s.Conflicts {
+		r.Degrade("%s", conflict)
+	}
 	if rejected != nil {
 		r.Degrade("%v", rejected)
 	}
 	var problems []string
+	// Leaders and members come and go: neither is missed.
+	needed := 0
+	allies := map[string]bool{}
 	for _, p := range s.Peers {
-		if !p.Up {
+		if p.Role == plane.Leader.String() || p.Role == plane.Member.String() {
+			allies[p.Name] = true
+			continue
+		}
+		if needed++; !p.Up {
 			problems = append(problems, strings.TrimSuffix(fmt.Sprintf("peer %q has no session: %s", p.Name, p.Reason), ": "))
 		}
 	}
-	r.NeedOne(len(s.Peers), problems)
+	r.NeedOne(needed, problems)
 	for _, l := range s.Lines {
 		if !l.Up {
 			r.Degrade("interface %q of path %q is down", l.Interface, l.Name)
 		}
 	}
 	for _, p := range s.Paths {
-		if p.State != stateUp && p.State != stateDown {
+		if p.State != stateUp && p.State != stateDown && !allies[p.Peer] && p.Member == "" {
 			r.Degrade("path %q to peer %q is %s", p.Path, p.Peer, p.State)
 		}
 	}
@@ -212,3 +282,6 @@ func (s *Status) health(rejected error) health.Status {
 
 // The states of a path that its line explains, or that are none to report.
 const stateUp, stateDown = "up", "down"
+
+// The states of a path whose peer may have another address.
+const stateDead, stateUnproven = "dead", "unproven"

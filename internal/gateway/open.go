@@ -1,0 +1,149 @@
+package gateway
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tabane/tabane/internal/bpf/forward"
+	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/plane"
+)
+
+// maxOpen bounds the open peers, and maxFlowRules how many rules of them can have the discipline flow:
+// the program has tables for so many.
+const maxOpen, maxFlowRules = forward.MaxPeers, forward.MaxTables
+
+// modes are the values of a peer's mode, the default first, seals those of its seal.
+var (
+	modes = []string{plane.Tunnel.String(), plane.Plain.String(), plane.NAT.String()}
+	seals = []string{"all", "none"}
+)
+
+// mode returns the mode of a checked peer.
+func (p *Peer) mode() plane.Mode { return ModeOf(p.Mode, p.Seal) }
+
+// ModeOf returns the mode that a peer's keys mode and seal stand for, which must have passed CheckMode.
+func ModeOf(mode, seal string) plane.Mode {
+	switch {
+	case mode == modes[1]:
+		return plane.Plain
+	case mode == modes[2]:
+		return plane.NAT
+	case seal == seals[1]:
+		return plane.Unsealed
+	}
+	return plane.Tunnel
+}
+
+// CheckMode adds the faults of a peer's keys mode and seal.
+func CheckMode(faults *fault.List, at, mode, seal string) {
+	checkName(faults, at+".mode", mode, modes)
+	checkName(faults, at+".seal", seal, seals)
+	if (mode == modes[1] || mode == modes[2]) && seal == seals[0] {
+		faults.Add(at+".seal", "must be left out with mode %s, which has no tunnel", mode)
+	}
+}
+
+// checkName adds a fault if a value is none of the names, and not empty.
+func checkName(faults *fault.List, at, value string, names []string) {
+	if value != "" && !slices.Contains(names, value) {
+		faults.Add(at, "must be one of %s, got %q%s", strings.Join(names, ", "), value, fault.Suggest(value, names))
+	}
+}
+
+// Open reports whether a peer's packets are carried by the open plane.
+func (c *Config) Open() bool {
+	return slices.ContainsFunc(c.Peers, func(p Peer) bool { return p.mode().Open() })
+}
+
+// checkMode adds the faults of a peer's mode, and of what its packets cannot be carried with.
+func (c *Config) checkMode(faults *fault.List, at string, p *Peer) {
+	CheckMode(faults, at, p.Mode, p.Seal)
+	mode := p.mode()
+	if !mode.Open() {
+		return
+	}
+	if c.Role != "" {
+		faults.Add(at+".mode", "must be %s in an alliance", plane.Tunnel)
+	}
+	if len(c.LAN.Interfaces) == 0 {
+		faults.Add("lan.interfaces", "must be given: mode %s is for packets that they receive", mode)
+	}
+	for j, prefix := range p.Prefixes {
+		if prefix.IsValid() && prefix.Bits() == 0 {
+			faults.Add(fmt.Sprintf("%s.prefixes[%d]", at, j), "must not be the default route with mode %s: packets to networks that are reached otherwise would be sent to the peer", mode)
+		}
+	}
+}
+
+// checkOpen adds the faults of what open peers' packets cannot be carried with.
+func (c *Config) checkOpen(faults *fault.List) {
+	if !c.Open() {
+		return
+	}
+	open := 0
+	first := ""
+	for i := range c.Peers {
+		if c.Peers[i].mode().Open() {
+			if open++; first == "" {
+				first = fmt.Sprintf("peers[%d] has mode %s", i, c.Peers[i].mode())
+			}
+		}
+	}
+	if open > maxOpen {
+		faults.Add("peers", "must have at most %d with another mode than %s, got %d", maxOpen, plane.Tunnel, open)
+	}
+	for i, p := range c.Paths {
+		if p.Rate.Down == RateAuto || p.Rate.Up == RateAuto {
+			faults.Add(fmt.Sprintf("paths[%d].rate", i), "must not be auto: %s, whose packets do not measure it", first)
+		}
+	}
+	if len(c.Policy) == 0 {
+		faults.Add("policy", "must be given: %s, and discipline %s, the default, is for mode %s", first, plane.Auto, plane.Tunnel)
+	}
+	flows := 0
+	disciplines := plane.Plain.Disciplines()
+	for i, r := range c.Policy {
+		d, _ := r.Discipline.plane(len(c.Paths))
+		at := fmt.Sprintf("policy[%d]", i)
+		if d.Name != "" && !slices.Contains(disciplines, d.Name) {
+			faults.Add(at+".discipline", "must be one of %s, got %s: %s", strings.Join(disciplines, ", "), d.Name, first)
+		}
+		if r.Resequence.Bound > 0 {
+			faults.Add(at+".resequence", "must be off or left out: %s, whose packets are not held", first)
+		}
+		if d.Name == plane.Redundant && slices.ContainsFunc(c.Peers, func(p Peer) bool { return p.mode() == plane.NAT }) {
+			faults.Add(at+".discipline", "must not be %s with mode %s", d.Name, plane.NAT)
+		}
+		if d.Name == plane.Flow {
+			flows += open
+		}
+	}
+	if flows > maxFlowRules {
+		faults.Add("policy", "must have fewer rules of discipline %s: for %d open peers they are %d, more than %d", plane.Flow, open, flows, maxFlowRules)
+	}
+}
+
+// warnOpen adds what is to be known of open peers.
+func (c *Config) warnOpen(warnings *fault.List) {
+	if !c.Open() {
+		return
+	}
+	plain := false
+	for i := range c.Peers {
+		switch m := c.Peers[i].mode(); m {
+		case plane.Plain, plane.NAT:
+			plain = plain || m == plane.Plain
+			warnings.Add(fmt.Sprintf("peers[%d].mode", i), "%s encrypts and authenticates nothing: an attacker on a line reads and forges packets of the hosts, and packets bypass nftables", m)
+		case plane.Unsealed:
+			warnings.Add(fmt.Sprintf("peers[%d].seal", i), "none encrypts nothing: an attacker on a line, or on the way between the gateways, reads packets of the hosts and forges those of the peer's prefixes, with the cookie that it sees; all others have to guess 64 bits. Packets to the peer bypass nftables")
+		case plane.Tunnel:
+		}
+	}
+	for i := range c.Policy {
+		if plain && c.Policy[i].Discipline.Name == plane.Redundant {
+			warnings.Add(fmt.Sprintf("policy[%d].discipline", i), "hosts behind open peers get each packet once for every path: plain packets have no number")
+		}
+	}
+}
