@@ -1,0 +1,93 @@
+package browser
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// profilePrefix starts the names of profile directories.
+const profilePrefix = "tabane-browser-"
+
+// profile is a browser's private directory. Its lock is held while the browser runs, so that
+// directories of processes that were killed can be removed.
+type profile struct {
+	dir  string
+	lock *os.File
+}
+
+// newProfile creates a profile in a directory, and removes those there that a killed process of
+// this user has left behind.
+func newProfile(parent string) (profile, error) {
+	if err := sweep(parent); err != nil {
+		return profile{}, fmt.Errorf("remove stale profiles: %w", err)
+	}
+	for {
+		dir, err := os.MkdirTemp(parent, profilePrefix)
+		if err != nil {
+			return profile{}, fmt.Errorf("create profile: %w", err)
+		}
+		p, err := lockProfile(dir, unix.LOCK_EX)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // another process swept it before it was locked
+		}
+		if err != nil {
+			return profile{}, fmt.Errorf("create profile: %w", err)
+		}
+		return p, nil
+	}
+}
+
+// lockProfile locks a directory, which must still exist then.
+func lockProfile(dir string, how int) (profile, error) {
+	lock, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return profile{}, err
+	}
+	if err = unix.Flock(int(lock.Fd()), how); err == nil {
+		_, err = os.Lstat(dir)
+	}
+	if err != nil {
+		lock.Close()
+		return profile{}, err
+	}
+	return profile{dir, lock}, nil
+}
+
+// remove removes the directory.
+func (p profile) remove() error { return errors.Join(os.RemoveAll(p.dir), p.lock.Close()) }
+
+// sweep removes the profiles of this user that no process holds.
+func sweep(parent string) error {
+	entries, err := os.ReadDir(parent)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), profilePrefix) || !e.IsDir() {
+			continue
+		}
+		dir := filepath.Join(parent, e.Name())
+		info, err := os.Lstat(dir)
+		if err != nil {
+			continue // removed meanwhile
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); !ok || int(st.Uid) != os.Geteuid() {
+			continue
+		}
+		p, err := lockProfile(dir, unix.LOCK_EX|unix.LOCK_NB)
+		if err != nil {
+			continue // in use, or removed meanwhile
+		}
+		if err := p.remove(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
