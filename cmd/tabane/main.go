@@ -5,18 +5,24 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 
 	"github.com/tabane/tabane/internal/bfd"
 	"github.com/tabane/tabane/internal/cli"
+	"github.com/tabane/tabane/internal/mptcpify"
 )
 
 // version is set by the linker (see the Makefile).
 var version string
 
+// The verb mptcpify has another program replace this process, with what the main thread has. The other verbs unlock it.
+func init() { runtime.LockOSThread() }
+
 func main() {
 	bfd.Process()
+	mptcpify.Process()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	// The first signal asks for a clean stop; the second has its default effect and ends the process at once.
 	context.AfterFunc(ctx, stop)

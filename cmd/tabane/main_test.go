@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/mptcpify"
 	"github.com/tabane/tabane/internal/netns"
 )
 
@@ -27,6 +28,7 @@ var labName = fmt.Sprintf("test-script-%d", os.Getpid())
 const patience = 20 * time.Second
 
 func TestMain(m *testing.M) {
+	mptcpify.Process() // the supervisor of a script's program
 	testscript.Main(m, played)
 }
 

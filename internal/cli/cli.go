@@ -13,10 +13,13 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/hangup"
 )
 
 // Options are the parameters of Run.
@@ -39,6 +42,9 @@ func Run(ctx context.Context, o Options) int {
 	root.SetErr(o.Err)
 	return a.finish(root.ExecuteContext(ctx))
 }
+
+// daemonGroup is the group of the commands that run a daemon.
+const daemonGroup = "daemons"
 
 // app is shared by the verbs of one command line.
 type app struct {
@@ -69,15 +75,23 @@ what failed, on what, why, and what to do.`,
 	flags.StringVar(&a.logLevel, "log-level", "", "minimum log level: debug, info, warn or error (default info for daemons, warn otherwise)")
 	flags.StringVar(&a.logFormat, "log-format", "text", "log format on standard error: text or json")
 	root.AddGroup(
-		&cobra.Group{ID: "daemons", Title: "Daemons:"},
+		&cobra.Group{ID: daemonGroup, Title: "Daemons:"},
 		&cobra.Group{ID: "lab", Title: "Experiments:"},
 		&cobra.Group{ID: "tools", Title: "Tools:"},
 	)
+	root.PersistentPreRun = func(c *cobra.Command, _ []string) {
+		if c.GroupID != daemonGroup {
+			hangup.Default()
+		}
+		if c.Name() != mptcpifyName {
+			runtime.UnlockOSThread() // package main has locked it
+		}
+	}
 	root.SetHelpCommand(a.helpCommand())
 	root.AddCommand(a.daemonCommands()...)
 	root.AddCommand(a.labCommands()...)
 	root.AddCommand(a.simCommand())
-	root.AddCommand(a.serveCommand(), a.fetchCommand(), a.flowsCommand(), a.reseqCommand(), a.diffCommand(), a.statusCommand(), a.dashboardCommand(), a.reloadCommand(), a.manCommand(), a.checkCommand(), a.doctorCommand(), a.versionCommand())
+	root.AddCommand(a.serveCommand(), a.fetchCommand(), a.loadCommand(), a.flowsCommand(), a.ccCommand(), a.mptcpifyCommand(), a.reseqCommand(), a.diffCommand(), a.statusCommand(), a.dashboardCommand(), a.reloadCommand(), a.manCommand(), a.checkCommand(), a.doctorCommand(), a.versionCommand())
 	return root
 }
 

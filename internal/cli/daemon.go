@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/signal"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/tabane/tabane/internal/config"
 	"github.com/tabane/tabane/internal/doctor"
+	"github.com/tabane/tabane/internal/hangup"
 	"github.com/tabane/tabane/internal/privilege"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/systemd"
@@ -64,7 +64,7 @@ func (a *app) daemonCommand(r role.Descriptor) *cobra.Command {
 	c := &cobra.Command{
 		Use:     r.Name + " -c FILE",
 		Short:   r.Short,
-		GroupID: "daemons",
+		GroupID: daemonGroup,
 		Long: r.Long + `
 
 It reads the section "` + r.Name + `:" of the file, runs until SIGINT or SIGTERM and then stops cleanly; a second signal kills it.
@@ -91,11 +91,8 @@ func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 	if err != nil {
 		return err
 	}
-	// Before any slow step, because an unhandled SIGHUP terminates the process.
-	hangups := make(chan os.Signal, 1)
-	if r.Reloads() {
-		signal.Notify(hangups, syscall.SIGHUP)
-		defer signal.Stop(hangups)
+	if !r.Reloads() {
+		hangup.Default()
 	}
 	f, err := load(file)
 	if err != nil {
@@ -133,14 +130,14 @@ func (a *app) runDaemon(ctx context.Context, r role.Descriptor, file string, kee
 		defer func() { err = errors.Join(err, stop()) }()
 	}
 	if r.Unprivileged {
-		if err := privilege.KeepNetAdmin(); err != nil {
+		if err := privilege.KeepNetAdmin(r.Programs(&f.Sections)); err != nil {
 			log.Warn("capabilities are kept", "err", err)
 		}
 	}
 	if r.Reloads() {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		go d.follow(ctx, hangups)
+		go d.follow(ctx, hangup.Received())
 	}
 	d.notify(manager.Ready("running"))
 	defer context.AfterFunc(ctx, func() { d.notify(manager.Stopping()) })()

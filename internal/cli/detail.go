@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/vpn"
 )
@@ -49,7 +50,7 @@ func serveDetails(mux *http.ServeMux, m role.Machine) {
 			case err != nil:
 				http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			default:
-				writeJSON(w, value)
+				control.WriteJSON(w, value)
 			}
 		})
 	}

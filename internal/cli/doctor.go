@@ -15,8 +15,12 @@ import (
 
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/doctor"
+	"github.com/tabane/tabane/internal/gateway"
 	"github.com/tabane/tabane/internal/health"
 	"github.com/tabane/tabane/internal/pathmanager"
+	"github.com/tabane/tabane/internal/plane"
+	"github.com/tabane/tabane/internal/role"
+	"github.com/tabane/tabane/internal/unit"
 )
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -70,12 +74,42 @@ func runningDaemons(ctx context.Context) (findings []doctor.Finding) {
 	return findings
 }
 
-// running returns what a daemon says of itself, and for edge whether its egress peers fit into the
-// slots of a connection.
+// running returns what a daemon says of itself, and what follows from it for the host.
 func running(name string, body []byte, err error) []doctor.Finding {
 	f := doctor.Finding{Check: "running " + name, State: doctor.OK, Meaning: "is ready"}
+	var s health.Status
+	if err == nil {
+		err = json.Unmarshal(body, &s)
+	}
+	var more []doctor.Finding
+	if err == nil {
+		more, err = consequences(name, body)
+	}
+	switch {
+	case err != nil:
+		f.State, f.Meaning = doctor.Unknown, err.Error()
+	case !s.Ready:
+		f.State, f.Meaning, f.Remedy = doctor.Limited, "is not ready: "+s.Reason, "tabane status "+name
+	case s.Degraded:
+		f.State, f.Meaning, f.Remedy = doctor.Limited, "is degraded: "+s.Reason, "tabane status "+name
+	}
+	return append([]doctor.Finding{f}, more...)
+}
+
+// consequences returns what follows from the status of a daemon: for edge whether its egress peers fit
+// into the slots of a connection, for gateway whether super-packets keep its lines busy.
+func consequences(name string, body []byte) ([]doctor.Finding, error) {
+	switch name {
+	case role.Edge:
+		return slots(body)
+	case role.Gateway:
+		return superPackets(body)
+	}
+	return nil, nil
+}
+
+func slots(body []byte) ([]doctor.Finding, error) {
 	var s struct {
-		health.Status
 		Peers []struct {
 			Address netip.Addr `json:"address"`
 		} `json:"peers"`
@@ -83,32 +117,41 @@ func running(name string, body []byte, err error) []doctor.Finding {
 			Waiting pathmanager.Waiting `json:"waiting"`
 		} `json:"paths"`
 	}
-	if err == nil {
-		err = json.Unmarshal(body, &s)
-	}
-	switch {
-	case err != nil:
-		f.State, f.Meaning = doctor.Unknown, err.Error()
-		return []doctor.Finding{f}
-	case !s.Ready:
-		f.State, f.Meaning, f.Remedy = doctor.Limited, "is not ready: "+s.Reason, "tabane status "+name
-	case s.Degraded:
-		f.State, f.Meaning, f.Remedy = doctor.Limited, "is degraded: "+s.Reason, "tabane status "+name
-	}
-	if s.Paths == nil {
-		return []doctor.Finding{f}
+	if err := json.Unmarshal(body, &s); err != nil || s.Paths == nil {
+		return nil, err
 	}
 	count := map[bgp.IP]int{}
 	for _, p := range s.Peers {
 		count[bgp.IPOf(p.Address)]++
 	}
-	slots := doctor.Finding{Check: "egress peers", State: doctor.OK}
-	slots.Meaning = fmt.Sprintf("%d IPv6 and %d IPv4 EPE addresses: a connection uses up to %d of its IP version", count[bgp.IPv6], count[bgp.IPv4], pathmanager.MaxSlots)
+	f := doctor.Finding{Check: "egress peers", State: doctor.OK}
+	f.Meaning = fmt.Sprintf("%d IPv6 and %d IPv4 EPE addresses: a connection uses up to %d of its IP version", count[bgp.IPv6], count[bgp.IPv4], pathmanager.MaxSlots)
 	if max(count[bgp.IPv6], count[bgp.IPv4]) > pathmanager.MaxSlots {
-		slots.State, slots.Remedy = doctor.Limited, "choose by LOCAL_PREF on the border routers, or mark spare peers with backup: true"
-		slots.Meaning += fmt.Sprintf(", and %d connections have more than that", s.Paths.Waiting.Connections)
+		f.State, f.Remedy = doctor.Limited, "choose by LOCAL_PREF on the border routers, or mark spare peers with backup: true"
+		f.Meaning += fmt.Sprintf(", and %d connections have more than that", s.Paths.Waiting.Connections)
 	}
-	return []doctor.Finding{f, slots}
+	return []doctor.Finding{f}, nil
+}
+
+func superPackets(body []byte) ([]doctor.Finding, error) {
+	var s gateway.Status
+	if err := json.Unmarshal(body, &s); err != nil {
+		return nil, err
+	}
+	open := map[string]bool{}
+	for _, p := range s.Peers {
+		open[p.Name] = p.Mode != plane.Tunnel.String()
+	}
+	var slowest gateway.PathStatus
+	for _, p := range s.Paths {
+		if open[p.Peer] && p.Rate > 0 && (slowest.Rate == 0 || p.Rate < slowest.Rate) {
+			slowest = p
+		}
+	}
+	if slowest.Rate == 0 {
+		return nil, nil
+	}
+	return []doctor.Finding{doctor.SuperPackets(s.LAN, slowest.Path, unit.Bandwidth(slowest.Rate))}, nil
 }
 
 func (a *app) printFindings(findings []doctor.Finding) error {

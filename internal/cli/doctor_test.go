@@ -10,6 +10,7 @@ import (
 
 	"github.com/tabane/tabane/internal/doctor"
 	"github.com/tabane/tabane/internal/edge"
+	"github.com/tabane/tabane/internal/gateway"
 	"github.com/tabane/tabane/internal/health"
 	"github.com/tabane/tabane/internal/pathmanager"
 	"github.com/tabane/tabane/internal/reflector"
@@ -50,6 +51,42 @@ func TestRunning(t *testing.T) {
 			if (f.State == doctor.Limited) != (f.Remedy != "") {
 				t.Errorf("%s: remedy does not fit: %+v", name, f)
 			}
+		}
+		if fmt.Sprint(states) != fmt.Sprint(tt.states) || !strings.Contains(found[len(found)-1].Meaning, tt.want) {
+			t.Errorf("%s: %+v", name, found)
+		}
+	}
+}
+
+// TestRunningGateway: super-packets are checked where packets of open peers are sent on a slow path.
+func TestRunningGateway(t *testing.T) {
+	status := func(mode string, rates ...int64) []byte {
+		s := gateway.Status{Status: health.Status{Ready: true}, LAN: []string{"no such interface"}, Peers: []gateway.PeerStatus{{Name: "hq", Mode: mode}, {Name: "home", Mode: "tunnel"}}}
+		s.Paths = []gateway.PathStatus{{Peer: "home", Path: "slow", Rate: 1000}}
+		for i, r := range rates {
+			s.Paths = append(s.Paths, gateway.PathStatus{Peer: "hq", Path: fmt.Sprint("path", i), Rate: r})
+		}
+		body, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return body
+	}
+	for name, tt := range map[string]struct {
+		body   []byte
+		states []doctor.State
+		want   string // in the last meaning
+	}{
+		"sealed":         {status("tunnel", 8e6), []doctor.State{doctor.OK}, "is ready"},
+		"no rate":        {status("plain", 0), []doctor.State{doctor.OK}, "is ready"},
+		"fast":           {status("plain", 1e9, 100e6), []doctor.State{doctor.OK, doctor.OK}, "path path1 is busy with 64 kB for 5.2ms"},
+		"slow":           {status("plain", 1e9, 8e6), []doctor.State{doctor.OK, doctor.Unknown}, `interface "no such interface"`},
+		"not of gateway": {[]byte(`{"ready":true,"paths":{}}`), []doctor.State{doctor.Unknown}, "cannot unmarshal"},
+	} {
+		var states []doctor.State
+		found := running("gateway", tt.body, nil)
+		for _, f := range found {
+			states = append(states, f.State)
 		}
 		if fmt.Sprint(states) != fmt.Sprint(tt.states) || !strings.Contains(found[len(found)-1].Meaning, tt.want) {
 			t.Errorf("%s: %+v", name, found)

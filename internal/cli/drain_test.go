@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/role"
 )
 
@@ -95,7 +96,7 @@ func TestTheStatusAddressTakesNoCommand(t *testing.T) {
 func TestCommandWithoutSocket(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "asbr.sock")
 	daemon := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, map[string]string{"control": socket})
+		control.WriteJSON(w, map[string]string{"control": socket})
 	}))
 	defer daemon.Close()
 	at := netip.MustParseAddrPort(daemon.Listener.Addr().String())

@@ -16,10 +16,16 @@ const (
 	exitOK     = 0
 	exitUnmet  = 1
 	exitFailed = 2
+	// Those of a shell, for a program that replaces this process.
+	exitNotExecutable = 126
+	exitNotFound      = 127
 )
 
 // errUnmet ends a command that ran and has already reported which checks failed.
 var errUnmet = errors.New("a check or expectation failed")
+
+// errInterrupted is the cause of the failure of a command that a signal ended.
+var errInterrupted = errors.New("interrupted")
 
 // failure is the error of a command that could not run.
 type failure struct {
@@ -28,6 +34,8 @@ type failure struct {
 	what, on string
 	why      error
 	do       string
+	// code is the exit code, exitFailed if 0.
+	code int
 }
 
 func (f *failure) Error() string {
@@ -91,6 +99,7 @@ func invalid(name, value, want string) error {
 // finish prints the error and returns the exit code.
 func (a *app) finish(err error) int {
 	var faults interface{ Lines() []string }
+	var failed *failure
 	switch {
 	case err == nil:
 		return exitOK
@@ -102,6 +111,9 @@ func (a *app) finish(err error) int {
 		}
 	default:
 		fmt.Fprintln(a.err, "tabane: "+oneLine(err.Error()))
+	}
+	if errors.As(err, &failed) && failed.code != 0 {
+		return failed.code
 	}
 	return exitFailed
 }

@@ -22,7 +22,11 @@ import (
 const redraw = 250 * time.Millisecond
 
 type fetchFlags struct {
-	mptcp           bool
+	mptcp, upload   bool
+	datagram        int
+	objects         int
+	newConnections  bool
+	congestion      string
 	interval, limit time.Duration
 	json            bool
 	progress        string
@@ -36,9 +40,14 @@ func (a *app) fetchCommand() *cobra.Command {
 		Short:   "Fetch content and measure how it arrives",
 		GroupID: "tools",
 		Long: `Fetch gets a URL on one connection, discards the content and measures at the receiver: goodput, goodput over time, and the
-longest gap.`,
+longest gap. With --upload it sends that content to the server, which measures. With --datagram a constant bit rate is sent as numbered
+UDP datagrams, and the receiver counts those that are lost, reordered and duplicated. With --objects it gets the URL that many times, one
+after the other, and measures each.`,
 		Example: `  tabane fetch --mptcp http://server/bytes/100000000
-  tabane fetch --limit 10s --json 'http://server/cbr?rate=25Mbit/s&duration=30s'`,
+  tabane fetch --limit 10s --json 'http://server/cbr?rate=25Mbit/s&duration=30s'
+  tabane fetch --upload --limit 10s http://server/bytes/1GB
+  tabane fetch --objects 100 --mptcp http://server/bytes/50kB
+  tabane fetch --datagram 1000 'http://server/cbr?rate=6Mbit/s&duration=30s'`,
 		Args: arguments(1, 1, "one URL"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.fetch(c.Context(), args[0], f)
@@ -46,8 +55,13 @@ longest gap.`,
 	}
 	flags := c.Flags()
 	flags.BoolVar(&f.mptcp, "mptcp", false, "connect over MPTCP; falls back to TCP when the server has none")
+	flags.BoolVar(&f.upload, "upload", false, "send the content to the server")
+	flags.IntVar(&f.datagram, "datagram", 0, "payload in `bytes` of the UDP datagrams that carry a constant bit rate; datagrams from the server need a way to this host's ports")
+	flags.IntVar(&f.objects, "objects", 0, "get the URL `n` times, one after the other")
+	flags.BoolVar(&f.newConnections, "new-connections", false, "get each object on a new connection")
+	flags.StringVar(&f.congestion, "congestion", "", "congestion `control` that the server is to use, as the kernel names it")
 	flags.DurationVar(&f.interval, "interval", 100*time.Millisecond, "length of the intervals that bytes are counted in")
-	flags.DurationVar(&f.limit, "limit", 0, "end the fetch after this time (default: fetch everything)")
+	flags.DurationVar(&f.limit, "limit", 0, "end the fetch this long after the request, and fail without a connection after as long (default: fetch everything)")
 	flags.BoolVar(&f.json, "json", false, "print the report as JSON, on the last line")
 	flags.StringVar(&f.progress, "progress", "auto", "auto: a live line on a terminal; json: one JSON object a line, {\"sample\":...} for each interval and {\"report\":...} at the end; none")
 	flags.StringVarP(&f.output, "output", "o", "", "also write the report as JSON to this `file`")
@@ -55,7 +69,7 @@ longest gap.`,
 }
 
 func (a *app) fetch(ctx context.Context, url string, f fetchFlags) error {
-	o := traffic.FetchOptions{URL: url, Transport: traffic.TCP, Interval: f.interval, Limit: f.limit}
+	o := traffic.FetchOptions{URL: url, Transport: traffic.TCP, Interval: f.interval, Limit: f.limit, Upload: f.upload, Datagram: f.datagram, Objects: f.objects, NewConnections: f.newConnections, Congestion: f.congestion}
 	if f.mptcp {
 		o.Transport = traffic.MPTCP
 	}
@@ -66,11 +80,7 @@ func (a *app) fetch(ctx context.Context, url string, f fetchFlags) error {
 		// When the reader exits, SIGPIPE ends the process, as with any filter.
 		o.Progress = func(s traffic.Sample) { _ = lines.Encode(labrun.FetchLine{Sample: &s}) }
 	case f.progress == "auto" && width(a.err) > 0:
-		meter := &rateMeter{}
-		o.Progress = func(s traffic.Sample) {
-			meter.add(s.Bytes, f.interval)
-			live.show(fmt.Sprintf("%6.1f s  %9s  %s", s.At.Seconds(), unit.Size(meter.total)/1000*1000, megabits(meter.rate())))
-		}
+		o.Progress = live.rate(f.interval)
 	case f.progress != "auto" && f.progress != "none":
 		return invalid("--progress", f.progress, "auto, json or none")
 	}
@@ -79,17 +89,13 @@ func (a *app) fetch(ctx context.Context, url string, f fetchFlags) error {
 	live.clear()
 	if err != nil {
 		if ctx.Err() != nil {
-			err = errors.New("interrupted")
+			err = errInterrupted
 		}
 		return fetchFailure(url, err)
 	}
 	if f.output != "" {
-		b, err := json.MarshalIndent(report, "", "  ")
-		if err != nil {
+		if err := writeReport(f.output, report); err != nil {
 			return err
-		}
-		if err := os.WriteFile(f.output, append(b, '\n'), 0o644); err != nil {
-			return fileFailure("write the report", f.output, err)
 		}
 	}
 	switch {
@@ -99,6 +105,18 @@ func (a *app) fetch(ctx context.Context, url string, f fetchFlags) error {
 		return lines.Encode(report)
 	}
 	return printReport(a.out, report)
+}
+
+// writeReport writes a report as JSON to a file.
+func writeReport(name string, report any) error {
+	b, err := json.MarshalIndent(report, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(name, append(b, '\n'), 0o644); err != nil {
+		return fileFailure("write the report", name, err)
+	}
+	return nil
 }
 
 func fetchFailure(url string, err error) error {
@@ -118,7 +136,9 @@ func fetchFailure(url string, err error) error {
 
 func printReport(w io.Writer, r traffic.Report) error {
 	transport := "TCP"
-	switch {
+	switch d := r.Datagrams; {
+	case d != nil:
+		transport = fmt.Sprintf("UDP, %d of %d datagrams", d.Received-d.Duplicates, d.Sent)
 	case r.UsedMPTCP:
 		transport = "MPTCP"
 	case r.Fallback:
@@ -127,6 +147,12 @@ func printReport(w io.Writer, r traffic.Report) error {
 	_, err := fmt.Fprintf(w, "%d bytes in %.3f s: %s over %s\nfirst byte after %.1f ms, longest gap %.1f ms, empty intervals %d\n",
 		r.Bytes, r.Duration.Seconds(), megabits(r.GoodputBps), transport,
 		1e3*r.FirstByte.Seconds(), 1e3*r.LongestGap.Seconds(), r.EmptyIntervals)
+	if n := len(r.Objects); n > 0 && err == nil {
+		_, err = fmt.Fprintf(w, "%d objects: median %.1f ms, 95th percentile %.1f ms\n", n, 1e3*r.ObjectTime(0.5).Seconds(), 1e3*r.ObjectTime(0.95).Seconds())
+	}
+	if d := r.Datagrams; d != nil && err == nil {
+		_, err = fmt.Fprintf(w, "%d reordered, by %d at most, %d duplicates\n", d.Reordered, d.Behind, d.Duplicates)
+	}
 	return err
 }
 
@@ -172,6 +198,15 @@ func (l *liveLine) show(text string) {
 	}
 	l.last, l.shown = time.Now(), true
 	fmt.Fprintf(l.w, "\r\x1b[K%s", text)
+}
+
+// rate returns a function that shows the bytes so far and the rate of the last second.
+func (l *liveLine) rate(interval time.Duration) func(traffic.Sample) {
+	meter := &rateMeter{}
+	return func(s traffic.Sample) {
+		meter.add(s.Bytes, interval)
+		l.show(fmt.Sprintf("%6.1f s  %9s  %s", s.At.Seconds(), unit.Size(meter.total)/1000*1000, megabits(meter.rate())))
+	}
 }
 
 func (l *liveLine) clear() {

@@ -202,7 +202,7 @@ not ready in time stays: up then says what is missing and exits with 1. Interrup
 func labFailure(ctx context.Context, what, on string, err error) error {
 	switch {
 	case ctx.Err() != nil:
-		return &failure{what: what, on: on, why: errors.New("interrupted"), do: "what was made has been removed"}
+		return &failure{what: what, on: on, why: errInterrupted, do: "what was made has been removed"}
 	case errors.Is(err, lab.ErrNotFound):
 		return &failure{what: what, on: on, why: err, do: "see tabane lab list, or start one with tabane lab up"}
 	}

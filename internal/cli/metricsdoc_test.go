@@ -17,6 +17,7 @@ import (
 	"github.com/tabane/tabane/internal/gateway"
 	"github.com/tabane/tabane/internal/reflector"
 	"github.com/tabane/tabane/internal/router"
+	"github.com/tabane/tabane/internal/site"
 )
 
 // fill sets every number, string and boolean of a status, with one element in each list.
@@ -54,7 +55,7 @@ func fill(v reflect.Value) {
 func exported(t *testing.T) map[string]string {
 	t.Helper()
 	names := map[string]string{"tabane_build_info": "gauge: role, version"}
-	for _, status := range []any{&asbr.Status{}, &edge.Status{}, &gateway.Status{}, &reflector.Status{}, &router.Status{}} {
+	for _, status := range []any{&asbr.Status{}, &edge.Status{}, &gateway.Status{}, &reflector.Status{}, &router.Status{}, &site.Status{}} {
 		fill(reflect.ValueOf(status).Elem())
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(statusMetrics{func() any { return status }})

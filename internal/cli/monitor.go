@@ -2,18 +2,19 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/tabane/tabane/internal/control"
 	"github.com/tabane/tabane/internal/role"
 )
 
@@ -58,17 +59,9 @@ func monitor(ctx context.Context, l net.Listener, name, version string, m role.M
 	return err
 }
 
-// writeJSON writes a value as JSON.
-func writeJSON(w http.ResponseWriter, value any) {
-	b, err := json.Marshal(value)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	// An error means that the client has closed the connection.
-	_, _ = w.Write(append(b, '\n'))
-}
+// liveHeap is the memory that the last garbage collection found in use: unlike what the process occupies, it
+// grows only if something is kept.
+var liveHeap = collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile("^/gc/heap/live:bytes$")}
 
 // handler serves /status, /metrics and the paths of serveDetails. A machine that is a
 // prometheus.Collector exports its own metrics instead of those derived from its status.
@@ -84,7 +77,7 @@ func handler(name, version string, m role.Machine) (http.Handler, error) {
 		own = statusMetrics{m.Status}
 	}
 	for _, c := range []prometheus.Collector{
-		build, own, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		build, own, collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(liveHeap)), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
@@ -92,7 +85,7 @@ func handler(name, version string, m role.Machine) (http.Handler, error) {
 	}
 
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, m.Status()) })
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { control.WriteJSON(w, m.Status()) })
 	serveDetails(mux, m)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	return mux, nil

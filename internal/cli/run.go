@@ -73,7 +73,7 @@ interrupted run removes everything it created.`,
 	flags.BoolVar(&f.quick, "quick", false, "bound each run, for a first look")
 	flags.BoolVar(&f.keep, "keep", false, "leave the labs up afterwards")
 	flags.StringVar(&f.routers, "routers", lab.RoutersEmbedded, "what routers and reflectors run: embedded, frr, or embedded,frr to compare them in scenarios of kind routes")
-	flags.IntVar(&f.jobs, "jobs", 0, "labs that run in parallel (default: one for each case, at most four for each processor)")
+	flags.IntVar(&f.jobs, "jobs", 0, "labs that run in parallel (default: one for each case, at most four for each processor; more where all links are slow)")
 	flags.StringVar(&f.compare, "compare", "", "sim: simulate the same experiment and compare the results")
 	selectionFlags(flags, &f.cells)
 	familyFlag(flags, &f.family)
@@ -101,7 +101,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	}
 	if f.compare != "" {
 		// Checked before the lab runs.
-		if err := simulable(name, whole, spec); err != nil {
+		if err := simulable(name, whole, spec.ForSimulator()); err != nil {
 			return err
 		}
 	}
@@ -118,7 +118,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	}
 	var simulation *scenario.Spec
 	if f.compare != "" {
-		if simulation, err = labrun.OnKernel(spec); err != nil {
+		if simulation, err = labrun.OnKernel(spec.ForSimulator()); err != nil {
 			return &failure{what: "simulate the scenario", on: name, why: err}
 		}
 	}
@@ -206,7 +206,7 @@ func (f runFlags) command(name string) string {
 const resultFile = "result.json"
 
 // resultParts are the files of a result's directory; others are not removed.
-var resultParts = []string{resultFile, "runs.csv", "summary.csv", "report.html", "series", "figures", "compare.json", "sim"}
+var resultParts = []string{resultFile, "runs.csv", "summary.csv", "report.html", "series", "figures", "compare.json", "sim", "comparisons.csv", "browsertime.json"}
 
 // clearResult creates the directory for a result, or removes an earlier result from it. A directory
 // with other content is refused.

@@ -108,6 +108,9 @@ func outcome(r *result.Run) string {
 	if followed, ok := r.Metrics[result.EPERoute]; ok {
 		return fmt.Sprintf("EPE Route after %.1f ms", 1000*followed)
 	}
+	if task, ok := r.Metrics[result.TaskTime]; ok {
+		return fmt.Sprintf("views after %.2f s, task of %.1f s, %.0f conditions met", r.Metrics[result.Waiting], task, r.Metrics[result.Effectiveness])
+	}
 	return megabits(r.Metrics[result.Goodput])
 }
 

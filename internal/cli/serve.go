@@ -15,8 +15,9 @@ import (
 
 func (a *app) serveCommand() *cobra.Command {
 	var (
-		addresses []string
-		file      string
+		addresses  []string
+		file       string
+		congestion string
 	)
 	c := &cobra.Command{
 		Use:     "serve [--listen ADDRESS]... | -c FILE",
@@ -41,7 +42,7 @@ or SIGTERM.`,
 			if err != nil {
 				return err
 			}
-			server, err := traffic.New(traffic.Options{Listen: listen, Log: log})
+			server, err := traffic.New(traffic.Options{Listen: listen, Congestion: congestion, Log: log})
 			if err != nil {
 				return serveFailure(fmt.Sprint(listen), err)
 			}
@@ -54,6 +55,7 @@ or SIGTERM.`,
 	}
 	c.Flags().StringArrayVar(&addresses, "listen", []string{"[::]:8080"}, "`address` and port to serve on, repeatable; port 0 chooses a free one")
 	c.Flags().StringVarP(&file, "config", "c", "", "configuration `file` with a section serve")
+	c.Flags().StringVar(&congestion, "congestion", "", "congestion control of all subflows, by its `name` in the kernel such as tabane_lia (default the sysctl's)")
 	return c
 }
 
@@ -88,6 +90,8 @@ func serveFailure(on string, err error) error {
 		do = "stop the program that uses it, or choose another address with --listen"
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		do = "add the address to an interface first"
+	case errors.Is(err, syscall.ENOENT):
+		do = "load the congestion control first; tabane cc status shows what is loaded"
 	case errors.Is(err, syscall.EACCES):
 		do = "run it as root, or choose a port above 1023"
 	}

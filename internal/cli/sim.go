@@ -123,6 +123,7 @@ func simulated(name string, cells scenario.Selection) (*scenario.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
+	chosen = chosen.ForSimulator()
 	return chosen, simulable(name, spec, chosen)
 }
 
@@ -248,7 +249,7 @@ func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
 // simFailure returns the failure of a simulation. left is the remedy after an interruption.
 func simFailure(ctx context.Context, what, on string, err error, left string) error {
 	if ctx.Err() != nil {
-		return &failure{what: what, on: on, why: errors.New("interrupted"), do: left}
+		return &failure{what: what, on: on, why: errInterrupted, do: left}
 	}
 	return &failure{what: what, on: on, why: err}
 }

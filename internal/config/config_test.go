@@ -231,7 +231,7 @@ router:
 	}
 	// A value that could not be read is not validated.
 	if strings.Count(err.Error(), "edge.asn") != 1 || strings.Count(err.Error(), "router.neighbors") != 1 {
-		t.Error("a fault is told twice")
+		t.Error("a fault is reported twice")
 	}
 	if t.Failed() {
 		t.Log(err)
@@ -300,7 +300,7 @@ func TestHostile(t *testing.T) {
 			if f, err := Parse("f", []byte(file)); err == nil {
 				t.Errorf("accepted: %+v", f)
 			} else if n := strings.Count(err.Error(), "\n"); n > maxFaults {
-				t.Errorf("tells %d faults", n+1)
+				t.Errorf("reports %d faults", n+1)
 			}
 		})
 	}

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+
+	"github.com/tabane/tabane/internal/control"
 )
 
 //go:embed page
@@ -28,7 +30,7 @@ func (d *Dashboard) Handler(names ...string) http.Handler {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /", http.FileServerFS(files))
-	mux.HandleFunc("GET /state", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, d.state()) })
+	mux.HandleFunc("GET /state", func(w http.ResponseWriter, _ *http.Request) { control.WriteJSON(w, d.state()) })
 	mux.HandleFunc("GET /routes", d.routes)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !allowed(r.Host, names) {
@@ -90,16 +92,5 @@ func (d *Dashboard) routes(w http.ResponseWriter, r *http.Request) {
 			answers = append(answers, routesState{Daemon: one.Name, Routes: raw})
 		}
 	}
-	writeJSON(w, answers)
-}
-
-func writeJSON(w http.ResponseWriter, value any) {
-	b, err := json.Marshal(value)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	// An error means that the client has closed the connection.
-	_, _ = w.Write(b)
+	control.WriteJSON(w, answers)
 }

@@ -19,8 +19,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	program "github.com/tabane/tabane/internal/bpf/congestion"
+	"github.com/tabane/tabane/internal/congestion"
 	"github.com/tabane/tabane/internal/feature"
 	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/mptcpify"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/pathmanager"
 	"github.com/tabane/tabane/internal/route"
@@ -66,10 +69,11 @@ func (f *Finding) check(err error) {
 func Examine() []Finding {
 	list := []Finding{privilege(), kernel(), ipv6(), multipath(), multipathLimits(mptcp.CurrentManager, currentLimits), networkd(root())}
 	list = append(list, trials()...)
-	list = append(list, congestionControls(), forwarding(), reversePath(), ipv4Routes(), listeners(mptcpListeners), tokens(mptcp.ReadCounters, memory))
+	list = append(list, congestionControls(), coupledControls(), listenersControl(congestion.Host{}), forwarding(), reversePath(), ipv4Routes(), listeners(mptcpListeners), tokens(mptcp.ReadCounters, memory), standstills(mptcp.ReadCounters), mptcpified(mptcp.Supported, mptcpify.Supported))
 	list = append(list, programs()...)
 	list = append(list, typeFormat(), tcx(), reports())
 	list = append(list, gatewayOffloads()...)
+	list = append(list, socketBuffers(netns.ReadSysctl, Privileged()), clock(kernelClock), tunnelMTU(net.Interfaces))
 	list = append(list, daemons()...)
 	slices.SortStableFunc(list, func(a, b Finding) int { return cmp.Compare(order(a), order(b)) })
 	return list
@@ -252,6 +256,37 @@ func tokens(counters func() (mptcp.Counters, error), memory func() (uint64, erro
 	return f
 }
 
+// mptcpified checks whether programs that do not ask for MPTCP can have it. multipath returns an error where there
+// is no MPTCP.
+func mptcpified(multipath func() error, supported func(mptcpify.How) error) Finding {
+	f := Finding{Check: "mptcpify", State: OK, Meaning: "tabane mptcpify gives MPTCP to programs that do not ask for it, by seccomp (optional)"}
+	err := multipath()
+	if err == nil {
+		err = supported(mptcpify.Seccomp)
+	}
+	f.check(err)
+	if f.State == Missing && supported(mptcpify.Preload) == nil && multipath() == nil {
+		f.State = Limited
+		f.Meaning = "tabane mptcpify gives MPTCP to dynamically linked programs only, by LD_PRELOAD: " + f.Meaning
+	}
+	return f
+}
+
+// standstills checks whether this host dropped data that it had acknowledged on a subflow, after which
+// downloads over MPTCP may stand still for seconds.
+func standstills(counters func() (mptcp.Counters, error)) Finding {
+	f := Finding{Check: "MPTCP window", State: OK, Meaning: "no data was received beyond the window of an MPTCP connection (NoDSSInWindow)"}
+	switch c, err := counters(); {
+	case err != nil:
+		f.State, f.Meaning = Unknown, err.Error()
+	case c.BeyondWindow > 0:
+		f.State = Limited
+		f.Meaning = fmt.Sprintf("%d times since boot data beyond the window of an MPTCP connection was dropped (NoDSSInWindow): its sender reinjects it slowly, and the download may stand still for seconds", c.BeyondWindow)
+		f.Remedy = "increase the maximum of net.ipv4.tcp_rmem on this host, the receiver"
+	}
+	return f
+}
+
 // memory returns the size of the memory in bytes.
 func memory() (uint64, error) {
 	var info unix.Sysinfo_t
@@ -275,6 +310,36 @@ func congestionControls() Finding {
 	}
 	if !slices.Contains(strings.Fields(available), "cubic") {
 		f.State, f.Remedy = Missing, "modprobe tcp_cubic"
+	}
+	return f
+}
+
+// coupledControls checks what tabane cc needs.
+func coupledControls() Finding {
+	f := Finding{Check: "coupled congestion control", State: OK, Meaning: "tabane cc loads LIA, OLIA, BALIA and others (eBPF, optional)"}
+	err := program.Supported()
+	if err == nil {
+		err = program.Mounted(program.DefaultDir)
+	}
+	f.check(err)
+	return f
+}
+
+// listenersControl checks that listening sockets have the congestion control of this network namespace:
+// subflows that join a connection get the listener's, whatever the sysctl says.
+func listenersControl(h congestion.Host) Finding {
+	f := Finding{Check: "congestion control of listeners", State: OK, Meaning: "subflows get the control of " + congestion.Sysctl}
+	found, err := h.Listeners()
+	var others []string
+	for _, l := range found {
+		others = append(others, fmt.Sprintf("%s has %s, not %s", l.Address, l.Control, l.Sysctl))
+	}
+	switch {
+	case err != nil:
+		f.State, f.Meaning = Unknown, err.Error()
+	case len(others) > 0:
+		f.State, f.Remedy = Limited, "restart the server; reloading it may keep its sockets"
+		f.Meaning = strings.Join(others, ", ") + ": so have subflows that join its connections"
 	}
 	return f
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tabane/tabane/internal/feature"
 	"github.com/tabane/tabane/internal/mptcp"
+	"github.com/tabane/tabane/internal/mptcpify"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/route"
 )
@@ -152,6 +153,24 @@ func TestNeeds(t *testing.T) {
 	}
 }
 
+func TestStandstills(t *testing.T) {
+	for name, tt := range map[string]struct {
+		counters mptcp.Counters
+		err      error
+		state    State
+		says     string
+	}{
+		"none":    {mptcp.Counters{Reinjected: 7}, nil, OK, "no data"},
+		"dropped": {mptcp.Counters{BeyondWindow: 154}, nil, Limited, "154 times since boot"},
+		"unknown": {mptcp.Counters{}, errors.New("gone"), Unknown, "gone"},
+	} {
+		f := standstills(func() (mptcp.Counters, error) { return tt.counters, tt.err })
+		if f.State != tt.state || !strings.Contains(f.Meaning, tt.says) || (f.Remedy != "") != (tt.state == Limited) {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+}
+
 func TestTokens(t *testing.T) {
 	memory := func() (uint64, error) { return 24 << 30, nil }
 	for _, tt := range []struct {
@@ -219,6 +238,36 @@ func TestListeners(t *testing.T) {
 	} {
 		if f := listeners(test.list); f.State != test.state || !strings.Contains(f.Meaning, test.want) {
 			t.Errorf("%+v, want %s: %s", f, test.state, test.want)
+		}
+	}
+}
+
+func TestMptcpified(t *testing.T) {
+	missing := &feature.Error{Feature: "X", Remedy: "do"}
+	works := func() error { return nil }
+	by := func(ways ...mptcpify.How) func(mptcpify.How) error {
+		return func(how mptcpify.How) error {
+			if slices.Contains(ways, how) {
+				return nil
+			}
+			return missing
+		}
+	}
+	for _, tt := range []struct {
+		name      string
+		multipath func() error
+		supported func(mptcpify.How) error
+		state     State
+		remedy    string
+	}{
+		{"both", works, by(mptcpify.Seccomp, mptcpify.Preload), OK, ""},
+		{"seccomp", works, by(mptcpify.Seccomp), OK, ""},
+		{"preload", works, by(mptcpify.Preload), Limited, "do"},
+		{"none", works, by(), Missing, "do"},
+		{"no MPTCP", func() error { return missing }, by(mptcpify.Seccomp, mptcpify.Preload), Missing, "do"},
+	} {
+		if f := mptcpified(tt.multipath, tt.supported); f.State != tt.state || f.Remedy != tt.remedy {
+			t.Errorf("%s: %+v, want %s with remedy %q", tt.name, f, tt.state, tt.remedy)
 		}
 	}
 }

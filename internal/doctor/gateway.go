@@ -2,9 +2,18 @@ package doctor
 
 import (
 	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/tun"
 	"github.com/tabane/tabane/internal/udp"
+	"github.com/tabane/tabane/internal/unit"
 )
 
 // tryTUN makes a TUN device in a namespace of its own, and returns whether it takes UDP
@@ -45,4 +54,117 @@ func gatewayOffloads() []Finding {
 		list = append(list, finding)
 	}
 	return list
+}
+
+// wantBuffer is the size of a gateway's socket buffers in bytes.
+const wantBuffer = 8 << 20
+
+// socketBuffers checks whether the kernel gives sockets the buffers that bursts need. unprivileged is
+// why this process is bounded by the limits for all.
+func socketBuffers(sysctl func(string) (string, error), unprivileged error) Finding {
+	f := Finding{Check: "socket buffers", State: OK, Meaning: "a gateway sets its buffers itself, whatever the limits are"}
+	if unprivileged == nil {
+		return f
+	}
+	f.Meaning = "a gateway without CAP_NET_ADMIN has buffers for bursts"
+	var small, remedy []string
+	for _, key := range []string{"net.core.rmem_max", "net.core.wmem_max"} {
+		text, err := sysctl(key)
+		n, bad := strconv.Atoi(text)
+		if err = errors.Join(err, bad); err != nil {
+			f.State, f.Meaning = Unknown, err.Error()
+			return f
+		}
+		if n < wantBuffer {
+			small = append(small, fmt.Sprintf("%s is %d", key, n))
+			remedy = append(remedy, fmt.Sprintf("%s=%d", key, wantBuffer))
+		}
+	}
+	if len(small) > 0 {
+		f.State, f.Remedy = Limited, "sysctl -w "+strings.Join(remedy, " ")
+		f.Meaning = strings.Join(small, ", ") + ": without CAP_NET_ADMIN a gateway loses bursts"
+	}
+	return f
+}
+
+// superPacket is the length of the largest packet that offloads make, slowMost how long a line may be
+// busy with one: as long as an interactive flow does not notice.
+const superPacket, slowMost = 64 * unit.KiB, 10 * time.Millisecond
+
+// SuperPackets checks for a running gateway with open peers whether the LAN's interfaces merge packets: the
+// program in the kernel sends each on one path as a whole, which keeps a slow line busy for long. rate is that
+// of the slowest line, named path.
+func SuperPackets(lan []string, path string, rate unit.Bandwidth) Finding {
+	return superPackets(lan, path, rate, link.Merges)
+}
+
+func superPackets(lan []string, path string, rate unit.Bandwidth, merges func(string) (bool, error)) Finding {
+	f := Finding{Check: "super-packets", State: OK, Meaning: "peers with mode plain: no interface of the LAN merges packets"}
+	busy := rate.TimeFor(superPacket)
+	if busy <= slowMost {
+		f.Meaning = fmt.Sprintf("peers with mode plain: path %s is busy with 64 kB for %v", path, busy.Round(time.Millisecond/10))
+		return f
+	}
+	var merging, remedy []string
+	for _, name := range lan {
+		on, err := merges(name)
+		if err != nil {
+			f.State, f.Meaning = Unknown, err.Error()
+			return f
+		}
+		if on {
+			merging, remedy = append(merging, name), append(remedy, fmt.Sprintf("ethtool -K %s gro off", name))
+		}
+	}
+	if len(merging) > 0 {
+		f.State, f.Remedy = Limited, strings.Join(remedy, "; ")
+		f.Meaning = fmt.Sprintf("%s merges packets (GRO): to peers with mode plain they are sent as a whole, and path %s of %v is busy with 64 kB for %v",
+			strings.Join(merging, ", "), path, rate, busy.Round(time.Millisecond))
+	}
+	return f
+}
+
+// kernelClock returns the state of the kernel's clock (adjtimex(2)).
+func kernelClock() (synchronized bool, err error) {
+	var t unix.Timex
+	state, err := unix.Adjtimex(&t)
+	return state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0, err
+}
+
+// clock checks whether the clock is kept right: a gateway that is started again with a clock that was
+// set back is refused by its peers at first.
+func clock(read func() (synchronized bool, err error)) Finding {
+	f := Finding{Check: "clock", State: OK, Meaning: "is synchronized: sessions of gateways begin at once after a restart"}
+	switch synchronized, err := read(); {
+	case err != nil:
+		f.State, f.Meaning = Unknown, fmt.Sprintf("read state of clock: %v", err)
+	case !synchronized:
+		f.State, f.Remedy = Limited, "timedatectl set-ntp true, or run chrony"
+		f.Meaning = "is not synchronized: a gateway whose clock was set back waits some seconds for its sessions after a restart (optional)"
+	}
+	return f
+}
+
+// leastMTU is what carries IPv6's smallest MTU in the tunnel over IPv6, in bytes.
+const leastMTU = 1280 + 92
+
+// tunnelMTU checks whether whole packets fit into the tunnel on all interfaces that are up.
+func tunnelMTU(interfaces func() ([]net.Interface, error)) Finding {
+	f := Finding{Check: "MTU", State: OK, Meaning: "a gateway's tunnel carries packets of 1280 bytes whole over every interface"}
+	list, err := interfaces()
+	var small, remedy []string
+	for _, i := range list {
+		if i.Flags&net.FlagUp != 0 && i.Flags&net.FlagLoopback == 0 && i.MTU < leastMTU {
+			small = append(small, fmt.Sprintf("%s has %d", i.Name, i.MTU))
+			remedy = append(remedy, fmt.Sprintf("ip link set %s mtu %d", i.Name, leastMTU))
+		}
+	}
+	switch {
+	case err != nil:
+		f.State, f.Meaning = Unknown, fmt.Sprintf("list interfaces: %v", err)
+	case len(small) > 0:
+		f.State, f.Remedy = Limited, strings.Join(remedy, "; ")+"; or do not use it as a path"
+		f.Meaning = strings.Join(small, ", ") + fmt.Sprintf(", less than %d: as a path of a gateway it carries packets of 1280 bytes in fragments", leastMTU)
+	}
+	return f
 }

@@ -1,11 +1,15 @@
 package lab
 
 import (
+	"cmp"
+	"context"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"slices"
 	"syscall"
 
+	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/router"
 	"github.com/tabane/tabane/internal/scenario"
@@ -39,6 +43,39 @@ func (l *Lab) PrepareAdvertise(node, neighbor string, prefix netip.Prefix, on bo
 		return l.commandFRR(n, frrChange(c.Neighbors[i].Address, c.Neighbors[i].Version(), old, now))
 	}
 	return l.prepareReload(n)
+}
+
+// SetUse has the edge of a node choose otherwise which subflows carry data, and forget what it learned of
+// paths. "" is what the scenario says.
+func (l *Lab) SetUse(ctx context.Context, node string, use edge.Use) error {
+	n, err := l.plan.node(node)
+	if err != nil {
+		return err
+	}
+	if n.sections.Edge == nil {
+		return fmt.Errorf("node %q runs no edge", node)
+	}
+	use = cmp.Or(use, n.spec.Edge.MPTCP.Use, edge.UseAll)
+	// Overflow is switched off and on, because it forgets nothing otherwise.
+	for _, use := range slices.Compact([]edge.Use{edge.UseAll, use}) {
+		if cmp.Or(n.sections.Edge.MPTCP.Use, edge.UseAll) == use {
+			continue
+		}
+		c := *n.sections.Edge
+		c.MPTCP.Use = use
+		n.sections.Edge = &c
+		b, err := n.config()
+		if err != nil {
+			return err
+		}
+		if err := writeFile(configFile(dirOf(l.name), n.name), b); err != nil {
+			return err
+		}
+		if err := l.daemons.Command(ctx, scenario.Daemon{Node: node, Role: role.Edge}, http.MethodPost, "/reload"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // prepareReload writes the configuration of a node's router; calling apply makes the router load it.

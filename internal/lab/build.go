@@ -20,6 +20,7 @@ import (
 	emulator "github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/nft"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/tc"
 	"github.com/tabane/tabane/internal/tcp"
@@ -298,7 +299,8 @@ func (s *space) address(p port) error {
 	return nil
 }
 
-// finishNode sets what depends on the links: routes, sysctls of interfaces, and the path manager.
+// finishNode sets what depends on the links: routes, sysctls of interfaces, address translation and the
+// path manager.
 func (b *builder) finishNode(n *node) error {
 	return netns.Do(n.netns, func() error {
 		if err := n.addRoutes(); err != nil {
@@ -306,6 +308,11 @@ func (b *builder) finishNode(n *node) error {
 		}
 		if err := setSysctls(n.late); err != nil {
 			return fmt.Errorf("prepare node %q: %w", n.name, err)
+		}
+		if n.spec.Masquerade != "" {
+			if err := nft.Masquerade(n.spec.Masquerade); err != nil {
+				return fmt.Errorf("prepare node %q: %w", n.name, err)
+			}
 		}
 		if n.mptcp == nil {
 			return nil

@@ -10,8 +10,10 @@ import (
 	"syscall"
 
 	"github.com/tabane/tabane/internal/gateway"
+	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/tcp"
 )
 
 // keyFile is the file of the key of a node's gateway.
@@ -33,7 +35,6 @@ func (n *node) writeKey() error {
 // measurements, and waits until they are ready. The files of keys and the control sockets stay.
 func (l *Lab) RestartGateways(ctx context.Context, sections map[string]*gateway.Config) error {
 	nodes := slices.Sorted(maps.Keys(sections))
-	at := func(node string) scenario.Daemon { return scenario.Daemon{Node: node, Role: role.Gateway} }
 	for _, name := range nodes {
 		n, err := l.plan.node(name)
 		if err != nil {
@@ -46,14 +47,61 @@ func (l *Lab) RestartGateways(ctx context.Context, sections map[string]*gateway.
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(writeFile(configFile(dirOf(l.name), name), b), l.daemons.Stop(ctx, at(name), syscall.SIGTERM)); err != nil {
+		if err := errors.Join(writeFile(configFile(dirOf(l.name), name), b), l.stopGateway(ctx, n)); err != nil {
 			return fmt.Errorf("restart gateway of node %q: %w", name, err)
 		}
 	}
 	for _, name := range nodes {
-		if err := l.daemons.Start(at(name)); err != nil {
+		if err := l.daemons.Start(gatewayOf(name)); err != nil {
 			return fmt.Errorf("restart gateway of node %q: %w", name, err)
 		}
 	}
 	return l.daemons.WaitReady(ctx, nodes...)
+}
+
+// StopGateways stops the gateways of the nodes that have routes here, which carry the packets then, until
+// the gateways are restarted.
+func (l *Lab) StopGateways(ctx context.Context, routes map[string][]scenario.StaticRoute) error {
+	for _, name := range slices.Sorted(maps.Keys(routes)) {
+		n, err := l.plan.node(name)
+		if err != nil {
+			return err
+		}
+		if err := l.stopGateway(ctx, n); err != nil {
+			return fmt.Errorf("stop gateway of node %q: %w", name, err)
+		}
+		err = netns.Do(n.netns, func() error {
+			for _, r := range routes[name] {
+				if err := replaceRoute(r); err != nil {
+					return err
+				}
+				n.substitutes = append(n.substitutes, r)
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("route around the gateway of node %q: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func gatewayOf(node string) scenario.Daemon { return scenario.Daemon{Node: node, Role: role.Gateway} }
+
+// stopGateway stops a node's gateway, if it runs, and removes the routes in its place.
+func (l *Lab) stopGateway(ctx context.Context, n *node) error {
+	if l.daemons.Running(gatewayOf(n.name)) {
+		if err := l.daemons.Stop(ctx, gatewayOf(n.name), syscall.SIGTERM); err != nil {
+			return err
+		}
+	}
+	return netns.Do(n.netns, func() error {
+		for _, r := range n.substitutes {
+			if err := tcp.DeleteRoute(r.Dst, r.Via); err != nil {
+				return err
+			}
+		}
+		n.substitutes = nil
+		return nil
+	})
 }

@@ -59,6 +59,18 @@ func (l *Links) Play(ctx context.Context, link string, s channel.Schedule) error
 	return k.play(ctx, s)
 }
 
+// Report returns the statistics of an emulated link; ok is false for another link.
+func (l *Links) Report(ctx context.Context, link string) (r emulator.Report, ok bool, _ error) {
+	k, err := l.plan.link(link)
+	if err != nil || k.relay == nil {
+		return r, false, err
+	}
+	if r, err = k.report(ctx); err != nil {
+		return r, false, fmt.Errorf("read statistics of link %q: %w", link, err)
+	}
+	return r, true, nil
+}
+
 // SetUp sets an interface down, or sets it up and restores the node's static routes, which the
 // kernel deletes when the interface goes down.
 func (l *Links) SetUp(at scenario.Port, up bool) error {

@@ -1,11 +1,13 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 
+	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/scenario"
 )
@@ -26,6 +28,22 @@ func (n Node) Do(f func() error) error { return netns.Do(n.node.netns, f) }
 // is empty. At most snap bytes of a packet are kept.
 func (n Node) Packets(iface string, snap int) (*Packets, error) {
 	return openPackets(n.node.netns, iface, snap)
+}
+
+// SetJoining sets whether the node, as an MPTCP client, opens further subflows: those of the
+// scenario's limits, or none. Connections that are open keep theirs.
+func (n Node) SetJoining(allowed bool) error {
+	var limits mptcp.Limits
+	if allowed {
+		limits = n.node.limits()
+	}
+	return n.Do(func() error {
+		c, err := mptcp.Dial()
+		if err != nil {
+			return err
+		}
+		return errors.Join(c.SetLimits(limits), c.Close())
+	})
 }
 
 // SetRouteMetrics sets the metrics of the node's static routes to those of m; metrics that m omits

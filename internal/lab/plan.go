@@ -74,6 +74,8 @@ type node struct {
 	// early sysctls are set before any interface exists; late sysctls belong to an interface.
 	early, late []sysctl
 	routes      []scenario.StaticRoute
+	// substitutes are routes in place of a stopped gateway.
+	substitutes []scenario.StaticRoute
 	mptcp       *scenario.MPTCP
 	daemons     []daemon
 	spec        *scenario.Node

@@ -243,15 +243,33 @@ func (l *Lab) conditions() []*waiting {
 	if e == nil {
 		return all
 	}
-	server := netip.AddrPortFrom(l.spec.AddressOf(e.Server), l.spec.Nodes[e.Server].Serve.Port)
+	url, from := l.content(e.Server)
+	if url == "" {
+		return all
+	}
 	return append(all, &waiting{
 		what: fmt.Sprintf("%s does not reach %s", e.Client, e.Server),
-		log:  logFile(dirOf(l.name), daemon{node: e.Server, role: role.Serve}),
+		log:  logFile(dirOf(l.name), daemon{node: e.Server, role: from}),
 		ask: func(ctx context.Context) error {
-			_, err := get(ctx, namespaceOf(l.name, e.Client), "http://"+server.String()+"/bytes/1")
+			_, err := get(ctx, namespaceOf(l.name, e.Client), url)
 			return err
 		},
 	})
+}
+
+// content returns the URL of some content of a server and the role of its daemon; "" if all of it
+// needs TLS.
+func (l *Lab) content(server string) (url, from string) {
+	n, address := l.spec.Nodes[server], l.spec.AddressOf(server)
+	if n.Serve != nil {
+		return "http://" + netip.AddrPortFrom(address, n.Serve.Port).String() + "/bytes/1", role.Serve
+	}
+	for _, s := range n.Site.Listen {
+		if s.Certificate == "" {
+			return "http://" + netip.AddrPortFrom(address, s.Address.Port()).String() + "/", role.Site
+		}
+	}
+	return "", ""
 }
 
 // degradedError is the error of a daemon that is ready but lacks a part of its configuration.

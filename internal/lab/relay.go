@@ -121,6 +121,18 @@ func (l *link) setRelay(s scenario.Shape, holes map[spot]bool) error {
 	return nil
 }
 
+// report reads the statistics of an emulated link's process.
+func (l *link) report(ctx context.Context) (r emulator.Report, _ error) {
+	b, err := ask(ctx, l.netns, http.MethodGet, "http://"+relayStatus.String()+"/status", nil)
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(b, &r); err != nil {
+		return r, fmt.Errorf("decode status: %w", err)
+	}
+	return r, nil
+}
+
 // play starts a schedule on an emulated link and replaces the previous one.
 func (l *link) play(ctx context.Context, s channel.Schedule) error {
 	b, err := json.Marshal(s)

@@ -2,17 +2,14 @@ package lab
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/tabane/tabane/internal/channel"
-	emulator "github.com/tabane/tabane/internal/link"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/tc"
@@ -209,13 +206,9 @@ func (l *link) view(ctx context.Context, p *plan) (*LinkView, error) {
 		}
 	}
 	if l.relay != nil {
-		b, err := ask(ctx, l.netns, http.MethodGet, "http://"+relayStatus.String()+"/status", nil)
+		r, err := l.report(ctx)
 		if err != nil {
 			return nil, err
-		}
-		var r emulator.Report
-		if err := json.Unmarshal(b, &r); err != nil {
-			return nil, fmt.Errorf("decode status: %w", err)
 		}
 		v.Shape = shapeOf(r.Forward.Profile, r.Backward.Profile)
 	}

@@ -11,9 +11,11 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
@@ -24,7 +26,7 @@ import (
 const (
 	// interval is the length of a sample.
 	interval = 100 * time.Millisecond
-	// A run times out after slackFactor times its expected duration plus slack.
+	// A run times out after slackFactor times its expected duration, or that of its traffic, plus slack.
 	slack       = 30 * time.Second
 	slackFactor = 4
 	// maxLine bounds a line of the client's output in bytes: a report has some 25 bytes per
@@ -43,9 +45,10 @@ type FetchLine struct {
 // there is an error.
 func (r *runner) deliver(ctx context.Context, l *lab.Lab, j job, run *result.Run) (*result.Trace, error) {
 	e := r.Spec.Experiment
-	ctx, cancel := context.WithTimeoutCause(ctx, slackFactor*j.expected+slack, errors.New("took far longer than it should"))
-	defer cancel()
 	c := e.Case(j.Case)
+	patient := max(slackFactor*j.expected, e.TrafficIn(c, j.Traffic).TimeLimit(r.Quick)) + slack
+	ctx, cancel := context.WithTimeoutCause(ctx, patient, errors.New("took far longer than it should"))
+	defer cancel()
 
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
@@ -60,16 +63,34 @@ func (r *runner) deliver(ctx context.Context, l *lab.Lab, j job, run *result.Run
 		<-begun
 	}
 	var packets *receiver
-	receiving, stopReceiving := context.WithCancel(ctx)
-	defer stopReceiving()
 	if r.resequences && e.Transports[j.Transport].MPTCP {
 		var err error
-		if packets, err = receive(receiving, l, e.Client); err != nil {
+		if packets, err = receive(ctx, l, e.Client); err != nil {
 			return nil, err
 		}
-		defer packets.stop(stopReceiving)
+		defer func() { _ = packets.stop() }()
+	}
+	var repeated *duplicates
+	if t := e.Traffic[j.Traffic]; e.Transports[j.Transport].Gateway != nil && t.Datagram == 0 && !t.Upload {
+		var err error
+		if repeated, err = countDuplicates(ctx, l, e.Server, r.Spec.Nodes[e.Server].Serve.Port); err != nil {
+			return nil, err
+		}
+		defer func() { _ = repeated.stop() }()
 	}
 	clock := newRunClock()
+	var (
+		rivals      *competition
+		competeErr  error
+		watchingErr error
+	)
+	if len(c.Connections) > 0 {
+		rivals = r.compete(l, j, clock)
+		begun := make(chan struct{})
+		observers.Go(func() { watchingErr = rivals.watch(watching, begun) })
+		<-begun
+		observers.Go(func() { competeErr = rivals.run(watching) })
+	}
 	acting, stopActing := context.WithCancelCause(ctx)
 	defer stopActing(nil)
 	var (
@@ -90,6 +111,9 @@ func (r *runner) deliver(ctx context.Context, l *lab.Lab, j job, run *result.Run
 
 	report, err := fetch(ctx, l, e.Client, fetchArguments(r.Spec, j, r.Quick), func(s traffic.Sample) {
 		clock.observe(time.Now(), s.At+interval)
+		if rivals != nil {
+			rivals.sample(0, int64(s.Bytes))
+		}
 		r.report(Event{Kind: RunSample, Lab: l.Name(), CellKey: j.CellKey, Trial: j.trial, Rate: unit.Size(s.Bytes).Over(interval)})
 	})
 	stopActing(errors.New("the delivery ended before it"))
@@ -105,7 +129,7 @@ func (r *runner) deliver(ctx context.Context, l *lab.Lab, j job, run *result.Run
 		}
 		return nil, errors.Join(err, notCanceled(acting, actErr), notCanceled(acting, playErr))
 	}
-	if err := errors.Join(actErr, playErr, watchErr); err != nil {
+	if err := errors.Join(actErr, playErr, watchErr, competeErr, watchingErr); err != nil {
 		return nil, err
 	}
 	trace := &result.Trace{CellKey: j.CellKey, Trial: j.trial, Interval: interval, Samples: report.Series, Events: applied, Ends: ends}
@@ -116,8 +140,10 @@ func (r *runner) deliver(ctx context.Context, l *lab.Lab, j job, run *result.Run
 	if len(c.Events) > 0 {
 		run.Metrics[result.ConnectionsLost] = 0
 	}
+	if rivals != nil {
+		rivals.put(run)
+	}
 	if packets != nil {
-		packets.stop(stopReceiving)
 		bursts, err := packets.measure(r.Spec, j.CellKey, run)
 		if err != nil {
 			return nil, err
@@ -126,7 +152,13 @@ func (r *runner) deliver(ctx context.Context, l *lab.Lab, j job, run *result.Run
 			trace.Bursts = bursts
 		}
 	}
+	if repeated != nil {
+		if err := repeated.put(run); err != nil {
+			return nil, err
+		}
+	}
 	switch want := e.Transports[j.Transport].MPTCP; {
+	case e.Traffic[j.Traffic].Datagram > 0 && report.Bytes > 0: // MPTCP is that of the request
 	case want && !report.UsedMPTCP:
 		return nil, errors.New("the connection fell back from MPTCP to TCP")
 	case !want && report.UsedMPTCP:
@@ -191,13 +223,16 @@ func clientArguments(t *scenario.Transport) []string {
 	return args
 }
 
-// serverURL returns the URL of the experiment's server, without a path.
-func serverURL(spec *scenario.Spec) string {
+// serverURL returns the URL of the experiment's server, without a path, with its name or with the
+// address of an egress peer.
+func serverURL(spec *scenario.Spec, via string) string {
+	node := spec.Nodes[spec.Experiment.Server]
 	host := spec.Experiment.Server
-	if p := spec.Nodes[host].Serve.Port; p != 80 {
-		host = net.JoinHostPort(host, strconv.Itoa(int(p)))
+	if via != "" {
+		peers := node.Edge.Peers
+		host = peers[slices.IndexFunc(peers, func(p edge.Peer) bool { return p.Name == via })].Address.String()
 	}
-	return "http://" + host
+	return "http://" + strings.TrimSuffix(net.JoinHostPort(host, strconv.Itoa(int(node.Serve.Port))), ":80")
 }
 
 // fetchArguments returns the arguments of the tabane program for a job.
@@ -205,15 +240,31 @@ func fetchArguments(spec *scenario.Spec, j job, quick bool) []string {
 	e := spec.Experiment
 	t := e.TrafficIn(e.Case(j.Case), j.Traffic)
 	args := clientArguments(e.Transports[j.Transport])
+	if t.Upload {
+		args = append(args, "--upload")
+	}
+	if t.Datagram > 0 {
+		args = append(args, "--datagram", strconv.Itoa(t.Datagram))
+	}
+	if t.Objects > 0 {
+		args = append(args, "--objects", strconv.Itoa(t.Objects))
+	}
+	if t.NewConnections {
+		args = append(args, "--new-connections")
+	}
+	server := serverURL(spec, e.Transports[j.Transport].Via)
 	lasts := t.TimeLimit(quick)
 	if t.Bytes > 0 {
 		if lasts > 0 {
 			args = append(args, "--limit", lasts.String())
 		}
-		return append(args, serverURL(spec)+"/bytes/"+strconv.FormatInt(int64(t.Bytes), 10))
+		return append(args, server+"/bytes/"+strconv.FormatInt(int64(t.Bytes), 10))
+	}
+	if t.Live {
+		args = append(args, "--limit", lasts.String())
 	}
 	query := url.Values{"rate": {t.Rate.String()}, "duration": {lasts.String()}}
-	return append(args, serverURL(spec)+"/cbr?"+query.Encode())
+	return append(args, server+"/cbr?"+query.Encode())
 }
 
 // fetch runs tabane's own client on a node and passes its samples to sample.

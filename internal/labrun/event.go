@@ -79,14 +79,28 @@ func Check(spec *scenario.Spec) fault.List {
 		}
 		return ""
 	})
+	faults = append(faults, spec.CheckGateways()...)
 	if e := spec.Experiment; e != nil {
-		faults = append(faults, spec.CheckGateways()...)
-		for _, name := range slices.Sorted(maps.Keys(e.Traffic)) {
-			if e.Traffic[name].Datagram > 0 {
-				faults.Add("experiment.traffic."+name+".datagram", "a lab cannot send datagrams")
-			}
-			if e.Traffic[name].Upload {
-				faults.Add("experiment.traffic."+name+".upload", "a lab cannot upload")
+		faults = append(faults, checkDirections(e)...)
+	}
+	return faults
+}
+
+// checkDirections returns the faults of traffic for which a lab's observers are at the other end.
+func checkDirections(e *scenario.Experiment) fault.List {
+	var faults fault.List
+	for _, name := range slices.Sorted(maps.Keys(e.Traffic)) {
+		if t := e.Traffic[name]; t.Datagram == 0 && !t.Upload {
+			continue
+		}
+		for _, transport := range slices.Sorted(maps.Keys(e.Transports)) {
+			t := e.Transports[transport]
+			switch {
+			case !t.MPTCP:
+			case e.Traffic[name].Datagram > 0:
+				faults.Add("experiment.traffic."+name+".datagram", "cannot be carried by MPTCP, which transport %s has", transport)
+			case e.HasEvents() || resequences(e):
+				faults.Add("experiment.traffic."+name+".upload", "cannot be observed with MPTCP, which transport %s has: events, bursts and resequencing need a download", transport)
 			}
 		}
 	}

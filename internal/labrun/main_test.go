@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -51,6 +52,13 @@ func playFetch(args []string) error {
 		switch a {
 		case "--mptcp":
 			o.Transport = traffic.MPTCP
+		case "--upload":
+			o.Upload = true
+		case "--datagram":
+			var err error
+			if o.Datagram, err = strconv.Atoi(args[i+1]); err != nil {
+				return err
+			}
 		case "--limit":
 			var err error
 			if o.Limit, err = time.ParseDuration(args[i+1]); err != nil {

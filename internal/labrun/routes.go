@@ -139,9 +139,12 @@ func (r *runner) workRoutes(ctx context.Context, l *lab.Lab, transport string) (
 // fail records the error in the notes of a run, if there is one.
 func fail(run *result.Run, err error) {
 	if err != nil {
-		run.Notes[result.NoteError] = strings.ReplaceAll(err.Error(), "\n", "; ") // a note is one line in tables
+		run.Notes[result.NoteError] = oneLine(err)
 	}
 }
+
+// oneLine returns the text of an error for a note, which is one line in tables.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 // tryRoutes runs one job and returns whether the prefix is advertised after it.
 func (r *runner) tryRoutes(ctx context.Context, l *lab.Lab, w *watch, j job, announced bool, run *result.Run) (bool, error) {

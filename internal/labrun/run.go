@@ -12,7 +12,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -39,7 +38,7 @@ type RunOptions struct {
 	Trials int
 	// Quick limits the duration of each run as its traffic configures.
 	Quick bool
-	// Parallel is the number of parallel labs, at most one per case; by default
+	// Parallel is the number of parallel labs, at most one for each cell; by default
 	// DefaultParallel.
 	Parallel int
 	// Binary is as in lab.Options.
@@ -92,19 +91,33 @@ type Event struct {
 }
 
 // DefaultParallel is how many labs Run has side by side: one for each case, if there are two
-// processors, and four for each processor at most.
+// processors, and four for each processor at most. Where no transport carries more than slow, there are
+// up to four for each case, and eight for each processor.
 //
 // A lab waits for its links nearly all the time. The four cases of epe-steady side by side on two
 // processors, with other work on them, took 13 % of the processors' time; compared with one lab
 // after the other (10 s per run, two trials), TCP and CBR goodput differed by at most 0.1 % and
 // that of MPTCP in bulk by at most 0.5 %, in both directions, which is what trials of one kind
-// differ by as well. With one processor the daemons' start alone would be in the way.
-func DefaultParallel(cases int) int {
-	if runtime.NumCPU() < 2 {
+// differ by as well. With one processor the daemons' start alone would be in the way. A browser uses a
+// processor and more while a page loads, so there is one at a time.
+func DefaultParallel(spec *scenario.Spec) int {
+	cells, cases, processors := spec.Experiment.Cells(), len(spec.Experiment.Cases), runtime.NumCPU()
+	switch {
+	case processors < 2 || spec.Experiment.Kind == scenario.KindWeb:
 		return 1
+	case !slices.ContainsFunc(cells, func(k result.CellKey) bool { return !isSlow(spec.SumRates(k)) }):
+		return min(labsPerSlowCase*cases, len(cells), 2*labsPerProcessor*processors)
 	}
-	return min(cases, labsPerProcessor*runtime.NumCPU())
+	return min(cases, labsPerProcessor*processors)
 }
+
+// slow is a rate at which a lab takes hardly any CPU: that of mobile telephony of the third generation.
+const slow = 2 * unit.MbitPerSecond
+
+// isSlow reports whether paths carry no more than slow in all. A sum of 0 is not known.
+func isSlow(sum unit.Bandwidth) bool { return sum > 0 && sum <= slow }
+
+const labsPerSlowCase = 4
 
 const labsPerProcessor = 4
 
@@ -146,6 +159,13 @@ type runner struct {
 	runs    []result.Run
 	labs    []*lab.Lab
 	tunings map[result.CellKey]tuning
+	// overflows is whether each run begins without what the others learned of paths.
+	overflows bool
+	// offers are the kernel's, and controls what the run has loaded beside them.
+	offers   offers
+	controls controls
+	// web is of an experiment of scenario.KindWeb.
+	web *web
 	// resequences is whether the client's packets are analyzed.
 	resequences bool
 }
@@ -181,21 +201,30 @@ func newRunner(o RunOptions) (*runner, error) {
 		}
 		return newRoutesRunner(o), nil
 	}
-	tunings, err := tunings(o.Spec)
+	var (
+		settings map[result.CellKey]tuning
+		offers   offers
+		err      error
+	)
+	if e.Kind == scenario.KindWeb {
+		offers, err = webOffers(o.Spec)
+	} else {
+		settings, offers, err = tunings(o.Spec)
+	}
 	if err != nil {
 		return nil, err
 	}
 	if o.Parallel == 0 {
-		o.Parallel = DefaultParallel(len(e.Cases))
+		o.Parallel = DefaultParallel(o.Spec)
 	}
-	labs := min(o.Parallel, len(e.Cases))
+	labs := min(o.Parallel, len(e.Cells()))
 	left, err := schedule(o.Spec, labs, o.Trials, o.Quick)
 	if err != nil {
 		return nil, err
 	}
 	r := &runner{
 		RunOptions: o, names: labNamesFor(o.Name, labs), left: left, started: make([]time.Time, labs), labs: make([]*lab.Lab, labs),
-		tunings: tunings, resequences: o.Resequencing || resequences(e),
+		tunings: settings, overflows: overflows(o.Spec, settings), offers: offers, controls: controls{}, resequences: o.Resequencing || resequences(e),
 	}
 	for _, l := range left {
 		r.total += len(l)
@@ -223,11 +252,22 @@ func (r *runner) run(ctx context.Context) (_ result.Result, err error) {
 		finished = err == nil
 		return result, err
 	}
+	defer func() { err = errors.Join(err, r.controls.close()) }()
+	if err := r.controls.load(r.Spec, r.offers); err != nil {
+		return result.Result{}, err
+	}
+	spec := r.Spec
+	if r.Spec.Experiment.Kind == scenario.KindWeb {
+		if r.web, spec, err = r.newWeb(); err != nil {
+			return result.Result{}, err
+		}
+		defer func() { err = errors.Join(err, r.web.close()) }()
+	}
 	// All labs are up before the first run: starting daemons is the only time when a lab needs
 	// much CPU.
 	err = r.all(ctx, func(ctx context.Context, i int) error {
 		r.report(Event{Kind: LabStarting, Lab: r.names[i]})
-		l, err := lab.Up(ctx, lab.Options{Name: r.names[i], Spec: r.Spec, Routers: r.Routers, Binary: r.Binary, Detach: r.Keep, Log: r.Log})
+		l, err := lab.Up(ctx, lab.Options{Name: r.names[i], Spec: spec, Routers: r.Routers, Binary: r.Binary, Detach: r.Keep, Log: r.Log})
 		if err != nil {
 			return err
 		}
@@ -328,7 +368,11 @@ func (r *runner) work(ctx context.Context, i int) error {
 		)
 		if broken == nil {
 			if err = errors.Join(r.tune(ctx, &ends, j, &run), r.restartGateways(ctx, l, j.CellKey)); err == nil {
-				trace, err = r.deliver(ctx, l, j, &run)
+				if r.web != nil {
+					err = r.browse(ctx, l, j, &run)
+				} else {
+					trace, err = r.deliver(ctx, l, j, &run)
+				}
 			}
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
@@ -346,7 +390,7 @@ func (r *runner) work(ctx context.Context, i int) error {
 		}
 		if err != nil {
 			trace = nil
-			run.Notes[result.NoteError] = strings.ReplaceAll(err.Error(), "\n", "; ") // a note is one line in tables
+			fail(&run, err)
 			r.Log.Warn("run failed", "lab", l.Name(), "cell", j.CellKey.String(), "trial", j.trial, "error", err)
 		}
 		r.mu.Lock()
@@ -403,7 +447,7 @@ func (r *runner) report(e Event) {
 }
 
 func (r *runner) result() (result.Result, error) {
-	return r.Spec.Experiment.Conclude(result.Result{
+	return r.Spec.Conclude(result.Result{
 		Scenario: r.Spec.Name, Backend: "lab", Seconds: time.Since(r.begun).Seconds(), Host: Host(r.Commit), Runs: r.runs,
 	})
 }

@@ -34,7 +34,7 @@ func TestRun(t *testing.T) {
 	var events []Event
 	o.Progress = func(e Event) { events = append(events, e) }
 	o.Commit = "abc"
-	o.Parallel = 9 // more than there are cases
+	o.Parallel = 3 // more than there are cases
 	outcome, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -90,13 +90,13 @@ func TestRun(t *testing.T) {
 			t.Errorf("trace %+v of run %+v", e.Trace, e.Run)
 		}
 	}
-	if count[LabStarting] != 2 || count[LabReady] != 2 || count[RunStarted] != 16 || count[RunDone] != 16 || count[RunSample] == 0 || count[LabsRemoving] != 1 {
+	if count[LabStarting] != 3 || count[LabReady] != 3 || count[RunStarted] != 16 || count[RunDone] != 16 || count[RunSample] == 0 || count[LabsRemoving] != 1 {
 		t.Errorf("events %v", count)
 	}
 	if last := events[len(events)-1]; last.Kind != LabsRemoving || last.Done != 16 || last.ETA != 0 {
 		t.Errorf("last event %+v", last)
 	}
-	if !labs[o.Name+".1"] || !labs[o.Name+".2"] || len(labs) != 2 {
+	if !labs[o.Name+".1"] || !labs[o.Name+".2"] || !labs[o.Name+".3"] || len(labs) != 3 {
 		t.Errorf("labs %v", labs)
 	}
 	for l := range labs {

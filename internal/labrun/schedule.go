@@ -1,6 +1,7 @@
 package labrun
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"time"
@@ -27,13 +28,22 @@ const overhead = 500 * time.Millisecond
 const recovery = 2 * time.Second
 
 // schedule assigns jobs to labs and orders them. A case runs in one lab as a whole, because its
-// link settings apply to the lab. Within a case the transports alternate, and each trial starts
+// link settings apply to the lab, or in several where there are more labs than cases, each run in the
+// one that is free first. Within a case the transports alternate, and each trial starts
 // with another one, so that drift of the machine affects all transports equally. trials is as in
 // RunOptions.
 func schedule(spec *scenario.Spec, labs, trials int, quick bool) ([][]job, error) {
 	e := spec.Experiment
 	lists := make([][]job, labs)
+	busy := make([]time.Duration, labs)
+	if !quick {
+		trials = cmp.Or(trials, e.LabTrials)
+	}
 	for i, c := range e.Cases {
+		var own []int
+		for lab := i % labs; lab < labs; lab += len(e.Cases) {
+			own = append(own, lab)
+		}
 		for trial := range e.TrialsOf(c, trials, quick) {
 			for _, t := range e.TrafficNames() {
 				for _, tr := range rotate(e.TransportNames(), trial) {
@@ -46,7 +56,13 @@ func schedule(spec *scenario.Spec, labs, trials int, quick bool) ([][]job, error
 					if len(c.Events) > 0 {
 						expected += recovery
 					}
-					lists[i%labs] = append(lists[i%labs], job{k, trial, phases, expected})
+					if c.Load > 0 {
+						expected += loadWarmUp
+					}
+					expected += warmUpOf(spec, k)
+					lab := slices.MinFunc(own, func(a, b int) int { return cmp.Compare(busy[a], busy[b]) })
+					busy[lab] += expected
+					lists[lab] = append(lists[lab], job{k, trial, phases, expected})
 				}
 			}
 		}
@@ -63,7 +79,13 @@ func rotate(s []string, n int) []string {
 // its time limit ends it.
 func expect(t *scenario.Traffic, phases []result.Phase, quick bool) time.Duration {
 	d := t.TimeLimit(quick)
-	bytes := t.Bytes
+	if t.Web != nil {
+		return webExpected + cmp.Or(map[bool]time.Duration{true: t.Quick, false: t.Web.Think}[quick], t.Duration/2)
+	}
+	if t.Live {
+		return d + overhead
+	}
+	bytes := t.Total()
 	if t.Rate > 0 {
 		bytes = t.Rate.SizeIn(d)
 	}

@@ -39,6 +39,9 @@ func TestSchedule(t *testing.T) {
 	if own, err := schedule(s, 2, 0, false); err != nil || len(own[0]) != 4 || len(own[1]) != 4*s.Experiment.Trials || own[0][0].expected < time.Hour {
 		t.Errorf("a case of its own: %d and %d runs, %v", len(own[0]), len(own[1]), err)
 	}
+	if more, err := schedule(s, 3, 2, true); err != nil || len(more) != 3 || len(more[0]) != 4 || len(more[1]) != 8 || len(more[2]) != 4 || more[0][0].Case != more[2][0].Case {
+		t.Errorf("a case in two labs: %v %v", more, err)
+	}
 	if one, err := schedule(s, 1, 3, true); err != nil || len(one) != 1 || len(one[0]) != 24 {
 		t.Errorf("one lab: %v %v", one, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/lab"
 	"github.com/tabane/tabane/internal/netns"
 	"github.com/tabane/tabane/internal/result"
@@ -29,6 +30,8 @@ type tuning struct {
 	// out are the metrics of the server's routes, back those of the client's, in place of the
 	// scenario's own.
 	out, back scenario.RouteMetrics
+	// use is which subflows carry data; "": as the scenario says.
+	use edge.Use
 	// notes name settings for which the kernel only has an approximation.
 	notes []string
 }
@@ -42,15 +45,29 @@ const (
 	receiveKey    = "net.ipv4.tcp_rmem"
 )
 
-// kernelNames are the kernel's names of congestion controls that have another name in scenarios.
-var kernelNames = map[string]string{"newreno": "reno"}
-
 // offers lists the congestion controls and schedulers that the kernel supports.
-type offers struct{ congestion, schedulers []string }
+type offers struct {
+	congestion, schedulers []string
+	// onlyRACK: with selective acknowledgments, losses are detected by time even with tcp_recovery = 0.
+	onlyRACK bool
+}
+
+// onlyRACK is the version of Linux from which on offers.onlyRACK is true: RFC 6675 was removed ("tcp:
+// remove obsolete and unused RFC3517/RFC6675 loss recovery code").
+var onlyRACK = [2]int{6, 17}
+
+// onlyRACKIn reports offers.onlyRACK of a kernel release, such as 6.18.44-amd64.
+func onlyRACKIn(release string) bool {
+	var major, minor int
+	if n, _ := fmt.Sscanf(release, "%d.%d", &major, &minor); n < 2 {
+		return false
+	}
+	return major > onlyRACK[0] || major == onlyRACK[0] && minor >= onlyRACK[1]
+}
 
 // kernelOffers reads the offers of the running kernel.
 func kernelOffers() (offers, error) {
-	var o offers
+	o := offers{onlyRACK: onlyRACKIn(Host("").Kernel)}
 	for key, list := range map[string]*[]string{
 		"net.ipv4.tcp_available_congestion_control": &o.congestion, "net.mptcp.available_schedulers": &o.schedulers,
 	} {
@@ -90,10 +107,12 @@ func memory(window int64, segment int) int64 {
 }
 
 // tcp2006 are the sysctls of TCP as it was in 2006. Without time stamps the kernel cannot see that a
-// retransmission was spurious (RFC 3522).
+// retransmission was spurious (RFC 3522). With selective acknowledgments, Linux from 6.17 on always
+// detects losses by time (RFC 8985), whatever tcp_recovery is; without them, by three duplicate
+// acknowledgments (RFC 6582).
 var tcp2006 = map[string]string{
 	recoveryKey: "0", "net.ipv4.tcp_early_retrans": "0", "net.ipv4.tcp_max_reordering": "3",
-	"net.ipv4.tcp_dsack": "0", "net.ipv4.tcp_frto": "0", "net.ipv4.tcp_timestamps": "0",
+	"net.ipv4.tcp_sack": "0", "net.ipv4.tcp_dsack": "0", "net.ipv4.tcp_frto": "0", "net.ipv4.tcp_timestamps": "0",
 }
 
 // tune returns the kernel configuration of the settings. segment is the payload of a full segment
@@ -101,13 +120,13 @@ var tcp2006 = map[string]string{
 // apply.
 func tune(s scenario.Settings, multipath bool, segment int, o offers) (tuning, error) {
 	t := tuning{server: map[string]string{}, client: map[string]string{}}
+	if multipath {
+		t.use = s.Use
+	}
 	var errs []error
 	if s.Congestion != "" {
-		name := s.Congestion
-		if other, differs := kernelNames[name]; differs {
-			name = other
-		}
-		if !slices.Contains(o.congestion, name) {
+		name, own := o.control(s)
+		if !own && !slices.Contains(o.congestion, name) {
 			errs = append(errs, fmt.Errorf("congestion control %q is not available in this kernel, which has %s", s.Congestion, strings.Join(o.congestion, ", ")))
 		}
 		t.server[congestionKey] = name
@@ -138,6 +157,9 @@ func tune(s scenario.Settings, multipath bool, segment int, o offers) (tuning, e
 	t.back.QuickACK = s.DelayedACK != nil && !*s.DelayedACK
 	if s.RACK != nil && !*s.RACK {
 		t.server[recoveryKey] = "0"
+		if o.onlyRACK && s.Era == 0 {
+			t.notes = append(t.notes, "rack false: this kernel detects losses by time nevertheless")
+		}
 	}
 	if s.Era == scenario.Era2006 {
 		for key, value := range tcp2006 {
@@ -205,15 +227,15 @@ func (o offers) instead(spec *scenario.Spec) *scenario.Spec {
 var nearDefault = []string{"blest", "lowest-rtt"}
 
 // restarts reports whether the server must be restarted: its listening socket keeps the settings
-// with which it was opened.
+// with which it was opened, its receive buffer for uploads.
 func (t tuning) restarts(before tuning) bool {
-	return t.server[congestionKey] != before.server[congestionKey] || t.server[schedulerKey] != before.server[schedulerKey]
+	return slices.ContainsFunc([]string{congestionKey, schedulerKey, receiveKey}, func(key string) bool { return t.server[key] != before.server[key] })
 }
 
-// tunings returns those of the experiment's cells, or nil when no cell has settings.
-func tunings(spec *scenario.Spec) (map[result.CellKey]tuning, error) {
+// tunings returns those of the experiment's cells, or nil when no cell has settings, and what the kernel
+// offers.
+func tunings(spec *scenario.Spec) (_ map[result.CellKey]tuning, o offers, _ error) {
 	e := spec.Experiment
-	var o offers
 	all := map[result.CellKey]tuning{}
 	asked := false
 	bounds := slices.ContainsFunc(spec.Nodes[e.Server].Routes, func(r scenario.StaticRoute) bool { return r.Cwnd > 0 })
@@ -225,13 +247,16 @@ func tunings(spec *scenario.Spec) (map[result.CellKey]tuning, error) {
 			asked = true
 			var err error
 			if o, err = kernelOffers(); err != nil {
-				return nil, err
+				return nil, o, err
 			}
 		}
-		multipath := e.Transports[k.Transport].MPTCP
+		multipath, upload := e.Transports[k.Transport].MPTCP, e.Traffic[k.Traffic].Upload
 		t, err := tune(s, multipath, fullSegment(spec, k), o)
 		if err == nil {
-			err = reachable(spec, t)
+			err = reachable(spec, t, upload)
+		}
+		if upload {
+			t = t.reversed()
 		}
 		// The same error usually occurs in all cases.
 		if err != nil && !reported[k.Transport+err.Error()] {
@@ -241,19 +266,33 @@ func tunings(spec *scenario.Spec) (map[result.CellKey]tuning, error) {
 		all[k] = t
 	}
 	if !asked {
-		return nil, nil
+		return nil, o, nil
 	}
-	return all, errors.Join(errs...)
+	return all, o, errors.Join(errs...)
 }
 
-// reachable refuses a tuning with route metrics where the node has no static routes.
-func reachable(spec *scenario.Spec, t tuning) error {
-	e := spec.Experiment
+// reversed returns the tuning for data from the client to the server.
+func (t tuning) reversed() tuning {
+	t.server, t.client = t.client, t.server
+	t.out, t.back = t.back, t.out
+	return t
+}
+
+// reachable refuses a tuning of a download with route metrics where the node has no static routes, or
+// of an upload with a bound that the kernel learns from downloads.
+func reachable(spec *scenario.Spec, t tuning, upload bool) error {
+	sender, receiver := spec.Experiment.Server, spec.Experiment.Client
+	if upload {
+		sender, receiver = receiver, sender
+		if t.out.Cwnd > 0 {
+			return errors.New("window cannot be set for an upload: the kernel applies a bound from its TCP metrics cache, which a download fills")
+		}
+	}
 	for _, side := range []struct {
 		node    string
 		metrics scenario.RouteMetrics
 		what    string
-	}{{e.Server, t.out, "window and initial_window"}, {e.Client, t.back, "segment, receive_buffer, rbuf and delayed_ack"}} {
+	}{{sender, t.out, "window and initial_window"}, {receiver, t.back, "segment, receive_buffer, rbuf and delayed_ack"}} {
 		if side.metrics != (scenario.RouteMetrics{}) && len(spec.Nodes[side.node].Routes) == 0 {
 			return fmt.Errorf("%s need static routes on node %q: they become metrics of those", side.what, side.node)
 		}
@@ -263,17 +302,39 @@ func reachable(spec *scenario.Spec, t tuning) error {
 
 // tune configures the lab's two ends for a job.
 func (r *runner) tune(ctx context.Context, u *tuner, j job, run *result.Run) error {
-	t, asked := r.tunings[j.CellKey]
+	t := r.Spec.Experiment.Transports[j.Transport]
+	if err := u.join(t.Via == "" || !t.MPTCP); err != nil {
+		return fmt.Errorf("set up the client: %w", err)
+	}
+	settings, asked := r.tunings[j.CellKey]
+	if r.overflows {
+		if err := u.lab.SetUse(ctx, r.Spec.Experiment.Server, settings.use); err != nil {
+			return fmt.Errorf("choose the subflows that carry data: %w", err)
+		}
+	}
 	if !asked {
 		return nil
 	}
-	if len(t.notes) > 0 {
-		run.Notes[NoteKernel] = strings.Join(t.notes, "; ")
+	if len(settings.notes) > 0 {
+		run.Notes[NoteKernel] = strings.Join(settings.notes, "; ")
 	}
-	if err := u.set(ctx, t); err != nil {
+	if err := u.set(ctx, settings); err != nil {
 		return fmt.Errorf("set up the two ends: %w", err)
 	}
-	return u.learn(ctx, r.Spec.Experiment.Transports[j.Transport])
+	return u.learn(ctx, t)
+}
+
+// overflows reports whether one path of a connection carries data first in some run.
+func overflows(spec *scenario.Spec, tunings map[result.CellKey]tuning) bool {
+	if n := spec.Nodes[spec.Experiment.Server]; n.Edge != nil && n.Edge.MPTCP.Use == edge.UseOverflow {
+		return true
+	}
+	for _, t := range tunings {
+		if t.use == edge.UseOverflow {
+			return true
+		}
+	}
+	return false
 }
 
 // NoteKernel is the note of a run for which the kernel only had an approximation of a setting.
@@ -288,6 +349,23 @@ type tuner struct {
 	// for which the kernel has saved the bound.
 	bound   bool
 	learned int
+	// alone is whether the client opens no further subflows.
+	alone bool
+}
+
+// join sets whether the client opens further subflows.
+func (u *tuner) join(allowed bool) error {
+	if u.alone == !allowed {
+		return nil
+	}
+	client, err := u.lab.Node(u.lab.Spec().Experiment.Client)
+	if err == nil {
+		err = client.SetJoining(allowed)
+	}
+	if err == nil {
+		u.alone = !allowed
+	}
+	return err
 }
 
 // set applies a tuning and restarts the server when necessary.
@@ -332,7 +410,10 @@ func (u *tuner) set(ctx context.Context, t tuning) error {
 	if err := u.lab.Daemons().Start(serve); err != nil {
 		return err
 	}
-	return u.lab.WaitReady(ctx, patience)
+	// Gateways may be stopped.
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the server is not ready after %s", patience))
+	defer cancel()
+	return u.lab.Daemons().WaitReady(ctx, e.Server)
 }
 
 // sysctls changes a node's sysctls and restores those that are not in want.
@@ -406,7 +487,7 @@ func (u *tuner) learn(ctx context.Context, t *scenario.Transport) error {
 		return nil
 	}
 	e := u.lab.Spec().Experiment
-	args := append(clientArguments(t), serverURL(u.lab.Spec())+fmt.Sprintf("/cbr?rate=%s&duration=%s", learnRate, learnFor))
+	args := append(clientArguments(t), serverURL(u.lab.Spec(), t.Via)+fmt.Sprintf("/cbr?rate=%s&duration=%s", learnRate, learnFor))
 	if _, err := fetch(ctx, u.lab, e.Client, args, func(traffic.Sample) {}); err != nil {
 		return fmt.Errorf("bound the window: %w", err)
 	}

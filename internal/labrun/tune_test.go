@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/lab/labtest"
 	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/netns"
@@ -53,6 +54,8 @@ func TestTune(t *testing.T) {
 			name: "the sender's rule", multipath: true, settings: scenario.Settings{ReceiveBuffer: 300 * unit.KB, RBuf: 200 * unit.KB},
 			want: tuning{client: map[string]string{receiveKey: "4096 400000 400000"}, back: scenario.RouteMetrics{Window: 200_000}, notes: []string{"rbuf 200kB: a receive buffer of that size"}},
 		},
+		{name: "one path first", multipath: true, settings: scenario.Settings{Use: edge.UseOverflow}, want: tuning{use: edge.UseOverflow}},
+		{name: "one path", settings: scenario.Settings{Use: edge.UseOverflow}}, // of a case, for a transport without mptcp
 		{
 			name: "small segments", multipath: true, settings: scenario.Settings{ReceiveBuffer: 100 * unit.KB, Segment: 536},
 			want: tuning{client: map[string]string{receiveKey: "4096 298506 298506"}, back: scenario.RouteMetrics{Window: 100_000, AdvMSS: 576}},
@@ -67,8 +70,8 @@ func TestTune(t *testing.T) {
 			err: "scheduler_options beta, ratio cannot be set: the kernel's schedulers have no parameters; this needs the simulator",
 		},
 		{
-			name: "what there is not", multipath: true, settings: scenario.Settings{Scheduler: "dq", Congestion: "lia"},
-			err: "congestion control \"lia\" is not available in this kernel, which has reno, cubic\nscheduler \"dq\" is not available in this kernel, which has default, bpf_rr",
+			name: "what there is not", multipath: true, settings: scenario.Settings{Scheduler: "dq", Congestion: "bbr"},
+			err: "congestion control \"bbr\" is not available in this kernel, which has reno, cubic\nscheduler \"dq\" is not available in this kernel, which has default, bpf_rr",
 		},
 	} {
 		got, err := tune(tt.settings, tt.multipath, 1400, kernel)
@@ -88,6 +91,23 @@ func TestTune(t *testing.T) {
 		}
 		if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(tuning{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+// TestWithoutRACK: a kernel that detects losses by time nevertheless is noted, except for the TCP of 2006,
+// which then has no selective acknowledgments.
+func TestWithoutRACK(t *testing.T) {
+	no := false
+	for release, want := range map[string]bool{"6.18.44-amd64": true, "6.17": true, "7.0.1": true, "6.16.9": false, "5.10.0-1": false, "": false} {
+		o := offers{congestion: []string{"reno"}, onlyRACK: onlyRACKIn(release)}
+		got, err := tune(scenario.Settings{RACK: &no}, false, 1400, o)
+		if err != nil || (len(got.notes) > 0) != want || got.server[recoveryKey] != "0" {
+			t.Errorf("%q: notes %q, sysctls %v, %v", release, got.notes, got.server, err)
+		}
+		old, err := tune(scenario.Settings{RACK: &no, Era: scenario.Era2006}, false, 1400, o)
+		if err != nil || len(old.notes) > 0 || old.server["net.ipv4.tcp_sack"] != "0" || old.client["net.ipv4.tcp_sack"] != "0" {
+			t.Errorf("%q: notes %q, sysctls %v, %v", release, old.notes, old.server, err)
 		}
 	}
 }
@@ -184,9 +204,9 @@ func TestWindow(t *testing.T) {
 	if most != 10 || len(subflows) != 2 {
 		t.Errorf("the largest window was %d segments, want 10; subflows of %v", most, subflows)
 	}
-	o.Spec.Experiment.Transports["mptcp"].Congestion = "lia"
-	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), `case "one" with transport "mptcp": congestion control "lia" is not available`) {
-		t.Errorf("a congestion control that there is not: %v", err)
+	o.Spec.Experiment.Transports["mptcp"].Scheduler = "dq"
+	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), `case "one" with transport "mptcp": scheduler "dq" is not available`) {
+		t.Errorf("a scheduler that there is not: %v", err)
 	}
 	o.Spec = paths()
 	o.Spec.Nodes["server"].Routes = nil

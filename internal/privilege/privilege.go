@@ -11,12 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// KeepNetAdmin drops all capabilities of all threads but CAP_NET_ADMIN. A program with cgo has threads
+// KeepNetAdmin drops all capabilities of all threads but CAP_NET_ADMIN and, where programs is set,
+// CAP_BPF, for eBPF programs that are loaded already. A program with cgo has threads
 // that Go does not know: the error then wraps syscall.ENOTSUP, and nothing has changed.
-func KeepNetAdmin() error {
+func KeepNetAdmin(programs bool) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
-	data[0].Effective, data[0].Permitted = 1<<unix.CAP_NET_ADMIN, 1<<unix.CAP_NET_ADMIN
+	data[0].Effective = 1 << unix.CAP_NET_ADMIN
+	if programs {
+		data[unix.CAP_BPF/32].Effective |= 1 << (unix.CAP_BPF % 32)
+	}
+	for i := range data {
+		data[i].Permitted = data[i].Effective
+	}
 	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&data[0])), 0)
 	if errno != 0 {
 		return fmt.Errorf("drop capabilities: %w", errno)

@@ -14,7 +14,7 @@ const child = "TABANE_TEST_DROP"
 
 func TestKeepNetAdmin(t *testing.T) {
 	if os.Getenv(child) != "" {
-		if err := KeepNetAdmin(); errors.Is(err, syscall.ENOTSUP) {
+		if err := KeepNetAdmin(false); errors.Is(err, syscall.ENOTSUP) {
 			t.Skip(err)
 		} else if err != nil {
 			t.Fatal(err)

@@ -39,6 +39,8 @@ func overview(r result.Result, all []row, traces []series, e *scenario.Experimen
 	case len(e.Figures) > 0:
 		figures, err = ownFigures(r, traces, e)
 		return figures, len(figures), err
+	case e.Kind == scenario.KindWeb:
+		return nil, 0, nil
 	}
 	// The page shows all traffic in one figure. The figures of a single traffic are only
 	// written as files.

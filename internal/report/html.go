@@ -109,6 +109,8 @@ func writePage(r result.Result, spec *scenario.Spec, extra Extra, all []row, com
 	}
 	if routes := newRouteTable(r, e); routes != nil {
 		d.Result = routes.page()
+	} else if web := newWebTable(r, e); web != nil {
+		d.Result = web.page()
 	} else {
 		d.Result = resultTable(all, e)
 	}

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"image/color"
 	"math"
@@ -24,9 +25,14 @@ func ownFigures(r result.Result, traces []series, e *scenario.Experiment) ([]fig
 		spec := &e.Figures[i]
 		var f figure
 		var err error
-		if spec.Bursts() {
+		switch spec.Kind {
+		case scenario.FigureBursts:
 			f, err = burstFigure(spec, traces, e)
-		} else {
+		case scenario.FigureHeat:
+			f, err = heatFigure(spec, r, e)
+		case scenario.FigureBars:
+			f, err = barFigure(spec, r, e)
+		default:
 			f, err = lineFigure(spec, r, e)
 		}
 		if err != nil {
@@ -224,22 +230,17 @@ func lineLabel(spec *scenario.Figure) string {
 
 func newCurves(spec *scenario.Figure, r result.Result, e *scenario.Experiment, cases []scenario.Case, axis scale) ([]curve, error) {
 	transports, metrics := spec.TransportsOf(e), spec.AllMetrics()
-	divide := spec.Divide
-	if divide == 0 {
-		divide = 1
-	}
+	divide := cmp.Or(spec.Divide, 1)
 	var curves []curve
 	for i, transport := range transports {
 		for j, metric := range metrics {
 			c := curve{title: curveTitle(e, transports, metrics, transport, metric), color: colorOf(i + 1), shape: i*len(metrics) + j}
 			c.dodge = vg.Length(2*i-len(transports)+1) * 2
 			for _, k := range cases {
-				var values []float64
 				key := result.CellKey{Case: k.Name, Traffic: spec.TrafficOf(e), Transport: transport}
-				for _, run := range r.Runs {
-					if v, ok := run.Metrics[metric]; ok && run.CellKey == key && run.Err() == nil {
-						values = append(values, v/divide)
-					}
+				values := r.Values(key, metric)
+				for i := range values {
+					values[i] /= divide
 				}
 				if len(values) == 0 {
 					continue

@@ -53,7 +53,7 @@ func swept(t testing.TB) (result.Result, *scenario.Spec, []result.Trace) {
 		}
 		traces = append(traces, trace)
 	}
-	r, err := e.Conclude(r)
+	r, err := spec.Conclude(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestOwnFigures(t *testing.T) {
 func TestOwnFiguresWithoutRuns(t *testing.T) {
 	r, spec, _ := swept(t)
 	r.Runs = nil
-	r, err := spec.Experiment.Conclude(r)
+	r, err := spec.Conclude(r)
 	if err != nil {
 		t.Fatal(err)
 	}

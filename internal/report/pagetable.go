@@ -93,6 +93,9 @@ func resultTable(all []row, e *scenario.Experiment) *pageTable {
 	if eventful {
 		t.Caption += " The longest pause and the time to 95 % of the new limit, held for 0.3 s, count from the first event and are the worst of all trials."
 	}
+	if len(e.BestOf) > 0 {
+		t.Caption += " The best path alone is the better of the transports with one path; what the paths can carry in order is the largest over their sets of the lesser of the sum of their rates and the client's window over the longest round-trip time. The longest pause is the worst of all trials."
+	}
 	if ordered {
 		t.Caption += " The resequencing delay is how long segments waited for those before them, the mean over the trials; the longest burst is what was released at one instant, in segments, the worst of all trials."
 	}
@@ -101,6 +104,7 @@ func resultTable(all []row, e *scenario.Experiment) *pageTable {
 	t.Columns = []pageColumn{text("Pattern"), text("Traffic"), text("Transport"), {"Goodput (Mbit/s)", true, true}, number("Min to max (Mbit/s)"),
 		number("Limit (Mbit/s)"), number("Of limit"), number("Of limit with TCP headers"), number("Gain over " + transportTitle(e, e.Baseline)),
 		number("Longest pause (ms)"), number("To the limit (s)"), number("Connections lost"),
+		number("Of the best path alone"), number("Of what the paths can carry"), number("Object, median (ms)"), number("Object, 95 % (ms)"), number("Longest pause after 1 s (ms)"),
 		number("Resequencing delay (ms)"), number("Longest burst"), number("Trials")}
 	for _, w := range all {
 		goodput := pageCell{Text: w.Value(), Strong: w.delivered, Bad: !w.delivered}
@@ -113,7 +117,9 @@ func resultTable(all []row, e *scenario.Experiment) *pageTable {
 		}
 		t.add(pageCell{Text: w.Case, Note: w.CaseTitle}, pageCell{Text: w.TrafficTitle}, pageCell{Text: w.TransportTitle}, goodput, pageCell{Text: w.Range()},
 			pageCell{Text: w.Limit()}, pageCell{Text: w.Share()}, pageCell{Text: w.ShareTCP()}, pageCell{Text: w.Gain()},
-			pageCell{Text: w.Gap()}, pageCell{Text: w.Reach()}, lost, pageCell{Text: w.Delay()}, pageCell{Text: w.Burst()}, trialsCell(w.Trials, w.Failed))
+			pageCell{Text: w.Gap()}, pageCell{Text: w.Reach()}, lost,
+			pageCell{Text: percent(w.best)}, pageCell{Text: percent(w.bound)}, pageCell{Text: inMilliseconds(w.p50)}, pageCell{Text: inMilliseconds(w.p95)}, pageCell{Text: inMilliseconds(w.pause)},
+			pageCell{Text: w.Delay()}, pageCell{Text: w.Burst()}, trialsCell(w.Trials, w.Failed))
 	}
 	return t.compact()
 }

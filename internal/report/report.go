@@ -39,7 +39,7 @@ type Extra struct {
 
 // Write writes the report into the directory, which it creates if needed: runs.csv, summary.csv,
 // series/*.csv, figures/*.svg and *.png, sim/result.json and compare.json with Extra.Simulated,
-// report.html and result.json. Everything is rendered before anything is written, and each file is
+// comparisons.csv and browsertime.json of web pages, report.html and result.json. Everything is rendered before anything is written, and each file is
 // written as a whole or not at all, result.json last. Other files in the directory are not touched.
 // Errors name the figure or file.
 func Write(dir string, r result.Result, spec *scenario.Spec, extra Extra) error {
@@ -127,6 +127,21 @@ func assemble(r result.Result, spec *scenario.Spec, extra Extra) ([]file, error)
 		return nil, err
 	}
 	files = append(files, beside...)
+	if spec.Experiment.Kind == scenario.KindWeb {
+		header, lines, err := pairsTable(r, spec.Experiment)
+		if err != nil {
+			return nil, err
+		}
+		pairs, err := table(header, lines)
+		if err != nil {
+			return nil, err
+		}
+		statistics, err := browsertimeFile(r, spec.Experiment)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file{"comparisons.csv", pairs}, file{"browsertime.json", statistics})
+	}
 	html, err := writePage(r, spec, extra, all, compared, topology, slices.Concat(figures[:onPage], overTime))
 	if err != nil {
 		return nil, err

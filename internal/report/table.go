@@ -50,6 +50,9 @@ type row struct {
 	// delay is the mean resequencing delay in seconds, burst the longest burst in segments: the
 	// mean of all trials, and the worst.
 	delay, burst number
+	// best and bound are the shares of the best path alone and of what the paths can carry; p50 and
+	// p95 are the times of objects in seconds; pause is the longest, the worst over the trials.
+	best, bound, p50, p95, pause number
 }
 
 // rows returns the whole table in the scenario's order, including cells without a run.
@@ -67,6 +70,8 @@ func rows(r result.Result, e *scenario.Experiment) []row {
 		w := row{
 			CellKey: k, CaseTitle: caseTitle(e, k.Case), TrafficTitle: trafficTitle(e, k.Traffic), TransportTitle: transportTitle(e, k.Transport),
 			limit: median(k, result.LimitRate), limitTCP: median(k, result.LimitTCPRate), offered: median(k, result.OfferedRate),
+			best: median(k, result.ShareOfBest), bound: median(k, result.ShareOfBound),
+			p50: median(k, result.ObjectTimeP50), p95: median(k, result.ObjectTimeP95),
 			gap: worst(k, result.GapAfter), reach: worst(k, result.TimeToLimit),
 		}
 		for _, run := range r.Runs {
@@ -77,6 +82,9 @@ func rows(r result.Result, e *scenario.Experiment) []row {
 				}
 				w.lost += int(run.Metrics[result.ConnectionsLost])
 			}
+		}
+		if len(e.BestOf) > 0 {
+			w.pause = worst(k, result.LongestGap)
 		}
 		if c, ok := r.Find(k, result.ReseqDelayMean); ok {
 			w.delay = number{c.Mean, true}
@@ -141,10 +149,15 @@ func (w row) Gain() string {
 
 // Gap formats the longest pause in milliseconds, Reach the time to the limit in seconds.
 func (w row) Gap() string {
-	if !w.gap.ok {
+	return inMilliseconds(w.gap)
+}
+
+// inMilliseconds formats a time in seconds, or nothing.
+func inMilliseconds(v number) string {
+	if !v.ok {
 		return ""
 	}
-	return decimal(1000*w.gap.value, 0)
+	return decimal(1000*v.value, 0)
 }
 
 func (w row) Reach() string {
@@ -266,6 +279,9 @@ func Table(w io.Writer, r result.Result, spec *scenario.Spec) error {
 	if e.HasEvents() {
 		header = append(header, "GAP (ms)", "TO LIMIT (s)", "LOST")
 	}
+	if len(e.BestOf) > 0 {
+		header = append(header, "OF BEST", "OF BOUND", "OBJECT (ms)", "95 % (ms)", "PAUSE (ms)")
+	}
 	if resequences(all) {
 		header = append(header, "RESEQ DELAY (ms)", "MAX BURST")
 	}
@@ -284,6 +300,9 @@ func Table(w io.Writer, r result.Result, spec *scenario.Spec) error {
 		if e.HasEvents() {
 			line = append(line, row.Gap(), row.Reach(), row.Lost())
 		}
+		if len(e.BestOf) > 0 {
+			line = append(line, percent(row.best), percent(row.bound), inMilliseconds(row.p50), inMilliseconds(row.p95), inMilliseconds(row.pause))
+		}
 		if resequences(all) {
 			line = append(line, row.Delay(), row.Burst())
 		}
@@ -291,6 +310,9 @@ func Table(w io.Writer, r result.Result, spec *scenario.Spec) error {
 	}
 	if routes := newRouteTable(r, e); routes != nil {
 		align(&b, routes.text(), 2)
+	} else if web := newWebTable(r, e); web != nil {
+		align(&b, web.text(), 3)
+		b.WriteString(mosNote())
 	} else {
 		align(&b, lines, 3)
 	}

@@ -43,21 +43,13 @@ type Difference struct {
 // interval, by Welch's test at 5 %. Each row is tested alone, so one of 20 rows without a
 // difference is expected to show one. Failed runs are ignored.
 func Differences(a, b Result, names []string) []Difference {
-	of := func(r Result, k CellKey, metric string) (values []float64) {
-		for _, run := range r.Runs {
-			if v, ok := run.Metrics[metric]; ok && run.CellKey == k && run.Err() == nil {
-				values = append(values, v)
-			}
-		}
-		return values
-	}
 	var list []Difference
 	for _, k := range a.Cells() {
 		for _, m := range metrics {
 			if len(names) == 0 && m.Better == 0 || len(names) > 0 && !slices.Contains(names, m.Name) {
 				continue
 			}
-			va, vb := of(a, k, m.Name), of(b, k, m.Name)
+			va, vb := a.Values(k, m.Name), b.Values(k, m.Name)
 			if len(va) == 0 || len(vb) == 0 {
 				continue
 			}

@@ -102,6 +102,18 @@ func PutDelivery(metrics map[string]float64, r traffic.Report) {
 	metrics[Duration] = r.Duration.Seconds()
 	metrics[EmptyIntervals] = float64(r.EmptyIntervals)
 	metrics[LongestGap] = r.LongestGap.Seconds()
+	if n := len(r.Objects); n > 0 {
+		metrics[Objects] = float64(n)
+		metrics[ObjectTimeP50], metrics[ObjectTimeP95] = r.ObjectTime(0.5).Seconds(), r.ObjectTime(0.95).Seconds()
+	}
+	if d := r.Datagrams; d != nil {
+		unique := float64(d.Received - d.Duplicates)
+		metrics[DatagramsSent], metrics[DatagramsReceived] = float64(d.Sent), float64(d.Received)
+		metrics[LostShare] = 1 - unique/float64(max(1, d.Sent))
+		metrics[DuplicatedShare] = float64(d.Duplicates) / max(1, unique)
+		metrics[ReorderedShare] = float64(d.Reordered) / max(1, unique)
+		metrics[ReorderedBehind] = float64(d.Behind)
+	}
 }
 
 // Lesser returns the lesser of two limits, of which 0 means none.

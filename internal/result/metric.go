@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/qoe"
 )
 
 // The metrics that a run can have. Rates count payload in bits per second.
@@ -56,11 +57,37 @@ const (
 	// TripleDuplicates is how often three duplicate acknowledgments came in a row, as a share of all
 	// acknowledgments.
 	TripleDuplicates = "triple_duplicates"
-	// The following are of numbered datagrams: the share that did not arrive, the share that arrived
+	// The following are of numbered datagrams: how many were sent and arrived, copies included; the
+	// share that did not arrive; of those that did, the share that arrived again and that arrived
 	// after one with a higher number (RFC 4737), and by how many numbers at most.
-	LostShare       = "lost_share"
-	ReorderedShare  = "reordered_share"
-	ReorderedBehind = "reordered_behind"
+	DatagramsSent     = "datagrams_sent"
+	DatagramsReceived = "datagrams_received"
+	LostShare         = "lost_share"
+	DuplicatedShare   = "duplicated_share"
+	ReorderedShare    = "reordered_share"
+	ReorderedBehind   = "reordered_behind"
+	// The following are of traffic with several objects: those that are complete, and their times.
+	Objects       = "objects"
+	ObjectTimeP50 = "object_time_p50_s"
+	ObjectTimeP95 = "object_time_p95_s"
+	// ShareOfBest is the goodput relative to the best of the transports in Experiment.BestOf, and
+	// ShareOfBound relative to what all of them together could carry in order with the client's
+	// window.
+	ShareOfBest  = "share_of_best"
+	ShareOfBound = "share_of_bound"
+	// The following are of cases with other connections, in the time in which all compete. Share is the
+	// goodput of the connections of the transport, of that of all connections; OwnRate and OthersRate
+	// are the mean goodput of one of them and of one of the others. FirstPath is the share of the
+	// transport's first link in its data, RoundTrip the mean round-trip time of its subflows.
+	Share      = "share"
+	OwnRate    = "own_bps"
+	OthersRate = "others_bps"
+	FirstPath  = "first_path_share"
+	RoundTrip  = "round_trip_mean_s"
+	// LeastLosses is the number of losses of the subflow that had the fewest, in the whole run.
+	LeastLosses = "least_losses"
+	// Repairs counts the values of skipped eBPF programs that congestion controls contained.
+	Repairs = "repairs"
 	// The following are of experiments that change routes, in seconds from the change of policy
 	// unless stated otherwise.
 	EPERoute    = "epe_route_s"
@@ -78,6 +105,46 @@ const (
 	// OwnPart is the sum of ASBRPart and EdgePart: the delay that this program adds to that of
 	// other routers.
 	OwnPart = "own_part_s"
+	// The following are of tasks on web pages. FirstView is when the page reports its first view,
+	// StepTime and StepMax are the mean and the longest time from an interaction to the end of its
+	// step, Waiting the mean of the first view and the steps. SpeedIndex and the visual changes are of
+	// a recording, another load of the first view.
+	TTFB         = "ttfb_s"
+	FCP          = "fcp_s"
+	LCP          = "lcp_s"
+	CLS          = "cls"
+	PageLoad     = "page_load_s"
+	FirstView    = "first_view_s"
+	ViewBytes    = "view_bytes"
+	ViewRequests = "view_requests"
+	SpeedIndex   = "speed_index_s"
+	FirstChange  = "first_change_s"
+	LastChange   = "last_change_s"
+	TaskTime     = "task_s"
+	Steps        = "steps"
+	StepTime     = "step_s"
+	StepMax      = "step_max_s"
+	Waiting      = "waiting_s"
+	// Effectiveness is the number of conditions that the choice meets, Efficiency the same per minute.
+	Effectiveness = "effectiveness"
+	Efficiency    = "efficiency_per_min"
+	// EstimatedMOS is a model's.
+	EstimatedMOS = "estimated_mos"
+	// PathWindow is the mean congestion window of the server's subflows while they have data in
+	// flight, and PathThroughput the acknowledged bytes of the task: means over the transport's paths.
+	// LeastPath is the share of the least used path.
+	PathWindow     = "path_window_segments"
+	PathThroughput = "path_throughput_bps"
+	LeastPath      = "least_path_share"
+	// Idle is the share of idle time of the host's processors, LateShare that of frames that emulated
+	// links delivered later than link.LateBound; Disturbed counts the trials before that were repeated
+	// for one of them.
+	Idle      = "idle_share"
+	LateShare = "late_share"
+	// LoadShare is the load of visits of other users, in frames of all links toward the client, as a
+	// share of their rates.
+	LoadShare = "load_share"
+	Disturbed = "disturbed_trials"
 )
 
 // The backends of results.
@@ -96,6 +163,8 @@ const (
 	OnChange
 	// OnRouteChange: a run of an experiment that changes routes.
 	OnRouteChange
+	// OnPage: a task on web pages.
+	OnPage
 )
 
 // Metric is a row of the table of metrics, which expectations, figures, sweeps, comparisons and
@@ -109,6 +178,9 @@ type Metric struct {
 	Packets bool
 	// MPTCP: a run over a transport without MPTCP does not have the metric.
 	MPTCP bool
+	// Competition: the metric is of cases with other connections. Settled: it is judged only if each
+	// subflow had SettledLosses.
+	Competition, Settled bool
 	// Sweep: the metric is a column of a sweep's table.
 	Sweep bool
 	// Compare: the metric is compared between lab and simulation.
@@ -117,6 +189,17 @@ type Metric struct {
 	Better int
 	// Occasion is when a run has the metric; 0 means OnDelivery.
 	Occasion Occasion
+	// Model: the metric is an estimate of a model from other metrics, and no sample of a test of
+	// significance. All others are measured.
+	Model bool
+}
+
+// Provenance returns where the values of the metric come from.
+func (m Metric) Provenance() qoe.Provenance {
+	if m.Model {
+		return qoe.Model
+	}
+	return qoe.Measured
 }
 
 // metrics are all metrics, in the order of columns.
@@ -158,10 +241,25 @@ var metrics = []Metric{
 	{Name: Retransmissions, Title: "retransmitted segments", Better: -1, Packets: true, Sweep: true, Compare: true},
 	{Name: Timeouts, Title: "retransmission timeouts", Better: -1, Backend: BackendSim, Sweep: true},
 	{Name: Reinjections, Title: "reinjected segments", Better: -1, Backend: BackendSim, MPTCP: true, Sweep: true},
-	{Name: TripleDuplicates, Title: "events of three duplicate acknowledgments, of all acknowledgments", Better: -1, Backend: BackendSim, Sweep: true},
-	{Name: LostShare, Title: "share of datagrams lost", Better: -1, Backend: BackendSim, Sweep: true},
-	{Name: ReorderedShare, Title: "share of datagrams that arrive after a higher number", Better: -1, Backend: BackendSim, Sweep: true},
-	{Name: ReorderedBehind, Title: "most numbers by which a datagram is behind", Better: -1, Backend: BackendSim, Sweep: true},
+	{Name: TripleDuplicates, Title: "events of three duplicate acknowledgments, of all acknowledgments", Better: -1, Sweep: true, Compare: true},
+	{Name: DatagramsSent, Title: "datagrams sent"},
+	{Name: DatagramsReceived, Title: "datagrams received, with duplicates"},
+	{Name: LostShare, Title: "share of datagrams lost", Better: -1, Sweep: true, Compare: true},
+	{Name: DuplicatedShare, Title: "share of datagrams that arrive again", Better: -1},
+	{Name: ReorderedShare, Title: "share of datagrams that arrive after a higher number", Better: -1, Sweep: true, Compare: true},
+	{Name: ReorderedBehind, Title: "most numbers by which a datagram is behind", Better: -1, Sweep: true, Compare: true},
+	{Name: Objects, Title: "complete objects", Better: 1},
+	{Name: ObjectTimeP50, Title: "median time of an object", Better: -1, Unit: "s", Compare: true},
+	{Name: ObjectTimeP95, Title: "95th percentile of the time of an object", Better: -1, Unit: "s", Compare: true},
+	{Name: ShareOfBest, Title: "goodput, of that over the best path alone", Better: 1},
+	{Name: ShareOfBound, Title: "goodput, of what the paths can carry in order", Better: 1, MPTCP: true},
+	{Name: Share, Title: "goodput, of that of all connections", Competition: true, Settled: true, Compare: true},
+	{Name: OwnRate, Title: "mean goodput of the transport's connections", Better: 1, Unit: "bit/s", Competition: true, Settled: true, Compare: true},
+	{Name: OthersRate, Title: "mean goodput of the other connections", Better: 1, Unit: "bit/s", Competition: true, Settled: true, Compare: true},
+	{Name: FirstPath, Title: "share of the first link", MPTCP: true, Competition: true, Settled: true, Compare: true},
+	{Name: RoundTrip, Title: "mean round-trip time", Better: -1, Unit: "s", Competition: true, Compare: true},
+	{Name: LeastLosses, Title: "losses of the subflow with the fewest", Competition: true},
+	{Name: Repairs, Title: "contained values of skipped programs", Better: -1, Backend: BackendLab, Competition: true},
 	{Name: EPERoute, Title: "time to the change of the EPE route on the server", Better: -1, Unit: "s", Backend: BackendLab, Occasion: OnRouteChange},
 	{Name: BestPath, Title: "time to the last change of the best path on the server", Better: -1, Unit: "s", Backend: BackendLab, Occasion: OnRouteChange},
 	{Name: SubflowTime, Title: "time to the first or last packet on the subflow", Better: -1, Unit: "s", Backend: BackendLab, Occasion: OnRouteChange},
@@ -171,6 +269,32 @@ var metrics = []Metric{
 	{Name: ReflectorPart, Title: "processing time of the reflector", Better: -1, Unit: "s", Backend: BackendLab, Occasion: OnRouteChange},
 	{Name: EdgePart, Title: "processing time of the server", Better: -1, Unit: "s", Backend: BackendLab, Occasion: OnRouteChange},
 	{Name: OwnPart, Title: "processing time of ASBR and server together", Better: -1, Unit: "s", Backend: BackendLab, Occasion: OnRouteChange},
+	{Name: TTFB, Title: "time to the first byte of the page", Better: -1, Unit: "s", Backend: BackendLab, Occasion: OnPage},
+	{Name: FCP, Title: "first contentful paint", Better: -1, Unit: "s", Backend: BackendLab, Occasion: OnPage},
+	{Name: LCP, Title: "largest contentful paint", Better: -1, Unit: "s", Backend: BackendLab, Occasion: OnPage},
+	{Name: CLS, Title: "cumulative layout shift", Better: -1, Backend: BackendLab, Occasion: OnPage},
+	{Name: PageLoad, Title: "load event", Better: -1, Unit: "s", Backend: BackendLab, Occasion: OnPage},
+	{Name: FirstView, Title: "first view", Better: -1, Unit: "s", Backend: BackendLab, Occasion: OnPage},
+	{Name: ViewBytes, Title: "bytes of the first view", Unit: "B", Backend: BackendLab, Occasion: OnPage},
+	{Name: ViewRequests, Title: "requests of the first view", Backend: BackendLab, Occasion: OnPage},
+	{Name: SpeedIndex, Title: "Speed Index", Better: -1, Unit: "s", Backend: BackendLab, Occasion: OnPage},
+	{Name: FirstChange, Title: "first visual change", Better: -1, Unit: "s", Backend: BackendLab, Occasion: OnPage},
+	{Name: LastChange, Title: "last visual change", Better: -1, Unit: "s", Backend: BackendLab, Occasion: OnPage},
+	{Name: TaskTime, Title: "time of the task", Better: -1, Unit: "s", Backend: BackendLab, Occasion: OnPage},
+	{Name: Steps, Title: "steps of the task that load", Backend: BackendLab, Occasion: OnPage},
+	{Name: StepTime, Title: "mean time of a step", Better: -1, Unit: "s", Backend: BackendLab, Occasion: OnPage},
+	{Name: StepMax, Title: "longest time of a step", Better: -1, Unit: "s", Backend: BackendLab, Occasion: OnPage},
+	{Name: Waiting, Title: "mean waiting time of views", Better: -1, Unit: "s", Backend: BackendLab, Occasion: OnPage},
+	{Name: Effectiveness, Title: "effectiveness: conditions met, of a player", Better: 1, Backend: BackendLab, Occasion: OnPage},
+	{Name: Efficiency, Title: "efficiency: conditions met per minute, of a player", Better: 1, Unit: "1/min", Backend: BackendLab, Occasion: OnPage},
+	{Name: EstimatedMOS, Title: "estimated MOS, " + qoe.Waiting.String(), Better: 1, Backend: BackendLab, Occasion: OnPage, Model: true},
+	{Name: PathWindow, Title: "mean congestion window of a path", Unit: "segments", Backend: BackendLab, Occasion: OnPage},
+	{Name: PathThroughput, Title: "mean throughput of a path", Better: 1, Unit: "bit/s", Backend: BackendLab, Occasion: OnPage},
+	{Name: LeastPath, Title: "share of the least used path", Backend: BackendLab, Occasion: OnPage},
+	{Name: Idle, Title: "idle time of the processors", Backend: BackendLab, Occasion: OnPage},
+	{Name: LateShare, Title: "frames that links delivered more than 5 ms late", Better: -1, Backend: BackendLab, Occasion: OnPage},
+	{Name: LoadShare, Title: "load of other visits, of the rates of the links", Backend: BackendLab, Occasion: OnPage},
+	{Name: Disturbed, Title: "disturbed trials before it", Better: -1, Backend: BackendLab, Occasion: OnPage},
 }
 
 // Metrics returns all metrics, in the order of columns. The caller keeps the slice.

@@ -119,6 +119,16 @@ func Find(cells []Cell, k CellKey, metric string) (Cell, bool) {
 	return cells[i], true
 }
 
+// Values returns one metric of the runs of one cell that did not fail, in their order.
+func (r Result) Values(k CellKey, metric string) (values []float64) {
+	for _, run := range r.Runs {
+		if v, ok := run.Metrics[metric]; ok && run.CellKey == k && run.Err() == nil {
+			values = append(values, v)
+		}
+	}
+	return values
+}
+
 // Summarize returns the summary of every metric of every cell: the cells in the order of their
 // first runs, the metrics of a cell by name. Failed runs are left out, so N counts the successful
 // trials. Errors wrap stat.ErrNotFinite.

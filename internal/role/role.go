@@ -104,8 +104,8 @@ type Descriptor struct {
 	Protocol route.Protocol
 	// Endpoints is set if the daemon also owns the MPTCP endpoints of its network namespace.
 	Endpoints bool
-	// Unprivileged is set if the daemon needs only CAP_NET_ADMIN once it has started: it then drops all
-	// other capabilities.
+	// Unprivileged is set if the daemon needs only CAP_NET_ADMIN once it has started, besides CAP_BPF if
+	// it has Programs: it then drops all other capabilities.
 	Unprivileged bool
 	// Drains is set if the daemon can be taken out of service while it runs.
 	Drains bool
@@ -117,6 +117,7 @@ type Descriptor struct {
 	setControl func(*Sections, string)
 	host       func(*Sections) Host
 	summary    func(*Sections) string
+	programs   func(*Sections) bool
 	start      func(context.Context, *Sections, Options) (Machine, error)
 	reload     func(Machine, *Sections) ([]string, error)
 }
@@ -132,6 +133,8 @@ type typed[C any] struct {
 	host    func(*C) Host
 	// summary returns a short description of the section: "AS 65000, 2 egress peers".
 	summary func(*C) string
+	// programs reports whether the daemon keeps eBPF programs; nil if never.
+	programs func(*C) bool
 	// start creates the Machine without changing the kernel; nil if another verb starts the
 	// daemon.
 	start func(context.Context, C, Options) (Machine, error)
@@ -153,6 +156,9 @@ func describe[C any, P interface {
 	}
 	d.host = func(s *Sections) Host { return t.host(*t.field(s)) }
 	d.summary = func(s *Sections) string { return t.summary(*t.field(s)) }
+	if t.programs != nil {
+		d.programs = func(s *Sections) bool { return t.programs(*t.field(s)) }
+	}
 	if t.status != nil {
 		d.status = func(s *Sections) *netip.AddrPort { return t.status(*t.field(s)) }
 	}
@@ -184,6 +190,10 @@ func describe[C any, P interface {
 
 // In returns the daemon's section, or nil when there is none.
 func (d Descriptor) In(s *Sections) Section { return d.section(s) }
+
+// Programs reports whether the daemon keeps eBPF programs in the kernel and accesses their maps. s must
+// include the daemon's section.
+func (d Descriptor) Programs(s *Sections) bool { return d.programs != nil && d.programs(s) }
 
 // DefaultStatus returns the default address of the daemon's status, which is invalid for a daemon
 // without status.

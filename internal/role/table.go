@@ -12,6 +12,7 @@ import (
 	"github.com/tabane/tabane/internal/reflector"
 	"github.com/tabane/tabane/internal/route"
 	"github.com/tabane/tabane/internal/router"
+	"github.com/tabane/tabane/internal/site"
 	"github.com/tabane/tabane/internal/traffic"
 )
 
@@ -30,6 +31,8 @@ type Sections struct {
 	Router *router.Config `yaml:"router,omitempty"`
 	// Serve configures tabane serve, the content server.
 	Serve *traffic.Config `yaml:"serve,omitempty"`
+	// Site configures tabane site, the server of two web services, a map and a shop.
+	Site *site.Config `yaml:"site,omitempty"`
 }
 
 // The names of the daemons, for code that needs one in particular.
@@ -40,6 +43,7 @@ const (
 	Reflector = "reflector"
 	Router    = "router"
 	Serve     = "serve"
+	Site      = "site"
 )
 
 // table has one row for each daemon, in the order in which a network starts them. Status ports are
@@ -165,7 +169,7 @@ peer an address on this server, and has MPTCP use these addresses.`,
 	describe(Descriptor{
 		Name: Gateway, StatusPort: 9115, Needs: []Need{NetAdmin, TUN}, Protocol: route.Gateway, Unprivileged: true,
 		Short: "Send a site's packets over all of its lines",
-		Long: `Gateway runs at a site with several lines. It carries packets to the prefixes of other gateways over all lines, encrypted, each
+		Long: `Gateway runs at a site with several lines. It carries packets to the prefixes of other gateways over all lines, encrypted unless the peer's mode says otherwise, each
 packet on the path where it arrives first, and puts them into order again. Hosts need no change. SIGHUP reloads its file: paths,
 peers and policy. An invalid file is rejected and the running configuration stays.`,
 	}, typed[gateway.Config]{
@@ -180,15 +184,36 @@ peers and policy. An invalid file is rejected and the running configuration stay
 			for i, p := range c.Paths {
 				h.Uses = append(h.Uses, Use{Path: fmt.Sprintf("paths[%d].interface", i), Interface: p.Interface})
 			}
+			for i, name := range c.ShortLinks {
+				h.Uses = append(h.Uses, Use{Path: fmt.Sprintf("short_links[%d]", i), Interface: name})
+			}
 			return h
 		},
 		summary: func(c *gateway.Config) string {
 			return fmt.Sprintf("%s, %s", quantity(len(c.Paths), "path"), quantity(len(c.Peers), "peer"))
 		},
+		programs: (*gateway.Config).Open,
 		start: func(_ context.Context, c gateway.Config, o Options) (Machine, error) {
 			return gateway.New(gateway.Options{Config: c, Keep: o.Keep, Log: o.Log})
 		},
 		reload: func(m Machine, c gateway.Config) ([]string, error) { return m.(*gateway.Gateway).Reload(c) },
+	}),
+	describe(Descriptor{
+		Name: Site, StatusPort: 9114,
+		Short: "Serve two web services, a map and a shop, for studies of web pages",
+		Long: `Site serves a map at /map/ and a shop at /shop/, and with images for high-resolution displays at /heavy/map/ and /heavy/shop/. All
+content is generated from a seed. It serves HTTP/1.1, and HTTP/2 where a listener has a certificate, over MPTCP where the client
+supports it.`,
+	}, typed[site.Config]{
+		field:  func(s *Sections) **site.Config { return &s.Site },
+		status: func(c *site.Config) *netip.AddrPort { return &c.Status },
+		host:   func(*site.Config) Host { return Host{} },
+		summary: func(c *site.Config) string {
+			return fmt.Sprintf("seed %d, %s", c.Seed, quantity(len(c.Listen), "listener"))
+		},
+		start: func(_ context.Context, c site.Config, o Options) (Machine, error) {
+			return site.New(site.Options{Config: c, Log: o.Log})
+		},
 	}),
 	// The content server is a verb of its own with flags, because it runs without a file as
 	// well.

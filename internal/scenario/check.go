@@ -39,7 +39,7 @@ var (
 	sysctlKey = regexp.MustCompile(`^net([./][A-Za-z0-9_-]+)+$`)
 )
 
-var kinds = []string{KindDelivery, KindRoutes}
+var kinds = []string{KindDelivery, KindRoutes, KindWeb}
 
 const (
 	wantLabel = "must be lower-case letters, digits and inner hyphens, start with a letter and have at most 63 characters, got %q"
@@ -224,8 +224,15 @@ func (c *checker) node(path, name string, n *Node) {
 	if len(c.interfaces[name]) == 0 {
 		c.Add(path, "is not connected to a link")
 	}
-	if n.Address.IsValid() && !c.has(name, n.Address) {
+	if n.Address.IsValid() && !c.has(name, n.Address) && !n.onTunnel(n.Address) {
 		c.Add(fault.Join(path, "address"), "%s is not on an interface of this node", n.Address)
+	}
+	if n.Masquerade != "" {
+		where := fault.Join(path, "masquerade")
+		c.onInterface(where, name, n.Masquerade)
+		if !n.Forwarding {
+			c.Add(where, "needs forwarding: true")
+		}
 	}
 	c.sysctls(fault.Join(path, "sysctls"), n.Sysctls)
 	c.routes(fault.Join(path, "routes"), name, n.Routes)
@@ -271,6 +278,11 @@ func (c *checker) exec(path string, n *Node) {
 	if n.Ready != nil && !*n.Ready && n.Exec == "" && len(n.Sections.Present()) == 0 {
 		c.Add(fault.Join(path, "ready"), "has no effect: the node runs nothing that a lab waits for")
 	}
+}
+
+// onTunnel reports whether an address is that of the node's gateway on its tunnel.
+func (n *Node) onTunnel(a netip.Addr) bool {
+	return n.Gateway != nil && slices.ContainsFunc(n.Gateway.Tunnel.Addresses, func(p netip.Prefix) bool { return p.Addr() == a })
 }
 
 func (c *checker) has(node string, a netip.Addr) bool {
@@ -467,7 +479,11 @@ func (c *checker) experiment(e *Experiment) {
 		if n := c.spec.Nodes[e.Server]; n != nil && n.Ready != nil && !*n.Ready {
 			c.Add(path+".server", "node %q has ready: false, but the experiment has to wait for it", e.Server)
 		}
-		if n := c.spec.Nodes[e.Server]; n != nil && n.Serve == nil {
+		switch n := c.spec.Nodes[e.Server]; {
+		case n == nil:
+		case e.Kind == KindWeb && n.Site == nil:
+			c.Add(path+".server", "node %q serves no pages: give it site", e.Server)
+		case e.Kind != KindWeb && n.Serve == nil:
 			c.Add(path+".server", "node %q serves nothing: give it serve", e.Server)
 		}
 	}
@@ -477,11 +493,19 @@ func (c *checker) experiment(e *Experiment) {
 	if e.Trials < 1 {
 		c.Add(path+".trials", "must be at least 1, got %d", e.Trials)
 	}
+	if e.LabTrials < 0 {
+		c.Add(path+".lab_trials", "must not be negative, got %d", e.LabTrials)
+	}
 	c.delivery(path, e)
 	if e.Kind == KindRoutes {
 		c.routesExperiment(path, e)
 	} else {
 		c.routesOnly(path, e)
+	}
+	if e.Kind == KindWeb {
+		c.webExperiment(path, e)
+	} else {
+		c.webOnly(path, e)
 	}
 }
 
@@ -503,6 +527,7 @@ func (c *checker) delivery(path string, e *Experiment) {
 	c.transportSettings(path, e)
 	c.eventTimes(path, e)
 	c.figures(path, e)
+	c.bestOf(path, e)
 	if _, ok := e.Transports[e.Baseline]; e.Baseline != "" && !ok {
 		c.Add(path+".baseline", "transport %q is not in transports", e.Baseline)
 	}
@@ -542,8 +567,24 @@ func (c *checker) cases(path string, cases []Case) {
 		if k.Trials < 0 {
 			c.Add(path+".trials", "must not be negative, got %d", k.Trials)
 		}
+		c.rates(path+".rates", k)
+		c.connections(path, k)
 		c.parameters(path, k)
 		c.events(path, k)
+	}
+}
+
+// rates checks the rates of a case.
+func (c *checker) rates(path string, k Case) {
+	for _, name := range slices.Sorted(maps.Keys(k.Rates)) {
+		switch t := c.spec.Experiment.Traffic[name]; {
+		case t == nil:
+			c.Add(at(path, name), "traffic %q is not in traffic", name)
+		case t.Rate == 0:
+			c.Add(at(path, name), "traffic %q has no rate that it could replace", name)
+		case k.Rates[name] <= 0:
+			c.Add(at(path, name), "must be > 0, got %s", k.Rates[name])
+		}
 	}
 }
 
@@ -554,6 +595,9 @@ func (c *checker) traffic(path, name string, t *Traffic) {
 	if t == nil {
 		c.Add(path, "is empty: must have bytes, or rate and duration")
 		return
+	}
+	if c.spec.Experiment.Kind == KindWeb {
+		return // webExperiment checks it
 	}
 	if t.Bytes < 0 {
 		c.Add(path+".bytes", "must not be negative, got %s", t.Bytes)
@@ -575,6 +619,7 @@ func (c *checker) traffic(path, name string, t *Traffic) {
 		c.Add(path+".duration", "must be given with rate")
 	}
 	c.datagrams(path, t)
+	c.objects(path, t)
 	if t.Quick <= 0 {
 		c.Add(path+".quick", "must be > 0, got %s", t.Quick)
 	}
@@ -603,6 +648,7 @@ func (c *checker) transport(path, name string, t *Transport) {
 	if t.Gateway != nil {
 		c.gateway(path+".gateway", t)
 	}
+	c.via(path+".via", t)
 }
 
 func (c *checker) expectation(path string, e *Experiment, x Expectation) {
@@ -618,6 +664,9 @@ func (c *checker) expectation(path string, e *Experiment, x Expectation) {
 	}
 	if x.Stat != "" && !slices.Contains(statNames, x.Stat) {
 		c.Add(path+".stat", "must be one of %s, got %q", strings.Join(statNames, ", "), x.Stat)
+	}
+	if x.Backend != "" && x.Backend != result.BackendLab && x.Backend != result.BackendSim {
+		c.Add(path+".backend", "must be %s or %s, got %q", result.BackendLab, result.BackendSim, x.Backend)
 	}
 	c.relative(path+".relative", e, x)
 	for _, b := range []struct {
@@ -679,12 +728,16 @@ func (c *checker) expectedMetric(path string, e *Experiment, x Expectation, name
 	if t := e.Transports[x.Transport]; m.MPTCP && t != nil && !t.MPTCP {
 		c.Add(path, "%s is for transports with mptcp, and %q has none", name, x.Transport)
 	}
+	if m.Competition && slices.ContainsFunc(e.Cases, func(k Case) bool { return x.selectsCase(k.Name) && len(k.Connections) == 0 }) {
+		c.Add(path, "%s needs connections in each case that is selected", name)
+	}
+	if slices.Contains(sharesOfOthers, name) && len(e.BestOf) == 0 {
+		c.Add(path, "%s needs best_of", name)
+	}
 	switch {
-	case e.Kind == KindRoutes && !m.On(result.OnRouteChange):
-		c.Add(path, "%s is for experiments of kind %s", name, KindDelivery)
-	case e.Kind == KindRoutes:
-	case !m.On(result.OnDelivery | result.OnChange):
-		c.Add(path, "%s is for experiments of kind %s", name, KindRoutes)
+	case e.Kind == KindRoutes && m.On(result.OnRouteChange), e.Kind == KindWeb && m.On(result.OnPage):
+	case !e.Delivers() || !m.On(result.OnDelivery|result.OnChange):
+		c.Add(path, "%s is for experiments of kind %s", name, kindOf(m))
 	case !m.On(result.OnDelivery) && len(c.spec.Scheduled()) == 0:
 		for _, k := range e.Cases {
 			if x.selectsCase(k.Name) && len(k.Events) == 0 {
@@ -693,6 +746,17 @@ func (c *checker) expectedMetric(path string, e *Experiment, x Expectation, name
 			}
 		}
 	}
+}
+
+// kindOf returns the kind of experiments that measure a metric.
+func kindOf(m result.Metric) string {
+	switch {
+	case m.On(result.OnDelivery | result.OnChange):
+		return KindDelivery
+	case m.On(result.OnPage):
+		return KindWeb
+	}
+	return KindRoutes
 }
 
 func (c *checker) published(path string, k Case) {

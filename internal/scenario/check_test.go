@@ -236,7 +236,7 @@ experiment.cases: must have at least one case
 experiment.traffic: must name at least one kind of traffic
 experiment.transports: must name at least one transport`},
 		{"unknown kind", func(s *Spec) { s.Experiment.Kind, s.Experiment.Trials = "route", 0 },
-			`experiment.kind: must be one of delivery, routes, got "route"`},
+			`experiment.kind: must be one of delivery, routes, web, got "route"`},
 		{"delivery with parts of routes", func(s *Spec) {
 			s.Experiment.Routes, s.Experiment.Cases[1].Change, s.Experiment.Transports["tcp"].Routers = &Routes{}, ChangeAnnounce, RoutersFRR
 		}, `experiment.routes: is for experiments of kind routes

@@ -77,7 +77,7 @@ func (c *checker) fastest(e *Experiment, k Case, t *Traffic) time.Duration {
 		if most == 0 {
 			return 0
 		}
-		if d := time.Duration(float64(t.Bytes) * 8 / most * float64(time.Second)); least == 0 || d < least {
+		if d := time.Duration(float64(t.Total()) * 8 / most * float64(time.Second)); least == 0 || d < least {
 			least = d
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/tabane/tabane/internal/bgp"
 	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/fault"
+	"github.com/tabane/tabane/internal/gateway"
 	"github.com/tabane/tabane/internal/router"
 	"github.com/tabane/tabane/internal/traffic"
 )
@@ -49,10 +50,7 @@ func (s *Spec) AddressOf(name string) netip.Addr {
 func (s *Spec) Overhead(t *Transport) traffic.Overhead {
 	o := traffic.Overhead{MPTCP: t.MPTCP, IPv4: s.AddressOf(s.Experiment.Server).Is4(), Plain: t.Era == Era2006}
 	if t.Gateway != nil {
-		o.Tunnel = tunnelIPv6
-		if o.IPv4 {
-			o.Tunnel = tunnelIPv4
-		}
+		o.Tunnel = t.Gateway.overhead(o.IPv4)
 	}
 	return o
 }
@@ -250,6 +248,47 @@ func (t *translator) node(path string, n *Node) {
 	if n.Router != nil {
 		t.router(fault.Join(path, "router"), n.Router)
 	}
+	if n.Gateway != nil {
+		t.gateway(fault.Join(path, "gateway"), n.Gateway)
+	}
+}
+
+func (t *translator) gateway(path string, c *gateway.Config) {
+	t.prefixes(fault.Join(path, "lan.prefixes"), &c.LAN.Prefixes)
+	translate(t, fault.Join(path, "tunnel.addresses"), &c.Tunnel.Addresses, false, func(p netip.Prefix) (netip.Prefix, bool) {
+		a, ok := counterpart(p.Addr())
+		v4, fits := counterpartOf(p.Masked())
+		return netip.PrefixFrom(a, v4.Bits()), ok && fits
+	})
+	for i := range c.Paths {
+		at := index(fault.Join(path, "paths"), i)
+		translate(t, at+".via", &c.Paths[i].Via, false, counterpart)
+		translate(t, at+".member.endpoints", &c.Paths[i].Member.Endpoints, false, endpointCounterpart)
+	}
+	for i := range c.Leaders {
+		translate(t, index(fault.Join(path, "leaders"), i)+".home_agents", &c.Leaders[i].HomeAgents, false, endpointCounterpart)
+	}
+	for i := range c.Peers {
+		p := &c.Peers[i]
+		at := index(fault.Join(path, "peers"), i)
+		t.prefixes(at+".prefixes", &p.Prefixes)
+		translate(t, at+".endpoints", &p.Endpoints, false, endpointCounterpart)
+	}
+	for i := range c.Policy {
+		if m := &c.Policy[i].Match; m.Prefix.IsValid() && !t.dual {
+			t.prefix(index(fault.Join(path, "policy"), i)+".match.prefix", &m.Prefix)
+		}
+	}
+}
+
+// endpointCounterpart is counterpart of an endpoint. A name has its own addresses.
+func endpointCounterpart(e gateway.Endpoint) (gateway.Endpoint, bool) {
+	a, err := netip.ParseAddrPort(string(e))
+	if err != nil {
+		return e, true
+	}
+	v4, ok := counterpart(a.Addr())
+	return gateway.Endpoint(netip.AddrPortFrom(v4, a.Port()).String()), ok
 }
 
 func (t *translator) edge(path string, c *edge.Config) {

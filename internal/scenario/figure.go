@@ -19,15 +19,19 @@ type Figure struct {
 	// Caption is the text below the figure.
 	// Example: Mean of 10 trials.
 	Caption string `yaml:"caption,omitempty"`
-	// Kind is lines, a metric over a parameter of the cases, or bursts, the segments of one
-	// case over time. Default: lines.
+	// Kind is lines, a metric over a parameter of the cases; heat, a metric over two parameters
+	// of the cases; bursts, the segments of one case over time; or bars, a metric by case and transport
+	// with a panel for each traffic. Default: lines.
 	Kind string `yaml:"kind,omitempty"`
-	// Traffic selects a traffic. Default: the only one.
+	// Traffic selects a traffic. Default: the only one, or all of a figure of kind bars.
 	// Example: bulk
 	Traffic string `yaml:"traffic,omitempty"`
 
 	// X is the parameter of cases along the axis.
 	X string `yaml:"x,omitempty"`
+	// Y is the parameter of cases along the other axis, of a figure of kind heat.
+	// Example: rate
+	Y string `yaml:"y,omitempty"`
 	// Metric is drawn over X: the mean over the trials with its standard deviation.
 	Metric string `yaml:"metric,omitempty"`
 	// Metrics are several metrics in one figure, instead of metric.
@@ -81,9 +85,14 @@ const (
 	FigureLines = "lines"
 	// FigureBursts draws what was released at one instant, over time, as impulses.
 	FigureBursts = "bursts"
+	// FigureHeat draws the medians of a metric over two parameters of the cases, as a heat map.
+	FigureHeat = "heat"
+	// FigureBars draws the means of a metric by case and transport, with their confidence intervals,
+	// and compares the transports.
+	FigureBars = "bars"
 )
 
-var figureKinds = []string{FigureLines, FigureBursts}
+var figureKinds = []string{FigureLines, FigureHeat, FigureBursts, FigureBars}
 
 // AllMetrics returns the metrics of a figure of kind FigureLines.
 func (f *Figure) AllMetrics() []string {
@@ -113,8 +122,8 @@ func (f *Figure) TransportsOf(e *Experiment) []string {
 	return slices.DeleteFunc(names, func(n string) bool { return !slices.Contains(f.Transports, n) })
 }
 
-// Selects reports whether a figure of kind FigureLines shows the case: the case has the values of
-// Where and the parameter X, or the figure has a label for cases without X.
+// Selects reports whether a figure of kind FigureLines or FigureHeat shows the case: the case has the
+// values of Where and the parameters of the axes, or the figure has a label for cases without X.
 func (f *Figure) Selects(c Case) bool {
 	for name, want := range f.Where {
 		if got, ok := c.Parameters[name]; !ok || got != want {
@@ -122,6 +131,10 @@ func (f *Figure) Selects(c Case) bool {
 		}
 	}
 	_, ok := c.Parameters[f.X]
+	if f.Kind == FigureHeat {
+		_, both := c.Parameters[f.Y]
+		return ok && both
+	}
 	return ok || f.Without != ""
 }
 
@@ -153,7 +166,7 @@ func (c *checker) figures(path string, e *Experiment) {
 		}
 		if _, ok := e.Traffic[f.Traffic]; f.Traffic != "" && !ok {
 			c.Add(path+".traffic", "traffic %q is not in traffic", f.Traffic)
-		} else if f.Traffic == "" && len(e.Traffic) > 1 {
+		} else if f.Traffic == "" && len(e.Traffic) > 1 && f.Kind != FigureBars {
 			c.Add(path+".traffic", "must be one of the traffic: %s", strings.Join(e.TrafficNames(), ", "))
 		}
 		for j, t := range f.Transports {
@@ -161,9 +174,15 @@ func (c *checker) figures(path string, e *Experiment) {
 				c.Add(index(path+".transports", j), "transport %q is not in transports", t)
 			}
 		}
-		if f.Bursts() {
+		switch {
+		case f.Bursts():
 			c.burstFigure(path, e, f)
-		} else {
+		case f.Kind == FigureHeat:
+			c.heatFigure(path, e, f)
+		case f.Kind == FigureBars:
+			c.barFigure(path, e, f)
+		default:
+			c.onlyFor(path, FigureHeat, map[string]bool{"y": f.Y != ""})
 			c.lineFigure(path, e, f)
 		}
 		for j, r := range f.References {
@@ -231,9 +250,49 @@ func (c *checker) lineFigure(path string, e *Experiment, f Figure) {
 	}
 }
 
+func (c *checker) heatFigure(path string, e *Experiment, f Figure) {
+	c.onlyFor(path, FigureBursts, map[string]bool{"case": f.Case != "", "from": f.From != 0, "to": f.To != 0})
+	c.onlyFor(path, FigureLines, map[string]bool{
+		"metrics": f.Metrics != nil, "log": f.Log, "log_y": f.LogY, "without": f.Without != "", "zero": f.Zero != "", "references": f.References != nil,
+	})
+	result.CheckMetric(&c.List, path+".metric", f.Metric)
+	if f.Divide < 0 || math.IsInf(f.Divide, 0) || math.IsNaN(f.Divide) {
+		c.Add(path+".divide", "must be > 0, got %v", f.Divide)
+	}
+	if n := len(f.TransportsOf(e)); n != 1 {
+		c.Add(path+".transports", "must be one, got %d", n)
+	}
+	shown := map[[2]float64]string{}
+	for _, k := range e.Cases {
+		if !f.Selects(k) {
+			continue
+		}
+		at := [2]float64{k.Parameters[f.X], k.Parameters[f.Y]}
+		if other, taken := shown[at]; taken {
+			c.Add(path, "shows cases %q and %q at the same place", other, k.Name)
+		}
+		shown[at] = k.Name
+	}
+	if len(shown) == 0 {
+		c.Add(path, "selects no case: x and y must be parameters of cases")
+	}
+}
+
+func (c *checker) barFigure(path string, e *Experiment, f Figure) {
+	c.onlyFor(path, FigureBursts, map[string]bool{"case": f.Case != "", "from": f.From != 0, "to": f.To != 0})
+	c.onlyFor(path, FigureLines, map[string]bool{
+		"x": f.X != "", "y": f.Y != "", "metrics": f.Metrics != nil, "where": f.Where != nil, "log": f.Log, "log_y": f.LogY, "without": f.Without != "",
+		"zero": f.Zero != "", "references": f.References != nil,
+	})
+	c.expectedMetric(path+".metric", e, Expectation{Traffic: f.Traffic}, f.Metric)
+	if f.Divide < 0 || math.IsInf(f.Divide, 0) || math.IsNaN(f.Divide) {
+		c.Add(path+".divide", "must be > 0, got %v", f.Divide)
+	}
+}
+
 func (c *checker) burstFigure(path string, e *Experiment, f Figure) {
 	c.onlyFor(path, FigureLines, map[string]bool{
-		"x": f.X != "", "metric": f.Metric != "", "metrics": f.Metrics != nil, "divide": f.Divide != 0, "where": f.Where != nil,
+		"x": f.X != "", "y": f.Y != "", "metric": f.Metric != "", "metrics": f.Metrics != nil, "divide": f.Divide != 0, "where": f.Where != nil,
 		"log": f.Log, "log_y": f.LogY, "without": f.Without != "", "zero": f.Zero != "",
 	})
 	if !slices.ContainsFunc(e.Cases, func(k Case) bool { return k.Name == f.Case }) {

@@ -25,7 +25,7 @@ func TestCheckFiguresAndSettings(t *testing.T) {
 		{"name of another", func(e *Experiment) { e.Figures[1].Name = e.Figures[0].Name }, `experiment.figures[1].name: "throughput-loss" is another figure's name`},
 		{"name of the report's own", func(e *Experiment) { e.Figures[0].Name = "goodput" }, `experiment.figures[0].name: "goodput" is another figure's name`},
 		{"no title", func(e *Experiment) { e.Figures[0].Title = "" }, `experiment.figures[0].title: must say`},
-		{"kind", func(e *Experiment) { e.Figures[0].Kind = "pie" }, `experiment.figures[0].kind: must be one of lines, bursts, got "pie"`},
+		{"kind", func(e *Experiment) { e.Figures[0].Kind = "pie" }, `experiment.figures[0].kind: must be one of lines, heat, bursts, bars, got "pie"`},
 		{"metric", func(e *Experiment) { e.Figures[0].Metric = "speed" }, `experiment.figures[0]: must be one of`},
 		{"metric and metrics", func(e *Experiment) { e.Figures[0].Metrics = []string{result.Goodput} }, `experiment.figures[0]: must have either metric or metrics`},
 		{"x", func(e *Experiment) { e.Figures[0].X = "los" }, `experiment.figures[0].x: must be a parameter of cases, got "los"`},

@@ -6,7 +6,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tabane/tabane/internal/bpf/forward"
+	"github.com/tabane/tabane/internal/gateway"
+	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/sched"
+	"github.com/tabane/tabane/internal/traffic"
+	"github.com/tabane/tabane/internal/unit"
 )
 
 // Gateway is how a pair of gateways carries a transport's connections over its links: packet by
@@ -19,11 +24,20 @@ type Gateway struct {
 	// order of the transport's links. Default: 1 for every link. Example: "16:3"
 	Ratio string `yaml:"ratio,omitempty"`
 	// Resequence is how long the gateway at the receiver may hold packets to restore their order:
-	// auto, off, or a time. Default: auto. Example: 20ms
+	// auto, off, or a time. It must be off or left out if packets are not encrypted. Default: auto, or off
+	// then. Example: 20ms
 	Resequence string `yaml:"resequence,omitempty"`
+	// Mode is how packets are carried: tunnel, which encrypts them, or plain, which sends them as they are.
+	// Default: tunnel
+	Mode string `yaml:"mode,omitempty"`
+	// Seal is which packets in the tunnel are encrypted: all or none. Default: all
+	Seal string `yaml:"seal,omitempty"`
 	// Replies is the link that carries the packets from the receiver of the data to its sender.
 	// Default: the discipline chooses among all links in both directions. Example: path1
 	Replies string `yaml:"replies,omitempty"`
+	// Rates has for each link the ratio of the rate that the gateways are configured with to the one that it has.
+	// Default: 1 for every link. Example: [1.3, 0.7]
+	Rates []float64 `yaml:"rates,omitempty"`
 	// Probes makes the gateways measure delay and jitter only by a probe each second, as in paper
 	// D, instead of by every packet.
 	Probes bool `yaml:"probes,omitempty"`
@@ -35,11 +49,19 @@ const (
 	ResequenceOff  = "off"
 )
 
-// The bytes that a tunnel between gateways adds to a packet on a link (docs/wire.md).
-const (
-	tunnelIPv4 = 72
-	tunnelIPv6 = 92
-)
+// overheads are the bytes that gateways add to a packet over IPv6 and IPv4 (docs/wire.md).
+var overheads = map[plane.Mode][2]int{
+	plane.Tunnel:   {maxTunnel, 72},
+	plane.Unsealed: {forward.OverheadIPv6, forward.OverheadIPv4},
+	plane.Plain:    {},
+	plane.NAT:      {},
+}
+
+// maxTunnel is the largest of the overheads.
+const maxTunnel = 92
+
+// maxRates bounds the elements of Gateway.Rates, and those of its inverse.
+const maxRates = 100
 
 // maxResequence bounds the time for which packets are held.
 const maxResequence = 10 * time.Second
@@ -47,24 +69,57 @@ const maxResequence = 10 * time.Second
 // Hold returns how long packets may be held to restore their order; auto says that it is measured.
 // The value must have passed Check.
 func (g *Gateway) Hold() (hold time.Duration, auto bool) {
-	switch g.Resequence {
-	case "", ResequenceAuto:
-		return 0, true
-	case ResequenceOff:
+	switch {
+	case g.Resequence == ResequenceOff || g.Carried().Open():
 		return 0, false
+	case g.Resequence == "" || g.Resequence == ResequenceAuto:
+		return 0, true
 	}
 	hold, _ = time.ParseDuration(g.Resequence)
 	return hold, false
 }
 
+// Carried is how packets are carried. The values must have passed Check.
+func (g *Gateway) Carried() plane.Mode { return gateway.ModeOf(g.Mode, g.Seal) }
+
+// overhead returns the bytes that the gateways add to a packet on a link.
+func (g *Gateway) overhead(ipv4 bool) int {
+	i := 0
+	if ipv4 {
+		i = 1
+	}
+	return overheads[g.Carried()][i]
+}
+
+// WarmUp is how long gateways measure the paths before a run begins: until the estimates have settled.
+// An estimate by probes has a memory of 16 s.
+func (g *Gateway) WarmUp() time.Duration {
+	if g.Probes {
+		return time.Minute
+	}
+	return 10 * time.Second
+}
+
 // Ratios returns the numbers of Ratio, or nil if it is empty. The value must have passed Check.
 func (g *Gateway) Ratios() []int { return SchedulerOptions{Ratio: g.Ratio}.Ratios() }
+
+// Configured returns the rate that gateways are configured with for link i of the transport.
+func (g *Gateway) Configured(i int, rate unit.Bandwidth) unit.Bandwidth {
+	if i >= len(g.Rates) {
+		return rate
+	}
+	return unit.Bandwidth(float64(rate) * g.Rates[i])
+}
 
 // gateway checks how gateways carry a transport.
 func (c *checker) gateway(path string, t *Transport) {
 	g := t.Gateway
-	if !slices.Contains(sched.Disciplines(), g.Discipline) {
-		c.Add(path+".discipline", "must be one of %s, got %q", strings.Join(sched.Disciplines(), ", "), g.Discipline)
+	gateway.CheckMode(&c.List, path, g.Mode, g.Seal)
+	if known := g.Carried().Disciplines(); !slices.Contains(known, g.Discipline) {
+		c.Add(path+".discipline", "must be one of %s with mode %s, got %q", strings.Join(known, ", "), g.Carried(), g.Discipline)
+	}
+	if g.Carried().Open() && g.Resequence != "" && g.Resequence != ResequenceOff {
+		c.Add(path+".resequence", "must be off or left out with mode %s, whose packets are not held", g.Carried())
 	}
 	if g.Ratio != "" {
 		switch _, err := (SchedulerOptions{Ratio: g.Ratio}).ratios(); {
@@ -74,6 +129,14 @@ func (c *checker) gateway(path string, t *Transport) {
 			c.Add(path+".ratio", "%v", err)
 		case len(g.Ratios()) != len(t.Links):
 			c.Add(path+".ratio", "must have one number for each of the %d links, got %q", len(t.Links), g.Ratio)
+		}
+	}
+	if len(g.Rates) > 0 && len(g.Rates) != len(t.Links) {
+		c.Add(path+".rates", "must have one number for each of the %d links, got %d", len(t.Links), len(g.Rates))
+	}
+	for i, r := range g.Rates {
+		if !(r >= 1./maxRates && r <= maxRates) {
+			c.Add(index(path+".rates", i), "must be from %g to %d, got %g", 1./maxRates, maxRates, r)
 		}
 	}
 	switch g.Resequence {
@@ -106,13 +169,13 @@ func (e *Experiment) HasEra(year int) bool {
 
 // maxDatagram is the largest payload of a datagram that fits a packet of the smallest MTU in a
 // tunnel, in bytes.
-const maxDatagram = minMTU - tunnelIPv6 - 48
+const maxDatagram = minMTU - maxTunnel - 48
 
 // datagrams checks a traffic of datagrams.
 func (c *checker) datagrams(path string, t *Traffic) {
 	switch {
-	case t.Datagram < 0 || t.Datagram > maxDatagram:
-		c.Add(path+".datagram", "must be 1 to %d bytes, got %d", maxDatagram, t.Datagram)
+	case t.Datagram != 0 && t.Datagram < traffic.MinDatagram || t.Datagram > maxDatagram:
+		c.Add(path+".datagram", "must be %d to %d bytes, got %d", traffic.MinDatagram, maxDatagram, t.Datagram)
 	case t.Datagram > 0 && t.Bytes != 0:
 		c.Add(path+".datagram", "needs rate and duration: datagrams are not repeated, so a size is never complete")
 	}

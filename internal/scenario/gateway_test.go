@@ -41,13 +41,20 @@ func TestCheckGateway(t *testing.T) {
 		{"a ratio of three", func(_ *Spec, tr *Transport) { *tr.Gateway = Gateway{Discipline: "ratio", Ratio: "1:1:1"} }, "gateway.ratio: must have one number for each of the 2 links"},
 		{"no ratio", func(_ *Spec, tr *Transport) { *tr.Gateway = Gateway{Discipline: "ratio", Ratio: "x"} }, "gateway.ratio: "},
 		{"no time", func(_ *Spec, tr *Transport) { tr.Gateway.Resequence = "0s" }, "gateway.resequence: must be auto, off or a time of at most 10s"},
+		{"plain", func(_ *Spec, tr *Transport) {
+			*tr.Gateway = Gateway{Discipline: "ratio", Mode: "plain", Resequence: "off"}
+		}, ""},
+		{"plain, held", func(_ *Spec, tr *Transport) { tr.Gateway.Mode, tr.Gateway.Resequence = "plain", "auto" }, "gateway.resequence: must be off or left out with mode plain"},
+		{"plain and sealed", func(_ *Spec, tr *Transport) { tr.Gateway.Mode, tr.Gateway.Seal = "plain", "all" }, "gateway.seal: must be left out with mode plain"},
+		{"auto, not sealed", func(_ *Spec, tr *Transport) { tr.Gateway.Discipline, tr.Gateway.Seal = "auto", "none" }, "gateway.discipline: must be one of ratio, "},
+		{"an unknown mode", func(_ *Spec, tr *Transport) { tr.Gateway.Mode = "x" }, `gateway.mode: must be one of tunnel, plain, nat, got "x"`},
 		{"another link", func(_ *Spec, tr *Transport) { tr.Gateway.Replies = "c" }, "gateway.replies: must be one of the transport's links"},
 		{"mptcp", func(_ *Spec, tr *Transport) { tr.MPTCP = true }, "gateway: is for transports without mptcp"},
 		{"another year", func(_ *Spec, tr *Transport) { tr.Era = 2007 }, "era: must be 2006, or absent"},
 		{"rack in 2006", func(_ *Spec, tr *Transport) { yes := true; tr.Era, tr.RACK = Era2006, &yes }, "rack: is not of 2006"},
 		{"tcp of a case", func(s *Spec, _ *Transport) { s.Experiment.Cases[0].Settings.Era = Era2006 }, "settings.era: is for transports"},
 		{"datagrams", func(s *Spec, _ *Transport) { s.Experiment.Traffic["cbr"].Datagram = 1000 }, ""},
-		{"large datagrams", func(s *Spec, _ *Transport) { s.Experiment.Traffic["cbr"].Datagram = 2000 }, "traffic.cbr.datagram: must be 1 to 1140 bytes, got 2000"},
+		{"large datagrams", func(s *Spec, _ *Transport) { s.Experiment.Traffic["cbr"].Datagram = 2000 }, "traffic.cbr.datagram: must be 8 to 1140 bytes, got 2000"},
 		{"a file of datagrams", func(s *Spec, _ *Transport) { s.Experiment.Traffic["bi"].Datagram = 1000 }, "traffic.bi.datagram: needs rate and duration"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -178,7 +178,9 @@ func (e *Experiment) isUsable(link string) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(e.Cases, func(c Case) bool { return slices.Contains(c.Remaining, link) })
+	return slices.ContainsFunc(e.Cases, func(c Case) bool {
+		return slices.Contains(c.Remaining, link) || slices.ContainsFunc(c.Connections, func(x Connection) bool { return slices.Contains(x.Links, link) })
+	})
 }
 
 // MTU returns the MTU of the link in bytes.

@@ -7,17 +7,21 @@ import (
 	"github.com/tabane/tabane/internal/result"
 )
 
-// Conclude completes a result that has its runs: it sorts and summarizes them, evaluates the
+// Conclude completes a result that has its runs: it sorts, relates and summarizes them, evaluates the
 // expectations, and adds a verdict if runs failed. Errors wrap stat.ErrNotFinite.
-func (e *Experiment) Conclude(r result.Result) (result.Result, error) {
+func (s *Spec) Conclude(r result.Result) (result.Result, error) {
+	e := s.Experiment
 	r.Schema = result.Schema
 	e.order(r.Runs)
+	if err := s.relate(r.Runs); err != nil {
+		return result.Result{}, err
+	}
 	cells, err := result.Summarize(r.Runs)
 	if err != nil {
 		return result.Result{}, err
 	}
 	judged := *e
-	judged.Expect, r.NotJudged = e.judged(r.Backend)
+	judged.Expect, r.NotJudged = e.judged(r.Backend, cells)
 	r.Summary, r.Expect = cells, Evaluate(&judged, cells, r.Runs)
 	if v, failed := verdict(r.Runs); failed {
 		r.Expect = append(r.Expect, v)
@@ -27,7 +31,7 @@ func (e *Experiment) Conclude(r result.Result) (result.Result, error) {
 
 // judged returns the expectations that a result of the backend can be checked against, and the
 // others with the reason.
-func (e *Experiment) judged(backend string) (expect []Expectation, not []result.NotJudged) {
+func (e *Experiment) judged(backend string, cells []result.Cell) (expect []Expectation, not []result.NotJudged) {
 	for _, x := range e.notRun {
 		not = append(not, result.NotJudged{Name: x.Name, Want: x.want(), Why: "it needs cells that were not run"})
 	}
@@ -38,9 +42,14 @@ func (e *Experiment) judged(backend string) (expect []Expectation, not []result.
 				lacks = name
 			}
 		}
-		if lacks == "" {
+		switch {
+		case backend != "" && x.Backend != "" && x.Backend != backend:
+			not = append(not, result.NotJudged{Name: x.Name, Want: x.want(), Why: "it is for backend " + x.Backend})
+		case lacks == "" && x.unsettled(cells) != "":
+			not = append(not, result.NotJudged{Name: x.Name, Want: x.want(), Why: x.unsettled(cells)})
+		case lacks == "":
 			expect = append(expect, x)
-		} else {
+		default:
 			not = append(not, result.NotJudged{Name: x.Name, Want: x.want(), Why: backend + " does not measure " + lacks})
 		}
 	}

@@ -57,7 +57,8 @@ func TestCellOrder(t *testing.T) {
 func TestNotJudged(t *testing.T) {
 	s := steady(t)
 	least := 1.0
-	s.Experiment.Expect = append(s.Experiment.Expect, Expectation{Name: "timeouts", Metric: result.Timeouts, AtLeast: &least})
+	s.Experiment.Expect = append(s.Experiment.Expect, Expectation{Name: "timeouts", Metric: result.Timeouts, AtLeast: &least},
+		Expectation{Name: "simulated", Backend: result.BackendSim, Metric: result.Goodput, AtLeast: &least})
 	chosen, err := s.Select(Selection{Transports: []string{"mptcp-epe"}})
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +67,7 @@ func TestNotJudged(t *testing.T) {
 	for _, k := range chosen.Experiment.Cells() {
 		runs = append(runs, result.Run{CellKey: k, Metrics: map[string]float64{result.Goodput: 1}})
 	}
-	r, err := chosen.Experiment.Conclude(result.Result{Backend: result.BackendLab, Runs: runs})
+	r, err := chosen.Conclude(result.Result{Backend: result.BackendLab, Runs: runs})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,11 +75,11 @@ func TestNotJudged(t *testing.T) {
 	for _, n := range r.NotJudged {
 		got = append(got, n.Name+": "+n.Why)
 	}
-	want := []string{"MPTCP EPE never falls below TCP: it needs cells that were not run", "timeouts: lab does not measure timeouts"}
+	want := []string{"MPTCP EPE never falls below TCP: it needs cells that were not run", "timeouts: lab does not measure timeouts", "simulated: it is for backend sim"}
 	if !slices.Equal(got, want) || len(r.Expect) != 3 {
 		t.Errorf("not judged %q, %d judged; want %q", got, len(r.Expect), want)
 	}
-	if r, err = chosen.Experiment.Conclude(result.Result{Backend: result.BackendSim, Runs: runs}); err != nil || len(r.NotJudged) != 1 || len(r.Expect) != 4 {
+	if r, err = chosen.Conclude(result.Result{Backend: result.BackendSim, Runs: runs}); err != nil || len(r.NotJudged) != 1 || len(r.Expect) != 5 {
 		t.Errorf("sim: %+v, %v", r.NotJudged, err)
 	}
 	if len(s.Experiment.notRun) != 0 {

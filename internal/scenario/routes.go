@@ -55,6 +55,12 @@ func (s *Spec) ForLab() *Spec {
 	return s.without(func(t *Transport) bool { return t.Model != nil })
 }
 
+// ForSimulator returns the scenario without transports that only a lab has, and without expectations of
+// them.
+func (s *Spec) ForSimulator() *Spec {
+	return s.without(func(t *Transport) bool { return t.Congestion == kernelControl || t.Pace != nil && !*t.Pace })
+}
+
 // without returns the scenario without the transports that leave selects, without expectations of
 // them, and without them in figures.
 func (s *Spec) without(leave func(*Transport) bool) *Spec {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/result"
+	"github.com/tabane/tabane/internal/unit"
 )
 
 // Selection selects cells of an experiment by the names of their parts, in which * matches any
@@ -42,6 +43,13 @@ func (s *Spec) Select(l Selection) (*Spec, error) {
 		return nil, err
 	}
 	e.Cases = slices.DeleteFunc(slices.Clone(e.Cases), func(c Case) bool { return !cases[c.Name] })
+	for i := range e.Cases {
+		e.Cases[i].Published = slices.DeleteFunc(slices.Clone(e.Cases[i].Published), func(p Published) bool {
+			return p.Traffic != "" && !kinds[p.Traffic] || p.Transport != "" && !transports[p.Transport]
+		})
+		e.Cases[i].Rates = maps.Clone(e.Cases[i].Rates)
+		maps.DeleteFunc(e.Cases[i].Rates, func(name string, _ unit.Bandwidth) bool { return !kinds[name] })
+	}
 	e.Traffic = only(e.Traffic, kinds)
 	e.Transports = only(e.Transports, transports)
 	if !e.HasEvents() {
@@ -54,10 +62,14 @@ func (s *Spec) Select(l Selection) (*Spec, error) {
 	if !transports[e.Baseline] {
 		e.Baseline = ""
 	}
+	if slices.ContainsFunc(e.BestOf, func(name string) bool { return !transports[name] }) {
+		e.BestOf = nil
+	}
+	lacks := func(metric string) bool { return len(e.BestOf) == 0 && slices.Contains(sharesOfOthers, metric) }
 	keys := e.Cells()
 	e.Expect, e.notRun = nil, slices.Clone(e.notRun)
 	for _, x := range s.Experiment.Expect {
-		if x.evaluable(keys) {
+		if x.evaluable(keys) && !lacks(x.Metric) && !lacks(x.Relative) {
 			e.Expect = append(e.Expect, x)
 		} else {
 			e.notRun = append(e.notRun, x)
@@ -65,9 +77,13 @@ func (s *Spec) Select(l Selection) (*Spec, error) {
 	}
 	var figures []Figure
 	for _, f := range s.Experiment.Figures {
+		all := f.Kind == FigureBars && f.Traffic == "" // those that are selected
 		f.Traffic = f.TrafficOf(s.Experiment)
 		f.Transports = slices.DeleteFunc(f.TransportsOf(s.Experiment), func(name string) bool { return !transports[name] })
-		if kinds[f.Traffic] && len(f.Transports) > 0 && (!f.Bursts() || cases[f.Case]) {
+		if all {
+			f.Traffic = ""
+		}
+		if (all || kinds[f.Traffic]) && len(f.Transports) > 0 && !slices.ContainsFunc(f.AllMetrics(), lacks) && (!f.Bursts() || cases[f.Case]) {
 			figures = append(figures, f)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 func TestSelect(t *testing.T) {
 	s := &Spec{Experiment: &Experiment{
-		Cases: []Case{{Name: "p0-65"}, {Name: "p0-130", Events: []Event{{}}}, {Name: "p1-65"}},
+		Cases: []Case{{Name: "p0-65", Published: []Published{{Transport: "a"}, {Transport: "b"}, {Traffic: "cbr"}, {Traffic: "bulk"}}}, {Name: "p0-130", Events: []Event{{}}}, {Name: "p1-65"}},
 		Traffic: map[string]*Traffic{
 			"bulk": {EventAt: time.Second}, "cbr": {EventAt: time.Second},
 		},
@@ -34,6 +34,12 @@ func TestSelect(t *testing.T) {
 		e.Baseline != "" || e.Traffic["bulk"].EventAt != 0 {
 		t.Errorf("cells %v, expectations %q, figures %q, baseline %q, events at %s", e.Cells(), expect, figures, e.Baseline, e.Traffic["bulk"].EventAt)
 	}
+	if p := e.Cases[0].Published; !slices.Equal(p, []Published{{Transport: "a"}, {Traffic: "bulk"}}) {
+		t.Errorf("published values %v", p)
+	}
+	if whole := s.Experiment; len(whole.Cases[0].Published) != 4 {
+		t.Error("the scenario itself was changed")
+	}
 	if whole := s.Experiment; len(whole.Cells()) != 12 || whole.Traffic["bulk"].EventAt == 0 || len(whole.Expect) != 5 || len(whole.Figures[0].Transports) != 0 {
 		t.Error("the scenario itself was changed")
 	}
@@ -45,5 +51,22 @@ func TestSelect(t *testing.T) {
 		if _, err := s.Select(l); err == nil || err.Error() != want {
 			t.Errorf("%+v: %v, want %s", l, err, want)
 		}
+	}
+}
+
+// TestSelectTraffic selects each traffic of a scenario whose cases set rates: what remains is valid.
+func TestSelectTraffic(t *testing.T) {
+	s := read(t, "epe-unequal")
+	for _, name := range s.Experiment.TrafficNames() {
+		one, err := s.Select(Selection{Traffic: []string{name}})
+		if err == nil {
+			err = one.Check().Err()
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if len(s.Experiment.Cases[0].Rates) != 1 {
+		t.Error("the scenario itself was changed")
 	}
 }

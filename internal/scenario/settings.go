@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/tabane/tabane/internal/cc"
+	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/sched"
@@ -17,8 +18,19 @@ import (
 type Settings struct {
 	// Scheduler is the packet scheduler of MPTCP, by name (see docs/simulator.md).
 	Scheduler string `yaml:"scheduler,omitempty"`
-	// Congestion is the congestion control, by name (see docs/simulator.md).
+	// Congestion is the congestion control, by name (see docs/simulator.md). A transport with bbr runs in
+	// labs only.
 	Congestion string `yaml:"congestion,omitempty"`
+	// Pace chooses the congestion controls of tabane cc for a lab, also where the kernel has one of
+	// that name: true paces the packets of each subflow, false sends bursts, which the simulator
+	// does not have. Default: true for controls that the kernel lacks, false for cubic.
+	Pace *bool `yaml:"pace,omitempty"`
+	// Lowat bounds the unsent data of the subflows of MPTCP to 20 ms of their rates
+	// (TCP_NOTSENT_LOWAT), with the congestion controls of tabane cc. Default: false.
+	Lowat *bool `yaml:"lowat,omitempty"`
+	// Use is which subflows of an MPTCP connection carry data: mptcp.use of the server's edge. Default: as
+	// that says. Example: overflow
+	Use edge.Use `yaml:"use,omitempty"`
 	// SchedulerOptions are the parameters of the scheduler.
 	SchedulerOptions SchedulerOptions `yaml:"scheduler_options,omitempty"`
 	// Window is the most payload that a subflow may have in flight.
@@ -38,12 +50,13 @@ type Settings struct {
 	// Default: true.
 	DelayedACK *bool `yaml:"delayed_ack,omitempty"`
 	// RACK detects losses by time (RFC 8985) instead of duplicate acknowledgments alone (RFC
-	// 6675). Default: true.
+	// 6675). In the kernel since Linux 6.17, false has no effect. Default: true.
 	RACK *bool `yaml:"rack,omitempty"`
 	// Era is 2006 for TCP as it was in that year, at both ends: losses are found by three duplicate
-	// acknowledgments (RFC 6675), reductions of the congestion window are never undone, and there
-	// are no time stamps (tcp_recovery, tcp_early_retrans, tcp_dsack, tcp_frto, tcp_timestamps = 0,
-	// tcp_max_reordering = 3). Default: as today. Example: 2006
+	// acknowledgments, reductions of the congestion window are never undone, and there are no time
+	// stamps. The simulator has selective acknowledgments (RFC 6675), the kernel none (RFC 6582):
+	// with them it detects losses by time since Linux 6.17 (tcp_sack, tcp_recovery, tcp_early_retrans,
+	// tcp_dsack, tcp_frto, tcp_timestamps = 0, tcp_max_reordering = 3). Default: as today. Example: 2006
 	Era int `yaml:"era,omitempty"`
 }
 
@@ -57,11 +70,17 @@ const (
 	maxInitialWindow = 1000
 )
 
+// kernelControl is the congestion control that the kernel has and the simulator has not.
+const kernelControl = "bbr"
+
 // With returns the settings after those set in over have replaced them.
 func (s Settings) With(over Settings) Settings {
 	s.Scheduler = cmp.Or(over.Scheduler, s.Scheduler)
 	s.SchedulerOptions = s.SchedulerOptions.With(over.SchedulerOptions)
 	s.Congestion = cmp.Or(over.Congestion, s.Congestion)
+	s.Pace = cmp.Or(over.Pace, s.Pace)
+	s.Lowat = cmp.Or(over.Lowat, s.Lowat)
+	s.Use = cmp.Or(over.Use, s.Use)
 	s.Window = cmp.Or(over.Window, s.Window)
 	s.RBuf = cmp.Or(over.RBuf, s.RBuf)
 	s.ReceiveBuffer = cmp.Or(over.ReceiveBuffer, s.ReceiveBuffer)
@@ -85,9 +104,21 @@ func (s Settings) Check() fault.List {
 	if s.Scheduler != "" && !slices.Contains(sched.Names(), s.Scheduler) {
 		faults.Add("scheduler", "must be one of %s, got %q", strings.Join(sched.Names(), ", "), s.Scheduler)
 	}
+	if s.Congestion == "" || s.Congestion == kernelControl {
+		const need = "needs a congestion control of tabane cc, got %q"
+		if s.Pace != nil {
+			faults.Add("pace", need, s.Congestion)
+		}
+		if s.Lowat != nil {
+			faults.Add("lowat", need, s.Congestion)
+		}
+	}
+	if s.Use != "" && s.Use != edge.UseAll && s.Use != edge.UseOverflow {
+		faults.Add("use", "must be %q or %q, got %q", edge.UseAll, edge.UseOverflow, s.Use)
+	}
 	faults.Merge("scheduler_options", s.SchedulerOptions.Check())
-	if s.Congestion != "" && !slices.Contains(cc.Names(), s.Congestion) {
-		faults.Add("congestion", "must be one of %s, got %q", strings.Join(cc.Names(), ", "), s.Congestion)
+	if names := append(cc.Names(), kernelControl); s.Congestion != "" && !slices.Contains(names, s.Congestion) {
+		faults.Add("congestion", "must be one of %s, got %q", strings.Join(names, ", "), s.Congestion)
 	}
 	for _, b := range []struct {
 		name string
@@ -123,6 +154,7 @@ func (c *checker) transportSettings(path string, e *Experiment) {
 			continue
 		}
 		c.Merge(path, t.Settings.Check())
+		c.use(path, e, t.Settings)
 		c.era(path, t.Settings)
 		switch m := t.Model; {
 		case m == nil:
@@ -144,6 +176,7 @@ func (c *checker) transportSettings(path string, e *Experiment) {
 	for i, k := range e.Cases {
 		path := index(path+".cases", i) + ".settings"
 		c.Merge(path, k.Settings.Check())
+		c.use(path, e, k.Settings)
 		if k.Settings.Era != 0 {
 			c.Add(path+".era", "is for transports: it changes the headers, and so the limit")
 		}
@@ -165,6 +198,16 @@ func (c *checker) transportSettings(path string, e *Experiment) {
 	}
 }
 
+// use adds a fault if settings choose the subflows that carry data, and nothing on the server does.
+func (c *checker) use(path string, e *Experiment, s Settings) {
+	if s.Use == "" {
+		return
+	}
+	if n := c.spec.Nodes[e.Server]; n == nil || n.Edge == nil || !n.Edge.MPTCP.Chooses() {
+		c.Add(path+".use", "needs an edge with its own path manager on node %q", e.Server)
+	}
+}
+
 // singlePath adds a fault for each setting that has no effect on a connection over one path.
 func (c *checker) singlePath(path string, s Settings) {
 	if s.Scheduler != "" {
@@ -172,6 +215,12 @@ func (c *checker) singlePath(path string, s Settings) {
 	}
 	for _, name := range s.SchedulerOptions.Set() {
 		c.Add(path+".scheduler_options."+name, "is for transports with mptcp: there is only one path")
+	}
+	if s.Lowat != nil {
+		c.Add(path+".lowat", "is for transports with mptcp: there is no scheduler")
+	}
+	if s.Use != "" {
+		c.Add(path+".use", "is for transports with mptcp: there is only one path")
 	}
 	if s.RBuf != 0 {
 		c.Add(path+".rbuf", "is for transports with mptcp: use window on one path")

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/gateway"
@@ -29,8 +30,8 @@ const gatewayKeyFile = "key"
 
 // SectionsIn returns the sections of a node's daemons in a case, with what a scenario may leave out
 // for a gateway: its key, and its peers' public keys, which a lab makes; rates of paths, which are
-// those of the link in the case; and endpoints of a peer, which are the other ends of the paths'
-// links.
+// those of the link in the case; endpoints of a peer, which are the other ends of the paths' links;
+// and what fillAlliance sets.
 func (s *Spec) SectionsIn(c Case, node string) role.Sections {
 	sections := s.Nodes[node].Sections
 	if sections.Gateway == nil {
@@ -43,7 +44,7 @@ func (s *Spec) SectionsIn(c Case, node string) role.Sections {
 	g.Paths, g.Peers = slices.Clone(g.Paths), slices.Clone(g.Peers)
 	for i := range g.Paths {
 		p := &g.Paths[i]
-		if p.Rate == (gateway.Rates{}) {
+		if p.Rate == (gateway.Rates{}) && !s.overMember(node, *p) {
 			p.Rate = s.rates(c, Port{Node: node, Interface: p.Interface})
 		}
 	}
@@ -56,10 +57,9 @@ func (s *Spec) SectionsIn(c Case, node string) role.Sections {
 		if p.PublicKey == "" {
 			p.PublicKey = GatewayKey(p.Name).Public().String()
 		}
-		if len(p.Endpoints) == 0 {
-			p.Endpoints = s.endpoints(node, p.Name, g.Paths)
-		}
+		p.Endpoints = s.peerEndpoints(node, *p, g.Paths)
 	}
+	s.fillAlliance(node, &g)
 	sections.Gateway = &g
 	return sections
 }
@@ -127,24 +127,16 @@ func (s *Spec) Gateways() []string {
 
 // GatewayIn returns the section of the gateway on a node in a cell. With a transport over gateways it
 // uses only the paths over the transport's links, in their order, and the transport's discipline for
-// all packets.
+// all packets. In an alliance the leader does so; the home agent uses what it registers, and a member
+// relays as always.
 func (s *Spec) GatewayIn(k result.CellKey, node string) *gateway.Config {
 	c, t := s.Experiment.Case(k.Case), s.Experiment.Transports[k.Transport]
 	g := *s.SectionsIn(c, node).Gateway
-	if t.Gateway == nil {
+	if t.Gateway == nil || g.Role == gateway.RoleMember {
 		return &g
 	}
-	number := func(p gateway.Path) int {
-		link, _ := s.linkAt(Port{Node: node, Interface: p.Interface})
-		return slices.Index(t.Links, link)
-	}
-	g.Paths = slices.DeleteFunc(slices.Clone(g.Paths), func(p gateway.Path) bool { return number(p) < 0 })
-	slices.SortStableFunc(g.Paths, func(a, b gateway.Path) int { return number(a) - number(b) })
-	g.Peers = slices.Clone(g.Peers)
-	for i, p := range s.Nodes[node].Gateway.Peers {
-		if other := s.Nodes[p.Name]; len(p.Endpoints) == 0 && other != nil && other.Gateway != nil {
-			g.Peers[i].Endpoints = s.endpoints(node, p.Name, g.Paths)
-		}
+	if g.Role != gateway.RoleHomeAgent {
+		s.usePaths(&g, node, t)
 	}
 	rule := gateway.Rule{Discipline: t.Gateway.discipline(t.Links, s.behind(node, s.Experiment.Client))}
 	if t.Gateway.Resequence != "" {
@@ -152,7 +144,79 @@ func (s *Spec) GatewayIn(k result.CellKey, node string) *gateway.Config {
 		_ = rule.Resequence.UnmarshalText([]byte(t.Gateway.Resequence))
 	}
 	g.Policy = []gateway.Rule{rule}
+	g.Peers = slices.Clone(g.Peers)
+	for i := range g.Peers {
+		g.Peers[i].Mode, g.Peers[i].Seal = t.Gateway.Mode, t.Gateway.Seal
+	}
+	if t.Gateway.Probes {
+		g.Probes = gateway.Probes{Format: gateway.ProbesCompatible, Busy: time.Second}
+	}
 	return &g
+}
+
+// usePaths leaves a gateway the paths over the transport's links, in their order.
+func (s *Spec) usePaths(g *gateway.Config, node string, t *Transport) {
+	number := func(p gateway.Path) int { return slices.Index(t.Links, s.lineOf(node, p)) }
+	g.Paths = slices.DeleteFunc(slices.Clone(g.Paths), func(p gateway.Path) bool { return number(p) < 0 })
+	slices.SortStableFunc(g.Paths, func(a, b gateway.Path) int { return number(a) - number(b) })
+	for i := range g.Paths {
+		r := &g.Paths[i].Rate
+		for _, v := range []*gateway.Rate{&r.Down, &r.Up} {
+			if *v != gateway.RateAuto {
+				*v = gateway.Rate(t.Gateway.Configured(number(g.Paths[i]), unit.Bandwidth(*v)))
+			}
+		}
+	}
+	g.Peers = slices.Clone(g.Peers)
+	for i, p := range s.Nodes[node].Gateway.Peers {
+		if other := s.Nodes[p.Name]; other != nil && other.Gateway != nil {
+			g.Peers[i].Endpoints = s.peerEndpoints(node, p, g.Paths)
+		}
+	}
+}
+
+// RoutesAround returns the routes that replace the gateways in a cell whose transport does not use them,
+// by node: to the prefixes of a peer, over the transport's link. They are nil if the transport uses
+// gateways, or a link that is no path of two.
+func (s *Spec) RoutesAround(k result.CellKey) map[string][]StaticRoute {
+	t := s.Experiment.Transports[k.Transport]
+	if t.Gateway != nil || len(t.Links) != 1 {
+		return nil
+	}
+	link := t.Links[0]
+	if s.gatewaysOn(link) != 2 {
+		return nil
+	}
+	routes := map[string][]StaticRoute{}
+	for _, end := range s.Links[link].Ends {
+		for _, p := range s.Nodes[end.Node].Gateway.Peers {
+			for _, other := range s.Links[link].Ends {
+				if other.Node != p.Name {
+					continue
+				}
+				for _, dst := range p.Prefixes {
+					i := slices.IndexFunc(other.Addresses, func(a netip.Prefix) bool { return a.Addr().Is4() == dst.Addr().Is4() })
+					if i >= 0 {
+						routes[end.Node] = append(routes[end.Node], StaticRoute{Dst: dst, Via: other.Addresses[i].Addr()})
+					}
+				}
+			}
+		}
+	}
+	return routes
+}
+
+// gatewaysOn returns how many gateways have a path over the link.
+func (s *Spec) gatewaysOn(link string) (n int) {
+	for _, node := range s.Gateways() {
+		if slices.ContainsFunc(s.Nodes[node].Gateway.Paths, func(p gateway.Path) bool {
+			on, _ := s.linkAt(Port{Node: node, Interface: p.Interface})
+			return on == link
+		}) {
+			n++
+		}
+	}
+	return n
 }
 
 // behind reports whether a host is behind the gateway of a node.
@@ -196,40 +260,67 @@ func (c *checker) site(path string, n *Node) {
 		if p.PresharedKey != "" {
 			c.Add(index(fault.Join(path, "peers"), i)+".preshared_key", "must be left out: a lab makes keys")
 		}
+		if (p.Mode != "" || p.Seal != "") && c.spec.Experiment.overGateways() {
+			c.Add(index(fault.Join(path, "peers"), i)+".mode", "must be left out, and seal: the experiment's transports have them")
+		}
+	}
+	for i, p := range n.Gateway.Paths {
+		if p.Member.PresharedKey != "" {
+			c.Add(index(fault.Join(path, "paths"), i)+".member.preshared_key", "must be left out: a lab makes keys")
+		}
+	}
+	for i, l := range n.Gateway.Leaders {
+		if l.PresharedKey != "" {
+			c.Add(index(fault.Join(path, "leaders"), i)+".preshared_key", "must be left out: a lab makes keys")
+		}
 	}
 	if !n.Forwarding {
 		c.Add(path, "needs forwarding: true on its node")
 	}
 }
 
+// overGateways reports whether gateways carry some transport.
+func (e *Experiment) overGateways() bool {
+	if e == nil {
+		return false
+	}
+	for _, t := range e.Transports {
+		if t != nil && t.Gateway != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // CheckGateways returns the faults of transports over gateways that the network has no gateways for:
-// each of their links must be a path of two gateways.
+// each of their links must be a path of two gateways, or a line of an alliance. Without gateways, packets
+// use one path.
 func (s *Spec) CheckGateways() fault.List {
 	var faults fault.List
 	if s.Experiment == nil {
 		return nil
 	}
+	lines := s.lines()
 	for _, name := range s.Experiment.TransportNames() {
 		t := s.Experiment.Transports[name]
+		path := at("experiment.transports", name)
+		shared := slices.IndexFunc(t.Links, func(link string) bool { return lines[link] })
 		if t.Gateway == nil {
+			if shared >= 0 {
+				faults.Add(index(path+".links", shared), "link %q is a line of an alliance: the transport must have gateway", t.Links[shared])
+				continue
+			}
+			if i := slices.IndexFunc(t.Links, func(link string) bool { return s.gatewaysOn(link) > 0 }); i >= 0 && len(t.Links) > 1 {
+				faults.Add(index(path+".links", i), "link %q is a path of gateways: a transport without gateway uses one such link alone", t.Links[i])
+			}
 			continue
 		}
-		path := at("experiment.transports", name)
-		if t.Gateway.Probes {
-			faults.Add(path+".gateway.probes", "is for the simulator: gateways measure by every packet")
+		if shared >= 0 {
+			t.Gateway.checkAlliance(&faults, path+".gateway")
 		}
 		for i, link := range t.Links {
-			ends := 0
-			for _, node := range s.Gateways() {
-				if slices.ContainsFunc(s.Nodes[node].Gateway.Paths, func(p gateway.Path) bool {
-					on, _ := s.linkAt(Port{Node: node, Interface: p.Interface})
-					return on == link
-				}) {
-					ends++
-				}
-			}
-			if ends != 2 {
-				faults.Add(index(path+".links", i), "link %q must be a path of two gateways, and is one of %d", link, ends)
+			if n := s.gatewaysOn(link); n != 2 && !lines[link] {
+				faults.Add(index(path+".links", i), "link %q must be a path of two gateways, and is one of %d", link, n)
 			}
 		}
 	}

@@ -54,6 +54,9 @@ type Node struct {
 	Address netip.Addr `yaml:"address,omitempty"`
 	// Forwarding makes the node forward IPv4 and IPv6.
 	Forwarding bool `yaml:"forwarding,omitempty"`
+	// Masquerade is an interface of a router: packets that it forwards leave there with its own
+	// address as source (NAT), as behind the router of a home. Example: line
+	Masquerade string `yaml:"masquerade,omitempty"`
 	// Sysctls are kernel settings of the node.
 	// Example: {net.ipv4.tcp_rmem: "4096 131072 6291456"}
 	Sysctls map[string]string `yaml:"sysctls,omitempty"`
@@ -108,14 +111,17 @@ const (
 	KindDelivery = "delivery"
 	// KindRoutes changes an advertisement and measures when the routes have changed.
 	KindRoutes = "routes"
+	// KindWeb plays tasks on web pages in a browser at the client.
+	KindWeb = "web"
 )
 
 // Experiment delivers traffic from a server to a client: every case with every traffic over every
 // transport.
 type Experiment struct {
 	// Kind is delivery, which delivers every traffic over every transport in every case and
-	// measures at the client, or routes, which changes an advertisement and measures when
-	// routes have changed. Default: delivery.
+	// measures at the client; routes, which changes an advertisement and measures when
+	// routes have changed; or web, which plays tasks on web pages in a browser at the client.
+	// Default: delivery.
 	Kind string `yaml:"kind,omitempty"`
 	// Server is the node that serves.
 	Server string `yaml:"server"`
@@ -123,6 +129,9 @@ type Experiment struct {
 	Client string `yaml:"client"`
 	// Trials is how often each cell is run.
 	Trials int `yaml:"trials"`
+	// LabTrials is how often each cell is run in a lab, where a run takes its time. Default: trials.
+	// Example: 5
+	LabTrials int `yaml:"lab_trials,omitempty"`
 	// Routes is what an experiment of kind routes changes and observes.
 	Routes *Routes `yaml:"routes,omitempty"`
 	// Cases are settings of the network, each with its events.
@@ -133,6 +142,9 @@ type Experiment struct {
 	Transports map[string]*Transport `yaml:"transports"`
 	// Baseline is the transport that gains are relative to.
 	Baseline string `yaml:"baseline,omitempty"`
+	// BestOf are transports with one link each: the metrics share_of_best and share_of_bound relate
+	// the goodput of all transports to theirs. Example: [tcp-a, tcp-b]
+	BestOf []string `yaml:"best_of,omitempty"`
 	// Expect are bounds on the result. If one does not hold, the exit code is 1.
 	Expect []Expectation `yaml:"expect,omitempty"`
 	// Figures are what the report draws. Default: the goodput of all cells.
@@ -164,15 +176,19 @@ func (e *Experiment) TrialsOf(c Case, asked int, quick bool) int {
 // endless is more than a download transfers in the duration of a case.
 const endless = unit.TiB
 
-// TrafficIn returns the named traffic with the duration of the case.
+// TrafficIn returns the named traffic with the duration and the rate of the case.
 func (e *Experiment) TrafficIn(c Case, name string) *Traffic {
 	t := e.Traffic[name]
-	if t == nil || c.Duration == 0 {
+	if t == nil || c.Duration == 0 && c.Rates[name] == 0 {
 		return t
 	}
 	own := *t
+	own.Rate = cmp.Or(c.Rates[name], t.Rate)
+	if c.Duration == 0 {
+		return &own
+	}
 	own.Duration = c.Duration
-	if own.Bytes > 0 {
+	if own.Bytes > 0 && own.Objects == 0 {
 		own.Bytes = max(own.Bytes, endless)
 	}
 	return &own
@@ -187,6 +203,8 @@ type Case struct {
 	// Links are the shapes of links in this case, by the link's name. Each replaces the shape
 	// of the link as a whole.
 	Links map[string]Shape `yaml:"links,omitempty"`
+	// Rates replace the rates of constant bit rate traffic, by its name. Example: {cbr: 42Mbit/s}
+	Rates map[string]unit.Bandwidth `yaml:"rates,omitempty"`
 	// Settings replace those of the transports.
 	Settings Settings `yaml:"settings,omitempty"`
 	// Parameters are numbers by name, for the axes of figures.
@@ -197,6 +215,13 @@ type Case struct {
 	Published []Published `yaml:"published,omitempty"`
 	// Events are applied in every run of the case, in this order.
 	Events []Event `yaml:"events,omitempty"`
+	// Connections run beside that of the cell and compete with it.
+	Connections []Connection `yaml:"connections,omitempty"`
+	// Load is the rate of the visits of other users in an experiment of kind web, as a share of the rate
+	// of each link between the client and the server. Visits use TCP over one link each.
+	Load float64 `yaml:"load,omitempty"`
+	// Settle is how long all connections run before their shares are measured. Example: 5s
+	Settle time.Duration `yaml:"settle,omitempty"`
 	// Remaining are the links that a connection can use after the first event. The first of
 	// them counts even if the connection used none of them before, because routing moves it
 	// there. The limit is computed from them from then on. Default: all links of the transport.
@@ -235,8 +260,8 @@ func (c Case) PublishedOf(metric, traffic, transport string) (Published, bool) {
 	return c.Published[i], true
 }
 
-// Traffic is either a bulk download (Bytes, for Duration at most) or a constant bit rate (Rate for
-// Duration).
+// Traffic is either a bulk download (Bytes, for Duration at most), a constant bit rate (Rate for
+// Duration), or tasks on web pages (Web).
 type Traffic struct {
 	// Title is the traffic's name in reports.
 	Title string `yaml:"title,omitempty"`
@@ -244,19 +269,33 @@ type Traffic struct {
 	Bytes unit.Size `yaml:"bytes,omitempty"`
 	// Rate is the rate of a constant bit rate stream. It needs duration.
 	Rate unit.Bandwidth `yaml:"rate,omitempty"`
-	// Duration is how long a stream lasts, or the most that a download may take.
+	// Duration is how long a stream lasts, or the most that a download or a task may take.
 	Duration time.Duration `yaml:"duration,omitempty"`
-	// Quick is the most that a run may take in a quick pass.
+	// Live ends a constant bit rate when its duration is over, with what has arrived by then: what is
+	// late is lost. Example: true
+	Live bool `yaml:"live,omitempty"`
+	// Quick is the most that a run may take in a quick pass; of a task on web pages, the longest sum
+	// of its think times.
 	Quick time.Duration `yaml:"quick"`
 	// Datagram makes it a stream of numbered UDP datagrams with so much payload in bytes, instead of
 	// a TCP connection. Example: 1000
 	Datagram int `yaml:"datagram,omitempty"`
+	// Objects fetches so many objects of bytes each, one after the other on one connection.
+	// Example: 100
+	Objects int `yaml:"objects,omitempty"`
+	// NewConnections fetches each object on a connection of its own.
+	NewConnections bool `yaml:"new_connections,omitempty"`
 	// Upload sends the data from the client to the server. Example: true
 	Upload bool `yaml:"upload,omitempty"`
 	// EventAt is the start of the case's events, from the request on. It is required if a case
 	// has events.
 	EventAt time.Duration `yaml:"event_at,omitempty"`
+	// Web is a task on web pages, in an experiment of kind web.
+	Web *Web `yaml:"web,omitempty"`
 }
+
+// Total returns the size of a download with all its objects.
+func (t *Traffic) Total() unit.Size { return t.Bytes * unit.Size(max(1, t.Objects)) }
 
 // Transport is how the client connects, and which limited links such a connection can use.
 type Transport struct {
@@ -267,6 +306,9 @@ type Transport struct {
 	// Links are the links with a limited rate that such a connection can use. Its limit is
 	// computed from them.
 	Links []string `yaml:"links"`
+	// Via is the egress peer that all packets to the client leave through: the connection is to its
+	// EPE address, and without further subflows. Default: routing decides. Example: transit-b
+	Via string `yaml:"via,omitempty"`
 	// Gateway makes a pair of gateways carry each connection over all links.
 	Gateway *Gateway `yaml:"gateway,omitempty"`
 	// Routers is what the network's routers and reflectors run in an experiment of kind routes:
@@ -306,6 +348,9 @@ type Expectation struct {
 	Traffic string `yaml:"traffic,omitempty"`
 	// Transport selects a transport. Default: all.
 	Transport string `yaml:"transport,omitempty"`
+	// Backend is the only backend that is judged: lab, where processes and other load take time, or sim.
+	// Default: both. Example: sim
+	Backend string `yaml:"backend,omitempty"`
 	// Stat is the statistic over the trials: min, q1, median, mean, q3 or max. Default: median.
 	Stat string `yaml:"stat,omitempty"`
 	// Relative divides the value by another metric of the cell ("limit_bps"), or by the same

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"time"
 
+	"github.com/tabane/tabane/internal/cc"
 	"github.com/tabane/tabane/internal/sched"
 )
 
@@ -23,6 +24,7 @@ type backlog struct {
 	first int
 	bytes int
 	most  int // size of the send buffer, which never shrinks
+	lowat int // bound of bytes for new data; 0: none
 }
 
 // add appends data, or prepends it when it is a reinjection.
@@ -115,7 +117,13 @@ func (f *sender) account() {
 	flight := int(f.board.next - f.board.una)
 	queue := flight*f.c.Segment + f.backlog.bytes + (int(math.Ceil(float64(flight)/max(f.buffers.average, 1)))+f.backlog.pieces())*segmentBuffer
 	p.Cwnd, p.Room, p.Queued = int(f.clamped())*f.c.Segment, 0, queue-p.InFlight
-	if free := f.backlog.sndbuf(f.clamped(), f.c.Segment) - queue; f.state != caClosed && free > 0 {
+	b := &f.backlog
+	if f.c.Lowat {
+		if next := cc.Lowat(f.clamped(), f.c.Segment, p.SRTT); cc.LowatChanged(b.lowat, next) {
+			b.lowat = next
+		}
+	}
+	if free := f.sndbuf() - queue; f.state != caClosed && free > 0 && (b.lowat == 0 || b.bytes < b.lowat) {
 		p.Room = max(free, f.c.Segment)
 	}
 }
@@ -145,12 +153,16 @@ func (b *buffers) count(now time.Duration) {
 // clamped returns the congestion window, limited by the window of the subflow (snd_cwnd_clamp).
 func (f *sender) clamped() float64 { return min(f.cc.Cwnd, float64(f.window)) }
 
-// sndbuf returns the size of the subflow's send buffer: twice the congestion window, in the memory of
-// a segment in a buffer of its own (sk_sndbuf, tcp_sndbuf_expand).
-func (b *backlog) sndbuf(window float64, segment int) int {
-	memory := 1<<bits.Len(uint(segment+segmentHead+segmentShared-1)) + segmentBody
-	b.most = max(b.most, 2*max(int(window), leastBuffer)*memory)
-	return b.most
+// sndbuf returns the size of the subflow's send buffer: some congestion windows, in the memory of a
+// segment in a buffer of its own (sk_sndbuf, tcp_sndbuf_expand).
+func (f *sender) sndbuf() int {
+	windows := cc.SendBuffer
+	if f.c.Lowat {
+		windows = cc.SendBufferLowat
+	}
+	memory := 1<<bits.Len(uint(f.c.Segment+segmentHead+segmentShared-1)) + segmentBody
+	f.backlog.most = max(f.backlog.most, windows*max(int(f.clamped()), leastBuffer)*memory)
+	return f.backlog.most
 }
 
 const (
@@ -171,7 +183,7 @@ func (c *connection) written(s *Sim, n int) bool {
 	all := uint64(leastMemory)
 	for i := range c.flows {
 		if f := &s.senders[int(c.first)+i]; f.state != caClosed {
-			all += uint64(f.backlog.sndbuf(f.clamped(), c.Segment))
+			all += uint64(f.sndbuf())
 		}
 	}
 	if c.wrote > c.acked+all/3*2 {

@@ -1,11 +1,13 @@
 package sim
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 
+	"github.com/tabane/tabane/internal/channel"
 	"github.com/tabane/tabane/internal/sched"
 	"github.com/tabane/tabane/internal/unit"
 )
@@ -74,6 +76,48 @@ func TestDefaultSchedulerDeliversInPieces(t *testing.T) {
 	}
 	if r.Reseq.Delay.Mean() < 2*each.Reseq.Delay.Mean() {
 		t.Errorf("mean delay %v, a scheduler of single segments %v", time.Duration(r.Reseq.Delay.Mean()), time.Duration(each.Reseq.Delay.Mean()))
+	}
+}
+
+// Beside a path fifty times as fast, what the scheduler gives to the slow one blocks the receive window.
+// With bounded unsent data the connection carries nearly what the fast path does.
+func TestLowat(t *testing.T) {
+	c := paper(road{rate: 50 * unit.MbitPerSecond, delay: 5 * ms, queue: channel.Limit{Packets: 200}}, road{rate: unit.MbitPerSecond, delay: 5 * ms, queue: channel.Limit{Packets: 5}})
+	c.Duration = 5 * time.Second
+	k := &c.Connections[0]
+	k.Scheduler, k.Congestion, k.Window, k.ReceiveBuffer, k.RACK = sched.Default, "cubic", 0, 3*unit.MB, true
+	for bounded, within := range map[bool][2]unit.Bandwidth{false: {1, 25}, true: {35, 50}} {
+		k.Lowat = bounded
+		got := run(t, c).Connections[0].Delivered.Over(c.Duration)
+		if got < within[0]*unit.MbitPerSecond || got > within[1]*unit.MbitPerSecond {
+			t.Errorf("bounded %v: %s, want %d to %d Mbit/s", bounded, got, within[0], within[1])
+		}
+	}
+}
+
+// With one path first, and bounded unsent data, the connection carries what the fast path does, and small
+// objects do not wait for the slow one, over which the connection begins.
+func TestOverflow(t *testing.T) {
+	fast := road{rate: 50 * unit.MbitPerSecond, delay: 5 * ms, queue: channel.Limit{Packets: 200}}
+	slow := road{rate: unit.MbitPerSecond, delay: 5 * ms, queue: channel.Limit{Packets: 5}}
+	c := paper(fast, slow)
+	c.Duration = 5 * time.Second
+	k := &c.Connections[0]
+	k.Scheduler, k.Congestion, k.Window, k.ReceiveBuffer, k.RACK, k.Handshake, k.Lowat, k.Overflow = sched.Default, "cubic", 0, 3*unit.MB, true, true, true, true
+	if got := run(t, c).Connections[0].Delivered.Over(c.Duration); got < 46*unit.MbitPerSecond {
+		t.Errorf("bulk: %s", got)
+	}
+	for overflows, within := range map[bool][2]time.Duration{false: {200 * ms, time.Second}, true: {20 * ms, 60 * ms}} {
+		c := paper(slow, fast)
+		c.Duration = 30 * time.Second
+		k := &c.Connections[0]
+		k.Scheduler, k.Congestion, k.Window, k.ReceiveBuffer, k.RACK, k.Handshake, k.Overflow = sched.Default, "cubic", 0, 3*unit.MB, true, true, overflows
+		k.Object, k.Bytes, k.InitialWindow = 50*unit.KB, 50*50*unit.KB, 10
+		objects := run(t, c).Connections[0].Objects
+		slices.Sort(objects)
+		if n := len(objects); n < 25 || objects[n/2] < within[0] || objects[n/2] > within[1] {
+			t.Errorf("overflow %v: %d objects, %v", overflows, n, objects)
+		}
 	}
 }
 

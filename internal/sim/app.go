@@ -3,11 +3,16 @@ package sim
 import (
 	"math"
 	"time"
+
+	"github.com/tabane/tabane/internal/unit"
 )
 
 // made returns how many bytes the application has produced since the start.
 func (c *connection) made(at time.Duration) uint64 {
-	if c.Rate == 0 {
+	switch {
+	case c.Object > 0:
+		return min(c.limit, uint64(c.requested)*uint64(c.Object))
+	case c.Rate == 0:
 		return c.limit
 	}
 	return min(c.limit, uint64(c.Rate.SizeIn(at-c.Start)))
@@ -17,6 +22,9 @@ func (c *connection) made(at time.Duration) uint64 {
 // or 0 when the application has not produced it yet.
 func (c *connection) offered(s *Sim) int {
 	left := c.limit - c.next
+	if c.Object > 0 {
+		left = c.made(s.now) - c.next
+	}
 	n := uint64(c.Segment)
 	if left < n {
 		n = left
@@ -26,6 +34,26 @@ func (c *connection) offered(s *Sim) int {
 		return 0
 	}
 	return int(n)
+}
+
+// request asks for the next object when all of the previous one has been delivered.
+func (c *connection) request(s *Sim) {
+	if c.Object == 0 || c.delivered < min(c.limit, uint64(len(c.result.Objects)+1)*uint64(c.Object)) {
+		return
+	}
+	c.result.Objects = append(c.result.Objects, s.now-c.askedAt)
+	if c.delivered >= c.limit {
+		return
+	}
+	c.askedAt, c.arrivesAt = s.now, s.now
+	for _, i := range c.Paths[0].Back {
+		l := &s.config.Links[i]
+		c.arrivesAt += l.Delay
+		if l.Rate > 0 {
+			c.arrivesAt += l.Rate.TimeFor(unit.Size(c.Header))
+		}
+	}
+	c.wake(s, c.arrivesAt)
 }
 
 // queued returns how many bytes have been produced and not sent.
@@ -50,6 +78,20 @@ func (c *connection) timer(s *Sim) {
 		c.stop(s)
 	} else if c.Stop > 0 {
 		s.events.set(s.connectionSource(c.id), c.Stop)
+	}
+	if c.arrivesAt > 0 {
+		if s.now >= c.arrivesAt {
+			c.requested++
+			c.arrivesAt = 0
+		} else {
+			c.wake(s, c.arrivesAt)
+		}
+	}
+	if c.use.at > 0 && !c.done {
+		if s.now >= c.use.at {
+			c.lookAtPaths(s)
+		}
+		c.wake(s, c.use.at)
 	}
 	if c.probeAt > 0 && !c.done {
 		if s.now >= c.probeAt {

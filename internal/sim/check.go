@@ -180,6 +180,10 @@ func (c *Connection) check(links int, instant []bool) fault.List {
 	times(&faults, c.Start, c.Stop)
 	notNegative(&faults, "bytes", c.Bytes)
 	notNegative(&faults, "rate", c.Rate)
+	notNegative(&faults, "object", c.Object)
+	if c.Object > 0 && (c.Rate > 0 || c.Bytes == 0 || c.Gateway != nil) {
+		faults.Add("object", "needs bytes, and neither rate nor gateway")
+	}
 	switch {
 	case len(c.Paths) == 0:
 		faults.Add("paths", "must have at least one")

@@ -63,6 +63,9 @@ type Connection struct {
 	// for no limit.
 	Bytes unit.Size
 	Rate  unit.Bandwidth
+	// Object is the size of the objects that Bytes consists of, 0 for one. The receiver requests an
+	// object when it has all of the previous one, over the first path.
+	Object unit.Size
 
 	Paths []Path
 	// MPTCP uses data sequence numbers, and one subflow for each path. TCP has one path, or those
@@ -73,6 +76,15 @@ type Connection struct {
 	Scheduler    string
 	SchedOptions sched.Options
 	Congestion   string
+	// Lowat bounds the data that the scheduler assigns to a subflow ahead of its window (cc.Lowat), and
+	// enlarges the send buffers (cc.SendBufferLowat). It has no effect with schedulers that assign nothing
+	// ahead.
+	Lowat bool
+
+	// Overflow has one path carry data first, and the others while it is saturated: the sender looks at
+	// them every overflow.Interval, as the path manager of tabane edge does. A stalled subflow is not
+	// closed.
+	Overflow bool
 
 	// Segment is the payload of a full segment. Header is the number of header bytes that links
 	// count for each segment and acknowledgement. 0 means that of an Ethernet frame of 1514

@@ -27,6 +27,10 @@ type connection struct {
 	// queue is data to be reinjected on another subflow.
 	queue []reinjection
 	done  bool // all data is acknowledged
+	// requested is the number of objects whose requests have arrived; the next does at arrivesAt, 0
+	// if there is none on its way.
+	requested int
+	arrivesAt time.Duration
 
 	ahead     bool   // the scheduler assigns data to subflows before they can send it
 	wrote     uint64 // by the application, where the scheduler assigns ahead
@@ -36,6 +40,7 @@ type connection struct {
 	blocked   bool
 	blockedAt time.Duration
 	opportune uint64 // the last opportunistic retransmission, plus 1
+	use       use
 
 	// The receiving end.
 	buffer     *reseq.Buffer
@@ -43,6 +48,7 @@ type connection struct {
 	sizing     rightSizing
 	delivered  uint64
 	deliveries deliveries
+	askedAt    time.Duration // of the object being received
 
 	result  ConnectionResult
 	sampled uint64 // delivered, at the last sample
@@ -98,7 +104,7 @@ func (c *connection) fits(n int) bool {
 
 // idle reports whether there is no new data that the subflow could send.
 func (c *connection) idle(f *sender) bool {
-	return c.blocked || f.board.next-f.board.una >= f.window || c.next >= c.limit || c.ahead && f.backlog.bytes == 0
+	return c.blocked || f.board.next-f.board.una >= f.window || c.next >= c.limit || c.Object > 0 && c.next >= c.made(0) || c.ahead && f.backlog.bytes == 0
 }
 
 // schedule sends all that can be sent now. It is called for every acknowledgement, timeout, established
@@ -241,6 +247,7 @@ func (c *connection) hand(s *Sim, n uint64) {
 	if c.Bytes > 0 && c.delivered >= uint64(c.Bytes) && c.result.Finish == Never {
 		c.result.Finish = s.now
 	}
+	c.request(s)
 }
 
 // advertise returns the data acknowledgement and the window. The right edge of the window never

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/tabane/tabane/internal/quality"
 	"github.com/tabane/tabane/internal/reseq"
 	"github.com/tabane/tabane/internal/unit"
 )
@@ -21,10 +22,9 @@ type source struct {
 	sent, received, receivedBytes uint64
 
 	carrier *carrier // none if nil
-	// next is the number after the highest one received, seen has a bit for each number.
-	next   uint64
-	seen   []uint64
-	result CrossResult
+	// arrivals are those of numbered datagrams.
+	arrivals quality.Sequence
+	result   CrossResult
 }
 
 // take receives a datagram. Numbers begin with 0.
@@ -34,21 +34,9 @@ func (x *source) take(s *Sim, p *packet) {
 	if x.Payload == 0 {
 		return
 	}
-	number := p.data
-	for number/64 >= uint64(len(x.seen)) {
-		x.seen = append(x.seen, 0)
-	}
-	if word, bit := &x.seen[number/64], uint64(1)<<(number%64); *word&bit != 0 {
-		x.result.Duplicates++
+	if !x.arrivals.Add(p.data) {
 		return
-	} else {
-		*word |= bit
 	}
-	if number < x.next {
-		x.result.Reordered++
-		x.result.Behind = max(x.result.Behind, x.next-1-number)
-	}
-	x.next = max(x.next, number+1)
 	if s.config.Bursts {
 		x.result.Series = append(x.result.Series, reseq.Burst{At: s.now, Segments: 1, Bytes: x.Payload})
 	}

@@ -1,14 +1,17 @@
 package sim
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/quality"
+	"github.com/tabane/tabane/internal/repair"
 	"github.com/tabane/tabane/internal/reseq"
 	"github.com/tabane/tabane/internal/sched"
+	"github.com/tabane/tabane/internal/shape"
 	"github.com/tabane/tabane/internal/tunnel"
 	"github.com/tabane/tabane/internal/unit"
 )
@@ -28,14 +31,15 @@ type Gateway struct {
 	// Replies is the path of the other direction plus 1; 0: the discipline chooses there too.
 	Replies int
 	// Probes measures delay and jitter as paper D does, section 3.2: by a probe each second. Otherwise
-	// they are measured by all packets, and reported by probes each 200 ms to 1 s, so that they take
-	// at most 2 % of the slowest path.
+	// they are measured by all packets, and reported by probes each 50 ms to 1 s, so that they take
+	// at most 2 % of the slowest path; and the gateways keep the queue of each path themselves (package
+	// shape), and repair losses (package repair).
 	Probes bool
 }
 
 const (
 	// The probes of gateways: of paper D (60 and 64 bytes), and with reports.
-	reportInterval = 200 * time.Millisecond
+	reportInterval = 50 * time.Millisecond
 	reportShare    = 50
 	// inners is the number of packets of a tunnel that can be in flight or held; older ones are too
 	// late for reseq.Receiver.
@@ -48,6 +52,9 @@ type GatewayResult struct {
 	Sent, SentBytes []uint64
 	// Unsent were dropped because no path could be used.
 	Unsent uint64
+	// Refused counts the packets that a path's queue did not take or dropped later, Repaired those sent
+	// again because they were lost.
+	Refused, Repaired uint64
 	// Receiver is the receiving end, Held the packets it held and Latest how long Auto held them at
 	// the end.
 	Receiver reseq.ReceiverStats
@@ -66,6 +73,7 @@ type carrier struct {
 	schedule sched.Scheduler
 	queues   sched.Queues
 	paths    []sched.Path
+	lines    []sending
 	number   tunnel.Numbering
 	inner    []packet // by number
 	result   GatewayResult
@@ -75,10 +83,40 @@ type carrier struct {
 	// The receiving end.
 	receiver *reseq.Receiver[uint32]
 	out      []uint32
+	counters []uint64 // of a request
 	clock    quality.Clock
 	measured []measured
 	probeAt  time.Duration
 	interval time.Duration // of probes
+}
+
+// sending is what a sending end keeps for a path.
+type sending struct {
+	queue *shape.Queue[queued] // nil: packets are sent at once
+	kept  repair.Kept[sent]
+	// rtt is the round-trip time between the gateways.
+	rtt quality.RTT
+	// alive is judged from probes. probed is when the one was sent whose reply is awaited, 0 if none is.
+	alive    quality.Liveness
+	probed   time.Duration
+	capacity quality.CapacityMeter
+	// congested: the path has a queue though its rate is the least, so that senders have to notice losses.
+	congested bool
+	// number is that of the last packet, reported the highest one that arrived.
+	number, reported uint32
+}
+
+// queued is a packet in the queue of a path.
+type queued struct {
+	seq    tunnel.Seq
+	size   int32
+	copied bool
+}
+
+// sent is a packet as it was sent on a path.
+type sent struct {
+	packet packet
+	size   int32
 }
 
 // measured is what a receiving end knows of a path.
@@ -87,6 +125,8 @@ type measured struct {
 	probing
 	// high is the highest number of a packet that arrived on the path, got how many arrived.
 	high, got uint32
+	bytes     uint64 // that arrived
+	gaps      repair.Gaps
 }
 
 // tunneled marks a hop of packets that enter a tunnel: the rest is its number.
@@ -127,8 +167,19 @@ func (s *Sim) carry(g *Gateway, paths []Path, reverse bool) (uint32, error) {
 		t.routes, t.back = append(t.routes, s.way(out)), append(t.back, s.way(back))
 		t.paths = append(t.paths, sched.Path{Usable: true, Room: 1 << 40, Rate: rate, Ratio: max(p.Ratio, 1)})
 	}
+	t.lines = make([]sending, len(t.paths))
 	t.interval = probeInterval
 	if !g.Probes {
+		for i := range t.lines {
+			q, err := shape.New(shape.Options[queued]{Drop: func(queued) { t.result.Refused++ }})
+			if err != nil {
+				return 0, err
+			}
+			if q.Set(t.paths[i].Rate); t.paths[i].Rate < unlimited {
+				t.lines[i].queue = q
+				t.lines[i].capacity.Capacity = quality.LimitCapacity(t.paths[i].Rate)
+			}
+		}
 		least := unlimited
 		for _, p := range paths {
 			least = min(least, s.slowest(p.Out), s.slowest(p.Back))
@@ -161,36 +212,212 @@ func (s *Sim) slowest(links []int) unit.Bandwidth {
 // send sends a packet through the tunnel.
 func (t *carrier) send(s *Sim, p *packet, size int32) {
 	size += int32(t.Overhead)
+	t.weigh.sent(p)
 	set := t.schedule.Next(t.paths, sched.Segment{Now: s.now, Size: int(size)})
 	if set == 0 {
 		t.result.Unsent++
 		return
 	}
-	seq := t.number.Assign(0)
+	seq := t.number.Peek(0)
 	t.inner[seq%inners] = *p
+	taken := false
 	for left := set; left != 0; left &= left - 1 {
 		i := left.First()
-		stamp := t.number.Stamp(0, seq, uint8(i), set.Len() > 1)
-		q := packet{
-			kind: tunneled, flow: t.id, hop: t.routes[i], at: s.now, data: uint64(t.queues.Wait(i, s.now)), seq: uint32(seq),
-			length: stamp.Distance, duplicate: stamp.Copied, blocks: uint8(i), window: uint32(t.result.Sent[i]) + 1,
+		l := &t.lines[i]
+		e := queued{seq, size, set.Len() > 1}
+		if l.queue == nil {
+			t.transmit(s, i, e, t.queues.Wait(i, s.now))
+			taken = true
+			continue
 		}
-		t.result.Sent[i]++
-		t.result.SentBytes[i] += uint64(size)
-		s.launch(&q, size)
+		if !l.queue.Push(s.now, e, int(size), 0) {
+			t.result.Refused++
+			continue
+		}
+		taken = true
+		t.drain(s, i)
+		t.queues.Set(i, s.now, l.queue.Wait(s.now))
 	}
+	if taken {
+		t.number.Assign(0)
+		t.wake(s)
+	}
+}
+
+// target sets the standing queue of each path: so long that the later paths are used too.
+func (t *carrier) target() {
+	for i := range t.lines {
+		if q := t.lines[i].queue; q != nil {
+			q.SetLag(sched.Lag(t.paths, i, shape.MostLag))
+			q.SetRTT(t.lines[i].rtt.SRTT)
+		}
+	}
+}
+
+// drain sends the packets of a path's queue that are due.
+func (t *carrier) drain(s *Sim, i int) {
+	for {
+		e, _, ok := t.lines[i].queue.Pop(s.now)
+		if !ok {
+			return
+		}
+		t.transmit(s, i, e, t.lines[i].queue.Line(int(e.size)))
+	}
+}
+
+// transmit sends a packet on a path.
+func (t *carrier) transmit(s *Sim, i int, e queued, wait time.Duration) {
+	stamp := t.number.Stamp(0, e.seq, uint8(i), e.copied)
+	l := &t.lines[i]
+	l.number++
+	q := packet{
+		kind: tunneled, flow: t.id, hop: t.routes[i], at: s.now, data: uint64(wait), seq: uint32(e.seq),
+		length: stamp.Distance, duplicate: stamp.Copied, blocks: uint8(i), window: l.number, dsack: uint16(e.size),
+	}
+	t.count(i, e.size)
+	if l.queue != nil && t.weigh.auto && !e.copied {
+		l.kept.Put(s.now, uint64(l.number), sent{q, e.size})
+	}
+	s.launch(&q, e.size)
+}
+
+// count counts a packet that is sent on a path.
+func (t *carrier) count(i int, size int32) {
+	t.result.Sent[i]++
+	t.result.SentBytes[i] += uint64(size)
 }
 
 // arrive processes a packet at the other end of the tunnel.
 func (t *carrier) arrive(s *Sim, p *packet) {
 	path := int(p.blocks)
-	t.measure(s, path, p)
 	m := &t.measured[path]
-	m.high, m.got = max(m.high, p.window), m.got+1
+	attempts := uint8(0)
+	if p.window <= m.high {
+		attempts = m.gaps.Arrived(s.now, t.leastRTT(), uint64(p.window))
+	}
+	if attempts == 0 {
+		t.measure(s, path, p)
+		m.got++
+		m.bytes += uint64(p.dsack)
+	}
+	t.missing(s, path, p.window)
+	m.high = max(m.high, p.window)
+	t.request(s, path)
+	hold := t.Hold
+	if hold == reseq.Auto && t.inner[p.seq%inners].kind == ack {
+		hold = reseq.Off // it is cumulative
+	}
 	out, _ := t.receiver.Push(s.now, reseq.Arrival{
-		Path: path, Seq: p.seq, Distance: p.length, Copied: p.duplicate, Hold: t.Hold,
+		Path: path, Seq: p.seq, Distance: p.length, Copied: p.duplicate, Hold: hold, Unusual: attempts > 1,
 	}, p.seq, t.out[:0])
 	t.deliver(s, out)
+}
+
+// missing records that all packets of a path before a number were sent.
+func (t *carrier) missing(s *Sim, path int, before uint32) {
+	m := &t.measured[path]
+	if before > m.high+1 {
+		m.gaps.Missed(s.now, uint64(before), uint64(before-m.high-1))
+		m.high = before - 1
+	}
+}
+
+// request asks for what a path has lost. A request is sent over all paths, because it may be lost too.
+func (t *carrier) request(s *Sim, path int) {
+	if t.Probes {
+		return
+	}
+	m := &t.measured[path]
+	for {
+		r, any := m.gaps.Due(s.now, t.roundTrip(), t.counters)
+		t.counters = r.Counters
+		if !any {
+			return
+		}
+		for first := 0; first < len(r.Counters); first += maxBlocks {
+			p := packet{kind: tunnelRequest, flow: t.id, length: uint16(r.Attempt), blocks: uint8(path)}
+			for i, c := range r.Counters[first:min(first+maxBlocks, len(r.Counters))] {
+				p.sack[i] = span{uint32(c), uint32(c) + 1}
+			}
+			for i := range t.back {
+				q := p
+				q.hop = t.back[i]
+				s.launch(&q, int32(replySize+t.Overhead))
+			}
+		}
+	}
+}
+
+// roundTrip returns how long the answer to a request takes at most.
+func (t *carrier) roundTrip() time.Duration {
+	least := time.Duration(math.MaxInt64)
+	for i := range t.lines {
+		least = min(least, t.lines[i].rtt.RTO(leastRTO))
+	}
+	return least
+}
+
+// leastLive is the variation that the reply to a probe is allowed at least.
+const leastLive = 50 * time.Millisecond
+
+// leastRTT returns the shortest round-trip time between the gateways.
+func (t *carrier) leastRTT() time.Duration {
+	least := time.Duration(math.MaxInt64)
+	for i := range t.lines {
+		least = min(least, t.lines[i].rtt.MinRTT)
+	}
+	return least
+}
+
+// leastRTO is the variation that a timeout allows for at least.
+const leastRTO = 10 * time.Millisecond
+
+// requested sends packets again that a path has lost, on the path where they arrive first.
+func (t *carrier) requested(s *Sim, p *packet) {
+	l := &t.lines[p.blocks]
+	if l.congested {
+		return
+	}
+	for _, b := range p.sack {
+		if b.end == 0 {
+			break
+		}
+		again, ok := l.kept.Take(s.now, uint64(b.start), uint8(p.length))
+		if !ok {
+			continue
+		}
+		i := sched.First(t.paths, -1)
+		t.count(i, again.size)
+		t.result.Repaired++
+		again.packet.hop = t.routes[i]
+		if q := t.lines[i].queue; q != nil {
+			q.Charge(s.now, int(again.size))
+			t.queues.Set(i, s.now, q.Wait(s.now))
+		}
+		s.launch(&again.packet, again.size)
+	}
+}
+
+// rescue sends what is under way on a path that has died, or waits in front of it, over another one.
+func (t *carrier) rescue(s *Sim, i int) {
+	l := &t.lines[i]
+	to := sched.First(t.paths, i)
+	if to < 0 || !t.weigh.auto || l.queue == nil || t.lines[to].queue == nil {
+		return
+	}
+	move := func(e queued) {
+		if !t.lines[to].queue.Push(s.now, e, int(e.size), 0) {
+			t.result.Refused++
+		}
+	}
+	for c := l.reported + 1; c <= l.number; c++ {
+		if m, ok := l.kept.Take(s.now, uint64(c), 1); ok {
+			t.result.Repaired++
+			move(queued{tunnel.Seq(m.packet.seq), m.size, false})
+		}
+	}
+	l.queue.Clear(move)
+	t.drain(s, to)
 }
 
 // measure takes the delay of a packet with a time stamp.
@@ -211,14 +438,23 @@ func (t *carrier) deliver(s *Sim, out []uint32) {
 
 // wake schedules the next event of the tunnel.
 func (t *carrier) wake(s *Sim) {
-	at, waits := t.receiver.Timeout()
-	if !waits || t.probeAt < at {
-		at = t.probeAt
+	at := t.probeAt
+	if held, waits := t.receiver.Timeout(); waits {
+		at = min(at, held)
+	}
+	for i := range t.lines {
+		if q := t.lines[i].queue; q != nil {
+			at = min(at, q.Next())
+		}
+		if due, any := t.measured[i].gaps.Next(t.roundTrip()); any && !t.Probes {
+			at = min(at, due)
+		}
 	}
 	s.events.set(t.source, max(at, s.now))
 }
 
-// timer handles the tunnel's event: probes are due, or packets are held for too long.
+// timer handles the tunnel's event: probes are due, packets may leave a queue, or are held or missing
+// for too long.
 func (t *carrier) timer(s *Sim) {
 	if s.over() {
 		s.events.remove(t.source)
@@ -226,6 +462,12 @@ func (t *carrier) timer(s *Sim) {
 	}
 	if s.now >= t.probeAt {
 		t.probe(s)
+	}
+	for i := range t.lines {
+		if t.lines[i].queue != nil {
+			t.drain(s, i)
+		}
+		t.request(s, i)
 	}
 	t.deliver(s, t.receiver.Expire(s.now, t.out[:0]))
 }
@@ -253,9 +495,24 @@ func (t *carrier) probe(s *Sim) {
 		return
 	}
 	for i := range t.paths {
+		l := &t.lines[i]
+		if l.probed > 0 && s.now-l.probed >= l.rtt.RTO(leastLive) {
+			l.probed = 0
+			if l.alive.Missed() {
+				t.paths[i].Usable = t.Probes
+				t.rescue(s, i)
+			}
+		}
+		if l.probed == 0 {
+			l.probed = s.now
+		}
 		t.queues.Add(i, &t.paths[i], s.now, probeSize+t.Overhead)
+		wait := t.queues.Wait(i, s.now)
+		if l.queue != nil { // a probe does not wait in it
+			wait = l.queue.Line(probeSize + t.Overhead)
+		}
 		s.launch(&packet{
-			kind: tunnelProbe, flow: t.id, hop: t.routes[i], at: s.now, data: uint64(t.queues.Wait(i, s.now)), seq: uint32(t.number.Peek(0)), blocks: uint8(i),
+			kind: tunnelProbe, flow: t.id, hop: t.routes[i], at: s.now, data: uint64(wait), seq: uint32(t.number.Peek(0)), blocks: uint8(i), window: t.lines[i].number,
 		}, int32(probeSize+t.Overhead))
 	}
 }
@@ -266,15 +523,17 @@ func (t *carrier) probed(s *Sim, p *packet) {
 	m := &t.measured[path]
 	t.measure(s, path, p)
 	m.probing.jitter.Update(p.at, s.now)
-	jitter, delay := m.probing.jitter.Value, time.Duration(0)
+	v := quality.OneWay{Jitter: m.probing.jitter.Value}
 	if !t.Probes {
-		v, _ := m.oneWay.Value()
-		jitter, delay = v.Jitter, v.Delay
+		v, _ = m.oneWay.Value()
 	}
 	s.launch(&packet{
-		kind: tunnelReply, flow: t.id, hop: t.back[path], at: p.at, data: uint64(jitter), blocks: p.blocks,
-		sack: [maxBlocks]span{{uint32(uint64(delay) >> 32), uint32(delay)}}, window: m.high, seq: m.got,
+		kind: tunnelReply, flow: t.id, hop: t.back[path], at: p.at, data: uint64(v.Jitter), blocks: p.blocks,
+		sack:   [maxBlocks]span{{uint32(uint64(v.Delay) >> 32), uint32(v.Delay)}, {uint32(m.bytes >> 32), uint32(m.bytes)}, {end: uint32(v.Standing / time.Microsecond)}},
+		window: m.high, seq: m.got,
 	}, int32(replySize+t.Overhead))
+	t.missing(s, path, p.window+1)
+	t.request(s, path)
 	t.deliver(s, t.receiver.Passed(s.now, path, 0, p.seq, t.out[:0]))
 }
 
@@ -289,8 +548,24 @@ func (t *carrier) replied(s *Sim, p *packet) {
 		return
 	}
 	path.Delay = time.Duration(uint64(p.sack[0].start)<<32 | uint64(p.sack[0].end))
+	l := &t.lines[p.blocks]
+	l.rtt.Update(s.now - p.at)
+	l.probed = 0
+	l.reported = max(l.reported, p.window)
+	if l.alive.Answered() {
+		t.weigh.losses[p.blocks].Restart(uint64(l.number))
+	}
+	path.Usable = path.Usable || l.alive.Alive()
+	standing := time.Duration(p.sack[2].end) * time.Microsecond
+	if l.queue != nil {
+		l.capacity.Look(s.now, t.result.SentBytes[p.blocks], uint64(p.sack[1].start)<<32|uint64(p.sack[1].end), l.queue.Wait(s.now) > waiting, standing, path.Jitter)
+		l.congested = l.capacity.Exhausted() && quality.Congested(standing, path.Jitter)
+		path.Rate = l.capacity.Value()
+		l.queue.Set(path.Rate)
+	}
 	t.weigh.path(t, int(p.blocks), p.window, p.window-min(p.seq, p.window))
 	t.weigh.look(s.now, t)
+	t.target()
 }
 
 // sample appends to the series.

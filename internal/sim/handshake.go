@@ -73,6 +73,10 @@ func (c *connection) established(s *Sim, index int) {
 		c.probeAt = s.now + s.phase(c.id)
 		c.wake(s, c.probeAt)
 	}
+	if c.Overflow {
+		c.lookAtPaths(s)
+		c.wake(s, c.use.at)
+	}
 	if index != 0 || !c.Handshake {
 		return
 	}

@@ -113,6 +113,8 @@ func (s *Sim) arrive(p *packet) {
 		s.carriers[p.flow].probed(s, p)
 	case tunnelReply:
 		s.carriers[p.flow].replied(s, p)
+	case tunnelRequest:
+		s.carriers[p.flow].requested(s, p)
 	default:
 		f := &s.senders[p.flow]
 		f.hand.receive(s, f, p)

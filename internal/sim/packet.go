@@ -50,6 +50,7 @@ const (
 	tunneled // a packet between gateways
 	tunnelProbe
 	tunnelReply
+	tunnelRequest // for lost packets between gateways
 )
 
 // noWindow is a window without limit.

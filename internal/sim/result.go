@@ -40,6 +40,9 @@ type ConnectionResult struct {
 	Paths []PathResult
 	// Delivered bytes in each interval of Config.Series.
 	Series []unit.Size
+	// Objects are the times of Connection.Object from the request, of the first from the start of the
+	// connection, to its last byte.
+	Objects []time.Duration `json:",omitempty"`
 	// Reinjected is the number of segments reinjected.
 	Reinjected uint64
 	// Gateway is the tunnel that carries the data, with a Gateway.

@@ -143,7 +143,8 @@ func New(c Config) (*Sim, error) {
 
 // connect sets up both ends of a connection and of its subflows.
 func (s *Sim) connect(c *connection, id, first int32, ways [][2]uint32) (err error) {
-	*c = connection{Connection: s.config.Connections[id].withDefaults(), id: id, first: first, limit: math.MaxInt64}
+	*c = connection{Connection: s.config.Connections[id].withDefaults(), id: id, first: first, limit: math.MaxInt64, requested: 1}
+	c.askedAt = c.Start
 	if c.Bytes > 0 {
 		c.limit = uint64(c.Bytes)
 	}
@@ -302,6 +303,7 @@ func (s *Sim) collect() Result {
 	for i := range s.sources {
 		x := &s.sources[i]
 		k := x.result
+		k.Duplicates, k.Reordered, k.Behind = x.arrivals.Duplicates, x.arrivals.Reordered, x.arrivals.Behind
 		k.Name, k.Sent, k.Received, k.ReceivedBytes = x.Name, x.sent, x.received, unit.Size(x.receivedBytes)
 		if x.carrier != nil {
 			k.Gateway = x.carrier.collect()

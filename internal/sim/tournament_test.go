@@ -85,7 +85,7 @@ func tournamentIsHeap(t *rapid.T) {
 		},
 		"first": func(t *rapid.T) {
 			if want.Len() == 0 {
-				t.Skip("no event")
+				return // to skip is a failure, if the input does it often enough
 			}
 			_, s, _ := got.first()
 			got.remove(s)

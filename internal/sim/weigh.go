@@ -12,32 +12,33 @@ import (
 // the discipline auto, which of them it uses together.
 type weighing struct {
 	auto     bool
-	paths    [judge.MaxPaths]reported
+	losses   [judge.MaxPaths]quality.LossMeter
 	state    [judge.MaxPaths]judge.Path
 	meter    judge.Meter
 	judge    judge.Judge
 	decision judge.Decision
 	lost     uint64
+	// next is the segment after those of the connection that were sent, elastic the number of retransmissions.
+	next    uint32
+	elastic uint64
 }
 
-// reported is what replies said of a path.
-type reported struct {
-	high, missing uint32
-	loss          quality.Loss
+// sent takes a packet that enters the tunnel.
+func (w *weighing) sent(p *packet) {
+	switch {
+	case p.kind != data:
+	case p.seq < w.next:
+		w.elastic++
+	default:
+		w.next = p.seq + 1
+	}
 }
 
 // path takes from a reply the highest number of a packet that arrived on a path, and how many packets
 // before it are missing.
 func (w *weighing) path(t *carrier, i int, high, missing uint32) {
-	r := &w.paths[i]
-	if high <= r.high {
-		return
-	}
-	lost := missing - min(missing, r.missing)
-	r.loss.Update(uint64(high-r.high), uint64(min(lost, high-r.high)))
-	w.lost += uint64(lost)
-	r.high, r.missing = high, max(r.missing, missing)
-	t.paths[i].Loss = int(r.loss.Share * 1e6)
+	w.lost += w.losses[i].Look(uint64(high), uint64(missing))
+	t.paths[i].Loss = int(w.losses[i].Share * 1e6)
 }
 
 // waiting is the virtual queue from which on a path is busy.
@@ -61,7 +62,7 @@ func (w *weighing) look(now time.Duration, t *carrier) {
 	}
 	st := t.receiver.Stats()
 	delivered := unit.Size(float64(st.Delivered) * float64(bytes) / float64(max(sent, 1)))
-	window, ok := w.meter.Look(now, judge.Totals{Delivered: delivered, Lost: w.lost, Late: st.Late}, busy)
+	window, ok := w.meter.Look(now, judge.Totals{Delivered: delivered, Lost: w.lost, Late: st.Late, Elastic: w.elastic}, busy)
 	if !ok {
 		return
 	}

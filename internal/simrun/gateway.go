@@ -18,6 +18,9 @@ func newGateway(t *scenario.Transport, overhead int) *sim.Gateway {
 	g := t.Gateway
 	hold, auto := g.Hold()
 	s := &sim.Gateway{Discipline: g.Discipline, Hold: reseq.Hold(hold), Overhead: overhead, Probes: g.Probes}
+	if g.Carried().Open() {
+		s.Probes = true // nothing queues or repairs these packets at the gateways
+	}
 	if auto {
 		s.Hold = reseq.Auto
 	}
@@ -25,15 +28,6 @@ func newGateway(t *scenario.Transport, overhead int) *sim.Gateway {
 		s.Replies = 1 + slices.Index(t.Links, g.Replies)
 	}
 	return s
-}
-
-// warmUp returns how long gateways measure the paths before a transfer: until the estimates have
-// settled. An estimate by probes has a memory of 16 s.
-func warmUp(t *scenario.Transport) time.Duration {
-	if t.Gateway.Probes {
-		return time.Minute
-	}
-	return 10 * time.Second
 }
 
 // source returns the source of a traffic of datagrams, over the paths of a connection.
@@ -83,6 +77,7 @@ func (p *plan) measureDatagrams(k result.CellKey, trial int, config sim.Config, 
 			}
 		}
 	})
+	report.Datagrams = &traffic.Datagrams{Sent: c.Sent, Received: c.Received, Duplicates: c.Duplicates, Reordered: c.Reordered, Behind: c.Behind}
 	phases[0].Put(run.Metrics)
 	if report.Bytes == 0 {
 		run.Notes[result.NoteError] = "not a datagram arrived"
@@ -92,10 +87,6 @@ func (p *plan) measureDatagrams(k result.CellKey, trial int, config sim.Config, 
 	result.PutDelivery(run.Metrics, report)
 	result.Mean(phases, report.Duration).Put(run.Metrics)
 	trace.Measure(phases, run.Metrics)
-	unique := float64(c.Received - c.Duplicates)
-	run.Metrics[result.LostShare] = 1 - unique/float64(c.Sent)
-	run.Metrics[result.ReorderedShare] = float64(c.Reordered) / unique
-	run.Metrics[result.ReorderedBehind] = float64(c.Behind)
 	if c.Gateway != nil {
 		trace.Subflows = subflows(e.Transports[k.Transport].Links, c.Gateway, x.Start)
 	}

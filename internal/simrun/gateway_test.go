@@ -2,12 +2,17 @@ package simrun
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/reseq"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/unit"
 )
 
 // TestGatewayCells: what a scenario says of gateways is what is simulated.
@@ -19,12 +24,12 @@ func TestGatewayCells(t *testing.T) {
 			t.Fatal(err)
 		}
 		k := c.Connections[0]
-		if want := 1514 - 14 - 40 - 20 - 92; transport == "dqj-2006" && (k.Segment != want || k.Header != 74 || k.Gateway.Overhead != 92 || k.RACK) {
+		if want := 1514 - 14 - 20 - 20 - 72; transport == "dqj-2006" && (k.Segment != want || k.Header != 54 || k.Gateway.Overhead != 72 || k.RACK) {
 			t.Errorf("%s: segments of %d bytes, want %d; %+v", transport, k.Segment, want, k)
 		}
 		switch g := k.Gateway; transport {
 		case "path1":
-			if g != nil || k.Start != 0 || k.Segment != 1428 || k.Header != 86 || !k.RACK {
+			if g != nil || k.Start != 0 || k.Segment != 1448 || k.Header != 66 || !k.RACK {
 				t.Errorf("%s: %+v", transport, k)
 			}
 		case "dqj-2006":
@@ -49,6 +54,36 @@ func TestGatewayCells(t *testing.T) {
 	}
 }
 
+// TestRefusesAlliances: what only a lab has is refused, each with its place.
+func TestRefusesAlliances(t *testing.T) {
+	faults := Check(builtIn(t, "gateway-alliance"))
+	for _, want := range []string{
+		"nodes.home.gateway.role: ", "nodes.leader.gateway.role: ", "nodes.member1.gateway.role: ", "nodes.nat0.masquerade: ",
+		"experiment.cases[1].events[0].stop: ", "experiment.cases[3].events[0].down: ",
+	} {
+		if !slices.ContainsFunc(faults, func(f fault.Fault) bool { return strings.HasPrefix(f.Error(), want) }) {
+			t.Errorf("no fault %q in:\n%v", want, faults.Err())
+		}
+	}
+}
+
+// TestOpenGateways: packets that are not encrypted are sent at once, and only in a fixed ratio.
+func TestOpenGateways(t *testing.T) {
+	s := builtIn(t, "datagram-tcp")
+	c, err := newPlan(s, false).config(result.CellKey{Case: "8M-0", Traffic: "ftp", Transport: "both"}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := c.Connections[0]
+	if g := k.Gateway; g.Overhead != 0 || !g.Probes || g.Hold != reseq.Off || k.Segment != 1448 || k.Header != 66 {
+		t.Errorf("%+v of %+v", g, k)
+	}
+	s.Experiment.Transports["both"].Gateway.Discipline = "dq"
+	if faults := Check(s); len(faults) != 1 || !strings.HasPrefix(faults[0].Error(), "experiment.transports.both.gateway.discipline: ") {
+		t.Errorf("dq: %v", faults)
+	}
+}
+
 // TestUpload: data of an upload goes over the links towards the server, and is compared with their
 // rates.
 func TestUpload(t *testing.T) {
@@ -62,9 +97,9 @@ func TestUpload(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, run := range r.Runs {
-		want, least := 64e3*1428/1514, 0.85
+		want, least := 64e3*1448/1514, 0.85
 		if run.Transport == "dq-reseq" {
-			want, least = 3*64e3*(1428-92)/1514, 0.7 // the start takes longer than with one path
+			want, least = 3*64e3*(1448-72)/1514, 0.7 // the start takes longer than with one path
 		}
 		got, limit := run.Metrics[result.Goodput], run.Metrics[result.LimitRate]
 		if limit < want*0.999 || limit > want*1.001 || got < least*want || got > want {
@@ -114,5 +149,38 @@ func TestGatewayRuns(t *testing.T) {
 		case run.Traffic == "udp" && run.Transport != "ratio-1-1" && (m[result.LostShare] != 0 || m[result.ReorderedShare] != 0):
 			t.Errorf("%s: %v", run.CellKey, m)
 		}
+	}
+}
+
+// TestGatewayFollowsRate: half a second after a path became slower, the gateway sends no more over it than it carries.
+func TestGatewayFollowsRate(t *testing.T) {
+	s, err := builtIn(t, "gateway-pair").Select(scenario.Selection{Cases: []string{"equal"}, Transports: []string{"auto"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const at = 4 * time.Second
+	rate := 10 * unit.MbitPerSecond
+	s.Links["path2"].Schedule = channel.Schedule{{At: at, Change: channel.Change{Rate: &rate}}}
+	s.Experiment.Traffic["bulk"].Duration = 6 * time.Second
+	var trace *result.Trace
+	if _, err := Run(context.Background(), Options{Spec: s, Trials: 1, Jobs: 1, Progress: func(e Event) { trace = e.Trace }}); err != nil {
+		t.Fatal(err)
+	}
+	sent := func(from, to time.Duration) float64 {
+		bytes := int64(0)
+		for _, path := range trace.Subflows {
+			if path.Name == "path2" {
+				for _, n := range path.Bytes[from/interval : to/interval] {
+					bytes += n
+				}
+			}
+		}
+		return float64(bytes) * 8 / (to - from).Seconds() / 1e6
+	}
+	if before := sent(at-time.Second, at); before < 17 {
+		t.Errorf("%.1f Mbit/s before the change", before)
+	}
+	if after := sent(at+500*time.Millisecond, at+time.Second); after > 10 || after < 7 {
+		t.Errorf("%.1f Mbit/s half a second after the change to 10 Mbit/s", after)
 	}
 }

@@ -49,9 +49,11 @@ func Parameters() []Parameter {
 }
 
 var (
-	// settingPaths are the settings that a case can have.
-	settingPaths = slices.DeleteFunc(field.Paths[scenario.Settings](), func(path string) bool { return path == "era" })
-	modelPaths   = field.Paths[scenario.Model]()
+	// settingPaths are the settings that a case can have alone in the simulator, which always paces.
+	settingPaths = slices.DeleteFunc(field.Paths[scenario.Settings](), func(path string) bool {
+		return slices.Contains([]string{"era", "pace", "lowat", "use"}, path)
+	})
+	modelPaths = field.Paths[scenario.Model]()
 )
 
 // setSetting sets a setting of the case, which overrides that of the transports. A case cannot

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/tabane/tabane/internal/cc"
 	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
@@ -48,7 +50,8 @@ func Check(spec *scenario.Spec) fault.List {
 		return faults
 	}
 	if !e.Delivers() {
-		faults.Add("experiment.kind", "the simulator has no BGP: an experiment of kind %s needs a lab", e.Kind)
+		lacks := map[string]string{scenario.KindRoutes: "BGP", scenario.KindWeb: "web pages"}[e.Kind]
+		faults.Add("experiment.kind", "the simulator has no %s: an experiment of kind %s needs a lab", lacks, e.Kind)
 		return faults
 	}
 	p := newPlan(spec, false)
@@ -61,6 +64,10 @@ func Check(spec *scenario.Spec) fault.List {
 		if t := e.Transports[name]; !t.MPTCP && t.Gateway == nil && len(t.Links) > 1 {
 			faults.Add("experiment.transports."+name+".links", "the simulator takes one path without mptcp or gateway, got %d links", len(t.Links))
 		}
+		if g := e.Transports[name].Gateway; g != nil && g.Carried().Open() && g.Discipline != sched.ParameterRatio {
+			faults.Add("experiment.transports."+name+".gateway.discipline", "the simulator's gateways measure paths by every packet, which only a sealed one can: mode %s with %s needs a lab",
+				g.Carried(), g.Discipline)
+		}
 	}
 	for _, k := range e.Cells() {
 		if e.Traffic[k.Traffic].Datagram > 0 && e.Transports[k.Transport].MPTCP {
@@ -68,7 +75,16 @@ func Check(spec *scenario.Spec) fault.List {
 			break
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(spec.Nodes)) {
+		if n := spec.Nodes[name]; n != nil && n.Gateway != nil && n.Gateway.Role != "" {
+			faults.Add("nodes."+name+".gateway.role", "the simulator has no registrations and relays: role %s needs a lab", n.Gateway.Role)
+		} else if n != nil && n.Masquerade != "" {
+			faults.Add("nodes."+name+".masquerade", "the simulator translates no addresses: this needs a lab")
+		}
+	}
 	faults.Merge("", p.unusedAddresses())
+	faults.Merge("", p.newConnections())
+	faults.Merge("", p.competitors())
 	faults.Merge("", spec.CheckEvents(func(x scenario.Event) string {
 		effect, known := effects[x.Kind()]
 		if !known {
@@ -224,7 +240,7 @@ func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
 	e := p.spec.Experiment
 	c := e.Case(k.Case)
 	t, transport := e.TrafficIn(c, k.Traffic), e.Transports[k.Transport]
-	b := &builder{plan: p, c: c, always: transport.Links, index: map[hop]int{}, eventy: map[string]bool{}}
+	b := &builder{plan: p, c: c, always: slices.Clone(transport.Links), index: map[hop]int{}, eventy: map[string]bool{}}
 	b.config = sim.Config{Seed: seed, Series: interval, Bursts: true}
 	for _, name := range p.spec.Scheduled() {
 		b.eventy[name] = true
@@ -235,12 +251,18 @@ func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
 		}
 	}
 
+	for _, x := range c.Connections {
+		b.always = append(b.always, x.Links...)
+	}
 	overhead := p.spec.Overhead(transport)
-	conn := sim.Connection{Name: k.String(), MPTCP: transport.MPTCP, Bytes: t.Bytes, Rate: t.Rate, Header: p.spec.Headers(transport), Handshake: true}
+	conn := sim.Connection{Name: k.String(), MPTCP: transport.MPTCP, Bytes: t.Total(), Rate: t.Rate, Header: p.spec.Headers(transport), Handshake: true}
+	if t.Objects > 0 {
+		conn.Object = t.Bytes
+	}
 	if transport.Gateway != nil {
 		conn.Header -= overhead.Tunnel
 		conn.Gateway = newGateway(transport, overhead.Tunnel)
-		conn.Start = warmUp(transport)
+		conn.Start = transport.Gateway.WarmUp()
 	}
 	if m := transport.Model; m != nil {
 		conn.Handshake, conn.MinRTO, conn.Uncounted = !m.AtOnce, m.MinRTO, m.Uncounted
@@ -254,23 +276,23 @@ func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
 		if w.err != nil {
 			return sim.Config{}, w.err
 		}
-		var path sim.Path
 		hops := w.hops
 		if t.Upload {
 			hops = reversed(hops)
 		}
-		for _, h := range hops {
-			if m := p.spec.MTU(h.link); mtu == 0 || m < mtu {
-				mtu = m
-			}
-			path.Out = b.pass(path.Out, h)
-		}
-		for _, h := range reversed(hops) {
-			path.Back = b.pass(path.Back, h)
-		}
+		path := b.path(hops, &mtu)
 		if g := transport.Gateway; g != nil {
+			i := len(conn.Paths)
 			if ratios := g.Ratios(); ratios != nil {
-				path.Ratio = ratios[len(conn.Paths)]
+				path.Ratio = ratios[i]
+			}
+			if len(g.Rates) > 0 {
+				for _, l := range path.Out {
+					if rate := b.config.Links[l].Rate; rate > 0 && (path.Rate == 0 || rate < path.Rate) {
+						path.Rate = rate
+					}
+				}
+				path.Rate = g.Configured(i, path.Rate)
 			}
 		}
 		conn.Paths = append(conn.Paths, path)
@@ -292,6 +314,9 @@ func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
 	} else {
 		b.config.Connections = []sim.Connection{conn}
 	}
+	if err := b.compete(k, conn); err != nil {
+		return sim.Config{}, err
+	}
 	b.changes(t)
 	for i := range b.config.Changes {
 		b.config.Changes[i].At += conn.Start
@@ -302,7 +327,7 @@ func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
 		return sim.Config{}, err
 	case t.Datagram > 0:
 		b.config.Duration = lasts + slack
-	case t.Bytes > 0 && lasts > 0:
+	case lasts > 0 && (t.Bytes > 0 || t.Live):
 		b.config.Duration = lasts
 	default:
 		b.config.Duration = unlimited
@@ -312,6 +337,20 @@ func (p *plan) config(k result.CellKey, seed uint64) (sim.Config, error) {
 	}
 	b.config.Duration += conn.Start
 	return b.config, nil
+}
+
+// path adds a way from the sender to the receiver, and reduces mtu to the least on it.
+func (b *builder) path(hops []hop, mtu *int) (path sim.Path) {
+	for _, h := range hops {
+		if m := b.spec.MTU(h.link); *mtu == 0 || m < *mtu {
+			*mtu = m
+		}
+		path.Out = b.pass(path.Out, h)
+	}
+	for _, h := range reversed(hops) {
+		path.Back = b.pass(path.Back, h)
+	}
+	return path
 }
 
 // uploads reports whether data goes from the client to the server in any run.
@@ -330,6 +369,8 @@ func (p *plan) behave(c *sim.Connection, s scenario.Settings, most int, sender s
 	if c.MPTCP {
 		c.Scheduler = cmp.Or(s.Scheduler, sched.Default)
 		c.SchedOptions = s.SchedulerOptions.Options()
+		c.Lowat = s.Lowat != nil && *s.Lowat
+		c.Overflow = sender == p.spec.Experiment.Server && p.use(s) == edge.UseOverflow
 		for i, n := range s.SchedulerOptions.Ratios() {
 			c.Paths[i].Ratio = n
 		}
@@ -363,6 +404,14 @@ func (p *plan) behave(c *sim.Connection, s scenario.Settings, most int, sender s
 		c.QuickACKs = quickACKs
 	}
 	return nil
+}
+
+// use returns which subflows carry what the server sends.
+func (p *plan) use(s scenario.Settings) edge.Use {
+	if n := p.spec.Nodes[p.spec.Experiment.Server]; s.Use == "" && n.Edge != nil {
+		return n.Edge.MPTCP.Use
+	}
+	return s.Use
 }
 
 // pass appends the index of a hop to a path, unless the hop never affects a packet.
@@ -445,7 +494,7 @@ func (p *plan) measure(k result.CellKey, trial int, config sim.Config, simulated
 	began := config.Connections[0].Start
 	t, transport := e.TrafficIn(e.Case(k.Case), k.Traffic), e.Transports[k.Transport]
 	limit := time.Duration(0)
-	if t.Bytes > 0 {
+	if t.Bytes > 0 || t.Live {
 		limit = t.TimeLimit(p.quick)
 	}
 	done := c.Finish != sim.Never
@@ -456,6 +505,7 @@ func (p *plan) measure(k result.CellKey, trial int, config sim.Config, simulated
 			}
 		}
 	})
+	report.Objects = c.Objects
 	phases[0].Put(run.Metrics)
 	switch {
 	case report.Bytes == 0:
@@ -493,6 +543,9 @@ func (p *plan) measure(k result.CellKey, trial int, config sim.Config, simulated
 			trace.Subflows = append(trace.Subflows, result.Subflow{Name: transport.Links[i], Bytes: bytes})
 		}
 		slices.SortFunc(trace.Subflows, func(a, b result.Subflow) int { return strings.Compare(a.Name, b.Name) })
+	}
+	if len(e.Case(k.Case).Connections) > 0 {
+		p.measureCompetition(k, &run, simulated)
 	}
 	if transport.Gateway != nil {
 		trace.Subflows = subflows(transport.Links, c.Gateway, began)

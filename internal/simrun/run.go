@@ -89,6 +89,9 @@ func Run(ctx context.Context, o Options) (result.Result, error) {
 	if cells := e.Cells(); o.Capture != nil && e.Traffic[cells[0].Traffic].Upload {
 		return result.Result{}, fmt.Errorf("simulate scenario %q: a capture at the client is of a download, and traffic %q is an upload", o.Spec.Name, cells[0].Traffic)
 	}
+	if cells := e.Cells(); o.Capture != nil && e.Traffic[cells[0].Traffic].NewConnections {
+		return result.Result{}, fmt.Errorf("simulate scenario %q: a capture is of one connection, and traffic %q has several", o.Spec.Name, cells[0].Traffic)
+	}
 	if o.Seed == 0 {
 		o.Seed = FirstSeed
 	}
@@ -131,13 +134,16 @@ func Run(ctx context.Context, o Options) (result.Result, error) {
 	if err != nil {
 		return result.Result{}, fmt.Errorf("simulate scenario %q: %w", o.Spec.Name, err)
 	}
-	return e.Conclude(result.Result{
+	return o.Spec.Conclude(result.Result{
 		Scenario: o.Spec.Name, Backend: Backend, Seconds: time.Since(begun).Seconds(), Host: o.Host, Runs: runs,
 	})
 }
 
 // simulate runs one trial of one cell. An error ends the experiment; a failed delivery is a result.
 func (p *plan) simulate(ctx context.Context, k result.CellKey, trial int, seed uint64, capture io.Writer) (result.Run, *result.Trace, error) {
+	if p.spec.Experiment.Traffic[k.Traffic].NewConnections {
+		return p.simulateObjects(ctx, k, trial, seed)
+	}
 	config, err := p.config(k, seed)
 	if err != nil {
 		return result.Run{}, nil, fmt.Errorf("%s: %w", k, err)
@@ -151,7 +157,11 @@ func (p *plan) simulate(ctx context.Context, k result.CellKey, trial int, seed u
 		if record, err = p.newRecorder(capture, k, config.Connections[0]); err != nil {
 			return result.Run{}, nil, fmt.Errorf("%s: write capture: %w", k, err)
 		}
-		s.Tap(record.packet)
+		s.Tap(func(x sim.Packet) {
+			if x.Connection == 0 {
+				record.packet(x)
+			}
+		})
 	}
 	simulated, err := s.Run(ctx)
 	if err != nil {

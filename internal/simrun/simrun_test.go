@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tabane/tabane/internal/channel"
+	"github.com/tabane/tabane/internal/edge"
 	"github.com/tabane/tabane/internal/field"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
@@ -32,7 +33,7 @@ func builtIn(t testing.TB, name string) *scenario.Spec {
 	if err := yaml.UnmarshalWithOptions(scenariotest.Text(t, name), &s, yaml.Strict()); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Check().Err(); err != nil {
+	if err := errors.Join(s.Translate().Err(), s.Check().Err()); err != nil {
 		t.Fatal(err)
 	}
 	return &s
@@ -177,6 +178,9 @@ func TestMarksAreRefused(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	if got := Check(builtIn(t, "epe-routes")).Error(); !strings.Contains(got, "experiment.kind: the simulator has no BGP") {
+		t.Errorf("got %s", got)
+	}
+	if got := Check(builtIn(t, "webqoe")).Error(); !strings.Contains(got, "experiment.kind: the simulator has no web pages") {
 		t.Errorf("got %s", got)
 	}
 	s := builtIn(t, "epe-change")
@@ -595,5 +599,30 @@ func TestLateness(t *testing.T) {
 	on := newPlan(s, true)
 	if config, err = on.config(key, 1); err != nil || config.Links[0].Jitter != (channel.Jitter{}) {
 		t.Errorf("link %s has jitter %+v that nobody asked for, %v", config.Links[0].Name, config.Links[0].Jitter, err)
+	}
+}
+
+// TestUse: the transport's setting replaces that of the server's edge.
+func TestUse(t *testing.T) {
+	for _, tt := range []struct {
+		node, transport edge.Use
+		want            bool
+	}{{"", "", false}, {edge.UseOverflow, "", true}, {edge.UseOverflow, edge.UseAll, false}, {"", edge.UseOverflow, true}} {
+		s := builtIn(t, "epe-steady")
+		s.Nodes["server"].Edge.MPTCP.Use = tt.node
+		key := s.Experiment.Cells()[0]
+		for _, k := range s.Experiment.Cells() {
+			if tr := s.Experiment.Transports[k.Transport]; tr.MPTCP {
+				key, tr.Use = k, tt.transport
+				break
+			}
+		}
+		if err := Check(s).Err(); err != nil {
+			t.Fatal(err)
+		}
+		config, err := newPlan(s, true).config(key, 1)
+		if err != nil || config.Connections[0].Overflow != tt.want {
+			t.Errorf("%+v: %v, %v", tt, config.Connections[0].Overflow, err)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package simrun
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tabane/tabane/internal/published"
 	"github.com/tabane/tabane/internal/result"
 	"github.com/tabane/tabane/internal/scenario"
 	"github.com/tabane/tabane/internal/stat"
@@ -18,11 +20,9 @@ import (
 
 var update = flag.Bool("update", false, "write the published tables, all rows of them")
 
-// published is a table of simulated figures in a Markdown file, between two comments:
-//
-//	<!-- table NAME: make tables -->
-//	<!-- end -->
-type published struct {
+// publishedTable is a table of figures in a Markdown file that make tables writes, simulated or from a
+// stored measurement in a lab.
+type publishedTable struct {
 	file, name string
 	head       []string
 	rows       []publishedRow
@@ -48,13 +48,24 @@ type figure struct {
 	scenario, pattern, transport, metric string
 	// minRTO replaces the minimum RTO.
 	minRTO string
-	show   func(sample) string
+	// lab is the result.json of a measurement in a lab, of which only the summary counts. Default: the
+	// figure is simulated.
+	lab  string
+	show func(sample) string
+	// tens is which ten seconds of the run a rate is of, counted from 1. 0: all of it.
+	tens int
 }
 
 // random reports whether trials of the figure differ.
 func (f figure) random() bool {
-	return (f.scenario == "reseq-buffer" || f.scenario == "reseq-loss") && !strings.HasPrefix(f.pattern, "p0")
+	return f.lab == "" && (f.scenario == sweepScenario || f.scenario == "shake-static" || f.scenario == "shake-unequal" || f.scenario == "shake-dynamic" || f.scenario == fairnessScenario || (f.scenario == "reseq-buffer" || f.scenario == "reseq-loss") && !strings.HasPrefix(f.pattern, "p0"))
 }
+
+// sweepScenario has random losses and delays in most cases.
+const sweepScenario = "gateway-sweep"
+
+// fairnessScenario has bottlenecks with early detection or jitter.
+const fairnessScenario = "cc-fairness"
 
 // sample is a metric of a cell, with the standard deviation of its trials.
 type sample struct {
@@ -67,8 +78,17 @@ func share(c sample) string  { return fmt.Sprintf("%.3f", c.Mean) }
 func count(c sample) string  { return fmt.Sprintf("%.0f", c.Mean) }
 func tenth(c sample) string  { return fmt.Sprintf("%.1f", c.Mean) }
 func period(c sample) string { return fmt.Sprintf("%.3f s", c.Mean) }
+func mbits(c sample) string  { return fmt.Sprintf("%.1f", c.Median/1e6) }
+func kbits(c sample) string  { return fmt.Sprintf("%.0f", c.Median/1e3) }
 func most(c sample) string   { return fmt.Sprintf("%.0f kB", c.Max/1e3) }
 func millis(c sample) string { return millisOf(c.Mean, c.Mean) }
+
+func rateSD(c sample) string { return fmt.Sprintf("%.2f ± %.2f", c.Mean/1e6, c.sd/1e6) }
+
+// kbitsCI and percentCI show the 95 % confidence interval of the mean, kbitsCI also the number of runs.
+func kbitsCI(c sample) string   { return fmt.Sprintf("%.0f ± %.0f (%d)", c.Mean/1e3, c.CI95/1e3, c.N) }
+func percent(c sample) string   { return fmt.Sprintf("%.0f %%", c.Mean*100) }
+func percentCI(c sample) string { return fmt.Sprintf("%.2f ± %.2f", c.Mean*100, c.CI95*100) }
 
 func shareSD(c sample) string { return fmt.Sprintf("%.3f ± %.3f", c.Mean, c.sd) }
 func millisSD(c sample) string {
@@ -103,7 +123,7 @@ func of(name, pattern, transport string, metrics ...any) []publishedCell {
 	return cells
 }
 
-func tables() []published {
+func tables() []publishedTable {
 	const after, delay, longest = result.ThroughputAfter, result.ReseqDelayMean, result.BurstMax
 	sizes := []string{"65", "130", "260", "520", "1000", "2000", "unlimited"}
 	title := func(size string) string {
@@ -114,8 +134,8 @@ func tables() []published {
 	}
 	losses := []string{"0", "1e-4", "2e-4", "5e-4", "1e-3", "2e-3", "5e-3", "1e-2"}
 
-	lossy := published{file: "scenarios/reseq-buffer/README.md", name: "lossy", head: []string{"buffer", "`program`", "ms", "`ahead`", "ms", "`ns2`", "ms"}}
-	lossless := published{file: lossy.file, name: "lossless", head: []string{"buffer", "`program`, `ns2`", "ms", "`ahead`", "ms", "`mptcp`", "ms"}}
+	lossy := publishedTable{file: "scenarios/reseq-buffer/README.md", name: "lossy", head: []string{"buffer", "`program`", "ms", "`ahead`", "ms", "`ns2`", "ms"}}
+	lossless := publishedTable{file: lossy.file, name: "lossless", head: []string{"buffer", "`program`, `ns2`", "ms", "`ahead`", "ms", "`mptcp`", "ms"}}
 	for _, size := range sizes {
 		row := publishedRow{label: title(size), sampled: size == "260"}
 		for _, transport := range []string{"program", "ahead", "ns2"} {
@@ -129,9 +149,9 @@ func tables() []published {
 		lossless.rows = append(lossless.rows, row)
 	}
 
-	both := published{file: "scenarios/reseq-loss/README.md", name: "limit", head: []string{"loss",
+	both := publishedTable{file: "scenarios/reseq-loss/README.md", name: "limit", head: []string{"loss",
 		"throughput `program`", "260 kB", "`ahead`", "260 kB", "mean delay, ms `program`", "260 kB", "`ahead`", "260 kB", "longest burst `program`", "260 kB", "`ahead`", "260 kB"}}
-	bound := published{file: both.file, name: "ns2", head: []string{"loss", "throughput", "mean delay, ms", "longest burst", "peak occupancy", "timeouts in a run"}}
+	bound := publishedTable{file: both.file, name: "ns2", head: []string{"loss", "throughput", "mean delay, ms", "longest burst", "peak occupancy", "timeouts in a run"}}
 	for _, loss := range losses {
 		row := publishedRow{label: loss}
 		for _, m := range []struct {
@@ -146,7 +166,7 @@ func tables() []published {
 		bound.rows = append(bound.rows, publishedRow{label: loss, cells: of("reseq-loss", "p"+loss, "ns2",
 			after, shareSD, delay, millis, longest, count, result.BufferMax, most, result.Timeouts, tenth)})
 	}
-	timer := published{file: both.file, name: "timer", head: []string{"loss", "throughput without limit", "260 kB", "longest burst without limit", "260 kB", "mean delay, ms, without limit", "260 kB"}}
+	timer := publishedTable{file: both.file, name: "timer", head: []string{"loss", "throughput without limit", "260 kB", "longest burst without limit", "260 kB", "mean delay, ms, without limit", "260 kB"}}
 	for _, loss := range []string{"5e-4", "2e-3", "5e-3", "1e-2"} {
 		row := publishedRow{label: loss}
 		for _, m := range []struct {
@@ -160,15 +180,15 @@ func tables() []published {
 		timer.rows = append(timer.rows, row)
 	}
 
-	delays := published{file: "scenarios/reseq-delay/README.md", name: "delay", head: []string{"delay of path 2", "throughput, ns2", "mptcp", "longest burst, ns2", "mptcp", "after 3 s, ns2", "mptcp"}}
+	delays := publishedTable{file: "scenarios/reseq-delay/README.md", name: "delay", head: []string{"delay of path 2", "throughput, ns2", "mptcp", "longest burst, ns2", "mptcp", "after 3 s, ns2", "mptcp"}}
 	for _, ms := range []string{"20", "50", "100"} {
 		delays.rows = append(delays.rows, beside(ms+" ms", "reseq-delay", "d"+ms, after, share, longest, count, result.BurstSteady, count))
 	}
-	rates := published{file: "scenarios/reseq-rate/README.md", name: "rate", head: []string{"rate of path 2", "throughput, ns2", "mptcp", "longest burst, ns2", "mptcp", "after 3 s, ns2", "mptcp", "mean delay, ms, ns2", "mptcp"}}
+	rates := publishedTable{file: "scenarios/reseq-rate/README.md", name: "rate", head: []string{"rate of path 2", "throughput, ns2", "mptcp", "longest burst, ns2", "mptcp", "after 3 s, ns2", "mptcp", "mean delay, ms, ns2", "mptcp"}}
 	for _, rate := range []string{"2", "5", "10"} {
 		rates.rows = append(rates.rows, beside(rate+" Mbit/s", "reseq-rate", "r"+rate, after, share, longest, count, result.BurstSteady, count, delay, millis))
 	}
-	bursts := published{file: "scenarios/reseq-burst/README.md", name: "bursts", head: []string{"", "published", "`ns2`", "`mptcp`", "`ns2`, 1340 bytes", "`mptcp`, 1340 bytes"}}
+	bursts := publishedTable{file: "scenarios/reseq-burst/README.md", name: "bursts", head: []string{"", "published", "`ns2`", "`mptcp`", "`ns2`, 1340 bytes", "`mptcp`, 1340 bytes"}}
 	for _, m := range []struct {
 		label, paper, metric string
 		show                 func(sample) string
@@ -194,7 +214,7 @@ func tables() []published {
 	burst := func(metric string, show func(sample) string) figure {
 		return figure{scenario: "reseq-burst", pattern: "d100", transport: "ns2", metric: metric, show: show}
 	}
-	found := published{file: "docs/resequencing.md", name: "found", head: []string{"figure", "published", "here, mean of 12 seeds", "where"}}
+	found := publishedTable{file: "docs/resequencing.md", name: "found", head: []string{"figure", "published", "here, mean of 12 seeds", "where"}}
 	for _, r := range []struct {
 		figures, paper, here string
 		of                   []figure
@@ -218,7 +238,176 @@ func tables() []published {
 	} {
 		found.rows = append(found.rows, publishedRow{label: r.figures, cells: []publishedCell{{format: r.paper}, {r.here, r.of}, {format: r.where}}})
 	}
-	return []published{lossy, lossless, both, bound, timer, delays, rates, bursts, found}
+	return []publishedTable{lossy, lossless, both, bound, timer, delays, rates, bursts, found, gatewaySweep(), fairness(),
+		shake("shake-static"), shake("shake-unequal"), jitter(), kernelShake(), turns(), datagrams(), dynamic(), unequal()}
+}
+
+// fairness returns the table of cc-fairness: all cases of it.
+func fairness() publishedTable {
+	transports := []string{"tcp", "uncoupled", "lia", "olia", "balia", "wvegas", "vegas"}
+	p := publishedTable{file: "scenarios/cc-fairness/README.md", name: "fairness", head: []string{"case", "", "tcp", "uncoupled", "lia", "olia", "balia", "wvegas", "vegas"}}
+	for _, r := range []struct {
+		label, pattern, what, metric string
+		show                         func(sample) string
+	}{
+		{"RED", "red", "share", result.Share, shareSD},
+		{"drop-tail", "drop-tail", "share", result.Share, shareSD},
+		{"two", "two", "Mbit/s", result.OwnRate, rateSD},
+		{"balance", "balance", "share of p", result.FirstPath, shareSD},
+		{"A", "a", "Mbit/s of a neighbor", result.OthersRate, rateSD},
+		{"C", "c", "Mbit/s of a neighbor", result.OthersRate, rateSD},
+		{"B", "b", "Mbit/s of a client", result.OwnRate, rateSD},
+		{"B, upgraded", "b-upgraded", "Mbit/s of a client", result.OwnRate, rateSD},
+		{"delay", "delay", "round-trip time, ms", result.RoundTrip, millisSD},
+	} {
+		row := publishedRow{label: r.label, cells: []publishedCell{{format: r.what}}, sampled: r.pattern == "red"}
+		for _, transport := range transports {
+			row.cells = append(row.cells, of(fairnessScenario, r.pattern, transport, r.metric, r.show)...)
+		}
+		p.rows = append(p.rows, row)
+	}
+	return p
+}
+
+// gatewaySweep returns the table of gateway-sweep: all cases of it.
+func gatewaySweep() publishedTable {
+	p := publishedTable{file: "scenarios/gateway-sweep/README.md", name: "sweep", head: []string{
+		"lines", "first, cubic", "second", "`dq`", "`dqj`", "`auto`", "three lines", "rates too high", "too low", "one of each", "first, reno", "second", "`auto`",
+	}}
+	for _, name := range []string{
+		"fiber-fiber", "fiber-dsl", "dsl-lte", "dsl-far", "dsl-satellite", "dsl-bloated", "lossy-both", "lossier-both", "lossy-second",
+		"jittery-both", "jitterier-both", "jittery-second", "wifi-second", "asymmetric", "dead", "returns",
+	} {
+		row := publishedRow{label: name, sampled: name == "lossy-second"}
+		for _, transport := range []string{
+			"path1-cubic", "path2-cubic", "dq-cubic", "dqj-cubic", "auto-cubic", "three-cubic", "high-cubic", "low-cubic", "mixed-cubic", "path1-reno", "path2-reno", "auto-reno",
+		} {
+			row.cells = append(row.cells, of(sweepScenario, name, transport, result.Goodput, mbits)...)
+		}
+		p.rows = append(p.rows, row)
+	}
+	return p
+}
+
+// shakeTransports are those of shake-static and shake-unequal, in the order of their tables.
+var shakeTransports = []string{
+	"path1-2006", "path3-2006", "two-2006", "dq-2006", "dqj-2006", "dq-2006-reseq",
+	"path1", "path3", "dq", "dqj", "dqj-packets", "dq-reseq", "auto-reseq",
+}
+
+// shake returns the table of shake-static or shake-unequal: goodput in all cases of it.
+func shake(name string) publishedTable {
+	return goodput(name, "path1", shakeTransports, []string{"j0", "j50", "j100", "j150", "j200"}, []string{"±0", "±50", "±100", "±150", "±200"})
+}
+
+// goodput returns the table of a scenario's goodput by transport and case. Of a scenario whose trials
+// differ the test checks the row of the sampled transport.
+func goodput(name, sampled string, transports, cases, titles []string) publishedTable {
+	p := publishedTable{file: "scenarios/" + name + "/README.md", name: "goodput", head: append([]string{"transport"}, titles...)}
+	for _, transport := range transports {
+		row := publishedRow{label: "`" + transport + "`", sampled: transport == sampled}
+		for _, pattern := range cases {
+			row.cells = append(row.cells, of(name, pattern, transport, result.Goodput, kbits)...)
+		}
+		p.rows = append(p.rows, row)
+	}
+	return p
+}
+
+// turns returns the table of datagram-tcp.
+func turns() publishedTable {
+	cases := []string{"512k-0", "512k-50", "512k-100", "1.5M-0", "1.5M-50", "1.5M-100", "8M-0", "8M-50", "8M-100"}
+	return goodput("datagram-tcp", "", []string{"primary-2006", "both-2006", "primary-2006-x16", "both-2006-x16", "primary", "both"}, cases, cases)
+}
+
+// datagrams returns the table of datagram-udp.
+func datagrams() publishedTable {
+	cases := []string{"equal", "both50", "both100", "delay", "rate"}
+	p := publishedTable{file: "scenarios/datagram-udp/README.md", name: "datagrams", head: append([]string{"transport"}, cases...)}
+	for _, transport := range []string{"primary", "ratio-1-1", "ratio-2-1", "ratio-16-3", "ratio-20-1"} {
+		row := publishedRow{label: "`" + transport + "`"}
+		for _, pattern := range cases {
+			cell := publishedCell{format: "%s; %s; %s, %s"}
+			for _, m := range []struct {
+				metric string
+				show   func(sample) string
+			}{{result.Goodput, mbits}, {result.LostShare, percent}, {result.ReorderedShare, percent}, {result.ReorderedBehind, count}} {
+				cell.figures = append(cell.figures, figure{scenario: "datagram-udp", pattern: pattern, transport: transport, metric: m.metric, show: m.show})
+			}
+			row.cells = append(row.cells, cell)
+		}
+		p.rows = append(p.rows, row)
+	}
+	return p
+}
+
+// dynamic returns the table of shake-dynamic: goodput in each ten seconds and in all of them.
+func dynamic() publishedTable {
+	p := publishedTable{file: "scenarios/shake-dynamic/README.md", name: "goodput", head: []string{"transport", "±50", "±100", "±150", "±200", "±50", "±50", "whole"}}
+	for _, transport := range []string{
+		"path1-2006", "two-2006", "dq-2006", "dqj-2006", "dqj-2006-packets", "dq", "dqj", "dqj-packets", "dq-reseq", "auto-reseq",
+	} {
+		row := publishedRow{label: "`" + transport + "`", sampled: transport == "path1-2006"}
+		for i := range 7 {
+			row.cells = append(row.cells, one(figure{scenario: "shake-dynamic", pattern: "table1", transport: transport, metric: result.Goodput, tens: (i + 1) % 7}, kbits))
+		}
+		p.rows = append(p.rows, row)
+	}
+	return p
+}
+
+// unequal returns the table of datagram-unequal: goodput of the download in all cases.
+func unequal() publishedTable {
+	cases := []string{"equal", "both50", "delay", "rate"}
+	return goodput("datagram-unequal", "", []string{
+		"primary-2006", "ratio-1-1", "ratio-2-1", "ratio-16-3", "ratio-1-1-x16", "primary", "today-1-1", "today-1-1-reseq", "today-16-3", "today-dq", "today-dq-reseq",
+	}, cases, cases)
+}
+
+// jitter returns the part of the table of shake-static that is about disciplines, with the third path at ±200 ms
+// and the others at ±50 ms.
+func jitter() publishedTable {
+	p := publishedTable{file: "docs/shake.md", name: "jitter", head: []string{"", "DQ", "DQJ", "DQ with the resequencer", "`auto` with it"}}
+	for _, r := range []struct {
+		label      string
+		transports []string
+	}{
+		{"TCP of 2006: three duplicate acknowledgments, no undo, no time stamps", []string{"dq-2006", "dqj-2006", "dq-2006-reseq", ""}},
+		{"TCP of today: RACK-TLP, undo by time stamps and DSACK", []string{"dq", "dqj", "dq-reseq", "auto-reseq"}},
+	} {
+		row := publishedRow{label: r.label}
+		for _, transport := range r.transports {
+			if transport == "" {
+				row.cells = append(row.cells, publishedCell{})
+				continue
+			}
+			row.cells = append(row.cells, of("shake-static", "j200", transport, result.Goodput, kbits)...)
+		}
+		p.rows = append(p.rows, row)
+	}
+	return p
+}
+
+// kernelShake returns the table of shake-static in a lab.
+func kernelShake() publishedTable {
+	p := publishedTable{file: "docs/shake.md", name: "kernel", head: []string{"transport", "±50", "±200", "three duplicates at ±50, %", "at ±200"}}
+	for _, transport := range shakeTransports {
+		row := publishedRow{label: "`" + transport + "`"}
+		for _, m := range []struct {
+			metric string
+			show   func(sample) string
+		}{{result.Goodput, kbitsCI}, {result.TripleDuplicates, percentCI}} {
+			for _, pattern := range []string{"j50", "j200"} {
+				if m.metric == result.TripleDuplicates && strings.HasPrefix(transport, "path") {
+					row.cells = append(row.cells, publishedCell{}) // one path keeps the order
+					continue
+				}
+				row.cells = append(row.cells, one(figure{lab: "docs/measured/shake-static.json", pattern: pattern, transport: transport, metric: m.metric}, m.show))
+			}
+		}
+		p.rows = append(p.rows, row)
+	}
+	return p
 }
 
 // beside returns a row that has, for each metric, a cell of transport ns2 and one of mptcp.
@@ -237,10 +426,16 @@ type simulations struct {
 	t     *testing.T
 	specs map[string]*scenario.Spec
 	cells map[[4]string]result.Result
+	labs  map[string]result.Result
+	// traces are those of a cell's trials.
+	traces map[[4]string][]*result.Trace
 }
 
 func (s *simulations) text(f figure) string {
 	s.t.Helper()
+	if f.lab != "" {
+		return s.measured(f)
+	}
 	key := [4]string{f.scenario, f.pattern, f.transport, f.minRTO}
 	r, done := s.cells[key]
 	if !done {
@@ -249,35 +444,40 @@ func (s *simulations) text(f figure) string {
 			spec = builtIn(s.t, f.scenario)
 			s.specs[f.scenario] = spec
 		}
-		i := slices.IndexFunc(spec.Experiment.Cases, func(c scenario.Case) bool { return c.Name == f.pattern })
-		transport := spec.Experiment.Transports[f.transport]
-		if i < 0 || transport == nil {
-			s.t.Fatalf("%s has no case %s or no transport %s", f.scenario, f.pattern, f.transport)
+		selection := scenario.Selection{Cases: []string{f.pattern}, Transports: []string{f.transport}, Traffic: []string{trafficOf(f)}}
+		cell, err := spec.Select(selection)
+		if err != nil {
+			s.t.Fatal(err)
 		}
-		e, copied := *spec.Experiment, *transport
+		e := cell.Experiment
 		if f.minRTO != "" {
 			least, err := time.ParseDuration(f.minRTO)
 			if err != nil {
 				s.t.Fatal(err)
 			}
-			model := *copied.Model
-			model.MinRTO, copied.Model = least, &model
+			transport := *e.Transports[f.transport]
+			model := *transport.Model
+			model.MinRTO, transport.Model = least, &model
+			e.Transports[f.transport] = &transport
 		}
-		e.Cases, e.Transports = e.Cases[i:i+1], map[string]*scenario.Transport{f.transport: &copied}
-		e.Expect, e.Figures = nil, nil
 		trials := 1
 		if f.random() {
 			trials = e.Trials
 		}
-		cell := *spec
-		cell.Experiment = &e
-		var err error
-		if r, err = Run(context.Background(), Options{Spec: &cell, Trials: trials}); err != nil {
+		keep := func(e Event) { s.traces[key] = append(s.traces[key], e.Trace) }
+		if r, err = Run(context.Background(), Options{Spec: cell, Trials: trials, Progress: keep}); err != nil {
 			s.t.Fatal(err)
 		}
 		s.cells[key] = r
 	}
-	c, ok := r.Find(result.CellKey{Case: f.pattern, Traffic: "bulk", Transport: f.transport}, f.metric)
+	if f.tens > 0 {
+		rates, err := stat.Summarize(tens(s.traces[key], f.tens))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		return f.show(sample{result.Cell{Summary: rates}, 0})
+	}
+	c, ok := r.Find(result.CellKey{Case: f.pattern, Traffic: trafficOf(f), Transport: f.transport}, f.metric)
 	if !ok {
 		s.t.Fatalf("%v has no %s", key, f.metric)
 	}
@@ -290,6 +490,51 @@ func (s *simulations) text(f figure) string {
 		s.t.Fatal(err)
 	}
 	return f.show(sample{c, sd})
+}
+
+// tens returns the rates in the nth ten seconds of all trials.
+func tens(traces []*result.Trace, n int) (rates []float64) {
+	for _, trace := range traces {
+		each := int(10 * time.Second / trace.Interval)
+		bytes := int64(0)
+		for _, sample := range trace.Samples[(n-1)*each : n*each] {
+			bytes += sample.Bytes
+		}
+		rates = append(rates, float64(bytes)*8/10)
+	}
+	return rates
+}
+
+// trafficOf returns the traffic of a figure.
+func trafficOf(f figure) string {
+	switch {
+	case f.lab != "", strings.HasPrefix(f.scenario, "shake"), f.scenario == "datagram-tcp", f.scenario == "datagram-unequal":
+		return "ftp"
+	case f.scenario == "datagram-udp":
+		return "udp"
+	}
+	return "bulk"
+}
+
+// measured returns a figure of a measurement in a lab.
+func (s *simulations) measured(f figure) string {
+	s.t.Helper()
+	r, known := s.labs[f.lab]
+	if !known {
+		data, err := os.ReadFile("../../" + f.lab)
+		if err == nil {
+			err = json.Unmarshal(data, &r)
+		}
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.labs[f.lab] = r
+	}
+	c, ok := r.Find(result.CellKey{Case: f.pattern, Traffic: trafficOf(f), Transport: f.transport}, f.metric)
+	if !ok {
+		s.t.Fatalf("%s has no %s of %s, %s", f.lab, f.metric, f.pattern, f.transport)
+	}
+	return f.show(sample{c, 0})
 }
 
 // row returns a row as Markdown.
@@ -308,23 +553,15 @@ func (s *simulations) row(r publishedRow) string {
 // TestPublishedTables compares published tables with the simulator: all rows without random losses,
 // and the sampled rows of the others. With -update it simulates and writes all rows.
 func TestPublishedTables(t *testing.T) {
-	s := &simulations{t: t, specs: map[string]*scenario.Spec{}, cells: map[[4]string]result.Result{}}
+	s := &simulations{t: t, specs: map[string]*scenario.Spec{}, cells: map[[4]string]result.Result{}, traces: map[[4]string][]*result.Trace{}, labs: map[string]result.Result{}}
 	checked := 0
 	for _, table := range tables() {
-		name := "../../" + table.file
-		data, err := os.ReadFile(name)
+		page, err := published.Read(table.file, table.name, "make tables")
 		if err != nil {
-			t.Fatal(err)
-		}
-		begin, end := fmt.Sprintf("<!-- table %s: make tables -->\n", table.name), "<!-- end -->"
-		before, rest, ok := strings.Cut(string(data), begin)
-		block, after, closed := strings.Cut(rest, end)
-		if !ok || !closed {
-			t.Errorf("%s has no table %s, between %q and %q", table.file, table.name, strings.TrimSpace(begin), end)
+			t.Error(err)
 			continue
 		}
-		lines := []string{"| " + strings.Join(table.head, " | ") + " |", strings.Repeat("|---", len(table.head)) + "|"}
-		written := strings.Split(strings.TrimSpace(block), "\n")
+		lines, written := published.Head(table.head...), page.Lines
 		for i, r := range table.rows {
 			random := slices.ContainsFunc(r.cells, func(c publishedCell) bool { return slices.ContainsFunc(c.figures, figure.random) })
 			if random && !r.sampled && !*update {
@@ -339,8 +576,7 @@ func TestPublishedTables(t *testing.T) {
 			checked++
 		}
 		if *update {
-			text := before + begin + strings.Join(lines, "\n") + "\n" + end + after
-			if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			if err := page.Write(lines); err != nil {
 				t.Fatal(err)
 			}
 			continue

@@ -39,14 +39,20 @@ func (s schedule) next(elapsed time.Duration) time.Duration {
 	return (elapsed/s.chunk + 1) * s.chunk
 }
 
-// parseSchedule parses the parameters rate, duration and chunk of a request. Its errors are sent to
-// the client.
-func parseSchedule(query string) (schedule, error) {
+// parseSchedule parses the parameters rate, duration and chunk of a request, which may have others
+// with these names. Its errors are sent to the client.
+func parseSchedule(query string, others ...string) (schedule, url.Values, error) {
 	values, err := url.ParseQuery(query)
 	if err != nil {
-		return schedule{}, fmt.Errorf("the parameters are malformed: %w", err)
+		return schedule{}, nil, fmt.Errorf("the parameters are malformed: %w", err)
 	}
-	known := []string{"rate", "duration", "chunk"}
+	s, err := scheduleOf(values, append([]string{"rate", "duration", "chunk"}, others...))
+	return s, values, err
+}
+
+// scheduleOf is parseSchedule of parameters; known are their names, of which the first two are
+// required.
+func scheduleOf(values url.Values, known []string) (schedule, error) {
 	for name, v := range values {
 		if !slices.Contains(known, name) {
 			return schedule{}, fmt.Errorf("parameter %q is unknown; there are %s", name, strings.Join(known, ", "))
@@ -61,6 +67,7 @@ func parseSchedule(query string) (schedule, error) {
 		}
 	}
 	s := schedule{chunk: defaultChunk}
+	var err error
 	if s.rate, err = unit.ParseBandwidth(values.Get("rate")); err != nil {
 		return schedule{}, err
 	}

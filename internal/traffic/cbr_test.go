@@ -172,7 +172,7 @@ func TestParseSchedule(t *testing.T) {
 		{"rate=25Mbit/s&duration=30s", schedule{25 * unit.MbitPerSecond, 30 * time.Second, 10 * time.Millisecond}},
 		{"rate=25Mbit%2Fs&duration=500ms&chunk=1ms", schedule{25 * unit.MbitPerSecond, 500 * time.Millisecond, time.Millisecond}},
 	} {
-		if got, err := parseSchedule(tt.query); err != nil || got != tt.want {
+		if got, _, err := parseSchedule(tt.query); err != nil || got != tt.want {
 			t.Errorf("parseSchedule(%q) = %+v, %v, want %+v", tt.query, got, err, tt.want)
 		}
 	}
@@ -194,7 +194,7 @@ func TestParseSchedule(t *testing.T) {
 		{"rate=1Mbit/s&duration=1s&chunk=", `chunk "" is not understood`},
 		{"rate=%zz", "malformed"},
 	} {
-		if s, err := parseSchedule(tt.query); err == nil || !strings.Contains(err.Error(), tt.says) {
+		if s, _, err := parseSchedule(tt.query); err == nil || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("parseSchedule(%q) = %+v, %v, want it to say %q", tt.query, s, err, tt.says)
 		}
 	}
@@ -205,7 +205,7 @@ func FuzzParseSchedule(f *testing.F) {
 	f.Add("rate=1bit/s&duration=2540400h10m10.000000000s")
 	f.Add("rate=%zz;&duration=&chunk=1e9s")
 	f.Fuzz(func(t *testing.T, query string) {
-		s, err := parseSchedule(query)
+		s, _, err := parseSchedule(query)
 		if err != nil {
 			return
 		}

@@ -36,10 +36,23 @@ type FetchOptions struct {
 	// Transport is TCP or MPTCP. MPTCP falls back to TCP if this host or the server does not
 	// support it; see Report.Fallback.
 	Transport Transport
+	// Upload sends the content that the URL describes to the server, which measures its arrival from
+	// that of the request on; the limit is the server's.
+	Upload bool
+	// Datagram, if not 0, transfers a constant bit rate as numbered UDP datagrams with that payload in
+	// bytes. Those from the server come to a port that its response cannot open in a NAT.
+	Datagram int
+	// Objects, if not 0, fetches the URL that many times, one after the other, on one connection or,
+	// with NewConnections, each on its own.
+	Objects        int
+	NewConnections bool
 	// Interval is the length of a sample; 0 means 100 ms.
 	Interval time.Duration
-	// Limit ends the fetch this long after the request; 0 means no limit.
+	// Limit ends the fetch this long after the request, and bounds the time to connect before it; 0
+	// means no limit.
 	Limit time.Duration
+	// Congestion, if set, is the congestion control that the server uses for a download.
+	Congestion string
 	// Address, if valid, is the address to connect to instead of the URL's host.
 	Address netip.AddrPort
 	// Source, if valid, is the local address of the connection; by default routing selects it.
@@ -48,7 +61,8 @@ type FetchOptions struct {
 	// not called if the host is an address or Address is set.
 	Resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 	// Progress, if set, is called at the end of each interval, even without data. Calls do not
-	// overlap. It blocks the counting and must return quickly.
+	// overlap. It blocks the counting and must return quickly. The samples of an upload are what the
+	// server has acknowledged, or the datagrams that were sent.
 	Progress func(Sample)
 }
 
@@ -76,6 +90,11 @@ type Report struct {
 	// EmptyIntervals counts the whole intervals without a byte that began 1 s after the request or
 	// later.
 	EmptyIntervals int `json:"empty_intervals"`
+	// Objects are the times of complete objects in their order, each from its request, or from the
+	// start of dialing, to its last byte.
+	Objects []time.Duration `json:"objects_ns,omitempty"`
+	// Datagrams has the counts of numbered datagrams.
+	Datagrams *Datagrams `json:"datagrams,omitempty"`
 }
 
 const (
@@ -89,7 +108,7 @@ var errLimit = errors.New("time limit reached")
 
 // Fetch requests the URL on a new connection and measures the content that arrives. The socket is
 // in the network namespace of the calling thread. Reaching the limit is no error, even if nothing
-// arrived. On other errors the report has what was measured so far.
+// arrived, but no connection within it is one. On errors the report has what was measured so far.
 func Fetch(ctx context.Context, o FetchOptions) (Report, error) {
 	r, err := fetch(ctx, o)
 	if err != nil {
@@ -106,12 +125,10 @@ func fetch(ctx context.Context, o FetchOptions) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	addrs, err := o.resolve(ctx, target)
-	if err != nil {
-		return Report{}, err
+	if o.Objects > 0 {
+		return o.fetchObjects(ctx, target)
 	}
-	dialed := time.Now()
-	tcp, err := o.dial(ctx, addrs)
+	tcp, dialed, err := o.connect(ctx, target)
 	if err != nil {
 		return Report{}, err
 	}
@@ -121,7 +138,7 @@ func fetch(ctx context.Context, o FetchOptions) (Report, error) {
 	conn := &meteredConn{TCPConn: tcp, written: make(chan struct{})}
 	conn.unfinished = func() bool { return caller.Err() != nil || o.Limit > 0 && conn.started() && conn.elapsed() >= o.Limit }
 	defer conn.Close()
-	if o.Limit > 0 {
+	if o.Limit > 0 && !o.Upload {
 		conn.onWrite = func() (cancel func() bool) {
 			return time.AfterFunc(o.Limit, func() { stop(errLimit) }).Stop
 		}
@@ -132,10 +149,7 @@ func fetch(ctx context.Context, o FetchOptions) (Report, error) {
 	if o.Progress != nil {
 		ticking.Go(func() { tickUntil(ctx, m, conn.written) })
 	}
-	first, end, err := o.receive(ctx, conn, m)
-	if err != nil && errors.Is(context.Cause(ctx), errLimit) || errors.Is(err, errLimit) {
-		err, end = nil, o.Limit
-	}
+	r, err := o.transfer(ctx, conn, target, m)
 	stop(nil)
 	ticking.Wait()
 	if !conn.started() {
@@ -144,24 +158,29 @@ func fetch(ctx context.Context, o FetchOptions) (Report, error) {
 	if conn.cancel != nil {
 		conn.cancel()
 	}
-	multipath := conn.multipath.Load()
-	m.finish(end)
-	r := Report{
-		Bytes:          m.total,
-		Duration:       end,
-		UsedMPTCP:      multipath,
-		Fallback:       o.Transport == MPTCP && !multipath,
-		Series:         m.series,
-		LongestGap:     m.longest,
-		EmptyIntervals: m.empty,
-	}
-	if m.total > 0 {
-		r.FirstByte = conn.start.Sub(dialed) + first
-	}
-	if end > 0 {
-		r.GoodputBps = float64(r.Bytes) * 8 / end.Seconds()
+	r.UsedMPTCP = conn.multipath.Load()
+	r.Fallback = o.Transport == MPTCP && !r.UsedMPTCP
+	if r.Bytes > 0 {
+		r.FirstByte += conn.start.Sub(dialed)
 	}
 	return r, err
+}
+
+// transfer transfers the content and returns the report of its receiver.
+func (o FetchOptions) transfer(ctx context.Context, conn *meteredConn, target *url.URL, m *meter) (Report, error) {
+	switch {
+	case o.Datagram > 0 && o.Upload:
+		return o.uploadDatagrams(ctx, conn, target, m)
+	case o.Datagram > 0:
+		return o.receiveDatagrams(ctx, conn, target, m)
+	case o.Upload:
+		return o.upload(ctx, conn, target, m)
+	}
+	end, err := o.receive(ctx, conn, m)
+	if err != nil && errors.Is(context.Cause(ctx), errLimit) || errors.Is(err, errLimit) {
+		err, end = nil, o.Limit
+	}
+	return m.report(end), err
 }
 
 // check validates the options and returns the parsed URL.
@@ -178,8 +197,39 @@ func (o FetchOptions) check() (*url.URL, error) {
 		return nil, fmt.Errorf("interval must be at least %s, got %s", minInterval, o.Interval)
 	case o.Limit < 0:
 		return nil, fmt.Errorf("limit must be >= 0, got %s", o.Limit)
+	case o.Datagram != 0 && (o.Datagram < MinDatagram || o.Datagram > maxDatagram):
+		return nil, fmt.Errorf("datagrams must have %d to %d bytes, got %d", MinDatagram, maxDatagram, o.Datagram)
+	case o.Objects < 0:
+		return nil, fmt.Errorf("objects must be >= 0, got %d", o.Objects)
+	case o.Objects > 0 && (o.Upload || o.Datagram != 0):
+		return nil, errors.New("objects are downloaded over TCP or MPTCP")
+	case o.NewConnections && o.Objects == 0:
+		return nil, errors.New("new connections need a number of objects")
+	case o.Congestion != "" && (o.Upload || o.Datagram != 0 || o.Objects > 0):
+		return nil, errors.New("the congestion control is for one download over TCP or MPTCP")
+	case o.Datagram != 0 && o.Limit > 0:
+		return nil, errors.New("datagrams have the duration of their URL and no limit")
 	}
 	return u, nil
+}
+
+// connect resolves the host and connects to it. dialed is when it began to connect.
+func (o FetchOptions) connect(ctx context.Context, u *url.URL) (conn *net.TCPConn, dialed time.Time, err error) {
+	if o.Limit > 0 {
+		var cancel context.CancelCauseFunc
+		ctx, cancel = context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer time.AfterFunc(o.Limit, func() { cancel(errLimit) }).Stop()
+	}
+	addrs, err := o.resolve(ctx, u)
+	if err == nil {
+		dialed = time.Now()
+		conn, err = o.dial(ctx, addrs)
+	}
+	if err != nil && errors.Is(context.Cause(ctx), errLimit) {
+		err = fmt.Errorf("connect: no connection within %s", o.Limit)
+	}
+	return conn, dialed, err
 }
 
 // resolve returns the addresses to connect to, in order of preference.
@@ -236,22 +286,24 @@ func (o FetchOptions) dial(ctx context.Context, addrs []netip.AddrPort) (*net.TC
 	return nil, errors.Join(errs...)
 }
 
-// receive sends the request and counts the content. It returns the times of the first and the last
-// byte, or of the error that ended it, since the request.
-func (o FetchOptions) receive(ctx context.Context, conn *meteredConn, m *meter) (first, end time.Duration, err error) {
+// request sends a request on the connection and returns the response. Once the request is written, it
+// returns the time of an error.
+func (o FetchOptions) request(ctx context.Context, conn *meteredConn, method, target string) (response *http.Response, end time.Duration, err error) {
 	client := http.Client{
-		Transport: &http.Transport{
-			DialContext:        func(context.Context, string, string) (net.Conn, error) { return conn, nil },
-			DisableKeepAlives:  true,
-			DisableCompression: true,
-		},
+		Transport:     oneConnection(conn, true),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, o.URL, nil)
+	request, err := http.NewRequestWithContext(ctx, method, target, nil)
 	if err != nil {
-		return 0, 0, err
+		return nil, 0, err
 	}
-	response, err := client.Do(request)
+	if o.Upload {
+		request.Header.Set(intervalHeader, o.Interval.String())
+	}
+	if o.Congestion != "" {
+		request.Header.Set(congestionHeader, o.Congestion)
+	}
+	response, err = client.Do(request)
 	if err != nil {
 		var wrapped *url.Error
 		if errors.As(err, &wrapped) {
@@ -260,29 +312,52 @@ func (o FetchOptions) receive(ctx context.Context, conn *meteredConn, m *meter) 
 		if conn.started() {
 			end = conn.elapsed()
 		}
-		return 0, end, err
+		return nil, end, err
+	}
+	if response.StatusCode != http.StatusOK {
+		defer response.Body.Close()
+		return nil, conn.elapsed(), refused(response)
+	}
+	return response, 0, nil
+}
+
+// oneConnection returns an HTTP transport that sends its requests on an open connection, or with
+// last, one request.
+func oneConnection(conn net.Conn, last bool) *http.Transport {
+	return &http.Transport{
+		DialContext:        func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+		DisableKeepAlives:  last,
+		DisableCompression: true,
+	}
+}
+
+// refused returns the error of a response without the content.
+func refused(response *http.Response) error {
+	return fmt.Errorf("server responds %q%s", response.Status, complaint(response.Body))
+}
+
+// receive sends the request and counts the content. It returns the time of the last byte, or of the
+// error that ended it, since the request.
+func (o FetchOptions) receive(ctx context.Context, conn *meteredConn, m *meter) (end time.Duration, err error) {
+	response, end, err := o.request(ctx, conn, http.MethodGet, o.URL)
+	if err != nil {
+		return end, err
 	}
 	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return 0, conn.elapsed(), fmt.Errorf("server responds %q%s", response.Status, complaint(response.Body))
-	}
 	buffer := make([]byte, readBuffer)
 	for {
 		n, err := response.Body.Read(buffer)
 		at := m.count(n, o.Limit)
 		if n > 0 {
 			end = at
-			if first == 0 {
-				first = at
-			}
 		}
 		switch {
 		case o.Limit > 0 && at >= o.Limit:
-			return first, at, errLimit
+			return at, errLimit
 		case errors.Is(err, io.EOF):
-			return first, end, nil
+			return end, nil
 		case err != nil:
-			return first, at, err
+			return at, err
 		}
 	}
 }

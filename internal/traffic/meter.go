@@ -30,6 +30,7 @@ type meter struct {
 	series  []Sample
 	current Sample
 	total   int64
+	first   time.Duration // when the first byte came, or 0
 	last    time.Duration // when the last byte came, or 0
 	longest time.Duration
 	empty   int
@@ -43,6 +44,9 @@ func (m *meter) count(n int, limit time.Duration) time.Duration {
 	at := m.now()
 	if limit > 0 && at >= limit || n == 0 {
 		return at
+	}
+	if m.total == 0 {
+		m.first = at
 	}
 	m.closeUntil(at)
 	m.current.Bytes += int64(n)
@@ -75,6 +79,20 @@ func (m *meter) finish(end time.Duration) {
 		// The gap ends at the end of the last interval.
 		m.series[last].Gap = max(m.series[last].Gap, m.current.Gap)
 	}
+}
+
+// report closes the measurement at end and returns it, with the first byte since the request.
+func (m *meter) report(end time.Duration) Report {
+	m.finish(end)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := Report{
+		Bytes: m.total, FirstByte: m.first, Duration: end, Series: m.series, LongestGap: m.longest, EmptyIntervals: m.empty,
+	}
+	if end > 0 {
+		r.GoodputBps = float64(r.Bytes) * 8 / end.Seconds()
+	}
+	return r
 }
 
 func (m *meter) closeUntil(at time.Duration) {

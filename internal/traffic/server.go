@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tabane/tabane/internal/mptcp"
 	"github.com/tabane/tabane/internal/unit"
 )
 
@@ -28,6 +29,9 @@ type Options struct {
 	// Listen are the addresses to serve on, at least one. Port 0 selects a free one. [::] means
 	// all addresses, including IPv4.
 	Listen []netip.AddrPort
+	// Congestion is the congestion control of the connections; empty means the namespace's default.
+	// Subflows that join a connection have that of the listening socket, so it cannot be set later.
+	Congestion string
 	// Log receives one line per request at level debug.
 	Log *slog.Logger
 }
@@ -46,16 +50,10 @@ func New(o Options) (*Server, error) {
 		return nil, errors.New("listen: no address")
 	}
 	s := &Server{log: o.Log}
-	var lc net.ListenConfig
-	lc.SetMultipathTCP(true)
 	for _, a := range o.Listen {
-		network := "tcp"
-		if a.Addr().Is4() {
-			network = "tcp4" // or Go takes 0.0.0.0 for all addresses of both families
-		}
-		l, err := lc.Listen(context.Background(), network, a.String())
+		l, err := mptcp.Listen(a, o.Congestion)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("listen on %q: %w", a, err), s.Close())
+			return nil, errors.Join(err, s.Close())
 		}
 		s.listeners = append(s.listeners, l)
 	}
@@ -91,6 +89,9 @@ func (s *Server) Run(ctx context.Context) error {
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			return context.WithValue(ctx, connectionKey{}, conn)
+		},
 		ConnState: func(_ net.Conn, state http.ConnState) {
 			switch state {
 			case http.StateNew:
@@ -124,6 +125,12 @@ const help = `Content for experiments, as binary data that does not compress:
 GET /bytes/N                             N bytes, as fast as the path allows. N is a number of bytes or a size, like 100MB.
                                          Ranges are served.
 GET /cbr?rate=25Mbit/s&duration=30s      a constant bit rate; &chunk=10ms is how often a piece is sent.
+PUT to either of them                    is discarded; the answer says how it arrived.
+GET /datagrams?rate=6Mbit/s&duration=30s&size=1000&port=N
+                                         numbered UDP datagrams of that payload, to that port of the client.
+PUT /datagrams?rate=6Mbit/s&duration=30s&size=1000
+                                         expects them at the port in the header Tabane-Port; the answer says how they arrived.
+The header Tabane-Congestion names the congestion control of the answer's connection.
 `
 
 // handler returns the handler of requests.
@@ -135,11 +142,34 @@ func handler(log *slog.Logger) http.Handler {
 	})
 	mux.HandleFunc("GET /bytes/{n}", serveBytes)
 	mux.HandleFunc("GET /cbr", serveCBR)
+	mux.HandleFunc("PUT /bytes/{n}", receiveUpload)
+	mux.HandleFunc("PUT /cbr", receiveUpload)
+	mux.HandleFunc("GET /datagrams", serveDatagrams)
+	mux.HandleFunc("PUT /datagrams", receiveDatagrams)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
+		if name := r.Header.Get(congestionHeader); name != "" {
+			if err := useCongestion(r, name); err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+		}
 		mux.ServeHTTP(w, r)
 		log.Debug("request served", "client", r.RemoteAddr, "method", r.Method, "uri", r.RequestURI, "duration", time.Since(start))
 	})
+}
+
+// congestionHeader is the header of a request with the congestion control of the response.
+const congestionHeader = "Tabane-Congestion"
+
+// useCongestion sets the congestion control of the connection of a request, of its subflows and of those
+// that will join it.
+func useCongestion(r *http.Request, name string) error {
+	raw, err := connection(r).(*net.TCPConn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	return mptcp.SetCongestion(raw, name)
 }
 
 func serveBytes(w http.ResponseWriter, r *http.Request) {
@@ -179,7 +209,7 @@ func (d direct) ReadFrom(r io.Reader) (int64, error) {
 // no chunk waits for the previous one. TCP_NOTSENT_LOWAT is not set: it would only move the queue
 // from the socket to this loop.
 func serveCBR(w http.ResponseWriter, r *http.Request) {
-	s, err := parseSchedule(r.URL.RawQuery)
+	s, _, err := parseSchedule(r.URL.RawQuery)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return

@@ -345,6 +345,39 @@ func TestFetchLimitWithoutResponse(t *testing.T) {
 	}
 }
 
+// Without a connection within the limit there is nothing to report.
+func TestFetchLimitWithoutConnection(t *testing.T) {
+	fd, err := syscall.Socket(syscall.AF_INET6, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrInet6{Addr: loopback.Addr().As16()}), syscall.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	at, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := fmt.Sprintf("[::1]:%d", at.(*syscall.SockaddrInet6).Port)
+	first, err := net.Dial("tcp", full) // fills the backlog, so that the kernel drops the next SYN
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	never := func(ctx context.Context, _ string) ([]netip.Addr, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	for _, o := range []FetchOptions{{URL: "http://" + full}, {URL: "http://name", Resolve: never}} {
+		o.Transport, o.Limit = TCP, 100*ms
+		begun := time.Now()
+		if _, err := Fetch(t.Context(), o); err == nil || !strings.HasSuffix(err.Error(), "no connection within 100ms") {
+			t.Errorf("%s: error %v after %s", o.URL, err, time.Since(begun))
+		}
+	}
+}
+
 func TestFetchCancel(t *testing.T) {
 	url := serve(t)
 	ctx, cancel := context.WithCancel(t.Context())

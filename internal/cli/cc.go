@@ -1,0 +1,276 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tabane/tabane/internal/congestion"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+func (a *app) ccCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "cc",
+		Short:   "Load congestion controls for MPTCP and TCP into the kernel",
+		GroupID: "tools",
+		Long: `Cc loads congestion controls as eBPF programs (struct_ops) under the names tabane_lia, tabane_newreno and so on. They stay
+loaded when the command ends. A network namespace chooses one for new sockets with
+
+  sysctl -w net.ipv4.tcp_congestion_control=tabane_lia
+
+and a program for a socket with the option TCP_CONGESTION. Subflows that join a connection get the control that the listening
+socket had when it was opened, so start servers after that sysctl: docs/congestion-control.md.`,
+	}
+	group(c)
+	c.AddCommand(a.ccLoadCommand(), a.ccUnloadCommand(), a.ccStatusCommand())
+	return c
+}
+
+func (a *app) ccLoadCommand() *cobra.Command {
+	pace, lowat, set := true, false, ""
+	c := &cobra.Command{
+		Use:   "load [NAME]...",
+		Short: "Load congestion controls, or replace other versions of them",
+		Long: `Load loads the congestion controls with these names, or all: ` + strings.Join(congestion.Names(), ", ") + `. One that is loaded in another
+version is replaced: new connections use the new version, running ones go on with theirs. The control ratio bounds the rate of each
+subflow, by --set: in Mbit/s or with a unit, of payload, in the order in which subflows join a connection. Loading it again changes the rates
+of running connections, too.
+
+With --lowat MPTCP subflows keep no more data unsent than they send in 20 ms, so that a slow path holds up less of what the others have
+delivered. The control cubic is the kernel's own, by default with --lowat and without pacing.`,
+		Example: `  tabane cc load
+  tabane cc load cubic
+  tabane cc load lia --pace=false
+  tabane cc load ratio --set 80:20`,
+		Args: ccNames,
+		RunE: func(c *cobra.Command, args []string) error {
+			names := named(args)
+			rates, err := parseRates(set)
+			switch {
+			case err != nil:
+				return err
+			case set != "" && !slices.Equal(args, []string{congestion.Ratio}):
+				return invalid("--set", set, "used with ratio alone")
+			case set == "" && slices.Contains(args, congestion.Ratio):
+				return invalid("--set", set, "given for ratio, like 80:20")
+			case len(args) == 0: // which has no rates
+				names = slices.DeleteFunc(names, func(name string) bool { return name == congestion.Ratio })
+			}
+			for _, name := range names {
+				o := congestion.Defaults(name)
+				if o.Rates = rates; c.Flags().Changed(paceFlag) {
+					o.Pace = pace
+				}
+				if c.Flags().Changed(lowatFlag) {
+					o.Lowat = lowat
+				}
+				if err := a.loadControl(name, o); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&pace, paceFlag, true, "pace packets instead of sending bursts (default for cubic: false)")
+	c.Flags().BoolVar(&lowat, lowatFlag, false, "bound unsent data of MPTCP subflows (default for cubic: true)")
+	c.Flags().StringVar(&set, "set", "", "`rates` of the subflows for ratio, separated by colons; 0: no limit")
+	return c
+}
+
+// Flags of load whose defaults are those of each control.
+const paceFlag, lowatFlag = "pace", "lowat"
+
+// parseRates parses the rates of subflows, "80:20" or "80Mbit/s:500kbit/s".
+func parseRates(text string) ([]unit.Bandwidth, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var rates []unit.Bandwidth
+	for field := range strings.SplitSeq(text, ":") {
+		if n, err := strconv.ParseFloat(field, 64); err == nil && n >= 0 && n < 1e6 {
+			field = strconv.FormatFloat(n*1e6, 'f', 0, 64) + "bit/s"
+		}
+		rate := unit.Bandwidth(0)
+		if field != "0bit/s" {
+			var err error
+			if rate, err = unit.ParseBandwidth(field); err != nil || rate < 8 || rate > congestion.MaxRate {
+				return nil, invalid("--set", text, "rates like 80:20 or 1.5Gbit/s:200kbit/s, from 8bit/s to "+congestion.MaxRate.String())
+			}
+		}
+		rates = append(rates, rate)
+	}
+	if len(rates) > congestion.MaxRates {
+		return nil, invalid("--set", text, fmt.Sprintf("at most %d rates", congestion.MaxRates))
+	}
+	return rates, nil
+}
+
+func (a *app) loadControl(name string, o congestion.Options) error {
+	var h congestion.Host
+	outcome, err := h.Load(name, o)
+	if err != nil {
+		return ccFailure("load", h.KernelName(name), err)
+	}
+	did := map[congestion.Outcome]string{
+		congestion.Loaded: "loaded", congestion.Replaced: "replaced another version of", congestion.Unchanged: "already loaded:",
+	}[outcome]
+	_, err = fmt.Fprintln(a.out, did, h.KernelName(name))
+	return err
+}
+
+func (a *app) ccUnloadCommand() *cobra.Command {
+	force := false
+	c := &cobra.Command{
+		Use:   "unload [NAME]...",
+		Short: "Unload congestion controls that nothing uses",
+		Long: `Unload removes the congestion controls with these names, or all that are loaded. It refuses to remove one that a connection uses
+or the sysctl of a network namespace names, and says which. With --force it first sets those sysctls to cubic; connections go
+on with the removed control until they are closed.`,
+		Example: `  tabane cc unload
+  tabane cc unload lia --force`,
+		Args: ccNames,
+		RunE: func(_ *cobra.Command, args []string) error {
+			var h congestion.Host
+			for _, name := range named(args) {
+				reset, err := h.Unload(name, force)
+				if len(args) == 0 && errors.Is(err, fs.ErrNotExist) {
+					continue
+				}
+				for _, n := range reset {
+					fmt.Fprintf(a.out, "reset %s in network namespace %s\n", congestion.Sysctl, n)
+				}
+				if err != nil {
+					return ccFailure("unload", h.KernelName(name), err)
+				}
+				fmt.Fprintln(a.out, "unloaded", h.KernelName(name))
+			}
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&force, "force", false, "unload also what is in use, and reset the sysctls that name it")
+	return c
+}
+
+// ccNames checks the names of congestion controls.
+func ccNames(_ *cobra.Command, args []string) error {
+	for _, name := range args {
+		if !slices.Contains(congestion.Names(), name) {
+			return invalid("NAME", name, "one of "+strings.Join(congestion.Names(), ", "))
+		}
+	}
+	return nil
+}
+
+// named returns the arguments, or all names.
+func named(args []string) []string {
+	if len(args) > 0 {
+		return args
+	}
+	return congestion.Names()
+}
+
+func ccFailure(verb, name string, err error) error {
+	do := ""
+	var used *congestion.InUse
+	switch {
+	case errors.As(err, &used):
+		do = "close the connections and reset the sysctls, or use --force"
+	case errors.Is(err, congestion.ErrTaken):
+		do = "unload it with the program that loaded it; tabane loads its own below /sys/fs/bpf"
+	case errors.Is(err, errors.ErrUnsupported): // the error includes a remedy
+	case errors.Is(err, fs.ErrPermission):
+		do = "run it as root"
+	case errors.Is(err, fs.ErrNotExist):
+		do = "see tabane cc status"
+	}
+	return &failure{what: verb + " congestion control", on: name, why: err, do: do}
+}
+
+func (a *app) ccStatusCommand() *cobra.Command {
+	asJSON := false
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "Show loaded congestion controls, who uses them, and their subflows",
+		Long: `Status shows the congestion controls that are loaded and, over all network namespaces, what uses them: sysctls, and for each
+connection and subflow the congestion window now (in segments) and averaged over the time with data in flight, the
+round-trip time, losses (recoveries + timeouts), the share of that time in which the window was the limit, the increase of the window
+in a round trip (NewReno: 1), alpha, and repairs: windows and thresholds that the kernel took from a program that it had skipped,
+and that were contained. It also shows listening sockets with another control than their namespace's.`,
+		Args: arguments(0, 0, "no arguments"),
+		RunE: func(*cobra.Command, []string) error {
+			var h congestion.Host
+			s, err := h.Status()
+			if err != nil {
+				return ccFailure("show", "this host", err)
+			}
+			if asJSON {
+				e := json.NewEncoder(a.out)
+				e.SetIndent("", "  ")
+				return e.Encode(s)
+			}
+			return a.printControls(s)
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func (a *app) printControls(s congestion.Status) error {
+	if len(s.Controls) == 0 {
+		_, err := fmt.Fprintln(a.out, "no congestion control is loaded; tabane cc load")
+		return err
+	}
+	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "CONTROL\tVERSION\tPACED\tLOWAT\tREPAIRS\tSOCKETS\tNAMESPACES")
+	for _, c := range s.Controls {
+		version := c.Version
+		switch {
+		case version == "":
+			version = "(unloaded)"
+		case !c.Current:
+			version += " (another; tabane cc load replaces it)"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%v\t%v\t%d\t%d\t%s\n", c.Name, version, c.Paced, c.Lowat, c.Repairs, c.Sockets, strings.Join(c.Namespaces, ", "))
+	}
+	for _, c := range s.Controls {
+		if len(c.Rates) > 0 {
+			var rates []string
+			for _, r := range c.Rates {
+				rates = append(rates, r.String())
+			}
+			fmt.Fprintf(w, "\nrates of %s: %s\n", c.Name, strings.Join(rates, ":"))
+		}
+	}
+	if len(s.Connections) > 0 {
+		fmt.Fprintln(w, "\nNAMESPACE\tTOKEN\tLOCAL\tREMOTE\tCONTROL\tWINDOW\tMEAN\tSRTT\tLOSSES\tLIMITED\tPER RTT\tALPHA\tREPAIRS")
+	}
+	for _, c := range s.Connections {
+		token := "TCP"
+		if c.Token != 0 {
+			token = fmt.Sprintf("%08x", c.Token)
+		}
+		for _, f := range c.Subflows {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%.1f\t%v\t%d+%d\t%.0f %%\t%.3f\t%.3f\t%d\n", c.Namespace, token, f.Local, f.Remote, f.Control, f.Window, f.MeanWindow,
+				time.Duration(f.SRTT*float64(time.Second)).Round(10*time.Microsecond), f.Losses, f.Timeouts, 100*f.Limited, f.PerRoundTrip, f.Alpha, f.Repairs)
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, l := range s.Listeners {
+		_, err := fmt.Fprintf(a.out, "\nlistener %s in %s has %s, not %s: subflows that join its connections have it too; restart the server\n", l.Address, l.Namespace, l.Control, l.Sysctl)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

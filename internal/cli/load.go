@@ -1,0 +1,139 @@
+package cli
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tabane/tabane/internal/page"
+	"github.com/tabane/tabane/internal/traffic"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+type loadFlags struct {
+	rate                    string
+	duration                time.Duration
+	services                []string
+	seed, siteSeed          uint64
+	heavy, mptcp            bool
+	http1, json             bool
+	certificates, recording string
+}
+
+func (a *app) loadCommand() *cobra.Command {
+	var f loadFlags
+	c := &cobra.Command{
+		Use:     "load URL",
+		Short:   "Load a site with visits, as browsers request pages",
+		GroupID: "tools",
+		Long: `Load visits the map and the shop of tabane site: each visit is a task with its pages, their requests in the order in which a browser
+makes them, on up to six connections over HTTP/1.1 or one over HTTP/2, and think times between. The visits together request bodies at the
+rate. Load reports what was offered and what arrived. Visits are equal for equal seeds.`,
+		Example: `  tabane load --rate 8Mbit/s --duration 30s http://server
+  tabane load --rate 20Mbit/s --mptcp --cacert lab.pem --service shop https://server`,
+		Args: arguments(1, 1, "one URL"),
+		RunE: func(c *cobra.Command, args []string) error { return a.load(c.Context(), args[0], f) },
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.rate, "rate", "10Mbit/s", "`rate` of the bodies that are requested")
+	flags.DurationVar(&f.duration, "duration", 30*time.Second, "how long to load the site")
+	flags.StringSliceVar(&f.services, "service", nil, "map or shop, repeatable (default both)")
+	flags.Uint64Var(&f.seed, "seed", 1, "`seed` of the visits")
+	flags.Uint64Var(&f.siteSeed, "site-seed", 1, "`seed` of the site, as its file has it")
+	flags.BoolVar(&f.heavy, "heavy", false, "visit the services for high-resolution displays")
+	flags.BoolVar(&f.mptcp, "mptcp", false, "connect over MPTCP; falls back to TCP when the server has none")
+	flags.BoolVar(&f.http1, "http1", false, "use HTTP/1.1 with https as well")
+	flags.StringVar(&f.certificates, "cacert", "", "PEM `file` of the certificates to trust (default the system's)")
+	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
+	flags.StringVarP(&f.recording, "output", "o", "", "also write the report as JSON to this `file`")
+	return c
+}
+
+func (a *app) load(ctx context.Context, url string, f loadFlags) error {
+	o := traffic.LoadOptions{URL: url, Site: f.siteSeed, Seed: f.seed, Heavy: f.heavy, Duration: f.duration, Transport: traffic.TCP, HTTP1: f.http1}
+	if f.mptcp {
+		o.Transport = traffic.MPTCP
+	}
+	var err error
+	if o.Rate, err = unit.ParseBandwidth(f.rate); err != nil {
+		return invalid("--rate", f.rate, "a rate like 10Mbit/s")
+	}
+	for _, name := range f.services {
+		if s := page.Service(name); s != page.Map && s != page.Shop {
+			return invalid("--service", name, "map or shop")
+		}
+		o.Services = append(o.Services, page.Service(name))
+	}
+	if f.certificates != "" {
+		b, err := os.ReadFile(f.certificates)
+		if err != nil {
+			return fileFailure("read the certificates", f.certificates, err)
+		}
+		o.Roots = x509.NewCertPool()
+		if !o.Roots.AppendCertsFromPEM(b) {
+			return &failure{what: "read the certificates", on: f.certificates, why: errors.New("it has no certificate in PEM")}
+		}
+	}
+	live := &liveLine{w: a.err}
+	if width(a.err) > 0 {
+		o.Interval = 100 * time.Millisecond
+		o.Progress = live.rate(o.Interval)
+	}
+	report, err := traffic.Load(ctx, o)
+	live.clear()
+	if err != nil {
+		if ctx.Err() != nil {
+			err = errInterrupted
+		}
+		return loadFailure(url, err)
+	}
+	if f.recording != "" {
+		if err := writeReport(f.recording, report); err != nil {
+			return err
+		}
+	}
+	if f.json {
+		return json.NewEncoder(a.out).Encode(report)
+	}
+	return printLoad(a.out, report)
+}
+
+func loadFailure(url string, err error) error {
+	do := ""
+	if errors.Is(err, syscall.ECONNREFUSED) || strings.Contains(err.Error(), "connection refused") {
+		do = "start tabane site, or check the port"
+	}
+	if e := errors.Unwrap(err); e != nil && strings.HasPrefix(err.Error(), "load ") {
+		err = e // the failure has the verb and the URL
+	}
+	return &failure{what: "load", on: url, why: err, do: do}
+}
+
+func printLoad(w io.Writer, r traffic.LoadReport) error {
+	_, err := fmt.Fprintf(w, "%s requested, %s arrived in %.1f s, of %s configured\n", megabits(r.OfferedBps), megabits(r.AchievedBps), r.Duration.Seconds(), r.Rate)
+	if err == nil {
+		_, err = fmt.Fprintf(w, "%d visits, %d pages, %d requests over %s; %d connections, %d of them over MPTCP\n", r.Visits, r.Pages, r.Requests, r.Protocol, r.Connections, r.MPTCP)
+	}
+	if err == nil {
+		_, err = fmt.Fprintf(w, "first view: median %.1f ms, 95th percentile %.1f ms; step: median %.1f ms, 95th percentile %.1f ms\n",
+			1e3*r.FirstView(0.5).Seconds(), 1e3*r.FirstView(0.95).Seconds(), 1e3*r.Step(0.5).Seconds(), 1e3*r.Step(0.95).Seconds())
+	}
+	if err == nil && r.Failed+r.Skipped+r.Unfinished > 0 {
+		_, err = fmt.Fprintf(w, "%d pages failed, %d were loading at the end, %d visits were skipped\n", r.Failed, r.Unfinished, r.Skipped)
+	}
+	for _, f := range r.Failures {
+		if err == nil {
+			_, err = fmt.Fprintln(w, "  "+f)
+		}
+	}
+	return err
+}

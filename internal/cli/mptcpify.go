@@ -1,0 +1,85 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tabane/tabane/internal/mptcpify"
+)
+
+func (a *app) mptcpifyCommand() *cobra.Command {
+	how, verbose := string(mptcpify.Auto), false
+	c := &cobra.Command{
+		Use:     mptcpifyName + " -- CMD...",
+		Short:   "Run a program with MPTCP sockets in place of TCP sockets",
+		GroupID: "tools",
+		Long: `Mptcpify executes a program that does not ask for MPTCP with MPTCP sockets in place of the TCP sockets that it and its children open.
+The program replaces this process, so that its files, terminal, signals and exit code are its own. Connections to hosts without MPTCP fall
+back to TCP, as always.
+
+The ways, in the order of auto:
+
+  bpf       not in this version
+  seccomp   any program, static ones too: a filter notifies a supervisor, a process beside the program, of each TCP socket, and the
+            supervisor opens the MPTCP socket (Linux 5.19). Data does not pass through it. Without CAP_SYS_ADMIN, set-user-ID programs
+            gain no privileges.
+  preload   dynamically linked programs: the library of mptcpize, where it is installed, by LD_PRELOAD.
+
+Exit codes: that of the program; 126 if it cannot be executed; 127 if it is not found; 2 if this host cannot do it.`,
+		Example: `  tabane mptcpify -- curl -o /dev/null http://server/bytes/100000000
+  tabane mptcpify -v -- chromium https://server/`,
+		Args: arguments(1, -1, "a program and its arguments"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return a.mptcpify(mptcpify.How(how), verbose, args)
+		},
+	}
+	c.Flags().SetInterspersed(false)
+	c.Flags().StringVar(&how, "how", how, "`way` to do it: "+ways())
+	c.Flags().BoolVarP(&verbose, "verbose", "v", false, "print which way is used, and why")
+	return c
+}
+
+// mptcpifyName is the name of the command, which needs the main thread.
+const mptcpifyName = "mptcpify"
+
+// ways returns the values of the flag --how.
+func ways() string {
+	var names []string
+	for _, w := range mptcpify.Ways() {
+		names = append(names, string(w))
+	}
+	return "one of " + strings.Join(names, ", ")
+}
+
+func (a *app) mptcpify(how mptcpify.How, verbose bool, args []string) error {
+	if !slices.Contains(mptcpify.Ways(), how) {
+		return invalid("--how", string(how), ways())
+	}
+	o := mptcpify.Options{How: how, Args: args, Env: os.Environ()}
+	if verbose {
+		o.Log = func(s string) { fmt.Fprintln(a.err, "tabane: "+s) }
+	}
+	var err error
+	if o.Program, err = mptcpify.Find(args[0]); err == nil {
+		err = mptcpify.Exec(o)
+	}
+	failed := &failure{what: "run with MPTCP", on: args[0], why: err}
+	var e *mptcpify.ExecError
+	switch {
+	case !errors.As(err, &e):
+		return failed
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
+		failed.code = exitNotFound
+	default:
+		failed.code = exitNotExecutable
+	}
+	failed.what, failed.why = "execute", e.Err
+	return failed
+}

@@ -1,0 +1,193 @@
+package doctor
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/tabane/tabane/internal/iproute"
+	"github.com/tabane/tabane/internal/link"
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/unit"
+)
+
+func TestGatewayFindings(t *testing.T) {
+	broken := errors.New("broken")
+	limits := func(values ...string) func(string) (string, error) {
+		return func(string) (string, error) {
+			if len(values) == 0 {
+				return "", broken
+			}
+			v := values[0]
+			values = values[1:]
+			return v, nil
+		}
+	}
+	clockIs := func(synchronized bool, err error) Finding {
+		return clock(func() (bool, error) { return synchronized, err })
+	}
+	mtus := func(err error, list ...net.Interface) Finding {
+		return tunnelMTU(func() ([]net.Interface, error) { return list, err })
+	}
+	merging := func(err error, names ...string) func(string) (bool, error) {
+		return func(name string) (bool, error) { return slices.Contains(names, name), err }
+	}
+	for name, tt := range map[string]struct {
+		got             Finding
+		state           State
+		meaning, remedy string
+	}{
+		"privileged":                {socketBuffers(limits("1", "1"), nil), OK, "itself", ""},
+		"large limits":              {socketBuffers(limits("8388608", "16777216"), broken), OK, "has buffers", ""},
+		"a small limit":             {socketBuffers(limits("8388608", "212992"), broken), Limited, "net.core.wmem_max is 212992", "sysctl -w net.core.wmem_max=8388608"},
+		"no limit":                  {socketBuffers(limits(), broken), Unknown, "broken", ""},
+		"a limit is text":           {socketBuffers(limits("x"), broken), Unknown, "invalid syntax", ""},
+		"synchronized":              {clockIs(true, nil), OK, "is synchronized", ""},
+		"not synchronized":          {clockIs(false, nil), Limited, "is not synchronized", "timedatectl set-ntp true"},
+		"no clock":                  {clockIs(false, broken), Unknown, "broken", ""},
+		"MTU of Ethernet":           {mtus(nil, net.Interface{Name: "eth0", MTU: 1500, Flags: net.FlagUp}), OK, "whole", ""},
+		"small MTU":                 {mtus(nil, net.Interface{Name: "wwan0", MTU: 1300, Flags: net.FlagUp}), Limited, "wwan0 has 1300, less than 1372", "ip link set wwan0 mtu 1372"},
+		"an interface that is down": {mtus(nil, net.Interface{Name: "wwan0", MTU: 1300}), OK, "whole", ""},
+		"super-packets":             {superPackets([]string{"eth0", "eth1"}, "dsl", 8*unit.MbitPerSecond, merging(nil, "eth1")), Limited, "eth1 merges packets (GRO): to peers with mode plain they are sent as a whole, and path dsl of 8Mbit/s is busy with 64 kB for 66ms", "ethtool -K eth1 gro off"},
+		"single packets":            {superPackets([]string{"eth0"}, "dsl", 8*unit.MbitPerSecond, merging(nil)), OK, "no interface of the LAN merges", ""},
+		"fast lines":                {superPackets([]string{"eth0"}, "fiber", 100*unit.MbitPerSecond, merging(nil, "eth0")), OK, "busy with 64 kB for 5.2ms", ""},
+		"no offloads to read":       {superPackets([]string{"eth0"}, "dsl", 8*unit.MbitPerSecond, merging(broken)), Unknown, "broken", ""},
+		"no interfaces":             {mtus(broken), Unknown, "broken", ""},
+	} {
+		f := tt.got
+		if f.State != tt.state || !strings.Contains(f.Meaning, tt.meaning) || !strings.Contains(f.Remedy, tt.remedy) || (f.State == Limited) != (f.Remedy != "") {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+}
+
+// TestReversePath: what the check reports is what the kernel does, for all values of both settings: a
+// packet whose return route is another interface arrives or not. The remedy has it arrive.
+func TestReversePath(t *testing.T) {
+	needRoot(t)
+	err := isolated(func() error {
+		if err := errors.Join(pair(), netns.Sysctl("net.ipv4.conf.lo.rp_filter", "0"), netns.Sysctl("net.ipv4.conf.probe1.rp_filter", "0")); err != nil {
+			return err
+		}
+		// A packet leaves by probe0 and arrives at probe1, from a source whose best route is lo.
+		if _, err := iproute.Run("-4 addr add 192.0.2.1/24 dev probe0; -4 addr add 198.51.100.1/24 dev probe1; -4 route add 203.0.113.0/24 dev lo"); err != nil {
+			return err
+		}
+		for _, setting := range []string{"0 0", "0 1", "0 2", "1 0", "1 1", "1 2", "2 0", "2 1", "2 2"} {
+			var all, own string
+			fmt.Sscan(setting, &all, &own)
+			set := func(all string) (Finding, bool) {
+				if err := errors.Join(netns.Sysctl("net.ipv4.conf.all.rp_filter", all), netns.Sysctl("net.ipv4.conf.probe1.rp_filter", own), netns.Sysctl("net.ipv4.conf.lo.rp_filter", "0"), netns.Sysctl("net.ipv4.conf.probe0.rp_filter", "0")); err != nil {
+					t.Fatal(err)
+				}
+				return reversePath(), arrives(t)
+			}
+			f, arrived := set(all)
+			strict := f.State == Limited && strings.Contains(f.Meaning, "probe1")
+			if strict == arrived || arrived != (max(all, own) != "1") {
+				t.Errorf("all %s, interface %s: %+v, and the packet arrives: %t", all, own, f, arrived)
+			}
+			if arrived {
+				continue
+			}
+			if f.Remedy != "sysctl -w net.ipv4.conf.all.rp_filter=2" {
+				t.Errorf("all %s, interface %s: %+v", all, own, f)
+			}
+			if f, arrived := set("2"); f.State != OK || !arrived {
+				t.Errorf("all %s, interface %s, after the remedy: %+v, and the packet arrives: %t", all, own, f, arrived)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// arrives reports whether a datagram from 203.0.113.9 that leaves by probe0 arrives at probe1, before one from
+// a source whose return route is probe1.
+func arrives(t *testing.T) bool {
+	t.Helper()
+	in, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("198.51.100.1:0")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	probed, always := netip.MustParseAddrPort("203.0.113.9:9"), netip.MustParseAddrPort("198.51.100.9:9")
+	for _, from := range []netip.AddrPort{probed, always} {
+		inject(t, from, in.LocalAddr().(*net.UDPAddr).AddrPort())
+	}
+	if err := in.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	_, from, err := in.ReadFromUDPAddrPort(make([]byte, 10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return from == probed
+}
+
+// TestMerges: an interface that merges packets is found, and one without offloads is not.
+func TestMerges(t *testing.T) {
+	needRoot(t)
+	check := func(want State, prepare func() error) {
+		t.Helper()
+		if err := isolated(func() error {
+			err := prepare()
+			if f := SuperPackets([]string{probe}, "dsl", unit.MbitPerSecond); f.State != want {
+				t.Errorf("%+v, want %s", f, want)
+			}
+			return err
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	check(Limited, func() error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = probe
+		return netlink.LinkAdd(&netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP})
+	})
+	check(OK, func() error { return errors.Join(pair(), link.Prepare(probe)) })
+}
+
+// inject sends a datagram in a frame out of probe0.
+func inject(t *testing.T, from, to netip.AddrPort) {
+	t.Helper()
+	near, err := net.InterfaceByName(probe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	far, err := net.InterfaceByName("probe1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	be := binary.BigEndian
+	b := append(append(append([]byte(nil), far.HardwareAddr...), near.HardwareAddr...), 0x08, 0x00)
+	head := []byte{0x45, 0, 0, 28, 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0}
+	head = append(append(head, from.Addr().AsSlice()...), to.Addr().AsSlice()...)
+	sum := uint32(0)
+	for i := 0; i < len(head); i += 2 {
+		sum += uint32(be.Uint16(head[i:]))
+	}
+	be.PutUint16(head[10:], ^uint16(sum>>16+sum&0xffff))
+	b = append(b, head...)
+	b = be.AppendUint16(be.AppendUint16(b, from.Port()), to.Port())
+	b = append(b, 0, 8, 0, 0) // a checksum is optional
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Sendto(fd, b, 0, &unix.SockaddrLinklayer{Ifindex: near.Index}); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,399 @@
+package labrun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/tabane/tabane/internal/browser"
+	"github.com/tabane/tabane/internal/lab"
+	"github.com/tabane/tabane/internal/page"
+	"github.com/tabane/tabane/internal/qoe"
+	"github.com/tabane/tabane/internal/result"
+	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/site"
+)
+
+const (
+	// firstWebPort is the port of the first listener that a run adds to the site.
+	firstWebPort = 8443
+	// webExpected is the expected duration of a trial beside its think times.
+	webExpected = 5 * time.Second
+	// minIdle is the share of idle time of the processors below which a trial is disturbed, and maxLate
+	// the share of late frames above which it is.
+	minIdle, maxLate = 0.10, 0.01
+	// maxDisturbed is how often a disturbed trial is repeated.
+	maxDisturbed = 2
+)
+
+// NoteDisturbed is the note of a run that was still disturbed after maxDisturbed repetitions, and why.
+const NoteDisturbed = "disturbed"
+
+// NoteRecording is the note of a run whose recording failed, and why.
+const NoteRecording = "recording"
+
+// web is what an experiment of scenario.KindWeb has beside its labs.
+type web struct {
+	certificate certificate
+	// ports are those of the site's listeners, by congestion control.
+	ports map[string]uint16
+	// world is the site's.
+	world *page.World
+	// program is the browser's, self that of tabane.
+	program, self string
+
+	mu sync.Mutex
+	// browsers are those of each lab. One is kept for further trials: its first page takes longer.
+	browsers map[string]map[browserKind]*browser.Browser
+}
+
+// browserKind is what cannot be changed while a browser runs.
+type browserKind struct {
+	mptcp bool
+	http  string
+}
+
+// newWeb returns the spec with a listener of the site for each congestion control, over TLS with a
+// certificate of the run, and what else the experiment needs.
+func (r *runner) newWeb() (*web, *scenario.Spec, error) {
+	e := r.Spec.Experiment
+	w := &web{ports: map[string]uint16{}, browsers: map[string]map[browserKind]*browser.Browser{}, self: r.Binary}
+	var err error
+	if w.program, err = browser.Find(); err != nil {
+		return nil, nil, err
+	}
+	if w.self == "" {
+		if w.self, err = os.Executable(); err != nil {
+			return nil, nil, err
+		}
+	}
+	if w.certificate, err = newCertificate(e.Server); err != nil {
+		return nil, nil, err
+	}
+	server := *r.Spec.Nodes[e.Server]
+	config := *server.Site
+	config.Listen = slices.Clone(config.Listen)
+	w.world = page.New(config.Seed)
+	for _, name := range e.TransportNames() {
+		control := r.controlOf(name)
+		if _, taken := w.ports[control]; taken {
+			continue
+		}
+		port := uint16(firstWebPort + len(w.ports))
+		w.ports[control] = port
+		config.Listen = append(config.Listen, site.Listen{
+			Address: netip.AddrPortFrom(netip.IPv6Unspecified(), port), Congestion: control, Certificate: w.certificate.file, Key: w.certificate.key,
+		})
+	}
+	server.Site = &config
+	spec := *r.Spec
+	spec.Nodes = maps.Clone(r.Spec.Nodes)
+	spec.Nodes[e.Server] = &server
+	return w, &spec, nil
+}
+
+// controlOf returns the kernel's name of a transport's congestion control, or nothing.
+func (r *runner) controlOf(transport string) string {
+	name, _ := r.offers.control(r.Spec.Experiment.Transports[transport].Settings)
+	return name
+}
+
+// webOffers returns what the kernel offers, or an error if it lacks a congestion control of the spec.
+func webOffers(spec *scenario.Spec) (offers, error) {
+	o, err := kernelOffers()
+	if err != nil {
+		return o, err
+	}
+	for _, name := range spec.Experiment.TransportNames() {
+		if _, err := tune(spec.Experiment.Transports[name].Settings, false, 1, o); err != nil {
+			return o, fmt.Errorf("transport %q: %w", name, err)
+		}
+	}
+	return o, nil
+}
+
+// close ends the browsers and removes the certificate.
+func (w *web) close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var errs []error
+	for _, kinds := range w.browsers {
+		for _, b := range kinds {
+			errs = append(errs, b.Close())
+		}
+	}
+	return errors.Join(append(errs, w.certificate.remove())...)
+}
+
+// browser returns the lab's browser of a kind, which it starts if there is none.
+func (r *runner) browser(ctx context.Context, l *lab.Lab, k browserKind, url string) (*browser.Browser, error) {
+	w := r.web
+	w.mu.Lock()
+	b := w.browsers[l.Name()][k]
+	w.mu.Unlock()
+	if b != nil {
+		return b, nil
+	}
+	b, err := browser.Start(ctx, browser.Options{
+		Program: w.program, Trust: []string{w.certificate.pin}, HTTP1: k.http != scenario.HTTP2,
+		Command: func(argv []string) (*exec.Cmd, error) {
+			if k.mptcp {
+				argv = append([]string{w.self, "mptcpify", "--"}, argv...)
+			}
+			// Not with ctx, which ends with the trial.
+			return l.Command(context.Background(), r.Spec.Experiment.Client, argv)
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	if w.browsers[l.Name()] == nil {
+		w.browsers[l.Name()] = map[browserKind]*browser.Browser{}
+	}
+	w.browsers[l.Name()][k] = b
+	w.mu.Unlock()
+	// The first page of a browser takes longer than all others.
+	p, err := b.Open(ctx, browser.PageOptions{})
+	if err != nil {
+		return nil, err
+	}
+	_, err = p.Navigate(ctx, url)
+	if err = errors.Join(err, p.Close()); err != nil {
+		return nil, fmt.Errorf("load a first page: %w", err)
+	}
+	return b, nil
+}
+
+// drop ends the lab's browser of a kind after a failure, so that the next trial starts another.
+func (w *web) drop(l *lab.Lab, k browserKind) error {
+	w.mu.Lock()
+	b := w.browsers[l.Name()][k]
+	delete(w.browsers[l.Name()], k)
+	w.mu.Unlock()
+	if b == nil {
+		return nil
+	}
+	return b.Close()
+}
+
+// browse plays a job's task, again while the trial is disturbed, and adds its metrics to the run.
+func (r *runner) browse(ctx context.Context, l *lab.Lab, j job, run *result.Run) error {
+	e := r.Spec.Experiment
+	t := e.Traffic[j.Traffic]
+	task := r.web.world.Task(t.Web.Service, t.Web.Heavy, t.Web.Seed+uint64(j.trial))
+	kind := browserKind{e.Transports[j.Transport].MPTCP, t.Web.HTTP}
+	server := net.JoinHostPort(e.Server, strconv.Itoa(int(r.web.ports[r.controlOf(j.Transport)])))
+	url := "https://" + server + task.Path
+	most := maxDisturbed
+	if r.Quick {
+		most = 0
+	}
+	for repeated := 0; ; repeated++ {
+		why, err := r.trial(ctx, l, j, task, kind, url, run)
+		if err != nil {
+			return errors.Join(err, r.web.drop(l, kind))
+		}
+		run.Metrics[result.Disturbed] = float64(repeated)
+		if why == "" {
+			break
+		}
+		if repeated == most {
+			run.Metrics[result.Disturbed]++
+			run.Notes[NoteDisturbed] = why
+			break
+		}
+	}
+	if r.Quick {
+		return nil // it takes a third of the time
+	}
+	if err := r.recording(ctx, l, kind, url, t.Duration, run); err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		run.Notes[NoteRecording] = oneLine(err)
+		return r.web.drop(l, kind)
+	}
+	return nil
+}
+
+// trial plays a task once. why says what disturbed it.
+func (r *runner) trial(
+	ctx context.Context, l *lab.Lab, j job, task page.Task, kind browserKind, url string, run *result.Run,
+) (why string, err error) {
+	t := r.Spec.Experiment.Traffic[j.Traffic]
+	ctx, cancel := context.WithTimeoutCause(ctx, t.Duration+browserPatience, fmt.Errorf("the browser is not ready after %s", browserPatience))
+	defer cancel()
+	b, err := r.browser(ctx, l, kind, url)
+	if err != nil {
+		return "", err
+	}
+	p, err := b.Open(ctx, browser.PageOptions{})
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, p.Close()) }()
+	others, err := r.visit(ctx, l, j)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, others.stop()) }()
+	before, err := r.usage(ctx, l)
+	if err != nil {
+		return "", err
+	}
+	paths, err := r.watchPaths(l, j)
+	if err != nil {
+		return "", err
+	}
+	defer paths.stop()
+	limited, cancelTask := context.WithTimeoutCause(ctx, t.Duration, fmt.Errorf("took longer than %s", t.Duration))
+	defer cancelTask()
+	loading, err := r.play(limited, p, j, task, url, run)
+	if err != nil {
+		return "", err
+	}
+	if err := paths.put(loading, run); err != nil {
+		return "", err
+	}
+	after, err := r.usage(ctx, l)
+	if err != nil {
+		return "", err
+	}
+	others.put(after, before, paths.total(), run)
+	return after.since(before, run), nil
+}
+
+// browserPatience bounds the time until a browser is ready.
+const browserPatience = time.Minute
+
+// play plays a task on a page, adds its metrics to the run, and returns how long views loaded.
+func (r *runner) play(ctx context.Context, p *browser.Page, j job, task page.Task, url string, run *result.Run) (loading time.Duration, err error) {
+	t := r.Spec.Experiment.Traffic[j.Traffic]
+	first, err := p.Navigate(ctx, url)
+	if err != nil {
+		return 0, err
+	}
+	m, err := p.Measure(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if want := map[bool]string{true: "h2", false: "http/1.1"}[t.Web.HTTP == scenario.HTTP2]; m.Protocol != want {
+		return 0, fmt.Errorf("the page was loaded over %q, not %q", m.Protocol, want)
+	}
+	think := time.Duration(0)
+	for _, s := range task.Steps {
+		think += s.Think
+	}
+	factor := t.ThinkTimes(think, r.Quick)
+	var waits []time.Duration
+	longest := time.Duration(0)
+	last, step := first, 0
+	for i, s := range task.Steps {
+		if err := sleep(ctx, time.Duration(factor*float64(s.Think))); err != nil {
+			return 0, err
+		}
+		if err := perform(ctx, p, s); err != nil {
+			return 0, fmt.Errorf("step %d of %d: %w", i+1, len(task.Steps), err)
+		}
+		if !s.Loads {
+			continue
+		}
+		step++
+		if last, err = p.Wait(ctx, step); err != nil {
+			return 0, fmt.Errorf("step %d of %d: %w", i+1, len(task.Steps), err)
+		}
+		waits = append(waits, last.At-last.Input)
+		longest = max(longest, last.At-last.Input)
+	}
+	end := p.Last()
+	loading = first.At
+	for _, w := range waits {
+		loading += w
+	}
+	usability, err := qoe.Of(r.web.world.Met(task, end.Chosen), last.At)
+	if err != nil {
+		return 0, err
+	}
+	waiting := loading / time.Duration(1+len(waits))
+	mos, err := qoe.Waiting.Estimate(waiting)
+	if err != nil {
+		return 0, err
+	}
+	for name, d := range map[string]time.Duration{
+		result.TTFB: m.TTFB, result.FCP: m.FCP, result.LCP: m.LCP, result.PageLoad: m.Load, result.FirstView: first.At, result.TaskTime: last.At,
+		result.Waiting: waiting, result.StepMax: longest,
+	} {
+		run.Metrics[name] = d.Seconds()
+	}
+	if len(waits) > 0 {
+		run.Metrics[result.StepTime] = (loading - first.At).Seconds() / float64(len(waits))
+	}
+	run.Metrics[result.CLS] = m.CLS
+	run.Metrics[result.ViewBytes], run.Metrics[result.ViewRequests] = float64(m.Bytes), float64(m.Requests)
+	run.Metrics[result.Steps] = float64(len(waits))
+	run.Metrics[result.Effectiveness], run.Metrics[result.Efficiency] = float64(usability.Effectiveness), usability.Efficiency
+	run.Metrics[result.EstimatedMOS] = mos.Score()
+	return loading, nil
+}
+
+// perform does one action of a player.
+func perform(ctx context.Context, p *browser.Page, s page.Step) error {
+	switch s.Action {
+	case page.Click:
+		return p.Click(ctx, s.Selector)
+	case page.Type:
+		if err := p.Click(ctx, s.Selector); err != nil {
+			return err
+		}
+		return p.Type(ctx, s.Text)
+	case page.Key:
+		if err := p.Focus(ctx, s.Selector); err != nil {
+			return err
+		}
+		return p.Press(ctx, s.Text)
+	}
+	return fmt.Errorf("BUG: unknown action %q", s.Action)
+}
+
+// recording loads the first view once more and records it.
+func (r *runner) recording(ctx context.Context, l *lab.Lab, kind browserKind, url string, limit time.Duration, run *result.Run) (err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("took longer than %s", limit))
+	defer cancel()
+	b, err := r.browser(ctx, l, kind, url)
+	if err != nil {
+		return err
+	}
+	p, err := b.Open(ctx, browser.PageOptions{Record: true})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.Close()) }()
+	if _, err := p.Navigate(ctx, url); err != nil {
+		return err
+	}
+	m, err := p.Measure(ctx)
+	if err != nil {
+		return err
+	}
+	frames, err := p.Frames(ctx, m)
+	if err != nil {
+		return err
+	}
+	v, err := qoe.Progress(frames)
+	if err != nil {
+		return err
+	}
+	run.Metrics[result.SpeedIndex] = v.SpeedIndex.Seconds()
+	run.Metrics[result.FirstChange], run.Metrics[result.LastChange] = v.First.Seconds(), v.Last.Seconds()
+	return nil
+}

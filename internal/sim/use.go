@@ -1,0 +1,59 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/tabane/tabane/internal/overflow"
+)
+
+// use chooses the paths that carry data, with Connection.Overflow.
+type use struct {
+	overflow.Connection[int]
+	at    time.Duration // of the next look
+	paths []progress
+}
+
+// progress is what the last look showed of a path, and when something arrived.
+type progress struct {
+	delivered uint64
+	inFlight  int
+	at        time.Duration
+}
+
+// lookAtPaths has package overflow decide, and sets which paths are backups.
+func (c *connection) lookAtPaths(s *Sim) {
+	c.use.at = s.now + overflow.Interval
+	if c.use.paths == nil {
+		c.use.paths = make([]progress, len(c.flows))
+	}
+	samples := make([]overflow.Sample[int], 0, len(c.flows))
+	for i := range c.flows {
+		if f := &s.senders[int(c.first)+i]; f.state != caClosed && !c.Paths[i].Backup {
+			samples = append(samples, f.look(s, &c.use.paths[i]))
+		}
+	}
+	c.use.Look(s.now, samples)
+	for i := range c.paths {
+		c.paths[i].Backup = c.Paths[i].Backup || !c.use.Reason(i).Open()
+	}
+}
+
+// look returns the state of a subflow.
+func (f *sender) look(s *Sim, p *progress) overflow.Sample[int] {
+	rtt, flight := f.retrans.rtt, int(f.board.inFlight())
+	if flight == 0 || p.inFlight == 0 || f.cc.Delivered != p.delivered {
+		p.at = s.now
+	}
+	p.delivered, p.inFlight = f.cc.Delivered, flight
+	sample := overflow.Sample[int]{
+		Path: f.index, Delivered: uint32(f.cc.Delivered), Segment: f.c.Segment, Cwnd: int(f.clamped()), InFlight: flight,
+		NotSent: f.backlog.bytes, SRTT: rtt.SRTT, MinRTT: rtt.MinRTT, SlowStart: f.cc.Cwnd < f.cc.Ssthresh,
+	}
+	if f.c.ReceiveBuffer > 0 {
+		sample.Window = int(f.c.edge - min(f.c.edge, f.c.acked))
+	}
+	if silence := s.now - p.at; flight > 0 && silence >= overflow.StallTimeout(flight, rtt.SRTT, rtt.RTTVAR) {
+		sample.Silence = silence
+	}
+	return sample
+}
