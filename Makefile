@@ -8,7 +8,7 @@ VERSION := $(shell git describe --always --dirty --tags 2>/dev/null)
 export CGO_ENABLED ?= 0
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test programs race bench bench-routes bench-sim soak fuzz lint clean help FORCE
+.PHONY: build demo test programs race bench bench-gateway bench-forward bench-routes bench-sim soak fuzz lint clean help FORCE
 
 build: bin/tabane ## build bin/tabane
 
@@ -41,6 +41,12 @@ ROUTES ?= 10000,100000,1000000
 
 bench-routes: programs ## measure tables of up to a million routes, beside FRR, and write docs/performance.md (root, 15 minutes)
 	TABANE_LAB=require TABANE_ROUTES=$(ROUTES) $(GO) test -count=1 -timeout 60m -v -run 'TestScale$$' ./internal/acceptance
+
+bench-gateway: ## measure the gateway's sealed plane, beside kernel forwarding and wireguard-go, under floods and with 1,008 paths, and write the tables of docs/gateway.md (root, 4 minutes)
+	TABANE_LAB=require $(GO) test -count=1 -timeout 10m -run '^$$' -bench 'Plane|Strangers|ManyPaths' -benchtime 3x ./internal/sealed -update
+
+bench-forward: ## measure the gateway's open plane, beside forwarding and masquerading by the kernel, and write its table of docs/gateway.md (root, nft, 4 minutes)
+	TABANE_LAB=require $(GO) test -count=1 -timeout 10m -run '^$$' -bench 'Forward|Programs' -benchtime 5x ./internal/bpf/forward -update
 
 PINNED = $(shell command -v taskset >/dev/null && echo taskset -c $$(($$(nproc) - 1)))
 
@@ -80,7 +86,7 @@ validate: build ## write docs/validation.md: the simulator compared with theory,
 
 .PHONY: tables
 tables: ## write the tables of simulated figures in docs/ and scenarios/
-	$(GO) test ./internal/simrun -run TestPublishedTables -count 1 -update
+	$(GO) test ./internal/simrun -run TestPublishedTables -count 1 -timeout 60m -update
 
 .PHONY: generate
 generate: ## recompile the eBPF programs (needs clang-14 and llvm-strip-14)

@@ -1,11 +1,13 @@
 package acceptance
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -24,7 +26,7 @@ type instance struct {
 	pid     int
 	started time.Time
 	wait    func()
-	output  *bytes.Buffer
+	log     string // its file
 }
 
 func (l *lab) daemons(names ...string) *daemons {
@@ -32,7 +34,7 @@ func (l *lab) daemons(names ...string) *daemons {
 	d := &daemons{lab: l, all: map[string]*instance{}}
 	for _, name := range names {
 		node, role, _ := strings.Cut(name, " ")
-		d.all[name] = &instance{pid: l.process(node, role).PID, started: time.Now().Add(-time.Hour)}
+		d.all[name] = &instance{pid: l.process(node, role).PID, started: time.Now().Add(-time.Hour), log: filepath.Join("/run/tabane/lab", l.name, node+"."+role+".log")}
 	}
 	return d
 }
@@ -60,14 +62,22 @@ func (d *daemons) end(name string, sig syscall.Signal) {
 	})
 }
 
-// start starts the next instance of a daemon with its file in the lab, until the test ends, and
-// waits until it answers: before it handles signals, SIGHUP would end it.
+// start starts the next instance of a daemon with its file in the lab, until the test ends. The test
+// may send it SIGHUP at once, which has no effect before it reads the file, as the parent ignores it.
 func (d *daemons) start(name string) {
 	d.t.Helper()
 	node, role, _ := strings.Cut(name, " ")
 	cmd := d.command(node, program, role, "-c", filepath.Join("/run/tabane/lab", d.lab.name, node+".yaml"))
-	i := &instance{started: time.Now(), output: &bytes.Buffer{}}
-	cmd.Stderr = i.output
+	i := &instance{started: time.Now()}
+	i.log = filepath.Join("/run/tabane/lab", d.lab.name, fmt.Sprintf("%s.%s.%d.log", node, role, i.started.UnixNano()))
+	file, err := os.Create(i.log)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer file.Close()
+	cmd.Stderr = file
+	signal.Ignore(syscall.SIGHUP)
+	defer signal.Reset(syscall.SIGHUP)
 	if err := cmd.Start(); err != nil {
 		d.t.Fatal(err)
 	}
@@ -76,11 +86,42 @@ func (d *daemons) start(name string) {
 	d.t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		i.wait()
-		if text := i.output.String(); d.t.Failed() {
-			d.t.Logf("%s, an instance that was started again:\n%s", name, text[max(0, len(text)-2000):])
+		if d.t.Failed() {
+			d.t.Logf("%s, an instance that was started again:\n%s", name, i.logged(2000))
 		}
 	})
+}
+
+// running starts the next instance of a daemon and waits until it answers, where the time until the
+// network is as desired again counts from then.
+func (d *daemons) running(name string) {
+	d.t.Helper()
+	d.start(name)
+	node, role, _ := strings.Cut(name, " ")
 	d.eventually(name+" answers", 10*time.Second, d.contains(true, `"role"`, node, program, "status", "--json", role))
+}
+
+// thoughts are the status of all daemons and the last lines that they logged.
+func (d *daemons) thoughts() string {
+	var text strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(d.all)) {
+		node, role, _ := strings.Cut(name, " ")
+		status, err := d.try(node, program, "status", "--json", role) // fails while degraded
+		if status == "" {
+			status = fmt.Sprint(err)
+		}
+		fmt.Fprintf(&text, "%s:\n%s\n%s\n", name, status, d.all[name].logged(4000))
+	}
+	return text.String()
+}
+
+// logged returns the last bytes that the process logged.
+func (i *instance) logged(most int) string {
+	b, err := os.ReadFile(i.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b[max(0, len(b)-most):])
 }
 
 // ended reports whether a process is gone, and what the kernel says of it. The files of a process

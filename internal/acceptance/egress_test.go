@@ -49,12 +49,14 @@ type egressNet struct {
 
 // egressPeer is an egress peer: its node, whose link to the border router is csp, the border router
 // with its link to the peer, the prefix of that link, the peer's EPE address on each server, and its
-// SID. What ends in 4 is of IPv4.
+// SID. What ends in 4 is of IPv4. direct: its SIDs are End.DX6 and End.DX4, so that its border router
+// sends it whatever arrives for them, without a lookup of the destination.
 type egressPeer struct {
 	name, border, link string
 	lan, lan4          string
 	epe, epe4          []string
 	sid, sid4          string
+	direct             bool
 }
 
 type egressServer struct{ name, address, address4 string }
@@ -86,11 +88,12 @@ func (k kind) String() string {
 
 // sighting is a packet on its way to a peer.
 type sighting struct {
-	at     time.Time
-	peer   int
-	kind   kind
-	origin int // the peer of the EPE address or SID, or that sent the packet
-	dst    netip.Addr
+	at       time.Time
+	peer     int
+	kind     kind
+	origin   int // the peer of the EPE address or SID, or that sent the packet
+	src, dst netip.Addr
+	next     byte // the upper layer of a packet that is none of the test's
 }
 
 // interval is when something was so; a zero end is not yet.
@@ -101,11 +104,13 @@ type interval struct{ from, to time.Time }
 type egressJudge struct {
 	*lab
 	net egressNet
-	// history is when each peer advertised each prefix, down when a border router was not
-	// running, unguarded when packets from peers were not filtered, by border router, or by peer.
-	// released is when a peer's EPE address was none of a server's.
+	// history is when each peer advertised each prefix, down when the daemon of a border router or
+	// of a server was not running, frozen when that of a server was stopped, unguarded when packets
+	// from peers were not filtered, by border router, or by peer. released is when a peer's EPE
+	// address was none of a server's.
 	history   []map[string][]interval
 	down      map[string][]interval
+	frozen    map[string][]interval
 	unguarded map[string][]interval
 	released  map[int][]interval
 
@@ -117,7 +122,7 @@ type egressJudge struct {
 // judge captures what arrives at the egress peers until the test ends.
 func (l *lab) judge(n egressNet) *egressJudge {
 	l.t.Helper()
-	j := &egressJudge{lab: l, net: n, down: map[string][]interval{}, unguarded: map[string][]interval{}, released: map[int][]interval{}}
+	j := &egressJudge{lab: l, net: n, down: map[string][]interval{}, frozen: map[string][]interval{}, unguarded: map[string][]interval{}, released: map[int][]interval{}}
 	for i := range n.peers {
 		j.history = append(j.history, map[string][]interval{})
 		j.capture(l.t, i)
@@ -140,13 +145,13 @@ func (j *egressJudge) advertises(peer int, prefixes []string, from time.Time) {
 	}
 }
 
-// goesDown and comesUp note when a border router does not run.
-func (j *egressJudge) goesDown(border string) {
-	j.down[border] = append(j.down[border], interval{from: time.Now()})
+// goesDown and comesUp note when the daemon of a border router or of a server does not run.
+func (j *egressJudge) goesDown(node string) {
+	j.down[node] = append(j.down[node], interval{from: time.Now()})
 }
 
-func (j *egressJudge) comesUp(border string) {
-	d := j.down[border]
+func (j *egressJudge) comesUp(node string) {
+	d := j.down[node]
 	d[len(d)-1].to = time.Now()
 }
 
@@ -197,6 +202,9 @@ func (j *egressJudge) capture(t *testing.T, peer int) {
 			s := sighting{at: q.At, peer: peer, dst: dst}
 			if text, ok := bytes.CutPrefix(text, marker); ok && len(text) == 2 {
 				s.kind, s.origin = kind(text[0]), int(text[1])
+			}
+			if s.src, s.next = netip.AddrFrom4([4]byte(q.Data[12:16])), q.Data[9]; dst.Is6() {
+				s.src, s.next = netip.AddrFrom16([16]byte(q.Data[8:24])), q.Data[6]
 			}
 			j.mu.Lock()
 			defer j.mu.Unlock()
@@ -365,9 +373,41 @@ func (j *egressJudge) traffic(t *testing.T, seed uint64) (stop func()) {
 	})
 }
 
+// keepers returns the nodes whose daemons have to follow a withdrawal before a packet no longer
+// arrives: the border router of the peer, and the server alone if that does not look up destinations.
+func (j *egressJudge) keepers(s sighting) []string {
+	p := j.net.peers[s.peer]
+	nodes := []string{p.border}
+	for m, server := range j.net.servers {
+		if p.direct && s.src.String() == of(s.src, p.epe, p.epe4)[m] {
+			nodes = append(nodes, server.name)
+		}
+	}
+	return nodes
+}
+
+// kept returns until when nodes may have a route that was withdrawn. Routes that are withdrawn while a
+// daemon is down are kept by its next instance, see staleAfterRestart; a frozen one applies withdrawals
+// when it runs again.
+func (j *egressJudge) kept(nodes []string, withdrawn time.Time) time.Time {
+	end := withdrawn
+	for _, node := range nodes {
+		for _, d := range j.down[node] {
+			if stale := d.to.Add(staleAfterRestart); withdrawn.Add(propagation).After(d.from) && withdrawn.Before(d.to.Add(sessionTime)) && stale.After(end) {
+				end = stale
+			}
+		}
+		for _, f := range j.frozen[node] {
+			if withdrawn.Add(propagation).After(f.from) && f.to.After(end) {
+				end = f.to
+			}
+		}
+	}
+	return end
+}
+
 // lateness returns how long after the last withdrawal of all prefixes of a peer that cover an
-// address a packet was seen: 0 while one is advertised. Routes that are withdrawn while the border
-// router is down are kept by its next instance, see staleAfterRestart.
+// address a packet was seen, or after the withdrawn route was no longer kept: 0 until then.
 func (j *egressJudge) lateness(s sighting) (late time.Duration, advertised bool) {
 	late = 1 << 62
 	for prefix, history := range j.history[s.peer] {
@@ -383,11 +423,7 @@ func (j *egressJudge) lateness(s sighting) (late time.Duration, advertised bool)
 			if end.IsZero() {
 				return 0, true
 			}
-			for _, d := range j.down[j.net.peers[s.peer].border] {
-				if stale := d.to.Add(staleAfterRestart); end.Add(propagation).After(d.from) && end.Before(d.to.Add(sessionTime)) {
-					end = stale
-				}
-			}
+			end = j.kept(j.keepers(s), end)
 			if s.at.Before(end) {
 				return 0, true
 			}
@@ -404,8 +440,26 @@ func within(intervals []interval, at time.Time) bool {
 	})
 }
 
+// addressed reports whether a packet was sent to the SID of a peer that gets whatever is sent there, by
+// a host inside, or by a peer while its packets were not filtered.
+func (j *egressJudge) addressed(s sighting) bool {
+	if !j.net.peers[s.peer].direct {
+		return false
+	}
+	return s.kind == toSID && s.origin == s.peer || s.kind == intruding && j.unfiltered(s)
+}
+
+// unfiltered reports whether packets from the peer that sent one were not filtered.
+func (j *egressJudge) unfiltered(s sighting) bool {
+	p := j.net.peers[s.origin]
+	return within(j.unguarded[p.border], s.at) || within(j.unguarded[p.name], s.at)
+}
+
 // fault returns why a packet should not have left, or "".
 func (j *egressJudge) fault(s sighting) string {
+	if j.addressed(s) {
+		return ""
+	}
 	for _, p := range j.net.own {
 		if p.Contains(s.dst) {
 			return "is for our own space"
@@ -419,7 +473,7 @@ func (j *egressJudge) fault(s sighting) string {
 		return fmt.Sprintf("its destination was withdrawn %s before", late.Round(time.Millisecond))
 	case (s.kind == fromEPE && !within(j.released[s.origin], s.at) || s.kind == toSID) && s.origin != s.peer:
 		return "is for " + j.net.peers[s.origin].name
-	case s.kind == intruding && !within(j.unguarded[j.net.peers[s.origin].border], s.at) && !within(j.unguarded[j.net.peers[s.origin].name], s.at):
+	case s.kind == intruding && !j.unfiltered(s):
 		return "is transit"
 	}
 	return ""
@@ -438,13 +492,16 @@ func (j *egressJudge) verdict(t *testing.T) {
 		if s.dst.Is4() {
 			arrived4[s.kind]++
 		}
-		if late, ok := j.lateness(s); ok && late > 0 {
+		if late, ok := j.lateness(s); ok && late > 0 && !j.addressed(s) {
 			lates = append(lates, late)
 		}
 		if why := j.fault(s); why != "" {
 			if faults++; faults <= 10 {
-				t.Errorf("%s: %s got a packet %s (%s) to %s: %s", s.at.Format("15:04:05.000"),
-					j.net.peers[s.peer].name, s.kind, j.net.peers[s.origin].name, s.dst, why)
+				kind := fmt.Sprintf("%s (%s)", s.kind, j.net.peers[s.origin].name)
+				if s.kind == other {
+					kind = fmt.Sprintf("of protocol %d from %s", s.next, s.src)
+				}
+				t.Errorf("%s: %s got a packet %s to %s: %s", s.at.Format("15:04:05.000"), j.net.peers[s.peer].name, kind, s.dst, why)
 			}
 		}
 	}

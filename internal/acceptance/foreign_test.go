@@ -242,11 +242,13 @@ func TestForeignRouters(t *testing.T) {
 	}
 }
 
-// TestFRRAsPE: FRR is one of the border routers, and allocates the SID that our edge uses.
+// TestFRRAsPE: FRR is one of the border routers, and allocates the SIDs that our edge uses.
 func TestFRRAsPE(t *testing.T) {
 	programs.Need(t, "vtysh", "ip")
-	l := foreignLab{lab: foreign(t, variant(t, replaced(t, "asbr1", "frr-pe.conf")...)), border: []string{"asbr2"}, traces: []string{"nhid", "seg6"}, last: linkB}
-	l.eventually("the SID of FRR", 15*time.Second, l.shows(true, "segs 1 [ fc00:1:0:1:100:: ]", "server", "nexthop"))
+	l := foreignLab{lab: foreign(t, variant(t, append(replaced(t, "asbr1", "frr-pe.conf"), "name: epe-steady", "name: epe-steady\nfamily: dual")...)), ipv4: []string{"101", "102"}, border: []string{"asbr2"}, traces: []string{"nhid", "seg6"}, last: linkB}
+	for _, sid := range []string{"fc00:1:0:1:100::", "fc00:1:0:1:200::"} {
+		l.eventually("SID "+sid+" of FRR", 15*time.Second, l.shows(true, "segs 1 [ "+sid+" ]", "server", "nexthop"))
+	}
 	l.deliver(t)
 }
 
@@ -257,15 +259,15 @@ func TestTablesOfFRR(t *testing.T) {
 	// The default address uses transit-a. The second bgpd has its own address and session.
 	const main = `    routes:
       - {dst: "2001:db8:c::/64", via: "2001:db8:1::1"}
-      - {dst: "fc00:1::/32", via: "2001:db8:1::1"}
-      - {dst: "fc00:2::/32", via: "2001:db8:1::2"}
 `
 	const client, address = `        - {name: server, address: "2001:db8:1::10"}` + "\n", `addresses: ["2001:db8:1::10/64"`
 	file := kernelRoutes(t, main+another(t, "frr-server-a.conf", "frr-server-b.conf"),
+		"name: epe-steady", "name: epe-steady\nfamily: dual",
 		client, client+strings.NewReplacer("server", "server-b", "10", "11").Replace(client), address, address+`, "2001:db8:1::11/64"`)
-	l := foreignLab{lab: foreign(t, file), border: []string{"asbr1", "asbr2"}, last: linkB}
-	for table, sid := range map[string]string{"101": "fc00:1:1::", "102": "fc00:2:1::"} {
-		l.eventually("the SID of "+table, 15*time.Second, l.shows(true, "segs 1 [ "+sid+" ]", "server", "nexthop"))
+	l := foreignLab{lab: foreign(t, file), ipv4: []string{"101", "102"}, border: []string{"asbr1", "asbr2"}, last: linkB}
+	l.ip("server", "route add fc00:1::/32 via 2001:db8:1::1 dev lan; route add fc00:2::/32 via 2001:db8:1::2 dev lan")
+	for _, sid := range []string{"fc00:1:1::", "fc00:1:101::", "fc00:2:1::", "fc00:2:101::"} {
+		l.eventually("the SID "+sid, 15*time.Second, l.shows(true, "segs 1 [ "+sid+" ]", "server", "nexthop"))
 	}
 	l.deliver(t)
 }
@@ -275,11 +277,11 @@ func TestTablesOfFRR(t *testing.T) {
 func TestTablesOfBIRD(t *testing.T) {
 	programs.Need(t, "bird")
 	const reflectors = "      reflectors:\n        - address: 2001:db8:1::"
-	borders := []string{nodeOf(t, "reflector"), "  reflector: {}\n"}
+	borders := []string{"name: epe-steady", "name: epe-steady\nfamily: dual", nodeOf(t, "reflector"), "  reflector: {}\n"}
 	for _, border := range []string{"asbr1", "asbr2"} {
 		node := nodeOf(t, border)
 		borders = append(borders, node, strings.Replace(node, reflectors+"fe", reflectors+"10", 1))
 	}
-	l := foreignLab{lab: foreign(t, kernelRoutes(t, another(t, "bird-server.conf"), borders...)), border: []string{"asbr1", "asbr2"}, last: linkB}
+	l := foreignLab{lab: foreign(t, kernelRoutes(t, another(t, "bird-server.conf"), borders...)), ipv4: []string{"101", "102"}, border: []string{"asbr1", "asbr2"}, last: linkB}
 	l.deliver(t)
 }

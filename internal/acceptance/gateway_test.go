@@ -27,8 +27,10 @@ type gatewayStatus struct {
 	Ready, Degraded bool
 	Reason          string
 	Peers           []struct {
-		Name, Reason string
-		Up           bool
+		Name, Reason, Mode string
+		Up                 bool
+		Sending            int `json:"nat_sending"`
+		Receiving          int `json:"nat_receiving"`
 	}
 	Paths []struct {
 		Path, State string
@@ -62,10 +64,16 @@ func (l *lab) paths(node string, states ...string) func() (bool, string) {
 func (l *lab) clear(t *testing.T) *atomic.Int64 {
 	t.Helper()
 	inside := netip.MustParsePrefix("2001:db8::/46")
+	return l.onPaths(t, func(b []byte) bool { return inside.Contains(source(b)) })
+}
+
+// onPaths counts the packets on both paths of site2 that are wanted.
+func (l *lab) onPaths(t *testing.T, wanted func(packet []byte) bool) *atomic.Int64 {
+	t.Helper()
 	var n atomic.Int64
 	for _, path := range []string{"path1", "path2"} {
 		l.each(t, "site2", path, func(p packet.Packet) {
-			if inside.Contains(source(p.Data)) {
+			if wanted(p.Data) {
 				n.Add(1)
 			}
 		})
@@ -93,32 +101,61 @@ func (l *lab) streamed(seconds int64) (wait func()) {
 	}
 }
 
+// contentServer is the server's address in gateway-pair.
+var contentServer = netip.MustParseAddr("2001:db8:1::1")
+
+// echoed sends echoes from the client, each of which must be answered once.
+func (l *lab) echoed(n int) {
+	l.t.Helper()
+	if e, err := netnstest.Echo(l.namespace("client"), contentServer, n, 1200); err != nil || e.Received != n || e.Duplicates != 0 {
+		l.t.Errorf("echoes %+v, %v", e, err)
+	}
+}
+
+// carried downloads so many bytes, over both paths, and returns the status of site1.
+func (l *lab) carried(size int64) (s gatewayStatus, text string) {
+	l.t.Helper()
+	begun := time.Now()
+	if r := l.fetch(fmt.Sprintf("http://server/bytes/%d", size)); r.Bytes != size {
+		l.t.Errorf("got %d bytes", r.Bytes)
+	}
+	l.t.Logf("%.1f Mbit/s", float64(size*8)/1e6/time.Since(begun).Seconds())
+	s, text = l.gateway("site1")
+	if len(s.Paths) != 2 || min(s.Paths[0].SentBytes, s.Paths[1].SentBytes) < uint64(size/4) || len(s.Peers) != 1 {
+		l.t.Fatalf("the paths carried:\n%s", text)
+	}
+	return s, text
+}
+
 // TestGatewaysCarryOneConnection: unchanged hosts reach each other through the tunnel, and one
 // connection uses both paths.
 func TestGatewaysCarryOneConnection(t *testing.T) {
 	l := gateways(t)
 	clear := l.clear(t)
-	server := netip.MustParseAddr("2001:db8:1::1")
-	if e, err := netnstest.Echo(l.namespace("client"), server, 50, 1200); err != nil || e.Received != 50 || e.Duplicates != 0 {
-		t.Errorf("echoes %+v, %v", e, err)
-	}
-	const size = 10_000_000
-	begun := time.Now()
-	if r := l.fetch(fmt.Sprintf("http://server/bytes/%d", size)); r.Bytes != size {
-		t.Errorf("got %d bytes", r.Bytes)
-	}
-	t.Logf("%.1f Mbit/s", size*8/1e6/time.Since(begun).Seconds())
-	s, text := l.gateway("site1")
-	if len(s.Paths) != 2 || s.Paths[0].SentBytes < size/4 || s.Paths[1].SentBytes < size/4 {
-		t.Errorf("the paths carried:\n%s", text)
-	}
+	l.echoed(50)
+	l.carried(10_000_000)
 	if n := clear.Load(); n > 0 {
 		t.Errorf("%d packets in clear", n)
 	}
 	const netAdmin = "CapEff:\t0000000000001000\n"
-	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", l.process("site1", "gateway").PID)); err != nil || !strings.Contains(string(b), netAdmin) {
-		t.Errorf("the daemon has other capabilities than CAP_NET_ADMIN: %v\n%s", err, b)
+	if got := l.capabilities(l.process("site1", "gateway").PID); got != netAdmin {
+		t.Errorf("the daemon has other capabilities than CAP_NET_ADMIN: %q", got)
 	}
+}
+
+// capabilities returns the line of a process's effective capabilities.
+func (l *lab) capabilities(pid int) string {
+	l.t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if strings.HasPrefix(line, "CapEff:") {
+			return line
+		}
+	}
+	return ""
 }
 
 // TestGatewayCablePulled: a stream goes on when a path's cable is pulled, and both paths are used once
@@ -147,7 +184,7 @@ func TestGatewayKilled(t *testing.T) {
 	wait := l.streamed(8)
 	time.Sleep(time.Second)
 	l.end("site1", "gateway", syscall.SIGKILL)
-	if routes := l.ip("site1", "route"); !strings.Contains(routes, "unreachable 2001:db8:2::/64") {
+	if routes := l.ip("site1", "route show table 4790"); !strings.Contains(routes, "unreachable 2001:db8:2::/64") {
 		t.Errorf("the peer's prefix is reachable without the tunnel:\n%s", routes)
 	}
 	time.Sleep(500 * time.Millisecond)
@@ -160,11 +197,53 @@ func TestGatewayKilled(t *testing.T) {
 		t.Errorf("%d packets in clear", n)
 	}
 	l.end("site2", "gateway", syscall.SIGTERM)
-	if routes := l.ip("site2", "route"); strings.Contains(routes, "2001:db8:1::") {
-		t.Errorf("routes are left behind:\n%s", routes)
+	if left := l.ip("site2", "route show table all; rule"); strings.Contains(left, "2001:db8:1::") || strings.Contains(left, "proto 115") {
+		t.Errorf("routes are left behind:\n%s", left)
 	}
 	if links := l.ip("site2", "link"); strings.Contains(links, "tabane0") {
 		t.Errorf("the tunnel is left behind:\n%s", links)
+	}
+}
+
+// TestGatewayDefaultPeer: all other networks are reached through a peer, and the paths have nothing but
+// default routes, so that the tunnel's own datagrams match its route. A better route of another program,
+// a deleted rule and a crash let nothing out in clear, and the stream goes on.
+func TestGatewayDefaultPeer(t *testing.T) {
+	l := gateways(t)
+	clear := l.clear(t)
+	wait := l.streamed(4)
+	l.ip("site1", "route add 2001:db8:2::/64 dev path1 metric 1") // while the peer has this prefix
+	time.Sleep(500 * time.Millisecond)
+	l.edit("site1", "gateway", func(s section) {
+		s["peers"].([]any)[0].(map[string]any)["prefixes"] = []any{"0.0.0.0/0", "::/0"}
+	})
+	l.reloaded("site1", "gateway", `peer "site2" replaced`)
+	l.ip("site1", "route del 2001:db8:2::/64 dev path1 metric 1; route del 2001:db8:f1::/64 dev path1; route del 2001:db8:f2::/64 dev path2; "+
+		"route add default dev path1 metric 50; route add default dev path2 metric 60")
+	l.eventually("both paths are up", 5*time.Second, l.paths("site1", "up", "up"))
+	l.ip("site1", "rule del priority 4791 fwmark 4790 lookup main")
+	l.eventually("the rule is restored", time.Second, func() (bool, string) {
+		rules := l.ip("site1", "rule")
+		return strings.Contains(rules, "4791:\tnot from all fwmark 0x12b6 lookup main suppress_prefixlength 0"), rules
+	})
+	time.Sleep(500 * time.Millisecond)
+	l.end("site1", "gateway", syscall.SIGKILL)
+	time.Sleep(200 * time.Millisecond)
+	second := l.start("site1", "gateway").Process
+	l.eventually("the session is back", 5*time.Second, l.paths("site1", "up", "up"))
+	wait()
+	if n := clear.Load(); n > 0 {
+		t.Errorf("%d packets in clear", n)
+	}
+	if err := second.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	l.eventually("the gateway ends", 10*time.Second, func() (bool, string) {
+		stat, gone := ended(second.Pid)
+		return gone, stat
+	})
+	if left := l.ip("site1", "route show table all; rule; -4 route show table all; -4 rule"); strings.Contains(left, "479") || strings.Contains(left, "proto 115") {
+		t.Errorf("left behind:\n%s", left)
 	}
 }
 

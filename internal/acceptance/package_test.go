@@ -2,6 +2,8 @@ package acceptance
 
 import (
 	"bytes"
+	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -66,9 +68,174 @@ func TestPackage(t *testing.T) {
 	}
 }
 
+// TestPackageOnABareSystem installs the package on a Debian system that has the essential packages and
+// what tabane depends on, upgrades it, removes it and purges it: what it declares is enough, the
+// operator's files stay, and nothing else is left.
+func TestPackageOnABareSystem(t *testing.T) {
+	programs.Need(t, "dpkg-deb")
+	needLab(t)
+	root := bareSystem(t, "adduser")
+	t.Setenv("DEB_COMPRESSION", "none")
+	built := t.TempDir()
+	output(t, exec.Command("sh", "-c", `exec ../../deploy/debian/build "$@"`, "sh", "v1.2.3", program, built))
+	found, err := filepath.Glob(filepath.Join(built, "*.deb"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("built %q, %v", found, err)
+	}
+	if err := os.Rename(found[0], filepath.Join(root, "tabane.deb")); err != nil {
+		t.Fatal(err)
+	}
+	in := func(argv ...string) string {
+		t.Helper()
+		cmd := exec.Command("sh", append([]string{"-c", `exec chroot "$@"`, "sh", root}, argv...)...)
+		cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND=noninteractive"}
+		return output(t, cmd)
+	}
+	before := files(t, root)
+
+	in("dpkg", "--force-unsafe-io", "-i", "/tabane.deb")
+	if got := strings.TrimSpace(in("stat", "-c", "%U:%G %a", "/etc/tabane")); got != "root:tabane 750" {
+		t.Errorf("the directory of files with passwords is %s", got)
+	}
+	for _, role := range []string{"asbr", "edge", "reflector"} {
+		in("tabane", "check", "-c", "/etc/tabane/"+role+".yaml.example")
+	}
+	in("install", "-m", "640", "-g", "tabane", "/etc/tabane/asbr.yaml.example", "/etc/tabane/asbr.yaml")
+
+	in("dpkg", "--force-unsafe-io", "-i", "/tabane.deb") // an upgrade to the same version
+	in("tabane", "check", "-c", "/etc/tabane/asbr.yaml")
+
+	in("dpkg", "--force-unsafe-io", "-r", "tabane")
+	if now := files(t, root); now["/usr/bin/tabane"] || !now["/etc/tabane/asbr.yaml"] {
+		t.Errorf("after the removal there is the program: %t, the operator's file: %t", now["/usr/bin/tabane"], now["/etc/tabane/asbr.yaml"])
+	}
+	in("dpkg", "--force-unsafe-io", "-P", "tabane")
+	// The records of dpkg and adduser, and the backups of what these change.
+	kept := regexp.MustCompile(`^(/etc/tabane(/asbr.yaml)?|/var/(lib/dpkg|log|cache)/.*|/etc/(passwd|group|shadow|gshadow|subuid|subgid)(-|\.lock)?|/etc/\.pwd\.lock|/run/adduser)$`)
+	for name := range files(t, root) {
+		if !before[name] && !kept.MatchString(name) {
+			t.Errorf("left: %s", name)
+		}
+	}
+}
+
+// bareSystem makes a Debian system of packages of this host: the essential ones, the named ones, and
+// what these depend on. It has no manual pages, documentation and translations.
+func bareSystem(t *testing.T, names ...string) (root string) {
+	t.Helper()
+	const admin = "/var/lib/dpkg/"
+	status, err := os.ReadFile(admin + "status")
+	if err != nil {
+		t.Skip("needs Debian: ", err)
+	}
+	field := func(paragraph, name string) string {
+		found := regexp.MustCompile(`(?m)^` + name + `: (.*)$`).FindStringSubmatch(paragraph)
+		if found == nil {
+			return ""
+		}
+		return found[1]
+	}
+	installed, providers := map[string]string{}, map[string]string{}
+	for paragraph := range strings.SplitSeq(string(status), "\n\n") {
+		name := field(paragraph, "Package")
+		if field(paragraph, "Status") != "install ok installed" {
+			continue
+		}
+		installed[name] = paragraph
+		if field(paragraph, "Essential") == "yes" {
+			names = append(names, name)
+		}
+		for provided := range strings.FieldsFuncSeq(field(paragraph, "Provides"), func(r rune) bool { return r == ',' }) {
+			providers[strings.Fields(provided)[0]] = name
+		}
+	}
+	root = t.TempDir()
+	var paths, chosen []string
+	for i := 0; i < len(names); i++ { // and what is appended
+		paragraph, ok := installed[names[i]]
+		if !ok {
+			t.Fatalf("the host has no package %s", names[i])
+		}
+		chosen = append(chosen, paragraph)
+		lists, err := filepath.Glob(admin + "info/" + names[i] + "[.:]*list")
+		if err != nil || len(lists) != 1 {
+			t.Fatalf("files of %s: %q, %v", names[i], lists, err)
+		}
+		b, err := os.ReadFile(lists[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, strings.Split(strings.TrimSpace(string(b)), "\n")...)
+		records, err := filepath.Glob(strings.TrimSuffix(lists[0], "list") + "*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, records...)
+		for _, group := range strings.Split(field(paragraph, "Pre-Depends")+","+field(paragraph, "Depends"), ",") {
+			// The first of the alternatives that the host has; versions hold on the host.
+			for alternative := range strings.SplitSeq(group, "|") {
+				words := strings.Fields(alternative)
+				if len(words) == 0 {
+					continue
+				}
+				name, _, _ := strings.Cut(words[0], ":")
+				if _, ok := installed[name]; !ok {
+					name = providers[name]
+				}
+				if name != "" {
+					if !slices.Contains(names, name) {
+						names = append(names, name)
+					}
+					break
+				}
+			}
+		}
+	}
+	paths = append(paths, "/var/lib/dpkg/info/format", "/var/lib/dpkg/arch")
+	text := regexp.MustCompile(`^/usr/share/(doc|man|locale|info|i18n|zoneinfo)/`)
+	var list strings.Builder
+	for _, path := range paths {
+		// With a merged /usr, /bin is a link, but packages list its files there.
+		dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+		if err != nil || text.MatchString(path) {
+			continue
+		}
+		path = filepath.Join(dir, filepath.Base(path))
+		if _, err := os.Lstat(path); err == nil {
+			fmt.Fprintf(&list, ".%s\n", path)
+		}
+	}
+	copied := exec.Command("sh", "-c", `set -e
+tar -C / --no-recursion -cf - -T - | tar -C "$1" -xpf -
+cd "$1"
+mkdir -p tmp dev proc var/lib/dpkg/updates var/log
+cp usr/share/base-passwd/passwd.master etc/passwd
+cp usr/share/base-passwd/group.master etc/group
+mknod -m 666 dev/null c 1 3`, "sh", root)
+	copied.Stdin = strings.NewReader(list.String())
+	output(t, copied)
+	if err := os.WriteFile(root+admin+"status", []byte(strings.Join(chosen, "\n\n")+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
+
+// files are the paths in a directory.
+func files(t *testing.T, root string) map[string]bool {
+	t.Helper()
+	all := map[string]bool{}
+	if err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		all[strings.TrimPrefix(path, root)] = true
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
 func TestUnits(t *testing.T) {
 	for role, capabilities := range map[string]string{
-		"asbr": "CAP_BPF CAP_NET_ADMIN CAP_NET_BIND_SERVICE", "edge": "CAP_NET_ADMIN CAP_BPF CAP_PERFMON", "gateway": "CAP_NET_ADMIN", "reflector": "CAP_NET_BIND_SERVICE",
+		"asbr": "CAP_BPF CAP_NET_ADMIN CAP_NET_BIND_SERVICE", "edge": "CAP_NET_ADMIN CAP_BPF CAP_PERFMON", "gateway": "CAP_BPF CAP_NET_ADMIN CAP_PERFMON", "reflector": "CAP_NET_BIND_SERVICE",
 	} {
 		b, err := os.ReadFile("../../deploy/systemd/tabane-" + role + ".service")
 		if err != nil {

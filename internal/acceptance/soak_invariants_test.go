@@ -1,11 +1,15 @@
 package acceptance
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,6 +21,8 @@ import (
 	"time"
 
 	"github.com/tabane/tabane/internal/iproute"
+	"github.com/tabane/tabane/internal/netns"
+	"github.com/tabane/tabane/internal/role"
 )
 
 // streams are the downloads during a soak, one after the other: over MPTCP and over TCP, from each
@@ -37,12 +43,16 @@ func (s *soakTest) startStreams() {
 	s.lab.t.Cleanup(cancel)
 	s.streams.stop, s.streams.complete = cancel, map[string]int{}
 	for _, x := range s.servers {
-		for _, transport := range []string{"mptcp", "tcp"} {
+		for _, transport := range []string{"mptcp", "tcp", "mptcp over IPv4", "tcp over IPv4"} {
 			s.streams.running.Add(1)
 			go func() {
 				defer s.streams.running.Done()
+				at, mptcp := x.name, strings.HasPrefix(transport, "mptcp")
+				if strings.HasSuffix(transport, "IPv4") {
+					at = x.address4
+				}
 				for refused := 0; ctx.Err() == nil && refused < 5; {
-					why := s.stream(x.name, transport)
+					why := s.stream(at, mptcp)
 					s.streams.mu.Lock()
 					switch {
 					case why == "":
@@ -64,9 +74,9 @@ func (s *soakTest) startStreams() {
 }
 
 // stream downloads once and returns what is wrong with that.
-func (s *soakTest) stream(server, transport string) string {
+func (s *soakTest) stream(server string, mptcp bool) string {
 	args := []string{program, "fetch", "--json", fmt.Sprintf("--limit=%ds", 4*streamTime)}
-	if transport == "mptcp" {
+	if mptcp {
 		args = append(args, "--mptcp")
 	}
 	cmd := s.command("client", append(args, fmt.Sprintf("http://%s/cbr?rate=%dbit/s&duration=%ds", server, streamRate, streamTime))...)
@@ -84,7 +94,7 @@ func (s *soakTest) stream(server, transport string) string {
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		return fmt.Sprintf("%v in %q", err, out.String())
 	}
-	if r.Bytes != streamRate/8*streamTime || r.MPTCP != (transport == "mptcp") {
+	if r.Bytes != streamRate/8*streamTime || r.MPTCP != mptcp {
 		return fmt.Sprintf("%d bytes of %d in %s, mptcp %t, longest gap %s", r.Bytes, streamRate/8*streamTime, time.Duration(r.Lasted), r.MPTCP, time.Duration(r.Gap))
 	}
 	return ""
@@ -95,7 +105,7 @@ func (s *soakTest) endStreams() {
 	s.streams.stop()
 	s.streams.running.Wait()
 	s.lab.t.Logf("downloads: %v complete, %d connections not made while routes changed", s.streams.complete, s.streams.refused)
-	for _, transport := range []string{"mptcp", "tcp"} {
+	for _, transport := range []string{"mptcp", "tcp", "mptcp over IPv4", "tcp over IPv4"} {
 		if s.streams.complete[transport] == 0 {
 			s.lab.t.Errorf("no download over %s: the soak shows nothing", transport)
 		}
@@ -104,20 +114,29 @@ func (s *soakTest) endStreams() {
 
 // usage is what one instance of a daemon used over time.
 type usage struct {
-	daemon string
-	at     []time.Time
-	rss    []int // bytes
+	daemon    string
+	at        []time.Time
+	anonymous []int // bytes
+	// heap is what the last garbage collection found in use, in bytes, read at heapAt.
+	heapAt []time.Time
+	heap   []int
 }
 
 const (
 	// warmUp is how long the memory of an instance may grow, longLived how long one has to live after
-	// that for its memory to be judged.
-	warmUp    = time.Minute
-	longLived = 3 * time.Minute
-	// Memory is flat when the medians of its first and last third differ by no more than this
-	// share, plus what a few pages more or less of the runtime are.
+	// that for its heap to be judged, and settledAfter for what it occupies, which the runtime lets grow
+	// for minutes.
+	warmUp       = time.Minute
+	longLived    = 3 * time.Minute
+	settledAfter = 8 * time.Minute
+	// Memory is flat when the median of its last third exceeds that of its first one by no more than this
+	// share, plus what a few pages more or less of the runtime are, or half of that that of its second
+	// one: a busy moment leaves a process larger, and a leak does not end. The heap is not forgiven that.
 	flatShare = 0.10
 	flatBytes = 4 << 20
+	flatHeap  = 1 << 20
+	// heapEvery is how often the heap is read.
+	heapEvery = 5 * time.Second
 	// spareFiles are files that a daemon may have open for a moment, such as requests for its status.
 	spareFiles = 6
 )
@@ -135,43 +154,73 @@ func (s *soakTest) measure() {
 		if err != nil {
 			continue // ended by the soak
 		}
-		if fields := strings.Fields(string(b)); len(fields) > 1 {
-			pages, err := strconv.Atoi(fields[1])
-			if err != nil {
-				s.lab.t.Fatal(err)
-			}
-			if pages > 0 {
-				u.at, u.rss = append(u.at, time.Now()), append(u.rss, pages*os.Getpagesize())
+		// Pages of the program's file, which grow with what it has executed, are the kernel's to drop.
+		var size, resident, file int
+		if _, err := fmt.Sscan(string(b), &size, &resident, &file); err != nil {
+			s.lab.t.Fatal(err)
+		}
+		if resident > file {
+			u.at, u.anonymous = append(u.at, time.Now()), append(u.anonymous, (resident-file)*os.Getpagesize())
+		}
+		if n := len(u.heapAt); n == 0 || time.Since(u.heapAt[n-1]) > heapEvery {
+			if bytes, err := s.daemons.liveHeap(name); err == nil && bytes > 0 { // 0 before the first collection
+				u.heapAt, u.heap = append(u.heapAt, time.Now()), append(u.heap, bytes)
 			}
 		}
 	}
 }
 
+// liveHeap reads what the last garbage collection of a daemon found in use.
+func (d *daemons) liveHeap(name string) (bytes int, err error) {
+	node, daemon, _ := strings.Cut(name, " ")
+	roles := role.All()
+	port := roles[slices.IndexFunc(roles, func(r role.Descriptor) bool { return r.Name == daemon })].StatusPort
+	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (c net.Conn, err error) {
+		err = netns.Do("tabane-"+d.lab.name+"-"+node, func() error { c, err = (&net.Dialer{}).DialContext(ctx, network, address); return err })
+		return c, err
+	}}}
+	answer, err := client.Get(fmt.Sprintf("http://[::1]:%d/metrics", port))
+	if err != nil {
+		return 0, err
+	}
+	defer answer.Body.Close()
+	for lines := bufio.NewScanner(answer.Body); lines.Scan(); {
+		if text, ok := strings.CutPrefix(lines.Text(), "go_gc_heap_live_bytes "); ok {
+			f, err := strconv.ParseFloat(text, 64)
+			return int(f), err
+		}
+	}
+	return 0, errors.New("no go_gc_heap_live_bytes")
+}
+
 // judgeMemory fails the test for each instance whose memory grows.
 func (s *soakTest) judgeMemory() {
 	s.lab.t.Helper()
-	median := func(list []int) int {
-		list = slices.Sorted(slices.Values(list))
-		return list[len(list)/2]
-	}
 	judged := 0
 	most := map[string]int{}
 	for _, u := range s.memory {
 		if len(u.at) == 0 {
 			continue
 		}
-		most[u.daemon] = max(most[u.daemon], slices.Max(u.rss))
-		warm := slices.IndexFunc(u.at, func(at time.Time) bool { return at.Sub(u.at[0]) > warmUp })
-		if warm < 0 || u.at[len(u.at)-1].Sub(u.at[warm]) < longLived {
-			continue
-		}
-		judged++
-		rss := u.rss[warm:]
-		first, last := median(rss[:len(rss)/3+1]), median(rss[len(rss)-len(rss)/3-1:])
-		text := fmt.Sprintf("%s: memory %.1f MB in the first third of %s, %.1f MB in the last", u.daemon, float64(first)/1e6, u.at[len(u.at)-1].Sub(u.at[warm]).Round(time.Second), float64(last)/1e6)
-		s.lab.t.Log(text)
-		if float64(last) > float64(first)*(1+flatShare)+flatBytes {
-			s.lab.t.Errorf("%s: it grows", text)
+		most[u.daemon] = max(most[u.daemon], slices.Max(u.anonymous))
+		for _, x := range []struct {
+			name  string
+			at    []time.Time
+			bytes []int
+			lived time.Duration
+			grows func(thirds [3]int) bool
+		}{{"memory", u.at, u.anonymous, settledAfter, grows}, {"heap", u.heapAt, u.heap, longLived, heapGrows}} {
+			warm := slices.IndexFunc(x.at, func(at time.Time) bool { return at.Sub(x.at[0]) > warmUp })
+			if warm < 0 || x.at[len(x.at)-1].Sub(x.at[warm]) < x.lived {
+				continue
+			}
+			judged++
+			m := thirds(x.bytes[warm:])
+			text := fmt.Sprintf("%s: %s in the thirds of %s: %.1f, %.1f, %.1f MB", u.daemon, x.name, x.at[len(x.at)-1].Sub(x.at[warm]).Round(time.Second), float64(m[0])/1e6, float64(m[1])/1e6, float64(m[2])/1e6)
+			s.lab.t.Log(text)
+			if x.grows(m) {
+				s.lab.t.Errorf("%s: it grows", text)
+			}
 		}
 	}
 	var text strings.Builder
@@ -181,16 +230,34 @@ func (s *soakTest) judgeMemory() {
 	s.lab.t.Logf("most memory in MB:%s; %d instances lived long enough for a trend", strings.TrimSuffix(text.String(), ","), judged)
 }
 
+// thirds returns the medians of the thirds of some measurements of memory.
+func thirds(bytes []int) (medians [3]int) {
+	n := len(bytes)
+	for i, part := range [][]int{bytes[:n/3+1], bytes[n/3 : n-n/3], bytes[n-n/3-1:]} {
+		part = slices.Sorted(slices.Values(part))
+		medians[i] = part[len(part)/2]
+	}
+	return medians
+}
+
+// grows reports whether resident memory does.
+func grows(m [3]int) bool {
+	return float64(m[2]) > float64(m[0])*(1+flatShare)+flatBytes && float64(m[2]) > float64(m[1])*(1+flatShare/2)+flatBytes/2
+}
+
+// heapGrows reports whether the heap does.
+func heapGrows(m [3]int) bool { return float64(m[2]) > float64(m[0])*(1+flatShare)+flatHeap }
+
 var (
 	nexthopID = regexp.MustCompile(`\b(nhid|id) \d+`)
 	// volatile are routes of the kernel's own that depend on how links came up.
-	volatile = regexp.MustCompile(`^(multicast|anycast|local|fe80|ff00)`)
+	volatile = regexp.MustCompile(`^(multicast|anycast|broadcast|local|fe80|ff00)`)
 )
 
 // state is what a node has in its kernel, in a fixed order and without numbers that the kernel
 // chooses.
 func (s *soakTest) state(node string) []string {
-	text := nexthopID.ReplaceAllString(s.ip(node, "rule; nexthop; route show table all; addr show scope global; mptcp endpoint"), "$1")
+	text := nexthopID.ReplaceAllString(s.ip(node, "rule; nexthop; route show table all; -4 rule; -4 route show table all; addr show scope global; mptcp endpoint"), "$1")
 	return slices.DeleteFunc(objects(text), func(line string) bool { return line == "" || volatile.MatchString(line) })
 }
 
@@ -289,7 +356,7 @@ func (s *soakTest) checkStop() {
 		s.daemons.end(name, syscall.SIGTERM)
 		node, role, _ := strings.Cut(name, " ")
 		for _, line := range s.state(node) {
-			if regexp.MustCompile(`proto 11[678]|nhid|seg6|lookup 1\d\d|lookup 0|signal|2001:db8:1::\d:|unreachable`).MatchString(line) {
+			if regexp.MustCompile(`proto 11[678]|nhid|seg6|lookup 1\d\d|lookup 0|signal|2001:db8:1::(2|4)\d|10\.1\.0\.(3[2-9]|6[4-9]|7[01])\b|\b240\.|unreachable`).MatchString(line) {
 				s.lab.t.Errorf("left by %s on %s: %s", role, node, line)
 			}
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"net/netip"
 	"os"
 	"regexp"
 	"slices"
@@ -63,11 +62,10 @@ func (s *soakTest) disturbances() []disturbance {
 		// The next instance of an edge keeps the routes that it finds until all sessions have been up
 		// for a while, so nothing else may change meanwhile.
 		{name: "edge killed", targets: servers, apply: s.endEdge, alone: true},
-		// Without any reflector, an edge retains what is withdrawn.
-		{name: "edge frozen", targets: servers, apply: s.freeze("edge"), also: []string{"reflectors"}},
+		{name: "edge frozen", targets: servers, apply: s.freezeEdge},
 		{name: "asbr frozen", targets: borders, apply: s.freeze("asbr")},
 		{name: "router frozen", targets: peers, apply: s.freeze("router")},
-		{name: "session with the peer reset", weight: 2, targets: peers, apply: s.reset},
+		{name: "sessions with the peer reset", weight: 2, targets: peers, apply: s.reset},
 		// Commands.
 		{name: "reload without change", targets: slices.Concat(borders, servers, reflectors), apply: s.reloadSame},
 		{name: "border router without the peer", targets: peers, apply: s.removePeer},
@@ -127,7 +125,7 @@ func (s *soakTest) originate(p *soakPeer) {
 
 func (s *soakTest) otherRoutes(target string, random *rand.Rand) func() {
 	p := s.peer(target)
-	before, now := p.networks, []string{soakAlways}
+	before, now := p.networks, slices.Clone(soakAlways)
 	for _, prefix := range soakPool {
 		if random.IntN(2) == 0 {
 			now = append(now, prefix)
@@ -143,8 +141,8 @@ func (s *soakTest) otherRoutes(target string, random *rand.Rand) func() {
 func (s *soakTest) hijack(target string, random *rand.Rand) func() {
 	p := s.peer(target)
 	possible := soakHijacks
-	if p.provider {
-		possible = possible[:soakHijacksOfProviders]
+	if !p.provider {
+		possible = slices.Concat(possible, soakAttractive)
 	}
 	var hijacks []string
 	for _, i := range random.Perm(len(possible))[:1+random.IntN(4)] {
@@ -157,18 +155,20 @@ func (s *soakTest) hijack(target string, random *rand.Rand) func() {
 	return func() { set(nil) }
 }
 
-// withhold has the client's provider not advertise the client to a peer.
-func (s *soakTest) withhold(target string, _ *rand.Rand) func() {
+// withhold has the client's provider not advertise the client to a peer, in IPv6, in IPv4 or in both.
+func (s *soakTest) withhold(target string, random *rand.Rand) func() {
 	p := s.peer(target)
-	set := func(withheld bool) {
+	set := func(withheld []string) {
 		s.change(0, func() { p.withheld = withheld }, func() {
 			s.configure("client-isp", "router", func(c section) {
 				neighbors := slices.Clone(c["neighbors"].([]any))
 				for i, n := range neighbors {
 					n := maps.Clone(n.(map[string]any))
-					if s.peer(n["name"].(string)).withheld {
-						n["deny"] = append(slices.Clone(n["deny"].([]any)), soakClient)
+					deny := slices.Clone(n["deny"].([]any))
+					for _, client := range s.peer(named(n)).withheld {
+						deny = append(deny, client)
 					}
+					n["deny"] = deny
 					neighbors[i] = n
 				}
 				c["neighbors"] = neighbors
@@ -176,8 +176,8 @@ func (s *soakTest) withhold(target string, _ *rand.Rand) func() {
 			s.reloadCommand("client-isp", "router")
 		})
 	}
-	set(true)
-	return func() { set(false) }
+	set([][]string{soakClients, soakClients[:1], soakClients[1:]}[random.IntN(3)])
+	return func() { set(nil) }
 }
 
 // linkDown takes the link to a peer down, at the border router or at the peer, where the border
@@ -217,6 +217,7 @@ func (s *soakTest) flap(target string, random *rand.Rand) func() {
 func (s *soakTest) hole(target string, _ *rand.Rand) func() {
 	p := s.peer(target)
 	s.watched(p.border, "asbr", p.name)
+	s.watched(p.border, "asbr", p.name+"-ipv4")
 	at := scenario.Port{Node: p.border, Interface: p.link}
 	must := func(err error) {
 		if err != nil {
@@ -288,7 +289,7 @@ func (s *soakTest) endRouter(sig syscall.Signal) func(string, *rand.Rand) func()
 	return func(target string, _ *rand.Rand) func() {
 		p, name := s.peer(target), target+" router"
 		s.change(0, func() { p.running = false }, func() { s.daemons.end(name, sig) })
-		return func() { s.change(0, func() { p.running = true }, func() { s.daemons.start(name) }) }
+		return func() { s.change(0, func() { p.running = true }, func() { s.daemons.running(name) }) }
 	}
 }
 
@@ -308,7 +309,7 @@ func (s *soakTest) endASBR(sig syscall.Signal) func(string, *rand.Rand) func() {
 				if sig == syscall.SIGKILL {
 					s.comesUp(target)
 				}
-				s.daemons.start(name)
+				s.daemons.running(name)
 			})
 		}
 	}
@@ -321,7 +322,7 @@ func (s *soakTest) endReflector(sig syscall.Signal) func(string, *rand.Rand) fun
 		r.up = false
 		s.daemons.end(target+" reflector", sig)
 		return func() {
-			s.daemons.start(target + " reflector")
+			s.daemons.running(target + " reflector")
 			r.up, s.reflectorUp = true, time.Now()
 		}
 	}
@@ -330,37 +331,44 @@ func (s *soakTest) endReflector(sig syscall.Signal) func(string, *rand.Rand) fun
 func (s *soakTest) endEdge(target string, _ *rand.Rand) func() {
 	x, name := s.server(target), target+" edge"
 	x.running = false
+	s.goesDown(target)
 	s.daemons.end(name, syscall.SIGKILL)
 	return func() {
-		s.daemons.start(name)
+		s.comesUp(target)
+		s.daemons.running(name)
 		x.running, s.reflectorUp = true, time.Now()
 	}
 }
 
-// freeze stops a process for a while that is shorter than the hold time of its sessions.
+// freeze stops a process for a while that is shorter than the hold time of its sessions. BFD, which is
+// a process of its own, goes on.
 func (s *soakTest) freeze(role string) func(string, *rand.Rand) func() {
 	return func(target string, random *rand.Rand) func() {
 		name := target + " " + role
-		if role == "edge" {
-			s.rested()
-		}
 		s.daemons.signal(name, syscall.SIGSTOP)
 		time.Sleep(time.Duration(200+random.IntN(1500)) * time.Millisecond)
 		s.daemons.signal(name, syscall.SIGCONT)
-		if role == "edge" {
-			s.reflectorUp = time.Now() // BFD resets its sessions
-		}
 		return nil
 	}
 }
 
-// reset resets the connection of a BGP session.
-func (s *soakTest) reset(target string, _ *rand.Rand) func() {
+// freezeEdge freezes the daemon of a server, whose kernel goes on sending along its routes.
+func (s *soakTest) freezeEdge(target string, random *rand.Rand) func() {
+	from := time.Now()
+	s.freeze("edge")(target, random)
+	s.frozen[target] = append(s.frozen[target], interval{from, time.Now()})
+	return nil
+}
+
+// reset resets the connections of the BGP sessions with a peer: of both, or of one.
+func (s *soakTest) reset(target string, random *rand.Rand) func() {
 	p := s.peer(target)
+	addresses := p.addresses(2)
+	lost := [][]string{addresses[:], addresses[:1], addresses[1:]}[random.IntN(3)]
 	s.in(s.lab.t, p.border, func() error {
 		all, err := tcp.Connections()
 		for _, c := range all {
-			if c.Remote.Addr() == netip.MustParseAddr(p.address(2)) {
+			if slices.Contains(lost, c.Remote.Addr().Unmap().String()) {
 				err = errors.Join(err, c.Destroy())
 			}
 		}
@@ -384,7 +392,7 @@ func (s *soakTest) removePeer(target string, _ *rand.Rand) func() {
 		s.change(0, func() { p.configured = configured }, func() {
 			s.configure(p.border, "asbr", func(c section) {
 				c["peers"] = slices.DeleteFunc(slices.Clone(c["peers"].([]any)), func(x any) bool {
-					return !s.peer(x.(map[string]any)["name"].(string)).configured
+					return !s.peer(named(x)).configured
 				})
 			})
 			s.reloadCommand(p.border, "asbr")
@@ -406,7 +414,7 @@ func (s *soakTest) removeEPE(target string, random *rand.Rand) func() {
 		x.without = without
 		s.configure(target, "edge", func(c section) {
 			if without >= 0 {
-				c["peers"] = slices.Delete(slices.Clone(c["peers"].([]any)), without, without+1)
+				c["peers"] = slices.DeleteFunc(slices.Clone(c["peers"].([]any)), func(x any) bool { return named(x) == s.peers[without].name })
 			}
 		})
 		s.reloadCommand(target, "edge")
@@ -446,13 +454,22 @@ var (
 		{"route show table all proto 117", `(?m)^(2001:db8:\S+) nhid.* table (1\d\d)`, "route del $1 table $2"},
 		{"route show table all proto 117", `(?m)^unreachable default .*table (1\d\d)`, "route del unreachable default table $1 metric 4294967295"},
 		{"nexthop", `(?m)^id (\d+) .*seg6`, "nexthop del id $1"},
-		{"addr", `inet6 (2001:db8:1::\d:\S+/\d+)`, "address del $1 dev lan"},
+		{"addr", `inet6 (2001:db8:1::(?:2|4)\d/\d+)`, "address del $1 dev lan"},
+		{"-4 rule", `(?m)^(\d+):.*from 10\.1\.0\.\S+ lookup 1\d\d`, "-4 rule del pref $1"},
+		{"-4 rule", `(?m)^(\d+):.*from 10\.1\.0\.\S+ lookup 0 `, "-4 rule del pref $1"},
+		{"-4 route show table all proto 117", `(?m)^(10\.\S+) nhid.* table (1\d\d)`, "-4 route del $1 table $2"},
+		{"-4 route show table all proto 117", `(?m)^unreachable default .*table (1\d\d)`, "-4 route del unreachable default table $1 metric 4294967295"},
+		{"addr", `inet (10\.1\.0\.(?:3[2-9]|6[4-9]|7[01])/\d+)`, "address del $1 dev lan"},
 	}
 	borderObjects = []object{
 		{"rule", `(?m)^(9\d\d|1\d\d\d):`, "rule del pref $1"},
 		{"route", `(?m)^(fc00:\S+) .*seg6local`, "route del $1"},
 		{"route show table all proto 116", `(?m)^(2001:db8:\S+) via .* table (1\d\d)`, "route del $1 table $2"},
 		{"route show table all proto 116", `(?m)^unreachable default .*table (1\d\d)`, "route del unreachable default table $1 metric 4294967295"},
+		{"-4 rule", `(?m)^(899|9\d\d|1\d\d\d):`, "-4 rule del pref $1"},
+		{"-4 route", `(?m)^(240\.\S+) `, "-4 route del $1"},
+		{"-4 route show table all proto 116", `(?m)^(10\.\S+) via .* table (1\d\d)`, "-4 route del $1 table $2"},
+		{"-4 route show table all proto 116", `(?m)^unreachable default .*table (1\d\d)`, "-4 route del unreachable default table $1 metric 4294967295"},
 	}
 )
 
@@ -469,7 +486,7 @@ func (s *soakTest) deleteOn(kinds []object) func(string, *rand.Rand) func() {
 		}
 		command := string(re.ExpandString(nil, o.del, text, found[random.IntN(len(found))]))
 		s.note("%s: %s", target, command)
-		if strings.HasPrefix(target, "asbr") && strings.HasPrefix(command, "rule") {
+		if strings.HasPrefix(target, "asbr") && strings.Contains(command, "rule ") {
 			s.unguarded[target] = append(s.unguarded[target], interval{time.Now(), time.Now()})
 		}
 		// What the daemon deletes in the meantime is not there.

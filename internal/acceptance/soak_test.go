@@ -3,8 +3,11 @@ package acceptance
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -23,6 +26,8 @@ type soak struct {
 	permits func(without map[string]bool) bool
 	// missing returns how the network differs from what it must be, and "" when it does not.
 	missing func() string
+	// thoughts returns what the daemons think, for a state that is not back.
+	thoughts func() string
 	// ready returns what the network lacks to stand the next disturbance although its state is back,
 	// such as sessions that are to come up, and "" when it lacks nothing.
 	ready func() string
@@ -39,6 +44,7 @@ type soak struct {
 	// took and readied are how long it took until the state was back and the network ready.
 	took, readied map[string][]time.Duration
 	applies       int
+	machine       machineLoad
 }
 
 // disturbance is one thing that a soak does to a network.
@@ -54,8 +60,6 @@ type disturbance struct {
 	within, back time.Duration
 	// alone: nothing else is disturbed at the same time.
 	alone bool
-	// also are further parts that must not be disturbed at the same time.
-	also []string
 }
 
 // applied is a disturbance of a target.
@@ -87,10 +91,12 @@ func (s *soak) note(format string, args ...any) {
 // run disturbs the network for a while, and leaves it undisturbed.
 func (s *soak) run(duration time.Duration) {
 	s.t.Helper()
+	stop := s.machine.watch()
+	defer stop()
 	s.undone, s.took, s.readied = map[*applied]bool{}, map[string][]time.Duration{}, map[string][]time.Duration{}
 	s.t.Cleanup(func() {
 		if s.t.Failed() {
-			s.t.Logf("last steps:\n%s", strings.Join(s.log[max(0, len(s.log)-300):], "\n"))
+			s.t.Logf("steps:\n%s", strings.Join(s.log, "\n"))
 		}
 		s.report()
 	})
@@ -133,7 +139,7 @@ func (s *soak) disturb(step int, random *rand.Rand) {
 		}
 		var free []*applied
 		for _, target := range d.targets {
-			parts := slices.Concat(s.parts(target), d.also)
+			parts := s.parts(target)
 			without := map[string]bool{}
 			for _, p := range slices.Concat(parts, taken) {
 				without[p] = true
@@ -219,22 +225,25 @@ func (s *soak) checkPending() {
 func (s *soak) check(bound time.Duration) time.Duration {
 	s.t.Helper()
 	begun := time.Now()
-	late, why := "", ""
+	late, why, thought := "", "", ""
 	for {
 		why = s.missing()
 		took := time.Since(begun)
 		switch {
 		case why == "":
 			if late != "" {
-				s.t.Errorf("%s: the state was not back within %s but after %s; after %s it differed in:\n%s\nlast steps:\n%s", time.Now().Format("15:04:05.000"),
-					bound, took.Round(time.Millisecond), bound, late, strings.Join(s.log[max(0, len(s.log)-6):], "\n"))
+				s.t.Errorf("%s: the state was not back within %s but after %s; after %s it differed in:\n%s\nin the last 10 s, %s\nlast steps:\n%s", time.Now().Format("15:04:05.000"),
+					bound, took.Round(time.Millisecond), bound, late, s.machine.since(time.Now().Add(-10*time.Second)), strings.Join(s.log[max(0, len(s.log)-6):], "\n"))
 				s.note("state back after %s, too late", took.Round(time.Millisecond))
+				s.t.Logf("what the daemons thought after %s:\n%s", bound, thought)
 			}
 			return took
 		case took > bound+giveUp:
-			s.t.Fatalf("the state is not back after %s:\n%s", took.Round(time.Millisecond), why)
+			s.t.Fatalf("the state is not back after %s:\n%s\n%s", took.Round(time.Millisecond), why, s.thoughts())
 		case took > bound && late == "":
-			late = why
+			asked := time.Now()
+			late, thought = why, s.thoughts()
+			begun = begun.Add(time.Since(asked)) // which takes a while
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -251,11 +260,71 @@ func (s *soak) report() {
 	for _, name := range names {
 		fmt.Fprintf(&text, "%-55s %4d times, back after %s, ready after %s\n", name, len(s.took[name]), spread(s.took[name]), spread(s.readied[name]))
 	}
-	s.t.Logf("median and most:\n%s", &text)
+	s.t.Logf("median and most:\n%s\n%s", &text, s.machine.since(time.Time{}))
 }
 
 // spread shows the median and the most of some times.
 func spread(times []time.Duration) string {
 	slices.Sort(times)
 	return fmt.Sprintf("%7s %7s", times[len(times)/2].Round(time.Millisecond), times[len(times)-1].Round(time.Millisecond))
+}
+
+// machineLoad measures how much other work delays the processes of a machine: how late a process wakes,
+// and how many wait for a processor.
+type machineLoad struct {
+	mu      sync.Mutex
+	samples []loadSample
+}
+
+// loadSample is the worst of one second.
+type loadSample struct {
+	at       time.Time
+	late     time.Duration
+	runnable int
+}
+
+// watch measures until the returned function is called.
+func (m *machineLoad) watch() (stop func()) {
+	done := make(chan struct{})
+	go func() {
+		const pause = 10 * time.Millisecond
+		for worst := (loadSample{at: time.Now()}); ; {
+			due := time.Now().Add(pause)
+			select {
+			case <-done:
+				return
+			case <-time.After(pause):
+			}
+			worst.late = max(worst.late, time.Since(due))
+			if time.Since(worst.at) < time.Second {
+				continue
+			}
+			if b, err := os.ReadFile("/proc/loadavg"); err == nil {
+				_, _ = fmt.Sscanf(string(b), "%f %f %f %d/", new(float64), new(float64), new(float64), &worst.runnable)
+			}
+			m.mu.Lock()
+			m.samples = append(m.samples, worst)
+			m.mu.Unlock()
+			worst = loadSample{at: time.Now()}
+		}
+	}()
+	return func() { close(done) }
+}
+
+// since describes what was measured from a time on.
+func (m *machineLoad) since(from time.Time) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var lates []time.Duration
+	most := 0
+	for _, x := range m.samples {
+		if x.at.After(from) {
+			lates, most = append(lates, x.late), max(most, x.runnable)
+		}
+	}
+	if len(lates) == 0 {
+		return "the load of the machine was not measured"
+	}
+	return fmt.Sprintf("a process that was to wake every 10 ms was late by at most (median and most of seconds) %s; %d were runnable at most on %d processors",
+		strings.Join(strings.Fields(spread(lates)), " and "), most, runtime.NumCPU())
 }
