@@ -1,7 +1,7 @@
 # make help says what there is.
 
 SHELL   := /bin/bash
-GO      ?= go
+export GO ?= go
 OUT     ?= out
 VERSION := $(shell git describe --always --dirty --tags 2>/dev/null)
 
@@ -21,11 +21,11 @@ demo: root build ## run the first experiment: content over every egress path (ne
 	bin/tabane lab run epe-steady --quick --out $(OUT)/epe-steady
 
 test: programs lint ## run all tests; as root also those in network namespaces, none of which may be skipped then
-	@set -o pipefail; [ "$$(id -u)" != 0 ] || export TABANE_LAB=require; \
-	$(GO) test -count=1 -timeout 20m -json ./... | $(GO) run .ci/summary.go
+	@[ "$$(id -u)" != 0 ] || export TABANE_LAB=require; \
+	$(GO) run .ci/test.go -count=1 -timeout=20m ./...
 
 race: ## run all tests with the race detector (needs a C compiler)
-	@set -o pipefail; CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 30m -json ./... | $(GO) run .ci/summary.go
+	@CGO_ENABLED=1 $(GO) run .ci/test.go -race -count=1 -timeout=30m ./...
 
 SOAK      ?= 20m
 SEQUENCES ?= 1000
