@@ -29,6 +29,9 @@ const (
 	// natScan is the time between two looks at when sessions were used, natRetry between attempts to send
 	// what a peer's session had no room for.
 	natScan, natRetry = 5 * time.Second, 20 * time.Millisecond
+	// natArrived and natWaiting bound the records of a peer that are not taken yet, and those to it that it leaves no
+	// room for. Records beyond them are dropped: all but the reset are repeated without an answer.
+	natArrived, natWaiting = 1024, 4096
 )
 
 // Of the flows that this gateway sends, natMost have sessions, and of those that peers send: the program has room for both.
@@ -62,6 +65,8 @@ type natSession struct {
 	state  natState
 	since  time.Time // of the last command
 	tries  int
+	// evicted: it ends for want of room.
+	evicted bool
 }
 
 // natKernel is the part of the program that has the sessions.
@@ -81,22 +86,21 @@ type nat struct {
 	wake   chan struct{}
 
 	arrivedMu sync.Mutex
-	arrived   []arrivedNAT // not yet taken
+	arrived   map[string][]tunnel.NATSession // not yet taken, by peer
 
 	mu       sync.Mutex
 	peers    map[string]natPeer
 	names    map[int]string
 	lan      []netip.Prefix
 	sessions map[natFlow]*natSession
-	sending  int // sessions of flows that this gateway sends
+	// of are the sessions of each peer, so that what a peer does costs nothing for those of others.
+	of      map[string]map[natFlow]*natSession
+	sending int // sessions of flows that this gateway sends
+	// evicting are those of the last eviction that have not ended, evicted when it was.
+	evicting int
+	evicted  time.Time
 	waiting  map[string][]tunnel.NATSession
 	now      func() time.Time
-}
-
-// arrivedNAT is a record of a peer.
-type arrivedNAT struct {
-	peer   string
-	record tunnel.NATSession
 }
 
 // natPeer is a peer with NAT.
@@ -110,7 +114,8 @@ type natPeer struct {
 func newNAT(kernel natKernel, log *slog.Logger) *nat {
 	return &nat{
 		log: log, kernel: kernel, most: natMost, wake: make(chan struct{}, 1), peers: map[string]natPeer{}, names: map[int]string{},
-		sessions: map[natFlow]*natSession{}, waiting: map[string][]tunnel.NATSession{}, now: time.Now,
+		sessions: map[natFlow]*natSession{}, of: map[string]map[natFlow]*natSession{},
+		arrived: map[string][]tunnel.NATSession{}, waiting: map[string][]tunnel.NATSession{}, now: time.Now,
 	}
 }
 
@@ -124,6 +129,11 @@ func (n *nat) configure(peers map[string]natPeer, lan []netip.Prefix) error {
 		peers[name], names[p.number] = p, name
 	}
 	n.peers, n.names, n.lan = peers, names, lan
+	for name := range n.waiting {
+		if _, ok := peers[name]; !ok {
+			delete(n.waiting, name)
+		}
+	}
 	var errs []error
 	for k, s := range n.sessions {
 		p, ok := peers[s.peer]
@@ -190,6 +200,10 @@ func (n *nat) towards(a netip.Addr) (string, bool) {
 
 func (n *nat) add(k natFlow, s *natSession) {
 	n.sessions[k] = s
+	if n.of[s.peer] == nil {
+		n.of[s.peer] = map[natFlow]*natSession{}
+	}
+	n.of[s.peer][k] = s
 	if k.peer == program.This {
 		n.sending++
 	}
@@ -197,10 +211,17 @@ func (n *nat) add(k natFlow, s *natSession) {
 
 // drop forgets a session.
 func (n *nat) drop(k natFlow) error {
+	s := n.sessions[k]
 	if k.peer == program.This {
 		n.sending--
 	}
+	if s.evicted {
+		n.evicting--
+	}
 	delete(n.sessions, k)
+	if delete(n.of[s.peer], k); len(n.of[s.peer]) == 0 {
+		delete(n.of, s.peer)
+	}
 	return n.kernel.DeleteSession(k.peer, k.flow)
 }
 
@@ -222,9 +243,30 @@ func (n *nat) up(peer string) {
 // receive has a record taken by run, because the sealed plane may not wait for this one.
 func (n *nat) receive(peer string, r tunnel.NATSession) {
 	n.arrivedMu.Lock()
-	n.arrived = append(n.arrived, arrivedNAT{peer, r})
-	n.arrivedMu.Unlock()
+	defer n.arrivedMu.Unlock()
+	list := n.arrived[peer]
+	if r.Command == tunnel.CommandReset {
+		list = list[:0] // it ends what they are about
+	}
+	if len(list) < natArrived {
+		n.arrived[peer] = append(list, r)
+	}
 	n.kick()
+}
+
+// takeArrived takes the records that have arrived.
+func (n *nat) takeArrived() {
+	n.arrivedMu.Lock()
+	arrived := n.arrived
+	n.arrived = map[string][]tunnel.NATSession{}
+	n.arrivedMu.Unlock()
+	for peer, list := range arrived {
+		for _, r := range list {
+			if err := n.take(peer, r); err != nil {
+				n.log.Error("NAT sessions are not up to date", "peer", peer, "err", err)
+			}
+		}
+	}
 }
 
 func (n *nat) kick() {
@@ -247,7 +289,7 @@ func (n *nat) want(number int, f tunnel.Flow) {
 		n.evict()
 	}
 	if n.sending >= n.most {
-		return // until those that end have ended
+		return // until the peers have ended those of the eviction
 	}
 	if err := n.kernel.SetSession(program.This, f, false); err != nil {
 		n.log.Error("NAT session is not asked for", "err", err)
@@ -257,30 +299,50 @@ func (n *nat) want(number int, f tunnel.Flow) {
 	n.queue(name, tunnel.CommandNAT, f)
 }
 
-// evict ends those of a 64th of the sessions that have been idle for longest.
+// evict ends a 64th of the sessions, those that have been idle for longest. It reads them all, so it does nothing
+// until those of the last time have ended, or their peers have had the time to answer.
 func (n *nat) evict() {
+	now := n.now()
+	if n.evicting > 0 && now.Sub(n.evicted) < natRepeat {
+		return
+	}
 	all, err := n.kernel.Sessions()
 	if err != nil {
 		n.log.Error("NAT sessions cannot be ended", "err", err)
 		return
 	}
-	all = slices.DeleteFunc(all, func(s program.Session) bool { return s.Peer != program.This || !s.Open })
+	n.evicted = now
+	all = slices.DeleteFunc(all, func(s program.Session) bool {
+		if s.Peer != program.This {
+			return true
+		}
+		mine := n.sessions[natKey(program.This, s.Flow)]
+		return mine == nil || mine.state == natEnding
+	})
 	slices.SortFunc(all, func(a, b program.Session) int { return cmp.Compare(b.Idle, a.Idle) })
-	for _, s := range all[:min(len(all), n.most/64)] {
-		if mine := n.sessions[natKey(program.This, s.Flow)]; mine != nil && mine.state == natOpen {
-			n.end(s.Flow, mine)
+	for i := range all[:min(len(all), max(n.most/64, 1))] {
+		k := natKey(program.This, all[i].Flow)
+		switch s := n.sessions[k]; {
+		case s.state != natOpen: // the peer has agreed to nothing
+			if err := n.drop(k); err != nil {
+				n.log.Error("NAT session does not end", "err", err)
+			}
+		case n.end(all[i].Flow, s):
+			s.evicted = true
+			n.evicting++
 		}
 	}
 }
 
-// end has packets of a flow left to the kernel, and asks the peer to end the session.
-func (n *nat) end(f tunnel.Flow, s *natSession) {
+// end has packets of a flow left to the kernel, and asks the peer to end the session. It reports whether it could.
+func (n *nat) end(f tunnel.Flow, s *natSession) bool {
 	if err := n.kernel.SetSession(program.This, f, false); err != nil {
 		n.log.Error("NAT session does not end", "err", err)
-		return
+		return false
 	}
 	s.state, s.since, s.tries = natEnding, n.now(), 0
 	n.queue(s.peer, tunnel.CommandFIN, f)
+	return true
 }
 
 // queue adds a command about a flow to what is to be sent.
@@ -288,6 +350,8 @@ func (n *nat) queue(peer string, c tunnel.Command, f tunnel.Flow) {
 	list := n.waiting[peer]
 	if last := len(list) - 1; last >= 0 && list[last].Command == c && len(list[last].Flows) < tunnel.MaxFlows {
 		list[last].Flows = append(list[last].Flows, f)
+	} else if len(list) >= natWaiting {
+		return // whichever end needs it asks again
 	} else {
 		list = append(list, tunnel.NATSession{Command: c, Flows: []tunnel.Flow{f}})
 	}
@@ -319,10 +383,8 @@ func (n *nat) take(peer string, r tunnel.NATSession) error {
 	}
 	var errs []error
 	if r.Command == tunnel.CommandReset {
-		for k, s := range n.sessions {
-			if s.peer == peer {
-				errs = append(errs, n.drop(k))
-			}
+		for k := range n.of[peer] {
+			errs = append(errs, n.drop(k))
 		}
 		return errors.Join(errs...)
 	}
@@ -462,15 +524,7 @@ func (n *nat) run(ctx context.Context, wants interface {
 				n.log.Error("NAT sessions are not up to date", "err", err)
 			}
 		}
-		n.arrivedMu.Lock()
-		arrived := n.arrived
-		n.arrived = nil
-		n.arrivedMu.Unlock()
-		for _, a := range arrived {
-			if err := n.take(a.peer, a.record); err != nil {
-				n.log.Error("NAT sessions are not up to date", "peer", a.peer, "err", err)
-			}
-		}
+		n.takeArrived()
 		n.mu.Lock()
 		more := n.flush()
 		n.mu.Unlock()

@@ -18,10 +18,11 @@ type kernel struct {
 	now      func() time.Time
 	sessions map[natFlow]program.Session
 	used     map[natFlow]time.Time
+	reads    int // of all sessions
 }
 
 func newKernel(t *testing.T, now func() time.Time) *kernel {
-	return &kernel{t, now, map[natFlow]program.Session{}, map[natFlow]time.Time{}}
+	return &kernel{t: t, now: now, sessions: map[natFlow]program.Session{}, used: map[natFlow]time.Time{}}
 }
 
 func (k *kernel) SetSession(peer int, f tunnel.Flow, open bool) error {
@@ -36,6 +37,7 @@ func (k *kernel) DeleteSession(peer int, f tunnel.Flow) error {
 }
 
 func (k *kernel) Sessions() (list []program.Session, err error) {
+	k.reads++
 	for key, s := range k.sessions {
 		s.Idle = k.now().Sub(k.used[key])
 		list = append(list, s)
@@ -257,6 +259,103 @@ func TestNATIsBounded(t *testing.T) {
 		if len(g.kernels[i].sessions) > most || n.sending > most {
 			t.Errorf("gateway %d has %d sessions", i, len(g.kernels[i].sessions))
 		}
+	}
+}
+
+// TestNATEvicts: where there is no room, new flows end a 64th of the sessions at a time, and those that were asked for in vain, however
+// many flows there are and whatever the peer answers.
+func TestNATEvicts(t *testing.T) {
+	const most = 6400
+	flow := func(n int) tunnel.Flow {
+		f := flowFrom(0, 1, 0)
+		f.Source = netip.AddrPortFrom(f.Source.Addr(), uint16(n))
+		return f
+	}
+	for _, answers := range []bool{true, false} {
+		g := newGateways(t)
+		for _, n := range g.nats {
+			n.most = most
+		}
+		g.settle()
+		for n := range most {
+			g.packet(0, flow(n))
+			if answers && n%1000 == 0 {
+				g.settle()
+			}
+		}
+		if answers {
+			g.settle()
+		}
+		g.kernels[0].reads = 0
+		for n := range 20_000 {
+			g.packet(0, flow(most+n%1000))
+		}
+		if reads := g.kernels[0].reads; reads > 20_000*64/most {
+			t.Errorf("the peer answers: %v: packets of 1000 flows without room read all sessions %d times", answers, reads)
+		}
+		if !answers {
+			continue
+		}
+		if n := g.nats[0].count()["two"].Sending; n != most-most/64 {
+			t.Errorf("%d sessions are left of %d", n, most)
+		}
+		g.settle()
+		g.packet(0, flow(most))
+		g.settle()
+		if a := g.packet(0, flow(most)); !a.IsValid() {
+			t.Error("a new flow has no session")
+		}
+		if n := g.nats[0]; n.evicting != 0 || n.sending != most-most/64+1 {
+			t.Errorf("%d sessions, %d of them end", n.sending, n.evicting)
+		}
+	}
+}
+
+// TestNATLyingPeer: a peer that sends more records than are taken, and takes no answer, occupies bounded room, and the sessions
+// of other flows stay.
+func TestNATLyingPeer(t *testing.T) {
+	g := newGateways(t)
+	g.settle()
+	mine, far := flowFrom(0, 1, 1), flowFrom(1, 1, 1)
+	g.packet(0, mine)
+	g.settle()
+	n := g.nats[0]
+	g.down = true
+	for range 20 * natArrived {
+		n.receive("two", tunnel.NATSession{Command: tunnel.CommandNAT, Flows: []tunnel.Flow{far}})
+		n.receive("two", tunnel.NATSession{Command: tunnel.CommandFIN, Flows: []tunnel.Flow{far}})
+	}
+	if held := len(n.arrived["two"]); held != natArrived {
+		t.Errorf("%d records are held", held)
+	}
+	for range 3 * natWaiting / natArrived {
+		for range natArrived / 2 {
+			n.receive("two", tunnel.NATSession{Command: tunnel.CommandNAT, Flows: []tunnel.Flow{far}})
+			n.receive("two", tunnel.NATSession{Command: tunnel.CommandFIN, Flows: []tunnel.Flow{far}})
+		}
+		n.takeArrived()
+	}
+	if held := len(n.waiting["two"]); held != natWaiting {
+		t.Errorf("%d answers are held", held)
+	}
+	if a := g.packet(0, mine); a != mine.Source.Addr() {
+		t.Errorf("the peer restores %v", a)
+	}
+	// A reset is never dropped, and ends what was before it.
+	for range 2 * natArrived {
+		n.receive("two", tunnel.NATSession{Command: tunnel.CommandNAT, Flows: []tunnel.Flow{far}})
+	}
+	n.receive("two", tunnel.NATSession{Command: tunnel.CommandReset})
+	if n.takeArrived(); len(n.sessions) > 0 || len(n.of) > 0 || n.sending != 0 {
+		t.Errorf("after a reset there are %v", n.sessions)
+	}
+	for g.down = false; len(n.waiting) > 0; {
+		g.settle()
+	}
+	g.packet(0, mine)
+	g.settle()
+	if a := g.packet(0, mine); a != mine.Source.Addr() {
+		t.Errorf("the peer restores %v in the end", a)
 	}
 }
 
