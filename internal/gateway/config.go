@@ -15,7 +15,9 @@ import (
 	"github.com/tabane/tabane/internal/fault"
 	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/sched"
+	"github.com/tabane/tabane/internal/sealed"
 	"github.com/tabane/tabane/internal/session"
+	"github.com/tabane/tabane/internal/unit"
 )
 
 // Config is the `gateway:` section of a configuration file.
@@ -148,6 +150,10 @@ type Path struct {
 	// if it is to be measured, or none for a direction that carries nothing. Example: 50Mbit/s
 	// Default: of a path over a member, what it offers
 	Rate Rates `yaml:"rate,omitempty"`
+	// Strict makes the rates a limit that is never exceeded, as for a metered line or one whose provider drops
+	// what is more. Otherwise up to 1.5 times a rate is used where the line carries it. Rates must be
+	// bandwidths of at most 2 Gbit/s, or none. Example: true
+	Strict bool `yaml:"strict,omitempty"`
 	// Cost compares the prices of paths. Paths of a higher cost carry no copies, unless a rule has
 	// copy_costlier. Default: 0
 	Cost int `yaml:"cost,omitempty"`
@@ -499,12 +505,36 @@ func (c *Config) checkPaths(faults *fault.List) {
 			faults.Add(at+".rate", "must not be none in both directions: such a path carries nothing")
 		}
 		up = up || p.Rate.Up != RateNone
+		if p.Strict {
+			c.checkStrict(faults, at, &p)
+		}
 		if p.Cost < 0 || p.Cost > maxCost {
 			faults.Add(at+".cost", "must be 0 to %d, got %d", maxCost, p.Cost)
 		}
 	}
 	if !up && len(c.Paths) > 0 {
 		faults.Add("paths", "must have one with a rate up: nothing could be sent")
+	}
+}
+
+// checkStrict checks a path whose rates are never to be exceeded.
+func (c *Config) checkStrict(faults *fault.List, at string, p *Path) {
+	for _, r := range []struct {
+		name string
+		rate Rate
+	}{{"down", p.Rate.Down}, {"up", p.Rate.Up}} {
+		switch b := unit.Bandwidth(r.rate); {
+		case r.rate == RateAuto || r.rate == 0 && p.overMember():
+			faults.Add(at+".rate."+r.name, "must be a bandwidth: strict does not let it be exceeded")
+		case b > sealed.MaxShaped:
+			faults.Add(at+".rate."+r.name, "must be at most %v with strict, got %v: packets of faster lines are not paced", sealed.MaxShaped, b)
+		}
+	}
+	if c.Probes.Format == ProbesCompatible {
+		faults.Add(at+".strict", "must not be with probes.format %s: packets are not paced", c.Probes.Format)
+	}
+	if i := slices.IndexFunc(c.Peers, func(p Peer) bool { return p.mode().Open() }); i >= 0 {
+		faults.Add(at+".strict", "must not be with peers[%d], whose packets are not encrypted: a program in the kernel sends them, and does not pace them", i)
 	}
 }
 

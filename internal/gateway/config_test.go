@@ -68,6 +68,12 @@ func TestCheck(t *testing.T) {
 		"none both ways":          {func(c *Config) { c.Paths[0].Rate = Rates{RateNone, RateNone} }, "paths[0].rate: must not be none in both directions"},
 		"nothing up":              {func(c *Config) { c.Paths = c.Paths[:1]; c.Paths[0].Rate.Up = RateNone }, "paths: must have one with a rate up"},
 		"negative cost":           {func(c *Config) { c.Paths[0].Cost = -1 }, "paths[0].cost: must be 0 to"},
+		"strict, measured":        {func(c *Config) { c.Paths[1].Strict = true }, "paths[1].rate.down: must be a bandwidth: strict does not let it be exceeded"},
+		"strict, too fast":        {func(c *Config) { c.Paths[0].Strict, c.Paths[0].Rate.Up = true, 3_000_000_000 }, "paths[0].rate.up: must be at most 2Gbit/s with strict, got 3Gbit/s"},
+		"strict, compatible":      {func(c *Config) { c.Paths[0].Strict, c.Probes.Format = true, ProbesCompatible }, "paths[0].strict: must not be with probes.format compatible"},
+		"strict, plain": {func(c *Config) {
+			c.Paths[0].Strict, c.Peers[0].Mode = true, "plain"
+		}, "paths[0].strict: must not be with peers[0], whose packets are not encrypted"},
 		"two routers": {func(c *Config) {
 			c.Paths[0].Via = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}
 		}, "paths[0].via[1]: must be of another IP version"},

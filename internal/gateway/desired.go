@@ -68,7 +68,7 @@ func stateOf(c *Config, k keys, mtu int, links map[string]bool, addresses map[st
 	for _, p := range c.Paths {
 		s.Paths = append(s.Paths, plane.Path{
 			Name: p.Name, Interface: p.Interface, Down: p.Rate.Down.plane(), Up: p.Rate.Up.plane(), Cost: p.Cost, Usable: links[p.Interface],
-			Via: p.Via,
+			Via: p.Via, Strict: p.Strict,
 		})
 		if last := &s.Paths[len(s.Paths)-1]; p.overMember() {
 			last.Member = p.Name

@@ -67,6 +67,8 @@ type Path struct {
 	Name, Interface string
 	// Down and Up are the rates in bit/s of whole IP packets, tunnel included.
 	Down, Up Rate
+	// Strict: the rates are never exceeded.
+	Strict bool
 	// Cost orders paths by price: lower ones are preferred where the discipline regards it.
 	Cost int
 	// Via are the routers on the line that the configuration names, at most one of each IP version.

@@ -67,6 +67,8 @@ type CapacitySample struct {
 type Capacity struct {
 	rate       unit.Bandwidth
 	configured unit.Bandwidth // 0: not at all
+	// ceiling is never exceeded, 0 if there is none.
+	ceiling unit.Bandwidth
 	// found: the path was full at least once.
 	found bool
 	// busy counts busy samples since the last probe, every is how many there are between two.
@@ -92,11 +94,27 @@ func LimitCapacity(rate unit.Bandwidth) Capacity {
 	return Capacity{rate: rate, configured: rate, found: rate > 0, every: configuredProbe}
 }
 
+// Ceil bounds the estimate: a rate that a contract does not let be exceeded. 0 removes the bound.
+func (c *Capacity) Ceil(most unit.Bandwidth) {
+	c.ceiling = most
+	if c.rate > 0 {
+		c.rate = c.ceil(c.rate)
+	}
+}
+
+// ceil returns a rate, or the ceiling if that is lower.
+func (c *Capacity) ceil(rate unit.Bandwidth) unit.Bandwidth {
+	if c.ceiling > 0 {
+		return min(rate, c.ceiling)
+	}
+	return rate
+}
+
 // Value returns the rate that is to be used: the estimate, or less while a queue on the path drains.
 func (c *Capacity) Value() unit.Bandwidth {
 	switch {
 	case c.rate == 0:
-		return FirstCapacity
+		return c.ceil(FirstCapacity)
 	case c.draining > 0:
 		return c.rate - c.rate/drainShare
 	}
@@ -109,7 +127,7 @@ func (c *Capacity) Update(s CapacitySample) {
 		return
 	}
 	if c.rate == 0 {
-		c.rate = FirstCapacity
+		c.rate = c.ceil(FirstCapacity)
 	}
 	if c.before > 0 {
 		c.judge(s.rate())
@@ -185,7 +203,7 @@ func (c *Capacity) set(rate unit.Bandwidth) {
 	if c.configured > 0 {
 		rate = min(max(rate, c.configured/leastShare), c.configured/mostOf*most)
 	}
-	c.rate, c.recent, c.samples = rate, CapacitySample{}, 0
+	c.rate, c.recent, c.samples = c.ceil(rate), CapacitySample{}, 0
 	c.full, c.congested, c.draining = CapacitySample{}, 0, 0
 }
 

@@ -325,13 +325,19 @@ func TestLongerRoute(t *testing.T) {
 func TestPropertyCapacity(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var c Capacity
+		ceiling := unit.Bandwidth(0)
+		if rapid.Bool().Draw(t, "bounded") {
+			ceiling = unit.Bandwidth(rapid.Int64Range(int64(leastCapacity)*2, 1e9).Draw(t, "ceiling"))
+			c = LimitCapacity(ceiling)
+			c.Ceil(ceiling)
+		}
 		for range 50 {
 			c.Update(CapacitySample{
 				Interval: time.Duration(rapid.Int64Range(-1, int64(time.Second)).Draw(t, "interval")),
 				Sent:     unit.Size(rapid.Int64Range(-1, 1e12).Draw(t, "sent")), Arrived: unit.Size(rapid.Int64Range(-1, 1e12).Draw(t, "arrived")),
 				Busy: rapid.Bool().Draw(t, "busy"), Standing: time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "standing")),
 			})
-			if c.Value() < leastCapacity {
+			if ceiling == 0 && c.Value() < leastCapacity || ceiling > 0 && c.Value() > ceiling {
 				t.Fatalf("the estimate is %v", c.Value())
 			}
 		}

@@ -330,6 +330,9 @@ func (r *peer) sendRecords(b *batch, k *keys, i int, body []byte, size int, now 
 	buf := b.slot(max(len(body), size))
 	clear(buf[tunnel.Offset+copy(buf[tunnel.Offset:], body):])
 	r.queues.Add(i, &r.paths[:tunnel.MaxPaths][i], now, len(buf))
+	if l := &r.links[i]; l.shaped && l.ceiling() > 0 {
+		l.queue.Charge(now, len(buf)+tunnel.TagLen+ipUDP4)
+	}
 	r.seal(b, k, i, buf, tunnel.Control, tunnel.Stamp{}, controlClass, now)
 }
 
@@ -442,7 +445,7 @@ func (r *peer) records(k *keys, o *opened, body []byte, size int, b *batch) {
 				l := &r.links[v.Path]
 				l.name = v.Name
 				if !r.registers() { // else the registration has them
-					l.down, l.known, l.cost = v.Down, true, int(v.Cost)
+					l.down, l.known, l.strict, l.cost = v.Down, true, v.Strict, int(v.Cost)
 				}
 				changed = true
 			}

@@ -124,6 +124,7 @@ type link struct {
 	name     string
 	down     unit.Bandwidth
 	known    bool // down is
+	strict   bool // down is never to be exceeded
 	report   tunnel.Report
 	reported bool
 	loss     quality.LossMeter
@@ -347,7 +348,7 @@ func (r *peer) refresh() {
 		highest = i + 1
 		p.Rate, p.Cost, p.Buffer = l.upRate(), l.cost, pathBuffer
 		// Packets of open peers do not pass here, but for a few.
-		l.shaped = p.Rate > 0 && p.Rate <= maxShaped && !r.conf.Mode.Open()
+		l.shaped = p.Rate > 0 && p.Rate <= MaxShaped && !r.conf.Mode.Open()
 		if c := l.configuredRate(); r.probes.Compatible && c > 0 {
 			// As in paper D: the rate is that of the registration, and the queue is in the path.
 			p.Rate, l.shaped = c, false
@@ -445,6 +446,21 @@ func (l *link) configuredRate() unit.Bandwidth {
 	return 0
 }
 
+// ceiling returns the rate towards the peer that is never to be exceeded, 0 if there is none.
+func (l *link) ceiling() unit.Bandwidth {
+	most := unit.Bandwidth(math.MaxInt64)
+	if l.line != nil && l.line.strict() > 0 {
+		most = l.line.strict()
+	}
+	if l.strict && l.known && l.down != tunnel.UnknownRate {
+		most = min(most, l.down)
+	}
+	if most == math.MaxInt64 {
+		return 0
+	}
+	return most
+}
+
 // upRate returns the rate towards the peer.
 func (l *link) upRate() unit.Bandwidth {
 	configured := l.configuredRate()
@@ -514,7 +530,7 @@ func (r *peer) use(k *keys, now time.Duration) {
 func (r *peer) announce(paths []plane.Path) {
 	for i, c := range paths {
 		if r.conf.Alliance.Uses(r.conf.Name, c) {
-			r.sending.out.Put(tunnel.PathAdd{Path: uint8(i), Up: announced(c.Up), Down: announced(c.Down), Cost: int32(c.Cost), Name: c.Name})
+			r.sending.out.Put(tunnel.PathAdd{Path: uint8(i), Up: announced(c.Up), Down: announced(c.Down), Cost: int32(c.Cost), Strict: c.Strict, Name: c.Name})
 		}
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/tabane/tabane/internal/tun"
 	"github.com/tabane/tabane/internal/tunnel"
 	"github.com/tabane/tabane/internal/udp"
+	"github.com/tabane/tabane/internal/unit"
 )
 
 // Options configure a Plane.
@@ -50,6 +51,7 @@ type Plane struct {
 	wake chan struct{}
 	// expires is for packets that are held, paces for those in the queues of paths.
 	expires, paces *alarm
+	paced          int // times that queues were looked at; of the pacing loop
 	// handshakes are messages that wait for an exchange of keys.
 	handshakes chan handshake
 	ctx        context.Context
@@ -394,10 +396,11 @@ type line struct {
 	grant          atomic.Pointer[grant]
 	proven, active atomic.Int64
 
-	index  int // of the interface that the socket is bound to, 0 for none
-	mtu    atomic.Int32
-	local  atomic.Pointer[netip.Addr] // an IPv4 address of the interface
-	closed bool
+	ceiling ceiling
+	index   int // of the interface that the socket is bound to, 0 for none
+	mtu     atomic.Int32
+	local   atomic.Pointer[netip.Addr] // an IPv4 address of the interface
+	closed  bool
 
 	// heard is when a message last arrived.
 	heard          atomic.Int64
@@ -547,11 +550,19 @@ func (l *line) send(all []udp.Datagram) {
 			l.failTransfer(err)
 		}
 	}
-	bytes := 0
+	bytes, headers := 0, 0
 	for i := range all {
 		bytes += len(all[i].Data)
+		if all[i].To.Addr().Unmap().Is4() {
+			headers += ipUDP4
+		} else {
+			headers += ipUDP6
+		}
 	}
 	l.sent.add(len(all), bytes)
+	if rate := l.strict(); rate > 0 {
+		l.ceiling.charge(l.plane.now(), rate.TimeFor(unit.Size(bytes+headers)))
+	}
 }
 
 // count counts packets and their bytes.

@@ -59,7 +59,7 @@ func (r *peer) enroll(k *keys, now time.Duration) time.Duration {
 		if now >= x.at {
 			down := l.line.conf.Load().Down
 			v := tunnel.Register{
-				Path: uint8(i), CareOf: l.line.careOf(l.remote.Addr().Is4()), Lifetime: r.conf.Alliance.Lifetime, Up: announced(l.rate), Down: announced(down), Cost: int32(l.cost),
+				Path: uint8(i), CareOf: l.line.careOf(l.remote.Addr().Is4()), Lifetime: r.conf.Alliance.Lifetime, Up: announced(l.rate), Down: announced(down), Cost: int32(l.cost), Strict: l.line.conf.Load().Strict,
 			}
 			if g := l.line.grant.Load(); g != nil {
 				v.CareOf, v.Up, v.Down = g.careOf, min(v.Up, g.up), min(v.Down, g.down)
@@ -122,7 +122,7 @@ func (r *peer) register(v tunnel.Register, now time.Duration) tunnel.Registered 
 		}
 		answer.Lifetime = min(v.Lifetime, r.conf.Alliance.Lifetime)
 		*x = registration{until: now + answer.Lifetime, careOf: v.CareOf}
-		l.down, l.known, l.cost = v.Down, true, int(v.Cost)
+		l.down, l.known, l.strict, l.cost = v.Down, true, v.Strict, int(v.Cost)
 	}
 	r.refuse(answer, "registration refused", "path", l.title())
 	return answer

@@ -28,6 +28,7 @@ func TestRescue(t *testing.T) {
 	for i := range 2 {
 		l := &r.links[i]
 		l.line = &line{plane: p, name: []string{"a", "b"}[i]}
+		l.line.conf.Store(new(plane.Path))
 		l.line.socket.Store(new(udp.Socket)) // nothing is flushed
 		l.remote = netip.MustParseAddrPort("192.0.2.1:4790")
 		l.shaped, l.queue = true, newShaper(p)

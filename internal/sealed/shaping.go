@@ -13,9 +13,9 @@ import (
 	"github.com/tabane/tabane/internal/unit"
 )
 
-// maxShaped is the rate up to which a path is shaped. Beyond it no modem's queue is in front of it, and
+// MaxShaped is the rate up to which a path is shaped. Beyond it no modem's queue is in front of it, and
 // copying packets into a queue would limit it.
-const maxShaped = 2 * unit.GbitPerSecond
+const MaxShaped = 2 * unit.GbitPerSecond
 
 // queued is a packet in the queue of a path. It has its number in the lane, but no counter yet.
 type queued struct {
@@ -99,7 +99,11 @@ func mark(b []byte) (class uint8, ok bool) {
 // drain seals the packets of a path's queue that are due. The mutex of the peer is locked.
 func (r *peer) drain(b *batch, i int, now time.Duration) {
 	l := &r.links[i]
-	for {
+	blocked := time.Duration(0)
+	for l.queue.Len() > 0 {
+		if blocked = l.line.free(); blocked > now {
+			break
+		}
 		q, _, ok := l.queue.Pop(now)
 		if !ok {
 			break
@@ -115,7 +119,46 @@ func (r *peer) drain(b *batch, i int, now time.Duration) {
 		r.seal(b, k, i, q.buf, tunnel.Data, stamp, q.class, now)
 		b.queued = append(b.queued, q)
 	}
-	r.paceAt = min(r.paceAt, l.queue.Next())
+	r.paceAt = min(r.paceAt, max(l.queue.Next(), blocked))
+}
+
+// strict returns the rate from this gateway that is never to be exceeded, 0 if there is none.
+func (l *line) strict() unit.Bandwidth {
+	if c := l.conf.Load(); c.Strict && !c.Up.Estimated {
+		return c.Up.Bandwidth
+	}
+	return 0
+}
+
+// free returns from when on packets of queues may be sent on the line: with a strict rate, the packets of all
+// peers, control messages and what is relayed add up to it.
+func (l *line) free() time.Duration {
+	if l == nil || l.strict() == 0 {
+		return 0
+	}
+	return l.ceiling.at()
+}
+
+// ceiling accounts for all that is sent on a line with a strict rate.
+type ceiling struct {
+	sync.Mutex
+	free time.Duration // when the line has sent all that it was given
+}
+
+// ceilingBurst is how much time of the rate is not lost when packets are sent late.
+const ceilingBurst = 2 * time.Millisecond
+
+// charge accounts for messages that take the line so long.
+func (c *ceiling) charge(now, took time.Duration) {
+	c.Lock()
+	defer c.Unlock()
+	c.free = max(c.free, now-ceilingBurst) + took
+}
+
+func (c *ceiling) at() time.Duration {
+	c.Lock()
+	defer c.Unlock()
+	return c.free
 }
 
 // pace sends what is due in the queues of the peer, and returns when there is more.
@@ -141,8 +184,10 @@ const paceStep = 500 * time.Microsecond
 // pace sends the packets of all queues that are due, and returns when there is more.
 func (p *Plane) pace(b *batch, now time.Duration) time.Duration {
 	next := now + time.Hour
-	for _, r := range p.routing.Load().peers {
-		next = min(next, r.pace(b, now))
+	peers := p.routing.Load().peers
+	p.paced++
+	for i := range peers { // in turns, because a line with a strict rate is used by the first one
+		next = min(next, peers[(i+p.paced)%len(peers)].pace(b, now))
 	}
 	return max(next, now+paceStep)
 }

@@ -133,5 +133,6 @@ func (r *peer) sample(i int, now time.Duration) {
 		l.configured = rate
 		l.capacity.Capacity = quality.LimitCapacity(rate)
 	}
+	l.capacity.Ceil(l.ceiling())
 	l.capacity.Look(now, l.sent.value().Bytes, l.report.Bytes, r.wait(i, now) > waiting, l.report.Standing, l.report.Jitter)
 }

@@ -183,7 +183,9 @@ type PathAdd struct {
 	// rates are unit.Bandwidth(UnknownRate).
 	Up, Down unit.Bandwidth
 	Cost     int32
-	Name     string
+	// Strict: the rates are never to be exceeded.
+	Strict bool
+	Name   string
 }
 
 // UnknownRate is the rate of a path that is to be measured.
@@ -211,6 +213,8 @@ type Register struct {
 	// Up and Down are the rates from and to the sender of the request.
 	Up, Down unit.Bandwidth
 	Cost     int32
+	// Strict: the rates are never to be exceeded.
+	Strict bool
 }
 
 // Registered answers a Register. A member also sends it when it cannot relay any longer.
@@ -336,7 +340,7 @@ func (r Hello) body(b []byte) []byte {
 
 func (r PathAdd) body(b []byte) []byte {
 	b = be.AppendUint64(be.AppendUint64(append(b, r.Path), uint64(r.Up)), uint64(r.Down))
-	return append(be.AppendUint32(b, uint32(r.Cost)), r.Name[:min(len(r.Name), maxName)]...)
+	return append(appendCost(b, r.Cost, r.Strict), r.Name[:min(len(r.Name), maxName)]...)
 }
 
 // maxName is the longest name of a path in bytes.
@@ -348,18 +352,29 @@ func (r NAT) body(b []byte) []byte { return appendAddress(append(b, r.Path), r.S
 
 func (r Register) body(b []byte) []byte {
 	b = appendAddress(appendAddress(append(b, r.Path), r.CareOf), r.HomeAgent)
-	return appendProfile(b, r.Lifetime, r.Up, r.Down, r.Cost)
+	return appendProfile(b, r.Lifetime, r.Up, r.Down, r.Cost, r.Strict)
 }
 
 func (r Registered) body(b []byte) []byte {
 	b = appendAddress(append(b, r.Path, byte(r.Code)), r.CareOf)
-	return appendProfile(b, r.Lifetime, r.Up, r.Down, r.Cost)
+	return appendProfile(b, r.Lifetime, r.Up, r.Down, r.Cost, false)
 }
 
 // appendProfile appends what paper D calls the profile of a terminal, with the time that it holds for.
-func appendProfile(b []byte, lifetime time.Duration, up, down unit.Bandwidth, cost int32) []byte {
+func appendProfile(b []byte, lifetime time.Duration, up, down unit.Bandwidth, cost int32, strict bool) []byte {
 	b = be.AppendUint32(b, uint32(min(max(lifetime/time.Second, 0), math.MaxUint32)))
-	return be.AppendUint32(be.AppendUint64(be.AppendUint64(b, uint64(up)), uint64(down)), uint32(cost))
+	return appendCost(be.AppendUint64(be.AppendUint64(b, uint64(up)), uint64(down)), cost, strict)
+}
+
+// strictBit is set in the field of a cost if the rates before it are never to be exceeded.
+const strictBit = 1 << 31
+
+func appendCost(b []byte, cost int32, strict bool) []byte {
+	v := uint32(cost) &^ strictBit
+	if strict {
+		v |= strictBit
+	}
+	return be.AppendUint32(b, v)
 }
 
 func (Bye) body(b []byte) []byte { return b }
@@ -478,6 +493,12 @@ func (f *fields) rate() unit.Bandwidth {
 	return r
 }
 
+// cost reads a cost, and whether the rates before it are never to be exceeded.
+func (f *fields) cost() (cost int32, strict bool) {
+	v := f.uint32()
+	return int32(v &^ strictBit), v&strictBit != 0
+}
+
 // seconds reads a time in seconds.
 func (f *fields) seconds() time.Duration { return time.Duration(f.uint32()) * time.Second }
 
@@ -528,7 +549,8 @@ func (f *fields) record(kind RecordType) Record {
 	case recordHello:
 		return Hello{f.uint32(), f.uint8() != 0}
 	case recordPathAdd:
-		p := PathAdd{Path: f.path(), Up: f.rate(), Down: f.rate(), Cost: int32(f.uint32())}
+		p := PathAdd{Path: f.path(), Up: f.rate(), Down: f.rate()}
+		p.Cost, p.Strict = f.cost()
 		p.Name = string(f.b[:min(len(f.b), maxName)])
 		return p
 	case recordPathRemove:
@@ -536,13 +558,13 @@ func (f *fields) record(kind RecordType) Record {
 	case recordNAT:
 		return NAT{f.path(), f.address()}
 	case recordRegister:
-		return Register{
-			Path: f.path(), CareOf: f.address(), HomeAgent: f.address(), Lifetime: f.seconds(), Up: f.rate(), Down: f.rate(), Cost: int32(f.uint32()),
-		}
+		r := Register{Path: f.path(), CareOf: f.address(), HomeAgent: f.address(), Lifetime: f.seconds(), Up: f.rate(), Down: f.rate()}
+		r.Cost, r.Strict = f.cost()
+		return r
 	case recordRegistered:
-		return Registered{
-			Path: f.path(), Code: Code(f.uint8()), CareOf: f.address(), Lifetime: f.seconds(), Up: f.rate(), Down: f.rate(), Cost: int32(f.uint32()),
-		}
+		r := Registered{Path: f.path(), Code: Code(f.uint8()), CareOf: f.address(), Lifetime: f.seconds(), Up: f.rate(), Down: f.rate()}
+		r.Cost, _ = f.cost()
+		return r
 	case recordBye:
 		return Bye{}
 	case recordArrived:
