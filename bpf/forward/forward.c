@@ -45,7 +45,8 @@ enum {
 
 	BPF_FIB_LOOKUP_OUTPUT = 2,
 	NOT_FLOW = 0xffffffff,
-	OWN = 0xffffffff, /* in routes */
+	OWN = 0xffffffff,    /* in routes */
+	NOBODY = 0xfffffffe, /* not in routes or origins */
 
 	TCP_FLAGS = 13,
 	TCP_SYN = 2,
@@ -66,6 +67,9 @@ enum {
 	ICMPV6_ECHO = 128,
 	ICMPV6_ECHO_REPLY = 129,
 	ICMP_HEADER = 8,
+
+	OWNERS = 256,
+	IS_ORIGIN = 0x100,
 
 	SEEN = 4096, /* numbers of copied packets that a receiver remembers */
 	MAX_SEGMENTS = 128,
@@ -149,33 +153,46 @@ struct rule {
 	__u8 family; /* of the prefix, 0: any */
 };
 
+/* What packets are read with. The policy in use is the one of policies with this generation; 0 is none. */
+struct setup {
+	__u32 port; /* UDP port of the tunnel, in host byte order */
+	__u32 generation;
+	__u32 epoch; /* changes after routes and origins do */
+	__u32 reserved;
+};
+
 struct policy {
 	__u32 generation;
 	__u32 rules;
+	__u32 always; /* the first rule matches all packets */
+	__u32 reserved;
 	struct rule rule[MAX_RULES];
 };
 
 /*
- * Where packets of a path go: to the neighbor, on the interface. A family of 0 means there is none.
- * outer is the headers of the tunnel, with the cookie and the number of the path: lengths and class are
- * 0, the checksum of IPv4 is the sum of the rest.
+ * Where packets of a path go: to the neighbor, on the interface. A family of 0 means there is none. It is
+ * as long as a cache line.
  */
 struct way {
-	__u8 outer[OUTER_IPV6];
 	__u32 ifindex;
 	struct bpf_redir_neigh ipv4, ipv6;
 	__u8 source[16]; /* of NAT, IPv4 mapped into IPv6 */
 	__u32 reserved;
 };
 
-/* What a rule does with packets to a peer. */
+/* What a rule does with packets to a peer. What each packet needs comes first. */
 struct plan {
-	struct sched_plan choice;
 	__u32 mtu;    /* the smallest of the paths, inside the tunnel if there is one */
 	__u32 table;  /* of flows */
 	__u32 tunnel; /* address family of the tunnel of all paths, 0: none */
 	__u32 nat;    /* address family of the sources of all paths, 0: packets keep theirs */
+	struct sched_plan choice;
 	struct way way[SCHED_PATHS];
+	/*
+	 * The headers of the tunnel of each path, with the cookie and the number of the path: lengths and
+	 * class are 0, the checksum of IPv4 is the sum of the rest.
+	 */
+	__u8 outer[SCHED_PATHS][OUTER_IPV6];
 };
 
 struct plan_key {
@@ -199,12 +216,9 @@ struct rule_state {
 /* What changes with each packet to a peer. */
 struct peer {
 	struct bpf_spin_lock lock;
-	__u32 reserved;
+	__u32 copied; /* number of the last copied packet in the tunnel */
 	struct sched_queues queues;
 	struct count sent[SCHED_PATHS];
-	__u32 packets[SCHED_PATHS]; /* in the tunnel, modulo 2^32 */
-	__u32 copied;		    /* number of the last copied packet in it */
-	__u32 reserved2;
 	struct rule_state rule[MAX_RULES];
 };
 
@@ -269,6 +283,15 @@ struct origin {
 	__u32 family;
 };
 
+/* What routes or origins have of an address: of family, or of family | IS_ORIGIN. */
+struct owner {
+	__u64 address[2];
+	__u32 family;
+	__u32 epoch;
+	__u32 owner;
+	__u32 reserved;
+};
+
 /* Keep the types in the object, for the bindings. */
 const enum session_state *_session_state __attribute__((unused));
 const struct wanted *_wanted __attribute__((unused));
@@ -285,15 +308,30 @@ struct {
 	__type(value, __u32);
 } routes SEC(".maps");
 
-/* Hash maps, because what user space updates there is replaced as a whole: no packet sees half of it. */
+/* The last answers of routes and origins, which take several times as long. */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, OWNERS);
+	__type(key, __u32);
+	__type(value, struct owner);
+} owners SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct setup);
+} setups SEC(".maps");
+
+/* That in use, and the one before or after it, by the last bit of the generation. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2);
 	__type(key, __u32);
 	__type(value, struct policy);
 } policies SEC(".maps");
 
+/* A hash map, because what user space updates there is replaced as a whole: no packet sees half of it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -338,14 +376,6 @@ struct {
 	__type(key, __u64);
 	__type(value, struct receiver);
 } receivers SEC(".maps");
-
-/* The UDP port of the tunnel, in host byte order. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} ports SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -410,6 +440,67 @@ static __always_inline int has_ports(__u8 protocol)
 {
 	return protocol == PROTO_TCP || protocol == PROTO_UDP || protocol == PROTO_UDPLITE || protocol == PROTO_DCCP ||
 	       protocol == PROTO_SCTP;
+}
+
+static __always_inline const struct setup *read_setup(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&setups, &zero);
+}
+
+/* What the last packet from or to an address has found; 0 if another one has been there since. */
+static __always_inline struct owner *last_owner(const __u64 *address, __u32 family)
+{
+	__u32 slot = ((address[0] ^ address[1]) * 0x9e3779b97f4a7c15ULL >> 56 ^ family) & (OWNERS - 1);
+
+	return bpf_map_lookup_elem(&owners, &slot);
+}
+
+static __always_inline int is_owner(const struct owner *o, const __u64 *address, __u32 family, __u32 epoch)
+{
+	return o->address[0] == address[0] && o->address[1] == address[1] && o->family == family && o->epoch == epoch;
+}
+
+static __always_inline __u32 set_owner(struct owner *o, const __u64 *address, __u32 family, __u32 epoch, const __u32 *found)
+{
+	o->address[0] = address[0];
+	o->address[1] = address[1];
+	o->family = family;
+	o->epoch = epoch;
+	o->owner = found ? *found : NOBODY;
+	return o->owner;
+}
+
+/* Whose an address is: the number of the peer plus 1, OWN, 0 for what is the kernel's, or NOBODY. */
+static __always_inline __u32 owner_of(const struct setup *s, const __u64 *address, __u32 family)
+{
+	struct owner *o = last_owner(address, family);
+	struct route r = {.length = 32 + 128, .family = family};
+	/* Before what it is compared with is looked up. */
+	__u32 epoch = *(volatile const __u32 *)&s->epoch;
+
+	if (!o)
+		return NOBODY;
+	if (likely(is_owner(o, address, family, epoch)))
+		return o->owner;
+	__builtin_memcpy(r.address, address, sizeof(r.address));
+	return set_owner(o, address, family, epoch, bpf_map_lookup_elem(&routes, &r));
+}
+
+/* The number of the peer that has a path with the address, or NOBODY. */
+static __always_inline __u32 origin_of(const struct setup *s, const __u64 *address, __u32 family)
+{
+	struct owner *o = last_owner(address, family | IS_ORIGIN);
+	struct origin from = {.family = family};
+	__u32 epoch = *(volatile const __u32 *)&s->epoch;
+
+	if (!o)
+		return NOBODY;
+	if (likely(is_owner(o, address, family | IS_ORIGIN, epoch)))
+		return o->owner;
+	__builtin_memcpy(from.address, address, sizeof(from.address));
+	return set_owner(o, address, family | IS_ORIGIN, epoch, bpf_map_lookup_elem(&origins, &from));
 }
 
 /* Reads the addresses; false means that the packet is none of IP. */
@@ -639,20 +730,20 @@ __attribute__((noinline)) int write_outer(struct __sk_buff *skb, const struct pl
 	const __u8 *end = (const __u8 *)(long)skb->data_end;
 	__u32 zero = 0;
 	const struct outer *o = bpf_map_lookup_elem(&outers, &zero);
-	const struct way *way;
+	const __u8 *outer;
 	struct header *header;
 
 	if (!plan || !o || i >= SCHED_PATHS)
 		return -1;
-	way = &plan->way[SCHED_PATH(i)];
+	outer = plan->outer[SCHED_PATH(i)];
 	if (plan->tunnel == AF_INET) {
 		__u16 length = htons(OUTER_IPV4 + o->length);
 		__u32 sum;
 
 		if (h + OUTER_IPV4 > end)
 			return -1;
-		copy(h, way->outer, OUTER_IPV4);
-		sum = *(const __u16 *)(way->outer + IPV4_CHECK) + htons(o->class) + length;
+		copy(h, outer, OUTER_IPV4);
+		sum = *(const __u16 *)(outer + IPV4_CHECK) + htons(o->class) + length;
 		sum = (sum & 0xffff) + (sum >> 16);
 		h[1] = o->class;
 		*(__u16 *)(h + 2) = length;
@@ -662,7 +753,7 @@ __attribute__((noinline)) int write_outer(struct __sk_buff *skb, const struct pl
 	} else {
 		if (h + OUTER_IPV6 > end)
 			return -1;
-		copy(h, way->outer, OUTER_IPV6);
+		copy(h, outer, OUTER_IPV6);
 		*(__u32 *)h = htonl(6U << 28 | o->class << 20);
 		*(__u16 *)(h + 4) = htons(OVER_UDP + o->length);
 		*(__u16 *)(h - 2) = htons(ETHERTYPE_IPV6);
@@ -839,15 +930,13 @@ __attribute__((noinline)) int send_copies(struct __sk_buff *skb, const struct pl
 
 /* Begins the headers of the tunnel. Returns why the packet has to be left to the kernel, else LEFTS. Global
  * for the same reason. */
-__attribute__((noinline)) int prepare(struct __sk_buff *skb, const struct plan *plan, const struct packet *p)
+__attribute__((noinline)) int prepare(struct __sk_buff *skb, const struct packet *p)
 {
 	__u32 zero = 0;
 	struct outer *o = bpf_map_lookup_elem(&outers, &zero);
 
-	if (!plan || !p || !o)
+	if (!p || !o)
 		return LEFT_PATHS;
-	if (!plan->tunnel)
-		return LEFTS;
 	/* The sealed plane fits the segment size of the connection to the tunnel. */
 	if (p->protocol == PROTO_TCP && p->flags & TCP_SYN)
 		return LEFT_SYN;
@@ -871,15 +960,15 @@ __attribute__((noinline)) int prepare(struct __sk_buff *skb, const struct plan *
 SEC("tc")
 int split(struct __sk_buff *skb)
 {
-	struct route destination = {.length = 32 + 128};
-	__u32 *owner, zero = 0, size, segments = 1, length, flow = 0;
+	const struct setup *set = read_setup();
+	__u32 owner, zero = 0, slot, size, segments = 1, length, flow = 0;
 	const struct policy *policy;
 	struct sched_flow *entry = 0;
 	struct packet p = {};
 	struct plan_key key = {};
 	const struct plan *plan;
 	struct rule_state *rule;
-	struct outer *outer;
+	struct outer *outer = 0;
 	struct peer *peer;
 	const struct way *way;
 	__u32 why, family, linear = LINEAR_IPV6;
@@ -894,22 +983,27 @@ int split(struct __sk_buff *skb)
 		bpf_skb_pull_data(skb, skb->len < linear ? skb->len : linear);
 	if (!addresses(skb, &p))
 		return TC_NEXT;
-	destination.family = p.family;
-	__builtin_memcpy(destination.address, p.destination, sizeof(destination.address));
-	owner = bpf_map_lookup_elem(&routes, &destination);
-	if (!owner || !*owner || *owner > MAX_PEERS)
+	if (!set)
+		return TC_NEXT;
+	owner = owner_of(set, p.destination, p.family);
+	if (!owner || owner > MAX_PEERS)
 		return TC_NEXT;
 	why = read_headers(skb, &p);
 	if (why != LEFTS)
 		return leave(why);
 	if (p.hops <= 1)
 		return leave(LEFT_HOPS);
-	policy = bpf_map_lookup_elem(&policies, &zero);
-	if (!policy)
+	key.generation = *(volatile const __u32 *)&set->generation;
+	slot = key.generation & 1;
+	policy = bpf_map_lookup_elem(&policies, &slot);
+	if (!policy || !key.generation)
 		return leave(LEFT_PATHS);
-	key.generation = policy->generation;
-	key.peer = *owner - 1;
-	key.rule = find_rule(policy, &p);
+	key.peer = owner - 1;
+	if (!policy->always)
+		key.rule = find_rule(policy, &p);
+	/* User space has not begun to replace it. */
+	if (*(volatile const __u32 *)&policy->generation != key.generation)
+		return leave(LEFT_PATHS);
 	plan = bpf_map_lookup_elem(&plans, &key);
 	if (!plan || !plan->choice.may)
 		return leave(LEFT_PATHS);
@@ -926,18 +1020,17 @@ int split(struct __sk_buff *skb)
 	}
 	if (length > plan->mtu || size > SCHED_MAX_SIZE)
 		return leave(LEFT_SIZE);
-	why = prepare(skb, plan, &p);
-	if (why != LEFTS)
-		return leave(why);
-	family = plan->tunnel ? plan->tunnel : p.family;
-	size += plan->tunnel ? segments * overhead(family) : 0;
-	outer = bpf_map_lookup_elem(&outers, &zero);
-	if (!outer)
-		return leave(LEFT_PATHS);
+	family = p.family;
+	if (plan->tunnel) {
+		why = prepare(skb, &p);
+		if (why != LEFTS)
+			return leave(why);
+		family = plan->tunnel;
+		size += segments * overhead(family);
+		outer = bpf_map_lookup_elem(&outers, &zero);
+	}
 
 	if (plan->table != NOT_FLOW) {
-		__u32 slot;
-
 		flow = hash_flow(&p);
 		slot = plan->table * SCHED_FLOWS + flow % SCHED_FLOWS;
 		entry = bpf_map_lookup_elem(&flows, &slot);
@@ -967,21 +1060,22 @@ int split(struct __sk_buff *skb)
 		for (__u32 i = 0; i < SCHED_PATHS; i++) {
 			__s64 m = sched_in(plan->choice.may, i);
 
+			if (outer)
+				outer->count[i] = peer->sent[i].packets;
 			peer->sent[i].packets += segments & m;
 			peer->sent[i].bytes += size & m;
 			rule->copies += segments & m;
-			outer->count[i] = peer->packets[i];
-			peer->packets[i] += segments & m;
 		}
 		rule->copies -= segments; /* the packet itself */
-		outer->header.number = htonl(peer->copied + 1);
+		if (outer)
+			outer->header.number = htonl(peer->copied + 1);
 		peer->copied += segments;
 	} else if (path >= 0) {
 		rule->used |= 1U << path;
+		if (outer)
+			outer->count[SCHED_PATH(path)] = peer->sent[SCHED_PATH(path)].packets;
 		peer->sent[SCHED_PATH(path)].packets += segments;
 		peer->sent[SCHED_PATH(path)].bytes += size;
-		outer->count[SCHED_PATH(path)] = peer->packets[SCHED_PATH(path)];
-		peer->packets[SCHED_PATH(path)] += segments;
 	}
 	bpf_spin_unlock(&peer->lock);
 	if (path < 0)
@@ -1014,15 +1108,8 @@ struct message {
 	__u32 family, outer_class, class;
 	__u32 segment; /* of its super-packet, from 0 */
 	__u32 headers; /* before the payload of TCP, if size is not 0 */
-	struct route to, from;
+	__u64 to[2], from[2]; /* the destination of the tunnel, the source of the packet */
 };
-
-static __always_inline void set_route(struct route *r, __u32 family, const __u64 *address)
-{
-	r->length = 32 + 128;
-	r->family = family;
-	__builtin_memcpy(r->address, address, sizeof(r->address));
-}
 
 /* Reads the TCP header of a super-packet, or of what was one. */
 static __always_inline void read_segment(struct __sk_buff *skb, struct message *m)
@@ -1046,7 +1133,6 @@ static __always_inline void read_segment(struct __sk_buff *skb, struct message *
 __attribute__((noinline)) int read_message(struct __sk_buff *skb, struct message *m, __u32 port)
 {
 	const __u8 *start = (const __u8 *)(long)skb->data, *h = start + ETHERNET_HEADER, *end = (const __u8 *)(long)skb->data_end;
-	__u64 address[2];
 
 	if (!m)
 		return 0;
@@ -1055,16 +1141,14 @@ __attribute__((noinline)) int read_message(struct __sk_buff *skb, struct message
 		if (h + OUTER_IPV4 > end || h[0] != 0x45 || h[9] != PROTO_UDP || number(h + 6) & IPV4_DF_MASK)
 			return 0;
 		m->outer_class = h[1];
-		load_mapped(address, h + 16);
-		set_route(&m->to, AF_INET, address);
+		load_mapped(m->to, h + 16);
 		m->outer = OUTER_IPV4;
 		h += IPV4_HEADER;
 	} else if (skb->protocol == htons(ETHERTYPE_IPV6)) {
 		if (h + OUTER_IPV6 > end || h[0] >> 4 != 6 || h[IPV6_NEXT] != PROTO_UDP)
 			return 0;
 		m->outer_class = number(h) >> 4 & 0xff;
-		load_pair(address, h + IPV6_DESTINATION);
-		set_route(&m->to, AF_INET6, address);
+		load_pair(m->to, h + IPV6_DESTINATION);
 		m->outer = OUTER_IPV6;
 		h += IPV6_HEADER;
 	} else {
@@ -1082,7 +1166,7 @@ __attribute__((noinline)) int read_message(struct __sk_buff *skb, struct message
 	if (h[0] == 0x45) {
 		m->family = AF_INET;
 		m->class = h[1];
-		load_mapped(address, h + 12);
+		load_mapped(m->from, h + 12);
 		m->inner = number(h + 2);
 		m->headers = IPV4_HEADER;
 		if (m->header.size && h[9] == PROTO_TCP)
@@ -1090,7 +1174,7 @@ __attribute__((noinline)) int read_message(struct __sk_buff *skb, struct message
 	} else if (h[0] >> 4 == 6 && h + IPV6_HEADER <= end) {
 		m->family = AF_INET6;
 		m->class = number(h) >> 4 & 0xff;
-		load_pair(address, h + IPV6_SOURCE);
+		load_pair(m->from, h + IPV6_SOURCE);
 		m->inner = number(h + 4) + IPV6_HEADER;
 		m->headers = IPV6_HEADER;
 		if (m->header.size && h[IPV6_NEXT] == PROTO_TCP)
@@ -1098,7 +1182,6 @@ __attribute__((noinline)) int read_message(struct __sk_buff *skb, struct message
 	} else {
 		return 1;
 	}
-	set_route(&m->from, m->family, address);
 	/* The length of a super-packet is that of all segments, which may be more than the field holds. */
 	if (!skb->gso_size && m->inner + m->outer + ETHERNET_HEADER != skb->len)
 		m->inner = 0;
@@ -1134,7 +1217,8 @@ SEC("tc")
 int join(struct __sk_buff *skb)
 {
 	__u32 linear = ETHERNET_HEADER + OUTER_IPV6 + IPV6_HEADER;
-	__u32 zero = 0, *port, *owner, segments = 1, path, number, count;
+	const struct setup *set = read_setup();
+	__u32 segments = 1, path, number, count;
 	__s64 fresh = -1;
 	struct message m = {};
 	struct receiver *r;
@@ -1145,25 +1229,24 @@ int join(struct __sk_buff *skb)
 
 	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
 		return TC_NEXT;
-	port = bpf_map_lookup_elem(&ports, &zero);
-	if (!port || !*port)
+	if (!set || !set->port)
 		return TC_NEXT;
 	if (skb->protocol == htons(ETHERTYPE_IPV4))
 		linear = ETHERNET_HEADER + OUTER_IPV4 + IPV6_HEADER;
 	if (unlikely(skb->data_end - skb->data < linear))
 		bpf_skb_pull_data(skb, skb->len < linear ? skb->len : linear);
-	if (!read_message(skb, &m, *port))
+	if (!read_message(skb, &m, set->port))
 		return TC_NEXT;
 	r = bpf_map_lookup_elem(&receivers, &m.header.cookie);
 	if (!r) {
 		/* What this host only forwards may be for another gateway. */
-		owner = bpf_map_lookup_elem(&routes, &m.to);
-		return owner && *owner == OWN ? refuse(REFUSED_COOKIE) : TC_NEXT;
+		__u32 outside = skb->protocol == htons(ETHERTYPE_IPV4) ? AF_INET : AF_INET6;
+
+		return owner_of(set, m.to, outside) == OWN ? refuse(REFUSED_COOKIE) : TC_NEXT;
 	}
 	if (!m.inner)
 		return refuse(REFUSED_MALFORMED);
-	owner = bpf_map_lookup_elem(&routes, &m.from);
-	if (!owner || *owner != r->peer + 1)
+	if (owner_of(set, m.from, m.family) != r->peer + 1)
 		return refuse(REFUSED_SOURCE);
 	m.headers += ETHERNET_HEADER + m.outer;
 	if (skb->gso_size && skb->len > m.headers)
@@ -1212,7 +1295,7 @@ int join(struct __sk_buff *skb)
 		flags |= m.family == AF_INET ? BPF_F_ADJ_ROOM_DECAP_L3_IPV4 : BPF_F_ADJ_ROOM_DECAP_L3_IPV6;
 	if (bpf_skb_adjust_room(skb, -(__s32)m.outer, BPF_ADJ_ROOM_MAC, flags))
 		return refuse(REFUSED_MALFORMED);
-	if (bpf_skb_store_bytes(skb, ETHERNET_TYPE, &type, sizeof(type), 0))
+	if (flags != BPF_F_ADJ_ROOM_FIXED_GSO && bpf_skb_store_bytes(skb, ETHERNET_TYPE, &type, sizeof(type), 0))
 		return refuse(REFUSED_MALFORMED);
 	if ((m.outer_class & ECN_MASK) == ECN_CE && mark(skb, &m))
 		return refuse(REFUSED_MALFORMED);
@@ -1272,12 +1355,9 @@ __attribute__((noinline)) int read_quoted(struct __sk_buff *skb, const struct pa
 
 static __always_inline int is_own(const struct packet *p)
 {
-	struct route to;
-	const __u32 *owner;
+	const struct setup *set = read_setup();
 
-	set_route(&to, p->family, p->destination);
-	owner = bpf_map_lookup_elem(&routes, &to);
-	return owner && *owner == OWN;
+	return set && owner_of(set, p->destination, p->family) == OWN;
 }
 
 /* Sends an ICMP error about a packet of a session to the host that has sent the packet. */
@@ -1325,13 +1405,12 @@ static __always_inline int restore_error(struct __sk_buff *skb, const struct pac
 SEC("tc")
 int restore(struct __sk_buff *skb)
 {
-	__u32 linear = skb->protocol == htons(ETHERTYPE_IPV4) ? LINEAR_IPV4 : LINEAR_IPV6, *peer, *owner;
+	__u32 linear = skb->protocol == htons(ETHERTYPE_IPV4) ? LINEAR_IPV4 : LINEAR_IPV6, peer, owner;
+	const struct setup *set = read_setup();
 	struct session_key key = {};
-	struct origin from = {};
 	struct place at = {};
 	struct packet p = {};
 	struct session *s;
-	struct route to;
 	__u64 now;
 
 	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
@@ -1340,30 +1419,29 @@ int restore(struct __sk_buff *skb)
 		bpf_skb_pull_data(skb, skb->len < linear ? skb->len : linear);
 	if (!addresses(skb, &p))
 		return TC_NEXT;
-	from.family = p.family;
-	__builtin_memcpy(from.address, p.source, sizeof(from.address));
-	peer = bpf_map_lookup_elem(&origins, &from);
-	if (!peer) {
+	if (!set)
+		return TC_NEXT;
+	peer = origin_of(set, p.source, p.family);
+	if (peer == NOBODY) {
 		/* Routers on the way send errors. */
 		if (read_headers(skb, &p) == LEFTS && is_icmp(&p))
 			return restore_error(skb, &p);
 		return TC_NEXT;
 	}
-	set_route(&to, p.family, p.destination);
-	owner = bpf_map_lookup_elem(&routes, &to);
+	owner = owner_of(set, p.destination, p.family);
 	if (read_headers(skb, &p) != LEFTS)
-		return owner && !*owner ? refuse(REFUSED_SESSION) : TC_NEXT;
-	if (!owner || *owner)
+		return owner ? TC_NEXT : refuse(REFUSED_SESSION);
+	if (owner)
 		return is_icmp(&p) ? restore_error(skb, &p) : TC_NEXT;
 	/* What the peer's gateway itself sends to hosts comes in the tunnel. */
 	if (session_of(skb, &p, &key) != LEFTS)
 		return refuse(REFUSED_SESSION);
-	key.peer = *peer + 1;
+	key.peer = peer + 1;
 	s = bpf_map_lookup_elem(&sessions, &key);
 	if (!s || s->state != SESSION_OPEN)
 		return refuse(REFUSED_SESSION);
-	now = bpf_ktime_get_ns();
-	if (now - s->used > SESSION_TICK)
+	now = bpf_ktime_get_coarse_ns();
+	if (now - s->used > SESSION_TICK && now > s->used)
 		s->used = now;
 	set_checksum(&at, &p);
 	at.address = ETHERNET_HEADER + (p.family == AF_INET ? 12 : IPV6_SOURCE);

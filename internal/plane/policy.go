@@ -44,6 +44,11 @@ type Packet struct {
 	SrcPort, DstPort uint16
 }
 
+// All reports whether all packets match.
+func (m *Match) All() bool {
+	return len(m.Protocols) == 0 && m.Port == 0 && !m.HasDSCP && !m.Prefix.IsValid()
+}
+
 // Selects reports whether the packet matches.
 func (m *Match) Selects(p *Packet) bool {
 	return (len(m.Protocols) == 0 || slices.Contains(m.Protocols, p.Protocol)) &&

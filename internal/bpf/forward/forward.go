@@ -36,6 +36,8 @@ type Program struct {
 	routes  map[netip.Prefix]uint32
 	legacy  bool
 	room    programPlan
+	// setup is that in the program.
+	setup programSetup
 }
 
 // Options configure a Program.
@@ -71,7 +73,8 @@ func Load(o Options) (*Program, error) {
 	if old == nil {
 		err = p.pins.Keep(p.maps())
 	} else {
-		err = p.readRoutes()
+		// The previous instance may have ended between a change of the routes and that of the epoch.
+		err = errors.Join(p.readRoutes(), p.objects.Setups.Lookup(uint32(0), &p.setup), p.forgetOwners())
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("load open plane: %w", err), p.Close())
@@ -83,9 +86,9 @@ func Load(o Options) (*Program, error) {
 func (p *Program) maps() map[string]*ebpf.Map {
 	m := &p.objects.programMaps
 	return map[string]*ebpf.Map{
-		"flows": m.Flows, "lefts": m.Lefts, "outers": m.Outers, "peers": m.Peers, "plans": m.Plans, "policies": m.Policies,
-		"origins": m.Origins, "ports": m.Ports, "receivers": m.Receivers, "refusals": m.Refusals, "routes": m.Routes,
-		"sessions": m.Sessions, "wants": m.Wants,
+		"flows": m.Flows, "lefts": m.Lefts, "origins": m.Origins, "outers": m.Outers, "owners": m.Owners, "peers": m.Peers,
+		"plans": m.Plans, "policies": m.Policies, "receivers": m.Receivers, "refusals": m.Refusals, "routes": m.Routes,
+		"sessions": m.Sessions, "setups": m.Setups, "wants": m.Wants,
 	}
 }
 
@@ -119,18 +122,11 @@ type Inherited struct {
 
 // Inherited returns what a previous instance has left. It is called before anything is set.
 func (p *Program) Inherited() (Inherited, error) {
-	i := Inherited{Numbers: map[netip.Prefix]int{}, Cookies: map[int][]uint64{}}
+	i := Inherited{Generation: p.setup.Generation, Numbers: map[netip.Prefix]int{}, Cookies: map[int][]uint64{}}
 	for prefix, owner := range p.routes {
 		if owner > 0 && owner <= MaxPeers {
 			i.Numbers[prefix] = int(owner) - 1
 		}
-	}
-	var policy programPolicy
-	switch err := p.objects.Policies.Lookup(uint32(0), &policy); {
-	case err == nil:
-		i.Generation = policy.Generation
-	case !errors.Is(err, ebpf.ErrKeyNotExist):
-		return i, fmt.Errorf("read policy: %w", err)
 	}
 	var cookie uint64
 	var r programReceiver
@@ -193,12 +189,14 @@ const Kernel, Own = -1, -2
 // SetRoutes replaces which prefixes are behind which peer, whose number is from 0.
 func (p *Program) SetRoutes(routes map[netip.Prefix]int) error {
 	var errs []error
+	changed := false
 	for prefix, peer := range routes {
 		owner := uint32(peer + 1) // Own is the largest one
 		if old, ok := p.routes[prefix]; ok && old == owner {
 			continue
 		}
 		key := routeOf(prefix)
+		changed = true
 		if err := p.objects.Routes.Put(&key, owner); err != nil {
 			errs = append(errs, fmt.Errorf("add prefix %v: %w", prefix, err))
 			continue
@@ -210,22 +208,40 @@ func (p *Program) SetRoutes(routes map[netip.Prefix]int) error {
 			continue
 		}
 		key := routeOf(prefix)
+		changed = true
 		if err := p.objects.Routes.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			errs = append(errs, fmt.Errorf("remove prefix %v: %w", prefix, err))
 			continue
 		}
 		delete(p.routes, prefix)
 	}
+	if changed {
+		errs = append(errs, p.forgetOwners())
+	}
 	return errors.Join(errs...)
 }
 
-// SetPolicy replaces the rules, with the number of a generation: plans of other generations have no
-// effect any more.
+// set applies the setup.
+func (p *Program) set() error {
+	if err := p.objects.Setups.Put(uint32(0), &p.setup); err != nil {
+		return fmt.Errorf("apply setup: %w", err)
+	}
+	return nil
+}
+
+// forgetOwners has the program look routes and origins up again.
+func (p *Program) forgetOwners() error {
+	p.setup.Epoch++
+	return p.set()
+}
+
+// SetPolicy replaces the rules, with the number of a generation, which is not 0: plans of other generations have no
+// effect any more. Of two generations in turn one is odd.
 func (p *Program) SetPolicy(generation uint32, policy plane.Policy) error {
 	if len(policy) > MaxRules {
 		return fmt.Errorf("set policy: %d rules, more than %d", len(policy), MaxRules)
 	}
-	to := programPolicy{Generation: generation, Rules: uint32(len(policy))}
+	to := programPolicy{Rules: uint32(len(policy))}
 	for i := range policy {
 		m, r := &policy[i].Match, &to.Rule[i]
 		if len(m.Protocols) > len(r.Protocol) {
@@ -243,10 +259,22 @@ func (p *Program) SetPolicy(generation uint32, policy plane.Policy) error {
 			setPrefix(r, m.Prefix)
 		}
 	}
-	if err := p.objects.Policies.Put(uint32(0), &to); err != nil {
+	if len(policy) > 0 && policy[0].Match.All() {
+		to.Always = 1
+	}
+	// Not the one in use. Until it is whole it has no generation.
+	slot := generation & 1
+	to.Generation = 0
+	err := p.objects.Policies.Put(slot, &to)
+	if err == nil {
+		to.Generation = generation
+		err = p.objects.Policies.Put(slot, &to)
+	}
+	if err != nil {
 		return fmt.Errorf("set policy: %w", err)
 	}
-	return nil
+	p.setup.Generation = generation
+	return p.set()
 }
 
 func setPrefix(r *programRule, prefix netip.Prefix) {
@@ -317,7 +345,7 @@ func (p *Program) SetPlan(key Key, plan Plan) error {
 		}
 		if plan.Tunnel && from.Remote.IsValid() {
 			to.Tunnel = uint32(family(from.Remote.Addr()))
-			setOuter(w.Outer[:], i, from, plan.Cookie)
+			setOuter(to.Outer[i][:], i, from, plan.Cookie)
 		}
 	}
 	k := key.key()
@@ -484,10 +512,8 @@ func (p *Program) Join(link string) (bpf.Attachment, error) {
 
 // Listen sets the UDP port of the tunnel.
 func (p *Program) Listen(port uint16) error {
-	if err := p.objects.Ports.Put(uint32(0), uint32(port)); err != nil {
-		return fmt.Errorf("set port of tunnel: %w", err)
-	}
-	return nil
+	p.setup.Port = uint32(port)
+	return p.set()
 }
 
 // Accept has packets of a peer taken out of the tunnel that have a cookie, until Refuse.

@@ -137,17 +137,23 @@ func (p *Program) SetOrigins(origins map[netip.Addr]int, keep func(peer int) boo
 		}
 	}
 	errs := []error{all.Err()}
+	changed := false
 	for a, n := range origins {
 		if !old[a] {
+			changed = true
 			address, _ := mapped(a)
 			errs = append(errs, p.objects.Origins.Put(&programOrigin{Address: address, Family: uint32(family(a))}, uint32(n)))
 		}
 	}
 	for a := range old {
 		if _, ok := origins[a]; !ok {
+			changed = true
 			address, _ := mapped(a)
 			errs = append(errs, p.objects.Origins.Delete(&programOrigin{Address: address, Family: uint32(family(a))}))
 		}
+	}
+	if changed {
+		errs = append(errs, p.forgetOwners())
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("set origins of NAT: %w", err)

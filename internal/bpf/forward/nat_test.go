@@ -3,6 +3,7 @@ package forward
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -76,7 +77,7 @@ func newSites(t testing.TB, local ...netip.Addr) sites {
 func (p *Program) own(t testing.TB, a netip.Addr) {
 	t.Helper()
 	key := routeOf(netip.PrefixFrom(a, a.BitLen()))
-	if err := p.objects.Routes.Put(&key, ^uint32(0)); err != nil {
+	if err := errors.Join(p.objects.Routes.Put(&key, ^uint32(0)), p.forgetOwners()); err != nil {
 		t.Fatal(err)
 	}
 }

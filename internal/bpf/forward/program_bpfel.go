@@ -51,8 +51,8 @@ type programPeer struct {
 		_   structs.HostLayout
 		Val uint32
 	}
-	Reserved uint32
-	Queues   struct {
+	Copied uint32
+	Queues struct {
 		_     structs.HostLayout
 		Empty [16]int64
 	}
@@ -61,10 +61,7 @@ type programPeer struct {
 		Packets uint64
 		Bytes   uint64
 	}
-	Packets   [16]uint32
-	Copied    uint32
-	Reserved2 uint32
-	Rule      [64]struct {
+	Rule [64]struct {
 		_     structs.HostLayout
 		State struct {
 			_    structs.HostLayout
@@ -84,12 +81,13 @@ type programPeer struct {
 
 type programPlan struct {
 	_      structs.HostLayout
-	Choice programSchedPlan
 	Mtu    uint32
 	Table  uint32
 	Tunnel uint32
 	Nat    uint32
+	Choice programSchedPlan
 	Way    [16]programWay
+	Outer  [16][72]uint8
 }
 
 type programPlanKey struct {
@@ -103,6 +101,8 @@ type programPolicy struct {
 	_          structs.HostLayout
 	Generation uint32
 	Rules      uint32
+	Always     uint32
+	Reserved   uint32
 	Rule       [64]programRule
 }
 
@@ -215,6 +215,14 @@ const (
 	programSessionStateSESSION_OPEN   programSessionState = 1
 )
 
+type programSetup struct {
+	_          structs.HostLayout
+	Port       uint32
+	Generation uint32
+	Epoch      uint32
+	Reserved   uint32
+}
+
 type programWanted struct {
 	_        structs.HostLayout
 	Key      programSessionKey
@@ -225,7 +233,6 @@ type programWanted struct {
 
 type programWay struct {
 	_        structs.HostLayout
-	Outer    [72]uint8
 	Ifindex  uint32
 	Ipv4     programBpfRedirNeigh
 	Ipv6     programBpfRedirNeigh
@@ -241,14 +248,15 @@ const (
 	programMapLefts        = "lefts"
 	programMapOrigins      = "origins"
 	programMapOuters       = "outers"
+	programMapOwners       = "owners"
 	programMapPeers        = "peers"
 	programMapPlans        = "plans"
 	programMapPolicies     = "policies"
-	programMapPorts        = "ports"
 	programMapReceivers    = "receivers"
 	programMapRefusals     = "refusals"
 	programMapRoutes       = "routes"
 	programMapSessions     = "sessions"
+	programMapSetups       = "setups"
 	programMapWants        = "wants"
 	programProgJoin        = "join"
 	programProgRestore     = "restore"
@@ -315,14 +323,15 @@ type programMapSpecs struct {
 	Lefts     *ebpf.MapSpec `ebpf:"lefts"`
 	Origins   *ebpf.MapSpec `ebpf:"origins"`
 	Outers    *ebpf.MapSpec `ebpf:"outers"`
+	Owners    *ebpf.MapSpec `ebpf:"owners"`
 	Peers     *ebpf.MapSpec `ebpf:"peers"`
 	Plans     *ebpf.MapSpec `ebpf:"plans"`
 	Policies  *ebpf.MapSpec `ebpf:"policies"`
-	Ports     *ebpf.MapSpec `ebpf:"ports"`
 	Receivers *ebpf.MapSpec `ebpf:"receivers"`
 	Refusals  *ebpf.MapSpec `ebpf:"refusals"`
 	Routes    *ebpf.MapSpec `ebpf:"routes"`
 	Sessions  *ebpf.MapSpec `ebpf:"sessions"`
+	Setups    *ebpf.MapSpec `ebpf:"setups"`
 	Wants     *ebpf.MapSpec `ebpf:"wants"`
 }
 
@@ -361,14 +370,15 @@ type programMaps struct {
 	Lefts     *ebpf.Map `ebpf:"lefts"`
 	Origins   *ebpf.Map `ebpf:"origins"`
 	Outers    *ebpf.Map `ebpf:"outers"`
+	Owners    *ebpf.Map `ebpf:"owners"`
 	Peers     *ebpf.Map `ebpf:"peers"`
 	Plans     *ebpf.Map `ebpf:"plans"`
 	Policies  *ebpf.Map `ebpf:"policies"`
-	Ports     *ebpf.Map `ebpf:"ports"`
 	Receivers *ebpf.Map `ebpf:"receivers"`
 	Refusals  *ebpf.Map `ebpf:"refusals"`
 	Routes    *ebpf.Map `ebpf:"routes"`
 	Sessions  *ebpf.Map `ebpf:"sessions"`
+	Setups    *ebpf.Map `ebpf:"setups"`
 	Wants     *ebpf.Map `ebpf:"wants"`
 }
 
@@ -378,14 +388,15 @@ func (m *programMaps) Close() error {
 		m.Lefts,
 		m.Origins,
 		m.Outers,
+		m.Owners,
 		m.Peers,
 		m.Plans,
 		m.Policies,
-		m.Ports,
 		m.Receivers,
 		m.Refusals,
 		m.Routes,
 		m.Sessions,
+		m.Setups,
 		m.Wants,
 	)
 }

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"encoding/binary"
+	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/tabane/tabane/internal/netns/netnstest"
 	"github.com/tabane/tabane/internal/plane"
 	"github.com/tabane/tabane/internal/sched"
+	"github.com/tabane/tabane/internal/tunnel"
 )
 
 func load(t testing.TB, o Options) *Program {
@@ -373,5 +375,54 @@ func BenchmarkSplit(b *testing.B) {
 			}
 			b.ReportMetric(float64(total.Nanoseconds())/float64(n), "ns/packet")
 		})
+	}
+}
+
+// TestOwnersAreCurrent: after prefixes, origins or the policy have changed, no packet is sent, restored or left by those of
+// before, which the program remembers.
+func TestOwnersAreCurrent(t *testing.T) {
+	local := netip.MustParseAddr("192.0.2.9")
+	s := newSites(t, local)
+	m := message{Packet: plane.Packet{Src: from4, Dst: to4, Protocol: 17, SrcPort: 1000, DstPort: 2000}, hops: 9}
+	f := tunnel.Flow{Protocol: 17, Source: netip.AddrPortFrom(from4, 1000), Destination: netip.AddrPortFrom(to4, 2000)}
+	if err := errors.Join(s.near.SetSession(This, f, true), s.far.SetSession(3, f, true)); err != nil {
+		t.Fatal(err)
+	}
+	frame := m.frame()
+	setChecksum(frame)
+	peer, lan := netip.MustParsePrefix("10.2.0.0/16"), netip.MustParsePrefix("10.1.0.0/16")
+	for round := range 3 {
+		for owner, want := range map[int]uint32{0: redirect, Kernel: next, Own: next} {
+			if err := s.near.SetRoutes(map[netip.Prefix]int{peer: owner, lan: Kernel}); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if verdict, _ := s.near.run(t, frame); verdict != want {
+					t.Fatalf("round %d: the prefix is %d's, verdict %d", round, owner, int32(verdict))
+				}
+			}
+		}
+		if err := s.near.SetRoutes(map[netip.Prefix]int{peer: 0, lan: Kernel}); err != nil {
+			t.Fatal(err)
+		}
+		_, out := s.near.run(t, frame)
+		for _, origins := range []map[netip.Addr]int{{local: 3}, {}, {local: 4}} {
+			want := uint32(drop)
+			switch origins[local] {
+			case 3:
+				want = next
+			case 0:
+				want = next // of no peer: the kernel's, as it is
+			}
+			if err := s.far.SetOrigins(origins, func(int) bool { return false }); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				verdict, back := s.far.restored(t, out)
+				if restored := string(back) != string(out); verdict != want || restored != (origins[local] == 3) {
+					t.Fatalf("round %d: origins are %v, verdict %d, restored: %v", round, origins, int32(verdict), restored)
+				}
+			}
+		}
 	}
 }
