@@ -160,7 +160,8 @@ func TestStandstills(t *testing.T) {
 		state    State
 		says     string
 	}{
-		"none":    {mptcp.Counters{Reinjected: 7}, nil, OK, "no data"},
+		"none":    {mptcp.Counters{}, nil, OK, "no data"},
+		"sender":  {mptcp.Counters{Reinjected: 7}, nil, OK, "reinjected 7 fragments"},
 		"dropped": {mptcp.Counters{BeyondWindow: 154}, nil, Limited, "154 times since boot"},
 		"unknown": {mptcp.Counters{}, errors.New("gone"), Unknown, "gone"},
 	} {

@@ -3,7 +3,9 @@ package mptcp
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"math/bits"
 	"os"
 	"strconv"
@@ -33,12 +35,42 @@ type Counters struct {
 // ReadCounters returns the counters of the network namespace that the calling thread is in. Those that
 // the kernel does not have are 0.
 func ReadCounters() (Counters, error) {
-	b, err := os.ReadFile("/proc/thread-self/net/netstat")
+	r, err := OpenCounters()
 	if err != nil {
+		return Counters{}, err
+	}
+	c, err := r.Read()
+	return c, errors.Join(err, r.Close())
+}
+
+// A CounterReader reads the counters of one network namespace again and again. It is not safe for concurrent
+// use.
+type CounterReader struct {
+	file   *os.File
+	buffer []byte
+}
+
+// OpenCounters returns a reader for the network namespace that the calling thread is in. Close it.
+func OpenCounters() (*CounterReader, error) {
+	f, err := os.Open("/proc/thread-self/net/netstat")
+	if err != nil {
+		return nil, fmt.Errorf("read mptcp counters: %w", err)
+	}
+	return &CounterReader{file: f, buffer: make([]byte, 0, 16<<10)}, nil
+}
+
+// Read returns the counters.
+func (r *CounterReader) Read() (Counters, error) {
+	b := bytes.NewBuffer(r.buffer[:0])
+	if _, err := b.ReadFrom(io.NewSectionReader(r.file, 0, 1<<20)); err != nil {
 		return Counters{}, fmt.Errorf("read mptcp counters: %w", err)
 	}
-	return parseCounters(b)
+	r.buffer = b.Bytes()
+	return parseCounters(r.buffer)
 }
+
+// Close closes the file.
+func (r *CounterReader) Close() error { return r.file.Close() }
 
 // parseCounters reads the lines of MPTcpExt, one with names and one with values.
 func parseCounters(netstat []byte) (c Counters, err error) {

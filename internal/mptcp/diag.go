@@ -163,19 +163,8 @@ func (d *Diag) dump(family Family, protocol uint32, extensions uint8, states uin
 	d.seq++
 	request := make([]byte, diagRequestLen+8, diagRequestLen+8+unix.SizeofNlAttr)
 	request = append(request, attributes...)
-	native := binary.NativeEndian
-	native.PutUint32(request[0:], uint32(len(request)))
-	native.PutUint16(request[4:], unix.SOCK_DIAG_BY_FAMILY)
-	native.PutUint16(request[6:], unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
-	native.PutUint32(request[8:], d.seq)
-	body := request[unix.NLMSG_HDRLEN:]
-	body[0], body[1], body[2] = byte(family), unix.IPPROTO_TCP, extensions
-	native.PutUint32(body[4:], states)
-	// Protocol numbers above 255 do not fit into the request's field.
-	attr := request[diagRequestLen:][:8]
-	native.PutUint16(attr, uint16(len(attr)))
-	native.PutUint16(attr[2:], diagAttrProtocol)
-	native.PutUint32(attr[4:], protocol)
+	d.head(request, family, protocol, extensions, unix.NLM_F_DUMP)
+	binary.NativeEndian.PutUint32(request[unix.NLMSG_HDRLEN+4:], states)
 	if err := unix.Sendto(d.fd, request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
 	}
@@ -195,6 +184,22 @@ func (d *Diag) dump(family Family, protocol uint32, extensions uint8, states uin
 			return err
 		}
 	}
+}
+
+// head writes the header of a request, and the attribute with the protocol after it: numbers above 255
+// do not fit into the header's field.
+func (d *Diag) head(request []byte, family Family, protocol uint32, extensions uint8, flags uint16) {
+	native := binary.NativeEndian
+	native.PutUint32(request[0:], uint32(len(request)))
+	native.PutUint16(request[4:], unix.SOCK_DIAG_BY_FAMILY)
+	native.PutUint16(request[6:], unix.NLM_F_REQUEST|flags)
+	native.PutUint32(request[8:], d.seq)
+	body := request[unix.NLMSG_HDRLEN:]
+	body[0], body[1], body[2] = byte(family), unix.IPPROTO_TCP, extensions
+	attr := request[diagRequestLen:][:8]
+	native.PutUint16(attr, uint16(len(attr)))
+	native.PutUint16(attr[2:], diagAttrProtocol)
+	native.PutUint32(attr[4:], protocol)
 }
 
 // eachMessage calls f for each socket in one datagram; done is true at the end of the dump.
@@ -240,6 +245,40 @@ type Connection struct {
 	// Announced counts the addresses that this host has announced, including repetitions by a
 	// user-space path manager; Accepted counts the addresses of the peer that it has accepted.
 	Announced, Accepted uint8
+	// Counted is whether the kernel counts bytes (Linux 6.5): Acked are those that the peer acknowledged
+	// at the level of the connection, Outstanding those that were sent and are not, and Reinjected
+	// those that were sent again by the connection's timer.
+	Counted                        bool
+	Acked, Outstanding, Reinjected uint64
+}
+
+// Connection returns the connection with that token, and false if there is none.
+func (d *Diag) Connection(token uint32) (c Connection, ok bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.seq++
+	request := make([]byte, diagRequestLen+8)
+	d.head(request, IPv6, unix.IPPROTO_MPTCP, diagExtInfo, 0)
+	// The first half of the cookie is the token.
+	binary.NativeEndian.PutUint32(request[unix.NLMSG_HDRLEN+8+40:], token)
+	if err = d.send(request); err != nil {
+		return c, false, fmt.Errorf("look at mptcp connection %08x: %w", token, err)
+	}
+	b, err := d.receive()
+	if err == nil {
+		_, err = eachMessage(b, d.seq, func(body []byte) error {
+			c, err = decodeConnection(body)
+			ok = err == nil && c.Token == token
+			return err
+		})
+	}
+	if errors.Is(err, unix.ENOENT) {
+		return c, false, nil
+	}
+	if err != nil {
+		return c, false, fmt.Errorf("look at mptcp connection %08x: %w", token, err)
+	}
+	return c, ok, nil
 }
 
 // Connections calls f for each established MPTCP connection of the family. Connections that are
@@ -278,8 +317,12 @@ func (d *Diag) Listeners(family Family, f func(netip.AddrPort)) error {
 	return nil
 }
 
-// mptcpInfoLen is the length of mptcp_info up to and including mptcpi_token.
-const mptcpInfoLen = 16
+const (
+	// mptcpInfoLen is the length of mptcp_info up to and including mptcpi_token.
+	mptcpInfoLen = 16
+	// The offsets of mptcpi_bytes_retrans, _sent and _acked, and the length up to and including the last.
+	mptcpInfoReinjected, mptcpInfoSent, mptcpInfoAcked, mptcpInfoCounted = 48, 56, 72, 80
+)
 
 func decodeConnection(b []byte) (Connection, error) {
 	var c Connection
@@ -293,7 +336,15 @@ func decodeConnection(b []byte) (Connection, error) {
 		if len(v) < mptcpInfoLen {
 			return fmt.Errorf("mptcp_info of %d bytes, want %d", len(v), mptcpInfoLen)
 		}
-		c = Connection{Subflows: v[0], Announced: v[1], Accepted: v[2], Token: binary.NativeEndian.Uint32(v[12:])}
+		native := binary.NativeEndian
+		c = Connection{Subflows: v[0], Announced: v[1], Accepted: v[2], Token: native.Uint32(v[12:])}
+		if len(v) < mptcpInfoCounted {
+			return nil
+		}
+		c.Counted, c.Acked, c.Reinjected = true, native.Uint64(v[mptcpInfoAcked:]), native.Uint64(v[mptcpInfoReinjected:])
+		if sent := native.Uint64(v[mptcpInfoSent:]); sent > c.Acked {
+			c.Outstanding = sent - c.Acked
+		}
 		return nil
 	})
 	return c, err

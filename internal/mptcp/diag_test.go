@@ -111,6 +111,29 @@ func TestDecodeStorages(t *testing.T) {
 	}
 }
 
+func TestDecodeConnection(t *testing.T) {
+	info := make([]byte, 96)
+	info[0], info[1], info[2] = 3, 2, 1
+	native := binary.NativeEndian
+	native.PutUint32(info[12:], 7)
+	native.PutUint64(info[48:], 500)  // mptcpi_bytes_retrans
+	native.PutUint64(info[56:], 3000) // mptcpi_bytes_sent
+	native.PutUint64(info[72:], 1000) // mptcpi_bytes_acked
+	known := Connection{Token: 7, Subflows: 3, Announced: 2, Accepted: 1}
+	counted := known
+	counted.Counted, counted.Acked, counted.Outstanding, counted.Reinjected = true, 1000, 2000, 500
+	for length, want := range map[int]Connection{96: counted, 80: counted, 79: known, 16: known} {
+		body := append(make([]byte, diagMessageLen), attrs(func(ae *netlink.AttributeEncoder) { ae.Bytes(diagAttrInfo, info[:length]) })...)
+		if got, err := decodeConnection(body); err != nil || got != want {
+			t.Errorf("mptcp_info of %d bytes: %+v, %v, want %+v", length, got, err, want)
+		}
+	}
+	body := append(make([]byte, diagMessageLen), attrs(func(ae *netlink.AttributeEncoder) { ae.Bytes(diagAttrInfo, info[:15]) })...)
+	if _, err := decodeConnection(body); err == nil {
+		t.Error("mptcp_info without a token is accepted")
+	}
+}
+
 func FuzzDecodeSocket(f *testing.F) {
 	f.Add(fullSocketAnswer())
 	f.Add(storedAnswer())

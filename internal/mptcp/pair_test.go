@@ -216,8 +216,31 @@ func TestPathsOfAConnection(t *testing.T) {
 	if joined.Token != token || joined.Local != netip.AddrPortFrom(announceAddress, 80) || joined.LocalID != 7 || joined.Backup {
 		t.Errorf("joined %+v", joined)
 	}
-	if got, want := p.connection(token), (Connection{Token: token, Subflows: 1, Announced: 1}); got != want {
-		t.Errorf("connection %+v, want %+v", got, want)
+	found := p.connection(token)
+	if found.Token != token || found.Subflows != 1 || found.Announced != 1 {
+		t.Errorf("connection %+v", found)
+	}
+	// The queries by token and of all agree, and bytes are counted once they are acknowledged.
+	if _, err := server.Write(make([]byte, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(client, make([]byte, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		one, ok, err := p.diag.Connection(token)
+		if err != nil || !ok || one.Token != token || one.Counted && one.Acked > found.Acked+1000 {
+			t.Fatalf("connection %+v, %t, %v", one, ok, err)
+		}
+		if !one.Counted || one.Acked == found.Acked+1000 && one.Outstanding == 0 && one == p.connection(token) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("connection %+v, before that %+v", one, found)
+		}
+	}
+	if c, ok, err := p.diag.Connection(token + 1); err != nil || ok {
+		t.Errorf("a connection that does not exist: %+v, %t, %v", c, ok, err)
 	}
 	p.request(SetBackup{Token: token, Local: joined.Local, Remote: joined.Remote, Backup: true})
 	subflows := p.subflows()
@@ -244,8 +267,8 @@ func TestPathsOfAConnection(t *testing.T) {
 	if closed := expect[SubClosed](p); closed.Local != joined.Local || closed.Token != token {
 		t.Errorf("closed %+v", closed)
 	}
-	if got, want := p.connection(token), (Connection{Token: token}); got != want {
-		t.Errorf("connection %+v, want %+v", got, want)
+	if got := p.connection(token); got.Token != token || got.Subflows != 0 || got.Announced != 0 {
+		t.Errorf("connection %+v", got)
 	}
 
 	p.request(Announce{Token: token, ID: 7, Address: announceAddress})

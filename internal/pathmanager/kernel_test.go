@@ -32,6 +32,7 @@ type site struct {
 	t              testing.TB
 	server, client string
 	kernel         netlinkKernel
+	data           *dataKernel // nil: standstills are not looked for
 	listener       net.Listener
 	peers          []Peer
 	addressing
@@ -198,6 +199,9 @@ func (s *site) run(reports reportSource) (l *Manager, stop func()) {
 	l = newManager(Options{Peers: s.peers, Restarted: true, Log: slog.New(slog.DiscardHandler)}, s.kernel)
 	if reports != nil {
 		l.reports, l.watch = reports, Watch{Method: WatchReports}
+	}
+	if s.data != nil {
+		l.data = s.data
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

@@ -350,11 +350,7 @@ func (m *machine) stalled(now time.Time, token uint32, stalled, idle []mptcp.End
 		}
 	}
 	for _, i := range peers {
-		a := &c.announcements[i]
-		c.withdraw(i)
-		a.notBefore = now.Add(backoff(holdDown, holdDownMax, a.stalls))
-		a.stalls++
-		m.schedule(c, i, a.notBefore)
+		c.holdDown(i)
 	}
 	if backups == 0 && len(peers) == 0 {
 		return
@@ -365,6 +361,15 @@ func (m *machine) stalled(now time.Time, token uint32, stalled, idle []mptcp.End
 	if len(peers) == 0 && !parked {
 		c.closeIdle(idle)
 	}
+}
+
+// holdDown withdraws a peer's address for a while, each time longer.
+func (c *connection) holdDown(peer int) {
+	a := &c.announcements[peer]
+	c.withdraw(peer)
+	a.notBefore = c.machine.now.Add(backoff(holdDown, holdDownMax, a.stalls))
+	a.stalls++
+	c.machine.schedule(c, peer, a.notBefore)
 }
 
 // recovered applies the end of a stall. The hold-down of addresses ends, because their paths may

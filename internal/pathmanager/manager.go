@@ -131,6 +131,13 @@ type Manager struct {
 	reviewAt time.Time // next periodic dump; zero: none, there are no connections
 	countAt  time.Time // next count of unjoined addresses
 
+	// data is nil where standstills are not looked for. standAt is when to read the kernel's counter of
+	// reinjections next, which was reinjections; zero: there are no connections.
+	data         dataSource
+	standstills  standstills
+	standAt      time.Time
+	reinjections uint64
+
 	remember   func([]overflow.Entry)
 	rememberAt time.Time // next call; zero: nothing has changed
 	remembered uint64    // version of the memory at the last call
@@ -183,6 +190,9 @@ type Counts struct {
 	Backup    uint64 `json:"backup"`
 	// Stalls counts subflows that made no progress while others of the connection did.
 	Stalls uint64 `json:"stalls"`
+	// Standstills counts connections whose client had acknowledged data on their subflows and dropped
+	// it (NoDSSInWindow), of which a subflow was closed so that it is reinjected at once.
+	Standstills uint64 `json:"standstills"`
 	// Unknown counts requests that came too late: for connections, subflows or addresses that no
 	// longer existed, and announcements of addresses that the client was joining already. Failed
 	// counts requests that the kernel rejected for other reasons; they are retried.
@@ -207,7 +217,13 @@ func New(o Options) (*Manager, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	return newManager(o, netlinkKernel{conn, diag}), nil
+	m := newManager(o, netlinkKernel{conn, diag})
+	data, err := openData(diag)
+	if err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	m.data = data
+	return m, nil
 }
 
 func newManager(o Options, k kernel) *Manager {
@@ -230,6 +246,9 @@ func (m *Manager) Close() error {
 	}
 	if m.reports != nil {
 		errs = append(errs, m.reports.Close())
+	}
+	if k, ok := m.data.(*dataKernel); ok {
+		errs = append(errs, k.counters.Close())
 	}
 	if k, ok := m.kernel.(netlinkKernel); ok {
 		errs = append(errs, k.Conn.Close(), k.Diag.Close())
@@ -454,15 +473,21 @@ func (m *Manager) step() error {
 	}
 	m.machine.runTimers(now)
 	m.execute()
+	if due(m.standAt, now) {
+		m.suspectStandstills(now)
+	}
 	if due(m.sampleAt, now) {
 		m.sample()
 		m.execute()
 	}
 	switch {
 	case len(m.machine.conns) == 0:
-		m.sampleAt, m.reviewAt = time.Time{}, time.Time{}
+		m.sampleAt, m.reviewAt, m.standAt = time.Time{}, time.Time{}, time.Time{}
 	case m.reviewAt.IsZero():
 		m.reviewAt = now.Add(resyncEvery)
+	}
+	if m.data != nil && m.standAt.IsZero() && len(m.machine.conns) > 0 {
+		m.standAt = now.Add(standstillEvery)
 	}
 	switch all := m.samplesAll(now); {
 	case !all && len(m.machine.watched) == 0:
@@ -516,7 +541,7 @@ func (m *Manager) next() time.Time {
 	if !ok {
 		next = time.Time{}
 	}
-	for _, at := range []time.Time{m.sampleAt, m.resyncAt, m.reviewAt, m.rememberAt} {
+	for _, at := range []time.Time{m.sampleAt, m.standAt, m.resyncAt, m.reviewAt, m.rememberAt} {
 		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
 			next = at
 		}
@@ -604,11 +629,12 @@ func (m *Manager) sample() {
 				m.machine.stalled(start, s.token, s.stalled, s.idle)
 			}
 		}
+		m.endStandstills(start)
 		m.machine.decideAll(start)
 		m.machine.closeParked(start)
 		m.machine.unwatch(start, func(token uint32) bool { return m.stalls.silent(start, token) })
 		m.logStalls(stalls)
-		if m.stalls.inFlight && m.stalls.multiple {
+		if m.stalls.inFlight && m.stalls.multiple || len(m.standstills.suspects) > 0 {
 			every = sampleBusy
 		}
 	}

@@ -1,0 +1,231 @@
+package pathmanager
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tabane/tabane/internal/mptcp"
+)
+
+// A receiver acknowledges data on a subflow and then drops it, when it is beyond the window of the
+// connection (NoDSSInWindow in its counters). No subflow retransmits it; the kernel's timer of the
+// connection reinjects one fragment of up to 32 KiB, waits for the acknowledgment, and then for 200 ms
+// more. So a connection that lost megabytes like this stands still for seconds, while closing one of its
+// subflows makes the kernel reinject everything at once.
+
+const (
+	// standstillEvery is the interval at which the kernel's counter of such reinjections is read. Only
+	// when it has grown, connections are looked at.
+	standstillEvery = 100 * time.Millisecond
+	// standstillShare bounds the CPU time for that, if there are very many connections.
+	standstillShare = 50
+	// timerLeast is the kernel's wait without progress before it reinjects (TCP_RTO_MIN).
+	timerLeast = 200 * time.Millisecond
+	// standstillAfter is the least time without other progress that is a standstill.
+	standstillAfter = 300 * time.Millisecond
+	// standstillLeast is the least number of bytes that subflows have delivered, and the connection
+	// has not, for which closing a subflow is worth it: more than two fragments.
+	standstillLeast = 64 << 10
+	// standstillForget is how long a connection is looked at after its last reinjection.
+	standstillForget = 2 * time.Second
+)
+
+// dataSource reads the state of connections, which is above that of their subflows; *dataKernel
+// implements it.
+type dataSource interface {
+	// Reinjections returns how many fragments were reinjected by the timers of all connections.
+	Reinjections() (uint64, error)
+	Connections(mptcp.Family, func(mptcp.Connection)) error
+	Connection(token uint32) (c mptcp.Connection, ok bool, err error)
+}
+
+// dataKernel is the dataSource of a network namespace.
+type dataKernel struct {
+	*mptcp.Diag
+	counters *mptcp.CounterReader
+}
+
+// Reinjections implements dataSource.
+func (k *dataKernel) Reinjections() (uint64, error) {
+	c, err := k.counters.Read()
+	return c.Reinjected, err
+}
+
+// standstills finds connections that stand still.
+type standstills struct {
+	// reinjected are the bytes that each connection had reinjected at the last dump.
+	reinjected map[uint32]uint64
+	suspects   map[uint32]*suspect
+}
+
+// suspect is what is known of a connection that reinjects.
+type suspect struct {
+	// since is the time of the last progress other than by reinjection, acked and reinjected what the
+	// counters were then.
+	since             time.Time
+	acked, reinjected uint64
+	last              mptcp.Connection
+	shots             int // reinjections since
+	shot              time.Time
+}
+
+// dumped applies a dump of all connections, of which the ok ones have several subflows, and returns
+// those that began to reinject since the last dump.
+func (d *standstills) dumped(now time.Time, all []mptcp.Connection, ok func(token uint32) bool) (began []uint32) {
+	before := d.reinjected
+	d.reinjected = make(map[uint32]uint64, len(all))
+	if d.suspects == nil {
+		d.suspects = map[uint32]*suspect{}
+	}
+	for _, c := range all {
+		d.reinjected[c.Token] = c.Reinjected
+		if !c.Counted || c.Outstanding == 0 || c.Reinjected <= before[c.Token] || d.suspects[c.Token] != nil || !ok(c.Token) {
+			continue
+		}
+		d.suspects[c.Token] = &suspect{
+			since: now.Add(-timerLeast), acked: c.Acked, reinjected: before[c.Token], last: c, shots: 1, shot: now,
+		}
+		began = append(began, c.Token)
+	}
+	return began
+}
+
+// look applies the state of a suspect, which was read after what its subflows have queued, in bytes. It
+// reports whether the connection stands still: in 300 ms it progressed by no more than what was
+// reinjected, at least twice if subflows have other data queued, and the subflows have delivered much
+// more. A client that does not read has no progress by reinjection.
+func (d *standstills) look(now time.Time, c mptcp.Connection, queued uint64) bool {
+	s := d.suspects[c.Token]
+	last := s.last
+	s.last = c
+	again := c.Reinjected > last.Reinjected
+	if again {
+		s.shots++
+		s.shot = now
+	}
+	acked, reinjected := c.Acked-s.acked, c.Reinjected-s.reinjected
+	if c.Outstanding == 0 || acked > reinjected {
+		s.since, s.acked, s.reinjected, s.shots = now, c.Acked, c.Reinjected, 0
+		if c.Outstanding == 0 || now.Sub(s.shot) >= standstillForget {
+			delete(d.suspects, c.Token)
+		}
+		return false
+	}
+	need := 2
+	if queued <= reinjected {
+		need = 1
+	}
+	// What was sent since the last look is in neither.
+	delivered := int64(min(last.Outstanding, c.Outstanding)) - int64(queued)
+	stands := now.Sub(s.since) >= standstillAfter && s.shots >= need && !again && acked > 0 && 2*acked >= reinjected && delivered >= standstillLeast
+	if stands || now.Sub(s.shot) >= standstillForget {
+		delete(d.suspects, c.Token)
+	}
+	return stands
+}
+
+// openData starts looking for standstills, in the network namespace of the calling thread.
+func openData(diag *mptcp.Diag) (*dataKernel, error) {
+	counters, err := mptcp.OpenCounters()
+	if err != nil {
+		return nil, err
+	}
+	return &dataKernel{diag, counters}, nil
+}
+
+// suspectStandstills looks for connections that began to reinject.
+func (m *Manager) suspectStandstills(now time.Time) {
+	start := time.Now()
+	defer func() { m.standAt = now.Add(max(standstillEvery, standstillShare*time.Since(start))) }()
+	n, err := m.data.Reinjections()
+	if err == nil && n == m.reinjections {
+		return
+	}
+	m.reinjections = n
+	var all []mptcp.Connection
+	for _, family := range families {
+		if err == nil {
+			err = m.data.Connections(family, func(c mptcp.Connection) { all = append(all, c) })
+		}
+	}
+	if err != nil {
+		m.logSampling(err)
+		return
+	}
+	for _, token := range m.standstills.dumped(now, all, m.machine.mayStandStill) {
+		c := m.machine.conns[token]
+		c.watchUntil = now.Add(standstillForget)
+		m.machine.watched[c] = true
+		m.sampleAt = earliest(m.sampleAt, now)
+	}
+}
+
+// endStandstills closes a subflow of each connection that stands still, after its subflows were sampled at
+// that time.
+func (m *Manager) endStandstills(at time.Time) {
+	for token := range m.standstills.suspects {
+		c := m.machine.conns[token]
+		if c == nil {
+			delete(m.standstills.suspects, token)
+			continue
+		}
+		queued, sampled := uint64(0), true
+		for _, s := range c.subflows {
+			queued += uint64(s.queued)
+			sampled = sampled && s.sampled.Equal(at)
+		}
+		now, ok, err := m.data.Connection(token)
+		if err != nil || !ok {
+			m.logSampling(err)
+			delete(m.standstills.suspects, token)
+			continue
+		}
+		c.watchUntil = at.Add(standstillForget)
+		if sampled && m.standstills.look(at, now, queued) {
+			if closed := m.machine.stoodStill(at, token); closed != nil {
+				m.log.Warn("connection stood still: the client acknowledged data on its subflows and dropped it (NoDSSInWindow); closed a subflow to have it reinjected",
+					"token", fmt.Sprintf("%08x", token), "client", c.client, "bytes", now.Outstanding, "local", closed.local)
+			}
+		}
+	}
+}
+
+// mayStandStill reports whether a connection has a subflow that could be closed.
+func (m *machine) mayStandStill(token uint32) bool {
+	c := m.conns[token]
+	return c != nil && c.closable() != nil
+}
+
+// closable returns the subflow that is closed to end a standstill, nil if there is none: the one that
+// has most queued, or a backup.
+func (c *connection) closable() (found *subflow) {
+	for _, s := range c.subflows {
+		if s.closing || s.initial || s.peer < 0 || len(c.subflows) < 2 {
+			continue
+		}
+		if found == nil || s.queued > found.queued || s.queued == found.queued && s.backup && !found.backup {
+			found = s
+		}
+	}
+	return found
+}
+
+// stoodStill closes a subflow of a connection that stands still, and returns it. Its address is held down as
+// after a stall, because the connection may be one whose paths overrun its window again.
+func (m *machine) stoodStill(now time.Time, token uint32) *subflow {
+	m.now = now
+	c := m.conns[token]
+	if c == nil {
+		return nil
+	}
+	s := c.closable()
+	if s == nil {
+		return nil
+	}
+	m.counts.Standstills++
+	if now.Sub(s.since) > holdDownReset {
+		c.announcements[s.peer].stalls = 0
+	}
+	c.holdDown(s.peer)
+	return s
+}
