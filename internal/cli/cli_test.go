@@ -215,7 +215,7 @@ func TestMonitor(t *testing.T) {
 func TestScreen(t *testing.T) {
 	key := result.CellKey{Case: "1.1", Traffic: "bi", Transport: "tcp"}
 	events := []labrun.Event{
-		{Kind: labrun.LabStarting, Lab: "x", Total: 2},
+		{Kind: labrun.LabStarting, Lab: "x", Total: 2, ETA: 95 * time.Second},
 		{Kind: labrun.LabReady, Lab: "x", Total: 2, Elapsed: time.Second},
 		{Kind: labrun.RunStarted, Lab: "x", CellKey: key, Total: 2, ETA: 90 * time.Second},
 		{Kind: labrun.RunSample, Lab: "x", CellKey: key, Total: 2, Rate: 20 * unit.MbitPerSecond},
@@ -230,7 +230,8 @@ func TestScreen(t *testing.T) {
 	for _, e := range events {
 		s.event(e)
 	}
-	want := `starting lab x
+	want := `2 runs, about 1:35 in all
+starting lab x
 lab x is ready after 0:01
 [1/2] 1.1 bi tcp, trial 1: 28.50 Mbit/s; 1:02 elapsed, about 1:00 to go
 [2/2] 1.1 bi tcp, trial 2: FAILED: no; route; 0:00 elapsed, about 0:00 to go

@@ -82,7 +82,7 @@ interrupted run removes everything it created.`,
 }
 
 func (a *app) run(ctx context.Context, name string, f runFlags) error {
-	whole, spec, err := chosenCells(name, f.family, f.cells)
+	whole, spec, err := chosenCells(name, f.family, f.cells, f.quick)
 	if err != nil {
 		return err
 	}
@@ -128,6 +128,9 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	if err := clearResult(f.out); err != nil {
 		return err
 	}
+	if e := whole.Experiment; f.quick && e != nil && !e.Quick.All() {
+		fmt.Fprintf(a.err, "--quick selects %s where no others are given\n", strings.Join(selectionArguments(e.Quick), " "))
+	}
 	screen := newScreen(a.err, width(a.err))
 	log, err := a.logger(screen, slog.LevelWarn)
 	if err != nil {
@@ -148,6 +151,7 @@ func (a *app) run(ctx context.Context, name string, f runFlags) error {
 	if err != nil {
 		return labFailure(ctx, "run the scenario", name, err)
 	}
+	fmt.Fprintf(a.err, "took %s\n", clock(time.Duration(outcome.Seconds*float64(time.Second))))
 	extra := report.Extra{Series: series, Command: f.command(name), Text: scenarioText(name, spec), Made: time.Now(), Quick: f.quick}
 	if simulation != nil {
 		// After the lab, because the simulator uses all CPUs.

@@ -26,6 +26,7 @@ type screen struct {
 	live    bool
 
 	mu    sync.Mutex
+	begun bool
 	labs  map[string]*labLine
 	last  labrun.Event
 	drawn time.Time
@@ -65,6 +66,10 @@ func (s *screen) event(e labrun.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last = e
+	if !s.begun {
+		s.begun = true
+		fmt.Fprintf(s.w, "%d runs, about %s in all\n", e.Total, clock(e.ETA))
+	}
 	l := s.labs[e.Lab]
 	if l == nil && e.Lab != "" {
 		l = &labLine{}

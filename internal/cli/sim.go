@@ -118,8 +118,8 @@ func selectionArguments(l scenario.Selection) []string {
 
 // simulated reads a scenario, selects cells of it, and refuses cells that the simulator does not
 // support.
-func simulated(name string, cells scenario.Selection) (*scenario.Spec, error) {
-	spec, chosen, err := chosenCells(name, "", cells)
+func simulated(name string, cells scenario.Selection, quick bool) (*scenario.Spec, error) {
+	spec, chosen, err := chosenCells(name, "", cells, quick)
 	if err != nil {
 		return nil, err
 	}
@@ -127,10 +127,14 @@ func simulated(name string, cells scenario.Selection) (*scenario.Spec, error) {
 	return chosen, simulable(name, spec, chosen)
 }
 
-// chosenCells reads a scenario in a family and selects cells of it.
-func chosenCells(name, family string, cells scenario.Selection) (whole, chosen *scenario.Spec, err error) {
+// chosenCells reads a scenario in a family and selects cells of it: those of a quick pass where the command
+// line chooses none.
+func chosenCells(name, family string, cells scenario.Selection, quick bool) (whole, chosen *scenario.Spec, err error) {
 	if whole, err = loadFamily(name, family); err != nil {
 		return nil, nil, err
+	}
+	if quick && whole.Experiment != nil {
+		cells = cells.Or(whole.Experiment.Quick)
 	}
 	if chosen, err = whole.Select(cells); err != nil {
 		return nil, nil, &failure{what: "choose cells", on: name, why: err}
@@ -193,7 +197,7 @@ func locate(name string, faults fault.List) error {
 }
 
 func (a *app) simulate(ctx context.Context, name string, f simFlags) error {
-	spec, err := simulated(name, f.cells)
+	spec, err := simulated(name, f.cells, f.quick)
 	if err != nil {
 		return err
 	}

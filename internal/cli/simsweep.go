@@ -112,9 +112,9 @@ func (a *app) sweep(ctx context.Context, name string, f sweepFlags) error {
 		return &failure{what: "understand the command line", on: "--shard " + f.shard, why: err, do: "see tabane sim sweep --help"}
 	}
 	if spec.Experiment != nil {
-		spec, err = simulated(name, grid.Cells())
+		spec, err = simulated(name, grid.Cells(), false)
 	} else {
-		spec, err = simulated(name, scenario.Selection{})
+		spec, err = simulated(name, scenario.Selection{}, false)
 	}
 	if err != nil {
 		return err

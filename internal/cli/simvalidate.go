@@ -58,9 +58,9 @@ Exit code 0: all claims hold; 1: some do not; 2: it could not run, or was interr
 // exists, otherwise the embedded scenario.
 func measuredScenario(name, path string) (*scenario.Spec, error) {
 	if file := filepath.Join(filepath.Dir(path), name+".yaml"); fileExists(file) {
-		return simulated(file, scenario.Selection{})
+		return simulated(file, scenario.Selection{}, false)
 	}
-	return simulated(name, scenario.Selection{})
+	return simulated(name, scenario.Selection{}, false)
 }
 
 func fileExists(name string) bool {

@@ -59,7 +59,10 @@ type Options struct {
 	// KeepUnready keeps a lab that does not become ready in time, or in which a daemon exits:
 	// Up then returns it with an error that wraps ErrNotReady.
 	KeepUnready bool
-	Log         *slog.Logger
+	// Files are written beside the configuration files of the nodes, which may name them. They are removed
+	// with the lab.
+	Files map[string][]byte
+	Log   *slog.Logger
 }
 
 // Condition is the state of a lab.
@@ -109,6 +112,7 @@ type Lab struct {
 	log     *slog.Logger
 	daemons *Daemons
 	links   *Links
+	files   map[string][]byte // see Options.Files
 }
 
 func newLab(name string, spec *scenario.Spec, p *plan, binary string) *Lab {
@@ -145,6 +149,7 @@ func Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	}
 	l := newLab(o.Name, o.Spec, p, binary)
 	l.daemons.launcher.detached = o.Detach
+	l.files = o.Files
 	if o.Log != nil {
 		l.log = o.Log
 	}
@@ -292,6 +297,11 @@ func (l *Lab) writeFiles() error {
 	hosts := filepath.Join(dirOf(l.name), hostsName)
 	if err := os.WriteFile(hosts, []byte(l.plan.hosts), 0o644); err != nil {
 		return err
+	}
+	for name, content := range l.files {
+		if err := writeFile(filepath.Join(dirOf(l.name), name), content); err != nil {
+			return err
+		}
 	}
 	for _, k := range l.plan.links {
 		if err := k.writeRelay(dirOf(l.name)); err != nil {

@@ -11,21 +11,24 @@ import (
 	"encoding/pem"
 	"fmt"
 	"math/big"
-	"os"
-	"path/filepath"
 	"time"
+)
+
+// The names of a certificate's files in a lab's directory, which goes with the lab.
+const (
+	certificateFile = "site.pem"
+	keyFile         = "site-key.pem"
 )
 
 // certificate is that of a lab's web server, made for one run. Nobody but the run's browsers trusts it.
 type certificate struct {
-	dir string
-	// file and key are the PEM files.
-	file, key string
+	// files are the PEM files by name.
+	files map[string][]byte
 	// pin is the Base64 encoded SHA-256 of the subject's public key information.
 	pin string
 }
 
-// newCertificate makes a certificate for a host name, in a temporary directory.
+// newCertificate makes a certificate for a host name.
 func newCertificate(host string) (_ certificate, err error) {
 	defer func() {
 		if err != nil {
@@ -53,24 +56,12 @@ func newCertificate(host string) (_ certificate, err error) {
 	if err != nil {
 		return certificate{}, err
 	}
-	dir, err := os.MkdirTemp("", "tabane-lab-certificate-")
-	if err != nil {
-		return certificate{}, err
-	}
 	sum := sha256.Sum256(public)
-	c := certificate{dir: dir, file: filepath.Join(dir, "site.pem"), key: filepath.Join(dir, "site-key.pem"), pin: base64.StdEncoding.EncodeToString(sum[:])}
-	for name, block := range map[string]*pem.Block{c.file: {Type: "CERTIFICATE", Bytes: der}, c.key: {Type: "PRIVATE KEY", Bytes: private}} {
-		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
-			os.RemoveAll(dir)
-			return certificate{}, err
-		}
-	}
-	return c, nil
-}
-
-func (c certificate) remove() error {
-	if c.dir == "" {
-		return nil
-	}
-	return os.RemoveAll(c.dir)
+	return certificate{
+		files: map[string][]byte{
+			certificateFile: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+			keyFile:         pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
+		},
+		pin: base64.StdEncoding.EncodeToString(sum[:]),
+	}, nil
 }

@@ -257,17 +257,19 @@ func (r *runner) run(ctx context.Context) (_ result.Result, err error) {
 		return result.Result{}, err
 	}
 	spec := r.Spec
+	var files map[string][]byte
 	if r.Spec.Experiment.Kind == scenario.KindWeb {
 		if r.web, spec, err = r.newWeb(); err != nil {
 			return result.Result{}, err
 		}
+		files = r.web.certificate.files
 		defer func() { err = errors.Join(err, r.web.close()) }()
 	}
 	// All labs are up before the first run: starting daemons is the only time when a lab needs
 	// much CPU.
 	err = r.all(ctx, func(ctx context.Context, i int) error {
 		r.report(Event{Kind: LabStarting, Lab: r.names[i]})
-		l, err := lab.Up(ctx, lab.Options{Name: r.names[i], Spec: spec, Routers: r.Routers, Binary: r.Binary, Detach: r.Keep, Log: r.Log})
+		l, err := lab.Up(ctx, lab.Options{Name: r.names[i], Spec: spec, Routers: r.Routers, Binary: r.Binary, Detach: r.Keep, Files: files, Log: r.Log})
 		if err != nil {
 			return err
 		}

@@ -35,6 +35,7 @@ const recovery = 2 * time.Second
 func schedule(spec *scenario.Spec, labs, trials int, quick bool) ([][]job, error) {
 	e := spec.Experiment
 	lists := make([][]job, labs)
+	clock := newWebClock(spec)
 	busy := make([]time.Duration, labs)
 	if !quick {
 		trials = cmp.Or(trials, e.LabTrials)
@@ -53,11 +54,11 @@ func schedule(spec *scenario.Spec, labs, trials int, quick bool) ([][]job, error
 						return nil, err
 					}
 					expected := expect(e.TrafficIn(c, t), phases, quick)
+					if e.Kind == scenario.KindWeb {
+						expected = clock.expect(k, trial, quick)
+					}
 					if len(c.Events) > 0 {
 						expected += recovery
-					}
-					if c.Load > 0 {
-						expected += loadWarmUp
 					}
 					expected += warmUpOf(spec, k)
 					lab := slices.MinFunc(own, func(a, b int) int { return cmp.Compare(busy[a], busy[b]) })
@@ -79,9 +80,6 @@ func rotate(s []string, n int) []string {
 // its time limit ends it.
 func expect(t *scenario.Traffic, phases []result.Phase, quick bool) time.Duration {
 	d := t.TimeLimit(quick)
-	if t.Web != nil {
-		return webExpected + cmp.Or(map[bool]time.Duration{true: t.Quick, false: t.Web.Think}[quick], t.Duration/2)
-	}
 	if t.Live {
 		return d + overhead
 	}

@@ -26,8 +26,6 @@ import (
 const (
 	// firstWebPort is the port of the first listener that a run adds to the site.
 	firstWebPort = 8443
-	// webExpected is the expected duration of a trial beside its think times.
-	webExpected = 5 * time.Second
 	// minIdle is the share of idle time of the processors below which a trial is disturbed, and maxLate
 	// the share of late frames above which it is.
 	minIdle, maxLate = 0.10, 0.01
@@ -91,7 +89,7 @@ func (r *runner) newWeb() (*web, *scenario.Spec, error) {
 		port := uint16(firstWebPort + len(w.ports))
 		w.ports[control] = port
 		config.Listen = append(config.Listen, site.Listen{
-			Address: netip.AddrPortFrom(netip.IPv6Unspecified(), port), Congestion: control, Certificate: w.certificate.file, Key: w.certificate.key,
+			Address: netip.AddrPortFrom(netip.IPv6Unspecified(), port), Congestion: control, Certificate: certificateFile, Key: keyFile,
 		})
 	}
 	server.Site = &config
@@ -121,7 +119,7 @@ func webOffers(spec *scenario.Spec) (offers, error) {
 	return o, nil
 }
 
-// close ends the browsers and removes the certificate.
+// close ends the browsers.
 func (w *web) close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -131,7 +129,7 @@ func (w *web) close() error {
 			errs = append(errs, b.Close())
 		}
 	}
-	return errors.Join(append(errs, w.certificate.remove())...)
+	return errors.Join(errs...)
 }
 
 // browser returns the lab's browser of a kind, which it starts if there is none.
@@ -186,10 +184,16 @@ func (w *web) drop(l *lab.Lab, k browserKind) error {
 	return b.Close()
 }
 
+// traffic returns a job's traffic in its case.
+func (r *runner) traffic(j job) *scenario.Traffic {
+	e := r.Spec.Experiment
+	return e.TrafficIn(e.Case(j.Case), j.Traffic)
+}
+
 // browse plays a job's task, again while the trial is disturbed, and adds its metrics to the run.
 func (r *runner) browse(ctx context.Context, l *lab.Lab, j job, run *result.Run) error {
 	e := r.Spec.Experiment
-	t := e.Traffic[j.Traffic]
+	t := r.traffic(j)
 	task := r.web.world.Task(t.Web.Service, t.Web.Heavy, t.Web.Seed+uint64(j.trial))
 	kind := browserKind{e.Transports[j.Transport].MPTCP, t.Web.HTTP}
 	server := net.JoinHostPort(e.Server, strconv.Itoa(int(r.web.ports[r.controlOf(j.Transport)])))
@@ -230,7 +234,7 @@ func (r *runner) browse(ctx context.Context, l *lab.Lab, j job, run *result.Run)
 func (r *runner) trial(
 	ctx context.Context, l *lab.Lab, j job, task page.Task, kind browserKind, url string, run *result.Run,
 ) (why string, err error) {
-	t := r.Spec.Experiment.Traffic[j.Traffic]
+	t := r.traffic(j)
 	ctx, cancel := context.WithTimeoutCause(ctx, t.Duration+browserPatience, fmt.Errorf("the browser is not ready after %s", browserPatience))
 	defer cancel()
 	b, err := r.browser(ctx, l, kind, url)
@@ -278,7 +282,7 @@ const browserPatience = time.Minute
 
 // play plays a task on a page, adds its metrics to the run, and returns how long views loaded.
 func (r *runner) play(ctx context.Context, p *browser.Page, j job, task page.Task, url string, run *result.Run) (loading time.Duration, err error) {
-	t := r.Spec.Experiment.Traffic[j.Traffic]
+	t := r.traffic(j)
 	first, err := p.Navigate(ctx, url)
 	if err != nil {
 		return 0, err

@@ -497,6 +497,7 @@ func (c *checker) experiment(e *Experiment) {
 		c.Add(path+".lab_trials", "must not be negative, got %d", e.LabTrials)
 	}
 	c.delivery(path, e)
+	c.quick(path+".quick", e)
 	if e.Kind == KindRoutes {
 		c.routesExperiment(path, e)
 	} else {

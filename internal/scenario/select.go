@@ -13,7 +13,43 @@ import (
 
 // Selection selects cells of an experiment by the names of their parts, in which * matches any
 // text. An empty list selects all.
-type Selection struct{ Cases, Traffic, Transports []string }
+type Selection struct {
+	// Cases are names of cases, in which * stands for any text. Default: all. Example: [env1, env2]
+	Cases []string `yaml:"cases,omitempty"`
+	// Traffic are names of traffic. Default: all. Example: [bulk]
+	Traffic []string `yaml:"traffic,omitempty"`
+	// Transports are names of transports. Default: all. Example: [tcp, lia]
+	Transports []string `yaml:"transports,omitempty"`
+}
+
+// Or returns the selection with the lists of another one in place of its empty ones.
+func (l Selection) Or(other Selection) Selection {
+	first := func(a, b []string) []string {
+		if len(a) > 0 {
+			return a
+		}
+		return b
+	}
+	return Selection{first(l.Cases, other.Cases), first(l.Traffic, other.Traffic), first(l.Transports, other.Transports)}
+}
+
+// quick checks the selection of a quick pass.
+func (c *checker) quick(path string, e *Experiment) {
+	var cases []string
+	for _, k := range e.Cases {
+		cases = append(cases, k.Name)
+	}
+	for _, l := range []struct {
+		key             string
+		patterns, names []string
+	}{{"cases", e.Quick.Cases, cases}, {"traffic", e.Quick.Traffic, e.TrafficNames()}, {"transports", e.Quick.Transports, e.TransportNames()}} {
+		for i, p := range l.patterns {
+			if !slices.ContainsFunc(l.names, func(name string) bool { return matches(p, name) }) {
+				c.Add(index(path+"."+l.key, i), "matches none of %s, got %q", strings.Join(l.names, ", "), p)
+			}
+		}
+	}
+}
 
 // All reports whether all cells are selected.
 func (l Selection) All() bool { return len(l.Cases)+len(l.Traffic)+len(l.Transports) == 0 }
@@ -26,6 +62,7 @@ func (s *Spec) Select(l Selection) (*Spec, error) {
 		return s, nil
 	}
 	e := *s.Experiment
+	e.Quick = Selection{} // it may name what is left out, and the choice is made
 	var caseNames []string
 	for _, c := range e.Cases {
 		caseNames = append(caseNames, c.Name)

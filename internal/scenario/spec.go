@@ -149,6 +149,8 @@ type Experiment struct {
 	Expect []Expectation `yaml:"expect,omitempty"`
 	// Figures are what the report draws. Default: the goodput of all cells.
 	Figures []Figure `yaml:"figures,omitempty"`
+	// Quick selects the cells of a quick pass; the command line may choose others. Default: all.
+	Quick Selection `yaml:"quick,omitempty"`
 	// notRun are expectations that need cells that a Selection left out.
 	notRun []Expectation
 }
@@ -176,13 +178,18 @@ func (e *Experiment) TrialsOf(c Case, asked int, quick bool) int {
 // endless is more than a download transfers in the duration of a case.
 const endless = unit.TiB
 
-// TrafficIn returns the named traffic with the duration and the rate of the case.
+// TrafficIn returns the named traffic with the duration, the rate and the form of pages of the case.
 func (e *Experiment) TrafficIn(c Case, name string) *Traffic {
 	t := e.Traffic[name]
-	if t == nil || c.Duration == 0 && c.Rates[name] == 0 {
+	if t == nil || c.Duration == 0 && c.Rates[name] == 0 && c.Web == (WebForm{}) {
 		return t
 	}
 	own := *t
+	if t.Web != nil {
+		web := *t.Web
+		web.HTTP, web.Heavy = cmp.Or(c.Web.HTTP, web.HTTP), web.Heavy || c.Web.Heavy
+		own.Web = &web
+	}
 	own.Rate = cmp.Or(c.Rates[name], t.Rate)
 	if c.Duration == 0 {
 		return &own
@@ -220,6 +227,8 @@ type Case struct {
 	// Load is the rate of the visits of other users in an experiment of kind web, as a share of the rate
 	// of each link between the client and the server. Visits use TCP over one link each.
 	Load float64 `yaml:"load,omitempty"`
+	// Web is the form of the pages in an experiment of kind web, in place of that of the traffic.
+	Web WebForm `yaml:"web,omitempty"`
 	// Settle is how long all connections run before their shares are measured. Example: 5s
 	Settle time.Duration `yaml:"settle,omitempty"`
 	// Remaining are the links that a connection can use after the first event. The first of

@@ -37,6 +37,14 @@ const (
 
 var httpVersions = []string{HTTP1, HTTP2}
 
+// WebForm is the form in which a case serves pages.
+type WebForm struct {
+	// HTTP is the version of HTTP, over TLS: 1.1 or 2. Default: that of the traffic.
+	HTTP string `yaml:"http,omitempty"`
+	// Heavy selects the variant of the service with larger images.
+	Heavy bool `yaml:"heavy,omitempty"`
+}
+
 // ThinkTimes returns the factor that multiplies think times of that sum, in a quick pass or not.
 func (t *Traffic) ThinkTimes(sum time.Duration, quick bool) float64 {
 	bound := t.Web.Think
@@ -54,6 +62,7 @@ func (c *checker) webExperiment(path string, e *Experiment) {
 	for i, k := range e.Cases {
 		path := index(path+".cases", i)
 		c.load(path+".load", e, k)
+		c.version(path+".web.http", k.Web.HTTP)
 		c.notIn(path, map[string]bool{
 			"settings": k.Settings != (Settings{}), "events": len(k.Events) > 0, "connections": len(k.Connections) > 0, "remaining": len(k.Remaining) > 0, "duration": k.Duration != 0, "rates": len(k.Rates) > 0,
 		})
@@ -111,14 +120,19 @@ func (c *checker) web(path string, t *Traffic) {
 	if !slices.Contains(page.Services(), t.Web.Service) {
 		c.Add(path+".service", "must be one of %v, got %q", page.Services(), t.Web.Service)
 	}
-	if t.Web.HTTP != "" && !slices.Contains(httpVersions, t.Web.HTTP) {
-		c.Add(path+".http", "must be one of %s, got %q", strings.Join(httpVersions, ", "), t.Web.HTTP)
-	}
+	c.version(path+".http", t.Web.HTTP)
 	if t.Web.Think < 0 {
 		c.Add(path+".think", "must not be negative, got %s", t.Web.Think)
 	}
 	if t.Web.Seed > math.MaxInt64 {
 		c.Add(path+".seed", "must be at most %d, got %d", math.MaxInt64, t.Web.Seed)
+	}
+}
+
+// version checks a version of HTTP, which may be missing.
+func (c *checker) version(path, http string) {
+	if http != "" && !slices.Contains(httpVersions, http) {
+		c.Add(path, "must be one of %s, got %q", strings.Join(httpVersions, ", "), http)
 	}
 }
 
@@ -182,6 +196,9 @@ func (c *checker) webOnly(path string, e *Experiment) {
 	for i, k := range e.Cases {
 		if k.Load != 0 {
 			c.Add(index(path+".cases", i)+".load", "is for experiments of kind %s", KindWeb)
+		}
+		if k.Web != (WebForm{}) {
+			c.Add(index(path+".cases", i)+".web", "is for experiments of kind %s", KindWeb)
 		}
 	}
 	for _, name := range sortedKeys(e.Traffic) {

@@ -34,6 +34,12 @@ func TestCheckWeb(t *testing.T) {
 		{"settings of a transport", func(s *Spec) { s.Experiment.Transports["tcp"].InitialWindow = 4 }, `experiment.transports.tcp: must have no settings but congestion and pace`},
 		{"load", func(s *Spec) { s.Experiment.Cases[0].Load = 1 }, `experiment.cases[0].load: must be from 0 to 0.9, got 1`},
 		{"load of nothing", func(s *Spec) { s.Nodes["server"].Site.Listen[0].Certificate = "x" }, `experiment.cases[0].load: needs a link with a rate`},
+		{"http of a case", func(s *Spec) { s.Experiment.Cases[0].Web.HTTP = "3" }, `experiment.cases[0].web.http: must be one of 1.1, 2, got "3"`},
+		{"quick of nothing", func(s *Spec) { s.Experiment.Quick.Transports = []string{"tcp", "reno*"} }, `experiment.quick.transports[1]: matches none of tcp, balia`},
+		{"form of another kind", func(s *Spec) {
+			s.Experiment.Kind = KindDelivery
+			s.Experiment.Cases[0].Web.Heavy = true
+		}, `experiment.cases[0].web: is for experiments of kind web`},
 		{"via", func(s *Spec) { s.Experiment.Transports["tcp"].Via = "x" }, `experiment.transports.tcp.via: cannot be given`},
 		{"metric of another kind", func(s *Spec) { s.Experiment.Expect[0].Metric = result.Goodput }, `experiment.expect[0].metric: goodput_bps is for experiments of kind delivery`},
 		{"web metric of another kind", func(s *Spec) {
@@ -97,5 +103,38 @@ func TestSelectBars(t *testing.T) {
 	}
 	if err := s.Check().Err(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestFormOfCase: a case changes the form of pages, and not that of the traffic itself.
+func TestFormOfCase(t *testing.T) {
+	e := webqoe(t).Experiment
+	if got := e.TrafficIn(e.Case("env3-heavy"), "map").Web; got.HTTP != HTTP2 || !got.Heavy || got.Service != "map" {
+		t.Errorf("got %+v", got)
+	}
+	if got := e.TrafficIn(e.Case("env3"), "map").Web; got.HTTP == HTTP2 || got.Heavy {
+		t.Errorf("the traffic has changed: %+v", got)
+	}
+}
+
+// TestSelectQuick: a quick pass has the cells that its scenario selects, or those of the caller.
+func TestSelectQuick(t *testing.T) {
+	s := webqoe(t)
+	quick, err := s.Select(s.Experiment.Quick)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := len(quick.Experiment.Cells()); got != 4*2*4 {
+		t.Errorf("%d cells, want those of the paper", got)
+	}
+	if err := quick.Check().Err(); err != nil {
+		t.Error(err)
+	}
+	if one, err := s.Select(Selection{Cases: []string{"env3-h2"}, Transports: []string{"olia"}}); err != nil || one.Check().Err() != nil {
+		t.Errorf("cells that no quick pass has: %v, %v", err, one.Check())
+	}
+	own := Selection{Transports: []string{"olia"}}.Or(s.Experiment.Quick)
+	if len(own.Cases) != 4 || len(own.Transports) != 1 || own.Transports[0] != "olia" {
+		t.Errorf("got %+v", own)
 	}
 }
