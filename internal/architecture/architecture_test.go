@@ -150,6 +150,7 @@ var layerOf = map[string]layer{
 	"internal/plane":       contracts,
 	"internal/daemon":      shared,
 	"internal/pathmanager": shared,
+	"internal/site":        shared,
 	"internal/sealed":      shared,
 	"internal/forward":     shared,
 
@@ -162,7 +163,7 @@ var layerOf = map[string]layer{
 	"internal/mptcpify":   engines,
 	"internal/router":     engines,
 	"internal/traffic":    engines,
-	"internal/site":       engines,
+	"internal/study":      engines,
 	"internal/sim":        engines,
 	"internal/capture":    engines,
 
@@ -200,6 +201,7 @@ var reserved = []struct {
 	{"github.com/cilium/ebpf", []string{"internal/bpf", "internal/bpf/flowcount", "internal/bpf/silence", "internal/bpf/congestion", "internal/bpf/forward"}, "programs and maps are behind bpf, so that an engine is tested without a kernel"},
 	{"github.com/google/nftables", []string{"internal/nft"}, "nf_tables is nft's"},
 	{"github.com/spf13/cobra", []string{"internal/cli"}, "flags are the command line's"},
+	{"modernc.org/sqlite", []string{"internal/study"}, "the database of a study is its own"},
 	{"github.com/flynn/noise", []string{"internal/session"}, "the handshake of gateways is behind session"},
 	{"golang.zx2c4.com/wireguard", nil, "wireguard-go is something for benchmarks to compare with; the TUN device is tun"},
 	{"github.com/chromedp", nil, "it tests the dashboard's page; what measures pages is browser (docs/adr/0020)"},

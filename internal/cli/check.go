@@ -74,6 +74,9 @@ func summary(f *config.File) string {
 		}
 		parts = append(parts, text)
 	}
+	if f.Study != nil {
+		parts = append(parts, "study: "+f.Study.Summary())
+	}
 	if text := f.Sections.Summary(); text != "" {
 		parts = append(parts, text)
 	}

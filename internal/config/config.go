@@ -24,6 +24,7 @@ import (
 	"github.com/tabane/tabane/internal/field"
 	"github.com/tabane/tabane/internal/role"
 	"github.com/tabane/tabane/internal/scenario"
+	"github.com/tabane/tabane/internal/study"
 )
 
 // MaxSize is the maximum size of a file in bytes. A router's list of networks may be a full
@@ -33,13 +34,20 @@ const MaxSize = 8 << 20
 // maxFaults bounds how many faults of one file are reported; the last one then counts the others.
 const maxFaults = 100
 
-// File is the content of a file. Either Scenario or at least one of the sections is set.
+// File is the content of a file. Either Scenario, Study or at least one of the sections is set.
 type File struct {
 	role.Sections
 	Scenario *scenario.Spec
+	Study    *study.Config
 	// Warnings are what is valid and has no effect, or does not fit, each on a line as the faults of
 	// an Error.
 	Warnings []string
+}
+
+// studyFile has the keys of a study's file.
+type studyFile struct {
+	// Study is a study with people.
+	Study *study.Config `yaml:"study"`
 }
 
 // Fault is a fault and its position. Line and Column count from 1, columns in characters; both are
@@ -155,7 +163,7 @@ func parse(name string, data []byte, others bool) (*File, *decoder, []Fault) {
 		return nil, nil, d.faults
 	}
 	var checked fault.List
-	switch daemonKeys, scenarioKeys := field.Keys[role.Sections](), field.Keys[scenario.Spec](); {
+	switch daemonKeys, scenarioKeys, studyKeys := field.Keys[role.Sections](), field.Keys[scenario.Spec](), field.Keys[studyFile](); {
 	case containsAny(sections, daemonKeys):
 		d.decode(root, "", reflect.ValueOf(&file.Sections).Elem())
 		if checked = file.Sections.Check(); others {
@@ -170,10 +178,19 @@ func parse(name string, data []byte, others bool) (*File, *decoder, []Fault) {
 				checked = file.Scenario.Check()
 			}
 		}
+	case containsAny(sections, studyKeys):
+		var of studyFile
+		d.decode(root, "", reflect.ValueOf(&of).Elem())
+		if file.Study = of.Study; of.Study != nil {
+			checked.Merge(studyKeys[0], of.Study.Check())
+			if others {
+				checked.Merge(studyKeys[0], of.Study.Files(filepath.Dir(name)))
+			}
+		}
 	default:
-		d.fault(root, "", "is neither a daemon's file (keys %s) nor a scenario (keys %s)%s",
-			strings.Join(daemonKeys, ", "), strings.Join(scenarioKeys, ", "),
-			fault.Suggest(sections[0], append(daemonKeys, scenarioKeys...)))
+		d.fault(root, "", "is neither a daemon's file (keys %s), a scenario (keys %s) nor a study (key %s)%s",
+			strings.Join(daemonKeys, ", "), strings.Join(scenarioKeys, ", "), studyKeys[0],
+			fault.Suggest(sections[0], slices.Concat(daemonKeys, scenarioKeys, studyKeys)))
 	}
 	if d.values > maxValues {
 		// The values that were not read would be reported as missing.

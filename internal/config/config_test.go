@@ -140,7 +140,7 @@ func TestFaults(t *testing.T) {
 		{"empty mapping", "{}", []string{"f:1:1: is empty"}},
 		{"text", "hello", []string{`f:1:1: want a mapping (key: value), got "hello"`}},
 		{"list", "- a\n", []string{"f:1:1: want a mapping (key: value), got a list"}},
-		{"neither", "egde:\n  asn: 1\n", []string{`f:1:1: is neither a daemon's file (keys ` + daemons + `) nor a scenario (keys name, ...`}},
+		{"neither", "egde:\n  asn: 1\n", []string{`f:1:1: is neither a daemon's file (keys ` + daemons + `), a scenario (keys name, ...`}},
 		{"second document", edgeFile + "---\nrouter: {}\n", []string{"f:14:1: a second document starts here; one file holds one"}},
 		{"not YAML", "edge: [1, 2\n", []string{"f:1:7: is not YAML: ..."}},
 		{"tab", "edge:\n\tasn: 1\n", []string{"f:2:1: is not YAML: ..."}},

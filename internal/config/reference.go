@@ -31,7 +31,7 @@ type Key struct {
 // Group is a mapping with fixed keys. Several keys of a file may have the same group.
 type Group struct {
 	// Name is the first path of the group, such as "edge.mptcp"; the groups of whole files are
-	// DaemonFile and ScenarioFile.
+	// DaemonFile, ScenarioFile and StudyFile.
 	Name string `json:"name"`
 	Keys []Key  `json:"keys"`
 }
@@ -40,6 +40,7 @@ type Group struct {
 const (
 	DaemonFile   = "daemon file"
 	ScenarioFile = "scenario file"
+	StudyFile    = "study file"
 )
 
 // go generate writes reference.json from the structs that files are decoded into, their comments,
@@ -49,7 +50,7 @@ const (
 //go:embed reference.json
 var referenceJSON []byte
 
-// Reference returns all groups of keys, DaemonFile and ScenarioFile among them.
+// Reference returns all groups of keys, DaemonFile, ScenarioFile and StudyFile among them.
 var Reference = sync.OnceValue(func() []Group {
 	var groups []Group
 	if err := json.Unmarshal(referenceJSON, &groups); err != nil {
@@ -69,10 +70,10 @@ func groupNamed(name string) Group {
 
 // Find returns the key at a path such as "edge.mptcp.best_path" and the keys below it. List indexes
 // are ignored, and the names of nodes, links, traffic and transports may be omitted. An empty path
-// returns the keys of a daemon's file and of a scenario. The error for an unknown key suggests the
+// returns the keys of a daemon's file, of a scenario and of a study. The error for an unknown key suggests the
 // closest known key.
 func Find(path string) (Key, []Key, error) {
-	below := append(groupNamed(DaemonFile).Keys, groupNamed(ScenarioFile).Keys...)
+	below := slices.Concat(groupNamed(DaemonFile).Keys, groupNamed(ScenarioFile).Keys, groupNamed(StudyFile).Keys)
 	if path == "" {
 		return Key{}, below, nil
 	}

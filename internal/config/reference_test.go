@@ -104,7 +104,7 @@ type generator struct {
 
 func generate(t *testing.T) []Group {
 	g := &generator{t: t, comments: map[string]string{}, parsed: map[string]bool{}, examples: map[string]string{}, names: map[reflect.Type]string{}}
-	for _, daemon := range []string{role.ASBR, role.Edge, role.Gateway, "leader", "member", "home-agent", role.Reflector, role.Site} {
+	for _, daemon := range []string{role.ASBR, role.Edge, role.Gateway, "leader", "member", "home-agent", role.Reflector, role.Site, "study"} {
 		g.readExamples("../../examples/" + daemon + ".yaml")
 	}
 	files, err := filepath.Glob("../../scenarios/*/scenario.yaml")
@@ -116,6 +116,7 @@ func generate(t *testing.T) []Group {
 	}
 	g.group(reflect.TypeFor[role.Sections](), DaemonFile, "")
 	g.group(reflect.TypeFor[scenario.Spec](), ScenarioFile, "")
+	g.group(reflect.TypeFor[studyFile](), StudyFile, "")
 	return g.groups
 }
 
@@ -306,9 +307,12 @@ func (g *generator) readExamples(path string) {
 	if len(faults) > 0 {
 		g.t.Fatal(newError(path, faults))
 	}
-	if file.Scenario != nil {
+	switch {
+	case file.Scenario != nil:
 		g.walk(d, "", reflect.ValueOf(file.Scenario))
-	} else {
+	case file.Study != nil:
+		g.walk(d, "", reflect.ValueOf(studyFile{file.Study}))
+	default:
 		g.walk(d, "", reflect.ValueOf(&file.Sections))
 	}
 }

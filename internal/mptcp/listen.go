@@ -18,8 +18,17 @@ import (
 // congestion is the congestion control of the connections; empty means the namespace's default. Subflows
 // that join a connection have that of the listening socket.
 func Listen(at netip.AddrPort, congestion string) (*net.TCPListener, error) {
+	return listen(at, congestion, true)
+}
+
+// ListenTCP is Listen without MPTCP: clients that ask for it fall back to TCP.
+func ListenTCP(at netip.AddrPort, congestion string) (*net.TCPListener, error) {
+	return listen(at, congestion, false)
+}
+
+func listen(at netip.AddrPort, congestion string, multipath bool) (*net.TCPListener, error) {
 	var lc net.ListenConfig
-	lc.SetMultipathTCP(true)
+	lc.SetMultipathTCP(multipath)
 	if congestion != "" {
 		lc.Control = func(_, _ string, raw syscall.RawConn) error { return SetCongestion(raw, congestion) }
 	}

@@ -94,6 +94,16 @@ func (w *World) Met(t Task, chosen string) (n int) {
 	return n
 }
 
+// Has reports whether a service has a place or item with an id.
+func (w *World) Has(s Service, id string) bool {
+	if s == Map {
+		_, ok := w.place(id)
+		return ok
+	}
+	_, ok := w.item(id)
+	return ok
+}
+
 func (w *World) meets(s Service, c Condition, chosen string) bool {
 	if s == Map {
 		p, ok := w.place(chosen)

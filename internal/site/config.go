@@ -28,6 +28,8 @@ type Listen struct {
 	// Congestion is the congestion control of the connections and their subflows, by its name in the
 	// kernel. Default: that of the network namespace. Example: tabane_lia
 	Congestion string `yaml:"congestion,omitempty"`
+	// MPTCP is false to serve over TCP alone: clients that ask for MPTCP fall back to TCP. Default: true. Example: false
+	MPTCP *bool `yaml:"mptcp,omitempty"`
 	// Certificate is the PEM file of the certificate chain for TLS, with which HTTP/2 is served as well as
 	// HTTP/1.1. Default: none, HTTP/1.1 without TLS. Example: site.pem
 	Certificate string `yaml:"certificate,omitempty"`
@@ -47,16 +49,23 @@ func (c *Config) Check() fault.List {
 	seen := fault.Seen{}
 	for i, l := range c.Listen {
 		at := fmt.Sprintf("listen[%d]", i)
-		if !l.Address.IsValid() || l.Address.Port() == 0 {
-			faults.Add(at+".address", "must have an address and a port > 0, got %v", l.Address)
-		}
+		faults.Merge(at, l.Check())
 		seen.Check(&faults, at, "address", l.Address)
-		if len(l.Congestion) > maxCongestion {
-			faults.Add(at+".congestion", "must have at most %d bytes, got %q", maxCongestion, l.Congestion)
-		}
-		if (l.Certificate == "") != (l.Key == "") {
-			faults.Add(at, "must have both certificate and key for TLS, or none of them")
-		}
+	}
+	return faults
+}
+
+// Check returns all faults of the listening socket. It does not access the system.
+func (l Listen) Check() fault.List {
+	var faults fault.List
+	if !l.Address.IsValid() || l.Address.Port() == 0 {
+		faults.Add("address", "must have an address and a port > 0, got %v", l.Address)
+	}
+	if len(l.Congestion) > maxCongestion {
+		faults.Add("congestion", "must have at most %d bytes, got %q", maxCongestion, l.Congestion)
+	}
+	if (l.Certificate == "") != (l.Key == "") {
+		faults.Add("", "must have both certificate and key for TLS, or none of them")
 	}
 	return faults
 }
@@ -66,18 +75,24 @@ func (c *Config) Check() fault.List {
 func (c *Config) Files(dir string) fault.List {
 	var faults fault.List
 	for i := range c.Listen {
-		l := &c.Listen[i]
-		if l.Certificate == "" || l.Key == "" {
-			continue
+		faults.Merge(fmt.Sprintf("listen[%d]", i), c.Listen[i].Files(dir))
+	}
+	return faults
+}
+
+// Files is Config.Files for the files of one listening socket.
+func (l *Listen) Files(dir string) fault.List {
+	if l.Certificate == "" || l.Key == "" {
+		return nil
+	}
+	for _, name := range []*string{&l.Certificate, &l.Key} {
+		if !filepath.IsAbs(*name) {
+			*name = filepath.Join(dir, *name)
 		}
-		for _, name := range []*string{&l.Certificate, &l.Key} {
-			if !filepath.IsAbs(*name) {
-				*name = filepath.Join(dir, *name)
-			}
-		}
-		if _, err := l.load(); err != nil {
-			faults.Add(fmt.Sprintf("listen[%d].certificate", i), "%v", err)
-		}
+	}
+	var faults fault.List
+	if _, err := l.load(); err != nil {
+		faults.Add("certificate", "%v", err)
 	}
 	return faults
 }

@@ -26,8 +26,11 @@ import (
 // Options are the parameters of New.
 type Options struct {
 	Config Config
-	// Log receives one line per request at level debug.
+	// Log receives one line per request at level debug, with the client's address.
 	Log *slog.Logger
+	// Wrap returns the handler of a listener, by its index in Config.Listen, which may pass requests on
+	// to that of the services. Default: the services'.
+	Wrap func(listener int, services http.Handler) http.Handler
 }
 
 // imageBytes bounds the images that are kept.
@@ -49,6 +52,7 @@ type Site struct {
 	log       *slog.Logger
 	images    *cache
 	listeners []*listener
+	wrap      func(listener int, services http.Handler) http.Handler
 	// most bounds the connections of each listener.
 	most   int64
 	errors atomic.Uint64
@@ -68,7 +72,7 @@ type listener struct {
 // New reads the certificates and opens the listening sockets in the network namespace of the calling
 // thread. Run and Close release the sockets.
 func New(o Options) (*Site, error) {
-	s := &Site{world: page.New(o.Config.Seed), log: o.Log, images: newCache(imageBytes), most: maxConnections}
+	s := &Site{world: page.New(o.Config.Seed), log: o.Log, images: newCache(imageBytes), wrap: o.Wrap, most: maxConnections}
 	for _, l := range o.Config.Listen {
 		one := &listener{config: l}
 		if l.Certificate != "" {
@@ -78,8 +82,12 @@ func New(o Options) (*Site, error) {
 			}
 			one.tls = &tls.Config{Certificates: []tls.Certificate{c}, MinVersion: tls.VersionTLS12}
 		}
+		listen := mptcp.Listen
+		if l.MPTCP != nil && !*l.MPTCP {
+			listen = mptcp.ListenTCP
+		}
 		var err error
-		if one.TCPListener, err = mptcp.Listen(l.Address, l.Congestion); err != nil {
+		if one.TCPListener, err = listen(l.Address, l.Congestion); err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
 		s.listeners = append(s.listeners, one)
@@ -101,8 +109,12 @@ func (s *Site) Close() error {
 func (s *Site) Run(ctx context.Context) error {
 	group, ended := errgroup.WithContext(ctx)
 	var connections sync.WaitGroup
-	for _, l := range s.listeners {
-		server := s.server(ctx, l, &connections)
+	for i, l := range s.listeners {
+		handler := s.Handler()
+		if s.wrap != nil {
+			handler = s.wrap(i, handler)
+		}
+		server := s.server(ctx, l, handler, &connections)
 		group.Go(func() error {
 			serve := server.Serve
 			if l.tls != nil {
@@ -124,9 +136,9 @@ func (s *Site) Run(ctx context.Context) error {
 }
 
 // server returns the HTTP server of a listener.
-func (s *Site) server(ctx context.Context, l *listener, connections *sync.WaitGroup) *http.Server {
+func (s *Site) server(ctx context.Context, l *listener, handler http.Handler, connections *sync.WaitGroup) *http.Server {
 	return &http.Server{
-		Handler:           l.count(s.Handler()),
+		Handler:           l.count(handler),
 		TLSConfig:         l.tls,
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       headerTimeout,
