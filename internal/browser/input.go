@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/tabane/tabane/internal/page"
 )
 
 // keys are the keys that Press knows, with their codes and the text that they enter.
@@ -151,4 +153,23 @@ func Keys() []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// Perform does one action of a player.
+func (p *Page) Perform(ctx context.Context, s page.Step) error {
+	switch s.Action {
+	case page.Click:
+		return p.Click(ctx, s.Selector)
+	case page.Type:
+		if err := p.Click(ctx, s.Selector); err != nil {
+			return err
+		}
+		return p.Type(ctx, s.Text)
+	case page.Key:
+		if err := p.Focus(ctx, s.Selector); err != nil {
+			return err
+		}
+		return p.Press(ctx, s.Text)
+	}
+	return fmt.Errorf("BUG: unknown action %q", s.Action)
 }

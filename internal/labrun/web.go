@@ -306,7 +306,7 @@ func (r *runner) play(ctx context.Context, p *browser.Page, j job, task page.Tas
 		if err := sleep(ctx, time.Duration(factor*float64(s.Think))); err != nil {
 			return 0, err
 		}
-		if err := perform(ctx, p, s); err != nil {
+		if err := p.Perform(ctx, s); err != nil {
 			return 0, fmt.Errorf("step %d of %d: %w", i+1, len(task.Steps), err)
 		}
 		if !s.Loads {
@@ -348,25 +348,6 @@ func (r *runner) play(ctx context.Context, p *browser.Page, j job, task page.Tas
 	run.Metrics[result.Effectiveness], run.Metrics[result.Efficiency] = float64(usability.Effectiveness), usability.Efficiency
 	run.Metrics[result.EstimatedMOS] = mos.Score()
 	return loading, nil
-}
-
-// perform does one action of a player.
-func perform(ctx context.Context, p *browser.Page, s page.Step) error {
-	switch s.Action {
-	case page.Click:
-		return p.Click(ctx, s.Selector)
-	case page.Type:
-		if err := p.Click(ctx, s.Selector); err != nil {
-			return err
-		}
-		return p.Type(ctx, s.Text)
-	case page.Key:
-		if err := p.Focus(ctx, s.Selector); err != nil {
-			return err
-		}
-		return p.Press(ctx, s.Text)
-	}
-	return fmt.Errorf("BUG: unknown action %q", s.Action)
 }
 
 // recording loads the first view once more and records it.

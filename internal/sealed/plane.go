@@ -550,18 +550,20 @@ func (l *line) send(all []udp.Datagram) {
 			l.failTransfer(err)
 		}
 	}
-	bytes, headers := 0, 0
+	bytes := 0
 	for i := range all {
 		bytes += len(all[i].Data)
-		if all[i].To.Addr().Unmap().Is4() {
-			headers += ipUDP4
-		} else {
-			headers += ipUDP6
-		}
 	}
 	l.sent.add(len(all), bytes)
 	if rate := l.strict(); rate > 0 {
-		l.ceiling.charge(l.plane.now(), rate.TimeFor(unit.Size(bytes+headers)))
+		for i := range all {
+			if all[i].To.Addr().Unmap().Is4() {
+				bytes += ipUDP4
+			} else {
+				bytes += ipUDP6
+			}
+		}
+		l.ceiling.charge(l.plane.now(), rate.TimeFor(unit.Size(bytes)))
 	}
 }
 

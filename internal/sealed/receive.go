@@ -66,7 +66,7 @@ var (
 	largeBuffers = sync.Pool{New: func() any { return &buffer{data: make([]byte, udp.BufferLen)} }}
 )
 
-// release gives up a reference.
+// release drops a reference.
 func (b *buffer) release() {
 	if b.refs.Add(-1) > 0 {
 		return

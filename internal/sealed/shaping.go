@@ -35,7 +35,7 @@ type queued struct {
 // message returns the sealed message.
 func (q *queued) message() []byte { return q.data[:len(q.buf)+tunnel.TagLen] }
 
-// release gives up a reference.
+// release drops a reference.
 func (q *queued) release() {
 	if q.refs.Add(-1) == 0 {
 		queuedPool.Put(q)

@@ -77,31 +77,11 @@ func (p person) at(step int) {
 func (p person) play(t page.Task) {
 	p.Helper()
 	p.at(0)
-	for step, s := range t.Steps {
-		p.until(s.Selector, func() error {
-			switch s.Action {
-			case page.Click:
-				return p.page.Click(p.ctx, s.Selector)
-			case page.Type:
-				if err := p.page.Click(p.ctx, s.Selector); err != nil {
-					return err
-				}
-				return p.page.Type(p.ctx, s.Text)
-			case page.Key:
-				if err := p.page.Focus(p.ctx, s.Selector); err != nil {
-					return err
-				}
-				return p.page.Press(p.ctx, s.Text)
-			}
-			return fmt.Errorf("unknown action %q", s.Action)
-		})
+	loads := 0
+	for _, s := range t.Steps {
+		p.until(s.Selector, func() error { return p.page.Perform(p.ctx, s) })
 		if s.Loads {
-			loads := 0
-			for _, before := range t.Steps[:step+1] {
-				if before.Loads {
-					loads++
-				}
-			}
+			loads++
 			p.at(loads)
 		}
 	}

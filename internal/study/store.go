@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -413,21 +414,11 @@ func (s *store) answers(ctx context.Context, c *Config) ([]qoe.Answer, error) {
 		if err := list.Scan(&a.Participant, &a.Language, &a.Position, &condition, &a.Service, &a.Views, &a.Took, &a.Interrupted, &chosen, &a.Met, &a.Score); err != nil {
 			return nil, storeError(err)
 		}
-		if condition < 0 || condition >= len(c.Conditions) || a.Score != 0 && (a.Score < qoe.MinScore || a.Score > qoe.MaxScore) || !known(c, a.Service) {
+		if condition < 0 || condition >= len(c.Conditions) || a.Score != 0 && (a.Score < qoe.MinScore || a.Score > qoe.MaxScore) || !slices.Contains(c.AllServices(), page.Service(a.Service)) {
 			return nil, fmt.Errorf("%w: participant %s, task %d", ErrNotStudy, a.Participant, a.Position)
 		}
 		a.Environment, a.Transport, a.GaveUp = c.Conditions[condition].Group(), c.Conditions[condition].Transport, chosen == ""
 		answers = append(answers, a)
 	}
 	return answers, storeError(list.Err())
-}
-
-// known reports whether a study has a service.
-func known(c *Config, service string) bool {
-	for _, s := range c.AllServices() {
-		if s == page.Service(service) {
-			return true
-		}
-	}
-	return false
 }

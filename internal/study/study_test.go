@@ -201,7 +201,7 @@ func TestSession(t *testing.T) {
 			for position := range 4 {
 				hosts[a.url.Host]++
 				a = p.post(a, "start")
-				// A reload shows the task again, and neither page starts the time anew.
+				// A reload shows the task again, and neither page restarts the time.
 				if again := p.get(a.url.String()); !strings.Contains(again.body, `id="study"`) {
 					t.Fatalf("task %d: no bar:\n%.2000s", position, again.body)
 				}

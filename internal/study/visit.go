@@ -119,11 +119,15 @@ func (v *visit) content(heading string) content {
 }
 
 func (v *visit) show(status int, name string, c content) {
+	v.write(status, render(name, c))
+}
+
+func render(name string, c content) []byte {
 	var b bytes.Buffer
 	if err := pages.ExecuteTemplate(&b, name, c); err != nil {
 		panic("BUG: " + err.Error())
 	}
-	v.write(status, b.Bytes())
+	return b.Bytes()
 }
 
 func (v *visit) write(status int, body []byte) {
@@ -333,11 +337,7 @@ func (v *visit) service(service page.Service, heavy bool) {
 	c := v.content(v.words.Fill(v.words.TaskOf, position+1, v.total()))
 	c.Position, c.Token = position, v.sign.form(v.session.id, "done", position)
 	v.sheet(&c, position)
-	var bar bytes.Buffer
-	if err := pages.ExecuteTemplate(&bar, "bar", c); err != nil {
-		panic("BUG: " + err.Error())
-	}
-	v.write(http.StatusOK, insert(found.Body(), bar.Bytes()))
+	v.write(http.StatusOK, insert(found.Body(), render("bar", c)))
 }
 
 // The places of a service's page where the bar and its files are inserted.
