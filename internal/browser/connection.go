@@ -9,7 +9,10 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"syscall"
 )
+
+var errClosed = errors.New("the browser closed the connection")
 
 // maxMessage bounds a message of the browser, in bytes. The largest are frames of a page.
 const maxMessage = 16 << 20
@@ -67,7 +70,7 @@ func (c *connection) read(in io.Reader) {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, maxMessage)
 	lines.Split(untilNUL)
-	err := errors.New("the browser closed the connection")
+	err := errClosed
 	for lines.Scan() {
 		m, failed := decodeMessage(lines.Bytes())
 		if failed != nil {
@@ -137,6 +140,9 @@ func (c *connection) send(session, method string, params any) (int64, <-chan mes
 	c.waiting[id] = reply
 	if _, err := c.out.Write(append(data, 0)); err != nil {
 		delete(c.waiting, id)
+		if errors.Is(err, syscall.EPIPE) { // the write is sometimes first to find it
+			err = errClosed
+		}
 		return 0, nil, fmt.Errorf("%s: %w", method, err)
 	}
 	return id, reply, nil
