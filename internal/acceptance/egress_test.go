@@ -117,12 +117,14 @@ type egressJudge struct {
 	mu   sync.Mutex
 	seen []sighting
 	sent [kinds]atomic.Int64
+
+	machine *machineLoad
 }
 
 // judge captures what arrives at the egress peers until the test ends.
 func (l *lab) judge(n egressNet) *egressJudge {
 	l.t.Helper()
-	j := &egressJudge{lab: l, net: n, down: map[string][]interval{}, frozen: map[string][]interval{}, unguarded: map[string][]interval{}, released: map[int][]interval{}}
+	j := &egressJudge{lab: l, net: n, machine: watchMachine(l.t), down: map[string][]interval{}, frozen: map[string][]interval{}, unguarded: map[string][]interval{}, released: map[int][]interval{}}
 	for i := range n.peers {
 		j.history = append(j.history, map[string][]interval{})
 		j.capture(l.t, i)
@@ -407,7 +409,8 @@ func (j *egressJudge) kept(nodes []string, withdrawn time.Time) time.Time {
 }
 
 // lateness returns how long after the last withdrawal of all prefixes of a peer that cover an
-// address a packet was seen, or after the withdrawn route was no longer kept: 0 until then.
+// address a packet was seen, or after the withdrawn route was no longer kept: 0 until then. Time during
+// which the machine stalled does not count.
 func (j *egressJudge) lateness(s sighting) (late time.Duration, advertised bool) {
 	late = 1 << 62
 	for prefix, history := range j.history[s.peer] {
@@ -427,7 +430,7 @@ func (j *egressJudge) lateness(s sighting) (late time.Duration, advertised bool)
 			if s.at.Before(end) {
 				return 0, true
 			}
-			late = min(late, s.at.Sub(end))
+			late = min(late, s.at.Sub(end)-j.machine.stalled(end, s.at))
 		}
 	}
 	return late, advertised

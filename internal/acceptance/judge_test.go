@@ -12,7 +12,7 @@ import (
 func TestEgressJudge(t *testing.T) {
 	begun := time.Now()
 	at := func(d time.Duration) time.Time { return begun.Add(d) }
-	j := &egressJudge{net: threePeers, down: map[string][]interval{}, unguarded: map[string][]interval{}, released: map[int][]interval{}}
+	j := &egressJudge{net: threePeers, machine: &machineLoad{}, down: map[string][]interval{}, unguarded: map[string][]interval{}, released: map[int][]interval{}}
 	for range j.net.peers {
 		j.history = append(j.history, map[string][]interval{})
 	}
@@ -23,8 +23,11 @@ func TestEgressJudge(t *testing.T) {
 	j.advertises(2, []string{"2001:db8:100::/48"}, at(0))
 	j.down["asbr2"] = []interval{{from: at(9 * time.Second), to: at(12 * time.Second)}}
 	j.advertises(2, nil, at(10*time.Second))
+	j.advertises(1, []string{"2001:db8:100::/48"}, at(29*time.Second))
+	j.advertises(1, nil, at(30*time.Second))
 	j.unguarded["asbr1"] = []interval{{from: at(5 * time.Second), to: at(5 * time.Second)}}
 	j.released[1] = []interval{{from: at(7 * time.Second), to: at(8 * time.Second)}}
+	j.machine.stalls = []interval{{from: at(30*time.Second + 100*time.Millisecond), to: at(30*time.Second + 300*time.Millisecond)}}
 	for _, c := range []struct {
 		name   string
 		at     time.Duration
@@ -38,6 +41,8 @@ func TestEgressJudge(t *testing.T) {
 		{"advertised in IPv4", time.Second, 0, best, 0, "10.100.9.1", ""},
 		{"just withdrawn", 10*time.Second + propagation, 0, fromEPE, 0, "2001:db8:100::1", ""},
 		{"withdrawn", 10*time.Second + propagation + time.Millisecond, 0, fromEPE, 0, "2001:db8:100::1", "its destination was withdrawn 501ms before"},
+		{"withdrawn before the machine stalled", 30*time.Second + propagation + 200*time.Millisecond, 1, fromEPE, 1, "2001:db8:100::1", ""},
+		{"withdrawn long before the machine stalled", 30*time.Second + propagation + 201*time.Millisecond, 1, fromEPE, 1, "2001:db8:100::1", "its destination was withdrawn 501ms before"},
 		{"withdrawn in IPv4", 12 * time.Second, 0, best, 0, "10.100.9.1", "its destination was withdrawn 2s before"},
 		{"withdrawn while the border router was down", 20 * time.Second, 2, fromEPE, 2, "2001:db8:100::1", ""},
 		{"withdrawn long before", 12*time.Second + staleAfterRestart + time.Second, 2, fromEPE, 2, "2001:db8:100::1", "its destination was withdrawn 1s before"},
@@ -70,7 +75,7 @@ func TestEgressJudgeWithoutLookup(t *testing.T) {
 		epe, epe4    = "2001:db8:1::c", "10.1.0.12"
 		never, later = "its destination was never advertised by this peer", "its destination was withdrawn 1s before"
 	)
-	j := &egressJudge{net: threePeers, down: map[string][]interval{}, frozen: map[string][]interval{}, unguarded: map[string][]interval{}}
+	j := &egressJudge{net: threePeers, machine: &machineLoad{}, down: map[string][]interval{}, frozen: map[string][]interval{}, unguarded: map[string][]interval{}}
 	j.net.peers = slices.Clone(j.net.peers)
 	j.net.peers[peer].direct = true
 	for range j.net.peers {
@@ -115,27 +120,27 @@ func TestEgressJudgeWithoutLookup(t *testing.T) {
 	}
 }
 
-// TestThirds: memory that grows without an end is found, a heap that grows at all.
-func TestThirds(t *testing.T) {
+// TestGrowth: memory that grows without an end is found, a heap that grows at all.
+func TestGrowth(t *testing.T) {
 	for _, c := range []struct {
 		name               string
-		slope, step        int // bytes for each of 300 samples, and once
+		slope, step, after int // bytes for each of 600 samples, and once
 		resident, liveHeap bool
 	}{
-		{"flat", 0, 0, false, false}, {"within the bound", 10000, 0, false, false}, {"a leak", 60000, 0, true, true},
-		{"smaller", -60000, 0, false, false}, {"a step", 0, 12 << 20, false, true},
+		{"flat", 0, 0, 0, false, false}, {"within the bound", 5000, 0, 0, false, false}, {"a leak", 30000, 0, 0, true, true},
+		{"smaller", -30000, 0, 0, false, false}, {"an early step", 0, 12 << 20, 240, false, true},
+		{"a late step", 0, 12 << 20, 450, false, true}, {"a leak with a step", 30000, 12 << 20, 450, true, true},
 	} {
 		var bytes []int
-		for i := range 300 {
+		for i := range 600 {
 			b := 40<<20 + i*c.slope + i%7*100000
-			if i > 120 {
+			if i > c.after {
 				b += c.step
 			}
 			bytes = append(bytes, b)
 		}
-		m := thirds(bytes)
-		if grows(m) != c.resident || heapGrows(m) != c.liveHeap {
-			t.Errorf("%s: %t and %t, medians %d", c.name, grows(m), heapGrows(m), m)
+		if occupies, heap := occupiesMore(bytes), rises(bytes, flatHeap); occupies != c.resident || heap != c.liveHeap {
+			t.Errorf("%s: %t and %t, medians %d", c.name, occupies, heap, thirds(bytes))
 		}
 	}
 }

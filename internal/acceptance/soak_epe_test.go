@@ -298,7 +298,7 @@ func TestSoak(t *testing.T) {
 	}
 	defer opened.Close()
 	s.opened, s.egressJudge = opened, lab.judge(s.egressNet())
-	s.soak = &soak{t: t, patience: patience, seed: uint64(seed), parts: s.partsOf, permits: s.permits, missing: s.missing, ready: s.ready, each: s.measure, whole: s.checkWhole}
+	s.soak = &soak{t: t, machine: s.egressJudge.machine, patience: patience, seed: uint64(seed), parts: s.partsOf, permits: s.permits, missing: s.missing, ready: s.ready, each: s.measure, whole: s.checkWhole}
 	s.soak.table = s.disturbances()
 	names := []string{"client-isp router"}
 	for _, r := range s.reflectors {

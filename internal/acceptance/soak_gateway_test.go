@@ -99,7 +99,7 @@ func TestSoakGateway(t *testing.T) {
 		undisturbed: map[string][]string{}, memory: map[*instance]*usage{}, sessions: map[string]int{}, files0: map[string]int{},
 	}}
 	g.soak = &soak{
-		t: t, patience: patience, seed: uint64(seed), parts: func(target string) []string { return []string{target} },
+		t: t, machine: watchMachine(t), patience: patience, seed: uint64(seed), parts: func(target string) []string { return []string{target} },
 		permits: func(without map[string]bool) bool { return !without["path1"] || !without["path2"] },
 		missing: g.missing, thoughts: g.thoughts, ready: func() string { return "" }, each: g.measure, whole: g.whole, table: g.disturbances(),
 	}

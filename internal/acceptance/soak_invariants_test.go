@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -117,9 +116,10 @@ type usage struct {
 	daemon    string
 	at        []time.Time
 	anonymous []int // bytes
-	// heap is what the last garbage collection found in use, in bytes, read at heapAt.
-	heapAt []time.Time
-	heap   []int
+	// heap is what the last garbage collection found in use, in bytes, and goroutines how many there
+	// were, both read at readAt.
+	readAt           []time.Time
+	heap, goroutines []int
 }
 
 const (
@@ -129,14 +129,16 @@ const (
 	warmUp       = time.Minute
 	longLived    = 3 * time.Minute
 	settledAfter = 8 * time.Minute
-	// Memory is flat when the median of its last third exceeds that of its first one by no more than this
-	// share, plus what a few pages more or less of the runtime are, or half of that that of its second
-	// one: a busy moment leaves a process larger, and a leak does not end. The heap is not forgiven that.
-	flatShare = 0.10
-	flatBytes = 4 << 20
-	flatHeap  = 1 << 20
-	// heapEvery is how often the heap is read.
-	heapEvery = 5 * time.Second
+	// What a daemon occupies is flat when its trend adds no more than this share, plus what a few pages
+	// more or less of the runtime are: a busy moment leaves a process larger, and a leak does not end. The
+	// heap and the goroutines are not forgiven that: they are flat when the median of their last third
+	// exceeds that of their first one by no more than this.
+	flatShare      = 0.10
+	flatBytes      = 4 << 20
+	flatHeap       = 1 << 20
+	flatGoroutines = 20
+	// readEvery is how often the heap and the goroutines are read.
+	readEvery = 5 * time.Second
 	// spareFiles are files that a daemon may have open for a moment, such as requests for its status.
 	spareFiles = 6
 )
@@ -162,16 +164,17 @@ func (s *soakTest) measure() {
 		if resident > file {
 			u.at, u.anonymous = append(u.at, time.Now()), append(u.anonymous, (resident-file)*os.Getpagesize())
 		}
-		if n := len(u.heapAt); n == 0 || time.Since(u.heapAt[n-1]) > heapEvery {
-			if bytes, err := s.daemons.liveHeap(name); err == nil && bytes > 0 { // 0 before the first collection
-				u.heapAt, u.heap = append(u.heapAt, time.Now()), append(u.heap, bytes)
+		if n := len(u.readAt); n == 0 || time.Since(u.readAt[n-1]) > readEvery {
+			if heap, goroutines, err := s.daemons.uses(name); err == nil && heap > 0 { // 0 before the first collection
+				u.readAt, u.heap, u.goroutines = append(u.readAt, time.Now()), append(u.heap, heap), append(u.goroutines, goroutines)
 			}
 		}
 	}
 }
 
-// liveHeap reads what the last garbage collection of a daemon found in use.
-func (d *daemons) liveHeap(name string) (bytes int, err error) {
+// uses reads what the last garbage collection of a daemon found in use, in bytes, and how many goroutines
+// it has.
+func (d *daemons) uses(name string) (heap, goroutines int, err error) {
 	node, daemon, _ := strings.Cut(name, " ")
 	roles := role.All()
 	port := roles[slices.IndexFunc(roles, func(r role.Descriptor) bool { return r.Name == daemon })].StatusPort
@@ -181,19 +184,28 @@ func (d *daemons) liveHeap(name string) (bytes int, err error) {
 	}}}
 	answer, err := client.Get(fmt.Sprintf("http://[::1]:%d/metrics", port))
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer answer.Body.Close()
+	wanted := map[string]*int{"go_gc_heap_live_bytes": &heap, "go_goroutines": &goroutines}
 	for lines := bufio.NewScanner(answer.Body); lines.Scan(); {
-		if text, ok := strings.CutPrefix(lines.Text(), "go_gc_heap_live_bytes "); ok {
+		metric, text, _ := strings.Cut(lines.Text(), " ")
+		if value := wanted[metric]; value != nil {
 			f, err := strconv.ParseFloat(text, 64)
-			return int(f), err
+			if err != nil {
+				return 0, 0, err
+			}
+			*value = int(f)
+			delete(wanted, metric)
 		}
 	}
-	return 0, errors.New("no go_gc_heap_live_bytes")
+	if len(wanted) > 0 {
+		return 0, 0, fmt.Errorf("%s: no %v", name, slices.Sorted(maps.Keys(wanted)))
+	}
+	return heap, goroutines, nil
 }
 
-// judgeMemory fails the test for each instance whose memory grows.
+// judgeMemory fails the test for each instance whose memory, heap or number of goroutines grows.
 func (s *soakTest) judgeMemory() {
 	s.lab.t.Helper()
 	judged := 0
@@ -204,21 +216,26 @@ func (s *soakTest) judgeMemory() {
 		}
 		most[u.daemon] = max(most[u.daemon], slices.Max(u.anonymous))
 		for _, x := range []struct {
-			name  string
-			at    []time.Time
-			bytes []int
-			lived time.Duration
-			grows func(thirds [3]int) bool
-		}{{"memory", u.at, u.anonymous, settledAfter, grows}, {"heap", u.heapAt, u.heap, longLived, heapGrows}} {
+			name   string
+			unit   float64
+			at     []time.Time
+			values []int
+			lived  time.Duration
+			grows  func(values []int) bool
+		}{
+			{"MB of memory", 1e6, u.at, u.anonymous, settledAfter, occupiesMore},
+			{"MB of heap", 1e6, u.readAt, u.heap, longLived, func(values []int) bool { return rises(values, flatHeap) }},
+			{"goroutines", 1, u.readAt, u.goroutines, longLived, func(values []int) bool { return rises(values, flatGoroutines) }},
+		} {
 			warm := slices.IndexFunc(x.at, func(at time.Time) bool { return at.Sub(x.at[0]) > warmUp })
 			if warm < 0 || x.at[len(x.at)-1].Sub(x.at[warm]) < x.lived {
 				continue
 			}
 			judged++
-			m := thirds(x.bytes[warm:])
-			text := fmt.Sprintf("%s: %s in the thirds of %s: %.1f, %.1f, %.1f MB", u.daemon, x.name, x.at[len(x.at)-1].Sub(x.at[warm]).Round(time.Second), float64(m[0])/1e6, float64(m[1])/1e6, float64(m[2])/1e6)
+			m := thirds(x.values[warm:])
+			text := fmt.Sprintf("%s: %.1f, %.1f, %.1f %s in the thirds of %s", u.daemon, float64(m[0])/x.unit, float64(m[1])/x.unit, float64(m[2])/x.unit, x.name, x.at[len(x.at)-1].Sub(x.at[warm]).Round(time.Second))
 			s.lab.t.Log(text)
-			if x.grows(m) {
+			if x.grows(x.values[warm:]) {
 				s.lab.t.Errorf("%s: it grows", text)
 			}
 		}
@@ -230,23 +247,41 @@ func (s *soakTest) judgeMemory() {
 	s.lab.t.Logf("most memory in MB:%s; %d instances lived long enough for a trend", strings.TrimSuffix(text.String(), ","), judged)
 }
 
-// thirds returns the medians of the thirds of some measurements of memory.
-func thirds(bytes []int) (medians [3]int) {
-	n := len(bytes)
-	for i, part := range [][]int{bytes[:n/3+1], bytes[n/3 : n-n/3], bytes[n-n/3-1:]} {
-		part = slices.Sorted(slices.Values(part))
-		medians[i] = part[len(part)/2]
+// median returns that of some values.
+func median(values []int) int {
+	values = slices.Sorted(slices.Values(values))
+	return values[len(values)/2]
+}
+
+// thirds returns the medians of the thirds of some measurements.
+func thirds(values []int) [3]int {
+	n := len(values)
+	return [3]int{median(values[:n/3+1]), median(values[n/3 : n-n/3]), median(values[n-n/3-1:])}
+}
+
+// rises reports whether values do, by more than a share and an amount.
+func rises(values []int, amount float64) bool {
+	m := thirds(values)
+	return float64(m[2]) > float64(m[0])*(1+flatShare)+amount
+}
+
+// occupiesMore reports whether resident memory grows, to the end: the median slope between two
+// measurements (Theil, Sen), which a step near the begin or the end does not change, times their number,
+// and the last third over the one before.
+func occupiesMore(bytes []int) bool {
+	if m := thirds(bytes); float64(m[2]) <= float64(m[1])*(1+flatShare/2)+flatBytes/2 {
+		return false
 	}
-	return medians
+	const points = 300
+	stride := max(1, len(bytes)/points)
+	var slopes []int // bytes over the whole time
+	for i := 0; i < len(bytes); i += stride {
+		for k := i + stride; k < len(bytes); k += stride {
+			slopes = append(slopes, (bytes[k]-bytes[i])*len(bytes)/(k-i))
+		}
+	}
+	return len(slopes) > 0 && float64(median(slopes)) > flatShare*float64(median(bytes))+flatBytes
 }
-
-// grows reports whether resident memory does.
-func grows(m [3]int) bool {
-	return float64(m[2]) > float64(m[0])*(1+flatShare)+flatBytes && float64(m[2]) > float64(m[1])*(1+flatShare/2)+flatBytes/2
-}
-
-// heapGrows reports whether the heap does.
-func heapGrows(m [3]int) bool { return float64(m[2]) > float64(m[0])*(1+flatShare)+flatHeap }
 
 var (
 	nexthopID = regexp.MustCompile(`\b(nhid|id) \d+`)

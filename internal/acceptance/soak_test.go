@@ -44,7 +44,7 @@ type soak struct {
 	// took and readied are how long it took until the state was back and the network ready.
 	took, readied map[string][]time.Duration
 	applies       int
-	machine       machineLoad
+	machine       *machineLoad
 }
 
 // disturbance is one thing that a soak does to a network.
@@ -91,8 +91,6 @@ func (s *soak) note(format string, args ...any) {
 // run disturbs the network for a while, and leaves it undisturbed.
 func (s *soak) run(duration time.Duration) {
 	s.t.Helper()
-	stop := s.machine.watch()
-	defer stop()
 	s.undone, s.took, s.readied = map[*applied]bool{}, map[string][]time.Duration{}, map[string][]time.Duration{}
 	s.t.Cleanup(func() {
 		if s.t.Failed() {
@@ -221,14 +219,16 @@ func (s *soak) checkPending() {
 	s.pending = nil
 }
 
-// check waits until the state is back, and fails the test if that takes longer than the bound.
+// check waits until the state is back, and fails the test if that takes longer than the bound, without
+// the time during which the machine stalled.
 func (s *soak) check(bound time.Duration) time.Duration {
 	s.t.Helper()
 	begun := time.Now()
 	late, why, thought := "", "", ""
 	for {
 		why = s.missing()
-		took := time.Since(begun)
+		now := time.Now()
+		took := now.Sub(begun) - s.machine.stalled(begun, now)
 		switch {
 		case why == "":
 			if late != "" {
@@ -274,6 +274,7 @@ func spread(times []time.Duration) string {
 type machineLoad struct {
 	mu      sync.Mutex
 	samples []loadSample
+	stalls  []interval
 }
 
 // loadSample is the worst of one second.
@@ -283,11 +284,13 @@ type loadSample struct {
 	runnable int
 }
 
-// watch measures until the returned function is called.
-func (m *machineLoad) watch() (stop func()) {
-	done := make(chan struct{})
+// watchMachine measures until the test ends.
+func watchMachine(t *testing.T) *machineLoad {
+	// A stall is longer than what a busy scheduler does to a process now and then.
+	const pause, stall = 10 * time.Millisecond, 50 * time.Millisecond
+	m, done := &machineLoad{}, make(chan struct{})
+	t.Cleanup(func() { close(done) })
 	go func() {
-		const pause = 10 * time.Millisecond
 		for worst := (loadSample{at: time.Now()}); ; {
 			due := time.Now().Add(pause)
 			select {
@@ -295,7 +298,13 @@ func (m *machineLoad) watch() (stop func()) {
 				return
 			case <-time.After(pause):
 			}
-			worst.late = max(worst.late, time.Since(due))
+			now := time.Now()
+			if now.Sub(due) > stall {
+				m.mu.Lock()
+				m.stalls = append(m.stalls, interval{from: due, to: now})
+				m.mu.Unlock()
+			}
+			worst.late = max(worst.late, now.Sub(due))
 			if time.Since(worst.at) < time.Second {
 				continue
 			}
@@ -308,7 +317,24 @@ func (m *machineLoad) watch() (stop func()) {
 			worst = loadSample{at: time.Now()}
 		}
 	}()
-	return func() { close(done) }
+	return m
+}
+
+// stalled returns for how long of an interval the machine did not run a process that was to wake.
+func (m *machineLoad) stalled(from, to time.Time) (total time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.stalls {
+		begin, end := s.from, s.to
+		if begin.Before(from) {
+			begin = from
+		}
+		if end.After(to) {
+			end = to
+		}
+		total += max(0, end.Sub(begin))
+	}
+	return total
 }
 
 // since describes what was measured from a time on.
